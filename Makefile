@@ -1,0 +1,73 @@
+# Targets for people and for CI. `make help` lists them.
+GO        ?= go
+GOLANGCI  ?= github.com/golangci/golangci-lint/v2/cmd/golangci-lint@v2.6.2
+BUF       ?= github.com/bufbuild/buf/cmd/buf@v1.70.0
+FUZZTIME  ?= 10m
+# Tools are built once into a directory of their own, outside the module.
+TOOLS     ?= $(CURDIR)/bin/tools
+# The race detector needs a C compiler.
+RACE      := $(shell command -v $${CC:-cc} >/dev/null 2>&1 && echo -race)
+
+.DEFAULT_GOAL := help
+
+.PHONY: help
+help: ## Show the targets
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sort | awk -F ':.*## ' '{printf "  make %-16s %s\n", $$1, $$2}'
+
+.PHONY: run
+run: ## Start a server on 127.0.0.1:7450 with its data in ./seqledger-data
+	$(GO) run ./cmd/seqledger serve
+
+.PHONY: build
+build: ## Build ./bin/seqledger
+	$(GO) build -o bin/seqledger ./cmd/seqledger
+
+.PHONY: test
+test: ## Run the tests, with the race detector where there is a C compiler
+	@test -n "$(RACE)" || echo "no C compiler: running without the race detector"
+	$(GO) vet ./...
+	$(GO) test $(RACE) -timeout 15m ./...
+
+.PHONY: fuzz
+fuzz: ## Run every fuzz target for FUZZTIME (default 10m) each
+	@set -e; for pkg in $$($(GO) list ./...); do \
+	  for f in $$($(GO) test -list '^Fuzz' $$pkg | grep '^Fuzz' || true); do \
+	    echo "== $$pkg $$f"; $(GO) test -run '^$$' -fuzz "^$$f\$$" -fuzztime $(FUZZTIME) $$pkg; \
+	  done; done
+
+.PHONY: bench
+bench: ## Measure on this machine and print a table (a few minutes)
+	$(GO) run ./bench
+
+.PHONY: lint
+lint: $(TOOLS)/golangci-lint $(TOOLS)/buf ## Run the linters over Go and proto
+	$(TOOLS)/golangci-lint run ./...
+	$(TOOLS)/buf lint
+	@test -z "$$(gofmt -l $$(git ls-files '*.go'))" || { gofmt -l $$(git ls-files '*.go'); exit 1; }
+
+.PHONY: breaking
+breaking: $(TOOLS)/buf ## Check that the API stays compatible with proto/released.binpb
+	$(TOOLS)/buf breaking --against proto/released.binpb
+
+.PHONY: release-api
+release-api: $(TOOLS)/buf ## Make the API as it is the one to stay compatible with
+	$(TOOLS)/buf build -o proto/released.binpb
+
+.PHONY: generate
+generate: $(TOOLS)/buf ## Generate Go from the .proto files
+	$(TOOLS)/buf generate
+
+.PHONY: check-generated
+check-generated: generate ## Fail when the committed Go is not what the .proto files give
+	git diff --exit-code -- proto
+	@test -z "$$(git ls-files --others --exclude-standard proto)" || { echo "generated files are not committed"; exit 1; }
+
+$(TOOLS)/golangci-lint:
+	GOBIN=$(TOOLS) $(GO) install $(GOLANGCI)
+
+$(TOOLS)/buf:
+	GOBIN=$(TOOLS) $(GO) install $(BUF)
+
+.PHONY: clean
+clean: ## Remove what was built
+	rm -rf bin

@@ -1,0 +1,113 @@
+// Command bench measures a ledger on this machine and prints a table.
+//
+//	go run ./bench                     # everything, a few minutes
+//	go run ./bench -only stream -duration 10s
+//	go run ./bench -quick              # a fraction of a second each: does it run?
+//
+// The engine is measured in this process. The server runs as a process of its
+// own, started from the same binary, and client and server share the machine's
+// cores. Every write is acknowledged after its fsync. README.md beside this file
+// gives the method, and what was measured where and when.
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+	"os/signal"
+	"regexp"
+	"runtime"
+	"time"
+)
+
+// options are the flags.
+type options struct {
+	duration time.Duration // measured, for each row
+	warmup   time.Duration
+	only     *regexp.Regexp
+	dir      string // below which data directories are made
+	markdown bool
+	profile  string
+}
+
+func main() {
+	if err := run(); err != nil {
+		fmt.Fprintln(os.Stderr, "bench:", err)
+		os.Exit(1)
+	}
+}
+
+func run() error {
+	var o options
+	quick := flag.Bool("quick", false, "measure for a fraction of a second: does it run?")
+	only := flag.String("only", "", "measure the rows whose name matches this regular expression")
+	serve := flag.String("serve", "", "serve a ledger in this directory (used by bench itself)")
+	flag.DurationVar(&o.duration, "duration", 8*time.Second, "how long each row is measured")
+	flag.StringVar(&o.dir, "dir", "", "make data directories below this one (default: the system's temporary directory)")
+	flag.BoolVar(&o.markdown, "markdown", false, "print the table as Markdown")
+	flag.StringVar(&o.profile, "profile", "", "write CPU profiles (of the server, too) with this prefix")
+	flag.Parse()
+	if flag.NArg() > 0 {
+		return fmt.Errorf("unknown argument %q; see -help", flag.Arg(0))
+	}
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
+	defer stop()
+	if *serve != "" {
+		return serveLedger(ctx, *serve, o.profile)
+	}
+	o.warmup = time.Second
+	if *quick {
+		o.duration, o.warmup = 200*time.Millisecond, 50*time.Millisecond
+	}
+	var err error
+	if o.only, err = regexp.Compile(*only); err != nil {
+		return fmt.Errorf("-only: %w", err)
+	}
+	return measureAll(ctx, &o)
+}
+
+// row is one line of the table.
+type row struct {
+	name       string
+	mustReach  float64 // operations a second
+	measure    func(ctx context.Context, o *options, r *row) (result, error)
+	concurrent int
+}
+
+func rows() []row {
+	var rows []row
+	add := func(kind string, measure func(context.Context, *options, *row) (result, error), targets map[int]float64, counts ...int) {
+		for _, n := range counts {
+			rows = append(rows, row{name: fmt.Sprintf("%s/%d", kind, n), mustReach: targets[n], measure: measure, concurrent: n})
+		}
+	}
+	add("engine", measureEngine, map[int]float64{1: 8_000, 16: 50_000, 256: 200_000}, 1, 16, 256)
+	add("replay", measureReplay, map[int]float64{2: 1_000_000}, 2)
+	add("stream", measureStream, map[int]float64{1: 4_500, 64: 45_000, 256: 65_000, 1024: 80_000}, 1, 64, 256, 1024)
+	add("unary", measureUnary, map[int]float64{1: 2_500, 64: 10_000}, 1, 64)
+	return rows
+}
+
+func measureAll(ctx context.Context, o *options) error {
+	fmt.Printf("%s, %s, %d cores, %s, 128-byte append, acknowledged after fsync\n\n",
+		time.Now().UTC().Format("2006-01-02"), processor(), runtime.NumCPU(), runtime.Version())
+	printHeader(o)
+	measured := 0
+	for _, r := range rows() {
+		if !o.only.MatchString(r.name) {
+			continue
+		}
+		result, err := r.measure(ctx, o, &r)
+		if err != nil {
+			return fmt.Errorf("%s: %w", r.name, errors.Join(err, context.Cause(ctx)))
+		}
+		measured++
+		printRow(o, &r, &result)
+	}
+	if measured == 0 {
+		return errors.New("-only matches no row")
+	}
+	return nil
+}

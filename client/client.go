@@ -1,0 +1,181 @@
+package client
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/url"
+	"strings"
+	"sync"
+	"time"
+
+	"connectrpc.com/connect"
+
+	"github.com/seqledger/seqledger/proto/seqledger/v1/seqledgerv1connect"
+)
+
+const defaultMaxAttempts = 8
+
+// Options configures a [Client]. Only Server is required.
+type Options struct {
+	// Server is host:port, or an http:// or https:// URL. Without a scheme it
+	// is HTTP/2 in cleartext.
+	Server string
+	// HTTPClient replaces the client's own, for tests and for TLS of your own.
+	// It must speak HTTP/2, because writes go over a bidirectional stream.
+	HTTPClient *http.Client
+	// Token is sent as a bearer token with every request; empty sends none.
+	// Use https then, because cleartext shows it to the network.
+	Token string
+	// MaxAttempts bounds how often one call is sent, repeats included; 0 means
+	// 8. A Writer's writes are repeated until they are settled or it is closed.
+	MaxAttempts int
+}
+
+// validate checks the options and returns the base URL.
+func (o *Options) validate() (string, error) {
+	server := o.Server
+	if server == "" {
+		return "", errors.New("client: Options.Server is empty")
+	}
+	if !strings.Contains(server, "://") {
+		server = "http://" + server
+	}
+	parsed, err := url.Parse(server)
+	if err != nil {
+		return "", fmt.Errorf("client: Options.Server: %w", err)
+	}
+	if parsed.Scheme != "http" && parsed.Scheme != "https" {
+		return "", fmt.Errorf("client: Options.Server: scheme %q is neither http nor https", parsed.Scheme)
+	}
+	if parsed.Host == "" {
+		return "", fmt.Errorf("client: Options.Server: %q names no host", o.Server)
+	}
+	if o.MaxAttempts < 0 {
+		return "", fmt.Errorf("client: Options.MaxAttempts is %d, must not be negative", o.MaxAttempts)
+	}
+	return strings.TrimSuffix(parsed.String(), "/"), nil
+}
+
+// Client calls one ledger server. It is safe for concurrent use; calls and
+// Writers share one HTTP/2 connection. Close it when done.
+type Client struct {
+	options Options
+	ledger  seqledgerv1connect.LedgerServiceClient
+	admin   seqledgerv1connect.AdminServiceClient
+	// transport is nil when the caller brought an HTTPClient: then its idle
+	// connections are the caller's to close.
+	transport *http.Transport
+	conns     connections
+
+	hub    *hub
+	ctx    context.Context
+	cancel context.CancelFunc
+	// background counts the hub's goroutine; Writers join their own.
+	background sync.WaitGroup
+}
+
+// New checks the options and returns a Client. It does not connect: the first
+// call does.
+func New(options Options) (*Client, error) {
+	base, err := options.validate()
+	if err != nil {
+		return nil, err
+	}
+	if options.MaxAttempts == 0 {
+		options.MaxAttempts = defaultMaxAttempts
+	}
+	c := &Client{options: options}
+	c.ctx, c.cancel = context.WithCancel(context.Background())
+	httpClient := options.HTTPClient
+	if httpClient == nil {
+		c.transport = newTransport()
+		c.transport.DialContext = c.conns.dial
+		httpClient = &http.Client{Transport: c.transport}
+	}
+	var opts []connect.ClientOption
+	if options.Token != "" {
+		opts = append(opts, connect.WithInterceptors(bearer("Bearer "+options.Token)))
+	}
+	c.ledger = seqledgerv1connect.NewLedgerServiceClient(httpClient, base, opts...)
+	c.admin = seqledgerv1connect.NewAdminServiceClient(httpClient, base, opts...)
+	// Receipts are small and random: gzip on the stream would cost more CPU
+	// than everything else together and save nothing.
+	stream := seqledgerv1connect.NewLedgerServiceClient(httpClient, base,
+		append(opts, connect.WithAcceptCompression("gzip", nil, nil))...)
+	c.hub = newHub(stream)
+	return c, nil
+}
+
+// newTransport returns an HTTP/2-only transport, in cleartext and over TLS.
+func newTransport() *http.Transport {
+	protocols := new(http.Protocols)
+	protocols.SetHTTP2(true)
+	protocols.SetUnencryptedHTTP2(true)
+	return &http.Transport{
+		Proxy:     http.ProxyFromEnvironment,
+		Protocols: protocols,
+		HTTP2: &http.HTTP2Config{
+			// One connection for everything, otherwise a burst of calls would
+			// open more and each would compete with the write stream.
+			StrictMaxConcurrentRequests: true,
+			// Without pings a peer that vanished (power loss, a firewall that
+			// forgot us) would leave the write stream waiting for ever.
+			SendPingTimeout: 10 * time.Second,
+			PingTimeout:     5 * time.Second,
+			// Pings wait behind a write that blocks, so that needs its own
+			// bound: no byte taken for this long is a peer that is gone.
+			WriteByteTimeout: 10 * time.Second,
+		},
+		DisableCompression: true,
+	}
+}
+
+// Close ends every Writer at once, without waiting for unanswered writes (use
+// [Writer.Close] for that), and waits for every goroutine of the Client. Calls
+// that are under way fail, because their connections are closed too (not those
+// of Options.HTTPClient, which are the caller's). The error joins an [*UnsettledError] for each Writer that had unsettled writes.
+func (c *Client) Close() error {
+	c.cancel()
+	// A cancelled stream still has to say so to its peer, and would wait for
+	// one that no longer reads.
+	c.conns.close()
+	var errs []error
+	for _, w := range c.hub.close() {
+		// c.ctx has ended, so this abandons what is open and only joins.
+		if err := w.Close(c.ctx); err != nil {
+			errs = append(errs, err)
+		}
+	}
+	c.background.Wait()
+	if c.transport != nil {
+		c.transport.CloseIdleConnections()
+	}
+	return errors.Join(errs...)
+}
+
+// bearer is an interceptor that adds an Authorization header.
+type bearer string
+
+// WrapUnary implements connect.Interceptor.
+func (b bearer) WrapUnary(next connect.UnaryFunc) connect.UnaryFunc {
+	return func(ctx context.Context, request connect.AnyRequest) (connect.AnyResponse, error) {
+		request.Header().Set("Authorization", string(b))
+		return next(ctx, request)
+	}
+}
+
+// WrapStreamingClient implements connect.Interceptor.
+func (b bearer) WrapStreamingClient(next connect.StreamingClientFunc) connect.StreamingClientFunc {
+	return func(ctx context.Context, spec connect.Spec) connect.StreamingClientConn {
+		conn := next(ctx, spec)
+		conn.RequestHeader().Set("Authorization", string(b))
+		return conn
+	}
+}
+
+// WrapStreamingHandler implements connect.Interceptor; a client handles nothing.
+func (b bearer) WrapStreamingHandler(next connect.StreamingHandlerFunc) connect.StreamingHandlerFunc {
+	return next
+}

@@ -1,0 +1,103 @@
+// Package client is the Go client of seqledger.
+//
+// [Client] makes calls: reads, sessions, and writes that the caller numbers
+// itself. [Writer] is what most programs want: a stream of writes for one
+// (scope, client id) that numbers them, pipelines them, and carries each to its
+// outcome through lost answers, broken connections and restarts of the server.
+//
+//	c, err := client.New(client.Options{Server: "127.0.0.1:7450"})
+//	w, err := c.NewWriter(ctx, client.WriterOptions{Scope: scope, ClientID: "billing-1"})
+//	receipt, err := w.Write(ctx, operations...)
+//
+// # What an application may conclude
+//
+//   - A receipt: the write is committed, once, and durable.
+//   - [ErrNotExecuted]: it was not executed and never will be. Submitting the
+//     same operations again is a new write and cannot double the old one.
+//   - [ErrOutcomeUnknown]: nobody on this side knows. While the Writer lives it
+//     still settles the write, and Wait can be called again. Once the Writer
+//     has ended, [UnsettledError] lists such writes.
+//
+// No error of a Writer means anything else, so an application never guesses.
+//
+// # After a refusal
+//
+// When write n is refused (a condition failed, say) the writes behind it are
+// not executed either: they were submitted by someone who believed in n. The
+// Writer reports n with the refusal and the others with a [StoppedError], and
+// takes nothing more until [Writer.Resume]. Going on by itself would run later
+// writes on top of a hole. After Resume the next write takes number n.
+//
+// # Why a refusal is final when it is reported
+//
+// The ledger decides a request when it is applied, and a refusal changes
+// nothing: the same request may succeed a moment later, because conditions
+// change and gaps fill. So what matters is whether a *copy* of the request can
+// still be under way. Suppose n was refused and n+1 sent behind it:
+//
+//   - Each was sent once, on one stream that stayed up, and each was answered
+//     with a decision. The server decides a stream's writes in order, so no
+//     copy exists and the numbers are free.
+//   - n was sent twice, because a connection broke. The refusal answers one
+//     copy; the other may be in a queue of a server and commit later. The same
+//     holds after OUTCOME_UNKNOWN, which says that a proposal may be in the log.
+//   - n was sent once and refused, and then the connection broke before n+1 was
+//     answered. n cannot come back. But a new write that takes number n fills
+//     the gap, and the old n+1 then commits, although it was reported as not
+//     executed.
+//
+// So a write counts as doubtful when it was sent more than once, when its
+// stream broke before the answer, or when the answer left the outcome open. If
+// the write that was refused, or any behind it, is doubtful, the Writer opens a
+// new session before it reports anything. Sessions are opened in the same log
+// as writes: every copy is either applied before, and then shows in
+// last_committed_sequence, or after, and then it is fenced for ever. It opens
+// with expected_session, so that all commits since are known to be its own. If
+// last_committed_sequence has reached n, then n did commit, through a copy; it
+// is sent again under the new session, which answers with the receipt, and the
+// writes behind it go on. Otherwise neither n nor anything behind it can have
+// committed, because sequences have no holes: the refusal is final.
+//
+// A commit needs none of this: nothing undoes it. A commit *behind* a refused
+// write proves that the refused one committed through a copy, and is treated
+// like a doubtful write. Writes are settled in order, so an application never
+// sees n+1 committed while n is open.
+//
+// # Rounds
+//
+// A Writer works in rounds. In a round it sends each write once, in order. The
+// first answer that is not a commit, or the loss of the stream, halts it; once
+// everything it has in flight is answered or lost, it looks at all answers
+// together (resolve, in settle.go) and either starts a new round with what is
+// open, under the same numbers and keys, or opens a session, or stops, or ends.
+//
+// # How a Writer ends
+//
+//   - [ErrFenced]: another process opened a session on the stream.
+//   - [ErrExpired]: the stream was evicted while writes were unanswered. An
+//     idle Writer whose stream is gone opens it again by itself. An idle Writer
+//     also keeps its stream alive, every third of client_ttl.
+//   - [ErrProtocol]: answers that show other writes than this Writer's under
+//     its session, or another ledger. ALREADY_COMMITTED counts as a commit
+//     only of a write that was sent before; of a first and only copy it means
+//     that someone else took the number. Receipts name their ledger, which
+//     cannot change while a session lives.
+//   - A number or key that the ledger knows with other contents, a session
+//     required, a sequence exhausted, or a server that turns the stream away
+//     for good (permissions, an unknown method).
+//   - Close, of the Writer or of the Client.
+//
+// A program that keeps [WriterState].Session can open its next Writer with
+// ExpectedSession and so learn whether anyone wrote in between.
+//
+// # The stream
+//
+// All Writers of a Client share one WriteStream. One goroutine sends: a frame
+// is whatever waits while the one before is being sent, without timers. One
+// receives and matches results with writes by their order. A Writer has at most
+// receipt_window writes unanswered, so that a repeat of the oldest still finds
+// its receipt; Submit blocks when it has as many. When a server answers that it
+// cannot take a write now (DRAINING, NOT_LEADER, QUEUE_FULL, OUTCOME_UNKNOWN)
+// the stream takes nothing more, ends once everything on it is answered, and is
+// opened again after a pause; that pause is shared by all Writers.
+package client

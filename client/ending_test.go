@@ -1,0 +1,198 @@
+package client_test
+
+import (
+	"context"
+	"errors"
+	"sync/atomic"
+	"testing"
+
+	"connectrpc.com/connect"
+
+	"github.com/seqledger/seqledger/client"
+	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
+)
+
+// TestCodesThatEndAWriter: a write that was sent once and got this answer was
+// not executed; one whose first copy was lost is unsettled and listed, with its
+// operations. Either way the Writer takes nothing more.
+func TestCodesThatEndAWriter(t *testing.T) {
+	t.Parallel()
+	for _, c := range []code{codeFenced, codeExpired, codeNeedsSession, codeKeyReused, codeSeqReused, codeExhausted, 999} {
+		for _, lost := range []bool{false, true} {
+			t.Run(c.String(), func(t *testing.T) {
+				t.Parallel()
+				endsWith(t, c, lost)
+			})
+		}
+	}
+}
+
+func endsWith(t *testing.T, c code, lost bool) {
+	s, cl := start(t)
+	var sent atomic.Int32
+	s.set(func(s *fakeServer) {
+		s.onWrite = func(*seqledgerv1.WriteRequest) fault {
+			if sent.Add(1) == 1 && lost {
+				return faultDrop
+			}
+			return faultNone
+		}
+		s.onAnswer = func(*seqledgerv1.WriteRequest, *seqledgerv1.WriteResult) *seqledgerv1.WriteResult {
+			return refusal(&seqledgerv1.WriteError{Code: c})
+		}
+	})
+	w := newWriter(t, cl, "w")
+	p := burst(t, w, payload("1"))[0]
+	_, err := p.Wait(t.Context())
+	unsettled := lost || c == 999
+	if errors.Is(err, client.ErrOutcomeUnknown) != unsettled || errors.Is(err, client.ErrNotExecuted) == unsettled {
+		t.Errorf("unsettled must be %v, got %v", unsettled, err)
+	}
+	told := client.CodeOf(err)
+	if open, ok := errors.AsType[*client.OutcomeUnknownError](err); ok && told == 0 && open.Refusal != nil {
+		// An open outcome tells the refusal without being one.
+		told = open.Refusal.Code
+	}
+	if told != c {
+		t.Errorf("the error must tell the code, got %v", err)
+	}
+	end, ok := errors.AsType[*client.UnsettledError](w.State().Err)
+	if !ok || (len(end.Writes) == 1) != unsettled {
+		t.Fatalf("the Writer must have ended with its unsettled writes, got %v", w.State().Err)
+	}
+	if unsettled {
+		u := end.Writes[0]
+		if u.Sequence != 1 || u.IdempotencyKey != p.Key() || string(u.Operations[0].GetAppend().GetPayload()) != "1" {
+			t.Errorf("the listed write is not the one submitted: %+v", u)
+		}
+	}
+	if _, err := w.Write(t.Context(), payload("2")); !errors.Is(err, client.ErrNotExecuted) || client.CodeOf(err) != c || errors.Is(err, client.ErrOutcomeUnknown) {
+		t.Errorf("a Writer that ended takes nothing and says why, got %v", err)
+	}
+	if err := w.Close(t.Context()); (err != nil) != unsettled {
+		t.Errorf("Close must return the unsettled writes and nothing else, got %v", err)
+	}
+}
+
+// TestATakeoverFencesTheFirstWriter: the second process continues the numbers,
+// the first ends without having executed its write.
+func TestATakeoverFencesTheFirstWriter(t *testing.T) {
+	t.Parallel()
+	s, c := start(t)
+	first := newWriter(t, c, "w")
+	if _, err := first.Write(t.Context(), payload("1")); err != nil {
+		t.Fatal(err)
+	}
+	second := newWriter(t, c, "w")
+	wantNotExecuted(t, burst(t, first, payload("late"))[0], client.ErrFenced)
+	if receipt, err := second.Write(t.Context(), payload("2")); err != nil || receipt.GetSequence() != 2 {
+		t.Errorf("the second Writer must go on at 2, got %v, %v", receipt, err)
+	}
+	if n := len(s.ledger.history()); n != 2 {
+		t.Errorf("want 2 commits, got %d", n)
+	}
+	// A third that expects the first session must not take anything over.
+	_, err := c.NewWriter(t.Context(), client.WriterOptions{Scope: org, ClientID: "w", ExpectedSession: first.State().Session})
+	if !errors.Is(err, client.ErrFenced) {
+		t.Errorf("want ErrFenced for an old ExpectedSession, got %v", err)
+	}
+}
+
+// TestAnEvictedStreamLeavesLostAnswersUnsettled: the write committed and its
+// answer was lost; after the eviction nobody can tell, so it is handed back and
+// not sent again as new.
+func TestAnEvictedStreamLeavesLostAnswersUnsettled(t *testing.T) {
+	t.Parallel()
+	s, c := start(t)
+	w := newWriter(t, c, "w")
+	var sent atomic.Int32
+	s.set(func(s *fakeServer) {
+		s.onWrite = func(*seqledgerv1.WriteRequest) fault {
+			if sent.Add(1) == 1 {
+				return faultLost
+			}
+			s.ledger.evict("w")
+			return faultNone
+		}
+	})
+	_, err := w.Write(t.Context(), payload("paid"))
+	if !errors.Is(err, client.ErrExpired) || !errors.Is(err, client.ErrOutcomeUnknown) {
+		t.Errorf("want an unknown outcome because of the eviction, got %v", err)
+	}
+	if n := len(s.ledger.history()); n != 1 {
+		t.Errorf("want the one commit, got %d", n)
+	}
+}
+
+// TestAServerThatTurnsTheStreamAwayEndsTheWriter instead of being asked for
+// ever.
+func TestAServerThatTurnsTheStreamAwayEndsTheWriter(t *testing.T) {
+	t.Parallel()
+	s, c := start(t)
+	s.set(func(s *fakeServer) {
+		s.onStream = func() error { return connect.NewError(connect.CodePermissionDenied, errors.New("no")) }
+	})
+	w := newWriter(t, c, "w")
+	_, err := w.Write(t.Context(), payload("1"))
+	if e, ok := errors.AsType[*client.Error](err); !ok || e.ConnectCode != connect.CodePermissionDenied {
+		t.Errorf("want the server's answer, got %v", err)
+	}
+}
+
+// TestCloseSettlesWhatItCan: a patient Close waits for the answers; one whose
+// context has ended lists what is open; both take nothing more.
+func TestCloseSettlesWhatItCan(t *testing.T) {
+	t.Parallel()
+	s, c := start(t)
+	patient, hasty := newWriter(t, c, "patient"), newWriter(t, c, "hasty")
+	p := burst(t, patient, payload("1"))[0]
+	if err := patient.Close(t.Context()); err != nil {
+		t.Errorf("everything was settled, but Close says %v", err)
+	}
+	wantCommitted(t, p, 1)
+	if _, err := patient.Submit(t.Context(), payload("2")); !errors.Is(err, client.ErrNotExecuted) || !errors.Is(err, client.ErrClosed) {
+		t.Errorf("a closed Writer must refuse, got %v", err)
+	}
+	if err := patient.Close(t.Context()); err != nil {
+		t.Errorf("closing twice must be harmless, got %v", err)
+	}
+	seen := make(chan struct{})
+	gate := make(chan struct{})
+	defer close(gate)
+	s.set(func(s *fakeServer) {
+		s.onWrite = func(*seqledgerv1.WriteRequest) fault { close(seen); <-gate; return faultNone }
+	})
+	open := burst(t, hasty, payload("1"))[0]
+	<-seen
+	ended, cancel := context.WithCancel(t.Context())
+	cancel()
+	if _, err := open.Wait(ended); !errors.Is(err, client.ErrOutcomeUnknown) || !errors.Is(err, context.Canceled) {
+		t.Errorf("a caller that stops waiting must learn that the outcome is open, got %v", err)
+	}
+	end, ok := errors.AsType[*client.UnsettledError](hasty.Close(ended))
+	if !ok || len(end.Writes) != 1 || !errors.Is(end, client.ErrClosed) || !errors.Is(end, client.ErrOutcomeUnknown) {
+		t.Errorf("want the open write listed, got %v", end)
+	}
+	if _, err := open.Wait(t.Context()); !errors.Is(err, client.ErrOutcomeUnknown) || !errors.Is(err, client.ErrClosed) {
+		t.Errorf("want the open write's outcome unknown, got %v", err)
+	}
+}
+
+// TestClientCloseEndsItsWriters and refuses new ones.
+func TestClientCloseEndsItsWriters(t *testing.T) {
+	t.Parallel()
+	_, c := start(t)
+	w := newWriter(t, c, "w")
+	if _, err := w.Write(t.Context(), payload("1")); err != nil {
+		t.Fatal(err)
+	}
+	if err := c.Close(); err != nil {
+		t.Errorf("nothing was open, but Close says %v", err)
+	}
+	if _, err := w.Write(t.Context(), payload("2")); !errors.Is(err, client.ErrClosed) {
+		t.Errorf("want ErrClosed from the Writer, got %v", err)
+	}
+	if _, err := c.NewWriter(t.Context(), client.WriterOptions{Scope: org, ClientID: "x"}); !errors.Is(err, client.ErrClosed) {
+		t.Errorf("want ErrClosed from the Client, got %v", err)
+	}
+}

@@ -1,0 +1,255 @@
+package client
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"connectrpc.com/connect"
+
+	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
+)
+
+// Sentinels for errors.Is. They say what a caller can do next; the whole story
+// is in [*Error] and in the types that wrap it.
+var (
+	// ErrFenced: another process has opened a session on the stream. Stop.
+	ErrFenced = errors.New("client: another session has taken the stream over")
+	// ErrExpired: the stream was evicted after client_ttl without a commit.
+	ErrExpired = errors.New("client: the stream was evicted")
+	// ErrOutcomeUnknown: the write may or may not have been committed. Settle
+	// it by repeating the same sequence and key, or with GetClientState; never
+	// by sending the operations under a new sequence.
+	ErrOutcomeUnknown = errors.New("client: outcome unknown")
+	// ErrNotExecuted: the write was not executed and never will be, so that it
+	// is safe to submit its operations again as a new write.
+	ErrNotExecuted = errors.New("client: not executed")
+	// ErrStopped: an earlier write was refused and the Writer waits for Resume.
+	ErrStopped = errors.New("client: stopped behind a refused write")
+	// ErrConditionFailed: a condition did not hold. Read again and decide.
+	ErrConditionFailed = errors.New("client: condition failed")
+	// ErrAlreadyCommitted: the sequence was committed and its receipt is gone.
+	ErrAlreadyCommitted = errors.New("client: already committed")
+	// ErrClosed: the Client or the Writer was closed.
+	ErrClosed = errors.New("client: closed")
+	// ErrProtocol: the server's answers contradict each other or the request.
+	ErrProtocol = errors.New("client: protocol violation")
+)
+
+// Error is what the server, or the way to it, answered in place of a result.
+// The numbers and texts are those of WriteError; they are zero where the
+// answer had none.
+type Error struct {
+	// Code says why a write was refused. UNSPECIFIED when the answer carried
+	// no WriteError: then ConnectCode is all there is.
+	Code seqledgerv1.WriteErrorCode
+	// ConnectCode is the RPC's code. For an error inside a WriteStream it is
+	// the code that a unary Write would have had.
+	ConnectCode connect.Code
+	// Message is for people and not stable.
+	Message string
+	// LastCommittedSequence is the stream's, where the decision looked at it.
+	LastCommittedSequence uint64
+	// Session is the stream's, where the decision looked at it.
+	Session uint64
+	// CommittedSequence is where the key or the request stands already.
+	CommittedSequence uint64
+	// OperationIndex is the operation that failed, from 0.
+	OperationIndex uint32
+	// Key is the entity key whose condition failed.
+	Key string
+	// CurrentVersion is that entity's version, 0 when it is absent.
+	CurrentVersion uint64
+	// Field is the wrong field of an INVALID_ARGUMENT.
+	Field string
+	// RetryAfter is how long the server asks to wait, 0 for no wish.
+	RetryAfter time.Duration
+	// LeaderAddress comes with NOT_LEADER alone.
+	LeaderAddress string
+
+	// wire is true when the server itself said so; otherwise the error was
+	// made on this side and says nothing about what the server did.
+	wire  bool
+	cause error
+}
+
+// Error implements error.
+func (e *Error) Error() string {
+	var b strings.Builder
+	b.WriteString("seqledger: ")
+	if e.Code != seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_UNSPECIFIED {
+		b.WriteString(strings.TrimPrefix(e.Code.String(), "WRITE_ERROR_CODE_"))
+	} else {
+		b.WriteString(e.ConnectCode.String())
+	}
+	if e.Field != "" {
+		fmt.Fprintf(&b, " (%s)", e.Field)
+	}
+	if e.Message != "" {
+		b.WriteString(": ")
+		b.WriteString(e.Message)
+	}
+	return b.String()
+}
+
+// Unwrap returns the transport's error, so that errors.Is finds
+// context.DeadlineExceeded and the like. It is nil inside a WriteStream.
+func (e *Error) Unwrap() error { return e.cause }
+
+// Is maps the code to the package's sentinels.
+func (e *Error) Is(target error) bool {
+	switch e.Code {
+	case seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_SESSION_FENCED:
+		return target == ErrFenced
+	case seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_SESSION_EXPIRED:
+		return target == ErrExpired
+	case seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_OUTCOME_UNKNOWN:
+		return target == ErrOutcomeUnknown
+	case seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_ALREADY_COMMITTED:
+		return target == ErrAlreadyCommitted
+	case seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_KEY_EXISTS,
+		seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_KEY_NOT_FOUND,
+		seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_VERSION_MISMATCH,
+		seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_VALUE_MISMATCH:
+		return target == ErrConditionFailed
+	}
+	return false
+}
+
+// CodeOf returns the code of the first [*Error] in err's tree, UNSPECIFIED when
+// there is none.
+func CodeOf(err error) seqledgerv1.WriteErrorCode {
+	if e, ok := errors.AsType[*Error](err); ok {
+		return e.Code
+	}
+	return seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_UNSPECIFIED
+}
+
+// errorFromConnect is the one place where the error of an RPC becomes ours.
+func errorFromConnect(err error) *Error {
+	rpc, ok := errors.AsType[*connect.Error](err)
+	if !ok {
+		return &Error{ConnectCode: connect.CodeUnknown, Message: err.Error(), cause: err}
+	}
+	out := &Error{ConnectCode: rpc.Code(), Message: rpc.Message()}
+	for _, detail := range rpc.Details() {
+		value, detailErr := detail.Value()
+		if detailErr != nil {
+			// A detail of a type that we do not know takes nothing away from
+			// the code, so it must not hide the error itself.
+			continue
+		}
+		if refusal, isRefusal := value.(*seqledgerv1.WriteError); isRefusal {
+			out = errorFromDetail(refusal)
+			out.ConnectCode = rpc.Code()
+		}
+	}
+	out.wire = connect.IsWireError(err)
+	out.cause = err
+	return out
+}
+
+// errorFromStream maps the error of one write inside a WriteStream.
+func errorFromStream(refusal *seqledgerv1.WriteError) *Error {
+	out := errorFromDetail(refusal)
+	out.ConnectCode = connectCodeOf(refusal.GetCode())
+	out.wire = true
+	return out
+}
+
+// errorFromDetail copies the fields that both ways share.
+func errorFromDetail(refusal *seqledgerv1.WriteError) *Error {
+	return &Error{
+		Code:                  refusal.GetCode(),
+		Message:               refusal.GetMessage(),
+		LastCommittedSequence: refusal.GetLastCommittedSequence(),
+		Session:               refusal.GetSession(),
+		CommittedSequence:     refusal.GetCommittedSequence(),
+		OperationIndex:        refusal.GetOperationIndex(),
+		Key:                   refusal.GetKey(),
+		CurrentVersion:        refusal.GetCurrentVersion(),
+		Field:                 refusal.GetField(),
+		RetryAfter:            refusal.GetRetryAfter().AsDuration(),
+		LeaderAddress:         refusal.GetLeaderAddress(),
+	}
+}
+
+// connectCodeOf is the table of the API: which RPC code a refusal has.
+func connectCodeOf(code seqledgerv1.WriteErrorCode) connect.Code {
+	switch code {
+	case seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_ALREADY_COMMITTED:
+		return connect.CodeAlreadyExists
+	case seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_INVALID_ARGUMENT:
+		return connect.CodeInvalidArgument
+	case seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_PERMISSION_DENIED:
+		return connect.CodePermissionDenied
+	case seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_QUEUE_FULL,
+		seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_TOO_MANY_STREAMS:
+		return connect.CodeResourceExhausted
+	case seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_NOT_LEADER,
+		seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_DRAINING,
+		seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_OUTCOME_UNKNOWN:
+		return connect.CodeUnavailable
+	case seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_UNSPECIFIED:
+		return connect.CodeUnknown
+	}
+	return connect.CodeFailedPrecondition
+}
+
+// worthRetrying says whether the same request may succeed a moment later.
+// Whether repeating it is *safe* is the caller's question.
+func (e *Error) worthRetrying() bool {
+	switch e.Code {
+	case seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_QUEUE_FULL,
+		seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_NOT_LEADER,
+		seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_DRAINING,
+		seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_OUTCOME_UNKNOWN:
+		return true
+	case seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_UNSPECIFIED:
+		if e.ConnectCode == connect.CodeUnavailable {
+			return true
+		}
+		// Made on this side: the connection failed in a way that Connect could
+		// not name better. Bad answers (invalid argument) would only repeat.
+		return !e.wire && !e.permanent() && e.ConnectCode != connect.CodeInvalidArgument
+	}
+	return false
+}
+
+// permanent says that the server turned the whole call away and will again.
+func (e *Error) permanent() bool {
+	if e.Code != seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_UNSPECIFIED {
+		return !e.worthRetrying()
+	}
+	switch e.ConnectCode {
+	case connect.CodeUnauthenticated, connect.CodePermissionDenied, connect.CodeUnimplemented:
+		return true
+	case connect.CodeInvalidArgument:
+		// On this side it is how Connect reports an answer that does not
+		// decode, which says nothing about the request.
+		return e.wire
+	}
+	return false
+}
+
+// leavesOutcomeOpen says whether a Write that got this answer may still have
+// been, or still be, committed. Everything that is not known to come before
+// the proposal counts as open, because a wrong "no" would make a caller pay
+// twice and a wrong "maybe" only makes it ask again.
+func (e *Error) leavesOutcomeOpen() bool {
+	if !e.wire {
+		// A code that was made on this side (an HTTP status of a proxy, a
+		// connection that broke) looks like the server's, but the server may
+		// have executed the write all the same.
+		return true
+	}
+	switch e.Code {
+	case seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_OUTCOME_UNKNOWN:
+		return true
+	case seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_UNSPECIFIED:
+		return !e.permanent()
+	}
+	_, known := seqledgerv1.WriteErrorCode_name[int32(e.Code)]
+	return !known
+}

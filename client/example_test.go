@@ -1,0 +1,114 @@
+package client_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+
+	"github.com/seqledger/seqledger/client"
+	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
+)
+
+// serveExample starts a ledger for an example and returns its address.
+func serveExample() (address string, stop func()) {
+	s := &fakeServer{ledger: newFakeLedger()}
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		panic(err)
+	}
+	return listener.Addr().String(), s.serve(listener)
+}
+
+// A Writer numbers writes, and every error says what may be concluded.
+func Example() {
+	address, stop := serveExample()
+	defer stop()
+	ctx := context.Background()
+
+	c, err := client.New(client.Options{Server: address})
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	defer c.Close()
+	scope := &seqledgerv1.Scope{Organization: "acme"}
+	w, err := c.NewWriter(ctx, client.WriterOptions{Scope: scope, ClientID: "billing-1"})
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	receipt, err := w.Write(ctx, create("invoice-7"))
+	fmt.Println("committed as", receipt.GetSequence(), err)
+
+	_, err = w.Write(ctx, create("invoice-7"))
+	fmt.Println("again:", err)
+	fmt.Println("safe to submit anew:", errors.Is(err, client.ErrNotExecuted))
+
+	// The application has seen the refusal and decided to go on.
+	fmt.Println("resume:", w.Resume(ctx))
+	receipt, err = w.Write(ctx, create("invoice-8"))
+	fmt.Println("committed as", receipt.GetSequence(), err)
+	fmt.Println("close:", w.Close(ctx))
+	// Output:
+	// committed as 1 <nil>
+	// again: write 2 not executed: seqledger: KEY_EXISTS
+	// safe to submit anew: true
+	// resume: <nil>
+	// committed as 2 <nil>
+	// close: <nil>
+}
+
+// Submit pipelines: many writes are on their way at once, in order.
+func ExampleWriter_Submit() {
+	address, stop := serveExample()
+	defer stop()
+	ctx := context.Background()
+	c, err := client.New(client.Options{Server: address})
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	defer c.Close()
+	w, err := c.NewWriter(ctx, client.WriterOptions{Scope: &seqledgerv1.Scope{Organization: "acme"}, ClientID: "import"})
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	for i := range 1000 {
+		if _, err := w.Submit(ctx, payload(fmt.Sprint("row ", i))); err != nil {
+			fmt.Println(err)
+			return
+		}
+	}
+	fmt.Println("flush:", w.Flush(ctx))
+	fmt.Println("next number:", w.State().NextSequence)
+	// Output:
+	// flush: <nil>
+	// next number: 1001
+}
+
+// A write that the caller numbers itself is repeated safely with the same
+// sequence and key.
+func ExampleClient_Write() {
+	address, stop := serveExample()
+	defer stop()
+	c, err := client.New(client.Options{Server: address})
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	defer c.Close()
+	request := &seqledgerv1.WriteRequest{
+		Scope: &seqledgerv1.Scope{Organization: "acme"}, ClientId: "cron", Sequence: 1,
+		IdempotencyKey: "0197e1c0-0000-7000-8000-000000000001",
+		Operations:     []*seqledgerv1.Operation{payload("nightly run")},
+	}
+	for range 2 {
+		receipt, err := c.Write(context.Background(), request)
+		fmt.Println(receipt.GetTxId(), "replayed:", receipt.GetReplayed(), err)
+	}
+	// Output:
+	// 01234567-89ab-8cde-bc00-000000000001 replayed: false <nil>
+	// 01234567-89ab-8cde-bc00-000000000001 replayed: true <nil>
+}

@@ -1,0 +1,347 @@
+package client_test
+
+import (
+	"context"
+	"errors"
+	"net"
+	"net/http"
+	"sync"
+	"testing"
+
+	"connectrpc.com/connect"
+
+	"github.com/seqledger/seqledger/client"
+	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
+	"github.com/seqledger/seqledger/proto/seqledger/v1/seqledgerv1connect"
+)
+
+var org = &seqledgerv1.Scope{Organization: "acme"}
+
+// fault is what happens to one write on the stream.
+type fault uint8
+
+const (
+	faultNone  fault = iota
+	faultDrop        // break the stream; this write and those behind are lost
+	faultLost        // decide this write, then break: its answer is lost
+	faultGhost       // break; this write and those behind may run later
+	// The next three answer OUTCOME_UNKNOWN: executed, not, and perhaps later.
+	faultUnknownDone
+	faultUnknownLost
+	faultUnknownGhost
+	faultDraining // answer DRAINING without deciding
+	faultQueueFull
+)
+
+// fakeServer serves a fakeLedger with faults. Hooks run without locks held.
+type fakeServer struct {
+	seqledgerv1connect.UnimplementedLedgerServiceHandler
+	seqledgerv1connect.UnimplementedAdminServiceHandler
+	ledger *fakeLedger
+
+	mu sync.Mutex
+	// onWrite says what happens to a write on the stream; nil: nothing.
+	onWrite func(*seqledgerv1.WriteRequest) fault
+	// onAnswer may replace an answer on the stream.
+	onAnswer func(*seqledgerv1.WriteRequest, *seqledgerv1.WriteResult) *seqledgerv1.WriteResult
+	// onResults may change the results of a whole frame.
+	onResults func([]*seqledgerv1.WriteResult) []*seqledgerv1.WriteResult
+	// onOpen runs before and afterOpen after an OpenSession is decided; an
+	// error is the answer.
+	onOpen, afterOpen func(*seqledgerv1.OpenSessionRequest) error
+	// onUnary is the same for Write.
+	onUnary, afterUnary func(*seqledgerv1.WriteRequest) error
+	// onWatch may end a watch after a block.
+	onWatch func(height uint64) error
+	// onStream may turn a whole WriteStream away.
+	onStream func() error
+	// onRead may turn away a read.
+	onRead func() error
+	// ghosts are copies still under way.
+	ghosts []*seqledgerv1.WriteRequest
+	opens  []*seqledgerv1.OpenSessionRequest
+	unary  []*seqledgerv1.WriteRequest
+	frames []int // writes in each frame
+	header http.Header
+}
+
+// set changes hooks while the server runs.
+func (s *fakeServer) set(change func(*fakeServer)) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	change(s)
+}
+
+// releaseGhost runs one copy that was under way. It returns false when there
+// was none.
+func (s *fakeServer) releaseGhost(choose func(n int) int) bool {
+	s.mu.Lock()
+	if len(s.ghosts) == 0 {
+		s.mu.Unlock()
+		return false
+	}
+	i := choose(len(s.ghosts))
+	request := s.ghosts[i]
+	s.ghosts = append(s.ghosts[:i], s.ghosts[i+1:]...)
+	s.mu.Unlock()
+	s.ledger.apply(request)
+	return true
+}
+
+// openCount returns how many OpenSession requests came.
+func (s *fakeServer) openCount() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return len(s.opens)
+}
+
+var errBroken = connect.NewError(connect.CodeUnavailable, errors.New("connection broken by the test"))
+
+// WriteStream implements the handler.
+func (s *fakeServer) WriteStream(_ context.Context, stream *connect.BidiStream[seqledgerv1.WriteStreamRequest, seqledgerv1.WriteStreamResponse]) error {
+	s.mu.Lock()
+	onStream := s.onStream
+	s.header = stream.RequestHeader().Clone()
+	s.mu.Unlock()
+	if onStream != nil {
+		if err := onStream(); err != nil {
+			return err
+		}
+	}
+	for {
+		frame, err := stream.Receive()
+		if err != nil {
+			return nil
+		}
+		results, broken := s.frame(frame.GetWrites())
+		s.mu.Lock()
+		onResults := s.onResults
+		s.mu.Unlock()
+		if onResults != nil {
+			results = onResults(results)
+		}
+		if len(results) > 0 {
+			if err := stream.Send(&seqledgerv1.WriteStreamResponse{Results: results}); err != nil {
+				return err
+			}
+		}
+		if broken {
+			return errBroken
+		}
+	}
+}
+
+// frame decides the writes of one frame.
+func (s *fakeServer) frame(writes []*seqledgerv1.WriteRequest) ([]*seqledgerv1.WriteResult, bool) {
+	s.mu.Lock()
+	s.frames = append(s.frames, len(writes))
+	onWrite, onAnswer := s.onWrite, s.onAnswer
+	s.mu.Unlock()
+	var results []*seqledgerv1.WriteResult
+	for i, request := range writes {
+		what := faultNone
+		if onWrite != nil {
+			what = onWrite(request)
+		}
+		var result *seqledgerv1.WriteResult
+		switch what {
+		case faultDrop:
+			return results, true
+		case faultLost:
+			s.ledger.apply(request)
+			return results, true
+		case faultGhost:
+			s.keepGhosts(writes[i:]...)
+			return results, true
+		case faultUnknownDone:
+			s.ledger.apply(request)
+			result = refusal(&seqledgerv1.WriteError{Code: codeUnknown})
+		case faultUnknownLost:
+			result = refusal(&seqledgerv1.WriteError{Code: codeUnknown})
+		case faultUnknownGhost:
+			s.keepGhosts(request)
+			result = refusal(&seqledgerv1.WriteError{Code: codeUnknown})
+		case faultDraining:
+			result = refusal(&seqledgerv1.WriteError{Code: codeDraining})
+		case faultQueueFull:
+			result = refusal(&seqledgerv1.WriteError{Code: codeQueueFull})
+		default:
+			result = s.ledger.apply(request)
+		}
+		if onAnswer != nil {
+			result = onAnswer(request, result)
+		}
+		results = append(results, result)
+	}
+	return results, false
+}
+
+func (s *fakeServer) keepGhosts(writes ...*seqledgerv1.WriteRequest) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.ghosts = append(s.ghosts, writes...)
+}
+
+// Write implements the handler.
+func (s *fakeServer) Write(_ context.Context, request *connect.Request[seqledgerv1.WriteRequest]) (*connect.Response[seqledgerv1.WriteResponse], error) {
+	s.mu.Lock()
+	s.unary = append(s.unary, request.Msg)
+	before, after := s.onUnary, s.afterUnary
+	s.mu.Unlock()
+	if before != nil {
+		if err := before(request.Msg); err != nil {
+			return nil, err
+		}
+	}
+	result := s.ledger.apply(request.Msg)
+	if after != nil {
+		if err := after(request.Msg); err != nil {
+			return nil, err
+		}
+	}
+	if result.GetError() != nil {
+		return nil, withDetail(connect.CodeFailedPrecondition, result.GetError())
+	}
+	return connect.NewResponse(&seqledgerv1.WriteResponse{Receipt: result.GetReceipt()}), nil
+}
+
+// OpenSession implements the handler.
+func (s *fakeServer) OpenSession(_ context.Context, request *connect.Request[seqledgerv1.OpenSessionRequest]) (*connect.Response[seqledgerv1.OpenSessionResponse], error) {
+	s.mu.Lock()
+	s.opens = append(s.opens, request.Msg)
+	before, after := s.onOpen, s.afterOpen
+	s.mu.Unlock()
+	if before != nil {
+		if err := before(request.Msg); err != nil {
+			return nil, err
+		}
+	}
+	response, refused := s.ledger.openSession(request.Msg)
+	if after != nil {
+		if err := after(request.Msg); err != nil {
+			return nil, err
+		}
+	}
+	if refused != 0 {
+		return nil, withDetail(connect.CodeFailedPrecondition, &seqledgerv1.WriteError{Code: refused})
+	}
+	return connect.NewResponse(response), nil
+}
+
+// GetClientState implements the handler.
+func (s *fakeServer) GetClientState(_ context.Context, request *connect.Request[seqledgerv1.GetClientStateRequest]) (*connect.Response[seqledgerv1.GetClientStateResponse], error) {
+	s.mu.Lock()
+	onRead := s.onRead
+	s.mu.Unlock()
+	if onRead != nil {
+		if err := onRead(); err != nil {
+			return nil, err
+		}
+	}
+	return connect.NewResponse(&seqledgerv1.GetClientStateResponse{
+		State: s.ledger.state(request.Msg.GetScope(), request.Msg.GetClientId()),
+	}), nil
+}
+
+// Watch implements the handler: three blocks and then silence.
+func (s *fakeServer) Watch(ctx context.Context, request *connect.Request[seqledgerv1.WatchRequest], stream *connect.ServerStream[seqledgerv1.WatchResponse]) error {
+	s.mu.Lock()
+	onWatch := s.onWatch
+	s.mu.Unlock()
+	for height := request.Msg.GetFromHeight(); height <= 3; height++ {
+		block := &seqledgerv1.Block{Header: &seqledgerv1.BlockHeader{Height: height}}
+		if err := stream.Send(&seqledgerv1.WatchResponse{Block: block}); err != nil {
+			return err
+		}
+		if onWatch != nil {
+			if err := onWatch(height); err != nil {
+				return err
+			}
+		}
+	}
+	<-ctx.Done()
+	return nil
+}
+
+// GetStatus implements the handler.
+func (s *fakeServer) GetStatus(context.Context, *connect.Request[seqledgerv1.GetStatusRequest]) (*connect.Response[seqledgerv1.GetStatusResponse], error) {
+	return connect.NewResponse(&seqledgerv1.GetStatusResponse{Status: &seqledgerv1.Status{Version: "fake"}}), nil
+}
+
+// withDetail builds the error of a refused unary call.
+func withDetail(c connect.Code, detail *seqledgerv1.WriteError) error {
+	err := connect.NewError(c, errors.New(detail.GetMessage()))
+	d, detailErr := connect.NewErrorDetail(detail)
+	if detailErr != nil {
+		panic(detailErr)
+	}
+	err.AddDetail(d)
+	return err
+}
+
+// serve starts s on listener and returns what ends it.
+func (s *fakeServer) serve(listener net.Listener) func() {
+	mux := http.NewServeMux()
+	mux.Handle(seqledgerv1connect.NewLedgerServiceHandler(s, connect.WithCompressMinBytes(1<<10)))
+	mux.Handle(seqledgerv1connect.NewAdminServiceHandler(s))
+	protocols := new(http.Protocols)
+	protocols.SetUnencryptedHTTP2(true)
+	server := &http.Server{
+		Handler: mux, Protocols: protocols,
+		// Large, so that a stuck connection and not the window stops a sender.
+		HTTP2: &http.HTTP2Config{MaxReceiveBufferPerConnection: 4<<20 - 1, MaxReceiveBufferPerStream: 4<<20 - 1},
+	}
+	done := make(chan struct{})
+	// Ends when the returned function closes the server, which waits for it.
+	go func() {
+		defer close(done)
+		_ = server.Serve(listener)
+	}()
+	return func() {
+		_ = server.Close()
+		<-done
+	}
+}
+
+// start serves a new fake on loopback and returns a client of it. Both end with
+// the test; the server last, so that the client sees no failure of it.
+func start(t testing.TB) (*fakeServer, *client.Client) {
+	t.Helper()
+	s := &fakeServer{ledger: newFakeLedger()}
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatalf("listening on loopback: %v", err)
+	}
+	t.Cleanup(s.serve(listener))
+	c, err := client.New(client.Options{Server: listener.Addr().String()})
+	if err != nil {
+		t.Fatalf("a valid address was refused: %v", err)
+	}
+	t.Cleanup(func() { _ = c.Close() })
+	return s, c
+}
+
+// newWriter opens a Writer that must open.
+func newWriter(t testing.TB, c *client.Client, id string) *client.Writer {
+	t.Helper()
+	w, err := c.NewWriter(t.Context(), client.WriterOptions{Scope: org, ClientID: id})
+	if err != nil {
+		t.Fatalf("opening writer %s: %v", id, err)
+	}
+	return w
+}
+
+// payload is an operation that always succeeds.
+func payload(text string) *seqledgerv1.Operation {
+	return &seqledgerv1.Operation{Operation: &seqledgerv1.Operation_Append{
+		Append: &seqledgerv1.Append{Payload: []byte(text)},
+	}}
+}
+
+// create is an operation that succeeds only while key is absent.
+func create(key string) *seqledgerv1.Operation {
+	return &seqledgerv1.Operation{Operation: &seqledgerv1.Operation_SetEntity{SetEntity: &seqledgerv1.SetEntity{
+		Key:       key,
+		Condition: &seqledgerv1.Condition{Condition: &seqledgerv1.Condition_NotExists{NotExists: true}},
+	}}}
+}

@@ -1,0 +1,252 @@
+package client
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"connectrpc.com/connect"
+
+	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
+)
+
+const (
+	// defaultTTL stands in for a state that does not tell its times.
+	defaultTTL = 24 * time.Hour
+	// minKeepAlive keeps a nonsensical client_ttl from becoming a busy loop.
+	minKeepAlive = 100 * time.Millisecond
+	// openTimeout bounds one OpenSession on its way. A repeat under the same
+	// attempt is harmless, and a peer that answers pings but no requests would
+	// otherwise hold a fence for ever.
+	openTimeout = 10 * time.Second
+)
+
+// wakeKeeper makes the keeper look at the state.
+func (w *Writer) wakeKeeper() {
+	select {
+	case w.keep <- struct{}{}:
+	default:
+	}
+}
+
+// runKeeper does what a Writer needs beside sending: it opens sessions and
+// keeps an idle stream alive. ctx ends it.
+func (w *Writer) runKeeper(ctx context.Context) {
+	defer close(w.kept)
+	timer := time.NewTimer(w.keepAliveIn())
+	defer timer.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-w.keep:
+			w.fence(ctx)
+		case <-timer.C:
+			w.keepAlive(ctx)
+		}
+		timer.Reset(w.keepAliveIn())
+	}
+}
+
+// keepAliveEvery is a third of the time after which the stream is evicted. mu
+// is held.
+func (w *Writer) keepAliveEvery() time.Duration { return max(w.ttl/3, minKeepAlive) }
+
+// keepAliveIn is how long to wait for the next look. It counts from the last
+// refresh and not in a fixed beat, so that two attempts fit into the time to
+// live wherever in the beat the last commit came.
+func (w *Writer) keepAliveIn() time.Duration {
+	w.hub.mu.Lock()
+	defer w.hub.mu.Unlock()
+	last := w.refreshed
+	if w.asked.After(last) {
+		last = w.asked
+	}
+	return time.Until(last.Add(w.keepAliveEvery()))
+}
+
+// openSession does one OpenSession call, with its bounded repeats, all of them
+// under the same attempt.
+func (w *Writer) openSession(ctx context.Context, attempt []byte, expected uint64) (*seqledgerv1.OpenSessionResponse, error) {
+	response, err := call(ctx, w.client, w.openOnce, &seqledgerv1.OpenSessionRequest{
+		Scope: w.scope, ClientId: w.clientID, AttemptId: attempt, ExpectedSession: expected,
+	})
+	if err != nil {
+		return nil, err
+	}
+	if response.GetState().GetSession() == 0 {
+		return nil, protocolError("OpenSession handed out no session")
+	}
+	return response, nil
+}
+
+// openOnce sends one OpenSession and waits no longer than openTimeout.
+func (w *Writer) openOnce(ctx context.Context, request *connect.Request[seqledgerv1.OpenSessionRequest]) (*connect.Response[seqledgerv1.OpenSessionResponse], error) {
+	once, cancel := context.WithTimeout(ctx, openTimeout)
+	defer cancel()
+	response, err := w.client.ledger.OpenSession(once, request)
+	if err != nil && once.Err() != nil && ctx.Err() == nil {
+		// Unavailable, because the code of a deadline means that the caller's
+		// time is over, and the caller still waits.
+		return nil, connect.NewError(connect.CodeUnavailable, fmt.Errorf("no answer to OpenSession in %v: %w", openTimeout, err))
+	}
+	return response, err
+}
+
+// insist opens a session however long it takes. Only a final answer or the end
+// of ctx makes it fail. TOO_MANY_STREAMS is not final, because streams are
+// evicted all the time.
+func (w *Writer) insist(ctx context.Context, expected uint64) ([]byte, *seqledgerv1.OpenSessionResponse, error) {
+	attempt := newAttempt()
+	for failures := 0; ; failures++ {
+		response, err := w.openSession(ctx, attempt, expected)
+		if err == nil {
+			return attempt, response, nil
+		}
+		if ctx.Err() != nil {
+			// Only Close ends this context, and an application looks for that.
+			return nil, nil, fmt.Errorf("%w while opening a session: %w", ErrClosed, err)
+		}
+		e, ok := errors.AsType[*Error](err)
+		if !ok || e.permanent() && e.Code != seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_TOO_MANY_STREAMS {
+			return nil, nil, err
+		}
+		if sleep(ctx, backoff(failures, e.RetryAfter)) != nil {
+			return nil, nil, ErrClosed
+		}
+	}
+}
+
+// adopt takes over a session that was just opened. mu is held, or w is not
+// shared yet.
+func (w *Writer) adopt(attempt []byte, state *seqledgerv1.ClientState) {
+	w.attempt, w.session = attempt, state.GetSession()
+	w.refreshed = time.Now()
+	w.limit = max(1, int(state.GetReceiptWindow()))
+	if w.options.MaxPending > 0 {
+		w.limit = min(w.limit, w.options.MaxPending)
+	}
+	w.ttl = state.GetExpiresAt().AsTime().Sub(state.GetLastSeen().AsTime())
+	if w.ttl <= 0 {
+		w.ttl = defaultTTL
+	}
+}
+
+// fence replaces the Writer's own session, so that every copy of its writes
+// that is still under way is refused. Expecting the old session makes sure that
+// all commits since then are this Writer's.
+func (w *Writer) fence(ctx context.Context) {
+	w.hub.mu.Lock()
+	due, session := w.state == stateSettling, w.session
+	w.hub.mu.Unlock()
+	if !due {
+		return
+	}
+	attempt, response, err := w.insist(ctx, session)
+	w.hub.mu.Lock()
+	defer w.hub.unlock()
+	switch {
+	case w.state != stateSettling:
+		// Closed meanwhile: its writes are settled, there is nothing to decide.
+	case err != nil:
+		w.die(err)
+	default:
+		w.adopt(attempt, response.GetState())
+		w.fenced(response.GetState().GetLastCommittedSequence())
+	}
+}
+
+// keepAlive refreshes last_seen of an idle stream by repeating the attempt that
+// opened the session. With expected_session an evicted stream is not created
+// anew by accident, and a foreign session is not taken over.
+func (w *Writer) keepAlive(ctx context.Context) {
+	w.hub.mu.Lock()
+	now, every := time.Now(), w.keepAliveEvery()
+	due := now.Sub(w.refreshed) >= every
+	if due {
+		// Only then: a look that finds a fresh commit must not put off the
+		// attempt that is due a third behind that commit.
+		w.asked = now
+	}
+	due = due && w.state != stateDead && w.state != stateSettling
+	attempt, session := w.attempt, w.session
+	w.hub.mu.Unlock()
+	if !due {
+		return
+	}
+	// Bounded, so that an attempt that hangs leaves time for the next one.
+	once, cancel := context.WithTimeout(ctx, every/2)
+	response, err := w.openSession(once, attempt, session)
+	cancel()
+	switch {
+	case err == nil:
+		w.hub.mu.Lock()
+		w.adopt(attempt, response.GetState())
+		w.hub.mu.Unlock()
+	case errors.Is(err, ErrFenced), errors.Is(err, ErrExpired) && w.options.NoReopen:
+		w.fail(err)
+	case errors.Is(err, ErrExpired):
+		w.reopen(ctx)
+	}
+	// Anything else is a server that cannot be reached: the next turn asks
+	// again, and a third of the time to live has passed by then, not all.
+}
+
+// fail ends the Writer once everything in flight is answered, so that as few
+// writes as possible remain unsettled.
+func (w *Writer) fail(err error) {
+	cause, ok := errors.AsType[*Error](err)
+	if !ok {
+		cause = &Error{Message: err.Error(), cause: err}
+	}
+	w.hub.mu.Lock()
+	defer w.hub.unlock()
+	if w.state == stateDead {
+		return
+	}
+	w.fatal = cause
+	w.halted = true
+	if w.inflight == 0 {
+		w.resolve()
+	}
+}
+
+// reopen starts the stream anew after an eviction, if nothing is unanswered.
+// Otherwise it does nothing: the answers to what is unanswered will say that
+// the session has expired, and which writes that leaves open.
+func (w *Writer) reopen(ctx context.Context) {
+	w.hub.mu.Lock()
+	if w.queue.len() > 0 || w.state == stateDead {
+		w.hub.mu.Unlock()
+		return
+	}
+	before := w.state
+	// Submit waits from here on, because the numbers begin anew.
+	w.state = stateSettling
+	w.hub.mu.Unlock()
+	attempt, response, err := w.insist(ctx, 0)
+	w.hub.mu.Lock()
+	defer w.hub.unlock()
+	switch {
+	case w.state == stateDead:
+	case err != nil:
+		w.die(err)
+	case response.GetPreviousSession() != 0:
+		// The stream was gone, so whoever had that session started it anew: it
+		// is theirs, and its numbers are not a fresh start for this Writer.
+		w.die(&Error{
+			Code:        seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_SESSION_FENCED,
+			ConnectCode: connect.CodeFailedPrecondition,
+			Message:     "another session was opened after the stream was evicted",
+			Session:     response.GetPreviousSession(),
+		})
+	default:
+		w.adopt(attempt, response.GetState())
+		w.next = response.GetState().GetLastCommittedSequence() + 1
+		w.ledger = 0
+		// A Writer that had stopped stays stopped: eviction is no Resume.
+		w.state = before
+		w.passRoom()
+	}
+}

@@ -1,0 +1,320 @@
+package client
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"runtime"
+	"sync"
+	"time"
+
+	"connectrpc.com/connect"
+
+	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
+	"github.com/seqledger/seqledger/proto/seqledger/v1/seqledgerv1connect"
+)
+
+const (
+	// frameWrites and frameBytes bound one WriteStreamRequest. A single larger
+	// write still goes, in a frame of its own.
+	frameWrites = 1000
+	frameBytes  = 1 << 20
+)
+
+// hub joins all Writers of a Client on one WriteStream.
+//
+// One mutex guards the hub, its Writers and their unsettled writes. It is held
+// for short, purely local steps, once for a frame of writes rather than once
+// for each, and one lock leaves no order of locks to get wrong.
+type hub struct {
+	stream seqledgerv1connect.LedgerServiceClient
+	// wake holds at most one token: there is something for the sender to do.
+	wake chan struct{}
+
+	mu      sync.Mutex
+	writers map[*Writer]struct{}
+	// ready are the Writers with something to send, each at most once.
+	ready ring[*Writer]
+	// flight is what was sent on the current stream and is not answered, in
+	// order. Each Writer's limits bound its part of it.
+	flight ring[*Pending]
+	// settled collects writes whose waiters are woken after mu is released, so
+	// that those do not run straight into the lock that woke them.
+	settled []*Pending
+	running bool
+	closed  bool
+	// retire: the server cannot take writes now. Nothing more is sent on this
+	// stream, and it ends once everything on it is answered.
+	retire     bool
+	retryAfter time.Duration
+	// progress: a write was decided since the last backoff.
+	progress bool
+	// lastErr is why the stream broke last, for people.
+	lastErr error
+}
+
+// newHub returns a hub that opens streams on stream.
+func newHub(stream seqledgerv1connect.LedgerServiceClient) *hub {
+	return &hub{stream: stream, wake: make(chan struct{}, 1), writers: make(map[*Writer]struct{})}
+}
+
+// unlock releases mu and then wakes the waiters of the settled writes.
+func (h *hub) unlock() {
+	settled := h.settled
+	h.settled = nil
+	h.mu.Unlock()
+	for _, p := range settled {
+		close(p.done)
+	}
+}
+
+// kick makes the sender look for work.
+func (h *hub) kick() {
+	select {
+	case h.wake <- struct{}{}:
+	default:
+	}
+}
+
+// makeReady queues w for the sender. mu is held.
+func (h *hub) makeReady(w *Writer) {
+	if !w.queued {
+		w.queued = true
+		h.ready.push(w)
+	}
+	h.kick()
+}
+
+// close refuses new Writers and returns those there are.
+func (h *hub) close() []*Writer {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.closed = true
+	writers := make([]*Writer, 0, len(h.writers))
+	for w := range h.writers {
+		writers = append(writers, w)
+	}
+	return writers
+}
+
+// explain adds the last connection error to err, because a deadline alone does
+// not tell anyone what to repair.
+func (h *hub) explain(err error) error {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.lastErr == nil {
+		return err
+	}
+	//nolint:errorlint // Not wrapped: what broke the stream is no answer to this call.
+	return fmt.Errorf("%w (the write stream broke last with: %v)", err, h.lastErr)
+}
+
+// run keeps a stream open while there is something to send, until ctx ends.
+func (h *hub) run(ctx context.Context) {
+	failures := 0
+	for {
+		if !h.awaitWork(ctx) {
+			return
+		}
+		err := h.serve(ctx)
+		if ctx.Err() != nil {
+			return
+		}
+		h.mu.Lock()
+		h.lastErr = err
+		if h.progress {
+			failures = 0
+		}
+		if e, ok := errors.AsType[*Error](err); ok && e.permanent() {
+			h.abandon(e)
+		}
+		wait := backoff(failures, h.retryAfter)
+		h.progress, h.retire, h.retryAfter = false, false, 0
+		h.unlock()
+		failures++
+		if sleep(ctx, wait) != nil {
+			return
+		}
+	}
+}
+
+// awaitWork returns true once a Writer is ready, false when ctx ends.
+func (h *hub) awaitWork(ctx context.Context) bool {
+	for {
+		h.mu.Lock()
+		work := h.ready.len() > 0
+		h.mu.Unlock()
+		if work {
+			return ctx.Err() == nil
+		}
+		select {
+		case <-h.wake:
+		case <-ctx.Done():
+			return false
+		}
+	}
+}
+
+// abandon ends the Writers that have open writes: the server turns the whole
+// stream away, so waiting would not settle them. mu is held.
+func (h *hub) abandon(cause error) {
+	for w := range h.writers {
+		if w.queue.len() > 0 {
+			w.die(cause)
+		}
+	}
+}
+
+// serve opens a stream and sends on it until it breaks or retires. When it
+// returns nothing is in flight.
+func (h *hub) serve(ctx context.Context) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	stream := h.stream.WriteStream(ctx)
+	failed := make(chan error, 1)
+	// Ends when the stream does, at the latest by the cancel below; serve waits
+	// for it on failed.
+	go func() {
+		failed <- h.receive(stream)
+		// A stream without a receiver must not go on: a full window would block
+		// the sender for ever.
+		cancel()
+	}()
+	err := h.send(ctx, stream)
+	cancel()
+	// Closed before waiting: while the request body is open the transport reads
+	// from it and does not notice that the context has ended.
+	_ = stream.CloseRequest()
+	received := <-failed
+	_ = stream.CloseResponse()
+	h.mu.Lock()
+	for h.flight.len() > 0 {
+		h.flight.pop().lost()
+	}
+	h.unlock()
+	if errors.Is(err, errRetired) {
+		return err
+	}
+	// A sender only learns that the stream has ended; why is the receiver's to
+	// know.
+	return received
+}
+
+// send sends frames until the stream breaks, retires, or ctx ends.
+func (h *hub) send(ctx context.Context, stream *writeStream) error {
+	frame := &seqledgerv1.WriteStreamRequest{}
+	for {
+		retired := h.collect(frame)
+		if len(frame.Writes) > 0 {
+			if err := stream.Send(frame); err != nil {
+				return err
+			}
+			continue
+		}
+		if retired {
+			return errRetired
+		}
+		select {
+		case <-h.wake:
+			// Whoever woke us is rarely alone: letting the others run first
+			// fills the frame, and costs nothing when there are none.
+			runtime.Gosched()
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+}
+
+// collect fills frame with what waits, fairly between Writers. It returns true
+// when the stream retires and nothing is in flight any more.
+func (h *hub) collect(frame *seqledgerv1.WriteStreamRequest) bool {
+	// Cleared so that the reused frame keeps no answered write alive.
+	clear(frame.Writes)
+	frame.Writes = frame.Writes[:0]
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.retire {
+		return h.flight.len() == 0
+	}
+	bytes := 0
+	for h.ready.len() > 0 {
+		w := h.ready.at(0)
+		for !w.halted && w.cursor < w.queue.len() {
+			p := w.queue.at(w.cursor)
+			if p.verdict == verdictCommitted {
+				w.cursor++
+				continue
+			}
+			if len(frame.Writes) == frameWrites || len(frame.Writes) > 0 && bytes+p.size > frameBytes {
+				// w goes to the back, otherwise a busy Writer could starve the
+				// others.
+				h.ready.push(h.ready.pop())
+				h.kick()
+				return false
+			}
+			w.cursor++
+			p.launch()
+			frame.Writes = append(frame.Writes, &p.request)
+			bytes += p.size
+		}
+		w.queued = false
+		h.ready.pop()
+	}
+	return false
+}
+
+// receive gives results to their Writers until the stream ends.
+func (h *hub) receive(stream *writeStream) error {
+	for {
+		response, err := stream.Receive()
+		if err != nil {
+			return errorFromConnect(err)
+		}
+		if err := h.deliver(response.GetResults()); err != nil {
+			return err
+		}
+	}
+}
+
+// deliver matches results with what was sent, in order.
+func (h *hub) deliver(results []*seqledgerv1.WriteResult) error {
+	h.mu.Lock()
+	defer h.unlock()
+	for _, result := range results {
+		if h.flight.len() == 0 {
+			return protocolError("more results than writes")
+		}
+		if h.flight.at(0).settled {
+			// Its Writer ended meanwhile and the caller has its answer.
+			h.flight.pop()
+			continue
+		}
+		if err := h.flight.at(0).answer(result); err != nil {
+			// It stays in flight, so that it is settled like every other write
+			// whose answer was lost.
+			return err
+		}
+		p := h.flight.pop()
+		if p.verdict == verdictRetry {
+			h.retire = true
+			h.retryAfter = max(h.retryAfter, p.refusal.RetryAfter)
+		} else {
+			h.progress = true
+		}
+		p.writer.answered(p)
+	}
+	if h.retire && h.flight.len() == 0 {
+		h.kick()
+	}
+	return nil
+}
+
+type writeStream = connect.BidiStreamForClient[seqledgerv1.WriteStreamRequest, seqledgerv1.WriteStreamResponse]
+
+var errRetired = errors.New("the server asked to try again later")
+
+// protocolError describes an answer that cannot be right. The stream is given
+// up then, because everything behind it may be matched wrongly.
+func protocolError(format string, args ...any) error {
+	return fmt.Errorf("%w: %s", ErrProtocol, fmt.Sprintf(format, args...))
+}

@@ -1,0 +1,242 @@
+package client
+
+import (
+	"fmt"
+	"time"
+
+	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
+)
+
+// This file decides what answers mean. All of it runs with the hub's mutex
+// held and does no I/O. The argument why it is right is in doc.go.
+
+// launch takes p for the frame that is being filled.
+func (p *Pending) launch() {
+	w := p.writer
+	p.request.Session = w.session
+	p.verdict, p.refusal, p.receipt = verdictNone, nil, nil
+	p.sends++
+	if p.sends > 1 {
+		p.doubtful = true
+	}
+	w.inflight++
+	w.hub.flight.push(p)
+}
+
+// lost notes that the stream broke before p was answered.
+func (p *Pending) lost() {
+	if p.settled {
+		return
+	}
+	w := p.writer
+	p.verdict, p.doubtful = verdictNone, true
+	w.halted = true
+	w.inflight--
+	if w.inflight == 0 {
+		w.resolve()
+	}
+}
+
+// settle gives p its outcome.
+func (p *Pending) settle(err error) {
+	p.settled = true
+	p.err = err
+	if err != nil {
+		p.receipt = nil
+	}
+	w := p.writer
+	w.bytes -= p.size
+	w.hub.settled = append(w.hub.settled, p)
+	w.passRoom()
+}
+
+// answered looks at one answer. Commits at the front of the queue are settled
+// at once, because nothing can undo them. Any other answer halts the Writer:
+// what it means depends on what else is in flight.
+func (w *Writer) answered(p *Pending) {
+	w.inflight--
+	if p.verdict == verdictCommitted {
+		p.committed = true
+		if !p.receipt.GetReplayed() {
+			w.refreshed = time.Now()
+		}
+	} else {
+		w.halted = true
+	}
+	if p.verdict == verdictFatal {
+		w.noteFatal(p)
+	}
+	w.settleFront()
+	if w.halted && w.inflight == 0 {
+		w.resolve()
+	}
+}
+
+// noteFatal remembers why the Writer has to end. The first reason stands.
+func (w *Writer) noteFatal(p *Pending) {
+	cause := p.foreign
+	if p.refusal != nil {
+		cause = p.refusal
+		switch p.refusal.Code {
+		case seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_SEQUENCE_REUSED,
+			seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_IDEMPOTENCY_KEY_REUSED:
+			w.shared = true
+		}
+	}
+	w.shared = w.shared || p.foreign != nil
+	if w.fatal == nil {
+		w.fatal = cause
+	}
+}
+
+// settleFront settles commits in order. A commit behind an undecided write
+// waits, so that an application sees its writes settled in their order.
+func (w *Writer) settleFront() {
+	for w.queue.len() > 0 && w.queue.at(0).verdict == verdictCommitted {
+		w.queue.pop().settle(nil)
+		w.cursor = max(0, w.cursor-1)
+	}
+}
+
+// resolve decides how to go on after a round: everything that was sent has been
+// answered or lost.
+func (w *Writer) resolve() {
+	w.settleFront()
+	switch {
+	case w.fatal != nil:
+		w.die(w.fatal)
+	case w.queue.len() == 0:
+		w.halted = false
+	case w.queue.at(0).verdict == verdictGap:
+		// The write before it is settled as committed, so the ledger cannot be
+		// waiting for it: it has lost a commit, or is not the same ledger.
+		w.die(fmt.Errorf("%w: %w", protocolError("gap after a committed write"), w.queue.at(0).refusal))
+	case w.queue.at(0).verdict != verdictRefused:
+		w.resend()
+	case w.copiesUnderWay():
+		// Not final: a copy might still commit, now that conditions change and
+		// gaps fill. A new session fences all copies; the keeper opens it and
+		// calls fenced.
+		w.state = stateSettling
+		w.wakeKeeper()
+	default:
+		w.stop()
+	}
+}
+
+// copiesUnderWay says whether a write in the queue may still commit, or has
+// committed, in spite of the refusal at the front.
+func (w *Writer) copiesUnderWay() bool {
+	for i := range w.queue.len() {
+		if p := w.queue.at(i); p.doubtful || p.committed {
+			return true
+		}
+	}
+	return false
+}
+
+// resend starts a new round with everything that is not known to be committed,
+// under the same numbers and keys.
+func (w *Writer) resend() {
+	for i := range w.queue.len() {
+		if p := w.queue.at(i); p.verdict != verdictCommitted {
+			p.verdict = verdictNone
+		}
+	}
+	w.cursor = 0
+	w.halted = false
+	w.state = stateRunning
+	w.hub.makeReady(w)
+	w.passRoom()
+}
+
+// stop reports the refusal at the front as final. No copy of any write in the
+// queue is under way: so the numbers are free, and "not executed" stays true.
+func (w *Writer) stop() {
+	front := w.queue.pop()
+	w.stopped = &StoppedError{Sequence: front.Sequence(), Refusal: front.refusal}
+	w.state = stateStopped
+	w.next = front.Sequence()
+	front.settle(&NotExecutedError{Sequence: front.Sequence(), Cause: front.refusal})
+	for w.queue.len() > 0 {
+		p := w.queue.pop()
+		p.settle(&NotExecutedError{Sequence: p.Sequence(), Cause: w.stopped})
+	}
+	w.cursor = 0
+	w.halted = false
+	w.passRoom()
+}
+
+// fenced goes on after the keeper has opened a session: from then on no copy
+// sent under an older one can commit, and last tells which did.
+func (w *Writer) fenced(last uint64) {
+	first := w.queue.at(0).Sequence()
+	if last+1 < first || last >= w.next {
+		w.die(protocolError("last committed sequence %d with %d to %d unsettled", last, first, w.next-1))
+		return
+	}
+	for i := range w.queue.len() {
+		p := w.queue.at(i)
+		p.doubtful, p.sends = false, 0
+		p.committed = p.committed || p.Sequence() <= last
+	}
+	if last >= first {
+		// The refused write has committed through another copy. Sending again
+		// gets its receipt, and those behind it are as good as before.
+		w.resend()
+		return
+	}
+	w.stop()
+}
+
+// die ends the Writer. Writes that are known to be committed or not executed
+// are settled so; the others are handed to the application.
+func (w *Writer) die(cause error) {
+	if w.state == stateDead {
+		return
+	}
+	w.state = stateDead
+	w.failure = &UnsettledError{Cause: cause}
+	// Sequences have no holes, so a commit proves all those before it.
+	proven := 0
+	for i := range w.queue.len() {
+		// Unless somebody else numbers this stream too: then what stands before
+		// a commit need not be ours, and each needs a receipt of its own.
+		if w.queue.at(i).committed && !w.shared {
+			proven = i + 1
+		}
+	}
+	for i := 0; w.queue.len() > 0; i++ {
+		p := w.queue.pop()
+		switch answered := p.verdict != verdictNone; {
+		case i < proven, p.verdict == verdictCommitted && !ReceiptGone(p.receipt):
+			if p.verdict != verdictCommitted {
+				p.receipt = p.bareReceipt()
+			}
+			p.settle(nil)
+		case !p.committed && !p.doubtful && (p.sends == 0 || answered):
+			p.settle(&NotExecutedError{Sequence: p.Sequence(), Cause: p.reason(cause)})
+		default:
+			w.failure.Writes = append(w.failure.Writes, UnsettledWrite{
+				Session: p.request.GetSession(), Sequence: p.Sequence(),
+				IdempotencyKey: p.Key(), Operations: p.request.GetOperations(),
+			})
+			p.settle(newOutcomeUnknown(p.Sequence(), p.Key(), cause))
+		}
+	}
+	w.cursor = 0
+	w.halted = true
+	w.wakeKeeper()
+	w.passRoom()
+}
+
+// reason prefers p's own refusal to the end of the Writer.
+func (p *Pending) reason(cause error) error {
+	if p.foreign != nil {
+		return p.foreign
+	}
+	if p.refusal != nil && (p.verdict == verdictRefused || p.verdict == verdictFatal) {
+		return p.refusal
+	}
+	return cause
+}

@@ -1,0 +1,432 @@
+package client
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+	"unicode/utf8"
+
+	"google.golang.org/protobuf/proto"
+
+	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
+)
+
+const (
+	defaultMaxPendingBytes = 8 << 20
+	maxOperations          = 1000
+	// The ledger takes 4 MiB of operations; the rest is room for the protobuf
+	// encoding, whose size is not what the ledger counts.
+	maxWriteBytes = 4<<20 + 64<<10
+)
+
+// WriterOptions configures a [Writer]. Scope and ClientID are required.
+type WriterOptions struct {
+	// Scope is where the stream writes.
+	Scope *seqledgerv1.Scope
+	// ClientID names the stream. One process at a time: opening a session
+	// fences whoever had one.
+	ClientID string
+	// ExpectedSession opens only if it is still the stream's session; 0 takes
+	// whatever there is. It is how a process that knows the session it had
+	// finds out that nobody wrote in between.
+	ExpectedSession uint64
+	// AttemptID names the first OpenSession: 16 bytes, or empty for random
+	// ones. Who keeps it durably before the call gets the same session again
+	// when a crash swallowed the answer, instead of being fenced by himself.
+	// A repeat fences nobody, therefore the kept id must be dropped, durably,
+	// before the first write is sent: otherwise a restart shares the session
+	// with copies of the writes from before, under the same numbers.
+	AttemptID []byte
+	// NoReopen ends the Writer with [ErrExpired] when its stream is evicted
+	// while nothing is unanswered, rather than start the stream anew: for who
+	// relies on the numbers to go on.
+	NoReopen bool
+	// MaxPending bounds the unanswered writes; 0 means the receipt window. It
+	// is never more than that window, because a repeat of the oldest must
+	// still find its receipt.
+	MaxPending int
+	// MaxPendingBytes bounds their encoded size in bytes; 0 means 8 MiB. One
+	// larger write is accepted when nothing else is pending.
+	MaxPendingBytes int
+}
+
+// validate checks what OpenSession would not.
+func (o *WriterOptions) validate() error {
+	if o.MaxPending < 0 || o.MaxPendingBytes < 0 {
+		return errors.New("client: WriterOptions: a bound must not be negative")
+	}
+	if n := len(o.AttemptID); n != 0 && n != 16 {
+		return fmt.Errorf("client: WriterOptions: AttemptID has %d bytes, want 16", n)
+	}
+	return nil
+}
+
+// writerState is what a Writer does with the next Submit.
+type writerState uint8
+
+const (
+	stateRunning  writerState = iota // takes writes
+	stateSettling                    // opens a session first; Submit waits
+	stateStopped                     // a write was refused; waits for Resume
+	stateDead                        // over; failure says why
+)
+
+// Writer numbers the writes of one stream and carries each to its outcome,
+// whatever happens to the connection. The package documentation gives its
+// rules. It is safe for concurrent use; concurrent Submits are numbered in the
+// order in which they are accepted.
+type Writer struct {
+	client *Client
+	hub    *hub
+	// scope, clientID and options never change.
+	scope    *seqledgerv1.Scope
+	clientID string
+	options  WriterOptions
+	// keep wakes the keeper when a session must be opened; room wakes one
+	// Submit that waits. Both hold at most one token.
+	keep, room chan struct{}
+	cancel     context.CancelFunc
+	kept       chan struct{} // closed when the keeper has ended
+
+	// Everything below is guarded by hub.mu.
+
+	state   writerState
+	closing bool
+	session uint64
+	attempt []byte
+	ttl     time.Duration
+	limit   int
+	// next is the number of the next write.
+	next uint64
+	// queue holds the unsettled writes in the order of their numbers; those
+	// before cursor have been taken by the sender in this round.
+	queue    ring[*Pending]
+	cursor   int
+	inflight int // taken and not answered
+	bytes    int
+	// queued: on the hub's ready list.
+	queued bool
+	// halted: nothing more is sent until everything in flight is answered and
+	// resolve has decided what the answers mean together.
+	halted bool
+	// fatal ends the Writer as soon as nothing is in flight.
+	fatal error
+	// shared: somebody else's writes were found in this stream under our
+	// session, so that one write's commit says nothing about another's.
+	shared bool
+	// ledger is the ledger id in the receipts of this life of the stream, 0
+	// before the first one. A ledger that gets a new id ends all sessions.
+	ledger uint64
+	// waiters counts the calls that wait for room.
+	waiters int
+	// refreshed is when last_seen was refreshed for all that is known here;
+	// asked is when the keeper last found that due.
+	refreshed, asked time.Time
+
+	stopped *StoppedError
+	failure *UnsettledError
+}
+
+// NewWriter opens a session and returns a Writer that continues after the
+// stream's last committed sequence. Whoever held an older session is fenced,
+// and no copy of its writes can commit any more. Only a new attempt does that:
+// with an AttemptID that was used before the answer is the same session, and
+// nobody is fenced. ctx bounds the opening alone.
+func (c *Client) NewWriter(ctx context.Context, options WriterOptions) (*Writer, error) {
+	if err := options.validate(); err != nil {
+		return nil, err
+	}
+	// Before anything is sent: a Client that was closed must not fence the
+	// stream's owner for a Writer that cannot live.
+	if c.ctx.Err() != nil {
+		return nil, ErrClosed
+	}
+	if options.MaxPendingBytes == 0 {
+		options.MaxPendingBytes = defaultMaxPendingBytes
+	}
+	w := &Writer{
+		client: c, hub: c.hub, options: options,
+		// Cloned because every write is encoded with it from then on.
+		scope: proto.CloneOf(options.Scope), clientID: options.ClientID,
+		keep: make(chan struct{}, 1), room: make(chan struct{}, 1), kept: make(chan struct{}),
+	}
+	attempt := slices.Clone(options.AttemptID)
+	if len(attempt) == 0 {
+		attempt = newAttempt()
+	}
+	response, err := w.openSession(ctx, attempt, options.ExpectedSession)
+	if err != nil {
+		return nil, fmt.Errorf("opening a session: %w", err)
+	}
+	state := response.GetState()
+	w.adopt(attempt, state)
+	w.next = state.GetLastCommittedSequence() + 1
+
+	keeperCtx, cancel := context.WithCancel(c.ctx)
+	w.cancel = cancel
+	c.hub.mu.Lock()
+	defer c.hub.mu.Unlock()
+	if c.hub.closed {
+		cancel()
+		return nil, ErrClosed
+	}
+	c.hub.writers[w] = struct{}{}
+	if !c.hub.running {
+		c.hub.running = true
+		// Ended by the Client's context; Client.Close waits for it.
+		c.background.Go(func() { c.hub.run(c.ctx) })
+	}
+	// Ended by cancel, which Writer.Close calls; Writer.Close waits on kept.
+	go w.runKeeper(keeperCtx)
+	return w, nil
+}
+
+// Write submits operations and waits for the outcome. See [Pending.Wait] for
+// the errors.
+func (w *Writer) Write(ctx context.Context, operations ...*seqledgerv1.Operation) (*seqledgerv1.Receipt, error) {
+	p, err := w.Submit(ctx, operations...)
+	if err != nil {
+		return nil, err
+	}
+	return p.Wait(ctx)
+}
+
+// Submit numbers a write and puts it on its way. It blocks while as many writes
+// are unanswered as the Writer may have, and while a session is opened. The
+// operations must not be changed until the write is settled.
+//
+// On an error the write got no number and is not executed: the error is a
+// [*NotExecutedError] around ctx's error, a [*StoppedError] until Resume, what
+// ended the Writer, or [ErrClosed]. State and Close tell which writes a Writer
+// that ended has left unsettled.
+func (w *Writer) Submit(ctx context.Context, operations ...*seqledgerv1.Operation) (*Pending, error) {
+	p, err := w.newPending(operations)
+	if err == nil {
+		// A caller that is gone already is told so for certain; later it could
+		// only be told that the outcome is unknown.
+		err = ctx.Err()
+	}
+	if err != nil {
+		return nil, &NotExecutedError{Cause: err}
+	}
+	w.hub.mu.Lock()
+	for {
+		if err := w.unavailable(); err != nil {
+			if w.state == stateDead {
+				// Not failure itself: the unknown outcomes that it lists are of
+				// other writes, and this one's is certain.
+				err = fmt.Errorf("the writer has ended: %w", w.failure.Cause)
+			}
+			w.passRoom()
+			w.hub.mu.Unlock()
+			return nil, &NotExecutedError{Cause: err}
+		}
+		if w.fits(p) {
+			w.enqueue(p)
+			w.passRoom()
+			w.hub.mu.Unlock()
+			return p, nil
+		}
+		if err := w.awaitRoom(ctx); err != nil {
+			w.hub.mu.Unlock()
+			return nil, &NotExecutedError{Cause: w.hub.explain(err)}
+		}
+	}
+}
+
+// newPending checks a write and gives it its key.
+func (w *Writer) newPending(operations []*seqledgerv1.Operation) (*Pending, error) {
+	if len(operations) == 0 || len(operations) > maxOperations {
+		return nil, fmt.Errorf("a write has 1 to %d operations, not %d", maxOperations, len(operations))
+	}
+	for i, operation := range operations {
+		// Text that cannot be encoded would break the frame of every Writer
+		// that shares it, therefore it is found here.
+		if !validText(operation) {
+			return nil, fmt.Errorf("operation %d: text is not UTF-8", i)
+		}
+	}
+	p := &Pending{writer: w, done: make(chan struct{})}
+	p.request.Scope = w.scope
+	p.request.ClientId = w.clientID
+	p.request.IdempotencyKey = newKey()
+	p.request.Operations = operations
+	p.size = proto.Size(&p.request)
+	if p.size > maxWriteBytes {
+		return nil, fmt.Errorf("the write has %d bytes, at most %d are allowed", p.size, maxWriteBytes)
+	}
+	return p, nil
+}
+
+// validText checks the strings of an operation.
+func validText(operation *seqledgerv1.Operation) bool {
+	switch o := operation.GetOperation().(type) {
+	case *seqledgerv1.Operation_SetEntity:
+		return utf8.ValidString(o.SetEntity.GetKey())
+	case *seqledgerv1.Operation_DeleteEntity:
+		return utf8.ValidString(o.DeleteEntity.GetKey())
+	case *seqledgerv1.Operation_CreateRelationship:
+		r := o.CreateRelationship
+		return utf8.ValidString(r.GetResource()) && utf8.ValidString(r.GetRelation()) && utf8.ValidString(r.GetSubject())
+	case *seqledgerv1.Operation_DeleteRelationship:
+		r := o.DeleteRelationship
+		return utf8.ValidString(r.GetResource()) && utf8.ValidString(r.GetRelation()) && utf8.ValidString(r.GetSubject())
+	case *seqledgerv1.Operation_ExpireEntity:
+		return utf8.ValidString(o.ExpireEntity.GetKey())
+	}
+	return true
+}
+
+// unavailable says why no write can be taken, nil when one can, now or later.
+func (w *Writer) unavailable() error {
+	switch {
+	case w.state == stateDead:
+		return w.failure
+	case w.closing:
+		return ErrClosed
+	case w.state == stateStopped:
+		return w.stopped
+	}
+	return nil
+}
+
+// fits says whether p can be taken now.
+func (w *Writer) fits(p *Pending) bool {
+	return w.state == stateRunning && w.queue.len() < w.limit &&
+		(w.queue.len() == 0 || w.bytes+p.size <= w.options.MaxPendingBytes)
+}
+
+// enqueue numbers p. This is the place to record it, before anything is sent.
+func (w *Writer) enqueue(p *Pending) {
+	p.request.Sequence = w.next
+	w.next++
+	w.bytes += p.size
+	w.queue.push(p)
+	if !w.halted {
+		w.hub.makeReady(w)
+	}
+}
+
+// awaitRoom waits until something changed. mu is held before and after, not
+// meanwhile.
+func (w *Writer) awaitRoom(ctx context.Context) error {
+	w.waiters++
+	w.hub.mu.Unlock()
+	var err error
+	select {
+	case <-w.room:
+	case <-ctx.Done():
+		err = ctx.Err()
+	}
+	w.hub.mu.Lock()
+	w.waiters--
+	if err != nil {
+		w.passRoom()
+	}
+	return err
+}
+
+// passRoom wakes one waiting call, which wakes the next when it leaves: so one
+// settled write wakes one waiter, and an end reaches all of them.
+func (w *Writer) passRoom() {
+	if w.waiters == 0 {
+		return
+	}
+	select {
+	case w.room <- struct{}{}:
+	default:
+	}
+}
+
+// Resume lets a Writer that stopped at a refused write go on. The next write
+// takes the refused one's number. It waits while the Writer opens a session and
+// does nothing when the Writer is running.
+func (w *Writer) Resume(ctx context.Context) error {
+	w.hub.mu.Lock()
+	defer w.hub.mu.Unlock()
+	for w.state == stateSettling {
+		if err := w.awaitRoom(ctx); err != nil {
+			return err
+		}
+	}
+	// Whatever happens below, the next waiter has to look for itself.
+	defer w.passRoom()
+	if w.state == stateStopped && !w.closing {
+		// Nothing is in flight and no copy is under way, so the number is free:
+		// this is the place to record the renumbering.
+		w.state, w.stopped = stateRunning, nil
+	}
+	return w.unavailable()
+}
+
+// Flush waits until every write submitted before it is settled. The error is
+// that of the last of them, so a refusal of any shows, or why the Writer takes
+// no more writes.
+func (w *Writer) Flush(ctx context.Context) error {
+	tail, err := w.tail()
+	if tail == nil {
+		return err
+	}
+	_, err = tail.Wait(ctx)
+	return err
+}
+
+// tail returns the last unsettled write, if there is one.
+func (w *Writer) tail() (*Pending, error) {
+	w.hub.mu.Lock()
+	defer w.hub.mu.Unlock()
+	if w.queue.len() == 0 {
+		return nil, w.unavailable()
+	}
+	return w.queue.at(w.queue.len() - 1), nil
+}
+
+// Close takes no more writes, waits until those submitted are settled or ctx
+// ends, and ends the Writer. The error is an [*UnsettledError] when writes
+// remain unsettled, from now or from an earlier end. The stream's session stays
+// open for the next Writer to fence.
+func (w *Writer) Close(ctx context.Context) error {
+	w.hub.mu.Lock()
+	w.closing = true
+	w.passRoom()
+	w.hub.mu.Unlock()
+	if tail, _ := w.tail(); tail != nil {
+		select {
+		case <-tail.done:
+		case <-ctx.Done():
+		}
+	}
+	w.hub.mu.Lock()
+	w.die(ErrClosed)
+	delete(w.hub.writers, w)
+	failure := w.failure
+	w.hub.unlock()
+	w.cancel()
+	<-w.kept
+	if len(failure.Writes) == 0 {
+		return nil
+	}
+	return failure
+}
+
+// WriterState is a moment in the life of a Writer.
+type WriterState struct {
+	// Session that numbers the writes now.
+	Session uint64
+	// NextSequence is the number that the next write will get.
+	NextSequence uint64
+	// Pending counts the unsettled writes.
+	Pending int
+	// Err is nil while the Writer takes writes, otherwise what Submit would
+	// return: a [*StoppedError], an [*UnsettledError] or ErrClosed.
+	Err error
+}
+
+// State returns where the Writer stands.
+func (w *Writer) State() WriterState {
+	w.hub.mu.Lock()
+	defer w.hub.mu.Unlock()
+	return WriterState{Session: w.session, NextSequence: w.next, Pending: w.queue.len(), Err: w.unavailable()}
+}

@@ -1,0 +1,135 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+
+	"github.com/alecthomas/kong"
+	"go.yaml.in/yaml/v3"
+)
+
+// configFile is the --config flag. It is read between the command line and the
+// flags' values, so that it can supply those that nothing else did.
+type configFile string
+
+// BeforeResolve implements kong's hook of that name.
+func (configFile) BeforeResolve(ctx *kong.Context, trace *kong.Path, source *configSource) error {
+	path := string(ctx.FlagValue(trace.Flag).(configFile)) //nolint:forcetypeassert // The hook belongs to this type's flag.
+	if path == "" {
+		return nil
+	}
+	if err := source.load(path); err != nil {
+		return err
+	}
+	ctx.AddResolver(source)
+	return nil
+}
+
+// configSource is a loaded configuration file. It implements [kong.Resolver].
+type configSource struct {
+	path    string
+	entries map[string]configEntry
+}
+
+// configEntry is one line of the file.
+type configEntry struct {
+	value string
+	line  int
+	used  bool
+}
+
+// load reads the file: a flat YAML mapping from flag names to values.
+func (s *configSource) load(path string) error {
+	content, err := os.ReadFile(path)
+	if err != nil {
+		return fmt.Errorf("--config: %w", err)
+	}
+	s.path, s.entries = path, make(map[string]configEntry)
+	var document yaml.Node
+	if err := yaml.Unmarshal(content, &document); err != nil {
+		return fmt.Errorf("%s: %w", path, err)
+	}
+	if len(document.Content) == 0 {
+		return nil
+	}
+	root := document.Content[0]
+	if root.Kind != yaml.MappingNode {
+		return fmt.Errorf("%s:%d: expected 'flag-name: value' lines", path, root.Line)
+	}
+	for pair := range slices.Chunk(root.Content, 2) {
+		key, value := pair[0], pair[1]
+		if value.Kind == yaml.AliasNode {
+			value = value.Alias
+		}
+		// null is refused too, because "nothing" and "the default" are not the
+		// same for every flag.
+		if value.Kind != yaml.ScalarNode || value.Tag == "!!null" {
+			return fmt.Errorf("%s:%d: %s must have one plain value", path, key.Line, key.Value)
+		}
+		if earlier, twice := s.entries[key.Value]; twice {
+			return fmt.Errorf("%s:%d: %s was given at line %d already", path, key.Line, key.Value, earlier.line)
+		}
+		s.entries[key.Value] = configEntry{value: value.Value, line: key.Line}
+	}
+	return nil
+}
+
+// Validate refuses keys that are no flag of any command: a mistyped key would
+// otherwise leave a default in force that nobody wanted.
+func (s *configSource) Validate(app *kong.Application) error {
+	known := make(map[string]bool)
+	err := kong.Visit(app.Node, func(node kong.Visitable, next kong.Next) error {
+		if flag, ok := node.(*kong.Flag); ok && configurable(flag) {
+			known[flag.Name] = true
+		}
+		return next(nil)
+	})
+	if err != nil {
+		return err
+	}
+	var problems []error
+	for key, entry := range s.entries {
+		if !known[key] {
+			problems = append(problems, fmt.Errorf("%s:%d: unknown key %s", s.path, entry.line, key))
+		}
+	}
+	slices.SortFunc(problems, func(a, b error) int { return strings.Compare(a.Error(), b.Error()) })
+	return errors.Join(problems...)
+}
+
+// configurable: what an environment variable may set, a file may. Both are
+// barred from what must be said each time, such as a sequence.
+func configurable(flag *kong.Flag) bool { return len(flag.Envs) > 0 && flag.Name != "config" }
+
+// Resolve supplies a flag that the command line has not set.
+func (s *configSource) Resolve(_ *kong.Context, _ *kong.Path, flag *kong.Flag) (any, error) {
+	entry, ok := s.entries[flag.Name]
+	if !ok || !configurable(flag) {
+		return nil, nil
+	}
+	for _, name := range flag.Envs {
+		// kong asks resolvers after it has read the environment and lets them
+		// win; here the environment must.
+		if _, set := os.LookupEnv(name); set {
+			return nil, nil
+		}
+	}
+	entry.used = true
+	s.entries[flag.Name] = entry
+	return entry.value, nil
+}
+
+// locate adds the file and line to an error about a value from the file, which
+// names the flag only.
+func (s *configSource) locate(err error) error {
+	for name, entry := range s.entries {
+		if flag := "--" + name; entry.used &&
+			(strings.HasPrefix(err.Error(), flag+":") || strings.HasPrefix(err.Error(), flag+"=") || strings.HasPrefix(err.Error(), flag+" ")) {
+			return fmt.Errorf("%s:%d: %w", s.path, entry.line, err)
+		}
+	}
+	return err
+}

@@ -1,0 +1,137 @@
+package main
+
+import (
+	"bytes"
+	"strings"
+	"testing"
+)
+
+// parseServe runs the grammar over a serve command and returns what it got.
+func parseServe(t *testing.T, args ...string) (*commandLine, error) {
+	t.Helper()
+	var out bytes.Buffer
+	cli, source := new(commandLine), new(configSource)
+	parser, err := newParser(cli, new(operationFlags), source, &out, &out)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = parser.Parse(append([]string{"serve"}, args...))
+	if err != nil {
+		err = source.locate(err)
+	}
+	return cli, err
+}
+
+// TestPrecedence expects flags over environment over file over defaults. It
+// sets the environment, so that it cannot run in parallel.
+func TestPrecedence(t *testing.T) {
+	file := writeFile(t, "c.yaml", "listen: 127.0.0.1:1003\ndata: /file\nclient-ttl: 3h\nreceipt-window: 33\n")
+	t.Setenv("SEQLEDGER_LISTEN", "127.0.0.1:1002")
+	t.Setenv("SEQLEDGER_DATA", "/environment")
+	t.Setenv("SEQLEDGER_CONFIG", file)
+	cli, err := parseServe(t, "--listen", "127.0.0.1:1001")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := cli.Serve.Listen; got != "127.0.0.1:1001" {
+		t.Errorf("want --listen from the command line, got %s", got)
+	}
+	if got := cli.Serve.Data; got != "/environment" {
+		t.Errorf("want --data from the environment, got %s", got)
+	}
+	if got := cli.Serve.ClientTTL.Hours(); got != 3 {
+		t.Errorf("want --client-ttl from the file, got %v hours", got)
+	}
+	if got := cli.Serve.EvictionLimit; got != 2000 {
+		t.Errorf("want --eviction-limit from the defaults, got %d", got)
+	}
+	// The flag's file takes the place of the environment's.
+	cli, err = parseServe(t, "--config", writeFile(t, "d.yaml", "receipt-window: 44\n"))
+	if err != nil || cli.Serve.ReceiptWindow != 44 || cli.Serve.ClientTTL.Hours() != 24 {
+		t.Errorf("want a window of 44 from the flag's file and the ttl's default, got %d, %v, %v",
+			cli.Serve.ReceiptWindow, cli.Serve.ClientTTL, err)
+	}
+}
+
+// TestScopePrecedence: the two ways to name a scope are one choice, and the
+// command line's wins as a whole.
+func TestScopePrecedence(t *testing.T) {
+	t.Setenv("SEQLEDGER_SCOPE", "environment")
+	parse := func(args ...string) scopeFlags {
+		t.Helper()
+		var cli commandLine
+		var out bytes.Buffer
+		parser, err := newParser(&cli, new(operationFlags), new(configSource), &out, &out)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := parser.Parse(append([]string{"get", "k"}, args...)); err != nil {
+			t.Fatal(err)
+		}
+		return cli.Get.scopeFlags
+	}
+	if got := parse(); got != (scopeFlags{Scope: "environment"}) {
+		t.Errorf("want the environment's scope, got %+v", got)
+	}
+	if got := parse("--organization", "a/b", "--vault", "c"); got != (scopeFlags{Organization: "a/b", Vault: "c"}) {
+		t.Errorf("want the command line's organization alone, got %+v", got)
+	}
+	t.Setenv("SEQLEDGER_SCOPE", "")
+	t.Setenv("SEQLEDGER_ORGANIZATION", "environment")
+	if got := parse("--scope", "a/b"); got != (scopeFlags{Scope: "a/b"}) {
+		t.Errorf("want the command line's scope alone, got %+v", got)
+	}
+}
+
+func TestConfigFile(t *testing.T) {
+	t.Parallel()
+	for _, test := range []struct {
+		name, content string
+		says          []string // of the error; none for a good file
+	}{
+		{"empty", "", nil},
+		{"comment", "# nothing\n", nil},
+		{"key of another command", "client-id: loader\nscope: acme/main\n", nil},
+		{"quoted and plain", "json: true\nlog-format: \"json\"\n", nil},
+		{"unknown key", "listen: 127.0.0.1:1\nlisten-at: x\n", []string{"c.yaml:2", "listen-at"}},
+		{"underscore", "client_ttl: 3h\n", []string{"c.yaml:1", "client_ttl"}},
+		{"what must be said each time", "\nsequence: 5\n", []string{"c.yaml:2", "sequence"}},
+		{"itself", "config: other.yaml\n", []string{"c.yaml:1", "config"}},
+		{"twice", "data: a\ndata: b\n", []string{"c.yaml:2", "data", "line 1"}},
+		{"a list", "data: [a, b]\n", []string{"c.yaml:1", "data", "plain value"}},
+		{"nothing", "data:\n", []string{"c.yaml:1", "data", "plain value"}},
+		{"no mapping", "- data\n", []string{"c.yaml:1", "flag-name: value"}},
+		{"no YAML", "data: [\n", []string{"c.yaml"}},
+		{"bad duration", "data: x\nclient-ttl: soon\n", []string{"c.yaml:2", "--client-ttl", "soon"}},
+		{"bad number", "receipt-window: -1\n", []string{"c.yaml:1", "--receipt-window"}},
+		{"bad choice", "log-format: xml\n", []string{"c.yaml:1", "--log-format", "xml"}},
+	} {
+		_, err := parseServe(t, "--config", writeFile(t, "c.yaml", test.content))
+		if (err == nil) != (test.says == nil) {
+			t.Errorf("%s: want an error: %v, got %v", test.name, test.says != nil, err)
+		}
+		for _, text := range test.says {
+			if err != nil && !strings.Contains(err.Error(), text) {
+				t.Errorf("%s: want %q in the error, got %v", test.name, text, err)
+			}
+		}
+	}
+	if _, err := parseServe(t, "--config", "/no/such/file.yaml"); err == nil || !strings.Contains(err.Error(), "--config") {
+		t.Errorf("want an error about --config, got %v", err)
+	}
+}
+
+// TestConfigReachesProcess goes through the real program.
+func TestConfigReachesProcess(t *testing.T) {
+	t.Parallel()
+	s := serve(t)
+	config := writeFile(t, "c.yaml", "server: "+s.address+"\nscope: acme\nclient-id: c\njson: true\n")
+	r := seqledger(t, "SEQLEDGER_CONFIG="+config, "SEQLEDGER_SCOPE=other/vault", "write", "--append", "x").expect(t, exitDone)
+	if r.field(t, "sequence") != "1" {
+		t.Errorf("want the receipt of sequence 1 in JSON, got %v", r)
+	}
+	s.do(t, "list", "clients").expect(t, exitDone, "other/vault")
+	seqledger(t, "--config", writeFile(t, "d.yaml", "sever: x\n"), "status").expect(t, exitUsage, "d.yaml:1", "sever")
+	seqledger(t, "SEQLEDGER_TIMEOUT=soon", "status").expect(t, exitUsage, "SEQLEDGER_TIMEOUT")
+	seqledger(t, "status", "--log-level", "loud").expect(t, exitUsage, "--log-level")
+}

@@ -1,0 +1,53 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/seqledger/seqledger/client"
+)
+
+// clientFlags are those of every command that talks to a server.
+type clientFlags struct {
+	Server  string        `help:"Address of the server, host:port." default:"127.0.0.1:7450"`
+	Timeout time.Duration `help:"How long to wait for an answer." default:"30s"`
+}
+
+// check refuses a timeout that nothing could meet.
+func (f *clientFlags) check() error {
+	if f.Timeout <= 0 {
+		return usage("--timeout must be more than 0")
+	}
+	return nil
+}
+
+// call runs do with a client and a context that ends after the timeout.
+func (f *clientFlags) call(e *environment, do func(ctx context.Context, c *client.Client) error) error {
+	if err := f.check(); err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(e.ctx, f.Timeout)
+	defer cancel()
+	return f.connected(func(c *client.Client) error { return do(ctx, c) })
+}
+
+// connected runs do with a client and closes it.
+func (f *clientFlags) connected(do func(c *client.Client) error) (err error) {
+	// The client repeats what failed, so that a server which is just being
+	// started again is no error here.
+	c, err := client.New(client.Options{Server: f.Server})
+	if err != nil {
+		return usage("--server %s: %w", f.Server, err)
+	}
+	defer func() { err = errors.Join(err, c.Close()) }()
+	if err := do(c); err != nil {
+		if code, _ := classify(err); code == exitFailed {
+			// Which server it was is the first question when none answers.
+			return fmt.Errorf("%s: %w", f.Server, err)
+		}
+		return err
+	}
+	return nil
+}

@@ -1,0 +1,19 @@
+// Command seqledger serves a ledger, writes to it, reads it and checks it.
+//
+//	seqledger serve
+//	seqledger write  --scope acme/main --client-id till-7 --set balance/42=100
+//	seqledger state  --scope acme/main --client-id till-7
+//	seqledger import --scope acme/main --client-id loader events.ndjson
+//	seqledger verify --data ./seqledger-data
+//
+// main.go parses the command line and turns an error into a message and an exit
+// code (exit.go). A flag comes from the command line, the environment, a YAML
+// file or its default, in this order (config.go). Each command is a struct with
+// a Run method in a file of its own; scope.go and connect.go hold the flags that
+// several share, and output.go is the only place that knows how answers look.
+//
+// Operations come from flags (operations.go) or from JSON (opjson.go). Import
+// is the one command with a life of its own: import.go is the command,
+// importinput.go reads the file, importstate.go is what survives a kill,
+// importresume.go decides where to go on, importrun.go sends.
+package main

@@ -1,0 +1,164 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+
+	"connectrpc.com/connect"
+
+	"github.com/seqledger/seqledger/client"
+	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
+)
+
+// Exit codes; the description in main.go tells users.
+const (
+	exitDone    = 0
+	exitFailed  = 1
+	exitUsage   = 2
+	exitRefused = 3
+	exitUnknown = 4
+	exitSignal  = 130 // what a shell reports for a process that SIGINT ended
+)
+
+// exitError gives an error its exit code and tells what to do next.
+type exitError struct {
+	code int
+	err  error
+	hint string // may be empty
+}
+
+// Error implements error.
+func (e *exitError) Error() string { return e.err.Error() }
+
+// Unwrap returns the error itself.
+func (e *exitError) Unwrap() error { return e.err }
+
+// usage says that the command line or a file that it names is wrong.
+func usage(format string, args ...any) error {
+	return &exitError{code: exitUsage, err: fmt.Errorf(format, args...),
+		hint: "seqledger --help lists the commands, seqledger COMMAND --help their flags"}
+}
+
+// fail gives an error an exit code and a hint of its own.
+func fail(code int, hint, format string, args ...any) error {
+	return &exitError{code: code, err: fmt.Errorf(format, args...), hint: hint}
+}
+
+// report prints an error, what to do about it, and returns the exit code.
+func report(stderr io.Writer, err error) int {
+	if err == nil {
+		return exitDone
+	}
+	code, hint := classify(err)
+	// Errors of the client bear the name themselves, once on each level.
+	_, _ = fmt.Fprintf(stderr, "seqledger: %s\n", strings.ReplaceAll(err.Error(), "seqledger: ", ""))
+	if hint != "" {
+		_, _ = fmt.Fprintf(stderr, "  next: %s\n", hint)
+	}
+	return code
+}
+
+// classify is the one place where errors become exit codes.
+func classify(err error) (code int, hint string) {
+	if own, ok := errors.AsType[*exitError](err); ok {
+		return own.code, own.hint
+	}
+	if unknown, ok := errors.AsType[*client.OutcomeUnknownError](err); ok {
+		return exitUnknown, repeatHint(unknown.Sequence, unknown.IdempotencyKey)
+	}
+	refusal, ok := errors.AsType[*client.Error](err)
+	switch {
+	case ok && refusal.Code != seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_UNSPECIFIED:
+		return exitCodeOf(refusal.Code), nextStep(refusal)
+	case errors.Is(err, context.Canceled):
+		return exitFailed, "interrupted; run it again"
+	case errors.Is(err, context.DeadlineExceeded):
+		return exitFailed, "no answer in time: is the server running and is --server right? --timeout gives it longer"
+	case ok:
+		return connectExit(refusal.ConnectCode)
+	}
+	return exitFailed, ""
+}
+
+// exitCodeOf tells a decision against a write from a server that could not
+// decide.
+func exitCodeOf(code seqledgerv1.WriteErrorCode) int {
+	switch code {
+	case seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_QUEUE_FULL,
+		seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_NOT_LEADER,
+		seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_DRAINING:
+		return exitFailed
+	case seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_OUTCOME_UNKNOWN:
+		return exitUnknown
+	}
+	return exitRefused
+}
+
+// connectExit is for answers that carry no WriteError.
+func connectExit(code connect.Code) (int, string) {
+	switch code {
+	case connect.CodeNotFound:
+		return exitRefused, "there is no such thing in this scope; seqledger list shows what there is"
+	case connect.CodeInvalidArgument, connect.CodeFailedPrecondition, connect.CodePermissionDenied, connect.CodeOutOfRange:
+		return exitRefused, ""
+	case connect.CodeUnavailable, connect.CodeUnknown:
+		return exitFailed, "is the server running and is --server right? seqledger serve starts one"
+	case connect.CodeUnimplemented:
+		return exitFailed, "the server at --server does not know this call: is it a seqledger of this version?"
+	}
+	return exitFailed, ""
+}
+
+// repeatHint tells how to settle a write.
+func repeatHint(sequence uint64, key string) string {
+	repeat := fmt.Sprintf("--sequence %d", sequence)
+	if key != "" {
+		repeat += " --key " + key
+	}
+	return "run the same command again with " + repeat + "; if it was committed, that answers with its receipt"
+}
+
+// nextStep tells what to do about a refusal.
+func nextStep(e *client.Error) string {
+	switch e.Code {
+	case seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_SEQUENCE_GAP:
+		return fmt.Sprintf("the next sequence of this stream is %d; see seqledger state", e.LastCommittedSequence+1)
+	case seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_ALREADY_COMMITTED:
+		return "if this sequence was yours, the write is done and only its receipt is no longer kept; see seqledger state"
+	case seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_IDEMPOTENCY_KEY_REUSED,
+		seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_SEQUENCE_REUSED:
+		return fmt.Sprintf("sequence %d holds another write; look with seqledger state --receipts and seqledger tx, "+
+			"and leave --sequence and --key away for a new write", e.CommittedSequence)
+	case seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_SEQUENCE_EXHAUSTED:
+		return "go on under a new --client-id"
+	case seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_SESSION_EXPIRED:
+		return "the stream was evicted after client_ttl without a write; find out what was written before you open a session"
+	case seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_SESSION_FENCED:
+		return "another process has taken the stream over with a newer session; stop, and find out which one writes"
+	case seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_SESSION_REQUIRED:
+		return sessionRequiredHint
+	case seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_KEY_EXISTS,
+		seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_KEY_NOT_FOUND,
+		seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_VERSION_MISMATCH,
+		seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_VALUE_MISMATCH:
+		return fmt.Sprintf("operation %d needs %q otherwise, and it has version %d (0: absent); "+
+			"read it with seqledger get and decide; the sequence is still free", e.OperationIndex, e.Key, e.CurrentVersion)
+	case seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_INVALID_ARGUMENT:
+		return "correct " + e.Field + "; nothing was written"
+	case seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_TOO_MANY_STREAMS:
+		return "wait until idle streams are evicted, or raise it with seqledger config --max-streams"
+	case seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_NOT_LEADER:
+		return "nothing was written; send it to " + e.LeaderAddress
+	case seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_QUEUE_FULL, seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_DRAINING:
+		return "nothing was written; run the same command again later"
+	case seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_OUTCOME_UNKNOWN:
+		return "run the same command again with the same --sequence and --key"
+	}
+	return ""
+}
+
+const sessionRequiredHint = "the stream has a session, so that a write must say --session: " +
+	"the one that you opened, or a new one from seqledger session open, which stops whoever holds the old one"

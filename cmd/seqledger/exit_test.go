@@ -1,0 +1,109 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+	"testing"
+
+	"connectrpc.com/connect"
+
+	"github.com/seqledger/seqledger/client"
+	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
+)
+
+// TestEveryCode expects an exit code and a next step for every reason to refuse
+// a write that the API knows, so that a new one cannot be forgotten.
+func TestEveryCode(t *testing.T) {
+	t.Parallel()
+	notDecided := map[string]int{"QUEUE_FULL": exitFailed, "NOT_LEADER": exitFailed, "DRAINING": exitFailed, "OUTCOME_UNKNOWN": exitUnknown}
+	for number, name := range seqledgerv1.WriteErrorCode_name {
+		code := seqledgerv1.WriteErrorCode(number)
+		short := strings.TrimPrefix(name, "WRITE_ERROR_CODE_")
+		if short == "UNSPECIFIED" || short == "PERMISSION_DENIED" {
+			continue // one is never sent, the other has no step that a user could take
+		}
+		want, special := notDecided[short]
+		if !special {
+			want = exitRefused
+		}
+		got, hint := classify(fmt.Errorf("wrapped: %w", &client.Error{Code: code}))
+		if got != want || hint == "" {
+			t.Errorf("%s: want exit code %d and a next step, got %d and %q", short, want, got, hint)
+		}
+	}
+}
+
+func TestClassify(t *testing.T) {
+	t.Parallel()
+	for _, test := range []struct {
+		name string
+		err  error
+		code int
+		hint string
+	}{
+		{"usage", usage("x"), exitUsage, "--help"},
+		{"usage inside", fmt.Errorf("a: %w", usage("x")), exitUsage, "--help"},
+		{"own", fail(exitRefused, "do this", "x"), exitRefused, "do this"},
+		{"unknown outcome", &client.OutcomeUnknownError{Sequence: 7, IdempotencyKey: "k", Cause: context.DeadlineExceeded}, exitUnknown, "--sequence 7 --key k"},
+		{"unknown outcome without key", &client.OutcomeUnknownError{Sequence: 7, Cause: errors.New("x")}, exitUnknown, "--sequence 7;"},
+		{"interrupt", interruptedError{os.Interrupt}, exitFailed, "interrupted"},
+		{"timeout", fmt.Errorf("a: %w", context.DeadlineExceeded), exitFailed, "--timeout"},
+		{"not found", &client.Error{ConnectCode: connect.CodeNotFound}, exitRefused, "no such thing"},
+		{"unavailable", &client.Error{ConnectCode: connect.CodeUnavailable}, exitFailed, "is the server running"},
+		{"other program", &client.Error{ConnectCode: connect.CodeUnimplemented}, exitFailed, "seqledger of this version"},
+		{"anything", errors.New("x"), exitFailed, ""},
+	} {
+		code, hint := classify(test.err)
+		if code != test.code || !strings.Contains(hint, test.hint) {
+			t.Errorf("%s: want exit code %d and %q, got %d and %q", test.name, test.code, test.hint, code, hint)
+		}
+	}
+}
+
+func TestReport(t *testing.T) {
+	t.Parallel()
+	var out bytes.Buffer
+	if code := report(&out, nil); code != exitDone || out.Len() > 0 {
+		t.Errorf("want 0 and silence for no error, got %d, %q", code, out.String())
+	}
+	code := report(&out, fmt.Errorf("outer: %w", &client.Error{
+		Code: seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_INVALID_ARGUMENT, Field: "operations[0].append.payload", Message: "too long",
+	}))
+	want := "seqledger: outer: INVALID_ARGUMENT (operations[0].append.payload): too long\n" +
+		"  next: correct operations[0].append.payload; nothing was written\n"
+	if code != exitRefused || out.String() != want {
+		t.Errorf("want 3 and\n%sgot %d and\n%s", want, code, out.String())
+	}
+}
+
+// TestDisplay expects that nothing that a value holds can move the cursor of a
+// terminal or break a line in two.
+func TestDisplay(t *testing.T) {
+	t.Parallel()
+	for value, want := range map[string]string{
+		"": "", "plain text": "plain text", "grüße": "grüße",
+		"\x1b[2J": "base64:G1sySg==", "a\nb": "base64:YQpi", "a\tb": "base64:YQli", "\xff": "base64:/w==", "a\u202eb": "base64:YeKArmI=",
+	} {
+		if got := display([]byte(value)); got != want {
+			t.Errorf("%q: want %q, got %q", value, want, got)
+		}
+	}
+}
+
+// TestJSONIsStable prints one message many times: protojson alone would vary its
+// spaces between builds.
+func TestJSONIsStable(t *testing.T) {
+	t.Parallel()
+	var out bytes.Buffer
+	e := &environment{stdout: &out, json: true}
+	if err := e.show(&seqledgerv1.Scope{Organization: "a b", Vault: "c"}, nil); err != nil {
+		t.Fatal(err)
+	}
+	if want := `{"organization":"a b","vault":"c"}` + "\n"; out.String() != want {
+		t.Errorf("want %q, got %q", want, out.String())
+	}
+}

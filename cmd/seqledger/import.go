@@ -1,0 +1,283 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"time"
+
+	"github.com/gofrs/flock"
+
+	"github.com/seqledger/seqledger/client"
+	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
+)
+
+// importCommand commits the lines of a file.
+type importCommand struct {
+	streamFlags `embed:""`
+	clientFlags `embed:""`
+	File        string `arg:"" help:"Input; a regular file, because it is read twice." type:"path"`
+	AppendLines bool   `help:"Append each line as it stands, of any text file, rather than read operations from it." env:"-"`
+	StateFile   string `help:"Where the import remembers what it has begun. Default: FILE.seqledger-import." type:"path" env:"-" placeholder:"FILE"`
+	TakeSession uint64 `help:"Go on from this session of the stream, although the state file has another: only if you know that a killed run of this import opened it." env:"-" placeholder:"N"`
+}
+
+// Help is shown below the flags.
+func (*importCommand) Help() string {
+	return `Each line is one write: an operation in JSON, or an array of operations that commit together. Line n becomes
+sequence base + n, where base is the stream's last sequence before the import. No line may be blank. All
+lines are checked before the first one is written.
+
+Killed at any moment, on either side, run the same command again: it goes on behind the last committed line,
+and every line is there once. A state file beside the input remembers the ledger, the stream, its session
+and the input's digest; keep it until the import is done, because without it the import would begin anew.
+It refuses to go on when the input, the ledger or the stream is no longer the same. What is appended to the
+input after an import began is not a part of it: put that into a new file, and import it then. --timeout bounds
+how long it waits without any progress.
+
+A line that the ledger refuses, for instance because a condition fails, stops the import. Either repair what it
+needs and run the command again, or put that line, corrected, and those behind it into a new file.
+
+    seqledger import --scope acme/main --client-id loader events.ndjson
+    seqledger import --scope acme/main --client-id log-1 --append-lines /var/log/app.log
+
+` + operationHelp
+}
+
+// mode is how the input is read.
+func (c *importCommand) mode() string {
+	if c.AppendLines {
+		return modeLines
+	}
+	return modeOperations
+}
+
+// Run is called by kong.
+func (c *importCommand) Run(e *environment) (err error) {
+	scope, err := c.scope()
+	if err != nil {
+		return err
+	}
+	if err := c.check(); err != nil {
+		return err
+	}
+	if c.StateFile == "" {
+		c.StateFile = c.File + ".seqledger-import"
+	}
+	input, unlock, err := openInput(c.File)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, unlock()) }()
+	unlockState, err := lockImportState(c.StateFile)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, unlockState()) }()
+	state, err := c.begin(e, scope, input)
+	if err != nil {
+		return err
+	}
+	// At the end, because it may grow all the while.
+	defer func() {
+		if err == nil {
+			err = c.noticeGrowth(e, state, input)
+		}
+	}()
+	if state.Done || state.Lines == 0 {
+		return c.finished(e, state, 0, 0)
+	}
+	if _, err := input.Seek(0, io.SeekStart); err != nil {
+		return err
+	}
+	began := time.Now()
+	var sent uint64
+	err = c.connected(func(conn *client.Client) error {
+		sent, err = c.resume(e, conn, scope, state, input)
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	return c.finished(e, state, sent, time.Since(began))
+}
+
+// openInput opens a file and keeps other imports away from it: two of them would
+// take the stream from each other in turns.
+func openInput(path string) (*os.File, func() error, error) {
+	info, err := os.Stat(path)
+	if err != nil {
+		return nil, nil, usage("%w", err)
+	}
+	if !info.Mode().IsRegular() {
+		return nil, nil, usage("%s: must be a regular file, because it is read twice", path)
+	}
+	lock := flock.New(path, flock.SetFlag(os.O_RDONLY))
+	locked, err := lock.TryLock()
+	if err != nil {
+		return nil, nil, fmt.Errorf("lock of %s: %w", path, err)
+	}
+	if !locked {
+		return nil, nil, fail(exitFailed, "wait for it, or stop it and run this one again", "another import of %s is running", path)
+	}
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, nil, errors.Join(err, lock.Close())
+	}
+	return f, func() error { return errors.Join(f.Close(), lock.Close()) }, nil
+}
+
+// noticeGrowth tells what was appended to the input since the import began,
+// and how to import that too.
+func (c *importCommand) noticeGrowth(e *environment, state *importState, input *os.File) error {
+	info, err := input.Stat()
+	if err != nil {
+		return err
+	}
+	more := info.Size() - state.Size
+	if more <= 0 {
+		return nil
+	}
+	last := []byte{'\n'}
+	if state.Size > 0 {
+		if _, err := input.ReadAt(last, state.Size-1); err != nil {
+			return err
+		}
+	}
+	e.notice("the file has grown by %d bytes since the import began; only its first %d bytes are imported. "+
+		"Import the rest as a new file: tail -c +%d %s > NEW", more, state.Size, state.Size+1, c.File)
+	if last[0] != '\n' {
+		e.notice("line %d was imported as it stood then, without its end: the rest begins with that", state.Lines)
+	}
+	return nil
+}
+
+// begin reads the input and the state file, and returns the state to go on
+// from. It talks to nobody.
+func (c *importCommand) begin(e *environment, scope *seqledgerv1.Scope, input *os.File) (*importState, error) {
+	state, err := loadImportState(c.StateFile)
+	if err != nil {
+		return nil, fail(exitFailed, "restore it; if you are sure that no line was imported, delete it", "state file: %w", err)
+	}
+	info, err := input.Stat()
+	if err != nil {
+		return nil, err
+	}
+	// A file may grow while it is imported; what it has at the beginning counts.
+	size := info.Size()
+	if state != nil {
+		size = state.Size
+	}
+	summary, err := survey(e.ctx, io.LimitReader(input, size), c.mode(), state == nil)
+	if bad, ok := errors.AsType[*lineError](err); ok {
+		hint := "correct the line and run it again; nothing was written"
+		if state != nil {
+			hint = "the import was begun with another content of this file: restore it"
+		}
+		return nil, fail(exitUsage, hint, "%s: %w", c.File, bad)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", c.File, err)
+	}
+	if state == nil {
+		if c.TakeSession != 0 {
+			return nil, usage("--take-session goes on with an import, and %s is not there", c.StateFile)
+		}
+		return &importState{
+			Format: importFormat, Organization: scope.GetOrganization(), Vault: scope.GetVault(),
+			ClientID: c.ClientID, Mode: c.mode(), inputSummary: summary,
+		}, nil
+	}
+	if err := state.sameImport(scope, c.ClientID, c.mode(), summary); err != nil {
+		hint := "restore what it was begun with; for another import, use another file or --state-file"
+		if errors.Is(err, errOtherInput) {
+			hint = "restore what it was begun with; lines of it may be committed, and would be written a second time by a new import"
+		}
+		return nil, fail(exitRefused, hint, "%s does not belong to this import: %w", c.StateFile, err)
+	}
+	return state, nil
+}
+
+// importResult is the one object that is printed with --json.
+type importResult struct {
+	Lines         uint64  `json:"lines,string"` // of the input
+	Sent          uint64  `json:"sent,string"`  // by this run
+	FirstSequence uint64  `json:"firstSequence,string"`
+	LastSequence  uint64  `json:"lastSequence,string"`
+	Session       uint64  `json:"session,string"`
+	LedgerID      string  `json:"ledgerId"`
+	Seconds       float64 `json:"seconds"`
+}
+
+// finished reports a whole import.
+func (c *importCommand) finished(e *environment, state *importState, sent uint64, took time.Duration) (err error) {
+	switch {
+	case e.json:
+		result := importResult{
+			Lines: state.Lines, Sent: sent, Session: state.Session, LedgerID: state.LedgerID, Seconds: took.Seconds(),
+		}
+		if state.Lines > 0 {
+			result.FirstSequence, result.LastSequence = state.Base+1, state.Base+state.Lines
+		}
+		return e.showObject(result)
+	case state.Lines == 0:
+		_, err = fmt.Fprintf(e.stdout, "%s is empty: nothing to import\n", c.File)
+	case sent == 0:
+		_, err = fmt.Fprintf(e.stdout, "already imported: all %d lines of %s are committed as sequences %d to %d\n",
+			state.Lines, c.File, state.Base+1, state.Base+state.Lines)
+	default:
+		_, err = fmt.Fprintf(e.stdout, "imported: all %d lines of %s are committed as sequences %d to %d; this run sent %d in %s (%.0f a second)\n",
+			state.Lines, c.File, state.Base+1, state.Base+state.Lines, sent, took.Round(time.Millisecond), float64(sent)/took.Seconds())
+	}
+	return err
+}
+
+// openWriter opens a session for the import, having written down how.
+func (c *importCommand) openWriter(e *environment, conn *client.Client, scope *seqledgerv1.Scope, state *importState) (*client.Writer, error) {
+	ctx, cancel := context.WithTimeout(e.ctx, c.Timeout)
+	defer cancel()
+	status, err := conn.Status(ctx)
+	if err != nil {
+		return nil, err
+	}
+	if state.LedgerID != "" && state.LedgerID != status.GetLedgerId() {
+		return nil, fail(exitRefused, "give the --server of that ledger; lines may be committed there",
+			"the import was begun on ledger %s at %s, and %s serves ledger %s", state.LedgerID, state.Server, c.Server, status.GetLedgerId())
+	}
+	state.LedgerID, state.Server = status.GetLedgerId(), c.Server
+	if c.TakeSession != 0 && c.TakeSession != state.Session {
+		if state.Session == 0 {
+			return nil, usage("--take-session: no line was sent yet; delete %s and begin anew", c.StateFile)
+		}
+		state.Session, state.AttemptID = c.TakeSession, ""
+	}
+	attempt := state.attempt()
+	if err := state.save(c.StateFile); err != nil {
+		return nil, fail(exitFailed, "make the file writable, or move it with --state-file; nothing was sent", "state file: %w", err)
+	}
+	w, err := conn.NewWriter(ctx, client.WriterOptions{
+		Scope: scope, ClientID: c.ClientID, AttemptID: attempt, ExpectedSession: state.Session, NoReopen: true,
+	})
+	if err != nil {
+		return nil, c.explainOpen(state, err)
+	}
+	return w, nil
+}
+
+// explainOpen tells what it means that no session could be opened.
+func (c *importCommand) explainOpen(state *importState, err error) error {
+	begunAnew := "no line of this run was sent; if you still want it, delete " + c.StateFile + " and begin anew"
+	switch {
+	case errors.Is(err, client.ErrFenced) && state.Session == 0:
+		return fail(exitRefused, begunAnew, "another process took the stream over before the first line: %w", err)
+	case errors.Is(err, client.ErrFenced):
+		return fail(exitRefused, "find out who writes under --client-id "+c.ClientID+"; if seqledger state shows a session that a killed run of "+
+			"this import opened, go on with --take-session", "the stream is no longer this import's (it had session %d): %w", state.Session, err)
+	case errors.Is(err, client.ErrExpired):
+		return fail(exitRefused, "find the last committed line with seqledger list blocks and block, and import those behind it from a new file",
+			"the stream was evicted since the last run, so that its sequences say no more which lines are committed: %w", err)
+	}
+	return err
+}

@@ -1,0 +1,129 @@
+package main
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"hash"
+	"io"
+
+	"github.com/seqledger/seqledger/ledger/machine"
+	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
+)
+
+// maxLineBytes bounds a line: it has room for the largest write, whose values
+// base64 and the escapes of JSON make longer.
+const maxLineBytes = 8 << 20
+
+// The ways to read an input; they are written into state files.
+const (
+	modeOperations = "operations" // a line of JSON is a write
+	modeLines      = "lines"      // a line is a payload to append
+)
+
+// lineError says which line of an input is wrong.
+type lineError struct {
+	line uint64 // from 1
+	err  error
+}
+
+// Error implements error.
+func (e *lineError) Error() string { return fmt.Sprintf("line %d: %v", e.line, e.err) }
+
+// Unwrap returns what is wrong with it.
+func (e *lineError) Unwrap() error { return e.err }
+
+// inputReader reads a file line by line and keeps a digest of all its bytes.
+type inputReader struct {
+	r    *bufio.Reader
+	hash hash.Hash
+	size int64
+	line uint64
+	buf  []byte
+}
+
+func newInputReader(r io.Reader) *inputReader {
+	// 256 KiB, so that a line seldom spans two reads.
+	return &inputReader{r: bufio.NewReaderSize(r, 256<<10), hash: sha256.New()}
+}
+
+// next returns the next line without its newline, valid until the next call,
+// and io.EOF after the last one. The last line needs no newline.
+func (r *inputReader) next() ([]byte, error) {
+	r.buf = r.buf[:0]
+	for {
+		part, err := r.r.ReadSlice('\n')
+		r.hash.Write(part)
+		r.size += int64(len(part))
+		r.buf = append(r.buf, part...)
+		switch {
+		case errors.Is(err, bufio.ErrBufferFull) && len(r.buf) <= maxLineBytes:
+			continue
+		case errors.Is(err, bufio.ErrBufferFull), len(r.buf) > maxLineBytes+1:
+			return nil, &lineError{r.line + 1, fmt.Errorf("has more than %d bytes", maxLineBytes)}
+		case errors.Is(err, io.EOF) && len(r.buf) == 0:
+			return nil, io.EOF
+		case err != nil && !errors.Is(err, io.EOF):
+			return nil, err
+		}
+		r.line++
+		return bytes.TrimSuffix(r.buf, []byte("\n")), nil
+	}
+}
+
+// summary describes what was read so far.
+func (r *inputReader) summary() inputSummary {
+	return inputSummary{SHA256: hex.EncodeToString(r.hash.Sum(nil)), Size: r.size, Lines: r.line}
+}
+
+// inputSummary tells whether two inputs are the same.
+type inputSummary struct {
+	SHA256 string `json:"sha256"`
+	Size   int64  `json:"size"` // bytes
+	Lines  uint64 `json:"lines"`
+}
+
+// survey reads a whole input. With check it also parses every line, so that a
+// bad one is found before anything is written.
+func survey(ctx context.Context, input io.Reader, mode string, check bool) (inputSummary, error) {
+	r := newInputReader(input)
+	for {
+		line, err := r.next()
+		if errors.Is(err, io.EOF) {
+			return r.summary(), nil
+		}
+		if err != nil {
+			return inputSummary{}, err
+		}
+		// Known lines are not checked again, because what a newer version makes
+		// of them must not stop an import that is half done.
+		if check {
+			if _, err := parseLine(mode, line); err != nil {
+				return inputSummary{}, &lineError{r.line, err}
+			}
+		}
+		if r.line%1024 == 0 && ctx.Err() != nil {
+			return inputSummary{}, context.Cause(ctx)
+		}
+	}
+}
+
+// parseLine returns the operations of the write that a line stands for. It
+// keeps nothing of the line.
+func parseLine(mode string, line []byte) ([]*seqledgerv1.Operation, error) {
+	if mode == modeLines {
+		if len(line) > machine.MaxValueBytes {
+			return nil, fmt.Errorf("has %d bytes, at most %d can be appended", len(line), machine.MaxValueBytes)
+		}
+		return []*seqledgerv1.Operation{{Operation: appendOperation(bytes.Clone(line))}}, nil
+	}
+	if len(bytes.TrimSpace(line)) == 0 {
+		// Skipping it would break the rule that line n is sequence base + n.
+		return nil, errors.New("is blank, and every line must be a write")
+	}
+	return parseOperations(line)
+}

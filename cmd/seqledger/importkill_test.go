@@ -1,0 +1,170 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"strings"
+	"testing"
+	"time"
+
+	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
+)
+
+// TestImportSurvivesKills kills imports and servers at random moments and then
+// expects every line in the ledger exactly once, in order.
+func TestImportSurvivesKills(t *testing.T) {
+	t.Parallel()
+	const lines = 12_000
+	seed := uint64(time.Now().UnixNano())
+	if text := os.Getenv("IMPORT_KILL_SEED"); text != "" {
+		if _, err := fmt.Sscan(text, &seed); err != nil {
+			t.Fatal(err)
+		}
+	}
+	t.Logf("repeat with: IMPORT_KILL_SEED=%d go test ./cmd/seqledger -run TestImportSurvivesKills", seed)
+	random := rand.New(rand.NewPCG(seed, 0))
+
+	input := numberedLines(t, lines)
+	s := serve(t)
+	killed := 0
+	// The moments spread over all of an import: before the session, around it,
+	// and while lines are under way.
+	for range 40 {
+		if killed == 8 {
+			break
+		}
+		p := start(t, "import", "--server", s.address, "--scope", "acme/main", "--client-id", "loader", "--json", input)
+		moment := time.NewTimer(time.Duration(random.IntN(200)) * time.Millisecond)
+		select {
+		case <-moment.C:
+		case <-p.ended:
+		}
+		if random.IntN(3) == 0 {
+			s.kill()
+			// Sometimes the import goes first, sometimes it meets the new server.
+			if random.IntN(2) == 0 {
+				p.kill()
+			}
+			s = serveOn(t, s.data, s.address)
+		}
+		p.kill()
+		if p.cmd.ProcessState.ExitCode() == -1 {
+			killed++
+			continue
+		}
+		if code := p.cmd.ProcessState.ExitCode(); code != exitDone {
+			t.Fatalf("an import that nobody killed ended with %d: %s", code, p.stderr.String())
+		}
+		break
+	}
+	if killed == 0 {
+		t.Error("no import was killed: the test says nothing")
+	}
+	done := s.do(t, "import", "--scope", "acme/main", "--client-id", "loader", "--json", input).expect(t, exitDone)
+	if first, last := done.field(t, "firstSequence"), done.field(t, "lastSequence"); first != "1" || last != fmt.Sprint(lines) {
+		t.Errorf("want the sequences 1 to %d, got %v to %v", lines, first, last)
+	}
+	t.Logf("%d imports killed", killed)
+	audit(t, s, "acme/main", lines)
+
+	s.kill()
+	seqledger(t, "verify", "--data", s.data).expect(t, exitDone, "problems")
+}
+
+// numberedLines writes an input whose line n appends "line n".
+func numberedLines(t *testing.T, lines int) string {
+	t.Helper()
+	var b strings.Builder
+	for n := range lines {
+		fmt.Fprintf(&b, "{\"append\": \"line %d\"}\n", n+1)
+	}
+	return writeFile(t, "events.ndjson", b.String())
+}
+
+// audit reads every transaction of a scope through the binary and expects
+// exactly the lines of numberedLines.
+func audit(t *testing.T, s *testServer, scope string, lines uint64) {
+	t.Helper()
+	next := uint64(1)
+	organization, vault, _ := strings.Cut(scope, "/")
+	request := &seqledgerv1.WatchRequest{Scope: &seqledgerv1.Scope{Organization: organization, Vault: vault}}
+	heights := strings.Count(s.do(t, "list", "blocks", "--scope", scope, "--json").expect(t, exitDone).stdout, "\n")
+	for block, err := range s.client(t).Watch(t.Context(), request) {
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, tx := range block.GetTransactions() {
+			payload := string(tx.GetOperations()[0].GetAppend().GetPayload())
+			if want := fmt.Sprintf("line %d", next); tx.GetSequence() != next || payload != want {
+				t.Fatalf("want sequence %d with %q, got sequence %d with %q", next, want, tx.GetSequence(), payload)
+			}
+			next++
+		}
+		if block.GetHeader().GetHeight() == uint64(heights) {
+			break
+		}
+	}
+	if next != lines+1 {
+		t.Fatalf("want %d transactions, got %d", lines, next-1)
+	}
+}
+
+// TestImportPendingAttempt plays the kill between OpenSession and the state
+// file: the attempt is in the file, the session in the ledger. The next run must
+// repeat the attempt rather than be fenced by its own session.
+func TestImportPendingAttempt(t *testing.T) {
+	t.Parallel()
+	s := serve(t)
+	input := numberedLines(t, 10)
+	args := []string{"import", "--scope", "acme/main", "--client-id", "loader", input}
+	s.do(t, args...).expect(t, exitDone)
+
+	// Back to the moment after the first line, with a second attempt made.
+	path := input + ".seqledger-import"
+	state, err := loadImportState(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	state.Done, state.AttemptID = false, strings.Repeat("ab", 16)
+	if err := state.save(path); err != nil {
+		t.Fatal(err)
+	}
+	opened := s.do(t, "session", "open", "--scope", "acme/main", "--client-id", "loader", "--json",
+		"--attempt-id", state.AttemptID, "--expected-session", fmt.Sprint(state.Session)).expect(t, exitDone)
+	s.do(t, args...).expect(t, exitDone, "already imported")
+	after, err := loadImportState(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	session := opened.field(t, "state").(map[string]any)["session"]
+	if fmt.Sprint(after.Session) != session || after.AttemptID != "" || !after.Done {
+		t.Errorf("want the session %v that the attempt had opened, and nothing pending, got %+v", session, after)
+	}
+	audit(t, s, "acme/main", 10)
+}
+
+// TestImportStateComesFirst expects the attempt in the state file before the
+// ledger hears of it: with a state file that cannot be written, nothing may
+// reach the stream.
+func TestImportStateComesFirst(t *testing.T) {
+	t.Parallel()
+	s := serve(t)
+	input := numberedLines(t, 10)
+	p := exec.Command(binary, "import", "--server", s.address, "--scope", "acme/main", "--client-id", "loader",
+		"--state-file", "/dev/null/no/such/place", input)
+	out, err := p.CombinedOutput()
+	if err == nil {
+		t.Fatalf("want a failure, got:\n%s", out)
+	}
+	state := s.do(t, "state", "--scope", "acme/main", "--client-id", "loader", "--json").expect(t, exitDone)
+	var got map[string]any
+	if err := json.Unmarshal([]byte(state.stdout), &got); err != nil {
+		t.Fatal(err)
+	}
+	if got["status"] != "CLIENT_STATUS_UNKNOWN" {
+		t.Errorf("want no session opened when the state file cannot be written, got %v", state)
+	}
+}

@@ -1,0 +1,169 @@
+package main
+
+import (
+	"bytes"
+	"crypto/rand"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+
+	"github.com/gofrs/flock"
+
+	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
+)
+
+// importFormat is the version of the state file.
+const importFormat = 1
+
+// importState is what an import must know after a kill. It is written before
+// each step whose repetition would otherwise be a second import:
+//
+//  1. before OpenSession, with AttemptID: a repeat of the same attempt gets the
+//     same session, rather than fencing itself,
+//  2. before the first line is sent, with Session and Base and without
+//     AttemptID: the next run opens with Session as the expected one, which
+//     succeeds only if nobody else has written since.
+//
+// Which lines are committed is not in it. The ledger knows that better: the
+// last committed sequence of the stream is Base plus the number of lines.
+type importState struct {
+	Format       int    `json:"format"`
+	LedgerID     string `json:"ledger_id"`
+	Organization string `json:"organization"`
+	Vault        string `json:"vault,omitempty"`
+	ClientID     string `json:"client_id"`
+	Server       string `json:"server"` // for people; the ledger id is what counts
+	Mode         string `json:"mode"`
+	inputSummary
+	// AttemptID is the OpenSession that may be under way, in hex.
+	AttemptID string `json:"attempt_id,omitempty"`
+	// Session was opened last, 0 before the first.
+	Session uint64 `json:"session,omitempty"`
+	// Base is the sequence before the one of line 1; it counts once Session is
+	// set.
+	Base uint64 `json:"base"`
+	Done bool   `json:"done,omitempty"`
+}
+
+// loadImportState returns nil when there is no file.
+func loadImportState(path string) (*importState, error) {
+	content, err := os.ReadFile(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	state := new(importState)
+	decoder := json.NewDecoder(bytes.NewReader(content))
+	// A field that is not known here may be the one that matters, so that a
+	// newer file must not be taken for an older one.
+	decoder.DisallowUnknownFields()
+	if err := decoder.Decode(state); err != nil {
+		return nil, fmt.Errorf("%s is no state file of an import, or is damaged: %w", path, err)
+	}
+	if state.Format != importFormat {
+		return nil, fmt.Errorf("%s has format %d and this program reads format %d", path, state.Format, importFormat)
+	}
+	if n, err := hex.DecodeString(state.AttemptID); err != nil || len(n) != 0 && len(n) != 16 {
+		return nil, fmt.Errorf("%s is damaged: its attempt_id has not 32 hex digits", path)
+	}
+	return state, nil
+}
+
+// lockImportState keeps other imports away from a state file, which would lose
+// track of one of two. The lock is on a file beside it, because save replaces
+// the state file itself.
+func lockImportState(path string) (unlock func() error, err error) {
+	lock := flock.New(path+".lock", flock.SetPermissions(0o600))
+	locked, err := lock.TryLock()
+	if err != nil {
+		return nil, fmt.Errorf("lock of %s: %w", path, err)
+	}
+	if locked {
+		// The one before may have removed the file between our opening and our
+		// locking it; then the next one would lock a new file beside us.
+		ours, ourErr := lock.Stat()
+		there, err := os.Stat(lock.Path())
+		if ourErr == nil && err == nil && os.SameFile(ours, there) {
+			return func() error {
+				_ = os.Remove(lock.Path()) // while it is locked; one that stays does no harm
+				return lock.Close()
+			}, nil
+		}
+	}
+	return nil, errors.Join(fail(exitFailed, "wait for it, stop it, or give this one its own --state-file",
+		"another import is using the state file %s", path), lock.Close())
+}
+
+// save replaces the file whole or not at all, and returns once that is on disk.
+// The temporary name is fixed, so that kills leave at most one behind;
+// lockImportState keeps others from using it.
+func (s *importState) save(path string) (err error) {
+	content, err := json.MarshalIndent(s, "", "  ")
+	if err != nil {
+		return err
+	}
+	temporary := path + ".tmp"
+	// For its owner alone, because whoever could change it could make an import
+	// begin anew.
+	f, err := os.OpenFile(temporary, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
+	if err != nil {
+		return err
+	}
+	_, err = f.Write(append(content, '\n'))
+	if err == nil {
+		err = f.Sync()
+	}
+	if err := errors.Join(err, f.Close()); err != nil {
+		return err
+	}
+	if err := os.Rename(temporary, path); err != nil {
+		return err
+	}
+	// Until the directory is on disk too, a power failure could bring the old
+	// state back.
+	dir, err := os.Open(filepath.Dir(path))
+	if err != nil {
+		return err
+	}
+	return errors.Join(dir.Sync(), dir.Close())
+}
+
+// errOtherInput is the only difference for which another state file is no way
+// out: its import would send lines that are committed already.
+var errOtherInput = errors.New("the input has changed")
+
+// sameImport says why a state file belongs to something else, nil when it does
+// not.
+func (s *importState) sameImport(scope *seqledgerv1.Scope, clientID, mode string, input inputSummary) error {
+	switch {
+	case s.Organization != scope.GetOrganization() || s.Vault != scope.GetVault():
+		return fmt.Errorf("it was begun in the scope %s, not %s",
+			scopeName(&seqledgerv1.Scope{Organization: s.Organization, Vault: s.Vault}), scopeName(scope))
+	case s.ClientID != clientID:
+		return fmt.Errorf("it was begun with --client-id %s, not %s", s.ClientID, clientID)
+	case s.Mode != mode:
+		return fmt.Errorf("it was begun with the lines read as %s, not as %s", s.Mode, mode)
+	case s.inputSummary != input:
+		return fmt.Errorf("%w: its first %d bytes had SHA-256 %.16s…, now there are %d with SHA-256 %.16s…",
+			errOtherInput, s.Size, s.SHA256, input.Size, input.SHA256)
+	}
+	return nil
+}
+
+// attempt returns the attempt to open a session with: the one that may be under
+// way, or a new one.
+func (s *importState) attempt() []byte {
+	if s.AttemptID == "" {
+		id := make([]byte, 16)
+		_, _ = rand.Read(id) // never fails: it ends the program instead
+		s.AttemptID = hex.EncodeToString(id)
+	}
+	id, _ := hex.DecodeString(s.AttemptID) // checked when it was loaded
+	return id
+}

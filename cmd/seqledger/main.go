@@ -1,0 +1,159 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"os/signal"
+	"strings"
+	"syscall"
+
+	"github.com/alecthomas/kong"
+)
+
+// commandLine is everything that a user can say.
+type commandLine struct {
+	Config    configFile `help:"YAML file with values for flags, one 'flag-name: value' a line." placeholder:"FILE"`
+	JSON      bool       `help:"Answer in JSON: one object, or one a line for lists and streams."`
+	LogLevel  slog.Level `help:"Least level that is logged: debug, info, warn or error." default:"info"`
+	LogFormat string     `help:"Format of the log on standard error: text or json." enum:"text,json" default:"text"`
+
+	Serve   serveCommand   `cmd:"" help:"Serve a ledger."`
+	Write   writeCommand   `cmd:"" help:"Commit one write, once."`
+	Import  importCommand  `cmd:"" help:"Commit every line of a file, once, however often it is killed and run again."`
+	Get     getCommand     `cmd:"" help:"Read one entity."`
+	List    listCommand    `cmd:"" help:"List entities, relationships, blocks or clients."`
+	Tx      txCommand      `cmd:"" help:"Read one transaction."`
+	Block   blockCommand   `cmd:"" help:"Read one block."`
+	Watch   watchCommand   `cmd:"" help:"Follow the blocks of a scope."`
+	State   stateCommand   `cmd:"" help:"Tell where a client's stream stands."`
+	Session sessionCommand `cmd:"" help:"Open a session."`
+	Status  statusCommand  `cmd:"" help:"Describe a running server."`
+	Update  updateCommand  `cmd:"" name:"config" help:"Change the replicated configuration."`
+	Verify  verifyCommand  `cmd:"" help:"Check a data directory that no server has open."`
+	Version versionCommand `cmd:"" help:"Print the version."`
+}
+
+const description = `A ledger that makes retries safe.
+
+Every flag that shows a variable such as $SEQLEDGER_SERVER takes its value from the command line, else
+from that variable, else from the file named by --config, else from its default.
+
+Exit codes:
+
+    0  done
+    1  failed: no connection, no answer, an error of a file, or verify found damage
+    2  the command line or the configuration file is wrong
+    3  refused: the ledger decided against it, or has no such thing; nothing was changed
+    4  outcome unknown: the write may have been committed; repeat it with the same sequence and key`
+
+// environment is what a command has to work with.
+type environment struct {
+	ctx    context.Context //nolint:containedctx // It is the life of the process, made once by run.
+	stdin  io.Reader
+	stdout io.Writer
+	stderr io.Writer
+	json   bool
+	log    *slog.Logger
+}
+
+// notice tells people something on standard error. That nobody reads it must
+// not keep the command from its work, therefore no error is returned.
+func (e *environment) notice(format string, args ...any) {
+	_, _ = fmt.Fprintf(e.stderr, format+"\n", args...)
+}
+
+func main() {
+	os.Exit(run(os.Args[1:], os.Stdin, os.Stdout, os.Stderr))
+}
+
+// run executes one command line and returns its exit code.
+func run(args []string, stdin io.Reader, stdout, stderr io.Writer) int {
+	var cli commandLine
+	operations := new(operationFlags)
+	config := new(configSource)
+	parser, err := newParser(&cli, operations, config, stdout, stderr)
+	if err != nil {
+		return report(stderr, fmt.Errorf("the command line's own definition: %w", err))
+	}
+	parsed, err := parser.Parse(args)
+	if err != nil {
+		return report(stderr, usage("%w", config.locate(err)))
+	}
+	ctx, stop := untilSignal(context.Background())
+	defer stop()
+	// Made after parsing, because the flags say how it is to look.
+	e := &environment{
+		ctx: ctx, stdin: stdin, stdout: stdout, stderr: stderr,
+		json: cli.JSON, log: newLogger(stderr, cli.LogLevel, cli.LogFormat),
+	}
+	return report(stderr, parsed.Run(e, operations))
+}
+
+// newParser builds the grammar. operations receives the operation flags of a
+// write in the order of the command line, config the configuration file.
+func newParser(cli *commandLine, operations *operationFlags, config *configSource, stdout, stderr io.Writer) (*kong.Kong, error) {
+	return kong.New(cli,
+		kong.Name("seqledger"),
+		kong.Description(description),
+		kong.Writers(stdout, stderr),
+		kong.ConfigureHelp(kong.HelpOptions{Compact: true, FlagsLast: true, WrapUpperBound: 100}),
+		kong.NamedMapper("operation", operations),
+		kong.DefaultEnvars("SEQLEDGER"),
+		kong.Bind(config),
+	)
+}
+
+// newLogger writes to standard error, so that standard output has answers alone.
+func newLogger(w io.Writer, level slog.Level, format string) *slog.Logger {
+	options := &slog.HandlerOptions{Level: level}
+	if format == "json" {
+		return slog.New(slog.NewJSONHandler(w, options))
+	}
+	return slog.New(slog.NewTextHandler(w, options))
+}
+
+// untilSignal returns a context that ends with the first SIGINT or SIGTERM. The
+// second one ends the process at once, because somebody is tired of waiting.
+func untilSignal(parent context.Context) (context.Context, func()) {
+	ctx, cancel := context.WithCancelCause(parent)
+	signals := make(chan os.Signal, 2)
+	signal.Notify(signals, os.Interrupt, syscall.SIGTERM)
+	done, ended := make(chan struct{}), make(chan struct{})
+	// Ended by the returned function, which waits for it.
+	go func() {
+		defer close(ended)
+		for range 2 {
+			select {
+			case s := <-signals:
+				if ctx.Err() != nil {
+					fmt.Fprintln(os.Stderr, "seqledger: second signal, leaving at once")
+					os.Exit(exitSignal)
+				}
+				cancel(interruptedError{s})
+			case <-done:
+				return
+			}
+		}
+	}()
+	return ctx, func() {
+		signal.Stop(signals)
+		close(done)
+		<-ended
+		cancel(nil)
+	}
+}
+
+// interruptedError is why the context of a command has ended.
+type interruptedError struct{ signal os.Signal }
+
+// Error implements error.
+func (e interruptedError) Error() string { return "stopped by signal: " + e.signal.String() }
+
+// Is makes it a cancellation for everything that asks for one.
+func (interruptedError) Is(target error) bool { return target == context.Canceled }
+
+// oneLine keeps a message that came from elsewhere from breaking the layout.
+func oneLine(s string) string { return strings.Join(strings.Fields(s), " ") }

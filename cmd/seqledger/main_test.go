@@ -1,0 +1,243 @@
+package main
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/seqledger/seqledger/client"
+)
+
+// binary is the program under test, built once by TestMain: the tests run real
+// processes, because signals, exit codes and kills are what they are about.
+var binary string
+
+func TestMain(m *testing.M) {
+	os.Exit(func() int {
+		dir, err := os.MkdirTemp("", "seqledger-test-*")
+		if err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			return 1
+		}
+		defer os.RemoveAll(dir)
+		binary = filepath.Join(dir, "seqledger")
+		if out, err := exec.Command("go", "build", "-o", binary, ".").CombinedOutput(); err != nil {
+			fmt.Fprintf(os.Stderr, "go build: %v\n%s", err, out)
+			return 1
+		}
+		// What the developer's own shell says must not reach the tests; COLUMNS
+		// is the width of help texts.
+		for _, variable := range os.Environ() {
+			if name, _, _ := strings.Cut(variable, "="); name == "COLUMNS" || strings.HasPrefix(name, "SEQLEDGER_") {
+				os.Unsetenv(name)
+			}
+		}
+		return m.Run()
+	}())
+}
+
+// hangs bounds a wait that should be short. It is no assertion about speed: a
+// test that reaches it would otherwise hang for ever.
+const hangs = 2 * time.Minute
+
+// result is what a finished process has said.
+type result struct {
+	code           int
+	stdout, stderr string
+}
+
+func (r result) String() string {
+	return fmt.Sprintf("exit code %d\nstdout:\n%sstderr:\n%s", r.code, r.stdout, r.stderr)
+}
+
+// seqledger runs the binary to its end. args may begin with NAME=value settings
+// of the environment.
+func seqledger(t *testing.T, args ...string) result {
+	t.Helper()
+	return seqledgerInput(t, "", args...)
+}
+
+func seqledgerInput(t *testing.T, input string, args ...string) result {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), hangs)
+	defer cancel()
+	var environment []string
+	for len(args) > 0 && strings.HasPrefix(args[0], "SEQLEDGER_") {
+		environment, args = append(environment, args[0]), args[1:]
+	}
+	cmd := exec.CommandContext(ctx, binary, args...)
+	cmd.Env = append(os.Environ(), environment...)
+	cmd.Stdin = strings.NewReader(input)
+	var stdout, stderr bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &stdout, &stderr
+	err := cmd.Run()
+	if exit := new(exec.ExitError); err != nil && !errors.As(err, &exit) {
+		t.Fatalf("%v: %v", args, err)
+	}
+	return result{cmd.ProcessState.ExitCode(), stdout.String(), stderr.String()}
+}
+
+// expect fails unless a process ended with a code and its two outputs together
+// hold every one of the texts.
+func (r result) expect(t *testing.T, code int, texts ...string) result {
+	t.Helper()
+	if r.code != code {
+		t.Fatalf("want exit code %d, got %v", code, r)
+	}
+	for _, text := range texts {
+		if !strings.Contains(r.stdout+r.stderr, text) {
+			t.Fatalf("want %q in the output, got %v", text, r)
+		}
+	}
+	return r
+}
+
+// field returns a field of the one JSON object on standard output.
+func (r result) field(t *testing.T, name string) any {
+	t.Helper()
+	var o map[string]any
+	if err := json.Unmarshal([]byte(r.stdout), &o); err != nil {
+		t.Fatalf("want one JSON object: %v\n%v", err, r)
+	}
+	return o[name]
+}
+
+// process is one that runs in the background.
+type process struct {
+	cmd    *exec.Cmd
+	stderr lockedBuffer
+	stdout lockedBuffer
+	ended  chan struct{} // closed once it has been waited for
+}
+
+// lockedBuffer may be read while a process writes to it.
+type lockedBuffer struct {
+	mu sync.Mutex
+	b  bytes.Buffer
+}
+
+func (b *lockedBuffer) Write(p []byte) (int, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.b.Write(p)
+}
+
+func (b *lockedBuffer) String() string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.b.String()
+}
+
+// start runs the binary in the background and kills it, by its own id, at the
+// end of the test.
+func start(t *testing.T, args ...string) *process {
+	t.Helper()
+	p := &process{cmd: exec.Command(binary, args...), ended: make(chan struct{})}
+	p.cmd.Stdout, p.cmd.Stderr = &p.stdout, &p.stderr
+	if err := p.cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	// Ends with the process, which the cleanup kills; the cleanup waits for it.
+	go func() {
+		defer close(p.ended)
+		_ = p.cmd.Wait()
+	}()
+	t.Cleanup(func() { p.kill() })
+	return p
+}
+
+// kill is kill -9, and waits.
+func (p *process) kill() {
+	_ = p.cmd.Process.Kill()
+	<-p.ended
+}
+
+// wait returns the exit code.
+func (p *process) wait(t *testing.T) int {
+	t.Helper()
+	select {
+	case <-p.ended:
+		return p.cmd.ProcessState.ExitCode()
+	case <-time.After(hangs):
+		t.Fatalf("%v does not end; stderr:\n%s", p.cmd.Args, p.stderr.String())
+		return 0
+	}
+}
+
+// testServer is a running seqledger serve.
+type testServer struct {
+	*process
+	data, address, ledgerID string
+}
+
+// serve starts a server on a free port and returns once it answers.
+func serve(t *testing.T, args ...string) *testServer {
+	t.Helper()
+	return serveOn(t, t.TempDir(), "127.0.0.1:0", args...)
+}
+
+// serveOn returns once the server has said that it serves.
+func serveOn(t *testing.T, data, listen string, args ...string) *testServer {
+	t.Helper()
+	s := &testServer{data: data, process: &process{ended: make(chan struct{})}}
+	s.cmd = exec.Command(binary, append([]string{"serve", "--json", "--listen", listen, "--data", data}, args...)...)
+	s.cmd.Stderr = &s.stderr
+	out, err := s.cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := s.cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	line, err := bufio.NewReader(out).ReadBytes('\n')
+	// Ends with the process, which the cleanup kills; the cleanup waits for it.
+	go func() {
+		defer close(s.ended)
+		_ = s.cmd.Wait()
+	}()
+	t.Cleanup(func() { s.kill() })
+	var ready serveReady
+	if err != nil || json.Unmarshal(line, &ready) != nil {
+		s.kill()
+		t.Fatalf("serve said %q (%v); stderr:\n%s", line, err, s.stderr.String())
+	}
+	s.address, s.ledgerID = ready.Address, ready.LedgerID
+	return s
+}
+
+// do runs a client command against the server.
+func (s *testServer) do(t *testing.T, args ...string) result {
+	t.Helper()
+	return seqledger(t, append(args, "--server", s.address)...)
+}
+
+// client returns a connection to the server.
+func (s *testServer) client(t *testing.T) *client.Client {
+	t.Helper()
+	c, err := client.New(client.Options{Server: s.address})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = c.Close() })
+	return c
+}
+
+// writeFile writes a file into a directory of the test.
+func writeFile(t *testing.T, name, content string) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), name)
+	if err := os.WriteFile(path, []byte(content), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}

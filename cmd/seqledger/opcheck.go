@@ -1,0 +1,146 @@
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"unicode/utf8"
+
+	"google.golang.org/protobuf/proto"
+
+	"github.com/seqledger/seqledger/ledger/machine"
+	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
+)
+
+// checkOperation finds what the ledger would refuse in any state, so that an
+// import stops before its first line rather than in the middle.
+func checkOperation(operation *seqledgerv1.Operation) error {
+	switch o := operation.GetOperation().(type) {
+	case *seqledgerv1.Operation_SetEntity:
+		return errors.Join(checkKey("key", o.SetEntity.GetKey()), checkValue("value", o.SetEntity.GetValue()),
+			checkCondition(o.SetEntity.GetCondition(), o.SetEntity.Condition != nil))
+	case *seqledgerv1.Operation_DeleteEntity:
+		return errors.Join(checkKey("key", o.DeleteEntity.GetKey()),
+			checkCondition(o.DeleteEntity.GetCondition(), o.DeleteEntity.Condition != nil))
+	case *seqledgerv1.Operation_CreateRelationship:
+		r := o.CreateRelationship
+		return errors.Join(checkKey("resource", r.GetResource()), checkKey("relation", r.GetRelation()), checkKey("subject", r.GetSubject()))
+	case *seqledgerv1.Operation_DeleteRelationship:
+		r := o.DeleteRelationship
+		return errors.Join(checkKey("resource", r.GetResource()), checkKey("relation", r.GetRelation()), checkKey("subject", r.GetSubject()))
+	case *seqledgerv1.Operation_Append:
+		return checkValue("append", o.Append.GetPayload())
+	case *seqledgerv1.Operation_ExpireEntity:
+		return errors.New("the ledger alone expires entities; use delete")
+	}
+	return errors.New("has no operation")
+}
+
+func checkKey(name, key string) error {
+	if len(key) == 0 || len(key) > machine.MaxKeyBytes || !utf8.ValidString(key) {
+		return fmt.Errorf("%s must have 1 to %d bytes of UTF-8", name, machine.MaxKeyBytes)
+	}
+	return nil
+}
+
+func checkValue(name string, value []byte) error {
+	if len(value) > machine.MaxValueBytes {
+		return fmt.Errorf("%s has %d bytes, at most %d are allowed", name, len(value), machine.MaxValueBytes)
+	}
+	return nil
+}
+
+func checkCondition(condition *seqledgerv1.Condition, given bool) error {
+	if !given {
+		return nil
+	}
+	switch c := condition.GetCondition().(type) {
+	case *seqledgerv1.Condition_NotExists:
+		if c.NotExists {
+			return nil
+		}
+	case *seqledgerv1.Condition_MustExist:
+		if c.MustExist {
+			return nil
+		}
+	case *seqledgerv1.Condition_Version:
+		return nil
+	case *seqledgerv1.Condition_ValueEquals:
+		return checkValue("condition: value_equals", c.ValueEquals)
+	}
+	return errors.New("condition must be one of not_exists: true, must_exist: true, version and value_equals")
+}
+
+// checkTotal bounds a write as a whole.
+func checkTotal(operations []*seqledgerv1.Operation) error {
+	total := 0
+	for _, operation := range operations {
+		// A little more than the ledger counts, which leaves out the encoding.
+		total += proto.Size(operation)
+	}
+	if total > machine.MaxWriteBytes {
+		return fmt.Errorf("the operations have %d bytes together, at most %d are allowed", total, machine.MaxWriteBytes)
+	}
+	return nil
+}
+
+// checkJSON refuses what encoding/json would accept with losses: bytes that are
+// not UTF-8, and an object that gives one name twice.
+func checkJSON(text []byte) error {
+	if !utf8.Valid(text) {
+		return errors.New(`is not UTF-8; give other bytes as {"base64": "…"}`)
+	}
+	decoder := json.NewDecoder(bytes.NewReader(text))
+	decoder.UseNumber()
+	if err := checkNames(decoder, 0); err != nil {
+		if errors.Is(err, io.EOF) {
+			return errors.New("is empty or cut off")
+		}
+		return err
+	}
+	if _, err := decoder.Token(); !errors.Is(err, io.EOF) {
+		return errors.New("has something behind its JSON value")
+	}
+	return nil
+}
+
+// maxDepth is more than any operation has.
+const maxDepth = 16
+
+func checkNames(decoder *json.Decoder, depth int) error {
+	token, err := decoder.Token()
+	if err != nil {
+		return err
+	}
+	open, isDelim := token.(json.Delim)
+	if !isDelim {
+		return nil
+	}
+	if depth == maxDepth {
+		return fmt.Errorf("is nested more than %d deep", maxDepth)
+	}
+	var names []string
+	for decoder.More() {
+		if open == '{' {
+			token, err := decoder.Token()
+			if err != nil {
+				return err
+			}
+			name, _ := token.(string) // in an object the decoder gives nothing else
+			if slices.Contains(names, name) {
+				return fmt.Errorf("gives %q twice", name)
+			}
+			if names = append(names, name); len(names) > maxDepth {
+				return fmt.Errorf("has an object with more than %d fields", maxDepth)
+			}
+		}
+		if err := checkNames(decoder, depth+1); err != nil {
+			return err
+		}
+	}
+	_, err = decoder.Token()
+	return err
+}

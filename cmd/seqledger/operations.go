@@ -1,0 +1,239 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"reflect"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/alecthomas/kong"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	"github.com/seqledger/seqledger/ledger/machine"
+	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
+)
+
+// operationFlag is one occurrence of a flag that adds an operation or changes
+// one.
+type operationFlag struct{ name, value string }
+
+// operationFlags collects the operation flags in the order of the command line,
+// which is the order of the operations. It implements [kong.Mapper], because
+// kong otherwise keeps the order within one flag alone.
+type operationFlags struct{ list []operationFlag }
+
+// Decode implements [kong.Mapper].
+func (o *operationFlags) Decode(ctx *kong.DecodeContext, target reflect.Value) error {
+	var value string
+	if err := ctx.Scan.PopValueInto("value", &value); err != nil {
+		return err
+	}
+	o.list = append(o.list, operationFlag{name: ctx.Value.Name, value: value})
+	target.Set(reflect.Append(target, reflect.ValueOf(value)))
+	return nil
+}
+
+// build returns the operations.
+func (o *operationFlags) build() ([]*seqledgerv1.Operation, error) {
+	b := operationBuilder{byKey: make(map[string][]*seqledgerv1.Operation)}
+	for _, flag := range o.list {
+		if err := b.add(flag); err != nil {
+			return nil, usage("--%s %s: %w", flag.name, flag.value, err)
+		}
+	}
+	// After the operations, because a condition may stand before the operation
+	// that it belongs to.
+	for _, flag := range o.list {
+		if err := b.attach(flag); err != nil {
+			return nil, usage("--%s %s: %w", flag.name, flag.value, err)
+		}
+	}
+	return b.operations, nil
+}
+
+type operationBuilder struct {
+	operations []*seqledgerv1.Operation
+	byKey      map[string][]*seqledgerv1.Operation // the sets and deletes of a key
+}
+
+// add appends the operation of one flag; flags that change one are left for
+// attach.
+func (b *operationBuilder) add(flag operationFlag) (err error) {
+	operation := new(seqledgerv1.Operation)
+	var key string
+	switch flag.name {
+	case "set":
+		var value string
+		key, value, err = cutKey(flag.value)
+		operation.Operation = setOperation(key, []byte(value))
+	case "set-file":
+		var path string
+		if key, path, err = cutKey(flag.value); err != nil {
+			return err
+		}
+		var value []byte
+		value, err = readValue(path)
+		operation.Operation = setOperation(key, value)
+	case "delete":
+		key = flag.value
+		operation.Operation = &seqledgerv1.Operation_DeleteEntity{DeleteEntity: &seqledgerv1.DeleteEntity{Key: key}}
+	case "append":
+		operation.Operation = appendOperation([]byte(flag.value))
+	case "append-file":
+		var payload []byte
+		payload, err = readValue(flag.value)
+		operation.Operation = appendOperation(payload)
+	case "relate":
+		var r *seqledgerv1.CreateRelationship
+		r, err = cutRelationship(flag.value)
+		operation.Operation = &seqledgerv1.Operation_CreateRelationship{CreateRelationship: r}
+	case "unrelate":
+		var r *seqledgerv1.CreateRelationship
+		r, err = cutRelationship(flag.value)
+		operation.Operation = &seqledgerv1.Operation_DeleteRelationship{DeleteRelationship: &seqledgerv1.DeleteRelationship{
+			Resource: r.GetResource(), Relation: r.GetRelation(), Subject: r.GetSubject(),
+		}}
+	default:
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	// Here and not by the ledger, so that the message names the flag rather than
+	// a field of a request that the user has never seen.
+	if err := checkOperation(operation); err != nil {
+		return err
+	}
+	b.operations = append(b.operations, operation)
+	if key != "" {
+		b.byKey[key] = append(b.byKey[key], operation)
+	}
+	return nil
+}
+
+// attach gives a condition or an expiry to the operation of its key.
+func (b *operationBuilder) attach(flag operationFlag) (err error) {
+	key, argument := flag.value, ""
+	switch flag.name {
+	case "if-version", "if-value", "expires-at":
+		key, argument, err = cutKey(flag.value)
+	case "if-not-exists", "if-exists":
+	default:
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	// A condition that went to the wrong one of two operations would check the
+	// wrong thing in silence, so that anything but one is refused.
+	owners := b.byKey[key]
+	switch {
+	case len(owners) == 0:
+		return fmt.Errorf("no --set, --set-file or --delete of the key %q", key)
+	case len(owners) > 1:
+		return fmt.Errorf("the key %q is set or deleted %d times, and which one is meant is not clear: use --operations", key, len(owners))
+	}
+	if flag.name == "expires-at" {
+		return setExpiry(owners[0], argument)
+	}
+	condition, err := parseCondition(flag.name, argument)
+	if err != nil {
+		return err
+	}
+	return setCondition(owners[0], condition)
+}
+
+func parseCondition(name, argument string) (*seqledgerv1.Condition, error) {
+	switch name {
+	case "if-not-exists":
+		return &seqledgerv1.Condition{Condition: &seqledgerv1.Condition_NotExists{NotExists: true}}, nil
+	case "if-exists":
+		return &seqledgerv1.Condition{Condition: &seqledgerv1.Condition_MustExist{MustExist: true}}, nil
+	case "if-value":
+		return &seqledgerv1.Condition{Condition: &seqledgerv1.Condition_ValueEquals{ValueEquals: []byte(argument)}}, nil
+	}
+	version, err := strconv.ParseUint(argument, 10, 64)
+	if err != nil {
+		return nil, fmt.Errorf("the version must be a number: %w", err)
+	}
+	return &seqledgerv1.Condition{Condition: &seqledgerv1.Condition_Version{Version: version}}, nil
+}
+
+func setCondition(operation *seqledgerv1.Operation, condition *seqledgerv1.Condition) error {
+	if operation.GetSetEntity().GetCondition() != nil || operation.GetDeleteEntity().GetCondition() != nil {
+		return errors.New("the operation has a condition already, and one is all that it can have")
+	}
+	if set := operation.GetSetEntity(); set != nil {
+		set.Condition = condition
+	} else {
+		operation.GetDeleteEntity().Condition = condition
+	}
+	return nil
+}
+
+func setExpiry(operation *seqledgerv1.Operation, argument string) error {
+	at, err := time.Parse(time.RFC3339Nano, argument)
+	if err != nil {
+		return fmt.Errorf("the time must be RFC 3339, such as 2030-01-31T12:00:00Z: %w", err)
+	}
+	set := operation.GetSetEntity()
+	switch {
+	case set == nil:
+		return errors.New("a delete cannot expire")
+	case set.ExpiresAt != nil:
+		return errors.New("the operation expires already")
+	}
+	set.ExpiresAt = timestamppb.New(at)
+	return nil
+}
+
+func setOperation(key string, value []byte) *seqledgerv1.Operation_SetEntity {
+	return &seqledgerv1.Operation_SetEntity{SetEntity: &seqledgerv1.SetEntity{Key: key, Value: value}}
+}
+
+func appendOperation(payload []byte) *seqledgerv1.Operation_Append {
+	return &seqledgerv1.Operation_Append{Append: &seqledgerv1.Append{Payload: payload}}
+}
+
+// cutKey splits key=rest at the first equals sign.
+func cutKey(s string) (key, rest string, err error) {
+	key, rest, found := strings.Cut(s, "=")
+	if !found {
+		return "", "", errors.New("expected KEY=…; a key that holds an equals sign needs --operations")
+	}
+	return key, rest, nil
+}
+
+// cutRelationship splits resource#relation@subject at the first # and the first
+// @ after it, because subjects such as user:ann@example.com hold an @ of their
+// own.
+func cutRelationship(s string) (*seqledgerv1.CreateRelationship, error) {
+	resource, rest, hash := strings.Cut(s, "#")
+	relation, subject, at := strings.Cut(rest, "@")
+	if !hash || !at {
+		return nil, errors.New("expected RESOURCE#RELATION@SUBJECT; parts that hold these signs need --operations")
+	}
+	return &seqledgerv1.CreateRelationship{Resource: resource, Relation: relation, Subject: subject}, nil
+}
+
+// readValue reads a file that is to be a value, and no more of it than a value
+// may have: naming a disk image by mistake must not fill the memory.
+func readValue(path string) (_ []byte, err error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, f.Close()) }()
+	content, err := io.ReadAll(io.LimitReader(f, machine.MaxValueBytes+1))
+	if err != nil {
+		return nil, err
+	}
+	if len(content) > machine.MaxValueBytes {
+		return nil, fmt.Errorf("%s has more than %d bytes", path, machine.MaxValueBytes)
+	}
+	return content, nil
+}

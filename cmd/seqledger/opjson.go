@@ -1,0 +1,272 @@
+package main
+
+import (
+	"bytes"
+	"encoding/base64"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+	"unicode/utf8"
+
+	"google.golang.org/protobuf/encoding/protojson"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	"github.com/seqledger/seqledger/ledger/machine"
+	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
+)
+
+// operationHelp describes the JSON of operations to users.
+const operationHelp = `An operation in JSON is an object with one field:
+
+    {"set": {"key": "balance/42", "value": "100"}}
+    {"set": {"key": "k", "value": {"base64": "AAEC"}, "condition": {"not_exists": true},
+             "expires_at": "2030-01-31T12:00:00Z"}}
+    {"delete": {"key": "k", "condition": {"version": 17}}}
+    {"append": "any text"}   or   {"append": {"base64": "AAEC"}}
+    {"relate": {"resource": "doc:1", "relation": "viewer", "subject": "user:ann"}}
+    {"unrelate": {"resource": "doc:1", "relation": "viewer", "subject": "user:ann"}}
+
+A value is a JSON string, which stands for its UTF-8 bytes, or {"base64": "…"}. A condition is one of
+{"not_exists": true}, {"must_exist": true}, {"version": N} and {"value_equals": VALUE}. The form of the
+API is taken too: {"setEntity": {"key": "k", "value": "<base64>"}}, {"append": {"payload": "<base64>"}}.`
+
+// parseOperations reads one operation, or an array of operations that make up
+// one write. It accepts nothing that could be read in two ways: no unknown or
+// repeated names, and no text that JSON could not carry unchanged.
+func parseOperations(text []byte) ([]*seqledgerv1.Operation, error) {
+	if err := checkJSON(text); err != nil {
+		return nil, err
+	}
+	items := []json.RawMessage{text}
+	if trimmed := bytes.TrimLeft(text, " \t\r\n"); len(trimmed) > 0 && trimmed[0] == '[' {
+		if err := json.Unmarshal(text, &items); err != nil {
+			return nil, err
+		}
+		if len(items) == 0 || len(items) > machine.MaxOperations {
+			return nil, fmt.Errorf("a write has 1 to %d operations, not %d", machine.MaxOperations, len(items))
+		}
+	}
+	operations := make([]*seqledgerv1.Operation, 0, len(items))
+	for i, item := range items {
+		operation, err := parseOperation(item)
+		if err == nil {
+			err = checkOperation(operation)
+		}
+		if err != nil {
+			if len(items) > 1 {
+				err = fmt.Errorf("operation %d: %w", i, err)
+			}
+			return nil, err
+		}
+		operations = append(operations, operation)
+	}
+	return operations, checkTotal(operations)
+}
+
+// parseOperation reads one object.
+func parseOperation(text []byte) (*seqledgerv1.Operation, error) {
+	o, err := parseObject(text)
+	if err != nil {
+		return nil, fmt.Errorf("an operation must be an object: %w", err)
+	}
+	if len(o) != 1 {
+		return nil, fmt.Errorf("an operation has one field, not %d", len(o))
+	}
+	for name, body := range o {
+		operation, err := parseShort(name, body)
+		if errors.Is(err, errNotShort) {
+			operation = new(seqledgerv1.Operation)
+			err = protojson.Unmarshal(text, operation)
+		}
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", name, err)
+		}
+		return operation, nil
+	}
+	return nil, nil // not reached: there is one field
+}
+
+// errNotShort says that only the API's own form can be meant.
+var errNotShort = errors.New("not a short form")
+
+// parseShort reads the forms that are meant to be written by hand.
+func parseShort(name string, body json.RawMessage) (*seqledgerv1.Operation, error) {
+	switch name {
+	case "append":
+		payload, err := parseValue(body)
+		return &seqledgerv1.Operation{Operation: appendOperation(payload)}, err
+	case "set", "delete", "relate", "unrelate":
+	default:
+		return nil, errNotShort
+	}
+	o, err := parseObject(body)
+	if err != nil {
+		return nil, err
+	}
+	operation := new(seqledgerv1.Operation)
+	switch name {
+	case "set":
+		set := new(seqledgerv1.SetEntity)
+		operation.Operation = &seqledgerv1.Operation_SetEntity{SetEntity: set}
+		err = errors.Join(o.text("key", &set.Key), o.value("value", &set.Value),
+			o.condition(&set.Condition), o.time("expires_at", &set.ExpiresAt))
+	case "delete":
+		remove := new(seqledgerv1.DeleteEntity)
+		operation.Operation = &seqledgerv1.Operation_DeleteEntity{DeleteEntity: remove}
+		err = errors.Join(o.text("key", &remove.Key), o.condition(&remove.Condition))
+	case "relate":
+		r := new(seqledgerv1.CreateRelationship)
+		operation.Operation = &seqledgerv1.Operation_CreateRelationship{CreateRelationship: r}
+		err = errors.Join(o.text("resource", &r.Resource), o.text("relation", &r.Relation), o.text("subject", &r.Subject))
+	case "unrelate":
+		r := new(seqledgerv1.DeleteRelationship)
+		operation.Operation = &seqledgerv1.Operation_DeleteRelationship{DeleteRelationship: r}
+		err = errors.Join(o.text("resource", &r.Resource), o.text("relation", &r.Relation), o.text("subject", &r.Subject))
+	}
+	if err == nil {
+		err = o.nothingElse()
+	}
+	return operation, err
+}
+
+// object is a JSON object whose fields are taken out one by one.
+type object map[string]json.RawMessage
+
+func parseObject(text []byte) (object, error) {
+	var o object
+	if err := json.Unmarshal(text, &o); err != nil {
+		return nil, err
+	}
+	if o == nil {
+		return nil, errors.New("null is no object")
+	}
+	return o, nil
+}
+
+// nothingElse refuses what no one has taken: a mistyped condition must not be
+// dropped in silence.
+func (o object) nothingElse() error {
+	for name := range o {
+		return fmt.Errorf("unknown field %q", name)
+	}
+	return nil
+}
+
+func (o object) take(name string) (json.RawMessage, bool) {
+	body, ok := o[name]
+	delete(o, name)
+	return body, ok
+}
+
+func (o object) text(name string, into *string) error {
+	body, ok := o.take(name)
+	if !ok {
+		return fmt.Errorf("%s is missing", name)
+	}
+	s, err := parseString(body)
+	*into = s
+	return within(name, err)
+}
+
+func (o object) value(name string, into *[]byte) (err error) {
+	body, ok := o.take(name)
+	if !ok {
+		return fmt.Errorf("%s is missing", name)
+	}
+	*into, err = parseValue(body)
+	if errors.Is(err, errNotShort) {
+		err = errors.New(`must be a string or {"base64": "…"}`)
+	}
+	return within(name, err)
+}
+
+func (o object) time(name string, into **timestamppb.Timestamp) error {
+	body, ok := o.take(name)
+	if !ok {
+		return nil
+	}
+	s, err := parseString(body)
+	if err != nil {
+		return within(name, err)
+	}
+	at, err := time.Parse(time.RFC3339Nano, s)
+	*into = timestamppb.New(at)
+	return within(name, err)
+}
+
+func (o object) condition(into **seqledgerv1.Condition) error {
+	body, ok := o.take("condition")
+	if !ok {
+		return nil
+	}
+	fields, err := parseObject(body)
+	if err != nil {
+		return within("condition", err)
+	}
+	if len(fields) != 1 {
+		return fmt.Errorf("condition: has one field, not %d", len(fields))
+	}
+	condition := new(seqledgerv1.Condition)
+	if compared, has := fields["value_equals"]; has {
+		value, err := parseValue(compared)
+		if errors.Is(err, errNotShort) {
+			err = errors.New(`must be a string or {"base64": "…"}`)
+		}
+		*into = &seqledgerv1.Condition{Condition: &seqledgerv1.Condition_ValueEquals{ValueEquals: value}}
+		return within("condition: value_equals", err)
+	}
+	err = protojson.Unmarshal(body, condition)
+	*into = condition
+	return within("condition", err)
+}
+
+// within names the field of an error; nil stays nil.
+func within(name string, err error) error {
+	if err == nil {
+		return nil
+	}
+	return fmt.Errorf("%s: %w", name, err)
+}
+
+// parseValue reads a string or {"base64": "…"}.
+func parseValue(body json.RawMessage) ([]byte, error) {
+	if len(body) > 0 && body[0] != '{' {
+		s, err := parseString(body)
+		return []byte(s), err
+	}
+	o, err := parseObject(body)
+	if err != nil {
+		return nil, err
+	}
+	encoded, ok := o.take("base64")
+	if !ok || len(o) > 0 {
+		return nil, errNotShort
+	}
+	s, err := parseString(encoded)
+	if err != nil {
+		return nil, within("base64", err)
+	}
+	value, err := base64.StdEncoding.Strict().DecodeString(s)
+	if err != nil || strings.ContainsAny(s, "\r\n") {
+		return nil, errors.New("base64: must be standard base64 with padding")
+	}
+	return value, nil
+}
+
+func parseString(body json.RawMessage) (string, error) {
+	if len(body) == 0 || body[0] != '"' {
+		return "", errors.New("must be a string")
+	}
+	var s string
+	if err := json.Unmarshal(body, &s); err != nil {
+		return "", err
+	}
+	// Half a surrogate pair becomes U+FFFD in silence, which is another text.
+	if strings.ContainsRune(s, utf8.RuneError) && !bytes.ContainsRune(body, utf8.RuneError) &&
+		!bytes.Contains(bytes.ToLower(body), []byte(`\ufffd`)) {
+		return "", errors.New("has half of a surrogate pair")
+	}
+	return s, nil
+}

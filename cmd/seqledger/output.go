@@ -1,0 +1,235 @@
+package main
+
+import (
+	"bytes"
+	"encoding/base64"
+	"encoding/hex"
+	"encoding/json"
+	"fmt"
+	"io"
+	"strconv"
+	"strings"
+	"text/tabwriter"
+	"time"
+	"unicode"
+	"unicode/utf8"
+
+	"google.golang.org/protobuf/encoding/protojson"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
+)
+
+// show prints an answer: a line of JSON, or what human writes into aligned
+// columns.
+func (e *environment) show(m proto.Message, human func(*table)) error {
+	if e.json {
+		return e.showJSON(m)
+	}
+	t := newTable(e.stdout)
+	human(t)
+	return t.flush()
+}
+
+// showJSON prints one line. protojson varies its spaces on purpose, so that
+// nobody compares its bytes; here people do, with diff and in shell scripts.
+func (e *environment) showJSON(m proto.Message) error {
+	b, err := protojson.Marshal(m)
+	if err != nil {
+		return err
+	}
+	var line bytes.Buffer
+	if err := json.Compact(&line, b); err != nil {
+		return err
+	}
+	line.WriteByte('\n')
+	_, err = e.stdout.Write(line.Bytes())
+	return err
+}
+
+// showObject prints what has no message of the API, with --json alone.
+func (e *environment) showObject(v any) error {
+	encoder := json.NewEncoder(e.stdout)
+	encoder.SetEscapeHTML(false)
+	return encoder.Encode(v)
+}
+
+// table aligns names and values, or columns.
+type table struct{ w *tabwriter.Writer }
+
+func newTable(w io.Writer) *table { return &table{tabwriter.NewWriter(w, 0, 8, 2, ' ', 0)} }
+
+// row prints its cells; empty ones at the end are left away.
+func (t *table) row(cells ...string) {
+	// An error shows when the table is flushed.
+	_, _ = fmt.Fprintln(t.w, strings.TrimRight(strings.Join(cells, "\t"), "\t"))
+}
+
+// field prints a name and a value, unless the value is empty.
+func (t *table) field(name, value string) {
+	if value != "" {
+		t.row(name, value)
+	}
+}
+
+func (t *table) flush() error { return t.w.Flush() }
+
+func number[N ~uint32 | ~uint64](n N) string { return strconv.FormatUint(uint64(n), 10) }
+
+// nonzero leaves a zero away where zero means nothing.
+func nonzero(n uint64) string {
+	if n == 0 {
+		return ""
+	}
+	return number(n)
+}
+
+func timestamp(t *timestamppb.Timestamp) string {
+	if t == nil {
+		return ""
+	}
+	return t.AsTime().UTC().Format(time.RFC3339Nano)
+}
+
+// display shows bytes as text where they are printable text, and as base64 that
+// can be fed back otherwise: a terminal must not execute what a value holds.
+func display(value []byte) string {
+	if utf8.Valid(value) && bytes.IndexFunc(value, func(r rune) bool { return !unicode.IsPrint(r) }) < 0 {
+		return string(value)
+	}
+	return "base64:" + base64.StdEncoding.EncodeToString(value)
+}
+
+// quoted shows text of somebody else on one line and in one column.
+func quoted(s string) string { return display([]byte(s)) }
+
+func describeOperation(o *seqledgerv1.Operation) (verb, object string) {
+	switch o := o.GetOperation().(type) {
+	case *seqledgerv1.Operation_SetEntity:
+		object = quoted(o.SetEntity.GetKey()) + "=" + display(o.SetEntity.GetValue())
+		if at := o.SetEntity.GetExpiresAt(); at != nil {
+			object += "  expires " + timestamp(at)
+		}
+		return "set", object + describeCondition(o.SetEntity.GetCondition())
+	case *seqledgerv1.Operation_DeleteEntity:
+		return "delete", quoted(o.DeleteEntity.GetKey()) + describeCondition(o.DeleteEntity.GetCondition())
+	case *seqledgerv1.Operation_CreateRelationship:
+		r := o.CreateRelationship
+		return "relate", relationshipText(r.GetResource(), r.GetRelation(), r.GetSubject())
+	case *seqledgerv1.Operation_DeleteRelationship:
+		r := o.DeleteRelationship
+		return "unrelate", relationshipText(r.GetResource(), r.GetRelation(), r.GetSubject())
+	case *seqledgerv1.Operation_Append:
+		return "append", display(o.Append.GetPayload())
+	case *seqledgerv1.Operation_ExpireEntity:
+		return "expire", quoted(o.ExpireEntity.GetKey())
+	}
+	return "unknown", ""
+}
+
+func describeCondition(c *seqledgerv1.Condition) string {
+	switch c := c.GetCondition().(type) {
+	case *seqledgerv1.Condition_NotExists:
+		return "  if absent"
+	case *seqledgerv1.Condition_MustExist:
+		return "  if present"
+	case *seqledgerv1.Condition_Version:
+		return "  if version " + number(c.Version)
+	case *seqledgerv1.Condition_ValueEquals:
+		return "  if value " + display(c.ValueEquals)
+	}
+	return ""
+}
+
+func relationshipText(resource, relation, subject string) string {
+	return quoted(resource) + "#" + quoted(relation) + "@" + quoted(subject)
+}
+
+func showReceipt(t *table, r *seqledgerv1.Receipt) {
+	t.field("sequence", number(r.GetSequence()))
+	t.field("transaction", r.GetTxId())
+	t.field("session", nonzero(r.GetSession()))
+	t.field("index", number(r.GetIndex()))
+	t.field("block", number(r.GetBlockHeight())+", position "+number(r.GetBlockPosition()))
+	t.field("committed", timestamp(r.GetCommittedAt()))
+	t.field("actor", r.GetActor())
+	t.field("request hash", r.GetRequestHash())
+	if r.GetReplayed() {
+		t.field("replayed", "yes, it had been committed before")
+	}
+	for i, result := range r.GetResults() {
+		if v := result.GetVersion(); v != 0 {
+			t.field(fmt.Sprintf("operation %d", i), "version "+number(v))
+		}
+	}
+	showProof(t, r.GetBlockHeader(), r.GetProof())
+}
+
+func showProof(t *table, header *seqledgerv1.BlockHeader, proof *seqledgerv1.MerkleProof) {
+	if header == nil && proof == nil {
+		return
+	}
+	t.field("block tx root", hex.EncodeToString(header.GetTxRoot()))
+	t.field("proof", fmt.Sprintf("leaf %d of %d", proof.GetLeafIndex(), proof.GetTreeSize()))
+	for i, hash := range proof.GetPath() {
+		t.field(fmt.Sprintf("proof path %d", i), hex.EncodeToString(hash))
+	}
+}
+
+func showTransaction(t *table, tx *seqledgerv1.Transaction) {
+	t.field("transaction", tx.GetTxId())
+	t.field("scope", scopeName(tx.GetScope()))
+	t.field("client", quoted(tx.GetClientId()))
+	t.field("sequence", number(tx.GetSequence()))
+	t.field("session", nonzero(tx.GetSession()))
+	t.field("key", tx.GetIdempotencyKey())
+	t.field("index", number(tx.GetIndex()))
+	t.field("block", number(tx.GetBlockHeight())+", position "+number(tx.GetBlockPosition()))
+	t.field("committed", timestamp(tx.GetCommittedAt()))
+	t.field("actor", tx.GetActor())
+	t.field("request hash", tx.GetRequestHash())
+	for _, operation := range tx.GetOperations() {
+		verb, what := describeOperation(operation)
+		t.row(verb, what)
+	}
+}
+
+func showBlock(t *table, b *seqledgerv1.Block) {
+	h := b.GetHeader()
+	t.field("block", number(h.GetHeight()))
+	t.field("scope", scopeName(h.GetScope()))
+	t.field("hash", hex.EncodeToString(b.GetHash()))
+	t.field("previous hash", hex.EncodeToString(h.GetPreviousHash()))
+	t.field("tx root", hex.EncodeToString(h.GetTxRoot()))
+	t.field("transactions", number(h.GetTxCount()))
+	t.field("committed", timestamp(h.GetCommittedAt()))
+	for _, tx := range b.GetTransactions() {
+		t.row("")
+		showTransaction(t, tx)
+	}
+}
+
+func showConfig(t *table, c *seqledgerv1.Config) {
+	t.field("eviction interval", number(c.GetEvictionInterval())+" commands")
+	t.field("client ttl", c.GetClientTtl().AsDuration().String())
+	t.field("eviction limit", number(c.GetEvictionLimit())+" entries")
+	t.field("receipt window", number(c.GetReceiptWindow())+" receipts")
+	t.field("max streams", number(c.GetMaxStreams())+" per organization")
+}
+
+func showClientState(t *table, s *seqledgerv1.ClientState) {
+	t.field("status", strings.ToLower(strings.TrimPrefix(s.GetStatus().String(), "CLIENT_STATUS_")))
+	t.field("last sequence", number(s.GetLastCommittedSequence()))
+	t.field("session", nonzero(s.GetSession()))
+	t.field("created at index", nonzero(s.GetCreatedIndex()))
+	t.field("last key", s.GetLastIdempotencyKey())
+	t.field("last request hash", s.GetLastRequestHash())
+	t.field("last seen", timestamp(s.GetLastSeen()))
+	t.field("expires", timestamp(s.GetExpiresAt()))
+	t.field("receipt window", number(s.GetReceiptWindow()))
+	for _, receipt := range s.GetReceipts() {
+		t.row("")
+		showReceipt(t, receipt)
+	}
+}

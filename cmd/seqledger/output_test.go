@@ -1,0 +1,186 @@
+package main
+
+import (
+	"bytes"
+	"strings"
+	"testing"
+	"time"
+
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
+)
+
+// human returns what people would see of an answer.
+func human(t *testing.T, show func(*table)) string {
+	t.Helper()
+	var out bytes.Buffer
+	e := &environment{stdout: &out}
+	if err := e.show(nil, show); err != nil {
+		t.Fatal(err)
+	}
+	return out.String()
+}
+
+// expectLines fails unless the output has each of the lines, spaces aside.
+func expectLines(t *testing.T, output string, want ...string) {
+	t.Helper()
+	lines := make(map[string]bool)
+	for line := range strings.Lines(output) {
+		lines[strings.Join(strings.Fields(line), " ")] = true
+	}
+	for _, line := range want {
+		if !lines[line] {
+			t.Errorf("want the line %q in\n%s", line, output)
+		}
+	}
+}
+
+func TestShowReceipt(t *testing.T) {
+	t.Parallel()
+	at := timestamppb.New(time.Date(2030, 1, 31, 12, 0, 0, 5, time.UTC))
+	receipt := &seqledgerv1.Receipt{
+		TxId: "tx", Sequence: 7, Session: 3, Index: 9, BlockHeight: 4, BlockPosition: 2, CommittedAt: at, Actor: "system:anonymous",
+		RequestHash: "ab", Replayed: true, Results: []*seqledgerv1.OperationResult{{}, {Version: 9}},
+		BlockHeader: &seqledgerv1.BlockHeader{TxRoot: []byte{0xab}},
+		Proof:       &seqledgerv1.MerkleProof{LeafIndex: 2, TreeSize: 5, Path: [][]byte{{1}, {2}}},
+	}
+	output := human(t, func(table *table) { showReceipt(table, receipt) })
+	expectLines(t, output, "sequence 7", "transaction tx", "session 3", "index 9", "block 4, position 2",
+		"committed 2030-01-31T12:00:00.000000005Z", "actor system:anonymous", "request hash ab",
+		"replayed yes, it had been committed before", "operation 1 version 9",
+		"block tx root ab", "proof leaf 2 of 5", "proof path 0 01", "proof path 1 02")
+	if strings.Contains(output, "operation 0") {
+		t.Errorf("want no version for an operation that changed nothing, got\n%s", output)
+	}
+	// What is not there is not shown.
+	plain := human(t, func(table *table) { showReceipt(table, &seqledgerv1.Receipt{TxId: "tx", Sequence: 7}) })
+	for _, absent := range []string{"session", "replayed", "proof", "committed"} {
+		if strings.Contains(plain, absent) {
+			t.Errorf("want no %s, got\n%s", absent, plain)
+		}
+	}
+}
+
+func TestShowTransaction(t *testing.T) {
+	t.Parallel()
+	tx := &seqledgerv1.Transaction{
+		TxId: "tx", Scope: &seqledgerv1.Scope{Organization: "acme", Vault: "main"}, ClientId: "till-7", Sequence: 7, IdempotencyKey: "key", Index: 9,
+		Operations: []*seqledgerv1.Operation{
+			{Operation: setOperation("k", []byte("v"))},
+			{Operation: &seqledgerv1.Operation_DeleteEntity{DeleteEntity: &seqledgerv1.DeleteEntity{Key: "k\x1b"}}},
+			{Operation: &seqledgerv1.Operation_ExpireEntity{ExpireEntity: &seqledgerv1.ExpireEntity{Key: "old"}}},
+			{Operation: appendOperation([]byte{0})},
+			{},
+		},
+	}
+	output := human(t, func(table *table) { showTransaction(table, tx) })
+	expectLines(t, output, "transaction tx", "scope acme/main", "client till-7", "sequence 7", "key key", "index 9",
+		"set k=v", "delete base64:axs=", "expire old", "append base64:AA==", "unknown")
+}
+
+func TestShowClientState(t *testing.T) {
+	t.Parallel()
+	state := &seqledgerv1.ClientState{
+		Status: seqledgerv1.ClientStatus_CLIENT_STATUS_ACTIVE, LastCommittedSequence: 7, Session: 3, CreatedIndex: 1,
+		LastIdempotencyKey: "key", LastRequestHash: "ab", ReceiptWindow: 64,
+		Receipts: []*seqledgerv1.Receipt{{Sequence: 7}, {Sequence: 6}},
+	}
+	expectLines(t, human(t, func(table *table) { showClientState(table, state) }),
+		"status active", "last sequence 7", "session 3", "created at index 1", "last key key", "last request hash ab",
+		"receipt window 64", "sequence 7", "sequence 6")
+	expectLines(t, human(t, func(table *table) {
+		showClientState(table, &seqledgerv1.ClientState{Status: seqledgerv1.ClientStatus_CLIENT_STATUS_UNKNOWN})
+	}),
+		"status unknown", "last sequence 0")
+}
+
+// TestProgressLines feeds an import's progress without a terminal: a line seldom
+// and nothing at all with --json.
+func TestProgressLines(t *testing.T) {
+	t.Parallel()
+	var stderr lockedBuffer
+	p := newProgress(&environment{stderr: &stderr}, 1000, 100)
+	p.to(200)
+	if out := stderr.String(); out != "" {
+		t.Errorf("want nothing at first, got %q", out)
+	}
+	p.began = p.began.Add(-10 * time.Second)
+	p.told = p.told.Add(-2 * progressEvery)
+	p.to(600)
+	p.to(601)
+	out := stderr.String()
+	if strings.Count(out, "\n") != 1 || !strings.Contains(out, "imported 600 of 1000 lines") || !strings.Contains(out, "left") {
+		t.Errorf("want one line about 600 lines and the time left, got %q", out)
+	}
+	p.end()
+	quiet := newProgress(&environment{stderr: &stderr, json: true}, 1000, 0)
+	quiet.told = quiet.told.Add(-2 * progressEvery)
+	quiet.to(600)
+	quiet.end()
+	if stderr.String() != out {
+		t.Errorf("want silence with --json, got %q", stderr.String())
+	}
+}
+
+// TestUntilSignalEnds expects the goroutine behind a context to be gone when its
+// stop has returned: every command line makes one.
+func TestUntilSignalEnds(t *testing.T) {
+	t.Parallel()
+	ctx, stop := untilSignal(t.Context())
+	if ctx.Err() != nil {
+		t.Errorf("want a live context, got %v", ctx.Err())
+	}
+	stop()
+	if ctx.Err() == nil {
+		t.Error("want the context ended by its stop")
+	}
+}
+
+// TestRunInProcess covers what needs no process: the way from arguments to an
+// exit code.
+func TestRunInProcess(t *testing.T) {
+	t.Parallel()
+	for _, test := range []struct {
+		args []string
+		code int
+		out  string
+		err  string
+	}{
+		{[]string{"version"}, exitDone, "seqledger ", ""},
+		{[]string{"version", "--json"}, exitDone, `{"version":`, ""},
+		{nil, exitUsage, "", "next: seqledger --help"},
+		{[]string{"nonsense"}, exitUsage, "", "nonsense"},
+		{[]string{"get", "key"}, exitUsage, "", "--scope is missing"},
+		{[]string{"get", "--scope", "a/b/c", "key"}, exitUsage, "", "more than one slash"},
+		{[]string{"block", "--scope", "a", "high"}, exitUsage, "", "high"},
+		{[]string{"verify", "--data", "/no/such/directory"}, exitFailed, "", "no such file"},
+		{[]string{"serve", "--listen", "0.0.0.0:1"}, exitUsage, "", "loopback"},
+		{[]string{"serve", "--client-ttl", "10ms"}, exitUsage, "", "client_ttl"},
+		{[]string{"session", "open", "--scope", "a", "--client-id", "c", "--attempt-id", "zz"}, exitUsage, "", "32 hex digits"},
+		{[]string{"import", "--scope", "a", "--client-id", "c", "/no/such/file"}, exitUsage, "", "no such file"},
+		{[]string{"import", "--scope", "a", "--client-id", "c", "--take-session", "5", writeFile(t, "in", `{"append":"x"}`)}, exitUsage, "", "--take-session"},
+		{[]string{"write", "--scope", "a", "--client-id", "c", "--append"}, exitUsage, "", "--append"},
+		{[]string{"list", "--scope", "a", "--timeout", "0s"}, exitUsage, "", "--timeout"},
+	} {
+		var stdout, stderr bytes.Buffer
+		code := run(test.args, strings.NewReader(""), &stdout, &stderr)
+		if code != test.code || !strings.Contains(stdout.String(), test.out) || !strings.Contains(stderr.String(), test.err) {
+			t.Errorf("%v: want exit code %d, %q and %q, got %d, %q and %q", test.args, test.code, test.out, test.err, code, stdout.String(), stderr.String())
+		}
+	}
+}
+
+// TestLoopback: whoever is not this machine must not be able to write.
+func TestLoopback(t *testing.T) {
+	t.Parallel()
+	for listen, want := range map[string]bool{
+		"127.0.0.1:0": true, "127.1.2.3:80": true, "[::1]:0": true, "localhost:1": true,
+		"0.0.0.0:0": false, "[::]:0": false, ":0": false, "10.0.0.1:0": false, "example.com:0": false,
+		"[::ffff:10.0.0.1]:0": false, "127.0.0.1": false, "": false, "localhost.example.com:1": false,
+	} {
+		if err := loopback(listen); (err == nil) != want {
+			t.Errorf("%q: want accepted: %v, got %v", listen, want, err)
+		}
+	}
+}

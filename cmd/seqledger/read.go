@@ -1,0 +1,151 @@
+package main
+
+import (
+	"context"
+
+	"github.com/seqledger/seqledger/client"
+	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
+)
+
+// getCommand reads one entity.
+type getCommand struct {
+	scopeFlags  `embed:""`
+	clientFlags `embed:""`
+	EntityKey   string `arg:"" name:"key" help:"Key of the entity."`
+}
+
+// Help is shown below the flags.
+func (*getCommand) Help() string {
+	return `A value that is not printable text is shown in base64; --json has every value in base64.
+
+    seqledger get --scope acme/main balance/42`
+}
+
+// Run is called by kong.
+func (c *getCommand) Run(e *environment) error {
+	scope, err := c.scope()
+	if err != nil {
+		return err
+	}
+	return c.call(e, func(ctx context.Context, conn *client.Client) error {
+		entity, err := conn.GetEntity(ctx, &seqledgerv1.GetEntityRequest{Scope: scope, Key: c.EntityKey})
+		if err != nil {
+			return err
+		}
+		return e.show(entity, func(t *table) {
+			t.field("key", quoted(entity.GetKey()))
+			// As a row, because an empty value must show too.
+			t.row("value", display(entity.GetValue()))
+			t.field("version", number(entity.GetVersion()))
+			t.field("expires", timestamp(entity.GetExpiresAt()))
+			t.field("transaction", entity.GetTxId())
+		})
+	})
+}
+
+// txCommand reads one transaction.
+type txCommand struct {
+	clientFlags `embed:""`
+	ID          string `arg:"" help:"Id of the transaction, from a receipt or a block."`
+	Proof       bool   `help:"Add the block header and a Merkle proof." env:"-"`
+}
+
+// Help is shown below the flags.
+func (*txCommand) Help() string {
+	return `Examples:
+
+    seqledger tx 8f14e45f-ceea-867a-8000-000000000007 --proof`
+}
+
+// Run is called by kong.
+func (c *txCommand) Run(e *environment) error {
+	return c.call(e, func(ctx context.Context, conn *client.Client) error {
+		answer, err := conn.GetTransaction(ctx, &seqledgerv1.GetTransactionRequest{TxId: c.ID, IncludeProof: c.Proof})
+		if err != nil {
+			return err
+		}
+		return e.show(answer, func(t *table) {
+			showTransaction(t, answer.GetTransaction())
+			showProof(t, answer.GetBlockHeader(), answer.GetProof())
+		})
+	})
+}
+
+// blockCommand reads one block.
+type blockCommand struct {
+	scopeFlags  `embed:""`
+	clientFlags `embed:""`
+	Height      uint64 `arg:"" help:"Height of the block, from 1."`
+}
+
+// Help is shown below the flags.
+func (*blockCommand) Help() string {
+	return `Examples:
+
+    seqledger block --scope acme/main 1`
+}
+
+// Run is called by kong.
+func (c *blockCommand) Run(e *environment) error {
+	scope, err := c.scope()
+	if err != nil {
+		return err
+	}
+	return c.call(e, func(ctx context.Context, conn *client.Client) error {
+		block, err := conn.GetBlock(ctx, &seqledgerv1.GetBlockRequest{Scope: scope, Height: c.Height})
+		if err != nil {
+			return err
+		}
+		return e.show(block, func(t *table) { showBlock(t, block) })
+	})
+}
+
+// watchCommand follows the blocks of a scope.
+type watchCommand struct {
+	scopeFlags `embed:""`
+	// Only the server of clientFlags, because a watch may be quiet for as long
+	// as nobody writes: no timeout could tell that from a failure.
+	Server string `help:"Address of the server, host:port." default:"127.0.0.1:7450"`
+	From   uint64 `help:"Height of the first block." default:"1" env:"-"`
+	Limit  uint64 `help:"End after so many blocks; 0 goes on until it is interrupted." env:"-" placeholder:"N"`
+}
+
+// Help is shown below the flags.
+func (*watchCommand) Help() string {
+	return `Blocks come in order and without a hole, first those that there are, then each as it is committed. A broken
+connection is opened again where it broke. Ctrl-C ends it with exit code 0.
+
+    seqledger watch --scope acme/main
+    seqledger watch --scope acme/main --from 100 --limit 10 --json`
+}
+
+// Run is called by kong.
+func (c *watchCommand) Run(e *environment) error {
+	scope, err := c.scope()
+	if err != nil {
+		return err
+	}
+	flags := clientFlags{Server: c.Server}
+	return flags.connected(func(conn *client.Client) error {
+		seen := uint64(0)
+		for block, err := range conn.Watch(e.ctx, &seqledgerv1.WatchRequest{Scope: scope, FromHeight: c.From}) {
+			if e.ctx.Err() != nil {
+				return nil // the only end that it has
+			}
+			if err != nil {
+				return err
+			}
+			err = e.show(block, func(t *table) {
+				showBlock(t, block)
+				t.row("")
+			})
+			if err != nil {
+				return err
+			}
+			if seen++; seen == c.Limit {
+				return nil
+			}
+		}
+		return nil
+	})
+}

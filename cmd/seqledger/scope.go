@@ -1,0 +1,89 @@
+package main
+
+import (
+	"strings"
+
+	"github.com/alecthomas/kong"
+
+	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
+)
+
+// scopeFlags name a scope. An organization and a vault may hold slashes of
+// their own. Guessing where one ends could write to the wrong scope, so --scope
+// takes one slash at most and the rest needs the explicit flags.
+type scopeFlags struct {
+	Scope        string `help:"Organization, or organization/vault. One slash at most: with more, use --organization and --vault." placeholder:"ORG[/VAULT]"`
+	Organization string `help:"Organization, in place of --scope; may hold slashes." placeholder:"ORG"`
+	Vault        string `help:"Vault of --organization; may hold slashes." placeholder:"VAULT"`
+}
+
+// AfterApply implements kong's hook of that name. The two ways to name a scope
+// are one choice, so that the command line's replaces the other one when that
+// came from the environment or a file.
+func (f *scopeFlags) AfterApply(ctx *kong.Context) error {
+	said := make(map[string]bool)
+	for _, path := range ctx.Path {
+		if path.Flag != nil && !path.Resolved {
+			said[path.Flag.Name] = true
+		}
+	}
+	explicit := said["organization"] || said["vault"]
+	switch {
+	case explicit && !said["scope"]:
+		f.Scope = ""
+	case said["scope"] && !explicit:
+		f.Organization, f.Vault = "", ""
+	}
+	return nil
+}
+
+// scope returns the scope; the error is one of usage.
+func (f *scopeFlags) scope() (*seqledgerv1.Scope, error) {
+	if !f.given() {
+		return nil, usage("--scope is missing: name an organization, or organization/vault")
+	}
+	return f.optional()
+}
+
+// given says whether there is any scope at all.
+func (f *scopeFlags) given() bool { return f.Scope != "" || f.Organization != "" || f.Vault != "" }
+
+// optional is scope for commands that also work on all scopes: nil is all.
+func (f *scopeFlags) optional() (*seqledgerv1.Scope, error) {
+	switch {
+	case !f.given():
+		return nil, nil
+	case f.Scope != "" && (f.Organization != "" || f.Vault != ""):
+		return nil, usage("--scope and --organization or --vault say the same thing: give one of them")
+	case f.Scope == "" && f.Organization == "":
+		return nil, usage("--vault needs --organization")
+	case f.Scope == "":
+		return &seqledgerv1.Scope{Organization: f.Organization, Vault: f.Vault}, nil
+	}
+	organization, vault, slash := strings.Cut(f.Scope, "/")
+	switch {
+	case strings.Contains(vault, "/"):
+		return nil, usage("--scope %s has more than one slash, and either part may hold one: use --organization and --vault", f.Scope)
+	case organization == "", slash && vault == "":
+		return nil, usage("--scope %s: nothing may be empty on either side of the slash", f.Scope)
+	}
+	return &seqledgerv1.Scope{Organization: organization, Vault: vault}, nil
+}
+
+// scopeName is how people read a scope.
+func scopeName(scope *seqledgerv1.Scope) string {
+	switch {
+	case scope.GetVault() == "":
+		return scope.GetOrganization()
+	case strings.Contains(scope.GetOrganization()+scope.GetVault(), "/"):
+		// Copied back into --scope this would be refused, as it must.
+		return scope.GetOrganization() + " / " + scope.GetVault()
+	}
+	return scope.GetOrganization() + "/" + scope.GetVault()
+}
+
+// streamFlags name a stream.
+type streamFlags struct {
+	scopeFlags `embed:""`
+	ClientID   string `name:"client-id" help:"Who numbers the writes: 1 to 256 bytes of printable ASCII." required:"" placeholder:"ID"`
+}

@@ -1,0 +1,146 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"os/signal"
+	"syscall"
+	"time"
+
+	"github.com/seqledger/seqledger/ledger"
+	"github.com/seqledger/seqledger/ledger/machine"
+	"github.com/seqledger/seqledger/server"
+)
+
+// serveCommand serves a ledger.
+type serveCommand struct {
+	Listen       string        `help:"Address to listen on, loopback only; port 0 takes a free one." default:"127.0.0.1:7450"`
+	Data         string        `help:"Data directory; an absent or empty one becomes a new ledger." default:"./seqledger-data" type:"path"`
+	DrainTimeout time.Duration `help:"How long to wait, when stopped, for what is under way." default:"30s"`
+
+	EvictionInterval uint64        `help:"New ledger: look for expired streams and entities after so many commands." default:"1000"`
+	ClientTTL        time.Duration `name:"client-ttl" help:"New ledger: evict a stream that has been idle for longer." default:"24h"`
+	EvictionLimit    uint64        `help:"New ledger: look at so many entries at a time." default:"2000"`
+	ReceiptWindow    uint64        `help:"New ledger: keep so many receipts of each stream." default:"64"`
+	MaxStreams       uint64        `help:"New ledger: allow an organization so many streams." default:"10000000"`
+}
+
+// Help is shown below the flags.
+func (*serveCommand) Help() string {
+	return `The flags marked "New ledger" are replicated state: they hold for a ledger that is created, and seqledger config
+changes them afterwards. There is no authentication, so that only this machine may connect.
+
+SIGTERM and Ctrl-C stop the server once everything that it has accepted is answered; a second one stops it at
+once, which loses nothing that was acknowledged.
+
+    seqledger serve
+    seqledger serve --listen 127.0.0.1:7451 --data /var/lib/seqledger --client-ttl 72h`
+}
+
+// serveReady is the one line that serve prints, with --json.
+type serveReady struct {
+	Address  string `json:"address"`
+	Data     string `json:"data"`
+	LedgerID string `json:"ledgerId"`
+}
+
+// Run is called by kong.
+func (c *serveCommand) Run(e *environment) (err error) {
+	config := machine.Config{
+		EvictionInterval: c.EvictionInterval, ClientTTL: int64(c.ClientTTL), EvictionLimit: c.EvictionLimit,
+		ReceiptWindow: c.ReceiptWindow, MaxStreams: c.MaxStreams,
+	}
+	if err := config.Validate(); err != nil {
+		return usage("%w", err)
+	}
+	if err := loopback(c.Listen); err != nil {
+		return err
+	}
+	signal.Ignore(notForServers...)
+	// Listening comes first, because a port in use must not create a ledger.
+	listener, err := net.Listen("tcp", c.Listen)
+	if err != nil {
+		hint := ""
+		if errors.Is(err, syscall.EADDRINUSE) {
+			hint = "another process listens there, perhaps a seqledger; stop it, or give another --listen"
+		}
+		return fail(exitFailed, hint, "--listen %s: %w", c.Listen, err)
+	}
+	l, err := ledger.Open(e.ctx, ledger.Options{Dir: c.Data, Config: config, Logger: e.log})
+	if err != nil && e.ctx.Err() != nil {
+		return listener.Close() // told to stop before it was up, which is no failure
+	}
+	if err != nil {
+		return errors.Join(fail(exitFailed, directoryHint(err, c.Data), "--data %s: %w", c.Data, err), listener.Close())
+	}
+	serveErr := c.serve(e, l, listener)
+	// Closed before the failure is looked at, because closing writes too.
+	closeErr := l.Close()
+	if failure := l.Err(); failure != nil {
+		return fail(exitFailed, "repair the disk under "+c.Data+" or make room on it, and start again: nothing that was acknowledged is lost",
+			"%w", failure)
+	}
+	return errors.Join(serveErr, closeErr)
+}
+
+// serve answers until the process is told to stop or the storage fails.
+func (c *serveCommand) serve(e *environment, l *ledger.Ledger, listener net.Listener) error {
+	s, err := server.New(server.Options{
+		Ledger: l, Version: buildVersion().Version, Logger: e.log, DrainTimeout: c.DrainTimeout,
+	})
+	if err != nil {
+		return errors.Join(err, listener.Close())
+	}
+	// Not asked of the server, because it does not answer yet.
+	var id machine.LedgerID
+	err = l.View(e.ctx, func(v machine.View) error {
+		id = v.LedgerID()
+		return nil
+	})
+	if err != nil {
+		return errors.Join(err, listener.Close())
+	}
+	// The listener already takes connections, so whoever reads this may call.
+	if e.json {
+		err = e.showObject(serveReady{listener.Addr().String(), c.Data, id.String()})
+	} else {
+		_, err = fmt.Fprintf(e.stdout, "serving on %s, data in %s, ledger %s\n", listener.Addr(), c.Data, id)
+	}
+	if err != nil && !errors.Is(err, syscall.EPIPE) {
+		return errors.Join(err, listener.Close())
+	}
+	stop := context.AfterFunc(e.ctx, func() {
+		e.log.Info("stopping: answering what is under way", "reason", context.Cause(e.ctx), "at most", c.DrainTimeout)
+	})
+	defer stop()
+	err = s.Serve(e.ctx, listener)
+	if errors.Is(err, context.DeadlineExceeded) {
+		return fail(exitFailed, "nothing that was acknowledged is lost; --drain-timeout waits longer", "not everything was answered: %w", err)
+	}
+	return err
+}
+
+// loopback refuses an address that other machines could reach.
+func loopback(listen string) error {
+	host, _, err := net.SplitHostPort(listen)
+	if err != nil {
+		return usage("--listen %s: %w", listen, err)
+	}
+	address, err := netip.ParseAddr(host)
+	if host == "localhost" || err == nil && address.IsLoopback() {
+		return nil
+	}
+	return fail(exitUsage, "listen on 127.0.0.1 or [::1], and put a proxy that authenticates in front for other machines",
+		"--listen %s: is not a loopback address; there is no authentication yet, so that anyone who can connect could write", listen)
+}
+
+// directoryHint tells what to do about a directory that cannot be opened.
+func directoryHint(err error, path string) string {
+	if errors.Is(err, ledger.ErrInUse) {
+		return "another process has " + path + " open; stop it, or name another directory with --data"
+	}
+	return ""
+}

@@ -1,0 +1,227 @@
+package main
+
+import (
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+)
+
+func TestServeReadyLine(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	p := start(t, "serve", "--listen", "127.0.0.1:0", "--data", filepath.Join(dir, "new"))
+	line := awaitOutput(t, p, "ledger")
+	if n := strings.Count(line, "\n"); n != 1 || strings.Contains(line, ":0,") || !strings.Contains(line, dir) {
+		t.Errorf("want one line with the real port, the directory and the ledger id, got %q", line)
+	}
+}
+
+// awaitOutput polls what a process has printed until it holds a text and ends
+// in a newline.
+func awaitOutput(t *testing.T, p *process, text string) string {
+	t.Helper()
+	deadline := time.After(hangs)
+	tick := time.NewTicker(5 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		if out := p.stdout.String(); strings.Contains(out, text) && strings.HasSuffix(out, "\n") {
+			return out
+		}
+		select {
+		case <-tick.C:
+		case <-p.ended:
+			t.Fatalf("the process ended with %d, stderr:\n%s", p.cmd.ProcessState.ExitCode(), p.stderr.String())
+		case <-deadline:
+			t.Fatalf("no %q in %q", text, p.stdout.String())
+		}
+	}
+}
+
+// TestServeDrains stops a server while a watch and an import are under way: it
+// must end by itself, with exit code 0, and the import must be able to go on.
+func TestServeDrains(t *testing.T) {
+	t.Parallel()
+	for _, signal := range []os.Signal{syscall.SIGTERM, os.Interrupt} {
+		s := serve(t)
+		input := numberedLines(t, 20_000)
+		watch := start(t, "watch", "--server", s.address, "--scope", "acme/main", "--json")
+		load := start(t, "import", "--server", s.address, "--scope", "acme/main", "--client-id", "loader", input)
+		awaitOutput(t, watch, "transactions")
+		if err := s.cmd.Process.Signal(signal); err != nil {
+			t.Fatal(err)
+		}
+		if code := s.wait(t); code != exitDone {
+			t.Errorf("%v: want exit code 0 after a drain, got %d, stderr:\n%s", signal, code, s.stderr.String())
+		}
+		s = serveOn(t, s.data, s.address)
+		if code := load.wait(t); code != exitDone {
+			t.Errorf("%v: want the import to go on with the new server, got exit code %d: %s", signal, code, load.stderr.String())
+		}
+		audit(t, s, "acme/main", 20_000)
+	}
+}
+
+// TestServeSecondSignal holds a server up with a stream that never ends, so
+// that the drain lasts, and expects the second signal to cut it short.
+func TestServeSecondSignal(t *testing.T) {
+	t.Parallel()
+	s := serve(t, "--drain-timeout", "10m")
+	// A write stream whose headers are sent and whose body never comes keeps a
+	// request under way.
+	conn, err := net.Dial("tcp", s.address)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	_, err = conn.Write([]byte("POST /seqledger.v1.LedgerService/Write HTTP/1.1\r\nHost: " + s.address +
+		"\r\nContent-Type: application/json\r\nContent-Length: 100\r\nExpect: 100-continue\r\n\r\n"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	// The server asks for the body once a handler reads it: now it is under way.
+	if _, err := conn.Read(make([]byte, 1)); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.cmd.Process.Signal(syscall.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+	awaitLog(t, s.process, "stopping")
+	if err := s.cmd.Process.Signal(syscall.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+	if code := s.wait(t); code != exitSignal {
+		t.Errorf("want exit code %d after the second signal, got %d", exitSignal, code)
+	}
+}
+
+func awaitLog(t *testing.T, p *process, text string) {
+	t.Helper()
+	deadline := time.After(hangs)
+	tick := time.NewTicker(5 * time.Millisecond)
+	defer tick.Stop()
+	for !strings.Contains(p.stderr.String(), text) {
+		select {
+		case <-tick.C:
+		case <-deadline:
+			t.Fatalf("no %q in %q", text, p.stderr.String())
+		}
+	}
+}
+
+// TestServeRefuses covers what must keep a server from starting, each with its
+// exit code and a message that says why and what to do.
+func TestServeRefuses(t *testing.T) {
+	t.Parallel()
+	running := serve(t)
+	foreign := t.TempDir()
+	if err := os.WriteFile(filepath.Join(foreign, "holiday.jpg"), []byte("x"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	file := writeFile(t, "file", "x")
+	other := ledgerWithMarker(t, func(marker string) string {
+		return strings.Replace(marker, `"format":1`, `"format":99`, 1)
+	})
+	damaged := ledgerWithMarker(t, func(marker string) string { return marker[:len(marker)/2] })
+	free := "127.0.0.1:0"
+	for _, test := range []struct {
+		name, listen, data string
+		code               int
+		says               []string
+	}{
+		{"directory in use", free, running.data, exitFailed, []string{"in use", "stop it"}},
+		{"port in use", running.address, filepath.Join(t.TempDir(), "never"), exitFailed, []string{"address already in use", "another --listen"}},
+		{"foreign directory", free, foreign, exitFailed, []string{"not a seqledger data directory", "holiday.jpg"}},
+		{"other format", free, other, exitFailed, []string{"format version 99"}},
+		{"damaged marker", free, damaged, exitFailed, []string{"damaged", "backup"}},
+		{"a file", free, file, exitFailed, []string{file}},
+		{"all interfaces", "0.0.0.0:0", foreign, exitUsage, []string{"loopback", "no authentication"}},
+		{"empty host", ":0", foreign, exitUsage, []string{"loopback"}},
+		{"outside address", "192.0.2.1:0", foreign, exitUsage, []string{"loopback"}},
+		{"no port", "127.0.0.1", foreign, exitUsage, []string{"--listen"}},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			t.Parallel()
+			r := seqledger(t, "serve", "--listen", test.listen, "--data", test.data).expect(t, test.code, test.says...)
+			if r.stdout != "" {
+				t.Errorf("want nothing on standard output, got %q", r.stdout)
+			}
+			if test.name == "port in use" {
+				if _, err := os.Stat(test.data); err == nil {
+					t.Error("a ledger was created although nothing can serve it")
+				}
+			}
+		})
+	}
+	seqledger(t, "serve", "--receipt-window", "5000").expect(t, exitUsage, "receipt_window")
+	if got, _ := os.ReadDir(foreign); len(got) > 2 {
+		t.Errorf("want a foreign directory left as it was but for a lock, got %v", got)
+	}
+}
+
+// ledgerWithMarker creates a ledger and then changes its marker file.
+func ledgerWithMarker(t *testing.T, change func(string) string) string {
+	t.Helper()
+	s := serve(t)
+	s.kill()
+	path := filepath.Join(s.data, "LEDGER")
+	marker, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	changed := change(string(marker))
+	if changed == string(marker) {
+		t.Fatalf("the marker %s is not what this test changes", marker)
+	}
+	if err := os.WriteFile(path, []byte(changed), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return s.data
+}
+
+// TestServeConfig creates a ledger with flags of its own and changes one later.
+func TestServeConfig(t *testing.T) {
+	t.Parallel()
+	s := serve(t, "--client-ttl", "2h", "--receipt-window", "8", "--max-streams", "1", "--eviction-interval", "7", "--eviction-limit", "9")
+	s.do(t, "status").expect(t, exitDone, "2h0m0s", "8 receipts", "1 per organization", "7 commands", "9 entries", s.ledgerID)
+	s.do(t, "write", "--scope", "acme", "--client-id", "a", "--append", "x").expect(t, exitDone)
+	s.do(t, "write", "--scope", "acme", "--client-id", "b", "--append", "x").expect(t, exitRefused, "TOO_MANY_STREAMS", "--max-streams")
+	s.do(t, "config", "--max-streams", "2").expect(t, exitDone, "2 per organization", "8 receipts")
+	s.do(t, "write", "--scope", "acme", "--client-id", "b", "--append", "x").expect(t, exitDone)
+	s.do(t, "config").expect(t, exitUsage, "nothing to change")
+	s.do(t, "config", "--receipt-window", "0").expect(t, exitRefused, "INVALID_ARGUMENT", "receipt_window")
+}
+
+func TestVerify(t *testing.T) {
+	t.Parallel()
+	s := serve(t)
+	s.do(t, "write", "--scope", "acme", "--client-id", "a", "--append", "a payload to be found").expect(t, exitDone)
+	seqledger(t, "verify", "--data", s.data).expect(t, exitFailed, "in use")
+	if err := s.cmd.Process.Signal(syscall.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+	s.wait(t)
+	r := seqledger(t, "verify", "--data", s.data, "--json").expect(t, exitDone)
+	if r.field(t, "problems") != "0" || r.field(t, "transactions") != "1" || r.field(t, "ledgerId") != s.ledgerID {
+		t.Errorf("want one transaction of ledger %s and no problem, got %v", s.ledgerID, r)
+	}
+	seqledger(t, "verify", "--data", filepath.Join(s.data, "absent")).expect(t, exitFailed, "no such file")
+
+	// One changed byte of a payload must be found.
+	path := filepath.Join(s.data, "state.db")
+	content, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	changed := strings.ReplaceAll(string(content), "a payload to be found", "a payload to be Found")
+	if changed == string(content) {
+		t.Fatal("the payload is not in the state file")
+	}
+	if err := os.WriteFile(path, []byte(changed), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	seqledger(t, "verify", "--data", s.data).expect(t, exitFailed, "block", "problems", "restore it from a backup")
+}

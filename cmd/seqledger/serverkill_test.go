@@ -1,0 +1,138 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"strconv"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/seqledger/seqledger/client"
+	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
+)
+
+// TestInvariant1_ServerSurvivesKills kills the server with SIGKILL at random
+// moments under the load of Writers that know nothing of it, then asks for
+// every acknowledged write: each is there once, under its own sequence, with
+// the receipt that was handed out (invariants 1, 2 and 3).
+func TestInvariant1_ServerSurvivesKills(t *testing.T) {
+	t.Parallel()
+	seed := rand.Uint64()
+	if text := os.Getenv("SERVER_KILL_SEED"); text != "" {
+		seed, _ = strconv.ParseUint(text, 10, 64)
+	}
+	t.Logf("repeat with: SERVER_KILL_SEED=%d go test ./cmd/seqledger -run ServerSurvivesKills", seed)
+	random := rand.New(rand.NewPCG(seed, 0))
+	const writers, kills = 6, 6
+
+	s := serve(t)
+	c := s.client(t)
+	load := killLoad{received: make([]map[uint64]*seqledgerv1.Receipt, writers), progress: make(chan struct{}, 1)}
+	stop := make(chan struct{})
+	var running sync.WaitGroup
+	for i := range writers {
+		load.received[i] = map[uint64]*seqledgerv1.Receipt{}
+		w, err := c.NewWriter(t.Context(), client.WriterOptions{Scope: killScope(), ClientID: fmt.Sprint("writer-", i)})
+		if err != nil {
+			t.Fatal(err)
+		}
+		running.Go(func() { load.write(t, w, i, stop) }) // ends with stop
+	}
+	for range kills {
+		// Some acknowledgements in between, so that each life of the server
+		// has something to lose.
+		for range 20 + random.IntN(200) {
+			<-load.progress
+		}
+		s.kill()
+		s = serveOn(t, s.data, s.address)
+	}
+	close(stop)
+	running.Wait()
+	load.audit(t, c)
+	s.kill()
+	seqledger(t, "verify", "--data", s.data).expect(t, exitDone, "problems")
+}
+
+func killScope() *seqledgerv1.Scope {
+	return &seqledgerv1.Scope{Organization: "acme", Vault: "kill"}
+}
+
+// killLoad is what the Writers were told.
+type killLoad struct {
+	mu       sync.Mutex
+	received []map[uint64]*seqledgerv1.Receipt // by writer and sequence
+	progress chan struct{}                     // has room for one: a write was acknowledged
+}
+
+func (l *killLoad) write(t *testing.T, w *client.Writer, writer int, stop chan struct{}) {
+	for n := 1; ; n++ {
+		select {
+		case <-stop:
+			if err := w.Close(context.Background()); err != nil {
+				t.Errorf("writer %d: close: %v", writer, err)
+			}
+			return
+		default:
+		}
+		receipt, err := w.Write(context.Background(), &seqledgerv1.Operation{Operation: &seqledgerv1.Operation_Append{
+			Append: &seqledgerv1.Append{Payload: fmt.Appendf(nil, "%d/%d", writer, n)},
+		}})
+		if err != nil {
+			t.Errorf("writer %d: write %d: %v", writer, n, err)
+			return
+		}
+		l.mu.Lock()
+		l.received[writer][uint64(n)] = receipt
+		l.mu.Unlock()
+		select {
+		case l.progress <- struct{}{}:
+		default:
+		}
+	}
+}
+
+// audit reads the whole scope and compares.
+func (l *killLoad) audit(t *testing.T, c *client.Client) {
+	t.Helper()
+	acknowledged, found := 0, map[string]*seqledgerv1.Transaction{}
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	want := 0
+	for _, m := range l.received {
+		want += len(m)
+	}
+	for block, err := range c.Watch(ctx, &seqledgerv1.WatchRequest{Scope: killScope()}) {
+		if err != nil {
+			t.Fatalf("after %d of %d transactions: %v", len(found), want, err)
+		}
+		for _, tx := range block.GetTransactions() {
+			key := fmt.Sprintf("%s %d", tx.GetClientId(), tx.GetSequence())
+			if found[key] != nil {
+				t.Errorf("%s was committed twice", key)
+			}
+			found[key] = tx
+		}
+		if len(found) >= want {
+			break
+		}
+	}
+	for writer, m := range l.received {
+		for n, receipt := range m {
+			acknowledged++
+			tx := found[fmt.Sprintf("writer-%d %d", writer, n)]
+			payload := fmt.Sprintf("%d/%d", writer, n)
+			if tx == nil || tx.GetTxId() != receipt.GetTxId() || tx.GetBlockHeight() != receipt.GetBlockHeight() ||
+				string(tx.GetOperations()[0].GetAppend().GetPayload()) != payload {
+				t.Errorf("writer %d sequence %d: acknowledged %v, found %v", writer, n, receipt, tx)
+			}
+		}
+	}
+	if acknowledged == 0 || acknowledged != len(found) {
+		t.Errorf("%d acknowledged, %d found: every write was answered in the end", acknowledged, len(found))
+	}
+	t.Logf("%d acknowledged", acknowledged)
+}

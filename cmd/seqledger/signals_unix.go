@@ -1,0 +1,14 @@
+//go:build unix
+
+package main
+
+import (
+	"os"
+	"syscall"
+)
+
+// notForServers are signals that would end a server without a drain, although
+// the system call that raised them returns an error that is handled: whoever
+// read the output may go away, and a limit of the file size must be a failure
+// of the storage like any other.
+var notForServers = []os.Signal{syscall.SIGPIPE, syscall.SIGXFSZ}

@@ -1,0 +1,147 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"runtime/debug"
+	"time"
+
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	"github.com/seqledger/seqledger/client"
+	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
+)
+
+// statusCommand describes a server.
+type statusCommand struct {
+	clientFlags `embed:""`
+}
+
+// Help is shown below the flags.
+func (*statusCommand) Help() string {
+	return `Examples:
+
+    seqledger status
+    seqledger status --server 127.0.0.1:7451 --json`
+}
+
+// Run is called by kong.
+func (c *statusCommand) Run(e *environment) error {
+	return c.call(e, func(ctx context.Context, conn *client.Client) error {
+		status, err := conn.Status(ctx)
+		if err != nil {
+			return err
+		}
+		return e.show(status, func(t *table) {
+			t.field("version", status.GetVersion())
+			t.field("ledger", status.GetLedgerId())
+			t.field("index", number(status.GetIndex()))
+			t.field("ledger time", timestamp(status.GetLedgerTime()))
+			t.field("digest", status.GetDigest())
+			t.field("streams", number(status.GetStreams()))
+			showConfig(t, status.GetConfig())
+		})
+	})
+}
+
+// updateCommand changes the replicated configuration. Its flags have the names
+// of serve's and, other than those, no environment: a variable that was set for
+// new ledgers must never change one that runs.
+type updateCommand struct {
+	clientFlags      `embed:""`
+	EvictionInterval *uint64        `help:"Look for expired streams and entities after so many commands." env:"-" placeholder:"N"`
+	ClientTTL        *time.Duration `name:"client-ttl" help:"Evict a stream that has been idle for longer." env:"-" placeholder:"DURATION"`
+	EvictionLimit    *uint64        `help:"Look at so many entries at a time." env:"-" placeholder:"N"`
+	ReceiptWindow    *uint64        `help:"Keep so many receipts of each stream." env:"-" placeholder:"N"`
+	MaxStreams       *uint64        `help:"Allow an organization so many streams." env:"-" placeholder:"N"`
+}
+
+// Help is shown below the flags.
+func (*updateCommand) Help() string {
+	return `Changes what is given, leaves the rest, and prints the whole configuration. A smaller receipt window holds at
+once: retries of older writes are then answered with ALREADY_COMMITTED.
+
+    seqledger config --client-ttl 48h
+    seqledger config --receipt-window 256 --max-streams 1000000`
+}
+
+// Run is called by kong.
+func (c *updateCommand) Run(e *environment) error {
+	request := &seqledgerv1.UpdateConfigRequest{
+		EvictionInterval: c.EvictionInterval, EvictionLimit: c.EvictionLimit,
+		ReceiptWindow: c.ReceiptWindow, MaxStreams: c.MaxStreams,
+	}
+	// Absent and zero differ: the ledger leaves what is absent, rather than
+	// setting it to nothing.
+	if c.ClientTTL != nil {
+		request.ClientTtl = durationpb.New(*c.ClientTTL)
+	}
+	if c.EvictionInterval == nil && c.ClientTTL == nil && c.EvictionLimit == nil && c.ReceiptWindow == nil && c.MaxStreams == nil {
+		return usage("nothing to change; seqledger status shows the configuration")
+	}
+	return c.call(e, func(ctx context.Context, conn *client.Client) error {
+		config, err := conn.UpdateConfig(ctx, request)
+		if err != nil {
+			return err
+		}
+		return e.show(config, func(t *table) { showConfig(t, config) })
+	})
+}
+
+// versionCommand prints the version.
+type versionCommand struct{}
+
+// Help is shown below the flags.
+func (*versionCommand) Help() string {
+	return `Examples:
+
+    seqledger version --json`
+}
+
+// Run is called by kong.
+func (*versionCommand) Run(e *environment) error {
+	v := buildVersion()
+	if e.json {
+		return e.showObject(v)
+	}
+	_, err := fmt.Fprintln(e.stdout, "seqledger", v)
+	return err
+}
+
+// versionInfo is what the build knows of itself.
+type versionInfo struct {
+	Version  string `json:"version"`
+	Revision string `json:"revision,omitempty"`
+	Modified bool   `json:"modified,omitempty"` // built from sources that are not the revision's
+	Go       string `json:"go"`
+}
+
+// String implements fmt.Stringer.
+func (v versionInfo) String() string {
+	s := v.Version
+	if v.Revision != "" {
+		s += " " + v.Revision
+	}
+	if v.Modified {
+		s += " (modified)"
+	}
+	return s + " " + v.Go
+}
+
+func buildVersion() versionInfo {
+	v := versionInfo{Version: "(unknown)"}
+	info, ok := debug.ReadBuildInfo()
+	if !ok {
+		return v
+	}
+	v.Version, v.Go = info.Main.Version, info.GoVersion
+	for _, setting := range info.Settings {
+		switch setting.Key {
+		case "vcs.revision":
+			v.Revision = setting.Value
+		case "vcs.modified":
+			v.Modified = setting.Value == "true"
+		}
+	}
+	return v
+}

@@ -1,0 +1,110 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/seqledger/seqledger/ledger"
+	"github.com/seqledger/seqledger/ledger/machine"
+)
+
+// verifyCommand checks a data directory.
+type verifyCommand struct {
+	Data string `help:"Data directory." default:"./seqledger-data" type:"path"`
+}
+
+// Help is shown below the flags.
+func (*verifyCommand) Help() string {
+	return `Reads everything, changes nothing, and needs a directory that no server has open. Problems are printed one a
+line: where, and what is wrong. Exit code 1 says that there are some, or that the check could not be done.
+
+    seqledger verify --data ./seqledger-data
+    seqledger verify --data ./seqledger-data --json`
+}
+
+// verifyResult is the last line with --json.
+type verifyResult struct {
+	LedgerID      string `json:"ledgerId"`
+	Index         uint64 `json:"index,string"`
+	Digest        string `json:"digest"`
+	LogEntries    uint64 `json:"logEntries,string"`
+	Blocks        uint64 `json:"blocks,string"`
+	Transactions  uint64 `json:"transactions,string"`
+	Entities      uint64 `json:"entities,string"`
+	Relationships uint64 `json:"relationships,string"`
+	Streams       uint64 `json:"streams,string"`
+	Receipts      uint64 `json:"receipts,string"`
+	Problems      uint64 `json:"problems,string"`
+}
+
+// verifyProblem is a line of a problem with --json.
+type verifyProblem struct {
+	Where string `json:"where"`
+	What  string `json:"what"`
+}
+
+// progressEvery is how often somebody who waits is told where it stands.
+const progressEvery = 5 * time.Second
+
+// Run is called by kong.
+func (c *verifyCommand) Run(e *environment) error {
+	told := time.Now()
+	options := ledger.VerifyOptions{Progress: func(s machine.AuditSummary) {
+		if now := time.Now(); !e.json && now.Sub(told) >= progressEvery {
+			told = now
+			e.notice("checked %d blocks, %d transactions", s.Blocks, s.Transactions)
+		}
+	}}
+	found, err := ledger.Verify(e.ctx, c.Data, options)
+	if err != nil {
+		if e.ctx.Err() != nil {
+			return context.Cause(e.ctx)
+		}
+		return fail(exitFailed, directoryHint(err, c.Data), "verify %s: %w", c.Data, err)
+	}
+	// Each on one line, so that grep and wc can work with them.
+	for _, problem := range found.Problems {
+		if e.json {
+			err = e.showObject(verifyProblem{problem.Where, problem.What})
+		} else {
+			_, err = fmt.Fprintf(e.stdout, "%s: %s\n", oneLine(problem.Where), oneLine(problem.What))
+		}
+		if err != nil {
+			return err
+		}
+	}
+	count := uint64(len(found.Problems)) + found.Omitted
+	if err := c.conclude(e, found, count); err != nil {
+		return err
+	}
+	if count > 0 {
+		return fail(exitFailed, "stop using this directory and restore it from a backup; keep the damaged one to find the cause",
+			"verify %s: %d problems", c.Data, count)
+	}
+	return nil
+}
+
+// conclude prints what was looked at.
+func (c *verifyCommand) conclude(e *environment, found *ledger.VerifyReport, count uint64) error {
+	if e.json {
+		return e.showObject(verifyResult{
+			LedgerID: found.LedgerID.String(), Index: found.Index, Digest: found.Digest.String(), LogEntries: found.LogEntries,
+			Blocks: found.Blocks, Transactions: found.Transactions, Entities: found.Entities,
+			Relationships: found.Relationships, Streams: found.Streams, Receipts: found.Receipts, Problems: count,
+		})
+	}
+	t := newTable(e.stdout)
+	t.field("ledger", found.LedgerID.String())
+	t.field("index", number(found.Index))
+	t.field("digest", found.Digest.String())
+	t.field("log entries", number(found.LogEntries)+" after the checkpoint")
+	t.field("blocks", number(found.Blocks))
+	t.field("transactions", number(found.Transactions))
+	t.field("entities", number(found.Entities))
+	t.field("relationships", number(found.Relationships))
+	t.field("streams", number(found.Streams))
+	t.field("receipts", number(found.Receipts))
+	t.field("problems", number(count))
+	return t.flush()
+}

@@ -1,0 +1,170 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+
+	"github.com/seqledger/seqledger/client"
+	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
+)
+
+// writeCommand commits one write.
+type writeCommand struct {
+	streamFlags `embed:""`
+	clientFlags `embed:""`
+
+	Set         []string `help:"Set the entity KEY to the text VALUE." type:"operation" env:"-" sep:"none" placeholder:"KEY=VALUE"`
+	SetFile     []string `help:"Set the entity KEY to the bytes of a file." type:"operation" env:"-" sep:"none" placeholder:"KEY=FILE"`
+	Delete      []string `help:"Delete the entity KEY." type:"operation" env:"-" sep:"none" placeholder:"KEY"`
+	Append      []string `help:"Append a text." type:"operation" env:"-" sep:"none" placeholder:"TEXT"`
+	AppendFile  []string `help:"Append the bytes of a file." type:"operation" env:"-" sep:"none" placeholder:"FILE"`
+	Relate      []string `help:"Create a relationship." type:"operation" env:"-" sep:"none" placeholder:"RESOURCE#RELATION@SUBJECT"`
+	Unrelate    []string `help:"Delete a relationship." type:"operation" env:"-" sep:"none" placeholder:"RESOURCE#RELATION@SUBJECT"`
+	IfNotExists []string `help:"Only if KEY is absent." type:"operation" env:"-" sep:"none" placeholder:"KEY"`
+	IfExists    []string `help:"Only if KEY is present." type:"operation" env:"-" sep:"none" placeholder:"KEY"`
+	IfVersion   []string `help:"Only if KEY has the version N." type:"operation" env:"-" sep:"none" placeholder:"KEY=N"`
+	IfValue     []string `help:"Only if KEY has the value VALUE." type:"operation" env:"-" sep:"none" placeholder:"KEY=VALUE"`
+	ExpiresAt   []string `help:"Let KEY, which is set, expire." type:"operation" env:"-" sep:"none" placeholder:"KEY=RFC3339"`
+	Operations  string   `help:"Read the operations from a JSON file, - for standard input, in place of the flags." env:"-" placeholder:"FILE"`
+
+	Sequence     uint64 `help:"Sequence of the write; 0 asks the ledger for the next one." env:"-" placeholder:"N"`
+	Key          string `help:"Idempotency key, a UUID. Default: a new one, or none with --sequence." env:"-" placeholder:"UUID"`
+	Session      uint64 `help:"Session that numbers the write; 0 for a stream without sessions." env:"-" placeholder:"N"`
+	IncludeProof bool   `help:"Add the block header and a Merkle proof to the receipt." env:"-"`
+}
+
+// Help is shown below the flags.
+func (*writeCommand) Help() string {
+	return `All operations commit together or not at all, in the order of their flags on the command line. A condition
+or an expiry belongs to the one --set, --set-file or --delete of its key, wherever it stands.
+
+Before it sends anything, write says on standard error which sequence and key it uses. If it is killed or
+ends with exit code 4, run it again with these: the ledger answers with the receipt if it had committed.
+With --sequence and no --key the write carries no key, and a repeat is known by its sequence and content.
+
+    seqledger write --scope acme/main --client-id till-7 --set balance/42=100
+    seqledger write --scope acme/main --client-id till-7 --set balance/42=90 --if-value balance/42=100 \
+        --append 'paid 10' --relate invoice:7#payer@user:ann
+    seqledger write --scope acme/main --client-id till-7 --sequence 8 --set balance/42=80
+    echo '[{"set": {"key": "a", "value": "1"}}, {"append": "x"}]' |
+        seqledger write --scope acme/main --client-id till-7 --operations -
+
+` + operationHelp
+}
+
+// Run is called by kong.
+func (c *writeCommand) Run(e *environment, flags *operationFlags) error {
+	scope, err := c.scope()
+	if err != nil {
+		return err
+	}
+	operations, err := c.operations(e, flags)
+	if err != nil {
+		return err
+	}
+	request := &seqledgerv1.WriteRequest{
+		Scope: scope, ClientId: c.ClientID, Session: c.Session, Sequence: c.Sequence,
+		IdempotencyKey: c.Key, Operations: operations, IncludeProof: c.IncludeProof,
+	}
+	return c.call(e, func(ctx context.Context, conn *client.Client) error {
+		if err := c.number(ctx, conn, request); err != nil {
+			return err
+		}
+		key := request.GetIdempotencyKey()
+		if key == "" {
+			key = "(none)"
+		}
+		// Said before sending, because after a kill nobody could say it.
+		e.notice("writing sequence %d, key %s, session %d", request.GetSequence(), key, request.GetSession())
+		receipt, err := conn.Write(ctx, request)
+		if err != nil {
+			return err
+		}
+		return e.show(receipt, func(t *table) { showReceipt(t, receipt) })
+	})
+}
+
+// operations reads them from the flags or from a file.
+func (c *writeCommand) operations(e *environment, flags *operationFlags) ([]*seqledgerv1.Operation, error) {
+	if c.Operations == "" {
+		operations, err := flags.build()
+		if err == nil && len(operations) == 0 {
+			err = usage("nothing to write: give --set, --delete, --append, … or --operations")
+		}
+		return operations, err
+	}
+	if len(flags.list) > 0 {
+		return nil, usage("--operations takes the place of --%s: give one of them", flags.list[0].name)
+	}
+	text, err := readOperations(e, c.Operations)
+	if err != nil {
+		return nil, usage("--operations %s: %w", c.Operations, err)
+	}
+	operations, err := parseOperations(bytes.TrimSpace(text))
+	if err != nil {
+		return nil, usage("--operations %s: %w", c.Operations, err)
+	}
+	return operations, nil
+}
+
+// readOperations reads a file or standard input, bounded by what one line of an
+// import may have.
+func readOperations(e *environment, path string) (_ []byte, err error) {
+	from := e.stdin
+	if path != "-" {
+		f, err := os.Open(path)
+		if err != nil {
+			return nil, err
+		}
+		defer func() { _ = f.Close() }() // read only
+		from = f
+	}
+	text, err := io.ReadAll(io.LimitReader(from, maxLineBytes+1))
+	if err == nil && len(text) > maxLineBytes {
+		err = fmt.Errorf("has more than %d bytes", maxLineBytes)
+	}
+	return text, err
+}
+
+// number gives a write without a sequence the next one of its stream and a new
+// key.
+func (c *writeCommand) number(ctx context.Context, conn *client.Client, request *seqledgerv1.WriteRequest) error {
+	if request.GetSequence() != 0 {
+		return nil
+	}
+	state, err := conn.GetClientState(ctx, &seqledgerv1.GetClientStateRequest{
+		Scope: request.GetScope(), ClientId: request.GetClientId(), Session: request.GetSession(),
+	})
+	if err != nil {
+		return err
+	}
+	// The ledger would refuse it too, but only after a key was announced that
+	// nobody needs.
+	if state.GetSession() != 0 && request.GetSession() == 0 {
+		return fail(exitRefused, sessionRequiredHint, "SESSION_REQUIRED: the stream of %s has the session %d",
+			c.ClientID, state.GetSession())
+	}
+	request.Sequence = state.GetLastCommittedSequence() + 1
+	// 2^64-1 is never given out, and this is the sum running over behind it.
+	if request.Sequence == 0 {
+		return errors.New("the stream has used its last sequence: go on under a new --client-id")
+	}
+	if request.GetIdempotencyKey() == "" {
+		request.IdempotencyKey = newKey()
+	}
+	return nil
+}
+
+// newKey returns a random UUID (version 4) as text.
+func newKey() string {
+	var id [16]byte
+	_, _ = rand.Read(id[:]) // never fails: it ends the program instead
+	id[6] = id[6]&0x0f | 0x40
+	id[8] = id[8]&0x3f | 0x80
+	return fmt.Sprintf("%x-%x-%x-%x-%x", id[0:4], id[4:6], id[6:8], id[8:10], id[10:16])
+}

@@ -1,0 +1,67 @@
+package ledger
+
+import (
+	"fmt"
+
+	"github.com/seqledger/seqledger/ledger/boltstore"
+	"github.com/seqledger/seqledger/ledger/machine"
+	"github.com/seqledger/seqledger/ledger/raftlog"
+)
+
+// applier is the ledger as the log sees it. It keeps the log's methods out of
+// the ledger's own.
+type applier Ledger
+
+// Apply decides the commands of a committed entry. It returns their outcomes,
+// or nil when the checkpoint has the entry already or the storage has failed.
+func (a *applier) Apply(at raftlog.Position, entry []byte) any {
+	l := (*Ledger)(a)
+	if at.Index <= l.store.Applied().Index || l.Err() != nil {
+		return nil
+	}
+	var outcomes []machine.Outcome
+	err := l.store.Update(boltstore.Position{Index: at.Index, Term: at.Term}, func(tx machine.Tx) (err error) {
+		outcomes, err = l.machine.Apply(tx, entry)
+		if err == nil {
+			// Under the lock, because the next entry reuses what it looks at.
+			l.watchers.wake(l.machine)
+			l.entryCommands.Store(entryCommands(l.machine.View(tx).Config()))
+		}
+		return err
+	})
+	if err != nil {
+		l.fail(fmt.Errorf("apply log entry at %s: %w", at, err))
+		return nil
+	}
+	l.count(outcomes, len(entry))
+	if l.checkpointIsDue() {
+		signal(l.checkpointDue)
+	}
+	return outcomes
+}
+
+func (l *Ledger) checkpointIsDue() bool {
+	if l.store.PendingBytes() >= l.options.CheckpointBytes {
+		return true
+	}
+	log := l.opened.Load()
+	return log != nil && log.BytesSinceTruncate() >= l.options.LogBytes
+}
+
+func (l *Ledger) count(outcomes []machine.Outcome, size int) {
+	l.counters.entries.Add(1)
+	l.counters.logBytes.Add(uint64(size))
+	l.counters.commands.Add(uint64(len(outcomes)))
+	for i := range outcomes {
+		l.counters.decisions[outcomes[i].Code].Add(1)
+	}
+}
+
+// Checkpoint returns once everything applied up to the position is in the
+// state file: the log forgets it right after.
+func (a *applier) Checkpoint(at raftlog.Position) error {
+	if a.store.Checkpoint().Index >= at.Index {
+		return nil
+	}
+	return (*Ledger)(a).flush()
+}

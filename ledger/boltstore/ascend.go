@@ -1,0 +1,132 @@
+package boltstore
+
+import (
+	"bytes"
+	"fmt"
+
+	"github.com/tidwall/btree"
+	"go.etcd.io/bbolt"
+
+	"github.com/seqledger/seqledger/ledger/machine"
+)
+
+// Ascend implements [machine.Reader]: a merge of the three layers, in which a
+// higher layer hides the same key of the lower ones.
+//
+// A tombstone costs a step. Who deletes from the front of a table again and
+// again should pass the last deleted key as from rather than start over.
+func (r *reader) Ascend(table machine.Table, from []byte, visit func(key, value []byte) bool) error {
+	if table >= machine.TableCount {
+		return r.fail(fmt.Errorf("no table %d", table))
+	}
+	layers, err := r.layers(table, from)
+	if err != nil {
+		return r.fail(err)
+	}
+	for {
+		// The first of equal keys wins, and layers are sorted from the newest.
+		var top *layer
+		for i := range layers {
+			l := &layers[i]
+			if l.ok && (top == nil || bytes.Compare(l.key, top.key) < 0) {
+				top = l
+			}
+		}
+		if top == nil {
+			return nil
+		}
+		key := top.key
+		value, err := top.read(table)
+		if err != nil {
+			return r.fail(err)
+		}
+		if value != nil && !visit(key, value) {
+			return nil
+		}
+		for i := range layers {
+			l := &layers[i]
+			if l.ok && bytes.Equal(l.key, key) {
+				if err := l.next(table); err != nil {
+					return r.fail(err)
+				}
+			}
+		}
+	}
+}
+
+// layer is a position in one of the layers: an overlay, or the file.
+type layer struct {
+	ok     bool
+	key    []byte
+	sealed []byte // as stored, when the layer is the file
+
+	overlay btree.MapIter[string, *entry]
+	stored  *bbolt.Cursor // nil for an overlay
+}
+
+// layers returns the layers of a table, newest first, each at its first key
+// that is not below from.
+func (r *reader) layers(table machine.Table, from []byte) ([]layer, error) {
+	layers := make([]layer, 0, 3)
+	for _, o := range []*overlay{r.active, r.frozen} {
+		if o == nil || len(o.tables[table].entries) == 0 {
+			continue
+		}
+		l := layer{overlay: o.tables[table].order()}
+		l.atEntry(l.overlay.Seek(string(from)))
+		layers = append(layers, l)
+	}
+	l, err := r.storedLayer(table, from)
+	if err != nil {
+		return nil, err
+	}
+	return append(layers, l), nil
+}
+
+// storedLayer is the file's part of layers.
+func (r *reader) storedLayer(table machine.Table, from []byte) (l layer, err error) {
+	defer recoverDamage(table, from, &err)
+	// Not the cursor of Get: visit may call Get, which would move it.
+	if l.stored, err = r.cursor(table); err != nil {
+		return layer{}, err
+	}
+	l.key, l.sealed = l.stored.Seek(from)
+	l.ok = l.key != nil
+	return l, nil
+}
+
+// atEntry takes over the entry that the overlay's iterator stands at. The key
+// is a copy, because visit may keep it until the end of the View.
+func (l *layer) atEntry(ok bool) {
+	l.ok = ok
+	if ok {
+		l.key = []byte(l.overlay.Key())
+	}
+}
+
+// read returns the value at the position, or nil for a tombstone.
+func (l *layer) read(table machine.Table) (value []byte, err error) {
+	if l.stored == nil {
+		return l.overlay.Value().value(), nil
+	}
+	defer recoverDamage(table, l.key, &err)
+	return unseal(table, l.key, l.sealed)
+}
+
+// next moves to the following key.
+func (l *layer) next(table machine.Table) (err error) {
+	if l.stored == nil {
+		l.atEntry(l.overlay.Next())
+		return nil
+	}
+	before := l.key
+	defer recoverDamage(table, before, &err)
+	l.key, l.sealed = l.stored.Next()
+	l.ok = l.key != nil
+	// Without this a damaged page could make an iteration go back, repeat
+	// records, or never end.
+	if l.ok && bytes.Compare(l.key, before) <= 0 {
+		return damaged(table, before, "followed by key %x, which is not greater", l.key)
+	}
+	return nil
+}

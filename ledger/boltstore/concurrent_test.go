@@ -1,0 +1,285 @@
+package boltstore
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"sync"
+	"sync/atomic"
+	"testing"
+
+	"github.com/seqledger/seqledger/ledger/machine"
+)
+
+var (
+	leftKey  = []byte("left")
+	rightKey = []byte("right")
+)
+
+// applyPair writes the entry's number to two keys of two tables, and churns a
+// third table: entry i puts key i%97 and deletes key (i+50)%97.
+func applyPair(s *Store, i uint64) error {
+	value := binary.BigEndian.AppendUint64(nil, i)
+	return s.Update(Position{Index: i, Term: 1}, func(tx machine.Tx) error {
+		return errors.Join(
+			tx.Put(machine.TableStreams, leftKey, value),
+			tx.Put(machine.TableMeta, rightKey, value),
+			tx.Put(machine.TableExpiry, fmt.Appendf(nil, "%02d", i%97), value),
+			tx.Delete(machine.TableExpiry, fmt.Appendf(nil, "%02d", (i+50)%97)),
+		)
+	})
+}
+
+// checkPair expects a state after exactly one entry, not before last, and
+// returns its number. Applied before the View is a lower bound of it.
+func checkPair(r machine.Reader, last uint64) (uint64, error) {
+	right, err := r.Get(machine.TableMeta, rightKey)
+	if err != nil || right == nil {
+		return 0, err
+	}
+	now := binary.BigEndian.Uint64(right)
+	var churned []uint64
+	err = r.Ascend(machine.TableExpiry, nil, func(_, value []byte) bool {
+		churned = append(churned, binary.BigEndian.Uint64(value))
+		return true
+	})
+	if err != nil {
+		return 0, err
+	}
+	// Read last, so that a change in the middle of the View would show.
+	left, err := r.Get(machine.TableStreams, leftKey)
+	if err != nil {
+		return 0, err
+	}
+	if got := binary.BigEndian.Uint64(left); got != now || now < last {
+		return 0, fmt.Errorf("left is %d, right %d, seen before %d", got, now, last)
+	}
+	// Key i%97 is put by entry i and deleted 47 entries later, so the table
+	// holds the last 47 entries.
+	if want := int(min(now, 47)); len(churned) != want {
+		return 0, fmt.Errorf("entry %d: %d records, want %d: %v", now, len(churned), want, churned)
+	}
+	for _, i := range churned {
+		if i > now || i+47 <= now {
+			return 0, fmt.Errorf("entry %d: record of entry %d", now, i)
+		}
+	}
+	return now, nil
+}
+
+// Views, flushes and updates at once: every View must see the state after one
+// whole entry, and each Flush must make durable what was applied before it.
+func TestViewsAreSnapshots(t *testing.T) {
+	t.Parallel()
+	const entries = 3000
+	s := fresh(t)
+	var stop atomic.Bool
+	var wg sync.WaitGroup
+	for range 3 {
+		wg.Go(func() {
+			for last := uint64(0); !stop.Load(); {
+				last = max(last, s.Applied().Index)
+				err := s.View(func(r machine.Reader) (err error) { last, err = checkPair(r, last); return err })
+				if err != nil {
+					t.Errorf("view: %v", err)
+					return
+				}
+			}
+		})
+	}
+	for range 2 {
+		wg.Go(func() {
+			for !stop.Load() {
+				before := s.Applied()
+				if err := s.Flush(); err != nil {
+					t.Errorf("flush: %v", err)
+					return
+				}
+				if after := s.Checkpoint(); after.Index < before.Index {
+					t.Errorf("checkpoint %v after a flush that began at %v", after, before)
+				}
+			}
+		})
+	}
+	for i := uint64(1); i <= entries; i++ {
+		if err := applyPair(s, i); err != nil {
+			t.Fatalf("update: %v", err)
+		}
+	}
+	stop.Store(true)
+	wg.Wait()
+	flush(t, s)
+	if s.Checkpoint().Index != entries || s.PendingBytes() != 0 {
+		t.Errorf("at the end checkpoint %v and %d bytes pending", s.Checkpoint(), s.PendingBytes())
+	}
+}
+
+// A store closed in the middle of everything must reopen at a whole entry, and
+// the calls it cuts off must say ErrClosed.
+func TestCloseDuringEverything(t *testing.T) {
+	t.Parallel()
+	s := fresh(t)
+	var durable atomic.Uint64
+	var wg sync.WaitGroup
+	started := make(chan struct{})
+	for name, call := range map[string]func(i uint64) error{
+		"update": func(i uint64) error {
+			if i == 200 {
+				close(started)
+			}
+			return applyPair(s, i)
+		},
+		"flush": func(uint64) error {
+			before := s.Applied().Index
+			err := s.Flush()
+			if err == nil {
+				durable.Store(before)
+			}
+			return err
+		},
+		"view": func(uint64) error {
+			return s.View(func(r machine.Reader) error { _, err := checkPair(r, 0); return err })
+		},
+	} {
+		wg.Go(func() {
+			for i := uint64(1); ; i++ {
+				if err := call(i); err != nil {
+					if !errors.Is(err, ErrClosed) {
+						t.Errorf("%s: %v", name, err)
+					}
+					return
+				}
+			}
+		})
+	}
+	<-started
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
+	wg.Wait()
+	s = reopen(t, s.path)
+	if s.Applied().Index < durable.Load() {
+		t.Errorf("reopened at %v, but %d was durable", s.Applied(), durable.Load())
+	}
+	err := s.View(func(r machine.Reader) error {
+		now, err := checkPair(r, 0)
+		if now != s.Applied().Index {
+			t.Errorf("reopened at %v with the data of entry %d", s.Applied(), now)
+		}
+		return err
+	})
+	if err != nil {
+		t.Error(err)
+	}
+}
+
+func benchStore(b *testing.B, records int) *Store {
+	b.Helper()
+	s, err := Open(filled(b, records), Options{Identity: testIdentity})
+	if err != nil {
+		b.Fatal(err)
+	}
+	b.Cleanup(func() { _ = s.Close() })
+	return s
+}
+
+const (
+	benchRecords = 100_000
+	benchBatch   = 256
+)
+
+// One Get and one Put of a 300-byte record among 100,000, in entries of 256:
+// what the state machine does for each write.
+func BenchmarkGetPut(b *testing.B) {
+	for _, warm := range []bool{true, false} {
+		b.Run(fmt.Sprintf("overlay=%v", warm), func(b *testing.B) {
+			s := benchStore(b, benchRecords)
+			random := rand.New(rand.NewPCG(1, 1))
+			value := make([]byte, 300)
+			keys := make([][]byte, benchRecords)
+			for i := range keys {
+				keys[i] = recordKey(i)
+			}
+			pair := func(tx machine.Tx, i int) error {
+				if _, err := tx.Get(streams, keys[i]); err != nil {
+					return err
+				}
+				return tx.Put(streams, keys[i], value)
+			}
+			if warm {
+				err := s.Update(next(s), func(tx machine.Tx) error {
+					for i := range benchRecords {
+						if err := pair(tx, i); err != nil {
+							return err
+						}
+					}
+					return nil
+				})
+				if err != nil {
+					b.Fatal(err)
+				}
+			}
+			b.ReportAllocs()
+			b.ResetTimer()
+			for done := 0; done < b.N; done += benchBatch {
+				err := s.Update(next(s), func(tx machine.Tx) error {
+					for range min(benchBatch, b.N-done) {
+						if err := pair(tx, random.IntN(benchRecords)); err != nil {
+							return err
+						}
+					}
+					return nil
+				})
+				if err != nil {
+					b.Fatal(err)
+				}
+			}
+		})
+	}
+}
+
+// A View with one Get, answered by the overlay or by the file.
+func BenchmarkViewGet(b *testing.B) {
+	for _, where := range []string{"overlay", "file"} {
+		b.Run(where, func(b *testing.B) {
+			s := benchStore(b, benchRecords)
+			key := recordKey(77)
+			if where == "overlay" {
+				put(b, s, streams, string(key), "value")
+			}
+			b.ReportAllocs()
+			for b.Loop() {
+				err := s.View(func(r machine.Reader) error { _, err := r.Get(streams, key); return err })
+				if err != nil {
+					b.Fatal(err)
+				}
+			}
+		})
+	}
+}
+
+// 50,000 random records of 300 bytes flushed, with fsync, onto 100,000.
+func BenchmarkFlush50k(b *testing.B) {
+	s := benchStore(b, benchRecords)
+	random := rand.New(rand.NewPCG(1, 1))
+	value := make([]byte, 300)
+	for b.Loop() {
+		b.StopTimer()
+		err := s.Update(next(s), func(tx machine.Tx) error {
+			for _, i := range random.Perm(benchRecords)[:50_000] {
+				if err := tx.Put(streams, recordKey(i), value); err != nil {
+					return err
+				}
+			}
+			return nil
+		})
+		if err != nil {
+			b.Fatal(err)
+		}
+		b.StartTimer()
+		if err := s.Flush(); err != nil {
+			b.Fatal(err)
+		}
+	}
+}

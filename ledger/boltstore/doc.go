@@ -1,0 +1,62 @@
+// Package boltstore keeps the state of the ledger in one bbolt file with an
+// in-memory write-back overlay in front of it. It implements [machine.Reader]
+// and [machine.Tx].
+//
+// # Where durability comes from
+//
+// The replicated log is the only durability point; the file is a checkpoint.
+// [Store.Update] applies one log entry to an overlay in memory and returns
+// without touching the disk, because the entry is already durable in the log.
+// [Store.Flush] writes what has gathered, sorted by key, in one fsynced bbolt
+// transaction together with the log position it stands for. After a crash the
+// file holds the state at [Store.Checkpoint] exactly, and the owner of the
+// store replays the log after that position.
+//
+// # Three layers, one view
+//
+//	active overlay   what Update writes
+//	frozen overlay   what a running Flush is writing (absent otherwise)
+//	bbolt file       the last checkpoint
+//
+// A read takes the first layer that knows the key; a deletion is known too (a
+// tombstone). A Flush moves active to frozen, commits frozen to bbolt, and only
+// then drops frozen. In between the same data is in two layers, which is
+// harmless because frozen hides bbolt key by key with equal values: a read is
+// the same whether its bbolt transaction began before or after the commit.
+// Frozen is dropped under the exclusive lock, so no View can have begun before
+// the drop and still need it.
+//
+// # Locks
+//
+// In this order, and never the other way round:
+//
+//	flushMu → mu → bbolt's own locks
+//
+// Flush commits while it holds flushMu but not mu, so Update and View run
+// beside it. bbolt waits for open read transactions when it must map a larger
+// file; a View or Update therefore opens at most one and never waits for a
+// Flush while it is open. View must not be called inside another View or
+// Update of the same store: a waiting Update between the two would lock both
+// up for ever.
+//
+// # Damage
+//
+// bbolt protects its two meta pages by a checksum and nothing else, so every
+// value carries a CRC-32C over its table, key and bytes, checked at each read;
+// a miss checks the two keys beside the gap, because a bit flipped in a key
+// would otherwise make a record vanish silently. Panics of bbolt and memory
+// faults of its map become errors that wrap [machine.ErrCorrupt]. What no
+// checksum of a record can see is damage to the header or the inner pages of
+// the tree that leads past whole records: a check of the state as a whole
+// (its chains of hashes) must find that.
+//
+// An error in Update, Flush or a read stops the store for good ([Store.Err]):
+// half an entry in the overlay must never reach the file.
+//
+// # Format
+//
+// One bucket per table, named by the table's number in one byte; keys as they
+// are; values followed by the checksum, four bytes, little endian. One bucket
+// "seqledger" with the records "format" (magic, version), "identity" and
+// "applied" (index, term), sealed in the same way under table number 255.
+package boltstore

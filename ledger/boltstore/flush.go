@@ -1,0 +1,160 @@
+package boltstore
+
+import (
+	"encoding/binary"
+	"fmt"
+	"runtime/debug"
+
+	"go.etcd.io/bbolt"
+
+	"github.com/seqledger/seqledger/ledger/machine"
+)
+
+// Flush makes everything durable that was applied before the call: the overlay
+// goes to the file in one transaction with its log position, and the file is
+// fsynced. Updates and Views run on meanwhile. Concurrent calls are served in
+// turn, and one whose changes a predecessor has already written returns without
+// writing. An error makes the store unusable: the pages of a failed fsync may
+// be lost, and only a replay from the log is sure to bring them back.
+func (s *Store) Flush() error {
+	target := s.updates.Load()
+	s.flushMu.Lock()
+	defer s.flushMu.Unlock()
+	if s.closed { // Close holds flushMu when it sets this
+		return ErrClosed
+	}
+	if s.flushed >= target && target > 0 {
+		return nil
+	}
+	frozen, err := s.freeze()
+	if frozen == nil || err != nil {
+		return err
+	}
+	if err := s.commit(frozen); err != nil {
+		return s.fail(fmt.Errorf("flush up to log entry %d: %w", frozen.at.Index, err))
+	}
+	s.thaw(frozen)
+	return nil
+}
+
+// frozenState is what one flush writes.
+type frozenState struct {
+	overlay *overlay
+	at      Position
+	updates uint64
+}
+
+// freeze sets the active overlay aside and starts an empty one. It returns nil
+// when there is nothing to write.
+func (s *Store) freeze() (*frozenState, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	// Under mu, because an Update that fails does so under mu: what is frozen
+	// here ends with a whole entry.
+	if err := s.usable(); err != nil {
+		return nil, err
+	}
+	if s.readOnly {
+		return nil, ErrReadOnly
+	}
+	updates := s.updates.Load()
+	if updates == s.flushed {
+		return nil, nil
+	}
+	s.frozen, s.active = s.active, new(overlay)
+	return &frozenState{overlay: s.frozen, at: s.Applied(), updates: updates}, nil
+}
+
+// thaw drops the frozen overlay, whose data the file now holds. No View is
+// running, so none can have begun its bbolt transaction before the commit and
+// look for the data afterwards.
+func (s *Store) thaw(f *frozenState) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.frozen = nil
+	s.flushed = f.updates
+	s.pending.Store(s.overlayBytes())
+	s.positions.Lock()
+	defer s.positions.Unlock()
+	s.positions.checkpoint = f.at
+}
+
+// commit writes the frozen overlay in one bbolt transaction.
+func (s *Store) commit(f *frozenState) (err error) {
+	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
+	tx, err := s.begin(true)
+	if err != nil {
+		return err
+	}
+	defer func() {
+		if p := recover(); p != nil {
+			// bbolt's writer lock may stay locked for ever.
+			s.poisoned.Store(true)
+			err = damaged(controlTable, nil, "bbolt: flush: %v", p)
+		}
+	}()
+	for table := range machine.Table(machine.TableCount) {
+		if err := writeTable(tx, table, f.overlay.tables[table].sorted()); err != nil {
+			_ = tx.Rollback() // the first error is the one that tells the cause
+			return err
+		}
+	}
+	if err := putApplied(tx, f.at); err != nil {
+		_ = tx.Rollback() // as above
+		return err
+	}
+	if err := tx.Commit(); err != nil {
+		return fmt.Errorf("commit: %w", err)
+	}
+	return nil
+}
+
+// writeTable applies the entries, sorted by key, to the table's bucket. Sorted,
+// because bbolt then walks its leaves once from left to right.
+func writeTable(tx *bbolt.Tx, table machine.Table, entries []*entry) error {
+	if len(entries) == 0 {
+		return nil
+	}
+	bucket := tx.Bucket(bucketName(table))
+	if bucket == nil {
+		return damaged(table, nil, "the table's bucket is missing")
+	}
+	bucket.FillPercent = fillPercent(table)
+	var key []byte // bbolt copies keys; it keeps values until the commit
+	for _, e := range entries {
+		key = append(key[:0], e.key...)
+		var err error
+		if e.deleted {
+			err = bucket.Delete(key)
+		} else {
+			seal(table, key, e.buf)
+			err = bucket.Put(key, e.buf)
+		}
+		if err != nil {
+			return fmt.Errorf("table %d key %x: %w", table, key, err)
+		}
+	}
+	return nil
+}
+
+// fillPercent is how full bbolt leaves a page that it splits. A page that only
+// ever gets keys behind its last one stays as full as the split left it, so
+// bbolt's default of a half would waste half the file; pages that get keys in
+// the middle need the room.
+func fillPercent(table machine.Table) float64 {
+	switch table {
+	case machine.TableBlocks:
+		return 1.0
+	case machine.TableHeights, machine.TableExpiry:
+		return 0.9 // append within a scope, or a kind: a split is near a run's end
+	default:
+		return bbolt.DefaultFillPercent
+	}
+}
+
+// putApplied records the log position that the transaction stands for.
+func putApplied(tx *bbolt.Tx, at Position) error {
+	value := binary.LittleEndian.AppendUint64(nil, at.Index)
+	value = binary.LittleEndian.AppendUint64(value, at.Term)
+	return putControl(tx, keyApplied, value)
+}

@@ -1,0 +1,140 @@
+package boltstore
+
+import (
+	"bytes"
+	"fmt"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/seqledger/seqledger/ledger/machine"
+)
+
+var testIdentity = []byte("0123456789abcdef")
+
+// fresh creates a store in a directory of its own and closes it with the test.
+func fresh(t testing.TB) *Store {
+	t.Helper()
+	return reopen(t, filepath.Join(t.TempDir(), "state.db"))
+}
+
+// reopen opens the store at path, creating it if need be.
+func reopen(t testing.TB, path string) *Store {
+	t.Helper()
+	s, err := Open(path, Options{Create: true, Identity: testIdentity, NoSync: true})
+	if err != nil {
+		t.Fatalf("open: %v", err)
+	}
+	t.Cleanup(func() {
+		if err := s.Close(); err != nil {
+			t.Errorf("close: %v", err)
+		}
+	})
+	return s
+}
+
+// next is the position after the store's applied one.
+func next(s *Store) Position {
+	at := s.Applied()
+	return Position{Index: at.Index + 1, Term: at.Term}
+}
+
+// put applies one entry that stores key → value.
+func put(t testing.TB, s *Store, table machine.Table, key, value string) {
+	t.Helper()
+	err := s.Update(next(s), func(tx machine.Tx) error {
+		return tx.Put(table, []byte(key), []byte(value))
+	})
+	if err != nil {
+		t.Fatalf("put %q: %v", key, err)
+	}
+}
+
+// remove applies one entry that deletes key.
+func remove(t testing.TB, s *Store, table machine.Table, key string) {
+	t.Helper()
+	err := s.Update(next(s), func(tx machine.Tx) error { return tx.Delete(table, []byte(key)) })
+	if err != nil {
+		t.Fatalf("delete %q: %v", key, err)
+	}
+}
+
+func flush(t testing.TB, s *Store) {
+	t.Helper()
+	if err := s.Flush(); err != nil {
+		t.Fatalf("flush: %v", err)
+	}
+}
+
+// get reads one key in a View of its own; absent is "<absent>".
+func get(t testing.TB, s *Store, table machine.Table, key string) string {
+	t.Helper()
+	var got string
+	err := s.View(func(r machine.Reader) error {
+		value, err := r.Get(table, []byte(key))
+		got = show(value)
+		return err
+	})
+	if err != nil {
+		t.Fatalf("get %q: %v", key, err)
+	}
+	return got
+}
+
+func show(value []byte) string {
+	if value == nil {
+		return "<absent>"
+	}
+	return string(value)
+}
+
+// list reads a whole table through r as "key=value " in order.
+func list(r machine.Reader, table machine.Table, from string) (string, error) {
+	var out bytes.Buffer
+	err := r.Ascend(table, []byte(from), func(key, value []byte) bool {
+		fmt.Fprintf(&out, "%s=%s ", key, value)
+		return true
+	})
+	return out.String(), err
+}
+
+// filled writes n records of about 100 bytes to the streams table of a new
+// store, flushes and closes it, and returns the path.
+func filled(t testing.TB, n int) string {
+	t.Helper()
+	s := fresh(t)
+	err := s.Update(Position{Index: 7, Term: 2}, func(tx machine.Tx) error {
+		for i := range n {
+			if err := tx.Put(machine.TableStreams, recordKey(i), recordValue(i)); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatalf("fill: %v", err)
+	}
+	flush(t, s)
+	if err := s.Close(); err != nil {
+		t.Fatalf("close: %v", err)
+	}
+	return s.path
+}
+
+func recordKey(i int) []byte { return fmt.Appendf(nil, "stream-%06d", i) }
+
+func recordValue(i int) []byte {
+	return append(fmt.Appendf(nil, "value-%06d-", i), bytes.Repeat([]byte{byte('a' + i%26)}, 88)...)
+}
+
+// edit changes the bytes of a file.
+func edit(t testing.TB, path string, change func(b []byte) []byte) {
+	t.Helper()
+	b, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(path, change(b), 0o600); err != nil {
+		t.Fatal(err)
+	}
+}

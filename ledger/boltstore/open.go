@@ -1,0 +1,309 @@
+package boltstore
+
+import (
+	"bytes"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"runtime"
+	"runtime/debug"
+	"strconv"
+	"time"
+
+	"go.etcd.io/bbolt"
+	bolterrors "go.etcd.io/bbolt/errors"
+
+	"github.com/seqledger/seqledger/ledger/machine"
+)
+
+const (
+	formatMagic   = "seqledger state\n"
+	formatVersion = 1
+
+	// lockTimeout is long enough for a process that is just exiting and short
+	// enough that an operator sees the answer at once.
+	lockTimeout = 250 * time.Millisecond
+
+	adviceRestore = "restore the data directory from a backup"
+)
+
+// The store's own bucket and its records.
+var (
+	controlBucket = []byte("seqledger")
+	keyFormat     = []byte("format")
+	keyIdentity   = []byte("identity")
+	keyApplied    = []byte("applied")
+)
+
+// Options says how to open a store.
+type Options struct {
+	// Create makes the file if there is none. Otherwise a missing file is
+	// refused, because an empty state with a truncated log would be taken for
+	// the real one.
+	Create bool
+	// Identity of the data directory, not empty. It is stored at creation and
+	// must be the same at every later opening, so that files of two
+	// directories cannot be mixed up.
+	Identity []byte
+	// NoSync leaves out every fsync. For tests only: a crash of the machine
+	// destroys the file.
+	NoSync bool
+}
+
+// Open opens the state for reading and writing and keeps it locked until
+// Close. Errors name the path, what is wrong and what to do: [ErrLocked],
+// [ErrForeign], [ErrVersion], [machine.ErrCorrupt], or [io/fs.ErrNotExist]. It
+// reads a few pages and the list of free ones, not the data.
+func Open(path string, o Options) (*Store, error) {
+	if len(o.Identity) == 0 {
+		return nil, fmt.Errorf("open %s: no identity given", path)
+	}
+	if o.Create {
+		if _, err := os.Stat(path); errors.Is(err, fs.ErrNotExist) {
+			if err := create(path, o); err != nil {
+				return nil, err
+			}
+		}
+	}
+	return open(path, o, false)
+}
+
+// OpenReadOnly opens the state for an offline check: View works, and so does
+// Update, so that a log can be replayed on it, but what it changes stays in
+// memory and Flush is refused. Several processes may do so at once, but none
+// while another one has it open for writing. Damage that a View meets does not
+// stop a read-only store.
+func OpenReadOnly(path string, identity []byte) (*Store, error) {
+	return open(path, Options{Identity: identity}, true)
+}
+
+func open(path string, o Options, readOnly bool) (*Store, error) {
+	if _, err := checkFile(path); err != nil {
+		return nil, err
+	}
+	s := &Store{path: path, readOnly: readOnly, active: new(overlay)}
+	if err := s.openBolt(o); err != nil {
+		return nil, err
+	}
+	err := s.load(o.Identity)
+	if err == nil && !readOnly && !o.NoSync {
+		err = s.settle()
+	}
+	if err != nil {
+		return nil, errors.Join(err, s.Close())
+	}
+	return s, nil
+}
+
+// openBolt opens and locks the file. bbolt panics on a list of free pages that
+// makes no sense.
+func (s *Store) openBolt(o Options) (err error) {
+	options := boltOptions(o, s.readOnly)
+	options.OpenFile = func(name string, flag int, mode os.FileMode) (*os.File, error) {
+		// Without O_CREATE: a file that has just vanished must not come back
+		// empty.
+		file, err := os.OpenFile(name, flag&^os.O_CREATE, mode)
+		s.file = file
+		return file, err
+	}
+	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
+	defer func() {
+		if p := recover(); p != nil {
+			// bbolt is gone with its lock on the file; only our handle is left
+			// to release it. An error of that would hide the damage.
+			_ = abandon(s.file)
+			err = fmt.Errorf("%s: %w: bbolt: %v; "+adviceRestore, s.path, machine.ErrCorrupt, p)
+		}
+	}()
+	s.bolt, err = bbolt.Open(s.path, 0o600, options)
+	switch {
+	case errors.Is(err, bolterrors.ErrTimeout):
+		return fmt.Errorf("%s: %w; stop it first", s.path, ErrLocked)
+	case errors.Is(err, bolterrors.ErrInvalid), errors.Is(err, bolterrors.ErrChecksum), errors.Is(err, bolterrors.ErrVersionMismatch):
+		return fmt.Errorf("%s: %w: bbolt: %w; "+adviceRestore, s.path, machine.ErrCorrupt, err)
+	case err != nil:
+		return fmt.Errorf("open %s: %w", s.path, err)
+	}
+	return nil
+}
+
+func boltOptions(o Options, readOnly bool) *bbolt.Options {
+	return &bbolt.Options{
+		Timeout:  lockTimeout,
+		ReadOnly: readOnly,
+		NoSync:   o.NoSync,
+		// The list of free pages is kept in the file: rebuilding it would read
+		// the whole file at every start.
+		NoFreelistSync:  false,
+		FreelistType:    bbolt.FreelistMapType,
+		InitialMmapSize: mapSize(),
+		NoStatistics:    true, // a lock on every read transaction, for nothing
+	}
+}
+
+// mapSize is how much address space to reserve for the file, in bytes. Mapping
+// a grown file anew waits for all reads to end, and holds up new ones, so the
+// map is made large at once: it costs nothing where it is not used.
+func mapSize() int {
+	if strconv.IntSize < 64 || runtime.GOOS == "windows" {
+		return 0 // too little address space; Windows extends the file to the map
+	}
+	gib := 1 << 30
+	return 16 * gib
+}
+
+// create makes an empty state under a name of its own and links it to path when
+// it is complete and synced, so that a crash never leaves half a file there and
+// two processes cannot both create it.
+func create(path string, o Options) error {
+	dir := filepath.Dir(path)
+	temp, err := os.CreateTemp(dir, filepath.Base(path)+".new-*")
+	if err != nil {
+		return fmt.Errorf("create the state: %w", err)
+	}
+	// Whatever happens the temporary name goes; a leftover is only clutter.
+	defer func() { _ = os.Remove(temp.Name()) }()
+	if err := temp.Close(); err != nil {
+		return fmt.Errorf("create the state: %w", err)
+	}
+	if err := initialize(temp.Name(), o); err != nil {
+		return fmt.Errorf("create %s: %w", path, err)
+	}
+	if err := os.Link(temp.Name(), path); err != nil && !errors.Is(err, fs.ErrExist) {
+		return fmt.Errorf("create the state: %w", err)
+	}
+	if o.NoSync {
+		return nil
+	}
+	return syncDir(dir)
+}
+
+// initialize fills an empty file with the buckets and the control records.
+func initialize(path string, o Options) error {
+	db, err := bbolt.Open(path, 0o600, &bbolt.Options{
+		Timeout: lockTimeout, NoSync: o.NoSync, FreelistType: bbolt.FreelistMapType,
+	})
+	if err != nil {
+		return err
+	}
+	err = db.Update(func(tx *bbolt.Tx) error {
+		if _, err := tx.CreateBucket(controlBucket); err != nil {
+			return err
+		}
+		for table := range machine.Table(machine.TableCount) {
+			if _, err := tx.CreateBucket(bucketName(table)); err != nil {
+				return err
+			}
+		}
+		format := binary.LittleEndian.AppendUint32([]byte(formatMagic), formatVersion)
+		return errors.Join(
+			putControl(tx, keyFormat, format),
+			putControl(tx, keyIdentity, o.Identity),
+			putApplied(tx, Position{}),
+		)
+	})
+	return errors.Join(err, db.Close())
+}
+
+// syncDir makes a new name in dir durable.
+func syncDir(dir string) error {
+	d, err := os.Open(dir)
+	if err != nil {
+		return fmt.Errorf("sync the data directory: %w", err)
+	}
+	if err := errors.Join(d.Sync(), d.Close()); err != nil {
+		return fmt.Errorf("sync the data directory: %w", err)
+	}
+	return nil
+}
+
+// settle makes sure that the checkpoint just read is on disk; see rewriteMeta.
+// The meta page is looked up again, because only now is the file locked.
+func (s *Store) settle() error {
+	meta, err := checkFile(s.path)
+	if err != nil {
+		return err
+	}
+	if err := rewriteMeta(s.file, meta); err != nil {
+		return fmt.Errorf("%s: %w", s.path, err)
+	}
+	return nil
+}
+
+// load checks the control records and takes over the applied position.
+func (s *Store) load(identity []byte) (err error) {
+	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
+	tx, err := s.begin(false)
+	if err != nil {
+		return fmt.Errorf("%s: %w; "+adviceRestore, s.path, err)
+	}
+	defer func() { err = errors.Join(err, tx.Rollback()) }()
+	applied, err := readControl(tx, identity)
+	if err != nil {
+		return fmt.Errorf("%s: %w", s.path, err)
+	}
+	s.positions.applied, s.positions.checkpoint = applied, applied
+	return nil
+}
+
+// readControl returns the applied position once format and identity are right.
+func readControl(tx *bbolt.Tx, identity []byte) (at Position, err error) {
+	defer recoverDamage(controlTable, nil, &err)
+	bucket := tx.Bucket(controlBucket)
+	if bucket == nil || bucket.Get(keyFormat) == nil {
+		return Position{}, fmt.Errorf("%w: a bbolt file of some other program; correct the path", ErrForeign)
+	}
+	format, err := getControl(bucket, keyFormat, len(formatMagic)+4)
+	if err != nil {
+		return Position{}, err
+	}
+	if string(format[:len(formatMagic)]) != formatMagic {
+		return Position{}, fmt.Errorf("%w: a bbolt file of some other program; correct the path", ErrForeign)
+	}
+	if v := binary.LittleEndian.Uint32(format[len(formatMagic):]); v != formatVersion {
+		return Position{}, fmt.Errorf("%w %d, this binary knows %d; use the binary that wrote it, or upgrade", ErrVersion, v, formatVersion)
+	}
+	stored, err := getControl(bucket, keyIdentity, -1)
+	if err != nil {
+		return Position{}, err
+	}
+	if !bytes.Equal(stored, identity) {
+		return Position{}, fmt.Errorf("%w: it has identity %x, this directory %x; put the right file back or restore from a backup",
+			ErrForeign, stored, identity)
+	}
+	applied, err := getControl(bucket, keyApplied, 16)
+	if err != nil {
+		return Position{}, err
+	}
+	return Position{
+		Index: binary.LittleEndian.Uint64(applied),
+		Term:  binary.LittleEndian.Uint64(applied[8:]),
+	}, nil
+}
+
+// getControl returns a control record of the given size, or any for -1.
+func getControl(bucket *bbolt.Bucket, key []byte, size int) ([]byte, error) {
+	value, err := unseal(controlTable, key, bucket.Get(key))
+	if err == nil && size >= 0 && len(value) != size {
+		err = damaged(controlTable, key, "%d bytes, expected %d", len(value), size)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("control record %q: %w; "+adviceRestore, key, err)
+	}
+	return value, nil
+}
+
+// putControl stores a control record.
+func putControl(tx *bbolt.Tx, key, value []byte) error {
+	bucket := tx.Bucket(controlBucket)
+	if bucket == nil {
+		return damaged(controlTable, key, "the store's own bucket is missing")
+	}
+	if err := bucket.Put(key, sealed(controlTable, key, value)); err != nil {
+		return fmt.Errorf("control record %q: %w", key, err)
+	}
+	return nil
+}

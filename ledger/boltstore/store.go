@@ -1,0 +1,265 @@
+package boltstore
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"sync"
+	"sync/atomic"
+
+	"go.etcd.io/bbolt"
+
+	"github.com/seqledger/seqledger/ledger/machine"
+)
+
+// Errors that a caller tells apart with errors.Is. Damage is
+// [machine.ErrCorrupt]; a missing file is [io/fs.ErrNotExist].
+var (
+	// ErrLocked means that the file is in use; stop the other process.
+	ErrLocked = errors.New("another process has the data directory open")
+	// ErrForeign means a file that is not this ledger's state.
+	ErrForeign = errors.New("not the state of this data directory")
+	// ErrVersion means a file of another format version.
+	ErrVersion = errors.New("unknown format version")
+	// ErrReadOnly is the answer of a read-only store to Flush.
+	ErrReadOnly = errors.New("state store is read-only")
+	// ErrClosed is the answer of a closed store.
+	ErrClosed = errors.New("state store is closed")
+)
+
+// Position is a place in the replicated log: an entry's index and term. The
+// zero Position is before the first entry.
+type Position struct{ Index, Term uint64 }
+
+// Store is the state of the ledger: a bbolt file under an overlay in memory.
+// All methods are safe for concurrent use. It starts no goroutine; the owner
+// decides when to Flush and must slow down by PendingBytes, which is the only
+// bound of the overlay's memory.
+type Store struct {
+	path     string
+	readOnly bool
+	bolt     *bbolt.DB
+	file     *os.File // bolt's own handle
+
+	// flushMu lets one Flush run at a time; it is taken before mu.
+	flushMu sync.Mutex
+	flushed uint64 // the updates that are durable; under flushMu
+
+	// mu is held shared by a View and exclusively by an Update and by the two
+	// brief swaps of a Flush.
+	mu     sync.RWMutex
+	active *overlay
+	frozen *overlay
+	closed bool
+
+	updates atomic.Uint64 // the updates applied since Open
+	pending atomic.Int64
+	failed  atomic.Pointer[error]
+	// poisoned is set when bbolt panicked with locks of its own held, so that
+	// Close must not wait for them.
+	poisoned atomic.Bool
+
+	positions struct {
+		// A lock of its own, so that asking for a position never waits for a
+		// long View or Update.
+		sync.Mutex
+		applied, checkpoint Position
+	}
+}
+
+// Update applies one log entry: fn changes the state, and at becomes the
+// applied position together with the changes. It excludes Views and other
+// Updates. Nothing is written to disk; see Flush.
+//
+// Any error of fn or the storage, a panic of fn, and an at that does not lie
+// after Applied make the store unusable, because the overlay may hold half an
+// entry: all later calls but Close return the error, and nothing of the overlay
+// is ever flushed.
+func (s *Store) Update(at Position, fn func(tx machine.Tx) error) (err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if err := s.usable(); err != nil {
+		return err
+	}
+	if applied := s.Applied(); at.Index <= applied.Index || at.Term < applied.Term {
+		// An entry applied twice would change balances twice.
+		return s.fail(fmt.Errorf("apply log entry %d (term %d): already at %d (term %d)",
+			at.Index, at.Term, applied.Index, applied.Term))
+	}
+	w := &writer{reader{store: s, active: s.active, frozen: s.frozen}}
+	returned := false
+	// Deferred, because fn may leave by a panic or by runtime.Goexit.
+	defer func() {
+		s.pending.Store(s.overlayBytes())
+		if p := w.end(recover(), &err); p != nil {
+			_ = s.fail(fmt.Errorf("apply log entry %d: panic: %v", at.Index, p))
+			panic(p)
+		}
+		switch {
+		case err != nil:
+			err = s.fail(fmt.Errorf("apply log entry %d: %w", at.Index, err))
+		case !returned:
+			_ = s.fail(fmt.Errorf("apply log entry %d: abandoned", at.Index))
+		default:
+			s.updates.Add(1)
+			s.setApplied(at)
+		}
+	}()
+	err = fn(w)
+	returned = true
+	return err
+}
+
+// View lets fn read one consistent state: that after some whole number of
+// Updates. Views run beside each other and beside a Flush. A View blocks
+// Updates for as long as it lasts, so whoever iterates reads a bounded page per
+// View. Slices that fn was given must not be used after it returns. The error
+// is fn's own or the storage's; the latter makes the store unusable, unless it
+// was opened read-only.
+func (s *Store) View(fn func(r machine.Reader) error) (err error) {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	return s.view(fn)
+}
+
+// TryView is View unless an Update is running or about to: then it returns
+// false at once, so that whoever can do without does not wait.
+func (s *Store) TryView(fn func(r machine.Reader) error) (ran bool, err error) {
+	if !s.mu.TryRLock() {
+		return false, nil
+	}
+	defer s.mu.RUnlock()
+	return true, s.view(fn)
+}
+
+func (s *Store) view(fn func(r machine.Reader) error) (err error) {
+	if err := s.usable(); err != nil {
+		return err
+	}
+	r := &reader{store: s, active: s.active, frozen: s.frozen}
+	defer func() {
+		if p := r.end(recover(), &err); p != nil {
+			panic(p)
+		}
+		// A verifier goes on after damage, to tell how much there is of it.
+		if r.failure != nil && !s.readOnly {
+			_ = s.fail(r.failure)
+		}
+	}()
+	return fn(r)
+}
+
+// end finishes the reader after its fn. The storage's error goes before fn's,
+// which may have dropped it. p is what fn panicked with: a memory fault means
+// that the file was cut under a value fn was reading and becomes an error; any
+// other panic is returned, for the caller to pass on.
+func (r *reader) end(p any, err *error) any {
+	if fault, ok := p.(interface{ Addr() uintptr }); ok && r.tx != nil {
+		_ = r.fail(damaged(controlTable, nil, "memory fault at %#x", fault.Addr()))
+		p = nil
+	}
+	if failure := r.finish(); failure != nil {
+		*err = failure
+	}
+	return p
+}
+
+// Applied returns the position of the last Update, durable or not.
+func (s *Store) Applied() Position {
+	s.positions.Lock()
+	defer s.positions.Unlock()
+	return s.positions.applied
+}
+
+// Checkpoint returns the position that the file is known to hold. The log must
+// be kept after it.
+func (s *Store) Checkpoint() Position {
+	s.positions.Lock()
+	defer s.positions.Unlock()
+	return s.positions.checkpoint
+}
+
+// PendingBytes returns about how much memory the changes take that are not yet
+// in the file, in bytes. It never waits.
+func (s *Store) PendingBytes() int64 { return s.pending.Load() }
+
+// Err returns why the store is unusable, or nil. Closing is not an error.
+func (s *Store) Err() error {
+	if err := s.failed.Load(); err != nil {
+		return *err
+	}
+	return nil
+}
+
+// Close waits for running calls and releases the file. It does not flush: what
+// was applied since the last Flush is dropped and comes back from the log. An
+// owner that stops cleanly calls Flush first, so that the next start is fast.
+// Closing twice is fine.
+func (s *Store) Close() error {
+	s.flushMu.Lock()
+	defer s.flushMu.Unlock()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed {
+		return nil
+	}
+	s.closed = true
+	s.active, s.frozen = nil, nil
+	s.pending.Store(0)
+	if s.poisoned.Load() {
+		// bbolt's Close would wait for ever for the lock that its panic left
+		// behind, so its memory map stays until the process ends.
+		return abandon(s.file)
+	}
+	if err := s.bolt.Close(); err != nil {
+		return fmt.Errorf("close %s: %w", s.path, err)
+	}
+	return nil
+}
+
+// usable says why the store cannot be used, or nil. Called under mu, so that
+// no caller can pass between an Update's failure and its being recorded.
+func (s *Store) usable() error {
+	if s.closed {
+		return ErrClosed
+	}
+	return s.Err()
+}
+
+// fail makes the store unusable. The first error stays; it is the cause.
+func (s *Store) fail(err error) error {
+	err = fmt.Errorf("state store %s stopped: %w", s.path, err)
+	s.failed.CompareAndSwap(nil, &err)
+	return err
+}
+
+func (s *Store) setApplied(at Position) {
+	s.positions.Lock()
+	defer s.positions.Unlock()
+	s.positions.applied = at
+}
+
+// overlayBytes adds up both overlays; under mu.
+func (s *Store) overlayBytes() int64 {
+	n := s.active.bytes
+	if s.frozen != nil {
+		n += s.frozen.bytes
+	}
+	return n
+}
+
+// begin opens a bbolt transaction. Reading the meta pages of a file that was
+// cut off panics with bbolt's locks held.
+func (s *Store) begin(writable bool) (tx *bbolt.Tx, err error) {
+	defer func() {
+		if p := recover(); p != nil {
+			s.poisoned.Store(true)
+			err = damaged(controlTable, nil, "bbolt: begin: %v", p)
+		}
+	}()
+	tx, err = s.bolt.Begin(writable)
+	if err != nil {
+		return nil, fmt.Errorf("begin: %w", err)
+	}
+	return tx, nil
+}

@@ -1,0 +1,439 @@
+package boltstore
+
+import (
+	"errors"
+	"runtime"
+	"strings"
+	"testing"
+
+	"go.etcd.io/bbolt"
+
+	"github.com/seqledger/seqledger/ledger/machine"
+)
+
+const streams = machine.TableStreams
+
+// Keys in every combination of layers: the newest layer must win, in Get as in
+// Ascend, and a tombstone must hide what lies below it.
+func TestNewestLayerWins(t *testing.T) {
+	t.Parallel()
+	s := fresh(t)
+	for _, key := range []string{"a", "b", "c", "d", "e"} {
+		put(t, s, streams, key, "stored")
+	}
+	flush(t, s)
+	put(t, s, streams, "b", "frozen")
+	remove(t, s, streams, "c")
+	remove(t, s, streams, "d")
+	put(t, s, streams, "f", "frozen")
+	put(t, s, streams, "g", "frozen")
+	frozen, err := s.freeze()
+	if err != nil {
+		t.Fatal(err)
+	}
+	put(t, s, streams, "d", "active")
+	remove(t, s, streams, "e")
+	remove(t, s, streams, "g")
+	put(t, s, streams, "h", "")
+
+	const want = "a=stored b=frozen d=active f=frozen h= "
+	check := func(when string) {
+		t.Helper()
+		err := s.View(func(r machine.Reader) error {
+			got, err := list(r, streams, "")
+			if got != want {
+				t.Errorf("%s: table is %q, want %q", when, got, want)
+			}
+			if tail, _ := list(r, streams, "c"); tail != want[len("a=stored b=frozen "):] {
+				t.Errorf("%s: from c the table is %q", when, tail)
+			}
+			for key, want := range map[string]string{
+				"a": "stored", "b": "frozen", "c": "<absent>", "d": "active",
+				"e": "<absent>", "f": "frozen", "g": "<absent>", "h": "", "i": "<absent>",
+			} {
+				value, err := r.Get(streams, []byte(key))
+				if err != nil || show(value) != want {
+					t.Errorf("%s: Get(%q) = %q, %v; want %q", when, key, show(value), err, want)
+				}
+			}
+			return err
+		})
+		if err != nil {
+			t.Fatalf("%s: %v", when, err)
+		}
+	}
+	check("frozen")
+	if err := s.commit(frozen); err != nil {
+		t.Fatal(err)
+	}
+	check("committed, frozen not yet dropped")
+	s.thaw(frozen)
+	check("dropped")
+	flush(t, s)
+	check("flushed")
+	if s.PendingBytes() != 0 {
+		t.Errorf("%d bytes pending after everything was flushed", s.PendingBytes())
+	}
+}
+
+// A View that is open while a flush commits must read the same before and
+// after, whether it had touched the file by then or not.
+func TestViewStaysTheSameAcrossCommit(t *testing.T) {
+	t.Parallel()
+	for _, touched := range []bool{false, true} {
+		s := fresh(t)
+		put(t, s, streams, "old", "1")
+		put(t, s, streams, "gone", "1")
+		flush(t, s)
+		put(t, s, streams, "new", "1")
+		remove(t, s, streams, "gone")
+		frozen, err := s.freeze()
+		if err != nil {
+			t.Fatal(err)
+		}
+		err = s.View(func(r machine.Reader) error {
+			if touched {
+				if got, err := list(r, streams, ""); got != "new=1 old=1 " {
+					t.Errorf("before the commit: %q, %v", got, err)
+				}
+			}
+			if err := s.commit(frozen); err != nil {
+				return err
+			}
+			got, err := list(r, streams, "")
+			if got != "new=1 old=1 " {
+				t.Errorf("after the commit (file touched before: %v): %q", touched, got)
+			}
+			return err
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		s.thaw(frozen)
+	}
+}
+
+func TestUpdateReadsItsOwnWrites(t *testing.T) {
+	t.Parallel()
+	s := fresh(t)
+	put(t, s, streams, "k", "a long first value")
+	err := s.Update(next(s), func(tx machine.Tx) error {
+		old, err := tx.Get(streams, []byte("k"))
+		if err != nil {
+			return err
+		}
+		// The argument lies in the buffer that Put writes to.
+		if err := tx.Put(streams, []byte("k"), old[7:]); err != nil {
+			return err
+		}
+		if got, _ := tx.Get(streams, []byte("k")); string(got) != "first value" {
+			t.Errorf("after Put of a part of the old value Get returns %q", got)
+		}
+		if err := tx.Delete(streams, []byte("k")); err != nil {
+			return err
+		}
+		if got, _ := tx.Get(streams, []byte("k")); got != nil {
+			t.Errorf("after Delete Get returns %q", got)
+		}
+		return tx.Put(streams, []byte("k"), nil)
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	flush(t, s)
+	if got := get(t, s, streams, "k"); got != "" {
+		t.Errorf("an empty value came back as %q", got)
+	}
+}
+
+// Put must not keep its arguments: callers encode into one buffer again and
+// again.
+func TestPutCopiesItsArguments(t *testing.T) {
+	t.Parallel()
+	s := fresh(t)
+	key, value := []byte("key"), []byte("value")
+	err := s.Update(next(s), func(tx machine.Tx) error {
+		err := tx.Put(streams, key, value)
+		copy(key, "xxx")
+		copy(value, "xxxxx")
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := get(t, s, streams, "key"); got != "value" {
+		t.Errorf("stored value changed with the caller's buffer: %q", got)
+	}
+}
+
+// Visit may read other keys and tables, and may stop.
+func TestAscendVisitMayReadAndStop(t *testing.T) {
+	t.Parallel()
+	s := fresh(t)
+	for _, key := range []string{"a", "b", "c", "d"} {
+		put(t, s, streams, key, key)
+	}
+	flush(t, s)
+	var seen string
+	err := s.View(func(r machine.Reader) error {
+		return r.Ascend(streams, []byte("b"), func(key, _ []byte) bool {
+			if _, err := r.Get(streams, []byte("a")); err != nil {
+				t.Error(err)
+			}
+			if inner, err := list(r, streams, "c"); inner != "c=c d=d " {
+				t.Errorf("inner Ascend: %q, %v", inner, err)
+			}
+			seen += string(key)
+			return len(seen) < 2
+		})
+	})
+	if err != nil || seen != "bc" {
+		t.Errorf("visited %q, %v; want b and c, then stop", seen, err)
+	}
+}
+
+func TestPositions(t *testing.T) {
+	t.Parallel()
+	s := fresh(t)
+	at := Position{Index: 5, Term: 3}
+	if err := s.Update(at, func(machine.Tx) error { return nil }); err != nil {
+		t.Fatal(err)
+	}
+	if s.Applied() != at || s.Checkpoint() != (Position{}) {
+		t.Errorf("applied %v, checkpoint %v before a flush", s.Applied(), s.Checkpoint())
+	}
+	flush(t, s) // an entry without changes moves the position, too
+	if s.Checkpoint() != at {
+		t.Errorf("checkpoint %v after a flush, want %v", s.Checkpoint(), at)
+	}
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
+	s = reopen(t, s.path)
+	if s.Applied() != at || s.Checkpoint() != at {
+		t.Errorf("reopened: applied %v, checkpoint %v, want %v", s.Applied(), s.Checkpoint(), at)
+	}
+}
+
+func TestEntryIsNeverAppliedTwice(t *testing.T) {
+	t.Parallel()
+	for name, at := range map[string]Position{
+		"same index": {Index: 5, Term: 3}, "lower index": {Index: 4, Term: 3}, "lower term": {Index: 6, Term: 2},
+	} {
+		s := fresh(t)
+		if err := s.Update(Position{Index: 5, Term: 3}, func(machine.Tx) error { return nil }); err != nil {
+			t.Fatal(err)
+		}
+		err := s.Update(at, func(machine.Tx) error { t.Errorf("%s: fn ran", name); return nil })
+		if err == nil || s.Err() == nil {
+			t.Errorf("%s: Update = %v, Err = %v; want a lasting error", name, err, s.Err())
+		}
+	}
+}
+
+// Whatever goes wrong inside an Update, half an entry must neither be read nor
+// reach the file.
+func TestFailedUpdateIsSticky(t *testing.T) {
+	t.Parallel()
+	cause := errors.New("no")
+	const halfPut = "half"
+	for name, fn := range map[string]func(tx machine.Tx) error{
+		"error":           func(machine.Tx) error { return cause },
+		"panic":           func(machine.Tx) error { panic("boom") },
+		"goexit":          func(machine.Tx) error { runtime.Goexit(); return nil },
+		"dropped failure": func(tx machine.Tx) error { _ = tx.Put(streams, nil, nil); return nil },
+		"no such table":   func(tx machine.Tx) error { _, _ = tx.Get(machine.TableCount, nil); return nil },
+		"long key":        func(tx machine.Tx) error { return tx.Delete(streams, make([]byte, maxKeySize+1)) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := fresh(t)
+			put(t, s, streams, "durable", "1")
+			flush(t, s)
+			put(t, s, streams, "lost", "1")
+			done := make(chan error, 1)
+			// Ends with its Update, by return or Goexit; the receive below waits.
+			go func() {
+				var err error
+				defer func() { _ = recover(); done <- err }()
+				err = s.Update(next(s), func(tx machine.Tx) error {
+					return errors.Join(tx.Put(streams, []byte(halfPut), nil), fn(tx))
+				})
+			}()
+			if err := <-done; name == "error" && !errors.Is(err, cause) {
+				t.Errorf("Update = %v, want its fn's error", err)
+			}
+			if s.Err() == nil {
+				t.Fatal("the store goes on after a failed Update")
+			}
+			for call, err := range map[string]error{
+				"Update": s.Update(next(s), func(machine.Tx) error { return nil }),
+				"View":   s.View(func(machine.Reader) error { return nil }),
+				"Flush":  s.Flush(),
+			} {
+				if !errors.Is(err, errors.Unwrap(s.Err())) {
+					t.Errorf("%s after the failure = %v, want %v", call, err, s.Err())
+				}
+			}
+			if err := s.Close(); err != nil {
+				t.Fatal(err)
+			}
+			s = reopen(t, s.path)
+			if got, want := s.Applied().Index, uint64(1); got != want {
+				t.Errorf("reopened at index %d, want the checkpoint %d", got, want)
+			}
+			for key, want := range map[string]string{"durable": "1", "lost": "<absent>", halfPut: "<absent>"} {
+				if got := get(t, s, streams, key); got != want {
+					t.Errorf("reopened: %s is %q, want %q", key, got, want)
+				}
+			}
+		})
+	}
+}
+
+// A View's own error or panic says nothing about the state.
+func TestViewErrorIsNotSticky(t *testing.T) {
+	t.Parallel()
+	s := fresh(t)
+	cause := errors.New("no")
+	if err := s.View(func(machine.Reader) error { return cause }); !errors.Is(err, cause) {
+		t.Errorf("View = %v, want fn's error itself", err)
+	}
+	func() {
+		defer func() {
+			if recover() != "boom" {
+				t.Error("the panic of a View's fn did not reach its caller")
+			}
+		}()
+		_ = s.View(func(r machine.Reader) error {
+			_, _ = r.Get(streams, []byte("k")) // opens the bbolt transaction
+			panic("boom")
+		})
+	}()
+	put(t, s, streams, "k", "v") // would wait for ever if the View had kept its lock
+	flush(t, s)
+	if s.Err() != nil {
+		t.Errorf("Err = %v", s.Err())
+	}
+}
+
+func TestReaderIsUselessAfterItsView(t *testing.T) {
+	t.Parallel()
+	s := fresh(t)
+	var kept machine.Reader
+	if err := s.View(func(r machine.Reader) error { kept = r; return nil }); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := kept.Get(streams, []byte("k")); err == nil || !strings.Contains(err.Error(), "after its View") {
+		t.Errorf("Get on a kept reader = %v, want an error", err)
+	}
+}
+
+// A full disk, as bbolt reports it: the flush fails, the store stops, and the
+// file keeps the checkpoint before it.
+func TestFailedFlushIsSticky(t *testing.T) {
+	t.Parallel()
+	s := fresh(t)
+	put(t, s, streams, "a", "1")
+	flush(t, s)
+	s.bolt.MaxSize = 1
+	put(t, s, streams, "b", strings.Repeat("x", 1<<20))
+	if err := s.Flush(); err == nil {
+		t.Fatal("Flush succeeded without space")
+	}
+	if s.Err() == nil || s.Flush() == nil {
+		t.Error("the store goes on after a failed flush")
+	}
+	if s.Checkpoint().Index != 1 {
+		t.Errorf("checkpoint %v counts a flush that failed", s.Checkpoint())
+	}
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
+	s = reopen(t, s.path)
+	if a, b := get(t, s, streams, "a"), get(t, s, streams, "b"); a != "1" || b != "<absent>" {
+		t.Errorf("reopened: a = %q, b = %q", a, b)
+	}
+}
+
+// A flush that has nothing new to write must not cost a transaction.
+func TestFlushWithoutChangesWritesNothing(t *testing.T) {
+	t.Parallel()
+	s := fresh(t)
+	put(t, s, streams, "a", "1")
+	flush(t, s)
+	before := transaction(t, s)
+	flush(t, s)
+	if after := transaction(t, s); after != before {
+		t.Errorf("an idle flush moved bbolt's transaction from %d to %d", before, after)
+	}
+	put(t, s, streams, "a", "2")
+	flush(t, s)
+	if after := transaction(t, s); after != before+1 {
+		t.Errorf("a flush moved bbolt's transaction from %d to %d, want one", before, after)
+	}
+}
+
+func transaction(t *testing.T, s *Store) (id int) {
+	t.Helper()
+	if err := s.bolt.View(func(tx *bbolt.Tx) error { id = tx.ID(); return nil }); err != nil {
+		t.Fatal(err)
+	}
+	return id
+}
+
+// PendingBytes must follow what is held: growing with each new key, hardly with
+// a repeated one, across a freeze, and back to nothing.
+func TestPendingBytes(t *testing.T) {
+	t.Parallel()
+	s := fresh(t)
+	put(t, s, streams, "a", strings.Repeat("x", 1000))
+	one := s.PendingBytes()
+	if one < 1000 || one > 2000 {
+		t.Errorf("1,000 bytes count as %d", one)
+	}
+	for range 100 {
+		put(t, s, streams, "a", strings.Repeat("y", 1000))
+	}
+	if got := s.PendingBytes(); got != one {
+		t.Errorf("rewriting one key moved the pending bytes from %d to %d", one, got)
+	}
+	frozen, err := s.freeze()
+	if err != nil {
+		t.Fatal(err)
+	}
+	put(t, s, streams, "a", strings.Repeat("z", 1000))
+	if got := s.PendingBytes(); got != 2*one {
+		t.Errorf("a frozen and an active copy count as %d, want %d", got, 2*one)
+	}
+	if err := s.commit(frozen); err != nil {
+		t.Fatal(err)
+	}
+	s.thaw(frozen)
+	if got := s.PendingBytes(); got != one {
+		t.Errorf("after the flush %d bytes are pending, want %d", got, one)
+	}
+}
+
+func TestClosedStoreRefuses(t *testing.T) {
+	t.Parallel()
+	s := fresh(t)
+	put(t, s, streams, "a", "1")
+	for range 2 {
+		if err := s.Close(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for call, err := range map[string]error{
+		"Update": s.Update(next(s), func(machine.Tx) error { return nil }),
+		"View":   s.View(func(machine.Reader) error { return nil }),
+		"Flush":  s.Flush(),
+	} {
+		if !errors.Is(err, ErrClosed) {
+			t.Errorf("%s = %v, want ErrClosed", call, err)
+		}
+	}
+	if s.Err() != nil {
+		t.Errorf("closing counts as a failure: %v", s.Err())
+	}
+}

@@ -1,0 +1,469 @@
+package ledger
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"runtime"
+	"sync"
+	"sync/atomic"
+
+	"golang.org/x/sync/semaphore"
+
+	"github.com/seqledger/seqledger/ledger/machine"
+	"github.com/seqledger/seqledger/ledger/raftlog"
+)
+
+// The way of a write.
+//
+// Whoever wants commands decided encodes them, in his own goroutine, into a
+// Submission and puts it on the queue. The commit loop takes everything that
+// waits, up to a bound, stamps the time and proposes it as one log entry.
+// There is no timer: a log entry is whatever arrived while the ones before
+// were being written. maxInFlight entries may be under way, so that the disk
+// does not idle while a batch is gathered; more would only make batches
+// smaller.
+//
+// The log makes an entry durable and hands it to the applier (apply.go), which
+// decides its commands. The answer loop then wakes those who wait, in the order
+// of the log. So an acknowledgement never comes before the fsync (invariant 2),
+// and whoever has one finds its effect in every later read (invariant 9).
+//
+// Everything between Submit and the answer counts against one budget of bytes.
+// When the state file falls behind, the commit loop waits before it proposes;
+// the applier never does, because what is in the log must be applied.
+
+const (
+	maxInFlight = 2
+	// An entry ends with the command that reaches one of these. A receipt is
+	// read out of the record of its whole entry, so that an entry must not be
+	// large; see entryCommands, too.
+	maxEntryCommands = 2_048
+	maxEntryBytes    = 512 << 10
+	// A submission of these, with its overhead, fits in the smallest queue.
+	maxSubmissionCommands = 4_096
+	maxSubmissionBytes    = 12 << 20
+	// commandOverhead is what a waiting command counts beside its bytes: its
+	// outcome, twice, and its part of the request.
+	commandOverhead = 900
+	// unaryShare is the part of the queue that is kept for single commands, so
+	// that a stream that waits for room does not shut them out.
+	unaryShare = 8
+)
+
+// Submission is a group of commands on its way into the log. It may be spread
+// over several log entries, in its order.
+type Submission struct {
+	frames   []byte // the commands as they stand in an entry
+	ends     []int  // where each of them ends in frames
+	slots    []int  // which outcome belongs to which command; nil: all in order
+	outcomes []machine.Outcome
+	err      error
+	done     chan struct{} // nil: nothing had to be proposed
+
+	cost     int64
+	budget   *semaphore.Weighted // that cost was taken from
+	proposed int                 // commands; belongs to the commit loop
+	decided  int                 // commands; belongs to the answer loop
+	logged   bool                // a part of it is, or may be, in the log; the same
+}
+
+// queue is what waits to be proposed.
+type queue struct {
+	mu    sync.Mutex
+	items []*Submission
+	wake  chan struct{} // has room for one
+}
+
+// part is some commands of a submission in one log entry.
+type part struct {
+	submission *Submission
+	from, to   int
+}
+
+// flight is a proposed entry.
+type flight struct {
+	proposal *raftlog.Proposal
+	parts    []part
+}
+
+// Write decides one write and waits until it is durable. An outcome that is
+// not Committed or Replayed is a refusal. A full queue is refused with
+// ErrQueueFull. When ctx ends first, the error wraps ErrOutcomeUnknown and the
+// cause. The error of a malformed write is a *machine.FieldError.
+func (l *Ledger) Write(ctx context.Context, w *machine.Write) (machine.Outcome, error) {
+	if err := w.Validate(); err != nil {
+		return machine.Outcome{}, err
+	}
+	if out, ok, err := l.answerRetry(ctx, w); ok || err != nil {
+		return out, err
+	}
+	s := new(Submission)
+	s.addWrite(w)
+	if err := l.enqueue(ctx, s, false); err != nil {
+		return machine.Outcome{}, err
+	}
+	outcomes, err := s.Wait(ctx)
+	if err != nil {
+		return machine.Outcome{}, err
+	}
+	return outcomes[0], nil
+}
+
+// Submit puts writes on the queue, in their order, and does not wait for the
+// disk; it waits, until ctx ends, when the queue is full. The writes must not
+// be changed until the submission is done. The error of a malformed write is a
+// *machine.FieldError that begins with its place, and nothing is queued.
+func (l *Ledger) Submit(ctx context.Context, writes []*machine.Write) (*Submission, error) {
+	if len(writes) > maxSubmissionCommands {
+		problem := fmt.Sprintf("must be at most %d, are %d", maxSubmissionCommands, len(writes))
+		return nil, &machine.FieldError{Field: "writes", Problem: problem}
+	}
+	s := &Submission{outcomes: make([]machine.Outcome, len(writes))}
+	for i, w := range writes {
+		if err := w.Validate(); err != nil {
+			return nil, fmt.Errorf("writes[%d]: %w", i, err)
+		}
+		out, ok, err := l.answerRetry(ctx, w)
+		if err != nil {
+			return nil, err
+		}
+		if ok {
+			s.outcomes[i] = out
+			continue
+		}
+		s.slots = append(s.slots, i)
+		s.addWrite(w)
+		if len(s.frames) > maxSubmissionBytes && i > 0 {
+			problem := fmt.Sprintf("must have at most %d bytes together", maxSubmissionBytes)
+			return nil, &machine.FieldError{Field: "writes", Problem: problem}
+		}
+	}
+	if len(s.ends) == 0 {
+		return s, nil
+	}
+	if err := l.enqueue(ctx, s, true); err != nil {
+		return nil, err
+	}
+	return s, nil
+}
+
+// OpenSession decides an OpenSession; see Write.
+func (l *Ledger) OpenSession(ctx context.Context, o *machine.OpenSession) (machine.Outcome, error) {
+	if err := o.Validate(); err != nil {
+		return machine.Outcome{}, err
+	}
+	return l.one(ctx, machine.AppendOpenSession(nil, o))
+}
+
+// UpdateConfig changes the replicated configuration; see Write. The outcome
+// has the configuration as it is then.
+func (l *Ledger) UpdateConfig(ctx context.Context, u *machine.ConfigUpdate, actor string) (machine.Outcome, error) {
+	return l.one(ctx, machine.AppendUpdateConfig(nil, u, actor))
+}
+
+func (l *Ledger) one(ctx context.Context, command []byte) (machine.Outcome, error) {
+	s := new(Submission)
+	s.add(command)
+	if err := l.enqueue(ctx, s, false); err != nil {
+		return machine.Outcome{}, err
+	}
+	outcomes, err := s.Wait(ctx)
+	if err != nil {
+		return machine.Outcome{}, err
+	}
+	return outcomes[0], nil
+}
+
+// encodeBuffers spares an allocation for each write.
+var encodeBuffers = sync.Pool{New: func() any { return new([]byte) }}
+
+func (s *Submission) addWrite(w *machine.Write) {
+	buffer := encodeBuffers.Get().(*[]byte) //nolint:forcetypeassert // The pool holds nothing else.
+	*buffer = machine.AppendWrite((*buffer)[:0], w)
+	s.add(*buffer)
+	encodeBuffers.Put(buffer)
+}
+
+func (s *Submission) add(command []byte) {
+	s.frames = machine.AppendFramed(s.frames, command)
+	s.ends = append(s.ends, len(s.frames))
+	s.cost += int64(len(command)) + commandOverhead
+}
+
+// enqueue puts a submission on the queue, if the budget has room or, with
+// wait, as soon as it has.
+func (l *Ledger) enqueue(ctx context.Context, s *Submission, wait bool) error {
+	if err := l.refusal(); err != nil {
+		return err
+	}
+	s.done = make(chan struct{})
+	switch s.budget = l.budget; {
+	case s.budget.TryAcquire(s.cost):
+	case wait:
+		if err := s.budget.Acquire(ctx, s.cost); err != nil {
+			return fmt.Errorf("%w: nothing was proposed: %w", ErrQueueFull, err)
+		}
+	case l.unaryBudget.TryAcquire(s.cost):
+		s.budget = l.unaryBudget
+	default:
+		l.counters.queueFull.Add(1)
+		return ErrQueueFull
+	}
+	// Drain takes the whole budget to know that nothing is under way, so what
+	// got its share after that must be turned away.
+	if err := l.refusal(); err != nil {
+		s.budget.Release(s.cost)
+		return err
+	}
+	l.queue.mu.Lock()
+	l.queue.items = append(l.queue.items, s)
+	l.queue.mu.Unlock()
+	signal(l.queue.wake)
+	return nil
+}
+
+// refusal returns why nothing more is taken, or nil.
+func (l *Ledger) refusal() error {
+	if err := l.Err(); err != nil {
+		return unknown(err)
+	}
+	if l.draining.Load() {
+		return ErrDraining
+	}
+	return nil
+}
+
+// Wait returns one outcome for each command once all are decided. When ctx
+// ends first, the error wraps ErrOutcomeUnknown and the cause.
+func (s *Submission) Wait(ctx context.Context) ([]machine.Outcome, error) {
+	if s.done == nil {
+		return s.outcomes, nil
+	}
+	if ctx.Done() == nil { // nothing can end it: a plain receive is cheaper
+		<-s.done
+		return s.outcomes, s.err
+	}
+	select {
+	case <-s.done:
+		return s.outcomes, s.err
+	case <-ctx.Done():
+		return nil, unknown(context.Cause(ctx))
+	}
+}
+
+// Done is closed when the submission is decided; nil when it was decided at
+// once.
+func (s *Submission) Done() <-chan struct{} { return s.done }
+
+// take removes what makes the next log entry of at most so many commands from
+// the queue.
+func (q *queue) take(limit int) (parts []part, commands, size int) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	for len(q.items) > 0 && commands < limit {
+		s := q.items[0]
+		p := part{s, s.proposed, s.proposed}
+		for p.to < len(s.ends) && commands < limit {
+			next := s.ends[p.to] - s.start(p.to)
+			if commands > 0 && size+next > maxEntryBytes {
+				limit = commands // the entry is full
+				break
+			}
+			p.to++
+			commands++
+			size += next
+		}
+		if p.to > p.from {
+			parts = append(parts, p)
+		}
+		s.proposed = p.to
+		if s.proposed < len(s.ends) {
+			break
+		}
+		q.items[0] = nil // so that the array does not keep it
+		q.items = q.items[1:]
+	}
+	return parts, commands, size
+}
+
+// start returns where a command begins in frames.
+func (s *Submission) start(command int) int {
+	if command == 0 {
+		return 0
+	}
+	return s.ends[command-1]
+}
+
+// commitLoop proposes what waits, until the ledger stops. It is the only
+// proposer, so that ledger time follows the order of the log.
+func (l *Ledger) commitLoop() {
+	defer l.loops.Done()
+	defer close(l.inFlight)
+	for {
+		select {
+		case <-l.queue.wake:
+		case <-l.stopping.Done():
+			return
+		}
+		for l.proposeNext() {
+		}
+	}
+}
+
+// proposeNext proposes one log entry and tells whether there was anything to
+// propose.
+func (l *Ledger) proposeNext() bool {
+	l.awaitRoom()
+	l.slots <- struct{}{} // the answer loop makes room, also after a failure
+	// Those who were just answered come back with their next write: letting
+	// them run first makes one entry of what would be a small one and the rest.
+	// It is no wait: when nobody else can run, this goes on at once.
+	runtime.Gosched()
+	parts, commands, size := l.queue.take(int(l.entryCommands.Load()))
+	if len(parts) == 0 {
+		<-l.slots
+		return false
+	}
+	entry := make([]byte, 0, size+16)
+	entry = machine.AppendEntryHeader(entry, l.clock.now(), commands)
+	for _, p := range parts {
+		entry = append(entry, p.submission.frames[p.submission.start(p.from):p.submission.ends[p.to-1]]...)
+	}
+	l.inFlight <- flight{l.log.Propose(entry), parts}
+	return true
+}
+
+// entryCommands returns how many commands an entry may have, so that what a
+// round of eviction adds to the blocks of an entry stays within bounds whatever
+// the configuration says: a round removes up to eviction_limit entities.
+func entryCommands(c machine.Config) int64 {
+	const maxEvictions = 20_000
+	rounds := max(maxEvictions/c.EvictionLimit, 1)
+	return int64(min(rounds*c.EvictionInterval, maxEntryCommands))
+}
+
+// awaitRoom keeps proposals back while too many changes wait for the state
+// file.
+func (l *Ledger) awaitRoom() {
+	if l.store.PendingBytes() <= 4*l.options.CheckpointBytes {
+		return
+	}
+	l.counters.slowed.Add(1)
+	for l.store.PendingBytes() > 4*l.options.CheckpointBytes {
+		signal(l.checkpointDue)
+		select {
+		case <-l.flushed:
+		case <-l.failed:
+			return
+		case <-l.stopping.Done():
+			return
+		}
+	}
+}
+
+// answerLoop wakes those whose commands are decided, in the order of the log.
+func (l *Ledger) answerLoop() {
+	defer l.loops.Done()
+	for f := range l.inFlight {
+		result, err := f.proposal.Wait()
+		<-l.slots
+		outcomes, ok := result.([]machine.Outcome)
+		if err == nil && (!ok || len(outcomes) == 0) {
+			err = errors.New("the log entry was not decided") // the failure says why
+		}
+		for _, p := range f.parts {
+			n := p.to - p.from
+			if err != nil {
+				p.fail(l.proposalError(err))
+			} else {
+				p.settle(outcomes[:n:n])
+				outcomes = outcomes[n:]
+			}
+			s := p.submission
+			if s.decided += n; s.decided == len(s.ends) {
+				s.frames = nil // whoever keeps the submission needs no payloads
+				s.budget.Release(s.cost)
+				close(s.done)
+			}
+		}
+	}
+}
+
+// fail keeps the error of a part. It stands for the whole submission, so that
+// "never proposed" must not cover another part that may be in the log.
+func (p part) fail(err error) {
+	s := p.submission
+	s.logged = s.logged || errors.Is(err, ErrOutcomeUnknown)
+	if s.err == nil || errors.Is(err, ErrOutcomeUnknown) {
+		s.err = err
+	}
+	s.admitDoubt()
+}
+
+// admitDoubt makes the error of a submission say that its outcome is unknown if
+// a part of it may be in the log.
+func (s *Submission) admitDoubt() {
+	if s.logged && s.err != nil && !errors.Is(s.err, ErrOutcomeUnknown) {
+		s.err = unknown(s.err)
+	}
+}
+
+// settle keeps the outcomes of a part's commands.
+func (p part) settle(outcomes []machine.Outcome) {
+	s := p.submission
+	s.logged = true
+	s.admitDoubt()
+	total := max(len(s.outcomes), len(s.ends)) // more when some were answered before
+	if len(outcomes) == total {
+		s.outcomes = outcomes
+		return
+	}
+	if s.outcomes == nil {
+		s.outcomes = make([]machine.Outcome, total)
+	}
+	for i, out := range outcomes {
+		place := p.from + i
+		if s.slots != nil {
+			place = s.slots[place]
+		}
+		s.outcomes[place] = out
+	}
+}
+
+// proposalError translates the log's errors. After a failure every outcome is
+// unknown: nobody here may say that an entry is not on the disk.
+func (l *Ledger) proposalError(err error) error {
+	if failure := l.Err(); failure != nil {
+		return unknown(failure)
+	}
+	if errors.Is(err, raftlog.ErrNotLeader) {
+		_, leader, _ := l.log.Leader()
+		return &NotLeaderError{Leader: leader}
+	}
+	return unknown(err)
+}
+
+// signal wakes the one who waits on a channel with room for one, and does
+// nothing when he has been woken already.
+func signal(c chan<- struct{}) {
+	select {
+	case c <- struct{}{}:
+	default:
+	}
+}
+
+// counters are what Stats reports.
+type counters struct {
+	decisions [32]atomic.Uint64 // by machine.Code
+	entries   atomic.Uint64
+	commands  atomic.Uint64
+	flushes   atomic.Uint64
+	truncates atomic.Uint64
+	slowed    atomic.Uint64
+	queueFull atomic.Uint64
+	timeJumps atomic.Uint64
+	hits      atomic.Uint64
+	misses    atomic.Uint64
+	logBytes  atomic.Uint64
+}

@@ -1,0 +1,289 @@
+package ledger
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math"
+	"testing"
+	"time"
+
+	"github.com/seqledger/seqledger/ledger/machine"
+)
+
+var testScope = machine.Scope{Organization: "acme", Vault: "main"}
+
+func openTest(t *testing.T, o Options) *Ledger {
+	t.Helper()
+	if o.Dir == "" {
+		o.Dir = t.TempDir()
+	}
+	o.Logger = slog.New(slog.DiscardHandler)
+	l, err := Open(t.Context(), o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = l.Close() })
+	return l
+}
+
+func testWrite(client string, sequence uint64, payload int) *machine.Write {
+	return &machine.Write{
+		Scope: testScope, ClientID: client, Actor: "system:test", Sequence: sequence,
+		Operations: []machine.Operation{{Kind: machine.OpAppend, Value: make([]byte, payload)}},
+	}
+}
+
+// A submission is spread over as many entries as the bounds ask for, in order.
+func TestTakeKeepsEntriesSmall(t *testing.T) {
+	t.Parallel()
+	var q queue
+	submission := func(commands, size int) *Submission {
+		s := new(Submission)
+		for range commands {
+			s.add(make([]byte, size))
+		}
+		q.items = append(q.items, s)
+		return s
+	}
+	one, two, three := submission(3, 10), submission(5, 10), submission(2, maxEntryBytes)
+	type taken struct {
+		s        *Submission
+		from, to int
+	}
+	for i, want := range [][]taken{
+		{{one, 0, 3}, {two, 0, 1}},
+		{{two, 1, 5}},
+		{{three, 0, 1}}, // larger than an entry: alone
+		{{three, 1, 2}},
+		nil,
+	} {
+		parts, commands, _ := q.take(4)
+		n := 0
+		for j, p := range parts {
+			n += p.to - p.from
+			if j >= len(want) || want[j] != (taken{p.submission, p.from, p.to}) {
+				t.Errorf("entry %d part %d is [%d,%d)", i, j, p.from, p.to)
+			}
+		}
+		if len(parts) != len(want) || n != commands {
+			t.Errorf("entry %d has %d parts and %d commands (%d counted)", i, len(parts), n, commands)
+		}
+	}
+}
+
+// What is spread over entries is answered as one.
+func TestSubmissionOverManyEntries(t *testing.T) {
+	t.Parallel()
+	l := openTest(t, Options{Config: machine.Config{EvictionInterval: 7, EvictionLimit: 100_000}})
+	const n = 500
+	if bound := l.entryCommands.Load(); bound != 7 {
+		t.Fatalf("an entry may have %d commands, want 7: one round of a large limit", bound)
+	}
+	writes := make([]*machine.Write, n)
+	for i := range writes {
+		writes[i] = testWrite(fmt.Sprint("c", i%3), uint64(i/3)+1, 10)
+	}
+	if out, err := l.Write(t.Context(), testWrite("c0", 1, 10)); err != nil || out.Code != machine.Committed {
+		t.Fatal(out, err) // the first of them is a retry
+	}
+	before := l.Stats().Entries
+	s, err := l.Submit(t.Context(), writes)
+	if err != nil {
+		t.Fatal(err)
+	}
+	outcomes, err := s.Wait(t.Context())
+	if err != nil || len(outcomes) != n {
+		t.Fatal(len(outcomes), err)
+	}
+	for i, out := range outcomes {
+		want := machine.Committed
+		if i == 0 {
+			want = machine.Replayed
+		}
+		if out.Code != want || out.Receipt.Sequence != writes[i].Sequence {
+			t.Errorf("outcome %d is %s of sequence %d, want %s of %d", i, out.Code, out.Receipt.Sequence, want, writes[i].Sequence)
+		}
+	}
+	if entries := l.Stats().Entries - before; entries < n/7 {
+		t.Errorf("%d entries for %d commands, want at least %d", entries, n, n/7)
+	}
+	limit := uint64(1_000)
+	if _, err := l.UpdateConfig(t.Context(), &machine.ConfigUpdate{EvictionLimit: &limit}, "a"); err != nil {
+		t.Fatal(err)
+	}
+	if bound := l.entryCommands.Load(); bound != 140 {
+		t.Errorf("after the change an entry may have %d commands, want 140", bound)
+	}
+}
+
+func TestEntryCommands(t *testing.T) {
+	t.Parallel()
+	for _, test := range []struct {
+		interval, limit uint64
+		want            int64
+	}{{1_000, 2_000, maxEntryCommands}, {1, 1, maxEntryCommands}, {1, 100_000, 1}, {10, 2_000, 100}, {1_000_000, 100_000, maxEntryCommands}} {
+		c := machine.Config{EvictionInterval: test.interval, EvictionLimit: test.limit}
+		if got := entryCommands(c); got != test.want {
+			t.Errorf("interval %d limit %d: %d commands, want %d", test.interval, test.limit, got, test.want)
+		}
+	}
+}
+
+// A stream that waits for room must not shut single commands out, and a budget
+// that is used up refuses them.
+func TestUnaryShareOfTheQueue(t *testing.T) {
+	t.Parallel()
+	l := openTest(t, Options{QueueBytes: minQueueBytes})
+	if err := l.budget.Acquire(t.Context(), minQueueBytes); err != nil {
+		t.Fatal(err)
+	}
+	waits := make(chan error, 1)
+	go func() { // ends when the budget is given back; joined by the receive
+		s, err := l.Submit(t.Context(), []*machine.Write{testWrite("stream", 1, 10)})
+		if err == nil {
+			_, err = s.Wait(t.Context())
+		}
+		waits <- err
+	}()
+	if out, err := l.Write(t.Context(), testWrite("c", 1, 10)); err != nil || out.Code != machine.Committed {
+		t.Errorf("a single write while a stream waits: %s %v", out.Code, err)
+	}
+	if err := l.unaryBudget.Acquire(t.Context(), minQueueBytes/unaryShare); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := l.Write(t.Context(), testWrite("c", 2, 10)); !errors.Is(err, ErrQueueFull) {
+		t.Errorf("with nothing left: %v, want ErrQueueFull", err)
+	}
+	l.unaryBudget.Release(minQueueBytes / unaryShare)
+	l.budget.Release(minQueueBytes)
+	if err := <-waits; err != nil {
+		t.Errorf("the stream that waited: %v", err)
+	}
+}
+
+func TestSubmissionLimits(t *testing.T) {
+	t.Parallel()
+	l := openTest(t, Options{})
+	var field *machine.FieldError
+	many := make([]*machine.Write, maxSubmissionCommands+1)
+	for i := range many {
+		many[i] = testWrite("c", uint64(i)+1, 0)
+	}
+	if s, err := l.Submit(t.Context(), many); !errors.As(err, &field) || s != nil {
+		t.Errorf("too many writes: %v", err)
+	}
+	large := make([]*machine.Write, 13)
+	for i := range large {
+		large[i] = testWrite("c", uint64(i)+1, 1<<20)
+	}
+	if s, err := l.Submit(t.Context(), large); !errors.As(err, &field) || s != nil {
+		t.Errorf("too many bytes: %v", err)
+	}
+	s, err := l.Submit(t.Context(), large[:11])
+	if err != nil {
+		t.Fatal(err)
+	}
+	if outcomes, err := s.Wait(t.Context()); err != nil || outcomes[10].Code != machine.Committed {
+		t.Errorf("just small enough: %v", err)
+	}
+}
+
+// Scopes that nobody waits for any more are forgotten.
+func TestWatchersAreBounded(t *testing.T) {
+	t.Parallel()
+	l := openTest(t, Options{})
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	for i := range 1_000 {
+		for range l.Watch(ctx, machine.Scope{Organization: fmt.Sprint("o", i)}, 1) {
+		}
+	}
+	if n := len(l.watchers.waiting); n != 0 {
+		t.Errorf("%d scopes are remembered after the last watcher left", n)
+	}
+}
+
+func TestClock(t *testing.T) {
+	t.Parallel()
+	var c clock
+	for _, wall := range []time.Time{
+		{}, time.Unix(-1, 0), time.Unix(0, 0), time.Date(9_999, 1, 1, 0, 0, 0, 0, time.UTC), time.Unix(0, math.MaxInt64),
+	} {
+		_, err := c.begin(5, wall)
+		if refused := wall.Year() > lastYear; refused != (err != nil) {
+			t.Errorf("wall clock %s: %v", wall, err)
+		}
+		if err == nil && c.now() < 5 {
+			t.Errorf("wall clock %s: ledger time runs backwards", wall)
+		}
+	}
+}
+
+// A failure of the storage answers everything that waits, with an outcome that
+// is unknown, and nothing after it.
+func TestFailureAnswersEverything(t *testing.T) {
+	t.Parallel()
+	l := openTest(t, Options{})
+	cause := errors.New("the disk is gone")
+	if out, err := l.Write(t.Context(), testWrite("c", 1, 10)); err != nil || out.Code != machine.Committed {
+		t.Fatal(out, err)
+	}
+	l.fail(cause)
+	<-l.Failed()
+	_, err := l.Write(t.Context(), testWrite("c", 2, 10))
+	if !errors.Is(err, ErrOutcomeUnknown) || !errors.Is(err, ErrFailed) || !errors.Is(err, cause) {
+		t.Errorf("write after the failure: %v", err)
+	}
+	if err := l.View(t.Context(), func(machine.View) error { return nil }); !errors.Is(err, cause) {
+		t.Errorf("read after the failure: %v", err)
+	}
+	for _, err := range l.Watch(t.Context(), testScope, 2) {
+		if !errors.Is(err, cause) {
+			t.Errorf("watch after the failure: %v", err)
+		}
+	}
+	if err := l.Close(); err != nil && !errors.Is(err, cause) {
+		t.Errorf("close: %v", err)
+	}
+	// What was acknowledged is there.
+	l = openTest(t, Options{Dir: l.options.Dir})
+	if out, err := l.Write(t.Context(), testWrite("c", 1, 10)); err != nil || out.Code != machine.Replayed {
+		t.Errorf("after a restart: %s %v", out.Code, err)
+	}
+}
+
+// The error of a submission that is spread over entries never says that nothing
+// was proposed when a part of it may be in the log.
+func TestErrorOfASubmissionInParts(t *testing.T) {
+	t.Parallel()
+	elsewhere, lost := error(&NotLeaderError{}), unknown(errors.New("lost"))
+	for _, test := range []struct {
+		name    string
+		parts   []error // nil: decided
+		unknown bool
+	}{
+		{"all refused", []error{elsewhere, elsewhere}, false},
+		{"decided, then refused", []error{nil, elsewhere}, true},
+		{"refused, then decided", []error{elsewhere, nil}, true},
+		{"lost, then refused", []error{lost, elsewhere}, true},
+		{"refused, then lost", []error{elsewhere, lost}, true},
+	} {
+		s := new(Submission)
+		for range test.parts {
+			s.add([]byte("x"))
+		}
+		for i, err := range test.parts {
+			p := part{s, i, i + 1}
+			if err != nil {
+				p.fail(err)
+			} else {
+				p.settle(make([]machine.Outcome, 1))
+			}
+		}
+		if got := errors.Is(s.err, ErrOutcomeUnknown); got != test.unknown || s.err == nil {
+			t.Errorf("%s: %v, want an unknown outcome: %v", test.name, s.err, test.unknown)
+		}
+	}
+}

@@ -1,0 +1,264 @@
+package ledger
+
+import (
+	"crypto/rand"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/gofrs/flock"
+)
+
+// A data directory holds:
+//
+//	LOCK      flock of the process that has it open
+//	LEDGER    the marker: written last at creation, so that a directory
+//	          without it was never used
+//	CREATING  there only while the directory is being created
+//	state.db  the state (package boltstore)
+//	log/      the replicated log (package raftlog)
+//
+// Creation is CREATING, state.db, log, LEDGER, then CREATING is removed. A
+// crash in between leaves CREATING without LEDGER: nothing can have been
+// acknowledged, so the parts are removed and creation begins again.
+const (
+	lockName     = "LOCK"
+	markerName   = "LEDGER"
+	creatingName = "CREATING"
+	stateName    = "state.db"
+	logName      = "log"
+
+	// formatVersion is the version of everything in the directory. See
+	// FORMAT.md.
+	formatVersion = 1
+)
+
+// directory is an open data directory.
+type directory struct {
+	path     string
+	lock     *flock.Flock
+	identity []byte // 16 random bytes that its parts bear
+	fresh    bool   // being created
+}
+
+type marker struct {
+	Format    int    `json:"format"`
+	Directory string `json:"directory"` // identity in hex
+	Node      string `json:"node"`
+}
+
+// openDirectory locks a data directory, which is made if need be, and finds out
+// whether it is to be created.
+func openDirectory(path string) (*directory, error) {
+	if err := makeDirectory(path); err != nil {
+		return nil, fmt.Errorf("data directory: %w", err)
+	}
+	d, err := lockDirectory(path)
+	if err != nil {
+		return nil, err
+	}
+	if err := d.inspect(); err != nil {
+		return nil, errors.Join(err, d.close())
+	}
+	return d, nil
+}
+
+// makeDirectory is os.MkdirAll that makes the new names durable: a directory
+// whose name is lost takes everything in it along.
+func makeDirectory(path string) error {
+	path, err := filepath.Abs(path)
+	if err != nil {
+		return err
+	}
+	if info, err := os.Stat(path); err == nil && info.IsDir() {
+		return nil
+	}
+	parent := filepath.Dir(path)
+	if parent != path {
+		if err := makeDirectory(parent); err != nil {
+			return err
+		}
+	}
+	if err := os.Mkdir(path, 0o700); err != nil && !errors.Is(err, os.ErrExist) {
+		return err
+	}
+	return (&directory{path: parent}).sync()
+}
+
+func lockDirectory(path string) (*directory, error) {
+	d := &directory{path: path, lock: flock.New(filepath.Join(path, lockName), flock.SetPermissions(0o600))}
+	locked, err := d.lock.TryLock()
+	if err != nil {
+		return nil, fmt.Errorf("lock of data directory %s: %w", path, err)
+	}
+	if !locked {
+		return nil, fmt.Errorf("%w: %s", ErrInUse, path)
+	}
+	return d, nil
+}
+
+// mustBeLedger reads the marker of a directory that is only to be looked at.
+func (d *directory) mustBeLedger() error {
+	if _, err := os.Stat(d.path); err != nil {
+		return fmt.Errorf("data directory: %w", err)
+	}
+	_, err := os.Stat(d.file(markerName))
+	if errors.Is(err, os.ErrNotExist) {
+		return fmt.Errorf("%s is not a seqledger data directory: it has no file %s", d.path, markerName)
+	}
+	if err != nil {
+		return fmt.Errorf("data directory: %w", err)
+	}
+	return d.readMarker()
+}
+
+func (d *directory) inspect() error {
+	if _, err := os.Stat(d.file(markerName)); err == nil {
+		if err := d.readMarker(); err != nil {
+			return err
+		}
+		return d.removeLeftovers() // of a crash between the last two steps
+	} else if !errors.Is(err, os.ErrNotExist) {
+		return fmt.Errorf("data directory: %w", err)
+	}
+	if _, err := os.Stat(d.file(creatingName)); err == nil {
+		if err := d.remove(stateName, logName); err != nil {
+			return err
+		}
+		if err := d.removeLeftovers(); err != nil {
+			return err
+		}
+	} else if err := d.mustBeEmpty(); err != nil {
+		return err
+	}
+	d.fresh = true
+	d.identity = make([]byte, 16)
+	if _, err := rand.Read(d.identity); err != nil {
+		return fmt.Errorf("random identity: %w", err)
+	}
+	return d.writeFile(creatingName, nil)
+}
+
+// mustBeEmpty keeps a mistyped path from being filled with a ledger, and a
+// ledger that lost its marker from being overwritten.
+func (d *directory) mustBeEmpty() error {
+	entries, err := os.ReadDir(d.path)
+	if err != nil {
+		return fmt.Errorf("data directory: %w", err)
+	}
+	for _, e := range entries {
+		// A crash may have left the temporary file of the first step, and a file
+		// system of its own begins with lost+found.
+		ours := e.Name() == lockName || strings.HasPrefix(e.Name(), "."+creatingName+"-")
+		if !ours && e.Name() != "lost+found" {
+			return fmt.Errorf("%s is not a seqledger data directory: it has no file %s but it holds %q; "+
+				"name an empty directory, or restore this one from a backup", d.path, markerName, e.Name())
+		}
+	}
+	return nil
+}
+
+func (d *directory) readMarker() error {
+	b, err := os.ReadFile(d.file(markerName))
+	if err != nil {
+		return fmt.Errorf("data directory: %w", err)
+	}
+	var m marker
+	if err := json.Unmarshal(b, &m); err != nil {
+		return fmt.Errorf("%s is damaged: %w; restore the directory from a backup", d.file(markerName), err)
+	}
+	if m.Format != formatVersion {
+		return fmt.Errorf("%s has format version %d and this program reads version %d; use the seqledger that wrote it",
+			d.path, m.Format, formatVersion)
+	}
+	d.identity, err = hex.DecodeString(m.Directory)
+	if err != nil || len(d.identity) != 16 {
+		return fmt.Errorf("%s is damaged: %q is no directory id; restore the directory from a backup",
+			d.file(markerName), m.Directory)
+	}
+	return nil
+}
+
+// finish makes a created directory a ledger.
+func (d *directory) finish() error {
+	b, err := json.Marshal(marker{Format: formatVersion, Directory: hex.EncodeToString(d.identity), Node: d.nodeID()})
+	if err != nil {
+		return err
+	}
+	if err := d.writeFile(markerName, append(b, '\n')); err != nil {
+		return err
+	}
+	d.fresh = false
+	return d.remove(creatingName)
+}
+
+// nodeID returns the name of this node among the voters.
+func (d *directory) nodeID() string { return hex.EncodeToString(d.identity) }
+
+func (d *directory) file(name string) string { return filepath.Join(d.path, name) }
+
+// writeFile makes a file appear whole or not at all.
+func (d *directory) writeFile(name string, content []byte) (err error) {
+	f, err := os.CreateTemp(d.path, "."+name+"-*")
+	if err != nil {
+		return fmt.Errorf("data directory: %w", err)
+	}
+	defer func() {
+		if err != nil {
+			err = fmt.Errorf("write %s: %w", d.file(name), errors.Join(err, os.Remove(f.Name())))
+		}
+	}()
+	_, err = f.Write(content)
+	if err == nil {
+		err = f.Sync()
+	}
+	if err = errors.Join(err, f.Close()); err != nil {
+		return err
+	}
+	if err = os.Rename(f.Name(), d.file(name)); err != nil {
+		return err
+	}
+	return d.sync()
+}
+
+func (d *directory) remove(names ...string) error {
+	for _, name := range names {
+		if err := os.RemoveAll(d.file(name)); err != nil {
+			return fmt.Errorf("data directory: %w", err)
+		}
+	}
+	return d.sync()
+}
+
+// removeLeftovers removes what a crash during the creation may have left.
+func (d *directory) removeLeftovers() error {
+	names := []string{creatingName}
+	for _, pattern := range []string{"." + creatingName + "-*", "." + markerName + "-*", stateName + ".new-*"} {
+		paths, err := filepath.Glob(d.file(pattern))
+		if err != nil {
+			return fmt.Errorf("data directory: %w", err)
+		}
+		for _, path := range paths {
+			names = append(names, filepath.Base(path))
+		}
+	}
+	return d.remove(names...)
+}
+
+// sync makes names that were added or removed durable.
+func (d *directory) sync() error {
+	f, err := os.Open(d.path)
+	if err != nil {
+		return fmt.Errorf("data directory: %w", err)
+	}
+	if err := errors.Join(f.Sync(), f.Close()); err != nil {
+		return fmt.Errorf("sync of %s: %w", d.path, err)
+	}
+	return nil
+}
+
+func (d *directory) close() error { return d.lock.Close() }

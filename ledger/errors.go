@@ -1,0 +1,40 @@
+package ledger
+
+import (
+	"errors"
+	"fmt"
+)
+
+// Errors that say what a caller may do next.
+var (
+	// ErrOutcomeUnknown: the write may be committed already, or later, or never.
+	// Repeat the same sequence and key to find out.
+	ErrOutcomeUnknown = errors.New("the outcome is unknown: repeat the same sequence and key to learn it")
+	// ErrQueueFull: nothing was proposed; try the same sequence again later.
+	ErrQueueFull = errors.New("the queue of writes is full")
+	// ErrDraining: nothing was proposed; the ledger is being closed.
+	ErrDraining = errors.New("the ledger is closing and takes no more writes")
+	// ErrClosed: the ledger has been closed.
+	ErrClosed = errors.New("the ledger is closed")
+	// ErrFailed is wrapped by every error that follows a failure of the
+	// storage. The ledger must be closed and its process must stop.
+	ErrFailed = errors.New("the storage failed and the ledger has stopped")
+	// ErrInUse: another process has the data directory open.
+	ErrInUse = errors.New("the data directory is in use by another process")
+)
+
+// NotLeaderError says that nothing was proposed because another node leads.
+type NotLeaderError struct {
+	Leader string // address, empty when unknown
+}
+
+// Error names the leader, if there is one.
+func (e *NotLeaderError) Error() string {
+	if e.Leader == "" {
+		return "this node is not the leader, and there is none"
+	}
+	return "this node is not the leader; it is " + e.Leader
+}
+
+// unknown wraps the reason why an outcome is not known.
+func unknown(cause error) error { return fmt.Errorf("%w: %w", ErrOutcomeUnknown, cause) }

@@ -1,0 +1,286 @@
+package ledger
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/sync/semaphore"
+
+	"github.com/seqledger/seqledger/ledger/boltstore"
+	"github.com/seqledger/seqledger/ledger/machine"
+	"github.com/seqledger/seqledger/ledger/raftlog"
+)
+
+// Ledger is an open ledger. Its methods may be called from many goroutines.
+type Ledger struct {
+	options   Options
+	directory *directory
+	store     *boltstore.Store
+	log       *raftlog.Log
+	opened    atomic.Pointer[raftlog.Log] // log, for the applier, which may run before Open has returned it
+	machine   *machine.Machine            // belongs to the store's lock
+	cache     *cache
+	clock     clock
+	watchers  watchers
+	counters  counters
+
+	budget        *semaphore.Weighted // bytes of submissions that wait or are in flight
+	unaryBudget   *semaphore.Weighted // the same, for single commands when budget has no room
+	entryCommands atomic.Int64        // see the function of this name
+	queue         queue
+	inFlight      chan flight // proposed and not yet answered, in the order of the log
+	slots         chan struct{}
+
+	checkpointDue chan struct{} // has room for one: more than one say nothing new
+	flushed       chan struct{} // the same, for the commit loop that waits for room
+
+	stop     context.CancelFunc // ends the loops
+	stopping context.Context
+	loops    sync.WaitGroup
+
+	replayed  atomic.Bool
+	draining  atomic.Bool
+	failure   atomic.Pointer[failure]
+	failed    chan struct{} // closed with the first failure
+	closeOnce sync.Once
+	closeErr  error
+}
+
+type failure struct{ err error }
+
+// Open opens the ledger in a data directory, or creates it. When it returns,
+// the ledger leads, has replayed its log and answers. It holds the directory
+// until Close.
+func Open(ctx context.Context, o Options) (*Ledger, error) {
+	if err := o.validate(); err != nil {
+		return nil, err
+	}
+	l := newLedger(o)
+	if err := l.open(ctx); err != nil {
+		return nil, errors.Join(err, l.release())
+	}
+	return l, nil
+}
+
+func (l *Ledger) open(ctx context.Context) (err error) {
+	if l.directory, err = openDirectory(l.options.Dir); err != nil {
+		return err
+	}
+	if err := l.openState(); err != nil {
+		return err
+	}
+	if err := l.openLog(); err != nil {
+		return err
+	}
+	// Before the replay, whose changes would gather in memory otherwise.
+	l.loops.Add(1)
+	// Ends with stopping; joined by release.
+	go l.checkpointLoop()
+	if err := l.awaitReplay(ctx); err != nil {
+		return err
+	}
+	l.startLoops()
+	return l.create(ctx)
+}
+
+func newLedger(o Options) *Ledger {
+	stopping, stop := context.WithCancel(context.Background())
+	l := &Ledger{
+		options:     o,
+		cache:       newCache(o.CacheBytes),
+		budget:      semaphore.NewWeighted(o.QueueBytes),
+		unaryBudget: semaphore.NewWeighted(o.QueueBytes / unaryShare),
+		inFlight:    make(chan flight, maxInFlight),
+		slots:       make(chan struct{}, maxInFlight),
+
+		checkpointDue: make(chan struct{}, 1),
+		flushed:       make(chan struct{}, 1),
+
+		stop: stop, stopping: stopping,
+		failed: make(chan struct{}),
+	}
+	l.queue.wake = make(chan struct{}, 1)
+	l.entryCommands.Store(entryCommands(o.Config))
+	return l
+}
+
+func (l *Ledger) openState() (err error) {
+	l.store, err = boltstore.Open(l.directory.file(stateName), boltstore.Options{
+		Create: l.directory.fresh, Identity: l.directory.identity,
+	})
+	if err != nil {
+		return fmt.Errorf("state: %w", err)
+	}
+	return l.store.View(func(r machine.Reader) error {
+		l.machine, err = machine.Open(r)
+		return err
+	})
+}
+
+func (l *Ledger) openLog() (err error) {
+	at := l.store.Checkpoint()
+	l.log, err = raftlog.Open(raftlog.Options{
+		Dir: l.directory.file(logName), NodeID: l.directory.nodeID(), Identity: l.directory.identity,
+		Create: l.directory.fresh, Checkpoint: raftlog.Position{Index: at.Index, Term: at.Term},
+		Machine: (*applier)(l), Logger: l.options.Logger, OnFailure: l.fail,
+	})
+	if err != nil {
+		return fmt.Errorf("log: %w", err)
+	}
+	l.opened.Store(l.log)
+	if err := l.Err(); err != nil { // the applier failed before it could tell the log
+		l.log.Fail(err)
+	}
+	if l.directory.fresh {
+		return l.directory.finish()
+	}
+	return nil
+}
+
+// awaitReplay waits until this node leads and everything in the log has been
+// applied, and begins its term.
+func (l *Ledger) awaitReplay(ctx context.Context) error {
+	began := time.Now()
+	if err := l.log.Ready(ctx); err != nil {
+		return fmt.Errorf("replay of the log: %w", err)
+	}
+	if err := l.Err(); err != nil {
+		return err
+	}
+	var last int64
+	err := l.store.View(func(r machine.Reader) error {
+		last = l.machine.View(r).Time()
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	jump, err := l.clock.begin(last, l.options.Clock())
+	if err != nil {
+		return err
+	}
+	if last != 0 && jump > maxQuietJump {
+		l.counters.timeJumps.Add(1)
+		l.options.Logger.Warn("ledger time jumps forward: a restart after a pause, or a wrong clock; "+
+			"streams and entities may expire at once", "by", jump)
+	}
+	l.options.Logger.Info("log replayed", "entries", l.counters.entries.Load(), "took", time.Since(began))
+	return nil
+}
+
+func (l *Ledger) startLoops() {
+	l.loops.Add(2)
+	// Ends with stopping; joined by release.
+	go l.commitLoop()
+	// Ends when the commit loop has closed inFlight; joined by release.
+	go l.answerLoop()
+	l.replayed.Store(true)
+	signal(l.checkpointDue) // the log may be long enough to be truncated
+}
+
+// create proposes the command that gives a new ledger its id.
+func (l *Ledger) create(ctx context.Context) error {
+	view, err := l.head()
+	if err != nil {
+		return err
+	}
+	if view.Created {
+		if configured := l.options.Config; configured != withDefaults(machine.Config{}) && configured != view.Config {
+			l.options.Logger.Warn("the ledger exists and keeps its own configuration; change it with UpdateConfig",
+				"configured", configured, "kept", view.Config)
+		}
+		return nil
+	}
+	var random [16]byte
+	if _, err := rand.Read(random[:]); err != nil {
+		return fmt.Errorf("random ledger id: %w", err)
+	}
+	ledgerID := machine.LedgerID(binary.BigEndian.Uint64(random[:8]))
+	_, err = l.one(ctx, machine.AppendCreate(nil, ledgerID, binary.BigEndian.Uint64(random[8:]), l.options.Config))
+	return err
+}
+
+// Drain refuses new writes with ErrDraining and waits until everything that
+// was accepted is decided.
+func (l *Ledger) Drain(ctx context.Context) error {
+	l.draining.Store(true)
+	if err := awaitAll(ctx, l.budget, l.options.QueueBytes); err != nil {
+		return err
+	}
+	return awaitAll(ctx, l.unaryBudget, l.options.QueueBytes/unaryShare)
+}
+
+// awaitAll waits until nothing of a budget is taken.
+func awaitAll(ctx context.Context, budget *semaphore.Weighted, whole int64) error {
+	if err := budget.Acquire(ctx, whole); err != nil {
+		return fmt.Errorf("drain: %w", err)
+	}
+	budget.Release(whole)
+	return nil
+}
+
+// Close finishes what was accepted, writes a checkpoint and releases the data
+// directory. After a failure of the storage it writes nothing more. Later
+// calls return what the first one did.
+func (l *Ledger) Close() error {
+	l.closeOnce.Do(func() {
+		l.draining.Store(true)
+		// A failure answers everything, so that this ends in any case.
+		_ = l.Drain(context.Background())
+		l.closeErr = l.release()
+	})
+	return l.closeErr
+}
+
+// release ends the loops and closes the parts that are open, in the order that
+// keeps the log from being truncated beyond the state.
+func (l *Ledger) release() error {
+	l.stop()
+	l.loops.Wait()
+	l.watchers.close()
+	var errs []error
+	if l.log != nil {
+		if l.Err() == nil && l.machine != nil {
+			errs = append(errs, l.lastCheckpoint())
+		}
+		errs = append(errs, l.log.Close())
+	}
+	if l.store != nil {
+		errs = append(errs, l.store.Close())
+	}
+	if l.directory != nil {
+		errs = append(errs, l.directory.close())
+	}
+	return errors.Join(errs...)
+}
+
+// fail stops the ledger for good. What was applied before may still be
+// acknowledged, because it is durable; nothing is applied after it.
+func (l *Ledger) fail(err error) {
+	if !l.failure.CompareAndSwap(nil, &failure{fmt.Errorf("%w: %w", ErrFailed, err)}) {
+		return
+	}
+	l.options.Logger.Error("the storage failed; the ledger stops", "error", err)
+	close(l.failed)
+	l.watchers.close()
+	if log := l.opened.Load(); log != nil {
+		log.Fail(err)
+	}
+}
+
+// Failed is closed when the storage has failed; see Err.
+func (l *Ledger) Failed() <-chan struct{} { return l.failed }
+
+// Err returns the failure that stopped the ledger, or nil.
+func (l *Ledger) Err() error {
+	if f := l.failure.Load(); f != nil {
+		return f.err
+	}
+	return nil
+}

@@ -1,0 +1,506 @@
+package ledger_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/seqledger/seqledger/ledger"
+	"github.com/seqledger/seqledger/ledger/machine"
+)
+
+var scope = machine.Scope{Organization: "acme", Vault: "main"}
+
+func appendWrite(client string, sequence uint64, payload []byte) *machine.Write {
+	return &machine.Write{
+		Scope: scope, ClientID: client, Actor: "system:test", Sequence: sequence,
+		Operations: []machine.Operation{{Kind: machine.OpAppend, Value: payload}},
+	}
+}
+
+// open opens a ledger and closes it with the test.
+func open(t testing.TB, o ledger.Options) *ledger.Ledger {
+	t.Helper()
+	if o.Dir == "" {
+		o.Dir = t.TempDir()
+	}
+	if o.Logger == nil {
+		o.Logger = slog.New(slog.DiscardHandler)
+	}
+	l, err := ledger.Open(t.Context(), o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = l.Close() })
+	return l
+}
+
+func mustWrite(t testing.TB, l *ledger.Ledger, w *machine.Write, want machine.Code) machine.Outcome {
+	t.Helper()
+	out, err := l.Write(context.Background(), w)
+	if err != nil || out.Code != want {
+		t.Fatalf("write %s/%d: %s %v, want %s", w.ClientID, w.Sequence, out.Code, err, want)
+	}
+	return out
+}
+
+func closeLedger(t testing.TB, l *ledger.Ledger) {
+	t.Helper()
+	if err := l.Close(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestReceiptsSurviveRestart(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	l := open(t, ledger.Options{Dir: dir})
+	var receipts []machine.Receipt
+	for i := range 10 {
+		receipts = append(receipts, mustWrite(t, l, appendWrite("c", uint64(i)+1, []byte{byte(i)}), machine.Committed).Receipt)
+	}
+	closeLedger(t, l)
+	l = open(t, ledger.Options{Dir: dir})
+	for i, want := range receipts {
+		got := mustWrite(t, l, appendWrite("c", uint64(i)+1, []byte{byte(i)}), machine.Replayed).Receipt
+		want.Replayed = true
+		if fmt.Sprint(got) != fmt.Sprint(want) {
+			t.Errorf("receipt of sequence %d is %+v, was %+v", i+1, got, want)
+		}
+	}
+}
+
+// With the cache off, every answer is the same.
+func TestCacheChangesNoAnswer(t *testing.T) {
+	t.Parallel()
+	var answers [2][]string
+	for i, bytes := range []int64{1 << 20, -1} {
+		l := open(t, ledger.Options{CacheBytes: bytes, Config: machine.Config{ReceiptWindow: 4}})
+		ask := func(w *machine.Write) {
+			out, err := l.Write(context.Background(), w)
+			// What differs from run to run: the ledger's id and the time.
+			out.Receipt.LedgerID, out.Receipt.CommittedAt = 0, 0
+			answers[i] = append(answers[i], fmt.Sprint(out.Code, out.Receipt, err))
+		}
+		for sequence := uint64(1); sequence <= 8; sequence++ {
+			for range 3 { // the second asks the window, the third the cache
+				ask(appendWrite("c", sequence, []byte("x")))
+			}
+			ask(appendWrite("c", sequence, []byte("other")))
+		}
+		for sequence := uint64(1); sequence <= 8; sequence++ {
+			ask(appendWrite("c", sequence, []byte("x")))
+		}
+		_, err := l.OpenSession(t.Context(), &machine.OpenSession{Scope: scope, ClientID: "c", Actor: "a", AttemptID: [16]byte{1}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		ask(appendWrite("c", 8, []byte("x"))) // SESSION_REQUIRED, also for what is cached
+		if stats := l.Stats(); (stats.CacheHits > 0) != (bytes > 0) {
+			t.Errorf("cache of %d bytes: %d hits", bytes, stats.CacheHits)
+		}
+	}
+	for i := range answers[0] {
+		if answers[0][i] != answers[1][i] {
+			t.Errorf("answer %d: with cache %s, without %s", i, answers[0][i], answers[1][i])
+		}
+	}
+}
+
+// A retry of a committed write does not touch the log.
+func TestRetryIsAnsweredWithoutLog(t *testing.T) {
+	t.Parallel()
+	l := open(t, ledger.Options{})
+	mustWrite(t, l, appendWrite("c", 1, nil), machine.Committed)
+	before := l.Stats().Entries
+	for range 3 {
+		mustWrite(t, l, appendWrite("c", 1, nil), machine.Replayed)
+	}
+	if after := l.Stats().Entries; after != before {
+		t.Errorf("three retries made %d log entries", after-before)
+	}
+}
+
+func TestSubmitMixesRetriesAndRefusals(t *testing.T) {
+	t.Parallel()
+	l := open(t, ledger.Options{})
+	mustWrite(t, l, appendWrite("c", 1, nil), machine.Committed)
+	s, err := l.Submit(t.Context(), []*machine.Write{
+		appendWrite("c", 2, nil), appendWrite("c", 1, nil), appendWrite("c", 9, nil), appendWrite("c", 3, nil),
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	outcomes, err := s.Wait(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := []machine.Code{machine.Committed, machine.Replayed, machine.SequenceGap, machine.Committed}
+	for i, out := range outcomes {
+		if out.Code != want[i] {
+			t.Errorf("outcome %d is %s, want %s", i, out.Code, want[i])
+		}
+	}
+}
+
+func TestMalformedWriteChangesNothing(t *testing.T) {
+	t.Parallel()
+	l := open(t, ledger.Options{})
+	before := l.Stats().Commands
+	var field *machine.FieldError
+	bad := appendWrite("c", 0, nil)
+	if _, err := l.Write(t.Context(), bad); !errors.As(err, &field) || field.Field != "sequence" {
+		t.Errorf("Write: %v", err)
+	}
+	_, err := l.Submit(t.Context(), []*machine.Write{appendWrite("c", 1, nil), bad})
+	if !errors.As(err, &field) || !strings.HasPrefix(err.Error(), "writes[1]: sequence") {
+		t.Errorf("Submit: %v", err)
+	}
+	if after := l.Stats().Commands; after != before {
+		t.Errorf("%d commands reached the log", after-before)
+	}
+}
+
+func TestDeadlineLeavesOutcomeUnknown(t *testing.T) {
+	t.Parallel()
+	l := open(t, ledger.Options{})
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	_, err := l.Write(ctx, appendWrite("c", 1, nil))
+	if !errors.Is(err, ledger.ErrOutcomeUnknown) || !errors.Is(err, context.Canceled) {
+		t.Fatalf("error %v", err)
+	}
+	// The same request learns what became of it.
+	out, err := l.Write(t.Context(), appendWrite("c", 1, nil))
+	if err != nil || out.Receipt.Sequence != 1 {
+		t.Fatalf("retry: %+v %v", out, err)
+	}
+}
+
+func TestCloseFinishesWhatWasAccepted(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	l := open(t, ledger.Options{Dir: dir})
+	var wg sync.WaitGroup
+	var mu sync.Mutex
+	committed := uint64(0)
+	started := make(chan struct{}, 4)
+	for i := range 4 {
+		wg.Go(func() {
+			for sequence := uint64(1); ; sequence++ {
+				out, err := l.Write(context.Background(), appendWrite(fmt.Sprint(i), sequence, nil))
+				if sequence == 10 {
+					started <- struct{}{}
+				}
+				if err != nil {
+					if !errors.Is(err, ledger.ErrDraining) {
+						t.Errorf("writer %d: %v", i, err)
+					}
+					return
+				}
+				if out.Code == machine.Committed {
+					mu.Lock()
+					committed++
+					mu.Unlock()
+				}
+			}
+		})
+	}
+	for range 4 {
+		<-started
+	}
+	closeLedger(t, l)
+	wg.Wait()
+	l = open(t, ledger.Options{Dir: dir})
+	err := l.View(t.Context(), func(v machine.View) error {
+		if v.Index() != committed+1 { // and the command that created the ledger
+			t.Errorf("index %d after %d acknowledged writes", v.Index(), committed)
+		}
+		return nil
+	})
+	if err != nil {
+		t.Error(err)
+	}
+}
+
+// Invariant 9: a read that begins after an acknowledgement sees the write.
+func TestInvariant9_ReadsSeeWhatWasAcknowledged(t *testing.T) {
+	t.Parallel()
+	l := open(t, ledger.Options{})
+	for sequence := uint64(1); sequence <= 200; sequence++ {
+		mustWrite(t, l, appendWrite("c", sequence, nil), machine.Committed)
+		err := l.View(t.Context(), func(v machine.View) error {
+			s, _, err := v.Stream(scope, "c")
+			if s.Last < sequence {
+				t.Errorf("state says %d after %d was acknowledged", s.Last, sequence)
+			}
+			return err
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+func TestWatchSeesEveryBlock(t *testing.T) {
+	t.Parallel()
+	l := open(t, ledger.Options{})
+	const writes = 100
+	mustWrite(t, l, appendWrite("c", 1, nil), machine.Committed)
+	done := make(chan error, 1)
+	go func() { // joined by <-done
+		next := uint64(1)
+		for block, err := range l.Watch(t.Context(), scope, 0) {
+			if err != nil {
+				done <- err
+				return
+			}
+			for _, tx := range block.Transactions {
+				if tx.Sequence != next {
+					done <- fmt.Errorf("sequence %d came where %d was due", tx.Sequence, next)
+					return
+				}
+				next++
+			}
+			if next > writes {
+				done <- nil
+				return
+			}
+		}
+	}()
+	for sequence := uint64(2); sequence <= writes; sequence++ {
+		mustWrite(t, l, appendWrite("c", sequence, nil), machine.Committed)
+	}
+	if err := <-done; err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestWatchEnds(t *testing.T) {
+	t.Parallel()
+	l := open(t, ledger.Options{})
+	errs := make(chan error, 2)
+	watch := func(ctx context.Context) {
+		for _, err := range l.Watch(ctx, scope, 1) {
+			errs <- err
+		}
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	go watch(ctx) // ended by cancel, joined by the receive
+	cancel()
+	if err := <-errs; !errors.Is(err, context.Canceled) {
+		t.Errorf("cancelled watch ended with %v", err)
+	}
+	go watch(t.Context()) // ended by Close, joined by the receive
+	closeLedger(t, l)
+	if err := <-errs; !errors.Is(err, ledger.ErrClosed) {
+		t.Errorf("watch of a closed ledger ended with %v", err)
+	}
+}
+
+func TestConfigurationIsSetAtCreation(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	want := machine.DefaultConfig()
+	want.ReceiptWindow = 7
+	closeLedger(t, open(t, ledger.Options{Dir: dir, Config: machine.Config{ReceiptWindow: 7}}))
+	l := open(t, ledger.Options{Dir: dir, Config: machine.Config{ReceiptWindow: 9}})
+	config := func() (c machine.Config) {
+		_ = l.View(t.Context(), func(v machine.View) error { c = v.Config(); return nil })
+		return c
+	}
+	if got := config(); got != want {
+		t.Errorf("configuration %+v, want %+v", got, want)
+	}
+	window := uint64(3)
+	out, err := l.UpdateConfig(t.Context(), &machine.ConfigUpdate{ReceiptWindow: &window}, "system:test")
+	if err != nil || out.Code != machine.Committed || config().ReceiptWindow != 3 {
+		t.Errorf("update: %+v %v", out, err)
+	}
+	window = 0
+	out, err = l.UpdateConfig(t.Context(), &machine.ConfigUpdate{ReceiptWindow: &window}, "system:test")
+	if err != nil || out.Code != machine.InvalidArgument || out.Field.Field != "receipt_window" {
+		t.Errorf("update out of range: %+v %v", out, err)
+	}
+}
+
+func TestLedgerTime(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	wall := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
+	at := func(l *ledger.Ledger) time.Time {
+		out := mustWrite(t, l, appendWrite("c", uint64(time.Now().UnixNano()), nil), machine.SequenceGap)
+		_ = out
+		var ns int64
+		_ = l.View(t.Context(), func(v machine.View) error { ns = v.Time(); return nil })
+		return time.Unix(0, ns)
+	}
+	clock := func() time.Time { return wall }
+	l := open(t, ledger.Options{Dir: dir, Clock: clock})
+	first := at(l)
+	wall = wall.Add(-24 * time.Hour) // while the ledger runs: no effect
+	if second := at(l); second.Before(first) {
+		t.Error("ledger time ran backwards")
+	}
+	closeLedger(t, l)
+	l = open(t, ledger.Options{Dir: dir, Clock: clock}) // with a clock that is behind
+	if third := at(l); third.Before(first) {
+		t.Error("ledger time ran backwards over a restart")
+	}
+	if jumps := l.Stats().TimeJumps; jumps != 0 {
+		t.Errorf("%d jumps counted", jumps)
+	}
+	closeLedger(t, l)
+	wall = wall.Add(72 * time.Hour)
+	l = open(t, ledger.Options{Dir: dir, Clock: clock})
+	if jumps := l.Stats().TimeJumps; jumps != 1 {
+		t.Errorf("%d jumps counted after two days, want 1", jumps)
+	}
+}
+
+func TestDirectoryIsRefused(t *testing.T) {
+	t.Parallel()
+	refused := func(t *testing.T, dir, message string) {
+		t.Helper()
+		l, err := ledger.Open(t.Context(), ledger.Options{Dir: dir, Logger: slog.New(slog.DiscardHandler)})
+		if err == nil {
+			_ = l.Close()
+			t.Fatal("it was opened")
+		}
+		if !strings.Contains(err.Error(), message) {
+			t.Errorf("error %q does not say %q", err, message)
+		}
+	}
+	filled := func(t *testing.T) string {
+		dir := t.TempDir()
+		l := open(t, ledger.Options{Dir: dir})
+		mustWrite(t, l, appendWrite("c", 1, nil), machine.Committed)
+		closeLedger(t, l)
+		return dir
+	}
+	t.Run("in use", func(t *testing.T) {
+		dir := t.TempDir()
+		_ = open(t, ledger.Options{Dir: dir})
+		refused(t, dir, "in use by another process")
+	})
+	t.Run("foreign", func(t *testing.T) {
+		dir := t.TempDir()
+		if err := os.WriteFile(filepath.Join(dir, "holiday.jpg"), nil, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		refused(t, dir, "not a seqledger data directory")
+		if _, err := os.Stat(filepath.Join(dir, "state.db")); err == nil {
+			t.Error("a ledger was made in it")
+		}
+	})
+	t.Run("other version", func(t *testing.T) {
+		dir := filled(t)
+		replaceInFile(t, filepath.Join(dir, "LEDGER"), `"format":1`, `"format":2`)
+		refused(t, dir, "format version 2")
+	})
+	t.Run("damaged marker", func(t *testing.T) {
+		dir := filled(t)
+		if err := os.WriteFile(filepath.Join(dir, "LEDGER"), []byte("{"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		refused(t, dir, "damaged")
+	})
+	for _, name := range []string{"LEDGER", "state.db", "log/wal/wal-meta.db", "log"} {
+		t.Run("lost "+name, func(t *testing.T) {
+			dir := filled(t)
+			if err := os.RemoveAll(filepath.Join(dir, name)); err != nil {
+				t.Fatal(err)
+			}
+			refused(t, dir, "backup")
+			refused(t, dir, "backup") // a second start must not find it mended
+		})
+	}
+	t.Run("parts of two ledgers", func(t *testing.T) {
+		one, two := filled(t), filled(t)
+		if err := os.Rename(filepath.Join(two, "state.db"), filepath.Join(one, "state.db")); err != nil {
+			t.Fatal(err)
+		}
+		refused(t, one, "state")
+	})
+}
+
+func replaceInFile(t *testing.T, path, old, with string) {
+	t.Helper()
+	b, err := os.ReadFile(path)
+	if err != nil || !strings.Contains(string(b), old) {
+		t.Fatalf("%s: %q %v", path, b, err)
+	}
+	if err := os.WriteFile(path, []byte(strings.Replace(string(b), old, with, 1)), 0o600); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// A crash while the directory is being created leaves nothing that was ever
+// acknowledged, and the next start begins again.
+func TestHalfCreatedDirectory(t *testing.T) {
+	t.Parallel()
+	whole := t.TempDir()
+	closeLedger(t, open(t, ledger.Options{Dir: whole}))
+	for _, parts := range [][]string{
+		{"CREATING"}, {"CREATING", "state.db"}, {"CREATING", "state.db", "log"}, {"CREATING", "log"},
+		{"CREATING", "state.db", "log", "LEDGER"}, {".CREATING-123"},
+	} {
+		dir := t.TempDir()
+		for _, part := range parts {
+			source := filepath.Join(whole, part)
+			if info, err := os.Stat(source); err == nil && info.IsDir() {
+				if err := os.CopyFS(filepath.Join(dir, part), os.DirFS(source)); err != nil {
+					t.Fatal(err)
+				}
+				continue
+			}
+			b, _ := os.ReadFile(source) // CREATING is empty
+			if err := os.WriteFile(filepath.Join(dir, part), b, 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}
+		l := open(t, ledger.Options{Dir: dir})
+		mustWrite(t, l, appendWrite("c", 1, nil), machine.Committed)
+		closeLedger(t, l)
+		if _, err := os.Stat(filepath.Join(dir, "CREATING")); err == nil {
+			t.Errorf("%v: CREATING is still there", parts)
+		}
+	}
+}
+
+// Disk use is the state and a bounded log, and memory is bounded by checkpoints
+// that proposals wait for.
+func TestLogAndMemoryAreBounded(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	const checkpointBytes, logBytes = 16 << 10, 64 << 10
+	l := open(t, ledger.Options{Dir: dir, CheckpointBytes: checkpointBytes, LogBytes: logBytes})
+	const writes, payload = 400, 4 << 10 // much more than either bound
+	for sequence := uint64(1); sequence <= writes; sequence++ {
+		mustWrite(t, l, appendWrite("c", sequence, make([]byte, payload)), machine.Committed)
+		// A proposal waits at four times the bound; an entry or two may follow.
+		if n := l.Stats().PendingBytes; n > 4*checkpointBytes+4*payload {
+			t.Fatalf("%d bytes of changes wait for the state file", n)
+		}
+	}
+	stats := l.Stats()
+	if stats.Flushes == 0 || stats.Truncations == 0 || stats.Slowed == 0 {
+		t.Errorf("flushes %d, truncations %d, slowed %d: want some of each", stats.Flushes, stats.Truncations, stats.Slowed)
+	}
+	closeLedger(t, l)
+	// 64 entries stay behind a truncation.
+	l = open(t, ledger.Options{Dir: dir})
+	if n := l.Stats().LogPendingBytes; n > 80*payload {
+		t.Errorf("the log holds %d bytes after a clean stop, of %d written", n, writes*payload)
+	}
+	for sequence := uint64(writes - 63); sequence <= writes; sequence++ {
+		mustWrite(t, l, appendWrite("c", sequence, make([]byte, payload)), machine.Replayed)
+	}
+}

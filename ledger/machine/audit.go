@@ -1,0 +1,302 @@
+package machine
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"encoding/binary"
+	"fmt"
+)
+
+// Problem is something in the state that is not as it must be.
+type Problem struct {
+	Where string // what was looked at
+	What  string // what is wrong with it
+}
+
+// AuditSummary counts what an audit has looked at.
+type AuditSummary struct {
+	Blocks, Transactions, Entities, Relationships, Streams, Receipts uint64
+}
+
+// Audit checks a whole state against itself and returns what it has counted.
+// It reads every block, recomputes hashes, chains and Merkle roots, decides
+// every committed operation again, and compares what the tables should hold
+// with what they do. It needs memory for a digest of every entity, relationship
+// and stream. Problems go to report, progress (may be nil) is told of every
+// block; the error is the storage's.
+//
+// What it cannot recompute is the running digest, which also covers commands
+// that were refused, and sessions, which are in no block.
+func (m *Machine) Audit(r Reader, report func(Problem), progress func(AuditSummary)) (AuditSummary, error) {
+	a := &auditor{
+		r: r, head: &m.head, report: report, progress: progress,
+		chains: map[string]chain{}, streams: map[uint64]streamLife{},
+		entities: map[string]entityDigest{}, relationships: map[string]uint64{},
+	}
+	for _, step := range []func() error{
+		a.blocks, a.chainHeads, a.entityTable, a.relationshipTable, a.streamTable, a.expiryTable,
+	} {
+		if err := step(); err != nil {
+			return a.sum, err
+		}
+	}
+	return a.sum, nil
+}
+
+// auditor recomputes the state from the blocks.
+type auditor struct {
+	r        Reader
+	head     *head
+	report   func(Problem)
+	progress func(AuditSummary)
+	sum      AuditSummary
+
+	chains        map[string]chain        // by scope key
+	streams       map[uint64]streamLife   // by creation index
+	entities      map[string]entityDigest // by key in TableEntities
+	relationships map[string]uint64       // by key in TableRelationships: version
+
+	streamEntries, entityEntries uint64 // that the expiry index must have
+}
+
+type chain struct {
+	height uint64
+	hash   Hash
+	time   int64
+}
+
+type streamLife struct {
+	key  string // in TableStreams
+	last uint64
+}
+
+type entityDigest struct {
+	version   uint64
+	expiresAt int64
+	value     [16]byte
+}
+
+func digestValue(v []byte) [16]byte {
+	h := sha256.Sum256(v)
+	return [16]byte(h[:16])
+}
+
+func (a *auditor) problem(where, format string, args ...any) {
+	a.report(Problem{Where: where, What: fmt.Sprintf(format, args...)})
+}
+
+// scan visits a whole table. A defect that visit returns is reported, and the
+// scan goes on.
+func (a *auditor) scan(table Table, name string, visit func(k, v []byte) error) error {
+	return a.r.Ascend(table, nil, func(k, v []byte) bool {
+		if err := visit(k, v); err != nil {
+			a.problem(fmt.Sprintf("%s %q", name, k), "%v", err)
+		}
+		return true
+	})
+}
+
+// blocks walks through the history in the order of the ledger index.
+func (a *auditor) blocks() error {
+	previous := uint64(0)
+	return a.scan(TableBlocks, "record of blocks", func(k, record []byte) error {
+		if len(k) != 8 {
+			return fmt.Errorf("the key has %d bytes instead of 8", len(k))
+		}
+		last := binary.BigEndian.Uint64(k)
+		if last > a.head.index {
+			return fmt.Errorf("it lies beyond ledger index %d", a.head.index)
+		}
+		var txs []pendingAudit
+		err := visitBlocks(record, func(ordinal uint64, b *blockRecord) bool {
+			txs = append(txs, a.block(last, ordinal, b)...)
+			return true
+		})
+		a.transactions(previous, last, txs)
+		a.table(record, txs)
+		previous = last
+		if a.progress != nil {
+			a.progress(a.sum)
+		}
+		return err
+	})
+}
+
+// pendingAudit is a transaction of one record, which are judged in the order
+// of their index.
+type pendingAudit struct {
+	t     Transaction
+	where string
+}
+
+// block checks one block by itself and against its chain.
+func (a *auditor) block(last, ordinal uint64, b *blockRecord) (txs []pendingAudit) {
+	a.sum.Blocks++
+	scopeKey := appendScopeKey(nil, b.header.Scope)
+	where := fmt.Sprintf("block %d of %s", b.header.Height, b.header.Scope)
+	c := a.chains[string(scopeKey)]
+	switch {
+	case b.header.Height != c.height+1:
+		a.problem(where, "the block before it in the chain is %d", c.height)
+	case b.header.PreviousHash != c.hash:
+		a.problem(where, "its previous_hash is %s, the block before has %s", b.header.PreviousHash, c.hash)
+	case b.header.CommittedAt < c.time || b.header.CommittedAt > a.head.time:
+		a.problem(where, "it was committed before its predecessor, or after the ledger's time")
+	}
+	a.chains[string(scopeKey)] = chain{b.header.Height, b.header.Hash(), b.header.CommittedAt}
+
+	location := binary.AppendUvarint(appendIndexKey(nil, last), ordinal)
+	stored, err := a.r.Get(TableHeights, appendHeightKey(nil, scopeKey, b.header.Height))
+	if err != nil {
+		a.problem(where, "its place in the index of heights: %v", err)
+	} else if !bytes.Equal(stored, location) {
+		a.problem(where, "the index of heights says %x, it is at %x", stored, location)
+	}
+	leaves, err := b.leaves()
+	if err != nil {
+		a.problem(where, "%v", err)
+		return nil
+	}
+	if root := merkleRoot(leaves); root != b.header.TxRoot {
+		a.problem(where, "its tx_root is %s, its transactions have %s", b.header.TxRoot, root)
+	}
+	err = b.visit(func(position uint32, stored storedTransaction) bool {
+		t, err := stored.decode(b.header.Height, position)
+		at := fmt.Sprintf("transaction %d of %s", position, where)
+		if err != nil {
+			a.problem(at, "%v", err)
+			return true
+		}
+		if t.Scope != b.header.Scope || t.CommittedAt != b.header.CommittedAt {
+			a.problem(at, "its scope or time is not the block's")
+		}
+		txs = append(txs, pendingAudit{t, at})
+		return true
+	})
+	if err != nil {
+		a.problem(where, "%v", err)
+	}
+	return txs
+}
+
+// table checks that every transaction is found by its index.
+func (a *auditor) table(record []byte, txs []pendingAudit) {
+	for i := range txs {
+		t := &txs[i].t
+		b, position, _, found, err := lookup(record, t.Index)
+		if err != nil {
+			a.problem(txs[i].where, "looked up by its index: %v", err)
+		} else if !found || position != t.Position || b.header.Height != t.BlockHeight || b.header.Scope != t.Scope {
+			a.problem(txs[i].where, "the table of its record does not lead to it")
+		}
+	}
+	if rows, ok := tableRows(record); !ok || rows != uint64(len(txs)) {
+		a.problem(fmt.Sprintf("record of %d transactions", len(txs)), "its table has %d rows", rows)
+	}
+}
+
+// transactions judges those of one record, whose indexes lie in (after, last].
+func (a *auditor) transactions(after, last uint64, txs []pendingAudit) {
+	sortByIndex(txs)
+	for i := range txs {
+		t, where := &txs[i].t, txs[i].where
+		a.sum.Transactions++
+		if t.Index <= after || t.Index > last {
+			a.problem(where, "ledger index %d is not in %d to %d", t.Index, after+1, last)
+		}
+		after = t.Index
+		if want := a.head.ledgerIDAt(t.Index); t.LedgerID != want {
+			a.problem(where, "it bears ledger id %s, index %d belongs to %s", t.LedgerID, t.Index, want)
+		}
+		if hash, _ := HashOperations(nil, t.Operations); hash != t.RequestHash {
+			a.problem(where, "its request_hash is %s, its operations have %s", t.RequestHash, hash)
+		}
+		a.sequence(t, where)
+		for j := range t.Operations {
+			a.operation(t, j, where)
+		}
+	}
+}
+
+// sequence checks that a stream's writes are 1, 2, 3, … (invariants 1 and 3).
+func (a *auditor) sequence(t *Transaction, where string) {
+	if t.CreatedIndex > t.Index || t.Session > t.Index {
+		a.problem(where, "its stream or session is younger than itself")
+	}
+	for i := range t.Operations {
+		if expires := t.Operations[i].Kind == OpExpireEntity; expires != (t.Sequence == 0) {
+			a.problem(where, "operation %d belongs to another kind of transaction", i)
+		}
+	}
+	if t.Sequence == 0 { // the ledger's own
+		if t.Actor != actorGC || t.CreatedIndex != 0 || t.Key.Present {
+			a.problem(where, "it has no sequence")
+		}
+		return
+	}
+	key := string(appendScopeKey(nil, t.Scope)) + t.ClientID
+	life, known := a.streams[t.CreatedIndex]
+	if known && life.key != key {
+		a.problem(where, "creation index %d belongs to another stream", t.CreatedIndex)
+	}
+	if t.Sequence != life.last+1 {
+		a.problem(where, "client %q sequence %d follows %d", t.ClientID, t.Sequence, life.last)
+	}
+	a.streams[t.CreatedIndex] = streamLife{key, t.Sequence}
+}
+
+// operation decides one operation again, on the recomputed state.
+func (a *auditor) operation(t *Transaction, i int, where string) {
+	op := &t.Operations[i]
+	scopeKey := appendScopeKey(nil, t.Scope)
+	key := string(append(scopeKey, op.Key...))
+	e, present := a.entities[key]
+	present = present && (e.expiresAt == 0 || t.CommittedAt < e.expiresAt)
+	if code := op.Condition.audit(e, present); code != 0 {
+		a.problem(where, "condition of operation %d did not hold: %s", i, code)
+	}
+	changed := true
+	switch op.Kind {
+	case OpSetEntity:
+		a.entities[key] = entityDigest{t.Index, op.ExpiresAt, digestValue(op.Value)}
+	case OpDeleteEntity:
+		if changed = present; present {
+			delete(a.entities, key)
+		}
+	case OpExpireEntity:
+		if _, there := a.entities[key]; present || !there {
+			a.problem(where, "operation %d expired an entity that is absent or whose time has not come", i)
+		}
+		delete(a.entities, key)
+	case OpCreateRelationship, OpDeleteRelationship:
+		key = string(appendRelationshipParts(scopeKey, op.Key, op.Relation, op.Subject))
+		_, there := a.relationships[key]
+		if changed = there != (op.Kind == OpCreateRelationship); !changed {
+			break
+		}
+		if there {
+			delete(a.relationships, key)
+		} else {
+			a.relationships[key] = t.Index
+		}
+	case OpAppend:
+	}
+	if changed != (t.Versions[i] != 0) {
+		a.problem(where, "the result of operation %d says version %d", i, t.Versions[i])
+	}
+}
+
+// audit is check on a recomputed entity, of which only a digest is known.
+func (c *Condition) audit(e entityDigest, present bool) Code {
+	probe := entity{present: present, version: e.version}
+	if c.Kind == ConditionValueEquals && present {
+		if digestValue(c.Value) != e.value {
+			return ValueMismatch
+		}
+		return 0
+	}
+	if c.Kind == ConditionNone {
+		return 0
+	}
+	return c.check(&probe)
+}

@@ -1,0 +1,192 @@
+package machine
+
+import (
+	"encoding/hex"
+	"flag"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+var update = flag.Bool("update", false, "write the golden files of the format anew")
+
+// golden compares bytes with a file. They are what old logs, states and hashes
+// are made of, so that a difference is never a detail.
+func golden(t *testing.T, name string, got []byte) {
+	t.Helper()
+	path := filepath.Join("testdata", "format", name+".hex")
+	if *update {
+		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(path, []byte(wrap(hex.EncodeToString(got))), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		return
+	}
+	text, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatalf("%v (go test ./ledger/machine -run TestGolden -update writes it)", err)
+	}
+	want, err := hex.DecodeString(strings.Join(strings.Fields(string(text)), ""))
+	if err != nil {
+		t.Fatalf("%s: %v", path, err)
+	}
+	if string(got) == string(want) {
+		return
+	}
+	at := 0
+	for at < min(len(got), len(want)) && got[at] == want[at] {
+		at++
+	}
+	t.Errorf("THIS CHANGES THE FORMAT: %s differs from byte %d on.\n got %x\nwant %x\n"+
+		"Ledgers that were written before could not be read, or would hash otherwise. Give the new form a new version or "+
+		"command number, and keep reading the old one.", name, at, got, want)
+}
+
+func wrap(text string) string {
+	var b strings.Builder
+	for len(text) > 64 {
+		b.WriteString(text[:64] + "\n")
+		text = text[64:]
+	}
+	return b.String() + text + "\n"
+}
+
+func goldenWrite() *Write {
+	return &Write{
+		Scope: Scope{"acme", "vault-1"}, ClientID: "client 7", Actor: "user:42", Session: 300, Sequence: 5,
+		Key: Key{UUID: [16]byte{0xde, 0xad, 0xbe, 0xef, 15: 1}, Present: true},
+		Operations: []Operation{
+			{Kind: OpSetEntity, Key: []byte("k"), Value: []byte("v"), Condition: Condition{Kind: ConditionNotExists}},
+			{Kind: OpSetEntity, Key: []byte("k2"), Condition: Condition{Kind: ConditionVersion, Version: 128}, ExpiresAt: 1 << 60},
+			{Kind: OpDeleteEntity, Key: []byte("k3"), Condition: Condition{Kind: ConditionMustExist}},
+			{Kind: OpDeleteEntity, Key: []byte("k4"), Condition: Condition{Kind: ConditionValueEquals, Value: []byte("w")}},
+			{Kind: OpCreateRelationship, Key: []byte("doc"), Relation: []byte("owner"), Subject: []byte("bob")},
+			{Kind: OpDeleteRelationship, Key: []byte("doc"), Relation: []byte("viewer"), Subject: []byte("eve")},
+			{Kind: OpAppend, Value: []byte("payload")},
+		},
+	}
+}
+
+func goldenTransaction() Transaction {
+	w := goldenWrite()
+	hash, _ := HashOperations(nil, w.Operations)
+	return Transaction{
+		LedgerID: testLedger, Index: 1<<40 + 7, CommittedAt: testStart, Scope: w.Scope, ClientID: w.ClientID,
+		CreatedIndex: 299, Session: w.Session, Sequence: w.Sequence, Key: w.Key, RequestHash: hash, Actor: w.Actor,
+		Operations: w.Operations,
+	}
+}
+
+// The canonical bytes of every kind of command, record and hash.
+func TestGoldenFormat(t *testing.T) {
+	t.Parallel()
+	config := Config{1_000, 24 * 3600 * second, 2_000, 64, 10_000_000}
+	w := goldenWrite()
+	bare := &Write{Scope: Scope{Organization: "acme"}, ClientID: "c", Actor: "a", Sequence: 1,
+		Operations: []Operation{{Kind: OpAppend, Value: []byte("x")}}}
+	session := &OpenSession{
+		Scope: w.Scope, ClientID: w.ClientID, Actor: w.Actor, AttemptID: [16]byte{1, 2, 3, 15: 16}, ExpectedSession: 300,
+	}
+	x := goldenTransaction()
+	header := BlockHeader{
+		Scope: w.Scope, Height: 1_000, PreviousHash: Hash{1, 31: 2}, TxRoot: LeafHash(x.Encode()), TxCount: 1, CommittedAt: testStart,
+	}
+	headerHash := header.Hash()
+	leaf := LeafHash(x.Encode())
+	node := hashNode(&leaf, &headerHash)
+	s := stream{
+		created: 299, session: 300, last: 5, lastSeen: testStart, indexed: testStart - 1, attempts: [][16]byte{{9}, {8}},
+	}
+	for _, slot := range []windowSlot{{399, 0xffffffff}, {400, 0}, {1<<40 + 7, (&head{seed: 77}).mark(x.Key)}} {
+		s.window.push(slot, 64)
+	}
+	h := head{
+		index: 1<<40 + 8, time: testStart, digest: Hash{0xaa, 31: 0xbb}, streams: 3, config: config,
+		epochs: []epoch{{1, testLedger}, {1 << 32, 0xfeed}},
+	}
+	e := entity{present: true, version: 1<<40 + 7, expiresAt: 1 << 60, value: []byte("value")}
+	id := x.ID()
+	hash := x.RequestHash
+	for name, got := range map[string][]byte{
+		"command_create":         AppendCreate(nil, testLedger, 77, config),
+		"command_write":          AppendWrite(nil, w),
+		"command_write_bare":     AppendWrite(nil, bare),
+		"command_open_session":   AppendOpenSession(nil, session),
+		"command_update_nothing": AppendUpdateConfig(nil, &ConfigUpdate{}, "system:test"),
+		"command_update_all": AppendUpdateConfig(nil, &ConfigUpdate{
+			new(uint64(1)), new(second), new(uint64(3)), new(uint64(4)), new(uint64(500)),
+		}, "system:test"),
+		"command_epoch":      AppendEpoch(nil, 0xfeed),
+		"entry":              AppendEntry(nil, testStart, AppendEpoch(nil, 1), AppendWrite(nil, bare)),
+		"operations":         appendOperations(nil, w.Operations),
+		"request_hash":       hash[:],
+		"transaction":        x.Encode(),
+		"transaction_hash":   leaf[:],
+		"transaction_stored": appendStored(nil, x.Encode(), []byte{0x55}),
+		"merkle_node":        node[:],
+		"block_header":       header.append(nil),
+		"block_header_hash":  headerHash[:],
+		"record_stream":      s.append(nil),
+		"record_entity":      e.append(nil),
+		"head":               h.append(nil),
+		"tx_id":              id[:],
+		"key_scope":          appendScopeKey(nil, w.Scope),
+		"key_expiry":         appendExpiryKey(nil, expiryEntity, testStart, append(appendScopeKey(nil, w.Scope), "k"...)),
+		"key_height":         appendHeightKey(nil, appendScopeKey(nil, w.Scope), 258),
+		"key_relationship":   appendRelationshipParts(appendScopeKey(nil, w.Scope), []byte("doc"), []byte("owner"), []byte("bob")),
+	} {
+		golden(t, name, got)
+	}
+}
+
+// A short history: the numbers of the tables, their keys and values and the
+// running digest, as they come out of Apply.
+func TestGoldenHistory(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t, testConfig())
+	session := f.open("a", 1, 0, Committed).Session
+	f.now += second
+	f.entry(
+		AppendWrite(nil, inSession(operations("a", 1, 1, setUntil("k", "v", f.now+1), remove("x")), session)),
+		AppendWrite(nil, appendWrite("b", 2, 0, "a gap")),
+		AppendWrite(nil, operations("b", 1, 2, relate("doc", "owner", "bob"))),
+	)
+	f.now += second
+	f.round()
+	f.now += testConfig().ClientTTL
+	f.round()
+	f.commit(appendWrite("c", 1, 0, "x"))
+	f.one(AppendEpoch(nil, 0xfeed))
+	var state []byte
+	for table := range f.mem.tables {
+		for _, key := range f.mem.tables[table].keys {
+			state = append(state, byte(table))
+			state = appendBytes(state, key)
+			state = appendBytes(state, f.mem.tables[table].values[key])
+		}
+	}
+	digest := f.view().Digest()
+	golden(t, "history_state", state)
+	golden(t, "history_digest", digest[:])
+}
+
+// The golden bytes are read back: the format is not only written.
+func TestGoldenBytesDecode(t *testing.T) {
+	t.Parallel()
+	x := goldenTransaction()
+	back, err := (storedTransaction{encoded: x.Encode(), changed: []byte{0x55}}).decode(7, 3)
+	if err != nil || string(back.Encode()) != string(x.Encode()) || back.BlockHeight != 7 || back.Position != 3 {
+		t.Errorf("the transaction reads back as %+v, %v", back, err)
+	}
+	for i, v := range back.Versions { // 0x55 has every other bit
+		if want := x.Index * uint64(1-i%2); v != want {
+			t.Errorf("result %d is %d, want %d", i, v, want)
+		}
+	}
+	if _, err := (storedTransaction{encoded: x.Encode(), changed: []byte{1, 2}}).decode(7, 3); err == nil {
+		t.Error("results of more operations than there are decode")
+	}
+}

@@ -1,0 +1,206 @@
+package machine
+
+import (
+	"fmt"
+	"unicode/utf8"
+)
+
+// The limits of requests. A request beyond one is refused before it reaches
+// the log.
+const (
+	MaxScopePart   = 128     // bytes of an organization or a vault
+	MaxClientID    = 256     // bytes
+	MaxKeyBytes    = 1_024   // bytes of an entity key or a part of a relationship
+	MaxValueBytes  = 1 << 20 // bytes of a value or a payload
+	MaxOperations  = 1_000   // of one write
+	MaxWriteBytes  = 4 << 20 // of the keys, values and payloads of one write together
+	maxActorBytes  = 512
+	minTTL         = 1_000_000_000
+	maxInterval    = 1_000_000
+	maxEvictLimit  = 100_000
+	maxWindow      = 1_024
+	maxLedgerIndex = 1<<58 - 1 // what a transaction id has room for
+)
+
+// Validate checks the scope's limits; field is the path of the scope in the
+// request.
+func (s Scope) Validate(field string) error {
+	if err := validateScopePart(s.Organization, field, ".organization"); err != nil {
+		return err
+	}
+	if s.Vault == "" {
+		return nil
+	}
+	return validateScopePart(s.Vault, field, ".vault")
+}
+
+// validateScopePart is given the path in two pieces because joining them for
+// every write would cost more than the check.
+func validateScopePart(part, field, name string) error {
+	if len(part) == 0 || len(part) > MaxScopePart {
+		return &FieldError{field + name, fmt.Sprintf("must have 1 to %d bytes, has %d", MaxScopePart, len(part))}
+	}
+	for i := range len(part) {
+		c := part[i]
+		ok := c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '-' && c <= ':' || c == '_'
+		if !ok { // '-' to ':' is "-./0123456789:"
+			return &FieldError{field + name, fmt.Sprintf("byte %d is %q, outside [a-zA-Z0-9:/_.-]", i, c)}
+		}
+	}
+	return nil
+}
+
+// ValidateClientID checks the limits of a client id.
+func ValidateClientID(id string) error {
+	if len(id) == 0 || len(id) > MaxClientID {
+		return &FieldError{"client_id", fmt.Sprintf("must have 1 to %d bytes, has %d", MaxClientID, len(id))}
+	}
+	for i := range len(id) {
+		if id[i] < 0x20 || id[i] > 0x7e {
+			return &FieldError{"client_id", fmt.Sprintf("byte %d is not printable ASCII", i)}
+		}
+	}
+	return nil
+}
+
+// ValidateKey checks the limits of an entity key or a part of a relationship.
+func ValidateKey[T ~string | ~[]byte](key T, field string) error {
+	if err := keyError(key, field); err != nil {
+		return err
+	}
+	return nil // not err, which would be an error that is not nil
+}
+
+func keyError[T ~string | ~[]byte](key T, field string) *FieldError {
+	if len(key) == 0 || len(key) > MaxKeyBytes {
+		return &FieldError{field, fmt.Sprintf("must have 1 to %d bytes, has %d", MaxKeyBytes, len(key))}
+	}
+	if !utf8.ValidString(string(key)) {
+		return &FieldError{field, "is not UTF-8"}
+	}
+	return nil
+}
+
+// Validate checks every limit that does not need the state. The error is a
+// *FieldError.
+func (w *Write) Validate() error {
+	if err := validateStreamName(w.Scope, w.ClientID, w.Actor); err != nil {
+		return err
+	}
+	if w.Sequence == 0 {
+		return &FieldError{"sequence", "must be at least 1"}
+	}
+	if n := len(w.Operations); n == 0 || n > MaxOperations {
+		return &FieldError{"operations", fmt.Sprintf("must be 1 to %d, are %d", MaxOperations, n)}
+	}
+	total := 0
+	for i := range w.Operations {
+		op := &w.Operations[i]
+		if err := op.validate(); err != nil {
+			err.Field = fmt.Sprintf("operations[%d]%s", i, err.Field)
+			return err
+		}
+		total += len(op.Key) + len(op.Relation) + len(op.Subject) + len(op.Value) + len(op.Condition.Value)
+	}
+	if total > MaxWriteBytes {
+		return &FieldError{"operations", fmt.Sprintf("must have at most %d bytes together, have %d", MaxWriteBytes, total)}
+	}
+	return nil
+}
+
+// Validate checks every limit that does not need the state. The error is a
+// *FieldError.
+func (o *OpenSession) Validate() error {
+	return validateStreamName(o.Scope, o.ClientID, o.Actor)
+}
+
+func validateStreamName(scope Scope, clientID, actor string) error {
+	if err := scope.Validate("scope"); err != nil {
+		return err
+	}
+	if err := ValidateClientID(clientID); err != nil {
+		return err
+	}
+	if len(actor) == 0 || len(actor) > maxActorBytes {
+		return &FieldError{"actor", fmt.Sprintf("must have 1 to %d bytes, has %d", maxActorBytes, len(actor))}
+	}
+	return nil
+}
+
+// validate returns an error whose field is relative to the operation.
+func (op *Operation) validate() *FieldError {
+	switch op.Kind {
+	case OpSetEntity:
+		if len(op.Value) > MaxValueBytes {
+			return tooLong(".set_entity.value", len(op.Value))
+		}
+		if op.ExpiresAt < 0 {
+			return &FieldError{".set_entity.expires_at", "must be after 1970"}
+		}
+		return firstError(keyError(op.Key, ".set_entity.key"), op.Condition.validate(".set_entity.condition"))
+	case OpDeleteEntity:
+		return firstError(keyError(op.Key, ".delete_entity.key"), op.Condition.validate(".delete_entity.condition"))
+	case OpCreateRelationship:
+		return op.validateRelationship(".create_relationship")
+	case OpDeleteRelationship:
+		return op.validateRelationship(".delete_relationship")
+	case OpAppend:
+		if len(op.Value) > MaxValueBytes {
+			return tooLong(".append.payload", len(op.Value))
+		}
+		return nil
+	case OpExpireEntity:
+		return &FieldError{".expire_entity", "is read back only"}
+	default:
+		return &FieldError{"", "no operation is set"}
+	}
+}
+
+func (op *Operation) validateRelationship(field string) *FieldError {
+	return firstError(keyError(op.Key, field+".resource"), keyError(op.Relation, field+".relation"),
+		keyError(op.Subject, field+".subject"))
+}
+
+func (c *Condition) validate(field string) *FieldError {
+	switch c.Kind {
+	case ConditionNone, ConditionNotExists, ConditionMustExist, ConditionVersion:
+		return nil
+	case ConditionValueEquals:
+		if len(c.Value) > MaxValueBytes {
+			return tooLong(field+".value_equals", len(c.Value))
+		}
+		return nil
+	default:
+		return &FieldError{field, "is not a condition"}
+	}
+}
+
+func tooLong(field string, n int) *FieldError {
+	return &FieldError{field, fmt.Sprintf("must have at most %d bytes, has %d", MaxValueBytes, n)}
+}
+
+func firstError(errs ...*FieldError) *FieldError {
+	for _, err := range errs {
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Validate checks the configuration's limits. The error is a *FieldError.
+func (c Config) Validate() error {
+	switch {
+	case c.EvictionInterval < 1 || c.EvictionInterval > maxInterval:
+		return &FieldError{"eviction_interval", fmt.Sprintf("must be 1 to %d", maxInterval)}
+	case c.ClientTTL < minTTL:
+		return &FieldError{"client_ttl", "must be at least 1 s"}
+	case c.EvictionLimit < 1 || c.EvictionLimit > maxEvictLimit:
+		return &FieldError{"eviction_limit", fmt.Sprintf("must be 1 to %d", maxEvictLimit)}
+	case c.ReceiptWindow < 1 || c.ReceiptWindow > maxWindow:
+		return &FieldError{"receipt_window", fmt.Sprintf("must be 1 to %d", maxWindow)}
+	case c.MaxStreams < 1:
+		return &FieldError{"max_streams", "must be at least 1"}
+	}
+	return nil
+}

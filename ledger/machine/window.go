@@ -1,0 +1,124 @@
+package machine
+
+import (
+	"encoding/binary"
+	"fmt"
+)
+
+// window finds the receipts of a stream's last writes, newest first. Every
+// write decodes one, adds a slot and encodes it again, so that it is kept as
+// it is stored: marks and places are copied and cut, not taken apart.
+type window struct {
+	size   uint64 // slots
+	marks  []byte // 4 bytes a slot
+	places []byte // a varint a slot: the newest one's index, then how much smaller each next is
+}
+
+// windowSlot finds the receipt of one sequence.
+type windowSlot struct {
+	index uint64 // ledger index of the transaction
+	// mark is a digest of the idempotency key, 0 for a write without one. It
+	// spares looking into blocks for keys that are not there; a block decides
+	// whether a key with the same mark is the same key.
+	mark uint32
+}
+
+const markBytes = 4
+
+// mark returns the mark of slot i, which must be below size.
+func (w *window) mark(i uint64) uint32 { return binary.BigEndian.Uint32(w.marks[i*markBytes:]) }
+
+// slot returns slot i, which must be below size. Places that make no sense give
+// an index at which no receipt will be found.
+func (w *window) slot(i uint64) windowSlot {
+	index, rest := uint64(0), w.places
+	for j := uint64(0); j <= i; j++ {
+		delta, n := binary.Uvarint(rest)
+		if n <= 0 {
+			return windowSlot{mark: w.mark(i)}
+		}
+		if rest = rest[n:]; j == 0 {
+			index = delta
+		} else {
+			index -= delta
+		}
+	}
+	return windowSlot{index, w.mark(i)}
+}
+
+// push adds the newest slot and drops the oldest ones beyond a limit.
+func (w *window) push(s windowSlot, limit uint64) {
+	var front [2 * binary.MaxVarintLen64]byte
+	places := binary.AppendUvarint(front[:0], s.index)
+	rest := w.places
+	if w.size > 0 {
+		newest, n := binary.Uvarint(rest)
+		if n > 0 { // otherwise slot finds nothing, as before
+			rest = rest[n:]
+			places = binary.AppendUvarint(places, s.index-newest)
+		}
+	}
+	w.places = prepend(w.places, rest, places)
+	var mark [markBytes]byte
+	binary.BigEndian.PutUint32(mark[:], s.mark)
+	w.marks = prepend(w.marks, w.marks, mark[:])
+	for w.size++; w.size > limit; w.size-- {
+		w.marks = w.marks[:len(w.marks)-markBytes]
+		w.places = dropLast(w.places)
+	}
+}
+
+// prepend returns front and rest in the memory of buffer, of which rest is a
+// part.
+func prepend(buffer, rest, front []byte) []byte {
+	n := len(front) + len(rest)
+	if cap(buffer) < n {
+		return append(append(make([]byte, 0, 2*n), front...), rest...)
+	}
+	buffer = buffer[:n]
+	copy(buffer[len(front):], rest) // copy moves what overlaps
+	copy(buffer, front)
+	return buffer
+}
+
+// dropLast cuts the last varint off: in all but its last byte the high bit is
+// set.
+func dropLast(varints []byte) []byte {
+	n := len(varints) - 1
+	for n > 0 && varints[n-1] >= 0x80 {
+		n--
+	}
+	return varints[:max(n, 0)]
+}
+
+func (w *window) append(dst []byte) []byte {
+	return append(append(dst, w.marks...), w.places...)
+}
+
+// decode copies a window of a known size, which is the rest of a stream's
+// record. Only check tells whether its places make sense.
+func (w *window) decode(d *decoder, size uint64) {
+	if size > maxWindow {
+		d.fail()
+		return
+	}
+	w.size = size
+	w.marks = append(w.marks[:0], d.take(size*markBytes)...)
+	w.places = append(w.places[:0], d.rest...)
+	if uint64(len(w.places)) < size || size == 0 && len(w.places) > 0 {
+		d.fail()
+	}
+	d.rest = nil
+}
+
+// check returns an error unless the places are one minimal number a slot.
+func (w *window) check() error {
+	d := decoder{rest: w.places}
+	for range w.size {
+		d.uvarint()
+	}
+	if err := d.done("window"); err != nil {
+		return fmt.Errorf("places of the receipts: %w", err)
+	}
+	return nil
+}

@@ -1,0 +1,322 @@
+package machine
+
+import (
+	"bytes"
+	"fmt"
+	"math"
+)
+
+// loadStream reads the stream of a command into m.stream and its key into
+// m.streamKey.
+func (m *Machine) loadStream(r Reader, organization, vault, clientID []byte) (found bool, err error) {
+	m.streamKey = appendScope(m.streamKey[:0], organization, vault)
+	m.scopeLength = len(m.streamKey)
+	m.streamKey = append(m.streamKey, clientID...)
+	b, err := r.Get(TableStreams, m.streamKey)
+	if err != nil {
+		return false, err
+	}
+	if b == nil {
+		empty := window{marks: m.stream.window.marks[:0], places: m.stream.window.places[:0]}
+		m.stream = stream{attempts: m.stream.attempts[:0], window: empty}
+		return false, nil
+	}
+	return true, m.stream.decode(b)
+}
+
+// applyWrite decides a write: the rules in their order, the first that matches
+// decides. Rules 1–10 change nothing (invariant 4).
+func (m *Machine) applyWrite(tx Tx, c *writeCommand, out *Outcome) (*Hash, error) {
+	found, err := m.loadStream(tx, c.organization, c.vault, c.clientID)
+	if err != nil {
+		return nil, err
+	}
+	s := &m.stream
+	out.CreatedIndex, out.Last, out.Session = s.created, s.last, s.session
+
+	if out.Code = m.checkSession(s, found, c.session); out.Code != 0 { // rules 1–3
+		return nil, nil
+	}
+	hash := hashOperations(c.encodedOperations)
+	if out.Code, err = m.checkDuplicate(tx, s, c, hash, out); err != nil || out.Code != 0 { // rules 4–6
+		return nil, err
+	}
+	switch {
+	case c.sequence == math.MaxUint64: // rule 7
+		out.Code = SequenceExhausted
+		return nil, nil
+	case c.sequence > s.last+1: // rule 8
+		out.Code = SequenceGap
+		return nil, nil
+	}
+	if !found { // rule 9
+		full, err := m.organizationFull(tx, c.organization)
+		if err != nil {
+			return nil, err
+		}
+		if full {
+			out.Code = TooManyStreams
+			return nil, nil
+		}
+	}
+	scopeKey := m.streamKey[:m.scopeLength]
+	if err := m.checkConditions(tx, scopeKey, c.operations, out); err != nil || out.Code != 0 { // rule 10
+		return nil, err
+	}
+	return m.commit(tx, c, found, hash, out) // rule 11
+}
+
+// checkSession is rules 1–3; it returns 0 when none of them matches. A session
+// from before the current epoch has expired, wherever its number stands.
+func (m *Machine) checkSession(s *stream, found bool, session uint64) Code {
+	switch {
+	case session != 0 && (!found || session > s.session || session < m.head.epochStart()):
+		return SessionExpired
+	case session != 0 && session < s.session:
+		return SessionFenced
+	case session == 0 && s.session != 0:
+		return SessionRequired
+	}
+	return 0
+}
+
+// checkDuplicate is rules 4–6; it returns 0 when none of them matches.
+func (m *Machine) checkDuplicate(tx Tx, s *stream, c *writeCommand, hash RequestHash, out *Outcome) (Code, error) {
+	if c.sequence <= s.last {
+		slot, ok := s.slot(c.sequence, m.head.config.ReceiptWindow)
+		if !ok {
+			out.CommittedSequence = c.sequence
+			return AlreadyCommitted, nil // rule 5
+		}
+		t, err := m.windowTransaction(tx, s, slot, c.sequence)
+		if err != nil {
+			return 0, err
+		}
+		out.CommittedSequence = c.sequence
+		switch r := t.receipt(); {
+		case r.Answers(c.key, hash):
+			return replay(&t, out), nil
+		case t.Key == c.key && c.key.Present:
+			return IdempotencyKeyReused, nil
+		}
+		return SequenceReused, nil
+	}
+	mark := m.head.mark(c.key)
+	if mark == 0 {
+		return 0, nil
+	}
+	for i := range s.visible(m.head.config.ReceiptWindow) {
+		if s.window.mark(i) != mark {
+			continue
+		}
+		t, err := m.windowTransaction(tx, s, s.window.slot(i), s.last-i)
+		if err != nil {
+			return 0, err
+		}
+		if t.Key != c.key {
+			continue // another key with the same mark
+		}
+		out.CommittedSequence = t.Sequence
+		if t.RequestHash == hash {
+			return replay(&t, out), nil
+		}
+		return IdempotencyKeyReused, nil
+	}
+	return 0, nil
+}
+
+func replay(t *Transaction, out *Outcome) Code {
+	out.Receipt = t.receipt()
+	out.Receipt.Replayed = true
+	return Replayed
+}
+
+// windowTransaction finds the transaction of a window slot, which must be
+// there: a stream that points at nothing is damage.
+func (m *Machine) windowTransaction(r Reader, s *stream, slot windowSlot, sequence uint64) (Transaction, error) {
+	t, found, err := m.findPending(slot.index)
+	if err != nil {
+		return Transaction{}, err
+	}
+	if !found {
+		if t, found, err = findTransaction(r, slot.index); err != nil {
+			return Transaction{}, err
+		}
+	}
+	if !found || t.Sequence != sequence || t.CreatedIndex != s.created {
+		return Transaction{}, fmt.Errorf("%w: no receipt of sequence %d at ledger index %d", ErrCorrupt, sequence, slot.index)
+	}
+	return t, nil
+}
+
+// commit is rule 11: transaction, entities, relationships, receipt and stream
+// entry change together.
+func (m *Machine) commit(tx Tx, c *writeCommand, found bool, hash RequestHash, out *Outcome) (*Hash, error) {
+	s := &m.stream
+	if !found {
+		if err := m.createStream(tx, c.organization); err != nil {
+			return nil, err
+		}
+	}
+	scopeKey := m.streamKey[:m.scopeLength]
+	b, err := m.builder(tx, scopeKey)
+	if err != nil {
+		return nil, err
+	}
+	versions, changed, err := m.applyOperations(tx, scopeKey, c.operations)
+	if err != nil {
+		return nil, err
+	}
+	m.transaction = append(m.transaction[:0], leafPrefix)
+	m.transaction = appendCommandTransaction(m.transaction, &m.head, c, s.created, hash)
+	leaf, position := m.addTransaction(b, m.head.index, changed)
+
+	s.push(windowSlot{m.head.index, m.head.mark(c.key)}, m.head.config.ReceiptWindow)
+	s.lastSeen = m.head.time
+	if err := m.putStream(tx); err != nil {
+		return nil, err
+	}
+	out.Code, out.CreatedIndex, out.Last = Committed, s.created, s.last
+	out.CommittedSequence = c.sequence
+	out.Receipt = Receipt{
+		LedgerID: m.head.ledgerID(), Sequence: c.sequence, Session: c.session, Index: m.head.index,
+		BlockHeight: b.height, Position: position, CommittedAt: m.head.time, Actor: m.actor(c.actor),
+		RequestHash: hash, Key: c.key, Versions: versions,
+	}
+	return &leaf, nil
+}
+
+// actor returns the actor as a string. Nearly always it is the one of the
+// command before, so that no new string is made.
+func (m *Machine) actor(b []byte) string {
+	if m.lastActor != string(b) {
+		m.lastActor = string(b)
+	}
+	return m.lastActor
+}
+
+// createStream begins a stream at the current index. The caller writes the
+// record.
+func (m *Machine) createStream(tx Tx, organization []byte) error {
+	s := &m.stream
+	s.created, s.lastSeen, s.indexed = m.head.index, m.head.time, m.head.time
+	if err := m.countStream(tx, organization, 1); err != nil {
+		return err
+	}
+	m.key = appendExpiryKey(m.key[:0], expiryStream, s.indexed, m.streamKey)
+	return m.putExpiry(tx, m.key)
+}
+
+func (m *Machine) putStream(tx Tx) error {
+	m.scratch = m.stream.append(m.scratch[:0])
+	return tx.Put(TableStreams, m.streamKey, m.scratch)
+}
+
+// checkConditions is rule 10: it looks at the state with the earlier
+// operations of the same write in place, and changes nothing.
+func (m *Machine) checkConditions(r Reader, scopeKey []byte, ops []Operation, out *Outcome) error {
+	// What the earlier operations of this write leave behind. Only looked up by
+	// key, never ranged over.
+	var earlier map[string]entity
+	for i := range ops {
+		op := &ops[i]
+		if op.Kind != OpSetEntity && op.Kind != OpDeleteEntity {
+			continue
+		}
+		if op.Condition.Kind != ConditionNone {
+			e, ok := earlier[string(op.Key)]
+			if !ok {
+				var err error
+				if e, err = m.loadEntity(r, scopeKey, op.Key); err != nil {
+					return err
+				}
+			}
+			if code := op.Condition.check(&e); code != 0 {
+				out.Code, out.OperationIndex = code, i
+				out.EntityKey, out.CurrentVersion = bytes.Clone(op.Key), e.version
+				return nil
+			}
+		}
+		if i < len(ops)-1 {
+			if earlier == nil {
+				earlier = make(map[string]entity)
+			}
+			after := entity{} // absent
+			if op.Kind == OpSetEntity {
+				after = m.newEntity(op)
+			}
+			earlier[string(op.Key)] = after
+		}
+	}
+	return nil
+}
+
+// check returns the code that a condition refuses an entity with, or 0.
+func (c *Condition) check(e *entity) Code {
+	switch {
+	case c.Kind == ConditionNotExists && e.present:
+		return KeyExists
+	case c.Kind == ConditionNotExists:
+		return 0
+	case !e.present:
+		return KeyNotFound
+	case c.Kind == ConditionVersion && e.version != c.Version:
+		return VersionMismatch
+	case c.Kind == ConditionValueEquals && !bytes.Equal(e.value, c.Value):
+		return ValueMismatch
+	}
+	return 0
+}
+
+// applyOperations changes entities and relationships. It returns the versions
+// for the receipt, and a bitmap of the operations that changed something, or
+// nil when all did.
+func (m *Machine) applyOperations(tx Tx, scopeKey []byte, ops []Operation) (versions []uint64, changed []byte, err error) {
+	versions = m.newVersions(len(ops))
+	all := true
+	for i := range ops {
+		did, err := m.applyOperation(tx, scopeKey, &ops[i])
+		if err != nil {
+			return nil, nil, err
+		}
+		if did {
+			versions[i] = m.head.index
+		}
+		all = all && did
+	}
+	if all {
+		return versions, nil, nil
+	}
+	m.changed = append(m.changed[:0], make([]byte, (len(ops)+7)/8)...)
+	for i, v := range versions {
+		if v != 0 {
+			m.changed[i/8] |= 1 << (i % 8)
+		}
+	}
+	return versions, m.changed, nil
+}
+
+// newVersions hands out slices of a shared array, which nearly always spares
+// an allocation for each write.
+func (m *Machine) newVersions(n int) []uint64 {
+	if len(m.versions) < n {
+		m.versions = make([]uint64, max(n, 256))
+	}
+	v := m.versions[:n:n]
+	m.versions = m.versions[n:]
+	return v
+}
+
+func (m *Machine) applyOperation(tx Tx, scopeKey []byte, op *Operation) (changed bool, err error) {
+	switch op.Kind {
+	case OpSetEntity:
+		return true, m.setEntity(tx, scopeKey, op)
+	case OpDeleteEntity:
+		return m.deleteEntity(tx, scopeKey, op.Key)
+	case OpCreateRelationship, OpDeleteRelationship:
+		return m.changeRelationship(tx, scopeKey, op)
+	case OpAppend, OpExpireEntity: // the transaction itself is the change
+		return true, nil
+	}
+	return false, fmt.Errorf("%w: operation of unknown kind %d", ErrCorrupt, op.Kind)
+}

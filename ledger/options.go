@@ -1,0 +1,85 @@
+package ledger
+
+import (
+	"errors"
+	"log/slog"
+	"time"
+
+	"github.com/seqledger/seqledger/ledger/machine"
+)
+
+// Options say how to open a ledger. Only Dir is required.
+type Options struct {
+	// Dir is the data directory. An absent or empty one becomes a new ledger.
+	Dir string
+	// Config is the replicated configuration of a new ledger; zero fields take
+	// their defaults. An existing ledger keeps its own.
+	Config machine.Config
+	// Logger receives what operators should know. Default: slog.Default().
+	Logger *slog.Logger
+	// Clock tells wall time when a term begins, and never again. Default:
+	// time.Now.
+	Clock func() time.Time
+	// CacheBytes bounds the response cache; 0 means 64 MiB, negative means no
+	// cache. No answer depends on it.
+	CacheBytes int64
+	// QueueBytes bounds the writes that wait or are in flight, each counted
+	// with some overhead. Default: 64 MiB.
+	QueueBytes int64
+	// CheckpointBytes is how much change gathers in memory before it is written
+	// to the state file. Default: 32 MiB. Writes are slowed when four times as
+	// much waits.
+	CheckpointBytes int64
+	// LogBytes is how much log gathers before it is truncated, and so about how
+	// much is replayed after a crash. Default: 128 MiB.
+	LogBytes int64
+}
+
+func (o *Options) validate() error {
+	if o.Dir == "" {
+		return errors.New("ledger: Options.Dir is empty")
+	}
+	orDefault := func(field *int64, value int64) {
+		if *field == 0 {
+			*field = value
+		}
+	}
+	orDefault(&o.CacheBytes, 64<<20)
+	orDefault(&o.QueueBytes, 64<<20)
+	orDefault(&o.CheckpointBytes, 32<<20)
+	orDefault(&o.LogBytes, 128<<20)
+	if o.QueueBytes < minQueueBytes || o.CheckpointBytes < 0 || o.LogBytes < 0 {
+		return errors.New("ledger: Options: QueueBytes must be at least 16 MiB, CheckpointBytes and LogBytes not negative")
+	}
+	if o.Logger == nil {
+		o.Logger = slog.Default()
+	}
+	if o.Clock == nil {
+		o.Clock = time.Now
+	}
+	o.Config = withDefaults(o.Config)
+	return o.Config.Validate()
+}
+
+// minQueueBytes leaves room for the largest submission.
+const minQueueBytes = 16 << 20
+
+func withDefaults(c machine.Config) machine.Config {
+	d := machine.DefaultConfig()
+	if c.EvictionInterval == 0 {
+		c.EvictionInterval = d.EvictionInterval
+	}
+	if c.ClientTTL == 0 {
+		c.ClientTTL = d.ClientTTL
+	}
+	if c.EvictionLimit == 0 {
+		c.EvictionLimit = d.EvictionLimit
+	}
+	if c.ReceiptWindow == 0 {
+		c.ReceiptWindow = d.ReceiptWindow
+	}
+	if c.MaxStreams == 0 {
+		c.MaxStreams = d.MaxStreams
+	}
+	return c
+}

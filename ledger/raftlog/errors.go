@@ -1,0 +1,49 @@
+package raftlog
+
+import (
+	"errors"
+	"fmt"
+)
+
+var (
+	// ErrNotLeader means that the proposal was certainly never in the log, so
+	// that it is safe to send it elsewhere as if it had never been made.
+	ErrNotLeader = errors.New("raftlog: not the leader")
+	// ErrOutcomeUnknown means that the entry may or may not be committed, now
+	// or after a restart. It wraps the cause.
+	ErrOutcomeUnknown = errors.New("raftlog: outcome unknown")
+	// ErrClosed means that the log was closed before the call; a proposal that
+	// ends with it was never in the log.
+	ErrClosed = errors.New("raftlog: closed")
+)
+
+// DamageError refuses a log that is not the one the state store was written
+// with. Its message says what was found and what an operator does.
+type DamageError struct {
+	Dir   string // directory of the log
+	Found string // what is wrong, in a sentence without a full stop
+	Cause error  // the underlying error, or nil
+}
+
+// Error returns the finding, its cause and the remedy.
+func (e *DamageError) Error() string {
+	cause := ""
+	if e.Cause != nil {
+		cause = ": " + e.Cause.Error()
+	}
+	return fmt.Sprintf("raftlog: the log in %s is damaged: %s%s. "+
+		"Stop here: restore the whole data directory from a backup, or put back the files that were moved away; "+
+		"never delete or create files in it by hand, because acknowledged writes may be in them",
+		e.Dir, e.Found, cause)
+}
+
+// Unwrap returns the cause, or nil.
+func (e *DamageError) Unwrap() error { return e.Cause }
+
+// damage builds a DamageError for dir.
+func damage(dir string, cause error, format string, args ...any) *DamageError {
+	return &DamageError{Dir: dir, Found: fmt.Sprintf(format, args...), Cause: cause}
+}
+
+// unknown wraps the reason why nobody can say whether an entry is committed.
+func unknown(cause error) error { return fmt.Errorf("%w: %w", ErrOutcomeUnknown, cause) }

@@ -1,0 +1,170 @@
+package raftlog
+
+import (
+	"errors"
+	"fmt"
+	"math"
+	"os"
+	"path/filepath"
+	"sync"
+	"time"
+
+	"github.com/hashicorp/raft"
+)
+
+const (
+	// trailingEntries stay in the log behind a truncation, so that it is never
+	// empty after its first entry (an empty one is a lost one) and a follower
+	// that is a moment behind still finds what it misses. Entries are batches of
+	// writes and may be large, so there are few of them.
+	trailingEntries = 64
+	// queuedEntries bounds what Raft takes in one disk write, and its queue.
+	queuedEntries = 64
+	// keptSnapshots is one more than needed: the newest may be half written.
+	keptSnapshots = 2
+	// soleTimeout is how long a sole voter waits for a leader that cannot exist.
+	soleTimeout = 50 * time.Millisecond
+	// never is how often Raft looks by itself whether to take a snapshot.
+	never = 10 * 365 * 24 * time.Hour
+)
+
+// Open opens the log, or makes one when Options.Create is set, and starts Raft.
+// Committed entries reach Machine.Apply from then on; wait for Ready before the
+// first proposal. A log that does not fit the state store is refused with a
+// *DamageError.
+func Open(o Options) (*Log, error) {
+	if err := o.validate(); err != nil {
+		return nil, err
+	}
+	transport := o.Transport
+	if transport == nil {
+		_, transport = raft.NewInmemTransport(raft.ServerAddress(o.NodeID))
+	}
+	conf := raftConfig(&o)
+	if o.Create {
+		self := raft.Server{ID: conf.LocalID, Address: transport.LocalAddr(), Suffrage: raft.Voter}
+		if err := create(&o, conf, transport, self); err != nil {
+			return nil, err
+		}
+	}
+	disk, err := openDisk(&o)
+	if err != nil {
+		return nil, err
+	}
+	l, err := start(&o, conf, disk, transport)
+	if err != nil {
+		return nil, errors.Join(err, disk.Close())
+	}
+	return l, nil
+}
+
+func raftConfig(o *Options) *raft.Config {
+	c := raft.DefaultConfig()
+	c.LocalID = raft.ServerID(o.NodeID)
+	c.Logger = newHclog(o.Logger, "raft")
+	c.BatchApplyCh = true // otherwise Propose would wait for the disk
+	c.MaxAppendEntries = queuedEntries
+	c.TrailingLogs = trailingEntries
+	c.SnapshotInterval = never // only Truncate takes one
+	c.SnapshotThreshold = math.MaxUint64
+	c.NoSnapshotRestoreOnStart = true // the state is in the machine's store already
+	c.NoLegacyTelemetry = true
+	// A node that was removed becomes a follower without a leader; stopping it
+	// is for whoever removed it.
+	c.ShutdownOnRemove = false
+	return c
+}
+
+// start checks the log and starts Raft on it.
+func start(o *Options, conf *raft.Config, disk diskStore, transport raft.Transport) (*Log, error) {
+	snapshots, err := openSnapshots(o, conf)
+	if err != nil {
+		return nil, err
+	}
+	found, err := inspect(o, disk, snapshots)
+	if err != nil {
+		return nil, err
+	}
+	sole := isSole(found.configuration, conf.LocalID)
+	if sole {
+		conf.HeartbeatTimeout, conf.ElectionTimeout, conf.LeaderLeaseTimeout = soleTimeout, soleTimeout, soleTimeout
+	} else if o.Transport == nil {
+		return nil, fmt.Errorf("raftlog: node %q is not the only voter of %+v, so that Options.Transport is needed",
+			o.NodeID, found.configuration.Servers)
+	}
+	l := &Log{
+		options:      *o,
+		logger:       o.Logger,
+		node:         conf.LocalID,
+		stop:         make(chan struct{}),
+		establishing: make(chan struct{}, 1),
+	}
+	l.close = sync.OnceValue(l.doClose)
+	l.sole.Store(sole)
+	l.store = &guardedStore{
+		disk:       disk,
+		failed:     l.failed,
+		fail:       l.fail,
+		configured: l.configured,
+		rewound:    func() { l.sole.Store(false) },
+	}
+	l.store.bytes.Store(found.bytes)
+	machine := &fsm{machine: o.Machine, identity: o.Identity, failed: l.failed, covered: found.covered}
+	if err := l.run(conf, machine, snapshots, transport); err != nil {
+		return nil, err
+	}
+	return l, nil
+}
+
+// run starts Raft. NewRaft gets a goroutine of its own, because guardedStore
+// ends the goroutine that meets an error where Raft would panic.
+func (l *Log) run(conf *raft.Config, machine raft.FSM, snapshots raft.SnapshotStore, transport raft.Transport) error {
+	var node *raft.Raft
+	err := errors.New("raftlog: Raft did not start")
+	var started sync.WaitGroup
+	// Ends with NewRaft or with the first storage error; waited for right below.
+	started.Go(func() { node, err = raft.NewRaft(conf, machine, l.store, l.store, snapshots, transport) })
+	started.Wait()
+	if failure := l.failed(); failure != nil && node == nil {
+		return failure
+	}
+	if err != nil {
+		return fmt.Errorf("raftlog: %w", err)
+	}
+	l.mu.Lock()
+	l.raft = node
+	if l.failed() != nil {
+		l.stopRaftLocked() // fail had no Raft to stop yet
+	}
+	l.mu.Unlock()
+	return nil
+}
+
+// configured learns of a membership that is about to be in the log.
+func (l *Log) configured(encoded []byte) {
+	conf, err := decodeConfiguration(encoded)
+	// In doubt the leadership is verified, which is always right.
+	l.sole.Store(err == nil && isSole(conf, l.node))
+}
+
+func openSnapshots(o *Options, conf *raft.Config) (raft.SnapshotStore, error) {
+	// What a crash left of a snapshot is of no use, and nobody else removes it.
+	left, err := filepath.Glob(filepath.Join(o.Dir, snapshotDir, "*"+snapshotTmp))
+	for _, name := range left {
+		err = errors.Join(err, os.RemoveAll(name))
+	}
+	if err != nil {
+		return nil, fmt.Errorf("raftlog: %w", err)
+	}
+	store, err := raft.NewFileSnapshotStoreWithLogger(o.Dir, keptSnapshots, conf.Logger)
+	if err != nil {
+		return nil, fmt.Errorf("raftlog: %w", err)
+	}
+	// The store syncs neither its directory's name nor, here, the removals. The
+	// log is cut off on the word of what is in it: it must not vanish as a whole.
+	path := filepath.Join(o.Dir, snapshotDir)
+	if err := errors.Join(o.sync(path), o.sync(o.Dir)); err != nil {
+		return nil, err
+	}
+	return durableSnapshots{store, path, o.sync}, nil
+}

@@ -1,0 +1,111 @@
+package raftlog
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"path/filepath"
+
+	"github.com/hashicorp/raft"
+)
+
+// snapshotMagic begins a local snapshot; the last byte is its version.
+const snapshotMagic = "seqlogs\x01"
+
+// snapshotPayload is all that a local snapshot holds. The state itself is in
+// the machine's store, which is why a snapshot is taken only after Checkpoint.
+type snapshotPayload struct {
+	identity []byte
+	// covered is the last command at or before the snapshot's own index. It may
+	// be lower: Raft's no-ops and barriers take indexes that the machine never
+	// sees, so that no state store could ever reach the snapshot's index itself.
+	covered Position
+}
+
+func (p snapshotPayload) encode() []byte {
+	b := []byte(snapshotMagic)
+	b = binary.BigEndian.AppendUint64(b, p.covered.Index)
+	b = binary.BigEndian.AppendUint64(b, p.covered.Term)
+	return append(b, p.identity...)
+}
+
+func decodeSnapshot(b []byte) (snapshotPayload, error) {
+	const head = len(snapshotMagic) + 16
+	if len(b) <= head || len(b) > head+maxIdentityBytes || string(b[:len(snapshotMagic)]) != snapshotMagic {
+		return snapshotPayload{}, fmt.Errorf("raftlog: not a snapshot of this version (%d bytes)", len(b))
+	}
+	at := b[len(snapshotMagic):]
+	return snapshotPayload{
+		identity: b[head:],
+		covered:  Position{Index: binary.BigEndian.Uint64(at), Term: binary.BigEndian.Uint64(at[8:])},
+	}, nil
+}
+
+// snapshotTmp ends the name of a snapshot that is being written, as
+// raft.FileSnapshotStore has it.
+const snapshotTmp = ".tmp"
+
+// durableSnapshots adds to raft.FileSnapshotStore what it leaves to the file
+// system. It syncs a snapshot's files, but not their names.
+type durableSnapshots struct {
+	raft.SnapshotStore
+	dir  string
+	sync func(dir string) error
+}
+
+// Create implements raft.SnapshotStore.
+func (s durableSnapshots) Create(version raft.SnapshotVersion, index, term uint64, configuration raft.Configuration,
+	configurationIndex uint64, transport raft.Transport,
+) (raft.SnapshotSink, error) {
+	sink, err := s.SnapshotStore.Create(version, index, term, configuration, configurationIndex, transport)
+	if err != nil {
+		return nil, err
+	}
+	return &durableSink{SnapshotSink: sink, store: s}, nil
+}
+
+type durableSink struct {
+	raft.SnapshotSink
+	store  durableSnapshots
+	closed bool
+}
+
+// Close implements raft.SnapshotSink. Raft cuts the log off when it returns nil.
+// Raft calls it a second time, after Persist.
+func (s *durableSink) Close() error {
+	if s.closed {
+		return nil
+	}
+	s.closed = true
+	// Before it gets its final name, because a power loss might otherwise leave
+	// a newest snapshot without its files, with which the log does not open.
+	if err := s.store.sync(filepath.Join(s.store.dir, s.ID()+snapshotTmp)); err != nil {
+		return errors.Join(err, s.Cancel())
+	}
+	if err := s.SnapshotSink.Close(); err != nil {
+		return err
+	}
+	// The store has synced the new name, though not on every system, and has
+	// removed older snapshots since.
+	return s.store.sync(s.store.dir)
+}
+
+// readSnapshot returns the newest local snapshot, or a nil meta when there is
+// none.
+func readSnapshot(store raft.SnapshotStore) (*raft.SnapshotMeta, snapshotPayload, error) {
+	metas, err := store.List()
+	if err != nil || len(metas) == 0 {
+		return nil, snapshotPayload{}, err
+	}
+	meta, body, err := store.Open(metas[0].ID)
+	if err != nil {
+		return nil, snapshotPayload{}, err
+	}
+	b, err := io.ReadAll(io.LimitReader(body, 1<<10))
+	if err := errors.Join(err, body.Close()); err != nil {
+		return nil, snapshotPayload{}, err
+	}
+	payload, err := decodeSnapshot(b)
+	return meta, payload, err
+}

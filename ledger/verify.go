@@ -1,0 +1,137 @@
+package ledger
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/seqledger/seqledger/ledger/boltstore"
+	"github.com/seqledger/seqledger/ledger/machine"
+	"github.com/seqledger/seqledger/ledger/raftlog"
+)
+
+// VerifyOptions say how to verify a data directory.
+type VerifyOptions struct {
+	// Progress is told of every block that has been checked; may be nil.
+	Progress func(machine.AuditSummary)
+}
+
+// VerifyReport is what Verify has found.
+type VerifyReport struct {
+	machine.AuditSummary
+	LedgerID   machine.LedgerID
+	Index      uint64
+	Digest     machine.Hash
+	LogEntries uint64 // after the checkpoint, which were replayed in memory
+	Problems   []machine.Problem
+	Omitted    uint64 // problems beyond the first maxProblems
+}
+
+// maxProblems bounds the report of a directory that is thoroughly broken.
+const maxProblems = 1_000
+
+// Verify checks a data directory that no process has open, and changes nothing
+// in it. It replays the log over the state in memory, as a start would, and
+// audits the result: checksums, hash chains, Merkle roots, dense sequences,
+// receipts against transactions, and every table against what the blocks say.
+// The error tells that the check itself could not be done; damage is in the
+// report.
+func Verify(ctx context.Context, dir string, o VerifyOptions) (report *VerifyReport, err error) {
+	// Before the lock, which would make a file in a directory that is none of
+	// ours.
+	if err := (&directory{path: dir}).mustBeLedger(); err != nil {
+		return nil, err
+	}
+	d, err := lockDirectory(dir)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, d.close()) }()
+	if err := d.mustBeLedger(); err != nil {
+		return nil, err
+	}
+	report = new(VerifyReport)
+	store, err := boltstore.OpenReadOnly(d.file(stateName), d.identity)
+	if err != nil {
+		report.add(machine.Problem{Where: stateName, What: err.Error()})
+		return report, nil
+	}
+	defer func() { err = errors.Join(err, store.Close()) }()
+	m, err := report.replay(ctx, d, store)
+	if err != nil || m == nil {
+		return report, err
+	}
+	err = store.View(func(r machine.Reader) (err error) {
+		v := m.View(r)
+		if v.Created() { // a crash may have come before the first command
+			report.LedgerID, report.Index, report.Digest = v.LedgerID(), v.Index(), v.Digest()
+		}
+		report.AuditSummary, err = m.Audit(contextReader{r, ctx}, report.add, o.Progress)
+		return err
+	})
+	if err != nil && ctx.Err() == nil {
+		report.add(machine.Problem{Where: stateName, What: err.Error()})
+		err = nil
+	}
+	return report, err
+}
+
+func (p *VerifyReport) add(problem machine.Problem) {
+	if len(p.Problems) == maxProblems {
+		p.Omitted++
+		return
+	}
+	p.Problems = append(p.Problems, problem)
+}
+
+// replay applies the log after the checkpoint to the state in memory. It
+// returns nil when damage keeps the state from being read at all.
+func (p *VerifyReport) replay(ctx context.Context, d *directory, store *boltstore.Store) (m *machine.Machine, err error) {
+	err = store.View(func(r machine.Reader) (err error) {
+		m, err = machine.Open(r)
+		return err
+	})
+	if err != nil {
+		p.add(machine.Problem{Where: "head of the state", What: err.Error()})
+		return nil, nil
+	}
+	at := store.Checkpoint()
+	err = raftlog.Read(d.file(logName), d.identity, raftlog.Position{Index: at.Index, Term: at.Term},
+		func(at raftlog.Position, entry []byte) error {
+			if err := ctx.Err(); err != nil {
+				return err
+			}
+			p.LogEntries++
+			return store.Update(boltstore.Position{Index: at.Index, Term: at.Term}, func(tx machine.Tx) error {
+				_, err := m.Apply(tx, entry)
+				return err
+			})
+		})
+	switch {
+	case ctx.Err() != nil:
+		return nil, context.Cause(ctx)
+	case store.Err() != nil: // half an entry is in memory: nothing can be said of the rest
+		p.add(machine.Problem{Where: fmt.Sprintf("log entry %d after the checkpoint", p.LogEntries), What: err.Error()})
+		return nil, nil
+	case err != nil: // the state by itself can still be audited
+		p.add(machine.Problem{Where: logName, What: err.Error()})
+	}
+	return m, nil
+}
+
+// contextReader ends an audit with its context.
+type contextReader struct {
+	machine.Reader
+	ctx context.Context //nolint:containedctx // It lives as long as one audit.
+}
+
+// Ascend implements machine.Reader.
+func (r contextReader) Ascend(table machine.Table, from []byte, visit func(k, v []byte) bool) error {
+	err := r.Reader.Ascend(table, from, func(k, v []byte) bool {
+		return r.ctx.Err() == nil && visit(k, v)
+	})
+	if err == nil {
+		err = r.ctx.Err()
+	}
+	return err
+}

@@ -1,0 +1,167 @@
+package ledger_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/seqledger/seqledger/ledger"
+	"github.com/seqledger/seqledger/ledger/machine"
+)
+
+// written makes a data directory with some hundred writes in it.
+func written(t *testing.T) string {
+	t.Helper()
+	dir := t.TempDir()
+	l := open(t, ledger.Options{Dir: dir})
+	for sequence := uint64(1); sequence <= 300; sequence++ {
+		w := appendWrite(fmt.Sprint("client-", sequence%5), (sequence-1)/5+1, fmt.Appendf(nil, "needle-%03d", sequence))
+		w.Operations = append(w.Operations, machine.Operation{
+			Kind: machine.OpSetEntity, Key: fmt.Appendf(nil, "key-%d", sequence%50), Value: fmt.Appendf(nil, "hay-%03d", sequence),
+		})
+		mustWrite(t, l, w, machine.Committed)
+	}
+	closeLedger(t, l)
+	return dir
+}
+
+func TestVerifySound(t *testing.T) {
+	t.Parallel()
+	dir := written(t)
+	report, err := ledger.Verify(t.Context(), dir, ledger.VerifyOptions{})
+	if err != nil || len(report.Problems) != 0 {
+		t.Fatalf("%v %+v", err, report)
+	}
+	if report.Transactions != 300 || report.Streams != 5 || report.Entities != 50 || report.Index != 301 {
+		t.Errorf("report %+v", report)
+	}
+}
+
+func TestVerifyFindsFlippedBit(t *testing.T) {
+	t.Parallel()
+	for _, needle := range []string{"needle-123", "hay-290", "client-3"} {
+		dir := written(t)
+		path := filepath.Join(dir, "state.db")
+		b, err := os.ReadFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !bytes.Contains(b, []byte(needle)) {
+			t.Fatalf("%q is not in the file", needle)
+		}
+		// Every copy, because older pages are still in the file.
+		flipped := bytes.Clone([]byte(needle))
+		flipped[len(flipped)-1] ^= 4
+		if err := os.WriteFile(path, bytes.ReplaceAll(b, []byte(needle), flipped), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		report, err := ledger.Verify(t.Context(), dir, ledger.VerifyOptions{})
+		if err != nil || len(report.Problems) == 0 {
+			t.Errorf("%q became %q: %v, no problem found", needle, flipped, err)
+		}
+	}
+}
+
+func TestVerifyFindsDamagedLog(t *testing.T) {
+	t.Parallel()
+	dir := written(t)
+	segments, err := filepath.Glob(filepath.Join(dir, "log", "wal", "*.wal"))
+	if err != nil || len(segments) == 0 {
+		t.Fatal(segments, err)
+	}
+	for _, s := range segments {
+		if err := os.Truncate(s, 100); err != nil {
+			t.Fatal(err)
+		}
+	}
+	report, err := ledger.Verify(t.Context(), dir, ledger.VerifyOptions{})
+	if err != nil || len(report.Problems) == 0 {
+		t.Errorf("cut segments: %v, no problem found", err)
+	}
+}
+
+func TestVerifyRefuses(t *testing.T) {
+	t.Parallel()
+	if _, err := ledger.Verify(t.Context(), filepath.Join(t.TempDir(), "none"), ledger.VerifyOptions{}); err == nil {
+		t.Error("a directory that is not there was verified")
+	}
+	if _, err := ledger.Verify(t.Context(), t.TempDir(), ledger.VerifyOptions{}); err == nil {
+		t.Error("an empty directory was verified")
+	}
+	dir := t.TempDir()
+	_ = open(t, ledger.Options{Dir: dir})
+	if _, err := ledger.Verify(t.Context(), dir, ledger.VerifyOptions{}); !errors.Is(err, ledger.ErrInUse) {
+		t.Errorf("a ledger in use: %v", err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if _, err := ledger.Verify(ctx, written(t), ledger.VerifyOptions{}); !errors.Is(err, context.Canceled) {
+		t.Errorf("cancelled: %v", err)
+	}
+}
+
+// Verify changes nothing: a start after it finds what was there before.
+func TestVerifyChangesNothing(t *testing.T) {
+	t.Parallel()
+	dir := written(t)
+	read := func() map[string]string {
+		files := map[string]string{}
+		err := filepath.WalkDir(dir, func(path string, entry os.DirEntry, err error) error {
+			if err != nil || entry.IsDir() {
+				return err
+			}
+			b, err := os.ReadFile(path)
+			files[path] = string(b)
+			return err
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return files
+	}
+	before := read()
+	if _, err := ledger.Verify(t.Context(), dir, ledger.VerifyOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	for path, content := range read() {
+		if before[path] != content {
+			t.Errorf("%s has changed", path)
+		}
+	}
+}
+
+// A crash between the marker and the first command leaves a directory that is
+// sound, and empty.
+func TestVerifyOfADirectoryThatWasJustMade(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel() // ends the opening before the first command
+	if l, err := ledger.Open(ctx, ledger.Options{Dir: dir}); err == nil {
+		_ = l.Close()
+		t.Fatal("it was opened")
+	}
+	if _, err := os.Stat(filepath.Join(dir, "LEDGER")); err != nil {
+		t.Fatal("the marker is not there yet:", err)
+	}
+	report, err := ledger.Verify(t.Context(), dir, ledger.VerifyOptions{})
+	if err != nil || len(report.Problems) != 0 {
+		t.Errorf("%v %+v", err, report)
+	}
+	mustWrite(t, open(t, ledger.Options{Dir: dir}), appendWrite("c", 1, nil), machine.Committed)
+}
+
+func TestVerifyLeavesNothingBehind(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	if _, err := ledger.Verify(t.Context(), dir, ledger.VerifyOptions{}); err == nil {
+		t.Error("an empty directory was verified")
+	}
+	if entries, err := os.ReadDir(dir); err != nil || len(entries) != 0 {
+		t.Errorf("verify made %v in a directory that is no ledger (%v)", entries, err)
+	}
+}

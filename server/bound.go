@@ -1,0 +1,81 @@
+package server
+
+import (
+	"fmt"
+	"strings"
+
+	"github.com/seqledger/seqledger/ledger/machine"
+)
+
+const (
+	// maxElements of any list or object in a request in JSON: no message has
+	// more fields, and no list of a request a higher limit.
+	maxElements = max(maxFrameWrites, machine.MaxOperations)
+	// maxDepth of lists and objects in one another; a frame has seven.
+	maxDepth = 16
+)
+
+// jsonLevel is a list or an object that a scan is inside of.
+type jsonLevel struct {
+	list   bool
+	commas int
+	key    []byte // of the member under way
+}
+
+// boundJSON returns the first list or object that is too long or too deep, and
+// at which depth it is, from 1; nil when there is none. It runs before anything
+// is decoded, because `{}` takes two bytes in the text and hundreds in memory.
+// It does not look whether the text is JSON: a mistake that leads it astray
+// ends decoding at the same place.
+func boundJSON(data []byte) (problem *machine.FieldError, depth int) {
+	var levels [maxDepth]jsonLevel
+	var text []byte // the last string, as it is written
+	for i := 0; i < len(data); i++ {
+		switch data[i] {
+		case '"':
+			first := i + 1
+			for i++; i < len(data) && data[i] != '"'; i++ {
+				if data[i] == '\\' {
+					i++
+				}
+			}
+			text = data[first:min(i, len(data))]
+		case ':':
+			if depth > 0 {
+				levels[depth-1].key = text
+			}
+		case '{', '[':
+			if depth == maxDepth {
+				return &machine.FieldError{Field: jsonPath(levels[:]), Problem: "is nested too deeply"}, depth
+			}
+			levels[depth] = jsonLevel{list: data[i] == '['}
+			depth++
+		case '}', ']':
+			depth = max(0, depth-1)
+		case ',':
+			if depth == 0 {
+				continue
+			}
+			if levels[depth-1].commas++; levels[depth-1].commas >= maxElements {
+				return &machine.FieldError{
+					Field: jsonPath(levels[:depth]), Problem: fmt.Sprintf("has more than %d elements", maxElements),
+				}, depth
+			}
+		}
+	}
+	return nil, 0
+}
+
+// jsonPath names the last level.
+func jsonPath(levels []jsonLevel) string {
+	path := ""
+	for _, l := range levels[:len(levels)-1] {
+		if l.list {
+			path += fmt.Sprintf("[%d]", l.commas)
+			continue
+		}
+		// An answer must be UTF-8, whatever the request was.
+		path = join(path, clip(strings.ToValidUTF8(string(l.key), "\ufffd")))
+	}
+	return path
+}

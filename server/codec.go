@@ -1,0 +1,111 @@
+package server
+
+import (
+	"fmt"
+
+	"connectrpc.com/connect"
+	"google.golang.org/protobuf/encoding/protojson"
+	"google.golang.org/protobuf/proto"
+)
+
+// decoder is a request that decodes itself and keeps what is wrong with it.
+// Connect answers a codec's error by itself, before any interceptor and
+// without details; so our codecs do not fail. The handler finds the error in
+// the request and refuses it like every other mistake.
+type decoder interface {
+	decodeBinary(data []byte)
+	decodeJSON(data []byte)
+}
+
+// request is a decoded message, or what is wrong with it.
+type request[T any, P message[T]] struct {
+	message P
+	invalid error // a *machine.FieldError
+}
+
+// message is a pointer to a generated type.
+type message[T any] interface {
+	*T
+	proto.Message
+}
+
+// get returns the message. An empty one may never have met the codec: Connect
+// skips it in streams.
+func (r *request[T, P]) get() (P, error) {
+	if r.message == nil {
+		r.message = new(T)
+	}
+	return r.message, r.invalid
+}
+
+func (r *request[T, P]) decodeBinary(data []byte) {
+	r.message = new(T)
+	r.invalid = decodeBinary(data, r.message)
+}
+
+func (r *request[T, P]) decodeJSON(data []byte) {
+	r.message = new(T)
+	r.invalid = decodeJSON(data, r.message)
+}
+
+// codecs returns ours in place of Connect's own, which drop unknown
+// fields in silence.
+func codecs() connect.HandlerOption {
+	return connect.WithHandlerOptions(
+		connect.WithCodec(binaryCodec{}),
+		connect.WithCodec(jsonCodec{"json"}),
+		connect.WithCodec(jsonCodec{"json; charset=utf-8"}),
+	)
+}
+
+// binaryCodec reads and writes protobuf.
+type binaryCodec struct{}
+
+func (binaryCodec) Name() string { return "proto" }
+
+func (binaryCodec) Marshal(m any) ([]byte, error) {
+	return binaryCodec{}.MarshalAppend(nil, m)
+}
+
+// MarshalAppend spares Connect a copy of the answer.
+func (binaryCodec) MarshalAppend(dst []byte, m any) ([]byte, error) {
+	p, ok := m.(proto.Message)
+	if !ok {
+		return nil, fmt.Errorf("server: %T is not a protobuf message", m)
+	}
+	return proto.MarshalOptions{}.MarshalAppend(dst, p)
+}
+
+func (binaryCodec) Unmarshal(data []byte, m any) error {
+	d, ok := m.(decoder)
+	if !ok {
+		return fmt.Errorf("server: %T is not a request", m)
+	}
+	d.decodeBinary(data)
+	return nil
+}
+
+// jsonCodec reads and writes protobuf's JSON mapping.
+type jsonCodec struct{ name string }
+
+func (c jsonCodec) Name() string { return c.name }
+
+func (c jsonCodec) Marshal(m any) ([]byte, error) { return c.MarshalAppend(nil, m) }
+
+// MarshalAppend spares Connect a copy of the answer.
+func (jsonCodec) MarshalAppend(dst []byte, m any) ([]byte, error) {
+	p, ok := m.(proto.Message)
+	if !ok {
+		return nil, fmt.Errorf("server: %T is not a protobuf message", m)
+	}
+	return protojson.MarshalOptions{}.MarshalAppend(dst, p)
+}
+
+func (jsonCodec) Unmarshal(data []byte, m any) error {
+	d, ok := m.(decoder)
+	if !ok {
+		return fmt.Errorf("server: %T is not a request", m)
+	}
+	d.decodeJSON(data)
+	return nil
+}

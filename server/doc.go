@@ -1,0 +1,23 @@
+// Package server serves a ledger over Connect, gRPC and gRPC-Web, on one port,
+// over HTTP/1.1 and cleartext HTTP/2.
+//
+//	s, err := server.New(server.Options{Ledger: l, Version: "1.0.0"})
+//	listener, err := net.Listen("tcp", "127.0.0.1:7400")
+//	err = s.Serve(ctx, listener) // until ctx ends and everything is answered
+//
+// It is the only package in which the generated types and the core's own types
+// meet. A request goes through these files:
+//
+//   - host.go refuses what does not come from this machine,
+//   - codec.go decodes it, and strict.go says which field is wrong with it,
+//   - rpc.go joins procedures and handlers, and sees every call come and go,
+//   - convert.go turns requests into commands, render.go turns state into
+//     answers,
+//   - write.go, stream.go, reads.go, lists.go, watch.go and admin.go are the
+//     procedures,
+//   - errors.go is the one place where outcomes and errors become Connect codes
+//     and WriteErrors.
+//
+// A request that is refused as malformed has changed nothing: it never reached
+// the log.
+package server

@@ -1,0 +1,221 @@
+package server
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"time"
+
+	"connectrpc.com/connect"
+	"google.golang.org/genproto/googleapis/rpc/errdetails"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	"github.com/seqledger/seqledger/ledger"
+	"github.com/seqledger/seqledger/ledger/machine"
+	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
+)
+
+// This is the one place where outcomes and errors become what a client sees:
+// a Connect code, and a WriteError that says why and what to do.
+
+// When to try again. A queue empties within some fsyncs; a stream that is in
+// the way of a new one must expire first.
+const (
+	queueFullRetry      = 50 * time.Millisecond
+	tooManyStreamsRetry = time.Minute
+)
+
+var (
+	errTooManyRequests = errors.New("the server has as many requests under way as it may")
+	errPanicked        = errors.New("the server failed to answer")
+)
+
+// outcomeCodes are the refusals of the state machine.
+var outcomeCodes = [...]seqledgerv1.WriteErrorCode{
+	machine.SequenceGap:          seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_SEQUENCE_GAP,
+	machine.AlreadyCommitted:     seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_ALREADY_COMMITTED,
+	machine.IdempotencyKeyReused: seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_IDEMPOTENCY_KEY_REUSED,
+	machine.SequenceReused:       seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_SEQUENCE_REUSED,
+	machine.SequenceExhausted:    seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_SEQUENCE_EXHAUSTED,
+	machine.SessionExpired:       seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_SESSION_EXPIRED,
+	machine.SessionFenced:        seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_SESSION_FENCED,
+	machine.SessionRequired:      seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_SESSION_REQUIRED,
+	machine.KeyExists:            seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_KEY_EXISTS,
+	machine.KeyNotFound:          seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_KEY_NOT_FOUND,
+	machine.VersionMismatch:      seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_VERSION_MISMATCH,
+	machine.ValueMismatch:        seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_VALUE_MISMATCH,
+	machine.TooManyStreams:       seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_TOO_MANY_STREAMS,
+	machine.InvalidArgument:      seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_INVALID_ARGUMENT,
+}
+
+// messages are for people.
+var messages = map[machine.Code]string{
+	machine.SequenceGap:          "the sequence is more than one above the last; GetClientState tells the last",
+	machine.AlreadyCommitted:     "committed before, and the receipt is no longer kept",
+	machine.IdempotencyKeyReused: "the idempotency key stands for another request",
+	machine.SequenceReused:       "the sequence stands for another request",
+	machine.SequenceExhausted:    "the stream has used its last sequence; go on with another client_id",
+	machine.SessionExpired:       "the stream of this session is no longer there",
+	machine.SessionFenced:        "a newer session has taken the stream over",
+	machine.SessionRequired:      "the stream has a session; open one",
+	machine.KeyExists:            "the entity exists",
+	machine.KeyNotFound:          "the entity does not exist",
+	machine.VersionMismatch:      "the entity has another version",
+	machine.ValueMismatch:        "the entity has another value",
+	machine.TooManyStreams:       "the organization has as many streams as it may",
+	machine.InvalidArgument:      "the request is invalid",
+}
+
+// refusal returns the WriteError of an outcome, nil for Committed and Replayed.
+func refusal(out *machine.Outcome) *seqledgerv1.WriteError {
+	if out.Code == machine.Committed || out.Code == machine.Replayed {
+		return nil
+	}
+	e := &seqledgerv1.WriteError{
+		Message:               messages[out.Code],
+		LastCommittedSequence: out.Last, Session: out.Session, CommittedSequence: out.CommittedSequence,
+	}
+	if int(out.Code) < len(outcomeCodes) {
+		e.Code = outcomeCodes[out.Code]
+	}
+	switch out.Code {
+	case machine.KeyExists, machine.KeyNotFound, machine.VersionMismatch, machine.ValueMismatch:
+		e.OperationIndex, e.Key, e.CurrentVersion = uint32(out.OperationIndex), string(out.EntityKey), out.CurrentVersion
+	case machine.TooManyStreams:
+		e.RetryAfter = durationpb.New(tooManyStreamsRetry)
+	case machine.InvalidArgument:
+		if out.Field != nil {
+			e.Field, e.Message = out.Field.Field, fieldMessage(out.Field)
+		}
+	}
+	return e
+}
+
+func fieldMessage(f *machine.FieldError) string {
+	if f.Field == "" {
+		return "the request " + f.Problem
+	}
+	return f.Error()
+}
+
+// writeError returns the WriteError of an error and the Connect code that goes
+// with it; nil when the error is not about a write. Causes in the storage stay
+// here: they say nothing to a client and may say too much.
+func writeError(err error) (*seqledgerv1.WriteError, connect.Code) {
+	var field *machine.FieldError
+	var elsewhere *ledger.NotLeaderError
+	switch {
+	case errors.As(err, &field):
+		return &seqledgerv1.WriteError{
+			Code:    seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_INVALID_ARGUMENT,
+			Message: fieldMessage(field), Field: field.Field,
+		}, connect.CodeInvalidArgument
+	case errors.Is(err, ledger.ErrOutcomeUnknown): // first, because what it wraps is only its cause
+		return &seqledgerv1.WriteError{
+			Code:    seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_OUTCOME_UNKNOWN,
+			Message: ledger.ErrOutcomeUnknown.Error(),
+		}, unknownCode(err)
+	case errors.Is(err, ledger.ErrQueueFull):
+		return &seqledgerv1.WriteError{
+			Code:    seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_QUEUE_FULL,
+			Message: ledger.ErrQueueFull.Error(), RetryAfter: durationpb.New(queueFullRetry),
+		}, connect.CodeResourceExhausted
+	case errors.As(err, &elsewhere):
+		return &seqledgerv1.WriteError{
+			Code:    seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_NOT_LEADER,
+			Message: elsewhere.Error(), LeaderAddress: elsewhere.Leader,
+		}, connect.CodeUnavailable
+	case errors.Is(err, ledger.ErrDraining), errors.Is(err, ledger.ErrClosed):
+		return &seqledgerv1.WriteError{
+			Code:    seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_DRAINING,
+			Message: ledger.ErrDraining.Error(),
+		}, connect.CodeUnavailable
+	}
+	return nil, connect.CodeInternal
+}
+
+// unknownCode tells a storage that failed, which no retry here will mend, from
+// a wait that ended early.
+func unknownCode(err error) connect.Code {
+	switch {
+	case errors.Is(err, ledger.ErrFailed), errors.Is(err, machine.ErrCorrupt):
+		return connect.CodeInternal
+	case errors.Is(err, context.DeadlineExceeded):
+		return connect.CodeDeadlineExceeded
+	default:
+		return connect.CodeUnavailable
+	}
+}
+
+// refusalCode returns the Connect code of a refused outcome.
+func refusalCode(code machine.Code) connect.Code {
+	switch code {
+	case machine.AlreadyCommitted:
+		return connect.CodeAlreadyExists
+	case machine.TooManyStreams:
+		return connect.CodeResourceExhausted
+	case machine.InvalidArgument:
+		return connect.CodeInvalidArgument
+	default:
+		return connect.CodeFailedPrecondition
+	}
+}
+
+// outcomeError returns the Connect error of a refused outcome, nil for
+// Committed and Replayed.
+func outcomeError(out *machine.Outcome) error {
+	e := refusal(out)
+	if e == nil {
+		return nil
+	}
+	return withDetails(refusalCode(out.Code), e)
+}
+
+// withDetails makes a Connect error that carries the WriteError, and beside it
+// Google's details that general clients know.
+func withDetails(code connect.Code, e *seqledgerv1.WriteError) *connect.Error {
+	err := connect.NewError(code, errors.New(e.Message))
+	add := func(m proto.Message) {
+		if detail, failed := connect.NewErrorDetail(m); failed == nil {
+			err.AddDetail(detail)
+		}
+	}
+	add(e)
+	if e.Code == seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_INVALID_ARGUMENT {
+		add(&errdetails.BadRequest{FieldViolations: []*errdetails.BadRequest_FieldViolation{
+			{Field: e.Field, Description: e.Message},
+		}})
+	}
+	if e.RetryAfter != nil {
+		add(&errdetails.RetryInfo{RetryDelay: e.RetryAfter})
+	}
+	return err
+}
+
+// connectError translates whatever a handler returned. What it does not know
+// becomes internal, and the cause goes to the log alone.
+func connectError(ctx context.Context, logger *slog.Logger, err error) *connect.Error {
+	var ready *connect.Error
+	if errors.As(err, &ready) {
+		return ready
+	}
+	e, code := writeError(err)
+	if code == connect.CodeInternal {
+		switch {
+		case errors.Is(err, machine.ErrNotFound):
+			return connect.NewError(connect.CodeNotFound, machine.ErrNotFound)
+		case errors.Is(err, errTooManyRequests):
+			return connect.NewError(connect.CodeResourceExhausted, errTooManyRequests)
+		case e == nil && errors.Is(err, context.DeadlineExceeded):
+			return connect.NewError(connect.CodeDeadlineExceeded, context.DeadlineExceeded)
+		case e == nil && errors.Is(err, context.Canceled):
+			return connect.NewError(connect.CodeCanceled, context.Canceled)
+		}
+		logger.ErrorContext(ctx, "a request failed", "error", err)
+	}
+	if e == nil {
+		return connect.NewError(connect.CodeInternal, errPanicked)
+	}
+	return withDetails(code, e)
+}

@@ -1,0 +1,183 @@
+package server
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"strings"
+	"testing"
+
+	"connectrpc.com/connect"
+	"google.golang.org/genproto/googleapis/rpc/errdetails"
+
+	"github.com/seqledger/seqledger/ledger"
+	"github.com/seqledger/seqledger/ledger/machine"
+	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
+)
+
+// details returns the details of an error by type.
+func details(t *testing.T, err error) (e *seqledgerv1.WriteError, bad *errdetails.BadRequest, retry *errdetails.RetryInfo) {
+	t.Helper()
+	var failed *connect.Error
+	if !errors.As(err, &failed) {
+		t.Fatalf("%v is not a Connect error", err)
+	}
+	for _, d := range failed.Details() {
+		m, err := d.Value()
+		if err != nil {
+			t.Fatal(err)
+		}
+		switch m := m.(type) {
+		case *seqledgerv1.WriteError:
+			e = m
+		case *errdetails.BadRequest:
+			bad = m
+		case *errdetails.RetryInfo:
+			retry = m
+		}
+	}
+	return e, bad, retry
+}
+
+// TestEveryRefusalOfTheMachine is the table of the API's errors: each outcome
+// has the Connect code and the WriteErrorCode that bears its name.
+func TestEveryRefusalOfTheMachine(t *testing.T) {
+	t.Parallel()
+	codes := map[machine.Code]connect.Code{
+		machine.SequenceGap:          connect.CodeFailedPrecondition,
+		machine.AlreadyCommitted:     connect.CodeAlreadyExists,
+		machine.IdempotencyKeyReused: connect.CodeFailedPrecondition,
+		machine.SequenceReused:       connect.CodeFailedPrecondition,
+		machine.SequenceExhausted:    connect.CodeFailedPrecondition,
+		machine.SessionExpired:       connect.CodeFailedPrecondition,
+		machine.SessionFenced:        connect.CodeFailedPrecondition,
+		machine.SessionRequired:      connect.CodeFailedPrecondition,
+		machine.KeyExists:            connect.CodeFailedPrecondition,
+		machine.KeyNotFound:          connect.CodeFailedPrecondition,
+		machine.VersionMismatch:      connect.CodeFailedPrecondition,
+		machine.ValueMismatch:        connect.CodeFailedPrecondition,
+		machine.TooManyStreams:       connect.CodeResourceExhausted,
+		machine.InvalidArgument:      connect.CodeInvalidArgument,
+	}
+	for code := machine.Committed; !strings.HasPrefix(code.String(), "CODE_"); code++ {
+		out := machine.Outcome{
+			Code: code, Last: 7, Session: 3, CommittedSequence: 5, OperationIndex: 2, EntityKey: []byte("k"),
+			CurrentVersion: 9, Field: &machine.FieldError{Field: "client_ttl", Problem: "is short"},
+		}
+		err := outcomeError(&out)
+		want, refused := codes[code]
+		if !refused {
+			if err != nil || code > machine.Replayed {
+				t.Errorf("%s: got %v", code, err)
+			}
+			continue
+		}
+		if connect.CodeOf(err) != want {
+			t.Errorf("%s: got %s, want %s", code, connect.CodeOf(err), want)
+		}
+		e, bad, retry := details(t, err)
+		if e.Code.String() != "WRITE_ERROR_CODE_"+code.String() || e.Message == "" {
+			t.Errorf("%s: got the code %s and the message %q", code, e.Code, e.Message)
+		}
+		if e.LastCommittedSequence != 7 || e.Session != 3 || e.CommittedSequence != 5 {
+			t.Errorf("%s: the stream's state is not in %v", code, e)
+		}
+		aboutEntity := code >= machine.KeyExists && code <= machine.ValueMismatch
+		if got := e.Key == "k" && e.OperationIndex == 2 && e.CurrentVersion == 9; got != aboutEntity {
+			t.Errorf("%s: the entity stands in %v: %t", code, e, got)
+		}
+		if (bad != nil) != (code == machine.InvalidArgument) || bad != nil && e.Field != "client_ttl" {
+			t.Errorf("%s: BadRequest is %v, field %q", code, bad, e.Field)
+		}
+		if (retry != nil) != (code == machine.TooManyStreams) || (e.RetryAfter != nil) != (retry != nil) {
+			t.Errorf("%s: RetryInfo is %v, retry_after %v", code, retry, e.RetryAfter)
+		}
+	}
+}
+
+func TestEveryError(t *testing.T) {
+	t.Parallel()
+	unknown := func(cause error) error { return fmt.Errorf("%w: %w", ledger.ErrOutcomeUnknown, cause) }
+	secret := errors.New("sector 5 of /dev/sda")
+	const none = seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_UNSPECIFIED
+	for _, c := range []struct {
+		err    error
+		code   connect.Code
+		reason seqledgerv1.WriteErrorCode
+		logged bool
+	}{
+		{fmt.Errorf("x: %w", &machine.FieldError{Field: "scope", Problem: "is required"}), connect.CodeInvalidArgument,
+			seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_INVALID_ARGUMENT, false},
+		{unknown(context.DeadlineExceeded), connect.CodeDeadlineExceeded,
+			seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_OUTCOME_UNKNOWN, false},
+		{unknown(context.Canceled), connect.CodeUnavailable,
+			seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_OUTCOME_UNKNOWN, false},
+		{unknown(errors.New("leadership lost")), connect.CodeUnavailable,
+			seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_OUTCOME_UNKNOWN, false},
+		{unknown(fmt.Errorf("%w: %w", ledger.ErrFailed, secret)), connect.CodeInternal,
+			seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_OUTCOME_UNKNOWN, true},
+		{unknown(fmt.Errorf("%w: %w", machine.ErrCorrupt, secret)), connect.CodeInternal,
+			seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_OUTCOME_UNKNOWN, true},
+		{fmt.Errorf("%w: %w", ledger.ErrQueueFull, context.Canceled), connect.CodeResourceExhausted,
+			seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_QUEUE_FULL, false},
+		{&ledger.NotLeaderError{Leader: "10.0.0.1:1"}, connect.CodeUnavailable,
+			seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_NOT_LEADER, false},
+		{ledger.ErrDraining, connect.CodeUnavailable, seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_DRAINING, false},
+		{ledger.ErrClosed, connect.CodeUnavailable, seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_DRAINING, false},
+		{machine.ErrNotFound, connect.CodeNotFound, none, false},
+		{errTooManyRequests, connect.CodeResourceExhausted, none, false},
+		{context.DeadlineExceeded, connect.CodeDeadlineExceeded, none, false},
+		{context.Canceled, connect.CodeCanceled, none, false},
+		{fmt.Errorf("%w: %w", ledger.ErrFailed, secret), connect.CodeInternal, none, true},
+		{fmt.Errorf("%w: %w", machine.ErrCorrupt, secret), connect.CodeInternal, none, true},
+		{secret, connect.CodeInternal, none, true},
+	} {
+		var log bytes.Buffer
+		err := connectError(t.Context(), slog.New(slog.NewTextHandler(&log, nil)), c.err)
+		if err.Code() != c.code {
+			t.Errorf("%v: got %s, want %s", c.err, err.Code(), c.code)
+		}
+		e, bad, retry := details(t, err)
+		if e.GetCode() != c.reason {
+			t.Errorf("%v: got %s, want %s", c.err, e.GetCode(), c.reason)
+		}
+		if c.code == connect.CodeInternal && strings.Contains(err.Error()+e.GetMessage(), "sector") {
+			t.Errorf("%v: the cause must not leave the server: %v", c.err, err)
+		}
+		if logged := log.Len() > 0; logged != c.logged {
+			t.Errorf("%v: logged: %t, want %t", c.err, logged, c.logged)
+		}
+		if (bad != nil) != (c.code == connect.CodeInvalidArgument) {
+			t.Errorf("%v: BadRequest is %v", c.err, bad)
+		}
+		if full := errors.Is(c.err, ledger.ErrQueueFull); (retry != nil) != full || (e.GetRetryAfter() != nil) != full {
+			t.Errorf("%v: RetryInfo is %v", c.err, retry)
+		}
+	}
+}
+
+// TestEveryWriteErrorCodeIsUsed fails when the API gets a code that nothing
+// here answers with.
+func TestEveryWriteErrorCodeIsUsed(t *testing.T) {
+	t.Parallel()
+	used := map[seqledgerv1.WriteErrorCode]bool{
+		seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_UNSPECIFIED:       true,
+		seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_PERMISSION_DENIED: true, // nobody has identities yet
+	}
+	for _, code := range outcomeCodes {
+		used[code] = true
+	}
+	for _, err := range []error{
+		ledger.ErrOutcomeUnknown, ledger.ErrQueueFull, ledger.ErrDraining, &ledger.NotLeaderError{}, &machine.FieldError{},
+	} {
+		e, _ := writeError(err)
+		used[e.GetCode()] = true
+	}
+	for number, name := range seqledgerv1.WriteErrorCode_name {
+		if !used[seqledgerv1.WriteErrorCode(number)] {
+			t.Errorf("%s is never answered", name)
+		}
+	}
+}

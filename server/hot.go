@@ -1,0 +1,102 @@
+package server
+
+import (
+	"google.golang.org/protobuf/encoding/protowire"
+	"google.golang.org/protobuf/reflect/protoreflect"
+
+	"github.com/seqledger/seqledger/ledger/machine"
+	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
+)
+
+// shape is what the binary encoding of a message may look like. Writes are
+// held against it before they are decoded, because decoding drops what it does
+// not know, takes the last of two, and needs far more memory than an encoding
+// of many empty messages has. It is made from the descriptors once: walking by
+// reflection would cost every write as much as decoding does.
+type shape struct {
+	fields [maxFieldNumber + 1]fieldShape
+	// limit bounds the elements of the one list that a message has, if any.
+	limit int
+}
+
+// fieldShape is a field of a message; the zero value is an unknown one.
+type fieldShape struct {
+	known bool
+	list  bool
+	wire  protowire.Type
+	// excludes has a bit for each field number that must not have come before:
+	// its own, and the others of a oneof.
+	excludes uint64
+	inner    *shape // nil: no message
+}
+
+// maxFieldNumber is the highest in any write.
+const maxFieldNumber = 15
+
+var (
+	writeShape = shapeOf((*seqledgerv1.WriteRequest)(nil).ProtoReflect().Descriptor(), machine.MaxOperations)
+	frameShape = &shape{limit: maxFrameWrites, fields: [maxFieldNumber + 1]fieldShape{
+		writesField: {known: true, list: true, wire: protowire.BytesType, inner: writeShape},
+	}}
+)
+
+// shapeOf panics for a message that shape has no room for, so that no program
+// with one can start.
+func shapeOf(d protoreflect.MessageDescriptor, limit int) *shape {
+	s := &shape{limit: limit}
+	for i := range d.Fields().Len() {
+		field := d.Fields().Get(i)
+		f := fieldShape{known: true, list: field.IsList(), wire: wireType(field.Kind())}
+		if !f.list {
+			f.excludes = 1 << field.Number()
+		}
+		if choice := field.ContainingOneof(); choice != nil {
+			for j := range choice.Fields().Len() {
+				f.excludes |= 1 << choice.Fields().Get(j).Number()
+			}
+		}
+		if field.Kind() == protoreflect.MessageKind {
+			f.inner = shapeOf(field.Message(), limit)
+		}
+		s.fields[field.Number()] = f
+	}
+	return s
+}
+
+// fits tells whether an encoding is whole and has only known fields, each once,
+// with lists within their limit. UTF-8 is left to the decoder. explainBinary
+// finds what is wrong with one that does not fit.
+func (s *shape) fits(data []byte) bool {
+	seen, elements := uint64(0), 0
+	for len(data) > 0 {
+		number, wire, n := protowire.ConsumeTag(data)
+		if n < 0 || number > maxFieldNumber {
+			return false
+		}
+		f := &s.fields[number]
+		if !f.known || wire != f.wire || seen&f.excludes != 0 {
+			return false
+		}
+		seen |= 1 << number
+		if f.list {
+			if elements++; elements > s.limit {
+				return false
+			}
+		}
+		data = data[n:]
+		if wire != protowire.BytesType {
+			n = protowire.ConsumeFieldValue(number, wire, data)
+		} else {
+			var inner []byte
+			inner, n = protowire.ConsumeBytes(data)
+			if n >= 0 && f.inner != nil && !f.inner.fits(inner) {
+				return false
+			}
+		}
+		if n < 0 {
+			return false
+		}
+		data = data[n:]
+	}
+	return true
+}

@@ -1,0 +1,105 @@
+package server
+
+import (
+	"bytes"
+	"context"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+
+	"github.com/seqledger/seqledger/ledger"
+	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
+)
+
+func newTestServer(t *testing.T, o Options) *Server {
+	t.Helper()
+	l, err := ledger.Open(t.Context(), ledger.Options{Dir: t.TempDir(), Logger: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := l.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	o.Ledger = l
+	s, err := New(o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+func post(h http.Handler, path, body string) *httptest.ResponseRecorder {
+	r := httptest.NewRequest(http.MethodPost, "http://localhost"+path, strings.NewReader(body))
+	r.Header.Set("Content-Type", "application/json")
+	w := httptest.NewRecorder()
+	h.ServeHTTP(w, r)
+	return w
+}
+
+// TestPanicIsOneRequestsProblem: a bug in a handler fails its request, is
+// logged and counted, and tells the client nothing.
+func TestPanicIsOneRequestsProblem(t *testing.T) {
+	t.Parallel()
+	var log bytes.Buffer
+	s := newTestServer(t, Options{Logger: slog.New(slog.NewTextHandler(&log, nil))})
+	mux := http.NewServeMux()
+	unary(s, mux, "/x/Panic", writing, func(context.Context, *seqledgerv1.GetEntityRequest) (*seqledgerv1.GetEntityResponse, error) {
+		panic("the secret of the bug")
+	})
+	w := post(mux, "/x/Panic", `{}`)
+	if w.Code != http.StatusInternalServerError || strings.Contains(w.Body.String(), "secret") {
+		t.Error(w.Code, w.Body)
+	}
+	if !strings.Contains(log.String(), "the secret of the bug") || !strings.Contains(log.String(), "observer_test.go") {
+		t.Error("the log must have the panic and its place:", log.String())
+	}
+	answer := httptest.NewRecorder()
+	s.Handler().ServeHTTP(answer, httptest.NewRequest(http.MethodGet, "http://localhost/metrics", http.NoBody))
+	for _, want := range []string{
+		"seqledger_panics_total 1", `seqledger_requests_total{code="internal",procedure="/x/Panic"} 1`,
+	} {
+		if !strings.Contains(answer.Body.String(), want) {
+			t.Error("the metrics lack", want)
+		}
+	}
+}
+
+// TestLogsHoldNoPayloads: requests are logged at debug, without what they bear.
+func TestLogsHoldNoPayloads(t *testing.T) {
+	t.Parallel()
+	const write = "/seqledger.v1.LedgerService/Write"
+	body := `{"scope":{"organization":"acme"},"clientId":"c","sequence":"1","operations":[{"setEntity":{"key":"private","value":"cHJpdmF0ZQ=="}}]}`
+	for level, want := range map[slog.Level]bool{slog.LevelDebug: true, slog.LevelInfo: false} {
+		var log bytes.Buffer
+		s := newTestServer(t, Options{Logger: slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: level}))})
+		if w := post(s.Handler(), write, body); w.Code != http.StatusOK {
+			t.Fatal(w.Body)
+		}
+		if got := strings.Contains(log.String(), write); got != want {
+			t.Errorf("%s: logged: %t, want %t: %s", level, got, want, log.String())
+		}
+		if strings.Contains(log.String(), "private") || strings.Contains(log.String(), "cHJpdmF0ZQ") {
+			t.Error("the log has a key or a payload:", log.String())
+		}
+	}
+}
+
+func TestTooManyRequests(t *testing.T) {
+	t.Parallel()
+	s := newTestServer(t, Options{MaxRequests: 1, Logger: slog.New(slog.DiscardHandler)})
+	if !s.requests.enter(1) {
+		t.Fatal("there must be room for one")
+	}
+	if w := post(s.Handler(), "/seqledger.v1.AdminService/GetStatus", `{}`); w.Code != http.StatusTooManyRequests ||
+		!strings.Contains(w.Body.String(), "resource_exhausted") {
+		t.Error(w.Code, w.Body)
+	}
+	s.requests.leave()
+	if w := post(s.Handler(), "/seqledger.v1.AdminService/GetStatus", `{}`); w.Code != http.StatusOK {
+		t.Error("there is room again:", w.Code, w.Body)
+	}
+}

@@ -1,0 +1,214 @@
+package server_test
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"net"
+	"net/http"
+	"strings"
+	"testing"
+
+	"connectrpc.com/connect"
+	"connectrpc.com/grpchealth"
+	"connectrpc.com/grpcreflect"
+	"google.golang.org/protobuf/encoding/protojson"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/wrapperspb"
+
+	"github.com/seqledger/seqledger/ledger"
+	"github.com/seqledger/seqledger/ledger/machine"
+	"github.com/seqledger/seqledger/proto/seqledger/v1/seqledgerv1connect"
+	"github.com/seqledger/seqledger/server"
+)
+
+func unmarshalJSON(data []byte, m proto.Message) error { return protojson.Unmarshal(data, m) }
+
+// ledgerState returns where a stream stands in the ledger itself.
+func ledgerState(t testing.TB, l *ledger.Ledger, client string) (s machine.StreamState, found bool) {
+	t.Helper()
+	err := l.View(context.Background(), func(v machine.View) (err error) {
+		s, found, err = v.Stream(machine.Scope{Organization: "acme", Vault: "main"}, client)
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s, found
+}
+
+func (h *harness) get(t testing.TB, path string) (int, string) {
+	t.Helper()
+	request, err := http.NewRequest(http.MethodGet, h.url+path, http.NoBody)
+	if err != nil {
+		t.Fatal(err)
+	}
+	status, _, text := h.do(t, request)
+	return status, text
+}
+
+// metric returns the value of a metric, labels included in the name.
+func (h *harness) metric(t testing.TB, name string) string {
+	t.Helper()
+	status, text := h.get(t, "/metrics")
+	if status != http.StatusOK {
+		t.Fatal(status, text)
+	}
+	for lines := bufio.NewScanner(strings.NewReader(text)); lines.Scan(); {
+		if value, found := strings.CutPrefix(lines.Text(), name+" "); found {
+			return value
+		}
+	}
+	return ""
+}
+
+func TestMetrics(t *testing.T) {
+	t.Parallel()
+	h := start(t)
+	h.mustWrite(t, writeOf("a-client-id", 1, appendOp("x")))
+	h.mustWrite(t, writeOf("a-client-id", 1, appendOp("x")))
+	_, err := h.client.Write(t.Context(), connect.NewRequest(writeOf("a-client-id", 5, appendOp("x"))))
+	if err == nil {
+		t.Fatal("a gap must be refused")
+	}
+	stream := h.client.WriteStream(within(t))
+	if err := stream.Send(frameOf(writeOf("a-client-id", 0))); err != nil {
+		t.Fatal(err)
+	}
+	receive(t, stream, 1)
+	for name, want := range map[string]string{
+		`seqledger_decisions_total{code="SEQUENCE_GAP"}`:                                                     "1",
+		`seqledger_requests_total{code="ok",procedure="/seqledger.v1.LedgerService/Write"}`:                  "2",
+		`seqledger_requests_total{code="failed_precondition",procedure="/seqledger.v1.LedgerService/Write"}`: "1",
+		`seqledger_write_duration_seconds_count`:                                                             "3",
+		`seqledger_write_stream_errors_total{code="WRITE_ERROR_CODE_INVALID_ARGUMENT"}`:                      "1",
+		`seqledger_streams_open`:               "1",
+		`seqledger_clients`:                    "1",
+		`seqledger_queue_items`:                "0",
+		`seqledger_panics_total`:               "0",
+		`seqledger_build_info{version="test"}`: "1",
+	} {
+		if got := h.metric(t, name); got != want {
+			t.Errorf("%s is %q, want %q", name, got, want)
+		}
+	}
+	for _, name := range []string{
+		"seqledger_pending_bytes", "seqledger_log_bytes_total", "seqledger_flushes_total", "seqledger_cache_hits_total",
+		"seqledger_cache_misses_total", "seqledger_index", "seqledger_ledger_time_seconds", "go_goroutines",
+		"process_resident_memory_bytes",
+	} {
+		if h.metric(t, name) == "" {
+			t.Error("missing:", name)
+		}
+	}
+	if _, text := h.get(t, "/metrics"); strings.Contains(text, "a-client-id") || strings.Contains(text, "acme") {
+		t.Error("what clients choose must not be in the metrics")
+	}
+	end(t, stream)
+}
+
+func TestHealth(t *testing.T) {
+	t.Parallel()
+	h := start(t)
+	for _, path := range []string{"/healthz", "/readyz"} {
+		if status, text := h.get(t, path); status != http.StatusOK || text != "ok\n" {
+			t.Error(path, status, text)
+		}
+	}
+	services := []string{"", seqledgerv1connect.LedgerServiceName, seqledgerv1connect.AdminServiceName}
+	for _, service := range services {
+		if got, err := h.health(t, service); err != nil || got != grpchealth.StatusServing {
+			t.Errorf("%q: got %v, %v", service, got, err)
+		}
+	}
+	if _, err := h.health(t, "other"); connect.CodeOf(err) != connect.CodeNotFound {
+		t.Error("an unknown service:", err)
+	}
+	if err := h.server.Drain(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	for _, service := range services {
+		if got, err := h.health(t, service); err != nil || got != grpchealth.StatusNotServing {
+			t.Errorf("draining, %q: got %v, %v", service, got, err)
+		}
+	}
+}
+
+func TestServeRefusesOtherAddresses(t *testing.T) {
+	t.Parallel()
+	s, err := server.New(server.Options{Ledger: openLedger(t, ledger.Options{})})
+	if err != nil {
+		t.Fatal(err)
+	}
+	listener, err := net.Listen("tcp", "0.0.0.0:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Serve(t.Context(), listener); !errors.Is(err, server.ErrNotLoopback) {
+		t.Error("got", err)
+	}
+	if _, err := listener.Accept(); err == nil {
+		t.Error("the listener must be closed")
+	}
+}
+
+func TestServeEndsWhenTheListenerFails(t *testing.T) {
+	t.Parallel()
+	s, err := server.New(server.Options{Ledger: openLedger(t, ledger.Options{})})
+	if err != nil {
+		t.Fatal(err)
+	}
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := listener.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Serve(t.Context(), listener); err == nil {
+		t.Error("a listener that fails must be reported")
+	}
+}
+
+func TestOptions(t *testing.T) {
+	t.Parallel()
+	if _, err := server.New(server.Options{}); err == nil {
+		t.Error("a server without a ledger must be refused")
+	}
+	if _, err := server.New(server.Options{Ledger: openLedger(t, ledger.Options{}), MaxStreams: -1}); err == nil {
+		t.Error("a negative limit must be refused")
+	}
+}
+
+// health asks over gRPC. Two well-known types have the same encoding as the
+// messages of the health service, which grpchealth keeps to itself.
+func (h *harness) health(t testing.TB, service string) (grpchealth.Status, error) {
+	client := connect.NewClient[wrapperspb.StringValue, wrapperspb.Int32Value](
+		h.h2, h.url+"/grpc.health.v1.Health/Check", connect.WithGRPC())
+	answer, err := client.CallUnary(t.Context(), connect.NewRequest(wrapperspb.String(service)))
+	if err != nil {
+		return 0, err
+	}
+	return grpchealth.Status(answer.Msg.Value), nil
+}
+
+func TestReflection(t *testing.T) {
+	t.Parallel()
+	h := start(t)
+	stream := grpcreflect.NewClient(h.h2, h.url, connect.WithGRPC()).NewStream(within(t))
+	names, err := stream.ListServices()
+	if err != nil || len(names) != 2 {
+		t.Error(names, err)
+	}
+	files, err := stream.FileContainingSymbol(seqledgerv1connect.LedgerServiceName)
+	if err != nil || len(files) == 0 {
+		t.Error(files, err)
+	}
+	// The stream stays open, and must not hold up the drain.
+	if err := h.stop(); err != nil {
+		t.Error("a reflection stream held up the drain:", err)
+	}
+	if status, err := stream.Close(); status != nil && err != nil {
+		t.Log(status, err)
+	}
+}

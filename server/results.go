@@ -1,0 +1,121 @@
+package server
+
+import (
+	"context"
+
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	"github.com/seqledger/seqledger/ledger/machine"
+	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
+)
+
+// maxResults is from how many results on no further frame joins a response.
+const maxResults = maxFrameWrites
+
+// results builds the responses of one stream. It uses its memory again for
+// every response, because a message is on its way as bytes once Send returns.
+type results struct {
+	response seqledgerv1.WriteStreamResponse
+	slots    []*resultSlot
+	versions []seqledgerv1.OperationResult
+	used     int // of versions
+}
+
+// resultSlot is the memory for one result.
+type resultSlot struct {
+	result  seqledgerv1.WriteResult
+	receipt seqledgerv1.WriteResult_Receipt
+	failure seqledgerv1.WriteResult_Error
+	message seqledgerv1.Receipt
+	time    timestamppb.Timestamp
+}
+
+// maxKeptVersions is from how many operations in one response on its memory is
+// given back, so that one giant frame is not kept for the life of its stream.
+const maxKeptVersions = 1 << 14
+
+// reset begins the next response.
+func (r *results) reset() {
+	if len(r.versions) > maxKeptVersions {
+		r.slots, r.versions, r.response.Results = nil, nil, nil
+	}
+	r.response.Results = r.response.Results[:0]
+	r.used = 0
+}
+
+func (r *results) count() int { return len(r.response.Results) }
+
+// add appends the results of a settled batch, in the order of its writes.
+func (r *results) add(ctx context.Context, s *Server, b *batch) {
+	invalid, valid := b.invalid, 0
+	for i := range b.size {
+		switch {
+		case len(invalid) > 0 && invalid[0].place == i:
+			r.addError(s, invalid[0].err)
+			invalid = invalid[1:]
+		case b.refused != nil:
+			r.addError(s, b.refused)
+		default:
+			wantsProof := b.proofs != nil && b.proofs[valid]
+			r.addOutcome(ctx, s, &b.outcomes[valid], wantsProof)
+			valid++
+		}
+	}
+}
+
+func (r *results) slot() *resultSlot {
+	n := len(r.response.Results)
+	if n == len(r.slots) {
+		r.slots = append(r.slots, new(resultSlot))
+	}
+	slot := r.slots[n]
+	r.response.Results = append(r.response.Results, &slot.result)
+	return slot
+}
+
+func (r *results) addError(s *Server, e *seqledgerv1.WriteError) {
+	s.metrics.refusal(e.Code)
+	slot := r.slot()
+	slot.failure.Error = e
+	slot.result.Result = &slot.failure
+}
+
+func (r *results) addOutcome(ctx context.Context, s *Server, out *machine.Outcome, wantsProof bool) {
+	if e := refusal(out); e != nil {
+		r.addError(s, e)
+		return
+	}
+	slot := r.slot()
+	m := &slot.message
+	fillReceipt(m, &out.Receipt)
+	slot.time.Seconds = out.Receipt.CommittedAt / 1e9
+	slot.time.Nanos = int32(out.Receipt.CommittedAt % 1e9)
+	m.CommittedAt = &slot.time
+	m.Results = r.operationResults(m.Results[:0], out.Receipt.Versions)
+	slot.receipt.Receipt = m
+	slot.result.Result = &slot.receipt
+	if !wantsProof {
+		return
+	}
+	if err := s.addProof(ctx, m); err != nil {
+		e := s.writeErrorOf(ctx, err)
+		s.metrics.refusal(e.Code)
+		slot.failure.Error = e
+		slot.result.Result = &slot.failure
+	}
+}
+
+func (r *results) operationResults(dst []*seqledgerv1.OperationResult, versions []uint64) []*seqledgerv1.OperationResult {
+	if r.used+len(versions) > len(r.versions) {
+		// What earlier results point to stays alive through them.
+		r.versions = make([]seqledgerv1.OperationResult, max(2*len(r.versions), len(versions), 64))
+		r.used = 0
+	}
+	for _, version := range versions {
+		result := &r.versions[r.used]
+		r.used++
+		result.Version = version
+		dst = append(dst, result)
+	}
+	return dst
+}

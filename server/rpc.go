@@ -1,0 +1,158 @@
+package server
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"math"
+	"net/http"
+	"runtime/debug"
+	"time"
+
+	"connectrpc.com/connect"
+
+	"github.com/seqledger/seqledger/ledger"
+	"github.com/seqledger/seqledger/proto/seqledger/v1/seqledgerv1connect"
+)
+
+// compressMinBytes is the size from which an answer is compressed. Below it,
+// compression would take most of the time that an answer takes.
+const compressMinBytes = 4 << 10
+
+// mount joins every procedure with its handler. Handlers are registered here
+// and not by the generated constructors, so that requests can be decoded into
+// a type that keeps what is wrong with them (see codec.go).
+func (s *Server) mount(mux *http.ServeMux) {
+	unary(s, mux, seqledgerv1connect.LedgerServiceWriteProcedure, writing, s.write)
+	unary(s, mux, seqledgerv1connect.LedgerServiceOpenSessionProcedure, writing, s.openSession)
+	unary(s, mux, seqledgerv1connect.LedgerServiceGetClientStateProcedure, reading, s.getClientState)
+	unary(s, mux, seqledgerv1connect.LedgerServiceGetEntityProcedure, reading, s.getEntity)
+	unary(s, mux, seqledgerv1connect.LedgerServiceListEntitiesProcedure, reading, s.listEntities)
+	unary(s, mux, seqledgerv1connect.LedgerServiceListRelationshipsProcedure, reading, s.listRelationships)
+	unary(s, mux, seqledgerv1connect.LedgerServiceGetTransactionProcedure, reading, s.getTransaction)
+	unary(s, mux, seqledgerv1connect.LedgerServiceGetBlockProcedure, reading, s.getBlock)
+	unary(s, mux, seqledgerv1connect.LedgerServiceListBlocksProcedure, reading, s.listBlocks)
+	unary(s, mux, seqledgerv1connect.AdminServiceGetStatusProcedure, reading, s.getStatus)
+	unary(s, mux, seqledgerv1connect.AdminServiceListClientsProcedure, reading, s.listClients)
+	unary(s, mux, seqledgerv1connect.AdminServiceUpdateConfigProcedure, writing, s.updateConfig)
+
+	stream := seqledgerv1connect.LedgerServiceWriteStreamProcedure
+	// Results are hashes and ids, which do not compress, and there are many.
+	uncompressed := append(s.handlerOptions(writing), connect.WithCompressMinBytes(math.MaxInt))
+	mux.Handle(stream, withControls(connect.NewBidiStreamHandler(stream, s.writeStream, uncompressed...)))
+	watch := seqledgerv1connect.LedgerServiceWatchProcedure
+	mux.Handle(watch, connect.NewServerStreamHandler(watch, s.watch, s.handlerOptions(reading)...))
+}
+
+const (
+	writing = connect.IdempotencyUnknown
+	reading = connect.IdempotencyNoSideEffects // may be asked for with GET
+)
+
+func (s *Server) handlerOptions(level connect.IdempotencyLevel) []connect.HandlerOption {
+	return []connect.HandlerOption{
+		codecs(),
+		connect.WithIdempotency(level),
+		connect.WithReadMaxBytes(s.options.MaxRequestBytes),
+		connect.WithCompressMinBytes(compressMinBytes),
+		connect.WithInterceptors(&observer{s}),
+	}
+}
+
+// unary mounts a procedure with one request and one answer.
+func unary[P message[T], T, R any](
+	s *Server, mux *http.ServeMux, procedure string, level connect.IdempotencyLevel,
+	handle func(context.Context, P) (*R, error),
+) {
+	handler := func(ctx context.Context, r *connect.Request[request[T, P]]) (*connect.Response[R], error) {
+		m, err := r.Msg.get()
+		if err != nil {
+			return nil, err
+		}
+		answer, err := handle(ctx, m)
+		if err != nil {
+			return nil, err
+		}
+		return connect.NewResponse(answer), nil
+	}
+	mux.Handle(procedure, readWithin(bodyTimeout, connect.NewUnaryHandler(procedure, handler, s.handlerOptions(level)...)))
+}
+
+// observer sees every call come and go: it turns errors into what clients see,
+// keeps a panic from ending the process, counts, and logs at debug.
+type observer struct{ server *Server }
+
+// WrapUnary implements connect.Interceptor.
+func (o *observer) WrapUnary(next connect.UnaryFunc) connect.UnaryFunc {
+	return func(ctx context.Context, request connect.AnyRequest) (answer connect.AnyResponse, err error) {
+		began := time.Now()
+		procedure := request.Spec().Procedure
+		defer func() {
+			if p := recover(); p != nil {
+				answer, err = nil, o.server.panicked(ctx, procedure, p)
+			}
+			err = o.done(ctx, procedure, began, err)
+		}()
+		answer, err = next(ctx, request)
+		if err != nil && procedure == seqledgerv1connect.LedgerServiceWriteProcedure && errors.Is(err, ctx.Err()) {
+			// Connect looks at the deadline before it calls us, and its error would
+			// not say what to do next.
+			err = errors.Join(ledger.ErrOutcomeUnknown, err)
+		}
+		return answer, err
+	}
+}
+
+// WrapStreamingHandler implements connect.Interceptor.
+func (o *observer) WrapStreamingHandler(next connect.StreamingHandlerFunc) connect.StreamingHandlerFunc {
+	return func(ctx context.Context, conn connect.StreamingHandlerConn) (err error) {
+		began := time.Now()
+		procedure := conn.Spec().Procedure
+		defer func() {
+			if p := recover(); p != nil {
+				err = o.server.panicked(ctx, procedure, p)
+			}
+			err = o.done(ctx, procedure, began, err)
+		}()
+		if !o.server.streams.enter(o.server.options.MaxStreams) {
+			return errTooManyRequests
+		}
+		defer o.server.streams.leave()
+		return next(ctx, conn)
+	}
+}
+
+// WrapStreamingClient implements connect.Interceptor; it is for clients.
+func (o *observer) WrapStreamingClient(next connect.StreamingClientFunc) connect.StreamingClientFunc {
+	return next
+}
+
+// done ends a call. It returns nil or a *connect.Error.
+func (o *observer) done(ctx context.Context, procedure string, began time.Time, err error) error {
+	took := time.Since(began)
+	code := "ok"
+	var failed *connect.Error
+	if err != nil {
+		failed = connectError(ctx, o.server.options.Logger, err)
+		code = failed.Code().String()
+	}
+	o.server.metrics.request(procedure, code, took)
+	if logger := o.server.options.Logger; logger.Enabled(ctx, slog.LevelDebug) { // boxing the values costs too
+		logger.DebugContext(ctx, "request", "procedure", procedure, "code", code, "took", took)
+	}
+	if failed == nil {
+		return nil
+	}
+	return failed
+}
+
+// panicked accounts for a bug. The request fails; the others go on.
+func (s *Server) panicked(ctx context.Context, procedure string, value any) error {
+	if err, ok := value.(error); ok && errors.Is(err, http.ErrAbortHandler) {
+		panic(value) // net/http's own way to end a request
+	}
+	s.metrics.panics.Inc()
+	s.options.Logger.ErrorContext(ctx, "a handler panicked",
+		"procedure", procedure, "panic", value, "stack", string(debug.Stack()))
+	return connect.NewError(connect.CodeInternal, errPanicked)
+}

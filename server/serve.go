@@ -1,0 +1,116 @@
+package server
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"time"
+)
+
+const (
+	readHeaderTimeout = 10 * time.Second
+	idleTimeout       = 2 * time.Minute
+	// maxHeaderBytes has room for a page token in the URL of a GET.
+	maxHeaderBytes = 32 << 10
+	// maxConcurrentStreams of one connection.
+	maxConcurrentStreams = 4_096
+	// A stream that nobody reads keeps its own share of a connection's window,
+	// so the connection gets room for several: the others must go on.
+	streamWindow     = 512 << 10
+	connectionWindow = 8 << 20
+	// pingAfter finds clients that are gone without a word.
+	pingAfter = 30 * time.Second
+	// lastMoment is for handlers whose connections were closed.
+	lastMoment = 5 * time.Second
+)
+
+// ErrNotLoopback says that the listener can be reached from other machines, and nobody
+// would have to say who he is.
+var ErrNotLoopback = errors.New("the listener's address is not loopback")
+
+// Serve answers on a listener until ctx ends, or the ledger fails; then it
+// drains for at most Options.DrainTimeout. It closes the
+// listener. It returns nil after ctx has ended and everything was answered,
+// the ledger's failure if there is one, and ErrNotLoopback for a listener
+// whose address is not loopback.
+func (s *Server) Serve(ctx context.Context, listener net.Listener) error {
+	if !loopbackListener(listener) {
+		return errors.Join(fmt.Errorf("%w: %s", ErrNotLoopback, listener.Addr()), listener.Close())
+	}
+	hs := s.httpServer()
+	served := make(chan error, 1)
+	// Ends when Shutdown or Close closes the listener; the receive below waits
+	// for it.
+	go func() { served <- hs.Serve(listener) }()
+	var err error
+	select {
+	case err = <-served: // the listener failed
+		served <- nil
+	case <-s.options.Ledger.Failed():
+	case <-ctx.Done():
+	}
+	limited, cancel := context.WithTimeout(context.WithoutCancel(ctx), s.options.DrainTimeout)
+	defer cancel()
+	err = errors.Join(err, s.Drain(limited), hs.Shutdown(limited), s.options.Ledger.Err())
+	// What is still open has had its time.
+	err = errors.Join(err, ignoreClosed(hs.Close()), ignoreClosed(<-served))
+	// Close does not wait for the handlers, and the caller is about to close the
+	// ledger under them. Their contexts have ended, so they are on their way out.
+	last, cancel := context.WithTimeout(context.WithoutCancel(ctx), lastMoment)
+	defer cancel()
+	return errors.Join(err, s.requests.awaitEmpty(last), s.probes.awaitEmpty(last))
+}
+
+// Drain takes nothing new, and waits until what was accepted is answered:
+// readiness turns false, new writes are refused with DRAINING, WriteStreams
+// end once what they had sent is answered, Watches end. The server goes on
+// answering reads. When ctx ends first, its error is returned. Serve calls it.
+func (s *Server) Drain(ctx context.Context) error {
+	s.startDrain()
+	// After a failure there is nothing left to wait for in the ledger.
+	if s.options.Ledger.Err() == nil {
+		if err := s.options.Ledger.Drain(ctx); err != nil {
+			return err
+		}
+	}
+	if err := s.streams.awaitEmpty(ctx); err != nil {
+		return fmt.Errorf("drain of the streams: %w", err)
+	}
+	return nil
+}
+
+// isDraining tells whether new writes are refused.
+func (s *Server) isDraining() bool { return s.draining.Err() != nil }
+
+func (s *Server) httpServer() *http.Server {
+	protocols := new(http.Protocols)
+	protocols.SetHTTP1(true)
+	protocols.SetUnencryptedHTTP2(true)
+	return &http.Server{
+		Handler:   s.handler,
+		Protocols: protocols,
+		HTTP2: &http.HTTP2Config{
+			MaxConcurrentStreams:          maxConcurrentStreams,
+			MaxReceiveBufferPerStream:     streamWindow,
+			MaxReceiveBufferPerConnection: connectionWindow,
+			SendPingTimeout:               pingAfter,
+		},
+		// No timeout for a whole request or answer, because it would end streams;
+		// readWithin bounds the requests that are no streams.
+		ReadHeaderTimeout: readHeaderTimeout,
+		IdleTimeout:       idleTimeout,
+		MaxHeaderBytes:    maxHeaderBytes,
+		ErrorLog:          slog.NewLogLogger(s.options.Logger.Handler(), slog.LevelDebug),
+	}
+}
+
+// ignoreClosed drops the error that says that a server was closed on purpose.
+func ignoreClosed(err error) error {
+	if errors.Is(err, http.ErrServerClosed) || errors.Is(err, net.ErrClosed) {
+		return nil
+	}
+	return err
+}

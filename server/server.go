@@ -1,0 +1,141 @@
+package server
+
+import (
+	"context"
+	"math"
+	"net/http"
+	"time"
+
+	"connectrpc.com/connect"
+	"connectrpc.com/grpcreflect"
+
+	"github.com/seqledger/seqledger/proto/seqledger/v1/seqledgerv1connect"
+)
+
+// Server serves one ledger.
+type Server struct {
+	options  Options
+	metrics  *metrics
+	handler  http.Handler
+	requests gate // everything that is under way
+	streams  gate // WriteStreams and Watches
+	probes   gate // health checks and metrics
+
+	// draining ends when nothing new is taken any more.
+	draining   context.Context //nolint:containedctx // It is the server's own state, not a caller's.
+	startDrain context.CancelFunc
+}
+
+// New returns a server of a ledger.
+func New(o Options) (*Server, error) {
+	if err := o.validate(); err != nil {
+		return nil, err
+	}
+	s := &Server{options: o}
+	s.draining, s.startDrain = context.WithCancel(context.Background())
+	s.metrics = newMetrics(s)
+	mux := http.NewServeMux()
+	s.mount(mux)
+	s.mountReflection(mux)
+	outer := http.NewServeMux()
+	outer.Handle("/", s.bounded(mux))
+	s.mountHealth(outer)
+	outer.Handle("GET /metrics", s.probe(s.metrics.handler()))
+	s.handler = loopbackOnly(uncached(outer))
+	return s, nil
+}
+
+// Handler returns everything that the server answers, for an http.Server that
+// speaks HTTP/1.1 and cleartext HTTP/2. Serve uses the same.
+func (s *Server) Handler() http.Handler { return s.handler }
+
+// serviceNames are the services that health checks and reflection know.
+func serviceNames() []string {
+	return []string{seqledgerv1connect.LedgerServiceName, seqledgerv1connect.AdminServiceName}
+}
+
+// uncached keeps answers out of caches.
+func uncached(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		// Every answer is about the state of one moment.
+		w.Header().Set("Cache-Control", "no-store")
+		next.ServeHTTP(w, r)
+	})
+}
+
+// probe lets those who watch over the process in however much is under way:
+// otherwise a busy server would be taken for a dead one, and restarted. They
+// are counted, because Serve must not return while one looks at the ledger.
+func (s *Server) probe(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		s.probes.enter(math.MaxInt)
+		defer s.probes.leave()
+		next.ServeHTTP(w, r)
+	})
+}
+
+// bounded refuses what is too much.
+func (s *Server) bounded(next http.Handler) http.Handler {
+	refuse := connect.NewErrorWriter()
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if !s.requests.enter(s.options.MaxRequests) {
+			if refuse.IsSupported(r) {
+				_ = refuse.Write(w, r, connect.NewError(connect.CodeResourceExhausted, errTooManyRequests))
+				return
+			}
+			http.Error(w, errTooManyRequests.Error(), http.StatusServiceUnavailable)
+			return
+		}
+		defer s.requests.leave()
+		next.ServeHTTP(w, r)
+	})
+}
+
+// mountReflection answers the tools that ask which procedures there are. They
+// keep a stream open as long as they like, so a drain ends it.
+func (s *Server) mountReflection(mux *http.ServeMux) {
+	reflector := grpcreflect.NewStaticReflector(serviceNames()...)
+	v1, handler := grpcreflect.NewHandlerV1(reflector, connect.WithReadMaxBytes(maxReflectionBytes))
+	mux.Handle(v1, s.endWithDrain(handler))
+	v1alpha, handler := grpcreflect.NewHandlerV1Alpha(reflector, connect.WithReadMaxBytes(maxReflectionBytes))
+	mux.Handle(v1alpha, s.endWithDrain(handler))
+}
+
+// maxReflectionBytes is room for any name.
+const maxReflectionBytes = 64 << 10
+
+// endWithDrain makes a handler that waits for its client stop when the server
+// drains.
+func (s *Server) endWithDrain(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		ended := make(chan struct{})
+		stop := context.AfterFunc(s.draining, func() {
+			defer close(ended)
+			interruptRead(http.NewResponseController(w))
+		})
+		next.ServeHTTP(w, r)
+		if !stop() {
+			<-ended // because the response's controls must not be used after this
+		}
+	})
+}
+
+// controlsKey finds the controls of the response in a request's context.
+type controlsKey struct{}
+
+// withControls hands the handler what interrupts a read, which Connect has no
+// way to do.
+func withControls(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		ctx := context.WithValue(r.Context(), controlsKey{}, http.NewResponseController(w))
+		next.ServeHTTP(w, r.WithContext(ctx))
+	})
+}
+
+// interruptRead makes reads of the request's body fail once what has arrived
+// is read. The handler must not have returned.
+func interruptRead(c *http.ResponseController) {
+	// Only a writer that is not net/http's own refuses, and then there is no
+	// connection to wait for.
+	_ = c.SetReadDeadline(time.Unix(1, 0))
+}

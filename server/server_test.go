@@ -1,0 +1,355 @@
+package server_test
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"connectrpc.com/connect"
+	"google.golang.org/genproto/googleapis/rpc/errdetails"
+
+	"github.com/seqledger/seqledger/ledger"
+	"github.com/seqledger/seqledger/ledger/machine"
+	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
+	"github.com/seqledger/seqledger/proto/seqledger/v1/seqledgerv1connect"
+	"github.com/seqledger/seqledger/server"
+)
+
+// harness is a server on a real listener over a real ledger.
+type harness struct {
+	server *server.Server
+	ledger *ledger.Ledger
+	url    string
+	h1, h2 *http.Client
+	stop   func() error // ends Serve and returns what it returned
+
+	client seqledgerv1connect.LedgerServiceClient
+	admin  seqledgerv1connect.AdminServiceClient
+}
+
+func openLedger(t testing.TB, o ledger.Options) *ledger.Ledger {
+	t.Helper()
+	o.Dir = t.TempDir()
+	o.Logger = slog.New(slog.DiscardHandler)
+	l, err := ledger.Open(context.Background(), o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := l.Close(); err != nil && l.Err() == nil {
+			t.Error(err)
+		}
+	})
+	return l
+}
+
+func transport(t testing.TB, http2 bool) *http.Client {
+	p := new(http.Protocols)
+	p.SetHTTP1(!http2)
+	p.SetUnencryptedHTTP2(http2)
+	tr := &http.Transport{Protocols: p, DisableCompression: true}
+	t.Cleanup(tr.CloseIdleConnections)
+	return &http.Client{Transport: tr}
+}
+
+// start serves a new ledger until the test ends.
+func start(t testing.TB) *harness { return startWith(t, server.Options{}) }
+
+func startWith(t testing.TB, o server.Options) *harness {
+	t.Helper()
+	if o.Ledger == nil {
+		o.Ledger = openLedger(t, ledger.Options{})
+	}
+	if o.Logger == nil {
+		o.Logger = slog.New(slog.DiscardHandler)
+	}
+	o.Version = "test"
+	s, err := server.New(o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	served := make(chan error, 1)
+	// Ends with cancel; stop waits for it.
+	go func() { served <- s.Serve(ctx, listener) }()
+	h := &harness{
+		server: s, ledger: o.Ledger, url: "http://" + listener.Addr().String(),
+		h1: transport(t, false), h2: transport(t, true),
+	}
+	stopped := false
+	h.stop = func() error {
+		stopped = true
+		cancel()
+		return <-served
+	}
+	t.Cleanup(func() {
+		if !stopped {
+			h.h1.CloseIdleConnections()
+			h.h2.CloseIdleConnections()
+			if err := h.stop(); err != nil && o.Ledger.Err() == nil {
+				t.Error("Serve:", err)
+			}
+		}
+	})
+	h.client = seqledgerv1connect.NewLedgerServiceClient(h.h2, h.url)
+	h.admin = seqledgerv1connect.NewAdminServiceClient(h.h2, h.url)
+	return h
+}
+
+func scope() *seqledgerv1.Scope {
+	return &seqledgerv1.Scope{Organization: "acme", Vault: "main"}
+}
+
+func appendOp(payload string) *seqledgerv1.Operation {
+	return &seqledgerv1.Operation{Operation: &seqledgerv1.Operation_Append{
+		Append: &seqledgerv1.Append{Payload: []byte(payload)},
+	}}
+}
+
+func setOp(key, value string) *seqledgerv1.Operation {
+	return &seqledgerv1.Operation{Operation: &seqledgerv1.Operation_SetEntity{
+		SetEntity: &seqledgerv1.SetEntity{Key: key, Value: []byte(value)},
+	}}
+}
+
+func relateOp(resource, relation, subject string) *seqledgerv1.Operation {
+	return &seqledgerv1.Operation{Operation: &seqledgerv1.Operation_CreateRelationship{
+		CreateRelationship: &seqledgerv1.CreateRelationship{Resource: resource, Relation: relation, Subject: subject},
+	}}
+}
+
+func writeOf(client string, sequence uint64, ops ...*seqledgerv1.Operation) *seqledgerv1.WriteRequest {
+	return &seqledgerv1.WriteRequest{Scope: scope(), ClientId: client, Sequence: sequence, Operations: ops}
+}
+
+// mustWrite commits a write and returns its receipt.
+func (h *harness) mustWrite(t testing.TB, m *seqledgerv1.WriteRequest) *seqledgerv1.Receipt {
+	t.Helper()
+	answer, err := h.client.Write(t.Context(), connect.NewRequest(m))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return answer.Msg.Receipt
+}
+
+// state is what a refused request must not change.
+type state struct {
+	index  uint64
+	digest string
+}
+
+func (h *harness) state(t testing.TB) state {
+	t.Helper()
+	answer, err := h.admin.GetStatus(context.Background(), connect.NewRequest(new(seqledgerv1.GetStatusRequest)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return state{answer.Msg.Status.Index, answer.Msg.Status.Digest}
+}
+
+// detail returns the WriteError of an error, or nil.
+func detail(err error) *seqledgerv1.WriteError {
+	var failed *connect.Error
+	if !errors.As(err, &failed) {
+		return nil
+	}
+	for _, d := range failed.Details() {
+		if m, err := d.Value(); err == nil {
+			if e, ok := m.(*seqledgerv1.WriteError); ok {
+				return e
+			}
+		}
+	}
+	return nil
+}
+
+// mustRefuse checks the Connect code and the WriteError of a refusal.
+func mustRefuse(t testing.TB, err error, code connect.Code, reason seqledgerv1.WriteErrorCode) *seqledgerv1.WriteError {
+	t.Helper()
+	if connect.CodeOf(err) != code || err == nil {
+		t.Fatalf("got %v, want a refusal with the Connect code %s", err, code)
+	}
+	e := detail(err)
+	if e == nil || e.Code != reason {
+		t.Fatalf("got the detail %v of %v, want %s", e, err, reason)
+	}
+	return e
+}
+
+// wire are the ways to call.
+var wire = map[string][]connect.ClientOption{
+	"connect":       nil,
+	"connect json":  {connect.WithProtoJSON()},
+	"grpc":          {connect.WithGRPC()},
+	"grpc json":     {connect.WithGRPC(), connect.WithProtoJSON()},
+	"grpc-web":      {connect.WithGRPCWeb()},
+	"grpc-web json": {connect.WithGRPCWeb(), connect.WithProtoJSON()},
+}
+
+func TestEveryProtocol(t *testing.T) {
+	t.Parallel()
+	h := start(t)
+	for name, options := range wire {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			client := seqledgerv1connect.NewLedgerServiceClient(h.h2, h.url, options...)
+			request := writeOf("client of "+name, 1, setOp("key of "+name, "value"))
+			answer, err := client.Write(t.Context(), connect.NewRequest(request))
+			if err != nil {
+				t.Fatal(err)
+			}
+			if r := answer.Msg.Receipt; r.Sequence != 1 || len(r.Results) != 1 || r.Actor != "system:anonymous" {
+				t.Error("receipt:", r)
+			}
+			again, err := client.Write(t.Context(), connect.NewRequest(request))
+			if err != nil || !again.Msg.Receipt.Replayed || again.Msg.Receipt.TxId != answer.Msg.Receipt.TxId {
+				t.Error("a retry must get the first receipt, replayed:", again, err)
+			}
+			_, err = client.Write(t.Context(), connect.NewRequest(writeOf("client of "+name, 9, appendOp("x"))))
+			e := mustRefuse(t, err, connect.CodeFailedPrecondition, seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_SEQUENCE_GAP)
+			if e.LastCommittedSequence != 1 {
+				t.Error("the refusal must tell the last sequence:", e)
+			}
+			entity, err := client.GetEntity(t.Context(), connect.NewRequest(
+				&seqledgerv1.GetEntityRequest{Scope: scope(), Key: "key of " + name}))
+			if err != nil || string(entity.Msg.Entity.Value) != "value" || entity.Msg.Entity.TxId != answer.Msg.Receipt.TxId {
+				t.Error("entity:", entity, err)
+			}
+			stream := client.WriteStream(t.Context())
+			err = stream.Send(&seqledgerv1.WriteStreamRequest{Writes: []*seqledgerv1.WriteRequest{
+				writeOf("client of "+name, 2, appendOp("x")),
+			}})
+			if err != nil {
+				t.Fatal(err)
+			}
+			got, err := stream.Receive()
+			if err != nil || got.Results[0].GetReceipt().GetSequence() != 2 {
+				t.Error("stream:", got, err)
+			}
+			if err := errors.Join(stream.CloseRequest(), stream.CloseResponse()); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+}
+
+// post sends a body as curl would and returns the status, headers and body.
+func (h *harness) post(t testing.TB, procedure, contentType, body string) (int, http.Header, string) {
+	t.Helper()
+	request, err := http.NewRequest(http.MethodPost, h.url+procedure, strings.NewReader(body))
+	if err != nil {
+		t.Fatal(err)
+	}
+	request.Header.Set("Content-Type", contentType)
+	return h.do(t, request)
+}
+
+func (h *harness) do(t testing.TB, request *http.Request) (int, http.Header, string) {
+	t.Helper()
+	response, err := h.h1.Do(request)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer response.Body.Close()
+	text, err := io.ReadAll(response.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return response.StatusCode, response.Header, string(text)
+}
+
+func TestPlainJSONOverHTTP1(t *testing.T) {
+	t.Parallel()
+	h := start(t)
+	body := `{"scope":{"organization":"acme"},"clientId":"curl","sequence":"1","operations":[{"append":{"payload":"aGk="}}]}`
+	status, header, text := h.post(t, seqledgerv1connect.LedgerServiceWriteProcedure, "application/json", body)
+	var answer struct {
+		Receipt struct {
+			TxID        string `json:"txId"`
+			BlockHeight string `json:"blockHeight"`
+		} `json:"receipt"`
+	}
+	if err := json.Unmarshal([]byte(text), &answer); err != nil || status != 200 || answer.Receipt.BlockHeight != "1" {
+		t.Fatal(status, text, err)
+	}
+	if header.Get("Access-Control-Allow-Origin") != "" {
+		t.Error("the server must send no CORS headers:", header)
+	}
+	if _, err := machine.ParseTxID(answer.Receipt.TxID); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestReadsOverGET(t *testing.T) {
+	t.Parallel()
+	h := start(t)
+	h.mustWrite(t, writeOf("c", 1, setOp("k", "v")))
+	client := seqledgerv1connect.NewLedgerServiceClient(h.h1, h.url, connect.WithHTTPGet(), connect.WithProtoJSON())
+	answer, err := client.GetEntity(t.Context(), connect.NewRequest(&seqledgerv1.GetEntityRequest{Scope: scope(), Key: "k"}))
+	if err != nil || string(answer.Msg.Entity.Value) != "v" {
+		t.Fatal(answer, err)
+	}
+	if got := answer.Header().Get("Cache-Control"); got != "no-store" {
+		t.Errorf("Cache-Control is %q: a cache would answer with an old state", got)
+	}
+	_, err = client.GetEntity(t.Context(), connect.NewRequest(&seqledgerv1.GetEntityRequest{Scope: scope(), Key: "none"}))
+	if connect.CodeOf(err) != connect.CodeNotFound {
+		t.Error("an absent entity must be not_found:", err)
+	}
+	url := h.url + seqledgerv1connect.LedgerServiceWriteProcedure + "?connect=v1&encoding=json&message=%7B%7D"
+	request, err := http.NewRequest(http.MethodGet, url, http.NoBody)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if status, _, _ := h.do(t, request); status != http.StatusMethodNotAllowed {
+		t.Error("a write over GET must not be possible, got", status)
+	}
+}
+
+func TestUnknownPathIsNotFound(t *testing.T) {
+	t.Parallel()
+	h := start(t)
+	for _, path := range []string{"/", "/seqledger.v1.LedgerService/Nothing", "/favicon.ico"} {
+		request, err := http.NewRequest(http.MethodGet, h.url+path, http.NoBody)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if status, _, _ := h.do(t, request); status != http.StatusNotFound {
+			t.Error(path, "must be 404, got", status)
+		}
+	}
+}
+
+// badRequest returns the field of google.rpc.BadRequest in an error.
+func badRequest(err error) (field string, found bool) {
+	var failed *connect.Error
+	if !errors.As(err, &failed) {
+		return "", false
+	}
+	for _, d := range failed.Details() {
+		if m, err := d.Value(); err == nil {
+			if b, ok := m.(*errdetails.BadRequest); ok {
+				return b.FieldViolations[0].Field, true
+			}
+		}
+	}
+	return "", false
+}
+
+// within gives a test that waits for something a bound.
+func within(t testing.TB) context.Context {
+	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	t.Cleanup(cancel)
+	return ctx
+}

@@ -1,0 +1,182 @@
+package server
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net/http"
+
+	"connectrpc.com/connect"
+	"golang.org/x/sync/semaphore"
+
+	"github.com/seqledger/seqledger/ledger"
+	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
+)
+
+// A WriteStream is two goroutines. The reader decodes a frame, converts it and
+// submits it, which waits while the ledger's queue is full. The handler's own
+// goroutine, the sender, takes the frames in their order, waits for their
+// outcomes and sends the results. So the disk is never waited for before the
+// next frame is read, and nothing is reordered.
+//
+// What a client has sent and not yet got the results of is bounded in frames
+// and in writes; payloads do not count, because after Submit only the ledger's
+// queue has them, which is bounded itself. A client that does not read its
+// results therefore stops its own stream, and nothing else.
+
+const (
+	maxStreamFrames = 256
+	maxStreamWrites = 4_096
+)
+
+// writeStream is one WriteStream.
+type writeStream struct {
+	server  *Server
+	conn    connect.StreamingHandlerConn
+	batches chan *batch         // in the order of their frames
+	room    *semaphore.Weighted // for writes in flight
+
+	// readErr is why the reader ended; nil after a half-close. It is set before
+	// batches is closed and read after.
+	readErr error
+}
+
+type bidiStream = connect.BidiStream[frame, seqledgerv1.WriteStreamResponse]
+
+// writeStream commits many writes and answers in their order.
+func (s *Server) writeStream(ctx context.Context, stream *bidiStream) error {
+	ctx, cancel := context.WithCancel(ctx)
+	st := &writeStream{
+		server: s, conn: stream.Conn(), batches: make(chan *batch, maxStreamFrames),
+		room: semaphore.NewWeighted(maxStreamWrites),
+	}
+	controls, _ := ctx.Value(controlsKey{}).(*http.ResponseController)
+	// Ends with the client's half-close, a failed read, or the interrupt below;
+	// the loop over batches below waits for it.
+	go st.read(ctx)
+	defer func() {
+		cancel()
+		if controls != nil {
+			interruptRead(controls)
+		}
+		for range st.batches { // until the reader closes it
+		}
+	}()
+	// The client may wait for the headers before it sends anything.
+	if err := stream.Send(nil); err != nil {
+		return err
+	}
+	return st.send(ctx, controls)
+}
+
+// read takes frames until the client has no more, the connection fails or the
+// sender interrupts it.
+func (st *writeStream) read(ctx context.Context) {
+	defer close(st.batches)
+	defer func() {
+		if p := recover(); p != nil { // nobody else would catch it in this goroutine
+			st.readErr = st.server.panicked(ctx, st.conn.Spec().Procedure, p)
+		}
+	}()
+	for {
+		var f frame
+		if err := st.conn.Receive(&f); err != nil {
+			if !errors.Is(err, io.EOF) {
+				st.readErr = err
+			}
+			return
+		}
+		if f.invalid != nil {
+			st.readErr = f.invalid
+			return
+		}
+		if len(f.writes) == 0 {
+			continue
+		}
+		if err := st.accept(ctx, &f); err != nil {
+			st.readErr = err
+			return
+		}
+	}
+}
+
+// accept submits a frame and hands it to the sender. The error is that of ctx.
+func (st *writeStream) accept(ctx context.Context, f *frame) error {
+	if err := st.room.Acquire(ctx, int64(len(f.writes))); err != nil {
+		return err
+	}
+	b, err := st.server.newBatch(ctx, f)
+	if err != nil {
+		return err
+	}
+	select {
+	case st.batches <- b:
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}
+
+// send answers every batch, then says why there are no more: nothing for a
+// half-close, DRAINING when the server goes away.
+func (st *writeStream) send(ctx context.Context, controls *http.ResponseController) error {
+	draining := st.server.draining.Done()
+	var answers results
+	var next *batch // taken from batches and not yet answered
+	for {
+		if next == nil {
+			select {
+			case b, more := <-st.batches:
+				if !more {
+					return st.end(draining == nil)
+				}
+				next = b
+			case <-draining:
+				// What has arrived is still read, and refused.
+				draining = nil
+				if controls != nil {
+					interruptRead(controls)
+				}
+				continue
+			}
+		}
+		if err := next.settle(ctx, st.server); err != nil {
+			return err
+		}
+		answers.reset()
+		answers.add(ctx, st.server, next)
+		next = st.coalesce(ctx, &answers)
+		if err := st.conn.Send(&answers.response); err != nil {
+			return err
+		}
+		st.room.Release(int64(answers.count()))
+	}
+}
+
+// coalesce adds the results of the batches that are decided by now, and
+// returns the first that is not. There is no timer: it never waits.
+func (st *writeStream) coalesce(ctx context.Context, answers *results) *batch {
+	for answers.count() < maxResults {
+		select {
+		case b, more := <-st.batches:
+			if !more {
+				return nil // the next receive finds the end again
+			}
+			if !b.settled() || b.settle(ctx, st.server) != nil {
+				return b
+			}
+			answers.add(ctx, st.server, b)
+		default:
+			return nil
+		}
+	}
+	return nil
+}
+
+// end returns the stream's error once everything accepted is answered.
+func (st *writeStream) end(interrupted bool) error {
+	if interrupted && st.readErr != nil {
+		return ledger.ErrDraining
+	}
+	return st.readErr
+}
