@@ -5,6 +5,7 @@ import (
 	"errors"
 	"net"
 	"net/http"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -176,17 +177,17 @@ func TestAKeepAliveOutlivesAnUnreachableServer(t *testing.T) {
 // and Close does not wait for the rest.
 func TestBackoffIsHonouredAndInterrupted(t *testing.T) {
 	inBubble(t, func(t *testing.T, s *fakeServer, c *client.Client) {
-		calls := 0
+		var calls atomic.Int64 // the clock may stop this goroutine and a call at one instant
 		s.set(func(s *fakeServer) {
-			s.onStream = func() error { calls++; return connect.NewError(connect.CodeUnavailable, nil) }
+			s.onStream = func() error { calls.Add(1); return connect.NewError(connect.CodeUnavailable, nil) }
 		})
 		w := newWriter(t, c, "w")
 		burst(t, w, payload("1"))
 		//nolint:forbidigo // In a synctest bubble this moves the clock and waits for nothing.
 		time.Sleep(time.Minute)
 		// Every wait is between 1 s and 2 s once the backoff has grown.
-		if calls < 30 || calls > 80 {
-			t.Errorf("want 30 to 80 attempts in a minute, got %d", calls)
+		if n := calls.Load(); n < 30 || n > 80 {
+			t.Errorf("want 30 to 80 attempts in a minute, got %d", n)
 		}
 		began := time.Now()
 		if err := c.Close(); !errors.Is(err, client.ErrOutcomeUnknown) {
