@@ -41,7 +41,7 @@ func (a *applier) Apply(at raftlog.Position, entry []byte) any {
 }
 
 func (l *Ledger) checkpointIsDue() bool {
-	if l.store.PendingBytes() >= l.options.CheckpointBytes {
+	if l.store.PendingBytes() >= l.checkpointBytes.Load() {
 		return true
 	}
 	log := l.opened.Load()

@@ -1,6 +1,10 @@
 package ledger
 
-import "errors"
+import (
+	"errors"
+
+	"github.com/seqledger/seqledger/ledger/boltstore"
+)
 
 // checkpointLoop writes what has gathered in memory to the state file, and
 // truncates the log, whenever enough of either has come together. It works
@@ -28,7 +32,7 @@ func (l *Ledger) checkpoint() error {
 		l.counters.truncates.Add(1)
 		return l.log.Truncate() // calls applier.Checkpoint
 	}
-	if l.store.PendingBytes() >= l.options.CheckpointBytes {
+	if l.store.PendingBytes() >= l.checkpointBytes.Load() {
 		return l.flush()
 	}
 	return nil
@@ -41,7 +45,42 @@ func (l *Ledger) lastCheckpoint() error {
 
 func (l *Ledger) flush() error {
 	err := l.store.Flush()
+	if l.options.CheckpointBytes == 0 {
+		l.checkpointBytes.Store(nextCheckpointBytes(l.checkpointBytes.Load(), l.store.LastFlush()))
+	}
 	l.counters.flushes.Add(1)
 	signal(l.flushed)
 	return err
+}
+
+// The bounds between which the size of a checkpoint is found, in bytes of
+// changes. While one is written, the pages that it takes are in memory too.
+const (
+	minCheckpointBytes = 32 << 20
+	maxCheckpointBytes = 256 << 20
+)
+
+// maxPending is how much change may wait for the state file, in bytes.
+func (l *Ledger) maxPending() int64 {
+	due := l.checkpointBytes.Load()
+	return max(2*due, min(4*due, 4*minCheckpointBytes))
+}
+
+// nextCheckpointBytes says how much change should gather before the next
+// checkpoint, from what the last one cost. A checkpoint writes every page that
+// has a changed record. Where records change at random all over a large state,
+// that is a page for every record, and ten times as many bytes as changed;
+// twice the changes then touch hardly more pages, so gathering more is cheaper.
+// Where what changes lies together, gathering more only takes memory.
+func nextCheckpointBytes(now int64, last boltstore.FlushSize) int64 {
+	switch {
+	case last.Changed < now/2: // by a truncation or a clean stop: it tells nothing
+		return now
+	case last.Pages > last.Changed+last.Changed/4:
+		return min(2*now, maxCheckpointBytes)
+	case last.Pages < last.Changed:
+		return max(now/2, minCheckpointBytes)
+	default:
+		return now
+	}
 }

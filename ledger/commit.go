@@ -346,11 +346,11 @@ func entryCommands(c machine.Config) int64 {
 // awaitRoom keeps proposals back while too many changes wait for the state
 // file.
 func (l *Ledger) awaitRoom() {
-	if l.store.PendingBytes() <= 4*l.options.CheckpointBytes {
+	if l.store.PendingBytes() <= l.maxPending() {
 		return
 	}
 	l.counters.slowed.Add(1)
-	for l.store.PendingBytes() > 4*l.options.CheckpointBytes {
+	for l.store.PendingBytes() > l.maxPending() {
 		signal(l.checkpointDue)
 		select {
 		case <-l.flushed:

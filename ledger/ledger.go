@@ -1,6 +1,7 @@
 package ledger
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"encoding/binary"
@@ -36,6 +37,8 @@ type Ledger struct {
 	queue         queue
 	inFlight      chan flight // proposed and not yet answered, in the order of the log
 	slots         chan struct{}
+
+	checkpointBytes atomic.Int64 // how much change makes a checkpoint due
 
 	checkpointDue chan struct{} // has room for one: more than one say nothing new
 	flushed       chan struct{} // the same, for the commit loop that waits for room
@@ -107,6 +110,7 @@ func newLedger(o Options) *Ledger {
 	}
 	l.queue.wake = make(chan struct{}, 1)
 	l.entryCommands.Store(entryCommands(o.Config))
+	l.checkpointBytes.Store(cmp.Or(o.CheckpointBytes, minCheckpointBytes))
 	return l
 }
 

@@ -27,8 +27,10 @@ type Options struct {
 	// with some overhead. Default: 64 MiB.
 	QueueBytes int64
 	// CheckpointBytes is how much change gathers in memory before it is written
-	// to the state file. Default: 32 MiB. Writes are slowed when four times as
-	// much waits.
+	// to the state file. 0 finds it by what checkpoints cost, between 32 and
+	// 256 MiB. Writes wait when twice as much has gathered, or 128 MiB if that
+	// is more. A larger value writes less to the disk where records change all
+	// over a large state, and takes some four times its size of memory then.
 	CheckpointBytes int64
 	// LogBytes is how much log gathers before it is truncated, and so about how
 	// much is replayed after a crash. Default: 128 MiB.
@@ -46,7 +48,6 @@ func (o *Options) validate() error {
 	}
 	orDefault(&o.CacheBytes, 64<<20)
 	orDefault(&o.QueueBytes, 64<<20)
-	orDefault(&o.CheckpointBytes, 32<<20)
 	orDefault(&o.LogBytes, 128<<20)
 	if o.QueueBytes < minQueueBytes || o.CheckpointBytes < 0 || o.LogBytes < 0 {
 		return errors.New("ledger: Options: QueueBytes must be at least 16 MiB, CheckpointBytes and LogBytes not negative")

@@ -106,7 +106,24 @@ func (s *Store) commit(f *frozenState) (err error) {
 	if err := tx.Commit(); err != nil {
 		return fmt.Errorf("commit: %w", err)
 	}
+	stats := tx.Stats()
+	s.lastFlush.Store(&FlushSize{Changed: f.overlay.bytes, Pages: stats.GetPageAlloc()})
 	return nil
+}
+
+// FlushSize tells what a flush wrote, in bytes.
+type FlushSize struct {
+	Changed int64 // what it wrote out, as [Store.PendingBytes] counts it
+	Pages   int64 // the pages of the file that it took
+}
+
+// LastFlush returns the size of the last flush that succeeded since Open, or
+// zeros. It never waits.
+func (s *Store) LastFlush() FlushSize {
+	if size := s.lastFlush.Load(); size != nil {
+		return *size
+	}
+	return FlushSize{}
 }
 
 // writeTable applies the entries, sorted by key, to the table's bucket. Sorted,

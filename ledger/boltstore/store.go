@@ -55,6 +55,8 @@ type Store struct {
 	updates atomic.Uint64 // the updates applied since Open
 	pending atomic.Int64
 	failed  atomic.Pointer[error]
+
+	lastFlush atomic.Pointer[FlushSize]
 	// poisoned is set when bbolt panicked with locks of its own held, so that
 	// Close must not wait for them.
 	poisoned atomic.Bool

@@ -2,6 +2,7 @@ package boltstore
 
 import (
 	"errors"
+	"fmt"
 	"runtime"
 	"strings"
 	"testing"
@@ -435,5 +436,33 @@ func TestClosedStoreRefuses(t *testing.T) {
 	}
 	if s.Err() != nil {
 		t.Errorf("closing counts as a failure: %v", s.Err())
+	}
+}
+
+// What the last flush wrote: the changes as PendingBytes counted them, and the
+// pages, of which records far apart take one each.
+func TestLastFlushTellsPages(t *testing.T) {
+	t.Parallel()
+	s := fresh(t)
+	if size := s.LastFlush(); size != (FlushSize{}) {
+		t.Errorf("before any flush: %+v", size)
+	}
+	const records = 2_000
+	value := strings.Repeat("x", 100)
+	for i := range records {
+		put(t, s, streams, fmt.Sprintf("%06d", i), value)
+	}
+	pending := s.PendingBytes()
+	flush(t, s)
+	if size := s.LastFlush(); size.Changed != pending || size.Pages < records*100 {
+		t.Errorf("%+v after %d bytes of changes", size, pending)
+	}
+	for i := 0; i < records; i += 100 {
+		put(t, s, streams, fmt.Sprintf("%06d", i), value)
+	}
+	pending = s.PendingBytes()
+	flush(t, s)
+	if size := s.LastFlush(); size.Changed != pending || size.Pages < 4*pending {
+		t.Errorf("%+v after %d bytes of scattered changes: want several times as much in pages", size, pending)
 	}
 }

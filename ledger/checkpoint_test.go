@@ -1,0 +1,41 @@
+package ledger
+
+import (
+	"testing"
+
+	"github.com/seqledger/seqledger/ledger/boltstore"
+)
+
+func TestCheckpointsGrowWhereTheyCostMoreThanTheyChange(t *testing.T) {
+	t.Parallel()
+	const mib = 1 << 20
+	for name, test := range map[string]struct {
+		now, changed, pages, want int64
+	}{
+		"pages of random records":     {32 * mib, 32 * mib, 300 * mib, 64 * mib},
+		"a quarter more is tolerated": {64 * mib, 64 * mib, 80 * mib, 64 * mib},
+		"just above a quarter":        {64 * mib, 64 * mib, 80*mib + 1, 128 * mib},
+		"never above the bound":       {256 * mib, 256 * mib, 900 * mib, 256 * mib},
+		"records that lie together":   {128 * mib, 130 * mib, 100 * mib, 64 * mib},
+		"never below the bound":       {32 * mib, 32 * mib, 20 * mib, 32 * mib},
+		"a small one tells nothing":   {64 * mib, 10 * mib, 90 * mib, 64 * mib},
+		"nothing written yet":         {32 * mib, 0, 0, 32 * mib},
+	} {
+		got := nextCheckpointBytes(test.now, boltstore.FlushSize{Changed: test.changed, Pages: test.pages})
+		if got != test.want {
+			t.Errorf("%s: got %d, want %d", name, got, test.want)
+		}
+	}
+}
+
+func TestProposalsWaitAboveTheCheckpoint(t *testing.T) {
+	t.Parallel()
+	const mib = 1 << 20
+	for due, want := range map[int64]int64{16 << 10: 64 << 10, 32 * mib: 128 * mib, 64 * mib: 128 * mib, 256 * mib: 512 * mib} {
+		l := new(Ledger)
+		l.checkpointBytes.Store(due)
+		if got := l.maxPending(); got != want {
+			t.Errorf("a checkpoint of %d bytes: proposals wait at %d, want %d", due, got, want)
+		}
+	}
+}
