@@ -1,6 +1,9 @@
 package ledger
 
-import "errors"
+import (
+	"errors"
+	"time"
+)
 
 // checkpointLoop writes what has gathered in memory to the state file, and
 // truncates the log, whenever enough of either has come together. It works
@@ -40,8 +43,11 @@ func (l *Ledger) lastCheckpoint() error {
 }
 
 func (l *Ledger) flush() error {
+	began, pending, before := time.Now(), l.store.PendingBytes(), l.store.Checkpoint()
 	err := l.store.Flush()
-	l.counters.flushes.Add(1)
+	if l.store.Checkpoint() != before { // else there was nothing to write, or it failed
+		l.counters.checkpointed(began, pending)
+	}
 	signal(l.flushed)
 	return err
 }
