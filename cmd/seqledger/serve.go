@@ -92,7 +92,7 @@ func (c *serveCommand) Run(e *environment) (err error) {
 }
 
 // serve answers until the process is told to stop or the storage fails.
-func (c *serveCommand) serve(e *environment, l *ledger.Ledger, listener net.Listener) error {
+func (c *serveCommand) serve(e *environment, l *ledger.Ledger, listener net.Listener) (err error) {
 	s, err := server.New(server.Options{
 		Ledger: l, Version: buildVersion().Version, Logger: e.log, DrainTimeout: c.DrainTimeout,
 	})
@@ -108,6 +108,12 @@ func (c *serveCommand) serve(e *environment, l *ledger.Ledger, listener net.List
 	if err != nil {
 		return errors.Join(err, listener.Close())
 	}
+	stopDebug, err := c.startDebug(e, s)
+	if err != nil {
+		return errors.Join(err, listener.Close())
+	}
+	defer func() { err = errors.Join(err, stopDebug()) }()
+	c.logServing(e, l, listener.Addr(), id)
 	// The listener already takes connections, so whoever reads this may call.
 	if e.json {
 		err = e.showObject(serveReady{listener.Addr().String(), c.Data, id.String()})
@@ -115,11 +121,6 @@ func (c *serveCommand) serve(e *environment, l *ledger.Ledger, listener net.List
 		_, err = fmt.Fprintf(e.stdout, "serving on %s, data in %s, ledger %s\n", listener.Addr(), c.Data, id)
 	}
 	if err != nil && !errors.Is(err, syscall.EPIPE) {
-		return errors.Join(err, listener.Close())
-	}
-	c.logServing(e, l, listener.Addr(), id)
-	stopDebug, err := c.startDebug(e, s)
-	if err != nil {
 		return errors.Join(err, listener.Close())
 	}
 	stop := context.AfterFunc(e.ctx, func() {
