@@ -160,6 +160,9 @@ func TestGatesAreCounted(t *testing.T) {
 	}
 	receive(t, stream, 1)
 	second := h.client.WriteStream(within(t))
+	if err := second.Send(nil); err != nil {
+		t.Fatal(err)
+	}
 	if _, err := second.Receive(); connect.CodeOf(err) != connect.CodeResourceExhausted {
 		t.Error(err)
 	}

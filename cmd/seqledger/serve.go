@@ -127,7 +127,7 @@ func (c *serveCommand) serve(e *environment, l *ledger.Ledger, listener net.List
 		e.log.Info("stopping: answering what is under way", "reason", context.Cause(e.ctx), "at most", c.DrainTimeout)
 	})
 	defer stop()
-	err = errors.Join(s.Serve(e.ctx, listener), stopDebug())
+	err = s.Serve(e.ctx, listener)
 	if errors.Is(err, context.DeadlineExceeded) {
 		return fail(exitFailed, "nothing that was acknowledged is lost; --drain-timeout waits longer", "not everything was answered: %w", err)
 	}
