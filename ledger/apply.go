@@ -2,6 +2,7 @@ package ledger
 
 import (
 	"fmt"
+	"time"
 
 	"github.com/seqledger/seqledger/ledger/boltstore"
 	"github.com/seqledger/seqledger/ledger/machine"
@@ -19,6 +20,7 @@ func (a *applier) Apply(at raftlog.Position, entry []byte) any {
 	if at.Index <= l.store.Applied().Index || l.Err() != nil {
 		return nil
 	}
+	began := time.Now()
 	var outcomes []machine.Outcome
 	err := l.store.Update(boltstore.Position{Index: at.Index, Term: at.Term}, func(tx machine.Tx) (err error) {
 		outcomes, err = l.machine.Apply(tx, entry)
@@ -26,6 +28,7 @@ func (a *applier) Apply(at raftlog.Position, entry []byte) any {
 			// Under the lock, because the next entry reuses what it looks at.
 			l.watchers.wake(l.machine)
 			l.entryCommands.Store(entryCommands(l.machine.View(tx).Config()))
+			l.counters.setEvictions(l.machine.Evictions())
 		}
 		return err
 	})
@@ -33,6 +36,7 @@ func (a *applier) Apply(at raftlog.Position, entry []byte) any {
 		l.fail(fmt.Errorf("apply log entry at %s: %w", at, err))
 		return nil
 	}
+	l.counters.applied.since(began)
 	l.count(outcomes, len(entry))
 	if l.checkpointIsDue() {
 		signal(l.checkpointDue)
@@ -52,6 +56,7 @@ func (l *Ledger) count(outcomes []machine.Outcome, size int) {
 	l.counters.entries.Add(1)
 	l.counters.logBytes.Add(uint64(size))
 	l.counters.commands.Add(uint64(len(outcomes)))
+	l.counters.batches.observe(int64(len(outcomes)))
 	for i := range outcomes {
 		l.counters.decisions[outcomes[i].Code].Add(1)
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"sync"
+	"sync/atomic"
 
 	"github.com/maypok86/otter/v2"
 
@@ -21,6 +22,7 @@ import (
 // asks for.
 type cache struct {
 	entries *otter.Cache[cacheKey, *machine.Receipt] // nil: off
+	evicted atomic.Uint64                            // entries pushed out by others
 }
 
 // cacheKey names a receipt for ever: a creation index is never used twice.
@@ -36,12 +38,27 @@ func newCache(bytes int64) *cache {
 	if bytes < 0 {
 		return &cache{}
 	}
-	return &cache{entries: otter.Must(&otter.Options[cacheKey, *machine.Receipt]{
+	c := new(cache)
+	c.entries = otter.Must(&otter.Options[cacheKey, *machine.Receipt]{
 		MaximumWeight: uint64(bytes),
 		Weigher:       weight,
 		// In the caller's goroutine, so that there is none to look after.
 		Executor: func(fn func()) { fn() },
-	})}
+		OnAtomicDeletion: func(e otter.DeletionEvent[cacheKey, *machine.Receipt]) {
+			if e.WasEvicted() {
+				c.evicted.Add(1)
+			}
+		},
+	})
+	return c
+}
+
+// size returns about how many entries there are and how many bytes they take.
+func (c *cache) size() (entries int, bytes uint64) {
+	if c.entries == nil {
+		return 0, 0
+	}
+	return c.entries.EstimatedSize(), c.entries.WeightedSize()
 }
 
 func (c *cache) get(k cacheKey) *machine.Receipt {

@@ -2,6 +2,7 @@ package ledger
 
 import (
 	"errors"
+	"time"
 
 	"github.com/seqledger/seqledger/ledger/boltstore"
 )
@@ -44,11 +45,14 @@ func (l *Ledger) lastCheckpoint() error {
 }
 
 func (l *Ledger) flush() error {
+	began, pending, before := time.Now(), l.store.PendingBytes(), l.store.Checkpoint()
 	err := l.store.Flush()
-	if l.options.CheckpointBytes == 0 {
-		l.checkpointBytes.Store(nextCheckpointBytes(l.checkpointBytes.Load(), l.store.LastFlush()))
+	if l.store.Checkpoint() != before { // else there was nothing to write, or it failed
+		l.counters.checkpointed(began, pending)
+		if l.options.CheckpointBytes == 0 {
+			l.checkpointBytes.Store(nextCheckpointBytes(l.checkpointBytes.Load(), l.store.LastFlush()))
+		}
 	}
-	l.counters.flushes.Add(1)
 	signal(l.flushed)
 	return err
 }

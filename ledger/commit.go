@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"runtime"
 	"sync"
-	"sync/atomic"
 
 	"golang.org/x/sync/semaphore"
 
@@ -216,6 +215,7 @@ func (l *Ledger) enqueue(ctx context.Context, s *Submission, wait bool) error {
 		s.budget.Release(s.cost)
 		return err
 	}
+	l.counters.queuedBytes.Add(s.cost)
 	l.queue.mu.Lock()
 	l.queue.items = append(l.queue.items, s)
 	l.queue.mu.Unlock()
@@ -383,6 +383,7 @@ func (l *Ledger) answerLoop() {
 			s := p.submission
 			if s.decided += n; s.decided == len(s.ends) {
 				s.frames = nil // whoever keeps the submission needs no payloads
+				l.counters.queuedBytes.Add(-s.cost)
 				s.budget.Release(s.cost)
 				close(s.done)
 			}
@@ -451,19 +452,4 @@ func signal(c chan<- struct{}) {
 	case c <- struct{}{}:
 	default:
 	}
-}
-
-// counters are what Stats reports.
-type counters struct {
-	decisions [32]atomic.Uint64 // by machine.Code
-	entries   atomic.Uint64
-	commands  atomic.Uint64
-	flushes   atomic.Uint64
-	truncates atomic.Uint64
-	slowed    atomic.Uint64
-	queueFull atomic.Uint64
-	timeJumps atomic.Uint64
-	hits      atomic.Uint64
-	misses    atomic.Uint64
-	logBytes  atomic.Uint64
 }

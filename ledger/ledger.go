@@ -108,6 +108,7 @@ func newLedger(o Options) *Ledger {
 		stop: stop, stopping: stopping,
 		failed: make(chan struct{}),
 	}
+	l.counters.begin()
 	l.queue.wake = make(chan struct{}, 1)
 	l.entryCommands.Store(entryCommands(o.Config))
 	l.checkpointBytes.Store(cmp.Or(o.CheckpointBytes, minCheckpointBytes))
@@ -133,6 +134,7 @@ func (l *Ledger) openLog() (err error) {
 		Dir: l.directory.file(logName), NodeID: l.directory.nodeID(), Identity: l.directory.identity,
 		Create: l.directory.fresh, Checkpoint: raftlog.Position{Index: at.Index, Term: at.Term},
 		Machine: (*applier)(l), Logger: l.options.Logger, OnFailure: l.fail,
+		Stored: func(_ int, took time.Duration) { l.counters.stored.observe(int64(took)) },
 	})
 	if err != nil {
 		return fmt.Errorf("log: %w", err)
@@ -174,6 +176,7 @@ func (l *Ledger) awaitReplay(ctx context.Context) error {
 		l.options.Logger.Warn("ledger time jumps forward: a restart after a pause, or a wrong clock; "+
 			"streams and entities may expire at once", "by", jump)
 	}
+	l.counters.recovered(time.Since(began))
 	l.options.Logger.Info("log replayed", "entries", l.counters.entries.Load(), "took", time.Since(began))
 	return nil
 }

@@ -17,8 +17,8 @@ type Options struct {
 	Config machine.Config
 	// Logger receives what operators should know. Default: slog.Default().
 	Logger *slog.Logger
-	// Clock tells wall time when a term begins, and never again. Default:
-	// time.Now.
+	// Clock tells wall time when a term begins, and Stats how far it has moved
+	// away since; nothing else looks at it. Default: time.Now.
 	Clock func() time.Time
 	// CacheBytes bounds the response cache; 0 means 64 MiB, negative means no
 	// cache. No answer depends on it.

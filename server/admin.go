@@ -4,6 +4,9 @@ import (
 	"context"
 	"time"
 
+	"google.golang.org/protobuf/types/known/durationpb"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
 	"github.com/seqledger/seqledger/ledger"
 	"github.com/seqledger/seqledger/ledger/machine"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
@@ -26,7 +29,32 @@ func (s *Server) getStatus(
 	if err != nil {
 		return nil, err
 	}
+	status.Node = s.nodeStatus()
 	return &seqledgerv1.GetStatusResponse{Status: status}, nil
+}
+
+// nodeStatus describes this node.
+func (s *Server) nodeStatus() *seqledgerv1.NodeStatus {
+	stats := s.options.Ledger.Stats()
+	node := &seqledgerv1.NodeStatus{
+		StartedAt: timestamppb.New(stats.Opened), Time: timestamppb.Now(),
+		RecoveredEntries: stats.RecoveredEntries, RecoveryDuration: durationpb.New(stats.RecoveryTook),
+		CommandsCommitted: stats.Decisions[machine.Committed],
+		LogBytes:          uint64(stats.LogPendingBytes), PendingBytes: uint64(stats.PendingBytes),
+	}
+	for code, n := range stats.Decisions {
+		if code != machine.Committed && code != machine.Replayed {
+			node.CommandsRefused += n
+		}
+	}
+	// A disk that does not say how full it is must not hide the rest.
+	if disk, err := s.options.Ledger.DiskUsage(); err == nil {
+		node.StateBytes, node.DiskFreeBytes = disk.State, disk.Free
+	}
+	if s.isDraining() { // after a failure there is no status at all
+		node.NotReady = ledger.ErrDraining.Error()
+	}
+	return node
 }
 
 // listClients pages through the streams.
@@ -102,6 +130,7 @@ func (s *Server) updateConfig(
 	if err := outcomeError(&out); err != nil {
 		return nil, err
 	}
+	s.metrics.success(methodUpdateConfig, out.Code)
 	return &seqledgerv1.UpdateConfigResponse{Config: renderConfig(out.Config)}, nil
 }
 

@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 
+	"connectrpc.com/connect"
+
 	"github.com/seqledger/seqledger/ledger"
 	"github.com/seqledger/seqledger/ledger/machine"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
@@ -109,12 +111,13 @@ func (b *batch) settle(ctx context.Context, s *Server) error {
 // that nothing is known about is an unknown outcome: anything else would be a
 // promise.
 func (s *Server) writeErrorOf(ctx context.Context, err error) *seqledgerv1.WriteError {
-	if errors.Is(err, machine.ErrCorrupt) {
-		s.options.Logger.ErrorContext(ctx, "writes failed", "error", err)
+	e, code := writeError(err)
+	if e == nil {
+		e, code = writeError(errors.Join(ledger.ErrOutcomeUnknown, err))
 	}
-	if e, _ := writeError(err); e != nil {
-		return e
+	if code == connect.CodeInternal {
+		blame(ctx, s.options.Logger, err)
+		e.Message = withReference(ctx, e.Message)
 	}
-	e, _ := writeError(errors.Join(ledger.ErrOutcomeUnknown, err))
 	return e
 }

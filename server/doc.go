@@ -10,13 +10,16 @@
 //
 //   - host.go refuses what does not come from this machine,
 //   - codec.go decodes it, and strict.go says which field is wrong with it,
+//   - requestid.go gives it the id by which the log names it,
 //   - rpc.go joins procedures and handlers, and sees every call come and go,
 //   - convert.go turns requests into commands, render.go turns state into
 //     answers,
 //   - write.go, stream.go, reads.go, lists.go, watch.go and admin.go are the
 //     procedures,
 //   - errors.go is the one place where outcomes and errors become Connect codes
-//     and WriteErrors.
+//     and WriteErrors,
+//   - metrics.go counts what the server does, collector.go asks the ledger what
+//     it did, debug.go has the profiles, on a listener of their own.
 //
 // A request that is refused as malformed has changed nothing: it never reached
 // the log.

@@ -193,6 +193,11 @@ func withDetails(code connect.Code, e *seqledgerv1.WriteError) *connect.Error {
 	return err
 }
 
+// internalError says nothing but where the operator finds more.
+func internalError(ctx context.Context) *connect.Error {
+	return connect.NewError(connect.CodeInternal, errors.New(withReference(ctx, errPanicked.Error())))
+}
+
 // connectError translates whatever a handler returned. What it does not know
 // becomes internal, and the cause goes to the log alone.
 func connectError(ctx context.Context, logger *slog.Logger, err error) *connect.Error {
@@ -212,10 +217,13 @@ func connectError(ctx context.Context, logger *slog.Logger, err error) *connect.
 		case e == nil && errors.Is(err, context.Canceled):
 			return connect.NewError(connect.CodeCanceled, context.Canceled)
 		}
-		logger.ErrorContext(ctx, "a request failed", "error", err)
+		blame(ctx, logger, err)
+		if e != nil {
+			e.Message = withReference(ctx, e.Message)
+		}
 	}
 	if e == nil {
-		return connect.NewError(connect.CodeInternal, errPanicked)
+		return internalError(ctx)
 	}
 	return withDetails(code, e)
 }

@@ -1,15 +1,15 @@
 package server
 
 import (
-	"context"
 	"net/http"
+	"runtime"
+	"strings"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
-	"github.com/seqledger/seqledger/ledger"
 	"github.com/seqledger/seqledger/ledger/machine"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 	"github.com/seqledger/seqledger/proto/seqledger/v1/seqledgerv1connect"
@@ -21,8 +21,40 @@ type metrics struct {
 	registry *prometheus.Registry
 	requests *prometheus.CounterVec
 	latency  prometheus.Histogram
-	refusals *prometheus.CounterVec
+	gates    *prometheus.CounterVec
 	panics   prometheus.Counter
+
+	writeStreams prometheus.Gauge
+	watches      prometheus.Gauge
+
+	// results are made beforehand, so that counting one is an addition, and so
+	// that a rate sees the first of each.
+	results [methodCount]methodResults
+}
+
+// method is a procedure that puts commands into the log.
+type method uint8
+
+const (
+	methodWrite method = iota
+	methodWriteStream
+	methodOpenSession
+	methodUpdateConfig
+	methodCount
+)
+
+// methods are the unary ones by procedure: the observer counts their errors.
+// WriteStream's are in its results.
+var methods = map[string]method{
+	seqledgerv1connect.LedgerServiceWriteProcedure:       methodWrite,
+	seqledgerv1connect.LedgerServiceOpenSessionProcedure: methodOpenSession,
+	seqledgerv1connect.AdminServiceUpdateConfigProcedure: methodUpdateConfig,
+}
+
+// methodResults count what became of a method's commands.
+type methodResults struct {
+	committed, replayed prometheus.Counter
+	errors              []prometheus.Counter // by WriteErrorCode; 0 is what this version does not know
 }
 
 func newMetrics(s *Server) *metrics {
@@ -35,20 +67,61 @@ func newMetrics(s *Server) *metrics {
 			Name: "seqledger_write_duration_seconds", Help: "How long a Write took, from request to answer.",
 			Buckets: prometheus.ExponentialBuckets(50e-6, 2, 18), // 50 µs to 6.5 s
 		}),
-		refusals: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "seqledger_write_stream_errors_total", Help: "Errors in the results of WriteStreams, by code.",
-		}, []string{"code"}),
+		gates: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "seqledger_gate_refusals_total",
+			Help: "Requests refused because too many were under way, by what there was too much of.",
+		}, []string{"gate"}),
 		panics: prometheus.NewCounter(prometheus.CounterOpts{
 			Name: "seqledger_panics_total", Help: "Handlers that panicked.",
 		}),
+		writeStreams: prometheus.NewGauge(prometheus.GaugeOpts{
+			Name: "seqledger_write_streams_open", Help: "Open WriteStreams.",
+		}),
+		watches: prometheus.NewGauge(prometheus.GaugeOpts{
+			Name: "seqledger_watches_open", Help: "Open Watches.",
+		}),
 	}
+	results := m.newResults()
 	version := prometheus.NewGaugeFunc(prometheus.GaugeOpts{
-		Name: "seqledger_build_info", Help: "1, with the server's version.",
-		ConstLabels: prometheus.Labels{"version": s.options.Version},
+		Name: "seqledger_build_info", Help: "1, with the server's version and the Go that built it.",
+		ConstLabels: prometheus.Labels{"version": s.options.Version, "goversion": runtime.Version()},
 	}, func() float64 { return 1 })
-	m.registry.MustRegister(m.requests, m.latency, m.refusals, m.panics, version, newLedgerCollector(s),
+	m.registry.MustRegister(m.requests, m.latency, m.gates, results, m.panics, m.writeStreams, m.watches,
+		version, newLedgerCollector(s),
 		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	for _, gate := range []string{gateRequests, gateStreams} {
+		m.gates.WithLabelValues(gate)
+	}
 	return m
+}
+
+// What a gate bounds.
+const (
+	gateRequests = "requests"
+	gateStreams  = "streams"
+)
+
+// newResults fills in the counters of results.
+func (m *metrics) newResults() *prometheus.CounterVec {
+	vec := prometheus.NewCounterVec(prometheus.CounterOpts{
+		Name: "seqledger_results_total",
+		Help: "What became of each command that a client sent, by method and code: COMMITTED, REPLAYED or a WriteErrorCode.",
+	}, []string{"method", "code"})
+	codes := seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_UNSPECIFIED.Descriptor().Values()
+	last := 0
+	for i := range codes.Len() {
+		last = max(last, int(codes.Get(i).Number()))
+	}
+	for i, name := range [methodCount]string{"Write", "WriteStream", "OpenSession", "UpdateConfig"} {
+		r := &m.results[i]
+		r.committed, r.replayed = vec.WithLabelValues(name, "COMMITTED"), vec.WithLabelValues(name, "REPLAYED")
+		r.errors = make([]prometheus.Counter, last+1)
+		for code := range r.errors {
+			label := seqledgerv1.WriteErrorCode(code).String()
+			r.errors[code] = vec.WithLabelValues(name, strings.TrimPrefix(label, "WRITE_ERROR_CODE_"))
+		}
+	}
+	return vec
 }
 
 func (m *metrics) handler() http.Handler {
@@ -62,91 +135,20 @@ func (m *metrics) request(procedure, code string, took time.Duration) {
 	}
 }
 
-func (m *metrics) refusal(code seqledgerv1.WriteErrorCode) {
-	m.refusals.WithLabelValues(code.String()).Inc()
-}
-
-// ledgerCollector reads the ledger's own counters when somebody asks.
-type ledgerCollector struct {
-	server    *Server
-	decisions *prometheus.Desc
-	values    []ledgerValue
-}
-
-// ledgerValue is a metric and where it comes from.
-type ledgerValue struct {
-	desc *prometheus.Desc
-	kind prometheus.ValueType
-	read func(*ledgerState) float64
-}
-
-func newLedgerCollector(s *Server) *ledgerCollector {
-	c := &ledgerCollector{server: s, decisions: prometheus.NewDesc("seqledger_decisions_total",
-		"Commands decided since the start, replayed log included, by outcome.", []string{"code"}, nil)}
-	add := func(kind prometheus.ValueType, name, help string, read func(*ledgerState) float64) {
-		c.values = append(c.values, ledgerValue{prometheus.NewDesc("seqledger_"+name, help, nil, nil), kind, read})
+// success counts a command that was committed, now or before.
+func (m *metrics) success(by method, code machine.Code) {
+	if code == machine.Replayed {
+		m.results[by].replayed.Inc()
+		return
 	}
-	counter := func(name, help string, read func(*ledgerState) float64) {
-		add(prometheus.CounterValue, name+"_total", help, read)
-	}
-	gauge := func(name, help string, read func(*ledgerState) float64) {
-		add(prometheus.GaugeValue, name, help, read)
-	}
-	counter("log_entries", "Log entries applied.", func(l *ledgerState) float64 { return float64(l.Entries) })
-	counter("log_bytes", "Bytes of the log entries applied.", func(l *ledgerState) float64 { return float64(l.LogBytes) })
-	counter("flushes", "Checkpoints of the state.", func(l *ledgerState) float64 { return float64(l.Flushes) })
-	counter("truncations", "Truncations of the log.", func(l *ledgerState) float64 { return float64(l.Truncations) })
-	counter("slowed", "Times that writes waited for a checkpoint.", func(l *ledgerState) float64 { return float64(l.Slowed) })
-	counter("queue_full", "Writes refused because the queue was full.", func(l *ledgerState) float64 { return float64(l.QueueFull) })
-	counter("time_jumps", "Starts that moved ledger time by more than an hour.", func(l *ledgerState) float64 { return float64(l.TimeJumps) })
-	counter("cache_hits", "Retries answered without the log.", func(l *ledgerState) float64 { return float64(l.CacheHits) })
-	counter("cache_misses", "Writes that the response cache did not have.", func(l *ledgerState) float64 { return float64(l.CacheMisses) })
-	gauge("pending_bytes", "Changes that wait for the state file.", func(l *ledgerState) float64 { return float64(l.PendingBytes) })
-	gauge("log_pending_bytes", "Log since it was truncated.", func(l *ledgerState) float64 { return float64(l.LogPendingBytes) })
-	gauge("queue_items", "Submissions that wait to be proposed.", func(l *ledgerState) float64 { return float64(l.QueuedItems) })
-	gauge("requests_open", "Requests under way, streams included.", func(*ledgerState) float64 { return float64(s.requests.count()) })
-	gauge("streams_open", "Open WriteStreams and Watches.", func(*ledgerState) float64 { return float64(s.streams.count()) })
-	gauge("clients", "Streams of clients in the ledger.", func(l *ledgerState) float64 { return float64(l.streams) })
-	gauge("index", "The ledger index.", func(l *ledgerState) float64 { return float64(l.index) })
-	gauge("ledger_time_seconds", "Ledger time, Unix seconds.", func(l *ledgerState) float64 { return float64(l.time) / 1e9 })
-	return c
+	m.results[by].committed.Inc()
 }
 
-// Describe implements prometheus.Collector.
-func (c *ledgerCollector) Describe(out chan<- *prometheus.Desc) {
-	out <- c.decisions
-	for _, v := range c.values {
-		out <- v.desc
+// refusal counts any other command.
+func (m *metrics) refusal(by method, code seqledgerv1.WriteErrorCode) {
+	errors := m.results[by].errors
+	if int(code) < 0 || int(code) >= len(errors) {
+		code = 0
 	}
-}
-
-// Collect implements prometheus.Collector.
-func (c *ledgerCollector) Collect(out chan<- prometheus.Metric) {
-	state := c.server.ledgerState()
-	for code, n := range state.Decisions {
-		out <- prometheus.MustNewConstMetric(c.decisions, prometheus.CounterValue, float64(n), code.String())
-	}
-	for _, v := range c.values {
-		out <- prometheus.MustNewConstMetric(v.desc, v.kind, v.read(state))
-	}
-}
-
-// ledgerState returns the ledger's counters, and where it stands unless it has
-// failed: the counters must be there to explain a failure.
-func (s *Server) ledgerState() *ledgerState {
-	state := &ledgerState{Stats: s.options.Ledger.Stats()}
-	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
-	defer cancel()
-	_ = s.options.Ledger.View(ctx, func(v machine.View) error {
-		state.streams, state.index, state.time = v.Streams(), v.Index(), v.Time()
-		return nil
-	})
-	return state
-}
-
-// ledgerState is what the collector reads at one moment.
-type ledgerState struct {
-	ledger.Stats
-	streams, index uint64
-	time           int64
+	errors[code].Inc()
 }

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"net"
 	"net/http"
+	"runtime"
 	"strings"
 	"testing"
 
@@ -81,19 +82,20 @@ func TestMetrics(t *testing.T) {
 		`seqledger_requests_total{code="ok",procedure="/seqledger.v1.LedgerService/Write"}`:                  "2",
 		`seqledger_requests_total{code="failed_precondition",procedure="/seqledger.v1.LedgerService/Write"}`: "1",
 		`seqledger_write_duration_seconds_count`:                                                             "3",
-		`seqledger_write_stream_errors_total{code="WRITE_ERROR_CODE_INVALID_ARGUMENT"}`:                      "1",
-		`seqledger_streams_open`:               "1",
-		`seqledger_clients`:                    "1",
-		`seqledger_queue_items`:                "0",
-		`seqledger_panics_total`:               "0",
-		`seqledger_build_info{version="test"}`: "1",
+		`seqledger_results_total{code="INVALID_ARGUMENT",method="WriteStream"}`:                              "1",
+		`seqledger_streams_open`: "1",
+		`seqledger_clients`:      "1",
+		`seqledger_queue_items`:  "0",
+		`seqledger_panics_total`: "0",
+		`seqledger_ready`:        "1",
+		`seqledger_build_info{goversion="` + runtime.Version() + `",version="test"}`: "1",
 	} {
 		if got := h.metric(t, name); got != want {
 			t.Errorf("%s is %q, want %q", name, got, want)
 		}
 	}
 	for _, name := range []string{
-		"seqledger_pending_bytes", "seqledger_log_bytes_total", "seqledger_flushes_total", "seqledger_cache_hits_total",
+		"seqledger_pending_bytes", "seqledger_log_bytes_total", "seqledger_checkpoint_duration_seconds_count", "seqledger_cache_hits_total",
 		"seqledger_cache_misses_total", "seqledger_index", "seqledger_ledger_time_seconds", "go_goroutines",
 		"process_resident_memory_bytes",
 	} {

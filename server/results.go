@@ -19,7 +19,11 @@ type results struct {
 	slots    []*resultSlot
 	versions []seqledgerv1.OperationResult
 	used     int // of versions
+	tally    tally
 }
+
+// tally is what a stream has answered.
+type tally struct{ committed, replayed, refused uint64 }
 
 // resultSlot is the memory for one result.
 type resultSlot struct {
@@ -74,8 +78,13 @@ func (r *results) slot() *resultSlot {
 }
 
 func (r *results) addError(s *Server, e *seqledgerv1.WriteError) {
-	s.metrics.refusal(e.Code)
-	slot := r.slot()
+	r.refuse(s, r.slot(), e)
+}
+
+// refuse makes a slot the answer to a write that failed.
+func (r *results) refuse(s *Server, slot *resultSlot, e *seqledgerv1.WriteError) {
+	s.metrics.refusal(methodWriteStream, e.Code)
+	r.tally.refused++
 	slot.failure.Error = e
 	slot.result.Result = &slot.failure
 }
@@ -94,14 +103,17 @@ func (r *results) addOutcome(ctx context.Context, s *Server, out *machine.Outcom
 	m.Results = r.operationResults(m.Results[:0], out.Receipt.Versions)
 	slot.receipt.Receipt = m
 	slot.result.Result = &slot.receipt
-	if !wantsProof {
-		return
+	if wantsProof {
+		if err := s.addProof(ctx, m); err != nil {
+			r.refuse(s, slot, s.writeErrorOf(ctx, err))
+			return
+		}
 	}
-	if err := s.addProof(ctx, m); err != nil {
-		e := s.writeErrorOf(ctx, err)
-		s.metrics.refusal(e.Code)
-		slot.failure.Error = e
-		slot.result.Result = &slot.failure
+	s.metrics.success(methodWriteStream, out.Code)
+	if out.Code == machine.Replayed {
+		r.tally.replayed++
+	} else {
+		r.tally.committed++
 	}
 }
 

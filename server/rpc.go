@@ -12,6 +12,7 @@ import (
 	"connectrpc.com/connect"
 
 	"github.com/seqledger/seqledger/ledger"
+	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 	"github.com/seqledger/seqledger/proto/seqledger/v1/seqledgerv1connect"
 )
 
@@ -115,9 +116,16 @@ func (o *observer) WrapStreamingHandler(next connect.StreamingHandlerFunc) conne
 			err = o.done(ctx, procedure, began, err)
 		}()
 		if !o.server.streams.enter(o.server.options.MaxStreams) {
+			o.server.full(ctx, gateStreams)
 			return errTooManyRequests
 		}
 		defer o.server.streams.leave()
+		open := o.server.metrics.watches
+		if procedure == seqledgerv1connect.LedgerServiceWriteStreamProcedure {
+			open = o.server.metrics.writeStreams
+		}
+		open.Inc()
+		defer open.Dec()
 		return next(ctx, conn)
 	}
 }
@@ -135,6 +143,7 @@ func (o *observer) done(ctx context.Context, procedure string, began time.Time, 
 	if err != nil {
 		failed = connectError(ctx, o.server.options.Logger, err)
 		code = failed.Code().String()
+		o.refused(ctx, procedure, failed)
 	}
 	o.server.metrics.request(procedure, code, took)
 	if logger := o.server.options.Logger; logger.Enabled(ctx, slog.LevelDebug) { // boxing the values costs too
@@ -146,6 +155,23 @@ func (o *observer) done(ctx context.Context, procedure string, began time.Time, 
 	return failed
 }
 
+// refused counts a command that a unary call brought in vain.
+func (o *observer) refused(ctx context.Context, procedure string, failed *connect.Error) {
+	by, ok := methods[procedure]
+	if !ok {
+		return
+	}
+	for _, detail := range failed.Details() {
+		value, err := detail.Value()
+		if e, ok := value.(*seqledgerv1.WriteError); ok && err == nil {
+			o.server.metrics.refusal(by, e.Code)
+			if e.Code == seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_QUEUE_FULL {
+				o.server.overload.refuse(ctx, o.server.options.Logger, "the queue is full")
+			}
+		}
+	}
+}
+
 // panicked accounts for a bug. The request fails; the others go on.
 func (s *Server) panicked(ctx context.Context, procedure string, value any) error {
 	if err, ok := value.(error); ok && errors.Is(err, http.ErrAbortHandler) {
@@ -154,5 +180,5 @@ func (s *Server) panicked(ctx context.Context, procedure string, value any) erro
 	s.metrics.panics.Inc()
 	s.options.Logger.ErrorContext(ctx, "a handler panicked",
 		"procedure", procedure, "panic", value, "stack", string(debug.Stack()))
-	return connect.NewError(connect.CodeInternal, errPanicked)
+	return internalError(ctx)
 }

@@ -2,6 +2,7 @@ package server
 
 import (
 	"context"
+	"log/slog"
 	"math"
 	"net/http"
 	"time"
@@ -20,6 +21,7 @@ type Server struct {
 	requests gate // everything that is under way
 	streams  gate // WriteStreams and Watches
 	probes   gate // health checks and metrics
+	overload overload
 
 	// draining ends when nothing new is taken any more.
 	draining   context.Context //nolint:containedctx // It is the server's own state, not a caller's.
@@ -31,6 +33,7 @@ func New(o Options) (*Server, error) {
 	if err := o.validate(); err != nil {
 		return nil, err
 	}
+	o.Logger = slog.New(requestLogger{o.Logger.Handler()})
 	s := &Server{options: o}
 	s.draining, s.startDrain = context.WithCancel(context.Background())
 	s.metrics = newMetrics(s)
@@ -38,7 +41,7 @@ func New(o Options) (*Server, error) {
 	s.mount(mux)
 	s.mountReflection(mux)
 	outer := http.NewServeMux()
-	outer.Handle("/", s.bounded(mux))
+	outer.Handle("/", withRequestID(s.bounded(mux)))
 	s.mountHealth(outer)
 	outer.Handle("GET /metrics", s.probe(s.metrics.handler()))
 	s.handler = loopbackOnly(uncached(outer))
@@ -79,6 +82,7 @@ func (s *Server) bounded(next http.Handler) http.Handler {
 	refuse := connect.NewErrorWriter()
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if !s.requests.enter(s.options.MaxRequests) {
+			s.full(r.Context(), gateRequests)
 			if refuse.IsSupported(r) {
 				_ = refuse.Write(w, r, connect.NewError(connect.CodeResourceExhausted, errTooManyRequests))
 				return
@@ -89,6 +93,12 @@ func (s *Server) bounded(next http.Handler) http.Handler {
 		defer s.requests.leave()
 		next.ServeHTTP(w, r)
 	})
+}
+
+// full accounts for a request that a gate refused.
+func (s *Server) full(ctx context.Context, gate string) {
+	s.metrics.gates.WithLabelValues(gate).Inc()
+	s.overload.refuse(ctx, s.options.Logger, "too many "+gate)
 }
 
 // mountReflection answers the tools that ask which procedures there are. They

@@ -35,6 +35,7 @@ type writeStream struct {
 	conn    connect.StreamingHandlerConn
 	batches chan *batch         // in the order of their frames
 	room    *semaphore.Weighted // for writes in flight
+	answers results             // belongs to the sender
 
 	// readErr is why the reader ended; nil after a half-close. It is set before
 	// batches is closed and read after.
@@ -45,6 +46,8 @@ type bidiStream = connect.BidiStream[frame, seqledgerv1.WriteStreamResponse]
 
 // writeStream commits many writes and answers in their order.
 func (s *Server) writeStream(ctx context.Context, stream *bidiStream) error {
+	logger := s.options.Logger
+	logger.DebugContext(ctx, "write stream opened")
 	ctx, cancel := context.WithCancel(ctx)
 	st := &writeStream{
 		server: s, conn: stream.Conn(), batches: make(chan *batch, maxStreamFrames),
@@ -61,6 +64,9 @@ func (s *Server) writeStream(ctx context.Context, stream *bidiStream) error {
 		}
 		for range st.batches { // until the reader closes it
 		}
+		n := st.answers.tally
+		logger.DebugContext(ctx, "write stream closed",
+			"committed", n.committed, "replayed", n.replayed, "refused", n.refused)
 	}()
 	// The client may wait for the headers before it sends anything.
 	if err := stream.Send(nil); err != nil {
@@ -121,7 +127,7 @@ func (st *writeStream) accept(ctx context.Context, f *frame) error {
 // half-close, DRAINING when the server goes away.
 func (st *writeStream) send(ctx context.Context, controls *http.ResponseController) error {
 	draining := st.server.draining.Done()
-	var answers results
+	answers := &st.answers
 	var next *batch // taken from batches and not yet answered
 	for {
 		if next == nil {
@@ -145,7 +151,7 @@ func (st *writeStream) send(ctx context.Context, controls *http.ResponseControll
 		}
 		answers.reset()
 		answers.add(ctx, st.server, next)
-		next = st.coalesce(ctx, &answers)
+		next = st.coalesce(ctx, answers)
 		if err := st.conn.Send(&answers.response); err != nil {
 			return err
 		}

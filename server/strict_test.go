@@ -163,7 +163,7 @@ func TestResultsMemoryIsGivenBack(t *testing.T) {
 	var r results
 	giant := machine.Outcome{Code: machine.Committed, Receipt: machine.Receipt{Versions: make([]uint64, maxKeptVersions+1)}}
 	r.reset()
-	r.add(t.Context(), nil, &batch{size: 1, outcomes: []machine.Outcome{giant}})
+	r.add(t.Context(), newTestServer(t, Options{}), &batch{size: 1, outcomes: []machine.Outcome{giant}})
 	if len(r.versions) <= maxKeptVersions {
 		t.Fatal("the sample is too small")
 	}

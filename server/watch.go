@@ -34,6 +34,9 @@ func (s *Server) watch(
 	if err := stream.Send(nil); err != nil {
 		return err
 	}
+	sent := 0
+	s.options.Logger.DebugContext(ctx, "watch opened")
+	defer func() { s.options.Logger.DebugContext(ctx, "watch closed", "blocks", sent) }()
 	for block, err := range s.options.Ledger.Watch(ctx, scope, m.FromHeight) {
 		if err != nil {
 			return err
@@ -44,6 +47,7 @@ func (s *Server) watch(
 		if err := stream.Send(&seqledgerv1.WatchResponse{Block: renderBlock(&block)}); err != nil {
 			return err
 		}
+		sent++
 	}
 	return context.Cause(ctx)
 }

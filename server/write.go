@@ -32,6 +32,7 @@ func (s *Server) write(ctx context.Context, m *seqledgerv1.WriteRequest) (*seqle
 			return nil, err
 		}
 	}
+	s.metrics.success(methodWrite, out.Code)
 	return &seqledgerv1.WriteResponse{Receipt: receipt}, nil
 }
 
@@ -88,6 +89,7 @@ func (s *Server) openSession(
 	if err != nil {
 		return nil, fmt.Errorf("%w: the session is open, its state could not be read: %w", ledger.ErrOutcomeUnknown, err)
 	}
+	s.metrics.success(methodOpenSession, out.Code)
 	return &seqledgerv1.OpenSessionResponse{
 		State: renderState(out.Stream, newest, out.Config), PreviousSession: out.PreviousSession,
 	}, nil

@@ -20,6 +20,7 @@ type serveCommand struct {
 	Listen       string        `help:"Address to listen on, loopback only; port 0 takes a free one." default:"127.0.0.1:7450"`
 	Data         string        `help:"Data directory; an absent or empty one becomes a new ledger." default:"./seqledger-data" type:"path"`
 	DrainTimeout time.Duration `help:"How long to wait, when stopped, for what is under way." default:"30s"`
+	DebugListen  string        `help:"Serve profiles (/debug/pprof/) and /metrics on this address too, loopback only; off when empty." placeholder:"ADDRESS"`
 
 	EvictionInterval uint64        `help:"New ledger: look for expired streams and entities after so many commands." default:"1000"`
 	ClientTTL        time.Duration `name:"client-ttl" help:"New ledger: evict a stream that has been idle for longer." default:"24h"`
@@ -59,6 +60,9 @@ func (c *serveCommand) Run(e *environment) (err error) {
 	if err := loopback(c.Listen); err != nil {
 		return err
 	}
+	if err := c.checkDebug(); err != nil {
+		return err
+	}
 	signal.Ignore(notForServers...)
 	// Listening comes first, because a port in use must not create a ledger.
 	listener, err := net.Listen("tcp", c.Listen)
@@ -79,6 +83,7 @@ func (c *serveCommand) Run(e *environment) (err error) {
 	serveErr := c.serve(e, l, listener)
 	// Closed before the failure is looked at, because closing writes too.
 	closeErr := l.Close()
+	logStopped(e, l)
 	if failure := l.Err(); failure != nil {
 		return fail(exitFailed, "repair the disk under "+c.Data+" or make room on it, and start again: nothing that was acknowledged is lost",
 			"%w", failure)
@@ -87,7 +92,7 @@ func (c *serveCommand) Run(e *environment) (err error) {
 }
 
 // serve answers until the process is told to stop or the storage fails.
-func (c *serveCommand) serve(e *environment, l *ledger.Ledger, listener net.Listener) error {
+func (c *serveCommand) serve(e *environment, l *ledger.Ledger, listener net.Listener) (err error) {
 	s, err := server.New(server.Options{
 		Ledger: l, Version: buildVersion().Version, Logger: e.log, DrainTimeout: c.DrainTimeout,
 	})
@@ -103,6 +108,12 @@ func (c *serveCommand) serve(e *environment, l *ledger.Ledger, listener net.List
 	if err != nil {
 		return errors.Join(err, listener.Close())
 	}
+	stopDebug, err := c.startDebug(e, s)
+	if err != nil {
+		return errors.Join(err, listener.Close())
+	}
+	defer func() { err = errors.Join(err, stopDebug()) }()
+	c.logServing(e, l, listener.Addr(), id)
 	// The listener already takes connections, so whoever reads this may call.
 	if e.json {
 		err = e.showObject(serveReady{listener.Addr().String(), c.Data, id.String()})

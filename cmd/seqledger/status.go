@@ -12,38 +12,6 @@ import (
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 )
 
-// statusCommand describes a server.
-type statusCommand struct {
-	clientFlags `embed:""`
-}
-
-// Help is shown below the flags.
-func (*statusCommand) Help() string {
-	return `Examples:
-
-    seqledger status
-    seqledger status --server 127.0.0.1:7451 --json`
-}
-
-// Run is called by kong.
-func (c *statusCommand) Run(e *environment) error {
-	return c.call(e, func(ctx context.Context, conn *client.Client) error {
-		status, err := conn.Status(ctx)
-		if err != nil {
-			return err
-		}
-		return e.show(status, func(t *table) {
-			t.field("version", status.GetVersion())
-			t.field("ledger", status.GetLedgerId())
-			t.field("index", number(status.GetIndex()))
-			t.field("ledger time", timestamp(status.GetLedgerTime()))
-			t.field("digest", status.GetDigest())
-			t.field("streams", number(status.GetStreams()))
-			showConfig(t, status.GetConfig())
-		})
-	})
-}
-
 // updateCommand changes the replicated configuration. Its flags have the names
 // of serve's and, other than those, no environment: a variable that was set for
 // new ledgers must never change one that runs.

@@ -7,6 +7,18 @@ import (
 	"slices"
 )
 
+// Evictions count what the rounds of eviction have done since Open. No decision
+// looks at them.
+type Evictions struct {
+	Rounds   uint64
+	Full     uint64 // rounds that reached eviction_limit, so that more may be due
+	Streams  uint64 // removed
+	Entities uint64 // removed
+}
+
+// Evictions returns the counts.
+func (m *Machine) Evictions() Evictions { return m.evictions }
+
 // actorGC is who removes expired entities.
 const actorGC = "system:gc"
 
@@ -28,6 +40,11 @@ func (m *Machine) evict(tx Tx) error {
 	if err != nil {
 		return err
 	}
+	m.evictions.Rounds++
+	if len(streams)+len(entities) == limit {
+		m.evictions.Full++
+	}
+	m.evictions.Entities += uint64(len(entities))
 	return m.expireEntities(tx, entities)
 }
 
@@ -119,6 +136,7 @@ func (m *Machine) removeStream(tx Tx, key []byte) error {
 	if err := m.countStream(tx, []byte(scope.Organization), -1); err != nil {
 		return err
 	}
+	m.evictions.Streams++
 	m.digestEvent(digestTagEviction, binary.AppendUvarint(bytes.Clone(key), m.stream.created))
 	return nil
 }

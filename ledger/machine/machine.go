@@ -26,6 +26,9 @@ type Machine struct {
 	// nil when that is not known, as after a start.
 	swept [2][]byte
 
+	// evictions is no state: it begins at zero with each start.
+	evictions Evictions
+
 	// Buffers that are reused so that a write allocates little.
 	write       writeCommand
 	stream      stream

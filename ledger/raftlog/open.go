@@ -105,6 +105,7 @@ func start(o *Options, conf *raft.Config, disk diskStore, transport raft.Transpo
 		disk:       disk,
 		failed:     l.failed,
 		fail:       l.fail,
+		stored:     o.Stored,
 		configured: l.configured,
 		rewound:    func() { l.sole.Store(false) },
 	}

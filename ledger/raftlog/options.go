@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"time"
 
 	"github.com/hashicorp/raft"
 	"github.com/hashicorp/raft-wal/types"
@@ -64,6 +65,10 @@ type Options struct {
 	Logger    *slog.Logger // nil: slog.Default()
 	OnFailure func(error)  // told the first storage error, once; must not block; nil: nobody
 
+	// Stored is told of each write of entries: their bytes and how long it took,
+	// fsync included. It must not block; nil: nobody.
+	Stored func(bytes int, took time.Duration)
+
 	// Transport connects the nodes; Close closes it if it has a Close method.
 	// Nil means in process, which serves a sole voter only.
 	Transport raft.Transport
@@ -100,6 +105,9 @@ func (o *Options) validate() error {
 	}
 	if o.Logger == nil {
 		o.Logger = slog.Default()
+	}
+	if o.Stored == nil {
+		o.Stored = func(int, time.Duration) {}
 	}
 	return nil
 }

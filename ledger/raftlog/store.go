@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"runtime"
 	"sync/atomic"
+	"time"
 
 	"github.com/hashicorp/raft"
 )
@@ -32,6 +33,7 @@ type guardedStore struct {
 	fail   func(error)  // makes an error sticky and shuts Raft down, does not wait
 
 	bytes      atomic.Int64 // entry bytes stored since the last truncation
+	stored     func(bytes int, took time.Duration)
 	configured func([]byte) // told each membership before it is stored
 	rewound    func()       // told when the end of the log is cut off
 }
@@ -66,9 +68,11 @@ func (s *guardedStore) StoreLogs(entries []*raft.Log) error {
 			s.configured(e.Data)
 		}
 	}
+	began := time.Now()
 	if err := s.check("store entries", s.disk.StoreLogs(entries)); err != nil {
 		return err
 	}
+	s.stored(size, time.Since(began))
 	s.bytes.Add(int64(size))
 	return nil
 }

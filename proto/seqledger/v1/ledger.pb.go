@@ -9,6 +9,7 @@ package seqledgerv1
 import (
 	protoreflect "google.golang.org/protobuf/reflect/protoreflect"
 	protoimpl "google.golang.org/protobuf/runtime/protoimpl"
+	durationpb "google.golang.org/protobuf/types/known/durationpb"
 	timestamppb "google.golang.org/protobuf/types/known/timestamppb"
 	reflect "reflect"
 	sync "sync"
@@ -1494,7 +1495,11 @@ type Status struct {
 	// How many streams there are in all organizations.
 	Streams uint64 `protobuf:"varint,6,opt,name=streams,proto3" json:"streams,omitempty"`
 	// The replicated configuration.
-	Config        *Config `protobuf:"bytes,7,opt,name=config,proto3" json:"config,omitempty"`
+	Config *Config `protobuf:"bytes,7,opt,name=config,proto3" json:"config,omitempty"`
+	// What is true of the node that answers, and of no other. It stands apart
+	// because the fields above are replicated state: equal on every node at one
+	// index.
+	Node          *NodeStatus `protobuf:"bytes,20,opt,name=node,proto3" json:"node,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1578,11 +1583,158 @@ func (x *Status) GetConfig() *Config {
 	return nil
 }
 
+func (x *Status) GetNode() *NodeStatus {
+	if x != nil {
+		return x.Node
+	}
+	return nil
+}
+
+// NodeStatus describes the node that answers. It holds what somebody needs who
+// looks after one server and has no monitoring at hand; the metrics have more.
+type NodeStatus struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// When the node was started, by its wall clock.
+	StartedAt *timestamppb.Timestamp `protobuf:"bytes,1,opt,name=started_at,json=startedAt,proto3" json:"started_at,omitempty"`
+	// Its wall clock now. Ages are taken against this one, because that of
+	// whoever asks may differ.
+	Time *timestamppb.Timestamp `protobuf:"bytes,2,opt,name=time,proto3" json:"time,omitempty"`
+	// Log entries that were replayed at the start.
+	RecoveredEntries uint64 `protobuf:"varint,3,opt,name=recovered_entries,json=recoveredEntries,proto3" json:"recovered_entries,omitempty"`
+	// How long that took.
+	RecoveryDuration *durationpb.Duration `protobuf:"bytes,4,opt,name=recovery_duration,json=recoveryDuration,proto3" json:"recovery_duration,omitempty"`
+	// Commands committed since the start, those that were replayed included.
+	// Rates are differences of two answers.
+	CommandsCommitted uint64 `protobuf:"varint,5,opt,name=commands_committed,json=commandsCommitted,proto3" json:"commands_committed,omitempty"`
+	// Commands refused since the start, the same.
+	CommandsRefused uint64 `protobuf:"varint,6,opt,name=commands_refused,json=commandsRefused,proto3" json:"commands_refused,omitempty"`
+	// Size of the state file.
+	StateBytes uint64 `protobuf:"varint,7,opt,name=state_bytes,json=stateBytes,proto3" json:"state_bytes,omitempty"`
+	// Log that was written since it was last truncated.
+	LogBytes uint64 `protobuf:"varint,8,opt,name=log_bytes,json=logBytes,proto3" json:"log_bytes,omitempty"`
+	// Changes that wait in memory to be written to the state file; the log has
+	// them already.
+	PendingBytes uint64 `protobuf:"varint,9,opt,name=pending_bytes,json=pendingBytes,proto3" json:"pending_bytes,omitempty"`
+	// Room left on the file system of the data directory.
+	DiskFreeBytes uint64 `protobuf:"varint,10,opt,name=disk_free_bytes,json=diskFreeBytes,proto3" json:"disk_free_bytes,omitempty"`
+	// Why the node takes no writes; empty when it takes them.
+	NotReady      string `protobuf:"bytes,11,opt,name=not_ready,json=notReady,proto3" json:"not_ready,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *NodeStatus) Reset() {
+	*x = NodeStatus{}
+	mi := &file_seqledger_v1_ledger_proto_msgTypes[25]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *NodeStatus) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*NodeStatus) ProtoMessage() {}
+
+func (x *NodeStatus) ProtoReflect() protoreflect.Message {
+	mi := &file_seqledger_v1_ledger_proto_msgTypes[25]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use NodeStatus.ProtoReflect.Descriptor instead.
+func (*NodeStatus) Descriptor() ([]byte, []int) {
+	return file_seqledger_v1_ledger_proto_rawDescGZIP(), []int{25}
+}
+
+func (x *NodeStatus) GetStartedAt() *timestamppb.Timestamp {
+	if x != nil {
+		return x.StartedAt
+	}
+	return nil
+}
+
+func (x *NodeStatus) GetTime() *timestamppb.Timestamp {
+	if x != nil {
+		return x.Time
+	}
+	return nil
+}
+
+func (x *NodeStatus) GetRecoveredEntries() uint64 {
+	if x != nil {
+		return x.RecoveredEntries
+	}
+	return 0
+}
+
+func (x *NodeStatus) GetRecoveryDuration() *durationpb.Duration {
+	if x != nil {
+		return x.RecoveryDuration
+	}
+	return nil
+}
+
+func (x *NodeStatus) GetCommandsCommitted() uint64 {
+	if x != nil {
+		return x.CommandsCommitted
+	}
+	return 0
+}
+
+func (x *NodeStatus) GetCommandsRefused() uint64 {
+	if x != nil {
+		return x.CommandsRefused
+	}
+	return 0
+}
+
+func (x *NodeStatus) GetStateBytes() uint64 {
+	if x != nil {
+		return x.StateBytes
+	}
+	return 0
+}
+
+func (x *NodeStatus) GetLogBytes() uint64 {
+	if x != nil {
+		return x.LogBytes
+	}
+	return 0
+}
+
+func (x *NodeStatus) GetPendingBytes() uint64 {
+	if x != nil {
+		return x.PendingBytes
+	}
+	return 0
+}
+
+func (x *NodeStatus) GetDiskFreeBytes() uint64 {
+	if x != nil {
+		return x.DiskFreeBytes
+	}
+	return 0
+}
+
+func (x *NodeStatus) GetNotReady() string {
+	if x != nil {
+		return x.NotReady
+	}
+	return ""
+}
+
 var File_seqledger_v1_ledger_proto protoreflect.FileDescriptor
 
 const file_seqledger_v1_ledger_proto_rawDesc = "" +
 	"\n" +
-	"\x19seqledger/v1/ledger.proto\x12\fseqledger.v1\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x18seqledger/v1/types.proto\"\x93\x02\n" +
+	"\x19seqledger/v1/ledger.proto\x12\fseqledger.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x18seqledger/v1/types.proto\"\x93\x02\n" +
 	"\fWriteRequest\x12)\n" +
 	"\x05scope\x18\x01 \x01(\v2\x13.seqledger.v1.ScopeR\x05scope\x12\x1b\n" +
 	"\tclient_id\x18\x02 \x01(\tR\bclientId\x12\x18\n" +
@@ -1674,7 +1826,7 @@ const file_seqledger_v1_ledger_proto_rawDesc = "" +
 	"\vClientEntry\x12)\n" +
 	"\x05scope\x18\x01 \x01(\v2\x13.seqledger.v1.ScopeR\x05scope\x12\x1b\n" +
 	"\tclient_id\x18\x02 \x01(\tR\bclientId\x12/\n" +
-	"\x05state\x18\x03 \x01(\v2\x19.seqledger.v1.ClientStateR\x05state\"\xf2\x01\n" +
+	"\x05state\x18\x03 \x01(\v2\x19.seqledger.v1.ClientStateR\x05state\"\xa0\x02\n" +
 	"\x06Status\x12\x18\n" +
 	"\aversion\x18\x01 \x01(\tR\aversion\x12\x1b\n" +
 	"\tledger_id\x18\x02 \x01(\tR\bledgerId\x12\x14\n" +
@@ -1683,7 +1835,24 @@ const file_seqledger_v1_ledger_proto_rawDesc = "" +
 	"ledgerTime\x12\x16\n" +
 	"\x06digest\x18\x05 \x01(\tR\x06digest\x12\x18\n" +
 	"\astreams\x18\x06 \x01(\x04R\astreams\x12,\n" +
-	"\x06config\x18\a \x01(\v2\x14.seqledger.v1.ConfigR\x06config2\xca\a\n" +
+	"\x06config\x18\a \x01(\v2\x14.seqledger.v1.ConfigR\x06config\x12,\n" +
+	"\x04node\x18\x14 \x01(\v2\x18.seqledger.v1.NodeStatusR\x04node\"\xee\x03\n" +
+	"\n" +
+	"NodeStatus\x129\n" +
+	"\n" +
+	"started_at\x18\x01 \x01(\v2\x1a.google.protobuf.TimestampR\tstartedAt\x12.\n" +
+	"\x04time\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\x04time\x12+\n" +
+	"\x11recovered_entries\x18\x03 \x01(\x04R\x10recoveredEntries\x12F\n" +
+	"\x11recovery_duration\x18\x04 \x01(\v2\x19.google.protobuf.DurationR\x10recoveryDuration\x12-\n" +
+	"\x12commands_committed\x18\x05 \x01(\x04R\x11commandsCommitted\x12)\n" +
+	"\x10commands_refused\x18\x06 \x01(\x04R\x0fcommandsRefused\x12\x1f\n" +
+	"\vstate_bytes\x18\a \x01(\x04R\n" +
+	"stateBytes\x12\x1b\n" +
+	"\tlog_bytes\x18\b \x01(\x04R\blogBytes\x12#\n" +
+	"\rpending_bytes\x18\t \x01(\x04R\fpendingBytes\x12&\n" +
+	"\x0fdisk_free_bytes\x18\n" +
+	" \x01(\x04R\rdiskFreeBytes\x12\x1b\n" +
+	"\tnot_ready\x18\v \x01(\tR\bnotReady2\xca\a\n" +
 	"\rLedgerService\x12@\n" +
 	"\x05Write\x12\x1a.seqledger.v1.WriteRequest\x1a\x1b.seqledger.v1.WriteResponse\x12V\n" +
 	"\vWriteStream\x12 .seqledger.v1.WriteStreamRequest\x1a!.seqledger.v1.WriteStreamResponse(\x010\x01\x12`\n" +
@@ -1710,7 +1879,7 @@ func file_seqledger_v1_ledger_proto_rawDescGZIP() []byte {
 	return file_seqledger_v1_ledger_proto_rawDescData
 }
 
-var file_seqledger_v1_ledger_proto_msgTypes = make([]protoimpl.MessageInfo, 25)
+var file_seqledger_v1_ledger_proto_msgTypes = make([]protoimpl.MessageInfo, 26)
 var file_seqledger_v1_ledger_proto_goTypes = []any{
 	(*WriteRequest)(nil),              // 0: seqledger.v1.WriteRequest
 	(*WriteResponse)(nil),             // 1: seqledger.v1.WriteResponse
@@ -1737,78 +1906,84 @@ var file_seqledger_v1_ledger_proto_goTypes = []any{
 	(*WatchResponse)(nil),             // 22: seqledger.v1.WatchResponse
 	(*ClientEntry)(nil),               // 23: seqledger.v1.ClientEntry
 	(*Status)(nil),                    // 24: seqledger.v1.Status
-	(*Scope)(nil),                     // 25: seqledger.v1.Scope
-	(*Operation)(nil),                 // 26: seqledger.v1.Operation
-	(*Receipt)(nil),                   // 27: seqledger.v1.Receipt
-	(*WriteError)(nil),                // 28: seqledger.v1.WriteError
-	(*ClientState)(nil),               // 29: seqledger.v1.ClientState
-	(*Entity)(nil),                    // 30: seqledger.v1.Entity
-	(*Relationship)(nil),              // 31: seqledger.v1.Relationship
-	(*Transaction)(nil),               // 32: seqledger.v1.Transaction
-	(*BlockHeader)(nil),               // 33: seqledger.v1.BlockHeader
-	(*MerkleProof)(nil),               // 34: seqledger.v1.MerkleProof
-	(*Block)(nil),                     // 35: seqledger.v1.Block
-	(*timestamppb.Timestamp)(nil),     // 36: google.protobuf.Timestamp
-	(*Config)(nil),                    // 37: seqledger.v1.Config
+	(*NodeStatus)(nil),                // 25: seqledger.v1.NodeStatus
+	(*Scope)(nil),                     // 26: seqledger.v1.Scope
+	(*Operation)(nil),                 // 27: seqledger.v1.Operation
+	(*Receipt)(nil),                   // 28: seqledger.v1.Receipt
+	(*WriteError)(nil),                // 29: seqledger.v1.WriteError
+	(*ClientState)(nil),               // 30: seqledger.v1.ClientState
+	(*Entity)(nil),                    // 31: seqledger.v1.Entity
+	(*Relationship)(nil),              // 32: seqledger.v1.Relationship
+	(*Transaction)(nil),               // 33: seqledger.v1.Transaction
+	(*BlockHeader)(nil),               // 34: seqledger.v1.BlockHeader
+	(*MerkleProof)(nil),               // 35: seqledger.v1.MerkleProof
+	(*Block)(nil),                     // 36: seqledger.v1.Block
+	(*timestamppb.Timestamp)(nil),     // 37: google.protobuf.Timestamp
+	(*Config)(nil),                    // 38: seqledger.v1.Config
+	(*durationpb.Duration)(nil),       // 39: google.protobuf.Duration
 }
 var file_seqledger_v1_ledger_proto_depIdxs = []int32{
-	25, // 0: seqledger.v1.WriteRequest.scope:type_name -> seqledger.v1.Scope
-	26, // 1: seqledger.v1.WriteRequest.operations:type_name -> seqledger.v1.Operation
-	27, // 2: seqledger.v1.WriteResponse.receipt:type_name -> seqledger.v1.Receipt
+	26, // 0: seqledger.v1.WriteRequest.scope:type_name -> seqledger.v1.Scope
+	27, // 1: seqledger.v1.WriteRequest.operations:type_name -> seqledger.v1.Operation
+	28, // 2: seqledger.v1.WriteResponse.receipt:type_name -> seqledger.v1.Receipt
 	0,  // 3: seqledger.v1.WriteStreamRequest.writes:type_name -> seqledger.v1.WriteRequest
-	27, // 4: seqledger.v1.WriteResult.receipt:type_name -> seqledger.v1.Receipt
-	28, // 5: seqledger.v1.WriteResult.error:type_name -> seqledger.v1.WriteError
+	28, // 4: seqledger.v1.WriteResult.receipt:type_name -> seqledger.v1.Receipt
+	29, // 5: seqledger.v1.WriteResult.error:type_name -> seqledger.v1.WriteError
 	3,  // 6: seqledger.v1.WriteStreamResponse.results:type_name -> seqledger.v1.WriteResult
-	25, // 7: seqledger.v1.OpenSessionRequest.scope:type_name -> seqledger.v1.Scope
-	29, // 8: seqledger.v1.OpenSessionResponse.state:type_name -> seqledger.v1.ClientState
-	25, // 9: seqledger.v1.GetClientStateRequest.scope:type_name -> seqledger.v1.Scope
-	29, // 10: seqledger.v1.GetClientStateResponse.state:type_name -> seqledger.v1.ClientState
-	25, // 11: seqledger.v1.GetEntityRequest.scope:type_name -> seqledger.v1.Scope
-	30, // 12: seqledger.v1.GetEntityResponse.entity:type_name -> seqledger.v1.Entity
-	25, // 13: seqledger.v1.ListEntitiesRequest.scope:type_name -> seqledger.v1.Scope
-	30, // 14: seqledger.v1.ListEntitiesResponse.entities:type_name -> seqledger.v1.Entity
-	25, // 15: seqledger.v1.ListRelationshipsRequest.scope:type_name -> seqledger.v1.Scope
-	31, // 16: seqledger.v1.ListRelationshipsResponse.relationships:type_name -> seqledger.v1.Relationship
-	32, // 17: seqledger.v1.GetTransactionResponse.transaction:type_name -> seqledger.v1.Transaction
-	33, // 18: seqledger.v1.GetTransactionResponse.block_header:type_name -> seqledger.v1.BlockHeader
-	34, // 19: seqledger.v1.GetTransactionResponse.proof:type_name -> seqledger.v1.MerkleProof
-	25, // 20: seqledger.v1.GetBlockRequest.scope:type_name -> seqledger.v1.Scope
-	35, // 21: seqledger.v1.GetBlockResponse.block:type_name -> seqledger.v1.Block
-	25, // 22: seqledger.v1.ListBlocksRequest.scope:type_name -> seqledger.v1.Scope
-	35, // 23: seqledger.v1.ListBlocksResponse.blocks:type_name -> seqledger.v1.Block
-	25, // 24: seqledger.v1.WatchRequest.scope:type_name -> seqledger.v1.Scope
-	35, // 25: seqledger.v1.WatchResponse.block:type_name -> seqledger.v1.Block
-	25, // 26: seqledger.v1.ClientEntry.scope:type_name -> seqledger.v1.Scope
-	29, // 27: seqledger.v1.ClientEntry.state:type_name -> seqledger.v1.ClientState
-	36, // 28: seqledger.v1.Status.ledger_time:type_name -> google.protobuf.Timestamp
-	37, // 29: seqledger.v1.Status.config:type_name -> seqledger.v1.Config
-	0,  // 30: seqledger.v1.LedgerService.Write:input_type -> seqledger.v1.WriteRequest
-	2,  // 31: seqledger.v1.LedgerService.WriteStream:input_type -> seqledger.v1.WriteStreamRequest
-	7,  // 32: seqledger.v1.LedgerService.GetClientState:input_type -> seqledger.v1.GetClientStateRequest
-	5,  // 33: seqledger.v1.LedgerService.OpenSession:input_type -> seqledger.v1.OpenSessionRequest
-	9,  // 34: seqledger.v1.LedgerService.GetEntity:input_type -> seqledger.v1.GetEntityRequest
-	11, // 35: seqledger.v1.LedgerService.ListEntities:input_type -> seqledger.v1.ListEntitiesRequest
-	13, // 36: seqledger.v1.LedgerService.ListRelationships:input_type -> seqledger.v1.ListRelationshipsRequest
-	15, // 37: seqledger.v1.LedgerService.GetTransaction:input_type -> seqledger.v1.GetTransactionRequest
-	17, // 38: seqledger.v1.LedgerService.GetBlock:input_type -> seqledger.v1.GetBlockRequest
-	19, // 39: seqledger.v1.LedgerService.ListBlocks:input_type -> seqledger.v1.ListBlocksRequest
-	21, // 40: seqledger.v1.LedgerService.Watch:input_type -> seqledger.v1.WatchRequest
-	1,  // 41: seqledger.v1.LedgerService.Write:output_type -> seqledger.v1.WriteResponse
-	4,  // 42: seqledger.v1.LedgerService.WriteStream:output_type -> seqledger.v1.WriteStreamResponse
-	8,  // 43: seqledger.v1.LedgerService.GetClientState:output_type -> seqledger.v1.GetClientStateResponse
-	6,  // 44: seqledger.v1.LedgerService.OpenSession:output_type -> seqledger.v1.OpenSessionResponse
-	10, // 45: seqledger.v1.LedgerService.GetEntity:output_type -> seqledger.v1.GetEntityResponse
-	12, // 46: seqledger.v1.LedgerService.ListEntities:output_type -> seqledger.v1.ListEntitiesResponse
-	14, // 47: seqledger.v1.LedgerService.ListRelationships:output_type -> seqledger.v1.ListRelationshipsResponse
-	16, // 48: seqledger.v1.LedgerService.GetTransaction:output_type -> seqledger.v1.GetTransactionResponse
-	18, // 49: seqledger.v1.LedgerService.GetBlock:output_type -> seqledger.v1.GetBlockResponse
-	20, // 50: seqledger.v1.LedgerService.ListBlocks:output_type -> seqledger.v1.ListBlocksResponse
-	22, // 51: seqledger.v1.LedgerService.Watch:output_type -> seqledger.v1.WatchResponse
-	41, // [41:52] is the sub-list for method output_type
-	30, // [30:41] is the sub-list for method input_type
-	30, // [30:30] is the sub-list for extension type_name
-	30, // [30:30] is the sub-list for extension extendee
-	0,  // [0:30] is the sub-list for field type_name
+	26, // 7: seqledger.v1.OpenSessionRequest.scope:type_name -> seqledger.v1.Scope
+	30, // 8: seqledger.v1.OpenSessionResponse.state:type_name -> seqledger.v1.ClientState
+	26, // 9: seqledger.v1.GetClientStateRequest.scope:type_name -> seqledger.v1.Scope
+	30, // 10: seqledger.v1.GetClientStateResponse.state:type_name -> seqledger.v1.ClientState
+	26, // 11: seqledger.v1.GetEntityRequest.scope:type_name -> seqledger.v1.Scope
+	31, // 12: seqledger.v1.GetEntityResponse.entity:type_name -> seqledger.v1.Entity
+	26, // 13: seqledger.v1.ListEntitiesRequest.scope:type_name -> seqledger.v1.Scope
+	31, // 14: seqledger.v1.ListEntitiesResponse.entities:type_name -> seqledger.v1.Entity
+	26, // 15: seqledger.v1.ListRelationshipsRequest.scope:type_name -> seqledger.v1.Scope
+	32, // 16: seqledger.v1.ListRelationshipsResponse.relationships:type_name -> seqledger.v1.Relationship
+	33, // 17: seqledger.v1.GetTransactionResponse.transaction:type_name -> seqledger.v1.Transaction
+	34, // 18: seqledger.v1.GetTransactionResponse.block_header:type_name -> seqledger.v1.BlockHeader
+	35, // 19: seqledger.v1.GetTransactionResponse.proof:type_name -> seqledger.v1.MerkleProof
+	26, // 20: seqledger.v1.GetBlockRequest.scope:type_name -> seqledger.v1.Scope
+	36, // 21: seqledger.v1.GetBlockResponse.block:type_name -> seqledger.v1.Block
+	26, // 22: seqledger.v1.ListBlocksRequest.scope:type_name -> seqledger.v1.Scope
+	36, // 23: seqledger.v1.ListBlocksResponse.blocks:type_name -> seqledger.v1.Block
+	26, // 24: seqledger.v1.WatchRequest.scope:type_name -> seqledger.v1.Scope
+	36, // 25: seqledger.v1.WatchResponse.block:type_name -> seqledger.v1.Block
+	26, // 26: seqledger.v1.ClientEntry.scope:type_name -> seqledger.v1.Scope
+	30, // 27: seqledger.v1.ClientEntry.state:type_name -> seqledger.v1.ClientState
+	37, // 28: seqledger.v1.Status.ledger_time:type_name -> google.protobuf.Timestamp
+	38, // 29: seqledger.v1.Status.config:type_name -> seqledger.v1.Config
+	25, // 30: seqledger.v1.Status.node:type_name -> seqledger.v1.NodeStatus
+	37, // 31: seqledger.v1.NodeStatus.started_at:type_name -> google.protobuf.Timestamp
+	37, // 32: seqledger.v1.NodeStatus.time:type_name -> google.protobuf.Timestamp
+	39, // 33: seqledger.v1.NodeStatus.recovery_duration:type_name -> google.protobuf.Duration
+	0,  // 34: seqledger.v1.LedgerService.Write:input_type -> seqledger.v1.WriteRequest
+	2,  // 35: seqledger.v1.LedgerService.WriteStream:input_type -> seqledger.v1.WriteStreamRequest
+	7,  // 36: seqledger.v1.LedgerService.GetClientState:input_type -> seqledger.v1.GetClientStateRequest
+	5,  // 37: seqledger.v1.LedgerService.OpenSession:input_type -> seqledger.v1.OpenSessionRequest
+	9,  // 38: seqledger.v1.LedgerService.GetEntity:input_type -> seqledger.v1.GetEntityRequest
+	11, // 39: seqledger.v1.LedgerService.ListEntities:input_type -> seqledger.v1.ListEntitiesRequest
+	13, // 40: seqledger.v1.LedgerService.ListRelationships:input_type -> seqledger.v1.ListRelationshipsRequest
+	15, // 41: seqledger.v1.LedgerService.GetTransaction:input_type -> seqledger.v1.GetTransactionRequest
+	17, // 42: seqledger.v1.LedgerService.GetBlock:input_type -> seqledger.v1.GetBlockRequest
+	19, // 43: seqledger.v1.LedgerService.ListBlocks:input_type -> seqledger.v1.ListBlocksRequest
+	21, // 44: seqledger.v1.LedgerService.Watch:input_type -> seqledger.v1.WatchRequest
+	1,  // 45: seqledger.v1.LedgerService.Write:output_type -> seqledger.v1.WriteResponse
+	4,  // 46: seqledger.v1.LedgerService.WriteStream:output_type -> seqledger.v1.WriteStreamResponse
+	8,  // 47: seqledger.v1.LedgerService.GetClientState:output_type -> seqledger.v1.GetClientStateResponse
+	6,  // 48: seqledger.v1.LedgerService.OpenSession:output_type -> seqledger.v1.OpenSessionResponse
+	10, // 49: seqledger.v1.LedgerService.GetEntity:output_type -> seqledger.v1.GetEntityResponse
+	12, // 50: seqledger.v1.LedgerService.ListEntities:output_type -> seqledger.v1.ListEntitiesResponse
+	14, // 51: seqledger.v1.LedgerService.ListRelationships:output_type -> seqledger.v1.ListRelationshipsResponse
+	16, // 52: seqledger.v1.LedgerService.GetTransaction:output_type -> seqledger.v1.GetTransactionResponse
+	18, // 53: seqledger.v1.LedgerService.GetBlock:output_type -> seqledger.v1.GetBlockResponse
+	20, // 54: seqledger.v1.LedgerService.ListBlocks:output_type -> seqledger.v1.ListBlocksResponse
+	22, // 55: seqledger.v1.LedgerService.Watch:output_type -> seqledger.v1.WatchResponse
+	45, // [45:56] is the sub-list for method output_type
+	34, // [34:45] is the sub-list for method input_type
+	34, // [34:34] is the sub-list for extension type_name
+	34, // [34:34] is the sub-list for extension extendee
+	0,  // [0:34] is the sub-list for field type_name
 }
 
 func init() { file_seqledger_v1_ledger_proto_init() }
@@ -1827,7 +2002,7 @@ func file_seqledger_v1_ledger_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_seqledger_v1_ledger_proto_rawDesc), len(file_seqledger_v1_ledger_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   25,
+			NumMessages:   26,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -1,0 +1,219 @@
+package main
+
+import (
+	"encoding/json"
+	"io"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"go.yaml.in/yaml/v3"
+)
+
+// alertRules is what this test needs of a file of rules.
+type alertRules struct {
+	Groups []struct {
+		Rules []struct {
+			Alert       string
+			Expr        string
+			For         string
+			Labels      map[string]string
+			Annotations map[string]string
+		}
+	}
+}
+
+// dashboard is the same for Grafana.
+type dashboard struct {
+	Title  string
+	Panels []struct {
+		ID      int
+		Type    string
+		Title   string
+		GridPos struct{ X, Y, W, H int }
+		Targets []struct{ Expr string }
+	}
+}
+
+func readOperate(t *testing.T, name string) string {
+	t.Helper()
+	content, err := os.ReadFile(filepath.Join("operate", name))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(content)
+}
+
+// scrape returns what a server that has something to tell says at /metrics.
+func scrape(t *testing.T) string {
+	t.Helper()
+	s := serve(t)
+	s.do(t, "write", "--scope", "acme", "--client-id", "a", "--append", "x").expect(t, exitDone)
+	answer, err := http.Get("http://" + s.address + "/metrics")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer answer.Body.Close()
+	text, err := io.ReadAll(answer.Body)
+	if err != nil || answer.StatusCode != http.StatusOK {
+		t.Fatal(answer.Status, err)
+	}
+	return string(text)
+}
+
+var (
+	metricName = regexp.MustCompile(`\b(?:seqledger|process|go)_[a-z0-9_]+`)
+	codeValues = regexp.MustCompile(`\bcode!?=~?"([^"]*)"`)
+)
+
+// checkExpression fails for a metric, or a value of its code, that no server
+// has: such an alert would never fire and such a panel stay empty.
+func checkExpression(t *testing.T, where, expression, metrics string) {
+	t.Helper()
+	for _, name := range metricName.FindAllString(expression, -1) {
+		base := name
+		for _, suffix := range []string{"_bucket", "_sum", "_count"} {
+			if strings.Contains(metrics, "# TYPE "+strings.TrimSuffix(name, suffix)+" histogram\n") {
+				base = strings.TrimSuffix(name, suffix)
+			}
+		}
+		if !strings.Contains(metrics, "# TYPE "+base+" ") {
+			t.Errorf("%s: the server has no metric %s", where, name)
+		}
+	}
+	for _, values := range codeValues.FindAllStringSubmatch(expression, -1) {
+		for value := range strings.SplitSeq(values[1], "|") {
+			if !strings.Contains(metrics, `code="`+value+`"`) {
+				t.Errorf("%s: no metric has the code %s", where, value)
+			}
+		}
+	}
+	if strings.Count(expression, "(") != strings.Count(expression, ")") || strings.Count(expression, "{") != strings.Count(expression, "}") {
+		t.Errorf("%s: the brackets of %s do not match", where, expression)
+	}
+}
+
+// TestAlertsAndDashboard hold the example files against a running server and
+// the operations page.
+func TestAlertsAndDashboard(t *testing.T) {
+	t.Parallel()
+	metrics := scrape(t)
+	page, err := os.ReadFile("OPERATIONS.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var rules alertRules
+	if err := yaml.Unmarshal([]byte(readOperate(t, "alerts.yaml")), &rules); err != nil {
+		t.Fatal(err)
+	}
+	count := 0
+	for _, group := range rules.Groups {
+		for _, rule := range group.Rules {
+			count++
+			checkExpression(t, rule.Alert, rule.Expr, metrics)
+			if !strings.Contains(string(page), "\n### "+rule.Alert+"\n") ||
+				!strings.HasSuffix(rule.Annotations["runbook_url"], "OPERATIONS.md#"+strings.ToLower(rule.Alert)) {
+				t.Errorf("%s: its runbook is not a section of OPERATIONS.md", rule.Alert)
+			}
+			if rule.Annotations["summary"] == "" || !slices.Contains([]string{"critical", "warning"}, rule.Labels["severity"]) {
+				t.Errorf("%s: wants a summary and a severity", rule.Alert)
+			}
+		}
+	}
+	for _, section := range regexp.MustCompile(`\n### (Seqledger\w+)`).FindAllStringSubmatch(string(page), -1) {
+		if !strings.Contains(readOperate(t, "alerts.yaml"), "alert: "+section[1]+"\n") {
+			t.Errorf("OPERATIONS.md explains %s, which is no alert", section[1])
+		}
+	}
+	checkExpression(t, "OPERATIONS.md", string(page), metrics)
+	var board dashboard
+	if err := json.Unmarshal([]byte(readOperate(t, "grafana-dashboard.json")), &board); err != nil {
+		t.Fatal(err)
+	}
+	if count < 10 || len(board.Panels) < 20 {
+		t.Fatalf("%d alerts and %d panels were read", count, len(board.Panels))
+	}
+	seen := map[int]bool{}
+	for _, panel := range board.Panels {
+		if seen[panel.ID] || panel.GridPos.X+panel.GridPos.W > 24 || panel.Type != "row" && len(panel.Targets) == 0 {
+			t.Errorf("panel %d %q has its id twice, is too wide or empty", panel.ID, panel.Title)
+		}
+		seen[panel.ID] = true
+		for _, target := range panel.Targets {
+			checkExpression(t, panel.Title, target.Expr, metrics)
+		}
+	}
+}
+
+// TestOperationsPageLinks: every link within the page leads somewhere.
+func TestOperationsPageLinks(t *testing.T) {
+	t.Parallel()
+	page, err := os.ReadFile("OPERATIONS.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	anchors := map[string]bool{}
+	for line := range strings.Lines(string(page)) {
+		if title := strings.TrimLeft(line, "#"); title != line {
+			anchors[strings.ReplaceAll(strings.ToLower(strings.TrimSpace(title)), " ", "-")] = true
+		}
+	}
+	for _, link := range regexp.MustCompile(`\]\(([^)]*)\)`).FindAllStringSubmatch(string(page), -1) {
+		if anchor, ok := strings.CutPrefix(link[1], "#"); ok && !anchors[anchor] {
+			t.Errorf("no section %s", anchor)
+		} else if _, err := os.Stat(link[1]); !ok && err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// TestDeploymentFilesNameFlags: a flag or variable that the program does not
+// know would keep a service from starting.
+func TestDeploymentFilesNameFlags(t *testing.T) {
+	t.Parallel()
+	help := seqledger(t, "serve", "--help").expect(t, exitDone).stdout +
+		seqledger(t, "status", "--help").expect(t, exitDone).stdout
+	for _, file := range []string{"seqledger.service", "Dockerfile"} {
+		found := 0
+		for line := range strings.Lines(readOperate(t, file)) {
+			if strings.HasPrefix(line, "#") || !strings.Contains(line, "seqledger") && !strings.Contains(line, "SEQLEDGER_") {
+				continue
+			}
+			for _, word := range regexp.MustCompile(`--[a-z-]+|SEQLEDGER_[A-Z_]+`).FindAllString(line, -1) {
+				if word == "--from" || word == "--chown" { // Docker's own
+					continue
+				}
+				found++
+				if !regexp.MustCompile(regexp.QuoteMeta(word) + `\b`).MatchString(help) {
+					t.Errorf("%s: seqledger has no %s", file, word)
+				}
+			}
+		}
+		if found < 2 {
+			t.Errorf("%s: found only %d flags to check", file, found)
+		}
+	}
+}
+
+// TestUnit asks systemd whether it understands the unit.
+func TestUnit(t *testing.T) {
+	t.Parallel()
+	tool, err := exec.LookPath("systemd-analyze")
+	if err != nil {
+		t.Skip("systemd-analyze is not installed")
+	}
+	unit := strings.ReplaceAll(readOperate(t, "seqledger.service"), "/usr/local/bin/seqledger", binary)
+	path := filepath.Join(t.TempDir(), "seqledger.service")
+	if err := os.WriteFile(path, []byte(unit), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	// What it does not understand it reports and goes on.
+	if out, err := exec.Command(tool, "verify", "--man=no", path).CombinedOutput(); err != nil || strings.Contains(string(out), path) {
+		t.Errorf("%v: %s", err, out)
+	}
+}

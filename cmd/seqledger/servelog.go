@@ -1,0 +1,94 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"net"
+	"net/netip"
+	"time"
+
+	"github.com/seqledger/seqledger/ledger"
+	"github.com/seqledger/seqledger/ledger/machine"
+	"github.com/seqledger/seqledger/server"
+)
+
+// What serve does beside serving: it says what it found and did, and answers
+// those who look into the process.
+
+// logServing tells how the start went. The ready line on standard output is for
+// whoever waits for it; this one stays in the log.
+func (c *serveCommand) logServing(e *environment, l *ledger.Ledger, address net.Addr, id machine.LedgerID) {
+	stats := l.Stats()
+	var index, streams uint64
+	err := l.View(e.ctx, func(v machine.View) error {
+		index, streams = v.Index(), v.Streams()
+		return nil
+	})
+	if err != nil { // the server is about to say so itself
+		return
+	}
+	e.log.Info("serving", "address", address.String(), "version", buildVersion().Version, "data", c.Data,
+		"ledger", id.String(), "index", index, "streams", streams,
+		"recovered_entries", stats.RecoveredEntries, "recovery_took", stats.RecoveryTook)
+}
+
+// logStopped tells what was done until the end, which is not known otherwise:
+// the metrics are gone with the process.
+func logStopped(e *environment, l *ledger.Ledger) {
+	stats := l.Stats()
+	e.log.Info("stopped", "up", time.Since(stats.Opened).Round(time.Millisecond),
+		"commands", stats.Commands-min(stats.Commands, stats.RecoveredCommands),
+		"log_entries", stats.Entries-min(stats.Entries, stats.RecoveredEntries),
+		"pending_bytes", stats.PendingBytes)
+}
+
+// checkDebug refuses an address for profiles that others could reach. There is
+// no way to allow it: whoever wants one from afar makes a tunnel.
+func (c *serveCommand) checkDebug() error {
+	if c.DebugListen == "" {
+		return nil
+	}
+	host, _, err := net.SplitHostPort(c.DebugListen)
+	if err != nil {
+		return usage("--debug-listen %s: %w", c.DebugListen, err)
+	}
+	address, err := netip.ParseAddr(host)
+	if host == "localhost" || err == nil && address.IsLoopback() {
+		return nil
+	}
+	return fail(exitUsage, "listen on 127.0.0.1 or [::1], and reach it from elsewhere through ssh -L",
+		"--debug-listen %s: is not a loopback address; profiles show what the process has in memory", c.DebugListen)
+}
+
+// startDebug serves profiles, if it is told to, until the returned function is
+// called, which waits for the end.
+func (c *serveCommand) startDebug(e *environment, s *server.Server) (stop func() error, err error) {
+	if c.DebugListen == "" {
+		return func() error { return nil }, nil
+	}
+	listener, err := net.Listen("tcp", c.DebugListen)
+	if err != nil {
+		return nil, fail(exitFailed, "give another address, or leave --debug-listen away", "--debug-listen %s: %w", c.DebugListen, err)
+	}
+	// Not ended by the signal: a drain that hangs is what somebody may look into.
+	ctx, cancel := context.WithCancel(context.WithoutCancel(e.ctx))
+	served := make(chan error, 1)
+	// Ends with cancel; the returned function waits for it.
+	go func() {
+		err := s.ServeDebug(ctx, listener)
+		if ctx.Err() == nil { // the server itself goes on without
+			e.log.Error("the debug listener failed", "address", listener.Addr().String(), "error", err)
+			err = nil
+		}
+		served <- err
+	}()
+	e.log.Info("serving profiles and metrics", "address", listener.Addr().String())
+	return func() error {
+		cancel()
+		err := <-served
+		if errors.Is(err, context.Canceled) {
+			return nil
+		}
+		return err
+	}, nil
+}

@@ -1,0 +1,244 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"os"
+	"strconv"
+	"strings"
+	"time"
+
+	"golang.org/x/term"
+
+	"github.com/seqledger/seqledger/client"
+	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
+)
+
+// statusCommand describes a server.
+type statusCommand struct {
+	clientFlags `embed:""`
+	Watch       bool          `help:"Ask again and again, and show rates, until Ctrl-C." short:"w"`
+	Interval    time.Duration `help:"With --watch: how long to wait between two answers." default:"2s"`
+	Ready       bool          `help:"Say nothing, and exit with 0 if the server takes requests and 1 if not."`
+}
+
+// Help is shown below the flags.
+func (*statusCommand) Help() string {
+	return `On a terminal --watch keeps one table up to date; elsewhere it prints one line each time. A server that does not
+answer is reported, and asked again.
+
+    seqledger status
+    seqledger status --server 127.0.0.1:7451 --json
+    seqledger status --watch --interval 10s
+    seqledger status --ready --timeout 3s || echo down`
+}
+
+// Run is called by kong.
+func (c *statusCommand) Run(e *environment) error {
+	switch {
+	case c.Ready && c.Watch:
+		return usage("--ready and --watch do not go together")
+	case c.Interval < 100*time.Millisecond:
+		return usage("--interval must be at least 100ms")
+	case c.Ready:
+		return c.ready(e)
+	case c.Watch:
+		return c.watch(e)
+	}
+	return c.call(e, func(ctx context.Context, conn *client.Client) error {
+		status, err := conn.Status(ctx)
+		if err != nil {
+			return err
+		}
+		return e.show(status, func(t *table) { showStatus(t, status, nil) })
+	})
+}
+
+// ready asks the way a load balancer does, which needs no credentials, and asks
+// once: whoever runs this repeats it himself.
+func (c *statusCommand) ready(e *environment) (err error) {
+	if err := c.check(); err != nil {
+		return err
+	}
+	address := c.Server
+	if !strings.Contains(address, "://") {
+		address = "http://" + address
+	}
+	ctx, cancel := context.WithTimeout(e.ctx, c.Timeout)
+	defer cancel()
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, strings.TrimSuffix(address, "/")+"/readyz", http.NoBody)
+	if err != nil {
+		return usage("--server %s: %w", c.Server, err)
+	}
+	answer, err := http.DefaultClient.Do(request)
+	if err != nil {
+		return fail(exitFailed, "is the server running and is --server right?", "not ready: %w", err)
+	}
+	defer func() { err = errors.Join(err, answer.Body.Close()) }()
+	if answer.StatusCode != http.StatusOK {
+		return fail(exitFailed, "", "not ready: %s answers %s", c.Server, answer.Status)
+	}
+	return nil
+}
+
+// watch asks until the process is told to stop, which is its good end.
+func (c *statusCommand) watch(e *environment) error {
+	if err := c.check(); err != nil {
+		return err
+	}
+	tick := time.NewTicker(c.Interval)
+	defer tick.Stop()
+	err := c.connected(func(conn *client.Client) error {
+		var last *seqledgerv1.Status
+		for {
+			ctx, cancel := context.WithTimeout(e.ctx, c.Timeout)
+			status, err := conn.Status(ctx)
+			cancel()
+			switch {
+			case e.ctx.Err() != nil:
+				return nil
+			case err != nil:
+				e.notice("%s: %s", c.Server, oneLine(strings.ReplaceAll(err.Error(), "seqledger: ", "")))
+			default:
+				if err := e.showWatched(status, last); err != nil {
+					return err
+				}
+			}
+			last = status // nil after a failure: then there is no rate either
+			select {
+			case <-tick.C:
+			case <-e.ctx.Done():
+				return nil
+			}
+		}
+	})
+	return err
+}
+
+// clearScreen moves to the corner and forgets what is below.
+const clearScreen = "\x1b[H\x1b[2J"
+
+// showWatched prints one of many answers.
+func (e *environment) showWatched(status, last *seqledgerv1.Status) error {
+	if e.json {
+		return e.showJSON(status)
+	}
+	if out, ok := e.stdout.(*os.File); ok && term.IsTerminal(int(out.Fd())) {
+		if _, err := fmt.Fprint(e.stdout, clearScreen); err != nil {
+			return err
+		}
+		return e.show(status, func(t *table) { showStatus(t, status, last) })
+	}
+	node := status.GetNode()
+	_, err := fmt.Fprintf(e.stdout, "%s index %d streams %d committed %s refused %s ledger-age %s state %s log %s free %s\n",
+		node.GetTime().AsTime().UTC().Format(time.RFC3339), status.GetIndex(), status.GetStreams(),
+		rate(status, last, (*seqledgerv1.NodeStatus).GetCommandsCommitted),
+		rate(status, last, (*seqledgerv1.NodeStatus).GetCommandsRefused), ledgerAge(status),
+		byteSize(node.GetStateBytes()), byteSize(node.GetLogBytes()), byteSize(node.GetDiskFreeBytes()))
+	return err
+}
+
+// showStatus fills in the table. Last is an earlier answer, for rates; nil for
+// none.
+func showStatus(t *table, s, last *seqledgerv1.Status) {
+	node := s.GetNode()
+	t.field("version", s.GetVersion())
+	t.field("ledger", s.GetLedgerId())
+	if node != nil { // a server of before does not tell
+		ready := "yes"
+		if node.GetNotReady() != "" {
+			ready = "no: " + oneLine(node.GetNotReady())
+		}
+		t.field("ready", ready)
+		t.field("up", age(node.GetTime().AsTime().Sub(node.GetStartedAt().AsTime()))+", since "+timestamp(node.GetStartedAt()))
+		t.field("recovery", fmt.Sprintf("%d log entries in %s", node.GetRecoveredEntries(), node.GetRecoveryDuration().AsDuration().Round(time.Millisecond)))
+	}
+	t.field("index", number(s.GetIndex()))
+	t.field("ledger time", timestamp(s.GetLedgerTime())+ageSuffix(ledgerAge(s)))
+	t.field("digest", s.GetDigest())
+	t.field("streams", number(s.GetStreams()))
+	if node != nil {
+		t.field("committed", number(node.GetCommandsCommitted())+rateSuffix(s, last, (*seqledgerv1.NodeStatus).GetCommandsCommitted))
+		t.field("refused", number(node.GetCommandsRefused())+rateSuffix(s, last, (*seqledgerv1.NodeStatus).GetCommandsRefused))
+		t.field("state file", byteSize(node.GetStateBytes())+", "+byteSize(node.GetPendingBytes())+" of changes wait for it")
+		t.field("log", byteSize(node.GetLogBytes()))
+		if free := node.GetDiskFreeBytes(); free > 0 {
+			t.field("disk free", byteSize(free))
+		}
+	}
+	showConfig(t, s.GetConfig())
+}
+
+// ledgerAge is how long ago the last log entry was, by the server's clock;
+// empty when the server does not tell its clock.
+func ledgerAge(s *seqledgerv1.Status) string {
+	if s.GetNode() == nil || s.GetLedgerTime() == nil {
+		return ""
+	}
+	d := s.GetNode().GetTime().AsTime().Sub(s.GetLedgerTime().AsTime())
+	if d < -time.Second {
+		return age(-d) + " ahead"
+	}
+	return age(max(d, 0))
+}
+
+func ageSuffix(age string) string {
+	switch {
+	case age == "":
+		return ""
+	case strings.HasSuffix(age, " ahead"):
+		return " (" + age + " of the wall clock)"
+	}
+	return " (" + age + " ago)"
+}
+
+// age shows a duration as people do: two units at most.
+func age(d time.Duration) string {
+	day := 24 * time.Hour
+	switch {
+	case d >= day:
+		return fmt.Sprintf("%dd%dh", d/day, d%day/time.Hour)
+	case d >= time.Hour:
+		return fmt.Sprintf("%dh%dm", d/time.Hour, d%time.Hour/time.Minute)
+	case d >= time.Minute:
+		return fmt.Sprintf("%dm%ds", d/time.Minute, d%time.Minute/time.Second)
+	}
+	return d.Round(100 * time.Millisecond).String()
+}
+
+// rate is how fast a counter of the server went up between two answers, by the
+// server's clock; "-" when that is not known.
+func rate(s, last *seqledgerv1.Status, counter func(*seqledgerv1.NodeStatus) uint64) string {
+	if last.GetNode() == nil || s.GetNode() == nil ||
+		!last.GetNode().GetStartedAt().AsTime().Equal(s.GetNode().GetStartedAt().AsTime()) { // it began anew
+		return "-"
+	}
+	now, before := counter(s.GetNode()), counter(last.GetNode())
+	elapsed := s.GetNode().GetTime().AsTime().Sub(last.GetNode().GetTime().AsTime())
+	if elapsed <= 0 || now < before {
+		return "-"
+	}
+	return strconv.FormatFloat(float64(now-before)/elapsed.Seconds(), 'f', 1, 64) + "/s"
+}
+
+func rateSuffix(s, last *seqledgerv1.Status, counter func(*seqledgerv1.NodeStatus) uint64) string {
+	if last == nil {
+		return ""
+	}
+	return ", " + rate(s, last, counter)
+}
+
+// byteSize shows a size in binary units.
+func byteSize(n uint64) string {
+	const units = "KMGTPE"
+	if n < 1024 {
+		return fmt.Sprintf("%d B", n)
+	}
+	size, unit := float64(n)/1024, 0
+	for ; size >= 1024 && unit < len(units)-1; unit++ {
+		size /= 1024
+	}
+	return fmt.Sprintf("%.1f %ciB", size, units[unit])
+}

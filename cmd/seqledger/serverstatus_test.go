@@ -1,0 +1,196 @@
+package main
+
+import (
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
+)
+
+func TestStatusForPeople(t *testing.T) {
+	t.Parallel()
+	s := serve(t)
+	s.do(t, "write", "--scope", "acme", "--client-id", "a", "--append", "x").expect(t, exitDone)
+	s.do(t, "status").expect(t, exitDone, "ready ", "yes", "up ", "since ", "recovery", "log entries in", " ago)",
+		"committed", "state file", "KiB", "disk free", s.ledgerID)
+	r := s.do(t, "status", "--json").expect(t, exitDone, `"startedAt"`, `"diskFreeBytes"`)
+	if node, ok := r.field(t, "node").(map[string]any); !ok || node["commandsCommitted"] != "2" { // the ledger's own first
+		t.Errorf("got %v", r)
+	}
+}
+
+func TestStatusReady(t *testing.T) {
+	t.Parallel()
+	s := serve(t)
+	if r := s.do(t, "status", "--ready").expect(t, exitDone); r.stdout+r.stderr != "" {
+		t.Errorf("want no word, got %v", r)
+	}
+	s.do(t, "status", "--ready", "--watch").expect(t, exitUsage, "do not go together")
+	s.kill()
+	s.do(t, "status", "--ready").expect(t, exitFailed, "not ready")
+}
+
+// TestStatusWatch: a line each time, through a restart of the server, and a
+// clean end.
+func TestStatusWatch(t *testing.T) {
+	t.Parallel()
+	for _, signal := range []os.Signal{os.Interrupt, syscall.SIGTERM} {
+		s := serve(t)
+		p := start(t, "status", "--watch", "--interval", "100ms", "--timeout", "300ms", "--server", s.address)
+		awaitOutput(t, p, "committed 0.0/s") // from the second line on
+		s.kill()
+		awaitLog(t, p, s.address)
+		s = serveOn(t, s.data, s.address)
+		before := strings.Count(p.stdout.String(), "\n")
+		awaitLines(t, p, before+2)
+		if err := p.cmd.Process.Signal(signal); err != nil {
+			t.Fatal(err)
+		}
+		if code := p.wait(t); code != exitDone {
+			t.Errorf("%v: want exit code 0, got %d: %s", signal, code, p.stderr.String())
+		}
+		if strings.Contains(p.stdout.String(), "\x1b") {
+			t.Errorf("control characters where no terminal is: %q", p.stdout.String())
+		}
+		s.kill()
+	}
+	seqledger(t, "status", "--watch", "--interval", "1ms").expect(t, exitUsage, "--interval")
+}
+
+// awaitLines waits until a process has printed so many lines.
+func awaitLines(t *testing.T, p *process, n int) {
+	t.Helper()
+	deadline := time.After(hangs)
+	tick := time.NewTicker(5 * time.Millisecond)
+	defer tick.Stop()
+	for strings.Count(p.stdout.String(), "\n") < n {
+		select {
+		case <-tick.C:
+		case <-deadline:
+			t.Fatalf("want %d lines, got %q; stderr %q", n, p.stdout.String(), p.stderr.String())
+		}
+	}
+}
+
+func TestRate(t *testing.T) {
+	t.Parallel()
+	at := func(started, seconds int64, n uint64) *seqledgerv1.Status {
+		return &seqledgerv1.Status{Node: &seqledgerv1.NodeStatus{
+			StartedAt: timestamppb.New(time.Unix(started, 0)), Time: timestamppb.New(time.Unix(seconds, 0)), CommandsCommitted: n,
+		}}
+	}
+	for _, c := range []struct {
+		last, now *seqledgerv1.Status
+		want      string
+	}{
+		{at(1, 10, 100), at(1, 14, 110), "2.5/s"},
+		{nil, at(1, 10, 1), "-"},
+		{at(1, 10, 100), at(9, 11, 110), "-"}, // another start
+		{at(1, 10, 100), at(1, 10, 110), "-"}, // no time has passed
+		{at(1, 10, 100), at(1, 11, 99), "-"},
+		{new(seqledgerv1.Status), at(1, 11, 99), "-"}, // a server that does not tell
+	} {
+		if got := rate(c.now, c.last, (*seqledgerv1.NodeStatus).GetCommandsCommitted); got != c.want {
+			t.Errorf("from %v to %v: %s, want %s", c.last, c.now, got, c.want)
+		}
+	}
+}
+
+func TestAgeAndSize(t *testing.T) {
+	t.Parallel()
+	for d, want := range map[time.Duration]string{
+		0: "0s", 1540 * time.Millisecond: "1.5s", 61 * time.Second: "1m1s", 3*time.Hour + 59*time.Second: "3h0m", 49 * time.Hour: "2d1h",
+	} {
+		if got := age(d); got != want {
+			t.Errorf("%s is shown as %s, want %s", d, got, want)
+		}
+	}
+	for n, want := range map[uint64]string{0: "0 B", 1023: "1023 B", 1536: "1.5 KiB", 5 << 30: "5.0 GiB", 1<<64 - 1: "16.0 EiB"} {
+		if got := byteSize(n); got != want {
+			t.Errorf("%d is shown as %s, want %s", n, got, want)
+		}
+	}
+	ahead := &seqledgerv1.Status{
+		LedgerTime: timestamppb.New(time.Unix(200, 0)), Node: &seqledgerv1.NodeStatus{Time: timestamppb.New(time.Unix(100, 0))},
+	}
+	if got := ageSuffix(ledgerAge(ahead)); got != " (1m40s ahead of the wall clock)" {
+		t.Errorf("got %q", got)
+	}
+	if got := ageSuffix(ledgerAge(new(seqledgerv1.Status))); got != "" {
+		t.Errorf("got %q for a server that does not tell its clock", got)
+	}
+}
+
+// TestServeDebug: profiles are where they are asked for, and nowhere else.
+func TestServeDebug(t *testing.T) {
+	t.Parallel()
+	free, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	address := free.Addr().String()
+	if err := free.Close(); err != nil {
+		t.Fatal(err)
+	}
+	s := serve(t, "--debug-listen", address)
+	answer, err := http.Get("http://" + address + "/debug/pprof/goroutine?debug=1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	text, err := io.ReadAll(answer.Body)
+	_ = answer.Body.Close()
+	if err != nil || !strings.Contains(string(text), "goroutine profile") {
+		t.Error(err, string(text))
+	}
+	seqledger(t, "serve", "--listen", "127.0.0.1:0", "--data", t.TempDir(), "--debug-listen", address).
+		expect(t, exitFailed, "--debug-listen", "address already in use")
+	for _, bad := range []string{"0.0.0.0:7451", ":7451", "192.0.2.1:1", "nonsense"} {
+		seqledger(t, "serve", "--listen", "127.0.0.1:0", "--data", t.TempDir(), "--debug-listen", bad).
+			expect(t, exitUsage, "--debug-listen "+bad)
+	}
+	if err := s.cmd.Process.Signal(syscall.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+	if code := s.wait(t); code != exitDone {
+		t.Errorf("want a clean end, got %d: %s", code, s.stderr.String())
+	}
+}
+
+// TestServeTellsWhatItDoes: the log has the start and the end, and a SIGHUP
+// between them ends nothing.
+func TestServeTellsWhatItDoes(t *testing.T) {
+	t.Parallel()
+	s := serve(t)
+	for range 3 {
+		s.do(t, "write", "--scope", "acme", "--client-id", "a", "--append", "x").expect(t, exitDone)
+	}
+	s.kill() // so that there is something to recover
+	s = serveOn(t, s.data, "127.0.0.1:0")
+	awaitLog(t, s.process, "msg=serving address="+s.address)
+	if log := s.stderr.String(); !strings.Contains(log, "ledger="+s.ledgerID) || !strings.Contains(log, "index=4") ||
+		strings.Contains(log, "recovered_entries=0") || !strings.Contains(log, "recovery_took=") {
+		t.Errorf("the start is told as %s", log)
+	}
+	if err := s.cmd.Process.Signal(syscall.SIGHUP); err != nil {
+		t.Fatal(err)
+	}
+	s.do(t, "status").expect(t, exitDone)
+	s.do(t, "write", "--scope", "acme", "--client-id", "b", "--append", "x").expect(t, exitDone)
+	if err := s.cmd.Process.Signal(syscall.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+	if code := s.wait(t); code != exitDone {
+		t.Fatalf("want a clean end, got %d: %s", code, s.stderr.String())
+	}
+	if log := s.stderr.String(); !strings.Contains(log, "msg=stopped") || !strings.Contains(log, "commands=1 ") {
+		t.Errorf("the end is told as %s", log)
+	}
+}

@@ -1,0 +1,50 @@
+package server
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"net/http/pprof"
+)
+
+// DebugHandler answers with profiles of the process (/debug/pprof/) and the
+// metrics. Profiles tell much about a process and cost it much, so that they
+// are on no listener that others can reach: it refuses a Host that is not
+// loopback. The command line is left away, because it may name secrets.
+func (s *Server) DebugHandler() http.Handler {
+	mux := http.NewServeMux()
+	// Not by importing for its side effect, which would mount them for whoever
+	// uses http.DefaultServeMux.
+	mux.HandleFunc("GET /debug/pprof/", pprof.Index)
+	mux.HandleFunc("GET /debug/pprof/cmdline", http.NotFound)
+	mux.HandleFunc("GET /debug/pprof/profile", pprof.Profile)
+	mux.HandleFunc("GET /debug/pprof/symbol", pprof.Symbol)
+	mux.HandleFunc("GET /debug/pprof/trace", pprof.Trace)
+	mux.Handle("GET /metrics", s.probe(s.metrics.handler()))
+	return loopbackOnly(uncached(mux))
+}
+
+// ServeDebug answers DebugHandler's requests on a listener, which it closes,
+// until ctx ends. It refuses a listener whose address is not loopback with
+// ErrNotLoopback. Whoever closes the ledger waits for it first.
+func (s *Server) ServeDebug(ctx context.Context, listener net.Listener) error {
+	if !loopbackListener(listener) {
+		return errors.Join(fmt.Errorf("%w: %s", ErrNotLoopback, listener.Addr()), listener.Close())
+	}
+	hs := &http.Server{
+		Handler: s.DebugHandler(), ReadHeaderTimeout: readHeaderTimeout, IdleTimeout: idleTimeout,
+		MaxHeaderBytes: maxHeaderBytes, BaseContext: func(net.Listener) context.Context { return ctx },
+	}
+	closed := make(chan error, 1)
+	// A profile may have half a minute to go, and nobody needs it to the end.
+	stop := context.AfterFunc(ctx, func() { closed <- hs.Close() })
+	err := ignoreClosed(hs.Serve(listener))
+	if !stop() {
+		err = errors.Join(err, ignoreClosed(<-closed))
+	}
+	last, cancel := context.WithTimeout(context.WithoutCancel(ctx), lastMoment)
+	defer cancel()
+	return errors.Join(err, s.probes.awaitEmpty(last))
+}

@@ -1,0 +1,92 @@
+package server_test
+
+import (
+	"context"
+	"errors"
+	"net"
+	"net/http"
+	"strings"
+	"testing"
+
+	"github.com/seqledger/seqledger/ledger"
+	"github.com/seqledger/seqledger/server"
+)
+
+// startDebug serves profiles until the test ends.
+func startDebug(t *testing.T) *harness {
+	t.Helper()
+	s, err := server.New(server.Options{Ledger: openLedger(t, ledger.Options{})})
+	if err != nil {
+		t.Fatal(err)
+	}
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	served := make(chan error, 1)
+	// Ends with cancel; the cleanup waits for it.
+	go func() { served <- s.ServeDebug(ctx, listener) }()
+	t.Cleanup(func() {
+		cancel()
+		if err := <-served; err != nil {
+			t.Error("ServeDebug:", err)
+		}
+	})
+	return &harness{url: "http://" + listener.Addr().String(), h1: transport(t, false), h2: transport(t, false)}
+}
+
+func TestDebug(t *testing.T) {
+	t.Parallel()
+	h := startDebug(t)
+	for path, want := range map[string]string{
+		"/debug/pprof/":                  "goroutine",
+		"/debug/pprof/goroutine?debug=1": "goroutine profile",
+		"/metrics":                       "seqledger_build_info",
+	} {
+		if status, text := h.get(t, path); status != http.StatusOK || !strings.Contains(text, want) {
+			t.Errorf("%s: %d, want %q in it", path, status, want)
+		}
+	}
+	// The command line may name secrets, and nothing of the API is here.
+	for _, path := range []string{"/debug/pprof/cmdline", "/debug/vars", "/seqledger.v1.AdminService/GetStatus", "/"} {
+		if status, _ := h.get(t, path); status != http.StatusNotFound {
+			t.Errorf("%s: %d, want that it is not there", path, status)
+		}
+	}
+	request, err := http.NewRequest(http.MethodGet, h.url+"/debug/pprof/", http.NoBody)
+	if err != nil {
+		t.Fatal(err)
+	}
+	request.Host = "evil.example"
+	if status, _, _ := h.do(t, request); status != http.StatusForbidden {
+		t.Errorf("another Host gets %d", status)
+	}
+}
+
+func TestDebugRefusesOtherAddresses(t *testing.T) {
+	t.Parallel()
+	s, err := server.New(server.Options{Ledger: openLedger(t, ledger.Options{})})
+	if err != nil {
+		t.Fatal(err)
+	}
+	listener, err := net.Listen("tcp", "0.0.0.0:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := s.ServeDebug(t.Context(), listener); !errors.Is(err, server.ErrNotLoopback) {
+		t.Error("got", err)
+	}
+	if _, err := listener.Accept(); err == nil {
+		t.Error("the listener must be closed")
+	}
+}
+
+// TestNoProfilesOnTheMainListener: they are for this machine alone.
+func TestNoProfilesOnTheMainListener(t *testing.T) {
+	t.Parallel()
+	h := start(t)
+	if status, _ := h.get(t, "/debug/pprof/"); status != http.StatusNotFound {
+		t.Error(status)
+	}
+}

@@ -1,0 +1,182 @@
+package server_test
+
+import (
+	"net/http"
+	"strconv"
+	"strings"
+	"testing"
+
+	"connectrpc.com/connect"
+	"github.com/prometheus/client_golang/prometheus/testutil/promlint"
+	"google.golang.org/protobuf/proto"
+
+	"github.com/seqledger/seqledger/ledger"
+	"github.com/seqledger/seqledger/ledger/machine"
+	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
+	"github.com/seqledger/seqledger/server"
+)
+
+// TestMetricsAreWellNamed asks Prometheus's own linter, after enough has
+// happened that every metric is there.
+func TestMetricsAreWellNamed(t *testing.T) {
+	t.Parallel()
+	h := start(t)
+	h.mustWrite(t, writeOf("c", 1, appendOp("x")))
+	status, text := h.get(t, "/metrics")
+	if status != http.StatusOK || !strings.Contains(text, "# HELP seqledger_requests_total ") {
+		t.Fatal(status, text)
+	}
+	problems, err := promlint.New(strings.NewReader(text)).Lint()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, p := range problems {
+		if strings.HasPrefix(p.Metric, "seqledger_") {
+			t.Errorf("%s: %s", p.Metric, p.Text)
+		}
+	}
+	for line := range strings.Lines(text) {
+		if help, ok := strings.CutPrefix(line, "# HELP seqledger_"); ok && len(strings.Fields(help)) < 3 {
+			t.Errorf("%q helps nobody", line)
+		}
+	}
+}
+
+// decisionCase is a command and the code that it must be counted under.
+type decisionCase struct {
+	code    string
+	request *seqledgerv1.WriteRequest
+}
+
+// decisionCases are to be sent in their order to a ledger with a window of one
+// receipt and room for three streams.
+func decisionCases() []decisionCase {
+	keyed := func(key string, m *seqledgerv1.WriteRequest) *seqledgerv1.WriteRequest {
+		m = proto.CloneOf(m)
+		m.IdempotencyKey = key
+		return m
+	}
+	conditional := func(sequence uint64, key string, c *seqledgerv1.Condition) *seqledgerv1.WriteRequest {
+		o := setOp(key, "v")
+		o.GetSetEntity().Condition = c
+		return writeOf("a", sequence, o)
+	}
+	inSession := func(session uint64, m *seqledgerv1.WriteRequest) *seqledgerv1.WriteRequest {
+		m.Session = session
+		return m
+	}
+	const one, two = "00000000-0000-0000-0000-000000000001", "00000000-0000-0000-0000-000000000002"
+	return []decisionCase{
+		{"COMMITTED", writeOf("a", 1, setOp("k", "v"))},
+		{"COMMITTED", keyed(one, writeOf("a", 2, appendOp("x")))},
+		{"REPLAYED", keyed(one, writeOf("a", 2, appendOp("x")))},
+		{"ALREADY_COMMITTED", writeOf("a", 1, setOp("k", "v"))},
+		{"IDEMPOTENCY_KEY_REUSED", keyed(one, writeOf("a", 3, appendOp("y")))},
+		{"SEQUENCE_REUSED", keyed(two, writeOf("a", 2, appendOp("z")))},
+		{"SEQUENCE_GAP", writeOf("a", 9, appendOp("x"))},
+		{"SEQUENCE_EXHAUSTED", writeOf("a", 1<<64-1, appendOp("x"))},
+		{"SESSION_EXPIRED", inSession(1<<40, writeOf("a", 3, appendOp("x")))},
+		{"SESSION_FENCED", inSession(1, writeOf("s", 1, appendOp("x")))},
+		{"SESSION_REQUIRED", writeOf("s", 1, appendOp("x"))},
+		{"KEY_EXISTS", conditional(3, "k", &seqledgerv1.Condition{Condition: &seqledgerv1.Condition_NotExists{NotExists: true}})},
+		{"KEY_NOT_FOUND", conditional(3, "no", &seqledgerv1.Condition{Condition: &seqledgerv1.Condition_MustExist{MustExist: true}})},
+		{"VERSION_MISMATCH", conditional(3, "k", &seqledgerv1.Condition{Condition: &seqledgerv1.Condition_Version{Version: 9}})},
+		{"VALUE_MISMATCH", conditional(3, "k", &seqledgerv1.Condition{Condition: &seqledgerv1.Condition_ValueEquals{ValueEquals: []byte("w")}})},
+		{"COMMITTED", writeOf("b", 1, appendOp("x"))},
+		{"TOO_MANY_STREAMS", writeOf("c", 1, appendOp("x"))},
+		{"INVALID_ARGUMENT", writeOf("a", 0, appendOp("x"))},
+	}
+}
+
+// TestEveryDecisionIsCounted: each moves its own counter, by one, and no other.
+func TestEveryDecisionIsCounted(t *testing.T) {
+	t.Parallel()
+	for _, method := range []string{"Write", "WriteStream"} {
+		t.Run(method, func(t *testing.T) {
+			t.Parallel()
+			h := startWith(t, server.Options{Ledger: openLedger(t, ledger.Options{
+				Config: machine.Config{ReceiptWindow: 1, MaxStreams: 3},
+			})})
+			_, err := h.client.OpenSession(t.Context(), connect.NewRequest(&seqledgerv1.OpenSessionRequest{
+				Scope: scope(), ClientId: "s", AttemptId: make([]byte, 16),
+			}))
+			if err != nil || h.results(t)["OpenSession COMMITTED"] != 1 {
+				t.Fatal(err, h.results(t))
+			}
+			send := func(m *seqledgerv1.WriteRequest) {
+				_, _ = h.client.Write(t.Context(), connect.NewRequest(m))
+			}
+			if method == "WriteStream" {
+				stream := h.client.WriteStream(within(t))
+				send = func(m *seqledgerv1.WriteRequest) {
+					if err := stream.Send(frameOf(m)); err != nil {
+						t.Fatal(err)
+					}
+					receive(t, stream, 1)
+				}
+				defer end(t, stream)
+			}
+			for _, c := range decisionCases() {
+				before := h.results(t)
+				before[method+" "+c.code]++
+				send(c.request)
+				for name, n := range h.results(t) {
+					if n != before[name] {
+						t.Errorf("%s: %s is %d, want %d", c.code, name, n, before[name])
+					}
+				}
+			}
+		})
+	}
+}
+
+// results returns seqledger_results_total by "method code".
+func (h *harness) results(t testing.TB) map[string]int {
+	t.Helper()
+	_, text := h.get(t, "/metrics")
+	counts := map[string]int{}
+	for line := range strings.Lines(text) {
+		labels, ok := strings.CutPrefix(line, `seqledger_results_total{code="`)
+		if !ok {
+			continue
+		}
+		parts := strings.Split(labels, `"`)
+		n, err := strconv.Atoi(strings.TrimSpace(strings.TrimPrefix(parts[len(parts)-1], "} ")))
+		if err != nil {
+			t.Fatal(line, err)
+		}
+		counts[parts[2]+" "+parts[0]] = n
+	}
+	return counts
+}
+
+// TestGatesAreCounted: a refused stream is, and an open one shows by its kind.
+func TestGatesAreCounted(t *testing.T) {
+	t.Parallel()
+	h := startWith(t, server.Options{MaxStreams: 1})
+	stream := h.client.WriteStream(within(t))
+	if err := stream.Send(frameOf(writeOf("c", 1, appendOp("x")))); err != nil {
+		t.Fatal(err)
+	}
+	receive(t, stream, 1)
+	second := h.client.WriteStream(within(t))
+	if err := second.Send(nil); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := second.Receive(); connect.CodeOf(err) != connect.CodeResourceExhausted {
+		t.Error(err)
+	}
+	for name, want := range map[string]string{
+		`seqledger_gate_refusals_total{gate="streams"}`: "1", `seqledger_gate_refusals_total{gate="requests"}`: "0",
+		`seqledger_write_streams_open`: "1", `seqledger_watches_open`: "0",
+	} {
+		if got := h.metric(t, name); got != want {
+			t.Errorf("%s is %q, want %q", name, got, want)
+		}
+	}
+	end(t, stream)
+	h.awaitStreams(t, "0")
+	if got := h.metric(t, "seqledger_write_streams_open"); got != "0" {
+		t.Errorf("%s write streams are open after the last ended", got)
+	}
+}

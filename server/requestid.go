@@ -1,0 +1,96 @@
+package server
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"net/http"
+	"sync/atomic"
+)
+
+// requestIDHeader brings a request's id and takes it back.
+const requestIDHeader = "X-Request-Id"
+
+// maxRequestID bounds an id that a client chose, because it stands in logs.
+const maxRequestID = 64
+
+// requestInfo is what belongs to one request and to no procedure.
+type requestInfo struct {
+	id string
+	// blamed is set once the cause of a failure is in the log: a stream may have
+	// thousands of writes that fail for one reason.
+	blamed atomic.Bool
+}
+
+type requestInfoKey struct{}
+
+// withRequestID gives every request an id, its own or a new one, by which an
+// operator finds in the log what a client was told.
+func withRequestID(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		info := &requestInfo{id: r.Header.Get(requestIDHeader)}
+		if !validRequestID(info.id) {
+			// Two requests with one id would be a nuisance and no danger, so that
+			// ids need not be secret.
+			info.id = fmt.Sprintf("%016x", rand.Uint64())
+		}
+		w.Header().Set(requestIDHeader, info.id)
+		next.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), requestInfoKey{}, info)))
+	})
+}
+
+// validRequestID tells whether an id is 1 to 64 visible ASCII characters.
+// Anything else could forge lines of a log.
+func validRequestID(id string) bool {
+	for i := range len(id) {
+		if id[i] <= ' ' || id[i] > '~' {
+			return false
+		}
+	}
+	return id != "" && len(id) <= maxRequestID
+}
+
+// infoOf returns what belongs to the request of a context, or nil.
+func infoOf(ctx context.Context) *requestInfo {
+	info, _ := ctx.Value(requestInfoKey{}).(*requestInfo)
+	return info
+}
+
+// withReference adds to a message that says little where there is more.
+func withReference(ctx context.Context, message string) string {
+	if info := infoOf(ctx); info != nil {
+		return message + "; the server's log tells why, at request_id " + info.id
+	}
+	return message
+}
+
+// blame puts the cause of a failed request into the log, once.
+func blame(ctx context.Context, logger *slog.Logger, err error) {
+	if info := infoOf(ctx); info != nil && info.blamed.Swap(true) {
+		return
+	}
+	logger.ErrorContext(ctx, "a request failed", "error", err)
+}
+
+// requestLogger puts the id of the request into every line that is about one.
+type requestLogger struct{ slog.Handler }
+
+// Handle implements slog.Handler.
+func (h requestLogger) Handle(ctx context.Context, r slog.Record) error {
+	if info := infoOf(ctx); info != nil {
+		r = r.Clone()
+		r.AddAttrs(slog.String("request_id", info.id))
+	}
+	return h.Handler.Handle(ctx, r)
+}
+
+// WithAttrs implements slog.Handler.
+func (h requestLogger) WithAttrs(attrs []slog.Attr) slog.Handler {
+	return requestLogger{h.Handler.WithAttrs(attrs)}
+}
+
+// WithGroup implements slog.Handler.
+func (h requestLogger) WithGroup(name string) slog.Handler {
+	return requestLogger{h.Handler.WithGroup(name)}
+}
