@@ -37,6 +37,7 @@ type Ledger struct {
 	inFlight      chan flight // proposed and not yet answered, in the order of the log
 	slots         chan struct{}
 
+	backups       chan struct{} // has room for the one backup that may be made
 	checkpointDue chan struct{} // has room for one: more than one say nothing new
 	flushed       chan struct{} // the same, for the commit loop that waits for room
 
@@ -69,12 +70,25 @@ func Open(ctx context.Context, o Options) (*Ledger, error) {
 }
 
 func (l *Ledger) open(ctx context.Context) (err error) {
-	if l.directory, err = openDirectory(l.options.Dir); err != nil {
+	if l.directory, err = openDirectory(l.options.Dir, created); err != nil {
 		return err
 	}
 	if err := l.openState(); err != nil {
 		return err
 	}
+	if err := l.run(ctx); err != nil {
+		return err
+	}
+	if l.directory.fresh {
+		if err := l.directory.finish(); err != nil {
+			return err
+		}
+	}
+	return l.create(ctx)
+}
+
+// run opens the log, replays it, and takes commands.
+func (l *Ledger) run(ctx context.Context) error {
 	if err := l.openLog(); err != nil {
 		return err
 	}
@@ -86,7 +100,7 @@ func (l *Ledger) open(ctx context.Context) (err error) {
 		return err
 	}
 	l.startLoops()
-	return l.create(ctx)
+	return nil
 }
 
 func newLedger(o Options) *Ledger {
@@ -99,6 +113,7 @@ func newLedger(o Options) *Ledger {
 		inFlight:    make(chan flight, maxInFlight),
 		slots:       make(chan struct{}, maxInFlight),
 
+		backups:       make(chan struct{}, 1),
 		checkpointDue: make(chan struct{}, 1),
 		flushed:       make(chan struct{}, 1),
 
@@ -136,9 +151,6 @@ func (l *Ledger) openLog() (err error) {
 	l.opened.Store(l.log)
 	if err := l.Err(); err != nil { // the applier failed before it could tell the log
 		l.log.Fail(err)
-	}
-	if l.directory.fresh {
-		return l.directory.finish()
 	}
 	return nil
 }
@@ -243,6 +255,7 @@ func (l *Ledger) Close() error {
 func (l *Ledger) release() error {
 	l.stop()
 	l.loops.Wait()
+	l.backups <- struct{}{} // the backup that is being made ends with stopping
 	l.watchers.close()
 	var errs []error
 	if l.log != nil {
