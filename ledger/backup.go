@@ -18,6 +18,10 @@ const DefaultBackupRate = 32 << 20
 // ErrBackupRunning: another backup is being made; wait for its end.
 var ErrBackupRunning = errors.New("another backup of this ledger is being made: wait until it has ended")
 
+// ErrNoRoom: the state file has grown so much since the ledger was opened that
+// a backup could hold up writes; open the ledger anew first.
+var ErrNoRoom = boltstore.ErrNoRoom
+
 // BackupOptions say how to make a backup. The zero value is useful.
 type BackupOptions struct {
 	// RateBytes bounds how many bytes are read in a second. Default:
@@ -67,7 +71,7 @@ func (l *Ledger) Backup(ctx context.Context, w io.Writer, o BackupOptions) (info
 		err = snapshot.CopyTo(out)
 	}
 	if err == nil {
-		err = out.finish()
+		info.SHA256, err = out.finish()
 	}
 	if err != nil {
 		return info, fmt.Errorf("backup at ledger index %d: %w", info.Index, err)

@@ -41,6 +41,7 @@ type BackupInfo struct {
 	Digest     machine.Hash // running digest at that index
 	StateBytes int64        // of the state file in it
 	Bytes      int64        // of the whole backup
+	SHA256     machine.Hash // of the whole backup; known at its end
 }
 
 // BackupDamageError says that something is no backup, or not as it was made.
@@ -128,17 +129,21 @@ func (b *backupWriter) sendChunk() error {
 	return err
 }
 
-// finish sends what is left, and the trailer.
-func (b *backupWriter) finish() error {
+// finish sends what is left, and the trailer. It returns the SHA-256 of
+// everything, which the backup cannot hold itself.
+func (b *backupWriter) finish() (whole machine.Hash, err error) {
 	if len(b.chunk) > 4 {
 		if err := b.sendChunk(); err != nil {
-			return err
+			return whole, err
 		}
 	}
 	end := binary.BigEndian.AppendUint64(make([]byte, 4), uint64(b.sent))
 	_, _ = b.hash.Write(end) // never fails
-	_, err := b.w.Write(b.hash.Sum(end))
-	return err
+	sum := b.hash.Sum(nil)
+	_, _ = b.hash.Write(sum)
+	b.hash.Sum(whole[:0])
+	_, err = b.w.Write(append(end, sum...))
+	return whole, err
 }
 
 // backupReader takes a backup apart.
@@ -174,7 +179,11 @@ func readBackup(
 		}
 		done += int64(len(body))
 	}
-	return info, r.trailer(info.StateBytes)
+	if err := r.trailer(info.StateBytes); err != nil {
+		return info, err
+	}
+	r.hash.Sum(info.SHA256[:0])
+	return info, nil
 }
 
 // read fills b and counts it into the hash.

@@ -20,6 +20,7 @@ type serveCommand struct {
 	Listen       string        `help:"Address to listen on, loopback only; port 0 takes a free one." default:"127.0.0.1:7450"`
 	Data         string        `help:"Data directory; an absent or empty one becomes a new ledger." default:"./seqledger-data" type:"path"`
 	DrainTimeout time.Duration `help:"How long to wait, when stopped, for what is under way." default:"30s"`
+	BackupRate   int64         `help:"How fast a backup may read, in bytes per second; -1 for as fast as it can." default:"33554432"`
 
 	EvictionInterval uint64        `help:"New ledger: look for expired streams and entities after so many commands." default:"1000"`
 	ClientTTL        time.Duration `name:"client-ttl" help:"New ledger: evict a stream that has been idle for longer." default:"24h"`
@@ -56,6 +57,9 @@ func (c *serveCommand) Run(e *environment) (err error) {
 	if err := config.Validate(); err != nil {
 		return usage("%w", err)
 	}
+	if c.BackupRate == 0 {
+		return usage("--backup-rate must not be 0")
+	}
 	if err := loopback(c.Listen); err != nil {
 		return err
 	}
@@ -90,6 +94,7 @@ func (c *serveCommand) Run(e *environment) (err error) {
 func (c *serveCommand) serve(e *environment, l *ledger.Ledger, listener net.Listener) error {
 	s, err := server.New(server.Options{
 		Ledger: l, Version: buildVersion().Version, Logger: e.log, DrainTimeout: c.DrainTimeout,
+		BackupRate: c.BackupRate,
 	})
 	if err != nil {
 		return errors.Join(err, listener.Close())
@@ -141,6 +146,9 @@ func loopback(listen string) error {
 func directoryHint(err error, path string) string {
 	if errors.Is(err, ledger.ErrInUse) {
 		return "another process has " + path + " open; stop it, or name another directory with --data"
+	}
+	if errors.Is(err, ledger.ErrRestoring) {
+		return "run seqledger restore FILE --data " + path + " again, with the same backup or another"
 	}
 	return ""
 }
