@@ -205,11 +205,12 @@ func (r *backupReader) read(b []byte, what string) error {
 
 func (r *backupReader) header() (info BackupInfo, err error) {
 	b := make([]byte, backupHeaderBytes)
-	if err := r.read(b[:len(backupMagic)+4], "its header"); err != nil {
-		return info, err
-	}
-	if !bytes.HasPrefix(b, []byte(backupMagic)) {
+	err = r.read(b[:len(backupMagic)+4], "its header")
+	if got := b[:min(r.at, int64(len(backupMagic)))]; !bytes.HasPrefix([]byte(backupMagic), got) {
 		return info, &BackupDamageError{0, "it does not begin like a backup of seqledger"}
+	}
+	if err != nil {
+		return info, err
 	}
 	rest := b[len(backupMagic):]
 	if version := binary.BigEndian.Uint32(rest); version != BackupFormat {

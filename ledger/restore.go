@@ -75,7 +75,7 @@ func Restore(ctx context.Context, backup io.Reader, o RestoreOptions) (info Rest
 func (d *directory) receiveState(ctx context.Context, backup io.Reader, o *RestoreOptions) (info BackupInfo, err error) {
 	f, err := os.CreateTemp(d.path, stateName+newSuffix+"*")
 	if err != nil {
-		return info, fmt.Errorf("restore: %w", err)
+		return info, fmt.Errorf("restored state: %w", err)
 	}
 	defer func() {
 		if err != nil { // the marker stays: the directory must not pass for an empty one
@@ -91,13 +91,13 @@ func (d *directory) receiveState(ctx context.Context, backup io.Reader, o *Resto
 		err = f.Sync()
 	}
 	if err = errors.Join(err, f.Close()); err != nil {
-		return info, fmt.Errorf("restore: %w", err)
+		return info, err
 	}
 	if err := boltstore.Adopt(f.Name(), d.identity); err != nil {
-		return info, fmt.Errorf("restore: state in the backup: %w", err)
+		return info, fmt.Errorf("state in the backup: %w", err)
 	}
 	if err := os.Rename(f.Name(), d.file(stateName)); err != nil {
-		return info, fmt.Errorf("restore: %w", err)
+		return info, fmt.Errorf("restored state: %w", err)
 	}
 	return info, d.sync()
 }
@@ -159,7 +159,7 @@ func (l *Ledger) mustHold(backup *BackupInfo) error {
 	return l.store.View(func(r machine.Reader) error {
 		v := l.machine.View(r)
 		if !v.Created() || v.LedgerID() != backup.LedgerID || v.Index() != backup.Index || v.Digest() != backup.Digest {
-			return errors.New("restore: the state in the backup is not the one that its header names; use another backup")
+			return errors.New("the state in the backup is not the one that its header names; use another backup")
 		}
 		return nil
 	})

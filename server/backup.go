@@ -27,13 +27,13 @@ func (s *Server) backup(
 	if _, err := r.Msg.get(); err != nil {
 		return err
 	}
+	if s.isDraining() {
+		return ledger.ErrDraining
+	}
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	stop := context.AfterFunc(s.draining, func() { cancel(ledger.ErrDraining) })
 	defer stop()
-	if err := context.Cause(ctx); err != nil {
-		return err
-	}
 	controls, _ := ctx.Value(controlsKey{}).(*http.ResponseController)
 	out := &backupSender{stream: stream, controls: controls}
 	defer out.deadline(time.Time{}) // the connection may serve other requests

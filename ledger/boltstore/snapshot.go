@@ -63,7 +63,11 @@ func (sn *Snapshot) View(fn func(r machine.Reader) error) (err error) {
 // KiB at a time. It reads the file, not the map. It ends with [ErrNoRoom]
 // before it would get into the way of a flush, and otherwise with the error of w.
 func (sn *Snapshot) CopyTo(w io.Writer) error {
-	_, err := sn.tx.WriteTo(roomyWriter{sn.store, w})
+	out := &roomyWriter{store: sn.store, w: w}
+	_, err := sn.tx.WriteTo(out)
+	if out.err != nil {
+		return out.err // bbolt keeps the text of some errors alone
+	}
 	return err
 }
 
@@ -71,14 +75,18 @@ func (sn *Snapshot) CopyTo(w io.Writer) error {
 type roomyWriter struct {
 	store *Store
 	w     io.Writer
+	err   error // the first
 }
 
 // Write implements io.Writer.
-func (w roomyWriter) Write(b []byte) (int, error) {
-	if err := w.store.checkRoom(); err != nil {
-		return 0, err
+func (w *roomyWriter) Write(b []byte) (n int, err error) {
+	if err = w.store.checkRoom(); err == nil {
+		n, err = w.w.Write(b)
 	}
-	return w.w.Write(b)
+	if w.err == nil {
+		w.err = err
+	}
+	return n, err
 }
 
 // checkRoom returns ErrNoRoom when less than a quarter of the map is left,
