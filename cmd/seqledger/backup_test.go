@@ -147,7 +147,7 @@ func TestBackupRefusals(t *testing.T) {
 	seqledger(t, "verify", "--backup", damaged, "--json").expect(t, exitFailed, "byte")
 	seqledger(t, "restore", there, "--data", data).expect(t, exitFailed, "does not begin like a backup")
 	seqledger(t, "restore", missing, "--data", data).expect(t, exitUsage)
-	seqledger(t, "restore", writeFile(t, "whole", whole.stdout), "--data", s.data).expect(t, exitFailed, "holds a ledger already")
+	seqledger(t, "restore", writeFile(t, "whole", whole.stdout), "--data", s.data).expect(t, exitFailed, "in use")
 	restored := seqledgerInput(t, whole.stdout, "restore", "-", "--data", data, "--json").expect(t, exitDone)
 	var got restoreResult
 	if err := json.Unmarshal([]byte(restored.stdout), &got); err != nil || got.Index == 0 {
