@@ -15,10 +15,10 @@ import (
 // enough that writes go on beside it on a small disk.
 const DefaultBackupRate = 32 << 20
 
-// ErrBackupRunning: another backup is being made; wait for its end.
+// ErrBackupRunning says that another backup is being made; wait for its end.
 var ErrBackupRunning = errors.New("another backup of this ledger is being made: wait until it has ended")
 
-// ErrNoRoom: the state file has grown so much since the ledger was opened that
+// ErrNoRoom says that the state file has grown so much since the ledger was opened that
 // a backup could hold up writes; open the ledger anew first.
 var ErrNoRoom = boltstore.ErrNoRoom
 
