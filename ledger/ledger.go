@@ -76,7 +76,7 @@ func (l *Ledger) open(ctx context.Context) (err error) {
 	if err := l.openState(); err != nil {
 		return err
 	}
-	if err := l.run(ctx); err != nil {
+	if err := l.openLog(); err != nil {
 		return err
 	}
 	if l.directory.fresh {
@@ -84,14 +84,14 @@ func (l *Ledger) open(ctx context.Context) (err error) {
 			return err
 		}
 	}
+	if err := l.run(ctx); err != nil {
+		return err
+	}
 	return l.create(ctx)
 }
 
-// run opens the log, replays it, and takes commands.
+// run replays the log and takes commands from then on.
 func (l *Ledger) run(ctx context.Context) error {
-	if err := l.openLog(); err != nil {
-		return err
-	}
 	// Before the replay, whose changes would gather in memory otherwise.
 	l.loops.Add(1)
 	// Ends with stopping; joined by release.

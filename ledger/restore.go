@@ -131,6 +131,9 @@ func (l *Ledger) beginEpoch(ctx context.Context, info *RestoreInfo) error {
 	if err := l.mustHold(&info.Backup); err != nil {
 		return err
 	}
+	if err := l.openLog(); err != nil {
+		return err
+	}
 	if err := l.run(ctx); err != nil {
 		return err
 	}

@@ -46,7 +46,7 @@ func (s *suicide) step() {
 
 func (s *suicide) Read(b []byte) (int, error) {
 	s.step()
-	return s.backup.Read(b[:min(len(b), 16<<10)])
+	return s.backup.Read(b[:min(len(b), 64<<10)])
 }
 
 func (s *suicide) Enabled(context.Context, slog.Level) bool { return true }
