@@ -142,6 +142,7 @@ func (l *Ledger) beginEpoch(ctx context.Context, info *RestoreInfo) error {
 		return fmt.Errorf("random ledger id: %w", err)
 	}
 	id := machine.LedgerID(binary.BigEndian.Uint64(random[:]))
+	l.options.Logger.Info("the state is restored; a new epoch begins", "ledger", id, "before", info.Backup.LedgerID)
 	out, err := l.one(ctx, machine.AppendEpoch(nil, id))
 	if err != nil {
 		return err
