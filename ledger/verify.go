@@ -78,7 +78,8 @@ func VerifyBackup(ctx context.Context, backup io.Reader, o VerifyOptions) (repor
 	defer func() { err = errors.Join(err, os.RemoveAll(temporary)) }()
 	report = new(VerifyReport)
 	d := &directory{path: temporary, identity: make([]byte, 16)} // any identity does: nobody else has it
-	if _, err := d.receiveState(ctx, backup, new(RestoreOptions)); err != nil {
+	info, err := d.receiveState(ctx, backup, new(RestoreOptions))
+	if err != nil {
 		damage, damaged := errors.AsType[*BackupDamageError](err)
 		switch {
 		case damaged:
@@ -100,7 +101,13 @@ func VerifyBackup(ctx context.Context, backup io.Reader, o VerifyOptions) (repor
 	if m == nil {
 		return report, nil
 	}
-	return report, report.audit(ctx, store, m, o.Progress)
+	if err := report.audit(ctx, store, m, o.Progress); err != nil {
+		return report, err
+	}
+	if report.LedgerID != info.LedgerID || report.Index != info.Index || report.Digest != info.Digest {
+		report.add(machine.Problem{Where: "header of the backup", What: "it names another ledger, index or digest than the state has"})
+	}
+	return report, nil
 }
 
 // audit checks the state as a whole.
