@@ -25,16 +25,29 @@ import (
 // Creation is CREATING, state.db, log, LEDGER, then CREATING is removed. A
 // crash in between leaves CREATING without LEDGER: nothing can have been
 // acknowledged, so the parts are removed and creation begins again.
+//
+// A restore does the same, and CREATING says so: only another restore begins
+// that again. A start that did would put an empty ledger in the place of the
+// one that was to be restored.
 const (
 	lockName     = "LOCK"
 	markerName   = "LEDGER"
 	creatingName = "CREATING"
 	stateName    = "state.db"
 	logName      = "log"
+	newSuffix    = ".new-" // of a state file that is not whole
 
 	// formatVersion is the version of everything in the directory. See
 	// FORMAT.md.
 	formatVersion = 1
+)
+
+// origin is what a directory is made from; CREATING holds it.
+type origin string
+
+const (
+	created  origin = ""
+	restored origin = "restore\n"
 )
 
 // directory is an open data directory.
@@ -52,8 +65,9 @@ type marker struct {
 }
 
 // openDirectory locks a data directory, which is made if need be, and finds out
-// whether it is to be created.
-func openDirectory(path string) (*directory, error) {
+// whether it is to be created. Only a directory that is to be created can be
+// restored.
+func openDirectory(path string, from origin) (*directory, error) {
 	if err := makeDirectory(path); err != nil {
 		return nil, fmt.Errorf("data directory: %w", err)
 	}
@@ -61,7 +75,7 @@ func openDirectory(path string) (*directory, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := d.inspect(); err != nil {
+	if err := d.inspect(from); err != nil {
 		return nil, errors.Join(err, d.close())
 	}
 	return d, nil
@@ -116,20 +130,25 @@ func (d *directory) mustBeLedger() error {
 	return d.readMarker()
 }
 
-func (d *directory) inspect() error {
+func (d *directory) inspect(from origin) error {
 	if _, err := os.Stat(d.file(markerName)); err == nil {
+		if from == restored {
+			return fmt.Errorf("%s holds a ledger already; restore into an absent or empty directory", d.path)
+		}
 		if err := d.readMarker(); err != nil {
 			return err
 		}
-		return d.removeLeftovers() // of a crash between the last two steps
+		return d.removeLeftovers(creatingName) // of a crash between the last two steps
 	} else if !errors.Is(err, os.ErrNotExist) {
 		return fmt.Errorf("data directory: %w", err)
 	}
-	if _, err := os.Stat(d.file(creatingName)); err == nil {
-		if err := d.remove(stateName, logName); err != nil {
-			return err
+	if begun, err := os.ReadFile(d.file(creatingName)); err == nil {
+		if origin(begun) == restored && from != restored {
+			return fmt.Errorf("%w: %s", ErrRestoring, d.path)
 		}
-		if err := d.removeLeftovers(); err != nil {
+		// CREATING itself stays until the new one takes its place: a restore that
+		// is killed here must not leave what looks empty.
+		if err := d.removeLeftovers(stateName, logName); err != nil {
 			return err
 		}
 	} else if err := d.mustBeEmpty(); err != nil {
@@ -140,7 +159,7 @@ func (d *directory) inspect() error {
 	if _, err := rand.Read(d.identity); err != nil {
 		return fmt.Errorf("random identity: %w", err)
 	}
-	return d.writeFile(creatingName, nil)
+	return d.writeFile(creatingName, []byte(from))
 }
 
 // mustBeEmpty keeps a mistyped path from being filled with a ledger, and a
@@ -234,10 +253,10 @@ func (d *directory) remove(names ...string) error {
 	return d.sync()
 }
 
-// removeLeftovers removes what a crash during the creation may have left.
-func (d *directory) removeLeftovers() error {
-	names := []string{creatingName}
-	for _, pattern := range []string{"." + creatingName + "-*", "." + markerName + "-*", stateName + ".new-*"} {
+// removeLeftovers removes names, and the temporary files that a crash during
+// the creation may have left.
+func (d *directory) removeLeftovers(names ...string) error {
+	for _, pattern := range []string{"." + creatingName + "-*", "." + markerName + "-*", stateName + newSuffix + "*"} {
 		paths, err := filepath.Glob(d.file(pattern))
 		if err != nil {
 			return fmt.Errorf("data directory: %w", err)

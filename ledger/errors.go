@@ -21,6 +21,8 @@ var (
 	ErrFailed = errors.New("the storage failed and the ledger has stopped")
 	// ErrInUse: another process has the data directory open.
 	ErrInUse = errors.New("the data directory is in use by another process")
+	// ErrRestoring: a restore into the data directory did not reach its end.
+	ErrRestoring = errors.New("a restore into the data directory was interrupted: run it again before anything else")
 )
 
 // NotLeaderError says that nothing was proposed because another node leads.

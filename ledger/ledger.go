@@ -40,6 +40,7 @@ type Ledger struct {
 
 	checkpointBytes atomic.Int64 // how much change makes a checkpoint due
 
+	backups       chan struct{} // has room for the one backup that may be made
 	checkpointDue chan struct{} // has room for one: more than one say nothing new
 	flushed       chan struct{} // the same, for the commit loop that waits for room
 
@@ -72,7 +73,7 @@ func Open(ctx context.Context, o Options) (*Ledger, error) {
 }
 
 func (l *Ledger) open(ctx context.Context) (err error) {
-	if l.directory, err = openDirectory(l.options.Dir); err != nil {
+	if l.directory, err = openDirectory(l.options.Dir, created); err != nil {
 		return err
 	}
 	if err := l.openState(); err != nil {
@@ -81,6 +82,19 @@ func (l *Ledger) open(ctx context.Context) (err error) {
 	if err := l.openLog(); err != nil {
 		return err
 	}
+	if l.directory.fresh {
+		if err := l.directory.finish(); err != nil {
+			return err
+		}
+	}
+	if err := l.run(ctx); err != nil {
+		return err
+	}
+	return l.create(ctx)
+}
+
+// run replays the log and takes commands from then on.
+func (l *Ledger) run(ctx context.Context) error {
 	// Before the replay, whose changes would gather in memory otherwise.
 	l.loops.Add(1)
 	// Ends with stopping; joined by release.
@@ -89,7 +103,7 @@ func (l *Ledger) open(ctx context.Context) (err error) {
 		return err
 	}
 	l.startLoops()
-	return l.create(ctx)
+	return nil
 }
 
 func newLedger(o Options) *Ledger {
@@ -102,6 +116,7 @@ func newLedger(o Options) *Ledger {
 		inFlight:    make(chan flight, maxInFlight),
 		slots:       make(chan struct{}, maxInFlight),
 
+		backups:       make(chan struct{}, 1),
 		checkpointDue: make(chan struct{}, 1),
 		flushed:       make(chan struct{}, 1),
 
@@ -142,9 +157,6 @@ func (l *Ledger) openLog() (err error) {
 	l.opened.Store(l.log)
 	if err := l.Err(); err != nil { // the applier failed before it could tell the log
 		l.log.Fail(err)
-	}
-	if l.directory.fresh {
-		return l.directory.finish()
 	}
 	return nil
 }
@@ -250,6 +262,7 @@ func (l *Ledger) Close() error {
 func (l *Ledger) release() error {
 	l.stop()
 	l.loops.Wait()
+	l.backups <- struct{}{} // the backup that is being made ends with stopping
 	l.watchers.close()
 	var errs []error
 	if l.log != nil {

@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
+	"os"
 
 	"github.com/seqledger/seqledger/ledger/boltstore"
 	"github.com/seqledger/seqledger/ledger/machine"
@@ -61,19 +63,70 @@ func Verify(ctx context.Context, dir string, o VerifyOptions) (report *VerifyRep
 	if err != nil || m == nil {
 		return report, err
 	}
-	err = store.View(func(r machine.Reader) (err error) {
+	return report, report.audit(ctx, store, m, o.Progress)
+}
+
+// VerifyBackup checks a backup: its checksums first, then the state in it, as
+// Verify does that of a directory. For that it puts the state into the system's
+// directory for temporary files, which needs as much room as the backup takes.
+// Damage of either kind is in the report.
+func VerifyBackup(ctx context.Context, backup io.Reader, o VerifyOptions) (report *VerifyReport, err error) {
+	temporary, err := os.MkdirTemp("", "seqledger-backup-*")
+	if err != nil {
+		return nil, fmt.Errorf("verify: %w", err)
+	}
+	defer func() { err = errors.Join(err, os.RemoveAll(temporary)) }()
+	report = new(VerifyReport)
+	d := &directory{path: temporary, identity: make([]byte, 16)} // any identity does: nobody else has it
+	info, err := d.receiveState(ctx, backup, new(RestoreOptions))
+	if err != nil {
+		damage, damaged := errors.AsType[*BackupDamageError](err)
+		switch {
+		case damaged:
+			report.add(machine.Problem{Where: fmt.Sprintf("byte %d of the backup", damage.Offset), What: damage.What})
+		case errors.Is(err, machine.ErrCorrupt), errors.Is(err, boltstore.ErrForeign), errors.Is(err, boltstore.ErrVersion):
+			report.add(machine.Problem{Where: stateName, What: err.Error()})
+		default:
+			return nil, err
+		}
+		return report, nil
+	}
+	store, err := boltstore.OpenReadOnly(d.file(stateName), d.identity)
+	if err != nil {
+		report.add(machine.Problem{Where: stateName, What: err.Error()})
+		return report, nil
+	}
+	defer func() { err = errors.Join(err, store.Close()) }()
+	m := report.openMachine(store)
+	if m == nil {
+		return report, nil
+	}
+	if err := report.audit(ctx, store, m, o.Progress); err != nil {
+		return report, err
+	}
+	if report.LedgerID != info.LedgerID || report.Index != info.Index || report.Digest != info.Digest {
+		report.add(machine.Problem{Where: "header of the backup", What: "it names another ledger, index or digest than the state has"})
+	}
+	return report, nil
+}
+
+// audit checks the state as a whole.
+func (p *VerifyReport) audit(
+	ctx context.Context, store *boltstore.Store, m *machine.Machine, progress func(machine.AuditSummary),
+) error {
+	err := store.View(func(r machine.Reader) (err error) {
 		v := m.View(r)
 		if v.Created() { // a crash may have come before the first command
-			report.LedgerID, report.Index, report.Digest = v.LedgerID(), v.Index(), v.Digest()
+			p.LedgerID, p.Index, p.Digest = v.LedgerID(), v.Index(), v.Digest()
 		}
-		report.AuditSummary, err = m.Audit(contextReader{r, ctx}, report.add, o.Progress)
+		p.AuditSummary, err = m.Audit(contextReader{r, ctx}, p.add, progress)
 		return err
 	})
 	if err != nil && ctx.Err() == nil {
-		report.add(machine.Problem{Where: stateName, What: err.Error()})
+		p.add(machine.Problem{Where: stateName, What: err.Error()})
 		err = nil
 	}
-	return report, err
+	return err
 }
 
 func (p *VerifyReport) add(problem machine.Problem) {
@@ -87,12 +140,7 @@ func (p *VerifyReport) add(problem machine.Problem) {
 // replay applies the log after the checkpoint to the state in memory. It
 // returns nil when damage keeps the state from being read at all.
 func (p *VerifyReport) replay(ctx context.Context, d *directory, store *boltstore.Store) (m *machine.Machine, err error) {
-	err = store.View(func(r machine.Reader) (err error) {
-		m, err = machine.Open(r)
-		return err
-	})
-	if err != nil {
-		p.add(machine.Problem{Where: "head of the state", What: err.Error()})
+	if m = p.openMachine(store); m == nil {
 		return nil, nil
 	}
 	at := store.Checkpoint()
@@ -117,6 +165,19 @@ func (p *VerifyReport) replay(ctx context.Context, d *directory, store *boltstor
 		p.add(machine.Problem{Where: logName, What: err.Error()})
 	}
 	return m, nil
+}
+
+// openMachine reads the head of the state; nil when it is damaged.
+func (p *VerifyReport) openMachine(store *boltstore.Store) (m *machine.Machine) {
+	err := store.View(func(r machine.Reader) (err error) {
+		m, err = machine.Open(r)
+		return err
+	})
+	if err != nil {
+		p.add(machine.Problem{Where: "head of the state", What: err.Error()})
+		return nil
+	}
+	return m
 }
 
 // contextReader ends an audit with its context.

@@ -212,6 +212,8 @@ func connectError(ctx context.Context, logger *slog.Logger, err error) *connect.
 			return connect.NewError(connect.CodeNotFound, machine.ErrNotFound)
 		case errors.Is(err, errTooManyRequests):
 			return connect.NewError(connect.CodeResourceExhausted, errTooManyRequests)
+		case errors.Is(err, ledger.ErrBackupRunning), errors.Is(err, ledger.ErrNoRoom):
+			return connect.NewError(connect.CodeResourceExhausted, err)
 		case e == nil && errors.Is(err, context.DeadlineExceeded):
 			return connect.NewError(connect.CodeDeadlineExceeded, context.DeadlineExceeded)
 		case e == nil && errors.Is(err, context.Canceled):

@@ -25,12 +25,15 @@ type Options struct {
 	// MaxRequests bounds the requests that are under way, streams included.
 	// Default: 16,384.
 	MaxRequests int
-	// MaxStreams bounds the open WriteStreams and Watches together. Default:
-	// 1,024.
+	// MaxStreams bounds the open WriteStreams, Watches and Backups together.
+	// Default: 1,024.
 	MaxStreams int
 	// DrainTimeout bounds how long Serve waits, after its context has ended, for
 	// what is under way. Default: 30 s.
 	DrainTimeout time.Duration
+	// BackupRate bounds how fast a backup reads the state, in bytes per second.
+	// Default: ledger.DefaultBackupRate; negative means no bound.
+	BackupRate int64
 }
 
 // validate fills in the defaults.

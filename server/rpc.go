@@ -41,6 +41,8 @@ func (s *Server) mount(mux *http.ServeMux) {
 	// Results are hashes and ids, which do not compress, and there are many.
 	uncompressed := append(s.handlerOptions(writing), connect.WithCompressMinBytes(math.MaxInt))
 	mux.Handle(stream, withControls(connect.NewBidiStreamHandler(stream, s.writeStream, uncompressed...)))
+	backup := seqledgerv1connect.AdminServiceBackupProcedure
+	mux.Handle(backup, withControls(connect.NewServerStreamHandler(backup, s.backup, uncompressed...)))
 	watch := seqledgerv1connect.LedgerServiceWatchProcedure
 	mux.Handle(watch, connect.NewServerStreamHandler(watch, s.watch, s.handlerOptions(reading)...))
 }

@@ -19,7 +19,7 @@ type Server struct {
 	metrics  *metrics
 	handler  http.Handler
 	requests gate // everything that is under way
-	streams  gate // WriteStreams and Watches
+	streams  gate // WriteStreams, Watches and Backups
 	probes   gate // health checks and metrics
 	overload overload
 

@@ -491,6 +491,9 @@ func TestDrainIsBounded(t *testing.T) {
 	h := startWith(t, server.Options{DrainTimeout: 100 * time.Millisecond})
 	ctx, cancel := context.WithCancel(within(t))
 	defer cancel()
+	// With a small window, a few results fill it.
+	transport := h.h2.Transport.(*http.Transport)
+	transport.HTTP2 = &http.HTTP2Config{MaxReceiveBufferPerStream: 64 << 10, MaxReceiveBufferPerConnection: 64 << 10}
 	stream := h.client.WriteStream(ctx)
 	if err := stream.Send(frameOf(writeOf("deaf", 1, appendOp("x")))); err != nil {
 		t.Fatal(err)
@@ -509,8 +512,7 @@ func TestDrainIsBounded(t *testing.T) {
 			}
 		}
 	})
-	// Enough for the sender to be stuck: the window of a stream has room for
-	// the results of some ten thousand writes.
+	// Enough for the sender to be stuck: their results take megabytes.
 	for ctx.Err() == nil {
 		if s, _ := ledgerState(t, h.ledger, "deaf"); s.Last > 25_000 {
 			break

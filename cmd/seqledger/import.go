@@ -243,7 +243,7 @@ func (c *importCommand) openWriter(e *environment, conn *client.Client, scope *s
 		return nil, err
 	}
 	if state.LedgerID != "" && state.LedgerID != status.GetLedgerId() {
-		return nil, fail(exitRefused, "give the --server of that ledger; lines may be committed there",
+		return nil, fail(exitRefused, otherLedgerHint(state),
 			"the import was begun on ledger %s at %s, and %s serves ledger %s", state.LedgerID, state.Server, c.Server, status.GetLedgerId())
 	}
 	state.LedgerID, state.Server = status.GetLedgerId(), c.Server
@@ -264,6 +264,14 @@ func (c *importCommand) openWriter(e *environment, conn *client.Client, scope *s
 		return nil, c.explainOpen(state, err)
 	}
 	return w, nil
+}
+
+// otherLedgerHint tells what to do about another ledger id. A restored ledger
+// has one, and may have lost lines that were committed after the backup.
+func otherLedgerHint(state *importState) string {
+	return fmt.Sprintf("give the --server of that ledger; lines may be committed there. If this is that ledger, restored from a backup: "+
+		"the last sequence that seqledger state shows, less %d, is the last line that is committed here; "+
+		"check that line, and import those behind it from a new file", state.Base)
 }
 
 // explainOpen tells what it means that no session could be opened.

@@ -32,7 +32,9 @@ type commandLine struct {
 	Session sessionCommand `cmd:"" help:"Open a session."`
 	Status  statusCommand  `cmd:"" help:"Describe a running server."`
 	Update  updateCommand  `cmd:"" name:"config" help:"Change the replicated configuration."`
-	Verify  verifyCommand  `cmd:"" help:"Check a data directory that no server has open."`
+	Backup  backupCommand  `cmd:"" help:"Make a backup of a running server's ledger."`
+	Restore restoreCommand `cmd:"" help:"Make a data directory from a backup."`
+	Verify  verifyCommand  `cmd:"" help:"Check a data directory that no server has open, or a backup."`
 	Version versionCommand `cmd:"" help:"Print the version."`
 }
 
@@ -44,7 +46,7 @@ from that variable, else from the file named by --config, else from its default.
 Exit codes:
 
     0  done
-    1  failed: no connection, no answer, an error of a file, or verify found damage
+    1  failed: no connection, no answer, an error of a file, or damage was found
     2  the command line or the configuration file is wrong
     3  refused: the ledger decided against it, or has no such thing; nothing was changed
     4  outcome unknown: the write may have been committed; repeat it with the same sequence and key`

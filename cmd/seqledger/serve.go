@@ -17,10 +17,12 @@ import (
 
 // serveCommand serves a ledger.
 type serveCommand struct {
-	Listen       string        `help:"Address to listen on, loopback only; port 0 takes a free one." default:"127.0.0.1:7450"`
-	Data         string        `help:"Data directory; an absent or empty one becomes a new ledger." default:"./seqledger-data" type:"path"`
-	DrainTimeout time.Duration `help:"How long to wait, when stopped, for what is under way." default:"30s"`
-	DebugListen  string        `help:"Serve profiles (/debug/pprof/) and /metrics on this address too, loopback only; off when empty." placeholder:"ADDRESS"`
+	Listen          string        `help:"Address to listen on, loopback only; port 0 takes a free one." default:"127.0.0.1:7450"`
+	Data            string        `help:"Data directory; an absent or empty one becomes a new ledger." default:"./seqledger-data" type:"path"`
+	DrainTimeout    time.Duration `help:"How long to wait, when stopped, for what is under way." default:"30s"`
+	DebugListen     string        `help:"Serve profiles (/debug/pprof/) and /metrics on this address too, loopback only; off when empty." placeholder:"ADDRESS"`
+	CheckpointBytes int64         `help:"How many bytes of changes gather in memory before they are written to the state file; 0 finds it, between 32 and 256 MiB. More writes less to the disk and takes some four times as much memory." default:"0"`
+	BackupRate      int64         `help:"How fast a backup may read, in bytes per second; -1 for as fast as it can." default:"33554432"`
 
 	EvictionInterval uint64        `help:"New ledger: look for expired streams and entities after so many commands." default:"1000"`
 	ClientTTL        time.Duration `name:"client-ttl" help:"New ledger: evict a stream that has been idle for longer." default:"24h"`
@@ -57,6 +59,9 @@ func (c *serveCommand) Run(e *environment) (err error) {
 	if err := config.Validate(); err != nil {
 		return usage("%w", err)
 	}
+	if c.BackupRate == 0 {
+		return usage("--backup-rate must not be 0")
+	}
 	if err := loopback(c.Listen); err != nil {
 		return err
 	}
@@ -73,7 +78,7 @@ func (c *serveCommand) Run(e *environment) (err error) {
 		}
 		return fail(exitFailed, hint, "--listen %s: %w", c.Listen, err)
 	}
-	l, err := ledger.Open(e.ctx, ledger.Options{Dir: c.Data, Config: config, Logger: e.log})
+	l, err := ledger.Open(e.ctx, ledger.Options{Dir: c.Data, Config: config, Logger: e.log, CheckpointBytes: c.CheckpointBytes})
 	if err != nil && e.ctx.Err() != nil {
 		return listener.Close() // told to stop before it was up, which is no failure
 	}
@@ -95,6 +100,7 @@ func (c *serveCommand) Run(e *environment) (err error) {
 func (c *serveCommand) serve(e *environment, l *ledger.Ledger, listener net.Listener) (err error) {
 	s, err := server.New(server.Options{
 		Ledger: l, Version: buildVersion().Version, Logger: e.log, DrainTimeout: c.DrainTimeout,
+		BackupRate: c.BackupRate,
 	})
 	if err != nil {
 		return errors.Join(err, listener.Close())
@@ -152,6 +158,9 @@ func loopback(listen string) error {
 func directoryHint(err error, path string) string {
 	if errors.Is(err, ledger.ErrInUse) {
 		return "another process has " + path + " open; stop it, or name another directory with --data"
+	}
+	if errors.Is(err, ledger.ErrRestoring) {
+		return "run seqledger restore FILE --data " + path + " again, with the same backup or another"
 	}
 	return ""
 }

@@ -9,9 +9,10 @@ import (
 	"github.com/seqledger/seqledger/ledger/machine"
 )
 
-// verifyCommand checks a data directory.
+// verifyCommand checks a data directory or a backup.
 type verifyCommand struct {
-	Data string `help:"Data directory." default:"./seqledger-data" type:"path"`
+	Data   string `help:"Data directory." default:"./seqledger-data" type:"path"`
+	Backup string `help:"Check this backup instead; - reads standard input." type:"path" placeholder:"FILE" env:"-"`
 }
 
 // Help is shown below the flags.
@@ -19,7 +20,11 @@ func (*verifyCommand) Help() string {
 	return `Reads everything, changes nothing, and needs a directory that no server has open. Problems are printed one a
 line: where, and what is wrong. Exit code 1 says that there are some, or that the check could not be done.
 
+A backup is unpacked into the directory for temporary files ($TMPDIR), which needs as much room as it takes, and
+then checked in the same way.
+
     seqledger verify --data ./seqledger-data
+    seqledger verify --backup ledger.seqledger
     seqledger verify --data ./seqledger-data --json`
 }
 
@@ -56,12 +61,16 @@ func (c *verifyCommand) Run(e *environment) error {
 			e.notice("checked %d blocks, %d transactions", s.Blocks, s.Transactions)
 		}
 	}}
-	found, err := ledger.Verify(e.ctx, c.Data, options)
+	what, hint := c.Data, "stop using this directory and restore it from a backup; keep the damaged one to find the cause"
+	if c.Backup != "" {
+		what, hint = c.Backup, "make a new backup, and keep older ones until it is verified"
+	}
+	found, err := c.check(e, options)
 	if err != nil {
 		if e.ctx.Err() != nil {
 			return context.Cause(e.ctx)
 		}
-		return fail(exitFailed, directoryHint(err, c.Data), "verify %s: %w", c.Data, err)
+		return fail(exitFailed, directoryHint(err, c.Data), "verify %s: %w", what, err)
 	}
 	// Each on one line, so that grep and wc can work with them.
 	for _, problem := range found.Problems {
@@ -79,10 +88,22 @@ func (c *verifyCommand) Run(e *environment) error {
 		return err
 	}
 	if count > 0 {
-		return fail(exitFailed, "stop using this directory and restore it from a backup; keep the damaged one to find the cause",
-			"verify %s: %d problems", c.Data, count)
+		return fail(exitFailed, hint, "verify %s: %d problems", what, count)
 	}
 	return nil
+}
+
+// check verifies what is to be verified.
+func (c *verifyCommand) check(e *environment, options ledger.VerifyOptions) (*ledger.VerifyReport, error) {
+	if c.Backup == "" {
+		return ledger.Verify(e.ctx, c.Data, options)
+	}
+	backup, _, done, err := openBackup(e, c.Backup)
+	if err != nil {
+		return nil, err
+	}
+	defer done()
+	return ledger.VerifyBackup(e.ctx, backup, options)
 }
 
 // conclude prints what was looked at.

@@ -101,7 +101,13 @@ func open(path string, o Options, readOnly bool) (*Store, error) {
 // openBolt opens and locks the file. bbolt panics on a list of free pages that
 // makes no sense.
 func (s *Store) openBolt(o Options) (err error) {
+	mapped, err := reserve(s.path, mapSize())
+	if err != nil {
+		return fmt.Errorf("size of the state file: %w", err)
+	}
+	s.mapped = int64(mapped)
 	options := boltOptions(o, s.readOnly)
+	options.InitialMmapSize = mapped
 	options.OpenFile = func(name string, flag int, mode os.FileMode) (*os.File, error) {
 		// Without O_CREATE: a file that has just vanished must not come back
 		// empty.
@@ -137,14 +143,13 @@ func boltOptions(o Options, readOnly bool) *bbolt.Options {
 		NoSync:   o.NoSync,
 		// The list of free pages is kept in the file: rebuilding it would read
 		// the whole file at every start.
-		NoFreelistSync:  false,
-		FreelistType:    bbolt.FreelistMapType,
-		InitialMmapSize: mapSize(),
-		NoStatistics:    true, // a lock on every read transaction, for nothing
+		NoFreelistSync: false,
+		FreelistType:   bbolt.FreelistMapType,
+		NoStatistics:   true, // a lock on every read transaction, for nothing
 	}
 }
 
-// mapSize is how much address space to reserve for the file, in bytes. Mapping
+// mapSize is how much address space to reserve for a file at least, in bytes. Mapping
 // a grown file anew waits for all reads to end, and holds up new ones, so the
 // map is made large at once: it costs nothing where it is not used.
 func mapSize() int {
@@ -249,7 +254,8 @@ func (s *Store) load(identity []byte) (err error) {
 	return nil
 }
 
-// readControl returns the applied position once format and identity are right.
+// readControl returns the applied position once format and identity are right;
+// any identity is for nil.
 func readControl(tx *bbolt.Tx, identity []byte) (at Position, err error) {
 	defer recoverDamage(controlTable, nil, &err)
 	bucket := tx.Bucket(controlBucket)
@@ -270,7 +276,7 @@ func readControl(tx *bbolt.Tx, identity []byte) (at Position, err error) {
 	if err != nil {
 		return Position{}, err
 	}
-	if !bytes.Equal(stored, identity) {
+	if identity != nil && !bytes.Equal(stored, identity) {
 		return Position{}, fmt.Errorf("%w: it has identity %x, this directory %x; put the right file back or restore from a backup",
 			ErrForeign, stored, identity)
 	}

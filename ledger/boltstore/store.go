@@ -40,6 +40,7 @@ type Store struct {
 	readOnly bool
 	bolt     *bbolt.DB
 	file     *os.File // bolt's own handle
+	mapped   int64    // address space reserved for the file; 0 for none
 
 	// flushMu lets one Flush run at a time; it is taken before mu.
 	flushMu sync.Mutex

@@ -352,6 +352,284 @@ func (x *UpdateConfigResponse) GetConfig() *Config {
 	return nil
 }
 
+// BackupRequest has no fields.
+type BackupRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *BackupRequest) Reset() {
+	*x = BackupRequest{}
+	mi := &file_seqledger_v1_admin_proto_msgTypes[6]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *BackupRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*BackupRequest) ProtoMessage() {}
+
+func (x *BackupRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_seqledger_v1_admin_proto_msgTypes[6]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use BackupRequest.ProtoReflect.Descriptor instead.
+func (*BackupRequest) Descriptor() ([]byte, []int) {
+	return file_seqledger_v1_admin_proto_rawDescGZIP(), []int{6}
+}
+
+// BackupResponse is a part of a backup.
+type BackupResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Which part it is.
+	//
+	// Types that are valid to be assigned to Part:
+	//
+	//	*BackupResponse_Header
+	//	*BackupResponse_Chunk
+	//	*BackupResponse_Trailer
+	Part          isBackupResponse_Part `protobuf_oneof:"part"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *BackupResponse) Reset() {
+	*x = BackupResponse{}
+	mi := &file_seqledger_v1_admin_proto_msgTypes[7]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *BackupResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*BackupResponse) ProtoMessage() {}
+
+func (x *BackupResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_seqledger_v1_admin_proto_msgTypes[7]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use BackupResponse.ProtoReflect.Descriptor instead.
+func (*BackupResponse) Descriptor() ([]byte, []int) {
+	return file_seqledger_v1_admin_proto_rawDescGZIP(), []int{7}
+}
+
+func (x *BackupResponse) GetPart() isBackupResponse_Part {
+	if x != nil {
+		return x.Part
+	}
+	return nil
+}
+
+func (x *BackupResponse) GetHeader() *BackupHeader {
+	if x != nil {
+		if x, ok := x.Part.(*BackupResponse_Header); ok {
+			return x.Header
+		}
+	}
+	return nil
+}
+
+func (x *BackupResponse) GetChunk() []byte {
+	if x != nil {
+		if x, ok := x.Part.(*BackupResponse_Chunk); ok {
+			return x.Chunk
+		}
+	}
+	return nil
+}
+
+func (x *BackupResponse) GetTrailer() *BackupTrailer {
+	if x != nil {
+		if x, ok := x.Part.(*BackupResponse_Trailer); ok {
+			return x.Trailer
+		}
+	}
+	return nil
+}
+
+type isBackupResponse_Part interface {
+	isBackupResponse_Part()
+}
+
+type BackupResponse_Header struct {
+	// The first message, and only that.
+	Header *BackupHeader `protobuf:"bytes,1,opt,name=header,proto3,oneof"`
+}
+
+type BackupResponse_Chunk struct {
+	// The next bytes of the backup, at most 1 MiB.
+	Chunk []byte `protobuf:"bytes,2,opt,name=chunk,proto3,oneof"`
+}
+
+type BackupResponse_Trailer struct {
+	// The last message, and only that. A stream that ends without it is cut.
+	Trailer *BackupTrailer `protobuf:"bytes,3,opt,name=trailer,proto3,oneof"`
+}
+
+func (*BackupResponse_Header) isBackupResponse_Part() {}
+
+func (*BackupResponse_Chunk) isBackupResponse_Part() {}
+
+func (*BackupResponse_Trailer) isBackupResponse_Part() {}
+
+// BackupHeader tells what a backup holds.
+type BackupHeader struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The ledger's id, as in Status.
+	LedgerId string `protobuf:"bytes,1,opt,name=ledger_id,json=ledgerId,proto3" json:"ledger_id,omitempty"`
+	// Ledger index of the last command in the backup.
+	Index uint64 `protobuf:"varint,2,opt,name=index,proto3" json:"index,omitempty"`
+	// Running digest at that index, SHA-256 in hex.
+	Digest string `protobuf:"bytes,3,opt,name=digest,proto3" json:"digest,omitempty"`
+	// Estimate of the bytes of all chunks together, for those who show progress.
+	SizeEstimate uint64 `protobuf:"varint,4,opt,name=size_estimate,json=sizeEstimate,proto3" json:"size_estimate,omitempty"`
+	// Version of the backup's format.
+	FormatVersion uint32 `protobuf:"varint,5,opt,name=format_version,json=formatVersion,proto3" json:"format_version,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *BackupHeader) Reset() {
+	*x = BackupHeader{}
+	mi := &file_seqledger_v1_admin_proto_msgTypes[8]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *BackupHeader) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*BackupHeader) ProtoMessage() {}
+
+func (x *BackupHeader) ProtoReflect() protoreflect.Message {
+	mi := &file_seqledger_v1_admin_proto_msgTypes[8]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use BackupHeader.ProtoReflect.Descriptor instead.
+func (*BackupHeader) Descriptor() ([]byte, []int) {
+	return file_seqledger_v1_admin_proto_rawDescGZIP(), []int{8}
+}
+
+func (x *BackupHeader) GetLedgerId() string {
+	if x != nil {
+		return x.LedgerId
+	}
+	return ""
+}
+
+func (x *BackupHeader) GetIndex() uint64 {
+	if x != nil {
+		return x.Index
+	}
+	return 0
+}
+
+func (x *BackupHeader) GetDigest() string {
+	if x != nil {
+		return x.Digest
+	}
+	return ""
+}
+
+func (x *BackupHeader) GetSizeEstimate() uint64 {
+	if x != nil {
+		return x.SizeEstimate
+	}
+	return 0
+}
+
+func (x *BackupHeader) GetFormatVersion() uint32 {
+	if x != nil {
+		return x.FormatVersion
+	}
+	return 0
+}
+
+// BackupTrailer lets the receiver check what it got.
+type BackupTrailer struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Bytes of all chunks together.
+	TotalSize uint64 `protobuf:"varint,1,opt,name=total_size,json=totalSize,proto3" json:"total_size,omitempty"`
+	// SHA-256 of all chunks together, 32 bytes.
+	Sha256        []byte `protobuf:"bytes,2,opt,name=sha256,proto3" json:"sha256,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *BackupTrailer) Reset() {
+	*x = BackupTrailer{}
+	mi := &file_seqledger_v1_admin_proto_msgTypes[9]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *BackupTrailer) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*BackupTrailer) ProtoMessage() {}
+
+func (x *BackupTrailer) ProtoReflect() protoreflect.Message {
+	mi := &file_seqledger_v1_admin_proto_msgTypes[9]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use BackupTrailer.ProtoReflect.Descriptor instead.
+func (*BackupTrailer) Descriptor() ([]byte, []int) {
+	return file_seqledger_v1_admin_proto_rawDescGZIP(), []int{9}
+}
+
+func (x *BackupTrailer) GetTotalSize() uint64 {
+	if x != nil {
+		return x.TotalSize
+	}
+	return 0
+}
+
+func (x *BackupTrailer) GetSha256() []byte {
+	if x != nil {
+		return x.Sha256
+	}
+	return nil
+}
+
 var File_seqledger_v1_admin_proto protoreflect.FileDescriptor
 
 const file_seqledger_v1_admin_proto_rawDesc = "" +
@@ -381,11 +659,28 @@ const file_seqledger_v1_admin_proto_rawDesc = "" +
 	"\x0f_receipt_windowB\x0e\n" +
 	"\f_max_streams\"D\n" +
 	"\x14UpdateConfigResponse\x12,\n" +
-	"\x06config\x18\x01 \x01(\v2\x14.seqledger.v1.ConfigR\x06config2\x91\x02\n" +
+	"\x06config\x18\x01 \x01(\v2\x14.seqledger.v1.ConfigR\x06config\"\x0f\n" +
+	"\rBackupRequest\"\x9f\x01\n" +
+	"\x0eBackupResponse\x124\n" +
+	"\x06header\x18\x01 \x01(\v2\x1a.seqledger.v1.BackupHeaderH\x00R\x06header\x12\x16\n" +
+	"\x05chunk\x18\x02 \x01(\fH\x00R\x05chunk\x127\n" +
+	"\atrailer\x18\x03 \x01(\v2\x1b.seqledger.v1.BackupTrailerH\x00R\atrailerB\x06\n" +
+	"\x04part\"\xa5\x01\n" +
+	"\fBackupHeader\x12\x1b\n" +
+	"\tledger_id\x18\x01 \x01(\tR\bledgerId\x12\x14\n" +
+	"\x05index\x18\x02 \x01(\x04R\x05index\x12\x16\n" +
+	"\x06digest\x18\x03 \x01(\tR\x06digest\x12#\n" +
+	"\rsize_estimate\x18\x04 \x01(\x04R\fsizeEstimate\x12%\n" +
+	"\x0eformat_version\x18\x05 \x01(\rR\rformatVersion\"F\n" +
+	"\rBackupTrailer\x12\x1d\n" +
+	"\n" +
+	"total_size\x18\x01 \x01(\x04R\ttotalSize\x12\x16\n" +
+	"\x06sha256\x18\x02 \x01(\fR\x06sha2562\xd8\x02\n" +
 	"\fAdminService\x12Q\n" +
 	"\tGetStatus\x12\x1e.seqledger.v1.GetStatusRequest\x1a\x1f.seqledger.v1.GetStatusResponse\"\x03\x90\x02\x01\x12W\n" +
 	"\vListClients\x12 .seqledger.v1.ListClientsRequest\x1a!.seqledger.v1.ListClientsResponse\"\x03\x90\x02\x01\x12U\n" +
-	"\fUpdateConfig\x12!.seqledger.v1.UpdateConfigRequest\x1a\".seqledger.v1.UpdateConfigResponseB?Z=github.com/seqledger/seqledger/proto/seqledger/v1;seqledgerv1b\x06proto3"
+	"\fUpdateConfig\x12!.seqledger.v1.UpdateConfigRequest\x1a\".seqledger.v1.UpdateConfigResponse\x12E\n" +
+	"\x06Backup\x12\x1b.seqledger.v1.BackupRequest\x1a\x1c.seqledger.v1.BackupResponse0\x01B?Z=github.com/seqledger/seqledger/proto/seqledger/v1;seqledgerv1b\x06proto3"
 
 var (
 	file_seqledger_v1_admin_proto_rawDescOnce sync.Once
@@ -399,7 +694,7 @@ func file_seqledger_v1_admin_proto_rawDescGZIP() []byte {
 	return file_seqledger_v1_admin_proto_rawDescData
 }
 
-var file_seqledger_v1_admin_proto_msgTypes = make([]protoimpl.MessageInfo, 6)
+var file_seqledger_v1_admin_proto_msgTypes = make([]protoimpl.MessageInfo, 10)
 var file_seqledger_v1_admin_proto_goTypes = []any{
 	(*GetStatusRequest)(nil),     // 0: seqledger.v1.GetStatusRequest
 	(*GetStatusResponse)(nil),    // 1: seqledger.v1.GetStatusResponse
@@ -407,29 +702,37 @@ var file_seqledger_v1_admin_proto_goTypes = []any{
 	(*ListClientsResponse)(nil),  // 3: seqledger.v1.ListClientsResponse
 	(*UpdateConfigRequest)(nil),  // 4: seqledger.v1.UpdateConfigRequest
 	(*UpdateConfigResponse)(nil), // 5: seqledger.v1.UpdateConfigResponse
-	(*Status)(nil),               // 6: seqledger.v1.Status
-	(*Scope)(nil),                // 7: seqledger.v1.Scope
-	(*ClientEntry)(nil),          // 8: seqledger.v1.ClientEntry
-	(*durationpb.Duration)(nil),  // 9: google.protobuf.Duration
-	(*Config)(nil),               // 10: seqledger.v1.Config
+	(*BackupRequest)(nil),        // 6: seqledger.v1.BackupRequest
+	(*BackupResponse)(nil),       // 7: seqledger.v1.BackupResponse
+	(*BackupHeader)(nil),         // 8: seqledger.v1.BackupHeader
+	(*BackupTrailer)(nil),        // 9: seqledger.v1.BackupTrailer
+	(*Status)(nil),               // 10: seqledger.v1.Status
+	(*Scope)(nil),                // 11: seqledger.v1.Scope
+	(*ClientEntry)(nil),          // 12: seqledger.v1.ClientEntry
+	(*durationpb.Duration)(nil),  // 13: google.protobuf.Duration
+	(*Config)(nil),               // 14: seqledger.v1.Config
 }
 var file_seqledger_v1_admin_proto_depIdxs = []int32{
-	6,  // 0: seqledger.v1.GetStatusResponse.status:type_name -> seqledger.v1.Status
-	7,  // 1: seqledger.v1.ListClientsRequest.scope:type_name -> seqledger.v1.Scope
-	8,  // 2: seqledger.v1.ListClientsResponse.clients:type_name -> seqledger.v1.ClientEntry
-	9,  // 3: seqledger.v1.UpdateConfigRequest.client_ttl:type_name -> google.protobuf.Duration
-	10, // 4: seqledger.v1.UpdateConfigResponse.config:type_name -> seqledger.v1.Config
-	0,  // 5: seqledger.v1.AdminService.GetStatus:input_type -> seqledger.v1.GetStatusRequest
-	2,  // 6: seqledger.v1.AdminService.ListClients:input_type -> seqledger.v1.ListClientsRequest
-	4,  // 7: seqledger.v1.AdminService.UpdateConfig:input_type -> seqledger.v1.UpdateConfigRequest
-	1,  // 8: seqledger.v1.AdminService.GetStatus:output_type -> seqledger.v1.GetStatusResponse
-	3,  // 9: seqledger.v1.AdminService.ListClients:output_type -> seqledger.v1.ListClientsResponse
-	5,  // 10: seqledger.v1.AdminService.UpdateConfig:output_type -> seqledger.v1.UpdateConfigResponse
-	8,  // [8:11] is the sub-list for method output_type
-	5,  // [5:8] is the sub-list for method input_type
-	5,  // [5:5] is the sub-list for extension type_name
-	5,  // [5:5] is the sub-list for extension extendee
-	0,  // [0:5] is the sub-list for field type_name
+	10, // 0: seqledger.v1.GetStatusResponse.status:type_name -> seqledger.v1.Status
+	11, // 1: seqledger.v1.ListClientsRequest.scope:type_name -> seqledger.v1.Scope
+	12, // 2: seqledger.v1.ListClientsResponse.clients:type_name -> seqledger.v1.ClientEntry
+	13, // 3: seqledger.v1.UpdateConfigRequest.client_ttl:type_name -> google.protobuf.Duration
+	14, // 4: seqledger.v1.UpdateConfigResponse.config:type_name -> seqledger.v1.Config
+	8,  // 5: seqledger.v1.BackupResponse.header:type_name -> seqledger.v1.BackupHeader
+	9,  // 6: seqledger.v1.BackupResponse.trailer:type_name -> seqledger.v1.BackupTrailer
+	0,  // 7: seqledger.v1.AdminService.GetStatus:input_type -> seqledger.v1.GetStatusRequest
+	2,  // 8: seqledger.v1.AdminService.ListClients:input_type -> seqledger.v1.ListClientsRequest
+	4,  // 9: seqledger.v1.AdminService.UpdateConfig:input_type -> seqledger.v1.UpdateConfigRequest
+	6,  // 10: seqledger.v1.AdminService.Backup:input_type -> seqledger.v1.BackupRequest
+	1,  // 11: seqledger.v1.AdminService.GetStatus:output_type -> seqledger.v1.GetStatusResponse
+	3,  // 12: seqledger.v1.AdminService.ListClients:output_type -> seqledger.v1.ListClientsResponse
+	5,  // 13: seqledger.v1.AdminService.UpdateConfig:output_type -> seqledger.v1.UpdateConfigResponse
+	7,  // 14: seqledger.v1.AdminService.Backup:output_type -> seqledger.v1.BackupResponse
+	11, // [11:15] is the sub-list for method output_type
+	7,  // [7:11] is the sub-list for method input_type
+	7,  // [7:7] is the sub-list for extension type_name
+	7,  // [7:7] is the sub-list for extension extendee
+	0,  // [0:7] is the sub-list for field type_name
 }
 
 func init() { file_seqledger_v1_admin_proto_init() }
@@ -440,13 +743,18 @@ func file_seqledger_v1_admin_proto_init() {
 	file_seqledger_v1_ledger_proto_init()
 	file_seqledger_v1_types_proto_init()
 	file_seqledger_v1_admin_proto_msgTypes[4].OneofWrappers = []any{}
+	file_seqledger_v1_admin_proto_msgTypes[7].OneofWrappers = []any{
+		(*BackupResponse_Header)(nil),
+		(*BackupResponse_Chunk)(nil),
+		(*BackupResponse_Trailer)(nil),
+	}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_seqledger_v1_admin_proto_rawDesc), len(file_seqledger_v1_admin_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   6,
+			NumMessages:   10,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

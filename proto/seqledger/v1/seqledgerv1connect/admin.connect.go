@@ -41,6 +41,8 @@ const (
 	// AdminServiceUpdateConfigProcedure is the fully-qualified name of the AdminService's UpdateConfig
 	// RPC.
 	AdminServiceUpdateConfigProcedure = "/seqledger.v1.AdminService/UpdateConfig"
+	// AdminServiceBackupProcedure is the fully-qualified name of the AdminService's Backup RPC.
+	AdminServiceBackupProcedure = "/seqledger.v1.AdminService/Backup"
 )
 
 // AdminServiceClient is a client for the seqledger.v1.AdminService service.
@@ -51,6 +53,11 @@ type AdminServiceClient interface {
 	ListClients(context.Context, *connect.Request[v1.ListClientsRequest]) (*connect.Response[v1.ListClientsResponse], error)
 	// UpdateConfig changes the replicated configuration.
 	UpdateConfig(context.Context, *connect.Request[v1.UpdateConfigRequest]) (*connect.Response[v1.UpdateConfigResponse], error)
+	// Backup streams a backup of everything that was acknowledged before the
+	// call, while the ledger goes on: a header, chunks, and a trailer at last. The
+	// chunks, one after the other, are the file that seqledger restore reads.
+	// Only one backup at a time; another is resource_exhausted.
+	Backup(context.Context, *connect.Request[v1.BackupRequest]) (*connect.ServerStreamForClient[v1.BackupResponse], error)
 }
 
 // NewAdminServiceClient constructs a client for the seqledger.v1.AdminService service. By default,
@@ -84,6 +91,12 @@ func NewAdminServiceClient(httpClient connect.HTTPClient, baseURL string, opts .
 			connect.WithSchema(adminServiceMethods.ByName("UpdateConfig")),
 			connect.WithClientOptions(opts...),
 		),
+		backup: connect.NewClient[v1.BackupRequest, v1.BackupResponse](
+			httpClient,
+			baseURL+AdminServiceBackupProcedure,
+			connect.WithSchema(adminServiceMethods.ByName("Backup")),
+			connect.WithClientOptions(opts...),
+		),
 	}
 }
 
@@ -92,6 +105,7 @@ type adminServiceClient struct {
 	getStatus    *connect.Client[v1.GetStatusRequest, v1.GetStatusResponse]
 	listClients  *connect.Client[v1.ListClientsRequest, v1.ListClientsResponse]
 	updateConfig *connect.Client[v1.UpdateConfigRequest, v1.UpdateConfigResponse]
+	backup       *connect.Client[v1.BackupRequest, v1.BackupResponse]
 }
 
 // GetStatus calls seqledger.v1.AdminService.GetStatus.
@@ -109,6 +123,11 @@ func (c *adminServiceClient) UpdateConfig(ctx context.Context, req *connect.Requ
 	return c.updateConfig.CallUnary(ctx, req)
 }
 
+// Backup calls seqledger.v1.AdminService.Backup.
+func (c *adminServiceClient) Backup(ctx context.Context, req *connect.Request[v1.BackupRequest]) (*connect.ServerStreamForClient[v1.BackupResponse], error) {
+	return c.backup.CallServerStream(ctx, req)
+}
+
 // AdminServiceHandler is an implementation of the seqledger.v1.AdminService service.
 type AdminServiceHandler interface {
 	// GetStatus describes the server.
@@ -117,6 +136,11 @@ type AdminServiceHandler interface {
 	ListClients(context.Context, *connect.Request[v1.ListClientsRequest]) (*connect.Response[v1.ListClientsResponse], error)
 	// UpdateConfig changes the replicated configuration.
 	UpdateConfig(context.Context, *connect.Request[v1.UpdateConfigRequest]) (*connect.Response[v1.UpdateConfigResponse], error)
+	// Backup streams a backup of everything that was acknowledged before the
+	// call, while the ledger goes on: a header, chunks, and a trailer at last. The
+	// chunks, one after the other, are the file that seqledger restore reads.
+	// Only one backup at a time; another is resource_exhausted.
+	Backup(context.Context, *connect.Request[v1.BackupRequest], *connect.ServerStream[v1.BackupResponse]) error
 }
 
 // NewAdminServiceHandler builds an HTTP handler from the service implementation. It returns the
@@ -146,6 +170,12 @@ func NewAdminServiceHandler(svc AdminServiceHandler, opts ...connect.HandlerOpti
 		connect.WithSchema(adminServiceMethods.ByName("UpdateConfig")),
 		connect.WithHandlerOptions(opts...),
 	)
+	adminServiceBackupHandler := connect.NewServerStreamHandler(
+		AdminServiceBackupProcedure,
+		svc.Backup,
+		connect.WithSchema(adminServiceMethods.ByName("Backup")),
+		connect.WithHandlerOptions(opts...),
+	)
 	return "/seqledger.v1.AdminService/", http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		switch r.URL.Path {
 		case AdminServiceGetStatusProcedure:
@@ -154,6 +184,8 @@ func NewAdminServiceHandler(svc AdminServiceHandler, opts ...connect.HandlerOpti
 			adminServiceListClientsHandler.ServeHTTP(w, r)
 		case AdminServiceUpdateConfigProcedure:
 			adminServiceUpdateConfigHandler.ServeHTTP(w, r)
+		case AdminServiceBackupProcedure:
+			adminServiceBackupHandler.ServeHTTP(w, r)
 		default:
 			http.NotFound(w, r)
 		}
@@ -173,4 +205,8 @@ func (UnimplementedAdminServiceHandler) ListClients(context.Context, *connect.Re
 
 func (UnimplementedAdminServiceHandler) UpdateConfig(context.Context, *connect.Request[v1.UpdateConfigRequest]) (*connect.Response[v1.UpdateConfigResponse], error) {
 	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("seqledger.v1.AdminService.UpdateConfig is not implemented"))
+}
+
+func (UnimplementedAdminServiceHandler) Backup(context.Context, *connect.Request[v1.BackupRequest], *connect.ServerStream[v1.BackupResponse]) error {
+	return connect.NewError(connect.CodeUnimplemented, errors.New("seqledger.v1.AdminService.Backup is not implemented"))
 }

@@ -1,0 +1,99 @@
+package client
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"fmt"
+	"io"
+
+	"connectrpc.com/connect"
+
+	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
+)
+
+// BackupInfo tells what a backup holds.
+type BackupInfo struct {
+	LedgerID string // as in Status
+	Index    uint64 // ledger index of the last command in it
+	Digest   string // running digest at that index, in hex
+	Bytes    uint64 // of the whole backup; an estimate until it has ended
+	SHA256   []byte // of the whole backup; nil until it has ended
+}
+
+// Backup writes a backup of the whole ledger to w, with everything in it that
+// was acknowledged before the call, while the ledger goes on. Only a nil error
+// says that w has got all of it, and unchanged. It is sent once: after an
+// error w holds the beginning of a backup, which is of no use.
+//
+// begin is told what is coming before the first byte; it may be nil, and its
+// error ends the call. A server makes one backup at a time and refuses others
+// with the Connect code resource_exhausted.
+func (c *Client) Backup(ctx context.Context, w io.Writer, begin func(BackupInfo) error) (BackupInfo, error) {
+	info, err := c.backup(ctx, w, begin)
+	if err != nil {
+		return info, fmt.Errorf("backup: %w", err)
+	}
+	return info, nil
+}
+
+func (c *Client) backup(ctx context.Context, w io.Writer, begin func(BackupInfo) error) (info BackupInfo, err error) {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	defer context.AfterFunc(c.ctx, cancel)()
+	stream, err := c.admin.Backup(ctx, connect.NewRequest(&seqledgerv1.BackupRequest{}))
+	if err != nil {
+		return info, errorFromConnect(err)
+	}
+	// Cancelling first ends the stream at once; see watchOnce.
+	defer func() { cancel(); _ = stream.Close() }()
+	if !stream.Receive() {
+		return info, streamEnd(stream.Err())
+	}
+	header := stream.Msg().GetHeader()
+	if header == nil {
+		return info, protocolError("the backup does not begin with its header")
+	}
+	info = BackupInfo{
+		LedgerID: header.GetLedgerId(), Index: header.GetIndex(), Digest: header.GetDigest(), Bytes: header.GetSizeEstimate(),
+	}
+	if begin != nil {
+		if err := begin(info); err != nil {
+			return info, err
+		}
+	}
+	hash, size := sha256.New(), uint64(0)
+	to := io.MultiWriter(w, hash)
+	for stream.Receive() {
+		switch part := stream.Msg().GetPart().(type) {
+		case *seqledgerv1.BackupResponse_Chunk:
+			if _, err := to.Write(part.Chunk); err != nil {
+				return info, err
+			}
+			size += uint64(len(part.Chunk))
+		case *seqledgerv1.BackupResponse_Trailer:
+			info.Bytes, info.SHA256 = size, hash.Sum(nil)
+			return info, checkTrailer(part.Trailer, &info)
+		default:
+			return info, protocolError("a part of the backup that this client does not know")
+		}
+	}
+	return info, streamEnd(stream.Err())
+}
+
+// streamEnd is the error of a stream that ended before its trailer.
+func streamEnd(err error) error {
+	if err != nil {
+		return errorFromConnect(err)
+	}
+	return protocolError("the backup ended before its trailer")
+}
+
+// checkTrailer compares what was received with what was sent.
+func checkTrailer(t *seqledgerv1.BackupTrailer, info *BackupInfo) error {
+	if t.GetTotalSize() != info.Bytes || !bytes.Equal(t.GetSha256(), info.SHA256) {
+		return protocolError("%d bytes arrived with SHA-256 %x, and %d with %x were sent",
+			info.Bytes, info.SHA256, t.GetTotalSize(), t.GetSha256())
+	}
+	return nil
+}

@@ -1,0 +1,147 @@
+package main
+
+import (
+	"context"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+
+	"connectrpc.com/connect"
+
+	"github.com/seqledger/seqledger/client"
+)
+
+// backupCommand makes a backup of a running server's ledger.
+type backupCommand struct {
+	// Only the server of clientFlags, because a large backup takes hours.
+	Server string `help:"Address of the server, host:port." default:"127.0.0.1:7450"`
+	File   string `arg:"" help:"File to make, which must not exist; - writes to standard output." type:"path"`
+}
+
+// Help is shown below the flags.
+func (*backupCommand) Help() string {
+	return `The backup holds every write that was acknowledged before it began; the server goes on meanwhile. It is checked
+while it arrives, and the file appears under its name only when it is whole and on disk. One backup can be made
+at a time.
+
+Bring it to another place, and try it now and then: seqledger verify --backup FILE checks all of it.
+
+    seqledger backup /mnt/backup/ledger-2026-07-01.seqledger
+    seqledger backup - | ssh elsewhere 'cat > ledger.seqledger'   # check the exit code of both
+    seqledger backup ledger.seqledger --json`
+}
+
+// backupResult is the one object that is printed with --json.
+type backupResult struct {
+	File     string `json:"file"`
+	LedgerID string `json:"ledgerId"`
+	Index    uint64 `json:"index,string"`
+	Digest   string `json:"digest"`
+	Bytes    uint64 `json:"bytes,string"`
+	SHA256   string `json:"sha256"`
+}
+
+// Run is called by kong.
+func (c *backupCommand) Run(e *environment) error {
+	if c.File == "-" {
+		info, err := c.receive(e, e.stdout)
+		if err != nil {
+			return err
+		}
+		// Standard output has the backup itself.
+		e.notice("%s", summary(&info))
+		return nil
+	}
+	if _, err := os.Lstat(c.File); err == nil {
+		return errFileThere(c.File)
+	}
+	info, err := c.make(e)
+	if err != nil {
+		return err
+	}
+	if e.json {
+		return e.showObject(backupResult{
+			File: c.File, LedgerID: info.LedgerID, Index: info.Index, Digest: info.Digest,
+			Bytes: info.Bytes, SHA256: hex.EncodeToString(info.SHA256),
+		})
+	}
+	_, err = fmt.Fprintf(e.stdout, "%s: %s\n", c.File, summary(&info))
+	return err
+}
+
+func summary(info *client.BackupInfo) string {
+	return fmt.Sprintf("ledger %s up to index %d, %d bytes, SHA-256 %x", info.LedgerID, info.Index, info.Bytes, info.SHA256)
+}
+
+func errFileThere(path string) error {
+	return fail(exitUsage, "give another name; a backup never overwrites anything", "%s is there already", path)
+}
+
+// make receives the backup under a name of its own and gives it its name when it
+// is whole and on disk.
+func (c *backupCommand) make(e *environment) (info client.BackupInfo, err error) {
+	f, err := os.CreateTemp(filepath.Dir(c.File), filepath.Base(c.File)+".partial-*")
+	if err != nil {
+		return info, usage("%w", err)
+	}
+	// Half a backup is of no use. After the rename there is none.
+	defer func() { _ = os.Remove(f.Name()) }()
+	info, err = c.receive(e, f)
+	if err == nil {
+		err = f.Sync()
+	}
+	if err = errors.Join(err, f.Close()); err != nil {
+		return info, err
+	}
+	// A link, because it does not overwrite what came there meanwhile; not every
+	// file system has them.
+	switch err := os.Link(f.Name(), c.File); {
+	case errors.Is(err, os.ErrExist):
+		return info, errFileThere(c.File)
+	case err != nil:
+		if err := os.Rename(f.Name(), c.File); err != nil {
+			return info, err
+		}
+	}
+	dir, err := os.Open(filepath.Dir(c.File))
+	if err != nil {
+		return info, err
+	}
+	return info, errors.Join(dir.Sync(), dir.Close())
+}
+
+// receive writes the backup to w. Whoever gets a nil error has all of it.
+func (c *backupCommand) receive(e *environment, w io.Writer) (info client.BackupInfo, err error) {
+	var told *transfer
+	defer func() { told.end() }()
+	flags := clientFlags{Server: c.Server}
+	err = flags.connected(func(conn *client.Client) error {
+		var done int64
+		info, err = conn.Backup(e.ctx, writerFunc(func(b []byte) (int, error) {
+			n, err := w.Write(b)
+			done += int64(n)
+			told.to(done)
+			return n, err
+		}), func(i client.BackupInfo) error {
+			told = newTransfer(e, "backing up", int64(i.Bytes))
+			return nil
+		})
+		return err
+	})
+	if err != nil && e.ctx.Err() != nil {
+		return info, context.Cause(e.ctx)
+	}
+	if refusal, ok := errors.AsType[*client.Error](err); ok && refusal.ConnectCode == connect.CodeResourceExhausted {
+		return info, fail(exitFailed, "nothing was backed up; run it again later", "%w", err)
+	}
+	return info, err
+}
+
+// writerFunc makes a function an io.Writer.
+type writerFunc func([]byte) (int, error)
+
+// Write implements io.Writer.
+func (f writerFunc) Write(b []byte) (int, error) { return f(b) }

@@ -1,0 +1,156 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/seqledger/seqledger/client"
+)
+
+// TestBackupRestoreProcesses goes the whole way with real processes: a backup
+// while an import runs, a restore, a server on the restored directory, and what
+// the import and its operator find there.
+func TestBackupRestoreProcesses(t *testing.T) {
+	t.Parallel()
+	const lines = 40_000
+	s := serve(t)
+	first := numberedLines(t, 50)
+	s.do(t, "import", "--scope", "acme/main", "--client-id", "first", first).expect(t, exitDone)
+	written := s.do(t, "write", "--scope", "acme/main", "--client-id", "till", "--json", "--set", "a=1").expect(t, exitDone)
+	tx := written.field(t, "txId").(string)
+
+	input := numberedLines(t, lines)
+	importing := start(t, "import", "--server", s.address, "--scope", "acme/load", "--client-id", "loader", "--json", input)
+	awaitStream(t, s, "acme/load", "loader")
+	dir := t.TempDir()
+	backup := filepath.Join(dir, "ledger.seqledger")
+	made := s.do(t, "backup", backup, "--json").expect(t, exitDone)
+	if made.field(t, "ledgerId") != s.ledgerID {
+		t.Errorf("the backup is of ledger %v, want %s", made.field(t, "ledgerId"), s.ledgerID)
+	}
+	importing.kill()
+	s.kill()
+	if left, _ := filepath.Glob(backup + ".partial-*"); len(left) > 0 {
+		t.Errorf("left behind: %v", left)
+	}
+	seqledger(t, "verify", "--backup", backup).expect(t, exitDone, "problems       0")
+
+	data := filepath.Join(dir, "restored")
+	restored := seqledger(t, "restore", backup, "--data", data, "--json").expect(t, exitDone)
+	if restored.field(t, "backupLedgerId") != s.ledgerID || restored.field(t, "backupIndex") != made.field(t, "index") ||
+		restored.field(t, "backupDigest") != made.field(t, "digest") {
+		t.Errorf("restored %v from %v", restored, made)
+	}
+	seqledger(t, "verify", "--data", data).expect(t, exitDone, "problems       0")
+
+	r := serveOn(t, data, s.address)
+	if r.ledgerID != restored.field(t, "ledgerId") || r.ledgerID == s.ledgerID {
+		t.Errorf("it serves ledger %s, want %v", r.ledgerID, restored.field(t, "ledgerId"))
+	}
+	// An old receipt, a new one, and the stream between them.
+	r.do(t, "tx", tx).expect(t, exitDone, tx)
+	again := r.do(t, "write", "--scope", "acme/main", "--client-id", "till", "--json", "--set", "a=2").expect(t, exitDone)
+	if again.field(t, "sequence") != "2" || again.field(t, "txId") == tx {
+		t.Errorf("after the restore: %v", again)
+	}
+	r.do(t, "import", "--scope", "acme/main", "--client-id", "first", first).expect(t, exitDone, "already imported")
+	importAfterRestore(t, r, input, lines)
+}
+
+// awaitStream returns once a stream has committed something.
+func awaitStream(t *testing.T, s *testServer, scope, clientID string) {
+	t.Helper()
+	for deadline := time.Now().Add(hangs); time.Now().Before(deadline); {
+		state := s.do(t, "state", "--scope", scope, "--client-id", clientID, "--json")
+		if last, ok := state.field(t, "lastCommittedSequence").(string); ok && last != "0" {
+			return
+		}
+	}
+	t.Fatalf("nothing of %s was committed", clientID)
+}
+
+// importAfterRestore: the import refuses to go on by itself, and the advice
+// that it gives leads to every line being there once.
+func importAfterRestore(t *testing.T, r *testServer, input string, lines int) {
+	t.Helper()
+	args := []string{"import", "--scope", "acme/load", "--client-id", "loader", input}
+	refused := r.do(t, args...).expect(t, exitRefused, "restored from a backup", "less 0")
+	if strings.Contains(refused.stdout, "imported") {
+		t.Errorf("it wrote something: %v", refused)
+	}
+	state := r.do(t, "state", "--scope", "acme/load", "--client-id", "loader", "--json").expect(t, exitDone)
+	var committed int
+	if _, err := fmt.Sscan(state.field(t, "lastCommittedSequence").(string), &committed); err != nil || committed < 1 || committed > lines {
+		t.Fatalf("%d lines were committed before the backup (%v)", committed, err)
+	}
+	content, err := os.ReadFile(input)
+	if err != nil {
+		t.Fatal(err)
+	}
+	rest := strings.Join(strings.SplitAfter(string(content), "\n")[committed:], "")
+	if rest != "" {
+		r.do(t, "import", "--scope", "acme/load", "--client-id", "loader", writeFile(t, "rest.ndjson", rest)).expect(t, exitDone)
+	}
+	audit(t, r, "acme/load", uint64(lines))
+	t.Logf("%d of %d lines were in the backup", committed, lines)
+}
+
+// A Writer of before the restore is refused as a whole: none of its sessions
+// counts any more.
+func TestRestoreExpiresWriters(t *testing.T) {
+	t.Parallel()
+	s := serve(t)
+	opened := s.do(t, "session", "open", "--scope", "acme/main", "--client-id", "w", "--json").expect(t, exitDone)
+	session := opened.field(t, "state").(map[string]any)["session"].(string)
+	s.do(t, "write", "--scope", "acme/main", "--client-id", "w", "--session", session, "--sequence", "1", "--append", "x").expect(t, exitDone)
+	backup := filepath.Join(t.TempDir(), "b")
+	s.do(t, "backup", backup).expect(t, exitDone, backup, "up to index")
+	s.kill()
+	data := filepath.Join(t.TempDir(), "restored")
+	seqledger(t, "restore", backup, "--data", data).expect(t, exitDone, "it goes on as ledger")
+	r := serveOn(t, data, s.address)
+	r.do(t, "write", "--scope", "acme/main", "--client-id", "w", "--session", session, "--sequence", "2", "--append", "y").
+		expect(t, exitRefused, "SESSION_EXPIRED")
+	r.do(t, "state", "--scope", "acme/main", "--client-id", "w", "--session", session).expect(t, exitDone, "expired")
+	_, err := r.client(t).NewWriter(t.Context(), client.WriterOptions{
+		Scope: killScope(), ClientID: "w", ExpectedSession: 5,
+	})
+	if err == nil {
+		t.Error("a Writer that expects an old session was opened")
+	}
+}
+
+func TestBackupRefusals(t *testing.T) {
+	t.Parallel()
+	s := serve(t)
+	there := writeFile(t, "there", "a letter")
+	s.do(t, "backup", there).expect(t, exitUsage, "is there already")
+	if b, err := os.ReadFile(there); err != nil || string(b) != "a letter" {
+		t.Errorf("the file that was there: %q %v", b, err)
+	}
+	s.do(t, "backup", filepath.Join(t.TempDir(), "no", "such", "place")).expect(t, exitUsage)
+	missing := filepath.Join(t.TempDir(), "missing")
+	seqledger(t, "backup", missing, "--server", "127.0.0.1:1").expect(t, exitFailed, "127.0.0.1:1")
+	if left, _ := filepath.Glob(missing + "*"); len(left) > 0 {
+		t.Errorf("left behind: %v", left)
+	}
+	whole := s.do(t, "backup", "-").expect(t, exitDone)
+	damaged := writeFile(t, "damaged", whole.stdout[:len(whole.stdout)-1])
+	data := filepath.Join(t.TempDir(), "restored")
+	seqledger(t, "restore", damaged, "--data", data).expect(t, exitFailed, "damaged at byte", "older one")
+	seqledger(t, "serve", "--listen", "127.0.0.1:0", "--data", data).expect(t, exitFailed, "interrupted", "seqledger restore FILE")
+	seqledger(t, "verify", "--backup", damaged, "--json").expect(t, exitFailed, "byte")
+	seqledger(t, "restore", there, "--data", data).expect(t, exitFailed, "does not begin like a backup")
+	seqledger(t, "restore", missing, "--data", data).expect(t, exitUsage)
+	seqledger(t, "restore", writeFile(t, "whole", whole.stdout), "--data", s.data).expect(t, exitFailed, "in use")
+	restored := seqledgerInput(t, whole.stdout, "restore", "-", "--data", data, "--json").expect(t, exitDone)
+	var got restoreResult
+	if err := json.Unmarshal([]byte(restored.stdout), &got); err != nil || got.Index == 0 {
+		t.Errorf("restored %v: %v", restored, err)
+	}
+}

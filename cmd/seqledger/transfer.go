@@ -1,0 +1,55 @@
+package main
+
+import (
+	"os"
+	"time"
+
+	"github.com/schollz/progressbar/v3"
+	"golang.org/x/term"
+)
+
+// transfer tells somebody who waits how much of a backup has gone through: a
+// bar on a terminal, a line now and then elsewhere, nothing with --json. A nil
+// one tells nothing.
+type transfer struct {
+	bar   *progressbar.ProgressBar // nil without a terminal
+	e     *environment
+	doing string
+	total int64 // bytes; 0 when nobody knows
+	told  time.Time
+}
+
+func newTransfer(e *environment, doing string, total int64) *transfer {
+	if e.json {
+		return nil
+	}
+	p := &transfer{e: e, doing: doing, total: total, told: time.Now()}
+	if f, ok := e.stderr.(*os.File); ok && term.IsTerminal(int(f.Fd())) {
+		if total == 0 {
+			total = -1 // a spinner
+		}
+		p.bar = progressbar.NewOptions64(total, progressbar.OptionSetWriter(e.stderr),
+			progressbar.OptionSetDescription(doing), progressbar.OptionShowBytes(true),
+			progressbar.OptionThrottle(100*time.Millisecond), progressbar.OptionClearOnFinish())
+	}
+	return p
+}
+
+// to says that so many bytes have gone through.
+func (p *transfer) to(done int64) {
+	switch {
+	case p == nil:
+	case p.bar != nil:
+		_ = p.bar.Set64(done) // a broken terminal must not stop it
+	case time.Since(p.told) >= progressEvery:
+		p.told = time.Now()
+		p.e.notice("%s: %d of %d bytes", p.doing, done, p.total)
+	}
+}
+
+// end takes the bar away.
+func (p *transfer) end() {
+	if p != nil && p.bar != nil {
+		_ = p.bar.Clear()
+	}
+}

@@ -1,0 +1,151 @@
+package ledger
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"time"
+
+	"github.com/seqledger/seqledger/ledger/boltstore"
+	"github.com/seqledger/seqledger/ledger/machine"
+)
+
+// DefaultBackupRate is how fast a backup reads, in bytes per second: slow
+// enough that writes go on beside it on a small disk.
+const DefaultBackupRate = 32 << 20
+
+// ErrBackupRunning says that another backup is being made; wait for its end.
+var ErrBackupRunning = errors.New("another backup of this ledger is being made: wait until it has ended")
+
+// ErrNoRoom says that the state file has grown so much since the ledger was opened that
+// a backup could hold up writes; open the ledger anew first.
+var ErrNoRoom = boltstore.ErrNoRoom
+
+// BackupOptions say how to make a backup. The zero value is useful.
+type BackupOptions struct {
+	// RateBytes bounds how many bytes are read in a second. Default:
+	// DefaultBackupRate; negative means no bound.
+	RateBytes int64
+	// Begin is told what the backup holds before its first byte; may be nil.
+	// Its error ends the backup.
+	Begin func(BackupInfo) error
+}
+
+// Backup writes a backup to w while the ledger goes on. It holds everything
+// that was acknowledged before the call, and stands for one ledger index. One
+// can be made at a time: ErrBackupRunning. An error of w ends the backup and
+// nothing else; what w has got then is refused by Restore. Close waits for a
+// call of w.Write to return.
+//
+// Until it ends, the state file grows by what is flushed meanwhile, because no
+// page that the backup needs is used again.
+func (l *Ledger) Backup(ctx context.Context, w io.Writer, o BackupOptions) (info BackupInfo, err error) {
+	select {
+	case l.backups <- struct{}{}:
+	case <-l.stopping.Done():
+		return info, ErrClosed
+	default:
+		return info, ErrBackupRunning
+	}
+	defer func() { <-l.backups }()
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	defer context.AfterFunc(l.stopping, func() { cancel(ErrClosed) })()
+	snapshot, err := l.snapshot(ctx)
+	if err != nil {
+		return info, err
+	}
+	defer func() { err = errors.Join(err, snapshot.Close()) }()
+	if info, err = describe(snapshot); err != nil {
+		return info, l.readFailed(err)
+	}
+	if o.Begin != nil {
+		if err := o.Begin(info); err != nil {
+			return info, err
+		}
+	}
+	pace := pacer{rate: o.RateBytes}
+	out, err := newBackupWriter(w, &info, func(n int) error { return pace.wait(ctx, n) })
+	if err == nil {
+		err = snapshot.CopyTo(out)
+	}
+	if err == nil {
+		info.SHA256, err = out.finish()
+	}
+	if err != nil {
+		return info, fmt.Errorf("backup at ledger index %d: %w", info.Index, err)
+	}
+	return info, nil
+}
+
+// snapshot returns the state with everything in it that has been acknowledged.
+func (l *Ledger) snapshot(ctx context.Context) (*boltstore.Snapshot, error) {
+	if l.stopping.Err() != nil {
+		return nil, ErrClosed
+	}
+	if err := l.fresh(ctx); err != nil {
+		return nil, err
+	}
+	if err := l.flush(); err != nil {
+		l.fail(err)
+		return nil, l.Err()
+	}
+	snapshot, err := l.store.Snapshot()
+	return snapshot, l.readFailed(err)
+}
+
+// describe reads what a snapshot holds.
+func describe(s *boltstore.Snapshot) (info BackupInfo, err error) {
+	err = s.View(func(r machine.Reader) error {
+		m, err := machine.Open(r)
+		if err != nil {
+			return err
+		}
+		v := m.View(r)
+		if !v.Created() {
+			return errors.New("the ledger has no id yet")
+		}
+		info = BackupInfo{
+			LedgerID: v.LedgerID(), Index: v.Index(), Digest: v.Digest(),
+			StateBytes: s.Size(), Bytes: backupBytes(s.Size()),
+		}
+		return nil
+	})
+	return info, err
+}
+
+// pacer keeps a rate. It saves nothing up: what was slow for a while is not
+// faster afterwards.
+type pacer struct {
+	rate int64 // bytes per second; 0 is the default, negative is none
+	next time.Time
+}
+
+// wait returns when the next n bytes are due, or with the error of ctx.
+func (p *pacer) wait(ctx context.Context, n int) error {
+	if ctx.Err() != nil {
+		return context.Cause(ctx)
+	}
+	if p.rate < 0 {
+		return nil
+	}
+	rate := p.rate
+	if rate == 0 {
+		rate = DefaultBackupRate
+	}
+	now := time.Now()
+	if p.next.Before(now) {
+		p.next = now
+	}
+	due := p.next
+	p.next = p.next.Add(time.Duration(float64(n) / float64(rate) * float64(time.Second)))
+	timer := time.NewTimer(due.Sub(now))
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}

@@ -1,0 +1,404 @@
+package ledger_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"path/filepath"
+	"reflect"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/seqledger/seqledger/ledger"
+	"github.com/seqledger/seqledger/ledger/machine"
+)
+
+var unlimited = ledger.BackupOptions{RateBytes: -1}
+
+// backUp returns a backup of a ledger.
+func backUp(t testing.TB, l *ledger.Ledger) ([]byte, ledger.BackupInfo) {
+	t.Helper()
+	var b bytes.Buffer
+	info, err := l.Backup(t.Context(), &b, unlimited)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if info.Bytes != int64(b.Len()) {
+		t.Errorf("the backup has %d bytes, and says %d", b.Len(), info.Bytes)
+	}
+	return b.Bytes(), info
+}
+
+// restore makes a new directory of a backup.
+func restore(t testing.TB, backup []byte) (string, ledger.RestoreInfo) {
+	t.Helper()
+	dir := filepath.Join(t.TempDir(), "restored")
+	info, err := ledger.Restore(t.Context(), bytes.NewReader(backup), restoreTo(dir))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return dir, info
+}
+
+func restoreTo(dir string) ledger.RestoreOptions {
+	return ledger.RestoreOptions{Dir: dir, Logger: slog.New(slog.DiscardHandler)}
+}
+
+func openSession(t testing.TB, l *ledger.Ledger, client string, attempt byte, expected uint64) machine.Outcome {
+	t.Helper()
+	out, err := l.OpenSession(context.Background(), &machine.OpenSession{
+		Scope: scope, ClientID: client, Actor: "system:test", AttemptID: [16]byte{attempt, 0xa7}, ExpectedSession: expected,
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return out
+}
+
+// mustVerify expects a directory and a backup without a problem.
+func mustVerify(t testing.TB, dir string, backup []byte) {
+	t.Helper()
+	report, err := ledger.Verify(t.Context(), dir, ledger.VerifyOptions{})
+	if err != nil || len(report.Problems) != 0 {
+		t.Errorf("verify of the restored directory: %v %+v", err, report)
+	}
+	report, err = ledger.VerifyBackup(t.Context(), bytes.NewReader(backup), ledger.VerifyOptions{})
+	if err != nil || len(report.Problems) != 0 || report.Index == 0 {
+		t.Errorf("verify of the backup: %v %+v", err, report)
+	}
+}
+
+// load is writers with sessions, and what they were told.
+type load struct {
+	mu       sync.Mutex
+	receipts []machine.Receipt // in the order of their acknowledgement
+	clients  []string          // whose they are
+	grown    chan struct{}     // has room for one
+}
+
+// acknowledged returns what has been acknowledged until now.
+func (l *load) acknowledged() (receipts []machine.Receipt, clients []string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.receipts[:len(l.receipts):len(l.receipts)], l.clients[:len(l.clients):len(l.clients)]
+}
+
+// await returns once so many writes more have been acknowledged.
+func (l *load) await(more int) {
+	before, _ := l.acknowledged()
+	for {
+		if now, _ := l.acknowledged(); len(now) >= len(before)+more {
+			return
+		}
+		<-l.grown
+	}
+}
+
+func (l *load) write(t *testing.T, to *ledger.Ledger, client string, session uint64, stop chan struct{}) {
+	for sequence := uint64(1); ; sequence++ {
+		select {
+		case <-stop:
+			return
+		default:
+		}
+		w := appendWrite(client, sequence, fmt.Appendf(nil, "%s/%d", client, sequence))
+		w.Session = session
+		w.Key = machine.Key{UUID: [16]byte{client[0], byte(len(client)), byte(sequence >> 8), byte(sequence)}, Present: true}
+		// Expired at once, so that rounds of eviction have something to remove.
+		w.Operations = append(w.Operations, machine.Operation{
+			Kind: machine.OpSetEntity, Key: fmt.Appendf(nil, "%s/%d", client, sequence%7), Value: []byte("v"), ExpiresAt: 1,
+		})
+		out, err := to.Write(context.Background(), w)
+		if err != nil || out.Code != machine.Committed {
+			t.Errorf("%s/%d: %s %v", client, sequence, out.Code, err)
+			return
+		}
+		l.mu.Lock()
+		l.receipts, l.clients = append(l.receipts, out.Receipt), append(l.clients, client)
+		l.mu.Unlock()
+		select {
+		case l.grown <- struct{}{}:
+		default:
+		}
+	}
+}
+
+// oldStreams makes a ledger with streams that are all due for eviction when it
+// is opened with the returned clock.
+func oldStreams(t *testing.T, dir string, streams int) (clock func() time.Time) {
+	t.Helper()
+	l := open(t, ledger.Options{Dir: dir, Config: machine.Config{EvictionInterval: 100, EvictionLimit: 10}})
+	for i := range streams {
+		mustWrite(t, l, appendWrite(fmt.Sprint("once-", i), 1, []byte("x")), machine.Committed)
+	}
+	closeLedger(t, l)
+	return func() time.Time { return time.Now().Add(48 * time.Hour) }
+}
+
+// TestBackupUnderLoad takes backups while many write and rounds of eviction
+// run, and finds everything in each that was acknowledged before it began.
+func TestBackupUnderLoad(t *testing.T) {
+	t.Parallel()
+	const writers, backups, streams = 6, 4, 300
+	dir := t.TempDir()
+	clock := oldStreams(t, dir, streams)
+	l := open(t, ledger.Options{Dir: dir, Clock: clock, CheckpointBytes: 64 << 10, LogBytes: 256 << 10})
+	told := &load{grown: make(chan struct{}, 1)}
+	stop := make(chan struct{})
+	var running sync.WaitGroup
+	for i := range writers {
+		client := fmt.Sprint("writer-", i)
+		session := openSession(t, l, client, byte(i), 0).Session
+		running.Go(func() { told.write(t, l, client, session, stop) }) // ends with stop
+	}
+	type taken struct {
+		backup   []byte
+		info     ledger.BackupInfo
+		receipts []machine.Receipt
+		clients  []string
+	}
+	var all []taken
+	for range backups {
+		told.await(400)
+		var b taken
+		b.receipts, b.clients = told.acknowledged()
+		b.backup, b.info = backUp(t, l)
+		all = append(all, b)
+	}
+	close(stop)
+	running.Wait()
+	given, _ := told.acknowledged()
+	var newest uint64
+	for _, r := range given {
+		newest = max(newest, r.Index)
+	}
+	closeLedger(t, l)
+	for _, b := range all {
+		dir, info := restore(t, b.backup)
+		mustVerify(t, dir, b.backup)
+		r := open(t, ledger.Options{Dir: dir, Clock: clock})
+		mustHoldReceipts(t, r, b.receipts, b.clients)
+		if info.Backup != b.info || info.Index <= newest {
+			t.Errorf("restored %+v from %+v, and the old ledger went up to index %d", info, b.info, newest)
+		}
+		mustBeginAnew(t, r, info, newest)
+		closeLedger(t, r)
+	}
+}
+
+// mustHoldReceipts finds every receipt by its tx_id, unchanged, and the streams
+// at least where they were.
+func mustHoldReceipts(t *testing.T, l *ledger.Ledger, receipts []machine.Receipt, clients []string) {
+	t.Helper()
+	last := map[string]uint64{}
+	err := l.View(t.Context(), func(v machine.View) error {
+		for i, r := range receipts {
+			tx, err := v.Transaction(machine.NewTxID(r.LedgerID, r.Index))
+			if err != nil {
+				return fmt.Errorf("%s/%d: %w", clients[i], r.Sequence, err)
+			}
+			if got := receiptOf(tx); !reflect.DeepEqual(got, r) || tx.ClientID != clients[i] {
+				t.Errorf("%s/%d: the receipt is %+v, was %+v", clients[i], r.Sequence, got, r)
+			}
+			last[clients[i]] = max(last[clients[i]], r.Sequence)
+		}
+		for client, want := range last {
+			if s, found, err := v.Stream(scope, client); err != nil || !found || s.Last < want {
+				t.Errorf("%s: found %t, last %d, want %d: %v", client, found, s.Last, want, err)
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+func receiptOf(t machine.Transaction) machine.Receipt {
+	return machine.Receipt{
+		LedgerID: t.LedgerID, Index: t.Index, Sequence: t.Sequence, Session: t.Session, BlockHeight: t.BlockHeight,
+		Position: t.Position, CommittedAt: t.CommittedAt, Actor: t.Actor, RequestHash: t.RequestHash, Key: t.Key, Versions: t.Versions,
+	}
+}
+
+// mustBeginAnew: a restored ledger refuses what belongs to the old one, and
+// gives out nothing that the old one may have given out.
+func mustBeginAnew(t *testing.T, l *ledger.Ledger, info ledger.RestoreInfo, newest uint64) {
+	t.Helper()
+	var s machine.StreamState
+	err := l.View(t.Context(), func(v machine.View) (err error) {
+		s, _, err = v.Stream(scope, "writer-0")
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, old := range []uint64{s.Session, s.Session + 1, newest, info.Backup.Index} {
+		w := appendWrite("writer-0", s.Last+1, []byte("late"))
+		w.Session = old
+		mustWrite(t, l, w, machine.SessionExpired)
+		if out := openSession(t, l, "writer-0", 99, old); out.Code != machine.SessionExpired {
+			t.Errorf("a session that expects the old session %d: %s", old, out.Code)
+		}
+	}
+	if out := openSession(t, l, "writer-0", 0, 0); out.Code != machine.SessionExpired {
+		t.Errorf("the old session's attempt: %s", out.Code)
+	}
+	fresh := openSession(t, l, "writer-0", 98, 0)
+	w := appendWrite("writer-0", fresh.Stream.Last+1, []byte("new"))
+	w.Session = fresh.Session
+	r := mustWrite(t, l, w, machine.Committed).Receipt
+	if fresh.Session <= info.Index || r.Index <= newest || r.LedgerID != info.LedgerID || r.LedgerID == info.Backup.LedgerID {
+		t.Errorf("after the restore %+v: session %d, receipt %+v", info, fresh.Session, r)
+	}
+}
+
+// The same backup twice, and a backup of a restored ledger: each restore is a
+// ledger of its own, and knows every older id.
+func TestRestoreOfRestore(t *testing.T) {
+	t.Parallel()
+	l := open(t, ledger.Options{})
+	first := mustWrite(t, l, appendWrite("c", 1, []byte("a")), machine.Committed).Receipt
+	backup, _ := backUp(t, l)
+	dirA, a := restore(t, backup)
+	_, b := restore(t, backup)
+	if a.LedgerID == b.LedgerID || a.LedgerID == a.Backup.LedgerID || a.Digest == b.Digest {
+		t.Errorf("two restores of one backup: %+v and %+v", a, b)
+	}
+	restored := open(t, ledger.Options{Dir: dirA})
+	second := mustWrite(t, restored, appendWrite("c", 2, []byte("b")), machine.Committed).Receipt
+	again, _ := backUp(t, restored)
+	closeLedger(t, restored)
+	dir, info := restore(t, again)
+	mustVerify(t, dir, again)
+	if info.Index <= second.Index || info.Backup.LedgerID != a.LedgerID {
+		t.Errorf("restore of a restore: %+v after %+v", info, a)
+	}
+	mustHoldReceipts(t, open(t, ledger.Options{Dir: dir}), []machine.Receipt{first, second}, []string{"c", "c"})
+}
+
+// Ledger time stands still during a restore, whatever the clock says, so that a
+// wrong clock expires nothing before somebody may look.
+func TestRestoreLooksAtNoClock(t *testing.T) {
+	t.Parallel()
+	past := time.Unix(1_000_000_000, 0)
+	l := open(t, ledger.Options{Clock: func() time.Time { return past }})
+	mustWrite(t, l, appendWrite("c", 1, []byte("a")), machine.Committed)
+	backup, _ := backUp(t, l)
+	dir, _ := restore(t, backup)
+	r := open(t, ledger.Options{Dir: dir, Clock: func() time.Time { return past }})
+	err := r.View(t.Context(), func(v machine.View) error {
+		if at := time.Unix(0, v.Time()); at.Sub(past) > time.Hour {
+			t.Errorf("ledger time is %s after a restore, was %s", at, past)
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// gate is a writer that lets nothing through until it is opened.
+type gatedWriter struct{ reached, open chan struct{} }
+
+func (w gatedWriter) Write(b []byte) (int, error) {
+	select {
+	case w.reached <- struct{}{}:
+	default:
+	}
+	<-w.open
+	return len(b), nil
+}
+
+func TestBackupOneAtATime(t *testing.T) {
+	t.Parallel()
+	l := open(t, ledger.Options{})
+	w := gatedWriter{make(chan struct{}, 1), make(chan struct{})}
+	done := make(chan error)
+	// Ends when the gate is opened; received below.
+	go func() {
+		_, err := l.Backup(context.Background(), w, unlimited)
+		done <- err
+	}()
+	<-w.reached
+	if _, err := l.Backup(t.Context(), io.Discard, unlimited); !errors.Is(err, ledger.ErrBackupRunning) {
+		t.Errorf("a second backup: %v", err)
+	}
+	mustWrite(t, l, appendWrite("c", 1, []byte("a")), machine.Committed) // is not held up
+	close(w.open)
+	if err := <-done; err != nil {
+		t.Error(err)
+	}
+	backUp(t, l)
+}
+
+func TestBackupEnds(t *testing.T) {
+	t.Parallel()
+	l := open(t, ledger.Options{})
+	mustWrite(t, l, appendWrite("c", 1, []byte("a")), machine.Committed)
+	broken := errors.New("broken pipe")
+	if _, err := l.Backup(t.Context(), failAfter(1000, broken, io.Discard), unlimited); !errors.Is(err, broken) {
+		t.Errorf("a writer that fails: %v", err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if _, err := l.Backup(ctx, io.Discard, unlimited); !errors.Is(err, context.Canceled) {
+		t.Errorf("a context that has ended: %v", err)
+	}
+	refused := errors.New("refused")
+	if _, err := l.Backup(t.Context(), io.Discard, ledger.BackupOptions{Begin: func(ledger.BackupInfo) error { return refused }}); !errors.Is(err, refused) {
+		t.Errorf("a refusal of the header: %v", err)
+	}
+	backUp(t, l) // none of this was the ledger's fault
+	// A slow one ends with the ledger, which waits for it.
+	w := gatedWriter{make(chan struct{}, 1), make(chan struct{})}
+	done := make(chan error)
+	// Ends with the ledger; received below.
+	go func() {
+		_, err := l.Backup(context.Background(), w, ledger.BackupOptions{RateBytes: 1})
+		done <- err
+	}()
+	<-w.reached
+	close(w.open)
+	closeLedger(t, l)
+	if err := <-done; !errors.Is(err, ledger.ErrClosed) {
+		t.Errorf("a backup of a ledger that was closed: %v", err)
+	}
+	if _, err := l.Backup(t.Context(), io.Discard, unlimited); !errors.Is(err, ledger.ErrClosed) {
+		t.Errorf("a backup after that: %v", err)
+	}
+}
+
+// failAfter returns a writer that fails behind so many bytes.
+func failAfter(n int, err error, w io.Writer) io.Writer {
+	return writerFunc(func(b []byte) (int, error) {
+		if n -= len(b); n < 0 {
+			return 0, err
+		}
+		return w.Write(b)
+	})
+}
+
+type writerFunc func([]byte) (int, error)
+
+func (f writerFunc) Write(b []byte) (int, error) { return f(b) }
+
+func TestVerifyBackupFindsDamage(t *testing.T) {
+	t.Parallel()
+	dir := written(t)
+	l := open(t, ledger.Options{Dir: dir})
+	backup, _ := backUp(t, l)
+	cut := backup[:len(backup)-5]
+	changed := bytes.Clone(backup)
+	changed[len(changed)/2] ^= 1
+	for name, b := range map[string][]byte{"cut": cut, "changed": changed, "empty": nil, "another file": []byte("hello, this is a letter and no backup")} {
+		report, err := ledger.VerifyBackup(t.Context(), bytes.NewReader(b), ledger.VerifyOptions{})
+		if err != nil || len(report.Problems) != 1 {
+			t.Errorf("%s: %v %+v", name, err, report)
+		}
+	}
+}

@@ -1,0 +1,128 @@
+package ledger
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"strconv"
+	"testing"
+)
+
+// encoded makes a backup of some bytes in place of a state file.
+func encoded(t testing.TB, state []byte) []byte {
+	t.Helper()
+	var out bytes.Buffer
+	info := BackupInfo{LedgerID: 7, Index: 9, StateBytes: int64(len(state))}
+	w, err := newBackupWriter(&out, &info, func(int) error { return nil })
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := w.Write(state); err != nil {
+		t.Fatal(err)
+	}
+	if info.SHA256, err = w.finish(); err != nil {
+		t.Fatal(err)
+	}
+	if got := backupBytes(info.StateBytes); got != int64(out.Len()) {
+		t.Errorf("a backup of %d bytes was announced with %d bytes and has %d", len(state), got, out.Len())
+	}
+	return out.Bytes()
+}
+
+// decoded reads a backup and returns the state in it.
+func decoded(b []byte) (info BackupInfo, state []byte, err error) {
+	info, err = readBackup(context.Background(), bytes.NewReader(b),
+		func(BackupInfo) error { return nil },
+		func(chunk []byte) error { state = append(state, chunk...); return nil })
+	return info, state, err
+}
+
+func TestBackupFileRoundTrip(t *testing.T) {
+	t.Parallel()
+	for _, size := range []int{1, backupChunkBytes - 1, backupChunkBytes, backupChunkBytes + 1, 3 * backupChunkBytes} {
+		state := make([]byte, size)
+		for i := range state {
+			state[i] = byte(i * 7)
+		}
+		b := encoded(t, state)
+		info, got, err := decoded(b)
+		if err != nil || !bytes.Equal(got, state) || info.LedgerID != 7 || info.Index != 9 || info.Bytes != int64(len(b)) {
+			t.Errorf("%d bytes: %+v %v", size, info, err)
+		}
+	}
+}
+
+// wantDamage expects an error that names a place at or before the damage.
+func wantDamage(t *testing.T, what string, at int, b []byte) {
+	t.Helper()
+	_, _, err := decoded(b)
+	damage, ok := errors.AsType[*BackupDamageError](err)
+	if !ok {
+		t.Errorf("%s: got %v, want damage", what, err)
+	} else if damage.Offset > int64(at) {
+		t.Errorf("%s: the error names byte %d, which is behind it", what, damage.Offset)
+	}
+}
+
+// Every changed byte and every cut of a small backup is found, and some of one
+// with several chunks.
+func TestBackupFileDamage(t *testing.T) {
+	t.Parallel()
+	seed := rand.Uint64()
+	if text := os.Getenv("SEQLEDGER_BACKUP_SEED"); text != "" {
+		seed, _ = strconv.ParseUint(text, 10, 64)
+	}
+	t.Logf("repeat with SEQLEDGER_BACKUP_SEED=%d", seed)
+	random := rand.New(rand.NewPCG(seed, 0))
+	small := encoded(t, []byte("the state file of a very small ledger"))
+	large := encoded(t, bytes.Repeat([]byte("0123456789abcdef"), backupChunkBytes/7))
+	check := func(b []byte, at int) {
+		changed := bytes.Clone(b)
+		changed[at] ^= byte(1 + random.IntN(255))
+		wantDamage(t, fmt.Sprintf("byte %d of %d changed", at, len(b)), at, changed)
+		wantDamage(t, fmt.Sprintf("%d of %d bytes", at, len(b)), at, b[:at])
+	}
+	for at := range small {
+		check(small, at)
+	}
+	for range 100 {
+		check(large, random.IntN(len(large)))
+	}
+	wantDamage(t, "a byte too many", len(small), append(bytes.Clone(small), 0))
+	// Two whole chunks that change places bear the right sums of their bytes.
+	first, size := backupHeaderBytes, backupChunkBytes+chunkOverhead
+	other := encoded(t, append(bytes.Repeat([]byte{1}, backupChunkBytes), bytes.Repeat([]byte{2}, backupChunkBytes)...))
+	swapped := append(bytes.Clone(other[:first]), other[first+size:first+2*size]...)
+	swapped = append(append(swapped, other[first:first+size]...), other[first+2*size:]...)
+	wantDamage(t, "two chunks change places", first, swapped)
+}
+
+// FuzzReadBackup: what is read without an error is, byte for byte, what the
+// writer makes of the same state.
+func FuzzReadBackup(f *testing.F) {
+	whole := encoded(f, []byte("state"))
+	f.Add(whole)
+	f.Add(whole[:backupHeaderBytes])
+	f.Add(encoded(f, bytes.Repeat([]byte{0}, 5000)))
+	f.Add([]byte(backupMagic))
+	f.Fuzz(func(t *testing.T, b []byte) {
+		info, state, err := decoded(b)
+		if err != nil {
+			return
+		}
+		var again bytes.Buffer
+		w, err := newBackupWriter(&again, &info, func(int) error { return nil })
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := w.Write(state); err != nil {
+			t.Fatal(err)
+		}
+		if sum, err := w.finish(); err != nil || sum != info.SHA256 || !bytes.Equal(again.Bytes(), b) {
+			t.Fatalf("%d bytes were read as a backup and are none", len(b))
+		}
+	})
+}

@@ -1,0 +1,157 @@
+package boltstore
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"runtime/debug"
+
+	"go.etcd.io/bbolt"
+
+	"github.com/seqledger/seqledger/ledger/machine"
+)
+
+// ErrNoRoom means that the file has nearly outgrown the address space that was
+// reserved for it at Open. Mapping a larger file waits for every reader to
+// end, so that a long one would hold up the flushes. Open it anew.
+var ErrNoRoom = errors.New("the state file has nearly outgrown the address space that was reserved when it was opened; " +
+	"stop and start the process that has it open, which reserves more")
+
+// Snapshot is the file as one flush left it, whatever is flushed meanwhile. As
+// long as it is open, pages that flushes replace are not used again, so that
+// the file grows by what they write: close it soon. It belongs to one goroutine.
+type Snapshot struct {
+	store *Store
+	tx    *bbolt.Tx
+}
+
+// Snapshot opens a snapshot of the last flush. The store must not be closed
+// before it: Close would wait for it.
+func (s *Store) Snapshot() (*Snapshot, error) {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	if err := s.usable(); err != nil {
+		return nil, err
+	}
+	tx, err := s.begin(false)
+	if err != nil {
+		return nil, err
+	}
+	return &Snapshot{s, tx}, nil
+}
+
+// Close gives the pages free.
+func (sn *Snapshot) Close() error { return sn.tx.Rollback() }
+
+// Size returns how many bytes CopyTo writes.
+func (sn *Snapshot) Size() int64 { return sn.tx.Size() }
+
+// View lets fn read the snapshot.
+func (sn *Snapshot) View(fn func(r machine.Reader) error) (err error) {
+	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
+	defer recoverDamage(controlTable, nil, &err)
+	r := &reader{store: sn.store, active: new(overlay), tx: sn.tx}
+	err = fn(r)
+	if r.failure != nil {
+		return r.failure
+	}
+	return err
+}
+
+// CopyTo writes the snapshot to w as a bbolt file, of which w gets some tens of
+// KiB at a time. It reads the file, not the map. It ends with [ErrNoRoom]
+// before it would get into the way of a flush, and otherwise with the error of w.
+func (sn *Snapshot) CopyTo(w io.Writer) error {
+	out := &roomyWriter{store: sn.store, w: w}
+	_, err := sn.tx.WriteTo(out)
+	if out.err != nil {
+		return out.err // bbolt keeps the text of some errors alone
+	}
+	return err
+}
+
+// roomyWriter gives up when the file gets near the end of its map.
+type roomyWriter struct {
+	store *Store
+	w     io.Writer
+	err   error // the first
+}
+
+// Write implements io.Writer.
+func (w *roomyWriter) Write(b []byte) (n int, err error) {
+	if err = w.store.checkRoom(); err == nil {
+		n, err = w.w.Write(b)
+	}
+	if w.err == nil {
+		w.err = err
+	}
+	return n, err
+}
+
+// checkRoom returns ErrNoRoom when less than a quarter of the map is left,
+// which is far more than one flush takes.
+func (s *Store) checkRoom() error {
+	if s.mapped == 0 {
+		return nil // nothing was reserved on this system: see mapSize
+	}
+	info, err := s.file.Stat()
+	if err != nil {
+		return fmt.Errorf("size of the state file: %w", err)
+	}
+	if info.Size() > s.mapped/4*3 {
+		return ErrNoRoom
+	}
+	return nil
+}
+
+// Adopt gives the state file of another data directory, which nobody has open,
+// to the directory with this identity. Its log begins anew: the file says that
+// nothing of it has been applied. That is durable when Adopt returns.
+func Adopt(path string, identity []byte) (err error) {
+	if _, err := checkFile(path); err != nil {
+		return err
+	}
+	s := &Store{path: path, active: new(overlay)}
+	if err := s.openBolt(Options{}); err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, s.Close()) }()
+	if err := s.adopt(identity); err != nil {
+		return fmt.Errorf("%s: %w", path, err)
+	}
+	return nil
+}
+
+func (s *Store) adopt(identity []byte) (err error) {
+	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
+	defer func() {
+		if p := recover(); p != nil {
+			s.poisoned.Store(true)
+			err = damaged(controlTable, nil, "bbolt: %v", p)
+		}
+	}()
+	tx, err := s.begin(true)
+	if err != nil {
+		return err
+	}
+	_, err = readControl(tx, nil)
+	if err == nil {
+		err = errors.Join(putControl(tx, keyIdentity, identity), putApplied(tx, Position{}))
+	}
+	if err != nil {
+		_ = tx.Rollback() // the first error is the one that tells the cause
+		return err
+	}
+	return tx.Commit()
+}
+
+// reserve is how much of the address space the map of a file takes: room to
+// grow fourfold.
+func reserve(path string, least int) (int, error) {
+	info, err := os.Stat(path)
+	if err != nil || least == 0 {
+		return 0, err
+	}
+	return max(least, int(4*info.Size())), nil
+}

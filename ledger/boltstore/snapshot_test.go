@@ -1,0 +1,151 @@
+package boltstore
+
+import (
+	"bytes"
+	"errors"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/seqledger/seqledger/ledger/machine"
+)
+
+// copied writes a snapshot to a file and returns its path.
+func copied(t *testing.T, sn *Snapshot) string {
+	t.Helper()
+	var b bytes.Buffer
+	if err := sn.CopyTo(&b); err != nil {
+		t.Fatal(err)
+	}
+	if int64(b.Len()) != sn.Size() {
+		t.Errorf("the copy has %d bytes, announced were %d", b.Len(), sn.Size())
+	}
+	path := filepath.Join(t.TempDir(), "copy.db")
+	if err := os.WriteFile(path, b.Bytes(), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+// A snapshot holds what was flushed before it, whatever comes after, and the
+// copy of it belongs to whoever adopts it.
+func TestSnapshot(t *testing.T) {
+	t.Parallel()
+	s := fresh(t)
+	put(t, s, machine.TableStreams, "kept", "1")
+	put(t, s, machine.TableStreams, "changed", "old")
+	flush(t, s)
+	put(t, s, machine.TableStreams, "unflushed", "2")
+	sn, err := s.Snapshot()
+	if err != nil {
+		t.Fatal(err)
+	}
+	// Many flushes, which would use the old pages again if they might.
+	for range 20 {
+		put(t, s, machine.TableStreams, "changed", "new")
+		remove(t, s, machine.TableStreams, "kept")
+		flush(t, s)
+	}
+	const want = "changed=old kept=1 "
+	err = sn.View(func(r machine.Reader) error {
+		got, err := list(r, machine.TableStreams, "")
+		if got != want {
+			t.Errorf("the snapshot has %q, want %q", got, want)
+		}
+		return err
+	})
+	if err != nil {
+		t.Error(err)
+	}
+	path := copied(t, sn)
+	if err := sn.Close(); err != nil {
+		t.Error(err)
+	}
+	other := []byte("another identity")
+	if err := Adopt(path, other); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := Open(path, Options{Identity: testIdentity}); !errors.Is(err, ErrForeign) {
+		t.Errorf("opened under its old identity: %v", err)
+	}
+	adopted, err := Open(path, Options{Identity: other})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = adopted.Close() }() // only read from
+	if adopted.Applied() != (Position{}) || adopted.Checkpoint() != (Position{}) {
+		t.Errorf("an adopted file is at %v, want the beginning of a log", adopted.Applied())
+	}
+	err = adopted.View(func(r machine.Reader) error {
+		got, err := list(r, machine.TableStreams, "")
+		if got != want {
+			t.Errorf("the copy has %q, want %q", got, want)
+		}
+		return err
+	})
+	if err != nil {
+		t.Error(err)
+	}
+}
+
+// A copy ends before the file gets near the end of its map, where a flush would
+// have to wait for it.
+func TestSnapshotGivesWay(t *testing.T) {
+	t.Parallel()
+	s := fresh(t)
+	put(t, s, machine.TableStreams, "key", "value")
+	flush(t, s)
+	sn, err := s.Snapshot()
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.mapped = sn.Size()
+	if err := sn.CopyTo(new(bytes.Buffer)); !errors.Is(err, ErrNoRoom) {
+		t.Errorf("a file as large as its map: %v", err)
+	}
+	s.mapped = 4 * sn.Size()
+	if err := sn.CopyTo(new(bytes.Buffer)); err != nil {
+		t.Errorf("a file of a quarter of its map: %v", err)
+	}
+	if err := sn.Close(); err != nil {
+		t.Error(err)
+	}
+}
+
+// The map is reserved for a file that grows fourfold.
+func TestReserve(t *testing.T) {
+	t.Parallel()
+	path := filepath.Join(t.TempDir(), "large")
+	if err := os.WriteFile(path, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Truncate(path, 1<<20); err != nil { // a hole
+		t.Fatal(err)
+	}
+	for least, want := range map[int]int{0: 0, 1 << 10: 4 << 20, 1 << 30: 1 << 30} {
+		if got, err := reserve(path, least); err != nil || got != want {
+			t.Errorf("at least %d: %d %v, want %d", least, got, err, want)
+		}
+	}
+}
+
+func TestAdoptRefusesOtherFiles(t *testing.T) {
+	t.Parallel()
+	letter := filepath.Join(t.TempDir(), "letter")
+	if err := os.WriteFile(letter, bytes.Repeat([]byte("dear "), 5000), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := Adopt(letter, testIdentity); !errors.Is(err, ErrForeign) {
+		t.Errorf("a letter: %v", err)
+	}
+	cut := filled(t, 5000)
+	edit(t, cut, func(b []byte) []byte { return b[:4*os.Getpagesize()] })
+	if err := Adopt(cut, testIdentity); !errors.Is(err, machine.ErrCorrupt) {
+		t.Errorf("a file that is cut: %v", err)
+	}
+	sealed := filled(t, 1)
+	edit(t, sealed, func(b []byte) []byte { return bytes.ReplaceAll(b, testIdentity, []byte("0123456789abcdeX")) })
+	if err := Adopt(sealed, testIdentity); !errors.Is(err, machine.ErrCorrupt) {
+		t.Errorf("a changed control record: %v", err)
+	}
+}

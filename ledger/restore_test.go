@@ -1,0 +1,227 @@
+package ledger_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/seqledger/seqledger/ledger"
+	"github.com/seqledger/seqledger/ledger/machine"
+)
+
+// The restore test runs this test binary as a process of its own that restores
+// a backup and kills itself at a given step: after so many reads of the backup,
+// or at so many lines of the log, which are spread over all that comes behind.
+
+const (
+	restoreChildEnv  = "SEQLEDGER_RESTORE_TEST_DIR"
+	restoreBackupEnv = "SEQLEDGER_RESTORE_TEST_BACKUP"
+	restoreStepEnv   = "SEQLEDGER_RESTORE_TEST_STEP"
+)
+
+// suicide kills the process at a step.
+type suicide struct {
+	slog.Handler
+	backup io.Reader
+	left   int
+}
+
+func (s *suicide) step() {
+	if s.left--; s.left < 0 {
+		if self, err := os.FindProcess(os.Getpid()); err == nil {
+			_ = self.Kill()
+			select {} // nothing happens after a kill
+		}
+	}
+}
+
+func (s *suicide) Read(b []byte) (int, error) {
+	s.step()
+	return s.backup.Read(b[:min(len(b), 64<<10)])
+}
+
+func (s *suicide) Enabled(context.Context, slog.Level) bool { return true }
+
+func (s *suicide) Handle(context.Context, slog.Record) error {
+	s.step()
+	return nil
+}
+
+func (s *suicide) WithAttrs([]slog.Attr) slog.Handler { return s }
+
+func restoreChild(dir string) error {
+	backup, err := os.Open(os.Getenv(restoreBackupEnv))
+	if err != nil {
+		return err
+	}
+	step, err := strconv.Atoi(os.Getenv(restoreStepEnv))
+	if err != nil {
+		return err
+	}
+	s := &suicide{Handler: slog.DiscardHandler, backup: backup, left: step}
+	_, err = ledger.Restore(context.Background(), s, ledger.RestoreOptions{Dir: dir, Logger: slog.New(s)})
+	return err
+}
+
+// killRestore restores in a process that kills itself at a step, and tells
+// whether it did.
+func killRestore(t *testing.T, backup, dir string, step int) bool {
+	t.Helper()
+	executable, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.CommandContext(t.Context(), executable)
+	cmd.Env = append(os.Environ(), restoreChildEnv+"="+dir, restoreBackupEnv+"="+backup, restoreStepEnv+"="+strconv.Itoa(step))
+	output, err := cmd.CombinedOutput()
+	if err == nil {
+		return false
+	}
+	if cmd.ProcessState.ExitCode() != -1 { // it ended by itself
+		t.Fatalf("step %d: %v\n%s", step, err, output)
+	}
+	return true
+}
+
+// TestRestoreSurvivesKills kills a restore at every step of it. Whatever it
+// leaves is either half made, and says so, or the whole ledger.
+func TestRestoreSurvivesKills(t *testing.T) {
+	t.Parallel()
+	l := open(t, ledger.Options{Dir: written(t)})
+	backup, info := backUp(t, l)
+	path := filepath.Join(t.TempDir(), "backup")
+	if err := os.WriteFile(path, backup, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	halfMade, whole := 0, 0
+	for step := 0; ; step++ {
+		dir := filepath.Join(t.TempDir(), "restored")
+		if !killRestore(t, path, dir, step) {
+			break
+		}
+		l, err := ledger.Open(t.Context(), ledger.Options{Dir: dir, Logger: slog.New(slog.DiscardHandler)})
+		switch {
+		case errors.Is(err, ledger.ErrRestoring):
+			halfMade++
+			if _, err := ledger.Verify(t.Context(), dir, ledger.VerifyOptions{}); err == nil {
+				t.Errorf("step %d: verify takes half a restore for a ledger", step)
+			}
+			// Killed once more while it begins again, it is still no ledger.
+			if step%3 == 0 && !killRestore(t, path, dir, step) {
+				t.Fatalf("step %d: the second restore had fewer steps", step)
+			}
+			if _, err := ledger.Restore(t.Context(), bytes.NewReader(backup), restoreTo(dir)); err != nil {
+				t.Fatalf("step %d: restored again: %v", step, err)
+			}
+			l = open(t, ledger.Options{Dir: dir})
+		case err != nil:
+			t.Fatalf("step %d: %v", step, err)
+		default:
+			whole++
+		}
+		mustBeRestored(t, l, info)
+		closeLedger(t, l)
+	}
+	if halfMade < 10 || whole < 1 {
+		t.Errorf("%d kills left half a directory and %d a whole one: the test tested too little", halfMade, whole)
+	}
+	t.Logf("%d kills left half a directory, %d a whole one", halfMade, whole)
+}
+
+// mustBeRestored expects the history of the backup, and an epoch behind it.
+func mustBeRestored(t *testing.T, l *ledger.Ledger, backup ledger.BackupInfo) {
+	t.Helper()
+	err := l.View(t.Context(), func(v machine.View) error {
+		if v.LedgerID() == backup.LedgerID || v.Index() < 1<<32 {
+			t.Errorf("the ledger is %s at index %d: no epoch has begun", v.LedgerID(), v.Index())
+		}
+		s, _, err := v.Stream(scope, "client-1")
+		if s.Last != 60 {
+			t.Errorf("the stream is at %d, want 60", s.Last)
+		}
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// A directory with anything in it is left as it is.
+func TestRestoreRefusesFullDirectory(t *testing.T) {
+	t.Parallel()
+	l := open(t, ledger.Options{})
+	mustWrite(t, l, appendWrite("c", 1, []byte("a")), machine.Committed)
+	backup, _ := backUp(t, l)
+	aLedger, other := written(t), t.TempDir()
+	if err := os.WriteFile(filepath.Join(other, "letter.txt"), []byte("dear"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	inUse := t.TempDir()
+	open(t, ledger.Options{Dir: inUse})
+	for dir, want := range map[string]string{aLedger: "holds a ledger already", other: "letter.txt", inUse: "in use"} {
+		before := listing(t, dir)
+		_, err := ledger.Restore(t.Context(), bytes.NewReader(backup), restoreTo(dir))
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v, want %q", dir, err, want)
+		}
+		if after := listing(t, dir); after != before {
+			t.Errorf("%s was changed from %s to %s", dir, before, after)
+		}
+	}
+	report, err := ledger.Verify(t.Context(), aLedger, ledger.VerifyOptions{})
+	if err != nil || len(report.Problems) != 0 || report.Transactions != 300 {
+		t.Errorf("the ledger that was there: %v %+v", err, report)
+	}
+}
+
+// listing names what is in a directory, without the lock.
+func listing(t *testing.T, dir string) string {
+	t.Helper()
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var names []string
+	for _, e := range entries {
+		if e.Name() != "LOCK" {
+			names = append(names, e.Name())
+		}
+	}
+	return fmt.Sprint(names)
+}
+
+// A damaged backup makes no ledger, and nothing of it stays.
+func TestRestoreRefusesDamage(t *testing.T) {
+	t.Parallel()
+	l := open(t, ledger.Options{})
+	mustWrite(t, l, appendWrite("c", 1, []byte("a")), machine.Committed)
+	backup, _ := backUp(t, l)
+	for name, b := range map[string][]byte{
+		"cut": backup[:len(backup)-1], "longer": append(bytes.Clone(backup), 1), "empty": nil,
+		"changed": append(bytes.Clone(backup[:len(backup)-1]), backup[len(backup)-1]^1),
+	} {
+		dir := filepath.Join(t.TempDir(), "restored")
+		_, err := ledger.Restore(t.Context(), bytes.NewReader(b), restoreTo(dir))
+		if _, ok := errors.AsType[*ledger.BackupDamageError](err); !ok {
+			t.Errorf("%s: %v", name, err)
+		}
+		if got := listing(t, dir); got != "[CREATING]" {
+			t.Errorf("%s: it leaves %s", name, got)
+		}
+		if _, err := ledger.Open(t.Context(), ledger.Options{Dir: dir}); !errors.Is(err, ledger.ErrRestoring) {
+			t.Errorf("%s: a start says %v", name, err)
+		}
+		if _, err := ledger.Restore(t.Context(), bytes.NewReader(backup), restoreTo(dir)); err != nil {
+			t.Errorf("%s: the good one afterwards: %v", name, err)
+		}
+	}
+}

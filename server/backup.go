@@ -1,0 +1,81 @@
+package server
+
+import (
+	"context"
+	"net/http"
+	"time"
+
+	"connectrpc.com/connect"
+
+	"github.com/seqledger/seqledger/ledger"
+	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
+)
+
+// stallTimeout is how long a client may take nothing of its backup. As long as
+// a backup is open, the state file cannot use its old pages again, so that a
+// client that stopped reading would make it grow without end.
+const stallTimeout = time.Minute
+
+type backupStream = connect.ServerStream[seqledgerv1.BackupResponse]
+
+// backup sends a backup until it is whole, the client goes, or the server
+// drains: a backup may take hours, and can be made again.
+func (s *Server) backup(
+	ctx context.Context, r *connect.Request[request[seqledgerv1.BackupRequest, *seqledgerv1.BackupRequest]],
+	stream *backupStream,
+) error {
+	if _, err := r.Msg.get(); err != nil {
+		return err
+	}
+	if s.isDraining() {
+		return ledger.ErrDraining
+	}
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	stop := context.AfterFunc(s.draining, func() { cancel(ledger.ErrDraining) })
+	defer stop()
+	controls, _ := ctx.Value(controlsKey{}).(*http.ResponseController)
+	out := &backupSender{stream: stream, controls: controls}
+	defer out.deadline(time.Time{}) // the connection may serve other requests
+	info, err := s.options.Ledger.Backup(ctx, out, ledger.BackupOptions{RateBytes: s.options.BackupRate, Begin: out.begin})
+	if err != nil {
+		return err
+	}
+	return out.send(&seqledgerv1.BackupResponse{Part: &seqledgerv1.BackupResponse_Trailer{
+		Trailer: &seqledgerv1.BackupTrailer{TotalSize: uint64(info.Bytes), Sha256: info.SHA256[:]},
+	}})
+}
+
+// backupSender sends what is written to it.
+type backupSender struct {
+	stream   *backupStream
+	controls *http.ResponseController
+}
+
+func (b *backupSender) begin(info ledger.BackupInfo) error {
+	return b.send(&seqledgerv1.BackupResponse{Part: &seqledgerv1.BackupResponse_Header{Header: &seqledgerv1.BackupHeader{
+		LedgerId: info.LedgerID.String(), Index: info.Index, Digest: info.Digest.String(),
+		SizeEstimate: uint64(info.Bytes), FormatVersion: ledger.BackupFormat,
+	}}})
+}
+
+// Write implements io.Writer. The ledger writes a chunk of its format at a time.
+func (b *backupSender) Write(chunk []byte) (int, error) {
+	if err := b.send(&seqledgerv1.BackupResponse{Part: &seqledgerv1.BackupResponse_Chunk{Chunk: chunk}}); err != nil {
+		return 0, err
+	}
+	return len(chunk), nil
+}
+
+func (b *backupSender) send(part *seqledgerv1.BackupResponse) error {
+	b.deadline(time.Now().Add(stallTimeout))
+	return b.stream.Send(part)
+}
+
+// deadline is when writes fail that have not gone out.
+func (b *backupSender) deadline(at time.Time) {
+	if b.controls != nil {
+		// Only a writer that is not net/http's own refuses.
+		_ = b.controls.SetWriteDeadline(at)
+	}
+}
