@@ -266,6 +266,9 @@ func TestRestoreOfRestore(t *testing.T) {
 	backup, _ := backUp(t, l)
 	dirA, a := restore(t, backup)
 	_, b := restore(t, backup)
+	if a.Index == b.Index {
+		t.Errorf("two restores of one backup both begin at index %d: sessions of one could pass for sessions of the other", a.Index)
+	}
 	if a.LedgerID == b.LedgerID || a.LedgerID == a.Backup.LedgerID || a.Digest == b.Digest {
 		t.Errorf("two restores of one backup: %+v and %+v", a, b)
 	}

@@ -66,7 +66,7 @@ func TestDigestCoversCommandsAndOutcomes(t *testing.T) {
 	check("a session", byte(1), uint64(5), f.now, byte(Committed), 0, 5, session)
 	epoch := AppendEpoch(nil, 9)
 	f.one(epoch)
-	check("an epoch", byte(1), uint64(1<<32), f.now, byte(Committed), 0, 0, epoch)
+	check("an epoch", byte(1), uint64(1<<32+1<<40+9), f.now, byte(Committed), 0, 0, epoch)
 }
 
 // The digest covers every eviction, streams in the order of their keys

@@ -92,7 +92,7 @@ func (m *Machine) applyCommand(tx Tx, command []byte, out *Outcome) error {
 	}
 	// A command may take more indexes than its own: one for every transaction
 	// that expires entities.
-	if m.head.index >= maxLedgerIndex-maxEvictLimit {
+	if m.head.index >= maxLedgerIndex-maxEvictLimit || kind == commandEpoch && m.head.index >= maxLedgerIndex-1<<42 {
 		return errors.New("the ledger index is exhausted")
 	}
 	m.head.index++
@@ -182,10 +182,18 @@ func (m *Machine) setConfig(config Config, out *Outcome) {
 // none that was handed out after the backup was taken is ever handed out
 // again.
 func (m *Machine) applyEpoch(id LedgerID, out *Outcome) {
-	const step = 1 << 32
-	m.head.index = (m.head.index/step + 1) * step
+	m.head.index = epochStart(m.head.index, id)
 	m.head.epochs = append(m.head.epochs, epoch{start: m.head.index, id: id})
 	out.Code, out.Index = Committed, m.head.index
+}
+
+// epochStart returns the index at which the epoch of a ledger id begins. The
+// old ledger would need 2^40 commands after the backup to come near it. The
+// rest is as random as the id, because one backup may be restored twice, and
+// both ledgers hand out sessions in much the same order.
+func epochStart(index uint64, id LedgerID) uint64 {
+	const step, jump = 1 << 32, 1 << 40
+	return (index/step+1)*step + jump + uint64(id)%jump
 }
 
 // Tags keep the kinds of digest inputs apart.

@@ -101,7 +101,7 @@ func (m *model) apply(command any) Outcome {
 	case *ConfigUpdate:
 		out = m.update(c)
 	case LedgerID:
-		m.index = (m.index>>32 + 1) << 32
+		m.index = (m.index>>32+1)<<32 + 1<<40 + uint64(c)&(1<<40-1)
 		m.epochs = append(m.epochs, modelEpoch{m.index, c})
 		out.Code = Committed
 	default:
