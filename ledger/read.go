@@ -92,7 +92,7 @@ func (l *Ledger) Stats() Stats {
 		Entries:   c.entries.Load(), Commands: c.commands.Load(), LogBytes: c.logBytes.Load(),
 		Flushes: c.flushes.Load(), Truncations: c.truncates.Load(), Slowed: c.slowed.Load(),
 		QueueFull: c.queueFull.Load(), TimeJumps: c.timeJumps.Load(),
-		CacheHits: c.hits.Load(), CacheMisses: c.misses.Load(),
+		CacheHits: l.cache.hits.Load(), CacheMisses: l.cache.misses.Load(),
 		PendingBytes: l.store.PendingBytes(), LogPendingBytes: l.log.BytesSinceTruncate(),
 	}
 	for code := range c.decisions {
