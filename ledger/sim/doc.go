@@ -1,0 +1,2 @@
+// Package sim simulates the ledger.
+package sim
