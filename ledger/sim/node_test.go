@@ -173,10 +173,7 @@ func (n *node) cut() *flight {
 	}
 	parts := n.queue[:len(commands):len(commands)]
 	n.queue = n.queue[len(commands):]
-	index := uint64(1)
-	if last := n.log.last(); last > 0 {
-		index = last + 1
-	}
+	index := max(n.log.last(), n.state.applied().Index) + 1
 	stamp := n.base + n.w.now - n.began
 	if n.w.bugs.wallStamp {
 		stamp = n.w.wall()

@@ -2,8 +2,8 @@ package sim
 
 import (
 	"bytes"
+	"encoding/json"
 	"fmt"
-	"reflect"
 	"slices"
 
 	"github.com/seqledger/seqledger/ledger/machine"
@@ -117,11 +117,12 @@ func (o *oracle) applied(r record, outcomes []machine.Outcome, digest machine.Ha
 	o.model.begin(now)
 	for i := range p.parts {
 		c := p.parts[i].command
+		o.decided(c, &outcomes[i]) // before the model is asked: it needs none
 		want := o.model.apply(c)
 		if difference := differ(&outcomes[i], &want); difference != "" {
-			o.w.fail(c.name(), "the decision at ledger index %d: %s\ncommand: %s", outcomes[i].Index, difference, describe(c))
+			o.w.fail(c.name(), "the decision at ledger index %d is not the model's: %s\ncommand: %s",
+				outcomes[i].Index, difference, describe(c))
 		}
-		o.decided(c, &outcomes[i])
 	}
 }
 
@@ -213,10 +214,22 @@ func differ(got, want *machine.Outcome) string {
 }
 
 func describe(c *command) string {
-	for _, part := range []any{c.write, c.open, c.update, c.create} {
-		if v := reflect.ValueOf(part); !v.IsNil() {
-			return fmt.Sprintf("%T %+v", part, v.Elem())
+	switch {
+	case c.write != nil:
+		w := c.write
+		text := fmt.Sprintf("write session %d sequence %d key %x", w.Session, w.Sequence, w.Key.UUID[:4])
+		for i := range w.Operations {
+			op := &w.Operations[i]
+			text += fmt.Sprintf(", operation %d %q = %x condition %d", op.Kind, op.Key, op.Value, op.Condition.Kind)
 		}
+		return text
+	case c.open != nil:
+		return fmt.Sprintf("open attempt %x expected %d", c.open.AttemptID[:4], c.open.ExpectedSession)
+	case c.update != nil:
+		text, err := json.Marshal(c.update)
+		return fmt.Sprintf("configuration %s (%v)", text, err)
+	case c.create != nil:
+		return fmt.Sprintf("create %+v", *c.create)
 	}
 	return fmt.Sprintf("epoch %s", c.epoch)
 }
@@ -234,6 +247,6 @@ func (o *oracle) history(n *name) (lines []string) {
 			}
 		}
 	}
-	const most = 25
+	const most = 15
 	return lines[max(0, len(lines)-most):]
 }

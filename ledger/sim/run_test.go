@@ -50,7 +50,7 @@ func runPlan(seed uint64, p plan, b bugs, dir string) (res result) {
 	w.build(dir)
 	w.live()
 	w.settleDown()
-	w.audit(dir)
+	w.audit()
 	return res
 }
 

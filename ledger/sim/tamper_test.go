@@ -22,6 +22,8 @@ type bugs struct {
 	noResync        bool // what is read after a kill counts as synced
 	tornCheckpoint  bool // data and position of a checkpoint are two writes
 	truncateEarly   bool // the log is truncated before the checkpoint is durable
+	hastyClient     bool // a writer reports every refusal as final
+	blindRecovery   bool // a writer recovers without expected_session
 }
 
 // singly tells whether a bug has to know which command is being applied.

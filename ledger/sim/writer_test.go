@@ -129,7 +129,7 @@ func (r *writer) recover() {
 	if !r.journal.opening {
 		r.journal.attempt, r.journal.opening = r.w.uuid(), true
 		r.journal.expected = 0
-		if len(r.queue) > 0 {
+		if len(r.queue) > 0 && !r.w.bugs.blindRecovery {
 			r.journal.expected = r.journal.session
 		}
 	}
@@ -175,9 +175,6 @@ func (r *writer) opened(out *machine.Outcome) {
 	r.session, r.journal.session = out.Session, out.Session
 	settling := r.phase == phaseSettling
 	r.phase = phaseRunning
-	if r.journal.expected == 0 {
-		r.next = out.Last + 1
-	}
 	r.settle(out.Last, settling)
 }
 

@@ -153,7 +153,7 @@ func (r *writer) resolve() {
 func (r *writer) copies() bool {
 	for _, p := range r.queue {
 		if p.doubtful || p.committed {
-			return true
+			return !r.w.bugs.hastyClient
 		}
 	}
 	return false
