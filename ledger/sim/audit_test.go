@@ -3,6 +3,7 @@ package sim
 import (
 	"bytes"
 	"fmt"
+	"maps"
 	"slices"
 
 	"github.com/seqledger/seqledger/ledger/machine"
@@ -133,7 +134,9 @@ func (w *world) auditEntities(v machine.View) {
 
 // auditTransactions reads back everything that was ever committed.
 func (w *world) auditTransactions(v machine.View) {
-	for index, x := range w.oracle.model.txs {
+	txs := w.oracle.model.txs
+	for _, index := range slices.Sorted(maps.Keys(txs)) {
+		x := txs[index]
 		got, err := v.Transaction(machine.NewTxID(x.receipt.LedgerID, index))
 		if err != nil {
 			w.fail(&x.stream, "transaction at ledger index %d: %v", index, err)
@@ -206,22 +209,17 @@ func (w *world) recut(entry []byte) (pieces [][]byte) {
 // evicted or not; those without, unless it was or is about to be.
 func (w *world) auditRepeats(r replayed) {
 	m := w.oracle.model
-	indexes := make([]uint64, 0, len(m.txs))
-	for index, x := range m.txs {
-		if x.command == nil {
+	for _, index := range slices.Sorted(maps.Keys(m.txs)) {
+		x := m.txs[index]
+		s := m.streams[x.stream]
+		living := s != nil && s.created == x.created && m.time-s.lastSeen <= m.config.ClientTTL
+		if x.command == nil || x.receipt.Session == 0 && !living {
 			continue
 		}
-		s := m.streams[x.stream]
-		if x.receipt.Session != 0 || s != nil && s.created == x.created && m.time-s.lastSeen <= m.config.ClientTTL {
-			indexes = append(indexes, index)
-		}
-	}
-	slices.Sort(indexes)
-	for _, index := range indexes {
-		out, err := r.m.Apply(r.state, machine.AppendEntry(nil, m.time, m.txs[index].command.encoded))
+		out, err := r.m.Apply(r.state, machine.AppendEntry(nil, m.time, x.command.encoded))
 		w.must(err, "repeating a request")
 		if out[0].Code == machine.Committed {
-			w.fail(&m.txs[index].stream, "invariant 6: the request that committed at ledger index %d commits again at %d", index, out[0].Index)
+			w.fail(&x.stream, "invariant 6: the request that committed at ledger index %d commits again at %d", index, out[0].Index)
 		}
 	}
 }
@@ -237,6 +235,7 @@ func difference(a, b machine.Reader) string {
 
 type pair struct{ key, value []byte }
 
+// tableDifference says where two states differ, or nothing.
 func tableDifference(table machine.Table, a, b machine.Reader) string {
 	read := func(r machine.Reader) (all []pair, err error) {
 		err = r.Ascend(table, nil, func(k, v []byte) bool {

@@ -19,7 +19,7 @@ func (n *node) birth() {
 			// What was read may be in the cache alone: it is written and synced
 			// once more before anything is built on it.
 			if !n.w.bugs.noResync {
-				n.log.synced = len(n.log.records)
+				n.log.rewrite()
 			}
 			n.step(n.quick(), n.load)
 		})
@@ -99,6 +99,9 @@ func (n *node) stop(power bool) {
 	next.life, next.log = n.life, n.log
 	*n = *next
 	n.birth()
+	if !n.w.calm && n.w.chance(4) { // trouble seldom comes alone
+		n.step(n.w.upTo(second), func() { n.stop(true) })
+	}
 }
 
 func newNode(w *world, state stateDisk) *node {

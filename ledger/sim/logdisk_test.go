@@ -14,6 +14,9 @@ type logDisk struct {
 	records []record
 	synced  int    // how many of records are on the disk
 	rest    []byte // what is behind the records when a start finds the file
+	// deaf: a sync has failed. The system takes the pages for clean, so that no
+	// later sync writes them; only writing them again does.
+	deaf bool
 }
 
 type record struct {
@@ -62,6 +65,16 @@ func (d *logDisk) last() uint64 {
 	return d.records[len(d.records)-1].index
 }
 
+// sync is the end of a sync that began when upTo was the last record.
+func (d *logDisk) sync(upTo uint64) {
+	for !d.deaf && d.synced < len(d.records) && d.records[d.synced].index <= upTo {
+		d.synced++
+	}
+}
+
+// rewrite writes again what was read, and syncs it.
+func (d *logDisk) rewrite() { d.synced, d.deaf = len(d.records), false }
+
 // kill is the death of the process. The cache of the system stays, and so what
 // it holds is read back without being on the disk.
 func (d *logDisk) kill(w *world) {
@@ -79,7 +92,7 @@ func (d *logDisk) powerLoss(w *world) {
 		loose = r.append(loose)
 	}
 	loose = append(loose, d.rest...)
-	d.records, d.rest = slices.Clone(d.records[:d.synced]), nil
+	d.records, d.rest, d.deaf = slices.Clone(d.records[:d.synced]), nil, false
 	if len(loose) == 0 {
 		return
 	}

@@ -192,13 +192,12 @@ func (n *node) sync() {
 	n.step(n.w.upTo(n.w.plan.syncTime), func() {
 		if !n.w.calm && n.w.plan.crash > 0 && n.w.chance(4*n.w.plan.crash) {
 			n.w.counted["syncs failed"]++
+			n.log.deaf = true
 			n.stop(false) // the first error of the storage is final
 			return
 		}
 		n.syncing = false
-		for n.log.synced < len(n.log.records) && n.log.records[n.log.synced].index <= upTo {
-			n.log.synced++
-		}
+		n.log.sync(upTo)
 		for _, f := range n.flights {
 			f.synced = f.synced || f.record.index <= upTo
 		}
@@ -286,6 +285,9 @@ func (n *node) flush() {
 	n.state.beginFlush()
 	if n.w.bugs.truncateEarly {
 		n.log.truncate(n.state.applied().Index)
+	}
+	if !n.w.calm && n.w.plan.crash > 0 && n.w.chance(20) {
+		n.step(n.w.upTo(10*n.w.plan.syncTime), n.die) // in the middle of it, perhaps
 	}
 	n.step(n.w.upTo(10*n.w.plan.syncTime), func() {
 		n.w.must(n.state.endFlush(), "writing a checkpoint")

@@ -2,9 +2,12 @@ package sim
 
 import (
 	"container/heap"
+	"errors"
 	"fmt"
 	"math/rand/v2"
+	"os"
 	"path/filepath"
+	"runtime/debug"
 	"strings"
 )
 
@@ -23,10 +26,6 @@ type result struct {
 func run(seed uint64, limit int, b bugs, dir string) (res result) {
 	p := newPlan(seed)
 	p.commands = min(p.commands, limit)
-	return runPlan(seed, p, b, dir)
-}
-
-func runPlan(seed uint64, p plan, b bugs, dir string) (res result) {
 	w := &world{seed: seed, rng: rand.New(rand.NewPCG(seed, 2)), plan: p, bugs: b, wallOff: epochStart, counted: map[string]int{}}
 	w.oracle = newOracle(w)
 	defer func() {
@@ -34,17 +33,17 @@ func runPlan(seed uint64, p plan, b bugs, dir string) (res result) {
 		case nil:
 		case violation:
 			res.err = w.explain(v)
-		default:
-			panic(v)
+		default: // a control may drive the machine or the model where they never get
+			res.err = w.explain(violation{what: fmt.Sprintf("panic: %v\n%s", v, debug.Stack())})
 		}
 		if w.node != nil {
-			if err := w.node.state.close(); err != nil && res.err == nil {
+			if err := errors.Join(w.node.state.close(), os.RemoveAll(w.file)); err != nil && res.err == nil {
 				res.err = err
 			}
 		}
 		res.seed, res.commands, res.trace, res.faults, res.counted = seed, w.oracle.decisions, w.trace, w.faults, w.counted
 		for k, n := range w.oracle.model.fired {
-			res.counted["decided: "+k] += n
+			res.counted[k] += n
 		}
 	}()
 	w.build(dir)
@@ -57,7 +56,8 @@ func runPlan(seed uint64, p plan, b bugs, dir string) (res result) {
 func (w *world) build(dir string) {
 	var state stateDisk = newMemoryDisk()
 	if w.plan.real {
-		file, err := openFile(filepath.Join(dir, fmt.Sprintf("state-%d.db", w.seed)))
+		w.file = filepath.Join(dir, fmt.Sprintf("state-%d.db", w.seed))
+		file, err := openFile(w.file)
 		w.must(err, "creating the state")
 		state = file
 	} else if w.bugs.tornCheckpoint {
@@ -142,5 +142,5 @@ func (w *world) explain(v violation) error {
 		}
 	}
 	fmt.Fprintf(&b, "repeat with: make sim SEED=%d COMMANDS=%d", w.seed, w.plan.commands)
-	return fmt.Errorf("%s", b.String())
+	return errors.New(b.String())
 }

@@ -35,7 +35,8 @@ type world struct {
 	node    *node
 	oracle  *oracle
 	actors  []actor
-	counted map[string]int // how often things have happened, for people
+	counted map[string]int // how often things have happened
+	file    string         // of the state, if it is a real one
 	faults  int
 }
 
@@ -159,7 +160,7 @@ func newPlan(seed uint64) plan {
 		connBreak: pick(w, 0, 50, 300), crash: pick(w, 0, 300, 1500, 5000), clientCrash: pick(w, 0, 200, 1000),
 		wallJump: pick[int64](w, 0, 1, 60, 4000) * second, syncTime: pick(w, 100*microsecond, 5*millisecond),
 		flushEvery: pick[int64](w, 8<<10, 64<<10, 512<<10), keepLog: pick(w, 40, 200, 2000),
-		cache: pick(w, 0, 10, 1000), queue: pick(w, 20, 400),
+		cache: pick(w, 0, 10, 1000), queue: pick(w, 4, 12, 400),
 		writers: 3 + w.rng.IntN(10), pairs: w.rng.IntN(4), simple: 2 + w.rng.IntN(8), buggy: w.rng.IntN(4),
 		epochs: w.chance(5),
 	}
