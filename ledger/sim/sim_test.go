@@ -53,7 +53,7 @@ func TestSimulation(t *testing.T) {
 // mustHappen is what a simulation that is worth its time meets.
 var mustHappen = []string{
 	"kills", "power losses", "syncs failed", "torn tails cut", "checkpoints", "truncations", "answered from the state",
-	"clients died", "connections broken", "queue full", "streams given up",
+	"clients died", "connections broken", "queue full", "streams given up", "streams kept alive",
 	"writes done", "writes not executed", "writes unsettled",
 	"COMMITTED", "REPLAYED", "SEQUENCE_GAP", "ALREADY_COMMITTED",
 	"IDEMPOTENCY_KEY_REUSED", "SEQUENCE_REUSED", "SEQUENCE_EXHAUSTED",

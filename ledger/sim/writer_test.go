@@ -274,10 +274,32 @@ func (r *writer) rest() {
 	if w.chance(10) {
 		r.read()
 	}
+	if third := w.plan.config.ClientTTL / 3; wait > third && w.chance(2) {
+		r.later(third, r.keepAlive)
+	}
 	r.later(wait, func() {
 		r.idle = false
 		r.pump()
 	})
+}
+
+// keepAlive repeats the attempt, so that an idle stream is not evicted. If it
+// was, and nothing is unanswered, the writer goes on with what it gets.
+func (r *writer) keepAlive() {
+	if !r.idle || r.phase != phaseRunning || r.w.calm {
+		return
+	}
+	r.w.counted["streams kept alive"]++
+	attempt, life := r.journal.attempt, r.life
+	o := &machine.OpenSession{Scope: r.name.scope, ClientID: r.name.id, Actor: "client:sim", AttemptID: attempt}
+	c := &command{open: o, encoded: machine.AppendOpenSession(nil, o)}
+	r.w.datagrams([]*command{c}, func(_ int, a answer) {
+		current := r.life == life && r.phase == phaseRunning && r.journal.attempt == attempt && len(r.queue) == 0
+		if current && a.kind == decided && a.out.Code == machine.Committed && a.out.Session > r.session {
+			r.session, r.journal.session, r.next = a.out.Session, a.out.Session, a.out.Last+1
+		}
+	})
+	r.later(r.w.plan.config.ClientTTL/3, r.keepAlive)
 }
 
 // add takes a write of the application: it is in the journal before it is sent.
