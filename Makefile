@@ -28,6 +28,13 @@ test: ## Run the tests, with the race detector where there is a C compiler
 	$(GO) vet ./...
 	$(GO) test $(RACE) -timeout 15m ./...
 
+# Empty means one that nobody has had yet; a failure prints it.
+SEED      ?=
+COMMANDS  ?= 1000000
+.PHONY: sim
+sim: ## Simulate COMMANDS commands (default a million) from SEED; a failure prints the line that repeats it
+	SIM_SEED=$(SEED) SIM_COMMANDS=$(COMMANDS) $(GO) test -count=1 -v -timeout 60m -run '^TestSimulation$$' ./ledger/sim
+
 .PHONY: fuzz
 fuzz: ## Run every fuzz target for FUZZTIME (default 10m) each
 	@set -e; for pkg in $$($(GO) list ./...); do \

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/seqledger/seqledger/ledger/boltstore"
+	"github.com/seqledger/seqledger/ledger/internal/decide"
 	"github.com/seqledger/seqledger/ledger/machine"
 	"github.com/seqledger/seqledger/ledger/raftlog"
 )
@@ -27,7 +28,7 @@ func (a *applier) Apply(at raftlog.Position, entry []byte) any {
 		if err == nil {
 			// Under the lock, because the next entry reuses what it looks at.
 			l.watchers.wake(l.machine)
-			l.entryCommands.Store(entryCommands(l.machine.View(tx).Config()))
+			l.entryCommands.Store(decide.EntryCommands(l.machine.View(tx).Config()))
 			l.counters.setEvictions(l.machine.Evictions())
 		}
 		return err

@@ -8,6 +8,7 @@ import (
 
 	"github.com/maypok86/otter/v2"
 
+	"github.com/seqledger/seqledger/ledger/internal/decide"
 	"github.com/seqledger/seqledger/ledger/machine"
 )
 
@@ -21,15 +22,13 @@ import (
 // 15 % of the engine's processor time in a profile and pushed out the receipts that somebody
 // asks for.
 type cache struct {
-	entries *otter.Cache[cacheKey, *machine.Receipt] // nil: off
-	evicted atomic.Uint64                            // entries pushed out by others
+	entries      *otter.Cache[decide.ReceiptName, *machine.Receipt] // nil: off
+	evicted      atomic.Uint64                                      // entries pushed out by others
+	hits, misses atomic.Uint64
 }
 
-// cacheKey names a receipt for ever: a creation index is never used twice.
-type cacheKey struct{ createdIndex, sequence uint64 }
-
 // weight is about how many bytes an entry takes.
-func weight(_ cacheKey, r *machine.Receipt) uint32 {
+func weight(_ decide.ReceiptName, r *machine.Receipt) uint32 {
 	const fixed = 320 // key, receipt, and the cache's own node
 	return uint32(fixed + len(r.Actor) + 8*len(r.Versions))
 }
@@ -39,12 +38,12 @@ func newCache(bytes int64) *cache {
 		return &cache{}
 	}
 	c := new(cache)
-	c.entries = otter.Must(&otter.Options[cacheKey, *machine.Receipt]{
+	c.entries = otter.Must(&otter.Options[decide.ReceiptName, *machine.Receipt]{
 		MaximumWeight: uint64(bytes),
 		Weigher:       weight,
 		// In the caller's goroutine, so that there is none to look after.
 		Executor: func(fn func()) { fn() },
-		OnAtomicDeletion: func(e otter.DeletionEvent[cacheKey, *machine.Receipt]) {
+		OnAtomicDeletion: func(e otter.DeletionEvent[decide.ReceiptName, *machine.Receipt]) {
 			if e.WasEvicted() {
 				c.evicted.Add(1)
 			}
@@ -61,27 +60,27 @@ func (c *cache) size() (entries int, bytes uint64) {
 	return c.entries.EstimatedSize(), c.entries.WeightedSize()
 }
 
-func (c *cache) get(k cacheKey) *machine.Receipt {
-	if c.entries == nil {
-		return nil
-	}
-	r, _ := c.entries.GetIfPresent(k)
-	return r
-}
-
-func (c *cache) put(k cacheKey, r *machine.Receipt) {
+// Get implements decide.Receipts.
+func (c *cache) Get(name decide.ReceiptName) *machine.Receipt {
 	if c.entries != nil {
-		c.entries.Set(k, r)
+		if r, ok := c.entries.GetIfPresent(name); ok {
+			c.hits.Add(1)
+			return r
+		}
+	}
+	c.misses.Add(1)
+	return nil
+}
+
+// Put implements decide.Receipts.
+func (c *cache) Put(name decide.ReceiptName, r *machine.Receipt) {
+	if c.entries != nil {
+		c.entries.Set(name, r)
 	}
 }
 
-// retryBuffer is scratch space for looking whether a write is a retry.
-type retryBuffer struct {
-	streamKey  []byte
-	operations []byte
-}
-
-var retryBuffers = sync.Pool{New: func() any { return new(retryBuffer) }}
+// retryBuffers spare an allocation for each write.
+var retryBuffers = sync.Pool{New: func() any { return new(decide.Buffer) }}
 
 // answerRetry answers a write without the log, if it is a retry that the log
 // would answer with its first receipt (rule 4). All else is for the log to
@@ -94,17 +93,11 @@ func (l *Ledger) answerRetry(ctx context.Context, w *machine.Write) (out machine
 		}
 		return out, false, err
 	}
-	buffer := retryBuffers.Get().(*retryBuffer) //nolint:forcetypeassert // The pool holds nothing else.
+	buffer := retryBuffers.Get().(*decide.Buffer) //nolint:forcetypeassert // The pool holds nothing else.
 	defer retryBuffers.Put(buffer)
 	var receipt *machine.Receipt
 	_, err = l.store.TryView(func(r machine.Reader) (err error) {
-		v := l.machine.View(r)
-		key := cacheKey{sequence: w.Sequence}
-		buffer.streamKey, key.createdIndex, ok, err = v.InWindow(buffer.streamKey, w)
-		if !ok || err != nil {
-			return err
-		}
-		receipt, err = l.receipt(v, key, w, buffer)
+		receipt, err = decide.Retry(l.machine.View(r), w, l.cache, buffer)
 		return err
 	})
 	if err != nil {
@@ -116,25 +109,4 @@ func (l *Ledger) answerRetry(ctx context.Context, w *machine.Write) (out machine
 	}
 	out = machine.Outcome{Code: machine.Replayed, CommittedSequence: w.Sequence, Receipt: *receipt}
 	return out, true, nil
-}
-
-// receipt finds the receipt that answers a write in the window, or nil when
-// the write is not what was committed.
-func (l *Ledger) receipt(v machine.View, key cacheKey, w *machine.Write, b *retryBuffer) (*machine.Receipt, error) {
-	var hash machine.RequestHash
-	hash, b.operations = machine.HashOperations(b.operations, w.Operations)
-	if cached := l.cache.get(key); cached != nil {
-		l.counters.hits.Add(1)
-		if !cached.Answers(w.Key, hash) {
-			return nil, nil
-		}
-		return cached, nil
-	}
-	l.counters.misses.Add(1)
-	found, ok, err := v.Replay(w, hash)
-	if err != nil || !ok {
-		return nil, err
-	}
-	l.cache.put(key, &found)
-	return &found, nil
 }

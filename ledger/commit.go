@@ -9,6 +9,7 @@ import (
 
 	"golang.org/x/sync/semaphore"
 
+	"github.com/seqledger/seqledger/ledger/internal/decide"
 	"github.com/seqledger/seqledger/ledger/machine"
 	"github.com/seqledger/seqledger/ledger/raftlog"
 )
@@ -34,11 +35,6 @@ import (
 
 const (
 	maxInFlight = 2
-	// An entry ends with the command that reaches one of these. A receipt is
-	// read out of the record of its whole entry, so that an entry must not be
-	// large; see entryCommands, too.
-	maxEntryCommands = 2_048
-	maxEntryBytes    = 512 << 10
 	// A submission of these, with its overhead, fits in the smallest queue.
 	maxSubmissionCommands = 4_096
 	maxSubmissionBytes    = 12 << 20
@@ -261,18 +257,12 @@ func (s *Submission) Done() <-chan struct{} { return s.done }
 func (q *queue) take(limit int) (parts []part, commands, size int) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	for len(q.items) > 0 && commands < limit {
+	entry := decide.NewEntry(limit)
+	for len(q.items) > 0 && !entry.Full() {
 		s := q.items[0]
 		p := part{s, s.proposed, s.proposed}
-		for p.to < len(s.ends) && commands < limit {
-			next := s.ends[p.to] - s.start(p.to)
-			if commands > 0 && size+next > maxEntryBytes {
-				limit = commands // the entry is full
-				break
-			}
+		for p.to < len(s.ends) && entry.Take(s.ends[p.to]-s.start(p.to)) {
 			p.to++
-			commands++
-			size += next
 		}
 		if p.to > p.from {
 			parts = append(parts, p)
@@ -284,7 +274,7 @@ func (q *queue) take(limit int) (parts []part, commands, size int) {
 		q.items[0] = nil // so that the array does not keep it
 		q.items = q.items[1:]
 	}
-	return parts, commands, size
+	return parts, entry.Commands, entry.Bytes
 }
 
 // start returns where a command begins in frames.
@@ -332,15 +322,6 @@ func (l *Ledger) proposeNext() bool {
 	}
 	l.inFlight <- flight{l.log.Propose(entry), parts}
 	return true
-}
-
-// entryCommands returns how many commands an entry may have, so that what a
-// round of eviction adds to the blocks of an entry stays within bounds whatever
-// the configuration says: a round removes up to eviction_limit entities.
-func entryCommands(c machine.Config) int64 {
-	const maxEvictions = 20_000
-	rounds := max(maxEvictions/c.EvictionLimit, 1)
-	return int64(min(rounds*c.EvictionInterval, maxEntryCommands))
 }
 
 // awaitRoom keeps proposals back while too many changes wait for the state

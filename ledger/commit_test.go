@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/seqledger/seqledger/ledger/internal/decide"
 	"github.com/seqledger/seqledger/ledger/machine"
 )
 
@@ -47,7 +48,7 @@ func TestTakeKeepsEntriesSmall(t *testing.T) {
 		q.items = append(q.items, s)
 		return s
 	}
-	one, two, three := submission(3, 10), submission(5, 10), submission(2, maxEntryBytes)
+	one, two, three := submission(3, 10), submission(5, 10), submission(2, decide.MaxEntryBytes)
 	type taken struct {
 		s        *Submission
 		from, to int
@@ -123,9 +124,9 @@ func TestEntryCommands(t *testing.T) {
 	for _, test := range []struct {
 		interval, limit uint64
 		want            int64
-	}{{1_000, 2_000, maxEntryCommands}, {1, 1, maxEntryCommands}, {1, 100_000, 1}, {10, 2_000, 100}, {1_000_000, 100_000, maxEntryCommands}} {
+	}{{1_000, 2_000, decide.MaxEntryCommands}, {1, 1, decide.MaxEntryCommands}, {1, 100_000, 1}, {10, 2_000, 100}, {1_000_000, 100_000, decide.MaxEntryCommands}} {
 		c := machine.Config{EvictionInterval: test.interval, EvictionLimit: test.limit}
-		if got := entryCommands(c); got != test.want {
+		if got := decide.EntryCommands(c); got != test.want {
 			t.Errorf("interval %d limit %d: %d commands, want %d", test.interval, test.limit, got, test.want)
 		}
 	}
@@ -212,7 +213,7 @@ func TestClock(t *testing.T) {
 		{}, time.Unix(-1, 0), time.Unix(0, 0), time.Date(9_999, 1, 1, 0, 0, 0, 0, time.UTC), time.Unix(0, math.MaxInt64),
 	} {
 		_, err := c.begin(5, wall)
-		if refused := wall.Year() > lastYear; refused != (err != nil) {
+		if refused := wall.Year() > decide.LastYear; refused != (err != nil) {
 			t.Errorf("wall clock %s: %v", wall, err)
 		}
 		if err == nil && c.now() < 5 {

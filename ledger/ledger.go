@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sync/semaphore"
 
 	"github.com/seqledger/seqledger/ledger/boltstore"
+	"github.com/seqledger/seqledger/ledger/internal/decide"
 	"github.com/seqledger/seqledger/ledger/machine"
 	"github.com/seqledger/seqledger/ledger/raftlog"
 )
@@ -33,7 +34,7 @@ type Ledger struct {
 
 	budget        *semaphore.Weighted // bytes of submissions that wait or are in flight
 	unaryBudget   *semaphore.Weighted // the same, for single commands when budget has no room
-	entryCommands atomic.Int64        // see the function of this name
+	entryCommands atomic.Int64        // see decide.EntryCommands
 	queue         queue
 	inFlight      chan flight // proposed and not yet answered, in the order of the log
 	slots         chan struct{}
@@ -125,7 +126,7 @@ func newLedger(o Options) *Ledger {
 	}
 	l.counters.begin()
 	l.queue.wake = make(chan struct{}, 1)
-	l.entryCommands.Store(entryCommands(o.Config))
+	l.entryCommands.Store(decide.EntryCommands(o.Config))
 	l.checkpointBytes.Store(cmp.Or(o.CheckpointBytes, minCheckpointBytes))
 	return l
 }

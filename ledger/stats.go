@@ -70,7 +70,7 @@ func (l *Ledger) Stats() Stats {
 		CheckpointBytes: c.checkpointBytes.Load(), LastCheckpoint: time.Unix(0, c.lastCheckpoint.Load()),
 		Truncations: c.truncates.Load(), LogPendingBytes: l.log.BytesSinceTruncate(),
 
-		CacheHits: c.hits.Load(), CacheMisses: c.misses.Load(), CacheEvictions: l.cache.evicted.Load(),
+		CacheHits: l.cache.hits.Load(), CacheMisses: l.cache.misses.Load(), CacheEvictions: l.cache.evicted.Load(),
 		CacheLimitBytes: max(l.options.CacheBytes, 0),
 
 		Opened: c.opened, RecoveryTook: time.Duration(c.recoveryTook.Load()),
@@ -103,8 +103,6 @@ type counters struct {
 	slowed    atomic.Uint64
 	queueFull atomic.Uint64
 	timeJumps atomic.Uint64
-	hits      atomic.Uint64
-	misses    atomic.Uint64
 
 	queuedBytes atomic.Int64
 	batches     histogram

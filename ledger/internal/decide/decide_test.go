@@ -1,0 +1,109 @@
+package decide
+
+import (
+	"testing"
+	"time"
+
+	"github.com/seqledger/seqledger/ledger/machine"
+)
+
+// An entry takes commands up to its bounds, the first one in any case, and
+// nothing overtakes a command that did not fit.
+func TestEntryBounds(t *testing.T) {
+	t.Parallel()
+	for _, test := range []struct {
+		name  string
+		limit int
+		sizes []int
+		takes int
+	}{
+		{"as many as allowed", 2, []int{1, 1, 1}, 2},
+		{"a first one of any size", 9, []int{MaxEntryBytes + 1, 1}, 1},
+		{"up to the last byte", 9, []int{MaxEntryBytes - 1, 1, 1}, 2},
+		{"no small one overtakes", 9, []int{MaxEntryBytes - 1, 2, 1}, 1},
+		{"none", 0, []int{1}, 0},
+	} {
+		entry, taken, bytes := NewEntry(test.limit), 0, 0
+		for _, size := range test.sizes {
+			if entry.Take(size) {
+				taken++
+				bytes += size
+			}
+		}
+		if taken != test.takes || entry.Commands != taken || entry.Bytes != bytes || !entry.Full() && taken < len(test.sizes) {
+			t.Errorf("%s: took %d, %+v, want %d", test.name, taken, entry, test.takes)
+		}
+	}
+}
+
+// A term begins with the later of wall clock and ledger time; a wall clock
+// that cannot be right is refused above, and ignored below.
+func TestTermBase(t *testing.T) {
+	t.Parallel()
+	at := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
+	for _, test := range []struct {
+		last int64
+		wall time.Time
+		want int64
+		ok   bool
+	}{
+		{5, at, at.UnixNano(), true},
+		{at.UnixNano() + 1, at, at.UnixNano() + 1, true},
+		{7, at.AddDate(-400, 0, 0), 7, true},
+		{7, at.AddDate(175, 0, 0), 0, false},
+	} {
+		got, err := TermBase(test.last, test.wall)
+		if got != test.want || (err == nil) != test.ok {
+			t.Errorf("last %d, wall %s: %d, %v, want %d", test.last, test.wall, got, err, test.want)
+		}
+	}
+}
+
+type mapReceipts map[ReceiptName]*machine.Receipt
+
+func (m mapReceipts) Get(name ReceiptName) *machine.Receipt    { return m[name] }
+func (m mapReceipts) Put(name ReceiptName, r *machine.Receipt) { m[name] = r }
+
+// A retry is answered with the first receipt, from the blocks and then from the
+// cache; everything else is left to the log, whatever the cache holds.
+func TestRetry(t *testing.T) {
+	t.Parallel()
+	mem := machine.NewMemory()
+	m, err := machine.Open(mem)
+	if err != nil {
+		t.Fatal(err)
+	}
+	write := machine.Write{
+		Scope: machine.Scope{Organization: "acme"}, ClientID: "c", Actor: "a", Sequence: 1,
+		Operations: []machine.Operation{{Kind: machine.OpAppend, Value: []byte("x")}},
+	}
+	entry := machine.AppendEntry(nil, 1, machine.AppendCreate(nil, 1, 1, machine.DefaultConfig()), machine.AppendWrite(nil, &write))
+	if _, err := m.Apply(mem, entry); err != nil {
+		t.Fatal(err)
+	}
+	receipts := mapReceipts{}
+	retry := func(change func(w *machine.Write)) *machine.Receipt {
+		w := write
+		change(&w)
+		r, err := Retry(m.View(mem), &w, receipts, new(Buffer))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return r
+	}
+	for _, what := range []string{"blocks", "cache"} {
+		if r := retry(func(*machine.Write) {}); r == nil || r.Index != 2 || !r.Replayed || len(receipts) != 1 {
+			t.Errorf("from the %s: %+v with %d in the cache", what, r, len(receipts))
+		}
+	}
+	for name, change := range map[string]func(w *machine.Write){
+		"another payload":  func(w *machine.Write) { w.Operations = []machine.Operation{{Kind: machine.OpAppend}} },
+		"another sequence": func(w *machine.Write) { w.Sequence = 2 },
+		"another session":  func(w *machine.Write) { w.Session = 1 },
+		"another client":   func(w *machine.Write) { w.ClientID = "d" },
+	} {
+		if r := retry(change); r != nil {
+			t.Errorf("%s: answered with %+v, the log must decide", name, r)
+		}
+	}
+}

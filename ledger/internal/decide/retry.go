@@ -1,0 +1,43 @@
+package decide
+
+import "github.com/seqledger/seqledger/ledger/machine"
+
+// ReceiptName names a receipt for ever: a creation index is never used twice.
+type ReceiptName struct{ CreatedIndex, Sequence uint64 }
+
+// Receipts is a cache of receipts. No answer depends on what it holds.
+type Receipts interface {
+	Get(name ReceiptName) *machine.Receipt // nil: not there
+	Put(name ReceiptName, r *machine.Receipt)
+}
+
+// Buffer is scratch space for Retry. The zero value is ready.
+type Buffer struct{ streamKey, operations []byte }
+
+// Retry returns the receipt that answers a write without the log, or nil when
+// the log must decide it. The view must be as fresh as every acknowledgement.
+// Whether the write is a retry at all is read from its stream's record, and
+// only then are receipts asked, so that none of them can be stale.
+func Retry(v machine.View, w *machine.Write, receipts Receipts, b *Buffer) (*machine.Receipt, error) {
+	name := ReceiptName{Sequence: w.Sequence}
+	var ok bool
+	var err error
+	b.streamKey, name.CreatedIndex, ok, err = v.InWindow(b.streamKey, w)
+	if !ok || err != nil {
+		return nil, err
+	}
+	var hash machine.RequestHash
+	hash, b.operations = machine.HashOperations(b.operations, w.Operations)
+	if cached := receipts.Get(name); cached != nil {
+		if !cached.Answers(w.Key, hash) {
+			return nil, nil
+		}
+		return cached, nil
+	}
+	found, ok, err := v.Replay(w, hash)
+	if err != nil || !ok {
+		return nil, err
+	}
+	receipts.Put(name, &found)
+	return &found, nil
+}

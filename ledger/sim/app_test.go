@@ -1,0 +1,125 @@
+package sim
+
+import (
+	"encoding/binary"
+	"fmt"
+
+	"github.com/seqledger/seqledger/ledger/machine"
+)
+
+// appWrite is one thing that an application wants written, once. The checks on
+// it are what all the rest is for.
+type appWrite struct {
+	id          uint64
+	stream      name
+	withSession bool
+	state       appState
+	commits     []commitOf
+	index       uint64 // of the receipt that the application has, 0: none
+}
+
+type commitOf struct{ created, sequence, index uint64 }
+
+type appState uint8
+
+const (
+	appOpen        appState = iota // on its way
+	appDone                        // reported as committed
+	appNotExecuted                 // reported as not executed, for ever
+	appUnsettled                   // handed back: nobody on this side knows
+)
+
+func (w *world) newApp(stream name, withSession bool) *appWrite {
+	a := &appWrite{id: uint64(len(w.oracle.apps)), stream: stream, withSession: withSession}
+	w.oracle.apps = append(w.oracle.apps, a)
+	return a
+}
+
+// commit is told of every commit, whoever knows of it.
+func (a *appWrite) commit(w *world, out *machine.Outcome) {
+	a.commits = append(a.commits, commitOf{out.CreatedIndex, out.Receipt.Sequence, out.Receipt.Index})
+	if a.state == appNotExecuted {
+		w.fail(&a.stream, "write %d was reported as not executed and has committed at ledger index %d", a.id, out.Receipt.Index)
+	}
+	if len(a.commits) == 1 {
+		return
+	}
+	// A request without a session that comes after its stream was evicted meets
+	// an empty stream: that is the documented limit of the TTL.
+	last := a.commits[len(a.commits)-2]
+	if a.withSession || last.created == out.CreatedIndex {
+		w.fail(&a.stream, "invariant 1: write %d committed more than once: %v", a.id, a.commits)
+	}
+	w.counted["ran again after its stream was evicted, without a session"]++
+}
+
+// done reports the write as committed. Without a receipt the client knows it
+// from the stream's last sequence alone.
+func (a *appWrite) done(w *world, out *machine.Outcome) {
+	if len(a.commits) == 0 {
+		w.fail(&a.stream, "invariant 2: write %d was reported as committed and is not", a.id)
+	}
+	if out != nil && out.Receipt.Index != 0 {
+		if a.index != 0 && a.withSession && a.index != out.Receipt.Index {
+			w.fail(&a.stream, "invariant 2: write %d has receipts of ledger index %d and %d", a.id, a.index, out.Receipt.Index)
+		}
+		a.index = out.Receipt.Index
+	}
+	a.state = appDone
+	w.counted["writes done"]++
+}
+
+func (a *appWrite) notExecuted(w *world) {
+	if len(a.commits) != 0 {
+		w.fail(&a.stream, "write %d is reported as not executed and has committed: %v", a.id, a.commits)
+	}
+	a.state = appNotExecuted
+	w.counted["writes not executed"]++
+}
+
+func (a *appWrite) unsettled(w *world) {
+	a.state = appUnsettled
+	w.counted["writes unsettled"]++
+}
+
+var sharedKeys = []string{"stock/a", "stock/b", "stock/c", "stock/d"}
+
+// operations makes what an application might write: its payload, its own
+// counter and, if it may be refused, something under a condition.
+func (w *world) operations(a *appWrite, conditional bool) []machine.Operation {
+	id := binary.BigEndian.AppendUint64(nil, a.id)
+	ops := []machine.Operation{{Kind: machine.OpAppend, Value: id}}
+	switch w.rng.IntN(6) {
+	case 0:
+		ops = append(ops, machine.Operation{Kind: machine.OpSetEntity, Key: ownKey(a.stream), Value: id})
+	case 1:
+		ops = append(ops, machine.Operation{
+			Kind: machine.OpSetEntity, Key: fmt.Appendf(nil, "mortal/%d", w.rng.IntN(40)), Value: id,
+			ExpiresAt: max(w.oracle.model.time, epochStart) + w.upTo(4*second) - second,
+		})
+	case 2:
+		ops = append(ops, machine.Operation{
+			Kind: pick(w, machine.OpCreateRelationship, machine.OpDeleteRelationship),
+			Key:  []byte("doc"), Relation: []byte("reader"), Subject: fmt.Appendf(nil, "%d", w.rng.IntN(9)),
+		})
+	}
+	if conditional && w.chance(4) {
+		key := []byte(pick(w, sharedKeys...))
+		condition := machine.Condition{Kind: pick(w, machine.ConditionNotExists, machine.ConditionMustExist)}
+		if e := w.oracle.model.entities[name{a.stream.scope, string(key)}]; w.chance(3) && e.version > 0 {
+			condition = machine.Condition{Kind: machine.ConditionVersion, Version: e.version}
+		}
+		kind := pick(w, machine.OpSetEntity, machine.OpDeleteEntity)
+		op := machine.Operation{Kind: kind, Key: key, Condition: condition}
+		if kind == machine.OpSetEntity {
+			op.Value = id
+		}
+		ops = append(ops, op)
+	}
+	return ops
+}
+
+// ownKey is an entity that nobody else writes, and nobody deletes.
+func ownKey(n name) []byte { return []byte("own/" + n.id) }
+
+var scopes = []machine.Scope{{Organization: "acme"}, {Organization: "acme", Vault: "v"}, {Organization: "other"}}

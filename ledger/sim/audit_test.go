@@ -1,0 +1,261 @@
+package sim
+
+import (
+	"bytes"
+	"fmt"
+	"maps"
+	"slices"
+
+	"github.com/seqledger/seqledger/ledger/machine"
+)
+
+// audit looks at what an episode has left behind: after one more loss of power,
+// so that only what is on the disk counts.
+func (w *world) audit() {
+	w.node.stop(true)
+	for len(w.events) > 0 {
+		w.next()
+	}
+	if !w.node.ready {
+		w.fail(nil, "the node does not come back")
+	}
+	w.auditApps()
+	err := w.node.state.view(func(r machine.Reader) error {
+		v := w.node.m.View(r)
+		w.auditHead(v)
+		w.auditStreams(v)
+		w.auditEntities(v)
+		w.auditTransactions(v)
+		_, err := w.node.m.Audit(r, func(p machine.Problem) { w.fail(nil, "the audit of the state: %+v", p) }, nil)
+		if err == nil && w.plan.replays {
+			w.auditReplays(r)
+		}
+		return err
+	})
+	w.must(err, "reading the state")
+	w.mark(w.oracle.model.index)
+}
+
+// auditApps is invariants 1 and 2 from end to end.
+func (w *world) auditApps() {
+	for _, a := range w.oracle.apps {
+		switch {
+		case a.state == appOpen:
+			w.fail(&a.stream, "write %d has no outcome", a.id)
+		case a.state == appDone && len(a.commits) == 0:
+			w.fail(&a.stream, "invariant 2: write %d was acknowledged and is not there", a.id)
+		case a.state == appNotExecuted && len(a.commits) > 0, a.withSession && len(a.commits) > 1:
+			w.fail(&a.stream, "invariant 1: write %d committed %v in state %d", a.id, a.commits, a.state)
+		case a.index != 0 && !slices.ContainsFunc(a.commits, func(c commitOf) bool { return c.index == a.index }):
+			w.fail(&a.stream, "invariant 2: write %d has a receipt of ledger index %d and commits %v", a.id, a.index, a.commits)
+		}
+	}
+}
+
+func (w *world) auditHead(v machine.View) {
+	m := w.oracle.model
+	if v.Index() != m.index || v.Time() != m.time || v.Config() != m.config || v.Streams() != uint64(len(m.streams)) {
+		w.fail(nil, "the state stands at index %d, time %d, %d streams, %+v\nthe model at index %d, time %d, %d streams, %+v",
+			v.Index(), v.Time(), v.Streams(), v.Config(), m.index, m.time, len(m.streams), m.config)
+	}
+	last := &w.oracle.entries[len(w.oracle.entries)-1]
+	if v.Digest() != last.digest {
+		w.fail(nil, "invariant 8: the digest is %s, it was %s", v.Digest(), last.digest)
+	}
+}
+
+func (w *world) auditStreams(v machine.View) {
+	m := w.oracle.model
+	seen := 0
+	var found []machine.NamedStream
+	err := v.VisitStreams(nil, nil, func(_ []byte, s machine.NamedStream) bool {
+		seen++
+		found = append(found, s)
+		return true
+	})
+	w.must(err, "reading the streams")
+	for _, s := range found {
+		n := name{s.Scope, s.ClientID}
+		want := m.streams[n]
+		if want == nil || s.StreamState != (machine.StreamState{
+			CreatedIndex: want.created, Session: want.session, Last: want.last, LastSeen: want.lastSeen,
+		}) {
+			w.fail(&n, "the stream is at %+v, the model's at %+v", s, want)
+		}
+		receipts, err := v.Receipts(s.Scope, s.ClientID, 2_000)
+		w.must(err, "reading receipts")
+		window := want.window[max(0, len(want.window)-int(m.config.ReceiptWindow)):]
+		if len(receipts) != len(window) {
+			w.fail(&n, "the stream has %d receipts, the model %d", len(receipts), len(window))
+		}
+		for i := range receipts {
+			if x := window[len(window)-1-i].receipt; !sameReceipt(&receipts[i], &x) {
+				w.fail(&n, "invariant 2: the receipt is\n%+v\nand was\n%+v", receipts[i], x)
+			}
+		}
+	}
+	if seen != len(m.streams) {
+		w.fail(nil, "%d streams, the model has %d", seen, len(m.streams))
+	}
+}
+
+func (w *world) auditEntities(v machine.View) {
+	m := w.oracle.model
+	live, related := 0, 0
+	for _, scope := range scopes {
+		_, err := v.VisitEntities(scope, "", "", func(e machine.Entity) bool {
+			live++
+			if want := m.entities[name{scope, e.Key}]; want.value != string(e.Value) || want.version != e.Version ||
+				want.expiresAt != e.ExpiresAt {
+				w.fail(nil, "entity %s %q is %+v, the model's %+v", scope, e.Key, e, want)
+			}
+			return true
+		})
+		w.must(err, "reading the entities")
+		err = v.VisitRelationships(scope, "", "", nil, func(_ []byte, r machine.Relationship) bool {
+			related++
+			if !m.related[relation{scope, r.Resource, r.Relation, r.Subject}] {
+				w.fail(nil, "relationship %s %+v is not the model's", scope, r)
+			}
+			return true
+		})
+		w.must(err, "reading the relationships")
+	}
+	want := 0
+	for _, e := range m.entities {
+		if e.expiresAt == 0 || e.expiresAt > m.time {
+			want++
+		}
+	}
+	if live != want || related != len(m.related) {
+		w.fail(nil, "%d entities and %d relationships, the model has %d and %d", live, related, want, len(m.related))
+	}
+}
+
+// auditTransactions reads back everything that was ever committed.
+func (w *world) auditTransactions(v machine.View) {
+	txs := w.oracle.model.txs
+	for _, index := range slices.Sorted(maps.Keys(txs)) {
+		x := txs[index]
+		got, err := v.Transaction(machine.NewTxID(x.receipt.LedgerID, index))
+		if err != nil {
+			w.fail(&x.stream, "transaction at ledger index %d: %v", index, err)
+		}
+		r := &x.receipt
+		if got.Index != index || got.Sequence != r.Sequence || got.Session != r.Session || got.Key != r.Key ||
+			got.RequestHash != r.RequestHash || got.CommittedAt != r.CommittedAt || got.Actor != r.Actor ||
+			got.BlockHeight != r.BlockHeight || got.Position != r.Position || got.Scope != x.stream.scope ||
+			got.ClientID != x.stream.id || got.CreatedIndex != x.created || len(got.Operations) != len(x.operations) {
+			w.fail(&x.stream, "the transaction at ledger index %d is\n%+v\nthe model's %+v", index, got, *x)
+		}
+	}
+}
+
+// auditReplays applies the log again in other ways (invariant 8), and then
+// every request that has committed (invariant 6).
+func (w *world) auditReplays(state machine.Reader) {
+	whole := w.replay(func(data []byte) [][]byte { return [][]byte{data} })
+	if where := difference(state, whole.state); where != "" {
+		w.fail(nil, "invariant 8: the log applied once more gives another state: %s", where)
+	}
+	pieces := w.replay(w.recut)
+	if a, b := whole.m.View(whole.state).Digest(), pieces.m.View(pieces.state).Digest(); a != b {
+		w.fail(nil, "invariant 8: cut into other entries the log gives digest %s, not %s", b, a)
+	}
+	for _, table := range []machine.Table{machine.TableStreams, machine.TableEntities, machine.TableRelationships, machine.TableExpiry} {
+		if where := tableDifference(table, whole.state, pieces.state); where != "" {
+			w.fail(nil, "invariant 8: cut into other entries the log gives another state: %s", where)
+		}
+	}
+	w.auditRepeats(whole)
+}
+
+type replayed struct {
+	m     *machine.Machine
+	state *machine.Memory
+}
+
+// replay applies the whole log to an empty state, with restarts.
+func (w *world) replay(cut func(entry []byte) [][]byte) (r replayed) {
+	r.state = machine.NewMemory()
+	for i := range w.oracle.entries {
+		for _, entry := range cut(w.oracle.entries[i].record.data) {
+			if r.m == nil || w.chance(100) {
+				var err error
+				r.m, err = machine.Open(r.state)
+				w.must(err, "opening a state")
+			}
+			_, err := r.m.Apply(r.state, entry)
+			w.must(err, "applying an entry again")
+		}
+	}
+	return r
+}
+
+// recut spreads the commands of an entry over several ones of the same time.
+func (w *world) recut(entry []byte) (pieces [][]byte) {
+	now, commands, err := machine.DecodeEntry(entry)
+	w.must(err, "decoding an entry")
+	for len(commands) > 0 {
+		n := 1 + w.rng.IntN(len(commands))
+		pieces = append(pieces, machine.AppendEntry(nil, now, commands[:n]...))
+		commands = commands[n:]
+	}
+	return pieces
+}
+
+// auditRepeats sends every request again that has committed, at the ledger time
+// that it is: those with a session add nothing, whether their stream was
+// evicted or not; those without, unless it was or is about to be.
+func (w *world) auditRepeats(r replayed) {
+	m := w.oracle.model
+	for _, index := range slices.Sorted(maps.Keys(m.txs)) {
+		x := m.txs[index]
+		s := m.streams[x.stream]
+		living := s != nil && s.created == x.created && m.time-s.lastSeen <= m.config.ClientTTL
+		if x.command == nil || x.receipt.Session == 0 && !living {
+			continue
+		}
+		out, err := r.m.Apply(r.state, machine.AppendEntry(nil, m.time, x.command.encoded))
+		w.must(err, "repeating a request")
+		if out[0].Code == machine.Committed {
+			w.fail(&x.stream, "invariant 6: the request that committed at ledger index %d commits again at %d", index, out[0].Index)
+		}
+	}
+}
+
+func difference(a, b machine.Reader) string {
+	for table := range machine.Table(machine.TableCount) {
+		if where := tableDifference(table, a, b); where != "" {
+			return where
+		}
+	}
+	return ""
+}
+
+type pair struct{ key, value []byte }
+
+// tableDifference says where two states differ, or nothing.
+func tableDifference(table machine.Table, a, b machine.Reader) string {
+	read := func(r machine.Reader) (all []pair, err error) {
+		err = r.Ascend(table, nil, func(k, v []byte) bool {
+			all = append(all, pair{bytes.Clone(k), bytes.Clone(v)})
+			return true
+		})
+		return all, err
+	}
+	x, errX := read(a)
+	y, errY := read(b)
+	if errX != nil || errY != nil {
+		return fmt.Sprint(errX, errY)
+	}
+	for i := range min(len(x), len(y)) {
+		if !bytes.Equal(x[i].key, y[i].key) || !bytes.Equal(x[i].value, y[i].value) {
+			return fmt.Sprintf("table %d at key %x", table, x[i].key)
+		}
+	}
+	if len(x) != len(y) {
+		return fmt.Sprintf("table %d has %d keys and %d", table, len(x), len(y))
+	}
+	return ""
+}

@@ -1,0 +1,52 @@
+package sim
+
+import (
+	"strings"
+	"testing"
+)
+
+// The controls: a simulation that finds nothing proves nothing unless it finds
+// these. Each is a deliberate bug, and has to be caught, by the check that it is
+// about, within the first seeds.
+func TestControlsAreCaught(t *testing.T) {
+	t.Parallel()
+	const seeds = 60
+	for _, control := range []struct {
+		name string
+		bugs bugs
+		says string // a part of what the check that is meant says
+	}{
+		{"deduplication off", bugs{noDeduplication: true}, "invariant 1"},
+		{"fencing off", bugs{noFencing: true}, "invariant 7"},
+		{"answer before fsync", bugs{ackBeforeSync: true}, "acknowledged and are lost"},
+		{"receipt window of one", bugs{windowOfOne: true}, "gave ALREADY_COMMITTED"},
+		{"eviction by the wall clock", bugs{wallEviction: true}, "is not the model's"},
+		{"ledger time from the wall clock", bugs{wallStamp: true}, "the wall clock has jumped"},
+		{"cache without creation index", bugs{staleCache: true}, "the log would say"},
+		{"torn record believed", bugs{believeTorn: true}, "nobody proposed"},
+		{"log believed without a sync", bugs{noResync: true}, "lost"},
+		{"position apart from data", bugs{tornCheckpoint: true}, "invariant 8"},
+		{"truncation before the checkpoint", bugs{truncateEarly: true}, "lost"},
+		{"refusal reported too early", bugs{hastyClient: true}, "as not executed"},
+		{"recovery without expected_session", bugs{blindRecovery: true}, "open under session"},
+	} {
+		t.Run(control.name, func(t *testing.T) {
+			t.Parallel()
+			dir := t.TempDir()
+			for seed := range uint64(seeds) {
+				r := run(seed, 4_000, control.bugs, dir)
+				if r.err == nil || !strings.Contains(r.err.Error(), control.says) {
+					continue
+				}
+				t.Logf("caught by seed %d after %d commands: %s", seed, r.commands, firstLine(r.err))
+				return
+			}
+			t.Errorf("%q does not come within %d seeds", control.says, seeds)
+		})
+	}
+}
+
+func firstLine(err error) string {
+	line, _, _ := strings.Cut(err.Error(), "\n")
+	return line
+}

@@ -1,0 +1,114 @@
+package sim
+
+import (
+	"github.com/seqledger/seqledger/ledger/internal/decide"
+	"github.com/seqledger/seqledger/ledger/machine"
+)
+
+// A life of the node: what it finds on the disk, step by step as
+// ledger/DESIGN.md tells it, and how it ends.
+
+// birth opens the directory of a node that does not run.
+func (n *node) birth() {
+	n.life++
+	n.step(n.w.upTo(200*millisecond), func() {
+		if n.log.open(n.w.bugs.believeTorn) {
+			n.w.counted["torn tails cut"]++
+		}
+		n.step(n.w.upTo(n.w.plan.syncTime), func() {
+			// What was read may be in the cache alone: it is written and synced
+			// once more before anything is built on it.
+			if !n.w.bugs.noResync {
+				n.log.rewrite()
+			}
+			n.step(n.quick(), n.load)
+		})
+	})
+}
+
+// load reads the checkpoint and replays the log behind it.
+func (n *node) load() {
+	err := n.state.view(func(r machine.Reader) (err error) {
+		n.m, err = machine.Open(r)
+		return err
+	})
+	n.w.must(err, "opening the state")
+	covered := n.state.checkpoint().Index
+	if len(n.log.records) > 0 && n.log.records[0].index > covered+1 || n.log.last() < covered {
+		n.w.fail(nil, "invariant 2: the log has entries %d to %d and the checkpoint stands at %d: entries are lost",
+			n.log.last()+1-uint64(len(n.log.records)), n.log.last(), covered)
+	}
+	n.w.oracle.found(n.log.records, covered)
+	if n.log.last() == 0 {
+		n.create()
+		return
+	}
+	n.replay()
+}
+
+// replay applies what the checkpoint lacks, some entries a step.
+func (n *node) replay() {
+	applied := n.state.applied().Index
+	for range 20 {
+		if n.log.last() == applied {
+			n.step(n.quick(), func() { n.begin(); n.propose() })
+			return
+		}
+		first := n.log.records[0].index
+		n.applyRecord(n.log.records[applied+1-first])
+		applied++
+	}
+	n.step(n.w.upTo(millisecond), n.replay)
+}
+
+// create proposes the first command of a ledger.
+func (n *node) create() {
+	config := n.w.plan.config
+	c := &command{create: &config, encoded: machine.AppendCreate(nil, ledgerID, 77, config)}
+	n.begin()
+	n.queue = append(n.queue, waiting{c, func(answer) {}})
+	n.bytes++
+	n.propose()
+}
+
+// die ends the process or the power, at any step.
+func (n *node) die() { n.stop(n.w.chance(2)) }
+
+// stop ends a life. Those who wait learn nothing, or that the outcome is
+// unknown. With power, the cache of the system is lost, too.
+func (n *node) stop(power bool) {
+	n.w.faults++
+	n.w.mark(2)
+	tell := !power && n.w.chance(2)
+	for _, f := range n.flights {
+		for _, p := range f.parts {
+			if tell {
+				p.reply(answer{kind: unknown})
+			}
+		}
+	}
+	if power {
+		n.w.counted["power losses"]++
+		n.log.powerLoss(n.w)
+	} else {
+		n.w.counted["kills"]++
+		n.log.kill(n.w)
+	}
+	n.w.must(n.state.crash(n.w), "opening the checkpoint")
+	next := newNode(n.w, n.state)
+	next.life, next.log = n.life, n.log
+	*n = *next
+	n.birth()
+	if !n.w.calm && n.w.chance(4) { // trouble seldom comes alone
+		n.step(n.w.upTo(second), func() { n.stop(true) })
+	}
+}
+
+func newNode(w *world, state stateDisk) *node {
+	return &node{
+		w: w, state: state, receipts: newReceipts(w.plan.cache), tamper: tamper{w: w},
+		limit: decide.EntryCommands(w.plan.config), // until the state says otherwise
+	}
+}
+
+const ledgerID machine.LedgerID = 0xfeedfacecafe

@@ -1,0 +1,33 @@
+// Package sim simulates the ledger: engine, disk, network, clocks and clients
+// on one thread, driven by one seed, with a model that decides what is right.
+// It consists of tests; nothing of it is built into a program.
+//
+//	make sim                              # a million commands, a new seed
+//	make sim SEED=17 COMMANDS=8000        # what a failure tells you to run
+//
+// A run is a row of episodes with consecutive seeds. A seed draws a plan (how
+// bad the network is, how often the node dies, the configuration, who the
+// clients are), and from then on every decision; equal seeds give equal traces.
+//
+// # Who is who
+//
+//   - world (world_test.go): the queue of what is to happen, and the clocks.
+//   - node (node_test.go, crash_test.go): the host of the real parts. The state
+//     machine is the real one, and so are the decisions of package decide: what
+//     fits in an entry, where ledger time begins, which retry is answered
+//     without the log. Goroutines and hashicorp/raft are not deterministic, so
+//     their work is done here by steps, and between any two the node may die.
+//   - logDisk, stateDisk: what survives. In one episode of eight the state is a
+//     real boltstore in a file.
+//   - network_test.go: datagrams that are lost, doubled, delayed and reordered,
+//     and connections that deliver in order until they break.
+//   - writer, simple, buggy, stale, operator: the clients. A writer follows the
+//     client's rules to the letter, with a journal, and dies like the node.
+//   - oracle and model: who knows what was applied, acknowledged and promised,
+//     and what every command ought to have been answered.
+//   - audit_test.go: what is checked once an episode has come to rest.
+//   - bugs (tamper_test.go): the controls. Each must be caught.
+//
+// ledger/DESIGN.md tells what is simulated, what is not, and what each control
+// shows.
+package sim

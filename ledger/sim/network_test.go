@@ -1,0 +1,128 @@
+package sim
+
+import "github.com/seqledger/seqledger/ledger/machine"
+
+// command is something for the log. It is never changed once it is sent, so
+// that copies of it may share it.
+type command struct {
+	write  *machine.Write
+	open   *machine.OpenSession
+	update *machine.ConfigUpdate
+	epoch  machine.LedgerID
+	create *machine.Config
+
+	encoded []byte
+	app     *appWrite // what a well-behaved client means by it, or nil
+}
+
+func (w *world) writeCommand(write *machine.Write, app *appWrite) *command {
+	w.must(write.Validate(), "a client's mistake that no server would let pass")
+	return &command{write: write, encoded: machine.AppendWrite(nil, write), app: app}
+}
+
+// name returns the stream that a command is about, or nil.
+func (c *command) name() *name {
+	switch {
+	case c.write != nil:
+		return &name{c.write.Scope, c.write.ClientID}
+	case c.open != nil:
+		return &name{c.open.Scope, c.open.ClientID}
+	}
+	return nil
+}
+
+type answerKind uint8
+
+const (
+	decided      answerKind = iota
+	unknown                 // it may have committed
+	neverQueued             // it was not proposed
+	notConnected            // the same, and the connection is gone
+)
+
+// answer is what comes back for one command.
+type answer struct {
+	kind answerKind
+	out  machine.Outcome // when decided
+}
+
+// request is some commands on their way to the node.
+type request struct {
+	commands []*command
+	reply    func(i int, a answer)
+}
+
+// datagrams is a network that loses, doubles, delays and reorders.
+func (w *world) datagrams(commands []*command, answered func(i int, a answer)) {
+	reply := func(i int, a answer) {
+		w.transmit(func() { answered(i, a) })
+	}
+	w.transmit(func() { w.node.receive(request{commands, reply}) })
+}
+
+// transmit delivers a message as often as the network likes.
+func (w *world) transmit(deliver func()) {
+	copies := 1
+	if !w.calm && w.chance(w.plan.drop) {
+		copies = 0
+	}
+	if !w.calm && w.chance(w.plan.dup) {
+		copies++
+	}
+	for range copies {
+		delay := w.upTo(w.plan.latency)
+		if !w.calm && w.chance(100) { // one that comes out of a forgotten queue
+			delay = w.upTo(20 * second)
+		}
+		w.after(delay, deliver)
+	}
+}
+
+// conn is a connection: what it delivers, it delivers once and in order. When
+// it breaks, the answers are gone, and what was on its way to the node may
+// still arrive, much later.
+type conn struct {
+	w        *world
+	broken   bool
+	up, down int64 // when the last message arrives
+	onBreak  func()
+}
+
+func (w *world) connect(onBreak func()) *conn { return &conn{w: w, onBreak: onBreak} }
+
+func (c *conn) send(commands []*command, answered func(i int, a answer)) {
+	w := c.w
+	if !w.calm && w.chance(w.plan.connBreak) {
+		w.after(w.upTo(w.plan.latency), c.break_)
+	}
+	reply := func(i int, a answer) {
+		c.down = max(c.down, w.now+w.upTo(w.plan.latency))
+		w.after(c.down-w.now, func() {
+			switch {
+			case c.broken:
+			case a.kind == notConnected:
+				c.break_()
+			default:
+				answered(i, a)
+			}
+		})
+	}
+	c.up = max(c.up, w.now+w.upTo(w.plan.latency))
+	w.after(c.up-w.now, func() {
+		if !c.broken {
+			w.node.receive(request{commands, reply})
+			return
+		}
+		if w.chance(2) { // it was in a buffer somewhere
+			w.after(w.upTo(3*second), func() { w.node.receive(request{commands, reply}) })
+		}
+	})
+}
+
+func (c *conn) break_() {
+	if !c.broken {
+		c.broken = true
+		c.w.counted["connections broken"]++
+		c.onBreak()
+	}
+}

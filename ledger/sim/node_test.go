@@ -1,0 +1,361 @@
+package sim
+
+import (
+	"time"
+
+	"github.com/seqledger/seqledger/ledger/boltstore"
+	"github.com/seqledger/seqledger/ledger/internal/decide"
+	"github.com/seqledger/seqledger/ledger/machine"
+)
+
+// node hosts the parts of the engine on one thread. What package ledger does
+// in loops and goroutines is here a chain of steps, and between any two of them
+// the node may die.
+type node struct {
+	w     *world
+	life  int // steps of an earlier life do nothing
+	ready bool
+	log   logDisk
+	state stateDisk
+	m     *machine.Machine
+
+	base, began int64 // of ledger time; the reading of the monotonic clock that base belongs to
+	queue       []waiting
+	bytes       int // commands in queue and flights
+	flights     []*flight
+	limit       int64 // commands of an entry
+	proposing   bool
+	syncing     bool
+	applying    bool
+	flushing    bool
+	receipts    receipts
+	buffer      decide.Buffer
+	tamper      tamper
+}
+
+// waiting is a command in the queue.
+type waiting struct {
+	command *command
+	reply   func(a answer)
+}
+
+// flight is a log entry that is not answered yet.
+type flight struct {
+	record record
+	parts  []waiting
+	synced bool
+}
+
+// maxFlights is as many entries as the engine has under way.
+const maxFlights = 2
+
+// step does something later, unless the node dies before it.
+func (n *node) step(delay int64, do func()) {
+	life := n.life
+	n.w.after(delay, func() {
+		if n.life != life {
+			return
+		}
+		if !n.w.calm && n.w.chance(n.w.plan.crash) {
+			n.die()
+			return
+		}
+		do()
+	})
+}
+
+// quick is how long a step takes that waits for no disk.
+func (n *node) quick() int64 { return n.w.upTo(50 * microsecond) }
+
+func (n *node) receive(r request) {
+	if !n.ready {
+		for i := range r.commands {
+			r.reply(i, answer{kind: notConnected})
+		}
+		return
+	}
+	for i, c := range r.commands {
+		n.w.mark(1, uint64(len(c.encoded)))
+		reply := func(a answer) { r.reply(i, a) }
+		switch {
+		case c.write != nil && n.answerRetry(c, reply):
+		case n.bytes >= n.w.plan.queue:
+			n.w.counted["queue full"]++
+			reply(answer{kind: neverQueued})
+		default:
+			n.bytes++
+			n.queue = append(n.queue, waiting{c, reply})
+		}
+	}
+	n.propose()
+}
+
+// answerRetry answers from the state what the engine would. Now and then the
+// state is busy, and the log decides.
+func (n *node) answerRetry(c *command, reply func(a answer)) bool {
+	if n.w.chance(4) || n.w.bugs.noDeduplication {
+		return false
+	}
+	if n.w.bugs.staleCache {
+		if r := n.receipts.byName[name{c.write.Scope, c.write.ClientID}][c.write.Sequence]; r != nil {
+			n.answerFromState(c, r, reply)
+			return true
+		}
+	}
+	var found *machine.Receipt
+	err := n.state.view(func(r machine.Reader) (err error) {
+		found, err = decide.Retry(n.m.View(n.reader(r)), c.write, &n.receipts, &n.buffer)
+		return err
+	})
+	n.w.must(err, "answering a retry")
+	if found == nil {
+		return false
+	}
+	if n.w.bugs.staleCache {
+		n.receipts.remember(c.write, found)
+	}
+	n.answerFromState(c, found, reply)
+	return true
+}
+
+func (n *node) answerFromState(c *command, r *machine.Receipt, reply func(a answer)) {
+	n.w.counted["answered from the state"]++
+	out := machine.Outcome{Code: machine.Replayed, CommittedSequence: c.write.Sequence, Receipt: *r}
+	n.w.oracle.answeredFromState(c, &out)
+	reply(answer{out: out})
+}
+
+// propose begins to write the next entry, if there is something to write.
+func (n *node) propose() {
+	if n.proposing || len(n.queue) == 0 || len(n.flights) >= maxFlights || !n.ready {
+		return
+	}
+	if n.state.pending() > 4*n.w.plan.flushEvery {
+		n.flush() // and the end of it comes back here
+		return
+	}
+	n.proposing = true
+	n.step(n.quick(), func() {
+		n.proposing = false
+		f := n.cut()
+		if f == nil {
+			return
+		}
+		n.flights = append(n.flights, f)
+		n.log.records = append(n.log.records, f.record)
+		n.w.oracle.proposed(f.record, f.parts)
+		if n.w.bugs.ackBeforeSync {
+			n.apply(f)
+			n.answer(f)
+		}
+		n.sync()
+		n.propose()
+	})
+}
+
+// cut takes the next entry off the queue and stamps it.
+func (n *node) cut() *flight {
+	limit := int(n.limit)
+	if n.w.bugs.singly() {
+		limit = 1
+	}
+	entry := decide.NewEntry(limit)
+	var commands [][]byte
+	for entry.Commands < len(n.queue) && !entry.Full() {
+		c := n.queue[entry.Commands].command
+		if !entry.Take(len(machine.AppendFramed(nil, c.encoded))) {
+			break
+		}
+		commands = append(commands, c.encoded)
+	}
+	if len(commands) == 0 {
+		return nil
+	}
+	parts := n.queue[:len(commands):len(commands)]
+	n.queue = n.queue[len(commands):]
+	index := max(n.log.last(), n.state.applied().Index) + 1
+	stamp := n.base + n.w.now - n.began
+	if n.w.bugs.wallStamp {
+		stamp = n.w.wall()
+	}
+	n.w.oracle.stamped(stamp)
+	return &flight{record: record{index, uint64(n.life), machine.AppendEntry(nil, stamp, commands...)}, parts: parts}
+}
+
+// sync makes durable what has been written when it begins.
+func (n *node) sync() {
+	if n.syncing || n.log.synced == len(n.log.records) {
+		return
+	}
+	n.syncing = true
+	upTo := n.log.last()
+	n.step(n.w.upTo(n.w.plan.syncTime), func() {
+		if !n.w.calm && n.w.plan.crash > 0 && n.w.chance(4*n.w.plan.crash) {
+			n.w.counted["syncs failed"]++
+			n.log.deaf = true
+			n.stop(false) // the first error of the storage is final
+			return
+		}
+		n.syncing = false
+		n.log.sync(upTo)
+		for _, f := range n.flights {
+			f.synced = f.synced || f.record.index <= upTo
+		}
+		n.applyNext()
+		n.sync()
+	})
+}
+
+// applyNext applies the oldest entry that is durable, and answers it.
+func (n *node) applyNext() {
+	if n.applying || len(n.flights) == 0 || !n.flights[0].synced {
+		return
+	}
+	n.applying = true
+	n.step(n.quick(), func() {
+		f := n.flights[0]
+		if !n.w.bugs.ackBeforeSync {
+			n.apply(f)
+		}
+		n.step(n.quick(), func() {
+			n.applying = false
+			n.flights = n.flights[1:]
+			if !n.w.bugs.ackBeforeSync {
+				n.answer(f)
+			}
+			n.propose()
+			n.applyNext()
+		})
+	})
+}
+
+func (n *node) apply(f *flight) {
+	outcomes := n.applyRecord(f.record)
+	for i := range f.parts {
+		// The reply closures share them, as in the engine.
+		f.parts[i].reply = bind(f.parts[i].reply, &outcomes[i])
+	}
+}
+
+func bind(reply func(a answer), out *machine.Outcome) func(a answer) {
+	return func(a answer) {
+		if a.kind == decided {
+			a.out = *out
+		}
+		reply(a)
+	}
+}
+
+func (n *node) answer(f *flight) {
+	n.w.oracle.acknowledged(f.record.index)
+	for _, p := range f.parts {
+		p.reply(answer{})
+	}
+	n.bytes -= len(f.parts)
+}
+
+// applyRecord decides an entry against the state, for the first time or again
+// after a start.
+func (n *node) applyRecord(r record) []machine.Outcome {
+	entry := n.tamper.entry(n.w, r)
+	var outcomes []machine.Outcome
+	var digest machine.Hash
+	err := n.state.update(boltstore.Position{Index: r.index, Term: r.term}, func(tx machine.Tx) (err error) {
+		tx = n.writer(tx)
+		outcomes, err = n.m.Apply(tx, entry)
+		v := n.m.View(tx)
+		n.limit, digest = decide.EntryCommands(v.Config()), v.Digest()
+		return err
+	})
+	n.w.must(err, "applying an entry")
+	n.w.oracle.applied(r, outcomes, digest)
+	if n.state.pending() >= n.w.plan.flushEvery {
+		n.flush()
+	}
+	return outcomes
+}
+
+// flush writes a checkpoint beside everything else, and truncates the log
+// behind it when it has become long.
+func (n *node) flush() {
+	if n.flushing {
+		return
+	}
+	n.flushing = true
+	n.state.beginFlush()
+	if n.w.bugs.truncateEarly {
+		n.log.truncate(n.state.applied().Index)
+	}
+	if !n.w.calm && n.w.plan.crash > 0 && n.w.chance(20) {
+		n.step(n.w.upTo(10*n.w.plan.syncTime), n.die) // in the middle of it, perhaps
+	}
+	n.step(n.w.upTo(10*n.w.plan.syncTime), func() {
+		n.w.must(n.state.endFlush(), "writing a checkpoint")
+		n.w.counted["checkpoints"]++
+		n.step(n.quick(), func() { // the snapshot that says so is written
+			n.flushing = false
+			const trailing = 4
+			if covered := n.state.checkpoint().Index; n.ready && len(n.log.records) > n.w.plan.keepLog && covered > trailing {
+				n.log.truncate(covered - trailing)
+				n.w.counted["truncations"]++
+			}
+			n.propose()
+		})
+	})
+}
+
+// begin starts a term.
+func (n *node) begin() {
+	var last int64
+	err := n.state.view(func(r machine.Reader) error {
+		last = n.m.View(r).Time()
+		return nil
+	})
+	n.w.must(err, "reading ledger time")
+	n.base, err = decide.TermBase(last, time.Unix(0, n.w.wall()))
+	n.w.must(err, "beginning a term")
+	n.began = n.w.now
+	n.w.oracle.term()
+	n.ready = true
+}
+
+// receipts is the cache of the simulation: the first so many, until one is
+// pushed out by the next. It is deterministic, which the engine's is not; no
+// answer depends on it.
+type receipts struct {
+	limit  int
+	byKey  map[decide.ReceiptName]*machine.Receipt
+	order  []decide.ReceiptName
+	byName map[name]map[uint64]*machine.Receipt // what the stale cache has, a control
+}
+
+func newReceipts(limit int) receipts {
+	return receipts{
+		limit: limit, byKey: map[decide.ReceiptName]*machine.Receipt{},
+		byName: map[name]map[uint64]*machine.Receipt{},
+	}
+}
+
+// Get implements decide.Receipts.
+func (c *receipts) Get(name decide.ReceiptName) *machine.Receipt { return c.byKey[name] }
+
+// Put implements decide.Receipts.
+func (c *receipts) Put(name decide.ReceiptName, r *machine.Receipt) {
+	if c.limit == 0 {
+		return
+	}
+	if len(c.order) == c.limit {
+		delete(c.byKey, c.order[0])
+		c.order = c.order[1:]
+	}
+	c.byKey[name] = r
+	c.order = append(c.order, name)
+}
+
+func (c *receipts) remember(w *machine.Write, r *machine.Receipt) {
+	n := name{w.Scope, w.ClientID}
+	if c.byName[n] == nil {
+		c.byName[n] = map[uint64]*machine.Receipt{}
+	}
+	c.byName[n][w.Sequence] = r
+}

@@ -1,0 +1,252 @@
+package sim
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"slices"
+
+	"github.com/seqledger/seqledger/ledger/machine"
+)
+
+// oracle watches everything from outside: it knows every command that was ever
+// applied, what the model made of it, and who was told what.
+type oracle struct {
+	w       *world
+	model   *model
+	entries []oracleEntry             // entry i+1 of the log, as far as applied
+	open    map[uint64]*proposedEntry // proposed and not applied yet, by log index
+	acked   uint64                    // every entry up to this one was answered
+
+	once     map[sequenceOf]uint64 // ledger index of a commit
+	sessions map[name]uint64       // newest session ever opened
+	apps     []*appWrite
+	known    map[uint64]uint64 // creation index → sequence that somebody has a receipt for
+
+	termBase, termBegan int64
+	decisions           int // commands applied for the first time
+}
+
+type oracleEntry struct {
+	record   record
+	parts    []waiting
+	outcomes []machine.Outcome
+	digest   machine.Hash
+}
+
+type proposedEntry struct {
+	record record
+	parts  []waiting
+}
+
+type sequenceOf struct{ created, sequence uint64 }
+
+func newOracle(w *world) *oracle {
+	return &oracle{
+		w: w, model: newModel(), open: map[uint64]*proposedEntry{}, once: map[sequenceOf]uint64{},
+		sessions: map[name]uint64{}, known: map[uint64]uint64{},
+	}
+}
+
+// term notes that one begins; the model of ledger time is kept here.
+func (o *oracle) term() {
+	o.termBase = max(o.model.time, o.w.wall())
+	o.termBegan = o.w.now
+}
+
+// stamped checks the time of an entry: the base of the term and monotonic time
+// since.
+func (o *oracle) stamped(stamp int64) {
+	if want := o.termBase + o.w.now - o.termBegan; stamp != want {
+		o.w.fail(nil, "time: an entry bears %d, want %d: the wall clock has jumped by %d since the term began",
+			stamp, want, stamp-want)
+	}
+}
+
+func (o *oracle) proposed(r record, parts []waiting) {
+	o.open[r.index] = &proposedEntry{r, slices.Clone(parts)}
+}
+
+func (o *oracle) commandsOf(index uint64) []waiting {
+	if p := o.open[index]; p != nil {
+		return p.parts
+	}
+	return o.entries[index-1].parts
+}
+
+// found checks what a start has read: nothing that was applied is missing or
+// other than it was, and nothing is there that nobody proposed.
+func (o *oracle) found(records []record, covered uint64) {
+	last := covered
+	for _, r := range records {
+		last = max(last, r.index)
+		if r.index <= uint64(len(o.entries)) {
+			if e := &o.entries[r.index-1]; !bytes.Equal(e.record.data, r.data) || e.record.term != r.term {
+				o.w.fail(nil, "invariant 2: entry %d is another one after the start", r.index)
+			}
+			continue
+		}
+		if p := o.open[r.index]; p == nil || !bytes.Equal(p.record.data, r.data) {
+			o.w.fail(nil, "the log has an entry %d that nobody proposed", r.index)
+		}
+	}
+	if last < o.acked {
+		e := o.entries[last]
+		o.w.fail(e.parts[0].command.name(), "invariant 2: entries %d to %d were acknowledged and are lost", last+1, o.acked)
+	}
+	if last < uint64(len(o.entries)) {
+		o.w.fail(nil, "entries %d to %d were applied and are lost", last+1, len(o.entries))
+	}
+}
+
+func (o *oracle) acknowledged(index uint64) { o.acked = max(o.acked, index) }
+
+// applied is told of every entry that the machine has decided.
+func (o *oracle) applied(r record, outcomes []machine.Outcome, digest machine.Hash) {
+	o.w.mark(3, r.index, uint64(digest[0])|uint64(digest[1])<<8|uint64(digest[2])<<16)
+	if r.index <= uint64(len(o.entries)) {
+		o.again(r, outcomes, digest)
+		return
+	}
+	p := o.open[r.index]
+	delete(o.open, r.index)
+	e := oracleEntry{r, p.parts, outcomes, digest}
+	o.entries = append(o.entries, e)
+	now, _, err := machine.DecodeEntry(r.data)
+	o.w.must(err, "decoding an entry")
+	o.model.begin(now)
+	for i := range p.parts {
+		c := p.parts[i].command
+		o.decided(c, &outcomes[i]) // before the model is asked: it needs none
+		want := o.model.apply(c)
+		if difference := differ(&outcomes[i], &want); difference != "" {
+			o.w.fail(c.name(), "the decision at ledger index %d is not the model's: %s\ncommand: %s",
+				outcomes[i].Index, difference, describe(c))
+		}
+	}
+}
+
+// again checks a replay: the same outcomes and the same digest (invariant 8).
+func (o *oracle) again(r record, outcomes []machine.Outcome, digest machine.Hash) {
+	e := &o.entries[r.index-1]
+	for i := range outcomes {
+		if difference := differ(&outcomes[i], &e.outcomes[i]); difference != "" {
+			c := e.parts[i].command
+			o.w.fail(c.name(), "invariant 8: the replay of entry %d: %s\ncommand: %s", r.index, difference, describe(c))
+		}
+	}
+	if digest != e.digest {
+		o.w.fail(nil, "invariant 8: the replay of entry %d gives digest %s, it was %s", r.index, digest, e.digest)
+	}
+}
+
+// decided checks the invariants that can be told from commits alone, without
+// asking the model.
+func (o *oracle) decided(c *command, out *machine.Outcome) {
+	o.decisions++
+	w := o.w
+	w.mark(uint64(out.Code), out.Index, out.Receipt.Index)
+	switch {
+	case c.open != nil && out.Code == machine.Committed:
+		o.sessions[*c.name()] = max(o.sessions[*c.name()], out.Session)
+	case c.write != nil && out.Code == machine.Committed:
+		at := sequenceOf{out.CreatedIndex, c.write.Sequence}
+		if before, twice := o.once[at]; twice {
+			w.fail(c.name(), "invariant 1: sequence %d committed at ledger index %d and %d", at.sequence, before, out.Index)
+		}
+		if _, dense := o.once[sequenceOf{at.created, at.sequence - 1}]; at.sequence > 1 && !dense {
+			w.fail(c.name(), "invariant 3: sequence %d committed without the one before", at.sequence)
+		}
+		if newest := o.sessions[*c.name()]; c.write.Session != 0 && c.write.Session != newest {
+			w.fail(c.name(), "invariant 7: session %d committed after session %d was opened", c.write.Session, newest)
+		}
+		o.once[at] = out.Index
+		if c.app != nil {
+			c.app.commit(w, out)
+		}
+	}
+}
+
+// answeredFromState checks an answer that the log was not asked for: it is what
+// the log would say now.
+func (o *oracle) answeredFromState(c *command, out *machine.Outcome) {
+	_, _, _, want := o.model.before(c)
+	got := out.Receipt
+	if want.Code != machine.Replayed || !sameReceipt(&got, &want.Receipt) {
+		o.w.fail(c.name(), "answered from the state with %s\nreceipt %+v\nthe log would say %s %+v",
+			out.Code, got, want.Code, want.Receipt)
+	}
+}
+
+// received is told of every receipt that reaches a client (invariant 2).
+func (o *oracle) received(c *command, out *machine.Outcome) {
+	r := out.Receipt
+	x := o.model.txs[r.Index]
+	if x == nil {
+		o.w.fail(c.name(), "invariant 2: a receipt of ledger index %d, where nothing was committed", r.Index)
+	}
+	want := x.receipt
+	want.Replayed = out.Code == machine.Replayed
+	if !sameReceipt(&r, &want) {
+		o.w.fail(c.name(), "invariant 2: the receipt is\n%+v\nand was\n%+v", r, want)
+	}
+	o.known[x.created] = max(o.known[x.created], r.Sequence)
+}
+
+func sameReceipt(a, b *machine.Receipt) bool {
+	return a.LedgerID == b.LedgerID && a.Sequence == b.Sequence && a.Session == b.Session && a.Index == b.Index &&
+		a.BlockHeight == b.BlockHeight && a.Position == b.Position && a.CommittedAt == b.CommittedAt &&
+		a.Actor == b.Actor && a.RequestHash == b.RequestHash && a.Key == b.Key && a.Replayed == b.Replayed &&
+		slices.Equal(a.Versions, b.Versions)
+}
+
+// differ says how an outcome is not the one that is wanted, or nothing.
+func differ(got, want *machine.Outcome) string {
+	same := got.Code == want.Code && got.Index == want.Index && got.CreatedIndex == want.CreatedIndex &&
+		got.Last == want.Last && got.Session == want.Session && got.CommittedSequence == want.CommittedSequence &&
+		got.OperationIndex == want.OperationIndex && bytes.Equal(got.EntityKey, want.EntityKey) &&
+		got.CurrentVersion == want.CurrentVersion && got.PreviousSession == want.PreviousSession &&
+		got.Stream == want.Stream && got.Config == want.Config && sameReceipt(&got.Receipt, &want.Receipt)
+	if same {
+		return ""
+	}
+	return fmt.Sprintf("gave %s\n  %+v\nwant %s\n  %+v", got.Code, *got, want.Code, *want)
+}
+
+func describe(c *command) string {
+	switch {
+	case c.write != nil:
+		w := c.write
+		text := fmt.Sprintf("write session %d sequence %d key %x", w.Session, w.Sequence, w.Key.UUID[:4])
+		for i := range w.Operations {
+			op := &w.Operations[i]
+			text += fmt.Sprintf(", operation %d %q = %x condition %d", op.Kind, op.Key, op.Value, op.Condition.Kind)
+		}
+		return text
+	case c.open != nil:
+		return fmt.Sprintf("open attempt %x expected %d", c.open.AttemptID[:4], c.open.ExpectedSession)
+	case c.update != nil:
+		text, err := json.Marshal(c.update)
+		return fmt.Sprintf("configuration %s (%v)", text, err)
+	case c.create != nil:
+		return fmt.Sprintf("create %+v", *c.create)
+	}
+	return fmt.Sprintf("epoch %s", c.epoch)
+}
+
+// history tells the last things that happened to a stream.
+func (o *oracle) history(n *name) (lines []string) {
+	for i := range o.entries {
+		e := &o.entries[i]
+		for j := range e.parts {
+			c := e.parts[j].command
+			if at := c.name(); at == nil || *at == *n {
+				out := &e.outcomes[j]
+				lines = append(lines, fmt.Sprintf("entry %d index %d: %s → %s last %d session %d receipt of %d",
+					e.record.index, out.Index, describe(c), out.Code, out.Last, out.Session, out.Receipt.Index))
+			}
+		}
+	}
+	const most = 15
+	return lines[max(0, len(lines)-most):]
+}

@@ -1,0 +1,256 @@
+package sim
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/seqledger/seqledger/ledger/machine"
+)
+
+// simple is a client without a session: it sends one write at a time, with a
+// key, until it is answered. It knows no conditions, because no refusal of
+// theirs would be final. When it meets anything but success, or has made its
+// number of writes, it goes on under another client id: with one write each, it
+// is a million one-shot clients.
+type simple struct {
+	w      *world
+	number int
+	name   name
+	lives  int
+	left   int
+	seq    uint64
+	app    *appWrite
+	write  *machine.Write
+	tries  int
+}
+
+func (s *simple) start() { s.w.after(s.w.upTo(second), s.begin) }
+
+func (s *simple) unsettled() string {
+	if s.app == nil {
+		return ""
+	}
+	return fmt.Sprintf("client %s waits for sequence %d", s.name.id, s.seq)
+}
+
+func (s *simple) begin() {
+	s.lives++
+	s.name = name{scopes[s.number%len(scopes)], fmt.Sprintf("simple-%d-%d", s.number, s.lives)}
+	s.seq, s.left = 0, 1
+	if s.w.chance(3) {
+		s.left = 1 + s.w.rng.IntN(30)
+	}
+	s.next()
+}
+
+func (s *simple) next() {
+	s.app = nil
+	if s.w.calm {
+		return
+	}
+	if s.left == 0 {
+		s.w.after(s.w.upTo(50*millisecond), s.begin)
+		return
+	}
+	s.left--
+	s.seq++
+	s.tries = 0
+	s.app = s.w.newApp(s.name, false)
+	s.write = &machine.Write{
+		Scope: s.name.scope, ClientID: s.name.id, Actor: "client:simple", Sequence: s.seq,
+		Key: machine.Key{UUID: s.w.uuid(), Present: true}, Operations: s.w.operations(s.app, false),
+	}
+	s.send()
+}
+
+func (s *simple) send() {
+	app := s.app
+	c := s.w.writeCommand(s.write, app)
+	s.tries++
+	s.w.datagrams([]*command{c}, func(_ int, a answer) {
+		if a.kind != decided {
+			return
+		}
+		committed := a.out.Code == machine.Committed || a.out.Code == machine.Replayed
+		if committed {
+			s.w.oracle.received(c, &a.out)
+		}
+		switch {
+		case s.app != app:
+		case committed, a.out.Code == machine.AlreadyCommitted:
+			app.done(s.w, &a.out)
+			s.next()
+		default:
+			s.giveUp()
+		}
+	})
+	s.w.after(s.w.plan.latency*3+50*millisecond, func() {
+		if s.app == app {
+			s.send()
+		}
+	})
+}
+
+// giveUp leaves a client id for good: its numbers cannot be trusted any more.
+func (s *simple) giveUp() {
+	s.app.unsettled(s.w)
+	s.left = 0
+	s.next()
+}
+
+// buggy sends whatever it likes: the same sequence or key with other payloads,
+// gaps, sessions of others and of the past. Nobody expects anything of it; the
+// model says what is right, and the invariants hold.
+type buggy struct {
+	w       *world
+	clients []string
+}
+
+func (b *buggy) start()            { b.w.after(b.w.upTo(second), b.act) }
+func (b *buggy) unsettled() string { return "" }
+
+func (b *buggy) act() {
+	w := b.w
+	if w.calm {
+		return
+	}
+	n := name{pick(w, scopes...), pick(w, b.clients...)}
+	c := b.command(n)
+	w.datagrams([]*command{c}, func(_ int, a answer) {
+		if a.kind == decided && (a.out.Code == machine.Committed || a.out.Code == machine.Replayed) && c.write != nil {
+			w.oracle.received(c, &a.out)
+		}
+	})
+	w.after(w.upTo(20*millisecond), b.act)
+}
+
+func (b *buggy) command(n name) *command {
+	w := b.w
+	var s stream
+	if there := w.oracle.model.streams[n]; there != nil {
+		s = *there
+	}
+	if w.chance(8) {
+		o := &machine.OpenSession{Scope: n.scope, ClientID: n.id, Actor: "client:buggy", AttemptID: [16]byte{byte(w.rng.IntN(12))}}
+		if w.chance(2) {
+			o.ExpectedSession = pick(w, s.session, s.fenced, 1)
+		}
+		return &command{open: o, encoded: machine.AppendOpenSession(nil, o)}
+	}
+	write := &machine.Write{
+		Scope: n.scope, ClientID: n.id, Actor: "client:buggy",
+		Session:  pick(w, s.session, s.session, s.session, s.fenced, 0, s.session+1),
+		Sequence: max(1, pick(w, s.last+1, s.last+1, s.last, s.last-min(s.last, 3), s.last+2)),
+		Operations: []machine.Operation{
+			{Kind: machine.OpAppend, Value: fmt.Appendf(nil, "%d", w.rng.IntN(3))},
+		},
+	}
+	if w.chance(2) {
+		write.Key = machine.Key{UUID: [16]byte{byte(w.rng.IntN(8))}, Present: true}
+	}
+	if w.chance(200) {
+		write.Sequence = 1<<64 - 1
+	}
+	return w.writeCommand(write, nil)
+}
+
+// stale sends, under sessions that are over, what a forgotten process might.
+type stale struct{ w *world }
+
+func (b *stale) start()            { b.w.after(b.w.upTo(second), b.act) }
+func (b *stale) unsettled() string { return "" }
+
+func (b *stale) act() {
+	w := b.w
+	if w.calm {
+		return
+	}
+	if r, ok := pick(w, w.actors...).(*writer); ok {
+		if s := w.oracle.model.streams[r.name]; s != nil && s.fenced != 0 {
+			w.datagrams([]*command{w.writeCommand(&machine.Write{
+				Scope: r.name.scope, ClientID: r.name.id, Actor: "client:stale",
+				Session: pick(w, s.fenced, s.fenced, 0), Sequence: s.last + 1,
+				Operations: []machine.Operation{{Kind: machine.OpAppend, Value: []byte("stale")}},
+			}, nil)}, func(int, answer) {})
+		}
+	}
+	w.after(w.upTo(300*millisecond), b.act)
+}
+
+// operator changes the configuration, moves the wall clock, and now and then
+// restores the ledger.
+type operator struct {
+	w        *world
+	restores int
+}
+
+func (o *operator) start()            { o.w.after(o.w.upTo(5*second), o.act) }
+func (o *operator) unsettled() string { return "" }
+
+func (o *operator) act() {
+	w := o.w
+	if w.calm {
+		return
+	}
+	if w.plan.wallJump > 0 {
+		w.wallOff += w.upTo(2*w.plan.wallJump) - w.plan.wallJump
+	}
+	c := &command{}
+	switch w.rng.IntN(12) {
+	case 0:
+		c.update = &machine.ConfigUpdate{ReceiptWindow: new(pick[uint64](w, 0, 1, 4, 64))}
+	case 1:
+		c.update = &machine.ConfigUpdate{ClientTTL: new(pick[int64](w, 0, 2, 5, 3600) * second)}
+	case 2:
+		c.update = &machine.ConfigUpdate{EvictionInterval: new(pick[uint64](w, 3, 10, 1000)), EvictionLimit: new(pick[uint64](w, 1, 5, 2000))}
+	case 3:
+		c.update = &machine.ConfigUpdate{MaxStreams: new(pick[uint64](w, 30, 200, 10_000_000))}
+	case 4:
+		if w.plan.epochs && o.restores < 3 {
+			o.restores++
+			c.epoch = ledgerID + machine.LedgerID(o.restores)
+			c.encoded = machine.AppendEpoch(nil, c.epoch)
+		}
+	}
+	if c.update != nil {
+		c.encoded = machine.AppendUpdateConfig(nil, c.update, "user:sim")
+	}
+	if c.encoded != nil {
+		w.datagrams([]*command{c}, func(int, answer) {})
+	}
+	w.after(w.upTo(2*second), o.act)
+}
+
+// streamRead is what a reader gets.
+type streamRead struct {
+	stream  machine.StreamState
+	version uint64 // of the stream's own entity, 0: absent
+}
+
+// readStream reads as the engine does: from a state that has every
+// acknowledged write.
+func (n *node) readStream(at name) (got streamRead, ok bool) {
+	if !n.ready {
+		return got, false
+	}
+	err := n.state.view(func(r machine.Reader) error {
+		v := n.m.View(n.reader(r))
+		var err error
+		if got.stream, _, err = v.Stream(at.scope, at.id); err != nil {
+			return err
+		}
+		e, err := v.Entity(at.scope, string(ownKey(at)))
+		got.version = e.Version
+		if errors.Is(err, machine.ErrNotFound) {
+			return nil
+		}
+		return err
+	})
+	n.w.must(err, "reading a stream")
+	if s := n.w.oracle.model.streams[at]; s != nil && got.stream != (machine.StreamState{
+		CreatedIndex: s.created, Session: s.session, Last: s.last, LastSeen: s.lastSeen,
+	}) {
+		n.w.fail(&at, "the state has the stream at %+v, the model at %+v", got.stream, *s)
+	}
+	return got, true
+}

@@ -1,0 +1,186 @@
+package sim
+
+import (
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"os"
+	"runtime"
+	"slices"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"testing"
+)
+
+// TestSimulation runs episodes until so many commands have been decided. `make
+// sim SEED=… COMMANDS=…` sets its two variables; without them it is CI's share
+// with a seed of its own.
+func TestSimulation(t *testing.T) {
+	t.Parallel()
+	commands := 150_000
+	if raceDetector {
+		commands = 30_000 // one thread has no races; this is for the rest of the test
+	}
+	commands = int(variable(t, "SIM_COMMANDS", uint64(commands)))
+	seed := variable(t, "SIM_SEED", rand.Uint64N(1<<40))
+	t.Logf("repeat with: make sim SEED=%d COMMANDS=%d", seed, commands)
+	s := simulation{T: t, dir: t.TempDir(), commands: commands, counted: map[string]int{}}
+	s.plan(seed)
+	var workers sync.WaitGroup
+	for range runtime.GOMAXPROCS(0) {
+		// Ends when no episode is left or one has failed; waited for right below.
+		workers.Go(s.work)
+	}
+	workers.Wait()
+	if s.failed != nil {
+		t.Fatal(s.failed)
+	}
+	for _, what := range slices.Sorted(maps.Keys(s.counted)) {
+		t.Logf("%9d %s", s.counted[what], what)
+	}
+	const enough = 100_000
+	if commands < enough {
+		return
+	}
+	for _, what := range mustHappen {
+		if s.counted[what] == 0 {
+			t.Errorf("in %d commands there was never: %s; the simulation has become tamer than it was", commands, what)
+		}
+	}
+}
+
+// mustHappen is what a simulation that is worth its time meets.
+var mustHappen = []string{
+	"kills", "power losses", "syncs failed", "torn tails cut", "checkpoints", "truncations", "answered from the state",
+	"clients died", "connections broken", "queue full", "streams given up", "streams kept alive",
+	"writes done", "writes not executed", "writes unsettled",
+	"COMMITTED", "REPLAYED", "SEQUENCE_GAP", "ALREADY_COMMITTED",
+	"IDEMPOTENCY_KEY_REUSED", "SEQUENCE_REUSED", "SEQUENCE_EXHAUSTED",
+	"SESSION_EXPIRED", "SESSION_FENCED", "SESSION_REQUIRED", "KEY_EXISTS",
+	"KEY_NOT_FOUND", "VERSION_MISMATCH", "TOO_MANY_STREAMS", "INVALID_ARGUMENT",
+	"stream evicted", "stream put back", "entities expired",
+}
+
+// simulation shares episodes out to workers. Which of them runs one has no
+// influence on it.
+type simulation struct {
+	*testing.T
+	dir      string
+	commands int
+	episodes []episode
+	next     atomic.Int64
+
+	mu      sync.Mutex
+	done    int
+	told    int
+	counted map[string]int
+	failed  error
+}
+
+type episode struct {
+	seed  uint64
+	limit int
+}
+
+// plan gives the episodes consecutive seeds, and cuts the last one short.
+func (s *simulation) plan(seed uint64) {
+	for left := s.commands; left > 0; seed++ {
+		s.episodes = append(s.episodes, episode{seed, left})
+		left -= newPlan(seed).commands
+	}
+}
+
+func (s *simulation) work() {
+	for {
+		i := int(s.next.Add(1)) - 1
+		if i >= len(s.episodes) {
+			return
+		}
+		e := s.episodes[i]
+		if !s.report(run(e.seed, e.limit, bugs{}, s.dir)) {
+			return
+		}
+	}
+}
+
+// report tells whether to go on.
+func (s *simulation) report(r result) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if r.err != nil && s.failed == nil {
+		s.failed = r.err
+	}
+	s.done += r.commands
+	for what, n := range r.counted {
+		s.counted[what] += n
+	}
+	const step = 100_000
+	if s.done/step > s.told {
+		s.told = s.done / step
+		s.Logf("%d of %d commands", s.done, s.commands)
+	}
+	return s.failed == nil
+}
+
+func variable(t *testing.T, name string, otherwise uint64) uint64 {
+	t.Helper()
+	text := os.Getenv(name)
+	if text == "" {
+		return otherwise
+	}
+	v, err := strconv.ParseUint(text, 10, 64)
+	if err != nil {
+		t.Fatalf("%s: %v", name, err)
+	}
+	return v
+}
+
+// One seed means one run, to the last step, whatever ran before it.
+func TestOneSeedIsOneRun(t *testing.T) {
+	t.Parallel()
+	traces := map[uint64]bool{}
+	realOnes := 0
+	for seed := range uint64(12) {
+		t.Run(fmt.Sprint(seed), func(t *testing.T) {
+			const commands = 1_000
+			first := run(seed, commands, bugs{}, t.TempDir())
+			again := run(seed, commands, bugs{}, t.TempDir())
+			if first.err != nil || again.err != nil {
+				t.Fatal(first.err, again.err)
+			}
+			if first.trace != again.trace || first.commands != again.commands || !maps.Equal(first.counted, again.counted) {
+				t.Errorf("trace %x with %d commands, then %x with %d", first.trace, first.commands, again.trace, again.commands)
+			}
+			t.Logf("trace %x", first.trace) // equal in every process, too
+			traces[first.trace] = true
+		})
+		if newPlan(seed).real {
+			realOnes++
+		}
+	}
+	if len(traces) != 12 {
+		t.Errorf("%d different traces of 12 seeds", len(traces))
+	}
+	if realOnes == 0 {
+		t.Error("none of the seeds uses real files")
+	}
+}
+
+// What a control reports is what its line repeats.
+func TestFailureIsRepeated(t *testing.T) {
+	t.Parallel()
+	b := bugs{wallEviction: true}
+	for seed := range uint64(20) {
+		first := run(seed, 6_000, b, t.TempDir())
+		if first.err == nil {
+			continue
+		}
+		again := run(seed, 6_000, b, t.TempDir())
+		if again.err == nil || again.err.Error() != first.err.Error() {
+			t.Errorf("first %v\nthen %v", first.err, again.err)
+		}
+		return
+	}
+	t.Error("nothing to repeat")
+}

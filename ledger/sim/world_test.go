@@ -1,0 +1,169 @@
+package sim
+
+import (
+	"container/heap"
+	"fmt"
+	"math/rand/v2"
+
+	"github.com/seqledger/seqledger/ledger/machine"
+)
+
+// Durations of simulated time, in nanoseconds.
+const (
+	microsecond = int64(1_000)
+	millisecond = 1_000 * microsecond
+	second      = 1_000 * millisecond
+)
+
+// epochStart is what the wall clock says when a simulation begins.
+const epochStart = 1_700_000_000 * second
+
+// world is one simulation: a clock, a queue of what is to happen, one node and
+// its clients. It runs on one thread and takes every decision from its seed.
+type world struct {
+	seed    uint64
+	rng     *rand.Rand
+	plan    plan
+	bugs    bugs
+	now     int64 // monotonic
+	wallOff int64 // the wall clock says now + wallOff
+	events  eventQueue
+	steps   uint64
+	trace   uint64 // a hash of everything that has happened
+	calm    bool   // no more faults, no new writes: what is open gets settled
+
+	node    *node
+	oracle  *oracle
+	actors  []actor
+	counted map[string]int // how often things have happened
+	file    string         // of the state, if it is a real one
+	faults  int
+}
+
+// actor is somebody who has something to do in the world.
+type actor interface {
+	start()
+	// unsettled says what is still open, or nothing.
+	unsettled() string
+}
+
+type event struct {
+	at   int64
+	rank uint64 // equal times happen in the order of their making
+	do   func()
+}
+
+type eventQueue []event
+
+func (q eventQueue) Len() int { return len(q) }
+func (q eventQueue) Less(i, j int) bool {
+	return q[i].at < q[j].at || q[i].at == q[j].at && q[i].rank < q[j].rank
+}
+func (q eventQueue) Swap(i, j int) { q[i], q[j] = q[j], q[i] }
+func (q *eventQueue) Push(e any)   { *q = append(*q, e.(event)) }
+func (q *eventQueue) Pop() any {
+	last := len(*q) - 1
+	e := (*q)[last]
+	(*q)[last] = event{}
+	*q = (*q)[:last]
+	return e
+}
+
+// violation is what a check panics with; run turns it into an error.
+type violation struct {
+	what   string
+	stream *name // whose history helps
+}
+
+func (w *world) fail(stream *name, format string, args ...any) {
+	panic(violation{fmt.Sprintf(format, args...), stream})
+}
+
+// must fails the run for an error that no simulated fault explains.
+func (w *world) must(err error, what string) {
+	if err != nil {
+		w.fail(nil, "%s: %v", what, err)
+	}
+}
+
+// after makes something happen in the future.
+func (w *world) after(delay int64, do func()) {
+	w.steps++
+	heap.Push(&w.events, event{w.now + max(delay, 0), w.steps, do})
+}
+
+// mark adds to the trace.
+func (w *world) mark(values ...uint64) {
+	for _, v := range values {
+		w.trace = (w.trace ^ v) * 0x100000001b3
+		w.trace ^= w.trace >> 29
+	}
+}
+
+func (w *world) wall() int64 { return w.now + w.wallOff }
+
+// chance is true once in n times, and never for n = 0.
+func (w *world) chance(n int) bool { return n > 0 && w.rng.IntN(n) == 0 }
+
+// upTo draws a duration.
+func (w *world) upTo(most int64) int64 { return w.rng.Int64N(most + 1) }
+
+func pick[V any](w *world, from ...V) V { return from[w.rng.IntN(len(from))] }
+
+// uuid draws 16 bytes.
+func (w *world) uuid() (u [16]byte) {
+	for i := 0; i < 16; i += 8 {
+		v := w.rng.Uint64()
+		for j := range 8 {
+			u[i+j] = byte(v >> (8 * j))
+		}
+	}
+	return u
+}
+
+// plan is what an episode is like; all of it comes from the seed.
+type plan struct {
+	commands int // after which it becomes calm
+	config   machine.Config
+	real     bool // the state is in boltstore, in files
+	replays  bool // the log is applied again in other ways at the end
+
+	drop, dup   int   // one message in so many; 0: none
+	latency     int64 // of a message, at most
+	connBreak   int   // one frame in so many breaks its connection
+	crash       int   // one step of the node in so many ends with a crash
+	clientCrash int   // the same for clients
+	wallJump    int64 // how far the wall clock jumps, at most
+	syncTime    int64 // at most
+	flushEvery  int64 // bytes of change that make a checkpoint
+	keepLog     int   // records that make a truncation
+	cache       int   // receipts; 0: off
+	queue       int   // commands that may wait
+
+	writers, pairs, simple, buggy int
+	epochs                        bool // a restore now and then
+}
+
+// newPlan draws an episode. Its length is part of it, so that a seed means the
+// same run whatever is asked for around it.
+func newPlan(seed uint64) plan {
+	w := &world{rng: rand.New(rand.NewPCG(seed, 1))}
+	p := plan{
+		commands: 6_000 + w.rng.IntN(8_000),
+		config: machine.Config{
+			EvictionInterval: pick[uint64](w, 3, 10, 50, 200, 1000), ClientTTL: pick[int64](w, 2, 5, 20, 3600) * second,
+			EvictionLimit: pick[uint64](w, 1, 3, 20, 2000), ReceiptWindow: pick[uint64](w, 2, 4, 16, 64, 64),
+			MaxStreams: pick[uint64](w, 30, 200, 10_000_000),
+		},
+		real: w.chance(8), replays: w.chance(4),
+		drop: pick(w, 0, 10, 50), dup: pick(w, 0, 10, 30), latency: pick(w, 200*microsecond, 5*millisecond, 100*millisecond),
+		connBreak: pick(w, 0, 50, 300), crash: pick(w, 0, 300, 1500, 5000), clientCrash: pick(w, 0, 200, 1000),
+		wallJump: pick[int64](w, 0, 1, 60, 4000) * second, syncTime: pick(w, 100*microsecond, 5*millisecond),
+		flushEvery: pick[int64](w, 8<<10, 64<<10, 512<<10), keepLog: pick(w, 40, 200, 2000),
+		cache: pick(w, 0, 10, 1000), queue: pick(w, 4, 12, 400),
+		writers: 3 + w.rng.IntN(10), pairs: w.rng.IntN(4), simple: 2 + w.rng.IntN(8), buggy: w.rng.IntN(4),
+		epochs: w.chance(5),
+	}
+	p.replays = p.replays || p.real
+	return p
+}

@@ -1,0 +1,315 @@
+package sim
+
+import (
+	"fmt"
+
+	"github.com/seqledger/seqledger/ledger/machine"
+)
+
+// writer is a client that does everything as the client's rules say: it
+// numbers by one under a session, keeps a journal, sends many writes at a time,
+// opens a new session before it reports a refusal that is not final, and
+// recovers with expected_session. It dies now and then, between any two steps.
+type writer struct {
+	w         *world
+	name      name
+	datagram  bool // its network doubles messages, so that every write is doubtful
+	depth     int
+	contended bool // another process uses the same client id
+	patience  int64
+
+	// What survives the death of its process.
+	journal journal
+
+	life    int
+	phase   phase
+	session uint64
+	next    uint64
+	queue   []*pending
+	flying  int
+	halted  bool
+	round   int
+	conn    *conn
+	version uint64 // its own entity's, that it has a receipt for
+	idle    bool
+}
+
+type journal struct {
+	session  uint64 // 0: none
+	attempt  [16]byte
+	expected uint64
+	opening  bool // attempt is under way
+	entries  []entryOf
+}
+
+// entryOf is a write that is not settled.
+type entryOf struct {
+	write machine.Write
+	app   *appWrite
+}
+
+type phase uint8
+
+const (
+	phaseDown phase = iota
+	phaseOpening
+	phaseRunning
+	phaseSettling // opening a session because of a refusal
+)
+
+type pending struct {
+	entryOf
+	sends     int
+	doubtful  bool
+	committed bool
+	answered  bool
+	out       machine.Outcome
+	verdict   verdict
+}
+
+type verdict uint8
+
+const (
+	verdictNone verdict = iota
+	verdictCommitted
+	verdictRetry
+	verdictGap
+	verdictRefused
+	verdictFatal
+)
+
+func (r *writer) start() { r.later(r.w.upTo(second), r.recover) }
+
+func (r *writer) unsettled() string {
+	if len(r.queue) == 0 && len(r.journal.entries) == 0 {
+		return ""
+	}
+	return fmt.Sprintf("writer %s in phase %d has %d writes, %d in the journal, %d in flight, halted %t",
+		r.name.id, r.phase, len(r.queue), len(r.journal.entries), r.flying, r.halted)
+}
+
+// later does something unless the process dies before.
+func (r *writer) later(delay int64, do func()) {
+	life := r.life
+	r.w.after(delay, func() {
+		if r.life != life {
+			return
+		}
+		if !r.w.calm && r.w.chance(r.w.plan.clientCrash) {
+			r.die()
+			return
+		}
+		do()
+	})
+}
+
+// die is the death of the process.
+func (r *writer) die() {
+	r.w.counted["clients died"]++
+	r.w.mark(4)
+	if r.conn != nil {
+		r.conn.broken = true
+	}
+	*r = writer{
+		w: r.w, name: r.name, datagram: r.datagram, depth: r.depth, contended: r.contended, patience: r.patience,
+		journal: r.journal, life: r.life + 1, version: r.version,
+	}
+	r.later(r.w.upTo(3*second), r.recover)
+}
+
+// recover begins with what the journal has.
+func (r *writer) recover() {
+	r.queue = nil
+	for _, e := range r.journal.entries {
+		r.queue = append(r.queue, &pending{entryOf: e, doubtful: true})
+	}
+	if len(r.queue) == 0 && r.w.calm {
+		return
+	}
+	if !r.journal.opening {
+		r.journal.attempt, r.journal.opening = r.w.uuid(), true
+		r.journal.expected = 0
+		if len(r.queue) > 0 && !r.w.bugs.blindRecovery {
+			r.journal.expected = r.journal.session
+		}
+	}
+	r.open(phaseOpening)
+}
+
+// open sends the attempt that the journal has until it is answered.
+func (r *writer) open(p phase) {
+	r.phase = p
+	attempt := r.journal.attempt
+	o := &machine.OpenSession{
+		Scope: r.name.scope, ClientID: r.name.id, Actor: "client:sim",
+		AttemptID: attempt, ExpectedSession: r.journal.expected,
+	}
+	c := &command{open: o, encoded: machine.AppendOpenSession(nil, o)}
+	life := r.life
+	r.w.datagrams([]*command{c}, func(_ int, a answer) {
+		if r.life == life && r.journal.opening && r.journal.attempt == attempt && a.kind == decided {
+			r.opened(&a.out)
+		}
+	})
+	r.later(r.patience, func() {
+		if r.journal.opening && r.journal.attempt == attempt {
+			r.open(p)
+		}
+	})
+}
+
+func (r *writer) opened(out *machine.Outcome) {
+	switch out.Code {
+	case machine.Committed:
+	case machine.TooManyStreams:
+		if !r.w.calm {
+			return // the timer asks again
+		}
+		fallthrough
+	default:
+		r.journal.opening = false
+		r.end()
+		return
+	}
+	r.journal.opening = false
+	r.session, r.journal.session = out.Session, out.Session
+	settling := r.phase == phaseSettling
+	r.phase = phaseRunning
+	r.settle(out.Last, settling)
+}
+
+// settle goes on after a session was opened: from then on no copy that was
+// sent under an older one can commit, and last tells which did.
+func (r *writer) settle(last uint64, refused bool) {
+	if len(r.queue) == 0 {
+		r.next = last + 1
+		r.flying, r.halted = 0, false
+		r.pump()
+		return
+	}
+	r.next = r.queue[len(r.queue)-1].write.Sequence + 1
+	first := r.queue[0].write.Sequence
+	if last+1 < first || last >= r.next {
+		r.w.fail(&r.name, "writer %s has %d to %d open under session %d and the ledger says last is %d",
+			r.name.id, first, r.next-1, r.session, last)
+	}
+	for _, p := range r.queue {
+		p.doubtful, p.sends = false, 0
+		p.committed = p.committed || p.write.Sequence <= last
+	}
+	if refused && last < first {
+		r.stop()
+		return
+	}
+	if !refused { // recovery: what is committed needs no receipt
+		for len(r.queue) > 0 && r.queue[0].write.Sequence <= last {
+			r.pop().app.done(r.w, nil)
+		}
+		r.note()
+	}
+	r.resend()
+}
+
+func (r *writer) pop() *pending {
+	p := r.queue[0]
+	r.queue = r.queue[1:]
+	return p
+}
+
+// note brings the journal up to date.
+func (r *writer) note() {
+	r.journal.entries = nil
+	for _, p := range r.queue {
+		r.journal.entries = append(r.journal.entries, p.entryOf)
+	}
+}
+
+// resend begins a new round with what is not committed, under the same numbers
+// and keys.
+func (r *writer) resend() {
+	for _, p := range r.queue {
+		if p.verdict != verdictCommitted {
+			p.verdict, p.answered = verdictNone, false
+		}
+	}
+	r.flying, r.halted = 0, false
+	r.round++
+	r.later(r.w.upTo(20*millisecond), r.pump)
+}
+
+// pump makes new writes and sends what has not been sent in this round.
+func (r *writer) pump() {
+	if r.phase != phaseRunning || r.halted {
+		return
+	}
+	for !r.w.calm && !r.idle && len(r.queue) < r.depth && !r.w.chance(4) {
+		r.add()
+	}
+	var frame []*pending
+	for _, p := range r.queue {
+		if p.verdict == verdictNone && !p.answered {
+			frame = append(frame, p)
+			p.answered = true // until the answer comes: sent
+		}
+	}
+	if len(frame) > 0 {
+		r.send(frame)
+	}
+	if len(r.queue) == 0 {
+		r.rest()
+	}
+}
+
+// rest does nothing for a while, sometimes for longer than the TTL.
+func (r *writer) rest() {
+	w := r.w
+	if w.calm || r.idle {
+		return
+	}
+	r.idle = true
+	wait := w.upTo(100 * millisecond)
+	if w.chance(8) {
+		wait = w.upTo(min(2*w.plan.config.ClientTTL, 60*second))
+	}
+	if w.chance(10) {
+		r.read()
+	}
+	if third := w.plan.config.ClientTTL / 3; wait > third && w.chance(2) {
+		r.later(third, r.keepAlive)
+	}
+	r.later(wait, func() {
+		r.idle = false
+		r.pump()
+	})
+}
+
+// keepAlive repeats the attempt, so that an idle stream is not evicted. If it
+// was, and nothing is unanswered, the writer goes on with what it gets.
+func (r *writer) keepAlive() {
+	if !r.idle || r.phase != phaseRunning || r.w.calm {
+		return
+	}
+	r.w.counted["streams kept alive"]++
+	attempt, life := r.journal.attempt, r.life
+	o := &machine.OpenSession{Scope: r.name.scope, ClientID: r.name.id, Actor: "client:sim", AttemptID: attempt}
+	c := &command{open: o, encoded: machine.AppendOpenSession(nil, o)}
+	r.w.datagrams([]*command{c}, func(_ int, a answer) {
+		current := r.life == life && r.phase == phaseRunning && r.journal.attempt == attempt && len(r.queue) == 0
+		if current && a.kind == decided && a.out.Code == machine.Committed && a.out.Session > r.session {
+			r.session, r.journal.session, r.next = a.out.Session, a.out.Session, a.out.Last+1
+		}
+	})
+	r.later(r.w.plan.config.ClientTTL/3, r.keepAlive)
+}
+
+// add takes a write of the application: it is in the journal before it is sent.
+func (r *writer) add() {
+	app := r.w.newApp(r.name, true)
+	e := entryOf{app: app, write: machine.Write{
+		Scope: r.name.scope, ClientID: r.name.id, Actor: "client:sim", Sequence: r.next,
+		Key: machine.Key{UUID: r.w.uuid(), Present: true}, Operations: r.w.operations(app, true),
+	}}
+	r.next++
+	r.queue = append(r.queue, &pending{entryOf: e})
+	r.journal.entries = append(r.journal.entries, e)
+}
