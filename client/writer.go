@@ -10,6 +10,7 @@ import (
 
 	"google.golang.org/protobuf/proto"
 
+	"github.com/seqledger/seqledger/client/journal"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 )
 
@@ -43,6 +44,10 @@ type WriterOptions struct {
 	// while nothing is unanswered, rather than start the stream anew: for who
 	// relies on the numbers to go on.
 	NoReopen bool
+	// Journal keeps unsettled writes through a crash of this process; nil keeps
+	// them in memory alone. Then ExpectedSession and AttemptID must be empty,
+	// because the journal knows them. The package documentation has the rules.
+	Journal Journal
 	// MaxPending bounds the unanswered writes; 0 means the receipt window. It
 	// is never more than that window, because a repeat of the oldest must
 	// still find its receipt.
@@ -59,6 +64,9 @@ func (o *WriterOptions) validate() error {
 	}
 	if n := len(o.AttemptID); n != 0 && n != 16 {
 		return fmt.Errorf("client: WriterOptions: AttemptID has %d bytes, want 16", n)
+	}
+	if o.Journal != nil && (o.ExpectedSession != 0 || len(o.AttemptID) != 0) {
+		return errors.New("client: WriterOptions: with a Journal, ExpectedSession and AttemptID are its own")
 	}
 	return nil
 }
@@ -119,6 +127,12 @@ type Writer struct {
 	// ledger is the ledger id in the receipts of this life of the stream, 0
 	// before the first one. A ledger that gets a new id ends all sessions.
 	ledger uint64
+	// log is nil without a journal. recovered is what it held at the start.
+	log       *streamLog
+	recovered []*Pending
+	// refused: nothing can undo the refusal at the front, and the keeper takes
+	// it and all behind it out of the journal before anybody hears of it.
+	refused bool
 	// waiters counts the calls that wait for room.
 	waiters int
 	// refreshed is when last_seen was refreshed for all that is known here;
@@ -134,6 +148,12 @@ type Writer struct {
 // and no copy of its writes can commit any more. Only a new attempt does that:
 // with an AttemptID that was used before the answer is the same session, and
 // nobody is fenced. ctx bounds the opening alone.
+//
+// With a Journal it takes over what that holds; see [Writer.Recovered]. An
+// [*UnsettledError] says that this is not possible: the stream was evicted or
+// fenced, or the ledger is another one. Nothing was sent again then. When the
+// application has taken care of the listed writes, [journal.File.Forget] lets
+// the next NewWriter begin without them.
 func (c *Client) NewWriter(ctx context.Context, options WriterOptions) (*Writer, error) {
 	if err := options.validate(); err != nil {
 		return nil, err
@@ -152,25 +172,23 @@ func (c *Client) NewWriter(ctx context.Context, options WriterOptions) (*Writer,
 		scope: proto.CloneOf(options.Scope), clientID: options.ClientID,
 		keep: make(chan struct{}, 1), room: make(chan struct{}, 1), kept: make(chan struct{}),
 	}
-	attempt := slices.Clone(options.AttemptID)
-	if len(attempt) == 0 {
-		attempt = newAttempt()
+	w.options.AttemptID = slices.Clone(options.AttemptID)
+	if err := w.open(ctx); err != nil {
+		return nil, err
 	}
-	response, err := w.openSession(ctx, attempt, options.ExpectedSession)
-	if err != nil {
-		return nil, fmt.Errorf("opening a session: %w", err)
-	}
-	state := response.GetState()
-	w.adopt(attempt, state)
-	w.next = state.GetLastCommittedSequence() + 1
-
 	keeperCtx, cancel := context.WithCancel(c.ctx)
 	w.cancel = cancel
 	c.hub.mu.Lock()
 	defer c.hub.mu.Unlock()
 	if c.hub.closed {
 		cancel()
+		if w.log != nil {
+			w.log.journal.Release(w.log.name)
+		}
 		return nil, ErrClosed
+	}
+	if w.log != nil {
+		w.log.syncer = c.syncerOf(w.log.journal)
 	}
 	c.hub.writers[w] = struct{}{}
 	if !c.hub.running {
@@ -180,6 +198,9 @@ func (c *Client) NewWriter(ctx context.Context, options WriterOptions) (*Writer,
 	}
 	// Ended by cancel, which Writer.Close calls; Writer.Close waits on kept.
 	go w.runKeeper(keeperCtx)
+	if w.queue.len() > 0 {
+		c.hub.makeReady(w)
+	}
 	return w, nil
 }
 
@@ -202,7 +223,12 @@ func (w *Writer) Write(ctx context.Context, operations ...*seqledgerv1.Operation
 // ended the Writer, or [ErrClosed]. State and Close tell which writes a Writer
 // that ended has left unsettled.
 func (w *Writer) Submit(ctx context.Context, operations ...*seqledgerv1.Operation) (*Pending, error) {
-	p, err := w.newPending(operations)
+	return w.submit(ctx, "", operations)
+}
+
+// submit is Submit with a tag, which may be empty.
+func (w *Writer) submit(ctx context.Context, tag string, operations []*seqledgerv1.Operation) (*Pending, error) {
+	p, err := w.newPending(tag, operations)
 	if err == nil {
 		// A caller that is gone already is told so for certain; later it could
 		// only be told that the outcome is unknown.
@@ -212,6 +238,7 @@ func (w *Writer) Submit(ctx context.Context, operations ...*seqledgerv1.Operatio
 		return nil, &NotExecutedError{Cause: err}
 	}
 	w.hub.mu.Lock()
+	defer w.hub.unlock()
 	for {
 		if err := w.unavailable(); err != nil {
 			if w.state == stateDead {
@@ -220,24 +247,32 @@ func (w *Writer) Submit(ctx context.Context, operations ...*seqledgerv1.Operatio
 				err = fmt.Errorf("the writer has ended: %w", w.failure.Cause)
 			}
 			w.passRoom()
-			w.hub.mu.Unlock()
 			return nil, &NotExecutedError{Cause: err}
 		}
+		var freed <-chan struct{}
+		var full error
 		if w.fits(p) {
-			w.enqueue(p)
-			w.passRoom()
-			w.hub.mu.Unlock()
-			return p, nil
+			freed, err = w.enqueue(p)
+			if freed == nil {
+				w.passRoom()
+				if err != nil {
+					return nil, &NotExecutedError{Cause: err}
+				}
+				return p, nil
+			}
+			full = err
 		}
-		if err := w.awaitRoom(ctx); err != nil {
-			w.hub.mu.Unlock()
-			return nil, &NotExecutedError{Cause: w.hub.explain(err)}
+		if err := w.awaitRoom(ctx, freed); err != nil {
+			if full != nil {
+				err = fmt.Errorf("%w while the journal had no room: %w", err, full)
+			}
+			return nil, &NotExecutedError{Cause: w.hub.explainLocked(err)}
 		}
 	}
 }
 
 // newPending checks a write and gives it its key.
-func (w *Writer) newPending(operations []*seqledgerv1.Operation) (*Pending, error) {
+func (w *Writer) newPending(tag string, operations []*seqledgerv1.Operation) (*Pending, error) {
 	if len(operations) == 0 || len(operations) > maxOperations {
 		return nil, fmt.Errorf("a write has 1 to %d operations, not %d", maxOperations, len(operations))
 	}
@@ -248,7 +283,7 @@ func (w *Writer) newPending(operations []*seqledgerv1.Operation) (*Pending, erro
 			return nil, fmt.Errorf("operation %d: text is not UTF-8", i)
 		}
 	}
-	p := &Pending{writer: w, done: make(chan struct{})}
+	p := &Pending{writer: w, tag: tag, done: make(chan struct{})}
 	p.request.Scope = w.scope
 	p.request.ClientId = w.clientID
 	p.request.IdempotencyKey = newKey()
@@ -256,6 +291,12 @@ func (w *Writer) newPending(operations []*seqledgerv1.Operation) (*Pending, erro
 	p.size = proto.Size(&p.request)
 	if p.size > maxWriteBytes {
 		return nil, fmt.Errorf("the write has %d bytes, at most %d are allowed", p.size, maxWriteBytes)
+	}
+	if w.options.Journal != nil {
+		var err error
+		if p.encoded, err = encodeOperations(operations); err != nil {
+			return nil, err
+		}
 	}
 	return p, nil
 }
@@ -298,25 +339,51 @@ func (w *Writer) fits(p *Pending) bool {
 		(w.queue.len() == 0 || w.bytes+p.size <= w.options.MaxPendingBytes)
 }
 
-// enqueue numbers p. This is the place to record it, before anything is sent.
-func (w *Writer) enqueue(p *Pending) {
+// enqueue numbers p and puts it on its way, with a journal through that. When
+// the journal is full it returns the channel that says when to try again. An
+// error means that p was not taken.
+func (w *Writer) enqueue(p *Pending) (<-chan struct{}, error) {
 	p.request.Sequence = w.next
+	if w.log != nil {
+		if freed, err := w.journalWrite(p); err != nil {
+			return freed, err
+		}
+	}
 	w.next++
 	w.bytes += p.size
 	w.queue.push(p)
-	if !w.halted {
+	p.durable = w.log == nil
+	if p.durable && !w.halted {
 		w.hub.makeReady(w)
 	}
+	return nil, nil
 }
 
-// awaitRoom waits until something changed. mu is held before and after, not
-// meanwhile.
-func (w *Writer) awaitRoom(ctx context.Context) error {
+// journalWrite appends p to the journal. The syncer takes it from there.
+func (w *Writer) journalWrite(p *Pending) (<-chan struct{}, error) {
+	err := w.log.write(p)
+	if errors.Is(err, journal.ErrFull) {
+		// Asked for before the next attempt, so that no moment is missed.
+		freed := w.log.journal.Freed()
+		if err = w.log.write(p); errors.Is(err, journal.ErrFull) {
+			return freed, err
+		}
+	}
+	if err != nil && !errors.Is(err, journal.ErrTagInUse) && !errors.Is(err, journal.ErrTooLarge) {
+		w.failJournal(err)
+	}
+	return nil, err
+}
+
+// awaitRoom waits until something changed, or freed is closed. mu is held
+// before and after, not meanwhile.
+func (w *Writer) awaitRoom(ctx context.Context, freed <-chan struct{}) error {
 	w.waiters++
 	w.hub.mu.Unlock()
 	var err error
 	select {
 	case <-w.room:
+	case <-freed:
 	case <-ctx.Done():
 		err = ctx.Err()
 	}
@@ -347,15 +414,15 @@ func (w *Writer) Resume(ctx context.Context) error {
 	w.hub.mu.Lock()
 	defer w.hub.mu.Unlock()
 	for w.state == stateSettling {
-		if err := w.awaitRoom(ctx); err != nil {
+		if err := w.awaitRoom(ctx, nil); err != nil {
 			return err
 		}
 	}
 	// Whatever happens below, the next waiter has to look for itself.
 	defer w.passRoom()
 	if w.state == stateStopped && !w.closing {
-		// Nothing is in flight and no copy is under way, so the number is free:
-		// this is the place to record the renumbering.
+		// Nothing is in flight and no copy is under way, so the number is free.
+		// A journal has said so since before the refusal was reported.
 		w.state, w.stopped = stateRunning, nil
 	}
 	return w.unavailable()
@@ -405,6 +472,9 @@ func (w *Writer) Close(ctx context.Context) error {
 	w.hub.unlock()
 	w.cancel()
 	<-w.kept
+	if w.log != nil {
+		w.log.journal.Release(w.log.name)
+	}
 	if len(failure.Writes) == 0 {
 		return nil
 	}
