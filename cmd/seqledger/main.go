@@ -33,6 +33,7 @@ type commandLine struct {
 	Status  statusCommand  `cmd:"" help:"Describe a running server."`
 	Update  updateCommand  `cmd:"" name:"config" help:"Change the replicated configuration."`
 	Verify  verifyCommand  `cmd:"" help:"Check a data directory that no server has open."`
+	Journal journalCommand `cmd:"" help:"Look into the journal of a program that writes."`
 	Version versionCommand `cmd:"" help:"Print the version."`
 }
 
