@@ -89,14 +89,17 @@ func (m *memory) syncDir(path string) error {
 	return nil
 }
 
-func (f *memoryFile) Write(b []byte) (int, error) {
+func (f *memoryFile) WriteAt(b []byte, offset int64) (int, error) {
 	f.owner.mu.Lock()
 	defer f.owner.mu.Unlock()
 	short, err := f.owner.step("write", f.path)
 	if err != nil {
 		b = b[:min(short, len(b))]
 	}
-	f.written = append(f.written, b...)
+	if grow := int(offset) + len(b) - len(f.written); grow > 0 {
+		f.written = append(f.written, make([]byte, grow)...)
+	}
+	copy(f.written[offset:], b)
 	return len(b), err
 }
 
@@ -121,7 +124,12 @@ func (m *memory) powerFailure(path string, extra int) *memory {
 	for name, f := range m.kept {
 		content := slices.Clone(f.synced)
 		if name == path {
-			content = append(content, f.written[len(f.synced):min(len(f.written), len(f.synced)+extra)]...)
+			// They follow what is written and not the zeros behind it.
+			begin := written(content)
+			if end := min(len(f.written), begin+extra); end > len(content) {
+				content = append(content, make([]byte, end-len(content))...)
+			}
+			copy(content[begin:], f.written[begin:min(len(f.written), begin+extra)])
 		}
 		after.seen[name] = &memoryFile{owner: after, written: content, synced: content}
 	}

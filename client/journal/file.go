@@ -63,7 +63,9 @@ type File struct {
 	// Touched by whoever flushes, and by Open and Close, alone.
 	current file
 	salt    uint64
-	size    int64
+	size    int64 // of the groups
+	// allocated is the size of the file: zeros follow the groups.
+	allocated int64
 }
 
 // Open opens the journal at path and creates it if need be. It keeps others out
@@ -119,7 +121,7 @@ func (f *File) load() error {
 		if err != nil {
 			return err
 		}
-		f.torn = int64(len(content)) - good
+		f.torn = int64(written(content)) - min(good, int64(written(content)))
 	}
 	for _, s := range f.streams {
 		f.live += s.live

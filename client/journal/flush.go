@@ -100,13 +100,24 @@ func (f *File) snapshot() []byte {
 // extend adds a group to the file.
 func (f *File) extend(group []byte) error {
 	sealGroup(group, f.salt, f.size)
-	n, err := f.current.Write(group)
-	f.size += int64(n)
-	if err != nil {
+	end := f.size + int64(len(group))
+	if end > f.allocated {
+		// Room for the groups to come, so that most fsyncs need not wait for
+		// the file system to note that the file has grown.
+		group = append(group, make([]byte, f.ahead())...)
+	}
+	if _, err := f.current.WriteAt(group, f.size); err != nil {
 		return err
 	}
+	f.allocated = max(f.allocated, f.size+int64(len(group)))
+	f.size = end
 	return f.current.Sync()
 }
+
+// ahead is how many zeros are written ahead.
+func (f *File) ahead() int { return int(min(maxAhead, f.options.MaxBytes/16)) }
+
+const maxAhead = 256 << 10
 
 // replace puts a new file in the place of the old one. A crash at any point
 // leaves one of the two under the name, whole.
@@ -116,7 +127,8 @@ func (f *File) replace(content []byte) error {
 	if err != nil {
 		return err
 	}
-	_, err = next.Write(content)
+	padded := append(content[:len(content):len(content)], make([]byte, f.ahead())...)
+	_, err = next.WriteAt(padded, 0)
 	if err == nil {
 		err = next.Sync()
 	}
@@ -135,6 +147,6 @@ func (f *File) replace(content []byte) error {
 		// Nothing of it is needed any more, so an error has nothing to say.
 		_ = f.current.Close()
 	}
-	f.current, f.size = next, int64(len(content))
+	f.current, f.size, f.allocated = next, int64(len(content)), int64(len(padded))
 	return nil
 }

@@ -104,6 +104,9 @@ func scan(path string, content []byte, visit func(offset int64, records []byte) 
 	offset := headerBytes
 	for offset < len(content) {
 		records, reason := groupAt(content, salt, offset)
+		if reason != "" && offset >= written(content) {
+			return int64(offset), nil // the rest is room for groups to come
+		}
 		if reason != "" {
 			if behind, found := groupBehind(content, salt, offset); found {
 				return int64(offset), &DamageError{path, int64(offset),
@@ -118,6 +121,9 @@ func scan(path string, content []byte, visit func(offset int64, records []byte) 
 	}
 	return int64(offset), nil
 }
+
+// written is where the zeros at the end begin.
+func written(content []byte) int { return len(bytes.TrimRight(content, "\x00")) }
 
 // groupBehind looks for a good group anywhere behind offset.
 func groupBehind(content []byte, salt uint64, offset int) (int, bool) {

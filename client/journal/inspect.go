@@ -7,7 +7,8 @@ import (
 
 // Report is what a journal's file says to someone who only looks.
 type Report struct {
-	// Bytes is the size of the file, Good how many of them are whole groups.
+	// Bytes is the size of the file without the zeros at its end, which are
+	// room for what is to come. Good is how many of them are whole groups.
 	Bytes, Good int64
 	// Streams as of the last good group.
 	Streams []State
@@ -26,7 +27,7 @@ func Inspect(path string) (*Report, error) {
 	}
 	streams := make(map[Name]*stream)
 	good, err := replay(path, content, streams)
-	report := &Report{Bytes: int64(len(content)), Good: good, Streams: states(streams)}
+	report := &Report{Bytes: max(good, int64(written(content))), Good: good, Streams: states(streams)}
 	if err != nil {
 		damage, ok := err.(*DamageError) //nolint:errorlint // replay returns no other and wraps none.
 		if !ok {

@@ -20,10 +20,18 @@ type storage interface {
 
 // file is one that is written from its beginning to its end.
 type file interface {
-	io.WriteCloser
-	// Sync returns once everything written is on disk.
+	io.WriterAt
+	io.Closer
+	// Sync returns once everything written can be read back after a power
+	// failure.
 	Sync() error
 }
+
+// diskFile is a file of the operating system.
+type diskFile struct{ *os.File }
+
+// Sync implements file.
+func (f diskFile) Sync() error { return syncData(f.File) }
 
 // disk is the storage of the operating system.
 type disk struct{}
@@ -35,7 +43,7 @@ func (disk) create(path string) (file, error) {
 	if err != nil {
 		return nil, err // not f, which would be a file that is not nil
 	}
-	return f, nil
+	return diskFile{f}, nil
 }
 
 func (disk) rename(from, to string) error { return os.Rename(from, to) }
