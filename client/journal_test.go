@@ -45,14 +45,15 @@ func mustJournaled(t testing.TB, c *client.Client, j client.Journal) *client.Wri
 	return w
 }
 
-// crash ends a client as a kill would: nothing is flushed and nobody is told.
-// What the journal had made durable is copied for the next life.
+// crash ends a client as a kill would, as far as the journal can tell: what it
+// had made durable is copied for the next life, and nothing else.
 func crash(t testing.TB, c *client.Client, j *journal.File, path string) string {
 	t.Helper()
 	next := filepath.Join(t.TempDir(), "journal")
-	copyFile(t, path, next)
+	// First, so that nothing is sent that the copy does not know.
 	_ = c.Close()
-	_ = j.Close()
+	copyFile(t, path, next)
+	_ = j.Close() // would add the outcomes that were noted without waiting
 	return next
 }
 

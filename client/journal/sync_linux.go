@@ -10,7 +10,7 @@ import (
 func syncData(f *os.File) error {
 	for {
 		err := syscall.Fdatasync(int(f.Fd()))
-		if err == syscall.EINTR { //nolint:errorlint // A system call's number is never wrapped.
+		if err == syscall.EINTR {
 			continue
 		}
 		return os.NewSyscallError("fdatasync", err)
