@@ -90,6 +90,42 @@
 // A program that keeps [WriterState].Session can open its next Writer with
 // ExpectedSession and so learn whether anyone wrote in between.
 //
+// # A journal
+//
+// With [WriterOptions].Journal every write is on disk before it is sent, and a
+// program that crashed goes on where it was. A journal.File holds any number of
+// streams; all Writers of a process share one, and with it each fsync.
+//
+// The next NewWriter opens a session that only succeeds if the journal's was
+// still the stream's. Then nobody else has written: what the ledger has
+// committed is done, and the rest is sent again under the new session, with the
+// same numbers and keys. [Writer.Recovered] has them all. If the stream was
+// evicted, taken over, or belongs to another ledger (the server's id is asked
+// for before anything is sent), NewWriter sends nothing and returns an
+// [UnsettledError] with the open writes; they stay in the journal until the
+// application calls journal.File.Forget.
+//
+// For its own work to happen once too, an application gives each write a tag,
+// its own name for it ([Writer.SubmitTagged]), and keeps to this order:
+//
+//  1. Note durably what is intended.
+//  2. Submit it under its tag, and wait for the outcome.
+//  3. Note the outcome durably.
+//  4. [Pending.Acknowledge]: only now the journal forgets the tag.
+//
+// After a restart it goes through [Writer.Recovered] from step 3 on: those
+// outcomes it may not have seen. Whatever else it intends and has no outcome
+// for, it submits: a tag that is neither in the journal nor noted was never
+// sent, or was reported as not executed and is out of the journal since before
+// that report. Directory till is a program that works so.
+//
+// What has to be known beside: a Writer that ends with a journal reports no
+// write as not executed, because the next one may send it; and when the journal
+// is full, Submit waits until outcomes are acknowledged, so that who submits
+// and never acknowledges waits for ever. A journal that is lost or put back from
+// a copy is the one thing that it cannot make good: a copy is recognised by its
+// session, a lost one by journal.Options.MustExist.
+//
 // # The stream
 //
 // All Writers of a Client share one WriteStream. One goroutine sends: a frame

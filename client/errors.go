@@ -33,6 +33,9 @@ var (
 	ErrAlreadyCommitted = errors.New("client: already committed")
 	// ErrClosed: the Client or the Writer was closed.
 	ErrClosed = errors.New("client: closed")
+	// ErrOtherLedger: the server has another ledger than the journal is of, for
+	// example one that was restored from a backup.
+	ErrOtherLedger = errors.New("client: another ledger")
 	// ErrProtocol: the server's answers contradict each other or the request.
 	ErrProtocol = errors.New("client: protocol violation")
 )

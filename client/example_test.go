@@ -5,8 +5,11 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"os"
+	"path/filepath"
 
 	"github.com/seqledger/seqledger/client"
+	"github.com/seqledger/seqledger/client/journal"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 )
 
@@ -111,4 +114,74 @@ func ExampleClient_Write() {
 	// Output:
 	// 01234567-89ab-8cde-bc00-000000000001 replayed: false <nil>
 	// 01234567-89ab-8cde-bc00-000000000001 replayed: true <nil>
+}
+
+// A program that was killed goes on with its journal: it asks first what became
+// of the writes that it had under way.
+func ExampleWriter_SubmitTagged() {
+	address, stop := serveExample()
+	defer stop()
+	dir, err := os.MkdirTemp("", "example-*")
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	defer os.RemoveAll(dir)
+
+	for _, life := range []string{"first", "second"} {
+		err := payRent(address, filepath.Join(dir, "journal"), life)
+		fmt.Println(life, "life ends:", err)
+	}
+	// Output:
+	// first life: rent-11 is committed as 1
+	// first life ends: <nil>
+	// second life: recovered rent-11, committed as 1
+	// second life: rent-12 is committed as 2
+	// second life ends: <nil>
+}
+
+// payRent is one life of a program that pays the rent of a month.
+func payRent(address, path, life string) error {
+	ctx := context.Background()
+	j, err := journal.Open(path, journal.Options{})
+	if err != nil {
+		return err
+	}
+	defer j.Close()
+	c, err := client.New(client.Options{Server: address})
+	if err != nil {
+		return err
+	}
+	defer c.Close()
+	w, err := c.NewWriter(ctx, client.WriterOptions{Scope: &seqledgerv1.Scope{Organization: "acme"}, ClientID: "rent", Journal: j})
+	if err != nil {
+		return err // an UnsettledError lists what is the application's to settle
+	}
+	noted := make(map[string]bool) // stands for the program's own database
+	for _, p := range w.Recovered() {
+		receipt, err := p.Wait(ctx)
+		if err != nil {
+			return err
+		}
+		fmt.Printf("%s life: recovered %s, committed as %d\n", life, p.Tag(), receipt.GetSequence())
+		noted[p.Tag()] = true
+		if err := p.Acknowledge(); err != nil {
+			return err
+		}
+	}
+	month := "rent-11"
+	if noted[month] {
+		month = "rent-12"
+	}
+	p, err := w.SubmitTagged(ctx, month, payload("pay "+month))
+	if err != nil {
+		return err
+	}
+	receipt, err := p.Wait(ctx)
+	if err != nil {
+		return err
+	}
+	fmt.Printf("%s life: %s is committed as %d\n", life, month, receipt.GetSequence())
+	// The first life ends here, before it has noted the outcome.
+	return nil
 }

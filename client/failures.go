@@ -135,6 +135,8 @@ type UnsettledWrite struct {
 	// Sequence and IdempotencyKey name it.
 	Sequence       uint64
 	IdempotencyKey string
+	// Tag is the application's own name for it, empty for none.
+	Tag string
 	// Operations as they were submitted.
 	Operations []*seqledgerv1.Operation
 }
@@ -146,7 +148,8 @@ type UnsettledError struct {
 	// application's to find out (GetClientState, GetEntity) because nothing
 	// may be re-sent by itself any more.
 	Writes []UnsettledWrite
-	// Cause is an [*Error], [ErrProtocol] with what was wrong, or [ErrClosed].
+	// Cause is an [*Error], [ErrProtocol] with what was wrong, [ErrClosed],
+	// [ErrOtherLedger], or [journal.ErrFailed].
 	Cause error
 }
 

@@ -3,6 +3,7 @@ package client_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net"
 	"net/http"
 	"sync"
@@ -37,7 +38,8 @@ const (
 type fakeServer struct {
 	seqledgerv1connect.UnimplementedLedgerServiceHandler
 	seqledgerv1connect.UnimplementedAdminServiceHandler
-	ledger *fakeLedger
+	ledger  *fakeLedger
+	address string
 
 	mu sync.Mutex
 	// onWrite says what happens to a write on the stream; nil: nothing.
@@ -265,7 +267,11 @@ func (s *fakeServer) Watch(ctx context.Context, request *connect.Request[seqledg
 
 // GetStatus implements the handler.
 func (s *fakeServer) GetStatus(context.Context, *connect.Request[seqledgerv1.GetStatusRequest]) (*connect.Response[seqledgerv1.GetStatusResponse], error) {
-	return connect.NewResponse(&seqledgerv1.GetStatusResponse{Status: &seqledgerv1.Status{Version: "fake"}}), nil
+	s.ledger.mu.Lock()
+	defer s.ledger.mu.Unlock()
+	return connect.NewResponse(&seqledgerv1.GetStatusResponse{
+		Status: &seqledgerv1.Status{Version: "fake", LedgerId: fmt.Sprintf("%016x", s.ledger.id)},
+	}), nil
 }
 
 // withDetail builds the error of a refused unary call.
@@ -312,6 +318,7 @@ func start(t testing.TB) (*fakeServer, *client.Client) {
 	if err != nil {
 		t.Fatalf("listening on loopback: %v", err)
 	}
+	s.address = listener.Addr().String()
 	t.Cleanup(s.serve(listener))
 	c, err := client.New(client.Options{Server: listener.Addr().String()})
 	if err != nil {

@@ -42,6 +42,7 @@ func (w *Writer) runKeeper(ctx context.Context) {
 			return
 		case <-w.keep:
 			w.fence(ctx)
+			w.takeOut()
 		case <-timer.C:
 			w.keepAlive(ctx)
 		}
@@ -99,6 +100,9 @@ func (w *Writer) openOnce(ctx context.Context, request *connect.Request[seqledge
 // evicted all the time.
 func (w *Writer) insist(ctx context.Context, expected uint64) ([]byte, *seqledgerv1.OpenSessionResponse, error) {
 	attempt := newAttempt()
+	if err := w.journalAttempt(attempt); err != nil {
+		return nil, nil, err
+	}
 	for failures := 0; ; failures++ {
 		response, err := w.openSession(ctx, attempt, expected)
 		if err == nil {
@@ -138,12 +142,15 @@ func (w *Writer) adopt(attempt []byte, state *seqledgerv1.ClientState) {
 // all commits since then are this Writer's.
 func (w *Writer) fence(ctx context.Context) {
 	w.hub.mu.Lock()
-	due, session := w.state == stateSettling, w.session
+	due, session := w.state == stateSettling && !w.refused, w.session
 	w.hub.mu.Unlock()
 	if !due {
 		return
 	}
 	attempt, response, err := w.insist(ctx, session)
+	if err == nil {
+		err = w.journalSession(response.GetState().GetSession(), w.numberDue())
+	}
 	w.hub.mu.Lock()
 	defer w.hub.unlock()
 	switch {
@@ -154,6 +161,39 @@ func (w *Writer) fence(ctx context.Context) {
 	default:
 		w.adopt(attempt, response.GetState())
 		w.fenced(response.GetState().GetLastCommittedSequence())
+	}
+}
+
+// numberDue is the number of the next write. It does not change while a session
+// is opened.
+func (w *Writer) numberDue() uint64 {
+	w.hub.mu.Lock()
+	defer w.hub.mu.Unlock()
+	return w.next
+}
+
+// takeOut removes the writes behind a final refusal from the journal, and then
+// reports them: a crash must not send again what was reported as not executed.
+func (w *Writer) takeOut() {
+	w.hub.mu.Lock()
+	defer w.hub.unlock()
+	if w.state != stateSettling || !w.refused {
+		return
+	}
+	err := w.log.drop(w.queue.at(0))
+	if err == nil {
+		w.hub.mu.Unlock()
+		err = w.log.journal.Sync()
+		w.hub.mu.Lock()
+	}
+	w.refused = false
+	switch {
+	case w.state != stateSettling:
+		// Closed meanwhile.
+	case err != nil:
+		w.die(err)
+	default:
+		w.report()
 	}
 }
 
@@ -212,6 +252,20 @@ func (w *Writer) fail(err error) {
 	}
 }
 
+// insistOnLedger is checkLedger however long it takes.
+func (w *Writer) insistOnLedger(ctx context.Context) error {
+	for failures := 0; ; failures++ {
+		err := w.checkLedger(ctx)
+		e, ok := errors.AsType[*Error](err)
+		if err == nil || !ok || e.permanent() {
+			return err
+		}
+		if sleep(ctx, backoff(failures, e.RetryAfter)) != nil {
+			return ErrClosed
+		}
+	}
+}
+
 // reopen starts the stream anew after an eviction, if nothing is unanswered.
 // Otherwise it does nothing: the answers to what is unanswered will say that
 // the session has expired, and which writes that leaves open.
@@ -226,25 +280,28 @@ func (w *Writer) reopen(ctx context.Context) {
 	w.state = stateSettling
 	w.hub.mu.Unlock()
 	attempt, response, err := w.insist(ctx, 0)
+	if err == nil {
+		err = onlyOurs(response)
+	}
+	if err == nil {
+		err = w.insistOnLedger(ctx)
+	}
+	if err == nil {
+		err = w.journalSession(response.GetState().GetSession(), response.GetState().GetLastCommittedSequence()+1)
+	}
 	w.hub.mu.Lock()
 	defer w.hub.unlock()
 	switch {
 	case w.state == stateDead:
 	case err != nil:
 		w.die(err)
-	case response.GetPreviousSession() != 0:
-		// The stream was gone, so whoever had that session started it anew: it
-		// is theirs, and its numbers are not a fresh start for this Writer.
-		w.die(&Error{
-			Code:        seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_SESSION_FENCED,
-			ConnectCode: connect.CodeFailedPrecondition,
-			Message:     "another session was opened after the stream was evicted",
-			Session:     response.GetPreviousSession(),
-		})
 	default:
 		w.adopt(attempt, response.GetState())
 		w.next = response.GetState().GetLastCommittedSequence() + 1
 		w.ledger = 0
+		if w.log != nil {
+			w.ledger = w.log.head.Ledger
+		}
 		// A Writer that had stopped stays stopped: eviction is no Resume.
 		w.state = before
 		w.passRoom()

@@ -33,6 +33,8 @@ type hub struct {
 
 	mu      sync.Mutex
 	writers map[*Writer]struct{}
+	// syncers has one for each journal that a Writer uses.
+	syncers []*syncer
 	// ready are the Writers with something to send, each at most once.
 	ready ring[*Writer]
 	// flight is what was sent on the current stream and is not answered, in
@@ -102,6 +104,11 @@ func (h *hub) close() []*Writer {
 func (h *hub) explain(err error) error {
 	h.mu.Lock()
 	defer h.mu.Unlock()
+	return h.explainLocked(err)
+}
+
+// explainLocked is explain for who holds mu.
+func (h *hub) explainLocked(err error) error {
 	if h.lastErr == nil {
 		return err
 	}
@@ -244,6 +251,9 @@ func (h *hub) collect(frame *seqledgerv1.WriteStreamRequest) bool {
 			if p.verdict == verdictCommitted {
 				w.cursor++
 				continue
+			}
+			if !p.durable {
+				break // its syncer makes w ready again
 			}
 			if len(frame.Writes) == frameWrites || len(frame.Writes) > 0 && bytes+p.size > frameBytes {
 				// w goes to the back, otherwise a busy Writer could starve the

@@ -28,6 +28,11 @@ type Pending struct {
 	// moment when it is not being encoded.
 	request seqledgerv1.WriteRequest
 	size    int
+	// tag never changes. entry is the write's id in the journal, encoded its
+	// operations until they are there.
+	tag     string
+	entry   uint64
+	encoded []byte
 
 	// Guarded by the hub's mutex until done is closed, immutable afterwards.
 	verdict verdict
@@ -40,7 +45,10 @@ type Pending struct {
 	// it, even if the receipt has not come.
 	committed bool
 	settled   bool
-	refusal   *Error
+	// durable: it may be sent, because a journal, if there is one, has it.
+	durable      bool
+	acknowledged bool
+	refusal      *Error
 	// foreign: the answer shows that this write's number, or the ledger, is not
 	// the Writer's own any more.
 	foreign error
@@ -87,6 +95,14 @@ func (p *Pending) Wait(ctx context.Context) (*seqledgerv1.Receipt, error) {
 // Replayed alone. It is not an error, because a caller that takes every error
 // for "not done" would pay twice.
 func ReceiptGone(receipt *seqledgerv1.Receipt) bool { return receipt.GetTxId() == "" }
+
+// unsettled describes p to the application.
+func (p *Pending) unsettled() UnsettledWrite {
+	return UnsettledWrite{
+		Session: p.request.GetSession(), Sequence: p.Sequence(),
+		IdempotencyKey: p.Key(), Tag: p.tag, Operations: p.request.GetOperations(),
+	}
+}
 
 // bareReceipt stands for a receipt that the ledger no longer keeps.
 func (p *Pending) bareReceipt() *seqledgerv1.Receipt {

@@ -45,6 +45,9 @@ func (p *Pending) settle(err error) {
 		p.receipt = nil
 	}
 	w := p.writer
+	if err == nil && w.log != nil {
+		w.log.settled(p)
+	}
 	w.bytes -= p.size
 	w.hub.settled = append(w.hub.settled, p)
 	w.passRoom()
@@ -150,9 +153,21 @@ func (w *Writer) resend() {
 	w.passRoom()
 }
 
-// stop reports the refusal at the front as final. No copy of any write in the
-// queue is under way: so the numbers are free, and "not executed" stays true.
+// stop makes the refusal at the front final. No copy of any write in the queue
+// is under way: so the numbers are free, and "not executed" is true. With a
+// journal it has to stay true after a crash, therefore the keeper takes the
+// writes out of it first and calls report then.
 func (w *Writer) stop() {
+	if w.log == nil {
+		w.report()
+		return
+	}
+	w.state, w.refused = stateSettling, true
+	w.wakeKeeper()
+}
+
+// report tells everyone of the refusal at the front.
+func (w *Writer) report() {
 	front := w.queue.pop()
 	w.stopped = &StoppedError{Sequence: front.Sequence(), Refusal: front.refusal}
 	w.state = stateStopped
@@ -190,7 +205,8 @@ func (w *Writer) fenced(last uint64) {
 }
 
 // die ends the Writer. Writes that are known to be committed or not executed
-// are settled so; the others are handed to the application.
+// are settled so; the others are handed to the application. With a journal none
+// is reported as not executed: what stands in it may be sent by the next Writer.
 func (w *Writer) die(cause error) {
 	if w.state == stateDead {
 		return
@@ -214,13 +230,10 @@ func (w *Writer) die(cause error) {
 				p.receipt = p.bareReceipt()
 			}
 			p.settle(nil)
-		case !p.committed && !p.doubtful && (p.sends == 0 || answered):
+		case w.log == nil && !p.committed && !p.doubtful && (p.sends == 0 || answered):
 			p.settle(&NotExecutedError{Sequence: p.Sequence(), Cause: p.reason(cause)})
 		default:
-			w.failure.Writes = append(w.failure.Writes, UnsettledWrite{
-				Session: p.request.GetSession(), Sequence: p.Sequence(),
-				IdempotencyKey: p.Key(), Operations: p.request.GetOperations(),
-			})
+			w.failure.Writes = append(w.failure.Writes, p.unsettled())
 			p.settle(newOutcomeUnknown(p.Sequence(), p.Key(), cause))
 		}
 	}

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"slices"
 	"time"
-	"unicode/utf8"
 
 	"google.golang.org/protobuf/proto"
 
@@ -43,6 +42,10 @@ type WriterOptions struct {
 	// while nothing is unanswered, rather than start the stream anew: for who
 	// relies on the numbers to go on.
 	NoReopen bool
+	// Journal keeps unsettled writes through a crash of this process; nil keeps
+	// them in memory alone. Then ExpectedSession and AttemptID must be empty,
+	// because the journal knows them. The package documentation has the rules.
+	Journal Journal
 	// MaxPending bounds the unanswered writes; 0 means the receipt window. It
 	// is never more than that window, because a repeat of the oldest must
 	// still find its receipt.
@@ -59,6 +62,9 @@ func (o *WriterOptions) validate() error {
 	}
 	if n := len(o.AttemptID); n != 0 && n != 16 {
 		return fmt.Errorf("client: WriterOptions: AttemptID has %d bytes, want 16", n)
+	}
+	if o.Journal != nil && (o.ExpectedSession != 0 || len(o.AttemptID) != 0) {
+		return errors.New("client: WriterOptions: with a Journal, ExpectedSession and AttemptID are its own")
 	}
 	return nil
 }
@@ -119,6 +125,12 @@ type Writer struct {
 	// ledger is the ledger id in the receipts of this life of the stream, 0
 	// before the first one. A ledger that gets a new id ends all sessions.
 	ledger uint64
+	// log is nil without a journal. recovered is what it held at the start.
+	log       *streamLog
+	recovered []*Pending
+	// refused: nothing can undo the refusal at the front, and the keeper takes
+	// it and all behind it out of the journal before anybody hears of it.
+	refused bool
 	// waiters counts the calls that wait for room.
 	waiters int
 	// refreshed is when last_seen was refreshed for all that is known here;
@@ -134,6 +146,12 @@ type Writer struct {
 // and no copy of its writes can commit any more. Only a new attempt does that:
 // with an AttemptID that was used before the answer is the same session, and
 // nobody is fenced. ctx bounds the opening alone.
+//
+// With a Journal it takes over what that holds; see [Writer.Recovered]. An
+// [*UnsettledError] says that this is not possible: the stream was evicted or
+// fenced, or the ledger is another one. Nothing was sent again then. When the
+// application has taken care of the listed writes, [journal.File.Forget] lets
+// the next NewWriter begin without them.
 func (c *Client) NewWriter(ctx context.Context, options WriterOptions) (*Writer, error) {
 	if err := options.validate(); err != nil {
 		return nil, err
@@ -152,25 +170,23 @@ func (c *Client) NewWriter(ctx context.Context, options WriterOptions) (*Writer,
 		scope: proto.CloneOf(options.Scope), clientID: options.ClientID,
 		keep: make(chan struct{}, 1), room: make(chan struct{}, 1), kept: make(chan struct{}),
 	}
-	attempt := slices.Clone(options.AttemptID)
-	if len(attempt) == 0 {
-		attempt = newAttempt()
+	w.options.AttemptID = slices.Clone(options.AttemptID)
+	if err := w.open(ctx); err != nil {
+		return nil, err
 	}
-	response, err := w.openSession(ctx, attempt, options.ExpectedSession)
-	if err != nil {
-		return nil, fmt.Errorf("opening a session: %w", err)
-	}
-	state := response.GetState()
-	w.adopt(attempt, state)
-	w.next = state.GetLastCommittedSequence() + 1
-
 	keeperCtx, cancel := context.WithCancel(c.ctx)
 	w.cancel = cancel
 	c.hub.mu.Lock()
 	defer c.hub.mu.Unlock()
 	if c.hub.closed {
 		cancel()
+		if w.log != nil {
+			w.log.journal.Release(w.log.name)
+		}
 		return nil, ErrClosed
+	}
+	if w.log != nil {
+		w.log.syncer = c.syncerOf(w.log.journal)
 	}
 	c.hub.writers[w] = struct{}{}
 	if !c.hub.running {
@@ -180,164 +196,10 @@ func (c *Client) NewWriter(ctx context.Context, options WriterOptions) (*Writer,
 	}
 	// Ended by cancel, which Writer.Close calls; Writer.Close waits on kept.
 	go w.runKeeper(keeperCtx)
+	if w.queue.len() > 0 {
+		c.hub.makeReady(w)
+	}
 	return w, nil
-}
-
-// Write submits operations and waits for the outcome. See [Pending.Wait] for
-// the errors.
-func (w *Writer) Write(ctx context.Context, operations ...*seqledgerv1.Operation) (*seqledgerv1.Receipt, error) {
-	p, err := w.Submit(ctx, operations...)
-	if err != nil {
-		return nil, err
-	}
-	return p.Wait(ctx)
-}
-
-// Submit numbers a write and puts it on its way. It blocks while as many writes
-// are unanswered as the Writer may have, and while a session is opened. The
-// operations must not be changed until the write is settled.
-//
-// On an error the write got no number and is not executed: the error is a
-// [*NotExecutedError] around ctx's error, a [*StoppedError] until Resume, what
-// ended the Writer, or [ErrClosed]. State and Close tell which writes a Writer
-// that ended has left unsettled.
-func (w *Writer) Submit(ctx context.Context, operations ...*seqledgerv1.Operation) (*Pending, error) {
-	p, err := w.newPending(operations)
-	if err == nil {
-		// A caller that is gone already is told so for certain; later it could
-		// only be told that the outcome is unknown.
-		err = ctx.Err()
-	}
-	if err != nil {
-		return nil, &NotExecutedError{Cause: err}
-	}
-	w.hub.mu.Lock()
-	for {
-		if err := w.unavailable(); err != nil {
-			if w.state == stateDead {
-				// Not failure itself: the unknown outcomes that it lists are of
-				// other writes, and this one's is certain.
-				err = fmt.Errorf("the writer has ended: %w", w.failure.Cause)
-			}
-			w.passRoom()
-			w.hub.mu.Unlock()
-			return nil, &NotExecutedError{Cause: err}
-		}
-		if w.fits(p) {
-			w.enqueue(p)
-			w.passRoom()
-			w.hub.mu.Unlock()
-			return p, nil
-		}
-		if err := w.awaitRoom(ctx); err != nil {
-			w.hub.mu.Unlock()
-			return nil, &NotExecutedError{Cause: w.hub.explain(err)}
-		}
-	}
-}
-
-// newPending checks a write and gives it its key.
-func (w *Writer) newPending(operations []*seqledgerv1.Operation) (*Pending, error) {
-	if len(operations) == 0 || len(operations) > maxOperations {
-		return nil, fmt.Errorf("a write has 1 to %d operations, not %d", maxOperations, len(operations))
-	}
-	for i, operation := range operations {
-		// Text that cannot be encoded would break the frame of every Writer
-		// that shares it, therefore it is found here.
-		if !validText(operation) {
-			return nil, fmt.Errorf("operation %d: text is not UTF-8", i)
-		}
-	}
-	p := &Pending{writer: w, done: make(chan struct{})}
-	p.request.Scope = w.scope
-	p.request.ClientId = w.clientID
-	p.request.IdempotencyKey = newKey()
-	p.request.Operations = operations
-	p.size = proto.Size(&p.request)
-	if p.size > maxWriteBytes {
-		return nil, fmt.Errorf("the write has %d bytes, at most %d are allowed", p.size, maxWriteBytes)
-	}
-	return p, nil
-}
-
-// validText checks the strings of an operation.
-func validText(operation *seqledgerv1.Operation) bool {
-	switch o := operation.GetOperation().(type) {
-	case *seqledgerv1.Operation_SetEntity:
-		return utf8.ValidString(o.SetEntity.GetKey())
-	case *seqledgerv1.Operation_DeleteEntity:
-		return utf8.ValidString(o.DeleteEntity.GetKey())
-	case *seqledgerv1.Operation_CreateRelationship:
-		r := o.CreateRelationship
-		return utf8.ValidString(r.GetResource()) && utf8.ValidString(r.GetRelation()) && utf8.ValidString(r.GetSubject())
-	case *seqledgerv1.Operation_DeleteRelationship:
-		r := o.DeleteRelationship
-		return utf8.ValidString(r.GetResource()) && utf8.ValidString(r.GetRelation()) && utf8.ValidString(r.GetSubject())
-	case *seqledgerv1.Operation_ExpireEntity:
-		return utf8.ValidString(o.ExpireEntity.GetKey())
-	}
-	return true
-}
-
-// unavailable says why no write can be taken, nil when one can, now or later.
-func (w *Writer) unavailable() error {
-	switch {
-	case w.state == stateDead:
-		return w.failure
-	case w.closing:
-		return ErrClosed
-	case w.state == stateStopped:
-		return w.stopped
-	}
-	return nil
-}
-
-// fits says whether p can be taken now.
-func (w *Writer) fits(p *Pending) bool {
-	return w.state == stateRunning && w.queue.len() < w.limit &&
-		(w.queue.len() == 0 || w.bytes+p.size <= w.options.MaxPendingBytes)
-}
-
-// enqueue numbers p. This is the place to record it, before anything is sent.
-func (w *Writer) enqueue(p *Pending) {
-	p.request.Sequence = w.next
-	w.next++
-	w.bytes += p.size
-	w.queue.push(p)
-	if !w.halted {
-		w.hub.makeReady(w)
-	}
-}
-
-// awaitRoom waits until something changed. mu is held before and after, not
-// meanwhile.
-func (w *Writer) awaitRoom(ctx context.Context) error {
-	w.waiters++
-	w.hub.mu.Unlock()
-	var err error
-	select {
-	case <-w.room:
-	case <-ctx.Done():
-		err = ctx.Err()
-	}
-	w.hub.mu.Lock()
-	w.waiters--
-	if err != nil {
-		w.passRoom()
-	}
-	return err
-}
-
-// passRoom wakes one waiting call, which wakes the next when it leaves: so one
-// settled write wakes one waiter, and an end reaches all of them.
-func (w *Writer) passRoom() {
-	if w.waiters == 0 {
-		return
-	}
-	select {
-	case w.room <- struct{}{}:
-	default:
-	}
 }
 
 // Resume lets a Writer that stopped at a refused write go on. The next write
@@ -347,15 +209,15 @@ func (w *Writer) Resume(ctx context.Context) error {
 	w.hub.mu.Lock()
 	defer w.hub.mu.Unlock()
 	for w.state == stateSettling {
-		if err := w.awaitRoom(ctx); err != nil {
+		if err := w.awaitRoom(ctx, nil); err != nil {
 			return err
 		}
 	}
 	// Whatever happens below, the next waiter has to look for itself.
 	defer w.passRoom()
 	if w.state == stateStopped && !w.closing {
-		// Nothing is in flight and no copy is under way, so the number is free:
-		// this is the place to record the renumbering.
+		// Nothing is in flight and no copy is under way, so the number is free.
+		// A journal has said so since before the refusal was reported.
 		w.state, w.stopped = stateRunning, nil
 	}
 	return w.unavailable()
@@ -405,6 +267,9 @@ func (w *Writer) Close(ctx context.Context) error {
 	w.hub.unlock()
 	w.cancel()
 	<-w.kept
+	if w.log != nil {
+		w.log.journal.Release(w.log.name)
+	}
 	if len(failure.Writes) == 0 {
 		return nil
 	}

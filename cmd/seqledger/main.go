@@ -35,6 +35,7 @@ type commandLine struct {
 	Backup  backupCommand  `cmd:"" help:"Make a backup of a running server's ledger."`
 	Restore restoreCommand `cmd:"" help:"Make a data directory from a backup."`
 	Verify  verifyCommand  `cmd:"" help:"Check a data directory that no server has open, or a backup."`
+	Journal journalCommand `cmd:"" help:"Look into the journal of a program that writes."`
 	Version versionCommand `cmd:"" help:"Print the version."`
 }
 

@@ -104,7 +104,8 @@ func (m *model) apply(c *command) (out machine.Outcome) {
 		m.config, m.epochs = *c.create, []modelEpoch{{1, ledgerID}}
 		out = machine.Outcome{Code: machine.Committed, Config: m.config}
 	default:
-		m.index = (m.index>>32 + 1) << 32
+		// Far above the next multiple of 2^32, and elsewhere for each id.
+		m.index = (m.index>>32+1)<<32 + 1<<40 + uint64(c.epoch)&(1<<40-1)
 		m.epochs = append(m.epochs, modelEpoch{m.index, c.epoch})
 		out.Code = machine.Committed
 	}

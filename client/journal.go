@@ -1,0 +1,261 @@
+package client
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"runtime"
+	"slices"
+	"strconv"
+	"unicode/utf8"
+
+	"google.golang.org/protobuf/proto"
+
+	"github.com/seqledger/seqledger/client/journal"
+	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
+)
+
+// Journal is where Writers keep what they must know after a crash;
+// [journal.File] is one. Every Writer of a process can use the same. It is an
+// interface so that an application may keep the journal in a database of its
+// own. [journal.File] says what each method must do.
+type Journal interface {
+	// Claim gives a stream to one Writer and returns what is kept of it.
+	Claim(name journal.Name) (journal.State, error)
+	// Release ends the claim.
+	Release(name journal.Name)
+	// Append takes a change without waiting for the disk. After an error the
+	// change must never come into effect. A KindWrite may fail with
+	// [journal.ErrFull].
+	Append(name journal.Name, record journal.Record) error
+	// Sync returns once everything appended before is durable. An error is
+	// final: Append and Sync fail from then on.
+	Sync() error
+	// Freed returns a channel that is closed when room becomes free.
+	Freed() <-chan struct{}
+}
+
+// maxTagBytes bounds a tag.
+const maxTagBytes = 256
+
+// streamLog is a Writer's part of a journal. The hub's mutex guards it.
+type streamLog struct {
+	journal Journal
+	name    journal.Name
+	head    journal.Head
+	syncer  *syncer
+}
+
+// write appends p, which is sent once the syncer has seen it to the disk.
+func (l *streamLog) write(p *Pending) error {
+	record := journal.Record{
+		Kind: journal.KindWrite, ID: l.head.NextID, Sequence: p.Sequence(),
+		Key: p.Key(), Tag: p.tag, Request: p.encoded,
+	}
+	if p.tag != "" {
+		// More than a receipt has: its texts, and a version for each operation.
+		record.Reserve = 1024 + 16*len(p.request.GetOperations())
+	}
+	if err := l.journal.Append(l.name, record); err != nil {
+		return err
+	}
+	p.entry, p.encoded = record.ID, nil
+	l.head.NextID++
+	l.head.NextSequence++
+	l.syncer.add(p)
+	return nil
+}
+
+// settled notes that p is committed. Nobody waits for that to be durable: a
+// Writer that starts again asks the ledger. Therefore an error is left to the
+// next write, which meets it too.
+func (l *streamLog) settled(p *Pending) {
+	record := journal.Record{Kind: journal.KindSettled, ID: p.entry}
+	if p.tag != "" {
+		// A message that came off the wire can be encoded.
+		record.Receipt, _ = proto.Marshal(p.receipt)
+	}
+	_ = l.journal.Append(l.name, record)
+}
+
+// drop notes that p and all behind it were not executed.
+func (l *streamLog) drop(p *Pending) error {
+	if err := l.journal.Append(l.name, journal.Record{Kind: journal.KindDropped, ID: p.entry}); err != nil {
+		return err
+	}
+	l.head.NextSequence = p.Sequence()
+	return nil
+}
+
+// journalHead changes where the stream stands and returns once that is durable.
+// mu is not held. Without a journal it does nothing.
+func (w *Writer) journalHead(change func(*journal.Head)) error {
+	if w.log == nil {
+		return nil
+	}
+	w.hub.mu.Lock()
+	head := w.log.head
+	change(&head)
+	err := w.log.journal.Append(w.log.name, journal.Record{Kind: journal.KindHead, Head: head})
+	if err == nil {
+		w.log.head = head
+	}
+	w.hub.mu.Unlock()
+	if err != nil {
+		return err
+	}
+	return w.log.journal.Sync()
+}
+
+// journalAttempt notes an OpenSession that is about to be sent, so that a crash
+// that swallows its answer does not make the Writer fence itself.
+func (w *Writer) journalAttempt(attempt []byte) error {
+	return w.journalHead(func(h *journal.Head) { h.Attempt = attempt })
+}
+
+// journalSession notes a session before the first write is sent under it. From
+// then on the attempt must not be repeated: its repeat fences nobody, so that
+// copies of those writes would stay alive.
+func (w *Writer) journalSession(session, next uint64) error {
+	return w.journalHead(func(h *journal.Head) { h.Session, h.Attempt, h.NextSequence = session, nil, next })
+}
+
+// checkLedger asks which ledger the server has. It must be the one that the
+// journal knows, if it knows one: sequences and sessions of another mean
+// nothing here.
+func (w *Writer) checkLedger(ctx context.Context) error {
+	if w.log == nil {
+		return nil
+	}
+	status, err := w.client.Status(ctx)
+	if err != nil {
+		return fmt.Errorf("asking for the ledger's id: %w", err)
+	}
+	id, err := strconv.ParseUint(status.GetLedgerId(), 16, 64)
+	if err != nil || id == 0 {
+		return protocolError("the server says that its ledger id is %q", status.GetLedgerId())
+	}
+	w.hub.mu.Lock()
+	defer w.hub.mu.Unlock()
+	switch w.log.head.Ledger {
+	case id:
+	case 0:
+		w.log.head.Ledger = id // durable with the attempt
+	default:
+		return fmt.Errorf("%w: the server has %016x, the journal is of %016x", ErrOtherLedger, id, w.log.head.Ledger)
+	}
+	return nil
+}
+
+// syncer makes the writes of a hub durable in one journal, however many Writers
+// they come from: each turn takes what was appended during the one before.
+type syncer struct {
+	hub     *hub
+	journal Journal
+	// wake holds at most one token: there is something to sync.
+	wake chan struct{}
+	// batch, guarded by hub.mu, is appended and not known to be durable. Each
+	// Writer's limits bound its part. spare is the other of two buffers.
+	batch, spare []*Pending
+}
+
+// syncerOf returns the one for a journal and starts it if need be. mu is held.
+func (c *Client) syncerOf(j Journal) *syncer {
+	i := slices.IndexFunc(c.hub.syncers, func(s *syncer) bool { return s.journal == j })
+	if i >= 0 {
+		return c.hub.syncers[i]
+	}
+	s := &syncer{hub: c.hub, journal: j, wake: make(chan struct{}, 1)}
+	c.hub.syncers = append(c.hub.syncers, s)
+	// Ended by the Client's context; Client.Close waits for it.
+	c.background.Go(func() { s.run(c.ctx) })
+	return s
+}
+
+// add puts p into the next turn. mu is held.
+func (s *syncer) add(p *Pending) {
+	s.batch = append(s.batch, p)
+	select {
+	case s.wake <- struct{}{}:
+	default:
+	}
+}
+
+// run syncs until ctx ends.
+func (s *syncer) run(ctx context.Context) {
+	for {
+		select {
+		case <-s.wake:
+			// Whoever woke us is rarely alone; see hub.send.
+			runtime.Gosched()
+		case <-ctx.Done():
+			return
+		}
+		s.hub.mu.Lock()
+		batch := s.batch
+		s.batch, s.spare = s.spare, nil
+		s.hub.mu.Unlock()
+		if len(batch) > 0 {
+			s.synced(batch, s.journal.Sync())
+		}
+	}
+}
+
+// synced lets the sender have what is durable.
+func (s *syncer) synced(batch []*Pending, err error) {
+	s.hub.mu.Lock()
+	defer s.hub.unlock()
+	for _, p := range batch {
+		if p.settled {
+			continue // its Writer ended meanwhile
+		}
+		if err != nil {
+			p.writer.failJournal(err)
+			continue
+		}
+		p.durable = true
+		if !p.writer.halted {
+			s.hub.makeReady(p.writer)
+		}
+	}
+	clear(batch)
+	s.spare = batch[:0]
+}
+
+// failJournal ends the Writer: what it would send next is not durable, so that
+// it could not be settled after a crash. mu is held.
+func (w *Writer) failJournal(err error) {
+	if w.fatal == nil {
+		w.fatal = err
+	}
+	w.halted = true
+	if w.inflight == 0 && w.state != stateDead {
+		w.resolve()
+	}
+}
+
+// tagged checks a tag.
+func (w *Writer) tagged(tag string) error {
+	switch {
+	case w.log == nil:
+		return errors.New("client: a tag needs WriterOptions.Journal")
+	case tag == "" || len(tag) > maxTagBytes || !utf8.ValidString(tag):
+		return fmt.Errorf("client: a tag is 1 to %d bytes of UTF-8, not %d", maxTagBytes, len(tag))
+	}
+	return nil
+}
+
+// encodeOperations is what the journal keeps of a write. The request's other
+// fields are the record's.
+func encodeOperations(operations []*seqledgerv1.Operation) ([]byte, error) {
+	return proto.Marshal(&seqledgerv1.WriteRequest{Operations: operations})
+}
+
+// DecodeOperations reads the Request of a [journal.Entry].
+func DecodeOperations(request []byte) ([]*seqledgerv1.Operation, error) {
+	var decoded seqledgerv1.WriteRequest
+	if err := proto.Unmarshal(request, &decoded); err != nil {
+		return nil, fmt.Errorf("client: the operations of a journalled write: %w", err)
+	}
+	return decoded.GetOperations(), nil
+}

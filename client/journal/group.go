@@ -1,0 +1,140 @@
+package journal
+
+import (
+	"bytes"
+	"encoding/binary"
+	"fmt"
+	"hash/crc32"
+)
+
+// The file is a header and then groups, one for each fsync. JOURNAL.md has the
+// bytes.
+const (
+	magic       = "seqljrnl"
+	version     = 1
+	headerBytes = 24
+	groupHeader = 12
+)
+
+var (
+	castagnoli = crc32.MakeTable(crc32.Castagnoli)
+	marker     = []byte("\xf7GRP")
+)
+
+// appendHeader encodes a file header. salt makes groups of one file invalid in
+// every other, so that a journal inside a payload is no journal.
+func appendHeader(b []byte, salt uint64) []byte {
+	start := len(b)
+	b = append(b, magic...)
+	b = binary.LittleEndian.AppendUint32(b, version)
+	b = binary.LittleEndian.AppendUint64(b, salt)
+	return binary.LittleEndian.AppendUint32(b, crc32.Checksum(b[start:], castagnoli))
+}
+
+// parseHeader returns the salt.
+func parseHeader(b []byte) (uint64, error) {
+	if len(b) < headerBytes {
+		return 0, fmt.Errorf("%d bytes are too few for a header; a journal is never created so", len(b))
+	}
+	if string(b[:len(magic)]) != magic {
+		return 0, fmt.Errorf("it begins with %q, a journal with %q", b[:len(magic)], magic)
+	}
+	if crc32.Checksum(b[:headerBytes-4], castagnoli) != binary.LittleEndian.Uint32(b[headerBytes-4:]) {
+		return 0, fmt.Errorf("the header's checksum does not match")
+	}
+	if v := binary.LittleEndian.Uint32(b[len(magic):]); v != version {
+		return 0, fmt.Errorf("format version %d; this program reads version %d", v, version)
+	}
+	return binary.LittleEndian.Uint64(b[len(magic)+4:]), nil
+}
+
+// sealGroup fills in the header of a group: b begins with groupHeader free
+// bytes, then come the records.
+func sealGroup(b []byte, salt uint64, offset int64) {
+	copy(b, marker)
+	binary.LittleEndian.PutUint32(b[4:], uint32(len(b)-groupHeader))
+	binary.LittleEndian.PutUint32(b[8:], groupSum(b, salt, offset))
+}
+
+// groupSum covers the group's place too: one that was moved or written twice is
+// as wrong as one with a flipped bit.
+func groupSum(b []byte, salt uint64, offset int64) uint32 {
+	var seed [16]byte
+	binary.LittleEndian.PutUint64(seed[:], salt)
+	binary.LittleEndian.PutUint64(seed[8:], uint64(offset))
+	sum := crc32.Checksum(seed[:], castagnoli)
+	sum = crc32.Update(sum, castagnoli, b[4:8])
+	return crc32.Update(sum, castagnoli, b[groupHeader:])
+}
+
+// groupAt returns the records of the group at offset, and why there is none.
+func groupAt(content []byte, salt uint64, offset int) ([]byte, string) {
+	rest := content[offset:]
+	switch {
+	case len(rest) < groupHeader:
+		return nil, "a group's header ends in the middle"
+	case !bytes.Equal(rest[:len(marker)], marker):
+		return nil, "no group begins here"
+	}
+	n := uint64(binary.LittleEndian.Uint32(rest[4:]))
+	switch {
+	case n == 0:
+		return nil, "a group without records"
+	case n > uint64(len(rest)-groupHeader):
+		return nil, "a group ends in the middle"
+	}
+	whole := rest[:groupHeader+n]
+	if groupSum(whole, salt, int64(offset)) != binary.LittleEndian.Uint32(rest[8:]) {
+		return nil, "a group's checksum does not match"
+	}
+	return whole[groupHeader:], ""
+}
+
+// scan calls visit for each group in order and returns where the good ones end.
+//
+// A group that is bad and the last is torn: it was being written when the
+// process or the machine ended, so its fsync had not returned and nothing in it
+// had been sent. With a good group behind it, it cannot be that, because the
+// next group is only written after that fsync: then it is damage.
+func scan(path string, content []byte, visit func(offset int64, records []byte) error) (int64, error) {
+	salt, err := parseHeader(content)
+	if err != nil {
+		return 0, &DamageError{Path: path, Reason: err.Error()}
+	}
+	offset := headerBytes
+	for offset < len(content) {
+		records, reason := groupAt(content, salt, offset)
+		if reason != "" && offset >= written(content) {
+			return int64(offset), nil // the rest is room for groups to come
+		}
+		if reason != "" {
+			if behind, found := groupBehind(content, salt, offset); found {
+				return int64(offset), &DamageError{path, int64(offset),
+					fmt.Sprintf("%s, and a good group follows at byte %d", reason, behind)}
+			}
+			return int64(offset), nil
+		}
+		if err := visit(int64(offset), records); err != nil {
+			return int64(offset), &DamageError{path, int64(offset), err.Error()}
+		}
+		offset += groupHeader + len(records)
+	}
+	return int64(offset), nil
+}
+
+// written is where the zeros at the end begin.
+func written(content []byte) int { return len(bytes.TrimRight(content, "\x00")) }
+
+// groupBehind looks for a good group anywhere behind offset.
+func groupBehind(content []byte, salt uint64, offset int) (int, bool) {
+	for at := offset + 1; ; at++ {
+		next := bytes.Index(content[at:], marker)
+		if next < 0 {
+			return 0, false
+		}
+		at += next
+		if _, reason := groupAt(content, salt, at); reason == "" {
+			return at, true
+		}
+	}
+}

@@ -1,0 +1,245 @@
+package journal
+
+import (
+	"bytes"
+	"fmt"
+	"slices"
+)
+
+// Entry is a write that the journal holds.
+type Entry struct {
+	// ID, Sequence, Key, Tag, Request and Reserve as in the Record.
+	ID, Sequence uint64
+	Key, Tag     string
+	Request      []byte
+	Reserve      int
+	// Settled: the write is committed and waits to be acknowledged; Receipt is
+	// what the ledger answered.
+	Settled bool
+	Receipt []byte
+}
+
+// cost is how many bytes of the journal e may need until it is gone.
+func (e *Entry) cost() int {
+	return entryOverhead + len(e.Key) + len(e.Tag) + len(e.Request) + max(e.Reserve, len(e.Receipt))
+}
+
+// entryOverhead is more than the numbers, lengths and group headers around an
+// entry's own bytes, those of its later records included.
+const entryOverhead = 192
+
+// State is what the journal holds of one stream.
+type State struct {
+	// Name of the stream.
+	Name Name
+	// Head is where it stands.
+	Head Head
+	// Entries in the order of their IDs. Those that are not settled come last
+	// and have consecutive sequences, the last of them Head.NextSequence-1.
+	Entries []Entry
+}
+
+// Unsettled returns the entries that are not known to be committed.
+func (s *State) Unsettled() []Entry {
+	for i := range s.Entries {
+		if !s.Entries[i].Settled {
+			return s.Entries[i:]
+		}
+	}
+	return nil
+}
+
+// stream is a State that changes, with what makes its changes quick.
+type stream struct {
+	name    Name
+	number  uint64
+	head    Head
+	claimed bool
+	// written: the file holds the record with the stream's number.
+	written bool
+	// settled entries wait for their acknowledgement, by ID; unsettled ones are
+	// a queue that begins at unsettled[first].
+	settled   map[uint64]*Entry
+	unsettled []*Entry
+	first     int
+	tags      map[string]uint64
+	// live is the cost of all entries.
+	live int
+}
+
+func newStream(name Name, number uint64) *stream {
+	return &stream{name: name, number: number, settled: make(map[uint64]*Entry), tags: make(map[string]uint64)}
+}
+
+// open returns the unsettled entries.
+func (s *stream) open() []*Entry { return s.unsettled[s.first:] }
+
+// state copies what others may look at.
+func (s *stream) state() State {
+	state := State{Name: s.name, Head: s.head}
+	state.Head.Attempt = bytes.Clone(s.head.Attempt)
+	for _, e := range s.settled {
+		state.Entries = append(state.Entries, *e)
+	}
+	slices.SortFunc(state.Entries, func(a, b Entry) int { return compare(a.ID, b.ID) })
+	for _, e := range s.open() {
+		state.Entries = append(state.Entries, *e)
+	}
+	return state
+}
+
+func compare(a, b uint64) int {
+	switch {
+	case a < b:
+		return -1
+	case a > b:
+		return 1
+	}
+	return 0
+}
+
+// apply makes one change, the same when it is made and when it is read back. An
+// error says that the record contradicts what came before it, and then nothing
+// has changed.
+func (s *stream) apply(r *Record) error {
+	switch r.Kind {
+	case KindHead:
+		return s.applyHead(r.Head)
+	case KindWrite:
+		return s.applyWrite(r)
+	case KindSettled:
+		return s.applySettled(r)
+	case KindAcknowledged:
+		e := s.settled[r.ID]
+		if e == nil {
+			return fmt.Errorf("acknowledges write %d, which is not settled and waiting", r.ID)
+		}
+		s.remove(e)
+		return nil
+	case KindDropped:
+		return s.applyDropped(r.ID)
+	}
+	return fmt.Errorf("a record of the unknown kind %d", r.Kind)
+}
+
+func (s *stream) applyHead(h Head) error {
+	switch {
+	case h.NextID < s.head.NextID:
+		return fmt.Errorf("the next write's id goes back from %d to %d", s.head.NextID, h.NextID)
+	case len(s.open()) > 0 && h.NextSequence != s.head.NextSequence:
+		return fmt.Errorf("the next sequence becomes %d instead of %d behind unsettled writes", h.NextSequence, s.head.NextSequence)
+	case h.Session != 0 && h.NextSequence == 0:
+		return fmt.Errorf("session %d has no next sequence", h.Session)
+	}
+	s.head = h
+	s.head.Attempt = bytes.Clone(h.Attempt)
+	return nil
+}
+
+func (s *stream) applyWrite(r *Record) error {
+	if r.ID != s.head.NextID {
+		return fmt.Errorf("write %d where %d was due", r.ID, s.head.NextID)
+	}
+	if r.Sequence != s.head.NextSequence || r.Sequence == 0 {
+		return fmt.Errorf("sequence %d where %d was due", r.Sequence, s.head.NextSequence)
+	}
+	if r.Tag != "" {
+		if _, used := s.tags[r.Tag]; used {
+			return fmt.Errorf("%w: %q", ErrTagInUse, r.Tag)
+		}
+		s.tags[r.Tag] = r.ID
+	}
+	e := &Entry{ID: r.ID, Sequence: r.Sequence, Key: r.Key, Tag: r.Tag, Request: r.Request, Reserve: r.Reserve}
+	s.unsettled = append(s.unsettled, e)
+	s.live += e.cost()
+	s.head.NextID++
+	s.head.NextSequence++
+	return nil
+}
+
+func (s *stream) applySettled(r *Record) error {
+	if len(s.open()) == 0 || s.open()[0].ID != r.ID {
+		return fmt.Errorf("settles write %d, which is not the first unsettled one", r.ID)
+	}
+	e := s.open()[0]
+	s.unsettled[s.first] = nil
+	s.first++
+	switch {
+	case s.first == len(s.unsettled):
+		s.unsettled, s.first = s.unsettled[:0], 0
+	case s.first >= 64 && 2*s.first >= len(s.unsettled):
+		// Moved down now and then, so that the queue takes no more memory than
+		// twice what it holds.
+		n := copy(s.unsettled, s.unsettled[s.first:])
+		clear(s.unsettled[n:])
+		s.unsettled, s.first = s.unsettled[:n], 0
+	}
+	if e.Tag == "" {
+		s.live -= e.cost()
+		return nil
+	}
+	s.live -= e.cost()
+	e.Settled, e.Receipt = true, r.Receipt
+	s.live += e.cost()
+	s.settled[e.ID] = e
+	return nil
+}
+
+func (s *stream) applyDropped(id uint64) error {
+	open := s.open()
+	for i, e := range open {
+		if e.ID != id {
+			continue
+		}
+		for _, e := range open[i:] {
+			s.forgetEntry(e)
+		}
+		clear(open[i:])
+		s.unsettled = s.unsettled[:s.first+i]
+		s.head.NextSequence = e.Sequence
+		return nil
+	}
+	return fmt.Errorf("drops write %d, which is not unsettled", id)
+}
+
+// remove takes a settled entry out.
+func (s *stream) remove(e *Entry) {
+	delete(s.settled, e.ID)
+	s.forgetEntry(e)
+}
+
+func (s *stream) forgetEntry(e *Entry) {
+	s.live -= e.cost()
+	if e.Tag != "" {
+		delete(s.tags, e.Tag)
+	}
+}
+
+// empty says whether the file needs to know nothing of the stream.
+func (s *stream) empty() bool {
+	return !s.claimed && s.head.Session == 0 && len(s.head.Attempt) == 0 && len(s.settled) == 0 && len(s.open()) == 0
+}
+
+// appendSnapshot encodes the records that lead to the stream's state.
+func (s *stream) appendSnapshot(b []byte) []byte {
+	b = appendStream(b, s.number, s.name)
+	state := s.state()
+	// The head before an entry says where it stands; entries that have been
+	// acknowledged leave holes.
+	at := Head{Ledger: s.head.Ledger, Session: s.head.Session}
+	for i := range state.Entries {
+		e := &state.Entries[i]
+		if at.NextID != e.ID || at.NextSequence != e.Sequence {
+			at.NextID, at.NextSequence = e.ID, e.Sequence
+			b = appendRecord(b, s.number, &Record{Kind: KindHead, Head: at})
+		}
+		b = appendRecord(b, s.number, &Record{Kind: KindWrite, ID: e.ID, Sequence: e.Sequence,
+			Key: e.Key, Tag: e.Tag, Request: e.Request, Reserve: e.Reserve})
+		at.NextID++
+		at.NextSequence++
+		if e.Settled {
+			b = appendRecord(b, s.number, &Record{Kind: KindSettled, ID: e.ID, Receipt: e.Receipt})
+		}
+	}
+	return appendRecord(b, s.number, &Record{Kind: KindHead, Head: s.head})
+}

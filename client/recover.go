@@ -1,0 +1,226 @@
+package client
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"connectrpc.com/connect"
+	"google.golang.org/protobuf/proto"
+
+	"github.com/seqledger/seqledger/client/journal"
+	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
+)
+
+// open opens the Writer's first session, with what the journal knows if there
+// is one. An error leaves no claim behind.
+func (w *Writer) open(ctx context.Context) error {
+	if w.options.Journal == nil {
+		attempt := w.options.AttemptID
+		if len(attempt) == 0 {
+			attempt = newAttempt()
+		}
+		response, err := w.openSession(ctx, attempt, w.options.ExpectedSession)
+		if err != nil {
+			return fmt.Errorf("opening a session: %w", err)
+		}
+		w.adopt(attempt, response.GetState())
+		w.next = response.GetState().GetLastCommittedSequence() + 1
+		return nil
+	}
+	name := journal.Name{Organization: w.scope.GetOrganization(), Vault: w.scope.GetVault(), ClientID: w.clientID}
+	state, err := w.options.Journal.Claim(name)
+	if err != nil {
+		return err
+	}
+	w.log = &streamLog{journal: w.options.Journal, name: name, head: state.Head}
+	if err = w.load(state); err == nil {
+		err = w.recover(ctx)
+	}
+	if err != nil {
+		w.log.journal.Release(name)
+	}
+	return err
+}
+
+// load makes writes of the journal's entries.
+func (w *Writer) load(state journal.State) error {
+	for _, e := range state.Entries {
+		operations, err := DecodeOperations(e.Request)
+		if err != nil {
+			return fmt.Errorf("sequence %d of %s: %w", e.Sequence, state.Name, err)
+		}
+		p := &Pending{writer: w, done: make(chan struct{}), entry: e.ID, tag: e.Tag, durable: true}
+		p.request.Scope, p.request.ClientId = w.scope, w.clientID
+		p.request.Session = state.Head.Session
+		p.request.Sequence, p.request.IdempotencyKey = e.Sequence, e.Key
+		p.request.Operations = operations
+		p.size = proto.Size(&p.request)
+		w.recovered = append(w.recovered, p)
+		if !e.Settled {
+			w.queue.push(p)
+			w.bytes += p.size
+			continue
+		}
+		p.receipt = new(seqledgerv1.Receipt)
+		if err := proto.Unmarshal(e.Receipt, p.receipt); err != nil {
+			return fmt.Errorf("receipt of sequence %d of %s: %w", e.Sequence, state.Name, err)
+		}
+		p.settled = true
+		close(p.done)
+	}
+	return nil
+}
+
+// recover opens a session that only this journal's owner can get, and prepares
+// the unsettled writes to be sent again under it. When that cannot be done they
+// are the application's to settle, in an [*UnsettledError].
+func (w *Writer) recover(ctx context.Context) error {
+	before := w.log.head
+	if err := w.checkLedger(ctx); errors.Is(err, ErrOtherLedger) {
+		return w.handOver(err)
+	} else if err != nil {
+		return err
+	}
+	attempt := before.Attempt
+	if len(attempt) == 0 {
+		attempt = newAttempt()
+		if err := w.journalAttempt(attempt); err != nil {
+			return err
+		}
+	}
+	response, anew, err := w.takeUp(ctx, attempt, before.Session)
+	if err != nil {
+		if errors.Is(err, ErrExpired) || errors.Is(err, ErrFenced) {
+			return w.handOver(err)
+		}
+		return fmt.Errorf("opening a session: %w", err)
+	}
+	last := response.GetState().GetLastCommittedSequence()
+	next := last + 1
+	if before.Session != 0 && !anew {
+		next = before.NextSequence
+		first := next
+		if w.queue.len() > 0 {
+			first = w.queue.at(0).Sequence()
+		}
+		// The session is the journal's, so nobody else has written. Then either
+		// side has lost something, or this is an old copy of the journal.
+		if last+1 < first || last >= next {
+			return w.handOver(protocolError("the ledger has committed up to sequence %d, the journal says %d to %d",
+				last, first-1, next-1))
+		}
+	}
+	if w.queue.len() > 0 {
+		// Once more, because another server may have taken the address between
+		// the two calls, and what is sent there cannot be taken back.
+		if err := w.checkLedger(ctx); errors.Is(err, ErrOtherLedger) {
+			return w.handOver(err)
+		} else if err != nil {
+			return err
+		}
+	}
+	if err := w.journalSession(response.GetState().GetSession(), next); err != nil {
+		return err
+	}
+	w.adopt(attempt, response.GetState())
+	w.next, w.ledger = next, w.log.head.Ledger
+	for i := range w.queue.len() {
+		// Sent again all the same, because the answer is the receipt.
+		p := w.queue.at(i)
+		p.committed = p.Sequence() <= last
+	}
+	return nil
+}
+
+// takeUp opens a session with the journal's as the expected one. A stream that
+// was evicted while nothing was unanswered is started anew, which it says.
+func (w *Writer) takeUp(ctx context.Context, attempt []byte, expected uint64) (*seqledgerv1.OpenSessionResponse, bool, error) {
+	response, err := w.openSession(ctx, attempt, expected)
+	if err == nil || !errors.Is(err, ErrExpired) || w.queue.len() > 0 || w.options.NoReopen {
+		return response, false, err
+	}
+	response, err = w.openSession(ctx, attempt, 0)
+	if err != nil {
+		return nil, false, err
+	}
+	return response, true, onlyOurs(response)
+}
+
+// onlyOurs refuses a session on a stream that was gone and is there again:
+// whoever had the session before started it anew, so it is theirs, and its
+// numbers are not a fresh start for this Writer.
+func onlyOurs(response *seqledgerv1.OpenSessionResponse) error {
+	if response.GetPreviousSession() == 0 {
+		return nil
+	}
+	return &Error{
+		Code:        seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_SESSION_FENCED,
+		ConnectCode: connect.CodeFailedPrecondition,
+		Message:     "another session was opened after the stream was evicted",
+		Session:     response.GetPreviousSession(),
+	}
+}
+
+// handOver gives the unsettled writes to the application. They stay in the
+// journal until it says that it has them, so that a crash loses none.
+func (w *Writer) handOver(cause error) error {
+	failure := &UnsettledError{Cause: cause}
+	for w.queue.len() > 0 {
+		failure.Writes = append(failure.Writes, w.queue.pop().unsettled())
+	}
+	return failure
+}
+
+// Recovered returns the writes that the journal held when the Writer was
+// opened, in the order in which they were submitted: those that were committed
+// and not acknowledged, and those that were unsettled. The latter are settled
+// like every other write; Wait tells the outcome of each. A receipt whose
+// Session is not [WriterState].Session is of a write that was committed before
+// the restart.
+func (w *Writer) Recovered() []*Pending {
+	w.hub.mu.Lock()
+	defer w.hub.mu.Unlock()
+	return append([]*Pending(nil), w.recovered...)
+}
+
+// SubmitTagged is Submit with a name of the application's own for the write,
+// which needs WriterOptions.Journal. The write stays in the journal when it is
+// committed, until [Pending.Acknowledge]. A tag that is in the journal already
+// is refused with [journal.ErrTagInUse].
+//
+// So an application that asks [Writer.Recovered] first, and acknowledges an
+// outcome only when it has noted it, may submit everything else that it has not
+// noted: whatever crashed in between, no payment is sent twice.
+func (w *Writer) SubmitTagged(ctx context.Context, tag string, operations ...*seqledgerv1.Operation) (*Pending, error) {
+	if err := w.tagged(tag); err != nil {
+		return nil, &NotExecutedError{Cause: err}
+	}
+	return w.submit(ctx, tag, operations)
+}
+
+// Tag returns the write's tag, empty for none.
+func (p *Pending) Tag() string { return p.tag }
+
+// Operations returns what was submitted. It must not be changed.
+func (p *Pending) Operations() []*seqledgerv1.Operation { return p.request.GetOperations() }
+
+// Acknowledge tells the journal that the application has noted this write's
+// outcome, durably, and need not hear of it again. It does not wait for the
+// disk: a crash may show the outcome once more. For a write that has no tag or
+// was not executed it does nothing, because the journal holds nothing of it.
+// Close the Writer afterwards, not before.
+func (p *Pending) Acknowledge() error {
+	w := p.writer
+	w.hub.mu.Lock()
+	defer w.hub.mu.Unlock()
+	switch {
+	case p.tag == "" || p.acknowledged || errors.Is(p.err, ErrNotExecuted):
+		return nil
+	case !p.settled || p.err != nil:
+		return fmt.Errorf("client: write %d cannot be acknowledged: %w", p.Sequence(), ErrOutcomeUnknown)
+	}
+	err := w.log.journal.Append(w.log.name, journal.Record{Kind: journal.KindAcknowledged, ID: p.entry})
+	p.acknowledged = err == nil
+	return err
+}

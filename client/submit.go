@@ -1,0 +1,216 @@
+package client
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"unicode/utf8"
+
+	"google.golang.org/protobuf/proto"
+
+	"github.com/seqledger/seqledger/client/journal"
+	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
+)
+
+// Write submits operations and waits for the outcome. See [Pending.Wait] for
+// the errors.
+func (w *Writer) Write(ctx context.Context, operations ...*seqledgerv1.Operation) (*seqledgerv1.Receipt, error) {
+	p, err := w.Submit(ctx, operations...)
+	if err != nil {
+		return nil, err
+	}
+	return p.Wait(ctx)
+}
+
+// Submit numbers a write and puts it on its way. It blocks while as many writes
+// are unanswered as the Writer may have, and while a session is opened. The
+// operations must not be changed until the write is settled.
+//
+// On an error the write got no number and is not executed: the error is a
+// [*NotExecutedError] around ctx's error, a [*StoppedError] until Resume, what
+// ended the Writer, or [ErrClosed]. State and Close tell which writes a Writer
+// that ended has left unsettled.
+func (w *Writer) Submit(ctx context.Context, operations ...*seqledgerv1.Operation) (*Pending, error) {
+	return w.submit(ctx, "", operations)
+}
+
+// submit is Submit with a tag, which may be empty.
+func (w *Writer) submit(ctx context.Context, tag string, operations []*seqledgerv1.Operation) (*Pending, error) {
+	p, err := w.newPending(tag, operations)
+	if err == nil {
+		// A caller that is gone already is told so for certain; later it could
+		// only be told that the outcome is unknown.
+		err = ctx.Err()
+	}
+	if err != nil {
+		return nil, &NotExecutedError{Cause: err}
+	}
+	w.hub.mu.Lock()
+	defer w.hub.unlock()
+	for {
+		if err := w.unavailable(); err != nil {
+			if w.state == stateDead {
+				// Not failure itself: the unknown outcomes that it lists are of
+				// other writes, and this one's is certain.
+				err = fmt.Errorf("the writer has ended: %w", w.failure.Cause)
+			}
+			w.passRoom()
+			return nil, &NotExecutedError{Cause: err}
+		}
+		var freed <-chan struct{}
+		var full error
+		if w.fits(p) {
+			freed, err = w.enqueue(p)
+			if freed == nil {
+				w.passRoom()
+				if err != nil {
+					return nil, &NotExecutedError{Cause: err}
+				}
+				return p, nil
+			}
+			full = err
+		}
+		if err := w.awaitRoom(ctx, freed); err != nil {
+			if full != nil {
+				err = fmt.Errorf("%w while the journal had no room: %w", err, full)
+			}
+			return nil, &NotExecutedError{Cause: w.hub.explainLocked(err)}
+		}
+	}
+}
+
+// newPending checks a write and gives it its key.
+func (w *Writer) newPending(tag string, operations []*seqledgerv1.Operation) (*Pending, error) {
+	if len(operations) == 0 || len(operations) > maxOperations {
+		return nil, fmt.Errorf("a write has 1 to %d operations, not %d", maxOperations, len(operations))
+	}
+	for i, operation := range operations {
+		// Text that cannot be encoded would break the frame of every Writer
+		// that shares it, therefore it is found here.
+		if !validText(operation) {
+			return nil, fmt.Errorf("operation %d: text is not UTF-8", i)
+		}
+	}
+	p := &Pending{writer: w, tag: tag, done: make(chan struct{})}
+	p.request.Scope = w.scope
+	p.request.ClientId = w.clientID
+	p.request.IdempotencyKey = newKey()
+	p.request.Operations = operations
+	p.size = proto.Size(&p.request)
+	if p.size > maxWriteBytes {
+		return nil, fmt.Errorf("the write has %d bytes, at most %d are allowed", p.size, maxWriteBytes)
+	}
+	if w.options.Journal != nil {
+		var err error
+		if p.encoded, err = encodeOperations(operations); err != nil {
+			return nil, err
+		}
+	}
+	return p, nil
+}
+
+// validText checks the strings of an operation.
+func validText(operation *seqledgerv1.Operation) bool {
+	switch o := operation.GetOperation().(type) {
+	case *seqledgerv1.Operation_SetEntity:
+		return utf8.ValidString(o.SetEntity.GetKey())
+	case *seqledgerv1.Operation_DeleteEntity:
+		return utf8.ValidString(o.DeleteEntity.GetKey())
+	case *seqledgerv1.Operation_CreateRelationship:
+		r := o.CreateRelationship
+		return utf8.ValidString(r.GetResource()) && utf8.ValidString(r.GetRelation()) && utf8.ValidString(r.GetSubject())
+	case *seqledgerv1.Operation_DeleteRelationship:
+		r := o.DeleteRelationship
+		return utf8.ValidString(r.GetResource()) && utf8.ValidString(r.GetRelation()) && utf8.ValidString(r.GetSubject())
+	case *seqledgerv1.Operation_ExpireEntity:
+		return utf8.ValidString(o.ExpireEntity.GetKey())
+	}
+	return true
+}
+
+// unavailable says why no write can be taken, nil when one can, now or later.
+func (w *Writer) unavailable() error {
+	switch {
+	case w.state == stateDead:
+		return w.failure
+	case w.closing:
+		return ErrClosed
+	case w.state == stateStopped:
+		return w.stopped
+	}
+	return nil
+}
+
+// fits says whether p can be taken now.
+func (w *Writer) fits(p *Pending) bool {
+	return w.state == stateRunning && w.queue.len() < w.limit &&
+		(w.queue.len() == 0 || w.bytes+p.size <= w.options.MaxPendingBytes)
+}
+
+// enqueue numbers p and puts it on its way, with a journal through that. When
+// the journal is full it returns the channel that says when to try again. An
+// error means that p was not taken.
+func (w *Writer) enqueue(p *Pending) (<-chan struct{}, error) {
+	p.request.Sequence = w.next
+	if w.log != nil {
+		if freed, err := w.journalWrite(p); err != nil {
+			return freed, err
+		}
+	}
+	w.next++
+	w.bytes += p.size
+	w.queue.push(p)
+	p.durable = w.log == nil
+	if p.durable && !w.halted {
+		w.hub.makeReady(w)
+	}
+	return nil, nil
+}
+
+// journalWrite appends p to the journal. The syncer takes it from there.
+func (w *Writer) journalWrite(p *Pending) (<-chan struct{}, error) {
+	err := w.log.write(p)
+	if errors.Is(err, journal.ErrFull) {
+		// Asked for before the next attempt, so that no moment is missed.
+		freed := w.log.journal.Freed()
+		if err = w.log.write(p); errors.Is(err, journal.ErrFull) {
+			return freed, err
+		}
+	}
+	if err != nil && !errors.Is(err, journal.ErrTagInUse) && !errors.Is(err, journal.ErrTooLarge) {
+		w.failJournal(err)
+	}
+	return nil, err
+}
+
+// awaitRoom waits until something changed, or freed is closed. mu is held
+// before and after, not meanwhile.
+func (w *Writer) awaitRoom(ctx context.Context, freed <-chan struct{}) error {
+	w.waiters++
+	w.hub.mu.Unlock()
+	var err error
+	select {
+	case <-w.room:
+	case <-freed:
+	case <-ctx.Done():
+		err = ctx.Err()
+	}
+	w.hub.mu.Lock()
+	w.waiters--
+	if err != nil {
+		w.passRoom()
+	}
+	return err
+}
+
+// passRoom wakes one waiting call, which wakes the next when it leaves: so one
+// settled write wakes one waiter, and an end reaches all of them.
+func (w *Writer) passRoom() {
+	if w.waiters == 0 {
+		return
+	}
+	select {
+	case w.room <- struct{}{}:
+	default:
+	}
+}

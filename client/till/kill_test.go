@@ -1,0 +1,300 @@
+package main
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	cryptorand "crypto/rand"
+	"encoding/json"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/seqledger/seqledger/client"
+	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
+)
+
+// The binaries under test, built once.
+var tillBinary, serverBinary string
+
+func TestMain(m *testing.M) {
+	os.Exit(func() int {
+		dir, err := os.MkdirTemp("", "till-test-*")
+		if err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			return 1
+		}
+		defer os.RemoveAll(dir)
+		tillBinary, serverBinary = filepath.Join(dir, "till"), filepath.Join(dir, "seqledger")
+		for binary, source := range map[string]string{tillBinary: ".", serverBinary: "../../cmd/seqledger"} {
+			if out, err := exec.Command("go", "build", "-o", binary, source).CombinedOutput(); err != nil {
+				fmt.Fprintf(os.Stderr, "go build %s: %v\n%s", source, err, out)
+				return 1
+			}
+		}
+		return m.Run()
+	}())
+}
+
+// kills is how many tills are killed in all. They are processes built without
+// the race detector, so that it makes no difference under go test -race.
+const (
+	kills      = 1000
+	killsShort = 100
+	tills      = 4
+)
+
+// TestTillSurvivesKills kills tills with SIGKILL a thousand times at random
+// moments, and the server and their sessions now and then, and then audits: each
+// payment that a till's book intends is in the ledger exactly once, with its
+// amount, and nothing else is there.
+func TestTillSurvivesKills(t *testing.T) {
+	t.Parallel()
+	seed := rand.Uint64()
+	if text := os.Getenv("TILL_KILL_SEED"); text != "" {
+		var err error
+		if seed, err = strconv.ParseUint(text, 10, 64); err != nil {
+			t.Fatal(err)
+		}
+	}
+	t.Logf("repeat with: TILL_KILL_SEED=%d go test ./client/till -run TestTillSurvivesKills", seed)
+	total := kills
+	if testing.Short() {
+		total = killsShort
+		t.Logf("-short: %d kills instead of %d", killsShort, kills)
+	}
+	h := &harness{data: t.TempDir()}
+	h.serve(t, "127.0.0.1:0")
+	dirs := make([]string, tills)
+	var group sync.WaitGroup
+	for i := range tills {
+		dirs[i] = t.TempDir()
+		// Ends after its share of the kills; the test waits for it.
+		group.Go(func() {
+			random := rand.New(rand.NewPCG(seed, uint64(i)))
+			for n := range total / tills {
+				h.disturb(t, random, i, n)
+				if !h.killOne(t, random, dirs[i], i) {
+					return
+				}
+			}
+			h.finish(t, dirs[i], i)
+		})
+	}
+	group.Wait()
+	t.Logf("%d tills and %d servers killed, %d sessions taken", h.killed.Load(), h.restarts.Load(), h.taken.Load())
+	if int(h.killed.Load()) != total/tills*tills {
+		t.Errorf("want %d kills, got %d", total, h.killed.Load())
+	}
+	h.audit(t, dirs)
+}
+
+// harness runs one server and the tills.
+type harness struct {
+	data string
+
+	mu      sync.Mutex
+	server  *exec.Cmd
+	address string
+
+	killed, restarts, taken atomic.Int64
+}
+
+// serve starts the server and returns once it answers.
+func (h *harness) serve(t *testing.T, listen string) {
+	t.Helper()
+	cmd := exec.Command(serverBinary, "serve", "--json", "--listen", listen, "--data", h.data)
+	var stderr bytes.Buffer
+	cmd.Stderr = &stderr
+	out, err := cmd.StdoutPipe()
+	if err == nil {
+		err = cmd.Start()
+	}
+	if err != nil {
+		t.Error(err)
+		return
+	}
+	t.Cleanup(func() { end(cmd) })
+	var ready struct{ Address string }
+	line, err := bufio.NewReader(out).ReadBytes('\n')
+	if err != nil || json.Unmarshal(line, &ready) != nil {
+		end(cmd)
+		t.Errorf("the server said %q (%v): %s", line, err, stderr.String())
+		return
+	}
+	h.server = cmd
+	if h.address == "" {
+		h.address = ready.Address // every later one listens there, too
+	}
+}
+
+// end is kill -9, and waits.
+func end(cmd *exec.Cmd) {
+	_ = cmd.Process.Kill()
+	_ = cmd.Wait()
+}
+
+func tillName(i int) string { return fmt.Sprint("till-", i) }
+
+// disturb kills the server now and then, and takes a till's stream over, as an
+// operator would who thinks that it has gone.
+func (h *harness) disturb(t *testing.T, random *rand.Rand, till, n int) {
+	if n%25 == 24 {
+		h.mu.Lock()
+		end(h.server)
+		h.serve(t, h.address)
+		h.mu.Unlock()
+		h.restarts.Add(1)
+	}
+	if random.IntN(20) > 0 {
+		return
+	}
+	c := h.client(t)
+	defer c.Close()
+	attempt := make([]byte, 16)
+	_, _ = cryptorand.Read(attempt) // never fails: it ends the program instead
+	_, err := c.OpenSession(t.Context(), &seqledgerv1.OpenSessionRequest{Scope: scope(), ClientId: tillName(till), AttemptId: attempt})
+	if err != nil {
+		t.Logf("the stream was not taken over: %v", err) // the server was killed meanwhile
+		return
+	}
+	h.taken.Add(1)
+}
+
+func scope() *seqledgerv1.Scope {
+	return &seqledgerv1.Scope{Organization: "shop", Vault: "payments"}
+}
+
+func (h *harness) client(t *testing.T) *client.Client {
+	t.Helper()
+	c, err := client.New(client.Options{Server: h.address})
+	if err != nil {
+		t.Error(err)
+	}
+	return c
+}
+
+// killOne starts a till and kills it after a random time. It returns false when
+// the till ended by itself, which is an error.
+func (h *harness) killOne(t *testing.T, random *rand.Rand, dir string, till int) bool {
+	var output bytes.Buffer
+	cmd := exec.Command(tillBinary, "--server", h.address, "--dir", dir, "--name", tillName(till), "--payments", "1000000")
+	cmd.Stdout, cmd.Stderr = &output, &output
+	if err := cmd.Start(); err != nil {
+		t.Error(err)
+		return false
+	}
+	ended := make(chan struct{})
+	// Ends with the process, which is killed below.
+	go func() { defer close(ended); _ = cmd.Wait() }()
+	// From before it has opened anything to the midst of its payments.
+	moment := time.NewTimer(time.Duration(random.Int64N(int64(120 * time.Millisecond))))
+	defer moment.Stop()
+	select {
+	case <-moment.C:
+	case <-ended:
+	}
+	_ = cmd.Process.Kill()
+	<-ended
+	if cmd.ProcessState.ExitCode() != -1 {
+		t.Errorf("a till that nobody killed ended with %d: %s", cmd.ProcessState.ExitCode(), output.String())
+		return false
+	}
+	h.killed.Add(1)
+	return true
+}
+
+// finish lets a till settle what is open.
+func (h *harness) finish(t *testing.T, dir string, till int) {
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, tillBinary, "--server", h.address, "--dir", dir, "--name", tillName(till), "--payments", "1")
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Errorf("the last run of till %d: %v: %s", till, err, out)
+	}
+}
+
+// audit compares the books with the ledger.
+func (h *harness) audit(t *testing.T, dirs []string) {
+	t.Helper()
+	found, foundCents := h.ledger(t)
+	var intended int
+	var cents int64
+	unsettled := 0
+	for _, dir := range dirs {
+		b, err := openBook(filepath.Join(dir, "book"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, p := range b.payments {
+			intended++
+			cents += p.cents
+			got := found["payment/"+p.tag]
+			if len(got) != 1 || got[0] != fmt.Sprint(p.cents) || !p.paid {
+				t.Errorf("payment %s of %d (paid in the book: %v) is in the ledger as %v", p.tag, p.cents, p.paid, got)
+			}
+			delete(found, "payment/"+p.tag)
+		}
+		content, err := os.ReadFile(filepath.Join(dir, "book"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		unsettled += bytes.Count(content, []byte("unsettled "))
+		if err := b.close(); err != nil {
+			t.Error(err)
+		}
+	}
+	for key, got := range found {
+		t.Errorf("%s is in the ledger as %v and in no book", key, got)
+	}
+	if cents != foundCents || intended == 0 {
+		t.Errorf("%d payments of %d cents intended, %d cents in the ledger", intended, cents, foundCents)
+	}
+	if !t.Failed() {
+		t.Logf("%d payments of %d cents, each once; %d were handed back as unsettled and then settled", intended, cents, unsettled)
+	}
+}
+
+// ledger reads every transaction of the scope.
+func (h *harness) ledger(t *testing.T) (map[string][]string, int64) {
+	t.Helper()
+	c := h.client(t)
+	defer c.Close()
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	// A block of our own, so that the end is known.
+	w, err := c.NewWriter(ctx, client.WriterOptions{Scope: scope(), ClientID: "auditor"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	end, err := w.Write(ctx, &seqledgerv1.Operation{Operation: &seqledgerv1.Operation_Append{Append: &seqledgerv1.Append{Payload: []byte("audit")}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	found, sum := make(map[string][]string), int64(0)
+	for block, err := range c.Watch(ctx, &seqledgerv1.WatchRequest{Scope: scope()}) {
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, tx := range block.GetTransactions() {
+			for _, operation := range tx.GetOperations() {
+				if set := operation.GetSetEntity(); set != nil {
+					found[set.GetKey()] = append(found[set.GetKey()], string(set.GetValue()))
+					cents, _ := strconv.ParseInt(string(set.GetValue()), 10, 64)
+					sum += cents
+				}
+			}
+		}
+		if block.GetHeader().GetHeight() >= end.GetBlockHeight() {
+			break
+		}
+	}
+	return found, sum
+}

@@ -1,0 +1,203 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"syscall"
+
+	"connectrpc.com/connect"
+
+	"github.com/seqledger/seqledger/client"
+	"github.com/seqledger/seqledger/client/journal"
+	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
+)
+
+// batch is how many payments are under way at once.
+const batch = 8
+
+func main() {
+	server := flag.String("server", "127.0.0.1:7450", "address of the ledger")
+	dir := flag.String("dir", ".", "directory of the till's book and journal")
+	name := flag.String("name", "till", "name of the till, its client id")
+	payments := flag.Int("payments", 10, "how many new payments to make")
+	flag.Parse()
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	if err := run(ctx, *server, *dir, *name, *payments); err != nil {
+		fmt.Fprintln(os.Stderr, "till:", err)
+		os.Exit(1)
+	}
+}
+
+// till posts payments.
+type till struct {
+	book    *book
+	journal *journal.File
+	client  *client.Client
+	writer  *client.Writer
+	stream  journal.Name
+	scope   *seqledgerv1.Scope
+}
+
+func run(ctx context.Context, server, dir, name string, payments int) (err error) {
+	t := &till{
+		stream: journal.Name{Organization: "shop", Vault: "payments", ClientID: name},
+		scope:  &seqledgerv1.Scope{Organization: "shop", Vault: "payments"},
+	}
+	if t.book, err = openBook(filepath.Join(dir, "book")); err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, t.book.close()) }()
+	// Whoever has intended a payment has had a journal. Without it, a payment
+	// that was sent would look like one that was not.
+	options := journal.Options{MustExist: len(t.book.payments) > 0}
+	if t.journal, err = journal.Open(filepath.Join(dir, "journal"), options); err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, t.journal.Close()) }()
+	if t.client, err = client.New(client.Options{Server: server}); err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, t.client.Close()) }()
+	if err := t.open(ctx); err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, t.writer.Close(ctx)) }()
+
+	if err := t.settle(ctx, t.writer.Recovered()); err != nil {
+		return err
+	}
+	// What is left was intended, and nothing of it was sent.
+	if err := t.post(ctx, t.book.unpaid()); err != nil {
+		return err
+	}
+	for payments > 0 {
+		var due []*payment
+		for range min(batch, payments) {
+			number := len(t.book.payments) + len(due) + 1
+			due = append(due, &payment{tag: fmt.Sprintf("%s-%d", name, number), cents: 1 + rand.Int64N(10_000)})
+		}
+		payments -= len(due)
+		if err := t.book.intend(due...); err != nil {
+			return err
+		}
+		if err := t.post(ctx, due); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// open opens the Writer, however long the ledger cannot be reached.
+func (t *till) open(ctx context.Context) error {
+	for {
+		var err error
+		t.writer, err = t.client.NewWriter(ctx, client.WriterOptions{
+			Scope: t.scope, ClientID: t.stream.ClientID, Journal: t.journal,
+		})
+		if err == nil {
+			return nil
+		}
+		unreachable, _ := errors.AsType[*client.Error](err)
+		unsettled, handedOver := errors.AsType[*client.UnsettledError](err)
+		switch {
+		case handedOver:
+			if err := t.takeOver(ctx, unsettled); err != nil {
+				return err
+			}
+		case ctx.Err() != nil || unreachable == nil || unreachable.Code != 0:
+			return err
+		}
+		// Every call has waited between its repeats, so this is no busy loop.
+	}
+}
+
+// takeOver settles what the Writer could not, because somebody else took the
+// stream or it was evicted. No copy of these payments can commit any more, so
+// that the ledger's own word is final: what it has is paid, and the rest is
+// still intended and will be submitted anew.
+func (t *till) takeOver(ctx context.Context, unsettled *client.UnsettledError) error {
+	if !errors.Is(unsettled, client.ErrFenced) && !errors.Is(unsettled, client.ErrExpired) {
+		return fmt.Errorf("a person has to look at this: %w", unsettled)
+	}
+	for _, write := range unsettled.Writes {
+		if err := t.book.note(outcome{tag: write.Tag}); err != nil {
+			return err
+		}
+		entity, err := t.client.GetEntity(ctx, &seqledgerv1.GetEntityRequest{Scope: t.scope, Key: "payment/" + write.Tag})
+		if answer, ok := errors.AsType[*client.Error](err); ok && answer.ConnectCode == connect.CodeNotFound {
+			continue
+		}
+		if err != nil {
+			return err
+		}
+		if err := t.book.note(outcome{write.Tag, entity.GetTxId()}); err != nil {
+			return err
+		}
+	}
+	return t.journal.Forget(t.stream)
+}
+
+// post submits payments that are in the book, a few at a time.
+func (t *till) post(ctx context.Context, payments []*payment) error {
+	for len(payments) > 0 {
+		n := min(batch, len(payments))
+		var sent []*client.Pending
+		for _, p := range payments[:n] {
+			pending, err := t.writer.SubmitTagged(ctx, p.tag, p.operation())
+			if err != nil {
+				return err
+			}
+			sent = append(sent, pending)
+		}
+		if err := t.settle(ctx, sent); err != nil {
+			return err
+		}
+		payments = payments[n:]
+	}
+	return nil
+}
+
+// settle waits for the outcome of payments, notes them in the book, and tells
+// the journal when that is done.
+func (t *till) settle(ctx context.Context, sent []*client.Pending) error {
+	var paid []outcome
+	for _, pending := range sent {
+		receipt, err := pending.Wait(ctx)
+		if err != nil {
+			return fmt.Errorf("payment %s: %w", pending.Tag(), err)
+		}
+		paid = append(paid, outcome{pending.Tag(), receiptName(receipt)})
+	}
+	if err := t.book.note(paid...); err != nil {
+		return err
+	}
+	for _, pending := range sent {
+		if err := pending.Acknowledge(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// receiptName is the transaction, or that the ledger no longer keeps the receipt.
+func receiptName(receipt *seqledgerv1.Receipt) string {
+	if client.ReceiptGone(receipt) {
+		return fmt.Sprintf("sequence-%d", receipt.GetSequence())
+	}
+	return receipt.GetTxId()
+}
+
+// operation writes the payment under its own key. It has no condition: that a
+// payment is made once is the Writer's work, and the test can see if it is not.
+func (p *payment) operation() *seqledgerv1.Operation {
+	return &seqledgerv1.Operation{Operation: &seqledgerv1.Operation_SetEntity{SetEntity: &seqledgerv1.SetEntity{
+		Key: "payment/" + p.tag, Value: fmt.Append(nil, p.cents),
+	}}}
+}

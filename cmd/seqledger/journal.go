@@ -1,0 +1,192 @@
+package main
+
+import (
+	"bytes"
+	"encoding/hex"
+	"encoding/json"
+	"fmt"
+
+	"google.golang.org/protobuf/encoding/protojson"
+	"google.golang.org/protobuf/proto"
+
+	"github.com/seqledger/seqledger/client"
+	"github.com/seqledger/seqledger/client/journal"
+	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
+)
+
+// journalCommand is about the journals of programs that use the Go client.
+type journalCommand struct {
+	Show journalShowCommand `cmd:"" help:"Show what a program's journal holds."`
+}
+
+// journalShowCommand reads one journal.
+type journalShowCommand struct {
+	File string `arg:"" help:"The journal's file." type:"path"`
+}
+
+// Help is shown below the flags.
+func (*journalShowCommand) Help() string {
+	return `A journal is the file in which a Writer of the Go client keeps each write before it sends it. This changes nothing
+and works while the program has it open. Shown are the streams, and for each the writes that are not known to be
+committed (unsettled) and those whose receipt the program has not acknowledged (settled). Exit code 1 says that the
+file is damaged, and where, or that it cannot be read.
+
+    seqledger journal show ./till/journal
+    seqledger journal show ./till/journal --json`
+}
+
+// journalReport is the answer with --json.
+type journalReport struct {
+	File    string          `json:"file"`
+	Bytes   int64           `json:"bytes,string"`
+	Torn    int64           `json:"tornBytes,string"`
+	Damage  *journalDamage  `json:"damage,omitempty"`
+	Streams []journalStream `json:"streams"`
+}
+
+// journalDamage is the first thing that is wrong.
+type journalDamage struct {
+	Offset int64  `json:"offset,string"`
+	Reason string `json:"reason"`
+}
+
+// journalStream is one stream of a journal.
+type journalStream struct {
+	Organization string         `json:"organization"`
+	Vault        string         `json:"vault,omitempty"`
+	ClientID     string         `json:"clientId"`
+	LedgerID     string         `json:"ledgerId"`
+	Session      uint64         `json:"session,string"`
+	AttemptID    string         `json:"attemptId,omitempty"`
+	NextSequence uint64         `json:"nextSequence,string"`
+	Writes       []journalWrite `json:"writes"`
+}
+
+// journalWrite is one write of a stream.
+type journalWrite struct {
+	Sequence       uint64            `json:"sequence,string"`
+	Tag            string            `json:"tag,omitempty"`
+	IdempotencyKey string            `json:"idempotencyKey"`
+	State          string            `json:"state"`
+	Operations     []json.RawMessage `json:"operations"`
+	Receipt        json.RawMessage   `json:"receipt,omitempty"`
+
+	operations []*seqledgerv1.Operation
+	receipt    *seqledgerv1.Receipt
+}
+
+// Run is called by kong.
+func (c *journalShowCommand) Run(e *environment) error {
+	found, err := journal.Inspect(c.File)
+	if err != nil {
+		return fail(exitFailed, "name the journal's file, which the program was told when it opened it", "%w", err)
+	}
+	report := journalReport{File: c.File, Bytes: found.Bytes, Streams: []journalStream{}}
+	if found.Damage == nil {
+		report.Torn = found.Bytes - found.Good
+	} else {
+		report.Damage = &journalDamage{found.Damage.Offset, found.Damage.Reason}
+	}
+	for _, state := range found.Streams {
+		stream, err := newJournalStream(state)
+		if err != nil {
+			return err
+		}
+		report.Streams = append(report.Streams, stream)
+	}
+	if e.json {
+		err = e.showObject(report)
+	} else {
+		err = report.show(e)
+	}
+	if err != nil {
+		return err
+	}
+	if found.Damage != nil {
+		return fail(exitFailed, "keep the file; what is listed was before the damage, and seqledger state tells what the ledger has committed since",
+			"%w", found.Damage)
+	}
+	return nil
+}
+
+// newJournalStream decodes what the journal itself does not look at.
+func newJournalStream(state journal.State) (journalStream, error) {
+	s := journalStream{
+		Organization: state.Name.Organization, Vault: state.Name.Vault, ClientID: state.Name.ClientID,
+		LedgerID: fmt.Sprintf("%016x", state.Head.Ledger), Session: state.Head.Session,
+		AttemptID: hex.EncodeToString(state.Head.Attempt), NextSequence: state.Head.NextSequence,
+		Writes: []journalWrite{},
+	}
+	for _, entry := range state.Entries {
+		w := journalWrite{Sequence: entry.Sequence, Tag: entry.Tag, IdempotencyKey: entry.Key, State: "unsettled"}
+		var err error
+		if w.operations, err = client.DecodeOperations(entry.Request); err != nil {
+			return s, err
+		}
+		for _, operation := range w.operations {
+			raw, err := rawJSON(operation)
+			if err != nil {
+				return s, err
+			}
+			w.Operations = append(w.Operations, raw)
+		}
+		if entry.Settled {
+			w.State, w.receipt = "settled", new(seqledgerv1.Receipt)
+			if err = proto.Unmarshal(entry.Receipt, w.receipt); err == nil {
+				w.Receipt, err = rawJSON(w.receipt)
+			}
+			if err != nil {
+				return s, fmt.Errorf("receipt of sequence %d: %w", entry.Sequence, err)
+			}
+		}
+		s.Writes = append(s.Writes, w)
+	}
+	return s, nil
+}
+
+// rawJSON is a message as showJSON prints it.
+func rawJSON(m proto.Message) (json.RawMessage, error) {
+	b, err := protojson.Marshal(m)
+	if err != nil {
+		return nil, err
+	}
+	var compact bytes.Buffer
+	err = json.Compact(&compact, b)
+	return compact.Bytes(), err
+}
+
+// show prints the report for people.
+func (r *journalReport) show(e *environment) error {
+	t := newTable(e.stdout)
+	t.field("journal", r.File)
+	t.field("bytes", number(uint64(r.Bytes)))
+	if r.Torn > 0 {
+		t.field("incomplete", number(uint64(r.Torn))+" bytes at the end, being written or torn by a crash; nothing in them was sent")
+	}
+	if r.Damage != nil {
+		t.field("damaged", "at byte "+number(uint64(r.Damage.Offset))+": "+oneLine(r.Damage.Reason))
+	}
+	for _, s := range r.Streams {
+		t.row("")
+		t.field("stream", scopeName(&seqledgerv1.Scope{Organization: s.Organization, Vault: s.Vault})+", client "+quoted(s.ClientID))
+		t.field("ledger", s.LedgerID)
+		t.field("session", nonzero(s.Session))
+		t.field("opening session", s.AttemptID)
+		t.field("next sequence", nonzero(s.NextSequence))
+		for _, w := range s.Writes {
+			what := w.State + ", key " + quoted(w.IdempotencyKey)
+			if w.Tag != "" {
+				what += ", tag " + quoted(w.Tag)
+			}
+			if w.receipt.GetTxId() != "" {
+				what += ", transaction " + quoted(w.receipt.GetTxId())
+			}
+			t.field("write "+number(w.Sequence), what)
+			for _, operation := range w.operations {
+				verb, object := describeOperation(operation)
+				t.row("  "+verb, object)
+			}
+		}
+	}
+	return t.flush()
+}

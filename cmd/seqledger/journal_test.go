@@ -1,0 +1,106 @@
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/seqledger/seqledger/client"
+	"github.com/seqledger/seqledger/client/journal"
+	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
+)
+
+// journalled writes to a real server with a journal that stays open.
+func journalled(t *testing.T) (path string, j *journal.File) {
+	t.Helper()
+	path = filepath.Join(t.TempDir(), "journal")
+	j, err := journal.Open(path, journal.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = j.Close() })
+	s := serve(t)
+	w, err := s.client(t).NewWriter(t.Context(), client.WriterOptions{
+		Scope: &seqledgerv1.Scope{Organization: "acme", Vault: "main"}, ClientID: "till", Journal: j,
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	submit := func(tag string) *client.Pending {
+		p, err := w.SubmitTagged(t.Context(), tag, &seqledgerv1.Operation{Operation: &seqledgerv1.Operation_Append{
+			Append: &seqledgerv1.Append{Payload: []byte("pay " + tag)},
+		}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return p
+	}
+	if _, err := submit("rent").Wait(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	s.kill()
+	submit("power")
+	if err := j.Sync(); err != nil {
+		t.Fatal(err)
+	}
+	return path, j
+}
+
+// TestJournalShow reads a journal that another process has open.
+func TestJournalShow(t *testing.T) {
+	t.Parallel()
+	path, _ := journalled(t)
+	seqledger(t, "journal", "show", path).expect(t, exitDone, "acme/main, client till", "next sequence  3",
+		"settled, key ", "tag rent, transaction ", "unsettled, key ", "tag power", "append", "pay power")
+	var got journalReport
+	out := seqledger(t, "journal", "show", path, "--json").expect(t, exitDone)
+	if err := json.Unmarshal([]byte(out.stdout), &got); err != nil {
+		t.Fatal(err)
+	}
+	if len(got.Streams) != 1 || len(got.Streams[0].Writes) != 2 || got.Damage != nil || got.Torn != 0 {
+		t.Fatalf("want one stream with two writes, got %v", out)
+	}
+	for i, want := range []struct{ tag, state, operation string }{
+		{"rent", "settled", `{"append":{"payload":"cGF5IHJlbnQ="}}`},
+		{"power", "unsettled", `{"append":{"payload":"cGF5IHBvd2Vy"}}`},
+	} {
+		w := got.Streams[0].Writes[i]
+		if w.Tag != want.tag || w.State != want.state || len(w.Operations) != 1 || string(w.Operations[0]) != want.operation ||
+			(w.Receipt != nil) != (want.state == "settled") {
+			t.Errorf("want %v, got %+v", want, w)
+		}
+	}
+}
+
+// TestJournalShowDamage: a torn tail is mentioned, damage is an error with its
+// place, and neither changes the file.
+func TestJournalShowDamage(t *testing.T) {
+	t.Parallel()
+	path, j := journalled(t)
+	if err := j.Close(); err != nil {
+		t.Fatal(err)
+	}
+	content, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	content = bytes.TrimRight(content, "\x00") // room for groups to come
+	torn := writeFile(t, "torn", string(content[:len(content)-3]))
+	seqledger(t, "journal", "show", torn).expect(t, exitDone, "incomplete", "tag rent")
+	content[30] ^= 1
+	damaged := writeFile(t, "damaged", string(content))
+	seqledger(t, "journal", "show", damaged).expect(t, exitFailed, "damaged at byte 24", "next: ")
+	out := seqledger(t, "journal", "show", damaged, "--json").expect(t, exitFailed)
+	if !strings.Contains(out.stdout, `"damage":{"offset":"24"`) {
+		t.Errorf("want the offset in JSON, got %v", out)
+	}
+	if after, err := os.ReadFile(damaged); err != nil || string(after) != string(content) {
+		t.Errorf("the file was changed (%v)", err)
+	}
+	seqledger(t, "journal", "show", writeFile(t, "other", "something else entirely, no journal")).expect(t, exitFailed, "damaged at byte 0")
+	seqledger(t, "journal", "show", filepath.Join(t.TempDir(), "none")).expect(t, exitFailed, "no such file")
+	seqledger(t, "journal", "show").expect(t, exitUsage)
+}
