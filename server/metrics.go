@@ -46,7 +46,7 @@ func newMetrics(s *Server) *metrics {
 		Name: "seqledger_build_info", Help: "1, with the server's version.",
 		ConstLabels: prometheus.Labels{"version": s.options.Version},
 	}, func() float64 { return 1 })
-	m.registry.MustRegister(m.requests, m.latency, m.refusals, m.panics, version, newLedgerCollector(s),
+	m.registry.MustRegister(m.requests, m.latency, m.refusals, m.panics, version, newLedgerCollector(s), accessCollector{s},
 		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	return m
 }
