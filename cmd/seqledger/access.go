@@ -112,4 +112,3 @@ func reloadOnSignal(a *auth.Authority) (stop func()) {
 		<-ended
 	}
 }
-

@@ -37,7 +37,7 @@ func Anonymous() *Credential {
 	if err != nil {
 		panic(err) // the line above is all there is to it
 	}
-	return &Credential{actor: "system:anonymous", grant: g, usage: new(usage), ended: context.Background()}
+	return &Credential{actor: "system:anonymous", grant: g, usage: newUsage(), ended: context.Background()}
 }
 
 // Actor is the name under which the ledger records what it does: client:{id}

@@ -40,12 +40,14 @@ const busyRetry = 100 * time.Millisecond
 type usage struct {
 	requests, streams atomic.Int64
 	// due is when the requests begun so far would be over if they came evenly,
-	// in nanoseconds since the epoch below.
-	due atomic.Int64
+	// in nanoseconds since began, which the wall clock cannot move.
+	due   atomic.Int64
+	began time.Time
 }
 
-// epoch makes times that the wall clock cannot move.
-var epoch = time.Now()
+func newUsage() *usage { return &usage{began: time.Now()} }
+
+func (u *usage) now() int64 { return int64(time.Since(u.began)) }
 
 func enter(count *atomic.Int64, limit int) bool {
 	if count.Add(1) > int64(limit) && limit > 0 {
@@ -60,7 +62,7 @@ func (c *Credential) Enter() error {
 	if !enter(&c.usage.requests, c.limits.Requests) {
 		return &LimitError{"requests", busyRetry}
 	}
-	if wait := c.usage.pace(c.limits.RequestsPerSecond, int64(time.Since(epoch))); wait > 0 {
+	if wait := c.usage.pace(c.limits.RequestsPerSecond); wait > 0 {
 		c.Leave()
 		return &LimitError{"requests_per_second", wait}
 	}
@@ -84,11 +86,11 @@ func (c *Credential) LeaveStream() { c.usage.streams.Add(-1) }
 
 // pace lets so many requests a second through, and returns how long the one at
 // hand has to wait.
-func (u *usage) pace(perSecond int, now int64) time.Duration {
+func (u *usage) pace(perSecond int) time.Duration {
 	if perSecond == 0 {
 		return 0
 	}
-	step := int64(time.Second) / int64(perSecond)
+	step, now := int64(time.Second)/int64(perSecond), u.now()
 	for {
 		was := u.due.Load()
 		due := max(was, now) + step
@@ -101,8 +103,8 @@ func (u *usage) pace(perSecond int, now int64) time.Duration {
 	}
 }
 
-func (u *usage) idle(now int64) bool {
-	return u.requests.Load() == 0 && u.streams.Load() == 0 && u.due.Load() <= now
+func (u *usage) idle() bool {
+	return u.requests.Load() == 0 && u.streams.Load() == 0 && u.due.Load() <= u.now()
 }
 
 // maxUsages bounds the actors that are remembered.
@@ -128,9 +130,8 @@ func (u *usages) of(actor string) (*usage, error) {
 		return found, nil
 	}
 	if len(u.known) >= maxUsages {
-		now := int64(time.Since(epoch))
 		for name, usage := range u.known {
-			if usage.idle(now) {
+			if usage.idle() {
 				delete(u.known, name)
 			}
 		}
@@ -141,7 +142,7 @@ func (u *usages) of(actor string) (*usage, error) {
 	if u.known == nil {
 		u.known = make(map[string]*usage)
 	}
-	made := new(usage)
+	made := newUsage()
 	u.known[actor] = made
 	return made, nil
 }
