@@ -12,7 +12,6 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"time"
 
 	"connectrpc.com/connect"
 	"google.golang.org/genproto/googleapis/rpc/errdetails"
@@ -259,130 +258,6 @@ func TestActor(t *testing.T) {
 	r, err = root.Write(t.Context(), connect.NewRequest(writeOf("till-1", 1, appendOp("x"))))
 	if err != nil || !r.Msg.Receipt.Replayed || r.Msg.Receipt.Actor != "client:writer" {
 		t.Error("replay:", r, err)
-	}
-}
-
-// TestWriteStreamIsAuthorisedWriteByWrite: a refused write does not take its
-// neighbours with it, changes nothing, and the stream goes on.
-func TestWriteStreamIsAuthorisedWriteByWrite(t *testing.T) {
-	t.Parallel()
-	g := guard(t, server.Options{}, nil)
-	l, _ := g.as("writer")
-	other := writeOf("till-7", 1, appendOp("x"))
-	other.Scope = &seqledgerv1.Scope{Organization: "acme"}
-	stream := l.WriteStream(t.Context())
-	for round := range uint64(2) {
-		frame := []*seqledgerv1.WriteRequest{
-			writeOf("till-7", round+1, appendOp("x")), writeOf("loader", 1, appendOp("x")), other, writeOf("till-8", round+1, appendOp("x")),
-		}
-		if err := stream.Send(&seqledgerv1.WriteStreamRequest{Writes: frame}); err != nil {
-			t.Fatal(err)
-		}
-		answer, err := stream.Receive()
-		if err != nil {
-			t.Fatal(err)
-		}
-		for i, field := range []string{"", "client_id", "scope", ""} {
-			e := answer.Results[i].GetError()
-			if field == "" && answer.Results[i].GetReceipt() == nil {
-				t.Errorf("write %d: %v", i, e)
-			}
-			if field != "" && (e.GetCode() != seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_PERMISSION_DENIED || e.GetField() != field) {
-				t.Errorf("write %d: got %v, want PERMISSION_DENIED about %s", i, answer.Results[i], field)
-			}
-		}
-	}
-	_ = stream.CloseRequest()
-	_ = stream.CloseResponse()
-	root, admin := g.as("root")
-	clients, err := admin.ListClients(t.Context(), connect.NewRequest(&seqledgerv1.ListClientsRequest{}))
-	if err != nil || len(clients.Msg.Clients) != 2 {
-		t.Error("a refused write made a stream:", clients, err)
-	}
-	_ = root
-	// A reader may open a stream, and write nothing on it.
-	reader, _ := g.as("inspector")
-	stream = reader.WriteStream(t.Context())
-	if err := stream.Send(&seqledgerv1.WriteStreamRequest{Writes: []*seqledgerv1.WriteRequest{writeOf("till-7", 3, appendOp("x"))}}); err != nil {
-		t.Fatal(err)
-	}
-	answer, err := stream.Receive()
-	if err != nil || answer.Results[0].GetError().GetCode() != seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_PERMISSION_DENIED {
-		t.Error("a reader wrote:", answer, err)
-	}
-	_ = stream.CloseRequest()
-	_ = stream.CloseResponse()
-}
-
-// TestStreamsEndWithTheirCredential: what was accepted is answered, then the
-// stream says why it ends.
-func TestStreamsEndWithTheirCredential(t *testing.T) {
-	t.Parallel()
-	for name, test := range map[string]struct {
-		change func(g *guarded)
-		want   connect.Code
-	}{
-		"gone":    {func(g *guarded) { delete(g.entries, "writer") }, connect.CodeUnauthenticated},
-		"changed": {func(g *guarded) { g.entries["writer"] = strings.Replace(g.entries["writer"], "till-", "t-", 1) }, connect.CodeUnavailable},
-		"expired": {nil, connect.CodeUnauthenticated},
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			id := "writer"
-			more := map[string]string{}
-			if test.change == nil {
-				id = "brief"
-				more[id] = callers["writer"] + ", expires: " + time.Now().Add(3*time.Second).UTC().Format(time.RFC3339Nano)
-			}
-			g := guard(t, server.Options{}, more)
-			l, _ := g.as(id)
-			stream := l.WriteStream(t.Context())
-			if err := stream.Send(&seqledgerv1.WriteStreamRequest{Writes: []*seqledgerv1.WriteRequest{writeOf("till-7", 1, appendOp("x"))}}); err != nil {
-				t.Fatal(err)
-			}
-			if _, err := stream.Receive(); err != nil {
-				t.Fatal(err)
-			}
-			watch, err := l.Watch(t.Context(), connect.NewRequest(&seqledgerv1.WatchRequest{Scope: scope(), FromHeight: 1}))
-			if err != nil || !watch.Receive() {
-				t.Fatal(err)
-			}
-			if test.change != nil {
-				test.change(g)
-				g.reload(t)
-			}
-			if _, err := stream.Receive(); connect.CodeOf(err) != test.want {
-				t.Errorf("WriteStream: got %v, want %v", err, test.want)
-			}
-			if watch.Receive() || connect.CodeOf(watch.Err()) != test.want {
-				t.Errorf("Watch: got %v, want %v", watch.Err(), test.want)
-			}
-			_ = stream.CloseRequest()
-			_ = stream.CloseResponse()
-			_ = watch.Close()
-		})
-	}
-}
-
-// TestWatchNeedsItsScope, in every protocol.
-func TestWatchNeedsItsScope(t *testing.T) {
-	t.Parallel()
-	g := guard(t, server.Options{}, nil)
-	for protocol, o := range wire {
-		for id, want := range map[string]connect.Code{"": connect.CodeUnauthenticated, "elsewhere": connect.CodePermissionDenied} {
-			l, _ := g.as(id, o...)
-			watch, err := l.Watch(t.Context(), connect.NewRequest(&seqledgerv1.WatchRequest{Scope: scope()}))
-			if err == nil {
-				if watch.Receive() {
-					t.Error(protocol, id, "saw a block")
-				}
-				err = watch.Err()
-				_ = watch.Close()
-			}
-			if connect.CodeOf(err) != want {
-				t.Errorf("%s, %q: got %v, want %v", protocol, id, err, want)
-			}
-		}
 	}
 }
 
