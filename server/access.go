@@ -81,10 +81,14 @@ type (
 // is a *machine.FieldError.
 func (s *Server) authorize(ctx context.Context, procedure string, m any) error {
 	c := s.caller(ctx)
+	// Again, because a body may come long after the headers.
+	if err := c.Check(); err != nil {
+		return err
+	}
 	kind := needs[procedure]
 	switch kind {
 	case needsCredential, needsLater:
-		return c.Check()
+		return nil
 	case needsEverything:
 		return c.Administer()
 	case needsScope, needsStream, needsWrite:
