@@ -97,8 +97,10 @@ func TestPermits(t *testing.T) { // not parallel, because it counts allocations
 	request := &seqledgerv1.WriteRequest{Scope: &seqledgerv1.Scope{Organization: "acme"}}
 	for i := range 2 * maxPermits {
 		request.ClientId = strings.Repeat("a", 1+i%200) + strings.Repeat("b", i/200)
-		if p.write(request) != nil || p.write(request) != nil {
-			t.Fatal("refused")
+		for range 2 { // looked at, then remembered
+			if p.write(request) != nil {
+				t.Fatal("refused")
+			}
 		}
 		if len(p.known) > maxPermits {
 			t.Fatal("too many answers are kept:", len(p.known))

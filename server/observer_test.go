@@ -61,7 +61,7 @@ func TestPanicIsOneRequestsProblem(t *testing.T) {
 	answer := httptest.NewRecorder()
 	s.Handler().ServeHTTP(answer, httptest.NewRequest(http.MethodGet, "http://localhost/metrics", http.NoBody))
 	for _, want := range []string{
-		"seqledger_panics_total 1", `seqledger_requests_total{code="internal",procedure=seqledgerv1connect.AdminServiceGetStatusProcedure} 1`,
+		"seqledger_panics_total 1", `seqledger_requests_total{code="internal",procedure="/seqledger.v1.AdminService/GetStatus"} 1`,
 	} {
 		if !strings.Contains(answer.Body.String(), want) {
 			t.Error("the metrics lack", want)

@@ -155,9 +155,11 @@ func TestTLS(t *testing.T) {
 		t.Error("TLS 1.2:", err)
 	}
 	for name, change := range map[string]func(*tls.Config){
-		"TLS 1.1":          func(c *tls.Config) { c.MinVersion, c.MaxVersion = tls.VersionTLS10, tls.VersionTLS11 },
-		"unknown root":     func(c *tls.Config) { c.RootCAs = x509.NewCertPool() },
-		"CBC suites":       func(c *tls.Config) { c.MaxVersion, c.CipherSuites = tls.VersionTLS12, []uint16{tls.TLS_ECDHE_ECDSA_WITH_AES_128_CBC_SHA} },
+		"TLS 1.1":      func(c *tls.Config) { c.MinVersion, c.MaxVersion = tls.VersionTLS10, tls.VersionTLS11 },
+		"unknown root": func(c *tls.Config) { c.RootCAs = x509.NewCertPool() },
+		"CBC suites": func(c *tls.Config) {
+			c.MaxVersion, c.CipherSuites = tls.VersionTLS12, []uint16{tls.TLS_ECDHE_ECDSA_WITH_AES_128_CBC_SHA}
+		},
 		"unknown protocol": func(c *tls.Config) { c.NextProtos = []string{"spdy"} },
 	} {
 		if _, err := s.dial(t, change); err == nil {
