@@ -2,6 +2,7 @@ package client
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"net/http"
@@ -25,9 +26,14 @@ type Options struct {
 	// HTTPClient replaces the client's own, for tests and for TLS of your own.
 	// It must speak HTTP/2, because writes go over a bidirectional stream.
 	HTTPClient *http.Client
-	// Token is sent as a bearer token with every request; empty sends none.
-	// Use https then, because cleartext shows it to the network.
+	// Token is an API key or session token, sent as a bearer token with every
+	// request; empty sends none. Use https then, because cleartext shows it to
+	// the network.
 	Token string
+	// TLS says which server to trust and which certificate to show, for https.
+	// Default: nil, the system's roots and no certificate. It is copied. Not
+	// together with HTTPClient, which has its own.
+	TLS *tls.Config
 	// MaxAttempts bounds how often one call is sent, repeats included; 0 means
 	// 8. A Writer's writes are repeated until they are settled or it is closed.
 	MaxAttempts int
@@ -51,6 +57,12 @@ func (o *Options) validate() (string, error) {
 	}
 	if parsed.Host == "" {
 		return "", fmt.Errorf("client: Options.Server: %q names no host", o.Server)
+	}
+	if o.TLS != nil && (o.HTTPClient != nil || parsed.Scheme != "https") {
+		return "", errors.New("client: Options.TLS needs an https:// server and no HTTPClient")
+	}
+	if strings.ContainsFunc(o.Token, func(r rune) bool { return r <= ' ' || r > '~' }) {
+		return "", errors.New("client: Options.Token has a character that no token has")
 	}
 	if o.MaxAttempts < 0 {
 		return "", fmt.Errorf("client: Options.MaxAttempts is %d, must not be negative", o.MaxAttempts)
@@ -92,6 +104,7 @@ func New(options Options) (*Client, error) {
 	if httpClient == nil {
 		c.transport = newTransport()
 		c.transport.DialContext = c.conns.dial
+		c.transport.TLSClientConfig = options.TLS.Clone() // nil stays nil
 		httpClient = &http.Client{Transport: c.transport}
 	}
 	var opts []connect.ClientOption

@@ -123,7 +123,7 @@ func (s *Server) updateConfig(
 	if s.isDraining() {
 		return nil, ledger.ErrDraining
 	}
-	out, err := s.options.Ledger.UpdateConfig(ctx, update, actor)
+	out, err := s.options.Ledger.UpdateConfig(ctx, update, s.caller(ctx).Actor())
 	if err != nil {
 		return nil, err
 	}

@@ -29,11 +29,11 @@ type placed struct {
 	err   *seqledgerv1.WriteError
 }
 
-// newBatch converts a frame and submits it. It waits while the queue is full.
-// The error is that of ctx.
-func (s *Server) newBatch(ctx context.Context, f *frame) (*batch, error) {
+// newBatch converts a frame and submits what is permitted of it. It waits while
+// the queue is full. The error is that of ctx.
+func (s *Server) newBatch(ctx context.Context, f *frame, permits *permits) (*batch, error) {
 	b := &batch{size: len(f.writes)}
-	writes := b.convert(f)
+	writes := b.convert(f, permits)
 	if len(writes) == 0 {
 		return b, nil
 	}
@@ -52,15 +52,18 @@ func (s *Server) newBatch(ctx context.Context, f *frame) (*batch, error) {
 	return b, nil
 }
 
-// convert returns the valid writes.
-func (b *batch) convert(f *frame) []*machine.Write {
-	c := newConverter(f.writes...)
+// convert returns the writes that are valid and permitted.
+func (b *batch) convert(f *frame, permits *permits) []*machine.Write {
+	c := newConverter(permits.credential.Actor(), f.writes...)
 	memory := make([]machine.Write, len(f.writes))
 	writes := make([]*machine.Write, 0, len(f.writes))
 	for i, m := range f.writes {
 		err := f.bad[i]
 		if err == nil {
 			err = c.write(&memory[i], m)
+		}
+		if err == nil {
+			err = permits.write(m)
 		}
 		if err != nil {
 			e, _ := writeError(err)

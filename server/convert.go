@@ -11,20 +11,17 @@ import (
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 )
 
-// actor is who writes: without an auth file there are no identities, and the
-// server is reachable from this machine alone.
-const actor = "system:anonymous"
-
 // converter turns write requests into the core's writes. It takes memory in
 // pieces for many writes at once, because small allocations would cost more
 // than the conversion itself. Its results alias the requests.
 type converter struct {
+	actor      string // who writes
 	operations []machine.Operation
 	keys       []byte
 }
 
-// newConverter makes room for what the requests need.
-func newConverter(requests ...*seqledgerv1.WriteRequest) *converter {
+// newConverter makes room for what the requests of an actor need.
+func newConverter(actor string, requests ...*seqledgerv1.WriteRequest) *converter {
 	operations, keys := 0, 0
 	for _, r := range requests {
 		operations += min(len(r.Operations), machine.MaxOperations)
@@ -32,7 +29,7 @@ func newConverter(requests ...*seqledgerv1.WriteRequest) *converter {
 			keys += keyBytes(op)
 		}
 	}
-	return &converter{operations: make([]machine.Operation, 0, operations), keys: make([]byte, 0, keys)}
+	return &converter{actor: actor, operations: make([]machine.Operation, 0, operations), keys: make([]byte, 0, keys)}
 }
 
 func keyBytes(op *seqledgerv1.Operation) int {
@@ -62,7 +59,7 @@ func (c *converter) write(w *machine.Write, r *seqledgerv1.WriteRequest) error {
 		}
 	}
 	*w = machine.Write{
-		Scope: scopeOf(r.Scope), ClientID: r.ClientId, Actor: actor, Session: r.Session, Sequence: r.Sequence,
+		Scope: scopeOf(r.Scope), ClientID: r.ClientId, Actor: c.actor, Session: r.Session, Sequence: r.Sequence,
 	}
 	if r.IdempotencyKey != "" {
 		uuid, err := machine.ParseUUID(r.IdempotencyKey)

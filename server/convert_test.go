@@ -75,7 +75,7 @@ func TestConvertEverything(t *testing.T) {
 	}
 	request := everything()
 	var got machine.Write
-	if err := newConverter(request).write(&got, request); err != nil {
+	if err := newConverter("system:anonymous", request).write(&got, request); err != nil {
 		t.Fatal(err)
 	}
 	if !reflect.DeepEqual(got, want) {
@@ -98,7 +98,7 @@ func TestConvertManyIntoOneMemory(t *testing.T) {
 		m.Operations = m.Operations[i%7:]
 		requests = append(requests, m)
 	}
-	c := newConverter(requests...)
+	c := newConverter("system:test", requests...)
 	writes := make([]machine.Write, len(requests))
 	for i, m := range requests {
 		if err := c.write(&writes[i], m); err != nil {
@@ -107,7 +107,7 @@ func TestConvertManyIntoOneMemory(t *testing.T) {
 	}
 	for i, m := range requests {
 		var alone machine.Write
-		if err := newConverter(m).write(&alone, m); err != nil || !reflect.DeepEqual(alone, writes[i]) {
+		if err := newConverter("system:test", m).write(&alone, m); err != nil || !reflect.DeepEqual(alone, writes[i]) {
 			t.Errorf("write %d differs from itself converted alone: %v", i, err)
 		}
 	}
@@ -213,7 +213,7 @@ func FuzzWriteRequest(f *testing.F) {
 				continue
 			}
 			var w machine.Write
-			if newConverter(m).write(&w, m) != nil {
+			if newConverter("system:test", m).write(&w, m) != nil {
 				continue
 			}
 			if err := w.Validate(); err != nil {
@@ -244,7 +244,7 @@ func FuzzFrame(f *testing.F) {
 				continue
 			}
 			b := &batch{size: len(fr.writes)}
-			writes := b.convert(&fr)
+			writes := b.convert(&fr, newPermits(anonymous))
 			if len(writes)+len(b.invalid) != len(fr.writes) {
 				t.Fatalf("%s: %d writes, %d valid, %d invalid", name, len(fr.writes), len(writes), len(b.invalid))
 			}
@@ -278,7 +278,7 @@ func BenchmarkConvert(b *testing.B) {
 	outcomes := make([]machine.Outcome, writes)
 	for i := range outcomes {
 		outcomes[i] = machine.Outcome{Code: machine.Committed, Receipt: machine.Receipt{
-			Sequence: 1, Index: 1, CommittedAt: 1e18, Actor: actor, Versions: []uint64{1},
+			Sequence: 1, Index: 1, CommittedAt: 1e18, Actor: anonymous.Actor(), Versions: []uint64{1},
 		}}
 	}
 	var answers results
@@ -288,7 +288,7 @@ func BenchmarkConvert(b *testing.B) {
 		var f frame
 		f.decodeBinary(data)
 		batch := &batch{size: writes}
-		if len(batch.convert(&f)) != writes {
+		if len(batch.convert(&f, newPermits(anonymous))) != writes {
 			b.Fatal("a write is invalid")
 		}
 		batch.outcomes = outcomes

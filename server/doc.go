@@ -1,5 +1,5 @@
 // Package server serves a ledger over Connect, gRPC and gRPC-Web, on one port,
-// over HTTP/1.1 and cleartext HTTP/2.
+// over HTTP/1.1 and HTTP/2, in cleartext or over TLS.
 //
 //	s, err := server.New(server.Options{Ledger: l, Version: "1.0.0"})
 //	listener, err := net.Listen("tcp", "127.0.0.1:7400")
@@ -8,10 +8,14 @@
 // It is the only package in which the generated types and the core's own types
 // meet. A request goes through these files:
 //
-//   - host.go refuses what does not come from this machine,
+//   - listener.go and host.go refuse what must not come from other machines,
+//     cors.go lets pages of other origins in,
+//   - authenticate.go finds out who calls, with the package auth,
 //   - codec.go decodes it, and strict.go says which field is wrong with it,
 //   - requestid.go gives it the id by which the log names it,
 //   - rpc.go joins procedures and handlers, and sees every call come and go,
+//   - access.go has the table of what each procedure asks of its caller;
+//     permits.go remembers the answers for the writes of a stream,
 //   - convert.go turns requests into commands, render.go turns state into
 //     answers,
 //   - write.go, stream.go, reads.go, lists.go, watch.go and admin.go are the

@@ -14,6 +14,7 @@ import (
 	"github.com/seqledger/seqledger/ledger"
 	"github.com/seqledger/seqledger/ledger/machine"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
+	"github.com/seqledger/seqledger/server/auth"
 )
 
 // This is the one place where outcomes and errors become what a client sees:
@@ -104,6 +105,7 @@ func fieldMessage(f *machine.FieldError) string {
 // here: they say nothing to a client and may say too much.
 func writeError(err error) (*seqledgerv1.WriteError, connect.Code) {
 	var field *machine.FieldError
+	var denied *auth.DeniedError
 	var elsewhere *ledger.NotLeaderError
 	switch {
 	case errors.As(err, &field):
@@ -111,6 +113,8 @@ func writeError(err error) (*seqledgerv1.WriteError, connect.Code) {
 			Code:    seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_INVALID_ARGUMENT,
 			Message: fieldMessage(field), Field: field.Field,
 		}, connect.CodeInvalidArgument
+	case errors.As(err, &denied):
+		return deniedError(denied), connect.CodePermissionDenied
 	case errors.Is(err, ledger.ErrOutcomeUnknown): // first, because what it wraps is only its cause
 		return &seqledgerv1.WriteError{
 			Code:    seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_OUTCOME_UNKNOWN,
@@ -204,6 +208,9 @@ func connectError(ctx context.Context, logger *slog.Logger, err error) *connect.
 	var ready *connect.Error
 	if errors.As(err, &ready) {
 		return ready
+	}
+	if failed := accessError(err); failed != nil {
+		return failed
 	}
 	e, code := writeError(err)
 	if code == connect.CodeInternal {

@@ -87,7 +87,7 @@ func newMetrics(s *Server) *metrics {
 		ConstLabels: prometheus.Labels{"version": s.options.Version, "goversion": runtime.Version()},
 	}, func() float64 { return 1 })
 	m.registry.MustRegister(m.requests, m.latency, m.gates, results, m.panics, m.writeStreams, m.watches,
-		version, newLedgerCollector(s),
+		version, newLedgerCollector(s), accessCollector{s},
 		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	for _, gate := range []string{gateRequests, gateStreams} {
 		m.gates.WithLabelValues(gate)

@@ -11,6 +11,7 @@ import (
 
 	"github.com/seqledger/seqledger/ledger"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
+	"github.com/seqledger/seqledger/proto/seqledger/v1/seqledgerv1connect"
 )
 
 func newTestServer(t *testing.T, o Options) *Server {
@@ -47,10 +48,10 @@ func TestPanicIsOneRequestsProblem(t *testing.T) {
 	var log bytes.Buffer
 	s := newTestServer(t, Options{Logger: slog.New(slog.NewTextHandler(&log, nil))})
 	mux := http.NewServeMux()
-	unary(s, mux, "/x/Panic", writing, func(context.Context, *seqledgerv1.GetEntityRequest) (*seqledgerv1.GetEntityResponse, error) {
+	unary(s, mux, seqledgerv1connect.AdminServiceGetStatusProcedure, writing, func(context.Context, *seqledgerv1.GetStatusRequest) (*seqledgerv1.GetStatusResponse, error) {
 		panic("the secret of the bug")
 	})
-	w := post(mux, "/x/Panic", `{}`)
+	w := post(mux, seqledgerv1connect.AdminServiceGetStatusProcedure, `{}`)
 	if w.Code != http.StatusInternalServerError || strings.Contains(w.Body.String(), "secret") {
 		t.Error(w.Code, w.Body)
 	}
@@ -60,7 +61,7 @@ func TestPanicIsOneRequestsProblem(t *testing.T) {
 	answer := httptest.NewRecorder()
 	s.Handler().ServeHTTP(answer, httptest.NewRequest(http.MethodGet, "http://localhost/metrics", http.NoBody))
 	for _, want := range []string{
-		"seqledger_panics_total 1", `seqledger_requests_total{code="internal",procedure="/x/Panic"} 1`,
+		"seqledger_panics_total 1", `seqledger_requests_total{code="internal",procedure="/seqledger.v1.AdminService/GetStatus"} 1`,
 	} {
 		if !strings.Contains(answer.Body.String(), want) {
 			t.Error("the metrics lack", want)

@@ -1,11 +1,13 @@
 package server
 
 import (
+	"crypto/tls"
 	"errors"
 	"log/slog"
 	"time"
 
 	"github.com/seqledger/seqledger/ledger"
+	"github.com/seqledger/seqledger/server/auth"
 )
 
 // Options say what to serve. Only Ledger is required.
@@ -28,6 +30,19 @@ type Options struct {
 	// MaxStreams bounds the open WriteStreams, Watches and Backups together.
 	// Default: 1,024.
 	MaxStreams int
+	// Auth knows who may call and what he may do. Default: nil, everybody may
+	// do everything as system:anonymous; Serve then takes a loopback listener
+	// only, and requests with a loopback Host only.
+	Auth *auth.Authority
+	// TLS makes Serve speak TLS; LoadTLS makes one. Default: nil, cleartext.
+	TLS *tls.Config
+	// Insecure lets Serve take a listener that other machines can reach although
+	// Auth or TLS is nil, and requests with any Host.
+	Insecure bool
+	// CORSOrigins are the origins, such as https://app.example.com, whose pages
+	// may call from a browser; "*" is every one, and refused together with Auth.
+	// Default: none, no CORS header is ever sent.
+	CORSOrigins []string
 	// DrainTimeout bounds how long Serve waits, after its context has ended, for
 	// what is under way. Default: 30 s.
 	DrainTimeout time.Duration
@@ -43,6 +58,9 @@ func (o *Options) validate() error {
 	}
 	if o.MaxRequestBytes < 0 || o.MaxRequests < 0 || o.MaxStreams < 0 || o.DrainTimeout < 0 {
 		return errors.New("server: Options: a limit is negative")
+	}
+	if err := ValidateOrigins(o.CORSOrigins, o.Auth != nil); err != nil {
+		return err
 	}
 	if o.Logger == nil {
 		o.Logger = slog.Default()

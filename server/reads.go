@@ -109,8 +109,16 @@ func (s *Server) getTransaction(
 	var transaction machine.Transaction
 	var proof machine.Proof
 	err = s.options.Ledger.View(ctx, func(v machine.View) (err error) {
-		if transaction, err = v.Transaction(id); err != nil || !m.IncludeProof {
+		if transaction, err = v.Transaction(id); err != nil {
 			return err
+		}
+		// The same answer as for one that is not there, and before the proof is
+		// made, which takes longer than looking for it.
+		if s.caller(ctx).Read(transaction.Scope) != nil {
+			return machine.ErrNotFound
+		}
+		if !m.IncludeProof {
+			return nil
 		}
 		proof, err = v.Proof(transaction.Index)
 		return err

@@ -72,6 +72,9 @@ func unary[P message[T], T, R any](
 		if err != nil {
 			return nil, err
 		}
+		if err := s.authorize(ctx, procedure, m); err != nil {
+			return nil, err
+		}
 		answer, err := handle(ctx, m)
 		if err != nil {
 			return nil, err
@@ -122,6 +125,11 @@ func (o *observer) WrapStreamingHandler(next connect.StreamingHandlerFunc) conne
 			return errTooManyRequests
 		}
 		defer o.server.streams.leave()
+		leave, err := o.server.admitStream(ctx, procedure)
+		if err != nil {
+			return err
+		}
+		defer leave()
 		open := o.server.metrics.watches
 		if procedure == seqledgerv1connect.LedgerServiceWriteStreamProcedure {
 			open = o.server.metrics.writeStreams

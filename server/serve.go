@@ -27,24 +27,20 @@ const (
 	lastMoment = 5 * time.Second
 )
 
-// ErrNotLoopback says that the listener can be reached from other machines, and nobody
-// would have to say who he is.
-var ErrNotLoopback = errors.New("the listener's address is not loopback")
-
 // Serve answers on a listener until ctx ends, or the ledger fails; then it
 // drains for at most Options.DrainTimeout. It closes the
 // listener. It returns nil after ctx has ended and everything was answered,
-// the ledger's failure if there is one, and ErrNotLoopback for a listener
-// whose address is not loopback.
+// the ledger's failure if there is one, and ErrNotLoopback or ErrNotEncrypted
+// for a listener that the options do not allow.
 func (s *Server) Serve(ctx context.Context, listener net.Listener) error {
-	if !loopbackListener(listener) {
-		return errors.Join(fmt.Errorf("%w: %s", ErrNotLoopback, listener.Addr()), listener.Close())
+	if err := s.checkListener(listener); err != nil {
+		return errors.Join(err, listener.Close())
 	}
 	hs := s.httpServer()
 	served := make(chan error, 1)
 	// Ends when Shutdown or Close closes the listener; the receive below waits
 	// for it.
-	go func() { served <- hs.Serve(listener) }()
+	go func() { served <- s.accept(hs, listener) }()
 	var err error
 	select {
 	case err = <-served: // the listener failed
@@ -88,8 +84,10 @@ func (s *Server) isDraining() bool { return s.draining.Err() != nil }
 func (s *Server) httpServer() *http.Server {
 	protocols := new(http.Protocols)
 	protocols.SetHTTP1(true)
-	protocols.SetUnencryptedHTTP2(true)
+	protocols.SetUnencryptedHTTP2(s.options.TLS == nil)
+	protocols.SetHTTP2(s.options.TLS != nil)
 	return &http.Server{
+		TLSConfig: s.options.TLS,
 		Handler:   s.handler,
 		Protocols: protocols,
 		HTTP2: &http.HTTP2Config{

@@ -41,10 +41,10 @@ func New(o Options) (*Server, error) {
 	s.mount(mux)
 	s.mountReflection(mux)
 	outer := http.NewServeMux()
-	outer.Handle("/", withRequestID(s.bounded(mux)))
+	outer.Handle("/", withRequestID(s.bounded(s.authenticated(mux))))
 	s.mountHealth(outer)
-	outer.Handle("GET /metrics", s.probe(s.metrics.handler()))
-	s.handler = loopbackOnly(uncached(outer))
+	outer.Handle("GET /metrics", s.probe(s.authenticated(s.metrics.handler())))
+	s.handler = s.checkHost(uncached(s.crossOrigin(outer)))
 	return s, nil
 }
 

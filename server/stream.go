@@ -36,6 +36,8 @@ type writeStream struct {
 	batches chan *batch         // in the order of their frames
 	room    *semaphore.Weighted // for writes in flight
 	answers results             // belongs to the sender
+	permits *permits            // of the reader
+	ended   context.Context     //nolint:containedctx // It ends with the caller's credential, not with the call.
 
 	// readErr is why the reader ended; nil after a half-close. It is set before
 	// batches is closed and read after.
@@ -49,9 +51,11 @@ func (s *Server) writeStream(ctx context.Context, stream *bidiStream) error {
 	logger := s.options.Logger
 	logger.DebugContext(ctx, "write stream opened")
 	ctx, cancel := context.WithCancel(ctx)
+	ended, release := s.caller(ctx).Ended()
+	defer release()
 	st := &writeStream{
 		server: s, conn: stream.Conn(), batches: make(chan *batch, maxStreamFrames),
-		room: semaphore.NewWeighted(maxStreamWrites),
+		room: semaphore.NewWeighted(maxStreamWrites), permits: newPermits(s.caller(ctx)), ended: ended,
 	}
 	controls, _ := ctx.Value(controlsKey{}).(*http.ResponseController)
 	// Ends with the client's half-close, a failed read, or the interrupt below;
@@ -96,6 +100,12 @@ func (st *writeStream) read(ctx context.Context) {
 			st.readErr = f.invalid
 			return
 		}
+		// Not refused write by write: the client may come back with a credential
+		// that is good, or find that its own has other rights now.
+		if err := st.permits.credential.Check(); err != nil {
+			st.readErr = err
+			return
+		}
 		if len(f.writes) == 0 {
 			continue
 		}
@@ -111,7 +121,7 @@ func (st *writeStream) accept(ctx context.Context, f *frame) error {
 	if err := st.room.Acquire(ctx, int64(len(f.writes))); err != nil {
 		return err
 	}
-	b, err := st.server.newBatch(ctx, f)
+	b, err := st.server.newBatch(ctx, f, st.permits)
 	if err != nil {
 		return err
 	}
@@ -124,9 +134,10 @@ func (st *writeStream) accept(ctx context.Context, f *frame) error {
 }
 
 // send answers every batch, then says why there are no more: nothing for a
-// half-close, DRAINING when the server goes away.
+// half-close, DRAINING when the server goes away, the credential's end.
 func (st *writeStream) send(ctx context.Context, controls *http.ResponseController) error {
-	draining := st.server.draining.Done()
+	draining, ended := st.server.draining.Done(), st.ended.Done()
+	var interrupted error // why reading was cut short
 	answers := &st.answers
 	var next *batch // taken from batches and not yet answered
 	for {
@@ -134,12 +145,18 @@ func (st *writeStream) send(ctx context.Context, controls *http.ResponseControll
 			select {
 			case b, more := <-st.batches:
 				if !more {
-					return st.end(draining == nil)
+					return st.end(interrupted)
 				}
 				next = b
 			case <-draining:
 				// What has arrived is still read, and refused.
-				draining = nil
+				draining, interrupted = nil, ledger.ErrDraining
+				if controls != nil {
+					interruptRead(controls)
+				}
+				continue
+			case <-ended:
+				ended, interrupted = nil, context.Cause(st.ended)
 				if controls != nil {
 					interruptRead(controls)
 				}
@@ -180,9 +197,9 @@ func (st *writeStream) coalesce(ctx context.Context, answers *results) *batch {
 }
 
 // end returns the stream's error once everything accepted is answered.
-func (st *writeStream) end(interrupted bool) error {
-	if interrupted && st.readErr != nil {
-		return ledger.ErrDraining
+func (st *writeStream) end(interrupted error) error {
+	if interrupted != nil && st.readErr != nil {
+		return interrupted
 	}
 	return st.readErr
 }

@@ -95,7 +95,7 @@ func TestFrameInBinary(t *testing.T) {
 		}
 	}
 	b := &batch{size: 3}
-	if writes := b.convert(f); len(writes) != 2 || len(b.invalid) != 1 || b.invalid[0].place != 1 {
+	if writes := b.convert(f, newPermits(anonymous)); len(writes) != 2 || len(b.invalid) != 1 || b.invalid[0].place != 1 {
 		t.Error("the damaged write must be refused in its place:", len(writes), b.invalid)
 	}
 }
@@ -113,7 +113,7 @@ func TestErrorsDoNotRepeatHugeInput(t *testing.T) {
 		m := new(seqledgerv1.WriteRequest)
 		err := decodeJSON([]byte(body), m)
 		if err == nil {
-			err = newConverter(m).write(new(machine.Write), m)
+			err = newConverter("system:test", m).write(new(machine.Write), m)
 		}
 		if err == nil || len(err.Error()) > 1_000 {
 			t.Errorf("%s: an error of %d bytes", name, len(err.Error()))
@@ -127,7 +127,7 @@ func TestResultsMemoryIsClean(t *testing.T) {
 	t.Parallel()
 	s := newTestServer(t, Options{})
 	committed := func(n uint64, versions int) machine.Outcome {
-		r := machine.Receipt{Sequence: n, Index: n, CommittedAt: int64(n) * 1e9, Actor: actor, Replayed: n%2 == 0}
+		r := machine.Receipt{Sequence: n, Index: n, CommittedAt: int64(n) * 1e9, Actor: anonymous.Actor(), Replayed: n%2 == 0}
 		for range versions {
 			r.Versions = append(r.Versions, n)
 		}

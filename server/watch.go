@@ -22,6 +22,9 @@ func (s *Server) watch(
 	if err != nil {
 		return err
 	}
+	if err := s.authorize(ctx, r.Spec().Procedure, m); err != nil {
+		return err
+	}
 	scope, err := requireScope(m.Scope)
 	if err != nil {
 		return err
@@ -30,6 +33,7 @@ func (s *Server) watch(
 	defer cancel(nil)
 	stop := context.AfterFunc(s.draining, func() { cancel(ledger.ErrDraining) })
 	defer stop()
+	defer s.untilCallerEnds(ctx, cancel)()
 	// The headers go out at once, because the first block may be long in coming.
 	if err := stream.Send(nil); err != nil {
 		return err

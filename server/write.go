@@ -13,7 +13,7 @@ import (
 // write commits one write. When ctx ends first the answer is OUTCOME_UNKNOWN.
 func (s *Server) write(ctx context.Context, m *seqledgerv1.WriteRequest) (*seqledgerv1.WriteResponse, error) {
 	var w machine.Write
-	if err := newConverter(m).write(&w, m); err != nil {
+	if err := newConverter(s.caller(ctx).Actor(), m).write(&w, m); err != nil {
 		return nil, err
 	}
 	if s.isDraining() {
@@ -68,7 +68,7 @@ func (s *Server) openSession(
 		return nil, &machine.FieldError{Field: "scope", Problem: "is required"}
 	}
 	o := machine.OpenSession{
-		Scope: scopeOf(m.Scope), ClientID: m.ClientId, Actor: actor, AttemptID: [16]byte(m.AttemptId),
+		Scope: scopeOf(m.Scope), ClientID: m.ClientId, Actor: s.caller(ctx).Actor(), AttemptID: [16]byte(m.AttemptId),
 		ExpectedSession: m.ExpectedSession,
 	}
 	if err := o.Validate(); err != nil {

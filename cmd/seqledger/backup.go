@@ -17,8 +17,8 @@ import (
 // backupCommand makes a backup of a running server's ledger.
 type backupCommand struct {
 	// Only the server of clientFlags, because a large backup takes hours.
-	Server string `help:"Address of the server, host:port." default:"127.0.0.1:7450"`
-	File   string `arg:"" help:"File to make, which must not exist; - writes to standard output." type:"path"`
+	connectionFlags `embed:""`
+	File            string `arg:"" help:"File to make, which must not exist; - writes to standard output." type:"path"`
 }
 
 // Help is shown below the flags.
@@ -117,8 +117,7 @@ func (c *backupCommand) make(e *environment) (info client.BackupInfo, err error)
 func (c *backupCommand) receive(e *environment, w io.Writer) (info client.BackupInfo, err error) {
 	var told *transfer
 	defer func() { told.end() }()
-	flags := clientFlags{Server: c.Server}
-	err = flags.connected(func(conn *client.Client) error {
+	err = c.connected(e, func(conn *client.Client) error {
 		var done int64
 		info, err = conn.Backup(e.ctx, writerFunc(func(b []byte) (int, error) {
 			n, err := w.Write(b)

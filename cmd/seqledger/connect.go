@@ -11,8 +11,8 @@ import (
 
 // clientFlags are those of every command that talks to a server.
 type clientFlags struct {
-	Server  string        `help:"Address of the server, host:port." default:"127.0.0.1:7450"`
-	Timeout time.Duration `help:"How long to wait for an answer." default:"30s"`
+	connectionFlags `embed:""`
+	Timeout         time.Duration `help:"How long to wait for an answer." default:"30s"`
 }
 
 // check refuses a timeout that nothing could meet.
@@ -30,14 +30,18 @@ func (f *clientFlags) call(e *environment, do func(ctx context.Context, c *clien
 	}
 	ctx, cancel := context.WithTimeout(e.ctx, f.Timeout)
 	defer cancel()
-	return f.connected(func(c *client.Client) error { return do(ctx, c) })
+	return f.connected(e, func(c *client.Client) error { return do(ctx, c) })
 }
 
 // connected runs do with a client and closes it.
-func (f *clientFlags) connected(do func(c *client.Client) error) (err error) {
+func (f *connectionFlags) connected(e *environment, do func(c *client.Client) error) (err error) {
+	options, err := f.options(e)
+	if err != nil {
+		return err
+	}
 	// The client repeats what failed, so that a server which is just being
 	// started again is no error here.
-	c, err := client.New(client.Options{Server: f.Server})
+	c, err := client.New(options)
 	if err != nil {
 		return usage("--server %s: %w", f.Server, err)
 	}

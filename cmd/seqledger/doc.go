@@ -9,8 +9,9 @@
 // main.go parses the command line and turns an error into a message and an exit
 // code (exit.go). A flag comes from the command line, the environment, a YAML
 // file or its default, in this order (config.go). Each command is a struct with
-// a Run method in a file of its own; scope.go and connect.go hold the flags that
-// several share, and output.go is the only place that knows how answers look.
+// a Run method in a file of its own; scope.go, connect.go and connection.go hold
+// the flags that several share, access.go those of serve that say who may
+// connect, and output.go is the only place that knows how answers look.
 //
 // Operations come from flags (operations.go) or from JSON (opjson.go). Import
 // is the one command with a life of its own: import.go is the command,

@@ -104,6 +104,8 @@ func connectExit(code connect.Code) (int, string) {
 		return exitRefused, "there is no such thing in this scope; seqledger list shows what there is"
 	case connect.CodeInvalidArgument, connect.CodeFailedPrecondition, connect.CodePermissionDenied, connect.CodeOutOfRange:
 		return exitRefused, ""
+	case connect.CodeUnauthenticated:
+		return exitRefused, "give an API key or session token that the server knows with --token-file, --token or $SEQLEDGER_TOKEN"
 	case connect.CodeUnavailable, connect.CodeUnknown:
 		return exitFailed, "is the server running and is --server right? seqledger serve starts one"
 	case connect.CodeUnimplemented:
@@ -148,6 +150,8 @@ func nextStep(e *client.Error) string {
 			"read it with seqledger get and decide; the sequence is still free", e.OperationIndex, e.Key, e.CurrentVersion)
 	case seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_INVALID_ARGUMENT:
 		return "correct " + e.Field + "; nothing was written"
+	case seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_PERMISSION_DENIED:
+		return "nothing was done; seqledger auth check FILE --key - tells what a key of the server's auth file may do"
 	case seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_TOO_MANY_STREAMS:
 		return "wait until idle streams are evicted, or raise it with seqledger config --max-streams"
 	case seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_NOT_LEADER:

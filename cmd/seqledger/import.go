@@ -94,7 +94,7 @@ func (c *importCommand) Run(e *environment) (err error) {
 	}
 	began := time.Now()
 	var sent uint64
-	err = c.connected(func(conn *client.Client) error {
+	err = c.connected(e, func(conn *client.Client) error {
 		sent, err = c.resume(e, conn, scope, state, input)
 		return err
 	})

@@ -46,7 +46,7 @@ func TestExplainSend(t *testing.T) {
 			i.signal = testSignal{}
 			test.err = at(i)
 		}
-		c := importCommand{File: "in.ndjson", clientFlags: clientFlags{Server: "here"}}
+		c := importCommand{File: "in.ndjson", clientFlags: clientFlags{connectionFlags: connectionFlags{Server: "here"}}}
 		run := &importRun{state: &importState{inputSummary: inputSummary{Lines: 20}}, committed: 7, unknown: test.unknown}
 		err := c.explainSend(run, test.err)
 		code, hint := classify(err)
@@ -143,7 +143,7 @@ func TestImportInputChanged(t *testing.T) {
 		"{\"append\": \"1\"}\n{\"append\": \"X\"}\n", // another content
 		"{\"append\": \"1\"}\n",                      // shorter
 	} {
-		c := importCommand{File: "in", StateFile: writeFile(t, "state", ""), clientFlags: clientFlags{Server: s.address, Timeout: hangs}}
+		c := importCommand{File: "in", StateFile: writeFile(t, "state", ""), clientFlags: clientFlags{connectionFlags: connectionFlags{Server: s.address}, Timeout: hangs}}
 		c.ClientID = fmt.Sprint("loader-", i)
 		state := &importState{Format: importFormat, ClientID: c.ClientID, Mode: modeOperations, inputSummary: summary}
 		var stderr lockedBuffer

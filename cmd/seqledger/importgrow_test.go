@@ -77,7 +77,7 @@ func TestImportGrowsBetweenPasses(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	c := importCommand{File: "in", StateFile: writeFile(t, "state", ""), clientFlags: clientFlags{Server: s.address, Timeout: hangs}}
+	c := importCommand{File: "in", StateFile: writeFile(t, "state", ""), clientFlags: clientFlags{connectionFlags: connectionFlags{Server: s.address}, Timeout: hangs}}
 	c.ClientID = "loader"
 	state := &importState{Format: importFormat, ClientID: c.ClientID, Mode: modeLines, inputSummary: summary}
 	e := &environment{ctx: t.Context(), stderr: new(lockedBuffer)}
@@ -94,7 +94,7 @@ func TestImportGrowsBetweenPasses(t *testing.T) {
 func TestImportResumesSlowly(t *testing.T) {
 	t.Parallel()
 	s := serve(t)
-	c := importCommand{File: "in", StateFile: writeFile(t, "state", ""), clientFlags: clientFlags{Server: s.address, Timeout: 2 * time.Second}}
+	c := importCommand{File: "in", StateFile: writeFile(t, "state", ""), clientFlags: clientFlags{connectionFlags: connectionFlags{Server: s.address}, Timeout: 2 * time.Second}}
 	c.ClientID = "loader"
 	e := &environment{ctx: t.Context(), stderr: new(lockedBuffer)}
 	scope := &seqledgerv1.Scope{Organization: "acme", Vault: "main"}
@@ -172,7 +172,7 @@ func TestImportStallsAtOnce(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	c := importCommand{File: "in", StateFile: writeFile(t, "state", ""), clientFlags: clientFlags{Server: s.address, Timeout: 2 * time.Second}}
+	c := importCommand{File: "in", StateFile: writeFile(t, "state", ""), clientFlags: clientFlags{connectionFlags: connectionFlags{Server: s.address}, Timeout: 2 * time.Second}}
 	c.ClientID = "loader"
 	ctx, cancel := context.WithTimeout(t.Context(), hangs)
 	defer cancel()

@@ -29,7 +29,7 @@ func pages[T any](e *environment, flags *clientFlags, fetch func(ctx context.Con
 	if err := flags.check(); err != nil {
 		return err
 	}
-	return flags.connected(func(c *client.Client) error {
+	return flags.connected(e, func(c *client.Client) error {
 		for token, first := "", true; first || token != ""; first = false {
 			ctx, cancel := context.WithTimeout(e.ctx, flags.Timeout)
 			items, next, err := fetch(ctx, c, token)

@@ -32,6 +32,7 @@ type commandLine struct {
 	Session sessionCommand `cmd:"" help:"Open a session."`
 	Status  statusCommand  `cmd:"" help:"Describe a running server."`
 	Update  updateCommand  `cmd:"" name:"config" help:"Change the replicated configuration."`
+	Auth    authCommand    `cmd:"" help:"Make API keys and check auth files."`
 	Backup  backupCommand  `cmd:"" help:"Make a backup of a running server's ledger."`
 	Restore restoreCommand `cmd:"" help:"Make a data directory from a backup."`
 	Verify  verifyCommand  `cmd:"" help:"Check a data directory that no server has open, or a backup."`

@@ -179,8 +179,8 @@ func TestLoopback(t *testing.T) {
 		"0.0.0.0:0": false, "[::]:0": false, ":0": false, "10.0.0.1:0": false, "example.com:0": false,
 		"[::ffff:10.0.0.1]:0": false, "127.0.0.1": false, "": false, "localhost.example.com:1": false,
 	} {
-		if err := loopback(listen); (err == nil) != want {
-			t.Errorf("%q: want accepted: %v, got %v", listen, want, err)
+		if got, err := loopbackListen(listen); got != want {
+			t.Errorf("%q: want loopback: %v, got %v", listen, want, err)
 		}
 	}
 }

@@ -103,11 +103,11 @@ func (c *blockCommand) Run(e *environment) error {
 // watchCommand follows the blocks of a scope.
 type watchCommand struct {
 	scopeFlags `embed:""`
-	// Only the server of clientFlags, because a watch may be quiet for as long
-	// as nobody writes: no timeout could tell that from a failure.
-	Server string `help:"Address of the server, host:port." default:"127.0.0.1:7450"`
-	From   uint64 `help:"Height of the first block." default:"1" env:"-"`
-	Limit  uint64 `help:"End after so many blocks; 0 goes on until it is interrupted." env:"-" placeholder:"N"`
+	// Without the timeout of clientFlags, because a watch may be quiet for as
+	// long as nobody writes: nothing could tell that from a failure.
+	connectionFlags `embed:""`
+	From            uint64 `help:"Height of the first block." default:"1" env:"-"`
+	Limit           uint64 `help:"End after so many blocks; 0 goes on until it is interrupted." env:"-" placeholder:"N"`
 }
 
 // Help is shown below the flags.
@@ -125,8 +125,7 @@ func (c *watchCommand) Run(e *environment) error {
 	if err != nil {
 		return err
 	}
-	flags := clientFlags{Server: c.Server}
-	return flags.connected(func(conn *client.Client) error {
+	return c.connected(e, func(conn *client.Client) error {
 		seen := uint64(0)
 		for block, err := range conn.Watch(e.ctx, &seqledgerv1.WatchRequest{Scope: scope, FromHeight: c.From}) {
 			if e.ctx.Err() != nil {

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"net"
-	"net/netip"
 	"os/signal"
 	"syscall"
 	"time"
@@ -17,12 +16,13 @@ import (
 
 // serveCommand serves a ledger.
 type serveCommand struct {
-	Listen          string        `help:"Address to listen on, loopback only; port 0 takes a free one." default:"127.0.0.1:7450"`
+	Listen          string        `help:"Address to listen on; port 0 takes a free one. Others than loopback need --auth and TLS." default:"127.0.0.1:7450"`
 	Data            string        `help:"Data directory; an absent or empty one becomes a new ledger." default:"./seqledger-data" type:"path"`
 	DrainTimeout    time.Duration `help:"How long to wait, when stopped, for what is under way." default:"30s"`
 	DebugListen     string        `help:"Serve profiles (/debug/pprof/) and /metrics on this address too, loopback only; off when empty." placeholder:"ADDRESS"`
 	CheckpointBytes int64         `help:"How many bytes of changes gather in memory before they are written to the state file; 0 finds it, between 32 and 256 MiB. More writes less to the disk and takes some four times as much memory." default:"0"`
 	BackupRate      int64         `help:"How fast a backup may read, in bytes per second; -1 for as fast as it can." default:"33554432"`
+	accessFlags     `embed:""`
 
 	EvictionInterval uint64        `help:"New ledger: look for expired streams and entities after so many commands." default:"1000"`
 	ClientTTL        time.Duration `name:"client-ttl" help:"New ledger: evict a stream that has been idle for longer." default:"24h"`
@@ -34,13 +34,18 @@ type serveCommand struct {
 // Help is shown below the flags.
 func (*serveCommand) Help() string {
 	return `The flags marked "New ledger" are replicated state: they hold for a ledger that is created, and seqledger config
-changes them afterwards. There is no authentication, so that only this machine may connect.
+changes them afterwards.
+
+Without --auth everybody who can connect may do everything, therefore only this machine can. With it, callers
+need an API key or a session token; SIGHUP makes the server read the file again. TLS files are read again when
+they change. --insecure opens the server to other machines without one of the two.
 
 SIGTERM and Ctrl-C stop the server once everything that it has accepted is answered; a second one stops it at
 once, which loses nothing that was acknowledged.
 
     seqledger serve
-    seqledger serve --listen 127.0.0.1:7451 --data /var/lib/seqledger --client-ttl 72h`
+    seqledger serve --listen 127.0.0.1:7451 --data /var/lib/seqledger --client-ttl 72h
+    seqledger serve --listen 0.0.0.0:7450 --auth auth.yaml --tls-cert cert.pem --tls-key key.pem`
 }
 
 // serveReady is the one line that serve prints, with --json.
@@ -62,13 +67,15 @@ func (c *serveCommand) Run(e *environment) (err error) {
 	if c.BackupRate == 0 {
 		return usage("--backup-rate must not be 0")
 	}
-	if err := loopback(c.Listen); err != nil {
-		return err
-	}
 	if err := c.checkDebug(); err != nil {
 		return err
 	}
-	signal.Ignore(notForServers...)
+	signal.Ignore(notForServers...) // first, because access may ask for one of them
+	access, err := c.access(e, c.Listen)
+	if err != nil {
+		return err
+	}
+	defer access.close()
 	// Listening comes first, because a port in use must not create a ledger.
 	listener, err := net.Listen("tcp", c.Listen)
 	if err != nil {
@@ -85,7 +92,7 @@ func (c *serveCommand) Run(e *environment) (err error) {
 	if err != nil {
 		return errors.Join(fail(exitFailed, directoryHint(err, c.Data), "--data %s: %w", c.Data, err), listener.Close())
 	}
-	serveErr := c.serve(e, l, listener)
+	serveErr := c.serve(e, l, listener, access)
 	// Closed before the failure is looked at, because closing writes too.
 	closeErr := l.Close()
 	logStopped(e, l)
@@ -97,10 +104,11 @@ func (c *serveCommand) Run(e *environment) (err error) {
 }
 
 // serve answers until the process is told to stop or the storage fails.
-func (c *serveCommand) serve(e *environment, l *ledger.Ledger, listener net.Listener) (err error) {
+func (c *serveCommand) serve(e *environment, l *ledger.Ledger, listener net.Listener, access *access) (err error) {
 	s, err := server.New(server.Options{
 		Ledger: l, Version: buildVersion().Version, Logger: e.log, DrainTimeout: c.DrainTimeout,
 		BackupRate: c.BackupRate,
+		Auth:       access.auth, TLS: access.tls, Insecure: c.Insecure, CORSOrigins: c.CORSOrigin,
 	})
 	if err != nil {
 		return errors.Join(err, listener.Close())
@@ -138,20 +146,6 @@ func (c *serveCommand) serve(e *environment, l *ledger.Ledger, listener net.List
 		return fail(exitFailed, "nothing that was acknowledged is lost; --drain-timeout waits longer", "not everything was answered: %w", err)
 	}
 	return err
-}
-
-// loopback refuses an address that other machines could reach.
-func loopback(listen string) error {
-	host, _, err := net.SplitHostPort(listen)
-	if err != nil {
-		return usage("--listen %s: %w", listen, err)
-	}
-	address, err := netip.ParseAddr(host)
-	if host == "localhost" || err == nil && address.IsLoopback() {
-		return nil
-	}
-	return fail(exitUsage, "listen on 127.0.0.1 or [::1], and put a proxy that authenticates in front for other machines",
-		"--listen %s: is not a loopback address; there is no authentication yet, so that anyone who can connect could write", listen)
 }
 
 // directoryHint tells what to do about a directory that cannot be opened.

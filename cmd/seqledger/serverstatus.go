@@ -62,17 +62,22 @@ func (c *statusCommand) ready(e *environment) (err error) {
 	if err := c.check(); err != nil {
 		return err
 	}
-	address := c.Server
+	options, err := c.options(e)
+	if err != nil {
+		return err
+	}
+	address := options.Server
 	if !strings.Contains(address, "://") {
 		address = "http://" + address
 	}
+	lone := &http.Client{Transport: &http.Transport{TLSClientConfig: options.TLS, DisableKeepAlives: true}}
 	ctx, cancel := context.WithTimeout(e.ctx, c.Timeout)
 	defer cancel()
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, strings.TrimSuffix(address, "/")+"/readyz", http.NoBody)
 	if err != nil {
 		return usage("--server %s: %w", c.Server, err)
 	}
-	answer, err := http.DefaultClient.Do(request)
+	answer, err := lone.Do(request)
 	if err != nil {
 		return fail(exitFailed, "is the server running and is --server right?", "not ready: %w", err)
 	}
@@ -90,7 +95,7 @@ func (c *statusCommand) watch(e *environment) error {
 	}
 	tick := time.NewTicker(c.Interval)
 	defer tick.Stop()
-	err := c.connected(func(conn *client.Client) error {
+	err := c.connected(e, func(conn *client.Client) error {
 		var last *seqledgerv1.Status
 		for {
 			ctx, cancel := context.WithTimeout(e.ctx, c.Timeout)

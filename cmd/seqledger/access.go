@@ -1,0 +1,114 @@
+package main
+
+import (
+	"crypto/tls"
+	"os"
+	"os/signal"
+	"syscall"
+
+	"github.com/seqledger/seqledger/server"
+	"github.com/seqledger/seqledger/server/auth"
+)
+
+// accessFlags are those of serve that say who may connect, and how.
+type accessFlags struct {
+	Auth        string   `help:"YAML file with API keys and what they may do; see seqledger auth." type:"path" placeholder:"FILE"`
+	TLSCert     string   `name:"tls-cert" help:"Certificate of the server, in PEM, with those between it and a root." type:"path" placeholder:"FILE"`
+	TLSKey      string   `name:"tls-key" help:"Private key of --tls-cert." type:"path" placeholder:"FILE"`
+	TLSClientCA string   `name:"tls-client-ca" help:"Demand a certificate of these authorities from each client, besides its credential." type:"path" placeholder:"FILE"`
+	CORSOrigin  []string `name:"cors-origin" help:"Let pages of this origin call from a browser, such as https://app.example.com; repeatable." placeholder:"ORIGIN"`
+	Insecure    bool     `help:"Let other machines connect without TLS, or without --auth: who may do that is then yours to see to."`
+}
+
+// access is what these flags make.
+type access struct {
+	auth  *auth.Authority // nil: no authentication
+	tls   *tls.Config     // nil: cleartext
+	close func()
+}
+
+// access reads the files and refuses what would open the server to strangers.
+// The errors are of usage.
+func (f *accessFlags) access(e *environment, listen string) (*access, error) {
+	if err := f.check(e, listen); err != nil {
+		return nil, err
+	}
+	a := &access{close: func() {}}
+	var err error
+	if f.TLSCert != "" {
+		files := server.TLSFiles{Cert: f.TLSCert, Key: f.TLSKey, ClientCA: f.TLSClientCA}
+		if a.tls, err = server.LoadTLS(files, e.log); err != nil {
+			return nil, usage("%w", err)
+		}
+	}
+	if f.Auth == "" {
+		return a, nil
+	}
+	if a.auth, err = auth.Open(f.Auth, auth.Options{Logger: e.log}); err != nil {
+		return nil, authFileError(err)
+	}
+	a.close = reloadOnSignal(a.auth)
+	return a, nil
+}
+
+// check looks at the flags alone.
+func (f *accessFlags) check(e *environment, listen string) error {
+	loopback, err := loopbackListen(listen)
+	switch {
+	case err != nil:
+		return usage("%w", err)
+	case (f.TLSCert == "") != (f.TLSKey == ""):
+		return usage("--tls-cert and --tls-key belong together")
+	case server.ValidateOrigins(f.CORSOrigin, f.Auth != "") != nil:
+		return usage("--cors-origin: %w", server.ValidateOrigins(f.CORSOrigin, f.Auth != ""))
+	case f.TLSClientCA != "" && f.TLSCert == "":
+		return usage("--tls-client-ca needs --tls-cert and --tls-key")
+	case loopback:
+		return nil
+	}
+	noAuth, noTLS := f.Auth == "", f.TLSCert == ""
+	switch {
+	case noAuth && !f.Insecure:
+		return fail(exitUsage, "give --auth, listen on 127.0.0.1 or [::1], or put up with it: --insecure",
+			"--listen %s: is not a loopback address, and there is no authentication: anyone who can connect could write", listen)
+	case noTLS && !f.Insecure:
+		return fail(exitUsage, "give --tls-cert and --tls-key, or let a proxy on this machine do TLS; a network that is safe: --insecure",
+			"--listen %s: is not a loopback address, and there is no TLS: credentials would cross the network in clear", listen)
+	case noAuth:
+		e.log.Warn("INSECURE: everybody who can connect may do everything; --auth would ask who he is", "listen", listen)
+	}
+	if noTLS {
+		e.log.Warn("INSECURE: the network can read and change everything; --tls-cert and --tls-key would prevent it", "listen", listen)
+	}
+	return nil
+}
+
+// authFileError tells what is wrong with an auth file, and that nothing runs.
+func authFileError(err error) error {
+	return fail(exitUsage, "correct the file; seqledger auth check looks at it again", "%w", err)
+}
+
+// reloadOnSignal reads the auth file again for each SIGHUP. The authority logs
+// what comes of it.
+func reloadOnSignal(a *auth.Authority) (stop func()) {
+	signals := make(chan os.Signal, 1) // one that waits stands for all that come meanwhile
+	signal.Notify(signals, syscall.SIGHUP)
+	done, ended := make(chan struct{}), make(chan struct{})
+	// Ended by stop, which waits for it.
+	go func() {
+		defer close(ended)
+		for {
+			select {
+			case <-signals:
+				_ = a.Reload()
+			case <-done:
+				return
+			}
+		}
+	}()
+	return func() {
+		signal.Stop(signals)
+		close(done)
+		<-ended
+	}
+}

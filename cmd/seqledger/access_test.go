@@ -1,0 +1,246 @@
+package main
+
+import (
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/pem"
+	"math/big"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// newKeyIn makes a key and adds it to an auth file.
+func newKeyIn(t *testing.T, file, id string, flags ...string) string {
+	t.Helper()
+	r := seqledger(t, append([]string{"auth", "new-key", "--id", id, "--append", file}, flags...)...).expect(t, exitDone, "SIGHUP")
+	return strings.TrimSpace(r.stdout)
+}
+
+// TestServeWithAuth is the way of an operator: make keys, serve, call with and
+// without them, take one away.
+func TestServeWithAuth(t *testing.T) {
+	t.Parallel()
+	file := filepath.Join(t.TempDir(), "auth.yaml")
+	writer := newKeyIn(t, file, "till-7", "--scope", "acme/main", "--client-id", "till-*", "--role", "writer")
+	admin := newKeyIn(t, file, "boss", "--scope", "*", "--role", "admin")
+	s := serve(t, "--auth", file, "--log-level", "debug")
+	write := []string{"write", "--scope", "acme/main", "--client-id", "till-7", "--append", "x"}
+
+	s.do(t, write...).expect(t, exitRefused, "unauthenticated", "--token")
+	s.do(t, append(write, "--token", writer+"x")...).expect(t, exitRefused, "unauthenticated")
+	r := s.do(t, append(write, "--json", "--token", writer)...).expect(t, exitDone)
+	if r.field(t, "actor") != "client:till-7" {
+		t.Errorf("want the actor client:till-7, got %v", r)
+	}
+	s.do(t, append([]string{"SEQLEDGER_TOKEN=" + writer}, write...)...).expect(t, exitDone)
+	s.do(t, append(write, "--token-file", writeFile(t, "token", writer+"\n"))...).expect(t, exitDone)
+	s.do(t, append(write, "--token", writer, "--token-file", file)...).expect(t, exitUsage, "give one of them")
+	s.do(t, append(write, "--token-file", filepath.Join(t.TempDir(), "absent"))...).expect(t, exitUsage, "--token-file")
+	s.do(t, "write", "--scope", "acme/main", "--client-id", "loader", "--append", "x", "--token", writer).
+		expect(t, exitRefused, "PERMISSION_DENIED", "client_id", "auth check")
+	s.do(t, "list", "clients", "--token", writer).expect(t, exitRefused, "PERMISSION_DENIED")
+	s.do(t, "list", "clients", "--token", admin).expect(t, exitDone, "till-7")
+
+	// A bad file changes nothing.
+	good, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.reload(t, file, "keys: [", "was not taken")
+	s.do(t, append(write, "--token", writer)...).expect(t, exitDone)
+	// A good one takes a key away, and the watch that it has open.
+	watch := start(t, "watch", "--server", s.address, "--scope", "acme/main", "--json", "--token", writer)
+	awaitOutput(t, watch, "transactions")
+	s.reload(t, file, strings.Replace(string(good), "till-7", "till-8", 1), "read again")
+	if code := watch.wait(t); code != exitRefused || !strings.Contains(watch.stderr.String(), "revoked") {
+		t.Errorf("want the watch to end with exit code %d, got %d: %s", exitRefused, code, watch.stderr.String())
+	}
+	s.do(t, append(write, "--token", writer)...).expect(t, exitRefused, "unauthenticated")
+	s.do(t, "status", "--token", admin).expect(t, exitDone)
+	for _, key := range []string{writer, admin} {
+		if log := s.stderr.String(); strings.Contains(log, key[len(key)-40:]) || !strings.Contains(log, "not let in") {
+			t.Error("a key is in the log, or the refusals are not:", log)
+		}
+	}
+}
+
+// reload gives the server's auth file a new content and waits until the log says
+// what came of it.
+func (s *testServer) reload(t *testing.T, file, content, says string) {
+	t.Helper()
+	if err := os.WriteFile(file, []byte(content), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.cmd.Process.Signal(syscall.SIGHUP); err != nil {
+		t.Fatal(err)
+	}
+	awaitLog(t, s.process, says)
+}
+
+func TestAuthNewKey(t *testing.T) {
+	t.Parallel()
+	flags := []string{"auth", "new-key", "--id", "report", "--scope", "acme/*", "--scope", "acme", "--role", "reader"}
+	r := seqledger(t, append(flags, "--json")...).expect(t, exitDone)
+	key, _ := r.field(t, "key").(string)
+	entry, _ := r.field(t, "entry").(string)
+	file := writeFile(t, "auth.yaml", entry)
+	seqledgerInput(t, key+"\n", "auth", "check", file, "--key", "-").expect(t, exitDone, "client:report", "acme/*", "reader")
+	text := seqledger(t, flags...).expect(t, exitDone, "hash: sha256:").stdout
+	if key, entry, _ := strings.Cut(text, "\n\n"); strings.Contains(entry, key) || strings.Contains(entry, key[len(key)-43:]) {
+		t.Error("the entry has the secret in it")
+	}
+	for says, more := range map[string][]string{
+		"at least": nil, "--id must have": {"--id", "a_b"}, "--role": {"--role", "root"}, "more than one slash": {"--scope", "a/b/c"},
+		"client_ids": {"--role", "writer"}, "expires": {"--expires", "tomorrow"},
+	} {
+		if more != nil {
+			seqledger(t, append(flags, more...)...).expect(t, exitUsage, says)
+		}
+	}
+	// An append is whole or not at all, and keeps the mode and a link.
+	link := filepath.Join(t.TempDir(), "link.yaml")
+	if err := os.Symlink(file, link); err != nil {
+		t.Fatal(err)
+	}
+	seqledger(t, append(flags, "--append", link)...).expect(t, exitUsage, "report", "already")
+	if now, _ := os.ReadFile(file); string(now) != entry {
+		t.Errorf("a refused key changed the file:\n%s", now)
+	}
+	newKeyIn(t, link, "second", "--scope", "*", "--role", "reader")
+	if info, err := os.Lstat(link); err != nil || info.Mode()&os.ModeSymlink == 0 {
+		t.Error("the link is no longer one:", err)
+	}
+	if info, err := os.Stat(file); err != nil || info.Mode().Perm() != 0o600 {
+		t.Error("the mode has changed:", info.Mode(), err)
+	}
+	seqledger(t, "auth", "check", file, "--json").expect(t, exitDone, `"keys":2`)
+	if left, _ := filepath.Glob(filepath.Join(filepath.Dir(file), ".*")); len(left) > 0 {
+		t.Error("left behind:", left)
+	}
+}
+
+func TestAuthCheck(t *testing.T) {
+	t.Parallel()
+	file := filepath.Join(t.TempDir(), "auth.yaml")
+	key := newKeyIn(t, file, "a", "--scope", "*", "--role", "admin", "--expires", "2099-01-01T00:00:00Z")
+	seqledger(t, "auth", "check", file).expect(t, exitDone, "keys", "1")
+	seqledger(t, "auth", "check", file, "--key", key).expect(t, exitDone, "client:a", "admin", "2099")
+	seqledger(t, "auth", "check", file, "--key", key[:len(key)-2]+"AA").expect(t, exitRefused, "not valid")
+	seqledger(t, "auth", "check", file, "--token", key).expect(t, exitRefused, "client:a")
+	seqledger(t, "auth", "check", file, "--token", "a.b.c").expect(t, exitRefused, "takes nothing else")
+	seqledger(t, "auth", "check", file, "--token", key, "--key", key).expect(t, exitUsage, "one of them")
+	bad := writeFile(t, "bad.yaml", "keys:\n- id: a\n  hash: x\n  role: root\nuser: 1\n")
+	seqledger(t, "auth", "check", bad).expect(t, exitUsage, "bad.yaml:3: keys[0].hash", "bad.yaml:5: user")
+	seqledger(t, "serve", "--auth", bad, "--listen", "127.0.0.1:0", "--data", filepath.Join(t.TempDir(), "never")).
+		expect(t, exitUsage, "bad.yaml:3: keys[0].hash", "auth check")
+}
+
+// selfSigned writes a certificate of 127.0.0.1 and its key.
+func selfSigned(t *testing.T) (cert, key string) {
+	t.Helper()
+	private, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	template := &x509.Certificate{
+		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "test"}, IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)},
+		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour), IsCA: true, BasicConstraintsValid: true,
+		KeyUsage:    x509.KeyUsageDigitalSignature | x509.KeyUsageCertSign,
+		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth},
+	}
+	der, err := x509.CreateCertificate(rand.Reader, template, template, &private.PublicKey, private)
+	if err != nil {
+		t.Fatal(err)
+	}
+	pkcs8, err := x509.MarshalPKCS8PrivateKey(private)
+	if err != nil {
+		t.Fatal(err)
+	}
+	cert = writeFile(t, "cert.pem", string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})))
+	key = writeFile(t, "key.pem", string(pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: pkcs8})))
+	return cert, key
+}
+
+// TestServeTLS calls over TLS, with and without a client's certificate.
+func TestServeTLS(t *testing.T) {
+	t.Parallel()
+	cert, key := selfSigned(t)
+	s := serve(t, "--tls-cert", cert, "--tls-key", key)
+	write := []string{"write", "--scope", "acme", "--client-id", "a", "--append", "x"}
+	seqledger(t, append(write, "--server", s.address, "--tls-ca", cert)...).expect(t, exitDone)
+	seqledger(t, append(write, "--server", "https://"+s.address, "--tls-ca", cert)...).expect(t, exitDone)
+	seqledger(t, append(write, "--server", "https://"+s.address, "--timeout", "2s")...).expect(t, exitFailed, "certificate")
+	input := numberedLines(t, 100)
+	seqledger(t, "import", "--scope", "acme", "--client-id", "i", "--server", s.address, "--tls-ca", cert, input).expect(t, exitDone)
+
+	second := serve(t, "--tls-cert", cert, "--tls-key", key, "--tls-client-ca", cert)
+	seqledger(t, append(write, "--server", second.address, "--tls-ca", cert, "--timeout", "2s")...).expect(t, exitFailed)
+	seqledger(t, append(write, "--server", second.address, "--tls-ca", cert, "--tls-cert", cert, "--tls-key", key)...).expect(t, exitDone)
+	seqledger(t, append(write, "--server", second.address, "--tls-cert", cert)...).expect(t, exitUsage, "belong together")
+	seqledger(t, append(write, "--server", second.address, "--tls-ca", input)...).expect(t, exitUsage, "no certificate")
+}
+
+// TestServeAccessFlags: what would open the server to strangers is refused
+// before anything is made.
+func TestServeAccessFlags(t *testing.T) {
+	t.Parallel()
+	cert, key := selfSigned(t)
+	file := filepath.Join(t.TempDir(), "auth.yaml")
+	newKeyIn(t, file, "a", "--scope", "*", "--role", "reader")
+	for name, test := range map[string]struct {
+		flags []string
+		says  string
+	}{
+		"auth, no TLS":      {[]string{"--listen", "0.0.0.0:0", "--auth", file}, "no TLS"},
+		"TLS, no auth":      {[]string{"--listen", "0.0.0.0:0", "--tls-cert", cert, "--tls-key", key}, "no authentication"},
+		"half of TLS":       {[]string{"--tls-cert", cert}, "belong together"},
+		"client CA alone":   {[]string{"--tls-client-ca", cert}, "needs --tls-cert"},
+		"not a certificate": {[]string{"--tls-cert", file, "--tls-key", key}, "TLS certificate and key"},
+		"any origin":        {[]string{"--auth", file, "--cors-origin", "*"}, "--cors-origin"},
+		"no origin":         {[]string{"--cors-origin", "example.com"}, "scheme://host"},
+		"no auth file":      {[]string{"--auth", filepath.Join(t.TempDir(), "absent")}, "no such file"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			data := filepath.Join(t.TempDir(), "never")
+			seqledger(t, append([]string{"serve", "--listen", "127.0.0.1:0", "--data", data}, test.flags...)...).expect(t, exitUsage, test.says)
+			if _, err := os.Stat(data); err == nil {
+				t.Error("a ledger was created")
+			}
+		})
+	}
+	s := serveOn(t, t.TempDir(), "0.0.0.0:0", "--insecure")
+	if log := s.stderr.String(); !strings.Contains(log, "INSECURE: everybody") || !strings.Contains(log, "INSECURE: the network") {
+		t.Error("nobody was warned:", log)
+	}
+	open := serveOn(t, t.TempDir(), "0.0.0.0:0", "--auth", file, "--tls-cert", cert, "--tls-key", key)
+	if strings.Contains(open.stderr.String(), "INSECURE") {
+		t.Error("a warning about a server with auth and TLS:", open.stderr.String())
+	}
+	_, port, err := net.SplitHostPort(open.address)
+	if err != nil {
+		t.Fatal(err)
+	}
+	seqledger(t, "status", "--server", "127.0.0.1:"+port, "--tls-ca", cert).expect(t, exitRefused, "unauthenticated")
+}
+
+// TestTokenInClear: whoever sends a key over the network in clear is told.
+func TestTokenInClear(t *testing.T) {
+	t.Parallel()
+	r := seqledger(t, "status", "--server", "192.0.2.1:1", "--timeout", "1ms", "--token", "secret-token").expect(t, exitFailed, "in clear")
+	if strings.Contains(r.stderr, "secret-token") {
+		t.Error("the token is repeated:", r)
+	}
+	s := serve(t)
+	if r := s.do(t, "status", "--token", "x").expect(t, exitDone); strings.Contains(r.stderr, "in clear") {
+		t.Error("a warning on loopback:", r)
+	}
+}

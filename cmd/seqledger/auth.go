@@ -1,0 +1,121 @@
+package main
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+
+	"github.com/seqledger/seqledger/server/auth"
+)
+
+// authCommand groups what is done with auth files.
+type authCommand struct {
+	NewKey newKeyCommand    `cmd:"" name:"new-key" help:"Make an API key."`
+	Check  authCheckCommand `cmd:"" help:"Tell what is wrong with an auth file, or what a credential may do."`
+}
+
+// newKeyCommand makes an API key.
+type newKeyCommand struct {
+	ID       string   `name:"id" help:"Name of the key; what is written with it bears the actor client:ID." required:"" env:"-" placeholder:"ID"`
+	Scope    []string `help:"Scopes: ORG, ORG/VAULT, with * for any run of characters, or * alone for all; repeatable." required:"" env:"-" sep:"none" placeholder:"PATTERN"`
+	ClientID []string `name:"client-id" help:"Client ids under which it may write, with * for any run of characters; repeatable." env:"-" sep:"none" placeholder:"PATTERN"`
+	Role     string   `help:"reader, writer or admin." required:"" env:"-" enum:"reader,writer,admin" placeholder:"ROLE"`
+	Expires  string   `help:"When it ends, such as 2027-01-31T00:00:00Z. Default: never." env:"-" placeholder:"RFC3339"`
+	Append   string   `help:"Add it to this auth file, which is made if it is not there." type:"path" env:"-" placeholder:"FILE"`
+}
+
+// Help is shown below the flags.
+func (*newKeyCommand) Help() string {
+	return `The key is printed once, on standard output, and kept nowhere: the file has a hash of it alone. Without
+--append, what belongs into the file is printed too. A server takes a changed file on SIGHUP.
+
+    seqledger auth new-key --id till-7 --scope acme/main --client-id 'till-7*' --role writer
+    seqledger auth new-key --id report --scope '*' --role reader --append auth.yaml > report.key`
+}
+
+// newKeyResult is the answer with --json.
+type newKeyResult struct {
+	ID    string `json:"id"`
+	Key   string `json:"key"`
+	Entry string `json:"entry,omitempty"` // YAML; empty when it was appended
+}
+
+// Run is called by kong.
+func (c *newKeyCommand) Run(e *environment) error {
+	key, hash, err := auth.NewKey(c.ID)
+	if err != nil {
+		return usage("--id %w", err)
+	}
+	entry := &auth.Entry{ID: c.ID, Hash: hash, Role: c.Role, Scopes: c.Scope, ClientIDs: c.ClientID, Expires: c.Expires}
+	if err := entry.Validate(); err != nil {
+		return usage("%w", err)
+	}
+	result := newKeyResult{ID: c.ID, Key: key}
+	if c.Append != "" {
+		if err := appendKey(c.Append, entry); err != nil {
+			return err
+		}
+		e.notice("added %s to %s; a server takes it on SIGHUP", c.ID, c.Append)
+	} else if result.Entry, err = entry.YAML(); err != nil {
+		return err
+	}
+	if e.json {
+		return e.showObject(result)
+	}
+	_, err = fmt.Fprintln(e.stdout, key)
+	if err == nil && result.Entry != "" {
+		_, err = fmt.Fprintf(e.stdout, "\n# For the auth file, under the keys that it has:\n%s", result.Entry)
+	}
+	return err
+}
+
+// appendKey changes a file whole or not at all.
+func appendKey(path string, entry *auth.Entry) error {
+	// What a link points to is changed, and not the link.
+	if target, err := filepath.EvalSymlinks(path); err == nil {
+		path = target
+	}
+	before, err := os.ReadFile(path)
+	mode := fs.FileMode(0o600)
+	if info, statErr := os.Stat(path); statErr == nil {
+		mode = info.Mode().Perm()
+	}
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return usage("--append: %w", err)
+	}
+	after, err := auth.AppendKey(path, before, entry)
+	if err != nil {
+		return authFileError(err)
+	}
+	return replaceFile(path, before, after, mode)
+}
+
+// replaceFile gives a file a new content, unless somebody else has changed it
+// since it was read.
+func replaceFile(path string, before, after []byte, mode fs.FileMode) (err error) {
+	temporary, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+".*")
+	if err != nil {
+		return err
+	}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, os.Remove(temporary.Name()))
+		}
+	}()
+	_, err = temporary.Write(after)
+	err = errors.Join(err, temporary.Chmod(mode), temporary.Sync(), temporary.Close())
+	if err != nil {
+		return err
+	}
+	now, err := os.ReadFile(path)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	if !bytes.Equal(now, before) {
+		return fmt.Errorf("%s was changed by somebody else at the same time; run it again", path)
+	}
+	return os.Rename(temporary.Name(), path)
+}

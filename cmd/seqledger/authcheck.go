@@ -1,0 +1,110 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+	"time"
+
+	"github.com/seqledger/seqledger/server/auth"
+)
+
+// authCheckCommand looks at an auth file.
+type authCheckCommand struct {
+	File  string `arg:"" help:"The auth file." type:"path"`
+	Key   string `help:"API key whose rights to explain; - reads it from standard input." env:"-" placeholder:"KEY"`
+	Token string `help:"Session token whose rights to explain; - reads it from standard input." env:"-" placeholder:"TOKEN"`
+}
+
+// Help is shown below the flags.
+func (*authCheckCommand) Help() string {
+	return `Mistakes are named by line and field, with exit code 2. With --key or --token it tells what the credential
+may do, or why it would be refused, with exit code 3.
+
+    seqledger auth check auth.yaml
+    seqledger auth check auth.yaml --key - < till-7.key`
+}
+
+// authCheckResult is the answer with --json. Without a credential, only keys is
+// there.
+type authCheckResult struct {
+	Keys      int          `json:"keys"`
+	Actor     string       `json:"actor,omitempty"`
+	Role      string       `json:"role,omitempty"`
+	Scopes    []string     `json:"scopes,omitempty"`
+	ClientIDs []string     `json:"clientIds,omitempty"`
+	Expires   *time.Time   `json:"expires,omitempty"`
+	Limits    *auth.Limits `json:"limits,omitempty"`
+}
+
+// Run is called by kong.
+func (c *authCheckCommand) Run(e *environment) error {
+	if c.Key != "" && c.Token != "" {
+		return usage("--key and --token: give one of them")
+	}
+	a, err := auth.Open(c.File, auth.Options{Logger: e.log})
+	if err != nil {
+		return fail(exitUsage, "", "%w", err)
+	}
+	result := authCheckResult{Keys: a.Stats().Keys}
+	if c.Key == "" && c.Token == "" {
+		return e.showAuth(result)
+	}
+	text := c.Key + c.Token
+	if text == "-" {
+		content, err := io.ReadAll(io.LimitReader(e.stdin, maxTokenFile))
+		if err != nil {
+			return err
+		}
+		text = string(content)
+	}
+	credential, err := a.Find(strings.TrimSpace(text))
+	if err != nil {
+		return fail(exitRefused, "", "refused: %w", explained(err))
+	}
+	if wantsKey, isKey := c.Key != "", strings.HasPrefix(credential.Actor(), "client:"); wantsKey != isKey {
+		return fail(exitRefused, "", "refused: this is the credential of %s, not what the flag is for", credential.Actor())
+	}
+	grant, limits := credential.Grant(), credential.Limits()
+	result.Actor, result.Role, result.Scopes, result.ClientIDs = credential.Actor(), grant.Role.String(), grant.Scopes, grant.ClientIDs
+	if limits != (auth.Limits{}) {
+		result.Limits = &limits
+	}
+	if expires := credential.Expires(); !expires.IsZero() {
+		result.Expires = &expires
+	}
+	return e.showAuth(result)
+}
+
+// explained adds the cause, which a server keeps to itself.
+func explained(err error) error {
+	var refused *auth.RefusedError
+	if errors.As(err, &refused) && refused.Cause != nil {
+		return fmt.Errorf("%s: %w", refused.Problem, refused.Cause)
+	}
+	return err
+}
+
+func (e *environment) showAuth(r authCheckResult) error {
+	if e.json {
+		return e.showObject(r)
+	}
+	t := newTable(e.stdout)
+	t.field("keys", number(uint64(r.Keys)))
+	if r.Actor == "" {
+		return t.flush()
+	}
+	t.field("actor", r.Actor)
+	t.field("role", r.Role)
+	t.field("scopes", strings.Join(r.Scopes, "  "))
+	t.field("client ids", strings.Join(r.ClientIDs, "  "))
+	if r.Expires != nil {
+		t.field("expires", r.Expires.Format(time.RFC3339))
+	}
+	if r.Limits != nil {
+		t.field("limits", fmt.Sprintf("%d requests, %d a second, %d streams (0: none)",
+			r.Limits.Requests, r.Limits.RequestsPerSecond, r.Limits.Streams))
+	}
+	return t.flush()
+}

@@ -1,0 +1,385 @@
+package server_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+
+	"connectrpc.com/connect"
+	"google.golang.org/genproto/googleapis/rpc/errdetails"
+	"google.golang.org/protobuf/proto"
+
+	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
+	"github.com/seqledger/seqledger/proto/seqledger/v1/seqledgerv1connect"
+	"github.com/seqledger/seqledger/server"
+	"github.com/seqledger/seqledger/server/auth"
+)
+
+// guarded is a server with an auth file.
+type guarded struct {
+	*harness
+	authority *auth.Authority
+	path      string
+	entries   map[string]string // by id
+	keys      map[string]string // by id
+	log       *syncBuffer
+}
+
+// syncBuffer may be read while somebody writes.
+type syncBuffer struct {
+	mu sync.Mutex
+	b  bytes.Buffer
+}
+
+func (s *syncBuffer) Write(p []byte) (int, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.b.Write(p)
+}
+
+func (s *syncBuffer) String() string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.b.String()
+}
+
+// callers are the ids of the keys of guard and what they may do.
+var callers = map[string]string{
+	"reader":     "role: reader, scopes: [acme/main]",
+	"inspector":  `role: reader, scopes: [acme/main], client_ids: ["till-*"]`,
+	"writer":     `role: writer, scopes: [acme/main], client_ids: ["till-*"]`,
+	"elsewhere":  `role: writer, scopes: ["acme", "other/*"], client_ids: ["*"]`,
+	"foreman":    `role: admin, scopes: ["acme/main"], client_ids: ["*"]`,
+	"operations": `role: admin, scopes: ["*"]`,
+	"root":       `role: admin, scopes: ["*"], client_ids: ["*"]`,
+}
+
+// guard starts a server whose auth file has the callers, and more.
+func guard(t testing.TB, o server.Options, more map[string]string) *guarded {
+	t.Helper()
+	g := &guarded{path: filepath.Join(t.TempDir(), "auth.yaml"), entries: map[string]string{}, keys: map[string]string{}, log: new(syncBuffer)}
+	for _, set := range []map[string]string{callers, more} {
+		for id, rights := range set {
+			key, hash, err := auth.NewKey(id)
+			if err != nil {
+				t.Fatal(err)
+			}
+			g.keys[id], g.entries[id] = key, fmt.Sprintf("- {id: %s, hash: %q, %s}\n", id, hash, rights)
+		}
+	}
+	g.save(t)
+	o.Logger = slog.New(slog.NewTextHandler(g.log, &slog.HandlerOptions{Level: slog.LevelDebug}))
+	var err error
+	if g.authority, err = auth.Open(g.path, auth.Options{Logger: o.Logger}); err != nil {
+		t.Fatal(err)
+	}
+	o.Auth = g.authority
+	g.harness = startWith(t, o)
+	return g
+}
+
+func (g *guarded) save(t testing.TB) {
+	t.Helper()
+	content := "keys:\n"
+	for _, entry := range g.entries {
+		content += entry
+	}
+	if err := os.WriteFile(g.path, []byte(content), 0o600); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// reload saves the entries and has them read.
+func (g *guarded) reload(t testing.TB) {
+	t.Helper()
+	g.save(t)
+	if err := g.authority.Reload(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// withBearer adds a credential to each request.
+type withBearer struct {
+	text string
+	next http.RoundTripper
+}
+
+func (w withBearer) RoundTrip(r *http.Request) (*http.Response, error) {
+	if w.text != "" {
+		r = r.Clone(r.Context())
+		r.Header.Set("Authorization", "Bearer "+w.text)
+	}
+	return w.next.RoundTrip(r)
+}
+
+// as returns clients that call with the key of an id; "" has none.
+func (g *guarded) as(id string, o ...connect.ClientOption) (seqledgerv1connect.LedgerServiceClient, seqledgerv1connect.AdminServiceClient) {
+	h := &http.Client{Transport: withBearer{g.keys[id], g.h2.Transport}}
+	return seqledgerv1connect.NewLedgerServiceClient(h, g.url, o...), seqledgerv1connect.NewAdminServiceClient(h, g.url, o...)
+}
+
+// call makes one call and returns its error.
+func call[Q, R any](t *testing.T, f func(context.Context, *connect.Request[Q]) (*connect.Response[R], error), q *Q) error {
+	_, err := f(t.Context(), connect.NewRequest(q))
+	return err
+}
+
+// attempts are a call of every procedure that is no stream: about acme/main and,
+// where there is one, the client till-7.
+func attempts(t *testing.T, l seqledgerv1connect.LedgerServiceClient, a seqledgerv1connect.AdminServiceClient, txID string) map[string]error {
+	many := uint64(1_000) // more than there are, so that it decides nothing else here
+	return map[string]error{
+		"Write":             call(t, l.Write, writeOf("till-7", 1, appendOp("x"))),
+		"OpenSession":       call(t, l.OpenSession, &seqledgerv1.OpenSessionRequest{Scope: scope(), ClientId: "till-8", AttemptId: make([]byte, 16)}),
+		"GetClientState":    call(t, l.GetClientState, &seqledgerv1.GetClientStateRequest{Scope: scope(), ClientId: "till-7"}),
+		"GetEntity":         call(t, l.GetEntity, &seqledgerv1.GetEntityRequest{Scope: scope(), Key: "k"}),
+		"ListEntities":      call(t, l.ListEntities, &seqledgerv1.ListEntitiesRequest{Scope: scope()}),
+		"ListRelationships": call(t, l.ListRelationships, &seqledgerv1.ListRelationshipsRequest{Scope: scope()}),
+		"GetTransaction":    call(t, l.GetTransaction, &seqledgerv1.GetTransactionRequest{TxId: txID, IncludeProof: true}),
+		"GetBlock":          call(t, l.GetBlock, &seqledgerv1.GetBlockRequest{Scope: scope(), Height: 1}),
+		"ListBlocks":        call(t, l.ListBlocks, &seqledgerv1.ListBlocksRequest{Scope: scope()}),
+		"GetStatus":         call(t, a.GetStatus, &seqledgerv1.GetStatusRequest{}),
+		"ListClients":       call(t, a.ListClients, &seqledgerv1.ListClientsRequest{Scope: scope()}),
+		"UpdateConfig":      call(t, a.UpdateConfig, &seqledgerv1.UpdateConfigRequest{MaxStreams: &many}),
+	}
+}
+
+// TestWhoMayCallWhat is the whole table, over the wire.
+func TestWhoMayCallWhat(t *testing.T) {
+	t.Parallel()
+	const read = "GetEntity ListEntities ListRelationships GetTransaction GetBlock ListBlocks GetStatus "
+	const write = "Write OpenSession GetClientState "
+	const admin = "ListClients UpdateConfig "
+	allowed := map[string]string{
+		"reader": read, "inspector": read + "GetClientState ", "writer": read + write, "elsewhere": "GetStatus ",
+		"foreman": read + write, "operations": read + admin, "root": read + write + admin, "": "",
+	}
+	g := guard(t, server.Options{}, nil)
+	l, _ := g.as("root")
+	first, err := l.Write(t.Context(), connect.NewRequest(writeOf("till-7", 1, appendOp("x"), setOp("k", "v"))))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for id, names := range allowed {
+		for protocol, o := range wire {
+			l, a := g.as(id, o...)
+			for name, err := range attempts(t, l, a, first.Msg.Receipt.TxId) {
+				got := connect.CodeOf(err)
+				var want connect.Code
+				switch {
+				case strings.Contains(names, name+" "):
+					if err != nil && got != connect.CodeFailedPrecondition { // the ledger's own decision
+						t.Errorf("%s, %s, %s: %v", id, protocol, name, err)
+					}
+					continue
+				case id == "":
+					want = connect.CodeUnauthenticated
+				case name == "GetTransaction":
+					want = connect.CodeNotFound
+				default:
+					want = connect.CodePermissionDenied
+				}
+				if err == nil || got != want {
+					t.Errorf("%s, %s, %s: got %v, want %v", id, protocol, name, err, want)
+				}
+			}
+		}
+	}
+}
+
+// TestNoOracle: what is not there and what may not be seen look the same.
+func TestNoOracle(t *testing.T) {
+	t.Parallel()
+	g := guard(t, server.Options{}, nil)
+	root, _ := g.as("root")
+	first, err := root.Write(t.Context(), connect.NewRequest(writeOf("till-7", 1, appendOp("x"))))
+	if err != nil {
+		t.Fatal(err)
+	}
+	id := first.Msg.Receipt.TxId
+	l, _ := g.as("elsewhere")
+	hidden := call(t, l.GetTransaction, &seqledgerv1.GetTransactionRequest{TxId: id, IncludeProof: true})
+	missing := call(t, l.GetTransaction, &seqledgerv1.GetTransactionRequest{TxId: id[:len(id)-6] + "0fffff", IncludeProof: true})
+	if connect.CodeOf(missing) != connect.CodeNotFound || hidden.Error() != missing.Error() || len(detailsOf(hidden)) != len(detailsOf(missing)) {
+		t.Errorf("hidden: %v, missing: %v", hidden, missing)
+	}
+	for name, errs := range map[string][2]error{
+		"scope": {
+			call(t, l.GetEntity, &seqledgerv1.GetEntityRequest{Scope: scope(), Key: "k"}),
+			call(t, l.GetEntity, &seqledgerv1.GetEntityRequest{Scope: &seqledgerv1.Scope{Organization: "no", Vault: "such"}, Key: "k"}),
+		},
+		"client": {
+			call(t, l.Write, writeOf("till-7", 1, appendOp("x"))), // would be a replay
+			call(t, l.Write, writeOf("nobody", 7, appendOp("x"))), // would be a gap
+		},
+	} {
+		if connect.CodeOf(errs[0]) != connect.CodePermissionDenied || errs[0].Error() != errs[1].Error() ||
+			!proto.Equal(detail(errs[0]), detail(errs[1])) {
+			t.Errorf("%s: %v and %v", name, errs[0], errs[1])
+		}
+	}
+}
+
+func detailsOf(err error) []*connect.ErrorDetail {
+	var failed *connect.Error
+	errors.As(err, &failed)
+	return failed.Details()
+}
+
+// TestActor: it is the server's to say, on every way to write.
+func TestActor(t *testing.T) {
+	t.Parallel()
+	g := guard(t, server.Options{}, nil)
+	l, _ := g.as("writer")
+	r, err := l.Write(t.Context(), connect.NewRequest(writeOf("till-1", 1, appendOp("x"))))
+	if err != nil || r.Msg.Receipt.Actor != "client:writer" {
+		t.Error("Write:", r, err)
+	}
+	stream := l.WriteStream(t.Context())
+	if err := stream.Send(&seqledgerv1.WriteStreamRequest{Writes: []*seqledgerv1.WriteRequest{writeOf("till-2", 1, appendOp("x"))}}); err != nil {
+		t.Fatal(err)
+	}
+	answer, err := stream.Receive()
+	if err != nil || answer.Results[0].GetReceipt().GetActor() != "client:writer" {
+		t.Error("WriteStream:", answer, err)
+	}
+	_ = stream.CloseRequest()
+	_ = stream.CloseResponse()
+	// A replay has the actor of the one who wrote.
+	root, _ := g.as("root")
+	r, err = root.Write(t.Context(), connect.NewRequest(writeOf("till-1", 1, appendOp("x"))))
+	if err != nil || !r.Msg.Receipt.Replayed || r.Msg.Receipt.Actor != "client:writer" {
+		t.Error("replay:", r, err)
+	}
+}
+
+// TestUnauthenticated: the answer is one that HTTP clients understand, and only
+// health checks need no credential.
+func TestUnauthenticated(t *testing.T) {
+	t.Parallel()
+	g := guard(t, server.Options{}, nil)
+	for path, want := range map[string]int{
+		"/healthz": 200, "/readyz": 200, "/metrics": 401, "/nothing": 401, "/": 401,
+		"/seqledger.v1.AdminService/GetStatus?encoding=json&message=%7B%7D&connect=v1": 401,
+	} {
+		for header, challenge := range map[string]string{"": `Bearer realm="seqledger"`, "Bearer sl_writer_x": `Bearer realm="seqledger", error="invalid_token"`} {
+			request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, g.url+path, http.NoBody)
+			if err != nil {
+				t.Fatal(err)
+			}
+			request.Host = "ledger.example.com" // free, because a credential protects
+			if header != "" {
+				request.Header.Set("Authorization", header)
+			}
+			answer, err := g.h1.Do(request)
+			if err != nil {
+				t.Fatal(err)
+			}
+			_ = answer.Body.Close()
+			if answer.StatusCode != want || want == 401 && answer.Header.Get("WWW-Authenticate") != challenge {
+				t.Errorf("%s with %q: %d %q", path, header, answer.StatusCode, answer.Header.Get("WWW-Authenticate"))
+			}
+		}
+	}
+	for path, want := range map[string]int{"/grpc.health.v1.Health/Check": 200, "/grpc.reflection.v1.ServerReflection/ServerReflectionInfo": 401} {
+		answer, err := g.h1.Post(g.url+path, "application/json", strings.NewReader("{}"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		_ = answer.Body.Close()
+		if answer.StatusCode != want {
+			t.Errorf("%s: got %d, want %d", path, answer.StatusCode, want)
+		}
+	}
+	withKey := &http.Client{Transport: withBearer{g.keys["reader"], g.h1.Transport}}
+	answer, err := withKey.Get(g.url + "/metrics")
+	if err != nil || answer.StatusCode != 200 {
+		t.Fatal("metrics with a credential:", answer, err)
+	}
+	var metrics bytes.Buffer
+	_, _ = metrics.ReadFrom(answer.Body)
+	_ = answer.Body.Close()
+	if !strings.Contains(metrics.String(), `seqledger_auth_refused_total{reason="missing"}`) || !strings.Contains(metrics.String(), `seqledger_auth_reloads_total{result="failed"} 0`) {
+		t.Error("the metrics of authentication are missing")
+	}
+}
+
+// TestCredentialLimits: beyond them, one is told when to come again, and nobody
+// else notices.
+func TestCredentialLimits(t *testing.T) {
+	t.Parallel()
+	g := guard(t, server.Options{}, map[string]string{
+		"narrow": `role: writer, scopes: ["*"], client_ids: ["*"], limits: {streams: 1, requests: 2}`,
+		"slow":   `role: reader, scopes: ["*"], limits: {requests_per_second: 1}`,
+	})
+	l, a := g.as("narrow")
+	watch, err := l.Watch(t.Context(), connect.NewRequest(&seqledgerv1.WatchRequest{Scope: scope()}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	second, err := l.Watch(t.Context(), connect.NewRequest(&seqledgerv1.WatchRequest{Scope: scope()}))
+	if err == nil {
+		second.Receive()
+		err = second.Err()
+		_ = second.Close()
+	}
+	mustSayWhen(t, err)
+	if err := call(t, a.GetStatus, new(seqledgerv1.GetStatusRequest)); err != nil {
+		t.Error("one stream and one request are within the limits:", err)
+	}
+	_ = watch.Close()
+	_, a = g.as("slow")
+	if err := call(t, a.GetStatus, new(seqledgerv1.GetStatusRequest)); err != nil {
+		t.Error("the first request:", err)
+	}
+	mustSayWhen(t, call(t, a.GetStatus, new(seqledgerv1.GetStatusRequest)))
+	_, a = g.as("root")
+	if err := call(t, a.GetStatus, new(seqledgerv1.GetStatusRequest)); err != nil {
+		t.Error("another credential:", err)
+	}
+}
+
+func mustSayWhen(t *testing.T, err error) {
+	t.Helper()
+	if connect.CodeOf(err) != connect.CodeResourceExhausted || err == nil {
+		t.Fatalf("got %v, want resource_exhausted", err)
+	}
+	for _, d := range detailsOf(err) {
+		if m, err := d.Value(); err == nil {
+			if info, ok := m.(*errdetails.RetryInfo); ok && info.RetryDelay.AsDuration() > 0 {
+				return
+			}
+		}
+	}
+	t.Error("nobody says when to try again:", err)
+}
+
+// TestLogHasNoCredential: at debug, after good and bad ones.
+func TestLogHasNoCredential(t *testing.T) {
+	t.Parallel()
+	g := guard(t, server.Options{}, nil)
+	g.keys["bad"] = g.keys["writer"][:len(g.keys["writer"])-1] + "A"
+	for _, id := range []string{"writer", "bad", "reader"} {
+		l, a := g.as(id)
+		attempts(t, l, a, "00000000-0000-8000-8000-000000000001")
+	}
+	delete(g.entries, "reader")
+	g.reload(t)
+	log := g.log.String()
+	if !strings.Contains(log, "not let in") || !strings.Contains(log, "read again") {
+		t.Error("the log lacks what happened:", log)
+	}
+	for id, key := range g.keys {
+		if strings.Contains(log, key[len("sl_")+len(id):][:20]) {
+			t.Errorf("the key of %s is in the log", id)
+		}
+	}
+}

@@ -1,0 +1,338 @@
+package auth
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+// logBuffer may be read while somebody logs.
+type logBuffer struct {
+	mu sync.Mutex
+	b  bytes.Buffer
+}
+
+func (l *logBuffer) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.Write(p)
+}
+
+func (l *logBuffer) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.String()
+}
+
+func (l *logBuffer) logger() *slog.Logger {
+	return slog.New(slog.NewTextHandler(l, &slog.HandlerOptions{Level: slog.LevelDebug}))
+}
+
+const readsAcme = "role: reader, scopes: [acme]"
+
+func TestKeys(t *testing.T) {
+	t.Parallel()
+	good, entry := newKey(t, "till-7", readsAcme)
+	expired, entry2 := newKey(t, "old", readsAcme+", expires: 2020-01-01T00:00:00Z")
+	stranger, _ := newKey(t, "till-7", readsAcme)
+	nobody, _ := newKey(t, "nobody", readsAcme)
+	a := open(t, "keys:\n"+entry+entry2)
+	c, err := a.Authenticate(bearer(good))
+	if err != nil || c.Actor() != "client:till-7" {
+		t.Fatal(c, err)
+	}
+	for name, test := range map[string]struct {
+		header []string
+		reason string
+	}{
+		"none":               {nil, "missing"},
+		"two headers":        {[]string{"Bearer " + good, "Bearer " + good}, "malformed"},
+		"basic":              {[]string{"Basic dXNlcjpwYXNz"}, "malformed"},
+		"no scheme":          {[]string{good}, "malformed"},
+		"empty":              {[]string{"Bearer "}, "malformed"},
+		"control character":  {[]string{"Bearer " + good + "\x00"}, "malformed"},
+		"two keys":           {[]string{"Bearer " + good + "," + good}, "malformed"},
+		"another secret":     {[]string{"Bearer " + stranger}, "unknown_key"},
+		"another id":         {[]string{"Bearer " + strings.Replace(good, "till-7", "till-8", 1)}, "unknown_key"},
+		"nobody's":           {[]string{"Bearer " + nobody}, "unknown_key"},
+		"expired":            {[]string{"Bearer " + expired}, "expired"},
+		"short":              {[]string{"Bearer " + good[:len(good)-1]}, "malformed"},
+		"long":               {[]string{"Bearer " + good + "A"}, "malformed"},
+		"no secret":          {[]string{"Bearer sl_till-7_"}, "malformed"},
+		"no id":              {[]string{"Bearer sl__" + good[len("sl_till-7_"):]}, "malformed"},
+		"the hash":           {[]string{"Bearer " + strings.Fields(strings.ReplaceAll(entry, `"`, " "))[4]}, "malformed"},
+		"a token":            {[]string{"Bearer " + esToken(t, goodClaims())}, "no_tokens"},
+		"an enormous header": {[]string{"Bearer " + strings.Repeat("a", 1<<20)}, "malformed"},
+	} {
+		_, err := a.Authenticate(http.Header{"Authorization": test.header})
+		var r *RefusedError
+		if !errors.As(err, &r) || r.Reason != test.reason {
+			t.Errorf("%s: got %v, want a refusal because of %s", name, err, test.reason)
+		}
+	}
+	if unknown, wrong := a.Stats().Refused["unknown_key"], a.Stats().Refused["missing"]; unknown != 3 || wrong != 1 {
+		t.Error("the refusals are not counted:", a.Stats())
+	}
+	if _, err := a.Authenticate(http.Header{"Authorization": {"bEARER  " + good}}); err != nil {
+		t.Error("the scheme may be written in any case:", err)
+	}
+}
+
+func TestNewKey(t *testing.T) {
+	t.Parallel()
+	one, hash, err := NewKey("a.b-C9")
+	two, _, _ := NewKey("a.b-C9")
+	if err != nil || one == two {
+		t.Fatal("two keys are the same:", one, err)
+	}
+	if id, ok := parseKey(one); !ok || id != "a.b-C9" {
+		t.Error(one, "does not have the form of a key")
+	}
+	if strings.Contains(hash, one[len(one)-secretText:]) {
+		t.Error("the hash has the secret in it")
+	}
+	for _, id := range []string{"", "-a", ".a", "a_b", "a b", "a:b", "a/b", "é", "a\n", strings.Repeat("a", 65)} {
+		if _, _, err := NewKey(id); err == nil {
+			t.Errorf("%q was taken for an id", id)
+		}
+	}
+}
+
+// TestReload: what is the same goes on, what is changed or gone ends, and a bad
+// file changes nothing.
+func TestReload(t *testing.T) {
+	t.Parallel()
+	same, sameEntry := newKey(t, "same", readsAcme)
+	gone, goneEntry := newKey(t, "gone", readsAcme)
+	changed, changedEntry := newKey(t, "changed", readsAcme)
+	rotated, rotatedEntry := newKey(t, "rotated", readsAcme)
+	fresh, freshEntry := newKey(t, "rotated", readsAcme)
+	a := open(t, "keys:\n"+sameEntry+goneEntry+changedEntry+rotatedEntry+tokensFile)
+	token := esToken(t, goodClaims())
+	credentials := make(map[string]*Credential)
+	for name, text := range map[string]string{"same": same, "gone": gone, "changed": changed, "rotated": rotated, "token": token} {
+		c, err := a.Authenticate(bearer(text))
+		if err != nil {
+			t.Fatal(name, explain(err))
+		}
+		credentials[name] = c
+	}
+	a.rewrite(t, "keys: [{id: broken}]")
+	if err := a.Reload(); err == nil || a.Stats().FailedReloads != 1 || a.Stats().Reloads != 0 {
+		t.Error("a bad file:", err, a.Stats())
+	}
+	for name, c := range credentials {
+		if c.Check() != nil {
+			t.Error("a bad file ended", name)
+		}
+	}
+	a.rewrite(t, "keys:\n"+sameEntry+strings.Replace(changedEntry, "reader", "admin", 1)+freshEntry+tokensFile)
+	if err := a.Reload(); err != nil || a.Stats().Reloads != 1 {
+		t.Fatal(err, a.Stats())
+	}
+	for name, want := range map[string]error{"same": nil, "gone": ErrRevoked, "changed": ErrChanged, "rotated": ErrRevoked, "token": nil} {
+		if got := credentials[name].Check(); !errors.Is(got, want) {
+			t.Errorf("%s: got %v, want %v", name, got, want)
+		}
+	}
+	for text, want := range map[string]bool{same: true, gone: false, changed: true, rotated: false, fresh: true, token: true} {
+		if _, err := a.Authenticate(bearer(text)); (err == nil) != want {
+			t.Errorf("%s…: %v", text[:10], err)
+		}
+	}
+	if c, _ := a.Authenticate(bearer(changed)); c.Grant().Role != Admin || c.usage != credentials["changed"].usage {
+		t.Error("the new rights do not hold, or the count was lost")
+	}
+	a.rewrite(t, "keys:\n"+sameEntry+strings.Replace(tokensFile, "requests: 2", "requests: 3", 1))
+	if err := a.Reload(); err != nil || !errors.Is(credentials["token"].Check(), ErrChanged) {
+		t.Error("tokens must be looked at anew when anything about them changes:", err, credentials["token"].Check())
+	}
+	a.rewrite(t, "keys:\n"+sameEntry)
+	if err := a.Reload(); err != nil || credentials["same"].Check() != nil {
+		t.Error(err)
+	}
+	if _, err := a.Authenticate(bearer(token)); err == nil {
+		t.Error("a token was let in although the file no longer takes any")
+	}
+}
+
+// TestReloadUnderLoad: while files change, a key that is in all of them is
+// never refused, and one that is in none never let in.
+func TestReloadUnderLoad(t *testing.T) {
+	t.Parallel()
+	stays, staysEntry := newKey(t, "stays", readsAcme)
+	never, _ := newKey(t, "never", readsAcme)
+	_, comes := newKey(t, "comes", readsAcme)
+	a := open(t, "keys:\n"+staysEntry)
+	ctx, cancel := context.WithCancel(t.Context())
+	var callers sync.WaitGroup
+	for range 4 {
+		// Ends with cancel; waited for below.
+		callers.Go(func() {
+			for ctx.Err() == nil {
+				if c, err := a.Authenticate(bearer(stays)); err != nil || c.Enter() != nil {
+					t.Error("refused:", err)
+					return
+				} else {
+					c.Leave()
+				}
+				if _, err := a.Authenticate(bearer(never)); err == nil {
+					t.Error("let in")
+					return
+				}
+			}
+		})
+	}
+	for i := range 50 {
+		content := "keys:\n" + staysEntry
+		switch i % 3 {
+		case 1:
+			content += comes
+		case 2:
+			content = strings.Replace(content, "[acme]", fmt.Sprintf("[acme-%d]", i), 1)
+		}
+		a.rewrite(t, content)
+		if err := a.Reload(); err != nil {
+			t.Error(err)
+		}
+	}
+	cancel()
+	callers.Wait()
+	if c, err := a.Authenticate(bearer(stays)); err != nil || c.usage.requests.Load() != 0 {
+		t.Error("requests were not counted out:", err)
+	}
+}
+
+func TestLimits(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		key, entry := newKey(t, "a", readsAcme+", limits: {requests: 2, requests_per_second: 4, streams: 1}")
+		a := open(t, "keys:\n"+entry)
+		c, err := a.Authenticate(bearer(key))
+		if err != nil {
+			t.Fatal(err)
+		}
+		limited := func(err error) string {
+			var l *LimitError
+			if !errors.As(err, &l) {
+				return fmt.Sprint(err)
+			}
+			if l.RetryAfter <= 0 {
+				t.Error("no time to try again:", l)
+			}
+			return l.Limit
+		}
+		for range 2 {
+			if err := c.Enter(); err != nil {
+				t.Fatal("two requests must be let in:", err)
+			}
+		}
+		if got := limited(c.Enter()); got != "requests" {
+			t.Error("a third at once:", got)
+		}
+		c.Leave()
+		c.Leave()
+		if c.Enter() != nil {
+			t.Error("a third")
+		}
+		c.Leave()
+		if c.Enter() != nil {
+			t.Error("a fourth within the second")
+		}
+		c.Leave()
+		err = c.Enter()
+		if got := limited(err); got != "requests_per_second" {
+			t.Fatal("a fifth within the second:", got)
+		}
+		var l *LimitError
+		errors.As(err, &l)
+		time.Sleep(l.RetryAfter) //nolint:forbidigo // The clock of synctest.
+		if err := c.Enter(); err != nil {
+			t.Error("at the time that was said:", err)
+		}
+		c.Leave()
+		if c.EnterStream() != nil || limited(c.EnterStream()) != "streams" {
+			t.Error("one stream, and no more")
+		}
+		c.LeaveStream()
+		if c.EnterStream() != nil {
+			t.Error("a closed stream is still counted")
+		}
+		if c.usage.requests.Load() != 0 {
+			t.Error("refused requests are still counted")
+		}
+	})
+}
+
+func TestUsagesAreBounded(t *testing.T) {
+	t.Parallel()
+	var u usages
+	busy, err := u.of("busy")
+	if err != nil {
+		t.Fatal(err)
+	}
+	busy.requests.Add(1)
+	for i := range maxUsages + 10 {
+		if _, err := u.of(fmt.Sprint(i)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if len(u.known) > maxUsages {
+		t.Errorf("%d are remembered", len(u.known))
+	}
+	if again, _ := u.of("busy"); again != busy {
+		t.Error("one who does something was forgotten")
+	}
+}
+
+// TestLogsHaveNoSecret also looks at the errors.
+func TestLogsHaveNoSecret(t *testing.T) {
+	t.Parallel()
+	key, entry := newKey(t, "a", readsAcme)
+	token := esToken(t, claimsWith(map[string]any{"aud": "other"}))
+	dir := writeFiles(t, map[string]string{"auth.yaml": "keys:\n" + entry + tokensFile, "jwks.json": testKeys().jwks})
+	log := new(logBuffer)
+	a, err := Open(dir+"/auth.yaml", Options{Logger: log.logger()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	said := ""
+	for _, text := range []string{key, key + "x", strings.Replace(key, "sl_a", "sl_b", 1), token, token + "x"} {
+		_, err := a.Authenticate(bearer(text))
+		said += fmt.Sprint(err, explain(err))
+	}
+	a.rewrite(t, "keys: "+key)
+	said += fmt.Sprint(a.Reload()) + log.String()
+	secret := key[len(key)-secretText:]
+	signature := token[strings.LastIndex(token, ".")+1:]
+	if strings.Contains(said, secret) || strings.Contains(said, signature) {
+		t.Error("a secret shows:", said)
+	}
+}
+
+func FuzzBearer(f *testing.F) {
+	key, entry := newKey(f, "a", readsAcme)
+	a := open(f, "keys:\n"+entry+tokensFile)
+	token := esToken(f, goodClaims())
+	for _, seed := range []string{"Bearer " + key, "Bearer " + token, "Bearer sl_a_", "Bearer a.b.c", "Bearer eyJ.e30.", "Basic x", "Bearer  \t"} {
+		f.Add(seed)
+	}
+	f.Fuzz(func(t *testing.T, header string) {
+		c, err := a.Authenticate(http.Header{"Authorization": {header}})
+		var r *RefusedError
+		switch {
+		case err != nil && (c != nil || !errors.As(err, &r)):
+			t.Errorf("%q: %v, %v", header, c, err)
+		case err == nil && !strings.HasSuffix(header, key) && !strings.HasSuffix(header, token):
+			t.Errorf("%q was let in as %s", header, c.Actor())
+		}
+	})
+}

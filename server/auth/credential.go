@@ -1,0 +1,127 @@
+package auth
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/seqledger/seqledger/ledger/machine"
+)
+
+// Why a credential has ended, as the cause of [Credential.Ended].
+var (
+	// ErrRevoked: the auth file no longer has the key.
+	ErrRevoked = errors.New("the credential was revoked")
+	// ErrChanged: the auth file says something else about it. The same key or
+	// token may be good again, with other rights.
+	ErrChanged = errors.New("what the credential may do has changed; connect again")
+	// ErrExpired: its time is over.
+	ErrExpired = errors.New("the credential has expired")
+)
+
+// Credential is an authenticated caller. A nil one may do nothing.
+type Credential struct {
+	actor   string
+	grant   Grant
+	expires time.Time // zero: never
+	limits  Limits
+	usage   *usage
+	ended   context.Context //nolint:containedctx // It is the credential's own life, not a caller's.
+	end     context.CancelCauseFunc
+}
+
+// Anonymous returns the caller of a server without an auth file: it may do
+// everything, and its actor is system:anonymous.
+func Anonymous() *Credential {
+	g, err := newGrant("admin", []string{"*"}, []string{"*"})
+	if err != nil {
+		panic(err) // the line above is all there is to it
+	}
+	return &Credential{actor: "system:anonymous", grant: g, usage: newUsage(), ended: context.Background()}
+}
+
+// Actor is the name under which the ledger records what it does: client:{id}
+// for a key, user:{id} for a token, and empty, which no ledger takes, for nil.
+func (c *Credential) Actor() string {
+	if c == nil {
+		return ""
+	}
+	return c.actor
+}
+
+// Grant returns what it may do.
+func (c *Credential) Grant() Grant { return c.grant }
+
+// Limits returns its limits.
+func (c *Credential) Limits() Limits { return c.limits }
+
+// Expires returns when it ends by itself; the zero time is never.
+func (c *Credential) Expires() time.Time { return c.expires }
+
+// Ended returns a context that ends with the credential: with [ErrRevoked],
+// [ErrChanged] or [ErrExpired] as its cause. The caller must call stop.
+func (c *Credential) Ended() (ended context.Context, stop context.CancelFunc) {
+	if c.expires.IsZero() {
+		return c.ended, func() {}
+	}
+	return context.WithDeadlineCause(c.ended, c.expires, ErrExpired)
+}
+
+// Check returns why the credential has ended, or nil.
+func (c *Credential) Check() error {
+	switch {
+	case c == nil:
+		return errNobody
+	case c.ended.Err() != nil:
+		return context.Cause(c.ended)
+	case !c.expires.IsZero() && !time.Now().Before(c.expires):
+		return ErrExpired
+	}
+	return nil
+}
+
+// Read returns nil if the contents of a scope may be read, else a *DeniedError.
+func (c *Credential) Read(scope machine.Scope) error {
+	switch {
+	case c == nil:
+		return errNobody
+	case c.grant.Role < Reader:
+		return errRole
+	case !c.grant.inScope(scope):
+		return errScope
+	}
+	return nil
+}
+
+// ReadStream returns nil if the state of a client's stream may be read, else a
+// *DeniedError.
+func (c *Credential) ReadStream(scope machine.Scope, clientID string) error {
+	if err := c.Read(scope); err != nil {
+		return err
+	}
+	if !c.grant.isClient(clientID) {
+		return errClientID
+	}
+	return nil
+}
+
+// Write returns nil if a client's stream may be written to or taken over, else
+// a *DeniedError.
+func (c *Credential) Write(scope machine.Scope, clientID string) error {
+	if c != nil && c.grant.Role < Writer {
+		return errRole
+	}
+	return c.ReadStream(scope, clientID)
+}
+
+// Administer returns nil if the whole ledger may be administered, else a
+// *DeniedError.
+func (c *Credential) Administer() error {
+	switch {
+	case c == nil:
+		return errNobody
+	case c.grant.Role < Admin || !c.grant.every:
+		return errNotEvery
+	}
+	return nil
+}

@@ -1,0 +1,182 @@
+package auth
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+
+	"go.yaml.in/yaml/v3"
+)
+
+// maxKeys bounds the keys of a file.
+const maxKeys = 10_000
+
+// maxLimit is as good as none, and small enough to count with.
+const maxLimit = 1_000_000
+
+// policy is what a file says.
+type policy struct {
+	keys   map[string]*key // by id
+	tokens *issuer         // nil: no session tokens are taken
+}
+
+// parseFile reads an auth file. read returns the content of another file that
+// it names; nil leaves those alone, and the tokens with them. The error joins a *FileError for each mistake.
+func parseFile(path string, content []byte, read func(name string) ([]byte, error)) (*policy, error) {
+	r := &reader{path: path}
+	root, err := parseYAML(content)
+	if err != nil {
+		return nil, &FileError{Path: path, Problem: err.Error()}
+	}
+	if alias := findAlias(root); alias != nil {
+		r.fail(alias, "", "anchors and aliases (& and *name) are not taken here; put a pattern with a star in quotes")
+		return nil, r.err()
+	}
+	o := r.object(root, "", "keys", "tokens")
+	p := &policy{keys: make(map[string]*key)}
+	lines := make(map[string]int)
+	for i, n := range o.elements("keys", maxKeys) {
+		k := r.key(n, fmt.Sprintf("keys[%d]", i))
+		if first, twice := lines[k.id]; twice && k.id != "" {
+			r.fail(n, fmt.Sprintf("keys[%d].id", i), "%q was given at line %d already", k.id, first)
+		}
+		lines[k.id], p.keys[k.id] = n.Line, k
+	}
+	if o.has("tokens") {
+		p.tokens = r.issuer(o.values["tokens"], read)
+	}
+	if len(p.keys) == 0 && !o.has("tokens") && r.failures == 0 {
+		r.fail(root, "", "has neither keys nor tokens, so that nobody could call; seqledger auth new-key --append makes a key")
+	}
+	if err := r.err(); err != nil {
+		return nil, err
+	}
+	return p, nil
+}
+
+// parseYAML returns the one document of a file.
+func parseYAML(content []byte) (root *yaml.Node, err error) {
+	var document yaml.Node
+	decoder := yaml.NewDecoder(bytes.NewReader(content))
+	if err := decoder.Decode(&document); err != nil {
+		if errors.Is(err, io.EOF) {
+			return nil, errors.New("the file is empty")
+		}
+		return nil, err
+	}
+	if err := decoder.Decode(new(yaml.Node)); !errors.Is(err, io.EOF) {
+		return nil, errors.New("the file must be one YAML document")
+	}
+	if len(document.Content) != 1 {
+		return nil, errors.New("the file is empty")
+	}
+	return document.Content[0], nil
+}
+
+// findAlias returns the first anchor or alias: with them, a line would say what
+// another line means, and a small file could be a huge one.
+func findAlias(n *yaml.Node) *yaml.Node {
+	if n.Kind == yaml.AliasNode || n.Anchor != "" {
+		return n
+	}
+	for _, child := range n.Content {
+		if found := findAlias(child); found != nil {
+			return found
+		}
+	}
+	return nil
+}
+
+// key reads an entry of keys.
+func (r *reader) key(n *yaml.Node, at string) *key {
+	o := r.object(n, at, "id", "hash", "role", "scopes", "client_ids", "expires", "limits")
+	k := &key{id: o.text("id")}
+	if err := validateKeyID(k.id); err != nil && k.id != "" {
+		o.fail("id", "%v", err)
+	}
+	var err error
+	if k.hash, err = parseHash(o.text("hash")); err != nil && o.has("hash") {
+		o.fail("hash", "%v", err)
+	}
+	k.credential = &Credential{
+		actor: "client:" + k.id, grant: r.grant(o), expires: o.moment("expires"), limits: r.limits(o),
+	}
+	k.credential.ended, k.credential.end = context.WithCancelCause(context.Background())
+	return k
+}
+
+func (r *reader) grant(o *object) Grant {
+	before := r.failures
+	role, scopes, clients := o.text(fieldRole), o.texts(fieldScopes, maxPatterns), o.texts(fieldClientIDs, maxPatterns)
+	if r.failures > before {
+		return Grant{} // whatever else is wrong may only follow from that
+	}
+	grant, err := newGrant(role, scopes, clients)
+	var mistake *grantError
+	switch {
+	case !errors.As(err, &mistake):
+	case mistake.index < 0:
+		o.fail(mistake.field, "%v", mistake.err)
+	default:
+		r.fail(o.values[mistake.field].Content[mistake.index],
+			fmt.Sprintf("%s%s[%d]", o.at, mistake.field, mistake.index), "%v", mistake.err)
+	}
+	return grant
+}
+
+func (r *reader) limits(o *object) Limits {
+	if !o.has("limits") {
+		return Limits{}
+	}
+	l := r.object(o.values["limits"], o.at+"limits", "requests", "requests_per_second", "streams")
+	return Limits{
+		Requests: l.count("requests", maxLimit), RequestsPerSecond: l.count("requests_per_second", maxLimit),
+		Streams: l.count("streams", maxLimit),
+	}
+}
+
+// algorithms that a token may be signed with. HMAC is not among them, because
+// whoever can check such a token can make one; and "none" is no signature.
+var algorithms = []string{"RS256", "ES256", "EdDSA"}
+
+// issuer reads the section tokens.
+func (r *reader) issuer(n *yaml.Node, read func(name string) ([]byte, error)) *issuer {
+	o := r.object(n, "tokens", "issuer", "audience", "algorithms", "jwks", "leeway", "claims", "limits")
+	before := r.failures
+	s := issuerSettings{
+		issuer: o.text("issuer"), audience: o.text("audience"), algorithms: o.texts("algorithms", len(algorithms)),
+		leeway: r.leeway(o), limits: r.limits(o),
+	}
+	for i, name := range s.algorithms {
+		if !slices.Contains(algorithms, name) {
+			r.fail(o.values["algorithms"].Content[i], fmt.Sprintf("tokens.algorithms[%d]", i),
+				"must be one of %v, is %q", algorithms, clip(name))
+		}
+	}
+	if len(s.algorithms) == 0 {
+		o.fail("algorithms", "must have one of %v", algorithms)
+	}
+	if o.has("claims") {
+		c := r.object(o.values["claims"], "tokens.claims", "role", "scopes", "client_ids")
+		s.roleClaim, s.scopesClaim, s.clientIDsClaim = c.text("role"), c.text("scopes"), c.optional("client_ids", "")
+	} else {
+		o.fail("claims", "is required: it names the claims that have role, scopes and client_ids")
+	}
+	name := o.text("jwks")
+	if r.failures > before || read == nil {
+		return nil
+	}
+	content, err := read(name)
+	if err == nil {
+		s.jwks = string(content)
+		s.keys, err = parseJWKS(content, s.algorithms)
+	}
+	if err != nil {
+		o.fail("jwks", "%s: %v", name, err)
+		return nil
+	}
+	return newIssuer(s)
+}

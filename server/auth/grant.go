@@ -1,0 +1,146 @@
+package auth
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/seqledger/seqledger/ledger/machine"
+)
+
+// Role is the kind of call that a credential may make. The package's comment
+// says what each may.
+type Role int
+
+// The roles, each of which may do what the one before it may. The zero value is
+// no role.
+const (
+	Reader Role = iota + 1
+	Writer
+	Admin
+)
+
+var roleNames = map[string]Role{"reader": Reader, "writer": Writer, "admin": Admin}
+
+// String implements fmt.Stringer.
+func (r Role) String() string {
+	for name, role := range roleNames {
+		if role == r {
+			return name
+		}
+	}
+	return "none"
+}
+
+// maxPatterns bounds the scopes, and the client ids, of one credential, because
+// each of its requests may look at all of them.
+const maxPatterns = 100
+
+// Grant is what a credential may do, and where. The zero value may do nothing.
+type Grant struct {
+	// Role is what kind of call.
+	Role Role
+	// Scopes and ClientIDs are the patterns as the file or token has them.
+	Scopes, ClientIDs []string
+
+	scopes  []scopePattern
+	clients []glob
+	every   bool // scopes has the pattern for every scope
+}
+
+// The places of a mistake in a grant: the names of the fields in a file.
+const (
+	fieldRole      = "role"
+	fieldScopes    = "scopes"
+	fieldClientIDs = "client_ids"
+)
+
+// grantError is a mistake in a grant. Index is the pattern's place, -1 for the
+// field as a whole.
+type grantError struct {
+	field string
+	index int
+	err   error
+}
+
+// Error implements error.
+func (e *grantError) Error() string { return e.field + " " + e.err.Error() }
+
+// newGrant returns the first mistake as a *grantError.
+func newGrant(role string, scopes, clientIDs []string) (Grant, error) {
+	g := Grant{Role: roleNames[role], Scopes: scopes, ClientIDs: clientIDs}
+	if g.Role == 0 {
+		return Grant{}, &grantError{fieldRole, -1, fmt.Errorf("must be reader, writer or admin, is %q", role)}
+	}
+	if len(scopes) == 0 || len(scopes) > maxPatterns {
+		return Grant{}, &grantError{fieldScopes, -1, fmt.Errorf("must have 1 to %d patterns, has %d", maxPatterns, len(scopes))}
+	}
+	for i, text := range scopes {
+		p, err := newScopePattern(text)
+		if err != nil {
+			return Grant{}, &grantError{fieldScopes, i, err}
+		}
+		g.scopes, g.every = append(g.scopes, p), g.every || p.every
+	}
+	if len(clientIDs) > maxPatterns {
+		return Grant{}, &grantError{fieldClientIDs, -1, fmt.Errorf("must have at most %d patterns, has %d", maxPatterns, len(clientIDs))}
+	}
+	for i, text := range clientIDs {
+		p, err := newClientPattern(text)
+		if err != nil {
+			return Grant{}, &grantError{fieldClientIDs, i, err}
+		}
+		g.clients = append(g.clients, p)
+	}
+	// A writer without client ids could not write anything: a mistake, which
+	// would otherwise show only when it is too late.
+	if g.Role == Writer && len(clientIDs) == 0 {
+		return Grant{}, &grantError{fieldClientIDs, -1, errors.New("must have a pattern, because the role is writer")}
+	}
+	return g, nil
+}
+
+// DeniedError says that a credential may not do what was asked. Only the
+// credential and the request decide on it, so that it tells nothing about what
+// the ledger has.
+type DeniedError struct {
+	// Field of the request that the credential does not cover; empty when its
+	// role is not enough.
+	Field string
+	// Problem completes a sentence that begins with the field.
+	Problem string
+}
+
+// Error implements error.
+func (e *DeniedError) Error() string {
+	if e.Field == "" {
+		return e.Problem
+	}
+	return e.Field + " " + e.Problem
+}
+
+// They are made once, because a stream may be refused a million times.
+var (
+	errNobody   = &DeniedError{Problem: "nobody may do this without a credential"}
+	errScope    = &DeniedError{"scope", "is not among those of the credential"}
+	errClientID = &DeniedError{"client_id", "is not among those of the credential"}
+	errRole     = &DeniedError{Problem: "the role of the credential does not allow this"}
+	errNotEvery = &DeniedError{Problem: "this needs the role admin on every scope"}
+)
+
+func (g *Grant) inScope(scope machine.Scope) bool {
+	for i := range g.scopes {
+		if g.scopes[i].match(scope) {
+			return true
+		}
+	}
+	return false
+}
+
+func (g *Grant) isClient(id string) bool {
+	for i := range g.clients {
+		if g.clients[i].match(id) {
+			return true
+		}
+	}
+	return false
+}

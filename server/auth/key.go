@@ -1,0 +1,116 @@
+package auth
+
+import (
+	"crypto/rand"
+	"crypto/sha256"
+	"crypto/subtle"
+	"encoding/base64"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+)
+
+const (
+	keyPrefix   = "sl_"
+	secretBytes = 32
+	secretText  = 43 // of base64url without padding
+	maxIDBytes  = 64
+	hashPrefix  = "sha256:"
+)
+
+// keyHash is the SHA-256 of a whole key.
+type keyHash [sha256.Size]byte
+
+// NewKey makes a key: the text that a client sends, and what the auth file says
+// in its field hash.
+func NewKey(id string) (key, hash string, err error) {
+	if err := validateKeyID(id); err != nil {
+		return "", "", err
+	}
+	var secret [secretBytes]byte
+	_, _ = rand.Read(secret[:]) // never fails: it ends the program instead
+	key = keyPrefix + id + "_" + base64.RawURLEncoding.EncodeToString(secret[:])
+	sum := sha256.Sum256([]byte(key))
+	return key, hashPrefix + hex.EncodeToString(sum[:]), nil
+}
+
+// validateKeyID keeps ids to what stands in a log, a file and an actor as it
+// is. There is no underscore, because one ends the id in a key.
+func validateKeyID(id string) error {
+	ok := len(id) > 0 && len(id) <= maxIDBytes
+	for i := 0; ok && i < len(id); i++ {
+		c := id[i]
+		ok = c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9' || i > 0 && (c == '-' || c == '.')
+	}
+	if !ok {
+		return fmt.Errorf("must have 1 to %d of [a-zA-Z0-9.-] and begin with a letter or digit, is %q", maxIDBytes, id)
+	}
+	return nil
+}
+
+// isKey tells keys from session tokens, which cannot have an underscore before
+// their first dot: they begin with eyJ, the base64 of a brace and a quote.
+func isKey(bearer string) bool { return strings.HasPrefix(bearer, keyPrefix) }
+
+// parseKey returns the id in a key that has the form of one.
+func parseKey(key string) (id string, ok bool) {
+	id, secret, ok := strings.Cut(strings.TrimPrefix(key, keyPrefix), "_")
+	if !ok || validateKeyID(id) != nil || len(secret) != secretText {
+		return "", false
+	}
+	_, err := base64.RawURLEncoding.Strict().DecodeString(secret)
+	return id, err == nil
+}
+
+func parseHash(text string) (hash keyHash, err error) {
+	digits, ok := strings.CutPrefix(text, hashPrefix)
+	raw, err := hex.DecodeString(digits)
+	if !ok || err != nil || len(raw) != len(hash) {
+		return hash, errors.New("must be sha256: and 64 hex digits, as seqledger auth new-key prints it")
+	}
+	return keyHash(raw), nil
+}
+
+// key is an entry of the file.
+type key struct {
+	id         string
+	hash       keyHash
+	credential *Credential
+}
+
+// same tells whether two entries say the same. The text of the patterns is
+// compared, because it decides everything else about them.
+func (k *key) same(other *key) bool {
+	a, b := k.credential, other.credential
+	return k.hash == other.hash && a.expires.Equal(b.expires) && a.limits == b.limits && a.grant.same(&b.grant)
+}
+
+func (g *Grant) same(other *Grant) bool {
+	const separator = "\x00" // in no pattern
+	return g.Role == other.Role &&
+		strings.Join(g.Scopes, separator) == strings.Join(other.Scopes, separator) &&
+		strings.Join(g.ClientIDs, separator) == strings.Join(other.ClientIDs, separator)
+}
+
+// find returns the credential of a key. keys is by id.
+func findKey(keys map[string]*key, text string) (*Credential, error) {
+	id, ok := parseKey(text)
+	if !ok {
+		return nil, refused("malformed", "the API key does not have the form of one")
+	}
+	found := keys[id]
+	var want keyHash // of nothing, for an id that nobody has
+	if found != nil {
+		want = found.hash
+	}
+	sum := sha256.Sum256([]byte(text))
+	if subtle.ConstantTimeCompare(sum[:], want[:]) != 1 || found == nil {
+		return nil, refused("unknown_key", "the API key is not valid")
+	}
+	if e := found.credential.expires; !e.IsZero() && !time.Now().Before(e) {
+		return nil, refused("expired", "the API key has expired")
+	}
+	return found.credential, nil
+}

@@ -1,0 +1,146 @@
+package auth
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/seqledger/seqledger/ledger/machine"
+)
+
+func TestGlob(t *testing.T) {
+	t.Parallel()
+	for _, test := range []struct {
+		pattern, text string
+		want          bool
+	}{
+		{"till-7", "till-7", true}, {"till-7", "till-70", false}, {"till-7", "atill-7", false},
+		{"till-*", "till-", true}, {"till-*", "till-7", true}, {"till-*", "Till-7", false}, {"till-*", "till", false},
+		{"*-7", "till-7", true}, {"*-7", "-7", true}, {"*-7", "till-70", false},
+		{"a*b*c", "abc", true}, {"a*b*c", "a-b-b-c", true}, {"a*b*c", "ac", false}, {"a*b*c", "acb", false},
+		{"a*a", "a", false}, {"a*a", "aa", true}, {"a*aa*a", "aaa", false}, {"a*aa*a", "aaaa", true},
+		{"*", "", true}, {"*", "anything at all", true}, {"**", "x", true}, {"till-*", "till-*", true},
+		{"a.c", "abc", false}, {"a?c", "abc", false}, {"[ab]", "a", false},
+	} {
+		if g := newGlob(test.pattern); g.match(test.text) != test.want {
+			t.Errorf("%q and %q: want %v", test.pattern, test.text, test.want)
+		}
+	}
+}
+
+func TestScopePattern(t *testing.T) {
+	t.Parallel()
+	scopes := []machine.Scope{
+		{Organization: "acme"}, {Organization: "acme", Vault: "main"}, {Organization: "acme", Vault: "shop-1"},
+		{Organization: "acme", Vault: "shop-1/till"}, {Organization: "acme-2", Vault: "main"},
+		{Organization: "acme/main"}, {Organization: "acme/main", Vault: "x"},
+	}
+	for pattern, want := range map[string]string{
+		"*":           "1111111",
+		"acme":        "1......",
+		"acme/main":   ".1.....",
+		"acme/*":      ".111...",
+		"acme/shop-*": "..11...",
+		"acme*":       "1....1.",
+		"*/*":         ".1111.1",
+		"*/main":      ".1..1..",
+		"**":          "1....1.", // organizations themselves, and not every scope
+		"acme%2Fmain": ".....1.", "acme%2Fmain/x": "......1",
+		"acme/shop-1%2Ftill": "...1...",
+	} {
+		p, err := newScopePattern(pattern)
+		if err != nil {
+			t.Error(err)
+			continue
+		}
+		got := ""
+		for _, scope := range scopes {
+			if p.match(scope) {
+				got += "1"
+			} else {
+				got += "."
+			}
+		}
+		if got != want {
+			t.Errorf("%q: got %s, want %s", pattern, got, want)
+		}
+	}
+	for _, bad := range []string{
+		"", "/", "acme/", "/main", "a/b/c", "a b", "a%2fb", "a%", "a%*2F", "a\x00", "é", strings.Repeat("a", 129),
+		"acme/main\n", strings.Repeat("*", maxPatternBytes+1),
+	} {
+		if _, err := newScopePattern(bad); err == nil {
+			t.Errorf("%q was taken for a pattern", bad)
+		}
+	}
+}
+
+// TestDecisions is the whole of who may do what.
+func TestDecisions(t *testing.T) {
+	t.Parallel()
+	in, out := machine.Scope{Organization: "acme", Vault: "main"}, machine.Scope{Organization: "acme"}
+	for _, test := range []struct {
+		role            string
+		scopes, clients []string
+		want            string // read in, read out, state own, state other, write own, write other, write out, administer
+	}{
+		{"reader", []string{"acme/main"}, nil, "1......."},
+		{"reader", []string{"acme/main"}, []string{"till-*"}, "1.1....."},
+		{"reader", []string{"*"}, []string{"*"}, "1111...."},
+		{"writer", []string{"acme/main"}, []string{"till-*"}, "1.1.1..."},
+		{"writer", []string{"acme/main", "acme"}, []string{"till-*"}, "111.1.1."},
+		{"writer", []string{"*"}, []string{"*"}, "1111111."},
+		{"admin", []string{"acme/main"}, []string{"till-*"}, "1.1.1..."},
+		{"admin", []string{"*"}, nil, "11.....1"},
+		{"admin", []string{"*/*", "**"}, nil, "11......"},
+		{"admin", []string{"*"}, []string{"*"}, "11111111"},
+	} {
+		g, err := newGrant(test.role, test.scopes, test.clients)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := decisions(&Credential{grant: g}, in, out); got != test.want {
+			t.Errorf("%s %v %v: got %s, want %s", test.role, test.scopes, test.clients, got, test.want)
+		}
+	}
+	if got := decisions(nil, in, out); got != "........" {
+		t.Error("nobody may do something:", got)
+	}
+	if got := decisions(new(Credential), in, out); got != "........" {
+		t.Error("the zero credential may do something:", got)
+	}
+	if got := decisions(Anonymous(), in, out); got != "11111111" || Anonymous().Actor() != "system:anonymous" {
+		t.Error("without a file, everybody may do everything:", got)
+	}
+}
+
+func decisions(c *Credential, in, out machine.Scope) string {
+	got := ""
+	for _, err := range []error{
+		c.Read(in), c.Read(out), c.ReadStream(in, "till-7"), c.ReadStream(in, "other"),
+		c.Write(in, "till-7"), c.Write(in, "other"), c.Write(out, "till-7"), c.Administer(),
+	} {
+		if err == nil {
+			got += "1"
+		} else {
+			got += "."
+		}
+	}
+	return got
+}
+
+// TestDecisionsDoNotAllocate: a stream asks a million times.
+func TestDecisionsDoNotAllocate(t *testing.T) {
+	g, err := newGrant("writer", []string{"other/*", "acme/*"}, []string{"x", "till-*"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := &Credential{grant: g}
+	scope := machine.Scope{Organization: "acme", Vault: "main"}
+	if n := testing.AllocsPerRun(100, func() {
+		if c.Write(scope, "till-7") != nil || c.Write(scope, "y") == nil {
+			t.Error("wrong decision")
+		}
+	}); n != 0 {
+		t.Errorf("%v allocations for a decision", n)
+	}
+}
