@@ -45,18 +45,19 @@ func openWAL(o *Options, dir string) (store diskStore, err error) {
 	if err := repairTail(o, meta, files, dir); err != nil {
 		return nil, err
 	}
+	rotated := new(firstError)
 	log, err := wal.Open(dir,
-		wal.WithMetaStore(meta),
-		wal.WithSegmentFiler(segment.NewFiler(dir, files)),
+		wal.WithMetaStore(segmentIndex{meta, rotated}),
+		wal.WithSegmentFiler(segment.NewFiler(dir, segmentFiles{files, meta, rotated})),
 		wal.WithSegmentSize(o.SegmentBytes),
 		wal.WithLogger(newHclog(o.Logger, "wal")))
 	if err != nil {
 		return nil, err
 	}
 	if o.wrap != nil {
-		return o.wrap(log), nil
+		return o.wrap(explainedStore{log, rotated}), nil
 	}
-	return log, nil
+	return explainedStore{log, rotated}, nil
 }
 
 // create makes a log whose first entry names the members of the cluster. It is built beside its
