@@ -136,7 +136,7 @@ func openDisk(o *Options) (diskStore, error) {
 func (o *Options) sync(dir string) error {
 	err := syncDir(dir)
 	if err == nil && o.synced != nil {
-		o.synced(dir)
+		err = o.synced(dir)
 	}
 	return err
 }

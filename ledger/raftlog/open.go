@@ -100,6 +100,7 @@ func start(o *Options, conf *raft.Config, disk diskStore, transport raft.Transpo
 		establishing: make(chan struct{}, 1),
 	}
 	l.close = sync.OnceValue(l.doClose)
+	snapshots.fail = l.fail
 	l.sole.Store(sole)
 	l.store = &guardedStore{
 		disk:       disk,
@@ -147,7 +148,7 @@ func (l *Log) configured(encoded []byte) {
 	l.sole.Store(err == nil && isSole(conf, l.node))
 }
 
-func openSnapshots(o *Options, conf *raft.Config) (raft.SnapshotStore, error) {
+func openSnapshots(o *Options, conf *raft.Config) (*durableSnapshots, error) {
 	// What a crash left of a snapshot is of no use, and nobody else removes it.
 	left, err := filepath.Glob(filepath.Join(o.Dir, snapshotDir, "*"+snapshotTmp))
 	for _, name := range left {
@@ -166,5 +167,8 @@ func openSnapshots(o *Options, conf *raft.Config) (raft.SnapshotStore, error) {
 	if err := errors.Join(o.sync(path), o.sync(o.Dir)); err != nil {
 		return nil, err
 	}
-	return durableSnapshots{store, path, o.sync}, nil
+	if err := checkSnapshotMetadata(path); err != nil {
+		return nil, damage(o.Dir, err, "the metadata of a snapshot cannot be believed")
+	}
+	return &durableSnapshots{SnapshotStore: store, dir: path, sync: o.sync}, nil
 }
