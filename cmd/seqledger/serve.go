@@ -74,14 +74,13 @@ func (c *serveCommand) Run(e *environment) (err error) {
 		return listener.Close() // told to stop before it was up, which is no failure
 	}
 	if err != nil {
-		return errors.Join(fail(exitFailed, directoryHint(err, c.Data), "--data %s: %w", c.Data, err), listener.Close())
+		return errors.Join(fail(exitFailed, storageHint(err, c.Data), "--data %s: %w", c.Data, err), listener.Close())
 	}
 	serveErr := c.serve(e, l, listener)
 	// Closed before the failure is looked at, because closing writes too.
 	closeErr := l.Close()
 	if failure := l.Err(); failure != nil {
-		return fail(exitFailed, "repair the disk under "+c.Data+" or make room on it, and start again: nothing that was acknowledged is lost",
-			"%w", failure)
+		return fail(exitFailed, storageHint(failure, c.Data), "%w", failure)
 	}
 	return errors.Join(serveErr, closeErr)
 }
@@ -135,12 +134,4 @@ func loopback(listen string) error {
 	}
 	return fail(exitUsage, "listen on 127.0.0.1 or [::1], and put a proxy that authenticates in front for other machines",
 		"--listen %s: is not a loopback address; there is no authentication yet, so that anyone who can connect could write", listen)
-}
-
-// directoryHint tells what to do about a directory that cannot be opened.
-func directoryHint(err error, path string) string {
-	if errors.Is(err, ledger.ErrInUse) {
-		return "another process has " + path + " open; stop it, or name another directory with --data"
-	}
-	return ""
 }

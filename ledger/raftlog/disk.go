@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"runtime/debug"
 
 	"github.com/hashicorp/raft"
 	wal "github.com/hashicorp/raft-wal"
@@ -103,7 +104,15 @@ func fill(o *Options, dir string, conf *raft.Config, transport raft.Transport, m
 }
 
 // openDisk opens the log of an existing data directory.
-func openDisk(o *Options) (diskStore, error) {
+func openDisk(o *Options) (store diskStore, err error) {
+	// A damaged page of the index may lead out of bbolt's memory map, which would
+	// kill the process without a word about the file.
+	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
+	defer func() {
+		if p := recover(); p != nil {
+			store, err = nil, damage(o.Dir, nil, "its index %s makes no sense: %v", metadb.FileName, p)
+		}
+	}()
 	dir := filepath.Join(o.Dir, walDir)
 	meta, err := os.Stat(filepath.Join(dir, metadb.FileName))
 	if err != nil {
@@ -113,7 +122,7 @@ func openDisk(o *Options) (diskStore, error) {
 		// bbolt takes an empty file for a new database.
 		return nil, damage(o.Dir, nil, "its index %s is empty", metadb.FileName)
 	}
-	store, err := openWAL(o, dir)
+	store, err = openWAL(o, dir)
 	if err != nil {
 		return nil, damage(o.Dir, err, "it cannot be opened")
 	}

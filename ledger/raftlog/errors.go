@@ -4,6 +4,8 @@ import (
 	"errors"
 	"fmt"
 	"syscall"
+
+	wal "github.com/hashicorp/raft-wal"
 )
 
 var (
@@ -40,6 +42,13 @@ func (e *DamageError) Error() string {
 
 // Unwrap returns the cause, or nil.
 func (e *DamageError) Unwrap() error { return e.Cause }
+
+// IsDamage tells whether an error means that what the log holds is not what was
+// written, rather than that it could not be read or written.
+func IsDamage(err error) bool {
+	_, found := errors.AsType[*DamageError](err)
+	return found || errors.Is(err, wal.ErrCorrupt)
+}
 
 // damage builds a DamageError for dir, unless the cause is a system that could
 // not do what it was asked: whoever has too few file descriptors must not be

@@ -89,8 +89,9 @@ func start(o *Options, conf *raft.Config, disk diskStore, transport raft.Transpo
 	if sole {
 		conf.HeartbeatTimeout, conf.ElectionTimeout, conf.LeaderLeaseTimeout = soleTimeout, soleTimeout, soleTimeout
 	} else if o.Transport == nil {
-		return nil, fmt.Errorf("raftlog: node %q is not the only voter of %+v, so that Options.Transport is needed",
-			o.NodeID, found.configuration.Servers)
+		return nil, fmt.Errorf("raftlog: the log in %s names the members %+v, and node %q is not the only voter of them: "+
+			"its newest snapshot or entry is damaged, or it is of a cluster, for which Options.Transport is needed",
+			o.Dir, found.configuration.Servers, o.NodeID)
 	}
 	l := &Log{
 		options:      *o,
