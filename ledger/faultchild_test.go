@@ -77,7 +77,7 @@ func fillDisk(path, leave string) error {
 	if err != nil {
 		return err
 	}
-	defer ballast.Close() //nolint:errcheck // Its content does not matter.
+	defer ballast.Close()
 	for size := 64 << 10; size > 0; {
 		if _, err := ballast.Write(make([]byte, size)); err != nil {
 			size /= 2
