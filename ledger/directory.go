@@ -180,10 +180,6 @@ func (d *directory) readMarker() error {
 		return fmt.Errorf("%s is damaged: %q is no directory id; restore the directory from a backup",
 			d.file(markerName), m.Directory)
 	}
-	if m.Node != d.nodeID() {
-		return fmt.Errorf("%s is damaged: it says directory %q and node %q, which are the same; restore the directory from a backup",
-			d.file(markerName), m.Directory, m.Node)
-	}
 	return nil
 }
 
