@@ -26,19 +26,16 @@ import (
 const killChildEnv = "SEQLEDGER_KILL_TEST_DIR"
 
 func TestMain(m *testing.M) {
-	if dir := os.Getenv(killChildEnv); dir != "" {
-		if err := killChild(dir); err != nil {
-			fmt.Fprintln(os.Stderr, err)
-			os.Exit(1)
+	for variable, child := range map[string]func(dir string) error{
+		killChildEnv: killChild, restoreChildEnv: restoreChild, faultChildEnv: faultChild,
+	} {
+		if dir := os.Getenv(variable); dir != "" {
+			if err := child(dir); err != nil {
+				fmt.Fprintln(os.Stderr, err)
+				os.Exit(1)
+			}
+			return
 		}
-		return
-	}
-	if dir := os.Getenv(restoreChildEnv); dir != "" {
-		if err := restoreChild(dir); err != nil {
-			fmt.Fprintln(os.Stderr, err)
-			os.Exit(1)
-		}
-		return
 	}
 	os.Exit(m.Run())
 }

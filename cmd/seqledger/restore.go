@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"syscall"
 
 	"github.com/seqledger/seqledger/ledger"
 )
@@ -92,11 +93,14 @@ func openBackup(e *environment, path string) (backup *os.File, size int64, done 
 
 // restoreHint tells what to do about a restore that failed.
 func restoreHint(err error, path string) string {
-	if hint := directoryHint(err, path); hint != "" {
-		return hint
-	}
 	if _, damaged := errors.AsType[*ledger.BackupDamageError](err); damaged {
 		return "the directory is no ledger; restore another copy of the backup, or an older one, into it"
+	}
+	switch {
+	case errors.Is(err, ledger.ErrInUse):
+		return storageHint(err, path)
+	case errors.Is(err, syscall.ENOSPC), errors.Is(err, syscall.EDQUOT):
+		return "make room on the file system of " + path + " and run the restore again"
 	}
 	return ""
 }

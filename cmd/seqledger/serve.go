@@ -90,15 +90,14 @@ func (c *serveCommand) Run(e *environment) (err error) {
 		return listener.Close() // told to stop before it was up, which is no failure
 	}
 	if err != nil {
-		return errors.Join(fail(exitFailed, directoryHint(err, c.Data), "--data %s: %w", c.Data, err), listener.Close())
+		return errors.Join(fail(exitFailed, storageHint(err, c.Data), "--data %s: %w", c.Data, err), listener.Close())
 	}
 	serveErr := c.serve(e, l, listener, access)
 	// Closed before the failure is looked at, because closing writes too.
 	closeErr := l.Close()
 	logStopped(e, l)
 	if failure := l.Err(); failure != nil {
-		return fail(exitFailed, "repair the disk under "+c.Data+" or make room on it, and start again: nothing that was acknowledged is lost",
-			"%w", failure)
+		return fail(exitFailed, storageHint(failure, c.Data), "%w", failure)
 	}
 	return errors.Join(serveErr, closeErr)
 }
@@ -146,15 +145,4 @@ func (c *serveCommand) serve(e *environment, l *ledger.Ledger, listener net.List
 		return fail(exitFailed, "nothing that was acknowledged is lost; --drain-timeout waits longer", "not everything was answered: %w", err)
 	}
 	return err
-}
-
-// directoryHint tells what to do about a directory that cannot be opened.
-func directoryHint(err error, path string) string {
-	if errors.Is(err, ledger.ErrInUse) {
-		return "another process has " + path + " open; stop it, or name another directory with --data"
-	}
-	if errors.Is(err, ledger.ErrRestoring) {
-		return "run seqledger restore FILE --data " + path + " again, with the same backup or another"
-	}
-	return ""
 }

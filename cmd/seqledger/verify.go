@@ -70,7 +70,7 @@ func (c *verifyCommand) Run(e *environment) error {
 		if e.ctx.Err() != nil {
 			return context.Cause(e.ctx)
 		}
-		return fail(exitFailed, directoryHint(err, c.Data), "verify %s: %w", what, err)
+		return fail(exitFailed, storageHint(err, c.Data), "verify %s: %w", what, err)
 	}
 	// Each on one line, so that grep and wc can work with them.
 	for _, problem := range found.Problems {

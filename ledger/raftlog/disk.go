@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"runtime/debug"
 
 	"github.com/hashicorp/raft"
 	wal "github.com/hashicorp/raft-wal"
@@ -45,18 +46,19 @@ func openWAL(o *Options, dir string) (store diskStore, err error) {
 	if err := repairTail(o, meta, files, dir); err != nil {
 		return nil, err
 	}
+	rotated := new(firstError)
 	log, err := wal.Open(dir,
-		wal.WithMetaStore(meta),
-		wal.WithSegmentFiler(segment.NewFiler(dir, files)),
+		wal.WithMetaStore(segmentIndex{meta, rotated}),
+		wal.WithSegmentFiler(segment.NewFiler(dir, segmentFiles{files, meta, rotated})),
 		wal.WithSegmentSize(o.SegmentBytes),
 		wal.WithLogger(newHclog(o.Logger, "wal")))
 	if err != nil {
 		return nil, err
 	}
 	if o.wrap != nil {
-		return o.wrap(log), nil
+		return o.wrap(explainedStore{log, rotated}), nil
 	}
-	return log, nil
+	return explainedStore{log, rotated}, nil
 }
 
 // create makes a log whose first entry names the members of the cluster. It is built beside its
@@ -102,7 +104,15 @@ func fill(o *Options, dir string, conf *raft.Config, transport raft.Transport, m
 }
 
 // openDisk opens the log of an existing data directory.
-func openDisk(o *Options) (diskStore, error) {
+func openDisk(o *Options) (store diskStore, err error) {
+	// A damaged page of the index may lead out of bbolt's memory map, which would
+	// kill the process without a word about the file.
+	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
+	defer func() {
+		if p := recover(); p != nil {
+			store, err = nil, damage(o.Dir, nil, "its index %s makes no sense: %v", metadb.FileName, p)
+		}
+	}()
 	dir := filepath.Join(o.Dir, walDir)
 	meta, err := os.Stat(filepath.Join(dir, metadb.FileName))
 	if err != nil {
@@ -112,7 +122,7 @@ func openDisk(o *Options) (diskStore, error) {
 		// bbolt takes an empty file for a new database.
 		return nil, damage(o.Dir, nil, "its index %s is empty", metadb.FileName)
 	}
-	store, err := openWAL(o, dir)
+	store, err = openWAL(o, dir)
 	if err != nil {
 		return nil, damage(o.Dir, err, "it cannot be opened")
 	}
@@ -135,7 +145,7 @@ func openDisk(o *Options) (diskStore, error) {
 func (o *Options) sync(dir string) error {
 	err := syncDir(dir)
 	if err == nil && o.synced != nil {
-		o.synced(dir)
+		err = o.synced(dir)
 	}
 	return err
 }

@@ -37,6 +37,9 @@
 //     at Open and for each entry that is read later.
 //   - The log is truncated only behind what the machine has called durable, and
 //     only after the snapshot that says so is on disk with its name (snapshot.go).
+//   - A newest segment that held acknowledged entries and was deleted, emptied or
+//     cut off is refused (segmentfiles.go), and so are snapshots whose metadata
+//     changed (snapshot.go).
 //
 // What cannot be told apart: damage to the very last batch, with nothing whole
 // behind it, looks like an interrupted write and is removed like one, unless the

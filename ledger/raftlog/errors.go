@@ -3,6 +3,9 @@ package raftlog
 import (
 	"errors"
 	"fmt"
+	"syscall"
+
+	wal "github.com/hashicorp/raft-wal"
 )
 
 var (
@@ -40,9 +43,27 @@ func (e *DamageError) Error() string {
 // Unwrap returns the cause, or nil.
 func (e *DamageError) Unwrap() error { return e.Cause }
 
-// damage builds a DamageError for dir.
-func damage(dir string, cause error, format string, args ...any) *DamageError {
-	return &DamageError{Dir: dir, Found: fmt.Sprintf(format, args...), Cause: cause}
+// IsDamage tells whether an error means that what the log holds is not what was
+// written, rather than that it could not be read or written.
+func IsDamage(err error) bool {
+	_, found := errors.AsType[*DamageError](err)
+	return found || errors.Is(err, wal.ErrCorrupt)
+}
+
+// damage builds a DamageError for dir, unless the cause is a system that could
+// not do what it was asked: whoever has too few file descriptors must not be
+// told to restore a backup.
+func damage(dir string, cause error, format string, args ...any) error {
+	found := fmt.Sprintf(format, args...)
+	for _, errno := range []syscall.Errno{
+		syscall.EMFILE, syscall.ENFILE, syscall.EROFS, syscall.EACCES, syscall.EPERM, syscall.ENOSPC, syscall.EDQUOT,
+		syscall.ENOMEM, syscall.ENOLCK, syscall.EIO,
+	} {
+		if errors.Is(cause, errno) {
+			return fmt.Errorf("raftlog: the log in %s cannot be used: %s: %w", dir, found, cause)
+		}
+	}
+	return &DamageError{Dir: dir, Found: found, Cause: cause}
 }
 
 // unknown wraps the reason why nobody can say whether an entry is committed.

@@ -44,7 +44,10 @@ func inspect(o *Options, disk diskStore, snapshots raft.SnapshotStore) (contents
 	if err := checkBounds(o, first, last, snapshot, payload.covered); err != nil {
 		return found, err
 	}
-	if err := scan(o, disk, first, last, snapshot, &found); err != nil {
+	if err := scan(o, disk, first, last, snapshot, payload.covered, &found); err != nil {
+		return found, err
+	}
+	if err := checkTerm(o, disk, last); err != nil {
 		return found, err
 	}
 	if len(found.configuration.Servers) == 0 {
@@ -78,8 +81,29 @@ func checkBounds(o *Options, first, last uint64, snapshot, covered Position) err
 	return nil
 }
 
+// keyCurrentTerm is Raft's own key in the stable store.
+var keyCurrentTerm = []byte("CurrentTerm")
+
+// checkTerm compares the term that Raft has noted with the last entry's. A term
+// is noted before the first entry of it is written. Raft would begin a term
+// anew for which there are entries already.
+func checkTerm(o *Options, disk diskStore, last uint64) error {
+	noted, err := disk.GetUint64(keyCurrentTerm)
+	if err != nil {
+		return damage(o.Dir, err, "Raft's term cannot be read from its index")
+	}
+	var e raft.Log
+	if err := getVerified(disk, last, &e); err != nil {
+		return damage(o.Dir, err, "its last entry %d cannot be read", last)
+	}
+	if noted < e.Term {
+		return damage(o.Dir, nil, "its index notes term %d, and entry %d is of term %d", noted, last, e.Term)
+	}
+	return nil
+}
+
 // scan reads the entries from first to last and notes what they say.
-func scan(o *Options, disk diskStore, first, last uint64, snapshot Position, found *contents) error {
+func scan(o *Options, disk diskStore, first, last uint64, snapshot, covered Position, found *contents) error {
 	var before uint64
 	for index := first; index <= last; index++ {
 		var e raft.Log
@@ -97,6 +121,11 @@ func scan(o *Options, disk diskStore, first, last uint64, snapshot Position, fou
 				return damage(o.Dir, nil, "entry %d is of term %d, and %s knows %s: the logs of two histories are mixed",
 					index, e.Term, known.what, known.at)
 			}
+		}
+		if e.Type == raft.LogCommand && index > covered.Index && index <= snapshot.Index {
+			// Raft replays only what comes after its snapshot.
+			return damage(o.Dir, nil, "its snapshot is at index %d and covers commands up to index %d, and entry %d between is a command",
+				snapshot.Index, covered.Index, index)
 		}
 		before = e.Term
 		found.bytes += int64(entrySize(&e))

@@ -108,13 +108,14 @@ func (f lossyFile) Sync() error {
 }
 
 // synced is Options.synced.
-func (s *lossyFiles) synced(dir string) {
-	names, _ := filepath.Glob(filepath.Join(dir, "*.wal"))
+func (s *lossyFiles) synced(dir string) error {
+	names, err := filepath.Glob(filepath.Join(dir, "*.wal"))
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, name := range names {
 		s.named[filepath.Base(name)] = true
 	}
+	return err
 }
 
 // powerLoss leaves of the segments in dir what is on disk.
@@ -315,8 +316,8 @@ type snapshotNames struct {
 	durable map[string][]string
 }
 
-func (s *snapshotNames) synced(dir string) {
-	entries, _ := os.ReadDir(dir)
+func (s *snapshotNames) synced(dir string) error {
+	entries, err := os.ReadDir(dir)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	var names []string
@@ -325,6 +326,7 @@ func (s *snapshotNames) synced(dir string) {
 	}
 	// A directory keeps its entries when it is renamed.
 	s.durable[strings.TrimSuffix(filepath.Base(dir), snapshotTmp)] = names
+	return err
 }
 
 // beforeCut calls check whenever the log is about to be cut off.

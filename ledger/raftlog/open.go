@@ -89,8 +89,9 @@ func start(o *Options, conf *raft.Config, disk diskStore, transport raft.Transpo
 	if sole {
 		conf.HeartbeatTimeout, conf.ElectionTimeout, conf.LeaderLeaseTimeout = soleTimeout, soleTimeout, soleTimeout
 	} else if o.Transport == nil {
-		return nil, fmt.Errorf("raftlog: node %q is not the only voter of %+v, so that Options.Transport is needed",
-			o.NodeID, found.configuration.Servers)
+		return nil, fmt.Errorf("raftlog: the log in %s names the members %+v, and node %q is not the only voter of them: "+
+			"its newest snapshot or entry is damaged, or it is of a cluster, for which Options.Transport is needed",
+			o.Dir, found.configuration.Servers, o.NodeID)
 	}
 	l := &Log{
 		options:      *o,
@@ -100,6 +101,7 @@ func start(o *Options, conf *raft.Config, disk diskStore, transport raft.Transpo
 		establishing: make(chan struct{}, 1),
 	}
 	l.close = sync.OnceValue(l.doClose)
+	snapshots.fail = l.fail
 	l.sole.Store(sole)
 	l.store = &guardedStore{
 		disk:       disk,
@@ -148,7 +150,7 @@ func (l *Log) configured(encoded []byte) {
 	l.sole.Store(err == nil && isSole(conf, l.node))
 }
 
-func openSnapshots(o *Options, conf *raft.Config) (raft.SnapshotStore, error) {
+func openSnapshots(o *Options, conf *raft.Config) (*durableSnapshots, error) {
 	// What a crash left of a snapshot is of no use, and nobody else removes it.
 	left, err := filepath.Glob(filepath.Join(o.Dir, snapshotDir, "*"+snapshotTmp))
 	for _, name := range left {
@@ -167,5 +169,8 @@ func openSnapshots(o *Options, conf *raft.Config) (raft.SnapshotStore, error) {
 	if err := errors.Join(o.sync(path), o.sync(o.Dir)); err != nil {
 		return nil, err
 	}
-	return durableSnapshots{store, path, o.sync}, nil
+	if err := checkSnapshotMetadata(path); err != nil {
+		return nil, damage(o.Dir, err, "the metadata of a snapshot cannot be believed")
+	}
+	return &durableSnapshots{SnapshotStore: store, dir: path, sync: o.sync}, nil
 }

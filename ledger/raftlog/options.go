@@ -77,10 +77,10 @@ type Options struct {
 	SegmentBytes int
 
 	// files and wrap let a test fail the disk below and the store above raft-wal;
-	// synced tells it of each directory that was synced.
+	// synced tells it of each directory that was synced, and may fail that.
 	files  types.VFS
 	wrap   func(diskStore) diskStore
-	synced func(dir string)
+	synced func(dir string) error
 }
 
 func (o *Options) validate() error {

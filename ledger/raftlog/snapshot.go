@@ -1,11 +1,15 @@
 package raftlog
 
 import (
+	"bytes"
 	"encoding/binary"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
+	"os"
 	"path/filepath"
+	"strings"
 
 	"github.com/hashicorp/raft"
 )
@@ -46,29 +50,50 @@ func decodeSnapshot(b []byte) (snapshotPayload, error) {
 // raft.FileSnapshotStore has it.
 const snapshotTmp = ".tmp"
 
+// snapshotMetadata is the file of a snapshot that says where it stands.
+const snapshotMetadata = "meta.json"
+
 // durableSnapshots adds to raft.FileSnapshotStore what it leaves to the file
 // system. It syncs a snapshot's files, but not their names.
 type durableSnapshots struct {
 	raft.SnapshotStore
 	dir  string
 	sync func(dir string) error
+	fail func(error) // told the first error of a snapshot that is being written; nil while nobody writes
+}
+
+// failed makes an error final, like one of the log itself: what a failed sync
+// has left in the system's cache must not be counted on by a later snapshot.
+func (s *durableSnapshots) failed(err error) error {
+	if err == nil {
+		return nil
+	}
+	err = fmt.Errorf("raftlog: write a snapshot below %s: %w", s.dir, err)
+	s.fail(err)
+	return err
 }
 
 // Create implements raft.SnapshotStore.
-func (s durableSnapshots) Create(version raft.SnapshotVersion, index, term uint64, configuration raft.Configuration,
+func (s *durableSnapshots) Create(version raft.SnapshotVersion, index, term uint64, configuration raft.Configuration,
 	configurationIndex uint64, transport raft.Transport,
 ) (raft.SnapshotSink, error) {
 	sink, err := s.SnapshotStore.Create(version, index, term, configuration, configurationIndex, transport)
 	if err != nil {
-		return nil, err
+		return nil, s.failed(err)
 	}
 	return &durableSink{SnapshotSink: sink, store: s}, nil
 }
 
 type durableSink struct {
 	raft.SnapshotSink
-	store  durableSnapshots
+	store  *durableSnapshots
 	closed bool
+}
+
+// Write implements raft.SnapshotSink.
+func (s *durableSink) Write(b []byte) (int, error) {
+	n, err := s.SnapshotSink.Write(b)
+	return n, s.store.failed(err)
 }
 
 // Close implements raft.SnapshotSink. Raft cuts the log off when it returns nil.
@@ -81,14 +106,49 @@ func (s *durableSink) Close() error {
 	// Before it gets its final name, because a power loss might otherwise leave
 	// a newest snapshot without its files, with which the log does not open.
 	if err := s.store.sync(filepath.Join(s.store.dir, s.ID()+snapshotTmp)); err != nil {
-		return errors.Join(err, s.Cancel())
+		return s.store.failed(errors.Join(err, s.Cancel()))
 	}
 	if err := s.SnapshotSink.Close(); err != nil {
-		return err
+		return s.store.failed(err)
 	}
 	// The store has synced the new name, though not on every system, and has
 	// removed older snapshots since.
-	return s.store.sync(s.store.dir)
+	return s.store.failed(s.store.sync(s.store.dir))
+}
+
+// checkSnapshotMetadata refuses a snapshot whose metadata changed at rest. Raft
+// passes over one that it cannot read, and believes whatever index it can read:
+// one that is too high makes it leave out the entries before. The metadata has
+// no checksum, but the name of the directory says the same.
+func checkSnapshotMetadata(dir string) error {
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		return err
+	}
+	for _, e := range entries {
+		if !e.IsDir() || strings.HasSuffix(e.Name(), snapshotTmp) {
+			continue
+		}
+		name := filepath.Join(dir, e.Name(), snapshotMetadata)
+		content, err := os.ReadFile(name)
+		if err != nil {
+			return err
+		}
+		var meta struct {
+			raft.SnapshotMeta
+			CRC []byte
+		}
+		decoder := json.NewDecoder(bytes.NewReader(content))
+		decoder.DisallowUnknownFields() // a field whose name changed would count as zero
+		if err := decoder.Decode(&meta); err != nil {
+			return fmt.Errorf("%s: %w", name, err)
+		}
+		if meta.Version != 1 || meta.ID != e.Name() || !strings.HasPrefix(meta.ID, fmt.Sprintf("%d-%d-", meta.Term, meta.Index)) {
+			return fmt.Errorf("%s contradicts the directory's name: version %d, id %q, term %d, index %d",
+				name, meta.Version, meta.ID, meta.Term, meta.Index)
+		}
+	}
+	return nil
 }
 
 // readSnapshot returns the newest local snapshot, or a nil meta when there is

@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"time"
 
+	wal "github.com/hashicorp/raft-wal"
 	"github.com/hashicorp/raft-wal/metadb"
 	"github.com/hashicorp/raft-wal/segment"
 	"github.com/hashicorp/raft-wal/types"
@@ -48,7 +49,7 @@ func repairTail(o *Options, meta types.MetaStore, files types.VFS, dir string) e
 	if !last.SealTime.IsZero() {
 		return nil
 	}
-	whole, err := repairSegment(o, files, dir, last)
+	whole, err := repairSegment(o, meta, files, dir, last)
 	if err != nil {
 		return fmt.Errorf("segment %s: %w", segment.FileName(*last), err)
 	}
@@ -93,14 +94,21 @@ func rewriteIndex(files types.VFS, dir string) (err error) {
 
 // repairSegment makes the whole batches of the last segment durable and removes
 // what follows them.
-func repairSegment(o *Options, files types.VFS, dir string, info *types.SegmentInfo) (whole batches, err error) {
+func repairSegment(o *Options, meta types.MetaStore, files types.VFS, dir string, info *types.SegmentInfo) (whole batches, err error) {
 	name := segment.FileName(*info)
+	inUse, err := isNoted(meta, name)
+	if err != nil {
+		return whole, err
+	}
 	found, err := os.Stat(filepath.Join(dir, name))
-	if errors.Is(err, os.ErrNotExist) {
-		return whole, nil // noted and not made yet: raft-wal makes it
+	if errors.Is(err, os.ErrNotExist) && !inUse {
+		return whole, nil // listed and not made yet: raft-wal makes it
 	}
 	if err != nil {
 		return whole, err
+	}
+	if found.Size() < int64(info.SizeLimit) && inUse {
+		return whole, fmt.Errorf("%w: cut off: it has %d bytes of %d", wal.ErrCorrupt, found.Size(), info.SizeLimit)
 	}
 	file, err := files.OpenWriter(dir, name)
 	if err != nil {
@@ -112,6 +120,9 @@ func repairSegment(o *Options, files types.VFS, dir string, info *types.SegmentI
 		return whole, err
 	}
 	whole = readBatches(content)
+	if whole.entries == 0 && inUse {
+		return whole, fmt.Errorf("%w: acknowledged entries were in it, and none can be read", wal.ErrCorrupt)
+	}
 	if torn := len(content) - whole.end; torn > 0 {
 		if err := checkTorn(content, whole, info.BaseIndex); err != nil {
 			return whole, err
@@ -120,6 +131,11 @@ func repairSegment(o *Options, files types.VFS, dir string, info *types.SegmentI
 		o.Logger.Warn("the end of the log is a write that was interrupted and never acknowledged; it is removed",
 			"segment", name, "offset", whole.end, "bytes", torn)
 	}
+	if whole.entries == 0 {
+		// Nothing was acknowledged in it. A full disk may have left it shorter
+		// than it should be; raft-wal makes it anew, with its full size.
+		return whole, files.Delete(dir, name)
+	}
 	// To write over acknowledged bytes what they are already cannot harm them,
 	// even if it is interrupted: raft-wal's appends do it to the page they begin in.
 	if err := rewrite(file, content); err != nil {
@@ -127,7 +143,10 @@ func repairSegment(o *Options, files types.VFS, dir string, info *types.SegmentI
 	}
 	// A segment made by a process that was killed before its first sync has no
 	// durable name yet, and raft-wal gives it one only where it makes the file.
-	return whole, o.sync(dir)
+	if err := o.sync(dir); err != nil || inUse || found.Size() < int64(info.SizeLimit) {
+		return whole, err
+	}
+	return whole, noteSegment(meta, name)
 }
 
 // chunkBytes bounds one read or write of a repair.

@@ -1,0 +1,115 @@
+package main
+
+import (
+	"bufio"
+	"io"
+	"net/http"
+	"os/exec"
+	"strconv"
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+)
+
+// TestFault_ServerSaysWhatToDo lets the storage of a running server fail. The
+// write that was under way ends with an unknown outcome; the server ends by
+// itself, and its last lines name the error and what an operator does. A new
+// server answers the write with one receipt.
+func TestFault_ServerSaysWhatToDo(t *testing.T) {
+	t.Parallel()
+	strace, err := exec.LookPath("strace")
+	if err != nil {
+		t.Skip("strace is not installed, which makes system calls fail for this test: apt-get install strace")
+	}
+	for _, tt := range []struct{ call, errno, says, advice string }{
+		{"pwrite64", "ENOSPC", "no space left on device", "make room"},
+		{"pwrite64", "EIO", "input/output error", "repair the disk"},
+		{"fsync", "EIO", "input/output error", "repair the disk"},
+		{"pwrite64", "EROFS", "read-only file system", "mount it for writing"},
+	} {
+		t.Run(tt.call+" "+tt.errno, func(t *testing.T) {
+			t.Parallel()
+			s := serve(t)
+			write := []string{"write", "--scope", "acme", "--client-id", "c", "--append", "x", "--timeout", "5s"}
+			s.do(t, write...).expect(t, exitDone)
+			inject(t, strace, s, tt.call+":error="+tt.errno)
+			if failed := s.do(t, write...); failed.code != exitUnknown {
+				t.Errorf("want exit code 4 for a write that may be on disk, got %v", failed)
+			}
+			if code := s.wait(t); code != exitFailed {
+				t.Errorf("exit code %d, want 1", code)
+			}
+			lines := strings.Split(strings.TrimSpace(s.stderr.String()), "\n")
+			end := strings.Join(lines[max(len(lines)-2, 0):], "\n")
+			for _, part := range []string{tt.says, ".wal", "  next: ", tt.advice, s.data, "nothing that was acknowledged is lost"} {
+				if !strings.Contains(end, part) {
+					t.Errorf("the last lines lack %q: %s", part, end)
+				}
+			}
+			s = serveOn(t, s.data, "127.0.0.1:0")
+			s.do(t, append(write, "--sequence", "1", "--json")...).expect(t, exitDone, `"replayed":true`)
+			s.do(t, append(write, "--sequence", "2", "--json")...).expect(t, exitDone, `"sequence":"2"`)
+			s.kill()
+			seqledger(t, "verify", "--data", s.data).expect(t, exitDone, "problems")
+		})
+	}
+}
+
+// inject makes a running server's calls fail, and returns once it does.
+func inject(t *testing.T, strace string, s *testServer, what string) {
+	t.Helper()
+	call, _, _ := strings.Cut(what, ":")
+	tracer := exec.Command(strace, "-f", "-o", "/dev/null", "-e", "trace="+call, "-e", "inject="+what, "-p", strconv.Itoa(s.cmd.Process.Pid))
+	said, err := tracer.StderrPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := tracer.Start(); err != nil {
+		t.Fatal(err)
+	}
+	lines := bufio.NewReader(said)
+	line, err := lines.ReadString('\n')
+	if err != nil || !strings.Contains(line, "attached") {
+		_ = tracer.Process.Kill()
+		_ = tracer.Wait()
+		t.Skipf("strace may not trace here, which makes system calls fail for this test: %q %v", line, err)
+	}
+	t.Cleanup(func() {
+		// It ends with the server; the rest of what it says must not block it.
+		_, _ = io.Copy(io.Discard, lines)
+		_ = tracer.Wait()
+	})
+}
+
+// TestFault_ServerWithoutDescriptors: a server that cannot accept a connection
+// tries again, and answers whoever waits as soon as it can.
+func TestFault_ServerWithoutDescriptors(t *testing.T) {
+	t.Parallel()
+	s := serve(t, "--log-level", "debug")
+	var before unix.Rlimit
+	if err := unix.Prlimit(s.cmd.Process.Pid, unix.RLIMIT_NOFILE, nil, &before); err != nil {
+		t.Fatal(err)
+	}
+	none := unix.Rlimit{Cur: 3, Max: before.Max}
+	if err := unix.Prlimit(s.cmd.Process.Pid, unix.RLIMIT_NOFILE, &none, nil); err != nil {
+		t.Fatal(err)
+	}
+	answered := make(chan error, 1)
+	// Ends with the answer, which is waited for below.
+	go func() {
+		response, err := http.Get("http://" + s.address + "/readyz")
+		if err == nil {
+			err = response.Body.Close()
+		}
+		answered <- err
+	}()
+	awaitLog(t, s.process, "too many open files")
+	if err := unix.Prlimit(s.cmd.Process.Pid, unix.RLIMIT_NOFILE, &before, nil); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-answered; err != nil {
+		t.Errorf("whoever waited for a descriptor: %v", err)
+	}
+	s.do(t, "write", "--scope", "acme", "--client-id", "c", "--append", "x").expect(t, exitDone)
+}

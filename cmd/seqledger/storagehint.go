@@ -1,0 +1,46 @@
+package main
+
+import (
+	"errors"
+	"syscall"
+
+	"github.com/seqledger/seqledger/ledger"
+)
+
+// storageHint tells an operator what to do about a data directory that cannot be
+// opened, or whose storage has failed. Whoever must make room is told so, because
+// a hint that fits every error helps with none.
+func storageHint(err error, path string) string {
+	const lossless = "and start again: nothing that was acknowledged is lost"
+	is := func(errnos ...error) bool {
+		for _, errno := range errnos {
+			if errors.Is(err, errno) {
+				return true
+			}
+		}
+		return false
+	}
+	switch {
+	case errors.Is(err, ledger.ErrInUse):
+		return "another process has " + path + " open; stop it, or name another directory with --data"
+	case errors.Is(err, ledger.ErrRestoring):
+		return "run seqledger restore FILE --data " + path + " again, with the same backup or another"
+	case is(syscall.ENOSPC, syscall.EDQUOT):
+		return "the disk is full: make room on the file system of " + path + ", but remove nothing inside that directory, " + lossless
+	case is(syscall.EMFILE, syscall.ENFILE):
+		return "there are too few file descriptors: raise the limit (ulimit -n, LimitNOFILE= of systemd) " + lossless
+	case is(syscall.EROFS):
+		return "the file system of " + path + " is mounted read-only, which systems do after an error of the disk: " +
+			"read the system's log, repair the disk, mount it for writing, " + lossless
+	case is(syscall.EACCES, syscall.EPERM):
+		return "this user may not use all of " + path + ": give it back to the user who runs the server, " + lossless
+	case ledger.IsDamage(err):
+		return "keep " + path + " as it is, see with seqledger verify --data " + path + " what is damaged, " +
+			"and restore the directory from a backup; start nothing on it before"
+	case errors.Is(err, ledger.ErrFailed):
+		return "repair the disk under " + path + " (the system's log may tell more) " + lossless
+	case is(syscall.EIO):
+		return "the disk under " + path + " cannot be read: the system's log may tell more; if that stays so, restore the directory from a backup"
+	}
+	return ""
+}

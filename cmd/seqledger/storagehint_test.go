@@ -1,0 +1,51 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/seqledger/seqledger/ledger"
+	"github.com/seqledger/seqledger/ledger/machine"
+	"github.com/seqledger/seqledger/ledger/raftlog"
+)
+
+// Each kind of failure has its own advice, and only a failure that lost nothing
+// says so.
+func TestStorageHint(t *testing.T) {
+	t.Parallel()
+	for _, tt := range []struct {
+		err      error
+		want     string
+		lossless bool
+	}{
+		{ledger.ErrInUse, "stop it", false},
+		{syscall.ENOSPC, "make room", true},
+		{syscall.EDQUOT, "make room", true},
+		{syscall.EMFILE, "ulimit -n", true},
+		{syscall.ENFILE, "LimitNOFILE", true},
+		{syscall.EROFS, "mount it for writing", true},
+		{syscall.EACCES, "may not use", true},
+		{machine.ErrCorrupt, "seqledger verify", false},
+		{&raftlog.DamageError{Dir: "x", Found: "y"}, "restore the directory from a backup", false},
+		{ledger.ErrFailed, "repair the disk", true},
+		{syscall.EIO, "cannot be read", false},
+		{errors.New("unheard of"), "", false},
+	} {
+		got := storageHint(fmt.Errorf("somewhere: %w", tt.err), "/data")
+		if !strings.Contains(got, tt.want) || tt.want == "" && got != "" {
+			t.Errorf("%v: %q, want %q in it", tt.err, got, tt.want)
+		}
+		if strings.Contains(got, "nothing that was acknowledged is lost") != tt.lossless {
+			t.Errorf("%v: %q says whether something is lost: want %t", tt.err, got, tt.lossless)
+		}
+	}
+	// A full disk is a failure of the storage, too, and damage is never lossless.
+	for cause, want := range map[error]string{syscall.ENOSPC: "make room", machine.ErrCorrupt: "verify"} {
+		if got := storageHint(fmt.Errorf("%w: %w", ledger.ErrFailed, cause), "/data"); !strings.Contains(got, want) {
+			t.Errorf("%v: %q", cause, got)
+		}
+	}
+}

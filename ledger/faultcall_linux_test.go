@@ -1,0 +1,149 @@
+package ledger_test
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+)
+
+// Each of these tests lets one kind of system call fail in a real process, at
+// one call after the other (strace counts the calls of each thread by itself).
+// Some numbers are drawn; SEQLEDGER_FAULT_ALL=1 tries every one, from the first
+// to beyond the last.
+
+func TestFault_FailedWrite(t *testing.T) { t.Parallel(); failCalls(t, "pwrite64", syscall.EIO, 90) }
+func TestFault_FailedSync(t *testing.T)  { t.Parallel(); failCalls(t, "fsync", syscall.EIO, 70) }
+func TestFault_FailedSyncOfState(t *testing.T) {
+	t.Parallel()
+	failCalls(t, "fdatasync", syscall.EIO, 25)
+}
+func TestFault_FullDiskAtWrite(t *testing.T) {
+	t.Parallel()
+	failCalls(t, "pwrite64", syscall.ENOSPC, 90)
+}
+func TestFault_FullDiskAtSegment(t *testing.T) {
+	t.Parallel()
+	failCalls(t, "fallocate", syscall.ENOSPC, 1)
+}
+func TestFault_FullDiskAtGrowth(t *testing.T) {
+	t.Parallel()
+	failCalls(t, "ftruncate", syscall.ENOSPC, 3)
+}
+func TestFault_FullDiskAtName(t *testing.T) { t.Parallel(); failCalls(t, "mkdirat", syscall.ENOSPC, 5) }
+func TestFault_FailedRead(t *testing.T)     { t.Parallel(); failCalls(t, "pread64", syscall.EIO, 90) }
+func TestFault_NoDescriptors(t *testing.T)  { t.Parallel(); failCalls(t, "openat", syscall.EMFILE, 60) }
+func TestFault_ReadOnlyAtOpen(t *testing.T) { t.Parallel(); failCalls(t, "openat", syscall.EROFS, 60) }
+func TestFault_FailedRename(t *testing.T)   { t.Parallel(); failCalls(t, "renameat", syscall.EIO, 7) }
+func TestFault_FailedLink(t *testing.T)     { t.Parallel(); failCalls(t, "linkat", syscall.EIO, 1) }
+func TestFault_FailedRemoval(t *testing.T)  { t.Parallel(); failCalls(t, "unlinkat", syscall.EIO, 12) }
+func TestFault_FailedListing(t *testing.T)  { t.Parallel(); failCalls(t, "getdents64", syscall.EIO, 12) }
+func TestFault_FailedLock(t *testing.T)     { t.Parallel(); failCalls(t, "flock", syscall.ENOLCK, 8) }
+
+// sampledCalls is how many numbers are tried where not all are.
+const sampledCalls = 3
+
+// loaderFailed is the exit code of a program that could not even be loaded.
+const loaderFailed = 127
+
+// failCalls fails the call of a number up to about last, one number a process.
+func failCalls(t *testing.T, call string, errno syscall.Errno, last int) {
+	t.Helper()
+	strace := straceOrSkip(t)
+	all := os.Getenv("SEQLEDGER_FAULT_ALL") != ""
+	numbers := callNumbers(t, last, all)
+	failed := 0
+	for i := 0; i < len(numbers) || all; i++ {
+		number := i + 1
+		if !all {
+			number = numbers[i]
+		}
+		dir := filepath.Join(t.TempDir(), "data")
+		trace := filepath.Join(t.TempDir(), "trace")
+		run := runFaultChild(t, dir, []string{
+			strace, "-f", "-qq", "--seccomp-bpf", "-o", trace, "-e", "signal=none", "-e", "trace=" + call,
+			"-e", fmt.Sprintf("inject=%s:error=%s:when=%d", call, errnoName(errno), number),
+		})
+		injected := injectedCalls(t, trace)
+		if injected == "" && all {
+			break // beyond the last call
+		}
+		if run.code == loaderFailed {
+			continue // the call was not ours
+		}
+		if run.code != 0 {
+			failed++
+			if !strings.Contains(run.said, errno.Error()) {
+				t.Errorf("%s %d failed and the process says %q, which does not name the error", call, number, run.said)
+			}
+		} else if len(run.acknowledged) != faultWrites {
+			t.Errorf("%s %d: exit code 0 with %d of %d writes", call, number, len(run.acknowledged), faultWrites)
+		}
+		t.Logf("%s %d: exit code %d with %d acknowledged: %s\n%s", call, number, run.code, len(run.acknowledged), run.said, injected)
+		run.wantKept(t, dir)
+		if t.Failed() {
+			t.Fatalf("%s %d with %v: see above", call, number, errno)
+		}
+	}
+	if failed == 0 && len(numbers) > 1 {
+		t.Error("no failed call had any effect: this test tests nothing")
+	}
+}
+
+// callNumbers returns the first number and some others up to last.
+func callNumbers(t *testing.T, last int, all bool) []int {
+	t.Helper()
+	if all {
+		return nil
+	}
+	seed := rand.Uint64()
+	if text := os.Getenv("SEQLEDGER_FAULT_SEED"); text != "" {
+		seed, _ = strconv.ParseUint(text, 10, 64)
+	}
+	t.Logf("repeat with: SEQLEDGER_FAULT_SEED=%d go test -run '^%s$' ./ledger", seed, t.Name())
+	random := rand.New(rand.NewPCG(seed, 0))
+	numbers := []int{1}
+	for len(numbers) < min(last, sampledCalls) {
+		numbers = append(numbers, 2+random.IntN(last-1))
+	}
+	return numbers
+}
+
+func straceOrSkip(t *testing.T) string {
+	t.Helper()
+	strace, err := exec.LookPath("strace")
+	if err != nil {
+		t.Skip("strace is not installed, which makes system calls fail for this test: apt-get install strace")
+	}
+	if out, err := exec.Command(strace, "-f", "-qq", "-o", "/dev/null", "true").CombinedOutput(); err != nil {
+		t.Skipf("strace may not trace here, which makes system calls fail for this test: %v %s", err, out)
+	}
+	return strace
+}
+
+func errnoName(errno syscall.Errno) string {
+	return map[syscall.Errno]string{
+		syscall.EIO: "EIO", syscall.ENOSPC: "ENOSPC", syscall.EMFILE: "EMFILE", syscall.EROFS: "EROFS", syscall.ENOLCK: "ENOLCK",
+	}[errno]
+}
+
+// injectedCalls returns the lines of a trace whose calls were made to fail.
+func injectedCalls(t *testing.T, trace string) string {
+	t.Helper()
+	b, err := os.ReadFile(trace)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var lines []string
+	for line := range strings.Lines(string(b)) {
+		if strings.Contains(line, "(INJECTED)") {
+			lines = append(lines, line)
+		}
+	}
+	return strings.Join(lines, "")
+}

@@ -1,0 +1,100 @@
+package ledger_test
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/seqledger/seqledger/ledger"
+)
+
+// smallDisk mounts a file system with room for one log segment and some more.
+func smallDisk(t *testing.T) string {
+	t.Helper()
+	if os.Geteuid() != 0 {
+		t.Skip("only root may mount the small file system that this test fills: run it with sudo")
+	}
+	disk := t.TempDir()
+	if err := syscall.Mount("seqledger-test", disk, "tmpfs", 0, "size=80m"); err != nil {
+		t.Skipf("no file system of its own can be mounted here, which this test fills: %v", err)
+	}
+	t.Cleanup(func() {
+		if err := syscall.Unmount(disk, syscall.MNT_DETACH); err != nil {
+			t.Error(err)
+		}
+	})
+	return disk
+}
+
+// TestFault_FullDisk fills a real file system at several points of a ledger's
+// life: writes get short, files cannot grow, names cannot be made. The ledger
+// stops and says so; with room again everything acknowledged is there.
+func TestFault_FullDisk(t *testing.T) {
+	t.Parallel()
+	disk := smallDisk(t)
+	failed := 0
+	for _, leave := range []int{0, 4 << 10, 30 << 10, 90 << 10, 200 << 10} {
+		dir := filepath.Join(disk, fmt.Sprint("data-", leave))
+		run := runFaultChild(t, dir, nil, fmt.Sprint(faultBallastEnv, "=", leave))
+		t.Logf("%d bytes left: exit code %d with %d acknowledged: %s", leave, run.code, len(run.acknowledged), run.said)
+		if run.code != 0 {
+			failed++
+			if !strings.Contains(run.said, syscall.ENOSPC.Error()) || !strings.Contains(run.said, dir) {
+				t.Errorf("the process says %q, which names no full disk and no file", run.said)
+			}
+		}
+		// What the operator does.
+		if err := os.Remove(filepath.Join(disk, ballastName)); err != nil {
+			t.Fatal(err)
+		}
+		run.wantKept(t, dir)
+		if err := os.RemoveAll(dir); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if failed == 0 {
+		t.Error("the disk was never full: this test tests nothing")
+	}
+}
+
+// TestFault_NoRoomForALedger: a disk without room for the log makes no ledger,
+// and one with room does.
+func TestFault_NoRoomForALedger(t *testing.T) {
+	t.Parallel()
+	disk := smallDisk(t)
+	ballast, dir := filepath.Join(disk, ballastName), filepath.Join(disk, "data")
+	if err := fillDisk(ballast, fmt.Sprint(1<<20)); err != nil {
+		t.Fatal(err)
+	}
+	_, err := ledger.Open(t.Context(), faultOptions(dir))
+	if err == nil || !strings.Contains(err.Error(), syscall.ENOSPC.Error()) || ledger.IsDamage(err) {
+		t.Errorf("Open on a full disk: %v", err)
+	}
+	if err := os.Remove(ballast); err != nil {
+		t.Fatal(err)
+	}
+	faultRun{}.wantKept(t, dir)
+}
+
+// TestFault_ReadOnlyFileSystem: a start on a file system that became read-only
+// is refused for that reason, which is no damage.
+func TestFault_ReadOnlyFileSystem(t *testing.T) {
+	t.Parallel()
+	disk := smallDisk(t)
+	dir := filepath.Join(disk, "data")
+	run := runFaultChild(t, dir, nil)
+	if err := syscall.Mount("", disk, "", syscall.MS_REMOUNT|syscall.MS_RDONLY, ""); err != nil {
+		t.Fatal(err)
+	}
+	_, err := ledger.Open(t.Context(), faultOptions(dir))
+	if err == nil || !strings.Contains(err.Error(), syscall.EROFS.Error()) || ledger.IsDamage(err) {
+		t.Errorf("Open on a read-only file system: %v", err)
+	}
+	if err := syscall.Mount("", disk, "", syscall.MS_REMOUNT, ""); err != nil {
+		t.Fatal(err)
+	}
+	run.wantKept(t, dir)
+}

@@ -1,0 +1,58 @@
+package ledger_test
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/seqledger/seqledger/ledger"
+)
+
+// TestFault_MissingFile takes one file of a data directory away, or everything
+// in it. Each start is refused with the file's name, again and again, and nothing
+// is made in its place; put back, everything is there.
+func TestFault_MissingFile(t *testing.T) {
+	t.Parallel()
+	dir := filepath.Join(t.TempDir(), "data")
+	run := runFaultChild(t, dir, nil)
+	if run.code != 0 {
+		t.Fatal(run.said)
+	}
+	for pattern, says := range map[string]string{
+		"LEDGER":                    "it has no file LEDGER",
+		"state.db":                  "state.db: the state file is missing",
+		"log":                       "wal-meta.db cannot be found",
+		"log/wal":                   "wal-meta.db cannot be found",
+		"log/wal/wal-meta.db":       "wal-meta.db cannot be found",
+		"log/wal/*.wal":             ".wal: no such file",
+		"log/snapshots/*/meta.json": "meta.json: no such file",
+		"log/snapshots/*/state.bin": "its newest snapshot cannot be read",
+	} {
+		path := filepath.Join(dir, matching(t, dir, pattern))
+		away := filepath.Join(t.TempDir(), "away")
+		if err := os.Rename(path, away); err != nil {
+			t.Fatal(err)
+		}
+		for range 2 {
+			l, err := ledger.Open(t.Context(), faultOptions(dir))
+			if err == nil {
+				t.Fatalf("a directory without %s was opened: %v", pattern, l.Close())
+			}
+			if !strings.Contains(err.Error(), says) || !strings.Contains(err.Error(), "backup") {
+				t.Errorf("without %s: %v, want %q and what to do", pattern, err, says)
+			}
+		}
+		if _, err := os.Stat(path); err == nil && pattern != "log" {
+			t.Errorf("the refused start made another %s", pattern)
+		}
+		// It made an empty directory for snapshots where the log was, perhaps.
+		if err := os.RemoveAll(path); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.Rename(away, path); err != nil {
+			t.Fatal(err)
+		}
+	}
+	run.wantKept(t, dir)
+}
