@@ -23,6 +23,8 @@ type metrics struct {
 	latency  prometheus.Histogram
 	refusals *prometheus.CounterVec
 	panics   prometheus.Counter
+	// connections that were refused.
+	connections prometheus.Counter
 }
 
 func newMetrics(s *Server) *metrics {
@@ -42,11 +44,14 @@ func newMetrics(s *Server) *metrics {
 			Name: "seqledger_panics_total", Help: "Handlers that panicked.",
 		}),
 	}
+	m.connections = prometheus.NewCounter(prometheus.CounterOpts{
+		Name: "seqledger_connections_refused_total", Help: "Connections closed at once, because there were as many as may be.",
+	})
 	version := prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 		Name: "seqledger_build_info", Help: "1, with the server's version.",
 		ConstLabels: prometheus.Labels{"version": s.options.Version},
 	}, func() float64 { return 1 })
-	m.registry.MustRegister(m.requests, m.latency, m.refusals, m.panics, version, newLedgerCollector(s),
+	m.registry.MustRegister(m.requests, m.latency, m.refusals, m.panics, m.connections, version, newLedgerCollector(s),
 		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	return m
 }
@@ -105,6 +110,8 @@ func newLedgerCollector(s *Server) *ledgerCollector {
 	gauge("log_pending_bytes", "Log since it was truncated.", func(l *ledgerState) float64 { return float64(l.LogPendingBytes) })
 	gauge("queue_items", "Submissions that wait to be proposed.", func(l *ledgerState) float64 { return float64(l.QueuedItems) })
 	gauge("requests_open", "Requests under way, streams included.", func(*ledgerState) float64 { return float64(s.requests.count()) })
+	gauge("connections_open", "Open connections.", func(*ledgerState) float64 { return float64(s.open.count()) })
+	gauge("arriving_bytes", "Bytes of large messages that are not whole yet.", func(*ledgerState) float64 { return float64(s.arriving.bytes.Load()) })
 	gauge("streams_open", "Open WriteStreams and Watches.", func(*ledgerState) float64 { return float64(s.streams.count()) })
 	gauge("clients", "Streams of clients in the ledger.", func(l *ledgerState) float64 { return float64(l.streams) })
 	gauge("index", "The ledger index.", func(l *ledgerState) float64 { return float64(l.index) })

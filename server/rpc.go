@@ -41,7 +41,7 @@ func (s *Server) mount(mux *http.ServeMux) {
 	uncompressed := append(s.handlerOptions(writing), connect.WithCompressMinBytes(math.MaxInt))
 	mux.Handle(stream, withControls(connect.NewBidiStreamHandler(stream, s.writeStream, uncompressed...)))
 	watch := seqledgerv1connect.LedgerServiceWatchProcedure
-	mux.Handle(watch, connect.NewServerStreamHandler(watch, s.watch, s.handlerOptions(reading)...))
+	mux.Handle(watch, withControls(connect.NewServerStreamHandler(watch, s.watch, s.handlerOptions(reading)...)))
 }
 
 const (
@@ -69,13 +69,20 @@ func unary[P message[T], T, R any](
 		if err != nil {
 			return nil, err
 		}
+		if err := takeReadSlot(ctx); err != nil {
+			return nil, err
+		}
 		answer, err := handle(ctx, m)
 		if err != nil {
 			return nil, err
 		}
 		return connect.NewResponse(answer), nil
 	}
-	mux.Handle(procedure, readWithin(bodyTimeout, connect.NewUnaryHandler(procedure, handler, s.handlerOptions(level)...)))
+	mounted := readWithin(bodyTimeout, connect.NewUnaryHandler(procedure, handler, s.handlerOptions(level)...))
+	if level == reading {
+		mounted = s.boundedReads(mounted)
+	}
+	mux.Handle(procedure, mounted)
 }
 
 // observer sees every call come and go: it turns errors into what clients see,

@@ -4,10 +4,10 @@ import (
 	"context"
 	"math"
 	"net/http"
-	"time"
 
 	"connectrpc.com/connect"
 	"connectrpc.com/grpcreflect"
+	"golang.org/x/sync/semaphore"
 
 	"github.com/seqledger/seqledger/proto/seqledger/v1/seqledgerv1connect"
 )
@@ -20,6 +20,9 @@ type Server struct {
 	requests gate // everything that is under way
 	streams  gate // WriteStreams and Watches
 	probes   gate // health checks and metrics
+	open     gate // connections
+	arriving arriving
+	reads    *semaphore.Weighted // that make or send an answer
 
 	// draining ends when nothing new is taken any more.
 	draining   context.Context //nolint:containedctx // It is the server's own state, not a caller's.
@@ -31,17 +34,18 @@ func New(o Options) (*Server, error) {
 	if err := o.validate(); err != nil {
 		return nil, err
 	}
-	s := &Server{options: o}
+	s := &Server{options: o, reads: semaphore.NewWeighted(maxReads)}
+	s.arriving.limit = maxArrivingBytes
 	s.draining, s.startDrain = context.WithCancel(context.Background())
 	s.metrics = newMetrics(s)
 	mux := http.NewServeMux()
 	s.mount(mux)
 	s.mountReflection(mux)
 	outer := http.NewServeMux()
-	outer.Handle("/", s.bounded(mux))
+	outer.Handle("/", s.bounded(s.metered(mux)))
 	s.mountHealth(outer)
 	outer.Handle("GET /metrics", s.probe(s.metrics.handler()))
-	s.handler = loopbackOnly(uncached(outer))
+	s.handler = answerWithin(answerTimeout, loopbackOnly(uncached(outer)))
 	return s, nil
 }
 
@@ -118,24 +122,4 @@ func (s *Server) endWithDrain(next http.Handler) http.Handler {
 			<-ended // because the response's controls must not be used after this
 		}
 	})
-}
-
-// controlsKey finds the controls of the response in a request's context.
-type controlsKey struct{}
-
-// withControls hands the handler what interrupts a read, which Connect has no
-// way to do.
-func withControls(next http.Handler) http.Handler {
-	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		ctx := context.WithValue(r.Context(), controlsKey{}, http.NewResponseController(w))
-		next.ServeHTTP(w, r.WithContext(ctx))
-	})
-}
-
-// interruptRead makes reads of the request's body fail once what has arrived
-// is read. The handler must not have returned.
-func interruptRead(c *http.ResponseController) {
-	// Only a writer that is not net/http's own refuses, and then there is no
-	// connection to wait for.
-	_ = c.SetReadDeadline(time.Unix(1, 0))
 }

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"io"
-	"net/http"
 
 	"connectrpc.com/connect"
 	"golang.org/x/sync/semaphore"
@@ -27,6 +26,10 @@ import (
 const (
 	maxStreamFrames = 256
 	maxStreamWrites = 4_096
+	// operationsPerWrite is how many results of operations count like one write:
+	// what is kept of a write that nobody has read the result of takes some 350
+	// bytes, and 8 for each operation.
+	operationsPerWrite = 32
 )
 
 // writeStream is one WriteStream.
@@ -50,15 +53,13 @@ func (s *Server) writeStream(ctx context.Context, stream *bidiStream) error {
 		server: s, conn: stream.Conn(), batches: make(chan *batch, maxStreamFrames),
 		room: semaphore.NewWeighted(maxStreamWrites),
 	}
-	controls, _ := ctx.Value(controlsKey{}).(*http.ResponseController)
+	controls := controlsOf(ctx)
 	// Ends with the client's half-close, a failed read, or the interrupt below;
 	// the loop over batches below waits for it.
-	go st.read(ctx)
+	go st.read(ctx, controls)
 	defer func() {
 		cancel()
-		if controls != nil {
-			interruptRead(controls)
-		}
+		interruptRead(controls.response)
 		for range st.batches { // until the reader closes it
 		}
 	}()
@@ -71,7 +72,7 @@ func (s *Server) writeStream(ctx context.Context, stream *bidiStream) error {
 
 // read takes frames until the client has no more, the connection fails or the
 // sender interrupts it.
-func (st *writeStream) read(ctx context.Context) {
+func (st *writeStream) read(ctx context.Context, controls *controls) {
 	defer close(st.batches)
 	defer func() {
 		if p := recover(); p != nil { // nobody else would catch it in this goroutine
@@ -86,6 +87,7 @@ func (st *writeStream) read(ctx context.Context) {
 			}
 			return
 		}
+		controls.whole()
 		if f.invalid != nil {
 			st.readErr = f.invalid
 			return
@@ -102,13 +104,15 @@ func (st *writeStream) read(ctx context.Context) {
 
 // accept submits a frame and hands it to the sender. The error is that of ctx.
 func (st *writeStream) accept(ctx context.Context, f *frame) error {
-	if err := st.room.Acquire(ctx, int64(len(f.writes))); err != nil {
+	room := int64(len(f.writes) + f.operations/operationsPerWrite)
+	if err := st.room.Acquire(ctx, room); err != nil {
 		return err
 	}
 	b, err := st.server.newBatch(ctx, f)
 	if err != nil {
 		return err
 	}
+	b.room = room
 	select {
 	case st.batches <- b:
 		return nil
@@ -119,7 +123,7 @@ func (st *writeStream) accept(ctx context.Context, f *frame) error {
 
 // send answers every batch, then says why there are no more: nothing for a
 // half-close, DRAINING when the server goes away.
-func (st *writeStream) send(ctx context.Context, controls *http.ResponseController) error {
+func (st *writeStream) send(ctx context.Context, controls *controls) error {
 	draining := st.server.draining.Done()
 	var answers results
 	var next *batch // taken from batches and not yet answered
@@ -134,9 +138,7 @@ func (st *writeStream) send(ctx context.Context, controls *http.ResponseControll
 			case <-draining:
 				// What has arrived is still read, and refused.
 				draining = nil
-				if controls != nil {
-					interruptRead(controls)
-				}
+				interruptRead(controls.response)
 				continue
 			}
 		}
@@ -145,17 +147,19 @@ func (st *writeStream) send(ctx context.Context, controls *http.ResponseControll
 		}
 		answers.reset()
 		answers.add(ctx, st.server, next)
-		next = st.coalesce(ctx, &answers)
-		if err := st.conn.Send(&answers.response); err != nil {
+		room := next.room
+		next = st.coalesce(ctx, &answers, &room)
+		if err := controls.send(func() error { return st.conn.Send(&answers.response) }); err != nil {
 			return err
 		}
-		st.room.Release(int64(answers.count()))
+		st.room.Release(room)
 	}
 }
 
 // coalesce adds the results of the batches that are decided by now, and
-// returns the first that is not. There is no timer: it never waits.
-func (st *writeStream) coalesce(ctx context.Context, answers *results) *batch {
+// returns the first that is not. It adds up the room that they take. There is no
+// timer: it never waits.
+func (st *writeStream) coalesce(ctx context.Context, answers *results, room *int64) *batch {
 	for answers.count() < maxResults {
 		select {
 		case b, more := <-st.batches:
@@ -166,6 +170,7 @@ func (st *writeStream) coalesce(ctx context.Context, answers *results) *batch {
 				return b
 			}
 			answers.add(ctx, st.server, b)
+			*room += b.room
 		default:
 			return nil
 		}
