@@ -14,6 +14,7 @@ type controlsKey struct{}
 type controls struct {
 	response *http.ResponseController
 	body     *meteredBody
+	stop     context.CancelFunc // ends a wait of the body for room
 	sending  *lateness
 }
 
@@ -25,9 +26,12 @@ func withControls(next http.Handler) http.Handler {
 		defer c.sending.close()
 		_ = c.response.SetWriteDeadline(time.Time{}) // a stream may last
 		if body, ok := r.Body.(*meteredBody); ok {
+			var stop context.CancelFunc
+			body.ctx, stop = context.WithCancel(body.ctx)
+			defer stop()
 			body.late = newLateness(bodyTimeout, func() { interruptRead(c.response) })
 			defer body.late.close()
-			c.body = body
+			c.body, c.stop = body, stop
 		}
 		next.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), controlsKey{}, c)))
 	})
@@ -43,6 +47,21 @@ func (c *controls) whole() {
 	if c.body != nil {
 		c.body.whole()
 	}
+}
+
+// release says that nothing is kept of the message any more.
+func (c *controls) release() {
+	if c.body != nil {
+		c.body.release()
+	}
+}
+
+// interrupt makes reads fail once what has arrived is read.
+func (c *controls) interrupt() {
+	if c.stop != nil {
+		c.stop()
+	}
+	interruptRead(c.response)
 }
 
 // send sends a message unless the client leaves it unread for too long.

@@ -111,7 +111,7 @@ func newLedgerCollector(s *Server) *ledgerCollector {
 	gauge("queue_items", "Submissions that wait to be proposed.", func(l *ledgerState) float64 { return float64(l.QueuedItems) })
 	gauge("requests_open", "Requests under way, streams included.", func(*ledgerState) float64 { return float64(s.requests.count()) })
 	gauge("connections_open", "Open connections.", func(*ledgerState) float64 { return float64(s.open.count()) })
-	gauge("arriving_bytes", "Bytes of large messages that are not whole yet.", func(*ledgerState) float64 { return float64(s.arriving.bytes.Load()) })
+	gauge("arriving_bytes", "Memory that is taken for large messages.", func(*ledgerState) float64 { return float64(s.arriving.held.Load()) })
 	gauge("streams_open", "Open WriteStreams and Watches.", func(*ledgerState) float64 { return float64(s.streams.count()) })
 	gauge("clients", "Streams of clients in the ledger.", func(l *ledgerState) float64 { return float64(l.streams) })
 	gauge("index", "The ledger index.", func(l *ledgerState) float64 { return float64(l.index) })

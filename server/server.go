@@ -35,7 +35,7 @@ func New(o Options) (*Server, error) {
 		return nil, err
 	}
 	s := &Server{options: o, reads: semaphore.NewWeighted(maxReads)}
-	s.arriving.limit = maxArrivingBytes
+	s.arriving.room = semaphore.NewWeighted(maxArrivingBytes)
 	s.draining, s.startDrain = context.WithCancel(context.Background())
 	s.metrics = newMetrics(s)
 	mux := http.NewServeMux()

@@ -30,6 +30,7 @@ const (
 	// what is kept of a write that nobody has read the result of takes some 350
 	// bytes, and 8 for each operation.
 	operationsPerWrite = 32
+	maxFrameRoom       = maxFrameWrites + maxFrameOperations/operationsPerWrite
 )
 
 // writeStream is one WriteStream.
@@ -59,7 +60,7 @@ func (s *Server) writeStream(ctx context.Context, stream *bidiStream) error {
 	go st.read(ctx, controls)
 	defer func() {
 		cancel()
-		interruptRead(controls.response)
+		controls.interrupt()
 		for range st.batches { // until the reader closes it
 		}
 	}()
@@ -80,6 +81,11 @@ func (st *writeStream) read(ctx context.Context, controls *controls) {
 		}
 	}()
 	for {
+		// Room for any frame comes before the frame, so that one which waits for its
+		// client to read results is not in memory.
+		if st.readErr = st.room.Acquire(ctx, maxFrameRoom); st.readErr != nil {
+			return
+		}
 		var f frame
 		if err := st.conn.Receive(&f); err != nil {
 			if !errors.Is(err, io.EOF) {
@@ -92,27 +98,26 @@ func (st *writeStream) read(ctx context.Context, controls *controls) {
 			st.readErr = f.invalid
 			return
 		}
+		room := f.room()
+		st.room.Release(maxFrameRoom - room)
 		if len(f.writes) == 0 {
 			continue
 		}
-		if err := st.accept(ctx, &f); err != nil {
+		b, err := st.server.newBatch(ctx, &f)
+		controls.release()
+		if err == nil {
+			b.room = room
+			err = st.accept(ctx, b)
+		}
+		if err != nil {
 			st.readErr = err
 			return
 		}
 	}
 }
 
-// accept submits a frame and hands it to the sender. The error is that of ctx.
-func (st *writeStream) accept(ctx context.Context, f *frame) error {
-	room := int64(len(f.writes) + f.operations/operationsPerWrite)
-	if err := st.room.Acquire(ctx, room); err != nil {
-		return err
-	}
-	b, err := st.server.newBatch(ctx, f)
-	if err != nil {
-		return err
-	}
-	b.room = room
+// accept hands a batch to the sender. The error is that of ctx.
+func (st *writeStream) accept(ctx context.Context, b *batch) error {
 	select {
 	case st.batches <- b:
 		return nil
@@ -120,6 +125,9 @@ func (st *writeStream) accept(ctx context.Context, f *frame) error {
 		return context.Cause(ctx)
 	}
 }
+
+// room is what a frame takes of its stream's.
+func (f *frame) room() int64 { return int64(len(f.writes) + f.operations/operationsPerWrite) }
 
 // send answers every batch, then says why there are no more: nothing for a
 // half-close, DRAINING when the server goes away.
@@ -138,7 +146,7 @@ func (st *writeStream) send(ctx context.Context, controls *controls) error {
 			case <-draining:
 				// What has arrived is still read, and refused.
 				draining = nil
-				interruptRead(controls.response)
+				controls.interrupt()
 				continue
 			}
 		}

@@ -28,6 +28,7 @@ func (s *Server) watch(
 	}
 	controls := controlsOf(ctx)
 	controls.whole()
+	controls.release()
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	stop := context.AfterFunc(s.draining, func() { cancel(ledger.ErrDraining) })
