@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"net/http"
 	"strings"
 	"sync"
@@ -154,9 +155,13 @@ func fillScope(ctx context.Context, o *options, address string) error {
 	l := openLanes(ctx, address, 1)[0]
 	defer l.close()
 	p := newPopulation("filler-", 1, 0)
+	value := make([]byte, 1<<20)
 	for i := range scaled(o, 64) {
+		for j := range value { // what gzip makes small would fit where it is not read
+			value[j] = byte(rand.Uint32())
+		}
 		set := &seqledgerv1.Operation{Operation: &seqledgerv1.Operation_SetEntity{SetEntity: &seqledgerv1.SetEntity{
-			Key: fmt.Sprintf("large/%03d", i), Value: make([]byte, 1<<20),
+			Key: fmt.Sprintf("large/%03d", i), Value: value,
 		}}}
 		if err := l.exchange(p.write(0, set)); err != nil {
 			return err

@@ -108,7 +108,9 @@ func (b *meteredBody) readEnveloped(p []byte) (int, error) {
 		b.needs = 0
 	}
 	n, err := b.ReadCloser.Read(p[:min(int64(len(p)), b.left)])
-	b.left -= int64(n)
+	if b.left -= int64(n); err != nil {
+		b.release() // the rest will not come
+	}
 	return n, err
 }
 

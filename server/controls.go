@@ -19,17 +19,17 @@ type controls struct {
 }
 
 // withControls hands the handler of a stream its controls.
-func withControls(next http.Handler) http.Handler {
+func (s *Server) withControls(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		c := &controls{response: http.NewResponseController(w)}
-		c.sending = newLateness(stallTimeout, func() { _ = c.response.SetWriteDeadline(past) }) // as below
+		c.sending = newLateness(s.stall, func() { _ = c.response.SetWriteDeadline(past) }) // as below
 		defer c.sending.close()
 		_ = c.response.SetWriteDeadline(time.Time{}) // a stream may last
 		if body, ok := r.Body.(*meteredBody); ok {
 			var stop context.CancelFunc
 			body.ctx, stop = context.WithCancel(body.ctx)
 			defer stop()
-			body.late = newLateness(bodyTimeout, func() { interruptRead(c.response) })
+			body.late = newLateness(s.late, func() { interruptRead(c.response) })
 			defer body.late.close()
 			c.body, c.stop = body, stop
 		}

@@ -39,9 +39,9 @@ func (s *Server) mount(mux *http.ServeMux) {
 	stream := seqledgerv1connect.LedgerServiceWriteStreamProcedure
 	// Results are hashes and ids, which do not compress, and there are many.
 	uncompressed := append(s.handlerOptions(writing), connect.WithCompressMinBytes(math.MaxInt))
-	mux.Handle(stream, withControls(connect.NewBidiStreamHandler(stream, s.writeStream, uncompressed...)))
+	mux.Handle(stream, s.withControls(connect.NewBidiStreamHandler(stream, s.writeStream, uncompressed...)))
 	watch := seqledgerv1connect.LedgerServiceWatchProcedure
-	mux.Handle(watch, withControls(connect.NewServerStreamHandler(watch, s.watch, s.handlerOptions(reading)...)))
+	mux.Handle(watch, s.withControls(connect.NewServerStreamHandler(watch, s.watch, s.handlerOptions(reading)...)))
 }
 
 const (

@@ -4,6 +4,7 @@ import (
 	"context"
 	"math"
 	"net/http"
+	"time"
 
 	"connectrpc.com/connect"
 	"connectrpc.com/grpcreflect"
@@ -23,6 +24,8 @@ type Server struct {
 	open     gate // connections
 	arriving arriving
 	reads    *semaphore.Weighted // that make or send an answer
+	// stallTimeout and bodyTimeout, but for tests.
+	stall, late time.Duration
 
 	// draining ends when nothing new is taken any more.
 	draining   context.Context //nolint:containedctx // It is the server's own state, not a caller's.
@@ -34,7 +37,7 @@ func New(o Options) (*Server, error) {
 	if err := o.validate(); err != nil {
 		return nil, err
 	}
-	s := &Server{options: o, reads: semaphore.NewWeighted(maxReads)}
+	s := &Server{options: o, reads: semaphore.NewWeighted(maxReads), stall: stallTimeout, late: bodyTimeout}
 	s.arriving.room = semaphore.NewWeighted(maxArrivingBytes)
 	s.draining, s.startDrain = context.WithCancel(context.Background())
 	s.metrics = newMetrics(s)
