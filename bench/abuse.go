@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -156,11 +157,16 @@ func (b *bystander) stop(ctx context.Context) error {
 func healthy(ctx context.Context, address string) error {
 	ctx, cancel := context.WithTimeout(ctx, 20*time.Second)
 	defer cancel()
+	var last error // what was wrong, and not that the time was up
 	for {
 		err := looksHealthy(ctx, address)
-		if err == nil || ctx.Err() != nil {
-			return err
+		if err == nil {
+			return nil
 		}
+		if ctx.Err() != nil {
+			return cmp.Or(last, err)
+		}
+		last = err
 		pause(ctx, 50*time.Millisecond)
 	}
 }

@@ -209,36 +209,53 @@ func hugeHeaders(ctx context.Context, o *options, address string) (string, error
 	return fmt.Sprintf("%d requests: %d refused", n, refused.Load()), nil
 }
 
-// newSmallWindow returns a client whose unread answers stay with the server.
-func newSmallWindow() *http.Client {
-	c := newHTTP2()
-	if t, ok := c.Transport.(*http.Transport); ok {
-		t.HTTP2 = &http.HTTP2Config{MaxReceiveBufferPerStream: 64 << 10, MaxReceiveBufferPerConnection: 1 << 20}
+// newSmallWindow returns a client whose unread answers stay with the server,
+// and what closes its connections, used or not.
+func newSmallWindow() (c *http.Client, disconnect func()) {
+	var mu sync.Mutex
+	var connections []net.Conn
+	protocols := new(http.Protocols)
+	protocols.SetUnencryptedHTTP2(true)
+	c = &http.Client{Transport: &http.Transport{
+		Protocols: protocols, DisableCompression: true,
+		HTTP2: &http.HTTP2Config{MaxReceiveBufferPerStream: 64 << 10, MaxReceiveBufferPerConnection: 1 << 20},
+		DialContext: func(ctx context.Context, _, address string) (net.Conn, error) {
+			tcp, err := dial(ctx, address, int(smallWindows.Add(1)))
+			if err != nil {
+				return nil, err
+			}
+			mu.Lock()
+			defer mu.Unlock()
+			connections = append(connections, tcp)
+			return tcp, nil
+		},
+	}}
+	return c, func() {
+		mu.Lock()
+		defer mu.Unlock()
+		for _, tcp := range connections {
+			_ = tcp.Close() // the server is looked at afterwards
+		}
 	}
-	return c
 }
+
+// smallWindows numbers the connections of newSmallWindow.
+var smallWindows atomic.Int64
 
 // openDeaf opens a WriteStream on a connection of its own, and with full writes
 // until the server takes no more. It never reads.
 func openDeaf(ctx context.Context, address string, full bool) (release func(), err error) {
 	ctx, cancel := context.WithCancel(ctx)
-	c := newSmallWindow()
-	var connection net.Conn
-	if t, ok := c.Transport.(*http.Transport); ok {
-		t.DialContext = func(ctx context.Context, _, address string) (net.Conn, error) {
-			tcp, err := dial(ctx, address, int(deafConnections.Add(1)))
-			connection = tcp
-			return tcp, err
-		}
-	}
+	c, disconnect := newSmallWindow()
 	stream := seqledgerv1connect.NewLedgerServiceClient(c, "http://"+address).WriteStream(ctx)
 	if err := stream.Send(nil); err != nil { // the headers
 		cancel()
+		disconnect()
 		return nil, err
 	}
 	var writing sync.WaitGroup
 	if full {
-		p := newPopulation(fmt.Sprintf("deaf-%d-", deafConnections.Load()), 1, 0)
+		p := newPopulation(fmt.Sprintf("deaf-%d-", deafStreamCount.Add(1)), 1, 0)
 		// Ends when the connection is closed; release waits for it.
 		writing.Go(func() {
 			for ctx.Err() == nil {
@@ -256,15 +273,13 @@ func openDeaf(ctx context.Context, address string, full bool) (release func(), e
 		// Not by the context alone: a body that waits for its window does not
 		// notice.
 		cancel()
-		if connection != nil {
-			_ = connection.Close() // as above
-		}
+		disconnect()
 		writing.Wait()
 	}, nil
 }
 
-// deafConnections numbers the connections of openDeaf.
-var deafConnections atomic.Int64
+// deafStreamCount numbers the clients of openDeaf.
+var deafStreamCount atomic.Int64
 
 // deafStreams write and read no results.
 func deafStreams(ctx context.Context, o *options, address string) (string, error) {

@@ -129,7 +129,8 @@ func onlyGaps(ctx context.Context, o *options, address string) (string, error) {
 	})
 }
 
-// holdUnread begins requests and reads none of their answers.
+// holdUnread begins requests whose answers nobody reads. Begin keeps its answer
+// until ctx ends, and closes its connection then.
 func holdUnread(ctx context.Context, o *options, n int, begin func(ctx context.Context) error) (string, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	var began, failed atomic.Int64
@@ -141,7 +142,6 @@ func holdUnread(ctx context.Context, o *options, n int, begin func(ctx context.C
 			if err := begin(ctx); err != nil && ctx.Err() == nil {
 				failed.Add(1)
 			}
-			<-ctx.Done()
 		})
 	}
 	pause(ctx, scaledTime(o, 40*time.Second))
@@ -176,9 +176,15 @@ func stalledWatchers(ctx context.Context, o *options, address string) (string, e
 		return "", err
 	}
 	return holdUnread(ctx, o, scaled(o, 500), func(ctx context.Context) error {
-		c := seqledgerv1connect.NewLedgerServiceClient(newSmallWindow(), "http://"+address)
-		_, err := c.Watch(ctx, connect.NewRequest(&seqledgerv1.WatchRequest{Scope: benchScope, FromHeight: 1}))
-		return err
+		lone, disconnect := newSmallWindow()
+		defer disconnect()
+		c := seqledgerv1connect.NewLedgerServiceClient(lone, "http://"+address)
+		stream, err := c.Watch(ctx, connect.NewRequest(&seqledgerv1.WatchRequest{Scope: benchScope, FromHeight: 1}))
+		if err != nil {
+			return err
+		}
+		<-ctx.Done()
+		return stream.Close()
 	})
 }
 
@@ -201,7 +207,9 @@ func requestUnread(ctx context.Context, address string) error {
 		return err
 	}
 	request.Header.Set("Content-Type", "application/json")
-	response, err := newSmallWindow().Do(request)
+	lone, disconnect := newSmallWindow()
+	defer disconnect()
+	response, err := lone.Do(request)
 	if err != nil {
 		return err
 	}

@@ -28,7 +28,13 @@ func scaleRows() []largeRow {
 	rows := []largeRow{
 		{"sustained", measureSustained},
 		{"million streams", measureMillion},
-		{"eviction", measureEviction},
+	}
+	// The same pace in large rounds, as is the default, and in small ones.
+	for _, rounds := range []struct{ interval, limit uint64 }{{1_000, 2_000}, {100, 200}} {
+		name := fmt.Sprintf("eviction %d/%d", rounds.interval, rounds.limit)
+		rows = append(rows, largeRow{name, func(ctx context.Context, o *options) ([]finding, error) {
+			return measureEviction(ctx, o, rounds.interval, rounds.limit)
+		}})
 	}
 	for _, n := range []int{1, 64, 256} {
 		rows = append(rows, largeRow{fmt.Sprint("journal/", n), func(ctx context.Context, o *options) ([]finding, error) {
@@ -166,8 +172,9 @@ func (p *population) fillLog(ctx context.Context, o *options, s *process) error 
 	}
 }
 
-// measureEviction writes while a million streams expire.
-func measureEviction(ctx context.Context, o *options) ([]finding, error) {
+// measureEviction writes while a million streams expire, in rounds of so many
+// entries after every so many commands.
+func measureEviction(ctx context.Context, o *options, interval, limit uint64) ([]finding, error) {
 	return onServer(ctx, o, func(s *process, dir string) (findings []finding, err error) {
 		idle := newPopulation("idle-", scaled(o, 1_000_000), 0)
 		if err := idle.seed(ctx, s.address); err != nil {
@@ -186,7 +193,9 @@ func measureEviction(ctx context.Context, o *options) ([]finding, error) {
 			return nil, err
 		}
 		defer func() { err = errors.Join(err, c.Close()) }()
-		_, err = c.UpdateConfig(ctx, &seqledgerv1.UpdateConfigRequest{ClientTtl: durationpb.New(ttl)})
+		_, err = c.UpdateConfig(ctx, &seqledgerv1.UpdateConfigRequest{
+			ClientTtl: durationpb.New(ttl), EvictionInterval: &interval, EvictionLimit: &limit,
+		})
 		if err != nil {
 			return nil, err
 		}

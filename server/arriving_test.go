@@ -115,21 +115,21 @@ func TestLateness(t *testing.T) {
 		l := newLateness(time.Second, func() { interrupts++ })
 		for range 3 {
 			l.expect()
-			time.Sleep(time.Second / 2) // the bubble's time, not ours
+			<-time.After(time.Second / 2) // the bubble's time, not ours
 			l.arrived()
 		}
-		time.Sleep(time.Hour)
+		<-time.After(time.Hour)
 		if interrupts != 0 {
 			t.Error("nothing was late:", interrupts)
 		}
 		l.expect()
-		time.Sleep(2 * time.Second)
+		<-time.After(2 * time.Second)
 		if interrupts != 1 {
 			t.Error("want one interrupt:", interrupts)
 		}
 		l.expect()
 		l.close()
-		time.Sleep(time.Hour)
+		<-time.After(time.Hour)
 		if interrupts != 1 {
 			t.Error("an interrupt after close")
 		}

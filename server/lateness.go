@@ -25,8 +25,9 @@ const (
 	// stallTimeout is how long a stream may leave a message unread.
 	stallTimeout = 2 * time.Minute
 	// maxReads is how many reads may make or send their answers at once. An
-	// answer may have 4 MiB, and the request for it a hundred bytes.
-	maxReads = 128
+	// answer may have 4 MiB, which take twice as much while it is sent, and the
+	// request for it a hundred bytes.
+	maxReads = 32
 )
 
 // lateness interrupts a handler that waits for its client for too long.
