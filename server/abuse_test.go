@@ -414,12 +414,12 @@ func TestAbuseUnreadAnswers(t *testing.T) {
 	h := start(t)
 	g := &neighbour{h: h}
 	for i := range 4 {
-		h.mustWrite(t, writeOf("filler", uint64(i+1), setOp(fmt.Sprint("large/", i), incompressible(1<<20))))
+		h.mustWrite(t, writeOf("filler", uint64(i+1), setOp(fmt.Sprint("large/", i), incompressible(256<<10))))
 	}
 	client, disconnect := smallWindow()
 	api := seqledgerv1connect.NewLedgerServiceClient(client, h.url)
 	var watchers []*connect.ServerStreamForClient[seqledgerv1.WatchResponse]
-	const each = 10
+	const each = 5
 	for range each {
 		stream, err := api.Watch(within(t), connect.NewRequest(&seqledgerv1.WatchRequest{Scope: scope(), FromHeight: 1}))
 		if err != nil {

@@ -8,6 +8,7 @@ import (
 	"io"
 	"net/http"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -111,26 +112,26 @@ func TestFullRoom(t *testing.T) {
 func TestLateness(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(*testing.T) {
-		interrupts := 0
-		l := newLateness(time.Second, func() { interrupts++ })
+		var interrupts atomic.Int64
+		l := newLateness(time.Second, func() { interrupts.Add(1) })
 		for range 3 {
 			l.expect()
 			<-time.After(time.Second / 2) // the bubble's time, not ours
 			l.arrived()
 		}
 		<-time.After(time.Hour)
-		if interrupts != 0 {
-			t.Error("nothing was late:", interrupts)
+		if interrupts.Load() != 0 {
+			t.Error("nothing was late:", interrupts.Load())
 		}
 		l.expect()
 		<-time.After(2 * time.Second)
-		if interrupts != 1 {
-			t.Error("want one interrupt:", interrupts)
+		if interrupts.Load() != 1 {
+			t.Error("want one interrupt:", interrupts.Load())
 		}
 		l.expect()
 		l.close()
 		<-time.After(time.Hour)
-		if interrupts != 1 {
+		if interrupts.Load() != 1 {
 			t.Error("an interrupt after close")
 		}
 	})
