@@ -3,6 +3,9 @@
 //	go run ./bench                     # everything, a few minutes
 //	go run ./bench -only stream -duration 10s
 //	go run ./bench -quick              # a fraction of a second each: does it run?
+//	go run ./bench scale               # large ledgers, about ten minutes
+//	go run ./bench abuse               # clients that mean no good, about ten minutes
+//	go run ./bench scale -fraction 0.1 -json out.json
 //
 // The engine is measured in this process. The server runs as a process of its
 // own, started from the same binary, and client and server share the machine's
@@ -19,6 +22,7 @@ import (
 	"os/signal"
 	"regexp"
 	"runtime"
+	"strings"
 	"time"
 )
 
@@ -30,6 +34,9 @@ type options struct {
 	dir      string // below which data directories are made
 	markdown bool
 	profile  string
+	json     string
+	// fraction of the full size, for scale and abuse.
+	fraction float64
 }
 
 func main() {
@@ -48,7 +55,13 @@ func run() error {
 	flag.StringVar(&o.dir, "dir", "", "make data directories below this one (default: the system's temporary directory)")
 	flag.BoolVar(&o.markdown, "markdown", false, "print the table as Markdown")
 	flag.StringVar(&o.profile, "profile", "", "write CPU profiles (of the server, too) with this prefix")
-	flag.Parse()
+	flag.StringVar(&o.json, "json", "", "scale and abuse: write the report to this file, too")
+	flag.Float64Var(&o.fraction, "fraction", 1, "scale and abuse: of the full size")
+	kind, arguments := "", os.Args[1:]
+	if len(arguments) > 0 && !strings.HasPrefix(arguments[0], "-") {
+		kind, arguments = arguments[0], arguments[1:]
+	}
+	_ = flag.CommandLine.Parse(arguments) // it exits
 	if flag.NArg() > 0 {
 		return fmt.Errorf("unknown argument %q; see -help", flag.Arg(0))
 	}
@@ -60,12 +73,56 @@ func run() error {
 	o.warmup = time.Second
 	if *quick {
 		o.duration, o.warmup = 200*time.Millisecond, 50*time.Millisecond
+		o.fraction = quickFraction
 	}
 	var err error
 	if o.only, err = regexp.Compile(*only); err != nil {
 		return fmt.Errorf("-only: %w", err)
 	}
-	return measureAll(ctx, &o)
+	if o.fraction <= 0 {
+		return errors.New("-fraction must be more than 0")
+	}
+	switch kind {
+	case "":
+		return measureAll(ctx, &o)
+	case "scale":
+		return measureRows(ctx, kind, &o, scaleRows())
+	case "abuse":
+		return measureRows(ctx, kind, &o, abuseRows())
+	}
+	return fmt.Errorf("unknown kind %q: scale, abuse, or nothing for the table of rates", kind)
+}
+
+// quickFraction makes the large rows small enough for CI.
+const quickFraction = 0.005
+
+// largeRow is a row of scale or abuse.
+type largeRow struct {
+	name    string
+	measure func(ctx context.Context, o *options) ([]finding, error)
+}
+
+// measureRows runs the rows one after another and reports what they find.
+func measureRows(ctx context.Context, kind string, o *options, rows []largeRow) error {
+	r := newReport(kind, o)
+	r.header(o)
+	for _, row := range rows {
+		if !o.only.MatchString(row.name) {
+			continue
+		}
+		findings, err := row.measure(ctx, o)
+		if err != nil {
+			return fmt.Errorf("%s: %w", row.name, errors.Join(err, context.Cause(ctx)))
+		}
+		for i := range findings {
+			findings[i].Row = row.name
+		}
+		r.add(o, findings...)
+	}
+	if len(r.Findings) == 0 {
+		return errors.New("-only matches no row")
+	}
+	return r.save(o.json)
 }
 
 // row is one line of the table.

@@ -10,11 +10,10 @@ import (
 	"net"
 	"net/http"
 	"os"
-	"os/exec"
+	"path/filepath"
 	"runtime/pprof"
 	"strconv"
 	"strings"
-	"syscall"
 
 	"github.com/seqledger/seqledger/client"
 	"github.com/seqledger/seqledger/ledger"
@@ -79,37 +78,17 @@ func withServer(ctx context.Context, o *options, measure func(address, dir strin
 		return r, err
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
-	arguments := []string{"-serve", dir}
-	if o.profile != "" {
-		arguments = append(arguments, "-profile", o.profile+"-server")
-	}
-	process := exec.Command(os.Args[0], arguments...)
-	process.Stderr = os.Stderr
-	// In a group of its own, so that an interrupt reaches us alone and the
-	// server is told by its standard input.
-	process.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
-	stdin, err := process.StdinPipe()
+	server, err := startServer(ctx, o, dir)
 	if err != nil {
 		return r, err
 	}
-	stdout, err := process.StdoutPipe()
-	if err != nil {
-		return r, err
-	}
-	if err := process.Start(); err != nil {
-		return r, err
-	}
-	defer func() { err = errors.Join(err, stdin.Close(), process.Wait()) }()
-	address, err := bufio.NewReader(stdout).ReadString('\n')
-	if err != nil {
-		return r, fmt.Errorf("the server did not start: %w", err)
-	}
+	defer func() { err = errors.Join(err, server.stop()) }()
 	stopProfile, err := startProfile(o.profile)
 	if err != nil {
 		return r, err
 	}
 	defer func() { err = errors.Join(err, stopProfile()) }()
-	return measure(strings.TrimSpace(address), dir)
+	return measure(server.address, dir)
 }
 
 // bothCounters samples the disk, and the allocations of client and server.
@@ -126,6 +105,12 @@ func bothCounters(address, dir string) func() (counters, error) {
 }
 
 func serverMallocs(address string) (int64, error) {
+	n, err := serverMetric(address, "go_memstats_mallocs_total")
+	return int64(n), err
+}
+
+// serverMetric reads one metric without labels.
+func serverMetric(address, name string) (float64, error) {
 	response, err := http.Get("http://" + address + "/metrics")
 	if err != nil {
 		return 0, err
@@ -133,12 +118,11 @@ func serverMallocs(address string) (int64, error) {
 	defer response.Body.Close() //nolint:errcheck // It was only read.
 	lines := bufio.NewScanner(response.Body)
 	for lines.Scan() {
-		if rest, ok := strings.CutPrefix(lines.Text(), "go_memstats_mallocs_total "); ok {
-			n, err := strconv.ParseFloat(rest, 64)
-			return int64(n), err
+		if rest, ok := strings.CutPrefix(lines.Text(), name+" "); ok {
+			return strconv.ParseFloat(rest, 64)
 		}
 	}
-	return 0, errors.New("the server's metrics have no go_memstats_mallocs_total")
+	return 0, fmt.Errorf("the server's metrics have no %s", name)
 }
 
 func operation() *seqledgerv1.Operation {
@@ -149,24 +133,35 @@ func operation() *seqledgerv1.Operation {
 
 var benchScope = &seqledgerv1.Scope{Organization: "acme", Vault: "main"}
 
-// measureStream has one Writer for each stream, all over one connection, each
-// with one write outstanding.
 func measureStream(ctx context.Context, o *options, r *row) (result, error) {
+	return measureWriters(ctx, o, r.concurrent, nil)
+}
+
+// measureWriters has one Writer for each stream, all over one connection, each
+// with one write outstanding. Prepare changes their options, if it is there.
+func measureWriters(
+	ctx context.Context, o *options, n int, prepare func(w *client.WriterOptions, dir string) error,
+) (result, error) {
 	return withServer(ctx, o, func(address, dir string) (measured result, err error) {
 		c, err := client.New(client.Options{Server: address})
 		if err != nil {
 			return measured, err
 		}
 		defer func() { err = errors.Join(err, c.Close()) }()
-		writers := make([]*client.Writer, r.concurrent)
+		writers := make([]*client.Writer, n)
 		for i := range writers {
-			writers[i], err = c.NewWriter(ctx, client.WriterOptions{Scope: benchScope, ClientID: fmt.Sprint("client-", i)})
-			if err != nil {
+			w := client.WriterOptions{Scope: benchScope, ClientID: fmt.Sprint("client-", i)}
+			if prepare != nil {
+				if err := prepare(&w, filepath.Join(dir, "journals")); err != nil {
+					return measured, err
+				}
+			}
+			if writers[i], err = c.NewWriter(ctx, w); err != nil {
 				return measured, err
 			}
 		}
 		payload := operation()
-		return drive(ctx, o, r.concurrent, func(ctx context.Context, i int) error {
+		return drive(ctx, o, n, func(ctx context.Context, i int) error {
 			_, err := writers[i].Write(ctx, payload)
 			return err
 		}, bothCounters(address, dir))

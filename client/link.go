@@ -15,10 +15,12 @@ import (
 )
 
 const (
-	// frameWrites and frameBytes bound one WriteStreamRequest. A single larger
-	// write still goes, in a frame of its own.
-	frameWrites = 1000
-	frameBytes  = 1 << 20
+	// frameWrites, frameOperations and frameBytes bound one WriteStreamRequest. A
+	// single larger write still goes, in a frame of its own. The server refuses
+	// a message of more than 16,384 operations.
+	frameWrites     = 1000
+	frameOperations = 10_000
+	frameBytes      = 1 << 20
 )
 
 // hub joins all Writers of a Client on one WriteStream.
@@ -243,7 +245,7 @@ func (h *hub) collect(frame *seqledgerv1.WriteStreamRequest) bool {
 	if h.retire {
 		return h.flight.len() == 0
 	}
-	bytes := 0
+	bytes, operations := 0, 0
 	for h.ready.len() > 0 {
 		w := h.ready.at(0)
 		for !w.halted && w.cursor < w.queue.len() {
@@ -255,7 +257,9 @@ func (h *hub) collect(frame *seqledgerv1.WriteStreamRequest) bool {
 			if !p.durable {
 				break // its syncer makes w ready again
 			}
-			if len(frame.Writes) == frameWrites || len(frame.Writes) > 0 && bytes+p.size > frameBytes {
+			more := len(p.request.GetOperations())
+			if len(frame.Writes) == frameWrites ||
+				len(frame.Writes) > 0 && (bytes+p.size > frameBytes || operations+more > frameOperations) {
 				// w goes to the back, otherwise a busy Writer could starve the
 				// others.
 				h.ready.push(h.ready.pop())
@@ -266,6 +270,7 @@ func (h *hub) collect(frame *seqledgerv1.WriteStreamRequest) bool {
 			p.launch()
 			frame.Writes = append(frame.Writes, &p.request)
 			bytes += p.size
+			operations += more
 		}
 		w.queued = false
 		h.ready.pop()

@@ -2,19 +2,12 @@ package server
 
 import (
 	"context"
-	"net/http"
-	"time"
 
 	"connectrpc.com/connect"
 
 	"github.com/seqledger/seqledger/ledger"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 )
-
-// stallTimeout is how long a client may take nothing of its backup. As long as
-// a backup is open, the state file cannot use its old pages again, so that a
-// client that stopped reading would make it grow without end.
-const stallTimeout = time.Minute
 
 type backupStream = connect.ServerStream[seqledgerv1.BackupResponse]
 
@@ -34,9 +27,7 @@ func (s *Server) backup(
 	defer cancel(nil)
 	stop := context.AfterFunc(s.draining, func() { cancel(ledger.ErrDraining) })
 	defer stop()
-	controls, _ := ctx.Value(controlsKey{}).(*http.ResponseController)
-	out := &backupSender{stream: stream, controls: controls}
-	defer out.deadline(time.Time{}) // the connection may serve other requests
+	out := &backupSender{stream: stream, controls: controlsOf(ctx)}
 	info, err := s.options.Ledger.Backup(ctx, out, ledger.BackupOptions{RateBytes: s.options.BackupRate, Begin: out.begin})
 	if err != nil {
 		return err
@@ -49,7 +40,7 @@ func (s *Server) backup(
 // backupSender sends what is written to it.
 type backupSender struct {
 	stream   *backupStream
-	controls *http.ResponseController
+	controls *controls
 }
 
 func (b *backupSender) begin(info ledger.BackupInfo) error {
@@ -67,15 +58,9 @@ func (b *backupSender) Write(chunk []byte) (int, error) {
 	return len(chunk), nil
 }
 
+// send fails when the client takes nothing for too long: as long as a backup is
+// open, the state file cannot use its old pages again, so that a client that
+// stopped reading would make it grow without end.
 func (b *backupSender) send(part *seqledgerv1.BackupResponse) error {
-	b.deadline(time.Now().Add(stallTimeout))
-	return b.stream.Send(part)
-}
-
-// deadline is when writes fail that have not gone out.
-func (b *backupSender) deadline(at time.Time) {
-	if b.controls != nil {
-		// Only a writer that is not net/http's own refuses.
-		_ = b.controls.SetWriteDeadline(at)
-	}
+	return b.controls.send(func() error { return b.stream.Send(part) })
 }

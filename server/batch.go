@@ -14,7 +14,8 @@ import (
 // batch is a frame under way: its valid writes are one submission, its invalid
 // ones have their answer already.
 type batch struct {
-	size    int // writes in the frame
+	size    int   // writes in the frame
+	room    int64 // that it takes of the stream's, until it is answered
 	invalid []placed
 	proofs  []bool // which of the valid ones asked for a proof; nil: none
 

@@ -11,6 +11,9 @@ const (
 	// maxElements of any list or object in a request in JSON: no message has
 	// more fields, and no list of a request a higher limit.
 	maxElements = max(maxFrameWrites, machine.MaxOperations)
+	// maxObjects of a request in JSON: an operation has three, a write two beside,
+	// the frame is one.
+	maxObjects = 3*maxFrameOperations + 2*maxFrameWrites + 1
 	// maxDepth of lists and objects in one another; a frame has seven.
 	maxDepth = 16
 )
@@ -30,6 +33,7 @@ type jsonLevel struct {
 func boundJSON(data []byte) (problem *machine.FieldError, depth int) {
 	var levels [maxDepth]jsonLevel
 	var text []byte // the last string, as it is written
+	objects := 0
 	for i := 0; i < len(data); i++ {
 		switch data[i] {
 		case '"':
@@ -45,6 +49,12 @@ func boundJSON(data []byte) (problem *machine.FieldError, depth int) {
 				levels[depth-1].key = text
 			}
 		case '{', '[':
+			if data[i] == '{' {
+				objects++
+			}
+			if objects > maxObjects { // whatever they are, they are too many together
+				return &machine.FieldError{Problem: fmt.Sprintf("has more than %d objects: send several messages", maxObjects)}, 1
+			}
 			if depth == maxDepth {
 				return &machine.FieldError{Field: jsonPath(levels[:]), Problem: "is nested too deeply"}, depth
 			}

@@ -77,6 +77,8 @@ func (c *ledgerCollector) histogram(name, help string, read func(*ledgerState) l
 func (c *ledgerCollector) describeWrites() {
 	s := c.server
 	c.gauge("requests_open", "Requests under way, streams included.", func(*ledgerState) float64 { return float64(s.requests.count()) })
+	c.gauge("connections_open", "Open connections.", func(*ledgerState) float64 { return float64(s.open.count()) })
+	c.gauge("arriving_bytes", "Memory that is taken for large messages.", func(*ledgerState) float64 { return float64(s.arriving.held.Load()) })
 	c.gauge("streams_open", "Open WriteStreams and Watches.", func(*ledgerState) float64 { return float64(s.streams.count()) })
 	c.gauge("queue_items", "Submissions that wait to be proposed.", func(l *ledgerState) float64 { return float64(l.QueuedItems) })
 	c.gauge("queue_bytes", "Submissions that wait or are in flight, with overhead.", func(l *ledgerState) float64 { return float64(l.QueuedBytes) })

@@ -10,23 +10,31 @@ import (
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 )
 
-// maxFrameWrites is how many writes one message of a WriteStream may carry.
-const maxFrameWrites = 1_000
+const (
+	// maxFrameWrites is how many writes one message of a WriteStream may carry.
+	maxFrameWrites = 1_000
+	// maxFrameOperations is how many operations they may have together. An empty
+	// one takes two bytes on the wire and some 250 decoded and converted, so that
+	// the limit of a write alone would let 4 MB become 250.
+	maxFrameOperations = 16_384
+)
 
 // frame is a message of a WriteStream: writes, and what is wrong with some of
 // them. A bad write must not take its neighbours with it, so a frame that does
 // not decode as a whole is decoded write by write.
 type frame struct {
-	writes  []*seqledgerv1.WriteRequest
-	bad     map[int]error // *machine.FieldErrors, by place; nil: none
-	invalid error         // about the whole: the stream cannot go on
+	writes []*seqledgerv1.WriteRequest
+	// operations of all writes together.
+	operations int
+	bad        map[int]error // *machine.FieldErrors, by place; nil: none
+	invalid    error         // about the whole: the stream cannot go on
 }
 
 func (f *frame) decodeBinary(data []byte) {
 	if frameShape.fits(data) {
 		m := new(seqledgerv1.WriteStreamRequest)
 		if proto.Unmarshal(data, m) == nil {
-			*f = frame{writes: m.Writes}
+			*f = frame{writes: m.Writes, operations: countOperations(m.Writes)}
 			return
 		}
 	}
@@ -42,8 +50,9 @@ func (f *frame) decodeJSON(data []byte) {
 	}
 	m := new(seqledgerv1.WriteStreamRequest)
 	if problem == nil && protojson.Unmarshal(data, m) == nil {
-		*f = frame{writes: m.Writes}
+		*f = frame{writes: m.Writes, operations: countOperations(m.Writes)}
 		f.limit(len(m.Writes))
+		f.limitOperations()
 		return
 	}
 	parts, err := splitJSON(data)
@@ -60,8 +69,30 @@ func (f *frame) decodeEach(parts [][]byte, err error, decode func([]byte, *seqle
 		w := new(seqledgerv1.WriteRequest)
 		if err := decode(part, w); err != nil {
 			f.bad[i] = err
+			w = new(seqledgerv1.WriteRequest) // what was decoded of it is of no use
 		}
 		f.writes = append(f.writes, w)
+		f.operations += len(w.Operations)
+		// After each, because the rest must not be decoded at all.
+		if f.limitOperations(); f.invalid != nil {
+			return
+		}
+	}
+}
+
+// countOperations adds up the operations of the writes.
+func countOperations(writes []*seqledgerv1.WriteRequest) (n int) {
+	for _, w := range writes {
+		n += len(w.GetOperations())
+	}
+	return n
+}
+
+func (f *frame) limitOperations() {
+	if f.invalid == nil && f.operations > maxFrameOperations {
+		*f = frame{invalid: &machine.FieldError{
+			Field: "writes", Problem: fmt.Sprintf("have more than %d operations together: send them in several messages", maxFrameOperations),
+		}}
 	}
 }
 

@@ -17,6 +17,9 @@ type shape struct {
 	fields [maxFieldNumber + 1]fieldShape
 	// limit bounds the elements of the one list that a message has, if any.
 	limit int
+	// total bounds the elements of that list and of the lists within it together;
+	// 0: nothing but their own limits does.
+	total int
 }
 
 // fieldShape is a field of a message; the zero value is an unknown one.
@@ -35,7 +38,7 @@ const maxFieldNumber = 15
 
 var (
 	writeShape = shapeOf((*seqledgerv1.WriteRequest)(nil).ProtoReflect().Descriptor(), machine.MaxOperations)
-	frameShape = &shape{limit: maxFrameWrites, fields: [maxFieldNumber + 1]fieldShape{
+	frameShape = &shape{limit: maxFrameWrites, total: maxFrameWrites + maxFrameOperations, fields: [maxFieldNumber + 1]fieldShape{
 		writesField: {known: true, list: true, wire: protowire.BytesType, inner: writeShape},
 	}}
 )
@@ -67,20 +70,26 @@ func shapeOf(d protoreflect.MessageDescriptor, limit int) *shape {
 // with lists within their limit. UTF-8 is left to the decoder. explainBinary
 // finds what is wrong with one that does not fit.
 func (s *shape) fits(data []byte) bool {
+	_, ok := s.count(data)
+	return ok
+}
+
+// count is fits, and returns how many elements the lists have together.
+func (s *shape) count(data []byte) (total int, ok bool) {
 	seen, elements := uint64(0), 0
 	for len(data) > 0 {
 		number, wire, n := protowire.ConsumeTag(data)
 		if n < 0 || number > maxFieldNumber {
-			return false
+			return 0, false
 		}
 		f := &s.fields[number]
 		if !f.known || wire != f.wire || seen&f.excludes != 0 {
-			return false
+			return 0, false
 		}
 		seen |= 1 << number
 		if f.list {
 			if elements++; elements > s.limit {
-				return false
+				return 0, false
 			}
 		}
 		data = data[n:]
@@ -89,14 +98,17 @@ func (s *shape) fits(data []byte) bool {
 		} else {
 			var inner []byte
 			inner, n = protowire.ConsumeBytes(data)
-			if n >= 0 && f.inner != nil && !f.inner.fits(inner) {
-				return false
+			if n >= 0 && f.inner != nil {
+				within, ok := f.inner.count(inner)
+				if total += within; !ok || s.total > 0 && elements+total > s.total {
+					return 0, false
+				}
 			}
 		}
 		if n < 0 {
-			return false
+			return 0, false
 		}
 		data = data[n:]
 	}
-	return true
+	return elements + total, true
 }

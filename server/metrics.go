@@ -23,6 +23,8 @@ type metrics struct {
 	latency  prometheus.Histogram
 	gates    *prometheus.CounterVec
 	panics   prometheus.Counter
+	// connections that were refused.
+	connections prometheus.Counter
 
 	writeStreams prometheus.Gauge
 	watches      prometheus.Gauge
@@ -81,12 +83,15 @@ func newMetrics(s *Server) *metrics {
 			Name: "seqledger_watches_open", Help: "Open Watches.",
 		}),
 	}
+	m.connections = prometheus.NewCounter(prometheus.CounterOpts{
+		Name: "seqledger_connections_refused_total", Help: "Connections closed at once, because there were as many as may be.",
+	})
 	results := m.newResults()
 	version := prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 		Name: "seqledger_build_info", Help: "1, with the server's version and the Go that built it.",
 		ConstLabels: prometheus.Labels{"version": s.options.Version, "goversion": runtime.Version()},
 	}, func() float64 { return 1 })
-	m.registry.MustRegister(m.requests, m.latency, m.gates, results, m.panics, m.writeStreams, m.watches,
+	m.registry.MustRegister(m.requests, m.latency, m.gates, results, m.panics, m.connections, m.writeStreams, m.watches,
 		version, newLedgerCollector(s), accessCollector{s},
 		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	for _, gate := range []string{gateRequests, gateStreams} {

@@ -27,6 +27,9 @@ type Options struct {
 	// MaxRequests bounds the requests that are under way, streams included.
 	// Default: 16,384.
 	MaxRequests int
+	// MaxConnections bounds the open connections; those beyond are closed at once.
+	// Default: 16,384, or 256 less than the files that the process may have open.
+	MaxConnections int
 	// MaxStreams bounds the open WriteStreams, Watches and Backups together.
 	// Default: 1,024.
 	MaxStreams int
@@ -56,7 +59,7 @@ func (o *Options) validate() error {
 	if o.Ledger == nil {
 		return errors.New("server: Options.Ledger is nil")
 	}
-	if o.MaxRequestBytes < 0 || o.MaxRequests < 0 || o.MaxStreams < 0 || o.DrainTimeout < 0 {
+	if o.MaxRequestBytes < 0 || o.MaxRequests < 0 || o.MaxConnections < 0 || o.MaxStreams < 0 || o.DrainTimeout < 0 {
 		return errors.New("server: Options: a limit is negative")
 	}
 	if err := ValidateOrigins(o.CORSOrigins, o.Auth != nil); err != nil {
@@ -70,6 +73,9 @@ func (o *Options) validate() error {
 	}
 	if o.MaxRequests == 0 {
 		o.MaxRequests = 16_384
+	}
+	if o.MaxConnections == 0 {
+		o.MaxConnections = defaultConnections(openFilesLimit())
 	}
 	if o.MaxStreams == 0 {
 		o.MaxStreams = 1_024

@@ -40,11 +40,11 @@ func (s *Server) mount(mux *http.ServeMux) {
 	stream := seqledgerv1connect.LedgerServiceWriteStreamProcedure
 	// Results are hashes and ids, which do not compress, and there are many.
 	uncompressed := append(s.handlerOptions(writing), connect.WithCompressMinBytes(math.MaxInt))
-	mux.Handle(stream, withControls(connect.NewBidiStreamHandler(stream, s.writeStream, uncompressed...)))
+	mux.Handle(stream, s.withControls(connect.NewBidiStreamHandler(stream, s.writeStream, uncompressed...)))
 	backup := seqledgerv1connect.AdminServiceBackupProcedure
-	mux.Handle(backup, withControls(connect.NewServerStreamHandler(backup, s.backup, uncompressed...)))
+	mux.Handle(backup, s.withControls(connect.NewServerStreamHandler(backup, s.backup, uncompressed...)))
 	watch := seqledgerv1connect.LedgerServiceWatchProcedure
-	mux.Handle(watch, connect.NewServerStreamHandler(watch, s.watch, s.handlerOptions(reading)...))
+	mux.Handle(watch, s.withControls(connect.NewServerStreamHandler(watch, s.watch, s.handlerOptions(reading)...)))
 }
 
 const (
@@ -75,13 +75,20 @@ func unary[P message[T], T, R any](
 		if err := s.authorize(ctx, procedure, m); err != nil {
 			return nil, err
 		}
+		if err := takeReadSlot(ctx); err != nil {
+			return nil, err
+		}
 		answer, err := handle(ctx, m)
 		if err != nil {
 			return nil, err
 		}
 		return connect.NewResponse(answer), nil
 	}
-	mux.Handle(procedure, readWithin(bodyTimeout, connect.NewUnaryHandler(procedure, handler, s.handlerOptions(level)...)))
+	mounted := readWithin(bodyTimeout, connect.NewUnaryHandler(procedure, handler, s.handlerOptions(level)...))
+	if level == reading {
+		mounted = s.boundedReads(mounted)
+	}
+	mux.Handle(procedure, mounted)
 }
 
 // observer sees every call come and go: it turns errors into what clients see,

@@ -40,7 +40,7 @@ func (s *Server) Serve(ctx context.Context, listener net.Listener) error {
 	served := make(chan error, 1)
 	// Ends when Shutdown or Close closes the listener; the receive below waits
 	// for it.
-	go func() { served <- s.accept(hs, listener) }()
+	go func() { served <- s.accept(hs, s.limited(listener)) }()
 	var err error
 	select {
 	case err = <-served: // the listener failed
@@ -58,6 +58,11 @@ func (s *Server) Serve(ctx context.Context, listener net.Listener) error {
 	last, cancel := context.WithTimeout(context.WithoutCancel(ctx), lastMoment)
 	defer cancel()
 	return errors.Join(err, s.requests.awaitEmpty(last), s.probes.awaitEmpty(last))
+}
+
+// limited holds a listener to MaxConnections.
+func (s *Server) limited(listener net.Listener) net.Listener {
+	return &limitedListener{listener, s.options.MaxConnections, &s.open, s.metrics.connections.Inc}
 }
 
 // Drain takes nothing new, and waits until what was accepted is answered:

@@ -9,6 +9,7 @@ import (
 
 	"connectrpc.com/connect"
 	"connectrpc.com/grpcreflect"
+	"golang.org/x/sync/semaphore"
 
 	"github.com/seqledger/seqledger/proto/seqledger/v1/seqledgerv1connect"
 )
@@ -22,6 +23,11 @@ type Server struct {
 	streams  gate // WriteStreams, Watches and Backups
 	probes   gate // health checks and metrics
 	overload overload
+	open     gate // connections
+	arriving arriving
+	reads    *semaphore.Weighted // that make or send an answer
+	// stallTimeout and bodyTimeout, but for tests.
+	stall, late time.Duration
 
 	// draining ends when nothing new is taken any more.
 	draining   context.Context //nolint:containedctx // It is the server's own state, not a caller's.
@@ -34,17 +40,18 @@ func New(o Options) (*Server, error) {
 		return nil, err
 	}
 	o.Logger = slog.New(requestLogger{o.Logger.Handler()})
-	s := &Server{options: o}
+	s := &Server{options: o, reads: semaphore.NewWeighted(maxReads), stall: stallTimeout, late: bodyTimeout}
+	s.arriving.room = semaphore.NewWeighted(maxArrivingBytes)
 	s.draining, s.startDrain = context.WithCancel(context.Background())
 	s.metrics = newMetrics(s)
 	mux := http.NewServeMux()
 	s.mount(mux)
 	s.mountReflection(mux)
 	outer := http.NewServeMux()
-	outer.Handle("/", withRequestID(s.bounded(s.authenticated(mux))))
+	outer.Handle("/", withRequestID(s.bounded(s.authenticated(s.metered(mux)))))
 	s.mountHealth(outer)
 	outer.Handle("GET /metrics", s.probe(s.authenticated(s.metrics.handler())))
-	s.handler = s.checkHost(uncached(s.crossOrigin(outer)))
+	s.handler = answerWithin(answerTimeout, s.checkHost(uncached(s.crossOrigin(outer))))
 	return s, nil
 }
 
@@ -128,24 +135,4 @@ func (s *Server) endWithDrain(next http.Handler) http.Handler {
 			<-ended // because the response's controls must not be used after this
 		}
 	})
-}
-
-// controlsKey finds the controls of the response in a request's context.
-type controlsKey struct{}
-
-// withControls hands the handler what interrupts a read, which Connect has no
-// way to do.
-func withControls(next http.Handler) http.Handler {
-	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		ctx := context.WithValue(r.Context(), controlsKey{}, http.NewResponseController(w))
-		next.ServeHTTP(w, r.WithContext(ctx))
-	})
-}
-
-// interruptRead makes reads of the request's body fail once what has arrived
-// is read. The handler must not have returned.
-func interruptRead(c *http.ResponseController) {
-	// Only a writer that is not net/http's own refuses, and then there is no
-	// connection to wait for.
-	_ = c.SetReadDeadline(time.Unix(1, 0))
 }

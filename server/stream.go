@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"io"
-	"net/http"
 
 	"connectrpc.com/connect"
 	"golang.org/x/sync/semaphore"
@@ -27,6 +26,11 @@ import (
 const (
 	maxStreamFrames = 256
 	maxStreamWrites = 4_096
+	// operationsPerWrite is how many results of operations count like one write:
+	// what is kept of a write that nobody has read the result of takes some 350
+	// bytes, and 8 for each operation.
+	operationsPerWrite = 32
+	maxFrameRoom       = maxFrameWrites + maxFrameOperations/operationsPerWrite
 )
 
 // writeStream is one WriteStream.
@@ -57,15 +61,13 @@ func (s *Server) writeStream(ctx context.Context, stream *bidiStream) error {
 		server: s, conn: stream.Conn(), batches: make(chan *batch, maxStreamFrames),
 		room: semaphore.NewWeighted(maxStreamWrites), permits: newPermits(s.caller(ctx)), ended: ended,
 	}
-	controls, _ := ctx.Value(controlsKey{}).(*http.ResponseController)
+	controls := controlsOf(ctx)
 	// Ends with the client's half-close, a failed read, or the interrupt below;
 	// the loop over batches below waits for it.
-	go st.read(ctx)
+	go st.read(ctx, controls)
 	defer func() {
 		cancel()
-		if controls != nil {
-			interruptRead(controls)
-		}
+		controls.interrupt()
 		for range st.batches { // until the reader closes it
 		}
 		n := st.answers.tally
@@ -81,7 +83,7 @@ func (s *Server) writeStream(ctx context.Context, stream *bidiStream) error {
 
 // read takes frames until the client has no more, the connection fails or the
 // sender interrupts it.
-func (st *writeStream) read(ctx context.Context) {
+func (st *writeStream) read(ctx context.Context, controls *controls) {
 	defer close(st.batches)
 	defer func() {
 		if p := recover(); p != nil { // nobody else would catch it in this goroutine
@@ -89,6 +91,11 @@ func (st *writeStream) read(ctx context.Context) {
 		}
 	}()
 	for {
+		// Room for any frame comes before the frame, so that one which waits for its
+		// client to read results is not in memory.
+		if st.readErr = st.room.Acquire(ctx, maxFrameRoom); st.readErr != nil {
+			return
+		}
 		var f frame
 		if err := st.conn.Receive(&f); err != nil {
 			if !errors.Is(err, io.EOF) {
@@ -96,6 +103,7 @@ func (st *writeStream) read(ctx context.Context) {
 			}
 			return
 		}
+		controls.whole()
 		if f.invalid != nil {
 			st.readErr = f.invalid
 			return
@@ -106,25 +114,26 @@ func (st *writeStream) read(ctx context.Context) {
 			st.readErr = err
 			return
 		}
+		room := f.room()
+		st.room.Release(maxFrameRoom - room)
 		if len(f.writes) == 0 {
 			continue
 		}
-		if err := st.accept(ctx, &f); err != nil {
+		b, err := st.server.newBatch(ctx, &f, st.permits)
+		controls.release()
+		if err == nil {
+			b.room = room
+			err = st.accept(ctx, b)
+		}
+		if err != nil {
 			st.readErr = err
 			return
 		}
 	}
 }
 
-// accept submits a frame and hands it to the sender. The error is that of ctx.
-func (st *writeStream) accept(ctx context.Context, f *frame) error {
-	if err := st.room.Acquire(ctx, int64(len(f.writes))); err != nil {
-		return err
-	}
-	b, err := st.server.newBatch(ctx, f, st.permits)
-	if err != nil {
-		return err
-	}
+// accept hands a batch to the sender. The error is that of ctx.
+func (st *writeStream) accept(ctx context.Context, b *batch) error {
 	select {
 	case st.batches <- b:
 		return nil
@@ -133,9 +142,12 @@ func (st *writeStream) accept(ctx context.Context, f *frame) error {
 	}
 }
 
+// room is what a frame takes of its stream's.
+func (f *frame) room() int64 { return int64(len(f.writes) + f.operations/operationsPerWrite) }
+
 // send answers every batch, then says why there are no more: nothing for a
 // half-close, DRAINING when the server goes away, the credential's end.
-func (st *writeStream) send(ctx context.Context, controls *http.ResponseController) error {
+func (st *writeStream) send(ctx context.Context, controls *controls) error {
 	draining, ended := st.server.draining.Done(), st.ended.Done()
 	var interrupted error // why reading was cut short
 	answers := &st.answers
@@ -151,15 +163,11 @@ func (st *writeStream) send(ctx context.Context, controls *http.ResponseControll
 			case <-draining:
 				// What has arrived is still read, and refused.
 				draining, interrupted = nil, ledger.ErrDraining
-				if controls != nil {
-					interruptRead(controls)
-				}
+				controls.interrupt()
 				continue
 			case <-ended:
 				ended, interrupted = nil, context.Cause(st.ended)
-				if controls != nil {
-					interruptRead(controls)
-				}
+				controls.interrupt()
 				continue
 			}
 		}
@@ -168,17 +176,19 @@ func (st *writeStream) send(ctx context.Context, controls *http.ResponseControll
 		}
 		answers.reset()
 		answers.add(ctx, st.server, next)
-		next = st.coalesce(ctx, answers)
-		if err := st.conn.Send(&answers.response); err != nil {
+		room := next.room
+		next = st.coalesce(ctx, answers, &room)
+		if err := controls.send(func() error { return st.conn.Send(&answers.response) }); err != nil {
 			return err
 		}
-		st.room.Release(int64(answers.count()))
+		st.room.Release(room)
 	}
 }
 
 // coalesce adds the results of the batches that are decided by now, and
-// returns the first that is not. There is no timer: it never waits.
-func (st *writeStream) coalesce(ctx context.Context, answers *results) *batch {
+// returns the first that is not. It adds up the room that they take. There is no
+// timer: it never waits.
+func (st *writeStream) coalesce(ctx context.Context, answers *results, room *int64) *batch {
 	for answers.count() < maxResults {
 		select {
 		case b, more := <-st.batches:
@@ -189,6 +199,7 @@ func (st *writeStream) coalesce(ctx context.Context, answers *results) *batch {
 				return b
 			}
 			answers.add(ctx, st.server, b)
+			*room += b.room
 		default:
 			return nil
 		}

@@ -29,6 +29,9 @@ func (s *Server) watch(
 	if err != nil {
 		return err
 	}
+	controls := controlsOf(ctx)
+	controls.whole()
+	controls.release()
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	stop := context.AfterFunc(s.draining, func() { cancel(ledger.ErrDraining) })
@@ -48,7 +51,10 @@ func (s *Server) watch(
 		if err := context.Cause(ctx); err != nil {
 			return err // also while there is much to send from storage
 		}
-		if err := stream.Send(&seqledgerv1.WatchResponse{Block: renderBlock(&block)}); err != nil {
+		err := controls.send(func() error {
+			return stream.Send(&seqledgerv1.WatchResponse{Block: renderBlock(&block)})
+		})
+		if err != nil {
 			return err
 		}
 		sent++

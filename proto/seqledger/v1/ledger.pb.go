@@ -174,7 +174,8 @@ func (x *WriteResponse) GetReceipt() *Receipt {
 // WriteStreamRequest carries writes to commit.
 type WriteStreamRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Decided in this order. At most 1,000 in one message.
+	// Decided in this order. At most 1,000 in one message, with at most 16,384
+	// operations together.
 	Writes        []*WriteRequest `protobuf:"bytes,1,rep,name=writes,proto3" json:"writes,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

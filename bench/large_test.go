@@ -1,0 +1,120 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+)
+
+// TestPauses: the longest time without an acknowledgement counts, and what was
+// before a restart does not.
+func TestPauses(t *testing.T) {
+	t.Parallel()
+	p := newPauses()
+	p.began = time.Now().Add(-time.Hour)
+	p.acknowledged()
+	if longest := time.Duration(p.longest.Load()); longest < time.Hour {
+		t.Errorf("an hour without an acknowledgement is %s", longest)
+	}
+	p.restart()
+	p.acknowledged()
+	if longest := time.Duration(p.longest.Load()); longest >= time.Hour {
+		t.Errorf("a restart keeps %s", longest)
+	}
+}
+
+// TestPopulation: every client's writes are numbered by one, and each worker
+// has clients of its own.
+func TestPopulation(t *testing.T) {
+	t.Parallel()
+	const clients, workers = 10, 3
+	p := newPopulation("c", clients, 5)
+	owner, last := map[string]int{}, map[string]uint64{}
+	for i := range 1_000 {
+		w := p.random(i%workers, workers)
+		if before, seen := owner[w.ClientId]; seen && before != i%workers {
+			t.Fatalf("%s belongs to the workers %d and %d", w.ClientId, before, i%workers)
+		}
+		owner[w.ClientId] = i % workers
+		if w.Sequence != last[w.ClientId]+1 {
+			t.Fatalf("%s goes from %d to %d", w.ClientId, last[w.ClientId], w.Sequence)
+		}
+		last[w.ClientId] = w.Sequence
+		if w.Operations[0].GetSetEntity() == nil {
+			t.Fatalf("want an entity, got %v", w.Operations[0])
+		}
+	}
+	if len(owner) != clients {
+		t.Errorf("%d clients write, want %d", len(owner), clients)
+	}
+}
+
+func TestScaled(t *testing.T) {
+	t.Parallel()
+	o := &options{fraction: 0.001}
+	if n := scaled(o, 100); n != 1 {
+		t.Errorf("a thousandth of 100 is %d, want at least 1", n)
+	}
+	if d := scaledTime(o, time.Minute); d != 300*time.Millisecond {
+		t.Errorf("a thousandth of a minute is %s", d)
+	}
+	o.fraction = 1
+	if n, d := scaled(o, 100), scaledTime(o, time.Minute); n != 100 || d != time.Minute {
+		t.Errorf("the full size is %d and %s", n, d)
+	}
+}
+
+// TestRowsReport: rows run in their order, each finding bears its row's name,
+// the report says how it came about, and a row that fails leaves no report.
+func TestRowsReport(t *testing.T) {
+	t.Parallel()
+	o := quickOptions(t)
+	o.fraction, o.json = 0.5, filepath.Join(t.TempDir(), "report.json")
+	rows := []largeRow{
+		{"first", func(context.Context, *options) ([]finding, error) { return []finding{{Measure: "a", Value: "1"}}, nil }},
+		{"second", func(context.Context, *options) ([]finding, error) {
+			return []finding{{Measure: "b", Verdict: verdict(false)}}, nil
+		}},
+	}
+	if err := measureRows(t.Context(), "scale", o, rows); err != nil {
+		t.Fatal(err)
+	}
+	b, err := os.ReadFile(o.json)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var r report
+	if err := json.Unmarshal(b, &r); err != nil {
+		t.Fatal(err)
+	}
+	if r.Kind != "scale" || r.Fraction != 0.5 || r.Commit == "" || r.Machine == "" || len(r.Findings) != 2 ||
+		r.Findings[0].Row != "first" || r.Findings[1].Verdict != "MISSED" {
+		t.Errorf("the report is %s", b)
+	}
+	broken := errors.New("broken")
+	o.json = filepath.Join(t.TempDir(), "none.json")
+	rows[1].measure = func(context.Context, *options) ([]finding, error) { return nil, broken }
+	if err := measureRows(t.Context(), "scale", o, rows); !errors.Is(err, broken) || !strings.Contains(err.Error(), "second") {
+		t.Errorf("got %v", err)
+	}
+	if _, err := os.Stat(o.json); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("a failed run left a report: %v", err)
+	}
+}
+
+// TestRowsHaveNames: -only finds a row by its name, so that names differ.
+func TestRowsHaveNames(t *testing.T) {
+	t.Parallel()
+	names := map[string]bool{}
+	for _, row := range append(scaleRows(), abuseRows()...) {
+		if row.name == "" || names[row.name] {
+			t.Errorf("%q is not the name of one row", row.name)
+		}
+		names[row.name] = true
+	}
+}

@@ -1,0 +1,449 @@
+package server_test
+
+import (
+	"bufio"
+	"context"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net"
+	"net/http"
+	"runtime"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+
+	"connectrpc.com/connect"
+
+	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
+	"github.com/seqledger/seqledger/proto/seqledger/v1/seqledgerv1connect"
+	"github.com/seqledger/seqledger/server"
+)
+
+// Each test lets clients do what they should not, while another client works,
+// and looks at three things: the other gets right answers, what is taken stays
+// within its bound, and everything is given back afterwards.
+
+// neighbour is a client of good manners, which checks that each of its writes is
+// committed once and in order. It works beside every client that abuses the
+// server.
+type neighbour struct {
+	h        *harness
+	sequence uint64
+}
+
+// work commits some writes, and reads one back.
+func (g *neighbour) work(t testing.TB) {
+	t.Helper()
+	for range 20 {
+		g.sequence++
+		receipt := g.h.mustWrite(t, writeOf("good", g.sequence, setOp("good", strconv.FormatUint(g.sequence, 10))))
+		if receipt.Sequence != g.sequence || receipt.Replayed {
+			t.Fatalf("write %d was answered with %v", g.sequence, receipt)
+		}
+	}
+	entity, err := g.h.client.GetEntity(within(t), connect.NewRequest(&seqledgerv1.GetEntityRequest{Scope: scope(), Key: "good"}))
+	if err != nil || string(entity.Msg.Entity.Value) != strconv.FormatUint(g.sequence, 10) {
+		t.Fatalf("after write %d the entity is %v, %v", g.sequence, entity, err)
+	}
+}
+
+// released waits until nothing is taken any more. The other client and we keep
+// a connection each.
+func (h *harness) released(t testing.TB) {
+	t.Helper()
+	for name, most := range map[string]float64{
+		"seqledger_requests_open": 0, "seqledger_streams_open": 0, "seqledger_arriving_bytes": 0, "seqledger_connections_open": 2,
+	} {
+		h.awaitMetric(t, name, func(v float64) bool { return v <= most })
+	}
+	if n := h.metric(t, "seqledger_panics_total"); n != "0" {
+		t.Error("panics:", n)
+	}
+}
+
+func (h *harness) awaitMetric(t testing.TB, name string, enough func(float64) bool) {
+	t.Helper()
+	last := ""
+	for ctx := within(t); ctx.Err() == nil; {
+		last = h.metric(t, name)
+		if v, err := strconv.ParseFloat(last, 64); err == nil && enough(v) {
+			return
+		}
+	}
+	t.Fatalf("%s stays %s", name, last)
+}
+
+// connect opens a connection and sends text on it.
+func (h *harness) connect(t testing.TB, text string) net.Conn {
+	t.Helper()
+	c, err := new(net.Dialer).DialContext(t.Context(), "tcp", strings.TrimPrefix(h.url, "http://"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = c.Close() })
+	_, _ = io.WriteString(c, text) // a server that refuses reads no further
+	return c
+}
+
+// status returns the first line that the server sends, "" when it closes.
+func status(c net.Conn) string {
+	line, _ := bufio.NewReader(c).ReadString('\n')
+	return strings.TrimSpace(line)
+}
+
+func postText(body string, length int) string {
+	return fmt.Sprintf("POST %s HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s",
+		seqledgerv1connect.LedgerServiceWriteProcedure, length, body)
+}
+
+// incompressible returns bytes that gzip makes no smaller, so that they do not
+// fit where they are not read.
+func incompressible(n int) string {
+	b := make([]byte, n)
+	_, _ = rand.NewChaCha8([32]byte{}).Read(b) // it never fails
+	return string(b)
+}
+
+func closeAll(connections []net.Conn) {
+	for _, c := range connections {
+		_ = c.Close()
+	}
+}
+
+// heap returns the bytes that are reachable. No other test may run beside.
+func heap() int64 {
+	runtime.GC()
+	var m runtime.MemStats
+	runtime.ReadMemStats(&m)
+	return int64(m.HeapAlloc)
+}
+
+func TestAbuseOneShotClients(t *testing.T) {
+	t.Parallel()
+	h := start(t)
+	g := &neighbour{h: h}
+	const clients = 300
+	for i := range clients {
+		body := fmt.Sprintf(`{"scope":{"organization":"acme"},"clientId":"once-%d","sequence":"1","operations":[{"append":{}}]}`, i)
+		c := h.connect(t, postText(body, len(body)))
+		if s := status(c); !strings.Contains(s, " 200 ") {
+			t.Fatalf("client %d: %q", i, s)
+		}
+		_ = c.Close()
+		if i%100 == 0 {
+			g.work(t)
+		}
+	}
+	if n := h.metric(t, "seqledger_clients"); n != strconv.Itoa(clients+1) {
+		t.Errorf("%s streams, want %d", n, clients+1)
+	}
+	h.released(t)
+}
+
+// TestAbuseIdleConnections: connections have a limit, and one that is closed
+// makes room for another.
+func TestAbuseIdleConnections(t *testing.T) {
+	t.Parallel()
+	const limit = 100
+	h := startWith(t, server.Options{MaxConnections: limit})
+	g := &neighbour{h: h}
+	g.work(t)
+	h.metric(t, "seqledger_clients") // so that we, too, have a connection
+	var idle []net.Conn
+	for range limit - 2 {
+		c := h.connect(t, "GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n")
+		if s := status(c); !strings.Contains(s, " 200 ") {
+			t.Fatalf("connection %d: %q", len(idle), s)
+		}
+		idle = append(idle, c)
+	}
+	if s := status(h.connect(t, "")); s != "" {
+		t.Errorf("one too many is answered: %q", s)
+	}
+	g.work(t)
+	if open, refused := h.metric(t, "seqledger_connections_open"), h.metric(t, "seqledger_connections_refused_total"); open != "100" || refused != "1" {
+		t.Errorf("%s are open, %s refused", open, refused)
+	}
+	closeAll(idle)
+	h.released(t)
+	if s := status(h.connect(t, "GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n")); !strings.Contains(s, " 200 ") {
+		t.Errorf("there is room again: %q", s)
+	}
+}
+
+// TestAbuseSlowHeadersAndBodies: who has not sent his headers has no place, and
+// who has not sent his body does not keep the others out.
+func TestAbuseSlowHeadersAndBodies(t *testing.T) {
+	t.Parallel()
+	h := start(t)
+	g := &neighbour{h: h}
+	var slow []net.Conn
+	for range 50 {
+		slow = append(slow,
+			h.connect(t, "POST / HTTP/1.1\r\nHost: localhost\r\nX-Slow: "), h.connect(t, postText("{", 1<<20)))
+	}
+	h.awaitMetric(t, "seqledger_requests_open", func(v float64) bool { return v == 50 })
+	g.work(t)
+	closeAll(slow)
+	h.released(t)
+}
+
+// TestAbuseHalfBodies: large bodies that do not end take no more than their
+// room, small ones pass, and a large one waits until there is room.
+func TestAbuseHalfBodies(t *testing.T) {
+	t.Parallel()
+	h := start(t)
+	g := &neighbour{h: h}
+	half := postText(`{"clientId":"`+strings.Repeat("x", 1<<20), 6<<20)
+	var connections []net.Conn
+	for range 10 {
+		connections = append(connections, h.connect(t, half))
+	}
+	const room = 128 << 20
+	h.awaitMetric(t, "seqledger_arriving_bytes", func(v float64) bool {
+		if v > room {
+			t.Errorf("%g bytes are taken", v)
+		}
+		return v > room*3/4
+	})
+	g.work(t)
+	large := make(chan error, 1)
+	go func() { // ends with the answer; received below
+		_, err := h.client.Write(within(t), connect.NewRequest(writeOf("large", 1, appendOp(strings.Repeat("x", 1<<20)))))
+		large <- err
+	}()
+	g.work(t)
+	closeAll(connections)
+	if err := <-large; err != nil {
+		t.Error("the large write:", err)
+	}
+	h.released(t)
+}
+
+func TestAbuseHugeHeaders(t *testing.T) {
+	t.Parallel()
+	h := start(t)
+	g := &neighbour{h: h}
+	huge := "GET /healthz HTTP/1.1\r\nHost: localhost\r\nX-Huge: " + strings.Repeat("x", 1<<20) + "\r\n\r\n"
+	for range 20 {
+		c := h.connect(t, huge)
+		if s := status(c); s != "" && !strings.Contains(s, " 431 ") { // a reset may overtake the answer
+			t.Errorf("got %q", s)
+		}
+		_ = c.Close()
+	}
+	g.work(t)
+	h.released(t)
+}
+
+// TestAbuseHugeFrames: a hundred thousand empty operations are refused before
+// they are decoded.
+func TestAbuseHugeFrames(t *testing.T) { //nolint:paralleltest // It measures the heap.
+	h := start(t)
+	g := &neighbour{h: h}
+	g.work(t)
+	before := heap()
+	operations := make([]*seqledgerv1.Operation, 100)
+	for i := range operations {
+		operations[i] = new(seqledgerv1.Operation)
+	}
+	frame := new(seqledgerv1.WriteStreamRequest)
+	for range 1_000 {
+		frame.Writes = append(frame.Writes, writeOf("huge", 1, operations...))
+	}
+	for range 2 {
+		stream := h.client.WriteStream(within(t))
+		if err := stream.Send(frame); err != nil {
+			t.Fatal(err)
+		}
+		_, err := stream.Receive()
+		if field, ok := badRequest(err); !ok || field != "writes" {
+			t.Errorf("got %v", err)
+		}
+		_ = stream.CloseRequest()
+		_ = stream.CloseResponse()
+		g.work(t)
+	}
+	h.released(t)
+	const bound = 32 << 20 // the frame itself, and what the ledger keeps
+	if grown := heap() - before; grown > bound {
+		t.Errorf("the heap has grown by %d bytes", grown)
+	}
+	runtime.KeepAlive(frame)
+}
+
+// TestAbuseShortDeadlines: whatever a client was told, its retry finds each
+// write once.
+func TestAbuseShortDeadlines(t *testing.T) {
+	t.Parallel()
+	h := start(t)
+	g := &neighbour{h: h}
+	const clients = 100
+	var group sync.WaitGroup
+	for i := range clients {
+		group.Go(func() {
+			ctx, cancel := context.WithTimeout(t.Context(), 1)
+			defer cancel()
+			if i%2 == 0 { // some get further than others
+				ctx, cancel = context.WithTimeout(t.Context(), 1_000_000)
+				defer cancel()
+			}
+			_, _ = h.client.Write(ctx, connect.NewRequest(writeOf(fmt.Sprint("hasty-", i), 1, appendOp("x"))))
+		})
+	}
+	g.work(t)
+	group.Wait()
+	for i := range clients {
+		h.mustWrite(t, writeOf(fmt.Sprint("hasty-", i), 1, appendOp("x")))
+		if s, _ := ledgerState(t, h.ledger, fmt.Sprint("hasty-", i)); s.Last != 1 {
+			t.Errorf("client %d has %d writes", i, s.Last)
+		}
+	}
+	g.work(t)
+	h.released(t)
+}
+
+// TestAbuseRetriesAndGaps: who repeats himself or leaves numbers out changes
+// nothing.
+func TestAbuseRetriesAndGaps(t *testing.T) {
+	t.Parallel()
+	h := start(t)
+	g := &neighbour{h: h}
+	first := h.mustWrite(t, writeOf("again", 1, appendOp("x")))
+	stream := h.client.WriteStream(within(t))
+	for i := range 20 {
+		var writes []*seqledgerv1.WriteRequest
+		for j := range uint64(50) {
+			writes = append(writes, writeOf("again", 1, appendOp("x")), writeOf("again", 3+j, appendOp("x")))
+		}
+		if err := stream.Send(frameOf(writes...)); err != nil {
+			t.Fatal(err)
+		}
+		for j, result := range receive(t, stream, len(writes)) {
+			if r := result.GetReceipt(); j%2 == 0 && (r == nil || !r.Replayed || r.TxId != first.TxId) {
+				t.Fatalf("a retry was answered with %v", result)
+			}
+			if e := result.GetError(); j%2 == 1 && e.GetCode() != seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_SEQUENCE_GAP {
+				t.Fatalf("a gap was answered with %v", result)
+			}
+		}
+		if i%10 == 0 {
+			g.work(t)
+		}
+	}
+	end(t, stream)
+	if s, _ := ledgerState(t, h.ledger, "again"); s.Last != 1 {
+		t.Errorf("the stream has %d writes", s.Last)
+	}
+	h.released(t)
+}
+
+// smallWindow returns a client that takes hardly anything it does not read, and
+// what closes its connection.
+func smallWindow() (client *http.Client, disconnect func()) {
+	client, disconnect = loneClient()
+	if tr, ok := client.Transport.(*http.Transport); ok {
+		tr.HTTP2 = &http.HTTP2Config{MaxReceiveBufferPerStream: 64 << 10, MaxReceiveBufferPerConnection: 128 << 10}
+	}
+	return client, disconnect
+}
+
+// TestAbuseDeafStreams: what is kept of writes whose results nobody reads is
+// bounded, in operations too.
+func TestAbuseDeafStreams(t *testing.T) { //nolint:paralleltest // It measures the heap.
+	h := start(t)
+	g := &neighbour{h: h}
+	g.work(t)
+	before := heap()
+	operations := make([]*seqledgerv1.Operation, 1_000)
+	for i := range operations {
+		operations[i] = appendOp("")
+	}
+	const streams = 4
+	var senders sync.WaitGroup
+	var disconnects []func()
+	for i := range streams {
+		client, disconnect := smallWindow()
+		disconnects = append(disconnects, disconnect)
+		stream := seqledgerv1connect.NewLedgerServiceClient(client, h.url).WriteStream(within(t))
+		if err := stream.Send(nil); err != nil {
+			t.Fatal(err)
+		}
+		senders.Go(func() { // ends with the connection
+			for sequence := uint64(1); ; {
+				frame := frameOf()
+				for range 16 {
+					frame.Writes = append(frame.Writes, writeOf(fmt.Sprint("deaf-", i), sequence, operations...))
+					sequence++
+				}
+				if stream.Send(frame) != nil {
+					return
+				}
+			}
+		})
+	}
+	// Until the ledger takes nothing more from them: two looks that agree, with
+	// work of the other between them.
+	for last, now := -1.0, 0.0; now != last || now == 0; {
+		last, now = now, 0
+		g.work(t)
+		for i := range streams {
+			s, _ := ledgerState(t, h.ledger, fmt.Sprint("deaf-", i))
+			now += float64(s.Last)
+		}
+	}
+	// 4,096 writes of a thousand operations each would be 32 MB a stream.
+	const bound = 64 << 20
+	if grown := heap() - before; grown > bound {
+		t.Errorf("the heap has grown by %d bytes", grown)
+	}
+	for _, disconnect := range disconnects {
+		disconnect()
+	}
+	senders.Wait()
+	h.released(t)
+	g.work(t)
+}
+
+// TestAbuseUnreadAnswers: watchers and readers that read nothing keep their own
+// place and nothing else.
+func TestAbuseUnreadAnswers(t *testing.T) {
+	t.Parallel()
+	h := start(t)
+	g := &neighbour{h: h}
+	for i := range 4 {
+		h.mustWrite(t, writeOf("filler", uint64(i+1), setOp(fmt.Sprint("large/", i), incompressible(256<<10))))
+	}
+	client, disconnect := smallWindow()
+	api := seqledgerv1connect.NewLedgerServiceClient(client, h.url)
+	var watchers []*connect.ServerStreamForClient[seqledgerv1.WatchResponse]
+	const each = 5
+	for range each {
+		stream, err := api.Watch(within(t), connect.NewRequest(&seqledgerv1.WatchRequest{Scope: scope(), FromHeight: 1}))
+		if err != nil {
+			t.Fatal(err)
+		}
+		watchers = append(watchers, stream)
+		body := strings.NewReader(`{"scope":{"organization":"acme","vault":"main"},"pageSize":1000}`)
+		request, err := http.NewRequestWithContext(within(t), http.MethodPost,
+			h.url+seqledgerv1connect.LedgerServiceListEntitiesProcedure, body)
+		if err != nil {
+			t.Fatal(err)
+		}
+		request.Header.Set("Content-Type", "application/json")
+		response, err := client.Do(request) // not read: this is what the test is about
+		if err != nil || response.StatusCode != http.StatusOK {
+			t.Fatal(response, err)
+		}
+	}
+	h.awaitStreams(t, strconv.Itoa(each))
+	g.work(t)
+	disconnect()
+	for _, w := range watchers {
+		_ = w.Close()
+	}
+	h.released(t)
+	g.work(t)
+}

@@ -1,0 +1,149 @@
+package server
+
+import (
+	"context"
+	"math/rand/v2"
+	"net"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"connectrpc.com/connect"
+
+	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
+	"github.com/seqledger/seqledger/proto/seqledger/v1/seqledgerv1connect"
+)
+
+// serveAddress serves on a real listener until the test ends.
+func serveAddress(t *testing.T, s *Server) (address string) {
+	t.Helper()
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	served := make(chan error, 1)
+	go func() { served <- s.Serve(ctx, listener) }() // ends with cancel; received below
+	t.Cleanup(func() {
+		cancel()
+		if err := <-served; err != nil {
+			t.Error(err)
+		}
+	})
+	return listener.Addr().String()
+}
+
+// serveTest is serveAddress with a client that takes hardly anything that it
+// does not read.
+func serveTest(t *testing.T, s *Server) seqledgerv1connect.LedgerServiceClient {
+	t.Helper()
+	protocols := new(http.Protocols)
+	protocols.SetUnencryptedHTTP2(true)
+	transport := &http.Transport{Protocols: protocols, HTTP2: &http.HTTP2Config{MaxReceiveBufferPerStream: 64 << 10}}
+	t.Cleanup(transport.CloseIdleConnections)
+	return seqledgerv1connect.NewLedgerServiceClient(&http.Client{Transport: transport}, "http://"+serveAddress(t, s))
+}
+
+// incompressible returns bytes that gzip makes no smaller, so that they do not
+// fit where they are not read.
+func incompressible(n int) string {
+	b := make([]byte, n)
+	_, _ = rand.NewChaCha8([32]byte{}).Read(b) // it never fails
+	return string(b)
+}
+
+// soon bounds a test that waits for something to happen.
+func soon(t *testing.T) context.Context {
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	t.Cleanup(cancel)
+	return ctx
+}
+
+func appends(payload string) *seqledgerv1.WriteStreamRequest {
+	return &seqledgerv1.WriteStreamRequest{Writes: []*seqledgerv1.WriteRequest{{
+		Scope: &seqledgerv1.Scope{Organization: "acme"}, ClientId: "c", Sequence: 1,
+		Operations: []*seqledgerv1.Operation{{Operation: &seqledgerv1.Operation_Append{
+			Append: &seqledgerv1.Append{Payload: []byte(payload)},
+		}}},
+	}}}
+}
+
+// TestStalledWatcherIsDisconnected: who leaves a block unread for too long
+// loses his place, although his connection lives.
+func TestStalledWatcherIsDisconnected(t *testing.T) {
+	t.Parallel()
+	s := newTestServer(t, Options{})
+	s.stall = 20 * time.Millisecond
+	api := serveTest(t, s)
+	write := appends(incompressible(1 << 20)).Writes[0]
+	if _, err := api.Write(soon(t), connect.NewRequest(write)); err != nil {
+		t.Fatal(err)
+	}
+	watcher, err := api.Watch(soon(t), connect.NewRequest(&seqledgerv1.WatchRequest{Scope: write.Scope, FromHeight: 1}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := s.streams.awaitEmpty(soon(t)); err != nil {
+		t.Error("the watcher keeps its place:", err)
+	}
+	for watcher.Receive() {
+		t.Error("a block that was cut off is received")
+	}
+	if watcher.Err() == nil {
+		t.Error("the watcher must learn that it was disconnected")
+	}
+}
+
+// TestPatientStreamsStay: a stream on which nothing is under way may last.
+func TestPatientStreamsStay(t *testing.T) {
+	t.Parallel()
+	s := newTestServer(t, Options{})
+	s.stall, s.late = 20*time.Millisecond, 20*time.Millisecond
+	api := serveTest(t, s)
+	stream := api.WriteStream(soon(t))
+	for sequence := uint64(1); sequence <= 3; sequence++ {
+		m := appends(strings.Repeat("x", 2*freeBytes))
+		m.Writes[0].Sequence = sequence
+		if err := stream.Send(m); err != nil {
+			t.Fatal(err)
+		}
+		if r, err := stream.Receive(); err != nil || r.Results[0].GetReceipt() == nil {
+			t.Fatal(r, err)
+		}
+		<-time.After(3 * s.stall) // longer than a stall may last
+	}
+	if err := stream.CloseRequest(); err != nil {
+		t.Error(err)
+	}
+	_ = stream.CloseResponse()
+}
+
+// TestHalfFrameIsDisconnected: who does not send the rest of a large message
+// gives its room back.
+func TestHalfFrameIsDisconnected(t *testing.T) {
+	t.Parallel()
+	s := newTestServer(t, Options{})
+	s.late = 20 * time.Millisecond
+	address := serveAddress(t, s)
+	conn, err := net.Dial("tcp", address)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	// Watch over HTTP/1.1 reads its message like a WriteStream does.
+	request := "POST /seqledger.v1.LedgerService/Watch HTTP/1.1\r\nHost: localhost\r\n" +
+		"Content-Type: application/connect+json\r\nContent-Length: 100005\r\n\r\n\x00\x00\x01\x86\xa0{"
+	if _, err := conn.Write([]byte(request)); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := conn.Read(make([]byte, 1)); err != nil {
+		t.Error("want an answer before the connection ends:", err)
+	}
+	if err := s.streams.awaitEmpty(soon(t)); err != nil {
+		t.Error(err)
+	}
+	if err := s.requests.awaitEmpty(soon(t)); err != nil || s.arriving.held.Load() != 0 {
+		t.Errorf("%d bytes are held, %v", s.arriving.held.Load(), err)
+	}
+}

@@ -1,0 +1,118 @@
+package server
+
+import (
+	"context"
+	"net/http"
+	"sync"
+	"time"
+
+	"golang.org/x/sync/semaphore"
+)
+
+// A client that does not read would keep its handler, and what the handler
+// holds, for as long as its connection answers pings. Therefore whoever sends
+// nothing that he has promised, and reads nothing that he has asked for, is
+// disconnected after a time. What he has written stands, and his retry is
+// answered with the same receipts.
+
+const (
+	// answerTimeout is how long a request that is no stream may take from its
+	// first byte to the last of its answer.
+	answerTimeout = 5 * time.Minute
+	// readTimeout is the same for the answer to a read, from the moment that it
+	// may use memory for it.
+	readTimeout = 30 * time.Second
+	// stallTimeout is how long a stream may leave a message unread.
+	stallTimeout = 2 * time.Minute
+	// maxReads is how many reads may make or send their answers at once. An
+	// answer may have 4 MiB, which take twice as much while it is sent, and the
+	// request for it a hundred bytes.
+	maxReads = 32
+)
+
+// lateness interrupts a handler that waits for its client for too long.
+type lateness struct {
+	timer *time.Timer
+	limit time.Duration
+
+	mu     sync.Mutex // held by the interrupt
+	closed bool
+}
+
+// newLateness returns one that waits for nothing yet. Whoever makes it calls
+// close before the handler ends, because an interrupt must not come after it.
+func newLateness(limit time.Duration, interrupt func()) *lateness {
+	l := &lateness{limit: limit}
+	l.timer = time.AfterFunc(limit, func() {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		if !l.closed {
+			interrupt()
+		}
+	})
+	l.timer.Stop()
+	return l
+}
+
+// expect says that from now on the handler waits for its client.
+func (l *lateness) expect() { l.timer.Reset(l.limit) }
+
+// arrived says that it does not any more.
+func (l *lateness) arrived() { l.timer.Stop() }
+
+func (l *lateness) close() {
+	l.timer.Stop()
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.closed = true
+}
+
+// answerWithin ends a request whose answer is not read. Streams take the
+// deadline away (see withControls).
+func answerWithin(limit time.Duration, next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		// The end of a small answer is written after the handler has returned, so
+		// that the deadline stays; over HTTP/1.1 the next request moves it. Only a
+		// writer that is not net/http's own refuses.
+		_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(limit))
+		next.ServeHTTP(w, r)
+	})
+}
+
+// readsKey finds a request's readSlot in its context.
+type readsKey struct{}
+
+// readSlot is the place of one read among those that make an answer.
+type readSlot struct {
+	reads    *semaphore.Weighted
+	controls *http.ResponseController
+	held     bool
+}
+
+// boundedReads gives a read its place back once its answer is sent.
+func (s *Server) boundedReads(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		slot := &readSlot{reads: s.reads, controls: http.NewResponseController(w)}
+		defer func() {
+			if slot.held {
+				slot.reads.Release(1)
+			}
+		}()
+		next.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), readsKey{}, slot)))
+	})
+}
+
+// takeReadSlot waits for a place. It is called when the request is decoded, so
+// that one which does not arrive takes none. The error is that of ctx.
+func takeReadSlot(ctx context.Context) error {
+	slot, ok := ctx.Value(readsKey{}).(*readSlot)
+	if !ok {
+		return nil // no read
+	}
+	if err := slot.reads.Acquire(ctx, 1); err != nil {
+		return err
+	}
+	slot.held = true
+	_ = slot.controls.SetWriteDeadline(time.Now().Add(readTimeout)) // see answerWithin
+	return nil
+}
