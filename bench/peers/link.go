@@ -103,6 +103,8 @@ func (l *link) receive() {
 func (l *link) close() error {
 	l.cancel()
 	l.sender.close()
+	// While the request body is open the transport does not notice the cancel.
+	_ = l.stream.CloseRequest()
 	close(l.flight)
 	l.ended.Wait()
 	l.client.CloseIdleConnections()

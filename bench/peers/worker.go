@@ -123,4 +123,5 @@ func gcd(a, b int) int {
 	return a
 }
 
-var errEmpty = errors.New("nothing was done in the time: -duration is too short for this machine")
+// errEmpty says that a speed of zero was measured, which is a fault and no speed.
+var errEmpty = errors.New("nothing was done in the time")

@@ -32,6 +32,7 @@ type commandLine struct {
 	Session sessionCommand `cmd:"" help:"Open a session."`
 	Status  statusCommand  `cmd:"" help:"Describe a running server."`
 	Update  updateCommand  `cmd:"" name:"config" help:"Change the replicated configuration."`
+	Bench   benchCommand   `cmd:"" help:"Put a load on a running server and measure it."`
 	Verify  verifyCommand  `cmd:"" help:"Check a data directory that no server has open."`
 	Version versionCommand `cmd:"" help:"Print the version."`
 }
