@@ -106,37 +106,36 @@ type natsConn struct {
 	streams     []jetstream.JetStream
 }
 
-func (c *natsConn) publish(ctx context.Context, j *job, expected uint64) (*jetstream.PubAck, error) {
+// publish sends a write that has to come after expected, or without a place.
+func (c *natsConn) publish(ctx context.Context, j *job, expected *uint64) (*jetstream.PubAck, error) {
 	message := nats.NewMsg("w." + j.client())
 	message.Data = j.payload
 	key := j.key()
 	message.Header.Set(jetstream.MsgIDHeader, string(fmt.Appendf(nil, "%x", key)))
-	message.Header.Set(jetstream.ExpectedLastSubjSeqHeader, strconv.FormatUint(expected, 10))
+	if expected != nil {
+		message.Header.Set(jetstream.ExpectedLastSubjSeqHeader, strconv.FormatUint(*expected, 10))
+	}
 	return c.streams[j.stream%len(c.streams)].PublishMsg(ctx, message)
 }
 
-// position is where the last message of a stream stands, and the one before,
-// which a repeat of the last has to expect again.
-type position struct{ before, last uint64 }
-
 func (c *natsConn) write(ctx context.Context, _ int, j *job) (answer, error) {
-	at, _ := c.server.last.Load(j.stream)
-	p, _ := at.(position)
-	ack, err := c.publish(ctx, j, p.last)
+	known, _ := c.server.last.Load(j.stream)
+	last, _ := known.(uint64)
+	ack, err := c.publish(ctx, j, &last)
 	if err != nil {
 		return answer{}, err
 	}
 	if ack.Duplicate {
 		return answer{}, errors.New("a new write was taken for a repeat")
 	}
-	c.server.last.Store(j.stream, position{before: p.last, last: ack.Sequence})
+	c.server.last.Store(j.stream, ack.Sequence)
 	return answer{reply: strconv.FormatUint(ack.Sequence, 10)}, nil
 }
 
+// retry leaves the expected sequence away: the server looks at it before it
+// looks for the message's id, and refuses the very request that it has stored.
 func (c *natsConn) retry(ctx context.Context, _ int, j *job) (answer, error) {
-	at, _ := c.server.last.Load(j.stream)
-	p, _ := at.(position)
-	ack, err := c.publish(ctx, j, p.before)
+	ack, err := c.publish(ctx, j, nil)
 	if err != nil {
 		return answer{}, err
 	}

@@ -112,7 +112,8 @@ func kinds() []kind {
 			connections: pools(8, 64, 256), pipelines: true, retries: true},
 		{name: "nats", make: func() system { return new(natsServer) }, find: builtIn("github.com/nats-io/nats-server/v2"),
 			settings: natsSettings, connections: pools(1, 4, 16), retries: true,
-			lacks: "no request hash is compared; the reply is the stream's sequence alone; a retry is known for the duplicate window of " +
+			lacks: "no request hash is compared; an exact repeat is refused for its expected sequence before its id is looked at, " +
+				"so that retries go without one; the reply is the stream's sequence alone; a retry is known for the duplicate window of " +
 				"2 minutes, not for ever"},
 		{name: "etcd", make: func() system { return new(etcdServer) }, find: builtIn("go.etcd.io/etcd/server/v3"),
 			settings: etcdSettings, connections: pools(1, 4, 16), retries: true,

@@ -18,11 +18,11 @@ import (
 type benchCommand struct {
 	clientFlags `embed:""`
 	// Not --scope: the variable and the file that set it name where real writes go.
-	Into        string        `help:"Organization to write to." default:"seqledger-bench" env:"-"`
-	Streams     int           `help:"Write to so many streams at once, one write outstanding on each." default:"64" env:"-"`
-	Duration    time.Duration `help:"Measure for so long, after a second that is not measured." default:"10s" env:"-"`
-	Rate        float64       `help:"Begin so many writes a second, whether earlier ones are answered or not; 0 for as fast as answers come." default:"0" env:"-"`
-	Payload     int           `help:"Bytes that each write appends." default:"128" env:"-"`
+	Into     string        `help:"Organization to write to." default:"seqledger-bench" env:"-"`
+	Streams  int           `help:"Write to so many streams at once, one write outstanding on each." default:"64" env:"-"`
+	Duration time.Duration `help:"Measure for so long, after a second that is not measured." default:"10s" env:"-"`
+	Rate     float64       `help:"Begin so many writes a second, whether earlier ones are answered or not; 0 for as fast as answers come." default:"0" env:"-"`
+	Payload  int           `help:"Bytes that each write appends." default:"128" env:"-"`
 }
 
 // Help is shown below the flags.
