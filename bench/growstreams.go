@@ -115,12 +115,12 @@ func growStreams(ctx context.Context, o *growthOptions, streams int) (p streamsP
 	}
 	p.BytesAStream, p.MemoryAStream = float64(p.DiskBytes)/float64(streams), float64(p.MemoryBytes)/float64(streams)
 	step := load.Options{Workers: growthWriters, Warmup: o.duration / 100, Duration: o.duration / 10}
-	written, err := load.Closed(ctx, step, func(ctx context.Context, worker int) error { return c.write(ctx, c.pick(worker)) })
+	written, err := something(ctx, step, func(ctx context.Context, worker int) error { return c.write(ctx, c.pick(worker)) })
 	if err != nil {
 		return p, err
 	}
 	p.WriteMicros, p.WriteP99 = 1e6/written.PerSecond(), written.Milliseconds(99)
-	replayed, err := load.Closed(ctx, step, func(ctx context.Context, worker int) error { return c.replay(ctx, c.pick(worker)) })
+	replayed, err := something(ctx, step, func(ctx context.Context, worker int) error { return c.replay(ctx, c.pick(worker)) })
 	if err != nil {
 		return p, err
 	}
@@ -129,6 +129,18 @@ func growStreams(ctx context.Context, o *growthOptions, streams int) (p streamsP
 		return p, err
 	}
 	return p, c.evict(ctx, &p)
+}
+
+// something runs a closed loop until at least one operation is measured: a disk
+// that others keep busy may take longer for a sync than a short step lasts.
+func something(ctx context.Context, o load.Options, operation load.Operation) (load.Result, error) {
+	for {
+		measured, err := load.Closed(ctx, o, operation)
+		if err != nil || measured.Operations > 0 {
+			return measured, err
+		}
+		o.Duration *= 2
+	}
 }
 
 // reopen measures an orderly end and the next start, which is a day later for

@@ -55,12 +55,13 @@ type minutePoint struct {
 	LogBytes    uint64  `json:"log_bytes"` // written so far
 }
 
-// day is a day at a steady rate, extrapolated from the last half of the load.
+// day is a day at a steady rate, extrapolated from the last half of the load; the
+// memory is what was seen there.
 type day struct {
 	Rate         int     `json:"writes_per_s"`
 	DiskBytes    float64 `json:"disk_bytes"`
 	WrittenBytes float64 `json:"log_bytes_written"`
-	MemoryBytes  float64 `json:"memory_growth_bytes"`
+	MemoryBytes  int64   `json:"memory_bytes"` // the most that was seen
 }
 
 // growthReport is growth.json.

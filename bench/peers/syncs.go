@@ -135,11 +135,14 @@ func parsePerf(output string) (sum int64, err error) {
 		if !ok || !strings.Contains(rest, ":") {
 			continue
 		}
+		found = true
+		if value == "<not counted>" {
+			continue // the processes did not run in all that time, and so synced nothing
+		}
 		n, err := strconv.ParseInt(value, 10, 64)
 		if err != nil {
 			return 0, fmt.Errorf("perf: %q", line)
 		}
-		found = true
 		sum += n
 	}
 	if !found {
