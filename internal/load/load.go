@@ -71,7 +71,7 @@ func Closed(ctx context.Context, o Options, operation Operation) (Result, error)
 	defer r.cancel(nil)
 	var measuring atomic.Bool
 	stop := make(chan struct{})
-	r.start(func(ctx context.Context, worker int) error {
+	loop := func(ctx context.Context, worker int) error {
 		for {
 			select {
 			case <-stop:
@@ -86,11 +86,19 @@ func Closed(ctx context.Context, o Options, operation Operation) (Result, error)
 				r.record(worker, time.Since(began))
 			}
 		}
-	})
-	r.wait(o.Warmup)
+	}
+	// Without a warm-up everything counts, also what is done before Begin would
+	// have returned.
+	if o.Warmup > 0 {
+		r.start(loop)
+		r.wait(o.Warmup)
+	}
 	errBegin := call(o.Begin)
 	began := time.Now()
 	measuring.Store(true)
+	if o.Warmup <= 0 {
+		r.start(loop)
+	}
 	r.wait(o.Duration)
 	measuring.Store(false)
 	elapsed := time.Since(began)
