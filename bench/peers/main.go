@@ -28,6 +28,7 @@ type options struct {
 	preload     []int  // streams
 	dir         string // below which systems write
 	out         string // where results go; empty: nowhere
+	smoke       bool   // quick: the figures mean nothing
 	notice      func(format string, args ...any)
 }
 
@@ -121,6 +122,7 @@ func (o *options) choose(systems, rows, rates, preload string) (err error) {
 func (o *options) quick() {
 	o.rounds, o.duration, o.warmup, o.coldStreams = 1, 50*time.Millisecond, 10*time.Millisecond, 200
 	o.rates, o.preload, o.out = []int{500}, []int{500}, ""
+	o.smoke = true
 	var few []row
 	for _, r := range o.rows {
 		if r.writers <= 64 || r.pipelined {

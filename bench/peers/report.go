@@ -29,13 +29,14 @@ type report struct {
 	Warnings  []string          `json:"warnings"` // too few syncs
 	OpenLoop  []openPoint       `json:"open_loop"`
 	Preloaded []preloadPoint    `json:"preloaded"`
+	smoke     bool              // it is not for files
 }
 
 func newReport(ctx context.Context, o *options, f *findings) *report {
 	r := &report{
 		Machine: processor(), Date: time.Now().UTC().Format(time.RFC3339), Commit: commit(ctx), Rounds: o.rounds,
 		Duration: o.duration.Seconds(), Settings: map[string]string{}, Lacks: map[string]string{},
-		OpenLoop: f.open, Preloaded: f.preloaded, Targets: f.judge(),
+		OpenLoop: f.open, Preloaded: f.preloaded, Targets: f.judge(), smoke: o.smoke,
 	}
 	for i := range o.kinds {
 		k := &o.kinds[i]

@@ -20,8 +20,8 @@ type rowResult struct {
 	P99            float64  `json:"p99_ms"`
 	P999           float64  `json:"p999_ms"`
 	SyncsPerWrite  *float64 `json:"fsyncs_per_write"`        // null: not counted
-	BytesPerWrite  float64  `json:"bytes_per_write"`         // charged to the server's processes by the kernel
-	DiskPerWrite   float64  `json:"disk_bytes_per_write"`    // of the whole disk
+	BytesPerWrite  float64  `json:"bytes_per_write"`         // to the whole disk, by whomever
+	ChargePerWrite float64  `json:"charged_bytes_per_write"` // to the server's processes, by the kernel, in large pages
 	LogPerWrite    float64  `json:"log_bytes_per_write"`     // seqledger-inprocess alone
 	CPUPerWrite    float64  `json:"cpu_us_per_write"`        // the server's
 	ClientPerWrite float64  `json:"client_cpu_us_per_write"` // 0 in process, where cpu_us_per_write has both
@@ -41,8 +41,8 @@ func (f *findings) summarize(at cell) rowResult {
 		P99:            middle(func(s *sample) float64 { return s.p99 }),
 		P999:           middle(func(s *sample) float64 { return s.p999 }),
 		SyncsPerWrite:  f.syncs[at],
-		BytesPerWrite:  middle(func(s *sample) float64 { return s.written }),
-		DiskPerWrite:   middle(func(s *sample) float64 { return s.disk }),
+		BytesPerWrite:  middle(func(s *sample) float64 { return s.disk }),
+		ChargePerWrite: middle(func(s *sample) float64 { return s.written }),
 		LogPerWrite:    middle(func(s *sample) float64 { return s.log }),
 		CPUPerWrite:    middle(func(s *sample) float64 { return s.serverCPU }),
 		ClientPerWrite: middle(func(s *sample) float64 { return s.clientCPU }),

@@ -85,7 +85,6 @@ type kind struct {
 	connections func(callers int, pipelined bool) []int
 	pipelines   bool // can do rows that are pipelined
 	retries     bool // can do rows with retries
-	most        int  // callers it can serve; 0: any number
 }
 
 func builtIn(module string) func() (string, error) {

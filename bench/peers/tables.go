@@ -13,6 +13,9 @@ import (
 func (r *report) markdown() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "# seqledger and others\n\n%s, %s, commit %s: %d rounds of %gs for each row.\n\n", r.Date, r.Machine, r.Commit, r.Rounds, r.Duration)
+	if r.smoke {
+		b.WriteString("A quick run: it shows that everything works, and its figures mean nothing.\n\n")
+	}
 	for _, name := range slices.Sorted(maps.Keys(r.Settings)) {
 		fmt.Fprintf(&b, "- `%s`: %s", name, r.Settings[name])
 		if lacks := r.Lacks[name]; lacks != "" {
@@ -52,7 +55,7 @@ func (r *report) markdown() string {
 func (r *report) rowTable(b *strings.Builder) {
 	table(b, "Rows", []string{
 		"workload", "writers", "bytes", "system", "connections", "per second", "lowest to highest", "p50 ms", "p99 ms", "p99.9 ms", "syncs/write",
-		"B/write (process)", "B/write (disk)", "CPU µs (server)", "CPU µs (client)", "memory MiB",
+		"B/write (disk)", "B/write (charged)", "CPU µs (server)", "CPU µs (client)", "memory MiB",
 	}, r.Rows, func(m rowResult) []string {
 		workload := m.Workload
 		if m.Pipelined {
@@ -61,7 +64,7 @@ func (r *report) rowTable(b *strings.Builder) {
 		return []string{
 			workload, fmt.Sprint(m.Writers), fmt.Sprint(m.PayloadBytes), m.System, fmt.Sprint(m.Connections), count(m.Throughput),
 			count(m.ThroughputMin) + " to " + count(m.ThroughputMax), ms(m.P50), ms(m.P99), ms(m.P999), optional(m.SyncsPerWrite),
-			count(m.BytesPerWrite), count(m.DiskPerWrite), fmt.Sprintf("%.1f", m.CPUPerWrite), fmt.Sprintf("%.1f", m.ClientPerWrite),
+			count(m.BytesPerWrite), count(m.ChargePerWrite), fmt.Sprintf("%.1f", m.CPUPerWrite), fmt.Sprintf("%.1f", m.ClientPerWrite),
 			count(float64(m.ResidentBytes >> 20)),
 		}
 	})
