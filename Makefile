@@ -46,9 +46,23 @@ fuzz: ## Run every fuzz target for FUZZTIME (default 10m) each
 bench: ## Measure on this machine and print a table (a few minutes)
 	$(GO) run ./bench
 
+.PHONY: bench-peers
+bench-peers: ## Measure beside PostgreSQL, Redis, NATS and etcd (20 minutes; PEERS="-list" tells which are here)
+	$(GO) -C bench/peers build -o $(CURDIR)/bin/peers .
+	bin/peers -out bench/results $(PEERS)
+
+.PHONY: bench-check
+bench-check: ## Fail when this tree is more than 15 % slower than the branch main
+	$(GO) run ./bench check $(CHECK)
+
+.PHONY: bench-allocs
+bench-allocs: ## Fail when a write allocates more often than bench/allocs.json says
+	$(GO) run ./bench allocs
+
 .PHONY: lint
 lint: $(TOOLS)/golangci-lint $(TOOLS)/buf ## Run the linters over Go and proto
 	$(TOOLS)/golangci-lint run ./...
+	cd bench/peers && $(abspath $(TOOLS))/golangci-lint run ./...
 	$(TOOLS)/buf lint
 	@test -z "$$(gofmt -l $$(git ls-files '*.go'))" || { gofmt -l $$(git ls-files '*.go'); exit 1; }
 

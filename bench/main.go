@@ -6,6 +6,9 @@
 //	go run ./bench scale               # large ledgers, about ten minutes
 //	go run ./bench abuse               # clients that mean no good, about ten minutes
 //	go run ./bench scale -fraction 0.1 -json out.json
+//	go run ./bench check               # against the branch main, pair by pair
+//	go run ./bench allocs              # allocations per write against allocs.json
+//	go run ./bench growth              # how costs grow with streams and with time
 //
 // The engine is measured in this process. The server runs as a process of its
 // own, started from the same binary, and client and server share the machine's
@@ -18,11 +21,13 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"io"
 	"os"
 	"os/signal"
 	"regexp"
 	"runtime"
 	"strings"
+	"syscall"
 	"time"
 )
 
@@ -46,7 +51,21 @@ func main() {
 	}
 }
 
+// commands are what bench does besides its table.
+var commands = map[string]func(ctx context.Context, arguments []string, stdout io.Writer) error{
+	"allocs": checkAllocs,
+	"check":  check,
+	"growth": growth,
+}
+
 func run() error {
+	if len(os.Args) > 1 {
+		if command, ok := commands[os.Args[1]]; ok {
+			ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+			defer stop()
+			return command(ctx, os.Args[2:], os.Stdout)
+		}
+	}
 	var o options
 	quick := flag.Bool("quick", false, "measure for a fraction of a second: does it run?")
 	only := flag.String("only", "", "measure the rows whose name matches this regular expression")
@@ -65,7 +84,7 @@ func run() error {
 	if flag.NArg() > 0 {
 		return fmt.Errorf("unknown argument %q; see -help", flag.Arg(0))
 	}
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	if *serve != "" {
 		return serveLedger(ctx, *serve, o.profile)

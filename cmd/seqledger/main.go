@@ -32,6 +32,7 @@ type commandLine struct {
 	Session sessionCommand `cmd:"" help:"Open a session."`
 	Status  statusCommand  `cmd:"" help:"Describe a running server."`
 	Update  updateCommand  `cmd:"" name:"config" help:"Change the replicated configuration."`
+	Bench   benchCommand   `cmd:"" help:"Put a load on a running server and measure it."`
 	Auth    authCommand    `cmd:"" help:"Make API keys and check auth files."`
 	Backup  backupCommand  `cmd:"" help:"Make a backup of a running server's ledger."`
 	Restore restoreCommand `cmd:"" help:"Make a data directory from a backup."`

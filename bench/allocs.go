@@ -1,0 +1,199 @@
+package main
+
+import (
+	"context"
+	_ "embed"
+	"encoding/json"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"log/slog"
+	"math"
+	"net"
+	"os"
+	"runtime"
+	"slices"
+
+	"github.com/seqledger/seqledger/client"
+	"github.com/seqledger/seqledger/ledger"
+	"github.com/seqledger/seqledger/ledger/machine"
+	"github.com/seqledger/seqledger/server"
+)
+
+// allowedAllocations is what was committed as good, by row.
+//
+//go:embed allocs.json
+var allowedAllocations []byte
+
+const allowedFile = "bench/allocs.json"
+
+// allocationsGrow is how far a figure may be above the committed one. The
+// figures are steady to about a hundredth.
+const allocationsGrow = 0.03
+
+// allocRow is a way to write whose allocations do not depend on timing: how many
+// writes share a log entry is given and not left to chance.
+type allocRow struct {
+	name    string
+	writes  int // in one operation
+	prepare func(ctx context.Context, o *options, use func(operation func() error) error) error
+}
+
+func allocRows() []allocRow {
+	return []allocRow{
+		{"engine alone", 1, engineAllocs(1)},
+		{"engine 256 at once", 256, engineAllocs(256)},
+		{"client and server", 1, wireAllocs},
+	}
+}
+
+// checkAllocs compares allocations per write with the committed figures. Unlike
+// speed they are the same on every machine, so that CI can hold on to them.
+func checkAllocs(ctx context.Context, arguments []string, stdout io.Writer) error {
+	flags := flag.NewFlagSet("allocs", flag.ContinueOnError)
+	update := flags.Bool("update", false, "write "+allowedFile+" anew")
+	var o options
+	flags.StringVar(&o.dir, "dir", "", "write below this directory (default: the system's temporary directory)")
+	if err := flags.Parse(arguments); err != nil {
+		return err
+	}
+	allowed := make(map[string]float64)
+	if err := json.Unmarshal(allowedAllocations, &allowed); err != nil {
+		return fmt.Errorf("%s: %w", allowedFile, err)
+	}
+	found := make(map[string]float64)
+	for _, r := range allocRows() {
+		n, err := r.measure(ctx, &o)
+		if err != nil {
+			return fmt.Errorf("%s: %w", r.name, err)
+		}
+		found[r.name] = n
+	}
+	if *update {
+		b, err := json.MarshalIndent(found, "", "  ")
+		if err != nil {
+			return err
+		}
+		return os.WriteFile(allowedFile, append(b, '\n'), 0o644)
+	}
+	return judgeAllocs(stdout, found, allowed)
+}
+
+// measure returns the allocations of one write: the least of some tries, because
+// checkpoints and the runtime's own come and go.
+func (r *allocRow) measure(ctx context.Context, o *options) (least float64, err error) {
+	const tries, operations = 7, 40
+	least = math.Inf(1)
+	err = r.prepare(ctx, o, func(operation func() error) error {
+		for range tries + 1 { // the first fills pools and caches
+			var before, after runtime.MemStats
+			runtime.ReadMemStats(&before)
+			for range operations {
+				if err := errors.Join(operation(), ctx.Err()); err != nil {
+					return err
+				}
+			}
+			runtime.ReadMemStats(&after)
+			least = min(least, float64(after.Mallocs-before.Mallocs)/float64(operations*r.writes))
+		}
+		return nil
+	})
+	return math.Round(least*10) / 10, err
+}
+
+// engineAllocs submits writes of so many streams together.
+func engineAllocs(together int) func(context.Context, *options, func(func() error) error) error {
+	return func(ctx context.Context, o *options, use func(func() error) error) error {
+		_, err := withLedger(ctx, o, func(l *ledger.Ledger, _ string) (result, error) {
+			writers, writes := newWriters(together), make([]*machine.Write, together)
+			return result{}, use(func() error {
+				for i := range writers {
+					writes[i] = writers[i].next()
+				}
+				submission, err := l.Submit(ctx, writes)
+				if err != nil {
+					return err
+				}
+				outcomes, err := submission.Wait(ctx)
+				if err == nil && outcomes[0].Code != machine.Committed {
+					err = errors.New(outcomes[0].Code.String())
+				}
+				return err
+			})
+		})
+		return err
+	}
+}
+
+// wireAllocs has one Writer, whose every frame has one write.
+func wireAllocs(ctx context.Context, o *options, use func(func() error) error) error {
+	return withLoopback(ctx, o, func(address string) (err error) {
+		c, err := client.New(client.Options{Server: address})
+		if err != nil {
+			return err
+		}
+		defer func() { err = errors.Join(err, c.Close()) }()
+		w, err := c.NewWriter(ctx, client.WriterOptions{Scope: benchScope, ClientID: "allocs"})
+		if err != nil {
+			return err
+		}
+		payload := operation()
+		return use(func() error {
+			_, err := w.Write(ctx, payload)
+			return err
+		})
+	})
+}
+
+// judgeAllocs fails when a figure has grown, or has nothing to be held against.
+func judgeAllocs(stdout io.Writer, found, allowed map[string]float64) error {
+	var names, grown []string
+	for name := range found {
+		names = append(names, name)
+	}
+	slices.Sort(names)
+	for _, name := range names {
+		limit, known := allowed[name]
+		verdict := "ok"
+		switch {
+		case !known:
+			verdict = "NOT COMMITTED"
+			grown = append(grown, name+" has no committed figure")
+		case found[name] > limit*(1+allocationsGrow)+0.1:
+			verdict = "MORE"
+			grown = append(grown, fmt.Sprintf("%s: %.1f, committed %.1f", name, found[name], limit))
+		}
+		if _, err := fmt.Fprintf(stdout, "%-20s %7.1f allocations per write, committed %7.1f  %s\n", name, found[name], limit, verdict); err != nil {
+			return err
+		}
+	}
+	if len(grown) > 0 {
+		return fmt.Errorf("more allocations per write: %v; find them with go run ./bench -only engine/256 -profile /tmp/p, "+
+			"or, if they are worth it, commit the new figures with go run ./bench allocs -update and say why", grown)
+	}
+	return nil
+}
+
+// withLoopback serves a ledger in this process, so that client and server are
+// counted together.
+func withLoopback(ctx context.Context, o *options, use func(address string) error) error {
+	_, err := withLedger(ctx, o, func(l *ledger.Ledger, _ string) (r result, err error) {
+		s, err := server.New(server.Options{Ledger: l, Version: "bench", Logger: slog.New(slog.DiscardHandler)})
+		if err != nil {
+			return r, err
+		}
+		listener, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			return r, err
+		}
+		serving, stop := context.WithCancel(ctx)
+		served := make(chan error, 1)
+		// Ends with serving; its end is waited for on served.
+		go func() { served <- s.Serve(serving, listener) }()
+		err = use(listener.Addr().String())
+		stop()
+		return r, errors.Join(err, <-served)
+	})
+	return err
+}

@@ -1,0 +1,178 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+)
+
+// checkOptions are the flags of bench check.
+type checkOptions struct {
+	baseline string // revision
+	rows     string // regular expression
+	pairs    int
+	duration time.Duration
+	tolerate float64 // drop of the median ratio, as a fraction
+	dir      string
+}
+
+// check measures this tree against an older one, pair by pair in one run: a
+// busy machine is busy for both, which a number from another day could not say.
+func check(ctx context.Context, arguments []string, stdout io.Writer) (err error) {
+	var o checkOptions
+	flags := flag.NewFlagSet("check", flag.ContinueOnError)
+	flags.StringVar(&o.baseline, "baseline", "main", "revision to compare with")
+	flags.StringVar(&o.rows, "only", "^(engine/16|replay/2|stream/64|unary/64)$", "rows to compare, a regular expression")
+	flags.IntVar(&o.pairs, "pairs", 7, "how often each side is measured")
+	flags.DurationVar(&o.duration, "duration", time.Second, "how long each row is measured each time")
+	flags.Float64Var(&o.tolerate, "tolerate", 0.15, "how much slower the median may be, as a fraction")
+	flags.StringVar(&o.dir, "dir", "", "build and write below this directory (default: the system's temporary directory)")
+	if err := flags.Parse(arguments); err != nil {
+		return err
+	}
+	if flags.NArg() > 0 || o.pairs < 1 {
+		return errors.New("check takes flags alone, and -pairs must be at least 1; see -help")
+	}
+	dir, err := os.MkdirTemp(o.dir, "seqledger-check-*")
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
+	before, now, err := buildBoth(ctx, o.baseline, dir)
+	if err != nil {
+		return err
+	}
+	ratios, err := comparePairs(o.pairs, func(ours bool) (map[string]float64, error) {
+		binary := before
+		if ours {
+			binary = now
+		}
+		return speeds(ctx, &o, binary, dir)
+	})
+	if err != nil {
+		return err
+	}
+	return judge(stdout, ratios, o.tolerate, o.baseline)
+}
+
+// buildBoth builds bench of a revision and of the tree as it is.
+func buildBoth(ctx context.Context, revision, dir string) (before, now string, err error) {
+	tree := filepath.Join(dir, "baseline")
+	before, now = filepath.Join(dir, "before"), filepath.Join(dir, "now")
+	if err := command(ctx, "", "git", "worktree", "add", "--detach", tree, revision); err != nil {
+		return "", "", fmt.Errorf("the baseline %s: %w; -baseline names another revision", revision, err)
+	}
+	err = errors.Join(
+		command(ctx, tree, "go", "build", "-o", before, "./bench"),
+		command(ctx, "", "go", "build", "-o", now, "./bench"),
+	)
+	// Not with ctx: it must be taken down also after an interrupt.
+	return before, now, errors.Join(err, command(context.WithoutCancel(ctx), "", "git", "worktree", "remove", "--force", tree))
+}
+
+// command runs a program and returns what it said when it failed.
+func command(ctx context.Context, dir, name string, arguments ...string) error {
+	c := exec.CommandContext(ctx, name, arguments...)
+	c.Dir = dir
+	if out, err := c.CombinedOutput(); err != nil {
+		return fmt.Errorf("%s %s: %w: %s", name, strings.Join(arguments, " "), err, out)
+	}
+	return nil
+}
+
+// speeds runs a bench and reads its table.
+func speeds(ctx context.Context, o *checkOptions, binary, dir string) (map[string]float64, error) {
+	c := exec.CommandContext(ctx, binary, "-markdown", "-only", o.rows, "-duration", o.duration.String(), "-dir", dir)
+	// An interrupt lets it remove what it has written and end its server.
+	c.Cancel = func() error { return c.Process.Signal(os.Interrupt) }
+	c.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGTERM}
+	var stderr bytes.Buffer
+	c.Stderr = &stderr
+	out, err := c.Output()
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w: %s", filepath.Base(binary), err, stderr.String())
+	}
+	return parseTable(string(out))
+}
+
+// parseTable reads the rows and their speeds from a table in Markdown.
+func parseTable(text string) (map[string]float64, error) {
+	found := make(map[string]float64)
+	for line := range strings.Lines(text) {
+		cells := strings.Split(line, "|")
+		if len(cells) < 4 || !strings.Contains(cells[1], "/") {
+			continue
+		}
+		speed, err := strconv.ParseFloat(strings.ReplaceAll(strings.TrimSpace(cells[2]), ",", ""), 64)
+		if err != nil {
+			return nil, fmt.Errorf("the table has %q", strings.TrimSpace(line))
+		}
+		found[strings.TrimSpace(cells[1])] = speed
+	}
+	if len(found) == 0 {
+		return nil, fmt.Errorf("no row in %q", text)
+	}
+	return found, nil
+}
+
+// comparePairs measures both sides in turn, and begins with the other one each
+// time. The result is the ratio now / before of each pair, by row.
+func comparePairs(pairs int, measure func(ours bool) (map[string]float64, error)) (map[string][]float64, error) {
+	ratios := make(map[string][]float64)
+	for pair := range pairs {
+		var sides [2]map[string]float64
+		for _, turn := range []int{pair % 2, 1 - pair%2} {
+			var err error
+			if sides[turn], err = measure(turn == 1); err != nil {
+				return nil, err
+			}
+		}
+		for row, before := range sides[0] {
+			if now, ok := sides[1][row]; ok && before > 0 {
+				ratios[row] = append(ratios[row], now/before)
+			}
+		}
+	}
+	if len(ratios) == 0 {
+		return nil, errors.New("the two have no row in common")
+	}
+	return ratios, nil
+}
+
+// judge prints the ratios and fails when one has dropped too far.
+func judge(stdout io.Writer, ratios map[string][]float64, tolerate float64, baseline string) error {
+	var names, slower []string
+	for name := range ratios {
+		names = append(names, name)
+	}
+	slices.Sort(names)
+	for _, name := range names {
+		list := slices.Sorted(slices.Values(ratios[name]))
+		middle := (list[(len(list)-1)/2] + list[len(list)/2]) / 2
+		verdict := "ok"
+		if middle < 1-tolerate {
+			verdict = "SLOWER"
+			slower = append(slower, fmt.Sprintf("%s: %.2f", name, middle))
+		}
+		if _, err := fmt.Fprintf(stdout, "%-12s %.2f of %s (%d pairs, %.2f to %.2f)  %s\n",
+			name, middle, baseline, len(list), list[0], list[len(list)-1], verdict); err != nil {
+			return err
+		}
+	}
+	if len(slower) > 0 {
+		return fmt.Errorf("slower than %s by more than %.0f %%: %s; run it again on a quiet machine, then find out with -profile what it costs",
+			baseline, 100*tolerate, strings.Join(slower, ", "))
+	}
+	return nil
+}

@@ -1,0 +1,78 @@
+package main
+
+import (
+	"errors"
+	"strings"
+	"testing"
+)
+
+func TestParseTable(t *testing.T) {
+	t.Parallel()
+	const table = `2026-11-21, a machine, 2 cores
+
+| row | per second | must reach |  | p50 ms |
+|---|---:|---:|---|---:|
+| engine/16 | 96,849 | 50,000 | reached | 0.138 |
+| unary/64 | 17 | 0 | reached | 3 |
+`
+	found, err := parseTable(table)
+	if err != nil || len(found) != 2 || found["engine/16"] != 96849 || found["unary/64"] != 17 {
+		t.Errorf("got %v, %v", found, err)
+	}
+	for _, broken := range []string{"", "| a/1 | fast | |", "nothing of a table"} {
+		if found, err := parseTable(broken); err == nil {
+			t.Errorf("%q: want an error, got %v", broken, found)
+		}
+	}
+}
+
+// A slowdown that both sides share is none; one of the tree alone is.
+func TestCheckComparesPairs(t *testing.T) {
+	t.Parallel()
+	for name, test := range map[string]struct {
+		now    float64 // speed of this tree, where the baseline has 1000
+		broken bool
+		says   string
+	}{
+		"the same":      {now: 1000},
+		"faster":        {now: 3000},
+		"a bit slower":  {now: 870},
+		"much slower":   {now: 840, says: "engine/1"},
+		"does not run":  {broken: true, says: "broken"},
+		"has other row": {now: -1, says: "no row in common"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			calls, firsts := 0, make(map[bool]int)
+			ratios, err := comparePairs(4, func(ours bool) (map[string]float64, error) {
+				if calls%2 == 0 {
+					firsts[ours]++
+				}
+				calls++
+				noise := 1 / float64(1+(calls-1)/2) // the machine gets busier, pair by pair
+				switch {
+				case test.broken:
+					return nil, errors.New("broken")
+				case ours && test.now < 0:
+					return map[string]float64{"other/1": 1}, nil
+				case ours:
+					return map[string]float64{"engine/1": test.now * noise}, nil
+				}
+				return map[string]float64{"engine/1": 1000 * noise}, nil
+			})
+			var out strings.Builder
+			if err == nil {
+				if firsts[true] != firsts[false] {
+					t.Errorf("one side always began: %v", firsts)
+				}
+				err = judge(&out, ratios, 0.15, "main")
+			}
+			switch {
+			case test.says == "" && err != nil:
+				t.Errorf("want no complaint, got %v", err)
+			case test.says != "" && (err == nil || !strings.Contains(err.Error(), test.says)):
+				t.Errorf("want a complaint with %q, got %v", test.says, err)
+			}
+		})
+	}
+}

@@ -1,0 +1,124 @@
+package load_test
+
+import (
+	"context"
+	"errors"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/seqledger/seqledger/bench/load"
+)
+
+// A closed loop counts what was begun between warm-up and end, once each.
+func TestClosedCounts(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		const took = 10 * time.Millisecond
+		r, err := load.Closed(t.Context(), load.Options{Workers: 3, Warmup: 95 * time.Millisecond, Duration: time.Second},
+			func(context.Context, int) error {
+				time.Sleep(took) //nolint:forbidigo // It is the simulated work, under a simulated clock.
+				return nil
+			})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if r.Operations != 3*100 || r.Elapsed != time.Second || r.PerSecond() != 300 {
+			t.Errorf("want 300 operations in a second, got %d in %s, %v a second", r.Operations, r.Elapsed, r.PerSecond())
+		}
+		if p := r.Milliseconds(99); p < 9.9 || p > 10.2 {
+			t.Errorf("want 10 ms, got %v", p)
+		}
+	})
+}
+
+// A stall of one second in an open loop of 100 a second is seen by about a
+// hundred callers. A closed loop would have seen it once.
+func TestOpenChargesTheStallToAllWhoWaited(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		var calls atomic.Int64
+		r, err := load.Open(t.Context(), load.Options{Workers: 1, Rate: 100, Duration: 10 * time.Second},
+			func(context.Context, int) error {
+				if calls.Add(1) == 500 {
+					time.Sleep(time.Second) //nolint:forbidigo // It is the simulated stall, under a simulated clock.
+				}
+				return nil
+			})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if r.Operations != 1000 || r.Unserved != 0 {
+			t.Fatalf("want 1000 served operations, got %d and %d unserved", r.Operations, r.Unserved)
+		}
+		// The 5 % who were due in the first half of the stall waited longer than half of it.
+		if p := r.Milliseconds(96); p < 500 {
+			t.Errorf("96 %% waited %v ms at most: those who were due during the stall are missing", p)
+		}
+		if p := r.Milliseconds(85); p > 1 {
+			t.Errorf("85 %% waited up to %v ms, although the stall hit 10 %%", p)
+		}
+	})
+}
+
+// What was due and never begun must not vanish from the latencies.
+func TestOpenCountsTheUnserved(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		r, err := load.Open(t.Context(), load.Options{Workers: 2, Rate: 100, Duration: time.Second},
+			func(context.Context, int) error {
+				time.Sleep(100 * time.Millisecond) //nolint:forbidigo // It is the simulated work, under a simulated clock.
+				return nil
+			})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if total := r.Operations + r.Unserved; total != 100 || r.Unserved < 70 || r.Latency.TotalCount() != 100 {
+			t.Errorf("want 100 due, most of them unserved; got %d served, %d unserved, %d latencies",
+				r.Operations, r.Unserved, r.Latency.TotalCount())
+		}
+	})
+}
+
+func TestErrorsEndTheLoad(t *testing.T) {
+	t.Parallel()
+	broken := errors.New("broken")
+	fails := func(_ context.Context, worker int) error {
+		if worker == 1 {
+			return broken
+		}
+		return nil
+	}
+	o := load.Options{Workers: 2, Duration: time.Hour, Rate: 1000}
+	if _, err := load.Closed(t.Context(), o, fails); !errors.Is(err, broken) {
+		t.Errorf("closed: want the worker's error, got %v", err)
+	}
+	if _, err := load.Open(t.Context(), o, fails); !errors.Is(err, broken) {
+		t.Errorf("open: want the worker's error, got %v", err)
+	}
+	o.Begin = func() error { return broken }
+	o.Duration = time.Millisecond
+	if _, err := load.Closed(t.Context(), o, func(context.Context, int) error { return nil }); !errors.Is(err, broken) {
+		t.Errorf("want the counter's error, got %v", err)
+	}
+	if _, err := load.Open(t.Context(), load.Options{Workers: 1, Duration: 1}, nil); err == nil {
+		t.Error("want an error for an open loop without a rate")
+	}
+}
+
+// Work that runs out ends the measurement early.
+func TestClosedEndsWhenAllAreDone(t *testing.T) {
+	t.Parallel()
+	var left atomic.Int64
+	left.Store(50)
+	r, err := load.Closed(t.Context(), load.Options{Workers: 4, Duration: time.Hour}, func(context.Context, int) error {
+		if left.Add(-1) < 0 {
+			return load.ErrDone
+		}
+		return nil
+	})
+	if err != nil || r.Operations != 50 || r.Elapsed > time.Minute {
+		t.Errorf("want all 50 operations, because there is no warm-up, and an early end, got %d in %s, %v", r.Operations, r.Elapsed, err)
+	}
+}

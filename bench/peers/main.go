@@ -1,0 +1,209 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"regexp"
+	"runtime/debug"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+)
+
+// options are the flags.
+type options struct {
+	kinds       []kind
+	rows        []row
+	rounds      int
+	duration    time.Duration // measured, for each row in each round
+	warmup      time.Duration
+	coldStreams int
+	rates       []int  // writes a second
+	preload     []int  // streams
+	dir         string // below which systems write
+	out         string // where results go; empty: nowhere
+	smoke       bool   // quick: the figures mean nothing
+	notice      func(format string, args ...any)
+}
+
+func main() {
+	if err := run(os.Args[1:], os.Stdout, os.Stderr); err != nil {
+		fmt.Fprintln(os.Stderr, "peers:", err)
+		os.Exit(1)
+	}
+}
+
+func run(arguments []string, stdout, stderr io.Writer) error {
+	o := &options{notice: func(format string, args ...any) {
+		_, _ = fmt.Fprintf(stderr, format+"\n", args...) // that nobody reads it must not end a measurement
+	}}
+	flags := flag.NewFlagSet("peers", flag.ContinueOnError)
+	flags.SetOutput(stderr)
+	systems := flags.String("systems", "", "measure these, separated by commas (default: all that are here)")
+	rows := flags.String("rows", "", "measure the rows whose name matches this regular expression: fresh/64, retry-hot/64, …")
+	rates := flags.String("rates", "1000,5000,20000,50000", "writes a second for the open loops, separated by commas; empty: none")
+	preload := flags.String("preload", "1000,100000", "idle streams to measure beside, separated by commas; empty: none")
+	quick := flags.Bool("quick", false, "one short round of little, without results in files: does it run?")
+	list := flags.Bool("list", false, "tell which systems are here and how to get the others, and measure nothing")
+	serve := flags.String("serve", "", "be the server of a system (used by peers itself)")
+	flags.IntVar(&o.rounds, "rounds", 5, "how often each row is measured")
+	flags.DurationVar(&o.duration, "duration", 1500*time.Millisecond, "how long each row is measured in each round")
+	flags.DurationVar(&o.warmup, "warmup", 300*time.Millisecond, "how long each row runs before it is measured")
+	flags.IntVar(&o.coldStreams, "cold-streams", 20_000, "how many writes are retried after a restart")
+	flags.StringVar(&o.dir, "dir", "", "let systems write below this directory (default: the system's temporary directory)")
+	flags.StringVar(&o.out, "out", "", "write peers.json, peers.md and pictures into this directory")
+	if err := flags.Parse(arguments); err != nil {
+		return err
+	}
+	if flags.NArg() > 0 {
+		return fmt.Errorf("unknown argument %q; see -help", flags.Arg(0))
+	}
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
+	defer stop()
+	if *serve != "" {
+		return serveSystem(ctx, *serve, o.dir)
+	}
+	if err := o.choose(*systems, *rows, *rates, *preload); err != nil {
+		return err
+	}
+	if *list {
+		return nil
+	}
+	if *quick {
+		o.quick()
+	}
+	o.notice("about %s\n", o.estimate().Round(time.Second))
+	found, err := measureAll(ctx, o)
+	if err != nil {
+		return errors.Join(err, context.Cause(ctx))
+	}
+	return publish(o, newReport(ctx, o, found), stdout)
+}
+
+// choose checks the flags and looks for the systems.
+func (o *options) choose(systems, rows, rates, preload string) (err error) {
+	if o.rounds < 1 || o.duration <= 0 || o.warmup < 0 || o.coldStreams < 1 {
+		return errors.New("-rounds, -duration and -cold-streams must be more than 0")
+	}
+	pattern, err := regexp.Compile(rows)
+	if err != nil {
+		return fmt.Errorf("-rows: %w", err)
+	}
+	for _, r := range allRows() {
+		if pattern.MatchString(r.name()) {
+			o.rows = append(o.rows, r)
+		}
+	}
+	if len(o.rows) == 0 {
+		return errors.New("-rows matches no row")
+	}
+	if o.rates, err = numbers("-rates", rates); err != nil {
+		return err
+	}
+	if o.preload, err = numbers("-preload", preload); err != nil {
+		return err
+	}
+	if o.kinds, err = chosenKinds(systems, o.notice); err != nil {
+		return err
+	}
+	if len(o.kinds) == 0 {
+		return errors.New("none of the chosen systems is here")
+	}
+	return nil
+}
+
+// quick makes it a smoke test of seconds.
+func (o *options) quick() {
+	o.rounds, o.duration, o.warmup, o.coldStreams = 1, 50*time.Millisecond, 10*time.Millisecond, 200
+	o.rates, o.preload, o.out = []int{500}, []int{500}, ""
+	o.smoke = true
+	var few []row
+	for _, r := range o.rows {
+		if r.writers <= 64 || r.pipelined {
+			few = append(few, r)
+		}
+	}
+	if len(few) > 0 {
+		o.rows = few
+	}
+}
+
+// estimate tells how long it will take, roughly.
+func (o *options) estimate() time.Duration {
+	var total time.Duration
+	one := o.duration + o.warmup + 100*time.Millisecond
+	stages := o.rounds + 1 + len(o.preload) + min(len(o.rates), 1)
+	for i := range o.kinds {
+		k := &o.kinds[i]
+		total += time.Duration(stages) * time.Second // to start and end it
+		for _, r := range o.rows {
+			if r.fits(k) {
+				total += time.Duration(o.rounds+1)*one + time.Duration(len(k.connections(r.writers, r.pipelined)))*one/4
+			}
+		}
+		total += time.Duration(len(o.rates)+len(o.preload)) * one
+		for _, streams := range o.preload {
+			total += time.Duration(streams) * 100 * time.Microsecond
+		}
+	}
+	return total
+}
+
+// numbers reads a list.
+func numbers(name, text string) ([]int, error) {
+	var list []int
+	for field := range strings.SplitSeq(text, ",") {
+		if field == "" {
+			continue
+		}
+		n, err := strconv.Atoi(field)
+		if err != nil || n < 1 {
+			return nil, fmt.Errorf("%s: %q is not a number of at least 1", name, field)
+		}
+		list = append(list, n)
+	}
+	return list, nil
+}
+
+// serveSystem is a child of the harness: a server that ends when its standard
+// input does, which is when the harness says so or has gone.
+func serveSystem(ctx context.Context, name, dir string) error {
+	ctx, stop := context.WithCancel(ctx)
+	defer stop()
+	// Ends with the standard input; the process outlives it by the drain alone.
+	go func() {
+		_, _ = io.Copy(io.Discard, os.Stdin)
+		stop()
+	}()
+	switch name {
+	case "seqledger":
+		return serveLedger(ctx, dir)
+	case "nats":
+		return serveNATS(ctx, dir)
+	case "etcd":
+		return serveEtcd(ctx, dir)
+	}
+	return fmt.Errorf("-serve: there is no system %q of our own", name)
+}
+
+// moduleVersion returns the version of a module in this program; "" asks for
+// seqledger itself.
+func moduleVersion(path string) string {
+	if path == "" {
+		return "this source tree"
+	}
+	if info, ok := debug.ReadBuildInfo(); ok {
+		for _, dependency := range info.Deps {
+			if dependency.Path == path {
+				return path + " " + dependency.Version
+			}
+		}
+	}
+	return path
+}

@@ -1,0 +1,238 @@
+package main
+
+import (
+	"context"
+	_ "embed"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+)
+
+//go:embed postgres.sql
+var postgresSchema string
+
+const (
+	postgresSettings = "fsync=on synchronous_commit=on full_page_writes=on shared_buffers=512MB max_wal_size=4GB; " +
+		"one PL/pgSQL function, one round trip; pipelined: pgx batches, one transaction each"
+	postgresWrite = "SELECT outcome, transaction FROM write_once($1, $2, $3, $4, $5)"
+)
+
+// postgres is a PostgreSQL of its own.
+type postgres struct {
+	dir        string
+	port       int
+	credential *syscall.Credential
+	process    *process
+}
+
+// postgresBinary finds a program of the newest PostgreSQL. Debian keeps them
+// away from the path.
+func postgresBinary(name string) (string, error) {
+	if found, _ := filepath.Glob("/usr/lib/postgresql/*/bin/" + name); len(found) > 0 { // an error is a bad pattern alone
+		return slices.Max(found), nil
+	}
+	path, err := exec.LookPath(name)
+	if err != nil {
+		return "", errors.New("not found; on Debian: apt-get install postgresql")
+	}
+	return path, nil
+}
+
+func findPostgres() (string, error) {
+	path, err := postgresBinary("postgres")
+	if err != nil {
+		return "", err
+	}
+	if _, err := postgresBinary("initdb"); err != nil {
+		return "", err
+	}
+	if _, err := unprivileged(); err != nil {
+		return "", err
+	}
+	out, err := exec.Command(path, "--version").Output()
+	return strings.TrimSpace(string(out)), err
+}
+
+func (p *postgres) start(ctx context.Context, dir string) (err error) {
+	p.dir = dir
+	if p.credential, err = unprivileged(); err != nil {
+		return err
+	}
+	if p.credential != nil {
+		// It must reach its directory through ours.
+		err := errors.Join(os.Chmod(filepath.Dir(dir), 0o711), os.Chown(dir, int(p.credential.Uid), int(p.credential.Gid)))
+		if err != nil {
+			return err
+		}
+	}
+	initdb, err := postgresBinary("initdb")
+	if err != nil {
+		return err
+	}
+	command := exec.CommandContext(ctx, initdb, "-D", dir+"/data", "-A", "trust", "-U", "bench", "-E", "UTF8", "--locale=C")
+	command.Dir = dir
+	command.SysProcAttr = &syscall.SysProcAttr{Credential: p.credential}
+	if out, err := command.CombinedOutput(); err != nil {
+		return fmt.Errorf("initdb: %w: %s", err, out)
+	}
+	if err := p.run(ctx); err != nil {
+		return err
+	}
+	c, err := pgx.Connect(ctx, p.address())
+	if err != nil {
+		return err
+	}
+	_, err = c.Exec(ctx, postgresSchema)
+	return errors.Join(err, c.Close(ctx))
+}
+
+func (p *postgres) address() string {
+	return fmt.Sprintf("postgres://bench@127.0.0.1:%d/postgres?sslmode=disable", p.port)
+}
+
+// run starts the server and waits until it answers.
+func (p *postgres) run(ctx context.Context) (err error) {
+	if p.port, err = freePort(); err != nil {
+		return err
+	}
+	path, err := postgresBinary("postgres")
+	if err != nil {
+		return err
+	}
+	arguments := []string{"-D", p.dir + "/data", "-p", fmt.Sprint(p.port), "-h", "127.0.0.1", "-k", ""}
+	for _, setting := range []string{
+		"fsync=on", "synchronous_commit=on", "full_page_writes=on", "shared_buffers=512MB", "max_wal_size=4GB", "max_connections=300",
+	} {
+		arguments = append(arguments, "-c", setting)
+	}
+	command := exec.Command(path, arguments...)
+	command.Dir = p.dir
+	if p.process, err = launch(command, p.dir+".log", p.credential); err != nil {
+		return err
+	}
+	p.process.signal = syscall.SIGINT // fast: does not wait for its clients
+	return p.process.ready(ctx, func(ctx context.Context) error {
+		c, err := pgx.Connect(ctx, p.address())
+		if err != nil {
+			return err
+		}
+		return c.Close(ctx)
+	})
+}
+
+func (p *postgres) restart(ctx context.Context) error {
+	if err := p.process.stop(); err != nil {
+		return err
+	}
+	return p.run(ctx)
+}
+
+func (p *postgres) processes() []int { return tree(p.process.command.Process.Pid) }
+
+func (p *postgres) stop() error { return p.process.stop() }
+
+func (p *postgres) connect(ctx context.Context, at placement) (conn, error) {
+	if at.pipelined {
+		return connectPostgresPipelines(ctx, p.address(), at.connections)
+	}
+	config, err := pgxpool.ParseConfig(p.address())
+	if err != nil {
+		return nil, err
+	}
+	config.MaxConns, config.MinConns = int32(at.connections), int32(at.connections)
+	pool, err := pgxpool.NewWithConfig(ctx, config)
+	if err != nil {
+		return nil, err
+	}
+	return &postgresPool{pool}, nil
+}
+
+// postgresPool makes each call on a connection of a pool.
+type postgresPool struct{ pool *pgxpool.Pool }
+
+func (p *postgresPool) write(ctx context.Context, _ int, j *job) (answer, error) {
+	return postgresAnswer(p.pool.QueryRow(ctx, postgresWrite, postgresArguments(j)...))
+}
+
+func (p *postgresPool) retry(ctx context.Context, caller int, j *job) (answer, error) {
+	return p.write(ctx, caller, j)
+}
+
+func (p *postgresPool) close() error {
+	p.pool.Close()
+	return nil
+}
+
+func postgresArguments(j *job) []any {
+	hash := j.hash()
+	return []any{j.client(), int64(j.sequence), j.key(), hash[:], j.payload}
+}
+
+// postgresAnswer reads the one row of a call.
+func postgresAnswer(row pgx.Row) (answer, error) {
+	var outcome int
+	var transaction *int64
+	if err := row.Scan(&outcome, &transaction); err != nil {
+		return answer{}, err
+	}
+	const committed, replayed = 1, 2
+	if outcome != committed && outcome != replayed || transaction == nil {
+		return answer{}, fmt.Errorf("refused with outcome %d of postgres.sql", outcome)
+	}
+	return answer{reply: fmt.Sprint(*transaction), replayed: outcome == replayed}, nil
+}
+
+// postgresPipelines are connections with many calls in one batch each.
+type postgresPipelines struct {
+	batchers
+	connections []*pgx.Conn
+}
+
+func connectPostgresPipelines(ctx context.Context, address string, n int) (conn, error) {
+	p := &postgresPipelines{}
+	for range n {
+		c, err := pgx.Connect(ctx, address)
+		if err != nil {
+			return nil, errors.Join(err, p.close())
+		}
+		p.connections = append(p.connections, c)
+		p.batchers = append(p.batchers, newBatcher(func(calls []*call) { sendPostgres(ctx, c, calls) }))
+	}
+	return p, nil
+}
+
+// sendPostgres sends calls in one transaction, which is one durable step for all
+// of them: refusals are rows and so do not undo the others.
+func sendPostgres(ctx context.Context, c *pgx.Conn, calls []*call) {
+	var batch pgx.Batch
+	for _, one := range calls {
+		batch.Queue(postgresWrite, postgresArguments(one.job)...)
+	}
+	results := c.SendBatch(ctx, &batch)
+	for _, one := range calls {
+		one.answer, one.err = postgresAnswer(results.QueryRow())
+	}
+	// The commit comes last: before it no answer counts.
+	if err := results.Close(); err != nil {
+		for _, one := range calls {
+			one.err = errors.Join(one.err, err)
+		}
+	}
+}
+
+func (p *postgresPipelines) close() error {
+	p.batchers.close()
+	var err error
+	for _, c := range p.connections {
+		err = errors.Join(err, c.Close(context.Background()))
+	}
+	return err
+}

@@ -1,0 +1,148 @@
+package main
+
+import (
+	"context"
+	_ "embed"
+	"errors"
+	"fmt"
+	"os/exec"
+	"strconv"
+	"strings"
+
+	"github.com/redis/go-redis/v9"
+)
+
+//go:embed write.lua
+var redisWrite string
+
+const redisSettings = "appendonly=yes appendfsync=always no rewrites of the file and no snapshots; one Lua script, one round trip"
+
+// redisServer is a Redis of its own.
+type redisServer struct {
+	dir     string
+	port    int
+	process *process
+}
+
+func findRedis() (string, error) {
+	path, err := exec.LookPath("redis-server")
+	if err != nil {
+		return "", errors.New("not found; on Debian: apt-get install redis-server")
+	}
+	out, err := exec.Command(path, "--version").Output()
+	return strings.Join(strings.Fields(string(out))[:min(3, len(strings.Fields(string(out))))], " "), err
+}
+
+func (r *redisServer) start(ctx context.Context, dir string) error {
+	r.dir = dir
+	return r.run(ctx)
+}
+
+// run starts the server and waits until it has read its file.
+func (r *redisServer) run(ctx context.Context) (err error) {
+	if r.port, err = freePort(); err != nil {
+		return err
+	}
+	command := exec.Command("redis-server", "--port", strconv.Itoa(r.port), "--bind", "127.0.0.1", "--dir", r.dir,
+		"--appendonly", "yes", "--appendfsync", "always", "--save", "", "--auto-aof-rewrite-percentage", "0", "--daemonize", "no")
+	if r.process, err = launch(command, r.dir+".log", nil); err != nil {
+		return err
+	}
+	client := redis.NewClient(&redis.Options{Addr: r.address(), MaxRetries: -1})
+	defer client.Close() //nolint:errcheck // It was only asked.
+	return r.process.ready(ctx, func(ctx context.Context) error { return client.Ping(ctx).Err() })
+}
+
+func (r *redisServer) address() string { return "127.0.0.1:" + strconv.Itoa(r.port) }
+
+func (r *redisServer) restart(ctx context.Context) error {
+	if err := r.process.stop(); err != nil {
+		return err
+	}
+	return r.run(ctx)
+}
+
+func (r *redisServer) processes() []int { return tree(r.process.command.Process.Pid) }
+
+func (r *redisServer) stop() error { return r.process.stop() }
+
+func (r *redisServer) connect(ctx context.Context, at placement) (conn, error) {
+	c := &redisConn{
+		client: redis.NewClient(&redis.Options{
+			Addr: r.address(), PoolSize: at.connections, MinIdleConns: at.connections,
+			// Many callers may wait for a connection; and a repeat by the client
+			// itself would hide what went wrong.
+			PoolTimeout: startsWithin, ReadTimeout: startsWithin, MaxRetries: -1,
+		}),
+		script: redis.NewScript(redisWrite),
+	}
+	if err := c.script.Load(ctx, c.client).Err(); err != nil {
+		return nil, errors.Join(err, c.close())
+	}
+	if at.pipelined {
+		for range at.connections {
+			c.pipelines = append(c.pipelines, newBatcher(func(calls []*call) { c.send(ctx, calls) }))
+		}
+	}
+	return c, nil
+}
+
+// redisConn calls over a pool of connections, or in pipelines.
+type redisConn struct {
+	client    *redis.Client
+	script    *redis.Script
+	pipelines batchers // empty: each call by itself
+}
+
+func redisArguments(j *job) ([]string, []any) {
+	key, hash := j.key(), j.hash()
+	return []string{j.client(), "log"}, []any{j.sequence, key[:], hash[:], j.payload}
+}
+
+func (c *redisConn) write(ctx context.Context, caller int, j *job) (answer, error) {
+	if len(c.pipelines) > 0 {
+		return c.pipelines.write(ctx, caller, j)
+	}
+	keys, arguments := redisArguments(j)
+	return redisAnswer(c.script.EvalSha(ctx, c.client, keys, arguments...))
+}
+
+func (c *redisConn) retry(ctx context.Context, caller int, j *job) (answer, error) {
+	return c.write(ctx, caller, j)
+}
+
+// send sends calls in one pipeline.
+func (c *redisConn) send(ctx context.Context, calls []*call) {
+	pipeline := c.client.Pipeline()
+	commands := make([]*redis.Cmd, len(calls))
+	for i, one := range calls {
+		keys, arguments := redisArguments(one.job)
+		commands[i] = c.script.EvalSha(ctx, pipeline, keys, arguments...)
+	}
+	_, _ = pipeline.Exec(ctx) // each command has its own error
+	for i, one := range calls {
+		one.answer, one.err = redisAnswer(commands[i])
+	}
+}
+
+func redisAnswer(command *redis.Cmd) (answer, error) {
+	values, err := command.Slice()
+	if err != nil {
+		return answer{}, err
+	}
+	if len(values) != 2 {
+		return answer{}, fmt.Errorf("write.lua answered %v", values)
+	}
+	outcome, _ := values[0].(int64)
+	reply, _ := values[1].(string)
+	const committed, replayed = 1, 2
+	if outcome != committed && outcome != replayed || reply == "" {
+		return answer{}, fmt.Errorf("refused with outcome %d of write.lua", outcome)
+	}
+	return answer{reply: reply, replayed: outcome == replayed}, nil
+}
+
+func (c *redisConn) close() error {
+	c.pipelines.close()
+	return c.client.Close()
+}

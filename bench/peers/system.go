@@ -1,0 +1,141 @@
+package main
+
+import (
+	"context"
+	"encoding/binary"
+	"fmt"
+
+	"github.com/zeebo/xxh3"
+)
+
+// job is one write: number sequence of stream.
+type job struct {
+	stream   int
+	sequence uint64
+	payload  []byte
+	request  *sent // for link alone: the job as its stream wants it
+}
+
+// key returns the idempotency key, which is as fixed as the write.
+func (j *job) key() (key [16]byte) {
+	binary.BigEndian.PutUint64(key[:8], uint64(j.stream))
+	binary.BigEndian.PutUint64(key[8:], j.sequence)
+	return key
+}
+
+// client returns the name of the stream's client.
+func (j *job) client() string { return fmt.Sprint("client-", j.stream) }
+
+// hash returns the request hash, as seqledger's server computes it for itself.
+func (j *job) hash() [16]byte { return xxh3.Hash128(j.payload).Bytes() }
+
+// answer is what a system says to a write.
+type answer struct {
+	reply    string // names the committed write; the same for every retry
+	replayed bool   // the system says that this is the stored reply
+}
+
+// placement is how callers reach a system.
+type placement struct {
+	callers     int
+	connections int
+	// pipelined: requests of many callers share a connection without waiting
+	// for each other's answers.
+	pipelined bool
+	// numbered: the harness numbers the writes itself, and nobody opens a
+	// session. It is for streams that are many.
+	numbered bool
+}
+
+// system is something that can do the work.
+type system interface {
+	// start starts it with nothing in it; dir is empty and its own.
+	start(ctx context.Context, dir string) error
+	// restart ends it in an orderly way and starts it with what it had.
+	restart(ctx context.Context) error
+	// processes are those that do the server's work.
+	processes() []int
+	// connect returns what callers call.
+	connect(ctx context.Context, p placement) (conn, error)
+	// stop ends it, also when it did not start.
+	stop() error
+}
+
+// conn is a way to a system. A caller has one call under way at most, and all
+// calls for a stream come from one caller.
+type conn interface {
+	// write commits what has not been committed before.
+	write(ctx context.Context, caller int, j *job) (answer, error)
+	// retry repeats what was committed.
+	retry(ctx context.Context, caller int, j *job) (answer, error)
+	close() error
+}
+
+// kind is a system that can be chosen.
+type kind struct {
+	name string
+	make func() system
+	// find returns the version, or an error that says how to get it.
+	find func() (string, error)
+	// settings are those that matter for durability and speed, for people.
+	settings string
+	// lacks is which part of the work it does not do.
+	lacks string
+	// connections to choose from for so many callers.
+	connections func(callers int, pipelined bool) []int
+	pipelines   bool // can do rows that are pipelined
+	retries     bool // can do rows with retries
+}
+
+func builtIn(module string) func() (string, error) {
+	return func() (string, error) { return moduleVersion(module), nil }
+}
+
+func oneConnection(int, bool) []int { return []int{1} }
+
+func kinds() []kind {
+	return []kind{
+		{name: "floor", make: func() system { return new(floor) }, find: builtIn(""), connections: oneConnection,
+			settings: "one loop: write what waits at the end of a preallocated file, fdatasync, answer",
+			lacks:    "everything but the payload: no sequence, no key, no hash, no reply", pipelines: true},
+		{name: "seqledger-inprocess", make: func() system { return new(inProcess) }, find: builtIn(""), connections: oneConnection,
+			settings: "ledger.Ledger in the process of the harness, defaults", retries: true},
+		{name: "seqledger", make: func() system { return &wire{multiplexed: true} }, find: builtIn(""),
+			settings:    "defaults; client.Writers over one WriteStream; retries over a second one",
+			connections: oneConnection, pipelines: true, retries: true},
+		{name: "seqledger-unary", make: func() system { return new(wire) }, find: builtIn(""), connections: oneConnection,
+			settings: "defaults; Write, Connect with protobuf", retries: true},
+		{name: "postgres", make: func() system { return new(postgres) }, find: findPostgres, settings: postgresSettings,
+			connections: pools(8, 32, 64, 128), pipelines: true, retries: true},
+		{name: "redis", make: func() system { return new(redisServer) }, find: findRedis, settings: redisSettings,
+			connections: pools(8, 64, 256), pipelines: true, retries: true},
+		{name: "nats", make: func() system { return new(natsServer) }, find: builtIn("github.com/nats-io/nats-server/v2"),
+			settings: natsSettings, connections: pools(1, 4, 16), retries: true,
+			lacks: "no request hash is compared; an exact repeat is refused for its expected sequence before its id is looked at, " +
+				"so that retries go without one; the reply is the stream's sequence alone; a retry is known for the duplicate window of " +
+				"2 minutes, not for ever"},
+		{name: "etcd", make: func() system { return new(etcdServer) }, find: builtIn("go.etcd.io/etcd/server/v3"),
+			settings: etcdSettings, connections: pools(1, 4, 16), retries: true,
+			lacks: "the request hash is stored and the client has to compare it; a retry goes through the log like a write"},
+	}
+}
+
+// pools returns pool sizes to try: those not larger than the callers, or as
+// many as there are callers. Pipelined, few connections are the point.
+func pools(sizes ...int) func(callers int, pipelined bool) []int {
+	return func(callers int, pipelined bool) []int {
+		if pipelined {
+			return []int{1, 2, 4, 8}
+		}
+		var fit []int
+		for _, size := range sizes {
+			if size < callers {
+				fit = append(fit, size)
+			}
+		}
+		if most := sizes[len(sizes)-1]; callers <= most {
+			fit = append(fit, callers)
+		}
+		return fit
+	}
+}

@@ -1,0 +1,116 @@
+package main
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"testing"
+)
+
+// TestMain lets the test binary be the server of a system, as the harness's own
+// binary is.
+func TestMain(m *testing.M) {
+	if len(os.Args) > 1 && os.Args[1] == "-serve" {
+		if err := run(os.Args[1:], os.Stdout, os.Stderr); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+		return
+	}
+	os.Exit(m.Run())
+}
+
+// TestSystemsDoTheSameWork holds every system that is here against the work:
+// one that compared nothing, or forgot replies, would only look fast.
+func TestSystemsDoTheSameWork(t *testing.T) {
+	t.Parallel()
+	for _, k := range kinds() {
+		if !k.retries {
+			continue // the floor keeps nothing but payloads
+		}
+		t.Run(k.name, func(t *testing.T) {
+			t.Parallel()
+			if _, err := k.find(); err != nil {
+				t.Skip(err)
+			}
+			dir := filepath.Join(t.TempDir(), k.name)
+			s := k.make()
+			t.Cleanup(func() {
+				if err := s.stop(); err != nil {
+					t.Error(err)
+				}
+			})
+			// PostgreSQL is not root and has to reach its directory.
+			for above := dir; above != os.TempDir() && above != "/"; above = filepath.Dir(above) {
+				if err := os.MkdirAll(above, 0o755); err != nil {
+					t.Fatal(err)
+				}
+				if err := os.Chmod(above, 0o755); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if err := s.start(t.Context(), dir); err != nil {
+				t.Fatal(err)
+			}
+			if len(s.processes()) == 0 {
+				t.Error("no process to look at")
+			}
+			placements := []placement{{callers: 2, connections: 2, numbered: true}}
+			if k.pipelines {
+				placements = append(placements, placement{callers: 2, connections: 1, pipelined: true, numbered: true})
+			}
+			for i, at := range placements {
+				sameWork(t, &k, s, at, 10*i)
+			}
+		})
+	}
+}
+
+// sameWork writes two writes to a stream and asks for what must be answered and
+// what must be refused, before and after a restart.
+func sameWork(t *testing.T, k *kind, s system, at placement, stream int) {
+	t.Helper()
+	to, err := s.connect(t.Context(), at)
+	if err != nil {
+		t.Fatal(err)
+	}
+	jobs := []*job{{stream: stream, sequence: 1, payload: payload(128)}, {stream: stream, sequence: 2, payload: payload(4096)}}
+	replies := make([]string, len(jobs))
+	for i, j := range jobs {
+		a, err := to.write(t.Context(), 0, j)
+		if err != nil || a.replayed || a.reply == "" || slices.Contains(replies[:i], a.reply) {
+			t.Fatalf("write %d: %+v, %v", j.sequence, a, err)
+		}
+		replies[i] = a.reply
+	}
+	again := func(to conn, when string) {
+		for i, j := range jobs {
+			if a, err := to.retry(t.Context(), 0, j); err != nil || !a.replayed || a.reply != replies[i] {
+				t.Errorf("%s: retry %d was answered with %+v, %v, want %q", when, j.sequence, a, err, replies[i])
+			}
+		}
+	}
+	again(to, "at once")
+	if k.name != "nats" { // which numbers by subject and compares no hash; said in its lacks
+		if a, err := to.write(t.Context(), 0, &job{stream: stream, sequence: 4, payload: payload(128)}); err == nil {
+			t.Errorf("a gap was answered with %+v", a)
+		}
+		if a, err := to.retry(t.Context(), 0, &job{stream: stream, sequence: 2, payload: payload(129)}); err == nil {
+			t.Errorf("another request under a sequence was answered with %+v", a)
+		}
+	}
+	if err := to.close(); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.restart(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if to, err = s.connect(t.Context(), at); err != nil {
+		t.Fatal(err)
+	}
+	again(to, "after a restart")
+	if err := to.close(); err != nil {
+		t.Fatal(err)
+	}
+}

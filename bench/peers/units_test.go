@@ -1,0 +1,253 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"os"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/seqledger/seqledger/bench/load"
+)
+
+func TestParsePerf(t *testing.T) {
+	t.Parallel()
+	for name, test := range map[string]struct {
+		output string
+		want   int64
+		broken bool
+	}{
+		"one event":    {"# started on\n\n42,,ext4:ext4_sync_file_enter,1000,100.00,,\n", 42, false},
+		"two events":   {"1,,syscalls:sys_enter_fsync,1,100.00,,\n2,,syscalls:sys_enter_fdatasync,1,100.00,,\n", 3, false},
+		"did not run":  {"<not counted>,,ext4:ext4_sync_file_enter,0,100.00,,\n", 0, false},
+		"cannot count": {"<not supported>,,ext4:ext4_sync_file_enter,0,100.00,,\n", 0, true},
+		"nothing":      {"", 0, true},
+	} {
+		if got, err := parsePerf(test.output); got != test.want || (err != nil) != test.broken {
+			t.Errorf("%s: got %d, %v", name, got, err)
+		}
+	}
+}
+
+func TestParseStrace(t *testing.T) {
+	t.Parallel()
+	const output = `% time     seconds  usecs/call     calls    errors syscall
+------ ----------- ----------- --------- --------- ----------------
+ 90.00    0.000900          30        30           fdatasync
+ 10.00    0.000100          50         2         1 fsync
+------ ----------- ----------- --------- --------- ----------------
+100.00    0.001000          31        32         1 total
+`
+	if got, err := parseStrace(output); got != 32 || err != nil {
+		t.Errorf("got %d, %v", got, err)
+	}
+}
+
+// Our own processes are there and have used something.
+func TestUsage(t *testing.T) {
+	t.Parallel()
+	u, err := usageOf([]int{os.Getpid(), 1 << 30})
+	if err != nil || u.resident <= 0 {
+		t.Errorf("got %+v, %v; a process that is gone must count nothing", u, err)
+	}
+	if pids := tree(os.Getpid()); pids[0] != os.Getpid() {
+		t.Errorf("got %v", pids)
+	}
+}
+
+// fake is a conn that remembers what it was told.
+type fake struct {
+	mu     sync.Mutex
+	stored map[int]uint64 // last sequence by stream
+	lies   bool           // answers retries with something else
+}
+
+func (f *fake) write(_ context.Context, _ int, j *job) (answer, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if j.sequence != f.stored[j.stream]+1 {
+		return answer{}, errors.New("gap")
+	}
+	f.stored[j.stream]++
+	return answer{reply: j.client()}, nil
+}
+
+func (f *fake) retry(_ context.Context, _ int, j *job) (answer, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.lies || j.sequence != f.stored[j.stream] {
+		return answer{reply: "another", replayed: true}, nil
+	}
+	return answer{reply: j.client(), replayed: true}, nil
+}
+
+func (f *fake) close() error { return nil }
+
+// A mixed row has its share of retries, and a wrong answer to one ends it.
+func TestOperationMixesAndChecks(t *testing.T) {
+	t.Parallel()
+	for workload, want := range map[string]uint64{"fresh": 1000, "mixed-1": 990, "mixed-10": 900, "retry-hot": 0} {
+		to := &fake{stored: make(map[int]uint64)}
+		callers := []*caller{{id: 0, job: job{stream: 7}}}
+		do, err := operation(t.Context(), row{workload, 1, false, smallPayload}, callers, to)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for range 1000 {
+			if err := do(t.Context(), 0); err != nil {
+				t.Fatal(workload, err)
+			}
+		}
+		if got := to.stored[7] - 1; got != want { // the first one prepares
+			t.Errorf("%s: %d fresh writes of 1000, want %d", workload, got, want)
+		}
+	}
+	to := &fake{stored: make(map[int]uint64), lies: true}
+	do, err := operation(t.Context(), row{"retry-hot", 1, false, smallPayload}, []*caller{{}}, to)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := do(t.Context(), 0); err == nil {
+		t.Error("a retry was answered with another reply, and nobody noticed")
+	}
+}
+
+// Every stored write is asked for once.
+func TestStoreAsksForAll(t *testing.T) {
+	t.Parallel()
+	for _, streams := range []int{8, 100, 7919 * 2} {
+		to := &fake{stored: make(map[int]uint64)}
+		s := &store{first: 5, replies: make([]string, streams)}
+		if err := s.fill(t.Context(), to, 4); err != nil {
+			t.Fatal(err)
+		}
+		asked := make(map[int]int)
+		do := s.cold(2, &spy{fake: to, asked: asked})
+		for worker := range 2 {
+			for {
+				err := do(t.Context(), worker)
+				if errors.Is(err, load.ErrDone) {
+					break
+				}
+				if err != nil {
+					t.Fatal(err)
+				}
+			}
+		}
+		for stream := range streams {
+			if asked[5+stream] != 1 {
+				t.Fatalf("of %d: stream %d was asked for %d times", streams, 5+stream, asked[5+stream])
+			}
+		}
+	}
+}
+
+// spy counts what is asked for.
+type spy struct {
+	*fake
+	asked map[int]int
+}
+
+func (s *spy) retry(ctx context.Context, caller int, j *job) (answer, error) {
+	s.asked[j.stream]++
+	return s.fake.retry(ctx, caller, j)
+}
+
+// Calls that come while a batch is under way share the next one, and each gets
+// its own answer.
+func TestBatcher(t *testing.T) {
+	t.Parallel()
+	began, release, sizes := make(chan struct{}, 3), make(chan struct{}), []int(nil)
+	b := newBatcher(func(batch []*call) {
+		began <- struct{}{}
+		<-release
+		sizes = append(sizes, len(batch))
+		for _, c := range batch {
+			c.answer.reply = c.job.client()
+		}
+	})
+	var callers sync.WaitGroup
+	begin := func(stream int) {
+		callers.Go(func() {
+			j := &job{stream: stream}
+			if a, err := b.do(t.Context(), j, false); err != nil || a.reply != j.client() {
+				t.Errorf("got %+v, %v", a, err)
+			}
+		})
+	}
+	begin(0)
+	<-began
+	const later = 20
+	for i := range later {
+		begin(1 + i)
+	}
+	tick := time.NewTicker(time.Millisecond)
+	defer tick.Stop()
+	for len(b.calls) < later {
+		<-tick.C
+	}
+	close(release)
+	callers.Wait()
+	b.close()
+	if !slices.Equal(sizes, []int{1, later}) {
+		t.Errorf("want a batch of 1 and one of %d, got %v", later, sizes)
+	}
+	if _, err := b.do(t.Context(), &job{}, false); err == nil {
+		t.Error("a closed batcher took a call")
+	}
+}
+
+func TestChoose(t *testing.T) {
+	t.Parallel()
+	quiet := func(string, ...any) {}
+	valid := func() *options {
+		return &options{rounds: 1, duration: time.Second, coldStreams: 1, notice: quiet}
+	}
+	o := valid()
+	if err := o.choose("floor,seqledger", "^fresh/64$", "10,20", ""); err != nil || len(o.kinds) != 2 || len(o.rows) != 1 ||
+		!slices.Equal(o.rates, []int{10, 20}) || len(o.preload) != 0 {
+		t.Errorf("got %+v, %v", o, err)
+	}
+	if took := o.estimate(); took <= 0 || took > time.Minute {
+		t.Errorf("estimated %s", took)
+	}
+	for _, wrong := range [][4]string{{"oracle"}, {"", "("}, {"", "nothing"}, {"", "", "fast"}, {"", "", "", "0"}} {
+		if err := valid().choose(wrong[0], wrong[1], wrong[2], wrong[3]); err == nil {
+			t.Errorf("%q: want an error", wrong)
+		}
+	}
+	if err := new(options).choose("", "", "", ""); err == nil {
+		t.Error("no rounds: want an error")
+	}
+}
+
+func TestPools(t *testing.T) {
+	t.Parallel()
+	choose := pools(8, 64, 256)
+	for callers, want := range map[int][]int{1: {1}, 8: {8}, 16: {8, 16}, 64: {8, 64}, 100: {8, 64, 100}, 1024: {8, 64, 256}} {
+		if got := choose(callers, false); !slices.Equal(got, want) {
+			t.Errorf("%d callers: %v, want %v", callers, got, want)
+		}
+	}
+}
+
+// The fields by which others read the results.
+func TestReportFields(t *testing.T) {
+	t.Parallel()
+	b, err := json.Marshal(report{Rows: []rowResult{{}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, field := range []string{
+		"machine", "date", "commit", "rounds", "rows", "system", "workload", "writers", "pipelined", "payload_bytes", "throughput_per_s",
+		"throughput_min", "throughput_max", "p50_ms", "p99_ms", "p999_ms", "fsyncs_per_write", "bytes_per_write", "cpu_us_per_write",
+	} {
+		if !strings.Contains(string(b), `"`+field+`":`) {
+			t.Errorf("%s is missing", field)
+		}
+	}
+}
