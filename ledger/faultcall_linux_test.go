@@ -57,7 +57,7 @@ func failCalls(t *testing.T, call string, errno syscall.Errno, last int) {
 	strace := straceOrSkip(t)
 	all := os.Getenv("SEQLEDGER_FAULT_ALL") != ""
 	numbers := callNumbers(t, last, all)
-	failed := 0
+	hit, failed := 0, 0
 	for i := 0; i < len(numbers) || all; i++ {
 		number := i + 1
 		if !all {
@@ -72,6 +72,9 @@ func failCalls(t *testing.T, call string, errno syscall.Errno, last int) {
 		injected := injectedCalls(t, trace)
 		if injected == "" && all {
 			break // beyond the last call
+		}
+		if injected != "" {
+			hit++
 		}
 		if run.code == loaderFailed {
 			continue // the call was not ours
@@ -90,8 +93,9 @@ func failCalls(t *testing.T, call string, errno syscall.Errno, last int) {
 			t.Fatalf("%s %d with %v: see above", call, number, errno)
 		}
 	}
-	if failed == 0 && len(numbers) > 1 {
-		t.Error("no failed call had any effect: this test tests nothing")
+	// What cannot be removed is litter, and stops nobody.
+	if hit == 0 || failed == 0 && len(numbers) > 1 && call != "unlinkat" {
+		t.Errorf("%d calls failed and %d processes with them: this test tests nothing", hit, failed)
 	}
 }
 

@@ -48,7 +48,7 @@ var needs = map[string]need{
 	seqledgerv1connect.AdminServiceGetStatusProcedure:          needsCredential,
 	seqledgerv1connect.AdminServiceListClientsProcedure:        needsEverything,
 	seqledgerv1connect.AdminServiceUpdateConfigProcedure:       needsEverything,
-	"/" + seqledgerv1connect.AdminServiceName + "/Backup":      needsEverything,
+	seqledgerv1connect.AdminServiceBackupProcedure:             needsEverything,
 }
 
 // anonymous calls a server without an auth file.

@@ -23,11 +23,15 @@ func (s *Server) backup(
 	if s.isDraining() {
 		return ledger.ErrDraining
 	}
+	controls := controlsOf(ctx)
+	controls.whole()
+	controls.release()
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	stop := context.AfterFunc(s.draining, func() { cancel(ledger.ErrDraining) })
 	defer stop()
-	out := &backupSender{stream: stream, controls: controlsOf(ctx)}
+	defer s.untilCallerEnds(ctx, cancel)()
+	out := &backupSender{stream: stream, controls: controls}
 	info, err := s.options.Ledger.Backup(ctx, out, ledger.BackupOptions{RateBytes: s.options.BackupRate, Begin: out.begin})
 	if err != nil {
 		return err

@@ -14,6 +14,7 @@ import (
 	"github.com/seqledger/seqledger/ledger"
 	"github.com/seqledger/seqledger/ledger/machine"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
+	"github.com/seqledger/seqledger/proto/seqledger/v1/seqledgerv1connect"
 )
 
 // TestInternalErrorsNameTheirRequest: the client gets the id and no cause, the
@@ -36,10 +37,11 @@ func TestInternalErrorsNameTheirRequest(t *testing.T) {
 			var log bytes.Buffer
 			s := newTestServer(t, Options{Logger: slog.New(slog.NewTextHandler(&log, nil))})
 			mux := http.NewServeMux()
-			unary(s, mux, "/x/Fail", writing, func(context.Context, *seqledgerv1.GetEntityRequest) (*seqledgerv1.GetEntityResponse, error) {
+			const procedure = seqledgerv1connect.AdminServiceGetStatusProcedure
+			unary(s, mux, procedure, writing, func(context.Context, *seqledgerv1.GetStatusRequest) (*seqledgerv1.GetStatusResponse, error) {
 				return nil, c.fail()
 			})
-			r := httptest.NewRequest(http.MethodPost, "http://localhost/x/Fail", strings.NewReader(`{}`))
+			r := httptest.NewRequest(http.MethodPost, "http://localhost"+procedure, strings.NewReader(`{}`))
 			r.Header.Set("Content-Type", "application/json")
 			r.Header.Set("X-Request-Id", "find-me")
 			w := httptest.NewRecorder()

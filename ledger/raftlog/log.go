@@ -36,6 +36,7 @@ type Log struct {
 	currentAt    atomic.Uint64 // term of leadership in which all that was committed before is applied
 	establishing chan struct{} // holds a token while a barrier for currentAt is under way
 	truncating   sync.Mutex
+	truncated    uint64 // Raft's applied index before the last truncation; under truncating
 }
 
 // Propose appends an entry to the log if this node is the leader, and returns
@@ -72,6 +73,10 @@ func (l *Log) Truncate() error {
 	if err := l.unusable(); err != nil {
 		return err
 	}
+	applied := l.raft.AppliedIndex()
+	if applied == l.truncated {
+		return nil // a second snapshot of the same place might even get the same name
+	}
 	before := l.store.bytes.Load()
 	err := l.raft.Snapshot().Error()
 	if failure := l.failed(); failure != nil {
@@ -86,6 +91,7 @@ func (l *Log) Truncate() error {
 		return err
 	}
 	l.store.bytes.Add(-before)
+	l.truncated = applied
 	return nil
 }
 

@@ -169,8 +169,15 @@ func openSnapshots(o *Options, conf *raft.Config) (*durableSnapshots, error) {
 	if err := errors.Join(o.sync(path), o.sync(o.Dir)); err != nil {
 		return nil, err
 	}
-	if err := checkSnapshotMetadata(path); err != nil {
+	leftovers, err := checkSnapshotMetadata(path)
+	if err != nil {
 		return nil, damage(o.Dir, err, "the metadata of a snapshot cannot be believed")
+	}
+	for _, name := range leftovers {
+		// The store does not see it, and so would never remove it.
+		if err := os.RemoveAll(name); err != nil {
+			return nil, fmt.Errorf("raftlog: remove what is left of an old snapshot: %w", err)
+		}
 	}
 	return &durableSnapshots{SnapshotStore: store, dir: path, sync: o.sync}, nil
 }

@@ -7,8 +7,11 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/hashicorp/raft"
@@ -120,33 +123,72 @@ func (s *durableSink) Close() error {
 // passes over one that it cannot read, and believes whatever index it can read:
 // one that is too high makes it leave out the entries before. The metadata has
 // no checksum, but the name of the directory says the same.
-func checkSnapshotMetadata(dir string) error {
+//
+// It returns what a removal has left that did not come to its end. Only that may
+// lack its metadata: the store removes a snapshot when there are keptSnapshots
+// newer ones.
+func checkSnapshotMetadata(dir string) (leftovers []string, err error) {
 	entries, err := os.ReadDir(dir)
+	if err != nil {
+		return nil, err
+	}
+	names := make([]snapshotName, 0, len(entries))
+	for _, e := range entries {
+		if e.IsDir() && !strings.HasSuffix(e.Name(), snapshotTmp) {
+			names = append(names, parseSnapshotName(e.Name()))
+		}
+	}
+	slices.SortFunc(names, func(a, b snapshotName) int { return slices.Compare(b.numbers[:], a.numbers[:]) })
+	whole := 0
+	for _, name := range names {
+		err := checkMetadata(dir, name.text)
+		switch {
+		case err == nil:
+			whole++
+		case errors.Is(err, fs.ErrNotExist) && whole >= keptSnapshots:
+			leftovers = append(leftovers, filepath.Join(dir, name.text))
+		default:
+			return nil, err
+		}
+	}
+	return leftovers, nil
+}
+
+// snapshotName is the name of a snapshot, with its term, index and time: what
+// the store orders them by.
+type snapshotName struct {
+	text    string
+	numbers [3]uint64
+}
+
+// parseSnapshotName takes what is no number for zero, which makes it the oldest.
+func parseSnapshotName(text string) snapshotName {
+	name := snapshotName{text: text}
+	for i, part := range strings.SplitN(text, "-", len(name.numbers)) {
+		name.numbers[i], _ = strconv.ParseUint(part, 10, 64)
+	}
+	return name
+}
+
+// checkMetadata compares a snapshot's metadata with its name.
+func checkMetadata(dir, id string) error {
+	name := filepath.Join(dir, id, snapshotMetadata)
+	content, err := os.ReadFile(name)
 	if err != nil {
 		return err
 	}
-	for _, e := range entries {
-		if !e.IsDir() || strings.HasSuffix(e.Name(), snapshotTmp) {
-			continue
-		}
-		name := filepath.Join(dir, e.Name(), snapshotMetadata)
-		content, err := os.ReadFile(name)
-		if err != nil {
-			return err
-		}
-		var meta struct {
-			raft.SnapshotMeta
-			CRC []byte
-		}
-		decoder := json.NewDecoder(bytes.NewReader(content))
-		decoder.DisallowUnknownFields() // a field whose name changed would count as zero
-		if err := decoder.Decode(&meta); err != nil {
-			return fmt.Errorf("%s: %w", name, err)
-		}
-		if meta.Version != 1 || meta.ID != e.Name() || !strings.HasPrefix(meta.ID, fmt.Sprintf("%d-%d-", meta.Term, meta.Index)) {
-			return fmt.Errorf("%s contradicts the directory's name: version %d, id %q, term %d, index %d",
-				name, meta.Version, meta.ID, meta.Term, meta.Index)
-		}
+	var meta struct {
+		raft.SnapshotMeta
+		CRC []byte
+	}
+	decoder := json.NewDecoder(bytes.NewReader(content))
+	decoder.DisallowUnknownFields() // a field whose name changed would count as zero
+	if err := decoder.Decode(&meta); err != nil {
+		return fmt.Errorf("%s: %w", name, err)
+	}
+	if meta.Version != 1 || meta.ID != id || !strings.HasPrefix(meta.ID, fmt.Sprintf("%d-%d-", meta.Term, meta.Index)) {
+		return fmt.Errorf("%s contradicts the directory's name: version %d, id %q, term %d, index %d",
+			name, meta.Version, meta.ID, meta.Term, meta.Index)
 	}
 	return nil
 }

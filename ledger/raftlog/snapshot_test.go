@@ -2,7 +2,9 @@ package raftlog
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
+	"io/fs"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -92,7 +94,7 @@ func TestFlippedBitInSnapshotMetadata(t *testing.T) {
 		changed := bytes.Clone(content)
 		changed[bit/8] ^= 1 << (bit % 8)
 		must(t, os.WriteFile(name, changed, 0o644))
-		if err := checkSnapshotMetadata(filepath.Join(dir, snapshotDir)); err != nil {
+		if _, err := checkSnapshotMetadata(filepath.Join(dir, snapshotDir)); err != nil {
 			if !strings.Contains(err.Error(), name) {
 				t.Errorf("bit %d: the message does not name the file: %v", bit, err)
 			}
@@ -139,4 +141,49 @@ func TestLowTermIsRefused(t *testing.T) {
 	must(t, disk.Close())
 	_, err = Open(o)
 	wantDamage(t, err, "its index notes term 1")
+}
+
+// A crash may come while an old snapshot is removed, between its files. What is
+// left must not look like damage, and a newer snapshot without its metadata must.
+func TestHalfRemovedSnapshotIsRemoved(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	m, name := oneSnapshot(t, dir)
+	// Others like it, newer, as if the store had been about to remove this one.
+	old := filepath.Dir(name)
+	term, rest, _ := strings.Cut(filepath.Base(old), "-")
+	index, _, _ := strings.Cut(rest, "-")
+	newer := make([]string, keptSnapshots)
+	for i := range newer {
+		id := fmt.Sprintf("%s-%s-%d", term, index, 9_000_000_000_000+i)
+		newer[i] = filepath.Join(filepath.Dir(old), id)
+		must(t, os.CopyFS(newer[i], os.DirFS(old)))
+		file := filepath.Join(newer[i], snapshotMetadata)
+		must(t, os.WriteFile(file, bytes.ReplaceAll(readFile(t, file), []byte(filepath.Base(old)), []byte(id)), 0o644))
+	}
+	must(t, os.Remove(name))
+	leftovers, err := checkSnapshotMetadata(filepath.Dir(old))
+	if err != nil || !slices.Equal(leftovers, []string{old}) {
+		t.Fatalf("got %q, %v; want what is left of the oldest", leftovers, err)
+	}
+	l := open(t, options(dir, m))
+	closeLog(t, l)
+	if _, err := os.Stat(old); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("what is left of the oldest is still there: %v", err)
+	}
+	must(t, os.Remove(filepath.Join(newer[0], snapshotMetadata)))
+	if _, err := checkSnapshotMetadata(filepath.Dir(old)); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("a snapshot that nothing replaces lacks its metadata, and the answer is %v", err)
+	}
+}
+
+// Two truncations within one millisecond would make two snapshots of one name.
+func TestTruncatingTwiceAtOnce(t *testing.T) {
+	t.Parallel()
+	l := open(t, func() Options { o := options(t.TempDir(), &recorder{}); o.Create = true; return o }())
+	write(t, l, "one")
+	for range 50 {
+		must(t, l.Truncate())
+	}
+	closeLog(t, l)
 }
