@@ -18,7 +18,7 @@ func TestHelpGolden(t *testing.T) {
 	t.Parallel()
 	commands := []string{
 		"", "serve", "write", "import", "get", "list entities", "list relationships", "list blocks", "list clients",
-		"tx", "block", "watch", "state", "session open", "status", "config", "verify", "version",
+		"tx", "block", "watch", "state", "session open", "status", "config", "verify", "demo", "version",
 	}
 	for _, command := range commands {
 		name := filepath.Join("testdata", "help", strings.ReplaceAll(strings.TrimSpace("seqledger "+command), " ", "-")+".txt")

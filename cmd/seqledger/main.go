@@ -33,7 +33,10 @@ type commandLine struct {
 	Status  statusCommand  `cmd:"" help:"Describe a running server."`
 	Update  updateCommand  `cmd:"" name:"config" help:"Change the replicated configuration."`
 	Verify  verifyCommand  `cmd:"" help:"Check a data directory that no server has open."`
+	Demo    demoCommand    `cmd:"" help:"Run a server and clients, break everything between them, and count what is paid twice."`
 	Version versionCommand `cmd:"" help:"Print the version."`
+
+	DemoClient demoClientCommand `cmd:"" name:"demo-client" hidden:"" help:"A client of the demo, which starts it."`
 }
 
 const description = `A ledger that makes retries safe.
