@@ -25,8 +25,9 @@ const progressEvery = 200 * time.Millisecond
 type Options struct {
 	// Program is the path of seqledger: it must know serve and [PayCommand].
 	Program string
-	// Duration is how long faults and kills go on; 0 means DefaultDuration.
-	// Settling and the audit come on top.
+	// Duration is how long faults and kills go on; 0 means DefaultDuration. It
+	// is at least 1s. A run that is too short for each kind of them goes on
+	// until each has happened. Settling and the audit come on top.
 	Duration time.Duration
 	// Clients is how many clients each column has; 0 means 4. At most 32.
 	Clients int

@@ -8,7 +8,7 @@ import (
 
 // Counts is what a column has seen so far, from the proxy's side.
 type Counts struct {
-	Payments      uint64 `json:"-"`                    // different ones that clients sent; the books have those that never were, too
+	Payments      uint64 `json:"-"`                    // different ones sent
 	Retried       uint64 `json:"retried,string"`       // times that a client sent one again
 	Replayed      uint64 `json:"replayed,string"`      // answers that repeated an earlier receipt
 	LostRequests  uint64 `json:"lostRequests,string"`  // requests dropped
@@ -34,6 +34,13 @@ func (t *tally) snapshot() Counts {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return t.counts
+}
+
+// complete says that each kind of fault, kill and repeat has happened.
+func (t *tally) complete() bool {
+	c := t.snapshot()
+	return c.Retried > 0 && c.Replayed > 0 && c.LostRequests > 0 && c.LostAnswers > 0 && c.Delayed > 0 && c.Twice > 0 &&
+		c.ServersKilled > 0 && c.ClientsKilled > 0
 }
 
 // add changes the counts.
