@@ -3,6 +3,8 @@ package main
 import (
 	"bytes"
 	"errors"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -89,6 +91,50 @@ func TestDemoLines(t *testing.T) {
 	}
 	if got := strings.Join(lines, "\n"); got != strings.Join(want, "\n") {
 		t.Errorf("want\n%s\ngot\n%s", strings.Join(want, "\n"), got)
+	}
+}
+
+// TestDemoDraws: on a terminal it writes over its own lines, cuts long ones, and
+// takes all away at the end. A file stands for the terminal, with a width that
+// nobody knows.
+func TestDemoDraws(t *testing.T) {
+	t.Parallel()
+	f, err := os.Create(filepath.Join(t.TempDir(), "terminal"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	p := newDemoProgress(&environment{stderr: f}, 42, time.Second)
+	if p.terminal != nil {
+		t.Error("a file is taken for a terminal")
+	}
+	p.terminal = f
+	long := demo.Counts{Payments: 1e18, Retried: 1e18, ServersKilled: 1e18}
+	p.show(demo.Progress{Elapsed: 500 * time.Millisecond})
+	p.show(demo.Progress{Elapsed: 1500 * time.Millisecond, Plain: long})
+	p.end()
+	p.end() // there is nothing to take away any more
+	content, err := os.ReadFile(f.Name())
+	if err != nil {
+		t.Fatal(err)
+	}
+	const erase = "\x1b[5A\x1b[J"
+	parts := strings.Split(string(content), erase)
+	if len(parts) != 3 || parts[2] != "" {
+		t.Fatalf("want two pictures, each taken away, got %q", content)
+	}
+	if strings.Contains(parts[0], "settling") || !strings.Contains(parts[1], "settling") {
+		t.Errorf("want to be told of the settling once the time is over, got %q", content)
+	}
+	for _, picture := range parts[:2] {
+		if strings.Count(picture, "\n") != 5 {
+			t.Errorf("want five lines, got %q", picture)
+		}
+		for line := range strings.Lines(picture) {
+			if len(line) > 80 {
+				t.Errorf("a line of %d characters wraps: %q", len(line), line)
+			}
+		}
 	}
 }
 
