@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"path/filepath"
+	"sync"
 	"time"
 
 	"github.com/seqledger/seqledger/client"
@@ -50,11 +51,29 @@ type payer struct {
 	poster  poster
 }
 
+// errUnsettled is why a client gives up.
+var errUnsettled = errors.New("payments are still not settled after " + finishTimeout.String())
+
 // Pay is the life of a client process. It pays until stop is closed, and then
-// until everything that it intended is acknowledged. Before it pays anything
-// new it settles what an earlier life has left. It returns early when ctx ends
-// or the ledger turns it away.
+// until everything that it intended is acknowledged, which takes 30 seconds at
+// most: the ledger may be gone for good. Before it pays anything new it settles
+// what an earlier life has left. It returns early when ctx ends or the ledger
+// turns it away.
 func Pay(ctx context.Context, stop <-chan struct{}, o PayerOptions) (err error) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	var limit sync.WaitGroup
+	// Ended by cancel; waited for behind it.
+	limit.Go(func() {
+		select {
+		case <-stop:
+			if pause(ctx, finishTimeout) {
+				cancel(errUnsettled)
+			}
+		case <-ctx.Done():
+		}
+	})
+	defer limit.Wait()
+	defer cancel(nil)
 	p := &payer{options: o}
 	if p.book, err = openBook(filepath.Join(o.Dir, bookName)); err != nil {
 		return err

@@ -1,6 +1,7 @@
 package demo
 
 import (
+	"context"
 	"net/http"
 	"slices"
 	"testing"
@@ -80,7 +81,10 @@ func TestProxyCountsRetries(t *testing.T) {
 // returns how many were answered before the stream broke.
 func frames(t *testing.T, service seqledgerv1connect.LedgerServiceClient, count int) (int, error) {
 	t.Helper()
-	stream := service.WriteStream(t.Context())
+	// Whoever lets a frame vanish in silence would keep the client waiting.
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	stream := service.WriteStream(ctx)
 	defer stream.CloseResponse()
 	for n := range count {
 		first := uint64(2*n + 1)
