@@ -287,6 +287,9 @@ func (row flipRow) check(t *testing.T, image, answers string) {
 	fates := map[fate]int{}
 	for range samples {
 		f := flip{file, row.place(random, content)}
+		for file == "state.db" && inOverflow(f.bit) {
+			f.bit = row.place(random, content)
+		}
 		got := f.check(t, image, answers)
 		fates[got]++
 		if got == leftToVerify {
@@ -297,6 +300,16 @@ func (row flipRow) check(t *testing.T, image, answers string) {
 		}
 	}
 	t.Logf("of %d flipped bits in %s: %v", samples, file, fates)
+}
+
+// inOverflow tells whether a bit of a bbolt file is in the field of a page's header
+// that says how many pages follow. bbolt frees as many when it writes the page
+// again: a wrong number is noticed, but a very large one takes hours and all
+// memory before that, and so does the test.
+func inOverflow(bit int) bool {
+	const pageSize, field = 4096, 12
+	at := bit / 8 % pageSize
+	return at >= field && at < field+4
 }
 
 // matching returns the one file in a directory that a pattern names.

@@ -5,6 +5,7 @@
 //	seqledger state  --scope acme/main --client-id till-7
 //	seqledger import --scope acme/main --client-id loader events.ndjson
 //	seqledger verify --data ./seqledger-data
+//	seqledger demo
 //
 // main.go parses the command line and turns an error into a message and an exit
 // code (exit.go). A flag comes from the command line, the environment, a YAML
@@ -16,5 +17,6 @@
 // Operations come from flags (operations.go) or from JSON (opjson.go). Import
 // is the one command with a life of its own: import.go is the command,
 // importinput.go reads the file, importstate.go is what survives a kill,
-// importresume.go decides where to go on, importrun.go sends.
+// importresume.go decides where to go on, importrun.go sends. What the demo does
+// is in package demo; demo.go has its flags and demoshow.go its output.
 package main

@@ -19,7 +19,7 @@ func TestHelpGolden(t *testing.T) {
 	commands := []string{
 		"", "serve", "write", "import", "get", "list entities", "list relationships", "list blocks", "list clients",
 		"tx", "block", "watch", "state", "session open", "status", "config", "backup", "restore", "auth new-key", "auth check",
-		"verify", "bench", "journal show", "version",
+		"verify", "bench", "demo", "journal show", "version",
 	}
 	for _, command := range commands {
 		name := filepath.Join("testdata", "help", strings.ReplaceAll(strings.TrimSpace("seqledger "+command), " ", "-")+".txt")

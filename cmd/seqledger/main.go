@@ -38,7 +38,10 @@ type commandLine struct {
 	Restore restoreCommand `cmd:"" help:"Make a data directory from a backup."`
 	Verify  verifyCommand  `cmd:"" help:"Check a data directory that no server has open, or a backup."`
 	Journal journalCommand `cmd:"" help:"Look into the journal of a program that writes."`
+	Demo    demoCommand    `cmd:"" help:"Run a server and clients, break everything between them, and count what is paid twice."`
 	Version versionCommand `cmd:"" help:"Print the version."`
+
+	DemoClient demoClientCommand `cmd:"" name:"demo-client" hidden:"" help:"A client of the demo, which starts it."`
 }
 
 const description = `A ledger that makes retries safe.

@@ -1,0 +1,123 @@
+package demo
+
+import (
+	"context"
+	"fmt"
+	"path/filepath"
+
+	"github.com/seqledger/seqledger/client"
+	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
+)
+
+// Column is what became of one side's payments. The books say what was
+// attempted and acknowledged, the ledger what was found, the proxy the rest.
+type Column struct {
+	Attempted    uint64 `json:"attempted,string"`    // payments that clients intended
+	Acknowledged uint64 `json:"acknowledged,string"` // of those, noted as paid by their client
+	Found        uint64 `json:"found,string"`        // transactions in the ledger
+	Duplicates   uint64 `json:"duplicates,string"`   // transactions beyond the first of a payment
+	Lost         uint64 `json:"lost,string"`         // payments acknowledged and not in the ledger
+	Extra        uint64 `json:"extra,string"`        // transactions that no client intended so
+	// CentsAcknowledged is the sum of the payments acknowledged, CentsFound
+	// that of the transactions in the ledger.
+	CentsAcknowledged int64 `json:"centsAcknowledged,string"`
+	CentsFound        int64 `json:"centsFound,string"`
+	// Counts is what the proxy and the killer have counted.
+	Counts
+}
+
+// Correct says that each acknowledged payment is there once, and nothing else.
+func (c *Column) Correct() bool { return c.Duplicates == 0 && c.Lost == 0 && c.Extra == 0 }
+
+// audit reads the books and the ledger, past the proxy, and compares.
+func (c *column) audit(ctx context.Context) (_ *Column, err error) {
+	var intended []*payment
+	for i := range c.clients {
+		b, _, err := readBook(filepath.Join(c.clientDir(i), bookName))
+		if err != nil {
+			return nil, fmt.Errorf("the book of %s: %w", clientName(i), err)
+		}
+		intended = append(intended, b.payments...)
+	}
+	conn, err := client.New(client.Options{Server: c.address})
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = conn.Close() }() // read only
+	found, err := readLedger(ctx, conn)
+	if err != nil {
+		return nil, fmt.Errorf("reading the ledger: %w", err)
+	}
+	result := compare(intended, found)
+	result.Counts = c.tally.snapshot()
+	return result, nil
+}
+
+// readLedger returns what every transaction says, in their order.
+func readLedger(ctx context.Context, conn *client.Client) ([]*seqledgerv1.Transaction, error) {
+	last, err := lastHeight(ctx, conn)
+	if err != nil || last == 0 {
+		return nil, err
+	}
+	var found []*seqledgerv1.Transaction
+	for block, err := range conn.Watch(ctx, &seqledgerv1.WatchRequest{Scope: scope()}) {
+		if err != nil {
+			return nil, err
+		}
+		found = append(found, block.GetTransactions()...)
+		if block.GetHeader().GetHeight() == last {
+			break
+		}
+	}
+	return found, nil
+}
+
+// lastHeight asks for the number of blocks, because a watch has no end.
+func lastHeight(ctx context.Context, conn *client.Client) (uint64, error) {
+	last := uint64(0)
+	request := &seqledgerv1.ListBlocksRequest{Scope: scope(), PageSize: 1000}
+	for {
+		page, err := conn.ListBlocks(ctx, request)
+		if err != nil {
+			return 0, err
+		}
+		for _, block := range page.GetBlocks() {
+			last = block.GetHeader().GetHeight()
+		}
+		if request.PageToken = page.GetNextPageToken(); request.PageToken == "" {
+			return last, nil
+		}
+	}
+}
+
+// compare counts how often each intended payment is in the ledger.
+func compare(intended []*payment, found []*seqledgerv1.Transaction) *Column {
+	result := &Column{Attempted: uint64(len(intended)), Found: uint64(len(found))}
+	cents := make(map[string]int64, len(intended))
+	for _, p := range intended {
+		cents[p.tag] = p.cents
+	}
+	times := make(map[string]uint64, len(intended))
+	for _, transaction := range found {
+		p, ok := paymentOf(transaction.GetOperations())
+		result.CentsFound += p.cents
+		if amount, known := cents[p.tag]; !ok || !known || amount != p.cents {
+			result.Extra++
+			continue
+		}
+		if times[p.tag]++; times[p.tag] > 1 {
+			result.Duplicates++
+		}
+	}
+	for _, p := range intended {
+		if !p.paid {
+			continue
+		}
+		result.Acknowledged++
+		result.CentsAcknowledged += p.cents
+		if times[p.tag] == 0 {
+			result.Lost++
+		}
+	}
+	return result
+}

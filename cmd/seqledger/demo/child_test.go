@@ -1,0 +1,144 @@
+package demo
+
+import (
+	"context"
+	"errors"
+	"io"
+	"os"
+	"strings"
+	"testing"
+	"time"
+)
+
+// tool is a column that runs a script, with its files in a directory of the
+// test.
+func tool(t *testing.T, lines string) *column {
+	t.Helper()
+	return &column{
+		name: "test", dir: t.TempDir(), options: &Options{Program: script(t, lines)}, failed: make(chan error, 1),
+	}
+}
+
+// up waits until a script has said that it runs.
+func up(stdout io.Reader) error {
+	_, err := stdout.Read(make([]byte, 1))
+	return err
+}
+
+// TestChildEnds: a process that is told to end has no failure, however it is
+// told, and one that fails on the way out has.
+func TestChildEnds(t *testing.T) {
+	t.Parallel()
+	for _, test := range []struct {
+		name, lines string
+		end         func(context.Context, *child) error
+		says        string
+	}{
+		{"killed", "echo; exec cat\n", func(_ context.Context, p *child) error { p.kill(); return nil }, ""},
+		{"input closed", "echo; exec cat\n", func(ctx context.Context, p *child) error { return p.finish(ctx) }, ""},
+		{"input closed, fails", "echo; cat; echo full disk >&2; exit 1\n",
+			func(ctx context.Context, p *child) error { return p.finish(ctx) }, "full disk"},
+		{"stopped", "trap 'exit 0' TERM; echo; while :; do read -r line; done\n",
+			func(ctx context.Context, p *child) error { return p.stop(ctx) }, ""},
+		{"stopped, fails", "trap 'echo not drained >&2; exit 1' TERM; echo; while :; do read -r line; done\n",
+			func(ctx context.Context, p *child) error { return p.stop(ctx) }, "not drained"},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			t.Parallel()
+			c := tool(t, test.lines)
+			p, err := c.spawn(t.Context(), "child", nil, up)
+			if err != nil {
+				t.Fatal(err)
+			}
+			err = test.end(t.Context(), p)
+			if (err == nil) != (test.says == "") || err != nil && !strings.Contains(err.Error(), test.says) {
+				t.Errorf("want an error with %q, got %v", test.says, err)
+			}
+			p.kill() // once more does no harm
+			select {
+			case err := <-c.failed:
+				t.Errorf("its end was expected, but reported: %v", err)
+			default:
+			}
+		})
+	}
+}
+
+// TestChildDoesNotEnd: a wait for a process that goes on ends with its context,
+// and the error says what was waited for.
+func TestChildDoesNotEnd(t *testing.T) {
+	t.Parallel()
+	c := tool(t, "trap '' TERM; echo; while :; do read -r line || exec tail -f /dev/null; done\n")
+	p, err := c.spawn(t.Context(), "child", nil, up)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer p.kill()
+	ctx, cancel := context.WithCancelCause(t.Context())
+	cancel(errors.New("does not settle"))
+	for name, end := range map[string]func(context.Context) error{"finish": p.finish, "stop": p.stop} {
+		if err := end(ctx); err == nil || !strings.Contains(err.Error(), "child does not settle") {
+			t.Errorf("%s: want an error that says so, got %v", name, err)
+		}
+	}
+}
+
+// TestChildDiesWithContext: whatever else goes wrong, the end of the context
+// ends the process, and that is no surprise.
+func TestChildDiesWithContext(t *testing.T) {
+	t.Parallel()
+	c := tool(t, "echo; exec tail -f /dev/null\n")
+	ctx, cancel := context.WithCancel(t.Context())
+	p, err := c.spawn(ctx, "child", nil, up)
+	if err != nil {
+		t.Fatal(err)
+	}
+	cancel()
+	select {
+	case <-p.ended:
+	case <-time.After(time.Minute):
+		p.kill()
+		t.Error("it goes on")
+	}
+	select {
+	case err := <-c.failed:
+		t.Errorf("reported as a failure: %v", err)
+	default:
+	}
+}
+
+// TestChildExplains: an error has the end of the log and not all of it, on one
+// line.
+func TestChildExplains(t *testing.T) {
+	t.Parallel()
+	p := &child{name: "server", log: t.TempDir() + "/log"}
+	text := "the beginning\n" + strings.Repeat("x", 1000) + "\nthe\nend\n"
+	if err := os.WriteFile(p.log, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	got := p.explain("failed").Error()
+	if !strings.HasPrefix(got, "server failed;") || !strings.HasSuffix(got, "the end") || strings.Contains(got, "beginning") {
+		t.Errorf("want the name, what happened and the end of the log, got %q", got)
+	}
+}
+
+// TestChildEnvironment: a setting that the user has for other commands does not
+// reach the processes, and every other variable does.
+func TestChildEnvironment(t *testing.T) {
+	t.Setenv("SEQLEDGER_LISTEN", "0.0.0.0:1")
+	t.Setenv("OTHER_SETTING", "kept")
+	c := tool(t, "echo \"[$SEQLEDGER_LISTEN][$OTHER_SETTING]\"; exec cat\n")
+	said := make([]byte, 100)
+	p, err := c.spawn(t.Context(), "child", nil, func(stdout io.Reader) error {
+		n, err := stdout.Read(said)
+		said = said[:n]
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	p.kill()
+	if got := strings.TrimSpace(string(said)); got != "[][kept]" {
+		t.Errorf("want [][kept], got %s", got)
+	}
+}

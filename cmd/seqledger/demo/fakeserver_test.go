@@ -1,0 +1,129 @@
+package demo
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"sync"
+	"testing"
+
+	"connectrpc.com/connect"
+
+	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
+	"github.com/seqledger/seqledger/proto/seqledger/v1/seqledgerv1connect"
+)
+
+// fakeServer notes what arrives and answers every write with a receipt.
+type fakeServer struct {
+	seqledgerv1connect.UnimplementedLedgerServiceHandler
+
+	mu      sync.Mutex
+	arrived []string // "client id/sequence", in order
+}
+
+// take notes a write and answers it.
+func (f *fakeServer) take(write *seqledgerv1.WriteRequest) *seqledgerv1.Receipt {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	name := fmt.Sprintf("%s/%d", write.GetClientId(), write.GetSequence())
+	receipt := &seqledgerv1.Receipt{Sequence: write.GetSequence(), TxId: name}
+	for _, earlier := range f.arrived {
+		receipt.Replayed = receipt.Replayed || earlier == name
+	}
+	f.arrived = append(f.arrived, name)
+	return receipt
+}
+
+func (f *fakeServer) names() []string {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return append([]string(nil), f.arrived...)
+}
+
+// Write implements the service.
+func (f *fakeServer) Write(_ context.Context, r *connect.Request[seqledgerv1.WriteRequest]) (*connect.Response[seqledgerv1.WriteResponse], error) {
+	return connect.NewResponse(&seqledgerv1.WriteResponse{Receipt: f.take(r.Msg)}), nil
+}
+
+// WriteStream implements the service.
+func (f *fakeServer) WriteStream(_ context.Context, stream *connect.BidiStream[seqledgerv1.WriteStreamRequest, seqledgerv1.WriteStreamResponse]) error {
+	if err := stream.Send(nil); err != nil {
+		return err
+	}
+	for {
+		frame, err := stream.Receive()
+		if errors.Is(err, io.EOF) {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		response := new(seqledgerv1.WriteStreamResponse)
+		for _, write := range frame.GetWrites() {
+			response.Results = append(response.Results, &seqledgerv1.WriteResult{
+				Result: &seqledgerv1.WriteResult_Receipt{Receipt: f.take(write)},
+			})
+		}
+		if err := stream.Send(response); err != nil {
+			return err
+		}
+	}
+}
+
+// cleartext is HTTP/2 without TLS.
+func cleartext() *http.Protocols {
+	protocols := new(http.Protocols)
+	protocols.SetUnencryptedHTTP2(true)
+	return protocols
+}
+
+// listen serves a handler until the test ends and returns its address.
+func listen(t *testing.T, handler http.Handler) string {
+	t.Helper()
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	server := &http.Server{Handler: handler, Protocols: cleartext()}
+	ended := make(chan struct{})
+	// Ended by the cleanup, which waits for it.
+	go func() {
+		defer close(ended)
+		_ = server.Serve(listener)
+	}()
+	t.Cleanup(func() {
+		_ = server.Close()
+		<-ended
+	})
+	return listener.Addr().String()
+}
+
+// rigged is a proxy whose deck deals these faults, and then none, in front of a
+// fake server.
+func rigged(t *testing.T, faults ...fault) (*proxy, *fakeServer, seqledgerv1connect.LedgerServiceClient) {
+	t.Helper()
+	fake := new(fakeServer)
+	mux := http.NewServeMux()
+	mux.Handle(seqledgerv1connect.NewLedgerServiceHandler(fake))
+	d := newDeck(1)
+	d.cards = append(append([]fault(nil), faults...), make([]fault, 1000)...)
+	p, err := startProxy(listen(t, mux), d, newTally())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(p.close)
+	transport := &http.Transport{Protocols: cleartext()}
+	t.Cleanup(transport.CloseIdleConnections)
+	return p, fake, seqledgerv1connect.NewLedgerServiceClient(&http.Client{Transport: transport}, "http://"+p.address)
+}
+
+// write is a payment as the proxy sees it.
+func write(clientID string, sequence uint64) *seqledgerv1.WriteRequest {
+	p := payment{tag: fmt.Sprintf("%s/%d", clientID, sequence), cents: int64(sequence)}
+	return &seqledgerv1.WriteRequest{
+		Scope: scope(), ClientId: clientID, Sequence: sequence, Operations: []*seqledgerv1.Operation{p.operation()},
+	}
+}

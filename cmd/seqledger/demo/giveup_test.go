@@ -1,0 +1,44 @@
+package demo
+
+import (
+	"errors"
+	"testing"
+	"testing/synctest"
+
+	"golang.org/x/sync/errgroup"
+)
+
+// TestPayGivesUp: a client that is told to finish while the ledger is gone does
+// not try for ever. Nothing listens where it looks for the ledger, and the
+// clock is a false one.
+func TestPayGivesUp(t *testing.T) {
+	t.Parallel()
+	for _, plain := range []bool{false, true} {
+		dir := t.TempDir()
+		synctest.Test(t, func(t *testing.T) {
+			stop := make(chan struct{})
+			close(stop)
+			b, err := openBook(dir + "/" + bookName)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if plain { // something to settle
+				err = b.intend([]*payment{{tag: "a/1", cents: 1}})
+			}
+			if err := errors.Join(err, b.close()); err != nil {
+				t.Fatal(err)
+			}
+			var group errgroup.Group
+			// Port 1 of the loopback refuses every connection. Ends by itself,
+			// which is what is tested.
+			group.Go(func() error {
+				return Pay(t.Context(), stop, PayerOptions{Server: "127.0.0.1:1", Dir: dir, Name: "a", Plain: plain})
+			})
+			if err := group.Wait(); err == nil {
+				t.Errorf("plain %t: want an error", plain)
+			} else {
+				t.Logf("plain %t: %v", plain, err)
+			}
+		})
+	}
+}

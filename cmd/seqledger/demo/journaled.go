@@ -1,0 +1,88 @@
+package demo
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"path/filepath"
+
+	"github.com/seqledger/seqledger/client"
+	"github.com/seqledger/seqledger/client/journal"
+)
+
+// journaledPoster pays through a Writer with a journal, each payment once.
+type journaledPoster struct {
+	book    *book
+	journal *journal.File
+	writer  *client.Writer
+}
+
+// openJournaled opens the journal, takes the stream over, and settles what the
+// journal holds, however long the ledger cannot be reached.
+func openJournaled(ctx context.Context, p *payer) (_ *journaledPoster, err error) {
+	j := &journaledPoster{book: p.book}
+	// Whoever has intended a payment has had a journal. Without it, a payment
+	// that was sent would look like one that was not.
+	options := journal.Options{MustExist: len(p.book.payments) > 0}
+	if j.journal, err = journal.Open(filepath.Join(p.options.Dir, "journal"), options); err != nil {
+		return nil, err
+	}
+	for j.writer == nil {
+		j.writer, err = p.client.NewWriter(ctx, client.WriterOptions{
+			Scope: scope(), ClientID: p.options.Name, Journal: j.journal,
+		})
+		if err == nil {
+			break
+		}
+		j.writer = nil
+		// A decision of the ledger is final; that it cannot be reached is not.
+		// Every call has waited between its repeats, so this is no busy loop.
+		unreachable, _ := errors.AsType[*client.Error](err)
+		if ctx.Err() != nil || unreachable == nil || unreachable.Code != 0 {
+			return nil, errors.Join(err, j.journal.Close())
+		}
+	}
+	if err := j.settle(ctx, j.writer.Recovered()); err != nil {
+		return nil, errors.Join(err, j.close(ctx))
+	}
+	return j, nil
+}
+
+// post implements poster.
+func (j *journaledPoster) post(ctx context.Context, payments []*payment) error {
+	var sent []*client.Pending
+	for _, p := range payments {
+		pending, err := j.writer.SubmitTagged(ctx, p.tag, p.operation())
+		if err != nil {
+			return err
+		}
+		sent = append(sent, pending)
+	}
+	return j.settle(ctx, sent)
+}
+
+// settle waits for the outcome of payments, notes them in the book, and only
+// then lets the journal forget them.
+func (j *journaledPoster) settle(ctx context.Context, sent []*client.Pending) error {
+	var tags []string
+	for _, pending := range sent {
+		if _, err := pending.Wait(ctx); err != nil {
+			return fmt.Errorf("payment %s: %w", pending.Tag(), err)
+		}
+		tags = append(tags, pending.Tag())
+	}
+	if err := j.book.note(tags...); err != nil {
+		return err
+	}
+	for _, pending := range sent {
+		if err := pending.Acknowledge(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// close implements poster.
+func (j *journaledPoster) close(ctx context.Context) error {
+	return errors.Join(j.writer.Close(ctx), j.journal.Close())
+}

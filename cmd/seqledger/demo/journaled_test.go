@@ -1,0 +1,95 @@
+package demo
+
+import (
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/seqledger/seqledger/client"
+	"github.com/seqledger/seqledger/client/journal"
+	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
+)
+
+// TestPayWithoutJournal: a client that has intended payments and finds its
+// journal gone stops rather than send them a second time.
+func TestPayWithoutJournal(t *testing.T) {
+	t.Parallel()
+	p, err := startProxy(realServer(t), quiet(), newTally())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(p.close)
+	o := PayerOptions{Server: p.address, Dir: t.TempDir(), Name: "client-1"}
+	payUntil(t, p, batch, o)
+	if err := os.Remove(filepath.Join(o.Dir, "journal")); err != nil {
+		t.Fatal(err)
+	}
+	if err := Pay(t.Context(), make(chan struct{}), o); !errors.Is(err, journal.ErrMissing) {
+		t.Errorf("want that the journal is missing, got %v", err)
+	}
+}
+
+// quiet is a deck that deals no faults.
+func quiet() *deck {
+	d := newDeck(0)
+	d.rest()
+	return d
+}
+
+// TestPayFenced: when somebody else takes the stream over, the client ends and
+// does not go on beside him.
+func TestPayFenced(t *testing.T) {
+	t.Parallel()
+	backend := realServer(t)
+	p, err := startProxy(backend, quiet(), newTally())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(p.close)
+	done := make(chan error, 1)
+	stop := make(chan struct{})
+	dir := t.TempDir()
+	// Ends when the stream is fenced; waited for on done.
+	go func() { done <- Pay(t.Context(), stop, PayerOptions{Server: p.address, Dir: dir, Name: "client-1"}) }()
+	conn, err := client.New(client.Options{Server: backend})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	for block, err := range conn.Watch(t.Context(), &seqledgerv1.WatchRequest{Scope: scope()}) {
+		if err != nil || block.GetHeader().GetHeight() >= 1 {
+			break
+		}
+	}
+	_, err = conn.OpenSession(t.Context(), &seqledgerv1.OpenSessionRequest{
+		Scope: scope(), ClientId: "client-1", AttemptId: []byte("0123456789abcdef"),
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := <-done; !errors.Is(err, client.ErrFenced) {
+		t.Errorf("want that the stream is fenced, got %v", err)
+	}
+}
+
+// TestPayEndsWithContext: a client that cannot reach the ledger ends with its
+// context.
+func TestPayEndsWithContext(t *testing.T) {
+	t.Parallel()
+	for _, plain := range []bool{false, true} {
+		p, _, _ := rigged(t)
+		p.backend = "127.0.0.1:1"
+		why := errors.New("the parent is gone")
+		ctx, cancel := context.WithCancelCause(t.Context())
+		done := make(chan error, 1)
+		o := PayerOptions{Server: p.address, Dir: t.TempDir(), Name: "client-1", Plain: plain}
+		// Ended by cancel, waited for on done.
+		go func() { done <- Pay(ctx, make(chan struct{}), o) }()
+		cancel(why)
+		if err := <-done; !errors.Is(err, why) && !errors.Is(err, context.Canceled) {
+			t.Errorf("plain %t: want the reason, got %v", plain, err)
+		}
+	}
+}

@@ -1,0 +1,221 @@
+package demo
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"connectrpc.com/connect"
+
+	"github.com/seqledger/seqledger/client"
+	"github.com/seqledger/seqledger/ledger"
+	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
+	"github.com/seqledger/seqledger/proto/seqledger/v1/seqledgerv1connect"
+	"github.com/seqledger/seqledger/server"
+)
+
+// realServer serves a ledger until the test ends and returns its address.
+func realServer(t *testing.T) string {
+	t.Helper()
+	l, err := ledger.Open(t.Context(), ledger.Options{Dir: t.TempDir()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = l.Close() })
+	s, err := server.New(server.Options{Ledger: l})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return listen(t, s.Handler())
+}
+
+// payUntil runs a client until the proxy has seen so many payments.
+func payUntil(t *testing.T, p *proxy, payments uint64, o PayerOptions) {
+	t.Helper()
+	o.Server = p.address
+	stop, done := make(chan struct{}), make(chan error, 1)
+	// Ended by stop, waited for on done.
+	go func() { done <- Pay(t.Context(), stop, o) }()
+	tick := time.NewTicker(5 * time.Millisecond)
+	defer tick.Stop()
+	for p.tally.snapshot().Payments < payments {
+		select {
+		case err := <-done:
+			t.Fatalf("the client has ended: %v", err)
+		case <-tick.C:
+		}
+	}
+	close(stop)
+	if err := <-done; err != nil {
+		t.Fatal(err)
+	}
+}
+
+// TestPay runs a client of each kind in two lives through a proxy that has
+// every fault, and audits.
+func TestPay(t *testing.T) {
+	t.Parallel()
+	for _, plain := range []bool{false, true} {
+		t.Run(fmt.Sprint("plain ", plain), func(t *testing.T) {
+			t.Parallel()
+			backend := realServer(t)
+			p, err := startProxy(backend, newDeck(7), newTally())
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(p.close)
+			o := PayerOptions{Dir: t.TempDir(), Name: "client-1", Seed: 7, Plain: plain}
+			payUntil(t, p, 240, o)
+			payUntil(t, p, 480, o)
+			p.settle()
+
+			b, _, err := readBook(filepath.Join(o.Dir, bookName))
+			if err != nil {
+				t.Fatal(err)
+			}
+			conn, err := client.New(client.Options{Server: backend})
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer conn.Close()
+			found, err := readLedger(t.Context(), conn)
+			if err != nil {
+				t.Fatal(err)
+			}
+			got := compare(b.payments, found)
+			if got.Attempted < 480 || got.Acknowledged != got.Attempted || got.Lost != 0 || got.Extra != 0 {
+				t.Errorf("want all acknowledged and none lost, got %+v", got)
+			}
+			if plain != (got.Duplicates > 0) {
+				t.Errorf("want duplicates from a plain client and from no other, got %+v", got)
+			}
+			if counts := p.tally.snapshot(); counts.LostAnswers == 0 || counts.Twice == 0 {
+				t.Errorf("no answer was lost or no request sent twice, so this says nothing: %+v", counts)
+			}
+		})
+	}
+}
+
+// TestReadLedgerEmpty: a ledger that nobody has paid into has no payments.
+func TestReadLedgerEmpty(t *testing.T) {
+	t.Parallel()
+	conn, err := client.New(client.Options{Server: realServer(t)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	if found, err := readLedger(t.Context(), conn); err != nil || len(found) != 0 {
+		t.Errorf("want nothing, got %v (%v)", found, err)
+	}
+}
+
+// TestPayAmounts: amounts follow from the seed and the number, so that two runs
+// with one seed pay the same.
+func TestPayAmounts(t *testing.T) {
+	t.Parallel()
+	amounts := func(seed uint64) (list []int64) {
+		p := &payer{options: PayerOptions{Name: "c", Seed: seed}, book: &book{}}
+		for i, payment := range p.next() {
+			if want := fmt.Sprint("c/", i+1); payment.tag != want {
+				t.Errorf("want %s, got %s", want, payment.tag)
+			}
+			list = append(list, payment.cents)
+		}
+		return list
+	}
+	if one, same := amounts(3), amounts(3); !slices.Equal(one, same) {
+		t.Errorf("one seed, but %v and %v", one, same)
+	}
+	if one, other := amounts(3), amounts(4); slices.Equal(one, other) {
+		t.Errorf("two seeds, but both times %v", one)
+	}
+}
+
+// refusingServer answers the first writes with one error each, and then as the
+// fake does.
+type refusingServer struct {
+	fakeServer
+	refusals chan *connect.Error
+}
+
+// Write implements the service.
+func (f *refusingServer) Write(ctx context.Context, r *connect.Request[seqledgerv1.WriteRequest]) (*connect.Response[seqledgerv1.WriteResponse], error) {
+	select {
+	case err := <-f.refusals:
+		f.take(r.Msg)
+		return nil, err
+	default:
+		return f.fakeServer.Write(ctx, r)
+	}
+}
+
+// refusal is an error that carries a code of the ledger.
+func refusal(t *testing.T, code connect.Code, why seqledgerv1.WriteErrorCode) *connect.Error {
+	t.Helper()
+	detail, err := connect.NewErrorDetail(&seqledgerv1.WriteError{Code: why})
+	if err != nil {
+		t.Fatal(err)
+	}
+	e := connect.NewError(code, nil)
+	e.AddDetail(detail)
+	return e
+}
+
+// TestPlainPoster: each attempt is a write of its own, and a decision of the
+// ledger ends them.
+func TestPlainPoster(t *testing.T) {
+	t.Parallel()
+	unknown := refusal(t, connect.CodeUnavailable, seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_OUTCOME_UNKNOWN)
+	full := refusal(t, connect.CodeResourceExhausted, seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_QUEUE_FULL)
+	invalid := refusal(t, connect.CodeInvalidArgument, seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_INVALID_ARGUMENT)
+	for _, test := range []struct {
+		name     string
+		answers  []*connect.Error
+		attempts int
+		paid     bool
+	}{
+		{"at once", nil, 1, true},
+		{"unknown", []*connect.Error{unknown, unknown}, 3, true},
+		{"no detail", []*connect.Error{connect.NewError(connect.CodeUnavailable, nil)}, 2, true},
+		{"queue full", []*connect.Error{full}, 2, true},
+		{"refused", []*connect.Error{unknown, invalid}, 2, false},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			t.Parallel()
+			f := &refusingServer{refusals: make(chan *connect.Error, len(test.answers))}
+			for _, answer := range test.answers {
+				f.refusals <- answer
+			}
+			mux := http.NewServeMux()
+			mux.Handle(seqledgerv1connect.NewLedgerServiceHandler(f))
+			conn, err := client.New(client.Options{Server: listen(t, mux), MaxAttempts: 1})
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer conn.Close()
+			b, err := openBook(filepath.Join(t.TempDir(), bookName))
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer b.close()
+			due := []*payment{{tag: "a/1", cents: 1}}
+			if err := b.intend(due); err != nil {
+				t.Fatal(err)
+			}
+			n := &plainPoster{client: conn, book: b}
+			if err := n.post(t.Context(), due); (err == nil) != test.paid || due[0].paid != test.paid {
+				t.Errorf("want paid %t, got %v and the error %v", test.paid, due[0], err)
+			}
+			names := f.names()
+			slices.Sort(names)
+			if distinct := len(slices.Compact(slices.Clone(names))); distinct != test.attempts || len(names) != test.attempts {
+				t.Errorf("want %d different attempts, got %s", test.attempts, strings.Join(names, " "))
+			}
+		})
+	}
+}

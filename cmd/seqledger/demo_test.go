@@ -1,0 +1,212 @@
+package main
+
+import (
+	"encoding/json"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/seqledger/seqledger/cmd/seqledger/demo"
+)
+
+// startDemo starts a demo whose temporary directory is the returned one.
+func startDemo(t *testing.T, args ...string) (*process, string) {
+	t.Helper()
+	temporary := t.TempDir()
+	p := &process{cmd: exec.Command(binary, append([]string{"demo"}, args...)...), ended: make(chan struct{})}
+	// SEQLEDGER_LISTEN would reach the servers if the demo handed it on.
+	p.cmd.Env = append(os.Environ(), "TMPDIR="+temporary, "SEQLEDGER_LISTEN=nonsense")
+	p.cmd.Stdout, p.cmd.Stderr = &p.stdout, &p.stderr
+	if err := p.cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	// Ends with the process, which the cleanup kills; the cleanup waits for it.
+	go func() {
+		defer close(p.ended)
+		_ = p.cmd.Wait()
+	}()
+	t.Cleanup(p.kill)
+	return p, temporary
+}
+
+// children counts the processes that have to do with a demo's directory.
+func children(t *testing.T, temporary string) int {
+	t.Helper()
+	if runtime.GOOS != "linux" {
+		t.Log("only Linux tells which processes there are: not checked")
+		return 0
+	}
+	paths, err := filepath.Glob("/proc/[0-9]*/cmdline")
+	if err != nil {
+		t.Fatal(err)
+	}
+	count := 0
+	for _, path := range paths {
+		line, _ := os.ReadFile(path) // gone meanwhile
+		if strings.Contains(string(line), temporary) {
+			count++
+		}
+	}
+	return count
+}
+
+// nothingLeft fails when a demo that has ended has left something behind.
+func nothingLeft(t *testing.T, temporary string) {
+	t.Helper()
+	if n := children(t, temporary); n != 0 {
+		t.Errorf("%d processes are left", n)
+	}
+	if files, err := os.ReadDir(temporary); err != nil || len(files) != 0 {
+		t.Errorf("want nothing left in the temporary directory, got %v (%v)", files, err)
+	}
+}
+
+// TestDemo runs a short one with all that belongs to it: each fault and kill
+// has happened, the ledger kept its word, and plain retries paid twice.
+func TestDemo(t *testing.T) {
+	t.Parallel()
+	seed := rand.Uint64()
+	if text := os.Getenv("DEMO_SEED"); text != "" {
+		var err error
+		if seed, err = strconv.ParseUint(text, 10, 64); err != nil {
+			t.Fatal(err)
+		}
+	}
+	t.Logf("repeat with: DEMO_SEED=%d go test ./cmd/seqledger -run 'TestDemo$'", seed)
+	p, temporary := startDemo(t, "--duration", "3s", "--clients", "2", "--seed", strconv.FormatUint(seed, 10), "--json")
+	if code := p.wait(t); code != exitDone {
+		t.Fatalf("want exit code 0, got %d:\n%s%s", code, p.stdout.String(), p.stderr.String())
+	}
+	var report demo.Report
+	if err := json.Unmarshal([]byte(p.stdout.String()), &report); err != nil || report.Seed != seed {
+		t.Fatalf("want a report of seed %d, got %q (%v)", seed, p.stdout.String(), err)
+	}
+	t.Logf("protected %+v", *report.Protected)
+	t.Logf("plain %+v", *report.Plain)
+	one := report.Protected
+	if one.Duplicates+one.Lost+one.Extra != 0 || one.Attempted != one.Acknowledged || one.Found != one.Attempted ||
+		one.CentsFound != one.CentsAcknowledged {
+		t.Errorf("want each payment once, got %+v", *one)
+	}
+	if one.Attempted == 0 || one.Retried == 0 || one.Replayed == 0 {
+		t.Errorf("want retries that were answered with their receipts, got %+v", *one)
+	}
+	if report.Plain.Duplicates == 0 || report.Plain.Lost != 0 || report.Plain.CentsFound <= report.Plain.CentsAcknowledged {
+		t.Errorf("want duplicates from plain retries, got %+v", *report.Plain)
+	}
+	for _, c := range []*demo.Column{report.Protected, report.Plain} {
+		for i, n := range []uint64{c.LostRequests, c.LostAnswers, c.Delayed, c.Twice, c.ServersKilled, c.ClientsKilled} {
+			if n == 0 {
+				t.Errorf("fault %d has not happened: %+v", i, *c)
+			}
+		}
+	}
+	nothingLeft(t, temporary)
+}
+
+// TestDemoInterrupted: Ctrl-C ends everything, whenever it comes.
+func TestDemoInterrupted(t *testing.T) {
+	t.Parallel()
+	for _, after := range []string{"seed", "plain retries"} {
+		p, temporary := startDemo(t, "--duration", "1h", "--clients", "2")
+		awaitLog(t, p, after)
+		if err := p.cmd.Process.Signal(os.Interrupt); err != nil {
+			t.Fatal(err)
+		}
+		if code := p.wait(t); code != exitFailed || !strings.Contains(p.stderr.String(), "stopped by signal") {
+			t.Errorf("want exit code 1 and why, got %d:\n%s", code, p.stderr.String())
+		}
+		nothingLeft(t, temporary)
+	}
+}
+
+// TestDemoKilled: the processes of a demo that is killed die with it.
+func TestDemoKilled(t *testing.T) {
+	t.Parallel()
+	if runtime.GOOS != "linux" {
+		t.Skip("elsewhere a server outlives a demo that is killed with SIGKILL")
+	}
+	p, temporary := startDemo(t, "--duration", "1h", "--clients", "2")
+	awaitLog(t, p, "plain retries")
+	if children(t, temporary) == 0 {
+		t.Error("no process has to do with the demo's directory: the test says nothing")
+	}
+	p.kill()
+	deadline := time.After(hangs)
+	tick := time.NewTicker(5 * time.Millisecond)
+	defer tick.Stop()
+	for children(t, temporary) > 0 {
+		select {
+		case <-tick.C:
+		case <-deadline:
+			t.Fatal("processes are left")
+		}
+	}
+}
+
+// TestDemoKeeps: with --keep the ledgers are there afterwards, and sound.
+func TestDemoKeeps(t *testing.T) {
+	t.Parallel()
+	p, temporary := startDemo(t, "--duration", "1s", "--clients", "1", "--keep")
+	if code := p.wait(t); code != exitDone {
+		t.Fatalf("want exit code 0, got %d:\n%s", code, p.stderr.String())
+	}
+	_, dir, _ := strings.Cut(p.stdout.String(), "kept in ")
+	dir = strings.TrimSpace(dir)
+	if filepath.Dir(dir) != temporary {
+		t.Fatalf("want a directory in %s, got %q in:\n%s", temporary, dir, p.stdout.String())
+	}
+	for _, side := range []string{"protected", "plain-retries"} {
+		seqledger(t, "verify", "--data", filepath.Join(dir, side, "data")).expect(t, exitDone, "problems")
+	}
+	for _, file := range []string{"book", "journal"} {
+		if _, err := os.Stat(filepath.Join(dir, "protected", "client-1", file)); err != nil {
+			t.Error(err)
+		}
+	}
+	if n := children(t, temporary); n != 0 {
+		t.Errorf("%d processes are left", n)
+	}
+}
+
+func TestDemoUsage(t *testing.T) {
+	t.Parallel()
+	for _, args := range [][]string{
+		{"--duration", "0s"}, {"--duration", "10ms"}, {"--duration", "-1s"}, {"--clients", "0"}, {"--clients", "33"},
+		{"--duration", "soon"}, {"--faults", "0"},
+	} {
+		seqledger(t, append([]string{"demo"}, args...)...).expect(t, exitUsage, args[0][2:])
+	}
+	// A client whose parent is gone has nothing to do.
+	seqledger(t, "demo-client").expect(t, exitUsage, "--server")
+}
+
+// TestDemoInterruptedByTerm: SIGTERM is no different.
+func TestDemoInterruptedByTerm(t *testing.T) {
+	t.Parallel()
+	p, temporary := startDemo(t, "--duration", "1h", "--clients", "1", "--json")
+	deadline := time.After(hangs)
+	tick := time.NewTicker(5 * time.Millisecond)
+	defer tick.Stop()
+	for entries, _ := os.ReadDir(temporary); len(entries) == 0; entries, _ = os.ReadDir(temporary) {
+		select {
+		case <-tick.C:
+		case <-deadline:
+			t.Fatal("nothing happens")
+		}
+	}
+	if err := p.cmd.Process.Signal(syscall.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+	if code := p.wait(t); code != exitFailed || p.stdout.String() != "" {
+		t.Errorf("want exit code 1 and no report, got %d: %q", code, p.stdout.String())
+	}
+	nothingLeft(t, temporary)
+}

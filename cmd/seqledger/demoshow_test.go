@@ -1,0 +1,164 @@
+package main
+
+import (
+	"bytes"
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/seqledger/seqledger/cmd/seqledger/demo"
+)
+
+func demoReport() *demo.Report {
+	return &demo.Report{
+		Seed: 42, Seconds: 10, Dir: "/tmp/x",
+		Protected: &demo.Column{
+			Attempted: 9812, Acknowledged: 9812, Found: 9812, CentsAcknowledged: 5012345, CentsFound: 5012345,
+			Counts: demo.Counts{Retried: 612, Replayed: 301, LostRequests: 41, LostAnswers: 42, Delayed: 43, Twice: 44, ServersKilled: 5, ClientsKilled: 24},
+		},
+		Plain: &demo.Column{
+			Attempted: 9655, Acknowledged: 9655, Found: 10233, Duplicates: 578, CentsAcknowledged: 100, CentsFound: 105,
+			Counts: demo.Counts{Retried: 700},
+		},
+	}
+}
+
+func TestShowDemo(t *testing.T) {
+	t.Parallel()
+	var out bytes.Buffer
+	if err := showDemo(&environment{stdout: &out}, demoReport()); err != nil {
+		t.Fatal(err)
+	}
+	want := `                         exactly once  plain retries
+requests dropped                   41              0
+answers dropped                    42              0
+requests delayed                   43              0
+requests sent twice                44              0
+servers killed                      5              0
+clients killed                     24              0
+
+payments attempted               9812           9655
+acknowledged                     9812           9655
+retried                           612            700
+replayed                          301              0
+found by audit                   9812          10233
+amount acknowledged          50123.45           1.00
+amount found                 50123.45           1.05
+duplicates                          0            578
+lost                                0              0
+never intended                      0              0
+
+seed 42
+kept in /tmp/x
+`
+	if got := out.String(); got != want {
+		t.Errorf("want\n%sgot\n%s", want, got)
+	}
+}
+
+// TestJudgeDemo: only the protected side decides the exit code, and each kind
+// of failure does.
+func TestJudgeDemo(t *testing.T) {
+	t.Parallel()
+	if err := judgeDemo(demoReport()); err != nil {
+		t.Errorf("want no error, got %v", err)
+	}
+	for _, c := range []demo.Column{{Duplicates: 1}, {Lost: 1}, {Extra: 1}} {
+		err := judgeDemo(&demo.Report{Seed: 7, Protected: &c, Plain: &demo.Column{}})
+		failure, ok := errors.AsType[*exitError](err)
+		if !ok || failure.code != exitFailed || !strings.Contains(failure.hint, "--seed 7") {
+			t.Errorf("%+v: want exit code 1 and the seed, got %v", c, err)
+		}
+	}
+}
+
+func TestDemoLines(t *testing.T) {
+	t.Parallel()
+	r := demoReport()
+	last := demo.Progress{Elapsed: time.Second, Protected: demo.Counts{Payments: 100}}
+	now := demo.Progress{Elapsed: 3 * time.Second, Protected: r.Protected.Counts, Plain: r.Plain.Counts}
+	now.Protected.Payments = 500
+	lines := demoLines(last, now)
+	want := []string{
+		"3.0 s",
+		"exactly once   500 payments, 612 retries, killed 5 servers, 24 clients, 200 a second",
+		"               dropped 41 requests, 42 answers; delayed 43; sent twice 44",
+		"plain retries  0 payments, 700 retries, killed 0 servers, 0 clients, 0 a second",
+		"               dropped 0 requests, 0 answers; delayed 0; sent twice 0",
+	}
+	if got := strings.Join(lines, "\n"); got != strings.Join(want, "\n") {
+		t.Errorf("want\n%s\ngot\n%s", strings.Join(want, "\n"), got)
+	}
+}
+
+// TestDemoDraws: on a terminal it writes over its own lines, cuts long ones, and
+// takes all away at the end. A file stands for the terminal, with a width that
+// nobody knows.
+func TestDemoDraws(t *testing.T) {
+	t.Parallel()
+	f, err := os.Create(filepath.Join(t.TempDir(), "terminal"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	p := newDemoProgress(&environment{stderr: f}, 42, time.Second)
+	if p.terminal != nil {
+		t.Error("a file is taken for a terminal")
+	}
+	p.terminal = f
+	long := demo.Counts{Payments: 1e18, Retried: 1e18, ServersKilled: 1e18}
+	p.show(demo.Progress{Elapsed: 500 * time.Millisecond})
+	p.show(demo.Progress{Elapsed: 1500 * time.Millisecond, Plain: long})
+	p.end()
+	p.end() // there is nothing to take away any more
+	content, err := os.ReadFile(f.Name())
+	if err != nil {
+		t.Fatal(err)
+	}
+	const erase = "\x1b[5A\x1b[J"
+	parts := strings.Split(string(content), erase)
+	if len(parts) != 3 || parts[2] != "" {
+		t.Fatalf("want two pictures, each taken away, got %q", content)
+	}
+	if strings.Contains(parts[0], "settling") || !strings.Contains(parts[1], "settling") {
+		t.Errorf("want to be told of the settling once the time is over, got %q", content)
+	}
+	for _, picture := range parts[:2] {
+		if strings.Count(picture, "\n") != 5 {
+			t.Errorf("want five lines, got %q", picture)
+		}
+		for line := range strings.Lines(picture) {
+			if len(line) > 80 {
+				t.Errorf("a line of %d characters wraps: %q", len(line), line)
+			}
+		}
+	}
+}
+
+// TestDemoProgressLines: without a terminal there is a line a second, and
+// nothing at all with --json.
+func TestDemoProgressLines(t *testing.T) {
+	t.Parallel()
+	for _, quiet := range []bool{false, true} {
+		var out bytes.Buffer
+		p := newDemoProgress(&environment{stderr: &out, json: quiet}, 42, time.Minute)
+		p.begin()
+		for elapsed := time.Duration(0); elapsed <= 3*time.Second; elapsed += 200 * time.Millisecond {
+			p.show(demo.Progress{Elapsed: elapsed})
+		}
+		p.end()
+		want := 4
+		if quiet {
+			want = 0
+		}
+		if got := strings.Count(out.String(), "\n"); got != want {
+			t.Errorf("quiet %t: want %d lines, got %q", quiet, want, out.String())
+		}
+		if strings.Contains(out.String(), "\x1b") {
+			t.Errorf("want no terminal codes, got %q", out.String())
+		}
+	}
+}
