@@ -134,28 +134,29 @@ func operation() *seqledgerv1.Operation {
 var benchScope = &seqledgerv1.Scope{Organization: "acme", Vault: "main"}
 
 func measureStream(ctx context.Context, o *options, r *row) (result, error) {
-	return measureWriters(ctx, o, r.concurrent, nil)
+	return measureWriters(ctx, o, r.concurrent, false)
 }
 
 // measureWriters has one Writer for each stream, all over one connection, each
-// with one write outstanding. Prepare changes their options, if it is there.
-func measureWriters(
-	ctx context.Context, o *options, n int, prepare func(w *client.WriterOptions, dir string) error,
-) (result, error) {
+// with one write outstanding, and with a journal that all share if asked.
+func measureWriters(ctx context.Context, o *options, n int, journaled bool) (result, error) {
 	return withServer(ctx, o, func(address, dir string) (measured result, err error) {
 		c, err := client.New(client.Options{Server: address})
 		if err != nil {
 			return measured, err
 		}
-		defer func() { err = errors.Join(err, c.Close()) }()
+		keep, closeJournal := func(*client.WriterOptions) {}, func() error { return nil }
+		if journaled {
+			if keep, closeJournal, err = openJournal(filepath.Join(dir, "journal")); err != nil {
+				return measured, err
+			}
+		}
+		// After the client, whose Writers use it.
+		defer func() { err = errors.Join(err, c.Close(), closeJournal()) }()
 		writers := make([]*client.Writer, n)
 		for i := range writers {
 			w := client.WriterOptions{Scope: benchScope, ClientID: fmt.Sprint("client-", i)}
-			if prepare != nil {
-				if err := prepare(&w, filepath.Join(dir, "journals")); err != nil {
-					return measured, err
-				}
-			}
+			keep(&w)
 			if writers[i], err = c.NewWriter(ctx, w); err != nil {
 				return measured, err
 			}

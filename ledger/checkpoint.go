@@ -45,6 +45,8 @@ func (l *Ledger) lastCheckpoint() error {
 }
 
 func (l *Ledger) flush() error {
+	l.flushing.Lock()
+	defer l.flushing.Unlock()
 	began, pending, before := time.Now(), l.store.PendingBytes(), l.store.Checkpoint()
 	err := l.store.Flush()
 	if l.store.Checkpoint() != before { // else there was nothing to write, or it failed

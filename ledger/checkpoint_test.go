@@ -1,9 +1,12 @@
 package ledger
 
 import (
+	"log/slog"
+	"sync"
 	"testing"
 
 	"github.com/seqledger/seqledger/ledger/boltstore"
+	"github.com/seqledger/seqledger/ledger/machine"
 )
 
 func TestCheckpointsGrowWhereTheyCostMoreThanTheyChange(t *testing.T) {
@@ -37,5 +40,59 @@ func TestProposalsWaitAboveTheCheckpoint(t *testing.T) {
 		if got := l.maxPending(); got != want {
 			t.Errorf("a checkpoint of %d bytes: proposals wait at %d, want %d", due, got, want)
 		}
+	}
+}
+
+// The bound of an entry comes from the ledger's own configuration, also when
+// nothing is replayed at the start.
+func TestEntryBoundAfterRestart(t *testing.T) {
+	t.Parallel()
+	o := Options{
+		Dir: t.TempDir(), Logger: slog.New(slog.DiscardHandler),
+		Config: machine.Config{EvictionInterval: 7, EvictionLimit: 20_000},
+	}
+	for range 2 {
+		l, err := Open(t.Context(), o)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := l.entryCommands.Load(); got != 7 {
+			t.Errorf("an entry takes %d commands, want 7", got)
+		}
+		if err := l.Close(); err != nil {
+			t.Fatal(err)
+		}
+		o.Config = machine.Config{} // the ledger keeps its own
+	}
+}
+
+// Whoever only waited for another's flush does not count it again.
+func TestFlushIsCountedOnce(t *testing.T) {
+	t.Parallel()
+	l, err := Open(t.Context(), Options{Dir: t.TempDir(), Logger: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	before := l.Stats().CheckpointSeconds.Count
+	if _, err := l.Write(t.Context(), &machine.Write{
+		Scope: machine.Scope{Organization: "acme"}, ClientID: "c", Actor: "system:test", Sequence: 1,
+		Operations: []machine.Operation{{Kind: machine.OpAppend}},
+	}); err != nil {
+		t.Fatal(err)
+	}
+	var group sync.WaitGroup
+	for range 8 {
+		group.Go(func() {
+			if err := l.flush(); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	group.Wait()
+	if got := l.Stats().CheckpointSeconds.Count - before; got != 1 {
+		t.Errorf("one flush is counted %d times", got)
+	}
+	if err := l.Close(); err != nil {
+		t.Fatal(err)
 	}
 }

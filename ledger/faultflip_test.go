@@ -246,8 +246,7 @@ func TestFault_FlippedBit(t *testing.T) {
 	t.Parallel()
 	image, answers := flipImage(t)
 	for name, row := range map[string]flipRow{
-		// The very last batch looks like a torn write.
-		"log":               {"log/wal/*.wal", anywhere, 6, true},
+		"log":               {"log/wal/*.wal", firstHalf, 6, false},
 		"log index":         {"log/wal/wal-meta.db", near("NextSegmentID", "CurrentTerm"), 10, false},
 		"log index page":    {"log/wal/wal-meta.db", inPage(0x02), 6, false},
 		"log index meta":    {"log/wal/wal-meta.db", inPage(0x04), 6, false},
@@ -329,6 +328,12 @@ func matching(t *testing.T, dir, pattern string) string {
 // anywhere in what a file uses.
 func anywhere(random *rand.Rand, content []byte) int {
 	return random.IntN(8 * len(bytes.TrimRight(content, "\x00")))
+}
+
+// firstHalf of what a file uses: the very last batch of a log looks like a torn
+// write when a bit of it changes, and is cut off as one.
+func firstHalf(random *rand.Rand, content []byte) int {
+	return random.IntN(4 * len(bytes.TrimRight(content, "\x00")))
 }
 
 // inPage picks a bit in the used part of a bbolt page with a flag.

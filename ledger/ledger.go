@@ -40,6 +40,7 @@ type Ledger struct {
 	slots         chan struct{}
 
 	checkpointBytes atomic.Int64 // how much change makes a checkpoint due
+	flushing        sync.Mutex   // so that each flush is counted once
 
 	backups       chan struct{} // has room for the one backup that may be made
 	checkpointDue chan struct{} // has room for one: more than one say nothing new
@@ -174,7 +175,11 @@ func (l *Ledger) awaitReplay(ctx context.Context) error {
 	}
 	var last int64
 	err := l.store.View(func(r machine.Reader) error {
-		last = l.machine.View(r).Time()
+		view := l.machine.View(r)
+		last = view.Time()
+		if view.Created() { // nothing has been applied that would have told the configuration
+			l.entryCommands.Store(decide.EntryCommands(view.Config()))
+		}
 		return nil
 	})
 	if err != nil {
