@@ -42,6 +42,8 @@ type options struct {
 	json     string
 	// fraction of the full size, for scale and abuse.
 	fraction float64
+	// checkpointBytes is ledger.Options.CheckpointBytes of the servers.
+	checkpointBytes int64
 }
 
 func main() {
@@ -75,6 +77,7 @@ func run() error {
 	flag.BoolVar(&o.markdown, "markdown", false, "print the table as Markdown")
 	flag.StringVar(&o.profile, "profile", "", "write CPU profiles (of the server, too) with this prefix")
 	flag.StringVar(&o.json, "json", "", "scale and abuse: write the report to this file, too")
+	flag.Int64Var(&o.checkpointBytes, "checkpoint-bytes", 0, "how many bytes of changes a server gathers before it writes them; 0 lets it find out")
 	flag.Float64Var(&o.fraction, "fraction", 1, "scale and abuse: of the full size")
 	kind, arguments := "", os.Args[1:]
 	if len(arguments) > 0 && !strings.HasPrefix(arguments[0], "-") {
@@ -87,7 +90,7 @@ func run() error {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	if *serve != "" {
-		return serveLedger(ctx, *serve, o.profile)
+		return serveLedger(ctx, *serve, o.profile, o.checkpointBytes)
 	}
 	o.warmup = time.Second
 	if *quick {

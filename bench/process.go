@@ -27,7 +27,7 @@ type process struct {
 
 // startServer starts a server on a data directory and waits until it listens.
 func startServer(ctx context.Context, o *options, dir string) (*process, error) {
-	arguments := []string{"-serve", dir}
+	arguments := []string{"-serve", dir, "-checkpoint-bytes", strconv.FormatInt(o.checkpointBytes, 10)}
 	if o.profile != "" {
 		arguments = append(arguments, "-profile", o.profile+"-server")
 	}

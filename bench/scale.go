@@ -27,6 +27,12 @@ const (
 func scaleRows() []largeRow {
 	rows := []largeRow{
 		{"sustained", measureSustained},
+		// The same with more memory: what a checkpoint gathers, it need not write.
+		{"sustained, 512 MiB", func(ctx context.Context, o *options) ([]finding, error) {
+			with := *o
+			with.checkpointBytes = 512 << 20
+			return measureSustained(ctx, &with)
+		}},
 		{"million streams", measureMillion},
 	}
 	// The same pace in large rounds, as is the default, and in small ones.

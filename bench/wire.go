@@ -22,7 +22,7 @@ import (
 )
 
 // serveLedger is the server's process. It says where it listens.
-func serveLedger(ctx context.Context, dir, profile string) (err error) {
+func serveLedger(ctx context.Context, dir, profile string, checkpointBytes int64) (err error) {
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
 	// The parent closes our standard input when it is done, or dies.
@@ -31,7 +31,7 @@ func serveLedger(ctx context.Context, dir, profile string) (err error) {
 		stop()
 	}()
 	logger := slog.New(slog.DiscardHandler)
-	l, err := ledger.Open(ctx, ledger.Options{Dir: dir, Logger: logger})
+	l, err := ledger.Open(ctx, ledger.Options{Dir: dir, Logger: logger, CheckpointBytes: checkpointBytes})
 	if err != nil {
 		return err
 	}
