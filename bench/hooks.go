@@ -79,7 +79,7 @@ func measureBackup(ctx context.Context, o *options) ([]finding, error) {
 		if err := p.seed(ctx, s.address); err != nil {
 			return nil, err
 		}
-		before, err := p.load(ctx, o, s, dir, scaledTime(o, measuredBeside))
+		before, err := p.load(ctx, o, s, dir, scaledTime(o, measuredBeside), lanesOfLoad)
 		if err != nil {
 			return nil, err
 		}
@@ -94,7 +94,7 @@ func measureBackup(ctx context.Context, o *options) ([]finding, error) {
 		}()
 		var worst int64
 		for done := false; !done; {
-			m, err := p.load(ctx, o, s, dir, scaledTime(o, measuredBeside))
+			m, err := p.load(ctx, o, s, dir, scaledTime(o, measuredBeside), lanesOfLoad)
 			if err != nil {
 				return nil, errors.Join(err, <-copied)
 			}

@@ -57,6 +57,9 @@ func (p *population) random(worker, workers int) *seqledgerv1.WriteRequest {
 // measured.
 const lanesOfLoad = 64
 
+// sustainedLanes is the same for the load that is sustained for a minute.
+const sustainedLanes = 512
+
 // seed makes every client write once, so that every stream and every entity is
 // there.
 func (p *population) seed(ctx context.Context, address string) error {
@@ -100,8 +103,10 @@ type loaded struct {
 }
 
 // load has every lane write one write after another, for a time.
-func (p *population) load(ctx context.Context, o *options, s *process, dir string, d time.Duration) (m loaded, err error) {
-	lanes := openLanes(ctx, s.address, min(lanesOfLoad, len(p.sequences)))
+func (p *population) load(
+	ctx context.Context, o *options, s *process, dir string, d time.Duration, outstanding int,
+) (m loaded, err error) {
+	lanes := openLanes(ctx, s.address, min(outstanding, len(p.sequences)))
 	defer closeLanes(lanes)
 	gaps := newPauses()
 	disk := sampler(dir)

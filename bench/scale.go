@@ -57,7 +57,7 @@ func measureSustained(ctx context.Context, o *options) ([]finding, error) {
 		if err := p.seed(ctx, s.address); err != nil {
 			return nil, err
 		}
-		m, err := p.load(ctx, o, s, dir, scaledTime(o, time.Minute))
+		m, err := p.load(ctx, o, s, dir, scaledTime(o, time.Minute), sustainedLanes)
 		if err != nil {
 			return nil, err
 		}
@@ -117,7 +117,7 @@ func measureMillion(ctx context.Context, o *options) ([]finding, error) {
 		}
 		defer func() { err = errors.Join(err, s.stop()) }()
 		memory = s.watchMemory(ctx)
-		m, err := p.load(ctx, o, s, dir, scaledTime(o, 10*time.Second))
+		m, err := p.load(ctx, o, s, dir, scaledTime(o, 10*time.Second), lanesOfLoad)
 		used = max(used, memory.stop())
 		if err != nil {
 			return nil, err
@@ -190,7 +190,7 @@ func measureEviction(ctx context.Context, o *options, interval, limit uint64) ([
 		// As long as the idle streams take to be older than the TTL is to be, and
 		// the same load as afterwards.
 		const ttl = 2 * time.Second
-		before, err := busy.load(ctx, o, s, dir, max(ttl+time.Second, scaledTime(o, 10*time.Second)))
+		before, err := busy.load(ctx, o, s, dir, max(ttl+time.Second, scaledTime(o, 10*time.Second)), lanesOfLoad)
 		if err != nil {
 			return nil, err
 		}
@@ -222,7 +222,7 @@ func watchEviction(
 	timed.warmup = 0 // eviction has begun
 	var worst, pause int64
 	for left := start; left > lanesOfLoad; {
-		m, err := busy.load(ctx, &timed, s, dir, scaledTime(o, 5*time.Second))
+		m, err := busy.load(ctx, &timed, s, dir, scaledTime(o, 5*time.Second), lanesOfLoad)
 		if err != nil {
 			return nil, err
 		}
