@@ -105,7 +105,7 @@ func callNumbers(t *testing.T, last int, all bool) []int {
 	if all {
 		return nil
 	}
-	seed := rand.Uint64()
+	seed := uint64(1) // the same each time, unless a soak sets another
 	if text := os.Getenv("SEQLEDGER_FAULT_SEED"); text != "" {
 		seed, _ = strconv.ParseUint(text, 10, 64)
 	}

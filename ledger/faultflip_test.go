@@ -273,7 +273,7 @@ func (row flipRow) check(t *testing.T, image, answers string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	seed, samples := rand.Uint64(), row.samples
+	seed, samples := uint64(1), row.samples // the same each time, unless a soak sets another
 	if text := os.Getenv("SEQLEDGER_FAULT_SEED"); text != "" {
 		seed, _ = strconv.ParseUint(text, 10, 64)
 	}
