@@ -18,7 +18,8 @@ import (
 // Journal is where Writers keep what they must know after a crash;
 // [journal.File] is one. Every Writer of a process can use the same. It is an
 // interface so that an application may keep the journal in a database of its
-// own. [journal.File] says what each method must do.
+// own; its type must be comparable, as a pointer is. [journal.File] says what
+// each method must do.
 type Journal interface {
 	// Claim gives a stream to one Writer and returns what is kept of it.
 	Claim(name journal.Name) (journal.State, error)
