@@ -122,9 +122,19 @@
 // What has to be known beside: a Writer that ends with a journal reports no
 // write as not executed, because the next one may send it; and when the journal
 // is full, Submit waits until outcomes are acknowledged, so that who submits
-// and never acknowledges waits for ever. A journal that is lost or put back from
-// a copy is the one thing that it cannot make good: a copy is recognised by its
-// session, a lost one by journal.Options.MustExist.
+// and never acknowledges waits for ever.
+//
+// A journal that is lost or put back from a copy is the one thing that it cannot
+// make good. A lost one is recognised by journal.Options.MustExist. A copy is
+// refused when a session was opened since it was made. One from within the last
+// session is recognised when the ledger has committed more than it knows, or
+// something else under its numbers: the next Writer sends nothing beyond what is
+// committed already until the receipts show that those commits are its own. It
+// is not recognised when nothing was committed since that it does not know: then
+// what it holds is sent again, also a write that was refused, reported as not
+// executed and taken out of the journal after the copy was made. So do not
+// restore a journal from a copy; when it is gone, find out from the ledger what
+// was committed and begin a new one.
 //
 // # The stream
 //

@@ -7,3 +7,10 @@ func InFlight(w *Writer) int {
 	defer w.hub.mu.Unlock()
 	return w.inflight
 }
+
+// Syncers returns how many journals c has a goroutine for.
+func Syncers(c *Client) int {
+	c.hub.mu.Lock()
+	defer c.hub.mu.Unlock()
+	return len(c.hub.syncers)
+}

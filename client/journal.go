@@ -18,7 +18,8 @@ import (
 // Journal is where Writers keep what they must know after a crash;
 // [journal.File] is one. Every Writer of a process can use the same. It is an
 // interface so that an application may keep the journal in a database of its
-// own. [journal.File] says what each method must do.
+// own; its type must be comparable, as a pointer is. [journal.File] says what
+// each method must do.
 type Journal interface {
 	// Claim gives a stream to one Writer and returns what is kept of it.
 	Claim(name journal.Name) (journal.State, error)
@@ -157,19 +158,43 @@ type syncer struct {
 	// batch, guarded by hub.mu, is appended and not known to be durable. Each
 	// Writer's limits bound its part. spare is the other of two buffers.
 	batch, spare []*Pending
+	// users, guarded by hub.mu, counts the Writers that have it. The last one
+	// to leave ends it, because a journal that failed is opened as a new one,
+	// and the old one must not be kept for as long as the Client lives.
+	users int
+	end   context.CancelFunc
 }
 
 // syncerOf returns the one for a journal and starts it if need be. mu is held.
 func (c *Client) syncerOf(j Journal) *syncer {
 	i := slices.IndexFunc(c.hub.syncers, func(s *syncer) bool { return s.journal == j })
 	if i >= 0 {
+		c.hub.syncers[i].users++
 		return c.hub.syncers[i]
 	}
-	s := &syncer{hub: c.hub, journal: j, wake: make(chan struct{}, 1)}
+	ctx, end := context.WithCancel(c.ctx)
+	s := &syncer{hub: c.hub, journal: j, wake: make(chan struct{}, 1), users: 1, end: end}
 	c.hub.syncers = append(c.hub.syncers, s)
-	// Ended by the Client's context; Client.Close waits for it.
-	c.background.Go(func() { s.run(c.ctx) })
+	// Ended by its last Writer or the Client's context; Client.Close waits.
+	c.background.Go(func() { s.run(ctx) })
 	return s
+}
+
+// leaveSyncer gives up a closed Writer's part in its syncer. The Writer may be
+// closed again.
+func (c *Client) leaveSyncer(l *streamLog) {
+	c.hub.mu.Lock()
+	defer c.hub.mu.Unlock()
+	s := l.syncer
+	if s == nil {
+		return
+	}
+	l.syncer = nil
+	s.users--
+	if s.users == 0 {
+		s.end()
+		c.hub.syncers = slices.DeleteFunc(c.hub.syncers, func(other *syncer) bool { return other == s })
+	}
 }
 
 // add puts p into the next turn. mu is held.

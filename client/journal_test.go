@@ -204,7 +204,17 @@ func TestJournalHandsOver(t *testing.T) {
 			j := openJournal(t, path, journal.Options{})
 			w := mustJournaled(t, c, j)
 			told(t, w, "told")
-			s.set(func(s *fakeServer) { s.onWrite = func(*seqledgerv1.WriteRequest) fault { return faultDrop } })
+			// By its session, because a copy may still be on its way when the
+			// client is gone, and the next life must not send any.
+			first := w.State().Session
+			s.set(func(s *fakeServer) {
+				s.onWrite = func(r *seqledgerv1.WriteRequest) fault {
+					if r.GetSession() == first {
+						return faultDrop
+					}
+					return faultNone
+				}
+			})
 			if _, err := w.SubmitTagged(t.Context(), "lost", payload("lost")); err != nil {
 				t.Fatal(err)
 			}
@@ -212,7 +222,6 @@ func TestJournalHandsOver(t *testing.T) {
 				t.Fatal(err)
 			}
 			path = crash(t, c, j, path)
-			s.set(func(s *fakeServer) { s.onWrite = nil })
 			test.meanwhile(t, s)
 			handsOver(t, s, openJournal(t, path, journal.Options{}), test.want)
 		})

@@ -257,6 +257,9 @@ func (h *hub) collect(frame *seqledgerv1.WriteStreamRequest) bool {
 			if !p.durable {
 				break // its syncer makes w ready again
 			}
+			if w.provenBy != 0 && p.Sequence() > w.provenBy {
+				break // settleFront makes w ready again
+			}
 			more := len(p.request.GetOperations())
 			if len(frame.Writes) == frameWrites ||
 				len(frame.Writes) > 0 && (bytes+p.size > frameBytes || operations+more > frameOperations) {

@@ -111,14 +111,13 @@ func (w *Writer) recover(ctx context.Context) error {
 				last, first-1, next-1))
 		}
 	}
-	if w.queue.len() > 0 {
-		// Once more, because another server may have taken the address between
-		// the two calls, and what is sent there cannot be taken back.
-		if err := w.checkLedger(ctx); errors.Is(err, ErrOtherLedger) {
-			return w.handOver(err)
-		} else if err != nil {
-			return err
-		}
+	// Once more, because another server may have taken the address between the
+	// two calls. What is sent there cannot be taken back, and a session of its
+	// must not be journalled as one of the other ledger.
+	if err := w.checkLedger(ctx); errors.Is(err, ErrOtherLedger) {
+		return w.handOver(err)
+	} else if err != nil {
+		return err
 	}
 	if err := w.journalSession(response.GetState().GetSession(), next); err != nil {
 		return err
@@ -129,22 +128,55 @@ func (w *Writer) recover(ctx context.Context) error {
 		// Sent again all the same, because the answer is the receipt.
 		p := w.queue.at(i)
 		p.committed = p.Sequence() <= last
+		if p.committed {
+			w.provenBy = last
+		}
 	}
 	return nil
 }
 
 // takeUp opens a session with the journal's as the expected one. A stream that
 // was evicted while nothing was unanswered is started anew, which it says.
+//
+// An earlier life may have done that under the same attempt and not have lived
+// to journal it. Then the attempt is the stream's latest, so that the ledger
+// answers with its session and does not look at the expected one. What tells
+// is the session before it. When that life was allowed to start anew and this
+// one is not, the journal stays as it is, and every further NewWriter gets here
+// again until NoReopen is off or the stream is forgotten.
 func (w *Writer) takeUp(ctx context.Context, attempt []byte, expected uint64) (*seqledgerv1.OpenSessionResponse, bool, error) {
 	response, err := w.openSession(ctx, attempt, expected)
-	if err == nil || !errors.Is(err, ErrExpired) || w.queue.len() > 0 || w.options.NoReopen {
-		return response, false, err
+	if err == nil && (expected == 0 || response.GetPreviousSession() == expected) {
+		return response, false, nil
+	}
+	done := err == nil
+	if done {
+		if err := onlyOurs(response); err != nil {
+			return nil, false, err
+		}
+		err = evictedBefore()
+	}
+	if !errors.Is(err, ErrExpired) || w.queue.len() > 0 || w.options.NoReopen {
+		return nil, false, err
+	}
+	if done {
+		return response, true, nil
 	}
 	response, err = w.openSession(ctx, attempt, 0)
 	if err != nil {
 		return nil, false, err
 	}
 	return response, true, onlyOurs(response)
+}
+
+// evictedBefore is what the ledger said to the life that started the stream
+// anew.
+func evictedBefore() error {
+	return &Error{
+		Code:        seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_SESSION_EXPIRED,
+		ConnectCode: connect.CodeFailedPrecondition,
+		Message:     "the stream was evicted, and an earlier Writer with this journal started it anew",
+	}
 }
 
 // onlyOurs refuses a session on a stream that was gone and is there again:

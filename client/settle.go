@@ -96,8 +96,15 @@ func (w *Writer) noteFatal(p *Pending) {
 // waits, so that an application sees its writes settled in their order.
 func (w *Writer) settleFront() {
 	for w.queue.len() > 0 && w.queue.at(0).verdict == verdictCommitted {
-		w.queue.pop().settle(nil)
+		p := w.queue.pop()
+		p.settle(nil)
 		w.cursor = max(0, w.cursor-1)
+		if p.Sequence() == w.provenBy {
+			w.provenBy = 0
+			if !w.halted {
+				w.hub.makeReady(w)
+			}
+		}
 	}
 }
 

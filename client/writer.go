@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"reflect"
 	"slices"
 	"time"
 
@@ -62,6 +63,9 @@ func (o *WriterOptions) validate() error {
 	}
 	if n := len(o.AttemptID); n != 0 && n != 16 {
 		return fmt.Errorf("client: WriterOptions: AttemptID has %d bytes, want 16", n)
+	}
+	if o.Journal != nil && !reflect.ValueOf(o.Journal).Comparable() {
+		return fmt.Errorf("client: WriterOptions: the Journal is a %T, which cannot be compared; use a pointer to it", o.Journal)
 	}
 	if o.Journal != nil && (o.ExpectedSession != 0 || len(o.AttemptID) != 0) {
 		return errors.New("client: WriterOptions: with a Journal, ExpectedSession and AttemptID are its own")
@@ -128,6 +132,12 @@ type Writer struct {
 	// log is nil without a journal. recovered is what it held at the start.
 	log       *streamLog
 	recovered []*Pending
+	// provenBy holds back what is numbered beyond it, until everything up to it
+	// has its receipt; 0 holds nothing back. The ledger had committed so far
+	// when a journal was recovered. Only the receipts show that these commits
+	// are the journal's, and not those of a Writer whose journal it is an old
+	// copy of.
+	provenBy uint64
 	// refused: nothing can undo the refusal at the front, and the keeper takes
 	// it and all behind it out of the journal before anybody hears of it.
 	refused bool
@@ -268,6 +278,7 @@ func (w *Writer) Close(ctx context.Context) error {
 	w.cancel()
 	<-w.kept
 	if w.log != nil {
+		w.client.leaveSyncer(w.log)
 		w.log.journal.Release(w.log.name)
 	}
 	if len(failure.Writes) == 0 {

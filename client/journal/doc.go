@@ -26,6 +26,6 @@
 // keep. The file alone cannot tell that from a torn one. The ledger can: it has
 // then committed beyond what the journal knows, and the Writer refuses to go on.
 //
-// JOURNAL.md describes the file byte by byte. [Inspect] reads one without
+// client/JOURNAL.md describes the file byte by byte. [Inspect] reads one without
 // touching it.
 package journal

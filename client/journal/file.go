@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"os"
 	"path/filepath"
 	"slices"
 	"sync"
@@ -18,6 +19,11 @@ type Options struct {
 	// MaxBytes bounds the file; 0 means 64 MiB. A quarter of it may be live:
 	// writes that are under way, or whose outcome waits to be acknowledged.
 	// Beyond that a Writer's Submit waits.
+	//
+	// A stream that has had a session stays in the file until Forget, with its
+	// name and up to 100 bytes, and does not count as live. As long as all
+	// streams together take no more than an eighth of MaxBytes, the file stays
+	// below MaxBytes; what they take beyond that it exceeds it by at most twice.
 	MaxBytes int64
 	// MustExist refuses to create the file. A program that knows that it has
 	// had a journal sets it: a journal that was lost would look like one that
@@ -64,12 +70,15 @@ type File struct {
 	current file
 	salt    uint64
 	size    int64 // of the groups
+	// rewritten is what size was after the last rewrite.
+	rewritten int64
 	// allocated is the size of the file: zeros follow the groups.
 	allocated int64
 }
 
 // Open opens the journal at path and creates it if need be. It keeps others out
-// with a lock on path+".lock", which stays there. The content is read, checked
+// with a lock on path+".lock", which stays there; symbolic links in path are
+// followed first. The content is read, checked
 // and written into a new file, so that a torn group at the end is gone and
 // everything that was read is known to be on disk.
 //
@@ -86,6 +95,9 @@ func Open(path string, options Options) (*File, error) {
 	path, err := filepath.Abs(path)
 	if err != nil {
 		return nil, fmt.Errorf("journal: %w", err)
+	}
+	if path, err = resolve(path); err != nil {
+		return nil, err
 	}
 	f := &File{path: path, options: options, storage: options.storage,
 		streams: make(map[Name]*stream), freed: make(chan struct{})}
@@ -105,6 +117,23 @@ func Open(path string, options Options) (*File, error) {
 		return nil, errors.Join(err, f.lock.Close())
 	}
 	return f, nil
+}
+
+// resolve follows symbolic links, because the lock and the rename are of a
+// name: by another name the same journal would be open twice, and the rename
+// would put a file in the place of the link.
+func resolve(path string) (string, error) {
+	target, err := filepath.EvalSymlinks(path)
+	if err == nil {
+		return target, nil
+	}
+	if !errors.Is(err, fs.ErrNotExist) {
+		return "", fmt.Errorf("journal: %w", err)
+	}
+	if _, err := os.Lstat(path); err == nil {
+		return "", fmt.Errorf("%w: %s is a symbolic link to nothing; remove it or bring back what it names", ErrMissing, path)
+	}
+	return path, nil // to be created
 }
 
 // load reads what there is and writes it anew.
@@ -231,6 +260,11 @@ func (f *File) Append(name Name, record Record) error {
 		return fmt.Errorf("journal: stream %s is not claimed", name)
 	}
 	if record.Kind == KindWrite {
+		// First, because no room will come for a tag that waits for its own
+		// acknowledgement.
+		if err := s.freeTag(record.Tag); err != nil {
+			return fmt.Errorf("journal: stream %s: %w", name, err)
+		}
 		if err := f.room(&record); err != nil {
 			return err
 		}

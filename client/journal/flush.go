@@ -69,9 +69,11 @@ func (f *File) flush() {
 const keepBuffer = 1 << 20
 
 // outweighed says whether the file is worth rewriting: what is settled has to
-// outweigh what is live, and by enough that a rewrite is rare. mu is held.
+// outweigh what a rewrite would leave, and by enough that it is rare. What it
+// would leave is at least what is live, and about what the last one left, which
+// has the streams' heads too. mu is held.
 func (f *File) outweighed(group int) bool {
-	return f.size+int64(group) > f.options.MaxBytes/8+2*int64(f.live)
+	return f.size+int64(group) > f.options.MaxBytes/8+2*max(int64(f.live), f.rewritten)
 }
 
 // snapshot encodes a whole file that leads to the present state. Streams that
@@ -148,5 +150,6 @@ func (f *File) replace(content []byte) error {
 		_ = f.current.Close()
 	}
 	f.current, f.size, f.allocated = next, int64(len(content)), int64(len(padded))
+	f.rewritten = f.size
 	return nil
 }

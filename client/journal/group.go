@@ -7,8 +7,8 @@ import (
 	"hash/crc32"
 )
 
-// The file is a header and then groups, one for each fsync. JOURNAL.md has the
-// bytes.
+// The file is a header and then groups, one for each fsync. client/JOURNAL.md
+// has the bytes.
 const (
 	magic       = "seqljrnl"
 	version     = 1

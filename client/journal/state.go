@@ -143,10 +143,10 @@ func (s *stream) applyWrite(r *Record) error {
 	if r.Sequence != s.head.NextSequence || r.Sequence == 0 {
 		return fmt.Errorf("sequence %d where %d was due", r.Sequence, s.head.NextSequence)
 	}
+	if err := s.freeTag(r.Tag); err != nil {
+		return err
+	}
 	if r.Tag != "" {
-		if _, used := s.tags[r.Tag]; used {
-			return fmt.Errorf("%w: %q", ErrTagInUse, r.Tag)
-		}
 		s.tags[r.Tag] = r.ID
 	}
 	e := &Entry{ID: r.ID, Sequence: r.Sequence, Key: r.Key, Tag: r.Tag, Request: r.Request, Reserve: r.Reserve}
@@ -154,6 +154,14 @@ func (s *stream) applyWrite(r *Record) error {
 	s.live += e.cost()
 	s.head.NextID++
 	s.head.NextSequence++
+	return nil
+}
+
+// freeTag refuses a tag that the stream has. No tag at all is always free.
+func (s *stream) freeTag(tag string) error {
+	if _, used := s.tags[tag]; used {
+		return fmt.Errorf("%w: %q", ErrTagInUse, tag)
+	}
 	return nil
 }
 

@@ -1,0 +1,117 @@
+package journal
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// TestJournalBehindASymbolicLink: one journal by two names is one journal, and a
+// link stays a link.
+func TestJournalBehindASymbolicLink(t *testing.T) {
+	t.Parallel()
+	path := temporary(t)
+	link := path + ".link"
+	if err := os.Symlink(path, link); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := Open(link, Options{}); !errors.Is(err, ErrMissing) {
+		t.Errorf("a link to nothing: want ErrMissing, got %v", err)
+	}
+	f, err := Open(path, Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	begin(t, f)
+	add(t, f, write(0, "a"))
+	if _, err := Open(link, Options{}); !errors.Is(err, ErrLocked) {
+		t.Errorf("by its other name: want ErrLocked, got %v", err)
+	}
+	if err := f.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if f, err = Open(link, Options{MustExist: true}); err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	if got := only(f); fmt.Sprint(tags(got)) != "[a]" {
+		t.Errorf("got %+v", got)
+	}
+	if info, err := os.Lstat(link); err != nil || info.Mode()&fs.ModeSymlink == 0 {
+		t.Errorf("the link became %v, %v", info, err)
+	}
+	if entries, err := filepath.Glob(link + "?*"); err != nil || len(entries) != 0 {
+		t.Errorf("files beside the link: %v, %v", entries, err)
+	}
+}
+
+// TestJournalOfManyStreams: heads alone outweigh the bound, and still a rewrite
+// is rare and the file stays within what Options.MaxBytes says.
+func TestJournalOfManyStreams(t *testing.T) {
+	t.Parallel()
+	for _, streams := range []int{15, 300} {
+		m := newMemory()
+		f := m.open(t, temporary(t), Options{MaxBytes: minMaxBytes})
+		organization := strings.Repeat("o", 40)
+		head := func(i int, session uint64) {
+			name := Name{Organization: organization, ClientID: fmt.Sprint(i)}
+			if _, err := f.Claim(name); err != nil {
+				t.Fatal(err)
+			}
+			record := Record{Kind: KindHead, Head: Head{Ledger: 1 << 63, Session: session, NextSequence: 1, Attempt: make([]byte, attemptBytes)}}
+			if err := f.Append(name, record); err != nil {
+				t.Fatal(err)
+			}
+			if err := f.Sync(); err != nil {
+				t.Fatal(err)
+			}
+			f.Release(name)
+		}
+		for i := range streams {
+			head(i, 1)
+		}
+		heads := len(f.snapshotOfHeads())
+		bound := int64(minMaxBytes + 2*max(0, heads-minMaxBytes/8))
+		rewrites := m.steps["rename"]
+		for i := range 500 {
+			head(i%streams, uint64(i)+2)
+			if f.allocated > bound {
+				t.Fatalf("%d streams: the file has %d bytes, its bound is %d", streams, f.allocated, bound)
+			}
+		}
+		if n := m.steps["rename"] - rewrites; n > 50 {
+			t.Errorf("%d streams: %d of 500 flushes were rewrites", streams, n)
+		}
+	}
+}
+
+// snapshotOfHeads encodes the names and heads of all streams.
+func (f *File) snapshotOfHeads() []byte {
+	var b []byte
+	for _, s := range f.streams {
+		b = appendStream(b, s.number, s.name)
+		b = appendRecord(b, s.number, &Record{Kind: KindHead, Head: s.head})
+	}
+	return b
+}
+
+// TestJournalTagInUseWhileFull: waiting for room would be in vain, because the
+// tag's own outcome may be what has to be acknowledged.
+func TestJournalTagInUseWhileFull(t *testing.T) {
+	t.Parallel()
+	f := newMemory().open(t, temporary(t), Options{MaxBytes: minMaxBytes})
+	begin(t, f)
+	large := write(0, "tag")
+	large.Request = make([]byte, 3600)
+	add(t, f, large)
+	for name, want := range map[string]error{"tag": ErrTagInUse, "other": ErrFull} {
+		large.ID, large.Sequence, large.Tag = 1, 2, name
+		if err := f.Append(one, large); !errors.Is(err, want) {
+			t.Errorf("tag %q: want %v, got %v", name, want, err)
+		}
+	}
+}
