@@ -24,8 +24,6 @@ func newMetered(ctx context.Context, a *arriving, enveloped bool, length int64, 
 	}
 }
 
-func newArriving() *arriving { return &arriving{room: semaphore.NewWeighted(maxArrivingBytes)} }
-
 func enveloped(flags byte, content string) string {
 	return string(binary.BigEndian.AppendUint32([]byte{flags}, uint32(len(content)))) + content
 }
@@ -84,7 +82,7 @@ func TestFullRoom(t *testing.T) {
 		content := strings.NewReader(enveloped(0, strings.Repeat("x", freeBytes+1)))
 		began := time.Now()
 		_, err := io.ReadAll(newMetered(t.Context(), a, true, 0, content))
-		if connect.CodeOf(err) != connect.CodeResourceExhausted || time.Since(began) != bodyTimeout {
+		if connect.CodeOf(err) != connect.CodeResourceExhausted || time.Since(began) != roomTimeout {
 			t.Errorf("a large message: %v after %s", err, time.Since(began))
 		}
 		if content.Len() != freeBytes+1 {
