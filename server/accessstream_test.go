@@ -170,3 +170,32 @@ func TestWatchNeedsItsScope(t *testing.T) {
 		}
 	}
 }
+
+// TestBackupEndsWithItsCredential: a revoked key must not go on reading the
+// whole ledger.
+func TestBackupEndsWithItsCredential(t *testing.T) {
+	t.Parallel()
+	g := guard(t, server.Options{BackupRate: 64 << 10}, nil) // so slow that it lasts
+	l, a := g.as("root")
+	if _, err := l.Write(within(t), connect.NewRequest(writeOf("c", 1, appendOp(incompressible(1<<20))))); err != nil {
+		t.Fatal(err)
+	}
+	stream, err := a.Backup(within(t), connect.NewRequest(&seqledgerv1.BackupRequest{}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer stream.Close()
+	if !stream.Receive() {
+		t.Fatal(stream.Err())
+	}
+	delete(g.entries, "root")
+	g.reload(t)
+	for stream.Receive() {
+		if stream.Msg().GetTrailer() != nil {
+			t.Error("the backup is whole")
+		}
+	}
+	if connect.CodeOf(stream.Err()) != connect.CodeUnauthenticated {
+		t.Error(stream.Err())
+	}
+}

@@ -3,16 +3,18 @@ package server
 import (
 	"context"
 	"encoding/binary"
-	"errors"
 	"io"
 	"net/http"
 	"strings"
 	"sync/atomic"
+	"time"
 
 	"connectrpc.com/connect"
 	"golang.org/x/sync/semaphore"
+	"google.golang.org/protobuf/types/known/durationpb"
 
 	"github.com/seqledger/seqledger/ledger/machine"
+	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 )
 
 // A message is in memory as it arrives, decoded, and encoded for the log. The
@@ -21,6 +23,11 @@ import (
 // taken for a whole message before it is read, so that those who have some
 // never wait for each other; small messages need none, so that ordinary
 // requests get through while large ones wait.
+//
+// What a request that waits has sent already fills the window of its HTTP/2
+// connection. If those that wait could fill it, those that have room would never
+// get the rest of theirs. Therefore only so much may wait; what is beyond is
+// refused at once.
 
 const (
 	// maxArrivingBytes is room for five of the largest messages.
@@ -30,14 +37,34 @@ const (
 	// prefixBytes stand before each message of a stream, and of gRPC: a flag and
 	// the length.
 	prefixBytes = 5
+	// maxWaitingBytes is how much may lie unread while it waits for room. It
+	// leaves every connection a part of its window, even if all of it is on one.
+	maxWaitingBytes = connectionWindow - 8*streamWindow
+	// roomTimeout is how long a request that is no stream waits for room.
+	roomTimeout = 10 * time.Second
+	// roomRetry is when to come back after a refusal. The largest message takes
+	// about as long to arrive.
+	roomRetry = 500 * time.Millisecond
 )
 
-var errTooMuchArriving = errors.New("the server is receiving as much as it may: send it again later, or less at a time")
+// noRoomError refuses a message of which nothing has been decoded.
+func noRoomError() error {
+	return withDetails(connect.CodeResourceExhausted, &seqledgerv1.WriteError{
+		Code:       seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_QUEUE_FULL,
+		Message:    "the server is receiving as much as it may: send it again later, or less at a time",
+		RetryAfter: durationpb.New(roomRetry),
+	})
+}
 
 // arriving is the room for large messages.
 type arriving struct {
-	room *semaphore.Weighted
-	held atomic.Int64 // bytes, for the metrics
+	room    *semaphore.Weighted
+	waiting *semaphore.Weighted // of unread bytes whose messages wait for room
+	held    atomic.Int64        // bytes, for the metrics
+}
+
+func newArriving() *arriving {
+	return &arriving{room: semaphore.NewWeighted(maxArrivingBytes), waiting: semaphore.NewWeighted(maxWaitingBytes)}
 }
 
 // weightOf returns about how much memory a message of a size takes: as it
@@ -63,9 +90,14 @@ type meteredBody struct {
 	left      int64 // of a message in an envelope
 	needs     int64 // room for it, to be taken before it is read
 
-	length int64 // of a body that is one message
-	read   int64
+	length     int64 // of a body that is one message, decompressed
+	read       int64
+	wire       int64 // bytes of the body as it is sent; negative when unknown
+	compressed bool  // there is no telling how much comes of a body that is one message
 
+	// restart gives the rest of the body its whole time again after a wait for
+	// room; nil for streams.
+	restart func()
 	// late ends the wait for the rest of a large message of a stream; nil for
 	// other requests, which readWithin ends.
 	late *lateness
@@ -77,13 +109,15 @@ func (b *meteredBody) Read(p []byte) (int, error) {
 		return b.readEnveloped(p)
 	}
 	n, err := b.ReadCloser.Read(p)
-	if b.read += int64(n); b.read > freeBytes && b.held == 0 {
+	if b.read += int64(n); b.held == 0 && n > 0 && (b.compressed || b.read > freeBytes) {
 		if err := b.take(weightOf(b.length)); err != nil {
 			return 0, err
 		}
 	}
-	if err != nil {
-		b.release() // the queue of the ledger bounds what comes of it
+	// The queue of the ledger bounds what comes of it; but what is compressed
+	// unfolds only after its end (see releaseDecoded).
+	if err != nil && (!b.compressed || err != io.EOF) {
+		b.release()
 	}
 	return n, err
 }
@@ -108,7 +142,7 @@ func (b *meteredBody) readEnveloped(p []byte) (int, error) {
 		b.needs = 0
 	}
 	n, err := b.ReadCloser.Read(p[:min(int64(len(p)), b.left)])
-	if b.left -= int64(n); err != nil {
+	if b.left -= int64(n); err != nil && b.left > 0 {
 		b.release() // the rest will not come
 	}
 	return n, err
@@ -126,16 +160,12 @@ func (b *meteredBody) open(flags byte, size int64) {
 	}
 }
 
-// take waits for room.
+// take takes room, and waits for it if it may.
 func (b *meteredBody) take(weight int64) error {
-	ctx := b.ctx
-	if b.late == nil { // whoever waits for an answer should hear soon
-		limited, cancel := context.WithTimeout(ctx, bodyTimeout)
-		defer cancel()
-		ctx = limited
-	}
-	if err := b.arriving.room.Acquire(ctx, weight); err != nil {
-		return connect.NewError(connect.CodeResourceExhausted, errTooMuchArriving)
+	if !b.arriving.room.TryAcquire(weight) {
+		if err := b.wait(weight); err != nil {
+			return err
+		}
 	}
 	b.held = weight
 	b.arriving.held.Add(weight)
@@ -143,6 +173,42 @@ func (b *meteredBody) take(weight int64) error {
 		b.late.expect()
 	}
 	return nil
+}
+
+// wait takes room once there is some.
+func (b *meteredBody) wait(weight int64) error {
+	unread := b.unread()
+	if !b.arriving.waiting.TryAcquire(unread) {
+		return noRoomError()
+	}
+	defer b.arriving.waiting.Release(unread)
+	ctx := b.ctx
+	if b.late == nil { // whoever waits for an answer should hear soon
+		limited, cancel := context.WithTimeout(ctx, roomTimeout)
+		defer cancel()
+		ctx = limited
+	}
+	if b.arriving.room.Acquire(ctx, weight) != nil {
+		return noRoomError()
+	}
+	if b.restart != nil {
+		b.restart()
+	}
+	return nil
+}
+
+// unread is how many bytes may arrive while nobody reads.
+func (b *meteredBody) unread() int64 {
+	switch {
+	case b.late != nil: // other messages may follow
+		return streamWindow
+	case b.enveloped:
+		return min(b.left, streamWindow)
+	case b.wire < 0:
+		return streamWindow
+	default:
+		return min(b.wire, streamWindow)
+	}
 }
 
 // whole says that the message has arrived.
@@ -162,22 +228,40 @@ func (b *meteredBody) release() {
 	}
 }
 
-// metered makes large requests wait for room.
-func (s *Server) metered(next http.Handler) http.Handler {
-	largest := int64(s.options.MaxRequestBytes)
+// metered makes large requests wait for room. largest is what one message may
+// have, decompressed.
+func (s *Server) metered(largest int, next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.Body == nil || r.Body == http.NoBody {
 			next.ServeHTTP(w, r)
 			return
 		}
-		b := &meteredBody{ReadCloser: r.Body, ctx: r.Context(), arriving: &s.arriving, largest: largest, length: r.ContentLength}
-		kind := r.Header.Get("Content-Type")
+		b := &meteredBody{
+			ReadCloser: r.Body, ctx: r.Context(), arriving: s.arriving, largest: int64(largest),
+			length: r.ContentLength, wire: r.ContentLength,
+		}
+		kind := strings.ToLower(r.Header.Get("Content-Type"))
 		b.enveloped = strings.HasPrefix(kind, "application/grpc") || strings.HasPrefix(kind, "application/connect+")
-		if b.length < 0 || b.length > largest || r.Header.Get("Content-Encoding") != "" {
-			b.length = largest
+		encoding := r.Header.Get("Content-Encoding")
+		b.compressed = encoding != "" && !strings.EqualFold(encoding, "identity")
+		if b.length < 0 || b.length > b.largest || b.compressed {
+			b.length = b.largest
 		}
 		defer b.release()
+		if b.compressed {
+			r = r.WithContext(context.WithValue(r.Context(), compressedKey{}, b))
+		}
 		r.Body = b
 		next.ServeHTTP(w, r)
 	})
+}
+
+// compressedKey finds the body of a compressed request in its context.
+type compressedKey struct{}
+
+// releaseDecoded gives the room of a compressed request back once it is decoded.
+func releaseDecoded(ctx context.Context) {
+	if b, ok := ctx.Value(compressedKey{}).(*meteredBody); ok {
+		b.release()
+	}
 }

@@ -24,8 +24,6 @@ func newMetered(ctx context.Context, a *arriving, enveloped bool, length int64, 
 	}
 }
 
-func newArriving() *arriving { return &arriving{room: semaphore.NewWeighted(maxArrivingBytes)} }
-
 func enveloped(flags byte, content string) string {
 	return string(binary.BigEndian.AppendUint32([]byte{flags}, uint32(len(content)))) + content
 }
@@ -41,17 +39,21 @@ func TestLargeMessagesTakeRoom(t *testing.T) {
 		content   string
 		held      int64 // when the content is read
 	}{
-		"small body":          {false, 3, "abc", 0},
-		"large body":          {false, 100 << 10, large, weightOf(100 << 10)},
-		"small message":       {true, 0, enveloped(0, "abc"), 0},
-		"empty message":       {true, 0, enveloped(0, ""), 0},
-		"large message":       {true, 0, enveloped(0, large), weightOf(100 << 10)},
-		"behind a small one":  {true, 0, enveloped(0, "abc") + enveloped(0, large), weightOf(100 << 10)},
-		"compressed":          {true, 0, enveloped(1, "abc"), weightOf(6 << 20)},
-		"longer than allowed": {true, 0, string([]byte{0, 255, 255, 255, 255}) + large, weightOf(6 << 20)},
+		"small body":            {false, 3, "abc", 0},
+		"large body":            {false, 100 << 10, large, weightOf(100 << 10)},
+		"small message":         {true, 0, enveloped(0, "abc"), 0},
+		"empty message":         {true, 0, enveloped(0, ""), 0},
+		"large message":         {true, 0, enveloped(0, large), weightOf(100 << 10)},
+		"compressed small body": {false, -1, "abc", weightOf(6 << 20)},
+		"behind a small one":    {true, 0, enveloped(0, "abc") + enveloped(0, large), weightOf(100 << 10)},
+		"compressed":            {true, 0, enveloped(1, "abc"), weightOf(6 << 20)},
+		"longer than allowed":   {true, 0, string([]byte{0, 255, 255, 255, 255}) + large, weightOf(6 << 20)},
 	} {
 		a := newArriving()
 		b := newMetered(t.Context(), a, test.enveloped, test.length, strings.NewReader(test.content))
+		if b.compressed = test.length < 0; b.compressed {
+			b.length = b.largest
+		}
 		got := make([]byte, len(test.content))
 		if _, err := io.ReadFull(b, got); err != nil || string(got) != test.content {
 			t.Fatalf("%s: read %d bytes, %v", name, len(got), err)
@@ -59,7 +61,14 @@ func TestLargeMessagesTakeRoom(t *testing.T) {
 		if a.held.Load() != test.held {
 			t.Errorf("%s: holds %d bytes, want %d", name, a.held.Load(), test.held)
 		}
-		if _, err := b.Read(make([]byte, 1)); !errors.Is(err, io.EOF) || a.held.Load() != 0 {
+		_, err := b.Read(make([]byte, 1))
+		if b.compressed { // it is decoded after its end
+			if a.held.Load() != test.held {
+				t.Errorf("%s: before it is decoded, %d bytes are held", name, a.held.Load())
+			}
+			releaseDecoded(context.WithValue(t.Context(), compressedKey{}, b))
+		}
+		if !errors.Is(err, io.EOF) || a.held.Load() != 0 {
 			t.Errorf("%s: at its end %v, holds %d bytes", name, err, a.held.Load())
 		}
 		if !a.room.TryAcquire(maxArrivingBytes) {
@@ -84,7 +93,7 @@ func TestFullRoom(t *testing.T) {
 		content := strings.NewReader(enveloped(0, strings.Repeat("x", freeBytes+1)))
 		began := time.Now()
 		_, err := io.ReadAll(newMetered(t.Context(), a, true, 0, content))
-		if connect.CodeOf(err) != connect.CodeResourceExhausted || time.Since(began) != bodyTimeout {
+		if connect.CodeOf(err) != connect.CodeResourceExhausted || time.Since(began) != roomTimeout {
 			t.Errorf("a large message: %v after %s", err, time.Since(began))
 		}
 		if content.Len() != freeBytes+1 {
@@ -132,6 +141,34 @@ func TestLateness(t *testing.T) {
 		l.close()
 		<-time.After(time.Hour)
 		if interrupts.Load() != 1 {
+			t.Error("an interrupt after close")
+		}
+	})
+}
+
+// TestShorten: a wait that is under way, and those after it, have the new limit.
+func TestShorten(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(*testing.T) {
+		var interrupts atomic.Int64
+		l := newLateness(time.Hour, func() { interrupts.Add(1) })
+		l.shorten(time.Minute)
+		<-time.After(2 * time.Hour)
+		if interrupts.Load() != 0 {
+			t.Error("nothing is waited for")
+		}
+		for want := range int64(2) {
+			l.expect()
+			l.shorten(time.Second)
+			<-time.After(2 * time.Second)
+			if interrupts.Load() != want+1 {
+				t.Errorf("%d interrupts, want %d", interrupts.Load(), want+1)
+			}
+		}
+		l.close()
+		l.shorten(time.Second)
+		<-time.After(time.Hour)
+		if interrupts.Load() != 2 {
 			t.Error("an interrupt after close")
 		}
 	})

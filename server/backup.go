@@ -17,15 +17,15 @@ func (s *Server) backup(
 	ctx context.Context, r *connect.Request[request[seqledgerv1.BackupRequest, *seqledgerv1.BackupRequest]],
 	stream *backupStream,
 ) error {
+	controls := controlsOf(ctx)
+	controls.whole()
+	controls.release()
 	if _, err := r.Msg.get(); err != nil {
 		return err
 	}
 	if s.isDraining() {
 		return ledger.ErrDraining
 	}
-	controls := controlsOf(ctx)
-	controls.whole()
-	controls.release()
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	stop := context.AfterFunc(s.draining, func() { cancel(ledger.ErrDraining) })

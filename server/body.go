@@ -14,9 +14,7 @@ const bodyTimeout = 30 * time.Second
 // readWithin makes reads of a request's body fail after a time.
 func readWithin(limit time.Duration, next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		// Without a body, net/http reads on already to learn that the client has
-		// gone; a deadline would look to it like that.
-		if r.Body == nil || r.Body == http.NoBody || r.ContentLength == 0 {
+		if !hasBody(r) {
 			next.ServeHTTP(w, r)
 			return
 		}
@@ -24,10 +22,20 @@ func readWithin(limit time.Duration, next http.Handler) http.Handler {
 		// Only a writer that is not net/http's own refuses, and then there is no
 		// connection to wait for.
 		if controls.SetReadDeadline(time.Now().Add(limit)) == nil {
+			if body, ok := r.Body.(*meteredBody); ok {
+				body.restart = func() { _ = controls.SetReadDeadline(time.Now().Add(limit)) }
+			}
 			r.Body = &timedBody{r.Body, controls}
 		}
 		next.ServeHTTP(w, r)
 	})
+}
+
+// hasBody tells whether a body may be given a deadline. Without a body, net/http
+// reads on already to learn that the client has gone; a deadline would look to
+// it like that.
+func hasBody(r *http.Request) bool {
+	return r.Body != nil && r.Body != http.NoBody && r.ContentLength != 0
 }
 
 // timedBody takes the deadline away at the end of the body. Otherwise one that

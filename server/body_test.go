@@ -12,10 +12,16 @@ import (
 	"time"
 )
 
-// deadlines records the read deadlines of a response.
+// deadlines records the deadlines of a response.
 type deadlines struct {
 	*httptest.ResponseRecorder
-	set []time.Time
+	set   []time.Time // for reads
+	write []time.Time
+}
+
+func (d *deadlines) SetWriteDeadline(t time.Time) error {
+	d.write = append(d.write, t)
+	return nil
 }
 
 func (d *deadlines) SetReadDeadline(t time.Time) error {
@@ -70,21 +76,25 @@ func TestReadWithinSlowBody(t *testing.T) {
 	}
 }
 
-// TestUnaryBodiesAreTimed: every request that is no stream gets a deadline, and
-// the streams none.
+// TestUnaryBodiesAreTimed: every request gets a deadline, and one that was let
+// in another. A stream that is refused keeps it.
 func TestUnaryBodiesAreTimed(t *testing.T) {
 	t.Parallel()
 	s := newTestServer(t, Options{})
 	for procedure, want := range map[string]int{
-		"/seqledger.v1.LedgerService/Write": 2, "/seqledger.v1.AdminService/UpdateConfig": 2,
-		"/grpc.health.v1.Health/Check": 2, "/seqledger.v1.LedgerService/WriteStream": 0,
+		"/seqledger.v1.LedgerService/Write": 3, "/seqledger.v1.AdminService/UpdateConfig": 3,
+		"/grpc.health.v1.Health/Check": 3, "/seqledger.v1.LedgerService/WriteStream": 1,
+		"/grpc.reflection.v1.ServerReflection/ServerReflectionInfo": 2,
 	} {
 		d := &deadlines{ResponseRecorder: httptest.NewRecorder()}
 		r := httptest.NewRequestWithContext(t.Context(), http.MethodPost, procedure, strings.NewReader("{}"))
 		r.Host = "localhost"
 		r.Header.Set("Content-Type", "application/json")
 		s.Handler().ServeHTTP(d, r)
-		if len(d.set) != want {
+		if last := d.write[len(d.write)-1]; last.IsZero() {
+			t.Errorf("%s: the answer has no deadline", procedure)
+		}
+		if len(d.set) != want || d.set[0].IsZero() {
 			t.Errorf("%s: got the deadlines %v, want %d", procedure, d.set, want)
 		}
 	}

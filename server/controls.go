@@ -3,6 +3,7 @@ package server
 import (
 	"context"
 	"net/http"
+	"sync"
 	"time"
 )
 
@@ -16,15 +17,22 @@ type controls struct {
 	body     *meteredBody
 	stop     context.CancelFunc // ends a wait of the body for room
 	sending  *lateness
+	stall    func() time.Duration
+	// oneRequest says that nothing comes after the first message.
+	oneRequest bool
+	// requested ends what awaitRequest has begun; nil when it has not.
+	requested func()
 }
 
-// withControls hands the handler of a stream its controls.
-func (s *Server) withControls(next http.Handler) http.Handler {
+// withControls hands the handler of a stream its controls. oneRequest says that
+// nothing comes after the first message.
+func (s *Server) withControls(oneRequest bool, next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		c := &controls{response: http.NewResponseController(w)}
-		c.sending = newLateness(s.stall, func() { _ = c.response.SetWriteDeadline(past) }) // as below
+		c := &controls{response: http.NewResponseController(w), stall: s.stallLimit, oneRequest: oneRequest}
+		c.sending = newLateness(s.stallLimit(), func() { _ = c.response.SetWriteDeadline(past) }) // as below
 		defer c.sending.close()
-		_ = c.response.SetWriteDeadline(time.Time{}) // a stream may last
+		// Only a drain is in a hurry.
+		defer context.AfterFunc(s.draining, func() { c.sending.shorten(s.stallLimit()) })()
 		if body, ok := r.Body.(*meteredBody); ok {
 			var stop context.CancelFunc
 			body.ctx, stop = context.WithCancel(body.ctx)
@@ -37,6 +45,47 @@ func (s *Server) withControls(next http.Handler) http.Handler {
 	})
 }
 
+// stallLimit is how long a client may leave a message unread. In a drain it is
+// short enough for the rest to be orderly.
+func (s *Server) stallLimit() time.Duration {
+	if s.isDraining() {
+		return min(s.stall, s.options.DrainTimeout/2)
+	}
+	return s.stall
+}
+
+// awaitRequest is for streams that begin with their only request: whoever does
+// not send it, or is late when the server drains, loses his place. stop is
+// called before the handler returns.
+func (c *controls) awaitRequest(draining context.Context) (stop func()) {
+	if !c.oneRequest || c.body == nil {
+		return func() {}
+	}
+	ended := make(chan struct{})
+	cancel := context.AfterFunc(draining, func() {
+		defer close(ended)
+		c.interrupt()
+	})
+	c.requested = sync.OnceFunc(func() {
+		if !cancel() {
+			<-ended // because the response's controls must not be used after this
+		}
+	})
+	c.body.late.expect()
+	return c.requested
+}
+
+// mayLast takes away the deadlines of a request that is no stream. The lateness
+// of the body and of what is sent takes their place.
+func (c *controls) mayLast() {
+	_ = c.response.SetWriteDeadline(time.Time{})
+	_ = c.response.SetReadDeadline(time.Time{})
+}
+
+// mustEnd sets the deadline for the end of the stream, which is sent when the
+// handler has returned.
+func (c *controls) mustEnd() { _ = c.response.SetWriteDeadline(time.Now().Add(c.stall())) }
+
 // controlsOf returns the controls that withControls has put there.
 func controlsOf(ctx context.Context) *controls {
 	return ctx.Value(controlsKey{}).(*controls) //nolint:forcetypeassert // Every stream is mounted with them.
@@ -44,6 +93,9 @@ func controlsOf(ctx context.Context) *controls {
 
 // whole says that a message has arrived.
 func (c *controls) whole() {
+	if c.requested != nil {
+		c.requested()
+	}
 	if c.body != nil {
 		c.body.whole()
 	}

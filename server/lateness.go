@@ -16,8 +16,11 @@ import (
 // answered with the same receipts.
 
 const (
+	// strangerTimeout is how long an answer may take that says nothing but no, or
+	// that everybody gets: no gate counts who does not take it.
+	strangerTimeout = 10 * time.Second
 	// answerTimeout is how long a request that is no stream may take from its
-	// first byte to the last of its answer.
+	// first byte to the last of its answer, once its caller is known.
 	answerTimeout = 5 * time.Minute
 	// readTimeout is the same for the answer to a read, from the moment that it
 	// may use memory for it.
@@ -33,10 +36,11 @@ const (
 // lateness interrupts a handler that waits for its client for too long.
 type lateness struct {
 	timer *time.Timer
-	limit time.Duration
 
-	mu     sync.Mutex // held by the interrupt
-	closed bool
+	mu      sync.Mutex // held by the interrupt
+	limit   time.Duration
+	waiting bool
+	closed  bool
 }
 
 // newLateness returns one that waits for nothing yet. Whoever makes it calls
@@ -55,10 +59,29 @@ func newLateness(limit time.Duration, interrupt func()) *lateness {
 }
 
 // expect says that from now on the handler waits for its client.
-func (l *lateness) expect() { l.timer.Reset(l.limit) }
+func (l *lateness) expect() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.waiting = true
+	l.timer.Reset(l.limit)
+}
 
 // arrived says that it does not any more.
-func (l *lateness) arrived() { l.timer.Stop() }
+func (l *lateness) arrived() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.waiting = false
+	l.timer.Stop()
+}
+
+// shorten sets the limit from now on. A wait that is under way begins anew.
+func (l *lateness) shorten(limit time.Duration) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.limit = limit; l.waiting && !l.closed {
+		l.timer.Reset(limit)
+	}
+}
 
 func (l *lateness) close() {
 	l.timer.Stop()
@@ -67,8 +90,19 @@ func (l *lateness) close() {
 	l.closed = true
 }
 
+// lettingIn bounds what a caller of whom nothing is known may take: his answer,
+// and the body that net/http reads and drops before it sends one.
+func lettingIn(next http.Handler) http.Handler {
+	return answerWithin(strangerTimeout, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if hasBody(r) { // readWithin moves it, mayLast takes it away
+			_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(bodyTimeout))
+		}
+		next.ServeHTTP(w, r)
+	}))
+}
+
 // answerWithin ends a request whose answer is not read. Streams take the
-// deadline away (see withControls).
+// deadline away (see mayLast).
 func answerWithin(limit time.Duration, next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		// The end of a small answer is written after the handler has returned, so

@@ -39,12 +39,15 @@ func (s *Server) mount(mux *http.ServeMux) {
 
 	stream := seqledgerv1connect.LedgerServiceWriteStreamProcedure
 	// Results are hashes and ids, which do not compress, and there are many.
-	uncompressed := append(s.handlerOptions(writing), connect.WithCompressMinBytes(math.MaxInt))
-	mux.Handle(stream, s.withControls(connect.NewBidiStreamHandler(stream, s.writeStream, uncompressed...)))
+	uncompressed := connect.WithCompressMinBytes(math.MaxInt)
+	mux.Handle(stream, s.metered(s.maxMessage(writing), s.withControls(false,
+		connect.NewBidiStreamHandler(stream, s.writeStream, append(s.handlerOptions(writing), uncompressed)...))))
 	backup := seqledgerv1connect.AdminServiceBackupProcedure
-	mux.Handle(backup, s.withControls(connect.NewServerStreamHandler(backup, s.backup, uncompressed...)))
+	mux.Handle(backup, s.metered(s.maxMessage(reading), s.withControls(true,
+		connect.NewServerStreamHandler(backup, s.backup, append(s.handlerOptions(reading), uncompressed)...))))
 	watch := seqledgerv1connect.LedgerServiceWatchProcedure
-	mux.Handle(watch, s.withControls(connect.NewServerStreamHandler(watch, s.watch, s.handlerOptions(reading)...)))
+	mux.Handle(watch, s.metered(s.maxMessage(reading), s.withControls(true,
+		connect.NewServerStreamHandler(watch, s.watch, s.handlerOptions(reading)...))))
 }
 
 const (
@@ -52,11 +55,24 @@ const (
 	reading = connect.IdempotencyNoSideEffects // may be asked for with GET
 )
 
+// maxReadRequestBytes has room for any key and page token. It is small, because
+// a read that waits for its turn keeps its request.
+const maxReadRequestBytes = 64 << 10
+
+// maxMessage returns how many bytes one message of a request may have,
+// decompressed.
+func (s *Server) maxMessage(level connect.IdempotencyLevel) int {
+	if level == reading {
+		return min(maxReadRequestBytes, s.options.MaxRequestBytes)
+	}
+	return s.options.MaxRequestBytes
+}
+
 func (s *Server) handlerOptions(level connect.IdempotencyLevel) []connect.HandlerOption {
 	return []connect.HandlerOption{
 		codecs(),
 		connect.WithIdempotency(level),
-		connect.WithReadMaxBytes(s.options.MaxRequestBytes),
+		connect.WithReadMaxBytes(s.maxMessage(level)),
 		connect.WithCompressMinBytes(compressMinBytes),
 		connect.WithInterceptors(&observer{s}),
 	}
@@ -75,6 +91,7 @@ func unary[P message[T], T, R any](
 		if err := s.authorize(ctx, procedure, m); err != nil {
 			return nil, err
 		}
+		releaseDecoded(ctx)
 		if err := takeReadSlot(ctx); err != nil {
 			return nil, err
 		}
@@ -88,7 +105,7 @@ func unary[P message[T], T, R any](
 	if level == reading {
 		mounted = s.boundedReads(mounted)
 	}
-	mux.Handle(procedure, mounted)
+	mux.Handle(procedure, s.metered(s.maxMessage(level), mounted))
 }
 
 // observer sees every call come and go: it turns errors into what clients see,
@@ -119,6 +136,9 @@ func (o *observer) WrapUnary(next connect.UnaryFunc) connect.UnaryFunc {
 // WrapStreamingHandler implements connect.Interceptor.
 func (o *observer) WrapStreamingHandler(next connect.StreamingHandlerFunc) connect.StreamingHandlerFunc {
 	return func(ctx context.Context, conn connect.StreamingHandlerConn) (err error) {
+		controls := controlsOf(ctx)
+		// The last, because Connect writes the end of the stream after it.
+		defer controls.mustEnd()
 		began := time.Now()
 		procedure := conn.Spec().Procedure
 		defer func() {
@@ -137,6 +157,8 @@ func (o *observer) WrapStreamingHandler(next connect.StreamingHandlerFunc) conne
 			return err
 		}
 		defer leave()
+		controls.mayLast()
+		defer controls.awaitRequest(o.server.draining)()
 		open := o.server.metrics.watches
 		if procedure == seqledgerv1connect.LedgerServiceWriteStreamProcedure {
 			open = o.server.metrics.writeStreams

@@ -16,11 +16,11 @@ const (
 	// maxHeaderBytes has room for a page token in the URL of a GET.
 	maxHeaderBytes = 32 << 10
 	// maxConcurrentStreams of one connection.
-	maxConcurrentStreams = 4_096
+	maxConcurrentStreams = 250
 	// A stream that nobody reads keeps its own share of a connection's window,
 	// so the connection gets room for several: the others must go on.
 	streamWindow     = 512 << 10
-	connectionWindow = 8 << 20
+	connectionWindow = 16 << 20
 	// pingAfter finds clients that are gone without a word.
 	pingAfter = 30 * time.Second
 	// lastMoment is for handlers whose connections were closed.

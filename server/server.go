@@ -24,7 +24,7 @@ type Server struct {
 	probes   gate // health checks and metrics
 	overload overload
 	open     gate // connections
-	arriving arriving
+	arriving *arriving
 	reads    *semaphore.Weighted // that make or send an answer
 	// stallTimeout and bodyTimeout, but for tests.
 	stall, late time.Duration
@@ -40,18 +40,17 @@ func New(o Options) (*Server, error) {
 		return nil, err
 	}
 	o.Logger = slog.New(requestLogger{o.Logger.Handler()})
-	s := &Server{options: o, reads: semaphore.NewWeighted(maxReads), stall: stallTimeout, late: bodyTimeout}
-	s.arriving.room = semaphore.NewWeighted(maxArrivingBytes)
+	s := &Server{options: o, reads: semaphore.NewWeighted(maxReads), stall: stallTimeout, late: bodyTimeout, arriving: newArriving()}
 	s.draining, s.startDrain = context.WithCancel(context.Background())
 	s.metrics = newMetrics(s)
 	mux := http.NewServeMux()
 	s.mount(mux)
 	s.mountReflection(mux)
 	outer := http.NewServeMux()
-	outer.Handle("/", withRequestID(s.bounded(s.authenticated(s.metered(mux)))))
+	outer.Handle("/", withRequestID(s.bounded(s.authenticated(answerWithin(answerTimeout, mux)))))
 	s.mountHealth(outer)
-	outer.Handle("GET /metrics", s.probe(s.authenticated(s.metrics.handler())))
-	s.handler = answerWithin(answerTimeout, s.checkHost(uncached(s.crossOrigin(outer))))
+	outer.Handle("GET /metrics", s.probe(s.authenticated(answerWithin(answerTimeout, s.metrics.handler()))))
+	s.handler = lettingIn(s.checkHost(uncached(s.crossOrigin(outer))))
 	return s, nil
 }
 
@@ -109,13 +108,13 @@ func (s *Server) full(ctx context.Context, gate string) {
 }
 
 // mountReflection answers the tools that ask which procedures there are. They
-// keep a stream open as long as they like, so a drain ends it.
+// keep a stream open as long as its body may take, and a drain ends it.
 func (s *Server) mountReflection(mux *http.ServeMux) {
 	reflector := grpcreflect.NewStaticReflector(serviceNames()...)
 	v1, handler := grpcreflect.NewHandlerV1(reflector, connect.WithReadMaxBytes(maxReflectionBytes))
-	mux.Handle(v1, s.endWithDrain(handler))
+	mux.Handle(v1, readWithin(bodyTimeout, s.endWithDrain(handler)))
 	v1alpha, handler := grpcreflect.NewHandlerV1Alpha(reflector, connect.WithReadMaxBytes(maxReflectionBytes))
-	mux.Handle(v1alpha, s.endWithDrain(handler))
+	mux.Handle(v1alpha, readWithin(bodyTimeout, s.endWithDrain(handler)))
 }
 
 // maxReflectionBytes is room for any name.

@@ -18,6 +18,9 @@ func (s *Server) watch(
 	ctx context.Context, r *connect.Request[request[seqledgerv1.WatchRequest, *seqledgerv1.WatchRequest]],
 	stream *connect.ServerStream[seqledgerv1.WatchResponse],
 ) error {
+	controls := controlsOf(ctx)
+	controls.whole()
+	controls.release()
 	m, err := r.Msg.get()
 	if err != nil {
 		return err
@@ -29,9 +32,6 @@ func (s *Server) watch(
 	if err != nil {
 		return err
 	}
-	controls := controlsOf(ctx)
-	controls.whole()
-	controls.release()
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	stop := context.AfterFunc(s.draining, func() { cancel(ledger.ErrDraining) })

@@ -79,10 +79,7 @@ func appendKey(path string, entry *auth.Entry) error {
 		path = target
 	}
 	before, err := os.ReadFile(path)
-	mode := fs.FileMode(0o600)
-	if info, statErr := os.Stat(path); statErr == nil {
-		mode = info.Mode().Perm()
-	}
+	info, statErr := os.Stat(path) // also an error when there is none
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return usage("--append: %w", err)
 	}
@@ -90,12 +87,16 @@ func appendKey(path string, entry *auth.Entry) error {
 	if err != nil {
 		return authFileError(err)
 	}
-	return replaceFile(path, before, after, mode)
+	if statErr != nil {
+		info = nil
+	}
+	return replaceFile(path, before, after, info)
 }
 
 // replaceFile gives a file a new content, unless somebody else has changed it
-// since it was read.
-func replaceFile(path string, before, after []byte, mode fs.FileMode) (err error) {
+// since it was read. It keeps the mode and the owner that info has, because the
+// server may run as another user; nil: there was no file.
+func replaceFile(path string, before, after []byte, info fs.FileInfo) (err error) {
 	temporary, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+".*")
 	if err != nil {
 		return err
@@ -105,6 +106,13 @@ func replaceFile(path string, before, after []byte, mode fs.FileMode) (err error
 			err = errors.Join(err, os.Remove(temporary.Name()))
 		}
 	}()
+	mode := fs.FileMode(0o600)
+	if info != nil {
+		mode = info.Mode().Perm()
+		if err := keepOwner(temporary, info); err != nil {
+			return errors.Join(fmt.Errorf("%s belongs to somebody else and must stay his: run it as its owner or as root: %w", path, err), temporary.Close())
+		}
+	}
 	_, err = temporary.Write(after)
 	err = errors.Join(err, temporary.Chmod(mode), temporary.Sync(), temporary.Close())
 	if err != nil {

@@ -1,0 +1,67 @@
+//go:build unix
+
+package main
+
+import (
+	"os"
+	"path/filepath"
+	"syscall"
+	"testing"
+
+	"github.com/seqledger/seqledger/server/auth"
+)
+
+// TestAppendKeepsTheOwner: root adds a key to a file that the server's user can
+// read, and he must be able to read it afterwards.
+func TestAppendKeepsTheOwner(t *testing.T) {
+	t.Parallel()
+	if os.Getuid() != 0 {
+		t.Skip("only root may give a file away")
+	}
+	path := filepath.Join(t.TempDir(), "auth.yaml")
+	for _, id := range []string{"first", "second"} {
+		_, hash, err := auth.NewKey(id)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := appendKey(path, &auth.Entry{ID: id, Hash: hash, Role: "reader", Scopes: []string{"*"}}); err != nil {
+			t.Fatal(err)
+		}
+		if id == "first" {
+			if err := os.Chown(path, 12_345, 23_456); err != nil {
+				t.Fatal(err)
+			}
+			if err := os.Chmod(path, 0o640); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	info, err := os.Stat(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	stat, ok := info.Sys().(*syscall.Stat_t)
+	if !ok || stat.Uid != 12_345 || stat.Gid != 23_456 || info.Mode().Perm() != 0o640 {
+		t.Errorf("the file has %+v and the mode %s", stat, info.Mode())
+	}
+}
+
+// TestAppendRefusesToTakeAFile: whoever may not keep the owner changes nothing.
+func TestAppendRefusesToTakeAFile(t *testing.T) {
+	t.Parallel()
+	if os.Getuid() == 0 {
+		t.Skip("root may give every file away")
+	}
+	path := filepath.Join(t.TempDir(), "auth.yaml")
+	foreign, err := os.Stat("/")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := replaceFile(path, nil, []byte("keys:\n"), foreign); err == nil {
+		t.Error("a file of another user was replaced")
+	}
+	left, err := filepath.Glob(filepath.Join(filepath.Dir(path), "*"))
+	if err != nil || len(left) != 0 {
+		t.Error("left behind:", left, err)
+	}
+}

@@ -1,0 +1,228 @@
+package server
+
+import (
+	"bytes"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"google.golang.org/protobuf/encoding/protowire"
+
+	"github.com/seqledger/seqledger/proto/seqledger/v1/seqledgerv1connect"
+	"github.com/seqledger/seqledger/server/auth"
+)
+
+// newGuardedServer returns a server that asks for a credential, and one.
+func newGuardedServer(t *testing.T, o Options) (s *Server, key string) {
+	t.Helper()
+	key, hash, err := auth.NewKey("root")
+	if err != nil {
+		t.Fatal(err)
+	}
+	path := filepath.Join(t.TempDir(), "auth.yaml")
+	entry := fmt.Sprintf("keys:\n- {id: root, hash: %q, role: admin, scopes: [\"*\"], client_ids: [\"*\"]}\n", hash)
+	if err := os.WriteFile(path, []byte(entry), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	o.Logger = slog.New(slog.DiscardHandler)
+	if o.Auth, err = auth.Open(path, auth.Options{Logger: o.Logger}); err != nil {
+		t.Fatal(err)
+	}
+	return newTestServer(t, o), key
+}
+
+// TestStrangersHaveLittleTime: whoever is not let in has some seconds for his
+// answer, and for the body that nobody wants.
+func TestStrangersHaveLittleTime(t *testing.T) {
+	t.Parallel()
+	s, key := newGuardedServer(t, Options{MaxRequests: 1})
+	const write = seqledgerv1connect.LedgerServiceWriteProcedure
+	for name, test := range map[string]struct {
+		method, path, key string
+		full              bool
+		stranger          bool
+	}{
+		"no credential":    {http.MethodPost, write, "", false, true},
+		"a wrong one":      {http.MethodPost, write, key + "x", false, true},
+		"nothing there":    {http.MethodPost, "/nothing", "", false, true},
+		"alive":            {http.MethodGet, "/healthz", "", false, true},
+		"metrics":          {http.MethodGet, "/metrics", "", false, true},
+		"full":             {http.MethodPost, write, key, true, true},
+		"a write":          {http.MethodPost, write, key, false, false},
+		"metrics of a key": {http.MethodGet, "/metrics", key, false, false},
+	} {
+		if test.full && !s.requests.enter(1) {
+			t.Fatal("there must be room for one")
+		}
+		d := &deadlines{ResponseRecorder: httptest.NewRecorder()}
+		r := httptest.NewRequestWithContext(t.Context(), test.method, test.path, strings.NewReader("{}"))
+		r.Header.Set("Content-Type", "application/json")
+		if test.key != "" {
+			r.Header.Set("Authorization", "Bearer "+test.key)
+		}
+		began := time.Now()
+		s.Handler().ServeHTTP(d, r)
+		if test.full {
+			s.requests.leave()
+		}
+		first, last := d.write[0], d.write[len(d.write)-1]
+		if first.After(time.Now().Add(strangerTimeout)) {
+			t.Errorf("%s: nobody is known at first, and has until %s", name, first)
+		}
+		if long := last.After(began.Add(2 * strangerTimeout)); long == test.stranger {
+			t.Errorf("%s: has until %s for his answer", name, last)
+		}
+		if len(d.set) == 0 || d.set[0].IsZero() || test.stranger && len(d.set) != 1 {
+			t.Errorf("%s: has %v for his body", name, d.set)
+		}
+	}
+}
+
+// deafConnection returns an HTTP/2 connection whose client takes no data, and
+// which has sent n requests.
+func deafConnection(t *testing.T, address, procedure, kind, body string, n int) {
+	t.Helper()
+	conn, err := net.Dial("tcp", address)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = conn.Close() })
+	go func() { _, _ = io.Copy(io.Discard, conn) }() // ends when the connection is closed
+	frame := func(kind, flags byte, id int, payload string) string {
+		size := len(payload)
+		return string([]byte{byte(size >> 16), byte(size >> 8), byte(size), kind, flags, 0, 0, byte(id >> 8), byte(id)}) + payload
+	}
+	var headers string
+	for _, field := range [][2]string{
+		{":method", "POST"}, {":scheme", "http"}, {":path", procedure}, {":authority", "localhost"}, {"content-type", kind},
+	} { // each a literal that is not indexed
+		headers += string([]byte{0, byte(len(field[0]))}) + field[0] + string([]byte{byte(len(field[1]))}) + field[1]
+	}
+	const noWindow = "\x00\x04\x00\x00\x00\x00" // SETTINGS_INITIAL_WINDOW_SIZE
+	text := "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + frame(4, 0, 0, noWindow)
+	for i := range n {
+		text += frame(1, 4, 2*i+1, headers) + frame(0, 1, 2*i+1, body)
+	}
+	if _, err := io.WriteString(conn, text); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// TestEndOfStreamIsTimed: who does not take the end of a stream loses his place
+// like one who does not take a message.
+func TestEndOfStreamIsTimed(t *testing.T) {
+	t.Parallel()
+	s := newTestServer(t, Options{Logger: slog.New(slog.DiscardHandler)})
+	s.stall = 20 * time.Millisecond
+	const n = 20
+	procedure := seqledgerv1connect.LedgerServiceWatchProcedure
+	deafConnection(t, serveAddress(t, s), procedure, "application/connect+json", enveloped(0, "{}"), n)
+	want := fmt.Sprintf("seqledger_requests_total{code=\"invalid_argument\",procedure=%q} %d\n", procedure, n)
+	for ctx := soon(t); ; {
+		w := httptest.NewRecorder()
+		s.Handler().ServeHTTP(w, httptest.NewRequest(http.MethodGet, "http://localhost/metrics", http.NoBody))
+		if strings.Contains(w.Body.String(), want) {
+			break
+		}
+		if ctx.Err() != nil {
+			t.Fatal("the requests have not arrived:", w.Body)
+		}
+	}
+	if err := s.requests.awaitEmpty(soon(t)); err != nil {
+		t.Error("places are kept:", err)
+	}
+}
+
+// openWithoutRequest opens a stream over HTTP/1.1 whose request never comes.
+func openWithoutRequest(t *testing.T, s *Server, procedure string) net.Conn {
+	t.Helper()
+	conn, err := net.Dial("tcp", serveAddress(t, s))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = conn.Close() })
+	_, err = io.WriteString(conn, "POST "+procedure+" HTTP/1.1\r\nHost: localhost\r\n"+
+		"Content-Type: application/connect+json\r\nContent-Length: 100\r\n\r\n")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return conn
+}
+
+// TestStreamsNeedTheirRequest: who opens a Watch or a Backup and does not say
+// of what loses his place, at once when the server drains.
+func TestStreamsNeedTheirRequest(t *testing.T) {
+	t.Parallel()
+	for _, procedure := range []string{seqledgerv1connect.LedgerServiceWatchProcedure, seqledgerv1connect.AdminServiceBackupProcedure} {
+		s := newTestServer(t, Options{})
+		s.late = 20 * time.Millisecond
+		conn := openWithoutRequest(t, s, procedure)
+		_ = conn.SetReadDeadline(time.Now().Add(20 * time.Second)) // like soon
+		if _, err := conn.Read(make([]byte, 1)); err != nil {
+			t.Errorf("%s: want an answer: %v", procedure, err)
+		}
+		if err := s.streams.awaitEmpty(soon(t)); err != nil {
+			t.Error(procedure, "keeps its place:", err)
+		}
+		s = newTestServer(t, Options{})
+		openWithoutRequest(t, s, procedure)
+		for ctx := soon(t); s.streams.count() == 0 && ctx.Err() == nil; {
+			<-time.After(time.Millisecond)
+		}
+		if err := s.Drain(soon(t)); err != nil {
+			t.Error(procedure, "holds up a drain:", err)
+		}
+	}
+}
+
+// TestReflectionTakesNoRoom: who asks which procedures there are does not wait
+// for those who write, nor they for him.
+func TestReflectionTakesNoRoom(t *testing.T) {
+	t.Parallel()
+	s := newTestServer(t, Options{})
+	if !s.arriving.room.TryAcquire(maxArrivingBytes) || !s.arriving.waiting.TryAcquire(maxWaitingBytes) {
+		t.Fatal("the room must be empty")
+	}
+	const fileContainingSymbol = 4
+	message := protowire.AppendTag(nil, fileContainingSymbol, protowire.BytesType)
+	message = protowire.AppendString(message, strings.Repeat("x", 2*freeBytes))
+	protocols := new(http.Protocols)
+	protocols.SetUnencryptedHTTP2(true)
+	transport := &http.Transport{Protocols: protocols}
+	t.Cleanup(transport.CloseIdleConnections)
+	url := "http://" + serveAddress(t, s) + "/grpc.reflection.v1.ServerReflection/ServerReflectionInfo"
+	r, err := http.NewRequestWithContext(soon(t), http.MethodPost, url, bytes.NewReader([]byte(enveloped(0, string(message)))))
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.Header.Set("Content-Type", "application/grpc")
+	answer, err := transport.RoundTrip(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer answer.Body.Close()
+	if body, err := io.ReadAll(answer.Body); err != nil || len(body) == 0 || answer.Trailer.Get("Grpc-Status") != "0" {
+		t.Errorf("got %q, %v, %v %v", body, err, answer.Header, answer.Trailer)
+	}
+}
+
+// TestStallLimit: a client who takes nothing must not make a drain fail.
+func TestStallLimit(t *testing.T) {
+	t.Parallel()
+	s := newTestServer(t, Options{DrainTimeout: time.Second})
+	if got := s.stallLimit(); got != stallTimeout {
+		t.Error("as long as all is well:", got)
+	}
+	s.startDrain()
+	if got := s.stallLimit(); got != time.Second/2 {
+		t.Error("in a drain:", got)
+	}
+}
