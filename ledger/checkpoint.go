@@ -63,7 +63,7 @@ func (l *Ledger) flush() error {
 // changes. While one is written, the pages that it takes are in memory too.
 const (
 	minCheckpointBytes = 32 << 20
-	maxCheckpointBytes = 256 << 20
+	maxCheckpointBytes = 128 << 20
 )
 
 // maxPending is how much change may wait for the state file, in bytes.

@@ -18,7 +18,7 @@ func TestCheckpointsGrowWhereTheyCostMoreThanTheyChange(t *testing.T) {
 		"pages of random records":     {32 * mib, 32 * mib, 300 * mib, 64 * mib},
 		"a quarter more is tolerated": {64 * mib, 64 * mib, 80 * mib, 64 * mib},
 		"just above a quarter":        {64 * mib, 64 * mib, 80*mib + 1, 128 * mib},
-		"never above the bound":       {256 * mib, 256 * mib, 900 * mib, 256 * mib},
+		"never above the bound":       {128 * mib, 128 * mib, 900 * mib, 128 * mib},
 		"records that lie together":   {128 * mib, 130 * mib, 100 * mib, 64 * mib},
 		"never below the bound":       {32 * mib, 32 * mib, 20 * mib, 32 * mib},
 		"a small one tells nothing":   {64 * mib, 10 * mib, 90 * mib, 64 * mib},

@@ -28,7 +28,7 @@ type Options struct {
 	QueueBytes int64
 	// CheckpointBytes is how much change gathers in memory before it is written
 	// to the state file. 0 finds it by what checkpoints cost, between 32 and
-	// 256 MiB. Writes wait when twice as much has gathered, or 128 MiB if that
+	// 128 MiB. Writes wait when twice as much has gathered, or 128 MiB if that
 	// is more. A larger value writes less to the disk where records change all
 	// over a large state, and takes some four times its size of memory then.
 	CheckpointBytes int64
