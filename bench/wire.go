@@ -11,6 +11,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"runtime/debug"
 	"runtime/pprof"
 	"strconv"
 	"strings"
@@ -30,6 +31,7 @@ func serveLedger(ctx context.Context, dir, profile string, checkpointBytes int64
 		_, _ = io.Copy(io.Discard, os.Stdin)
 		stop()
 	}()
+	debug.SetGCPercent(50) // as seqledger serve does
 	logger := slog.New(slog.DiscardHandler)
 	l, err := ledger.Open(ctx, ledger.Options{Dir: dir, Logger: logger, CheckpointBytes: checkpointBytes})
 	if err != nil {
