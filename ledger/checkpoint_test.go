@@ -2,6 +2,7 @@ package ledger
 
 import (
 	"log/slog"
+	"runtime"
 	"sync"
 	"testing"
 
@@ -92,6 +93,41 @@ func TestFlushIsCountedOnce(t *testing.T) {
 	if got := l.Stats().CheckpointSeconds.Count - before; got != 1 {
 		t.Errorf("one flush is counted %d times", got)
 	}
+	if err := l.Close(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// While a checkpoint takes its time, proposals wait as soon as too much has
+// gathered, and go on after it.
+func TestProposalsWaitForACheckpoint(t *testing.T) {
+	t.Parallel()
+	const due, payload = 16 << 10, 4 << 10
+	l, err := Open(t.Context(), Options{Dir: t.TempDir(), Logger: slog.New(slog.DiscardHandler), CheckpointBytes: due})
+	if err != nil {
+		t.Fatal(err)
+	}
+	l.flushing.Lock()
+	var group sync.WaitGroup
+	group.Go(func() {
+		for sequence := uint64(1); sequence <= 100; sequence++ {
+			if _, err := l.Write(t.Context(), &machine.Write{
+				Scope: machine.Scope{Organization: "acme"}, ClientID: "c", Actor: "system:test", Sequence: sequence,
+				Operations: []machine.Operation{{Kind: machine.OpAppend, Value: make([]byte, payload)}},
+			}); err != nil {
+				t.Error(err)
+				return
+			}
+		}
+	})
+	for l.Stats().Slowed == 0 && l.Err() == nil {
+		runtime.Gosched()
+	}
+	if n := l.Stats().PendingBytes; n > 4*due+4*payload {
+		t.Errorf("%d bytes of changes wait for the state file", n)
+	}
+	l.flushing.Unlock()
+	group.Wait()
 	if err := l.Close(); err != nil {
 		t.Fatal(err)
 	}

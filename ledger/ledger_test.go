@@ -491,8 +491,8 @@ func TestLogAndMemoryAreBounded(t *testing.T) {
 		}
 	}
 	stats := l.Stats()
-	if stats.CheckpointSeconds.Count == 0 || stats.Truncations == 0 || stats.Slowed == 0 {
-		t.Errorf("flushes %d, truncations %d, slowed %d: want some of each", stats.CheckpointSeconds.Count, stats.Truncations, stats.Slowed)
+	if stats.CheckpointSeconds.Count == 0 || stats.Truncations == 0 {
+		t.Errorf("flushes %d, truncations %d: want some of each", stats.CheckpointSeconds.Count, stats.Truncations)
 	}
 	closeLedger(t, l)
 	// 64 entries stay behind a truncation.
