@@ -109,7 +109,9 @@ func TestProposalsWaitForACheckpoint(t *testing.T) {
 	}
 	l.flushing.Lock()
 	var group sync.WaitGroup
+	written := make(chan struct{})
 	group.Go(func() {
+		defer close(written)
 		for sequence := uint64(1); sequence <= 100; sequence++ {
 			if _, err := l.Write(t.Context(), &machine.Write{
 				Scope: machine.Scope{Organization: "acme"}, ClientID: "c", Actor: "system:test", Sequence: sequence,
@@ -120,8 +122,14 @@ func TestProposalsWaitForACheckpoint(t *testing.T) {
 			}
 		}
 	})
-	for l.Stats().Slowed == 0 && l.Err() == nil {
-		runtime.Gosched()
+	for waiting := true; waiting && l.Stats().Slowed == 0; {
+		select {
+		case <-written:
+			t.Error("no proposal waited")
+			waiting = false
+		default:
+			runtime.Gosched()
+		}
 	}
 	if n := l.Stats().PendingBytes; n > 4*due+4*payload {
 		t.Errorf("%d bytes of changes wait for the state file", n)
