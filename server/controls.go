@@ -4,6 +4,7 @@ import (
 	"context"
 	"net/http"
 	"sync"
+	"sync/atomic"
 	"time"
 )
 
@@ -22,6 +23,8 @@ type controls struct {
 	oneRequest bool
 	// requested ends what awaitRequest has begun; nil when it has not.
 	requested func()
+	// drained says that a drain has cut the wait for the request short.
+	drained atomic.Bool
 }
 
 // withControls hands the handler of a stream its controls. oneRequest says that
@@ -64,6 +67,7 @@ func (c *controls) awaitRequest(draining context.Context) (stop func()) {
 	ended := make(chan struct{})
 	cancel := context.AfterFunc(draining, func() {
 		defer close(ended)
+		c.drained.Store(true)
 		c.interrupt()
 	})
 	c.requested = sync.OnceFunc(func() {

@@ -165,7 +165,11 @@ func (o *observer) WrapStreamingHandler(next connect.StreamingHandlerFunc) conne
 		}
 		open.Inc()
 		defer open.Dec()
-		return next(ctx, conn)
+		err = next(ctx, conn)
+		if err != nil && controls.drained.Load() {
+			return ledger.ErrDraining // the read failed because of it
+		}
+		return err
 	}
 }
 
