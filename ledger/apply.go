@@ -46,7 +46,7 @@ func (a *applier) Apply(at raftlog.Position, entry []byte) any {
 }
 
 func (l *Ledger) checkpointIsDue() bool {
-	if l.store.PendingBytes() >= l.checkpointBytes.Load() {
+	if l.store.PendingBytes() >= l.checkpointBytes.Load() || l.store.SpillableBytes() >= l.spillBytes() {
 		return true
 	}
 	log := l.opened.Load()

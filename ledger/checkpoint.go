@@ -7,8 +7,8 @@ import (
 	"github.com/seqledger/seqledger/ledger/boltstore"
 )
 
-// checkpointLoop writes what has gathered in memory to the state file, and
-// truncates the log, whenever enough of either has come together. It works
+// checkpointLoop writes what has gathered in memory to the state file, blocks
+// before the rest, and truncates the log, whenever enough has come together. It works
 // beside the commit path: neither the log nor the applier waits for it.
 func (l *Ledger) checkpointLoop() {
 	defer l.loops.Done()
@@ -36,7 +36,34 @@ func (l *Ledger) checkpoint() error {
 	if l.store.PendingBytes() >= l.checkpointBytes.Load() {
 		return l.flush()
 	}
+	if l.store.SpillableBytes() >= l.spillBytes() {
+		return l.spill()
+	}
 	return nil
+}
+
+// maxSpillBytes is how many bytes of blocks gather before they are written ahead
+// of the checkpoint. A spill costs two fsyncs and, beside its blocks, the pages
+// on the way to the end of their table and the list of free pages, which may
+// have some hundred KiB in a large file: next to 8 MiB that is little. A spill
+// of more would only take more memory.
+const maxSpillBytes = 8 << 20
+
+// spillBytes is a quarter of a small checkpoint, because blocks may be no more
+// than a third of what gathers.
+func (l *Ledger) spillBytes() int64 {
+	return min(maxSpillBytes, max(l.checkpointBytes.Load()/4, 1))
+}
+
+// spill writes blocks ahead of the checkpoint.
+func (l *Ledger) spill() error {
+	began := time.Now()
+	written, err := l.store.Spill()
+	if written > 0 {
+		l.counters.spilled(began, written)
+	}
+	signal(l.flushed)
+	return err
 }
 
 // lastCheckpoint makes the next start short: nothing is left to replay.

@@ -176,6 +176,9 @@ func (l *Ledger) awaitReplay(ctx context.Context) error {
 	var last int64
 	err := l.store.View(func(r machine.Reader) error {
 		view := l.machine.View(r)
+		if err := mustReachProven(l.store.Proven(), view.Index()); err != nil {
+			return err
+		}
 		last = view.Time()
 		if view.Created() { // nothing has been applied that would have told the configuration
 			l.entryCommands.Store(decide.EntryCommands(view.Config()))
@@ -183,7 +186,9 @@ func (l *Ledger) awaitReplay(ctx context.Context) error {
 		return nil
 	})
 	if err != nil {
-		return err
+		// Nothing is written any more: what the disk has helps to find the cause.
+		l.fail(err)
+		return l.Err()
 	}
 	jump, err := l.clock.begin(last, l.options.Clock())
 	if err != nil {

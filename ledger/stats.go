@@ -30,6 +30,8 @@ type Stats struct {
 	CheckpointSeconds Distribution // a write of the state file, fsync included
 	CheckpointBytes   uint64       // of changes, as they stood in memory
 	LastCheckpoint    time.Time    // when the last one ended; before the first: when the ledger was opened
+	SpillSeconds      Distribution // a write of blocks ahead of a checkpoint, fsync included
+	SpillBytes        uint64       // of blocks, as they stood in memory
 	Truncations       uint64       // of the log
 	LogPendingBytes   int64        // log since it was truncated
 
@@ -68,6 +70,7 @@ func (l *Ledger) Stats() Stats {
 
 		PendingBytes: l.store.PendingBytes(), CheckpointSeconds: c.checkpoints.distribution(),
 		CheckpointBytes: c.checkpointBytes.Load(), LastCheckpoint: time.Unix(0, c.lastCheckpoint.Load()),
+		SpillSeconds: c.spills.distribution(), SpillBytes: c.spillBytes.Load(),
 		Truncations: c.truncates.Load(), LogPendingBytes: l.log.BytesSinceTruncate(),
 
 		CacheHits: l.cache.hits.Load(), CacheMisses: l.cache.misses.Load(), CacheEvictions: l.cache.evicted.Load(),
@@ -113,6 +116,8 @@ type counters struct {
 	checkpoints     histogram
 	checkpointBytes atomic.Uint64
 	lastCheckpoint  atomic.Int64 // Unix nanoseconds
+	spills          histogram
+	spillBytes      atomic.Uint64
 
 	opened            time.Time
 	recoveryTook      atomic.Int64 // nanoseconds
@@ -126,6 +131,7 @@ func (c *counters) begin() {
 	c.stored.scale = durations
 	c.applied.scale = durations
 	c.checkpoints.scale = durations
+	c.spills.scale = durations
 	c.opened = time.Now()
 	c.lastCheckpoint.Store(c.opened.UnixNano())
 }
@@ -141,6 +147,11 @@ func (c *counters) checkpointed(began time.Time, bytes int64) {
 	c.checkpoints.since(began)
 	c.checkpointBytes.Add(uint64(bytes))
 	c.lastCheckpoint.Store(time.Now().UnixNano())
+}
+
+func (c *counters) spilled(began time.Time, bytes int64) {
+	c.spills.since(began)
+	c.spillBytes.Add(uint64(bytes))
 }
 
 // setEvictions keeps a copy that Stats may read beside the applier. Rounds are

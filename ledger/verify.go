@@ -164,7 +164,17 @@ func (p *VerifyReport) replay(ctx context.Context, d *directory, store *boltstor
 	case err != nil: // the state by itself can still be audited
 		p.add(machine.Problem{Where: logName, What: err.Error()})
 	}
-	return m, nil
+	return m, p.mustReachProven(store, m)
+}
+
+// mustReachProven looks whether the log has everything that was applied.
+func (p *VerifyReport) mustReachProven(store *boltstore.Store, m *machine.Machine) error {
+	return store.View(func(r machine.Reader) error {
+		if err := mustReachProven(store.Proven(), m.View(r).Index()); err != nil {
+			p.add(machine.Problem{Where: logName, What: err.Error()})
+		}
+		return nil
+	})
 }
 
 // openMachine reads the head of the state; nil when it is damaged.

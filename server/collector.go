@@ -104,6 +104,8 @@ func (c *ledgerCollector) describeWrites() {
 func (c *ledgerCollector) describeStorage() {
 	c.histogram("checkpoint_duration_seconds", "A write of the state file, fsync included.", func(l *ledgerState) ledger.Distribution { return l.CheckpointSeconds })
 	c.counter("checkpoint_bytes", "Changes written to the state file, as they stood in memory.", func(l *ledgerState) float64 { return float64(l.CheckpointBytes) })
+	c.histogram("spill_duration_seconds", "A write of blocks to the state file ahead of a checkpoint, fsync included.", func(l *ledgerState) ledger.Distribution { return l.SpillSeconds })
+	c.counter("spill_bytes", "Blocks written to the state file ahead of checkpoints, as they stood in memory.", func(l *ledgerState) float64 { return float64(l.SpillBytes) })
 	c.gauge("last_checkpoint_timestamp_seconds", "When the last checkpoint ended, Unix seconds; before the first: the start.", func(l *ledgerState) float64 { return unixSeconds(l.LastCheckpoint) })
 	c.gauge("pending_bytes", "Changes in memory that wait for the state file.", func(l *ledgerState) float64 { return float64(l.PendingBytes) })
 	c.gauge("log_pending_bytes", "Log since it was truncated.", func(l *ledgerState) float64 { return float64(l.LogPendingBytes) })

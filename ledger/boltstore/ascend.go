@@ -62,6 +62,7 @@ type layer struct {
 
 	overlay btree.MapIter[string, *entry]
 	stored  *bbolt.Cursor // nil for an overlay
+	hidden  []byte        // the file's first key that is not to be seen; nil for none
 }
 
 // layers returns the layers of a table, newest first, each at its first key
@@ -90,9 +91,17 @@ func (r *reader) storedLayer(table machine.Table, from []byte) (l layer, err err
 	if l.stored, err = r.cursor(table); err != nil {
 		return layer{}, err
 	}
-	l.key, l.sealed = l.stored.Seek(from)
-	l.ok = l.key != nil
+	if table == machine.TableBlocks {
+		l.hidden = r.hidden
+	}
+	l.atStored(l.stored.Seek(from))
 	return l, nil
+}
+
+// atStored takes over what the cursor stands at.
+func (l *layer) atStored(key, sealed []byte) {
+	l.key, l.sealed = key, sealed
+	l.ok = key != nil && !hides(l.hidden, key)
 }
 
 // atEntry takes over the entry that the overlay's iterator stands at. The key
@@ -121,8 +130,7 @@ func (l *layer) next(table machine.Table) (err error) {
 	}
 	before := l.key
 	defer recoverDamage(table, before, &err)
-	l.key, l.sealed = l.stored.Next()
-	l.ok = l.key != nil
+	l.atStored(l.stored.Next())
 	// Without this a damaged page could make an iteration go back, repeat
 	// records, or never end.
 	if l.ok && bytes.Compare(l.key, before) <= 0 {

@@ -1,6 +1,7 @@
 package boltstore
 
 import (
+	"bytes"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -17,14 +18,16 @@ var (
 	rightKey = []byte("right")
 )
 
-// applyPair writes the entry's number to two keys of two tables, and churns a
-// third table: entry i puts key i%97 and deletes key (i+50)%97.
+// applyPair writes the entry's number to two keys of two tables, appends a
+// block, and churns another table: entry i puts key i%97 and deletes key
+// (i+50)%97.
 func applyPair(s *Store, i uint64) error {
 	value := binary.BigEndian.AppendUint64(nil, i)
 	return s.Update(Position{Index: i, Term: 1}, func(tx machine.Tx) error {
 		return errors.Join(
 			tx.Put(machine.TableStreams, leftKey, value),
 			tx.Put(machine.TableMeta, rightKey, value),
+			tx.Put(machine.TableBlocks, blockKey(i), value),
 			tx.Put(machine.TableExpiry, fmt.Appendf(nil, "%02d", i%97), value),
 			tx.Delete(machine.TableExpiry, fmt.Appendf(nil, "%02d", (i+50)%97)),
 		)
@@ -65,7 +68,36 @@ func checkPair(r machine.Reader, last uint64) (uint64, error) {
 			return 0, fmt.Errorf("entry %d: record of entry %d", now, i)
 		}
 	}
-	return now, nil
+	return now, checkBlocks(r, now)
+}
+
+// checkBlocks expects the blocks of all entries up to now, and no other.
+func checkBlocks(r machine.Reader, now uint64) error {
+	from := uint64(1)
+	if now > 200 {
+		from = now - 200
+	}
+	expected := from
+	err := r.Ascend(machine.TableBlocks, blockKey(from), func(key, value []byte) bool {
+		if !bytes.Equal(key, blockKey(expected)) || !bytes.Equal(value, key) {
+			return false
+		}
+		expected++
+		return true
+	})
+	if err != nil {
+		return err
+	}
+	if expected != now+1 {
+		return fmt.Errorf("entry %d: from block %d on they are whole up to %d", now, from, expected-1)
+	}
+	for _, i := range []uint64{1 + now/3, now, now + 1, now + 7} {
+		value, err := r.Get(machine.TableBlocks, blockKey(i))
+		if err != nil || (value != nil) != (i <= now) {
+			return fmt.Errorf("entry %d: block %d is %x, %w", now, i, value, err)
+		}
+	}
+	return nil
 }
 
 // Views, flushes and updates at once: every View must see the state after one
@@ -88,6 +120,14 @@ func TestViewsAreSnapshots(t *testing.T) {
 			}
 		})
 	}
+	wg.Go(func() {
+		for !stop.Load() {
+			if _, err := s.Spill(); err != nil {
+				t.Errorf("spill: %v", err)
+				return
+			}
+		}
+	})
 	for range 2 {
 		wg.Go(func() {
 			for !stop.Load() {
@@ -138,6 +178,7 @@ func TestCloseDuringEverything(t *testing.T) {
 			}
 			return err
 		},
+		"spill": func(uint64) error { _, err := s.Spill(); return err },
 		"view": func(uint64) error {
 			return s.View(func(r machine.Reader) error { _, err := checkPair(r, 0); return err })
 		},

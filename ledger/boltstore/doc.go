@@ -26,14 +26,25 @@
 // Frozen is dropped under the exclusive lock, so no View can have begun before
 // the drop and still need it.
 //
+// # Blocks go ahead
+//
+// [Store.Spill] writes the blocks, and nothing else, before the next Flush is
+// due: they are only ever appended, so that waiting would gain them nothing and
+// only take room in the overlay. The applied position does not move. The control
+// record "ahead" names the first block that the checkpoint does not cover. After
+// a crash such blocks are leftovers: the log is replayed and makes the same ones
+// again. Until it has, they are hidden from every read. When a block is written
+// whose leftover is there, the two are compared, and the leftover is kept; one
+// that differs stops the store. What is still hidden at a Flush stays "ahead".
+//
 // # Locks
 //
 // In this order, and never the other way round:
 //
 //	flushMu → mu → bbolt's own locks
 //
-// Flush commits while it holds flushMu but not mu, so Update and View run
-// beside it. bbolt waits for open read transactions when it must map a larger
+// Flush and Spill commit while they hold flushMu but not mu, so Update and View
+// run beside them. bbolt waits for open read transactions when it must map a larger
 // file; a View or Update therefore opens at most one and never waits for a
 // Flush while it is open. View must not be called inside another View or
 // Update of the same store: a waiting Update between the two would lock both
@@ -57,6 +68,6 @@
 //
 // One bucket per table, named by the table's number in one byte; keys as they
 // are; values followed by the checksum, four bytes, little endian. One bucket
-// "seqledger" with the records "format" (magic, version), "identity" and
-// "applied" (index, term), sealed in the same way under table number 255.
+// "seqledger" with the records "format" (magic, version), "identity", "applied"
+// (index, term) and "ahead" (key of a block, or empty), sealed in the same way under table number 255.
 package boltstore

@@ -2,6 +2,7 @@ package boltstore
 
 import (
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"runtime/debug"
 
@@ -30,18 +31,30 @@ func (s *Store) Flush() error {
 	if frozen == nil || err != nil {
 		return err
 	}
-	if err := s.commit(frozen); err != nil {
-		return s.fail(fmt.Errorf("flush up to log entry %d: %w", frozen.at.Index, err))
-	}
-	s.thaw(frozen)
-	return nil
+	return s.write(frozen)
 }
 
-// frozenState is what one flush writes.
+// frozenState is what one Flush or Spill writes.
 type frozenState struct {
 	overlay *overlay
+	spill   bool // blocks alone, and no position
 	at      Position
 	updates uint64
+	hidden  []byte // Store.hidden once it is written; commit finds it
+	known   bool   // the file has all of the blocks already; the same
+}
+
+// write makes durable what is frozen; under flushMu.
+func (s *Store) write(f *frozenState) error {
+	if err := s.commit(f); err != nil {
+		what := "flush"
+		if f.spill {
+			what = "spill of blocks"
+		}
+		return s.fail(fmt.Errorf("%s up to log entry %d: %w", what, f.at.Index, err))
+	}
+	s.thaw(f)
+	return nil
 }
 
 // freeze sets the active overlay aside and starts an empty one. It returns nil
@@ -49,20 +62,28 @@ type frozenState struct {
 func (s *Store) freeze() (*frozenState, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	// Under mu, because an Update that fails does so under mu: what is frozen
-	// here ends with a whole entry.
-	if err := s.usable(); err != nil {
+	if err := s.writable(); err != nil {
 		return nil, err
-	}
-	if s.readOnly {
-		return nil, ErrReadOnly
 	}
 	updates := s.updates.Load()
 	if updates == s.flushed {
 		return nil, nil
 	}
 	s.frozen, s.active = s.active, new(overlay)
+	s.measure()
 	return &frozenState{overlay: s.frozen, at: s.Applied(), updates: updates}, nil
+}
+
+// writable says why nothing may be frozen, or nil. Under mu, because an Update
+// that fails does so under mu: what is frozen ends with a whole entry.
+func (s *Store) writable() error {
+	if err := s.usable(); err != nil {
+		return err
+	}
+	if s.readOnly {
+		return ErrReadOnly
+	}
+	return nil
 }
 
 // thaw drops the frozen overlay, whose data the file now holds. No View is
@@ -72,8 +93,12 @@ func (s *Store) thaw(f *frozenState) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.frozen = nil
+	s.hidden = f.hidden
+	s.measure()
+	if f.spill {
+		return
+	}
 	s.flushed = f.updates
-	s.pending.Store(s.overlayBytes())
 	s.positions.Lock()
 	defer s.positions.Unlock()
 	s.positions.checkpoint = f.at
@@ -93,25 +118,44 @@ func (s *Store) commit(f *frozenState) (err error) {
 			err = damaged(controlTable, nil, "bbolt: flush: %v", p)
 		}
 	}()
-	for table := range machine.Table(machine.TableCount) {
-		if err := writeTable(tx, table, f.overlay.tables[table].sorted()); err != nil {
-			_ = tx.Rollback() // the first error is the one that tells the cause
-			return err
-		}
-	}
-	if err := putApplied(tx, f.at); err != nil {
-		_ = tx.Rollback() // as above
+	if err := s.fill(tx, f); err != nil {
+		_ = tx.Rollback() // the first error is the one that tells the cause
 		return err
+	}
+	if f.spill && f.known {
+		return tx.Rollback()
 	}
 	if err := tx.Commit(); err != nil {
 		return fmt.Errorf("commit: %w", err)
 	}
-	stats := tx.Stats()
-	s.lastFlush.Store(&FlushSize{Changed: f.overlay.bytes, Pages: stats.GetPageAlloc()})
+	if !f.spill { // whose pages say nothing of what a checkpoint costs
+		stats := tx.Stats()
+		s.lastFlush.Store(&FlushSize{Changed: f.overlay.size(), Pages: stats.GetPageAlloc()})
+	}
 	return nil
 }
 
-// FlushSize tells what a flush wrote, in bytes.
+// fill puts everything that is frozen into the transaction.
+func (s *Store) fill(tx *bbolt.Tx, f *frozenState) error {
+	for table := range machine.Table(machine.TableCount) {
+		entries := f.overlay.tables[table].sorted()
+		if table == machine.TableBlocks {
+			var err error
+			if entries, err = s.newBlocks(tx, f, entries); err != nil {
+				return err
+			}
+		}
+		if err := writeTable(tx, table, entries); err != nil {
+			return err
+		}
+	}
+	if f.spill {
+		return markAhead(tx, f)
+	}
+	return errors.Join(putApplied(tx, f.at), putControl(tx, keyAhead, f.hidden))
+}
+
+// FlushSize tells what a Flush wrote, in bytes.
 type FlushSize struct {
 	Changed int64 // what it wrote out, as [Store.PendingBytes] counts it
 	Pages   int64 // the pages of the file that it took

@@ -2,6 +2,7 @@ package boltstore
 
 import (
 	"bytes"
+	"encoding/binary"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -65,6 +66,22 @@ func flush(t testing.TB, s *Store) {
 		t.Fatalf("flush: %v", err)
 	}
 }
+
+// spill expects that blocks were written ahead.
+func spill(t testing.TB, s *Store) {
+	t.Helper()
+	if written, err := s.Spill(); err != nil || written == 0 {
+		t.Fatalf("spill: %d bytes, %v", written, err)
+	}
+}
+
+func spillError(s *Store) error {
+	_, err := s.Spill()
+	return err
+}
+
+// blockKey is a key as the machine makes it.
+func blockKey(index uint64) []byte { return binary.BigEndian.AppendUint64(nil, index) }
 
 // get reads one key in a View of its own; absent is "<absent>".
 func get(t testing.TB, s *Store, table machine.Table, key string) string {

@@ -2,6 +2,7 @@ package boltstore
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
 	"maps"
 	"os"
@@ -47,14 +48,30 @@ type rig struct {
 	now    *modelState
 	stored *modelState // what the file holds
 
-	frozen      *frozenState // set while a flush is held between its steps
+	log  []logged        // everything that was ever applied
+	file map[string]bool // the blocks in the file, leftovers included
+
+	frozen      *frozenState // set while a flush or spill is held between its steps
 	frozenModel *modelState
 	committed   bool
 }
 
+// logged is one entry of the log that a start replays.
+type logged struct {
+	at      Position
+	changes []change
+}
+
+type change struct {
+	table   machine.Table
+	key     string
+	value   []byte
+	deleted bool
+}
+
 // Few tables and short keys over few letters, so that the layers overlap.
 var (
-	genTable = rapid.SampledFrom([]machine.Table{machine.TableStreams, machine.TableExpiry, machine.TableBlocks})
+	genTable = rapid.SampledFrom([]machine.Table{machine.TableStreams, machine.TableExpiry})
 	genKey   = rapid.StringOfN(rapid.RuneFrom([]rune{'\x00', 'a', 'b', '~'}), 1, 3, -1)
 	genValue = rapid.OneOf(rapid.SliceOfN(rapid.Byte(), 0, 40), rapid.SliceOfN(rapid.Just(byte(7)), 3000, 6000))
 )
@@ -68,35 +85,66 @@ func (g *rig) open(t *rapid.T) {
 	if s.Applied() != g.now.at || s.Checkpoint() != g.now.at {
 		t.Fatalf("opened at %v, checkpoint %v, want %v", s.Applied(), s.Checkpoint(), g.now.at)
 	}
+	proven := ""
+	for key := range g.file {
+		if _, covered := g.now.tables[machine.TableBlocks][key]; !covered {
+			proven = max(proven, key)
+		}
+	}
+	if string(s.Proven()) != proven {
+		t.Fatalf("opened at %v, which proves block %x, want %x", g.now.at, s.Proven(), proven)
+	}
 }
 
+// draw makes an entry that the log does not have yet, with at most one block.
+func (g *rig) draw(t *rapid.T) (e logged) {
+	e.at = Position{g.now.at.Index + rapid.Uint64Range(1, 3).Draw(t, "step"), g.now.at.Term + rapid.Uint64Range(0, 1).Draw(t, "terms")}
+	for range rapid.IntRange(0, 12).Draw(t, "changes") {
+		c := change{table: genTable.Draw(t, "table"), key: genKey.Draw(t, "key")}
+		if c.deleted = rapid.IntRange(0, 2).Draw(t, "delete") == 0; !c.deleted {
+			c.value = genValue.Draw(t, "value")
+		}
+		e.changes = append(e.changes, c)
+	}
+	if rapid.Bool().Draw(t, "block") {
+		e.changes = append(e.changes, change{table: machine.TableBlocks, key: string(blockKey(e.at.Index)), value: genValue.Draw(t, "value")})
+	}
+	g.log = append(g.log, e)
+	return e
+}
+
+// update applies the next entry of the log, or a new one behind its end.
 func (g *rig) update(t *rapid.T) {
-	at := Position{g.now.at.Index + rapid.Uint64Range(1, 3).Draw(t, "step"), g.now.at.Term + rapid.Uint64Range(0, 1).Draw(t, "terms")}
-	err := g.store.Update(at, func(tx machine.Tx) error {
-		for range rapid.IntRange(0, 12).Draw(t, "changes") {
-			table, key := genTable.Draw(t, "table"), genKey.Draw(t, "key")
-			g.compareKey(t, tx, table, key)
-			if rapid.IntRange(0, 2).Draw(t, "delete") == 0 {
-				delete(g.now.tables[table], key)
-				if err := tx.Delete(table, []byte(key)); err != nil {
-					return err
-				}
+	i := slices.IndexFunc(g.log, func(e logged) bool { return e.at.Index > g.now.at.Index })
+	var e logged
+	if i >= 0 {
+		e = g.log[i]
+	} else {
+		e = g.draw(t)
+	}
+	err := g.store.Update(e.at, func(tx machine.Tx) (err error) {
+		for _, c := range e.changes {
+			g.compareKey(t, tx, c.table, c.key)
+			if c.deleted {
+				delete(g.now.tables[c.table], c.key)
+				err = tx.Delete(c.table, []byte(c.key))
 			} else {
-				value := genValue.Draw(t, "value")
-				g.now.tables[table][key] = string(value)
-				if err := tx.Put(table, []byte(key), value); err != nil {
-					return err
-				}
+				g.now.tables[c.table][c.key] = string(c.value)
+				err = tx.Put(c.table, []byte(c.key), c.value)
 			}
-			g.compareKey(t, tx, table, key)
+			if err != nil {
+				return err
+			}
+			g.compareKey(t, tx, c.table, c.key)
 		}
 		g.comparePage(t, tx)
+		g.compareBlocks(t, tx, g.now)
 		return nil
 	})
 	if err != nil {
 		t.Fatalf("update: %v", err)
 	}
-	g.now.at = at
+	g.now.at = e.at
 }
 
 func (g *rig) view(t *rapid.T) {
@@ -105,10 +153,65 @@ func (g *rig) view(t *rapid.T) {
 			g.compareKey(t, r, genTable.Draw(t, "table"), genKey.Draw(t, "key"))
 		}
 		g.comparePage(t, r)
+		g.compareBlocks(t, r, g.now)
 		return nil
 	})
 	if err != nil {
 		t.Fatalf("view: %v", err)
+	}
+	g.compareSizes(t)
+}
+
+// snapshot looks at the file alone, as a backup does.
+func (g *rig) snapshot(t *rapid.T) {
+	sn, err := g.store.Snapshot()
+	if err != nil {
+		t.Fatalf("snapshot: %v", err)
+	}
+	err = sn.View(func(r machine.Reader) error { g.compareBlocks(t, r, g.stored); return nil })
+	if err := errors.Join(err, sn.Close()); err != nil {
+		t.Fatalf("snapshot: %v", err)
+	}
+}
+
+// compareBlocks looks for every block that was ever made, and from any of them
+// on at what Ascend shows.
+func (g *rig) compareBlocks(t *rapid.T, r machine.Reader, want *modelState) {
+	for _, e := range g.log {
+		key := string(blockKey(e.at.Index))
+		value, err := r.Get(machine.TableBlocks, []byte(key))
+		expected, present := want.tables[machine.TableBlocks][key]
+		if err != nil || string(value) != expected || (value != nil) != present {
+			t.Fatalf("block %x is %x, %v; want %x, present %v", key, value, err, expected, present)
+		}
+	}
+	from := string(blockKey(rapid.Uint64Range(0, g.now.at.Index+2).Draw(t, "from")))
+	var got bytes.Buffer
+	err := r.Ascend(machine.TableBlocks, []byte(from), func(key, value []byte) bool {
+		fmt.Fprintf(&got, "%x=%x ", key, value)
+		return true
+	})
+	if want := want.page(machine.TableBlocks, from, len(g.log)); err != nil || got.String() != want {
+		t.Fatalf("blocks from %x:\n got %s (%v)\nwant %s", from, got.String(), err, want)
+	}
+}
+
+// compareSizes adds up what the overlays hold, entry by entry.
+func (g *rig) compareSizes(t *rapid.T) {
+	var pending, spillable int64
+	for _, o := range []*overlay{g.store.active, g.store.frozen} {
+		for table := 0; o != nil && table < int(machine.TableCount); table++ {
+			for _, e := range o.tables[table].entries {
+				pending += e.size()
+				if o == g.store.active && machine.Table(table) == machine.TableBlocks {
+					spillable += e.size()
+				}
+			}
+		}
+	}
+	if g.store.PendingBytes() != pending || g.store.SpillableBytes() != spillable {
+		t.Fatalf("%d bytes pending and %d of them spillable, want %d and %d",
+			g.store.PendingBytes(), g.store.SpillableBytes(), pending, spillable)
 	}
 }
 
@@ -138,25 +241,46 @@ func (g *rig) comparePage(t *rapid.T, r machine.Reader) {
 	}
 }
 
-// flush takes one step of a flush that stands still in between, or a whole one.
+// flush takes one step of a flush or spill that stands still in between, or
+// does a whole one.
 func (g *rig) flush(t *rapid.T) {
 	var err error
+	whole := g.frozen == nil && rapid.Bool().Draw(t, "whole")
+	spill := g.frozen == nil && rapid.Bool().Draw(t, "spill")
 	switch {
-	case g.frozen == nil && rapid.Bool().Draw(t, "whole"):
+	case whole && spill:
+		_, err = g.store.Spill()
+		g.written(g.now, true)
+	case whole:
 		err = g.store.Flush()
-		g.stored = g.now.clone()
+		g.written(g.now.clone(), false)
 	case g.frozen == nil:
-		g.frozen, err = g.store.freeze()
 		g.frozenModel, g.committed = g.now.clone(), false
+		if spill {
+			g.frozen, err = g.store.freezeBlocks()
+		} else {
+			g.frozen, err = g.store.freeze()
+		}
 	case !g.committed:
 		err = g.store.commit(g.frozen)
-		g.stored, g.committed = g.frozenModel, true
+		g.written(g.frozenModel, g.frozen.spill)
+		g.committed = true
 	default:
 		g.store.thaw(g.frozen)
 		g.frozen = nil
 	}
 	if err != nil {
 		t.Fatalf("flush: %v", err)
+	}
+}
+
+// written is told what the file holds now.
+func (g *rig) written(m *modelState, spill bool) {
+	for key := range m.tables[machine.TableBlocks] {
+		g.file[key] = true
+	}
+	if !spill {
+		g.stored = m
 	}
 }
 
@@ -170,7 +294,8 @@ func (g *rig) restart(t *rapid.T) {
 }
 
 // Any sequence of steps must leave the store equal to a sorted map, and a
-// restart must lead back to the map as it was at the checkpoint.
+// restart must lead back to the map as it was at the checkpoint, whatever was
+// spilled since.
 func TestStoreEqualsModel(t *testing.T) {
 	t.Parallel()
 	root := t.TempDir()
@@ -179,14 +304,14 @@ func TestStoreEqualsModel(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		g := &rig{path: filepath.Join(dir, "state.db"), stored: new(modelState)}
+		g := &rig{path: filepath.Join(dir, "state.db"), stored: new(modelState), file: map[string]bool{}}
 		for i := range g.stored.tables {
 			g.stored.tables[i] = map[string]string{}
 		}
 		g.open(t)
 		defer func() { _ = g.store.Close(); _ = os.RemoveAll(dir) }()
 		t.Repeat(map[string]func(*rapid.T){
-			"update": g.update, "view": g.view, "flush": g.flush, "restart": g.restart,
+			"update": g.update, "view": g.view, "flush": g.flush, "restart": g.restart, "snapshot": g.snapshot,
 		})
 	})
 }

@@ -21,7 +21,7 @@ import (
 
 const (
 	formatMagic   = "seqledger state\n"
-	formatVersion = 1
+	formatVersion = 2
 
 	// lockTimeout is long enough for a process that is just exiting and short
 	// enough that an operator sees the answer at once.
@@ -36,6 +36,10 @@ var (
 	keyFormat     = []byte("format")
 	keyIdentity   = []byte("identity")
 	keyApplied    = []byte("applied")
+	// keyAhead is the first block that applied does not cover; empty for none.
+	// It is always there, so that it cannot vanish by a bit that flips in its
+	// key: then leftovers would be taken for history.
+	keyAhead = []byte("ahead")
 )
 
 // Options says how to open a store.
@@ -208,6 +212,7 @@ func initialize(path string, o Options) error {
 			putControl(tx, keyFormat, format),
 			putControl(tx, keyIdentity, o.Identity),
 			putApplied(tx, Position{}),
+			putControl(tx, keyAhead, nil),
 		)
 	})
 	return errors.Join(err, db.Close())
@@ -238,7 +243,7 @@ func (s *Store) settle() error {
 	return nil
 }
 
-// load checks the control records and takes over the applied position.
+// load checks the control records and takes over what they say.
 func (s *Store) load(identity []byte) (err error) {
 	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
 	tx, err := s.begin(false)
@@ -246,48 +251,68 @@ func (s *Store) load(identity []byte) (err error) {
 		return fmt.Errorf("%s: %w; "+adviceRestore, s.path, err)
 	}
 	defer func() { err = errors.Join(err, tx.Rollback()) }()
-	applied, err := readControl(tx, identity)
+	c, err := readControl(tx, identity)
+	if err == nil {
+		s.proven, err = lastLeftover(tx, c.ahead)
+	}
 	if err != nil {
 		return fmt.Errorf("%s: %w", s.path, err)
 	}
-	s.positions.applied, s.positions.checkpoint = applied, applied
+	s.positions.applied, s.positions.checkpoint = c.applied, c.applied
+	s.hidden = c.ahead
 	return nil
 }
 
-// readControl returns the applied position once format and identity are right;
-// any identity is for nil.
-func readControl(tx *bbolt.Tx, identity []byte) (at Position, err error) {
+// control is what the store's own records say.
+type control struct {
+	applied Position
+	ahead   []byte // nil for none
+}
+
+// readControl reads the control records once format and identity are right; any
+// identity is for nil.
+func readControl(tx *bbolt.Tx, identity []byte) (c control, err error) {
 	defer recoverDamage(controlTable, nil, &err)
 	bucket := tx.Bucket(controlBucket)
 	if bucket == nil || bucket.Get(keyFormat) == nil {
-		return Position{}, fmt.Errorf("%w: a bbolt file of some other program; correct the path", ErrForeign)
+		return control{}, fmt.Errorf("%w: a bbolt file of some other program; correct the path", ErrForeign)
 	}
 	format, err := getControl(bucket, keyFormat, len(formatMagic)+4)
 	if err != nil {
-		return Position{}, err
+		return control{}, err
 	}
 	if string(format[:len(formatMagic)]) != formatMagic {
-		return Position{}, fmt.Errorf("%w: a bbolt file of some other program; correct the path", ErrForeign)
+		return control{}, fmt.Errorf("%w: a bbolt file of some other program; correct the path", ErrForeign)
 	}
 	if v := binary.LittleEndian.Uint32(format[len(formatMagic):]); v != formatVersion {
-		return Position{}, fmt.Errorf("%w %d, this binary knows %d; use the binary that wrote it, or upgrade", ErrVersion, v, formatVersion)
+		advice := "use the binary that wrote it, or upgrade"
+		if v < formatVersion {
+			advice = "nothing converts it: use the binary that wrote it"
+		}
+		return control{}, fmt.Errorf("%w %d, this binary knows %d; %s", ErrVersion, v, formatVersion, advice)
 	}
 	stored, err := getControl(bucket, keyIdentity, -1)
 	if err != nil {
-		return Position{}, err
+		return control{}, err
 	}
 	if identity != nil && !bytes.Equal(stored, identity) {
-		return Position{}, fmt.Errorf("%w: it has identity %x, this directory %x; put the right file back or restore from a backup",
+		return control{}, fmt.Errorf("%w: it has identity %x, this directory %x; put the right file back or restore from a backup",
 			ErrForeign, stored, identity)
 	}
 	applied, err := getControl(bucket, keyApplied, 16)
 	if err != nil {
-		return Position{}, err
+		return control{}, err
 	}
-	return Position{
-		Index: binary.LittleEndian.Uint64(applied),
-		Term:  binary.LittleEndian.Uint64(applied[8:]),
-	}, nil
+	ahead, err := getControl(bucket, keyAhead, -1)
+	if err != nil {
+		return control{}, err
+	}
+	c.applied.Index = binary.LittleEndian.Uint64(applied)
+	c.applied.Term = binary.LittleEndian.Uint64(applied[8:])
+	if len(ahead) > 0 {
+		c.ahead = bytes.Clone(ahead)
+	}
+	return c, nil
 }
 
 // getControl returns a control record of the given size, or any for -1.

@@ -153,7 +153,9 @@ func TestOpenRefusesOtherIdentityAndVersion(t *testing.T) {
 	path := filled(t, 1)
 	refused(t, path, []byte("another"), ErrForeign, "identity 30313233343536373839616263646566, this directory 616e6f74686572")
 	rewriteControl(t, path, keyFormat, binary.LittleEndian.AppendUint32([]byte(formatMagic), formatVersion+1))
-	refused(t, path, testIdentity, ErrVersion, "version 2, this binary knows 1; use the binary that wrote it")
+	refused(t, path, testIdentity, ErrVersion, "version 3, this binary knows 2; use the binary that wrote it, or upgrade")
+	rewriteControl(t, path, keyFormat, binary.LittleEndian.AppendUint32([]byte(formatMagic), formatVersion-1))
+	refused(t, path, testIdentity, ErrVersion, "version 1, this binary knows 2; nothing converts it: use the binary that wrote it")
 	rewriteControl(t, path, keyFormat, []byte("short"))
 	refused(t, path, testIdentity, machine.ErrCorrupt, "restore") // wrong length
 	rewriteControl(t, path, keyFormat, []byte("SEQLEDGER STATE\n\x01\x00\x00\x00"))
@@ -175,7 +177,7 @@ func rewriteControl(t *testing.T, path string, key, value []byte) {
 
 func TestOpenRefusesDamagedControlRecord(t *testing.T) {
 	t.Parallel()
-	for _, text := range []string{formatMagic, string(testIdentity)} {
+	for _, text := range []string{formatMagic, string(testIdentity), string(keyApplied), string(keyAhead)} {
 		path := filled(t, 1)
 		edit(t, path, func(b []byte) []byte {
 			// Old pages hold copies; all of them are hit.

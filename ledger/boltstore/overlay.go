@@ -43,7 +43,6 @@ func (e *entry) size() int64 {
 // concurrent with each other; changes are exclusive.
 type overlay struct {
 	tables [machine.TableCount]tableOverlay
-	bytes  int64
 }
 
 // tableOverlay answers Get and Put from a hash map. The order of the keys is
@@ -51,6 +50,7 @@ type overlay struct {
 // flushes, and a tree insertion costs several times a map access.
 type tableOverlay struct {
 	entries map[string]*entry
+	bytes   int64 // of all entries, as size counts them
 
 	// orderMu guards the two fields below against concurrent readers: the
 	// first one after a change sorts in what is new, and the tree is then
@@ -67,30 +67,48 @@ func (o *overlay) get(table machine.Table, key []byte) *entry {
 
 // put stores a copy of value.
 func (o *overlay) put(table machine.Table, key, value []byte) {
-	e := o.own(table, key)
-	o.bytes -= e.size()
+	t, e := o.own(table, key)
+	t.bytes -= e.size()
 	e.deleted = false
 	e.buf = slices.Grow(e.buf[:0], len(value)+sumSize)[:len(value)+sumSize]
 	// copy moves correctly when value is part of this very buffer, as it is
 	// when a caller stores a shortened version of what Get returned.
 	copy(e.buf, value)
-	o.bytes += e.size()
+	t.bytes += e.size()
 }
 
 // remove leaves a tombstone, because a lower layer may hold the key.
 func (o *overlay) remove(table machine.Table, key []byte) {
-	e := o.own(table, key)
-	o.bytes -= e.size()
+	t, e := o.own(table, key)
+	t.bytes -= e.size()
 	e.deleted = true
 	e.buf = nil
-	o.bytes += e.size()
+	t.bytes += e.size()
 }
 
-// own returns the entry of key in this overlay and makes one if need be.
-func (o *overlay) own(table machine.Table, key []byte) *entry {
+// size adds up what the tables take, in bytes.
+func (o *overlay) size() (n int64) {
+	for table := range o.tables {
+		n += o.tables[table].bytes
+	}
+	return n
+}
+
+// split moves one table to an overlay of its own.
+func (o *overlay) split(table machine.Table) *overlay {
+	apart := new(overlay)
+	from, to := &o.tables[table], &apart.tables[table]
+	to.entries, to.bytes, to.ordered, to.unordered = from.entries, from.bytes, from.ordered, from.unordered
+	from.entries, from.bytes, from.ordered, from.unordered = nil, 0, btree.Map[string, *entry]{}, nil
+	return apart
+}
+
+// own returns the table and the entry of key in this overlay, which it makes if
+// need be.
+func (o *overlay) own(table machine.Table, key []byte) (*tableOverlay, *entry) {
 	t := &o.tables[table]
 	if e := t.entries[string(key)]; e != nil {
-		return e
+		return t, e
 	}
 	e := &entry{key: string(key)}
 	if t.entries == nil {
@@ -98,8 +116,8 @@ func (o *overlay) own(table machine.Table, key []byte) *entry {
 	}
 	t.entries[e.key] = e
 	t.unordered = append(t.unordered, e)
-	o.bytes += e.size()
-	return e
+	t.bytes += e.size()
+	return t, e
 }
 
 // order returns an iterator over the table by key.

@@ -18,6 +18,7 @@ type reader struct {
 	store  *Store
 	active *overlay
 	frozen *overlay // nil when no flush is running
+	hidden []byte   // see Store.hidden
 
 	// The bbolt transaction is opened by the first read that needs it. Most
 	// Views are answered by the overlay and must not pay for one.
@@ -52,6 +53,9 @@ func (r *reader) Get(table machine.Table, key []byte) ([]byte, error) {
 // getStored looks key up in the file.
 func (r *reader) getStored(table machine.Table, key []byte) (value []byte, err error) {
 	defer recoverDamage(table, key, &err)
+	if table == machine.TableBlocks && hides(r.hidden, key) {
+		return nil, nil
+	}
 	c := r.cursors[table]
 	if c == nil {
 		if c, err = r.cursor(table); err != nil {

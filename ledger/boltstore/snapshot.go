@@ -24,6 +24,7 @@ var ErrNoRoom = errors.New("the state file has nearly outgrown the address space
 type Snapshot struct {
 	store *Store
 	tx    *bbolt.Tx
+	ahead []byte // the first block that was spilled after the flush; nil for none
 }
 
 // Snapshot opens a snapshot of the last flush. The store must not be closed
@@ -38,7 +39,11 @@ func (s *Store) Snapshot() (*Snapshot, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Snapshot{s, tx}, nil
+	c, err := readControl(tx, nil)
+	if err != nil {
+		return nil, errors.Join(s.fail(err), tx.Rollback())
+	}
+	return &Snapshot{s, tx, c.ahead}, nil
 }
 
 // Close gives the pages free.
@@ -51,7 +56,7 @@ func (sn *Snapshot) Size() int64 { return sn.tx.Size() }
 func (sn *Snapshot) View(fn func(r machine.Reader) error) (err error) {
 	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
 	defer recoverDamage(controlTable, nil, &err)
-	r := &reader{store: sn.store, active: new(overlay), tx: sn.tx}
+	r := &reader{store: sn.store, active: new(overlay), tx: sn.tx, hidden: sn.ahead}
 	err = fn(r)
 	if r.failure != nil {
 		return r.failure
@@ -59,7 +64,8 @@ func (sn *Snapshot) View(fn func(r machine.Reader) error) (err error) {
 	return err
 }
 
-// CopyTo writes the snapshot to w as a bbolt file, of which w gets some tens of
+// CopyTo writes the snapshot to w as a bbolt file, with the blocks of a [Store.Spill]
+// that came between the flush and the snapshot, which [Adopt] removes, of which w gets some tens of
 // KiB at a time. It reads the file, not the map. It ends with [ErrNoRoom]
 // before it would get into the way of a flush, and otherwise with the error of w.
 func (sn *Snapshot) CopyTo(w io.Writer) error {
@@ -135,9 +141,13 @@ func (s *Store) adopt(identity []byte) (err error) {
 	if err != nil {
 		return err
 	}
-	_, err = readControl(tx, nil)
+	c, err := readControl(tx, nil)
 	if err == nil {
-		err = errors.Join(putControl(tx, keyIdentity, identity), putApplied(tx, Position{}))
+		// The log that would make them again stays behind.
+		err = removeLeftovers(tx, c.ahead)
+	}
+	if err == nil {
+		err = errors.Join(putControl(tx, keyIdentity, identity), putApplied(tx, Position{}), putControl(tx, keyAhead, nil))
 	}
 	if err != nil {
 		_ = tx.Rollback() // the first error is the one that tells the cause

@@ -21,7 +21,7 @@ var (
 	ErrForeign = errors.New("not the state of this data directory")
 	// ErrVersion means a file of another format version.
 	ErrVersion = errors.New("unknown format version")
-	// ErrReadOnly is the answer of a read-only store to Flush.
+	// ErrReadOnly is the answer of a read-only store to Flush and Spill.
 	ErrReadOnly = errors.New("state store is read-only")
 	// ErrClosed is the answer of a closed store.
 	ErrClosed = errors.New("state store is closed")
@@ -42,20 +42,27 @@ type Store struct {
 	file     *os.File // bolt's own handle
 	mapped   int64    // address space reserved for the file; 0 for none
 
-	// flushMu lets one Flush run at a time; it is taken before mu.
+	// flushMu lets one Flush or Spill run at a time; it is taken before mu.
 	flushMu sync.Mutex
 	flushed uint64 // the updates that are durable; under flushMu
 
 	// mu is held shared by a View and exclusively by an Update and by the two
-	// brief swaps of a Flush.
+	// brief swaps of a Flush or Spill.
 	mu     sync.RWMutex
 	active *overlay
 	frozen *overlay
 	closed bool
+	// hidden is the first block in the file that a Spill left there before the
+	// file was opened and that the log has not made again since: from it on the
+	// file's blocks are not part of the state. nil for none. It changes with
+	// flushMu and mu held.
+	hidden []byte
+	proven []byte // the last of them, as Open found it
 
-	updates atomic.Uint64 // the updates applied since Open
-	pending atomic.Int64
-	failed  atomic.Pointer[error]
+	updates   atomic.Uint64 // the updates applied since Open
+	pending   atomic.Int64
+	spillable atomic.Int64
+	failed    atomic.Pointer[error]
 
 	lastFlush atomic.Pointer[FlushSize]
 	// poisoned is set when bbolt panicked with locks of its own held, so that
@@ -89,11 +96,11 @@ func (s *Store) Update(at Position, fn func(tx machine.Tx) error) (err error) {
 		return s.fail(fmt.Errorf("apply log entry %d (term %d): already at %d (term %d)",
 			at.Index, at.Term, applied.Index, applied.Term))
 	}
-	w := &writer{reader{store: s, active: s.active, frozen: s.frozen}}
+	w := &writer{reader{store: s, active: s.active, frozen: s.frozen, hidden: s.hidden}}
 	returned := false
 	// Deferred, because fn may leave by a panic or by runtime.Goexit.
 	defer func() {
-		s.pending.Store(s.overlayBytes())
+		s.measure()
 		if p := w.end(recover(), &err); p != nil {
 			_ = s.fail(fmt.Errorf("apply log entry %d: panic: %v", at.Index, p))
 			panic(p)
@@ -139,7 +146,7 @@ func (s *Store) view(fn func(r machine.Reader) error) (err error) {
 	if err := s.usable(); err != nil {
 		return err
 	}
-	r := &reader{store: s, active: s.active, frozen: s.frozen}
+	r := &reader{store: s, active: s.active, frozen: s.frozen, hidden: s.hidden}
 	defer func() {
 		if p := r.end(recover(), &err); p != nil {
 			panic(p)
@@ -209,6 +216,7 @@ func (s *Store) Close() error {
 	s.closed = true
 	s.active, s.frozen = nil, nil
 	s.pending.Store(0)
+	s.spillable.Store(0)
 	if s.poisoned.Load() {
 		// bbolt's Close would wait for ever for the lock that its panic left
 		// behind, so its memory map stays until the process ends.
@@ -242,13 +250,14 @@ func (s *Store) setApplied(at Position) {
 	s.positions.applied = at
 }
 
-// overlayBytes adds up both overlays; under mu.
-func (s *Store) overlayBytes() int64 {
-	n := s.active.bytes
+// measure takes note of what the overlays hold; under mu.
+func (s *Store) measure() {
+	n := s.active.size()
 	if s.frozen != nil {
-		n += s.frozen.bytes
+		n += s.frozen.size()
 	}
-	return n
+	s.pending.Store(n)
+	s.spillable.Store(s.active.tables[machine.TableBlocks].bytes)
 }
 
 // begin opens a bbolt transaction. Reading the meta pages of a file that was

@@ -271,6 +271,7 @@ func TestFailedUpdateIsSticky(t *testing.T) {
 				"Update": s.Update(next(s), func(machine.Tx) error { return nil }),
 				"View":   s.View(func(machine.Reader) error { return nil }),
 				"Flush":  s.Flush(),
+				"Spill":  spillError(s),
 			} {
 				if !errors.Is(err, errors.Unwrap(s.Err())) {
 					t.Errorf("%s after the failure = %v, want %v", call, err, s.Err())
@@ -429,6 +430,7 @@ func TestClosedStoreRefuses(t *testing.T) {
 		"Update": s.Update(next(s), func(machine.Tx) error { return nil }),
 		"View":   s.View(func(machine.Reader) error { return nil }),
 		"Flush":  s.Flush(),
+		"Spill":  spillError(s),
 	} {
 		if !errors.Is(err, ErrClosed) {
 			t.Errorf("%s = %v, want ErrClosed", call, err)

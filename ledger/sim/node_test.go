@@ -269,10 +269,31 @@ func (n *node) applyRecord(r record) []machine.Outcome {
 	})
 	n.w.must(err, "applying an entry")
 	n.w.oracle.applied(r, outcomes, digest)
-	if n.state.pending() >= n.w.plan.flushEvery {
+	switch {
+	case n.state.pending() >= n.w.plan.flushEvery:
 		n.flush()
+	case n.w.chance(30):
+		n.spill()
 	}
 	return outcomes
+}
+
+// spill writes blocks ahead of the checkpoint, beside everything else.
+func (n *node) spill() {
+	if n.flushing {
+		return
+	}
+	n.flushing = true
+	n.state.beginSpill()
+	if !n.w.calm && n.w.plan.crash > 0 && n.w.chance(20) {
+		n.step(n.w.upTo(10*n.w.plan.syncTime), n.die) // in the middle of it, or soon after
+	}
+	n.step(n.w.upTo(5*n.w.plan.syncTime), func() {
+		n.w.must(n.state.endSpill(), "writing blocks ahead of the checkpoint")
+		n.w.counted["spills"]++
+		n.flushing = false
+		n.propose()
+	})
 }
 
 // flush writes a checkpoint beside everything else, and truncates the log

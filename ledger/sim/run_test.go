@@ -60,8 +60,9 @@ func (w *world) build(dir string) {
 		file, err := openFile(w.file)
 		w.must(err, "creating the state")
 		state = file
-	} else if w.bugs.tornCheckpoint {
-		state.(*memoryDisk).torn = true
+	} else {
+		memory := state.(*memoryDisk)
+		memory.torn, memory.believe = w.bugs.tornCheckpoint, w.bugs.believeSpill
 	}
 	w.node = newNode(w, state)
 	for i := range w.plan.writers {

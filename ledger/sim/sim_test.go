@@ -52,7 +52,7 @@ func TestSimulation(t *testing.T) {
 
 // mustHappen is what a simulation that is worth its time meets.
 var mustHappen = []string{
-	"kills", "power losses", "syncs failed", "torn tails cut", "checkpoints", "truncations", "answered from the state",
+	"kills", "power losses", "syncs failed", "torn tails cut", "checkpoints", "spills", "leftovers of spills", "truncations", "answered from the state",
 	"clients died", "connections broken", "queue full", "streams given up", "streams kept alive",
 	"writes done", "writes not executed", "writes unsettled",
 	"COMMITTED", "REPLAYED", "SEQUENCE_GAP", "ALREADY_COMMITTED",

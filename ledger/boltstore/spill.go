@@ -1,0 +1,148 @@
+package boltstore
+
+import (
+	"bytes"
+	"fmt"
+
+	"go.etcd.io/bbolt"
+
+	"github.com/seqledger/seqledger/ledger/machine"
+)
+
+// Spill writes the blocks that have gathered to the file, fsynced, ahead of the
+// next Flush, and returns how much memory they took, in bytes as
+// [Store.SpillableBytes] counts them. Checkpoint does not move: after a crash
+// the log makes the same blocks again, and until then nobody sees them. It
+// needs what is true of blocks alone: they are written once, in the order of
+// their keys, and never change. Like Flush it runs beside Updates and Views,
+// and an error makes the store unusable.
+func (s *Store) Spill() (int64, error) {
+	s.flushMu.Lock()
+	defer s.flushMu.Unlock()
+	if s.closed { // Close holds flushMu when it sets this
+		return 0, ErrClosed
+	}
+	frozen, err := s.freezeBlocks()
+	if frozen == nil || err != nil {
+		return 0, err
+	}
+	if err := s.write(frozen); err != nil {
+		return 0, err
+	}
+	return frozen.overlay.size(), nil
+}
+
+// SpillableBytes returns about how much memory a Spill would free now, in bytes.
+// It never waits.
+func (s *Store) SpillableBytes() int64 { return s.spillable.Load() }
+
+// Proven returns the key of the last block that Open found in the file behind
+// what the checkpoint covers, or nil when there was none. Its log entry has been
+// applied before, so a log that ends before it has lost entries.
+func (s *Store) Proven() []byte { return bytes.Clone(s.proven) }
+
+// freezeBlocks is freeze for the blocks alone.
+func (s *Store) freezeBlocks() (*frozenState, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if err := s.writable(); err != nil {
+		return nil, err
+	}
+	if len(s.active.tables[machine.TableBlocks].entries) == 0 {
+		return nil, nil
+	}
+	s.frozen = s.active.split(machine.TableBlocks)
+	s.measure()
+	return &frozenState{overlay: s.frozen, spill: true, at: s.Applied()}, nil
+}
+
+// newBlocks returns those of the blocks, sorted by key, that the file lacks. The
+// first ones may be there already, from before a crash; then they must be the
+// same, byte for byte: anything else means that the log has changed or that the
+// machine has decided it in another way. It also finds what stays hidden.
+func (s *Store) newBlocks(tx *bbolt.Tx, f *frozenState, blocks []*entry) ([]*entry, error) {
+	if len(blocks) == 0 {
+		f.hidden = s.hidden
+		return nil, nil
+	}
+	bucket := tx.Bucket(bucketName(machine.TableBlocks))
+	if bucket == nil {
+		return nil, damaged(machine.TableBlocks, nil, "the table's bucket is missing")
+	}
+	from := s.hidden
+	if from == nil {
+		from = []byte(blocks[0].key)
+	}
+	cursor := bucket.Cursor()
+	key, sealed := cursor.Seek(from)
+	for ; key != nil && len(blocks) > 0; key, sealed = cursor.Next() {
+		stored, err := unseal(machine.TableBlocks, key, sealed)
+		if err != nil {
+			return nil, err
+		}
+		if b := blocks[0]; string(key) != b.key || b.deleted || !bytes.Equal(stored, b.value()) {
+			return nil, damaged(machine.TableBlocks, key, "the log now gives another block, or none, where the file has this one "+
+				"(the log's next is %x); "+adviceRestore, b.key)
+		}
+		blocks = blocks[1:]
+	}
+	if key != nil && s.hidden == nil {
+		return nil, damaged(machine.TableBlocks, key, "it lies behind a block that is new; "+adviceRestore)
+	}
+	for _, b := range blocks {
+		if b.deleted {
+			return nil, fmt.Errorf("table %d key %x: a block must not be deleted", machine.TableBlocks, b.key)
+		}
+	}
+	f.hidden, f.known = bytes.Clone(key), len(blocks) == 0
+	return blocks, nil
+}
+
+// markAhead notes the first block that the checkpoint does not cover, unless an
+// earlier Spill has done so.
+func markAhead(tx *bbolt.Tx, f *frozenState) error {
+	c, err := readControl(tx, nil)
+	if err != nil || c.ahead != nil {
+		return err
+	}
+	return putControl(tx, keyAhead, []byte(f.overlay.tables[machine.TableBlocks].sorted()[0].key))
+}
+
+// hides tells whether a block in the file is to be taken for absent.
+func hides(hidden, key []byte) bool { return hidden != nil && bytes.Compare(key, hidden) >= 0 }
+
+// lastLeftover returns the key of the last block that was spilled, given the
+// first one.
+func lastLeftover(tx *bbolt.Tx, ahead []byte) (last []byte, err error) {
+	defer recoverDamage(machine.TableBlocks, ahead, &err)
+	if ahead == nil {
+		return nil, nil
+	}
+	bucket := tx.Bucket(bucketName(machine.TableBlocks))
+	if bucket == nil {
+		return nil, damaged(machine.TableBlocks, nil, "the table's bucket is missing")
+	}
+	if first, _ := bucket.Cursor().Seek(ahead); !bytes.Equal(first, ahead) {
+		return nil, damaged(machine.TableBlocks, ahead, "control record %q names this block, and it is not there; "+adviceRestore, keyAhead)
+	}
+	key, sealed := bucket.Cursor().Last()
+	if _, err := unseal(machine.TableBlocks, key, sealed); err != nil {
+		return nil, fmt.Errorf("%w; "+adviceRestore, err)
+	}
+	return bytes.Clone(key), nil
+}
+
+// removeLeftovers deletes the blocks from ahead on.
+func removeLeftovers(tx *bbolt.Tx, ahead []byte) error {
+	if _, err := lastLeftover(tx, ahead); err != nil || ahead == nil {
+		return err
+	}
+	bucket := tx.Bucket(bucketName(machine.TableBlocks))
+	// A new cursor for each: bbolt's may skip a key after a deletion.
+	for key, _ := bucket.Cursor().Seek(ahead); key != nil; key, _ = bucket.Cursor().Seek(ahead) {
+		if err := bucket.Delete(key); err != nil {
+			return fmt.Errorf("table %d key %x: %w", machine.TableBlocks, key, err)
+		}
+	}
+	return nil
+}
