@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"fmt"
 
-	"github.com/tidwall/btree"
 	"go.etcd.io/bbolt"
 
 	"github.com/seqledger/seqledger/ledger/machine"
@@ -60,7 +59,7 @@ type layer struct {
 	key    []byte
 	sealed []byte // as stored, when the layer is the file
 
-	overlay btree.MapIter[string, *entry]
+	changes entries       // of an overlay, from the position on
 	stored  *bbolt.Cursor // nil for an overlay
 	hidden  []byte        // the file's first key that is not to be seen; nil for none
 }
@@ -70,11 +69,13 @@ type layer struct {
 func (r *reader) layers(table machine.Table, from []byte) ([]layer, error) {
 	layers := make([]layer, 0, 3)
 	for _, o := range []*overlay{r.active, r.frozen} {
-		if o == nil || len(o.tables[table].entries) == 0 {
+		if o == nil || o.tables[table] == nil {
 			continue
 		}
-		l := layer{overlay: o.tables[table].order()}
-		l.atEntry(l.overlay.Seek(string(from)))
+		t := o.tables[table]
+		ids := t.order()
+		l := layer{changes: entries{t, ids[t.search(ids, from):]}}
+		l.atEntry()
 		layers = append(layers, l)
 	}
 	l, err := r.storedLayer(table, from)
@@ -104,19 +105,18 @@ func (l *layer) atStored(key, sealed []byte) {
 	l.ok = key != nil && !hides(l.hidden, key)
 }
 
-// atEntry takes over the entry that the overlay's iterator stands at. The key
-// is a copy, because visit may keep it until the end of the View.
-func (l *layer) atEntry(ok bool) {
-	l.ok = ok
-	if ok {
-		l.key = []byte(l.overlay.Key())
+// atEntry takes over the overlay's first entry that is left.
+func (l *layer) atEntry() {
+	if l.ok = l.changes.len() > 0; l.ok {
+		l.key = l.changes.at(0).key
 	}
 }
 
 // read returns the value at the position, or nil for a tombstone.
 func (l *layer) read(table machine.Table) (value []byte, err error) {
 	if l.stored == nil {
-		return l.overlay.Value().value(), nil
+		e := l.changes.at(0)
+		return e.value(), nil
 	}
 	defer recoverDamage(table, l.key, &err)
 	return unseal(table, l.key, l.sealed)
@@ -125,7 +125,8 @@ func (l *layer) read(table machine.Table) (value []byte, err error) {
 // next moves to the following key.
 func (l *layer) next(table machine.Table) (err error) {
 	if l.stored == nil {
-		l.atEntry(l.overlay.Next())
+		l.changes = l.changes.from(1)
+		l.atEntry()
 		return nil
 	}
 	before := l.key

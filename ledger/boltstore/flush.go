@@ -138,14 +138,14 @@ func (s *Store) commit(f *frozenState) (err error) {
 // fill puts everything that is frozen into the transaction.
 func (s *Store) fill(tx *bbolt.Tx, f *frozenState) error {
 	for table := range machine.Table(machine.TableCount) {
-		entries := f.overlay.tables[table].sorted()
+		changes := f.overlay.table(table).sorted()
 		if table == machine.TableBlocks {
 			var err error
-			if entries, err = s.newBlocks(tx, f, entries); err != nil {
+			if changes, err = s.newBlocks(tx, f, changes); err != nil {
 				return err
 			}
 		}
-		if err := writeTable(tx, table, entries); err != nil {
+		if err := writeTable(tx, table, changes); err != nil {
 			return err
 		}
 	}
@@ -172,8 +172,8 @@ func (s *Store) LastFlush() FlushSize {
 
 // writeTable applies the entries, sorted by key, to the table's bucket. Sorted,
 // because bbolt then walks its leaves once from left to right.
-func writeTable(tx *bbolt.Tx, table machine.Table, entries []*entry) error {
-	if len(entries) == 0 {
+func writeTable(tx *bbolt.Tx, table machine.Table, changes entries) error {
+	if changes.len() == 0 {
 		return nil
 	}
 	bucket := tx.Bucket(bucketName(table))
@@ -181,18 +181,17 @@ func writeTable(tx *bbolt.Tx, table machine.Table, entries []*entry) error {
 		return damaged(table, nil, "the table's bucket is missing")
 	}
 	bucket.FillPercent = fillPercent(table)
-	var key []byte // bbolt copies keys; it keeps values until the commit
-	for _, e := range entries {
-		key = append(key[:0], e.key...)
+	for i := range changes.len() {
+		e := changes.at(i)
 		var err error
 		if e.deleted {
-			err = bucket.Delete(key)
+			err = bucket.Delete(e.key)
 		} else {
-			seal(table, key, e.buf)
-			err = bucket.Put(key, e.buf)
+			seal(table, e.key, e.buf)
+			err = bucket.Put(e.key, e.buf) // copies the key, and keeps the value until the commit
 		}
 		if err != nil {
-			return fmt.Errorf("table %d key %x: %w", table, key, err)
+			return fmt.Errorf("table %d key %x: %w", table, e.key, err)
 		}
 	}
 	return nil

@@ -201,11 +201,18 @@ func (g *rig) compareSizes(t *rapid.T) {
 	var pending, spillable int64
 	for _, o := range []*overlay{g.store.active, g.store.frozen} {
 		for table := 0; o != nil && table < int(machine.TableCount); table++ {
-			for _, e := range o.tables[table].entries {
-				pending += e.size()
-				if o == g.store.active && machine.Table(table) == machine.TableBlocks {
-					spillable += e.size()
-				}
+			changes := o.table(machine.Table(table))
+			least := int64(0)
+			for id := range changes.count {
+				r := changes.record(id)
+				least += int64(r.keySize) + int64(r.room) + recordOverhead
+			}
+			if least > changes.size() {
+				t.Fatalf("table %d takes %d bytes at least, and says %d", table, least, changes.size())
+			}
+			pending += changes.size()
+			if o == g.store.active && machine.Table(table) == machine.TableBlocks {
+				spillable += changes.size()
 			}
 		}
 	}

@@ -35,11 +35,11 @@ func (r *reader) Get(table machine.Table, key []byte) ([]byte, error) {
 	if table >= machine.TableCount {
 		return nil, r.fail(fmt.Errorf("no table %d", table))
 	}
-	if e := r.active.get(table, key); e != nil {
+	if e, known := r.active.get(table, key); known {
 		return e.value(), nil
 	}
 	if r.frozen != nil {
-		if e := r.frozen.get(table, key); e != nil {
+		if e, known := r.frozen.get(table, key); known {
 			return e.value(), nil
 		}
 	}

@@ -48,7 +48,7 @@ func (s *Store) freezeBlocks() (*frozenState, error) {
 	if err := s.writable(); err != nil {
 		return nil, err
 	}
-	if len(s.active.tables[machine.TableBlocks].entries) == 0 {
+	if s.active.tables[machine.TableBlocks] == nil {
 		return nil, nil
 	}
 	s.frozen = s.active.split(machine.TableBlocks)
@@ -60,41 +60,41 @@ func (s *Store) freezeBlocks() (*frozenState, error) {
 // first ones may be there already, from before a crash; then they must be the
 // same, byte for byte: anything else means that the log has changed or that the
 // machine has decided it in another way. It also finds what stays hidden.
-func (s *Store) newBlocks(tx *bbolt.Tx, f *frozenState, blocks []*entry) ([]*entry, error) {
-	if len(blocks) == 0 {
+func (s *Store) newBlocks(tx *bbolt.Tx, f *frozenState, blocks entries) (entries, error) {
+	if blocks.len() == 0 {
 		f.hidden = s.hidden
-		return nil, nil
+		return blocks, nil
 	}
 	bucket := tx.Bucket(bucketName(machine.TableBlocks))
 	if bucket == nil {
-		return nil, damaged(machine.TableBlocks, nil, "the table's bucket is missing")
+		return blocks, damaged(machine.TableBlocks, nil, "the table's bucket is missing")
 	}
 	from := s.hidden
 	if from == nil {
-		from = []byte(blocks[0].key)
+		from = blocks.at(0).key
 	}
 	cursor := bucket.Cursor()
 	key, sealed := cursor.Seek(from)
-	for ; key != nil && len(blocks) > 0; key, sealed = cursor.Next() {
+	for ; key != nil && blocks.len() > 0; key, sealed = cursor.Next() {
 		stored, err := unseal(machine.TableBlocks, key, sealed)
 		if err != nil {
-			return nil, err
+			return blocks, err
 		}
-		if b := blocks[0]; string(key) != b.key || b.deleted || !bytes.Equal(stored, b.value()) {
-			return nil, damaged(machine.TableBlocks, key, "the log now gives another block, or none, where the file has this one "+
+		if b := blocks.at(0); !bytes.Equal(key, b.key) || b.deleted || !bytes.Equal(stored, b.value()) {
+			return blocks, damaged(machine.TableBlocks, key, "the log now gives another block, or none, where the file has this one "+
 				"(the log's next is %x); "+adviceRestore, b.key)
 		}
-		blocks = blocks[1:]
+		blocks = blocks.from(1)
 	}
 	if key != nil && s.hidden == nil {
-		return nil, damaged(machine.TableBlocks, key, "it lies behind a block that is new; "+adviceRestore)
+		return blocks, damaged(machine.TableBlocks, key, "it lies behind a block that is new; "+adviceRestore)
 	}
-	for _, b := range blocks {
-		if b.deleted {
-			return nil, fmt.Errorf("table %d key %x: a block must not be deleted", machine.TableBlocks, b.key)
+	for i := range blocks.len() {
+		if b := blocks.at(i); b.deleted {
+			return blocks, fmt.Errorf("table %d key %x: a block must not be deleted", machine.TableBlocks, b.key)
 		}
 	}
-	f.hidden, f.known = bytes.Clone(key), len(blocks) == 0
+	f.hidden, f.known = bytes.Clone(key), blocks.len() == 0
 	return blocks, nil
 }
 
@@ -105,7 +105,7 @@ func markAhead(tx *bbolt.Tx, f *frozenState) error {
 	if err != nil || c.ahead != nil {
 		return err
 	}
-	return putControl(tx, keyAhead, []byte(f.overlay.tables[machine.TableBlocks].sorted()[0].key))
+	return putControl(tx, keyAhead, f.overlay.table(machine.TableBlocks).sorted().at(0).key)
 }
 
 // hides tells whether a block in the file is to be taken for absent.

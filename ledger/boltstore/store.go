@@ -257,7 +257,7 @@ func (s *Store) measure() {
 		n += s.frozen.size()
 	}
 	s.pending.Store(n)
-	s.spillable.Store(s.active.tables[machine.TableBlocks].bytes)
+	s.spillable.Store(s.active.table(machine.TableBlocks).size())
 }
 
 // begin opens a bbolt transaction. Reading the meta pages of a file that was

@@ -1,0 +1,176 @@
+package boltstore
+
+import (
+	"bytes"
+	"hash/maphash"
+	"slices"
+	"sort"
+	"sync"
+)
+
+// tableOverlay is the changes of one table. Some hundred thousand changes gather
+// before a flush, and the garbage collector would look at each of them again
+// and again: so keys and values lie in large blocks of memory, and what finds
+// them there has no pointers.
+type tableOverlay struct {
+	memory  arena
+	records [][]record // blocks of recordBlock, so that growing copies none
+	count   uint32     // of records
+	index   index
+
+	// orderMu guards the field below against concurrent readers: the first one
+	// after a change sorts in what is new, and it is then constant until the next
+	// change, which excludes all readers.
+	orderMu sync.Mutex
+	ordered []uint32 // ids, by key; those from len(ordered) on are missing
+}
+
+// record is an entry in the memory of its table.
+type record struct {
+	key     place
+	value   place
+	keySize uint16 // at most maxKeySize
+	deleted bool
+	size    uint32 // of the value and its checksum
+	room    uint32 // for them
+}
+
+// recordOverhead is what an entry takes beside its key and value, in bytes: its
+// record, its slot in the index, which is up to half empty, and its place in the
+// order. Slices that have just grown take more for a moment.
+const recordOverhead = 32 + 16 + 4
+
+// recordBlock is how many records are made room for at once.
+const recordBlock = 1 << 10
+
+// maxRecords keeps ids within 32 bits.
+const maxRecords = 1<<32 - 2
+
+func newTableOverlay() *tableOverlay { return &tableOverlay{index: newIndex()} }
+
+// size is about how much memory the changes take, in bytes. A value that has
+// outgrown its room leaves it behind, and that counts, too.
+func (t *tableOverlay) size() int64 { return t.memory.used + int64(t.count)*recordOverhead }
+
+// entry returns the entry of an id.
+func (t *tableOverlay) entry(id uint32) entry {
+	r := t.record(id)
+	e := entry{key: t.key(id), deleted: r.deleted}
+	if !r.deleted {
+		e.buf = t.memory.at(r.value, r.size)
+	}
+	return e
+}
+
+func (t *tableOverlay) record(id uint32) *record { return &t.records[id/recordBlock][id%recordBlock] }
+
+func (t *tableOverlay) key(id uint32) []byte {
+	r := t.record(id)
+	return t.memory.at(r.key, uint32(r.keySize))
+}
+
+// find returns the id of a key.
+func (t *tableOverlay) find(key []byte) (id uint32, known bool) {
+	if t.count == 0 {
+		return 0, false
+	}
+	return t.index.find(maphash.Bytes(hashSeed, key), func(id uint32) bool { return bytes.Equal(t.key(id), key) })
+}
+
+// own returns the record of a key, which it makes if need be.
+func (t *tableOverlay) own(key []byte) *record {
+	hash := maphash.Bytes(hashSeed, key)
+	id, known := t.index.find(hash, func(id uint32) bool { return bytes.Equal(t.key(id), key) })
+	if known {
+		return t.record(id)
+	}
+	if t.count == maxRecords {
+		panic("overlay: too many changes") // some hundred GiB before that
+	}
+	if t.count%recordBlock == 0 {
+		t.records = append(t.records, make([]record, recordBlock))
+	}
+	id = t.count
+	t.count++
+	r := t.record(id)
+	r.key, r.keySize = t.memory.take(uint32(len(key))), uint16(len(key))
+	copy(t.key(id), key)
+	t.index.add(hash, id)
+	return r
+}
+
+func (t *tableOverlay) put(key, value []byte) {
+	r := t.own(key)
+	size := uint32(len(value) + sumSize)
+	if size > r.room {
+		room := size
+		if r.room > 0 { // it grows: perhaps again
+			room += size / 2
+		}
+		r.value, r.room = t.memory.take(room), room
+	}
+	r.size, r.deleted = size, false
+	// copy moves correctly when value is part of this very buffer, as it is when
+	// a caller stores a shortened version of what Get returned.
+	copy(t.memory.at(r.value, size), value)
+}
+
+func (t *tableOverlay) remove(key []byte) { t.own(key).deleted = true }
+
+// order returns the ids of all entries by key.
+func (t *tableOverlay) order() []uint32 {
+	t.orderMu.Lock()
+	defer t.orderMu.Unlock()
+	if n := uint32(len(t.ordered)); n < t.count {
+		t.insert(t.sort(n))
+	}
+	return t.ordered
+}
+
+// insert merges sorted ids into the order, from the back: each moves what comes
+// behind it once.
+func (t *tableOverlay) insert(fresh []uint32) {
+	rest := len(t.ordered) // not yet in their last place
+	t.ordered = append(t.ordered, fresh...)
+	for i := len(fresh) - 1; i >= 0; i-- {
+		at := t.search(t.ordered[:rest], t.key(fresh[i]))
+		copy(t.ordered[at+i+1:], t.ordered[at:rest])
+		t.ordered[at+i] = fresh[i]
+		rest = at
+	}
+}
+
+// search returns how many of the sorted ids have keys below key.
+func (t *tableOverlay) search(ids []uint32, key []byte) int {
+	if n := len(ids); n > 0 && bytes.Compare(t.key(ids[n-1]), key) < 0 {
+		return n // most tables that are read in order grow at their end
+	}
+	return sort.Search(len(ids), func(i int) bool { return bytes.Compare(t.key(ids[i]), key) >= 0 })
+}
+
+// sort returns the ids from a first one on by key.
+func (t *tableOverlay) sort(first uint32) []uint32 {
+	ids := make([]uint32, 0, t.count-first)
+	for id := first; id < t.count; id++ {
+		ids = append(ids, id)
+	}
+	slices.SortFunc(ids, func(a, b uint32) int { return bytes.Compare(t.key(a), t.key(b)) })
+	return ids
+}
+
+// sorted returns every entry by key, tombstones included. Unlike order it keeps
+// no reader waiting while it sorts.
+func (t *tableOverlay) sorted() entries { return entries{t, t.sort(0)} }
+
+// entries is a list of entries of a table.
+type entries struct {
+	table *tableOverlay
+	ids   []uint32
+}
+
+func (e entries) len() int { return len(e.ids) }
+
+func (e entries) at(i int) entry { return e.table.entry(e.ids[i]) }
+
+// from leaves the first ones out.
+func (e entries) from(first int) entries { return entries{e.table, e.ids[first:]} }
