@@ -67,12 +67,17 @@ func (m *Machine) collectDue(tx Tx, kind byte, limit int, due func(unixNanos int
 		from = []byte{kind}
 	}
 	var damage error
+	var copies []byte // of keys; one allocation for many
 	err = tx.Ascend(TableExpiry, from, func(k, _ []byte) bool {
 		entryKind, t, key, err := splitExpiryKey(k)
 		if damage = err; err != nil || entryKind != kind || !due(t) {
 			return false
 		}
-		indexKey := bytes.Clone(k)
+		if cap(copies)-len(copies) < len(k) {
+			copies = make([]byte, 0, max(len(k), 1<<14))
+		}
+		copies = append(copies, k...)
+		indexKey := copies[len(copies)-len(k) : len(copies) : len(copies)]
 		entries = append(entries, expiryEntry{indexKey, indexKey[len(k)-len(key):]})
 		return len(entries) < limit
 	})
@@ -99,6 +104,8 @@ func (m *Machine) putExpiry(tx Tx, key []byte) error {
 // they go back under their true time.
 func (m *Machine) evictStreams(tx Tx, entries []expiryEntry, due int64) error {
 	slices.SortFunc(entries, func(a, b expiryEntry) int { return bytes.Compare(a.key, b.key) })
+	var organization []byte // of the streams removed since it was counted; they are neighbours
+	removed := 0
 	for _, e := range entries {
 		b, err := tx.Get(TableStreams, e.key)
 		if err != nil {
@@ -107,48 +114,58 @@ func (m *Machine) evictStreams(tx Tx, entries []expiryEntry, due int64) error {
 		if b == nil {
 			return fmt.Errorf("%w: the expiry index has stream %x, which is not there", ErrCorrupt, e.key)
 		}
-		if err := m.stream.decode(b); err != nil {
-			return err
-		}
-		if err := tx.Delete(TableExpiry, e.indexKey); err != nil {
-			return err
-		}
-		if m.stream.lastSeen < due {
-			err = m.removeStream(tx, e.key)
-		} else {
-			err = m.reindexStream(tx, e.key)
-		}
+		created, lastSeen, err := decodeStreamLife(b)
 		if err != nil {
 			return err
 		}
+		if lastSeen >= due {
+			if err := m.reindexStream(tx, b, e); err != nil {
+				return err
+			}
+			continue
+		}
+		if o := organizationPart(e.key); !bytes.Equal(o, organization) {
+			if err := m.countStreams(tx, organization, -removed); err != nil {
+				return err
+			}
+			organization, removed = o, 0
+		}
+		removed++
+		if err := m.removeStream(tx, e, created); err != nil {
+			return err
+		}
 	}
-	return nil
+	return m.countStreams(tx, organization, -removed)
 }
 
-func (m *Machine) removeStream(tx Tx, key []byte) error {
-	scope, _, err := splitScope(key)
-	if err != nil {
+// removeStream leaves the stream to be counted.
+func (m *Machine) removeStream(tx Tx, e expiryEntry, created uint64) error {
+	if err := tx.Delete(TableExpiry, e.indexKey); err != nil {
 		return err
 	}
-	if err := tx.Delete(TableStreams, key); err != nil {
-		return err
-	}
-	if err := m.countStream(tx, []byte(scope.Organization), -1); err != nil {
+	if err := tx.Delete(TableStreams, e.key); err != nil {
 		return err
 	}
 	m.evictions.Streams++
-	m.digestEvent(digestTagEviction, binary.AppendUvarint(bytes.Clone(key), m.stream.created))
+	m.scratch = binary.AppendUvarint(append(m.scratch[:0], e.key...), created)
+	m.digestEvent(digestTagEviction, m.scratch)
 	return nil
 }
 
-func (m *Machine) reindexStream(tx Tx, key []byte) error {
+func (m *Machine) reindexStream(tx Tx, record []byte, e expiryEntry) error {
+	if err := m.stream.decode(record); err != nil {
+		return err
+	}
+	if err := tx.Delete(TableExpiry, e.indexKey); err != nil {
+		return err
+	}
 	m.stream.indexed = m.stream.lastSeen
-	m.key = appendExpiryKey(m.key[:0], expiryStream, m.stream.indexed, key)
+	m.key = appendExpiryKey(m.key[:0], expiryStream, m.stream.indexed, e.key)
 	if err := m.putExpiry(tx, m.key); err != nil {
 		return err
 	}
 	m.scratch = m.stream.append(m.scratch[:0])
-	return tx.Put(TableStreams, key, m.scratch)
+	return tx.Put(TableStreams, e.key, m.scratch)
 }
 
 // expireEntities removes expired entities by transactions of their own: one

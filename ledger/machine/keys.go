@@ -39,6 +39,13 @@ func splitScope(key []byte) (scope Scope, rest []byte, err error) {
 	return Scope{Organization: string(organization), Vault: string(vault)}, d.rest, nil
 }
 
+// organizationPart returns the organization in a key that begins with a scope,
+// or nothing when it does not.
+func organizationPart(key []byte) []byte {
+	d := decoder{rest: key}
+	return d.take(uint64(d.octet()))
+}
+
 // scopePart returns the leading bytes of the key that are its scope.
 func scopePart(key []byte) ([]byte, error) {
 	_, rest, err := splitScope(key)

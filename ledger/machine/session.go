@@ -80,13 +80,16 @@ func readStreamCount(r Reader, organization []byte) (uint64, error) {
 	return n, d.done("organization record")
 }
 
-// countStream adds a stream to the counts, or takes one away.
-func (m *Machine) countStream(tx Tx, organization []byte, delta int) error {
+// countStreams adds streams to the counts, or takes some away.
+func (m *Machine) countStreams(tx Tx, organization []byte, delta int) error {
+	if delta == 0 {
+		return nil
+	}
 	n, err := readStreamCount(tx, organization)
 	if err != nil {
 		return err
 	}
-	if delta < 0 && (n == 0 || m.head.streams == 0) {
+	if less := uint64(max(0, -delta)); less > n || less > m.head.streams {
 		return fmt.Errorf("%w: organization %q has fewer streams than were created", ErrCorrupt, organization)
 	}
 	n, m.head.streams = n+uint64(delta), m.head.streams+uint64(delta)

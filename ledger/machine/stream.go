@@ -2,6 +2,7 @@ package machine
 
 import (
 	"encoding/binary"
+	"fmt"
 	"slices"
 )
 
@@ -94,6 +95,19 @@ func (s *stream) decodeHead(d *decoder) (windowSize uint64) {
 	d.version(streamVersion)
 	s.created, s.session, s.last = d.uvarint(), d.uvarint(), d.uvarint()
 	return d.uvarint()
+}
+
+// decodeStreamLife reads from a record what eviction asks: it meets far more
+// streams than it has time for.
+func decodeStreamLife(b []byte) (created uint64, lastSeen int64, err error) {
+	var s stream
+	d := decoder{rest: b}
+	s.decodeHead(&d)
+	lastSeen = d.time()
+	if d.bad {
+		return 0, 0, fmt.Errorf("%w: stream record", ErrCorrupt)
+	}
+	return s.created, lastSeen, nil
 }
 
 func (s *stream) state() StreamState {

@@ -200,7 +200,7 @@ func (m *Machine) actor(b []byte) string {
 func (m *Machine) createStream(tx Tx, organization []byte) error {
 	s := &m.stream
 	s.created, s.lastSeen, s.indexed = m.head.index, m.head.time, m.head.time
-	if err := m.countStream(tx, organization, 1); err != nil {
+	if err := m.countStreams(tx, organization, 1); err != nil {
 		return err
 	}
 	m.key = appendExpiryKey(m.key[:0], expiryStream, s.indexed, m.streamKey)
