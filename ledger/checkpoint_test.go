@@ -1,6 +1,8 @@
 package ledger
 
 import (
+	"bytes"
+	"errors"
 	"log/slog"
 	"runtime"
 	"sync"
@@ -95,6 +97,71 @@ func TestFlushIsCountedOnce(t *testing.T) {
 	}
 	if err := l.Close(); err != nil {
 		t.Fatal(err)
+	}
+}
+
+// Blocks are spilled at 8 MiB, and earlier where checkpoints are small.
+func TestSpillsAreSmallerThanCheckpoints(t *testing.T) {
+	t.Parallel()
+	const mib = 1 << 20
+	for due, want := range map[int64]int64{1: 1, 16 << 10: 4 << 10, 32 * mib: 8 * mib, 128 * mib: 8 * mib} {
+		l := new(Ledger)
+		l.checkpointBytes.Store(due)
+		if got := l.spillBytes(); got != want {
+			t.Errorf("a checkpoint of %d bytes: a spill is due at %d, want %d", due, got, want)
+		}
+	}
+}
+
+// A spill may come between the checkpoint of a backup and its snapshot. The
+// backup stands for the checkpoint, and nothing of the spill is restored.
+func TestBackupWithASpillInIt(t *testing.T) {
+	t.Parallel()
+	l := openTest(t, Options{})
+	write := func(sequence uint64) {
+		t.Helper()
+		if _, err := l.Write(t.Context(), testWrite("c", sequence, 10)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write(1)
+	if err := l.flush(); err != nil {
+		t.Fatal(err)
+	}
+	write(2)
+	if written, err := l.store.Spill(); err != nil || written == 0 {
+		t.Fatal(written, err)
+	}
+	var backup bytes.Buffer
+	snapshot, err := l.store.Snapshot()
+	if err != nil {
+		t.Fatal(err)
+	}
+	info, err := describe(snapshot)
+	if err != nil || info.Index != 2 { // the creation and one write
+		t.Fatal(info, err)
+	}
+	out, err := newBackupWriter(&backup, &info, func(int) error { return nil })
+	if err != nil {
+		t.Fatal(err)
+	}
+	err = snapshot.CopyTo(out)
+	_, finished := out.finish()
+	if err := errors.Join(err, finished, snapshot.Close()); err != nil {
+		t.Fatal(err)
+	}
+	report, err := VerifyBackup(t.Context(), bytes.NewReader(backup.Bytes()), VerifyOptions{})
+	if err != nil || len(report.Problems) != 0 || report.Transactions != 1 {
+		t.Errorf("verify: %v %+v", err, report)
+	}
+	dir := t.TempDir()
+	o := RestoreOptions{Dir: dir, Logger: slog.New(slog.DiscardHandler)}
+	if _, err := Restore(t.Context(), bytes.NewReader(backup.Bytes()), o); err != nil {
+		t.Fatal(err)
+	}
+	report, err = Verify(t.Context(), dir, VerifyOptions{})
+	if err != nil || len(report.Problems) != 0 || report.Transactions != 1 {
+		t.Errorf("verify of the restored directory: %v %+v", err, report)
 	}
 }
 

@@ -1,0 +1,134 @@
+package ledger_test
+
+import (
+	"bytes"
+	"errors"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"testing"
+
+	"go.etcd.io/bbolt"
+
+	"github.com/seqledger/seqledger/ledger"
+	"github.com/seqledger/seqledger/ledger/machine"
+)
+
+// spilling makes spills of 16 KiB, and checkpoints that the tests below do not
+// reach.
+func spilling(dir string) ledger.Options {
+	return ledger.Options{Dir: dir, Logger: slog.New(slog.DiscardHandler), CheckpointBytes: 64 << 10}
+}
+
+const spilledWrites = 12
+
+// crashedAfterASpill is a directory as a crash leaves it right after a spill
+// that had the last write in it, too.
+func crashedAfterASpill(t *testing.T) (dir string) {
+	t.Helper()
+	live := t.TempDir()
+	l := open(t, spilling(live))
+	for sequence := uint64(1); sequence <= spilledWrites; sequence++ {
+		mustWrite(t, l, appendWrite("c", sequence, bytes.Repeat([]byte{byte(sequence)}, 20<<10)), machine.Committed)
+		for l.Stats().PendingBytes > 16<<10 {
+			if t.Context().Err() != nil {
+				t.Fatal("blocks wait in memory, and none is spilled")
+			}
+			runtime.Gosched()
+		}
+	}
+	s := l.Stats()
+	if s.SpillSeconds.Count == 0 || s.SpillBytes < spilledWrites*20<<10 || s.CheckpointSeconds.Count != 0 {
+		t.Fatalf("%d spills of %d bytes and %d checkpoints", s.SpillSeconds.Count, s.SpillBytes, s.CheckpointSeconds.Count)
+	}
+	dir = t.TempDir()
+	copySparse(t, dir, live)
+	closeLedger(t, l)
+	return dir
+}
+
+// damageEndOfLog flips a bit in the last batch of the log.
+func damageEndOfLog(t *testing.T, dir string) {
+	t.Helper()
+	path := filepath.Join(dir, matching(t, dir, "log/wal/*.wal"))
+	content, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	content[len(bytes.TrimRight(content, "\x00"))-200] ^= 1
+	if err := os.WriteFile(path, content, 0o600); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// A crash leaves blocks ahead of the checkpoint. The replay makes them again.
+func TestStartAfterASpill(t *testing.T) {
+	t.Parallel()
+	dir := crashedAfterASpill(t)
+	report, err := ledger.Verify(t.Context(), dir, ledger.VerifyOptions{})
+	if err != nil || len(report.Problems) != 0 || report.Transactions != spilledWrites {
+		t.Fatalf("verify: %v %+v", err, report)
+	}
+	l := open(t, spilling(dir))
+	for sequence := uint64(1); sequence <= spilledWrites; sequence++ {
+		mustWrite(t, l, appendWrite("c", sequence, bytes.Repeat([]byte{byte(sequence)}, 20<<10)), machine.Replayed)
+	}
+	mustWrite(t, l, appendWrite("c", spilledWrites+1, make([]byte, 20<<10)), machine.Committed)
+	closeLedger(t, l)
+	report, err = ledger.Verify(t.Context(), dir, ledger.VerifyOptions{})
+	if err != nil || len(report.Problems) != 0 || report.Transactions != spilledWrites+1 {
+		t.Errorf("verify after the replay: %v %+v", err, report)
+	}
+}
+
+// Damage to the very last batch of the log looks like a torn write. A spill
+// that had it proves that it was whole, at every start and to Verify.
+func TestLostEndOfTheLogIsNoticed(t *testing.T) {
+	t.Parallel()
+	dir := crashedAfterASpill(t)
+	damageEndOfLog(t, dir)
+	state, err := os.ReadFile(filepath.Join(dir, "state.db"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	const what = "the log reaches to ledger index 12, but state.db proves that writes up to index 13 were decided"
+	report, err := ledger.Verify(t.Context(), dir, ledger.VerifyOptions{})
+	if err != nil || len(report.Problems) == 0 || !strings.Contains(report.Problems[0].What, what) {
+		t.Errorf("verify: %v %+v", err, report)
+	}
+	for range 2 { // the first one must not do away with the proof
+		l, err := ledger.Open(t.Context(), spilling(dir))
+		if err == nil {
+			_ = l.Close()
+			t.Fatal("a log that lost its end was opened")
+		}
+		if !errors.Is(err, machine.ErrCorrupt) || !ledger.IsDamage(err) || !strings.Contains(err.Error(), what) ||
+			!strings.Contains(err.Error(), "from a backup") {
+			t.Errorf("open: %v", err)
+		}
+	}
+	if after, err := os.ReadFile(filepath.Join(dir, "state.db")); err != nil || len(after) != len(state) {
+		t.Errorf("the state file had %d bytes and has %d, %v", len(state), len(after), err)
+	}
+}
+
+// aheadOfCheckpoint tells whether a crash has left blocks ahead of the
+// checkpoint of a directory.
+func aheadOfCheckpoint(t *testing.T, dir string) (ahead bool) {
+	t.Helper()
+	db, err := bbolt.Open(filepath.Join(dir, "state.db"), 0o600, &bbolt.Options{ReadOnly: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	err = db.View(func(tx *bbolt.Tx) error {
+		const checksum = 4
+		ahead = len(tx.Bucket([]byte("seqledger")).Get([]byte("ahead"))) > checksum
+		return nil
+	})
+	if err := errors.Join(err, db.Close()); err != nil {
+		t.Fatal(err)
+	}
+	return ahead
+}
