@@ -146,6 +146,21 @@ func (t storedTransaction) decode(height uint64, position uint32) (Transaction, 
 	return x, nil
 }
 
+// skipToOperations reads what stands before the operations of a transaction.
+func (d *decoder) skipToOperations() {
+	d.version(transactionVersion)
+	d.take(8 + 8 + 8) // ledger id, index, time
+	for range 3 {     // organization, vault, client id
+		d.bytes()
+	}
+	for range 3 { // the stream's creation index, session, sequence
+		d.uvarint()
+	}
+	d.key()
+	d.take(uint64(len(RequestHash{})))
+	d.bytes() // actor
+}
+
 // validBitmap tells whether changed is what addTransaction stores for n
 // operations: nothing when all of them changed something, otherwise a bit for
 // each and none besides.
@@ -407,14 +422,27 @@ func (m *Machine) recycle() {
 // findPending looks for a transaction of the entry that is being applied: a
 // retry may stand in the same entry as the write that it repeats.
 func (m *Machine) findPending(index uint64) (t Transaction, found bool, err error) {
-	i := sort.Search(len(m.pending), func(i int) bool { return m.pending[i].index >= index })
-	if i == len(m.pending) || m.pending[i].index != index {
+	p := m.pendingAt(index)
+	if p == nil {
 		return Transaction{}, false, nil
 	}
-	p := m.pending[i]
-	d := decoder{rest: p.block.body[p.offset:]}
-	t, err = d.stored().decode(p.block.height, p.position)
+	t, err = p.stored().decode(p.block.height, p.position)
 	return t, true, err
+}
+
+// pendingAt returns what took an index in the entry that is being applied, or
+// nil.
+func (m *Machine) pendingAt(index uint64) *pendingTx {
+	i := sort.Search(len(m.pending), func(i int) bool { return m.pending[i].index >= index })
+	if i == len(m.pending) || m.pending[i].index != index {
+		return nil
+	}
+	return &m.pending[i]
+}
+
+func (p *pendingTx) stored() storedTransaction {
+	d := decoder{rest: p.block.body[p.offset:]}
+	return d.stored()
 }
 
 // finishBlocks writes the blocks of the entry. Their record is stored under
