@@ -8,8 +8,8 @@ import (
 )
 
 const (
-	headerVersion      = 1
-	recordVersion      = 1
+	headerVersion = 1
+	recordVersion = 1
 )
 
 // BlockHeader names one block. The headers of a scope form a hash chain.
