@@ -3,9 +3,11 @@ package client_test
 import (
 	"context"
 	"errors"
+	"sync"
 	"testing"
 
 	"connectrpc.com/connect"
+	"golang.org/x/sync/errgroup"
 	"google.golang.org/protobuf/proto"
 
 	"github.com/seqledger/seqledger/client"
@@ -194,5 +196,33 @@ func TestAdminCallsReachTheirService(t *testing.T) {
 		if e, ok := errors.AsType[*client.Error](err); !ok || e.ConnectCode != connect.CodeUnimplemented {
 			t.Errorf("call %d: want a typed unimplemented error, got %v", i, err)
 		}
+	}
+}
+
+// TestMoreCallsThanAConnectionTakes: each call waits until all have arrived, so
+// that none may wait for another's place on a connection.
+func TestMoreCallsThanAConnectionTakes(t *testing.T) {
+	t.Parallel()
+	s, c := start(t)
+	const calls = 600 // net/http's server takes 250 at once
+	var arrived sync.WaitGroup
+	arrived.Add(calls)
+	s.set(func(s *fakeServer) {
+		s.onRead = func() error {
+			arrived.Done()
+			arrived.Wait()
+			return nil
+		}
+	})
+	var group errgroup.Group
+	for range calls {
+		// Ends with its call; joined by Wait.
+		group.Go(func() error {
+			_, err := c.GetClientState(t.Context(), &seqledgerv1.GetClientStateRequest{Scope: org, ClientId: "many"})
+			return err
+		})
+	}
+	if err := group.Wait(); err != nil {
+		t.Error(err)
 	}
 }

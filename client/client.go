@@ -130,9 +130,10 @@ func newTransport() *http.Transport {
 		Proxy:     http.ProxyFromEnvironment,
 		Protocols: protocols,
 		HTTP2: &http.HTTP2Config{
-			// One connection for everything, otherwise a burst of calls would
-			// open more and each would compete with the write stream.
-			StrictMaxConcurrentRequests: true,
+			// Not StrictMaxConcurrentRequests, which would keep to one connection:
+			// net/http counts the requests that wait for a place among those that
+			// have one, so that with as many waiting as there are places nobody
+			// ever gets one.
 			// Without pings a peer that vanished (power loss, a firewall that
 			// forgot us) would leave the write stream waiting for ever.
 			SendPingTimeout: 10 * time.Second,

@@ -12,8 +12,8 @@ const dialTimeout = 10 * time.Second
 
 // connections remembers the open connections of a Client, so that Close can
 // close them. A transport only closes those that are idle, and one on which a
-// send is blocked never is. They are as many as the transport opens, which is
-// one at a time.
+// send is blocked never is. They are as many as the transport opens: one for
+// every 250 or so calls that are under way at once.
 type connections struct {
 	mu     sync.Mutex
 	open   map[*connection]struct{}

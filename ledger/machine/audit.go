@@ -74,6 +74,20 @@ type entityDigest struct {
 	version   uint64
 	expiresAt int64
 	value     [16]byte
+	operation int // of the transaction, that set it
+	size      int // of the value, in bytes
+}
+
+// matches tells whether a record says what the blocks do. Of a value that is in
+// its block it is enough that the record leads to the operation.
+func (want *entityDigest) matches(got *entity) bool {
+	if got.version != want.version || got.expiresAt != want.expiresAt || got.inBlock != (want.size > maxValueInRecord) {
+		return false
+	}
+	if got.inBlock {
+		return got.operation == uint64(want.operation)
+	}
+	return digestValue(got.value) == want.value
 }
 
 func digestValue(v []byte) [16]byte {
@@ -258,7 +272,7 @@ func (a *auditor) operation(t *Transaction, i int, where string) {
 	changed := true
 	switch op.Kind {
 	case OpSetEntity:
-		a.entities[key] = entityDigest{t.Index, op.ExpiresAt, digestValue(op.Value)}
+		a.entities[key] = entityDigest{t.Index, op.ExpiresAt, digestValue(op.Value), i, len(op.Value)}
 	case OpDeleteEntity:
 		if changed = present; present {
 			delete(a.entities, key)

@@ -37,6 +37,7 @@ func auditedState(t *testing.T) (*Machine, *Memory) {
 		apply(
 			write(vault, "one", s,
 				Operation{Kind: OpSetEntity, Key: fmt.Appendf(nil, "e%d", s%3), Value: fmt.Appendf(nil, "v%d", s)},
+				Operation{Kind: OpSetEntity, Key: fmt.Appendf(nil, "long%d", s%3), Value: fmt.Appendf(nil, "%s%d", longValue, s)},
 				Operation{Kind: OpCreateRelationship, Key: []byte("doc"), Relation: []byte("viewer"), Subject: fmt.Appendf(nil, "u%d", s%4)}),
 			write(organization, "two", s,
 				Operation{Kind: OpAppend, Value: []byte("x")},

@@ -8,161 +8,9 @@ import (
 )
 
 const (
-	transactionVersion = 1
-	headerVersion      = 1
-	recordVersion      = 1
-	// indexOffset is where a transaction's ledger index stands in its encoding:
-	// behind the version and the ledger id.
-	indexOffset = 1 + 8
+	headerVersion = 1
+	recordVersion = 1
 )
-
-// Transaction is a committed write as a block keeps it.
-type Transaction struct {
-	LedgerID     LedgerID
-	Index        uint64
-	CommittedAt  int64 // Unix nanoseconds of ledger time
-	Scope        Scope
-	ClientID     string // empty for the ledger's own transactions
-	CreatedIndex uint64 // of the stream
-	Session      uint64
-	Sequence     uint64
-	Key          Key
-	RequestHash  RequestHash
-	Actor        string
-	Operations   []Operation
-	BlockHeight  uint64
-	Position     uint32 // in the block, from 0
-	Versions     []uint64
-}
-
-// ID returns the transaction's id.
-func (t *Transaction) ID() TxID { return NewTxID(t.LedgerID, t.Index) }
-
-// Encode returns the canonical encoding: the leaf of the block's Merkle tree.
-// The block's coordinates are no part of it, so that a history has one digest
-// however it is cut into log entries.
-func (t *Transaction) Encode() []byte {
-	return t.append(nil, appendOperations(nil, t.Operations))
-}
-
-func (t *Transaction) append(dst, encodedOperations []byte) []byte {
-	dst = append(dst, transactionVersion)
-	dst = binary.BigEndian.AppendUint64(dst, uint64(t.LedgerID))
-	dst = binary.BigEndian.AppendUint64(dst, t.Index)
-	dst = appendTime(dst, t.CommittedAt)
-	dst = appendBytes(dst, t.Scope.Organization)
-	dst = appendBytes(dst, t.Scope.Vault)
-	dst = appendBytes(dst, t.ClientID)
-	dst = binary.AppendUvarint(dst, t.CreatedIndex)
-	dst = binary.AppendUvarint(dst, t.Session)
-	dst = binary.AppendUvarint(dst, t.Sequence)
-	dst = appendKey(dst, t.Key)
-	dst = append(dst, t.RequestHash[:]...)
-	dst = appendBytes(dst, t.Actor)
-	return append(dst, encodedOperations...)
-}
-
-// appendCommandTransaction is append for a command that is just being applied:
-// it copies from the log entry and allocates nothing.
-func appendCommandTransaction(dst []byte, h *head, c *writeCommand, created uint64, hash RequestHash) []byte {
-	dst = append(dst, transactionVersion)
-	dst = binary.BigEndian.AppendUint64(dst, uint64(h.ledgerID()))
-	dst = binary.BigEndian.AppendUint64(dst, h.index)
-	dst = appendTime(dst, h.time)
-	dst = appendBytes(dst, c.organization)
-	dst = appendBytes(dst, c.vault)
-	dst = appendBytes(dst, c.clientID)
-	dst = binary.AppendUvarint(dst, created)
-	dst = binary.AppendUvarint(dst, c.session)
-	dst = binary.AppendUvarint(dst, c.sequence)
-	dst = appendKey(dst, c.key)
-	dst = append(dst, hash[:]...)
-	dst = appendBytes(dst, c.actor)
-	return append(dst, c.encodedOperations...)
-}
-
-// LeafHash returns the RFC 6962 leaf hash of an encoded transaction.
-func LeafHash(encoded []byte) Hash {
-	h := sha256.New()
-	h.Write([]byte{leafPrefix})
-	h.Write(encoded)
-	return Hash(h.Sum(nil))
-}
-
-// storedTransaction is a transaction in a block's record.
-type storedTransaction struct {
-	encoded []byte // the leaf
-	changed []byte // nil: every operation changed something; else a bitmap
-}
-
-// appendStored appends a transaction to a block's record. How many operations
-// changed something is beside the leaf, because a reader who recomputes the
-// leaf from a Transaction does not know it.
-func appendStored(dst, encoded, changed []byte) []byte {
-	dst = appendBytes(dst, encoded)
-	return appendBytes(dst, changed)
-}
-
-func (d *decoder) stored() storedTransaction {
-	return storedTransaction{encoded: d.bytes(), changed: d.bytes()}
-}
-
-func (t storedTransaction) index() uint64 {
-	if len(t.encoded) < indexOffset+8 {
-		return 0
-	}
-	return binary.BigEndian.Uint64(t.encoded[indexOffset:])
-}
-
-// decode reads a stored transaction. Operations alias the record unless they
-// are copied by the caller.
-func (t storedTransaction) decode(height uint64, position uint32) (Transaction, error) {
-	d := decoder{rest: t.encoded}
-	var x Transaction
-	d.version(transactionVersion)
-	x.LedgerID = LedgerID(d.uint64())
-	x.Index = d.uint64()
-	x.CommittedAt = d.time()
-	x.Scope = Scope{string(d.bytes()), string(d.bytes())}
-	x.ClientID = string(d.bytes())
-	x.CreatedIndex, x.Session, x.Sequence = d.uvarint(), d.uvarint(), d.uvarint()
-	x.Key = d.key()
-	copy(x.RequestHash[:], d.take(16))
-	x.Actor = string(d.bytes())
-	x.Operations = decodeOperations(&d, nil)
-	if err := d.done("transaction"); err != nil {
-		return Transaction{}, err
-	}
-	if !validBitmap(t.changed, len(x.Operations)) {
-		return Transaction{}, fmt.Errorf("%w: results of transaction %d", ErrCorrupt, x.Index)
-	}
-	x.Versions = make([]uint64, len(x.Operations))
-	for i := range x.Versions {
-		if len(t.changed) == 0 || t.changed[i/8]>>(i%8)&1 == 1 {
-			x.Versions[i] = x.Index
-		}
-	}
-	x.BlockHeight, x.Position = height, position
-	return x, nil
-}
-
-// validBitmap tells whether changed is what addTransaction stores for n
-// operations: nothing when all of them changed something, otherwise a bit for
-// each and none besides.
-func validBitmap(changed []byte, n int) bool {
-	if len(changed) == 0 {
-		return true
-	}
-	return len(changed) == (n+7)/8 && (n%8 == 0 || changed[len(changed)-1]>>(n%8) == 0)
-}
-
-func (t *Transaction) receipt() Receipt {
-	return Receipt{
-		LedgerID: t.LedgerID, Sequence: t.Sequence, Session: t.Session, Index: t.Index,
-		BlockHeight: t.BlockHeight, Position: t.Position, CommittedAt: t.CommittedAt, Actor: t.Actor,
-		RequestHash: t.RequestHash, Key: t.Key, Versions: t.Versions,
-	}
-}
 
 // BlockHeader names one block. The headers of a scope form a hash chain.
 type BlockHeader struct {
@@ -407,14 +255,27 @@ func (m *Machine) recycle() {
 // findPending looks for a transaction of the entry that is being applied: a
 // retry may stand in the same entry as the write that it repeats.
 func (m *Machine) findPending(index uint64) (t Transaction, found bool, err error) {
-	i := sort.Search(len(m.pending), func(i int) bool { return m.pending[i].index >= index })
-	if i == len(m.pending) || m.pending[i].index != index {
+	p := m.pendingAt(index)
+	if p == nil {
 		return Transaction{}, false, nil
 	}
-	p := m.pending[i]
-	d := decoder{rest: p.block.body[p.offset:]}
-	t, err = d.stored().decode(p.block.height, p.position)
+	t, err = p.stored().decode(p.block.height, p.position)
 	return t, true, err
+}
+
+// pendingAt returns what took an index in the entry that is being applied, or
+// nil.
+func (m *Machine) pendingAt(index uint64) *pendingTx {
+	i := sort.Search(len(m.pending), func(i int) bool { return m.pending[i].index >= index })
+	if i == len(m.pending) || m.pending[i].index != index {
+		return nil
+	}
+	return &m.pending[i]
+}
+
+func (p *pendingTx) stored() storedTransaction {
+	d := decoder{rest: p.block.body[p.offset:]}
+	return d.stored()
 }
 
 // finishBlocks writes the blocks of the entry. Their record is stored under

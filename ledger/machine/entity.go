@@ -1,11 +1,22 @@
 package machine
 
 import (
+	"bytes"
 	"encoding/binary"
 	"fmt"
 )
 
-const entityVersion = 1
+// The two forms of an entity's record.
+const (
+	entityWithValue byte = 1
+	entityInBlock   byte = 2
+)
+
+// maxValueInRecord is the longest value, in bytes, that an entity's record
+// holds itself. A longer one is in its transaction anyway: without it four times
+// as many records share a page of the state file, and where entities change at
+// random, every one of them costs a page at the next checkpoint.
+const maxValueInRecord = 32
 
 // entity is a key's value as the state has it. The zero value is an absent
 // one.
@@ -14,24 +25,79 @@ type entity struct {
 	version   uint64
 	expiresAt int64 // 0: never
 	value     []byte
+	// With inBlock the value is not here but in the operation that set it, of
+	// the transaction whose index is the version.
+	inBlock   bool
+	operation uint64
 }
 
 func (e *entity) append(dst []byte) []byte {
-	dst = append(dst, entityVersion)
+	form := entityWithValue
+	if e.inBlock {
+		form = entityInBlock
+	}
+	dst = append(dst, form)
 	dst = binary.AppendUvarint(dst, e.version)
 	dst = binary.AppendUvarint(dst, uint64(e.expiresAt))
+	if e.inBlock {
+		return binary.AppendUvarint(dst, e.operation)
+	}
 	return append(dst, e.value...)
 }
 
 func decodeEntity(b []byte) (entity, error) {
 	d := decoder{rest: b}
-	d.version(entityVersion)
+	form := d.octet()
 	e := entity{present: true, version: d.uvarint(), expiresAt: int64(d.uvarint())}
-	e.value = d.rest
-	if d.bad || e.expiresAt < 0 {
-		return entity{}, fmt.Errorf("%w: entity record", ErrCorrupt)
+	switch form {
+	case entityWithValue:
+		e.value = d.take(uint64(len(d.rest)))
+	case entityInBlock:
+		e.inBlock, e.operation = true, d.uvarint()
+	default:
+		d.fail()
 	}
-	return e, nil
+	if e.expiresAt < 0 || e.operation >= MaxOperations {
+		d.fail()
+	}
+	return e, d.done("entity record")
+}
+
+// keep leaves the value of an operation of the current transaction out if it is
+// long.
+func (e *entity) keep(operation int) {
+	if len(e.value) > maxValueInRecord {
+		e.value, e.inBlock, e.operation = nil, true, uint64(operation)
+	}
+}
+
+// valueIn returns the value of an entity that is in the block of its
+// transaction. It aliases the transaction.
+func (e *entity) valueIn(t storedTransaction, key []byte) ([]byte, error) {
+	d := decoder{rest: t.encoded}
+	d.skipToOperations()
+	n, op := d.uvarint(), Operation{}
+	for i := uint64(0); i <= e.operation && i < n; i++ {
+		op = decodeOperation(&d)
+	}
+	if d.bad || e.operation >= n || op.Kind != OpSetEntity || !bytes.Equal(op.Key, key) {
+		return nil, fmt.Errorf("%w: operation %d of ledger index %d has not set entity %q", ErrCorrupt, e.operation, e.version, key)
+	}
+	return op.Value, nil
+}
+
+// readValue returns the value of an entity that is in a block of the state. It
+// aliases the storage.
+func readValue(r Reader, e *entity, key []byte) ([]byte, error) {
+	if !e.inBlock {
+		return e.value, nil
+	}
+	var value []byte
+	failed := fmt.Errorf("%w: no transaction at ledger index %d, which has set entity %q", ErrCorrupt, e.version, key)
+	err := visitEntryOf(r, e.version, func(_ *blockRecord, _ uint32, t storedTransaction) {
+		value, failed = e.valueIn(t, key)
+	})
+	return value, firstErr(err, failed)
 }
 
 // expired tells whether the entity is absent for reads and conditions, though
@@ -63,6 +129,22 @@ func (m *Machine) loadEntity(r Reader, scopeKey, key []byte) (entity, error) {
 	return e, nil
 }
 
+// conditionEntity is loadEntity with everything that a condition of this kind
+// looks at.
+func (m *Machine) conditionEntity(r Reader, scopeKey, key []byte, kind ConditionKind) (entity, error) {
+	e, err := m.loadEntity(r, scopeKey, key)
+	if err != nil || !e.inBlock || kind != ConditionValueEquals {
+		return e, err
+	}
+	// A write of the entry that is being applied may have set it.
+	if p := m.pendingAt(e.version); p != nil {
+		e.value, err = e.valueIn(p.stored(), key)
+	} else {
+		e.value, err = readValue(r, &e, key)
+	}
+	return e, err
+}
+
 // newEntity returns the entity that a set makes at the current index. One that
 // is born expired is absent at once.
 func (m *Machine) newEntity(op *Operation) entity {
@@ -73,7 +155,8 @@ func (m *Machine) newEntity(op *Operation) entity {
 	return e
 }
 
-func (m *Machine) setEntity(tx Tx, scopeKey []byte, op *Operation) error {
+// setEntity stores what an operation of the current transaction sets.
+func (m *Machine) setEntity(tx Tx, scopeKey []byte, op *Operation, operation int) error {
 	old, err := m.loadRecord(tx, scopeKey, op.Key)
 	if err != nil {
 		return err
@@ -84,6 +167,7 @@ func (m *Machine) setEntity(tx Tx, scopeKey []byte, op *Operation) error {
 		}
 	}
 	e := entity{present: true, version: m.head.index, expiresAt: op.ExpiresAt, value: op.Value}
+	e.keep(operation)
 	m.scratch = e.append(m.scratch[:0])
 	return tx.Put(TableEntities, m.entityKey(scopeKey, op.Key), m.scratch)
 }

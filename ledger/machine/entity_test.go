@@ -1,6 +1,7 @@
 package machine
 
 import (
+	"errors"
 	"slices"
 	"testing"
 )
@@ -18,7 +19,7 @@ func valueEquals(v string) Condition { return Condition{Kind: ConditionValueEqua
 func TestRule10Conditions(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t, testConfig())
-	present := f.commit(operations("w", 1, 0, set("present", "v"))).Index
+	present := f.commit(operations("w", 1, 0, set("present", "v"), set("long", longValue))).Index
 	expires := f.now + second
 	expired := f.commit(operations("w", 2, 0, setUntil("expired", "v", expires), set("deleted", "v"), set("empty", ""))).Index
 	f.commit(operations("w", 3, 0, remove("deleted")))
@@ -51,6 +52,10 @@ func TestRule10Conditions(t *testing.T) {
 		{"value_equals, longer", "present", valueEquals("vv"), ValueMismatch, present},
 		{"value_equals empty, present", "present", valueEquals(""), ValueMismatch, present},
 		{"value_equals empty, equal", "empty", valueEquals(""), 0, 0},
+		{"value_equals long, equal", "long", valueEquals(longValue), 0, 0},
+		{"value_equals long, other", "long", valueEquals(longValue[1:] + "w"), ValueMismatch, present},
+		{"value_equals long, empty", "long", valueEquals(""), ValueMismatch, present},
+		{"version, long", "long", version(present), 0, 0},
 		{"value_equals, absent", "absent", valueEquals("v"), KeyNotFound, 0},
 		{"value_equals empty, absent", "absent", valueEquals(""), KeyNotFound, 0},
 		{"value_equals, expired", "expired", valueEquals("v"), KeyNotFound, 0},
@@ -244,5 +249,69 @@ func TestEntitiesBelongToTheirScope(t *testing.T) {
 	}
 	if e, _ := f.entity("k"); string(e.Value) != "v" {
 		t.Errorf("the organization's entity is %q after a write to its vault", e.Value)
+	}
+}
+
+// A long value is read from the block of its transaction: from an entry before,
+// from the entry that is being applied, from the last of several operations.
+func TestLongValues(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t, testConfig())
+	long := func(n int) string { return longValue + string(rune('a'+n)) }
+	f.commit(operations("w", 1, 0, set("k", long(0)), set("other", long(1)), set("k", long(2))))
+	read := func(key, want string) {
+		t.Helper()
+		if e, ok := f.entity(key); !ok || string(e.Value) != want {
+			t.Errorf("entity %s is %q, want %q", key, e.Value, want)
+		}
+	}
+	read("k", long(2))
+	read("other", long(1))
+	if n := len(f.mem.tables[TableEntities].values[string(append(appendScopeKey(nil, testScope), "k"...))]); n > 8 {
+		t.Errorf("the record of a long value takes %d bytes", n)
+	}
+	outcomes := f.entry(
+		AppendWrite(nil, operations("w", 2, 0, provided(set("k", long(3)), valueEquals(long(2))))),
+		AppendWrite(nil, operations("w", 3, 0, provided(set("k", long(4)), valueEquals(long(2))))),
+		AppendWrite(nil, operations("w", 3, 0, provided(set("k", long(5)), valueEquals(long(3))), provided(remove("k"), valueEquals(long(4))))),
+		AppendWrite(nil, operations("w", 3, 0, provided(set("k", long(6)), valueEquals(long(3))), provided(set("k", "short"), valueEquals(long(6))))),
+	)
+	for i, want := range []Code{Committed, ValueMismatch, ValueMismatch, Committed} {
+		if outcomes[i].Code != want {
+			t.Errorf("write %d: %s, want %s", i, outcomes[i].Code, want)
+		}
+	}
+	read("k", "short")
+	f.commit(operations("w", 4, 0, set("k", longValue[1:]))) // as long as a record takes
+	read("k", longValue[1:])
+	var listed []string
+	if _, err := f.view().VisitEntities(testScope, "", "", func(e Entity) bool {
+		listed = append(listed, e.Key+"="+string(e.Value))
+		return true
+	}); err != nil || !slices.Equal(listed, []string{"k=" + longValue[1:], "other=" + long(1)}) {
+		t.Error(listed, err)
+	}
+}
+
+// A record that leads to no operation which has set its entity is damage.
+func TestValueThatIsNotInItsBlock(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t, testConfig())
+	written := f.commit(operations("w", 1, 0, set("k", longValue), set("other", longValue), remove("k3"))).Index
+	key := append(appendScopeKey(nil, testScope), "k"...)
+	for name, e := range map[string]entity{
+		"another entity's":  {version: written, inBlock: true, operation: 1},
+		"a delete":          {version: written, inBlock: true, operation: 2},
+		"too far":           {version: written, inBlock: true, operation: 3},
+		"before everything": {version: written - 1, inBlock: true},
+		"after everything":  {version: written + 1, inBlock: true},
+	} {
+		_ = f.mem.Put(TableEntities, key, e.append(nil))
+		if e, err := f.view().Entity(testScope, "k"); !errors.Is(err, ErrCorrupt) {
+			t.Errorf("%s: %+v, %v", name, e, err)
+		}
+		if _, err := f.view().VisitEntities(testScope, "", "", func(Entity) bool { return true }); !errors.Is(err, ErrCorrupt) {
+			t.Errorf("%s, in a listing: %v", name, err)
+		}
 	}
 }

@@ -108,6 +108,7 @@ func TestGoldenFormat(t *testing.T) {
 		epochs: []epoch{{1, testLedger}, {1 << 32, 0xfeed}},
 	}
 	e := entity{present: true, version: 1<<40 + 7, expiresAt: 1 << 60, value: []byte("value")}
+	inBlock := entity{present: true, version: 1<<40 + 7, expiresAt: 1 << 60, inBlock: true, operation: 999}
 	id := x.ID()
 	hash := x.RequestHash
 	for name, got := range map[string][]byte{
@@ -131,6 +132,7 @@ func TestGoldenFormat(t *testing.T) {
 		"block_header_hash":  headerHash[:],
 		"record_stream":      s.append(nil),
 		"record_entity":      e.append(nil),
+		"record_entity_long": inBlock.append(nil),
 		"head":               h.append(nil),
 		"tx_id":              id[:],
 		"key_scope":          appendScopeKey(nil, w.Scope),

@@ -3,6 +3,7 @@ package machine
 import (
 	"fmt"
 	"slices"
+	"strings"
 	"testing"
 )
 
@@ -231,6 +232,9 @@ func testKey(n byte) Key {
 	}
 	return Key{UUID: [16]byte{n}, Present: true}
 }
+
+// longValue is one that stays in its block.
+var longValue = strings.Repeat("v", maxValueInRecord+1)
 
 func set(key, value string) Operation {
 	return Operation{Kind: OpSetEntity, Key: []byte(key), Value: []byte(value)}

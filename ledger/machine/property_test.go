@@ -175,7 +175,7 @@ func (h *history) operations(scope Scope) (ops []Operation) {
 		op.Key = []byte(pick(h.T, "entity", h.likelyKeys(scope)...))
 		switch op.Kind {
 		case OpSetEntity:
-			op.Value = []byte(pick(h.T, "value", "", "1", "2"))
+			op.Value = []byte(pick(h.T, "value", "", "1", longValue, longValue+"2"))
 			if rapid.Bool().Draw(h.T, "expires") {
 				op.ExpiresAt = h.model.time + rapid.Int64Range(-1, 6).Draw(h.T, "lifetime")*second
 			}
@@ -213,7 +213,7 @@ func (h *history) condition(scope Scope, key []byte) (c Condition) {
 	case ConditionVersion:
 		c.Version = near(h.T, "version", e.version)
 	case ConditionValueEquals:
-		c.Value = []byte(pick(h.T, "expected value", e.value, "1", "2", "none has it"))
+		c.Value = []byte(pick(h.T, "expected value", e.value, "1", longValue, "none has it"))
 	}
 	return c
 }

@@ -215,7 +215,13 @@ func (v View) Entity(scope Scope, key string) (Entity, error) {
 	if e.expired(v.head.time) {
 		return Entity{}, ErrNotFound
 	}
-	return Entity{Key: key, Value: bytes.Clone(e.value), Version: e.version, ExpiresAt: e.expiresAt}, nil
+	return v.entity(&e, key)
+}
+
+// entity makes a copy with the value, wherever that is.
+func (v View) entity(e *entity, key string) (Entity, error) {
+	value, err := readValue(v.r, e, []byte(key))
+	return Entity{Key: key, Value: bytes.Clone(value), Version: e.version, ExpiresAt: e.expiresAt}, err
 }
 
 // maxExpiredScan bounds how many expired entities one VisitEntities steps over:
@@ -246,7 +252,8 @@ func (v View) VisitEntities(scope Scope, prefix, after string, visit func(Entity
 			}
 			return expired < maxExpiredScan, nil
 		}
-		return visit(Entity{key, bytes.Clone(e.value), e.version, e.expiresAt}), nil
+		found, err := v.entity(&e, key)
+		return err == nil && visit(found), err
 	})
 	return resume, err
 }

@@ -227,7 +227,7 @@ func (m *Machine) checkConditions(r Reader, scopeKey []byte, ops []Operation, ou
 			e, ok := earlier[string(op.Key)]
 			if !ok {
 				var err error
-				if e, err = m.loadEntity(r, scopeKey, op.Key); err != nil {
+				if e, err = m.conditionEntity(r, scopeKey, op.Key, op.Condition.Kind); err != nil {
 					return err
 				}
 			}
@@ -275,7 +275,7 @@ func (m *Machine) applyOperations(tx Tx, scopeKey []byte, ops []Operation) (vers
 	versions = m.newVersions(len(ops))
 	all := true
 	for i := range ops {
-		did, err := m.applyOperation(tx, scopeKey, &ops[i])
+		did, err := m.applyOperation(tx, scopeKey, &ops[i], i)
 		if err != nil {
 			return nil, nil, err
 		}
@@ -307,10 +307,10 @@ func (m *Machine) newVersions(n int) []uint64 {
 	return v
 }
 
-func (m *Machine) applyOperation(tx Tx, scopeKey []byte, op *Operation) (changed bool, err error) {
+func (m *Machine) applyOperation(tx Tx, scopeKey []byte, op *Operation, i int) (changed bool, err error) {
 	switch op.Kind {
 	case OpSetEntity:
-		return true, m.setEntity(tx, scopeKey, op)
+		return true, m.setEntity(tx, scopeKey, op, i)
 	case OpDeleteEntity:
 		return m.deleteEntity(tx, scopeKey, op.Key)
 	case OpCreateRelationship, OpDeleteRelationship:

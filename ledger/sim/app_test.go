@@ -91,10 +91,10 @@ func (w *world) operations(a *appWrite, conditional bool) []machine.Operation {
 	ops := []machine.Operation{{Kind: machine.OpAppend, Value: id}}
 	switch w.rng.IntN(6) {
 	case 0:
-		ops = append(ops, machine.Operation{Kind: machine.OpSetEntity, Key: ownKey(a.stream), Value: id})
+		ops = append(ops, machine.Operation{Kind: machine.OpSetEntity, Key: ownKey(a.stream), Value: a.value()})
 	case 1:
 		ops = append(ops, machine.Operation{
-			Kind: machine.OpSetEntity, Key: fmt.Appendf(nil, "mortal/%d", w.rng.IntN(40)), Value: id,
+			Kind: machine.OpSetEntity, Key: fmt.Appendf(nil, "mortal/%d", w.rng.IntN(40)), Value: a.value(),
 			ExpiresAt: max(w.oracle.model.time, epochStart) + w.upTo(4*second) - second,
 		})
 	case 2:
@@ -108,15 +108,28 @@ func (w *world) operations(a *appWrite, conditional bool) []machine.Operation {
 		condition := machine.Condition{Kind: pick(w, machine.ConditionNotExists, machine.ConditionMustExist)}
 		if e := w.oracle.model.entities[name{a.stream.scope, string(key)}]; w.chance(3) && e.version > 0 {
 			condition = machine.Condition{Kind: machine.ConditionVersion, Version: e.version}
+			if w.chance(2) {
+				condition = machine.Condition{Kind: machine.ConditionValueEquals, Value: []byte(e.value)}
+			}
 		}
 		kind := pick(w, machine.OpSetEntity, machine.OpDeleteEntity)
 		op := machine.Operation{Kind: kind, Key: key, Condition: condition}
 		if kind == machine.OpSetEntity {
-			op.Value = id
+			op.Value = a.value()
 		}
 		ops = append(ops, op)
 	}
 	return ops
+}
+
+// value is what the write sets an entity to: for every other one more than the
+// state keeps in the entity's record.
+func (a *appWrite) value() []byte {
+	value := binary.BigEndian.AppendUint64(nil, a.id)
+	if a.id%2 == 1 {
+		value = append(value, make([]byte, 40)...)
+	}
+	return value
 }
 
 // ownKey is an entity that nobody else writes, and nobody deletes.
