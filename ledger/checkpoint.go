@@ -102,16 +102,18 @@ func (l *Ledger) maxPending() int64 {
 // nextCheckpointBytes says how much change should gather before the next
 // checkpoint, from what the last one cost. A checkpoint writes every page that
 // has a changed record. Where records change at random all over a large state,
-// that is a page for every record, and ten times as many bytes as changed;
+// that is a page for every record, and many times as many bytes as changed;
 // twice the changes then touch hardly more pages, so gathering more is cheaper.
-// Where what changes lies together, gathering more only takes memory.
+// Where what changes lies together, gathering more only takes memory. What a
+// small record takes in memory is about twice its bytes, so that half as many
+// bytes of pages as of changes is next to nothing.
 func nextCheckpointBytes(now int64, last boltstore.FlushSize) int64 {
 	switch {
 	case last.Changed < now/2: // by a truncation or a clean stop: it tells nothing
 		return now
-	case last.Pages > last.Changed+last.Changed/4:
+	case last.Pages > last.Changed/2:
 		return min(2*now, maxCheckpointBytes)
-	case last.Pages < last.Changed:
+	case last.Pages < last.Changed/4:
 		return max(now/2, minCheckpointBytes)
 	default:
 		return now
