@@ -226,6 +226,7 @@ func TestLeftoversMustComeAgain(t *testing.T) {
 	for name, blocks := range map[string]map[uint64]string{
 		"other bytes":     {11: "block 11", 12: "another"},
 		"one is missing":  {11: "block 11", 13: "block 13"},
+		"another key":     {11: "block 11", 13: "block 12"},
 		"one more":        {10: "block 10", 11: "block 11"},
 		"none but a late": {21: "block 21"},
 	} {
