@@ -138,7 +138,7 @@ func (g *rig) update(t *rapid.T) {
 			g.compareKey(t, tx, c.table, c.key)
 		}
 		g.comparePage(t, tx)
-		g.compareBlocks(t, tx, g.now)
+		g.compareBlocks(t, tx, g.now, g.blockFrom(t))
 		return nil
 	})
 	if err != nil {
@@ -153,7 +153,7 @@ func (g *rig) view(t *rapid.T) {
 			g.compareKey(t, r, genTable.Draw(t, "table"), genKey.Draw(t, "key"))
 		}
 		g.comparePage(t, r)
-		g.compareBlocks(t, r, g.now)
+		g.compareBlocks(t, r, g.now, g.blockFrom(t))
 		return nil
 	})
 	if err != nil {
@@ -168,7 +168,8 @@ func (g *rig) snapshot(t *rapid.T) {
 	if err != nil {
 		t.Fatalf("snapshot: %v", err)
 	}
-	err = sn.View(func(r machine.Reader) error { g.compareBlocks(t, r, g.stored); return nil })
+	from := g.blockFrom(t) // not inside: rapid panics when it has no more to draw from
+	err = sn.View(func(r machine.Reader) error { g.compareBlocks(t, r, g.stored, from); return nil })
 	if err := errors.Join(err, sn.Close()); err != nil {
 		t.Fatalf("snapshot: %v", err)
 	}
@@ -176,7 +177,7 @@ func (g *rig) snapshot(t *rapid.T) {
 
 // compareBlocks looks for every block that was ever made, and from any of them
 // on at what Ascend shows.
-func (g *rig) compareBlocks(t *rapid.T, r machine.Reader, want *modelState) {
+func (g *rig) compareBlocks(t *rapid.T, r machine.Reader, want *modelState, from string) {
 	for _, e := range g.log {
 		key := string(blockKey(e.at.Index))
 		value, err := r.Get(machine.TableBlocks, []byte(key))
@@ -185,7 +186,6 @@ func (g *rig) compareBlocks(t *rapid.T, r machine.Reader, want *modelState) {
 			t.Fatalf("block %x is %x, %v; want %x, present %v", key, value, err, expected, present)
 		}
 	}
-	from := string(blockKey(rapid.Uint64Range(0, g.now.at.Index+2).Draw(t, "from")))
 	var got bytes.Buffer
 	err := r.Ascend(machine.TableBlocks, []byte(from), func(key, value []byte) bool {
 		fmt.Fprintf(&got, "%x=%x ", key, value)
@@ -194,6 +194,11 @@ func (g *rig) compareBlocks(t *rapid.T, r machine.Reader, want *modelState) {
 	if want := want.page(machine.TableBlocks, from, len(g.log)); err != nil || got.String() != want {
 		t.Fatalf("blocks from %x:\n got %s (%v)\nwant %s", from, got.String(), err, want)
 	}
+}
+
+// blockFrom draws where to read the blocks from.
+func (g *rig) blockFrom(t *rapid.T) string {
+	return string(blockKey(rapid.Uint64Range(0, g.now.at.Index+2).Draw(t, "from block")))
 }
 
 // compareSizes adds up what the overlays hold, entry by entry.

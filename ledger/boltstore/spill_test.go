@@ -226,6 +226,7 @@ func TestLeftoversMustComeAgain(t *testing.T) {
 	for name, blocks := range map[string]map[uint64]string{
 		"other bytes":     {11: "block 11", 12: "another"},
 		"one is missing":  {11: "block 11", 13: "block 13"},
+		"another key":     {11: "block 11", 13: "block 12"},
 		"one more":        {10: "block 10", 11: "block 11"},
 		"none but a late": {21: "block 21"},
 	} {
@@ -315,9 +316,10 @@ func TestSnapshotAfterASpill(t *testing.T) {
 // A record "ahead" that names what is not there, and a damaged last leftover.
 func TestOpenRefusesDamagedLeftovers(t *testing.T) {
 	t.Parallel()
-	for _, absent := range []uint64{9_999, 8 << 40} {
+	// Behind all of them, and between two: then one would pass for history.
+	for _, absent := range [][]byte{blockKey(9_999), append(blockKey(11), 0)} {
 		path := leftovers(t)
-		rewriteControl(t, path, keyAhead, blockKey(absent))
+		rewriteControl(t, path, keyAhead, absent)
 		refused(t, path, testIdentity, machine.ErrCorrupt, adviceRestore)
 		if err := Adopt(path, testIdentity); !errors.Is(err, machine.ErrCorrupt) {
 			t.Errorf("adopted: %v", err)
