@@ -100,6 +100,7 @@ func FuzzDecodeCommand(f *testing.F) {
 	for _, seed := range goldenSeeds(f, "command_") {
 		f.Add(seed)
 	}
+	f.Add(append([]byte{byte(commandUpdateConfig), 0}, 1, 0x81, 0x00, 0, 0, 0, 0)) // a number of two spellings
 	f.Add([]byte{byte(commandWrite), 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 1})
 	f.Fuzz(func(t *testing.T, command []byte) {
 		var again []byte
