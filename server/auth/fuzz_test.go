@@ -72,6 +72,9 @@ func FuzzClaims(f *testing.F) {
 		`{"iss":"https://issuer.test","aud":["x","seqledger"],"sub":"ann","exp":4e9,"nbf":1,"iat":1.5,"role":"reader","scopes":"*"}`,
 		`{"iss":"https://issuer.test","aud":"seqledger","sub":"ann","exp":1e300,"role":"admin","scopes":"*"}`,
 		`{"iss":"https://issuer.test","aud":"seqledger","sub":"ann","exp":"4000000000","role":1,"scopes":[1]}`,
+		`{"iss":"https://issuer.test","aud":"other","sub":"ann","exp":4000000000,"role":"reader","scopes":"*"}`,
+		`{"iss":"https://other.test","aud":"seqledger","sub":"ann","exp":4000000000,"role":"reader","scopes":"*"}`,
+		`{"iss":"https://issuer.test","aud":"seqledger","sub":"ann","exp":1,"role":"reader","scopes":"*"}`,
 		`{"iss":null,"aud":{},"exp":-1}`,
 	} {
 		f.Add(header, claims)

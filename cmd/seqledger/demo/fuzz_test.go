@@ -3,6 +3,8 @@ package demo
 import (
 	"bytes"
 	"encoding/binary"
+	"errors"
+	"io"
 	"os"
 	"path/filepath"
 	"strings"
@@ -66,6 +68,10 @@ func FuzzReadFrame(f *testing.F) {
 		for {
 			frame, err := readFrame(r)
 			if err != nil {
+				rest := content[len(got):]
+				if len(rest) >= frameHeader && binary.BigEndian.Uint32(rest[1:]) > maxFrame && errors.Is(err, io.ErrUnexpectedEOF) {
+					t.Errorf("memory was taken for a frame that says %x", rest[:frameHeader])
+				}
 				break
 			}
 			if uint64(binary.BigEndian.Uint32(frame[1:])) != uint64(len(frame)-frameHeader) {
