@@ -1,6 +1,7 @@
 package ledger
 
 import (
+	"bytes"
 	"crypto/rand"
 	"encoding/hex"
 	"encoding/json"
@@ -199,16 +200,27 @@ func (d *directory) readMarker() error {
 		return fmt.Errorf("%s is damaged: %q is no directory id; restore the directory from a backup",
 			d.file(markerName), m.Directory)
 	}
+	// It has no checksum, so that whatever else it says can only be damage.
+	if want, err := d.marker(); err != nil || !bytes.Equal(b, want) {
+		return errors.Join(fmt.Errorf("%s is damaged: it is %q and should be %q; restore the directory from a backup",
+			d.file(markerName), b, want), err)
+	}
 	return nil
+}
+
+// marker returns the one form of this directory's marker.
+func (d *directory) marker() ([]byte, error) {
+	b, err := json.Marshal(marker{Format: formatVersion, Directory: hex.EncodeToString(d.identity), Node: d.nodeID()})
+	return append(b, '\n'), err
 }
 
 // finish makes a created directory a ledger.
 func (d *directory) finish() error {
-	b, err := json.Marshal(marker{Format: formatVersion, Directory: hex.EncodeToString(d.identity), Node: d.nodeID()})
+	b, err := d.marker()
 	if err != nil {
 		return err
 	}
-	if err := d.writeFile(markerName, append(b, '\n')); err != nil {
+	if err := d.writeFile(markerName, b); err != nil {
 		return err
 	}
 	d.fresh = false

@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"strconv"
+	"strings"
 )
 
 // payment is one that the till intends to make, or has made.
@@ -54,28 +56,34 @@ func openBook(path string) (*book, error) {
 	return b, nil
 }
 
-// read takes one line.
+// read takes one line, exactly as it is written: a damaged amount must not be
+// read as another one.
 func (b *book) read(line string) error {
-	var verb, tag, detail string
-	if n, err := fmt.Sscan(line, &verb, &tag, &detail); n < 2 {
-		return err
-	}
+	verb, rest, _ := strings.Cut(strings.TrimSuffix(line, "\n"), " ")
+	tag, detail, _ := strings.Cut(rest, " ")
 	known := b.byTag[tag]
 	switch {
-	case verb == "intended" && known == nil:
+	case verb == "intended" && tag != "" && known == nil:
 		p := &payment{tag: tag}
-		if _, err := fmt.Sscan(detail, &p.cents); err != nil {
+		var err error
+		if p.cents, err = strconv.ParseInt(detail, 10, 64); err != nil {
 			return fmt.Errorf("amount %q: %w", detail, err)
 		}
+		if p.line() != line {
+			return fmt.Errorf("amount %q is not as it is written here", detail)
+		}
 		b.add(p)
-	case verb == "paid" && known != nil:
+	case verb == "paid" && known != nil && detail != "" && !strings.Contains(detail, " "):
 		known.paid = true
-	case verb == "unsettled" && known != nil:
+	case verb == "unsettled" && known != nil && line == "unsettled "+tag+"\n":
 	default:
 		return fmt.Errorf("%q makes no sense here", line)
 	}
 	return nil
 }
+
+// line is how the book notes that a payment is intended.
+func (p *payment) line() string { return fmt.Sprintf("intended %s %d\n", p.tag, p.cents) }
 
 func (b *book) add(p *payment) {
 	b.payments = append(b.payments, p)
@@ -86,7 +94,7 @@ func (b *book) add(p *payment) {
 func (b *book) intend(payments ...*payment) error {
 	var lines bytes.Buffer
 	for _, p := range payments {
-		fmt.Fprintf(&lines, "intended %s %d\n", p.tag, p.cents)
+		lines.WriteString(p.line())
 		b.add(p)
 	}
 	return b.write(lines.Bytes())

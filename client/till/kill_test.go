@@ -21,26 +21,20 @@ import (
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 )
 
-// The binaries under test, built once.
+// The binaries under test.
 var tillBinary, serverBinary string
 
-func TestMain(m *testing.M) {
-	os.Exit(func() int {
-		dir, err := os.MkdirTemp("", "till-test-*")
-		if err != nil {
-			fmt.Fprintln(os.Stderr, err)
-			return 1
+// build builds the binaries into the test's own directory. Fuzzing the book,
+// which runs this package many times, needs none of them.
+func build(t *testing.T) {
+	t.Helper()
+	dir := t.TempDir()
+	tillBinary, serverBinary = filepath.Join(dir, "till"), filepath.Join(dir, "seqledger")
+	for binary, source := range map[string]string{tillBinary: ".", serverBinary: "../../cmd/seqledger"} {
+		if out, err := exec.Command("go", "build", "-o", binary, source).CombinedOutput(); err != nil {
+			t.Fatalf("go build %s: %v\n%s", source, err, out)
 		}
-		defer os.RemoveAll(dir)
-		tillBinary, serverBinary = filepath.Join(dir, "till"), filepath.Join(dir, "seqledger")
-		for binary, source := range map[string]string{tillBinary: ".", serverBinary: "../../cmd/seqledger"} {
-			if out, err := exec.Command("go", "build", "-o", binary, source).CombinedOutput(); err != nil {
-				fmt.Fprintf(os.Stderr, "go build %s: %v\n%s", source, err, out)
-				return 1
-			}
-		}
-		return m.Run()
-	}())
+	}
 }
 
 // kills is how many tills are killed in all. They are processes built without
@@ -70,6 +64,7 @@ func TestTillSurvivesKills(t *testing.T) {
 		total = killsShort
 		t.Logf("-short: %d kills instead of %d", killsShort, kills)
 	}
+	build(t)
 	h := &harness{data: t.TempDir()}
 	h.serve(t, "127.0.0.1:0")
 	dirs := make([]string, tills)

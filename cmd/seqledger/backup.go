@@ -68,7 +68,7 @@ func (c *backupCommand) Run(e *environment) error {
 			Bytes: info.Bytes, SHA256: hex.EncodeToString(info.SHA256),
 		})
 	}
-	_, err = fmt.Fprintf(e.stdout, "%s: %s\n", c.File, summary(&info))
+	_, err = fmt.Fprintf(e.stdout, "%s: %s\n", c.File, harmless(summary(&info)))
 	return err
 }
 

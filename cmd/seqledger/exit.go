@@ -54,9 +54,9 @@ func report(stderr io.Writer, err error) int {
 	}
 	code, hint := classify(err)
 	// Errors of the client bear the name themselves, once on each level.
-	_, _ = fmt.Fprintf(stderr, "seqledger: %s\n", strings.ReplaceAll(err.Error(), "seqledger: ", ""))
+	_, _ = fmt.Fprintf(stderr, "seqledger: %s\n", harmless(strings.ReplaceAll(err.Error(), "seqledger: ", "")))
 	if hint != "" {
-		_, _ = fmt.Fprintf(stderr, "  next: %s\n", hint)
+		_, _ = fmt.Fprintf(stderr, "  next: %s\n", harmless(hint))
 	}
 	return code
 }

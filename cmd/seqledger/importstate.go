@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -65,6 +66,9 @@ func loadImportState(path string) (*importState, error) {
 	decoder.DisallowUnknownFields()
 	if err := decoder.Decode(state); err != nil {
 		return nil, fmt.Errorf("%s is no state file of an import, or is damaged: %w", path, err)
+	}
+	if _, err := decoder.Token(); !errors.Is(err, io.EOF) {
+		return nil, fmt.Errorf("%s is damaged: something follows its end", path)
 	}
 	if state.Format != importFormat {
 		return nil, fmt.Errorf("%s has format %d and this program reads format %d", path, state.Format, importFormat)

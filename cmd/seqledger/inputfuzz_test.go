@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"encoding/json"
 	"errors"
 	"io"
 	"os"
@@ -56,18 +57,38 @@ func FuzzConfigFile(f *testing.F) {
 	})
 }
 
-// FuzzImportState: no state file makes a panic.
+// FuzzImportState: a state file that is taken is nothing but a state, and is the
+// same state when it is saved and loaded again.
 func FuzzImportState(f *testing.F) {
 	f.Add([]byte("{}"))
 	f.Add([]byte("null"))
-	f.Add([]byte(`{"version":1,"input":{"sha256":"","size":-1,"lines":0}}`))
+	f.Add([]byte(`{"format":1,"sha256":"","size":-1,"lines":0,"attempt_id":"00112233445566778899AABBCCDDEEFF"}`))
+	f.Add([]byte(`{"format":1,"base":7,"session":3,"done":true}{"format":1}`))
+	f.Add([]byte(`{"format":1}]`))
 	path := filepath.Join(f.TempDir(), "state")
 	f.Fuzz(func(t *testing.T, content []byte) {
 		if err := os.WriteFile(path, content, 0o600); err != nil {
 			t.Fatal(err)
 		}
-		if state, err := loadImportState(path); err != nil && state != nil {
-			t.Errorf("%q: both a state and %v", content, err)
+		state, err := loadImportState(path)
+		if err != nil {
+			if state != nil {
+				t.Errorf("%q: both a state and %v", content, err)
+			}
+			return
+		}
+		if !json.Valid(content) {
+			t.Errorf("%q was taken for a state", content)
+		}
+		saved, err := json.Marshal(state) // as save does, which also waits for the disk
+		if err == nil {
+			err = os.WriteFile(path, saved, 0o600)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		if again, err := loadImportState(path); err != nil || *again != *state {
+			t.Errorf("%+v is saved and loaded as %+v, %v", state, again, err)
 		}
 	})
 }

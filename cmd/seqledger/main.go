@@ -164,4 +164,4 @@ func (e interruptedError) Error() string { return "stopped by signal: " + e.sign
 func (interruptedError) Is(target error) bool { return target == context.Canceled }
 
 // oneLine keeps a message that came from elsewhere from breaking the layout.
-func oneLine(s string) string { return strings.Join(strings.Fields(s), " ") }
+func oneLine(s string) string { return harmless(strings.Join(strings.Fields(s), " ")) }

@@ -60,8 +60,12 @@ type table struct{ w *tabwriter.Writer }
 
 func newTable(w io.Writer) *table { return &table{tabwriter.NewWriter(w, 0, 8, 2, ' ', 0)} }
 
-// row prints its cells; empty ones at the end are left away.
+// row prints its cells; empty ones at the end are left away. Every cell is
+// quoted, because a server may put anything into any text of its answers.
 func (t *table) row(cells ...string) {
+	for i := range cells {
+		cells[i] = quoted(cells[i])
+	}
 	// An error shows when the table is flushed.
 	_, _ = fmt.Fprintln(t.w, strings.TrimRight(strings.Join(cells, "\t"), "\t"))
 }
@@ -103,6 +107,17 @@ func display(value []byte) string {
 
 // quoted shows text of somebody else on one line and in one column.
 func quoted(s string) string { return display([]byte(s)) }
+
+// harmless is quoted for messages, which may have several lines: what a terminal
+// would execute shows as U+FFFD.
+func harmless(message string) string {
+	return strings.Map(func(r rune) rune {
+		if r == '\n' || unicode.IsPrint(r) {
+			return r
+		}
+		return utf8.RuneError
+	}, strings.ReplaceAll(message, "\t", " "))
+}
 
 func describeOperation(o *seqledgerv1.Operation) (verb, object string) {
 	switch o := o.GetOperation().(type) {

@@ -11,8 +11,10 @@ import (
 // one form.
 func FuzzDecodeEntry(f *testing.F) {
 	f.Add([]byte{})
+	for _, seed := range goldenSeeds(f, "entry") {
+		f.Add(seed)
+	}
 	f.Add(AppendEntry(nil, testStart, AppendEpoch(nil, 1), []byte{}))
-	f.Add(AppendEntry(nil, 0, AppendWrite(nil, goldenWrite())))
 	f.Add([]byte{1, 0, 0, 0, 0, 0, 0, 0, 0, 0x81, 0x00, 0})
 	f.Fuzz(func(t *testing.T, entry []byte) {
 		unixNanos, commands, err := DecodeEntry(entry)
@@ -86,8 +88,11 @@ func FuzzRecords(f *testing.F) {
 			f.Add(value)
 		}
 	}
-	x := goldenTransaction()
-	f.Add(x.Encode())
+	for _, kind := range []string{"record_", "head", "block_header", "transaction", "key_"} {
+		for _, seed := range goldenSeeds(f, kind) {
+			f.Add(seed)
+		}
+	}
 	f.Fuzz(func(t *testing.T, b []byte) {
 		same := func(kind string, again []byte) {
 			if !bytes.Equal(again, b) {

@@ -4,6 +4,7 @@ import (
 	"crypto/sha256"
 	"encoding/binary"
 	"fmt"
+	"math/bits"
 )
 
 const (
@@ -165,7 +166,11 @@ func validBitmap(changed []byte, n int) bool {
 	if len(changed) == 0 {
 		return true
 	}
-	return len(changed) == (n+7)/8 && (n%8 == 0 || changed[len(changed)-1]>>(n%8) == 0)
+	ones := 0
+	for _, b := range changed {
+		ones += bits.OnesCount8(b)
+	}
+	return len(changed) == (n+7)/8 && ones < n && (n%8 == 0 || changed[len(changed)-1]>>(n%8) == 0)
 }
 
 func (t *Transaction) receipt() Receipt {

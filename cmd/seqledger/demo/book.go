@@ -81,19 +81,25 @@ func readBook(path string) (*book, int64, error) {
 	return b, int64(len(whole)), nil
 }
 
-// read takes one line.
+// read takes one line, exactly as it is written.
 func (b *book) read(line string) error {
 	p := new(payment)
-	if _, err := fmt.Sscanf(line, "intended %s %d\n", &p.tag, &p.cents); err == nil && b.byTag[p.tag] == nil {
+	_, err := fmt.Sscanf(line, "intended %s %d\n", &p.tag, &p.cents)
+	if err == nil && p.intended() == line && b.byTag[p.tag] == nil {
 		b.add(p)
 		return nil
 	}
-	if _, err := fmt.Sscanf(line, "paid %s\n", &p.tag); err == nil && b.byTag[p.tag] != nil {
-		b.byTag[p.tag].paid = true
+	_, err = fmt.Sscanf(line, "paid %s\n", &p.tag)
+	if known := b.byTag[p.tag]; err == nil && known != nil && known.noted() == line {
+		known.paid = true
 		return nil
 	}
 	return fmt.Errorf("%q makes no sense here", line)
 }
+
+// intended and noted are the lines about a payment.
+func (p *payment) intended() string { return fmt.Sprintf("intended %s %d\n", p.tag, p.cents) }
+func (p *payment) noted() string    { return fmt.Sprintf("paid %s\n", p.tag) }
 
 func (b *book) add(p *payment) {
 	b.payments = append(b.payments, p)
@@ -104,7 +110,7 @@ func (b *book) add(p *payment) {
 func (b *book) intend(payments []*payment) error {
 	var lines bytes.Buffer
 	for _, p := range payments {
-		fmt.Fprintf(&lines, "intended %s %d\n", p.tag, p.cents)
+		lines.WriteString(p.intended())
 		b.add(p)
 	}
 	_, err := b.file.Write(lines.Bytes())
@@ -122,7 +128,7 @@ func (b *book) note(tags ...string) error {
 		}
 		if !p.paid {
 			p.paid = true
-			fmt.Fprintf(&lines, "paid %s\n", tag)
+			lines.WriteString(p.noted())
 		}
 	}
 	_, err := b.file.Write(lines.Bytes())

@@ -1,0 +1,208 @@
+package client
+
+import (
+	"errors"
+	"strings"
+	"testing"
+	"unicode/utf8"
+
+	"connectrpc.com/connect"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/anypb"
+
+	"github.com/seqledger/seqledger/client/journal"
+	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
+)
+
+func encoded(f *testing.F, m proto.Message) []byte {
+	f.Helper()
+	b, err := proto.Marshal(m)
+	if err != nil {
+		f.Fatal(err)
+	}
+	return b
+}
+
+// FuzzJournalEntry: whatever a journal holds of a write, a Writer takes it up
+// with the same numbers and the same operations, or not at all.
+func FuzzJournalEntry(f *testing.F) {
+	operations := []*seqledgerv1.Operation{
+		{Operation: &seqledgerv1.Operation_Append{Append: &seqledgerv1.Append{Payload: []byte("p")}}}, {},
+	}
+	request, err := encodeOperations(operations)
+	if err != nil {
+		f.Fatal(err)
+	}
+	receipt := encoded(f, &seqledgerv1.Receipt{TxId: "x", Sequence: 3})
+	f.Add(request, []byte(nil), false)
+	f.Add(request, receipt, true)
+	f.Add(request[:len(request)-1], receipt, true)
+	f.Add(append(request, 0xa2, 0x06, 0), append(receipt, 0xff), true) // fields of a newer version
+	f.Fuzz(func(t *testing.T, request, receipt []byte, settled bool) {
+		w := &Writer{hub: newHub(nil), scope: &seqledgerv1.Scope{Organization: "acme"}, clientID: "c"}
+		err := w.load(journal.State{
+			Head: journal.Head{Session: 9},
+			Entries: []journal.Entry{
+				{ID: 1, Sequence: 3, Key: "k", Tag: "t", Request: request, Receipt: receipt, Settled: settled},
+			},
+		})
+		operations, decodeErr := DecodeOperations(request)
+		receiptErr := proto.Unmarshal(receipt, new(seqledgerv1.Receipt))
+		if wrong := decodeErr != nil || settled && receiptErr != nil; wrong != (err != nil) {
+			t.Fatalf("operations: %v, receipt: %v, and the Writer says %v", decodeErr, receiptErr, err)
+		}
+		if err != nil {
+			return
+		}
+		p := w.recovered[0]
+		if p.settled != settled || w.queue.len() == 0 != settled || (p.receipt != nil) != settled {
+			t.Errorf("settled %v was taken up as %v, %d in the queue", settled, p.settled, w.queue.len())
+		}
+		if p.Sequence() != 3 || p.Key() != "k" || p.request.GetSession() != 9 || p.size != proto.Size(&p.request) {
+			t.Errorf("it was taken up as %v of %d bytes", &p.request, p.size)
+		}
+		again, err := encodeOperations(operations)
+		if err != nil {
+			t.Fatal(err)
+		}
+		back, err := DecodeOperations(again)
+		if err != nil || len(back) != len(operations) {
+			t.Fatalf("%d operations are written and read as %d, %v", len(operations), len(back), err)
+		}
+		for i := range back {
+			if !proto.Equal(back[i], operations[i]) {
+				t.Errorf("operation %v is written and read as %v", operations[i], back[i])
+			}
+		}
+	})
+}
+
+// FuzzServerError: whatever details an error has, it is told as one, keeps its
+// code, and leaves an outcome open unless the server itself has decided.
+func FuzzServerError(f *testing.F) {
+	refusal := encoded(f, &seqledgerv1.WriteError{Code: seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_KEY_EXISTS, Message: "m", Key: "k"})
+	f.Add(uint32(connect.CodeFailedPrecondition), "said", "type.googleapis.com/seqledger.v1.WriteError", refusal, true)
+	f.Add(uint32(connect.CodeUnavailable), "", "type.googleapis.com/seqledger.v1.WriteError", refusal[:3], false)
+	f.Add(uint32(99), "\xff", "seqledger.v1.Nothing", []byte{}, true)
+	f.Add(uint32(0), "", "", []byte{8, 99}, true)
+	f.Fuzz(func(t *testing.T, code uint32, message, kind string, detail []byte, wire bool) {
+		failure := connect.NewError(connect.Code(code), errors.New(message))
+		if wire {
+			failure = connect.NewWireError(connect.Code(code), errors.New(message))
+		}
+		added, err := connect.NewErrorDetail(&anypb.Any{TypeUrl: kind, Value: detail})
+		if err != nil {
+			t.Fatal(err)
+		}
+		failure.AddDetail(added)
+		e := errorFromConnect(failure)
+		if e.ConnectCode != connect.Code(code) || e.Error() == "" || !errors.Is(e, failure) {
+			t.Errorf("%v became %v with code %v", failure, e, e.ConnectCode)
+		}
+		if utf8.ValidString(message) && !utf8.ValidString(e.Error()) {
+			t.Errorf("%q is not UTF-8", e.Error())
+		}
+		if !wire && !e.leavesOutcomeOpen() {
+			t.Errorf("%v was not said by the server, and is believed", e)
+		}
+		_, known := seqledgerv1.WriteErrorCode_name[int32(e.Code)]
+		if !known && !e.leavesOutcomeOpen() {
+			t.Errorf("%v has a code that is not known, and is believed", e)
+		}
+	})
+}
+
+// inFlight is a Writer without a connection that has sent some writes.
+func inFlight(writes uint64) *Writer {
+	w := &Writer{
+		hub: newHub(nil), scope: &seqledgerv1.Scope{Organization: "acme"}, clientID: "c",
+		keep: make(chan struct{}, 1), room: make(chan struct{}, 1), session: 5, next: writes + 1,
+	}
+	w.hub.writers[w] = struct{}{}
+	for sequence := uint64(1); sequence <= writes; sequence++ {
+		p := &Pending{writer: w, done: make(chan struct{}), durable: true}
+		p.request.Sequence, p.request.IdempotencyKey = sequence, "k"
+		w.queue.push(p)
+		w.cursor++
+		p.launch()
+	}
+	return w
+}
+
+// FuzzAnswers: whatever a server answers to writes in flight, a write counts as
+// committed only with a receipt of its own number, none is settled before those in
+// front of it, and what has a receipt is not told to be not executed.
+func FuzzAnswers(f *testing.F) {
+	receipt := func(sequence uint64, replayed bool) *seqledgerv1.WriteResult {
+		return &seqledgerv1.WriteResult{Result: &seqledgerv1.WriteResult_Receipt{
+			Receipt: &seqledgerv1.Receipt{Sequence: sequence, TxId: "01234567-89ab-8def-8000-00000000000" + string('0'+rune(sequence)), Replayed: replayed},
+		}}
+	}
+	refused := func(code seqledgerv1.WriteErrorCode) *seqledgerv1.WriteResult {
+		return &seqledgerv1.WriteResult{Result: &seqledgerv1.WriteResult_Error{Error: &seqledgerv1.WriteError{Code: code}}}
+	}
+	add := func(results ...*seqledgerv1.WriteResult) {
+		f.Add(encoded(f, &seqledgerv1.WriteStreamResponse{Results: results}), uint8(3))
+	}
+	add(receipt(1, false), receipt(2, false), receipt(3, false))
+	add(receipt(1, false), receipt(3, false), receipt(2, true))
+	add(receipt(1, true), &seqledgerv1.WriteResult{}, receipt(3, false), receipt(4, false))
+	for code := range seqledgerv1.WriteErrorCode_name {
+		add(receipt(1, false), refused(seqledgerv1.WriteErrorCode(code)), refused(seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_SEQUENCE_GAP))
+	}
+	f.Fuzz(func(t *testing.T, data []byte, writes uint8) {
+		response := new(seqledgerv1.WriteStreamResponse)
+		if proto.Unmarshal(data, response) != nil {
+			return
+		}
+		w := inFlight(uint64(writes%8) + 1)
+		sent := make([]*Pending, w.queue.len())
+		for i := range sent {
+			sent[i] = w.queue.at(i)
+		}
+		err := w.hub.deliver(response.GetResults())
+		if err != nil && !errors.Is(err, ErrProtocol) {
+			t.Errorf("%v is no protocol error", err)
+		}
+		results := response.GetResults()
+		for i, p := range sent {
+			if !p.settled {
+				for _, later := range sent[i:] {
+					if later.settled {
+						t.Errorf("write %d is settled before write %d", later.Sequence(), p.Sequence())
+					}
+				}
+				break
+			}
+			select {
+			case <-p.done:
+			default:
+				t.Errorf("write %d is settled, and nobody was told", p.Sequence())
+			}
+			if p.err == nil {
+				own := i < len(results) && results[i].GetReceipt().GetSequence() == p.Sequence()
+				if p.receipt.GetSequence() != p.Sequence() || !own {
+					t.Errorf("write %d is told as committed with %v", p.Sequence(), p.receipt)
+				}
+				continue
+			}
+			if errors.Is(p.err, ErrNotExecuted) && i < len(results) && results[i].GetReceipt() != nil {
+				t.Errorf("write %d has a receipt and is told as not executed: %v", p.Sequence(), p.err)
+			}
+		}
+	})
+}
+
+// FuzzTxID: the ledger in a transaction's id is read from ids alone.
+func FuzzTxID(f *testing.F) {
+	f.Add("01234567-89ab-8def-8000-000000000007")
+	f.Add("01234567-89ab-4def-8000-000000000007")
+	f.Add("")
+	f.Fuzz(func(t *testing.T, text string) {
+		ledger, known := ledgerOf(text)
+		other, also := ledgerOf(strings.ToUpper(text))
+		if digits := strings.ReplaceAll(text, "-", ""); known && (len(digits) != 32 || digits[12] != '8') || known != also || ledger != other {
+			t.Errorf("%q is of ledger %016x, %v; in capitals %016x, %v", text, ledger, known, other, also)
+		}
+	})
+}

@@ -1,0 +1,57 @@
+package ledger
+
+import (
+	"encoding/hex"
+	"os"
+	"testing"
+)
+
+const exampleMarker = `{"format":1,"directory":"00112233445566778899aabbccddeeff","node":"00112233445566778899aabbccddeeff"}` + "\n"
+
+// A marker has one form, and no checksum: so every other form is damage.
+func TestMarkerHasOneForm(t *testing.T) {
+	t.Parallel()
+	d := &directory{path: t.TempDir()}
+	read := func(content string) error {
+		if err := os.WriteFile(d.file(markerName), []byte(content), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		return d.readMarker()
+	}
+	if err := read(exampleMarker); err != nil || hex.EncodeToString(d.identity) != "00112233445566778899aabbccddeeff" {
+		t.Errorf("the example is read as %x, %v", d.identity, err)
+	}
+	for _, content := range []string{
+		"", "null", "{}", exampleMarker[:len(exampleMarker)-1], exampleMarker + "\n", " " + exampleMarker,
+		`{"format":1,"directory":"00112233445566778899AABBCCDDEEFF","node":"00112233445566778899AABBCCDDEEFF"}` + "\n",
+		`{"format":1,"directory":"00112233445566778899aabbccddeeff","node":"00112233445566778899aabbccddeefe"}` + "\n",
+		`{"format":1,"directory":"00112233445566778899aabbccddeeff"}` + "\n",
+		`{"format":1,"directory":"00112233445566778899aabbccddeeff","node":"00112233445566778899aabbccddeeff","more":1}` + "\n",
+		`{"format":1,"directory":"0011","node":"0011"}` + "\n",
+	} {
+		if err := read(content); err == nil {
+			t.Errorf("%q was taken for a marker", content)
+		}
+	}
+}
+
+// FuzzMarker: whatever is taken for a marker is what a new directory gets.
+func FuzzMarker(f *testing.F) {
+	f.Add([]byte(exampleMarker))
+	f.Add([]byte(`{"format":2}`))
+	f.Add([]byte(`{"format":1,"Format":1,"directory":"\u0030"}`))
+	d := &directory{path: f.TempDir()}
+	f.Fuzz(func(t *testing.T, content []byte) {
+		if err := os.WriteFile(d.file(markerName), content, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		d.identity = nil
+		if d.readMarker() != nil {
+			return
+		}
+		name := hex.EncodeToString(d.identity)
+		if want := `{"format":1,"directory":"` + name + `","node":"` + name + `"}` + "\n"; len(name) != 32 || string(content) != want {
+			t.Errorf("%q was taken for a marker", content)
+		}
+	})
+}
