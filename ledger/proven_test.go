@@ -32,12 +32,7 @@ func crashedAfterASpill(t *testing.T) (dir string) {
 	l := open(t, spilling(live))
 	for sequence := uint64(1); sequence <= spilledWrites; sequence++ {
 		mustWrite(t, l, appendWrite("c", sequence, bytes.Repeat([]byte{byte(sequence)}, 20<<10)), machine.Committed)
-		for l.Stats().PendingBytes > 16<<10 {
-			if t.Context().Err() != nil {
-				t.Fatal("blocks wait in memory, and none is spilled")
-			}
-			runtime.Gosched()
-		}
+		awaitSpill(t, l)
 	}
 	s := l.Stats()
 	if s.SpillSeconds.Count == 0 || s.SpillBytes < spilledWrites*20<<10 || s.CheckpointSeconds.Count != 0 {
@@ -47,6 +42,17 @@ func crashedAfterASpill(t *testing.T) (dir string) {
 	copySparse(t, dir, live)
 	closeLedger(t, l)
 	return dir
+}
+
+// awaitSpill waits until less is in memory than makes a spill.
+func awaitSpill(t *testing.T, l *ledger.Ledger) {
+	t.Helper()
+	for l.Stats().PendingBytes > 16<<10 {
+		if t.Context().Err() != nil {
+			t.Fatal("blocks wait in memory, and none is spilled")
+		}
+		runtime.Gosched()
+	}
 }
 
 // damageEndOfLog flips a bit in the last batch of the log.
@@ -72,6 +78,7 @@ func TestStartAfterASpill(t *testing.T) {
 		t.Fatalf("verify: %v %+v", err, report)
 	}
 	l := open(t, spilling(dir))
+	awaitSpill(t, l) // what a replay gathers does not wait for the next write
 	for sequence := uint64(1); sequence <= spilledWrites; sequence++ {
 		mustWrite(t, l, appendWrite("c", sequence, bytes.Repeat([]byte{byte(sequence)}, 20<<10)), machine.Replayed)
 	}
