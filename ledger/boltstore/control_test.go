@@ -18,20 +18,21 @@ import (
 func FuzzControlRecords(f *testing.F) {
 	format := binary.LittleEndian.AppendUint32([]byte(formatMagic), formatVersion)
 	newer := binary.LittleEndian.AppendUint32([]byte(formatMagic), formatVersion+1)
-	f.Add(format, testIdentity, make([]byte, 16), true)
-	f.Add(format, testIdentity, make([]byte, 17), true)
-	f.Add(newer, testIdentity, make([]byte, 16), true)
-	f.Add(format, []byte("another"), make([]byte, 16), true)
-	f.Add([]byte("of another program"), []byte{}, []byte{}, true)
+	f.Add(format, testIdentity, make([]byte, 16), []byte{}, true)
+	f.Add(format, testIdentity, make([]byte, 17), []byte{}, true)
+	f.Add(newer, testIdentity, make([]byte, 16), []byte{}, true)
+	f.Add(format, []byte("another"), make([]byte, 16), []byte{}, true)
+	f.Add([]byte("of another program"), []byte{}, []byte{}, []byte{}, true)
+	f.Add(format, testIdentity, make([]byte, 16), blockKey(7), true)
 	f.Add(sealed(controlTable, keyFormat, format), sealed(controlTable, keyIdentity, testIdentity),
-		sealed(controlTable, keyApplied, []byte("0123456789abcdef")), false)
-	f.Add([]byte{}, []byte{1, 2, 3}, []byte{0, 0, 0, 0}, false)
+		sealed(controlTable, keyApplied, []byte("0123456789abcdef")), sealed(controlTable, keyAhead, nil), false)
+	f.Add([]byte{}, []byte{1, 2, 3}, []byte{0, 0, 0, 0}, []byte{}, false)
 	db, err := bbolt.Open(filepath.Join(f.TempDir(), "state.db"), 0o600, &bbolt.Options{NoSync: true})
 	if err != nil {
 		f.Fatal(err)
 	}
 	f.Cleanup(func() { _ = db.Close() })
-	f.Fuzz(func(t *testing.T, format, identity, applied []byte, seal bool) {
+	f.Fuzz(func(t *testing.T, format, identity, applied, ahead []byte, seal bool) {
 		tx, err := db.Begin(true)
 		if err != nil {
 			t.Fatal(err)
@@ -42,7 +43,9 @@ func FuzzControlRecords(f *testing.F) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		stored := map[string][]byte{string(keyFormat): format, string(keyIdentity): identity, string(keyApplied): applied}
+		stored := map[string][]byte{
+			string(keyFormat): format, string(keyIdentity): identity, string(keyApplied): applied, string(keyAhead): ahead,
+		}
 		for key, value := range stored {
 			if seal {
 				stored[key] = sealed(controlTable, []byte(key), value)
@@ -51,17 +54,18 @@ func FuzzControlRecords(f *testing.F) {
 				t.Fatal(err)
 			}
 		}
-		at, err := readControl(tx, testIdentity)
+		c, err := readControl(tx, testIdentity)
 		if err != nil {
 			if !errors.Is(err, ErrForeign) && !errors.Is(err, ErrVersion) && !errors.Is(err, machine.ErrCorrupt) {
 				t.Errorf("%v is no refusal with an advice", err)
 			}
 			return
 		}
-		position := binary.LittleEndian.AppendUint64(binary.LittleEndian.AppendUint64(nil, at.Index), at.Term)
+		position := binary.LittleEndian.AppendUint64(binary.LittleEndian.AppendUint64(nil, c.applied.Index), c.applied.Term)
 		version := binary.LittleEndian.AppendUint32([]byte(formatMagic), formatVersion)
 		for key, value := range map[string][]byte{
 			string(keyFormat): version, string(keyIdentity): testIdentity, string(keyApplied): position,
+			string(keyAhead): c.ahead,
 		} {
 			if want := sealed(controlTable, []byte(key), value); !bytes.Equal(stored[key], want) {
 				t.Errorf("%s is %x and was taken for %x", key, stored[key], want)

@@ -285,7 +285,9 @@ func (n *node) spill() {
 	}
 	n.flushing = true
 	n.state.beginSpill()
-	if !n.w.calm && n.w.plan.crash > 0 && n.w.chance(20) {
+	// Not in a replay: a spill makes none shorter, so that a long log would never
+	// be replayed to its end.
+	if n.ready && !n.w.calm && n.w.plan.crash > 0 && n.w.chance(20) {
 		n.step(n.w.upTo(10*n.w.plan.syncTime), n.die) // in the middle of it, or soon after
 	}
 	n.step(n.w.upTo(5*n.w.plan.syncTime), func() {
