@@ -19,6 +19,7 @@ require (
 	github.com/hashicorp/raft v1.8.0
 	github.com/hashicorp/raft-wal v0.4.1
 	github.com/maypok86/otter/v2 v2.4.0
+	github.com/planetscale/vtprotobuf v0.6.0
 	github.com/prometheus/client_golang v1.25.0
 	github.com/schollz/progressbar/v3 v3.19.1
 	github.com/tidwall/btree v1.8.2
@@ -33,8 +34,6 @@ require (
 	google.golang.org/protobuf v1.36.12
 	pgregory.net/rapid v1.3.0
 )
-
-require github.com/planetscale/vtprotobuf v0.6.0 // indirect
 
 require (
 	connectrpc.com/cors v0.1.0
