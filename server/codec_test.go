@@ -100,11 +100,16 @@ func FuzzGeneratedDecoder(f *testing.F) {
 	})
 }
 
-// TestTextThatIsNotUTF8 spoils every text of a write in turn. The generated
-// decoder would take it; it has to be refused with the same field, code and
-// message as if package proto had read it, and before anything is converted.
-func TestTextThatIsNotUTF8(t *testing.T) {
-	t.Parallel()
+// spoiledWrite is a write with one text that is not UTF-8.
+type spoiledWrite struct {
+	data []byte
+	want machine.FieldError // what the walk finds
+}
+
+// spoiledWrites spoils every text of a write in turn. Package proto refuses each
+// of them.
+func spoiledWrites(t *testing.T) (spoiled []spoiledWrite) {
+	t.Helper()
 	whole := func() *seqledgerv1.WriteRequest {
 		m := everything()
 		m.Operations = append(m.Operations, &seqledgerv1.Operation{
@@ -141,23 +146,37 @@ func TestTextThatIsNotUTF8(t *testing.T) {
 		if want == nil || want.Problem != "is not UTF-8" || protoreflect.FullName(want.Field).Name() != name {
 			t.Fatalf("%s: the walk finds %v", name, want)
 		}
+		spoiled = append(spoiled, spoiledWrite{data, *want})
+	}
+	return spoiled
+}
+
+// TestTextThatIsNotUTF8: the generated decoder would take it; it has to be
+// refused with the same field, code and message as if package proto had read it,
+// and before anything is converted. TestMalformedBinaryWritesChangeNothing is the
+// same from outside.
+func TestTextThatIsNotUTF8(t *testing.T) {
+	t.Parallel()
+	for _, spoiled := range spoiledWrites(t) {
+		name := spoiled.want.Field
 		var f frame
-		f.decodeBinary(slices.Concat(wrapped(1, mustMarshal(t, everything())), wrapped(1, data)))
+		f.decodeBinary(slices.Concat(wrapped(1, mustMarshal(t, everything())), wrapped(1, spoiled.data)))
 		for how, got := range map[string]error{
-			"alone": decodeBinary(data, new(seqledgerv1.WriteRequest)), "in a frame": f.bad[1],
+			"alone": decodeBinary(spoiled.data, new(seqledgerv1.WriteRequest)), "in a frame": f.bad[1],
 		} {
 			field, ok := got.(*machine.FieldError) //nolint:errorlint // Not wrapped.
-			if !ok || *field != *want {
-				t.Errorf("%s: %v, want %v", how, got, want)
+			if !ok || *field != spoiled.want {
+				t.Errorf("%s: %v, want %v", how, got, spoiled.want)
 				continue
 			}
 			e, _ := writeError(got)
-			if e.Code != seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_INVALID_ARGUMENT || e.Field != want.Field {
+			if e.Code != seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_INVALID_ARGUMENT || e.Field != name {
 				t.Errorf("%s: %s is refused with %v", how, name, e)
 			}
 		}
 		if f.invalid != nil || len(f.bad) != 1 || !proto.Equal(f.writes[0], everything()) {
 			t.Errorf("%s: its neighbour must not notice: %v, %v", name, f.invalid, f.bad)
+			continue
 		}
 		if text := f.writes[1].String(); text != "" {
 			t.Errorf("%s: something of the write is left: %s", name, text)

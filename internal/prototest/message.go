@@ -18,7 +18,7 @@ func fill(t *rapid.T, m protoreflect.Message) {
 	fields := m.Descriptor().Fields()
 	for i := range fields.Len() {
 		field := fields.Get(i)
-		if !rapid.Bool().Draw(t, "has "+string(field.Name())) {
+		if rapid.IntRange(0, 3).Draw(t, "has "+string(field.Name())) == 0 {
 			continue
 		}
 		if !field.IsList() { // of a oneof the last one stays
