@@ -18,21 +18,29 @@ func fill(t *rapid.T, m protoreflect.Message) {
 	fields := m.Descriptor().Fields()
 	for i := range fields.Len() {
 		field := fields.Get(i)
-		if rapid.IntRange(0, 3).Draw(t, "has "+string(field.Name())) == 0 {
-			continue
-		}
-		if !field.IsList() { // of a oneof the last one stays
-			m.Set(field, value(t, field, m.NewField(field)))
-			continue
-		}
-		list := m.Mutable(field).List()
-		for range rapid.IntRange(1, maxElements).Draw(t, "elements") {
-			empty := protoreflect.Value{}
-			if field.Message() != nil {
-				empty = list.NewElement()
+		switch choice := field.ContainingOneof(); {
+		case choice != nil && choice.Fields().Get(0) != field: // drawn with the first
+		case choice != nil:
+			if n := rapid.IntRange(0, choice.Fields().Len()).Draw(t, string(choice.Name())); n > 0 {
+				chosen := choice.Fields().Get(n - 1)
+				m.Set(chosen, value(t, chosen, m.NewField(chosen)))
 			}
-			list.Append(value(t, field, empty))
+		case !rapid.Bool().Draw(t, "has "+string(field.Name())):
+		case field.IsList():
+			fillList(t, field, m.Mutable(field).List())
+		default:
+			m.Set(field, value(t, field, m.NewField(field)))
 		}
+	}
+}
+
+func fillList(t *rapid.T, field protoreflect.FieldDescriptor, list protoreflect.List) {
+	for range rapid.IntRange(1, maxElements).Draw(t, "elements") {
+		empty := protoreflect.Value{}
+		if field.Message() != nil {
+			empty = list.NewElement()
+		}
+		list.Append(value(t, field, empty))
 	}
 }
 

@@ -41,7 +41,7 @@ func TestEveryFieldIsDrawn(t *testing.T) {
 			}).Example(seed).ProtoReflect())
 		}
 	}
-	for seed := range 2_000 {
+	for seed := range 1_000 {
 		draw(seed)
 	}
 	var want func(d protoreflect.MessageDescriptor)
