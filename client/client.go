@@ -107,7 +107,7 @@ func New(options Options) (*Client, error) {
 		c.transport.TLSClientConfig = options.TLS.Clone() // nil stays nil
 		httpClient = &http.Client{Transport: c.transport}
 	}
-	var opts []connect.ClientOption
+	opts := []connect.ClientOption{connect.WithCodec(codec{})}
 	if options.Token != "" {
 		opts = append(opts, connect.WithInterceptors(bearer("Bearer "+options.Token)))
 	}

@@ -146,4 +146,12 @@
 // cannot take a write now (DRAINING, NOT_LEADER, QUEUE_FULL, OUTCOME_UNKNOWN)
 // the stream takes nothing more, ends once everything on it is answered, and is
 // opened again after a pause; that pause is shared by all Writers.
+//
+// Writes and their answers are encoded and decoded by code that is generated for
+// them (vtprotobuf, the methods that end in VT), because walking messages by
+// reflection took a good part of this package's time. Everything else is left to
+// package proto, and so is every write for which the generated code would give
+// other bytes, and every answer that has text which is not UTF-8: codec.go looks
+// for those, so that it makes no difference to an application which of the two
+// was used.
 package client

@@ -5,7 +5,6 @@ import (
 	"encoding/binary"
 	"encoding/hex"
 	"math/rand/v2"
-	"strings"
 	"time"
 )
 
@@ -34,11 +33,24 @@ func newKey() string {
 // version, 12 bits, the variant, 4 bits, and then 58 bits of index. It returns
 // false for a text that is none.
 func ledgerOf(txID string) (uint64, bool) {
-	raw, err := hex.DecodeString(strings.ReplaceAll(txID, "-", ""))
-	if err != nil || len(raw) != 16 || raw[6]>>4 != 8 {
+	// Every receipt comes through here, therefore nothing is allocated.
+	var digits [32]byte
+	n := 0
+	for i := range len(txID) {
+		if txID[i] == '-' {
+			continue
+		}
+		if n == len(digits) {
+			return 0, false
+		}
+		digits[n] = txID[i]
+		n++
+	}
+	var raw [16]byte
+	if size, err := hex.Decode(raw[:], digits[:n]); err != nil || size != len(raw) || raw[6]>>4 != 8 {
 		return 0, false
 	}
-	high := binary.BigEndian.Uint64(raw)
+	high := binary.BigEndian.Uint64(raw[:])
 	return high>>16<<16 | high&0x0fff<<4 | uint64(raw[8]>>2&0x0f), true
 }
 

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"runtime"
+	"slices"
 	"sync"
 	"time"
 
@@ -298,6 +299,8 @@ func (h *hub) receive(stream *writeStream) error {
 func (h *hub) deliver(results []*seqledgerv1.WriteResult) error {
 	h.mu.Lock()
 	defer h.unlock()
+	now := time.Now()
+	h.settled = slices.Grow(h.settled, len(results))
 	for _, result := range results {
 		if h.flight.len() == 0 {
 			return protocolError("more results than writes")
@@ -319,7 +322,7 @@ func (h *hub) deliver(results []*seqledgerv1.WriteResult) error {
 		} else {
 			h.progress = true
 		}
-		p.writer.answered(p)
+		p.writer.answered(p, now)
 	}
 	if h.retire && h.flight.len() == 0 {
 		h.kick()

@@ -55,7 +55,7 @@ func (w *Writer) load(state journal.State) error {
 		p.request.Session = state.Head.Session
 		p.request.Sequence, p.request.IdempotencyKey = e.Sequence, e.Key
 		p.request.Operations = operations
-		p.size = proto.Size(&p.request)
+		p.size = p.request.SizeVT()
 		w.recovered = append(w.recovered, p)
 		if !e.Settled {
 			w.queue.push(p)

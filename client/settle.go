@@ -53,15 +53,15 @@ func (p *Pending) settle(err error) {
 	w.passRoom()
 }
 
-// answered looks at one answer. Commits at the front of the queue are settled
-// at once, because nothing can undo them. Any other answer halts the Writer:
-// what it means depends on what else is in flight.
-func (w *Writer) answered(p *Pending) {
+// answered looks at one answer, which came at now. Commits at the front of the
+// queue are settled at once, because nothing can undo them. Any other answer
+// halts the Writer: what it means depends on what else is in flight.
+func (w *Writer) answered(p *Pending, now time.Time) {
 	w.inflight--
 	if p.verdict == verdictCommitted {
 		p.committed = true
 		if !p.receipt.GetReplayed() {
-			w.refreshed = time.Now()
+			w.refreshed = now
 		}
 	} else {
 		w.halted = true

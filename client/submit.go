@@ -6,8 +6,6 @@ import (
 	"fmt"
 	"unicode/utf8"
 
-	"google.golang.org/protobuf/proto"
-
 	"github.com/seqledger/seqledger/client/journal"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 )
@@ -96,7 +94,7 @@ func (w *Writer) newPending(tag string, operations []*seqledgerv1.Operation) (*P
 	p.request.ClientId = w.clientID
 	p.request.IdempotencyKey = newKey()
 	p.request.Operations = operations
-	p.size = proto.Size(&p.request)
+	p.size = p.request.SizeVT()
 	if p.size > maxWriteBytes {
 		return nil, fmt.Errorf("the write has %d bytes, at most %d are allowed", p.size, maxWriteBytes)
 	}

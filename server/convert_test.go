@@ -253,6 +253,12 @@ func FuzzFrame(f *testing.F) {
 					t.Fatalf("%s: accepted, and invalid: %v", name, err)
 				}
 			}
+			for _, refused := range b.invalid {
+				// The encoder of answers does not look.
+				if _, err := proto.Marshal(refused.err); err != nil {
+					t.Fatalf("%s: the refusal cannot be encoded: %v", name, err)
+				}
+			}
 		}
 	})
 }

@@ -27,4 +27,14 @@
 //
 // A request that is refused as malformed has changed nothing: it never reached
 // the log.
+//
+// There are two ways to read and write protobuf. What a write consists of, in
+// both directions, has code generated for it (vtprotobuf, the methods that end
+// in VT), because walking a message by reflection was a good part of what a
+// write costs. Everything else goes by package proto: it is rarer, and a second
+// copy of all that code would have to be trusted as well. The generated decoder
+// is the more lenient one: it checks no UTF-8, takes numbers that are too long,
+// and keeps what it does not know. So it is only given what fits the shape in
+// hot.go, which has all this looked at already; anything else takes the slow
+// way, which says what is wrong. Tests hold the two against each other.
 package server

@@ -4,7 +4,6 @@ import (
 	"fmt"
 
 	"google.golang.org/protobuf/encoding/protojson"
-	"google.golang.org/protobuf/proto"
 
 	"github.com/seqledger/seqledger/ledger/machine"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
@@ -33,7 +32,7 @@ type frame struct {
 func (f *frame) decodeBinary(data []byte) {
 	if frameShape.fits(data) {
 		m := new(seqledgerv1.WriteStreamRequest)
-		if proto.Unmarshal(data, m) == nil {
+		if m.UnmarshalVT(data) == nil {
 			*f = frame{writes: m.Writes, operations: countOperations(m.Writes)}
 			return
 		}

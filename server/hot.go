@@ -1,6 +1,8 @@
 package server
 
 import (
+	"unicode/utf8"
+
 	"google.golang.org/protobuf/encoding/protowire"
 	"google.golang.org/protobuf/reflect/protoreflect"
 
@@ -26,6 +28,7 @@ type shape struct {
 type fieldShape struct {
 	known bool
 	list  bool
+	text  bool // must be UTF-8
 	wire  protowire.Type
 	// excludes has a bit for each field number that must not have come before:
 	// its own, and the others of a oneof.
@@ -50,6 +53,7 @@ func shapeOf(d protoreflect.MessageDescriptor, limit int) *shape {
 	for i := range d.Fields().Len() {
 		field := d.Fields().Get(i)
 		f := fieldShape{known: true, list: field.IsList(), wire: wireType(field.Kind())}
+		f.text = field.Kind() == protoreflect.StringKind
 		if !f.list {
 			f.excludes = 1 << field.Number()
 		}
@@ -67,8 +71,10 @@ func shapeOf(d protoreflect.MessageDescriptor, limit int) *shape {
 }
 
 // fits tells whether an encoding is whole and has only known fields, each once,
-// with lists within their limit. UTF-8 is left to the decoder. explainBinary
-// finds what is wrong with one that does not fit.
+// with lists within their limit and text that is UTF-8. What fits, the generated
+// decoder reads just as proto.Unmarshal would; by itself it would take more, text
+// that is no UTF-8 among it. explainBinary finds what is wrong with one that does
+// not fit.
 func (s *shape) fits(data []byte) bool {
 	_, ok := s.count(data)
 	return ok
@@ -98,6 +104,9 @@ func (s *shape) count(data []byte) (total int, ok bool) {
 		} else {
 			var inner []byte
 			inner, n = protowire.ConsumeBytes(data)
+			if n >= 0 && f.text && !utf8.Valid(inner) {
+				return 0, false
+			}
 			if n >= 0 && f.inner != nil {
 				within, ok := f.inner.count(inner)
 				if total += within; !ok || s.total > 0 && elements+total > s.total {

@@ -29,8 +29,8 @@ import (
 
 // decodeBinary reads a protobuf message. The error is a *machine.FieldError.
 func decodeBinary(data []byte, m proto.Message) error {
-	if _, ok := m.(*seqledgerv1.WriteRequest); ok && writeShape.fits(data) && proto.Unmarshal(data, m) == nil {
-		return nil // the hot path: no walk by reflection
+	if w, ok := m.(*seqledgerv1.WriteRequest); ok && writeShape.fits(data) && w.UnmarshalVT(data) == nil {
+		return nil // the hot path: nothing by reflection
 	}
 	// The walk comes before the decoder, because it stops at the limit of a list.
 	if field := explainBinary(m.ProtoReflect().Descriptor(), data, ""); field != nil {

@@ -1,0 +1,135 @@
+package client
+
+import (
+	"fmt"
+	"slices"
+	"unicode/utf8"
+
+	"google.golang.org/protobuf/proto"
+
+	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
+)
+
+// codec reads and writes protobuf for Connect. Writes and their answers, of
+// which there are many, go through generated code; every other message, and
+// every write that is not plain, goes through package proto. What comes out is
+// the same either way, errors included.
+type codec struct{}
+
+// Name implements connect.Codec.
+func (codec) Name() string { return "proto" }
+
+// Marshal implements connect.Codec.
+func (c codec) Marshal(m any) ([]byte, error) { return c.MarshalAppend(nil, m) }
+
+// MarshalAppend spares Connect a copy of the message.
+func (codec) MarshalAppend(dst []byte, m any) ([]byte, error) {
+	switch m := m.(type) {
+	case *seqledgerv1.WriteStreamRequest:
+		if !slices.ContainsFunc(m.GetWrites(), unusual) {
+			return appendGenerated(dst, m)
+		}
+	case *seqledgerv1.WriteRequest:
+		if !unusual(m) {
+			return appendGenerated(dst, m)
+		}
+	}
+	p, ok := m.(proto.Message)
+	if !ok {
+		return nil, fmt.Errorf("client: %T is not a protobuf message", m)
+	}
+	return proto.MarshalOptions{}.MarshalAppend(dst, p)
+}
+
+// Unmarshal implements connect.Codec.
+func (codec) Unmarshal(data []byte, m any) error {
+	switch m := m.(type) {
+	case *seqledgerv1.WriteStreamResponse:
+		m.Reset()
+		if m.UnmarshalVT(data) == nil && !slices.ContainsFunc(m.GetResults(), garbledResult) {
+			return nil
+		}
+	case *seqledgerv1.WriteResponse:
+		m.Reset()
+		if m.UnmarshalVT(data) == nil && !garbledReceipt(m.GetReceipt()) {
+			return nil
+		}
+	}
+	p, ok := m.(proto.Message)
+	if !ok {
+		return fmt.Errorf("client: %T is not a protobuf message", m)
+	}
+	if err := proto.Unmarshal(data, p); err != nil {
+		return fmt.Errorf("unmarshal into %T: %w", m, err)
+	}
+	return nil
+}
+
+// appendGenerated encodes with generated code.
+func appendGenerated(dst []byte, m interface {
+	SizeVT() int
+	MarshalToSizedBufferVT(dst []byte) (int, error)
+}) ([]byte, error) {
+	size := m.SizeVT()
+	dst = slices.Grow(dst, size)[:len(dst)+size]
+	_, err := m.MarshalToSizedBufferVT(dst[len(dst)-size:])
+	return dst, err
+}
+
+// unusual reports a write that the generated encoder would write differently
+// from package proto: it checks no text, and leaves out what is set to nil.
+func unusual(w *seqledgerv1.WriteRequest) bool {
+	scope := w.GetScope()
+	return garbled(scope.GetOrganization()) || garbled(scope.GetVault()) || garbled(w.GetClientId()) ||
+		garbled(w.GetIdempotencyKey()) || slices.ContainsFunc(w.GetOperations(), unusualOperation)
+}
+
+func unusualOperation(operation *seqledgerv1.Operation) bool {
+	hollow := false
+	switch o := operation.GetOperation().(type) {
+	case *seqledgerv1.Operation_SetEntity:
+		hollow = o == nil || o.SetEntity == nil || hollowCondition(o.SetEntity.GetCondition())
+	case *seqledgerv1.Operation_DeleteEntity:
+		hollow = o == nil || o.DeleteEntity == nil || hollowCondition(o.DeleteEntity.GetCondition())
+	case *seqledgerv1.Operation_CreateRelationship:
+		hollow = o == nil || o.CreateRelationship == nil
+	case *seqledgerv1.Operation_DeleteRelationship:
+		hollow = o == nil || o.DeleteRelationship == nil
+	case *seqledgerv1.Operation_Append:
+		hollow = o == nil || o.Append == nil
+	case *seqledgerv1.Operation_ExpireEntity:
+		hollow = o == nil || o.ExpireEntity == nil
+	}
+	return hollow || !validText(operation)
+}
+
+// hollowCondition reports a condition that is a nil pointer to one of the kinds.
+func hollowCondition(condition *seqledgerv1.Condition) bool {
+	switch c := condition.GetCondition().(type) {
+	case *seqledgerv1.Condition_NotExists:
+		return c == nil
+	case *seqledgerv1.Condition_MustExist:
+		return c == nil
+	case *seqledgerv1.Condition_Version:
+		return c == nil
+	case *seqledgerv1.Condition_ValueEquals:
+		return c == nil
+	}
+	return false
+}
+
+// garbledResult reports text that is not UTF-8, which the generated decoder
+// takes and an application should never see.
+func garbledResult(result *seqledgerv1.WriteResult) bool {
+	e := result.GetError()
+	return garbledReceipt(result.GetReceipt()) ||
+		garbled(e.GetMessage()) || garbled(e.GetKey()) || garbled(e.GetField()) || garbled(e.GetLeaderAddress())
+}
+
+func garbledReceipt(r *seqledgerv1.Receipt) bool {
+	scope := r.GetBlockHeader().GetScope()
+	return garbled(r.GetTxId()) || garbled(r.GetActor()) || garbled(r.GetRequestHash()) ||
+		garbled(scope.GetOrganization()) || garbled(scope.GetVault())
+}
+
+func garbled(text string) bool { return !utf8.ValidString(text) }
