@@ -86,6 +86,27 @@ func (l *Ledger) flush() error {
 	return err
 }
 
+// longestRest bounds how long a checkpoint rests at once.
+const longestRest = 5 * time.Millisecond
+
+// rest lets a checkpoint go about its work slowly while others wait for the
+// processor that it takes: two thirds of the time are theirs. It does not when
+// nobody waits, at a start, at the end, or when so much has gathered meanwhile
+// that the next checkpoint would be due soon.
+func (l *Ledger) rest(worked time.Duration) {
+	due := l.checkpointBytes.Load()
+	if !l.replayed.Load() || l.counters.queuedBytes.Load() == 0 || l.store.PendingBytes() > due+due/2 {
+		return
+	}
+	timer := time.NewTimer(min(2*worked, longestRest))
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+	case <-l.failed:
+	case <-l.stopping.Done():
+	}
+}
+
 // The bounds between which the size of a checkpoint is found, in bytes of
 // changes. While one is written, the pages that it takes are in memory too.
 const (

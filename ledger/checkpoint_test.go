@@ -4,9 +4,12 @@ import (
 	"bytes"
 	"errors"
 	"log/slog"
+	"path/filepath"
 	"runtime"
 	"sync"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/seqledger/seqledger/ledger/boltstore"
 	"github.com/seqledger/seqledger/ledger/machine"
@@ -206,5 +209,50 @@ func TestProposalsWaitForACheckpoint(t *testing.T) {
 	group.Wait()
 	if err := l.Close(); err != nil {
 		t.Fatal(err)
+	}
+}
+
+// A checkpoint rests while others wait for the processor, and only then.
+func TestCheckpointRests(t *testing.T) {
+	t.Parallel()
+	const worked, roomy = 2 * time.Millisecond, 1 << 20
+	for name, test := range map[string]struct {
+		replayed bool
+		queued   int64
+		due      int64 // some hundred bytes have gathered
+		worked   time.Duration
+		want     time.Duration
+	}{
+		"somebody waits":             {true, 1, roomy, worked, 2 * worked},
+		"after long work":            {true, 1, roomy, time.Second, longestRest},
+		"nobody waits":               {true, 0, roomy, worked, 0},
+		"at a start":                 {false, 1, roomy, worked, 0},
+		"the next one is nearly due": {true, 1, 10, worked, 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				store, err := boltstore.Open(filepath.Join(t.TempDir(), "state"), boltstore.Options{Create: true, Identity: []byte("x"), NoSync: true})
+				if err != nil {
+					t.Fatal(err)
+				}
+				defer func() { _ = store.Close() }() // it is thrown away
+				err = store.Update(boltstore.Position{Index: 1, Term: 1}, func(tx machine.Tx) error {
+					return tx.Put(machine.TableMeta, []byte("k"), make([]byte, 100))
+				})
+				if err != nil {
+					t.Fatal(err)
+				}
+				l := &Ledger{store: store, stopping: t.Context()}
+				l.replayed.Store(test.replayed)
+				l.counters.queuedBytes.Store(test.queued)
+				l.checkpointBytes.Store(test.due)
+				began := time.Now()
+				l.rest(test.worked)
+				if rested := time.Since(began); rested != test.want {
+					t.Errorf("it rested %s, want %s", rested, test.want)
+				}
+			})
+		})
 	}
 }

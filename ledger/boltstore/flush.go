@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"runtime/debug"
+	"time"
 
 	"go.etcd.io/bbolt"
 
@@ -145,7 +146,7 @@ func (s *Store) fill(tx *bbolt.Tx, f *frozenState) error {
 				return err
 			}
 		}
-		if err := writeTable(tx, table, changes); err != nil {
+		if err := s.writeTable(tx, table, changes); err != nil {
 			return err
 		}
 	}
@@ -170,9 +171,16 @@ func (s *Store) LastFlush() FlushSize {
 	return FlushSize{}
 }
 
+// How long a flush works before it may rest, and how many records it writes
+// before it looks at the clock.
+const (
+	workBetweenRests = time.Millisecond
+	restEvery        = 64
+)
+
 // writeTable applies the entries, sorted by key, to the table's bucket. Sorted,
 // because bbolt then walks its leaves once from left to right.
-func writeTable(tx *bbolt.Tx, table machine.Table, changes entries) error {
+func (s *Store) writeTable(tx *bbolt.Tx, table machine.Table, changes entries) error {
 	if changes.len() == 0 {
 		return nil
 	}
@@ -181,7 +189,14 @@ func writeTable(tx *bbolt.Tx, table machine.Table, changes entries) error {
 		return damaged(table, nil, "the table's bucket is missing")
 	}
 	bucket.FillPercent = fillPercent(table)
+	began := time.Now()
 	for i := range changes.len() {
+		if i%restEvery == restEvery-1 && s.rest != nil {
+			if worked := time.Since(began); worked >= workBetweenRests {
+				s.rest(worked)
+				began = time.Now()
+			}
+		}
 		e := changes.at(i)
 		var err error
 		if e.deleted {

@@ -6,6 +6,7 @@ import (
 	"os"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"go.etcd.io/bbolt"
 
@@ -64,6 +65,7 @@ type Store struct {
 	spillable atomic.Int64
 	failed    atomic.Pointer[error]
 
+	rest      func(worked time.Duration) // see Options
 	lastFlush atomic.Pointer[FlushSize]
 	// poisoned is set when bbolt panicked with locks of its own held, so that
 	// Close must not wait for them.

@@ -3,9 +3,11 @@ package boltstore
 import (
 	"errors"
 	"fmt"
+	"path/filepath"
 	"runtime"
 	"strings"
 	"testing"
+	"time"
 
 	"go.etcd.io/bbolt"
 
@@ -466,5 +468,41 @@ func TestLastFlushTellsPages(t *testing.T) {
 	flush(t, s)
 	if size := s.LastFlush(); size.Changed != pending || size.Pages < 4*pending {
 		t.Errorf("%+v after %d bytes of scattered changes: want several times as much in pages", size, pending)
+	}
+}
+
+// A long flush rests between records, and whoever rests holds nobody up.
+func TestFlushRests(t *testing.T) {
+	t.Parallel()
+	var s *Store
+	rests := 0
+	rest := func(worked time.Duration) {
+		if rests++; worked < workBetweenRests {
+			t.Errorf("a rest after %s of work", worked)
+		}
+		if rests == 1 { // no lock is held
+			put(t, s, streams, "meanwhile", "x")
+		}
+	}
+	s, err := Open(filepath.Join(t.TempDir(), "state.db"), Options{Create: true, Identity: testIdentity, NoSync: true, Rest: rest})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = s.Close() }() // it is thrown away
+	err = s.Update(next(s), func(tx machine.Tx) (err error) {
+		for i := range 200_000 {
+			err = errors.Join(err, tx.Put(streams, fmt.Appendf(nil, "key %d", i), nil))
+		}
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	flush(t, s)
+	if rests == 0 {
+		t.Error("200,000 records were written without a rest")
+	}
+	if got := get(t, s, streams, "meanwhile"); got != "x" {
+		t.Errorf("what was written meanwhile is %q", got)
 	}
 }
