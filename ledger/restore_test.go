@@ -108,16 +108,21 @@ func TestRestoreSurvivesKills(t *testing.T) {
 		if !killRestore(t, path, dir, step) {
 			break
 		}
-		l, err := ledger.Open(t.Context(), ledger.Options{Dir: dir, Logger: slog.New(slog.DiscardHandler)})
+		look := func() (*ledger.Ledger, error) {
+			return ledger.Open(t.Context(), ledger.Options{Dir: dir, Logger: slog.New(slog.DiscardHandler)})
+		}
+		l, err := look()
+		if errors.Is(err, ledger.ErrRestoring) && step%3 == 0 {
+			// Killed once more while it begins again. It may get further this time, even
+			// to its end: how many lines the log of Raft has is a matter of timing.
+			killRestore(t, path, dir, step)
+			l, err = look()
+		}
 		switch {
 		case errors.Is(err, ledger.ErrRestoring):
 			halfMade++
 			if _, err := ledger.Verify(t.Context(), dir, ledger.VerifyOptions{}); err == nil {
 				t.Errorf("step %d: verify takes half a restore for a ledger", step)
-			}
-			// Killed once more while it begins again, it is still no ledger.
-			if step%3 == 0 && !killRestore(t, path, dir, step) {
-				t.Fatalf("step %d: the second restore had fewer steps", step)
 			}
 			if _, err := ledger.Restore(t.Context(), bytes.NewReader(backup), restoreTo(dir)); err != nil {
 				t.Fatalf("step %d: restored again: %v", step, err)

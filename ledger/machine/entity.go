@@ -86,18 +86,45 @@ func (e *entity) valueIn(t storedTransaction, key []byte) ([]byte, error) {
 	return op.Value, nil
 }
 
-// readValue returns the value of an entity that is in a block of the state. It
-// aliases the storage.
-func readValue(r Reader, e *entity, key []byte) ([]byte, error) {
+// valueReader reads values that are in blocks of the state. It keeps the last
+// record of blocks: entities that stand side by side were often set together,
+// and a record of half a megabyte is checked whole whenever it is fetched.
+type valueReader struct {
+	r      Reader
+	record []byte // as valid as what r hands out
+}
+
+// read returns the value of an entity. It aliases the storage.
+func (v *valueReader) read(e *entity, key []byte) ([]byte, error) {
 	if !e.inBlock {
 		return e.value, nil
 	}
-	var value []byte
-	failed := fmt.Errorf("%w: no transaction at ledger index %d, which has set entity %q", ErrCorrupt, e.version, key)
-	err := visitEntryOf(r, e.version, func(_ *blockRecord, _ uint32, t storedTransaction) {
-		value, failed = e.valueIn(t, key)
-	})
-	return value, firstErr(err, failed)
+	t, found, err := v.lookup(e.version)
+	if err == nil && !found {
+		v.record = nil
+		err = v.r.Ascend(TableBlocks, appendIndexKey(nil, e.version), func(_, record []byte) bool {
+			v.record = record
+			return false
+		})
+		if err == nil {
+			t, found, err = v.lookup(e.version)
+		}
+	}
+	switch {
+	case err != nil:
+		return nil, err
+	case !found:
+		return nil, fmt.Errorf("%w: no transaction at ledger index %d, which has set entity %q", ErrCorrupt, e.version, key)
+	}
+	return e.valueIn(t, key)
+}
+
+// lookup finds a transaction in the record that is kept, if there is one.
+func (v *valueReader) lookup(index uint64) (t storedTransaction, found bool, err error) {
+	if v.record != nil {
+		_, _, t, found, err = lookup(v.record, index)
+	}
+	return t, found, err
 }
 
 // expired tells whether the entity is absent for reads and conditions, though
@@ -140,7 +167,7 @@ func (m *Machine) conditionEntity(r Reader, scopeKey, key []byte, kind Condition
 	if p := m.pendingAt(e.version); p != nil {
 		e.value, err = e.valueIn(p.stored(), key)
 	} else {
-		e.value, err = readValue(r, &e, key)
+		e.value, err = (&valueReader{r: r}).read(&e, key)
 	}
 	return e, err
 }

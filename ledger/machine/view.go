@@ -215,12 +215,12 @@ func (v View) Entity(scope Scope, key string) (Entity, error) {
 	if e.expired(v.head.time) {
 		return Entity{}, ErrNotFound
 	}
-	return v.entity(&e, key)
+	return (&valueReader{r: v.r}).entity(&e, key)
 }
 
 // entity makes a copy with the value, wherever that is.
-func (v View) entity(e *entity, key string) (Entity, error) {
-	value, err := readValue(v.r, e, []byte(key))
+func (v *valueReader) entity(e *entity, key string) (Entity, error) {
+	value, err := v.read(e, []byte(key))
 	return Entity{Key: key, Value: bytes.Clone(value), Version: e.version, ExpiresAt: e.expiresAt}, err
 }
 
@@ -239,7 +239,7 @@ func (v View) VisitEntities(scope Scope, prefix, after string, visit func(Entity
 	if after != "" {
 		afterKey = append(bytes.Clone(scopeKey), after...)
 	}
-	expired := 0
+	expired, values := 0, valueReader{r: v.r}
 	err = v.scan(TableEntities, from, afterKey, func(k, value []byte) (bool, error) {
 		e, err := decodeEntity(value)
 		if err != nil {
@@ -252,7 +252,7 @@ func (v View) VisitEntities(scope Scope, prefix, after string, visit func(Entity
 			}
 			return expired < maxExpiredScan, nil
 		}
-		found, err := v.entity(&e, key)
+		found, err := values.entity(&e, key)
 		return err == nil && visit(found), err
 	})
 	return resume, err
