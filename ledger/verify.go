@@ -164,6 +164,9 @@ func (p *VerifyReport) replay(ctx context.Context, d *directory, store *boltstor
 	case err != nil: // the state by itself can still be audited
 		p.add(machine.Problem{Where: logName, What: err.Error()})
 	}
+	if err := store.CheckAhead(); err != nil {
+		p.add(machine.Problem{Where: stateName, What: err.Error()})
+	}
 	return m, p.mustReachProven(store, m)
 }
 

@@ -7,8 +7,9 @@ type place struct{ block, offset uint32 }
 // handed out stays where it is.
 type arena struct {
 	blocks [][]byte
-	free   uint32 // offset of what is left of the last block
-	used   int64  // handed out, in bytes
+	// The block that is being handed out, its size, and where it is free.
+	current, room, free uint32
+	used                int64 // handed out, in bytes
 }
 
 // The sizes of an arena's blocks, in bytes: they double, so that a small overlay
@@ -18,21 +19,22 @@ const (
 	largestBlock  = 256 << 10
 )
 
-// take hands out n bytes.
+// take hands out n bytes. What is large has a block to itself, and the block
+// that is being handed out stays in use: otherwise each large value would leave
+// most of a block behind.
 func (a *arena) take(n uint32) place {
-	last := len(a.blocks) - 1
-	if last < 0 || uint32(len(a.blocks[last]))-a.free < n {
-		size := uint32(smallestBlock)
-		if last >= 0 {
-			size = min(max(2*uint32(len(a.blocks[last])), smallestBlock), largestBlock)
-		}
-		a.blocks = append(a.blocks, make([]byte, max(size, n)))
-		a.free = 0
-		last++
-	}
-	p := place{uint32(last), a.free}
-	a.free += n
 	a.used += int64(n)
+	if n > largestBlock/8 {
+		a.blocks = append(a.blocks, make([]byte, n))
+		return place{uint32(len(a.blocks) - 1), 0}
+	}
+	if a.room-a.free < n {
+		a.room = max(min(max(2*a.room, smallestBlock), largestBlock), n)
+		a.blocks = append(a.blocks, make([]byte, a.room))
+		a.current, a.free = uint32(len(a.blocks)-1), 0
+	}
+	p := place{a.current, a.free}
+	a.free += n
 	return p
 }
 

@@ -6,6 +6,7 @@ import (
 	"maps"
 	"math/rand/v2"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/seqledger/seqledger/ledger/machine"
@@ -20,7 +21,11 @@ func TestTableOverlay(t *testing.T) {
 	rng := rand.New(rand.NewPCG(seed, seed))
 	o, want := new(overlay), map[string]string{} // "-" is a tombstone
 	for step := range 60_000 {
-		key := fmt.Sprintf("key/%d", rng.IntN(20_000))
+		// Two tenants, and keys of which one is the beginning of another.
+		key := fmt.Sprintf("%s/%d", []string{"key", "key", "another tenant"}[rng.IntN(3)], rng.IntN(10_000))
+		if rng.IntN(10) == 0 {
+			key += strings.Repeat("\x00", 1+rng.IntN(9))
+		}
 		switch rng.IntN(4) {
 		case 0:
 			o.remove(streams, []byte(key))
@@ -93,6 +98,25 @@ func TestOverlayStoresPartOfItself(t *testing.T) {
 	o.put(streams, []byte("k"), e.value()[2:])
 	if e, _ := o.get(streams, []byte("k")); string(e.value()) != "cdef" {
 		t.Errorf("%q", e.value())
+	}
+}
+
+// What an overlay says that it takes is what it takes, whatever size its values
+// have: checkpoints and the limits of memory go by it.
+func TestOverlayMemoryIsCounted(t *testing.T) {
+	t.Parallel()
+	for _, size := range []int{10, 1 << 10, 20 << 10, 100 << 10, 131 << 10, 257 << 10, 512 << 10} {
+		o := newTableOverlay()
+		for i := range uint64(2<<23/uint64(size+60) + 1) {
+			o.put(blockKey(i), make([]byte, size))
+		}
+		taken := int64(0)
+		for _, b := range o.memory.blocks {
+			taken += int64(cap(b))
+		}
+		if taken > o.size()+o.size()/4 {
+			t.Errorf("values of %d bytes: %d bytes are taken, and %d counted", size, taken, o.size())
+		}
 	}
 }
 

@@ -150,41 +150,55 @@ func (t *tableOverlay) search(ids []uint32, key []byte) int {
 	return sort.Search(len(ids), func(i int) bool { return bytes.Compare(t.key(ids[i]), key) >= 0 })
 }
 
-// sort returns the ids from a first one on by key. It looks for the keys
-// themselves only where the eight bytes behind what all of them begin with do
-// not decide: the keys lie all over the memory, and fetching them takes nearly
-// all the time.
+// sort returns the ids from a first one on by key.
 func (t *tableOverlay) sort(first uint32) []uint32 {
-	if first == t.count {
-		return nil
-	}
-	type item struct {
-		digits uint64
-		id     uint32
-	}
-	items := make([]item, 0, t.count-first)
-	common := t.commonPrefix(first)
+	ids := make([]uint32, 0, t.count-first)
 	for id := first; id < t.count; id++ {
-		items = append(items, item{leadingDigits(t.key(id)[common:]), id})
+		ids = append(ids, id)
 	}
-	slices.SortFunc(items, func(a, b item) int {
-		if order := cmp.Compare(a.digits, b.digits); order != 0 {
-			return order
-		}
-		return bytes.Compare(t.key(a.id), t.key(b.id))
-	})
-	ids := make([]uint32, len(items))
-	for i := range items {
-		ids[i] = items[i].id
-	}
+	t.sortIDs(ids, make([]sortItem, len(ids)))
 	return ids
 }
 
-// commonPrefix returns how many bytes all keys from a first one on begin with
-// together.
-func (t *tableOverlay) commonPrefix(first uint32) int {
-	common := t.key(first)
-	for id := first + 1; id < t.count; id++ {
+type sortItem struct {
+	digits uint64
+	id     uint32
+}
+
+// sortIDs sorts by the eight bytes behind what all keys begin with, and then
+// each run of equal digits in the same way by what comes behind those.
+func (t *tableOverlay) sortIDs(ids []uint32, room []sortItem) {
+	if len(ids) < 16 {
+		slices.SortFunc(ids, func(a, b uint32) int { return bytes.Compare(t.key(a), t.key(b)) })
+		return
+	}
+	items, common := room[:len(ids)], t.commonPrefix(ids)
+	for i, id := range ids {
+		items[i] = sortItem{leadingDigits(t.key(id)[common:]), id}
+	}
+	slices.SortFunc(items, func(a, b sortItem) int { return cmp.Compare(a.digits, b.digits) })
+	for i := range items {
+		ids[i] = items[i].id
+	}
+	for from := 0; from < len(ids); {
+		to := from + 1
+		for to < len(ids) && items[to].digits == items[from].digits {
+			to++
+		}
+		switch n := to - from; {
+		case n == len(ids): // keys that differ in nothing but zeros at their end, at least one in eight bytes
+			slices.SortFunc(ids, func(a, b uint32) int { return bytes.Compare(t.key(a), t.key(b)) })
+		case n > 1:
+			t.sortIDs(ids[from:to], room[from:to])
+		}
+		from = to
+	}
+}
+
+// commonPrefix returns how many bytes all keys begin with together.
+func (t *tableOverlay) commonPrefix(ids []uint32) int {
+	common := t.key(ids[0])
+	for _, id := range ids[1:] {
 		key, n := t.key(id), 0
 		for n < min(len(common), len(key)) && common[n] == key[n] {
 			n++

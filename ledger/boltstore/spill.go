@@ -2,7 +2,9 @@ package boltstore
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
+	"runtime/debug"
 
 	"go.etcd.io/bbolt"
 
@@ -145,4 +147,20 @@ func removeLeftovers(tx *bbolt.Tx, ahead []byte) error {
 		}
 	}
 	return nil
+}
+
+// CheckAhead compares the blocks that the file has ahead of its checkpoint with
+// those that the replay on a read-only store has made, as a Spill would.
+func (s *Store) CheckAhead() (err error) {
+	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
+	defer recoverDamage(machine.TableBlocks, nil, &err)
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	tx, err := s.begin(false)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, tx.Rollback()) }()
+	_, err = s.newBlocks(tx, new(frozenState), s.active.table(machine.TableBlocks).sorted())
+	return err
 }

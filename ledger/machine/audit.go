@@ -74,14 +74,14 @@ type entityDigest struct {
 	version   uint64
 	expiresAt int64
 	value     [16]byte
-	operation int // of the transaction, that set it
-	size      int // of the value, in bytes
+	operation int  // of the transaction, that set it
+	leftOut   bool // of the record
 }
 
 // matches tells whether a record says what the blocks do. Of a value that is in
 // its block it is enough that the record leads to the operation.
 func (want *entityDigest) matches(got *entity) bool {
-	if got.version != want.version || got.expiresAt != want.expiresAt || got.inBlock != (want.size > maxValueInRecord) {
+	if got.version != want.version || got.expiresAt != want.expiresAt || got.inBlock != want.leftOut {
 		return false
 	}
 	if got.inBlock {
@@ -222,12 +222,13 @@ func (a *auditor) transactions(after, last uint64, txs []pendingAudit) {
 		if want := a.head.ledgerIDAt(t.Index); t.LedgerID != want {
 			a.problem(where, "it bears ledger id %s, index %d belongs to %s", t.LedgerID, t.Index, want)
 		}
-		if hash, _ := HashOperations(nil, t.Operations); hash != t.RequestHash {
+		hash, encoded := HashOperations(nil, t.Operations)
+		if hash != t.RequestHash {
 			a.problem(where, "its request_hash is %s, its operations have %s", t.RequestHash, hash)
 		}
 		a.sequence(t, where)
 		for j := range t.Operations {
-			a.operation(t, j, where)
+			a.operation(t, j, len(encoded), where)
 		}
 	}
 }
@@ -260,7 +261,7 @@ func (a *auditor) sequence(t *Transaction, where string) {
 }
 
 // operation decides one operation again, on the recomputed state.
-func (a *auditor) operation(t *Transaction, i int, where string) {
+func (a *auditor) operation(t *Transaction, i, writeBytes int, where string) {
 	op := &t.Operations[i]
 	scopeKey := appendScopeKey(nil, t.Scope)
 	key := string(append(scopeKey, op.Key...))
@@ -272,7 +273,7 @@ func (a *auditor) operation(t *Transaction, i int, where string) {
 	changed := true
 	switch op.Kind {
 	case OpSetEntity:
-		a.entities[key] = entityDigest{t.Index, op.ExpiresAt, digestValue(op.Value), i, len(op.Value)}
+		a.entities[key] = entityDigest{t.Index, op.ExpiresAt, digestValue(op.Value), i, leftOut(len(op.Value), writeBytes)}
 	case OpDeleteEntity:
 		if changed = present; present {
 			delete(a.entities, key)

@@ -18,6 +18,16 @@ const (
 // random, every one of them costs a page at the next checkpoint.
 const maxValueInRecord = 32
 
+// maxReferredWrite is the longest write, as bytes of its encoded operations, whose
+// values are left out of the records: reading one fetches and checks the whole
+// record of blocks that it is in, and a condition may ask for a thousand.
+const maxReferredWrite = 64 << 10
+
+// leftOut tells whether a value that a write sets stays in its block alone.
+func leftOut(valueBytes, writeBytes int) bool {
+	return valueBytes > maxValueInRecord && writeBytes <= maxReferredWrite
+}
+
 // entity is a key's value as the state has it. The zero value is an absent
 // one.
 type entity struct {
@@ -64,9 +74,9 @@ func decodeEntity(b []byte) (entity, error) {
 }
 
 // keep leaves the value of an operation of the current transaction out if it is
-// long.
-func (e *entity) keep(operation int) {
-	if len(e.value) > maxValueInRecord {
+// long and the write is not.
+func (e *entity) keep(operation, writeBytes int) {
+	if leftOut(len(e.value), writeBytes) {
 		e.value, e.inBlock, e.operation = nil, true, uint64(operation)
 	}
 }
@@ -90,8 +100,9 @@ func (e *entity) valueIn(t storedTransaction, key []byte) ([]byte, error) {
 // record of blocks: entities that stand side by side were often set together,
 // and a record of half a megabyte is checked whole whenever it is fetched.
 type valueReader struct {
-	r      Reader
-	record []byte // as valid as what r hands out
+	r       Reader
+	record  []byte // as valid as what r hands out
+	fetched int    // bytes of the records so far
 }
 
 // read returns the value of an entity. It aliases the storage.
@@ -104,6 +115,7 @@ func (v *valueReader) read(e *entity, key []byte) ([]byte, error) {
 		v.record = nil
 		err = v.r.Ascend(TableBlocks, appendIndexKey(nil, e.version), func(_, record []byte) bool {
 			v.record = record
+			v.fetched += len(record)
 			return false
 		})
 		if err == nil {
@@ -158,7 +170,7 @@ func (m *Machine) loadEntity(r Reader, scopeKey, key []byte) (entity, error) {
 
 // conditionEntity is loadEntity with everything that a condition of this kind
 // looks at.
-func (m *Machine) conditionEntity(r Reader, scopeKey, key []byte, kind ConditionKind) (entity, error) {
+func (m *Machine) conditionEntity(r Reader, values *valueReader, scopeKey, key []byte, kind ConditionKind) (entity, error) {
 	e, err := m.loadEntity(r, scopeKey, key)
 	if err != nil || !e.inBlock || kind != ConditionValueEquals {
 		return e, err
@@ -167,7 +179,7 @@ func (m *Machine) conditionEntity(r Reader, scopeKey, key []byte, kind Condition
 	if p := m.pendingAt(e.version); p != nil {
 		e.value, err = e.valueIn(p.stored(), key)
 	} else {
-		e.value, err = (&valueReader{r: r}).read(&e, key)
+		e.value, err = values.read(&e, key)
 	}
 	return e, err
 }
@@ -194,7 +206,7 @@ func (m *Machine) setEntity(tx Tx, scopeKey []byte, op *Operation, operation int
 		}
 	}
 	e := entity{present: true, version: m.head.index, expiresAt: op.ExpiresAt, value: op.Value}
-	e.keep(operation)
+	e.keep(operation, len(m.write.encodedOperations))
 	m.scratch = e.append(m.scratch[:0])
 	return tx.Put(TableEntities, m.entityKey(scopeKey, op.Key), m.scratch)
 }

@@ -2,7 +2,9 @@ package machine
 
 import (
 	"errors"
+	"fmt"
 	"slices"
+	"strings"
 	"testing"
 )
 
@@ -290,6 +292,60 @@ func TestLongValues(t *testing.T) {
 		return true
 	}); err != nil || !slices.Equal(listed, []string{"k=" + longValue[1:], "other=" + long(1)}) {
 		t.Error(listed, err)
+	}
+}
+
+// A value of a long write is in its record: reading it must not fetch a large
+// block.
+func TestValuesOfLongWrites(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t, testConfig())
+	payload := Operation{Kind: OpAppend, Value: make([]byte, maxReferredWrite)}
+	f.commit(operations("w", 1, 0, set("k", longValue), payload))
+	record := f.mem.tables[TableEntities].values[string(append(appendScopeKey(nil, testScope), "k"...))]
+	if e, err := decodeEntity(record); err != nil || e.inBlock || string(e.value) != longValue {
+		t.Errorf("%+v, %v", e, err)
+	}
+	if problems := audit(t, f.m, f.mem); len(problems) != 0 {
+		t.Error(problems)
+	}
+}
+
+// A listing whose values are in many large blocks ends early, and goes on where
+// it ended.
+func TestListingFetchesABoundedPart(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t, testConfig())
+	const each = 12
+	value := strings.Repeat("v", 60<<10)
+	sequence := uint64(0)
+	for entry := range 2 { // even keys in one record of blocks, odd ones in another
+		var commands [][]byte
+		for i := range each {
+			sequence++
+			key := fmt.Sprintf("k%02d", 2*i+entry)
+			commands = append(commands, AppendWrite(nil, operations("w", sequence, 0, set(key, key+value))))
+		}
+		f.entry(commands...)
+	}
+	var keys []string
+	after, visits := "", 0
+	for {
+		visits++
+		resume, err := f.view().VisitEntities(testScope, "", after, func(e Entity) bool {
+			keys = append(keys, e.Key)
+			return true
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if resume == "" {
+			break
+		}
+		after = resume
+	}
+	if visits < 2 || len(keys) != 2*each || !slices.IsSorted(keys) || len(slices.Compact(keys)) != 2*each {
+		t.Errorf("%d visits, keys %v", visits, keys)
 	}
 }
 

@@ -228,10 +228,14 @@ func (v *valueReader) entity(e *entity, key string) (Entity, error) {
 // a round of eviction may be far behind, and applying waits while a view lasts.
 const maxExpiredScan = 10_000
 
+// maxFetched bounds, for the same reason, how many bytes of blocks one
+// VisitEntities reads values from.
+const maxFetched = 8 << 20
+
 // VisitEntities calls visit for the entities of a scope whose keys begin with
 // prefix and are greater than after, in the order of their keys, until visit
-// returns false. If resume is not empty, the visit ended early among expired
-// entities, and goes on with resume as after.
+// returns false. If resume is not empty, the visit ended early, and goes on with
+// resume as after.
 func (v View) VisitEntities(scope Scope, prefix, after string, visit func(Entity) bool) (resume string, err error) {
 	scopeKey := appendScopeKey(nil, scope)
 	from := append(bytes.Clone(scopeKey), prefix...)
@@ -253,7 +257,13 @@ func (v View) VisitEntities(scope Scope, prefix, after string, visit func(Entity
 			return expired < maxExpiredScan, nil
 		}
 		found, err := values.entity(&e, key)
-		return err == nil && visit(found), err
+		if err != nil || !visit(found) {
+			return false, err
+		}
+		if values.fetched > maxFetched {
+			resume = key
+		}
+		return resume == "", nil
 	})
 	return resume, err
 }

@@ -218,6 +218,7 @@ func (m *Machine) checkConditions(r Reader, scopeKey []byte, ops []Operation, ou
 	// What the earlier operations of this write leave behind. Only looked up by
 	// key, never ranged over.
 	var earlier map[string]entity
+	values := valueReader{r: r} // nothing is put while conditions are checked
 	for i := range ops {
 		op := &ops[i]
 		if op.Kind != OpSetEntity && op.Kind != OpDeleteEntity {
@@ -227,7 +228,7 @@ func (m *Machine) checkConditions(r Reader, scopeKey []byte, ops []Operation, ou
 			e, ok := earlier[string(op.Key)]
 			if !ok {
 				var err error
-				if e, err = m.conditionEntity(r, scopeKey, op.Key, op.Condition.Kind); err != nil {
+				if e, err = m.conditionEntity(r, &values, scopeKey, op.Key, op.Condition.Kind); err != nil {
 					return err
 				}
 			}
