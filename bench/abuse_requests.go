@@ -85,7 +85,9 @@ func hugeFrames(ctx context.Context, o *options, address string) (string, error)
 
 // shortDeadlines give the server a millisecond.
 func shortDeadlines(ctx context.Context, o *options, address string) (string, error) {
-	c := seqledgerv1connect.NewLedgerServiceClient(newHTTP2(), "http://"+address)
+	transport := newHTTP2()
+	defer transport.CloseIdleConnections() // which are ours, and not what the server keeps
+	c := seqledgerv1connect.NewLedgerServiceClient(transport, "http://"+address)
 	p := newPopulation("hasty-", 4*workersOfAbuse, 0)
 	return flood(ctx, scaledTime(o, 10*time.Second), 4*workersOfAbuse, func(ctx context.Context, worker int) (bool, error) {
 		ctx, cancel := context.WithTimeout(ctx, time.Millisecond)

@@ -73,8 +73,8 @@ func measureJournal(ctx context.Context, o *options, writers int) ([]finding, er
 // measureBackup copies a ledger of a gibibyte while it is written to.
 func measureBackup(ctx context.Context, o *options) ([]finding, error) {
 	return onServer(ctx, o, func(s *process, dir string) ([]finding, error) {
-		// A stream with its block, and ten entities with theirs, take about 6 KiB.
-		streams := scaled(o, 1<<30/(6<<10))
+		// A stream with its block, and ten entities with theirs, take some 3.5 KiB.
+		streams := scaled(o, 1<<30/(7<<9))
 		p := newPopulation("client-", streams, 10*streams)
 		if err := p.seed(ctx, s.address); err != nil {
 			return nil, err
