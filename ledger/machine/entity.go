@@ -170,7 +170,7 @@ func (m *Machine) loadEntity(r Reader, scopeKey, key []byte) (entity, error) {
 
 // conditionEntity is loadEntity with everything that a condition of this kind
 // looks at.
-func (m *Machine) conditionEntity(r Reader, values *valueReader, scopeKey, key []byte, kind ConditionKind) (entity, error) {
+func (m *Machine) conditionEntity(r Reader, scopeKey, key []byte, kind ConditionKind) (entity, error) {
 	e, err := m.loadEntity(r, scopeKey, key)
 	if err != nil || !e.inBlock || kind != ConditionValueEquals {
 		return e, err
@@ -179,7 +179,7 @@ func (m *Machine) conditionEntity(r Reader, values *valueReader, scopeKey, key [
 	if p := m.pendingAt(e.version); p != nil {
 		e.value, err = e.valueIn(p.stored(), key)
 	} else {
-		e.value, err = values.read(&e, key)
+		e.value, err = m.values.read(&e, key)
 	}
 	return e, err
 }

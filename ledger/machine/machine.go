@@ -42,6 +42,7 @@ type Machine struct {
 	changed     []byte
 	versions    []uint64
 	lastActor   string
+	values      valueReader // of the conditions that are being checked
 }
 
 // Open loads the head of the state, which is empty before the ledger is

@@ -218,7 +218,9 @@ func (m *Machine) checkConditions(r Reader, scopeKey []byte, ops []Operation, ou
 	// What the earlier operations of this write leave behind. Only looked up by
 	// key, never ranged over.
 	var earlier map[string]entity
-	values := valueReader{r: r} // nothing is put while conditions are checked
+	// For all conditions together: nothing is put while they are checked.
+	m.values = valueReader{r: r}
+	defer func() { m.values = valueReader{} }()
 	for i := range ops {
 		op := &ops[i]
 		if op.Kind != OpSetEntity && op.Kind != OpDeleteEntity {
@@ -228,7 +230,7 @@ func (m *Machine) checkConditions(r Reader, scopeKey []byte, ops []Operation, ou
 			e, ok := earlier[string(op.Key)]
 			if !ok {
 				var err error
-				if e, err = m.conditionEntity(r, &values, scopeKey, op.Key, op.Condition.Kind); err != nil {
+				if e, err = m.conditionEntity(r, scopeKey, op.Key, op.Condition.Kind); err != nil {
 					return err
 				}
 			}
