@@ -13,15 +13,14 @@ type arena struct {
 }
 
 // The sizes of an arena's blocks, in bytes: they double, so that a small overlay
-// is small. Something larger than the largest has a block to itself.
+// is small. What takes more than an eighth of the largest has a block to itself.
 const (
 	smallestBlock = 4 << 10
 	largestBlock  = 256 << 10
 )
 
-// take hands out n bytes. What is large has a block to itself, and the block
-// that is being handed out stays in use: otherwise each large value would leave
-// most of a block behind.
+// take hands out n bytes. The block that is being handed out stays in use beside
+// a large value: otherwise each of these would leave most of a block behind.
 func (a *arena) take(n uint32) place {
 	a.used += int64(n)
 	if n > largestBlock/8 {
