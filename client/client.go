@@ -13,6 +13,7 @@ import (
 
 	"connectrpc.com/connect"
 
+	"github.com/seqledger/seqledger/internal/direct"
 	"github.com/seqledger/seqledger/proto/seqledger/v1/seqledgerv1connect"
 )
 
@@ -70,8 +71,9 @@ func (o *Options) validate() (string, error) {
 	return strings.TrimSuffix(parsed.String(), "/"), nil
 }
 
-// Client calls one ledger server. It is safe for concurrent use; calls and
-// Writers share one HTTP/2 connection. Close it when done.
+// Client calls one ledger server. It is safe for concurrent use. Calls share one
+// HTTP/2 connection, and all Writers another, which is theirs alone where the
+// server, and whatever is before it, allows that. Close it when done.
 type Client struct {
 	options Options
 	ledger  seqledgerv1connect.LedgerServiceClient
@@ -79,7 +81,10 @@ type Client struct {
 	// transport is nil when the caller brought an HTTPClient: then its idle
 	// connections are the caller's to close.
 	transport *http.Transport
-	conns     connections
+	// streams is that of the write stream, which has a connection to itself; nil
+	// with an HTTPClient.
+	streams *http.Transport
+	conns   connections
 
 	hub    *hub
 	ctx    context.Context
@@ -118,8 +123,30 @@ func New(options Options) (*Client, error) {
 	stream := seqledgerv1connect.NewLedgerServiceClient(httpClient, base,
 		append(opts, connect.WithAcceptCompression("gzip", nil, nil))...)
 	c.hub = newHub(stream)
+	if c.transport != nil {
+		c.dedicate(base)
+	}
 	return c, nil
 }
+
+// dedicate lets the write stream have a connection to itself where the server
+// gives it one.
+func (c *Client) dedicate(base string) {
+	c.streams = direct.NewTransport(c.transport)
+	header := make(http.Header)
+	header.Set("User-Agent", userAgent)
+	if c.options.Token != "" {
+		header.Set("Authorization", "Bearer "+c.options.Token)
+	}
+	url := base + seqledgerv1connect.LedgerServiceWriteStreamProcedure
+	c.hub.dedicated = func(ctx context.Context) (*direct.Stream, error) {
+		return direct.Open(ctx, c.streams, url, header, codec{})
+	}
+}
+
+// userAgent tells a server's operator who is on a connection, as Connect's own
+// does for the calls.
+const userAgent = "seqledger-go"
 
 // newTransport returns an HTTP/2-only transport, in cleartext and over TLS.
 func newTransport() *http.Transport {
@@ -165,6 +192,7 @@ func (c *Client) Close() error {
 	c.background.Wait()
 	if c.transport != nil {
 		c.transport.CloseIdleConnections()
+		c.streams.CloseIdleConnections()
 	}
 	return errors.Join(errs...)
 }

@@ -9,8 +9,7 @@ import (
 	"sync"
 	"time"
 
-	"connectrpc.com/connect"
-
+	"github.com/seqledger/seqledger/internal/direct"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 	"github.com/seqledger/seqledger/proto/seqledger/v1/seqledgerv1connect"
 )
@@ -31,6 +30,9 @@ const (
 // for each, and one lock leaves no order of locks to get wrong.
 type hub struct {
 	stream seqledgerv1connect.LedgerServiceClient
+	// dedicated opens a stream with a connection to itself; nil: there is none to
+	// be had.
+	dedicated func(context.Context) (*direct.Stream, error)
 	// wake holds at most one token: there is something for the sender to do.
 	wake chan struct{}
 
@@ -180,7 +182,10 @@ func (h *hub) abandon(cause error) {
 func (h *hub) serve(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	stream := h.stream.WriteStream(ctx)
+	stream, err := h.open(ctx)
+	if err != nil {
+		return err
+	}
 	failed := make(chan error, 1)
 	// Ends when the stream does, at the latest by the cancel below; serve waits
 	// for it on failed.
@@ -190,7 +195,7 @@ func (h *hub) serve(ctx context.Context) error {
 		// the sender for ever.
 		cancel()
 	}()
-	err := h.send(ctx, stream)
+	err = h.send(ctx, stream)
 	cancel()
 	// Closed before waiting: while the request body is open the transport reads
 	// from it and does not notice that the context has ended.
@@ -211,7 +216,7 @@ func (h *hub) serve(ctx context.Context) error {
 }
 
 // send sends frames until the stream breaks, retires, or ctx ends.
-func (h *hub) send(ctx context.Context, stream *writeStream) error {
+func (h *hub) send(ctx context.Context, stream writeStream) error {
 	frame := &seqledgerv1.WriteStreamRequest{}
 	for {
 		retired := h.collect(frame)
@@ -283,7 +288,7 @@ func (h *hub) collect(frame *seqledgerv1.WriteStreamRequest) bool {
 }
 
 // receive gives results to their Writers until the stream ends.
-func (h *hub) receive(stream *writeStream) error {
+func (h *hub) receive(stream writeStream) error {
 	for {
 		response, err := stream.Receive()
 		if err != nil {
@@ -329,8 +334,6 @@ func (h *hub) deliver(results []*seqledgerv1.WriteResult) error {
 	}
 	return nil
 }
-
-type writeStream = connect.BidiStreamForClient[seqledgerv1.WriteStreamRequest, seqledgerv1.WriteStreamResponse]
 
 var errRetired = errors.New("the server asked to try again later")
 

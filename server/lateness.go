@@ -37,10 +37,15 @@ const (
 type lateness struct {
 	timer *time.Timer
 
-	mu      sync.Mutex // held by the interrupt
-	limit   time.Duration
-	waiting bool
-	closed  bool
+	mu       sync.Mutex // held by the interrupt
+	limit    time.Duration
+	waiting  bool
+	deadline time.Time // of the wait
+	// fires is when the timer does; zero when it is not set. It is left to run when
+	// a wait is over, and set again only to come earlier: a stream waits some
+	// thousand times a second, and each setting may wake up a thread of the runtime.
+	fires  time.Time
+	closed bool
 }
 
 // newLateness returns one that waits for nothing yet. Whoever makes it calls
@@ -50,7 +55,12 @@ func newLateness(limit time.Duration, interrupt func()) *lateness {
 	l.timer = time.AfterFunc(limit, func() {
 		l.mu.Lock()
 		defer l.mu.Unlock()
-		if !l.closed {
+		l.fires = time.Time{}
+		switch {
+		case l.closed || !l.waiting:
+		case time.Now().Before(l.deadline):
+			l.set()
+		default:
 			interrupt()
 		}
 	})
@@ -58,12 +68,21 @@ func newLateness(limit time.Duration, interrupt func()) *lateness {
 	return l
 }
 
+// set makes the timer come at the deadline. mu is held.
+func (l *lateness) set() {
+	l.fires = l.deadline
+	l.timer.Reset(time.Until(l.deadline))
+}
+
 // expect says that from now on the handler waits for its client.
 func (l *lateness) expect() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.waiting = true
-	l.timer.Reset(l.limit)
+	l.deadline = time.Now().Add(l.limit)
+	if l.fires.IsZero() || l.deadline.Before(l.fires) {
+		l.set()
+	}
 }
 
 // arrived says that it does not any more.
@@ -71,7 +90,6 @@ func (l *lateness) arrived() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.waiting = false
-	l.timer.Stop()
 }
 
 // shorten sets the limit from now on. A wait that is under way begins anew.
@@ -79,7 +97,8 @@ func (l *lateness) shorten(limit time.Duration) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.limit = limit; l.waiting && !l.closed {
-		l.timer.Reset(limit)
+		l.deadline = time.Now().Add(limit)
+		l.set()
 	}
 }
 

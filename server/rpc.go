@@ -11,6 +11,7 @@ import (
 
 	"connectrpc.com/connect"
 
+	"github.com/seqledger/seqledger/internal/direct"
 	"github.com/seqledger/seqledger/ledger"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 	"github.com/seqledger/seqledger/proto/seqledger/v1/seqledgerv1connect"
@@ -40,8 +41,8 @@ func (s *Server) mount(mux *http.ServeMux) {
 	stream := seqledgerv1connect.LedgerServiceWriteStreamProcedure
 	// Results are hashes and ids, which do not compress, and there are many.
 	uncompressed := connect.WithCompressMinBytes(math.MaxInt)
-	mux.Handle(stream, s.metered(s.maxMessage(writing), s.withControls(false,
-		connect.NewBidiStreamHandler(stream, s.writeStream, append(s.handlerOptions(writing), uncompressed)...))))
+	mux.Handle(stream, direct.Handler(s.closed, s.metered(s.maxMessage(writing), s.withControls(false,
+		connect.NewBidiStreamHandler(stream, s.writeStream, append(s.handlerOptions(writing), uncompressed)...)))))
 	backup := seqledgerv1connect.AdminServiceBackupProcedure
 	mux.Handle(backup, s.metered(s.maxMessage(reading), s.withControls(true,
 		connect.NewServerStreamHandler(backup, s.backup, append(s.handlerOptions(reading), uncompressed)...))))

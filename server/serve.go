@@ -52,6 +52,7 @@ func (s *Server) Serve(ctx context.Context, listener net.Listener) error {
 	defer cancel()
 	err = errors.Join(err, s.Drain(limited), hs.Shutdown(limited), s.options.Ledger.Err())
 	// What is still open has had its time.
+	s.close()
 	err = errors.Join(err, ignoreClosed(hs.Close()), ignoreClosed(<-served))
 	// Close does not wait for the handlers, and the caller is about to close the
 	// ledger under them. Their contexts have ended, so they are on their way out.

@@ -32,6 +32,10 @@ type Server struct {
 	// draining ends when nothing new is taken any more.
 	draining   context.Context //nolint:containedctx // It is the server's own state, not a caller's.
 	startDrain context.CancelFunc
+	// closed ends when connections are closed whatever is under way on them:
+	// net/http does not know those that belong to one stream.
+	closed context.Context //nolint:containedctx // As above.
+	close  context.CancelFunc
 }
 
 // New returns a server of a ledger.
@@ -42,6 +46,7 @@ func New(o Options) (*Server, error) {
 	o.Logger = slog.New(requestLogger{o.Logger.Handler()})
 	s := &Server{options: o, reads: semaphore.NewWeighted(maxReads), stall: stallTimeout, late: bodyTimeout, arriving: newArriving()}
 	s.draining, s.startDrain = context.WithCancel(context.Background())
+	s.closed, s.close = context.WithCancel(context.Background())
 	s.metrics = newMetrics(s)
 	mux := http.NewServeMux()
 	s.mount(mux)

@@ -41,6 +41,7 @@ type writeStream struct {
 	room    *semaphore.Weighted // for writes in flight
 	answers results             // belongs to the sender
 	permits *permits            // of the reader
+	asked   chan struct{}       // has room for one: the client asks for a sign of life
 	ended   context.Context     //nolint:containedctx // It ends with the caller's credential, not with the call.
 
 	// readErr is why the reader ended; nil after a half-close. It is set before
@@ -60,6 +61,7 @@ func (s *Server) writeStream(ctx context.Context, stream *bidiStream) error {
 	st := &writeStream{
 		server: s, conn: stream.Conn(), batches: make(chan *batch, maxStreamFrames),
 		room: semaphore.NewWeighted(maxStreamWrites), permits: newPermits(s.caller(ctx)), ended: ended,
+		asked: make(chan struct{}, 1),
 	}
 	controls := controlsOf(ctx)
 	// Ends with the client's half-close, a failed read, or the interrupt below;
@@ -117,6 +119,7 @@ func (st *writeStream) read(ctx context.Context, controls *controls) {
 		room := f.room()
 		st.room.Release(maxFrameRoom - room)
 		if len(f.writes) == 0 {
+			signal(st.asked)
 			continue
 		}
 		b, err := st.server.newBatch(ctx, &f, st.permits)
@@ -160,6 +163,11 @@ func (st *writeStream) send(ctx context.Context, controls *controls) error {
 					return st.end(interrupted)
 				}
 				next = b
+			case <-st.asked:
+				if err := st.signOfLife(controls); err != nil {
+					return err
+				}
+				continue
 			case <-draining:
 				// What has arrived is still read, and refused.
 				draining, interrupted = nil, ledger.ErrDraining
@@ -170,6 +178,9 @@ func (st *writeStream) send(ctx context.Context, controls *controls) error {
 				controls.interrupt()
 				continue
 			}
+		}
+		if err := st.await(ctx, next, controls); err != nil {
+			return err
 		}
 		if err := next.settle(ctx, st.server); err != nil {
 			return err
@@ -183,6 +194,28 @@ func (st *writeStream) send(ctx context.Context, controls *controls) error {
 		}
 		st.room.Release(room)
 	}
+}
+
+// await returns once a batch is decided or the stream has ended, and gives signs
+// of life meanwhile: a slow disk must not look like a server that is gone.
+func (st *writeStream) await(ctx context.Context, b *batch, controls *controls) error {
+	for !b.settled() {
+		select {
+		case <-b.submission.Done():
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		case <-st.asked:
+			if err := st.signOfLife(controls); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// signOfLife answers an empty message with an empty one.
+func (st *writeStream) signOfLife(controls *controls) error {
+	return controls.send(func() error { return st.conn.Send(new(seqledgerv1.WriteStreamResponse)) })
 }
 
 // coalesce adds the results of the batches that are decided by now, and
@@ -213,4 +246,13 @@ func (st *writeStream) end(interrupted error) error {
 		return interrupted
 	}
 	return st.readErr
+}
+
+// signal wakes the one who waits on a channel with room for one, and does
+// nothing when he has been woken already.
+func signal(c chan<- struct{}) {
+	select {
+	case c <- struct{}{}:
+	default:
+	}
 }

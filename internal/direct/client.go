@@ -1,0 +1,269 @@
+package direct
+
+import (
+	"bufio"
+	"context"
+	"encoding/base64"
+	"encoding/binary"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"connectrpc.com/connect"
+	"google.golang.org/protobuf/types/known/anypb"
+)
+
+const (
+	// headerBytes stand before each message: flags and the length.
+	headerBytes = 5
+	// Flags of a message.
+	flagCompressed = 1
+	flagEnd        = 2
+	// MaxMessageBytes is the longest message that a client takes. A server's are
+	// far below, and a length that is none must not become memory.
+	MaxMessageBytes = 64 << 20
+	// answerTimeout is how long the server may take to switch.
+	answerTimeout = 10 * time.Second
+	// pingAfter is how long a client hears nothing before it asks for a sign of
+	// life, and again before it gives up.
+	pingAfter = 10 * time.Second
+)
+
+// ErrSilent ends a stream whose server has answered nothing, not even that it is
+// there.
+var ErrSilent = errors.New("the server has given no sign of life")
+
+// RefusedError is the answer of a server that does not give its connection away.
+type RefusedError struct {
+	// Status is that of HTTP, such as 505.
+	Status int
+}
+
+// Error implements error.
+func (e *RefusedError) Error() string {
+	return fmt.Sprintf("the server answered with status %d instead of switching to %s", e.Status, Protocol)
+}
+
+// Codec encodes and decodes messages.
+type Codec interface {
+	MarshalAppend(dst []byte, m any) ([]byte, error)
+	Unmarshal(data []byte, m any) error
+}
+
+// Stream is the client's end of a connection. One goroutine may send while one
+// receives. Close it when done.
+type Stream struct {
+	conn   io.ReadWriteCloser
+	reader *bufio.Reader
+	codec  Codec
+	in     []byte      // of the receiver
+	stop   func() bool // ends the watch over the context
+	// silent is set once the server was given up.
+	silent atomic.Bool
+	heard  atomic.Bool // since the last look
+
+	watching sync.Mutex // guards the rest of the watch over the server
+	watch    *time.Timer
+	asked    bool
+	over     bool
+
+	// sending guards what follows: a sign of life may be asked for while a
+	// message is under way.
+	sending sync.Mutex
+	out     []byte
+}
+
+// NewTransport makes a transport of transport's settings that can switch
+// protocols, which HTTP/2 cannot.
+func NewTransport(transport *http.Transport) *http.Transport {
+	t := transport.Clone()
+	t.Protocols = new(http.Protocols)
+	t.Protocols.SetHTTP1(true)
+	t.HTTP2 = nil
+	t.ResponseHeaderTimeout = answerTimeout
+	return t
+}
+
+// Open asks for a connection for the procedure at url. header is added to the
+// request. The stream ends with ctx. The error is a [*RefusedError], that of ctx,
+// or the transport's.
+func Open(ctx context.Context, transport http.RoundTripper, url string, header http.Header, codec Codec) (*Stream, error) {
+	request, err := http.NewRequestWithContext(ctx, http.MethodPost, url, nil)
+	if err != nil {
+		return nil, err
+	}
+	if header != nil {
+		request.Header = header.Clone()
+	}
+	request.Header.Set("Connection", "Upgrade")
+	request.Header.Set("Upgrade", Protocol)
+	request.Header.Set("Content-Type", contentType+"proto")
+	request.Header.Set("Connect-Protocol-Version", "1")
+	response, err := transport.RoundTrip(request)
+	if err != nil {
+		return nil, err
+	}
+	conn, ok := response.Body.(io.ReadWriteCloser)
+	if response.StatusCode != http.StatusSwitchingProtocols || !ok || !strings.EqualFold(response.Header.Get("Upgrade"), Protocol) {
+		_ = response.Body.Close()
+		return nil, &RefusedError{Status: response.StatusCode}
+	}
+	s := &Stream{conn: conn, reader: bufio.NewReaderSize(conn, readBytes), codec: codec}
+	// The transport has handed the connection over and looks at ctx no more.
+	s.stop = context.AfterFunc(ctx, func() { _ = conn.Close() })
+	s.listen(pingAfter)
+	return s, nil
+}
+
+// listen looks after every pause whether the server was heard. After one of
+// silence it asks, after the next it gives up.
+func (s *Stream) listen(pause time.Duration) {
+	s.heard.Store(true)
+	s.watching.Lock()
+	defer s.watching.Unlock() // before the timer can come
+	s.watch = time.AfterFunc(pause, func() {
+		if s.look(pause) {
+			s.ask()
+		}
+	})
+}
+
+// look tells whether it is time to ask.
+func (s *Stream) look(pause time.Duration) bool {
+	s.watching.Lock()
+	defer s.watching.Unlock()
+	if s.over {
+		return false
+	}
+	heard := s.heard.Swap(false)
+	if !heard && s.asked {
+		s.silent.Store(true)
+		_ = s.conn.Close()
+		return false
+	}
+	s.asked = !heard
+	s.watch.Reset(pause) // before anything that may block
+	return s.asked
+}
+
+// ask sends an empty message. When the sender is inside a write, that is question
+// enough.
+func (s *Stream) ask() {
+	if s.sending.TryLock() {
+		defer s.sending.Unlock()
+		_, _ = s.conn.Write(make([]byte, headerBytes)) // what fails shows to the receiver
+	}
+}
+
+// Send sends a message.
+func (s *Stream) Send(m any) error {
+	s.sending.Lock()
+	defer s.sending.Unlock()
+	out := append(s.out[:0], 0, 0, 0, 0, 0)
+	out, err := s.codec.MarshalAppend(out, m)
+	if err != nil {
+		return connect.NewError(connect.CodeInternal, err)
+	}
+	binary.BigEndian.PutUint32(out[1:], uint32(len(out)-headerBytes))
+	if s.out = out; cap(out) > keptBytes {
+		s.out = nil
+	}
+	_, err = s.conn.Write(out)
+	return s.explain(err)
+}
+
+// Receive reads the next message into m. At the end of the stream the error is
+// io.EOF, or the *connect.Error that the server ended it with.
+func (s *Stream) Receive(m any) error {
+	var header [headerBytes]byte
+	if _, err := io.ReadFull(s.reader, header[:]); err != nil {
+		return s.explain(noEnd(err))
+	}
+	s.heard.Store(true)
+	size := int(binary.BigEndian.Uint32(header[1:]))
+	if header[0]&flagCompressed != 0 || header[0]&^flagEnd != 0 || size > MaxMessageBytes {
+		return connect.NewError(connect.CodeInternal, fmt.Errorf("the server sent a message with flags %d and %d bytes", header[0], size))
+	}
+	s.in = slices.Grow(s.in[:0], size)[:size]
+	if _, err := io.ReadFull(s.reader, s.in); err != nil {
+		return s.explain(noEnd(err))
+	}
+	s.heard.Store(true) // a long one may have taken its time
+	if header[0] == flagEnd {
+		return endOf(s.in)
+	}
+	if err := s.codec.Unmarshal(s.in, m); err != nil {
+		return connect.NewError(connect.CodeInvalidArgument, err)
+	}
+	if cap(s.in) > keptBytes {
+		s.in = nil
+	}
+	return nil
+}
+
+// Close ends the connection. Whatever waits on it fails.
+func (s *Stream) Close() error {
+	s.stop()
+	s.watching.Lock()
+	s.over = true
+	s.watch.Stop()
+	s.watching.Unlock()
+	return s.conn.Close()
+}
+
+// noEnd is the error of a connection that ended before the stream did.
+func noEnd(err error) error {
+	if errors.Is(err, io.EOF) {
+		return io.ErrUnexpectedEOF
+	}
+	return err
+}
+
+// explain makes a failure of the connection an error of the call.
+func (s *Stream) explain(err error) error {
+	switch {
+	case err == nil:
+		return nil
+	case s.silent.Load():
+		err = ErrSilent
+	}
+	return connect.NewError(connect.CodeUnavailable, err)
+}
+
+// endOf reads the end of a stream.
+func endOf(data []byte) error {
+	var end struct {
+		Error *struct {
+			Code    string
+			Message string
+			Details []struct{ Type, Value string }
+		}
+	}
+	if err := json.Unmarshal(data, &end); err != nil {
+		return connect.NewError(connect.CodeInternal, fmt.Errorf("the end of the stream is not JSON: %w", err))
+	}
+	if end.Error == nil {
+		return io.EOF
+	}
+	code := connect.CodeUnknown
+	_ = code.UnmarshalText([]byte(end.Error.Code)) // one that we do not know stays unknown
+	result := connect.NewWireError(code, errors.New(end.Error.Message))
+	for _, d := range end.Error.Details {
+		value, err := base64.RawStdEncoding.DecodeString(strings.TrimRight(d.Value, "="))
+		if err != nil {
+			continue // takes nothing away from the code
+		}
+		detail, err := connect.NewErrorDetail(&anypb.Any{TypeUrl: "type.googleapis.com/" + d.Type, Value: value})
+		if err == nil {
+			result.AddDetail(detail)
+		}
+	}
+	return result
+}

@@ -1,0 +1,187 @@
+package direct
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"strings"
+	"sync"
+	"time"
+)
+
+// Protocol is the name that the two sides agree on in the Upgrade header.
+const Protocol = "seqledger-direct"
+
+const (
+	// contentType is the one protocol that needs nothing of HTTP but bodies.
+	contentType = "application/connect+"
+	// readBytes is room for a frame of some fifty small writes, so that it takes
+	// one read.
+	readBytes = 16 << 10
+	// silenceLimit is how long a server waits for a sign of life. The client gives
+	// one every pingAfter.
+	silenceLimit = time.Minute
+	// lingerLimit is how long the end of a stream may take to reach a client that
+	// is still sending: closing at once would make the kernel throw it away.
+	lingerLimit = time.Second
+)
+
+// Handler gives next the connection of a request that asks for it. All others
+// pass. closed ends the connections that are open when it ends.
+func Handler(closed context.Context, next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if !asksFor(r) {
+			next.ServeHTTP(w, r)
+			return
+		}
+		conn, buffered, err := http.NewResponseController(w).Hijack()
+		if err != nil { // a writer that is not net/http's: it answers as it can
+			next.ServeHTTP(w, r)
+			return
+		}
+		ctx, cancel := context.WithCancel(r.Context())
+		defer cancel()
+		a := &answer{conn: conn, reader: bufio.NewReaderSize(buffered.Reader, readBytes), header: w.Header()}
+		defer func() { _ = conn.Close() }()
+		defer context.AfterFunc(closed, func() {
+			cancel()
+			_ = conn.Close()
+		})()
+		inner := r.WithContext(ctx)
+		inner.Body, inner.ContentLength = a, -1
+		// Connect asks for HTTP/2 because HTTP/1.1 cannot send both ways at once.
+		// This connection can.
+		inner.Proto, inner.ProtoMajor, inner.ProtoMinor = "HTTP/2.0", 2, 0
+		next.ServeHTTP(a, inner)
+		a.end()
+	})
+}
+
+// asksFor tells whether a request asks for its connection.
+func asksFor(r *http.Request) bool {
+	return r.ProtoMajor == 1 && r.Method == http.MethodPost &&
+		strings.EqualFold(r.Header.Get("Upgrade"), Protocol) &&
+		strings.EqualFold(r.Header.Get("Connection"), "Upgrade") &&
+		strings.HasPrefix(r.Header.Get("Content-Type"), contentType)
+}
+
+// answer is the server's end of a connection, as a handler sees it: the body of
+// the request and the writer of the answer.
+type answer struct {
+	conn   net.Conn
+	reader *bufio.Reader
+	header http.Header
+	// unsent is what was written since the last Flush, so that a message leaves in
+	// one piece. It belongs to the goroutine that writes.
+	unsent  bytes.Buffer
+	started bool
+	failed  error
+
+	mu sync.Mutex
+	// fixed: the handler has set a deadline for reads, which a sign of life must
+	// not move.
+	fixed   bool
+	renewed time.Time
+}
+
+// Read implements io.Reader for the request's body.
+func (a *answer) Read(p []byte) (int, error) {
+	if a.reader.Buffered() == 0 {
+		a.renew()
+	}
+	return a.reader.Read(p)
+}
+
+// renew moves the deadline of reads now and then: each move costs as much as a
+// small read does.
+func (a *answer) renew() {
+	now := time.Now()
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if !a.fixed && now.Sub(a.renewed) > silenceLimit/8 {
+		a.renewed = now
+		_ = a.conn.SetReadDeadline(now.Add(silenceLimit))
+	}
+}
+
+// Close implements io.Closer for the request's body. The connection ends with the
+// handler.
+func (a *answer) Close() error { return nil }
+
+// SetReadDeadline is for http.ResponseController. Without a deadline the client
+// still has to give signs of life.
+func (a *answer) SetReadDeadline(t time.Time) error {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.fixed, a.renewed = !t.IsZero(), time.Time{}
+	return a.conn.SetReadDeadline(t)
+}
+
+// SetWriteDeadline is for http.ResponseController.
+func (a *answer) SetWriteDeadline(t time.Time) error { return a.conn.SetWriteDeadline(t) }
+
+// Header implements http.ResponseWriter.
+func (a *answer) Header() http.Header { return a.header }
+
+// WriteHeader implements http.ResponseWriter. Success is the switch of the
+// protocol; everything else is an ordinary answer.
+func (a *answer) WriteHeader(status int) {
+	if a.started {
+		return
+	}
+	a.started = true
+	if status == http.StatusOK {
+		a.header.Set("Connection", "Upgrade")
+		a.header.Set("Upgrade", Protocol)
+		status = http.StatusSwitchingProtocols
+	} else {
+		a.header.Set("Connection", "close")
+	}
+	fmt.Fprintf(&a.unsent, "HTTP/1.1 %d %s\r\n", status, http.StatusText(status))
+	_ = a.header.Write(&a.unsent) // a buffer takes everything
+	a.unsent.WriteString("\r\n")
+}
+
+// Write implements http.ResponseWriter.
+func (a *answer) Write(p []byte) (int, error) {
+	a.WriteHeader(http.StatusOK)
+	if a.failed != nil {
+		return 0, a.failed
+	}
+	return a.unsent.Write(p)
+}
+
+// keptBytes is from how much on the memory of a message is not kept for the next.
+const keptBytes = 256 << 10
+
+// FlushError sends what was written.
+func (a *answer) FlushError() error {
+	a.WriteHeader(http.StatusOK)
+	if a.failed == nil && a.unsent.Len() > 0 {
+		_, a.failed = a.conn.Write(a.unsent.Bytes())
+	}
+	if a.unsent.Reset(); a.unsent.Cap() > keptBytes {
+		a.unsent = bytes.Buffer{}
+	}
+	return a.failed
+}
+
+// Flush implements http.Flusher. What fails shows at the next Write.
+func (a *answer) Flush() { _ = a.FlushError() }
+
+// end sends the rest, and waits for the client to close its side.
+func (a *answer) end() {
+	if a.FlushError() != nil {
+		return
+	}
+	half, ok := a.conn.(interface{ CloseWrite() error })
+	if !ok || half.CloseWrite() != nil {
+		return
+	}
+	_ = a.conn.SetReadDeadline(time.Now().Add(lingerLimit))
+	_, _ = io.Copy(io.Discard, a.reader)
+}
