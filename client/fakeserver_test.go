@@ -12,6 +12,7 @@ import (
 	"connectrpc.com/connect"
 
 	"github.com/seqledger/seqledger/client"
+	"github.com/seqledger/seqledger/internal/direct"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 	"github.com/seqledger/seqledger/proto/seqledger/v1/seqledgerv1connect"
 )
@@ -40,6 +41,8 @@ type fakeServer struct {
 	seqledgerv1connect.UnimplementedAdminServiceHandler
 	ledger  *fakeLedger
 	address string
+	// sharedOnly: the server gives no connection away, as an older one.
+	sharedOnly bool
 
 	mu sync.Mutex
 	// onWrite says what happens to a write on the stream; nil: nothing.
@@ -288,10 +291,16 @@ func withDetail(c connect.Code, detail *seqledgerv1.WriteError) error {
 // serve starts s on listener and returns what ends it.
 func (s *fakeServer) serve(listener net.Listener) func() {
 	mux := http.NewServeMux()
-	mux.Handle(seqledgerv1connect.NewLedgerServiceHandler(s, connect.WithCompressMinBytes(1<<10)))
+	closed, closeAll := context.WithCancel(context.Background())
+	path, ledger := seqledgerv1connect.NewLedgerServiceHandler(s, connect.WithCompressMinBytes(1<<10))
+	if !s.sharedOnly {
+		ledger = direct.Handler(closed, ledger)
+	}
+	mux.Handle(path, ledger)
 	mux.Handle(seqledgerv1connect.NewAdminServiceHandler(s))
 	protocols := new(http.Protocols)
 	protocols.SetUnencryptedHTTP2(true)
+	protocols.SetHTTP1(true)
 	server := &http.Server{
 		Handler: mux, Protocols: protocols,
 		// Large, so that a stuck connection and not the window stops a sender.
@@ -304,6 +313,7 @@ func (s *fakeServer) serve(listener net.Listener) func() {
 		_ = server.Serve(listener)
 	}()
 	return func() {
+		closeAll()
 		_ = server.Close()
 		<-done
 	}

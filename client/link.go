@@ -35,6 +35,10 @@ type hub struct {
 	dedicated func(context.Context) (*direct.Stream, error)
 	// wake holds at most one token: there is something for the sender to do.
 	wake chan struct{}
+	// sending is held from when a frame is collected until it is sent, so that
+	// frames leave in the order of flight. It is taken before mu.
+	sending sync.Mutex
+	alone   seqledgerv1.WriteStreamRequest // the frame of sendAlone
 
 	mu      sync.Mutex
 	writers map[*Writer]struct{}
@@ -54,6 +58,12 @@ type hub struct {
 	// stream, and it ends once everything on it is answered.
 	retire     bool
 	retryAfter time.Duration
+	// current is the stream that is open, and broken ends it; nil between streams.
+	current writeStream
+	broken  context.CancelFunc
+	// company is how many writes the last answer was about. Those who waited for
+	// them are likely to come back together.
+	company int
 	// progress: a write was decided since the last backoff.
 	progress bool
 	// lastErr is why the stream broke last, for people.
@@ -85,11 +95,16 @@ func (h *hub) kick() {
 
 // makeReady queues w for the sender. mu is held.
 func (h *hub) makeReady(w *Writer) {
+	h.enlist(w)
+	h.kick()
+}
+
+// enlist queues w without a word to the sender. mu is held.
+func (h *hub) enlist(w *Writer) {
 	if !w.queued {
 		w.queued = true
 		h.ready.push(w)
 	}
-	h.kick()
 }
 
 // close refuses new Writers and returns those there are.
@@ -186,6 +201,9 @@ func (h *hub) serve(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	h.mu.Lock()
+	h.current, h.broken = stream, cancel
+	h.mu.Unlock()
 	failed := make(chan error, 1)
 	// Ends when the stream does, at the latest by the cancel below; serve waits
 	// for it on failed.
@@ -202,7 +220,11 @@ func (h *hub) serve(ctx context.Context) error {
 	_ = stream.CloseRequest()
 	received := <-failed
 	_ = stream.CloseResponse()
+	// Whoever sends by himself is done with his writes, before they change.
+	h.sending.Lock()
+	defer h.sending.Unlock()
 	h.mu.Lock()
+	h.current, h.company = nil, 0
 	for h.flight.len() > 0 {
 		h.flight.pop().lost()
 	}
@@ -219,11 +241,11 @@ func (h *hub) serve(ctx context.Context) error {
 func (h *hub) send(ctx context.Context, stream writeStream) error {
 	frame := &seqledgerv1.WriteStreamRequest{}
 	for {
-		retired := h.collect(frame)
-		if len(frame.Writes) > 0 {
-			if err := stream.Send(frame); err != nil {
-				return err
-			}
+		sent, retired, err := h.sendNext(frame, stream)
+		if err != nil {
+			return err
+		}
+		if sent {
 			continue
 		}
 		if retired {
@@ -240,14 +262,58 @@ func (h *hub) send(ctx context.Context, stream writeStream) error {
 	}
 }
 
+// sendNext sends what waits, if anything does. retired is that of collect.
+func (h *hub) sendNext(frame *seqledgerv1.WriteStreamRequest, stream writeStream) (sent, retired bool, err error) {
+	h.sending.Lock()
+	defer h.sending.Unlock()
+	h.mu.Lock()
+	retired = h.collect(frame)
+	h.mu.Unlock()
+	if len(frame.Writes) == 0 {
+		return false, retired, nil
+	}
+	return true, retired, stream.Send(frame)
+}
+
+// aloneBytes is what fits into the empty buffer of any connection.
+const aloneBytes = 4 << 10
+
+// isAlone tells whether a write that is about to be sent should go from its
+// caller's own goroutine, which is sooner than waking up the sender: when nothing
+// else is under way, so that it cannot block, and nobody is about to come who
+// could share its frame. mu is held.
+func (h *hub) isAlone(size int) bool {
+	_, dedicated := h.current.(dedicatedStream)
+	return dedicated && h.flight.len() == 0 && h.ready.len() == 0 && h.company <= 1 && size <= aloneBytes
+}
+
+// sendAlone sends what waits unless the sender is about to.
+func (h *hub) sendAlone() {
+	if !h.sending.TryLock() {
+		h.kick()
+		return
+	}
+	defer h.sending.Unlock()
+	h.mu.Lock()
+	stream, broken := h.current, h.broken
+	if stream == nil {
+		h.mu.Unlock()
+		h.kick()
+		return
+	}
+	h.collect(&h.alone)
+	h.mu.Unlock()
+	if len(h.alone.Writes) > 0 && stream.Send(&h.alone) != nil {
+		broken()
+	}
+}
+
 // collect fills frame with what waits, fairly between Writers. It returns true
-// when the stream retires and nothing is in flight any more.
+// when the stream retires and nothing is in flight any more. mu is held.
 func (h *hub) collect(frame *seqledgerv1.WriteStreamRequest) bool {
 	// Cleared so that the reused frame keeps no answered write alive.
 	clear(frame.Writes)
 	frame.Writes = frame.Writes[:0]
-	h.mu.Lock()
-	defer h.mu.Unlock()
 	if h.retire {
 		return h.flight.len() == 0
 	}
@@ -304,6 +370,7 @@ func (h *hub) receive(stream writeStream) error {
 func (h *hub) deliver(results []*seqledgerv1.WriteResult) error {
 	h.mu.Lock()
 	defer h.unlock()
+	h.company = len(results)
 	now := time.Now()
 	h.settled = slices.Grow(h.settled, len(results))
 	for _, result := range results {

@@ -43,6 +43,19 @@ func (w *Writer) submit(ctx context.Context, tag string, operations []*seqledger
 	if err != nil {
 		return nil, &NotExecutedError{Cause: err}
 	}
+	alone, err := w.accept(ctx, p)
+	if err != nil {
+		return nil, &NotExecutedError{Cause: err}
+	}
+	if alone {
+		w.hub.sendAlone()
+	}
+	return p, nil
+}
+
+// accept queues p once there is room for it. alone tells that the caller is to
+// send it. On an error p was not taken.
+func (w *Writer) accept(ctx context.Context, p *Pending) (alone bool, err error) {
 	w.hub.mu.Lock()
 	defer w.hub.unlock()
 	for {
@@ -53,18 +66,16 @@ func (w *Writer) submit(ctx context.Context, tag string, operations []*seqledger
 				err = fmt.Errorf("the writer has ended: %w", w.failure.Cause)
 			}
 			w.passRoom()
-			return nil, &NotExecutedError{Cause: err}
+			return false, err
 		}
 		var freed <-chan struct{}
 		var full error
 		if w.fits(p) {
-			freed, err = w.enqueue(p)
+			alone = w.log == nil && !w.halted && w.hub.isAlone(p.size)
+			freed, err = w.enqueue(p, alone)
 			if freed == nil {
 				w.passRoom()
-				if err != nil {
-					return nil, &NotExecutedError{Cause: err}
-				}
-				return p, nil
+				return alone, err
 			}
 			full = err
 		}
@@ -72,7 +83,7 @@ func (w *Writer) submit(ctx context.Context, tag string, operations []*seqledger
 			if full != nil {
 				err = fmt.Errorf("%w while the journal had no room: %w", err, full)
 			}
-			return nil, &NotExecutedError{Cause: w.hub.explainLocked(err)}
+			return false, w.hub.explainLocked(err)
 		}
 	}
 }
@@ -148,7 +159,7 @@ func (w *Writer) fits(p *Pending) bool {
 // enqueue numbers p and puts it on its way, with a journal through that. When
 // the journal is full it returns the channel that says when to try again. An
 // error means that p was not taken.
-func (w *Writer) enqueue(p *Pending) (<-chan struct{}, error) {
+func (w *Writer) enqueue(p *Pending, alone bool) (<-chan struct{}, error) {
 	p.request.Sequence = w.next
 	if w.log != nil {
 		if freed, err := w.journalWrite(p); err != nil {
@@ -160,7 +171,10 @@ func (w *Writer) enqueue(p *Pending) (<-chan struct{}, error) {
 	w.queue.push(p)
 	p.durable = w.log == nil
 	if p.durable && !w.halted {
-		w.hub.makeReady(w)
+		w.hub.enlist(w)
+		if !alone {
+			w.hub.kick()
+		}
 	}
 	return nil, nil
 }

@@ -104,7 +104,7 @@ func Open(ctx context.Context, transport http.RoundTripper, url string, header h
 	}
 	request.Header.Set("Connection", "Upgrade")
 	request.Header.Set("Upgrade", Protocol)
-	request.Header.Set("Content-Type", contentType+"proto")
+	request.Header.Set("Content-Type", contentType)
 	request.Header.Set("Connect-Protocol-Version", "1")
 	response, err := transport.RoundTrip(request)
 	if err != nil {

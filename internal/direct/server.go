@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -18,7 +19,7 @@ const Protocol = "seqledger-direct"
 
 const (
 	// contentType is the one protocol that needs nothing of HTTP but bodies.
-	contentType = "application/connect+"
+	contentType = "application/connect+proto"
 	// readBytes is room for a frame of some fifty small writes, so that it takes
 	// one read.
 	readBytes = 16 << 10
@@ -51,6 +52,9 @@ func Handler(closed context.Context, next http.Handler) http.Handler {
 			cancel()
 			_ = conn.Close()
 		})()
+		if a.begin() != nil {
+			return
+		}
 		inner := r.WithContext(ctx)
 		inner.Body, inner.ContentLength = a, -1
 		// Connect asks for HTTP/2 because HTTP/1.1 cannot send both ways at once.
@@ -66,7 +70,7 @@ func asksFor(r *http.Request) bool {
 	return r.ProtoMajor == 1 && r.Method == http.MethodPost &&
 		strings.EqualFold(r.Header.Get("Upgrade"), Protocol) &&
 		strings.EqualFold(r.Header.Get("Connection"), "Upgrade") &&
-		strings.HasPrefix(r.Header.Get("Content-Type"), contentType)
+		r.Header.Get("Content-Type") == contentType
 }
 
 // answer is the server's end of a connection, as a handler sees it: the body of
@@ -77,15 +81,26 @@ type answer struct {
 	header http.Header
 	// unsent is what was written since the last Flush, so that a message leaves in
 	// one piece. It belongs to the goroutine that writes.
-	unsent  bytes.Buffer
-	started bool
-	failed  error
+	unsent bytes.Buffer
+	failed error
 
 	mu sync.Mutex
 	// fixed: the handler has set a deadline for reads, which a sign of life must
 	// not move.
 	fixed   bool
 	renewed time.Time
+}
+
+// begin switches the protocol, before the handler runs: it may wait for the first
+// message before it says anything.
+func (a *answer) begin() error {
+	a.header.Set("Connection", "Upgrade")
+	a.header.Set("Upgrade", Protocol)
+	fmt.Fprintf(&a.unsent, "HTTP/1.1 %d %s\r\n", http.StatusSwitchingProtocols, http.StatusText(http.StatusSwitchingProtocols))
+	_ = a.header.Write(&a.unsent) // a buffer takes everything
+	a.unsent.WriteString("\r\n")
+	a.header = make(http.Header)
+	return a.FlushError()
 }
 
 // Read implements io.Reader for the request's body.
@@ -127,28 +142,20 @@ func (a *answer) SetWriteDeadline(t time.Time) error { return a.conn.SetWriteDea
 // Header implements http.ResponseWriter.
 func (a *answer) Header() http.Header { return a.header }
 
-// WriteHeader implements http.ResponseWriter. Success is the switch of the
-// protocol; everything else is an ordinary answer.
+// errNotStream is why nothing can be sent after an answer other than 200.
+var errNotStream = errors.New("direct: the handler has refused the request after the protocol was switched")
+
+// WriteHeader implements http.ResponseWriter. The headers have been sent; how a
+// stream ends is said in its last message. An answer that is none of Connect's
+// streaming protocol cannot be told any more, and ends the connection.
 func (a *answer) WriteHeader(status int) {
-	if a.started {
-		return
+	if status != http.StatusOK && a.failed == nil {
+		a.failed = errNotStream
 	}
-	a.started = true
-	if status == http.StatusOK {
-		a.header.Set("Connection", "Upgrade")
-		a.header.Set("Upgrade", Protocol)
-		status = http.StatusSwitchingProtocols
-	} else {
-		a.header.Set("Connection", "close")
-	}
-	fmt.Fprintf(&a.unsent, "HTTP/1.1 %d %s\r\n", status, http.StatusText(status))
-	_ = a.header.Write(&a.unsent) // a buffer takes everything
-	a.unsent.WriteString("\r\n")
 }
 
 // Write implements http.ResponseWriter.
 func (a *answer) Write(p []byte) (int, error) {
-	a.WriteHeader(http.StatusOK)
 	if a.failed != nil {
 		return 0, a.failed
 	}
@@ -160,7 +167,6 @@ const keptBytes = 256 << 10
 
 // FlushError sends what was written.
 func (a *answer) FlushError() error {
-	a.WriteHeader(http.StatusOK)
 	if a.failed == nil && a.unsent.Len() > 0 {
 		_, a.failed = a.conn.Write(a.unsent.Bytes())
 	}
