@@ -65,7 +65,8 @@ type Store struct {
 	spillable atomic.Int64
 	failed    atomic.Pointer[error]
 
-	rest      func(worked time.Duration) // see Options
+	rest      func(worked time.Duration)    // see Options
+	mended    func(blocks int, first error) // the same
 	lastFlush atomic.Pointer[FlushSize]
 	// poisoned is set when bbolt panicked with locks of its own held, so that
 	// Close must not wait for them.
