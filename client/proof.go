@@ -1,6 +1,7 @@
 package client
 
 import (
+	"bytes"
 	"crypto/sha256"
 	"encoding/binary"
 	"errors"
@@ -54,10 +55,13 @@ func VerifyTransaction(
 		return fmt.Errorf("%w: transaction: %w", ErrProof, err)
 	}
 	hasher := rfc6962.DefaultHasher
-	err = proof.VerifyInclusion(hasher, inclusion.GetLeafIndex(), inclusion.GetTreeSize(), hasher.HashLeaf(leaf),
-		inclusion.GetPath(), header.GetTxRoot())
+	root, err := proof.RootFromInclusionProof(hasher, inclusion.GetLeafIndex(), inclusion.GetTreeSize(), hasher.HashLeaf(leaf),
+		inclusion.GetPath())
 	if err != nil {
-		return fmt.Errorf("%w: from the transaction to block_header.tx_root: %w", ErrProof, err)
+		return fmt.Errorf("%w: %w", ErrProof, err)
+	}
+	if !bytes.Equal(root, header.GetTxRoot()) {
+		return fmt.Errorf("%w: transaction and path lead to the root %x, and block_header.tx_root is %x", ErrProof, root, header.GetTxRoot())
 	}
 	return nil
 }
