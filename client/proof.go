@@ -14,8 +14,8 @@ import (
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 )
 
-// ErrProof: an answer and the proof that came with it contradict each other.
-// Either the server's data are damaged, or something on the way has changed the
+// ErrProof says that an answer and the proof that came with it contradict each
+// other. Either the server's data are damaged, or something on the way has changed the
 // answer, or the proof is of another transaction.
 var ErrProof = errors.New("client: the proof does not hold")
 
