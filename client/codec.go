@@ -85,22 +85,27 @@ func unusual(w *seqledgerv1.WriteRequest) bool {
 }
 
 func unusualOperation(operation *seqledgerv1.Operation) bool {
-	hollow := false
+	return hollowOperation(operation) || !validText(operation)
+}
+
+// hollowOperation reports an operation that is of some kind and says nothing,
+// because the kind, its message or its condition is a nil pointer.
+func hollowOperation(operation *seqledgerv1.Operation) bool {
 	switch o := operation.GetOperation().(type) {
 	case *seqledgerv1.Operation_SetEntity:
-		hollow = o == nil || o.SetEntity == nil || hollowCondition(o.SetEntity.GetCondition())
+		return o == nil || o.SetEntity == nil || hollowCondition(o.SetEntity.GetCondition())
 	case *seqledgerv1.Operation_DeleteEntity:
-		hollow = o == nil || o.DeleteEntity == nil || hollowCondition(o.DeleteEntity.GetCondition())
+		return o == nil || o.DeleteEntity == nil || hollowCondition(o.DeleteEntity.GetCondition())
 	case *seqledgerv1.Operation_CreateRelationship:
-		hollow = o == nil || o.CreateRelationship == nil
+		return o == nil || o.CreateRelationship == nil
 	case *seqledgerv1.Operation_DeleteRelationship:
-		hollow = o == nil || o.DeleteRelationship == nil
+		return o == nil || o.DeleteRelationship == nil
 	case *seqledgerv1.Operation_Append:
-		hollow = o == nil || o.Append == nil
+		return o == nil || o.Append == nil
 	case *seqledgerv1.Operation_ExpireEntity:
-		hollow = o == nil || o.ExpireEntity == nil
+		return o == nil || o.ExpireEntity == nil
 	}
-	return hollow || !validText(operation)
+	return false
 }
 
 // hollowCondition reports a condition that is a nil pointer to one of the kinds.

@@ -136,6 +136,13 @@
 // restore a journal from a copy; when it is gone, find out from the ledger what
 // was committed and begin a new one.
 //
+// # Proofs
+//
+// A receipt or a transaction that was asked for with include_proof comes with
+// the header of its block and a Merkle proof. [VerifyTransaction] and
+// [VerifyReceipt] check them without believing the server anything, and
+// [BlockHash] gives the hash by which the block is known to others.
+//
 // # The stream
 //
 // All Writers of a Client share one WriteStream. One goroutine sends: a frame

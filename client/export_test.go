@@ -14,3 +14,6 @@ func Syncers(c *Client) int {
 	defer c.hub.mu.Unlock()
 	return len(c.hub.syncers)
 }
+
+// CanonicalTransaction is the encoding that a leaf is the hash of.
+var CanonicalTransaction = canonicalTransaction

@@ -94,6 +94,14 @@ func (w *Writer) newPending(tag string, operations []*seqledgerv1.Operation) (*P
 		return nil, fmt.Errorf("a write has 1 to %d operations, not %d", maxOperations, len(operations))
 	}
 	for i, operation := range operations {
+		// What is nil has no text to look at, and what would be sent in its place
+		// is not what anybody meant.
+		if operation == nil {
+			return nil, fmt.Errorf("operation %d is nil", i)
+		}
+		if hollowOperation(operation) {
+			return nil, fmt.Errorf("operation %d: its %T, or what that holds, is a nil pointer", i, operation.GetOperation())
+		}
 		// Text that cannot be encoded would break the frame of every Writer
 		// that shares it, therefore it is found here.
 		if !validText(operation) {
@@ -118,7 +126,7 @@ func (w *Writer) newPending(tag string, operations []*seqledgerv1.Operation) (*P
 	return p, nil
 }
 
-// validText checks the strings of an operation.
+// validText checks the strings of an operation that is not hollow.
 func validText(operation *seqledgerv1.Operation) bool {
 	switch o := operation.GetOperation().(type) {
 	case *seqledgerv1.Operation_SetEntity:

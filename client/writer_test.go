@@ -207,6 +207,34 @@ func TestWritersShareFrames(t *testing.T) {
 	}
 }
 
+// TestNilOperationsAreRefused by themselves, with their place in the write: a nil
+// pointer must neither end the program nor be sent as something else.
+func TestNilOperationsAreRefused(t *testing.T) {
+	t.Parallel()
+	_, c := start(t)
+	w := newWriter(t, c, "w")
+	condition := &seqledgerv1.Condition{Condition: (*seqledgerv1.Condition_NotExists)(nil)}
+	for _, nothing := range []*seqledgerv1.Operation{
+		nil,
+		{Operation: (*seqledgerv1.Operation_SetEntity)(nil)}, {Operation: &seqledgerv1.Operation_SetEntity{}},
+		{Operation: (*seqledgerv1.Operation_DeleteEntity)(nil)}, {Operation: &seqledgerv1.Operation_DeleteEntity{}},
+		{Operation: (*seqledgerv1.Operation_CreateRelationship)(nil)}, {Operation: &seqledgerv1.Operation_CreateRelationship{}},
+		{Operation: (*seqledgerv1.Operation_DeleteRelationship)(nil)}, {Operation: &seqledgerv1.Operation_DeleteRelationship{}},
+		{Operation: (*seqledgerv1.Operation_Append)(nil)}, {Operation: &seqledgerv1.Operation_Append{}},
+		{Operation: (*seqledgerv1.Operation_ExpireEntity)(nil)}, {Operation: &seqledgerv1.Operation_ExpireEntity{}},
+		{Operation: &seqledgerv1.Operation_SetEntity{SetEntity: &seqledgerv1.SetEntity{Key: "k", Condition: condition}}},
+		{Operation: &seqledgerv1.Operation_DeleteEntity{DeleteEntity: &seqledgerv1.DeleteEntity{Key: "k", Condition: condition}}},
+	} {
+		_, err := w.Write(t.Context(), payload("good"), nothing)
+		if !errors.Is(err, client.ErrNotExecuted) || !strings.Contains(err.Error(), "operation 1") || !strings.Contains(err.Error(), "nil") {
+			t.Errorf("%T: want ErrNotExecuted that names operation 1, got %v", nothing.GetOperation(), err)
+		}
+	}
+	if receipt, err := w.Write(t.Context(), payload("good")); err != nil || receipt.GetSequence() != 1 {
+		t.Errorf("none of them may take a number, got %v, %v", receipt, err)
+	}
+}
+
 // TestWritesThatCannotBeSent are refused by themselves: inside a shared frame
 // they would break the stream of every Writer.
 func TestWritesThatCannotBeSent(t *testing.T) {

@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/signal"
 	"path/filepath"
+	"strings"
 	"syscall"
 
 	"connectrpc.com/connect"
@@ -24,7 +25,7 @@ const batch = 8
 func main() {
 	server := flag.String("server", "127.0.0.1:7450", "address of the ledger")
 	dir := flag.String("dir", ".", "directory of the till's book and journal")
-	name := flag.String("name", "till", "name of the till, its client id")
+	name := flag.String("name", "till", "name of the till, its client id, without spaces")
 	payments := flag.Int("payments", 10, "how many new payments to make")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
@@ -45,7 +46,25 @@ type till struct {
 	scope   *seqledgerv1.Scope
 }
 
+// maxName leaves room for the number behind it: a tag has at most 256 bytes.
+const maxName = 200
+
+// checkName refuses a name that the book could not hold: it becomes part of every
+// tag, and the book is words with a space between them. That has to come before
+// anything is intended, because what the book has once it never forgets.
+func checkName(name string) error {
+	outside := func(r rune) bool { return r <= ' ' || r > '~' }
+	if name == "" || len(name) > maxName || strings.ContainsFunc(name, outside) {
+		return fmt.Errorf("--name %q: a name is 1 to %d printable ASCII characters without spaces; a dash does as well, as in front-desk",
+			name, maxName)
+	}
+	return nil
+}
+
 func run(ctx context.Context, server, dir, name string, payments int) (err error) {
+	if err := checkName(name); err != nil {
+		return err
+	}
 	t := &till{
 		stream: journal.Name{Organization: "shop", Vault: "payments", ClientID: name},
 		scope:  &seqledgerv1.Scope{Organization: "shop", Vault: "payments"},

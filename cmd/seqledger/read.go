@@ -43,34 +43,6 @@ func (c *getCommand) Run(e *environment) error {
 	})
 }
 
-// txCommand reads one transaction.
-type txCommand struct {
-	clientFlags `embed:""`
-	ID          string `arg:"" help:"Id of the transaction, from a receipt or a block."`
-	Proof       bool   `help:"Add the block header and a Merkle proof." env:"-"`
-}
-
-// Help is shown below the flags.
-func (*txCommand) Help() string {
-	return `Examples:
-
-    seqledger tx 8f14e45f-ceea-867a-8000-000000000007 --proof`
-}
-
-// Run is called by kong.
-func (c *txCommand) Run(e *environment) error {
-	return c.call(e, func(ctx context.Context, conn *client.Client) error {
-		answer, err := conn.GetTransaction(ctx, &seqledgerv1.GetTransactionRequest{TxId: c.ID, IncludeProof: c.Proof})
-		if err != nil {
-			return err
-		}
-		return e.show(answer, func(t *table) {
-			showTransaction(t, answer.GetTransaction())
-			showProof(t, answer.GetBlockHeader(), answer.GetProof())
-		})
-	})
-}
-
 // blockCommand reads one block.
 type blockCommand struct {
 	scopeFlags  `embed:""`

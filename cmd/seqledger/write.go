@@ -35,7 +35,7 @@ type writeCommand struct {
 	Sequence     uint64 `help:"Sequence of the write; 0 asks the ledger for the next one." env:"-" placeholder:"N"`
 	Key          string `help:"Idempotency key, a UUID. Default: a new one, or none with --sequence." env:"-" placeholder:"UUID"`
 	Session      uint64 `help:"Session that numbers the write; 0 for a stream without sessions." env:"-" placeholder:"N"`
-	IncludeProof bool   `help:"Add the block header and a Merkle proof to the receipt." env:"-"`
+	IncludeProof bool   `help:"Add the block header and a Merkle proof to the receipt; seqledger tx --proof checks one." env:"-"`
 }
 
 // Help is shown below the flags.

@@ -52,16 +52,20 @@ func (sn *Snapshot) Close() error { return sn.tx.Rollback() }
 // Size returns how many bytes CopyTo writes.
 func (sn *Snapshot) Size() int64 { return sn.tx.Size() }
 
-// View lets fn read the snapshot.
+// View lets fn read the snapshot. The error is fn's own or the storage's; a panic
+// of fn goes on.
 func (sn *Snapshot) View(fn func(r machine.Reader) error) (err error) {
 	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
-	defer recoverDamage(controlTable, nil, &err)
 	r := &reader{store: sn.store, active: new(overlay), tx: sn.tx, hidden: sn.ahead}
-	err = fn(r)
-	if r.failure != nil {
-		return r.failure
-	}
-	return err
+	defer func() {
+		if p := r.takeFault(recover()); p != nil {
+			panic(p)
+		}
+		if r.failure != nil {
+			err = r.failure
+		}
+	}()
+	return fn(r)
 }
 
 // CopyTo writes the snapshot to w as a bbolt file, with the blocks of a [Store.Spill]

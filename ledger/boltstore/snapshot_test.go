@@ -88,6 +88,80 @@ func TestSnapshot(t *testing.T) {
 	}
 }
 
+// snapshot opens a snapshot for a test.
+func snapshot(t *testing.T, s *Store) *Snapshot {
+	t.Helper()
+	sn, err := s.Snapshot()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = sn.Close() }) // only read from
+	return sn
+}
+
+// A panic of whoever reads a snapshot is a bug of theirs and no damage.
+func TestSnapshotViewPassesPanicsOn(t *testing.T) {
+	t.Parallel()
+	sn := snapshot(t, reopen(t, filled(t, 10)))
+	var nobody *Snapshot
+	for name, bug := range map[string]func(){
+		"text":        func() { panic("boom") },
+		"error":       func() { panic(machine.ErrCorrupt) },
+		"nil pointer": func() { _ = nobody.store },
+		"index":       func() { _ = testIdentity[len(testIdentity):][0] },
+	} {
+		func() {
+			defer func() {
+				if recover() == nil {
+					t.Errorf("%s: the panic did not reach its caller", name)
+				}
+			}()
+			err := sn.View(func(r machine.Reader) error {
+				_, _ = r.Get(streams, recordKey(1)) // the value does not matter
+				bug()
+				return nil
+			})
+			t.Errorf("%s: View = %v", name, err)
+		}()
+	}
+	cause := errors.New("no")
+	if err := sn.View(func(machine.Reader) error { return cause }); !errors.Is(err, cause) {
+		t.Errorf("View = %v, want fn's error itself", err)
+	}
+	if got := get(t, sn.store, streams, string(recordKey(1))); got != string(recordValue(1)) {
+		t.Errorf("afterwards record 1 is %q", got)
+	}
+}
+
+// What a cut file does to bbolt, and to a value that somebody is reading, is
+// damage, and must not kill the process.
+func TestSnapshotOfACutFile(t *testing.T) {
+	t.Parallel()
+	for name, read := range map[string]func(r machine.Reader, cut func() error) error{
+		"in bbolt": func(r machine.Reader, cut func() error) error {
+			err := cut()
+			_ = r.Ascend(streams, nil, func(_, _ []byte) bool { return true }) // View tells it, too
+			return err
+		},
+		"in a value": func(r machine.Reader, cut func() error) error {
+			value, err := r.Get(streams, recordKey(15000))
+			if err := errors.Join(err, cut()); err != nil {
+				return err
+			}
+			t.Errorf("read %q from a file that is gone", bytes.ToUpper(value))
+			return nil
+		},
+	} {
+		sn := snapshot(t, reopen(t, filled(t, 20000)))
+		err := sn.View(func(r machine.Reader) error {
+			return read(r, func() error { return os.Truncate(sn.store.path, 2*testPageSize) })
+		})
+		if !errors.Is(err, machine.ErrCorrupt) {
+			t.Errorf("%s: View = %v, want ErrCorrupt", name, err)
+		}
+	}
+}
+
 // A copy ends before the file gets near the end of its map, where a flush would
 // have to wait for it.
 func TestSnapshotGivesWay(t *testing.T) {

@@ -65,7 +65,8 @@ type Store struct {
 	spillable atomic.Int64
 	failed    atomic.Pointer[error]
 
-	rest      func(worked time.Duration) // see Options
+	rest      func(worked time.Duration)    // see Options
+	mended    func(blocks int, first error) // the same
 	lastFlush atomic.Pointer[FlushSize]
 	// poisoned is set when bbolt panicked with locks of its own held, so that
 	// Close must not wait for them.
@@ -162,18 +163,27 @@ func (s *Store) view(fn func(r machine.Reader) error) (err error) {
 }
 
 // end finishes the reader after its fn. The storage's error goes before fn's,
-// which may have dropped it. p is what fn panicked with: a memory fault means
-// that the file was cut under a value fn was reading and becomes an error; any
-// other panic is returned, for the caller to pass on.
+// which may have dropped it. p is what fn panicked with, and what of it the
+// caller must pass on is returned.
 func (r *reader) end(p any, err *error) any {
-	if fault, ok := p.(interface{ Addr() uintptr }); ok && r.tx != nil {
-		_ = r.fail(damaged(controlTable, nil, "memory fault at %#x", fault.Addr()))
-		p = nil
-	}
+	p = r.takeFault(p)
 	if failure := r.finish(); failure != nil {
 		*err = failure
 	}
 	return p
+}
+
+// takeFault looks at what a fn panicked with. A memory fault means that the file
+// was cut under a value that fn was reading, and becomes an error of the storage;
+// any other panic is returned. bbolt's own panics never come here: whatever calls
+// bbolt takes them.
+func (r *reader) takeFault(p any) any {
+	fault, ok := p.(interface{ Addr() uintptr })
+	if !ok || r.tx == nil {
+		return p
+	}
+	_ = r.fail(damaged(controlTable, nil, "memory fault at %#x", fault.Addr()))
+	return nil
 }
 
 // Applied returns the position of the last Update, durable or not.

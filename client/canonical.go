@@ -1,0 +1,174 @@
+package client
+
+import (
+	"encoding/binary"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"math"
+	"strings"
+
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
+)
+
+// canonicalTransaction encodes a transaction as ledger/FORMAT.md says: the bytes
+// that its leaf hash is made of. It takes each field only in the one form in
+// which a ledger writes it, so that two messages which a reader would see as
+// different are never the same leaf.
+func canonicalTransaction(t *seqledgerv1.Transaction) ([]byte, error) {
+	id, err := canonicalUUID(t.GetTxId())
+	if err != nil {
+		return nil, fmt.Errorf("tx_id %w", err)
+	}
+	ledger, index := binary.BigEndian.Uint64(id[:8]), binary.BigEndian.Uint64(id[8:])
+	const indexBits = 58
+	if ledger>>12&0xf != 8 || index>>62 != 2 || index&(1<<indexBits-1) != t.GetIndex() {
+		return nil, fmt.Errorf("tx_id is not that of index %d in any ledger", t.GetIndex())
+	}
+	ledger = ledger>>16<<16 | ledger&0xfff<<4 | index>>indexBits&0xf
+	committed, err := canonicalTime(t.GetCommittedAt())
+	if err != nil {
+		return nil, fmt.Errorf("committed_at %w", err)
+	}
+	hash, err := canonicalHex(t.GetRequestHash(), 16)
+	if err != nil {
+		return nil, fmt.Errorf("request_hash %w", err)
+	}
+	const transactionVersion = 1
+	dst := []byte{transactionVersion}
+	dst = binary.BigEndian.AppendUint64(dst, ledger)
+	dst = binary.BigEndian.AppendUint64(dst, t.GetIndex())
+	dst = binary.BigEndian.AppendUint64(dst, committed)
+	dst = appendBytes(dst, t.GetScope().GetOrganization())
+	dst = appendBytes(dst, t.GetScope().GetVault())
+	dst = appendBytes(dst, t.GetClientId())
+	dst = binary.AppendUvarint(dst, t.GetStreamCreatedIndex())
+	dst = binary.AppendUvarint(dst, t.GetSession())
+	dst = binary.AppendUvarint(dst, t.GetSequence())
+	if t.GetIdempotencyKey() == "" {
+		dst = append(dst, 0)
+	} else {
+		key, err := canonicalUUID(t.GetIdempotencyKey())
+		if err != nil {
+			return nil, fmt.Errorf("idempotency_key %w", err)
+		}
+		dst = append(append(dst, 1), key...)
+	}
+	dst = append(dst, hash...)
+	dst = appendBytes(dst, t.GetActor())
+	dst = binary.AppendUvarint(dst, uint64(len(t.GetOperations())))
+	for i, operation := range t.GetOperations() {
+		if dst, err = appendOperation(dst, operation); err != nil {
+			return nil, fmt.Errorf("operations[%d] %w", i, err)
+		}
+	}
+	return dst, nil
+}
+
+// errUnknownKind is also that of an operation or a condition that is newer than
+// this program: it cannot be hashed, so nothing can be said of it.
+var errUnknownKind = errors.New("is of no kind that is known here")
+
+// The kinds of operations; no number is ever used again.
+const (
+	kindSetEntity          = 1
+	kindDeleteEntity       = 2
+	kindCreateRelationship = 3
+	kindDeleteRelationship = 4
+	kindAppend             = 5
+	kindExpireEntity       = 6
+)
+
+func appendOperation(dst []byte, operation *seqledgerv1.Operation) ([]byte, error) {
+	if hollowOperation(operation) {
+		return nil, errUnknownKind
+	}
+	switch o := operation.GetOperation().(type) {
+	case *seqledgerv1.Operation_SetEntity:
+		dst = appendBytes(append(dst, kindSetEntity), o.SetEntity.GetKey())
+		dst = appendBytes(dst, o.SetEntity.GetValue())
+		dst, err := appendCondition(dst, o.SetEntity.GetCondition())
+		if err != nil {
+			return nil, err
+		}
+		expires, err := canonicalTime(o.SetEntity.GetExpiresAt())
+		if err != nil {
+			return nil, fmt.Errorf("expires_at %w", err)
+		}
+		return binary.AppendUvarint(dst, expires), nil
+	case *seqledgerv1.Operation_DeleteEntity:
+		return appendCondition(appendBytes(append(dst, kindDeleteEntity), o.DeleteEntity.GetKey()), o.DeleteEntity.GetCondition())
+	case *seqledgerv1.Operation_CreateRelationship:
+		r := o.CreateRelationship
+		return appendRelationship(append(dst, kindCreateRelationship), r.GetResource(), r.GetRelation(), r.GetSubject()), nil
+	case *seqledgerv1.Operation_DeleteRelationship:
+		r := o.DeleteRelationship
+		return appendRelationship(append(dst, kindDeleteRelationship), r.GetResource(), r.GetRelation(), r.GetSubject()), nil
+	case *seqledgerv1.Operation_Append:
+		return appendBytes(append(dst, kindAppend), o.Append.GetPayload()), nil
+	case *seqledgerv1.Operation_ExpireEntity:
+		return appendBytes(append(dst, kindExpireEntity), o.ExpireEntity.GetKey()), nil
+	}
+	return nil, errUnknownKind
+}
+
+func appendRelationship(dst []byte, resource, relation, subject string) []byte {
+	return appendBytes(appendBytes(appendBytes(dst, resource), relation), subject)
+}
+
+func appendCondition(dst []byte, condition *seqledgerv1.Condition) ([]byte, error) {
+	if condition == nil {
+		return append(dst, 0), nil
+	}
+	switch c := condition.GetCondition().(type) {
+	case *seqledgerv1.Condition_NotExists:
+		if c.NotExists {
+			return append(dst, 1), nil
+		}
+	case *seqledgerv1.Condition_MustExist:
+		if c.MustExist {
+			return append(dst, 2), nil
+		}
+	case *seqledgerv1.Condition_Version:
+		return binary.AppendUvarint(append(dst, 3), c.Version), nil
+	case *seqledgerv1.Condition_ValueEquals:
+		return appendBytes(append(dst, 4), c.ValueEquals), nil
+	}
+	return nil, fmt.Errorf("condition %w", errUnknownKind)
+}
+
+func appendBytes[T ~string | ~[]byte](dst []byte, b T) []byte {
+	return append(binary.AppendUvarint(dst, uint64(len(b))), b...)
+}
+
+// canonicalTime returns Unix nanoseconds. No time is 0, and nothing else is.
+func canonicalTime(at *timestamppb.Timestamp) (uint64, error) {
+	if at == nil {
+		return 0, nil
+	}
+	const second = 1_000_000_000
+	seconds, nanos := at.GetSeconds(), int64(at.GetNanos())
+	if nanos < 0 || nanos >= second || seconds < 0 || seconds > (math.MaxInt64-nanos)/second || seconds == 0 && nanos == 0 {
+		return 0, fmt.Errorf("is no time that a ledger gives (%d s, %d ns)", seconds, nanos)
+	}
+	return uint64(seconds*second + nanos), nil
+}
+
+// canonicalUUID reads UUID text in lower case.
+func canonicalUUID(text string) ([]byte, error) {
+	if len(text) != 36 || text[8] != '-' || text[13] != '-' || text[18] != '-' || text[23] != '-' {
+		return nil, fmt.Errorf("is %q and no UUID", text)
+	}
+	return canonicalHex(text[:8]+text[9:13]+text[14:18]+text[19:23]+text[24:], 16)
+}
+
+// canonicalHex reads so many bytes in lower case digits.
+func canonicalHex(text string, size int) ([]byte, error) {
+	raw, err := hex.DecodeString(text)
+	if err != nil || len(raw) != size || strings.ToLower(text) != text {
+		return nil, fmt.Errorf("is not %d bytes in lower case hex", size)
+	}
+	return raw, nil
+}

@@ -1,0 +1,408 @@
+package client_test
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/reflect/protoreflect"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	"github.com/seqledger/seqledger/client"
+	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
+)
+
+// golden reads bytes that the ledger's own tests hold fixed.
+func golden(t *testing.T, name string) []byte {
+	t.Helper()
+	text, err := os.ReadFile(filepath.Join("..", "ledger", "machine", "testdata", "format", name+".hex"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	raw, err := hex.DecodeString(strings.Join(strings.Fields(string(text)), ""))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return raw
+}
+
+func remove(key string, condition *seqledgerv1.Condition) *seqledgerv1.Operation {
+	return &seqledgerv1.Operation{Operation: &seqledgerv1.Operation_DeleteEntity{
+		DeleteEntity: &seqledgerv1.DeleteEntity{Key: key, Condition: condition},
+	}}
+}
+
+// goldenTransaction is the transaction in the golden files, as an answer has it.
+func goldenTransaction(t *testing.T) *seqledgerv1.Transaction {
+	t.Helper()
+	id := golden(t, "tx_id")
+	set := func(s *seqledgerv1.SetEntity) *seqledgerv1.Operation {
+		return &seqledgerv1.Operation{Operation: &seqledgerv1.Operation_SetEntity{SetEntity: s}}
+	}
+	return &seqledgerv1.Transaction{
+		TxId:  fmt.Sprintf("%x-%x-%x-%x-%x", id[:4], id[4:6], id[6:8], id[8:10], id[10:]),
+		Scope: &seqledgerv1.Scope{Organization: "acme", Vault: "vault-1"}, ClientId: "client 7", StreamCreatedIndex: 299,
+		Session: 300, Sequence: 5, IdempotencyKey: "deadbeef-0000-0000-0000-000000000001",
+		RequestHash: hex.EncodeToString(golden(t, "request_hash")), Actor: "user:42",
+		CommittedAt: &timestamppb.Timestamp{Seconds: 1_000_000}, Index: 1<<40 + 7, BlockHeight: 1_000,
+		Operations: []*seqledgerv1.Operation{
+			set(&seqledgerv1.SetEntity{
+				Key: "k", Value: []byte("v"), Condition: &seqledgerv1.Condition{Condition: &seqledgerv1.Condition_NotExists{NotExists: true}},
+			}),
+			set(&seqledgerv1.SetEntity{
+				Key: "k2", Condition: &seqledgerv1.Condition{Condition: &seqledgerv1.Condition_Version{Version: 128}},
+				ExpiresAt: &timestamppb.Timestamp{Seconds: 1 << 60 / 1_000_000_000, Nanos: 1 << 60 % 1_000_000_000},
+			}),
+			remove("k3", &seqledgerv1.Condition{Condition: &seqledgerv1.Condition_MustExist{MustExist: true}}),
+			remove("k4", &seqledgerv1.Condition{Condition: &seqledgerv1.Condition_ValueEquals{ValueEquals: []byte("w")}}),
+			{Operation: &seqledgerv1.Operation_CreateRelationship{
+				CreateRelationship: &seqledgerv1.CreateRelationship{Resource: "doc", Relation: "owner", Subject: "bob"},
+			}},
+			{Operation: &seqledgerv1.Operation_DeleteRelationship{
+				DeleteRelationship: &seqledgerv1.DeleteRelationship{Resource: "doc", Relation: "viewer", Subject: "eve"},
+			}},
+			payload("payload"),
+		},
+	}
+}
+
+// goldenHeader is the header in the golden files: that of a block with the golden
+// transaction alone.
+func goldenHeader(t *testing.T) *seqledgerv1.BlockHeader {
+	t.Helper()
+	previous := make([]byte, 32)
+	previous[0], previous[31] = 1, 2
+	return &seqledgerv1.BlockHeader{
+		Scope: &seqledgerv1.Scope{Organization: "acme", Vault: "vault-1"}, Height: 1_000, PreviousHash: previous,
+		TxRoot: golden(t, "transaction_hash"), TxCount: 1, CommittedAt: &timestamppb.Timestamp{Seconds: 1_000_000},
+	}
+}
+
+// The client hashes the very bytes that the ledger hashes.
+func TestProofOfTheGoldenTransaction(t *testing.T) {
+	t.Parallel()
+	transaction, header := goldenTransaction(t), goldenHeader(t)
+	encoded, err := client.CanonicalTransaction(transaction)
+	if err != nil || !bytes.Equal(encoded, golden(t, "transaction")) {
+		t.Errorf("the encoding is\n%x (%v), want\n%x", encoded, err, golden(t, "transaction"))
+	}
+	hash, err := client.BlockHash(header)
+	if err != nil || !bytes.Equal(hash, golden(t, "block_header_hash")) {
+		t.Errorf("the header's hash is %x (%v), want %x", hash, err, golden(t, "block_header_hash"))
+	}
+	if err := client.VerifyTransaction(transaction, header, &seqledgerv1.MerkleProof{TreeSize: 1}); err != nil {
+		t.Error(err)
+	}
+}
+
+// node and tree are the Merkle tree of RFC 6962, section 2.1, as it is written
+// there; path is its section 2.1.1.
+func node(left, right []byte) []byte {
+	hash := sha256.Sum256(append(append([]byte{1}, left...), right...))
+	return hash[:]
+}
+
+func split(n int) int {
+	k := 1
+	for 2*k < n {
+		k *= 2
+	}
+	return k
+}
+
+func tree(leaves [][]byte) []byte {
+	if len(leaves) == 1 {
+		return leaves[0]
+	}
+	k := split(len(leaves))
+	return node(tree(leaves[:k]), tree(leaves[k:]))
+}
+
+func path(leaves [][]byte, i int) [][]byte {
+	if len(leaves) == 1 {
+		return nil
+	}
+	k := split(len(leaves))
+	if i < k {
+		return append(path(leaves[:k], i), tree(leaves[k:]))
+	}
+	return append(path(leaves[k:], i-k), tree(leaves[:k]))
+}
+
+// blockOf returns a block of n transactions: its header, the transaction at a
+// position in it, and its proof.
+func blockOf(t *testing.T, n, position int) (*seqledgerv1.Transaction, *seqledgerv1.BlockHeader, *seqledgerv1.MerkleProof) {
+	t.Helper()
+	var leaves [][]byte
+	var wanted *seqledgerv1.Transaction
+	for i := range n {
+		transaction := goldenTransaction(t)
+		transaction.BlockPosition, transaction.Sequence = uint32(i), uint64(i)+1
+		if i == 0 { // one of the ledger's own
+			transaction.ClientId, transaction.IdempotencyKey = "", ""
+			transaction.StreamCreatedIndex, transaction.Session, transaction.Sequence = 0, 0, 0
+			transaction.Operations = []*seqledgerv1.Operation{{Operation: &seqledgerv1.Operation_ExpireEntity{
+				ExpireEntity: &seqledgerv1.ExpireEntity{Key: "old"},
+			}}, remove("k", nil)}
+		}
+		encoded, err := client.CanonicalTransaction(transaction)
+		if err != nil {
+			t.Fatal(err)
+		}
+		leaf := sha256.Sum256(append([]byte{0}, encoded...))
+		leaves = append(leaves, leaf[:])
+		if i == position {
+			wanted = transaction
+		}
+	}
+	header := goldenHeader(t)
+	header.TxCount, header.TxRoot = uint32(n), tree(leaves)
+	return wanted, header, &seqledgerv1.MerkleProof{LeafIndex: uint64(position), TreeSize: uint64(n), Path: path(leaves, position)}
+}
+
+func TestProofsOfEveryPosition(t *testing.T) {
+	t.Parallel()
+	for n := 1; n <= 17; n++ {
+		for position := range n {
+			transaction, header, inclusion := blockOf(t, n, position)
+			if err := client.VerifyTransaction(transaction, header, inclusion); err != nil {
+				t.Errorf("%d of %d: %v", position, n, err)
+			}
+			if n == 1 {
+				continue
+			}
+			other, _, _ := blockOf(t, n, (position+1)%n)
+			other.BlockPosition = uint32(position)
+			if err := client.VerifyTransaction(other, header, inclusion); !errors.Is(err, client.ErrProof) {
+				t.Errorf("another transaction as %d of %d: %v", position, n, err)
+			}
+		}
+	}
+}
+
+// change makes the one of all possible changes to a message that skip counts down
+// to, and returns what it has changed, or "" when there are no more.
+type change struct{ skip int }
+
+func (c *change) due() bool {
+	c.skip--
+	return c.skip < 0
+}
+
+func (c *change) of(m protoreflect.Message) string {
+	fields := m.Descriptor().Fields()
+	for i := range fields.Len() {
+		field := fields.Get(i)
+		name := string(field.Name())
+		switch inOneof := field.ContainingOneof() != nil; {
+		case inOneof && !m.Has(field):
+		case field.IsList():
+			list := m.Mutable(field).List()
+			for at := range list.Len() {
+				if inner := c.ofElement(list, at, field); inner != "" {
+					return fmt.Sprintf("%s[%d].%s", name, at, inner)
+				}
+			}
+			if list.Len() > 0 && c.due() {
+				list.Truncate(list.Len() - 1)
+				return name + " without its last"
+			}
+		case field.Message() != nil:
+			if m.Has(field) {
+				if inner := c.of(m.Mutable(field).Message()); inner != "" {
+					return name + "." + inner
+				}
+			}
+			if c.due() {
+				if m.Has(field) {
+					m.Clear(field)
+					return "no " + name
+				}
+				m.Set(field, m.NewField(field))
+				return "an empty " + name
+			}
+		default:
+			if value, how := c.value(m.Get(field)); how != "" {
+				m.Set(field, value)
+				return name + how
+			}
+		}
+	}
+	return ""
+}
+
+func (c *change) ofElement(list protoreflect.List, at int, field protoreflect.FieldDescriptor) string {
+	if field.Message() != nil {
+		return c.of(list.Get(at).Message())
+	}
+	value, how := c.value(list.Get(at))
+	if how != "" {
+		list.Set(at, value)
+	}
+	return how
+}
+
+// value returns a changed value and how it was changed, or the value and "".
+func (c *change) value(v protoreflect.Value) (protoreflect.Value, string) {
+	if text, ok := v.Interface().(string); ok {
+		if c.due() {
+			return protoreflect.ValueOfString(text + "0"), " longer"
+		}
+		if text != "" && c.due() {
+			other := "0"
+			if text[0] == '0' {
+				other = "1"
+			}
+			return protoreflect.ValueOfString(other + text[1:]), " with another first letter"
+		}
+		if upper := strings.ToUpper(text); upper != text && c.due() {
+			return protoreflect.ValueOfString(upper), " in capitals"
+		}
+		return v, ""
+	}
+	if raw, ok := v.Interface().([]byte); ok {
+		if c.due() {
+			return protoreflect.ValueOfBytes(append(bytes.Clone(raw), 0)), " longer"
+		}
+		if len(raw) > 0 && c.due() {
+			return protoreflect.ValueOfBytes(append([]byte{raw[0] ^ 1}, raw[1:]...)), " with a flipped bit"
+		}
+		return v, ""
+	}
+	if !c.due() {
+		return v, ""
+	}
+	switch n := v.Interface().(type) {
+	case bool:
+		return protoreflect.ValueOfBool(!n), " inverted"
+	case int32:
+		return protoreflect.ValueOfInt32(n + 1), " one more"
+	case int64:
+		return protoreflect.ValueOfInt64(n + 1), " one more"
+	case uint32:
+		return protoreflect.ValueOfUint32(n + 1), " one more"
+	case uint64:
+		return protoreflect.ValueOfUint64(n + 1), " one more"
+	}
+	panic(fmt.Sprintf("a value of another kind: %T", v.Interface()))
+}
+
+// wantEveryChangeNoticed changes each thing in a message that can be changed, one
+// at a time.
+func wantEveryChangeNoticed[M proto.Message](t *testing.T, m M, least int, verify func(M) error, but ...string) {
+	t.Helper()
+	for n := 0; ; n++ {
+		changed := proto.Clone(m).(M)
+		what := (&change{n}).of(changed.ProtoReflect())
+		if what == "" {
+			if n < least {
+				t.Errorf("%T: only %d changes were tried", m, n)
+			}
+			return
+		}
+		ignored := false
+		for _, name := range but {
+			ignored = ignored || strings.Contains(what, name)
+		}
+		if err := verify(changed); ignored != (err == nil) || err != nil && !errors.Is(err, client.ErrProof) {
+			t.Errorf("%T, %s: %v", m, what, err)
+		}
+	}
+}
+
+// Whatever is changed in a transaction, in the header, in the proof or in the
+// receipt, the proof no longer holds.
+func TestEveryChangeBreaksTheProof(t *testing.T) {
+	t.Parallel()
+	for _, position := range []int{0, 1, 4} { // the last one moves up the tree alone
+		transaction, header, inclusion := blockOf(t, 5, position)
+		receipt := &seqledgerv1.Receipt{
+			TxId: transaction.GetTxId(), Sequence: transaction.GetSequence(), Session: transaction.GetSession(), Index: transaction.GetIndex(),
+			BlockHeight: transaction.GetBlockHeight(), BlockPosition: transaction.GetBlockPosition(), CommittedAt: transaction.GetCommittedAt(),
+			Actor: transaction.GetActor(), RequestHash: transaction.GetRequestHash(), BlockHeader: header, Proof: inclusion,
+		}
+		if err := client.VerifyReceipt(receipt, transaction); err != nil {
+			t.Fatal(err)
+		}
+		wantEveryChangeNoticed(t, transaction, 25, func(m *seqledgerv1.Transaction) error {
+			return client.VerifyTransaction(m, header, inclusion)
+		})
+		// The chain is in no proof of a transaction, and in the hash of the block.
+		wantEveryChangeNoticed(t, header, 10, func(m *seqledgerv1.BlockHeader) error {
+			return client.VerifyTransaction(transaction, m, inclusion)
+		}, "previous_hash with a flipped bit")
+		wantEveryChangeNoticed(t, inclusion, 4, func(m *seqledgerv1.MerkleProof) error {
+			return client.VerifyTransaction(transaction, header, m)
+		})
+		wantEveryChangeNoticed(t, receipt, 25, func(m *seqledgerv1.Receipt) error {
+			return client.VerifyReceipt(m, transaction)
+		}, "replayed", "previous_hash with a flipped bit")
+	}
+}
+
+// Two headers that differ have different hashes, or one of them has none.
+func TestEveryChangeChangesTheBlockHash(t *testing.T) {
+	t.Parallel()
+	header := goldenHeader(t)
+	hash, err := client.BlockHash(header)
+	if err != nil {
+		t.Fatal(err)
+	}
+	wantEveryChangeNoticed(t, header, 10, func(m *seqledgerv1.BlockHeader) error {
+		other, err := client.BlockHash(m)
+		if err == nil && !bytes.Equal(hash, other) {
+			return client.ErrProof
+		}
+		return err
+	})
+}
+
+// What is missing, or was never of any ledger, is an error that says so.
+func TestProofsThatAreNone(t *testing.T) {
+	t.Parallel()
+	transaction, header, inclusion := blockOf(t, 1, 0)
+	with := func(change func(m *seqledgerv1.Transaction)) *seqledgerv1.Transaction {
+		m := proto.CloneOf(transaction)
+		change(m)
+		return m
+	}
+	condition := func(c *seqledgerv1.Condition) *seqledgerv1.Transaction {
+		return with(func(m *seqledgerv1.Transaction) { m.Operations = []*seqledgerv1.Operation{remove("k", c)} })
+	}
+	for name, test := range map[string]struct {
+		err  error
+		says string
+	}{
+		"nothing":        {client.VerifyTransaction(nil, nil, nil), "no transaction"},
+		"no header":      {client.VerifyTransaction(transaction, nil, inclusion), "include_proof"},
+		"no proof":       {client.VerifyTransaction(transaction, header, nil), "include_proof"},
+		"no receipt":     {client.VerifyReceipt(nil, transaction), "tx_id"},
+		"nothing at all": {client.VerifyReceipt(nil, nil), "no transaction"},
+		"no operation": {client.VerifyTransaction(with(func(m *seqledgerv1.Transaction) {
+			m.Operations = []*seqledgerv1.Operation{{}}
+		}), header, inclusion), "operations[0] is of no kind"},
+		"a nil operation": {client.VerifyTransaction(with(func(m *seqledgerv1.Transaction) {
+			m.Operations = []*seqledgerv1.Operation{{Operation: (*seqledgerv1.Operation_Append)(nil)}}
+		}), header, inclusion), "operations[0] is of no kind"},
+		"a condition that is none": {client.VerifyTransaction(condition(new(seqledgerv1.Condition)), header, inclusion), "condition"},
+		"not_exists that is false": {client.VerifyTransaction(condition(&seqledgerv1.Condition{
+			Condition: &seqledgerv1.Condition_NotExists{},
+		}), header, inclusion), "condition"},
+		"a short path": {client.VerifyTransaction(transaction, header, &seqledgerv1.MerkleProof{TreeSize: 1, Path: [][]byte{{1}}}), "path[0]"},
+		"a time that overflows": {client.VerifyTransaction(with(func(m *seqledgerv1.Transaction) {
+			m.Operations = []*seqledgerv1.Operation{create("k")}
+			m.Operations[0].GetSetEntity().ExpiresAt = &timestamppb.Timestamp{Seconds: 1 << 62}
+		}), header, inclusion), "expires_at"},
+	} {
+		if !errors.Is(test.err, client.ErrProof) || !strings.Contains(test.err.Error(), test.says) {
+			t.Errorf("%s: %v, want an ErrProof with %q", name, test.err, test.says)
+		}
+	}
+}

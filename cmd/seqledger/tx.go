@@ -1,0 +1,83 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"strings"
+
+	"github.com/seqledger/seqledger/client"
+	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
+)
+
+// txCommand reads one transaction.
+type txCommand struct {
+	clientFlags `embed:""`
+	ID          string `arg:"" help:"Id of the transaction, from a receipt or a block."`
+	Proof       bool   `help:"Add the block header and a Merkle proof, and check them." env:"-"`
+	BlockHash   string `help:"The same, and fail unless this is the hash of the block." env:"-" placeholder:"HEX"`
+}
+
+// Help is shown below the flags.
+func (*txCommand) Help() string {
+	return `With --proof the transaction is hashed here and led along the proof to the header of its block: every field
+that is shown is in the block that has the hash shown last. That hash comes from the same server, so it only
+says that its answer is not damaged or changed on the way. With --block-hash you say which hash the block must
+have: one that you noted when the block was new, or that somebody else was given (seqledger list blocks,
+block, watch). Then the transaction is in the history that was seen there.
+
+    seqledger tx 8f14e45f-ceea-867a-8000-000000000007
+    seqledger tx 8f14e45f-ceea-867a-8000-000000000007 --proof
+    seqledger tx 8f14e45f-ceea-867a-8000-000000000007 --json \
+        --block-hash 3a7bd3e2360a3d29eea436fcfb7e44c735d117c42d1c1835420b6b9942dd4f1b`
+}
+
+// Run is called by kong.
+func (c *txCommand) Run(e *environment) error {
+	wanted, err := hex.DecodeString(c.BlockHash)
+	if err != nil || len(wanted) != 0 && len(wanted) != sha256.Size {
+		return usage("--block-hash must be %d hex digits", 2*sha256.Size)
+	}
+	prove := c.Proof || len(wanted) > 0
+	return c.call(e, func(ctx context.Context, conn *client.Client) error {
+		answer, err := conn.GetTransaction(ctx, &seqledgerv1.GetTransactionRequest{TxId: c.ID, IncludeProof: prove})
+		if err != nil {
+			return err
+		}
+		var hash []byte
+		if prove {
+			if hash, err = c.check(answer, wanted); err != nil {
+				return err // and nothing of the answer is shown, for none of it may be true
+			}
+		}
+		return e.show(answer, func(t *table) {
+			showTransaction(t, answer.GetTransaction())
+			showProof(t, answer.GetBlockHeader(), answer.GetProof())
+			if prove {
+				t.field("checked", "the transaction is in the block with the hash "+hex.EncodeToString(hash))
+			}
+		})
+	})
+}
+
+// check verifies the proof in an answer and returns the hash of the block.
+func (c *txCommand) check(answer *seqledgerv1.GetTransactionResponse, wanted []byte) (hash []byte, err error) {
+	const hint = "do not rely on this answer: ask again and over TLS; if it stays so, the server's data are damaged or it " +
+		"does not tell the truth, and seqledger verify on its data directory tells more"
+	if id := answer.GetTransaction().GetTxId(); !strings.EqualFold(id, c.ID) {
+		return nil, fail(exitFailed, hint, "the server answered with another transaction, %s", id)
+	}
+	if err := client.VerifyTransaction(answer.GetTransaction(), answer.GetBlockHeader(), answer.GetProof()); err != nil {
+		return nil, fail(exitFailed, hint, "%w", err)
+	}
+	if hash, err = client.BlockHash(answer.GetBlockHeader()); err != nil {
+		return nil, fail(exitFailed, hint, "%w", err)
+	}
+	if len(wanted) > 0 && !bytes.Equal(hash, wanted) {
+		return nil, fail(exitFailed, "this server has another block there than whoever noted --block-hash was given: "+
+			"another ledger, or one that was restored, or a hash of another block",
+			"the transaction is in block %d, which has the hash %x and not %x", answer.GetBlockHeader().GetHeight(), hash, wanted)
+	}
+	return hash, nil
+}

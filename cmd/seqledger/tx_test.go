@@ -1,0 +1,211 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+
+	"connectrpc.com/connect"
+
+	"github.com/seqledger/seqledger/client"
+	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
+	"github.com/seqledger/seqledger/proto/seqledger/v1/seqledgerv1connect"
+)
+
+var provenScope = &seqledgerv1.Scope{Organization: "acme", Vault: "main"}
+
+// writeEveryKind makes blocks with every kind of operation and condition in them,
+// with transactions of the ledger itself, and with many transactions in a block.
+func writeEveryKind(t *testing.T, s *testServer) {
+	t.Helper()
+	write := func(args ...string) {
+		t.Helper()
+		s.do(t, append([]string{"write", "--scope", "acme/main", "--client-id", "c"}, args...)...).expect(t, exitDone)
+	}
+	write("--set", "a=1", "--if-not-exists", "a", "--set", "gone=x", "--expires-at", "gone=2001-02-03T04:05:06.000000007Z",
+		"--set", "long="+strings.Repeat("x", 300), "--append", "", "--append", "text", "--relate", "doc:1#viewer@user:a")
+	write("--set", "b=", "--expires-at", "b=2090-01-02T03:04:05Z")
+	write("--set", "a=2", "--if-value", "a=1", "--delete", "long", "--if-exists", "long", "--unrelate", "doc:1#viewer@user:a", "--delete", "none")
+	version := s.do(t, "get", "--scope", "acme/main", "a", "--json").expect(t, exitDone).field(t, "version").(string)
+	write("--delete", "a", "--if-version", "a="+version, "--sequence", "4") // no key
+	writer, err := s.client(t).NewWriter(t.Context(), client.WriterOptions{Scope: provenScope, ClientID: "w"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var sent []*client.Pending
+	for i := range 40 {
+		pending, err := writer.Submit(t.Context(), &seqledgerv1.Operation{Operation: appendOperation(fmt.Append(nil, i))})
+		if err != nil {
+			t.Fatal(err)
+		}
+		sent = append(sent, pending)
+	}
+	for _, pending := range sent {
+		if _, err := pending.Wait(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := writer.Close(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// TestEveryProofHolds: the client rebuilds the leaf of every transaction, and the
+// hash of every block, that a real ledger has made.
+func TestEveryProofHolds(t *testing.T) {
+	t.Parallel()
+	s := serve(t, "--eviction-interval", "1")
+	writeEveryKind(t, s)
+	c := s.client(t)
+	kinds := map[string]int{}
+	largest := 0
+	previous := make([]byte, 32)
+	for height := uint64(1); ; height++ {
+		block, err := c.GetBlock(t.Context(), &seqledgerv1.GetBlockRequest{Scope: provenScope, Height: height})
+		if refusal, ok := errors.AsType[*client.Error](err); ok && refusal.ConnectCode == connect.CodeNotFound {
+			break // the chain has ended
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		hash, err := client.BlockHash(block.GetHeader())
+		if err != nil || !bytes.Equal(hash, block.GetHash()) || !bytes.Equal(previous, block.GetHeader().GetPreviousHash()) {
+			t.Errorf("block %d: hash %x (%v), the server says %x", height, hash, err, block.GetHash())
+		}
+		previous = hash
+		largest = max(largest, len(block.GetTransactions()))
+		for _, transaction := range block.GetTransactions() {
+			answer, err := c.GetTransaction(t.Context(), &seqledgerv1.GetTransactionRequest{TxId: transaction.GetTxId(), IncludeProof: true})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := client.VerifyTransaction(answer.GetTransaction(), answer.GetBlockHeader(), answer.GetProof()); err != nil {
+				t.Errorf("%v: %v", transaction, err)
+			}
+			if err := client.VerifyTransaction(transaction, block.GetHeader(), answer.GetProof()); err != nil {
+				t.Errorf("as the block has it: %v: %v", transaction, err)
+			}
+			for _, operation := range transaction.GetOperations() {
+				kinds[strings.TrimPrefix(fmt.Sprintf("%T", operation.GetOperation()), "*seqledgerv1.Operation_")]++
+			}
+		}
+	}
+	if len(kinds) != 6 || largest < 2 {
+		t.Errorf("not every kind of operation was seen, or no block of several transactions: %v, at most %d", kinds, largest)
+	}
+	for sequence := uint64(1); sequence < 4; sequence++ { // on a replay, too
+		receipt, err := c.Write(t.Context(), &seqledgerv1.WriteRequest{
+			Scope: provenScope, ClientId: "r", Sequence: (sequence + 1) / 2, IncludeProof: true,
+			Operations: []*seqledgerv1.Operation{{Operation: appendOperation(fmt.Append(nil, (sequence+1)/2))}},
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		answer, err := c.GetTransaction(t.Context(), &seqledgerv1.GetTransactionRequest{TxId: receipt.GetTxId()})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := client.VerifyReceipt(receipt, answer.GetTransaction()); err != nil {
+			t.Errorf("%v: %v", receipt, err)
+		}
+	}
+}
+
+// TestTxChecksItsProof without being asked, and against a hash from elsewhere when
+// it is given one.
+func TestTxChecksItsProof(t *testing.T) {
+	t.Parallel()
+	s := serve(t)
+	written := s.do(t, "write", "--scope", "acme/main", "--client-id", "c", "--set", "a=1", "--json").expect(t, exitDone)
+	id := written.field(t, "txId").(string)
+	block, err := s.client(t).GetBlock(t.Context(), &seqledgerv1.GetBlockRequest{Scope: provenScope, Height: 1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	hash := hex.EncodeToString(block.GetHash())
+	s.do(t, "tx", id, "--proof").expect(t, exitDone, "leaf 0 of 1", "checked", hash)
+	s.do(t, "tx", strings.ToUpper(id), "--block-hash", strings.ToUpper(hash)).expect(t, exitDone, "leaf 0 of 1", "checked", hash)
+	if r := s.do(t, "tx", id, "--block-hash", hash, "--json").expect(t, exitDone); r.field(t, "proof") == nil {
+		t.Errorf("want the proof in the answer, got %v", r)
+	}
+	if r := s.do(t, "tx", id).expect(t, exitDone); strings.Contains(r.stdout, "checked") {
+		t.Errorf("nothing was checked, and the answer is %v", r)
+	}
+	other := strings.Repeat("0", 63) + "1"
+	for _, args := range [][]string{{"tx", id, "--block-hash", other}, {"tx", id, "--block-hash", other, "--json"}} {
+		if r := s.do(t, args...).expect(t, exitFailed, hash, other, "another block"); r.stdout != "" {
+			t.Errorf("want nothing shown, got %v", r)
+		}
+	}
+	s.do(t, "tx", id, "--block-hash", hash[2:]).expect(t, exitUsage, "64 hex digits")
+	s.do(t, "tx", id, "--block-hash", hash[1:]+"x").expect(t, exitUsage, "64 hex digits")
+}
+
+// falseServer passes the answers of a real one on and changes them.
+type falseServer struct {
+	seqledgerv1connect.UnimplementedLedgerServiceHandler
+	real   *client.Client
+	change func(*seqledgerv1.GetTransactionResponse)
+}
+
+// GetTransaction implements the service.
+func (f *falseServer) GetTransaction(
+	ctx context.Context, r *connect.Request[seqledgerv1.GetTransactionRequest],
+) (*connect.Response[seqledgerv1.GetTransactionResponse], error) {
+	answer, err := f.real.GetTransaction(ctx, r.Msg)
+	if err != nil {
+		return nil, err
+	}
+	f.change(answer)
+	return connect.NewResponse(answer), nil
+}
+
+// TestTxRefusesAFalseAnswer and shows nothing of it.
+func TestTxRefusesAFalseAnswer(t *testing.T) {
+	t.Parallel()
+	s := serve(t)
+	written := s.do(t, "write", "--scope", "acme/main", "--client-id", "c", "--set", "a=1", "--json").expect(t, exitDone)
+	s.do(t, "write", "--scope", "acme/main", "--client-id", "c", "--set", "a=2").expect(t, exitDone)
+	id := written.field(t, "txId").(string)
+	real := s.client(t)
+	for name, test := range map[string]struct {
+		change func(*seqledgerv1.GetTransactionResponse)
+		says   string
+	}{
+		"another value": {func(a *seqledgerv1.GetTransactionResponse) {
+			a.GetTransaction().GetOperations()[0].GetSetEntity().Value = []byte("1000000")
+		}, "proof does not hold"},
+		"another root": {func(a *seqledgerv1.GetTransactionResponse) { a.GetBlockHeader().TxRoot[0] ^= 1 }, "proof does not hold"},
+		"no proof":     {func(a *seqledgerv1.GetTransactionResponse) { a.BlockHeader, a.Proof = nil, nil }, "include_proof"},
+		"another transaction": {func(a *seqledgerv1.GetTransactionResponse) {
+			block, err := real.GetBlock(t.Context(), &seqledgerv1.GetBlockRequest{Scope: provenScope, Height: 2})
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			a.Transaction, a.BlockHeader = block.GetTransactions()[0], block.GetHeader()
+		}, "another transaction"},
+	} {
+		mux := http.NewServeMux()
+		mux.Handle(seqledgerv1connect.NewLedgerServiceHandler(&falseServer{real: real, change: test.change}))
+		server := httptest.NewUnstartedServer(mux)
+		server.Config.Protocols = new(http.Protocols)
+		server.Config.Protocols.SetHTTP1(true)
+		server.Config.Protocols.SetUnencryptedHTTP2(true)
+		server.Start()
+		t.Cleanup(server.Close)
+		address := server.Listener.Addr().String()
+		for _, format := range []string{"--json=true", "--json=false"} {
+			r := seqledger(t, "tx", id, "--proof", format, "--server", address).expect(t, exitFailed, test.says, "do not rely on this answer")
+			if r.stdout != "" {
+				t.Errorf("%s: want nothing shown, got %v", name, r)
+			}
+		}
+	}
+}
