@@ -86,14 +86,6 @@ func (l *Ledger) flush() error {
 	return err
 }
 
-// mended tells operators of damage that the replay has made good. There is none to
-// the ledger; there may be to the disk.
-func (l *Ledger) mended(blocks int, first error) {
-	l.options.Logger.Warn("blocks that a crash left ahead of the checkpoint were damaged; they were written anew from the log, "+
-		"and nothing is lost; bytes have changed on this disk: look at it, and run seqledger verify when the server is stopped",
-		"blocks", blocks, "first", first)
-}
-
 // longestRest bounds how long a checkpoint rests at once.
 const longestRest = 5 * time.Millisecond
 

@@ -134,7 +134,7 @@ func newLedger(o Options) *Ledger {
 
 func (l *Ledger) openState() (err error) {
 	l.store, err = boltstore.Open(l.directory.file(stateName), boltstore.Options{
-		Create: l.directory.fresh, Identity: l.directory.identity, Rest: l.rest, Mended: l.mended,
+		Create: l.directory.fresh, Identity: l.directory.identity, Rest: l.rest,
 	})
 	if err != nil {
 		return fmt.Errorf("state: %w", err)

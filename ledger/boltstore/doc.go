@@ -44,10 +44,7 @@
 // a crash such blocks are leftovers: the log is replayed and makes the same ones
 // again. Until it has, they are hidden from every read. When a block is written
 // whose leftover is there, the two are compared, and the leftover is kept; one
-// that differs stops the store. One whose checksum fails is a damaged copy: the
-// block is written over it, and [Options].Mended is told. Not so the last one,
-// whose key proves how far the log went: Open refuses when that is damaged. What
-// is still hidden at a Flush stays "ahead".
+// that differs stops the store. What is still hidden at a Flush stays "ahead".
 //
 // # Locks
 //

@@ -43,10 +43,6 @@ type frozenState struct {
 	updates uint64
 	hidden  []byte // Store.hidden once it is written; commit finds it
 	known   bool   // the file has all of the blocks already; the same
-	// mended is how many blocks in the file were damaged and are written anew, and
-	// damage what was wrong with the first of them; the same.
-	mended int
-	damage error
 }
 
 // write makes durable what is frozen; under flushMu.
@@ -59,9 +55,6 @@ func (s *Store) write(f *frozenState) error {
 		return s.fail(fmt.Errorf("%s up to log entry %d: %w", what, f.at.Index, err))
 	}
 	s.thaw(f)
-	if f.mended > 0 && s.mended != nil {
-		s.mended(f.mended, f.damage)
-	}
 	return nil
 }
 

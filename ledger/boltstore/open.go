@@ -57,12 +57,6 @@ type Options struct {
 	// thousands of records keeps a processor busy for seconds, and whoever waits
 	// for an Update beside it feels that. Update and View go on meanwhile.
 	Rest func(worked time.Duration)
-	// Mended is called by a Flush or Spill that has found damaged blocks among
-	// those that were written ahead of the checkpoint, and has written them anew
-	// from the log: with how many they were and what was wrong with the first, a
-	// [machine.ErrCorrupt]. Nothing is lost by it, but whoever looks after the disk
-	// should know. It must not call Flush, Spill or Close. nil tells nobody.
-	Mended func(blocks int, first error)
 	// NoSync leaves out every fsync. For tests only: a crash of the machine
 	// destroys the file.
 	NoSync bool
@@ -99,7 +93,7 @@ func open(path string, o Options, readOnly bool) (*Store, error) {
 	if _, err := checkFile(path); err != nil {
 		return nil, err
 	}
-	s := &Store{path: path, readOnly: readOnly, active: new(overlay), rest: o.Rest, mended: o.Mended}
+	s := &Store{path: path, readOnly: readOnly, active: new(overlay), rest: o.Rest}
 	if err := s.openBolt(o); err != nil {
 		return nil, err
 	}

@@ -2,7 +2,6 @@ package boltstore
 
 import (
 	"bytes"
-	"cmp"
 	"errors"
 	"fmt"
 	"runtime/debug"
@@ -59,10 +58,10 @@ func (s *Store) freezeBlocks() (*frozenState, error) {
 	return &frozenState{overlay: s.frozen, spill: true, at: s.Applied()}, nil
 }
 
-// newBlocks returns those of the blocks, sorted by key, that must be written:
-// what the file lacks. The first ones may be there already, from before a crash;
-// then they must be the same, see compareLeftover. It also finds what stays
-// hidden.
+// newBlocks returns those of the blocks, sorted by key, that the file lacks. The
+// first ones may be there already, from before a crash; then they must be the
+// same, byte for byte: anything else means that the log has changed or that the
+// machine has decided it in another way. It also finds what stays hidden.
 func (s *Store) newBlocks(tx *bbolt.Tx, f *frozenState, blocks entries) (entries, error) {
 	if blocks.len() == 0 {
 		f.hidden = s.hidden
@@ -78,14 +77,14 @@ func (s *Store) newBlocks(tx *bbolt.Tx, f *frozenState, blocks entries) (entries
 	}
 	cursor := bucket.Cursor()
 	key, sealed := cursor.Seek(from)
-	var spoilt []uint32
 	for ; key != nil && blocks.len() > 0; key, sealed = cursor.Next() {
-		sound, err := s.compareLeftover(key, sealed, blocks.at(0), f)
+		stored, err := unseal(machine.TableBlocks, key, sealed)
 		if err != nil {
 			return blocks, err
 		}
-		if !sound {
-			spoilt = append(spoilt, blocks.ids[0])
+		if b := blocks.at(0); !bytes.Equal(key, b.key) || b.deleted || !bytes.Equal(stored, b.value()) {
+			return blocks, damaged(machine.TableBlocks, key, "the log now gives another block, or none, where the file has this one "+
+				"(the log's next is %x); "+adviceRestore, b.key)
 		}
 		blocks = blocks.from(1)
 	}
@@ -97,37 +96,8 @@ func (s *Store) newBlocks(tx *bbolt.Tx, f *frozenState, blocks entries) (entries
 			return blocks, fmt.Errorf("table %d key %x: a block must not be deleted", machine.TableBlocks, b.key)
 		}
 	}
-	if len(spoilt) > 0 {
-		blocks.ids = append(spoilt, blocks.ids...)
-		f.mended = len(spoilt)
-	}
 	f.hidden, f.known = bytes.Clone(key), blocks.len() == 0
 	return blocks, nil
-}
-
-// compareLeftover compares a block in the file with the one that the log now
-// gives in its place. It must be the same, byte for byte: anything else means
-// that the log has changed or that the machine has decided it in another way.
-//
-// A leftover under the right key whose checksum fails says nothing against the
-// log: it is a damaged copy of what the log still has, and no read has seen it.
-// It is not sound, and to be written anew. The checksum covers the key as well,
-// so that only a key which the replay arrives at by itself is believed; and a
-// block that the checkpoint covers has no other copy, and stops the store.
-func (s *Store) compareLeftover(key, sealed []byte, b entry, f *frozenState) (sound bool, err error) {
-	stored, err := unseal(machine.TableBlocks, key, sealed)
-	same := bytes.Equal(key, b.key) && !b.deleted
-	switch {
-	case err != nil && same && hides(s.hidden, key) && sealed != nil: // bbolt gives nil for what is no record
-		f.damage = cmp.Or(f.damage, err)
-		return false, nil
-	case err != nil:
-		return false, err
-	case !same || !bytes.Equal(stored, b.value()):
-		return false, damaged(machine.TableBlocks, key, "the log now gives another block, or none, where the file has this one "+
-			"(the log's next is %x); "+adviceRestore, b.key)
-	}
-	return true, nil
 }
 
 // markAhead notes the first block that the checkpoint does not cover, unless an
@@ -180,8 +150,7 @@ func removeLeftovers(tx *bbolt.Tx, ahead []byte) error {
 }
 
 // CheckAhead compares the blocks that the file has ahead of its checkpoint with
-// those that the replay on a read-only store has made, as a Spill would. Damage
-// that a Spill would mend is an error here.
+// those that the replay on a read-only store has made, as a Spill would.
 func (s *Store) CheckAhead() (err error) {
 	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
 	defer recoverDamage(machine.TableBlocks, nil, &err)
@@ -192,7 +161,6 @@ func (s *Store) CheckAhead() (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, tx.Rollback()) }()
-	f := new(frozenState)
-	_, err = s.newBlocks(tx, f, s.active.table(machine.TableBlocks).sorted())
-	return errors.Join(f.damage, err)
+	_, err = s.newBlocks(tx, new(frozenState), s.active.table(machine.TableBlocks).sorted())
+	return err
 }

@@ -326,8 +326,16 @@ func TestOpenRefusesDamagedLeftovers(t *testing.T) {
 		}
 	}
 	path := leftovers(t)
-	spoilBlocks(t, path, 20)
+	edit(t, path, func(b []byte) []byte { return bytes.ReplaceAll(b, []byte("block 20"), []byte("block 21")) })
 	refused(t, path, testIdentity, machine.ErrCorrupt, adviceRestore)
+
+	path = leftovers(t)
+	edit(t, path, func(b []byte) []byte { return bytes.ReplaceAll(b, []byte("block 12"), []byte("block 13")) })
+	s := reopen(t, path)
+	apply(t, s, 20)
+	if err := s.Flush(); !errors.Is(err, machine.ErrCorrupt) {
+		t.Errorf("a damaged leftover was taken over: %v", err)
+	}
 }
 
 func TestFailedSpillIsSticky(t *testing.T) {

@@ -65,8 +65,7 @@ type Store struct {
 	spillable atomic.Int64
 	failed    atomic.Pointer[error]
 
-	rest      func(worked time.Duration)    // see Options
-	mended    func(blocks int, first error) // the same
+	rest      func(worked time.Duration) // see Options
 	lastFlush atomic.Pointer[FlushSize]
 	// poisoned is set when bbolt panicked with locks of its own held, so that
 	// Close must not wait for them.
