@@ -11,7 +11,6 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
-	"runtime/debug"
 	"runtime/pprof"
 	"strconv"
 	"strings"
@@ -31,7 +30,7 @@ func serveLedger(ctx context.Context, dir, profile string, checkpointBytes int64
 		_, _ = io.Copy(io.Discard, os.Stdin)
 		stop()
 	}()
-	debug.SetGCPercent(50) // as seqledger serve does
+	server.TuneCollector() // as seqledger serve does
 	logger := slog.New(slog.DiscardHandler)
 	l, err := ledger.Open(ctx, ledger.Options{Dir: dir, Logger: logger, CheckpointBytes: checkpointBytes})
 	if err != nil {

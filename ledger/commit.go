@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"runtime"
+	"slices"
 	"sync"
 
 	"golang.org/x/sync/semaphore"
@@ -114,7 +115,10 @@ func (l *Ledger) Submit(ctx context.Context, writes []*machine.Write) (*Submissi
 		problem := fmt.Sprintf("must be at most %d, are %d", maxSubmissionCommands, len(writes))
 		return nil, &machine.FieldError{Field: "writes", Problem: problem}
 	}
-	s := &Submission{outcomes: make([]machine.Outcome, len(writes))}
+	s := &Submission{ends: make([]int, 0, len(writes))}
+	buffer := frameBuffers.Get().(*frameBuffer) //nolint:forcetypeassert // The pool holds nothing else.
+	defer frameBuffers.Put(buffer)
+	s.frames = buffer.memory
 	for i, w := range writes {
 		if err := w.Validate(); err != nil {
 			return nil, fmt.Errorf("writes[%d]: %w", i, err)
@@ -124,17 +128,19 @@ func (l *Ledger) Submit(ctx context.Context, writes []*machine.Write) (*Submissi
 			return nil, err
 		}
 		if ok {
-			s.outcomes[i] = out
+			s.place(i, out, len(writes))
 			continue
 		}
-		s.slots = append(s.slots, i)
+		if s.slots != nil {
+			s.slots = append(s.slots, i)
+		}
 		s.addWrite(w)
 		if len(s.frames) > maxSubmissionBytes && i > 0 {
 			problem := fmt.Sprintf("must have at most %d bytes together", maxSubmissionBytes)
 			return nil, &machine.FieldError{Field: "writes", Problem: problem}
 		}
 	}
-	if len(s.ends) == 0 {
+	if s.frames = buffer.take(s.frames); len(s.ends) == 0 {
 		return s, nil
 	}
 	if err := l.enqueue(ctx, s, true); err != nil {
@@ -168,6 +174,36 @@ func (l *Ledger) one(ctx context.Context, command []byte) (machine.Outcome, erro
 		return machine.Outcome{}, err
 	}
 	return outcomes[0], nil
+}
+
+// place keeps the outcome of a write that need not be proposed. From the first on,
+// those that are no longer correspond to the commands one by one.
+func (s *Submission) place(i int, out machine.Outcome, total int) {
+	if s.outcomes == nil {
+		s.outcomes = make([]machine.Outcome, total)
+		s.slots = make([]int, i, total)
+		for j := range s.slots {
+			s.slots[j] = j
+		}
+	}
+	s.outcomes[i] = out
+}
+
+// frameBuffer spares growing the frames of each submission step by step.
+type frameBuffer struct{ memory []byte }
+
+var frameBuffers = sync.Pool{New: func() any { return new(frameBuffer) }}
+
+// take returns frames that were made in the buffer, in memory of their own. What is
+// long keeps the memory that it has, and the buffer begins anew.
+func (b *frameBuffer) take(frames []byte) []byte {
+	const long = 64 << 10
+	if len(frames) > long {
+		b.memory = nil
+		return frames
+	}
+	b.memory = frames[:0]
+	return slices.Clone(frames)
 }
 
 // encodeBuffers spares an allocation for each write.

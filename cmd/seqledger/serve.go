@@ -7,7 +7,6 @@ import (
 	"net"
 	"os"
 	"os/signal"
-	"runtime/debug"
 	"syscall"
 	"time"
 
@@ -72,7 +71,7 @@ func (c *serveCommand) Run(e *environment) (err error) {
 	if err := c.checkDebug(); err != nil {
 		return err
 	}
-	collectSooner()
+	tuneCollector()
 	signal.Ignore(notForServers...) // first, because access may ask for one of them
 	access, err := c.access(e, c.Listen)
 	if err != nil {
@@ -150,12 +149,9 @@ func (c *serveCommand) serve(e *environment, l *ledger.Ledger, listener net.List
 	return err
 }
 
-// collectSooner makes the garbage collector run when the heap has grown by half
-// instead of doubled, unless the operator says otherwise: most of the heap are
-// changes that wait for a checkpoint, which live long and are cheap to look at.
-func collectSooner() {
-	const percent = 50
-	if os.Getenv("GOGC") == "" {
-		debug.SetGCPercent(percent)
+// tuneCollector sets the garbage collector, unless the operator has.
+func tuneCollector() {
+	if os.Getenv("GOGC") == "" && os.Getenv("GOMEMLIMIT") == "" {
+		server.TuneCollector()
 	}
 }
