@@ -5,12 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"runtime"
-	"slices"
-	"sync"
 
-	"golang.org/x/sync/semaphore"
-
-	"github.com/seqledger/seqledger/ledger/internal/decide"
 	"github.com/seqledger/seqledger/ledger/machine"
 	"github.com/seqledger/seqledger/ledger/raftlog"
 )
@@ -19,7 +14,8 @@ import (
 //
 // Whoever wants commands decided encodes them, in his own goroutine, into a
 // Submission and puts it on the queue. The commit loop takes everything that
-// waits, up to a bound, stamps the time and proposes it as one log entry.
+// waits, up to a bound, stamps the time and proposes it as one log entry. Whoever
+// submits a group of commands and finds the log idle does the same himself.
 // There is no timer: a log entry is whatever arrived while the ones before
 // were being written. maxInFlight entries may be under way, so that the disk
 // does not idle while a batch is gathered; more would only make batches
@@ -47,36 +43,6 @@ const (
 	unaryShare = 8
 )
 
-// Submission is a group of commands on its way into the log. It may be spread
-// over several log entries, in its order.
-type Submission struct {
-	frames   []byte // the commands as they stand in an entry
-	ends     []int  // where each of them ends in frames
-	slots    []int  // which outcome belongs to which command; nil: all in order
-	outcomes []machine.Outcome
-	err      error
-	done     chan struct{} // nil: nothing had to be proposed
-
-	cost     int64
-	budget   *semaphore.Weighted // that cost was taken from
-	proposed int                 // commands; belongs to the commit loop
-	decided  int                 // commands; belongs to the answer loop
-	logged   bool                // a part of it is, or may be, in the log; the same
-}
-
-// queue is what waits to be proposed.
-type queue struct {
-	mu    sync.Mutex
-	items []*Submission
-	wake  chan struct{} // has room for one
-}
-
-// part is some commands of a submission in one log entry.
-type part struct {
-	submission *Submission
-	from, to   int
-}
-
 // flight is a proposed entry.
 type flight struct {
 	proposal *raftlog.Proposal
@@ -99,6 +65,7 @@ func (l *Ledger) Write(ctx context.Context, w *machine.Write) (machine.Outcome, 
 	if err := l.enqueue(ctx, s, false); err != nil {
 		return machine.Outcome{}, err
 	}
+	signal(l.queue.wake)
 	outcomes, err := s.Wait(ctx)
 	if err != nil {
 		return machine.Outcome{}, err
@@ -146,6 +113,9 @@ func (l *Ledger) Submit(ctx context.Context, writes []*machine.Write) (*Submissi
 	if err := l.enqueue(ctx, s, true); err != nil {
 		return nil, err
 	}
+	if !l.proposeHere() {
+		signal(l.queue.wake)
+	}
 	return s, nil
 }
 
@@ -169,6 +139,7 @@ func (l *Ledger) one(ctx context.Context, command []byte) (machine.Outcome, erro
 	if err := l.enqueue(ctx, s, false); err != nil {
 		return machine.Outcome{}, err
 	}
+	signal(l.queue.wake)
 	outcomes, err := s.Wait(ctx)
 	if err != nil {
 		return machine.Outcome{}, err
@@ -176,54 +147,8 @@ func (l *Ledger) one(ctx context.Context, command []byte) (machine.Outcome, erro
 	return outcomes[0], nil
 }
 
-// place keeps the outcome of a write that need not be proposed. From the first on,
-// those that are no longer correspond to the commands one by one.
-func (s *Submission) place(i int, out machine.Outcome, total int) {
-	if s.outcomes == nil {
-		s.outcomes = make([]machine.Outcome, total)
-		s.slots = make([]int, i, total)
-		for j := range s.slots {
-			s.slots[j] = j
-		}
-	}
-	s.outcomes[i] = out
-}
-
-// frameBuffer spares growing the frames of each submission step by step.
-type frameBuffer struct{ memory []byte }
-
-var frameBuffers = sync.Pool{New: func() any { return new(frameBuffer) }}
-
-// take returns frames that were made in the buffer, in memory of their own. What is
-// long keeps the memory that it has, and the buffer begins anew.
-func (b *frameBuffer) take(frames []byte) []byte {
-	const long = 64 << 10
-	if len(frames) > long {
-		b.memory = nil
-		return frames
-	}
-	b.memory = frames[:0]
-	return slices.Clone(frames)
-}
-
-// encodeBuffers spares an allocation for each write.
-var encodeBuffers = sync.Pool{New: func() any { return new([]byte) }}
-
-func (s *Submission) addWrite(w *machine.Write) {
-	buffer := encodeBuffers.Get().(*[]byte) //nolint:forcetypeassert // The pool holds nothing else.
-	*buffer = machine.AppendWrite((*buffer)[:0], w)
-	s.add(*buffer)
-	encodeBuffers.Put(buffer)
-}
-
-func (s *Submission) add(command []byte) {
-	s.frames = machine.AppendFramed(s.frames, command)
-	s.ends = append(s.ends, len(s.frames))
-	s.cost += int64(len(command)) + commandOverhead
-}
-
 // enqueue puts a submission on the queue, if the budget has room or, with
-// wait, as soon as it has.
+// wait, as soon as it has. The caller sees to it that it is proposed.
 func (l *Ledger) enqueue(ctx context.Context, s *Submission, wait bool) error {
 	if err := l.refusal(); err != nil {
 		return err
@@ -251,7 +176,6 @@ func (l *Ledger) enqueue(ctx context.Context, s *Submission, wait bool) error {
 	l.queue.mu.Lock()
 	l.queue.items = append(l.queue.items, s)
 	l.queue.mu.Unlock()
-	signal(l.queue.wake)
 	return nil
 }
 
@@ -266,66 +190,14 @@ func (l *Ledger) refusal() error {
 	return nil
 }
 
-// Wait returns one outcome for each command once all are decided. When ctx
-// ends first, the error wraps ErrOutcomeUnknown and the cause.
-func (s *Submission) Wait(ctx context.Context) ([]machine.Outcome, error) {
-	if s.done == nil {
-		return s.outcomes, nil
-	}
-	if ctx.Done() == nil { // nothing can end it: a plain receive is cheaper
-		<-s.done
-		return s.outcomes, s.err
-	}
-	select {
-	case <-s.done:
-		return s.outcomes, s.err
-	case <-ctx.Done():
-		return nil, unknown(context.Cause(ctx))
-	}
-}
-
-// Done is closed when the submission is decided; nil when it was decided at
-// once.
-func (s *Submission) Done() <-chan struct{} { return s.done }
-
-// take removes what makes the next log entry of at most so many commands from
-// the queue.
-func (q *queue) take(limit int) (parts []part, commands, size int) {
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	entry := decide.NewEntry(limit)
-	for len(q.items) > 0 && !entry.Full() {
-		s := q.items[0]
-		p := part{s, s.proposed, s.proposed}
-		for p.to < len(s.ends) && entry.Take(s.ends[p.to]-s.start(p.to)) {
-			p.to++
-		}
-		if p.to > p.from {
-			parts = append(parts, p)
-		}
-		s.proposed = p.to
-		if s.proposed < len(s.ends) {
-			break
-		}
-		q.items[0] = nil // so that the array does not keep it
-		q.items = q.items[1:]
-	}
-	return parts, entry.Commands, entry.Bytes
-}
-
-// start returns where a command begins in frames.
-func (s *Submission) start(command int) int {
-	if command == 0 {
-		return 0
-	}
-	return s.ends[command-1]
-}
-
-// commitLoop proposes what waits, until the ledger stops. It is the only
-// proposer, so that ledger time follows the order of the log.
+// commitLoop proposes what waits, until the ledger stops.
 func (l *Ledger) commitLoop() {
 	defer l.loops.Done()
-	defer close(l.inFlight)
+	defer func() {
+		l.proposing.Lock()
+		defer l.proposing.Unlock()
+		close(l.inFlight) // stopping has ended: nobody proposes any more
+	}()
 	for {
 		select {
 		case <-l.queue.wake:
@@ -346,6 +218,40 @@ func (l *Ledger) proposeNext() bool {
 	// them run first makes one entry of what would be a small one and the rest.
 	// It is no wait: when nobody else can run, this goes on at once.
 	runtime.Gosched()
+	l.proposing.Lock()
+	defer l.proposing.Unlock()
+	return l.propose()
+}
+
+// proposeHere proposes what waits if the log is idle, and tells whether that was
+// all: waking the commit loop would take longer than that. When an entry is under
+// way already, the next had better grow meanwhile.
+func (l *Ledger) proposeHere() bool {
+	if len(l.slots) > 0 || l.store.PendingBytes() > l.maxPending() {
+		return false
+	}
+	select {
+	case l.slots <- struct{}{}:
+	default:
+		return false
+	}
+	if !l.proposing.TryLock() {
+		<-l.slots
+		return false
+	}
+	defer l.proposing.Unlock()
+	if l.stopping.Err() != nil {
+		<-l.slots
+		return false
+	}
+	l.propose()
+	return l.queue.empty()
+}
+
+// propose proposes one log entry and tells whether there was anything to
+// propose; if not, it gives the slot back. proposing is held: ledger time follows
+// the order of the log.
+func (l *Ledger) propose() bool {
 	parts, commands, size := l.queue.take(int(l.entryCommands.Load()))
 	if len(parts) == 0 {
 		<-l.slots
@@ -405,47 +311,6 @@ func (l *Ledger) answerLoop() {
 				close(s.done)
 			}
 		}
-	}
-}
-
-// fail keeps the error of a part. It stands for the whole submission, so that
-// "never proposed" must not cover another part that may be in the log.
-func (p part) fail(err error) {
-	s := p.submission
-	s.logged = s.logged || errors.Is(err, ErrOutcomeUnknown)
-	if s.err == nil || errors.Is(err, ErrOutcomeUnknown) {
-		s.err = err
-	}
-	s.admitDoubt()
-}
-
-// admitDoubt makes the error of a submission say that its outcome is unknown if
-// a part of it may be in the log.
-func (s *Submission) admitDoubt() {
-	if s.logged && s.err != nil && !errors.Is(s.err, ErrOutcomeUnknown) {
-		s.err = unknown(s.err)
-	}
-}
-
-// settle keeps the outcomes of a part's commands.
-func (p part) settle(outcomes []machine.Outcome) {
-	s := p.submission
-	s.logged = true
-	s.admitDoubt()
-	total := max(len(s.outcomes), len(s.ends)) // more when some were answered before
-	if len(outcomes) == total {
-		s.outcomes = outcomes
-		return
-	}
-	if s.outcomes == nil {
-		s.outcomes = make([]machine.Outcome, total)
-	}
-	for i, out := range outcomes {
-		place := p.from + i
-		if s.slots != nil {
-			place = s.slots[place]
-		}
-		s.outcomes[place] = out
 	}
 }
 

@@ -1,0 +1,191 @@
+package ledger
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"sync"
+
+	"golang.org/x/sync/semaphore"
+
+	"github.com/seqledger/seqledger/ledger/internal/decide"
+	"github.com/seqledger/seqledger/ledger/machine"
+)
+
+// Submission is a group of commands on its way into the log. It may be spread
+// over several log entries, in its order.
+type Submission struct {
+	frames   []byte // the commands as they stand in an entry
+	ends     []int  // where each of them ends in frames
+	slots    []int  // which outcome belongs to which command; nil: all in order
+	outcomes []machine.Outcome
+	err      error
+	done     chan struct{} // nil: nothing had to be proposed
+
+	cost     int64
+	budget   *semaphore.Weighted // that cost was taken from
+	proposed int                 // commands; belongs to the commit loop
+	decided  int                 // commands; belongs to the answer loop
+	logged   bool                // a part of it is, or may be, in the log; the same
+}
+
+// queue is what waits to be proposed.
+type queue struct {
+	mu    sync.Mutex
+	items []*Submission
+	wake  chan struct{} // has room for one
+}
+
+// part is some commands of a submission in one log entry.
+type part struct {
+	submission *Submission
+	from, to   int
+}
+
+// place keeps the outcome of a write that need not be proposed. From the first on,
+// those that are no longer correspond to the commands one by one.
+func (s *Submission) place(i int, out machine.Outcome, total int) {
+	if s.outcomes == nil {
+		s.outcomes = make([]machine.Outcome, total)
+		s.slots = make([]int, i, total)
+		for j := range s.slots {
+			s.slots[j] = j
+		}
+	}
+	s.outcomes[i] = out
+}
+
+// frameBuffer spares growing the frames of each submission step by step.
+type frameBuffer struct{ memory []byte }
+
+var frameBuffers = sync.Pool{New: func() any { return new(frameBuffer) }}
+
+// take returns frames that were made in the buffer, in memory of their own. What is
+// long keeps the memory that it has, and the buffer begins anew.
+func (b *frameBuffer) take(frames []byte) []byte {
+	const long = 64 << 10
+	if len(frames) > long {
+		b.memory = nil
+		return frames
+	}
+	b.memory = frames[:0]
+	return slices.Clone(frames)
+}
+
+// encodeBuffers spares an allocation for each write.
+var encodeBuffers = sync.Pool{New: func() any { return new([]byte) }}
+
+func (s *Submission) addWrite(w *machine.Write) {
+	buffer := encodeBuffers.Get().(*[]byte) //nolint:forcetypeassert // The pool holds nothing else.
+	*buffer = machine.AppendWrite((*buffer)[:0], w)
+	s.add(*buffer)
+	encodeBuffers.Put(buffer)
+}
+
+func (s *Submission) add(command []byte) {
+	s.frames = machine.AppendFramed(s.frames, command)
+	s.ends = append(s.ends, len(s.frames))
+	s.cost += int64(len(command)) + commandOverhead
+}
+
+// Wait returns one outcome for each command once all are decided. When ctx
+// ends first, the error wraps ErrOutcomeUnknown and the cause.
+func (s *Submission) Wait(ctx context.Context) ([]machine.Outcome, error) {
+	if s.done == nil {
+		return s.outcomes, nil
+	}
+	if ctx.Done() == nil { // nothing can end it: a plain receive is cheaper
+		<-s.done
+		return s.outcomes, s.err
+	}
+	select {
+	case <-s.done:
+		return s.outcomes, s.err
+	case <-ctx.Done():
+		return nil, unknown(context.Cause(ctx))
+	}
+}
+
+// Done is closed when the submission is decided; nil when it was decided at
+// once.
+func (s *Submission) Done() <-chan struct{} { return s.done }
+
+// take removes what makes the next log entry of at most so many commands from
+// the queue.
+func (q *queue) take(limit int) (parts []part, commands, size int) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	entry := decide.NewEntry(limit)
+	for len(q.items) > 0 && !entry.Full() {
+		s := q.items[0]
+		p := part{s, s.proposed, s.proposed}
+		for p.to < len(s.ends) && entry.Take(s.ends[p.to]-s.start(p.to)) {
+			p.to++
+		}
+		if p.to > p.from {
+			parts = append(parts, p)
+		}
+		s.proposed = p.to
+		if s.proposed < len(s.ends) {
+			break
+		}
+		q.items[0] = nil // so that the array does not keep it
+		q.items = q.items[1:]
+	}
+	return parts, entry.Commands, entry.Bytes
+}
+
+func (q *queue) empty() bool {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	return len(q.items) == 0
+}
+
+// start returns where a command begins in frames.
+func (s *Submission) start(command int) int {
+	if command == 0 {
+		return 0
+	}
+	return s.ends[command-1]
+}
+
+// fail keeps the error of a part. It stands for the whole submission, so that
+// "never proposed" must not cover another part that may be in the log.
+func (p part) fail(err error) {
+	s := p.submission
+	s.logged = s.logged || errors.Is(err, ErrOutcomeUnknown)
+	if s.err == nil || errors.Is(err, ErrOutcomeUnknown) {
+		s.err = err
+	}
+	s.admitDoubt()
+}
+
+// admitDoubt makes the error of a submission say that its outcome is unknown if
+// a part of it may be in the log.
+func (s *Submission) admitDoubt() {
+	if s.logged && s.err != nil && !errors.Is(s.err, ErrOutcomeUnknown) {
+		s.err = unknown(s.err)
+	}
+}
+
+// settle keeps the outcomes of a part's commands.
+func (p part) settle(outcomes []machine.Outcome) {
+	s := p.submission
+	s.logged = true
+	s.admitDoubt()
+	total := max(len(s.outcomes), len(s.ends)) // more when some were answered before
+	if len(outcomes) == total {
+		s.outcomes = outcomes
+		return
+	}
+	if s.outcomes == nil {
+		s.outcomes = make([]machine.Outcome, total)
+	}
+	for i, out := range outcomes {
+		place := p.from + i
+		if s.slots != nil {
+			place = s.slots[place]
+		}
+		s.outcomes[place] = out
+	}
+}
