@@ -14,8 +14,7 @@ import (
 //
 // Whoever wants commands decided encodes them, in his own goroutine, into a
 // Submission and puts it on the queue. The commit loop takes everything that
-// waits, up to a bound, stamps the time and proposes it as one log entry. Whoever
-// submits a group of commands and finds the log idle does the same himself.
+// waits, up to a bound, stamps the time and proposes it as one log entry.
 // There is no timer: a log entry is whatever arrived while the ones before
 // were being written. maxInFlight entries may be under way, so that the disk
 // does not idle while a batch is gathered; more would only make batches
@@ -65,7 +64,6 @@ func (l *Ledger) Write(ctx context.Context, w *machine.Write) (machine.Outcome, 
 	if err := l.enqueue(ctx, s, false); err != nil {
 		return machine.Outcome{}, err
 	}
-	signal(l.queue.wake)
 	outcomes, err := s.Wait(ctx)
 	if err != nil {
 		return machine.Outcome{}, err
@@ -113,9 +111,6 @@ func (l *Ledger) Submit(ctx context.Context, writes []*machine.Write) (*Submissi
 	if err := l.enqueue(ctx, s, true); err != nil {
 		return nil, err
 	}
-	if !l.proposeHere() {
-		signal(l.queue.wake)
-	}
 	return s, nil
 }
 
@@ -139,7 +134,6 @@ func (l *Ledger) one(ctx context.Context, command []byte) (machine.Outcome, erro
 	if err := l.enqueue(ctx, s, false); err != nil {
 		return machine.Outcome{}, err
 	}
-	signal(l.queue.wake)
 	outcomes, err := s.Wait(ctx)
 	if err != nil {
 		return machine.Outcome{}, err
@@ -148,7 +142,7 @@ func (l *Ledger) one(ctx context.Context, command []byte) (machine.Outcome, erro
 }
 
 // enqueue puts a submission on the queue, if the budget has room or, with
-// wait, as soon as it has. The caller sees to it that it is proposed.
+// wait, as soon as it has.
 func (l *Ledger) enqueue(ctx context.Context, s *Submission, wait bool) error {
 	if err := l.refusal(); err != nil {
 		return err
@@ -176,6 +170,7 @@ func (l *Ledger) enqueue(ctx context.Context, s *Submission, wait bool) error {
 	l.queue.mu.Lock()
 	l.queue.items = append(l.queue.items, s)
 	l.queue.mu.Unlock()
+	signal(l.queue.wake)
 	return nil
 }
 
@@ -190,14 +185,11 @@ func (l *Ledger) refusal() error {
 	return nil
 }
 
-// commitLoop proposes what waits, until the ledger stops.
+// commitLoop proposes what waits, until the ledger stops. It is the only
+// proposer, so that ledger time follows the order of the log.
 func (l *Ledger) commitLoop() {
 	defer l.loops.Done()
-	defer func() {
-		l.proposing.Lock()
-		defer l.proposing.Unlock()
-		close(l.inFlight) // stopping has ended: nobody proposes any more
-	}()
+	defer close(l.inFlight)
 	for {
 		select {
 		case <-l.queue.wake:
@@ -218,40 +210,6 @@ func (l *Ledger) proposeNext() bool {
 	// them run first makes one entry of what would be a small one and the rest.
 	// It is no wait: when nobody else can run, this goes on at once.
 	runtime.Gosched()
-	l.proposing.Lock()
-	defer l.proposing.Unlock()
-	return l.propose()
-}
-
-// proposeHere proposes what waits if the log is idle, and tells whether that was
-// all: waking the commit loop would take longer than that. When an entry is under
-// way already, the next had better grow meanwhile.
-func (l *Ledger) proposeHere() bool {
-	if len(l.slots) > 0 || l.store.PendingBytes() > l.maxPending() {
-		return false
-	}
-	select {
-	case l.slots <- struct{}{}:
-	default:
-		return false
-	}
-	if !l.proposing.TryLock() {
-		<-l.slots
-		return false
-	}
-	defer l.proposing.Unlock()
-	if l.stopping.Err() != nil {
-		<-l.slots
-		return false
-	}
-	l.propose()
-	return l.queue.empty()
-}
-
-// propose proposes one log entry and tells whether there was anything to
-// propose; if not, it gives the slot back. proposing is held: ledger time follows
-// the order of the log.
-func (l *Ledger) propose() bool {
 	parts, commands, size := l.queue.take(int(l.entryCommands.Load()))
 	if len(parts) == 0 {
 		<-l.slots

@@ -36,7 +36,6 @@ type Ledger struct {
 	unaryBudget   *semaphore.Weighted // the same, for single commands when budget has no room
 	entryCommands atomic.Int64        // see decide.EntryCommands
 	queue         queue
-	proposing     sync.Mutex  // held to propose, and to close inFlight
 	inFlight      chan flight // proposed and not yet answered, in the order of the log
 	slots         chan struct{}
 

@@ -135,12 +135,6 @@ func (q *queue) take(limit int) (parts []part, commands, size int) {
 	return parts, entry.Commands, entry.Bytes
 }
 
-func (q *queue) empty() bool {
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	return len(q.items) == 0
-}
-
 // start returns where a command begins in frames.
 func (s *Submission) start(command int) int {
 	if command == 0 {
