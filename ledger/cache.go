@@ -82,31 +82,42 @@ func (c *cache) Put(name decide.ReceiptName, r *machine.Receipt) {
 // retryBuffers spare an allocation for each write.
 var retryBuffers = sync.Pool{New: func() any { return new(decide.Buffer) }}
 
-// answerRetry answers a write without the log, if it is a retry that the log
-// would answer with its first receipt (rule 4). All else is for the log to
-// decide, and so is a retry that meets the applier at work: going through the
-// log is always right, and waiting here would hold up every new write.
-func (l *Ledger) answerRetry(ctx context.Context, w *machine.Write) (out machine.Outcome, ok bool, err error) {
+// retryGroup is how many writes are looked at in one view of the state: opening
+// one for each would take longer than the look, and many would hold up the
+// applier.
+const retryGroup = 32
+
+// answerRetries answers those of at most retryGroup writes without the log that
+// are retries which the log would answer with their first receipts (rule 4). All
+// else is for the log to decide and gets nil, and so is a retry that meets the
+// applier at work: going through the log is always right, and waiting here would
+// hold up every new write.
+func (l *Ledger) answerRetries(ctx context.Context, writes []*machine.Write) (receipts [retryGroup]*machine.Receipt, err error) {
 	if err := l.fresh(ctx); err != nil {
 		if _, elsewhere := errors.AsType[*NotLeaderError](err); !elsewhere && !errors.Is(err, ErrClosed) {
-			err = unknown(err) // an earlier copy of the write may be committed
+			err = unknown(err) // an earlier copy of a write may be committed
 		}
-		return out, false, err
+		return receipts, err
 	}
 	buffer := retryBuffers.Get().(*decide.Buffer) //nolint:forcetypeassert // The pool holds nothing else.
 	defer retryBuffers.Put(buffer)
-	var receipt *machine.Receipt
 	_, err = l.store.TryView(func(r machine.Reader) (err error) {
-		receipt, err = decide.Retry(l.machine.View(r), w, l.cache, buffer)
-		return err
+		view := l.machine.View(r)
+		for i, w := range writes {
+			if receipts[i], err = decide.Retry(view, w, l.cache, buffer); err != nil {
+				return err
+			}
+		}
+		return nil
 	})
 	if err != nil {
 		// Nothing was proposed, but a write that is repeated may be committed.
-		return out, false, unknown(l.readFailed(err))
+		return receipts, unknown(l.readFailed(err))
 	}
-	if receipt == nil {
-		return out, false, nil
-	}
-	out = machine.Outcome{Code: machine.Replayed, CommittedSequence: w.Sequence, Receipt: *receipt}
-	return out, true, nil
+	return receipts, nil
+}
+
+// replayed is the outcome of a write that its first receipt answers.
+func replayed(w *machine.Write, receipt *machine.Receipt) machine.Outcome {
+	return machine.Outcome{Code: machine.Replayed, CommittedSequence: w.Sequence, Receipt: *receipt}
 }

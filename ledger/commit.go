@@ -56,8 +56,12 @@ func (l *Ledger) Write(ctx context.Context, w *machine.Write) (machine.Outcome, 
 	if err := w.Validate(); err != nil {
 		return machine.Outcome{}, err
 	}
-	if out, ok, err := l.answerRetry(ctx, w); ok || err != nil {
-		return out, err
+	receipts, err := l.answerRetries(ctx, []*machine.Write{w})
+	if err != nil {
+		return machine.Outcome{}, err
+	}
+	if receipts[0] != nil {
+		return replayed(w, receipts[0]), nil
 	}
 	s := new(Submission)
 	s.addWrite(w)
@@ -88,12 +92,17 @@ func (l *Ledger) Submit(ctx context.Context, writes []*machine.Write) (*Submissi
 		if err := w.Validate(); err != nil {
 			return nil, fmt.Errorf("writes[%d]: %w", i, err)
 		}
-		out, ok, err := l.answerRetry(ctx, w)
-		if err != nil {
-			return nil, err
+	}
+	var receipts [retryGroup]*machine.Receipt
+	for i, w := range writes {
+		if i%retryGroup == 0 {
+			var err error
+			if receipts, err = l.answerRetries(ctx, writes[i:min(i+retryGroup, len(writes))]); err != nil {
+				return nil, err
+			}
 		}
-		if ok {
-			s.place(i, out, len(writes))
+		if receipt := receipts[i%retryGroup]; receipt != nil {
+			s.place(i, replayed(w, receipt), len(writes))
 			continue
 		}
 		if s.slots != nil {

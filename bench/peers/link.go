@@ -5,25 +5,30 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"runtime"
+	"slices"
 	"sync"
 
-	"connectrpc.com/connect"
+	"google.golang.org/protobuf/proto"
 
+	"github.com/seqledger/seqledger/internal/direct"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 	"github.com/seqledger/seqledger/proto/seqledger/v1/seqledgerv1connect"
 )
 
 // link is a WriteStream for writes that the harness numbers itself: retries,
-// which a Writer does not send without need, and streams too many for Writers.
+// which a Writer does not send without need, and streams too many for Writers. It
+// has a connection to itself and fills its frames as the client does.
 type link struct {
-	stream  *connect.BidiStreamForClient[seqledgerv1.WriteStreamRequest, seqledgerv1.WriteStreamResponse]
-	sender  *batcher
-	flight  chan *sent // in the order of the stream
-	ended   sync.WaitGroup
-	cancel  context.CancelFunc
-	client  *http.Client
+	stream *direct.Stream
+	wake   chan struct{} // has room for one: something waits
+	ended  sync.WaitGroup
+	cancel context.CancelFunc
+
 	mu      sync.Mutex
-	failure error // why no more answers come
+	waiting []*sent // not yet sent
+	flight  []*sent // sent and not answered, in the order of the stream
+	failure error   // why no more answers come
 }
 
 // sent is a request on its way.
@@ -33,27 +38,62 @@ type sent struct {
 	done    chan struct{}
 }
 
+// plainCodec encodes with the generated code, as the client does with writes that
+// have nothing unusual.
+type plainCodec struct{}
+
+// MarshalAppend implements direct.Codec.
+func (plainCodec) MarshalAppend(dst []byte, m any) ([]byte, error) {
+	frame, ok := m.(*seqledgerv1.WriteStreamRequest)
+	if !ok {
+		return nil, fmt.Errorf("%T is no frame", m)
+	}
+	size := frame.SizeVT()
+	dst = slices.Grow(dst, size)[:len(dst)+size]
+	_, err := frame.MarshalToSizedBufferVT(dst[len(dst)-size:])
+	return dst, err
+}
+
+// Unmarshal implements direct.Codec.
+func (plainCodec) Unmarshal(data []byte, m any) error {
+	if response, ok := m.(*seqledgerv1.WriteStreamResponse); ok {
+		response.Reset()
+		return response.UnmarshalVT(data)
+	}
+	return proto.Unmarshal(data, m.(proto.Message))
+}
+
 // openLink opens a WriteStream on a connection of its own.
-func openLink(ctx context.Context, address string) *link {
-	protocols := new(http.Protocols)
-	protocols.SetUnencryptedHTTP2(true)
-	l := &link{client: &http.Client{Transport: &http.Transport{Protocols: protocols}}, flight: make(chan *sent, 16*maxBatch)}
+func openLink(ctx context.Context, address string) (*link, error) {
+	l := &link{wake: make(chan struct{}, 1)}
 	ctx, l.cancel = context.WithCancel(ctx)
-	service := seqledgerv1connect.NewLedgerServiceClient(l.client, "http://"+address,
-		connect.WithAcceptCompression("gzip", nil, nil)) // as the client does: receipts are small and random
-	l.stream = service.WriteStream(ctx)
-	l.sender = newBatcher(l.send)
-	// Ends with the stream, which close ends; joined by close.
+	var err error
+	url := "http://" + address + seqledgerv1connect.LedgerServiceWriteStreamProcedure
+	if l.stream, err = direct.Open(ctx, direct.NewTransport(new(http.Transport)), url, nil, plainCodec{}); err != nil {
+		l.cancel()
+		return nil, err
+	}
+	// Both end with the stream, which close ends; joined by close.
+	l.ended.Go(func() { l.send(ctx) })
 	l.ended.Go(l.receive)
-	return l
+	return l, nil
 }
 
 // do sends one request and waits for its result.
-func (l *link) do(ctx context.Context, request *seqledgerv1.WriteRequest) (*seqledgerv1.Receipt, error) {
+func (l *link) do(request *seqledgerv1.WriteRequest) (*seqledgerv1.Receipt, error) {
 	s := &sent{request: request, done: make(chan struct{})}
-	// The batcher answers once the request is on its way.
-	if _, err := l.sender.do(ctx, &job{request: s}, false); err != nil {
-		return nil, err
+	l.mu.Lock()
+	failure := l.failure
+	if failure == nil {
+		l.waiting = append(l.waiting, s)
+	}
+	l.mu.Unlock()
+	if failure != nil {
+		return nil, fmt.Errorf("no answer: %w", failure)
+	}
+	select {
+	case l.wake <- struct{}{}:
+	default:
 	}
 	<-s.done
 	if refusal := s.result.GetError(); refusal != nil {
@@ -67,46 +107,69 @@ func (l *link) do(ctx context.Context, request *seqledgerv1.WriteRequest) (*seql
 	return s.result.GetReceipt(), nil
 }
 
-// send puts a frame on the stream.
-func (l *link) send(calls []*call) {
-	frame := &seqledgerv1.WriteStreamRequest{Writes: make([]*seqledgerv1.WriteRequest, len(calls))}
-	for i, one := range calls {
-		frame.Writes[i] = one.job.request.request
-		l.flight <- one.job.request // bounded; the receiver makes room until it ends, and then drains it
+// send sends what waits until the link ends.
+func (l *link) send(ctx context.Context) {
+	frame := new(seqledgerv1.WriteStreamRequest)
+	for {
+		select {
+		case <-l.wake:
+			runtime.Gosched() // as the client: whoever woke us is rarely alone
+		case <-ctx.Done():
+			return
+		}
+		for l.collect(frame) {
+			// When it fails, so does receiving, which then answers everything.
+			_ = l.stream.Send(frame)
+		}
 	}
-	// When it fails, so does receiving, which then answers everything.
-	_ = l.stream.Send(frame)
+}
+
+// collect fills a frame with what waits, and tells whether anything did.
+func (l *link) collect(frame *seqledgerv1.WriteStreamRequest) bool {
+	frame.Writes = frame.Writes[:0]
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	n := min(len(l.waiting), maxBatch)
+	for _, s := range l.waiting[:n] {
+		frame.Writes = append(frame.Writes, s.request)
+	}
+	l.flight = append(l.flight, l.waiting[:n]...)
+	l.waiting = slices.Delete(l.waiting, 0, n)
+	return n > 0
 }
 
 // receive answers what was sent until the stream ends, then what is left.
 func (l *link) receive() {
-	var failure error
-	for failure == nil {
-		var answers *seqledgerv1.WriteStreamResponse
-		if answers, failure = l.stream.Receive(); failure != nil {
-			break
+	for {
+		answers := new(seqledgerv1.WriteStreamResponse)
+		err := l.stream.Receive(answers)
+		l.mu.Lock()
+		n := len(answers.GetResults())
+		if err == nil && n > len(l.flight) {
+			err = errors.New("more results than writes")
 		}
-		for _, result := range answers.GetResults() {
-			s := <-l.flight
-			s.result = result
+		if err != nil {
+			l.failure = err
+			for _, s := range append(l.flight, l.waiting...) {
+				close(s.done)
+			}
+			l.flight, l.waiting = nil, nil
+			l.mu.Unlock()
+			return
+		}
+		answered := slices.Clone(l.flight[:n])
+		l.flight = slices.Delete(l.flight, 0, n)
+		l.mu.Unlock()
+		for i, s := range answered {
+			s.result = answers.GetResults()[i]
 			close(s.done)
 		}
-	}
-	l.mu.Lock()
-	l.failure = failure
-	l.mu.Unlock()
-	for s := range l.flight {
-		close(s.done)
 	}
 }
 
 func (l *link) close() error {
 	l.cancel()
-	l.sender.close()
-	// While the request body is open the transport does not notice the cancel.
-	_ = l.stream.CloseRequest()
-	close(l.flight)
+	err := l.stream.Close()
 	l.ended.Wait()
-	l.client.CloseIdleConnections()
-	return nil
+	return err
 }

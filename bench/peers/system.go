@@ -13,7 +13,7 @@ type job struct {
 	stream   int
 	sequence uint64
 	payload  []byte
-	request  *sent // for link alone: the job as its stream wants it
+	writer   *streamWriter // for streamConn alone: that of the stream
 }
 
 // key returns the idempotency key, which is as fixed as the write.

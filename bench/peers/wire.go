@@ -17,6 +17,7 @@ import (
 
 // serveLedger is the server's process.
 func serveLedger(ctx context.Context, dir string) (err error) {
+	server.TuneCollector() // as seqledger serve does
 	logger := slog.New(slog.DiscardHandler)
 	l, err := ledger.Open(ctx, ledger.Options{Dir: dir, Logger: logger})
 	if err != nil {
@@ -72,7 +73,11 @@ func (w *wire) connect(ctx context.Context, at placement) (conn, error) {
 	if !w.multiplexed {
 		return &unaryConn{client: c}, nil
 	}
-	return &streamConn{client: c, link: openLink(ctx, w.address), numbered: at.numbered}, nil
+	l, err := openLink(ctx, w.address)
+	if err != nil {
+		return nil, errors.Join(err, c.Close())
+	}
+	return &streamConn{client: c, link: l, numbered: at.numbered}, nil
 }
 
 var wireScope = &seqledgerv1.Scope{Organization: "bench", Vault: "peers"}
@@ -116,6 +121,7 @@ type streamConn struct {
 
 // streamWriter is a Writer and its last write.
 type streamWriter struct {
+	conn    *streamConn
 	writer  *client.Writer
 	session uint64
 	key     string
@@ -123,7 +129,7 @@ type streamWriter struct {
 
 func (c *streamConn) write(ctx context.Context, _ int, j *job) (answer, error) {
 	if c.numbered {
-		return receiptAnswer(c.link.do(ctx, numberedRequest("numbered-", j)))
+		return receiptAnswer(c.link.do(numberedRequest("numbered-", j)))
 	}
 	w, err := c.writer(ctx, j)
 	if err != nil {
@@ -142,14 +148,18 @@ func (c *streamConn) write(ctx context.Context, _ int, j *job) (answer, error) {
 
 // writer returns the Writer of a stream. Calls for a stream come one by one.
 func (c *streamConn) writer(ctx context.Context, j *job) (*streamWriter, error) {
+	if j.writer != nil && j.writer.conn == c {
+		return j.writer, nil
+	}
 	if known, ok := c.writers.Load(j.stream); ok {
-		return known.(*streamWriter), nil
+		j.writer = known.(*streamWriter)
+		return j.writer, nil
 	}
 	writer, err := c.client.NewWriter(ctx, client.WriterOptions{Scope: wireScope, ClientID: j.client()})
 	if err != nil {
 		return nil, err
 	}
-	w := &streamWriter{writer: writer, session: writer.State().Session}
+	w := &streamWriter{conn: c, writer: writer, session: writer.State().Session}
 	c.writers.Store(j.stream, w)
 	return w, nil
 }
@@ -167,7 +177,7 @@ func (c *streamConn) retry(ctx context.Context, caller int, j *job) (answer, err
 		Scope: wireScope, ClientId: j.client(), Session: w.session, Sequence: j.sequence, IdempotencyKey: w.key,
 		Operations: appendPayload(j.payload),
 	}
-	return receiptAnswer(c.link.do(ctx, request))
+	return receiptAnswer(c.link.do(request))
 }
 
 func (c *streamConn) close() error {
