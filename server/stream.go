@@ -8,6 +8,7 @@ import (
 	"connectrpc.com/connect"
 	"golang.org/x/sync/semaphore"
 
+	"github.com/seqledger/seqledger/internal/direct"
 	"github.com/seqledger/seqledger/ledger"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 )
@@ -119,7 +120,9 @@ func (st *writeStream) read(ctx context.Context, controls *controls) {
 		room := f.room()
 		st.room.Release(maxFrameRoom - room)
 		if len(f.writes) == 0 {
-			signal(st.asked)
+			if direct.Given(ctx) {
+				signal(st.asked)
+			}
 			continue
 		}
 		b, err := st.server.newBatch(ctx, &f, st.permits)
@@ -213,7 +216,8 @@ func (st *writeStream) await(ctx context.Context, b *batch, controls *controls) 
 	return nil
 }
 
-// signOfLife answers an empty message with an empty one.
+// signOfLife answers an empty message with an empty one. HTTP/2 has pings for
+// that; a connection of its own has not (see package direct).
 func (st *writeStream) signOfLife(controls *controls) error {
 	return controls.send(func() error { return st.conn.Send(new(seqledgerv1.WriteStreamResponse)) })
 }

@@ -29,6 +29,8 @@ const (
 	// MaxMessageBytes is the longest message that a client takes. A server's are
 	// far below, and a length that is none must not become memory.
 	MaxMessageBytes = 64 << 20
+	// pieceBytes of a long message are written at a time.
+	pieceBytes = 64 << 10
 	// answerTimeout is how long the server may take to switch.
 	answerTimeout = 10 * time.Second
 	// pingAfter is how long a client hears nothing before it asks for a sign of
@@ -115,11 +117,16 @@ func Open(ctx context.Context, transport http.RoundTripper, url string, header h
 		_ = response.Body.Close()
 		return nil, &RefusedError{Status: response.StatusCode}
 	}
+	return newStream(ctx, conn, codec), nil
+}
+
+// newStream takes over a connection whose protocol is switched.
+func newStream(ctx context.Context, conn io.ReadWriteCloser, codec Codec) *Stream {
 	s := &Stream{conn: conn, reader: bufio.NewReaderSize(conn, readBytes), codec: codec}
 	// The transport has handed the connection over and looks at ctx no more.
 	s.stop = context.AfterFunc(ctx, func() { _ = conn.Close() })
 	s.listen(pingAfter)
-	return s, nil
+	return s
 }
 
 // listen looks after every pause whether the server was heard. After one of
@@ -175,8 +182,17 @@ func (s *Stream) Send(m any) error {
 	if s.out = out; cap(out) > keptBytes {
 		s.out = nil
 	}
-	_, err = s.conn.Write(out)
-	return s.explain(err)
+	// In pieces, because a slow way out is no silent server: what the connection
+	// takes counts as a sign of life.
+	for piece := range slices.Chunk(out, pieceBytes) {
+		if _, err := s.conn.Write(piece); err != nil {
+			return s.explain(err)
+		}
+		if len(piece) == pieceBytes {
+			s.heard.Store(true)
+		}
+	}
+	return nil
 }
 
 // Receive reads the next message into m. At the end of the stream the error is
@@ -191,11 +207,9 @@ func (s *Stream) Receive(m any) error {
 	if header[0]&flagCompressed != 0 || header[0]&^flagEnd != 0 || size > MaxMessageBytes {
 		return connect.NewError(connect.CodeInternal, fmt.Errorf("the server sent a message with flags %d and %d bytes", header[0], size))
 	}
-	s.in = slices.Grow(s.in[:0], size)[:size]
-	if _, err := io.ReadFull(s.reader, s.in); err != nil {
+	if err := s.readMessage(size); err != nil {
 		return s.explain(noEnd(err))
 	}
-	s.heard.Store(true) // a long one may have taken its time
 	if header[0] == flagEnd {
 		return endOf(s.in)
 	}
@@ -204,6 +218,22 @@ func (s *Stream) Receive(m any) error {
 	}
 	if cap(s.in) > keptBytes {
 		s.in = nil
+	}
+	return nil
+}
+
+// readMessage reads a message of so many bytes. What is long gets memory as it
+// arrives, because a length alone costs its sender nothing.
+func (s *Stream) readMessage(size int) error {
+	s.in = s.in[:0]
+	for len(s.in) < size {
+		more := min(size-len(s.in), keptBytes)
+		s.in = slices.Grow(s.in, more)
+		n, err := io.ReadFull(s.reader, s.in[len(s.in):len(s.in)+more])
+		if s.in = s.in[:len(s.in)+n]; err != nil {
+			return err
+		}
+		s.heard.Store(true)
 	}
 	return nil
 }

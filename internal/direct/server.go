@@ -46,7 +46,7 @@ func Handler(closed context.Context, next http.Handler) http.Handler {
 		}
 		ctx, cancel := context.WithCancel(r.Context())
 		defer cancel()
-		a := &answer{conn: conn, reader: bufio.NewReaderSize(buffered.Reader, readBytes), header: w.Header()}
+		a := newAnswer(conn, buffered.Reader, w.Header())
 		defer func() { _ = conn.Close() }()
 		defer context.AfterFunc(closed, func() {
 			cancel()
@@ -55,7 +55,7 @@ func Handler(closed context.Context, next http.Handler) http.Handler {
 		if a.begin() != nil {
 			return
 		}
-		inner := r.WithContext(ctx)
+		inner := r.WithContext(context.WithValue(ctx, givenKey{}, true))
 		inner.Body, inner.ContentLength = a, -1
 		// Connect asks for HTTP/2 because HTTP/1.1 cannot send both ways at once.
 		// This connection can.
@@ -64,6 +64,13 @@ func Handler(closed context.Context, next http.Handler) http.Handler {
 		a.end()
 	})
 }
+
+// givenKey marks the context of a stream that has its connection to itself.
+type givenKey struct{}
+
+// Given tells whether a stream has its connection to itself: then it has to answer
+// empty messages.
+func Given(ctx context.Context) bool { return ctx.Value(givenKey{}) != nil }
 
 // asksFor tells whether a request asks for its connection.
 func asksFor(r *http.Request) bool {
@@ -89,6 +96,11 @@ type answer struct {
 	// not move.
 	fixed   bool
 	renewed time.Time
+}
+
+// newAnswer takes over a connection. reader has what was read of it already.
+func newAnswer(conn net.Conn, reader io.Reader, header http.Header) *answer {
+	return &answer{conn: conn, reader: bufio.NewReaderSize(reader, readBytes), header: header}
 }
 
 // begin switches the protocol, before the handler runs: it may wait for the first
