@@ -41,8 +41,9 @@ type fakeServer struct {
 	seqledgerv1connect.UnimplementedAdminServiceHandler
 	ledger  *fakeLedger
 	address string
-	// sharedOnly: the server gives no connection away, as an older one.
-	sharedOnly bool
+	// sharedOnly: the server gives no connection away, as an older one. http2Only:
+	// it does not even understand the question.
+	sharedOnly, http2Only bool
 
 	mu sync.Mutex
 	// onWrite says what happens to a write on the stream; nil: nothing.
@@ -300,7 +301,7 @@ func (s *fakeServer) serve(listener net.Listener) func() {
 	mux.Handle(seqledgerv1connect.NewAdminServiceHandler(s))
 	protocols := new(http.Protocols)
 	protocols.SetUnencryptedHTTP2(true)
-	protocols.SetHTTP1(true)
+	protocols.SetHTTP1(!s.http2Only)
 	server := &http.Server{
 		Handler: mux, Protocols: protocols,
 		// Large, so that a stuck connection and not the window stops a sender.
@@ -324,6 +325,12 @@ func (s *fakeServer) serve(listener net.Listener) func() {
 func start(t testing.TB) (*fakeServer, *client.Client) {
 	t.Helper()
 	s := &fakeServer{ledger: newFakeLedger()}
+	return s, startFake(t, s)
+}
+
+// startFake is start with a fake that was prepared.
+func startFake(t testing.TB, s *fakeServer) *client.Client {
+	t.Helper()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatalf("listening on loopback: %v", err)
@@ -335,7 +342,7 @@ func start(t testing.TB) (*fakeServer, *client.Client) {
 		t.Fatalf("a valid address was refused: %v", err)
 	}
 	t.Cleanup(func() { _ = c.Close() })
-	return s, c
+	return c
 }
 
 // newWriter opens a Writer that must open.

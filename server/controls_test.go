@@ -2,6 +2,8 @@ package server
 
 import (
 	"context"
+	"encoding/binary"
+	"errors"
 	"math/rand/v2"
 	"net"
 	"net/http"
@@ -10,6 +12,7 @@ import (
 	"time"
 
 	"connectrpc.com/connect"
+	"google.golang.org/protobuf/proto"
 
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 	"github.com/seqledger/seqledger/proto/seqledger/v1/seqledgerv1connect"
@@ -145,5 +148,47 @@ func TestHalfFrameIsDisconnected(t *testing.T) {
 	}
 	if err := s.requests.awaitEmpty(soon(t)); err != nil || s.arriving.held.Load() != 0 {
 		t.Errorf("%d bytes are held, %v", s.arriving.held.Load(), err)
+	}
+}
+
+// TestDeafDedicatedStreamIsDisconnected: a stream with a connection to itself that
+// leaves its results unread loses its place as every other.
+func TestDeafDedicatedStreamIsDisconnected(t *testing.T) {
+	t.Parallel()
+	s := newTestServer(t, Options{})
+	s.stall = 20 * time.Millisecond
+	address := serveAddress(t, s)
+	conn, err := net.Dial("tcp", address)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	_ = conn.(*net.TCPConn).SetReadBuffer(4 << 10)
+	request := "POST /seqledger.v1.LedgerService/WriteStream HTTP/1.1\r\nHost: localhost\r\nConnection: Upgrade\r\n" +
+		"Upgrade: seqledger-direct\r\nContent-Type: application/connect+proto\r\n\r\n"
+	if _, err := conn.Write([]byte(request)); err != nil {
+		t.Fatal(err)
+	}
+	// Gaps, because their answers are longer than they are.
+	frame := new(seqledgerv1.WriteStreamRequest)
+	for range maxFrameWrites {
+		write := appends("x").Writes[0]
+		write.Sequence = 7
+		frame.Writes = append(frame.Writes, write)
+	}
+	data, err := proto.Marshal(frame)
+	if err != nil {
+		t.Fatal(err)
+	}
+	message := append(binary.BigEndian.AppendUint32([]byte{0}, uint32(len(data))), data...)
+	for err == nil {
+		_ = conn.SetWriteDeadline(time.Now().Add(20 * time.Second))
+		_, err = conn.Write(message)
+	}
+	if timeout, ok := errors.AsType[net.Error](err); ok && timeout.Timeout() {
+		t.Error("a stream that reads nothing keeps its place")
+	}
+	if err := s.streams.awaitEmpty(soon(t)); err != nil {
+		t.Error("the stream keeps its place:", err)
 	}
 }
