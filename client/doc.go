@@ -145,8 +145,12 @@
 //
 // # The stream
 //
-// All Writers of a Client share one WriteStream. One goroutine sends: a frame
-// is whatever waits while the one before is being sent, without timers. One
+// All Writers of a Client share one WriteStream. It has a connection to itself
+// where the server gives it one (an HTTP/1.1 upgrade to "seqledger-direct", which
+// saves the wake-ups of HTTP/2), else a stream of an HTTP/2 connection; with
+// Options.HTTPClient always the latter. One goroutine sends: a frame
+// is whatever waits while the one before is being sent, without timers. A write
+// that finds nothing under way goes out from its caller's own goroutine. One
 // receives and matches results with writes by their order. A Writer has at most
 // receipt_window writes unanswered, so that a repeat of the oldest still finds
 // its receipt; Submit blocks when it has as many. When a server answers that it

@@ -23,7 +23,9 @@ func (protoCodec) MarshalAppend(dst []byte, m any) ([]byte, error) {
 	return proto.MarshalOptions{}.MarshalAppend(dst, m.(proto.Message))
 }
 
-func (protoCodec) Unmarshal(data []byte, m any) error { return proto.Unmarshal(data, m.(proto.Message)) }
+func (protoCodec) Unmarshal(data []byte, m any) error {
+	return proto.Unmarshal(data, m.(proto.Message))
+}
 
 // openDirect asks for a WriteStream with a connection to itself.
 func openDirect(t *testing.T, h *harness, token string) (*direct.Stream, error) {

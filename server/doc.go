@@ -28,6 +28,9 @@
 // A request that is refused as malformed has changed nothing: it never reached
 // the log.
 //
+// A WriteStream can have a connection to itself (package internal/direct, which
+// says how it is asked for): everything above is the same for it.
+//
 // There are two ways to read and write protobuf. What a write consists of, in
 // both directions, has code generated for it (vtprotobuf, the methods that end
 // in VT), because walking a message by reflection was a good part of what a
