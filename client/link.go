@@ -287,7 +287,7 @@ func (h *hub) isAlone(size int) bool {
 	return dedicated && h.flight.len() == 0 && h.ready.len() == 0 && h.company <= 1 && size <= aloneBytes
 }
 
-// sendAlone sends what waits unless the sender is about to.
+// sendAlone sends a write that is alone, unless it is not any more.
 func (h *hub) sendAlone() {
 	if !h.sending.TryLock() {
 		h.kick()
@@ -296,9 +296,9 @@ func (h *hub) sendAlone() {
 	defer h.sending.Unlock()
 	h.mu.Lock()
 	stream, broken := h.current, h.broken
-	if stream == nil {
+	if stream == nil || h.flight.len() > 0 || h.ready.len() != 1 || h.ready.at(0).bytes > aloneBytes {
 		h.mu.Unlock()
-		h.kick()
+		h.kick() // others have come meanwhile, and with them the sender's work
 		return
 	}
 	h.collect(&h.alone)
