@@ -169,7 +169,8 @@ func newTransport() *http.Transport {
 			// bound: no byte taken for this long is a peer that is gone.
 			WriteByteTimeout: 10 * time.Second,
 		},
-		DisableCompression: true,
+		TLSHandshakeTimeout: dialTimeout,
+		DisableCompression:  true,
 	}
 }
 

@@ -21,6 +21,9 @@ const (
 	frameWrites     = 1000
 	frameOperations = 10_000
 	frameBytes      = 1 << 20
+	// reasonTimeout is how long the end of a stream may take to arrive once nothing
+	// can be sent on it any more.
+	reasonTimeout = time.Second
 )
 
 // hub joins all Writers of a Client on one WriteStream.
@@ -214,6 +217,11 @@ func (h *hub) serve(ctx context.Context) error {
 		cancel()
 	}()
 	err = h.send(ctx, stream)
+	if err != nil && !errors.Is(err, errRetired) {
+		// Why it cannot send any more may be on its way to the receiver, who ends
+		// the wait.
+		_ = sleep(ctx, reasonTimeout)
+	}
 	cancel()
 	// Closed before waiting: while the request body is open the transport reads
 	// from it and does not notice that the context has ended.

@@ -1,6 +1,7 @@
 package server
 
 import (
+	"errors"
 	"net"
 	"sync"
 )
@@ -58,6 +59,14 @@ type countedConn struct {
 	net.Conn
 
 	leave func()
+}
+
+// CloseWrite ends what is sent, where the connection can do that by itself.
+func (c *countedConn) CloseWrite() error {
+	if half, ok := c.Conn.(interface{ CloseWrite() error }); ok {
+		return half.CloseWrite()
+	}
+	return errors.ErrUnsupported
 }
 
 // Close implements net.Conn.

@@ -51,6 +51,9 @@ func (s *Server) Serve(ctx context.Context, listener net.Listener) error {
 	limited, cancel := context.WithTimeout(context.WithoutCancel(ctx), s.options.DrainTimeout)
 	defer cancel()
 	err = errors.Join(err, s.Drain(limited), hs.Shutdown(limited), s.options.Ledger.Err())
+	// net/http does not know the connections that belong to one stream, and their
+	// ends may still be on their way.
+	_ = s.requests.awaitEmpty(limited)
 	// What is still open has had its time.
 	s.close()
 	err = errors.Join(err, ignoreClosed(hs.Close()), ignoreClosed(<-served))

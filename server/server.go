@@ -60,7 +60,9 @@ func New(o Options) (*Server, error) {
 }
 
 // Handler returns everything that the server answers, for an http.Server that
-// speaks HTTP/1.1 and cleartext HTTP/2. Serve uses the same.
+// speaks HTTP/1.1 and cleartext HTTP/2. Serve uses the same. Drain ends the
+// write streams that have their connections to themselves; the Shutdown and Close
+// of an http.Server do not know them.
 func (s *Server) Handler() http.Handler { return s.handler }
 
 // serviceNames are the services that health checks and reflection know.

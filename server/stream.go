@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"io"
+	"time"
 
 	"connectrpc.com/connect"
 	"golang.org/x/sync/semaphore"
@@ -42,7 +43,8 @@ type writeStream struct {
 	room    *semaphore.Weighted // for writes in flight
 	answers results             // belongs to the sender
 	permits *permits            // of the reader
-	asked   chan struct{}       // has room for one: the client asks for a sign of life
+	beat    <-chan time.Time    // when to look whether a sign of life is due; nil: never
+	said    bool                // something was sent since the last look; belongs to the sender
 	ended   context.Context     //nolint:containedctx // It ends with the caller's credential, not with the call.
 
 	// readErr is why the reader ended; nil after a half-close. It is set before
@@ -62,7 +64,11 @@ func (s *Server) writeStream(ctx context.Context, stream *bidiStream) error {
 	st := &writeStream{
 		server: s, conn: stream.Conn(), batches: make(chan *batch, maxStreamFrames),
 		room: semaphore.NewWeighted(maxStreamWrites), permits: newPermits(s.caller(ctx)), ended: ended,
-		asked: make(chan struct{}, 1),
+	}
+	if direct.Given(ctx) {
+		ticker := time.NewTicker(direct.SignEvery)
+		defer ticker.Stop()
+		st.beat = ticker.C
 	}
 	controls := controlsOf(ctx)
 	// Ends with the client's half-close, a failed read, or the interrupt below;
@@ -120,10 +126,7 @@ func (st *writeStream) read(ctx context.Context, controls *controls) {
 		room := f.room()
 		st.room.Release(maxFrameRoom - room)
 		if len(f.writes) == 0 {
-			if direct.Given(ctx) {
-				signal(st.asked)
-			}
-			continue
+			continue // a sign of life
 		}
 		b, err := st.server.newBatch(ctx, &f, st.permits)
 		controls.release()
@@ -166,7 +169,7 @@ func (st *writeStream) send(ctx context.Context, controls *controls) error {
 					return st.end(interrupted)
 				}
 				next = b
-			case <-st.asked:
+			case <-st.beat:
 				if err := st.signOfLife(controls); err != nil {
 					return err
 				}
@@ -195,6 +198,7 @@ func (st *writeStream) send(ctx context.Context, controls *controls) error {
 		if err := controls.send(func() error { return st.conn.Send(&answers.response) }); err != nil {
 			return err
 		}
+		st.said = true
 		st.room.Release(room)
 	}
 }
@@ -207,7 +211,7 @@ func (st *writeStream) await(ctx context.Context, b *batch, controls *controls) 
 		case <-b.submission.Done():
 		case <-ctx.Done():
 			return context.Cause(ctx)
-		case <-st.asked:
+		case <-st.beat:
 			if err := st.signOfLife(controls); err != nil {
 				return err
 			}
@@ -216,9 +220,13 @@ func (st *writeStream) await(ctx context.Context, b *batch, controls *controls) 
 	return nil
 }
 
-// signOfLife answers an empty message with an empty one. HTTP/2 has pings for
-// that; a connection of its own has not (see package direct).
+// signOfLife sends an empty message if nothing was sent for a while. HTTP/2 has
+// pings for that; a connection of its own has not (see package direct).
 func (st *writeStream) signOfLife(controls *controls) error {
+	if st.said {
+		st.said = false
+		return nil
+	}
 	return controls.send(func() error { return st.conn.Send(new(seqledgerv1.WriteStreamResponse)) })
 }
 
@@ -250,13 +258,4 @@ func (st *writeStream) end(interrupted error) error {
 		return interrupted
 	}
 	return st.readErr
-}
-
-// signal wakes the one who waits on a channel with room for one, and does
-// nothing when he has been woken already.
-func signal(c chan<- struct{}) {
-	select {
-	case c <- struct{}{}:
-	default:
-	}
 }

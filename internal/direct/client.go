@@ -3,6 +3,7 @@ package direct
 import (
 	"bufio"
 	"context"
+	"crypto/tls"
 	"encoding/base64"
 	"encoding/binary"
 	"encoding/json"
@@ -29,17 +30,15 @@ const (
 	// MaxMessageBytes is the longest message that a client takes. A server's are
 	// far below, and a length that is none must not become memory.
 	MaxMessageBytes = 64 << 20
-	// pieceBytes of a long message are written at a time.
-	pieceBytes = 64 << 10
 	// answerTimeout is how long the server may take to switch.
 	answerTimeout = 10 * time.Second
-	// pingAfter is how long a client hears nothing before it asks for a sign of
-	// life, and again before it gives up.
-	pingAfter = 10 * time.Second
+	// lookEvery is how often a client looks whether it has sent nothing, and then
+	// gives a sign of life; and whether it has heard nothing, twice in a row, and
+	// then gives up.
+	lookEvery = 10 * time.Second
 )
 
-// ErrSilent ends a stream whose server has answered nothing, not even that it is
-// there.
+// ErrSilent ends a stream whose server has sent nothing, not even that it is there.
 var ErrSilent = errors.New("the server has given no sign of life")
 
 // RefusedError is the answer of a server that does not give its connection away.
@@ -69,11 +68,12 @@ type Stream struct {
 	stop   func() bool // ends the watch over the context
 	// silent is set once the server was given up.
 	silent atomic.Bool
-	heard  atomic.Bool // since the last look
+	// Since the last look.
+	heard, sent atomic.Bool
 
 	watching sync.Mutex // guards the rest of the watch over the server
 	watch    *time.Timer
-	asked    bool
+	quiet    bool // nothing was heard before the last look
 	over     bool
 
 	// sending guards what follows: a sign of life may be asked for while a
@@ -89,6 +89,11 @@ func NewTransport(transport *http.Transport) *http.Transport {
 	t.Protocols = new(http.Protocols)
 	t.Protocols.SetHTTP1(true)
 	t.HTTP2 = nil
+	// The clone of a transport that was set up for HTTP/2 would offer that alone.
+	t.TLSNextProto = map[string]func(string, *tls.Conn) http.RoundTripper{}
+	if t.TLSClientConfig != nil {
+		t.TLSClientConfig.NextProtos = []string{"http/1.1"}
+	}
 	t.ResponseHeaderTimeout = answerTimeout
 	return t
 }
@@ -125,44 +130,43 @@ func newStream(ctx context.Context, conn io.ReadWriteCloser, codec Codec) *Strea
 	s := &Stream{conn: conn, reader: bufio.NewReaderSize(conn, readBytes), codec: codec}
 	// The transport has handed the connection over and looks at ctx no more.
 	s.stop = context.AfterFunc(ctx, func() { _ = conn.Close() })
-	s.listen(pingAfter)
+	s.listen()
 	return s
 }
 
-// listen looks after every pause whether the server was heard. After one of
-// silence it asks, after the next it gives up.
-func (s *Stream) listen(pause time.Duration) {
+// listen watches over the connection.
+func (s *Stream) listen() {
 	s.heard.Store(true)
 	s.watching.Lock()
 	defer s.watching.Unlock() // before the timer can come
-	s.watch = time.AfterFunc(pause, func() {
-		if s.look(pause) {
-			s.ask()
+	s.watch = time.AfterFunc(lookEvery, func() {
+		if s.look() && !s.sent.Swap(false) {
+			s.signOfLife()
 		}
 	})
 }
 
-// look tells whether it is time to ask.
-func (s *Stream) look(pause time.Duration) bool {
+// look gives up on a server that stays silent, and tells whether it has not.
+func (s *Stream) look() bool {
 	s.watching.Lock()
 	defer s.watching.Unlock()
 	if s.over {
 		return false
 	}
 	heard := s.heard.Swap(false)
-	if !heard && s.asked {
+	if !heard && s.quiet {
 		s.silent.Store(true)
 		_ = s.conn.Close()
 		return false
 	}
-	s.asked = !heard
-	s.watch.Reset(pause) // before anything that may block
-	return s.asked
+	s.quiet = !heard
+	s.watch.Reset(lookEvery) // before anything that may block
+	return true
 }
 
-// ask sends an empty message. When the sender is inside a write, that is question
-// enough.
-func (s *Stream) ask() {
+// signOfLife sends an empty message. When the sender is inside a write, that is
+// sign enough.
+func (s *Stream) signOfLife() {
 	if s.sending.TryLock() {
 		defer s.sending.Unlock()
 		_, _ = s.conn.Write(make([]byte, headerBytes)) // what fails shows to the receiver
@@ -182,17 +186,9 @@ func (s *Stream) Send(m any) error {
 	if s.out = out; cap(out) > keptBytes {
 		s.out = nil
 	}
-	// In pieces, because a slow way out is no silent server: what the connection
-	// takes counts as a sign of life.
-	for piece := range slices.Chunk(out, pieceBytes) {
-		if _, err := s.conn.Write(piece); err != nil {
-			return s.explain(err)
-		}
-		if len(piece) == pieceBytes {
-			s.heard.Store(true)
-		}
-	}
-	return nil
+	_, err = s.conn.Write(out)
+	s.sent.Store(true)
+	return s.explain(err)
 }
 
 // Receive reads the next message into m. At the end of the stream the error is
@@ -227,7 +223,7 @@ func (s *Stream) Receive(m any) error {
 func (s *Stream) readMessage(size int) error {
 	s.in = s.in[:0]
 	for len(s.in) < size {
-		more := min(size-len(s.in), keptBytes)
+		more := min(size-len(s.in), readBytes)
 		s.in = slices.Grow(s.in, more)
 		n, err := io.ReadFull(s.reader, s.in[len(s.in):len(s.in)+more])
 		if s.in = s.in[:len(s.in)+n]; err != nil {

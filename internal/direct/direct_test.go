@@ -273,3 +273,33 @@ func TestAStreamEndsWithItsContext(t *testing.T) {
 		t.Error("a message after the end")
 	}
 }
+
+// TestOverTLS: a transport that was made for HTTP/2 offers HTTP/1.1 here, because
+// nothing else can switch.
+func TestOverTLS(t *testing.T) {
+	t.Parallel()
+	path, handler := seqledgerv1connect.NewLedgerServiceHandler(new(service))
+	mux := http.NewServeMux()
+	mux.Handle(path, Handler(t.Context(), handler))
+	server := httptest.NewUnstartedServer(mux)
+	server.EnableHTTP2 = true
+	server.StartTLS()
+	t.Cleanup(server.Close)
+	protocols := new(http.Protocols)
+	protocols.SetHTTP2(true)
+	config := server.Client().Transport.(*http.Transport).TLSClientConfig.Clone()
+	config.NextProtos = nil
+	transport := NewTransport(&http.Transport{Protocols: protocols, TLSClientConfig: config})
+	s, err := Open(t.Context(), transport, server.URL+seqledgerv1connect.LedgerServiceWriteStreamProcedure, nil, protoCodec{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = s.Close() }()
+	if err := s.Send(frameOf("c", 7)); err != nil {
+		t.Fatal(err)
+	}
+	response := new(seqledgerv1.WriteStreamResponse)
+	if err := s.Receive(response); err != nil || !slices.Equal(sequences(response), []uint64{7}) {
+		t.Errorf("%v, %v", response, err)
+	}
+}

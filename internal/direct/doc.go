@@ -25,7 +25,8 @@
 // know the protocol answers with anything but 101, and the client goes the
 // ordinary way.
 //
-// HTTP/2 finds out by pings whether the other side is still there. Here the client
-// sends an empty message when it has heard nothing for a while. The WriteStream
-// answers it with an empty one, and each side gives up on one that stays silent.
+// HTTP/2 finds out by pings whether the other side is still there. Here each side
+// sends an empty message when it has sent nothing for a while, whatever else it
+// waits for (a slow disk must not look like a server that is gone), and gives up on
+// one that stays silent.
 package direct

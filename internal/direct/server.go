@@ -23,9 +23,14 @@ const (
 	// readBytes is room for a frame of some fifty small writes, so that it takes
 	// one read.
 	readBytes = 16 << 10
+	// SignEvery is how often the server looks whether it has sent nothing, and then
+	// sends an empty message. The client waits twice as long and more.
+	SignEvery = 5 * time.Second
 	// silenceLimit is how long a server waits for a sign of life. The client gives
-	// one every pingAfter.
+	// one every lookEvery.
 	silenceLimit = time.Minute
+	// headTimeout is how long a client may leave the answer to its request unread.
+	headTimeout = 10 * time.Second
 	// lingerLimit is how long the end of a stream may take to reach a client that
 	// is still sending: closing at once would make the kernel throw it away.
 	lingerLimit = time.Second
@@ -46,7 +51,10 @@ func Handler(closed context.Context, next http.Handler) http.Handler {
 		}
 		ctx, cancel := context.WithCancel(r.Context())
 		defer cancel()
-		a := newAnswer(conn, buffered.Reader, w.Header())
+		// Not buffered itself: net/http would end the request's context with the first
+		// read that fails, and with it the answers to what has been accepted.
+		early, _ := buffered.Peek(buffered.Reader.Buffered())
+		a := newAnswer(conn, io.MultiReader(bytes.NewReader(bytes.Clone(early)), conn), w.Header())
 		defer func() { _ = conn.Close() }()
 		defer context.AfterFunc(closed, func() {
 			cancel()
@@ -68,13 +76,14 @@ func Handler(closed context.Context, next http.Handler) http.Handler {
 // givenKey marks the context of a stream that has its connection to itself.
 type givenKey struct{}
 
-// Given tells whether a stream has its connection to itself: then it has to answer
-// empty messages.
+// Given tells whether a stream has its connection to itself: then it has to give
+// signs of life.
 func Given(ctx context.Context) bool { return ctx.Value(givenKey{}) != nil }
 
 // asksFor tells whether a request asks for its connection.
 func asksFor(r *http.Request) bool {
-	return r.ProtoMajor == 1 && r.Method == http.MethodPost &&
+	return r.ProtoMajor == 1 && r.ProtoMinor == 1 && r.Method == http.MethodPost &&
+		r.ContentLength == 0 && len(r.TransferEncoding) == 0 && r.Header.Get("Expect") == "" &&
 		strings.EqualFold(r.Header.Get("Upgrade"), Protocol) &&
 		strings.EqualFold(r.Header.Get("Connection"), "Upgrade") &&
 		r.Header.Get("Content-Type") == contentType
@@ -112,7 +121,11 @@ func (a *answer) begin() error {
 	_ = a.header.Write(&a.unsent) // a buffer takes everything
 	a.unsent.WriteString("\r\n")
 	a.header = make(http.Header)
-	return a.FlushError()
+	_ = a.conn.SetWriteDeadline(time.Now().Add(headTimeout))
+	if err := a.FlushError(); err != nil {
+		return err
+	}
+	return a.conn.SetWriteDeadline(time.Time{})
 }
 
 // Read implements io.Reader for the request's body.
@@ -193,6 +206,7 @@ func (a *answer) Flush() { _ = a.FlushError() }
 
 // end sends the rest, and waits for the client to close its side.
 func (a *answer) end() {
+	_ = a.conn.SetWriteDeadline(time.Now().Add(headTimeout))
 	if a.FlushError() != nil {
 		return
 	}

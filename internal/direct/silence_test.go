@@ -1,6 +1,7 @@
 package direct
 
 import (
+	"bufio"
 	"bytes"
 	"errors"
 	"io"
@@ -35,76 +36,62 @@ func received(s *Stream) chan error {
 	return result
 }
 
-// TestAServerThatStaysSilentIsGivenUp after it was asked for a sign of life.
+// TestAServerThatStaysSilentIsGivenUp, whatever is sent to it meanwhile.
 func TestAServerThatStaysSilentIsGivenUp(t *testing.T) {
 	inBubble(t, func(t *testing.T, s *Stream, peer net.Conn) {
 		result := received(s)
 		began := time.Now()
-		question := make([]byte, headerBytes)
-		if _, err := io.ReadFull(peer, question); err != nil || !bytes.Equal(question, make([]byte, headerBytes)) {
-			t.Fatalf("%x, %v: want an empty message", question, err)
+		// Ends with the connection.
+		go func() { _, _ = io.Copy(io.Discard, peer) }()
+		for range 3 {
+			if err := s.Send(frameOf("c", 1)); err != nil {
+				break
+			}
+			<-time.After(lookEvery / 2)
 		}
 		select {
 		case err := <-result:
-			t.Fatalf("given up with %v before an answer could come", err)
+			t.Fatalf("given up with %v after %s", err, time.Since(began))
 		default:
 		}
 		if err := <-result; !errors.Is(err, ErrSilent) || connect.CodeOf(err) != connect.CodeUnavailable {
 			t.Errorf("%v, want ErrSilent", err)
 		}
-		if waited := time.Since(began); waited > 4*pingAfter {
-			t.Errorf("given up after %s only", waited)
+		if waited := time.Since(began); waited < 2*SignEvery || waited > silenceLimit {
+			t.Errorf("given up after %s", waited)
 		}
 	})
 }
 
-// TestAServerThatAnswersIsKept for as long as it does.
-func TestAServerThatAnswersIsKept(t *testing.T) {
+// TestAServerThatIsHeardIsKept for as long as it is, also if it says something
+// only now and then, and a client that has nothing to send gives signs of life.
+func TestAServerThatIsHeardIsKept(t *testing.T) {
 	inBubble(t, func(t *testing.T, s *Stream, peer net.Conn) {
-		for range 50 {
-			result := received(s)
-			question := make([]byte, headerBytes)
-			if _, err := io.ReadFull(peer, question); err != nil {
-				t.Fatal(err)
+		signs := make(chan int, 1)
+		// Ends with the connection, which the end of the test closes.
+		go func() {
+			n := 0
+			for sign := make([]byte, headerBytes); ; n++ {
+				if _, err := io.ReadFull(peer, sign); err != nil || !bytes.Equal(sign, make([]byte, headerBytes)) {
+					signs <- n
+					return
+				}
 			}
-			if _, err := peer.Write(question); err != nil {
+		}()
+		const times = 50
+		for range times {
+			result := received(s)
+			<-time.After(2 * SignEvery)
+			if _, err := peer.Write(make([]byte, headerBytes)); err != nil {
 				t.Fatal(err)
 			}
 			if err := <-result; err != nil {
 				t.Fatal(err)
 			}
 		}
-	})
-}
-
-// TestASlowWayOutIsNoSilence: a long message that leaves bit by bit keeps the
-// stream, although nothing can be heard meanwhile.
-func TestASlowWayOutIsNoSilence(t *testing.T) {
-	inBubble(t, func(t *testing.T, s *Stream, peer net.Conn) {
-		result := received(s)
-		sent := make(chan error, 1)
-		long := frameOf("c")
-		for range 40 {
-			long.Writes = append(long.Writes, &seqledgerv1.WriteRequest{ClientId: string(make([]byte, 30_000))})
-		}
-		// Ends when the peer has taken everything; the test waits for it.
-		go func() { sent <- s.Send(long) }()
-		piece := make([]byte, pieceBytes)
-		for {
-			if _, err := peer.Read(piece); err != nil {
-				t.Fatal(err)
-			}
-			synctest.Wait()
-			select {
-			case err := <-sent:
-				if err != nil {
-					t.Fatal(err)
-				}
-				return
-			case err := <-result:
-				t.Fatalf("given up while it was sending: %v", err)
-			case <-time.After(pingAfter - time.Second):
-			}
+		_ = s.Close()
+		if n := <-signs; n < int(times*2*SignEvery/silenceLimit)*2 {
+			t.Errorf("%d signs of life of a client in %s", n, times*2*SignEvery)
 		}
 	})
 }
@@ -118,7 +105,7 @@ func TestNothingIsAskedAfterTheEnd(t *testing.T) {
 		if n, err := io.Copy(io.Discard, peer); n > 0 || err != nil {
 			t.Errorf("%d bytes, %v", n, err)
 		}
-		<-time.After(10 * pingAfter)
+		<-time.After(10 * lookEvery)
 		if s.silent.Load() {
 			t.Error("a stream that was closed was given up, too")
 		}
@@ -179,4 +166,60 @@ func TestADeadlineOfTheHandlerStays(t *testing.T) {
 		}
 		_, _ = ours.Close(), theirs.Close()
 	})
+}
+
+// hijacker gives its connection away as net/http does: without deadlines.
+type hijacker struct {
+	http.ResponseWriter
+
+	conn net.Conn
+}
+
+func (h *hijacker) Header() http.Header { return make(http.Header) }
+
+func (h *hijacker) Hijack() (net.Conn, *bufio.ReadWriter, error) {
+	return h.conn, bufio.NewReadWriter(bufio.NewReader(h.conn), bufio.NewWriter(h.conn)), h.conn.SetDeadline(time.Time{})
+}
+
+// TestWhoTakesNoAnswerIsGivenUp: neither the switch nor the end is waited for
+// without a limit.
+func TestWhoTakesNoAnswerIsGivenUp(t *testing.T) {
+	t.Parallel()
+	for name, taken := range map[string]int64{"the switch": 0, "the end": 1} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				ours, theirs := net.Pipe()
+				r, err := http.NewRequestWithContext(t.Context(), http.MethodPost, "/", nil)
+				if err != nil {
+					t.Fatal(err)
+				}
+				r.Header.Set("Connection", "Upgrade")
+				r.Header.Set("Upgrade", Protocol)
+				r.Header.Set("Content-Type", contentType)
+				handled := Handler(t.Context(), http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+					_, _ = w.Write([]byte("an end that nobody reads"))
+				}))
+				done := make(chan struct{})
+				// Ends when the handler gives up; the test waits for it.
+				go func() {
+					defer close(done)
+					handled.ServeHTTP(&hijacker{conn: ours}, r)
+				}()
+				if taken > 0 {
+					head := make([]byte, 4096)
+					if _, err := theirs.Read(head); err != nil {
+						t.Fatal(err)
+					}
+				}
+				select {
+				case <-done:
+				case <-time.After(time.Hour):
+					t.Error("after an hour the handler still waits")
+				}
+				_ = theirs.Close()
+				<-done
+			})
+		})
+	}
 }
