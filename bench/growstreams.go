@@ -206,8 +206,10 @@ func medianOf(rounds []costs) (m costs) {
 	}
 	median(func(c *costs) *float64 { return &c.WriteMicros })
 	median(func(c *costs) *float64 { return &c.WriteP99 })
+	median(func(c *costs) *float64 { return &c.WriteCPU })
 	median(func(c *costs) *float64 { return &c.ReplayMicros })
 	median(func(c *costs) *float64 { return &c.ReplayP99 })
+	median(func(c *costs) *float64 { return &c.ReplayCPU })
 	median(func(c *costs) *float64 { return &c.ReplayCached })
 	median(func(c *costs) *float64 { return &c.OpenSeconds })
 	median(func(c *costs) *float64 { return &c.CloseSeconds })
@@ -217,22 +219,46 @@ func medianOf(rounds []costs) (m costs) {
 
 // speeds measures writes and replays.
 func (c *crowd) speeds(ctx context.Context, o *growthOptions, p *costs) error {
-	step := load.Options{Workers: growthWriters, Warmup: o.duration / 10, Duration: o.duration}
+	var began, used time.Duration
+	step := load.Options{
+		Workers: growthWriters, Warmup: o.duration / 10, Duration: o.duration,
+		Begin: func() (err error) {
+			began, err = processorTime()
+			return err
+		},
+		End: func() error {
+			ended, err := processorTime()
+			used = ended - began
+			return err
+		},
+	}
 	written, err := something(ctx, step, func(ctx context.Context, worker int) error { return c.write(ctx, c.pick(worker)) })
 	if err != nil {
 		return err
 	}
 	p.WriteMicros, p.WriteP99 = 1e6/written.PerSecond(), written.Milliseconds(99)
+	p.WriteCPU = float64(used.Microseconds()) / float64(written.Operations)
 	before := c.ledger.Stats()
 	replayed, err := something(ctx, step, func(ctx context.Context, worker int) error { return c.replay(ctx, c.pick(worker)) })
 	if err != nil {
 		return err
 	}
 	p.ReplayMicros, p.ReplayP99 = 1e6/replayed.PerSecond(), replayed.Milliseconds(99)
+	p.ReplayCPU = float64(used.Microseconds()) / float64(replayed.Operations)
 	after := c.ledger.Stats()
 	hits, misses := after.CacheHits-before.CacheHits, after.CacheMisses-before.CacheMisses
 	p.ReplayCached = float64(hits) / float64(max(1, hits+misses))
 	return nil
+}
+
+// processorTime returns what this process has used so far. Others who use the
+// machine change it less than they change how long things take.
+func processorTime() (time.Duration, error) {
+	var usage syscall.Rusage
+	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &usage); err != nil {
+		return 0, fmt.Errorf("getrusage: %w", err)
+	}
+	return time.Duration(usage.Utime.Nano() + usage.Stime.Nano()), nil
 }
 
 // something runs a closed loop until at least one operation is measured: a disk

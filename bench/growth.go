@@ -11,6 +11,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -32,8 +33,10 @@ type growthOptions struct {
 type costs struct {
 	WriteMicros  float64 `json:"write_us"` // throughput of 256 writers over all streams, as time for one write
 	WriteP99     float64 `json:"write_p99_ms"`
-	ReplayMicros float64 `json:"replay_us"` // of a random stream's last write
+	WriteCPU     float64 `json:"write_cpu_us"` // processor time of the whole process for one write, with its part of the checkpoints
+	ReplayMicros float64 `json:"replay_us"`    // of a random stream's last write
 	ReplayP99    float64 `json:"replay_p99_ms"`
+	ReplayCPU    float64 `json:"replay_cpu_us"`
 	ReplayCached float64 `json:"replay_cached"` // the part of the replays that the response cache answered
 	OpenSeconds  float64 `json:"open_s"`        // after an orderly end
 	CloseSeconds float64 `json:"checkpoint_s"`  // an orderly end, whose work is a checkpoint of 1,000 changed streams
@@ -110,14 +113,12 @@ func growth(ctx context.Context, arguments []string, stdout io.Writer) error {
 			return errors.Join(err, context.Cause(ctx))
 		}
 	}
-	if len(o.streams) > 0 {
-		report.Streams = nil
-	}
 	for _, n := range o.streams {
 		p, err := growStreams(ctx, o, n)
 		if err != nil {
 			return fmt.Errorf("%d streams: %w", n, errors.Join(err, context.Cause(ctx)))
 		}
+		report.Streams = slices.DeleteFunc(report.Streams, func(old streamsPoint) bool { return old.Streams == n })
 		report.Streams = append(report.Streams, p)
 		_, err = fmt.Fprintf(stdout, "%9d streams: %s; disk %d B a stream, memory %d MiB, %d MiB just opened\n",
 			n, p.costs, int(p.BytesAStream), p.MemoryBytes>>20, p.OpenMemory>>20)
@@ -130,8 +131,8 @@ func growth(ctx context.Context, arguments []string, stdout io.Writer) error {
 
 // String says the costs in one line.
 func (c costs) String() string {
-	return fmt.Sprintf("write %.1f µs (p99 %.1f ms), retry %.1f µs (%.0f %% cached), open %.3f s, checkpoint %.3f s, eviction %.1f µs",
-		c.WriteMicros, c.WriteP99, c.ReplayMicros, 100*c.ReplayCached, c.OpenSeconds, c.CloseSeconds, c.EvictMicros)
+	return fmt.Sprintf("write %.1f µs (p99 %.1f ms, processor %.1f µs), retry %.1f µs (processor %.1f µs, %.0f %% cached), open %.3f s, checkpoint %.3f s, eviction %.1f µs",
+		c.WriteMicros, c.WriteP99, c.WriteCPU, c.ReplayMicros, c.ReplayCPU, 100*c.ReplayCached, c.OpenSeconds, c.CloseSeconds, c.EvictMicros)
 }
 
 // growthFlags reads the flags.
@@ -141,9 +142,9 @@ func growthFlags(arguments []string) (*growthOptions, error) {
 	streams := flags.String("streams", "10000,100000,1000000", "numbers of streams, separated by commas; empty leaves this part out")
 	marks := flags.String("marks", "1m,10m,60m", "measure the costs after so much steady load, separated by commas; empty leaves this part out")
 	flags.IntVar(&o.rate, "rate", 1000, "writes a second of the steady load")
-	flags.DurationVar(&o.duration, "duration", 2*time.Second, "how long each of the three rounds of writes and of retries lasts")
+	flags.DurationVar(&o.duration, "duration", 3*time.Second, "how long each of the three rounds of writes and of retries lasts")
 	flags.StringVar(&o.dir, "dir", "", "write below this directory (default: the system's temporary directory)")
-	flags.StringVar(&o.out, "out", "", "write growth.json and pictures into this directory; a part that is left out stays as it is there")
+	flags.StringVar(&o.out, "out", "", "write growth.json and pictures into this directory; what a run leaves out stays as it is there")
 	if err := flags.Parse(arguments); err != nil {
 		return nil, err
 	}

@@ -34,7 +34,8 @@ func grown(t *testing.T, out string, arguments ...string) (growthReport, string)
 }
 
 func (c *costs) areMeasured() bool {
-	return c.WriteMicros > 0 && c.WriteP99 > 0 && c.ReplayMicros > 0 && c.ReplayP99 > 0 && c.OpenSeconds > 0 && c.CloseSeconds > 0
+	return c.WriteMicros > 0 && c.WriteP99 > 0 && c.WriteCPU > 0 && c.ReplayMicros > 0 && c.ReplayCPU > 0 &&
+		c.ReplayP99 > 0 && c.OpenSeconds > 0 && c.CloseSeconds > 0
 }
 
 // TestGrowth runs it small, in two parts: every measurement must have been made,
@@ -65,6 +66,10 @@ func TestGrowth(t *testing.T) {
 	if len(both.Streams) != 2 || !slices.Equal(both.Marks, loaded.Marks) || !slices.Equal(both.Load, loaded.Load) || both.Day != loaded.Day {
 		t.Fatalf("want the first part kept and the second added: %+v", both)
 	}
+	both, _ = grown(t, out, "-streams", "400,600", "-marks", "")
+	if len(both.Streams) != 3 || both.Streams[0].Streams != 300 || both.Streams[1].Streams != 400 {
+		t.Errorf("want the numbers 300, 400, 600: %+v", both.Streams)
+	}
 	for _, p := range both.Streams {
 		if !p.areMeasured() || p.DiskBytes <= 0 || p.MemoryBytes <= 0 || p.OpenMemory <= 0 {
 			t.Errorf("not measured: %+v", p)
@@ -92,9 +97,9 @@ func TestGrowthKeepsWhatItCannotRead(t *testing.T) {
 // One bad round must not show.
 func TestMedianOfCosts(t *testing.T) {
 	t.Parallel()
-	low := costs{1, 2, 3, 4, 0.5, 6, 7, 8}
-	middle := costs{2, 3, 4, 5, 0.6, 7, 8, 9}
-	high := costs{100, 100, 100, 100, 1, 100, 100, 100}
+	low := costs{1, 2, 3, 4, 5, 6, 0.5, 8, 9, 10}
+	middle := costs{2, 3, 4, 5, 6, 7, 0.6, 9, 10, 11}
+	high := costs{100, 100, 100, 100, 100, 100, 1, 100, 100, 100}
 	if got := medianOf([]costs{high, low, middle}); got != middle {
 		t.Errorf("want %+v, got %+v", middle, got)
 	}
