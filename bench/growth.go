@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -48,7 +49,7 @@ type streamsPoint struct {
 	Streams int `json:"streams"`
 	costs
 	DiskBytes    int64   `json:"disk_bytes"`
-	MemoryBytes  int64   `json:"memory_bytes"`      // the heap after a collection, with what waits for a checkpoint
+	MemoryBytes  int64   `json:"memory_bytes"`      // the heap, with what waits for a checkpoint
 	OpenMemory   int64   `json:"memory_open_bytes"` // the same of a ledger that was just opened
 	BytesAStream float64 `json:"bytes_per_stream"`  // of the disk
 }
@@ -63,7 +64,7 @@ type minutePoint struct {
 	Unserved    int64   `json:"unserved"` // due and not begun in that minute
 	StateBytes  int64   `json:"state_bytes"`
 	LogBytes    int64   `json:"log_bytes"`    // the files of the log
-	MemoryBytes int64   `json:"memory_bytes"` // the heap after a collection
+	MemoryBytes int64   `json:"memory_bytes"` // the heap
 	Written     uint64  `json:"log_written"`  // to the log, so far
 }
 
@@ -120,6 +121,7 @@ func growth(ctx context.Context, arguments []string, stdout io.Writer) error {
 		}
 		report.Streams = slices.DeleteFunc(report.Streams, func(old streamsPoint) bool { return old.Streams == n })
 		report.Streams = append(report.Streams, p)
+		slices.SortFunc(report.Streams, func(a, b streamsPoint) int { return cmp.Compare(a.Streams, b.Streams) })
 		_, err = fmt.Fprintf(stdout, "%9d streams: %s; disk %d B a stream, memory %d MiB, %d MiB just opened\n",
 			n, p.costs, int(p.BytesAStream), p.MemoryBytes>>20, p.OpenMemory>>20)
 		if err := errors.Join(err, publishGrowth(o, report)); err != nil {

@@ -66,9 +66,9 @@ func TestGrowth(t *testing.T) {
 	if len(both.Streams) != 2 || !slices.Equal(both.Marks, loaded.Marks) || !slices.Equal(both.Load, loaded.Load) || both.Day != loaded.Day {
 		t.Fatalf("want the first part kept and the second added: %+v", both)
 	}
-	both, _ = grown(t, out, "-streams", "400,600", "-marks", "")
-	if len(both.Streams) != 3 || both.Streams[0].Streams != 300 || both.Streams[1].Streams != 400 {
-		t.Errorf("want the numbers 300, 400, 600: %+v", both.Streams)
+	again, _ := grown(t, out, "-streams", "300", "-marks", "")
+	if len(again.Streams) != 2 || again.Streams[0] == both.Streams[0] || again.Streams[1] != both.Streams[1] {
+		t.Errorf("want 300 measured again and 600 kept: %+v", again.Streams)
 	}
 	for _, p := range both.Streams {
 		if !p.areMeasured() || p.DiskBytes <= 0 || p.MemoryBytes <= 0 || p.OpenMemory <= 0 {
