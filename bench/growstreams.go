@@ -7,8 +7,12 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"os"
+	"path/filepath"
+	"runtime"
+	"slices"
 	"syscall"
 	"time"
+	"unsafe"
 
 	"golang.org/x/sync/errgroup"
 
@@ -47,8 +51,7 @@ func openCrowd(ctx context.Context, dir string, streams int) (*crowd, error) {
 	config.EvictionInterval = 100
 	config.MaxStreams = max(config.MaxStreams, uint64(streams)+growthWriters)
 	c := &crowd{dir: dir, config: config, sequences: make([]uint32, streams)}
-	var err error
-	if c.ledger, err = quietLedger(ctx, dir, config, nil); err != nil {
+	if err := c.open(ctx, nil); err != nil {
 		return nil, err
 	}
 	for i := range growthWriters {
@@ -66,9 +69,52 @@ func openCrowd(ctx context.Context, dir string, streams int) (*crowd, error) {
 		})
 	}
 	if err := group.Wait(); err != nil {
-		return nil, errors.Join(err, c.ledger.Close())
+		return nil, errors.Join(err, c.close())
 	}
 	return c, nil
+}
+
+// open opens the ledger; a nil clock is the system's.
+func (c *crowd) open(ctx context.Context, clock func() time.Time) (err error) {
+	c.ledger, err = quietLedger(ctx, c.dir, c.config, clock)
+	return err
+}
+
+// close ends the ledger in order, if it is open.
+func (c *crowd) close() error {
+	if c.ledger == nil {
+		return nil
+	}
+	ended := c.ledger
+	c.ledger = nil
+	return ended.Close()
+}
+
+// copied calls do with a copy of a closed crowd, which is removed afterwards.
+func (c *crowd) copied(do func(*crowd) error) (err error) {
+	dir, err := os.MkdirTemp(filepath.Dir(c.dir), "seqledger-growth-*")
+	if err != nil {
+		return err
+	}
+	other := &crowd{dir: dir, config: c.config, sequences: slices.Clone(c.sequences), random: c.random}
+	defer func() { err = errors.Join(err, other.close(), os.RemoveAll(dir)) }()
+	if err := os.CopyFS(dir, os.DirFS(c.dir)); err != nil {
+		return err
+	}
+	syscall.Sync() // or the copy's own writing would disturb what is measured
+	return do(other)
+}
+
+// memory returns the bytes of the heap that are in use, without what the
+// crowd itself takes for each stream.
+func (c *crowd) memory() int64 {
+	// What a sync.Pool holds survives the first collection: that of the ledger
+	// that was open before is tens of megabytes.
+	runtime.GC()
+	runtime.GC()
+	var m runtime.MemStats
+	runtime.ReadMemStats(&m)
+	return int64(m.HeapAlloc) - int64(len(c.sequences))*int64(unsafe.Sizeof(c.sequences[0]))
 }
 
 // write makes the next write of a stream.
@@ -108,27 +154,114 @@ func growStreams(ctx context.Context, o *growthOptions, streams int) (p streamsP
 	if err != nil {
 		return p, err
 	}
-	defer func() { err = errors.Join(err, c.ledger.Close()) }()
-	p.Streams = streams
-	if p.DiskBytes, p.MemoryBytes, err = footprint(dir); err != nil {
+	defer func() { err = errors.Join(err, c.close()) }()
+	p.Streams, p.MemoryBytes = streams, c.memory()
+	if p.DiskBytes, err = heldBytes(dir); err != nil {
 		return p, err
 	}
-	p.BytesAStream, p.MemoryAStream = float64(p.DiskBytes)/float64(streams), float64(p.MemoryBytes)/float64(streams)
-	step := load.Options{Workers: growthWriters, Warmup: o.duration / 100, Duration: o.duration / 10}
+	p.BytesAStream = float64(p.DiskBytes) / float64(streams)
+	if err := errors.Join(c.close(), c.open(ctx, nil)); err != nil {
+		return p, err
+	}
+	p.OpenMemory = c.memory()
+	p.costs, err = c.measure(ctx, o)
+	return p, err
+}
+
+// costRounds is how often a cost is measured; its median counts, because others
+// may use the machine.
+const costRounds = 3
+
+// measure returns what the operations of an open crowd cost, and leaves it
+// closed.
+func (c *crowd) measure(ctx context.Context, o *growthOptions) (costs, error) {
+	rounds := make([]costs, costRounds)
+	for i := range rounds {
+		if err := errors.Join(c.speeds(ctx, o, &rounds[i]), c.reopen(ctx, &rounds[i])); err != nil {
+			return costs{}, err
+		}
+	}
+	if err := c.close(); err != nil {
+		return costs{}, err
+	}
+	middle := medianOf(rounds)
+	for i := range rounds {
+		err := c.copied(func(copied *crowd) (err error) {
+			rounds[i].EvictMicros, err = copied.evict(ctx, middle.WriteMicros)
+			return err
+		})
+		if err != nil {
+			return costs{}, err
+		}
+	}
+	return medianOf(rounds), nil
+}
+
+// medianOf takes the median of each cost.
+func medianOf(rounds []costs) (m costs) {
+	median := func(of func(*costs) *float64) {
+		values := make([]float64, len(rounds))
+		for i := range rounds {
+			values[i] = *of(&rounds[i])
+		}
+		slices.Sort(values)
+		*of(&m) = values[len(values)/2]
+	}
+	median(func(c *costs) *float64 { return &c.WriteMicros })
+	median(func(c *costs) *float64 { return &c.WriteP99 })
+	median(func(c *costs) *float64 { return &c.WriteCPU })
+	median(func(c *costs) *float64 { return &c.ReplayMicros })
+	median(func(c *costs) *float64 { return &c.ReplayP99 })
+	median(func(c *costs) *float64 { return &c.ReplayCPU })
+	median(func(c *costs) *float64 { return &c.ReplayCached })
+	median(func(c *costs) *float64 { return &c.OpenSeconds })
+	median(func(c *costs) *float64 { return &c.CloseSeconds })
+	median(func(c *costs) *float64 { return &c.EvictMicros })
+	return m
+}
+
+// speeds measures writes and replays.
+func (c *crowd) speeds(ctx context.Context, o *growthOptions, p *costs) error {
+	var began, used time.Duration
+	step := load.Options{
+		Workers: growthWriters, Warmup: o.duration / 10, Duration: o.duration,
+		Begin: func() (err error) {
+			began, err = processorTime()
+			return err
+		},
+		End: func() error {
+			ended, err := processorTime()
+			used = ended - began
+			return err
+		},
+	}
 	written, err := something(ctx, step, func(ctx context.Context, worker int) error { return c.write(ctx, c.pick(worker)) })
 	if err != nil {
-		return p, err
+		return err
 	}
 	p.WriteMicros, p.WriteP99 = 1e6/written.PerSecond(), written.Milliseconds(99)
+	p.WriteCPU = float64(used.Microseconds()) / float64(written.Operations)
+	before := c.ledger.Stats()
 	replayed, err := something(ctx, step, func(ctx context.Context, worker int) error { return c.replay(ctx, c.pick(worker)) })
 	if err != nil {
-		return p, err
+		return err
 	}
 	p.ReplayMicros, p.ReplayP99 = 1e6/replayed.PerSecond(), replayed.Milliseconds(99)
-	if err := c.reopen(ctx, &p); err != nil {
-		return p, err
+	p.ReplayCPU = float64(used.Microseconds()) / float64(replayed.Operations)
+	after := c.ledger.Stats()
+	hits, misses := after.CacheHits-before.CacheHits, after.CacheMisses-before.CacheMisses
+	p.ReplayCached = float64(hits) / float64(max(1, hits+misses))
+	return nil
+}
+
+// processorTime returns what this process has used so far. Others who use the
+// machine change it less than they change how long things take.
+func processorTime() (time.Duration, error) {
+	var usage syscall.Rusage
+	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &usage); err != nil {
+		return 0, fmt.Errorf("getrusage: %w", err)
 	}
-	return p, c.evict(ctx, &p)
+	return time.Duration(usage.Utime.Nano() + usage.Stime.Nano()), nil
 }
 
 // something runs a closed loop until at least one operation is measured: a disk
@@ -143,14 +276,10 @@ func something(ctx context.Context, o load.Options, operation load.Operation) (l
 	}
 }
 
-// reopen measures an orderly end and the next start, which is a day later for
-// the ledger: everything is due then.
-func (c *crowd) reopen(ctx context.Context, p *streamsPoint) error {
-	if err := c.ledger.Close(); err != nil { // what the load has left behind
-		return err
-	}
-	var err error
-	if c.ledger, err = quietLedger(ctx, c.dir, c.config, nil); err != nil {
+// reopen measures an orderly end and the next start.
+func (c *crowd) reopen(ctx context.Context, p *costs) error {
+	// Without what the load has left behind.
+	if err := errors.Join(c.close(), c.open(ctx, nil)); err != nil {
 		return err
 	}
 	const changed = 1000
@@ -160,20 +289,24 @@ func (c *crowd) reopen(ctx context.Context, p *streamsPoint) error {
 		}
 	}
 	began := time.Now()
-	if err := c.ledger.Close(); err != nil {
+	if err := c.close(); err != nil {
 		return err
 	}
 	p.CloseSeconds = time.Since(began).Seconds()
-	later := time.Now().Add(2 * time.Duration(c.config.ClientTTL))
 	began = time.Now()
-	c.ledger, err = quietLedger(ctx, c.dir, c.config, func() time.Time { return later })
+	err := c.open(ctx, nil)
 	p.OpenSeconds = time.Since(began).Seconds()
 	return err
 }
 
-// evict lets all streams go, by writes of other streams, and takes the time of
-// these writes off.
-func (c *crowd) evict(ctx context.Context, p *streamsPoint) error {
+// evict opens a closed crowd at a time when all of its streams are due, lets
+// them go by writes of other streams, takes the time of these writes off, and
+// returns the microseconds for each stream.
+func (c *crowd) evict(ctx context.Context, writeMicros float64) (float64, error) {
+	later := time.Now().Add(2 * time.Duration(c.config.ClientTTL))
+	if err := c.open(ctx, func() time.Time { return later }); err != nil {
+		return 0, err
+	}
 	sequences := make([]uint64, growthWriters)
 	began := time.Now()
 	writes := 0
@@ -187,7 +320,7 @@ func (c *crowd) evict(ctx context.Context, p *streamsPoint) error {
 			})
 		}
 		if err := group.Wait(); err != nil {
-			return err
+			return 0, err
 		}
 		writes += growthWriters
 		var left uint64
@@ -196,18 +329,17 @@ func (c *crowd) evict(ctx context.Context, p *streamsPoint) error {
 			return nil
 		})
 		if err != nil {
-			return err
+			return 0, err
 		}
 		if left <= growthWriters {
 			break
 		}
 		if writes > 10*len(c.sequences)+100_000 {
-			return fmt.Errorf("%d streams are still there after %d writes", left, writes)
+			return 0, fmt.Errorf("%d streams are still there after %d writes", left, writes)
 		}
 	}
-	micros := float64(time.Since(began).Microseconds()) - float64(writes)*p.WriteMicros
-	p.EvictMicros = max(0, micros/float64(len(c.sequences)))
-	return nil
+	micros := float64(time.Since(began).Microseconds()) - float64(writes)*writeMicros
+	return max(0, micros/float64(len(c.sequences))), nil
 }
 
 // blocksOf returns how many bytes of the disk a file holds.
