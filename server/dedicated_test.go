@@ -4,28 +4,16 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
-	"sync"
 	"testing"
 
 	"connectrpc.com/connect"
-	"google.golang.org/protobuf/proto"
 
 	"github.com/seqledger/seqledger/internal/direct"
+	"github.com/seqledger/seqledger/internal/prototest"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 	"github.com/seqledger/seqledger/proto/seqledger/v1/seqledgerv1connect"
 	"github.com/seqledger/seqledger/server"
 )
-
-// protoCodec is direct.Codec by package proto.
-type protoCodec struct{}
-
-func (protoCodec) MarshalAppend(dst []byte, m any) ([]byte, error) {
-	return proto.MarshalOptions{}.MarshalAppend(dst, m.(proto.Message))
-}
-
-func (protoCodec) Unmarshal(data []byte, m any) error {
-	return proto.Unmarshal(data, m.(proto.Message))
-}
 
 // openDirect asks for a WriteStream with a connection to itself.
 func openDirect(t *testing.T, h *harness, token string) (*direct.Stream, error) {
@@ -35,7 +23,7 @@ func openDirect(t *testing.T, h *harness, token string) (*direct.Stream, error) 
 		header.Set("Authorization", "Bearer "+token)
 	}
 	transport := direct.NewTransport(new(http.Transport))
-	stream, err := direct.Open(within(t), transport, h.url+seqledgerv1connect.LedgerServiceWriteStreamProcedure, header, protoCodec{})
+	stream, err := direct.Open(within(t), transport, h.url+seqledgerv1connect.LedgerServiceWriteStreamProcedure, header, prototest.Codec{})
 	if err == nil {
 		t.Cleanup(func() { _ = stream.Close() })
 	}
@@ -143,54 +131,6 @@ func TestDedicatedStreamsAreBounded(t *testing.T) {
 		t.Errorf("the second stream ended with %v", err)
 	}
 	ask(t, first, writeOf("c", 2, appendOp("x")))
-}
-
-// TestDrainUnderLoadOfADedicatedStream: its results are a prefix of receipts, then
-// DRAINING, then the end; and every receipt is in the ledger.
-func TestDrainUnderLoadOfADedicatedStream(t *testing.T) {
-	t.Parallel()
-	h := start(t)
-	stream := mustOpenDirect(t, h)
-	var group sync.WaitGroup
-	// Ends with the stream; joined below.
-	group.Go(func() {
-		for i := uint64(1); ; i++ {
-			if stream.Send(frameOf(writeOf("c", i, appendOp("x")))) != nil {
-				return
-			}
-		}
-	})
-	stopped := make(chan error, 1)
-	var committed uint64
-	for {
-		m := new(seqledgerv1.WriteStreamResponse)
-		if err := stream.Receive(m); err != nil {
-			mustRefuse(t, err, connect.CodeUnavailable, seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_DRAINING)
-			break
-		}
-		for _, r := range m.Results {
-			if r.GetReceipt() == nil {
-				if r.GetError().GetCode() != seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_DRAINING {
-					t.Fatal(r)
-				}
-				continue
-			}
-			if committed++; r.GetReceipt().Sequence != committed {
-				t.Fatal("after", committed, r)
-			}
-			if committed == 100 {
-				go func() { stopped <- h.stop() }() // ends with the drain; received below
-			}
-		}
-	}
-	_ = stream.Close()
-	group.Wait()
-	if err := <-stopped; err != nil {
-		t.Error(err)
-	}
-	if status, found := ledgerState(t, h.ledger, "c"); !found || status.Last != committed {
-		t.Errorf("%d receipts, and the ledger has %d writes", committed, status.Last)
-	}
 }
 
 // TestABadFrameEndsADedicatedStream and says what is wrong with it.

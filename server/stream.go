@@ -57,7 +57,7 @@ type bidiStream = connect.BidiStream[frame, seqledgerv1.WriteStreamResponse]
 // writeStream commits many writes and answers in their order.
 func (s *Server) writeStream(ctx context.Context, stream *bidiStream) error {
 	logger := s.options.Logger
-	logger.DebugContext(ctx, "write stream opened")
+	logger.DebugContext(ctx, "write stream opened", "own_connection", direct.Given(ctx))
 	ctx, cancel := context.WithCancel(ctx)
 	ended, release := s.caller(ctx).Ended()
 	defer release()

@@ -355,12 +355,33 @@ func TestDrainEndsStreamsWithTheirResults(t *testing.T) {
 // receipts, then DRAINING, then the end; and every receipt is in the ledger.
 func TestDrainUnderLoad(t *testing.T) {
 	t.Parallel()
-	h := start(t)
-	stream := h.client.WriteStream(within(t))
+	t.Run("HTTP/2", func(t *testing.T) {
+		t.Parallel()
+		h := start(t)
+		stream := h.client.WriteStream(within(t))
+		drainUnderLoad(t, h, stream.Send, stream.Receive, stream.CloseResponse)
+	})
+	t.Run("dedicated", func(t *testing.T) {
+		t.Parallel()
+		h := start(t)
+		stream := mustOpenDirect(t, h)
+		drainUnderLoad(t, h, func(frame *seqledgerv1.WriteStreamRequest) error { return stream.Send(frame) },
+			func() (*seqledgerv1.WriteStreamResponse, error) {
+				m := new(seqledgerv1.WriteStreamResponse)
+				return m, stream.Receive(m)
+			}, stream.Close)
+	})
+}
+
+func drainUnderLoad(
+	t *testing.T, h *harness, send func(*seqledgerv1.WriteStreamRequest) error,
+	receive func() (*seqledgerv1.WriteStreamResponse, error), end func() error,
+) {
 	var group sync.WaitGroup
+	// Ends with the stream; joined below.
 	group.Go(func() {
 		for i := uint64(1); ; i++ {
-			if stream.Send(frameOf(writeOf("c", i, appendOp("x")))) != nil {
+			if send(frameOf(writeOf("c", i, appendOp("x")))) != nil {
 				return
 			}
 		}
@@ -369,7 +390,7 @@ func TestDrainUnderLoad(t *testing.T) {
 	var committed uint64
 	draining := false
 	for {
-		m, err := stream.Receive()
+		m, err := receive()
 		if err != nil {
 			mustRefuse(t, err, connect.CodeUnavailable, seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_DRAINING)
 			break
@@ -390,7 +411,7 @@ func TestDrainUnderLoad(t *testing.T) {
 			}
 		}
 	}
-	_ = stream.CloseResponse()
+	_ = end()
 	group.Wait()
 	if err := <-stopped; err != nil {
 		t.Error(err)

@@ -27,9 +27,9 @@ const (
 	// Flags of a message.
 	flagCompressed = 1
 	flagEnd        = 2
-	// MaxMessageBytes is the longest message that a client takes. A server's are
+	// maxMessageBytes is the longest message that a client takes. A server's are
 	// far below, and a length that is none must not become memory.
-	MaxMessageBytes = 64 << 20
+	maxMessageBytes = 64 << 20
 	// answerTimeout is how long the server may take to switch.
 	answerTimeout = 10 * time.Second
 	// lookEvery is how often a client looks whether it has sent nothing, and then
@@ -200,7 +200,7 @@ func (s *Stream) Receive(m any) error {
 	}
 	s.heard.Store(true)
 	size := int(binary.BigEndian.Uint32(header[1:]))
-	if header[0]&flagCompressed != 0 || header[0]&^flagEnd != 0 || size > MaxMessageBytes {
+	if header[0]&flagCompressed != 0 || header[0]&^flagEnd != 0 || size > maxMessageBytes {
 		return connect.NewError(connect.CodeInternal, fmt.Errorf("the server sent a message with flags %d and %d bytes", header[0], size))
 	}
 	if err := s.readMessage(size); err != nil {

@@ -11,22 +11,11 @@ import (
 	"testing"
 
 	"connectrpc.com/connect"
-	"google.golang.org/protobuf/proto"
 
+	"github.com/seqledger/seqledger/internal/prototest"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 	"github.com/seqledger/seqledger/proto/seqledger/v1/seqledgerv1connect"
 )
-
-// protoCodec is Codec by package proto.
-type protoCodec struct{}
-
-func (protoCodec) MarshalAppend(dst []byte, m any) ([]byte, error) {
-	return proto.MarshalOptions{}.MarshalAppend(dst, m.(proto.Message))
-}
-
-func (protoCodec) Unmarshal(data []byte, m any) error {
-	return proto.Unmarshal(data, m.(proto.Message))
-}
 
 // service answers each write with a receipt of its sequence, and ends the stream
 // with what ends says of a client id.
@@ -71,7 +60,7 @@ func serve(t *testing.T, s *service, closed context.Context) string {
 
 func open(t *testing.T, url string) *Stream {
 	t.Helper()
-	s, err := Open(t.Context(), NewTransport(new(http.Transport)), url, nil, protoCodec{})
+	s, err := Open(t.Context(), NewTransport(new(http.Transport)), url, nil, prototest.Codec{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -204,7 +193,7 @@ func TestServersThatDoNotSwitch(t *testing.T) {
 			server := httptest.NewServer(test.handler)
 			t.Cleanup(server.Close)
 			url := server.URL + seqledgerv1connect.LedgerServiceWriteStreamProcedure
-			_, err := Open(t.Context(), NewTransport(new(http.Transport)), url, nil, protoCodec{})
+			_, err := Open(t.Context(), NewTransport(new(http.Transport)), url, nil, prototest.Codec{})
 			var refused *RefusedError
 			if !errors.As(err, &refused) || refused.Status != test.status {
 				t.Errorf("%v, want status %d", err, test.status)
@@ -263,7 +252,7 @@ func TestClosedEndsConnections(t *testing.T) {
 func TestAStreamEndsWithItsContext(t *testing.T) {
 	t.Parallel()
 	ctx, cancel := context.WithCancel(t.Context())
-	s, err := Open(ctx, NewTransport(new(http.Transport)), serve(t, new(service), t.Context()), nil, protoCodec{})
+	s, err := Open(ctx, NewTransport(new(http.Transport)), serve(t, new(service), t.Context()), nil, prototest.Codec{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -290,7 +279,7 @@ func TestOverTLS(t *testing.T) {
 	config := server.Client().Transport.(*http.Transport).TLSClientConfig.Clone()
 	config.NextProtos = nil
 	transport := NewTransport(&http.Transport{Protocols: protocols, TLSClientConfig: config})
-	s, err := Open(t.Context(), transport, server.URL+seqledgerv1connect.LedgerServiceWriteStreamProcedure, nil, protoCodec{})
+	s, err := Open(t.Context(), transport, server.URL+seqledgerv1connect.LedgerServiceWriteStreamProcedure, nil, prototest.Codec{})
 	if err != nil {
 		t.Fatal(err)
 	}

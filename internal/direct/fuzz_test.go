@@ -9,6 +9,7 @@ import (
 
 	"connectrpc.com/connect"
 
+	"github.com/seqledger/seqledger/internal/prototest"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 )
 
@@ -34,7 +35,7 @@ func FuzzReceive(f *testing.F) {
 	f.Add([]byte{0, 0xff, 0xff, 0xff, 0xff})
 	f.Add([]byte{0, 3, 0, 0, 0, 1})
 	f.Fuzz(func(t *testing.T, data []byte) {
-		s := newStream(t.Context(), canned{bytes.NewReader(data)}, protoCodec{})
+		s := newStream(t.Context(), canned{bytes.NewReader(data)}, prototest.Codec{})
 		defer func() { _ = s.Close() }()
 		for range len(data)/headerBytes + 1 {
 			err := s.Receive(new(seqledgerv1.WriteStreamResponse))

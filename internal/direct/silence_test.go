@@ -13,6 +13,7 @@ import (
 
 	"connectrpc.com/connect"
 
+	"github.com/seqledger/seqledger/internal/prototest"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 )
 
@@ -22,7 +23,7 @@ func inBubble(t *testing.T, test func(t *testing.T, s *Stream, peer net.Conn)) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		ours, theirs := net.Pipe()
-		s := newStream(t.Context(), ours, protoCodec{})
+		s := newStream(t.Context(), ours, prototest.Codec{})
 		test(t, s, theirs)
 		_, _ = s.Close(), theirs.Close()
 	})

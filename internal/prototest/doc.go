@@ -1,3 +1,4 @@
 // Package prototest draws protobuf messages at random, for tests that hold two
-// encoders or two decoders against each other. No program uses it.
+// encoders or two decoders against each other, and has a plain codec. No program
+// uses it.
 package prototest
