@@ -22,7 +22,8 @@ const (
 	queuedEntries = 64
 	// keptSnapshots is one more than needed: the newest may be half written.
 	keptSnapshots = 2
-	// soleTimeout is how long a sole voter waits for a leader that cannot exist.
+	// soleTimeout is how long a sole voter that has lost its leadership waits for a
+	// leader that cannot exist. At the start it does not wait; see soleTransport.
 	soleTimeout = 50 * time.Millisecond
 	// never is how often Raft looks by itself whether to take a snapshot.
 	never = 10 * 365 * 24 * time.Hour
@@ -38,7 +39,7 @@ func Open(o Options) (*Log, error) {
 	}
 	transport := o.Transport
 	if transport == nil {
-		_, transport = raft.NewInmemTransport(raft.ServerAddress(o.NodeID))
+		transport = newSoleTransport(o.NodeID)
 	}
 	conf := raftConfig(&o)
 	if o.Create {
