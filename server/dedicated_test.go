@@ -82,8 +82,14 @@ func TestDedicatedStream(t *testing.T) {
 		t.Error("the good write:", r[3])
 	}
 	h.awaitStreams(t, "1")
+	if got := h.metric(t, "seqledger_write_streams_own_connection"); got != "1" {
+		t.Errorf("%s streams have a connection to themselves", got)
+	}
 	_ = stream.Close()
 	h.awaitStreams(t, "0")
+	if got := h.metric(t, "seqledger_write_streams_own_connection"); got != "0" {
+		t.Errorf("%s streams have a connection to themselves after the end", got)
+	}
 }
 
 // TestDedicatedStreamNeedsTheSameCredential as any request, and has the same rights.

@@ -27,7 +27,9 @@ type metrics struct {
 	connections prometheus.Counter
 
 	writeStreams prometheus.Gauge
-	watches      prometheus.Gauge
+	// ownConnections are those of writeStreams that have one.
+	ownConnections prometheus.Gauge
+	watches        prometheus.Gauge
 
 	// results are made beforehand, so that counting one is an addition, and so
 	// that a rate sees the first of each.
@@ -79,6 +81,10 @@ func newMetrics(s *Server) *metrics {
 		writeStreams: prometheus.NewGauge(prometheus.GaugeOpts{
 			Name: "seqledger_write_streams_open", Help: "Open WriteStreams.",
 		}),
+		ownConnections: prometheus.NewGauge(prometheus.GaugeOpts{
+			Name: "seqledger_write_streams_own_connection",
+			Help: "Open WriteStreams that have a connection to themselves. Fewer than there are Go clients: something between does not let them.",
+		}),
 		watches: prometheus.NewGauge(prometheus.GaugeOpts{
 			Name: "seqledger_watches_open", Help: "Open Watches.",
 		}),
@@ -91,7 +97,7 @@ func newMetrics(s *Server) *metrics {
 		Name: "seqledger_build_info", Help: "1, with the server's version and the Go that built it.",
 		ConstLabels: prometheus.Labels{"version": s.options.Version, "goversion": runtime.Version()},
 	}, func() float64 { return 1 })
-	m.registry.MustRegister(m.requests, m.latency, m.gates, results, m.panics, m.connections, m.writeStreams, m.watches,
+	m.registry.MustRegister(m.requests, m.latency, m.gates, results, m.panics, m.connections, m.writeStreams, m.ownConnections, m.watches,
 		version, newLedgerCollector(s), accessCollector{s},
 		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	for _, gate := range []string{gateRequests, gateStreams} {

@@ -69,6 +69,8 @@ func (s *Server) writeStream(ctx context.Context, stream *bidiStream) error {
 		ticker := time.NewTicker(direct.SignEvery)
 		defer ticker.Stop()
 		st.beat = ticker.C
+		s.metrics.ownConnections.Inc()
+		defer s.metrics.ownConnections.Dec()
 	}
 	controls := controlsOf(ctx)
 	// Ends with the client's half-close, a failed read, or the interrupt below;

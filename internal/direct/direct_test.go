@@ -209,6 +209,7 @@ func TestOthersPass(t *testing.T) {
 	for name, change := range map[string]func(r *http.Request){
 		"no upgrade":       func(r *http.Request) { r.Header.Del("Upgrade") },
 		"another upgrade":  func(r *http.Request) { r.Header.Set("Upgrade", "h2c") },
+		"a part of it":     func(r *http.Request) { r.Header.Set("Upgrade", Protocol+"-2, x-"+Protocol) },
 		"no connection":    func(r *http.Request) { r.Header.Del("Connection") },
 		"gRPC":             func(r *http.Request) { r.Header.Set("Content-Type", "application/grpc+proto") },
 		"another encoding": func(r *http.Request) { r.Header.Set("Content-Type", "application/connect+json") },
@@ -231,6 +232,38 @@ func TestOthersPass(t *testing.T) {
 			defer func() { _ = response.Body.Close() }()
 			if response.StatusCode == http.StatusSwitchingProtocols {
 				t.Error("the protocol was switched")
+			}
+		})
+	}
+}
+
+// TestListsAreUnderstood: a proxy may join or add lines, and whoever offers several
+// protocols gets ours.
+func TestListsAreUnderstood(t *testing.T) {
+	t.Parallel()
+	url := serve(t, new(service), t.Context())
+	for name, change := range map[string]func(h http.Header){
+		"in one line":       func(h http.Header) { h.Set("Connection", "keep-alive,\tUPGRADE") },
+		"in two lines":      func(h http.Header) { h["Connection"] = []string{"keep-alive", "Upgrade"} },
+		"several protocols": func(h http.Header) { h.Set("Upgrade", "websocket, "+Protocol) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			r, err := http.NewRequestWithContext(t.Context(), http.MethodPost, url, nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			r.Header.Set("Connection", "Upgrade")
+			r.Header.Set("Upgrade", Protocol)
+			r.Header.Set("Content-Type", contentType)
+			change(r.Header)
+			response, err := http.DefaultTransport.RoundTrip(r)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer func() { _ = response.Body.Close() }()
+			if response.StatusCode != http.StatusSwitchingProtocols || response.Header.Get("Upgrade") != Protocol {
+				t.Errorf("status %d, upgrade %q", response.StatusCode, response.Header.Get("Upgrade"))
 			}
 		})
 	}

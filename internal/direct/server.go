@@ -9,6 +9,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -84,9 +85,21 @@ func Given(ctx context.Context) bool { return ctx.Value(givenKey{}) != nil }
 func asksFor(r *http.Request) bool {
 	return r.ProtoMajor == 1 && r.ProtoMinor == 1 && r.Method == http.MethodPost &&
 		r.ContentLength == 0 && len(r.TransferEncoding) == 0 && r.Header.Get("Expect") == "" &&
-		strings.EqualFold(r.Header.Get("Upgrade"), Protocol) &&
-		strings.EqualFold(r.Header.Get("Connection"), "Upgrade") &&
+		names(r.Header["Upgrade"], Protocol) && names(r.Header["Connection"], "Upgrade") &&
 		r.Header.Get("Content-Type") == contentType
+}
+
+// names tells whether one of the lists has the token: something between client and
+// server may have added its own.
+func names(lists []string, token string) bool {
+	return slices.ContainsFunc(lists, func(list string) bool {
+		for element := range strings.SplitSeq(list, ",") {
+			if strings.EqualFold(strings.Trim(element, " \t"), token) {
+				return true
+			}
+		}
+		return false
+	})
 }
 
 // answer is the server's end of a connection, as a handler sees it: the body of
