@@ -202,6 +202,26 @@ func TestServersThatDoNotSwitch(t *testing.T) {
 	}
 }
 
+// askWith asks for the connection by a request that was changed, and returns the
+// answer.
+func askWith(t *testing.T, url string, change func(r *http.Request)) *http.Response {
+	t.Helper()
+	r, err := http.NewRequestWithContext(t.Context(), http.MethodPost, url, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.Header.Set("Connection", "Upgrade")
+	r.Header.Set("Upgrade", Protocol)
+	r.Header.Set("Content-Type", contentType)
+	change(r)
+	response, err := http.DefaultTransport.RoundTrip(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = response.Body.Close() })
+	return response
+}
+
 // TestOthersPass: requests that do not ask for the connection go on as they were.
 func TestOthersPass(t *testing.T) {
 	t.Parallel()
@@ -217,20 +237,7 @@ func TestOthersPass(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			r, err := http.NewRequestWithContext(t.Context(), http.MethodPost, url, nil)
-			if err != nil {
-				t.Fatal(err)
-			}
-			r.Header.Set("Connection", "Upgrade")
-			r.Header.Set("Upgrade", Protocol)
-			r.Header.Set("Content-Type", contentType)
-			change(r)
-			response, err := http.DefaultTransport.RoundTrip(r)
-			if err != nil {
-				t.Fatal(err)
-			}
-			defer func() { _ = response.Body.Close() }()
-			if response.StatusCode == http.StatusSwitchingProtocols {
+			if askWith(t, url, change).StatusCode == http.StatusSwitchingProtocols {
 				t.Error("the protocol was switched")
 			}
 		})
@@ -242,26 +249,14 @@ func TestOthersPass(t *testing.T) {
 func TestListsAreUnderstood(t *testing.T) {
 	t.Parallel()
 	url := serve(t, new(service), t.Context())
-	for name, change := range map[string]func(h http.Header){
-		"in one line":       func(h http.Header) { h.Set("Connection", "keep-alive,\tUPGRADE") },
-		"in two lines":      func(h http.Header) { h["Connection"] = []string{"keep-alive", "Upgrade"} },
-		"several protocols": func(h http.Header) { h.Set("Upgrade", "websocket, "+Protocol) },
+	for name, change := range map[string]func(r *http.Request){
+		"in one line":       func(r *http.Request) { r.Header.Set("Connection", "keep-alive,\tUPGRADE") },
+		"in two lines":      func(r *http.Request) { r.Header["Connection"] = []string{"keep-alive", "Upgrade"} },
+		"several protocols": func(r *http.Request) { r.Header.Set("Upgrade", "websocket, "+Protocol) },
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			r, err := http.NewRequestWithContext(t.Context(), http.MethodPost, url, nil)
-			if err != nil {
-				t.Fatal(err)
-			}
-			r.Header.Set("Connection", "Upgrade")
-			r.Header.Set("Upgrade", Protocol)
-			r.Header.Set("Content-Type", contentType)
-			change(r.Header)
-			response, err := http.DefaultTransport.RoundTrip(r)
-			if err != nil {
-				t.Fatal(err)
-			}
-			defer func() { _ = response.Body.Close() }()
+			response := askWith(t, url, change)
 			if response.StatusCode != http.StatusSwitchingProtocols || response.Header.Get("Upgrade") != Protocol {
 				t.Errorf("status %d, upgrade %q", response.StatusCode, response.Header.Get("Upgrade"))
 			}

@@ -20,8 +20,8 @@ func newHclog(out *slog.Logger, name string) hclog.Logger {
 
 type slogSink struct{ out *slog.Logger }
 
-// routineWarnings are warnings of hashicorp/raft that a healthy node may give when
-// it starts, because it cannot know yet that it has no leader to wait for.
+// routineWarnings are warnings of hashicorp/raft that a node gives at each
+// healthy start, because it cannot know yet that it has no leader to wait for.
 var routineWarnings = map[string]bool{
 	"heartbeat timeout reached, starting election": true,
 }

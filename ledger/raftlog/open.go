@@ -23,7 +23,7 @@ const (
 	// keptSnapshots is one more than needed: the newest may be half written.
 	keptSnapshots = 2
 	// soleTimeout is how long a sole voter that has lost its leadership waits for a
-	// leader that cannot exist. At the start it does not wait; see soleTransport.
+	// leader that cannot exist. At the start it does not wait; see standNow.
 	soleTimeout = 50 * time.Millisecond
 	// never is how often Raft looks by itself whether to take a snapshot.
 	never = 10 * 365 * 24 * time.Hour
@@ -39,7 +39,7 @@ func Open(o Options) (*Log, error) {
 	}
 	transport := o.Transport
 	if transport == nil {
-		transport = newSoleTransport(o.NodeID)
+		_, transport = raft.NewInmemTransport(raft.ServerAddress(o.NodeID))
 	}
 	conf := raftConfig(&o)
 	if o.Create {
@@ -88,7 +88,7 @@ func start(o *Options, conf *raft.Config, disk diskStore, transport raft.Transpo
 	}
 	sole := isSole(found.configuration, conf.LocalID)
 	if sole {
-		conf.HeartbeatTimeout, conf.ElectionTimeout, conf.LeaderLeaseTimeout = soleTimeout, soleTimeout, soleTimeout
+		conf.HeartbeatTimeout, conf.ElectionTimeout, conf.LeaderLeaseTimeout = 2*soleTimeout, 2*soleTimeout, soleTimeout // standNow halves them
 	} else if o.Transport == nil {
 		return nil, fmt.Errorf("raftlog: the log in %s names the members %+v, and node %q is not the only voter of them: "+
 			"its newest snapshot or entry is damaged, or it is of a cluster, for which Options.Transport is needed",
@@ -132,6 +132,11 @@ func (l *Log) run(conf *raft.Config, machine raft.FSM, snapshots raft.SnapshotSt
 	if failure := l.failed(); failure != nil && node == nil {
 		return failure
 	}
+	if err == nil && l.sole.Load() {
+		if err = standNow(node); err != nil {
+			err = errors.Join(err, node.Shutdown().Error())
+		}
+	}
 	if err != nil {
 		return fmt.Errorf("raftlog: %w", err)
 	}
@@ -142,6 +147,16 @@ func (l *Log) run(conf *raft.Config, machine raft.FSM, snapshots raft.SnapshotSt
 	}
 	l.mu.Unlock()
 	return nil
+}
+
+// standNow makes a sole voter stand for election at once: it would find out by
+// waiting that there is no leader, and nobody is served meanwhile. Raft looks for
+// its leader as soon as the time that it may be silent becomes shorter.
+func standNow(node *raft.Raft) error {
+	c := node.ReloadableConfig()
+	c.HeartbeatTimeout /= 2
+	c.ElectionTimeout /= 2
+	return node.ReloadConfig(c)
 }
 
 // configured learns of a membership that is about to be in the log.

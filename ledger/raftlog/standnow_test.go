@@ -13,9 +13,10 @@ func TestASoleVoterStandsForElectionAtOnce(t *testing.T) {
 	conf := raft.DefaultConfig()
 	conf.LocalID = "a"
 	conf.Logger = newHclog(slog.New(slog.DiscardHandler), "raft")
-	// Whoever waits for these to run out does not become leader in this test.
-	conf.HeartbeatTimeout, conf.ElectionTimeout, conf.LeaderLeaseTimeout = time.Hour, time.Hour, time.Hour
-	transport := newSoleTransport("a")
+	// Whoever waits for these to run out, or half of them, does not become leader in
+	// this test.
+	conf.HeartbeatTimeout, conf.ElectionTimeout, conf.LeaderLeaseTimeout = time.Hour, time.Hour, time.Minute
+	_, transport := raft.NewInmemTransport("a")
 	store, snapshots := raft.NewInmemStore(), raft.NewInmemSnapshotStore()
 	first := raft.Configuration{Servers: []raft.Server{{ID: "a", Address: transport.LocalAddr(), Suffrage: raft.Voter}}}
 	if err := raft.BootstrapCluster(conf, store, store, snapshots, transport, first); err != nil {
@@ -30,6 +31,9 @@ func TestASoleVoterStandsForElectionAtOnce(t *testing.T) {
 			t.Error(err)
 		}
 	}()
+	if err := standNow(node); err != nil {
+		t.Fatal(err)
+	}
 	select {
 	case leads := <-node.LeaderCh():
 		if !leads {
