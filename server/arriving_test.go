@@ -7,6 +7,7 @@ import (
 	"errors"
 	"io"
 	"net/http"
+	"net/http/httptest"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -15,6 +16,8 @@ import (
 
 	"connectrpc.com/connect"
 	"golang.org/x/sync/semaphore"
+
+	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 )
 
 // newMetered returns a body as metered makes it.
@@ -183,23 +186,53 @@ func TestReadSlots(t *testing.T) {
 	if !s.reads.TryAcquire(1) {
 		t.Fatal("there must be a place")
 	}
-	const path = "/seqledger.v1.AdminService/GetStatus"
+	const path = "/seqledger.v1.LedgerService/GetEntity"
+	const body = `{"scope": {"organization": "acme"}, "key": "a"}`
 	if w := post(s.Handler(), path, `{`); w.Code != http.StatusBadRequest {
 		t.Error("what is refused needs no place:", w.Code)
 	}
 	answered := make(chan int, 1)
-	go func() { answered <- post(s.Handler(), path, `{}`).Code }() // ends with the place; received below
+	go func() { answered <- post(s.Handler(), path, body).Code }() // ends with the place; received below
 	select {
 	case code := <-answered:
 		t.Error("answered without a place:", code)
 	default:
 	}
 	s.reads.Release(1)
-	if code := <-answered; code != http.StatusOK {
+	if code := <-answered; code != http.StatusNotFound {
 		t.Error(code)
 	}
 	if !s.reads.TryAcquire(1) {
 		t.Error("the place is not given back")
+	}
+}
+
+// TestSmallReadsNeedNoPlace: whoever holds all places keeps nobody from finding out
+// where to resume; answers that may be large need one.
+func TestSmallReadsNeedNoPlace(t *testing.T) {
+	t.Parallel()
+	s := newTestServer(t, Options{})
+	s.reads = semaphore.NewWeighted(1)
+	if !s.reads.TryAcquire(1) {
+		t.Fatal("there must be a place")
+	}
+	for path, body := range map[string]string{
+		"/seqledger.v1.AdminService/GetStatus":       `{}`,
+		"/seqledger.v1.LedgerService/GetClientState": `{"scope": {"organization": "acme"}, "clientId": "a"}`,
+	} {
+		if w := post(s.Handler(), path, body); w.Code != http.StatusOK {
+			t.Errorf("%s without a place: %d %s", path, w.Code, w.Body)
+		}
+	}
+	for _, m := range []any{
+		&seqledgerv1.GetClientStateRequest{IncludeReceipts: true}, &seqledgerv1.GetEntityRequest{},
+		&seqledgerv1.ListEntitiesRequest{}, &seqledgerv1.ListRelationshipsRequest{}, &seqledgerv1.GetTransactionRequest{},
+		&seqledgerv1.GetBlockRequest{}, &seqledgerv1.ListBlocksRequest{}, &seqledgerv1.ListClientsRequest{},
+	} {
+		slot := &readSlot{reads: semaphore.NewWeighted(1), controls: http.NewResponseController(httptest.NewRecorder())}
+		if err := takeReadSlot(context.WithValue(t.Context(), readsKey{}, slot), m); err != nil || !slot.held {
+			t.Errorf("%T takes no place (%v)", m, err)
+		}
 	}
 }
 

@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"golang.org/x/sync/semaphore"
+
+	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 )
 
 // A client that does not read would keep its handler, and what the handler
@@ -29,7 +31,7 @@ const (
 	stallTimeout = 2 * time.Minute
 	// maxReads is how many reads may make or send their answers at once. An
 	// answer may have 4 MiB, which take twice as much while it is sent, and the
-	// request for it a hundred bytes.
+	// request for it a hundred bytes. See isSmall for those that need no place.
 	maxReads = 32
 )
 
@@ -155,17 +157,32 @@ func (s *Server) boundedReads(next http.Handler) http.Handler {
 	})
 }
 
+// isSmall tells whether the answer to a read has a few KiB at most, whatever is
+// asked for. Such a read needs no place, so that clients which read nothing cannot
+// keep others from finding out where to resume, or operators from looking.
+func isSmall(m any) bool {
+	switch m := m.(type) {
+	case *seqledgerv1.GetStatusRequest:
+		return true
+	case *seqledgerv1.GetClientStateRequest:
+		return !m.GetIncludeReceipts()
+	}
+	return false
+}
+
 // takeReadSlot waits for a place. It is called when the request is decoded, so
 // that one which does not arrive takes none. The error is that of ctx.
-func takeReadSlot(ctx context.Context) error {
+func takeReadSlot(ctx context.Context, m any) error {
 	slot, ok := ctx.Value(readsKey{}).(*readSlot)
 	if !ok {
 		return nil // no read
 	}
-	if err := slot.reads.Acquire(ctx, 1); err != nil {
-		return err
+	if !isSmall(m) {
+		if err := slot.reads.Acquire(ctx, 1); err != nil {
+			return err
+		}
+		slot.held = true
 	}
-	slot.held = true
 	_ = slot.controls.SetWriteDeadline(time.Now().Add(readTimeout)) // see answerWithin
 	return nil
 }

@@ -93,7 +93,7 @@ func unary[P message[T], T, R any](
 			return nil, err
 		}
 		releaseDecoded(ctx)
-		if err := takeReadSlot(ctx); err != nil {
+		if err := takeReadSlot(ctx, m); err != nil {
 			return nil, err
 		}
 		answer, err := handle(ctx, m)
