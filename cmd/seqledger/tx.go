@@ -63,16 +63,14 @@ func (c *txCommand) Run(e *environment) error {
 
 // check verifies the proof in an answer and returns the hash of the block.
 func (c *txCommand) check(answer *seqledgerv1.GetTransactionResponse, wanted []byte) (hash []byte, err error) {
-	const hint = "do not rely on this answer: ask again and over TLS; if it stays so, the server's data are damaged or it " +
-		"does not tell the truth, and seqledger verify on its data directory tells more"
 	if id := answer.GetTransaction().GetTxId(); !strings.EqualFold(id, c.ID) {
-		return nil, fail(exitFailed, hint, "the server answered with another transaction, %s", id)
+		return nil, fail(exitFailed, untrusted, "the server answered with another transaction, %s", id)
 	}
 	if err := client.VerifyTransaction(answer.GetTransaction(), answer.GetBlockHeader(), answer.GetProof()); err != nil {
-		return nil, fail(exitFailed, hint, "%w", err)
+		return nil, fail(exitFailed, untrusted, "%w", err)
 	}
 	if hash, err = client.BlockHash(answer.GetBlockHeader()); err != nil {
-		return nil, fail(exitFailed, hint, "%w", err)
+		return nil, fail(exitFailed, untrusted, "%w", err)
 	}
 	if len(wanted) > 0 && !bytes.Equal(hash, wanted) {
 		return nil, fail(exitFailed, "this server has another block there than whoever noted --block-hash was given: "+

@@ -26,7 +26,7 @@ func writeEveryKind(t *testing.T, s *testServer) {
 	t.Helper()
 	write := func(args ...string) {
 		t.Helper()
-		s.do(t, append([]string{"write", "--scope", "acme/main", "--client-id", "c"}, args...)...).expect(t, exitDone)
+		s.do(t, append([]string{"write", "--scope", "acme/main", "--client-id", "c", "--include-proof"}, args...)...).expect(t, exitDone, "checked")
 	}
 	write("--set", "a=1", "--if-not-exists", "a", "--set", "gone=x", "--expires-at", "gone=2001-02-03T04:05:06.000000007Z",
 		"--set", "long="+strings.Repeat("x", 300), "--append", "", "--append", "text", "--relate", "doc:1#viewer@user:a")
@@ -152,17 +152,53 @@ type falseServer struct {
 	seqledgerv1connect.UnimplementedLedgerServiceHandler
 	real   *client.Client
 	change func(*seqledgerv1.GetTransactionResponse)
+	// changeReceipt is for Write; nil leaves it as it is.
+	changeReceipt func(*seqledgerv1.Receipt)
+	refuse        bool // every GetTransaction
+}
+
+// serve returns its address.
+func (f *falseServer) serve(t *testing.T) string {
+	t.Helper()
+	mux := http.NewServeMux()
+	mux.Handle(seqledgerv1connect.NewLedgerServiceHandler(f))
+	server := httptest.NewUnstartedServer(mux)
+	server.Config.Protocols = new(http.Protocols)
+	server.Config.Protocols.SetHTTP1(true)
+	server.Config.Protocols.SetUnencryptedHTTP2(true)
+	server.Start()
+	t.Cleanup(server.Close)
+	return server.Listener.Addr().String()
+}
+
+// Write implements the service.
+func (f *falseServer) Write(
+	ctx context.Context, r *connect.Request[seqledgerv1.WriteRequest],
+) (*connect.Response[seqledgerv1.WriteResponse], error) {
+	receipt, err := f.real.Write(ctx, r.Msg)
+	if err != nil {
+		return nil, err
+	}
+	if f.changeReceipt != nil {
+		f.changeReceipt(receipt)
+	}
+	return connect.NewResponse(&seqledgerv1.WriteResponse{Receipt: receipt}), nil
 }
 
 // GetTransaction implements the service.
 func (f *falseServer) GetTransaction(
 	ctx context.Context, r *connect.Request[seqledgerv1.GetTransactionRequest],
 ) (*connect.Response[seqledgerv1.GetTransactionResponse], error) {
+	if f.refuse {
+		return nil, connect.NewError(connect.CodeNotFound, errors.New("there is none"))
+	}
 	answer, err := f.real.GetTransaction(ctx, r.Msg)
 	if err != nil {
 		return nil, err
 	}
-	f.change(answer)
+	if f.change != nil {
+		f.change(answer)
+	}
 	return connect.NewResponse(answer), nil
 }
 
@@ -192,15 +228,7 @@ func TestTxRefusesAFalseAnswer(t *testing.T) {
 			a.Transaction, a.BlockHeader = block.GetTransactions()[0], block.GetHeader()
 		}, "another transaction"},
 	} {
-		mux := http.NewServeMux()
-		mux.Handle(seqledgerv1connect.NewLedgerServiceHandler(&falseServer{real: real, change: test.change}))
-		server := httptest.NewUnstartedServer(mux)
-		server.Config.Protocols = new(http.Protocols)
-		server.Config.Protocols.SetHTTP1(true)
-		server.Config.Protocols.SetUnencryptedHTTP2(true)
-		server.Start()
-		t.Cleanup(server.Close)
-		address := server.Listener.Addr().String()
+		address := (&falseServer{real: real, change: test.change}).serve(t)
 		for _, format := range []string{"--json=true", "--json=false"} {
 			r := seqledger(t, "tx", id, "--proof", format, "--server", address).expect(t, exitFailed, test.says, "do not rely on this answer")
 			if r.stdout != "" {
@@ -208,4 +236,41 @@ func TestTxRefusesAFalseAnswer(t *testing.T) {
 			}
 		}
 	}
+}
+
+// TestWriteRefusesAFalseReceipt when it asked for a proof: what the server says of
+// the write is not what was sent, or does not hold.
+func TestWriteRefusesAFalseReceipt(t *testing.T) {
+	t.Parallel()
+	s := serve(t)
+	real := s.client(t)
+	write := []string{"write", "--scope", "acme/main", "--client-id", "c", "--key", "8F14E45F-CEEA-467A-8000-00000000000A"}
+	type answer = seqledgerv1.GetTransactionResponse
+	asked := s.do(t, append(write, "--sequence", "1", "--set", "a=1", "--include-proof")...).expect(t, exitDone, "checked")
+	block, err := real.GetBlock(t.Context(), &seqledgerv1.GetBlockRequest{Scope: provenScope, Height: 1})
+	if err != nil || !strings.Contains(asked.stdout, hex.EncodeToString(block.GetHash())) {
+		t.Errorf("want the hash of the block (%v), got %v", err, asked)
+	}
+	sent := append(write, "--sequence", "1", "--set", "a=1", "--include-proof")
+	for says, server := range map[string]*falseServer{
+		"scope":             {change: func(a *answer) { a.GetTransaction().Scope.Vault = "other" }},
+		"client_id":         {change: func(a *answer) { a.GetTransaction().ClientId = "d" }},
+		"session":           {change: func(a *answer) { a.GetTransaction().Session = 1 }},
+		"sequence of":       {change: func(a *answer) { a.GetTransaction().Sequence = 2 }},
+		"idempotency_key":   {change: func(a *answer) { a.GetTransaction().IdempotencyKey = "" }},
+		"operations":        {change: func(a *answer) { a.GetTransaction().GetOperations()[0].GetSetEntity().Value = []byte("2") }},
+		"operations of":     {change: func(a *answer) { a.GetTransaction().Operations = nil }},
+		"actor":             {changeReceipt: func(r *seqledgerv1.Receipt) { r.Actor = "user:mallory" }},
+		"proof":             {changeReceipt: func(r *seqledgerv1.Receipt) { r.BlockHeader.TxRoot[0] ^= 1 }},
+		"include_proof":     {changeReceipt: func(r *seqledgerv1.Receipt) { r.BlockHeader, r.Proof = nil, nil }},
+		"cannot be checked": {refuse: true},
+	} {
+		server.real = real
+		r := seqledger(t, append(sent, "--server", server.serve(t))...).expect(t, exitFailed, says, "sequence 1 is committed")
+		if r.stdout != "" {
+			t.Errorf("%s: want nothing shown, got %v", says, r)
+		}
+	}
+	honest := (&falseServer{real: real}).serve(t)
+	seqledger(t, append(sent, "--server", honest)...).expect(t, exitDone, "replayed", "checked")
 }

@@ -35,7 +35,7 @@ type writeCommand struct {
 	Sequence     uint64 `help:"Sequence of the write; 0 asks the ledger for the next one." env:"-" placeholder:"N"`
 	Key          string `help:"Idempotency key, a UUID. Default: a new one, or none with --sequence." env:"-" placeholder:"UUID"`
 	Session      uint64 `help:"Session that numbers the write; 0 for a stream without sessions." env:"-" placeholder:"N"`
-	IncludeProof bool   `help:"Add the block header and a Merkle proof to the receipt; seqledger tx --proof checks one." env:"-"`
+	IncludeProof bool   `help:"Add the block header and a Merkle proof to the receipt, and check that they prove what was sent." env:"-"`
 }
 
 // Help is shown below the flags.
@@ -85,7 +85,18 @@ func (c *writeCommand) Run(e *environment, flags *operationFlags) error {
 		if err != nil {
 			return err
 		}
-		return e.show(receipt, func(t *table) { showReceipt(t, receipt) })
+		block := ""
+		if c.IncludeProof {
+			if block, err = checkReceipt(ctx, conn, request, receipt); err != nil {
+				return err // and nothing of the receipt is shown, for none of it may be true
+			}
+		}
+		return e.show(receipt, func(t *table) {
+			showReceipt(t, receipt)
+			if block != "" {
+				t.field("checked", "what was sent is in the block with the hash "+block)
+			}
+		})
 	})
 }
 

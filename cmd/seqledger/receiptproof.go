@@ -1,0 +1,69 @@
+package main
+
+import (
+	"context"
+	"encoding/hex"
+	"strings"
+
+	"google.golang.org/protobuf/proto"
+
+	"github.com/seqledger/seqledger/client"
+	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
+)
+
+// untrusted is what to do about an answer that its own proof contradicts.
+const untrusted = "do not rely on this answer: ask again and over TLS; if it stays so, the server's data are damaged or it " +
+	"does not tell the truth, and seqledger verify on its data directory tells more"
+
+// checkReceipt leads a write along the receipt's proof to the header of its block
+// and returns the block's hash as text. A receipt alone has not everything that is
+// hashed, so that the transaction is asked for, too, and compared with what was sent.
+// Every error says that the server did answer the write.
+func checkReceipt(
+	ctx context.Context, conn *client.Client, request *seqledgerv1.WriteRequest, receipt *seqledgerv1.Receipt,
+) (hash string, err error) {
+	const answered = "the server says that sequence %d is committed, "
+	sequence := request.GetSequence()
+	answer, err := conn.GetTransaction(ctx, &seqledgerv1.GetTransactionRequest{TxId: receipt.GetTxId()})
+	if err != nil {
+		return "", fail(exitFailed, "run it again with the sequence and the key that are named above: it is answered with the same receipt",
+			answered+"but its proof cannot be checked without the transaction: %w", sequence, err)
+	}
+	transaction := answer.GetTransaction()
+	for _, field := range []struct {
+		name string
+		same bool
+	}{
+		{"scope", proto.Equal(request.GetScope(), transaction.GetScope())},
+		{"client_id", request.GetClientId() == transaction.GetClientId()},
+		{"session", request.GetSession() == transaction.GetSession()},
+		{"sequence", sequence == transaction.GetSequence()},
+		{"idempotency_key", strings.EqualFold(request.GetIdempotencyKey(), transaction.GetIdempotencyKey())},
+		{"operations", sameOperations(request.GetOperations(), transaction.GetOperations())},
+	} {
+		if !field.same {
+			return "", fail(exitFailed, untrusted, answered+"but the %s of transaction %s is not what was sent",
+				sequence, field.name, receipt.GetTxId())
+		}
+	}
+	if err := client.VerifyReceipt(receipt, transaction); err != nil {
+		return "", fail(exitFailed, untrusted, answered+"but its proof does not hold: %w", sequence, err)
+	}
+	block, err := client.BlockHash(receipt.GetBlockHeader())
+	if err != nil {
+		return "", fail(exitFailed, untrusted, answered+"but: %w", sequence, err)
+	}
+	return hex.EncodeToString(block), nil
+}
+
+func sameOperations(sent, stored []*seqledgerv1.Operation) bool {
+	if len(sent) != len(stored) {
+		return false
+	}
+	for i := range sent {
+		if !proto.Equal(sent[i], stored[i]) {
+			return false
+		}
+	}
+	return true
+}
