@@ -21,6 +21,13 @@ func (l *Ledger) View(ctx context.Context, read func(v machine.View) error) erro
 	return l.readFailed(err)
 }
 
+// ViewOrdered is View for who reads a table in its order. What has changed in the
+// table is sorted first, while the ledger goes on applying.
+func (l *Ledger) ViewOrdered(ctx context.Context, table machine.Table, read func(v machine.View) error) error {
+	l.store.Presort(table)
+	return l.View(ctx, read)
+}
+
 // readFailed stops the ledger when a read found damage: going on could answer
 // from what was never written.
 func (l *Ledger) readFailed(err error) error {

@@ -83,7 +83,7 @@ func (s *Server) listClients(
 	var config machine.Config
 	var last []byte
 	answer := new(seqledgerv1.ListClientsResponse)
-	err = s.options.Ledger.View(ctx, func(v machine.View) error {
+	err = s.options.Ledger.ViewOrdered(ctx, machine.TableStreams, func(v machine.View) error {
 		config = v.Config()
 		return v.VisitStreams(only, after, func(key []byte, stream machine.NamedStream) bool {
 			if len(streams) == size {

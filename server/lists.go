@@ -36,7 +36,7 @@ func (s *Server) listEntities(
 	var ids []machine.TxID
 	more, bytes := false, 0
 	var resume string
-	err = s.options.Ledger.View(ctx, func(v machine.View) (err error) {
+	err = s.options.Ledger.ViewOrdered(ctx, machine.TableEntities, func(v machine.View) (err error) {
 		resume, err = v.VisitEntities(scope, m.Prefix, string(after), func(e machine.Entity) bool {
 			bytes += len(e.Value)
 			if len(entities) == size || len(entities) > 0 && bytes > maxPageBytes {
@@ -95,7 +95,7 @@ func (s *Server) listRelationships(
 	}
 	answer := new(seqledgerv1.ListRelationshipsResponse)
 	var last []byte
-	err = s.options.Ledger.View(ctx, func(v machine.View) error {
+	err = s.options.Ledger.ViewOrdered(ctx, machine.TableRelationships, func(v machine.View) error {
 		visit := func(key []byte, r machine.Relationship) bool {
 			if len(answer.Relationships) == size {
 				answer.NextPageToken = q.token(last)

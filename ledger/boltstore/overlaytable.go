@@ -119,7 +119,7 @@ func (t *tableOverlay) put(key, value []byte) {
 
 func (t *tableOverlay) remove(key []byte) { t.own(key).deleted = true }
 
-// order returns the ids of all entries by key.
+// order returns the ids of all entries by key. See Presort for many at once.
 func (t *tableOverlay) order() []uint32 {
 	t.orderMu.Lock()
 	defer t.orderMu.Unlock()

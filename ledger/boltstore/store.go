@@ -60,6 +60,8 @@ type Store struct {
 	hidden []byte
 	proven []byte // the last of them, as Open found it
 
+	presorting sync.Mutex // taken before mu
+
 	updates   atomic.Uint64 // the updates applied since Open
 	pending   atomic.Int64
 	spillable atomic.Int64

@@ -1,0 +1,201 @@
+package boltstore
+
+import (
+	"bytes"
+	"encoding/binary"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/seqledger/seqledger/ledger/machine"
+)
+
+// scattered returns keys of which successive ones lie apart.
+func scattered(first, n int) [][]byte {
+	keys := make([][]byte, n)
+	for i := range keys {
+		keys[i] = binary.BigEndian.AppendUint64([]byte("scope/"), uint64(first+i)*0x9e3779b97f4a7c15)
+	}
+	return keys
+}
+
+// putAll applies one entry that stores every key under itself.
+func putAll(t testing.TB, s *Store, keys [][]byte) {
+	t.Helper()
+	err := s.Update(next(s), func(tx machine.Tx) error {
+		for _, key := range keys {
+			if err := tx.Put(machine.TableEntities, key, key); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		t.Error(err)
+	}
+}
+
+// inOrder reads the table and returns how many keys it has, or an error if their
+// order or a value is not right.
+func inOrder(s *Store) (n int, err error) {
+	var last []byte
+	wrong := ""
+	err = s.View(func(r machine.Reader) error {
+		return r.Ascend(machine.TableEntities, nil, func(key, value []byte) bool {
+			if bytes.Compare(last, key) >= 0 || !bytes.Equal(key, value) {
+				wrong = fmt.Sprintf("%x = %x behind %x", key, value, last)
+				return false
+			}
+			last = bytes.Clone(key)
+			n++
+			return true
+		})
+	})
+	if wrong != "" {
+		err = fmt.Errorf("%s", wrong)
+	}
+	return n, err
+}
+
+// TestPresort leaves nothing to sort to the View that follows, in all layers, and
+// changes nothing that it reads.
+func TestPresort(t *testing.T) {
+	t.Parallel()
+	s := fresh(t)
+	s.Presort(machine.TableEntities) // of a table without changes
+	s.Presort(machine.TableCount)    // of none
+	want := 0
+	for _, n := range []int{presortLeast - 1, 1, 3 * presortLeast, 5, 2 * presortLeast, presortLeast} {
+		putAll(t, s, scattered(want, n))
+		want += n
+		s.Presort(machine.TableEntities)
+		table := s.active.table(machine.TableEntities)
+		if left := int(table.count) - len(table.ordered); left >= presortLeast || n >= presortLeast && left != 0 {
+			t.Errorf("%d of %d changes are left to sort after %d more", left, table.count, n)
+		}
+		if got, err := inOrder(s); err != nil || got != want {
+			t.Errorf("%d keys, want %d (%v)", got, want, err)
+		}
+	}
+	// What a flush is about to write is read, too.
+	putAll(t, s, scattered(want, presortLeast))
+	want += presortLeast
+	s.mu.Lock()
+	s.frozen, s.active = s.active, new(overlay)
+	s.mu.Unlock()
+	putAll(t, s, scattered(want, presortLeast))
+	want += presortLeast
+	s.Presort(machine.TableEntities)
+	for name, o := range map[string]*overlay{"frozen": s.frozen, "active": s.active} {
+		if table := o.table(machine.TableEntities); int(table.count) != len(table.ordered) {
+			t.Errorf("the %s changes: %d of %d are sorted", name, len(table.ordered), table.count)
+		}
+	}
+	if got, err := inOrder(s); err != nil || got != want {
+		t.Errorf("%d keys, want %d (%v)", got, want, err)
+	}
+}
+
+// TestPresortIsOvertaken by Updates and by a View that sorts itself.
+func TestPresortIsOvertaken(t *testing.T) {
+	t.Parallel()
+	for _, viewed := range []bool{false, true} {
+		s := fresh(t)
+		putAll(t, s, scattered(0, presortLeast))
+		found := s.unsorted(machine.TableEntities)
+		if len(found) != 1 {
+			t.Fatal("nothing to sort")
+		}
+		putAll(t, s, scattered(presortLeast, 2*presortLeast)) // would wait for whoever sorts under the lock
+		if viewed {
+			if got, err := inOrder(s); err != nil || got != 3*presortLeast {
+				t.Errorf("%d keys (%v)", got, err)
+			}
+		}
+		order := found[0].sorted()
+		if len(order) != presortLeast {
+			t.Errorf("%d keys sorted, of %d that it knew", len(order), presortLeast)
+		}
+		found[0].table.adopt(order)
+		if table, want := found[0].table, presortLeast; !viewed && len(table.ordered) != want || viewed && len(table.ordered) != 3*want {
+			t.Errorf("viewed before %v: %d are sorted", viewed, len(table.ordered))
+		}
+		if got, err := inOrder(s); err != nil || got != 3*presortLeast {
+			t.Errorf("viewed before %v: %d keys (%v)", viewed, got, err)
+		}
+	}
+}
+
+// TestPresortBesideEverything: Updates that change and add keys, Views, Flushes and
+// Presorts at once, for the race detector and for whoever reads.
+func TestPresortBesideEverything(t *testing.T) {
+	t.Parallel()
+	s := fresh(t)
+	seed := uint64(time.Now().UnixNano())
+	keys := scattered(0, 12*presortLeast)
+	rand.New(rand.NewPCG(seed, 0)).Shuffle(len(keys), func(i, j int) { keys[i], keys[j] = keys[j], keys[i] })
+	var written atomic.Int64
+	var stop atomic.Bool
+	var wg sync.WaitGroup
+	beside := func(call func() error) {
+		wg.Go(func() { // ends with the updates; joined below
+			for !stop.Load() {
+				if err := call(); err != nil {
+					t.Errorf("seed %d: %v", seed, err)
+					return
+				}
+			}
+		})
+	}
+	for range 2 {
+		beside(func() error { s.Presort(machine.TableEntities); return nil })
+		beside(func() error {
+			s.Presort(machine.TableEntities)
+			least := int(written.Load())
+			n, err := inOrder(s)
+			if err == nil && n < least {
+				err = fmt.Errorf("%d keys, and %d had been written", n, least)
+			}
+			return err
+		})
+	}
+	beside(s.Flush)
+	for group := range slices.Chunk(keys, presortLeast/3) {
+		putAll(t, s, group)
+		putAll(t, s, group[:len(group)/2]) // changes them where they are
+		written.Add(int64(len(group)))
+	}
+	stop.Store(true)
+	wg.Wait()
+	if got, err := inOrder(s); err != nil || got != len(keys) {
+		t.Errorf("seed %d: %d keys, want %d (%v)", seed, got, len(keys), err)
+	}
+}
+
+// BenchmarkFirstOrderedRead is how long Updates wait for the first View that reads a
+// table in its order, after half a million changes of it.
+func BenchmarkFirstOrderedRead(b *testing.B) {
+	for _, presorted := range []bool{false, true} {
+		b.Run(fmt.Sprintf("presorted=%v", presorted), func(b *testing.B) {
+			for range b.N {
+				b.StopTimer()
+				s := fresh(b)
+				putAll(b, s, scattered(0, 500_000))
+				if presorted {
+					s.Presort(machine.TableEntities)
+				}
+				b.StartTimer()
+				err := s.View(func(r machine.Reader) error {
+					return r.Ascend(machine.TableEntities, nil, func(_, _ []byte) bool { return false })
+				})
+				if err != nil {
+					b.Fatal(err)
+				}
+			}
+		})
+	}
+}
