@@ -2,6 +2,7 @@ package boltstore
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/binary"
 	"fmt"
 	"math/rand/v2"
@@ -100,31 +101,42 @@ func TestPresort(t *testing.T) {
 	}
 }
 
-// TestPresortIsOvertaken by Updates and by a View that sorts itself.
+// TestPresortIsOvertaken by Updates and by a View that sorts itself, where the order
+// is that Presort has begun with.
 func TestPresortIsOvertaken(t *testing.T) {
 	t.Parallel()
 	for _, viewed := range []bool{false, true} {
 		s := fresh(t)
 		putAll(t, s, scattered(0, presortLeast))
+		if _, err := inOrder(s); err != nil {
+			t.Error(err)
+		}
+		table := s.active.table(machine.TableEntities)
+		table.ordered = slices.Grow(table.ordered, 4*presortLeast) // so that it changes in place
+		putAll(t, s, scattered(presortLeast, presortLeast))
 		found := s.unsorted(machine.TableEntities)
-		if len(found) != 1 {
+		if len(found) != 1 || found[0].table != table {
 			t.Fatal("nothing to sort")
 		}
-		putAll(t, s, scattered(presortLeast, 2*presortLeast)) // would wait for whoever sorts under the lock
+		putAll(t, s, scattered(2*presortLeast, 2*presortLeast)) // would wait for whoever sorts under the lock
+		known := presortLeast
 		if viewed {
-			if got, err := inOrder(s); err != nil || got != 3*presortLeast {
+			known = 4 * presortLeast
+			if got, err := inOrder(s); err != nil || got != known {
 				t.Errorf("%d keys (%v)", got, err)
 			}
 		}
 		order := found[0].sorted()
-		if len(order) != presortLeast {
-			t.Errorf("%d keys sorted, of %d that it knew", len(order), presortLeast)
+		if len(order) != 2*presortLeast || !slices.IsSortedFunc(order, func(a, b uint32) int {
+			return cmp.Or(bytes.Compare(table.key(a), table.key(b)), -1) // none twice
+		}) {
+			t.Errorf("viewed before %v: %d keys in a wrong order, or not all %d", viewed, len(order), 2*presortLeast)
 		}
-		found[0].table.adopt(order)
-		if table, want := found[0].table, presortLeast; !viewed && len(table.ordered) != want || viewed && len(table.ordered) != 3*want {
-			t.Errorf("viewed before %v: %d are sorted", viewed, len(table.ordered))
+		table.adopt(order)
+		if got := len(table.ordered); got != max(known, len(order)) {
+			t.Errorf("viewed before %v: %d are sorted", viewed, got)
 		}
-		if got, err := inOrder(s); err != nil || got != 3*presortLeast {
+		if got, err := inOrder(s); err != nil || got != 4*presortLeast {
 			t.Errorf("viewed before %v: %d keys (%v)", viewed, got, err)
 		}
 	}
@@ -163,6 +175,7 @@ func TestPresortBesideEverything(t *testing.T) {
 			return err
 		})
 	}
+	beside(func() error { _, err := inOrder(s); return err })
 	beside(s.Flush)
 	for group := range slices.Chunk(keys, presortLeast/3) {
 		putAll(t, s, group)
