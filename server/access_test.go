@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"net/http"
 	"os"
@@ -58,6 +59,7 @@ var callers = map[string]string{
 	"writer":     `role: writer, scopes: [acme/main], client_ids: ["till-*"]`,
 	"elsewhere":  `role: writer, scopes: ["acme", "other/*"], client_ids: ["*"]`,
 	"foreman":    `role: admin, scopes: ["acme/main"], client_ids: ["*"]`,
+	"prometheus": `role: reader, scopes: ["*"]`,
 	"operations": `role: admin, scopes: ["*"]`,
 	"root":       `role: admin, scopes: ["*"], client_ids: ["*"]`,
 }
@@ -299,7 +301,19 @@ func TestUnauthenticated(t *testing.T) {
 			t.Errorf("%s: got %d, want %d", path, answer.StatusCode, want)
 		}
 	}
-	withKey := &http.Client{Transport: withBearer{g.keys["reader"], g.h1.Transport}}
+	// Of one scope, not even an admin sees what all others do.
+	for _, who := range []string{"reader", "foreman"} {
+		answer, err := (&http.Client{Transport: withBearer{g.keys[who], g.h1.Transport}}).Get(g.url + "/metrics")
+		if err != nil || answer.StatusCode != http.StatusForbidden {
+			t.Error("metrics for", who, answer, err)
+		}
+		said, err := io.ReadAll(answer.Body)
+		_ = answer.Body.Close()
+		if err != nil || !strings.Contains(string(said), "every scope") || strings.Contains(string(said), "seqledger_") {
+			t.Errorf("%s is told %q (%v)", who, said, err)
+		}
+	}
+	withKey := &http.Client{Transport: withBearer{g.keys["prometheus"], g.h1.Transport}}
 	answer, err := withKey.Get(g.url + "/metrics")
 	if err != nil || answer.StatusCode != 200 {
 		t.Fatal("metrics with a credential:", answer, err)

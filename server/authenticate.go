@@ -34,6 +34,17 @@ func (s *Server) authenticated(next http.Handler) http.Handler {
 	})
 }
 
+// observing lets in who may see figures about the whole ledger.
+func (s *Server) observing(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if err := s.caller(r.Context()).Observe(); err != nil {
+			http.Error(w, err.Error(), http.StatusForbidden)
+			return
+		}
+		next.ServeHTTP(w, r)
+	})
+}
+
 // turnAway answers a request that was not let in, in the protocol that it is in.
 func (s *Server) turnAway(w http.ResponseWriter, r *http.Request, err error) {
 	var refused *auth.RefusedError

@@ -54,7 +54,7 @@ func New(o Options) (*Server, error) {
 	outer := http.NewServeMux()
 	outer.Handle("/", withRequestID(s.bounded(s.authenticated(answerWithin(answerTimeout, mux)))))
 	s.mountHealth(outer)
-	outer.Handle("GET /metrics", s.probe(s.authenticated(answerWithin(answerTimeout, s.metrics.handler()))))
+	outer.Handle("GET /metrics", s.probe(s.authenticated(s.observing(answerWithin(answerTimeout, s.metrics.handler())))))
 	s.handler = lettingIn(s.checkHost(uncached(s.crossOrigin(outer))))
 	return s, nil
 }

@@ -114,6 +114,18 @@ func (c *Credential) Write(scope machine.Scope, clientID string) error {
 	return c.ReadStream(scope, clientID)
 }
 
+// Observe returns nil if figures about the whole ledger may be seen, else a
+// *DeniedError: they tell what others do.
+func (c *Credential) Observe() error {
+	switch {
+	case c == nil:
+		return errNobody
+	case c.grant.Role < Reader || !c.grant.every:
+		return errObserve
+	}
+	return nil
+}
+
 // Administer returns nil if the whole ledger may be administered, else a
 // *DeniedError.
 func (c *Credential) Administer() error {

@@ -124,6 +124,7 @@ var (
 	errScope    = &DeniedError{"scope", "is not among those of the credential"}
 	errClientID = &DeniedError{"client_id", "is not among those of the credential"}
 	errRole     = &DeniedError{Problem: "the role of the credential does not allow this"}
+	errObserve  = &DeniedError{Problem: "this needs a role on every scope (the scope \"*\")"}
 	errNotEvery = &DeniedError{Problem: "this needs the role admin on every scope"}
 )
 

@@ -81,18 +81,18 @@ func TestDecisions(t *testing.T) {
 	for _, test := range []struct {
 		role            string
 		scopes, clients []string
-		want            string // read in, read out, state own, state other, write own, write other, write out, administer
+		want            string // read in, read out, state own, state other, write own, write other, write out, administer, observe
 	}{
-		{"reader", []string{"acme/main"}, nil, "1......."},
-		{"reader", []string{"acme/main"}, []string{"till-*"}, "1.1....."},
-		{"reader", []string{"*"}, []string{"*"}, "1111...."},
-		{"writer", []string{"acme/main"}, []string{"till-*"}, "1.1.1..."},
-		{"writer", []string{"acme/main", "acme"}, []string{"till-*"}, "111.1.1."},
-		{"writer", []string{"*"}, []string{"*"}, "1111111."},
-		{"admin", []string{"acme/main"}, []string{"till-*"}, "1.1.1..."},
-		{"admin", []string{"*"}, nil, "11.....1"},
-		{"admin", []string{"*/*", "**"}, nil, "11......"},
-		{"admin", []string{"*"}, []string{"*"}, "11111111"},
+		{"reader", []string{"acme/main"}, nil, "1........"},
+		{"reader", []string{"acme/main"}, []string{"till-*"}, "1.1......"},
+		{"reader", []string{"*"}, []string{"*"}, "1111....1"},
+		{"writer", []string{"acme/main"}, []string{"till-*"}, "1.1.1...."},
+		{"writer", []string{"acme/main", "acme"}, []string{"till-*"}, "111.1.1.."},
+		{"writer", []string{"*"}, []string{"*"}, "1111111.1"},
+		{"admin", []string{"acme/main"}, []string{"till-*"}, "1.1.1...."},
+		{"admin", []string{"*"}, nil, "11.....11"},
+		{"admin", []string{"*/*", "**"}, nil, "11......."},
+		{"admin", []string{"*"}, []string{"*"}, "111111111"},
 	} {
 		g, err := newGrant(test.role, test.scopes, test.clients)
 		if err != nil {
@@ -102,13 +102,13 @@ func TestDecisions(t *testing.T) {
 			t.Errorf("%s %v %v: got %s, want %s", test.role, test.scopes, test.clients, got, test.want)
 		}
 	}
-	if got := decisions(nil, in, out); got != "........" {
+	if got := decisions(nil, in, out); got != "........." {
 		t.Error("nobody may do something:", got)
 	}
-	if got := decisions(new(Credential), in, out); got != "........" {
+	if got := decisions(new(Credential), in, out); got != "........." {
 		t.Error("the zero credential may do something:", got)
 	}
-	if got := decisions(Anonymous(), in, out); got != "11111111" || Anonymous().Actor() != "system:anonymous" {
+	if got := decisions(Anonymous(), in, out); got != "111111111" || Anonymous().Actor() != "system:anonymous" {
 		t.Error("without a file, everybody may do everything:", got)
 	}
 }
@@ -117,7 +117,7 @@ func decisions(c *Credential, in, out machine.Scope) string {
 	got := ""
 	for _, err := range []error{
 		c.Read(in), c.Read(out), c.ReadStream(in, "till-7"), c.ReadStream(in, "other"),
-		c.Write(in, "till-7"), c.Write(in, "other"), c.Write(out, "till-7"), c.Administer(),
+		c.Write(in, "till-7"), c.Write(in, "other"), c.Write(out, "till-7"), c.Administer(), c.Observe(),
 	} {
 		if err == nil {
 			got += "1"
