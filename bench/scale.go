@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/HdrHistogram/hdrhistogram-go"
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	"github.com/seqledger/seqledger/client"
@@ -221,11 +222,13 @@ func watchEviction(
 	timed := *o
 	timed.warmup = 0 // eviction has begun
 	var worst, pause int64
+	all := hdrhistogram.New(minLatency, maxLatency, digits)
 	for left := start; left > lanesOfLoad; {
 		m, err := busy.load(ctx, &timed, s, dir, scaledTime(o, 5*time.Second), lanesOfLoad)
 		if err != nil {
 			return nil, err
 		}
+		all.Merge(m.latency)
 		worst, pause = max(worst, m.latency.ValueAtQuantile(99)), max(pause, int64(m.pause))
 		if left, err = serverMetric(s.address, "seqledger_clients"); err != nil {
 			return nil, err
@@ -240,9 +243,10 @@ func watchEviction(
 		{Measure: "until the last was gone", Value: milliseconds(int64(time.Since(began)))},
 		{Measure: "p99 before", Value: milliseconds(p99)},
 		{
-			Measure: "worst p99 of an interval meanwhile", Value: milliseconds(worst),
-			Target: "<= 2 x before", Verdict: verdict(worst <= largestSlowdown*p99),
+			Measure: "p99 of all writes meanwhile", Value: milliseconds(all.ValueAtQuantile(99)),
+			Target: "<= 2 x before", Verdict: verdict(all.ValueAtQuantile(99) <= largestSlowdown*p99),
 		},
+		{Measure: "worst p99 of an interval meanwhile", Value: milliseconds(worst)},
 		{Measure: "longest pause meanwhile", Value: milliseconds(pause)},
 	}, nil
 }
