@@ -57,6 +57,12 @@ func call[Req, Res any](ctx context.Context, c *Client, method unary[Req, Res], 
 		if err := ctx.Err(); err != nil {
 			return nil, err
 		}
+		switch closed := c.ctx.Err() != nil; {
+		case closed && last != nil:
+			return nil, fmt.Errorf("%w, last answer: %w", ErrClosed, last)
+		case closed:
+			return nil, ErrClosed // nothing was sent
+		}
 		response, err := method(ctx, connect.NewRequest(request))
 		if err == nil {
 			return response.Msg, nil

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"path/filepath"
-	"runtime"
 	"sync/atomic"
 	"testing"
 
@@ -147,33 +146,6 @@ func TestReviewACommitThatIsTakenBack(t *testing.T) {
 	}
 }
 
-// TestReviewOperationsAreLetGo: once a write is settled its operations are the
-// caller's again, also when Close settled it. Run it with -race.
-func TestReviewOperationsAreLetGo(t *testing.T) {
-	t.Parallel()
-	_, c := start(t)
-	ended, cancel := context.WithCancel(t.Context())
-	cancel()
-	for range 20 {
-		w := newWriter(t, c, "w")
-		var operations []*seqledgerv1.Operation
-		for range 3 {
-			operations = append(operations, payload(string(make([]byte, 1<<20))))
-		}
-		p, err := w.Submit(t.Context(), operations...)
-		if err != nil {
-			t.Fatal(err)
-		}
-		for client.InFlight(w) == 0 {
-			runtime.Gosched()
-		}
-		_ = w.Close(ended)
-		<-p.Done()
-		for _, operation := range operations {
-			operation.GetAppend().Payload = []byte("something else")
-		}
-	}
-}
 
 // TestReviewCallsOfAClosedClient send nothing, and must say so.
 func TestReviewCallsOfAClosedClient(t *testing.T) {

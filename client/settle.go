@@ -93,9 +93,10 @@ func (w *Writer) noteFatal(p *Pending) {
 }
 
 // settleFront settles commits in order. A commit behind an undecided write
-// waits, so that an application sees its writes settled in their order.
+// waits, so that an application sees its writes settled in their order. So does one
+// whose commit may be somebody else's.
 func (w *Writer) settleFront() {
-	for w.queue.len() > 0 && w.queue.at(0).verdict == verdictCommitted {
+	for w.queue.len() > 0 && w.queue.at(0).verdict == verdictCommitted && (w.isProven() || !ReceiptGone(w.queue.at(0).receipt)) {
 		p := w.queue.pop()
 		p.settle(nil)
 		w.cursor = max(0, w.cursor-1)
@@ -106,6 +107,18 @@ func (w *Writer) settleFront() {
 			}
 		}
 	}
+}
+
+// isProven tells whether what the ledger had committed when the journal was recovered
+// is known to be the journal's. An old copy of a journal has the same numbers, and a
+// ledger that has a write's receipt no more can only say that its number is
+// committed; of the last one it knows key and content.
+func (w *Writer) isProven() bool {
+	if w.provenBy == 0 || w.queue.len() == 0 {
+		return true
+	}
+	last := w.provenBy - w.queue.at(0).Sequence()
+	return last < uint64(w.queue.len()) && w.queue.at(int(last)).verdict == verdictCommitted
 }
 
 // resolve decides how to go on after a round: everything that was sent has been
@@ -198,6 +211,12 @@ func (w *Writer) fenced(last uint64) {
 		return
 	}
 	for i := range w.queue.len() {
+		if p := w.queue.at(i); p.committed && p.Sequence() > last {
+			w.die(protocolError("last committed sequence %d after %d was committed", last, p.Sequence()))
+			return
+		}
+	}
+	for i := range w.queue.len() {
 		p := w.queue.at(i)
 		p.doubtful, p.sends = false, 0
 		p.committed = p.committed || p.Sequence() <= last
@@ -225,7 +244,9 @@ func (w *Writer) die(cause error) {
 	for i := range w.queue.len() {
 		// Unless somebody else numbers this stream too: then what stands before
 		// a commit need not be ours, and each needs a receipt of its own.
-		if w.queue.at(i).committed && !w.shared {
+		// The same while it is not known whose commits they are.
+		p := w.queue.at(i)
+		if !w.shared && (p.committed && w.isProven() || p.verdict == verdictCommitted && !ReceiptGone(p.receipt)) {
 			proven = i + 1
 		}
 	}

@@ -22,7 +22,9 @@ func (w *Writer) Write(ctx context.Context, operations ...*seqledgerv1.Operation
 
 // Submit numbers a write and puts it on its way. It blocks while as many writes
 // are unanswered as the Writer may have, and while a session is opened. The
-// operations must not be changed until the write is settled.
+// operations must not be changed until the write is settled, and not at all when its
+// outcome is unknown: a copy may be on its way out, and only the same write may be
+// sent again.
 //
 // On an error the write got no number and is not executed: the error is a
 // [*NotExecutedError] around ctx's error, a [*StoppedError] until Resume, what

@@ -104,6 +104,7 @@ type Writer struct {
 
 	state   writerState
 	closing bool
+	left    bool // Close has given the journal's stream back
 	session uint64
 	attempt []byte
 	ttl     time.Duration
@@ -274,10 +275,12 @@ func (w *Writer) Close(ctx context.Context) error {
 	w.die(ErrClosed)
 	delete(w.hub.writers, w)
 	failure := w.failure
+	left := w.left // a second Close, as a deferred one is, leaves the stream to who has it now
+	w.left = true
 	w.hub.unlock()
 	w.cancel()
 	<-w.kept
-	if w.log != nil {
+	if w.log != nil && !left {
 		w.client.leaveSyncer(w.log)
 		w.log.journal.Release(w.log.name)
 	}

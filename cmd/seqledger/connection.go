@@ -50,7 +50,12 @@ func (f *connectionFlags) options(e *environment) (client.Options, error) {
 // maxTokenFile has room for any token.
 const maxTokenFile = 64 << 10
 
-func (f *connectionFlags) token() (string, error) {
+func (f *connectionFlags) token() (token string, err error) {
+	defer func() {
+		if err == nil && strings.ContainsFunc(token, func(r rune) bool { return r <= ' ' || r > '~' }) {
+			token, err = "", usage("--token, $SEQLEDGER_TOKEN or --token-file: has a character that no token has")
+		}
+	}()
 	if f.TokenFile == "" {
 		return strings.TrimSpace(f.Token), nil
 	}
@@ -66,7 +71,7 @@ func (f *connectionFlags) token() (string, error) {
 	if err != nil {
 		return "", usage("--token-file: %w", err)
 	}
-	token := strings.TrimSpace(string(content))
+	token = strings.TrimSpace(string(content))
 	if token == "" {
 		return "", usage("--token-file %s: is empty", f.TokenFile)
 	}

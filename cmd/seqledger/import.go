@@ -86,6 +86,16 @@ func (c *importCommand) Run(e *environment) (err error) {
 			err = c.noticeGrowth(e, state, input)
 		}
 	}()
+	if state.Done {
+		// Done on the ledger that it was begun on, which --server may not be.
+		err = c.call(e, func(ctx context.Context, conn *client.Client) error {
+			_, err := c.sameLedger(ctx, conn, state)
+			return err
+		})
+		if err != nil {
+			return err
+		}
+	}
 	if state.Done || state.Lines == 0 {
 		return c.finished(e, state, 0, 0)
 	}
@@ -234,19 +244,29 @@ func (c *importCommand) finished(e *environment, state *importState, sent uint64
 	return err
 }
 
+// sameLedger returns the id of the server's ledger, if it is the one that the import
+// was begun on.
+func (c *importCommand) sameLedger(ctx context.Context, conn *client.Client, state *importState) (id string, err error) {
+	status, err := conn.Status(ctx)
+	if err != nil {
+		return "", err
+	}
+	if id = status.GetLedgerId(); state.LedgerID != "" && state.LedgerID != id {
+		return "", fail(exitRefused, otherLedgerHint(state),
+			"the import was begun on ledger %s at %s, and %s serves ledger %s", state.LedgerID, state.Server, c.Server, id)
+	}
+	return id, nil
+}
+
 // openWriter opens a session for the import, having written down how.
 func (c *importCommand) openWriter(e *environment, conn *client.Client, scope *seqledgerv1.Scope, state *importState) (*client.Writer, error) {
 	ctx, cancel := context.WithTimeout(e.ctx, c.Timeout)
 	defer cancel()
-	status, err := conn.Status(ctx)
+	id, err := c.sameLedger(ctx, conn, state)
 	if err != nil {
 		return nil, err
 	}
-	if state.LedgerID != "" && state.LedgerID != status.GetLedgerId() {
-		return nil, fail(exitRefused, otherLedgerHint(state),
-			"the import was begun on ledger %s at %s, and %s serves ledger %s", state.LedgerID, state.Server, c.Server, status.GetLedgerId())
-	}
-	state.LedgerID, state.Server = status.GetLedgerId(), c.Server
+	state.LedgerID, state.Server = id, c.Server
 	if c.TakeSession != 0 && c.TakeSession != state.Session {
 		if state.Session == 0 {
 			return nil, usage("--take-session: no line was sent yet; delete %s and begin anew", c.StateFile)

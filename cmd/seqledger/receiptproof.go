@@ -30,15 +30,21 @@ func checkReceipt(
 			answered+"but its proof cannot be checked without the transaction: %w", sequence, err)
 	}
 	transaction := answer.GetTransaction()
+	// The receipt of a repeat is that of the first: which may have been sent without
+	// the key, under an older session, or, known by its key, under another number.
+	repeat := receipt.GetReplayed()
+	sameKey := strings.EqualFold(request.GetIdempotencyKey(), transaction.GetIdempotencyKey())
+	sameSequence := sequence == transaction.GetSequence()
+	known := sameKey && request.GetIdempotencyKey() != ""
 	for _, field := range []struct {
 		name string
 		same bool
 	}{
 		{"scope", proto.Equal(request.GetScope(), transaction.GetScope())},
 		{"client_id", request.GetClientId() == transaction.GetClientId()},
-		{"session", request.GetSession() == transaction.GetSession()},
-		{"sequence", sequence == transaction.GetSequence()},
-		{"idempotency_key", strings.EqualFold(request.GetIdempotencyKey(), transaction.GetIdempotencyKey())},
+		{"session", repeat || request.GetSession() == transaction.GetSession()},
+		{"sequence", sameSequence || repeat && known},
+		{"idempotency_key", sameKey || repeat && sameSequence},
 		{"operations", sameOperations(request.GetOperations(), transaction.GetOperations())},
 	} {
 		if !field.same {

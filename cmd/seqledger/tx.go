@@ -14,9 +14,9 @@ import (
 // txCommand reads one transaction.
 type txCommand struct {
 	clientFlags `embed:""`
-	ID          string `arg:"" help:"Id of the transaction, from a receipt or a block."`
-	Proof       bool   `help:"Add the block header and a Merkle proof, and check them." env:"-"`
-	BlockHash   string `help:"The same, and fail unless this is the hash of the block." env:"-" placeholder:"HEX"`
+	ID          string  `arg:"" help:"Id of the transaction, from a receipt or a block."`
+	Proof       bool    `help:"Add the block header and a Merkle proof, and check them." env:"-"`
+	BlockHash   *string `help:"The same, and fail unless this is the hash of the block." env:"-" placeholder:"HEX"`
 }
 
 // Help is shown below the flags.
@@ -35,9 +35,12 @@ block, watch). Then the transaction is in the history that was seen there.
 
 // Run is called by kong.
 func (c *txCommand) Run(e *environment) error {
-	wanted, err := hex.DecodeString(c.BlockHash)
-	if err != nil || len(wanted) != 0 && len(wanted) != sha256.Size {
-		return usage("--block-hash must be %d hex digits", 2*sha256.Size)
+	var wanted []byte
+	if c.BlockHash != nil { // an empty one, as of a variable that is not set, asks for a check, too
+		var err error
+		if wanted, err = hex.DecodeString(*c.BlockHash); err != nil || len(wanted) != sha256.Size {
+			return usage("--block-hash must be %d hex digits", 2*sha256.Size)
+		}
 	}
 	prove := c.Proof || len(wanted) > 0
 	return c.call(e, func(ctx context.Context, conn *client.Client) error {

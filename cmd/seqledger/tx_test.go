@@ -244,14 +244,17 @@ func TestWriteRefusesAFalseReceipt(t *testing.T) {
 	t.Parallel()
 	s := serve(t)
 	real := s.client(t)
-	write := []string{"write", "--scope", "acme/main", "--client-id", "c", "--key", "8F14E45F-CEEA-467A-8000-00000000000A"}
 	type answer = seqledgerv1.GetTransactionResponse
-	asked := s.do(t, append(write, "--sequence", "1", "--set", "a=1", "--include-proof")...).expect(t, exitDone, "checked")
+	write := func(address, id string, more ...string) result {
+		t.Helper()
+		args := []string{"write", "--server", address, "--scope", "acme/main", "--client-id", id, "--set", "a=1", "--include-proof"}
+		return seqledger(t, append(append(args, "--sequence", "1", "--key", "8F14E45F-CEEA-467A-8000-00000000000A"), more...)...)
+	}
+	asked := write(s.address, "c").expect(t, exitDone, "checked")
 	block, err := real.GetBlock(t.Context(), &seqledgerv1.GetBlockRequest{Scope: provenScope, Height: 1})
 	if err != nil || !strings.Contains(asked.stdout, hex.EncodeToString(block.GetHash())) {
 		t.Errorf("want the hash of the block (%v), got %v", err, asked)
 	}
-	sent := append(write, "--sequence", "1", "--set", "a=1", "--include-proof")
 	for says, server := range map[string]*falseServer{
 		"scope":             {change: func(a *answer) { a.GetTransaction().Scope.Vault = "other" }},
 		"client_id":         {change: func(a *answer) { a.GetTransaction().ClientId = "d" }},
@@ -266,11 +269,15 @@ func TestWriteRefusesAFalseReceipt(t *testing.T) {
 		"cannot be checked": {refuse: true},
 	} {
 		server.real = real
-		r := seqledger(t, append(sent, "--server", server.serve(t))...).expect(t, exitFailed, says, "sequence 1 is committed")
+		r := write(server.serve(t), strings.ReplaceAll(says, " ", "-")).expect(t, exitFailed, says, "sequence 1 is committed")
 		if r.stdout != "" {
 			t.Errorf("%s: want nothing shown, got %v", says, r)
 		}
 	}
 	honest := (&falseServer{real: real}).serve(t)
-	seqledger(t, append(sent, "--server", honest)...).expect(t, exitDone, "replayed", "checked")
+	write(honest, "c").expect(t, exitDone, "replayed", "checked")
+	// Only in a repeat may number or key be others than those that were sent, and
+	// never both.
+	change := func(a *answer) { a.GetTransaction().Sequence, a.GetTransaction().IdempotencyKey = 2, "" }
+	write((&falseServer{real: real, change: change}).serve(t), "c").expect(t, exitFailed, "sequence of")
 }

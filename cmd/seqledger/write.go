@@ -91,12 +91,16 @@ func (c *writeCommand) Run(e *environment, flags *operationFlags) error {
 				return err // and nothing of the receipt is shown, for none of it may be true
 			}
 		}
-		return e.show(receipt, func(t *table) {
+		err = e.show(receipt, func(t *table) {
 			showReceipt(t, receipt)
 			if block != "" {
 				t.field("checked", "what was sent is in the block with the hash "+block)
 			}
 		})
+		if err != nil { // nobody must take it for a write that failed
+			return fmt.Errorf("sequence %d is committed, but its receipt could not be shown: %w", receipt.GetSequence(), err)
+		}
+		return nil
 	})
 }
 
