@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -65,7 +66,7 @@ func TestReviewLeftoversInAnyDirectory(t *testing.T) {
 // ledger catch up with what has expired, while others write.
 func TestReviewConfigurationChangesUnderLoad(t *testing.T) {
 	t.Parallel()
-	const backlog, limit = 80_000, uint64(20_000)
+	const backlog, limit = 200_000, uint64(20_000)
 	dir, began := t.TempDir(), time.Now()
 	var expired []*machine.Write
 	l := open(t, ledger.Options{Dir: dir, Clock: func() time.Time { return began }})
@@ -85,40 +86,37 @@ func TestReviewConfigurationChangesUnderLoad(t *testing.T) {
 	closeLedger(t, l)
 
 	l = open(t, ledger.Options{Dir: dir, Clock: func() time.Time { return began.Add(2 * time.Hour) }})
-	var submissions []*ledger.Submission
-	submit := func(client string) {
-		writes := make([]*machine.Write, 2_048)
-		for i := range writes {
-			writes[i] = appendWrite(client, uint64(i)+1, nil)
-		}
-		s, err := l.Submit(context.Background(), writes)
-		if err != nil {
-			t.Fatal(err)
-		}
-		submissions = append(submissions, s)
-	}
-	for i := range 4 {
-		submit(fmt.Sprint("before", i))
-	}
-	changed := make(chan error)
-	// Ends with the change; received below.
-	go func() {
-		_, err := l.UpdateConfig(context.Background(), &machine.ConfigUpdate{
-			EvictionInterval: new(uint64(1)), EvictionLimit: new(limit),
-		}, "admin")
-		changed <- err
-	}()
+	var writers sync.WaitGroup
+	busy := make(chan struct{}, 1)
 	for i := range 8 {
-		submit(fmt.Sprint("behind", i))
+		// Each ends with its last submission; waited for below.
+		writers.Go(func() {
+			for round := range 10 {
+				writes := make([]*machine.Write, 500)
+				for j := range writes {
+					writes[j] = appendWrite(fmt.Sprint("writer", i), uint64(round*len(writes)+j)+1, nil)
+				}
+				s, err := l.Submit(context.Background(), writes)
+				if err == nil {
+					_, err = s.Wait(context.Background())
+				}
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				select {
+				case busy <- struct{}{}:
+				default:
+				}
+			}
+		})
 	}
-	if err := <-changed; err != nil {
+	<-busy
+	change := &machine.ConfigUpdate{EvictionInterval: new(uint64(1)), EvictionLimit: new(limit)}
+	if _, err := l.UpdateConfig(context.Background(), change, "admin"); err != nil {
 		t.Fatal(err)
 	}
-	for _, s := range submissions {
-		if _, err := s.Wait(context.Background()); err != nil {
-			t.Fatal(err)
-		}
-	}
+	writers.Wait()
 	most := 0
 	for height := uint64(1); ; height++ {
 		gone := 0
