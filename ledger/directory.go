@@ -268,13 +268,15 @@ func (d *directory) remove(names ...string) error {
 // removeLeftovers removes names, and the temporary files that a crash during
 // the creation may have left.
 func (d *directory) removeLeftovers(names ...string) error {
-	for _, pattern := range []string{"." + creatingName + "-*", "." + markerName + "-*", stateName + newSuffix + "*"} {
-		paths, err := filepath.Glob(d.file(pattern))
-		if err != nil {
-			return fmt.Errorf("data directory: %w", err)
-		}
-		for _, path := range paths {
-			names = append(names, filepath.Base(path))
+	entries, err := os.ReadDir(d.path) // no Glob: the path is no pattern
+	if err != nil {
+		return fmt.Errorf("data directory: %w", err)
+	}
+	for _, e := range entries {
+		for _, prefix := range []string{"." + creatingName + "-", "." + markerName + "-", stateName + newSuffix} {
+			if strings.HasPrefix(e.Name(), prefix) {
+				names = append(names, e.Name())
+			}
 		}
 	}
 	return d.remove(names...)

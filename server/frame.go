@@ -34,6 +34,7 @@ func (f *frame) decodeBinary(data []byte) {
 		m := new(seqledgerv1.WriteStreamRequest)
 		if m.UnmarshalVT(data) == nil {
 			*f = frame{writes: m.Writes, operations: countOperations(m.Writes)}
+			f.limitOperations() // the shape knows their sum with the writes alone
 			return
 		}
 	}

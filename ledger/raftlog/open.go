@@ -6,6 +6,7 @@ import (
 	"math"
 	"os"
 	"path/filepath"
+	"strings"
 	"sync"
 	"time"
 
@@ -168,9 +169,14 @@ func (l *Log) configured(encoded []byte) {
 
 func openSnapshots(o *Options, conf *raft.Config) (*durableSnapshots, error) {
 	// What a crash left of a snapshot is of no use, and nobody else removes it.
-	left, err := filepath.Glob(filepath.Join(o.Dir, snapshotDir, "*"+snapshotTmp))
-	for _, name := range left {
-		err = errors.Join(err, os.RemoveAll(name))
+	left, err := os.ReadDir(filepath.Join(o.Dir, snapshotDir)) // no Glob: the path is no pattern
+	if errors.Is(err, os.ErrNotExist) {
+		err = nil
+	}
+	for _, e := range left {
+		if strings.HasSuffix(e.Name(), snapshotTmp) {
+			err = errors.Join(err, os.RemoveAll(filepath.Join(o.Dir, snapshotDir, e.Name())))
+		}
 	}
 	if err != nil {
 		return nil, fmt.Errorf("raftlog: %w", err)

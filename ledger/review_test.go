@@ -1,0 +1,143 @@
+package ledger_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/seqledger/seqledger/ledger"
+	"github.com/seqledger/seqledger/ledger/machine"
+)
+
+// TestReviewDirectoryNames: a data directory may have any name, as every file of
+// the operating system may.
+func TestReviewDirectoryNames(t *testing.T) {
+	t.Parallel()
+	for _, name := range []string{"plain", "a[b", "a[1]", "a*?", `a\`} {
+		dir := filepath.Join(t.TempDir(), name)
+		for start := range 2 {
+			l, err := ledger.Open(t.Context(), ledger.Options{Dir: dir, Logger: slog.New(slog.DiscardHandler)})
+			if err != nil {
+				t.Errorf("%q, start %d: %v", name, start+1, err)
+				break
+			}
+			mustWrite(t, l, appendWrite("c", uint64(start)+1, []byte("x")), machine.Committed)
+			closeLedger(t, l)
+		}
+	}
+}
+
+// TestReviewLeftoversInAnyDirectory: the state file of an interrupted restore, as
+// large as the ledger, goes with the next one, whatever the directory is called.
+func TestReviewLeftoversInAnyDirectory(t *testing.T) {
+	t.Parallel()
+	for _, name := range []string{"plain", "a[1]"} {
+		dir := filepath.Join(t.TempDir(), name)
+		if err := os.Mkdir(dir, 0o700); err != nil {
+			t.Fatal(err)
+		}
+		for file, content := range map[string]string{"CREATING": "restore\n", "state.db.new-1": "half a state"} {
+			if err := os.WriteFile(filepath.Join(dir, file), []byte(content), 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}
+		// It fails, but not before what was left is removed.
+		_, err := ledger.Restore(t.Context(), strings.NewReader("no backup"), ledger.RestoreOptions{
+			Dir: dir, Logger: slog.New(slog.DiscardHandler),
+		})
+		if err == nil {
+			t.Fatal("restored from nothing")
+		}
+		if _, err := os.Stat(filepath.Join(dir, "state.db.new-1")); !errors.Is(err, os.ErrNotExist) {
+			t.Errorf("in %q the leftover is still there: %v", name, err)
+		}
+	}
+}
+
+// TestReviewConfigurationChangesUnderLoad is how the entry of
+// decide.TestReviewConfigurationChangesWithinAnEntry comes about: somebody has the
+// ledger catch up with what has expired, while others write.
+func TestReviewConfigurationChangesUnderLoad(t *testing.T) {
+	t.Parallel()
+	const backlog, limit = 200_000, uint64(20_000)
+	dir, began := t.TempDir(), time.Now()
+	var expired []*machine.Write
+	l := open(t, ledger.Options{Dir: dir, Clock: func() time.Time { return began }})
+	for first := 0; first < backlog; first += machine.MaxOperations {
+		w := appendWrite("loader", uint64(first/machine.MaxOperations)+1, nil)
+		w.Operations = nil
+		for i := range machine.MaxOperations {
+			w.Operations = append(w.Operations, machine.Operation{
+				Kind: machine.OpSetEntity, Key: fmt.Appendf(nil, "%08d", first+i), ExpiresAt: began.Add(time.Hour).UnixNano(),
+			})
+		}
+		expired = append(expired, w)
+	}
+	for _, w := range expired {
+		mustWrite(t, l, w, machine.Committed)
+	}
+	closeLedger(t, l)
+
+	l = open(t, ledger.Options{Dir: dir, Clock: func() time.Time { return began.Add(2 * time.Hour) }})
+	var writers sync.WaitGroup
+	busy := make(chan struct{}, 1)
+	for i := range 8 {
+		// Each ends with its last submission; waited for below.
+		writers.Go(func() {
+			for round := range 10 {
+				writes := make([]*machine.Write, 500)
+				for j := range writes {
+					writes[j] = appendWrite(fmt.Sprint("writer", i), uint64(round*len(writes)+j)+1, nil)
+				}
+				s, err := l.Submit(context.Background(), writes)
+				if err == nil {
+					_, err = s.Wait(context.Background())
+				}
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				select {
+				case busy <- struct{}{}:
+				default:
+				}
+			}
+		})
+	}
+	<-busy
+	change := &machine.ConfigUpdate{EvictionInterval: new(uint64(1)), EvictionLimit: new(limit)}
+	if _, err := l.UpdateConfig(context.Background(), change, "admin"); err != nil {
+		t.Fatal(err)
+	}
+	writers.Wait()
+	most := 0
+	for height := uint64(1); ; height++ {
+		gone := 0
+		err := l.View(t.Context(), func(v machine.View) error {
+			b, err := v.Block(scope, height)
+			for i := range b.Transactions {
+				if b.Transactions[i].Actor == "system:gc" {
+					gone += len(b.Transactions[i].Operations)
+				}
+			}
+			return err
+		})
+		if errors.Is(err, machine.ErrNotFound) {
+			break
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		most = max(most, gone)
+	}
+	if most > int(limit) {
+		t.Errorf("one block has %d expired entities, want at most %d", most, limit)
+	}
+}

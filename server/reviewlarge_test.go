@@ -1,0 +1,28 @@
+package server_test
+
+import (
+	"strings"
+	"testing"
+
+	"connectrpc.com/connect"
+
+	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
+)
+
+// TestReviewWriteBeyondTheLimit: a write that is too large must be fixed, however
+// much too large it is: resource_exhausted would tell the client to send the very
+// same again later, for ever.
+func TestReviewWriteBeyondTheLimit(t *testing.T) {
+	t.Parallel()
+	h := start(t)
+	for _, mebibytes := range []int{5, 7} {
+		w := writeOf("c", 1)
+		for range mebibytes {
+			w.Operations = append(w.Operations, appendOp(strings.Repeat("x", 1<<20)))
+		}
+		_, err := h.client.Write(t.Context(), connect.NewRequest(w))
+		if code, e := connect.CodeOf(err), detail(err); code != connect.CodeInvalidArgument || e.GetCode() != seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_INVALID_ARGUMENT {
+			t.Errorf("%d MiB: got %v with %v, want invalid_argument", mebibytes, err, e)
+		}
+	}
+}
