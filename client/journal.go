@@ -180,14 +180,14 @@ func (c *Client) syncerOf(j Journal) *syncer {
 	return s
 }
 
-// leaveSyncer gives up a closed Writer's part in its syncer. The Writer may be
-// closed again.
-func (c *Client) leaveSyncer(l *streamLog) {
+// leaveSyncer gives up a closed Writer's part in its syncer. It returns false when
+// the Writer was closed before.
+func (c *Client) leaveSyncer(l *streamLog) bool {
 	c.hub.mu.Lock()
 	defer c.hub.mu.Unlock()
 	s := l.syncer
 	if s == nil {
-		return
+		return false
 	}
 	l.syncer = nil
 	s.users--
@@ -195,6 +195,7 @@ func (c *Client) leaveSyncer(l *streamLog) {
 		s.end()
 		c.hub.syncers = slices.DeleteFunc(c.hub.syncers, func(other *syncer) bool { return other == s })
 	}
+	return true
 }
 
 // add puts p into the next turn. mu is held.

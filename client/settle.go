@@ -136,6 +136,8 @@ func (w *Writer) resolve() {
 		w.die(fmt.Errorf("%w: %w", protocolError("gap after a committed write"), w.queue.at(0).refusal))
 	case w.queue.at(0).verdict != verdictRefused:
 		w.resend()
+	case w.queue.at(0).committed:
+		w.refusedThoughCommitted(w.queue.at(0))
 	case w.copiesUnderWay():
 		// Not final: a copy might still commit, now that conditions change and
 		// gaps fill. A new session fences all copies; the keeper opens it and
@@ -145,6 +147,19 @@ func (w *Writer) resolve() {
 	default:
 		w.stop()
 	}
+}
+
+// refusedThoughCommitted is for a write at the front that is known to be committed,
+// from when a session was opened, and whose receipt the server does not give: it
+// refuses the write before it looks for one, as a server with narrower limits does.
+// To ask again and again would change nothing.
+func (w *Writer) refusedThoughCommitted(p *Pending) {
+	if w.shared || !w.isProven() {
+		w.die(fmt.Errorf("%w: %w", protocolError("%d is committed, and refused", p.Sequence()), p.refusal))
+		return
+	}
+	p.verdict, p.refusal, p.receipt = verdictCommitted, nil, p.bareReceipt()
+	w.resolve()
 }
 
 // copiesUnderWay says whether a write in the queue may still commit, or has

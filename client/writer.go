@@ -104,7 +104,6 @@ type Writer struct {
 
 	state   writerState
 	closing bool
-	left    bool // Close has given the journal's stream back
 	session uint64
 	attempt []byte
 	ttl     time.Duration
@@ -275,13 +274,11 @@ func (w *Writer) Close(ctx context.Context) error {
 	w.die(ErrClosed)
 	delete(w.hub.writers, w)
 	failure := w.failure
-	left := w.left // a second Close, as a deferred one is, leaves the stream to who has it now
-	w.left = true
 	w.hub.unlock()
 	w.cancel()
 	<-w.kept
-	if w.log != nil && !left {
-		w.client.leaveSyncer(w.log)
+	// Once: by a second Close, as a deferred one is, another Writer may have the claim.
+	if w.log != nil && w.client.leaveSyncer(w.log) {
 		w.log.journal.Release(w.log.name)
 	}
 	if len(failure.Writes) == 0 {

@@ -134,12 +134,19 @@ func (l *Ledger) OpenSession(ctx context.Context, o *machine.OpenSession) (machi
 // UpdateConfig changes the replicated configuration; see Write. The outcome
 // has the configuration as it is then.
 func (l *Ledger) UpdateConfig(ctx context.Context, u *machine.ConfigUpdate, actor string) (machine.Outcome, error) {
-	return l.one(ctx, machine.AppendUpdateConfig(nil, u, actor))
+	s := &Submission{alone: true}
+	s.add(machine.AppendUpdateConfig(nil, u, actor))
+	return l.decide(ctx, s)
 }
 
 func (l *Ledger) one(ctx context.Context, command []byte) (machine.Outcome, error) {
 	s := new(Submission)
 	s.add(command)
+	return l.decide(ctx, s)
+}
+
+// decide proposes a submission of one command and waits for its outcome.
+func (l *Ledger) decide(ctx context.Context, s *Submission) (machine.Outcome, error) {
 	if err := l.enqueue(ctx, s, false); err != nil {
 		return machine.Outcome{}, err
 	}
@@ -230,7 +237,23 @@ func (l *Ledger) proposeNext() bool {
 		entry = append(entry, p.submission.frames[p.submission.start(p.from):p.submission.ends[p.to-1]]...)
 	}
 	l.inFlight <- flight{l.log.Propose(entry), parts}
+	if parts[0].submission.alone {
+		l.awaitApplied()
+	}
 	return true
+}
+
+// awaitApplied returns once nothing is in flight. How many commands an entry may have
+// follows from the configuration, so that none is filled by the old one behind its
+// change: each of its commands could start a round of eviction of any size, and what
+// they remove together may be more than a block can hold.
+func (l *Ledger) awaitApplied() {
+	for range maxInFlight {
+		l.slots <- struct{}{} // as in proposeNext
+	}
+	for range maxInFlight {
+		<-l.slots
+	}
 }
 
 // awaitRoom keeps proposals back while too many changes wait for the state

@@ -21,6 +21,7 @@ type Submission struct {
 	outcomes []machine.Outcome
 	err      error
 	done     chan struct{} // nil: nothing had to be proposed
+	alone    bool          // it changes what an entry may hold, and has one to itself
 
 	cost     int64
 	budget   *semaphore.Weighted // that cost was taken from
@@ -118,6 +119,9 @@ func (q *queue) take(limit int) (parts []part, commands, size int) {
 	entry := decide.NewEntry(limit)
 	for len(q.items) > 0 && !entry.Full() {
 		s := q.items[0]
+		if s.alone && entry.Commands > 0 {
+			break // the next one is its own
+		}
 		p := part{s, s.proposed, s.proposed}
 		for p.to < len(s.ends) && entry.Take(s.ends[p.to]-s.start(p.to)) {
 			p.to++
@@ -131,6 +135,9 @@ func (q *queue) take(limit int) (parts []part, commands, size int) {
 		}
 		q.items[0] = nil // so that the array does not keep it
 		q.items = q.items[1:]
+		if s.alone {
+			break
+		}
 	}
 	return parts, entry.Commands, entry.Bytes
 }

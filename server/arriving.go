@@ -3,6 +3,7 @@ package server
 import (
 	"context"
 	"encoding/binary"
+	"fmt"
 	"io"
 	"net/http"
 	"strings"
@@ -15,6 +16,7 @@ import (
 
 	"github.com/seqledger/seqledger/ledger/machine"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
+	"github.com/seqledger/seqledger/proto/seqledger/v1/seqledgerv1connect"
 )
 
 // A message is in memory as it arrives, decoded, and encoded for the log. The
@@ -56,6 +58,16 @@ func noRoomError() error {
 	})
 }
 
+// tooLargeError refuses a message that has more bytes than any write may have. Connect's
+// own answer, resource_exhausted, would have it sent again later, for ever.
+func tooLargeError(largest int64) error {
+	field := &machine.FieldError{Field: "operations", Problem: fmt.Sprintf("must be fewer: a message has at most %d bytes", largest)}
+	return withDetails(connect.CodeInvalidArgument, &seqledgerv1.WriteError{
+		Code:    seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_INVALID_ARGUMENT,
+		Message: fieldMessage(field), Field: field.Field,
+	})
+}
+
 // arriving is the room for large messages.
 type arriving struct {
 	room    *semaphore.Weighted
@@ -82,6 +94,7 @@ type meteredBody struct {
 	ctx      context.Context //nolint:containedctx // Read has none.
 	arriving *arriving
 	largest  int64 // that a message may be
+	ofWrites bool  // see tooLargeError
 	held     int64 // of the room
 
 	enveloped bool
@@ -109,7 +122,11 @@ func (b *meteredBody) Read(p []byte) (int, error) {
 		return b.readEnveloped(p)
 	}
 	n, err := b.ReadCloser.Read(p)
-	if b.read += int64(n); b.held == 0 && n > 0 && (b.compressed || b.read > freeBytes) {
+	if b.read += int64(n); b.ofWrites && b.read > b.largest && !b.compressed {
+		b.release()
+		return 0, tooLargeError(b.largest)
+	}
+	if b.held == 0 && n > 0 && (b.compressed || b.read > freeBytes) {
 		if err := b.take(weightOf(b.length)); err != nil {
 			return 0, err
 		}
@@ -131,7 +148,11 @@ func (b *meteredBody) readEnveloped(p []byte) (int, error) {
 		copy(b.prefix[b.have:], p[:n])
 		if b.have += n; b.have == prefixBytes {
 			b.have = 0
-			b.open(b.prefix[0], int64(binary.BigEndian.Uint32(b.prefix[1:])))
+			size := int64(binary.BigEndian.Uint32(b.prefix[1:]))
+			if b.ofWrites && size > b.largest {
+				return 0, tooLargeError(b.largest) // Connect looks at an error only when the prefix is not whole
+			}
+			b.open(b.prefix[0], size)
 		}
 		return n, err
 	}
@@ -239,6 +260,8 @@ func (s *Server) metered(largest int, next http.Handler) http.Handler {
 		b := &meteredBody{
 			ReadCloser: r.Body, ctx: r.Context(), arriving: s.arriving, largest: int64(largest),
 			length: r.ContentLength, wire: r.ContentLength,
+			ofWrites: r.URL.Path == seqledgerv1connect.LedgerServiceWriteProcedure ||
+				r.URL.Path == seqledgerv1connect.LedgerServiceWriteStreamProcedure,
 		}
 		kind := strings.ToLower(r.Header.Get("Content-Type"))
 		b.enveloped = strings.HasPrefix(kind, "application/grpc") || strings.HasPrefix(kind, "application/connect+")

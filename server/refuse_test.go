@@ -238,12 +238,12 @@ func TestOversizeBody(t *testing.T) {
 	for _, clients := range wire {
 		client := seqledgerv1connect.NewLedgerServiceClient(h.h2, h.url, clients...)
 		_, err := client.Write(t.Context(), connect.NewRequest(writeOf("c", 1, appendOp(body))))
-		if connect.CodeOf(err) != connect.CodeResourceExhausted || !strings.Contains(err.Error(), "1000") {
-			t.Error("the refusal must name the limit:", err)
+		if connect.CodeOf(err) != connect.CodeInvalidArgument || !strings.Contains(err.Error(), "1000") || detail(err).GetField() != "operations" {
+			t.Error("the refusal must name field and limit:", err)
 		}
 	}
 	status, _, text := h.post(t, seqledgerv1connect.LedgerServiceWriteProcedure, "application/json", body)
-	if status != http.StatusTooManyRequests || !strings.Contains(text, "1000") {
+	if status != http.StatusBadRequest || !strings.Contains(text, "1000") {
 		t.Error(status, text)
 	}
 	if after := h.state(t); after != before {

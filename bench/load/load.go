@@ -133,6 +133,9 @@ func Open(ctx context.Context, o Options, operation Operation) (Result, error) {
 					r.unserved.Add(1)
 					r.record(worker, now.Sub(due))
 				}
+				if ctx.Err() != nil {
+					return ctx.Err()
+				}
 				continue
 			}
 			if err := until(ctx, clock, due); err != nil {

@@ -52,7 +52,7 @@ func (c *backupCommand) Run(e *environment) error {
 			return err
 		}
 		// Standard output has the backup itself.
-		e.notice("%s", summary(&info))
+		e.notice("%s", harmless(summary(&info)))
 		return nil
 	}
 	if _, err := os.Lstat(c.File); err == nil {

@@ -58,6 +58,7 @@ type benchResult struct {
 const (
 	maxBenchStreams = 100_000
 	maxBenchPayload = 1 << 20
+	maxBenchRate    = 1_000_000
 )
 
 // check refuses what cannot be measured.
@@ -69,8 +70,8 @@ func (c *benchCommand) check() error {
 		return usage("--payload %d: must be from 1 to %d", c.Payload, maxBenchPayload)
 	case c.Duration <= 0:
 		return usage("--duration must be more than 0")
-	case c.Rate < 0:
-		return usage("--rate must not be less than 0")
+	case !(c.Rate >= 0 && c.Rate <= maxBenchRate): // nor is it no number
+		return usage("--rate must be from 0 to %d", maxBenchRate)
 	}
 	return c.clientFlags.check()
 }

@@ -125,6 +125,9 @@ func (s *configSource) Resolve(_ *kong.Context, _ *kong.Path, flag *kong.Flag) (
 // locate adds the file and line to an error about a value from the file, which
 // names the flag only.
 func (s *configSource) locate(err error) error {
+	if err == nil {
+		return nil
+	}
 	for name, entry := range s.entries {
 		if flag := "--" + name; entry.used &&
 			(strings.HasPrefix(err.Error(), flag+":") || strings.HasPrefix(err.Error(), flag+"=") || strings.HasPrefix(err.Error(), flag+" ")) {

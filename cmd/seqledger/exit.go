@@ -5,7 +5,10 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
+	"os"
 	"strings"
+	"syscall"
 
 	"connectrpc.com/connect"
 
@@ -53,12 +56,23 @@ func report(stderr io.Writer, err error) int {
 		return exitDone
 	}
 	code, hint := classify(err)
+	if isClosedOutput(err) {
+		return code // whoever reads no more wants no complaint either
+	}
 	// Errors of the client bear the name themselves, once on each level.
 	_, _ = fmt.Fprintf(stderr, "seqledger: %s\n", harmless(strings.ReplaceAll(err.Error(), "seqledger: ", "")))
 	if hint != "" {
 		_, _ = fmt.Fprintf(stderr, "  next: %s\n", harmless(hint))
 	}
 	return code
+}
+
+// isClosedOutput tells whether a command ended because nobody reads its output, as
+// head does not after some lines. That a write is committed must be said even so.
+func isClosedOutput(err error) bool {
+	path, ok := errors.AsType[*fs.PathError](err)
+	own, said := errors.AsType[*exitError](err)
+	return ok && path.Path == os.Stdout.Name() && errors.Is(path, syscall.EPIPE) && !(said && own.code == exitFailed)
 }
 
 // classify is the one place where errors become exit codes.

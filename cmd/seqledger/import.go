@@ -86,16 +86,6 @@ func (c *importCommand) Run(e *environment) (err error) {
 			err = c.noticeGrowth(e, state, input)
 		}
 	}()
-	if state.Done {
-		// Done on the ledger that it was begun on, which --server may not be.
-		err = c.call(e, func(ctx context.Context, conn *client.Client) error {
-			_, err := c.sameLedger(ctx, conn, state)
-			return err
-		})
-		if err != nil {
-			return err
-		}
-	}
 	if state.Done || state.Lines == 0 {
 		return c.finished(e, state, 0, 0)
 	}
@@ -235,8 +225,9 @@ func (c *importCommand) finished(e *environment, state *importState, sent uint64
 	case state.Lines == 0:
 		_, err = fmt.Fprintf(e.stdout, "%s is empty: nothing to import\n", c.File)
 	case sent == 0:
-		_, err = fmt.Fprintf(e.stdout, "already imported: all %d lines of %s are committed as sequences %d to %d\n",
-			state.Lines, c.File, state.Base+1, state.Base+state.Lines)
+		_, err = fmt.Fprintf(e.stdout, "already imported: all %d lines of %s were committed as sequences %d to %d on ledger %s at %s; "+
+			"%s says so, and no server was asked\n",
+			state.Lines, c.File, state.Base+1, state.Base+state.Lines, state.LedgerID, state.Server, c.StateFile)
 	default:
 		_, err = fmt.Fprintf(e.stdout, "imported: all %d lines of %s are committed as sequences %d to %d; this run sent %d in %s (%.0f a second)\n",
 			state.Lines, c.File, state.Base+1, state.Base+state.Lines, sent, took.Round(time.Millisecond), float64(sent)/took.Seconds())
@@ -244,29 +235,19 @@ func (c *importCommand) finished(e *environment, state *importState, sent uint64
 	return err
 }
 
-// sameLedger returns the id of the server's ledger, if it is the one that the import
-// was begun on.
-func (c *importCommand) sameLedger(ctx context.Context, conn *client.Client, state *importState) (id string, err error) {
-	status, err := conn.Status(ctx)
-	if err != nil {
-		return "", err
-	}
-	if id = status.GetLedgerId(); state.LedgerID != "" && state.LedgerID != id {
-		return "", fail(exitRefused, otherLedgerHint(state),
-			"the import was begun on ledger %s at %s, and %s serves ledger %s", state.LedgerID, state.Server, c.Server, id)
-	}
-	return id, nil
-}
-
 // openWriter opens a session for the import, having written down how.
 func (c *importCommand) openWriter(e *environment, conn *client.Client, scope *seqledgerv1.Scope, state *importState) (*client.Writer, error) {
 	ctx, cancel := context.WithTimeout(e.ctx, c.Timeout)
 	defer cancel()
-	id, err := c.sameLedger(ctx, conn, state)
+	status, err := conn.Status(ctx)
 	if err != nil {
 		return nil, err
 	}
-	state.LedgerID, state.Server = id, c.Server
+	if state.LedgerID != "" && state.LedgerID != status.GetLedgerId() {
+		return nil, fail(exitRefused, otherLedgerHint(state),
+			"the import was begun on ledger %s at %s, and %s serves ledger %s", state.LedgerID, state.Server, c.Server, status.GetLedgerId())
+	}
+	state.LedgerID, state.Server = status.GetLedgerId(), c.Server
 	if c.TakeSession != 0 && c.TakeSession != state.Session {
 		if state.Session == 0 {
 			return nil, usage("--take-session: no line was sent yet; delete %s and begin anew", c.StateFile)

@@ -74,6 +74,9 @@ func (e *environment) notice(format string, args ...any) {
 }
 
 func main() {
+	// The runtime would end the process when nobody reads its output any more: in
+	// the middle of a write, or for a notice. As an error it is told like any other.
+	signal.Ignore(syscall.SIGPIPE)
 	os.Exit(run(os.Args[1:], os.Stdin, os.Stdout, os.Stderr))
 }
 
@@ -97,7 +100,7 @@ func run(args []string, stdin io.Reader, stdout, stderr io.Writer) int {
 		ctx: ctx, stdin: stdin, stdout: stdout, stderr: stderr,
 		json: cli.JSON, log: newLogger(stderr, cli.LogLevel, cli.LogFormat),
 	}
-	return report(stderr, parsed.Run(e, operations))
+	return report(stderr, config.locate(parsed.Run(e, operations))) // some values are only looked at there
 }
 
 // newParser builds the grammar. operations receives the operation flags of a

@@ -6,10 +6,13 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"slices"
+	"time"
 	"unicode/utf8"
 
 	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"github.com/seqledger/seqledger/ledger/machine"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
@@ -21,7 +24,7 @@ func checkOperation(operation *seqledgerv1.Operation) error {
 	switch o := operation.GetOperation().(type) {
 	case *seqledgerv1.Operation_SetEntity:
 		return errors.Join(checkKey("key", o.SetEntity.GetKey()), checkValue("value", o.SetEntity.GetValue()),
-			checkCondition(o.SetEntity.GetCondition(), o.SetEntity.Condition != nil))
+			checkExpiry(o.SetEntity.GetExpiresAt()), checkCondition(o.SetEntity.GetCondition(), o.SetEntity.Condition != nil))
 	case *seqledgerv1.Operation_DeleteEntity:
 		return errors.Join(checkKey("key", o.DeleteEntity.GetKey()),
 			checkCondition(o.DeleteEntity.GetCondition(), o.DeleteEntity.Condition != nil))
@@ -49,6 +52,17 @@ func checkKey(name, key string) error {
 func checkValue(name string, value []byte) error {
 	if len(value) > machine.MaxValueBytes {
 		return fmt.Errorf("%s has %d bytes, at most %d are allowed", name, len(value), machine.MaxValueBytes)
+	}
+	return nil
+}
+
+func checkExpiry(at *timestamppb.Timestamp) error {
+	if at == nil {
+		return nil
+	}
+	last := time.Unix(0, math.MaxInt64) // what the ledger can hold
+	if t := at.AsTime(); !at.IsValid() || !t.After(time.Unix(0, 0)) || t.After(last) {
+		return fmt.Errorf("expires_at must be after 1970 and not after %s", last.UTC().Format(time.RFC3339Nano))
 	}
 	return nil
 }

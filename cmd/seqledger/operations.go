@@ -188,7 +188,7 @@ func setExpiry(operation *seqledgerv1.Operation, argument string) error {
 		return errors.New("the operation expires already")
 	}
 	set.ExpiresAt = timestamppb.New(at)
-	return nil
+	return checkExpiry(set.ExpiresAt)
 }
 
 func setOperation(key string, value []byte) *seqledgerv1.Operation_SetEntity {

@@ -6,8 +6,10 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"strconv"
 	"strings"
 	"time"
+	"unicode/utf16"
 	"unicode/utf8"
 
 	"google.golang.org/protobuf/encoding/protojson"
@@ -263,10 +265,42 @@ func parseString(body json.RawMessage) (string, error) {
 	if err := json.Unmarshal(body, &s); err != nil {
 		return "", err
 	}
-	// Half a surrogate pair becomes U+FFFD in silence, which is another text.
-	if strings.ContainsRune(s, utf8.RuneError) && !bytes.ContainsRune(body, utf8.RuneError) &&
-		!bytes.Contains(bytes.ToLower(body), []byte(`\ufffd`)) {
+	// Both become U+FFFD in silence, which is another text.
+	switch {
+	case !utf8.Valid(body):
+		return "", errors.New("must be UTF-8")
+	case hasHalfSurrogate(body):
 		return "", errors.New("has half of a surrogate pair")
 	}
 	return s, nil
+}
+
+// hasHalfSurrogate looks at the escapes of a well-formed JSON string.
+func hasHalfSurrogate(body []byte) bool {
+	for i := 0; i < len(body); i++ {
+		if body[i] != '\\' {
+			continue
+		}
+		first := escaped(body[i:])
+		if i++; !utf16.IsSurrogate(first) {
+			continue // behind the backslash, which may have escaped another
+		}
+		if i += 5; i > len(body) || utf16.DecodeRune(first, escaped(body[i:])) == utf8.RuneError {
+			return true
+		}
+		i += 5
+	}
+	return false
+}
+
+// escaped returns the code unit of an escape like \u00e9 that b begins with, else 0.
+func escaped(b []byte) rune {
+	if len(b) < 6 || b[0] != '\\' || b[1] != 'u' {
+		return 0
+	}
+	unit, err := strconv.ParseUint(string(b[2:6]), 16, 16)
+	if err != nil {
+		return 0
+	}
+	return rune(unit)
 }

@@ -16,9 +16,9 @@ import (
 	"github.com/seqledger/seqledger/ledger/machine"
 )
 
-// TestReviewDirectoryNames: a data directory may have any name, as every file of
+// TestDirectoryNames: a data directory may have any name, as every file of
 // the operating system may.
-func TestReviewDirectoryNames(t *testing.T) {
+func TestDirectoryNames(t *testing.T) {
 	t.Parallel()
 	for _, name := range []string{"plain", "a[b", "a[1]", "a*?", `a\`} {
 		dir := filepath.Join(t.TempDir(), name)
@@ -34,9 +34,9 @@ func TestReviewDirectoryNames(t *testing.T) {
 	}
 }
 
-// TestReviewLeftoversInAnyDirectory: the state file of an interrupted restore, as
+// TestLeftoversInAnyDirectory: the state file of an interrupted restore, as
 // large as the ledger, goes with the next one, whatever the directory is called.
-func TestReviewLeftoversInAnyDirectory(t *testing.T) {
+func TestLeftoversInAnyDirectory(t *testing.T) {
 	t.Parallel()
 	for _, name := range []string{"plain", "a[1]"} {
 		dir := filepath.Join(t.TempDir(), name)
@@ -61,12 +61,12 @@ func TestReviewLeftoversInAnyDirectory(t *testing.T) {
 	}
 }
 
-// TestReviewConfigurationChangesUnderLoad is how the entry of
-// decide.TestReviewConfigurationChangesWithinAnEntry comes about: somebody has the
-// ledger catch up with what has expired, while others write.
-func TestReviewConfigurationChangesUnderLoad(t *testing.T) {
+// TestConfigurationChangesUnderLoad : somebody has the ledger catch up
+// with what has expired, while others write. No entry may be filled by the old
+// configuration and evict by the new one, because its blocks might not fit.
+func TestConfigurationChangesUnderLoad(t *testing.T) {
 	t.Parallel()
-	const backlog, limit = 200_000, uint64(20_000)
+	const backlog, limit = 100_000, uint64(20_000)
 	dir, began := t.TempDir(), time.Now()
 	var expired []*machine.Write
 	l := open(t, ledger.Options{Dir: dir, Clock: func() time.Time { return began }})

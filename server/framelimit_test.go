@@ -32,9 +32,9 @@ func writeWith(operations int) *seqledgerv1.WriteRequest {
 	return w
 }
 
-// TestReviewOperationsOfAFrame: a message of a WriteStream has at most 16,384
+// TestOperationsOfAFrame: a message of a WriteStream has at most 16,384
 // operations, whatever its encoding and however many writes they are in.
-func TestReviewOperationsOfAFrame(t *testing.T) {
+func TestOperationsOfAFrame(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]struct {
 		last int // operations of the seventeenth write, behind 16 of 1,000
@@ -57,9 +57,9 @@ func TestReviewOperationsOfAFrame(t *testing.T) {
 	}
 }
 
-// TestReviewABadWriteLeavesItsNeighbours: what a frame is taken for must not
+// TestABadWriteLeavesItsNeighbours: what a frame is taken for must not
 // depend on whether one of its writes is malformed.
-func TestReviewABadWriteLeavesItsNeighbours(t *testing.T) {
+func TestABadWriteLeavesItsNeighbours(t *testing.T) {
 	t.Parallel()
 	m := new(seqledgerv1.WriteStreamRequest)
 	for range 17 {

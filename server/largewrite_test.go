@@ -9,10 +9,10 @@ import (
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 )
 
-// TestReviewWriteBeyondTheLimit: a write that is too large must be fixed, however
+// TestWriteBeyondTheLimit: a write that is too large must be fixed, however
 // much too large it is: resource_exhausted would tell the client to send the very
 // same again later, for ever.
-func TestReviewWriteBeyondTheLimit(t *testing.T) {
+func TestWriteBeyondTheLimit(t *testing.T) {
 	t.Parallel()
 	h := start(t)
 	for _, mebibytes := range []int{5, 7} {

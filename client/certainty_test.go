@@ -6,15 +6,16 @@ import (
 	"path/filepath"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/seqledger/seqledger/client"
 	"github.com/seqledger/seqledger/client/journal"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 )
 
-// TestReviewClosedTwice: closing a Writer a second time, as a deferred Close does,
+// TestClosedTwice: closing a Writer a second time, as a deferred Close does,
 // must not take the journal's claim from the Writer that has the stream since.
-func TestReviewClosedTwice(t *testing.T) {
+func TestClosedTwice(t *testing.T) {
 	t.Parallel()
 	s, c := start(t)
 	j := openJournal(t, filepath.Join(t.TempDir(), "journal"), journal.Options{})
@@ -77,10 +78,10 @@ func staleCopy(t *testing.T, s *fakeServer, c *client.Client, news ...string) (c
 	return copied
 }
 
-// TestReviewUnprovenCommitsAtTheEnd: what the ledger has committed under the
+// TestUnprovenCommitsAtTheEnd: what the ledger has committed under the
 // numbers of a recovered journal is only proven to be the journal's by receipts.
 // A Writer that ends before they came must not report commits.
-func TestReviewUnprovenCommitsAtTheEnd(t *testing.T) {
+func TestUnprovenCommitsAtTheEnd(t *testing.T) {
 	t.Parallel()
 	s, c := start(t)
 	copied := staleCopy(t, s, c, "new")
@@ -102,9 +103,9 @@ func TestReviewUnprovenCommitsAtTheEnd(t *testing.T) {
 	expectHistory(t, s, "new")
 }
 
-// TestReviewUnprovenCommitsWithoutReceipts: the same with a receipt window that was
+// TestUnprovenCommitsWithoutReceipts: the same with a receipt window that was
 // made smaller: ALREADY_COMMITTED does not tell whose commit it is.
-func TestReviewUnprovenCommitsWithoutReceipts(t *testing.T) {
+func TestUnprovenCommitsWithoutReceipts(t *testing.T) {
 	t.Parallel()
 	s, c := start(t)
 	copied := staleCopy(t, s, c, "new 1", "new 2", "new 3")
@@ -122,10 +123,10 @@ func TestReviewUnprovenCommitsWithoutReceipts(t *testing.T) {
 	expectHistory(t, s, "new 1", "new 2", "new 3")
 }
 
-// TestReviewACommitThatIsTakenBack: a receipt for 2 came, and then the ledger says
+// TestACommitThatIsTakenBack: a receipt for 2 came, and then the ledger says
 // that it has committed nothing. That contradicts itself, and write 2, whose receipt
 // is here, must not be reported as not executed.
-func TestReviewACommitThatIsTakenBack(t *testing.T) {
+func TestACommitThatIsTakenBack(t *testing.T) {
 	t.Parallel()
 	s, c := start(t)
 	firstAnswer(s, 1, codeKeyExists)
@@ -146,9 +147,8 @@ func TestReviewACommitThatIsTakenBack(t *testing.T) {
 	}
 }
 
-
-// TestReviewCallsOfAClosedClient send nothing, and must say so.
-func TestReviewCallsOfAClosedClient(t *testing.T) {
+// TestCallsOfAClosedClient send nothing, and must say so.
+func TestCallsOfAClosedClient(t *testing.T) {
 	t.Parallel()
 	s, c := start(t)
 	if err := c.Close(); err != nil {
@@ -161,4 +161,38 @@ func TestReviewCallsOfAClosedClient(t *testing.T) {
 		t.Errorf("nothing was sent, and the outcome is told to be unknown: %v", err)
 	}
 	expectHistory(t, s)
+}
+
+// TestARefusalThatNeverFits: write 1 is committed, its answer was lost, and
+// from then on the server refuses it before the log, as one with stricter limits
+// does. The Writer must not open sessions, each an entry in the ledger's log, as
+// fast as it can for ever.
+func TestARefusalThatNeverFits(t *testing.T) {
+	t.Parallel()
+	s, c := start(t)
+	var sent atomic.Int32
+	s.set(func(s *fakeServer) {
+		s.onWrite = func(*seqledgerv1.WriteRequest) fault {
+			if sent.Add(1) == 1 {
+				return faultLost
+			}
+			return faultNone
+		}
+		s.onAnswer = func(*seqledgerv1.WriteRequest, *seqledgerv1.WriteResult) *seqledgerv1.WriteResult {
+			return refusal(&seqledgerv1.WriteError{Code: codeInvalid, Field: "operations"})
+		}
+	})
+	w := newWriter(t, c, "w")
+	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Second)
+	defer cancel()
+	receipt, err := w.Write(ctx, payload("x"))
+	if err != nil || !client.ReceiptGone(receipt) {
+		t.Errorf("want a commit without its receipt, got %v, %v", receipt, err)
+	}
+	if p, err := w.Submit(t.Context(), payload("y")); err != nil || p.Sequence() != 2 {
+		t.Errorf("the Writer does not go on: %v", err)
+	}
+	if n := s.openCount(); n > 20 {
+		t.Errorf("%d sessions were opened in 3 s, and it goes on; the caller was told: %v", n, err)
+	}
 }
