@@ -72,6 +72,7 @@ func FuzzDecodeConfiguration(f *testing.F) {
 	f.Add(raft.EncodeConfiguration(raft.Configuration{Servers: []raft.Server{{Suffrage: raft.Nonvoter, ID: "é"}, {ID: "c"}}}))
 	f.Add([]byte("\x81\xa7Servers\xdd\xff\xff\xff\xff"))
 	f.Add([]byte("\x81\xa7Servers\x91\x81\xa2ID\xdb\xff\xff\xff\xff"))
+	f.Add([]byte("\x81\xa70000000\xc90000\xff")) // an extension, which took 800 MB
 	f.Fuzz(func(t *testing.T, b []byte) {
 		var conf raft.Configuration
 		var err error

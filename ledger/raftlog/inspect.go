@@ -147,6 +147,9 @@ func decodeConfiguration(b []byte) (conf raft.Configuration, err error) {
 			err = fmt.Errorf("raftlog: malformed membership: %v", p)
 		}
 	}()
+	if !isWhole(b) {
+		return conf, errors.New("raftlog: malformed membership: not one whole value")
+	}
 	conf = raft.DecodeConfiguration(b)
 	if len(conf.Servers) == 0 {
 		return conf, errors.New("raftlog: a membership without members")
