@@ -2,8 +2,6 @@ package main
 
 import (
 	"context"
-	"net/http"
-	"net/http/httptest"
 	"os"
 	"os/exec"
 	"strings"
@@ -81,15 +79,7 @@ func (escaping) Backup(_ context.Context, _ *connect.Request[seqledgerv1.BackupR
 // TestBackupShowsNoEscapes of a server on standard error.
 func TestBackupShowsNoEscapes(t *testing.T) {
 	t.Parallel()
-	mux := http.NewServeMux()
-	mux.Handle(seqledgerv1connect.NewAdminServiceHandler(escaping{}))
-	server := httptest.NewUnstartedServer(mux)
-	server.Config.Protocols = new(http.Protocols)
-	server.Config.Protocols.SetHTTP1(true)
-	server.Config.Protocols.SetUnencryptedHTTP2(true)
-	server.Start()
-	t.Cleanup(server.Close)
-	r := seqledger(t, "backup", "-", "--server", server.Listener.Addr().String()).expect(t, exitDone, "ledger")
+	r := seqledger(t, "backup", "-", "--server", serveHandler(t, escaping{})).expect(t, exitDone, "ledger")
 	if strings.Contains(r.stderr, "\x1b") {
 		t.Errorf("the terminal would execute %q", r.stderr)
 	}

@@ -15,6 +15,9 @@ import (
 const untrusted = "do not rely on this answer: ask again and over TLS; if it stays so, the server's data are damaged or it " +
 	"does not tell the truth, and seqledger verify on its data directory tells more"
 
+// sameAnswer is what to do about a receipt that came and could not be used.
+const sameAnswer = "run it again with the sequence and the key that are named above: it is answered with the same receipt"
+
 // checkReceipt leads a write along the receipt's proof to the header of its block
 // and returns the block's hash as text. A receipt alone has not everything that is
 // hashed, so that the transaction is asked for, too, and compared with what was sent.
@@ -26,7 +29,7 @@ func checkReceipt(
 	sequence := request.GetSequence()
 	answer, err := conn.GetTransaction(ctx, &seqledgerv1.GetTransactionRequest{TxId: receipt.GetTxId()})
 	if err != nil {
-		return "", fail(exitFailed, "run it again with the sequence and the key that are named above: it is answered with the same receipt",
+		return "", fail(exitFailed, sameAnswer,
 			answered+"but its proof cannot be checked without the transaction: %w", sequence, err)
 	}
 	transaction := answer.GetTransaction()

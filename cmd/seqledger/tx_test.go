@@ -160,8 +160,21 @@ type falseServer struct {
 // serve returns its address.
 func (f *falseServer) serve(t *testing.T) string {
 	t.Helper()
+	return serveHandler(t, f)
+}
+
+// serveHandler serves a ledger, or what says that it is one, and returns the address.
+func serveHandler(t *testing.T, f any) string {
+	t.Helper()
 	mux := http.NewServeMux()
-	mux.Handle(seqledgerv1connect.NewLedgerServiceHandler(f))
+	switch f := f.(type) {
+	case seqledgerv1connect.LedgerServiceHandler:
+		mux.Handle(seqledgerv1connect.NewLedgerServiceHandler(f))
+	case seqledgerv1connect.AdminServiceHandler:
+		mux.Handle(seqledgerv1connect.NewAdminServiceHandler(f))
+	default:
+		t.Fatalf("%T is no service", f)
+	}
 	server := httptest.NewUnstartedServer(mux)
 	server.Config.Protocols = new(http.Protocols)
 	server.Config.Protocols.SetHTTP1(true)

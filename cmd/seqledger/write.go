@@ -98,7 +98,7 @@ func (c *writeCommand) Run(e *environment, flags *operationFlags) error {
 			}
 		})
 		if err != nil { // nobody must take it for a write that failed
-			return fail(exitFailed, "run it again with the sequence and the key that are named above: it is answered with the same receipt",
+			return fail(exitFailed, sameAnswer,
 				"sequence %d is committed, but its receipt could not be shown: %w", receipt.GetSequence(), err)
 		}
 		return nil
