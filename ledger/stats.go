@@ -25,6 +25,7 @@ type Stats struct {
 	BatchCommands Distribution // commands of a log entry, replayed ones included
 	StoreSeconds  Distribution // a write to the log, fsync included
 	ApplySeconds  Distribution // an entry's decisions, replayed ones included
+	SlowestApply  time.Duration
 
 	PendingBytes      int64        // changes that wait for the state file
 	CheckpointSeconds Distribution // a write of the state file, fsync included
@@ -66,7 +67,7 @@ func (l *Ledger) Stats() Stats {
 		InFlight: len(l.slots), QueueFull: c.queueFull.Load(), Slowed: c.slowed.Load(),
 
 		BatchCommands: c.batches.distribution(), StoreSeconds: c.stored.distribution(),
-		ApplySeconds: c.applied.distribution(),
+		ApplySeconds: c.applied.distribution(), SlowestApply: time.Duration(c.applied.largest.Load()),
 
 		PendingBytes: l.store.PendingBytes(), CheckpointSeconds: c.checkpoints.distribution(),
 		CheckpointBytes: c.checkpointBytes.Load(), LastCheckpoint: time.Unix(0, c.lastCheckpoint.Load()),

@@ -149,7 +149,7 @@ func (a *auditor) stream(key []byte, s *stream) error {
 		return fmt.Errorf("its last sequence is %d, the blocks say %d", s.last, life.last)
 	case s.created == 0 || s.created > a.head.index || s.session > a.head.index:
 		return fmt.Errorf("creation index %d or session %d lie beyond the ledger index", s.created, s.session)
-	case s.indexed > s.lastSeen || s.lastSeen > a.head.time:
+	case s.indexed > max(s.lastSeen, a.head.timeSetBackFrom()) || s.lastSeen > a.latestTime():
 		return fmt.Errorf("its times are out of order")
 	case s.last > 0 && s.window.size == 0 || s.window.size > s.last:
 		return fmt.Errorf("it has %d receipts for %d writes", s.window.size, s.last)

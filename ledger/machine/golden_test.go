@@ -104,11 +104,15 @@ func TestGoldenFormat(t *testing.T) {
 		s.window.push(slot, 64)
 	}
 	h := head{
-		index: 1<<40 + 8, time: testStart, digest: Hash{0xaa, 31: 0xbb}, streams: 3, config: config,
-		epochs: []epoch{{1, testLedger}, {1 << 32, 0xfeed}},
+		level: 2, index: 1<<40 + 8, time: testStart, digest: Hash{0xaa, 31: 0xbb}, streams: 3, config: config,
+		sincePass: 999, backlog: true, longestPause: 90 * second, epochs: []epoch{{1, testLedger, 0}, {1 << 32, 0xfeed, testStart + 5}},
 	}
 	e := entity{present: true, version: 1<<40 + 7, expiresAt: 1 << 60, value: []byte("value")}
-	inBlock := entity{present: true, version: 1<<40 + 7, expiresAt: 1 << 60, inBlock: true, operation: 999}
+	inBlock := entity{present: true, version: 1<<40 + 7, expiresAt: 1 << 60, entityPlace: entityPlace{entityInBlock, 99_999}}
+	encoded := x.Encode()
+	stored := storedTransaction{
+		encoded: encoded, head: len(encoded) - len(appendOperations(nil, w.Operations)) + 1, changed: []byte{0x55}, position: 300,
+	}
 	id := x.ID()
 	hash := x.RequestHash
 	for name, got := range map[string][]byte{
@@ -120,13 +124,17 @@ func TestGoldenFormat(t *testing.T) {
 		"command_update_all": AppendUpdateConfig(nil, &ConfigUpdate{
 			new(uint64(1)), new(second), new(uint64(3)), new(uint64(4)), new(uint64(500)),
 		}, "system:test"),
-		"command_epoch":      AppendEpoch(nil, 0xfeed),
-		"entry":              AppendEntry(nil, testStart, AppendEpoch(nil, 1), AppendWrite(nil, bare)),
+		"command_epoch":       AppendEpoch(nil, 0xfeed, testStart),
+		"command_tick":        AppendTick(nil),
+		"command_raise_level": AppendRaiseLevel(nil, 2),
+		"entry": AppendFramed(AppendFramed(AppendEntryHeader(nil, EntryHeader{testStart, Check{1<<40 + 6, 0xfeedfacefeedface}}, 2),
+			AppendTick(nil)), AppendWrite(nil, bare)),
 		"operations":         appendOperations(nil, w.Operations),
 		"request_hash":       hash[:],
 		"transaction":        x.Encode(),
 		"transaction_hash":   leaf[:],
-		"transaction_stored": appendStored(nil, x.Encode(), []byte{0x55}),
+		"transaction_stored": appendStored(nil, stored),
+		"block":              appendBlock(nil, header.append(nil), appendStored(nil, stored)),
 		"merkle_node":        node[:],
 		"block_header":       header.append(nil),
 		"block_header_hash":  headerHash[:],
@@ -161,7 +169,7 @@ func TestGoldenHistory(t *testing.T) {
 	f.now += testConfig().ClientTTL
 	f.round()
 	f.commit(appendWrite("c", 1, 0, "x"))
-	f.one(AppendEpoch(nil, 0xfeed))
+	f.one(AppendEpoch(nil, 0xfeed, 0))
 	var state []byte
 	for table := range f.mem.tables {
 		for _, key := range f.mem.tables[table].keys {
@@ -179,7 +187,7 @@ func TestGoldenHistory(t *testing.T) {
 func TestGoldenBytesDecode(t *testing.T) {
 	t.Parallel()
 	x := goldenTransaction()
-	back, err := (storedTransaction{encoded: x.Encode(), changed: []byte{0x55}}).decode(7, 3)
+	back, err := (&storedTransaction{encoded: x.Encode(), changed: []byte{0x55}, position: 3}).decode(7)
 	if err != nil || string(back.Encode()) != string(x.Encode()) || back.BlockHeight != 7 || back.Position != 3 {
 		t.Errorf("the transaction reads back as %+v, %v", back, err)
 	}
@@ -188,7 +196,7 @@ func TestGoldenBytesDecode(t *testing.T) {
 			t.Errorf("result %d is %d, want %d", i, v, want)
 		}
 	}
-	if _, err := (storedTransaction{encoded: x.Encode(), changed: []byte{1, 2}}).decode(7, 3); err == nil {
+	if _, err := (&storedTransaction{encoded: x.Encode(), changed: []byte{1, 2}}).decode(7); err == nil {
 		t.Error("results of more operations than there are decode")
 	}
 }
