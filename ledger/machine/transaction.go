@@ -112,6 +112,13 @@ func (t storedTransaction) index() uint64 {
 	return binary.BigEndian.Uint64(t.encoded[indexOffset:])
 }
 
+func (t storedTransaction) ledgerID() LedgerID {
+	if len(t.encoded) < indexOffset {
+		return 0
+	}
+	return LedgerID(binary.BigEndian.Uint64(t.encoded[1:]))
+}
+
 // decode reads a stored transaction. Operations alias the record unless they
 // are copied by the caller.
 func (t storedTransaction) decode(height uint64, position uint32) (Transaction, error) {
