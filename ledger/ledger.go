@@ -7,6 +7,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"runtime"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -51,6 +52,9 @@ type Ledger struct {
 	stop     context.CancelFunc // ends the loops
 	stopping context.Context
 	loops    sync.WaitGroup
+
+	views     chan struct{} // has room for the Views that may run at once
+	pieceTime time.Duration // pieceTime, but for tests
 
 	replayed  atomic.Bool
 	draining  atomic.Bool
@@ -119,6 +123,8 @@ func newLedger(o Options) *Ledger {
 		unaryBudget: semaphore.NewWeighted(o.QueueBytes / unaryShare),
 		inFlight:    make(chan flight, maxInFlight),
 		slots:       make(chan struct{}, maxInFlight),
+
+		views: make(chan struct{}, runtime.GOMAXPROCS(0)), pieceTime: pieceTime,
 
 		backups:       make(chan struct{}, 1),
 		checkpointDue: make(chan struct{}, 1),

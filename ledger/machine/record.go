@@ -333,6 +333,13 @@ func (t *storedTransaction) index() uint64 {
 	return binary.BigEndian.Uint64(t.encoded[indexOffset:])
 }
 
+func (t *storedTransaction) ledgerID() LedgerID {
+	if len(t.encoded) < indexOffset {
+		return 0
+	}
+	return LedgerID(binary.BigEndian.Uint64(t.encoded[1:]))
+}
+
 func (t *storedTransaction) scope() (Scope, error) {
 	d := decoder{rest: t.encoded}
 	d.take(indexOffset + 8 + 8)

@@ -117,6 +117,21 @@ func (t *storedTransaction) decodeHead(height uint64) (x Transaction, operations
 	return x, operations, nil
 }
 
+// receipt returns the receipt of a stored transaction of the block at a height.
+func (t *storedTransaction) receipt(height uint64) (Receipt, error) {
+	x, operations, err := t.decodeHead(height)
+	if err != nil {
+		return Receipt{}, err
+	}
+	return t.receiptOf(x, operations)
+}
+
+// receiptOf is receipt for a head that has been decoded.
+func (t *storedTransaction) receiptOf(x Transaction, operations int) (r Receipt, err error) {
+	x.Versions, err = t.versions(x.Index, operations)
+	return x.receipt(), err
+}
+
 // transactionHead reads what stands before the operations.
 func (d *decoder) transactionHead() (x Transaction) {
 	d.version(transactionVersion)

@@ -162,8 +162,7 @@ func (t *storedTransaction) windowReceipt(height uint64, s *stream, sequence uin
 	if x.Sequence != sequence || x.CreatedIndex != s.created {
 		return Receipt{}, missingReceipt(sequence, x.Index)
 	}
-	x.Versions, err = t.versions(x.Index, operations)
-	return x.receipt(), err
+	return t.receiptOf(x, operations)
 }
 
 func missingReceipt(sequence, index uint64) error {
