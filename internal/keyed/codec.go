@@ -14,7 +14,8 @@ const recordVersion = 1
 //
 //	u8 1 | u8 state | u8 algorithm | 32 digest | uv token | 16 attempt | u8 policy | uv attempts |
 //	u64 lease end | u64 lease set | u64 valid until | u64 ttl | u64 created | u64 completed | u64 expires |
-//	uv response size | 32 response sum | bytes checkpoint | bytes response | uv n | n × (16 attempt | u64 until)
+//	uv checkpoint size | bytes checkpoint | uv response size | 32 response sum | bytes response |
+//	uv n | n × (16 attempt | u64 until)
 //
 // uv is a minimal unsigned varint, bytes is a uv length and so many bytes, words
 // are big-endian.
@@ -28,9 +29,10 @@ func (r *Record) Append(dst []byte) []byte {
 	for _, t := range []int64{r.LeaseEnd, r.LeaseSet, r.ValidUntil, r.TTL, r.Created, r.Completed, r.Expires} {
 		dst = binary.BigEndian.AppendUint64(dst, uint64(t))
 	}
+	dst = binary.AppendUvarint(dst, r.CheckpointSize)
+	dst = append(binary.AppendUvarint(dst, uint64(len(r.Checkpoint))), r.Checkpoint...)
 	dst = binary.AppendUvarint(dst, r.ResponseSize)
 	dst = append(dst, r.ResponseSum[:]...)
-	dst = append(binary.AppendUvarint(dst, uint64(len(r.Checkpoint))), r.Checkpoint...)
 	dst = append(binary.AppendUvarint(dst, uint64(len(r.Response))), r.Response...)
 	dst = binary.AppendUvarint(dst, uint64(len(r.Past)))
 	for _, p := range r.Past {
@@ -55,9 +57,10 @@ func Decode(b []byte) (*Record, error) {
 	for _, t := range []*int64{&r.LeaseEnd, &r.LeaseSet, &r.ValidUntil, &r.TTL, &r.Created, &r.Completed, &r.Expires} {
 		*t = d.time()
 	}
+	r.CheckpointSize, r.Checkpoint = d.uvarint(), d.bytes()
 	r.ResponseSize = d.uvarint()
 	d.copy(r.ResponseSum[:])
-	r.Checkpoint, r.Response = d.bytes(), d.bytes()
+	r.Response = d.bytes()
 	n := d.uvarint()
 	if n > MaxPastAttempts+1 {
 		return nil, ErrEncoding

@@ -116,12 +116,14 @@ type Record struct {
 	Completed int64
 	Expires   int64 // 0 while the record is pending
 
-	Checkpoint []byte // of the owners so far
-	// Response is the answer of a finished record. A store that keeps long
-	// responses elsewhere leaves it empty, and compares ResponseSum alone.
-	Response     []byte
-	ResponseSize uint64
-	ResponseSum  [32]byte // SHA-256
+	// Checkpoint is the progress that the owners have handed on, and Response the
+	// answer of a finished record. A store that keeps long ones elsewhere leaves
+	// them empty: no transition looks at more than their sizes and the sum.
+	Checkpoint     []byte
+	CheckpointSize uint64
+	Response       []byte
+	ResponseSize   uint64
+	ResponseSum    [32]byte // SHA-256
 
 	Past []PastAttempt // oldest first
 }
@@ -150,7 +152,7 @@ func (r *Record) Live(now int64) bool {
 func (r *Record) Due(at Moment) int64 {
 	if r.State == Pending {
 		if r.Policy == TakeOver {
-			return r.leaseEnd(at) + int64(UnclaimedTTL)
+			return r.unclaimedEnd(at)
 		}
 		return r.leaseEnd(at)
 	}

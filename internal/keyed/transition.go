@@ -121,6 +121,18 @@ func (r *Record) decide(c *Command, at Moment) (*Record, Outcome) {
 	return r.byOwner(c, at)
 }
 
+// At returns the record as time alone has made it, without changing it: what a
+// reader should see. It is nil where the record says nothing any more.
+func (r *Record) At(at Moment) *Record {
+	if r == nil {
+		return nil
+	}
+	if r = r.settled(at); !r.Live(at.Now) {
+		return nil
+	}
+	return r
+}
+
 // Expire moves the record on when its Due time has come: a lease that is over
 // becomes an unknown outcome, and what says nothing any more is forgotten, which
 // is nil. Kept tells whether the record stays, under a later Due time.
@@ -138,12 +150,17 @@ func (r *Record) settled(at Moment) *Record {
 	if r.State != Pending || at.Now < r.leaseEnd(at) {
 		return r
 	}
-	if r.Policy == TakeOver && at.Now < r.leaseEnd(at)+int64(UnclaimedTTL) {
+	if r.Policy == TakeOver && at.Now < r.unclaimedEnd(at) {
 		return r
 	}
 	next := *r
 	next.State, next.Expires = Indeterminate, at.Now+int64(IndeterminateTTL)
 	return &next
+}
+
+// unclaimedEnd returns until when the record waits for the next owner.
+func (r *Record) unclaimedEnd(at Moment) int64 {
+	return max(r.leaseEnd(at), r.LeaseEnd+int64(UnclaimedTTL))
 }
 
 // leaseEnd returns when the lease ends, with regard to outages.
@@ -177,7 +194,7 @@ func (r *Record) reserve(c *Command, at Moment) (*Record, Outcome) {
 
 // reserveFree makes the caller the first owner of a key that says nothing.
 func (r *Record) reserveFree(c *Command, at Moment) (*Record, Outcome) {
-	past := r.pastAttempts(at.Now)
+	past := r.PastAttempts(at.Now)
 	if slices.ContainsFunc(past, func(p PastAttempt) bool { return p.ID == c.AttemptID }) {
 		return r, Outcome{Code: LeaseLost}
 	}
@@ -200,7 +217,7 @@ func (r *Record) reservePending(c *Command, at Moment) (*Record, Outcome) {
 	if end := r.leaseEnd(at); at.Now < end {
 		return r, Outcome{Code: InFlight, RetryAfter: time.Duration(end - at.Now)}
 	}
-	past := r.pastAttempts(at.Now)
+	past := r.PastAttempts(at.Now)
 	if slices.ContainsFunc(past, func(p PastAttempt) bool { return p.ID == c.AttemptID }) {
 		return r, Outcome{Code: LeaseLost}
 	}
@@ -220,9 +237,9 @@ func (r *Record) own(c *Command, at Moment) {
 	r.Attempts++
 }
 
-// pastAttempts returns the attempts that are over, the record's own included, of
+// PastAttempts returns the attempts that are over, the record's own included, of
 // which a copy could still come. It is a new slice.
-func (r *Record) pastAttempts(now int64) (past []PastAttempt) {
+func (r *Record) PastAttempts(now int64) (past []PastAttempt) {
 	if r == nil {
 		return nil
 	}
@@ -268,7 +285,7 @@ func (r *Record) byOwner(c *Command, at Moment) (*Record, Outcome) {
 	case Heartbeat:
 		next.LeaseEnd, next.LeaseSet = max(r.leaseEnd(at), at.Now+c.Lease), at.Now
 	case Checkpoint:
-		next.Checkpoint = c.Data
+		next.Checkpoint, next.CheckpointSize = c.Data, uint64(len(c.Data))
 	default:
 		return r, Outcome{Code: LeaseLost}
 	}
@@ -291,7 +308,7 @@ func (r *Record) finish(c *Command, as State, at Moment) (*Record, Outcome) {
 	}
 	next.Expires = at.Now + next.TTL
 	next.Response, next.ResponseSize, next.ResponseSum = c.Response, uint64(len(c.Response)), sum
-	next.Checkpoint = nil
+	next.Checkpoint, next.CheckpointSize = nil, 0
 	return &next, Outcome{Code: OK, Changed: true}
 }
 

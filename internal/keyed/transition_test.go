@@ -55,7 +55,9 @@ func (k *key) do(c *Command, want Code) Outcome {
 	return out
 }
 
-func describe(c *Command) string { return fmt.Sprintf("command %d of attempt %d", c.Kind, c.AttemptID[0]) }
+func describe(c *Command) string {
+	return fmt.Sprintf("command %d of attempt %d", c.Kind, c.AttemptID[0])
+}
 
 func reserve(attempt byte) *Command {
 	return &Command{
@@ -238,9 +240,9 @@ func TestLateCopies(t *testing.T) {
 	valid := func(c *Command) { c.ValidUntil = start + 300*second }
 	brief := func(c *Command) { c.TTL = second }
 	for name, end := range map[string]func(k *key){
-		"released":  func(k *key) { k.do(owner(Release, 1, 1), OK); k.do(owner(Release, 1, 1), OK) },
-		"rejected":  func(k *key) { k.do(owner(Reject, 1, 1), OK); k.now += second },
-		"purged":    func(k *key) { k.do(owner(Complete, 1, 1), OK); k.do(&Command{Kind: Purge}, OK) },
+		"released": func(k *key) { k.do(owner(Release, 1, 1), OK); k.do(owner(Release, 1, 1), OK) },
+		"rejected": func(k *key) { k.do(owner(Reject, 1, 1), OK); k.now += second },
+		"purged":   func(k *key) { k.do(owner(Complete, 1, 1), OK); k.do(&Command{Kind: Purge}, OK) },
 		"taken over and released": func(k *key) {
 			k.now += lease
 			k.do(reserve(2).with(valid).with(takingOver), Acquired)

@@ -15,7 +15,7 @@ type Problem struct {
 
 // AuditSummary counts what an audit has looked at.
 type AuditSummary struct {
-	Blocks, Transactions, Entities, Relationships, Streams, Receipts uint64
+	Blocks, Transactions, Entities, Relationships, Streams, Receipts, Keys uint64
 }
 
 // Audit checks a whole state against itself and returns what it has counted.
@@ -31,10 +31,10 @@ func (m *Machine) Audit(r Reader, report func(Problem), progress func(AuditSumma
 	a := &auditor{
 		r: r, head: &m.head, report: report, progress: progress,
 		chains: map[string]chain{}, streams: map[uint64]streamLife{},
-		entities: map[string]entityDigest{}, relationships: map[string]uint64{},
+		entities: map[string]entityDigest{}, relationships: map[string]uint64{}, keyedWrites: map[string]uint64{},
 	}
 	for _, step := range []func() error{
-		a.blocks, a.chainHeads, a.entityTable, a.relationshipTable, a.streamTable, a.expiryTable,
+		a.blocks, a.chainHeads, a.entityTable, a.relationshipTable, a.streamTable, a.keyedTables, a.expiryTable,
 	} {
 		if err := step(); err != nil {
 			return a.sum, err
@@ -56,7 +56,10 @@ type auditor struct {
 	entities      map[string]entityDigest // by key in TableEntities
 	relationships map[string]uint64       // by key in TableRelationships: version
 
-	streamEntries, entityEntries uint64 // that the expiry index must have
+	keyedWrites map[string]uint64 // by key in TableKeyed: the index of the last one
+
+	// What the expiry index must have.
+	streamEntries, entityEntries, keyedEntries uint64
 }
 
 type chain struct {
@@ -275,9 +278,16 @@ func (a *auditor) sequence(t *Transaction, where string) {
 		a.problem(where, "its stream or session is younger than itself")
 	}
 	for i := range t.Operations {
-		if expires := t.Operations[i].Kind == OpExpireEntity; expires != (t.Sequence == 0) {
+		if expires := t.Operations[i].Kind == OpExpireEntity; expires != (t.Sequence == 0 && t.Keyed == nil) {
 			a.problem(where, "operation %d belongs to another kind of transaction", i)
 		}
+	}
+	if t.Keyed != nil {
+		a.keyedWrites[string(t.Keyed.tableKey())] = t.Index
+		if t.Sequence != 0 || t.Session != 0 || t.CreatedIndex != 0 || t.Key.Present {
+			a.problem(where, "it has a key of its own, and a stream")
+		}
+		return
 	}
 	if t.Sequence == 0 { // the ledger's own
 		if t.Actor != actorGC || t.CreatedIndex != 0 || t.Key.Present {

@@ -19,6 +19,8 @@ const (
 	commandEpoch        commandKind = 7
 	commandRaiseLevel   commandKind = 8
 	commandCreate       commandKind = 9
+	commandKeyed        commandKind = 10
+	commandKeyedWrite   commandKind = 11
 )
 
 // Level is the newest format level: the set of commands, and of constants that
@@ -192,6 +194,15 @@ func (c *writeCommand) decode(d *decoder) {
 	c.clientID, c.actor = d.bytes(), d.bytes()
 	c.session, c.sequence = d.uvarint(), d.uvarint()
 	c.key = d.key()
+	c.decodeOperations(d)
+	// A longer part would make a key that reads as another scope's.
+	if c.sequence == 0 || len(c.organization) > MaxScopePart || len(c.vault) > MaxScopePart {
+		d.fail()
+	}
+}
+
+// decodeOperations reads the operations, which end the command.
+func (c *writeCommand) decodeOperations(d *decoder) {
 	c.encodedOperations = d.rest
 	c.operations, c.offsets = decodeOperationsAt(d, c.operations[:0], c.offsets[:0])
 	for i := range c.operations {
@@ -200,10 +211,6 @@ func (c *writeCommand) decode(d *decoder) {
 		}
 	}
 	c.countLength = uvarintLength(len(c.operations))
-	// A longer part would make a key that reads as another scope's.
-	if c.sequence == 0 || len(c.organization) > MaxScopePart || len(c.vault) > MaxScopePart {
-		d.fail()
-	}
 }
 
 type openSessionCommand struct {

@@ -15,6 +15,7 @@ type Evictions struct {
 	Full     uint64 // passes that left entries that were due
 	Streams  uint64 // removed
 	Entities uint64 // removed
+	Keys     uint64 // keyed records removed
 }
 
 // Evictions returns the counts.
@@ -56,7 +57,7 @@ func (p *pass) take(work int) bool {
 }
 
 // evict is one pass: it takes due entries from the expiry index, streams before
-// entities, up to its bounds. It runs after the same command on every node,
+// entities before keyed records, up to its bounds. It runs after the same command on every node,
 // whatever log entries they got.
 func (m *Machine) evict(tx Tx) error {
 	p := pass{entries: int(m.head.config.EvictionLimit), work: MaxPassWork}
@@ -82,6 +83,12 @@ func (m *Machine) evict(tx Tx) error {
 	if err != nil {
 		return err
 	}
+	var keys []expiryEntry
+	if m.head.level > 1 {
+		if keys, err = m.collectDue(tx, expiryKeyed, &p, func(t int64) bool { return t <= now }); err != nil {
+			return err
+		}
+	}
 	m.evictions.Rounds++
 	m.evictions.Entities += uint64(len(entities))
 	if m.head.level == 1 {
@@ -92,13 +99,20 @@ func (m *Machine) evict(tx Tx) error {
 	if p.more {
 		m.evictions.Full++
 	}
-	return m.expireEntities(tx, entities)
+	if err := m.expireEntities(tx, entities); err != nil {
+		return err
+	}
+	return m.evictKeyed(tx, keys)
 }
 
 // expiryEntry is one entry of the expiry index, copied out of it.
 type expiryEntry struct {
 	indexKey []byte
 	key      []byte
+}
+
+func sortByKey(entries []expiryEntry) {
+	slices.SortFunc(entries, func(a, b expiryEntry) int { return bytes.Compare(a.key, b.key) })
 }
 
 // collectDue takes due entries of a kind from the front of the index. It begins
@@ -134,7 +148,11 @@ func (m *Machine) entryWork(r Reader, kind byte, key []byte) (int, error) {
 	if kind == expiryEntity || m.head.level == 1 {
 		return entryWork(len(key), 0), nil
 	}
-	record, err := r.Get(TableStreams, key)
+	table := TableStreams
+	if kind == expiryKeyed {
+		table = TableKeyed
+	}
+	record, err := r.Get(table, key)
 	return entryWork(len(key), len(record)), err
 }
 
@@ -212,7 +230,7 @@ func (m *Machine) putExpiry(tx Tx, key []byte) error {
 // the order of their keys. The others were written since they were indexed:
 // they go back under their true time.
 func (m *Machine) evictStreams(tx Tx, entries []expiryEntry, due int64) error {
-	slices.SortFunc(entries, func(a, b expiryEntry) int { return bytes.Compare(a.key, b.key) })
+	sortByKey(entries)
 	var organization []byte // of the streams removed since it was counted; they are neighbours
 	removed := 0
 	for _, e := range entries {
@@ -282,7 +300,7 @@ func (m *Machine) reindexStream(tx Tx, record []byte, e expiryEntry) error {
 // for each scope, and one more for every MaxOperations. Each takes a ledger
 // index, which counts as no command.
 func (m *Machine) expireEntities(tx Tx, entries []expiryEntry) error {
-	slices.SortFunc(entries, func(a, b expiryEntry) int { return bytes.Compare(a.key, b.key) })
+	sortByKey(entries)
 	for len(entries) > 0 {
 		scopeKey, err := scopePart(entries[0].key)
 		if err != nil {

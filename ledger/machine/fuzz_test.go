@@ -120,6 +120,12 @@ func FuzzRecords(f *testing.F) {
 		if x, err := (&storedTransaction{encoded: b}).decode(1); err == nil {
 			same("transaction", x.Encode())
 		}
+		if e, err := decodeKeyed(b); err == nil {
+			same("keyed record", e.append(nil))
+		}
+		if id, err := splitKeyedKey(b); err == nil && len(id.Principal) < 1<<16 {
+			same("keyed key", id.tableKey())
+		}
 		d := decoder{rest: b}
 		if header := d.header(); d.done("header") == nil {
 			same("header", header.append(nil))

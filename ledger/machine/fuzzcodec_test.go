@@ -79,19 +79,59 @@ func recode(command []byte) []byte {
 		}
 		return AppendUpdateConfig([]byte{}, &update, string(actor.bytes()))
 	case commandCreate:
-		id, seed, config := LedgerID(d.uint64()), d.uint64(), decodeConfig(&d)
-		if d.done("create") != nil {
+		id, seed, config, level := LedgerID(d.uint64()), d.uint64(), decodeConfig(&d), d.uvarint()
+		if d.done("create") != nil || level != Level {
 			return nil
 		}
 		return AppendCreate([]byte{}, id, seed, config)
 	case commandEpoch:
-		id := LedgerID(d.uint64())
+		id, unixNanos := LedgerID(d.uint64()), d.time()
 		if d.done("epoch") != nil {
 			return nil
 		}
-		return AppendEpoch([]byte{}, id, 0)
+		return AppendEpoch([]byte{}, id, unixNanos)
+	case commandTick:
+		if d.done("tick") != nil {
+			return nil
+		}
+		return AppendTick([]byte{})
+	case commandRaiseLevel:
+		level := d.uvarint()
+		if d.done("level") != nil {
+			return nil
+		}
+		return AppendRaiseLevel([]byte{}, level)
+	case commandKeyed:
+		actor := d
+		var c keyedCommand
+		c.decode(&d)
+		if d.done("keyed") != nil {
+			return nil
+		}
+		actor.octet()
+		actor.keyedID()
+		return AppendKeyed([]byte{}, &KeyedCommand{ID: c.id.public(), Actor: string(actor.bytes()), MaxKeys: c.maxKeys, Command: c.command})
+	case commandKeyedWrite:
+		var c keyedWriteCommand
+		c.decode(&d)
+		if d.done("keyed write") != nil {
+			return nil
+		}
+		return AppendKeyedWrite([]byte{}, &KeyedWrite{
+			ID: c.id.public(), ClientID: string(c.write.clientID), Actor: string(c.write.actor), TTL: c.ttl, MaxKeys: c.maxKeys,
+			Operations: c.write.operations,
+		})
+	case commandCreateLevel1, commandEpochLevel1: // no longer encoded
 	}
 	return nil
+}
+
+func (id *keyedID) public() KeyedID {
+	k := KeyedID{
+		Scope: Scope{string(id.organization), string(id.vault)}, Namespace: string(id.namespace), Principal: string(id.principal),
+	}
+	copy(k.Key[:], id.key)
+	return k
 }
 
 // FuzzDecodeCommand: a command of any kind that decodes has exactly one form,
@@ -394,7 +434,7 @@ func FuzzCounters(f *testing.F) {
 				t.Errorf("chain head: %x decodes, and encodes to %x", value, again)
 			}
 		}
-		if n, err := readStreamCount(mem, []byte("k")); err == nil {
+		if n, err := readCount(mem, TableOrganizations, []byte("k")); err == nil {
 			if again := binary.AppendUvarint(nil, n); !bytes.Equal(again, value) {
 				t.Errorf("organization: %x decodes, and encodes to %x", value, again)
 			}

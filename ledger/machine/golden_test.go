@@ -3,10 +3,13 @@ package machine
 import (
 	"encoding/hex"
 	"flag"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/seqledger/seqledger/internal/keyed"
 )
 
 var update = flag.Bool("update", false, "write the golden files of the format anew")
@@ -115,6 +118,16 @@ func TestGoldenFormat(t *testing.T) {
 	}
 	id := x.ID()
 	hash := x.RequestHash
+	keyedID := KeyedID{w.Scope, "POST /jobs", "user:42", [32]byte{0xab, 31: 0xcd}}
+	keyedTransaction := x
+	keyedTransaction.Session, keyedTransaction.Sequence, keyedTransaction.CreatedIndex, keyedTransaction.Key = 0, 0, 0, Key{}
+	keyedTransaction.Keyed = &keyedID
+	entry := keyedEntry{indexed: testStart - 1, responseAt: 300, checkpointAt: 0, Record: keyed.Record{
+		State: keyed.Committed, Fingerprint: keyed.Fingerprint{Algorithm: 2, Digest: [32]byte{1, 31: 2}}, Token: 299, AttemptID: keyed.AttemptID{3, 15: 4},
+		Policy: keyed.TakeOver, Attempts: 2, LeaseEnd: testStart + 60*second, LeaseSet: testStart, ValidUntil: testStart + 5, TTL: second,
+		Created: testStart - 2, Completed: testStart + 1, Expires: testStart + 1 + second, ResponseSize: 600, ResponseSum: [32]byte{5, 31: 6},
+		Past: []keyed.PastAttempt{{ID: keyed.AttemptID{7, 15: 8}, Until: testStart + 9}},
+	}}
 	for name, got := range map[string][]byte{
 		"command_create":         AppendCreate(nil, testLedger, 77, config),
 		"command_write":          AppendWrite(nil, w),
@@ -126,6 +139,11 @@ func TestGoldenFormat(t *testing.T) {
 		}, "system:test"),
 		"command_epoch":       AppendEpoch(nil, 0xfeed, testStart),
 		"command_tick":        AppendTick(nil),
+		"command_keyed_write": AppendKeyedWrite(nil, &KeyedWrite{ID: keyedID, ClientID: "c", Actor: "a", TTL: second, MaxKeys: 300, Operations: bare.Operations}),
+		"record_keyed":        entry.append(nil),
+		"key_keyed":           keyedID.tableKey(),
+		"key_principal":       appendPrincipalKey(nil, w.Scope.Organization, w.Scope.Vault, keyedID.Principal),
+		"transaction_keyed":   keyedTransaction.Encode(),
 		"command_raise_level": AppendRaiseLevel(nil, 2),
 		"entry": AppendFramed(AppendFramed(AppendEntryHeader(nil, EntryHeader{testStart, Check{1<<40 + 6, 0xfeedfacefeedface}}, 2),
 			AppendTick(nil)), AppendWrite(nil, bare)),
@@ -149,6 +167,11 @@ func TestGoldenFormat(t *testing.T) {
 		"key_relationship":   appendRelationshipParts(appendScopeKey(nil, w.Scope), []byte("doc"), []byte("owner"), []byte("bob")),
 	} {
 		golden(t, name, got)
+	}
+	for kind := keyed.Reserve; kind <= keyed.Purge; kind++ {
+		c := reserveKey(keyedID, 3, testStart)
+		c.Kind, c.Token, c.State, c.Response, c.Data = kind, 299, keyed.Rejected, []byte("response"), []byte("data")
+		golden(t, fmt.Sprintf("command_keyed_%d", kind), AppendKeyed(nil, c))
 	}
 }
 

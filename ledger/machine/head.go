@@ -5,6 +5,8 @@ import (
 	"fmt"
 
 	"github.com/zeebo/xxh3"
+
+	"github.com/seqledger/seqledger/internal/keyed"
 )
 
 const (
@@ -25,6 +27,10 @@ type head struct {
 	sincePass    uint64 // commands since the last eviction pass
 	backlog      bool   // that pass left entries that were due
 	longestPause int64  // nanoseconds: the longest step of ledger time so far
+
+	// leaseFloor is the earliest end of every lease that was decided before
+	// floorSet: the ledger was out of reach, and owners could not renew them.
+	leaseFloor, floorSet int64
 
 	epochs []epoch // ascending; the last is the current one
 }
@@ -96,8 +102,11 @@ func (h *head) advance(unixNanos int64) {
 	if unixNanos <= h.time {
 		return
 	}
-	if h.time > 0 {
-		h.longestPause = max(h.longestPause, unixNanos-h.time)
+	if pause := unixNanos - h.time; h.time > 0 {
+		h.longestPause = max(h.longestPause, pause)
+		if pause > int64(keyed.OutagePause) {
+			h.leaseFloor, h.floorSet = unixNanos+int64(keyed.OutageGrace), unixNanos
+		}
 	}
 	h.time = unixNanos
 }
@@ -119,6 +128,7 @@ func (h *head) append(dst []byte) []byte {
 	dst = binary.AppendUvarint(dst, h.sincePass)
 	dst = appendBool(dst, h.backlog)
 	dst = binary.AppendUvarint(dst, uint64(h.longestPause))
+	dst = appendTime(appendTime(dst, h.leaseFloor), h.floorSet)
 	dst = binary.AppendUvarint(dst, uint64(len(h.epochs)))
 	for _, e := range h.epochs {
 		dst = binary.AppendUvarint(dst, e.start)
@@ -147,6 +157,7 @@ func decodeHead(b []byte) (head, error) {
 	h.seed = d.uint64()
 	if version == headVersion {
 		h.sincePass, h.backlog, h.longestPause = d.uvarint(), d.bool(), int64(d.uvarint())
+		h.leaseFloor, h.floorSet = d.time(), d.time()
 	}
 	n := d.uvarint()
 	for range n {

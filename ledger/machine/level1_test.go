@@ -94,6 +94,9 @@ func TestLogsOfLevel1(t *testing.T) {
 				h.Write(appendBytes(appendBytes(nil, key), value))
 			}
 			name := fmt.Sprintf("table %d", table)
+			if log.want[name] == "" && len(mem.tables[table].keys) == 0 {
+				continue // a table that level 1 did not have
+			}
 			if got := hex.EncodeToString(h.Sum(nil)); got != log.want[name] {
 				t.Errorf("%s: %s is not what it was", log.name, name)
 			}

@@ -36,7 +36,7 @@ type Machine struct {
 
 	// cursor is, by kind, a key that no entry of the expiry index comes before;
 	// nil when that is not known, as after a start.
-	cursor [2][]byte
+	cursor [expiryKinds][]byte
 
 	// evictions is no state: it begins at zero with each start.
 	evictions Evictions
@@ -46,15 +46,20 @@ type Machine struct {
 	stream      stream
 	streamKey   []byte
 	scopeLength int
-	key         []byte
-	scratch     []byte
-	transaction []byte // behind the prefix of a leaf
-	digestInput []byte
-	record      []byte
-	changed     []byte
-	versions    []uint64
-	lastActor   string
-	values      valueReader // of the conditions that are being checked
+	keyed       keyedCommand
+	keyedWrite  keyedWriteCommand
+	keyedKey    []byte
+	// principalLength is how much of keyedKey is its principal's.
+	principalLength int
+	key             []byte
+	scratch         []byte
+	transaction     []byte // behind the prefix of a leaf
+	digestInput     []byte
+	record          []byte
+	changed         []byte
+	versions        []uint64
+	lastActor       string
+	values          valueReader // of the conditions that are being checked
 }
 
 // Open loads the head of the state, which is empty before the ledger is
@@ -216,6 +221,8 @@ func (m *Machine) dispatch(tx Tx, kind commandKind, d *decoder, out *Outcome) (l
 			return nil, err
 		}
 		return nil, m.applyOpenSession(tx, &c, out)
+	case commandKeyedWrite, commandKeyed:
+		return m.dispatchKeyed(tx, kind, d, out)
 	case commandUpdateConfig:
 		update := decodeConfigUpdate(d)
 		if err := d.done("configuration command"); err != nil {
@@ -226,6 +233,25 @@ func (m *Machine) dispatch(tx Tx, kind commandKind, d *decoder, out *Outcome) (l
 	default:
 		return nil, m.dispatchRare(tx, kind, d, out)
 	}
+}
+
+// dispatchKeyed decides what belongs to a key and not to a stream.
+func (m *Machine) dispatchKeyed(tx Tx, kind commandKind, d *decoder, out *Outcome) (*Hash, error) {
+	if m.head.level == 1 {
+		return nil, fmt.Errorf("%w: a keyed command in a ledger of format level 1", ErrCorrupt)
+	}
+	if kind == commandKeyedWrite {
+		m.keyedWrite.decode(d)
+		if err := d.done("keyed write command"); err != nil {
+			return nil, err
+		}
+		return m.applyKeyedWrite(tx, &m.keyedWrite, out)
+	}
+	m.keyed.decode(d)
+	if err := d.done("keyed command"); err != nil {
+		return nil, err
+	}
+	return nil, m.applyKeyed(tx, &m.keyed, out)
 }
 
 // dispatchRare decides the commands that commit no transaction and come rarely.
@@ -354,6 +380,7 @@ const (
 	digestTagCommand  byte = 1
 	digestTagEviction byte = 2
 	digestTagExpiry   byte = 3
+	digestTagKeyed    byte = 4
 )
 
 // digestCommand moves the running digest on: over the command, its time, its

@@ -86,7 +86,7 @@ type modelTx struct {
 
 func newModel(id LedgerID, config Config) *model {
 	return &model{
-		index: 1, config: config, epochs: []modelEpoch{{start: 1, id: id}}, count: 1, streams: map[modelName]*modelStream{},
+		index: 1, config: config, epochs: []modelEpoch{{start: 1, id: id}}, count: 1 % config.EvictionInterval, streams: map[modelName]*modelStream{},
 		entities: map[modelName]modelEntity{}, related: map[modelRelation]bool{}, heights: map[Scope]uint64{},
 		inBlock: map[Scope]uint32{}, fired: map[string]int{},
 	}

@@ -8,7 +8,8 @@ import (
 )
 
 const (
-	transactionVersion = 1
+	transactionVersion      = 1
+	transactionVersionKeyed = 2 // of a keyed write: its identity follows the actor
 	// indexOffset is where a transaction's ledger index stands in its encoding:
 	// behind the version and the ledger id.
 	indexOffset = 1 + 8
@@ -27,6 +28,7 @@ type Transaction struct {
 	Key          Key
 	RequestHash  RequestHash
 	Actor        string
+	Keyed        *KeyedID // of a keyed write, else nil; its scope is the transaction's
 	Operations   []Operation
 	BlockHeight  uint64
 	Position     uint32 // in the block, from 0
@@ -44,7 +46,11 @@ func (t *Transaction) Encode() []byte {
 }
 
 func (t *Transaction) append(dst, encodedOperations []byte) []byte {
-	dst = append(dst, transactionVersion)
+	if t.Keyed == nil {
+		dst = append(dst, transactionVersion)
+	} else {
+		dst = append(dst, transactionVersionKeyed)
+	}
 	dst = binary.BigEndian.AppendUint64(dst, uint64(t.LedgerID))
 	dst = binary.BigEndian.AppendUint64(dst, t.Index)
 	dst = appendTime(dst, t.CommittedAt)
@@ -57,13 +63,22 @@ func (t *Transaction) append(dst, encodedOperations []byte) []byte {
 	dst = appendKey(dst, t.Key)
 	dst = append(dst, t.RequestHash[:]...)
 	dst = appendBytes(dst, t.Actor)
+	if k := t.Keyed; k != nil {
+		dst = appendBytes(dst, k.Namespace)
+		dst = appendBytes(dst, k.Principal)
+		dst = append(dst, k.Key[:]...)
+	}
 	return append(dst, encodedOperations...)
 }
 
 // appendCommandTransaction is append for a command that is just being applied:
 // it copies from the log entry and allocates nothing.
-func appendCommandTransaction(dst []byte, h *head, c *writeCommand, created uint64, hash RequestHash) []byte {
-	dst = append(dst, transactionVersion)
+func appendCommandTransaction(dst []byte, h *head, c *writeCommand, keyed *keyedID, created uint64, hash RequestHash) []byte {
+	if keyed == nil {
+		dst = append(dst, transactionVersion)
+	} else {
+		dst = append(dst, transactionVersionKeyed)
+	}
 	dst = binary.BigEndian.AppendUint64(dst, uint64(h.ledgerID()))
 	dst = binary.BigEndian.AppendUint64(dst, h.index)
 	dst = appendTime(dst, h.time)
@@ -76,6 +91,11 @@ func appendCommandTransaction(dst []byte, h *head, c *writeCommand, created uint
 	dst = appendKey(dst, c.key)
 	dst = append(dst, hash[:]...)
 	dst = appendBytes(dst, c.actor)
+	if keyed != nil {
+		dst = appendBytes(dst, keyed.namespace)
+		dst = appendBytes(dst, keyed.principal)
+		dst = append(dst, keyed.key...)
+	}
 	return append(dst, c.encodedOperations...)
 }
 
@@ -134,7 +154,10 @@ func (t *storedTransaction) receiptOf(x Transaction, operations int) (r Receipt,
 
 // transactionHead reads what stands before the operations.
 func (d *decoder) transactionHead() (x Transaction) {
-	d.version(transactionVersion)
+	version := d.octet()
+	if version != transactionVersion && version != transactionVersionKeyed {
+		d.fail()
+	}
 	x.LedgerID = LedgerID(d.uint64())
 	x.Index = d.uint64()
 	x.CommittedAt = d.time()
@@ -144,6 +167,9 @@ func (d *decoder) transactionHead() (x Transaction) {
 	x.Key = d.key()
 	copy(x.RequestHash[:], d.take(uint64(len(x.RequestHash))))
 	x.Actor = string(d.bytes())
+	if version == transactionVersionKeyed {
+		x.Keyed = &KeyedID{Scope: x.Scope, Namespace: string(d.bytes()), Principal: string(d.bytes()), Key: d.hash()}
+	}
 	return x
 }
 

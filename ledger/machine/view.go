@@ -13,7 +13,7 @@ import (
 type View struct {
 	r      Reader
 	head   *head
-	cursor *[2][]byte // see Machine.cursor
+	cursor *[expiryKinds][]byte // see Machine.cursor
 }
 
 // View returns a view of the state that the machine stands at. The caller
@@ -47,7 +47,9 @@ func (v View) CommandsToPass() uint64 {
 
 // Due tells whether an eviction pass at a ledger time would find anything.
 func (v View) Due(unixNanos int64) (bool, error) {
-	for kind, before := range []int64{expiryStream: unixNanos - v.head.config.ClientTTL, expiryEntity: unixNanos + 1} {
+	for kind, before := range []int64{
+		expiryStream: unixNanos - v.head.config.ClientTTL, expiryEntity: unixNanos + 1, expiryKeyed: unixNanos + 1,
+	} {
 		due := false
 		var failed error
 		from := v.cursor[kind]

@@ -178,7 +178,24 @@ func (m *Machine) commit(tx Tx, c *writeCommand, found bool, hash RequestHash, o
 			return nil, err
 		}
 	}
-	scopeKey := m.streamKey[:m.scopeLength]
+	leaf, err := m.commitWrite(tx, c, nil, m.streamKey[:m.scopeLength], s.created, hash, out)
+	if err != nil {
+		return nil, err
+	}
+	s.push(windowSlot{m.head.index, m.head.mark(c.key)}, m.head.config.ReceiptWindow)
+	s.lastSeen = m.head.time
+	if err := m.putStream(tx); err != nil {
+		return nil, err
+	}
+	out.CreatedIndex, out.Last, out.CommittedSequence = s.created, s.last, c.sequence
+	return leaf, nil
+}
+
+// commitWrite commits the operations of a write and makes its transaction. Keyed
+// is the identity of a keyed write, nil for one of a stream.
+func (m *Machine) commitWrite(
+	tx Tx, c *writeCommand, keyed *keyedID, scopeKey []byte, created uint64, hash RequestHash, out *Outcome,
+) (*Hash, error) {
 	b, err := m.builder(tx, scopeKey)
 	if err != nil {
 		return nil, err
@@ -188,17 +205,10 @@ func (m *Machine) commit(tx Tx, c *writeCommand, found bool, hash RequestHash, o
 		return nil, err
 	}
 	m.transaction = append(m.transaction[:0], leafPrefix)
-	m.transaction = appendCommandTransaction(m.transaction, &m.head, c, s.created, hash)
+	m.transaction = appendCommandTransaction(m.transaction, &m.head, c, keyed, created, hash)
 	head := len(m.transaction) - 1 - len(c.encodedOperations) + c.countLength
 	leaf, position := m.addTransaction(b, m.head.index, head, changed)
-
-	s.push(windowSlot{m.head.index, m.head.mark(c.key)}, m.head.config.ReceiptWindow)
-	s.lastSeen = m.head.time
-	if err := m.putStream(tx); err != nil {
-		return nil, err
-	}
-	out.Code, out.CreatedIndex, out.Last = Committed, s.created, s.last
-	out.CommittedSequence = c.sequence
+	out.Code = Committed
 	out.Receipt = Receipt{
 		LedgerID: m.head.ledgerID(), Sequence: c.sequence, Session: c.session, Index: m.head.index,
 		BlockHeight: b.height, Position: position, CommittedAt: m.head.time, Actor: m.actor(c.actor),
