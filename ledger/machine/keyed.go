@@ -271,7 +271,8 @@ func (m *Machine) applyKeyed(tx Tx, c *keyedCommand, out *Outcome) error {
 	out.Keyed = &KeyedOutcome{RetryAfter: int64(decided.RetryAfter)}
 	after := before
 	if decided.Changed {
-		if after, err = m.changeKeyed(tx, before, next, c.command.Kind == keyed.Checkpoint); err != nil {
+		checkpoint := c.command.Kind == keyed.Checkpoint && decided.Code == keyed.OK
+		if after, err = m.changeKeyed(tx, before, next, checkpoint); err != nil {
 			return err
 		}
 	}
@@ -306,7 +307,8 @@ func (m *Machine) setKeyedKey(id *keyedID) {
 	m.principalLength = 2 + len(id.organization) + len(id.vault) + 2 + len(id.principal)
 }
 
-// changeKeyed stores what a record has become, which is not nil.
+// changeKeyed stores what a record has become, which is not nil. Checkpoint tells
+// that the command has brought a new checkpoint.
 func (m *Machine) changeKeyed(tx Tx, before *keyedEntry, next *keyed.Record, checkpoint bool) (*keyedEntry, error) {
 	created := before == nil
 	if created {
