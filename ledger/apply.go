@@ -27,7 +27,8 @@ func (a *applier) Apply(at raftlog.Position, entry []byte) any {
 		outcomes, err = l.machine.Apply(tx, entry)
 		if err == nil {
 			// Under the lock, because the next entry reuses what it looks at.
-			l.watchers.wake(l.machine)
+			l.watchers.wake(l.machine.CommittedScopes)
+			l.keys.wake(l.machine.ChangedKeys)
 			l.standing.set(l.machine.Check())
 			l.entryCommands.Store(decide.EntryCommands(l.machine.View(tx).Config()))
 			l.counters.setEvictions(l.machine.Evictions())

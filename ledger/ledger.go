@@ -31,7 +31,8 @@ type Ledger struct {
 	cache     *cache
 	clock     clock
 	standing  standing
-	watchers  watchers
+	watchers  waiters[machine.Scope]
+	keys      waiters[string] // that wait for a reservation to end, by its key in the state
 	counters  counters
 
 	budget        *semaphore.Weighted // bytes of submissions that wait or are in flight
@@ -133,6 +134,7 @@ func newLedger(o Options) *Ledger {
 		stop: stop, stopping: stopping,
 		failed: make(chan struct{}),
 	}
+	l.keys.perKey, l.keys.total = maxKeyWaiters, maxWaiters
 	l.counters.begin()
 	l.queue.wake = make(chan struct{}, 1)
 	l.entryCommands.Store(decide.EntryCommands(o.Config))
@@ -268,6 +270,7 @@ func (l *Ledger) raiseLevel(ctx context.Context, level uint64) error {
 // was accepted is decided.
 func (l *Ledger) Drain(ctx context.Context) error {
 	l.draining.Store(true)
+	l.keys.close()
 	if err := awaitAll(ctx, l.budget, l.options.QueueBytes); err != nil {
 		return err
 	}
@@ -303,6 +306,7 @@ func (l *Ledger) release() error {
 	l.loops.Wait()
 	l.backups <- struct{}{} // the backup that is being made ends with stopping
 	l.watchers.close()
+	l.keys.close()
 	var errs []error
 	if l.log != nil {
 		if l.Err() == nil && l.machine != nil {
@@ -328,6 +332,7 @@ func (l *Ledger) fail(err error) {
 	l.options.Logger.Error("the storage failed; the ledger stops", "error", err)
 	close(l.failed)
 	l.watchers.close()
+	l.keys.close()
 	if log := l.opened.Load(); log != nil {
 		log.Fail(err)
 	}

@@ -99,7 +99,7 @@ func (l *Ledger) Stats() Stats {
 // counters are what Stats reports. Only what is counted for a log entry or
 // seldomer costs more than an atomic addition.
 type counters struct {
-	decisions [32]atomic.Uint64 // by machine.Code
+	decisions [machine.MaxCode + 1]atomic.Uint64 // by machine.Code
 	entries   atomic.Uint64
 	commands  atomic.Uint64
 	logBytes  atomic.Uint64

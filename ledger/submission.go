@@ -89,6 +89,10 @@ func (s *Submission) addWrite(w *machine.Write) {
 	encodeBuffers.Put(buffer)
 }
 
+func (s *Submission) addKeyedWrite(w *machine.KeyedWrite) {
+	s.add(machine.AppendKeyedWrite(nil, w), decide.Work(w.Operations))
+}
+
 func (s *Submission) add(command []byte, work int) {
 	s.frames = machine.AppendFramed(s.frames, command)
 	s.commands = append(s.commands, queuedCommand{len(s.frames), work})

@@ -4,6 +4,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/seqledger/seqledger/internal/keyed"
 	"github.com/seqledger/seqledger/ledger/machine"
 )
 
@@ -45,14 +46,19 @@ func (l *Ledger) tickLoop() {
 	}
 }
 
+// leaseInterval is how long ledger time stands still at most while a key is
+// reserved. A longer pause would count as an outage and prolong the lease.
+const leaseInterval = keyed.OutagePause / 2
+
 // tick proposes as many ticks as are missing to the next eviction pass, if the
-// ledger is idle and something is due. An error needs no answer: either the
-// ledger stops, or the next tick tries again.
+// ledger is idle and something is due, or one if it is time for one. An error
+// needs no answer: either the ledger stops, or the next tick tries again.
 func (l *Ledger) tick() {
-	if time.Duration(l.clock.now()-l.lastProposed.Load()) < l.options.idleInterval {
+	idle := time.Duration(l.clock.now() - l.lastProposed.Load())
+	if idle < l.options.idleInterval {
 		return
 	}
-	for missing := l.dueTicks(); missing > 0; {
+	for missing := l.dueTicks(idle); missing > 0; {
 		n := min(missing, l.entryCommands.Load())
 		s := new(Submission)
 		for range n {
@@ -68,14 +74,18 @@ func (l *Ledger) tick() {
 	}
 }
 
-// dueTicks returns how many commands are missing to the next eviction pass, or
-// 0 when nothing is due.
-func (l *Ledger) dueTicks() (missing int64) {
+// dueTicks returns how many ticks should be proposed: those that are missing to
+// the next eviction pass if something is due, one if keys are reserved and nothing
+// has been proposed for leaseInterval, else 0.
+func (l *Ledger) dueTicks(idle time.Duration) (missing int64) {
 	now := l.clock.now()
 	err := l.ViewOrdered(l.stopping, machine.TableExpiry, func(v machine.View) error {
 		due, err := v.Due(now)
-		if err == nil && due {
+		switch {
+		case err == nil && due:
 			missing = int64(v.CommandsToPass())
+		case v.PendingKeys() > 0 && idle >= leaseInterval:
+			missing = 1
 		}
 		return err
 	})

@@ -44,7 +44,7 @@ func TestIdleLedgerExpires(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if missing := l.dueTicks(); missing != 0 {
+	if missing := l.dueTicks(time.Hour); missing != 0 {
 		t.Errorf("%d ticks are due though nothing is", missing)
 	}
 }

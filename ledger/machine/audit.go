@@ -283,7 +283,7 @@ func (a *auditor) sequence(t *Transaction, where string) {
 		}
 	}
 	if t.Keyed != nil {
-		a.keyedWrites[string(t.Keyed.tableKey())] = t.Index
+		a.keyedWrites[string(t.Keyed.TableKey())] = t.Index
 		if t.Sequence != 0 || t.Session != 0 || t.CreatedIndex != 0 || t.Key.Present {
 			a.problem(where, "it has a key of its own, and a stream")
 		}

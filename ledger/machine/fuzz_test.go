@@ -124,7 +124,7 @@ func FuzzRecords(f *testing.F) {
 			same("keyed record", e.append(nil))
 		}
 		if id, err := splitKeyedKey(b); err == nil && len(id.Principal) < 1<<16 {
-			same("keyed key", id.tableKey())
+			same("keyed key", id.TableKey())
 		}
 		d := decoder{rest: b}
 		if header := d.header(); d.done("header") == nil {

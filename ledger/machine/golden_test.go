@@ -141,7 +141,7 @@ func TestGoldenFormat(t *testing.T) {
 		"command_tick":        AppendTick(nil),
 		"command_keyed_write": AppendKeyedWrite(nil, &KeyedWrite{ID: keyedID, ClientID: "c", Actor: "a", TTL: second, MaxKeys: 300, Operations: bare.Operations}),
 		"record_keyed":        entry.append(nil),
-		"key_keyed":           keyedID.tableKey(),
+		"key_keyed":           keyedID.TableKey(),
 		"key_principal":       appendPrincipalKey(nil, w.Scope.Organization, w.Scope.Vault, keyedID.Principal),
 		"transaction_keyed":   keyedTransaction.Encode(),
 		"command_raise_level": AppendRaiseLevel(nil, 2),

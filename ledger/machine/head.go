@@ -31,6 +31,7 @@ type head struct {
 	// leaseFloor is the earliest end of every lease that was decided before
 	// floorSet: the ledger was out of reach, and owners could not renew them.
 	leaseFloor, floorSet int64
+	pendingKeys          uint64 // keyed records that are reserved
 
 	epochs []epoch // ascending; the last is the current one
 }
@@ -129,6 +130,7 @@ func (h *head) append(dst []byte) []byte {
 	dst = appendBool(dst, h.backlog)
 	dst = binary.AppendUvarint(dst, uint64(h.longestPause))
 	dst = appendTime(appendTime(dst, h.leaseFloor), h.floorSet)
+	dst = binary.AppendUvarint(dst, h.pendingKeys)
 	dst = binary.AppendUvarint(dst, uint64(len(h.epochs)))
 	for _, e := range h.epochs {
 		dst = binary.AppendUvarint(dst, e.start)
@@ -157,7 +159,7 @@ func decodeHead(b []byte) (head, error) {
 	h.seed = d.uint64()
 	if version == headVersion {
 		h.sincePass, h.backlog, h.longestPause = d.uvarint(), d.bool(), int64(d.uvarint())
-		h.leaseFloor, h.floorSet = d.time(), d.time()
+		h.leaseFloor, h.floorSet, h.pendingKeys = d.time(), d.time(), d.uvarint()
 	}
 	n := d.uvarint()
 	for range n {

@@ -311,6 +311,9 @@ func (m *Machine) setKeyedKey(id *keyedID) {
 // that the command has brought a new checkpoint.
 func (m *Machine) changeKeyed(tx Tx, before *keyedEntry, next *keyed.Record, checkpoint bool) (*keyedEntry, error) {
 	created := before == nil
+	if err := m.countPending(before.record(), next); err != nil {
+		return nil, err
+	}
 	if created {
 		before = new(keyedEntry)
 		if err := m.countKeys(tx, m.keyedKey[:m.principalLength], 1); err != nil {
@@ -335,8 +338,38 @@ func (m *Machine) changeKeyed(tx Tx, before *keyedEntry, next *keyed.Record, che
 			return nil, err
 		}
 	}
+	m.noteChanged(m.keyedKey)
 	m.scratch = after.append(m.scratch[:0])
 	return after, tx.Put(TableKeyed, m.keyedKey, m.scratch)
+}
+
+func (m *Machine) noteChanged(key []byte) {
+	m.changedKeys = append(m.changedKeys, key...)
+	m.keyEnds = append(m.keyEnds, len(m.changedKeys))
+}
+
+// ChangedKeys calls visit for the keys, as KeyedID.TableKey gives them, of the
+// keyed records that the last Apply has changed, for some more than once.
+func (m *Machine) ChangedKeys(visit func(key string)) {
+	from := 0
+	for _, to := range m.keyEnds {
+		visit(string(m.changedKeys[from:to]))
+		from = to
+	}
+}
+
+// countPending counts the reservations that a change of a record begins or ends.
+func (m *Machine) countPending(before, after *keyed.Record) error {
+	was, is := before != nil && before.State == keyed.Pending, after != nil && after.State == keyed.Pending
+	switch {
+	case is && !was:
+		m.head.pendingKeys++
+	case was && !is && m.head.pendingKeys == 0:
+		return fmt.Errorf("%w: a keyed record is pending, and none is counted", ErrCorrupt)
+	case was && !is:
+		m.head.pendingKeys--
+	}
+	return nil
 }
 
 // attach stores a response or checkpoint, and forgets the one before. A long one
@@ -407,6 +440,9 @@ func (m *Machine) evictKeyed(tx Tx, entries []expiryEntry) error {
 			return err
 		}
 		next, kept := keyed.Expire(&before.Record, at)
+		if err := m.countPending(&before.Record, next); err != nil {
+			return err
+		}
 		if !kept {
 			if err := m.removeKeyed(tx, e.key, before); err != nil {
 				return err
@@ -414,6 +450,7 @@ func (m *Machine) evictKeyed(tx Tx, entries []expiryEntry) error {
 			continue
 		}
 		if next.State != before.State {
+			m.noteChanged(e.key)
 			m.digestEvent(digestTagKeyed, append(m.scratchKey(e.key), byte(next.State)))
 		}
 		before.Record = *next
@@ -453,6 +490,7 @@ func (m *Machine) removeKeyed(tx Tx, key []byte, e *keyedEntry) error {
 	if err := tx.Delete(TableKeyed, key); err != nil {
 		return err
 	}
+	m.noteChanged(key)
 	m.evictions.Keys++
 	m.digestEvent(digestTagKeyed, append(m.scratchKey(key), 0))
 	return nil

@@ -38,7 +38,7 @@ func (f *fixture) keyed(c *KeyedCommand, want Code) Outcome {
 		f.Fatal(err)
 	}
 	f.tick()
-	answer, answered, err := f.view().AnswerKeyed(c)
+	answer, answered, err := f.view().AnswerKeyed(c, f.now)
 	if err != nil {
 		f.Fatal(err)
 	}
@@ -75,7 +75,7 @@ func (f *fixture) elapse(nanos int64) {
 
 func (f *fixture) record(id KeyedID) *KeyedRecord {
 	f.Helper()
-	k, err := f.view().Keyed(&id)
+	k, err := f.view().Keyed(&id, f.now)
 	if err != nil && !errors.Is(err, ErrNotFound) {
 		f.Fatal(err)
 	}
@@ -184,10 +184,10 @@ func TestPassesOverKeyedRecords(t *testing.T) {
 	digest := f.m.head.digest
 	f.round()
 	f.checkKeyed(3, 3)
-	if e, err := loadKeyed(f.mem, pending.ID.tableKey()); err != nil || e.State != keyed.Indeterminate || digest == f.m.head.digest {
+	if e, err := loadKeyed(f.mem, pending.ID.TableKey()); err != nil || e.State != keyed.Indeterminate || digest == f.m.head.digest {
 		t.Errorf("after the pass: %+v, %v", e, err)
 	}
-	if e, err := loadKeyed(f.mem, taken.ID.tableKey()); err != nil || e.State != keyed.Pending {
+	if e, err := loadKeyed(f.mem, taken.ID.TableKey()); err != nil || e.State != keyed.Pending {
 		t.Errorf("what may be taken over: %+v, %v", e, err)
 	}
 	f.elapse(1_000 * second)
@@ -282,7 +282,7 @@ func TestKeyedWrites(t *testing.T) {
 		}
 		hash, _ := HashOperations(nil, w.Operations)
 		f.tick()
-		receipt, answered, err := f.view().AnswerKeyedWrite(w, hash)
+		receipt, answered, err := f.view().AnswerKeyedWrite(w, hash, f.now)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -358,7 +358,7 @@ func TestVisitKeyed(t *testing.T) {
 			for more := true; more; {
 				n := 0
 				more = false
-				_, err := f.view().VisitKeyed(testScope, test.principal, test.namespace, after, func(key []byte, k *KeyedRecord) bool {
+				_, err := f.view().VisitKeyed(testScope, test.principal, test.namespace, after, f.now, func(key []byte, k *KeyedRecord) bool {
 					if bytes.Compare(key, after) <= 0 || seen[k.ID] || test.principal != "" && k.ID.Principal != test.principal {
 						t.Errorf("%+v comes again or does not belong", k.ID)
 					}

@@ -22,8 +22,12 @@ type attachment struct {
 func (a *auditor) keyedTables() error {
 	perPrincipal := map[string]uint64{}
 	attachments := map[uint64]attachment{}
+	pending := uint64(0)
 	err := a.scan(TableKeyed, "keyed record", func(k, v []byte) error {
 		a.sum.Keys++
+		if e, err := decodeKeyed(v); err == nil && e.State == keyed.Pending {
+			pending++
+		}
 		a.keyedEntries++
 		e, err := decodeKeyed(bytes.Clone(v))
 		if err != nil {
@@ -54,6 +58,9 @@ func (a *auditor) keyedTables() error {
 	})
 	if err != nil {
 		return err
+	}
+	if pending != a.head.pendingKeys {
+		a.problem("number of reservations", "the head says %d, there are %d", a.head.pendingKeys, pending)
 	}
 	err = a.scan(TablePrincipals, "principal", func(k, _ []byte) error {
 		n, err := readCount(a.r, TablePrincipals, k)
@@ -90,7 +97,7 @@ func (a *auditor) keyedRecord(key []byte, e *keyedEntry) error {
 	if err != nil {
 		return err
 	}
-	if !found || t.Keyed == nil || !bytes.Equal(t.Keyed.tableKey(), key) || writtenDigest(t.RequestHash) != e.Fingerprint.Digest {
+	if !found || t.Keyed == nil || !bytes.Equal(t.Keyed.TableKey(), key) || writtenDigest(t.RequestHash) != e.Fingerprint.Digest {
 		return fmt.Errorf("ledger index %d has not written it", e.Token)
 	}
 	if last := a.keyedWrites[string(key)]; last != e.Token {

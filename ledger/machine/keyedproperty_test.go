@@ -90,7 +90,7 @@ func (h *keyedHistory) step(fired map[Code]int) {
 	}
 	c := h.command()
 	h.sent = append(h.sent, c)
-	answer, answered, err := h.m.View(h.mem).AnswerKeyed(c)
+	answer, answered, err := h.m.View(h.mem).AnswerKeyed(c, h.now)
 	if err != nil {
 		h.Fatal(err)
 	}
@@ -120,7 +120,7 @@ func (h *keyedHistory) step(fired map[Code]int) {
 func (h *keyedHistory) afterPass() {
 	at := h.m.head.moment()
 	for id, r := range h.records {
-		e, err := loadKeyed(h.mem, id.tableKey())
+		e, err := loadKeyed(h.mem, id.TableKey())
 		if err != nil {
 			h.Fatal(err)
 		}
@@ -142,7 +142,7 @@ func (h *keyedHistory) compare() {
 		h.Fatalf("%d records, want %d", got, len(h.records))
 	}
 	for id, want := range h.records {
-		e, err := loadKeyed(h.mem, id.tableKey())
+		e, err := loadKeyed(h.mem, id.TableKey())
 		if err != nil || e == nil {
 			h.Fatalf("%+v: %v, %v", id, e, err)
 		}

@@ -6,22 +6,32 @@ import (
 	"github.com/seqledger/seqledger/internal/keyed"
 )
 
-// Keyed returns a record as it is at ledger time, without its long response and
+// momentAt is the moment of a command that the next log entry would bear if it
+// were stamped with a time.
+func (v View) momentAt(unixNanos int64) keyed.Moment {
+	next := *v.head
+	next.advance(unixNanos)
+	next.index++
+	return next.moment()
+}
+
+// Keyed returns a record as it is at a ledger time, without its long response and
 // checkpoint; ErrNotFound when the key says nothing.
-func (v View) Keyed(id *KeyedID) (*KeyedRecord, error) {
-	e, err := loadKeyed(v.r, id.tableKey())
+func (v View) Keyed(id *KeyedID, unixNanos int64) (*KeyedRecord, error) {
+	e, err := loadKeyed(v.r, id.TableKey())
 	if err != nil {
 		return nil, err
 	}
-	return v.keyedRecord(*id, e)
+	return v.keyedRecord(*id, e, unixNanos)
 }
 
-func (id *KeyedID) tableKey() []byte {
+// TableKey returns the key of the record in the state.
+func (id *KeyedID) TableKey() []byte {
 	return appendKeyedKey(nil, id.Scope.Organization, id.Scope.Vault, id.Principal, id.Namespace, id.Key[:])
 }
 
-func (v View) keyedRecord(id KeyedID, e *keyedEntry) (*KeyedRecord, error) {
-	now := e.record().At(v.head.moment())
+func (v View) keyedRecord(id KeyedID, e *keyedEntry, unixNanos int64) (*KeyedRecord, error) {
+	now := e.record().At(v.momentAt(unixNanos))
 	if now == nil {
 		return nil, ErrNotFound
 	}
@@ -31,15 +41,16 @@ func (v View) keyedRecord(id KeyedID, e *keyedEntry) (*KeyedRecord, error) {
 }
 
 // AnswerKeyed decides a command from the state, if it would change nothing: then
-// the log would answer the same at this moment. The view must be as fresh as every
-// acknowledgement.
-func (v View) AnswerKeyed(c *KeyedCommand) (out Outcome, answered bool, err error) {
-	e, err := loadKeyed(v.r, c.ID.tableKey())
+// the log would answer the same in an entry that is stamped with this time. The view
+// must be as fresh as every acknowledgement.
+func (v View) AnswerKeyed(c *KeyedCommand, unixNanos int64) (out Outcome, answered bool, err error) {
+	e, err := loadKeyed(v.r, c.ID.TableKey())
 	if err != nil || e == nil {
 		return out, false, err
 	}
-	next, decided := keyed.Transition(&e.Record, &c.Command, v.head.moment())
-	if decided.Changed || !next.Live(v.head.time) {
+	at := v.momentAt(unixNanos)
+	next, decided := keyed.Transition(&e.Record, &c.Command, at)
+	if decided.Changed || !next.Live(at.Now) {
 		return out, false, nil
 	}
 	out.Code = codeOfKeyed(decided.Code)
@@ -48,10 +59,10 @@ func (v View) AnswerKeyed(c *KeyedCommand) (out Outcome, answered bool, err erro
 }
 
 // AnswerKeyedWrite returns the receipt of a keyed write that has committed before,
-// and false when the log must decide it.
-func (v View) AnswerKeyedWrite(w *KeyedWrite, hash RequestHash) (r Receipt, answered bool, err error) {
-	e, err := loadKeyed(v.r, w.ID.tableKey())
-	if err != nil || !e.record().Live(v.head.time) || e.State != keyed.Written || e.Fingerprint.Digest != writtenDigest(hash) {
+// and false when the log must decide it. For the time see AnswerKeyed.
+func (v View) AnswerKeyedWrite(w *KeyedWrite, hash RequestHash, unixNanos int64) (r Receipt, answered bool, err error) {
+	e, err := loadKeyed(v.r, w.ID.TableKey())
+	if err != nil || !e.record().Live(max(unixNanos, v.head.time)) || e.State != keyed.Written || e.Fingerprint.Digest != writtenDigest(hash) {
 		return r, false, err
 	}
 	if r, err = v.ReceiptAt(e.Token); err != nil {
@@ -60,6 +71,10 @@ func (v View) AnswerKeyedWrite(w *KeyedWrite, hash RequestHash) (r Receipt, answ
 	r.Replayed = true
 	return r, true, nil
 }
+
+// HasAttachments tells whether the record has put a long response or checkpoint
+// aside.
+func (k *KeyedRecord) HasAttachments() bool { return k.responseAt != 0 || k.checkpointAt != 0 }
 
 // ReadAttachments reads a long response and checkpoint into the record, which may
 // be from an earlier View. Whole is false when one of them is gone since, because
@@ -90,7 +105,7 @@ const maxKeyedScan = 2_000
 // keys, until visit returns false. It begins behind a key that an earlier visit got.
 // If resume is not nil, the visit ended early, and goes on behind it.
 func (v View) VisitKeyed(
-	scope Scope, principal string, namespace *string, after []byte, visit func(key []byte, k *KeyedRecord) bool,
+	scope Scope, principal string, namespace *string, after []byte, unixNanos int64, visit func(key []byte, k *KeyedRecord) bool,
 ) (resume []byte, err error) {
 	prefix := appendScopeKey(nil, scope)
 	if principal != "" {
@@ -115,7 +130,7 @@ func (v View) VisitKeyed(
 		if namespace != nil && id.Namespace != *namespace {
 			return resume == nil, nil
 		}
-		k, err := v.keyedRecord(id, e)
+		k, err := v.keyedRecord(id, e, unixNanos)
 		if err == nil && !visit(bytes.Clone(key), k) {
 			resume = nil
 			return false, nil
@@ -124,6 +139,9 @@ func (v View) VisitKeyed(
 	})
 	return resume, err
 }
+
+// PendingKeys returns how many keyed records are reserved.
+func (v View) PendingKeys() uint64 { return v.head.pendingKeys }
 
 // Keys returns how many keyed records a principal has in a scope, those that are
 // over and not yet removed included.

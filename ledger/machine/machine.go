@@ -29,6 +29,10 @@ type Machine struct {
 	spare    []*blockBuilder // empty
 
 	committed []Scope // of the blocks that the entry has closed
+	// changedKeys are the keys of the keyed records that the entry has changed, one
+	// behind the other; keyEnds tells where each ends.
+	changedKeys []byte
+	keyEnds     []int
 
 	// passed is where the machine stood after each of the last entries, oldest
 	// first, to compare with the checks of those that follow.
@@ -91,7 +95,7 @@ func (m *Machine) Apply(tx Tx, entry []byte) ([]Outcome, error) {
 		return nil, err
 	}
 	m.head.advance(header.UnixNanos)
-	m.committed = m.committed[:0]
+	m.committed, m.changedKeys, m.keyEnds = m.committed[:0], m.changedKeys[:0], m.keyEnds[:0]
 	m.trim()
 
 	outcomes := make([]Outcome, len(commands))
@@ -154,7 +158,7 @@ const maxBuffer = 1 << 20
 
 // trim drops buffers that a large entry has left behind.
 func (m *Machine) trim() {
-	for _, buffer := range []*[]byte{&m.scratch, &m.transaction, &m.digestInput, &m.record} {
+	for _, buffer := range []*[]byte{&m.scratch, &m.transaction, &m.digestInput, &m.record, &m.changedKeys} {
 		if cap(*buffer) > maxBuffer {
 			*buffer = nil
 		}
