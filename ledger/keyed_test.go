@@ -1,0 +1,259 @@
+package ledger
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/seqledger/seqledger/internal/keyed"
+	"github.com/seqledger/seqledger/ledger/machine"
+)
+
+func keyedCommand(l *Ledger, key string, attempt byte) *machine.KeyedCommand {
+	return &machine.KeyedCommand{
+		ID:    machine.KeyedID{Scope: machine.Scope{Organization: "acme"}, Principal: "user:1", Key: sha256.Sum256([]byte(key))},
+		Actor: "client:test", MaxKeys: 1_000,
+		Command: keyed.Command{
+			Kind: keyed.Reserve, AttemptID: keyed.AttemptID{attempt, 1}, ValidUntil: l.clock.now() + int64(time.Minute),
+			Lease: int64(time.Minute), TTL: int64(time.Hour),
+		},
+	}
+}
+
+func ownedCommand(c *machine.KeyedCommand, kind keyed.Kind, token uint64, content []byte) *machine.KeyedCommand {
+	owned := *c
+	owned.Command = keyed.Command{Kind: kind, AttemptID: c.AttemptID, Token: token, Lease: int64(time.Minute), Response: content, Data: content}
+	return &owned
+}
+
+func mustKeyed(t *testing.T, l *Ledger, c *machine.KeyedCommand, want machine.Code) machine.Outcome {
+	t.Helper()
+	out, err := l.Keyed(t.Context(), c)
+	if err != nil || out.Code != want {
+		t.Fatalf("command %d: %v, %v, want %v", c.Kind, out.Code, err, want)
+	}
+	return out
+}
+
+// Of many that reserve one key at once, one does the work; the others wait and are
+// given its response. A response that is long, and a restart, change nothing.
+func TestOneOwnerAmongMany(t *testing.T) {
+	t.Parallel()
+	o := Options{Dir: t.TempDir(), Logger: slog.New(slog.DiscardHandler)}
+	l, err := Open(t.Context(), o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	response := bytes.Repeat([]byte("response "), 1_000)
+	var owners, replays sync.Map
+	var group sync.WaitGroup
+	for i := range 32 {
+		group.Go(func() {
+			c := keyedCommand(l, "one", byte(i))
+			out, err := l.Reserve(t.Context(), c, time.Hour)
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			switch out.Code {
+			case machine.KeyedAcquired:
+				owners.Store(i, out.Index)
+				if out, err := l.Keyed(t.Context(), ownedCommand(c, keyed.Complete, out.Keyed.Record.Token, response)); err != nil || out.Code != machine.KeyedOK {
+					t.Error(out.Code, err)
+				}
+			case machine.KeyedReplay:
+				replays.Store(i, bytes.Equal(out.Keyed.Record.Response, response))
+			default:
+				t.Errorf("caller %d: %v", i, out.Code)
+			}
+		})
+	}
+	group.Wait()
+	count := func(m *sync.Map) (n int) {
+		m.Range(func(_, value any) bool {
+			if value == false {
+				t.Error("a replay has another response")
+			}
+			n++
+			return true
+		})
+		return n
+	}
+	if count(&owners) != 1 || count(&replays) != 31 {
+		t.Errorf("%d owners, %d replays", count(&owners), count(&replays))
+	}
+	if n := l.keys.len(); n != 0 || len(l.keys.waiting) != 0 {
+		t.Errorf("%d calls wait still", n)
+	}
+	if err := l.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if l, err = Open(t.Context(), o); err != nil {
+		t.Fatal(err)
+	}
+	entries := l.Stats().Entries
+	out := mustKeyed(t, l, keyedCommand(l, "one", 99), machine.KeyedReplay)
+	if !bytes.Equal(out.Keyed.Record.Response, response) || l.Stats().Entries != entries {
+		t.Error("after a restart the state answers with another response, or not at all")
+	}
+	if err := l.Close(); err != nil {
+		t.Error(err)
+	}
+}
+
+// A waiting Reserve ends in every way in which a reservation can: its owner gives
+// it up, its lease ends, the waiter's time is over, the ledger drains.
+func TestWaitingReserveEnds(t *testing.T) {
+	t.Parallel()
+	for name, test := range map[string]struct {
+		end  func(l *Ledger, owner *machine.KeyedCommand, token uint64) error
+		want machine.Code
+	}{
+		"completed": {func(l *Ledger, c *machine.KeyedCommand, token uint64) error {
+			_, err := l.Keyed(context.Background(), ownedCommand(c, keyed.Complete, token, nil))
+			return err
+		}, machine.KeyedReplay},
+		"released": {func(l *Ledger, c *machine.KeyedCommand, token uint64) error {
+			_, err := l.Keyed(context.Background(), ownedCommand(c, keyed.Release, token, nil))
+			return err
+		}, machine.KeyedAcquired},
+		"drained": {func(l *Ledger, _ *machine.KeyedCommand, _ uint64) error {
+			return l.Drain(context.Background())
+		}, machine.KeyedInFlight},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			l := openTest(t, Options{})
+			owner := keyedCommand(l, "k", 1)
+			token := mustKeyed(t, l, owner, machine.KeyedAcquired).Keyed.Record.Token
+			result := make(chan machine.Outcome)
+			go func() { // ends with its answer; joined by the receive
+				out, err := l.Reserve(context.Background(), keyedCommand(l, "k", 2), time.Hour)
+				if err != nil && !errors.Is(err, ErrDraining) {
+					t.Error(err)
+				}
+				result <- out
+			}()
+			for l.keys.len() == 0 { // until it is registered
+			}
+			if err := test.end(l, owner, token); err != nil {
+				t.Fatal(err)
+			}
+			if out := <-result; out.Code != test.want {
+				t.Errorf("%v, want %v", out.Code, test.want)
+			}
+		})
+	}
+	l := openTest(t, Options{})
+	mustKeyed(t, l, keyedCommand(l, "k", 1), machine.KeyedAcquired)
+	if out, err := l.Reserve(t.Context(), keyedCommand(l, "k", 2), time.Millisecond); err != nil || out.Code != machine.KeyedInFlight {
+		t.Errorf("after the wait: %v, %v", out.Code, err)
+	}
+	// A lease that ends on an idle ledger, whatever its policy says.
+	for policy, want := range map[keyed.Policy]machine.Code{keyed.BecomeIndeterminate: machine.KeyedUnknown, keyed.TakeOver: machine.KeyedAcquired} {
+		key := fmt.Sprint("policy ", policy)
+		owner := keyedCommand(l, key, 1)
+		owner.Lease, owner.Policy = int64(20*time.Millisecond), policy
+		mustKeyed(t, l, owner, machine.KeyedAcquired)
+		if out, err := l.Reserve(t.Context(), keyedCommand(l, key, 2), time.Minute); err != nil || out.Code != want {
+			t.Errorf("%s: %v, %v, want %v", key, out.Code, err, want)
+		}
+	}
+}
+
+// The calls that wait are bounded, for a key and in all.
+func TestWaitersAreBounded(t *testing.T) {
+	t.Parallel()
+	w := waiters[string]{perKey: 2, total: 3}
+	a1, a2, b1 := w.join("a"), w.join("a"), w.join("b")
+	if a1 == nil || a2 == nil || b1 == nil || w.join("a") != nil || w.join("c") != nil {
+		t.Error("the bounds do not hold")
+	}
+	w.leave("a", a1)
+	if w.join("a") == nil {
+		t.Error("a place that was left is not given again")
+	}
+	w.wake(func(yield func(string)) { yield("a"); yield("x") })
+	<-a2.next
+	select {
+	case <-b1.next:
+		t.Error("another key's event wakes")
+	default:
+	}
+	w.close()
+	<-b1.next
+	w.leave("a", a2)
+	w.leave("a", a2)
+	w.leave("b", b1)
+	if w.len() != 0 || len(w.waiting) != 0 {
+		t.Errorf("%d calls wait for %d keys", w.len(), len(w.waiting))
+	}
+	<-w.join("late").next
+}
+
+// A reservation on an idle ledger keeps ledger time going, so that no pause counts
+// as an outage.
+func TestReservationsKeepTime(t *testing.T) {
+	t.Parallel()
+	l := openTest(t, Options{idleInterval: time.Hour})
+	if missing := l.dueTicks(leaseInterval); missing != 0 {
+		t.Errorf("%d ticks are due without a reservation", missing)
+	}
+	owner := keyedCommand(l, "k", 1)
+	token := mustKeyed(t, l, owner, machine.KeyedAcquired).Keyed.Record.Token
+	if missing := l.dueTicks(leaseInterval - 1); missing != 0 {
+		t.Errorf("%d ticks are due too early", missing)
+	}
+	if missing := l.dueTicks(leaseInterval); missing != 1 {
+		t.Errorf("%d ticks are due, want 1", missing)
+	}
+	mustKeyed(t, l, ownedCommand(owner, keyed.Complete, token, nil), machine.KeyedOK)
+	if missing := l.dueTicks(leaseInterval); missing != 0 {
+		t.Errorf("%d ticks are due, and nothing is reserved any more", missing)
+	}
+}
+
+// Keyed writes commit once, through restarts, and are read back with their key.
+func TestKeyedWriteOnce(t *testing.T) {
+	t.Parallel()
+	l := openTest(t, Options{})
+	w := &machine.KeyedWrite{
+		ID:    machine.KeyedID{Scope: machine.Scope{Organization: "acme"}, Namespace: "jobs", Principal: "user:1", Key: sha256.Sum256([]byte("job"))},
+		Actor: "client:test", TTL: int64(time.Hour), MaxKeys: 10,
+		Operations: []machine.Operation{{Kind: machine.OpAppend, Value: []byte("run")}},
+	}
+	indexes := make(chan uint64, 32)
+	var group sync.WaitGroup
+	for range 32 {
+		group.Go(func() {
+			out, err := l.WriteKeyed(t.Context(), w)
+			if err != nil || out.Code != machine.Committed && out.Code != machine.Replayed {
+				t.Error(out.Code, err)
+			}
+			indexes <- out.Receipt.Index
+		})
+	}
+	group.Wait()
+	close(indexes)
+	first := <-indexes
+	for index := range indexes {
+		if index != first {
+			t.Errorf("receipts at %d and %d", first, index)
+		}
+	}
+	k, err := l.KeyedRecord(t.Context(), &w.ID)
+	if err != nil || k.State != keyed.Written || k.Token != first {
+		t.Errorf("%+v, %v", k, err)
+	}
+	other := *w
+	other.Operations = []machine.Operation{{Kind: machine.OpAppend, Value: []byte("run something else")}}
+	if out, err := l.WriteKeyed(t.Context(), &other); err != nil || out.Code != machine.IdempotencyKeyReused {
+		t.Errorf("another write under the key: %v, %v", out.Code, err)
+	}
+}
