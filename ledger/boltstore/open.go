@@ -11,6 +11,7 @@ import (
 	"runtime"
 	"runtime/debug"
 	"strconv"
+	"syscall"
 	"time"
 
 	"go.etcd.io/bbolt"
@@ -139,6 +140,9 @@ func (s *Store) openBolt(o Options) (err error) {
 		return fmt.Errorf("%s: %w; stop it first", s.path, ErrLocked)
 	case errors.Is(err, bolterrors.ErrInvalid), errors.Is(err, bolterrors.ErrChecksum), errors.Is(err, bolterrors.ErrVersionMismatch):
 		return fmt.Errorf("%s: %w: bbolt: %w; "+adviceRestore, s.path, machine.ErrCorrupt, err)
+	case errors.Is(err, syscall.ENOMEM):
+		return fmt.Errorf("%s: the system does not map the state file: it takes %d bytes of address space, which is no memory; "+
+			"let this process have that much more of it (ulimit -v, LimitAS= of systemd): %w", s.path, mapped, err)
 	case err != nil:
 		return fmt.Errorf("open %s: %w", s.path, err)
 	}
