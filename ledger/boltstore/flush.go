@@ -189,6 +189,11 @@ func (s *Store) writeTable(tx *bbolt.Tx, table machine.Table, changes entries) e
 		return damaged(table, nil, "the table's bucket is missing")
 	}
 	bucket.FillPercent = fillPercent(table)
+	before, err := s.tableOf(tx, table)
+	if err != nil {
+		return err
+	}
+	guard := leafGuard{table: table, cursor: before.Cursor()}
 	began := time.Now()
 	for i := range changes.len() {
 		if i%restEvery == restEvery-1 && s.rest != nil {
@@ -198,7 +203,9 @@ func (s *Store) writeTable(tx *bbolt.Tx, table machine.Table, changes entries) e
 			}
 		}
 		e := changes.at(i)
-		var err error
+		if err := guard.check(e.key, e.deleted); err != nil {
+			return err
+		}
 		if e.deleted {
 			err = bucket.Delete(e.key)
 		} else {

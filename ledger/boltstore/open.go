@@ -17,6 +17,7 @@ import (
 	"go.etcd.io/bbolt"
 	bolterrors "go.etcd.io/bbolt/errors"
 
+	"github.com/seqledger/seqledger/ledger/internal/boltpage"
 	"github.com/seqledger/seqledger/ledger/machine"
 )
 
@@ -98,9 +99,12 @@ func open(path string, o Options, readOnly bool) (*Store, error) {
 	if err := s.openBolt(o); err != nil {
 		return nil, err
 	}
-	err := s.load(o.Identity)
+	meta, err := s.checkPages()
+	if err == nil {
+		err = s.load(o.Identity)
+	}
 	if err == nil && !readOnly && !o.NoSync {
-		err = s.settle()
+		err = s.settle(meta)
 	}
 	if err != nil {
 		return nil, errors.Join(err, s.Close())
@@ -239,15 +243,22 @@ func syncDir(dir string) error {
 	return nil
 }
 
-// settle makes sure that the checkpoint just read is on disk; see rewriteMeta.
-// The meta page is looked up again, because only now is the file locked.
-func (s *Store) settle() error {
-	meta, err := checkFile(s.path)
-	if err != nil {
-		return err
+// settle makes sure that the checkpoint just read is on disk, by writing its meta
+// page once more. After a failed fsync the page may be in the system's cache but not
+// on disk, marked clean, and a restarted process would see a checkpoint that the
+// disk does not have: the next flush would then overwrite pages that the checkpoint
+// on disk still needs. Writing the same bytes again makes both agree. If that is
+// torn by a crash the other meta page counts, and nothing of it has been touched.
+func (s *Store) settle(meta boltpage.Meta) error {
+	page := make([]byte, meta.PageSize)
+	if _, err := s.file.ReadAt(page, meta.Offset); err != nil {
+		return fmt.Errorf("%s: read the meta page: %w", s.path, err)
 	}
-	if err := rewriteMeta(s.file, meta); err != nil {
-		return fmt.Errorf("%s: %w", s.path, err)
+	if _, err := s.file.WriteAt(page, meta.Offset); err != nil {
+		return fmt.Errorf("%s: rewrite the meta page: %w", s.path, err)
+	}
+	if err := s.file.Sync(); err != nil {
+		return fmt.Errorf("%s: sync the meta page: %w", s.path, err)
 	}
 	return nil
 }
@@ -262,7 +273,7 @@ func (s *Store) load(identity []byte) (err error) {
 	defer func() { err = errors.Join(err, tx.Rollback()) }()
 	c, err := readControl(tx, identity)
 	if err == nil {
-		s.proven, err = lastLeftover(tx, c.ahead)
+		s.proven, err = s.lastLeftover(tx, c.ahead)
 	}
 	if err != nil {
 		return fmt.Errorf("%s: %w", s.path, err)
