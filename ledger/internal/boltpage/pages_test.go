@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"hash/crc32"
 	"hash/fnv"
+	"math/bits"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
@@ -374,6 +375,91 @@ func TestLoopIsRefused(t *testing.T) {
 			t.Errorf("element %d leads back: Last = %v", i, err)
 		}
 		copy(e, was)
+	}
+}
+
+// TestFreePageOfALeafIsRefused: a page that belongs to a leaf and is in the list of
+// free pages would be overwritten.
+func TestFreePageOfALeafIsRefused(t *testing.T) {
+	t.Parallel()
+	db := newFile(t)
+	fillForFlips(t, db)
+	b, m := content(t, db)
+	pages := New(b, testPageSize)
+	list, err := pages.extent(m.FreeList)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ids := list[headerSize : headerSize+8*int(binary.NativeEndian.Uint16(list[10:]))]
+	tried := 0
+	for id := uint64(firstPage); id < m.Pages; id++ {
+		pg, err := pages.page(id)
+		if err != nil || !pg.leaf || len(pg.b) == testPageSize {
+			continue
+		}
+		for i := 0; i < len(ids); i += 8 { // the list stays in order
+			was := binary.NativeEndian.Uint64(ids[i:])
+			if i > 0 && binary.NativeEndian.Uint64(ids[i-8:]) > id || i+8 < len(ids) && binary.NativeEndian.Uint64(ids[i+8:]) < id+2 {
+				continue
+			}
+			tried++
+			binary.NativeEndian.PutUint64(ids[i:], id+1)
+			if err := pages.Check(m, false); !errors.Is(err, ErrDamaged) {
+				t.Errorf("page %d belongs to page %d and is free: Check = %v", id+1, id, err)
+			}
+			binary.NativeEndian.PutUint64(ids[i:], was)
+		}
+	}
+	if tried == 0 {
+		t.Error("no leaf has several pages, or none fits into the list")
+	}
+}
+
+// TestRootBelowItsRootIsRefused: a bucket that begins with a page from the midst of
+// it, one bit away, lacks the rest.
+func TestRootBelowItsRootIsRefused(t *testing.T) {
+	t.Parallel()
+	db := newFile(t)
+	tried := 0
+	for round := 0; tried < 3 && round < 50; round++ {
+		fillForFlips(t, db)
+		b, m := content(t, db)
+		pages := New(b, testPageSize)
+		root := bucketOf(t, pages, m, "a").root
+		var below []uint64
+		var walk func(id uint64)
+		walk = func(id uint64) {
+			pg, err := pages.page(id)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for i := range pg.count {
+				if !pg.leaf {
+					below = append(below, pg.element(i).child())
+					walk(pg.element(i).child())
+				}
+			}
+		}
+		walk(root)
+		place := bytes.Index(b[int64(m.Root)*testPageSize:], append([]byte("a"), binary.NativeEndian.AppendUint64(nil, root)...))
+		if place < 0 {
+			continue // the tree of buckets has several pages
+		}
+		place += int(m.Root)*testPageSize + 1
+		for _, id := range below {
+			if bits.OnesCount64(root^id) != 1 {
+				continue
+			}
+			tried++
+			binary.NativeEndian.PutUint64(b[place:], id)
+			if err := pages.Check(m, false); !errors.Is(err, ErrDamaged) {
+				t.Errorf("the bucket begins with page %d instead of %d: Check = %v", id, root, err)
+			}
+			binary.NativeEndian.PutUint64(b[place:], root)
+		}
+	}
+	if tried == 0 {
+		t.Error("no page below is one bit away")
 	}
 }
 
