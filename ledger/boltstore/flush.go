@@ -129,6 +129,9 @@ func (s *Store) commit(f *frozenState) (err error) {
 	if err := tx.Commit(); err != nil {
 		return fmt.Errorf("commit: %w", err)
 	}
+	if err := s.noteFreeList(); err != nil {
+		return fmt.Errorf("read back what was committed: %w", pageDamage(controlTable, nil, err))
+	}
 	if !f.spill { // whose pages say nothing of what a checkpoint costs
 		stats := tx.Stats()
 		s.lastFlush.Store(&FlushSize{Changed: f.overlay.size(), Pages: stats.GetPageAlloc()})

@@ -30,6 +30,7 @@ const (
 	lockTimeout = 250 * time.Millisecond
 
 	adviceRestore = "restore the data directory from a backup"
+	otherProgram  = "a bbolt file of some other program; correct the path, or " + adviceRestore + " if it is right"
 )
 
 // The store's own bucket and its records.
@@ -102,6 +103,9 @@ func open(path string, o Options, readOnly bool) (*Store, error) {
 	meta, err := s.checkPages()
 	if err == nil {
 		err = s.load(o.Identity)
+	}
+	if err == nil {
+		err = s.noteFreeList()
 	}
 	if err == nil && !readOnly && !o.NoSync {
 		err = s.settle(meta)
@@ -294,15 +298,15 @@ type control struct {
 func readControl(tx *bbolt.Tx, identity []byte) (c control, err error) {
 	defer recoverDamage(controlTable, nil, &err)
 	bucket := tx.Bucket(controlBucket)
-	if bucket == nil || bucket.Get(keyFormat) == nil {
-		return control{}, fmt.Errorf("%w: a bbolt file of some other program; correct the path", ErrForeign)
+	if bucket == nil {
+		return control{}, fmt.Errorf("%w: %s", ErrForeign, otherProgram)
 	}
 	format, err := getControl(bucket, keyFormat, len(formatMagic)+4)
 	if err != nil {
 		return control{}, err
 	}
 	if string(format[:len(formatMagic)]) != formatMagic {
-		return control{}, fmt.Errorf("%w: a bbolt file of some other program; correct the path", ErrForeign)
+		return control{}, fmt.Errorf("%w: %s", ErrForeign, otherProgram)
 	}
 	if v := binary.LittleEndian.Uint32(format[len(formatMagic):]); v != formatVersion {
 		advice := "use the binary that wrote it, or upgrade"

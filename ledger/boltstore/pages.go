@@ -41,7 +41,7 @@ func checkFile(path string) (boltpage.Meta, error) {
 			return meta, fmt.Errorf("%s: %w: truncated: %d bytes, but %d pages of %d bytes are in use; "+adviceRestore,
 				path, machine.ErrCorrupt, info.Size(), meta.Pages, meta.PageSize)
 		}
-		if err = boltpage.CheckFreeList(file, meta); err == nil {
+		if _, err = boltpage.CheckFreeList(file, meta); err == nil {
 			return meta, nil
 		}
 		// A running writer may have taken the list's page for something else.
@@ -106,6 +106,21 @@ func pageDamage(table machine.Table, key []byte, err error) error {
 	if errors.Is(err, boltpage.ErrDamaged) {
 		return damaged(table, key, "%v", err)
 	}
+	return err
+}
+
+// FreeListBytes returns how many bytes the list of the file's free pages takes. Each
+// Flush and each Spill writes all of it. It never waits.
+func (s *Store) FreeListBytes() int64 { return s.freeList.Load() }
+
+// noteFreeList notes how long the list is that the last transaction has written.
+func (s *Store) noteFreeList() error {
+	meta, err := boltpage.ReadMeta(s.file)
+	if err != nil {
+		return err
+	}
+	size, err := boltpage.CheckFreeList(s.file, meta)
+	s.freeList.Store(size)
 	return err
 }
 

@@ -65,6 +65,7 @@ type Store struct {
 	updates   atomic.Uint64 // the updates applied since Open
 	pending   atomic.Int64
 	spillable atomic.Int64
+	freeList  atomic.Int64 // see FreeListBytes
 	failed    atomic.Pointer[error]
 
 	rest      func(worked time.Duration) // see Options

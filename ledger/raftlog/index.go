@@ -34,7 +34,7 @@ func checkIndex(dir string) error {
 	if meta.Pages > uint64(len(content)) || size > uint64(len(content)) {
 		return fmt.Errorf("cut off: it has %d bytes, and %d are in use", len(content), size)
 	}
-	if err := boltpage.CheckFreeList(file, meta); err != nil {
+	if _, err := boltpage.CheckFreeList(file, meta); err != nil {
 		return err
 	}
 	pages := boltpage.New(content[:size], int(meta.PageSize))

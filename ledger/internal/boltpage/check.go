@@ -63,22 +63,24 @@ func (c *checker) use(id uint64, pages int) error {
 	return nil
 }
 
-// CheckFreeList reads the beginning of the list of free pages. bbolt believes the
-// length that it has, whatever memory that takes, so this comes before bbolt opens
-// the file. It fails with ErrDamaged or the reader's error.
-func CheckFreeList(file io.ReaderAt, m Meta) error {
+// CheckFreeList reads the beginning of the list of free pages and returns how many
+// bytes the list takes in the file. bbolt believes the length that it has, whatever
+// memory that takes, so this comes before bbolt opens the file. It fails with
+// ErrDamaged or the reader's error.
+func CheckFreeList(file io.ReaderAt, m Meta) (size int64, err error) {
 	if err := inFile(m.FreeList, m.Pages); err != nil {
-		return err
+		return 0, err
 	}
 	b := make([]byte, headerSize+8)
 	if _, err := file.ReadAt(b, int64(m.FreeList)*m.PageSize); err != nil {
-		return fmt.Errorf("read the list of free pages: %w", err)
+		return 0, fmt.Errorf("read the list of free pages: %w", err)
 	}
 	pages, err := extent(b, m.FreeList, m.Pages)
-	if err == nil {
-		_, _, err = freeCount(b, m.FreeList, pages*uint64(m.PageSize))
+	if err != nil {
+		return 0, err
 	}
-	return err
+	_, _, err = freeCount(b, m.FreeList, pages*uint64(m.PageSize))
+	return int64(pages) * m.PageSize, err
 }
 
 // freeCount returns how many ids a list of free pages has, and where they begin. The
