@@ -153,6 +153,7 @@ func (d *damageImage) reopen(t *testing.T, dir string) (f found, err error) {
 	more := "more " + strings.Repeat("z", 2<<10) // so that the next segment begins
 	again := d.machine.restarted()
 	o := options(dir, again)
+	must(t, o.validate())
 	o.SegmentBytes, o.Logger = 4<<10, slog.New(slog.NewTextHandler(&lines, &slog.HandlerOptions{Level: slog.LevelWarn}))
 	l, err := Open(o)
 	if err != nil {
@@ -168,11 +169,16 @@ func (d *damageImage) reopen(t *testing.T, dir string) (f found, err error) {
 		return f, err
 	}
 	f.warned = strings.Contains(lines.String(), "was interrupted and never acknowledged")
+	disk, err := openDisk(&o)
+	if err != nil {
+		return f, err
+	}
 	texts := d.machine.texts()
-	err = Read(dir, o.Identity, o.Checkpoint, func(_ Position, entry []byte) error {
+	err = visitCommands(disk, o.Checkpoint, func(_ Position, entry []byte) error {
 		texts = append(texts, string(entry))
 		return nil
 	})
+	err = errors.Join(err, disk.Close())
 	if err == nil && !slices.Equal(texts, append(slices.Clone(f.texts), more)) {
 		err = errors.New("after another entry, the log has others than before")
 	}
