@@ -52,15 +52,24 @@ func (l *Ledger) flushIsDue() bool {
 
 // maxSpillBytes is how many bytes of blocks gather before they are written ahead
 // of the checkpoint. A spill costs two fsyncs and, beside its blocks, the pages
-// on the way to the end of their table and the list of free pages, which may
-// have some hundred KiB in a large file: next to 8 MiB that is little. A spill
-// of more would only take more memory.
+// on the way to the end of their table and the list of free pages. Next to 8 MiB
+// that is little, and a spill of more would only take more memory.
 const maxSpillBytes = 8 << 20
 
-// spillBytes is a quarter of a small checkpoint, because blocks may be no more
-// than a third of what gathers.
+// spillsPerFreeList is how many times the bytes of the list of free pages a spill
+// has of blocks. After a large eviction, or a long backup, the list has some MiB.
+const spillsPerFreeList = 4
+
+// spillBytes is how many bytes of blocks make a spill due: a quarter of a small
+// checkpoint, because blocks may be no more than a third of what gathers, or more
+// where writing the list of free pages would cost more than a quarter of that. If
+// that is more than a checkpoint, the checkpoint comes first and writes the blocks.
 func (l *Ledger) spillBytes() int64 {
-	return min(maxSpillBytes, max(l.checkpointBytes.Load()/4, 1))
+	return spillDue(l.checkpointBytes.Load(), l.store.FreeListBytes())
+}
+
+func spillDue(checkpointBytes, freeListBytes int64) int64 {
+	return max(min(maxSpillBytes, checkpointBytes/4), spillsPerFreeList*freeListBytes, 1)
 }
 
 // spill writes blocks ahead of the checkpoint.

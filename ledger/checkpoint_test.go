@@ -104,15 +104,21 @@ func TestFlushIsCountedOnce(t *testing.T) {
 	}
 }
 
-// Blocks are spilled at 8 MiB, and earlier where checkpoints are small.
+// Blocks are spilled at 8 MiB, earlier where checkpoints are small, and later where
+// each spill would write a long list of free pages.
 func TestSpillsAreSmallerThanCheckpoints(t *testing.T) {
 	t.Parallel()
-	const mib = 1 << 20
-	for due, want := range map[int64]int64{1: 1, 16 << 10: 4 << 10, 32 * mib: 8 * mib, 128 * mib: 8 * mib} {
-		l := new(Ledger)
-		l.checkpointBytes.Store(due)
-		if got := l.spillBytes(); got != want {
-			t.Errorf("a checkpoint of %d bytes: a spill is due at %d, want %d", due, got, want)
+	const kib, mib = 1 << 10, 1 << 20
+	for _, tt := range []struct{ checkpoint, freeList, want int64 }{
+		{1, 0, 1},
+		{16 * kib, 0, 4 * kib},
+		{32 * mib, 4 * kib, 8 * mib},
+		{128 * mib, 2 * mib, 8 * mib},
+		{128 * mib, 3 * mib, 12 * mib},
+		{32 * mib, 100 * mib, 400 * mib}, // never: the checkpoint is due before
+	} {
+		if got := spillDue(tt.checkpoint, tt.freeList); got != tt.want {
+			t.Errorf("a checkpoint of %d bytes, a list of %d: a spill is due at %d, want %d", tt.checkpoint, tt.freeList, got, tt.want)
 		}
 	}
 }

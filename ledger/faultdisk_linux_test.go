@@ -1,6 +1,7 @@
 package ledger_test
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -9,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/seqledger/seqledger/ledger"
+	"github.com/seqledger/seqledger/ledger/machine"
 )
 
 // smallDisk mounts a file system with room for one log segment and some more.
@@ -58,6 +60,51 @@ func TestFault_FullDisk(t *testing.T) {
 	if failed == 0 {
 		t.Error("the disk was never full: this test tests nothing")
 	}
+}
+
+// TestFault_FullDiskStopsReads: after a write of the storage has failed, nothing is
+// answered any more, and nothing is acknowledged even when there is room again. Only
+// a start finds out what the disk has of the entry that was being written.
+func TestFault_FullDiskStopsReads(t *testing.T) {
+	t.Parallel()
+	disk := smallDisk(t)
+	dir, ballast := filepath.Join(disk, "data"), filepath.Join(disk, ballastName)
+	l := open(t, faultOptions(dir))
+	run := faultRun{acknowledged: map[uint64]uint64{}}
+	failed := func(what string, err error) {
+		t.Helper()
+		if !errors.Is(err, ledger.ErrFailed) || !errors.Is(err, syscall.ENOSPC) || ledger.IsDamage(err) {
+			t.Errorf("%s: %v, want ErrFailed for want of room", what, err)
+		}
+	}
+	read := func() error { return l.View(t.Context(), func(machine.View) error { return nil }) }
+	for sequence := uint64(1); sequence <= faultWrites; sequence++ {
+		if sequence == 5 {
+			if err := fillDisk(ballast, "0"); err != nil {
+				t.Fatal(err)
+			}
+		}
+		out, err := l.Write(t.Context(), faultWrite(sequence))
+		if err != nil {
+			failed("the write", err)
+			break
+		}
+		run.acknowledged[sequence] = out.Receipt.Index
+	}
+	select {
+	case <-l.Failed():
+	case <-t.Context().Done():
+		t.Fatalf("the ledger goes on with a full disk: %d writes", len(run.acknowledged))
+	}
+	failed("a read", read())
+	if err := os.Remove(ballast); err != nil {
+		t.Fatal(err)
+	}
+	failed("a read with room again", read())
+	_, err := l.Write(t.Context(), faultWrite(uint64(len(run.acknowledged))+1))
+	failed("a write with room again", err)
+	_ = l.Close() // tells the failure once more
+	run.wantKept(t, dir)
 }
 
 // TestFault_NoRoomForALedger: a disk without room for the log makes no ledger,

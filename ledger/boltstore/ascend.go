@@ -4,8 +4,7 @@ import (
 	"bytes"
 	"fmt"
 
-	"go.etcd.io/bbolt"
-
+	"github.com/seqledger/seqledger/ledger/internal/boltpage"
 	"github.com/seqledger/seqledger/ledger/machine"
 )
 
@@ -45,10 +44,13 @@ func (r *reader) Ascend(table machine.Table, from []byte, visit func(key, value 
 		}
 		for i := range layers {
 			l := &layers[i]
-			if l.ok && bytes.Equal(l.key, key) {
-				if err := l.next(table); err != nil {
-					return r.fail(err)
-				}
+			if !l.ok || !bytes.Equal(l.key, key) {
+				continue
+			}
+			// A record that is hidden by a newer one must be checked, too: its key
+			// may have been another one's.
+			if err := l.next(table, l != top); err != nil {
+				return r.fail(err)
 			}
 		}
 		if value == nil {
@@ -79,9 +81,9 @@ type layer struct {
 	key    []byte
 	sealed []byte // as stored, when the layer is the file
 
-	changes entries       // of an overlay, from the position on
-	stored  *bbolt.Cursor // nil for an overlay
-	hidden  []byte        // the file's first key that is not to be seen; nil for none
+	changes entries          // of an overlay, from the position on
+	stored  *boltpage.Cursor // nil for an overlay
+	hidden  []byte           // the file's first key that is not to be seen; nil for none
 }
 
 // layers returns the layers of a table, newest first, each at its first key
@@ -115,14 +117,26 @@ func (r *reader) storedLayer(table machine.Table, from []byte) (l layer, err err
 	if table == machine.TableBlocks {
 		l.hidden = r.hidden
 	}
-	l.atStored(l.stored.Seek(from))
-	return l, nil
+	key, sealed, err := l.stored.Seek(from)
+	if err != nil {
+		return layer{}, pageDamage(table, from, err)
+	}
+	if err := l.atStored(table, key, sealed); err != nil || bytes.Equal(key, from) {
+		return l, err
+	}
+	// What comes before the first key must come before from, or records are left
+	// out, as in a lookup that finds nothing.
+	return l, checkGap(l.stored, table, from, key, sealed)
 }
 
-// atStored takes over what the cursor stands at.
-func (l *layer) atStored(key, sealed []byte) {
+// atStored takes over what the cursor stands at. The key that ends what is to be
+// seen is checked, because no one reads it.
+func (l *layer) atStored(table machine.Table, key, sealed []byte) error {
 	l.key, l.sealed = key, sealed
-	l.ok = key != nil && !hides(l.hidden, key)
+	if l.ok = key != nil && !hides(l.hidden, key); l.ok {
+		return nil
+	}
+	return checkStored(table, key, sealed)
 }
 
 // atEntry takes over the overlay's first entry that is left.
@@ -142,8 +156,8 @@ func (l *layer) read(table machine.Table) (value []byte, err error) {
 	return unseal(table, l.key, l.sealed)
 }
 
-// next moves to the following key.
-func (l *layer) next(table machine.Table) (err error) {
+// next moves to the following key. With check, it checks the record that it leaves.
+func (l *layer) next(table machine.Table, check bool) (err error) {
 	if l.stored == nil {
 		l.changes = l.changes.from(1)
 		l.atEntry()
@@ -151,11 +165,19 @@ func (l *layer) next(table machine.Table) (err error) {
 	}
 	before := l.key
 	defer recoverDamage(table, before, &err)
-	l.atStored(l.stored.Next())
+	if check {
+		if err := checkStored(table, before, l.sealed); err != nil {
+			return err
+		}
+	}
+	key, sealed, err := l.stored.Next()
+	if err != nil {
+		return pageDamage(table, before, err)
+	}
 	// Without this a damaged page could make an iteration go back, repeat
 	// records, or never end.
-	if l.ok && bytes.Compare(l.key, before) <= 0 {
-		return damaged(table, before, "followed by key %x, which is not greater", l.key)
+	if key != nil && bytes.Compare(key, before) <= 0 {
+		return damaged(table, before, "followed by key %x, which is not greater", key)
 	}
-	return nil
+	return l.atStored(table, key, sealed)
 }

@@ -10,13 +10,14 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/seqledger/seqledger/ledger/internal/boltpage"
 	"github.com/seqledger/seqledger/ledger/machine"
 )
 
 const testPageSize = 4096
 
 // metaOf returns the current meta page; the tests below place damage by it.
-func metaOf(t *testing.T, path string) metaPage {
+func metaOf(t *testing.T, path string) boltpage.Meta {
 	t.Helper()
 	meta, err := checkFile(path)
 	if err != nil {
@@ -29,8 +30,8 @@ func TestOpenRefusesTruncatedFile(t *testing.T) {
 	t.Parallel()
 	path := filled(t, 5000)
 	meta := metaOf(t, path)
-	used := int64(meta.pages) * meta.pageSize
-	for _, size := range []int64{used - 1, used / 2, 3 * meta.pageSize, 2 * meta.pageSize} {
+	used := int64(meta.Pages) * meta.PageSize
+	for _, size := range []int64{used - 1, used / 2, 3 * meta.PageSize, 2 * meta.PageSize} {
 		if err := os.Truncate(path, size); err != nil {
 			t.Fatal(err)
 		}
@@ -43,7 +44,7 @@ func TestOpenAcceptsExactSize(t *testing.T) {
 	t.Parallel()
 	path := filled(t, 5000)
 	meta := metaOf(t, path)
-	if err := os.Truncate(path, int64(meta.pages)*meta.pageSize); err != nil {
+	if err := os.Truncate(path, int64(meta.Pages)*meta.PageSize); err != nil {
 		t.Fatal(err)
 	}
 	s := reopen(t, path)
@@ -54,8 +55,8 @@ func TestOpenAcceptsExactSize(t *testing.T) {
 
 func TestOpenRefusesBadMetaPages(t *testing.T) {
 	t.Parallel()
-	pageSize := metaOf(t, filled(t, 1)).pageSize
-	flip := func(b []byte) { b[pageHeaderSize+40] ^= 1 } // the high-water mark
+	pageSize := metaOf(t, filled(t, 1)).PageSize
+	flip := func(b []byte) { b[16+40] ^= 1 } // the high-water mark
 	wipe := func(b []byte) { clear(b[:pageSize]) }
 
 	path := filled(t, 10)
@@ -69,7 +70,7 @@ func TestOpenRefusesBadMetaPages(t *testing.T) {
 	// One bad page is what a crash in the middle of a commit leaves: the other
 	// one counts, and the state is that of the commit before.
 	path = filled(t, 10)
-	current := metaOf(t, path).offset
+	current := metaOf(t, path).Offset
 	edit(t, path, func(b []byte) []byte { flip(b[current:]); return b })
 	s := reopen(t, path)
 	if s.Applied() != (Position{}) {
@@ -83,7 +84,7 @@ func TestOpenRefusesBadFreelistPage(t *testing.T) {
 	path := filled(t, 10)
 	meta := metaOf(t, path)
 	edit(t, path, func(b []byte) []byte {
-		for p := 2 * meta.pageSize; p+meta.pageSize <= int64(len(b)); p += meta.pageSize {
+		for p := 2 * meta.PageSize; p+meta.PageSize <= int64(len(b)); p += meta.PageSize {
 			if b[p+8] == 0x10 { // the freelist flag
 				b[p+8] = 0
 			}

@@ -61,14 +61,20 @@
 //
 // # Damage
 //
-// bbolt protects its two meta pages by a checksum and nothing else, so every
-// value carries a CRC-32C over its table, key and bytes, checked at each read;
-// a miss checks the two keys beside the gap, because a bit flipped in a key
-// would otherwise make a record vanish silently. Panics of bbolt and memory
-// faults of its map become errors that wrap [machine.ErrCorrupt]. What no
-// checksum of a record can see is damage to the header or the inner pages of
-// the tree that leads past whole records: a check of the state as a whole
-// (its chains of hashes) must find that.
+// Every value carries a CRC-32C over its table, key and bytes, checked at each read.
+// bbolt has checksums on its two meta pages alone, so its other pages are read by
+// package boltpage, which checks each on the way to a record. A miss proves itself
+// (checkGap): the records on both sides of the gap are what was written and enclose
+// the key. A walk checks its beginning in the same way, and every record that it
+// passes. Open reads the inner pages and the list of free ones as a whole, and a
+// flush checks the pages that it is about to write again (leafGuard). bbolt itself
+// is left with writing, and with what has been checked before; its panics and memory
+// faults of its map become errors that wrap [machine.ErrCorrupt].
+//
+// What is not noticed before the next Open is damage that comes while the file is
+// open and leads to an old copy of a page. Damage that more than one bit makes may
+// not be noticed at all where it makes sense: a check of the state as a whole (its
+// chains of hashes) must find that.
 //
 // An error in Update, Flush or a read stops the store for good ([Store.Err]):
 // half an entry in the overlay must never reach the file.

@@ -129,6 +129,9 @@ func (s *Store) commit(f *frozenState) (err error) {
 	if err := tx.Commit(); err != nil {
 		return fmt.Errorf("commit: %w", err)
 	}
+	if err := s.noteFreeList(); err != nil {
+		return fmt.Errorf("read back what was committed: %w", pageDamage(controlTable, nil, err))
+	}
 	if !f.spill { // whose pages say nothing of what a checkpoint costs
 		stats := tx.Stats()
 		s.lastFlush.Store(&FlushSize{Changed: f.overlay.size(), Pages: stats.GetPageAlloc()})
@@ -189,6 +192,11 @@ func (s *Store) writeTable(tx *bbolt.Tx, table machine.Table, changes entries) e
 		return damaged(table, nil, "the table's bucket is missing")
 	}
 	bucket.FillPercent = fillPercent(table)
+	before, err := s.tableOf(tx, table)
+	if err != nil {
+		return err
+	}
+	guard := leafGuard{table: table, cursor: before.Cursor()}
 	began := time.Now()
 	for i := range changes.len() {
 		if i%restEvery == restEvery-1 && s.rest != nil {
@@ -198,7 +206,9 @@ func (s *Store) writeTable(tx *bbolt.Tx, table machine.Table, changes entries) e
 			}
 		}
 		e := changes.at(i)
-		var err error
+		if err := guard.check(e.key, e.deleted); err != nil {
+			return err
+		}
 		if e.deleted {
 			err = bucket.Delete(e.key)
 		} else {

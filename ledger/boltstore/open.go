@@ -11,11 +11,13 @@ import (
 	"runtime"
 	"runtime/debug"
 	"strconv"
+	"syscall"
 	"time"
 
 	"go.etcd.io/bbolt"
 	bolterrors "go.etcd.io/bbolt/errors"
 
+	"github.com/seqledger/seqledger/ledger/internal/boltpage"
 	"github.com/seqledger/seqledger/ledger/machine"
 )
 
@@ -28,6 +30,7 @@ const (
 	lockTimeout = 250 * time.Millisecond
 
 	adviceRestore = "restore the data directory from a backup"
+	otherProgram  = "a bbolt file of some other program; correct the path, or " + adviceRestore + " if it is right"
 )
 
 // The store's own bucket and its records.
@@ -97,9 +100,15 @@ func open(path string, o Options, readOnly bool) (*Store, error) {
 	if err := s.openBolt(o); err != nil {
 		return nil, err
 	}
-	err := s.load(o.Identity)
+	meta, err := s.checkPages()
+	if err == nil {
+		err = s.load(o.Identity)
+	}
+	if err == nil {
+		err = s.noteFreeList()
+	}
 	if err == nil && !readOnly && !o.NoSync {
-		err = s.settle()
+		err = s.settle(meta)
 	}
 	if err != nil {
 		return nil, errors.Join(err, s.Close())
@@ -139,6 +148,9 @@ func (s *Store) openBolt(o Options) (err error) {
 		return fmt.Errorf("%s: %w; stop it first", s.path, ErrLocked)
 	case errors.Is(err, bolterrors.ErrInvalid), errors.Is(err, bolterrors.ErrChecksum), errors.Is(err, bolterrors.ErrVersionMismatch):
 		return fmt.Errorf("%s: %w: bbolt: %w; "+adviceRestore, s.path, machine.ErrCorrupt, err)
+	case errors.Is(err, syscall.ENOMEM):
+		return fmt.Errorf("%s: the system does not map the state file: it takes %d bytes of address space, which is no memory; "+
+			"let this process have that much more of it (ulimit -v, LimitAS= of systemd): %w", s.path, mapped, err)
 	case err != nil:
 		return fmt.Errorf("open %s: %w", s.path, err)
 	}
@@ -235,15 +247,22 @@ func syncDir(dir string) error {
 	return nil
 }
 
-// settle makes sure that the checkpoint just read is on disk; see rewriteMeta.
-// The meta page is looked up again, because only now is the file locked.
-func (s *Store) settle() error {
-	meta, err := checkFile(s.path)
-	if err != nil {
-		return err
+// settle makes sure that the checkpoint just read is on disk, by writing its meta
+// page once more. After a failed fsync the page may be in the system's cache but not
+// on disk, marked clean, and a restarted process would see a checkpoint that the
+// disk does not have: the next flush would then overwrite pages that the checkpoint
+// on disk still needs. Writing the same bytes again makes both agree. If that is
+// torn by a crash the other meta page counts, and nothing of it has been touched.
+func (s *Store) settle(meta boltpage.Meta) error {
+	page := make([]byte, meta.PageSize)
+	if _, err := s.file.ReadAt(page, meta.Offset); err != nil {
+		return fmt.Errorf("%s: read the meta page: %w", s.path, err)
 	}
-	if err := rewriteMeta(s.file, meta); err != nil {
-		return fmt.Errorf("%s: %w", s.path, err)
+	if _, err := s.file.WriteAt(page, meta.Offset); err != nil {
+		return fmt.Errorf("%s: rewrite the meta page: %w", s.path, err)
+	}
+	if err := s.file.Sync(); err != nil {
+		return fmt.Errorf("%s: sync the meta page: %w", s.path, err)
 	}
 	return nil
 }
@@ -258,7 +277,7 @@ func (s *Store) load(identity []byte) (err error) {
 	defer func() { err = errors.Join(err, tx.Rollback()) }()
 	c, err := readControl(tx, identity)
 	if err == nil {
-		s.proven, err = lastLeftover(tx, c.ahead)
+		s.proven, err = s.lastLeftover(tx, c.ahead)
 	}
 	if err != nil {
 		return fmt.Errorf("%s: %w", s.path, err)
@@ -279,15 +298,15 @@ type control struct {
 func readControl(tx *bbolt.Tx, identity []byte) (c control, err error) {
 	defer recoverDamage(controlTable, nil, &err)
 	bucket := tx.Bucket(controlBucket)
-	if bucket == nil || bucket.Get(keyFormat) == nil {
-		return control{}, fmt.Errorf("%w: a bbolt file of some other program; correct the path", ErrForeign)
+	if bucket == nil {
+		return control{}, fmt.Errorf("%w: %s", ErrForeign, otherProgram)
 	}
 	format, err := getControl(bucket, keyFormat, len(formatMagic)+4)
 	if err != nil {
 		return control{}, err
 	}
 	if string(format[:len(formatMagic)]) != formatMagic {
-		return control{}, fmt.Errorf("%w: a bbolt file of some other program; correct the path", ErrForeign)
+		return control{}, fmt.Errorf("%w: %s", ErrForeign, otherProgram)
 	}
 	if v := binary.LittleEndian.Uint32(format[len(formatMagic):]); v != formatVersion {
 		advice := "use the binary that wrote it, or upgrade"

@@ -2,10 +2,7 @@ package boltstore
 
 import (
 	"bytes"
-	"cmp"
-	"encoding/binary"
 	"hash/maphash"
-	"slices"
 	"sort"
 	"sync"
 )
@@ -177,67 +174,8 @@ func (t *tableOverlay) sort(first uint32) []uint32 {
 	for id := first; id < t.count; id++ {
 		ids = append(ids, id)
 	}
-	t.sortIDs(ids, make([]sortItem, len(ids)))
+	keySorter{t.key}.sort(ids, make([]sortItem, len(ids)), 0)
 	return ids
-}
-
-type sortItem struct {
-	digits uint64
-	id     uint32
-}
-
-// sortIDs sorts by the eight bytes behind what all keys begin with, and then
-// each run of equal digits in the same way by what comes behind those.
-func (t *tableOverlay) sortIDs(ids []uint32, room []sortItem) {
-	if len(ids) < 16 {
-		slices.SortFunc(ids, func(a, b uint32) int { return bytes.Compare(t.key(a), t.key(b)) })
-		return
-	}
-	items, common := room[:len(ids)], t.commonPrefix(ids)
-	for i, id := range ids {
-		items[i] = sortItem{leadingDigits(t.key(id)[common:]), id}
-	}
-	slices.SortFunc(items, func(a, b sortItem) int { return cmp.Compare(a.digits, b.digits) })
-	for i := range items {
-		ids[i] = items[i].id
-	}
-	for from := 0; from < len(ids); {
-		to := from + 1
-		for to < len(ids) && items[to].digits == items[from].digits {
-			to++
-		}
-		switch n := to - from; {
-		case n == len(ids): // keys that differ in nothing but zeros at their end, at least one in eight bytes
-			slices.SortFunc(ids, func(a, b uint32) int { return bytes.Compare(t.key(a), t.key(b)) })
-		case n > 1:
-			t.sortIDs(ids[from:to], room[from:to])
-		}
-		from = to
-	}
-}
-
-// commonPrefix returns how many bytes all keys begin with together.
-func (t *tableOverlay) commonPrefix(ids []uint32) int {
-	common := t.key(ids[0])
-	for _, id := range ids[1:] {
-		key, n := t.key(id), 0
-		for n < min(len(common), len(key)) && common[n] == key[n] {
-			n++
-		}
-		common = common[:n]
-	}
-	return len(common)
-}
-
-// leadingDigits reads the first eight bytes as one number. A shorter key is
-// filled with zeros, so that equal numbers do not mean equal keys.
-func leadingDigits(key []byte) uint64 {
-	if len(key) >= 8 {
-		return binary.BigEndian.Uint64(key)
-	}
-	var filled [8]byte
-	copy(filled[:], key)
-	return binary.BigEndian.Uint64(filled[:])
 }
 
 // sorted returns every entry by key, tombstones included. Unlike order it keeps

@@ -8,6 +8,7 @@ import (
 
 	"go.etcd.io/bbolt"
 
+	"github.com/seqledger/seqledger/ledger/internal/boltpage"
 	"github.com/seqledger/seqledger/ledger/machine"
 )
 
@@ -23,8 +24,8 @@ type reader struct {
 	// The bbolt transaction is opened by the first read that needs it. Most
 	// Views are answered by the overlay and must not pay for one.
 	tx          *bbolt.Tx
-	cursors     [machine.TableCount]*bbolt.Cursor // for Get; reused
-	faultPanics bool                              // the goroutine's setting before tx was opened
+	cursors     [machine.TableCount]*boltpage.Cursor // for Get; reused
+	faultPanics bool                                 // the goroutine's setting before tx was opened
 
 	failure error // the first error of the storage, even if fn dropped it
 	done    bool
@@ -63,39 +64,57 @@ func (r *reader) getStored(table machine.Table, key []byte) (value []byte, err e
 		}
 		r.cursors[table] = c
 	}
-	found, sealed := c.Seek(key)
+	found, sealed, err := c.Seek(key)
+	if err != nil {
+		return nil, pageDamage(table, key, err)
+	}
 	if found != nil && bytes.Equal(found, key) {
 		return unseal(table, key, sealed)
 	}
-	return nil, checkGap(c, table, found, sealed)
+	return nil, checkGap(c, table, key, found, sealed)
 }
 
-// checkGap checks the neighbours of a key that was not found: next is what the
-// cursor landed on. A bit flipped in a stored key leaves its record in place
-// but out of reach, so a lookup of the true key lands beside it. Believing the
-// miss would run a write a second time.
-func checkGap(c *bbolt.Cursor, table machine.Table, next, sealed []byte) error {
-	if next != nil {
-		if _, err := unseal(table, next, sealed); err != nil {
-			return err
-		}
+// checkGap lets a miss prove itself: next is what the cursor landed on. A bit flipped
+// in a stored key leaves its record in place but out of reach, so a lookup of the
+// true key lands beside it. Believing the miss would run a write a second time. So
+// the keys on both sides must be what was written, and enclose the one that is
+// missing. That they are neighbours, and that both are where the inner pages lead
+// to, is what the cursor checks on its way.
+func checkGap(c *boltpage.Cursor, table machine.Table, key, next, sealed []byte) error {
+	if err := checkStored(table, next, sealed); err != nil {
+		return err
 	}
-	if prev, sealed := c.Prev(); prev != nil {
-		if _, err := unseal(table, prev, sealed); err != nil {
-			return err
-		}
+	prev, sealed, err := c.Before()
+	if err != nil {
+		return pageDamage(table, key, err)
+	}
+	if err := checkStored(table, prev, sealed); err != nil {
+		return err
+	}
+	if next != nil && bytes.Compare(next, key) <= 0 || prev != nil && bytes.Compare(prev, key) >= 0 {
+		return damaged(table, key, "it should be between %x and %x", prev, next)
 	}
 	return nil
 }
 
-// cursor returns a new cursor over the table's bucket.
-func (r *reader) cursor(table machine.Table) (*bbolt.Cursor, error) {
+// checkStored checks that a key in the file is what was written, of a record whose
+// value is not asked for. No key is no record.
+func checkStored(table machine.Table, key, sealed []byte) error {
+	if key == nil {
+		return nil
+	}
+	_, err := unseal(table, key, sealed)
+	return err
+}
+
+// cursor returns a new cursor over the table's records in the file.
+func (r *reader) cursor(table machine.Table) (*boltpage.Cursor, error) {
 	if err := r.begin(); err != nil {
 		return nil, err
 	}
-	bucket := r.tx.Bucket(bucketName(table))
-	if bucket == nil {
-		return nil, damaged(table, nil, "the table's bucket is missing")
+	bucket, err := r.store.tableOf(r.tx, table)
+	if err != nil {
+		return nil, err
 	}
 	return bucket.Cursor(), nil
 }

@@ -127,6 +127,9 @@ func Adopt(path string, identity []byte) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, s.Close()) }()
+	if _, err := s.checkPages(); err != nil {
+		return err
+	}
 	if err := s.adopt(identity); err != nil {
 		return fmt.Errorf("%s: %w", path, err)
 	}
@@ -148,7 +151,7 @@ func (s *Store) adopt(identity []byte) (err error) {
 	c, err := readControl(tx, nil)
 	if err == nil {
 		// The log that would make them again stays behind.
-		err = removeLeftovers(tx, c.ahead)
+		err = s.removeLeftovers(tx, c.ahead)
 	}
 	if err == nil {
 		err = errors.Join(putControl(tx, keyIdentity, identity), putApplied(tx, Position{}), putControl(tx, keyAhead, nil))

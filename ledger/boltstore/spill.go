@@ -67,17 +67,20 @@ func (s *Store) newBlocks(tx *bbolt.Tx, f *frozenState, blocks entries) (entries
 		f.hidden = s.hidden
 		return blocks, nil
 	}
-	bucket := tx.Bucket(bucketName(machine.TableBlocks))
-	if bucket == nil {
-		return blocks, damaged(machine.TableBlocks, nil, "the table's bucket is missing")
+	table, err := s.tableOf(tx, machine.TableBlocks)
+	if err != nil {
+		return blocks, err
 	}
 	from := s.hidden
 	if from == nil {
 		from = blocks.at(0).key
 	}
-	cursor := bucket.Cursor()
-	key, sealed := cursor.Seek(from)
-	for ; key != nil && blocks.len() > 0; key, sealed = cursor.Next() {
+	cursor := table.Cursor()
+	key, sealed, err := cursor.Seek(from)
+	if err == nil && !bytes.Equal(key, from) {
+		err = checkGap(cursor, machine.TableBlocks, from, key, sealed)
+	}
+	for ; err == nil && key != nil && blocks.len() > 0; key, sealed, err = cursor.Next() {
 		stored, err := unseal(machine.TableBlocks, key, sealed)
 		if err != nil {
 			return blocks, err
@@ -87,6 +90,12 @@ func (s *Store) newBlocks(tx *bbolt.Tx, f *frozenState, blocks entries) (entries
 				"(the log's next is %x); "+adviceRestore, b.key)
 		}
 		blocks = blocks.from(1)
+	}
+	if err == nil {
+		err = checkStored(machine.TableBlocks, key, sealed)
+	}
+	if err != nil {
+		return blocks, pageDamage(machine.TableBlocks, from, err)
 	}
 	if key != nil && s.hidden == nil {
 		return blocks, damaged(machine.TableBlocks, key, "it lies behind a block that is new; "+adviceRestore)
@@ -115,29 +124,53 @@ func hides(hidden, key []byte) bool { return hidden != nil && bytes.Compare(key,
 
 // lastLeftover returns the key of the last block that was spilled, given the
 // first one.
-func lastLeftover(tx *bbolt.Tx, ahead []byte) (last []byte, err error) {
+func (s *Store) lastLeftover(tx *bbolt.Tx, ahead []byte) (last []byte, err error) {
 	defer recoverDamage(machine.TableBlocks, ahead, &err)
 	if ahead == nil {
 		return nil, nil
 	}
-	bucket := tx.Bucket(bucketName(machine.TableBlocks))
-	if bucket == nil {
-		return nil, damaged(machine.TableBlocks, nil, "the table's bucket is missing")
+	table, err := s.tableOf(tx, machine.TableBlocks)
+	if err != nil {
+		return nil, err
 	}
-	if first, _ := bucket.Cursor().Seek(ahead); !bytes.Equal(first, ahead) {
+	cursor := table.Cursor()
+	first, sealed, err := cursor.Seek(ahead)
+	if err == nil && !bytes.Equal(first, ahead) {
 		return nil, damaged(machine.TableBlocks, ahead, "control record %q names this block, and it is not there; "+adviceRestore, keyAhead)
 	}
-	key, sealed := bucket.Cursor().Last()
-	if _, err := unseal(machine.TableBlocks, key, sealed); err != nil {
-		return nil, fmt.Errorf("%w; "+adviceRestore, err)
+	if err == nil {
+		err = checkStored(machine.TableBlocks, first, sealed)
 	}
-	return bytes.Clone(key), nil
+	if err == nil {
+		last, sealed, err = cursor.Last()
+	}
+	if err == nil {
+		err = checkStored(machine.TableBlocks, last, sealed)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("%w; "+adviceRestore, pageDamage(machine.TableBlocks, ahead, err))
+	}
+	return bytes.Clone(last), nil
 }
 
 // removeLeftovers deletes the blocks from ahead on.
-func removeLeftovers(tx *bbolt.Tx, ahead []byte) error {
-	if _, err := lastLeftover(tx, ahead); err != nil || ahead == nil {
+func (s *Store) removeLeftovers(tx *bbolt.Tx, ahead []byte) error {
+	if _, err := s.lastLeftover(tx, ahead); err != nil || ahead == nil {
 		return err
+	}
+	table, err := s.tableOf(tx, machine.TableBlocks)
+	if err != nil {
+		return err
+	}
+	guard, cursor := leafGuard{table: machine.TableBlocks, cursor: table.Cursor()}, table.Cursor()
+	key, _, err := cursor.Seek(ahead)
+	for ; key != nil && err == nil; key, _, err = cursor.Next() {
+		if err := guard.check(key, true); err != nil {
+			return err
+		}
+	}
+	if err != nil {
+		return pageDamage(machine.TableBlocks, ahead, err)
 	}
 	bucket := tx.Bucket(bucketName(machine.TableBlocks))
 	// A new cursor for each: bbolt's may skip a key after a deletion.

@@ -405,3 +405,40 @@ func TestReadOnlyStoreDoesNotSpill(t *testing.T) {
 	}
 	wantState(t, s.View, 12)
 }
+
+// How long the list of free pages is, which each spill writes, is known from the
+// start on.
+func TestFreeListBytes(t *testing.T) {
+	t.Parallel()
+	const n = 20_000
+	s := fresh(t)
+	change := func(what func(tx machine.Tx, key []byte) error) int64 {
+		t.Helper()
+		err := s.Update(next(s), func(tx machine.Tx) error {
+			for i := range n {
+				if err := what(tx, recordKey(i)); err != nil {
+					return err
+				}
+			}
+			return nil
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		flush(t, s)
+		return s.FreeListBytes()
+	}
+	if size := change(func(tx machine.Tx, key []byte) error { return tx.Put(streams, key, make([]byte, 2_000)) }); size != testPageSize {
+		t.Errorf("a list of nearly nothing takes %d bytes", size)
+	}
+	size := change(func(tx machine.Tx, key []byte) error { return tx.Delete(streams, key) })
+	if pages := int64(n / 2); size < 8*pages || size > 8*3*pages {
+		t.Errorf("a list of more than %d pages takes %d bytes", pages, size)
+	}
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if again := reopen(t, s.path).FreeListBytes(); again != size {
+		t.Errorf("after a start it takes %d bytes, before it took %d", again, size)
+	}
+}

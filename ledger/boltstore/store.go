@@ -66,6 +66,7 @@ type Store struct {
 	pending   atomic.Int64
 	tombs     atomic.Int64
 	spillable atomic.Int64
+	freeList  atomic.Int64 // see FreeListBytes
 	failed    atomic.Pointer[error]
 
 	rest      func(worked time.Duration) // see Options

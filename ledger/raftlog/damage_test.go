@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	"github.com/hashicorp/raft-wal/metadb"
+	"go.etcd.io/bbolt"
 )
 
 func must(t testing.TB, err error) {
@@ -56,7 +57,7 @@ func TestDamagedLogIsRefused(t *testing.T) {
 			content, err := os.ReadFile(name)
 			must(t, err)
 			must(t, os.WriteFile(name, bytes.Repeat([]byte{0xa5}, len(content)), 0o644))
-		}, nil, "cannot be opened"},
+		}, nil, "makes no sense"},
 		"first segment is missing": {func(t *testing.T, dir string) {
 			t.Helper()
 			must(t, os.Remove(segments(t, dir)[0]))
@@ -305,5 +306,95 @@ func TestFlippedBitInIndexIsNoCrash(t *testing.T) {
 	}
 	if refused == 0 {
 		t.Errorf("none of %d changed indexes was refused; this test tests nothing", tried)
+	}
+}
+
+// The header of a page says how many pages follow. bbolt believes that when it writes
+// the page again, in a goroutine of Raft's: it panics there, or takes all memory.
+func TestFlippedHeaderInIndexIsRefused(t *testing.T) {
+	t.Parallel()
+	base, m := t.TempDir(), &recorder{}
+	closeLogAfter(t, base, m, numbered(50)...)
+	image := readFile(t, filepath.Join(base, walDir, metadb.FileName))
+	refused := 0
+	for page := 2 * 4096; page+4096 <= len(image); page += 4096 {
+		for _, bit := range []int{0, 1, 9, 20, 31} {
+			b := bytes.Clone(image)
+			b[page+12+bit/8] ^= 1 << (bit % 8)
+			dir := t.TempDir()
+			must(t, copyTree(dir, base))
+			must(t, os.WriteFile(filepath.Join(dir, walDir, metadb.FileName), b, 0o644))
+			again := m.restarted()
+			l, err := Open(options(dir, again))
+			if err == nil { // a free page
+				must(t, l.Ready(t.Context()))
+				closeLog(t, l)
+				continue
+			}
+			refused++
+			wantDamage(t, err, metadb.FileName)
+			if again.calls != 0 {
+				t.Errorf("page %d, bit %d: the log was read", page/4096, bit)
+			}
+		}
+	}
+	if refused < 2*5 { // the list of free pages, and the tree of buckets
+		t.Errorf("%d flipped bits were refused", refused)
+	}
+}
+
+// raft-wal takes an index without segments for a new log, and removes the files that
+// the index does not name. Whatever is missing from the index, it is refused and the
+// files stay.
+func TestIndexThatMissesSegmentsIsRefused(t *testing.T) {
+	t.Parallel()
+	for name, tt := range map[string]struct {
+		change func(list []byte) []byte // nil removes it
+		found  string
+	}{
+		"no list":        {func([]byte) []byte { return nil }, "list of segments"},
+		"an empty list":  {func([]byte) []byte { return []byte(`{"NextSegmentID":9,"Segments":[]}`) }, "it is empty"},
+		"another number": {func(b []byte) []byte { return bytes.Replace(b, []byte(`"ID":1,`), []byte(`"ID":0,`), 1) }, "is not in the list"},
+		"another begin":  {func(b []byte) []byte { return bytes.Replace(b, []byte(`"MinIndex":1,`), []byte(`"MinIndex":0,`), 1) }, "its entries at 0"},
+		"a next one that is": {func(b []byte) []byte {
+			return bytes.Replace(b, []byte(`{"NextSegmentID":2`), []byte(`{"NextSegmentID":1`), 1)
+		}, "the next one is 1"},
+		"another name": {func(b []byte) []byte { return bytes.Replace(b, []byte(`"MinIndex"`), []byte(`"MinIndey"`), 1) }, "MinIndey"},
+		"a sealed end": {func(b []byte) []byte {
+			return bytes.Replace(b, []byte(`"SealTime":"0001-`), []byte(`"SealTime":"0011-`), 1)
+		}, "it is sealed at 0011"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			dir, m := t.TempDir(), &recorder{}
+			o := options(dir, m)
+			o.Create, o.SegmentBytes = true, 4<<10
+			l := open(t, o)
+			for i := range 12 {
+				write(t, l, fmt.Sprintf("%d %s", i, strings.Repeat("x", 500)))
+			}
+			closeLog(t, l)
+			before := segments(t, dir)
+			db, err := bbolt.Open(filepath.Join(dir, walDir, metadb.FileName), 0o600, nil)
+			must(t, err)
+			must(t, db.Update(func(tx *bbolt.Tx) error {
+				bucket, key := tx.Bucket([]byte(metadb.MetaBucket)), []byte(metadb.MetaKey)
+				list := bytes.Clone(bucket.Get(key))
+				changed := tt.change(list)
+				if changed == nil {
+					return bucket.Delete(key)
+				}
+				if bytes.Equal(list, changed) {
+					t.Errorf("the list is another one than this test expects: %s", list)
+				}
+				return bucket.Put(key, changed)
+			}))
+			must(t, db.Close())
+			_, err = Open(options(dir, m.restarted()))
+			wantDamage(t, err, tt.found)
+			if after := segments(t, dir); !slices.Equal(after, before) {
+				t.Errorf("the refused start left %v of %v", after, before)
+			}
+		})
 	}
 }

@@ -122,6 +122,9 @@ func openDisk(o *Options) (store diskStore, err error) {
 		// bbolt takes an empty file for a new database.
 		return nil, damage(o.Dir, nil, "its index %s is empty", metadb.FileName)
 	}
+	if err := checkIndex(dir); err != nil {
+		return nil, damage(o.Dir, err, "its index %s makes no sense", metadb.FileName)
+	}
 	store, err = openWAL(o, dir)
 	if err != nil {
 		return nil, damage(o.Dir, err, "it cannot be opened")

@@ -91,9 +91,9 @@ func start(o *Options, conf *raft.Config, disk diskStore, transport raft.Transpo
 	if sole {
 		conf.HeartbeatTimeout, conf.ElectionTimeout, conf.LeaderLeaseTimeout = 2*soleTimeout, 2*soleTimeout, soleTimeout // standNow halves them
 	} else if o.Transport == nil {
-		return nil, fmt.Errorf("raftlog: the log in %s names the members %+v, and node %q is not the only voter of them: "+
+		return nil, damage(o.Dir, nil, "it names the members %+v, and node %q is not the only voter of them: "+
 			"its newest snapshot or entry is damaged, or it is of a cluster, for which Options.Transport is needed",
-			o.Dir, found.configuration.Servers, o.NodeID)
+			found.configuration.Servers, o.NodeID)
 	}
 	l := &Log{
 		options:      *o,

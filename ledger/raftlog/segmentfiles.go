@@ -8,6 +8,7 @@ import (
 	"github.com/hashicorp/raft"
 	wal "github.com/hashicorp/raft-wal"
 	"github.com/hashicorp/raft-wal/metadb"
+	"github.com/hashicorp/raft-wal/segment"
 	"github.com/hashicorp/raft-wal/types"
 )
 
@@ -76,8 +77,27 @@ type segmentIndex struct {
 	rotated *firstError
 }
 
-// CommitState implements types.MetaStore.
+// CommitState implements types.MetaStore. The segment that is noted stays in the
+// list, or the next start would miss it: where the end of the log is cut off, which
+// is never done to a sole voter's, the last one that is sealed takes its place.
 func (i segmentIndex) CommitState(state types.PersistentState) error {
+	noted, err := i.GetStable(keySegmentInUse)
+	if err != nil {
+		return i.rotated.keep(err)
+	}
+	listed, sealed := len(noted) == 0, ""
+	for _, s := range state.Segments {
+		name := segment.FileName(s)
+		listed = listed || name == string(noted)
+		if !s.SealTime.IsZero() {
+			sealed = name
+		}
+	}
+	if !listed {
+		if err := noteSegment(i.MetaStore, sealed); err != nil {
+			return i.rotated.keep(err)
+		}
+	}
 	if err := i.MetaStore.CommitState(state); err != nil {
 		return i.rotated.keep(fmt.Errorf("write %s: %w", metadb.FileName, err))
 	}

@@ -10,6 +10,7 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/hashicorp/raft"
 	walfs "github.com/hashicorp/raft-wal/fs"
 	"github.com/hashicorp/raft-wal/metadb"
 	"github.com/hashicorp/raft-wal/types"
@@ -135,6 +136,8 @@ type failingIndex struct{ types.MetaStore }
 
 func (failingIndex) CommitState(types.PersistentState) error { return errDisk }
 
+func (failingIndex) GetStable([]byte) ([]byte, error) { return nil, nil }
+
 func TestRotationErrorNamesTheIndex(t *testing.T) {
 	t.Parallel()
 	first := new(firstError)
@@ -145,5 +148,42 @@ func TestRotationErrorNamesTheIndex(t *testing.T) {
 	_ = first.keep(errors.New("later"))
 	if kept := first.err.Load(); kept == nil || !errors.Is(*kept, errDisk) {
 		t.Errorf("kept %v, want the first error", kept)
+	}
+}
+
+// A log whose end is cut off, as a follower's may be, opens again wherever it is cut:
+// the segment that was noted may be gone.
+func TestCutOffEndOpens(t *testing.T) {
+	t.Parallel()
+	for keep := uint64(1); keep <= 40; keep += 3 {
+		dir, m := t.TempDir(), &recorder{}
+		o := options(dir, m)
+		o.Create, o.SegmentBytes = true, 4<<10
+		l := open(t, o)
+		for i := range 40 {
+			write(t, l, fmt.Sprintf("%d %s", i, strings.Repeat("x", 400)))
+		}
+		closeLog(t, l)
+		if len(segments(t, dir)) < 4 {
+			t.Fatal("too few segments")
+		}
+		o.Create = false
+		must(t, o.validate())
+		store, err := openDisk(&o)
+		must(t, err)
+		last, err := store.LastIndex()
+		must(t, err)
+		must(t, store.DeleteRange(keep+1, last))
+		must(t, store.Close())
+		for range 2 {
+			if store, err = openDisk(&o); err != nil {
+				t.Fatalf("cut off behind index %d: %v", keep, err)
+			}
+			if last, err = store.LastIndex(); err != nil || last < keep {
+				t.Errorf("cut off behind index %d: it ends at %d, %v", keep, last, err)
+			}
+			must(t, store.StoreLogs([]*raft.Log{{Index: last + 1, Term: 9, Type: raft.LogNoop}}))
+			must(t, store.Close())
+		}
 	}
 }

@@ -190,6 +190,10 @@ func checkMetadata(dir, id string) error {
 		return fmt.Errorf("%s contradicts the directory's name: version %d, id %q, term %d, index %d",
 			name, meta.Version, meta.ID, meta.Term, meta.Index)
 	}
+	if meta.ConfigurationIndex < 1 || meta.ConfigurationIndex > meta.Index {
+		// Raft would wait for ever for members that it does not know.
+		return fmt.Errorf("%s: its members are of index %d, and it is at %d", name, meta.ConfigurationIndex, meta.Index)
+	}
 	return nil
 }
 

@@ -108,6 +108,24 @@ func TestFlippedBitInSnapshotMetadata(t *testing.T) {
 	t.Logf("%d of %d flipped bits are refused", refused, 8*len(content))
 }
 
+// A snapshot whose members are of no index, or of one behind it, is refused. Raft
+// would know no members and wait for a leader for ever.
+func TestSnapshotOfUnknownMembersIsRefused(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	m, name := oneSnapshot(t, dir)
+	content := readFile(t, name)
+	for _, index := range []string{"0", "999999"} {
+		changed := bytes.Replace(content, []byte(`"ConfigurationIndex":1`), []byte(`"ConfigurationIndex":`+index), 1)
+		if bytes.Equal(changed, content) {
+			t.Fatalf("another snapshot than this test expects: %s", content)
+		}
+		must(t, os.WriteFile(name, changed, 0o644))
+		_, err := Open(options(dir, m.restarted()))
+		wantDamage(t, err, "its members are of index "+index)
+	}
+}
+
 // Raft leaves out what its snapshot says to cover. A snapshot that says too much
 // by its name, too, is caught by the commands that it does not cover.
 func TestSnapshotAheadOfTheStateIsRefused(t *testing.T) {

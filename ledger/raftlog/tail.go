@@ -155,7 +155,7 @@ const chunkBytes = 1 << 20
 // readUsed reads a segment without the zeros at its end: it is made with its
 // full size, and mostly empty. What it returns ends on a frame's boundary.
 func readUsed(file io.ReaderAt, size int64) ([]byte, error) {
-	zeros, buf := make([]byte, chunkBytes), make([]byte, chunkBytes)
+	zeros, buf := make([]byte, min(size, chunkBytes)), make([]byte, min(size, chunkBytes))
 	// From the end, because a torn write may have left a hole of any size.
 	for used := size; used > 0; {
 		begin := (used - 1) / chunkBytes * chunkBytes

@@ -1,20 +1,17 @@
-package boltstore
+package boltpage
 
 import (
 	"bytes"
 	"encoding/binary"
 	"errors"
 	"hash/fnv"
-	"os"
 	"testing"
-
-	"github.com/seqledger/seqledger/ledger/machine"
 )
 
 // metaBytes is a meta page with its header, as bbolt writes it.
 func metaBytes(pageSize uint32, pages, txid uint64) []byte {
 	order := binary.NativeEndian
-	b := make([]byte, pageHeaderSize, pageHeaderSize+metaSize)
+	b := make([]byte, headerSize, headerSize+metaSize)
 	b = order.AppendUint32(b, boltMagic)
 	b = order.AppendUint32(b, 2)
 	b = order.AppendUint32(b, pageSize)
@@ -23,7 +20,7 @@ func metaBytes(pageSize uint32, pages, txid uint64) []byte {
 		b = order.AppendUint64(b, v)
 	}
 	sum := fnv.New64a()
-	_, _ = sum.Write(b[pageHeaderSize:])
+	_, _ = sum.Write(b[headerSize:])
 	return order.AppendUint64(b, sum.Sum64())
 }
 
@@ -41,7 +38,7 @@ func image(size int, pages map[int][]byte) []byte {
 func TestReadMetaTakesTheNewestValidPage(t *testing.T) {
 	t.Parallel()
 	torn := metaBytes(4096, 9, 9)
-	torn[pageHeaderSize+metaSumOffset] ^= 1
+	torn[headerSize+metaSumOffset] ^= 1
 	for name, c := range map[string]struct {
 		file  []byte
 		pages uint64
@@ -53,36 +50,15 @@ func TestReadMetaTakesTheNewestValidPage(t *testing.T) {
 		"first torn":             {image(9<<12, map[int][]byte{0: torn, 4096: metaBytes(4096, 5, 1)}), 5, nil},
 		"large pages":            {image(9<<16, map[int][]byte{0: torn, 65536: metaBytes(65536, 6, 1)}), 6, nil},
 		"look-alike in a value":  {image(9<<12, map[int][]byte{0: metaBytes(4096, 7, 2), 8192: metaBytes(4096, 5, 99)}), 7, nil},
-		"both torn":              {image(9<<12, map[int][]byte{0: torn, 4096: torn}), 0, machine.ErrCorrupt},
-		"senseless page size":    {image(9<<12, map[int][]byte{0: metaBytes(0, 7, 2), 4096: metaBytes(1<<30, 7, 3)}), 0, machine.ErrCorrupt},
-		"neither is a meta page": {image(9<<12, nil), 0, ErrForeign},
-		"cut inside the first":   {metaBytes(4096, 7, 2)[:50], 0, ErrForeign},
+		"both torn":              {image(9<<12, map[int][]byte{0: torn, 4096: torn}), 0, ErrDamaged},
+		"senseless page size":    {image(9<<12, map[int][]byte{0: metaBytes(0, 7, 2), 4096: metaBytes(1<<30, 7, 3)}), 0, ErrDamaged},
+		"neither is a meta page": {image(9<<12, nil), 0, ErrNotBolt},
+		"cut inside the first":   {metaBytes(4096, 7, 2)[:50], 0, ErrNotBolt},
 	} {
-		meta, err := readMeta(bytes.NewReader(c.file))
-		if !errors.Is(err, c.want) || meta.pages != c.pages {
-			t.Errorf("%s: %d pages, %v; want %d, %v", name, meta.pages, err, c.pages, c.want)
+		meta, err := ReadMeta(bytes.NewReader(c.file))
+		if !errors.Is(err, c.want) || meta.Pages != c.pages {
+			t.Errorf("%s: %d pages, %v; want %d, %v", name, meta.Pages, err, c.pages, c.want)
 		}
-	}
-}
-
-// Rewriting the meta page must leave every byte of the file as it was.
-func TestRewriteMetaChangesNothing(t *testing.T) {
-	t.Parallel()
-	path := filled(t, 100)
-	before, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	file, err := os.OpenFile(path, os.O_RDWR, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = file.Close() }()
-	if err := rewriteMeta(file, metaOf(t, path)); err != nil {
-		t.Fatal(err)
-	}
-	if after, err := os.ReadFile(path); err != nil || !bytes.Equal(before, after) {
-		t.Errorf("the file changed, %v", err)
 	}
 }
 
@@ -92,24 +68,9 @@ func FuzzReadMeta(f *testing.F) {
 	f.Add(metaBytes(4096, 7, 2))
 	f.Add(image(3<<12, map[int][]byte{0: metaBytes(4096, 7, 2), 4096: metaBytes(4096, 5, 3)}))
 	f.Fuzz(func(t *testing.T, file []byte) {
-		meta, err := readMeta(bytes.NewReader(file))
-		if err == nil && (meta.pageSize < minPageSize || meta.pageSize > maxPageSize || meta.offset > int64(len(file))) {
+		meta, err := ReadMeta(bytes.NewReader(file))
+		if err == nil && (meta.PageSize < minPageSize || meta.PageSize > maxPageSize || meta.Offset > int64(len(file))) {
 			t.Errorf("accepted %+v", meta)
-		}
-	})
-}
-
-// Any bytes at all: unseal takes exactly what seal made.
-func FuzzUnseal(f *testing.F) {
-	f.Add(byte(1), []byte("key"), sealed(streams, []byte("key"), []byte("value")))
-	f.Add(byte(255), []byte(nil), []byte(nil))
-	f.Fuzz(func(t *testing.T, table byte, key, stored []byte) {
-		if len(key) > maxKeySize {
-			return // Put refuses it
-		}
-		value, err := unseal(machine.Table(table), key, stored)
-		if err == nil && !bytes.Equal(sealed(machine.Table(table), key, value), stored) {
-			t.Errorf("accepted %x, which seal does not make", stored)
 		}
 	})
 }

@@ -1,0 +1,375 @@
+package ledger_test
+
+import (
+	"bytes"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+
+	"go.etcd.io/bbolt"
+
+	"github.com/seqledger/seqledger/ledger"
+	"github.com/seqledger/seqledger/ledger/boltstore"
+	"github.com/seqledger/seqledger/ledger/internal/boltpage"
+	"github.com/seqledger/seqledger/ledger/machine"
+)
+
+// The tests below damage a small state file in every place in turn, and let the
+// state machine live on it: it replays the log, answers every question, gets every
+// acknowledged write again and new ones beside them, and writes checkpoints. Raft is
+// left out, because it would take most of the time; package raftlog does the same
+// with the log's files.
+
+// damageStep is how many bits the tests of damage go on by: 1 with
+// SEQLEDGER_DAMAGE_ALL, and otherwise a number that has no factor in common with a
+// byte, so that bits of all kinds are among them.
+func damageStep() int {
+	if os.Getenv("SEQLEDGER_DAMAGE_ALL") != "" {
+		return 1
+	}
+	return 1_009
+}
+
+// stateImage is a state file as a crash leaves it, with the log that belongs to it.
+type stateImage struct {
+	content  []byte
+	identity []byte
+	entries  [][]byte         // at Raft index 1 and following
+	writes   []*machine.Write // committed, in their order
+	keys     []string         // of entities
+	time     int64            // of the last entry
+	free     map[int]bool     // pages
+	want     []byte           // what a sound life says
+}
+
+const (
+	damageClients = 7
+	damageRounds  = 4
+)
+
+const damagePageSize = 1024 // small, so that a small file has every kind of page
+
+// damageScopes has a scope whose name is part of the other's.
+var damageScopes = []machine.Scope{{Organization: "acme", Vault: "main"}, {Organization: "acme"}}
+
+func newStateImage(t *testing.T) *stateImage {
+	t.Helper()
+	d := &stateImage{identity: []byte("0123456789abcdef"), time: 1}
+	dir := t.TempDir()
+	path := filepath.Join(dir, "state.db")
+	s, m := d.open(t, path, true)
+	config := machine.DefaultConfig()
+	config.ReceiptWindow, config.EvictionInterval, config.ClientTTL = 4, 8, int64(3600e9)
+	d.apply(t, s, m, machine.AppendCreate(nil, 7, 9, config))
+	must(t, errors.Join(s.Flush(), s.Close()))
+
+	// With small pages from now on.
+	small := filepath.Join(dir, "small.db")
+	from, err := bbolt.Open(path, 0o600, nil)
+	must(t, err)
+	to, err := bbolt.Open(small, 0o600, &bbolt.Options{PageSize: damagePageSize})
+	must(t, err)
+	must(t, errors.Join(bbolt.Compact(to, from, 0), from.Close(), to.Close()))
+
+	s, m = d.open(t, small, false)
+	for round := range damageRounds {
+		for client := range damageClients {
+			d.commit(t, s, m, client, round)
+		}
+		if round < damageRounds-2 {
+			must(t, s.Flush())
+		}
+		if round == damageRounds-2 {
+			_, err := s.Spill()
+			must(t, err)
+		}
+	}
+	must(t, s.Close())
+	used := int64(0)
+	from, err = bbolt.Open(small, 0o600, &bbolt.Options{ReadOnly: true})
+	must(t, err)
+	must(t, from.View(func(tx *bbolt.Tx) error { used = tx.Size(); return nil }))
+	must(t, from.Close())
+	d.content, err = os.ReadFile(small)
+	must(t, err)
+	d.content, d.free = d.content[:used], map[int]bool{}
+	meta, err := boltpage.ReadMeta(bytes.NewReader(d.content))
+	must(t, err)
+	list := d.content[meta.FreeList*damagePageSize:]
+	for i := range int(binary.NativeEndian.Uint16(list[10:])) {
+		d.free[int(binary.NativeEndian.Uint64(list[16+8*i:]))] = true
+	}
+	life := &stateLife{}
+	must(t, os.WriteFile(path, d.content, 0o600))
+	if err := d.live(life, path); err != nil {
+		t.Fatalf("the life of a sound state: %v", err)
+	}
+	d.want = life.said
+	return d
+}
+
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+func (d *stateImage) open(t *testing.T, path string, create bool) (*boltstore.Store, *machine.Machine) {
+	t.Helper()
+	s, err := boltstore.Open(path, boltstore.Options{Create: create, Identity: d.identity, NoSync: true})
+	must(t, err)
+	var m *machine.Machine
+	must(t, s.View(func(r machine.Reader) (err error) { m, err = machine.Open(r); return err }))
+	return s, m
+}
+
+// apply makes a log entry of commands and applies it.
+func (d *stateImage) apply(t *testing.T, s *boltstore.Store, m *machine.Machine, commands ...[]byte) []machine.Outcome {
+	t.Helper()
+	d.time += 1e9
+	d.entries = append(d.entries, machine.AppendEntry(nil, d.time, commands...))
+	var outcomes []machine.Outcome
+	must(t, s.Update(boltstore.Position{Index: uint64(len(d.entries)), Term: 1}, func(tx machine.Tx) (err error) {
+		outcomes, err = m.Apply(tx, d.entries[len(d.entries)-1])
+		return err
+	}))
+	return outcomes
+}
+
+// commit makes the write of a client and a round.
+func (d *stateImage) commit(t *testing.T, s *boltstore.Store, m *machine.Machine, client, round int) {
+	t.Helper()
+	w := damageWrite(client, uint64(round)+1)
+	outcomes := d.apply(t, s, m, machine.AppendWrite(nil, w))
+	if outcomes[0].Code != machine.Committed {
+		t.Fatalf("client %d, round %d: %v", client, round, outcomes[0].Code)
+	}
+	d.writes = append(d.writes, w)
+	for _, o := range w.Operations {
+		if o.Kind == machine.OpSetEntity {
+			d.keys = append(d.keys, string(o.Key))
+		}
+	}
+}
+
+// damageWrite is the write of a client with a sequence, which has something of
+// everything.
+func damageWrite(client int, sequence uint64) *machine.Write {
+	scope := damageScopes[client%len(damageScopes)]
+	w := &machine.Write{
+		Scope: scope, ClientID: fmt.Sprintf("client-of-some-length-%02d", 2*client), Actor: "system:test", Sequence: sequence,
+		Key: machine.Key{Present: client%3 != 0, UUID: [16]byte{byte(client), byte(sequence), 7}},
+	}
+	set := func(key, value string, expires int64) {
+		w.Operations = append(w.Operations, machine.Operation{
+			Kind: machine.OpSetEntity, Key: []byte(key), Value: []byte(value), ExpiresAt: expires,
+		})
+	}
+	switch (client + int(sequence)) % 5 {
+	case 0:
+		set(fmt.Sprintf("account/of/client/%02d", 2*client), strings.Repeat("long value ", 5), 0)
+	case 1:
+		set(fmt.Sprintf("account/of/client/%02d", 2*client), "short", 0)
+	case 2:
+		set(fmt.Sprintf("expires/%02d/%d", client, sequence), "soon", int64(sequence+1)*60e9)
+	case 3:
+		w.Operations = append(w.Operations, machine.Operation{
+			Kind: machine.OpCreateRelationship, Key: fmt.Appendf(nil, "doc/%02d", client), Relation: []byte("owner"), Subject: []byte("user/1"),
+		})
+	default:
+		size := 20
+		if client == damageClients-1 {
+			size = 1_500 // so that a page needs others behind it
+		}
+		w.Operations = append(w.Operations, machine.Operation{Kind: machine.OpAppend, Value: bytes.Repeat([]byte{byte(client)}, size)})
+	}
+	return w
+}
+
+// stateTally counts what became of damage.
+type stateTally struct{ all, refused, stopped, harmless atomic.Int64 }
+
+func (c *stateTally) String() string {
+	return fmt.Sprintf("%d: refused at the start %d, stopped later %d, no answer changed %d",
+		c.all.Load(), c.refused.Load(), c.stopped.Load(), c.harmless.Load())
+}
+
+// check lets a damaged state live, and counts what comes of it.
+func (d *stateImage) check(t *testing.T, c *stateTally, path string, damaged []byte, what string) {
+	c.all.Add(1)
+	if err := os.WriteFile(path, damaged, 0o600); err != nil {
+		t.Errorf("%v", err)
+		return
+	}
+	life := &stateLife{want: d.want}
+	err := d.live(life, path)
+	_, refused := errors.AsType[refusal](err)
+	switch {
+	case life.wrong != "":
+		t.Errorf("%s: %s (then %v)", what, life.wrong, err)
+	case refused && life.stage == "at the start":
+		c.refused.Add(1)
+		if text := err.Error(); !strings.Contains(text, path) || !strings.Contains(text, "backup") {
+			t.Errorf("%s: the message lacks the file or what to do: %v", what, err)
+		}
+	case err != nil:
+		c.stopped.Add(1)
+		if text := err.Error(); !errors.Is(err, machine.ErrCorrupt) || !strings.Contains(text, "table ") && !strings.Contains(text, path) {
+			t.Errorf("%s: %s: the error names no damage or no place: %v", what, life.stage, err)
+		}
+	case life.at != len(d.want):
+		t.Errorf("%s: %d bytes of answers are missing", what, len(d.want)-life.at)
+	default:
+		c.harmless.Add(1)
+	}
+}
+
+// each calls damage with every number below n, on as many goroutines as there are
+// processors, each with a file of its own.
+func (d *stateImage) each(t *testing.T, n, step int, damage func(i int, path string)) {
+	t.Helper()
+	var next atomic.Int64
+	var workers sync.WaitGroup
+	for range runtime.GOMAXPROCS(0) {
+		path := filepath.Join(t.TempDir(), "state.db")
+		workers.Go(func() { // ends with the numbers; waited for below
+			for {
+				i := int(next.Add(int64(step))) - step
+				if i >= n {
+					return
+				}
+				damage(i, path)
+			}
+		})
+	}
+	workers.Wait()
+}
+
+// pageKind names what a page of the image is.
+func (d *stateImage) pageKind(page int) string {
+	b := d.content[page*damagePageSize:]
+	if d.free[page] {
+		return "free page"
+	}
+	switch binary.NativeEndian.Uint16(b[8:]) {
+	case 0x01:
+		return "inner page"
+	case 0x02:
+		return "leaf"
+	case 0x04:
+		return "meta page"
+	case 0x10:
+		return "list of free pages"
+	default:
+		return "rest of a leaf"
+	}
+}
+
+// TestDamage_StateBits flips each bit of a state file in turn. A start refuses it, or
+// the store stops at what meets the damage, or every answer and every repeat is right.
+func TestDamage_StateBits(t *testing.T) {
+	t.Parallel()
+	d := newStateImage(t)
+	tallies := map[string]*stateTally{}
+	for page := range len(d.content) / damagePageSize {
+		tallies[d.pageKind(page)] = new(stateTally)
+	}
+	for _, kind := range []string{"inner page", "leaf", "meta page", "list of free pages", "rest of a leaf", "free page"} {
+		if tallies[kind] == nil {
+			t.Errorf("the file has no %s", kind)
+		}
+	}
+	d.each(t, 8*len(d.content), damageStep(), func(bit int, path string) {
+		b := bytes.Clone(d.content)
+		b[bit/8] ^= 1 << (bit % 8)
+		page := bit / 8 / damagePageSize
+		what := fmt.Sprintf("bit %d of byte %d of page %d (%s)", bit%8, bit/8%damagePageSize, page, d.pageKind(page))
+		d.check(t, tallies[d.pageKind(page)], path, b, what)
+	})
+	for kind, c := range tallies {
+		t.Logf("flipped bits in pages of the kind %s: %s", kind, c)
+	}
+}
+
+// TestDamage_StateCuts cuts a state file off at each length.
+func TestDamage_StateCuts(t *testing.T) {
+	t.Parallel()
+	d := newStateImage(t)
+	var c stateTally
+	d.each(t, len(d.content), damageStep(), func(size int, path string) {
+		d.check(t, &c, path, d.content[:size], fmt.Sprintf("%d bytes", size))
+	})
+	t.Logf("cuts: %s", &c)
+}
+
+// TestDamage_StateSectors zeroes each sector of a state file, and exchanges each two.
+func TestDamage_StateSectors(t *testing.T) {
+	t.Parallel()
+	d := newStateImage(t)
+	const size = 512
+	n := len(d.content) / size
+	var c stateTally
+	step := damageStep()
+	if step > 1 {
+		step = 101
+	}
+	d.each(t, n*n, step, func(i int, path string) {
+		one, other := i/n, i%n
+		if one < other {
+			return
+		}
+		b := bytes.Clone(d.content)
+		if one == other {
+			clear(b[size*one : size*one+size])
+		} else {
+			copy(b[size*one:], d.content[size*other:size*other+size])
+			copy(b[size*other:], d.content[size*one:size*one+size])
+		}
+		d.check(t, &c, path, b, fmt.Sprintf("sectors %d and %d", other, one))
+	})
+	t.Logf("zeroed and exchanged sectors: %s", &c)
+}
+
+// TestDamage_Marker flips each bit of the marker LEDGER, and cuts it off at each
+// length: the start is refused.
+func TestDamage_Marker(t *testing.T) {
+	t.Parallel()
+	dir := filepath.Join(t.TempDir(), "data")
+	l := open(t, faultOptions(dir))
+	mustWrite(t, l, faultWrite(1), machine.Committed)
+	closeLedger(t, l)
+	path := filepath.Join(dir, "LEDGER")
+	content, err := os.ReadFile(path)
+	must(t, err)
+	var damaged [][]byte
+	for bit := range 8 * len(content) {
+		b := bytes.Clone(content)
+		b[bit/8] ^= 1 << (bit % 8)
+		damaged = append(damaged, b)
+	}
+	for size := range len(content) {
+		damaged = append(damaged, content[:size])
+	}
+	for _, b := range damaged {
+		must(t, os.WriteFile(path, b, 0o600))
+		l, err := ledger.Open(t.Context(), faultOptions(dir))
+		if err == nil {
+			t.Fatalf("a directory with the marker %q was opened: %v", b, l.Close())
+		}
+		if !strings.Contains(err.Error(), dir) {
+			t.Errorf("marker %q: the message does not name the directory: %v", b, err)
+		}
+	}
+	must(t, os.WriteFile(path, content, 0o600))
+	l = open(t, faultOptions(dir))
+	mustWrite(t, l, faultWrite(1), machine.Replayed)
+	t.Logf("flipped bits and cuts: %d: refused at the start %d", len(damaged), len(damaged))
+}
