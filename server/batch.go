@@ -17,11 +17,16 @@ type batch struct {
 	size    int   // writes in the frame
 	room    int64 // that it takes of the stream's, until it is answered
 	invalid []placed
-	proofs  []bool // which of the valid ones asked for a proof; nil: none
+	proofs  []bool          // which of the valid ones asked for a proof; nil: none
+	scopes  []machine.Scope // with proofs: of the valid ones
+	sizes   []uint32        // bytes of the operations of the valid ones; nil: nobody counts them
 
 	submission *ledger.Submission // nil: see refused
 	refused    *seqledgerv1.WriteError
 	outcomes   []machine.Outcome // of the valid writes, after settle
+	// leave says that the writes are no longer in the engine; nil when they never
+	// were.
+	leave func()
 }
 
 // placed is the answer to an invalid write.
@@ -31,20 +36,26 @@ type placed struct {
 }
 
 // newBatch converts a frame and submits what is permitted of it. It waits while
-// the queue is full. The error is that of ctx.
-func (s *Server) newBatch(ctx context.Context, f *frame, permits *permits) (*batch, error) {
+// the credential writes faster than it may, has too much in the engine, or the queue
+// is full. The error is that of ctx.
+func (st *writeStream) newBatch(ctx context.Context, f *frame) (*batch, error) {
+	s := st.server
 	b := &batch{size: len(f.writes)}
-	writes := b.convert(f, permits)
+	writes := b.convert(f, st.authorized, s.admission.Shares())
 	if len(writes) == 0 {
 		return b, nil
 	}
 	err := error(ledger.ErrDraining)
 	if !s.isDraining() {
+		b.leave, err = s.admission.Writes(ctx, st.hurry, st.party, len(writes), b.bytes())
+	}
+	if err == nil {
 		b.submission, err = s.options.Ledger.Submit(ctx, writes)
 	}
 	if err == nil {
 		return b, nil
 	}
+	b.left()
 	b.submission = nil
 	if ctx.Err() != nil {
 		return nil, context.Cause(ctx)
@@ -53,10 +64,14 @@ func (s *Server) newBatch(ctx context.Context, f *frame, permits *permits) (*bat
 	return b, nil
 }
 
-// convert returns the writes that are valid and permitted.
-func (b *batch) convert(f *frame, permits *permits) []*machine.Write {
-	c := newConverter(permits.credential.Actor(), f.writes...)
+// convert returns the writes that are valid and permitted, and their sizes if they
+// are counted.
+func (b *batch) convert(f *frame, authorized *authorizationCache, counted bool) []*machine.Write {
+	c := newConverter(authorized.credential.Actor(), f.writes...)
 	memory := make([]machine.Write, len(f.writes))
+	if counted {
+		b.sizes = make([]uint32, 0, len(f.writes))
+	}
 	writes := make([]*machine.Write, 0, len(f.writes))
 	for i, m := range f.writes {
 		err := f.bad[i]
@@ -64,7 +79,7 @@ func (b *batch) convert(f *frame, permits *permits) []*machine.Write {
 			err = c.write(&memory[i], m)
 		}
 		if err == nil {
-			err = permits.write(m)
+			err = authorized.write(m)
 		}
 		if err != nil {
 			e, _ := writeError(err)
@@ -72,14 +87,56 @@ func (b *batch) convert(f *frame, permits *permits) []*machine.Write {
 			continue
 		}
 		if m.IncludeProof && b.proofs == nil {
-			b.proofs = make([]bool, len(f.writes))
+			b.proofs, b.scopes = make([]bool, len(f.writes)), make([]machine.Scope, len(f.writes))
 		}
 		if m.IncludeProof {
-			b.proofs[len(writes)] = true
+			b.proofs[len(writes)], b.scopes[len(writes)] = true, memory[i].Scope
+		}
+		if counted {
+			b.sizes = append(b.sizes, uint32(operationBytes(&memory[i])))
 		}
 		writes = append(writes, &memory[i])
 	}
 	return writes
+}
+
+// operationBytes returns how many bytes of keys, values and payloads a write has, and
+// some for each operation. It fits in 32 bits, because a valid write has at most 4 MiB.
+func operationBytes(w *machine.Write) int {
+	const each = 16
+	n := each * len(w.Operations)
+	for i := range w.Operations {
+		op := &w.Operations[i]
+		n += len(op.Key) + len(op.Relation) + len(op.Subject) + len(op.Value) + len(op.Condition.Value)
+	}
+	return n
+}
+
+// bytes returns the bytes of all operations of the batch.
+func (b *batch) bytes() (n int) {
+	for _, size := range b.sizes {
+		n += int(size)
+	}
+	return n
+}
+
+// committedBytes returns the bytes of the operations that were committed now, and not
+// before.
+func (b *batch) committedBytes() (n int) {
+	for i := range b.outcomes {
+		if b.outcomes[i].Code == machine.Committed {
+			n += int(b.sizes[i])
+		}
+	}
+	return n
+}
+
+// left says that the writes are no longer in the engine. It may be called twice.
+func (b *batch) left() {
+	if b.leave != nil {
+		b.leave()
+		b.leave = nil
+	}
 }
 
 // settled tells whether settle would return at once.
@@ -101,6 +158,7 @@ func (b *batch) settle(ctx context.Context, s *Server) error {
 		return nil
 	}
 	outcomes, err := b.submission.Wait(ctx)
+	b.left()
 	if err != nil && ctx.Err() != nil && !b.settled() {
 		return context.Cause(ctx)
 	}

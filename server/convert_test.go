@@ -15,6 +15,7 @@ import (
 
 	"github.com/seqledger/seqledger/ledger/machine"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
+	"github.com/seqledger/seqledger/server/admission"
 )
 
 // everything is a write with every operation and condition, and every field
@@ -244,7 +245,7 @@ func FuzzFrame(f *testing.F) {
 				continue
 			}
 			b := &batch{size: len(fr.writes)}
-			writes := b.convert(&fr, newPermits(anonymous))
+			writes := b.convert(&fr, newAuthorizationCache(anonymous), true)
 			if len(writes)+len(b.invalid) != len(fr.writes) {
 				t.Fatalf("%s: %d writes, %d valid, %d invalid", name, len(fr.writes), len(writes), len(b.invalid))
 			}
@@ -294,12 +295,12 @@ func BenchmarkConvert(b *testing.B) {
 		var f frame
 		f.decodeBinary(data)
 		batch := &batch{size: writes}
-		if len(batch.convert(&f, newPermits(anonymous))) != writes {
+		if len(batch.convert(&f, newAuthorizationCache(anonymous), false)) != writes {
 			b.Fatal("a write is invalid")
 		}
 		batch.outcomes = outcomes
 		answers.reset()
-		answers.add(b.Context(), nil, batch)
+		answers.add(b.Context(), nil, admission.Party{}, batch)
 		if encoded, err = (binaryCodec{}).MarshalAppend(encoded[:0], &answers.response); err != nil {
 			b.Fatal(err)
 		}

@@ -3,6 +3,7 @@ package server
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"time"
 
@@ -14,6 +15,7 @@ import (
 	"github.com/seqledger/seqledger/ledger"
 	"github.com/seqledger/seqledger/ledger/machine"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
+	"github.com/seqledger/seqledger/server/admission"
 	"github.com/seqledger/seqledger/server/auth"
 )
 
@@ -27,10 +29,7 @@ const (
 	tooManyStreamsRetry = time.Minute
 )
 
-var (
-	errTooManyRequests = errors.New("the server has as many requests under way as it may")
-	errPanicked        = errors.New("the server failed to answer")
-)
+var errPanicked = errors.New("the server failed to answer")
 
 // outcomeCodes are the refusals of the state machine.
 var outcomeCodes = [...]seqledgerv1.WriteErrorCode{
@@ -107,6 +106,7 @@ func writeError(err error) (*seqledgerv1.WriteError, connect.Code) {
 	var field *machine.FieldError
 	var denied *auth.DeniedError
 	var elsewhere *ledger.NotLeaderError
+	var refused *admission.Refusal
 	switch {
 	case errors.As(err, &field):
 		return &seqledgerv1.WriteError{
@@ -125,6 +125,8 @@ func writeError(err error) (*seqledgerv1.WriteError, connect.Code) {
 			Code:    seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_QUEUE_FULL,
 			Message: ledger.ErrQueueFull.Error(), RetryAfter: durationpb.New(queueFullRetry),
 		}, connect.CodeResourceExhausted
+	case errors.As(err, &refused):
+		return refusedError(refused), connect.CodeResourceExhausted
 	case errors.As(err, &elsewhere):
 		return &seqledgerv1.WriteError{
 			Code:    seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_NOT_LEADER,
@@ -197,6 +199,15 @@ func withDetails(code connect.Code, e *seqledgerv1.WriteError) *connect.Error {
 	return err
 }
 
+// notFound says what was not found, in place of ErrNotFound; other errors it returns
+// as they are.
+func notFound(err error, format string, args ...any) error {
+	if !errors.Is(err, machine.ErrNotFound) {
+		return err
+	}
+	return fmt.Errorf("%s: %w", fmt.Sprintf(format, args...), machine.ErrNotFound)
+}
+
 // internalError says nothing but where the operator finds more.
 func internalError(ctx context.Context) *connect.Error {
 	return connect.NewError(connect.CodeInternal, errors.New(withReference(ctx, errPanicked.Error())))
@@ -216,9 +227,7 @@ func connectError(ctx context.Context, logger *slog.Logger, err error) *connect.
 	if code == connect.CodeInternal {
 		switch {
 		case errors.Is(err, machine.ErrNotFound):
-			return connect.NewError(connect.CodeNotFound, machine.ErrNotFound)
-		case errors.Is(err, errTooManyRequests):
-			return connect.NewError(connect.CodeResourceExhausted, errTooManyRequests)
+			return connect.NewError(connect.CodeNotFound, err)
 		case errors.Is(err, ledger.ErrBackupRunning), errors.Is(err, ledger.ErrNoRoom):
 			return connect.NewError(connect.CodeResourceExhausted, err)
 		case e == nil && errors.Is(err, context.DeadlineExceeded):
