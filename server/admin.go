@@ -186,7 +186,7 @@ func (s *Server) updateConfig(
 	if err != nil {
 		return nil, err
 	}
-	if err := outcomeError(&out); err != nil {
+	if err := outcomeError(&out, 0); err != nil {
 		return nil, err
 	}
 	s.metrics.success(methodUpdateConfig, out.Code)

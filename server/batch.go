@@ -9,6 +9,7 @@ import (
 	"github.com/seqledger/seqledger/ledger"
 	"github.com/seqledger/seqledger/ledger/machine"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
+	"github.com/seqledger/seqledger/server/admission"
 )
 
 // batch is a frame under way: its valid writes are one submission, its invalid
@@ -17,16 +18,23 @@ type batch struct {
 	size    int   // writes in the frame
 	room    int64 // that it takes of the stream's, until it is answered
 	invalid []placed
-	proofs  []bool          // which of the valid ones asked for a proof; nil: none
-	scopes  []machine.Scope // with proofs: of the valid ones
-	sizes   []uint32        // bytes of the operations of the valid ones; nil: nobody counts them
+	writes  []batchWrite // the valid ones
 
 	submission *ledger.Submission // nil: see refused
 	refused    *seqledgerv1.WriteError
 	outcomes   []machine.Outcome // of the valid writes, after settle
 	// leave says that the writes are no longer in the engine; nil when they never
-	// were.
+	// were, or nobody counts them.
 	leave func()
+
+	one [1]batchWrite // the memory of writes in a frame of one
+}
+
+// batchWrite is what is kept of a write until it is answered.
+type batchWrite struct {
+	sequence uint64
+	bytes    int            // of its operations
+	proofOf  *machine.Scope // its scope, if it asks for a proof; nil: it does not
 }
 
 // placed is the answer to an invalid write.
@@ -41,7 +49,7 @@ type placed struct {
 func (st *writeStream) newBatch(ctx context.Context, f *frame) (*batch, error) {
 	s := st.server
 	b := &batch{size: len(f.writes)}
-	writes := b.convert(f, st.authorized, s.admission.Shares())
+	writes := b.convert(f, st.authorized)
 	if len(writes) == 0 {
 		return b, nil
 	}
@@ -64,15 +72,14 @@ func (st *writeStream) newBatch(ctx context.Context, f *frame) (*batch, error) {
 	return b, nil
 }
 
-// convert returns the writes that are valid and permitted, and their sizes if they
-// are counted.
-func (b *batch) convert(f *frame, authorized *authorizationCache, counted bool) []*machine.Write {
+// convert returns the writes that are valid and permitted.
+func (b *batch) convert(f *frame, authorized *authorizationCache) []*machine.Write {
 	c := newConverter(authorized.credential.Actor(), f.writes...)
 	memory := make([]machine.Write, len(f.writes))
-	if counted {
-		b.sizes = make([]uint32, 0, len(f.writes))
-	}
 	writes := make([]*machine.Write, 0, len(f.writes))
+	if b.writes = b.one[:0]; len(f.writes) > 1 {
+		b.writes = make([]batchWrite, 0, len(f.writes))
+	}
 	for i, m := range f.writes {
 		err := f.bad[i]
 		if err == nil {
@@ -86,22 +93,18 @@ func (b *batch) convert(f *frame, authorized *authorizationCache, counted bool) 
 			b.invalid = append(b.invalid, placed{i, e})
 			continue
 		}
-		if m.IncludeProof && b.proofs == nil {
-			b.proofs, b.scopes = make([]bool, len(f.writes)), make([]machine.Scope, len(f.writes))
-		}
+		kept := batchWrite{sequence: m.Sequence, bytes: operationBytes(&memory[i])}
 		if m.IncludeProof {
-			b.proofs[len(writes)], b.scopes[len(writes)] = true, memory[i].Scope
+			scope := memory[i].Scope
+			kept.proofOf = &scope
 		}
-		if counted {
-			b.sizes = append(b.sizes, uint32(operationBytes(&memory[i])))
-		}
-		writes = append(writes, &memory[i])
+		b.writes, writes = append(b.writes, kept), append(writes, &memory[i])
 	}
 	return writes
 }
 
 // operationBytes returns how many bytes of keys, values and payloads a write has, and
-// some for each operation. It fits in 32 bits, because a valid write has at most 4 MiB.
+// some for each operation.
 func operationBytes(w *machine.Write) int {
 	const each = 16
 	n := each * len(w.Operations)
@@ -114,8 +117,8 @@ func operationBytes(w *machine.Write) int {
 
 // bytes returns the bytes of all operations of the batch.
 func (b *batch) bytes() (n int) {
-	for _, size := range b.sizes {
-		n += int(size)
+	for i := range b.writes {
+		n += b.writes[i].bytes
 	}
 	return n
 }
@@ -125,10 +128,17 @@ func (b *batch) bytes() (n int) {
 func (b *batch) committedBytes() (n int) {
 	for i := range b.outcomes {
 		if b.outcomes[i].Code == machine.Committed {
-			n += int(b.sizes[i])
+			n += b.writes[i].bytes
 		}
 	}
 	return n
+}
+
+// stored counts what a batch has committed for a party.
+func (s *Server) stored(p admission.Party, b *batch) {
+	if s != nil && s.admission.Shares() {
+		s.admission.Stored(p, b.committedBytes())
+	}
 }
 
 // left says that the writes are no longer in the engine. It may be called twice.

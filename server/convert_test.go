@@ -245,7 +245,7 @@ func FuzzFrame(f *testing.F) {
 				continue
 			}
 			b := &batch{size: len(fr.writes)}
-			writes := b.convert(&fr, newAuthorizationCache(anonymous), true)
+			writes := b.convert(&fr, newAuthorizationCache(anonymous))
 			if len(writes)+len(b.invalid) != len(fr.writes) {
 				t.Fatalf("%s: %d writes, %d valid, %d invalid", name, len(fr.writes), len(writes), len(b.invalid))
 			}
@@ -295,7 +295,7 @@ func BenchmarkConvert(b *testing.B) {
 		var f frame
 		f.decodeBinary(data)
 		batch := &batch{size: writes}
-		if len(batch.convert(&f, newAuthorizationCache(anonymous), false)) != writes {
+		if len(batch.convert(&f, newAuthorizationCache(anonymous))) != writes {
 			b.Fatal("a write is invalid")
 		}
 		batch.outcomes = outcomes

@@ -51,7 +51,6 @@ var outcomeCodes = [...]seqledgerv1.WriteErrorCode{
 
 // messages are for people.
 var messages = map[machine.Code]string{
-	machine.SequenceGap:          "the sequence is more than one above the last; GetClientState tells the last",
 	machine.AlreadyCommitted:     "committed before, and the receipt is no longer kept",
 	machine.IdempotencyKeyReused: "the idempotency key stands for another request",
 	machine.SequenceReused:       "the sequence stands for another request",
@@ -67,8 +66,9 @@ var messages = map[machine.Code]string{
 	machine.InvalidArgument:      "the request is invalid",
 }
 
-// refusal returns the WriteError of an outcome, nil for Committed and Replayed.
-func refusal(out *machine.Outcome) *seqledgerv1.WriteError {
+// refusal returns the WriteError of an outcome, nil for Committed and Replayed. sequence
+// is that of the write, 0 of a command that has none.
+func refusal(out *machine.Outcome, sequence uint64) *seqledgerv1.WriteError {
 	if out.Code == machine.Committed || out.Code == machine.Replayed {
 		return nil
 	}
@@ -80,6 +80,9 @@ func refusal(out *machine.Outcome) *seqledgerv1.WriteError {
 		e.Code = outcomeCodes[out.Code]
 	}
 	switch out.Code {
+	case machine.SequenceGap:
+		e.Message = fmt.Sprintf("sequence %d is more than one above the last committed one, which is %d; "+
+			"GetClientState tells where to go on", sequence, out.Last)
 	case machine.KeyExists, machine.KeyNotFound, machine.VersionMismatch, machine.ValueMismatch:
 		e.OperationIndex, e.Key, e.CurrentVersion = uint32(out.OperationIndex), string(out.EntityKey), out.CurrentVersion
 	case machine.TooManyStreams:
@@ -169,9 +172,9 @@ func refusalCode(code machine.Code) connect.Code {
 }
 
 // outcomeError returns the Connect error of a refused outcome, nil for
-// Committed and Replayed.
-func outcomeError(out *machine.Outcome) error {
-	e := refusal(out)
+// Committed and Replayed. See refusal.
+func outcomeError(out *machine.Outcome, sequence uint64) error {
+	e := refusal(out, sequence)
 	if e == nil {
 		return nil
 	}

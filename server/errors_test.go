@@ -68,7 +68,7 @@ func TestEveryRefusalOfTheMachine(t *testing.T) {
 			Code: code, Last: 7, Session: 3, CommittedSequence: 5, OperationIndex: 2, EntityKey: []byte("k"),
 			CurrentVersion: 9, Field: &machine.FieldError{Field: "client_ttl", Problem: "is short"},
 		}
-		err := outcomeError(&out)
+		err := outcomeError(&out, 9)
 		want, refused := codes[code]
 		if !refused {
 			if err != nil || code > machine.Replayed {
@@ -82,6 +82,9 @@ func TestEveryRefusalOfTheMachine(t *testing.T) {
 		e, bad, retry := details(t, err)
 		if e.Code.String() != "WRITE_ERROR_CODE_"+code.String() || e.Message == "" {
 			t.Errorf("%s: got the code %s and the message %q", code, e.Code, e.Message)
+		}
+		if said := e.Message; code == machine.SequenceGap && (!strings.Contains(said, "sequence 9 ") || !strings.Contains(said, "is 7;")) {
+			t.Errorf("the message of a gap must say its two numbers: %s", said)
 		}
 		if e.LastCommittedSequence != 7 || e.Session != 3 || e.CommittedSequence != 5 {
 			t.Errorf("%s: the stream's state is not in %v", code, e)

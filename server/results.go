@@ -58,8 +58,8 @@ func (r *results) count() int { return len(r.response.Results) }
 // add appends the results of a settled batch, in the order of its writes. What was
 // committed is stored for the party.
 func (r *results) add(ctx context.Context, s *Server, p admission.Party, b *batch) {
-	if b.sizes != nil && b.refused == nil {
-		s.admission.Stored(p, b.committedBytes())
+	if b.refused == nil {
+		s.stored(p, b)
 	}
 	invalid, valid := b.invalid, 0
 	for i := range b.size {
@@ -70,11 +70,7 @@ func (r *results) add(ctx context.Context, s *Server, p admission.Party, b *batc
 		case b.refused != nil:
 			r.addError(s, b.refused)
 		default:
-			var scope *machine.Scope // of a write that wants a proof
-			if b.proofs != nil && b.proofs[valid] {
-				scope = &b.scopes[valid]
-			}
-			r.addOutcome(ctx, s, &b.outcomes[valid], scope)
+			r.addOutcome(ctx, s, &b.outcomes[valid], &b.writes[valid])
 			valid++
 		}
 	}
@@ -102,9 +98,9 @@ func (r *results) refuse(s *Server, slot *resultSlot, e *seqledgerv1.WriteError)
 	slot.result.Result = &slot.failure
 }
 
-// addOutcome appends a result, with a proof if proofOf is the scope of the write.
-func (r *results) addOutcome(ctx context.Context, s *Server, out *machine.Outcome, proofOf *machine.Scope) {
-	if e := refusal(out); e != nil {
+// addOutcome appends the result of a write.
+func (r *results) addOutcome(ctx context.Context, s *Server, out *machine.Outcome, w *batchWrite) {
+	if e := refusal(out, w.sequence); e != nil {
 		r.addError(s, e)
 		return
 	}
@@ -117,8 +113,8 @@ func (r *results) addOutcome(ctx context.Context, s *Server, out *machine.Outcom
 	m.Results = r.operationResults(m.Results[:0], out.Receipt.Versions)
 	slot.receipt.Receipt = m
 	slot.result.Result = &slot.receipt
-	if proofOf != nil {
-		if err := r.addProof(ctx, s, m, *proofOf); err != nil {
+	if w.proofOf != nil {
+		if err := r.addProof(ctx, s, m, *w.proofOf); err != nil {
 			r.refuse(s, slot, s.writeErrorOf(ctx, err))
 			return
 		}

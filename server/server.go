@@ -56,7 +56,7 @@ func New(o Options) (*Server, error) {
 	s.mount(mux)
 	s.mountReflection(mux)
 	outer := http.NewServeMux()
-	outer.Handle("/", withRequestID(s.authenticated(mux)))
+	outer.Handle("/", withRequestID(s.authenticated(checkProtocol(mux))))
 	s.mountHealth(outer)
 	outer.Handle("GET /metrics", s.admission.Probe(s.admitting(s.admission.OwnRequest, s.observing(s.metrics.handler()))))
 	s.handler = s.drainWith(s.admission.BeforeAuth(s.checkHost(noStore(s.crossOrigin(outer)))))

@@ -182,7 +182,7 @@ func (st *writeStream) hurryUp() {
 // abandon is for a batch whose results nobody waits for any more. Its writes are in
 // the engine until they are decided, and count until then.
 func (st *writeStream) abandon(b *batch) {
-	if b == nil || b.submission == nil || b.sizes == nil {
+	if b == nil || b.submission == nil || b.leave == nil {
 		return
 	}
 	finish := func() {
@@ -190,7 +190,7 @@ func (st *writeStream) abandon(b *batch) {
 		// It does not wait, because the submission is done.
 		if outcomes, err := b.submission.Wait(context.Background()); err == nil {
 			b.outcomes = outcomes
-			st.server.admission.Stored(st.party, b.committedBytes())
+			st.server.stored(st.party, b)
 		}
 	}
 	if b.settled() {

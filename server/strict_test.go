@@ -96,7 +96,7 @@ func TestFrameInBinary(t *testing.T) {
 		}
 	}
 	b := &batch{size: 3}
-	if writes := b.convert(f, newAuthorizationCache(anonymous), false); len(writes) != 2 || len(b.invalid) != 1 || b.invalid[0].place != 1 {
+	if writes := b.convert(f, newAuthorizationCache(anonymous)); len(writes) != 2 || len(b.invalid) != 1 || b.invalid[0].place != 1 {
 		t.Error("the damaged write must be refused in its place:", len(writes), b.invalid)
 	}
 }
@@ -143,7 +143,7 @@ func TestResultsMemoryIsClean(t *testing.T) {
 		{committed(8, 1)}, // in new memory
 	} {
 		var fresh results
-		b := &batch{size: len(outcomes), outcomes: outcomes}
+		b := &batch{size: len(outcomes), outcomes: outcomes, writes: make([]batchWrite, len(outcomes))}
 		for _, r := range []*results{&used, &fresh} {
 			r.reset()
 			r.add(t.Context(), s, admission.Party{}, b)
@@ -164,7 +164,7 @@ func TestResultsMemoryIsGivenBack(t *testing.T) {
 	var r results
 	giant := machine.Outcome{Code: machine.Committed, Receipt: machine.Receipt{Versions: make([]uint64, maxKeptVersions+1)}}
 	r.reset()
-	r.add(t.Context(), newTestServer(t, Options{}), admission.Party{}, &batch{size: 1, outcomes: []machine.Outcome{giant}})
+	r.add(t.Context(), newTestServer(t, Options{}), admission.Party{}, &batch{size: 1, outcomes: []machine.Outcome{giant}, writes: make([]batchWrite, 1)})
 	if len(r.versions) <= maxKeptVersions {
 		t.Fatal("the sample is too small")
 	}

@@ -27,7 +27,7 @@ func (s *Server) write(ctx context.Context, m *seqledgerv1.WriteRequest) (*seqle
 	if err != nil {
 		return nil, err
 	}
-	if err := outcomeError(&out); err != nil {
+	if err := outcomeError(&out, w.Sequence); err != nil {
 		return nil, err
 	}
 	receipt := renderReceipt(&out.Receipt)
@@ -129,7 +129,7 @@ func (s *Server) openSession(
 	if err != nil {
 		return nil, err
 	}
-	if err := outcomeError(&out); err != nil {
+	if err := outcomeError(&out, 0); err != nil {
 		return nil, err
 	}
 	stream := machine.NamedStream{Scope: o.Scope, ClientID: o.ClientID, StreamState: out.Stream}

@@ -269,8 +269,9 @@ func (c *Controller) Write(ctx context.Context, p Party, bytes int) (done func()
 
 // Writes is Write for the writes of a stream. It waits for their turn and for room,
 // which only the credential's own writes can keep it from. hurry ends the wait for
-// their turn: a stream that ends must not take longer than it has to. The error is a
-// *Refusal, because of what is stored, or the cause of ctx.
+// their turn: a stream that ends must not take longer than it has to. done is nil where
+// nothing is counted. The error is a *Refusal, because of what is stored, or the cause
+// of ctx.
 func (c *Controller) Writes(
 	ctx context.Context, hurry <-chan struct{}, p Party, writes, bytes int,
 ) (done func(), err error) {
@@ -278,7 +279,7 @@ func (c *Controller) Writes(
 		return nil, err
 	}
 	if !c.shares {
-		return func() {}, nil
+		return nil, nil
 	}
 	if wait := p.Share.writePace.take(writes, p.Limits.WritesPerSecond, true); wait > 0 {
 		c.refusals[WritesPerSecond][OfCredential].Add(1)
