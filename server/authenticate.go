@@ -77,6 +77,7 @@ func (s *Server) observing(next http.Handler) http.Handler {
 // writeAuthError answers a request that was not admitted, in the protocol that it
 // is in.
 func (s *Server) writeAuthError(w http.ResponseWriter, r *http.Request, err error) {
+	s.admission.Visit(r.Context())
 	var unauthenticated *auth.RefusedError
 	var denied *auth.DeniedError
 	var refused *admission.Refusal

@@ -23,7 +23,7 @@ func (s *Server) DebugHandler() http.Handler {
 	mux.HandleFunc("GET /debug/pprof/symbol", pprof.Symbol)
 	mux.HandleFunc("GET /debug/pprof/trace", pprof.Trace)
 	mux.Handle("GET /metrics", s.admission.Probe(s.metrics.handler()))
-	return loopbackOnly(noStore(mux))
+	return s.loopbackOnly(noStore(mux))
 }
 
 // ServeDebug answers DebugHandler's requests on a listener, which it closes,

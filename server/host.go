@@ -17,10 +17,11 @@ var forwardedHeaders = []string{
 // resolve to 127.0.0.1 (DNS rebinding); the browser then sends that name as Host, and
 // it is all that tells such a page from a local program. A proxy on this machine may
 // put in a Host of its own, and let everybody who can reach it do everything.
-func loopbackOnly(next http.Handler) http.Handler {
+func (s *Server) loopbackOnly(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		for _, name := range forwardedHeaders {
 			if len(r.Header.Values(name)) > 0 {
+				s.admission.Visit(r.Context())
 				http.Error(w, "this server answers to programs on this machine alone, and the header "+name+
 					" says that a proxy has forwarded the request: give the server an auth file (--auth), "+
 					"or open it to everybody who can reach the proxy (--insecure)", http.StatusForbidden)
@@ -28,6 +29,7 @@ func loopbackOnly(next http.Handler) http.Handler {
 			}
 		}
 		if !loopbackHost(r.Host) {
+			s.admission.Visit(r.Context())
 			http.Error(w, "this server answers only to a loopback Host: localhost, 127.0.0.0/8 or [::1]",
 				http.StatusForbidden)
 			return

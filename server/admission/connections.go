@@ -19,7 +19,9 @@ import (
 // A connection is unknown until a request on it was authenticated. Unknown ones
 // have bounds of their own, in all and for each address. Where there are too many,
 // the oldest is closed and not the newest: a client with a credential is known
-// within a round trip, and one that says nothing is the oldest soon.
+// within a round trip, and one that says nothing is the oldest soon. Only where even
+// the oldest has not had its round trip is the newest closed: then more connections
+// come at once than can be served.
 
 const (
 	maxConnections = 16_384
@@ -32,6 +34,8 @@ const (
 	// HTTP/2 connection takes some 70 KB.
 	maxUnknownConnections = 1_024
 	unknownOfAddress      = 256
+	// roundTrip is how long an unknown connection stays in any case.
+	roundTrip = 50 * time.Millisecond
 	// unknownTimeout is how long a connection may stay unknown without a request.
 	unknownTimeout = 15 * time.Second
 )
@@ -71,6 +75,7 @@ type conn struct {
 
 	connections *connections
 	address     netip.Addr
+	opened      time.Time
 	leave       func()
 	timer       *time.Timer // closes it while it is unknown
 
@@ -125,65 +130,68 @@ func (l *listener) Accept() (net.Conn, error) {
 // enter counts a new connection. It returns nil when there are as many as may be,
 // and none that is unknown could make room.
 func (cs *connections) enter(inner net.Conn) *conn {
-	c := &conn{Conn: inner, connections: cs, address: parseAddress(inner.RemoteAddr().String())}
+	c := &conn{
+		Conn: inner, connections: cs, address: parseAddress(inner.RemoteAddr().String()), opened: time.Now(),
+	}
 	c.leave = sync.OnceFunc(func() { cs.leave(c) })
 	limit := cs.controller.totals.Connections
 	for !cs.open.Enter(limit) {
-		if !cs.closeOldest(&cs.unknown, OfServer) {
-			_ = cs.controller.refuse(context.Background(), Connections, OfServer, busyRetry)
+		if !cs.makeRoom(c, &cs.unknown, OfServer) {
 			return nil
 		}
 	}
+	if !cs.add(c) {
+		cs.open.Leave()
+		return nil
+	}
+	return c
+}
+
+// add makes a connection one of the unknown ones. It returns false when there are too
+// many and none is older.
+func (cs *connections) add(c *conn) bool {
+	limit := cs.controller.totals.Connections
+	cs.mu.Lock()
+	of := cs.byAddress[c.address]
+	ofAddress := of != nil && of.Len() >= min(unknownOfAddress, limit)
+	ofAll := cs.unknown.Len() >= min(maxUnknownConnections, limit)
+	cs.mu.Unlock()
+	// Only this goroutine adds connections, so that there is still room below.
+	if ofAddress && !cs.makeRoom(c, of, OfAddress) || !ofAddress && ofAll && !cs.makeRoom(c, &cs.unknown, OfServer) {
+		return false
+	}
 	cs.mu.Lock()
 	defer cs.mu.Unlock()
-	of := cs.byAddress[c.address]
-	if of == nil {
+	if of = cs.byAddress[c.address]; of == nil {
 		of = list.New()
 		cs.byAddress[c.address] = of
 	}
 	c.all, c.ofAddress = cs.unknown.PushBack(c), of.PushBack(c)
 	c.timer = time.AfterFunc(unknownTimeout, func() { _ = c.Close() })
-	switch {
-	case of.Len() > min(unknownOfAddress, limit):
-		cs.closeLater(of, OfAddress)
-	case cs.unknown.Len() > min(maxUnknownConnections, limit):
-		cs.closeLater(&cs.unknown, OfServer)
-	}
-	return c
-}
-
-// closeOldest closes the oldest connection of a list, if it has one, and counts it
-// out before it returns.
-func (cs *connections) closeOldest(l *list.List, whose Owner) bool {
-	cs.mu.Lock()
-	oldest := cs.oldest(l, whose)
-	cs.mu.Unlock()
-	if oldest == nil {
-		return false
-	}
-	_ = oldest.Close() // what was said on it is of no interest
 	return true
 }
 
-// closeLater is closeOldest while mu is held: closing takes it again.
-func (cs *connections) closeLater(l *list.List, whose Owner) {
-	if oldest := cs.oldest(l, whose); oldest != nil {
-		// Ends with the close, which waits for nothing but mu; nobody needs to join it.
-		go func() { _ = oldest.Close() }()
-	}
-}
-
-// oldest takes the oldest connection out of the lists, so that it is found once. mu
-// is held.
-func (cs *connections) oldest(l *list.List, whose Owner) *conn {
+// makeRoom closes the oldest connection of a list for a new one, and counts it out
+// before it returns. It returns false when that has not had its round trip, or there is
+// none.
+func (cs *connections) makeRoom(c *conn, l *list.List, whose Owner) bool {
+	cs.mu.Lock()
 	front := l.Front()
-	if front == nil {
-		return nil
+	if front == nil && whose == OfAddress { // its last one has been closed meanwhile
+		cs.mu.Unlock()
+		return true
 	}
-	c := front.Value.(*conn) //nolint:forcetypeassert // The list holds nothing else.
-	cs.forget(c)
 	cs.controller.refusals[Connections][whose].Add(1)
-	return c
+	if front == nil || c.opened.Sub(front.Value.(*conn).opened) < roundTrip { //nolint:forcetypeassert // See add.
+		cs.mu.Unlock()
+		cs.controller.overload.refuse(context.Background(), cs.controller.logger, Connections.String())
+		return false
+	}
+	oldest := front.Value.(*conn) //nolint:forcetypeassert // As above.
+	cs.forget(oldest)             // so that it is found once
+	cs.mu.Unlock()
+	_ = oldest.Close() // what was said on it is of no interest
+	return true
 }
 
 // forget takes a connection out of the lists of unknown ones. mu is held.

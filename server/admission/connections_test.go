@@ -62,75 +62,87 @@ func openConnections(c *Controller, n int, address string) (all []*conn, inner [
 	return all, inner
 }
 
+// openOne opens a connection from an address.
+func openOne(c *Controller, address string) (*conn, *fakeConn) {
+	all, inner := openConnections(c, 1, address)
+	return all[0], inner[0]
+}
+
 // Where there are too many unknown connections, the oldest is closed: of the address if
-// that has too many, or else of all.
+// that has too many, or else of all. One that has not had its round trip stays, and the
+// newest is closed in its place.
 func TestOldestUnknownConnectionIsClosed(t *testing.T) {
 	t.Parallel()
-	c := newController(t, Options{Totals: Totals{Connections: 10_000}, Shares: true})
-	_, first := openConnections(c, unknownOfAddress, "192.0.2.1")
-	if _, more := openConnections(c, 1, "192.0.2.2"); more == nil {
-		t.Error("another address must not be refused")
-	}
-	openConnections(c, 3, "192.0.2.1")
-	for _, f := range first[:3] {
-		f.closed.Wait()
-	}
-	if got := refusals(c, Connections, OfAddress); got != 3 {
-		t.Errorf("%d of the address are counted, want 3", got)
-	}
-	for i := range 20 {
-		openConnections(c, 100, fmt.Sprintf("198.51.100.%d", i))
-	}
-	for _, f := range first {
-		f.closed.Wait()
-	}
-	if got := c.connections.unknownCount(); got != maxUnknownConnections {
-		t.Errorf("%d are unknown, want %d", got, maxUnknownConnections)
-	}
-	if got := c.connections.open.Count(); got > maxUnknownConnections {
-		for ; got > maxUnknownConnections; got = c.connections.open.Count() { // those that are about to be closed
+	synctest.Test(t, func(t *testing.T) {
+		c := newController(t, Options{Totals: Totals{Connections: 10_000}, Shares: true})
+		_, first := openConnections(c, unknownOfAddress, "192.0.2.1")
+		if more, _ := openOne(c, "192.0.2.1"); more != nil {
+			t.Error("all of the address are as new as this one")
 		}
-	}
+		if more, _ := openOne(c, "192.0.2.2"); more == nil {
+			t.Error("another address must not be refused")
+		}
+		<-time.After(roundTrip)
+		openConnections(c, 3, "192.0.2.1")
+		for _, f := range first[:3] {
+			f.closed.Wait()
+		}
+		mustCount(t, c, Connections, OfAddress, 4)
+		<-time.After(roundTrip)
+		for i := range 20 {
+			openConnections(c, 100, fmt.Sprintf("198.51.100.%d", i))
+			<-time.After(roundTrip)
+		}
+		for _, f := range first {
+			f.closed.Wait()
+		}
+		if all, unknown := c.connections.open.Count(), c.connections.unknownCount(); all != maxUnknownConnections || unknown != all {
+			t.Errorf("%d are open, %d unknown, want %d", all, unknown, maxUnknownConnections)
+		}
+	})
 }
 
 // A known connection is not closed for others, and counts for its party.
 func TestKnownConnectionsStay(t *testing.T) {
 	t.Parallel()
-	c := newController(t, Options{Totals: Totals{Connections: 4}, Shares: true})
-	p := partyOf(c, "a", Limits{Connections: 2})
-	all, inner := openConnections(c, 4, "192.0.2.1")
-	for _, known := range all[:2] {
-		for range 2 { // the second request of the same connection counts no more
-			if !c.connections.identify(known, p) {
-				t.Fatal("the share has room for two")
+	synctest.Test(t, func(t *testing.T) {
+		c := newController(t, Options{Totals: Totals{Connections: 4}, Shares: true})
+		p := partyOf(c, "a", Limits{Connections: 2})
+		all, inner := openConnections(c, 4, "192.0.2.1")
+		for _, known := range all[:2] {
+			for range 2 { // the second request of the same connection counts no more
+				if !c.connections.identify(known, p) {
+					t.Fatal("the share has room for two")
+				}
 			}
 		}
-	}
-	if c.connections.identify(all[2], p) {
-		t.Error("a third connection of the party")
-	}
-	more, _ := openConnections(c, 2, "192.0.2.1")
-	inner[2].closed.Wait()
-	inner[3].closed.Wait()
-	for _, unknown := range more {
-		if !c.connections.identify(unknown, partyOf(c, "b", Limits{Connections: 4})) {
-			t.Fatal("another party")
+		if c.connections.identify(all[2], p) {
+			t.Error("a third connection of the party")
 		}
-	}
-	refused := newFakeConn("192.0.2.9:1")
-	if c.connections.enter(refused) != nil {
-		t.Error("there are four, and all are known")
-	}
-	mustCount(t, c, Connections, OfServer, 3)
-	for range 2 {
-		_ = all[0].Close()
-	}
-	if got := p.Share.connections.Count(); got != 1 {
-		t.Errorf("the party has %d connections, want 1", got)
-	}
-	if last := c.connections.enter(refused); last == nil {
-		t.Error("a connection that is closed makes room")
-	}
+		<-time.After(roundTrip)
+		more, _ := openConnections(c, 2, "192.0.2.1")
+		inner[2].closed.Wait()
+		inner[3].closed.Wait()
+		for _, unknown := range more {
+			if !c.connections.identify(unknown, partyOf(c, "b", Limits{Connections: 4})) {
+				t.Fatal("another party")
+			}
+		}
+		<-time.After(roundTrip)
+		if refused, _ := openOne(c, "192.0.2.9"); refused != nil {
+			t.Error("there are four, and all are known")
+		}
+		mustCount(t, c, Connections, OfServer, 3)
+		for range 2 {
+			_ = all[0].Close()
+		}
+		if got := p.Share.connections.Count(); got != 1 {
+			t.Errorf("the party has %d connections, want 1", got)
+		}
+		if last, _ := openOne(c, "192.0.2.9"); last == nil {
+			t.Error("a connection that is closed makes room")
+		}
+	})
 }
 
 func mustCount(t *testing.T, c *Controller, b Bound, o Owner, want uint64) {

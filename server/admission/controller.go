@@ -153,10 +153,12 @@ func (c *Controller) owner() Owner {
 }
 
 // Probe lets a health check in, however much is under way: otherwise a busy server
-// would be taken for a dead one, and restarted. Probes are counted, because the
-// ledger must not be closed while one looks at it.
+// would be taken for a dead one, and restarted. It is a visit, unless its caller was
+// admitted before. Probes are counted, because the ledger must not be closed while one
+// looks at it.
 func (c *Controller) Probe(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		c.Visit(r.Context())
 		c.probes.Enter(math.MaxInt)
 		defer c.probes.Leave()
 		next.ServeHTTP(w, r)

@@ -8,11 +8,13 @@ import (
 	"time"
 )
 
-// A visit is a request of which nothing is known yet. It is over once the caller is
-// authenticated; health checks, and requests that are refused, stay visits to their
-// end. Visits have bounds of their own, for each connection, for each address and in
-// all. Where there are too many, the oldest is cut: a request that is answered at
-// once is never the oldest, and one whose body does not come soon is.
+// A visit is a request whose caller is not known, or not admitted, and for which the
+// server waits nevertheless: a health check, whose body may be long in coming, and a
+// request that is refused, whose answer may not be taken. Visits have bounds of their
+// own, for each connection, for each address and in all. Where there are too many, the
+// oldest is cut: a request that is answered at once is never the oldest, and one whose
+// body does not come soon is. A request is no visit while its caller is authenticated:
+// that waits for nobody, and a good request must not be cut in that moment.
 
 const (
 	maxVisits          = 256
@@ -30,10 +32,14 @@ type visit struct {
 	controller *Controller
 	conn       *conn // nil when the listener is not ours
 
+	remote string
+
 	// Under visits.mu:
 	links     [linkCount]visitLink
 	ofAddress *visitList
-	over      bool
+	counted   bool // it is in the lists
+
+	authenticated bool // belongs to the handler
 
 	mu    sync.Mutex // held by cut
 	ended bool
@@ -120,20 +126,27 @@ func (vs *visits) address(a netip.Addr) *visitList {
 // visitKey finds the visit of a request in its context.
 type visitKey struct{}
 
-// BeforeAuth makes a request a visit. It comes before everything else: also the
-// answer to a request that is refused waits for its client.
+// BeforeAuth gives a request the deadlines of one of which nothing is known. It comes
+// before everything else.
 func (c *Controller) BeforeAuth(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		v := &visit{controller: c, conn: connOf(r), deadlines: newDeadlines(w, r)}
+		v := &visit{controller: c, conn: connOf(r), deadlines: newDeadlines(w, r), remote: r.RemoteAddr}
 		v.deadlines.visit()
-		v.begin(r.RemoteAddr)
 		defer v.end()
 		next.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), visitKey{}, v)))
 	})
 }
 
-// Authenticated says that a request was authenticated as a party: it is no visit
-// any more, and its connection is the party's. The error is a *Refusal.
+// Visit says that the server waits for a request whose caller is not admitted. It does
+// nothing for one that is.
+func (c *Controller) Visit(ctx context.Context) {
+	if v, ok := ctx.Value(visitKey{}).(*visit); ok && !v.authenticated {
+		v.begin()
+	}
+}
+
+// Authenticated says that a request was authenticated as a party, and admitted: it has
+// other deadlines, and its connection is the party's. The error is a *Refusal.
 func (c *Controller) Authenticated(ctx context.Context, p Party) error {
 	v, ok := ctx.Value(visitKey{}).(*visit)
 	if !ok {
@@ -142,16 +155,21 @@ func (c *Controller) Authenticated(ctx context.Context, p Party) error {
 	if v.conn != nil && !c.connections.identify(v.conn, p) {
 		return c.refuse(ctx, Connections, c.owner(), busyRetry)
 	}
-	v.leave()
+	v.authenticated = true
 	v.deadlines.admitted()
 	return nil
 }
 
 // begin counts a visit, and cuts the oldest of those that are too many.
-func (v *visit) begin(remote string) {
+func (v *visit) begin() {
 	vs := &v.controller.visits
-	address := addressOf(v.conn, remote)
+	address := addressOf(v.conn, v.remote)
 	vs.mu.Lock()
+	if v.counted {
+		vs.mu.Unlock()
+		return
+	}
+	v.counted = true
 	v.ofAddress = vs.address(address)
 	vs.all.push(v, linkAll)
 	v.ofAddress.push(v, linkAddress)
@@ -182,10 +200,10 @@ func (v *visit) refuse(oldest *visit, whose Owner) *visit {
 
 // forget takes a visit out of the lists. visits.mu is held.
 func (v *visit) forget() {
-	if v.over {
+	if !v.counted {
 		return
 	}
-	v.over = true
+	v.counted = false
 	v.controller.visits.all.remove(v, linkAll)
 	v.ofAddress.remove(v, linkAddress)
 	if v.conn != nil {
@@ -193,23 +211,19 @@ func (v *visit) forget() {
 	}
 }
 
-// leave says that the visit is over, and tells whether it was before.
-func (v *visit) leave() (before bool) {
-	vs := &v.controller.visits
-	vs.mu.Lock()
-	defer vs.mu.Unlock()
-	before = v.over
-	v.forget()
-	return before
-}
-
 // end says that the handler returns, after which its response must not be used.
 func (v *visit) end() {
-	authenticated := v.leave()
+	if v.authenticated {
+		return
+	}
+	vs := &v.controller.visits
+	vs.mu.Lock()
+	v.forget()
+	vs.mu.Unlock()
 	v.mu.Lock()
 	v.ended = true
 	v.mu.Unlock()
-	if v.conn != nil && !authenticated {
+	if v.conn != nil {
 		v.controller.connections.visited(v.conn)
 	}
 }
