@@ -72,6 +72,7 @@ func run() error {
 	quick := flag.Bool("quick", false, "measure for a fraction of a second: does it run?")
 	only := flag.String("only", "", "measure the rows whose name matches this regular expression")
 	serve := flag.String("serve", "", "serve a ledger in this directory (used by bench itself)")
+	attack := flag.Bool("attack", false, "be a bad tenant (used by bench itself)")
 	authFile := flag.String("auth", "", "with -serve: the auth file (used by bench itself)")
 	flag.DurationVar(&o.duration, "duration", 8*time.Second, "how long each row is measured")
 	flag.StringVar(&o.dir, "dir", "", "make data directories below this one (default: the system's temporary directory)")
@@ -90,6 +91,9 @@ func run() error {
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
+	if *attack {
+		return runAttack(ctx, os.Stdin, os.Stdout)
+	}
 	if *serve != "" {
 		return serveLedger(ctx, *serve, *authFile, o.profile, o.checkpointBytes)
 	}

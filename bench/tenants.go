@@ -1,14 +1,19 @@
 package main
 
 import (
+	"bytes"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"net/http"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"sync"
+	"syscall"
 	"time"
 
 	"connectrpc.com/connect"
@@ -22,13 +27,14 @@ import (
 
 // The rows of this file have two tenants, with an auth file that says nothing of
 // limits. One does what it should not; the other one writes and reads, and must not
-// notice.
+// notice. The bad one is a process of its own with the lowest priority: it stands for
+// other machines, and what it takes of this one's processors would be taken from the
+// server and from the good one, which are measured.
 
 // tenants are a server and the keys to it.
 type tenants struct {
-	*process
-
-	keys map[string]string
+	address string
+	keys    map[string]string
 }
 
 // The callers. What the good one has is in the organization good, all else in bad.
@@ -46,25 +52,76 @@ var (
 )
 
 // startTenants starts a server with access control.
-func startTenants(ctx context.Context, o *options, dir string) (*tenants, error) {
+func startTenants(ctx context.Context, o *options, dir string) (*tenants, *process, error) {
 	t := &tenants{keys: make(map[string]string)}
 	content := "keys:\n"
 	for id, rights := range tenantRights {
 		key, hash, err := auth.NewKey(id)
 		if err != nil {
-			return nil, err
+			return nil, nil, err
 		}
 		t.keys[id] = key
 		content += fmt.Sprintf("- %s, id: %s, hash: %q}\n", rights, id, hash)
 	}
 	path := filepath.Join(dir, "auth.yaml")
 	if err := os.WriteFile(path, []byte(content), 0o600); err != nil {
-		return nil, err
+		return nil, nil, err
 	}
-	data := filepath.Join(dir, "data")
-	var err error
-	t.process, err = startServer(ctx, o, data, "-auth", path)
-	return t, err
+	p, err := startServer(ctx, o, filepath.Join(dir, "data"), "-auth", path)
+	if err != nil {
+		return nil, nil, err
+	}
+	t.address = p.address
+	return t, p, nil
+}
+
+// attackJob is what a bad tenant's process is told.
+type attackJob struct {
+	Name     string            `json:"name"`
+	Address  string            `json:"address"`
+	Keys     map[string]string `json:"keys"`
+	Fraction float64           `json:"fraction"`
+	Lasts    time.Duration     `json:"lasts"`
+}
+
+// lowestPriority is for everything that stands for another machine.
+const lowestPriority = 19
+
+// runAttack is the process of a bad tenant: it reads a job, does it and says what it
+// did.
+func runAttack(ctx context.Context, stdin io.Reader, stdout io.Writer) error {
+	var job attackJob
+	if err := json.NewDecoder(stdin).Decode(&job); err != nil {
+		return err
+	}
+	if err := syscall.Setpriority(syscall.PRIO_PROCESS, 0, lowestPriority); err != nil {
+		return err
+	}
+	for _, a := range tenantAttacks() {
+		if a.name != job.Name {
+			continue
+		}
+		ctx, cancel := context.WithTimeout(ctx, job.Lasts)
+		defer cancel()
+		done, err := a.run(ctx, &options{fraction: job.Fraction}, &tenants{job.Address, job.Keys})
+		<-ctx.Done() // an attack that holds what it took lasts as long as one that works
+		fmt.Fprintln(stdout, done)
+		return err
+	}
+	return fmt.Errorf("there is no attack %q", job.Name)
+}
+
+// attack starts the process of a bad tenant and waits for its end.
+func (t *tenants) attack(ctx context.Context, o *options, name string) (done string, err error) {
+	job, err := json.Marshal(attackJob{name, t.address, t.keys, o.fraction, scaledTime(o, 15*time.Second)})
+	if err != nil {
+		return "", err
+	}
+	command := exec.CommandContext(ctx, os.Args[0], "-attack")
+	command.Stdin, command.Stderr = bytes.NewReader(job), os.Stderr
+	command.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
+	out, err := command.Output()
+	return strings.TrimSpace(string(out)), err
 }
 
 // bearer adds a credential to each request.
@@ -113,11 +170,11 @@ func tenantRows() []largeRow {
 // measureTenant measures the good tenant alone and beside the bad one.
 func measureTenant(ctx context.Context, o *options, a *tenantAttack) ([]finding, error) {
 	return inDirectory(o, func(dir string) (findings []finding, err error) {
-		t, err := startTenants(ctx, o, dir)
+		t, server, err := startTenants(ctx, o, dir)
 		if err != nil {
 			return nil, err
 		}
-		defer func() { err = errors.Join(err, t.stop()) }()
+		defer func() { err = errors.Join(err, server.stop()) }()
 		if a.prepare != nil {
 			if err := a.prepare(ctx, o, t); err != nil {
 				return nil, err
@@ -129,11 +186,8 @@ func measureTenant(ctx context.Context, o *options, a *tenantAttack) ([]finding,
 		}
 		pause(ctx, scaledTime(o, 5*time.Second))
 		alone := good.interval()
-		memory := t.watchMemory(ctx)
-		attack, end := context.WithTimeout(ctx, scaledTime(o, 15*time.Second))
-		done, attackErr := a.run(attack, o, t)
-		<-attack.Done() // an attack that holds what it took lasts as long as one that works
-		end()
+		memory := server.watchMemory(ctx)
+		done, attackErr := t.attack(ctx, o, a.name)
 		beside := good.interval()
 		used := memory.stop()
 		refused, goodErr := good.stop()

@@ -2,7 +2,9 @@ package server
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"time"
 
 	"connectrpc.com/connect"
 	"google.golang.org/protobuf/proto"
@@ -193,7 +195,11 @@ func (s *Server) getTransaction(
 	if m.FirstOperation > 0 && !m.Parts {
 		return nil, &machine.FieldError{Field: "first_operation", Problem: "needs parts"}
 	}
+	began := time.Now()
 	x, err := s.transaction(ctx, id)
+	if errors.Is(err, machine.ErrNotFound) {
+		awaitStep(ctx, began)
+	}
 	if err != nil {
 		return nil, notFound(err, "transaction %s", id)
 	}
@@ -221,6 +227,21 @@ func (s *Server) getTransaction(
 	}
 	answer.BlockHeader, answer.Proof = renderHeader(&proof.Header), renderProof(&proof)
 	return answer, nil
+}
+
+// notFoundStep is longer than it takes to look for a transaction.
+const notFoundStep = 2 * time.Millisecond
+
+// awaitStep returns at the end of a step since a moment. A record of blocks is read as a
+// whole when a transaction in it is looked up, and the larger it is the longer that
+// takes: without the wait, many calls would tell how much others wrote, and when.
+func awaitStep(ctx context.Context, began time.Time) {
+	timer := time.NewTimer(notFoundStep - time.Since(began)%notFoundStep)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+	case <-ctx.Done():
+	}
 }
 
 // transaction returns a transaction that the caller may read, or ErrNotFound. The

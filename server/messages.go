@@ -138,6 +138,11 @@ func makeAnswer[P message[T], T, R any](
 	}
 	party := s.party(ctx)
 	var err error
+	if mayBeLarge(m) {
+		if err := s.admission.MayAnswer(ctx, party, maxPageBytes); err != nil {
+			return nil, err
+		}
+	}
 	if a.done, err = s.admission.Read(ctx, party); err != nil {
 		return nil, err
 	}
@@ -156,6 +161,18 @@ func makeAnswer[P message[T], T, R any](
 	}
 	admission.Answering(ctx)
 	return answer, nil
+}
+
+// mayBeLarge tells whether the answer to a read may fill a page. Others have a mebibyte
+// at most, and most of them much less.
+func mayBeLarge(m any) bool {
+	switch m := m.(type) {
+	case *seqledgerv1.GetStatusRequest, *seqledgerv1.GetEntityRequest:
+		return false
+	case *seqledgerv1.GetClientStateRequest:
+		return m.IncludeReceipts
+	}
+	return true
 }
 
 // sizeOf returns how many bytes an answer has, in binary.

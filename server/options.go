@@ -26,7 +26,7 @@ type Options struct {
 	MaxRequestBytes int
 	// MaxRequests bounds the requests that are under way, streams included. Of this
 	// and the other bounds each credential has a share; see package admission.
-	// Default: 16,384.
+	// Default: 4,096.
 	MaxRequests int
 	// MaxConnections bounds the open connections. Beyond it the oldest of which no
 	// caller is known is closed, or else the new one. Default: 16,384, or 256 less

@@ -191,6 +191,15 @@ func (c *Controller) Read(ctx context.Context, p Party) (done func(), err error)
 // is bounded, takes as much.
 const smallAnswer = 16 << 10
 
+// MayAnswer returns a *Refusal if the share of a party has no room for an answer of a
+// size: making one in vain costs as much as making one. It takes no room.
+func (c *Controller) MayAnswer(ctx context.Context, p Party, size int) error {
+	if used := p.Share.leaving.Used(); used > 0 && used+2*int64(size) > int64(p.Limits.MessageBytes) {
+		return c.refuse(ctx, AnswerBytes, c.owner(), busyRetry)
+	}
+	return nil
+}
+
 // TryAnswer takes room for an answer of a size, until release is called, if there is
 // some. An answer takes its size twice: as a message and encoded.
 func (c *Controller) TryAnswer(p Party, size int) (release func(), ok bool) {

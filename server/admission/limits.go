@@ -36,7 +36,9 @@ type Totals struct {
 }
 
 const (
-	maxRequests = 16_384
+	// maxRequests take some 25 KB each, and each of them may be about to run: a quarter
+	// of them, which one credential has, keeps others waiting for some ten milliseconds.
+	maxRequests = 4_096
 	maxStreams  = 1_024
 	// maxMessageBytes is the memory for large messages, in each direction.
 	maxMessageBytes = 128 << 20

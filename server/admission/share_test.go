@@ -279,6 +279,26 @@ func TestWritesOfAStreamWait(t *testing.T) {
 	})
 }
 
+// An answer that would have no room is refused before it is made, and none of it is taken.
+func TestMayAnswer(t *testing.T) {
+	t.Parallel()
+	c := newController(t, Options{Shares: true})
+	p := partyOf(c, "a", Limits{})
+	if err := c.MayAnswer(t.Context(), p, p.Limits.MessageBytes); err != nil {
+		t.Error("a share of which nothing is used has room for one of any size:", err)
+	}
+	if _, err := c.Answer(t.Context(), p, p.Limits.MessageBytes/4); err != nil {
+		t.Fatal(err)
+	}
+	if err := c.MayAnswer(t.Context(), p, p.Limits.MessageBytes/4); err != nil {
+		t.Error("half of it is free:", err)
+	}
+	mustRefuse(t, c.MayAnswer(t.Context(), p, p.Limits.MessageBytes/4+1), AnswerBytes, OfCredential)
+	if used := p.Share.leaving.Used(); used != int64(p.Limits.MessageBytes)/2 {
+		t.Error("in use:", used)
+	}
+}
+
 // A message of a stream waits until those before it are read.
 func TestAwaitAnswer(t *testing.T) {
 	t.Parallel()

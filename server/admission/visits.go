@@ -12,7 +12,7 @@ import (
 // server waits nevertheless: a health check, whose body may be long in coming, and a
 // request that is refused, whose answer may not be taken. Visits have bounds of their
 // own, for each connection, for each address and in all. Where there are too many, the
-// oldest is cut: a request that is answered at once is never the oldest, and one whose
+// oldest is cut, and its connection closed if nobody is known on that: a request that is answered at once is never the oldest, and one whose
 // body does not come soon is. A request is no visit while its caller is authenticated:
 // that waits for nobody, and a good request must not be cut in that moment.
 
@@ -230,6 +230,10 @@ func (v *visit) end() {
 
 // cut makes the handler's reads and writes fail.
 func (v *visit) cut() {
+	if v.conn != nil && !v.conn.known.Load() {
+		_ = v.conn.Close() // what comes on it is more of the same
+		return
+	}
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	if !v.ended {

@@ -108,6 +108,7 @@ func TestOldestVisitIsCut(t *testing.T) {
 			var on *conn
 			if test.oneConn {
 				on = c.connections.enter(newFakeConn("192.0.2.1:1"))
+				c.connections.identify(on, partyOf(c, "a", Limits{}))
 			}
 			v := newVisitors(c)
 			var all []*recorder
@@ -135,6 +136,25 @@ func TestOldestVisitIsCut(t *testing.T) {
 			}
 		})
 	}
+}
+
+// A connection on which nobody is known, and which has too many visits, is closed.
+func TestConnectionOfTooManyVisitsIsClosed(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		c := newController(t, Options{Shares: true})
+		on, inner := openOne(c, "192.0.2.1")
+		v := newVisitors(c)
+		for range visitsOfConnection + 1 {
+			v.begin("192.0.2.1", on)
+		}
+		inner.closed.Wait()
+		mustCount(t, c, Unauthenticated, OfConnection, 1)
+		v.end()
+		if c.visits.count() != 0 || c.connections.open.Count() != 0 {
+			t.Errorf("%d visits and %d connections are left", c.visits.count(), c.connections.open.Count())
+		}
+	})
 }
 
 // A request that is admitted is no visit, and has other deadlines. Its connection is its
