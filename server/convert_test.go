@@ -3,6 +3,7 @@ package server
 import (
 	"bytes"
 	"fmt"
+	"log/slog"
 	"math"
 	"reflect"
 	"testing"
@@ -288,9 +289,11 @@ func BenchmarkConvert(b *testing.B) {
 			Sequence: 1, Index: 1, CommittedAt: 1e18, Actor: anonymous.Actor(), Versions: []uint64{1},
 		}}
 	}
+	s := newTestServer(b, Options{Logger: slog.New(slog.DiscardHandler)})
 	var answers results
 	var encoded []byte
 	b.ReportAllocs()
+	b.ResetTimer()
 	for i := 0; i < b.N; i += writes {
 		var f frame
 		f.decodeBinary(data)
@@ -300,7 +303,7 @@ func BenchmarkConvert(b *testing.B) {
 		}
 		batch.outcomes = outcomes
 		answers.reset()
-		answers.add(b.Context(), nil, admission.Party{}, batch)
+		answers.add(b.Context(), s, admission.Party{}, batch)
 		if encoded, err = (binaryCodec{}).MarshalAppend(encoded[:0], &answers.response); err != nil {
 			b.Fatal(err)
 		}

@@ -14,9 +14,9 @@ import (
 	"github.com/seqledger/seqledger/proto/seqledger/v1/seqledgerv1connect"
 )
 
-func newTestServer(t *testing.T, o Options) *Server {
+func newTestServer(t testing.TB, o Options) *Server {
 	t.Helper()
-	l, err := ledger.Open(t.Context(), ledger.Options{Dir: t.TempDir(), Logger: slog.New(slog.DiscardHandler)})
+	l, err := ledger.Open(context.Background(), ledger.Options{Dir: t.TempDir(), Logger: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		t.Fatal(err)
 	}
