@@ -186,13 +186,14 @@ func (l *Ledger) fresh(ctx context.Context) error {
 // headView is the head of the state by itself.
 type headView struct {
 	Created bool
+	Level   uint64
 	Config  machine.Config
 }
 
 func (l *Ledger) head() (h headView, err error) {
 	err = l.store.View(func(r machine.Reader) error {
 		v := l.machine.View(r)
-		h = headView{v.Created(), v.Config()}
+		h = headView{v.Created(), v.Level(), v.Config()}
 		return nil
 	})
 	return h, err

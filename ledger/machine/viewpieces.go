@@ -27,7 +27,7 @@ type BlockPart struct {
 func (v View) BlockPart(scope Scope, height uint64, from uint32, maxBytes int) (part BlockPart, err error) {
 	part.Next = from
 	err = v.visitFrom(scope, height, from, maxBytes, &part.Header, func(position uint32, t storedTransaction) error {
-		x, err := t.decode(height, position)
+		x, err := t.decode(height)
 		part.Transactions, part.Next = append(part.Transactions, x.clone()), position+1
 		return err
 	})
@@ -40,8 +40,9 @@ func (v View) LeafHashes(
 	scope Scope, height uint64, from uint32, maxBytes int,
 ) (header BlockHeader, leaves []Hash, err error) {
 	err = v.visitFrom(scope, height, from, maxBytes, &header, func(_ uint32, t storedTransaction) error {
-		leaves = append(leaves, LeafHash(t.encoded))
-		return nil
+		encoded, err := t.verified()
+		leaves = append(leaves, LeafHash(encoded))
+		return err
 	})
 	return header, leaves, err
 }
@@ -124,13 +125,16 @@ func (v View) TransactionScope(id TxID) (scope Scope, err error) {
 	ledger, index := id.Parts()
 	looked, found := false, false
 	look := func(from uint64) error {
-		return v.r.Ascend(TableBlocks, appendIndexKey(nil, from), func(_, record []byte) bool {
-			b, _, t, ok, failed := lookup(record, index)
-			if looked, err = true, failed; ok && t.ledgerID() == ledger {
-				scope, found = b.header.Scope, true
-			}
-			return false
-		})
+		record, last, failed := recordOf(v.r, from)
+		if failed != nil || last == 0 {
+			return failed
+		}
+		looked = true
+		l, ok, failed := record.find(min(max(index, record.first), last))
+		if ok && l.stored.index() == index && l.stored.ledgerID() == ledger {
+			scope, found = l.header.Scope, true
+		}
+		return failed
 	}
 	if failed := look(min(index, v.head.index)); failed != nil {
 		return Scope{}, failed
@@ -140,10 +144,10 @@ func (v View) TransactionScope(id TxID) (scope Scope, err error) {
 			return Scope{}, failed
 		}
 	}
-	if err == nil && !found {
-		err = ErrNotFound
+	if !found {
+		return Scope{}, ErrNotFound
 	}
-	return scope, err
+	return scope, nil
 }
 
 // ReceiptIndexes returns the ledger indexes of the receipts of a stream that are
@@ -168,14 +172,14 @@ func (v View) ReceiptIndexes(scope Scope, clientID string, below uint64, limit i
 
 // ReceiptAt returns the receipt of the transaction that took an index.
 func (v View) ReceiptAt(index uint64) (Receipt, error) {
-	t, found, err := findTransaction(v.r, index)
+	l, found, err := locate(v.r, index)
 	if err != nil {
 		return Receipt{}, err
 	}
 	if !found {
 		return Receipt{}, fmt.Errorf("%w: no receipt at ledger index %d", ErrCorrupt, index)
 	}
-	return t.receipt(), nil
+	return l.stored.receipt(l.header.Height)
 }
 
 // EntityRef is an entity of which the value may still have to be read, with
@@ -204,14 +208,14 @@ func (v View) VisitEntityRefs(scope Scope, prefix, after string, visit func(Enti
 			return false, err
 		}
 		key := string(k[len(scopeKey):])
-		if e.expired(v.head.time) {
+		if v.head.entityExpired(&e) {
 			if expired++; expired == maxExpiredInPiece {
 				resume = key
 			}
 			return expired < maxExpiredInPiece, nil
 		}
 		ref := EntityRef{Entity: Entity{Key: key, Version: e.version, ExpiresAt: e.expiresAt}}
-		if e.inBlock {
+		if e.inBlock != 0 {
 			ref.record, ref.missing = e, true
 		} else {
 			ref.Value = bytes.Clone(e.value)
