@@ -94,7 +94,7 @@ func run() error {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	if *attack {
-		return runAttack(ctx, os.Stdin, os.Stdout)
+		return runTenantAttack(ctx, os.Stdin, os.Stdout)
 	}
 	if *serve != "" {
 		return serveLedger(ctx, *serve, *authFile, o.profile, o.checkpointBytes)

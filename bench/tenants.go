@@ -87,9 +87,9 @@ type attackJob struct {
 // lowestPriority is for everything that stands for another machine.
 const lowestPriority = 19
 
-// runAttack is the process of a bad tenant: it reads a job, does it and says what it
+// runTenantAttack is the process of a bad tenant: it reads a job, does it and says what it
 // did.
-func runAttack(ctx context.Context, stdin io.Reader, stdout io.Writer) error {
+func runTenantAttack(ctx context.Context, stdin io.Reader, stdout io.Writer) error {
 	var job attackJob
 	if err := json.NewDecoder(stdin).Decode(&job); err != nil {
 		return err
