@@ -68,8 +68,13 @@ var noise = func() []byte {
 func fillBad(ctx context.Context, t *tenants, n int, write func(sequence uint64) *seqledgerv1.WriteRequest) error {
 	api, disconnect := t.api("bad")
 	defer disconnect()
-	for i := range n {
-		if _, err := api.Write(ctx, connect.NewRequest(write(uint64(i)+1))); err != nil {
+	for i := 0; i < n; {
+		switch _, err := api.Write(ctx, connect.NewRequest(write(uint64(i)+1))); {
+		case err == nil:
+			i++
+		case connect.CodeOf(err) == connect.CodeResourceExhausted: // it is faster than it may be
+			pause(ctx, 20*time.Millisecond)
+		default:
 			return fmt.Errorf("fill: %w", err)
 		}
 	}
@@ -209,6 +214,7 @@ func unreadPages(ctx context.Context, o *options, t *tenants) (string, error) {
 		lone, disconnect := newSmallWindow()
 		closers = append(closers, disconnect)
 		h := t.as("reader", lone)
+		pause(ctx, 100*time.Millisecond) // it is the places that count, not the rush
 		for range each {
 			// Ends with ctx; joined below.
 			group.Go(func() {
@@ -274,6 +280,7 @@ func healthChecks(ctx context.Context, o *options, t *tenants) (string, error) {
 	var ended atomic.Int64
 	for i := range connections {
 		c := newHTTP2From(i)
+		pause(ctx, 50*time.Millisecond) // it is the memory that counts, not the rush
 		for range streams {
 			// Ends with ctx; joined below.
 			group.Go(func() {

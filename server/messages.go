@@ -49,7 +49,10 @@ func (s *Server) limitBody(level connect.IdempotencyLevel, next http.Handler) ht
 			Refused: func(err error) error { return accessError(err) },
 		}
 		switch r.URL.Path {
-		case seqledgerv1connect.LedgerServiceWriteProcedure, seqledgerv1connect.LedgerServiceWriteStreamProcedure:
+		case seqledgerv1connect.LedgerServiceWriteProcedure:
+			o.Write = true
+			fallthrough
+		case seqledgerv1connect.LedgerServiceWriteStreamProcedure:
 			o.TooLarge = func() error { return tooLargeError(largest) }
 		}
 		body := s.admission.NewBody(r, s.party(r.Context()), o)

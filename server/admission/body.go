@@ -38,6 +38,9 @@ type BodyOptions struct {
 	Largest int64
 	// Enveloped says that the body is a sequence of messages, each behind a prefix.
 	Enveloped bool
+	// Write says that the message is a single write: it is refused while it arrives when
+	// it would be refused at its end, because reading it in vain costs as much.
+	Write bool
 	// Compressed says that a body that is one message is compressed.
 	Compressed bool
 	// TooLarge returns the error of a message that is larger than Largest, before it
@@ -183,6 +186,11 @@ func (b *Body) take(n int64) error { return b.hold(copies * n) }
 // hold takes n bytes of the party's share and of the whole.
 func (b *Body) hold(n int64) error {
 	share, limit := b.party.Share, int64(b.party.Limits.MessageBytes)
+	if b.Write {
+		if err := b.controller.mayWrite(b.ctx, b.party, b.read); err != nil {
+			return b.Refused(err)
+		}
+	}
 	if !share.arriving.TryAcquire(n, limit) {
 		if err := b.wait(n, limit); err != nil {
 			return err

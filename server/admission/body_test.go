@@ -137,6 +137,42 @@ func TestBodyBeyondTheShareIsRefused(t *testing.T) {
 	}
 }
 
+// A write for which the engine has no room is refused while it arrives.
+func TestBodyOfAWriteIsRefusedEarly(t *testing.T) {
+	t.Parallel()
+	c := newController(t, Options{Shares: true})
+	p := partyOf(c, "a", Limits{})
+	done, err := c.Write(t.Context(), p, maxQueuedBytes-10<<10)
+	if err != nil {
+		t.Fatal(err)
+	}
+	read := func() (int, error) {
+		content := strings.NewReader(strings.Repeat("x", 1<<20))
+		b := newBody(c, p, false, content)
+		b.Write = true
+		_, err := io.ReadAll(b)
+		b.Release()
+		return 1<<20 - content.Len(), err
+	}
+	n, err := read()
+	mustRefuse(t, err, QueuedBytes, OfCredential)
+	if n > 64<<10 {
+		t.Errorf("%d bytes were read before", n)
+	}
+	done()
+	if _, err := read(); err != nil {
+		t.Error("when there is room again:", err)
+	}
+	if wait := p.Share.writePace.take(3*p.Limits.WritesPerSecond, p.Limits.WritesPerSecond, true); wait <= 0 {
+		t.Fatal("three seconds' worth of writes came at once")
+	}
+	n, err = read()
+	mustRefuse(t, err, WritesPerSecond, OfCredential)
+	if n > 64<<10 {
+		t.Errorf("%d bytes were read before", n)
+	}
+}
+
 func refusals(c *Controller, b Bound, o Owner) (n uint64) {
 	c.Refusals(func(bound Bound, owner Owner, count uint64) {
 		if bound == b && owner == o {

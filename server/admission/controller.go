@@ -268,7 +268,7 @@ func (c *Controller) Write(ctx context.Context, p Party, bytes int) (done func()
 	if !c.shares {
 		return func() {}, nil
 	}
-	if wait := p.Share.writePace.take(1, p.Limits.WritesPerSecond, false); wait > 0 {
+	if wait := p.Share.writePace.take(writeUnits(1, bytes), p.Limits.WritesPerSecond, false); wait > 0 {
 		return nil, c.refuse(ctx, WritesPerSecond, OfCredential, wait)
 	}
 	n := int64(bytes) + CommandOverhead
@@ -276,6 +276,21 @@ func (c *Controller) Write(ctx context.Context, p Party, bytes int) (done func()
 		return nil, c.refuse(ctx, QueuedBytes, OfCredential, roomRetry)
 	}
 	return func() { p.Share.queued.Release(n) }, nil
+}
+
+// mayWrite returns a *Refusal if a write of a party, of which so many bytes are known
+// yet, would be refused.
+func (c *Controller) mayWrite(ctx context.Context, p Party, bytes int64) error {
+	if !c.shares {
+		return nil
+	}
+	if wait := p.Share.writePace.behind(p.Limits.WritesPerSecond); wait > 0 {
+		return c.refuse(ctx, WritesPerSecond, OfCredential, wait)
+	}
+	if used := p.Share.queued.Used(); used > 0 && used+bytes+CommandOverhead > maxQueuedBytes {
+		return c.refuse(ctx, QueuedBytes, OfCredential, roomRetry)
+	}
+	return nil
 }
 
 // Writes is Write for the writes of a stream. It waits for their turn and for room,
@@ -292,7 +307,7 @@ func (c *Controller) Writes(
 	if !c.shares {
 		return nil, nil
 	}
-	if wait := p.Share.writePace.take(writes, p.Limits.WritesPerSecond, true); wait > 0 {
+	if wait := p.Share.writePace.take(writeUnits(writes, bytes), p.Limits.WritesPerSecond, true); wait > 0 {
 		c.refusals[WritesPerSecond][OfCredential].Add(1)
 		timer := time.NewTimer(wait)
 		defer timer.Stop()

@@ -40,8 +40,9 @@
 //	reads that make their answers  32                    (reads) 8          wait for their own, then for the
 //	                                                                        processor
 //	writes a second                –                     (writes_per_       unary: refused; stream: slowed
-//	[writes_per_second]                                  second) 50,000
-//	writes in the engine           the ledger's queue,   4 MiB, and one     unary: refused; stream: waits for
+//	[writes_per_second]; of more                         second) 50,000
+//	than a KiB: for each begun
+//	writes in the engine           the ledger's queue,   2 MiB, and one     unary: refused; stream: waits for
 //	[queued_bytes]                 64 MiB                write in any case  its own
 //	stored bytes [stored_bytes]    –                     (stored_bytes) no  refused
 //	                                                     limit; a quarter

@@ -20,8 +20,8 @@ type Limits struct {
 	MessageBytes int `json:"messageBytes,omitempty"`
 	// Reads that make their answers at once.
 	Reads int `json:"reads,omitempty"`
-	// WritesPerSecond, those on a WriteStream included. A second's worth may come at
-	// once.
+	// WritesPerSecond, those on a WriteStream included. A write of more than a KiB
+	// counts once for each KiB begun. A second's worth may come at once.
 	WritesPerSecond int `json:"writesPerSecond,omitempty"`
 	// StoredBytes is how many bytes of writes may be committed, in all time.
 	StoredBytes int `json:"storedBytes,omitempty"`
@@ -51,10 +51,13 @@ const (
 	// maxWritesPerSecond is about what the engine does on two cores. It is there for
 	// its quarter, and no limit by itself.
 	maxWritesPerSecond = 200_000
+	// writeUnit is how many bytes of a write count like a write: what a large one costs
+	// the disk and the processor grows with its size.
+	writeUnit = 1 << 10
 	// maxQueuedBytes is how much of one credential's writes may wait for the log or
 	// be on the way to it, each with its overhead. It is little, because another
 	// credential's next write waits behind all of it.
-	maxQueuedBytes = 4 << 20
+	maxQueuedBytes = 2 << 20
 )
 
 // withDefaults fills in what is 0.
@@ -70,6 +73,10 @@ func (t Totals) withDefaults() Totals {
 	}
 	return t
 }
+
+// writeUnits returns how many writes some writes count as, which have so many bytes
+// together.
+func writeUnits(writes, bytes int) int { return max(writes, bytes/writeUnit) }
 
 // share fills in a credential's limits. No share is more than the whole.
 func (t Totals) share(l Limits) Limits {

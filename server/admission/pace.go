@@ -38,5 +38,13 @@ func (p *pace) take(n, perSecond int, always bool) (wait time.Duration) {
 	}
 }
 
+// behind returns after which time there is room for a unit, without counting one.
+func (p *pace) behind(perSecond int) time.Duration {
+	if perSecond == 0 {
+		return 0
+	}
+	return max(0, time.Duration(p.due.Load()-p.now())-time.Second)
+}
+
 // idle tells whether all units are over.
 func (p *pace) idle() bool { return p.due.Load() <= p.now() }
