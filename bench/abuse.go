@@ -44,7 +44,7 @@ func abuseRows() []largeRow {
 			return measureAbuse(ctx, o, a.run)
 		}})
 	}
-	return rows
+	return append(rows, tenantRows()...)
 }
 
 // measureAbuse attacks a server beside which a client of good manners works.

@@ -74,6 +74,8 @@ func run() error {
 	quick := flag.Bool("quick", false, "measure for a fraction of a second: does it run?")
 	only := flag.String("only", "", "measure the rows whose name matches this regular expression")
 	serve := flag.String("serve", "", "serve a ledger in this directory (used by bench itself)")
+	attack := flag.Bool("attack", false, "be a bad tenant (used by bench itself)")
+	authFile := flag.String("auth", "", "with -serve: the auth file (used by bench itself)")
 	flag.DurationVar(&o.duration, "duration", 8*time.Second, "how long each row is measured")
 	flag.StringVar(&o.dir, "dir", "", "make data directories below this one (default: the system's temporary directory)")
 	flag.BoolVar(&o.markdown, "markdown", false, "print the table as Markdown")
@@ -91,8 +93,11 @@ func run() error {
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
+	if *attack {
+		return runTenantAttack(ctx, os.Stdin, os.Stdout)
+	}
 	if *serve != "" {
-		return serveLedger(ctx, *serve, o.profile, o.checkpointBytes)
+		return serveLedger(ctx, *serve, *authFile, o.profile, o.checkpointBytes)
 	}
 	o.warmup = time.Second
 	if *quick {

@@ -25,9 +25,10 @@ type process struct {
 	ended   bool
 }
 
-// startServer starts a server on a data directory and waits until it listens.
-func startServer(ctx context.Context, o *options, dir string) (*process, error) {
-	arguments := []string{"-serve", dir, "-checkpoint-bytes", strconv.FormatInt(o.checkpointBytes, 10)}
+// startServer starts a server on a data directory, with more arguments if there are
+// any, and waits until it listens.
+func startServer(ctx context.Context, o *options, dir string, more ...string) (*process, error) {
+	arguments := append([]string{"-serve", dir, "-checkpoint-bytes", strconv.FormatInt(o.checkpointBytes, 10)}, more...)
 	if o.profile != "" {
 		arguments = append(arguments, "-profile", o.profile+"-server")
 	}

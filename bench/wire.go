@@ -19,10 +19,11 @@ import (
 	"github.com/seqledger/seqledger/ledger"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 	"github.com/seqledger/seqledger/server"
+	"github.com/seqledger/seqledger/server/auth"
 )
 
-// serveLedger is the server's process. It says where it listens.
-func serveLedger(ctx context.Context, dir, profile string, checkpointBytes int64) (err error) {
+// serveLedger is the server's process. It says where it listens. authFile may be empty.
+func serveLedger(ctx context.Context, dir, authFile, profile string, checkpointBytes int64) (err error) {
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
 	// The parent closes our standard input when it is done, or dies.
@@ -37,7 +38,14 @@ func serveLedger(ctx context.Context, dir, profile string, checkpointBytes int64
 		return err
 	}
 	defer func() { err = errors.Join(err, l.Close()) }()
-	s, err := server.New(server.Options{Ledger: l, Version: "bench", Logger: logger})
+	options := server.Options{Ledger: l, Version: "bench", Logger: logger, DiskReserve: -1}
+	if authFile != "" {
+		if options.Auth, err = auth.Open(authFile, auth.Options{Logger: logger}); err != nil {
+			return err
+		}
+		options.StoredFile = filepath.Join(dir, "STORED")
+	}
+	s, err := server.New(options)
 	if err != nil {
 		return err
 	}
@@ -111,8 +119,18 @@ func serverMallocs(address string) (int64, error) {
 }
 
 // serverMetric reads one metric without labels.
-func serverMetric(address, name string) (float64, error) {
-	response, err := http.Get("http://" + address + "/metrics")
+func serverMetric(address, name string) (float64, error) { return serverMetricAs(address, "", name) }
+
+// serverMetricAs is serverMetric with a key.
+func serverMetricAs(address, key, name string) (float64, error) {
+	request, err := http.NewRequest(http.MethodGet, "http://"+address+"/metrics", http.NoBody)
+	if err != nil {
+		return 0, err
+	}
+	if key != "" {
+		request.Header.Set("Authorization", "Bearer "+key)
+	}
+	response, err := http.DefaultClient.Do(request)
 	if err != nil {
 		return 0, err
 	}

@@ -7,7 +7,6 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
-	"runtime"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -125,7 +124,7 @@ func newLedger(o Options) *Ledger {
 		inFlight:    make(chan flight, maxInFlight),
 		slots:       make(chan struct{}, maxInFlight),
 
-		views: make(chan struct{}, runtime.GOMAXPROCS(0)), pieceTime: pieceTime,
+		views: make(chan struct{}, viewsAtOnce()), pieceTime: pieceTime,
 
 		backups:       make(chan struct{}, 1),
 		checkpointDue: make(chan struct{}, 1),

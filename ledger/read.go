@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"runtime"
 	"time"
 
 	"github.com/seqledger/seqledger/ledger/boltstore"
@@ -16,15 +17,19 @@ import (
 //
 //   - A View reads something short. What is long is read in pieces ([Ledger.Pieces]),
 //     with the lock free between them.
-//   - Only as many Views run at once as there are processors, because the applier
-//     waits for all of them: sixteen that share two processors take eight times as
-//     long. The others wait for their turn, in the order in which they came.
+//   - Only as many Views run at once as half of the processors can run. The applier
+//     waits for all of them, and sixteen that share two processors take eight times as
+//     long; the other half is for the writes, which Views hold up by taking processor
+//     time, too. Views beyond that wait for their turn, in the order in which they came.
 //   - What needs no lock (encoding, hashing, sending) happens after the View.
 
 // pieceTime is how long one View of Pieces goes on. It ends with the step during
 // which the time is up. The clock decides where the pieces are cut, and never what
 // is read.
 const pieceTime = 200 * time.Microsecond
+
+// viewsAtOnce returns how many Views may run at once.
+func viewsAtOnce() int { return max(1, runtime.GOMAXPROCS(0)/2) }
 
 // View calls read with a consistent view of the state that is as fresh as
 // every write acknowledged before the call. Applying waits while read runs, so

@@ -50,7 +50,7 @@ func commitPayloads(t *testing.T, l *Ledger, client string, payloads ...string) 
 	}
 }
 
-// No more Views run at once than there are processors.
+// No more Views run at once than half of the processors can run.
 func TestViewsAtOnce(t *testing.T) {
 	t.Parallel()
 	l := newReadLedger(t)
@@ -74,7 +74,7 @@ func TestViewsAtOnce(t *testing.T) {
 		})
 	}
 	group.Wait()
-	if got, want := most.Load(), int64(runtime.GOMAXPROCS(0)); got > want {
+	if got, want := most.Load(), int64(max(1, runtime.GOMAXPROCS(0)/2)); got > want {
 		t.Errorf("%d Views ran at once, want at most %d", got, want)
 	}
 }

@@ -7,48 +7,53 @@ import (
 	"github.com/seqledger/seqledger/ledger/machine"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 	"github.com/seqledger/seqledger/proto/seqledger/v1/seqledgerv1connect"
+	"github.com/seqledger/seqledger/server/admission"
 	"github.com/seqledger/seqledger/server/auth"
 )
 
-// need is what a procedure asks of its caller.
-type need int
+// permission is what a procedure asks of its caller.
+type permission int
 
 const (
-	// needsNobodyKnows is for procedures that are not in the table: nobody may
-	// call them.
-	needsNobodyKnows need = iota
-	// needsCredential is met by any.
-	needsCredential
-	// needsScope is met by who may read the request's scope.
-	needsScope
-	// needsStream is met by who may read the state of the request's client_id.
-	needsStream
-	// needsWrite is met by who may write as the request's client_id.
-	needsWrite
-	// needsEverything is met by an admin on every scope.
-	needsEverything
-	// needsLater is decided by the handler, because the request as such does
-	// not tell: a transaction's scope, and the writes of a stream.
-	needsLater
+	// denyAll is for procedures that are not in the table: they are refused to all
+	// callers.
+	denyAll permission = iota
+	// anyCredential is met by every credential.
+	anyCredential
+	// readScope is met by a credential that may read the request's scope.
+	readScope
+	// readStream is met by one that may read the state of the request's client_id.
+	readStream
+	// writeAsClient is met by one that may write as the request's client_id.
+	writeAsClient
+	// writeStreamed is met by a writer. The handler looks at each write of the stream
+	// by itself.
+	writeStreamed
+	// readTransaction is met by a reader. The handler looks at the transaction's
+	// scope, which the request does not tell.
+	readTransaction
+	// administer is met by an admin on every scope.
+	administer
 )
 
-// needs has every procedure. One that is missing here is refused to everybody.
-var needs = map[string]need{
-	seqledgerv1connect.LedgerServiceWriteProcedure:             needsWrite,
-	seqledgerv1connect.LedgerServiceWriteStreamProcedure:       needsLater, // batch.convert
-	seqledgerv1connect.LedgerServiceOpenSessionProcedure:       needsWrite,
-	seqledgerv1connect.LedgerServiceGetClientStateProcedure:    needsStream,
-	seqledgerv1connect.LedgerServiceGetEntityProcedure:         needsScope,
-	seqledgerv1connect.LedgerServiceListEntitiesProcedure:      needsScope,
-	seqledgerv1connect.LedgerServiceListRelationshipsProcedure: needsScope,
-	seqledgerv1connect.LedgerServiceGetTransactionProcedure:    needsLater, // getTransaction
-	seqledgerv1connect.LedgerServiceGetBlockProcedure:          needsScope,
-	seqledgerv1connect.LedgerServiceListBlocksProcedure:        needsScope,
-	seqledgerv1connect.LedgerServiceWatchProcedure:             needsScope,
-	seqledgerv1connect.AdminServiceGetStatusProcedure:          needsCredential,
-	seqledgerv1connect.AdminServiceListClientsProcedure:        needsEverything,
-	seqledgerv1connect.AdminServiceUpdateConfigProcedure:       needsEverything,
-	seqledgerv1connect.AdminServiceBackupProcedure:             needsEverything,
+// permissions has every procedure. One that is missing here is refused to all
+// callers.
+var permissions = map[string]permission{
+	seqledgerv1connect.LedgerServiceWriteProcedure:             writeAsClient,
+	seqledgerv1connect.LedgerServiceWriteStreamProcedure:       writeStreamed, // batch.convert
+	seqledgerv1connect.LedgerServiceOpenSessionProcedure:       writeAsClient,
+	seqledgerv1connect.LedgerServiceGetClientStateProcedure:    readStream,
+	seqledgerv1connect.LedgerServiceGetEntityProcedure:         readScope,
+	seqledgerv1connect.LedgerServiceListEntitiesProcedure:      readScope,
+	seqledgerv1connect.LedgerServiceListRelationshipsProcedure: readScope,
+	seqledgerv1connect.LedgerServiceGetTransactionProcedure:    readTransaction, // getTransaction
+	seqledgerv1connect.LedgerServiceGetBlockProcedure:          readScope,
+	seqledgerv1connect.LedgerServiceListBlocksProcedure:        readScope,
+	seqledgerv1connect.LedgerServiceWatchProcedure:             readScope,
+	seqledgerv1connect.AdminServiceGetStatusProcedure:          anyCredential,
+	seqledgerv1connect.AdminServiceListClientsProcedure:        administer,
+	seqledgerv1connect.AdminServiceUpdateConfigProcedure:       administer,
+	seqledgerv1connect.AdminServiceBackupProcedure:             administer,
 }
 
 // anonymous calls a server without an auth file.
@@ -57,13 +62,20 @@ var anonymous = auth.Anonymous()
 // callerKey finds the credential in a request's context.
 type callerKey struct{}
 
-// caller returns who calls; nil, which may do nothing, when nobody has looked.
+// caller returns the credential of a request; nil, which may do nothing, when the
+// request has not passed authenticated.
 func (s *Server) caller(ctx context.Context) *auth.Credential {
 	if s.options.Auth == nil {
 		return anonymous
 	}
 	c, _ := ctx.Value(callerKey{}).(*auth.Credential)
 	return c
+}
+
+// party returns whom a request is admitted for.
+func (s *Server) party(ctx context.Context) admission.Party {
+	c := s.caller(ctx)
+	return s.admission.Party(c.Share(), c.Limits())
 }
 
 // scoped is a request about a scope, addressed one about a stream.
@@ -75,6 +87,21 @@ type (
 	}
 )
 
+// admitRole returns nil if the role of the caller is enough for a procedure. It
+// looks at nothing else, so that it can come before the body: a message that is
+// refused in any case must not take memory.
+func (s *Server) admitRole(ctx context.Context, procedure string) error {
+	c := s.caller(ctx)
+	switch permissions[procedure] {
+	case writeAsClient, writeStreamed:
+		return c.MayWrite()
+	case administer:
+		return c.Administer()
+	default:
+		return nil // authorize decides
+	}
+}
+
 // authorize returns nil if the caller may make this request. It looks at the
 // request and the credential alone, and before anything is read, so that a
 // refusal tells nothing about the ledger. A scope or client_id that cannot be
@@ -85,15 +112,17 @@ func (s *Server) authorize(ctx context.Context, procedure string, m any) error {
 	if err := c.Check(); err != nil {
 		return err
 	}
-	kind := needs[procedure]
+	kind := permissions[procedure]
 	switch kind {
-	case needsCredential, needsLater:
+	case anyCredential, readTransaction:
 		return nil
-	case needsEverything:
+	case writeStreamed:
+		return c.MayWrite()
+	case administer:
 		return c.Administer()
-	case needsScope, needsStream, needsWrite:
+	case readScope, readStream, writeAsClient:
 	default:
-		return &auth.DeniedError{Problem: "nobody may call this procedure"}
+		return &auth.DeniedError{Problem: "this procedure is refused to all callers"}
 	}
 	about, ok := m.(scoped)
 	if !ok {
@@ -103,7 +132,7 @@ func (s *Server) authorize(ctx context.Context, procedure string, m any) error {
 	if err != nil {
 		return err
 	}
-	if kind == needsScope {
+	if kind == readScope {
 		return c.Read(scope)
 	}
 	stream, ok := m.(addressed)
@@ -114,17 +143,18 @@ func (s *Server) authorize(ctx context.Context, procedure string, m any) error {
 	if err := machine.ValidateClientID(id); err != nil {
 		return err
 	}
-	if kind == needsStream {
+	if kind == readStream {
 		return c.ReadStream(scope, id)
 	}
 	return c.Write(scope, id)
 }
 
 // authorizeStream is authorize for a streaming call, before its first message.
-// What depends on a message, the handler asks authorize or permits for.
+// What depends on a message, the handler asks authorize or its authorization cache
+// for.
 func (s *Server) authorizeStream(ctx context.Context, procedure string) error {
-	switch needs[procedure] {
-	case needsScope, needsStream, needsWrite:
+	switch permissions[procedure] {
+	case readScope, readStream, writeAsClient:
 		return s.caller(ctx).Check()
 	default:
 		return s.authorize(ctx, procedure, nil)

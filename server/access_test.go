@@ -210,7 +210,8 @@ func TestNoOracle(t *testing.T) {
 	l, _ := g.as("elsewhere")
 	hidden := call(t, l.GetTransaction, &seqledgerv1.GetTransactionRequest{TxId: id, IncludeProof: true})
 	missing := call(t, l.GetTransaction, &seqledgerv1.GetTransactionRequest{TxId: id[:len(id)-6] + "0fffff", IncludeProof: true})
-	if connect.CodeOf(missing) != connect.CodeNotFound || hidden.Error() != missing.Error() || len(detailsOf(hidden)) != len(detailsOf(missing)) {
+	sameID := strings.ReplaceAll(missing.Error(), id[:len(id)-6]+"0fffff", id)
+	if connect.CodeOf(missing) != connect.CodeNotFound || hidden.Error() != sameID || len(detailsOf(hidden)) != len(detailsOf(missing)) {
 		t.Errorf("hidden: %v, missing: %v", hidden, missing)
 	}
 	for name, errs := range map[string][2]error{

@@ -49,14 +49,12 @@ func TestWriteStreamIsAuthorisedWriteByWrite(t *testing.T) {
 		t.Error("a refused write made a stream:", clients, err)
 	}
 	_ = root
-	// A reader may open a stream, and write nothing on it.
+	// A reader may not even open one.
 	reader, _ := g.as("inspector")
 	stream = reader.WriteStream(t.Context())
-	if err := stream.Send(&seqledgerv1.WriteStreamRequest{Writes: []*seqledgerv1.WriteRequest{writeOf("till-7", 3, appendOp("x"))}}); err != nil {
-		t.Fatal(err)
-	}
+	_ = stream.Send(&seqledgerv1.WriteStreamRequest{Writes: []*seqledgerv1.WriteRequest{writeOf("till-7", 3, appendOp("x"))}})
 	answer, err := stream.Receive()
-	if err != nil || answer.Results[0].GetError().GetCode() != seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_PERMISSION_DENIED {
+	if connect.CodeOf(err) != connect.CodePermissionDenied {
 		t.Error("a reader wrote:", answer, err)
 	}
 	_ = stream.CloseRequest()

@@ -12,25 +12,51 @@ import (
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 )
 
-// getStatus describes the server.
+// getStatus describes the server. The index, the digest, the numbers of streams and
+// of commands and the sizes tell what all callers do together, so that they are for
+// admins on every scope.
 func (s *Server) getStatus(
 	ctx context.Context, _ *seqledgerv1.GetStatusRequest,
 ) (*seqledgerv1.GetStatusResponse, error) {
-	status := &seqledgerv1.Status{Version: s.options.Version}
+	all := s.caller(ctx).Administer() == nil
+	status := &seqledgerv1.Status{Version: s.options.Version, Caller: s.callerStatus(ctx)}
 	err := s.options.Ledger.View(ctx, func(v machine.View) error {
 		status.LedgerId = v.LedgerID().String()
-		status.Index = v.Index()
 		status.LedgerTime = timeOf(v.Time())
-		status.Digest = v.Digest().String()
-		status.Streams = v.Streams()
-		status.Config = renderConfig(v.Config())
+		if all {
+			status.Index = v.Index()
+			status.Digest = v.Digest().String()
+			status.Streams = v.Streams()
+			status.Config = renderConfig(v.Config())
+		}
 		return nil
 	})
 	if err != nil {
 		return nil, err
 	}
-	status.Node = s.nodeStatus()
+	if all {
+		status.Node = s.nodeStatus()
+	} else {
+		status.Node = &seqledgerv1.NodeStatus{Time: timestamppb.Now()}
+	}
+	if s.isDraining() { // after a failure there is no status at all
+		status.Node.NotReady = ledger.ErrDraining.Error()
+	}
 	return &seqledgerv1.GetStatusResponse{Status: status}, nil
+}
+
+// callerStatus describes who asks.
+func (s *Server) callerStatus(ctx context.Context) *seqledgerv1.CallerStatus {
+	c := s.caller(ctx)
+	grant := c.Grant()
+	status := &seqledgerv1.CallerStatus{
+		Actor: c.Actor(), Role: grant.Role.String(), Scopes: grant.Scopes, ClientIds: grant.ClientIDs,
+		StoredBytes: uint64(s.admission.StoredBytes(s.party(ctx))), StoredBytesLimit: uint64(c.Limits().StoredBytes),
+	}
+	if expires := c.Expires(); !expires.IsZero() {
+		status.ExpiresAt = timestamppb.New(expires)
+	}
+	return status
 }
 
 // nodeStatus describes this node.
@@ -50,9 +76,6 @@ func (s *Server) nodeStatus() *seqledgerv1.NodeStatus {
 	// A disk that does not say how full it is must not hide the rest.
 	if disk, err := s.options.Ledger.DiskUsage(); err == nil {
 		node.StateBytes, node.DiskFreeBytes = disk.State, disk.Free
-	}
-	if s.isDraining() { // after a failure there is no status at all
-		node.NotReady = ledger.ErrDraining.Error()
 	}
 	return node
 }
@@ -79,37 +102,72 @@ func (s *Server) listClients(
 	if err != nil {
 		return nil, err
 	}
-	var streams []machine.NamedStream
-	var config machine.Config
-	var last []byte
-	answer := new(seqledgerv1.ListClientsResponse)
-	err = s.options.Ledger.ViewOrdered(ctx, machine.TableStreams, func(v machine.View) error {
-		config = v.Config()
-		return v.VisitStreams(only, after, func(key []byte, stream machine.NamedStream) bool {
-			if len(streams) == size {
-				answer.NextPageToken = q.token(last)
-				return false
-			}
-			last, streams = key, append(streams, stream)
-			return true
-		})
-	})
+	page, err := s.findStreams(ctx, only, after, size)
 	if err != nil {
 		return nil, err
 	}
-	for i := range streams {
-		// Each in a view of its own: finding a receipt means finding its block,
-		// and a thousand of them would hold up the writes.
-		newest, err := s.newestReceipt(ctx, &streams[i])
+	answer := new(seqledgerv1.ListClientsResponse)
+	if page.more {
+		answer.NextPageToken = q.token(page.last)
+	}
+	if len(page.streams) == 0 {
+		return answer, nil
+	}
+	err = s.options.Ledger.Pieces(ctx, func(v machine.View) (bool, error) {
+		stream := &page.streams[len(answer.Clients)]
+		newest, err := newestReceipt(v, stream)
 		if err != nil {
-			return nil, err
+			return false, err
 		}
 		answer.Clients = append(answer.Clients, &seqledgerv1.ClientEntry{
-			Scope: renderScope(streams[i].Scope), ClientId: streams[i].ClientID,
-			State: renderState(streams[i].StreamState, newest, config),
+			Scope: renderScope(stream.Scope), ClientId: stream.ClientID,
+			State: renderState(stream.StreamState, newest, page.config),
 		})
+		return len(answer.Clients) < len(page.streams), nil
+	})
+	return answer, err
+}
+
+// streamPage are streams in the order of their keys.
+type streamPage struct {
+	config  machine.Config
+	streams []machine.NamedStream
+	last    []byte // the key of the last one
+	more    bool
+}
+
+// streamsInView is how many streams one view reads: their records have up to 8 KiB.
+const streamsInView = 100
+
+// findStreams finds the streams of a page.
+func (s *Server) findStreams(
+	ctx context.Context, only *machine.Scope, after []byte, size int,
+) (page streamPage, err error) {
+	page.last = after
+	for full := true; full; {
+		full = false
+		read := 0
+		err := s.options.Ledger.ViewOrdered(ctx, machine.TableStreams, func(v machine.View) error {
+			page.config = v.Config()
+			return v.VisitStreams(only, page.last, func(key []byte, stream machine.NamedStream) bool {
+				if len(page.streams) == size {
+					page.more = true
+					return false
+				}
+				if read == streamsInView {
+					full = true
+					return false
+				}
+				page.last, page.streams = key, append(page.streams, stream)
+				read++
+				return true
+			})
+		})
+		if err != nil {
+			return page, err
+		}
 	}
-	return answer, nil
+	return page, nil
 }
 
 // updateConfig changes the replicated configuration.
@@ -123,11 +181,12 @@ func (s *Server) updateConfig(
 	if s.isDraining() {
 		return nil, ledger.ErrDraining
 	}
+	// Whatever is stored: a smaller configuration may be what makes room.
 	out, err := s.options.Ledger.UpdateConfig(ctx, update, s.caller(ctx).Actor())
 	if err != nil {
 		return nil, err
 	}
-	if err := outcomeError(&out); err != nil {
+	if err := outcomeError(&out, 0); err != nil {
 		return nil, err
 	}
 	s.metrics.success(methodUpdateConfig, out.Code)

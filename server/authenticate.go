@@ -11,30 +11,59 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
+	"github.com/seqledger/seqledger/server/admission"
 	"github.com/seqledger/seqledger/server/auth"
 )
 
-// authenticated lets in who has a credential, within its limits. Everything but
-// the health checks is behind it. It runs before a body is read.
+// authenticated admits requests that have a credential, within its limits, and
+// whose procedure its role allows. All but the health checks are behind it. It
+// runs before a body is read.
 func (s *Server) authenticated(next http.Handler) http.Handler {
-	if s.options.Auth == nil {
-		return next
-	}
+	return s.admitting(s.admission.Request, next)
+}
+
+// admitting is authenticated with a way to count requests.
+func (s *Server) admitting(
+	enter func(context.Context, admission.Party) (func(), error), next http.Handler,
+) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		c, err := s.options.Auth.Authenticate(r.Header)
-		if err == nil {
-			err = c.Enter()
-		}
+		leave, r, err := s.admit(r, enter)
 		if err != nil {
-			s.turnAway(w, r, err)
+			s.writeAuthError(w, r, err)
 			return
 		}
-		defer c.Leave()
-		next.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), callerKey{}, c)))
+		defer leave()
+		next.ServeHTTP(w, r)
 	})
 }
 
-// observing lets in who may see figures about the whole ledger.
+// admit authenticates a request and counts it. leave counts it out.
+func (s *Server) admit(
+	r *http.Request, enter func(context.Context, admission.Party) (func(), error),
+) (leave func(), admitted *http.Request, err error) {
+	if s.options.Auth != nil {
+		c, err := s.options.Auth.Authenticate(r.Header)
+		if err != nil {
+			return nil, r, err
+		}
+		r = r.WithContext(context.WithValue(r.Context(), callerKey{}, c))
+	}
+	ctx := r.Context()
+	if err := s.admitRole(ctx, r.URL.Path); err != nil {
+		return nil, r, err
+	}
+	party := s.party(ctx)
+	if leave, err = enter(ctx, party); err != nil {
+		return nil, r, err
+	}
+	if err := s.admission.Authenticated(ctx, party); err != nil {
+		leave()
+		return nil, r, err
+	}
+	return leave, r, nil
+}
+
+// observing admits callers who may see figures about the whole ledger.
 func (s *Server) observing(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if err := s.caller(r.Context()).Observe(); err != nil {
@@ -45,56 +74,84 @@ func (s *Server) observing(next http.Handler) http.Handler {
 	})
 }
 
-// turnAway answers a request that was not let in, in the protocol that it is in.
-func (s *Server) turnAway(w http.ResponseWriter, r *http.Request, err error) {
-	var refused *auth.RefusedError
-	var limit *auth.LimitError
+// writeAuthError answers a request that was not admitted, in the protocol that it
+// is in.
+func (s *Server) writeAuthError(w http.ResponseWriter, r *http.Request, err error) {
+	s.admission.Visit(r.Context())
+	var unauthenticated *auth.RefusedError
+	var denied *auth.DeniedError
+	var refused *admission.Refusal
 	status := http.StatusServiceUnavailable
 	switch {
-	case errors.As(err, &refused):
+	case errors.As(err, &unauthenticated):
 		challenge := `Bearer realm="seqledger"`
-		if !refused.Missing() {
+		if !unauthenticated.Missing() {
 			challenge += `, error="invalid_token"`
 		}
 		w.Header().Set("WWW-Authenticate", challenge)
 		status = http.StatusUnauthorized
-		s.options.Logger.DebugContext(r.Context(), "a request was not let in", "reason", refused.Reason, "from", r.RemoteAddr)
-	case errors.As(err, &limit):
-		w.Header().Set("Retry-After", strconv.Itoa(int(math.Ceil(limit.RetryAfter.Seconds()))))
-		status = http.StatusTooManyRequests
+		s.options.Logger.DebugContext(r.Context(), "a request was not let in",
+			"reason", unauthenticated.Reason, "from", r.RemoteAddr)
+	case errors.As(err, &denied):
+		status = http.StatusForbidden
+	case errors.As(err, &refused):
+		w.Header().Set("Retry-After", strconv.Itoa(int(math.Ceil(refused.RetryAfter.Seconds()))))
+		if refused.Bound == admission.Connections {
+			w.Header().Set("Connection", "close") // over HTTP/2, too: net/http sends GOAWAY
+		}
+		if refused.Owner == admission.OfCredential {
+			status = http.StatusTooManyRequests
+		}
 	}
 	writer := connect.NewErrorWriter()
-	if writer.IsSupported(r) {
-		_ = writer.Write(w, r, accessError(err))
+	if failed := accessError(err); failed != nil && writer.IsSupported(r) {
+		s.countEarlyRefusal(r.URL.Path, failed)
+		_ = writer.Write(w, r, failed)
 		return
 	}
 	http.Error(w, err.Error(), status)
 }
 
-// accessError translates the errors of package auth; nil for any other.
+// countEarlyRefusal counts a call that has ended before its handler saw it. Only the
+// paths of procedures become labels.
+func (s *Server) countEarlyRefusal(path string, failed *connect.Error) {
+	if _, ok := permissions[path]; ok {
+		s.metrics.requests.WithLabelValues(path, failed.Code().String()).Inc()
+		s.countRefusal(path, failed)
+	}
+}
+
+// accessError translates the errors of packages auth and admission; nil for any
+// other.
 func accessError(err error) *connect.Error {
 	var denied *auth.DeniedError
-	var refused *auth.RefusedError
-	var limit *auth.LimitError
+	var unauthenticated *auth.RefusedError
+	var refused *admission.Refusal
 	switch {
 	case errors.As(err, &denied):
 		return withDetails(connect.CodePermissionDenied, deniedError(denied))
-	case errors.As(err, &refused):
-		return connect.NewError(connect.CodeUnauthenticated, errors.New(refused.Problem))
+	case errors.As(err, &unauthenticated):
+		return connect.NewError(connect.CodeUnauthenticated, errors.New(unauthenticated.Problem))
 	case errors.Is(err, auth.ErrRevoked), errors.Is(err, auth.ErrExpired):
 		return connect.NewError(connect.CodeUnauthenticated, err)
 	case errors.Is(err, auth.ErrChanged):
-		// Not final: who comes back is looked at anew.
+		// Not final: a caller that comes back is looked at anew.
 		return connect.NewError(connect.CodeUnavailable, err)
-	case errors.As(err, &limit):
-		return withDetails(connect.CodeResourceExhausted, &seqledgerv1.WriteError{
-			Code:    seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_QUEUE_FULL,
-			Message: limit.Error(), RetryAfter: durationpb.New(limit.RetryAfter),
-		})
-	case errors.Is(err, auth.ErrTooManyCallers):
+	case errors.As(err, &refused):
+		return withDetails(connect.CodeResourceExhausted, refusedError(refused))
+	case errors.Is(err, admission.ErrTooManyCallers):
 		return connect.NewError(connect.CodeResourceExhausted, err)
 	}
 	return nil
+}
+
+// refusedError is the WriteError of what a bound refuses. Its code says to come
+// back, also to calls that write nothing.
+func refusedError(refused *admission.Refusal) *seqledgerv1.WriteError {
+	return &seqledgerv1.WriteError{
+		Code:    seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_QUEUE_FULL,
+		Message: refused.Error(), RetryAfter: durationpb.New(refused.RetryAfter),
+	}
 }
 
 // deniedError is the WriteError of a write that the caller may not make.
@@ -128,9 +185,5 @@ func (s *Server) admitStream(ctx context.Context, procedure string) (leave func(
 	if err := s.authorizeStream(ctx, procedure); err != nil {
 		return nil, err
 	}
-	c := s.caller(ctx)
-	if err := c.EnterStream(); err != nil {
-		return nil, err
-	}
-	return c.LeaveStream, nil
+	return s.admission.Stream(ctx, s.party(ctx))
 }

@@ -7,6 +7,7 @@ import (
 
 	"github.com/seqledger/seqledger/ledger"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
+	"github.com/seqledger/seqledger/server/admission"
 )
 
 type backupStream = connect.ServerStream[seqledgerv1.BackupResponse]
@@ -17,9 +18,9 @@ func (s *Server) backup(
 	ctx context.Context, r *connect.Request[request[seqledgerv1.BackupRequest, *seqledgerv1.BackupRequest]],
 	stream *backupStream,
 ) error {
-	controls := controlsOf(ctx)
-	controls.whole()
-	controls.release()
+	controls := admission.StreamControlsOf(ctx)
+	controls.Whole()
+	controls.Release()
 	if _, err := r.Msg.get(); err != nil {
 		return err
 	}
@@ -44,7 +45,7 @@ func (s *Server) backup(
 // backupSender sends what is written to it.
 type backupSender struct {
 	stream   *backupStream
-	controls *controls
+	controls *admission.StreamControls
 }
 
 func (b *backupSender) begin(info ledger.BackupInfo) error {
@@ -66,5 +67,5 @@ func (b *backupSender) Write(chunk []byte) (int, error) {
 // open, the state file cannot use its old pages again, so that a client that
 // stopped reading would make it grow without end.
 func (b *backupSender) send(part *seqledgerv1.BackupResponse) error {
-	return b.controls.send(func() error { return b.stream.Send(part) })
+	return b.controls.Send(func() error { return b.stream.Send(part) })
 }

@@ -9,6 +9,7 @@ import (
 	"github.com/seqledger/seqledger/ledger"
 	"github.com/seqledger/seqledger/ledger/machine"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
+	"github.com/seqledger/seqledger/server/admission"
 )
 
 // batch is a frame under way: its valid writes are one submission, its invalid
@@ -17,11 +18,23 @@ type batch struct {
 	size    int   // writes in the frame
 	room    int64 // that it takes of the stream's, until it is answered
 	invalid []placed
-	proofs  []bool // which of the valid ones asked for a proof; nil: none
+	writes  []batchWrite // the valid ones
 
 	submission *ledger.Submission // nil: see refused
 	refused    *seqledgerv1.WriteError
 	outcomes   []machine.Outcome // of the valid writes, after settle
+	// leave says that the writes are no longer in the engine; nil when they never
+	// were, or nobody counts them.
+	leave func()
+
+	one [1]batchWrite // the memory of writes in a frame of one
+}
+
+// batchWrite is what is kept of a write until it is answered.
+type batchWrite struct {
+	sequence uint64
+	bytes    int            // of its operations
+	proofOf  *machine.Scope // its scope, if it asks for a proof; nil: it does not
 }
 
 // placed is the answer to an invalid write.
@@ -31,20 +44,26 @@ type placed struct {
 }
 
 // newBatch converts a frame and submits what is permitted of it. It waits while
-// the queue is full. The error is that of ctx.
-func (s *Server) newBatch(ctx context.Context, f *frame, permits *permits) (*batch, error) {
+// the credential writes faster than it may, has too much in the engine, or the queue
+// is full. The error is that of ctx.
+func (st *writeStream) newBatch(ctx context.Context, f *frame) (*batch, error) {
+	s := st.server
 	b := &batch{size: len(f.writes)}
-	writes := b.convert(f, permits)
+	writes := b.convert(f, st.authorized)
 	if len(writes) == 0 {
 		return b, nil
 	}
 	err := error(ledger.ErrDraining)
 	if !s.isDraining() {
+		b.leave, err = s.admission.Writes(ctx, st.hurry, st.party, len(writes), b.bytes())
+	}
+	if err == nil {
 		b.submission, err = s.options.Ledger.Submit(ctx, writes)
 	}
 	if err == nil {
 		return b, nil
 	}
+	b.left()
 	b.submission = nil
 	if ctx.Err() != nil {
 		return nil, context.Cause(ctx)
@@ -54,32 +73,80 @@ func (s *Server) newBatch(ctx context.Context, f *frame, permits *permits) (*bat
 }
 
 // convert returns the writes that are valid and permitted.
-func (b *batch) convert(f *frame, permits *permits) []*machine.Write {
-	c := newConverter(permits.credential.Actor(), f.writes...)
+func (b *batch) convert(f *frame, authorized *authorizationCache) []*machine.Write {
+	c := newConverter(authorized.credential.Actor(), f.writes...)
 	memory := make([]machine.Write, len(f.writes))
 	writes := make([]*machine.Write, 0, len(f.writes))
+	if b.writes = b.one[:0]; len(f.writes) > 1 {
+		b.writes = make([]batchWrite, 0, len(f.writes))
+	}
 	for i, m := range f.writes {
 		err := f.bad[i]
 		if err == nil {
 			err = c.write(&memory[i], m)
 		}
 		if err == nil {
-			err = permits.write(m)
+			err = authorized.write(m)
 		}
 		if err != nil {
 			e, _ := writeError(err)
 			b.invalid = append(b.invalid, placed{i, e})
 			continue
 		}
-		if m.IncludeProof && b.proofs == nil {
-			b.proofs = make([]bool, len(f.writes))
-		}
+		kept := batchWrite{sequence: m.Sequence, bytes: operationBytes(&memory[i])}
 		if m.IncludeProof {
-			b.proofs[len(writes)] = true
+			scope := memory[i].Scope
+			kept.proofOf = &scope
 		}
-		writes = append(writes, &memory[i])
+		b.writes, writes = append(b.writes, kept), append(writes, &memory[i])
 	}
 	return writes
+}
+
+// operationBytes returns how many bytes of keys, values and payloads a write has, and
+// some for each operation.
+func operationBytes(w *machine.Write) int {
+	const each = 16
+	n := each * len(w.Operations)
+	for i := range w.Operations {
+		op := &w.Operations[i]
+		n += len(op.Key) + len(op.Relation) + len(op.Subject) + len(op.Value) + len(op.Condition.Value)
+	}
+	return n
+}
+
+// bytes returns the bytes of all operations of the batch.
+func (b *batch) bytes() (n int) {
+	for i := range b.writes {
+		n += b.writes[i].bytes
+	}
+	return n
+}
+
+// committedBytes returns the bytes of the operations that were committed now, and not
+// before.
+func (b *batch) committedBytes() (n int) {
+	for i := range b.outcomes {
+		if b.outcomes[i].Code == machine.Committed {
+			n += b.writes[i].bytes
+		}
+	}
+	return n
+}
+
+// stored counts what a batch has committed for a party.
+func (s *Server) stored(p admission.Party, b *batch) {
+	if s != nil && s.admission.Shares() {
+		s.admission.Stored(p, b.committedBytes())
+	}
+}
+
+// left says that the writes are no longer in the engine. It may be called twice.
+func (b *batch) left() {
+	if b.leave != nil {
+		b.leave()
+		b.leave = nil
+	}
 }
 
 // settled tells whether settle would return at once.
@@ -101,6 +168,7 @@ func (b *batch) settle(ctx context.Context, s *Server) error {
 		return nil
 	}
 	outcomes, err := b.submission.Wait(ctx)
+	b.left()
 	if err != nil && ctx.Err() != nil && !b.settled() {
 		return context.Cause(ctx)
 	}

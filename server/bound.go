@@ -85,7 +85,7 @@ func jsonPath(levels []jsonLevel) string {
 			continue
 		}
 		// An answer must be UTF-8, whatever the request was.
-		path = join(path, clip(strings.ToValidUTF8(string(l.key), "\ufffd")))
+		path = join(path, clip(strings.ToValidUTF8(string(l.key), "?")))
 	}
 	return path
 }

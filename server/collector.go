@@ -8,6 +8,7 @@ import (
 
 	"github.com/seqledger/seqledger/ledger"
 	"github.com/seqledger/seqledger/ledger/machine"
+	"github.com/seqledger/seqledger/server/admission"
 )
 
 // ledgerCollector reads the ledger's own counters when somebody asks.
@@ -44,6 +45,7 @@ type ledgerState struct {
 	disk           ledger.DiskUsage
 	measured       bool // the disk
 	ready          bool
+	admission      admission.Gauges
 }
 
 func newLedgerCollector(s *Server) *ledgerCollector {
@@ -75,11 +77,7 @@ func (c *ledgerCollector) histogram(name, help string, read func(*ledgerState) l
 
 // describeWrites is the way of a write: gates, queue, log, decision.
 func (c *ledgerCollector) describeWrites() {
-	s := c.server
-	c.gauge("requests_open", "Requests under way, streams included.", func(*ledgerState) float64 { return float64(s.requests.count()) })
-	c.gauge("connections_open", "Open connections.", func(*ledgerState) float64 { return float64(s.open.count()) })
-	c.gauge("arriving_bytes", "Memory that is taken for large messages.", func(*ledgerState) float64 { return float64(s.arriving.held.Load()) })
-	c.gauge("streams_open", "Open WriteStreams and Watches.", func(*ledgerState) float64 { return float64(s.streams.count()) })
+	c.describeAdmission()
 	c.gauge("queue_items", "Submissions that wait to be proposed.", func(l *ledgerState) float64 { return float64(l.QueuedItems) })
 	c.gauge("queue_bytes", "Submissions that wait or are in flight, with overhead.", func(l *ledgerState) float64 { return float64(l.QueuedBytes) })
 	c.gauge("queue_limit_bytes", "What queue_bytes may be before streams wait and single writes are refused.", func(l *ledgerState) float64 { return float64(l.QueueLimitBytes) })
@@ -98,6 +96,27 @@ func (c *ledgerCollector) describeWrites() {
 	c.gauge("cache_entries", "Receipts in the response cache, about.", func(l *ledgerState) float64 { return float64(l.CacheEntries) })
 	c.gauge("cache_bytes", "Memory of the response cache, about.", func(l *ledgerState) float64 { return float64(l.CacheBytes) })
 	c.gauge("cache_limit_bytes", "What cache_bytes may be; 0 means that the cache is off.", func(l *ledgerState) float64 { return float64(l.CacheLimitBytes) })
+}
+
+// describeAdmission is what the bounds of package admission have in use.
+func (c *ledgerCollector) describeAdmission() {
+	gauge := func(name, help string, read func(*admission.Gauges) int64) {
+		c.gauge(name, help, func(l *ledgerState) float64 { return float64(read(&l.admission)) })
+	}
+	gauge("requests_open", "Requests under way, streams included.", func(g *admission.Gauges) int64 { return g.Requests })
+	gauge("connections_open", "Open connections.", func(g *admission.Gauges) int64 { return g.Connections })
+	gauge("connections_unknown", "Open connections on which no caller has been authenticated yet.",
+		func(g *admission.Gauges) int64 { return g.UnknownConnections })
+	gauge("visits_open", "Requests of which no caller is known: health checks, and those that are refused.",
+		func(g *admission.Gauges) int64 { return g.Visits })
+	gauge("arriving_bytes", "Memory that is taken for large messages.",
+		func(g *admission.Gauges) int64 { return g.ArrivingBytes })
+	gauge("answer_bytes", "Memory that is taken for large answers which are being sent.",
+		func(g *admission.Gauges) int64 { return g.AnswerBytes })
+	gauge("reads_at_work", "Reads that make their answers.", func(g *admission.Gauges) int64 { return g.Reads })
+	gauge("streams_open", "Open WriteStreams and Watches.", func(g *admission.Gauges) int64 { return g.Streams })
+	gauge("disk_reserve_level", "0 while there is room on the disk, 1 when less than twice the reserve is free, 2 when writes are refused.",
+		func(g *admission.Gauges) int64 { return g.DiskLevel })
 }
 
 // describeStorage is what the disk has and gets.
@@ -173,7 +192,7 @@ func (c *ledgerCollector) Collect(out chan<- prometheus.Metric) {
 // ledgerState returns the ledger's counters, and where it stands unless it has
 // failed: the counters must be there to explain a failure.
 func (s *Server) ledgerState() *ledgerState {
-	state := &ledgerState{Stats: s.options.Ledger.Stats(), ready: s.ready() == nil}
+	state := &ledgerState{Stats: s.options.Ledger.Stats(), ready: s.ready() == nil, admission: s.admission.Gauges()}
 	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
 	defer cancel()
 	state.viewed = s.options.Ledger.View(ctx, func(v machine.View) error {

@@ -87,7 +87,7 @@ func TestStalledWatcherIsDisconnected(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := s.streams.awaitEmpty(soon(t)); err != nil {
+	if err := s.admission.AwaitStreams(soon(t)); err != nil {
 		t.Error("the watcher keeps its place:", err)
 	}
 	for watcher.Receive() {
@@ -106,7 +106,7 @@ func TestPatientStreamsStay(t *testing.T) {
 	api := serveTest(t, s)
 	stream := api.WriteStream(soon(t))
 	for sequence := uint64(1); sequence <= 3; sequence++ {
-		m := appends(strings.Repeat("x", 2*freeBytes))
+		m := appends(strings.Repeat("x", 10<<10))
 		m.Writes[0].Sequence = sequence
 		if err := stream.Send(m); err != nil {
 			t.Fatal(err)
@@ -143,11 +143,11 @@ func TestHalfFrameIsDisconnected(t *testing.T) {
 	if _, err := conn.Read(make([]byte, 1)); err != nil {
 		t.Error("want an answer before the connection ends:", err)
 	}
-	if err := s.streams.awaitEmpty(soon(t)); err != nil {
+	if err := s.admission.AwaitStreams(soon(t)); err != nil {
 		t.Error(err)
 	}
-	if err := s.requests.awaitEmpty(soon(t)); err != nil || s.arriving.held.Load() != 0 {
-		t.Errorf("%d bytes are held, %v", s.arriving.held.Load(), err)
+	if err := s.admission.AwaitRequests(soon(t)); err != nil || s.admission.Gauges().ArrivingBytes != 0 {
+		t.Errorf("%d bytes are held, %v", s.admission.Gauges().ArrivingBytes, err)
 	}
 }
 
@@ -188,7 +188,7 @@ func TestDeafDedicatedStreamIsDisconnected(t *testing.T) {
 	if timeout, ok := errors.AsType[net.Error](err); ok && timeout.Timeout() {
 		t.Error("a stream that reads nothing keeps its place")
 	}
-	if err := s.streams.awaitEmpty(soon(t)); err != nil {
+	if err := s.admission.AwaitStreams(soon(t)); err != nil {
 		t.Error("the stream keeps its place:", err)
 	}
 }

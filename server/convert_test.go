@@ -3,6 +3,7 @@ package server
 import (
 	"bytes"
 	"fmt"
+	"log/slog"
 	"math"
 	"reflect"
 	"testing"
@@ -15,6 +16,7 @@ import (
 
 	"github.com/seqledger/seqledger/ledger/machine"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
+	"github.com/seqledger/seqledger/server/admission"
 )
 
 // everything is a write with every operation and condition, and every field
@@ -244,7 +246,7 @@ func FuzzFrame(f *testing.F) {
 				continue
 			}
 			b := &batch{size: len(fr.writes)}
-			writes := b.convert(&fr, newPermits(anonymous))
+			writes := b.convert(&fr, newAuthorizationCache(anonymous))
 			if len(writes)+len(b.invalid) != len(fr.writes) {
 				t.Fatalf("%s: %d writes, %d valid, %d invalid", name, len(fr.writes), len(writes), len(b.invalid))
 			}
@@ -287,19 +289,21 @@ func BenchmarkConvert(b *testing.B) {
 			Sequence: 1, Index: 1, CommittedAt: 1e18, Actor: anonymous.Actor(), Versions: []uint64{1},
 		}}
 	}
+	s := newTestServer(b, Options{Logger: slog.New(slog.DiscardHandler)})
 	var answers results
 	var encoded []byte
 	b.ReportAllocs()
+	b.ResetTimer()
 	for i := 0; i < b.N; i += writes {
 		var f frame
 		f.decodeBinary(data)
 		batch := &batch{size: writes}
-		if len(batch.convert(&f, newPermits(anonymous))) != writes {
+		if len(batch.convert(&f, newAuthorizationCache(anonymous))) != writes {
 			b.Fatal("a write is invalid")
 		}
 		batch.outcomes = outcomes
 		answers.reset()
-		answers.add(b.Context(), nil, batch)
+		answers.add(b.Context(), s, admission.Party{}, batch)
 		if encoded, err = (binaryCodec{}).MarshalAppend(encoded[:0], &answers.response); err != nil {
 			b.Fatal(err)
 		}

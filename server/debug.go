@@ -22,8 +22,8 @@ func (s *Server) DebugHandler() http.Handler {
 	mux.HandleFunc("GET /debug/pprof/profile", pprof.Profile)
 	mux.HandleFunc("GET /debug/pprof/symbol", pprof.Symbol)
 	mux.HandleFunc("GET /debug/pprof/trace", pprof.Trace)
-	mux.Handle("GET /metrics", s.probe(s.metrics.handler()))
-	return loopbackOnly(uncached(mux))
+	mux.Handle("GET /metrics", s.admission.Probe(s.metrics.handler()))
+	return s.loopbackOnly(noStore(mux))
 }
 
 // ServeDebug answers DebugHandler's requests on a listener, which it closes,
@@ -46,5 +46,5 @@ func (s *Server) ServeDebug(ctx context.Context, listener net.Listener) error {
 	}
 	last, cancel := context.WithTimeout(context.WithoutCancel(ctx), lastMoment)
 	defer cancel()
-	return errors.Join(err, s.probes.awaitEmpty(last))
+	return errors.Join(err, s.admission.AwaitProbes(last))
 }

@@ -3,6 +3,7 @@ package server
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"time"
 
@@ -14,6 +15,7 @@ import (
 	"github.com/seqledger/seqledger/ledger"
 	"github.com/seqledger/seqledger/ledger/machine"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
+	"github.com/seqledger/seqledger/server/admission"
 	"github.com/seqledger/seqledger/server/auth"
 )
 
@@ -27,10 +29,7 @@ const (
 	tooManyStreamsRetry = time.Minute
 )
 
-var (
-	errTooManyRequests = errors.New("the server has as many requests under way as it may")
-	errPanicked        = errors.New("the server failed to answer")
-)
+var errPanicked = errors.New("the server failed to answer")
 
 // outcomeCodes are the refusals of the state machine.
 var outcomeCodes = [...]seqledgerv1.WriteErrorCode{
@@ -52,7 +51,6 @@ var outcomeCodes = [...]seqledgerv1.WriteErrorCode{
 
 // messages are for people.
 var messages = map[machine.Code]string{
-	machine.SequenceGap:          "the sequence is more than one above the last; GetClientState tells the last",
 	machine.AlreadyCommitted:     "committed before, and the receipt is no longer kept",
 	machine.IdempotencyKeyReused: "the idempotency key stands for another request",
 	machine.SequenceReused:       "the sequence stands for another request",
@@ -68,8 +66,9 @@ var messages = map[machine.Code]string{
 	machine.InvalidArgument:      "the request is invalid",
 }
 
-// refusal returns the WriteError of an outcome, nil for Committed and Replayed.
-func refusal(out *machine.Outcome) *seqledgerv1.WriteError {
+// refusal returns the WriteError of an outcome, nil for Committed and Replayed. sequence
+// is that of the write, 0 of a command that has none.
+func refusal(out *machine.Outcome, sequence uint64) *seqledgerv1.WriteError {
 	if out.Code == machine.Committed || out.Code == machine.Replayed {
 		return nil
 	}
@@ -81,6 +80,9 @@ func refusal(out *machine.Outcome) *seqledgerv1.WriteError {
 		e.Code = outcomeCodes[out.Code]
 	}
 	switch out.Code {
+	case machine.SequenceGap:
+		e.Message = fmt.Sprintf("sequence %d is more than one above the last committed one, which is %d; "+
+			"GetClientState tells where to go on", sequence, out.Last)
 	case machine.KeyExists, machine.KeyNotFound, machine.VersionMismatch, machine.ValueMismatch:
 		e.OperationIndex, e.Key, e.CurrentVersion = uint32(out.OperationIndex), string(out.EntityKey), out.CurrentVersion
 	case machine.TooManyStreams:
@@ -107,6 +109,7 @@ func writeError(err error) (*seqledgerv1.WriteError, connect.Code) {
 	var field *machine.FieldError
 	var denied *auth.DeniedError
 	var elsewhere *ledger.NotLeaderError
+	var refused *admission.Refusal
 	switch {
 	case errors.As(err, &field):
 		return &seqledgerv1.WriteError{
@@ -125,6 +128,8 @@ func writeError(err error) (*seqledgerv1.WriteError, connect.Code) {
 			Code:    seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_QUEUE_FULL,
 			Message: ledger.ErrQueueFull.Error(), RetryAfter: durationpb.New(queueFullRetry),
 		}, connect.CodeResourceExhausted
+	case errors.As(err, &refused):
+		return refusedError(refused), connect.CodeResourceExhausted
 	case errors.As(err, &elsewhere):
 		return &seqledgerv1.WriteError{
 			Code:    seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_NOT_LEADER,
@@ -167,9 +172,9 @@ func refusalCode(code machine.Code) connect.Code {
 }
 
 // outcomeError returns the Connect error of a refused outcome, nil for
-// Committed and Replayed.
-func outcomeError(out *machine.Outcome) error {
-	e := refusal(out)
+// Committed and Replayed. See refusal.
+func outcomeError(out *machine.Outcome, sequence uint64) error {
+	e := refusal(out, sequence)
 	if e == nil {
 		return nil
 	}
@@ -197,6 +202,15 @@ func withDetails(code connect.Code, e *seqledgerv1.WriteError) *connect.Error {
 	return err
 }
 
+// notFound says what was not found, in place of ErrNotFound; other errors it returns
+// as they are.
+func notFound(err error, format string, args ...any) error {
+	if !errors.Is(err, machine.ErrNotFound) {
+		return err
+	}
+	return fmt.Errorf("%s: %w", fmt.Sprintf(format, args...), machine.ErrNotFound)
+}
+
 // internalError says nothing but where the operator finds more.
 func internalError(ctx context.Context) *connect.Error {
 	return connect.NewError(connect.CodeInternal, errors.New(withReference(ctx, errPanicked.Error())))
@@ -216,9 +230,7 @@ func connectError(ctx context.Context, logger *slog.Logger, err error) *connect.
 	if code == connect.CodeInternal {
 		switch {
 		case errors.Is(err, machine.ErrNotFound):
-			return connect.NewError(connect.CodeNotFound, machine.ErrNotFound)
-		case errors.Is(err, errTooManyRequests):
-			return connect.NewError(connect.CodeResourceExhausted, errTooManyRequests)
+			return connect.NewError(connect.CodeNotFound, err)
 		case errors.Is(err, ledger.ErrBackupRunning), errors.Is(err, ledger.ErrNoRoom):
 			return connect.NewError(connect.CodeResourceExhausted, err)
 		case e == nil && errors.Is(err, context.DeadlineExceeded):

@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"strings"
 	"testing"
+	"time"
 
 	"connectrpc.com/connect"
 	"google.golang.org/genproto/googleapis/rpc/errdetails"
@@ -15,6 +16,7 @@ import (
 	"github.com/seqledger/seqledger/ledger"
 	"github.com/seqledger/seqledger/ledger/machine"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
+	"github.com/seqledger/seqledger/server/admission"
 )
 
 // details returns the details of an error by type.
@@ -66,7 +68,7 @@ func TestEveryRefusalOfTheMachine(t *testing.T) {
 			Code: code, Last: 7, Session: 3, CommittedSequence: 5, OperationIndex: 2, EntityKey: []byte("k"),
 			CurrentVersion: 9, Field: &machine.FieldError{Field: "client_ttl", Problem: "is short"},
 		}
-		err := outcomeError(&out)
+		err := outcomeError(&out, 9)
 		want, refused := codes[code]
 		if !refused {
 			if err != nil || code > machine.Replayed {
@@ -80,6 +82,9 @@ func TestEveryRefusalOfTheMachine(t *testing.T) {
 		e, bad, retry := details(t, err)
 		if e.Code.String() != "WRITE_ERROR_CODE_"+code.String() || e.Message == "" {
 			t.Errorf("%s: got the code %s and the message %q", code, e.Code, e.Message)
+		}
+		if said := e.Message; code == machine.SequenceGap && (!strings.Contains(said, "sequence 9 ") || !strings.Contains(said, "is 7;")) {
+			t.Errorf("the message of a gap must say its two numbers: %s", said)
 		}
 		if e.LastCommittedSequence != 7 || e.Session != 3 || e.CommittedSequence != 5 {
 			t.Errorf("%s: the stream's state is not in %v", code, e)
@@ -127,7 +132,9 @@ func TestEveryError(t *testing.T) {
 		{ledger.ErrDraining, connect.CodeUnavailable, seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_DRAINING, false},
 		{ledger.ErrClosed, connect.CodeUnavailable, seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_DRAINING, false},
 		{machine.ErrNotFound, connect.CodeNotFound, none, false},
-		{errTooManyRequests, connect.CodeResourceExhausted, none, false},
+		{fmt.Errorf("x: %w", &admission.Refusal{Bound: admission.Requests, RetryAfter: time.Second}),
+			connect.CodeResourceExhausted, seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_QUEUE_FULL, false},
+		{admission.ErrTooManyCallers, connect.CodeResourceExhausted, none, false},
 		{context.DeadlineExceeded, connect.CodeDeadlineExceeded, none, false},
 		{context.Canceled, connect.CodeCanceled, none, false},
 		{fmt.Errorf("%w: %w", ledger.ErrFailed, secret), connect.CodeInternal, none, true},
@@ -152,7 +159,7 @@ func TestEveryError(t *testing.T) {
 		if (bad != nil) != (c.code == connect.CodeInvalidArgument) {
 			t.Errorf("%v: BadRequest is %v", c.err, bad)
 		}
-		if full := errors.Is(c.err, ledger.ErrQueueFull); (retry != nil) != full || (e.GetRetryAfter() != nil) != full {
+		if full := c.reason == seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_QUEUE_FULL; (retry != nil) != full || (e.GetRetryAfter() != nil) != full {
 			t.Errorf("%v: RetryInfo is %v", c.err, retry)
 		}
 	}

@@ -1,6 +1,7 @@
 package server
 
 import (
+	"bytes"
 	"errors"
 	"net"
 	"net/url"
@@ -71,7 +72,8 @@ func FuzzRequests(f *testing.F) {
 		for name, decode := range decoders {
 			m := kind.New().Interface()
 			if err := decode(data, m); err != nil {
-				if field, ok := errors.AsType[*machine.FieldError](err); !ok || !utf8.ValidString(field.Error()) {
+				field, ok := errors.AsType[*machine.FieldError](err)
+				if !ok || !utf8.ValidString(field.Error()) || strings.ContainsRune(field.Problem, utf8.RuneError) && !bytes.ContainsRune(data, utf8.RuneError) {
 					t.Errorf("%s: %T %q is no answer", name, err, err)
 				}
 				continue

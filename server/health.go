@@ -10,17 +10,19 @@ import (
 	"connectrpc.com/grpchealth"
 
 	"github.com/seqledger/seqledger/ledger"
+	"github.com/seqledger/seqledger/server/admission"
 )
 
-// mountHealth answers those who watch over the process. Alive means: do not
+// mountHealth answers those who watch over the process. They need no credential,
+// so that each of their requests is a visit to its end (package admission). Alive means: do not
 // restart it; ready means: send it requests. A drain is alive and not ready.
 func (s *Server) mountHealth(mux *http.ServeMux) {
 	service, check := grpchealth.NewHandler(checker{s}, connect.WithReadMaxBytes(maxHealthBytes))
-	mux.Handle(service, s.probe(readWithin(bodyTimeout, check)))
-	mux.Handle("GET /healthz", s.probe(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+	mux.Handle(service, s.admission.Probe(admission.BodyDeadline(check)))
+	mux.Handle("GET /healthz", s.admission.Probe(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		answerProbe(w, s.options.Ledger.Err() != nil, "failed: see the server's log")
 	})))
-	mux.Handle("GET /readyz", s.probe(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+	mux.Handle("GET /readyz", s.admission.Probe(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		answerProbe(w, s.ready() != nil, "not ready")
 	})))
 }

@@ -7,13 +7,29 @@ import (
 	"strings"
 )
 
-// loopbackOnly refuses requests whose Host is not this machine. A page that a
-// browser got from elsewhere can make its own name resolve to 127.0.0.1 (DNS
-// rebinding); the browser then sends that name as Host, and it is all that
-// tells such a page from a local program.
-func loopbackOnly(next http.Handler) http.Handler {
+// forwardedHeaders are what a proxy adds to a request that is not its own.
+var forwardedHeaders = []string{
+	"Forwarded", "X-Forwarded-For", "X-Forwarded-Host", "X-Forwarded-Proto", "X-Real-Ip", "Via",
+}
+
+// loopbackOnly refuses requests whose Host is not this machine, and those that a
+// proxy has forwarded. A page that a browser got from elsewhere can make its own name
+// resolve to 127.0.0.1 (DNS rebinding); the browser then sends that name as Host, and
+// it is all that tells such a page from a local program. A proxy on this machine may
+// put in a Host of its own, and let everybody who can reach it do everything.
+func (s *Server) loopbackOnly(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		for _, name := range forwardedHeaders {
+			if len(r.Header.Values(name)) > 0 {
+				s.admission.Visit(r.Context())
+				http.Error(w, "this server answers to programs on this machine alone, and the header "+name+
+					" says that a proxy has forwarded the request: give the server an auth file (--auth), "+
+					"or open it to everybody who can reach the proxy (--insecure)", http.StatusForbidden)
+				return
+			}
+		}
 		if !loopbackHost(r.Host) {
+			s.admission.Visit(r.Context())
 			http.Error(w, "this server answers only to a loopback Host: localhost, 127.0.0.0/8 or [::1]",
 				http.StatusForbidden)
 			return

@@ -44,5 +44,5 @@ func (s *Server) checkHost(next http.Handler) http.Handler {
 	if s.options.Auth != nil || s.options.Insecure {
 		return next
 	}
-	return loopbackOnly(next)
+	return s.loopbackOnly(next)
 }

@@ -2,8 +2,9 @@ package server
 
 import (
 	"context"
-	"encoding/binary"
 	"fmt"
+
+	"google.golang.org/protobuf/proto"
 
 	"github.com/seqledger/seqledger/ledger/machine"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
@@ -32,36 +33,74 @@ func (s *Server) listEntities(
 	if err != nil {
 		return nil, err
 	}
-	var entities []machine.Entity
-	var ids []machine.TxID
-	more, bytes := false, 0
-	var resume string
+	page, err := s.findEntities(ctx, scope, m.Prefix, string(after), size)
+	if err != nil {
+		return nil, err
+	}
+	answer, err := s.readEntities(ctx, page)
+	if err != nil {
+		return nil, err
+	}
+	switch read := len(answer.Entities); {
+	case read > 0 && (read < len(page.entities) || page.more):
+		answer.NextPageToken = q.token([]byte(answer.Entities[read-1].Key))
+	case page.resume != "": // many expired ones lie before the next
+		answer.NextPageToken = q.token([]byte(page.resume))
+	}
+	return answer, nil
+}
+
+// entityPage is what one view finds of a listing.
+type entityPage struct {
+	entities []machine.EntityRef
+	ids      []machine.TxID
+	more     bool   // there are more entities
+	resume   string // there may be more, behind this key
+}
+
+// findEntities finds the entities of a page.
+func (s *Server) findEntities(
+	ctx context.Context, scope machine.Scope, prefix, after string, size int,
+) (page *entityPage, err error) {
+	page = new(entityPage)
+	bytes := 0
 	err = s.options.Ledger.ViewOrdered(ctx, machine.TableEntities, func(v machine.View) (err error) {
-		resume, err = v.VisitEntities(scope, m.Prefix, string(after), func(e machine.Entity) bool {
+		page.resume, err = v.VisitEntityRefs(scope, prefix, after, func(e machine.EntityRef) bool {
 			bytes += len(e.Value)
-			if len(entities) == size || len(entities) > 0 && bytes > maxPageBytes {
-				more = true
+			if len(page.entities) == size || len(page.entities) > 0 && bytes > maxPageBytes {
+				page.more = true
 				return false
 			}
-			entities, ids = append(entities, e), append(ids, v.TxIDAt(e.Version))
+			page.entities, page.ids = append(page.entities, e), append(page.ids, v.TxIDAt(e.Version))
 			return true
 		})
 		return err
 	})
-	if err != nil {
-		return nil, err
-	}
+	return page, err
+}
+
+// readEntities reads the values of a page, or of as many of its first entities as fit
+// in an answer.
+func (s *Server) readEntities(ctx context.Context, page *entityPage) (*seqledgerv1.ListEntitiesResponse, error) {
 	answer := new(seqledgerv1.ListEntitiesResponse)
-	for i := range entities {
-		answer.Entities = append(answer.Entities, renderEntity(&entities[i], ids[i]))
+	if len(page.entities) == 0 {
+		return answer, nil
 	}
-	switch {
-	case more:
-		answer.NextPageToken = q.token([]byte(entities[len(entities)-1].Key))
-	case resume != "": // many expired ones lie before the next
-		answer.NextPageToken = q.token([]byte(resume))
-	}
-	return answer, nil
+	size := 0
+	err := s.options.Ledger.Pieces(ctx, func(v machine.View) (bool, error) {
+		i := len(answer.Entities)
+		ref := &page.entities[i]
+		if err := v.ReadValue(ref); err != nil {
+			return false, err
+		}
+		rendered := renderEntity(&ref.Entity, page.ids[i])
+		if size += proto.Size(rendered) + fieldBytes; size > maxPageBytes && i > 0 {
+			return false, nil
+		}
+		answer.Entities = append(answer.Entities, rendered)
+		return len(answer.Entities) < len(page.entities), nil
+	})
+	return answer, err
 }
 
 func tooLong(field string) error {
@@ -110,58 +149,6 @@ func (s *Server) listRelationships(
 	})
 	if err != nil {
 		return nil, err
-	}
-	return answer, nil
-}
-
-// listBlocks pages through the block headers of a scope.
-func (s *Server) listBlocks(
-	ctx context.Context, m *seqledgerv1.ListBlocksRequest,
-) (*seqledgerv1.ListBlocksResponse, error) {
-	scope, err := requireScope(m.Scope)
-	if err != nil {
-		return nil, err
-	}
-	size, err := pageSize(m.PageSize)
-	if err != nil {
-		return nil, err
-	}
-	height := max(m.FromHeight, 1)
-	q := newQuery("blocks", scope.Organization, scope.Vault, fmt.Sprint(height))
-	cursor, err := q.cursor(m.PageToken)
-	if err != nil {
-		return nil, err
-	}
-	if cursor != nil {
-		if len(cursor) != 8 {
-			return nil, &machine.FieldError{Field: "page_token", Problem: "is not one that this server gave out"}
-		}
-		height = binary.BigEndian.Uint64(cursor)
-	}
-	var headers []machine.BlockHeader
-	var newest uint64
-	err = s.options.Ledger.View(ctx, func(v machine.View) (err error) {
-		if newest, _, err = v.ChainHead(scope); err != nil {
-			return err
-		}
-		for ; height <= newest && len(headers) < size; height++ {
-			header, err := v.BlockHeader(scope, height)
-			if err != nil {
-				return err
-			}
-			headers = append(headers, header)
-		}
-		return nil
-	})
-	if err != nil {
-		return nil, err
-	}
-	answer := new(seqledgerv1.ListBlocksResponse)
-	for i := range headers {
-		answer.Blocks = append(answer.Blocks, renderBlock(&machine.Block{Header: headers[i]}))
-	}
-	if height <= newest {
-		answer.NextPageToken = q.token(binary.BigEndian.AppendUint64(nil, height))
 	}
 	return answer, nil
 }

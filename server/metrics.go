@@ -21,10 +21,7 @@ type metrics struct {
 	registry *prometheus.Registry
 	requests *prometheus.CounterVec
 	latency  prometheus.Histogram
-	gates    *prometheus.CounterVec
 	panics   prometheus.Counter
-	// connections that were refused.
-	connections prometheus.Counter
 
 	writeStreams prometheus.Gauge
 	// ownConnections are those of writeStreams that have one.
@@ -71,10 +68,6 @@ func newMetrics(s *Server) *metrics {
 			Name: "seqledger_write_duration_seconds", Help: "How long a Write took, from request to answer.",
 			Buckets: prometheus.ExponentialBuckets(50e-6, 2, 18), // 50 µs to 6.5 s
 		}),
-		gates: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "seqledger_gate_refusals_total",
-			Help: "Requests refused because too many were under way, by what there was too much of.",
-		}, []string{"gate"}),
 		panics: prometheus.NewCounter(prometheus.CounterOpts{
 			Name: "seqledger_panics_total", Help: "Handlers that panicked.",
 		}),
@@ -89,28 +82,16 @@ func newMetrics(s *Server) *metrics {
 			Name: "seqledger_watches_open", Help: "Open Watches.",
 		}),
 	}
-	m.connections = prometheus.NewCounter(prometheus.CounterOpts{
-		Name: "seqledger_connections_refused_total", Help: "Connections closed at once, because there were as many as may be.",
-	})
 	results := m.newResults()
 	version := prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 		Name: "seqledger_build_info", Help: "1, with the server's version and the Go that built it.",
 		ConstLabels: prometheus.Labels{"version": s.options.Version, "goversion": runtime.Version()},
 	}, func() float64 { return 1 })
-	m.registry.MustRegister(m.requests, m.latency, m.gates, results, m.panics, m.connections, m.writeStreams, m.ownConnections, m.watches,
-		version, newLedgerCollector(s), accessCollector{s},
+	m.registry.MustRegister(m.requests, m.latency, results, m.panics, m.writeStreams, m.ownConnections, m.watches,
+		version, newLedgerCollector(s), accessCollector{s}, admissionCollector{s.admission},
 		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
-	for _, gate := range []string{gateRequests, gateStreams} {
-		m.gates.WithLabelValues(gate)
-	}
 	return m
 }
-
-// What a gate bounds.
-const (
-	gateRequests = "requests"
-	gateStreams  = "streams"
-)
 
 // newResults fills in the counters of results.
 func (m *metrics) newResults() *prometheus.CounterVec {

@@ -167,7 +167,7 @@ func TestGatesAreCounted(t *testing.T) {
 		t.Error(err)
 	}
 	for name, want := range map[string]string{
-		`seqledger_gate_refusals_total{gate="streams"}`: "1", `seqledger_gate_refusals_total{gate="requests"}`: "0",
+		`seqledger_gate_refusals_total{gate="streams",of="server"}`: "1", `seqledger_gate_refusals_total{gate="requests",of="server"}`: "0",
 		`seqledger_write_streams_open`: "1", `seqledger_watches_open`: "0", `seqledger_write_streams_own_connection`: "0",
 	} {
 		if got := h.metric(t, name); got != want {

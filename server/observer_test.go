@@ -14,9 +14,9 @@ import (
 	"github.com/seqledger/seqledger/proto/seqledger/v1/seqledgerv1connect"
 )
 
-func newTestServer(t *testing.T, o Options) *Server {
+func newTestServer(t testing.TB, o Options) *Server {
 	t.Helper()
-	l, err := ledger.Open(t.Context(), ledger.Options{Dir: t.TempDir(), Logger: slog.New(slog.DiscardHandler)})
+	l, err := ledger.Open(context.Background(), ledger.Options{Dir: t.TempDir(), Logger: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -92,14 +92,15 @@ func TestLogsHoldNoPayloads(t *testing.T) {
 func TestTooManyRequests(t *testing.T) {
 	t.Parallel()
 	s := newTestServer(t, Options{MaxRequests: 1, Logger: slog.New(slog.DiscardHandler)})
-	if !s.requests.enter(1) {
-		t.Fatal("there must be room for one")
+	leave, err := s.admission.Request(t.Context(), s.party(t.Context()))
+	if err != nil {
+		t.Fatal("there must be room for one:", err)
 	}
 	if w := post(s.Handler(), "/seqledger.v1.AdminService/GetStatus", `{}`); w.Code != http.StatusTooManyRequests ||
 		!strings.Contains(w.Body.String(), "resource_exhausted") {
 		t.Error(w.Code, w.Body)
 	}
-	s.requests.leave()
+	leave()
 	if w := post(s.Handler(), "/seqledger.v1.AdminService/GetStatus", `{}`); w.Code != http.StatusOK {
 		t.Error("there is room again:", w.Code, w.Body)
 	}

@@ -24,11 +24,13 @@ type Options struct {
 	// 6 MiB, because a write may have 4 MiB of operations, and JSON carries
 	// them in base64, which takes a third more.
 	MaxRequestBytes int
-	// MaxRequests bounds the requests that are under way, streams included.
-	// Default: 16,384.
+	// MaxRequests bounds the requests that are under way, streams included. Of this
+	// and the other bounds each credential has a share; see package admission.
+	// Default: 4,096.
 	MaxRequests int
-	// MaxConnections bounds the open connections; those beyond are closed at once.
-	// Default: 16,384, or 256 less than the files that the process may have open.
+	// MaxConnections bounds the open connections. Beyond it the oldest of which no
+	// caller is known is closed, or else the new one. Default: 16,384, or 256 less
+	// than the files that the process may have open.
 	MaxConnections int
 	// MaxStreams bounds the open WriteStreams, Watches and Backups together.
 	// Default: 1,024.
@@ -52,6 +54,14 @@ type Options struct {
 	// BackupRate bounds how fast a backup reads the state, in bytes per second.
 	// Default: ledger.DefaultBackupRate; negative means no bound.
 	BackupRate int64
+	// DiskReserve is how many bytes must stay free on the file system of the ledger:
+	// writes are refused while less is free, because a full disk would stop the
+	// ledger. 0 is no reserve; negative is 1 GiB, or a twentieth of a smaller file
+	// system.
+	DiskReserve int64
+	// StoredFile is where the bytes that each credential has stored are kept, beside
+	// the ledger. Empty keeps them in memory alone. It is of no use without Auth.
+	StoredFile string
 }
 
 // validate fills in the defaults.
@@ -68,17 +78,11 @@ func (o *Options) validate() error {
 	if o.Logger == nil {
 		o.Logger = slog.Default()
 	}
+	if o.Auth == nil {
+		o.StoredFile = ""
+	}
 	if o.MaxRequestBytes == 0 {
 		o.MaxRequestBytes = 6 << 20
-	}
-	if o.MaxRequests == 0 {
-		o.MaxRequests = 16_384
-	}
-	if o.MaxConnections == 0 {
-		o.MaxConnections = defaultConnections(openFilesLimit())
-	}
-	if o.MaxStreams == 0 {
-		o.MaxStreams = 1_024
 	}
 	if o.DrainTimeout == 0 {
 		o.DrainTimeout = 30 * time.Second

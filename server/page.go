@@ -12,10 +12,12 @@ import (
 const (
 	defaultPageSize = 100
 	maxPageSize     = 1_000
-	maxPageBytes    = 4 << 20 // of values
-	maxTokenBytes   = 8 << 10 // of text; the longest cursor has about 3 KiB
-	tokenVersion    = 1
-	digestBytes     = 8
+	// maxPageBytes is how many bytes a page or a part has, encoded: with the token and
+	// all that is around it less than 3 MiB, of which gRPC takes 4 by default.
+	maxPageBytes  = 3<<20 - 16<<10
+	maxTokenBytes = 8 << 10 // of text; the longest cursor has about 3 KiB
+	tokenVersion  = 1
+	digestBytes   = 8
 )
 
 // pageSize returns how many elements a page may have.
@@ -45,7 +47,8 @@ func newQuery(procedure string, filters ...string) query {
 }
 
 // token returns the text that continues the query after a cursor. It protects
-// against mistakes only: whoever makes one up sees nothing he may not see.
+// against mistakes only: one that is made up leads to nothing that the caller may not
+// see.
 func (q query) token(cursor []byte) string {
 	b := append([]byte{tokenVersion}, q[:]...)
 	return base64.RawURLEncoding.EncodeToString(append(b, cursor...))
@@ -67,4 +70,21 @@ func (q query) cursor(token string) ([]byte, error) {
 		return nil, &machine.FieldError{Field: "page_token", Problem: "belongs to another query"}
 	}
 	return b[1+digestBytes:], nil
+}
+
+// heightToken is token for a list that goes on at a height.
+func (q query) heightToken(height uint64) string {
+	return q.token(binary.BigEndian.AppendUint64(nil, height))
+}
+
+// heightOf returns where such a token says to go on, or the height to begin with.
+func (q query) heightOf(token string, first uint64) (uint64, error) {
+	cursor, err := q.cursor(token)
+	if err != nil || cursor == nil {
+		return first, err
+	}
+	if len(cursor) != 8 {
+		return 0, &machine.FieldError{Field: "page_token", Problem: "is not one that this server gave out"}
+	}
+	return binary.BigEndian.Uint64(cursor), nil
 }

@@ -7,8 +7,16 @@ import (
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 )
 
-// Reads copy what they need out of a view and encode it afterwards, because
-// nothing is applied while a view is open.
+// Nothing is applied while a view of the state lasts, so reads copy what they need out
+// of short views and render it afterwards. What is longer than a view should be is
+// read in pieces (ledger.Ledger.Pieces). What each answer is consistent with:
+//
+//   - GetClientState and a page of ListEntities or ListRelationships are of one
+//     moment: one view finds the keys, versions and places of everything, and what
+//     these lead to (receipts, long values) is in blocks, which never change.
+//   - Blocks, transactions, headers and proofs never change; a page of ListBlocks ends
+//     where the chain ended when it began.
+//   - A page of ListClients has each stream as it stood at some moment of the call.
 
 // requireScope checks the scope of a read.
 func requireScope(m *seqledgerv1.Scope) (machine.Scope, error) {
@@ -17,6 +25,15 @@ func requireScope(m *seqledgerv1.Scope) (machine.Scope, error) {
 	}
 	scope := scopeOf(m)
 	return scope, scope.Validate("scope")
+}
+
+// clientState is what one view tells of a stream.
+type clientState struct {
+	config         machine.Config
+	stream         machine.StreamState
+	found, expired bool
+	newest         []uint64 // index of the newest receipt, if there is one
+	receipts       []uint64 // indexes of those that are asked for
 }
 
 // getClientState tells a client that lost its place where to resume.
@@ -30,49 +47,91 @@ func (s *Server) getClientState(
 	if err := machine.ValidateClientID(m.ClientId); err != nil {
 		return nil, err
 	}
-	limit := 1 // the newest has the last key and hash
-	if m.IncludeReceipts {
-		limit = maxReceipts
+	if m.ReceiptsBelow > 0 && !m.IncludeReceipts {
+		return nil, &machine.FieldError{Field: "receipts_below", Problem: "needs include_receipts"}
 	}
-	var stream machine.StreamState
-	var config machine.Config
-	var found, expired bool
-	var receipts []machine.Receipt
+	var c clientState
 	err = s.options.Ledger.View(ctx, func(v machine.View) (err error) {
-		config = v.Config()
-		if stream, found, err = v.Stream(scope, m.ClientId); err != nil {
+		c.config = v.Config()
+		if c.stream, c.found, err = v.Stream(scope, m.ClientId); err != nil {
 			return err
 		}
-		expired = v.SessionExpired(stream, found, m.Session)
-		receipts, err = v.Receipts(scope, m.ClientId, limit)
+		c.expired = v.SessionExpired(c.stream, c.found, m.Session)
+		if c.newest, err = v.ReceiptIndexes(scope, m.ClientId, 0, 1); err != nil || !m.IncludeReceipts {
+			return err
+		}
+		c.receipts, err = v.ReceiptIndexes(scope, m.ClientId, m.ReceiptsBelow, maxReceipts)
 		return err
 	})
 	if err != nil {
 		return nil, err
 	}
-	state := &seqledgerv1.ClientState{
-		Status: seqledgerv1.ClientStatus_CLIENT_STATUS_UNKNOWN, ReceiptWindow: uint32(config.ReceiptWindow),
-	}
-	if found {
-		var newest *machine.Receipt
-		if len(receipts) > 0 {
-			newest = &receipts[0]
-		}
-		state = renderState(stream, newest, config)
-	}
-	if expired {
-		state.Status = seqledgerv1.ClientStatus_CLIENT_STATUS_EXPIRED
-	}
-	if m.IncludeReceipts {
-		for i := range receipts {
-			state.Receipts = append(state.Receipts, renderReceipt(&receipts[i]))
-		}
+	state, err := s.renderClientState(ctx, &c)
+	if err != nil {
+		return nil, err
 	}
 	return &seqledgerv1.GetClientStateResponse{State: state}, nil
 }
 
+// renderClientState reads the receipts and renders everything.
+func (s *Server) renderClientState(ctx context.Context, c *clientState) (*seqledgerv1.ClientState, error) {
+	newest, _, err := s.readReceipts(ctx, c.newest)
+	if err != nil {
+		return nil, err
+	}
+	state := &seqledgerv1.ClientState{
+		Status: seqledgerv1.ClientStatus_CLIENT_STATUS_UNKNOWN, ReceiptWindow: uint32(c.config.ReceiptWindow),
+	}
+	if c.found {
+		// The newest has the last key and hash.
+		var last *machine.Receipt
+		if len(newest) > 0 {
+			last = &newest[0]
+		}
+		state = renderState(c.stream, last, c.config)
+	}
+	if c.expired {
+		state.Status = seqledgerv1.ClientStatus_CLIENT_STATUS_EXPIRED
+	}
+	receipts, all, err := s.readReceipts(ctx, c.receipts)
+	if err != nil {
+		return nil, err
+	}
+	for i := range receipts {
+		state.Receipts = append(state.Receipts, renderReceipt(&receipts[i]))
+	}
+	if !all {
+		state.NextReceiptsBelow = receipts[len(receipts)-1].Sequence
+	}
+	return state, nil
+}
+
 // maxReceipts is the largest window there can be.
 const maxReceipts = 1_024
+
+// What a receipt takes in an answer, at most: its own fields with the longest actor,
+// and a result for each operation.
+const (
+	receiptBytes = 1_024
+	resultBytes  = 16
+)
+
+// readReceipts reads the receipts at these indexes, or as many of the first of them as
+// fit in an answer.
+func (s *Server) readReceipts(ctx context.Context, indexes []uint64) (receipts []machine.Receipt, all bool, err error) {
+	size := 0
+	more := func() bool { return len(receipts) < len(indexes) && size < maxPageBytes }
+	if !more() {
+		return nil, true, nil
+	}
+	err = s.options.Ledger.Pieces(ctx, func(v machine.View) (bool, error) {
+		r, err := v.ReceiptAt(indexes[len(receipts)])
+		receipts = append(receipts, r)
+		size += receiptBytes + resultBytes*len(r.Versions)
+		return more(), err
+	})
+	return receipts, len(receipts) == len(indexes), err
+}
 
 // getEntity reads one entity.
 func (s *Server) getEntity(
@@ -93,62 +152,7 @@ func (s *Server) getEntity(
 		return err
 	})
 	if err != nil {
-		return nil, err
+		return nil, notFound(err, "entity %q of %s", clip(m.Key), scope)
 	}
 	return &seqledgerv1.GetEntityResponse{Entity: renderEntity(&entity, id)}, nil
-}
-
-// getTransaction reads one committed write.
-func (s *Server) getTransaction(
-	ctx context.Context, m *seqledgerv1.GetTransactionRequest,
-) (*seqledgerv1.GetTransactionResponse, error) {
-	id, err := machine.ParseTxID(m.TxId)
-	if err != nil {
-		return nil, err
-	}
-	var transaction machine.Transaction
-	var proof machine.Proof
-	err = s.options.Ledger.View(ctx, func(v machine.View) (err error) {
-		if transaction, err = v.Transaction(id); err != nil {
-			return err
-		}
-		// The same answer as for one that is not there, and before the proof is
-		// made, which takes longer than looking for it.
-		if s.caller(ctx).Read(transaction.Scope) != nil {
-			return machine.ErrNotFound
-		}
-		if !m.IncludeProof {
-			return nil
-		}
-		proof, err = v.Proof(transaction.Index)
-		return err
-	})
-	if err != nil {
-		return nil, err
-	}
-	answer := &seqledgerv1.GetTransactionResponse{Transaction: renderTransaction(&transaction)}
-	if m.IncludeProof {
-		answer.BlockHeader, answer.Proof = renderHeader(&proof.Header), renderProof(&proof)
-	}
-	return answer, nil
-}
-
-// getBlock reads one block of a scope.
-func (s *Server) getBlock(ctx context.Context, m *seqledgerv1.GetBlockRequest) (*seqledgerv1.GetBlockResponse, error) {
-	scope, err := requireScope(m.Scope)
-	if err != nil {
-		return nil, err
-	}
-	if m.Height == 0 {
-		return nil, &machine.FieldError{Field: "height", Problem: "must be at least 1"}
-	}
-	var block machine.Block
-	err = s.options.Ledger.View(ctx, func(v machine.View) (err error) {
-		block, err = v.Block(scope, m.Height)
-		return err
-	})
-	if err != nil {
-		return nil, err
-	}
-	return &seqledgerv1.GetBlockResponse{Block: renderBlock(&block)}, nil
 }

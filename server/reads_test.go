@@ -176,7 +176,7 @@ func pages[T any](t testing.TB, size int, next func(token string) ([]T, string, 
 			}
 			return all
 		}
-		if len(page) != size {
+		if size > 0 && len(page) != size {
 			t.Errorf("a page has %d elements, want %d", len(page), size)
 		}
 		token = following
@@ -221,7 +221,7 @@ func TestListEntities(t *testing.T) {
 	}
 }
 
-func TestPageEndsAtFourMebibytes(t *testing.T) {
+func TestPageEndsAtThreeMebibytes(t *testing.T) {
 	t.Parallel()
 	h := start(t)
 	value := strings.Repeat("x", machine.MaxValueBytes)
@@ -237,8 +237,8 @@ func TestPageEndsAtFourMebibytes(t *testing.T) {
 		}
 		sizes, token = append(sizes, len(m.Msg.Entities)), m.Msg.NextPageToken
 	}
-	if fmt.Sprint(sizes) != "[4 2]" {
-		t.Error("six values of a mebibyte must make pages of 4 and 2, got", sizes)
+	if fmt.Sprint(sizes) != "[2 2 2]" {
+		t.Error("six values of a mebibyte must make three pages, got", sizes)
 	}
 }
 

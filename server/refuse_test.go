@@ -74,7 +74,7 @@ var badWrites = map[string]struct{ body, field string }{
 	"scope is text":        {`{"scope":"acme"}`, "scope"},
 	"operations not array": {`{` + good + `,"operations":{}}`, "operations"},
 	"null operation":       {`{` + good + `,"operations":[null]}`, "operations[0]"},
-	"field twice":          {`{"sequence":"1","sequence":"2"}`, ""},
+	"field twice":          {`{"sequence":"1","sequence":"2"}`, "sequence"},
 	"two operations in one": {
 		`{` + good + `,"operations":[{"append":{},"deleteEntity":{"key":"k"}}]}`, "operations[0]",
 	},

@@ -79,13 +79,10 @@ func renderHeader(h *machine.BlockHeader) *seqledgerv1.BlockHeader {
 	}
 }
 
-func renderBlock(b *machine.Block) *seqledgerv1.Block {
-	hash := b.Header.Hash()
-	block := &seqledgerv1.Block{Header: renderHeader(&b.Header), Hash: hash[:]}
-	for i := range b.Transactions {
-		block.Transactions = append(block.Transactions, renderTransaction(&b.Transactions[i]))
-	}
-	return block
+// renderBlock renders a block without its transactions.
+func renderBlock(h *machine.BlockHeader) *seqledgerv1.Block {
+	hash := h.Hash()
+	return &seqledgerv1.Block{Header: renderHeader(h), Hash: hash[:]}
 }
 
 func renderTransaction(t *machine.Transaction) *seqledgerv1.Transaction {

@@ -7,6 +7,7 @@ import (
 
 	"github.com/seqledger/seqledger/ledger/machine"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
+	"github.com/seqledger/seqledger/server/admission"
 )
 
 // maxResults is from how many results on no further frame joins a response.
@@ -20,6 +21,11 @@ type results struct {
 	versions []seqledgerv1.OperationResult
 	used     int // of versions
 	tally    tally
+	// tree is that of the block that the last proof was from, in this response: the
+	// writes of a frame are in a few blocks.
+	tree       *machine.BlockTree
+	treeScope  machine.Scope
+	treeHeight uint64
 }
 
 // tally is what a stream has answered.
@@ -44,13 +50,17 @@ func (r *results) reset() {
 		r.slots, r.versions, r.response.Results = nil, nil, nil
 	}
 	r.response.Results = r.response.Results[:0]
-	r.used = 0
+	r.used, r.tree = 0, nil
 }
 
 func (r *results) count() int { return len(r.response.Results) }
 
-// add appends the results of a settled batch, in the order of its writes.
-func (r *results) add(ctx context.Context, s *Server, b *batch) {
+// add appends the results of a settled batch, in the order of its writes. What was
+// committed is stored for the party.
+func (r *results) add(ctx context.Context, s *Server, p admission.Party, b *batch) {
+	if b.refused == nil {
+		s.stored(p, b)
+	}
 	invalid, valid := b.invalid, 0
 	for i := range b.size {
 		switch {
@@ -60,8 +70,7 @@ func (r *results) add(ctx context.Context, s *Server, b *batch) {
 		case b.refused != nil:
 			r.addError(s, b.refused)
 		default:
-			wantsProof := b.proofs != nil && b.proofs[valid]
-			r.addOutcome(ctx, s, &b.outcomes[valid], wantsProof)
+			r.addOutcome(ctx, s, &b.outcomes[valid], &b.writes[valid])
 			valid++
 		}
 	}
@@ -89,8 +98,9 @@ func (r *results) refuse(s *Server, slot *resultSlot, e *seqledgerv1.WriteError)
 	slot.result.Result = &slot.failure
 }
 
-func (r *results) addOutcome(ctx context.Context, s *Server, out *machine.Outcome, wantsProof bool) {
-	if e := refusal(out); e != nil {
+// addOutcome appends the result of a write.
+func (r *results) addOutcome(ctx context.Context, s *Server, out *machine.Outcome, w *batchWrite) {
+	if e := refusal(out, w.sequence); e != nil {
 		r.addError(s, e)
 		return
 	}
@@ -103,8 +113,8 @@ func (r *results) addOutcome(ctx context.Context, s *Server, out *machine.Outcom
 	m.Results = r.operationResults(m.Results[:0], out.Receipt.Versions)
 	slot.receipt.Receipt = m
 	slot.result.Result = &slot.receipt
-	if wantsProof {
-		if err := s.addProof(ctx, m); err != nil {
+	if w.proofOf != nil {
+		if err := r.addProof(ctx, s, m, *w.proofOf); err != nil {
 			r.refuse(s, slot, s.writeErrorOf(ctx, err))
 			return
 		}
@@ -115,6 +125,18 @@ func (r *results) addOutcome(ctx context.Context, s *Server, out *machine.Outcom
 	} else {
 		r.tally.committed++
 	}
+}
+
+// addProof adds the proof of a committed write. See Server.addProof.
+func (r *results) addProof(ctx context.Context, s *Server, m *seqledgerv1.Receipt, scope machine.Scope) error {
+	if r.tree == nil || r.treeScope != scope || r.treeHeight != m.BlockHeight {
+		tree, err := s.blockTree(ctx, scope, m.BlockHeight)
+		if err != nil {
+			return err
+		}
+		r.tree, r.treeScope, r.treeHeight = tree, scope, m.BlockHeight
+	}
+	return setProof(m, r.tree)
 }
 
 func (r *results) operationResults(dst []*seqledgerv1.OperationResult, versions []uint64) []*seqledgerv1.OperationResult {

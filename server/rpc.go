@@ -15,6 +15,7 @@ import (
 	"github.com/seqledger/seqledger/ledger"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 	"github.com/seqledger/seqledger/proto/seqledger/v1/seqledgerv1connect"
+	"github.com/seqledger/seqledger/server/admission"
 )
 
 // compressMinBytes is the size from which an answer is compressed. Below it,
@@ -41,14 +42,24 @@ func (s *Server) mount(mux *http.ServeMux) {
 	stream := seqledgerv1connect.LedgerServiceWriteStreamProcedure
 	// Results are hashes and ids, which do not compress, and there are many.
 	uncompressed := connect.WithCompressMinBytes(math.MaxInt)
-	mux.Handle(stream, direct.Handler(s.closed, s.metered(s.maxMessage(writing), s.withControls(false,
+	mux.Handle(stream, direct.Handler(s.closed, s.limitBody(writing, s.asStream(false,
 		connect.NewBidiStreamHandler(stream, s.writeStream, append(s.handlerOptions(writing), uncompressed)...)))))
 	backup := seqledgerv1connect.AdminServiceBackupProcedure
-	mux.Handle(backup, s.metered(s.maxMessage(reading), s.withControls(true,
+	mux.Handle(backup, s.limitBody(reading, s.asStream(true,
 		connect.NewServerStreamHandler(backup, s.backup, append(s.handlerOptions(reading), uncompressed)...))))
 	watch := seqledgerv1connect.LedgerServiceWatchProcedure
-	mux.Handle(watch, s.metered(s.maxMessage(reading), s.withControls(true,
+	mux.Handle(watch, s.limitBody(reading, s.asStream(true,
 		connect.NewServerStreamHandler(watch, s.watch, s.handlerOptions(reading)...))))
+}
+
+// asStream gives a stream its controls. oneRequest says that nothing comes after the
+// first message.
+func (s *Server) asStream(oneRequest bool, next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		admission.WithStreamControls(admission.StreamOptions{
+			Stall: s.stall, DrainStall: s.options.DrainTimeout / 2, Late: s.late, Draining: s.draining, OneRequest: oneRequest,
+		}, next).ServeHTTP(w, r)
+	})
 }
 
 const (
@@ -75,6 +86,7 @@ func (s *Server) handlerOptions(level connect.IdempotencyLevel) []connect.Handle
 		connect.WithIdempotency(level),
 		connect.WithReadMaxBytes(s.maxMessage(level)),
 		connect.WithCompressMinBytes(compressMinBytes),
+		compression(),
 		connect.WithInterceptors(&observer{s}),
 	}
 }
@@ -92,21 +104,18 @@ func unary[P message[T], T, R any](
 		if err := s.authorize(ctx, procedure, m); err != nil {
 			return nil, err
 		}
-		releaseDecoded(ctx)
-		if err := takeReadSlot(ctx, m); err != nil {
-			return nil, err
-		}
-		answer, err := handle(ctx, m)
+		releaseBody(ctx)
+		answer, err := makeAnswer(ctx, s, procedure, m, handle)
 		if err != nil {
 			return nil, err
 		}
 		return connect.NewResponse(answer), nil
 	}
-	mounted := readWithin(bodyTimeout, connect.NewUnaryHandler(procedure, handler, s.handlerOptions(level)...))
+	mounted := http.Handler(connect.NewUnaryHandler(procedure, handler, s.handlerOptions(level)...))
 	if level == reading {
-		mounted = s.boundedReads(mounted)
+		mounted = withReadAnswer(mounted)
 	}
-	mux.Handle(procedure, s.metered(s.maxMessage(level), mounted))
+	mux.Handle(procedure, s.limitBody(level, admission.BodyDeadline(mounted)))
 }
 
 // observer sees every call come and go: it turns errors into what clients see,
@@ -137,9 +146,9 @@ func (o *observer) WrapUnary(next connect.UnaryFunc) connect.UnaryFunc {
 // WrapStreamingHandler implements connect.Interceptor.
 func (o *observer) WrapStreamingHandler(next connect.StreamingHandlerFunc) connect.StreamingHandlerFunc {
 	return func(ctx context.Context, conn connect.StreamingHandlerConn) (err error) {
-		controls := controlsOf(ctx)
+		controls := admission.StreamControlsOf(ctx)
 		// The last, because Connect writes the end of the stream after it.
-		defer controls.mustEnd()
+		defer controls.End()
 		began := time.Now()
 		procedure := conn.Spec().Procedure
 		defer func() {
@@ -148,18 +157,12 @@ func (o *observer) WrapStreamingHandler(next connect.StreamingHandlerFunc) conne
 			}
 			err = o.done(ctx, procedure, began, err)
 		}()
-		if !o.server.streams.enter(o.server.options.MaxStreams) {
-			o.server.full(ctx, gateStreams)
-			return errTooManyRequests
-		}
-		defer o.server.streams.leave()
 		leave, err := o.server.admitStream(ctx, procedure)
 		if err != nil {
 			return err
 		}
 		defer leave()
-		controls.mayLast()
-		defer controls.awaitRequest(o.server.draining)()
+		defer controls.Begin()()
 		open := o.server.metrics.watches
 		if procedure == seqledgerv1connect.LedgerServiceWriteStreamProcedure {
 			open = o.server.metrics.writeStreams
@@ -167,7 +170,7 @@ func (o *observer) WrapStreamingHandler(next connect.StreamingHandlerFunc) conne
 		open.Inc()
 		defer open.Dec()
 		err = next(ctx, conn)
-		if err != nil && controls.drained.Load() {
+		if err != nil && controls.Drained() {
 			return ledger.ErrDraining // the read failed because of it
 		}
 		return err
@@ -185,9 +188,12 @@ func (o *observer) done(ctx context.Context, procedure string, began time.Time, 
 	code := "ok"
 	var failed *connect.Error
 	if err != nil {
+		if errors.Is(err, ledger.ErrQueueFull) {
+			o.server.admission.EngineFull(ctx)
+		}
 		failed = connectError(ctx, o.server.options.Logger, err)
 		code = failed.Code().String()
-		o.refused(ctx, procedure, failed)
+		o.server.countRefusal(procedure, failed)
 	}
 	o.server.metrics.request(procedure, code, took)
 	if logger := o.server.options.Logger; logger.Enabled(ctx, slog.LevelDebug) { // boxing the values costs too
@@ -199,8 +205,8 @@ func (o *observer) done(ctx context.Context, procedure string, began time.Time, 
 	return failed
 }
 
-// refused counts a command that a unary call brought in vain.
-func (o *observer) refused(ctx context.Context, procedure string, failed *connect.Error) {
+// countRefusal counts a command that a unary call brought in vain.
+func (s *Server) countRefusal(procedure string, failed *connect.Error) {
 	by, ok := methods[procedure]
 	if !ok {
 		return
@@ -208,10 +214,7 @@ func (o *observer) refused(ctx context.Context, procedure string, failed *connec
 	for _, detail := range failed.Details() {
 		value, err := detail.Value()
 		if e, ok := value.(*seqledgerv1.WriteError); ok && err == nil {
-			o.server.metrics.refusal(by, e.Code)
-			if e.Code == seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_QUEUE_FULL {
-				o.server.overload.refuse(ctx, o.server.options.Logger, "the queue is full")
-			}
+			s.metrics.refusal(by, e.Code)
 		}
 	}
 }

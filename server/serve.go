@@ -8,6 +8,8 @@ import (
 	"net"
 	"net/http"
 	"time"
+
+	"github.com/seqledger/seqledger/server/admission"
 )
 
 const (
@@ -17,10 +19,11 @@ const (
 	maxHeaderBytes = 32 << 10
 	// maxConcurrentStreams of one connection.
 	maxConcurrentStreams = 250
-	// A stream that nobody reads keeps its own share of a connection's window,
-	// so the connection gets room for several: the others must go on.
-	streamWindow     = 512 << 10
-	connectionWindow = 16 << 20
+	// streamWindow is how much of a stream may lie unread. The window of a
+	// connection has room for all of its streams, so that those which wait never keep
+	// the others from being read: a proxy carries many callers on one connection.
+	streamWindow     = 256 << 10
+	connectionWindow = maxConcurrentStreams * streamWindow
 	// pingAfter finds clients that are gone without a word.
 	pingAfter = 30 * time.Second
 	// lastMoment is for handlers whose connections were closed.
@@ -40,7 +43,7 @@ func (s *Server) Serve(ctx context.Context, listener net.Listener) error {
 	served := make(chan error, 1)
 	// Ends when Shutdown or Close closes the listener; the receive below waits
 	// for it.
-	go func() { served <- s.accept(hs, s.limited(listener)) }()
+	go func() { served <- s.accept(hs, s.admission.Listener(listener)) }()
 	var err error
 	select {
 	case err = <-served: // the listener failed
@@ -53,7 +56,7 @@ func (s *Server) Serve(ctx context.Context, listener net.Listener) error {
 	err = errors.Join(err, s.Drain(limited), hs.Shutdown(limited), s.options.Ledger.Err())
 	// net/http does not know the connections that belong to one stream, and their
 	// ends may still be on their way.
-	_ = s.requests.awaitEmpty(limited)
+	_ = s.admission.AwaitRequests(limited)
 	// What is still open has had its time.
 	s.close()
 	err = errors.Join(err, ignoreClosed(hs.Close()), ignoreClosed(<-served))
@@ -61,27 +64,27 @@ func (s *Server) Serve(ctx context.Context, listener net.Listener) error {
 	// ledger under them. Their contexts have ended, so they are on their way out.
 	last, cancel := context.WithTimeout(context.WithoutCancel(ctx), lastMoment)
 	defer cancel()
-	return errors.Join(err, s.requests.awaitEmpty(last), s.probes.awaitEmpty(last))
-}
-
-// limited holds a listener to MaxConnections.
-func (s *Server) limited(listener net.Listener) net.Listener {
-	return &limitedListener{listener, s.options.MaxConnections, &s.open, s.metrics.connections.Inc}
+	return errors.Join(err, s.admission.AwaitRequests(last))
 }
 
 // Drain takes nothing new, and waits until what was accepted is answered:
 // readiness turns false, new writes are refused with DRAINING, WriteStreams
 // end once what they had sent is answered, Watches end. The server goes on
 // answering reads. When ctx ends first, its error is returned. Serve calls it.
+// Whatever happens, what each credential has stored is written down.
 func (s *Server) Drain(ctx context.Context) error {
 	s.startDrain()
+	return errors.Join(s.drain(ctx), s.admission.Close())
+}
+
+func (s *Server) drain(ctx context.Context) error {
 	// After a failure there is nothing left to wait for in the ledger.
 	if s.options.Ledger.Err() == nil {
 		if err := s.options.Ledger.Drain(ctx); err != nil {
 			return err
 		}
 	}
-	if err := s.streams.awaitEmpty(ctx); err != nil {
+	if err := s.admission.AwaitStreams(ctx); err != nil {
 		return fmt.Errorf("drain of the streams: %w", err)
 	}
 	return nil
@@ -96,9 +99,10 @@ func (s *Server) httpServer() *http.Server {
 	protocols.SetUnencryptedHTTP2(s.options.TLS == nil)
 	protocols.SetHTTP2(s.options.TLS != nil)
 	return &http.Server{
-		TLSConfig: s.options.TLS,
-		Handler:   s.handler,
-		Protocols: protocols,
+		TLSConfig:   s.options.TLS,
+		Handler:     s.handler,
+		ConnContext: admission.ConnContext,
+		Protocols:   protocols,
 		HTTP2: &http.HTTP2Config{
 			MaxConcurrentStreams:          maxConcurrentStreams,
 			MaxReceiveBufferPerStream:     streamWindow,
@@ -106,7 +110,7 @@ func (s *Server) httpServer() *http.Server {
 			SendPingTimeout:               pingAfter,
 		},
 		// No timeout for a whole request or answer, because it would end streams;
-		// readWithin bounds the requests that are no streams.
+		// package admission sets the deadlines of each request.
 		ReadHeaderTimeout: readHeaderTimeout,
 		IdleTimeout:       idleTimeout,
 		MaxHeaderBytes:    maxHeaderBytes,

@@ -2,31 +2,27 @@ package server
 
 import (
 	"context"
+	"fmt"
 	"log/slog"
-	"math"
 	"net/http"
+	"sync"
+	"sync/atomic"
 	"time"
 
 	"connectrpc.com/connect"
 	"connectrpc.com/grpcreflect"
-	"golang.org/x/sync/semaphore"
 
 	"github.com/seqledger/seqledger/proto/seqledger/v1/seqledgerv1connect"
+	"github.com/seqledger/seqledger/server/admission"
 )
 
 // Server serves one ledger.
 type Server struct {
-	options  Options
-	metrics  *metrics
-	handler  http.Handler
-	requests gate // everything that is under way
-	streams  gate // WriteStreams, Watches and Backups
-	probes   gate // health checks and metrics
-	overload overload
-	open     gate // connections
-	arriving *arriving
-	reads    *semaphore.Weighted // that make or send an answer
-	// stallTimeout and bodyTimeout, but for tests.
+	options   Options
+	metrics   *metrics
+	handler   http.Handler
+	admission *admission.Controller
+	// admission.StallTimeout and BodyTimeout, but for tests.
 	stall, late time.Duration
 
 	// draining ends when nothing new is taken any more.
@@ -36,6 +32,10 @@ type Server struct {
 	// net/http does not know those that belong to one stream.
 	closed context.Context //nolint:containedctx // As above.
 	close  context.CancelFunc
+	// shutdowns are the http.Servers that have been told to drain this server when
+	// they shut down. See drainWith.
+	shutdowns  sync.Map
+	lastServer atomic.Pointer[http.Server] // of them
 }
 
 // New returns a server of a ledger.
@@ -44,7 +44,11 @@ func New(o Options) (*Server, error) {
 		return nil, err
 	}
 	o.Logger = slog.New(requestLogger{o.Logger.Handler()})
-	s := &Server{options: o, reads: semaphore.NewWeighted(maxReads), stall: stallTimeout, late: bodyTimeout, arriving: newArriving()}
+	s := &Server{options: o, stall: admission.StallTimeout, late: admission.BodyTimeout}
+	var err error
+	if s.admission, err = admission.New(s.admissionOptions()); err != nil {
+		return nil, fmt.Errorf("server: %w", err)
+	}
 	s.draining, s.startDrain = context.WithCancel(context.Background())
 	s.closed, s.close = context.WithCancel(context.Background())
 	s.metrics = newMetrics(s)
@@ -52,26 +56,56 @@ func New(o Options) (*Server, error) {
 	s.mount(mux)
 	s.mountReflection(mux)
 	outer := http.NewServeMux()
-	outer.Handle("/", withRequestID(s.bounded(s.authenticated(answerWithin(answerTimeout, mux)))))
+	outer.Handle("/", withRequestID(s.authenticated(checkProtocol(mux))))
 	s.mountHealth(outer)
-	outer.Handle("GET /metrics", s.probe(s.authenticated(s.observing(answerWithin(answerTimeout, s.metrics.handler())))))
-	s.handler = lettingIn(s.checkHost(uncached(s.crossOrigin(outer))))
+	outer.Handle("GET /metrics", s.admitting(s.admission.OwnRequest, s.admission.Probe(s.observing(s.metrics.handler()))))
+	s.handler = s.drainWith(s.admission.BeforeAuth(s.checkHost(noStore(s.crossOrigin(outer)))))
 	return s, nil
 }
 
+func (s *Server) admissionOptions() admission.Options {
+	disk := func() (free, size uint64, err error) {
+		usage, err := s.options.Ledger.DiskUsage()
+		return usage.Free, usage.Size, err
+	}
+	return admission.Options{
+		Totals: admission.Totals{
+			Requests: s.options.MaxRequests, Streams: s.options.MaxStreams, Connections: s.options.MaxConnections,
+		},
+		Shares: s.options.Auth != nil, Logger: s.options.Logger,
+		Disk: disk, DiskReserve: s.options.DiskReserve, StoredFile: s.options.StoredFile,
+	}
+}
+
 // Handler returns everything that the server answers, for an http.Server that
-// speaks HTTP/1.1 and cleartext HTTP/2. Serve uses the same. Drain ends the
-// write streams that have their connections to themselves; the Shutdown and Close
-// of an http.Server do not know them.
+// speaks HTTP/1.1 and cleartext HTTP/2. Serve uses the same. The Shutdown of that
+// http.Server drains this one, too; but it does not wait for the write streams that
+// have their connections to themselves, which Drain does: call Drain before the
+// ledger is closed. Bounds of connections hold only with Serve.
 func (s *Server) Handler() http.Handler { return s.handler }
+
+// drainWith drains this server when the http.Server that serves a request shuts
+// down: Shutdown and Close of an http.Server do not know the streams that have their
+// connections to themselves, and would leave them open for ever.
+func (s *Server) drainWith(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if hs, ok := r.Context().Value(http.ServerContextKey).(*http.Server); ok && s.lastServer.Load() != hs {
+			s.lastServer.Store(hs)
+			if _, known := s.shutdowns.LoadOrStore(hs, true); !known {
+				hs.RegisterOnShutdown(s.startDrain)
+			}
+		}
+		next.ServeHTTP(w, r)
+	})
+}
 
 // serviceNames are the services that health checks and reflection know.
 func serviceNames() []string {
 	return []string{seqledgerv1connect.LedgerServiceName, seqledgerv1connect.AdminServiceName}
 }
 
-// uncached keeps answers out of caches.
-func uncached(next http.Handler) http.Handler {
+// noStore keeps answers out of caches.
+func noStore(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		// Every answer is about the state of one moment.
 		w.Header().Set("Cache-Control", "no-store")
@@ -79,49 +113,14 @@ func uncached(next http.Handler) http.Handler {
 	})
 }
 
-// probe lets those who watch over the process in however much is under way:
-// otherwise a busy server would be taken for a dead one, and restarted. They
-// are counted, because Serve must not return while one looks at the ledger.
-func (s *Server) probe(next http.Handler) http.Handler {
-	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		s.probes.enter(math.MaxInt)
-		defer s.probes.leave()
-		next.ServeHTTP(w, r)
-	})
-}
-
-// bounded refuses what is too much.
-func (s *Server) bounded(next http.Handler) http.Handler {
-	refuse := connect.NewErrorWriter()
-	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if !s.requests.enter(s.options.MaxRequests) {
-			s.full(r.Context(), gateRequests)
-			if refuse.IsSupported(r) {
-				_ = refuse.Write(w, r, connect.NewError(connect.CodeResourceExhausted, errTooManyRequests))
-				return
-			}
-			http.Error(w, errTooManyRequests.Error(), http.StatusServiceUnavailable)
-			return
-		}
-		defer s.requests.leave()
-		next.ServeHTTP(w, r)
-	})
-}
-
-// full accounts for a request that a gate refused.
-func (s *Server) full(ctx context.Context, gate string) {
-	s.metrics.gates.WithLabelValues(gate).Inc()
-	s.overload.refuse(ctx, s.options.Logger, "too many "+gate)
-}
-
 // mountReflection answers the tools that ask which procedures there are. They
 // keep a stream open as long as its body may take, and a drain ends it.
 func (s *Server) mountReflection(mux *http.ServeMux) {
 	reflector := grpcreflect.NewStaticReflector(serviceNames()...)
 	v1, handler := grpcreflect.NewHandlerV1(reflector, connect.WithReadMaxBytes(maxReflectionBytes))
-	mux.Handle(v1, readWithin(bodyTimeout, s.endWithDrain(handler)))
+	mux.Handle(v1, admission.BodyDeadline(s.endWithDrain(handler)))
 	v1alpha, handler := grpcreflect.NewHandlerV1Alpha(reflector, connect.WithReadMaxBytes(maxReflectionBytes))
-	mux.Handle(v1alpha, readWithin(bodyTimeout, s.endWithDrain(handler)))
+	mux.Handle(v1alpha, admission.BodyDeadline(s.endWithDrain(handler)))
 }
 
 // maxReflectionBytes is room for any name.
@@ -134,7 +133,7 @@ func (s *Server) endWithDrain(next http.Handler) http.Handler {
 		ended := make(chan struct{})
 		stop := context.AfterFunc(s.draining, func() {
 			defer close(ended)
-			interruptRead(http.NewResponseController(w))
+			admission.InterruptRead(http.NewResponseController(w))
 		})
 		next.ServeHTTP(w, r)
 		if !stop() {

@@ -12,6 +12,7 @@ import (
 	"github.com/seqledger/seqledger/internal/direct"
 	"github.com/seqledger/seqledger/ledger"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
+	"github.com/seqledger/seqledger/server/admission"
 )
 
 // A WriteStream is two goroutines. The reader decodes a frame, converts it and
@@ -33,6 +34,9 @@ const (
 	// bytes, and 8 for each operation.
 	operationsPerWrite = 32
 	maxFrameRoom       = maxFrameWrites + maxFrameOperations/operationsPerWrite
+	// decodedOperation is about how many bytes an operation takes, decoded and
+	// converted, whatever it had on the wire.
+	decodedOperation = 256
 )
 
 // writeStream is one WriteStream.
@@ -42,10 +46,15 @@ type writeStream struct {
 	batches chan *batch         // in the order of their frames
 	room    *semaphore.Weighted // for writes in flight
 	answers results             // belongs to the sender
-	permits *permits            // of the reader
-	beat    <-chan time.Time    // when to look whether a sign of life is due; nil: never
-	said    bool                // something was sent since the last look; belongs to the sender
-	ended   context.Context     //nolint:containedctx // It ends with the caller's credential, not with the call.
+	// authorized belongs to the reader.
+	authorized *authorizationCache
+	party      admission.Party
+	// hurry is closed when the stream is about to end: what was read is submitted
+	// without a wait for the pace of the credential.
+	hurry chan struct{}
+	beat  <-chan time.Time // when to look whether a sign of life is due; nil: never
+	said  bool             // something was sent since the last look; belongs to the sender
+	ended context.Context  //nolint:containedctx // It ends with the caller's credential, not with the call.
 
 	// readErr is why the reader ended; nil after a half-close. It is set before
 	// batches is closed and read after.
@@ -63,7 +72,8 @@ func (s *Server) writeStream(ctx context.Context, stream *bidiStream) error {
 	defer release()
 	st := &writeStream{
 		server: s, conn: stream.Conn(), batches: make(chan *batch, maxStreamFrames),
-		room: semaphore.NewWeighted(maxStreamWrites), permits: newPermits(s.caller(ctx)), ended: ended,
+		room: semaphore.NewWeighted(maxStreamWrites), authorized: newAuthorizationCache(s.caller(ctx)),
+		party: s.party(ctx), hurry: make(chan struct{}), ended: ended,
 	}
 	if direct.Given(ctx) {
 		ticker := time.NewTicker(direct.SignEvery)
@@ -72,14 +82,15 @@ func (s *Server) writeStream(ctx context.Context, stream *bidiStream) error {
 		s.metrics.ownConnections.Inc()
 		defer s.metrics.ownConnections.Dec()
 	}
-	controls := controlsOf(ctx)
+	controls := admission.StreamControlsOf(ctx)
 	// Ends with the client's half-close, a failed read, or the interrupt below;
 	// the loop over batches below waits for it.
 	go st.read(ctx, controls)
 	defer func() {
 		cancel()
-		controls.interrupt()
-		for range st.batches { // until the reader closes it
+		controls.Interrupt()
+		for b := range st.batches { // until the reader closes it
+			st.abandon(b)
 		}
 		n := st.answers.tally
 		logger.DebugContext(ctx, "write stream closed",
@@ -94,7 +105,7 @@ func (s *Server) writeStream(ctx context.Context, stream *bidiStream) error {
 
 // read takes frames until the client has no more, the connection fails or the
 // sender interrupts it.
-func (st *writeStream) read(ctx context.Context, controls *controls) {
+func (st *writeStream) read(ctx context.Context, controls *admission.StreamControls) {
 	defer close(st.batches)
 	defer func() {
 		if p := recover(); p != nil { // nobody else would catch it in this goroutine
@@ -114,14 +125,14 @@ func (st *writeStream) read(ctx context.Context, controls *controls) {
 			}
 			return
 		}
-		controls.whole()
+		controls.Whole()
 		if f.invalid != nil {
 			st.readErr = f.invalid
 			return
 		}
 		// Not refused write by write: the client may come back with a credential
 		// that is good, or find that its own has other rights now.
-		if err := st.permits.credential.Check(); err != nil {
+		if err := st.authorized.credential.Check(); err != nil {
 			st.readErr = err
 			return
 		}
@@ -130,11 +141,17 @@ func (st *writeStream) read(ctx context.Context, controls *controls) {
 		if len(f.writes) == 0 {
 			continue // a sign of life
 		}
-		b, err := st.server.newBatch(ctx, &f, st.permits)
-		controls.release()
+		// What decoding made of many small operations takes more than what arrived.
+		if st.readErr = controls.Grow(int64(f.operations) * decodedOperation); st.readErr != nil {
+			return
+		}
+		b, err := st.newBatch(ctx, &f)
+		controls.Release()
 		if err == nil {
 			b.room = room
-			err = st.accept(ctx, b)
+			if err = st.accept(ctx, b); err != nil {
+				st.abandon(b)
+			}
 		}
 		if err != nil {
 			st.readErr = err
@@ -153,16 +170,52 @@ func (st *writeStream) accept(ctx context.Context, b *batch) error {
 	}
 }
 
+// hurryUp ends the waits of the reader for the pace of the credential.
+func (st *writeStream) hurryUp() {
+	select {
+	case <-st.hurry:
+	default:
+		close(st.hurry)
+	}
+}
+
+// abandon is for a batch whose results nobody waits for any more. Its writes are in
+// the engine until they are decided, and count until then.
+func (st *writeStream) abandon(b *batch) {
+	if b == nil || b.submission == nil || b.leave == nil {
+		return
+	}
+	finish := func() {
+		b.left()
+		// It does not wait, because the submission is done.
+		if outcomes, err := b.submission.Wait(context.Background()); err == nil {
+			b.outcomes = outcomes
+			st.server.stored(st.party, b)
+		}
+	}
+	if b.settled() {
+		finish()
+		return
+	}
+	// Ends with the decision, which does not wait for the client; the Drain and Close
+	// of the ledger wait for it, too.
+	go func() {
+		<-b.submission.Done()
+		finish()
+	}()
+}
+
 // room is what a frame takes of its stream's.
 func (f *frame) room() int64 { return int64(len(f.writes) + f.operations/operationsPerWrite) }
 
 // send answers every batch, then says why there are no more: nothing for a
 // half-close, DRAINING when the server goes away, the credential's end.
-func (st *writeStream) send(ctx context.Context, controls *controls) error {
+func (st *writeStream) send(ctx context.Context, controls *admission.StreamControls) error {
 	draining, ended := st.server.draining.Done(), st.ended.Done()
 	var interrupted error // why reading was cut short
 	answers := &st.answers
 	var next *batch // taken from batches and not yet answered
+	defer func() { st.abandon(next) }()
 	for {
 		if next == nil {
 			select {
@@ -179,11 +232,13 @@ func (st *writeStream) send(ctx context.Context, controls *controls) error {
 			case <-draining:
 				// What has arrived is still read, and refused.
 				draining, interrupted = nil, ledger.ErrDraining
-				controls.interrupt()
+				st.hurryUp()
+				controls.Interrupt()
 				continue
 			case <-ended:
 				ended, interrupted = nil, context.Cause(st.ended)
-				controls.interrupt()
+				st.hurryUp()
+				controls.Interrupt()
 				continue
 			}
 		}
@@ -194,10 +249,10 @@ func (st *writeStream) send(ctx context.Context, controls *controls) error {
 			return err
 		}
 		answers.reset()
-		answers.add(ctx, st.server, next)
+		answers.add(ctx, st.server, st.party, next)
 		room := next.room
 		next = st.coalesce(ctx, answers, &room)
-		if err := controls.send(func() error { return st.conn.Send(&answers.response) }); err != nil {
+		if err := controls.Send(func() error { return st.conn.Send(&answers.response) }); err != nil {
 			return err
 		}
 		st.said = true
@@ -207,7 +262,7 @@ func (st *writeStream) send(ctx context.Context, controls *controls) error {
 
 // await returns once a batch is decided or the stream has ended, and gives signs
 // of life meanwhile: a slow disk must not look like a server that is gone.
-func (st *writeStream) await(ctx context.Context, b *batch, controls *controls) error {
+func (st *writeStream) await(ctx context.Context, b *batch, controls *admission.StreamControls) error {
 	for !b.settled() {
 		select {
 		case <-b.submission.Done():
@@ -224,12 +279,12 @@ func (st *writeStream) await(ctx context.Context, b *batch, controls *controls) 
 
 // signOfLife sends an empty message if nothing was sent for a while. HTTP/2 has
 // pings for that; a connection of its own has not (see package direct).
-func (st *writeStream) signOfLife(controls *controls) error {
+func (st *writeStream) signOfLife(controls *admission.StreamControls) error {
 	if st.said {
 		st.said = false
 		return nil
 	}
-	return controls.send(func() error { return st.conn.Send(new(seqledgerv1.WriteStreamResponse)) })
+	return controls.Send(func() error { return st.conn.Send(new(seqledgerv1.WriteStreamResponse)) })
 }
 
 // coalesce adds the results of the batches that are decided by now, and
@@ -245,7 +300,7 @@ func (st *writeStream) coalesce(ctx context.Context, answers *results, room *int
 			if !b.settled() || b.settle(ctx, st.server) != nil {
 				return b
 			}
-			answers.add(ctx, st.server, b)
+			answers.add(ctx, st.server, st.party, b)
 			*room += b.room
 		default:
 			return nil

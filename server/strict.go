@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"io"
 	"maps"
-	"regexp"
 	"slices"
 	"strings"
 	"unicode/utf8"
@@ -55,7 +54,7 @@ func decodeJSON(data []byte, m proto.Message) error {
 		return field
 	}
 	// Something that shows only in the whole, such as a field given twice.
-	return &machine.FieldError{Problem: jsonProblem(err)}
+	return jsonWholeProblem(m.ProtoReflect().Descriptor(), "", err)
 }
 
 // explainBinary returns the first field that is unknown, of the wrong type,
@@ -157,7 +156,7 @@ func explainJSON(t protoreflect.MessageType, data []byte, path string) *machine.
 			field = d.ByTextName(name) // the proto name is accepted too
 		}
 		if field == nil {
-			return &machine.FieldError{Field: join(path, clip(name)), Problem: "is an unknown field"}
+			return unknownJSONField(path, name)
 		}
 		single, err := json.Marshal(map[string]json.RawMessage{name: fields[name]})
 		if err == nil {
@@ -166,21 +165,30 @@ func explainJSON(t protoreflect.MessageType, data []byte, path string) *machine.
 		if err == nil {
 			continue
 		}
-		if problem := explainJSONValue(t, field, fields[name], join(path, string(field.Name()))); problem != nil {
+		at := join(path, string(field.Name()))
+		if problem := explainJSONValue(t, field, fields[name], at); problem != nil {
 			return problem
 		}
-		return &machine.FieldError{Field: join(path, string(field.Name())), Problem: jsonProblem(err)}
+		if isOurs(field) && !field.IsList() {
+			return jsonWholeProblem(field.Message(), at, err)
+		}
+		return &machine.FieldError{Field: at, Problem: jsonValueProblem(field, fields[name])}
 	}
 	return nil
+}
+
+// isOurs tells whether a field holds messages of the API, rather than scalars or the
+// types of others.
+func isOurs(field protoreflect.FieldDescriptor) bool {
+	return field.Kind() == protoreflect.MessageKind && field.Message().FullName().Parent() == "seqledger.v1"
 }
 
 // explainJSONValue looks for the mistake further down.
 func explainJSONValue(
 	t protoreflect.MessageType, field protoreflect.FieldDescriptor, data []byte, at string,
 ) *machine.FieldError {
-	ours := field.Kind() == protoreflect.MessageKind && field.Message().FullName().Parent() == "seqledger.v1"
 	switch {
-	case !ours: // a scalar, or a time, which has a text form of its own
+	case !isOurs(field): // a scalar, or a time, which has a text form of its own
 		return nil
 	case !field.IsList():
 		return explainJSON(t.New().NewField(field).Message().Type(), data, at)
@@ -201,20 +209,10 @@ func explainJSONValue(
 			return problem
 		}
 		// Each field by itself is right, and together they are not: two of a oneof.
-		return &machine.FieldError{Field: place, Problem: jsonProblem(err)}
+		return jsonWholeProblem(inner.Descriptor(), place, err)
 	}
 	return nil
 }
-
-// jsonProblem returns protojson's words without the prefix, whose space it
-// varies so that nobody relies on it, and without a line number, because it
-// counts from the field that was looked at alone.
-func jsonProblem(err error) string {
-	text := strings.TrimLeft(strings.TrimPrefix(err.Error(), "proto:"), " \u00a0")
-	return clip(lineNumber.ReplaceAllString(text, ""))
-}
-
-var lineNumber = regexp.MustCompile(`\(line \d+:\d+\): `)
 
 func join(path, name string) string {
 	if path == "" {
@@ -272,7 +270,7 @@ func splitJSON(data []byte) (writes [][]byte, err error) {
 		case err != nil:
 			return nil, &machine.FieldError{Problem: "is not a JSON object"}
 		case key != "writes":
-			return nil, &machine.FieldError{Field: clip(fmt.Sprint(key)), Problem: "is an unknown field"}
+			return nil, unknownJSONField("", fmt.Sprint(key))
 		case found:
 			return nil, &machine.FieldError{Field: "writes", Problem: "is given twice"}
 		}

@@ -9,6 +9,7 @@ import (
 
 	"github.com/seqledger/seqledger/ledger/machine"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
+	"github.com/seqledger/seqledger/server/admission"
 )
 
 // decodeFrame decodes a frame of a WriteStream in JSON.
@@ -95,7 +96,7 @@ func TestFrameInBinary(t *testing.T) {
 		}
 	}
 	b := &batch{size: 3}
-	if writes := b.convert(f, newPermits(anonymous)); len(writes) != 2 || len(b.invalid) != 1 || b.invalid[0].place != 1 {
+	if writes := b.convert(f, newAuthorizationCache(anonymous)); len(writes) != 2 || len(b.invalid) != 1 || b.invalid[0].place != 1 {
 		t.Error("the damaged write must be refused in its place:", len(writes), b.invalid)
 	}
 }
@@ -142,10 +143,10 @@ func TestResultsMemoryIsClean(t *testing.T) {
 		{committed(8, 1)}, // in new memory
 	} {
 		var fresh results
-		b := &batch{size: len(outcomes), outcomes: outcomes}
+		b := &batch{size: len(outcomes), outcomes: outcomes, writes: make([]batchWrite, len(outcomes))}
 		for _, r := range []*results{&used, &fresh} {
 			r.reset()
-			r.add(t.Context(), s, b)
+			r.add(t.Context(), s, admission.Party{}, b)
 		}
 		if used.count() != len(outcomes) || !proto.Equal(&used.response, &fresh.response) {
 			t.Errorf("round %d: got %v, want %v", round, &used.response, &fresh.response)
@@ -163,7 +164,7 @@ func TestResultsMemoryIsGivenBack(t *testing.T) {
 	var r results
 	giant := machine.Outcome{Code: machine.Committed, Receipt: machine.Receipt{Versions: make([]uint64, maxKeptVersions+1)}}
 	r.reset()
-	r.add(t.Context(), newTestServer(t, Options{}), &batch{size: 1, outcomes: []machine.Outcome{giant}})
+	r.add(t.Context(), newTestServer(t, Options{}), admission.Party{}, &batch{size: 1, outcomes: []machine.Outcome{giant}, writes: make([]batchWrite, 1)})
 	if len(r.versions) <= maxKeptVersions {
 		t.Fatal("the sample is too small")
 	}

@@ -7,20 +7,20 @@ import (
 
 	"github.com/seqledger/seqledger/ledger"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
+	"github.com/seqledger/seqledger/server/admission"
 )
 
-// watch sends the blocks of a scope until the client goes or the server
-// drains. A block is one message: what a log entry of at most 512 KiB, or one
-// write of at most 4 MiB, committed, and what a round of eviction removed with
-// it. A client that does not read stops this loop and nothing else: blocks are read
-// from the ledger one by one.
+// watch sends the blocks of a scope until the client goes or the server drains. A
+// message is a block, or a part of one: see blockReader. A client that does not read
+// stops this loop and nothing else: blocks are read from the ledger one by one, and
+// what is sent counts against the client's own share.
 func (s *Server) watch(
 	ctx context.Context, r *connect.Request[request[seqledgerv1.WatchRequest, *seqledgerv1.WatchRequest]],
 	stream *connect.ServerStream[seqledgerv1.WatchResponse],
 ) error {
-	controls := controlsOf(ctx)
-	controls.whole()
-	controls.release()
+	controls := admission.StreamControlsOf(ctx)
+	controls.Whole()
+	controls.Release()
 	m, err := r.Msg.get()
 	if err != nil {
 		return err
@@ -28,7 +28,7 @@ func (s *Server) watch(
 	if err := s.authorize(ctx, r.Spec().Procedure, m); err != nil {
 		return err
 	}
-	scope, err := requireScope(m.Scope)
+	reader, err := s.newBlockReader(ctx, m.Scope, m.Content)
 	if err != nil {
 		return err
 	}
@@ -41,23 +41,84 @@ func (s *Server) watch(
 	if err := stream.Send(nil); err != nil {
 		return err
 	}
-	sent := 0
+	w := &watcher{blockReader: reader, stream: stream, controls: controls}
 	s.options.Logger.DebugContext(ctx, "watch opened")
-	defer func() { s.options.Logger.DebugContext(ctx, "watch closed", "blocks", sent) }()
-	for block, err := range s.options.Ledger.Watch(ctx, scope, m.FromHeight) {
+	defer func() { s.options.Logger.DebugContext(ctx, "watch closed", "messages", w.sent) }()
+	for header, err := range s.options.Ledger.WatchHeaders(ctx, reader.scope, m.FromHeight) {
+		if err == nil {
+			err = w.send(ctx, header.Height)
+		}
 		if err != nil {
 			return err
 		}
-		if err := context.Cause(ctx); err != nil {
-			return err // also while there is much to send from storage
-		}
-		err := controls.send(func() error {
-			return stream.Send(&seqledgerv1.WatchResponse{Block: renderBlock(&block)})
-		})
-		if err != nil {
-			return err
-		}
-		sent++
 	}
 	return context.Cause(ctx)
+}
+
+// watcher sends blocks to one stream.
+type watcher struct {
+	*blockReader
+
+	stream   *connect.ServerStream[seqledgerv1.WatchResponse]
+	controls *admission.StreamControls
+	sent     int // messages
+}
+
+// send sends a block, in as many messages as it takes.
+func (w *watcher) send(ctx context.Context, height uint64) error {
+	for start := (*seqledgerv1.BlockPosition)(nil); ; {
+		block, release, err := w.next(ctx, height, start)
+		if err != nil {
+			return err
+		}
+		err = w.controls.Send(func() error { return w.stream.Send(&seqledgerv1.WatchResponse{Block: block}) })
+		release()
+		if err != nil {
+			return err
+		}
+		w.sent++
+		if start = block.Next; start == nil {
+			return nil
+		}
+	}
+}
+
+// next reads a message, and takes room for it until release is called. While it waits
+// for room it holds no message: it reads that again, because blocks never change.
+func (w *watcher) next(
+	ctx context.Context, height uint64, start *seqledgerv1.BlockPosition,
+) (block *seqledgerv1.Block, release func(), err error) {
+	s := w.server
+	release = func() {}
+	for room := 0; ; {
+		done, err := s.admission.Read(ctx, w.party)
+		if err != nil {
+			release()
+			return nil, nil, err
+		}
+		block, err = w.read(ctx, height, start)
+		done()
+		// Also while there is much to send from storage, and after a wait.
+		if ended := s.caller(ctx).Check(); ended != nil {
+			err = ended
+		} else if err == nil {
+			err = context.Cause(ctx)
+		}
+		if err != nil {
+			release()
+			return nil, nil, err
+		}
+		size := sizeOf(block)
+		if size <= room {
+			return block, release, nil
+		}
+		release()
+		if now, ok := s.admission.TryAnswer(w.party, size); ok {
+			return block, now, nil
+		}
+		if release, err = s.admission.AwaitAnswer(ctx, w.party, size); err != nil {
+			return nil, nil, err
+		}
+		room = size
+	}
 }

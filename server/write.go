@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"math"
+	"time"
 
 	"github.com/seqledger/seqledger/ledger"
 	"github.com/seqledger/seqledger/ledger/machine"
@@ -22,16 +23,16 @@ func (s *Server) write(ctx context.Context, m *seqledgerv1.WriteRequest) (*seqle
 	// The last use of the request, so that it takes no memory while the disk is
 	// waited for: a thousand operations take a quarter of a megabyte.
 	includeProof := m.IncludeProof
-	out, err := s.options.Ledger.Write(ctx, &w)
+	out, err := s.commit(ctx, &w)
 	if err != nil {
 		return nil, err
 	}
-	if err := outcomeError(&out); err != nil {
+	if err := outcomeError(&out, w.Sequence); err != nil {
 		return nil, err
 	}
 	receipt := renderReceipt(&out.Receipt)
 	if includeProof {
-		if err := s.addProof(ctx, receipt); err != nil {
+		if err := s.addProof(ctx, receipt, w.Scope); err != nil {
 			return nil, err
 		}
 	}
@@ -39,23 +40,62 @@ func (s *Server) write(ctx context.Context, m *seqledgerv1.WriteRequest) (*seqle
 	return &seqledgerv1.WriteResponse{Receipt: receipt}, nil
 }
 
-// addProof reads the proof of a committed write. The write stands whatever
-// happens here, so a failure must not look like a refusal.
-func (s *Server) addProof(ctx context.Context, receipt *seqledgerv1.Receipt) error {
-	proof, err := s.proof(ctx, receipt.Index)
+// commit lets a write into the engine, within what its caller may write and store.
+func (s *Server) commit(ctx context.Context, w *machine.Write) (machine.Outcome, error) {
+	party, bytes := s.party(ctx), operationBytes(w)
+	leave, err := s.admission.Write(ctx, party, bytes)
 	if err != nil {
-		return fmt.Errorf("%w: the proof could not be read: %w", ledger.ErrOutcomeUnknown, err)
+		return machine.Outcome{}, err
+	}
+	out, err := s.options.Ledger.Write(ctx, w)
+	if err != nil && ctx.Err() != nil {
+		// The write is still in the engine, and nobody waits for it any more. It may be
+		// committed; a repeat that is answered with its receipt is not counted.
+		time.AfterFunc(abandonedWrite, leave)
+		s.admission.Stored(party, bytes)
+		return out, err
+	}
+	leave()
+	if err == nil && out.Code == machine.Committed {
+		s.admission.Stored(party, bytes)
+	}
+	return out, err
+}
+
+// abandonedWrite is how long a write counts whose caller has gone: longer than nearly
+// all log entries take.
+const abandonedWrite = time.Second
+
+// addProof adds the proof of a committed write to its receipt. The write stands
+// whatever happens here, so a failure must not look like a refusal.
+func (s *Server) addProof(ctx context.Context, receipt *seqledgerv1.Receipt, scope machine.Scope) error {
+	tree, err := s.blockTree(ctx, scope, receipt.BlockHeight)
+	if err != nil {
+		return err
+	}
+	return setProof(receipt, tree)
+}
+
+// blockTree reads the block of a committed write. See addProof.
+func (s *Server) blockTree(ctx context.Context, scope machine.Scope, height uint64) (*machine.BlockTree, error) {
+	tree, err := s.options.Ledger.BlockTree(ctx, scope, height)
+	if err != nil {
+		return nil, proofError(err)
+	}
+	return tree, nil
+}
+
+func setProof(receipt *seqledgerv1.Receipt, tree *machine.BlockTree) error {
+	proof, err := tree.Proof(receipt.BlockPosition)
+	if err != nil {
+		return proofError(err)
 	}
 	receipt.BlockHeader, receipt.Proof = renderHeader(&proof.Header), renderProof(&proof)
 	return nil
 }
 
-func (s *Server) proof(ctx context.Context, index uint64) (proof machine.Proof, err error) {
-	err = s.options.Ledger.View(ctx, func(v machine.View) (err error) {
-		proof, err = v.Proof(index)
-		return err
-	})
-	return proof, err
+func proofError(err error) error {
+	return fmt.Errorf("%w: the proof could not be read: %w", ledger.ErrOutcomeUnknown, err)
 }
 
 // openSession takes a stream over.
@@ -80,15 +120,24 @@ func (s *Server) openSession(
 	if s.isDraining() {
 		return nil, ledger.ErrDraining
 	}
-	out, err := s.options.Ledger.OpenSession(ctx, &o)
+	leave, err := s.admission.Write(ctx, s.party(ctx), 0)
 	if err != nil {
 		return nil, err
 	}
-	if err := outcomeError(&out); err != nil {
+	out, err := s.options.Ledger.OpenSession(ctx, &o)
+	leave()
+	if err != nil {
+		return nil, err
+	}
+	if err := outcomeError(&out, 0); err != nil {
 		return nil, err
 	}
 	stream := machine.NamedStream{Scope: o.Scope, ClientID: o.ClientID, StreamState: out.Stream}
-	newest, err := s.newestReceipt(ctx, &stream)
+	var newest *machine.Receipt
+	err = s.options.Ledger.View(ctx, func(v machine.View) (err error) {
+		newest, err = newestReceipt(v, &stream)
+		return err
+	})
 	if err != nil {
 		return nil, fmt.Errorf("%w: the session is open, its state could not be read: %w", ledger.ErrOutcomeUnknown, err)
 	}
@@ -100,15 +149,11 @@ func (s *Server) openSession(
 
 // newestReceipt returns the receipt of the last committed write of a stream,
 // as it was; nil when there is none, or when the stream has gone on since.
-func (s *Server) newestReceipt(ctx context.Context, stream *machine.NamedStream) (*machine.Receipt, error) {
+func newestReceipt(v machine.View, stream *machine.NamedStream) (*machine.Receipt, error) {
 	if stream.Last == 0 {
 		return nil, nil //nolint:nilnil // No receipt is a good answer.
 	}
-	var receipts []machine.Receipt
-	err := s.options.Ledger.View(ctx, func(v machine.View) (err error) {
-		receipts, err = v.Receipts(stream.Scope, stream.ClientID, 1)
-		return err
-	})
+	receipts, err := v.Receipts(stream.Scope, stream.ClientID, 1)
 	if err != nil || len(receipts) == 0 || receipts[0].Sequence != stream.Last {
 		return nil, err
 	}

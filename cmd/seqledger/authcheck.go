@@ -7,6 +7,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/seqledger/seqledger/server/admission"
 	"github.com/seqledger/seqledger/server/auth"
 )
 
@@ -29,13 +30,13 @@ may do, or why it would be refused, with exit code 3.
 // authCheckResult is the answer with --json. Without a credential, only keys is
 // there.
 type authCheckResult struct {
-	Keys      int          `json:"keys"`
-	Actor     string       `json:"actor,omitempty"`
-	Role      string       `json:"role,omitempty"`
-	Scopes    []string     `json:"scopes,omitempty"`
-	ClientIDs []string     `json:"clientIds,omitempty"`
-	Expires   *time.Time   `json:"expires,omitempty"`
-	Limits    *auth.Limits `json:"limits,omitempty"`
+	Keys      int               `json:"keys"`
+	Actor     string            `json:"actor,omitempty"`
+	Role      string            `json:"role,omitempty"`
+	Scopes    []string          `json:"scopes,omitempty"`
+	ClientIDs []string          `json:"clientIds,omitempty"`
+	Expires   *time.Time        `json:"expires,omitempty"`
+	Limits    *admission.Limits `json:"limits,omitempty"` // in effect, defaults included
 }
 
 // Run is called by kong.
@@ -68,9 +69,8 @@ func (c *authCheckCommand) Run(e *environment) error {
 	}
 	grant, limits := credential.Grant(), credential.Limits()
 	result.Actor, result.Role, result.Scopes, result.ClientIDs = credential.Actor(), grant.Role.String(), grant.Scopes, grant.ClientIDs
-	if limits != (auth.Limits{}) {
-		result.Limits = &limits
-	}
+	effective := admission.WithDefaults(limits)
+	result.Limits = &effective
 	if expires := credential.Expires(); !expires.IsZero() {
 		result.Expires = &expires
 	}
@@ -84,6 +84,24 @@ func explained(err error) error {
 		return fmt.Errorf("%s: %w", refused.Problem, refused.Cause)
 	}
 	return err
+}
+
+// showLimits names the limits as the auth file does.
+func showLimits(t *table, l *admission.Limits) {
+	for _, limit := range []struct {
+		name string
+		n    int
+	}{
+		{"requests", l.Requests}, {"requests_per_second", l.RequestsPerSecond}, {"streams", l.Streams},
+		{"connections", l.Connections}, {"message_bytes", l.MessageBytes}, {"reads", l.Reads},
+		{"writes_per_second", l.WritesPerSecond}, {"stored_bytes", l.StoredBytes},
+	} {
+		text := number(uint64(limit.n))
+		if limit.n == 0 {
+			text = "no limit"
+		}
+		t.field(limit.name, text)
+	}
 }
 
 func (e *environment) showAuth(r authCheckResult) error {
@@ -103,8 +121,7 @@ func (e *environment) showAuth(r authCheckResult) error {
 		t.field("expires", r.Expires.Format(time.RFC3339))
 	}
 	if r.Limits != nil {
-		t.field("limits", fmt.Sprintf("%d requests, %d a second, %d streams (0: none)",
-			r.Limits.Requests, r.Limits.RequestsPerSecond, r.Limits.Streams))
+		showLimits(t, r.Limits)
 	}
 	return t.flush()
 }

@@ -7,6 +7,7 @@ import (
 	"net"
 	"os"
 	"os/signal"
+	"path/filepath"
 	"syscall"
 	"time"
 
@@ -23,6 +24,7 @@ type serveCommand struct {
 	DebugListen     string        `help:"Serve profiles (/debug/pprof/) and /metrics on this address too, loopback only; off when empty." placeholder:"ADDRESS"`
 	CheckpointBytes int64         `help:"How many bytes of changes gather in memory before they are written to the state file; 0 finds it, between 32 and 128 MiB. More writes less to the disk and takes some four times as much memory." default:"0"`
 	BackupRate      int64         `help:"How fast a backup may read, in bytes per second; -1 for as fast as it can." default:"33554432"`
+	DiskReserve     int64         `help:"Refuse writes while less than this is free on the disk of --data, in bytes; reads go on. 0 never refuses, until the disk is full and the server stops; -1 is 1 GiB, or a twentieth of a smaller disk." default:"-1"`
 	accessFlags     `embed:""`
 
 	EvictionInterval uint64        `help:"New ledger: look for expired streams and entities after so many commands." default:"1000"`
@@ -49,6 +51,10 @@ once, which loses nothing that was acknowledged.
     seqledger serve --listen 0.0.0.0:7450 --auth auth.yaml --tls-cert cert.pem --tls-key key.pem`
 }
 
+// storedName is the file in the data directory that says how many bytes each credential
+// has stored.
+const storedName = "STORED"
+
 // serveReady is the one line that serve prints, with --json.
 type serveReady struct {
 	Address  string `json:"address"`
@@ -67,6 +73,9 @@ func (c *serveCommand) Run(e *environment) (err error) {
 	}
 	if c.BackupRate == 0 {
 		return usage("--backup-rate must not be 0")
+	}
+	if c.DiskReserve < -1 {
+		return usage("--disk-reserve must be a number of bytes, 0 or -1")
 	}
 	if err := c.checkDebug(); err != nil {
 		return err
@@ -108,8 +117,8 @@ func (c *serveCommand) Run(e *environment) (err error) {
 func (c *serveCommand) serve(e *environment, l *ledger.Ledger, listener net.Listener, access *access) (err error) {
 	s, err := server.New(server.Options{
 		Ledger: l, Version: buildVersion().Version, Logger: e.log, DrainTimeout: c.DrainTimeout,
-		BackupRate: c.BackupRate,
-		Auth:       access.auth, TLS: access.tls, Insecure: c.Insecure, CORSOrigins: c.CORSOrigin,
+		BackupRate: c.BackupRate, DiskReserve: c.DiskReserve, StoredFile: filepath.Join(c.Data, storedName),
+		Auth: access.auth, TLS: access.tls, Insecure: c.Insecure, CORSOrigins: c.CORSOrigin,
 	})
 	if err != nil {
 		return errors.Join(err, listener.Close())

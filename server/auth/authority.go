@@ -6,6 +6,8 @@ import (
 	"net/http"
 	"sync"
 	"sync/atomic"
+
+	"github.com/seqledger/seqledger/server/admission"
 )
 
 // Options say how to work with an auth file.
@@ -21,7 +23,7 @@ type Authority struct {
 	path   string
 	logger *slog.Logger
 	policy atomic.Pointer[policy]
-	usages usages
+	shares admission.Registry
 	reload sync.Mutex
 
 	reloads, failures atomic.Uint64
@@ -48,10 +50,10 @@ func Open(path string, o Options) (*Authority, error) {
 	return a, nil
 }
 
-// adopt gives the credentials of keys their usage.
+// adopt gives the credentials of keys the shares of their actors.
 func (a *Authority) adopt(p *policy) (err error) {
 	for _, k := range p.keys {
-		if k.credential.usage, err = a.usages.of(k.credential.actor); err != nil {
+		if k.credential.share, err = a.shares.Of(k.credential.actor); err != nil {
 			return err
 		}
 	}
@@ -136,7 +138,7 @@ func (a *Authority) Find(text string) (*Credential, error) {
 	case p.tokens == nil:
 		return nil, refused("no_tokens", "the credential is not an API key, and this server takes nothing else")
 	}
-	return p.tokens.find(text, &a.usages)
+	return p.tokens.find(text, &a.shares)
 }
 
 func (a *Authority) count(err error) {

@@ -10,8 +10,8 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"testing/synctest"
-	"time"
+
+	"github.com/seqledger/seqledger/server/admission"
 )
 
 // logBuffer may be read while somebody logs.
@@ -148,7 +148,7 @@ func TestReload(t *testing.T) {
 			t.Errorf("%s…: %v", text[:10], err)
 		}
 	}
-	if c, _ := a.Authenticate(bearer(changed)); c.Grant().Role != Admin || c.usage != credentials["changed"].usage {
+	if c, _ := a.Authenticate(bearer(changed)); c.Grant().Role != Admin || c.Share() != credentials["changed"].Share() {
 		t.Error("the new rights do not hold, or the count was lost")
 	}
 	a.rewrite(t, "keys:\n"+sameEntry+strings.Replace(tokensFile, "requests: 2", "requests: 3", 1))
@@ -172,17 +172,19 @@ func TestReloadUnderLoad(t *testing.T) {
 	never, _ := newKey(t, "never", readsAcme)
 	_, comes := newKey(t, "comes", readsAcme)
 	a := open(t, "keys:\n"+staysEntry)
+	first, err := a.Authenticate(bearer(stays))
+	if err != nil {
+		t.Fatal(err)
+	}
 	ctx, cancel := context.WithCancel(t.Context())
 	var callers sync.WaitGroup
 	for range 4 {
 		// Ends with cancel; waited for below.
 		callers.Go(func() {
 			for ctx.Err() == nil {
-				if c, err := a.Authenticate(bearer(stays)); err != nil || c.Enter() != nil {
+				if _, err := a.Authenticate(bearer(stays)); err != nil {
 					t.Error("refused:", err)
 					return
-				} else {
-					c.Leave()
 				}
 				if _, err := a.Authenticate(bearer(never)); err == nil {
 					t.Error("let in")
@@ -206,90 +208,33 @@ func TestReloadUnderLoad(t *testing.T) {
 	}
 	cancel()
 	callers.Wait()
-	if c, err := a.Authenticate(bearer(stays)); err != nil || c.usage.requests.Load() != 0 {
-		t.Error("requests were not counted out:", err)
+	if c, err := a.Authenticate(bearer(stays)); err != nil || c.Share() != first.Share() {
+		t.Error("what the key uses was forgotten:", err)
 	}
 }
 
-func TestLimits(t *testing.T) {
+// The tokens of one user have one share, whatever they may do; another user and a key
+// have their own.
+func TestSharesAreOfActors(t *testing.T) {
 	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		key, entry := newKey(t, "a", readsAcme+", limits: {requests: 2, requests_per_second: 4, streams: 1}")
-		a := open(t, "keys:\n"+entry)
-		c, err := a.Authenticate(bearer(key))
+	key, entry := newKey(t, "a", readsAcme)
+	a := open(t, "keys:\n"+entry+tokensFile)
+	shares := make(map[*admission.Share]bool)
+	for _, text := range []string{
+		key, esToken(t, goodClaims()), esToken(t, claimsWith(map[string]any{"jti": "2"})), esToken(t, claimsWith(map[string]any{"sub": "other"})),
+	} {
+		c, err := a.Authenticate(bearer(text))
 		if err != nil {
 			t.Fatal(err)
 		}
-		limited := func(err error) string {
-			var l *LimitError
-			if !errors.As(err, &l) {
-				return fmt.Sprint(err)
-			}
-			if l.RetryAfter <= 0 {
-				t.Error("no time to try again:", l)
-			}
-			return l.Limit
-		}
-		for range 2 {
-			if err := c.Enter(); err != nil {
-				t.Fatal("two requests must be let in:", err)
-			}
-		}
-		if got := limited(c.Enter()); got != "requests" {
-			t.Error("a third at once:", got)
-		}
-		c.Leave()
-		c.Leave()
-		if c.Enter() != nil {
-			t.Error("a third")
-		}
-		c.Leave()
-		if c.Enter() != nil {
-			t.Error("a fourth within the second")
-		}
-		c.Leave()
-		err = c.Enter()
-		if got := limited(err); got != "requests_per_second" {
-			t.Fatal("a fifth within the second:", got)
-		}
-		var l *LimitError
-		errors.As(err, &l)
-		time.Sleep(l.RetryAfter) //nolint:forbidigo // The clock of synctest.
-		if err := c.Enter(); err != nil {
-			t.Error("at the time that was said:", err)
-		}
-		c.Leave()
-		if c.EnterStream() != nil || limited(c.EnterStream()) != "streams" {
-			t.Error("one stream, and no more")
-		}
-		c.LeaveStream()
-		if c.EnterStream() != nil {
-			t.Error("a closed stream is still counted")
-		}
-		if c.usage.requests.Load() != 0 {
-			t.Error("refused requests are still counted")
-		}
-	})
-}
-
-func TestUsagesAreBounded(t *testing.T) {
-	t.Parallel()
-	var u usages
-	busy, err := u.of("busy")
-	if err != nil {
-		t.Fatal(err)
+		shares[c.Share()] = true
 	}
-	busy.requests.Add(1)
-	for i := range maxUsages + 10 {
-		if _, err := u.of(fmt.Sprint(i)); err != nil {
-			t.Fatal(err)
-		}
+	if len(shares) != 3 {
+		t.Errorf("%d shares, want one for the key and one for each of two users", len(shares))
 	}
-	if len(u.known) > maxUsages {
-		t.Errorf("%d are remembered", len(u.known))
-	}
-	if again, _ := u.of("busy"); again != busy {
-		t.Error("one who does something was forgotten")
+	var nobody *Credential
+	if nobody.Share() != nil || nobody.Limits() != (admission.Limits{}) || nobody.MayWrite() == nil {
+		t.Error("nobody has a share")
 	}
 }
 

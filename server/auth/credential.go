@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/seqledger/seqledger/ledger/machine"
+	"github.com/seqledger/seqledger/server/admission"
 )
 
 // Why a credential has ended, as the cause of [Credential.Ended].
@@ -24,8 +25,8 @@ type Credential struct {
 	actor   string
 	grant   Grant
 	expires time.Time // zero: never
-	limits  Limits
-	usage   *usage
+	limits  admission.Limits
+	share   *admission.Share
 	ended   context.Context //nolint:containedctx // It is the credential's own life, not a caller's.
 	end     context.CancelCauseFunc
 }
@@ -37,7 +38,7 @@ func Anonymous() *Credential {
 	if err != nil {
 		panic(err) // the line above is all there is to it
 	}
-	return &Credential{actor: "system:anonymous", grant: g, usage: newUsage(), ended: context.Background()}
+	return &Credential{actor: "system:anonymous", grant: g, ended: context.Background()}
 }
 
 // Actor is the name under which the ledger records what it does: client:{id}
@@ -52,8 +53,22 @@ func (c *Credential) Actor() string {
 // Grant returns what it may do.
 func (c *Credential) Grant() Grant { return c.grant }
 
-// Limits returns its limits.
-func (c *Credential) Limits() Limits { return c.limits }
+// Limits returns its limits, with 0 where the file says nothing.
+func (c *Credential) Limits() admission.Limits {
+	if c == nil {
+		return admission.Limits{}
+	}
+	return c.limits
+}
+
+// Share returns what its actor uses of the bounds of the server; nil for Anonymous,
+// and for nil.
+func (c *Credential) Share() *admission.Share {
+	if c == nil {
+		return nil
+	}
+	return c.share
+}
 
 // Expires returns when it ends by itself; the zero time is never.
 func (c *Credential) Expires() time.Time { return c.expires }
@@ -105,11 +120,22 @@ func (c *Credential) ReadStream(scope machine.Scope, clientID string) error {
 	return nil
 }
 
+// MayWrite returns nil if something may be written, else a *DeniedError.
+func (c *Credential) MayWrite() error {
+	switch {
+	case c == nil:
+		return errNobody
+	case c.grant.Role < Writer:
+		return errRole
+	}
+	return nil
+}
+
 // Write returns nil if a client's stream may be written to or taken over, else
 // a *DeniedError.
 func (c *Credential) Write(scope machine.Scope, clientID string) error {
-	if c != nil && c.grant.Role < Writer {
-		return errRole
+	if err := c.MayWrite(); err != nil {
+		return err
 	}
 	return c.ReadStream(scope, clientID)
 }

@@ -6,7 +6,8 @@
 //	err = a.Reload()                                  // on SIGHUP
 //
 // An auth file names API keys and the issuer of session tokens (JWT). Both end
-// as a [Credential]: an actor, a [Grant] and limits. testdata/auth.yaml is a
+// as a [Credential]: an actor, a [Grant] and limits, which package admission
+// enforces. testdata/auth.yaml is a
 // file with everything that there is, explained.
 //
 // # API keys

@@ -9,13 +9,18 @@ import (
 	"slices"
 
 	"go.yaml.in/yaml/v3"
+
+	"github.com/seqledger/seqledger/server/admission"
 )
 
 // maxKeys bounds the keys of a file.
 const maxKeys = 10_000
 
-// maxLimit is as good as none, and small enough to count with.
-const maxLimit = 1_000_000
+// maxLimit and maxBytes are as good as none, and small enough to count with.
+const (
+	maxLimit = 1_000_000
+	maxBytes = 1 << 60
+)
 
 // policy is what a file says.
 type policy struct {
@@ -127,14 +132,18 @@ func (r *reader) grant(o *object) Grant {
 	return grant
 }
 
-func (r *reader) limits(o *object) Limits {
+// limits reads what a credential may use. All fields are optional.
+func (r *reader) limits(o *object) admission.Limits {
 	if !o.has("limits") {
-		return Limits{}
+		return admission.Limits{}
 	}
-	l := r.object(o.values["limits"], o.at+"limits", "requests", "requests_per_second", "streams")
-	return Limits{
-		Requests: l.count("requests", maxLimit), RequestsPerSecond: l.count("requests_per_second", maxLimit),
-		Streams: l.count("streams", maxLimit),
+	l := r.object(o.values["limits"], o.at+"limits", "requests", "requests_per_second", "streams", "connections",
+		"message_bytes", "reads", "writes_per_second", "stored_bytes")
+	return admission.Limits{
+		Requests: l.count("requests", 1, maxLimit), RequestsPerSecond: l.count("requests_per_second", 1, maxLimit),
+		Streams: l.count("streams", 1, maxLimit), Connections: l.count("connections", 1, maxLimit),
+		MessageBytes: l.count("message_bytes", admission.MinMessageBytes, maxBytes), Reads: l.count("reads", 1, maxLimit),
+		WritesPerSecond: l.count("writes_per_second", 1, maxLimit), StoredBytes: l.count("stored_bytes", 1, maxBytes),
 	}
 }
 

@@ -7,6 +7,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/seqledger/seqledger/server/admission"
 )
 
 const someHash = "sha256:5feceb66ffc86f38d952786c6d696c79c2dbc239dd4e91b46729d73a27fb57e9"
@@ -46,6 +48,11 @@ func TestFileErrors(t *testing.T) {
 		"writer, no clients": {key("  role: writer\n  scopes: [acme]\n"), []string{":2: keys[0].client_ids must have a pattern"}},
 		"expiry, no zone":    {key(rights + "  expires: 2027-01-31\n"), []string{":6: keys[0].expires must be a time"}},
 		"limit 0":            {key(rights + "  limits: {streams: 0}\n"), []string{":6: keys[0].limits.streams must be 1"}},
+		"few bytes":          {key(rights + "  limits:\n    message_bytes: 1000\n"), []string{":7: keys[0].limits.message_bytes must be 25165824 to"}},
+		"a limit is a text":  {key(rights + "  limits:\n    writes_per_second: many\n"), []string{":7: keys[0].limits.writes_per_second must be 1 to"}},
+		"stored bytes":       {key(rights + "  limits: {stored_bytes: -1}\n"), []string{":6: keys[0].limits.stored_bytes must be 1 to"}},
+		"reads":              {key(rights + "  limits: {reads: 0}\n"), []string{":6: keys[0].limits.reads must be 1 to"}},
+		"connections":        {key(rights + "  limits: {connections: 1.5}\n"), []string{":6: keys[0].limits.connections must be 1 to"}},
 		"unknown limit":      {key(rights + "  limits: {stream: 1}\n"), []string{":6: keys[0].limits.stream is an unknown"}},
 		"unquoted star":      {key("  role: reader\n  scopes: [*all]\n"), []string{"anchor"}},
 		"anchor":             {key("  role: &r reader\n  scopes: [acme]\n"), []string{":4: ", "anchors"}},
@@ -125,7 +132,11 @@ func TestExampleFile(t *testing.T) {
 		t.Errorf("%d keys, tokens %v", len(p.keys), p.tokens)
 	}
 	till := p.keys["till-7"].credential
-	want := "writer [acme/main acme/shop-*] [till-7 till-7-*] {100 500 4} 2099"
+	limits := admission.Limits{
+		Requests: 100, RequestsPerSecond: 500, Streams: 4, Connections: 50, MessageBytes: 67_108_864, Reads: 4,
+		WritesPerSecond: 2_000, StoredBytes: 100_000_000_000,
+	}
+	want := fmt.Sprintf("writer [acme/main acme/shop-*] [till-7 till-7-*] %v 2099", limits)
 	if got := fmt.Sprint(till.grant.Role, " ", till.grant.Scopes, " ", till.grant.ClientIDs, " ", till.limits, " ", till.expires.Year()); got != want {
 		t.Errorf("got %s, want %s", got, want)
 	}

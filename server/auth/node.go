@@ -153,14 +153,14 @@ func (o *object) texts(name string, limit int) []string {
 	return list
 }
 
-// count returns a positive number, 0 when it is not there.
-func (o *object) count(name string, limit int) int {
+// count returns a number of a range, 0 when it is not there.
+func (o *object) count(name string, least, most int) int {
 	if !o.has(name) {
 		return 0
 	}
 	n, err := strconv.Atoi(o.text(name))
-	if err != nil || n < 1 || n > limit {
-		o.fail(name, "must be 1 to %d; leave it away for no limit", limit)
+	if err != nil || n < least || n > most {
+		o.fail(name, "must be %d to %d; leave it out for the default", least, most)
 	}
 	return n
 }

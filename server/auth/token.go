@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"github.com/golang-jwt/jwt/v5"
+
+	"github.com/seqledger/seqledger/server/admission"
 )
 
 // issuerSettings are the section tokens of a file.
@@ -18,7 +20,7 @@ type issuerSettings struct {
 	issuer, audience string
 	algorithms       []string
 	leeway           time.Duration
-	limits           Limits
+	limits           admission.Limits
 	// roleClaim and the others are names of claims; clientIDsClaim may be empty.
 	roleClaim, scopesClaim, clientIDsClaim string
 
@@ -82,8 +84,8 @@ func (i *issuer) same(other *issuer) bool {
 }
 
 // find returns the credential of a token. The error is a *RefusedError, or
-// ErrTooManyCallers.
-func (i *issuer) find(text string, usages *usages) (*Credential, error) {
+// admission.ErrTooManyCallers.
+func (i *issuer) find(text string, shares *admission.Registry) (*Credential, error) {
 	name := sha256.Sum256([]byte(text))
 	if known := i.recall(name); known != nil {
 		if !time.Now().Before(known.expires) {
@@ -99,7 +101,7 @@ func (i *issuer) find(text string, usages *usages) (*Credential, error) {
 	if err != nil {
 		return nil, err
 	}
-	if c.usage, err = usages.of(c.actor); err != nil {
+	if c.share, err = shares.Of(c.actor); err != nil {
 		return nil, err
 	}
 	i.remember(name, c)

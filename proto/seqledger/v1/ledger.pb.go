@@ -771,7 +771,7 @@ type ListEntitiesRequest struct {
 	Scope *Scope `protobuf:"bytes,1,opt,name=scope,proto3" json:"scope,omitempty"`
 	// Only keys that begin with this; may be empty.
 	Prefix string `protobuf:"bytes,2,opt,name=prefix,proto3" json:"prefix,omitempty"`
-	// At most 1,000; 0 means 100. A page ends early at 2 MiB, or among many expired
+	// At most 1,000; 0 means 100. A page ends early at 3 MiB, or among many expired
 	// entities: go on for as long as there is a next_page_token.
 	PageSize uint32 `protobuf:"varint,3,opt,name=page_size,json=pageSize,proto3" json:"page_size,omitempty"`
 	// next_page_token of the page before.

@@ -1720,7 +1720,7 @@ type ClientState struct {
 	// How many receipts are kept for each stream.
 	ReceiptWindow uint32 `protobuf:"varint,9,opt,name=receipt_window,json=receiptWindow,proto3" json:"receipt_window,omitempty"`
 	// The receipts in the window, newest first, all as they stood at one moment.
-	// Only with include_receipts. They end early at 2 MiB; see next_receipts_below.
+	// Only with include_receipts. They end early at 3 MiB; see next_receipts_below.
 	Receipts []*Receipt `protobuf:"bytes,10,rep,name=receipts,proto3" json:"receipts,omitempty"`
 	// Set when there are more receipts: ask again with this as receipts_below.
 	NextReceiptsBelow uint64 `protobuf:"varint,11,opt,name=next_receipts_below,json=nextReceiptsBelow,proto3" json:"next_receipts_below,omitempty"`

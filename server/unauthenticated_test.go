@@ -2,6 +2,7 @@ package server
 
 import (
 	"bytes"
+	"encoding/binary"
 	"fmt"
 	"io"
 	"log/slog"
@@ -17,6 +18,7 @@ import (
 	"google.golang.org/protobuf/encoding/protowire"
 
 	"github.com/seqledger/seqledger/proto/seqledger/v1/seqledgerv1connect"
+	"github.com/seqledger/seqledger/server/admission"
 	"github.com/seqledger/seqledger/server/auth"
 )
 
@@ -39,16 +41,33 @@ func newGuardedServer(t *testing.T, o Options) (s *Server, key string) {
 	return newTestServer(t, o), key
 }
 
-// TestStrangersHaveLittleTime: whoever is not let in has some seconds for his
-// answer, and for the body that nobody wants.
-func TestStrangersHaveLittleTime(t *testing.T) {
+// deadlines records the deadlines of a response.
+type deadlines struct {
+	*httptest.ResponseRecorder
+
+	read, write []time.Time
+}
+
+func (d *deadlines) SetWriteDeadline(t time.Time) error {
+	d.write = append(d.write, t)
+	return nil
+}
+
+func (d *deadlines) SetReadDeadline(t time.Time) error {
+	d.read = append(d.read, t)
+	return nil
+}
+
+// A caller that is not admitted has some seconds for its answer, and for the body that
+// nobody reads.
+func TestUnauthenticatedRequestsHaveLittleTime(t *testing.T) {
 	t.Parallel()
-	s, key := newGuardedServer(t, Options{MaxRequests: 1})
+	s, key := newGuardedServer(t, Options{MaxRequests: 4})
 	const write = seqledgerv1connect.LedgerServiceWriteProcedure
 	for name, test := range map[string]struct {
 		method, path, key string
 		full              bool
-		stranger          bool
+		refused           bool
 	}{
 		"no credential":    {http.MethodPost, write, "", false, true},
 		"a wrong one":      {http.MethodPost, write, key + "x", false, true},
@@ -59,29 +78,36 @@ func TestStrangersHaveLittleTime(t *testing.T) {
 		"a write":          {http.MethodPost, write, key, false, false},
 		"metrics of a key": {http.MethodGet, "/metrics", key, false, false},
 	} {
-		if test.full && !s.requests.enter(1) {
-			t.Fatal("there must be room for one")
-		}
 		d := &deadlines{ResponseRecorder: httptest.NewRecorder()}
 		r := httptest.NewRequestWithContext(t.Context(), test.method, test.path, strings.NewReader("{}"))
 		r.Header.Set("Content-Type", "application/json")
 		if test.key != "" {
 			r.Header.Set("Authorization", "Bearer "+test.key)
 		}
-		began := time.Now()
-		s.Handler().ServeHTTP(d, r)
+		leave := func() {}
 		if test.full {
-			s.requests.leave()
+			c, err := s.options.Auth.Authenticate(r.Header)
+			if err == nil {
+				leave, err = s.admission.Request(t.Context(), s.admission.Party(c.Share(), c.Limits()))
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+		}
+		s.Handler().ServeHTTP(d, r)
+		leave()
+		if test.full && d.Code != http.StatusTooManyRequests {
+			t.Error("a credential that has as many requests as it may is answered with", d.Code)
+		}
+		if len(d.write) == 0 || len(d.read) == 0 || d.write[0].IsZero() || d.read[0].IsZero() {
+			t.Fatalf("%s: the deadlines are %v and %v", name, d.write, d.read)
 		}
 		first, last := d.write[0], d.write[len(d.write)-1]
-		if first.After(time.Now().Add(strangerTimeout)) {
-			t.Errorf("%s: nobody is known at first, and has until %s", name, first)
+		if long := last.Sub(first) > time.Minute; long == test.refused {
+			t.Errorf("%s: has until %s for its answer, at first until %s", name, last, first)
 		}
-		if long := last.After(began.Add(2 * strangerTimeout)); long == test.stranger {
-			t.Errorf("%s: has until %s for his answer", name, last)
-		}
-		if len(d.set) == 0 || d.set[0].IsZero() || test.stranger && len(d.set) != 1 {
-			t.Errorf("%s: has %v for his body", name, d.set)
+		if test.refused && len(d.read) != 1 && name != "alive" {
+			t.Errorf("%s: has %v for its body", name, d.read)
 		}
 	}
 }
@@ -136,7 +162,7 @@ func TestEndOfStreamIsTimed(t *testing.T) {
 			t.Fatal("the requests have not arrived:", w.Body)
 		}
 	}
-	if err := s.requests.awaitEmpty(soon(t)); err != nil {
+	if err := s.admission.AwaitRequests(soon(t)); err != nil {
 		t.Error("places are kept:", err)
 	}
 }
@@ -169,12 +195,12 @@ func TestStreamsNeedTheirRequest(t *testing.T) {
 		if _, err := conn.Read(make([]byte, 1)); err != nil {
 			t.Errorf("%s: want an answer: %v", procedure, err)
 		}
-		if err := s.streams.awaitEmpty(soon(t)); err != nil {
+		if err := s.admission.AwaitStreams(soon(t)); err != nil {
 			t.Error(procedure, "keeps its place:", err)
 		}
 		s = newTestServer(t, Options{})
 		openWithoutRequest(t, s, procedure)
-		for ctx := soon(t); s.streams.count() == 0 && ctx.Err() == nil; {
+		for ctx := soon(t); s.admission.Gauges().Streams == 0 && ctx.Err() == nil; {
 			<-time.After(time.Millisecond)
 		}
 		if err := s.Drain(soon(t)); err != nil {
@@ -188,12 +214,10 @@ func TestStreamsNeedTheirRequest(t *testing.T) {
 func TestReflectionTakesNoRoom(t *testing.T) {
 	t.Parallel()
 	s := newTestServer(t, Options{})
-	if !s.arriving.room.TryAcquire(maxArrivingBytes) || !s.arriving.waiting.TryAcquire(maxWaitingBytes) {
-		t.Fatal("the room must be empty")
-	}
+	useUpMessageBytes(t, s)
 	const fileContainingSymbol = 4
 	message := protowire.AppendTag(nil, fileContainingSymbol, protowire.BytesType)
-	message = protowire.AppendString(message, strings.Repeat("x", 2*freeBytes))
+	message = protowire.AppendString(message, strings.Repeat("x", 10<<10))
 	protocols := new(http.Protocols)
 	protocols.SetUnencryptedHTTP2(true)
 	transport := &http.Transport{Protocols: protocols}
@@ -214,15 +238,21 @@ func TestReflectionTakesNoRoom(t *testing.T) {
 	}
 }
 
-// TestStallLimit: a client who takes nothing must not make a drain fail.
-func TestStallLimit(t *testing.T) {
-	t.Parallel()
-	s := newTestServer(t, Options{DrainTimeout: time.Second})
-	if got := s.stallLimit(); got != stallTimeout {
-		t.Error("as long as all is well:", got)
+// useUpMessageBytes takes all room for messages of more than a few KiB.
+func useUpMessageBytes(t *testing.T, s *Server) {
+	t.Helper()
+	for _, size := range []int{6 << 20, 5 << 10} {
+		for err := error(nil); err == nil; {
+			r := httptest.NewRequest(http.MethodPost, "/", strings.NewReader(strings.Repeat("x", size)))
+			body := s.admission.NewBody(r, s.party(t.Context()), admission.BodyOptions{
+				Largest: 6 << 20, Compressed: true, Refused: func(err error) error { return err },
+			})
+			t.Cleanup(body.Release)
+			_, err = io.Copy(io.Discard, body)
+		}
 	}
-	s.startDrain()
-	if got := s.stallLimit(); got != time.Second/2 {
-		t.Error("in a drain:", got)
-	}
+}
+
+func enveloped(flags byte, content string) string {
+	return string(binary.BigEndian.AppendUint32([]byte{flags}, uint32(len(content)))) + content
 }

@@ -1,4 +1,4 @@
-package server
+package admission
 
 import (
 	"context"
@@ -8,16 +8,16 @@ import (
 	"testing"
 )
 
-func TestGateHoldsItsLimit(t *testing.T) {
+func TestLimiterHoldsItsLimit(t *testing.T) {
 	t.Parallel()
-	const limit, visitors = 3, 50
-	var g gate
+	const limit, callers = 3, 50
+	var l Limiter
 	var inside, refused atomic.Int64
 	var group sync.WaitGroup
-	for range visitors {
+	for range callers {
 		group.Go(func() {
 			for range 100 {
-				if !g.enter(limit) {
+				if !l.Enter(limit) {
 					refused.Add(1)
 					continue
 				}
@@ -25,31 +25,31 @@ func TestGateHoldsItsLimit(t *testing.T) {
 					t.Error("more inside than the limit")
 				}
 				inside.Add(-1)
-				g.leave()
+				l.Leave()
 			}
 		})
 	}
 	group.Wait()
-	if g.count() != 0 {
-		t.Error("a refused visitor must not count:", g.count(), "after", refused.Load(), "refusals")
+	if l.Count() != 0 {
+		t.Error("a refused caller must not count:", l.Count(), "after", refused.Load(), "refusals")
 	}
 }
 
-func TestGateAwaitEmpty(t *testing.T) {
+func TestLimiterAwaitEmpty(t *testing.T) {
 	t.Parallel()
-	var g gate
-	if err := g.awaitEmpty(t.Context()); err != nil {
+	var l Limiter
+	if err := l.AwaitEmpty(t.Context()); err != nil {
 		t.Error("nothing to wait for:", err)
 	}
-	g.enter(1)
+	l.Enter(1)
 	ended, cancel := context.WithCancel(t.Context())
 	cancel()
-	if err := g.awaitEmpty(ended); !errors.Is(err, context.Canceled) {
+	if err := l.AwaitEmpty(ended); !errors.Is(err, context.Canceled) {
 		t.Error("a wait that its context ends:", err)
 	}
 	left := make(chan error)
-	go func() { left <- g.awaitEmpty(t.Context()) }() // ends with leave; received below
-	g.leave()
+	go func() { left <- l.AwaitEmpty(t.Context()) }() // ends with Leave; received below
+	l.Leave()
 	if err := <-left; err != nil {
 		t.Error(err)
 	}

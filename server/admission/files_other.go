@@ -1,6 +1,6 @@
 //go:build !unix
 
-package server
+package admission
 
 // openFilesLimit returns 0: this system has no limit of that kind.
 func openFilesLimit() uint64 { return 0 }

@@ -32,7 +32,7 @@ func procedureName(m protoreflect.MethodDescriptor) string {
 	return "/" + string(m.Parent().FullName()) + "/" + string(m.Name())
 }
 
-// TestEveryProcedureIsInTheTable: who adds a procedure must say who may call it.
+// A new procedure must say who may call it.
 func TestEveryProcedureIsInTheTable(t *testing.T) {
 	t.Parallel()
 	all := procedures()
@@ -41,18 +41,18 @@ func TestEveryProcedureIsInTheTable(t *testing.T) {
 	}
 	for _, m := range all {
 		name := procedureName(m)
-		kind := needs[name]
+		kind := permissions[name]
 		fields := m.Input().Fields()
 		switch {
-		case kind == needsNobodyKnows:
-			t.Errorf("%s is not in the table needs: say what it asks of its caller", name)
-		case strings.HasPrefix(name, "/seqledger.v1.AdminService/") && kind != needsEverything && m.Name() != "GetStatus":
+		case kind == denyAll:
+			t.Errorf("%s is not in the table of permissions: say what it asks of its caller", name)
+		case strings.HasPrefix(name, "/seqledger.v1.AdminService/") && kind != administer && m.Name() != "GetStatus":
 			t.Errorf("%s administers the ledger and does not need admin on every scope", name)
-		case kind == needsScope && fields.ByName("scope") == nil,
-			(kind == needsStream || kind == needsWrite) && (fields.ByName("scope") == nil || fields.ByName("client_id") == nil):
+		case kind == readScope && fields.ByName("scope") == nil,
+			(kind == readStream || kind == writeAsClient) && (fields.ByName("scope") == nil || fields.ByName("client_id") == nil):
 			t.Errorf("%s needs a field that its request does not have", name)
 		// A request that names a client must not be decided by its scope alone.
-		case fields.ByName("client_id") != nil && kind != needsStream && kind != needsWrite:
+		case fields.ByName("client_id") != nil && kind != readStream && kind != writeAsClient:
 			t.Errorf("%s has a client_id that nobody looks at", name)
 		}
 	}
@@ -87,23 +87,23 @@ func TestUnknownProcedureIsRefused(t *testing.T) {
 	}
 }
 
-// TestPermits: every answer is that of the credential, however many streams.
-func TestPermits(t *testing.T) { // not parallel, because it counts allocations
-	p := newPermits(nil)
+// Every decision is that of the credential, however many clients a stream has.
+func TestAuthorizationCache(t *testing.T) { // not parallel, because it counts allocations
+	p := newAuthorizationCache(nil)
 	if p.write(new(seqledgerv1.WriteRequest)) == nil {
 		t.Error("the first question was answered without looking")
 	}
-	p = newPermits(anonymous)
+	p = newAuthorizationCache(anonymous)
 	request := &seqledgerv1.WriteRequest{Scope: &seqledgerv1.Scope{Organization: "acme"}}
-	for i := range 2 * maxPermits {
+	for i := range 2 * maxAuthorizations {
 		request.ClientId = strings.Repeat("a", 1+i%200) + strings.Repeat("b", i/200)
 		for range 2 { // looked at, then remembered
 			if p.write(request) != nil {
 				t.Fatal("refused")
 			}
 		}
-		if len(p.known) > maxPermits {
-			t.Fatal("too many answers are kept:", len(p.known))
+		if len(p.known) > maxAuthorizations {
+			t.Fatal("too many decisions are kept:", len(p.known))
 		}
 	}
 	if n := testing.AllocsPerRun(100, func() { _ = p.write(request) }); n != 0 {

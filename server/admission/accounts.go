@@ -1,0 +1,211 @@
+package admission
+
+import (
+	"bufio"
+	"bytes"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+// The accounts count the bytes that were committed for each actor: the operations of
+// its writes, as they were sent, and none of what the ledger adds to them. They are
+// kept in a file beside the ledger, which is written some seconds after the first
+// change and when the server has drained. A server that is killed forgets what was
+// stored since the file was written last, so that quotas are a little larger than
+// they say; the ledger itself forgets nothing. A restored backup begins without a
+// file, from zero.
+//
+// The file is text: a line with the format and the SHA-256 of the rest, then a line
+// for each actor with its bytes and its name. Actors are visible ASCII.
+
+const (
+	accountsFormat = "seqledger stored bytes 1 "
+	// accountsEvery is how long a change waits for its place in the file.
+	accountsEvery = 5 * time.Second
+	// maxAccounts bounds the actors that are counted by themselves. What those
+	// beyond it store is counted together, under otherActors.
+	maxAccounts = 1 << 16
+	otherActors = "*"
+)
+
+// account is what one actor has stored.
+type account struct{ bytes atomic.Int64 }
+
+// accounts are those of all actors.
+type accounts struct {
+	path   string // empty: in memory alone
+	logger *slog.Logger
+
+	mu    sync.Mutex
+	known map[string]*account
+	total atomic.Int64 // of all
+
+	dirty  atomic.Bool // a write of the file is due
+	saving sync.Mutex  // taken before mu
+	timer  *time.Timer // under saving; nil while none is due
+	closed bool        // under saving
+}
+
+func openAccounts(path string, logger *slog.Logger) (*accounts, error) {
+	a := &accounts{path: path, logger: logger, known: make(map[string]*account)}
+	if path == "" {
+		return a, nil
+	}
+	content, err := os.ReadFile(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return a, nil
+	}
+	if err == nil {
+		err = a.parse(content)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("stored bytes of each credential: %w", err)
+	}
+	return a, nil
+}
+
+// parse reads the content of the file.
+func (a *accounts) parse(content []byte) error {
+	damaged := fmt.Errorf("%s is damaged; remove it to count from zero, or put it back from a copy", a.path)
+	head, rest, _ := bytes.Cut(content, []byte("\n"))
+	digest := sha256.Sum256(rest)
+	if string(head) != accountsFormat+hex.EncodeToString(digest[:]) {
+		return damaged
+	}
+	for lines := bufio.NewScanner(bytes.NewReader(rest)); lines.Scan(); {
+		number, actor, ok := strings.Cut(lines.Text(), " ")
+		n, err := strconv.ParseInt(number, 10, 64)
+		if !ok || err != nil || n < 0 || actor == "" {
+			return damaged
+		}
+		stored := new(account)
+		stored.bytes.Store(n)
+		a.total.Add(n)
+		a.known[actor] = stored
+	}
+	return nil
+}
+
+// of returns the account of a share.
+func (a *accounts) of(s *Share) *account {
+	if found := s.account.Load(); found != nil {
+		return found
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	actor := s.actor
+	if _, found := a.known[actor]; !found && len(a.known) >= maxAccounts {
+		actor = otherActors
+	}
+	found := a.known[actor]
+	if found == nil {
+		found = new(account)
+		a.known[actor] = found
+	}
+	s.account.Store(found)
+	return found
+}
+
+// full tells whether a party may store nothing more.
+func (a *accounts) full(p Party, level int32) bool {
+	stored := a.of(p.Share).bytes.Load()
+	if quota := int64(p.Limits.StoredBytes); quota > 0 {
+		return stored >= quota
+	}
+	return level == diskTight && stored > 0 && stored >= a.total.Load()/shares
+}
+
+// add counts bytes that were committed.
+func (a *accounts) add(s *Share, n int64) {
+	a.of(s).bytes.Add(n)
+	a.total.Add(n)
+	a.touch()
+}
+
+// touch says that an account has changed.
+func (a *accounts) touch() {
+	if a.path == "" || a.dirty.Swap(true) {
+		return
+	}
+	a.saving.Lock()
+	defer a.saving.Unlock()
+	if !a.closed {
+		a.timer = time.AfterFunc(accountsEvery, a.saveLater) // close stops it, or waits for it
+	}
+}
+
+func (a *accounts) saveLater() {
+	a.saving.Lock()
+	defer a.saving.Unlock()
+	if a.closed {
+		return
+	}
+	if err := a.save(); err != nil {
+		a.logger.Error("the stored bytes of each credential could not be written down", "file", a.path, "error", err)
+	}
+}
+
+// close writes the file for the last time.
+func (a *accounts) close() error {
+	a.saving.Lock()
+	defer a.saving.Unlock()
+	if a.closed || a.path == "" {
+		return nil
+	}
+	a.closed = true
+	if a.timer == nil {
+		return nil
+	}
+	a.timer.Stop()
+	if err := a.save(); err != nil {
+		return fmt.Errorf("stored bytes of each credential: %w", err)
+	}
+	return nil
+}
+
+// save replaces the file. saving is held.
+func (a *accounts) save() error {
+	a.dirty.Store(false) // before the accounts are read, so that no change is missed
+	var rest bytes.Buffer
+	a.mu.Lock()
+	for _, actor := range slices.Sorted(maps.Keys(a.known)) {
+		fmt.Fprintf(&rest, "%d %s\n", a.known[actor].bytes.Load(), actor)
+	}
+	a.mu.Unlock()
+	digest := sha256.Sum256(rest.Bytes())
+	// The directory has one server, and so one that writes this name.
+	f, err := os.OpenFile(a.path+".new", os.O_CREATE|os.O_WRONLY|os.O_TRUNC, 0o600)
+	if err != nil {
+		return err
+	}
+	_, err = f.WriteString(accountsFormat + hex.EncodeToString(digest[:]) + "\n" + rest.String())
+	if err = errors.Join(err, f.Sync(), f.Close()); err != nil {
+		return err
+	}
+	if err := os.Rename(a.path+".new", a.path); err != nil {
+		return err
+	}
+	return syncDirectory(filepath.Dir(a.path))
+}
+
+// syncDirectory makes a rename in a directory durable.
+func syncDirectory(path string) error {
+	d, err := os.Open(path)
+	if err != nil {
+		return err
+	}
+	return errors.Join(d.Sync(), d.Close())
+}

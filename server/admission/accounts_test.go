@@ -1,0 +1,142 @@
+package admission
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+// What an actor has stored is there again after a restart.
+func TestStoredBytesOutliveARestart(t *testing.T) {
+	t.Parallel()
+	path := filepath.Join(t.TempDir(), "STORED")
+	want := map[string]int64{"client:a": 30, "user:someone else|x": 7}
+	for restart := range 3 {
+		c := newController(t, Options{Shares: true, StoredFile: path})
+		for actor, bytes := range want {
+			p := partyOf(c, actor, Limits{})
+			if got := c.StoredBytes(p); got != int64(restart)*bytes {
+				t.Errorf("start %d: %s has stored %d bytes, want %d", restart, actor, got, int64(restart)*bytes)
+			}
+			c.Stored(p, int(bytes))
+		}
+		if err := errors.Join(c.Close(), c.Close()); err != nil {
+			t.Fatal(err)
+		}
+		c.Stored(partyOf(c, "client:a", Limits{}), 1_000) // after the end it is not written down
+	}
+	if content, err := os.ReadFile(path); err != nil || strings.Count(string(content), "\n") != 3 {
+		t.Errorf("the file has %q, %v", content, err)
+	}
+	if left, err := filepath.Glob(path + "*"); err != nil || len(left) != 1 {
+		t.Error("files are left:", left, err)
+	}
+}
+
+// A server that is killed forgets what was stored in the last seconds, and no more.
+func TestStoredBytesAreWrittenNowAndThen(t *testing.T) {
+	t.Parallel()
+	path := filepath.Join(t.TempDir(), "STORED")
+	synctest.Test(t, func(t *testing.T) {
+		c := newController(t, Options{Shares: true, StoredFile: path})
+		p := partyOf(c, "client:a", Limits{})
+		for i := range 4 {
+			c.Stored(p, 10)
+			<-time.After(accountsEvery)
+			synctest.Wait()
+			again := newController(t, Options{Shares: true, StoredFile: path})
+			if got := again.StoredBytes(partyOf(again, "client:a", Limits{})); got != int64(i+1)*10 {
+				t.Errorf("after %d writes %d bytes are written down", i+1, got)
+			}
+		}
+		if err := c.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// A file that is not what was written is refused, at every byte.
+func TestDamagedStoredBytesAreRefused(t *testing.T) {
+	t.Parallel()
+	path := filepath.Join(t.TempDir(), "STORED")
+	c := newController(t, Options{Shares: true, StoredFile: path})
+	c.Stored(partyOf(c, "client:a", Limits{}), 12)
+	if err := c.Close(); err != nil {
+		t.Fatal(err)
+	}
+	good, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := range good {
+		bad := append([]byte(nil), good...)
+		bad[i] ^= 1
+		for _, content := range [][]byte{bad, good[:i]} {
+			if err := os.WriteFile(path, content, 0o600); err != nil {
+				t.Fatal(err)
+			}
+			_, err := New(Options{Shares: true, StoredFile: path, Logger: slog.New(slog.DiscardHandler)})
+			if err == nil || !strings.Contains(err.Error(), path) || !strings.Contains(err.Error(), "remove it") {
+				t.Errorf("%q: got %v", content, err)
+			}
+		}
+	}
+}
+
+// What a credential may store is bounded by the auth file, or else by its part of
+// everything once the disk is nearly full.
+func TestStoredBytesAreBounded(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		free := uint64(1_000)
+		c := newController(t, Options{Shares: true, DiskReserve: 100, Disk: func() (uint64, uint64, error) { return free, 10_000, nil }})
+		quota, large, small := partyOf(c, "quota", Limits{StoredBytes: 50}), partyOf(c, "large", Limits{}), partyOf(c, "small", Limits{})
+		store := func(p Party, bytes int) error {
+			done, err := c.Write(t.Context(), p, bytes)
+			if err == nil {
+				done()
+				c.Stored(p, bytes)
+			}
+			return err
+		}
+		for range 5 {
+			if err := errors.Join(store(quota, 10), store(large, 100), store(small, 1)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		mustRefuse(t, store(quota, 1), StoredBytes, OfCredential)
+		if _, err := c.Writes(t.Context(), nil, quota, 1, 1); err == nil {
+			t.Error("a stream stores on")
+		}
+		free = 199
+		<-time.After(diskEvery)
+		mustRefuse(t, store(large, 1), StoredBytes, OfCredential)
+		if err := store(small, 1); err != nil {
+			t.Error("who has stored little may go on:", err)
+		}
+		free = 99
+		<-time.After(diskEvery)
+		mustRefuse(t, store(small, 1), DiskReserve, OfServer)
+	})
+}
+
+// What too many actors store is counted together.
+func TestAccountsAreBounded(t *testing.T) {
+	t.Parallel()
+	c := newController(t, Options{Shares: true})
+	for i := range maxAccounts + 10 {
+		c.Stored(partyOf(c, fmt.Sprint("client:", i), Limits{}), 3)
+	}
+	if n := len(c.accounts.known); n != maxAccounts+1 {
+		t.Errorf("%d accounts", n)
+	}
+	if got := c.accounts.known[otherActors].bytes.Load(); got != 30 {
+		t.Errorf("the others have stored %d bytes", got)
+	}
+}

@@ -1,0 +1,265 @@
+package admission
+
+import (
+	"context"
+	"encoding/binary"
+	"io"
+	"net/http"
+	"time"
+)
+
+// A message is in memory as it arrives, decoded, and encoded for the log. The limit
+// of one message times the limit of requests would be a hundred gigabytes, therefore
+// large ones are charged to the share of their caller as they arrive: what was
+// announced and not sent costs nobody anything.
+//
+// Where the share is used up, a request is refused at once. A stream waits instead,
+// which is flow control; it waits for its own credential's messages alone. Streams
+// that each hold half a message and wait for the rest would wait for ever, therefore
+// one of them at a time may go on beyond the share (the overdraft), until its message
+// is whole or its client has stalled.
+
+const (
+	// freeBytes is the size up to which a message is not charged.
+	freeBytes = 4 << 10
+	// prefixBytes stand before each message of a stream, and of gRPC: a flag and
+	// the length.
+	prefixBytes = 5
+	// copies is how often a message is in memory: as it arrived, decoded, and
+	// encoded for the log.
+	copies = 3
+	// unfolds is how many bytes one compressed byte may become, at most.
+	unfolds = 1_032
+)
+
+// BodyOptions say how a request's body is read.
+type BodyOptions struct {
+	// Largest is what one message may have, decompressed.
+	Largest int64
+	// Enveloped says that the body is a sequence of messages, each behind a prefix.
+	Enveloped bool
+	// Write says that the message is a single write: it is refused while it arrives when
+	// it would be refused at its end, because reading it in vain costs as much.
+	Write bool
+	// Compressed says that a body that is one message is compressed.
+	Compressed bool
+	// TooLarge returns the error of a message that is larger than Largest, before it
+	// has arrived; nil leaves that to the reader.
+	TooLarge func() error
+	// Refused returns what Read returns in place of a *Refusal.
+	Refused func(error) error
+}
+
+// Body is the body of a request, charged as it arrives. It belongs to the goroutine
+// that reads it.
+type Body struct {
+	io.ReadCloser
+	BodyOptions
+
+	ctx        context.Context //nolint:containedctx // Read has none.
+	controller *Controller
+	party      Party
+	held       int64 // bytes that are charged
+	overdraft  bool  // that of the party
+
+	prefix [prefixBytes]byte
+	have   int   // of the prefix
+	left   int64 // of a message in an envelope
+	size   int64 // of that message
+	zipped bool  // whether it is compressed
+	read   int64 // of the message so far
+
+	// stall ends the wait for the rest of a large message of a stream; nil for other
+	// requests, which have a deadline for all of their body.
+	stall *StallTimer
+}
+
+// NewBody returns a request's body, charged to a party.
+func (c *Controller) NewBody(r *http.Request, p Party, o BodyOptions) *Body {
+	return &Body{ReadCloser: r.Body, BodyOptions: o, ctx: r.Context(), controller: c, party: p}
+}
+
+// stream says that the body is that of a stream, which waits where a request is
+// refused, until ctx ends. interrupt ends a read when the rest of a large message does
+// not come within the limit. stop is called before the handler ends.
+func (b *Body) stream(ctx context.Context, limit time.Duration, interrupt func()) (stop func()) {
+	b.ctx, b.stall = ctx, NewStallTimer(limit, interrupt)
+	return b.stall.Close
+}
+
+// Read implements io.Reader.
+func (b *Body) Read(p []byte) (int, error) {
+	if b.Enveloped {
+		return b.readEnveloped(p)
+	}
+	n, err := b.ReadCloser.Read(p)
+	b.read += int64(n)
+	if b.read > b.Largest && !b.Compressed && b.TooLarge != nil {
+		b.Release()
+		return 0, b.TooLarge()
+	}
+	if charged := b.charge(int64(n)); charged != nil {
+		return 0, charged
+	}
+	if err == io.EOF && b.Compressed {
+		// It unfolds now, and is decoded, before anybody else runs.
+		if charged := b.unfold(); charged != nil {
+			return 0, charged
+		}
+	}
+	if err != nil && !(b.Compressed && err == io.EOF) {
+		// It is decoded now, and the queue of the ledger bounds what comes of it.
+		b.Release()
+	}
+	return n, err
+}
+
+// readEnveloped never reads beyond the end of a prefix or a message, so that it
+// knows where the next begins.
+func (b *Body) readEnveloped(p []byte) (int, error) {
+	if b.left == 0 {
+		b.Release()
+		n, err := b.ReadCloser.Read(p[:min(len(p), prefixBytes-b.have)])
+		copy(b.prefix[b.have:], p[:n])
+		if b.have += n; b.have == prefixBytes {
+			const compressed = 1
+			b.have, b.read = 0, 0
+			b.size, b.zipped = int64(binary.BigEndian.Uint32(b.prefix[1:])), b.prefix[0]&compressed != 0
+			if b.size > b.Largest && b.TooLarge != nil {
+				return 0, b.TooLarge() // Connect looks at an error only when the prefix is not whole
+			}
+			if b.left = b.size; b.size > freeBytes && b.stall != nil {
+				b.stall.Begin()
+			}
+		}
+		return n, err
+	}
+	n, err := b.ReadCloser.Read(p[:min(int64(len(p)), b.left)])
+	b.left -= int64(n)
+	b.read += int64(n)
+	if charged := b.charge(int64(n)); charged != nil {
+		return 0, charged
+	}
+	if b.left == 0 && b.zipped {
+		if charged := b.unfold(); charged != nil {
+			return 0, charged
+		}
+	}
+	if err != nil && b.left > 0 {
+		b.Release() // the rest will not come
+	}
+	return n, err
+}
+
+// charge charges n bytes that have arrived, and those before them if they were free
+// until now.
+func (b *Body) charge(n int64) error {
+	if b.read <= freeBytes || n == 0 {
+		return nil
+	}
+	if b.held == 0 {
+		n = b.read
+	}
+	return b.take(n)
+}
+
+// unfold charges what a compressed message of b.read bytes may become, which has to
+// be together with it.
+func (b *Body) unfold() error {
+	if n := copies*min(b.Largest, unfolds*b.read) + b.read - b.held; n > 0 {
+		return b.hold(n)
+	}
+	return nil
+}
+
+// Grow charges what decoding has made of a message, beyond its size: operations of a
+// few bytes each take hundreds.
+func (b *Body) Grow(bytes int64) error {
+	if bytes <= freeBytes {
+		return nil
+	}
+	return b.hold(bytes)
+}
+
+func (b *Body) take(n int64) error { return b.hold(copies * n) }
+
+// hold takes n bytes of the party's share and of the whole.
+func (b *Body) hold(n int64) error {
+	share, limit := b.party.Share, int64(b.party.Limits.MessageBytes)
+	if b.Write {
+		if err := b.controller.mayWrite(b.ctx, b.party, b.read); err != nil {
+			return b.Refused(err)
+		}
+	}
+	if !share.arriving.TryAcquire(n, limit) {
+		if err := b.wait(n, limit); err != nil {
+			return err
+		}
+	}
+	if !b.controller.arriving.TryAcquire(n, maxMessageBytes) {
+		share.arriving.Release(n)
+		return b.refuse(OfServer)
+	}
+	b.held += n
+	return nil
+}
+
+// wait takes n bytes of the party's share once there is room, or once it is this
+// body's turn to go on without.
+func (b *Body) wait(n, limit int64) error {
+	if b.stall == nil {
+		return b.refuse(b.controller.owner())
+	}
+	share := b.party.Share
+	if !b.overdraft {
+		// The client does not stall while it is us who do not read.
+		if waiting := b.stall.Running(); waiting {
+			b.stall.End()
+			defer b.stall.Begin()
+		}
+		if err := b.either(n, limit); err != nil || !b.overdraft {
+			return err
+		}
+	}
+	share.arriving.force(n)
+	return nil
+}
+
+// either waits for room or for the overdraft.
+func (b *Body) either(n, limit int64) error {
+	share := b.party.Share
+	if b.held == 0 {
+		// It holds nothing that another one waits for.
+		return b.acquired(share.arriving.Acquire(b.ctx, n, limit))
+	}
+	if err := share.overdraft.Acquire(b.ctx, 1, 1); err != nil {
+		return b.acquired(err)
+	}
+	b.overdraft = true
+	return nil
+}
+
+func (b *Body) acquired(err error) error {
+	if err != nil {
+		return b.refuse(b.controller.owner())
+	}
+	return nil
+}
+
+func (b *Body) refuse(o Owner) error {
+	return b.Refused(b.controller.refuse(b.ctx, MessageBytes, o, roomRetry))
+}
+
+// Release gives back what a message has taken. It is called by the goroutine that
+// reads, or after that has ended.
+func (b *Body) Release() {
+	if b.held > 0 {
+		b.party.Share.arriving.Release(b.held)
+		b.controller.arriving.Release(b.held)
+		b.held = 0
+	}
+	if b.overdraft {
+		b.party.Share.overdraft.Release(1)
+		b.overdraft = false
+	}
+}

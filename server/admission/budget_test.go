@@ -1,0 +1,161 @@
+package admission
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+// A budget never hands out more than its limit, but to a call that is alone.
+func TestBudget(t *testing.T) {
+	t.Parallel()
+	var b Budget
+	if !b.TryAcquire(3, 10) || !b.TryAcquire(7, 10) || b.TryAcquire(1, 10) {
+		t.Error("want ten, and no more")
+	}
+	if !b.TryAcquire(1, 11) {
+		t.Error("a larger limit must hold at once")
+	}
+	b.Release(11)
+	if !b.TryAcquire(100, 10) || b.TryAcquire(1, 10) {
+		t.Error("a call that asks for more than the limit must be served, alone")
+	}
+	b.Release(100)
+	if b.Used() != 0 {
+		t.Error("still in use:", b.Used())
+	}
+}
+
+// Calls that wait are served in their order, and none that does not wait passes them.
+func TestBudgetServesInOrder(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		var b Budget
+		b.TryAcquire(10, 10)
+		var served []int
+		for i, n := range []int64{8, 5, 1} {
+			go func() { // ends when it is served
+				if err := b.Acquire(t.Context(), n, 10); err != nil {
+					t.Error(err)
+				}
+				served = append(served, i)
+			}()
+			synctest.Wait()
+		}
+		b.Release(2)
+		if b.TryAcquire(1, 10) {
+			t.Error("a call has passed those that wait")
+		}
+		synctest.Wait()
+		if len(served) != 0 {
+			t.Error("two are not enough for the first, and yet served:", served)
+		}
+		b.Release(8)
+		synctest.Wait()
+		if len(served) != 1 || served[0] != 0 {
+			t.Fatal("the first must be served, and no other:", served)
+		}
+		b.Release(8)
+		synctest.Wait()
+		if len(served) != 3 || b.Used() != 6 {
+			t.Errorf("served %v, %d in use", served, b.Used())
+		}
+	})
+}
+
+// A wait that its context ends takes nothing, and the calls behind it go on.
+func TestBudgetWaitEnds(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		var b Budget
+		b.TryAcquire(10, 10)
+		ctx, cancel := context.WithCancel(t.Context())
+		first, second := make(chan error, 1), make(chan error, 1)
+		go func() { first <- b.Acquire(ctx, 9, 10) }() // ends with cancel
+		synctest.Wait()
+		go func() { second <- b.Acquire(t.Context(), 2, 10) }() // ends when the first has gone
+		synctest.Wait()
+		b.Release(2)
+		cancel()
+		if err := <-first; !errors.Is(err, context.Canceled) {
+			t.Error("got", err)
+		}
+		if err := <-second; err != nil {
+			t.Error(err)
+		}
+		if b.Used() != 10 {
+			t.Error("in use:", b.Used())
+		}
+	})
+}
+
+// Whatever happens at once, everything is given back and the limit holds.
+func TestBudgetUnderLoad(t *testing.T) {
+	t.Parallel()
+	const limit = 10
+	var b Budget
+	var used atomic.Int64
+	var group sync.WaitGroup
+	for i := range 8 {
+		group.Go(func() {
+			for j := range 200 {
+				n := int64(1 + (i+j)%4)
+				ctx, cancel := context.WithTimeout(t.Context(), time.Duration(j%3)*time.Microsecond*50)
+				if j%2 == 0 && b.TryAcquire(n, limit) || j%2 == 1 && b.Acquire(ctx, n, limit) == nil {
+					if now := used.Add(n); now > limit {
+						t.Error("in use:", now)
+					}
+					used.Add(-n)
+					b.Release(n)
+				}
+				cancel()
+			}
+		})
+	}
+	group.Wait()
+	if b.Used() != 0 || b.waiting.Len() != 0 {
+		t.Errorf("%d are in use and %d wait", b.Used(), b.waiting.Len())
+	}
+}
+
+// A second's worth comes at once, then the rest evenly; and what is said to be the
+// time to wait is enough.
+func TestPace(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		p := pace{began: time.Now()}
+		for i := range 4 {
+			if wait := p.take(1, 4, false); wait != 0 {
+				t.Fatalf("the first second's worth, %d: %v", i, wait)
+			}
+		}
+		wait := p.take(1, 4, false)
+		if wait <= 0 || wait > time.Second/4 {
+			t.Fatal("a fifth must wait for a quarter of a second at most:", wait)
+		}
+		<-time.After(wait) // the bubble's time
+		if wait := p.take(1, 4, false); wait != 0 {
+			t.Error("at the time that was said:", wait)
+		}
+		if p.idle() {
+			t.Error("units are still due")
+		}
+		<-time.After(2 * time.Second)
+		if !p.idle() {
+			t.Error("all units are over")
+		}
+		if wait := p.take(100, 4, false); wait != 0 {
+			t.Error("more than a second's worth must be let through when nothing is before it:", wait)
+		}
+		if wait := p.take(8, 4, true); wait != 25*time.Second {
+			t.Error("what is counted in any case must wait for all before it:", wait)
+		}
+		if p.take(1, 0, false) != 0 {
+			t.Error("0 is no limit")
+		}
+	})
+}

@@ -1,0 +1,303 @@
+package admission
+
+import (
+	"container/list"
+	"context"
+	"errors"
+	"net"
+	"net/http"
+	"net/netip"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+// Connections cost file descriptors, and so do the log's segments. A server
+// that let clients take the last one would fail at its next segment, and stop
+// for good: therefore connections have a limit below that of the process.
+//
+// A connection is unknown until a request on it was authenticated. Unknown ones
+// have bounds of their own, in all and for each address. Where there are too many,
+// the oldest is closed and not the newest: a client with a credential is known
+// within a round trip, and one that says nothing is the oldest soon. Only where even
+// the oldest has not had its round trip is the newest closed: then more connections
+// come at once than can be served.
+
+const (
+	maxConnections = 16_384
+	// ownFiles are kept for the ledger, the standard streams and whatever the
+	// process was started with.
+	ownFiles = 256
+	// minConnections is for a process that may open hardly any file.
+	minConnections = 64
+	// maxUnknownConnections may be open, and from one address unknownOfAddress. An
+	// HTTP/2 connection takes some 70 KB.
+	maxUnknownConnections = 1_024
+	unknownOfAddress      = 256
+	// roundTrip is how long an unknown connection stays in any case.
+	roundTrip = 50 * time.Millisecond
+	// unknownTimeout is how long a connection may stay unknown without a request.
+	unknownTimeout = 15 * time.Second
+)
+
+// defaultConnections returns how many connections there may be when the process
+// may have so many files open; 0: unlimited.
+func defaultConnections(files uint64) int {
+	if files == 0 || files >= maxConnections+ownFiles {
+		return maxConnections
+	}
+	return max(minConnections, int(files)-ownFiles)
+}
+
+// connections are those of a server.
+type connections struct {
+	controller *Controller
+	open       Limiter
+
+	mu        sync.Mutex
+	unknown   list.List // of *conn, the oldest first
+	byAddress map[netip.Addr]*list.List
+}
+
+func (cs *connections) init(c *Controller) {
+	cs.controller, cs.byAddress = c, make(map[netip.Addr]*list.List)
+}
+
+func (cs *connections) unknownCount() int64 {
+	cs.mu.Lock()
+	defer cs.mu.Unlock()
+	return int64(cs.unknown.Len())
+}
+
+// conn is a connection that is counted until it is closed.
+type conn struct {
+	net.Conn
+
+	connections *connections
+	address     netip.Addr
+	opened      time.Time
+	leave       func()
+	timer       *time.Timer // closes it while it is unknown
+
+	known  atomic.Bool // owner is set
+	visits visitList   // under visits.mu
+
+	// Under connections.mu:
+	all, ofAddress *list.Element // nil once it is known or closed
+	owner          *Share        // whose it is; nil while it is unknown
+	closed         bool
+}
+
+// Close implements net.Conn.
+func (c *conn) Close() error {
+	defer c.leave()
+	return c.Conn.Close()
+}
+
+// CloseWrite ends what is sent, where the connection can do that by itself.
+func (c *conn) CloseWrite() error {
+	if half, ok := c.Conn.(interface{ CloseWrite() error }); ok {
+		return half.CloseWrite()
+	}
+	return errors.ErrUnsupported
+}
+
+// Listener holds a listener to the bounds of connections. It closes what is too
+// much at once: leaving it in the kernel's queue would let the client wait for an
+// answer.
+func (c *Controller) Listener(l net.Listener) net.Listener { return &listener{l, &c.connections} }
+
+type listener struct {
+	net.Listener
+
+	connections *connections
+}
+
+// Accept implements net.Listener.
+func (l *listener) Accept() (net.Conn, error) {
+	for {
+		inner, err := l.Listener.Accept()
+		if err != nil {
+			return nil, err
+		}
+		if c := l.connections.enter(inner); c != nil {
+			return c, nil
+		}
+		_ = inner.Close() // nothing was sent on it
+	}
+}
+
+// enter counts a new connection. It returns nil when there are as many as may be,
+// and none that is unknown could make room.
+func (cs *connections) enter(inner net.Conn) *conn {
+	c := &conn{
+		Conn: inner, connections: cs, address: parseAddress(inner.RemoteAddr().String()), opened: time.Now(),
+	}
+	c.leave = sync.OnceFunc(func() { cs.leave(c) })
+	limit := cs.controller.totals.Connections
+	for !cs.open.Enter(limit) {
+		if !cs.makeRoom(c, &cs.unknown, OfServer) {
+			return nil
+		}
+	}
+	if !cs.add(c) {
+		cs.open.Leave()
+		return nil
+	}
+	return c
+}
+
+// add makes a connection one of the unknown ones. It returns false when there are too
+// many and none is older.
+func (cs *connections) add(c *conn) bool {
+	limit := cs.controller.totals.Connections
+	cs.mu.Lock()
+	of := cs.byAddress[c.address]
+	ofAddress := of != nil && of.Len() >= min(unknownOfAddress, limit)
+	ofAll := cs.unknown.Len() >= min(maxUnknownConnections, limit)
+	cs.mu.Unlock()
+	// Only this goroutine adds connections, so that there is still room below.
+	if ofAddress && !cs.makeRoom(c, of, OfAddress) || !ofAddress && ofAll && !cs.makeRoom(c, &cs.unknown, OfServer) {
+		return false
+	}
+	cs.mu.Lock()
+	defer cs.mu.Unlock()
+	if of = cs.byAddress[c.address]; of == nil {
+		of = list.New()
+		cs.byAddress[c.address] = of
+	}
+	c.all, c.ofAddress = cs.unknown.PushBack(c), of.PushBack(c)
+	c.timer = time.AfterFunc(unknownTimeout, func() { _ = c.Close() })
+	return true
+}
+
+// makeRoom closes the oldest connection of a list for a new one, and counts it out
+// before it returns. It returns false when that has not had its round trip, or there is
+// none.
+func (cs *connections) makeRoom(c *conn, l *list.List, whose Owner) bool {
+	cs.mu.Lock()
+	front := l.Front()
+	if front == nil && whose == OfAddress { // its last one has been closed meanwhile
+		cs.mu.Unlock()
+		return true
+	}
+	cs.controller.refusals[Connections][whose].Add(1)
+	if front == nil || c.opened.Sub(front.Value.(*conn).opened) < roundTrip { //nolint:forcetypeassert // See add.
+		cs.mu.Unlock()
+		cs.controller.overload.refuse(context.Background(), cs.controller.logger, Connections.String())
+		return false
+	}
+	oldest := front.Value.(*conn) //nolint:forcetypeassert // As above.
+	cs.forget(oldest)             // so that it is found once
+	cs.mu.Unlock()
+	_ = oldest.Close() // what was said on it is of no interest
+	return true
+}
+
+// forget takes a connection out of the lists of unknown ones. mu is held.
+func (cs *connections) forget(c *conn) {
+	if c.all == nil {
+		return
+	}
+	cs.unknown.Remove(c.all)
+	of := cs.byAddress[c.address]
+	if of.Remove(c.ofAddress); of.Len() == 0 {
+		delete(cs.byAddress, c.address)
+	}
+	c.all, c.ofAddress = nil, nil
+	c.timer.Stop()
+}
+
+// leave counts a connection out.
+func (cs *connections) leave(c *conn) {
+	cs.mu.Lock()
+	cs.forget(c)
+	owner := c.owner
+	c.closed = true
+	cs.mu.Unlock()
+	if owner != nil {
+		owner.connections.Leave()
+	}
+	cs.open.Leave()
+}
+
+// identify says that a request of a party came on a connection. It returns false
+// when the party has as many connections as it may.
+func (cs *connections) identify(c *conn, p Party) bool {
+	if c.known.Load() {
+		return true
+	}
+	cs.mu.Lock()
+	defer cs.mu.Unlock()
+	if c.owner != nil || c.closed {
+		return true
+	}
+	if !p.Share.connections.Enter(p.Limits.Connections) {
+		return false
+	}
+	cs.forget(c)
+	c.owner = p.Share
+	c.known.Store(true)
+	return true
+}
+
+// visited restarts the time that an unknown connection has: somebody who watches
+// over the server asks for nothing but its health.
+func (cs *connections) visited(c *conn) {
+	cs.mu.Lock()
+	defer cs.mu.Unlock()
+	if c.all != nil {
+		c.timer.Reset(unknownTimeout)
+	}
+}
+
+// connKey finds the connection of a request in its context.
+type connKey struct{}
+
+// ConnContext puts a connection of [Controller.Listener] into the context of its
+// requests. It is for http.Server.ConnContext.
+func ConnContext(ctx context.Context, c net.Conn) context.Context {
+	if t, ok := c.(interface{ NetConn() net.Conn }); ok { // TLS
+		c = t.NetConn()
+	}
+	if ours, ok := c.(*conn); ok {
+		return context.WithValue(ctx, connKey{}, ours)
+	}
+	return ctx
+}
+
+func connOf(r *http.Request) *conn {
+	c, _ := r.Context().Value(connKey{}).(*conn)
+	return c
+}
+
+// networkBits is how much of an IPv6 address tells two callers apart: everybody has
+// a network of his own.
+const networkBits = 64
+
+// addressOf returns the address of a connection, or that of a remote address where
+// the connection is not ours.
+func addressOf(c *conn, remote string) netip.Addr {
+	if c != nil {
+		return c.address
+	}
+	return parseAddress(remote)
+}
+
+// parseAddress returns whom an address of a connection belongs to; the zero address
+// when it is none.
+func parseAddress(hostPort string) netip.Addr {
+	at, err := netip.ParseAddrPort(hostPort)
+	if err != nil {
+		return netip.Addr{}
+	}
+	address := at.Addr().Unmap().WithZone("")
+	if address.Is6() {
+		network, err := address.Prefix(networkBits)
+		if err != nil {
+			return address
+		}
+		return network.Addr()
+	}
+	return address
+}

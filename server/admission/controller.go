@@ -1,0 +1,387 @@
+package admission
+
+import (
+	"context"
+	"log/slog"
+	"math"
+	"net/http"
+	"sync/atomic"
+	"time"
+)
+
+// Options say what a Controller bounds.
+type Options struct {
+	// Totals are the bounds of the server.
+	Totals Totals
+	// Shares says whether credentials have shares of the totals. Without access
+	// control nobody can tell the callers apart.
+	Shares bool
+	// Logger receives a line now and then while requests are refused.
+	Logger *slog.Logger
+	// Disk returns the free bytes and the size of the file system that the ledger
+	// writes to; nil for no reserve.
+	Disk func() (free, size uint64, err error)
+	// DiskReserve is how many bytes must stay free; negative for the default.
+	DiskReserve int64
+	// StoredFile is where the stored bytes of each actor are kept. Empty: in memory
+	// alone.
+	StoredFile string
+}
+
+// Controller owns all bounds of a server.
+type Controller struct {
+	totals Totals
+	shares bool
+	whole  Party // of all callers, without shares
+	logger *slog.Logger
+
+	requests, streams, probes Limiter
+	arriving, leaving, reads  Budget
+	connections               connections
+	visits                    visits
+	disk                      disk
+	accounts                  *accounts
+
+	refusals [boundCount][ownerCount]atomic.Uint64
+	overload overload
+}
+
+// New returns a controller. The error is about StoredFile.
+func New(o Options) (*Controller, error) {
+	c := &Controller{totals: o.Totals.withDefaults(), shares: o.Shares, logger: o.Logger}
+	c.whole = Party{newShare(""), c.totals.whole()}
+	c.connections.init(c)
+	c.visits.init()
+	c.disk.init(o.Disk, o.DiskReserve)
+	var err error
+	c.accounts, err = openAccounts(o.StoredFile, o.Logger)
+	return c, err
+}
+
+// Close writes down what was stored. It is called once nothing is stored any more.
+func (c *Controller) Close() error { return c.accounts.close() }
+
+// Shares tells whether credentials have shares.
+func (c *Controller) Shares() bool { return c.shares }
+
+// Totals returns the bounds of the server.
+func (c *Controller) Totals() Totals { return c.totals }
+
+// Party returns whom a request is admitted for.
+func (c *Controller) Party(share *Share, own Limits) Party {
+	if !c.shares || share == nil {
+		return c.whole
+	}
+	return Party{share, c.totals.share(own)}
+}
+
+// refuse accounts for a refusal and returns it.
+func (c *Controller) refuse(ctx context.Context, b Bound, o Owner, retry time.Duration) error {
+	c.refusals[b][o].Add(1)
+	if o == OfServer || b == DiskReserve {
+		c.overload.refuse(ctx, c.logger, b.String())
+	}
+	return &Refusal{b, o, retry}
+}
+
+// EngineFull says that the ledger refused a write because its own queue was full.
+func (c *Controller) EngineFull(ctx context.Context) { c.overload.refuse(ctx, c.logger, "queue") }
+
+// Refusals calls visit with how often each bound has refused something, cut it off, or
+// slowed the writes of a stream.
+func (c *Controller) Refusals(visit func(b Bound, o Owner, n uint64)) {
+	for b := range boundCount {
+		for _, o := range owners[b] {
+			visit(b, o, c.refusals[b][o].Load())
+		}
+	}
+}
+
+// Request opens a request. leave closes it. The error is a *Refusal.
+func (c *Controller) Request(ctx context.Context, p Party) (leave func(), err error) {
+	own, err := c.OwnRequest(ctx, p)
+	if err != nil {
+		return nil, err
+	}
+	if !c.requests.Enter(c.totals.Requests) {
+		own()
+		return nil, c.refuse(ctx, Requests, OfServer, busyRetry)
+	}
+	return func() {
+		c.requests.Leave()
+		own()
+	}, nil
+}
+
+// OwnRequest is Request for a look at the metrics, which must be possible however
+// busy the server is: only the share of the credential counts.
+func (c *Controller) OwnRequest(ctx context.Context, p Party) (leave func(), err error) {
+	if !c.shares {
+		return func() {}, nil
+	}
+	if !p.Share.requests.Enter(p.Limits.Requests) {
+		return nil, c.refuse(ctx, Requests, OfCredential, busyRetry)
+	}
+	if wait := p.Share.requestPace.take(1, p.Limits.RequestsPerSecond, false); wait > 0 {
+		p.Share.requests.Leave()
+		return nil, c.refuse(ctx, RequestsPerSecond, OfCredential, wait)
+	}
+	return p.Share.requests.Leave, nil
+}
+
+// Stream opens a stream. leave closes it. The error is a *Refusal.
+func (c *Controller) Stream(ctx context.Context, p Party) (leave func(), err error) {
+	if !p.Share.streams.Enter(p.Limits.Streams) {
+		return nil, c.refuse(ctx, Streams, c.owner(), busyRetry)
+	}
+	if !c.streams.Enter(c.totals.Streams) {
+		p.Share.streams.Leave()
+		return nil, c.refuse(ctx, Streams, OfServer, busyRetry)
+	}
+	return func() {
+		c.streams.Leave()
+		p.Share.streams.Leave()
+	}, nil
+}
+
+// owner is whose bound a party's limit is.
+func (c *Controller) owner() Owner {
+	if c.shares {
+		return OfCredential
+	}
+	return OfServer
+}
+
+// Probe lets a health check in, however much is under way: otherwise a busy server
+// would be taken for a dead one, and restarted. It is a visit, unless its caller was
+// admitted before. Probes are counted, because the ledger must not be closed while one
+// looks at it.
+func (c *Controller) Probe(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		c.Visit(r.Context())
+		c.probes.Enter(math.MaxInt)
+		defer c.probes.Leave()
+		next.ServeHTTP(w, r)
+	})
+}
+
+// Read takes a place for a read that makes its answer, and returns what gives the
+// place back; it may be called more than once. A credential's reads wait for each
+// other and then, with those of other credentials, for a place of the server. No
+// place waits for a client, so that a wait is as long as the work that is ahead.
+// The error is the cause of ctx.
+func (c *Controller) Read(ctx context.Context, p Party) (done func(), err error) {
+	if err := p.Share.reads.Acquire(ctx, 1, int64(p.Limits.Reads)); err != nil {
+		return nil, err
+	}
+	if err := c.reads.Acquire(ctx, 1, maxReads); err != nil {
+		p.Share.reads.Release(1)
+		return nil, err
+	}
+	var returned atomic.Bool
+	return func() {
+		if !returned.Swap(true) {
+			c.reads.Release(1)
+			p.Share.reads.Release(1)
+		}
+	}, nil
+}
+
+// smallAnswer is the size up to which an answer needs no room: its request, which
+// is bounded, takes as much.
+const smallAnswer = 16 << 10
+
+// MayAnswer returns a *Refusal if the share of a party has no room for an answer of a
+// size: making one in vain costs as much as making one. It takes no room.
+func (c *Controller) MayAnswer(ctx context.Context, p Party, size int) error {
+	if used := p.Share.leaving.Used(); used > 0 && used+2*int64(size) > int64(p.Limits.MessageBytes) {
+		return c.refuse(ctx, AnswerBytes, c.owner(), busyRetry)
+	}
+	return nil
+}
+
+// TryAnswer takes room for an answer of a size, until release is called, if there is
+// some. An answer takes its size twice: as a message and encoded.
+func (c *Controller) TryAnswer(p Party, size int) (release func(), ok bool) {
+	release, full := c.tryAnswer(p, size)
+	return release, full == ownerCount
+}
+
+// tryAnswer returns whose room is full; ownerCount when there is some.
+func (c *Controller) tryAnswer(p Party, size int) (release func(), full Owner) {
+	if size <= smallAnswer {
+		return func() {}, ownerCount
+	}
+	n := 2 * int64(size)
+	if !p.Share.leaving.TryAcquire(n, int64(p.Limits.MessageBytes)) {
+		return nil, c.owner()
+	}
+	return c.wholeAnswer(p, n)
+}
+
+// wholeAnswer takes of the whole what was taken of the share.
+func (c *Controller) wholeAnswer(p Party, n int64) (release func(), full Owner) {
+	if !c.leaving.TryAcquire(n, maxMessageBytes) {
+		p.Share.leaving.Release(n)
+		return nil, OfServer
+	}
+	return func() {
+		c.leaving.Release(n)
+		p.Share.leaving.Release(n)
+	}, ownerCount
+}
+
+// Answer is TryAnswer with a *Refusal where there is no room.
+func (c *Controller) Answer(ctx context.Context, p Party, size int) (release func(), err error) {
+	release, full := c.tryAnswer(p, size)
+	if full != ownerCount {
+		return nil, c.refuse(ctx, AnswerBytes, full, busyRetry)
+	}
+	return release, nil
+}
+
+// AwaitAnswer is Answer for a message of a stream, of more than a few KiB: it waits
+// until messages on other streams of its credential are read. The error is a *Refusal
+// where the server has no room, or the cause of ctx.
+func (c *Controller) AwaitAnswer(ctx context.Context, p Party, size int) (release func(), err error) {
+	n := 2 * int64(size)
+	if err := p.Share.leaving.Acquire(ctx, n, int64(p.Limits.MessageBytes)); err != nil {
+		return nil, err
+	}
+	release, full := c.wholeAnswer(p, n)
+	if full != ownerCount {
+		return nil, c.refuse(ctx, AnswerBytes, full, busyRetry)
+	}
+	return release, nil
+}
+
+// CommandOverhead is what a write in the engine takes beside its operations, in
+// bytes.
+const CommandOverhead = 900
+
+// Write lets a single write of so many bytes of operations into the engine, until
+// done is called. The error is a *Refusal.
+func (c *Controller) Write(ctx context.Context, p Party, bytes int) (done func(), err error) {
+	if err := c.mayStore(ctx, p); err != nil {
+		return nil, err
+	}
+	if !c.shares {
+		return func() {}, nil
+	}
+	if wait := p.Share.writePace.take(writeUnits(1, bytes), p.Limits.WritesPerSecond, false); wait > 0 {
+		return nil, c.refuse(ctx, WritesPerSecond, OfCredential, wait)
+	}
+	n := int64(bytes) + CommandOverhead
+	if !p.Share.queued.TryAcquire(n, maxQueuedBytes) {
+		return nil, c.refuse(ctx, QueuedBytes, OfCredential, roomRetry)
+	}
+	return func() { p.Share.queued.Release(n) }, nil
+}
+
+// mayWrite returns a *Refusal if a write of a party, of which so many bytes are known
+// yet, would be refused.
+func (c *Controller) mayWrite(ctx context.Context, p Party, bytes int64) error {
+	if !c.shares {
+		return nil
+	}
+	if wait := p.Share.writePace.behind(p.Limits.WritesPerSecond); wait > 0 {
+		return c.refuse(ctx, WritesPerSecond, OfCredential, wait)
+	}
+	if used := p.Share.queued.Used(); used > 0 && used+bytes+CommandOverhead > maxQueuedBytes {
+		return c.refuse(ctx, QueuedBytes, OfCredential, roomRetry)
+	}
+	return nil
+}
+
+// Writes is Write for the writes of a stream. It waits for their turn and for room,
+// which only the credential's own writes can keep it from. hurry ends the wait for
+// their turn: a stream that ends must not take longer than it has to. done is nil where
+// nothing is counted. The error is a *Refusal, because of what is stored, or the cause
+// of ctx.
+func (c *Controller) Writes(
+	ctx context.Context, hurry <-chan struct{}, p Party, writes, bytes int,
+) (done func(), err error) {
+	if err := c.mayStore(ctx, p); err != nil {
+		return nil, err
+	}
+	if !c.shares {
+		return nil, nil
+	}
+	if wait := p.Share.writePace.take(writeUnits(writes, bytes), p.Limits.WritesPerSecond, true); wait > 0 {
+		c.refusals[WritesPerSecond][OfCredential].Add(1)
+		timer := time.NewTimer(wait)
+		defer timer.Stop()
+		select {
+		case <-timer.C:
+		case <-hurry:
+		case <-ctx.Done():
+			return nil, context.Cause(ctx)
+		}
+	}
+	n := int64(bytes) + int64(writes)*CommandOverhead
+	if err := p.Share.queued.Acquire(ctx, n, maxQueuedBytes); err != nil {
+		return nil, err
+	}
+	return func() { p.Share.queued.Release(n) }, nil
+}
+
+// mayStore returns why nothing more may be stored, or nil.
+func (c *Controller) mayStore(ctx context.Context, p Party) error {
+	level := c.disk.level()
+	if level == diskFull {
+		return c.refuse(ctx, DiskReserve, OfServer, diskRetry)
+	}
+	if c.shares && c.accounts.full(p, level) {
+		return c.refuse(ctx, StoredBytes, OfCredential, fullRetry)
+	}
+	return nil
+}
+
+// Stored counts bytes that were committed for a party.
+func (c *Controller) Stored(p Party, bytes int) {
+	if c.shares && bytes > 0 {
+		c.accounts.add(p.Share, int64(bytes))
+	}
+}
+
+// StoredBytes returns how many bytes were committed for a party.
+func (c *Controller) StoredBytes(p Party) int64 {
+	if !c.shares {
+		return 0
+	}
+	return c.accounts.of(p.Share).bytes.Load()
+}
+
+// Gauges are what is in use.
+type Gauges struct {
+	Requests, Streams, Probes, Connections, UnknownConnections, Visits int64
+	ArrivingBytes, AnswerBytes, Reads                                  int64
+	// DiskLevel is 0 while there is room on the disk, 1 when less than twice the
+	// reserve is free, and 2 when writes are refused.
+	DiskLevel int64
+}
+
+// Gauges returns what is in use.
+func (c *Controller) Gauges() Gauges {
+	return Gauges{
+		Requests: c.requests.Count(), Streams: c.streams.Count(), Probes: c.probes.Count(),
+		Connections: c.connections.open.Count(), UnknownConnections: c.connections.unknownCount(),
+		Visits: c.visits.count(), ArrivingBytes: c.arriving.Used(), AnswerBytes: c.leaving.Used(), Reads: c.reads.Used(),
+		DiskLevel: int64(c.disk.level()),
+	}
+}
+
+// AwaitStreams returns once no stream is open, or the cause of ctx.
+func (c *Controller) AwaitStreams(ctx context.Context) error { return c.streams.AwaitEmpty(ctx) }
+
+// AwaitRequests returns once no request is open, streams and probes included, or
+// the cause of ctx.
+func (c *Controller) AwaitRequests(ctx context.Context) error {
+	if err := c.requests.AwaitEmpty(ctx); err != nil {
+		return err
+	}
+	return c.AwaitProbes(ctx)
+}
+
+// AwaitProbes returns once no probe is open, or the cause of ctx.
+func (c *Controller) AwaitProbes(ctx context.Context) error { return c.probes.AwaitEmpty(ctx) }

@@ -1,0 +1,101 @@
+package admission
+
+import (
+	"context"
+	"io"
+	"net/http"
+	"time"
+)
+
+const (
+	// BodyTimeout is how long a client may take to send the body of a request that
+	// is no stream, or the rest of a large message of a stream.
+	BodyTimeout = 30 * time.Second
+	// answerTimeout is how long a request that is no stream may take from its
+	// first byte to the last of its answer, once its caller is known.
+	answerTimeout = 5 * time.Minute
+	// readTimeout is the same for the answer to a read, from the moment at which it
+	// is made.
+	readTimeout = 30 * time.Second
+	// StallTimeout is how long a stream may leave a message unread.
+	StallTimeout = 2 * time.Minute
+)
+
+// past ends what waits at once.
+var past = time.Unix(1, 0)
+
+// deadlines are those of one request. Those of a stream are in
+// StreamControls, and nothing else sets one. Only a response
+// writer that is not net/http's own refuses them, and then there is no connection to
+// wait for.
+//
+// Over HTTP/1.1 a request without a body gets no deadline for reads: net/http reads
+// on already to learn that the client has gone, and a deadline would look to it like
+// that.
+type deadlines struct {
+	controls *http.ResponseController
+	hasBody  bool
+}
+
+func newDeadlines(w http.ResponseWriter, r *http.Request) deadlines {
+	return deadlines{http.NewResponseController(w), r.Body != nil && r.Body != http.NoBody && r.ContentLength != 0}
+}
+
+// visit is for a request of which nothing is known: its answer, and the body that
+// net/http reads and drops before it sends one.
+func (d *deadlines) visit() {
+	_ = d.controls.SetWriteDeadline(time.Now().Add(visitAnswer))
+	if d.hasBody {
+		_ = d.controls.SetReadDeadline(time.Now().Add(visitBody))
+	}
+}
+
+// admitted is for a request of a caller that is known. The deadline of a small
+// answer stays after the handler has returned, because that is when its end is
+// written; over HTTP/1.1 the next request moves it.
+func (d *deadlines) admitted() {
+	_ = d.controls.SetWriteDeadline(time.Now().Add(answerTimeout))
+	if d.hasBody {
+		_ = d.controls.SetReadDeadline(time.Now().Add(BodyTimeout))
+	}
+}
+
+// cut ends all reads and writes.
+func (d *deadlines) cut() {
+	_ = d.controls.SetReadDeadline(past)
+	_ = d.controls.SetWriteDeadline(past)
+}
+
+// Answering is for the answer to a read, which may be large.
+func Answering(ctx context.Context) {
+	if v, ok := ctx.Value(visitKey{}).(*visit); ok {
+		_ = v.deadlines.controls.SetWriteDeadline(time.Now().Add(readTimeout))
+	}
+}
+
+// BodyDeadline takes the deadline of the body away at its end. Otherwise one that
+// passes while the request is being answered would end it: over HTTP/1.1, a failed
+// read means that the client has gone.
+func BodyDeadline(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if v, ok := r.Context().Value(visitKey{}).(*visit); ok && v.deadlines.hasBody {
+			r.Body = &timedBody{r.Body, &v.deadlines}
+		}
+		next.ServeHTTP(w, r)
+	})
+}
+
+// timedBody is a body with a deadline.
+type timedBody struct {
+	io.ReadCloser
+	deadlines *deadlines
+}
+
+// Read implements io.Reader.
+func (b *timedBody) Read(p []byte) (int, error) {
+	n, err := b.ReadCloser.Read(p)
+	if err == io.EOF {
+		_ = b.deadlines.controls.SetReadDeadline(time.Time{})
+	}
+	return n, err
+}

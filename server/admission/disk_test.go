@@ -1,0 +1,71 @@
+package admission
+
+import (
+	"errors"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+// Writes are refused while less than the reserve is free, and go on when there is more.
+func TestDiskReserve(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		free, size := uint64(100), uint64(1_000)
+		asked := 0
+		var fails error
+		c := newController(t, Options{DiskReserve: 50, Disk: func() (uint64, uint64, error) {
+			asked++
+			return free, size, fails
+		}})
+		p := c.Party(nil, Limits{})
+		write := func() error {
+			done, err := c.Write(t.Context(), p, 10)
+			if err == nil {
+				done()
+			}
+			_, streamed := c.Writes(t.Context(), nil, p, 3, 10)
+			if (streamed == nil) != (err == nil) {
+				t.Errorf("a write: %v, writes of a stream: %v", err, streamed)
+			}
+			return err
+		}
+		if err := write(); err != nil || asked != 1 {
+			t.Errorf("%v, the disk was asked %d times", err, asked)
+		}
+		free = 49
+		if err := write(); err != nil {
+			t.Error("the disk must not be asked for every write:", err)
+		}
+		<-time.After(diskEvery)
+		mustRefuse(t, write(), DiskReserve, OfServer)
+		fails = errors.New("no answer")
+		<-time.After(diskEvery)
+		mustRefuse(t, write(), DiskReserve, OfServer)
+		fails, free = nil, 50
+		<-time.After(diskEvery)
+		if err := write(); err != nil {
+			t.Error("there is room again:", err)
+		}
+	})
+}
+
+func TestReserveOf(t *testing.T) {
+	t.Parallel()
+	for _, test := range []struct {
+		reserve    int64
+		size, want uint64
+	}{
+		{-1, 1 << 40, 1 << 30}, {-1, 1 << 30, 1 << 30 / 20}, {0, 1 << 40, 0}, {7, 1 << 40, 7},
+	} {
+		d := disk{reserve: test.reserve}
+		if got := d.reserveOf(test.size); got != test.want {
+			t.Errorf("%d of %d: got %d, want %d", test.reserve, test.size, got, test.want)
+		}
+	}
+	var off disk
+	off.init(func() (uint64, uint64, error) { return 0, 1 << 30, nil }, 0)
+	if off.level() != diskRoomy {
+		t.Error("without a reserve nothing is refused")
+	}
+}

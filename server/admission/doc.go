@@ -1,0 +1,85 @@
+// Package admission owns what the server bounds: how much callers may have under way
+// together, what of that is the share of one credential, what may be done before a
+// caller is known, and how long the server waits for a client.
+//
+// Three rules:
+//
+//   - What is too much is refused at once, with a time after which to come back. No
+//     caller waits for another one's client. The waits that there are (a stream for its
+//     own pace and room, a read for its own reads and for the processor) can be
+//     prolonged by the credential itself, and by work, which ends.
+//   - Every credential has a share of every bound, so that four of them that use all
+//     they may do not meet. The auth file sets the shares; without one there are none,
+//     because nobody can tell the callers apart.
+//   - Before a caller is known, bounds hold for each connection, for each address and in
+//     all, and the oldest gives way to the newest.
+//
+// # The bounds
+//
+// "Total" is of all callers, "share" of one credential, a quarter of it unless the auth
+// file says something else (the field is in parentheses). What is refused is
+// resource_exhausted with a WriteError QUEUE_FULL and RetryInfo, and counted in
+// seqledger_gate_refusals_total by the name in brackets.
+//
+//	bound                          total                 share              beyond it
+//	---------------------------------------------------------------------------------
+//	requests under way [requests]  Options.MaxRequests   (requests)         refused
+//	                               4,096                 1,024
+//	requests begun a second        –                     (requests_per_     refused
+//	[requests_per_second]                                second) no limit
+//	open streams [streams]         Options.MaxStreams    (streams)          refused
+//	                               1,024                 256
+//	open connections               Options.MaxConnec-    (connections)      share: the request is refused
+//	[connections]                  tions 16,384, or 256  4,096              and its connection closed; total:
+//	                               less than the files                      the oldest unknown one is closed,
+//	                               of the process                           or else the new one
+//	large messages that arrive     128 MiB               (message_bytes)    unary: refused; stream: waits for
+//	[message_bytes]                                      32 MiB             its own, refused by the total
+//	large answers that are sent    128 MiB               (message_bytes)    unary: refused; Watch: waits for
+//	[answer_bytes]                                       32 MiB             its own, refused by the total
+//	reads that make their answers  32                    (reads) 8          wait for their own, then for the
+//	                                                                        processor
+//	writes a second                –                     (writes_per_       unary: refused; stream: slowed
+//	[writes_per_second]; of more                         second) 50,000
+//	than a KiB: for each begun
+//	writes in the engine           the ledger's queue,   2 MiB, and one     unary: refused; stream: waits for
+//	[queued_bytes]                 64 MiB                write in any case  its own
+//	stored bytes [stored_bytes]    –                     (stored_bytes) no  refused
+//	                                                     limit; a quarter
+//	                                                     of all when the
+//	                                                     disk is tight
+//	free disk space                Options.DiskReserve   –                  writes are refused; below twice
+//	[disk_reserve]                 1 GiB, or a                              the reserve the disk is tight
+//	                               twentieth of it
+//
+// Before a caller is known (see connections.go and visits.go):
+//
+//	bound                          of all   of an address  of a connection  beyond it
+//	---------------------------------------------------------------------------------
+//	connections on which nobody    1,024    256            –                the oldest is closed; the newest, if
+//	was authenticated                                                       the oldest is less than 50 ms old
+//	health checks, and requests    256      128            32               the oldest is cut, and its connection
+//	that are refused                                                        closed if nobody is known on it
+//
+// How long the server waits (see deadlines.go and streamcontrols.go):
+//
+//	for what                                                          how long
+//	--------------------------------------------------------------------------
+//	a request on a connection on which nobody is known                15 s
+//	the body of a request whose caller is not known                   5 s
+//	the answer to such a request to be taken                          10 s
+//	the body of a request; the rest of a large message of a stream    30 s
+//	an answer to a read to be taken                                   30 s
+//	any other request, from its first byte to the last of its answer  5 min
+//	a message of a stream to be taken                                 2 min
+//
+// # What is charged
+//
+// A message of more than 4 KiB is charged three times its size as it arrives, because it
+// is in memory as it came, decoded, and encoded for the log; what was announced and not
+// sent costs nothing. A compressed one is charged what it may become once it is whole.
+// An answer of more than 16 KiB is charged twice its size until it is sent. Stored bytes
+// are the keys, values and payloads of committed writes and 16 for each operation; a
+// repeat stores nothing. They are kept in a file (see accounts.go), of which a kill
+// forgets the last five seconds.
+package admission

@@ -1,0 +1,111 @@
+package admission
+
+// Limits are one credential's share of the bounds of a server. A field that is 0
+// has its default: a quarter of what the server has, so that four credentials that
+// use all they may do not meet; no limit for RequestsPerSecond; and for StoredBytes
+// see [Controller.Store].
+type Limits struct {
+	// Requests under way at once, streams included.
+	Requests int `json:"requests,omitempty"`
+	// RequestsPerSecond, counted when they begin. A stream counts once, whatever
+	// is sent on it. A second's worth may come at once.
+	RequestsPerSecond int `json:"requestsPerSecond,omitempty"`
+	// Streams (WriteStream, Watch and other streaming calls) open at once.
+	Streams int `json:"streams,omitempty"`
+	// Connections open at once. A connection belongs to the credential of its first
+	// request.
+	Connections int `json:"connections,omitempty"`
+	// MessageBytes is the memory for messages of more than a few KiB, in each
+	// direction.
+	MessageBytes int `json:"messageBytes,omitempty"`
+	// Reads that make their answers at once.
+	Reads int `json:"reads,omitempty"`
+	// WritesPerSecond, those on a WriteStream included. A write of more than a KiB
+	// counts once for each KiB begun. A second's worth may come at once.
+	WritesPerSecond int `json:"writesPerSecond,omitempty"`
+	// StoredBytes is how many bytes of writes may be committed, in all time.
+	StoredBytes int `json:"storedBytes,omitempty"`
+}
+
+// shares is how many credentials the defaults suit.
+const shares = 4
+
+// Totals are the bounds of a server. A field that is 0 has its default.
+type Totals struct {
+	Requests, Streams, Connections int
+}
+
+const (
+	// maxRequests take some 25 KB each, and each of them may be about to run: a quarter
+	// of them, which one credential has, keeps others waiting for some ten milliseconds.
+	maxRequests = 4_096
+	maxStreams  = 1_024
+	// maxMessageBytes is the memory for large messages, in each direction.
+	maxMessageBytes = 128 << 20
+	// MinMessageBytes is the least that a credential must have of it: room for the
+	// largest message, compressed.
+	MinMessageBytes = 24 << 20
+	// maxReads is how many reads make their answers at once. A read that only
+	// sends its answer is no longer among them.
+	maxReads = 32
+	// maxWritesPerSecond is about what the engine does on two cores. It is there for
+	// its quarter, and no limit by itself.
+	maxWritesPerSecond = 200_000
+	// writeUnit is how many bytes of a write count like a write: what a large one costs
+	// the disk and the processor grows with its size.
+	writeUnit = 1 << 10
+	// maxQueuedBytes is how much of one credential's writes may wait for the log or
+	// be on the way to it, each with its overhead. It is little, because another
+	// credential's next write waits behind all of it.
+	maxQueuedBytes = 2 << 20
+)
+
+// withDefaults fills in what is 0.
+func (t Totals) withDefaults() Totals {
+	if t.Requests == 0 {
+		t.Requests = maxRequests
+	}
+	if t.Streams == 0 {
+		t.Streams = maxStreams
+	}
+	if t.Connections == 0 {
+		t.Connections = defaultConnections(openFilesLimit())
+	}
+	return t
+}
+
+// writeUnits returns how many writes some writes count as, which have so many bytes
+// together.
+func writeUnits(writes, bytes int) int { return max(writes, bytes/writeUnit) }
+
+// share fills in a credential's limits. No share is more than the whole.
+func (t Totals) share(l Limits) Limits {
+	part := func(own *int, total int) {
+		if *own == 0 {
+			*own = max(1, total/shares)
+		}
+		*own = min(*own, total)
+	}
+	part(&l.Requests, t.Requests)
+	part(&l.Streams, t.Streams)
+	part(&l.Connections, t.Connections)
+	part(&l.MessageBytes, maxMessageBytes)
+	part(&l.Reads, maxReads)
+	if l.WritesPerSecond == 0 {
+		l.WritesPerSecond = maxWritesPerSecond / shares
+	}
+	return l
+}
+
+// WithDefaults returns the limits that a credential has on a server with the default
+// bounds.
+func WithDefaults(l Limits) Limits { return Totals{}.withDefaults().share(l) }
+
+// whole are the limits of callers on a server without access control: they share
+// everything.
+func (t Totals) whole() Limits {
+	return Limits{
+		Requests: t.Requests, Streams: t.Streams, Connections: t.Connections,
+		MessageBytes: maxMessageBytes, Reads: maxReads,
+	}
+}

@@ -1,0 +1,339 @@
+package admission
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+// The actors that are remembered are bounded, and one that is at work is not forgotten.
+func TestRegistryIsBounded(t *testing.T) {
+	t.Parallel()
+	var r Registry
+	busy, err := r.Of("busy")
+	if err != nil {
+		t.Fatal(err)
+	}
+	busy.requests.Enter(1)
+	for i := range maxRememberedActors + 5 {
+		share, err := r.Of(fmt.Sprint(i))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if again, err := r.Of(fmt.Sprint(i)); err != nil || again != share {
+			t.Fatal("an actor has two shares:", err)
+		}
+	}
+	if again, err := r.Of("busy"); err != nil || again != busy || len(r.known) > maxRememberedActors {
+		t.Errorf("%d actors, and the one at work is forgotten: %t, %v", len(r.known), again != busy, err)
+	}
+	for name, share := range r.known {
+		share.streams.Enter(1)
+		_ = name
+	}
+	for i := 0; err == nil; i++ {
+		var share *Share
+		if share, err = r.Of(fmt.Sprint("more ", i)); err == nil {
+			share.streams.Enter(1)
+		}
+	}
+	if !errors.Is(err, ErrTooManyCallers) {
+		t.Error("got", err)
+	}
+}
+
+// Each bound of the table is held, for a share and for the whole, and what one
+// credential uses of it another one does not miss.
+func TestEveryBoundOfAShareHolds(t *testing.T) {
+	t.Parallel()
+	for name, test := range map[string]struct {
+		bound Bound
+		// use uses a part of the share, of which there are two, until the test ends.
+		limits Limits
+		use    func(ctx context.Context, c *Controller, p Party) error
+	}{
+		"requests": {Requests, Limits{Requests: 2}, func(ctx context.Context, c *Controller, p Party) error {
+			_, err := c.Request(ctx, p)
+			return err
+		}},
+		"a look at the metrics": {Requests, Limits{Requests: 2}, func(ctx context.Context, c *Controller, p Party) error {
+			_, err := c.OwnRequest(ctx, p)
+			return err
+		}},
+		"requests a second": {RequestsPerSecond, Limits{RequestsPerSecond: 2}, func(ctx context.Context, c *Controller, p Party) error {
+			leave, err := c.Request(ctx, p)
+			if err == nil {
+				leave()
+			}
+			return err
+		}},
+		"streams": {Streams, Limits{Streams: 2}, func(ctx context.Context, c *Controller, p Party) error {
+			_, err := c.Stream(ctx, p)
+			return err
+		}},
+		"answers": {AnswerBytes, Limits{MessageBytes: MinMessageBytes}, func(ctx context.Context, c *Controller, p Party) error {
+			_, err := c.Answer(ctx, p, MinMessageBytes/4)
+			return err
+		}},
+		"writes a second": {WritesPerSecond, Limits{WritesPerSecond: 2}, func(ctx context.Context, c *Controller, p Party) error {
+			done, err := c.Write(ctx, p, 10)
+			if err == nil {
+				done()
+			}
+			return err
+		}},
+		"writes in the engine": {QueuedBytes, Limits{}, func(ctx context.Context, c *Controller, p Party) error {
+			_, err := c.Write(ctx, p, maxQueuedBytes/2-CommandOverhead)
+			return err
+		}},
+		"stored bytes": {StoredBytes, Limits{StoredBytes: 2}, func(ctx context.Context, c *Controller, p Party) error {
+			done, err := c.Write(ctx, p, 1)
+			if err == nil {
+				done()
+				c.Stored(p, 1)
+			}
+			return err
+		}},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			c := newController(t, Options{Shares: true})
+			p, other := partyOf(c, "a", test.limits), partyOf(c, "b", test.limits)
+			for range 2 {
+				if err := test.use(t.Context(), c, p); err != nil {
+					t.Fatalf("%s: within the share: %v", name, err)
+				}
+			}
+			refused := mustRefuse(t, test.use(t.Context(), c, p), test.bound, OfCredential)
+			mustCount(t, c, test.bound, OfCredential, 1)
+			if err := test.use(t.Context(), c, other); err != nil {
+				t.Errorf("%s: another credential: %v", name, err)
+			}
+			if test.bound == RequestsPerSecond || test.bound == WritesPerSecond {
+				<-time.After(refused.RetryAfter)
+				if err := test.use(t.Context(), c, p); err != nil {
+					t.Errorf("%s: at the time that was said: %v", name, err)
+				}
+			}
+			if refused.Error() == "" {
+				t.Error("a refusal says nothing")
+			}
+		})
+	}
+}
+
+// What four credentials may use by default is the whole, and a fifth is refused by it.
+func TestDefaultsSuitFour(t *testing.T) {
+	t.Parallel()
+	c := newController(t, Options{Shares: true, Totals: Totals{Requests: 8, Streams: 8, Connections: 8}})
+	for i := range 4 {
+		p := partyOf(c, fmt.Sprint(i), Limits{})
+		for range 2 {
+			_, request := c.Request(t.Context(), p)
+			_, stream := c.Stream(t.Context(), p)
+			_, answer := c.Answer(t.Context(), p, p.Limits.MessageBytes/4)
+			_, read := c.Read(t.Context(), p)
+			if err := errors.Join(request, stream, answer, read); err != nil {
+				t.Fatal(i, err)
+			}
+		}
+		_, err := c.Request(t.Context(), p)
+		mustRefuse(t, err, Requests, OfCredential)
+		_, err = c.Stream(t.Context(), p)
+		mustRefuse(t, err, Streams, OfCredential)
+		_, err = c.Answer(t.Context(), p, p.Limits.MessageBytes/4)
+		mustRefuse(t, err, AnswerBytes, OfCredential)
+		if p.Limits.Reads != maxReads/4 || p.Limits.WritesPerSecond != 50_000 || p.Limits.Connections != 2 {
+			t.Errorf("%+v", p.Limits)
+		}
+	}
+	fifth := partyOf(c, "5", Limits{})
+	_, err := c.Request(t.Context(), fifth)
+	mustRefuse(t, err, Requests, OfServer)
+	_, err = c.Stream(t.Context(), fifth)
+	mustRefuse(t, err, Streams, OfServer)
+	_, err = c.Answer(t.Context(), fifth, 1<<20)
+	mustRefuse(t, err, AnswerBytes, OfServer)
+	if _, err := c.Answer(t.Context(), fifth, smallAnswer); err != nil {
+		t.Error("a small answer needs no room:", err)
+	}
+	if fifth.Share.requests.Count() != 0 || fifth.Share.streams.Count() != 0 || fifth.Share.leaving.Used() != 0 {
+		t.Error("what the whole has refused is still counted")
+	}
+}
+
+// Without shares all callers have the whole, and nothing is counted for one of them.
+func TestWithoutShares(t *testing.T) {
+	t.Parallel()
+	c := newController(t, Options{Totals: Totals{Requests: 2, Streams: 2, Connections: 2}})
+	p := c.Party(nil, Limits{Requests: 1})
+	for range 2 {
+		if _, err := c.Request(t.Context(), p); err != nil {
+			t.Fatal(err)
+		}
+	}
+	_, err := c.Request(t.Context(), p)
+	mustRefuse(t, err, Requests, OfServer)
+	for range 300_000 {
+		if _, err := c.Write(t.Context(), p, 1<<20); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, err := c.OwnRequest(t.Context(), p); err != nil {
+		t.Error("a look at the metrics of a server that is full:", err)
+	}
+	if c.Stored(p, 5); c.StoredBytes(p) != 0 {
+		t.Error("bytes are counted for nobody")
+	}
+}
+
+// The reads of one credential wait for each other, and not those of another one.
+func TestReadsWaitForTheirOwn(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		c := newController(t, Options{Shares: true})
+		p, other := partyOf(c, "a", Limits{Reads: 1}), partyOf(c, "b", Limits{})
+		done, err := c.Read(t.Context(), p)
+		if err != nil {
+			t.Fatal(err)
+		}
+		waited := make(chan struct{})
+		go func() { // ends with done; received below
+			next, err := c.Read(t.Context(), p)
+			if err != nil {
+				t.Error(err)
+			}
+			next()
+			close(waited)
+		}()
+		synctest.Wait()
+		if leave, err := c.Read(t.Context(), other); err != nil {
+			t.Error(err)
+		} else {
+			leave()
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		if _, err := c.Read(ctx, p); !errors.Is(err, context.DeadlineExceeded) {
+			t.Error("a second read at once:", err)
+		}
+		done()
+		done() // gives nothing back that is not its own
+		<-waited
+		if c.reads.Used() != 0 || p.Share.reads.Used() != 0 {
+			t.Error("places are not given back")
+		}
+		for range maxReads {
+			if err := c.reads.Acquire(t.Context(), 1, maxReads); err != nil {
+				t.Fatal(err)
+			}
+		}
+		full, stop := context.WithTimeout(t.Context(), time.Second)
+		defer stop()
+		if _, err := c.Read(full, other); !errors.Is(err, context.DeadlineExceeded) || other.Share.reads.Used() != 0 {
+			t.Error("a server whose places are all taken:", err)
+		}
+	})
+}
+
+// A stream's writes wait for the pace and the room of their credential, and the wait
+// for the pace ends when the stream does.
+func TestWritesOfAStreamWait(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		c := newController(t, Options{Shares: true})
+		p := partyOf(c, "a", Limits{WritesPerSecond: 10})
+		began := time.Now()
+		for range 4 {
+			done, err := c.Writes(t.Context(), nil, p, 10, 100)
+			if err != nil {
+				t.Fatal(err)
+			}
+			done()
+		}
+		if took := time.Since(began); took != 3*time.Second {
+			t.Error("forty writes at ten a second took", took)
+		}
+		hurry := make(chan struct{})
+		close(hurry)
+		began = time.Now()
+		done, err := c.Writes(t.Context(), hurry, p, 100, maxQueuedBytes)
+		if err != nil || time.Since(began) != 0 {
+			t.Error("a stream that ends:", time.Since(began), err)
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		if _, err := c.Writes(ctx, hurry, p, 1, 1); !errors.Is(err, context.DeadlineExceeded) {
+			t.Error("there is no room:", err)
+		}
+		done()
+		if done, err = c.Writes(t.Context(), hurry, p, 1, 1); err != nil {
+			t.Fatal(err)
+		}
+		done()
+		if p.Share.queued.Used() != 0 {
+			t.Error("not all is given back")
+		}
+	})
+}
+
+// An answer that would have no room is refused before it is made, and none of it is taken.
+func TestMayAnswer(t *testing.T) {
+	t.Parallel()
+	c := newController(t, Options{Shares: true})
+	p := partyOf(c, "a", Limits{})
+	if err := c.MayAnswer(t.Context(), p, p.Limits.MessageBytes); err != nil {
+		t.Error("a share of which nothing is used has room for one of any size:", err)
+	}
+	if _, err := c.Answer(t.Context(), p, p.Limits.MessageBytes/4); err != nil {
+		t.Fatal(err)
+	}
+	if err := c.MayAnswer(t.Context(), p, p.Limits.MessageBytes/4); err != nil {
+		t.Error("half of it is free:", err)
+	}
+	mustRefuse(t, c.MayAnswer(t.Context(), p, p.Limits.MessageBytes/4+1), AnswerBytes, OfCredential)
+	if used := p.Share.leaving.Used(); used != int64(p.Limits.MessageBytes)/2 {
+		t.Error("in use:", used)
+	}
+}
+
+// A message of a stream waits until those before it are read.
+func TestAwaitAnswer(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		c := newController(t, Options{Shares: true})
+		p := partyOf(c, "a", Limits{})
+		size := p.Limits.MessageBytes / 2
+		release, ok := c.TryAnswer(p, size)
+		if !ok {
+			t.Fatal("there is room")
+		}
+		if _, ok := c.TryAnswer(p, size); ok {
+			t.Error("there is no room any more")
+		}
+		waited := make(chan error, 1)
+		go func() { // ends with release; received below
+			release, err := c.AwaitAnswer(t.Context(), p, size)
+			if err == nil {
+				release()
+			}
+			waited <- err
+		}()
+		synctest.Wait()
+		release()
+		if err := <-waited; err != nil {
+			t.Error(err)
+		}
+		c.leaving.TryAcquire(maxMessageBytes, maxMessageBytes)
+		_, err := c.AwaitAnswer(t.Context(), p, size)
+		mustRefuse(t, err, AnswerBytes, OfServer)
+		if p.Share.leaving.Used() != 0 {
+			t.Error("what the whole has refused is still counted")
+		}
+		if _, ok := c.TryAnswer(p, size); ok {
+			t.Error("the whole has no room")
+		}
+	})
+}

@@ -1,0 +1,147 @@
+package admission
+
+import (
+	"context"
+	"net/http"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+// StreamOptions say how long a stream waits for its client.
+type StreamOptions struct {
+	// Stall is how long the client may leave a message unread, DrainStall the same
+	// once Draining has ended: short enough for the rest of a drain to be orderly.
+	Stall, DrainStall time.Duration
+	// Late is how long the rest of a large message may take, and the one message of a
+	// stream that has only one.
+	Late time.Duration
+	// Draining ends when the server drains.
+	Draining context.Context //nolint:containedctx // It is the server's state, not a caller's.
+	// OneRequest says that nothing comes after the first message.
+	OneRequest bool
+}
+
+func (o *StreamOptions) stall() time.Duration {
+	if o.Draining.Err() != nil {
+		return min(o.Stall, o.DrainStall)
+	}
+	return o.Stall
+}
+
+// StreamControls are what a stream's handler can do to its connection, which Connect
+// has no way to do. They own the deadlines of the stream: it has none, because it may
+// last, but for the times in which the handler waits for the client.
+type StreamControls struct {
+	options  StreamOptions
+	response *http.ResponseController
+	body     *Body              // nil when there is none
+	stop     context.CancelFunc // ends a wait of the body for room
+	sending  *StallTimer
+	// requested ends what AwaitRequest has begun; nil when it has not.
+	requested func()
+	// drained says that a drain has cut the wait for the request short.
+	drained atomic.Bool
+}
+
+// streamControlsKey finds the controls of a stream in its context.
+type streamControlsKey struct{}
+
+// StreamControlsOf returns the controls that WithStreamControls has put there.
+func StreamControlsOf(ctx context.Context) *StreamControls {
+	return ctx.Value(streamControlsKey{}).(*StreamControls) //nolint:forcetypeassert // Every stream has them.
+}
+
+// WithStreamControls hands the handler of a stream its controls.
+func WithStreamControls(o StreamOptions, next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		c := &StreamControls{options: o, response: http.NewResponseController(w)}
+		c.sending = NewStallTimer(o.stall(), func() { _ = c.response.SetWriteDeadline(past) }) // as in Interrupt
+		defer c.sending.Close()
+		// Only a drain is in a hurry.
+		defer context.AfterFunc(o.Draining, func() { c.sending.Shorten(o.stall()) })()
+		if body, ok := r.Body.(*Body); ok {
+			ctx, stop := context.WithCancel(r.Context())
+			defer stop()
+			defer body.stream(ctx, o.Late, func() { InterruptRead(c.response) })()
+			c.body, c.stop = body, stop
+		}
+		next.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), streamControlsKey{}, c)))
+	})
+}
+
+// Begin takes the deadlines of a request that is no stream away. The handler calls it
+// once the stream is admitted; it calls stop before it returns. A stream that begins
+// with its only request has to send that in time, and at once when the server drains.
+func (c *StreamControls) Begin() (stop func()) {
+	_ = c.response.SetWriteDeadline(time.Time{})
+	_ = c.response.SetReadDeadline(time.Time{})
+	if !c.options.OneRequest || c.body == nil {
+		return func() {}
+	}
+	ended := make(chan struct{})
+	cancel := context.AfterFunc(c.options.Draining, func() {
+		defer close(ended)
+		c.drained.Store(true)
+		c.Interrupt()
+	})
+	c.requested = sync.OnceFunc(func() {
+		if !cancel() {
+			<-ended // because the response's controls must not be used after this
+		}
+	})
+	c.body.stall.Begin()
+	return c.requested
+}
+
+// End sets the deadline for the end of the stream, which is sent when the handler has
+// returned.
+func (c *StreamControls) End() { _ = c.response.SetWriteDeadline(time.Now().Add(c.options.stall())) }
+
+// Drained tells whether a drain has cut the wait for the request short.
+func (c *StreamControls) Drained() bool { return c.drained.Load() }
+
+// Whole says that a message has arrived.
+func (c *StreamControls) Whole() {
+	if c.requested != nil {
+		c.requested()
+	}
+	if c.body != nil {
+		c.body.stall.End()
+	}
+}
+
+// Grow charges what decoding has made of the message.
+func (c *StreamControls) Grow(bytes int64) error {
+	if c.body == nil {
+		return nil
+	}
+	return c.body.Grow(bytes)
+}
+
+// Release says that nothing is kept of the message any more.
+func (c *StreamControls) Release() {
+	if c.body != nil {
+		c.body.Release()
+	}
+}
+
+// Interrupt makes reads fail once what has arrived is read.
+func (c *StreamControls) Interrupt() {
+	if c.stop != nil {
+		c.stop()
+	}
+	InterruptRead(c.response)
+}
+
+// Send sends a message unless the client leaves it unread for too long.
+func (c *StreamControls) Send(message func() error) error {
+	c.sending.Begin()
+	defer c.sending.End()
+	return message()
+}
+
+// InterruptRead makes reads of a request's body fail once what has arrived is read. The
+// handler must not have returned. Only a response writer that is not net/http's own
+// refuses, and then there is no connection to wait for.
+func InterruptRead(c *http.ResponseController) { _ = c.SetReadDeadline(past) }

@@ -1,0 +1,268 @@
+package server
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"connectrpc.com/connect"
+	"google.golang.org/protobuf/proto"
+
+	"github.com/seqledger/seqledger/ledger/machine"
+	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
+	"github.com/seqledger/seqledger/server/admission"
+)
+
+// blockReader reads blocks for one caller.
+type blockReader struct {
+	server  *Server
+	party   admission.Party
+	scope   machine.Scope
+	content seqledgerv1.BlockContent
+}
+
+// newBlockReader checks which part of a block a request asks for.
+func (s *Server) newBlockReader(
+	ctx context.Context, m *seqledgerv1.Scope, content seqledgerv1.BlockContent,
+) (*blockReader, error) {
+	scope, err := requireScope(m)
+	if err != nil {
+		return nil, err
+	}
+	switch content {
+	case seqledgerv1.BlockContent_BLOCK_CONTENT_UNSPECIFIED, seqledgerv1.BlockContent_BLOCK_CONTENT_HEADER,
+		seqledgerv1.BlockContent_BLOCK_CONTENT_PARTS:
+	default:
+		return nil, &machine.FieldError{Field: "content", Problem: fmt.Sprintf("is %d, which is not known here", content)}
+	}
+	return &blockReader{s, s.party(ctx), scope, content}, nil
+}
+
+// read returns the block of a height, or the part of it that begins at a position. A
+// block that is larger than the caller may hold in memory is refused.
+func (b *blockReader) read(
+	ctx context.Context, height uint64, start *seqledgerv1.BlockPosition,
+) (*seqledgerv1.Block, error) {
+	if b.content == seqledgerv1.BlockContent_BLOCK_CONTENT_HEADER {
+		var header machine.BlockHeader
+		err := b.server.options.Ledger.View(ctx, func(v machine.View) (err error) {
+			header, err = v.BlockHeader(b.scope, height)
+			return err
+		})
+		return renderBlock(&header), b.notFound(err, height)
+	}
+	part := newMessagePart(maxPageBytes)
+	if whole := b.content != seqledgerv1.BlockContent_BLOCK_CONTENT_PARTS; whole {
+		part.limit = b.party.Limits.MessageBytes / 2 // see admission.Controller.Answer
+	}
+	first := int(start.GetOperation())
+	header, err := b.server.options.Ledger.VisitBlock(ctx, b.scope, height, start.GetTransaction(),
+		func(t machine.Transaction) bool {
+			more := part.add(&t, first)
+			first = 0
+			return more
+		})
+	if err != nil {
+		return nil, b.notFound(err, height)
+	}
+	if start.GetTransaction() > 0 && start.GetTransaction() >= header.TxCount || part.behind {
+		return nil, &machine.FieldError{Field: "start", Problem: "is behind the end of the block"}
+	}
+	if b.content != seqledgerv1.BlockContent_BLOCK_CONTENT_PARTS && part.next != nil {
+		return nil, connect.NewError(connect.CodeResourceExhausted, fmt.Errorf(
+			"block %d has more than %d bytes, which is too much for one message; "+
+				"ask for its parts (content: BLOCK_CONTENT_PARTS)", height, part.limit))
+	}
+	block := renderBlock(&header)
+	block.Transactions, block.Next = part.transactions, part.next
+	return block, nil
+}
+
+func (b *blockReader) notFound(err error, height uint64) error {
+	return notFound(err, "block %d of %s", height, b.scope)
+}
+
+// messagePart collects transactions until they fill a message.
+type messagePart struct {
+	limit, size  int
+	transactions []*seqledgerv1.Transaction
+	next         *seqledgerv1.BlockPosition // where the next part begins; nil: nothing is left out
+	behind       bool                       // the first operation is not there
+}
+
+func newMessagePart(limit int) *messagePart { return &messagePart{limit: limit} }
+
+// fieldBytes is what a message in a list has beside its content, at most.
+const fieldBytes = 6
+
+// add adds the operations of a transaction from one on, and tells whether there is
+// room for more. A part has at least one operation, whatever its size.
+func (p *messagePart) add(t *machine.Transaction, first int) (more bool) {
+	if first > 0 && first >= len(t.Operations) {
+		p.behind = true
+		return false
+	}
+	operations := t.Operations
+	t.Operations = nil
+	x := renderTransaction(t)
+	x.FirstOperation = uint32(first)
+	size := p.size + proto.Size(x) + fieldBytes
+	for i := first; i < len(operations); i++ {
+		op := renderOperation(&operations[i])
+		size += proto.Size(op) + fieldBytes
+		if size > p.limit && (len(p.transactions) > 0 || len(x.Operations) > 0) {
+			p.next = &seqledgerv1.BlockPosition{Transaction: t.Position, Operation: uint32(i)}
+			break
+		}
+		x.Operations = append(x.Operations, op)
+		p.size = size
+	}
+	if len(x.Operations) > 0 {
+		p.transactions = append(p.transactions, x)
+	}
+	return p.next == nil
+}
+
+// getBlock reads one block of a scope.
+func (s *Server) getBlock(ctx context.Context, m *seqledgerv1.GetBlockRequest) (*seqledgerv1.GetBlockResponse, error) {
+	reader, err := s.newBlockReader(ctx, m.Scope, m.Content)
+	switch {
+	case err != nil:
+		return nil, err
+	case m.Height == 0:
+		return nil, &machine.FieldError{Field: "height", Problem: "must be at least 1"}
+	case m.Start != nil && m.Content != seqledgerv1.BlockContent_BLOCK_CONTENT_PARTS:
+		return nil, &machine.FieldError{Field: "start", Problem: "needs content BLOCK_CONTENT_PARTS"}
+	}
+	block, err := reader.read(ctx, m.Height, m.Start)
+	if err != nil {
+		return nil, err
+	}
+	return &seqledgerv1.GetBlockResponse{Block: block}, nil
+}
+
+// listBlocks pages through the block headers of a scope.
+func (s *Server) listBlocks(
+	ctx context.Context, m *seqledgerv1.ListBlocksRequest,
+) (*seqledgerv1.ListBlocksResponse, error) {
+	scope, err := requireScope(m.Scope)
+	if err != nil {
+		return nil, err
+	}
+	size, err := pageSize(m.PageSize)
+	if err != nil {
+		return nil, err
+	}
+	height := max(m.FromHeight, 1)
+	q := newQuery("blocks", scope.Organization, scope.Vault, fmt.Sprint(height))
+	if height, err = q.heightOf(m.PageToken, height); err != nil {
+		return nil, err
+	}
+	answer := new(seqledgerv1.ListBlocksResponse)
+	newest := uint64(0)
+	err = s.options.Ledger.Pieces(ctx, func(v machine.View) (bool, error) {
+		if newest == 0 { // the page ends here, whatever is committed meanwhile
+			head, _, err := v.ChainHead(scope)
+			newest = head
+			return height <= newest, err
+		}
+		header, err := v.BlockHeader(scope, height)
+		if err != nil {
+			return false, err
+		}
+		answer.Blocks = append(answer.Blocks, renderBlock(&header))
+		height++
+		return height <= newest && len(answer.Blocks) < size, nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	if height <= newest {
+		answer.NextPageToken = q.heightToken(height)
+	}
+	return answer, nil
+}
+
+// getTransaction reads one committed write.
+func (s *Server) getTransaction(
+	ctx context.Context, m *seqledgerv1.GetTransactionRequest,
+) (*seqledgerv1.GetTransactionResponse, error) {
+	id, err := machine.ParseTxID(m.TxId)
+	if err != nil {
+		return nil, err
+	}
+	if m.FirstOperation > 0 && !m.Parts {
+		return nil, &machine.FieldError{Field: "first_operation", Problem: "needs parts"}
+	}
+	began := time.Now()
+	x, err := s.transaction(ctx, id)
+	if errors.Is(err, machine.ErrNotFound) {
+		awaitStep(ctx, began)
+	}
+	if err != nil {
+		return nil, notFound(err, "transaction %s", id)
+	}
+	answer := new(seqledgerv1.GetTransactionResponse)
+	part := newMessagePart(maxPageBytes)
+	if !m.Parts {
+		part.limit = machine.MaxWriteBytes * 2 // no transaction has more, and this splits none
+	}
+	scope, height, position := x.Scope, x.BlockHeight, x.Position
+	part.add(&x, int(m.FirstOperation))
+	if part.behind {
+		return nil, &machine.FieldError{Field: "first_operation", Problem: "is behind the last operation"}
+	}
+	answer.Transaction, answer.NextOperation = part.transactions[0], part.next.GetOperation()
+	if !m.IncludeProof {
+		return answer, nil
+	}
+	tree, err := s.options.Ledger.BlockTree(ctx, scope, height)
+	if err != nil {
+		return nil, err
+	}
+	proof, err := tree.Proof(position)
+	if err != nil {
+		return nil, err
+	}
+	answer.BlockHeader, answer.Proof = renderHeader(&proof.Header), renderProof(&proof)
+	return answer, nil
+}
+
+// notFoundStep is longer than it takes to look for a transaction.
+const notFoundStep = 2 * time.Millisecond
+
+// awaitStep returns at the end of a step since a moment. A record of blocks is read as a
+// whole when a transaction in it is looked up, and the larger it is the longer that
+// takes: without the wait, many calls would tell how much others wrote, and when.
+func awaitStep(ctx context.Context, began time.Time) {
+	timer := time.NewTimer(notFoundStep - time.Since(began)%notFoundStep)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+	case <-ctx.Done():
+	}
+}
+
+// transaction returns a transaction that the caller may read, or ErrNotFound. The
+// scope decides, and is looked up first: what that costs does not depend on the
+// transaction, and not on whether it is there. So neither the answer nor its time
+// tells a caller what there is in scopes of others.
+func (s *Server) transaction(ctx context.Context, id machine.TxID) (x machine.Transaction, err error) {
+	var scope machine.Scope
+	err = s.options.Ledger.View(ctx, func(v machine.View) (err error) {
+		scope, err = v.TransactionScope(id)
+		return err
+	})
+	if err == nil && s.caller(ctx).Read(scope) != nil {
+		err = machine.ErrNotFound
+	}
+	if err != nil {
+		return x, err
+	}
+	err = s.options.Ledger.View(ctx, func(v machine.View) (err error) {
+		x, err = v.Transaction(id)
+		return err
+	})
+	return x, err
+}

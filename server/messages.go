@@ -1,0 +1,221 @@
+package server
+
+import (
+	"compress/gzip"
+	"context"
+	"fmt"
+	"io"
+	"net/http"
+	"runtime"
+	"strings"
+
+	"connectrpc.com/connect"
+	"google.golang.org/protobuf/proto"
+
+	"github.com/seqledger/seqledger/ledger/machine"
+	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
+	"github.com/seqledger/seqledger/proto/seqledger/v1/seqledgerv1connect"
+	"github.com/seqledger/seqledger/server/admission"
+)
+
+// This file joins the messages of requests and answers with the bounds that package
+// admission sets to their memory.
+
+// tooLargeError refuses a message that has more bytes than any write may have.
+// Connect's own answer, resource_exhausted, would have it sent again later, for ever.
+func tooLargeError(largest int) error {
+	field := &machine.FieldError{
+		Field: "operations", Problem: fmt.Sprintf("must be fewer: a message has at most %d bytes", largest),
+	}
+	return withDetails(connect.CodeInvalidArgument, &seqledgerv1.WriteError{
+		Code:    seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_INVALID_ARGUMENT,
+		Message: fieldMessage(field), Field: field.Field,
+	})
+}
+
+// bodyKey finds the body of a compressed request in its context.
+type bodyKey struct{}
+
+// limitBody charges the messages of requests to their callers as they arrive.
+func (s *Server) limitBody(level connect.IdempotencyLevel, next http.Handler) http.Handler {
+	largest := s.maxMessage(level)
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.Body == nil || r.Body == http.NoBody {
+			next.ServeHTTP(w, r)
+			return
+		}
+		o := admission.BodyOptions{
+			Largest: int64(largest), Enveloped: isEnveloped(r), Compressed: isCompressed(r),
+			Refused: func(err error) error { return accessError(err) },
+		}
+		switch r.URL.Path {
+		case seqledgerv1connect.LedgerServiceWriteProcedure:
+			o.Write = true
+			fallthrough
+		case seqledgerv1connect.LedgerServiceWriteStreamProcedure:
+			o.TooLarge = func() error { return tooLargeError(largest) }
+		}
+		body := s.admission.NewBody(r, s.party(r.Context()), o)
+		defer body.Release()
+		if o.Compressed {
+			r = r.WithContext(context.WithValue(r.Context(), bodyKey{}, body))
+		}
+		r.Body = body
+		next.ServeHTTP(w, r)
+	})
+}
+
+// isEnveloped tells whether a body is a sequence of messages.
+func isEnveloped(r *http.Request) bool {
+	kind := strings.ToLower(r.Header.Get("Content-Type"))
+	return strings.HasPrefix(kind, "application/grpc") || strings.HasPrefix(kind, "application/connect+")
+}
+
+// isCompressed tells whether a body is compressed as a whole.
+func isCompressed(r *http.Request) bool {
+	encoding := r.Header.Get("Content-Encoding")
+	return encoding != "" && !strings.EqualFold(encoding, "identity")
+}
+
+// releaseBody gives back what a compressed request has taken, once it is decoded:
+// the queue of the ledger bounds what comes of it.
+func releaseBody(ctx context.Context) {
+	if body, ok := ctx.Value(bodyKey{}).(*admission.Body); ok {
+		body.Release()
+	}
+}
+
+// readAnswer is the writer of the answer to one read. It gives the place of the read
+// back as soon as the answer is sent: a client that reads slowly must not keep a
+// place from other reads. The memory of the answer is charged until the handler ends.
+type readAnswer struct {
+	http.ResponseWriter
+
+	done    func() // gives the place back; nil until it is taken
+	release func() // gives the memory back; nil until it is taken
+}
+
+// Write implements io.Writer.
+func (a *readAnswer) Write(p []byte) (int, error) {
+	a.leavePlace()
+	return a.ResponseWriter.Write(p)
+}
+
+// Flush implements http.Flusher.
+func (a *readAnswer) Flush() { _ = http.NewResponseController(a.ResponseWriter).Flush() }
+
+// Unwrap is for http.ResponseController.
+func (a *readAnswer) Unwrap() http.ResponseWriter { return a.ResponseWriter }
+
+func (a *readAnswer) leavePlace() {
+	if a.done != nil {
+		a.done()
+	}
+}
+
+type readAnswerKey struct{}
+
+// withReadAnswer is for the procedures that only read.
+func withReadAnswer(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		a := &readAnswer{ResponseWriter: w}
+		defer func() {
+			a.leavePlace()
+			if a.release != nil {
+				a.release()
+			}
+		}()
+		next.ServeHTTP(a, r.WithContext(context.WithValue(r.Context(), readAnswerKey{}, a)))
+	})
+}
+
+// makeAnswer calls a handler. A read waits for a place before it, and is authorized
+// once more after the wait and after the work: what it answers must be what the caller
+// may see when it is answered.
+func makeAnswer[P message[T], T, R any](
+	ctx context.Context, s *Server, procedure string, m P, handle func(context.Context, P) (*R, error),
+) (*R, error) {
+	a, ok := ctx.Value(readAnswerKey{}).(*readAnswer)
+	if !ok {
+		return handle(ctx, m)
+	}
+	party := s.party(ctx)
+	var err error
+	if mayBeLarge(m) {
+		if err := s.admission.MayAnswer(ctx, party, maxPageBytes); err != nil {
+			return nil, err
+		}
+	}
+	if a.done, err = s.admission.Read(ctx, party); err != nil {
+		return nil, err
+	}
+	if err := s.authorize(ctx, procedure, m); err != nil {
+		return nil, err
+	}
+	answer, err := handle(ctx, m)
+	if ended := s.caller(ctx).Check(); ended != nil {
+		return nil, ended
+	}
+	if err != nil {
+		return nil, err
+	}
+	if a.release, err = s.admission.Answer(ctx, party, sizeOf(answer)); err != nil {
+		return nil, err
+	}
+	admission.Answering(ctx)
+	return answer, nil
+}
+
+// mayBeLarge tells whether the answer to a read may fill a page. Others have a mebibyte
+// at most, and most of them much less.
+func mayBeLarge(m any) bool {
+	switch m := m.(type) {
+	case *seqledgerv1.GetStatusRequest, *seqledgerv1.GetEntityRequest:
+		return false
+	case *seqledgerv1.GetClientStateRequest:
+		return m.IncludeReceipts
+	}
+	return true
+}
+
+// sizeOf returns how many bytes an answer has, in binary.
+func sizeOf(answer any) int {
+	m, ok := answer.(proto.Message)
+	if !ok {
+		return 0
+	}
+	return proto.Size(m)
+}
+
+// compressPiece is how many bytes are compressed between two moments at which
+// another goroutine may run. A page takes tens of milliseconds, which a write that is
+// about to be answered should not wait for.
+const compressPiece = 32 << 10
+
+// compressor is gzip that lets others run.
+type compressor struct{ *gzip.Writer }
+
+// Write implements io.Writer.
+func (c compressor) Write(p []byte) (n int, err error) {
+	for len(p) > 0 && err == nil {
+		var written int
+		written, err = c.Writer.Write(p[:min(len(p), compressPiece)])
+		n, p = n+written, p[written:]
+		runtime.Gosched()
+	}
+	return n, err
+}
+
+// compression answers with the fastest gzip: it takes a third of the time of the
+// usual level, and makes values and keys hardly larger.
+func compression() connect.HandlerOption {
+	return connect.WithCompression("gzip",
+		func() connect.Decompressor { return new(gzip.Reader) },
+		func() connect.Compressor {
+			w, err := gzip.NewWriterLevel(io.Discard, gzip.BestSpeed)
+			if err != nil {
+				panic(err) // there is no such level
+			}
+			return compressor{w}
+		})
+}

@@ -1,0 +1,146 @@
+package server
+
+import (
+	"bytes"
+	"compress/gzip"
+	"encoding/base64"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+
+	"google.golang.org/protobuf/proto"
+
+	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
+	"github.com/seqledger/seqledger/proto/seqledger/v1/seqledgerv1connect"
+)
+
+// zipped compresses a text.
+func zipped(t *testing.T, text []byte) []byte {
+	t.Helper()
+	var b bytes.Buffer
+	w := gzip.NewWriter(&b)
+	if _, err := w.Write(text); err != nil {
+		t.Fatal(err)
+	}
+	if err := w.Close(); err != nil {
+		t.Fatal(err)
+	}
+	return b.Bytes()
+}
+
+// A read that waits keeps its request, so that it must be small, however it comes.
+func TestReadsTakeSmallRequests(t *testing.T) {
+	t.Parallel()
+	s := newTestServer(t, Options{})
+	message, err := proto.Marshal(&seqledgerv1.GetEntityRequest{
+		Scope: &seqledgerv1.Scope{Organization: "a"}, Key: strings.Repeat("k", maxReadRequestBytes),
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	const get = seqledgerv1connect.LedgerServiceGetEntityProcedure
+	query := "http://localhost" + get + "?connect=v1&encoding=proto&compression=gzip&base64=1&message=" +
+		base64.RawURLEncoding.EncodeToString(zipped(t, message))
+	requests := map[string]*http.Request{
+		"plain":      httptest.NewRequest(http.MethodPost, "http://localhost"+get, bytes.NewReader(message)),
+		"compressed": httptest.NewRequest(http.MethodPost, "http://localhost"+get, bytes.NewReader(zipped(t, message))),
+		"GET":        httptest.NewRequest(http.MethodGet, query, http.NoBody),
+	}
+	requests["compressed"].Header.Set("Content-Encoding", "gzip")
+	for name, r := range requests {
+		r.Header.Set("Content-Type", "application/proto")
+		w := httptest.NewRecorder()
+		s.Handler().ServeHTTP(w, r)
+		if w.Code != http.StatusTooManyRequests || !strings.Contains(w.Body.String(), "65536") {
+			t.Error(name, w.Code, w.Body)
+		}
+	}
+	body := append([]byte{0, 0, 2, 0, 0}, bytes.Repeat([]byte(" "), 2*maxReadRequestBytes)...)
+	for _, procedure := range []string{seqledgerv1connect.LedgerServiceWatchProcedure, seqledgerv1connect.AdminServiceBackupProcedure} {
+		r := httptest.NewRequest(http.MethodPost, "http://localhost"+procedure, bytes.NewReader(body))
+		r.Header.Set("Content-Type", "application/connect+json")
+		w := httptest.NewRecorder()
+		s.Handler().ServeHTTP(w, r)
+		if !strings.Contains(w.Body.String(), "65536") {
+			t.Error(procedure, w.Code, w.Body)
+		}
+	}
+}
+
+// The case of a content type or encoding says nothing.
+func TestKindsOfBodies(t *testing.T) {
+	t.Parallel()
+	for kind, want := range map[string]bool{
+		"application/connect+proto": true, "Application/Connect+Proto": true, "APPLICATION/GRPC": true, "application/proto": false,
+	} {
+		r := httptest.NewRequest(http.MethodPost, "/", strings.NewReader("x"))
+		r.Header.Set("Content-Type", kind)
+		if isEnveloped(r) != want {
+			t.Errorf("%s: enveloped must be %t", kind, want)
+		}
+	}
+	for encoding, want := range map[string]bool{"": false, "identity": false, "Identity": false, "gzip": true} {
+		r := httptest.NewRequest(http.MethodPost, "/", strings.NewReader("x"))
+		if encoding != "" {
+			r.Header.Set("Content-Encoding", encoding)
+		}
+		if isCompressed(r) != want {
+			t.Errorf("%q: compressed must be %t", encoding, want)
+		}
+	}
+}
+
+// What the compressor makes is read by every gzip, in whatever pieces it is written.
+func TestCompressor(t *testing.T) {
+	t.Parallel()
+	text := []byte(strings.Repeat("a block is a block ", 10_000) + incompressible(100_000))
+	for _, size := range []int{1, 1_000, compressPiece, len(text)} {
+		var b bytes.Buffer
+		w, err := gzip.NewWriterLevel(&b, gzip.BestSpeed)
+		if err != nil {
+			t.Fatal(err)
+		}
+		c := compressor{w}
+		pieces := text
+		if size == 1 {
+			pieces = text[:1_000]
+		}
+		for rest := pieces; len(rest) > 0; {
+			n, err := c.Write(rest[:min(size, len(rest))])
+			if err != nil || n != min(size, len(rest)) {
+				t.Fatal(n, err)
+			}
+			rest = rest[n:]
+		}
+		if err := c.Close(); err != nil {
+			t.Fatal(err)
+		}
+		r, err := gzip.NewReader(&b)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got, err := io.ReadAll(r); err != nil || !bytes.Equal(got, pieces) {
+			t.Errorf("in pieces of %d: %d bytes became %d, %v", size, len(pieces), len(got), err)
+		}
+	}
+}
+
+// An answer gives its place back when it is sent, and its memory at the end.
+func TestReadAnswerLeavesItsPlace(t *testing.T) {
+	t.Parallel()
+	left, released := 0, 0
+	h := withReadAnswer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		a := r.Context().Value(readAnswerKey{}).(*readAnswer)
+		a.done, a.release = func() { left++ }, func() { released++ }
+		if _, err := w.Write([]byte("x")); err != nil || left != 1 || released != 0 {
+			t.Errorf("when it is sent: left %d, released %d, %v", left, released, err)
+		}
+		w.(http.Flusher).Flush()
+	}))
+	h.ServeHTTP(httptest.NewRecorder(), httptest.NewRequest(http.MethodGet, "/", http.NoBody))
+	if left == 0 || released != 1 {
+		t.Errorf("at the end: left %d, released %d", left, released)
+	}
+}
