@@ -100,6 +100,14 @@ check-tree: ## Fail when a tracked file is an executable or has more than 1 MiB
 breaking: $(TOOLS)/buf ## Check that the API stays compatible with proto/released.binpb
 	$(TOOLS)/buf breaking --against proto/released.binpb
 
+# Debian's python3-grpc-tools has protoc 3.5, the oldest compiler in common use:
+# it knows no optional in proto3.
+PYTHON    ?= /usr/bin/python3
+.PHONY: check-python
+check-python: ## Fail when the compiler of Debian's python3-grpc-tools refuses a .proto file
+	@out=$$(mktemp -d) && trap 'rm -rf "$$out"' EXIT && \
+	  $(PYTHON) -m grpc_tools.protoc -I proto --python_out="$$out" --grpc_python_out="$$out" proto/seqledger/v1/*.proto
+
 .PHONY: release-api
 release-api: $(TOOLS)/buf ## Make the API as it is the one to stay compatible with
 	$(TOOLS)/buf build -o proto/released.binpb
