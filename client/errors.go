@@ -80,7 +80,6 @@ type Error struct {
 // Error implements error.
 func (e *Error) Error() string {
 	var b strings.Builder
-	b.WriteString("seqledger: ")
 	if e.Code != seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_UNSPECIFIED {
 		b.WriteString(strings.TrimPrefix(e.Code.String(), "WRITE_ERROR_CODE_"))
 	} else {

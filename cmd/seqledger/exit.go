@@ -7,7 +7,6 @@ import (
 	"io"
 	"io/fs"
 	"os"
-	"strings"
 	"syscall"
 
 	"connectrpc.com/connect"
@@ -59,8 +58,7 @@ func report(stderr io.Writer, err error) int {
 	if isClosedOutput(err) {
 		return code // whoever reads no more wants no complaint either
 	}
-	// Errors of the client bear the name themselves, once on each level.
-	_, _ = fmt.Fprintf(stderr, "seqledger: %s\n", harmless(strings.ReplaceAll(err.Error(), "seqledger: ", "")))
+	_, _ = fmt.Fprintf(stderr, "seqledger: %s\n", harmless(err.Error()))
 	if hint != "" {
 		_, _ = fmt.Fprintf(stderr, "  next: %s\n", harmless(hint))
 	}

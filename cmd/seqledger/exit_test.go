@@ -80,6 +80,19 @@ func TestReport(t *testing.T) {
 	}
 }
 
+// TestReportKeepsPaths: a path that ends like the program's name is a path.
+func TestReportKeepsPaths(t *testing.T) {
+	t.Parallel()
+	var out bytes.Buffer
+	report(&out, fmt.Errorf("restore of /backups/ledger.seqledger: %w", &client.Error{
+		ConnectCode: connect.CodeUnavailable, Message: "open seqledger: no\u00a0such\x1bfile",
+	}))
+	want := "seqledger: restore of /backups/ledger.seqledger: unavailable: open seqledger: no such\ufffdfile\n"
+	if got, _, _ := strings.Cut(out.String(), "  next"); got != want {
+		t.Errorf("want %q, got %q", want, got)
+	}
+}
+
 // TestDisplay expects that nothing that a value holds can move the cursor of a
 // terminal or break a line in two.
 func TestDisplay(t *testing.T) {

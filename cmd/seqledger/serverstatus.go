@@ -105,7 +105,7 @@ func (c *statusCommand) watch(e *environment) error {
 			case e.ctx.Err() != nil:
 				return nil
 			case err != nil:
-				e.notice("%s: %s", c.Server, oneLine(strings.ReplaceAll(err.Error(), "seqledger: ", "")))
+				e.notice("%s: %s", c.Server, oneLine(err.Error()))
 			default:
 				if err := e.showWatched(status, last); err != nil {
 					return err
