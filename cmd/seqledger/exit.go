@@ -7,9 +7,11 @@ import (
 	"io"
 	"io/fs"
 	"os"
+	"regexp"
 	"syscall"
 
 	"connectrpc.com/connect"
+	"github.com/alecthomas/kong"
 
 	"github.com/seqledger/seqledger/client"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
@@ -22,7 +24,7 @@ const (
 	exitUsage   = 2
 	exitRefused = 3
 	exitUnknown = 4
-	exitSignal  = 130 // what a shell reports for a process that SIGINT ended
+	exitSignal  = 128 // plus the number of the signal that ended the process
 )
 
 // exitError gives an error its exit code and tells what to do next.
@@ -38,10 +40,33 @@ func (e *exitError) Error() string { return e.err.Error() }
 // Unwrap returns the error itself.
 func (e *exitError) Unwrap() error { return e.err }
 
+// usageHint is for a command line of which it is not known which command it means.
+const usageHint = "seqledger --help lists the commands, seqledger COMMAND --help their flags"
+
 // usage says that the command line or a file that it names is wrong.
 func usage(format string, args ...any) error {
-	return &exitError{code: exitUsage, err: fmt.Errorf(format, args...),
-		hint: "seqledger --help lists the commands, seqledger COMMAND --help their flags"}
+	return &exitError{code: exitUsage, err: fmt.Errorf(format, args...), hint: usageHint}
+}
+
+// withHelp names the help of the command in the hint of an error of usage.
+func withHelp(err error, command *kong.Node) error {
+	own, ok := errors.AsType[*exitError](err)
+	if !ok || own.hint != usageHint || command == nil {
+		return err
+	}
+	return &exitError{code: own.code, err: err, hint: command.FullPath() + " --help shows its flags and examples"}
+}
+
+// missingValue is how kong says that a flag stands at the end without its value.
+var missingValue = regexp.MustCompile(`expected .+ value but got "EOL" \(<EOL>\)`)
+
+// plainParseError takes words of the parser's own out of its errors. The error
+// keeps its text otherwise: it names the flag and the variable.
+func plainParseError(err error) error {
+	if text := missingValue.ReplaceAllString(err.Error(), "its value is missing"); text != err.Error() {
+		return errors.New(text)
+	}
+	return err
 }
 
 // fail gives an error an exit code and a hint of its own.

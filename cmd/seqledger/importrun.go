@@ -212,7 +212,8 @@ func (c *importCommand) explainSend(run *importRun, err error) error {
 	refusal, refused := errors.AsType[*client.Error](err)
 	_, notExecuted := errors.AsType[*client.NotExecutedError](err)
 	code := exitFailed
-	if run.unknown {
+	// Interrupted, it is the next run that finds out, as after any interrupt.
+	if _, interrupted := errors.AsType[interruptedError](err); run.unknown && !interrupted {
 		code = exitUnknown
 	}
 	switch {

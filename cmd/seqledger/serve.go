@@ -41,8 +41,8 @@ Without --auth everybody who can connect may do everything, therefore only this 
 need an API key or a session token; SIGHUP makes the server read the file again. TLS files are read again when
 they change. --insecure opens the server to other machines without one of the two.
 
-SIGTERM and Ctrl-C stop the server once everything that it has accepted is answered; a second one stops it at
-once, which loses nothing that was acknowledged.
+SIGTERM and Ctrl-C stop the server once everything that it has accepted is answered; another one, a second or more
+later, stops it at once, which loses nothing that was acknowledged.
 
     seqledger serve
     seqledger serve --listen 127.0.0.1:7451 --data /var/lib/seqledger --client-ttl 72h
