@@ -113,8 +113,8 @@ func makeDirectory(path string) error {
 	if err != nil {
 		return err
 	}
-	if info, err := os.Stat(path); err == nil && info.IsDir() {
-		return nil
+	if info, err := os.Stat(path); err == nil {
+		return mustBeDirectory(path, info)
 	}
 	parent := filepath.Dir(path)
 	if parent != path {
@@ -126,6 +126,13 @@ func makeDirectory(path string) error {
 		return err
 	}
 	return (&directory{path: parent}).sync()
+}
+
+func mustBeDirectory(path string, info os.FileInfo) error {
+	if !info.IsDir() {
+		return fmt.Errorf("%s is a file and no directory", path)
+	}
+	return nil
 }
 
 func lockDirectory(path string) (*directory, error) {
@@ -142,10 +149,14 @@ func lockDirectory(path string) (*directory, error) {
 
 // mustBeLedger reads the marker of a directory that is only to be looked at.
 func (d *directory) mustBeLedger() error {
-	if _, err := os.Stat(d.path); err != nil {
+	info, err := os.Stat(d.path)
+	if err == nil {
+		err = mustBeDirectory(d.path, info)
+	}
+	if err != nil {
 		return fmt.Errorf("data directory: %w", err)
 	}
-	_, err := os.Stat(d.file(markerName))
+	_, err = os.Stat(d.file(markerName))
 	if errors.Is(err, os.ErrNotExist) {
 		return fmt.Errorf("%s is not a seqledger data directory: it has no file %s", d.path, markerName)
 	}

@@ -7,6 +7,8 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"strings"
+	"time"
 
 	"github.com/seqledger/seqledger/server/auth"
 )
@@ -49,9 +51,12 @@ func (c *newKeyCommand) Run(e *environment) error {
 	if err != nil {
 		return usage("--id %w", err)
 	}
+	if err := c.checkExpires(); err != nil {
+		return err
+	}
 	entry := &auth.Entry{ID: c.ID, Hash: hash, Role: c.Role, Scopes: c.Scope, ClientIDs: c.ClientID, Expires: c.Expires}
 	if err := entry.Validate(); err != nil {
-		return usage("%w", err)
+		return usage("%s", flagOfField(err.Error()))
 	}
 	result := newKeyResult{ID: c.ID, Key: key}
 	if c.Append != "" {
@@ -72,11 +77,40 @@ func (c *newKeyCommand) Run(e *environment) error {
 	return err
 }
 
+// checkExpires refuses a time at which the key would be over already.
+func (c *newKeyCommand) checkExpires() error {
+	if c.Expires == "" {
+		return nil
+	}
+	at, err := parseTime(c.Expires)
+	switch {
+	case err != nil:
+		return usage("--expires: %w", err)
+	case at.AsTime().Before(time.Now()):
+		return usage("--expires %s: is in the past, and the key could never be used", c.Expires)
+	}
+	return nil
+}
+
+// flagOfField puts the flag in the place of the field of the auth file with which
+// a message begins.
+func flagOfField(message string) string {
+	for field, flag := range map[string]string{"scopes ": "--scope ", "client_ids ": "--client-id ", "expires ": "--expires "} {
+		if rest, found := strings.CutPrefix(message, field); found {
+			return flag + rest
+		}
+	}
+	return message
+}
+
 // appendKey changes a file whole or not at all.
 func appendKey(path string, entry *auth.Entry) error {
 	// What a link points to is changed, and not the link.
 	if target, err := filepath.EvalSymlinks(path); err == nil {
 		path = target
+	}
+	if err := checkParent("--append", path); err != nil {
+		return err
 	}
 	before, err := os.ReadFile(path)
 	info, statErr := os.Stat(path) // also an error when there is none

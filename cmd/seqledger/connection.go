@@ -2,10 +2,7 @@ package main
 
 import (
 	"crypto/tls"
-	"crypto/x509"
-	"fmt"
 	"io"
-	"net"
 	"net/netip"
 	"net/url"
 	"os"
@@ -81,22 +78,18 @@ func (f *connectionFlags) token() (token string, err error) {
 func (f *connectionFlags) tls() (*tls.Config, error) {
 	config := &tls.Config{MinVersion: tls.VersionTLS12}
 	if f.TLSCA != "" {
-		content, err := os.ReadFile(f.TLSCA)
-		if err != nil {
-			return nil, usage("--tls-ca: %w", err)
-		}
-		config.RootCAs = x509.NewCertPool()
-		if !config.RootCAs.AppendCertsFromPEM(content) {
-			return nil, usage("--tls-ca %s: there is no certificate in PEM", f.TLSCA)
+		var err error
+		if config.RootCAs, err = certificatePool("--tls-ca", f.TLSCA); err != nil {
+			return nil, err
 		}
 	}
 	if (f.TLSCert == "") != (f.TLSKey == "") {
 		return nil, usage("--tls-cert and --tls-key belong together")
 	}
 	if f.TLSCert != "" {
-		pair, err := tls.LoadX509KeyPair(f.TLSCert, f.TLSKey)
+		pair, err := keyPair(f.TLSCert, f.TLSKey)
 		if err != nil {
-			return nil, usage("--tls-cert, --tls-key: %w", err)
+			return nil, err
 		}
 		config.Certificates = []tls.Certificate{pair}
 	}
@@ -115,13 +108,4 @@ func loopbackURL(server string) bool {
 func loopbackName(host string) bool {
 	address, err := netip.ParseAddr(host)
 	return strings.EqualFold(host, "localhost") || err == nil && address.IsLoopback()
-}
-
-// loopbackListen tells whether only this machine can reach an address.
-func loopbackListen(listen string) (bool, error) {
-	host, _, err := net.SplitHostPort(listen)
-	if err != nil {
-		return false, fmt.Errorf("--listen %s: %w", listen, err)
-	}
-	return loopbackName(host), nil
 }

@@ -7,6 +7,7 @@ import (
 	"net"
 	"os"
 	"os/signal"
+	"strings"
 	"syscall"
 	"time"
 
@@ -62,13 +63,7 @@ func (c *serveCommand) Run(e *environment) (err error) {
 		EvictionInterval: c.EvictionInterval, ClientTTL: int64(c.ClientTTL), EvictionLimit: c.EvictionLimit,
 		ReceiptWindow: c.ReceiptWindow, MaxStreams: c.MaxStreams,
 	}
-	if err := config.Validate(); err != nil {
-		return usage("%w", err)
-	}
-	if c.BackupRate == 0 {
-		return usage("--backup-rate must not be 0")
-	}
-	if err := c.checkDebug(); err != nil {
+	if err := c.check(&config); err != nil {
 		return err
 	}
 	tuneCollector()
@@ -102,6 +97,32 @@ func (c *serveCommand) Run(e *environment) (err error) {
 		return fail(exitFailed, storageHint(failure, c.Data), "%w", failure)
 	}
 	return errors.Join(serveErr, closeErr)
+}
+
+// A checkpoint below the least would be written at every other write; one beyond
+// the most would take the memory that it is to bound.
+const (
+	leastCheckpointBytes = 1 << 20
+	mostCheckpointBytes  = 4 << 30
+)
+
+// check refuses values that make no sense, before anything is opened.
+func (c *serveCommand) check(config *machine.Config) error {
+	err := config.Validate()
+	wrong, isField := errors.AsType[*machine.FieldError](err)
+	switch {
+	case isField: // a field has the name of its flag, but for the signs between the words
+		return usage("--%s: %s", strings.ReplaceAll(wrong.Field, "_", "-"), wrong.Problem)
+	case err != nil:
+		return usage("%w", err)
+	case c.DrainTimeout <= 0:
+		return usage("--drain-timeout: must be more than 0")
+	case c.CheckpointBytes != 0 && (c.CheckpointBytes < leastCheckpointBytes || c.CheckpointBytes > mostCheckpointBytes):
+		return usage("--checkpoint-bytes: must be 0 or from %d to %d", leastCheckpointBytes, int64(mostCheckpointBytes))
+	case c.BackupRate == 0 || c.BackupRate < -1:
+		return usage("--backup-rate: must be more than 0, or -1 for as fast as it can")
+	}
+	return c.checkDebug()
 }
 
 // serve answers until the process is told to stop or the storage fails.

@@ -184,7 +184,7 @@ func TestServeRefuses(t *testing.T) {
 			}
 		})
 	}
-	seqledger(t, "serve", "--receipt-window", "5000").expect(t, exitUsage, "receipt_window")
+	seqledger(t, "serve", "--receipt-window", "5000").expect(t, exitUsage, "--receipt-window")
 	seqledgerInput(t, "", "restore", "-", "--data", foreign).expect(t, exitFailed, "holiday.jpg")
 	if got, _ := os.ReadDir(foreign); len(got) != 1 {
 		t.Errorf("want a foreign directory left as it was, got %v", got)
