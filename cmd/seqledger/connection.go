@@ -23,25 +23,52 @@ type connectionFlags struct {
 }
 
 // options returns those of the client; the errors are of usage.
-func (f *connectionFlags) options(e *environment) (client.Options, error) {
-	o := client.Options{Server: f.Server}
-	var err error
-	if o.Token, err = f.token(); err != nil {
+func (f *connectionFlags) options(e *environment) (o client.Options, err error) {
+	if o.Server, o.TLS, err = f.target(); err != nil {
 		return o, err
 	}
-	wantsTLS := f.TLSCA != "" || f.TLSCert != "" || f.TLSKey != ""
-	if wantsTLS && !strings.Contains(o.Server, "://") {
-		o.Server = "https://" + o.Server
-	}
-	if wantsTLS {
-		if o.TLS, err = f.tls(); err != nil {
-			return o, err
-		}
+	if o.Token, err = f.token(); err != nil {
+		return o, err
 	}
 	if o.Token != "" && !strings.HasPrefix(o.Server, "https://") && !loopbackURL(o.Server) {
 		e.notice("warning: the token goes to %s in clear, where the network can read it; use https://", f.Server)
 	}
 	return o, nil
+}
+
+// target returns the server, with https:// if the flags of TLS ask for it, and
+// what they say of TLS, nil for nothing.
+func (f *connectionFlags) target() (server string, config *tls.Config, err error) {
+	server = f.Server
+	if f.TLSCA != "" || f.TLSCert != "" || f.TLSKey != "" {
+		if !strings.Contains(server, "://") {
+			server = "https://" + server
+		}
+		if config, err = f.tls(); err != nil {
+			return "", nil, err
+		}
+	}
+	return server, config, f.checkServer(baseURL(server))
+}
+
+// checkServer refuses what no server can be at.
+func (f *connectionFlags) checkServer(base string) error {
+	u, err := url.Parse(base)
+	switch {
+	case err != nil:
+		return usage("--server %s: must be host:port, http://host:port or https://host:port", f.Server)
+	case u.Scheme != "http" && u.Scheme != "https":
+		return usage("--server %s: %q must be http or https", f.Server, u.Scheme)
+	case u.Hostname() == "":
+		return usage("--server %s: the host is missing", f.Server)
+	case u.User != nil:
+		return usage("--server %s: no name or password can be given here; --token-file has the credential", u.Redacted())
+	case u.RawQuery != "" || u.Fragment != "":
+		return usage("--server %s: nothing may follow the address", f.Server)
+	case u.Port() == "0":
+		return usage("--server %s: must have the port on which the server listens", f.Server)
+	}
+	return checkPort("--server", f.Server, u.Port())
 }
 
 // maxTokenFile has room for any token.
@@ -98,10 +125,7 @@ func (f *connectionFlags) tls() (*tls.Config, error) {
 
 // loopbackURL tells whether an address of a server is this machine.
 func loopbackURL(server string) bool {
-	if !strings.Contains(server, "://") {
-		server = "http://" + server
-	}
-	u, err := url.Parse(server)
+	u, err := url.Parse(baseURL(server))
 	return err == nil && loopbackName(u.Hostname())
 }
 

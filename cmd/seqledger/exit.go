@@ -103,6 +103,9 @@ func classify(err error) (code int, hint string) {
 	if own, ok := errors.AsType[*exitError](err); ok {
 		return own.code, own.hint
 	}
+	if why, ok := errors.AsType[*unreachableError](err); ok {
+		return exitFailed, why.hint
+	}
 	if unknown, ok := errors.AsType[*client.OutcomeUnknownError](err); ok {
 		return exitUnknown, repeatHint(unknown.Sequence, unknown.IdempotencyKey)
 	}
@@ -144,7 +147,7 @@ func connectExit(code connect.Code) (int, string) {
 	case connect.CodeUnauthenticated:
 		return exitRefused, "give an API key or session token that the server knows with --token-file, --token or $SEQLEDGER_TOKEN"
 	case connect.CodeUnavailable, connect.CodeUnknown:
-		return exitFailed, "is the server running and is --server right? seqledger serve starts one"
+		return exitFailed, isItRunning
 	case connect.CodeUnimplemented:
 		return exitFailed, "the server at --server does not know this call: is it a seqledger of this version?"
 	}

@@ -1,10 +1,18 @@
 package main
 
 import (
+	"context"
+	"errors"
+	"net"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"connectrpc.com/connect"
+
+	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
+	"github.com/seqledger/seqledger/proto/seqledger/v1/seqledgerv1connect"
 )
 
 // mustSay runs a command that is to fail. Its message has the texts, and no word
@@ -142,4 +150,147 @@ func TestAuthMessages(t *testing.T) {
 		mustSay(t, append([]string{"auth", "new-key", "--id", "a"}, test.args...), exitUsage, test.says)
 	}
 	mustSay(t, []string{"backup", filepath.Join(dir, "no", "such"), "--server", "127.0.0.1:1"}, exitUsage, filepath.Join(dir, "no"), "no such file")
+}
+
+// TestConnectionMessages: what keeps a command from a server is told as what it is,
+// and where trying again does not help the command does not wait for its timeout.
+func TestConnectionMessages(t *testing.T) {
+	t.Parallel()
+	cert, key := selfSigned(t)
+	otherCert, otherKey := selfSigned(t)
+	plain := serve(t)
+	encrypted := serve(t, "--tls-cert", cert, "--tls-key", key)
+	mutual := serve(t, "--tls-cert", cert, "--tls-key", key, "--tls-client-ca", cert)
+	_, port, err := net.SplitHostPort(encrypted.address)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, test := range []struct {
+		server string
+		flags  []string
+		says   []string
+	}{
+		{"https://" + plain.address, nil, []string{"does not speak TLS", "leave https://"}},
+		{plain.address, []string{"--tls-ca", cert}, []string{"does not speak TLS"}},
+		{encrypted.address, nil, []string{"speaks TLS", "https://" + encrypted.address}},
+		{"https://" + encrypted.address, nil, []string{"signed by no authority", "--tls-ca"}},
+		{"https://" + encrypted.address, []string{"--tls-ca", otherCert}, []string{"signed by no authority"}},
+		{"https://localhost:" + port, []string{"--tls-ca", cert}, []string{`not for "localhost" but for ["127.0.0.1"]`}},
+		{"https://" + mutual.address, []string{"--tls-ca", cert}, []string{"certificate required", "--tls-cert"}},
+		{"https://" + mutual.address, []string{"--tls-ca", cert, "--tls-cert", otherCert, "--tls-key", otherKey}, []string{"TLS handshake", "--tls-client-ca"}},
+	} {
+		commands := [][]string{
+			{"status", "--timeout", "1h"}, {"list", "--scope", "a", "--timeout", "1h"}, {"watch", "--scope", "a"}, {"status", "--ready"},
+			{"backup", filepath.Join(t.TempDir(), "b")}, {"import", "--timeout", "1h", "--scope", "a", "--client-id", "c", numberedLines(t, 1)},
+		}
+		for _, command := range commands {
+			if command[len(command)-1] == "--ready" && test.server == encrypted.address {
+				continue // it finds out by itself
+			}
+			args := append(append(command, "--server", test.server), test.flags...)
+			t.Run(strings.Join(args, " "), func(t *testing.T) {
+				t.Parallel() // they wait most of the time
+				mustSay(t, args, exitFailed, append(test.says, test.server+": ")...)
+			})
+		}
+	}
+	for server, says := range map[string]string{
+		"127.0.0.1:99999": `"99999" must be a port`, "x:y": "must be host:port", ":7450": "the host is missing", "ftp://x:1": `"ftp" must be http`,
+		"https://user:secret@x:1": "no name or password", "http://x:1?a=b": "nothing may follow", "127.0.0.1:0": "must have the port",
+	} {
+		mustSay(t, []string{"status", "--server", server}, exitUsage, "--server ", says)
+	}
+	if r := seqledger(t, "status", "--server", "http://user:secret@x:1"); strings.Contains(r.stderr, "secret") {
+		t.Errorf("the password is repeated: %v", r)
+	}
+}
+
+// freeAddress is one at which nothing listens.
+func freeAddress(t *testing.T) string {
+	t.Helper()
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := listener.Close(); err != nil {
+		t.Fatal(err)
+	}
+	return listener.Addr().String()
+}
+
+// TestCommandsWaitForTheServer: a command tries for as long as --timeout says, and
+// tells meanwhile why it waits.
+func TestCommandsWaitForTheServer(t *testing.T) {
+	t.Parallel()
+	address := freeAddress(t)
+	input := numberedLines(t, 10)
+	var waiting []*process
+	for _, command := range [][]string{
+		{"status"}, {"list", "--scope", "a"}, {"write", "--scope", "a", "--client-id", "w", "--sequence", "1", "--append", "x"},
+		{"session", "open", "--scope", "a", "--client-id", "s"}, {"import", "--scope", "a", "--client-id", "i", input},
+		{"bench", "--streams", "1", "--duration", "10ms"},
+	} {
+		waiting = append(waiting, start(t, append(command, "--server", address, "--timeout", "1h")...))
+	}
+	for _, p := range waiting {
+		awaitLog(t, p, address+": connection refused; trying again for up to 1h0m0s (--timeout)")
+	}
+	serveOn(t, t.TempDir(), address)
+	for _, p := range waiting {
+		if code := p.wait(t); code != exitDone {
+			t.Errorf("%v: want it done once there is a server, got %d: %s", p.cmd.Args, code, p.stderr.String())
+		}
+	}
+}
+
+// TestNothingWasSent: a write or a session that no server was asked for is not told
+// as one whose outcome is unknown.
+func TestNothingWasSent(t *testing.T) {
+	t.Parallel()
+	address := freeAddress(t)
+	stream := []string{"--scope", "a", "--client-id", "c", "--server", address, "--timeout", "2s"}
+	mustSay(t, append([]string{"write", "--append", "x", "--sequence", "3"}, stream...), exitFailed,
+		"sequence 3 was not executed, because it could not be sent", address, "connection refused", "seqledger serve")
+	mustSay(t, append([]string{"write", "--append", "x"}, stream...), exitFailed, address, "connection refused")
+	r := seqledger(t, append([]string{"session", "open"}, stream...)...).expect(t, exitFailed, "connection refused")
+	if strings.Contains(r.stderr, "attempt") {
+		t.Errorf("no session was asked for: %v", r)
+	}
+}
+
+// openerOfUnknown answers OpenSession as a server does that lost its disk meanwhile.
+type openerOfUnknown struct {
+	seqledgerv1connect.UnimplementedLedgerServiceHandler
+}
+
+// GetClientState implements the service.
+func (openerOfUnknown) GetClientState(
+	context.Context, *connect.Request[seqledgerv1.GetClientStateRequest],
+) (*connect.Response[seqledgerv1.GetClientStateResponse], error) {
+	return connect.NewResponse(&seqledgerv1.GetClientStateResponse{State: new(seqledgerv1.ClientState)}), nil
+}
+
+// OpenSession implements the service.
+func (openerOfUnknown) OpenSession(
+	context.Context, *connect.Request[seqledgerv1.OpenSessionRequest],
+) (*connect.Response[seqledgerv1.OpenSessionResponse], error) {
+	err := connect.NewError(connect.CodeUnavailable, errors.New("unknown"))
+	detail, detailErr := connect.NewErrorDetail(&seqledgerv1.WriteError{Code: seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_OUTCOME_UNKNOWN})
+	if detailErr != nil {
+		return nil, detailErr
+	}
+	err.AddDetail(detail)
+	return nil, err
+}
+
+// TestSessionOpenUnknown: what settles it is the attempt, and not a sequence.
+func TestSessionOpenUnknown(t *testing.T) {
+	t.Parallel()
+	attempt := strings.Repeat("ab", 16)
+	r := seqledger(t, "session", "open", "--scope", "a", "--client-id", "c", "--attempt-id", attempt, "--timeout", "100ms",
+		"--server", serveHandler(t, openerOfUnknown{})).expect(t, exitUnknown, "may have been opened")
+	_, next, _ := strings.Cut(r.stderr, "next:")
+	if !strings.Contains(next, "--attempt-id "+attempt) || strings.Contains(next, "--sequence") {
+		t.Errorf("want advice to repeat the attempt, got %v", r)
+	}
 }

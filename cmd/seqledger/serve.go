@@ -21,7 +21,7 @@ type serveCommand struct {
 	Listen          string        `help:"Address to listen on; port 0 takes a free one. Others than loopback need --auth and TLS." default:"127.0.0.1:7450"`
 	Data            string        `help:"Data directory; an absent or empty one becomes a new ledger." default:"./seqledger-data" type:"path"`
 	DrainTimeout    time.Duration `help:"How long to wait, when stopped, for what is under way." default:"30s"`
-	DebugListen     string        `help:"Serve profiles (/debug/pprof/) and /metrics on this address too, loopback only; off when empty." placeholder:"ADDRESS"`
+	DebugListen     string        `help:"Serve profiles (/debug/pprof/), /metrics, /healthz and /readyz on this address too, in clear, loopback only; off when empty." placeholder:"ADDRESS"`
 	CheckpointBytes int64         `help:"How many bytes of changes gather in memory before they are written to the state file; 0 finds it, between 32 and 128 MiB. More writes less to the disk and takes some four times as much memory." default:"0"`
 	BackupRate      int64         `help:"How fast a backup may read, in bytes per second; -1 for as fast as it can." default:"33554432"`
 	accessFlags     `embed:""`

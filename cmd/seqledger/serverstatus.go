@@ -2,7 +2,7 @@ package main
 
 import (
 	"context"
-	"errors"
+	"crypto/tls"
 	"fmt"
 	"net/http"
 	"os"
@@ -57,35 +57,39 @@ func (c *statusCommand) Run(e *environment) error {
 }
 
 // ready asks the way a load balancer does, which needs no credentials, and asks
-// once: whoever runs this repeats it himself.
-func (c *statusCommand) ready(e *environment) (err error) {
+// once: a health check repeats it.
+func (c *statusCommand) ready(e *environment) error {
 	if err := c.check(); err != nil {
 		return err
 	}
-	options, err := c.options(e)
+	server, config, err := c.target()
 	if err != nil {
 		return err
 	}
-	address := options.Server
-	if !strings.Contains(address, "://") {
-		address = "http://" + address
-	}
-	lone := &http.Client{Transport: &http.Transport{TLSClientConfig: options.TLS, DisableKeepAlives: true}}
 	ctx, cancel := context.WithTimeout(e.ctx, c.Timeout)
 	defer cancel()
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet, strings.TrimSuffix(address, "/")+"/readyz", http.NoBody)
-	if err != nil {
-		return usage("--server %s: %w", c.Server, err)
+	loopback := loopbackURL(server)
+	status, body, err := ask(ctx, server, "/readyz", config)
+	if loopback && !strings.Contains(c.Server, "://") && strings.Contains(body, "HTTPS") {
+		// A server with TLS says so to whoever asks in cleartext.
+		server = "https://" + server
+		status, _, err = ask(ctx, server, "/readyz", &tls.Config{InsecureSkipVerify: true, MinVersion: tls.VersionTLS12})
 	}
-	answer, err := lone.Do(request)
-	if err != nil {
-		return fail(exitFailed, "is the server running and is --server right?", "not ready: %w", err)
+	if err == nil && status == http.StatusOK {
+		return nil
 	}
-	defer func() { err = errors.Join(err, answer.Body.Close()) }()
-	if answer.StatusCode != http.StatusOK {
-		return fail(exitFailed, "", "not ready: %s answers %s", c.Server, answer.Status)
+	why := whyUnreachable(err)
+	if why == nil {
+		why = probe(ctx, server, config)
 	}
-	return nil
+	switch {
+	case why != nil:
+	case err != nil:
+		why = &unreachableError{what: err.Error(), hint: isItRunning}
+	default:
+		why = &unreachableError{what: fmt.Sprintf("the answer is %d %s", status, http.StatusText(status))}
+	}
+	return fail(exitFailed, why.hint, "not ready: %s: %s", c.Server, why.what)
 }
 
 // watch asks until the process is told to stop, which is its good end.
@@ -95,7 +99,8 @@ func (c *statusCommand) watch(e *environment) error {
 	}
 	tick := time.NewTicker(c.Interval)
 	defer tick.Stop()
-	err := c.connected(e, func(conn *client.Client) error {
+	// A few attempts each time: what fails is told, and asked again.
+	err := c.connectionFlags.connected(e, func(conn *client.Client) error {
 		var last *seqledgerv1.Status
 		for {
 			ctx, cancel := context.WithTimeout(e.ctx, c.Timeout)

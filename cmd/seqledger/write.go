@@ -71,7 +71,8 @@ func (c *writeCommand) Run(e *environment, flags *operationFlags) error {
 		Scope: scope, ClientId: c.ClientID, Session: c.Session, Sequence: c.Sequence,
 		IdempotencyKey: c.Key, Operations: operations, IncludeProof: c.IncludeProof,
 	}
-	return c.call(e, func(ctx context.Context, conn *client.Client) error {
+	unanswered := false
+	err = c.call(e, func(ctx context.Context, conn *client.Client) error {
 		if err := c.number(ctx, conn, request); err != nil {
 			return err
 		}
@@ -83,26 +84,51 @@ func (c *writeCommand) Run(e *environment, flags *operationFlags) error {
 		e.notice("writing sequence %d, key %s, session %d", request.GetSequence(), key, request.GetSession())
 		receipt, err := conn.Write(ctx, request)
 		if err != nil {
+			unanswered = true
 			return err
 		}
-		block := ""
-		if c.IncludeProof {
-			if block, err = checkReceipt(ctx, conn, request, receipt); err != nil {
-				return err // and nothing of the receipt is shown, for none of it may be true
-			}
-		}
-		err = e.show(receipt, func(t *table) {
-			showReceipt(t, receipt)
-			if block != "" {
-				t.field("checked", "what was sent is in the block with the hash "+block)
-			}
-		})
-		if err != nil { // nobody must take it for a write that failed
-			return fail(exitFailed, sameAnswer,
-				"sequence %d is committed, but its receipt could not be shown: %w", receipt.GetSequence(), err)
-		}
-		return nil
+		return c.show(ctx, e, conn, request, receipt)
 	})
+	if unanswered {
+		return notExecuted(request.GetSequence(), err)
+	}
+	return err
+}
+
+// show prints the receipt, which is checked first if its proof was asked for.
+func (c *writeCommand) show(
+	ctx context.Context, e *environment, conn *client.Client, request *seqledgerv1.WriteRequest, receipt *seqledgerv1.Receipt,
+) (err error) {
+	block := ""
+	if c.IncludeProof {
+		if block, err = checkReceipt(ctx, conn, request, receipt); err != nil {
+			return err // and nothing of the receipt is shown, for none of it may be true
+		}
+	}
+	err = e.show(receipt, func(t *table) {
+		showReceipt(t, receipt)
+		if block != "" {
+			t.field("checked", "what was sent is in the block with the hash "+block)
+		}
+	})
+	if err != nil { // it must not be taken for a write that failed
+		return fail(exitFailed, sameAnswer,
+			"sequence %d is committed, but its receipt could not be shown: %w", receipt.GetSequence(), err)
+	}
+	return nil
+}
+
+// notExecuted says of a write that was to be sent and reached no ledger that it was
+// not executed. Anything else stays as it is, an unknown outcome among it.
+func notExecuted(sequence uint64, err error) error {
+	answer, answered := errors.AsType[*client.Error](err)
+	_, unreachable := errors.AsType[*unreachableError](err)
+	code, hint := classify(err)
+	refused := answered && answer.Code != seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_UNSPECIFIED
+	if code != exitFailed || refused || !answered && !unreachable {
+		return err
+	}
+	return fail(code, hint, "sequence %d was not executed, because it could not be sent: %w", sequence, err)
 }
 
 // operations reads them from the flags or from a file.
