@@ -62,8 +62,8 @@ func (c *importCommand) resume(e *environment, conn *client.Client, scope *seqle
 	_ = w.Close(ended)
 
 	state.Done = sendErr == nil
-	// A refused line may have made the writer open another session.
-	state.Session = w.State().Session
+	// Once more, although the Writer has saved each session that it opened: Close
+	// waits for it, and nothing changes the state any more.
 	if err := state.save(c.StateFile); err != nil {
 		sendErr = errors.Join(sendErr, fmt.Errorf("state file: %w", err))
 	}
