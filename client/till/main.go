@@ -132,6 +132,9 @@ func (t *till) open(ctx context.Context) error {
 			}
 		case ctx.Err() != nil || unreachable == nil || unreachable.Code != 0:
 			return err
+		case unreachable.ConnectCode == connect.CodeUnauthenticated, unreachable.ConnectCode == connect.CodePermissionDenied,
+			unreachable.ConnectCode == connect.CodeUnimplemented, unreachable.ConnectCode == connect.CodeInvalidArgument:
+			return fmt.Errorf("the server does not take this till: %w", err) // and will not later
 		}
 		// Every call has waited between its repeats, so this is no busy loop.
 	}

@@ -164,11 +164,15 @@ func (e *explainedError) Error() string { return e.text }
 // Unwrap returns the cause.
 func (e *explainedError) Unwrap() error { return e.cause }
 
-// probe finds out why the server does not answer.
+// probe finds out why the server, the first of several, does not answer.
 func (f *connectionFlags) probe(ctx context.Context) *unreachableError {
-	server, config, err := f.target()
+	servers, config, err := f.target()
 	if err != nil { // then there would be no call either
 		return nil
 	}
-	return probe(ctx, server, config)
+	why := probe(ctx, servers[0], config)
+	if why != nil && len(servers) > 1 {
+		why.final = false // another one may answer
+	}
+	return why
 }

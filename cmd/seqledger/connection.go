@@ -24,31 +24,42 @@ type connectionFlags struct {
 
 // options returns those of the client; the errors are of usage.
 func (f *connectionFlags) options(e *environment) (o client.Options, err error) {
-	if o.Server, o.TLS, err = f.target(); err != nil {
+	servers, config, err := f.target()
+	if err != nil {
 		return o, err
 	}
+	o.Server, o.TLS = strings.Join(servers, ","), config
 	if o.Token, err = f.token(); err != nil {
 		return o, err
 	}
-	if o.Token != "" && !strings.HasPrefix(o.Server, "https://") && !loopbackURL(o.Server) {
-		e.notice("warning: the token goes to %s in clear, where the network can read it; use https://", f.Server)
+	for _, server := range servers {
+		if o.Token != "" && !strings.HasPrefix(server, "https://") && !loopbackURL(server) {
+			e.notice("warning: the token goes to %s in clear, where the network can read it; use https://", server)
+		}
 	}
 	return o, nil
 }
 
-// target returns the server, with https:// if the flags of TLS ask for it, and
-// what they say of TLS, nil for nothing.
-func (f *connectionFlags) target() (server string, config *tls.Config, err error) {
-	server = f.Server
-	if f.TLSCA != "" || f.TLSCert != "" || f.TLSKey != "" {
-		if !strings.Contains(server, "://") {
-			server = "https://" + server
-		}
+// target returns the servers, with https:// where the flags of TLS ask for it, and
+// what these say of TLS, nil for nothing.
+func (f *connectionFlags) target() (servers []string, config *tls.Config, err error) {
+	encrypted := f.TLSCA != "" || f.TLSCert != "" || f.TLSKey != ""
+	if encrypted {
 		if config, err = f.tls(); err != nil {
-			return "", nil, err
+			return nil, nil, err
 		}
 	}
-	return server, config, f.checkServer(baseURL(server))
+	for server := range strings.SplitSeq(f.Server, ",") {
+		server = strings.TrimSpace(server)
+		if encrypted && !strings.Contains(server, "://") {
+			server = "https://" + server
+		}
+		if err := f.checkServer(baseURL(server)); err != nil {
+			return nil, nil, err
+		}
+		servers = append(servers, server)
+	}
+	return servers, config, nil
 }
 
 // checkServer refuses what no server can be at.

@@ -62,8 +62,7 @@ func (c *importCommand) resume(e *environment, conn *client.Client, scope *seqle
 	_ = w.Close(ended)
 
 	state.Done = sendErr == nil
-	// Once more, although the Writer has saved each session that it opened: Close
-	// waits for it, and nothing changes the state any more.
+	// Nothing else changes the state any more: Close has waited for the Writer.
 	if err := state.save(c.StateFile); err != nil {
 		sendErr = errors.Join(sendErr, fmt.Errorf("state file: %w", err))
 	}

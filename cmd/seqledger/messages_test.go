@@ -11,6 +11,7 @@ import (
 
 	"connectrpc.com/connect"
 
+	"github.com/seqledger/seqledger/client"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 	"github.com/seqledger/seqledger/proto/seqledger/v1/seqledgerv1connect"
 )
@@ -244,17 +245,44 @@ func TestCommandsWaitForTheServer(t *testing.T) {
 }
 
 // TestNothingWasSent: a write or a session that no server was asked for is not told
-// as one whose outcome is unknown.
+// as one whose outcome is unknown, unless an earlier run may have asked for it.
 func TestNothingWasSent(t *testing.T) {
 	t.Parallel()
 	address := freeAddress(t)
 	stream := []string{"--scope", "a", "--client-id", "c", "--server", address, "--timeout", "2s"}
-	mustSay(t, append([]string{"write", "--append", "x", "--sequence", "3"}, stream...), exitFailed,
-		"sequence 3 was not executed, because it could not be sent", address, "connection refused", "seqledger serve")
+	mustSay(t, append([]string{"write", "--append", "x", "--sequence", "3"}, stream...), exitUnknown,
+		"this run has not sent sequence 3, but an earlier one may have", address, "connection refused", "--sequence 3")
 	mustSay(t, append([]string{"write", "--append", "x"}, stream...), exitFailed, address, "connection refused")
 	r := seqledger(t, append([]string{"session", "open"}, stream...)...).expect(t, exitFailed, "connection refused")
 	if strings.Contains(r.stderr, "attempt") {
 		t.Errorf("no session was asked for: %v", r)
+	}
+}
+
+// TestNotSent: what the error of a write means for it.
+func TestNotSent(t *testing.T) {
+	t.Parallel()
+	refused := &client.Error{ConnectCode: connect.CodeUnavailable, Message: "dial tcp: connection refused"}
+	draining := &client.Error{Code: seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_DRAINING, ConnectCode: connect.CodeUnavailable}
+	for _, test := range []struct {
+		name  string
+		given uint64
+		err   error
+		code  int
+		says  string
+	}{
+		{"numbered here", 0, refused, exitFailed, "sequence 7 was not executed"},
+		{"numbered here, as the client says it", 0, &client.NotExecutedError{Sequence: 7, Cause: refused}, exitFailed, "sequence 7 was not executed"},
+		{"numbered before", 7, refused, exitUnknown, "an earlier one may have"},
+		{"wrong certificate", 0, &unreachableError{what: "x"}, exitFailed, "sequence 7 was not executed"},
+		{"unknown", 0, &client.OutcomeUnknownError{Sequence: 7, Cause: refused}, exitUnknown, "outcome of write 7"},
+		{"refused", 0, draining, exitFailed, "DRAINING"},
+		{"another error", 0, errors.New("disk"), exitFailed, "disk"},
+	} {
+		err := (&writeCommand{Sequence: test.given}).notSent(7, test.err)
+		if code, _ := classify(err); code != test.code || !strings.Contains(err.Error(), test.says) || !errors.Is(err, test.err) {
+			t.Errorf("%s: want exit code %d and %q, got %d, %v", test.name, test.code, test.says, code, err)
+		}
 	}
 }
 

@@ -62,10 +62,11 @@ func (c *statusCommand) ready(e *environment) error {
 	if err := c.check(); err != nil {
 		return err
 	}
-	server, config, err := c.target()
+	servers, config, err := c.target()
 	if err != nil {
 		return err
 	}
+	server := servers[0] // a check is of one
 	ctx, cancel := context.WithTimeout(e.ctx, c.Timeout)
 	defer cancel()
 	loopback := loopbackURL(server)

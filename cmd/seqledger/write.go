@@ -90,7 +90,7 @@ func (c *writeCommand) Run(e *environment, flags *operationFlags) error {
 		return c.show(ctx, e, conn, request, receipt)
 	})
 	if unanswered {
-		return notExecuted(request.GetSequence(), err)
+		return c.notSent(request.GetSequence(), err)
 	}
 	return err
 }
@@ -118,15 +118,20 @@ func (c *writeCommand) show(
 	return nil
 }
 
-// notExecuted says of a write that was to be sent and reached no ledger that it was
-// not executed. Anything else stays as it is, an unknown outcome among it.
-func notExecuted(sequence uint64, err error) error {
+// notSent says of a write that could be sent to no ledger that this run has not
+// executed it. Anything else stays as it is, an unknown outcome among it.
+func (c *writeCommand) notSent(sequence uint64, err error) error {
 	answer, answered := errors.AsType[*client.Error](err)
 	_, unreachable := errors.AsType[*unreachableError](err)
 	code, hint := classify(err)
 	refused := answered && answer.Code != seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_UNSPECIFIED
-	if code != exitFailed || refused || !answered && !unreachable {
+	switch {
+	case code != exitFailed || refused || !answered && !unreachable:
 		return err
+	case c.Sequence != 0:
+		// Not "failed", because a script that settles an unknown outcome would take
+		// that for an answer.
+		return fail(exitUnknown, repeatHint(sequence, c.Key), "this run has not sent sequence %d, but an earlier one may have: %w", sequence, err)
 	}
 	return fail(code, hint, "sequence %d was not executed, because it could not be sent: %w", sequence, err)
 }
