@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 )
@@ -55,14 +56,16 @@ func TestExitCodes(t *testing.T) {
 	write("--delete", "a", "--if-value", "a=3").expect(t, exitRefused, "VALUE_MISMATCH")
 	write("--set", "a=2", "--sequence", "9").expect(t, exitRefused, "SEQUENCE_GAP", "next sequence of this stream is 2")
 	write("--set", "a=2", "--sequence", "1").expect(t, exitRefused, "SEQUENCE_REUSED")
-	write("--set", "a=2", "--key", "not-a-uuid").expect(t, exitRefused, "INVALID_ARGUMENT", "idempotency_key")
+	write("--set", "a=2", "--key", "not-a-uuid").expect(t, exitUsage, "--key", "must be a UUID")
 	write("--set", "a=2", "--session", "1000000").expect(t, exitRefused, "SESSION_EXPIRED", "evicted")
 	write().expect(t, exitUsage, "nothing to write")
 	write("--set", "a").expect(t, exitUsage, "KEY=")
 	write("--set", "a=1", "--operations", "-").expect(t, exitUsage, "--operations takes the place of --set")
-	s.do(t, "get", "--scope", "acme/main", "absent").expect(t, exitRefused, "not_found")
+	s.do(t, "get", "--scope", "acme/main", "absent").expect(t, exitRefused, "not_found", `no entity "absent" in acme/main`)
 	s.do(t, "tx", "no-id").expect(t, exitRefused, "tx_id")
-	s.do(t, "block", "--scope", "acme/main", "99").expect(t, exitRefused, "not_found")
+	s.do(t, "tx", "8f14e45f-ceea-867a-8000-000000000007").expect(t, exitRefused, "not_found", "8f14e45f-ceea-867a-8000-000000000007")
+	s.do(t, "block", "--scope", "acme/main", "99").expect(t, exitRefused, "not_found", "no block 99 of acme/main")
+	s.do(t, "state", "--scope", "a b", "--client-id", "c").expect(t, exitRefused, "INVALID_ARGUMENT", "correct --scope")
 	s.do(t, "state", "--scope", "acme/main").expect(t, exitUsage, "--client-id")
 	seqledger(t, "fly").expect(t, exitUsage, "fly")
 	seqledger(t, "get", "--scope", "acme", "--server", "ftp://x", "k").expect(t, exitUsage, "--server")
@@ -132,6 +135,52 @@ func TestListPages(t *testing.T) {
 	}
 	if seen != entities {
 		t.Errorf("want %d entities, got %d", entities, seen)
+	}
+}
+
+// TestListClientsOrder is what the API promises: the clients of a scope together,
+// in the order of their names.
+func TestListClientsOrder(t *testing.T) {
+	t.Parallel()
+	s := serve(t)
+	for _, scope := range []string{"b", "aa", "a/v", "a"} {
+		for _, client := range []string{"z", "b", "aa"} {
+			s.do(t, "write", "--scope", scope, "--client-id", client, "--append", "x").expect(t, exitDone)
+		}
+	}
+	r := s.do(t, "list", "clients", "--json").expect(t, exitDone)
+	var got []string
+	for line := range strings.Lines(r.stdout) {
+		var entry struct {
+			Scope    struct{ Organization, Vault string }
+			ClientID string
+		}
+		if err := json.Unmarshal([]byte(line), &entry); err != nil {
+			t.Fatal(err)
+		}
+		got = append(got, strings.TrimSuffix(entry.Scope.Organization+"/"+entry.Scope.Vault, "/")+" "+entry.ClientID)
+	}
+	want := []string{"a aa", "a b", "a z", "a/v aa", "a/v b", "a/v z", "b aa", "b b", "b z", "aa aa", "aa b", "aa z"}
+	if !slices.Equal(got, want) {
+		t.Errorf("want %q, got %q", want, got)
+	}
+}
+
+// TestPastExpiry: what expires before it is written is said, and written.
+func TestPastExpiry(t *testing.T) {
+	t.Parallel()
+	s := serve(t)
+	stream := []string{"--scope", "acme/main", "--client-id", "c"}
+	s.do(t, append([]string{"write", "--set", "k=1", "--expires-at", "k=2001-01-01T00:00:00Z"}, stream...)...).
+		expect(t, exitDone, `warning: the key "k"`, "2001-01-01T00:00:00Z", "in the past")
+	s.do(t, append([]string{"write", "--set", "k=1", "--expires-at", "k=2100-01-01T00:00:00Z"}, stream...)...).expect(t, exitDone)
+	input := writeFile(t, "in", `{"append":"x"}
+{"set":{"key":"k","value":"","expires_at":"2001-01-01T00:00:00Z"}}
+{"set":{"key":"k","value":"","expires_at":"2001-01-01T00:00:00Z"}}
+`)
+	s.do(t, importArgs(input)...).expect(t, exitDone, "warning: on 2 lines, line 2 the first of them, expires_at is in the past")
+	if r := s.do(t, importArgs(input)...).expect(t, exitDone); strings.Contains(r.stderr, "warning") {
+		t.Errorf("a second warning: %v", r)
 	}
 }
 

@@ -54,17 +54,12 @@ func (f *clientFlags) within(e *environment, do func(ctx context.Context) error)
 	defer cancel()
 	ctx, giveUp := context.WithCancelCause(limited)
 	ended := make(chan struct{})
+	var why *unreachableError // belongs to the goroutine until ended is closed
 	// Ends with ctx, which ends below; the receive from ended waits for it.
 	go func() {
 		defer close(ended)
-		quiet := time.NewTimer(quietTime)
-		defer quiet.Stop()
-		select {
-		case <-quiet.C:
-		case <-ctx.Done():
-			return
-		}
-		switch why := f.probe(ctx); {
+		why = f.waitQuietly(ctx)
+		switch {
 		case why == nil:
 		case why.final:
 			giveUp(why)
@@ -73,21 +68,44 @@ func (f *clientFlags) within(e *environment, do func(ctx context.Context) error)
 		}
 	}()
 	err := do(ctx)
-	why, unreachable := errors.AsType[*unreachableError](context.Cause(ctx))
 	late := errors.Is(limited.Err(), context.DeadlineExceeded)
 	giveUp(nil)
 	<-ended
+	return f.explainWithin(err, why, late)
+}
+
+// waitQuietly waits for quietTime and then finds out why there is no answer; nil
+// when that is not known, or ctx ends before.
+func (f *clientFlags) waitQuietly(ctx context.Context) *unreachableError {
+	quiet := time.NewTimer(quietTime)
+	defer quiet.Stop()
+	select {
+	case <-quiet.C:
+		return f.probe(ctx)
+	case <-ctx.Done():
+		return nil
+	}
+}
+
+// explainWithin says what became of a call: why there was no answer, nil when that is
+// not known, and whether its time was over.
+func (f *clientFlags) explainWithin(err error, why *unreachableError, late bool) error {
 	code, _ := classify(err)
+	inVain := why != nil && why.final
 	last, answered := errors.AsType[*client.Error](err)
 	switch {
-	case err != nil && unreachable && code == exitUnknown: // and stays so
+	case err != nil && inVain && code == exitUnknown: // and stays so
 		return fmt.Errorf("%w; %s: %s", err, f.Server, why.what)
 	case err == nil || code != exitFailed:
 		return err
-	case unreachable:
+	case inVain:
 		return why
-	case late && answered && e.ctx.Err() == nil:
+	case late && answered && !errors.Is(last, context.DeadlineExceeded):
 		return fmt.Errorf("no answer within --timeout %s: %w", f.Timeout, last)
+	case late && why != nil:
+		return why
+	case late:
+		return fail(exitFailed, "is the server running and is --server right? --timeout gives it longer", "no answer within --timeout %s", f.Timeout)
 	}
 	return err
 }

@@ -142,8 +142,11 @@ func connectExit(code connect.Code) (int, string) {
 	switch code {
 	case connect.CodeNotFound:
 		return exitRefused, "there is no such thing in this scope; seqledger list shows what there is"
-	case connect.CodeInvalidArgument, connect.CodeFailedPrecondition, connect.CodePermissionDenied, connect.CodeOutOfRange:
+	case connect.CodeInvalidArgument, connect.CodeFailedPrecondition, connect.CodeOutOfRange:
 		return exitRefused, ""
+	case connect.CodePermissionDenied:
+		return exitRefused, "seqledger auth check FILE --key - tells what a key may do; " +
+			"a server without --auth takes only calls to localhost, 127.0.0.1 or [::1]"
 	case connect.CodeUnauthenticated:
 		return exitRefused, "give an API key or session token that the server knows with --token-file, --token or $SEQLEDGER_TOKEN"
 	case connect.CodeUnavailable, connect.CodeUnknown:
@@ -189,6 +192,9 @@ func nextStep(e *client.Error) string {
 		return fmt.Sprintf("operation %d needs %q otherwise, and it has version %d (0: absent); "+
 			"read it with seqledger get and decide; the sequence is still free", e.OperationIndex, e.Key, e.CurrentVersion)
 	case seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_INVALID_ARGUMENT:
+		if flag := fieldFlags[e.Field]; flag != "" {
+			return "correct " + flag + "; nothing was written"
+		}
 		return "correct " + e.Field + "; nothing was written"
 	case seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_PERMISSION_DENIED:
 		return "nothing was done; seqledger auth check FILE --key - tells what a key of the server's auth file may do"
@@ -202,6 +208,16 @@ func nextStep(e *client.Error) string {
 		return "run the same command again with the same --sequence and --key"
 	}
 	return ""
+}
+
+// fieldFlags are the flags and arguments that fill fields of requests.
+var fieldFlags = map[string]string{
+	"scope": "--scope", "scope.organization": "--scope or --organization", "scope.vault": "--scope or --vault",
+	"client_id": "--client-id", "sequence": "--sequence", "session": "--session", "idempotency_key": "--key",
+	"attempt_id": "--attempt-id", "expected_session": "--expected-session", "prefix": "--prefix", "resource": "--resource",
+	"relation": "--relation", "from_height": "--from", "height": "the height", "key": "the key", "tx_id": "the transaction's id",
+	"eviction_interval": "--eviction-interval", "client_ttl": "--client-ttl", "eviction_limit": "--eviction-limit",
+	"receipt_window": "--receipt-window", "max_streams": "--max-streams",
 }
 
 const sessionRequiredHint = "the stream has a session, so that a write must say --session: " +

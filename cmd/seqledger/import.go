@@ -174,7 +174,12 @@ func (c *importCommand) begin(e *environment, scope *seqledgerv1.Scope, input *o
 	if state != nil {
 		size = state.Size
 	}
-	summary, err := survey(e.ctx, io.LimitReader(input, size), c.mode(), state == nil)
+	past := pastExpiries{now: time.Now()}
+	look := past.look
+	if state != nil {
+		look = nil
+	}
+	summary, err := survey(e.ctx, io.LimitReader(input, size), c.mode(), look)
 	if bad, ok := errors.AsType[*lineError](err); ok {
 		hint := "correct the line and run it again; nothing was written"
 		if state != nil {
@@ -184,6 +189,9 @@ func (c *importCommand) begin(e *environment, scope *seqledgerv1.Scope, input *o
 	}
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", c.File, err)
+	}
+	if past.lines > 0 {
+		e.notice("warning: on %d lines, line %d the first of them, expires_at is in the past: the entity is absent at once", past.lines, past.first)
 	}
 	if state == nil {
 		if c.TakeSession != 0 {

@@ -135,7 +135,7 @@ func TestImportInputChanged(t *testing.T) {
 	conn := s.client(t)
 	scope := &seqledgerv1.Scope{Organization: "acme", Vault: "main"}
 	first := "{\"append\": \"1\"}\n{\"append\": \"2\"}\n"
-	summary, err := survey(t.Context(), strings.NewReader(first), modeOperations, true)
+	summary, err := survey(t.Context(), strings.NewReader(first), modeOperations, ignore)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -181,7 +181,7 @@ type listClientsCommand struct {
 
 // Help is shown below the flags.
 func (*listClientsCommand) Help() string {
-	return `Examples:
+	return `The clients of a scope come together, in the order of their names; scopes with shorter names come first.
 
     seqledger list clients
     seqledger list clients --scope acme/main`

@@ -68,6 +68,33 @@ func checkExpiry(at *timestamppb.Timestamp) error {
 	return nil
 }
 
+// expired returns the first set whose entity is to expire before now, nil for none.
+// The ledger takes it, by its own clock: so it is worth a warning and no more.
+func expired(operations []*seqledgerv1.Operation, now time.Time) *seqledgerv1.SetEntity {
+	for _, operation := range operations {
+		if set := operation.GetSetEntity(); set.GetExpiresAt() != nil && set.GetExpiresAt().AsTime().Before(now) {
+			return set
+		}
+	}
+	return nil
+}
+
+// pastExpiries counts the lines of an import that set what has expired.
+type pastExpiries struct {
+	now          time.Time
+	lines, first uint64
+}
+
+// look is what survey calls.
+func (p *pastExpiries) look(line uint64, operations []*seqledgerv1.Operation) {
+	if expired(operations, p.now) == nil {
+		return
+	}
+	if p.lines++; p.lines == 1 {
+		p.first = line
+	}
+}
+
 func checkCondition(condition *seqledgerv1.Condition, given bool) error {
 	if !given {
 		return nil

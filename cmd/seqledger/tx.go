@@ -46,7 +46,8 @@ func (c *txCommand) Run(e *environment) error {
 	return c.call(e, func(ctx context.Context, conn *client.Client) error {
 		answer, err := conn.GetTransaction(ctx, &seqledgerv1.GetTransactionRequest{TxId: c.ID, IncludeProof: prove})
 		if err != nil {
-			return err
+			return absent(err, "is the id right, and is it the right ledger? seqledger state --receipts shows the ids of a client",
+				"there is no transaction %s, or none that this credential may read", c.ID)
 		}
 		var hash []byte
 		if prove {

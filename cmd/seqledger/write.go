@@ -4,10 +4,13 @@ import (
 	"bytes"
 	"context"
 	"crypto/rand"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"io"
 	"os"
+	"strings"
+	"time"
 
 	"github.com/seqledger/seqledger/client"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
@@ -64,8 +67,14 @@ func (c *writeCommand) Run(e *environment, flags *operationFlags) error {
 		return err
 	}
 	operations, err := c.operations(e, flags)
+	if err == nil {
+		err = checkKeyFlag(c.Key)
+	}
 	if err != nil {
 		return err
+	}
+	if set := expired(operations, time.Now()); set != nil {
+		e.notice("warning: the key %q is to expire at %s, which is in the past: it is absent at once", set.GetKey(), timestamp(set.GetExpiresAt()))
 	}
 	request := &seqledgerv1.WriteRequest{
 		Scope: scope, ClientId: c.ClientID, Session: c.Session, Sequence: c.Sequence,
@@ -205,6 +214,16 @@ func (c *writeCommand) number(ctx context.Context, conn *client.Client, request 
 		request.IdempotencyKey = newKey()
 	}
 	return nil
+}
+
+// checkKeyFlag refuses what is no key before one is announced.
+func checkKeyFlag(key string) error {
+	plain := strings.ReplaceAll(key, "-", "")
+	_, err := hex.DecodeString(plain)
+	if key == "" || err == nil && len(plain) == 32 && len(key) == 36 && key[8] == '-' && key[13] == '-' && key[18] == '-' && key[23] == '-' {
+		return nil
+	}
+	return usage("--key %q: must be a UUID, such as %s", key, newKey())
 }
 
 // newKey returns a random UUID (version 4) as text.

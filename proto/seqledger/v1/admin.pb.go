@@ -172,7 +172,8 @@ func (x *ListClientsRequest) GetPageToken() string {
 // ListClientsResponse is a page of streams.
 type ListClientsResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// In the order of scope and client id.
+	// Those of a scope together, in the order of their client ids. Scopes come in
+	// a stable order that is not alphabetical: shorter names before longer ones.
 	Clients []*ClientEntry `protobuf:"bytes,1,rep,name=clients,proto3" json:"clients,omitempty"`
 	// Empty on the last page.
 	NextPageToken string `protobuf:"bytes,2,opt,name=next_page_token,json=nextPageToken,proto3" json:"next_page_token,omitempty"`
