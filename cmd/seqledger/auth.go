@@ -32,9 +32,10 @@ type newKeyCommand struct {
 // Help is shown below the flags.
 func (*newKeyCommand) Help() string {
 	return `The key is printed once, on standard output, and kept nowhere: the file has a hash of it alone. Without
---append, what belongs into the file is printed too. A server takes a changed file on SIGHUP.
+--append, what belongs into the file is printed too. A server takes a changed file on SIGHUP. Mind that the
+pattern till-7* is for till-70, too.
 
-    seqledger auth new-key --id till-7 --scope acme/main --client-id 'till-7*' --role writer
+    seqledger auth new-key --id till-7 --scope acme/main --client-id till-7 --role writer
     seqledger auth new-key --id report --scope '*' --role reader --append auth.yaml > report.key`
 }
 

@@ -138,6 +138,32 @@ func TestListPages(t *testing.T) {
 	}
 }
 
+// TestKeyIsKnownForTheWindow shows for how long a key protects: a repeat under a new
+// number gets the first receipt, whose sequence tells, and beyond the window it is a
+// new write. What protects then is the number.
+func TestKeyIsKnownForTheWindow(t *testing.T) {
+	t.Parallel()
+	s := serve(t, "--receipt-window", "2")
+	const key = "8f14e45f-ceea-467a-8000-000000000007"
+	write := func(sequence, payload string, more ...string) result {
+		t.Helper()
+		return s.do(t, append([]string{"write", "--scope", "acme", "--client-id", "c", "--json", "--sequence", sequence, "--append", payload}, more...)...)
+	}
+	first := write("1", "pay", "--key", key).expect(t, exitDone)
+	again := write("2", "pay", "--key", key).expect(t, exitDone)
+	if again.field(t, "sequence") != "1" || again.field(t, "txId") != first.field(t, "txId") || again.field(t, "replayed") != true {
+		t.Errorf("want the receipt of sequence 1, got %v", again)
+	}
+	write("2", "pay other", "--key", key).expect(t, exitRefused, "IDEMPOTENCY_KEY_REUSED")
+	write("2", "two").expect(t, exitDone) // which is free
+	write("3", "three").expect(t, exitDone)
+	later := write("4", "pay", "--key", key).expect(t, exitDone)
+	if later.field(t, "sequence") != "4" {
+		t.Errorf("want a new write, because the key is no longer known, got %v", later)
+	}
+	write("1", "pay other", "--key", key).expect(t, exitRefused, "ALREADY_COMMITTED")
+}
+
 // TestListClientsOrder is what the API promises: the clients of a scope together,
 // in the order of their names.
 func TestListClientsOrder(t *testing.T) {
