@@ -68,12 +68,22 @@ func (c *newKeyCommand) Run(e *environment) error {
 	} else if result.Entry, err = entry.YAML(); err != nil {
 		return err
 	}
-	if e.json {
-		return e.showObject(result)
+	err = c.show(e, &result)
+	if err != nil && c.Append != "" {
+		return fail(exitFailed, "take the entry "+c.ID+" out of the file and run it again: the key itself is kept nowhere",
+			"the key was added to %s, but could not be shown: %w", c.Append, err)
 	}
-	_, err = fmt.Fprintln(e.stdout, key)
-	if err == nil && result.Entry != "" {
-		_, err = fmt.Fprintf(e.stdout, "\n# For the auth file, under the keys that it has:\n%s", result.Entry)
+	return err
+}
+
+// show prints the key.
+func (c *newKeyCommand) show(e *environment, r *newKeyResult) error {
+	if e.json {
+		return e.showObject(r)
+	}
+	_, err := fmt.Fprintln(e.stdout, r.Key)
+	if err == nil && r.Entry != "" {
+		_, err = fmt.Fprintf(e.stdout, "\n# For the auth file, under the keys that it has:\n%s", r.Entry)
 	}
 	return err
 }

@@ -139,8 +139,11 @@ func (f *connectionFlags) connect(e *environment, attempts int, do func(c *clien
 // explain adds to an error that is not the ledger's which server it was, which is
 // the first question, and what is wrong with it where that can be found out.
 func (f *connectionFlags) explain(e *environment, err error) error {
-	if code, _ := classify(err); code != exitFailed {
+	if code, _ := classify(err); code != exitFailed || isOutput(err) {
 		return err
+	}
+	if _, said := errors.AsType[*exitError](err); e.ctx.Err() != nil && !said {
+		return context.Cause(e.ctx)
 	}
 	why, known := errors.AsType[*unreachableError](err)
 	if !known {

@@ -93,9 +93,14 @@ func report(stderr io.Writer, err error) int {
 // isClosedOutput tells whether a command ended because nobody reads its output, as
 // head does not after some lines. That a write is committed must be said even so.
 func isClosedOutput(err error) bool {
-	path, ok := errors.AsType[*fs.PathError](err)
 	own, said := errors.AsType[*exitError](err)
-	return ok && path.Path == os.Stdout.Name() && errors.Is(path, syscall.EPIPE) && !(said && own.code == exitFailed)
+	return isOutput(err) && errors.Is(err, syscall.EPIPE) && !(said && own.code == exitFailed)
+}
+
+// isOutput tells whether an answer could not be printed.
+func isOutput(err error) bool {
+	path, ok := errors.AsType[*fs.PathError](err)
+	return ok && path.Path == os.Stdout.Name()
 }
 
 // classify is the one place where errors become exit codes.

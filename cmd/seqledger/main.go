@@ -100,7 +100,7 @@ func run(args []string, stdin io.Reader, stdout, stderr io.Writer) int {
 	defer stop()
 	// Made after parsing, because the flags say how it is to look.
 	e := &environment{
-		ctx: ctx, stdin: stdin, stdout: stdout, stderr: stderr,
+		ctx: ctx, stdin: interruptible{ctx, stdin}, stdout: stdout, stderr: stderr,
 		json: cli.JSON, log: newLogger(stderr, cli.LogLevel, cli.LogFormat),
 	}
 	if unknown := unknownVariables(parser.Model, os.Environ()); len(unknown) > 0 {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"syscall"
 
@@ -102,13 +103,9 @@ func (c *restoreCommand) source(e *environment) (
 }
 
 // openBackup opens a backup to read.
-func openBackup(e *environment, path string) (backup *os.File, done func(), err error) {
+func openBackup(e *environment, path string) (backup io.Reader, done func(), err error) {
 	if path == "-" {
-		f, ok := e.stdin.(*os.File)
-		if !ok {
-			return nil, nil, usage("there is no standard input")
-		}
-		return f, func() {}, nil
+		return e.stdin, func() {}, nil
 	}
 	f, err := os.Open(path)
 	if err != nil {

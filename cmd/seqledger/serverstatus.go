@@ -76,8 +76,11 @@ func (c *statusCommand) ready(e *environment) error {
 		server = "https://" + server
 		status, _, err = ask(ctx, server, "/readyz", &tls.Config{InsecureSkipVerify: true, MinVersion: tls.VersionTLS12})
 	}
-	if err == nil && status == http.StatusOK {
+	switch {
+	case err == nil && status == http.StatusOK:
 		return nil
+	case e.ctx.Err() != nil:
+		return context.Cause(e.ctx)
 	}
 	why := whyUnreachable(err)
 	if why == nil {

@@ -98,9 +98,14 @@ func (c *sessionOpenCommand) Run(e *environment) error {
 			}
 			return err
 		}
-		return e.show(answer, func(t *table) {
+		err = e.show(answer, func(t *table) {
 			t.field("previous session", number(answer.GetPreviousSession()))
 			showClientState(t, answer.GetState())
 		})
+		if err != nil {
+			return fail(exitFailed, fmt.Sprintf("run it again with --attempt-id %x, which hands out the same session", attempt),
+				"the session is open, but could not be shown: %w", err)
+		}
+		return nil
 	})
 }

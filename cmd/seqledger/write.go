@@ -158,6 +158,9 @@ func (c *writeCommand) operations(e *environment, flags *operationFlags) ([]*seq
 		return nil, usage("--operations takes the place of --%s: give one of them", flags.list[0].name)
 	}
 	text, err := readOperations(e, c.Operations)
+	if e.ctx.Err() != nil {
+		return nil, context.Cause(e.ctx)
+	}
 	if err != nil {
 		return nil, usage("--operations %s: %w", c.Operations, err)
 	}
