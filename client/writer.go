@@ -75,7 +75,8 @@ func (o *WriterOptions) validate() error {
 		return fmt.Errorf("client: WriterOptions: the Journal is a %T, which cannot be compared; use a pointer to it", o.Journal)
 	}
 	if o.Journal != nil && (o.ExpectedSession != 0 || len(o.AttemptID) != 0 || o.SaveSession != nil) {
-		return errors.New("client: WriterOptions: with a Journal, ExpectedSession, AttemptID and SaveSession are its own")
+		return errors.New("client: WriterOptions: " +
+			"with a Journal, ExpectedSession, AttemptID and SaveSession are its own")
 	}
 	return nil
 }

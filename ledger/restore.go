@@ -53,7 +53,9 @@ func Restore(ctx context.Context, backup io.Reader, o RestoreOptions) (RestoreIn
 }
 
 // restore makes a data directory of the state that receive puts into it.
-func restore(ctx context.Context, o *RestoreOptions, receive func(*directory) (BackupInfo, error)) (info RestoreInfo, err error) {
+func restore(
+	ctx context.Context, o *RestoreOptions, receive func(*directory) (BackupInfo, error),
+) (info RestoreInfo, err error) {
 	options := Options{
 		Dir: o.Dir, Logger: o.Logger, CacheBytes: -1,
 		// Before the year 1970, so that ledger time goes on where it was. The
@@ -95,7 +97,9 @@ func (d *directory) receiveState(ctx context.Context, backup io.Reader, o *Resto
 // makeState makes the state of a directory that is being restored: fill writes
 // it, and prepare makes it the directory's own once it is on disk. It gets its
 // final name only then.
-func (d *directory) makeState(o *RestoreOptions, fill func(io.Writer) error, prepare func(path string) error) (err error) {
+func (d *directory) makeState(
+	o *RestoreOptions, fill func(io.Writer) error, prepare func(path string) error,
+) (err error) {
 	f, err := os.CreateTemp(d.path, stateName+newSuffix+"*")
 	if err != nil {
 		return fmt.Errorf("restored state: %w", err)

@@ -39,7 +39,8 @@ func (d *directory) copyLedger(ctx context.Context, from *directory, o *RestoreO
 		return err
 	}
 	return info, d.makeState(o, fill, func(path string) error {
-		o.Logger.Info("the state file is copied; its log is replayed and everything is checked", "from", from.path, "bytes", info.StateBytes)
+		o.Logger.Info("the state file is copied; its log is replayed and everything is checked",
+			"from", from.path, "bytes", info.StateBytes)
 		if err := replayCopy(ctx, path, from, &info); err != nil {
 			return err
 		}
@@ -91,7 +92,9 @@ func (p *VerifyReport) problem(dir string) error {
 }
 
 // copyFile copies a file and returns how many bytes it has.
-func copyFile(ctx context.Context, to io.Writer, path string, progress func(done, total int64)) (size int64, err error) {
+func copyFile(
+	ctx context.Context, to io.Writer, path string, progress func(done, total int64),
+) (size int64, err error) {
 	f, err := os.Open(path)
 	if err != nil {
 		return 0, err

@@ -70,8 +70,8 @@ func (c *newKeyCommand) Run(e *environment) error {
 	}
 	err = c.show(e, &result)
 	if err != nil && c.Append != "" {
-		return fail(exitFailed, "take the entry "+c.ID+" out of the file and run it again: the key itself is kept nowhere",
-			"the key was added to %s, but could not be shown: %w", c.Append, err)
+		hint := "take the entry " + c.ID + " out of the file and run it again: the key itself is kept nowhere"
+		return fail(exitFailed, hint, "the key was added to %s, but could not be shown: %w", c.Append, err)
 	}
 	return err
 }
@@ -106,7 +106,8 @@ func (c *newKeyCommand) checkExpires() error {
 // flagOfField puts the flag in the place of the field of the auth file with which
 // a message begins.
 func flagOfField(message string) string {
-	for field, flag := range map[string]string{"scopes ": "--scope ", "client_ids ": "--client-id ", "expires ": "--expires "} {
+	flags := map[string]string{"scopes ": "--scope ", "client_ids ": "--client-id ", "expires ": "--expires "}
+	for field, flag := range flags {
 		if rest, found := strings.CutPrefix(message, field); found {
 			return flag + rest
 		}

@@ -105,7 +105,8 @@ func (f *clientFlags) explainWithin(err error, why *unreachableError, late bool)
 	case late && why != nil:
 		return why
 	case late:
-		return fail(exitFailed, "is the server running and is --server right? --timeout gives it longer", "no answer within --timeout %s", f.Timeout)
+		return fail(exitFailed, "is the server running and is --server right? --timeout gives it longer",
+			"no answer within --timeout %s", f.Timeout)
 	}
 	return err
 }
@@ -167,7 +168,8 @@ func connectionBroke(err error) bool {
 		return false
 	}
 	switch answer.ConnectCode {
-	case connect.CodeUnavailable, connect.CodeCanceled, connect.CodeUnknown, connect.CodeInternal, connect.CodeDeadlineExceeded:
+	case connect.CodeUnavailable, connect.CodeCanceled, connect.CodeUnknown, connect.CodeInternal,
+		connect.CodeDeadlineExceeded:
 		return true
 	}
 	return false

@@ -73,7 +73,8 @@ func (f *connectionFlags) checkServer(base string) error {
 	case u.Hostname() == "":
 		return usage("--server %s: the host is missing", f.Server)
 	case u.User != nil:
-		return usage("--server %s: no name or password can be given here; --token-file has the credential", u.Redacted())
+		return usage("--server %s: no name or password can be given here; --token-file has the credential",
+			u.Redacted())
 	case u.RawQuery != "" || u.Fragment != "":
 		return usage("--server %s: nothing may follow the address", f.Server)
 	case u.Port() == "0":

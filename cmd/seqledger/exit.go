@@ -219,8 +219,9 @@ func nextStep(e *client.Error) string {
 var fieldFlags = map[string]string{
 	"scope": "--scope", "scope.organization": "--scope or --organization", "scope.vault": "--scope or --vault",
 	"client_id": "--client-id", "sequence": "--sequence", "session": "--session", "idempotency_key": "--key",
-	"attempt_id": "--attempt-id", "expected_session": "--expected-session", "prefix": "--prefix", "resource": "--resource",
-	"relation": "--relation", "from_height": "--from", "height": "the height", "key": "the key", "tx_id": "the transaction's id",
+	"attempt_id": "--attempt-id", "expected_session": "--expected-session", "prefix": "--prefix",
+	"resource": "--resource", "relation": "--relation", "from_height": "--from",
+	"height": "the height", "key": "the key", "tx_id": "the transaction's id",
 	"eviction_interval": "--eviction-interval", "client_ttl": "--client-ttl", "eviction_limit": "--eviction-limit",
 	"receipt_window": "--receipt-window", "max_streams": "--max-streams",
 }

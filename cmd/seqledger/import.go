@@ -191,7 +191,8 @@ func (c *importCommand) begin(e *environment, scope *seqledgerv1.Scope, input *o
 		return nil, fmt.Errorf("%s: %w", c.File, err)
 	}
 	if past.lines > 0 {
-		e.notice("warning: on %d lines, line %d the first of them, expires_at is in the past: the entity is absent at once", past.lines, past.first)
+		e.notice("warning: on %d lines, line %d the first of them, expires_at is in the past: "+
+			"the entity is absent at once", past.lines, past.first)
 	}
 	if state == nil {
 		if c.TakeSession != 0 {
@@ -248,7 +249,9 @@ func (c *importCommand) finished(e *environment, state *importState, sent uint64
 }
 
 // openWriter opens a session for the import, having written down how.
-func (c *importCommand) openWriter(e *environment, conn *client.Client, scope *seqledgerv1.Scope, state *importState) (w *client.Writer, err error) {
+func (c *importCommand) openWriter(
+	e *environment, conn *client.Client, scope *seqledgerv1.Scope, state *importState,
+) (w *client.Writer, err error) {
 	err = c.within(e, func(ctx context.Context) error {
 		status, err := conn.Status(ctx)
 		if err != nil {
@@ -256,7 +259,8 @@ func (c *importCommand) openWriter(e *environment, conn *client.Client, scope *s
 		}
 		if state.LedgerID != "" && state.LedgerID != status.GetLedgerId() {
 			return fail(exitRefused, otherLedgerHint(state),
-				"the import was begun on ledger %s at %s, and %s serves ledger %s", state.LedgerID, state.Server, c.Server, status.GetLedgerId())
+				"the import was begun on ledger %s at %s, and %s serves ledger %s",
+				state.LedgerID, state.Server, c.Server, status.GetLedgerId())
 		}
 		state.LedgerID, state.Server = status.GetLedgerId(), c.Server
 		if c.TakeSession != 0 && c.TakeSession != state.Session {
@@ -267,7 +271,8 @@ func (c *importCommand) openWriter(e *environment, conn *client.Client, scope *s
 		}
 		attempt := state.attempt()
 		if err := state.save(c.StateFile); err != nil {
-			return fail(exitFailed, "make the file writable, or move it with --state-file; nothing was sent", "state file: %w", err)
+			return fail(exitFailed, "make the file writable, or move it with --state-file; nothing was sent",
+				"state file: %w", err)
 		}
 		w, err = conn.NewWriter(ctx, client.WriterOptions{
 			Scope: scope, ClientID: c.ClientID, AttemptID: attempt, ExpectedSession: state.Session, NoReopen: true,
@@ -302,8 +307,9 @@ func (c *importCommand) explainOpen(state *importState, err error) error {
 	case errors.Is(err, client.ErrFenced) && state.Session == 0:
 		return fail(exitRefused, begunAnew, "another process took the stream over before the first line: %w", err)
 	case errors.Is(err, client.ErrFenced):
-		return fail(exitRefused, "find out what writes under --client-id "+c.ClientID+"; if you opened the session that seqledger state shows, "+
-			"and nothing writes under it, go on with --take-session", "the stream is no longer this import's (it had session %d): %w", state.Session, err)
+		return fail(exitRefused, "find out what writes under --client-id "+c.ClientID+"; if you opened the session "+
+			"that seqledger state shows, and nothing writes under it, go on with --take-session",
+			"the stream is no longer this import's (it had session %d): %w", state.Session, err)
 	case errors.Is(err, client.ErrExpired):
 		return fail(exitRefused, "find the last committed line with seqledger list blocks and block, and import those behind it from a new file",
 			"the stream was evicted since the last run, so that its sequences say no more which lines are committed: %w", err)

@@ -180,8 +180,8 @@ func TestImportStateComesFirst(t *testing.T) {
 	}
 }
 
-// lossy is a proxy that loses the answers of the first write stream, and hands
-// nobody the answer of the second OpenSession, which it lets the server execute.
+// lossy is a proxy that loses the answers of the first write stream, and the answer
+// of the second OpenSession, which it lets the server execute.
 type lossy struct {
 	backend *httputil.ReverseProxy
 	streams atomic.Int32

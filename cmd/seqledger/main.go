@@ -104,7 +104,8 @@ func run(args []string, stdin io.Reader, stdout, stderr io.Writer) int {
 		json: cli.JSON, log: newLogger(stderr, cli.LogLevel, cli.LogFormat),
 	}
 	if unknown := unknownVariables(parser.Model, os.Environ()); len(unknown) > 0 {
-		e.log.Warn("no flag takes its value from these variables; --help of a command shows those that it has", "variables", unknown)
+		e.log.Warn("no flag takes its value from these variables; --help of a command shows those that it has",
+			"variables", unknown)
 	}
 	err = config.locate(parsed.Run(e, operations)) // some values are only looked at there
 	return signalCode(ctx, err, report(stderr, withHelp(err, parsed.Selected())))
@@ -160,8 +161,7 @@ func newLogger(w io.Writer, level slog.Level, format string) *slog.Logger {
 const echoTime = time.Second
 
 // untilSignal returns a context that ends with the first SIGINT or SIGTERM. The
-// next one, unless it comes within echoTime, ends the process at once, because
-// somebody is tired of waiting.
+// next one, unless it comes within echoTime, ends the process at once.
 func untilSignal(parent context.Context) (context.Context, func()) {
 	ctx, cancel := context.WithCancelCause(parent)
 	signals := make(chan os.Signal, 2)

@@ -31,16 +31,20 @@ func checkOperation(operation *seqledgerv1.Operation) error {
 			checkCondition(o.DeleteEntity.GetCondition(), o.DeleteEntity.Condition != nil))
 	case *seqledgerv1.Operation_CreateRelationship:
 		r := o.CreateRelationship
-		return first(checkKey("resource", r.GetResource()), checkKey("relation", r.GetRelation()), checkKey("subject", r.GetSubject()))
+		return checkRelationship(r.GetResource(), r.GetRelation(), r.GetSubject())
 	case *seqledgerv1.Operation_DeleteRelationship:
 		r := o.DeleteRelationship
-		return first(checkKey("resource", r.GetResource()), checkKey("relation", r.GetRelation()), checkKey("subject", r.GetSubject()))
+		return checkRelationship(r.GetResource(), r.GetRelation(), r.GetSubject())
 	case *seqledgerv1.Operation_Append:
 		return checkValue("append", o.Append.GetPayload())
 	case *seqledgerv1.Operation_ExpireEntity:
 		return errors.New("the ledger alone expires entities; use delete")
 	}
 	return errors.New("has no operation")
+}
+
+func checkRelationship(resource, relation, subject string) error {
+	return first(checkKey("resource", resource), checkKey("relation", relation), checkKey("subject", subject))
 }
 
 func checkKey(name, key string) error {

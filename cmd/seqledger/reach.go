@@ -37,12 +37,16 @@ func whyUnreachable(err error) *unreachableError {
 		return &unreachableError{"what listens there does not speak TLS",
 			"leave https:// and the --tls flags away, or start the server with --tls-cert and --tls-key", true}
 	}
-	if alert, ok := errors.AsType[*net.OpError](err); ok && alert.Op == "remote error" { // package tls has no type of its own
-		return &unreachableError{"the server ended the TLS handshake: " + strings.TrimPrefix(alert.Err.Error(), "tls: "),
-			"if it is about a certificate: --tls-cert and --tls-key show one that the server's --tls-client-ca has signed", true}
+	// An alert of TLS; package tls has no type of its own for it.
+	if alert, ok := errors.AsType[*net.OpError](err); ok && alert.Op == "remote error" {
+		return &unreachableError{
+			"the server ended the TLS handshake: " + strings.TrimPrefix(alert.Err.Error(), "tls: "),
+			"for one about a certificate: --tls-cert and --tls-key show one that its --tls-client-ca has signed", true,
+		}
 	}
 	if unknown, ok := errors.AsType[*net.DNSError](err); ok && unknown.IsNotFound {
-		return &unreachableError{what: fmt.Sprintf("no machine has the name %q", unknown.Name), hint: "is --server right?"}
+		what := fmt.Sprintf("no machine has the name %q", unknown.Name)
+		return &unreachableError{what: what, hint: "is --server right?"}
 	}
 	if errors.Is(err, syscall.ECONNREFUSED) {
 		return &unreachableError{what: "connection refused", hint: isItRunning}
@@ -97,7 +101,9 @@ func probe(ctx context.Context, server string, config *tls.Config) *unreachableE
 	case base.Scheme == "https":
 		return whyUnreachable(shakeHands(ctx, base, config))
 	case strings.Contains(body, "HTTPS") || speaksTLS(ctx, base):
-		return &unreachableError{"the server speaks TLS, and --server is not https://", "give --server as https://" + base.Host, true}
+		return &unreachableError{
+			"the server speaks TLS, and --server is not https://", "give --server as https://" + base.Host, true,
+		}
 	}
 	return nil
 }
@@ -150,7 +156,8 @@ func ask(ctx context.Context, server, path string, config *tls.Config) (status i
 	alone := &http.Client{Transport: &http.Transport{
 		Proxy: http.ProxyFromEnvironment, TLSClientConfig: config.Clone(), DisableKeepAlives: true,
 	}}
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet, strings.TrimSuffix(baseURL(server), "/")+path, http.NoBody)
+	address := strings.TrimSuffix(baseURL(server), "/") + path
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, address, http.NoBody)
 	if err != nil {
 		return 0, "", err
 	}

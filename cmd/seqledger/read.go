@@ -34,7 +34,8 @@ func (c *getCommand) Run(e *environment) error {
 	return c.call(e, func(ctx context.Context, conn *client.Client) error {
 		entity, err := conn.GetEntity(ctx, &seqledgerv1.GetEntityRequest{Scope: scope, Key: c.EntityKey})
 		if err != nil {
-			return absent(err, "seqledger list --prefix shows the keys that there are", "there is no entity %q in %s", c.EntityKey, scopeName(scope))
+			return absent(err, "seqledger list --prefix shows the keys that there are",
+				"there is no entity %q in %s", c.EntityKey, scopeName(scope))
 		}
 		return e.show(entity, func(t *table) {
 			t.field("key", quoted(entity.GetKey()))
@@ -79,7 +80,8 @@ func (c *blockCommand) Run(e *environment) error {
 	return c.call(e, func(ctx context.Context, conn *client.Client) error {
 		block, err := conn.GetBlock(ctx, &seqledgerv1.GetBlockRequest{Scope: scope, Height: c.Height})
 		if err != nil {
-			return absent(err, "seqledger list blocks shows those that there are", "there is no block %d of %s", c.Height, scopeName(scope))
+			return absent(err, "seqledger list blocks shows those that there are",
+				"there is no block %d of %s", c.Height, scopeName(scope))
 		}
 		return e.show(block, func(t *table) { showBlock(t, block) })
 	})

@@ -50,8 +50,8 @@ func shell(t *testing.T, dir, address, script string) result {
 	return result{cmd.ProcessState.ExitCode(), stdout.String(), stderr.String()}
 }
 
-// TestReadmeStart types the section Start into a shell, twice, as somebody does who
-// copies it and forgets how far it was. Nothing that is numbered happens twice.
+// TestReadmeStart types the section Start into a shell, twice, as happens to those
+// who copy it and lose their place. Nothing that is numbered happens twice.
 func TestReadmeStart(t *testing.T) {
 	t.Parallel()
 	if _, err := exec.LookPath("curl"); err != nil {

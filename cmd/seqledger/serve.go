@@ -117,7 +117,7 @@ func (c *serveCommand) check(config *machine.Config) error {
 		return usage("%w", err)
 	case c.DrainTimeout <= 0:
 		return usage("--drain-timeout: must be more than 0")
-	case c.CheckpointBytes != 0 && (c.CheckpointBytes < leastCheckpointBytes || c.CheckpointBytes > mostCheckpointBytes):
+	case c.CheckpointBytes != 0 && c.CheckpointBytes < leastCheckpointBytes, c.CheckpointBytes > mostCheckpointBytes:
 		return usage("--checkpoint-bytes: must be 0 or from %d to %d", leastCheckpointBytes, int64(mostCheckpointBytes))
 	case c.BackupRate == 0 || c.BackupRate < -1:
 		return usage("--backup-rate: must be more than 0, or -1 for as fast as it can")

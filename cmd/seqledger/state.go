@@ -103,8 +103,8 @@ func (c *sessionOpenCommand) Run(e *environment) error {
 			showClientState(t, answer.GetState())
 		})
 		if err != nil {
-			return fail(exitFailed, fmt.Sprintf("run it again with --attempt-id %x, which hands out the same session", attempt),
-				"the session is open, but could not be shown: %w", err)
+			hint := fmt.Sprintf("run it again with --attempt-id %x, which hands out the same session", attempt)
+			return fail(exitFailed, hint, "the session is open, but could not be shown: %w", err)
 		}
 		return nil
 	})

@@ -40,7 +40,9 @@ func (c *updateCommand) Run(e *environment) error {
 	// Absent and zero differ: the ledger leaves what is absent, rather than
 	// setting it to nothing.
 	if c.EvictionInterval != nil {
-		request.EvictionIntervalSet = &seqledgerv1.UpdateConfigRequest_EvictionInterval{EvictionInterval: *c.EvictionInterval}
+		request.EvictionIntervalSet = &seqledgerv1.UpdateConfigRequest_EvictionInterval{
+			EvictionInterval: *c.EvictionInterval,
+		}
 	}
 	if c.ClientTTL != nil {
 		request.ClientTtl = durationpb.New(*c.ClientTTL)

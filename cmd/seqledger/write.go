@@ -4,12 +4,11 @@ import (
 	"bytes"
 	"context"
 	"crypto/rand"
-	"encoding/hex"
 	"errors"
 	"fmt"
 	"io"
 	"os"
-	"strings"
+	"regexp"
 	"time"
 
 	"github.com/seqledger/seqledger/client"
@@ -74,7 +73,8 @@ func (c *writeCommand) Run(e *environment, flags *operationFlags) error {
 		return err
 	}
 	if set := expired(operations, time.Now()); set != nil {
-		e.notice("warning: the key %q is to expire at %s, which is in the past: it is absent at once", set.GetKey(), timestamp(set.GetExpiresAt()))
+		e.notice("warning: the key %q is to expire at %s, which is in the past: it is absent at once",
+			set.GetKey(), timestamp(set.GetExpiresAt()))
 	}
 	request := &seqledgerv1.WriteRequest{
 		Scope: scope, ClientId: c.ClientID, Session: c.Session, Sequence: c.Sequence,
@@ -106,7 +106,8 @@ func (c *writeCommand) Run(e *environment, flags *operationFlags) error {
 
 // show prints the receipt, which is checked first if its proof was asked for.
 func (c *writeCommand) show(
-	ctx context.Context, e *environment, conn *client.Client, request *seqledgerv1.WriteRequest, receipt *seqledgerv1.Receipt,
+	ctx context.Context, e *environment, conn *client.Client,
+	request *seqledgerv1.WriteRequest, receipt *seqledgerv1.Receipt,
 ) (err error) {
 	block := ""
 	if c.IncludeProof {
@@ -140,7 +141,8 @@ func (c *writeCommand) notSent(sequence uint64, err error) error {
 	case c.Sequence != 0:
 		// Not "failed", because a script that settles an unknown outcome would take
 		// that for an answer.
-		return fail(exitUnknown, repeatHint(sequence, c.Key), "this run has not sent sequence %d, but an earlier one may have: %w", sequence, err)
+		return fail(exitUnknown, repeatHint(sequence, c.Key),
+			"this run has not sent sequence %d, but an earlier one may have: %w", sequence, err)
 	}
 	return fail(code, hint, "sequence %d was not executed, because it could not be sent: %w", sequence, err)
 }
@@ -219,11 +221,12 @@ func (c *writeCommand) number(ctx context.Context, conn *client.Client, request 
 	return nil
 }
 
+// uuidForm is what the ledger takes for a key.
+var uuidForm = regexp.MustCompile(`^[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}$`)
+
 // checkKeyFlag refuses what is no key before one is announced.
 func checkKeyFlag(key string) error {
-	plain := strings.ReplaceAll(key, "-", "")
-	_, err := hex.DecodeString(plain)
-	if key == "" || err == nil && len(plain) == 32 && len(key) == 36 && key[8] == '-' && key[13] == '-' && key[18] == '-' && key[23] == '-' {
+	if key == "" || uuidForm.MatchString(key) {
 		return nil
 	}
 	return usage("--key %q: must be a UUID, such as %s", key, newKey())
