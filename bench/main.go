@@ -9,6 +9,7 @@
 //	go run ./bench check               # against the branch main, pair by pair
 //	go run ./bench allocs              # allocations per write against allocs.json
 //	go run ./bench growth              # how costs grow with streams and with time
+//	go run ./bench apply               # search for the commands that apply slowest
 //
 // The engine is measured in this process. The server runs as a process of its
 // own, started from the same binary, and client and server share the machine's
@@ -58,6 +59,7 @@ var commands = map[string]func(ctx context.Context, arguments []string, stdout i
 	"allocs": checkAllocs,
 	"check":  check,
 	"growth": growth,
+	"apply":  worstApply,
 }
 
 func run() error {

@@ -27,7 +27,9 @@ func (a *applier) Apply(at raftlog.Position, entry []byte) any {
 		outcomes, err = l.machine.Apply(tx, entry)
 		if err == nil {
 			// Under the lock, because the next entry reuses what it looks at.
-			l.watchers.wake(l.machine)
+			l.watchers.wake(l.machine.CommittedScopes)
+			l.keys.wake(l.machine.ChangedKeys)
+			l.standing.set(l.machine.Check())
 			l.entryCommands.Store(decide.EntryCommands(l.machine.View(tx).Config()))
 			l.counters.setEvictions(l.machine.Evictions())
 		}
@@ -46,7 +48,7 @@ func (a *applier) Apply(at raftlog.Position, entry []byte) any {
 }
 
 func (l *Ledger) checkpointIsDue() bool {
-	if l.store.PendingBytes() >= l.checkpointBytes.Load() || l.store.SpillableBytes() >= l.spillBytes() {
+	if l.flushIsDue() || l.store.SpillableBytes() >= l.spillBytes() {
 		return true
 	}
 	log := l.opened.Load()

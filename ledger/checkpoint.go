@@ -33,13 +33,21 @@ func (l *Ledger) checkpoint() error {
 		l.counters.truncates.Add(1)
 		return l.log.Truncate() // calls applier.Checkpoint
 	}
-	if l.store.PendingBytes() >= l.checkpointBytes.Load() {
+	if l.flushIsDue() {
 		return l.flush()
 	}
 	if l.store.SpillableBytes() >= l.spillBytes() {
 		return l.spill()
 	}
 	return nil
+}
+
+// maxTombstones is how many deletions of the expiry index gather before a
+// checkpoint: until then an eviction pass may have to step over them.
+const maxTombstones = 1 << 16
+
+func (l *Ledger) flushIsDue() bool {
+	return l.store.PendingBytes() >= l.checkpointBytes.Load() || l.store.Tombstones() >= maxTombstones
 }
 
 // maxSpillBytes is how many bytes of blocks gather before they are written ahead

@@ -21,9 +21,9 @@ type clock struct {
 }
 
 // begin starts a term and returns how far wall time is ahead of the last
-// ledger time.
-func (c *clock) begin(last int64, wall time.Time) (ahead time.Duration, err error) {
-	base, err := decide.TermBase(last, wall)
+// ledger time. For the rest see [decide.TermBase].
+func (c *clock) begin(last int64, longest time.Duration, wall time.Time, accept bool) (ahead time.Duration, err error) {
+	base, err := decide.TermBase(last, longest, wall, accept)
 	if err != nil {
 		return 0, err
 	}

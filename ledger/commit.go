@@ -34,6 +34,9 @@ const (
 	// A submission of these, with its overhead, fits in the smallest queue.
 	maxSubmissionCommands = 4_096
 	maxSubmissionBytes    = 12 << 20
+	// entryHeaderBytes is the most that the header of an entry takes.
+	entryHeaderBytes = 48
+
 	// commandOverhead is what a waiting command counts beside its bytes: its
 	// outcome, twice, and its part of the request.
 	commandOverhead = 900
@@ -84,7 +87,7 @@ func (l *Ledger) Submit(ctx context.Context, writes []*machine.Write) (*Submissi
 		problem := fmt.Sprintf("must be at most %d, are %d", maxSubmissionCommands, len(writes))
 		return nil, &machine.FieldError{Field: "writes", Problem: problem}
 	}
-	s := &Submission{ends: make([]int, 0, len(writes))}
+	s := &Submission{commands: make([]queuedCommand, 0, len(writes))}
 	buffer := frameBuffers.Get().(*frameBuffer) //nolint:forcetypeassert // The pool holds nothing else.
 	defer frameBuffers.Put(buffer)
 	s.frames = buffer.memory
@@ -114,7 +117,7 @@ func (l *Ledger) Submit(ctx context.Context, writes []*machine.Write) (*Submissi
 			return nil, &machine.FieldError{Field: "writes", Problem: problem}
 		}
 	}
-	if s.frames = buffer.take(s.frames); len(s.ends) == 0 {
+	if s.frames = buffer.take(s.frames); len(s.commands) == 0 {
 		return s, nil
 	}
 	if err := l.enqueue(ctx, s, true); err != nil {
@@ -134,14 +137,20 @@ func (l *Ledger) OpenSession(ctx context.Context, o *machine.OpenSession) (machi
 // UpdateConfig changes the replicated configuration; see Write. The outcome
 // has the configuration as it is then.
 func (l *Ledger) UpdateConfig(ctx context.Context, u *machine.ConfigUpdate, actor string) (machine.Outcome, error) {
-	s := &Submission{alone: true}
-	s.add(machine.AppendUpdateConfig(nil, u, actor))
-	return l.decide(ctx, s)
+	return l.exclusive(ctx, machine.AppendUpdateConfig(nil, u, actor))
 }
 
 func (l *Ledger) one(ctx context.Context, command []byte) (machine.Outcome, error) {
 	s := new(Submission)
-	s.add(command)
+	s.add(command, 1)
+	return l.decide(ctx, s)
+}
+
+// exclusive decides a command that has an entry to itself, because the commands
+// behind it are cut into entries by what it changes.
+func (l *Ledger) exclusive(ctx context.Context, command []byte) (machine.Outcome, error) {
+	s := &Submission{exclusive: true}
+	s.add(command, 1)
 	return l.decide(ctx, s)
 }
 
@@ -231,13 +240,16 @@ func (l *Ledger) proposeNext() bool {
 		<-l.slots
 		return false
 	}
-	entry := make([]byte, 0, size+16)
-	entry = machine.AppendEntryHeader(entry, l.clock.now(), commands)
+	entry := make([]byte, 0, size+entryHeaderBytes)
+	// Read before the time, so that the check is that of an entry in front.
+	header := machine.EntryHeader{Check: l.standing.get(), UnixNanos: l.clock.now()}
+	l.lastProposed.Store(header.UnixNanos)
+	entry = machine.AppendEntryHeader(entry, header, commands)
 	for _, p := range parts {
-		entry = append(entry, p.submission.frames[p.submission.start(p.from):p.submission.ends[p.to-1]]...)
+		entry = append(entry, p.submission.frames[p.submission.start(p.from):p.submission.commands[p.to-1].end]...)
 	}
 	l.inFlight <- flight{l.log.Propose(entry), parts}
-	if parts[0].submission.alone {
+	if parts[0].submission.exclusive {
 		l.awaitApplied()
 	}
 	return true
@@ -294,7 +306,7 @@ func (l *Ledger) answerLoop() {
 				outcomes = outcomes[n:]
 			}
 			s := p.submission
-			if s.decided += n; s.decided == len(s.ends) {
+			if s.decided += n; s.decided == len(s.commands) {
 				s.frames = nil // whoever keeps the submission needs no payloads
 				l.counters.queuedBytes.Add(-s.cost)
 				s.budget.Release(s.cost)

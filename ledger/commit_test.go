@@ -43,7 +43,7 @@ func TestTakeKeepsEntriesSmall(t *testing.T) {
 	submission := func(commands, size int) *Submission {
 		s := new(Submission)
 		for range commands {
-			s.add(make([]byte, size))
+			s.add(make([]byte, size), 1)
 		}
 		q.items = append(q.items, s)
 		return s
@@ -79,8 +79,8 @@ func TestSubmissionOverManyEntries(t *testing.T) {
 	t.Parallel()
 	l := openTest(t, Options{Config: machine.Config{EvictionInterval: 7, EvictionLimit: 100_000}})
 	const n = 500
-	if bound := l.entryCommands.Load(); bound != 7 {
-		t.Fatalf("an entry may have %d commands, want 7: one round of a large limit", bound)
+	if bound := l.entryCommands.Load(); bound != 21 {
+		t.Fatalf("an entry may have %d commands, want 21: three passes", bound)
 	}
 	writes := make([]*machine.Write, n)
 	for i := range writes {
@@ -107,15 +107,15 @@ func TestSubmissionOverManyEntries(t *testing.T) {
 			t.Errorf("outcome %d is %s of sequence %d, want %s of %d", i, out.Code, out.Receipt.Sequence, want, writes[i].Sequence)
 		}
 	}
-	if entries := l.Stats().Entries - before; entries < n/7 {
-		t.Errorf("%d entries for %d commands, want at least %d", entries, n, n/7)
+	if entries := l.Stats().Entries - before; entries < n/21 {
+		t.Errorf("%d entries for %d commands, want at least %d", entries, n, n/21)
 	}
-	limit := uint64(1_000)
+	limit := uint64(100)
 	if _, err := l.UpdateConfig(t.Context(), &machine.ConfigUpdate{EvictionLimit: &limit}, "a"); err != nil {
 		t.Fatal(err)
 	}
-	if bound := l.entryCommands.Load(); bound != 140 {
-		t.Errorf("after the change an entry may have %d commands, want 140", bound)
+	if bound := l.entryCommands.Load(); bound != 105 {
+		t.Errorf("after the change an entry may have %d commands, want 105", bound)
 	}
 }
 
@@ -124,7 +124,7 @@ func TestEntryCommands(t *testing.T) {
 	for _, test := range []struct {
 		interval, limit uint64
 		want            int64
-	}{{1_000, 2_000, decide.MaxEntryCommands}, {1, 1, decide.MaxEntryCommands}, {1, 100_000, 1}, {10, 2_000, 100}, {1_000_000, 100_000, decide.MaxEntryCommands}} {
+	}{{1_000, 2_000, decide.MaxEntryCommands}, {1, 1, 1_500}, {1, 100_000, 3}, {10, 2_000, 30}, {1_000_000, 100_000, decide.MaxEntryCommands}} {
 		c := machine.Config{EvictionInterval: test.interval, EvictionLimit: test.limit}
 		if got := decide.EntryCommands(c); got != test.want {
 			t.Errorf("interval %d limit %d: %d commands, want %d", test.interval, test.limit, got, test.want)
@@ -212,7 +212,7 @@ func TestClock(t *testing.T) {
 	for _, wall := range []time.Time{
 		{}, time.Unix(-1, 0), time.Unix(0, 0), time.Date(9_999, 1, 1, 0, 0, 0, 0, time.UTC), time.Unix(0, math.MaxInt64),
 	} {
-		_, err := c.begin(5, wall)
+		_, err := c.begin(5, 0, wall, true)
 		if refused := wall.Year() > decide.LastYear; refused != (err != nil) {
 			t.Errorf("wall clock %s: %v", wall, err)
 		}
@@ -273,7 +273,7 @@ func TestErrorOfASubmissionInParts(t *testing.T) {
 	} {
 		s := new(Submission)
 		for range test.parts {
-			s.add([]byte("x"))
+			s.add([]byte("x"), 1)
 		}
 		for i, err := range test.parts {
 			p := part{s, i, i + 1}

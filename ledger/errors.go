@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 
+	"github.com/seqledger/seqledger/ledger/internal/decide"
 	"github.com/seqledger/seqledger/ledger/machine"
 	"github.com/seqledger/seqledger/ledger/raftlog"
 )
@@ -27,6 +28,10 @@ var (
 	// ErrRestoring: a restore into the data directory did not reach its end.
 	ErrRestoring = errors.New("a restore into the data directory was interrupted: run it again before anything else")
 )
+
+// ClockError is returned by Open when the clock is too far ahead of the last
+// command of the ledger to be believed; see Options.AcceptClock.
+type ClockError = decide.ClockError
 
 // NotLeaderError says that nothing was proposed because another node leads.
 type NotLeaderError struct {

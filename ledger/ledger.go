@@ -7,6 +7,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"runtime"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -29,12 +30,15 @@ type Ledger struct {
 	machine   *machine.Machine            // belongs to the store's lock
 	cache     *cache
 	clock     clock
-	watchers  watchers
+	standing  standing
+	watchers  waiters[machine.Scope]
+	keys      waiters[string] // that wait for a reservation to end, by its key in the state
 	counters  counters
 
 	budget        *semaphore.Weighted // bytes of submissions that wait or are in flight
 	unaryBudget   *semaphore.Weighted // the same, for single commands when budget has no room
 	entryCommands atomic.Int64        // see decide.EntryCommands
+	lastProposed  atomic.Int64        // ledger time of the last entry that was proposed, Unix nanoseconds
 	queue         queue
 	inFlight      chan flight // proposed and not yet answered, in the order of the log
 	slots         chan struct{}
@@ -49,6 +53,9 @@ type Ledger struct {
 	stop     context.CancelFunc // ends the loops
 	stopping context.Context
 	loops    sync.WaitGroup
+
+	views     chan struct{} // has room for the Views that may run at once
+	pieceTime time.Duration // pieceTime, but for tests
 
 	replayed  atomic.Bool
 	draining  atomic.Bool
@@ -118,6 +125,8 @@ func newLedger(o Options) *Ledger {
 		inFlight:    make(chan flight, maxInFlight),
 		slots:       make(chan struct{}, maxInFlight),
 
+		views: make(chan struct{}, runtime.GOMAXPROCS(0)), pieceTime: pieceTime,
+
 		backups:       make(chan struct{}, 1),
 		checkpointDue: make(chan struct{}, 1),
 		flushed:       make(chan struct{}, 1),
@@ -125,6 +134,7 @@ func newLedger(o Options) *Ledger {
 		stop: stop, stopping: stopping,
 		failed: make(chan struct{}),
 	}
+	l.keys.perKey, l.keys.total = maxKeyWaiters, maxWaiters
 	l.counters.begin()
 	l.queue.wake = make(chan struct{}, 1)
 	l.entryCommands.Store(decide.EntryCommands(o.Config))
@@ -174,12 +184,14 @@ func (l *Ledger) awaitReplay(ctx context.Context) error {
 		return err
 	}
 	var last int64
+	var longest time.Duration
 	err := l.store.View(func(r machine.Reader) error {
 		view := l.machine.View(r)
 		if err := mustReachProven(l.store.Proven(), view.Index()); err != nil {
 			return err
 		}
-		last = view.Time()
+		last, longest = view.Time(), time.Duration(view.LongestPause())
+		l.standing.set(l.machine.Check())
 		if view.Created() { // nothing has been applied that would have told the configuration
 			l.entryCommands.Store(decide.EntryCommands(view.Config()))
 		}
@@ -190,10 +202,11 @@ func (l *Ledger) awaitReplay(ctx context.Context) error {
 		l.fail(err)
 		return l.Err()
 	}
-	jump, err := l.clock.begin(last, l.options.Clock())
+	jump, err := l.clock.begin(last, longest, l.options.Clock(), l.options.AcceptClock)
 	if err != nil {
 		return err
 	}
+	l.lastProposed.Store(l.clock.now())
 	if last != 0 && jump > maxQuietJump {
 		l.counters.timeJumps.Add(1)
 		l.options.Logger.Warn("ledger time jumps forward: a restart after a pause, or a wrong clock; "+
@@ -205,16 +218,19 @@ func (l *Ledger) awaitReplay(ctx context.Context) error {
 }
 
 func (l *Ledger) startLoops() {
-	l.loops.Add(2)
+	l.loops.Add(3)
 	// Ends with stopping; joined by release.
 	go l.commitLoop()
 	// Ends when the commit loop has closed inFlight; joined by release.
 	go l.answerLoop()
+	// Ends with stopping; joined by release.
+	go l.tickLoop()
 	l.replayed.Store(true)
 	signal(l.checkpointDue) // the log may be long enough to be truncated
 }
 
-// create proposes the command that gives a new ledger its id.
+// create proposes the command that gives a new ledger its id, or the one that
+// brings an older ledger to the level of this program.
 func (l *Ledger) create(ctx context.Context) error {
 	view, err := l.head()
 	if err != nil {
@@ -225,7 +241,7 @@ func (l *Ledger) create(ctx context.Context) error {
 			l.options.Logger.Warn("the ledger exists and keeps its own configuration; change it with UpdateConfig",
 				"configured", configured, "kept", view.Config)
 		}
-		return nil
+		return l.raiseLevel(ctx, view.Level)
 	}
 	var random [16]byte
 	if _, err := rand.Read(random[:]); err != nil {
@@ -236,10 +252,25 @@ func (l *Ledger) create(ctx context.Context) error {
 	return err
 }
 
+// raiseLevel brings the ledger to the level of this program. Programs of before
+// cannot open it from then on.
+func (l *Ledger) raiseLevel(ctx context.Context, level uint64) error {
+	if level >= machine.Level {
+		return nil
+	}
+	_, err := l.exclusive(ctx, machine.AppendRaiseLevel(nil, machine.Level))
+	if err == nil {
+		l.options.Logger.Info("the ledger has a newer format level; programs of before cannot open it any more",
+			"before", level, "now", machine.Level)
+	}
+	return err
+}
+
 // Drain refuses new writes with ErrDraining and waits until everything that
 // was accepted is decided.
 func (l *Ledger) Drain(ctx context.Context) error {
 	l.draining.Store(true)
+	l.keys.close()
 	if err := awaitAll(ctx, l.budget, l.options.QueueBytes); err != nil {
 		return err
 	}
@@ -275,6 +306,7 @@ func (l *Ledger) release() error {
 	l.loops.Wait()
 	l.backups <- struct{}{} // the backup that is being made ends with stopping
 	l.watchers.close()
+	l.keys.close()
 	var errs []error
 	if l.log != nil {
 		if l.Err() == nil && l.machine != nil {
@@ -300,6 +332,7 @@ func (l *Ledger) fail(err error) {
 	l.options.Logger.Error("the storage failed; the ledger stops", "error", err)
 	close(l.failed)
 	l.watchers.close()
+	l.keys.close()
 	if log := l.opened.Load(); log != nil {
 		log.Fail(err)
 	}

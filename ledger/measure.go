@@ -25,6 +25,7 @@ type histogram struct {
 	buckets [maxBuckets]atomic.Uint64
 	count   atomic.Uint64
 	sum     atomic.Int64
+	largest atomic.Int64
 }
 
 // scale is where a histogram begins, and the unit that it is given out in.
@@ -44,6 +45,12 @@ var (
 func (h *histogram) observe(value int64) {
 	h.count.Add(1)
 	h.sum.Add(value)
+	for {
+		largest := h.largest.Load()
+		if value <= largest || h.largest.CompareAndSwap(largest, value) {
+			break
+		}
+	}
 	for i, bound := 0, h.scale.first; i < maxBuckets; i, bound = i+1, 2*bound {
 		if value <= bound {
 			h.buckets[i].Add(1)

@@ -20,6 +20,11 @@ type Options struct {
 	// Clock tells wall time when a term begins, and Stats how far it has moved
 	// away since; nothing else looks at it. Default: time.Now.
 	Clock func() time.Time
+	// AcceptClock says that the clock is right though it is far ahead of the last
+	// command. Without it Open returns a *ClockError when ledger time would move
+	// by more than 30 days, and by more than the longest pause of the ledger so
+	// far.
+	AcceptClock bool
 	// CacheBytes bounds the response cache; 0 means 64 MiB, negative means no
 	// cache. No answer depends on it.
 	CacheBytes int64
@@ -35,6 +40,8 @@ type Options struct {
 	// LogBytes is how much log gathers before it is truncated, and so about how
 	// much is replayed after a crash. Default: 128 MiB.
 	LogBytes int64
+
+	idleInterval time.Duration // without proposals before a tick; 0 means a second
 }
 
 func (o *Options) validate() error {
@@ -49,6 +56,7 @@ func (o *Options) validate() error {
 	orDefault(&o.CacheBytes, 64<<20)
 	orDefault(&o.QueueBytes, 64<<20)
 	orDefault(&o.LogBytes, 128<<20)
+	orDefault((*int64)(&o.idleInterval), int64(time.Second))
 	if o.QueueBytes < minQueueBytes || o.CheckpointBytes < 0 || o.LogBytes < 0 {
 		return errors.New("ledger: Options: QueueBytes must be at least 16 MiB, CheckpointBytes and LogBytes not negative")
 	}

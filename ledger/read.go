@@ -4,28 +4,148 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"time"
 
 	"github.com/seqledger/seqledger/ledger/boltstore"
 	"github.com/seqledger/seqledger/ledger/machine"
 	"github.com/seqledger/seqledger/ledger/raftlog"
 )
 
+// Nothing is applied while a View lasts, so every read takes part in how long a
+// write waits. Three rules keep that below two milliseconds:
+//
+//   - A View reads something short. What is long is read in pieces ([Ledger.Pieces]),
+//     with the lock free between them.
+//   - Only as many Views run at once as there are processors, because the applier
+//     waits for all of them: sixteen that share two processors take eight times as
+//     long. The others wait for their turn, in the order in which they came.
+//   - What needs no lock (encoding, hashing, sending) happens after the View.
+
+// pieceTime is how long one View of Pieces goes on. It ends with the step during
+// which the time is up. The clock decides where the pieces are cut, and never what
+// is read.
+const pieceTime = 200 * time.Microsecond
+
 // View calls read with a consistent view of the state that is as fresh as
 // every write acknowledged before the call. Applying waits while read runs, so
-// it must be short: page what is long.
+// it must be short: read what is long in Pieces. read must not call View or Pieces.
 func (l *Ledger) View(ctx context.Context, read func(v machine.View) error) error {
 	if err := l.fresh(ctx); err != nil {
 		return err
 	}
+	return l.view(ctx, read)
+}
+
+// view is View of the state as it is here, which may be older than what another
+// node has acknowledged.
+func (l *Ledger) view(ctx context.Context, read func(v machine.View) error) error {
+	select {
+	case l.views <- struct{}{}:
+	default:
+		select {
+		case l.views <- struct{}{}:
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
+	defer func() { <-l.views }()
 	err := l.store.View(func(r machine.Reader) error { return read(l.machine.View(r)) })
 	return l.readFailed(err)
 }
 
-// ViewOrdered is View for who reads a table in its order. What has changed in the
+// ViewOrdered is View for a read of a table in its order. What has changed in the
 // table is sorted first, while the ledger goes on applying.
 func (l *Ledger) ViewOrdered(ctx context.Context, table machine.Table, read func(v machine.View) error) error {
 	l.store.Presort(table)
 	return l.View(ctx, read)
+}
+
+// Pieces calls step again and again until it returns false or an error, in Views
+// of [pieceTime]. A step must be as short as a View. The state may change between
+// two steps, but not go back: a step finds at least what the step before found. A
+// caller that wants an answer of one moment reads in one step what changes, and
+// what does not (blocks, and what is in them) in the others. The error is the
+// step's, the storage's or the cause of ctx.
+func (l *Ledger) Pieces(ctx context.Context, step func(v machine.View) (more bool, err error)) error {
+	if err := l.fresh(ctx); err != nil {
+		return err
+	}
+	for more := true; more; {
+		err := l.view(ctx, func(v machine.View) (err error) {
+			began := time.Now()
+			for {
+				if more, err = step(v); err != nil || !more || time.Since(began) >= l.pieceTime {
+					return err
+				}
+			}
+		})
+		if err != nil {
+			return err
+		}
+		if more && ctx.Err() != nil {
+			return context.Cause(ctx)
+		}
+	}
+	return nil
+}
+
+// partBytes is how many bytes of transactions one step reads, at least one
+// transaction.
+const partBytes = 64 << 10
+
+// VisitBlock calls visit for the transactions of a block from a position on, in
+// order, until visit returns false. The block is read in Pieces and visit is called
+// between them, so that a reader of a large block holds no more of it than it
+// keeps. The header is that of the block, also when nothing is visited. The error
+// is ErrNotFound of package machine where there is no such block.
+func (l *Ledger) VisitBlock(
+	ctx context.Context, scope machine.Scope, height uint64, from uint32, visit func(machine.Transaction) bool,
+) (header machine.BlockHeader, err error) {
+	for {
+		var part machine.BlockPart
+		err := l.View(ctx, func(v machine.View) (err error) {
+			part, err = v.BlockPart(scope, height, from, partBytes)
+			return err
+		})
+		if err != nil {
+			return header, err
+		}
+		header = part.Header
+		for i := range part.Transactions {
+			if !visit(part.Transactions[i]) {
+				return header, nil
+			}
+		}
+		if from = part.Next; from >= header.TxCount {
+			return header, nil
+		}
+	}
+}
+
+// Block returns a whole block.
+func (l *Ledger) Block(ctx context.Context, scope machine.Scope, height uint64) (block machine.Block, err error) {
+	block.Header, err = l.VisitBlock(ctx, scope, height, 0, func(t machine.Transaction) bool {
+		block.Transactions = append(block.Transactions, t)
+		return true
+	})
+	return block, err
+}
+
+// BlockTree returns the Merkle tree of a block, which makes the proofs of its
+// transactions.
+func (l *Ledger) BlockTree(ctx context.Context, scope machine.Scope, height uint64) (*machine.BlockTree, error) {
+	var header machine.BlockHeader
+	var leaves []machine.Hash
+	err := l.Pieces(ctx, func(v machine.View) (bool, error) {
+		h, some, err := v.LeafHashes(scope, height, uint32(len(leaves)), partBytes)
+		header, leaves = h, append(leaves, some...)
+		return len(leaves) < int(h.TxCount), err
+	})
+	if err != nil {
+		return nil, err
+	}
+	tree, err := machine.NewBlockTree(header, leaves)
+	return tree, l.readFailed(err)
 }
 
 // readFailed stops the ledger when a read found damage: going on could answer
@@ -61,13 +181,14 @@ func (l *Ledger) fresh(ctx context.Context) error {
 // headView is the head of the state by itself.
 type headView struct {
 	Created bool
+	Level   uint64
 	Config  machine.Config
 }
 
 func (l *Ledger) head() (h headView, err error) {
 	err = l.store.View(func(r machine.Reader) error {
 		v := l.machine.View(r)
-		h = headView{v.Created(), v.Config()}
+		h = headView{v.Created(), v.Level(), v.Config()}
 		return nil
 	})
 	return h, err

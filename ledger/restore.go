@@ -169,7 +169,7 @@ func (l *Ledger) beginEpoch(ctx context.Context, info *RestoreInfo) error {
 	}
 	id := machine.LedgerID(binary.BigEndian.Uint64(random[:]))
 	l.options.Logger.Info("the state is restored; a new epoch begins", "ledger", id, "before", info.Backup.LedgerID)
-	out, err := l.one(ctx, machine.AppendEpoch(nil, id))
+	out, err := l.exclusive(ctx, machine.AppendEpoch(nil, id, 0))
 	if err != nil {
 		return err
 	}

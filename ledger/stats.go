@@ -25,6 +25,7 @@ type Stats struct {
 	BatchCommands Distribution // commands of a log entry, replayed ones included
 	StoreSeconds  Distribution // a write to the log, fsync included
 	ApplySeconds  Distribution // an entry's decisions, replayed ones included
+	SlowestApply  time.Duration
 
 	PendingBytes      int64        // changes that wait for the state file
 	CheckpointSeconds Distribution // a write of the state file, fsync included
@@ -66,7 +67,7 @@ func (l *Ledger) Stats() Stats {
 		InFlight: len(l.slots), QueueFull: c.queueFull.Load(), Slowed: c.slowed.Load(),
 
 		BatchCommands: c.batches.distribution(), StoreSeconds: c.stored.distribution(),
-		ApplySeconds: c.applied.distribution(),
+		ApplySeconds: c.applied.distribution(), SlowestApply: time.Duration(c.applied.largest.Load()),
 
 		PendingBytes: l.store.PendingBytes(), CheckpointSeconds: c.checkpoints.distribution(),
 		CheckpointBytes: c.checkpointBytes.Load(), LastCheckpoint: time.Unix(0, c.lastCheckpoint.Load()),
@@ -98,7 +99,7 @@ func (l *Ledger) Stats() Stats {
 // counters are what Stats reports. Only what is counted for a log entry or
 // seldomer costs more than an atomic addition.
 type counters struct {
-	decisions [32]atomic.Uint64 // by machine.Code
+	decisions [machine.MaxCode + 1]atomic.Uint64 // by machine.Code
 	entries   atomic.Uint64
 	commands  atomic.Uint64
 	logBytes  atomic.Uint64

@@ -15,19 +15,25 @@ import (
 // Submission is a group of commands on its way into the log. It may be spread
 // over several log entries, in its order.
 type Submission struct {
-	frames   []byte // the commands as they stand in an entry
-	ends     []int  // where each of them ends in frames
-	slots    []int  // which outcome belongs to which command; nil: all in order
-	outcomes []machine.Outcome
-	err      error
-	done     chan struct{} // nil: nothing had to be proposed
-	alone    bool          // it changes what an entry may hold, and has one to itself
+	frames    []byte // the commands as they stand in an entry
+	commands  []queuedCommand
+	slots     []int // which outcome belongs to which command; nil: all in order
+	outcomes  []machine.Outcome
+	err       error
+	done      chan struct{} // nil: nothing had to be proposed
+	exclusive bool          // it has an entry to itself
 
 	cost     int64
 	budget   *semaphore.Weighted // that cost was taken from
 	proposed int                 // commands; belongs to the commit loop
 	decided  int                 // commands; belongs to the answer loop
 	logged   bool                // a part of it is, or may be, in the log; the same
+}
+
+// queuedCommand is one command of a submission.
+type queuedCommand struct {
+	end  int // where it ends in frames
+	work int // see decide.MaxEntryWork
 }
 
 // queue is what waits to be proposed.
@@ -79,13 +85,17 @@ var encodeBuffers = sync.Pool{New: func() any { return new([]byte) }}
 func (s *Submission) addWrite(w *machine.Write) {
 	buffer := encodeBuffers.Get().(*[]byte) //nolint:forcetypeassert // The pool holds nothing else.
 	*buffer = machine.AppendWrite((*buffer)[:0], w)
-	s.add(*buffer)
+	s.add(*buffer, decide.Work(w.Operations))
 	encodeBuffers.Put(buffer)
 }
 
-func (s *Submission) add(command []byte) {
+func (s *Submission) addKeyedWrite(w *machine.KeyedWrite) {
+	s.add(machine.AppendKeyedWrite(nil, w), decide.Work(w.Operations))
+}
+
+func (s *Submission) add(command []byte, work int) {
 	s.frames = machine.AppendFramed(s.frames, command)
-	s.ends = append(s.ends, len(s.frames))
+	s.commands = append(s.commands, queuedCommand{len(s.frames), work})
 	s.cost += int64(len(command)) + commandOverhead
 }
 
@@ -119,23 +129,23 @@ func (q *queue) take(limit int) (parts []part, commands, size int) {
 	entry := decide.NewEntry(limit)
 	for len(q.items) > 0 && !entry.Full() {
 		s := q.items[0]
-		if s.alone && entry.Commands > 0 {
+		if s.exclusive && entry.Commands > 0 {
 			break // the next one is its own
 		}
 		p := part{s, s.proposed, s.proposed}
-		for p.to < len(s.ends) && entry.Take(s.ends[p.to]-s.start(p.to)) {
+		for p.to < len(s.commands) && entry.Take(s.commands[p.to].end-s.start(p.to), s.commands[p.to].work) {
 			p.to++
 		}
 		if p.to > p.from {
 			parts = append(parts, p)
 		}
 		s.proposed = p.to
-		if s.proposed < len(s.ends) {
+		if s.proposed < len(s.commands) {
 			break
 		}
 		q.items[0] = nil // so that the array does not keep it
 		q.items = q.items[1:]
-		if s.alone {
+		if s.exclusive {
 			break
 		}
 	}
@@ -147,7 +157,7 @@ func (s *Submission) start(command int) int {
 	if command == 0 {
 		return 0
 	}
-	return s.ends[command-1]
+	return s.commands[command-1].end
 }
 
 // fail keeps the error of a part. It stands for the whole submission, so that
@@ -174,7 +184,7 @@ func (p part) settle(outcomes []machine.Outcome) {
 	s := p.submission
 	s.logged = true
 	s.admitDoubt()
-	total := max(len(s.outcomes), len(s.ends)) // more when some were answered before
+	total := max(len(s.outcomes), len(s.commands)) // more when some were answered before
 	if len(outcomes) == total {
 		s.outcomes = outcomes
 		return

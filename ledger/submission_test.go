@@ -27,7 +27,7 @@ func TestEveryOutcomeHasItsPlace(t *testing.T) {
 			if s.slots != nil {
 				s.slots = append(s.slots, i)
 			}
-			s.add([]byte{byte(i)})
+			s.add([]byte{byte(i)}, 1)
 			logged = append(logged, i)
 		}
 		s.frames = buffer.take(s.frames)

@@ -107,7 +107,7 @@ func (g *rig) draw(t *rapid.T) (e logged) {
 		e.changes = append(e.changes, c)
 	}
 	if rapid.Bool().Draw(t, "block") {
-		e.changes = append(e.changes, change{table: machine.TableBlocks, key: string(blockKey(e.at.Index)), value: genValue.Draw(t, "value")})
+		e.changes = append(e.changes, change{table: machine.TableBlocks, key: string(blockKey(e.at.Index)), value: append([]byte("block "), genValue.Draw(t, "value")...)})
 	}
 	g.log = append(g.log, e)
 	return e

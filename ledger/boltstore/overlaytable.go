@@ -18,6 +18,7 @@ type tableOverlay struct {
 	memory  arena
 	records [][]record // blocks of recordBlock, so that growing copies none
 	count   uint32     // of records
+	deleted uint32     // of them
 	index   index
 
 	// orderMu guards the field below against concurrent readers: the first one
@@ -111,13 +112,33 @@ func (t *tableOverlay) put(key, value []byte) {
 		}
 		r.value, r.room = t.memory.take(room), room
 	}
+	if r.deleted {
+		t.deleted--
+	}
 	r.size, r.deleted = size, false
 	// copy moves correctly when value is part of this very buffer, as it is when
 	// a caller stores a shortened version of what Get returned.
 	copy(t.memory.at(r.value, size), value)
 }
 
-func (t *tableOverlay) remove(key []byte) { t.own(key).deleted = true }
+func (t *tableOverlay) remove(key []byte) {
+	if r := t.own(key); !r.deleted {
+		r.deleted = true
+		t.deleted++
+	}
+}
+
+// orderEagerly sorts what is new once it is so much that a reader would have to
+// wait for it.
+func (t *tableOverlay) orderEagerly() {
+	if t.count-uint32(len(t.ordered)) >= orderedInReserve {
+		t.order()
+	}
+}
+
+// orderedInReserve is how many new keys of a table that the applier reads in
+// order are left to be sorted by the next reader.
+const orderedInReserve = 4096
 
 // order returns the ids of all entries by key. See Presort for many at once.
 func (t *tableOverlay) order() []uint32 {

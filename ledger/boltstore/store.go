@@ -64,6 +64,7 @@ type Store struct {
 
 	updates   atomic.Uint64 // the updates applied since Open
 	pending   atomic.Int64
+	tombs     atomic.Int64
 	spillable atomic.Int64
 	failed    atomic.Pointer[error]
 
@@ -121,6 +122,9 @@ func (s *Store) Update(at Position, fn func(tx machine.Tx) error) (err error) {
 	}()
 	err = fn(w)
 	returned = true
+	// The applier reads this table in order, and must not have to sort all that
+	// came since it did so last.
+	s.active.table(machine.TableExpiry).orderEagerly()
 	return err
 }
 
@@ -206,6 +210,10 @@ func (s *Store) Checkpoint() Position {
 // in the file, in bytes. It never waits.
 func (s *Store) PendingBytes() int64 { return s.pending.Load() }
 
+// Tombstones returns how many deletions of the expiry index a Flush would take
+// out of the way of those who read it in order. It never waits.
+func (s *Store) Tombstones() int64 { return s.tombs.Load() }
+
 // Err returns why the store is unusable, or nil. Closing is not an error.
 func (s *Store) Err() error {
 	if err := s.failed.Load(); err != nil {
@@ -271,6 +279,7 @@ func (s *Store) measure() {
 	}
 	s.pending.Store(n)
 	s.spillable.Store(s.active.table(machine.TableBlocks).size())
+	s.tombs.Store(int64(s.active.table(machine.TableExpiry).deleted))
 }
 
 // begin opens a bbolt transaction. Reading the meta pages of a file that was

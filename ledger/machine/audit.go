@@ -15,7 +15,7 @@ type Problem struct {
 
 // AuditSummary counts what an audit has looked at.
 type AuditSummary struct {
-	Blocks, Transactions, Entities, Relationships, Streams, Receipts uint64
+	Blocks, Transactions, Entities, Relationships, Streams, Receipts, Keys uint64
 }
 
 // Audit checks a whole state against itself and returns what it has counted.
@@ -31,10 +31,10 @@ func (m *Machine) Audit(r Reader, report func(Problem), progress func(AuditSumma
 	a := &auditor{
 		r: r, head: &m.head, report: report, progress: progress,
 		chains: map[string]chain{}, streams: map[uint64]streamLife{},
-		entities: map[string]entityDigest{}, relationships: map[string]uint64{},
+		entities: map[string]entityDigest{}, relationships: map[string]uint64{}, keyedWrites: map[string]uint64{},
 	}
 	for _, step := range []func() error{
-		a.blocks, a.chainHeads, a.entityTable, a.relationshipTable, a.streamTable, a.expiryTable,
+		a.blocks, a.chainHeads, a.entityTable, a.relationshipTable, a.streamTable, a.keyedTables, a.expiryTable,
 	} {
 		if err := step(); err != nil {
 			return a.sum, err
@@ -56,13 +56,17 @@ type auditor struct {
 	entities      map[string]entityDigest // by key in TableEntities
 	relationships map[string]uint64       // by key in TableRelationships: version
 
-	streamEntries, entityEntries uint64 // that the expiry index must have
+	keyedWrites map[string]uint64 // by key in TableKeyed: the index of the last one
+
+	// What the expiry index must have.
+	streamEntries, entityEntries, keyedEntries uint64
 }
 
 type chain struct {
 	height uint64
 	hash   Hash
 	time   int64
+	last   uint64 // key of the record
 }
 
 type streamLife struct {
@@ -74,18 +78,17 @@ type entityDigest struct {
 	version   uint64
 	expiresAt int64
 	value     [16]byte
-	operation int  // of the transaction, that set it
-	leftOut   bool // of the record
+	entityPlace
 }
 
 // matches tells whether a record says what the blocks do. Of a value that is in
 // its block it is enough that the record leads to the operation.
 func (want *entityDigest) matches(got *entity) bool {
-	if got.version != want.version || got.expiresAt != want.expiresAt || got.inBlock != want.leftOut {
+	if got.version != want.version || got.expiresAt != want.expiresAt || got.inBlock != want.inBlock {
 		return false
 	}
-	if got.inBlock {
-		return got.operation == uint64(want.operation)
+	if got.inBlock != 0 {
+		return got.at == want.at
 	}
 	return digestValue(got.value) == want.value
 }
@@ -121,13 +124,17 @@ func (a *auditor) blocks() error {
 		if last > a.head.index {
 			return fmt.Errorf("it lies beyond ledger index %d", a.head.index)
 		}
+		opened, err := openRecord(k, record)
+		if err != nil {
+			return err
+		}
 		var txs []pendingAudit
-		err := visitBlocks(record, func(ordinal uint64, b *blockRecord) bool {
-			txs = append(txs, a.block(last, ordinal, b)...)
+		err = opened.visitBlocks(func(place uint64, b *blockRecord) bool {
+			txs = append(txs, a.block(last, place, b)...)
 			return true
 		})
 		a.transactions(previous, last, txs)
-		a.table(record, txs)
+		a.rows(&opened, txs)
 		previous = last
 		if a.progress != nil {
 			a.progress(a.sum)
@@ -139,12 +146,21 @@ func (a *auditor) blocks() error {
 // pendingAudit is a transaction of one record, which are judged in the order
 // of their index.
 type pendingAudit struct {
-	t     Transaction
-	where string
+	t      Transaction
+	where  string
+	level1 bool
+}
+
+// level is the level whose rules the transaction's record follows.
+func (p *pendingAudit) level() uint64 {
+	if p.level1 {
+		return 1
+	}
+	return Level
 }
 
 // block checks one block by itself and against its chain.
-func (a *auditor) block(last, ordinal uint64, b *blockRecord) (txs []pendingAudit) {
+func (a *auditor) block(last, place uint64, b *blockRecord) (txs []pendingAudit) {
 	a.sum.Blocks++
 	scopeKey := appendScopeKey(nil, b.header.Scope)
 	where := fmt.Sprintf("block %d of %s", b.header.Height, b.header.Scope)
@@ -154,12 +170,12 @@ func (a *auditor) block(last, ordinal uint64, b *blockRecord) (txs []pendingAudi
 		a.problem(where, "the block before it in the chain is %d", c.height)
 	case b.header.PreviousHash != c.hash:
 		a.problem(where, "its previous_hash is %s, the block before has %s", b.header.PreviousHash, c.hash)
-	case b.header.CommittedAt < c.time || b.header.CommittedAt > a.head.time:
+	case b.header.CommittedAt < c.time && !a.setBack(c.last, last) || b.header.CommittedAt > a.latestTime():
 		a.problem(where, "it was committed before its predecessor, or after the ledger's time")
 	}
-	a.chains[string(scopeKey)] = chain{b.header.Height, b.header.Hash(), b.header.CommittedAt}
+	a.chains[string(scopeKey)] = chain{b.header.Height, b.header.Hash(), b.header.CommittedAt, last}
 
-	location := binary.AppendUvarint(appendIndexKey(nil, last), ordinal)
+	location := binary.AppendUvarint(appendIndexKey(nil, last), place)
 	stored, err := a.r.Get(TableHeights, appendHeightKey(nil, scopeKey, b.header.Height))
 	if err != nil {
 		a.problem(where, "its place in the index of heights: %v", err)
@@ -175,7 +191,7 @@ func (a *auditor) block(last, ordinal uint64, b *blockRecord) (txs []pendingAudi
 		a.problem(where, "its tx_root is %s, its transactions have %s", b.header.TxRoot, root)
 	}
 	err = b.visit(func(position uint32, stored storedTransaction) bool {
-		t, err := stored.decode(b.header.Height, position)
+		t, err := stored.decode(b.header.Height)
 		at := fmt.Sprintf("transaction %d of %s", position, where)
 		if err != nil {
 			a.problem(at, "%v", err)
@@ -184,7 +200,7 @@ func (a *auditor) block(last, ordinal uint64, b *blockRecord) (txs []pendingAudi
 		if t.Scope != b.header.Scope || t.CommittedAt != b.header.CommittedAt {
 			a.problem(at, "its scope or time is not the block's")
 		}
-		txs = append(txs, pendingAudit{t, at})
+		txs = append(txs, pendingAudit{t, at, b.version1})
 		return true
 	})
 	if err != nil {
@@ -193,19 +209,33 @@ func (a *auditor) block(last, ordinal uint64, b *blockRecord) (txs []pendingAudi
 	return txs
 }
 
-// table checks that every transaction is found by its index.
-func (a *auditor) table(record []byte, txs []pendingAudit) {
-	for i := range txs {
-		t := &txs[i].t
-		b, position, _, found, err := lookup(record, t.Index)
-		if err != nil {
-			a.problem(txs[i].where, "looked up by its index: %v", err)
-		} else if !found || position != t.Position || b.header.Height != t.BlockHeight || b.header.Scope != t.Scope {
-			a.problem(txs[i].where, "the table of its record does not lead to it")
+// latestTime is the latest that ledger time has ever been.
+func (a *auditor) latestTime() int64 { return max(a.head.time, a.head.timeSetBackFrom()) }
+
+// setBack tells whether an epoch between two ledger indexes set ledger time back.
+func (a *auditor) setBack(from, to uint64) bool {
+	for _, e := range a.head.epochs {
+		if e.timeBefore != 0 && from < e.start && e.start <= to {
+			return true
 		}
 	}
-	if rows, ok := tableRows(record); !ok || rows != uint64(len(txs)) {
-		a.problem(fmt.Sprintf("record of %d transactions", len(txs)), "its table has %d rows", rows)
+	return false
+}
+
+// rows checks that every transaction is found by its index, and nothing else is.
+func (a *auditor) rows(r *record, txs []pendingAudit) {
+	for i := range txs {
+		t := &txs[i].t
+		l, found, err := r.find(t.Index)
+		if err != nil {
+			a.problem(txs[i].where, "looked up by its index: %v", err)
+		} else if !found || l.position != t.Position || l.header.Height != t.BlockHeight || l.header.Scope != t.Scope {
+			a.problem(txs[i].where, "the rows of its record do not lead to it")
+		}
+	}
+	rows, ok := r.count()
+	if !ok || rows != uint64(len(txs)) {
+		a.problem(fmt.Sprintf("record of %d transactions", len(txs)), "its rows lead to %d", rows)
 	}
 }
 
@@ -227,8 +257,17 @@ func (a *auditor) transactions(after, last uint64, txs []pendingAudit) {
 			a.problem(where, "its request_hash is %s, its operations have %s", t.RequestHash, hash)
 		}
 		a.sequence(t, where)
+		d := decoder{rest: encoded}
+		_, offsets := decodeOperationsAt(&d, nil, nil)
 		for j := range t.Operations {
-			a.operation(t, j, len(encoded), where)
+			place := entityPlace{entityInBlock, uint64(offsets[j])}
+			if txs[i].level1 {
+				place = entityPlace{entityInBlockLevel1, uint64(j)}
+			}
+			if !leftOut(txs[i].level(), len(t.Operations[j].Value), len(encoded)) {
+				place = entityPlace{}
+			}
+			a.operation(t, j, place, where)
 		}
 	}
 }
@@ -239,9 +278,16 @@ func (a *auditor) sequence(t *Transaction, where string) {
 		a.problem(where, "its stream or session is younger than itself")
 	}
 	for i := range t.Operations {
-		if expires := t.Operations[i].Kind == OpExpireEntity; expires != (t.Sequence == 0) {
+		if expires := t.Operations[i].Kind == OpExpireEntity; expires != (t.Sequence == 0 && t.Keyed == nil) {
 			a.problem(where, "operation %d belongs to another kind of transaction", i)
 		}
+	}
+	if t.Keyed != nil {
+		a.keyedWrites[string(t.Keyed.TableKey())] = t.Index
+		if t.Sequence != 0 || t.Session != 0 || t.CreatedIndex != 0 || t.Key.Present {
+			a.problem(where, "it has a key of its own, and a stream")
+		}
+		return
 	}
 	if t.Sequence == 0 { // the ledger's own
 		if t.Actor != actorGC || t.CreatedIndex != 0 || t.Key.Present {
@@ -260,20 +306,32 @@ func (a *auditor) sequence(t *Transaction, where string) {
 	a.streams[t.CreatedIndex] = streamLife{key, t.Sequence}
 }
 
+// expired tells whether an entity was past its time when a transaction was
+// committed.
+func (a *auditor) expired(e entityDigest, t *Transaction) bool {
+	then := head{time: t.CommittedAt}
+	for _, epoch := range a.head.epochs {
+		if epoch.start <= t.Index {
+			then.epochs = append(then.epochs, epoch)
+		}
+	}
+	return then.expired(e.expiresAt, e.version)
+}
+
 // operation decides one operation again, on the recomputed state.
-func (a *auditor) operation(t *Transaction, i, writeBytes int, where string) {
+func (a *auditor) operation(t *Transaction, i int, place entityPlace, where string) {
 	op := &t.Operations[i]
 	scopeKey := appendScopeKey(nil, t.Scope)
 	key := string(append(scopeKey, op.Key...))
 	e, present := a.entities[key]
-	present = present && (e.expiresAt == 0 || t.CommittedAt < e.expiresAt)
+	present = present && !a.expired(e, t)
 	if code := op.Condition.audit(e, present); code != 0 {
 		a.problem(where, "condition of operation %d did not hold: %s", i, code)
 	}
 	changed := true
 	switch op.Kind {
 	case OpSetEntity:
-		a.entities[key] = entityDigest{t.Index, op.ExpiresAt, digestValue(op.Value), i, leftOut(len(op.Value), writeBytes)}
+		a.entities[key] = entityDigest{t.Index, op.ExpiresAt, digestValue(op.Value), place}
 	case OpDeleteEntity:
 		if changed = present; present {
 			delete(a.entities, key)

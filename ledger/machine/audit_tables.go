@@ -128,7 +128,7 @@ func (a *auditor) streamTable() error {
 		a.problem("number of streams", "the head says %d, there are %d", a.head.streams, a.sum.Streams)
 	}
 	err = a.scan(TableOrganizations, "organization", func(k, _ []byte) error {
-		n, err := readStreamCount(a.r, k)
+		n, err := readCount(a.r, TableOrganizations, k)
 		want := perOrganization[string(k)]
 		delete(perOrganization, string(k))
 		if err == nil && n != want {
@@ -149,7 +149,7 @@ func (a *auditor) stream(key []byte, s *stream) error {
 		return fmt.Errorf("its last sequence is %d, the blocks say %d", s.last, life.last)
 	case s.created == 0 || s.created > a.head.index || s.session > a.head.index:
 		return fmt.Errorf("creation index %d or session %d lie beyond the ledger index", s.created, s.session)
-	case s.indexed > s.lastSeen || s.lastSeen > a.head.time:
+	case s.indexed > max(s.lastSeen, a.head.timeSetBackFrom()) || s.lastSeen > a.latestTime():
 		return fmt.Errorf("its times are out of order")
 	case s.last > 0 && s.window.size == 0 || s.window.size > s.last:
 		return fmt.Errorf("it has %d receipts for %d writes", s.window.size, s.last)
@@ -181,7 +181,7 @@ func (a *auditor) stream(key []byte, s *stream) error {
 // expiryTable checks that the expiry index has nothing but what the streams
 // and entities ask for.
 func (a *auditor) expiryTable() error {
-	var streams, entities uint64
+	var streams, entities, records uint64
 	err := a.scan(TableExpiry, "expiry entry", func(k, _ []byte) error {
 		kind, unixNanos, key, err := splitExpiryKey(k)
 		if err != nil {
@@ -190,6 +190,9 @@ func (a *auditor) expiryTable() error {
 		switch kind {
 		case expiryStream: // each stream has looked for its own
 			streams++
+			return nil
+		case expiryKeyed: // as has each keyed record
+			records++
 			return nil
 		case expiryEntity:
 			entities++
@@ -211,6 +214,9 @@ func (a *auditor) expiryTable() error {
 	})
 	if streams != a.streamEntries {
 		a.problem("expiry index", "it has %d streams, there are %d", streams, a.streamEntries)
+	}
+	if records != a.keyedEntries {
+		a.problem("expiry index", "it has %d keyed records, there are %d", records, a.keyedEntries)
 	}
 	if entities != a.entityEntries {
 		a.problem("expiry index", "it has %d entities, %d expire", entities, a.entityEntries)

@@ -7,10 +7,7 @@ import (
 	"sort"
 )
 
-const (
-	headerVersion = 1
-	recordVersion = 1
-)
+const headerVersion = 1
 
 // BlockHeader names one block. The headers of a scope form a hash chain.
 type BlockHeader struct {
@@ -50,131 +47,8 @@ func (d *decoder) header() BlockHeader {
 	return h
 }
 
-// blockRecord is one block inside the record of a log entry.
-type blockRecord struct {
-	header BlockHeader
-	body   []byte // the stored transactions
-}
-
-// visit calls f for the transactions in order until f returns false.
-func (b *blockRecord) visit(f func(position uint32, t storedTransaction) bool) error {
-	d := decoder{rest: b.body}
-	for position := range b.header.TxCount {
-		t := d.stored()
-		if d.bad {
-			break
-		}
-		if !f(position, t) {
-			return nil
-		}
-	}
-	return d.done("block record")
-}
-
-// leaves returns the leaf hashes of the block.
-func (b *blockRecord) leaves() ([]Hash, error) {
-	leaves := make([]Hash, 0, min(b.header.TxCount, 1<<16))
-	err := b.visit(func(_ uint32, t storedTransaction) bool {
-		leaves = append(leaves, LeafHash(t.encoded))
-		return true
-	})
-	return leaves, err
-}
-
-// visitBlocks calls f for the blocks in the record of a log entry until it
-// returns false.
-func visitBlocks(record []byte, f func(ordinal uint64, b *blockRecord) bool) error {
-	d := decoder{rest: record}
-	d.version(recordVersion)
-	n, transactions := d.uvarint(), uint64(0)
-	for ordinal := range n {
-		b := d.block()
-		if d.bad {
-			break
-		}
-		transactions += uint64(b.header.TxCount)
-		if !f(ordinal, &b) {
-			return nil
-		}
-	}
-	if len(d.rest) != tableSize(transactions) {
-		d.fail()
-	} else {
-		d.take(uint64(tableSize(transactions)))
-	}
-	return d.done("block record")
-}
-
-func (d *decoder) block() blockRecord {
-	inner := decoder{rest: d.bytes()}
-	b := blockRecord{header: inner.header(), body: inner.rest}
-	if inner.bad {
-		d.fail()
-	}
-	return b
-}
-
-// A record ends with a table that finds a transaction by its index without
-// walking through the others: for each, in the order of their indexes, the
-// offset of its block, its position in it, and its own offset, and then how
-// many there are; all of 32 bits. Without it a client that repeats old
-// sequences would make the ledger read a whole record for each of them.
-const tableRow = 12
-
-func tableSize(transactions uint64) int {
-	return int(min(transactions, 1<<31))*tableRow + 4
-}
-
-// tableRows reads how many rows the table of a record has.
-func tableRows(record []byte) (rows uint64, ok bool) {
-	if len(record) < 4 {
-		return 0, false
-	}
-	rows = uint64(binary.BigEndian.Uint32(record[len(record)-4:]))
-	return rows, len(record) >= tableSize(rows)
-}
-
-// lookup finds the transaction of an index in a record.
-func lookup(record []byte, index uint64) (b blockRecord, position uint32, t storedTransaction, found bool, err error) {
-	damaged := fmt.Errorf("%w: table of a block record", ErrCorrupt)
-	rows, ok := tableRows(record)
-	if !ok {
-		return b, 0, t, false, damaged
-	}
-	table := record[len(record)-tableSize(rows):]
-	at := func(i int) (d decoder) { // what row i says that the transaction is
-		if offset := binary.BigEndian.Uint32(table[i*tableRow+8:]); uint64(offset) < uint64(len(record)) {
-			d.rest = record[offset:]
-		}
-		return d
-	}
-	i := sort.Search(int(rows), func(i int) bool {
-		d := at(i)
-		return d.stored().index() >= index
-	})
-	if i == int(rows) {
-		return b, 0, t, false, nil
-	}
-	d := at(i)
-	if t = d.stored(); d.bad || t.index() != index {
-		if d.bad {
-			err = damaged
-		}
-		return b, 0, t, false, err
-	}
-	blockOffset := binary.BigEndian.Uint32(table[i*tableRow:])
-	if uint64(blockOffset) >= uint64(len(record)) {
-		return b, 0, t, false, damaged
-	}
-	d = decoder{rest: record[blockOffset:]}
-	b, position = d.block(), binary.BigEndian.Uint32(table[i*tableRow+4:])
-	if d.bad || position >= b.header.TxCount {
-		return b, 0, t, false, damaged
-	}
-	return b, position, t, true, nil
-}
-
-// blockBuilder collects what one log entry commits in one scope.
+// blockBuilder collects what is committed in one scope until the blocks are
+// closed.
 type blockBuilder struct {
 	scope    Scope
 	scopeKey []byte
@@ -186,26 +60,33 @@ type blockBuilder struct {
 	blockOffset, bodyOffset int
 }
 
-// pendingTx finds a transaction of the entry that is being applied.
+// pendingTx finds a transaction that is in no closed block yet.
 type pendingTx struct {
 	index    uint64
 	block    *blockBuilder
-	position uint32
-	offset   int // in the body
+	position uint32 // in the block
+	offset   int    // in the body
 }
 
 // addTransaction appends the transaction in m.transaction, which stands behind
 // the prefix of a leaf, so that it is hashed where it is. The body copies it.
-func (m *Machine) addTransaction(b *blockBuilder, index uint64, changed []byte) (Hash, uint32) {
-	leaf, encoded := Hash(sha256.Sum256(m.transaction)), m.transaction[1:]
-	position := uint32(len(b.leaves))
-	m.pending = append(m.pending, pendingTx{index, b, position, len(b.body)})
-	b.body = appendStored(b.body, encoded, changed)
+// Head is how many bytes come before its operations, their number included.
+func (m *Machine) addTransaction(b *blockBuilder, index uint64, head int, changed []byte) (Hash, uint32) {
+	leaf := Hash(sha256.Sum256(m.transaction))
+	t := storedTransaction{encoded: m.transaction[1:], head: head, changed: changed, position: uint32(len(b.leaves))}
+	m.pending = append(m.pending, pendingTx{index, b, t.position, len(b.body)})
+	before := len(b.body)
+	if m.head.level == 1 {
+		b.body = appendStoredVersion1(b.body, t)
+	} else {
+		b.body = appendStored(b.body, t)
+	}
+	m.gathered += len(b.body) - before
 	b.leaves = append(b.leaves, leaf)
-	return leaf, position
+	return leaf, t.position
 }
 
-// builder returns the block of the scope in the entry that is being applied.
+// builder returns the open block of a scope.
 func (m *Machine) builder(tx Tx, scopeKey []byte) (*blockBuilder, error) {
 	if b := m.building[string(scopeKey)]; b != nil {
 		return b, nil
@@ -226,8 +107,8 @@ func (m *Machine) builder(tx Tx, scopeKey []byte) (*blockBuilder, error) {
 	return b, nil
 }
 
-// newBuilder returns an empty builder that reuses the buffers of one of an
-// entry before: they are what grows most while an entry is applied.
+// newBuilder returns an empty builder that reuses the buffers of an earlier
+// one: they are what grows most while an entry is applied.
 func (m *Machine) newBuilder() *blockBuilder {
 	if n := len(m.spare); n > 0 {
 		b := m.spare[n-1]
@@ -238,85 +119,99 @@ func (m *Machine) newBuilder() *blockBuilder {
 	return new(blockBuilder)
 }
 
-// recycle takes the builders of the last entry back, a bounded number of them.
+// recycle takes the builders of closed blocks back, a bounded number of them.
 func (m *Machine) recycle() {
-	const maxSpare, maxBody = 64, 1 << 20
+	const maxSpare, maxSpareBytes = 64, 4 << 20
+	room := maxSpareBytes
+	for _, b := range m.spare {
+		room -= cap(b.body)
+	}
 	for _, b := range m.blocks {
-		if len(m.spare) < maxSpare && cap(b.body) <= maxBody {
-			m.spare = append(m.spare, b)
+		if room -= cap(b.body); room < 0 || len(m.spare) == maxSpare {
+			break
 		}
+		m.spare = append(m.spare, b)
 	}
 	clear(m.blocks)
 	clear(m.building)
 	clear(m.pending)
-	m.blocks, m.pending = m.blocks[:0], m.pending[:0]
+	m.blocks, m.pending, m.gathered = m.blocks[:0], m.pending[:0], 0
 }
 
-// findPending looks for a transaction of the entry that is being applied: a
-// retry may stand in the same entry as the write that it repeats.
-func (m *Machine) findPending(index uint64) (t Transaction, found bool, err error) {
-	p := m.pendingAt(index)
-	if p == nil {
-		return Transaction{}, false, nil
-	}
-	t, err = p.stored().decode(p.block.height, p.position)
-	return t, true, err
-}
-
-// pendingAt returns what took an index in the entry that is being applied, or
-// nil.
-func (m *Machine) pendingAt(index uint64) *pendingTx {
+// findPending looks for a transaction that is in no closed block yet: a retry may
+// stand in the same entry as the write that it repeats.
+func (m *Machine) findPending(index uint64) (t storedTransaction, height uint64, found bool) {
 	i := sort.Search(len(m.pending), func(i int) bool { return m.pending[i].index >= index })
 	if i == len(m.pending) || m.pending[i].index != index {
+		return t, 0, false
+	}
+	p := &m.pending[i]
+	d := decoder{rest: p.block.body[p.offset:]}
+	if m.head.level == 1 {
+		t = d.storedVersion1()
+		t.position = p.position
+	} else {
+		t = d.storedTransaction()
+	}
+	return t, p.block.height, true
+}
+
+// maxPiece is how many bytes of transactions are gathered before their blocks
+// are closed, whatever the entry still does: no record grows much beyond it.
+const maxPiece = 1 << 20
+
+// closeLongBlocks closes the blocks that are being built once they are long.
+func (m *Machine) closeLongBlocks(tx Tx) error {
+	if m.gathered <= maxPiece || m.head.level == 1 {
 		return nil
 	}
-	return &m.pending[i]
+	return m.closeBlocks(tx)
 }
 
-func (p *pendingTx) stored() storedTransaction {
-	d := decoder{rest: p.block.body[p.offset:]}
-	return d.stored()
-}
-
-// finishBlocks writes the blocks of the entry. Their record is stored under
-// the last index that the entry took, so that a search for any index of the
-// entry ends at it.
-func (m *Machine) finishBlocks(tx Tx) error {
+// closeBlocks writes the blocks that are being built, in one record.
+func (m *Machine) closeBlocks(tx Tx) error {
 	if len(m.blocks) == 0 {
 		return nil
 	}
-	last := m.head.index
-	record := binary.AppendUvarint(append(m.record[:0], recordVersion), uint64(len(m.blocks)))
-	for ordinal, b := range m.blocks {
-		header := BlockHeader{
-			Scope: b.scope, Height: b.height, PreviousHash: b.previous, TxCount: uint32(len(b.leaves)),
-			CommittedAt: m.head.time,
-		}
-		header.TxRoot = merkleRoot(b.leaves)
-		m.scratch = header.append(append(m.scratch[:0], headerPrefix))
-		hash := Hash(sha256.Sum256(m.scratch))
-		encoded := m.scratch[1:]
-		b.blockOffset = len(record)
-		record = binary.AppendUvarint(record, uint64(len(encoded)+len(b.body)))
-		b.bodyOffset = len(record) + len(encoded)
-		record = append(append(record, encoded...), b.body...)
+	write := m.writeRecord
+	if m.head.level == 1 {
+		write = m.writeRecordVersion1
+	}
+	if err := write(tx); err != nil {
+		return err
+	}
+	for _, b := range m.blocks {
+		m.committed = append(m.committed, b.scope)
+	}
+	m.recycle()
+	return nil
+}
 
-		key := appendHeightKey(nil, b.scopeKey, b.height)
-		value := binary.AppendUvarint(appendIndexKey(nil, last), uint64(ordinal))
-		if err := tx.Put(TableHeights, key, value); err != nil {
-			return err
-		}
-		value = append(binary.AppendUvarint(nil, b.height), hash[:]...)
-		if err := tx.Put(TableScopes, b.scopeKey, value); err != nil {
+// writeRecord stores the blocks under the index of their last transaction.
+func (m *Machine) writeRecord(tx Tx) error {
+	first, last := m.pending[0].index, m.pending[len(m.pending)-1].index
+	record := binary.BigEndian.AppendUint64(append(m.record[:0], recordVersion), first)
+	record = binary.AppendUvarint(record, uint64(len(m.blocks)))
+	for _, b := range m.blocks {
+		header, hash := m.sealHeader(b)
+		b.blockOffset = len(record)
+		record = appendBlock(record, header, b.body)
+		b.bodyOffset = len(record) - len(b.body)
+		if err := m.putBlock(tx, b, hash, last, uint64(b.blockOffset)); err != nil {
 			return err
 		}
 	}
-	for _, p := range m.pending { // in the order of their indexes
-		record = binary.BigEndian.AppendUint32(record, uint32(p.block.blockOffset))
-		record = binary.BigEndian.AppendUint32(record, p.position)
+	next := first
+	for i := range m.pending { // in the order of their indexes
+		p := &m.pending[i]
+		for ; next < p.index; next++ {
+			record = binary.BigEndian.AppendUint64(record, 1<<64-1) // noRow twice
+		}
 		record = binary.BigEndian.AppendUint32(record, uint32(p.block.bodyOffset+p.offset))
+		record = binary.BigEndian.AppendUint32(record, uint32(p.block.blockOffset))
+		next++
 	}
-	record = binary.BigEndian.AppendUint32(record, uint32(len(m.pending)))
+	record = binary.BigEndian.AppendUint32(record, uint32(next-first))
 	m.record = record
 	if len(record) > maxRecordBytes {
 		return fmt.Errorf("the blocks of one log entry take %d bytes, more than %d", len(record), maxRecordBytes)
@@ -324,15 +219,39 @@ func (m *Machine) finishBlocks(tx Tx) error {
 	return tx.Put(TableBlocks, appendIndexKey(nil, last), record)
 }
 
+// sealHeader returns the encoded header of a block that gets no more
+// transactions, valid until the next call, and its hash.
+func (m *Machine) sealHeader(b *blockBuilder) (encoded []byte, hash Hash) {
+	header := BlockHeader{
+		Scope: b.scope, Height: b.height, PreviousHash: b.previous, TxCount: uint32(len(b.leaves)),
+		CommittedAt: m.head.time,
+	}
+	header.TxRoot = merkleRoot(b.leaves)
+	m.scratch = header.append(append(m.scratch[:0], headerPrefix))
+	return m.scratch[1:], sha256.Sum256(m.scratch)
+}
+
+// putBlock makes a block the last of its scope, and findable by its height.
+// Record and place lead to it.
+func (m *Machine) putBlock(tx Tx, b *blockBuilder, hash Hash, record, place uint64) error {
+	key := appendHeightKey(nil, b.scopeKey, b.height)
+	value := binary.AppendUvarint(appendIndexKey(nil, record), place)
+	if err := tx.Put(TableHeights, key, value); err != nil {
+		return err
+	}
+	value = append(binary.AppendUvarint(nil, b.height), hash[:]...)
+	return tx.Put(TableScopes, b.scopeKey, value)
+}
+
 // maxRecordBytes keeps offsets within 32 bits and a record within what a store
-// takes. A host that keeps its log entries small never comes near.
+// takes. Only a ledger of level 1 could come near.
 const maxRecordBytes = 1 << 30
 
-// CommittedScopes calls visit for the scopes in which the last Apply made a
-// block.
+// CommittedScopes calls visit for the scopes in which the last Apply closed a
+// block, for some more than once.
 func (m *Machine) CommittedScopes(visit func(Scope)) {
-	for _, b := range m.blocks {
-		visit(b.scope)
+	for _, s := range m.committed {
+		visit(s)
 	}
 }
 

@@ -15,8 +15,21 @@ func appendBytes[T ~string | ~[]byte](dst []byte, b T) []byte {
 	return append(dst, b...)
 }
 
+// uvarintLength returns how many bytes a number of operations takes.
+func uvarintLength(n int) int {
+	var b [binary.MaxVarintLen64]byte
+	return binary.PutUvarint(b[:], uint64(n))
+}
+
 func appendTime(dst []byte, unixNanos int64) []byte {
 	return binary.BigEndian.AppendUint64(dst, uint64(unixNanos))
+}
+
+func appendBool(dst []byte, b bool) []byte {
+	if b {
+		return append(dst, 1)
+	}
+	return append(dst, 0)
 }
 
 func appendKey(dst []byte, k Key) []byte {
@@ -91,6 +104,17 @@ func (d *decoder) uint32() uint32 {
 }
 
 func (d *decoder) time() int64 { return int64(d.uint64()) }
+
+func (d *decoder) bool() bool {
+	switch d.octet() {
+	case 0:
+		return false
+	case 1:
+		return true
+	}
+	d.fail()
+	return false
+}
 
 func (d *decoder) key() Key {
 	var k Key

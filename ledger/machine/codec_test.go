@@ -191,7 +191,7 @@ func TestUnknownCommandsStop(t *testing.T) {
 		"session cut":    AppendOpenSession(nil, &OpenSession{Scope: testScope, ClientID: "c"})[:9],
 		"update cut":     AppendUpdateConfig(nil, &ConfigUpdate{}, "a")[:3],
 		"update flagged": {byte(commandUpdateConfig), 0, 2, 0, 0, 0, 0},
-		"epoch cut":      AppendEpoch(nil, 1)[:4],
+		"epoch cut":      AppendEpoch(nil, 1, 0)[:4],
 	} {
 		f := newFixture(t, testConfig())
 		if _, err := f.m.Apply(f.mem, AppendEntry(nil, f.now, command)); !errors.Is(err, ErrCorrupt) {

@@ -10,24 +10,41 @@ import (
 type commandKind byte
 
 const (
-	commandCreate       commandKind = 1
+	commandCreateLevel1 commandKind = 1 // ledgers of level 1 began with it
 	commandWrite        commandKind = 2
 	commandOpenSession  commandKind = 3
 	commandUpdateConfig commandKind = 4
-	commandEpoch        commandKind = 5
+	commandEpochLevel1  commandKind = 5 // as commandEpoch, but keeps ledger time
+	commandTick         commandKind = 6
+	commandEpoch        commandKind = 7
+	commandRaiseLevel   commandKind = 8
+	commandCreate       commandKind = 9
+	commandKeyed        commandKind = 10
+	commandKeyedWrite   commandKind = 11
 )
 
-const entryVersion = 1
+// Level is the newest format level: the set of commands, and of constants that
+// decide or shape state, that this program knows. A ledger has one level. It is
+// part of the state and rises by a command alone, so that every entry of a log
+// is decided by the rules that it was decided by first.
+const Level = 2
 
-// AppendCreate appends the first command of a ledger, which gives it its id
-// and its configuration. Seed is random and stays within the ledger: the marks
-// of idempotency keys are made with it, so that no client can look for keys
-// whose marks agree.
+// The versions of a log entry's header.
+const (
+	entryVersion1 = 1 // without a check
+	entryVersion  = 2
+)
+
+// AppendCreate appends the first command of a ledger, which gives it its id,
+// its configuration and its level. Seed is random and stays within the ledger:
+// the marks of idempotency keys are made with it, so that no client can look
+// for keys whose marks agree.
 func AppendCreate(dst []byte, id LedgerID, seed uint64, config Config) []byte {
 	dst = append(dst, byte(commandCreate))
 	dst = binary.BigEndian.AppendUint64(dst, uint64(id))
 	dst = binary.BigEndian.AppendUint64(dst, seed)
-	return appendConfig(dst, config)
+	dst = appendConfig(dst, config)
+	return binary.AppendUvarint(dst, Level)
 }
 
 // AppendWrite appends a write, which must be valid (see Write.Validate).
@@ -71,27 +88,51 @@ func AppendUpdateConfig(dst []byte, u *ConfigUpdate, actor string) []byte {
 
 // AppendEpoch appends the command that a restored ledger begins with: a new
 // id for new transactions, an index beyond every one handed out before, and
-// the end of every older session.
-func AppendEpoch(dst []byte, id LedgerID) []byte {
+// the end of every older session. Ledger time becomes unixNanos, which may be
+// earlier than it was; 0 keeps it.
+func AppendEpoch(dst []byte, id LedgerID, unixNanos int64) []byte {
 	dst = append(dst, byte(commandEpoch))
-	return binary.BigEndian.AppendUint64(dst, uint64(id))
+	dst = binary.BigEndian.AppendUint64(dst, uint64(id))
+	return appendTime(dst, unixNanos)
 }
 
-// AppendEntry appends a log entry: commands that share one time, in Unix
-// nanoseconds of ledger time.
+// AppendTick appends a command that changes nothing but ledger time and the
+// count of commands, which brings the next eviction pass nearer.
+func AppendTick(dst []byte) []byte { return append(dst, byte(commandTick)) }
+
+// AppendRaiseLevel appends the command that moves a ledger to a newer level.
+func AppendRaiseLevel(dst []byte, level uint64) []byte {
+	return binary.AppendUvarint(append(dst, byte(commandRaiseLevel)), level)
+}
+
+// Check is a ledger index and the first eight bytes of the digest at it. An
+// entry carries the one that its proposer stood at, and whoever applies the
+// entry compares it with its own: a program or a node that decided otherwise
+// stops there. The zero Check is none.
+type Check struct{ Index, Digest uint64 }
+
+// EntryHeader is what stands before the commands of a log entry.
+type EntryHeader struct {
+	UnixNanos int64 // of ledger time; the commands share it
+	Check     Check
+}
+
+// AppendEntry appends a log entry without a check.
 func AppendEntry(dst []byte, unixNanos int64, commands ...[]byte) []byte {
-	dst = AppendEntryHeader(dst, unixNanos, len(commands))
+	dst = AppendEntryHeader(dst, EntryHeader{UnixNanos: unixNanos}, len(commands))
 	for _, c := range commands {
 		dst = AppendFramed(dst, c)
 	}
 	return dst
 }
 
-// AppendEntryHeader appends what stands before the commands of a log entry:
-// so that many proposals, framed by those who make them, need only be copied.
-func AppendEntryHeader(dst []byte, unixNanos int64, commands int) []byte {
+// AppendEntryHeader appends the header of an entry of so many commands, each of
+// which follows as AppendFramed writes it.
+func AppendEntryHeader(dst []byte, h EntryHeader, commands int) []byte {
 	dst = append(dst, entryVersion)
-	dst = appendTime(dst, unixNanos)
+	dst = appendTime(dst, h.UnixNanos)
+	dst = binary.AppendUvarint(dst, h.Check.Index)
+	dst = binary.BigEndian.AppendUint64(dst, h.Check.Digest)
 	return binary.AppendUvarint(dst, uint64(commands))
 }
 
@@ -100,10 +141,17 @@ func AppendEntryHeader(dst []byte, unixNanos int64, commands int) []byte {
 func AppendFramed(dst, command []byte) []byte { return appendBytes(dst, command) }
 
 // DecodeEntry takes a log entry apart. The commands alias the entry.
-func DecodeEntry(entry []byte) (unixNanos int64, commands [][]byte, err error) {
+func DecodeEntry(entry []byte) (h EntryHeader, commands [][]byte, err error) {
 	d := decoder{rest: entry}
-	d.version(entryVersion)
-	unixNanos = d.time()
+	version := d.octet()
+	h.UnixNanos = d.time()
+	switch version {
+	case entryVersion1:
+	case entryVersion:
+		h.Check = Check{Index: d.uvarint(), Digest: d.uint64()}
+	default:
+		return h, nil, fmt.Errorf("%w: log entry of version %d: it was written by a newer version", ErrCorrupt, version)
+	}
 	n := d.uvarint()
 	if n > uint64(len(d.rest)) { // every command has at least its length byte
 		d.fail()
@@ -118,12 +166,12 @@ func DecodeEntry(entry []byte) (unixNanos int64, commands [][]byte, err error) {
 		commands = append(commands, d.bytes())
 	}
 	if err := d.done("log entry"); err != nil {
-		return 0, nil, err
+		return EntryHeader{}, nil, err
 	}
-	if unixNanos < 0 || n == 0 {
-		return 0, nil, fmt.Errorf("%w: log entry without commands or time", ErrCorrupt)
+	if h.UnixNanos < 0 || n == 0 {
+		return EntryHeader{}, nil, fmt.Errorf("%w: log entry without commands or time", ErrCorrupt)
 	}
-	return unixNanos, commands, nil
+	return h, commands, nil
 }
 
 // writeCommand is a decoded write. Its slices alias the log entry.
@@ -134,6 +182,10 @@ type writeCommand struct {
 	key                 Key
 	encodedOperations   []byte
 	operations          []Operation
+	// countLength is how many bytes of encodedOperations the number of operations
+	// takes, and offsets is where each operation begins behind it.
+	countLength int
+	offsets     []uint32
 }
 
 // decode fills c, reusing its slice of operations.
@@ -142,17 +194,23 @@ func (c *writeCommand) decode(d *decoder) {
 	c.clientID, c.actor = d.bytes(), d.bytes()
 	c.session, c.sequence = d.uvarint(), d.uvarint()
 	c.key = d.key()
+	c.decodeOperations(d)
+	// A longer part would make a key that reads as another scope's.
+	if c.sequence == 0 || len(c.organization) > MaxScopePart || len(c.vault) > MaxScopePart {
+		d.fail()
+	}
+}
+
+// decodeOperations reads the operations, which end the command.
+func (c *writeCommand) decodeOperations(d *decoder) {
 	c.encodedOperations = d.rest
-	c.operations = decodeOperations(d, c.operations[:0])
+	c.operations, c.offsets = decodeOperationsAt(d, c.operations[:0], c.offsets[:0])
 	for i := range c.operations {
 		if c.operations[i].Kind == OpExpireEntity {
 			d.fail() // the machine alone expires entities
 		}
 	}
-	// A longer part would make a key that reads as another scope's.
-	if c.sequence == 0 || len(c.organization) > MaxScopePart || len(c.vault) > MaxScopePart {
-		d.fail()
-	}
+	c.countLength = uvarintLength(len(c.operations))
 }
 
 type openSessionCommand struct {

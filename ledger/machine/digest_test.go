@@ -64,7 +64,7 @@ func TestDigestCoversCommandsAndOutcomes(t *testing.T) {
 	session := AppendOpenSession(nil, &OpenSession{Scope: testScope, ClientID: "c", Actor: "a"})
 	f.one(session)
 	check("a session", byte(1), uint64(5), f.now, byte(Committed), 0, 5, session)
-	epoch := AppendEpoch(nil, 9)
+	epoch := AppendEpoch(nil, 9, 0)
 	f.one(epoch)
 	check("an epoch", byte(1), uint64(1<<32+1<<40+9), f.now, byte(Committed), 0, 0, epoch)
 }

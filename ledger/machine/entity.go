@@ -6,10 +6,11 @@ import (
 	"fmt"
 )
 
-// The two forms of an entity's record.
+// The forms of an entity's record.
 const (
-	entityWithValue byte = 1
-	entityInBlock   byte = 2
+	entityWithValue     byte = 1
+	entityInBlockLevel1 byte = 2 // where in the block is the number of an operation
+	entityInBlock       byte = 3 // where in the block is an offset
 )
 
 // maxValueInRecord is the longest value, in bytes, that an entity's record
@@ -18,14 +19,14 @@ const (
 // random, every one of them costs a page at the next checkpoint.
 const maxValueInRecord = 32
 
-// maxReferredWrite is the longest write, as bytes of its encoded operations, whose
-// values are left out of the records: reading one fetches and checks the whole
-// record of blocks that it is in, and a condition may ask for a thousand.
+// maxReferredWrite is the longest write of level 1, as bytes of its encoded
+// operations, whose values are left out of the records: reading one fetches and
+// checks the whole record of blocks that it is in.
 const maxReferredWrite = 64 << 10
 
 // leftOut tells whether a value that a write sets stays in its block alone.
-func leftOut(valueBytes, writeBytes int) bool {
-	return valueBytes > maxValueInRecord && writeBytes <= maxReferredWrite
+func leftOut(level uint64, valueBytes, writeBytes int) bool {
+	return valueBytes > maxValueInRecord && (level > 1 || writeBytes <= maxReferredWrite)
 }
 
 // entity is a key's value as the state has it. The zero value is an absent
@@ -35,22 +36,26 @@ type entity struct {
 	version   uint64
 	expiresAt int64 // 0: never
 	value     []byte
-	// With inBlock the value is not here but in the operation that set it, of
-	// the transaction whose index is the version.
-	inBlock   bool
-	operation uint64
+	entityPlace
+}
+
+// entityPlace is where the value is of an entity whose record has none: in the
+// operation that set it, of the transaction whose index is the version.
+type entityPlace struct {
+	inBlock byte   // the form of the record, or 0: the record has the value
+	at      uint64 // where the operation begins, behind their number; at level 1 its number
 }
 
 func (e *entity) append(dst []byte) []byte {
 	form := entityWithValue
-	if e.inBlock {
-		form = entityInBlock
+	if e.inBlock != 0 {
+		form = e.inBlock
 	}
 	dst = append(dst, form)
 	dst = binary.AppendUvarint(dst, e.version)
 	dst = binary.AppendUvarint(dst, uint64(e.expiresAt))
-	if e.inBlock {
-		return binary.AppendUvarint(dst, e.operation)
+	if e.inBlock != 0 {
+		return binary.AppendUvarint(dst, e.at)
 	}
 	return append(dst, e.value...)
 }
@@ -62,88 +67,119 @@ func decodeEntity(b []byte) (entity, error) {
 	switch form {
 	case entityWithValue:
 		e.value = d.take(uint64(len(d.rest)))
-	case entityInBlock:
-		e.inBlock, e.operation = true, d.uvarint()
+	case entityInBlockLevel1, entityInBlock:
+		e.inBlock, e.at = form, d.uvarint()
 	default:
 		d.fail()
 	}
-	if e.expiresAt < 0 || e.operation >= MaxOperations {
+	if e.expiresAt < 0 || form == entityInBlockLevel1 && e.at >= MaxOperations {
 		d.fail()
 	}
 	return e, d.done("entity record")
 }
 
-// keep leaves the value of an operation of the current transaction out if it is
-// long and the write is not.
-func (e *entity) keep(operation, writeBytes int) {
-	if leftOut(len(e.value), writeBytes) {
-		e.value, e.inBlock, e.operation = nil, true, uint64(operation)
+// leaveOut leaves the value of an operation of the current transaction out of
+// the record if it is long.
+func (e *entity) leaveOut(level uint64, c *writeCommand, operation int) {
+	switch {
+	case !leftOut(level, len(e.value), len(c.encodedOperations)):
+	case level == 1:
+		e.value, e.inBlock, e.at = nil, entityInBlockLevel1, uint64(operation)
+	default:
+		e.value, e.inBlock, e.at = nil, entityInBlock, uint64(c.offsets[operation])
 	}
 }
 
 // valueIn returns the value of an entity that is in the block of its
-// transaction. It aliases the transaction.
-func (e *entity) valueIn(t storedTransaction, key []byte) ([]byte, error) {
+// transaction, and how many bytes were checked for it. It aliases the
+// transaction. A value that has not the wanted length, unless that is negative,
+// is only good for its own length: its bytes are not checked.
+func (e *entity) valueIn(t *storedTransaction, key []byte, length int) (value []byte, checked int, err error) {
+	if e.inBlock == entityInBlockLevel1 {
+		value, err = e.valueInLevel1(t, key)
+		return value, 0, err
+	}
+	setKey, from, to, err := t.setAt(e.at)
+	if err != nil {
+		return nil, 0, err
+	}
+	if !bytes.Equal(setKey, key) {
+		return nil, 0, e.notSet(key)
+	}
+	value, checked = t.encoded[t.head+from:t.head+to], 2*operationChunk
+	if length < 0 || length == len(value) {
+		checked += len(value)
+		err = t.check(from, to)
+	}
+	return value, checked, err
+}
+
+// valueInLevel1 is valueIn for a record that has the number of an operation.
+func (e *entity) valueInLevel1(t *storedTransaction, key []byte) ([]byte, error) {
 	d := decoder{rest: t.encoded}
-	d.skipToOperations()
-	n, op := d.uvarint(), Operation{}
-	for i := uint64(0); i <= e.operation && i < n; i++ {
+	d.transactionHead()
+	n, op := d.operationCount(), Operation{}
+	for i := uint64(0); i <= e.at && i < n; i++ {
 		op = decodeOperation(&d)
 	}
-	if d.bad || e.operation >= n || op.Kind != OpSetEntity || !bytes.Equal(op.Key, key) {
-		return nil, fmt.Errorf("%w: operation %d of ledger index %d has not set entity %q", ErrCorrupt, e.operation, e.version, key)
+	if d.bad || e.at >= n || op.Kind != OpSetEntity || !bytes.Equal(op.Key, key) {
+		return nil, e.notSet(key)
 	}
 	return op.Value, nil
 }
 
+func (e *entity) notSet(key []byte) error {
+	return fmt.Errorf("%w: what ledger index %d has at %d has not set entity %q", ErrCorrupt, e.version, e.at, key)
+}
+
 // valueReader reads values that are in blocks of the state. It keeps the last
-// record of blocks: entities that stand side by side were often set together,
-// and a record of half a megabyte is checked whole whenever it is fetched.
+// record of blocks: entities that stand side by side were often set together.
 type valueReader struct {
 	r       Reader
-	record  []byte // as valid as what r hands out
-	fetched int    // bytes of the records so far
+	record  record // as valid as what r hands out
+	last    uint64 // the key of the record; 0 for none
+	fetched int    // bytes that were checked so far
 }
 
-// read returns the value of an entity. It aliases the storage.
-func (v *valueReader) read(e *entity, key []byte) ([]byte, error) {
-	if !e.inBlock {
+// read returns the value of an entity. It aliases the storage. For length see
+// valueIn.
+func (v *valueReader) read(e *entity, key []byte, length int) ([]byte, error) {
+	if e.inBlock == 0 {
 		return e.value, nil
 	}
-	t, found, err := v.lookup(e.version)
-	if err == nil && !found {
-		v.record = nil
-		err = v.r.Ascend(TableBlocks, appendIndexKey(nil, e.version), func(_, record []byte) bool {
-			v.record = record
-			v.fetched += len(record)
-			return false
-		})
-		if err == nil {
-			t, found, err = v.lookup(e.version)
-		}
-	}
-	switch {
-	case err != nil:
+	l, found, err := v.locate(e.version)
+	if err != nil {
 		return nil, err
-	case !found:
+	}
+	if !found {
 		return nil, fmt.Errorf("%w: no transaction at ledger index %d, which has set entity %q", ErrCorrupt, e.version, key)
 	}
-	return e.valueIn(t, key)
+	value, checked, err := e.valueIn(&l.stored, key, length)
+	v.fetched += checked
+	return value, err
 }
 
-// lookup finds a transaction in the record that is kept, if there is one.
-func (v *valueReader) lookup(index uint64) (t storedTransaction, found bool, err error) {
-	if v.record != nil {
-		_, _, t, found, err = lookup(v.record, index)
+// locate finds the transaction of an index, in the record that is kept if it is
+// there.
+func (v *valueReader) locate(index uint64) (l located, found bool, err error) {
+	if v.last != 0 && index <= v.last {
+		if l, found, err = v.record.find(index); found || err != nil {
+			return l, found, err
+		}
 	}
-	return t, found, err
+	v.record, v.last, err = recordOf(v.r, index)
+	if err != nil || v.last == 0 {
+		return l, false, err
+	}
+	if v.record.rows == nil {
+		v.fetched += len(v.record.data) // the store has checked all of it
+	}
+	return v.record.find(index)
 }
 
-// expired tells whether the entity is absent for reads and conditions, though
+// expired tells whether an entity is absent for reads and conditions, though
 // its record may still be there.
-func (e *entity) expired(ledgerTime int64) bool {
-	return e.expiresAt != 0 && ledgerTime >= e.expiresAt
-}
+func (h *head) entityExpired(e *entity) bool { return h.expired(e.expiresAt, e.version) }
 
 func (m *Machine) entityKey(scopeKey, key []byte) []byte {
 	m.key = append(append(m.key[:0], scopeKey...), key...)
@@ -162,24 +198,23 @@ func (m *Machine) loadRecord(r Reader, scopeKey, key []byte) (entity, error) {
 // loadEntity reads an entity as conditions see it.
 func (m *Machine) loadEntity(r Reader, scopeKey, key []byte) (entity, error) {
 	e, err := m.loadRecord(r, scopeKey, key)
-	if err != nil || e.expired(m.head.time) {
+	if err != nil || m.head.entityExpired(&e) {
 		return entity{}, err
 	}
 	return e, nil
 }
 
-// conditionEntity is loadEntity with everything that a condition of this kind
-// looks at.
-func (m *Machine) conditionEntity(r Reader, scopeKey, key []byte, kind ConditionKind) (entity, error) {
+// conditionEntity is loadEntity with everything that the condition looks at.
+func (m *Machine) conditionEntity(r Reader, scopeKey, key []byte, c *Condition) (entity, error) {
 	e, err := m.loadEntity(r, scopeKey, key)
-	if err != nil || !e.inBlock || kind != ConditionValueEquals {
+	if err != nil || e.inBlock == 0 || c.Kind != ConditionValueEquals {
 		return e, err
 	}
 	// A write of the entry that is being applied may have set it.
-	if p := m.pendingAt(e.version); p != nil {
-		e.value, err = e.valueIn(p.stored(), key)
+	if t, _, pending := m.findPending(e.version); pending {
+		e.value, _, err = e.valueIn(&t, key, len(c.Value))
 	} else {
-		e.value, err = m.values.read(&e, key)
+		e.value, err = m.values.read(&e, key, len(c.Value))
 	}
 	return e, err
 }
@@ -188,14 +223,15 @@ func (m *Machine) conditionEntity(r Reader, scopeKey, key []byte, kind Condition
 // is born expired is absent at once.
 func (m *Machine) newEntity(op *Operation) entity {
 	e := entity{present: true, version: m.head.index, expiresAt: op.ExpiresAt, value: op.Value}
-	if e.expired(m.head.time) {
+	if m.head.entityExpired(&e) {
 		return entity{}
 	}
 	return e
 }
 
 // setEntity stores what an operation of the current transaction sets.
-func (m *Machine) setEntity(tx Tx, scopeKey []byte, op *Operation, operation int) error {
+func (m *Machine) setEntity(tx Tx, scopeKey []byte, c *writeCommand, operation int) error {
+	op := &c.operations[operation]
 	old, err := m.loadRecord(tx, scopeKey, op.Key)
 	if err != nil {
 		return err
@@ -206,7 +242,7 @@ func (m *Machine) setEntity(tx Tx, scopeKey []byte, op *Operation, operation int
 		}
 	}
 	e := entity{present: true, version: m.head.index, expiresAt: op.ExpiresAt, value: op.Value}
-	e.keep(operation, len(m.write.encodedOperations))
+	e.leaveOut(m.head.level, c, operation)
 	m.scratch = e.append(m.scratch[:0])
 	return tx.Put(TableEntities, m.entityKey(scopeKey, op.Key), m.scratch)
 }
@@ -214,7 +250,7 @@ func (m *Machine) setEntity(tx Tx, scopeKey []byte, op *Operation, operation int
 func (m *Machine) deleteEntity(tx Tx, scopeKey, key []byte) (changed bool, err error) {
 	old, err := m.loadRecord(tx, scopeKey, key)
 	// What has expired is absent already; its record waits for a round.
-	if err != nil || !old.present || old.expired(m.head.time) {
+	if err != nil || !old.present || m.head.entityExpired(&old) {
 		return false, err
 	}
 	if err := m.moveExpiry(tx, scopeKey, key, old.expiresAt, 0); err != nil {

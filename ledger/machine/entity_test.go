@@ -295,16 +295,23 @@ func TestLongValues(t *testing.T) {
 	}
 }
 
-// A value of a long write is in its record: reading it must not fetch a large
-// block.
+// A value of a long write stays in its block as well: reading it costs its own
+// chunks and no others.
 func TestValuesOfLongWrites(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t, testConfig())
-	payload := Operation{Kind: OpAppend, Value: make([]byte, maxReferredWrite)}
-	f.commit(operations("w", 1, 0, set("k", longValue), payload))
-	record := f.mem.tables[TableEntities].values[string(append(appendScopeKey(nil, testScope), "k"...))]
-	if e, err := decodeEntity(record); err != nil || e.inBlock || string(e.value) != longValue {
-		t.Errorf("%+v, %v", e, err)
+	payload := Operation{Kind: OpAppend, Value: make([]byte, 20*operationChunk)}
+	f.commit(operations("w", 1, 0, payload, set("k", longValue), payload, set("long", string(payload.Value))))
+	for key, want := range map[string]int{"k": 3 * operationChunk, "long": 22 * operationChunk} {
+		record := f.mem.tables[TableEntities].values[string(append(appendScopeKey(nil, testScope), key...))]
+		e, err := decodeEntity(record)
+		if err != nil || e.inBlock != entityInBlock || len(record) > 30 {
+			t.Errorf("%s: %d bytes, %+v, %v", key, len(record), e, err)
+		}
+		values := valueReader{r: f.mem}
+		if value, err := values.read(&e, []byte(key), -1); err != nil || len(value) == 0 || values.fetched > want {
+			t.Errorf("%s: a value of %d bytes, %d checked, at most %d are its own; %v", key, len(value), values.fetched, want, err)
+		}
 	}
 	if problems := audit(t, f.m, f.mem); len(problems) != 0 {
 		t.Error(problems)
@@ -316,8 +323,8 @@ func TestValuesOfLongWrites(t *testing.T) {
 func TestListingFetchesABoundedPart(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t, testConfig())
-	const each = 12
-	value := strings.Repeat("v", 60<<10)
+	const each = 60
+	value := strings.Repeat("v", 100<<10)
 	sequence := uint64(0)
 	for entry := range 2 { // even keys in one record of blocks, odd ones in another
 		var commands [][]byte
@@ -355,12 +362,15 @@ func TestValueThatIsNotInItsBlock(t *testing.T) {
 	f := newFixture(t, testConfig())
 	written := f.commit(operations("w", 1, 0, set("k", longValue), set("other", longValue), remove("k3"))).Index
 	key := append(appendScopeKey(nil, testScope), "k"...)
+	first := set("k", longValue)
+	size := len(appendOperation(nil, &first))
 	for name, e := range map[string]entity{
-		"another entity's":  {version: written, inBlock: true, operation: 1},
-		"a delete":          {version: written, inBlock: true, operation: 2},
-		"too far":           {version: written, inBlock: true, operation: 3},
-		"before everything": {version: written - 1, inBlock: true},
-		"after everything":  {version: written + 1, inBlock: true},
+		"another entity's":  {version: written, entityPlace: entityPlace{entityInBlock, uint64(size)}},
+		"a delete":          {version: written, entityPlace: entityPlace{entityInBlock, uint64(2*size + len("other") - 1)}},
+		"beside it":         {version: written, entityPlace: entityPlace{entityInBlock, 1}},
+		"too far":           {version: written, entityPlace: entityPlace{entityInBlock, 1 << 40}},
+		"before everything": {version: written - 1, entityPlace: entityPlace{entityInBlock, 0}},
+		"after everything":  {version: written + 1, entityPlace: entityPlace{entityInBlock, 0}},
 	} {
 		_ = f.mem.Put(TableEntities, key, e.append(nil))
 		if e, err := f.view().Entity(testScope, "k"); !errors.Is(err, ErrCorrupt) {

@@ -4,16 +4,18 @@ import (
 	"bytes"
 	"encoding/binary"
 	"fmt"
+	"math"
 	"slices"
 )
 
-// Evictions count what the rounds of eviction have done since Open. No decision
+// Evictions count what the eviction passes have done since Open. No decision
 // looks at them.
 type Evictions struct {
-	Rounds   uint64
-	Full     uint64 // rounds that reached eviction_limit, so that more may be due
+	Rounds   uint64 // passes
+	Full     uint64 // passes that left entries that were due
 	Streams  uint64 // removed
 	Entities uint64 // removed
+	Keys     uint64 // keyed records removed
 }
 
 // Evictions returns the counts.
@@ -22,30 +24,85 @@ func (m *Machine) Evictions() Evictions { return m.evictions }
 // actorGC is who removes expired entities.
 const actorGC = "system:gc"
 
-// evict is one round: it takes at most eviction_limit entries from the expiry
-// index, streams before entities. It runs at an exact ledger index, so that
-// every node evicts the same whatever log entries it got.
+// MaxPassWork bounds what one eviction pass does, in units of some five
+// microseconds, whatever the configuration says: see entryWork. A pass that
+// follows one that left entries behind takes up to BacklogFactor times
+// eviction_limit within it.
+const (
+	MaxPassWork   = 5_000
+	BacklogFactor = 10
+)
+
+// entryWork is what an entry of the expiry index costs a pass, by the length of
+// its key and of the record that is read for it, in bytes. A stream that has
+// been written since is put back with its whole record.
+func entryWork(key, record int) int { return 1 + key/256 + record/2048 }
+
+// pass is what is left of an eviction pass.
+type pass struct {
+	entries int  // that it may still take
+	work    int  // that it may still do
+	more    bool // there are due entries that it does not take
+}
+
+// take counts an entry in, if there is room for it.
+func (p *pass) take(work int) bool {
+	if p.entries == 0 || work > p.work {
+		p.more = true
+		return false
+	}
+	p.entries--
+	p.work -= work
+	return true
+}
+
+// evict is one pass: it takes due entries from the expiry index, streams before
+// entities before keyed records, up to its bounds. It runs after the same command on every node,
+// whatever log entries they got.
 func (m *Machine) evict(tx Tx) error {
-	limit := int(m.head.config.EvictionLimit)
+	p := pass{entries: int(m.head.config.EvictionLimit), work: MaxPassWork}
+	if m.head.level == 1 {
+		p.work = math.MaxInt
+	} else if m.head.backlog {
+		p.entries *= BacklogFactor
+	}
+	limit := p.entries
 	due := m.head.time - m.head.config.ClientTTL // a stream indexed before this is due
-	streams, err := m.collectDue(tx, expiryStream, limit, func(t int64) bool { return t < due })
+	streams, err := m.collectDue(tx, expiryStream, &p, func(t int64) bool { return t < due })
 	if err != nil {
 		return err
 	}
 	if err := m.evictStreams(tx, streams, due); err != nil {
 		return err
 	}
+	if err := m.bringBack(tx, &p); err != nil {
+		return err
+	}
 	now := m.head.time
-	entities, err := m.collectDue(tx, expiryEntity, limit-len(streams), func(t int64) bool { return t <= now })
+	entities, err := m.collectDue(tx, expiryEntity, &p, func(t int64) bool { return t <= now })
 	if err != nil {
 		return err
 	}
+	var keys []expiryEntry
+	if m.head.level > 1 {
+		if keys, err = m.collectDue(tx, expiryKeyed, &p, func(t int64) bool { return t <= now }); err != nil {
+			return err
+		}
+	}
 	m.evictions.Rounds++
-	if len(streams)+len(entities) == limit {
+	m.evictions.Entities += uint64(len(entities))
+	if m.head.level == 1 {
+		p.more = len(streams)+len(entities) == limit // as far as it can tell
+	} else {
+		m.head.backlog = p.more
+	}
+	if p.more {
 		m.evictions.Full++
 	}
-	m.evictions.Entities += uint64(len(entities))
-	return m.expireEntities(tx, entities)
+	if err := m.expireEntities(tx, entities); err != nil {
+		return err
+	}
+	return m.evictKeyed(tx, keys)
 }
 
 // expiryEntry is one entry of the expiry index, copied out of it.
@@ -54,23 +111,65 @@ type expiryEntry struct {
 	key      []byte
 }
 
-// collectDue takes up to limit due entries of a kind from the front of the
-// index. It begins behind what earlier rounds took, because a store may have to
-// step over every deleted key until it writes a checkpoint; the answer is the
-// same from wherever it begins before the first key.
-func (m *Machine) collectDue(tx Tx, kind byte, limit int, due func(unixNanos int64) bool) (entries []expiryEntry, err error) {
-	if limit == 0 {
-		return nil, nil
-	}
-	from := m.swept[kind]
+func sortByKey(entries []expiryEntry) {
+	slices.SortFunc(entries, func(a, b expiryEntry) int { return bytes.Compare(a.key, b.key) })
+}
+
+// collectDue takes due entries of a kind from the front of the index. It begins
+// at the cursor, because a store may have to step over every deleted key until
+// it writes a checkpoint; the answer is the same from wherever it begins before
+// the first key.
+func (m *Machine) collectDue(tx Tx, kind byte, p *pass, due func(unixNanos int64) bool) (entries []expiryEntry, err error) {
+	from := m.cursor[kind]
 	if from == nil {
 		from = []byte{kind}
 	}
-	var damage error
+	rest := []byte{kind + 1} // of the index, behind what was taken
+	err = m.collect(tx, kind, from, func(k []byte, t int64, key []byte) (bool, error) {
+		take := due(t)
+		if take {
+			work, err := m.entryWork(tx, kind, key)
+			if err != nil {
+				return false, err
+			}
+			take = p.take(work)
+		}
+		if !take {
+			rest = bytes.Clone(k)
+		}
+		return take, nil
+	}, &entries)
+	m.cursor[kind] = rest
+	return entries, err
+}
+
+// entryWork reads what it must to know what an entry costs.
+func (m *Machine) entryWork(r Reader, kind byte, key []byte) (int, error) {
+	if kind == expiryEntity || m.head.level == 1 {
+		return entryWork(len(key), 0), nil
+	}
+	table := TableStreams
+	if kind == expiryKeyed {
+		table = TableKeyed
+	}
+	record, err := r.Get(table, key)
+	return entryWork(len(key), len(record)), err
+}
+
+// collect copies the entries of a kind, from a key on, until take returns false
+// for one.
+func (m *Machine) collect(
+	tx Tx, kind byte, from []byte, take func(k []byte, unixNanos int64, key []byte) (bool, error), entries *[]expiryEntry,
+) error {
+	var failed error
 	var copies []byte // of keys; one allocation for many
-	err = tx.Ascend(TableExpiry, from, func(k, _ []byte) bool {
+	err := tx.Ascend(TableExpiry, from, func(k, _ []byte) bool {
 		entryKind, t, key, err := splitExpiryKey(k)
-		if damage = err; err != nil || entryKind != kind || !due(t) {
+		if failed = err; err != nil || entryKind != kind {
+			return false
+		}
+		taken, err := take(k, t, key)
+		if failed = err; err != nil || !taken {
 			return false
 		}
 		if cap(copies)-len(copies) < len(k) {
@@ -78,23 +177,51 @@ func (m *Machine) collectDue(tx Tx, kind byte, limit int, due func(unixNanos int
 		}
 		copies = append(copies, k...)
 		indexKey := copies[len(copies)-len(k) : len(copies) : len(copies)]
-		entries = append(entries, expiryEntry{indexKey, indexKey[len(k)-len(key):]})
-		return len(entries) < limit
+		*entries = append(*entries, expiryEntry{indexKey, indexKey[len(k)-len(key):]})
+		return true
 	})
-	if err == nil {
-		err = damage
-	}
-	if len(entries) > 0 {
-		m.swept[kind] = entries[len(entries)-1].indexKey // about to be deleted
-	}
-	return entries, err
+	return firstErr(err, failed)
 }
 
-// putExpiry adds an entry to the index. One that comes before what has been
-// swept, as an entity that was born expired does, moves the sweep back.
+// bringBack finds streams that the index has under a time that has not come yet:
+// an epoch has set ledger time back since. They count as seen now.
+func (m *Machine) bringBack(tx Tx, p *pass) error {
+	now := m.head.time
+	if m.head.level == 1 || m.head.timeSetBackFrom() <= now {
+		return nil
+	}
+	var entries []expiryEntry
+	err := m.collect(tx, expiryStream, appendExpiryKey(nil, expiryStream, now+1, nil), func(_ []byte, _ int64, key []byte) (bool, error) {
+		work, err := m.entryWork(tx, expiryStream, key)
+		return err == nil && p.take(work), err
+	}, &entries)
+	if err != nil {
+		return err
+	}
+	for _, e := range entries {
+		record, err := tx.Get(TableStreams, e.key)
+		if err == nil && record == nil {
+			err = missingStream(e.key)
+		}
+		if err != nil {
+			return err
+		}
+		if err := m.reindexStream(tx, record, e); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func missingStream(key []byte) error {
+	return fmt.Errorf("%w: the expiry index has stream %x, which is not there", ErrCorrupt, key)
+}
+
+// putExpiry adds an entry to the index. One that comes before the cursor, as
+// that of an entity that was born expired does, moves the cursor back.
 func (m *Machine) putExpiry(tx Tx, key []byte) error {
-	if swept := m.swept[key[0]]; bytes.Compare(key, swept) < 0 {
-		m.swept[key[0]] = bytes.Clone(key)
+	if cursor := m.cursor[key[0]]; bytes.Compare(key, cursor) < 0 {
+		m.cursor[key[0]] = bytes.Clone(key)
 	}
 	return tx.Put(TableExpiry, key, nil)
 }
@@ -103,7 +230,7 @@ func (m *Machine) putExpiry(tx Tx, key []byte) error {
 // the order of their keys. The others were written since they were indexed:
 // they go back under their true time.
 func (m *Machine) evictStreams(tx Tx, entries []expiryEntry, due int64) error {
-	slices.SortFunc(entries, func(a, b expiryEntry) int { return bytes.Compare(a.key, b.key) })
+	sortByKey(entries)
 	var organization []byte // of the streams removed since it was counted; they are neighbours
 	removed := 0
 	for _, e := range entries {
@@ -112,7 +239,7 @@ func (m *Machine) evictStreams(tx Tx, entries []expiryEntry, due int64) error {
 			return err
 		}
 		if b == nil {
-			return fmt.Errorf("%w: the expiry index has stream %x, which is not there", ErrCorrupt, e.key)
+			return missingStream(e.key)
 		}
 		created, lastSeen, err := decodeStreamLife(b)
 		if err != nil {
@@ -159,6 +286,7 @@ func (m *Machine) reindexStream(tx Tx, record []byte, e expiryEntry) error {
 	if err := tx.Delete(TableExpiry, e.indexKey); err != nil {
 		return err
 	}
+	m.stream.lastSeen = min(m.stream.lastSeen, m.head.time) // it is later only after an epoch
 	m.stream.indexed = m.stream.lastSeen
 	m.key = appendExpiryKey(m.key[:0], expiryStream, m.stream.indexed, e.key)
 	if err := m.putExpiry(tx, m.key); err != nil {
@@ -170,9 +298,9 @@ func (m *Machine) reindexStream(tx Tx, record []byte, e expiryEntry) error {
 
 // expireEntities removes expired entities by transactions of their own: one
 // for each scope, and one more for every MaxOperations. Each takes a ledger
-// index, which never starts a round itself.
+// index, which counts as no command.
 func (m *Machine) expireEntities(tx Tx, entries []expiryEntry) error {
-	slices.SortFunc(entries, func(a, b expiryEntry) int { return bytes.Compare(a.key, b.key) })
+	sortByKey(entries)
 	for len(entries) > 0 {
 		scopeKey, err := scopePart(entries[0].key)
 		if err != nil {
@@ -218,7 +346,8 @@ func (m *Machine) expireInScope(tx Tx, scopeKey []byte, entries []expiryEntry) e
 	operations := appendOperations(nil, t.Operations)
 	t.RequestHash = hashOperations(operations)
 	m.transaction = t.append(append(m.transaction[:0], leafPrefix), operations)
-	leaf, _ := m.addTransaction(b, t.Index, nil)
+	head := len(m.transaction) - 1 - len(operations) + uvarintLength(len(t.Operations))
+	leaf, _ := m.addTransaction(b, t.Index, head, nil)
 	m.digestEvent(digestTagExpiry, leaf[:])
-	return nil
+	return m.closeLongBlocks(tx)
 }

@@ -223,63 +223,107 @@ func TestGCTransactions(t *testing.T) {
 	}
 }
 
-// An index that a gc transaction takes never triggers a round, and the round
-// of a multiple that it takes is left out.
-func TestGCIndexTriggersNoRound(t *testing.T) {
+// A pass follows the command that brings the count of commands to the interval,
+// read after the command. Indexes that system:gc takes count for nothing.
+func TestPassesAreCountedInCommands(t *testing.T) {
 	t.Parallel()
 	config := testConfig()
 	config.EvictionInterval, config.EvictionLimit = 5, 1
-	f := newFixture(t, config)
-	f.commit(operations("c", 1, 0, // index 2
-		setUntil("k1", "", f.now+1), setUntil("k2", "", f.now+1), setUntil("k3", "", f.now+1)))
+	f := newFixture(t, config) // the first command
+	f.commit(operations("c", 1, 0, setUntil("k1", "", f.now+1), setUntil("k2", "", f.now+1), setUntil("k3", "", f.now+1),
+		setUntil("k4", "", f.now+200), setUntil("k5", "", f.now+200)))
 	f.now++
-	left := func() int { return len(f.mem.tables[TableEntities].keys) }
-	f.commit(appendWrite("c", 2, 0, "x")) // 3
-	f.commit(appendWrite("c", 3, 0, "x")) // 4
-	if left() != 3 {
-		t.Fatalf("%d entities before the round, want 3", left())
+	state := func(when string, wantLeft int, wantIndex uint64) {
+		t.Helper()
+		if left := len(f.mem.tables[TableEntities].keys); left != wantLeft || f.view().Index() != wantIndex {
+			t.Fatalf("%s: %d entities at index %d, want %d at %d", when, left, f.view().Index(), wantLeft, wantIndex)
+		}
 	}
-	f.configure(ConfigUpdate{}) // 5: a round, whose transaction takes 6
-	if left() != 2 || f.view().Index() != 6 {
-		t.Fatalf("%d entities at index %d, want 2 at 6", left(), f.view().Index())
+	f.commit(appendWrite("c", 2, 0, "x"))
+	f.refuse(appendWrite("c", 9, 0, "x"), SequenceGap)
+	state("after four commands", 5, 4)
+	f.one(AppendTick(nil))
+	state("the fifth is a tick: a pass, whose transaction takes an index", 4, 6)
+	f.configure(ConfigUpdate{EvictionInterval: new(uint64(3)), EvictionLimit: new(uint64(1))})
+	state("the first command of the next pass, at an index behind the transaction's", 4, 7)
+	f.one(AppendTick(nil))
+	state("the second one", 4, 8)
+	f.configure(ConfigUpdate{EvictionInterval: new(uint64(4))})
+	state("the third one makes the interval four", 4, 9)
+	f.configure(ConfigUpdate{EvictionInterval: new(uint64(1))})
+	state("and the fourth one: a pass, of up to ten, because the one before left two", 2, 11)
+	if f.m.head.backlog {
+		t.Error("nothing that is due is left, and the state says that there is")
 	}
-	// At an interval of 2, index 7 is none; 8 is a round, whose transaction takes 9.
-	f.configure(ConfigUpdate{EvictionInterval: new(uint64(2))})
-	if left() != 2 || f.view().Index() != 7 {
-		t.Fatalf("%d entities at index %d, want 2 at 7", left(), f.view().Index())
-	}
-	// The interval is read after the command: at 8 it becomes 3, so no round.
-	f.configure(ConfigUpdate{EvictionInterval: new(uint64(3))})
-	if left() != 2 || f.view().Index() != 8 {
-		t.Fatalf("%d entities at index %d, want 2 at 8: the interval is read after the command", left(), f.view().Index())
-	}
-	f.configure(ConfigUpdate{EvictionInterval: new(uint64(9))}) // 9 is a multiple of 9: a round, it takes 10
-	if left() != 1 || f.view().Index() != 10 {
-		t.Fatalf("%d entities at index %d, want 1 at 10", left(), f.view().Index())
-	}
-	f.configure(ConfigUpdate{EvictionInterval: new(uint64(11))}) // 11: a round at once, it takes 12
-	if left() != 0 || f.view().Index() != 12 {
-		t.Fatalf("%d entities at index %d, want none at 12", left(), f.view().Index())
+	f.now += 200
+	f.one(AppendTick(nil))
+	state("one again, because the pass before left nothing", 1, 13)
+	if err := readBack(f.mem, nil); err != nil {
+		t.Error(err)
 	}
 }
 
-// A gc transaction that takes a multiple of the interval does not start the
-// round of that multiple.
-func TestGCTakesAMultiple(t *testing.T) {
+// However many indexes system:gc takes, passes come no more often than their
+// interval: each of these takes the index just below the next multiple.
+func TestPassesDoNotCascade(t *testing.T) {
 	t.Parallel()
 	config := testConfig()
-	config.EvictionInterval, config.EvictionLimit = 1, 1
+	config.EvictionInterval, config.EvictionLimit = 10, 9
 	f := newFixture(t, config)
-	f.commit(operations("c", 1, 0, setUntil("k1", "", f.now+1), setUntil("k2", "", f.now+1)))
+	const scopes = 90
+	for i := range scopes {
+		w := operations("c", 1, 0, setUntil("k", "", f.now+1))
+		w.Scope.Vault = fmt.Sprint(i)
+		f.commit(w)
+	}
 	f.now++
-	f.configure(ConfigUpdate{}) // each index is a multiple, but only the command's starts a round
-	if n := len(f.mem.tables[TableEntities].keys); n != 1 || f.view().Index() != 4 {
-		t.Errorf("%d entities at index %d, want 1 at 4: one round of one", n, f.view().Index())
+	passes, index := f.m.evictions.Rounds, f.m.head.index
+	for range 20 {
+		f.one(AppendTick(nil))
+	}
+	if got := f.m.evictions.Rounds - passes; got != 2 {
+		t.Errorf("%d passes in 20 commands of an interval of 10", got)
+	}
+	if left := len(f.mem.tables[TableEntities].keys); f.m.head.index != index+20+scopes || left != 0 {
+		t.Errorf("%d entities left at index %d, want none at %d: 9 and then up to 90", left, f.m.head.index, index+20+scopes)
 	}
 }
 
-// A refused command triggers the round of its index as any other.
-func TestInvariant4RefusalStillTriggersTheRound(t *testing.T) {
+// A pass does a bounded amount of work, however large its limit is.
+func TestPassWorkIsBounded(t *testing.T) {
+	t.Parallel()
+	config := testConfig()
+	config.EvictionLimit, config.ReceiptWindow = maxEvictLimit, maxWindow
+	f := newFixture(t, config)
+	for i := range 8 {
+		w := operations("c", uint64(i)+1, 0)
+		for j := range MaxOperations {
+			w.Operations = append(w.Operations, setUntil(fmt.Sprintf("%d/%d", i, j), "", f.now+1))
+		}
+		f.entry(AppendWrite(nil, w))
+	}
+	f.now++
+	f.round()
+	if left := len(f.mem.tables[TableEntities].keys); left != 8*MaxOperations-MaxPassWork {
+		t.Errorf("%d entities are left, want %d", left, 8*MaxOperations-MaxPassWork)
+	}
+	if !f.m.head.backlog || f.m.evictions.Full != 1 {
+		t.Error("the state does not say that some are left")
+	}
+	f.round()
+	if left := len(f.mem.tables[TableEntities].keys); left != 0 {
+		t.Errorf("%d entities are left", left)
+	}
+	// Long keys and long records cost more.
+	for _, test := range []struct{ key, record, work int }{{20, 60, 1}, {600, 60, 3}, {1_300, 0, 6}, {300, 8_300, 6}} {
+		if got := entryWork(test.key, test.record); got != test.work {
+			t.Errorf("a key of %d bytes with a record of %d costs %d, want %d", test.key, test.record, got, test.work)
+		}
+	}
+}
+
+// A pass follows a refused command as any other.
+func TestInvariant4RefusalCounts(t *testing.T) {
 	t.Parallel()
 	config := testConfig()
 	config.EvictionInterval = 3
@@ -290,7 +334,7 @@ func TestInvariant4RefusalStillTriggersTheRound(t *testing.T) {
 		t.Errorf("the gap names last %d, want 1: the round comes after the command", out.Last)
 	}
 	if _, found := f.stream("c"); found {
-		t.Error("the refused command at a multiple of the interval triggered no round")
+		t.Error("no pass followed the refused command")
 	}
 }
 

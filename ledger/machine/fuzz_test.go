@@ -2,6 +2,7 @@ package machine
 
 import (
 	"bytes"
+	"encoding/binary"
 	"errors"
 	"testing"
 	"unicode/utf8"
@@ -14,17 +15,24 @@ func FuzzDecodeEntry(f *testing.F) {
 	for _, seed := range goldenSeeds(f, "entry") {
 		f.Add(seed)
 	}
-	f.Add(AppendEntry(nil, testStart, AppendEpoch(nil, 1), []byte{}))
+	f.Add(AppendEntry(nil, testStart, AppendEpoch(nil, 1, 0), []byte{}))
 	f.Add([]byte{1, 0, 0, 0, 0, 0, 0, 0, 0, 0x81, 0x00, 0})
 	f.Fuzz(func(t *testing.T, entry []byte) {
-		unixNanos, commands, err := DecodeEntry(entry)
+		header, commands, err := DecodeEntry(entry)
 		if err != nil {
 			if !errors.Is(err, ErrCorrupt) {
 				t.Errorf("the error is %v, want ErrCorrupt", err)
 			}
 			return
 		}
-		if again := AppendEntry(nil, unixNanos, commands...); !bytes.Equal(again, entry) {
+		again := AppendEntryHeader(nil, header, len(commands))
+		if entry[0] == entryVersion1 {
+			again = binary.AppendUvarint(appendTime([]byte{entryVersion1}, header.UnixNanos), uint64(len(commands)))
+		}
+		for _, c := range commands {
+			again = AppendFramed(again, c)
+		}
+		if !bytes.Equal(again, entry) {
 			t.Errorf("%x decodes, and encodes to %x", entry, again)
 		}
 	})
@@ -37,7 +45,7 @@ func preparedState(t testing.TB) *fixture {
 	f.commit(inSession(appendWrite("s", 1, 1, "x"), session))
 	f.commit(operations("c", 1, 1, set("k", "v"), setUntil("e", "v", f.now+1), relate("doc", "owner", "bob")))
 	f.commit(appendWrite("c", 2, 2, "x"))
-	f.one(AppendEpoch(nil, testLedger+1))
+	f.one(AppendEpoch(nil, testLedger+1, 0))
 	f.commit(appendWrite("c", 3, 3, "x"))
 	return f
 }
@@ -47,7 +55,7 @@ func preparedState(t testing.TB) *fixture {
 func FuzzApply(f *testing.F) {
 	f.Add(AppendWrite(nil, appendWrite("c", 4, 4, "x")), []byte{}, int64(0))
 	f.Add(AppendWrite(nil, goldenWrite()), AppendWrite(nil, appendWrite("c", 3, 3, "x")), 200*second)
-	f.Add(AppendOpenSession(nil, &OpenSession{Scope: testScope, ClientID: "c", Actor: "a"}), AppendEpoch(nil, 9), int64(1))
+	f.Add(AppendOpenSession(nil, &OpenSession{Scope: testScope, ClientID: "c", Actor: "a"}), AppendEpoch(nil, 9, 0), int64(1))
 	f.Add(AppendUpdateConfig(nil, &ConfigUpdate{EvictionInterval: new(uint64(1))}, "a"), AppendCreate(nil, 1, 77, DefaultConfig()), 200*second)
 	f.Add(AppendWrite(nil, operations("c", 4, 0, remove("k"), unrelate("doc", "owner", "bob"), provided(remove("e"), mustExist))),
 		AppendUpdateConfig(nil, &ConfigUpdate{EvictionInterval: new(uint64(1)), ReceiptWindow: new(uint64(1))}, "a"), int64(2))
@@ -99,7 +107,7 @@ func FuzzRecords(f *testing.F) {
 				t.Errorf("%s: %x decodes, and encodes to %x", kind, b, again)
 			}
 		}
-		if h, err := decodeHead(b); err == nil {
+		if h, err := decodeHead(b); err == nil && b[0] == headVersion {
 			same("head", h.append(nil))
 		}
 		var s stream
@@ -109,8 +117,14 @@ func FuzzRecords(f *testing.F) {
 		if e, err := decodeEntity(b); err == nil {
 			same("entity", e.append(nil))
 		}
-		if x, err := (storedTransaction{encoded: b}).decode(1, 0); err == nil {
+		if x, err := (&storedTransaction{encoded: b}).decode(1); err == nil {
 			same("transaction", x.Encode())
+		}
+		if e, err := decodeKeyed(b); err == nil {
+			same("keyed record", e.append(nil))
+		}
+		if id, err := splitKeyedKey(b); err == nil && len(id.Principal) < 1<<16 {
+			same("keyed key", id.TableKey())
 		}
 		d := decoder{rest: b}
 		if header := d.header(); d.done("header") == nil {
@@ -125,13 +139,20 @@ func FuzzRecords(f *testing.F) {
 		if scope, rest, err := splitScope(b); err == nil {
 			same("scope", append(appendScopeKey(nil, scope), rest...))
 		}
-		_ = visitBlocks(b, func(_ uint64, block *blockRecord) bool { // must not panic, whatever it says
-			_, err := block.leaves()
-			return err == nil && block.visit(func(position uint32, stored storedTransaction) bool {
-				_, err := stored.decode(1, position)
-				return err == nil
-			}) == nil
-		})
+		for _, key := range []uint64{1, 2, 3} {
+			record, err := openRecord(appendIndexKey(nil, key), b)
+			if err != nil {
+				continue
+			}
+			_, _ = record.count()
+			_ = record.visitBlocks(func(_ uint64, block *blockRecord) bool { // must not panic, whatever it says
+				_, err := block.leaves()
+				return err == nil && block.visit(func(_ uint32, stored storedTransaction) bool {
+					_, err := stored.decode(1)
+					return err == nil
+				}) == nil
+			})
+		}
 	})
 }
 

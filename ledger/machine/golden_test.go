@@ -3,10 +3,13 @@ package machine
 import (
 	"encoding/hex"
 	"flag"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/seqledger/seqledger/internal/keyed"
 )
 
 var update = flag.Bool("update", false, "write the golden files of the format anew")
@@ -104,13 +107,27 @@ func TestGoldenFormat(t *testing.T) {
 		s.window.push(slot, 64)
 	}
 	h := head{
-		index: 1<<40 + 8, time: testStart, digest: Hash{0xaa, 31: 0xbb}, streams: 3, config: config,
-		epochs: []epoch{{1, testLedger}, {1 << 32, 0xfeed}},
+		level: 2, index: 1<<40 + 8, time: testStart, digest: Hash{0xaa, 31: 0xbb}, streams: 3, config: config,
+		sincePass: 999, backlog: true, longestPause: 90 * second, epochs: []epoch{{1, testLedger, 0}, {1 << 32, 0xfeed, testStart + 5}},
 	}
 	e := entity{present: true, version: 1<<40 + 7, expiresAt: 1 << 60, value: []byte("value")}
-	inBlock := entity{present: true, version: 1<<40 + 7, expiresAt: 1 << 60, inBlock: true, operation: 999}
+	inBlock := entity{present: true, version: 1<<40 + 7, expiresAt: 1 << 60, entityPlace: entityPlace{entityInBlock, 99_999}}
+	encoded := x.Encode()
+	stored := storedTransaction{
+		encoded: encoded, head: len(encoded) - len(appendOperations(nil, w.Operations)) + 1, changed: []byte{0x55}, position: 300,
+	}
 	id := x.ID()
 	hash := x.RequestHash
+	keyedID := KeyedID{w.Scope, "POST /jobs", "user:42", [32]byte{0xab, 31: 0xcd}}
+	keyedTransaction := x
+	keyedTransaction.Session, keyedTransaction.Sequence, keyedTransaction.CreatedIndex, keyedTransaction.Key = 0, 0, 0, Key{}
+	keyedTransaction.Keyed = &keyedID
+	entry := keyedEntry{indexed: testStart - 1, responseAt: 300, checkpointAt: 0, Record: keyed.Record{
+		State: keyed.Committed, Fingerprint: keyed.Fingerprint{Algorithm: 2, Digest: [32]byte{1, 31: 2}}, Token: 299, AttemptID: keyed.AttemptID{3, 15: 4},
+		Policy: keyed.TakeOver, Attempts: 2, LeaseEnd: testStart + 60*second, LeaseSet: testStart, ValidUntil: testStart + 5, TTL: second,
+		Created: testStart - 2, Completed: testStart + 1, Expires: testStart + 1 + second, ResponseSize: 600, ResponseSum: [32]byte{5, 31: 6},
+		Past: []keyed.PastAttempt{{ID: keyed.AttemptID{7, 15: 8}, Until: testStart + 9}},
+	}}
 	for name, got := range map[string][]byte{
 		"command_create":         AppendCreate(nil, testLedger, 77, config),
 		"command_write":          AppendWrite(nil, w),
@@ -120,13 +137,22 @@ func TestGoldenFormat(t *testing.T) {
 		"command_update_all": AppendUpdateConfig(nil, &ConfigUpdate{
 			new(uint64(1)), new(second), new(uint64(3)), new(uint64(4)), new(uint64(500)),
 		}, "system:test"),
-		"command_epoch":      AppendEpoch(nil, 0xfeed),
-		"entry":              AppendEntry(nil, testStart, AppendEpoch(nil, 1), AppendWrite(nil, bare)),
+		"command_epoch":       AppendEpoch(nil, 0xfeed, testStart),
+		"command_tick":        AppendTick(nil),
+		"command_keyed_write": AppendKeyedWrite(nil, &KeyedWrite{ID: keyedID, ClientID: "c", Actor: "a", TTL: second, MaxKeys: 300, Operations: bare.Operations}),
+		"record_keyed":        entry.append(nil),
+		"key_keyed":           keyedID.TableKey(),
+		"key_principal":       appendPrincipalKey(nil, w.Scope.Organization, w.Scope.Vault, keyedID.Principal),
+		"transaction_keyed":   keyedTransaction.Encode(),
+		"command_raise_level": AppendRaiseLevel(nil, 2),
+		"entry": AppendFramed(AppendFramed(AppendEntryHeader(nil, EntryHeader{testStart, Check{1<<40 + 6, 0xfeedfacefeedface}}, 2),
+			AppendTick(nil)), AppendWrite(nil, bare)),
 		"operations":         appendOperations(nil, w.Operations),
 		"request_hash":       hash[:],
 		"transaction":        x.Encode(),
 		"transaction_hash":   leaf[:],
-		"transaction_stored": appendStored(nil, x.Encode(), []byte{0x55}),
+		"transaction_stored": appendStored(nil, stored),
+		"block":              appendBlock(nil, header.append(nil), appendStored(nil, stored)),
 		"merkle_node":        node[:],
 		"block_header":       header.append(nil),
 		"block_header_hash":  headerHash[:],
@@ -141,6 +167,11 @@ func TestGoldenFormat(t *testing.T) {
 		"key_relationship":   appendRelationshipParts(appendScopeKey(nil, w.Scope), []byte("doc"), []byte("owner"), []byte("bob")),
 	} {
 		golden(t, name, got)
+	}
+	for kind := keyed.Reserve; kind <= keyed.Purge; kind++ {
+		c := reserveKey(keyedID, 3, testStart)
+		c.Kind, c.Token, c.State, c.Response, c.Data = kind, 299, keyed.Rejected, []byte("response"), []byte("data")
+		golden(t, fmt.Sprintf("command_keyed_%d", kind), AppendKeyed(nil, c))
 	}
 }
 
@@ -161,7 +192,7 @@ func TestGoldenHistory(t *testing.T) {
 	f.now += testConfig().ClientTTL
 	f.round()
 	f.commit(appendWrite("c", 1, 0, "x"))
-	f.one(AppendEpoch(nil, 0xfeed))
+	f.one(AppendEpoch(nil, 0xfeed, 0))
 	var state []byte
 	for table := range f.mem.tables {
 		for _, key := range f.mem.tables[table].keys {
@@ -179,7 +210,7 @@ func TestGoldenHistory(t *testing.T) {
 func TestGoldenBytesDecode(t *testing.T) {
 	t.Parallel()
 	x := goldenTransaction()
-	back, err := (storedTransaction{encoded: x.Encode(), changed: []byte{0x55}}).decode(7, 3)
+	back, err := (&storedTransaction{encoded: x.Encode(), changed: []byte{0x55}, position: 3}).decode(7)
 	if err != nil || string(back.Encode()) != string(x.Encode()) || back.BlockHeight != 7 || back.Position != 3 {
 		t.Errorf("the transaction reads back as %+v, %v", back, err)
 	}
@@ -188,7 +219,7 @@ func TestGoldenBytesDecode(t *testing.T) {
 			t.Errorf("result %d is %d, want %d", i, v, want)
 		}
 	}
-	if _, err := (storedTransaction{encoded: x.Encode(), changed: []byte{1, 2}}).decode(7, 3); err == nil {
+	if _, err := (&storedTransaction{encoded: x.Encode(), changed: []byte{1, 2}}).decode(7); err == nil {
 		t.Error("results of more operations than there are decode")
 	}
 }

@@ -5,25 +5,44 @@ import (
 	"fmt"
 
 	"github.com/zeebo/xxh3"
+
+	"github.com/seqledger/seqledger/internal/keyed"
 )
 
-const headVersion = 1
+const (
+	headVersion1 = 1 // of ledgers of level 1
+	headVersion  = 2
+)
 
 // head is the part of the state that every command changes.
 type head struct {
+	level   uint64
 	index   uint64
-	time    int64 // of the last entry, Unix nanoseconds; never runs backwards
+	time    int64 // of the last entry, Unix nanoseconds; only an epoch sets it back
 	digest  Hash
 	streams uint64 // in all organizations
 	config  Config
-	seed    uint64  // of the marks of idempotency keys
-	epochs  []epoch // ascending; the last is the current one
+	seed    uint64 // of the marks of idempotency keys
+
+	sincePass    uint64 // commands since the last eviction pass
+	backlog      bool   // that pass left entries that were due
+	longestPause int64  // nanoseconds: the longest step of ledger time so far
+
+	// leaseFloor is the earliest end of every lease that was decided before
+	// floorSet: the ledger was out of reach, and owners could not renew them.
+	leaseFloor, floorSet int64
+	pendingKeys          uint64 // keyed records that are reserved
+
+	epochs []epoch // ascending; the last is the current one
 }
 
 // epoch is a stretch of the index in which transactions bear one ledger id.
 type epoch struct {
 	start uint64 // the index of the command that began it
 	id    LedgerID
+	// timeBefore is where ledger time stood when the epoch set it back, else 0.
+	// What had expired by then stays expired.
+	timeBefore int64
 }
 
 func (h *head) created() bool { return len(h.epochs) > 0 }
@@ -52,36 +71,103 @@ func (h *head) ledgerIDAt(index uint64) LedgerID {
 	return h.epochs[0].id
 }
 
+// expired tells whether an entity that was set at an index is past its time.
+// 0 means never.
+func (h *head) expired(expiresAt int64, version uint64) bool {
+	if expiresAt == 0 {
+		return false
+	}
+	if h.time >= expiresAt {
+		return true
+	}
+	for i := len(h.epochs) - 1; i >= 0 && h.epochs[i].start > version; i-- {
+		if h.epochs[i].timeBefore >= expiresAt {
+			return true
+		}
+	}
+	return false
+}
+
+// timeSetBackFrom returns the latest time that an epoch has set ledger time back
+// from, or 0.
+func (h *head) timeSetBackFrom() (latest int64) {
+	for _, e := range h.epochs {
+		latest = max(latest, e.timeBefore)
+	}
+	return latest
+}
+
+// advance moves ledger time to that of a log entry. It never runs backwards,
+// whatever a leader stamps.
+func (h *head) advance(unixNanos int64) {
+	if unixNanos <= h.time {
+		return
+	}
+	if pause := unixNanos - h.time; h.time > 0 {
+		h.longestPause = max(h.longestPause, pause)
+		if pause > int64(keyed.OutagePause) {
+			h.leaseFloor, h.floorSet = unixNanos+int64(keyed.OutageGrace), unixNanos
+		}
+	}
+	h.time = unixNanos
+}
+
+// check names where the head stands.
+func (h *head) check() Check {
+	return Check{Index: h.index, Digest: binary.BigEndian.Uint64(h.digest[:])}
+}
+
 func (h *head) append(dst []byte) []byte {
 	dst = append(dst, headVersion)
+	dst = binary.AppendUvarint(dst, h.level)
 	dst = binary.AppendUvarint(dst, h.index)
 	dst = appendTime(dst, h.time)
 	dst = append(dst, h.digest[:]...)
 	dst = binary.AppendUvarint(dst, h.streams)
 	dst = appendConfig(dst, h.config)
 	dst = binary.BigEndian.AppendUint64(dst, h.seed)
+	dst = binary.AppendUvarint(dst, h.sincePass)
+	dst = appendBool(dst, h.backlog)
+	dst = binary.AppendUvarint(dst, uint64(h.longestPause))
+	dst = appendTime(appendTime(dst, h.leaseFloor), h.floorSet)
+	dst = binary.AppendUvarint(dst, h.pendingKeys)
 	dst = binary.AppendUvarint(dst, uint64(len(h.epochs)))
 	for _, e := range h.epochs {
 		dst = binary.AppendUvarint(dst, e.start)
 		dst = binary.BigEndian.AppendUint64(dst, uint64(e.id))
+		dst = appendTime(dst, e.timeBefore)
 	}
 	return dst
 }
 
 func decodeHead(b []byte) (head, error) {
 	d := decoder{rest: b}
-	var h head
-	d.version(headVersion)
+	h := head{level: 1}
+	version := d.octet()
+	switch version {
+	case headVersion1:
+	case headVersion:
+		h.level = d.uvarint()
+	default:
+		d.fail()
+	}
 	h.index = d.uvarint()
 	h.time = d.time()
 	h.digest = d.hash()
 	h.streams = d.uvarint()
 	h.config = decodeConfig(&d)
 	h.seed = d.uint64()
+	if version == headVersion {
+		h.sincePass, h.backlog, h.longestPause = d.uvarint(), d.bool(), int64(d.uvarint())
+		h.leaseFloor, h.floorSet, h.pendingKeys = d.time(), d.time(), d.uvarint()
+	}
 	n := d.uvarint()
 	for range n {
-		h.epochs = append(h.epochs, epoch{d.uvarint(), LedgerID(d.uint64())})
-		if d.bad {
+		e := epoch{start: d.uvarint(), id: LedgerID(d.uint64())}
+		if version == headVersion {
+			e.timeBefore = d.time()
+		}
+		if h.epochs = append(h.epochs, e); d.bad {
 			break
 		}
 	}
@@ -90,6 +176,10 @@ func decodeHead(b []byte) (head, error) {
 	}
 	if n == 0 {
 		return head{}, fmt.Errorf("%w: head of the state without a ledger id", ErrCorrupt)
+	}
+	if h.level == 0 || h.level > Level {
+		return head{}, fmt.Errorf("%w: the state has format level %d, this program knows up to %d: it was written by a newer version",
+			ErrCorrupt, h.level, Level)
 	}
 	return h, nil
 }

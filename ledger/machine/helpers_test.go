@@ -70,10 +70,9 @@ func (f *fixture) entry(commands ...[]byte) []Outcome {
 // refusal or a replay must leave the state as it was (invariant 4).
 func (f *fixture) one(command []byte) Outcome {
 	f.Helper()
-	before, head := f.mem.Clone(), f.m.head
+	before, head, passes := f.mem.Clone(), f.m.head, f.m.evictions.Rounds
 	out := f.entry(command)[0]
-	round := f.m.head.index%head.config.EvictionInterval == 0
-	if out.Code != Committed && !round {
+	if out.Code != Committed && f.m.evictions.Rounds == passes {
 		f.sameApartFromHead(before)
 		if h := f.m.head; h.streams != head.streams || h.config != head.config || len(h.epochs) != len(head.epochs) {
 			f.Errorf("%v changed the head beyond index, time and digest", out.Code)
@@ -178,8 +177,8 @@ func (f *fixture) configure(u ConfigUpdate) Outcome {
 	return f.one(AppendUpdateConfig(nil, &u, "system:test"))
 }
 
-// round makes the next command's index a multiple of the interval, by way of
-// the interval itself, which counts as soon as it is changed.
+// round makes an eviction pass follow the next command, by way of the interval,
+// which counts as soon as it is changed.
 func (f *fixture) round() {
 	f.Helper()
 	f.configure(ConfigUpdate{EvictionInterval: new(uint64(1))})

@@ -15,6 +15,8 @@ var headKey = []byte("head")
 const (
 	expiryStream byte = 0 // streams come first in a round
 	expiryEntity byte = 1
+	expiryKeyed  byte = 2
+	expiryKinds       = 3
 )
 
 func appendScope[T ~string | ~[]byte](dst []byte, organization, vault T) []byte {

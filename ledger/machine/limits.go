@@ -3,6 +3,8 @@ package machine
 import (
 	"fmt"
 	"unicode/utf8"
+
+	"github.com/seqledger/seqledger/internal/keyed"
 )
 
 // The limits of requests. A request beyond one is refused before it reaches
@@ -13,6 +15,7 @@ const (
 	MaxKeyBytes    = 1_024   // bytes of an entity key or a part of a relationship
 	MaxValueBytes  = 1 << 20 // bytes of a value or a payload
 	MaxOperations  = 1_000   // of one write
+	MaxNamespace   = 128     // bytes of a namespace of keyed records
 	MaxWriteBytes  = 4 << 20 // of the keys, values and payloads of one write together
 	maxActorBytes  = 512
 	minTTL         = 1_000_000_000
@@ -90,12 +93,36 @@ func (w *Write) Validate() error {
 	if w.Sequence == 0 {
 		return &FieldError{"sequence", "must be at least 1"}
 	}
-	if n := len(w.Operations); n == 0 || n > MaxOperations {
+	return validateOperations(w.Operations)
+}
+
+// Validate checks every limit that does not need the state. The error is a
+// *FieldError.
+func (w *KeyedWrite) Validate() error {
+	if err := w.ID.Validate(); err != nil {
+		return err
+	}
+	if w.ClientID != "" {
+		if err := ValidateClientID(w.ClientID); err != nil {
+			return err
+		}
+	}
+	if len(w.Actor) == 0 || len(w.Actor) > maxActorBytes {
+		return &FieldError{"actor", fmt.Sprintf("must have 1 to %d bytes, has %d", maxActorBytes, len(w.Actor))}
+	}
+	if w.TTL < 1 || w.TTL > int64(keyed.MaxTTL) {
+		return &FieldError{"ttl", fmt.Sprintf("must be more than 0 and at most %v", keyed.MaxTTL)}
+	}
+	return validateOperations(w.Operations)
+}
+
+func validateOperations(operations []Operation) error {
+	if n := len(operations); n == 0 || n > MaxOperations {
 		return &FieldError{"operations", fmt.Sprintf("must be 1 to %d, are %d", MaxOperations, n)}
 	}
 	total := 0
-	for i := range w.Operations {
-		op := &w.Operations[i]
+	for i := range operations {
+		op := &operations[i]
 		if err := op.validate(); err != nil {
 			err.Field = fmt.Sprintf("operations[%d]%s", i, err.Field)
 			return err
@@ -201,6 +228,52 @@ func (c Config) Validate() error {
 		return &FieldError{"receipt_window", fmt.Sprintf("must be 1 to %d", maxWindow)}
 	case c.MaxStreams < 1:
 		return &FieldError{"max_streams", "must be at least 1"}
+	}
+	return nil
+}
+
+// Validate checks every limit that does not need the state. The error is a
+// *FieldError.
+func (c *KeyedCommand) Validate() error {
+	if err := c.ID.Validate(); err != nil {
+		return err
+	}
+	reserve, heartbeat := c.Kind == keyed.Reserve, c.Kind == keyed.Heartbeat
+	switch {
+	case len(c.Actor) == 0 || len(c.Actor) > maxActorBytes:
+		return &FieldError{"actor", fmt.Sprintf("must have 1 to %d bytes, has %d", maxActorBytes, len(c.Actor))}
+	case (reserve || heartbeat) && (c.Lease < 1 || c.Lease > int64(keyed.MaxLease)):
+		return &FieldError{"lease", fmt.Sprintf("must be more than 0 and at most %v", keyed.MaxLease)}
+	case reserve && c.TTL < 1, c.TTL < 0, c.TTL > int64(keyed.MaxTTL):
+		return &FieldError{"ttl", fmt.Sprintf("must be more than 0 and at most %v", keyed.MaxTTL)}
+	case c.ValidUntil < 0:
+		return &FieldError{"valid_until", "must not be before 1970"}
+	case len(c.Response) > keyed.MaxResponse:
+		return &FieldError{"response", fmt.Sprintf("must have at most %d bytes, has %d", keyed.MaxResponse, len(c.Response))}
+	case len(c.Data) > keyed.MaxCheckpoint:
+		return &FieldError{"data", fmt.Sprintf("must have at most %d bytes, has %d", keyed.MaxCheckpoint, len(c.Data))}
+	}
+	return nil
+}
+
+// Validate checks the limits of an identity. The error is a *FieldError.
+func (id *KeyedID) Validate() error {
+	if err := id.Scope.Validate("scope"); err != nil {
+		return err
+	}
+	if len(id.Namespace) > MaxNamespace {
+		return &FieldError{"namespace", fmt.Sprintf("must have at most %d bytes, has %d", MaxNamespace, len(id.Namespace))}
+	}
+	if len(id.Principal) == 0 || len(id.Principal) > maxActorBytes {
+		return &FieldError{"principal", fmt.Sprintf("must have 1 to %d bytes, has %d", maxActorBytes, len(id.Principal))}
+	}
+	for i := range len(id.Namespace) {
+		if c := id.Namespace[i]; c < 0x20 || c > 0x7e {
+			return &FieldError{"namespace", fmt.Sprintf("byte %d is not printable ASCII", i)}
+		}
+	}
+	if !utf8.ValidString(id.Principal) {
+		return &FieldError{"principal", "is not UTF-8"}
 	}
 	return nil
 }

@@ -11,20 +11,36 @@ import (
 // that creates it.
 var ErrNotCreated = errors.New("the ledger has not been created")
 
+// ErrDiverged is returned when a log entry says that its proposer stood at
+// another digest than this machine at the same index: the same history was
+// decided in two ways.
+var ErrDiverged = errors.New("this program or this state differs from the one that wrote the log")
+
 // Machine applies log entries to the state. It belongs to one goroutine, or to
 // whoever holds the storage's lock. After an error it must not be used again.
 type Machine struct {
 	head head
 
-	// What the entry being applied has built so far.
+	// What is committed and in no closed block yet.
 	building map[string]*blockBuilder
 	blocks   []*blockBuilder
 	pending  []pendingTx
-	spare    []*blockBuilder // of entries before
+	gathered int             // bytes of the bodies
+	spare    []*blockBuilder // empty
 
-	// swept is, by kind, a key that no entry of the expiry index comes before;
+	committed []Scope // of the blocks that the entry has closed
+	// changedKeys are the keys of the keyed records that the entry has changed, one
+	// behind the other; keyEnds tells where each ends.
+	changedKeys []byte
+	keyEnds     []int
+
+	// passed is where the machine stood after each of the last entries, oldest
+	// first, to compare with the checks of those that follow.
+	passed []Check
+
+	// cursor is, by kind, a key that no entry of the expiry index comes before;
 	// nil when that is not known, as after a start.
-	swept [2][]byte
+	cursor [expiryKinds][]byte
 
 	// evictions is no state: it begins at zero with each start.
 	evictions Evictions
@@ -34,15 +50,20 @@ type Machine struct {
 	stream      stream
 	streamKey   []byte
 	scopeLength int
-	key         []byte
-	scratch     []byte
-	transaction []byte // behind the prefix of a leaf
-	digestInput []byte
-	record      []byte
-	changed     []byte
-	versions    []uint64
-	lastActor   string
-	values      valueReader // of the conditions that are being checked
+	keyed       keyedCommand
+	keyedWrite  keyedWriteCommand
+	keyedKey    []byte
+	// principalLength is how much of keyedKey is its principal's.
+	principalLength int
+	key             []byte
+	scratch         []byte
+	transaction     []byte // behind the prefix of a leaf
+	digestInput     []byte
+	record          []byte
+	changed         []byte
+	versions        []uint64
+	lastActor       string
+	values          valueReader // of the conditions that are being checked
 }
 
 // Open loads the head of the state, which is empty before the ledger is
@@ -56,7 +77,9 @@ func Open(r Reader) (*Machine, error) {
 	if b == nil {
 		return m, nil
 	}
-	m.head, err = decodeHead(b)
+	if m.head, err = decodeHead(b); err == nil {
+		m.passed = append(m.passed, m.head.check())
+	}
 	return m, err
 }
 
@@ -64,13 +87,16 @@ func Open(r Reader) (*Machine, error) {
 // one outcome for each command. Everything that one entry changes must reach
 // the disk together.
 func (m *Machine) Apply(tx Tx, entry []byte) ([]Outcome, error) {
-	unixNanos, commands, err := DecodeEntry(entry)
+	header, commands, err := DecodeEntry(entry)
 	if err != nil {
 		return nil, err
 	}
-	// Time never runs backwards, whatever a leader stamps.
-	m.head.time = max(m.head.time, unixNanos)
-	m.recycle()
+	if err := m.compare(header.Check); err != nil {
+		return nil, err
+	}
+	m.head.advance(header.UnixNanos)
+	m.committed, m.changedKeys, m.keyEnds = m.committed[:0], m.changedKeys[:0], m.keyEnds[:0]
+	m.trim()
 
 	outcomes := make([]Outcome, len(commands))
 	for i, command := range commands {
@@ -78,22 +104,77 @@ func (m *Machine) Apply(tx Tx, entry []byte) ([]Outcome, error) {
 			return nil, fmt.Errorf("command at ledger index %d: %w", m.head.index, err)
 		}
 	}
-	if err := m.finishBlocks(tx); err != nil {
+	if err := m.closeBlocks(tx); err != nil {
 		return nil, err
 	}
+	m.pass(m.head.check())
 	m.scratch = m.head.append(m.scratch[:0])
 	return outcomes, tx.Put(TableMeta, headKey, m.scratch)
+}
+
+// maxPassed is how many entries back a check is compared. A proposer is no more
+// entries ahead of what it has applied than it has in flight.
+const maxPassed = 64
+
+// pass remembers where the machine stands after an entry.
+func (m *Machine) pass(c Check) {
+	if len(m.passed) == maxPassed {
+		copy(m.passed, m.passed[1:])
+		m.passed = m.passed[:maxPassed-1]
+	}
+	m.passed = append(m.passed, c)
+}
+
+// compare compares the check of an entry with where the machine stood. What it
+// has passed before it was opened it cannot compare.
+func (m *Machine) compare(c Check) error {
+	if c == (Check{}) {
+		return nil
+	}
+	for _, p := range m.passed {
+		if p.Index == c.Index && p.Digest != c.Digest {
+			return fmt.Errorf("%w: at ledger index %d the digest begins with %016x, the log says %016x",
+				ErrDiverged, c.Index, p.Digest, c.Digest)
+		}
+	}
+	if c.Index > m.head.index {
+		return fmt.Errorf("%w: the log entry was proposed at ledger index %d, the state stands at %d",
+			ErrDiverged, c.Index, m.head.index)
+	}
+	return nil
+}
+
+// Check returns where the machine stands, for the header of the next entry.
+func (m *Machine) Check() Check {
+	if !m.head.created() {
+		return Check{}
+	}
+	return m.head.check()
+}
+
+// maxBuffer is the capacity, in bytes, up to which a buffer is kept from one
+// entry to the next.
+const maxBuffer = 1 << 20
+
+// trim drops buffers that a large entry has left behind.
+func (m *Machine) trim() {
+	for _, buffer := range []*[]byte{&m.scratch, &m.transaction, &m.digestInput, &m.record, &m.changedKeys} {
+		if cap(*buffer) > maxBuffer {
+			*buffer = nil
+		}
+	}
 }
 
 func (m *Machine) applyCommand(tx Tx, command []byte, out *Outcome) error {
 	d := decoder{rest: command}
 	kind := commandKind(d.octet())
-	if !m.head.created() && kind != commandCreate {
+	if !m.head.created() && kind != commandCreate && kind != commandCreateLevel1 {
 		return ErrNotCreated
 	}
 	// A command may take more indexes than its own: one for every transaction
 	// that expires entities.
-	if m.head.index >= maxLedgerIndex-maxEvictLimit || kind == commandEpoch && m.head.index >= maxLedgerIndex-1<<42 {
+	epoch := kind == commandEpoch || kind == commandEpochLevel1
+	if m.head.index >= maxLedgerIndex-maxEvictLimit || epoch && m.head.index >= maxLedgerIndex-1<<42 {
 		return errors.New("the ledger index is exhausted")
 	}
 	m.head.index++
@@ -104,12 +185,27 @@ func (m *Machine) applyCommand(tx Tx, command []byte, out *Outcome) error {
 		return err
 	}
 	m.digestCommand(command, out, leaf)
-	// The interval is read after the command has taken effect: the command may
-	// be the one that changes it.
-	if m.head.created() && m.head.index%m.head.config.EvictionInterval == 0 {
-		return m.evict(tx)
+	if err := m.closeLongBlocks(tx); err != nil {
+		return err
 	}
-	return nil
+	if !m.passDue() {
+		return nil
+	}
+	return m.evict(tx)
+}
+
+// passDue counts the command and tells whether an eviction pass follows it. The
+// interval is read after the command has taken effect: the command may be the
+// one that changes it.
+func (m *Machine) passDue() bool {
+	if m.head.level == 1 {
+		return m.head.index%m.head.config.EvictionInterval == 0
+	}
+	if m.head.sincePass++; m.head.sincePass < m.head.config.EvictionInterval {
+		return false
+	}
+	m.head.sincePass = 0
+	return true
 }
 
 // dispatch decides one command. It returns the leaf hash of the transaction
@@ -129,6 +225,8 @@ func (m *Machine) dispatch(tx Tx, kind commandKind, d *decoder, out *Outcome) (l
 			return nil, err
 		}
 		return nil, m.applyOpenSession(tx, &c, out)
+	case commandKeyedWrite, commandKeyed:
+		return m.dispatchKeyed(tx, kind, d, out)
 	case commandUpdateConfig:
 		update := decodeConfigUpdate(d)
 		if err := d.done("configuration command"); err != nil {
@@ -136,25 +234,66 @@ func (m *Machine) dispatch(tx Tx, kind commandKind, d *decoder, out *Outcome) (l
 		}
 		m.setConfig(m.head.config.with(&update), out)
 		return nil, nil
-	case commandCreate:
-		id, seed, config := LedgerID(d.uint64()), d.uint64(), decodeConfig(d)
-		if err := d.done("create command"); err != nil {
-			return nil, err
-		}
-		return nil, m.applyCreate(id, seed, config, out)
-	case commandEpoch:
-		id := LedgerID(d.uint64())
-		if err := d.done("epoch command"); err != nil {
-			return nil, err
-		}
-		m.applyEpoch(id, out)
-		return nil, nil
 	default:
-		return nil, fmt.Errorf("%w: command of unknown kind %d: it was written by a newer version", ErrCorrupt, kind)
+		return nil, m.dispatchRare(tx, kind, d, out)
 	}
 }
 
-func (m *Machine) applyCreate(id LedgerID, seed uint64, config Config, out *Outcome) error {
+// dispatchKeyed decides what belongs to a key and not to a stream.
+func (m *Machine) dispatchKeyed(tx Tx, kind commandKind, d *decoder, out *Outcome) (*Hash, error) {
+	if m.head.level == 1 {
+		return nil, fmt.Errorf("%w: a keyed command in a ledger of format level 1", ErrCorrupt)
+	}
+	if kind == commandKeyedWrite {
+		m.keyedWrite.decode(d)
+		if err := d.done("keyed write command"); err != nil {
+			return nil, err
+		}
+		return m.applyKeyedWrite(tx, &m.keyedWrite, out)
+	}
+	m.keyed.decode(d)
+	if err := d.done("keyed command"); err != nil {
+		return nil, err
+	}
+	return nil, m.applyKeyed(tx, &m.keyed, out)
+}
+
+// dispatchRare decides the commands that commit no transaction and come rarely.
+func (m *Machine) dispatchRare(tx Tx, kind commandKind, d *decoder, out *Outcome) error {
+	switch kind {
+	case commandCreate, commandCreateLevel1:
+		id, seed, config, level := LedgerID(d.uint64()), d.uint64(), decodeConfig(d), uint64(1)
+		if kind == commandCreate {
+			level = d.uvarint()
+		}
+		if err := d.done("create command"); err != nil {
+			return err
+		}
+		return m.applyCreate(id, seed, config, level, out)
+	case commandEpoch, commandEpochLevel1:
+		id, unixNanos := LedgerID(d.uint64()), int64(0)
+		if kind == commandEpoch {
+			unixNanos = d.time()
+		}
+		if err := d.done("epoch command"); err != nil {
+			return err
+		}
+		return m.applyEpoch(tx, id, unixNanos, out)
+	case commandTick:
+		out.Code = Committed
+		return d.done("tick command")
+	case commandRaiseLevel:
+		level := d.uvarint()
+		if err := d.done("level command"); err != nil {
+			return err
+		}
+		return m.applyRaiseLevel(tx, level, out)
+	default:
+		return fmt.Errorf("%w: command of unknown kind %d: it was written by a newer version", ErrCorrupt, kind)
+	}
+}
+
+func (m *Machine) applyCreate(id LedgerID, seed uint64, config Config, level uint64, out *Outcome) error {
 	if m.head.created() {
 		out.Code, out.Field = InvalidArgument, &FieldError{"ledger", "has been created already"}
 		return nil
@@ -162,9 +301,37 @@ func (m *Machine) applyCreate(id LedgerID, seed uint64, config Config, out *Outc
 	if err := config.Validate(); err != nil {
 		return fmt.Errorf("%w: create command: %w", ErrCorrupt, err)
 	}
-	m.head.seed = seed
+	if err := knownLevel(level); err != nil {
+		return err
+	}
+	m.head.seed, m.head.level = seed, level
 	m.head.epochs = []epoch{{start: m.head.index, id: id}}
 	m.setConfig(config, out)
+	return nil
+}
+
+func knownLevel(level uint64) error {
+	if level == 0 || level > Level {
+		return fmt.Errorf("%w: format level %d, this program knows up to %d: it was written by a newer version",
+			ErrCorrupt, level, Level)
+	}
+	return nil
+}
+
+// applyRaiseLevel moves the ledger to a newer level. What is committed before
+// it stands in blocks of the older one.
+func (m *Machine) applyRaiseLevel(tx Tx, level uint64, out *Outcome) error {
+	if err := knownLevel(level); err != nil {
+		return err
+	}
+	if level <= m.head.level {
+		out.Code, out.Field = InvalidArgument, &FieldError{"level", fmt.Sprintf("is %d already", m.head.level)}
+		return nil
+	}
+	if err := m.closeBlocks(tx); err != nil {
+		return err
+	}
+	m.head.level, m.head.sincePass, out.Code = level, 0, Committed
 	return nil
 }
 
@@ -181,11 +348,26 @@ func (m *Machine) setConfig(config Config, out *Outcome) {
 
 // applyEpoch begins the life of a restored ledger. The index jumps, so that
 // none that was handed out after the backup was taken is ever handed out
-// again.
-func (m *Machine) applyEpoch(id LedgerID, out *Outcome) {
+// again. A time that is not 0 becomes ledger time, whatever that was: it is how
+// a ledger that was once started with a wrong clock gets a right one.
+func (m *Machine) applyEpoch(tx Tx, id LedgerID, unixNanos int64, out *Outcome) error {
+	if m.head.level > 1 {
+		// The rows of a record go from its first index to its last.
+		if err := m.closeBlocks(tx); err != nil {
+			return err
+		}
+	}
 	m.head.index = epochStart(m.head.index, id)
-	m.head.epochs = append(m.head.epochs, epoch{start: m.head.index, id: id})
+	begun := epoch{start: m.head.index, id: id}
+	if unixNanos != 0 {
+		if unixNanos < m.head.time {
+			begun.timeBefore, m.head.longestPause = m.head.time, 0
+		}
+		m.head.time = unixNanos
+	}
+	m.head.epochs = append(m.head.epochs, begun)
 	out.Code, out.Index = Committed, m.head.index
+	return nil
 }
 
 // epochStart returns the index at which the epoch of a ledger id begins. The
@@ -202,6 +384,7 @@ const (
 	digestTagCommand  byte = 1
 	digestTagEviction byte = 2
 	digestTagExpiry   byte = 3
+	digestTagKeyed    byte = 4
 )
 
 // digestCommand moves the running digest on: over the command, its time, its

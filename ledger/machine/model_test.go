@@ -15,6 +15,8 @@ type model struct {
 	index    uint64
 	time     int64
 	config   Config
+	count    uint64 // commands since the last eviction pass
+	backlog  bool   // that pass left something due
 	epochs   []modelEpoch
 	streams  map[modelName]*modelStream
 	entities map[modelName]modelEntity
@@ -28,9 +30,19 @@ type model struct {
 }
 
 type modelEpoch struct {
-	start uint64
-	id    LedgerID
+	start      uint64
+	id         LedgerID
+	timeBefore int64 // 0: the epoch did not set the time back
 }
+
+// modelNewEpoch asks for an epoch.
+type modelNewEpoch struct {
+	id   LedgerID
+	time int64 // 0: ledger time goes on
+}
+
+// modelTick asks for a tick.
+type modelTick struct{}
 
 // modelName is a client id or an entity key in a scope.
 type modelName struct {
@@ -74,7 +86,7 @@ type modelTx struct {
 
 func newModel(id LedgerID, config Config) *model {
 	return &model{
-		index: 1, config: config, epochs: []modelEpoch{{1, id}}, streams: map[modelName]*modelStream{},
+		index: 1, config: config, epochs: []modelEpoch{{start: 1, id: id}}, count: 1 % config.EvictionInterval, streams: map[modelName]*modelStream{},
 		entities: map[modelName]modelEntity{}, related: map[modelRelation]bool{}, heights: map[Scope]uint64{},
 		inBlock: map[Scope]uint32{}, fired: map[string]int{},
 	}
@@ -88,8 +100,15 @@ func (m *model) beginEntry(now int64) {
 	clear(m.inBlock)
 }
 
-// apply decides one command: a *Write, *OpenSession, *ConfigUpdate or LedgerID
-// (an epoch).
+// expired tells whether an entity is absent though it may still have a record.
+func (m *model) expired(e modelEntity) bool {
+	return e.expiresAt != 0 && (e.expiresAt <= m.time || slices.ContainsFunc(m.epochs, func(epoch modelEpoch) bool {
+		return epoch.start > e.version && epoch.timeBefore >= e.expiresAt
+	}))
+}
+
+// apply decides one command: a *Write, *OpenSession, *ConfigUpdate,
+// modelNewEpoch or modelTick.
 func (m *model) apply(command any) Outcome {
 	m.index++
 	var out Outcome
@@ -100,17 +119,29 @@ func (m *model) apply(command any) Outcome {
 		out = m.openSession(c)
 	case *ConfigUpdate:
 		out = m.update(c)
-	case LedgerID:
-		m.index = (m.index>>32+1)<<32 + 1<<40 + uint64(c)&(1<<40-1)
-		m.epochs = append(m.epochs, modelEpoch{m.index, c})
+	case modelNewEpoch:
+		m.index = (m.index>>32+1)<<32 + 1<<40 + uint64(c.id)&(1<<40-1)
+		epoch := modelEpoch{start: m.index, id: c.id}
+		if c.time != 0 {
+			if c.time < m.time {
+				epoch.timeBefore = m.time
+				m.fired["time set back"]++
+			}
+			m.time = c.time
+		}
+		m.epochs = append(m.epochs, epoch)
+		clear(m.inBlock) // the blocks before it are closed
+		out.Code = Committed
+	case modelTick:
 		out.Code = Committed
 	default:
 		panic(fmt.Sprintf("the model knows no %T", command))
 	}
 	out.Index = m.index
 	m.fired[fmt.Sprintf("%T: %v", command, out.Code)]++
-	if m.index%m.config.EvictionInterval == 0 {
-		m.round()
+	if m.count++; m.count >= m.config.EvictionInterval {
+		m.count = 0
+		m.pass()
 	}
 	return out
 }
@@ -230,7 +261,7 @@ func (m *model) write(w *Write) Outcome {
 	for i, op := range w.Operations {
 		key := modelName{w.Scope, string(op.Key)}
 		e, there := entities[key]
-		there = there && (e.expiresAt == 0 || e.expiresAt > m.time)
+		there = there && !m.expired(e)
 		if code := modelCondition(op.Condition, e, there); code != 0 { // 10
 			out.OperationIndex, out.EntityKey = i, op.Key
 			if there {
@@ -366,46 +397,68 @@ func (m *model) transact(scope Scope, r Receipt, ops []Operation) *modelTx {
 	return x
 }
 
-// round is one round of eviction.
-func (m *model) round() {
-	limit := int(m.config.EvictionLimit)
+// pass is one eviction pass.
+func (m *model) pass() {
+	room := int(m.config.EvictionLimit)
+	if m.backlog {
+		room *= 10
+		m.fired["pass after a backlog"]++
+	}
+	m.backlog = false
+	// take sorts what is due by its time and then its key, and leaves out what
+	// there is no room for.
+	take := func(due []modelName, at func(modelName) int64) []modelName {
+		slices.SortFunc(due, func(a, b modelName) int {
+			return cmp.Or(cmp.Compare(at(a), at(b)), cmp.Compare(a.encoded(), b.encoded()))
+		})
+		if len(due) > room {
+			m.backlog = true
+			m.fired["limit left something"]++
+			due = due[:room]
+		}
+		room -= len(due)
+		return due
+	}
+	indexed := func(name modelName) int64 { return m.streams[name].indexed }
 	var due []modelName
 	for name, s := range m.streams {
 		if m.time-s.indexed > m.config.ClientTTL {
 			due = append(due, name)
 		}
 	}
-	slices.SortFunc(due, func(a, b modelName) int {
-		return cmp.Or(cmp.Compare(m.streams[a].indexed, m.streams[b].indexed), cmp.Compare(a.encoded(), b.encoded()))
-	})
-	if len(due) > limit {
-		m.fired["limit left something"]++
+	putBack := func(s *modelStream) {
+		s.lastSeen = min(s.lastSeen, m.time)
+		s.indexed = s.lastSeen
 	}
-	due = due[:min(len(due), limit)]
-	for _, name := range due {
-		s := m.streams[name]
-		if m.time-s.lastSeen > m.config.ClientTTL {
+	for _, name := range take(due, indexed) {
+		if s := m.streams[name]; m.time-s.lastSeen > m.config.ClientTTL {
 			delete(m.streams, name)
 			m.fired["stream evicted"]++
 		} else {
-			s.indexed = s.lastSeen
+			putBack(s)
 			m.fired["stream put back"]++
 		}
 	}
-	m.expire(limit - len(due))
-}
-
-func (m *model) expire(limit int) {
-	var due []modelName
-	for name, e := range m.entities {
-		if e.expiresAt != 0 && e.expiresAt <= m.time {
-			due = append(due, name)
+	var ahead []modelName
+	for name, s := range m.streams {
+		if s.indexed > m.time {
+			ahead = append(ahead, name)
 		}
 	}
-	slices.SortFunc(due, func(a, b modelName) int {
-		return cmp.Or(cmp.Compare(m.entities[a].expiresAt, m.entities[b].expiresAt), cmp.Compare(a.encoded(), b.encoded()))
-	})
-	due = due[:min(len(due), limit)]
+	for _, name := range take(ahead, indexed) {
+		putBack(m.streams[name])
+		m.fired["stream brought back"]++
+	}
+	var entities []modelName
+	for name, e := range m.entities {
+		if e.expiresAt != 0 && e.expiresAt <= m.time {
+			entities = append(entities, name)
+		}
+	}
+	m.expire(take(entities, func(name modelName) int64 { return m.entities[name].expiresAt }))
+}
+
+func (m *model) expire(due []modelName) {
 	slices.SortFunc(due, func(a, b modelName) int { return cmp.Compare(a.encoded(), b.encoded()) })
 	for i := 0; i < len(due); {
 		var ops []Operation

@@ -53,18 +53,39 @@ func appendCondition(dst []byte, c *Condition) []byte {
 // decodeOperations appends the operations to ops. Their fields alias the
 // decoder's input.
 func decodeOperations(d *decoder, ops []Operation) []Operation {
-	n := d.uvarint()
-	if n == 0 || n > MaxOperations {
-		d.fail()
-		return ops
-	}
-	for range n {
+	for range d.operationCount() {
 		ops = append(ops, decodeOperation(d))
 		if d.bad {
 			return ops
 		}
 	}
 	return ops
+}
+
+// decodeOperationsAt is decodeOperations that also appends to offsets where each
+// operation begins, behind their number.
+func decodeOperationsAt(d *decoder, ops []Operation, offsets []uint32) ([]Operation, []uint32) {
+	n := d.operationCount()
+	size := len(d.rest)
+	for range n {
+		offset := uint32(size - len(d.rest))
+		op := decodeOperation(d)
+		if d.bad {
+			break
+		}
+		ops, offsets = append(ops, op), append(offsets, offset)
+	}
+	return ops, offsets
+}
+
+// operationCount reads how many operations follow.
+func (d *decoder) operationCount() uint64 {
+	n := d.uvarint()
+	if n == 0 || n > MaxOperations {
+		d.fail()
+		return 0
+	}
+	return n
 }
 
 func decodeOperation(d *decoder) Operation {

@@ -13,6 +13,7 @@ import (
 type logged struct {
 	time     int64
 	commands [][]byte
+	setsTime bool // the last command is an epoch that sets ledger time
 }
 
 // history makes random commands, so chosen that every rule is within reach,
@@ -23,6 +24,7 @@ type history struct {
 	m        *Machine
 	model    *model
 	now      int64
+	check    Check // of the next entry
 	log      []logged
 	writes   []*Write // everything that was ever sent, to be sent again
 	receipts []handedOut
@@ -58,8 +60,15 @@ func (h *history) reopen() {
 }
 
 func (h *history) apply(commands ...[]byte) []Outcome {
-	h.log = append(h.log, logged{h.now, commands})
-	out, err := h.m.Apply(h.mem, AppendEntry(nil, h.now, commands...))
+	h.log = append(h.log, logged{time: h.now, commands: commands})
+	entry := AppendEntryHeader(nil, EntryHeader{h.now, h.check}, len(commands))
+	for _, c := range commands {
+		entry = AppendFramed(entry, c)
+	}
+	if rapid.Bool().Draw(h.T, "in flight") { // the next entry was proposed before this one was applied
+		h.check = h.m.Check()
+	}
+	out, err := h.m.Apply(h.mem, entry)
 	if err != nil {
 		h.Fatalf("applying an entry: %v", err)
 	}
@@ -73,12 +82,19 @@ func (h *history) step() {
 	var commands [][]byte
 	var sent []any
 	var want []Outcome
+	next := h.now
 	for range rapid.IntRange(1, 7).Draw(h.T, "commands") {
 		command, encoded := h.command()
 		commands, sent = append(commands, encoded), append(sent, command)
 		want = append(want, h.model.apply(command))
+		if epoch, ok := command.(modelNewEpoch); ok && epoch.time != 0 {
+			next = epoch.time
+			break // the next entry bears another time
+		}
 	}
 	out := h.apply(commands...)
+	h.log[len(h.log)-1].setsTime = next != h.now
+	h.now = next
 	for i, got := range out {
 		if difference := differ(got, want[i]); difference != "" {
 			text, _ := json.Marshal(sent[i])
@@ -109,12 +125,17 @@ func (h *history) command() (any, []byte) {
 	case n < 93:
 		o := h.openSession()
 		return o, AppendOpenSession(nil, o)
-	case n < 99:
+	case n < 97:
 		u := h.update()
 		return u, AppendUpdateConfig(nil, u, "system:test")
+	case n < 98:
+		return modelTick{}, AppendTick(nil)
 	default:
-		id := testLedger + LedgerID(len(h.model.epochs))
-		return id, AppendEpoch(nil, id)
+		c := modelNewEpoch{id: testLedger + LedgerID(len(h.model.epochs))}
+		if rapid.Bool().Draw(h.T, "sets the time") {
+			c.time = max(1, h.now+pick[int64](h.T, "time", -100, -20, -5, -1, 0, 1, 50)*second)
+		}
+		return c, AppendEpoch(nil, c.id, c.time)
 	}
 }
 
@@ -196,7 +217,7 @@ func (h *history) likelyKeys(scope Scope) []string {
 	keys := slices.Clone(propertyKeys)
 	for _, key := range propertyKeys {
 		e, there := h.model.entities[modelName{scope, key}]
-		if there && (e.expiresAt == 0 || e.expiresAt > h.model.time) {
+		if there && !h.model.expired(e) {
 			keys = append(keys, key, key, key)
 		}
 	}
@@ -256,7 +277,9 @@ func rulesThatMustFire() []string {
 		"rule 4: REPLAYED", "rule 4: IDEMPOTENCY_KEY_REUSED", "rule 4: SEQUENCE_REUSED",
 		"rule 6: REPLAYED", "rule 6: IDEMPOTENCY_KEY_REUSED",
 		"stream evicted", "stream put back", "limit left something", "entities expired",
-		"*machine.ConfigUpdate: COMMITTED", "*machine.ConfigUpdate: INVALID_ARGUMENT", "machine.LedgerID: COMMITTED",
+		"*machine.ConfigUpdate: COMMITTED", "*machine.ConfigUpdate: INVALID_ARGUMENT",
+		"machine.modelNewEpoch: COMMITTED", "machine.modelTick: COMMITTED", "time set back", "stream brought back",
+		"pass after a backlog",
 	}
 	for code := Committed; code <= TooManyStreams; code++ {
 		rules = append(rules, "*machine.Write: "+code.String())
@@ -306,7 +329,7 @@ func (h *history) compareState() {
 	v := h.m.View(h.mem)
 	got, want := map[string]string{}, map[string]string{}
 	for name, e := range h.model.entities {
-		if e.expiresAt == 0 || e.expiresAt > h.model.time {
+		if !h.model.expired(e) {
 			want[fmt.Sprint("entity ", name)] = fmt.Sprint(e)
 		}
 	}
@@ -410,7 +433,7 @@ func replayLog(h *history, entries []logged) (*Memory, *Machine) {
 func split(entries []logged) (out []logged) {
 	for _, e := range entries {
 		for _, c := range e.commands {
-			out = append(out, logged{e.time, [][]byte{c}})
+			out = append(out, logged{time: e.time, commands: [][]byte{c}})
 		}
 	}
 	return out
@@ -419,8 +442,9 @@ func split(entries []logged) (out []logged) {
 // merge joins neighbours with the same time.
 func merge(entries []logged) (out []logged) {
 	for _, e := range entries {
-		if n := len(out) - 1; n >= 0 && out[n].time == e.time {
+		if n := len(out) - 1; n >= 0 && out[n].time == e.time && !out[n].setsTime {
 			out[n].commands = append(slices.Clone(out[n].commands), e.commands...)
+			out[n].setsTime = e.setsTime
 			continue
 		}
 		out = append(out, e)

@@ -171,7 +171,7 @@ func (a *blockReader) transaction(x *Transaction) error {
 	if hash, _ := HashOperations(nil, x.Operations); hash != x.RequestHash {
 		return fmt.Errorf("transaction %d: the request hash is not that of its operations", x.Index)
 	}
-	if x.Actor == "system:gc" {
+	if x.Actor == "system:gc" || x.Keyed != nil {
 		return nil
 	}
 	number := [2]uint64{x.CreatedIndex, x.Sequence}

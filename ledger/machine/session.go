@@ -66,18 +66,19 @@ func (m *Machine) putSession(tx Tx, out *Outcome) error {
 // organizationFull tells whether the organization has as many streams as it
 // may.
 func (m *Machine) organizationFull(r Reader, organization []byte) (bool, error) {
-	n, err := readStreamCount(r, organization)
+	n, err := readCount(r, TableOrganizations, organization)
 	return n >= m.head.config.MaxStreams, err
 }
 
-func readStreamCount(r Reader, organization []byte) (uint64, error) {
-	b, err := r.Get(TableOrganizations, organization)
+// readCount reads a table of counts; what it does not have is 0.
+func readCount(r Reader, table Table, key []byte) (uint64, error) {
+	b, err := r.Get(table, key)
 	if err != nil || b == nil {
 		return 0, err
 	}
 	d := decoder{rest: b}
 	n := d.uvarint()
-	return n, d.done("organization record")
+	return n, d.done("count")
 }
 
 // countStreams adds streams to the counts, or takes some away.
@@ -85,7 +86,7 @@ func (m *Machine) countStreams(tx Tx, organization []byte, delta int) error {
 	if delta == 0 {
 		return nil
 	}
-	n, err := readStreamCount(tx, organization)
+	n, err := readCount(tx, TableOrganizations, organization)
 	if err != nil {
 		return err
 	}

@@ -124,7 +124,7 @@ func TestEpoch(t *testing.T) {
 	session := f.open("c", 1, 0, Committed).Session
 	old := f.commit(inSession(appendWrite("c", 1, 1, "x"), session)).Receipt
 	plain := f.commit(appendWrite("plain", 1, 1, "x")).Receipt
-	out := f.one(AppendEpoch(nil, restored))
+	out := f.one(AppendEpoch(nil, restored, 0))
 	const start = 1<<32 + 1<<40 + 0xfeed
 	if out.Code != Committed || out.Index != start || f.view().Index() != start {
 		t.Errorf("the epoch is at %d, the ledger at %d, want %d", out.Index, f.view().Index(), start)
@@ -169,7 +169,7 @@ func TestEpoch(t *testing.T) {
 	if _, err := f.view().Transaction(NewTxID(restored, old.Index)); err == nil {
 		t.Error("an old transaction is found under the new ledger id")
 	}
-	if out := f.one(AppendEpoch(nil, restored+1)); out.Index != start&^(1<<32-1)+1<<32+1<<40+0xfeee {
+	if out := f.one(AppendEpoch(nil, restored+1, 0)); out.Index != start&^(1<<32-1)+1<<32+1<<40+0xfeee {
 		t.Errorf("the second epoch is at %d", out.Index)
 	}
 	if err := readBack(f.mem, nil); err != nil {

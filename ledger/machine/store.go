@@ -15,6 +15,9 @@ const (
 	TableHeights                    // scope, height → where the block is
 	TableScopes                     // scope → head of its chain
 	TableOrganizations              // organization → number of streams
+	TableKeyed                      // scope, principal, namespace, key hash → keyed record
+	TableAttachments                // ledger index → a long response or checkpoint
+	TablePrincipals                 // scope, principal → number of keyed records
 	TableCount         = iota
 )
 

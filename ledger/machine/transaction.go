@@ -8,7 +8,8 @@ import (
 )
 
 const (
-	transactionVersion = 1
+	transactionVersion      = 1
+	transactionVersionKeyed = 2 // of a keyed write: its identity follows the actor
 	// indexOffset is where a transaction's ledger index stands in its encoding:
 	// behind the version and the ledger id.
 	indexOffset = 1 + 8
@@ -27,6 +28,7 @@ type Transaction struct {
 	Key          Key
 	RequestHash  RequestHash
 	Actor        string
+	Keyed        *KeyedID // of a keyed write, else nil; its scope is the transaction's
 	Operations   []Operation
 	BlockHeight  uint64
 	Position     uint32 // in the block, from 0
@@ -44,7 +46,11 @@ func (t *Transaction) Encode() []byte {
 }
 
 func (t *Transaction) append(dst, encodedOperations []byte) []byte {
-	dst = append(dst, transactionVersion)
+	if t.Keyed == nil {
+		dst = append(dst, transactionVersion)
+	} else {
+		dst = append(dst, transactionVersionKeyed)
+	}
 	dst = binary.BigEndian.AppendUint64(dst, uint64(t.LedgerID))
 	dst = binary.BigEndian.AppendUint64(dst, t.Index)
 	dst = appendTime(dst, t.CommittedAt)
@@ -57,13 +63,22 @@ func (t *Transaction) append(dst, encodedOperations []byte) []byte {
 	dst = appendKey(dst, t.Key)
 	dst = append(dst, t.RequestHash[:]...)
 	dst = appendBytes(dst, t.Actor)
+	if k := t.Keyed; k != nil {
+		dst = appendBytes(dst, k.Namespace)
+		dst = appendBytes(dst, k.Principal)
+		dst = append(dst, k.Key[:]...)
+	}
 	return append(dst, encodedOperations...)
 }
 
 // appendCommandTransaction is append for a command that is just being applied:
 // it copies from the log entry and allocates nothing.
-func appendCommandTransaction(dst []byte, h *head, c *writeCommand, created uint64, hash RequestHash) []byte {
-	dst = append(dst, transactionVersion)
+func appendCommandTransaction(dst []byte, h *head, c *writeCommand, keyed *keyedID, created uint64, hash RequestHash) []byte {
+	if keyed == nil {
+		dst = append(dst, transactionVersion)
+	} else {
+		dst = append(dst, transactionVersionKeyed)
+	}
 	dst = binary.BigEndian.AppendUint64(dst, uint64(h.ledgerID()))
 	dst = binary.BigEndian.AppendUint64(dst, h.index)
 	dst = appendTime(dst, h.time)
@@ -76,6 +91,11 @@ func appendCommandTransaction(dst []byte, h *head, c *writeCommand, created uint
 	dst = appendKey(dst, c.key)
 	dst = append(dst, hash[:]...)
 	dst = appendBytes(dst, c.actor)
+	if keyed != nil {
+		dst = appendBytes(dst, keyed.namespace)
+		dst = appendBytes(dst, keyed.principal)
+		dst = append(dst, keyed.key...)
+	}
 	return append(dst, c.encodedOperations...)
 }
 
@@ -87,37 +107,57 @@ func LeafHash(encoded []byte) Hash {
 	return Hash(h.Sum(nil))
 }
 
-// storedTransaction is a transaction in a block's record.
-type storedTransaction struct {
-	encoded []byte // the leaf
-	changed []byte // nil: every operation changed something; else a bitmap
-}
-
-// appendStored appends a transaction to a block's record. How many operations
-// changed something is beside the leaf, because a reader who recomputes the
-// leaf from a Transaction does not know it.
-func appendStored(dst, encoded, changed []byte) []byte {
-	dst = appendBytes(dst, encoded)
-	return appendBytes(dst, changed)
-}
-
-func (d *decoder) stored() storedTransaction {
-	return storedTransaction{encoded: d.bytes(), changed: d.bytes()}
-}
-
-func (t storedTransaction) index() uint64 {
-	if len(t.encoded) < indexOffset+8 {
-		return 0
+// decode reads a stored transaction once all of it has been checked. Operations
+// alias the record unless they are copied by the caller.
+func (t *storedTransaction) decode(height uint64) (Transaction, error) {
+	encoded, err := t.verified()
+	if err != nil {
+		return Transaction{}, err
 	}
-	return binary.BigEndian.Uint64(t.encoded[indexOffset:])
+	d := decoder{rest: encoded}
+	x := d.transactionHead()
+	x.Operations = decodeOperations(&d, nil)
+	if err := d.done("transaction"); err != nil {
+		return Transaction{}, err
+	}
+	x.BlockHeight, x.Position = height, t.position
+	x.Versions, err = t.versions(x.Index, len(x.Operations))
+	return x, err
 }
 
-// decode reads a stored transaction. Operations alias the record unless they
-// are copied by the caller.
-func (t storedTransaction) decode(height uint64, position uint32) (Transaction, error) {
+// decodeHead is decode without the operations and what they did.
+func (t *storedTransaction) decodeHead(height uint64) (x Transaction, operations int, err error) {
 	d := decoder{rest: t.encoded}
-	var x Transaction
-	d.version(transactionVersion)
+	x = d.transactionHead()
+	operations = int(d.operationCount())
+	if d.bad {
+		return Transaction{}, 0, fmt.Errorf("%w: head of a transaction", ErrCorrupt)
+	}
+	x.BlockHeight, x.Position = height, t.position
+	return x, operations, nil
+}
+
+// receipt returns the receipt of a stored transaction of the block at a height.
+func (t *storedTransaction) receipt(height uint64) (Receipt, error) {
+	x, operations, err := t.decodeHead(height)
+	if err != nil {
+		return Receipt{}, err
+	}
+	return t.receiptOf(x, operations)
+}
+
+// receiptOf is receipt for a head that has been decoded.
+func (t *storedTransaction) receiptOf(x Transaction, operations int) (r Receipt, err error) {
+	x.Versions, err = t.versions(x.Index, operations)
+	return x.receipt(), err
+}
+
+// transactionHead reads what stands before the operations.
+func (d *decoder) transactionHead() (x Transaction) {
+	version := d.octet()
+	if version != transactionVersion && version != transactionVersionKeyed {
+		d.fail()
+	}
 	x.LedgerID = LedgerID(d.uint64())
 	x.Index = d.uint64()
 	x.CommittedAt = d.time()
@@ -125,38 +165,27 @@ func (t storedTransaction) decode(height uint64, position uint32) (Transaction, 
 	x.ClientID = string(d.bytes())
 	x.CreatedIndex, x.Session, x.Sequence = d.uvarint(), d.uvarint(), d.uvarint()
 	x.Key = d.key()
-	copy(x.RequestHash[:], d.take(16))
+	copy(x.RequestHash[:], d.take(uint64(len(x.RequestHash))))
 	x.Actor = string(d.bytes())
-	x.Operations = decodeOperations(&d, nil)
-	if err := d.done("transaction"); err != nil {
-		return Transaction{}, err
+	if version == transactionVersionKeyed {
+		x.Keyed = &KeyedID{Scope: x.Scope, Namespace: string(d.bytes()), Principal: string(d.bytes()), Key: d.hash()}
 	}
-	if !validBitmap(t.changed, len(x.Operations)) {
-		return Transaction{}, fmt.Errorf("%w: results of transaction %d", ErrCorrupt, x.Index)
-	}
-	x.Versions = make([]uint64, len(x.Operations))
-	for i := range x.Versions {
-		if len(t.changed) == 0 || t.changed[i/8]>>(i%8)&1 == 1 {
-			x.Versions[i] = x.Index
-		}
-	}
-	x.BlockHeight, x.Position = height, position
-	return x, nil
+	return x
 }
 
-// skipToOperations reads what stands before the operations of a transaction.
-func (d *decoder) skipToOperations() {
-	d.version(transactionVersion)
-	d.take(8 + 8 + 8) // ledger id, index, time
-	for range 3 {     // organization, vault, client id
-		d.bytes()
+// versions returns the version that each operation gave, 0 where it changed
+// nothing.
+func (t *storedTransaction) versions(index uint64, operations int) ([]uint64, error) {
+	if !validBitmap(t.changed, operations) {
+		return nil, fmt.Errorf("%w: results of transaction %d", ErrCorrupt, index)
 	}
-	for range 3 { // the stream's creation index, session, sequence
-		d.uvarint()
+	versions := make([]uint64, operations)
+	for i := range versions {
+		if len(t.changed) == 0 || t.changed[i/8]>>(i%8)&1 == 1 {
+			versions[i] = index
+		}
 	}
-	d.key()
-	d.take(uint64(len(RequestHash{})))
-	d.bytes() // actor
+	return versions, nil
 }
 
 // validBitmap tells whether changed is what addTransaction stores for n

@@ -4,6 +4,8 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+
+	"github.com/seqledger/seqledger/internal/keyed"
 )
 
 // Scope is where a write happens: an organization, or one vault of it.
@@ -177,7 +179,27 @@ const (
 	ValueMismatch        Code = 14
 	TooManyStreams       Code = 15
 	InvalidArgument      Code = 16 // of a configuration that is out of range
+	TooManyKeys          Code = 17 // of a principal
 )
+
+// The outcomes of commands on keyed records: see the codes of package keyed.
+const (
+	keyedCodes            Code = 31
+	KeyedOK                    = keyedCodes + Code(keyed.OK)
+	KeyedAcquired              = keyedCodes + Code(keyed.Acquired)
+	KeyedReplay                = keyedCodes + Code(keyed.Replay)
+	KeyedInFlight              = keyedCodes + Code(keyed.InFlight)
+	KeyedMismatch              = keyedCodes + Code(keyed.Mismatch)
+	KeyedUnknown               = keyedCodes + Code(keyed.Unknown)
+	KeyedStale                 = keyedCodes + Code(keyed.Stale)
+	KeyedLeaseLost             = keyedCodes + Code(keyed.LeaseLost)
+	KeyedAlreadyCompleted      = keyedCodes + Code(keyed.AlreadyCompleted)
+	KeyedNotFound              = keyedCodes + Code(keyed.NotFound)
+	KeyedNotFinal              = keyedCodes + Code(keyed.NotFinal)
+)
+
+// MaxCode is the highest of the outcomes.
+const MaxCode = KeyedNotFinal
 
 // String returns the code in upper snake case, as the API names it.
 func (c Code) String() string {
@@ -185,9 +207,17 @@ func (c Code) String() string {
 		"", "COMMITTED", "REPLAYED", "SEQUENCE_GAP", "ALREADY_COMMITTED", "IDEMPOTENCY_KEY_REUSED",
 		"SEQUENCE_REUSED", "SEQUENCE_EXHAUSTED", "SESSION_EXPIRED", "SESSION_FENCED", "SESSION_REQUIRED",
 		"KEY_EXISTS", "KEY_NOT_FOUND", "VERSION_MISMATCH", "VALUE_MISMATCH", "TOO_MANY_STREAMS", "INVALID_ARGUMENT",
+		"TOO_MANY_KEYS",
 	}
 	if int(c) < len(names) && c != 0 {
 		return names[c]
+	}
+	keyedNames := [...]string{
+		"", "OK", "ACQUIRED", "REPLAY", "IN_FLIGHT", "MISMATCH", "INDETERMINATE", "STALE", "LEASE_LOST", "ALREADY_COMPLETED",
+		"NOT_FOUND", "NOT_FINAL",
+	}
+	if c > keyedCodes && int(c-keyedCodes) < len(keyedNames) {
+		return "KEYED_" + keyedNames[c-keyedCodes]
 	}
 	return fmt.Sprintf("CODE_%d", uint8(c))
 }
@@ -226,6 +256,7 @@ type Outcome struct {
 	Stream            StreamState // after an OpenSession
 	Field             *FieldError // with InvalidArgument
 	Config            Config      // after an UpdateConfig
+	Keyed             *KeyedOutcome
 }
 
 // StreamState is where a stream stands.

@@ -2,6 +2,7 @@ package machine
 
 import (
 	"bytes"
+	"encoding/binary"
 	"errors"
 	"fmt"
 )
@@ -10,13 +11,14 @@ import (
 // Reader that it was made from. What its methods return is copied and stays
 // valid.
 type View struct {
-	r    Reader
-	head *head
+	r      Reader
+	head   *head
+	cursor *[expiryKinds][]byte // see Machine.cursor
 }
 
 // View returns a view of the state that the machine stands at. The caller
 // keeps Apply from running meanwhile.
-func (m *Machine) View(r Reader) View { return View{r: r, head: &m.head} }
+func (m *Machine) View(r Reader) View { return View{r: r, head: &m.head, cursor: &m.cursor} }
 
 // Created tells whether the ledger has been created.
 func (v View) Created() bool { return v.head.created() }
@@ -26,6 +28,45 @@ func (v View) Index() uint64 { return v.head.index }
 
 // Time returns the ledger time in Unix nanoseconds.
 func (v View) Time() int64 { return v.head.time }
+
+// LongestPause returns the longest step of ledger time so far, in nanoseconds.
+func (v View) LongestPause() int64 { return v.head.longestPause }
+
+// Level returns the format level of the ledger; see [Level].
+func (v View) Level() uint64 { return v.head.level }
+
+// CommandsToPass returns how many commands are missing to the next eviction
+// pass, at least 1.
+func (v View) CommandsToPass() uint64 {
+	c, interval := v.head, v.head.config.EvictionInterval
+	if c.level == 1 {
+		return interval - c.index%interval
+	}
+	return interval - min(c.sincePass, interval-1)
+}
+
+// Due tells whether an eviction pass at a ledger time would find anything.
+func (v View) Due(unixNanos int64) (bool, error) {
+	for kind, before := range []int64{
+		expiryStream: unixNanos - v.head.config.ClientTTL, expiryEntity: unixNanos + 1, expiryKeyed: unixNanos + 1,
+	} {
+		due := false
+		var failed error
+		from := v.cursor[kind]
+		if from == nil {
+			from = []byte{byte(kind)}
+		}
+		err := v.r.Ascend(TableExpiry, from, func(k, _ []byte) bool {
+			entryKind, t, _, err := splitExpiryKey(k)
+			due, failed = err == nil && entryKind == byte(kind) && t < before, err
+			return false
+		})
+		if err := firstErr(err, failed); err != nil || due {
+			return due, err
+		}
+	}
+	return false, nil
+}
 
 // Digest returns the running digest at Index.
 func (v View) Digest() Hash { return v.head.digest }
@@ -92,14 +133,9 @@ func (v View) Replay(w *Write, hash RequestHash) (r Receipt, ok bool, err error)
 	if !ok {
 		return r, false, nil
 	}
-	t, found, err := findTransaction(v.r, slot.index)
-	if err != nil {
+	if r, err = readWindowReceipt(v.r, &s, slot, w.Sequence); err != nil {
 		return r, false, err
 	}
-	if !found || t.Sequence != w.Sequence || t.CreatedIndex != s.created {
-		return r, false, fmt.Errorf("%w: no receipt of sequence %d at ledger index %d", ErrCorrupt, w.Sequence, slot.index)
-	}
-	r = t.receipt()
 	r.Replayed = true
 	return r, r.Answers(w.Key, hash), nil
 }
@@ -128,15 +164,11 @@ func (v View) Receipts(scope Scope, clientID string, limit int) ([]Receipt, erro
 		if len(receipts) == limit {
 			break
 		}
-		slot := s.window.slot(i)
-		t, found, err := findTransaction(v.r, slot.index)
+		r, err := readWindowReceipt(v.r, &s, s.window.slot(i), s.last-i)
 		if err != nil {
 			return nil, err
 		}
-		if !found {
-			return nil, fmt.Errorf("%w: no receipt at ledger index %d", ErrCorrupt, slot.index)
-		}
-		receipts = append(receipts, t.receipt())
+		receipts = append(receipts, r)
 	}
 	return receipts, nil
 }
@@ -212,7 +244,7 @@ func (v View) Entity(scope Scope, key string) (Entity, error) {
 	if err != nil {
 		return Entity{}, err
 	}
-	if e.expired(v.head.time) {
+	if v.head.entityExpired(&e) {
 		return Entity{}, ErrNotFound
 	}
 	return (&valueReader{r: v.r}).entity(&e, key)
@@ -220,7 +252,7 @@ func (v View) Entity(scope Scope, key string) (Entity, error) {
 
 // entity makes a copy with the value, wherever that is.
 func (v *valueReader) entity(e *entity, key string) (Entity, error) {
-	value, err := v.read(e, []byte(key))
+	value, err := v.read(e, []byte(key), -1)
 	return Entity{Key: key, Value: bytes.Clone(value), Version: e.version, ExpiresAt: e.expiresAt}, err
 }
 
@@ -250,7 +282,7 @@ func (v View) VisitEntities(scope Scope, prefix, after string, visit func(Entity
 			return false, err
 		}
 		key := string(k[len(scopeKey):])
-		if e.expired(v.head.time) {
+		if v.head.entityExpired(&e) {
 			if expired++; expired == maxExpiredScan {
 				resume = key
 			}
@@ -316,8 +348,8 @@ func (v View) Block(scope Scope, height uint64) (Block, error) {
 	err := v.blockRecord(scope, height, func(b *blockRecord) error {
 		block.Header = b.header
 		var failed error
-		err := b.visit(func(position uint32, t storedTransaction) bool {
-			x, err := t.decode(b.header.Height, position)
+		err := b.visit(func(_ uint32, t storedTransaction) bool {
+			x, err := t.decode(b.header.Height)
 			failed = err
 			block.Transactions = append(block.Transactions, x.clone())
 			return err == nil
@@ -345,25 +377,26 @@ func (v View) blockRecord(scope Scope, height uint64, visit func(*blockRecord) e
 		return ErrNotFound
 	}
 	d := decoder{rest: location}
-	last, ordinal := d.uint64(), d.uvarint()
+	last, place := d.take(8), d.uvarint()
 	if err := d.done("block location"); err != nil {
 		return err
 	}
-	record, err := v.r.Get(TableBlocks, appendIndexKey(nil, last))
+	data, err := v.r.Get(TableBlocks, last)
 	if err != nil {
 		return err
 	}
-	failed := fmt.Errorf("%w: block %d of %s is not where its height says", ErrCorrupt, height, scope)
-	err = visitBlocks(record, func(i uint64, b *blockRecord) bool {
-		if i != ordinal {
-			return true
-		}
-		if b.header.Height == height && b.header.Scope == scope {
-			failed = visit(b)
-		}
-		return false
-	})
-	return firstErr(err, failed)
+	r, err := openRecord(last, data)
+	if err != nil {
+		return err
+	}
+	b, err := r.blockAtPlace(place)
+	if err != nil {
+		return err
+	}
+	if b.header.Height != height || b.header.Scope != scope {
+		return fmt.Errorf("%w: block %d of %s is not where its height says", ErrCorrupt, height, scope)
+	}
+	return visit(&b)
 }
 
 // Transaction returns the transaction of an id, or ErrNotFound.
@@ -390,41 +423,53 @@ type Proof struct {
 // Proof returns the proof for the transaction that took an index, or
 // ErrNotFound.
 func (v View) Proof(index uint64) (Proof, error) {
-	var p Proof
-	failed := ErrNotFound
-	err := visitEntryOf(v.r, index, func(b *blockRecord, position uint32, _ storedTransaction) {
-		leaves, err := b.leaves()
-		if failed = err; err == nil {
-			p = Proof{Header: b.header, LeafIndex: uint64(position), Path: merklePath(leaves, int(position))}
-		}
-	})
-	return p, firstErr(err, failed)
+	l, found, err := locate(v.r, index)
+	if err != nil {
+		return Proof{}, err
+	}
+	if !found {
+		return Proof{}, ErrNotFound
+	}
+	leaves, err := l.block.leaves()
+	if err != nil {
+		return Proof{}, err
+	}
+	return Proof{Header: l.header, LeafIndex: uint64(l.position), Path: merklePath(leaves, int(l.position))}, nil
 }
 
 // findTransaction finds the transaction that took an index. Its operations
 // alias the storage.
 func findTransaction(r Reader, index uint64) (t Transaction, found bool, err error) {
-	var failed error
-	err = visitEntryOf(r, index, func(b *blockRecord, position uint32, stored storedTransaction) {
-		t, failed = stored.decode(b.header.Height, position)
-		found = true
-	})
-	return t, found, firstErr(err, failed)
+	l, found, err := locate(r, index)
+	if err != nil || !found {
+		return t, false, err
+	}
+	t, err = l.stored.decode(l.header.Height)
+	return t, true, err
 }
 
-// visitEntryOf calls visit with the block and the transaction that took an
-// index, if there is one. A log entry's record stands under the last index
-// that the entry took, so it is the first at or after the one that is sought.
-func visitEntryOf(r Reader, index uint64, visit func(*blockRecord, uint32, storedTransaction)) error {
+// locate finds the transaction that took an index in a closed block.
+func locate(r Reader, index uint64) (l located, found bool, err error) {
+	record, last, err := recordOf(r, index)
+	if err != nil || last == 0 {
+		return l, false, err
+	}
+	return record.find(index)
+}
+
+// recordOf returns the record that has the transaction of an index, if there is
+// one, and its key, or 0 when there is no record. A record stands at or behind
+// the last of its transactions and before those of the next record, so it is
+// the first at or behind the index.
+func recordOf(r Reader, index uint64) (found record, last uint64, err error) {
 	var failed error
-	err := r.Ascend(TableBlocks, appendIndexKey(nil, index), func(_, record []byte) bool {
-		b, position, t, found, err := lookup(record, index)
-		if failed = err; found {
-			visit(&b, position, t)
+	err = r.Ascend(TableBlocks, appendIndexKey(nil, index), func(key, data []byte) bool {
+		if found, failed = openRecord(key, data); failed == nil {
+			last = binary.BigEndian.Uint64(key)
 		}
 		return false
 	})
-	return firstErr(err, failed)
+	return found, last, firstErr(err, failed)
 }
 
 // clone copies what aliases the storage.

@@ -88,15 +88,15 @@ func (m *Machine) checkDuplicate(tx Tx, s *stream, c *writeCommand, hash Request
 			out.CommittedSequence = c.sequence
 			return AlreadyCommitted, nil // rule 5
 		}
-		t, err := m.windowTransaction(tx, s, slot, c.sequence)
+		r, err := m.windowReceipt(tx, s, slot, c.sequence)
 		if err != nil {
 			return 0, err
 		}
 		out.CommittedSequence = c.sequence
-		switch r := t.receipt(); {
+		switch {
 		case r.Answers(c.key, hash):
-			return replay(&t, out), nil
-		case t.Key == c.key && c.key.Present:
+			return replay(r, out), nil
+		case r.Key == c.key && c.key.Present:
 			return IdempotencyKeyReused, nil
 		}
 		return SequenceReused, nil
@@ -109,44 +109,64 @@ func (m *Machine) checkDuplicate(tx Tx, s *stream, c *writeCommand, hash Request
 		if s.window.mark(i) != mark {
 			continue
 		}
-		t, err := m.windowTransaction(tx, s, s.window.slot(i), s.last-i)
+		r, err := m.windowReceipt(tx, s, s.window.slot(i), s.last-i)
 		if err != nil {
 			return 0, err
 		}
-		if t.Key != c.key {
+		if r.Key != c.key {
 			continue // another key with the same mark
 		}
-		out.CommittedSequence = t.Sequence
-		if t.RequestHash == hash {
-			return replay(&t, out), nil
+		out.CommittedSequence = r.Sequence
+		if r.RequestHash == hash {
+			return replay(r, out), nil
 		}
 		return IdempotencyKeyReused, nil
 	}
 	return 0, nil
 }
 
-func replay(t *Transaction, out *Outcome) Code {
-	out.Receipt = t.receipt()
+func replay(r Receipt, out *Outcome) Code {
+	out.Receipt = r
 	out.Receipt.Replayed = true
 	return Replayed
 }
 
-// windowTransaction finds the transaction of a window slot, which must be
-// there: a stream that points at nothing is damage.
-func (m *Machine) windowTransaction(r Reader, s *stream, slot windowSlot, sequence uint64) (Transaction, error) {
-	t, found, err := m.findPending(slot.index)
+// windowReceipt reads the receipt of a window slot, which must be there: a
+// stream that points at nothing is damage.
+func (m *Machine) windowReceipt(r Reader, s *stream, slot windowSlot, sequence uint64) (Receipt, error) {
+	if t, height, pending := m.findPending(slot.index); pending {
+		return t.windowReceipt(height, s, sequence)
+	}
+	return readWindowReceipt(r, s, slot, sequence)
+}
+
+// readWindowReceipt is windowReceipt for what is in a closed block.
+func readWindowReceipt(r Reader, s *stream, slot windowSlot, sequence uint64) (Receipt, error) {
+	l, found, err := locate(r, slot.index)
 	if err != nil {
-		return Transaction{}, err
+		return Receipt{}, err
 	}
 	if !found {
-		if t, found, err = findTransaction(r, slot.index); err != nil {
-			return Transaction{}, err
-		}
+		return Receipt{}, missingReceipt(sequence, slot.index)
 	}
-	if !found || t.Sequence != sequence || t.CreatedIndex != s.created {
-		return Transaction{}, fmt.Errorf("%w: no receipt of sequence %d at ledger index %d", ErrCorrupt, sequence, slot.index)
+	return l.stored.windowReceipt(l.header.Height, s, sequence)
+}
+
+// windowReceipt is receipt for a transaction that a stream's window has under a
+// sequence.
+func (t *storedTransaction) windowReceipt(height uint64, s *stream, sequence uint64) (Receipt, error) {
+	x, operations, err := t.decodeHead(height)
+	if err != nil {
+		return Receipt{}, err
 	}
-	return t, nil
+	if x.Sequence != sequence || x.CreatedIndex != s.created {
+		return Receipt{}, missingReceipt(sequence, x.Index)
+	}
+	return t.receiptOf(x, operations)
+}
+
+func missingReceipt(sequence, index uint64) error {
+	return fmt.Errorf("%w: no receipt of sequence %d at ledger index %d", ErrCorrupt, sequence, index)
 }
 
 // commit is rule 11: transaction, entities, relationships, receipt and stream
@@ -158,26 +178,37 @@ func (m *Machine) commit(tx Tx, c *writeCommand, found bool, hash RequestHash, o
 			return nil, err
 		}
 	}
-	scopeKey := m.streamKey[:m.scopeLength]
-	b, err := m.builder(tx, scopeKey)
+	leaf, err := m.commitWrite(tx, c, nil, m.streamKey[:m.scopeLength], s.created, hash, out)
 	if err != nil {
 		return nil, err
 	}
-	versions, changed, err := m.applyOperations(tx, scopeKey, c.operations)
-	if err != nil {
-		return nil, err
-	}
-	m.transaction = append(m.transaction[:0], leafPrefix)
-	m.transaction = appendCommandTransaction(m.transaction, &m.head, c, s.created, hash)
-	leaf, position := m.addTransaction(b, m.head.index, changed)
-
 	s.push(windowSlot{m.head.index, m.head.mark(c.key)}, m.head.config.ReceiptWindow)
 	s.lastSeen = m.head.time
 	if err := m.putStream(tx); err != nil {
 		return nil, err
 	}
-	out.Code, out.CreatedIndex, out.Last = Committed, s.created, s.last
-	out.CommittedSequence = c.sequence
+	out.CreatedIndex, out.Last, out.CommittedSequence = s.created, s.last, c.sequence
+	return leaf, nil
+}
+
+// commitWrite commits the operations of a write and makes its transaction. Keyed
+// is the identity of a keyed write, nil for one of a stream.
+func (m *Machine) commitWrite(
+	tx Tx, c *writeCommand, keyed *keyedID, scopeKey []byte, created uint64, hash RequestHash, out *Outcome,
+) (*Hash, error) {
+	b, err := m.builder(tx, scopeKey)
+	if err != nil {
+		return nil, err
+	}
+	versions, changed, err := m.applyOperations(tx, scopeKey, c)
+	if err != nil {
+		return nil, err
+	}
+	m.transaction = append(m.transaction[:0], leafPrefix)
+	m.transaction = appendCommandTransaction(m.transaction, &m.head, c, keyed, created, hash)
+	head := len(m.transaction) - 1 - len(c.encodedOperations) + c.countLength
+	leaf, position := m.addTransaction(b, m.head.index, head, changed)
+	out.Code = Committed
 	out.Receipt = Receipt{
 		LedgerID: m.head.ledgerID(), Sequence: c.sequence, Session: c.session, Index: m.head.index,
 		BlockHeight: b.height, Position: position, CommittedAt: m.head.time, Actor: m.actor(c.actor),
@@ -230,7 +261,7 @@ func (m *Machine) checkConditions(r Reader, scopeKey []byte, ops []Operation, ou
 			e, ok := earlier[string(op.Key)]
 			if !ok {
 				var err error
-				if e, err = m.conditionEntity(r, scopeKey, op.Key, op.Condition.Kind); err != nil {
+				if e, err = m.conditionEntity(r, scopeKey, op.Key, &op.Condition); err != nil {
 					return err
 				}
 			}
@@ -274,11 +305,12 @@ func (c *Condition) check(e *entity) Code {
 // applyOperations changes entities and relationships. It returns the versions
 // for the receipt, and a bitmap of the operations that changed something, or
 // nil when all did.
-func (m *Machine) applyOperations(tx Tx, scopeKey []byte, ops []Operation) (versions []uint64, changed []byte, err error) {
+func (m *Machine) applyOperations(tx Tx, scopeKey []byte, c *writeCommand) (versions []uint64, changed []byte, err error) {
+	ops := c.operations
 	versions = m.newVersions(len(ops))
 	all := true
 	for i := range ops {
-		did, err := m.applyOperation(tx, scopeKey, &ops[i], i)
+		did, err := m.applyOperation(tx, scopeKey, c, i)
 		if err != nil {
 			return nil, nil, err
 		}
@@ -310,10 +342,10 @@ func (m *Machine) newVersions(n int) []uint64 {
 	return v
 }
 
-func (m *Machine) applyOperation(tx Tx, scopeKey []byte, op *Operation, i int) (changed bool, err error) {
-	switch op.Kind {
+func (m *Machine) applyOperation(tx Tx, scopeKey []byte, c *writeCommand, i int) (changed bool, err error) {
+	switch op := &c.operations[i]; op.Kind {
 	case OpSetEntity:
-		return true, m.setEntity(tx, scopeKey, op, i)
+		return true, m.setEntity(tx, scopeKey, c, i)
 	case OpDeleteEntity:
 		return m.deleteEntity(tx, scopeKey, op.Key)
 	case OpCreateRelationship, OpDeleteRelationship:
@@ -321,5 +353,5 @@ func (m *Machine) applyOperation(tx Tx, scopeKey []byte, op *Operation, i int) (
 	case OpAppend, OpExpireEntity: // the transaction itself is the change
 		return true, nil
 	}
-	return false, fmt.Errorf("%w: operation of unknown kind %d", ErrCorrupt, op.Kind)
+	return false, fmt.Errorf("%w: operation of unknown kind %d", ErrCorrupt, c.operations[i].Kind)
 }

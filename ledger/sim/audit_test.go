@@ -194,11 +194,11 @@ func (w *world) replay(cut func(entry []byte) [][]byte) (r replayed) {
 
 // recut spreads the commands of an entry over several ones of the same time.
 func (w *world) recut(entry []byte) (pieces [][]byte) {
-	now, commands, err := machine.DecodeEntry(entry)
+	header, commands, err := machine.DecodeEntry(entry)
 	w.must(err, "decoding an entry")
 	for len(commands) > 0 {
 		n := 1 + w.rng.IntN(len(commands))
-		pieces = append(pieces, machine.AppendEntry(nil, now, commands[:n]...))
+		pieces = append(pieces, machine.AppendEntry(nil, header.UnixNanos, commands[:n]...))
 		commands = commands[n:]
 	}
 	return pieces

@@ -14,6 +14,8 @@ import (
 type model struct {
 	index   uint64
 	time    int64
+	since   uint64 // commands since the last eviction pass
+	backlog bool   // that pass left something due
 	config  machine.Config
 	epochs  []modelEpoch
 	streams map[name]*stream
@@ -100,6 +102,8 @@ func (m *model) apply(c *command) (out machine.Outcome) {
 		out = m.open(c.open)
 	case c.update != nil:
 		out = m.update(c.update)
+	case c.tick:
+		out.Code = machine.Committed
 	case c.create != nil:
 		m.config, m.epochs = *c.create, []modelEpoch{{1, ledgerID}}
 		out = machine.Outcome{Code: machine.Committed, Config: m.config}
@@ -107,12 +111,14 @@ func (m *model) apply(c *command) (out machine.Outcome) {
 		// Far above the next multiple of 2^32, and elsewhere for each id.
 		m.index = (m.index>>32+1)<<32 + 1<<40 + uint64(c.epoch)&(1<<40-1)
 		m.epochs = append(m.epochs, modelEpoch{m.index, c.epoch})
+		clear(m.inBlock) // the blocks before it are closed
 		out.Code = machine.Committed
 	}
 	out.Index = m.index
 	m.fired[out.Code.String()]++
-	if m.index%m.config.EvictionInterval == 0 {
-		m.round()
+	if m.since++; m.since >= m.config.EvictionInterval {
+		m.since = 0
+		m.pass()
 	}
 	return out
 }

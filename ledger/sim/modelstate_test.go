@@ -96,9 +96,13 @@ func (c *changes) keep() {
 	}
 }
 
-// round is one round of eviction.
-func (m *model) round() {
+// pass is one eviction pass.
+func (m *model) pass() {
 	limit := int(m.config.EvictionLimit)
+	if m.backlog {
+		limit *= 10
+		m.fired["pass after a backlog"]++
+	}
 	var due []name
 	if m.oldest != math.MaxInt64 && m.time-m.oldest > m.config.ClientTTL {
 		m.oldest = math.MaxInt64
@@ -112,6 +116,7 @@ func (m *model) round() {
 	slices.SortFunc(due, func(a, b name) int {
 		return cmp.Or(cmp.Compare(m.streams[a].indexed, m.streams[b].indexed), cmp.Compare(a.encoded(), b.encoded()))
 	})
+	m.backlog = len(due) > limit
 	due = due[:min(len(due), limit)]
 	for _, n := range due {
 		s := m.streams[n]
@@ -137,6 +142,7 @@ func (m *model) expire(limit int) {
 	slices.SortFunc(due, func(a, b name) int {
 		return cmp.Or(cmp.Compare(m.entities[a].expiresAt, m.entities[b].expiresAt), cmp.Compare(a.encoded(), b.encoded()))
 	})
+	m.backlog = m.backlog || len(due) > limit
 	due = due[:min(len(due), limit)]
 	slices.SortFunc(due, func(a, b name) int { return cmp.Compare(a.encoded(), b.encoded()) })
 	for i := 0; i < len(due); {

@@ -10,6 +10,7 @@ type command struct {
 	update *machine.ConfigUpdate
 	epoch  machine.LedgerID
 	create *machine.Config
+	tick   bool
 
 	encoded []byte
 	app     *appWrite // what a well-behaved client means by it, or nil

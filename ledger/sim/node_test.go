@@ -163,7 +163,11 @@ func (n *node) cut() *flight {
 	var commands [][]byte
 	for entry.Commands < len(n.queue) && !entry.Full() {
 		c := n.queue[entry.Commands].command
-		if !entry.Take(len(machine.AppendFramed(nil, c.encoded))) {
+		work := 1
+		if c.write != nil {
+			work = decide.Work(c.write.Operations)
+		}
+		if !entry.Take(len(machine.AppendFramed(nil, c.encoded)), work) {
 			break
 		}
 		commands = append(commands, c.encoded)
@@ -179,7 +183,11 @@ func (n *node) cut() *flight {
 		stamp = n.w.wall()
 	}
 	n.w.oracle.stamped(stamp)
-	return &flight{record: record{index, uint64(n.life), machine.AppendEntry(nil, stamp, commands...)}, parts: parts}
+	data := machine.AppendEntryHeader(nil, machine.EntryHeader{UnixNanos: stamp, Check: n.m.Check()}, len(commands))
+	for _, c := range commands {
+		data = machine.AppendFramed(data, c)
+	}
+	return &flight{record: record{index, uint64(n.life), data}, parts: parts}
 }
 
 // sync makes durable what has been written when it begins.
@@ -335,7 +343,7 @@ func (n *node) begin() {
 		return nil
 	})
 	n.w.must(err, "reading ledger time")
-	n.base, err = decide.TermBase(last, time.Unix(0, n.w.wall()))
+	n.base, err = decide.TermBase(last, 0, time.Unix(0, n.w.wall()), false)
 	n.w.must(err, "beginning a term")
 	n.began = n.w.now
 	n.w.oracle.term()

@@ -112,9 +112,9 @@ func (o *oracle) applied(r record, outcomes []machine.Outcome, digest machine.Ha
 	delete(o.open, r.index)
 	e := oracleEntry{r, p.parts, outcomes, digest}
 	o.entries = append(o.entries, e)
-	now, _, err := machine.DecodeEntry(r.data)
+	header, _, err := machine.DecodeEntry(r.data)
 	o.w.must(err, "decoding an entry")
-	o.model.begin(now)
+	o.model.begin(header.UnixNanos)
 	for i := range p.parts {
 		c := p.parts[i].command
 		o.decided(c, &outcomes[i]) // before the model is asked: it needs none
@@ -228,6 +228,8 @@ func describe(c *command) string {
 	case c.update != nil:
 		text, err := json.Marshal(c.update)
 		return fmt.Sprintf("configuration %s (%v)", text, err)
+	case c.tick:
+		return "tick"
 	case c.create != nil:
 		return fmt.Sprintf("create %+v", *c.create)
 	}

@@ -209,8 +209,10 @@ func (o *operator) act() {
 		if w.plan.epochs && o.restores < 3 {
 			o.restores++
 			c.epoch = ledgerID + machine.LedgerID(o.restores)
-			c.encoded = machine.AppendEpoch(nil, c.epoch)
+			c.encoded = machine.AppendEpoch(nil, c.epoch, 0)
 		}
+	case 5, 6:
+		c.tick, c.encoded = true, machine.AppendTick(nil)
 	}
 	if c.update != nil {
 		c.encoded = machine.AppendUpdateConfig(nil, c.update, "user:sim")

@@ -15,17 +15,24 @@ func TestEntryBounds(t *testing.T) {
 		name  string
 		limit int
 		sizes []int
+		work  []int // none: 1 each
 		takes int
 	}{
-		{"as many as allowed", 2, []int{1, 1, 1}, 2},
-		{"a first one of any size", 9, []int{MaxEntryBytes + 1, 1}, 1},
-		{"up to the last byte", 9, []int{MaxEntryBytes - 1, 1, 1}, 2},
-		{"no small one overtakes", 9, []int{MaxEntryBytes - 1, 2, 1}, 1},
-		{"none", 0, []int{1}, 0},
+		{"as many as allowed", 2, []int{1, 1, 1}, nil, 2},
+		{"a first one of any size", 9, []int{MaxEntryBytes + 1, 1}, nil, 1},
+		{"up to the last byte", 9, []int{MaxEntryBytes - 1, 1, 1}, nil, 2},
+		{"no small one overtakes", 9, []int{MaxEntryBytes - 1, 2, 1}, nil, 1},
+		{"none", 0, []int{1}, nil, 0},
+		{"up to the last unit of work", 9, []int{1, 1, 1}, []int{1, MaxEntryWork - 1, 1}, 2},
+		{"a first one of any work", 9, []int{1, 1}, []int{MaxEntryWork + 1, 1}, 1},
 	} {
 		entry, taken, bytes := NewEntry(test.limit), 0, 0
 		for _, size := range test.sizes {
-			if entry.Take(size) {
+			work := 1
+			if len(test.work) > 0 {
+				work = test.work[taken]
+			}
+			if entry.Take(size, work) {
 				taken++
 				bytes += size
 			}
@@ -36,25 +43,36 @@ func TestEntryBounds(t *testing.T) {
 	}
 }
 
-// A term begins with the later of wall clock and ledger time; a wall clock
-// that cannot be right is refused above, and ignored below.
+// A term begins with the later of wall clock and ledger time. A wall clock that
+// cannot be right is refused, one that is hard to believe must be accepted, and
+// one that is behind is ignored.
 func TestTermBase(t *testing.T) {
 	t.Parallel()
+	const day = 24 * time.Hour
 	at := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
+	before := func(d time.Duration) int64 { return at.Add(-d).UnixNano() }
 	for _, test := range []struct {
-		last int64
-		wall time.Time
-		want int64
-		ok   bool
+		name    string
+		last    int64
+		longest time.Duration
+		wall    time.Time
+		accept  bool
+		want    int64
+		ok      bool
 	}{
-		{5, at, at.UnixNano(), true},
-		{at.UnixNano() + 1, at, at.UnixNano() + 1, true},
-		{7, at.AddDate(-400, 0, 0), 7, true},
-		{7, at.AddDate(175, 0, 0), 0, false},
+		{"a new ledger", 0, 0, at, false, at.UnixNano(), true},
+		{"a clock behind", at.UnixNano() + 1, 0, at, false, at.UnixNano() + 1, true},
+		{"a clock that says nothing", 7, 0, at.AddDate(-400, 0, 0), false, 7, true},
+		{"a clock beyond the end of times", 7, 0, at.AddDate(175, 0, 0), true, 0, false},
+		{"thirty days", before(30 * day), 0, at, false, at.UnixNano(), true},
+		{"thirty days and a bit", before(30*day + 1), 0, at, false, 0, false},
+		{"the same, accepted", before(30*day + 1), 0, at, true, at.UnixNano(), true},
+		{"no longer than the longest pause", before(90 * day), 90 * day, at, false, at.UnixNano(), true},
+		{"longer than the longest pause", before(90*day + 1), 90 * day, at, false, 0, false},
 	} {
-		got, err := TermBase(test.last, test.wall)
+		got, err := TermBase(test.last, test.longest, test.wall, test.accept)
 		if got != test.want || (err == nil) != test.ok {
-			t.Errorf("last %d, wall %s: %d, %v, want %d", test.last, test.wall, got, err, test.want)
+			t.Errorf("%s: %d, %v, want %d", test.name, got, err, test.want)
 		}
 	}
 }

@@ -8,12 +8,33 @@ import "github.com/seqledger/seqledger/ledger/machine"
 const (
 	MaxEntryCommands = 2_048
 	MaxEntryBytes    = 512 << 10
+	// MaxEntryWork bounds what the commands of an entry cost when they are
+	// applied, in units of some five microseconds: see [Work].
+	MaxEntryWork = 8_192
+	// maxEntryPassWork bounds in the same way what the eviction passes of an
+	// entry cost.
+	maxEntryPassWork = 15_000
 )
+
+// Work returns what a write costs the applier in units of [MaxEntryWork]. A
+// comparison of values counts as several: on a ledger that has blocks of level
+// 1 it may have to check a whole record of them.
+func Work(operations []machine.Operation) int {
+	const compare = 8
+	work := len(operations)
+	for i := range operations {
+		if operations[i].Condition.Kind == machine.ConditionValueEquals {
+			work += compare - 1
+		}
+	}
+	return work
+}
 
 // Entry is a log entry that is being filled.
 type Entry struct {
 	Commands int // so far
 	Bytes    int // of these commands
+	work     int // of these commands
 	limit    int
 }
 
@@ -22,8 +43,8 @@ func NewEntry(commands int) Entry { return Entry{limit: commands} }
 
 // Take counts the next command in, if it fits. The first one always does. Once
 // one did not fit, the entry is full, so that no later command overtakes it.
-func (e *Entry) Take(size int) bool {
-	if e.Commands > 0 && e.Bytes+size > MaxEntryBytes {
+func (e *Entry) Take(size, work int) bool {
+	if e.Commands > 0 && (e.Bytes+size > MaxEntryBytes || e.work+work > MaxEntryWork) {
 		e.limit = e.Commands
 	}
 	if e.Full() {
@@ -31,17 +52,19 @@ func (e *Entry) Take(size int) bool {
 	}
 	e.Commands++
 	e.Bytes += size
+	e.work += work
 	return true
 }
 
 // Full tells whether the entry takes no more.
 func (e *Entry) Full() bool { return e.Commands >= e.limit }
 
-// EntryCommands returns how many commands an entry may have, so that what a
-// round of eviction adds to the blocks of an entry stays within bounds whatever
-// the configuration says: a round removes up to eviction_limit entities.
+// EntryCommands returns how many commands an entry may have, so that the
+// eviction passes between them stay within bounds whatever the configuration
+// says. Each may follow one that left a backlog, and so do as much as a pass
+// ever does.
 func EntryCommands(c machine.Config) int64 {
-	const maxEvictions = 20_000
-	rounds := max(maxEvictions/c.EvictionLimit, 1)
-	return int64(min(rounds*c.EvictionInterval, MaxEntryCommands))
+	pass := min(c.EvictionLimit*machine.BacklogFactor, machine.MaxPassWork)
+	passes := max(maxEntryPassWork/pass, 1)
+	return int64(min(passes*c.EvictionInterval, MaxEntryCommands))
 }

@@ -23,6 +23,63 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
+// BlockContent says how much of a block one message holds.
+type BlockContent int32
+
+const (
+	// The whole block, whatever its size. Most have a few KiB; one with a large
+	// write has up to 4 MiB and its overhead, and one in which many entities
+	// expired may have more. A block that is too large to be held in memory is
+	// answered with resource_exhausted: ask for its parts.
+	BlockContent_BLOCK_CONTENT_UNSPECIFIED BlockContent = 0
+	// The header and its hash, and no transactions.
+	BlockContent_BLOCK_CONTENT_HEADER BlockContent = 1
+	// A part of less than 3 MiB, so that clients with gRPC's usual limit of 4 MiB
+	// can read every block. A block that is small is one part.
+	BlockContent_BLOCK_CONTENT_PARTS BlockContent = 2
+)
+
+// Enum value maps for BlockContent.
+var (
+	BlockContent_name = map[int32]string{
+		0: "BLOCK_CONTENT_UNSPECIFIED",
+		1: "BLOCK_CONTENT_HEADER",
+		2: "BLOCK_CONTENT_PARTS",
+	}
+	BlockContent_value = map[string]int32{
+		"BLOCK_CONTENT_UNSPECIFIED": 0,
+		"BLOCK_CONTENT_HEADER":      1,
+		"BLOCK_CONTENT_PARTS":       2,
+	}
+)
+
+func (x BlockContent) Enum() *BlockContent {
+	p := new(BlockContent)
+	*p = x
+	return p
+}
+
+func (x BlockContent) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (BlockContent) Descriptor() protoreflect.EnumDescriptor {
+	return file_seqledger_v1_ledger_proto_enumTypes[0].Descriptor()
+}
+
+func (BlockContent) Type() protoreflect.EnumType {
+	return &file_seqledger_v1_ledger_proto_enumTypes[0]
+}
+
+func (x BlockContent) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use BlockContent.Descriptor instead.
+func (BlockContent) EnumDescriptor() ([]byte, []int) {
+	return file_seqledger_v1_ledger_proto_rawDescGZIP(), []int{0}
+}
+
 // WriteRequest is a batch: its operations are applied in order, all or none,
 // under one sequence number, in one scope.
 type WriteRequest struct {
@@ -494,8 +551,10 @@ type GetClientStateRequest struct {
 	Session uint64 `protobuf:"varint,3,opt,name=session,proto3" json:"session,omitempty"`
 	// Adds the receipts in the window.
 	IncludeReceipts bool `protobuf:"varint,4,opt,name=include_receipts,json=includeReceipts,proto3" json:"include_receipts,omitempty"`
-	unknownFields   protoimpl.UnknownFields
-	sizeCache       protoimpl.SizeCache
+	// With include_receipts: only those of sequences below this one; 0 means all.
+	ReceiptsBelow uint64 `protobuf:"varint,5,opt,name=receipts_below,json=receiptsBelow,proto3" json:"receipts_below,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *GetClientStateRequest) Reset() {
@@ -554,6 +613,13 @@ func (x *GetClientStateRequest) GetIncludeReceipts() bool {
 		return x.IncludeReceipts
 	}
 	return false
+}
+
+func (x *GetClientStateRequest) GetReceiptsBelow() uint64 {
+	if x != nil {
+		return x.ReceiptsBelow
+	}
+	return 0
 }
 
 // GetClientStateResponse tells where a stream stands.
@@ -710,8 +776,8 @@ type ListEntitiesRequest struct {
 	Scope *Scope `protobuf:"bytes,1,opt,name=scope,proto3" json:"scope,omitempty"`
 	// Only keys that begin with this; may be empty.
 	Prefix string `protobuf:"bytes,2,opt,name=prefix,proto3" json:"prefix,omitempty"`
-	// At most 1,000; 0 means 100. A page ends early at 4 MiB of values, or among
-	// many expired entities: go on for as long as there is a next_page_token.
+	// At most 1,000; 0 means 100. A page ends early at 2 MiB, or among many expired
+	// entities: go on for as long as there is a next_page_token.
 	PageSize uint32 `protobuf:"varint,3,opt,name=page_size,json=pageSize,proto3" json:"page_size,omitempty"`
 	// next_page_token of the page before.
 	PageToken     string `protobuf:"bytes,4,opt,name=page_token,json=pageToken,proto3" json:"page_token,omitempty"`
@@ -777,7 +843,8 @@ func (x *ListEntitiesRequest) GetPageToken() string {
 	return ""
 }
 
-// ListEntitiesResponse is a page of entities.
+// ListEntitiesResponse is a page of entities. All entities of a page are as they
+// stood at one moment; the next page is of a later one.
 type ListEntitiesResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// In the order of their keys.
@@ -914,7 +981,8 @@ func (x *ListRelationshipsRequest) GetPageToken() string {
 	return ""
 }
 
-// ListRelationshipsResponse is a page of relationships.
+// ListRelationshipsResponse is a page of relationships, all as they stood at one
+// moment; the next page is of a later one.
 type ListRelationshipsResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// In a stable order.
@@ -975,9 +1043,15 @@ type GetTransactionRequest struct {
 	// From a receipt or a block. Required.
 	TxId string `protobuf:"bytes,1,opt,name=tx_id,json=txId,proto3" json:"tx_id,omitempty"`
 	// Adds block_header and proof.
-	IncludeProof  bool `protobuf:"varint,2,opt,name=include_proof,json=includeProof,proto3" json:"include_proof,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	IncludeProof bool `protobuf:"varint,2,opt,name=include_proof,json=includeProof,proto3" json:"include_proof,omitempty"`
+	// Answers with a part of the operations where all of them would make a message
+	// of more than 3 MiB, so that clients with gRPC's usual limit of 4 MiB can
+	// read every transaction; see next_operation.
+	Parts bool `protobuf:"varint,3,opt,name=parts,proto3" json:"parts,omitempty"`
+	// The operation that the answer begins with, from 0. Only with parts.
+	FirstOperation uint32 `protobuf:"varint,4,opt,name=first_operation,json=firstOperation,proto3" json:"first_operation,omitempty"`
+	unknownFields  protoimpl.UnknownFields
+	sizeCache      protoimpl.SizeCache
 }
 
 func (x *GetTransactionRequest) Reset() {
@@ -1024,6 +1098,20 @@ func (x *GetTransactionRequest) GetIncludeProof() bool {
 	return false
 }
 
+func (x *GetTransactionRequest) GetParts() bool {
+	if x != nil {
+		return x.Parts
+	}
+	return false
+}
+
+func (x *GetTransactionRequest) GetFirstOperation() uint32 {
+	if x != nil {
+		return x.FirstOperation
+	}
+	return 0
+}
+
 // GetTransactionResponse holds a transaction. An absent one is a not_found
 // error.
 type GetTransactionResponse struct {
@@ -1034,7 +1122,10 @@ type GetTransactionResponse struct {
 	BlockHeader *BlockHeader `protobuf:"bytes,2,opt,name=block_header,json=blockHeader,proto3" json:"block_header,omitempty"`
 	// The path from the transaction to block_header.tx_root. Only with
 	// include_proof.
-	Proof         *MerkleProof `protobuf:"bytes,3,opt,name=proof,proto3" json:"proof,omitempty"`
+	Proof *MerkleProof `protobuf:"bytes,3,opt,name=proof,proto3" json:"proof,omitempty"`
+	// Where the next part begins: ask again with this as first_operation. 0 when
+	// the last operation is here, and always without parts.
+	NextOperation uint32 `protobuf:"varint,4,opt,name=next_operation,json=nextOperation,proto3" json:"next_operation,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1090,13 +1181,25 @@ func (x *GetTransactionResponse) GetProof() *MerkleProof {
 	return nil
 }
 
+func (x *GetTransactionResponse) GetNextOperation() uint32 {
+	if x != nil {
+		return x.NextOperation
+	}
+	return 0
+}
+
 // GetBlockRequest names a block.
 type GetBlockRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Whose chain it is in. Required.
 	Scope *Scope `protobuf:"bytes,1,opt,name=scope,proto3" json:"scope,omitempty"`
 	// From 1. Required.
-	Height        uint64 `protobuf:"varint,2,opt,name=height,proto3" json:"height,omitempty"`
+	Height uint64 `protobuf:"varint,2,opt,name=height,proto3" json:"height,omitempty"`
+	// How much of the block to answer with.
+	Content BlockContent `protobuf:"varint,3,opt,name=content,proto3,enum=seqledger.v1.BlockContent" json:"content,omitempty"`
+	// Where the part begins: block.next of the part before. Unset means the
+	// beginning. Only with BLOCK_CONTENT_PARTS.
+	Start         *BlockPosition `protobuf:"bytes,4,opt,name=start,proto3" json:"start,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1145,10 +1248,24 @@ func (x *GetBlockRequest) GetHeight() uint64 {
 	return 0
 }
 
+func (x *GetBlockRequest) GetContent() BlockContent {
+	if x != nil {
+		return x.Content
+	}
+	return BlockContent_BLOCK_CONTENT_UNSPECIFIED
+}
+
+func (x *GetBlockRequest) GetStart() *BlockPosition {
+	if x != nil {
+		return x.Start
+	}
+	return nil
+}
+
 // GetBlockResponse holds a block. An absent one is a not_found error.
 type GetBlockResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The block.
+	// The block, or the part of it that content asks for.
 	Block         *Block `protobuf:"bytes,1,opt,name=block,proto3" json:"block,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1325,7 +1442,9 @@ type WatchRequest struct {
 	// Whose chain. Required.
 	Scope *Scope `protobuf:"bytes,1,opt,name=scope,proto3" json:"scope,omitempty"`
 	// The first height to send; 0 means 1.
-	FromHeight    uint64 `protobuf:"varint,2,opt,name=from_height,json=fromHeight,proto3" json:"from_height,omitempty"`
+	FromHeight uint64 `protobuf:"varint,2,opt,name=from_height,json=fromHeight,proto3" json:"from_height,omitempty"`
+	// How much of each block to send.
+	Content       BlockContent `protobuf:"varint,3,opt,name=content,proto3,enum=seqledger.v1.BlockContent" json:"content,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1374,10 +1493,18 @@ func (x *WatchRequest) GetFromHeight() uint64 {
 	return 0
 }
 
+func (x *WatchRequest) GetContent() BlockContent {
+	if x != nil {
+		return x.Content
+	}
+	return BlockContent_BLOCK_CONTENT_UNSPECIFIED
+}
+
 // WatchResponse carries the next block.
 type WatchResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The block after the one before, without a hole.
+	// The block after the one before, without a hole. With BLOCK_CONTENT_PARTS,
+	// the next part of it: a block goes on in the next message while next is set.
 	Block         *Block `protobuf:"bytes,1,opt,name=block,proto3" json:"block,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1484,7 +1611,9 @@ func (x *ClientEntry) GetState() *ClientState {
 	return nil
 }
 
-// Status describes a running server.
+// Status describes a running server. A caller that is not an admin on every
+// scope sees what concerns it alone: version, ledger_id, ledger_time, caller, and
+// of the node time and not_ready. All else tells what other callers do.
 type Status struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The server's version.
@@ -1505,7 +1634,9 @@ type Status struct {
 	// What is true of the node that answers, and of no other. It stands apart
 	// because the fields above are replicated state: equal on every node at one
 	// index.
-	Node          *NodeStatus `protobuf:"bytes,20,opt,name=node,proto3" json:"node,omitempty"`
+	Node *NodeStatus `protobuf:"bytes,20,opt,name=node,proto3" json:"node,omitempty"`
+	// Who asks, and what it may do and use.
+	Caller        *CallerStatus `protobuf:"bytes,21,opt,name=caller,proto3" json:"caller,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1596,6 +1727,114 @@ func (x *Status) GetNode() *NodeStatus {
 	return nil
 }
 
+func (x *Status) GetCaller() *CallerStatus {
+	if x != nil {
+		return x.Caller
+	}
+	return nil
+}
+
+// CallerStatus describes the credential of a request.
+type CallerStatus struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The name under which the ledger records what the caller writes.
+	Actor string `protobuf:"bytes,1,opt,name=actor,proto3" json:"actor,omitempty"`
+	// reader, writer or admin.
+	Role string `protobuf:"bytes,2,opt,name=role,proto3" json:"role,omitempty"`
+	// The patterns of the scopes that the caller may use.
+	Scopes []string `protobuf:"bytes,3,rep,name=scopes,proto3" json:"scopes,omitempty"`
+	// The patterns of the client ids that the caller may use.
+	ClientIds []string `protobuf:"bytes,4,rep,name=client_ids,json=clientIds,proto3" json:"client_ids,omitempty"`
+	// When the credential ends; unset means never.
+	ExpiresAt *timestamppb.Timestamp `protobuf:"bytes,5,opt,name=expires_at,json=expiresAt,proto3" json:"expires_at,omitempty"`
+	// Bytes of the writes that were committed for the actor, as the server counts
+	// them. 0 on a server without access control.
+	StoredBytes uint64 `protobuf:"varint,6,opt,name=stored_bytes,json=storedBytes,proto3" json:"stored_bytes,omitempty"`
+	// How many of them the actor may store; 0 means no limit of its own.
+	StoredBytesLimit uint64 `protobuf:"varint,7,opt,name=stored_bytes_limit,json=storedBytesLimit,proto3" json:"stored_bytes_limit,omitempty"`
+	unknownFields    protoimpl.UnknownFields
+	sizeCache        protoimpl.SizeCache
+}
+
+func (x *CallerStatus) Reset() {
+	*x = CallerStatus{}
+	mi := &file_seqledger_v1_ledger_proto_msgTypes[25]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *CallerStatus) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*CallerStatus) ProtoMessage() {}
+
+func (x *CallerStatus) ProtoReflect() protoreflect.Message {
+	mi := &file_seqledger_v1_ledger_proto_msgTypes[25]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use CallerStatus.ProtoReflect.Descriptor instead.
+func (*CallerStatus) Descriptor() ([]byte, []int) {
+	return file_seqledger_v1_ledger_proto_rawDescGZIP(), []int{25}
+}
+
+func (x *CallerStatus) GetActor() string {
+	if x != nil {
+		return x.Actor
+	}
+	return ""
+}
+
+func (x *CallerStatus) GetRole() string {
+	if x != nil {
+		return x.Role
+	}
+	return ""
+}
+
+func (x *CallerStatus) GetScopes() []string {
+	if x != nil {
+		return x.Scopes
+	}
+	return nil
+}
+
+func (x *CallerStatus) GetClientIds() []string {
+	if x != nil {
+		return x.ClientIds
+	}
+	return nil
+}
+
+func (x *CallerStatus) GetExpiresAt() *timestamppb.Timestamp {
+	if x != nil {
+		return x.ExpiresAt
+	}
+	return nil
+}
+
+func (x *CallerStatus) GetStoredBytes() uint64 {
+	if x != nil {
+		return x.StoredBytes
+	}
+	return 0
+}
+
+func (x *CallerStatus) GetStoredBytesLimit() uint64 {
+	if x != nil {
+		return x.StoredBytesLimit
+	}
+	return 0
+}
+
 // NodeStatus describes the node that answers. It holds what somebody needs who
 // looks after one server and has no monitoring at hand; the metrics have more.
 type NodeStatus struct {
@@ -1631,7 +1870,7 @@ type NodeStatus struct {
 
 func (x *NodeStatus) Reset() {
 	*x = NodeStatus{}
-	mi := &file_seqledger_v1_ledger_proto_msgTypes[25]
+	mi := &file_seqledger_v1_ledger_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1643,7 +1882,7 @@ func (x *NodeStatus) String() string {
 func (*NodeStatus) ProtoMessage() {}
 
 func (x *NodeStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_seqledger_v1_ledger_proto_msgTypes[25]
+	mi := &file_seqledger_v1_ledger_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1656,7 +1895,7 @@ func (x *NodeStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NodeStatus.ProtoReflect.Descriptor instead.
 func (*NodeStatus) Descriptor() ([]byte, []int) {
-	return file_seqledger_v1_ledger_proto_rawDescGZIP(), []int{25}
+	return file_seqledger_v1_ledger_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *NodeStatus) GetStartedAt() *timestamppb.Timestamp {
@@ -1769,12 +2008,13 @@ const file_seqledger_v1_ledger_proto_rawDesc = "" +
 	"\x10expected_session\x18\x04 \x01(\x04R\x0fexpectedSession\"q\n" +
 	"\x13OpenSessionResponse\x12/\n" +
 	"\x05state\x18\x01 \x01(\v2\x19.seqledger.v1.ClientStateR\x05state\x12)\n" +
-	"\x10previous_session\x18\x02 \x01(\x04R\x0fpreviousSession\"\xa4\x01\n" +
+	"\x10previous_session\x18\x02 \x01(\x04R\x0fpreviousSession\"\xcb\x01\n" +
 	"\x15GetClientStateRequest\x12)\n" +
 	"\x05scope\x18\x01 \x01(\v2\x13.seqledger.v1.ScopeR\x05scope\x12\x1b\n" +
 	"\tclient_id\x18\x02 \x01(\tR\bclientId\x12\x18\n" +
 	"\asession\x18\x03 \x01(\x04R\asession\x12)\n" +
-	"\x10include_receipts\x18\x04 \x01(\bR\x0fincludeReceipts\"I\n" +
+	"\x10include_receipts\x18\x04 \x01(\bR\x0fincludeReceipts\x12%\n" +
+	"\x0ereceipts_below\x18\x05 \x01(\x04R\rreceiptsBelow\"I\n" +
 	"\x16GetClientStateResponse\x12/\n" +
 	"\x05state\x18\x01 \x01(\v2\x19.seqledger.v1.ClientStateR\x05state\"O\n" +
 	"\x10GetEntityRequest\x12)\n" +
@@ -1800,17 +2040,22 @@ const file_seqledger_v1_ledger_proto_rawDesc = "" +
 	"page_token\x18\x05 \x01(\tR\tpageToken\"\x85\x01\n" +
 	"\x19ListRelationshipsResponse\x12@\n" +
 	"\rrelationships\x18\x01 \x03(\v2\x1a.seqledger.v1.RelationshipR\rrelationships\x12&\n" +
-	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\"Q\n" +
+	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\"\x90\x01\n" +
 	"\x15GetTransactionRequest\x12\x13\n" +
 	"\x05tx_id\x18\x01 \x01(\tR\x04txId\x12#\n" +
-	"\rinclude_proof\x18\x02 \x01(\bR\fincludeProof\"\xc4\x01\n" +
+	"\rinclude_proof\x18\x02 \x01(\bR\fincludeProof\x12\x14\n" +
+	"\x05parts\x18\x03 \x01(\bR\x05parts\x12'\n" +
+	"\x0ffirst_operation\x18\x04 \x01(\rR\x0efirstOperation\"\xeb\x01\n" +
 	"\x16GetTransactionResponse\x12;\n" +
 	"\vtransaction\x18\x01 \x01(\v2\x19.seqledger.v1.TransactionR\vtransaction\x12<\n" +
 	"\fblock_header\x18\x02 \x01(\v2\x19.seqledger.v1.BlockHeaderR\vblockHeader\x12/\n" +
-	"\x05proof\x18\x03 \x01(\v2\x19.seqledger.v1.MerkleProofR\x05proof\"T\n" +
+	"\x05proof\x18\x03 \x01(\v2\x19.seqledger.v1.MerkleProofR\x05proof\x12%\n" +
+	"\x0enext_operation\x18\x04 \x01(\rR\rnextOperation\"\xbd\x01\n" +
 	"\x0fGetBlockRequest\x12)\n" +
 	"\x05scope\x18\x01 \x01(\v2\x13.seqledger.v1.ScopeR\x05scope\x12\x16\n" +
-	"\x06height\x18\x02 \x01(\x04R\x06height\"=\n" +
+	"\x06height\x18\x02 \x01(\x04R\x06height\x124\n" +
+	"\acontent\x18\x03 \x01(\x0e2\x1a.seqledger.v1.BlockContentR\acontent\x121\n" +
+	"\x05start\x18\x04 \x01(\v2\x1b.seqledger.v1.BlockPositionR\x05start\"=\n" +
 	"\x10GetBlockResponse\x12)\n" +
 	"\x05block\x18\x01 \x01(\v2\x13.seqledger.v1.BlockR\x05block\"\x9b\x01\n" +
 	"\x11ListBlocksRequest\x12)\n" +
@@ -1822,17 +2067,18 @@ const file_seqledger_v1_ledger_proto_rawDesc = "" +
 	"page_token\x18\x04 \x01(\tR\tpageToken\"i\n" +
 	"\x12ListBlocksResponse\x12+\n" +
 	"\x06blocks\x18\x01 \x03(\v2\x13.seqledger.v1.BlockR\x06blocks\x12&\n" +
-	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\"Z\n" +
+	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\"\x90\x01\n" +
 	"\fWatchRequest\x12)\n" +
 	"\x05scope\x18\x01 \x01(\v2\x13.seqledger.v1.ScopeR\x05scope\x12\x1f\n" +
 	"\vfrom_height\x18\x02 \x01(\x04R\n" +
-	"fromHeight\":\n" +
+	"fromHeight\x124\n" +
+	"\acontent\x18\x03 \x01(\x0e2\x1a.seqledger.v1.BlockContentR\acontent\":\n" +
 	"\rWatchResponse\x12)\n" +
 	"\x05block\x18\x01 \x01(\v2\x13.seqledger.v1.BlockR\x05block\"\x86\x01\n" +
 	"\vClientEntry\x12)\n" +
 	"\x05scope\x18\x01 \x01(\v2\x13.seqledger.v1.ScopeR\x05scope\x12\x1b\n" +
 	"\tclient_id\x18\x02 \x01(\tR\bclientId\x12/\n" +
-	"\x05state\x18\x03 \x01(\v2\x19.seqledger.v1.ClientStateR\x05state\"\xa0\x02\n" +
+	"\x05state\x18\x03 \x01(\v2\x19.seqledger.v1.ClientStateR\x05state\"\xd4\x02\n" +
 	"\x06Status\x12\x18\n" +
 	"\aversion\x18\x01 \x01(\tR\aversion\x12\x1b\n" +
 	"\tledger_id\x18\x02 \x01(\tR\bledgerId\x12\x14\n" +
@@ -1842,7 +2088,18 @@ const file_seqledger_v1_ledger_proto_rawDesc = "" +
 	"\x06digest\x18\x05 \x01(\tR\x06digest\x12\x18\n" +
 	"\astreams\x18\x06 \x01(\x04R\astreams\x12,\n" +
 	"\x06config\x18\a \x01(\v2\x14.seqledger.v1.ConfigR\x06config\x12,\n" +
-	"\x04node\x18\x14 \x01(\v2\x18.seqledger.v1.NodeStatusR\x04node\"\xee\x03\n" +
+	"\x04node\x18\x14 \x01(\v2\x18.seqledger.v1.NodeStatusR\x04node\x122\n" +
+	"\x06caller\x18\x15 \x01(\v2\x1a.seqledger.v1.CallerStatusR\x06caller\"\xfb\x01\n" +
+	"\fCallerStatus\x12\x14\n" +
+	"\x05actor\x18\x01 \x01(\tR\x05actor\x12\x12\n" +
+	"\x04role\x18\x02 \x01(\tR\x04role\x12\x16\n" +
+	"\x06scopes\x18\x03 \x03(\tR\x06scopes\x12\x1d\n" +
+	"\n" +
+	"client_ids\x18\x04 \x03(\tR\tclientIds\x129\n" +
+	"\n" +
+	"expires_at\x18\x05 \x01(\v2\x1a.google.protobuf.TimestampR\texpiresAt\x12!\n" +
+	"\fstored_bytes\x18\x06 \x01(\x04R\vstoredBytes\x12,\n" +
+	"\x12stored_bytes_limit\x18\a \x01(\x04R\x10storedBytesLimit\"\xee\x03\n" +
 	"\n" +
 	"NodeStatus\x129\n" +
 	"\n" +
@@ -1858,7 +2115,11 @@ const file_seqledger_v1_ledger_proto_rawDesc = "" +
 	"\rpending_bytes\x18\t \x01(\x04R\fpendingBytes\x12&\n" +
 	"\x0fdisk_free_bytes\x18\n" +
 	" \x01(\x04R\rdiskFreeBytes\x12\x1b\n" +
-	"\tnot_ready\x18\v \x01(\tR\bnotReady2\xca\a\n" +
+	"\tnot_ready\x18\v \x01(\tR\bnotReady*`\n" +
+	"\fBlockContent\x12\x1d\n" +
+	"\x19BLOCK_CONTENT_UNSPECIFIED\x10\x00\x12\x18\n" +
+	"\x14BLOCK_CONTENT_HEADER\x10\x01\x12\x17\n" +
+	"\x13BLOCK_CONTENT_PARTS\x10\x022\xca\a\n" +
 	"\rLedgerService\x12@\n" +
 	"\x05Write\x12\x1a.seqledger.v1.WriteRequest\x1a\x1b.seqledger.v1.WriteResponse\x12V\n" +
 	"\vWriteStream\x12 .seqledger.v1.WriteStreamRequest\x1a!.seqledger.v1.WriteStreamResponse(\x010\x01\x12`\n" +
@@ -1885,111 +2146,120 @@ func file_seqledger_v1_ledger_proto_rawDescGZIP() []byte {
 	return file_seqledger_v1_ledger_proto_rawDescData
 }
 
-var file_seqledger_v1_ledger_proto_msgTypes = make([]protoimpl.MessageInfo, 26)
+var file_seqledger_v1_ledger_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
+var file_seqledger_v1_ledger_proto_msgTypes = make([]protoimpl.MessageInfo, 27)
 var file_seqledger_v1_ledger_proto_goTypes = []any{
-	(*WriteRequest)(nil),              // 0: seqledger.v1.WriteRequest
-	(*WriteResponse)(nil),             // 1: seqledger.v1.WriteResponse
-	(*WriteStreamRequest)(nil),        // 2: seqledger.v1.WriteStreamRequest
-	(*WriteResult)(nil),               // 3: seqledger.v1.WriteResult
-	(*WriteStreamResponse)(nil),       // 4: seqledger.v1.WriteStreamResponse
-	(*OpenSessionRequest)(nil),        // 5: seqledger.v1.OpenSessionRequest
-	(*OpenSessionResponse)(nil),       // 6: seqledger.v1.OpenSessionResponse
-	(*GetClientStateRequest)(nil),     // 7: seqledger.v1.GetClientStateRequest
-	(*GetClientStateResponse)(nil),    // 8: seqledger.v1.GetClientStateResponse
-	(*GetEntityRequest)(nil),          // 9: seqledger.v1.GetEntityRequest
-	(*GetEntityResponse)(nil),         // 10: seqledger.v1.GetEntityResponse
-	(*ListEntitiesRequest)(nil),       // 11: seqledger.v1.ListEntitiesRequest
-	(*ListEntitiesResponse)(nil),      // 12: seqledger.v1.ListEntitiesResponse
-	(*ListRelationshipsRequest)(nil),  // 13: seqledger.v1.ListRelationshipsRequest
-	(*ListRelationshipsResponse)(nil), // 14: seqledger.v1.ListRelationshipsResponse
-	(*GetTransactionRequest)(nil),     // 15: seqledger.v1.GetTransactionRequest
-	(*GetTransactionResponse)(nil),    // 16: seqledger.v1.GetTransactionResponse
-	(*GetBlockRequest)(nil),           // 17: seqledger.v1.GetBlockRequest
-	(*GetBlockResponse)(nil),          // 18: seqledger.v1.GetBlockResponse
-	(*ListBlocksRequest)(nil),         // 19: seqledger.v1.ListBlocksRequest
-	(*ListBlocksResponse)(nil),        // 20: seqledger.v1.ListBlocksResponse
-	(*WatchRequest)(nil),              // 21: seqledger.v1.WatchRequest
-	(*WatchResponse)(nil),             // 22: seqledger.v1.WatchResponse
-	(*ClientEntry)(nil),               // 23: seqledger.v1.ClientEntry
-	(*Status)(nil),                    // 24: seqledger.v1.Status
-	(*NodeStatus)(nil),                // 25: seqledger.v1.NodeStatus
-	(*Scope)(nil),                     // 26: seqledger.v1.Scope
-	(*Operation)(nil),                 // 27: seqledger.v1.Operation
-	(*Receipt)(nil),                   // 28: seqledger.v1.Receipt
-	(*WriteError)(nil),                // 29: seqledger.v1.WriteError
-	(*ClientState)(nil),               // 30: seqledger.v1.ClientState
-	(*Entity)(nil),                    // 31: seqledger.v1.Entity
-	(*Relationship)(nil),              // 32: seqledger.v1.Relationship
-	(*Transaction)(nil),               // 33: seqledger.v1.Transaction
-	(*BlockHeader)(nil),               // 34: seqledger.v1.BlockHeader
-	(*MerkleProof)(nil),               // 35: seqledger.v1.MerkleProof
-	(*Block)(nil),                     // 36: seqledger.v1.Block
-	(*timestamppb.Timestamp)(nil),     // 37: google.protobuf.Timestamp
-	(*Config)(nil),                    // 38: seqledger.v1.Config
-	(*durationpb.Duration)(nil),       // 39: google.protobuf.Duration
+	(BlockContent)(0),                 // 0: seqledger.v1.BlockContent
+	(*WriteRequest)(nil),              // 1: seqledger.v1.WriteRequest
+	(*WriteResponse)(nil),             // 2: seqledger.v1.WriteResponse
+	(*WriteStreamRequest)(nil),        // 3: seqledger.v1.WriteStreamRequest
+	(*WriteResult)(nil),               // 4: seqledger.v1.WriteResult
+	(*WriteStreamResponse)(nil),       // 5: seqledger.v1.WriteStreamResponse
+	(*OpenSessionRequest)(nil),        // 6: seqledger.v1.OpenSessionRequest
+	(*OpenSessionResponse)(nil),       // 7: seqledger.v1.OpenSessionResponse
+	(*GetClientStateRequest)(nil),     // 8: seqledger.v1.GetClientStateRequest
+	(*GetClientStateResponse)(nil),    // 9: seqledger.v1.GetClientStateResponse
+	(*GetEntityRequest)(nil),          // 10: seqledger.v1.GetEntityRequest
+	(*GetEntityResponse)(nil),         // 11: seqledger.v1.GetEntityResponse
+	(*ListEntitiesRequest)(nil),       // 12: seqledger.v1.ListEntitiesRequest
+	(*ListEntitiesResponse)(nil),      // 13: seqledger.v1.ListEntitiesResponse
+	(*ListRelationshipsRequest)(nil),  // 14: seqledger.v1.ListRelationshipsRequest
+	(*ListRelationshipsResponse)(nil), // 15: seqledger.v1.ListRelationshipsResponse
+	(*GetTransactionRequest)(nil),     // 16: seqledger.v1.GetTransactionRequest
+	(*GetTransactionResponse)(nil),    // 17: seqledger.v1.GetTransactionResponse
+	(*GetBlockRequest)(nil),           // 18: seqledger.v1.GetBlockRequest
+	(*GetBlockResponse)(nil),          // 19: seqledger.v1.GetBlockResponse
+	(*ListBlocksRequest)(nil),         // 20: seqledger.v1.ListBlocksRequest
+	(*ListBlocksResponse)(nil),        // 21: seqledger.v1.ListBlocksResponse
+	(*WatchRequest)(nil),              // 22: seqledger.v1.WatchRequest
+	(*WatchResponse)(nil),             // 23: seqledger.v1.WatchResponse
+	(*ClientEntry)(nil),               // 24: seqledger.v1.ClientEntry
+	(*Status)(nil),                    // 25: seqledger.v1.Status
+	(*CallerStatus)(nil),              // 26: seqledger.v1.CallerStatus
+	(*NodeStatus)(nil),                // 27: seqledger.v1.NodeStatus
+	(*Scope)(nil),                     // 28: seqledger.v1.Scope
+	(*Operation)(nil),                 // 29: seqledger.v1.Operation
+	(*Receipt)(nil),                   // 30: seqledger.v1.Receipt
+	(*WriteError)(nil),                // 31: seqledger.v1.WriteError
+	(*ClientState)(nil),               // 32: seqledger.v1.ClientState
+	(*Entity)(nil),                    // 33: seqledger.v1.Entity
+	(*Relationship)(nil),              // 34: seqledger.v1.Relationship
+	(*Transaction)(nil),               // 35: seqledger.v1.Transaction
+	(*BlockHeader)(nil),               // 36: seqledger.v1.BlockHeader
+	(*MerkleProof)(nil),               // 37: seqledger.v1.MerkleProof
+	(*BlockPosition)(nil),             // 38: seqledger.v1.BlockPosition
+	(*Block)(nil),                     // 39: seqledger.v1.Block
+	(*timestamppb.Timestamp)(nil),     // 40: google.protobuf.Timestamp
+	(*Config)(nil),                    // 41: seqledger.v1.Config
+	(*durationpb.Duration)(nil),       // 42: google.protobuf.Duration
 }
 var file_seqledger_v1_ledger_proto_depIdxs = []int32{
-	26, // 0: seqledger.v1.WriteRequest.scope:type_name -> seqledger.v1.Scope
-	27, // 1: seqledger.v1.WriteRequest.operations:type_name -> seqledger.v1.Operation
-	28, // 2: seqledger.v1.WriteResponse.receipt:type_name -> seqledger.v1.Receipt
-	0,  // 3: seqledger.v1.WriteStreamRequest.writes:type_name -> seqledger.v1.WriteRequest
-	28, // 4: seqledger.v1.WriteResult.receipt:type_name -> seqledger.v1.Receipt
-	29, // 5: seqledger.v1.WriteResult.error:type_name -> seqledger.v1.WriteError
-	3,  // 6: seqledger.v1.WriteStreamResponse.results:type_name -> seqledger.v1.WriteResult
-	26, // 7: seqledger.v1.OpenSessionRequest.scope:type_name -> seqledger.v1.Scope
-	30, // 8: seqledger.v1.OpenSessionResponse.state:type_name -> seqledger.v1.ClientState
-	26, // 9: seqledger.v1.GetClientStateRequest.scope:type_name -> seqledger.v1.Scope
-	30, // 10: seqledger.v1.GetClientStateResponse.state:type_name -> seqledger.v1.ClientState
-	26, // 11: seqledger.v1.GetEntityRequest.scope:type_name -> seqledger.v1.Scope
-	31, // 12: seqledger.v1.GetEntityResponse.entity:type_name -> seqledger.v1.Entity
-	26, // 13: seqledger.v1.ListEntitiesRequest.scope:type_name -> seqledger.v1.Scope
-	31, // 14: seqledger.v1.ListEntitiesResponse.entities:type_name -> seqledger.v1.Entity
-	26, // 15: seqledger.v1.ListRelationshipsRequest.scope:type_name -> seqledger.v1.Scope
-	32, // 16: seqledger.v1.ListRelationshipsResponse.relationships:type_name -> seqledger.v1.Relationship
-	33, // 17: seqledger.v1.GetTransactionResponse.transaction:type_name -> seqledger.v1.Transaction
-	34, // 18: seqledger.v1.GetTransactionResponse.block_header:type_name -> seqledger.v1.BlockHeader
-	35, // 19: seqledger.v1.GetTransactionResponse.proof:type_name -> seqledger.v1.MerkleProof
-	26, // 20: seqledger.v1.GetBlockRequest.scope:type_name -> seqledger.v1.Scope
-	36, // 21: seqledger.v1.GetBlockResponse.block:type_name -> seqledger.v1.Block
-	26, // 22: seqledger.v1.ListBlocksRequest.scope:type_name -> seqledger.v1.Scope
-	36, // 23: seqledger.v1.ListBlocksResponse.blocks:type_name -> seqledger.v1.Block
-	26, // 24: seqledger.v1.WatchRequest.scope:type_name -> seqledger.v1.Scope
-	36, // 25: seqledger.v1.WatchResponse.block:type_name -> seqledger.v1.Block
-	26, // 26: seqledger.v1.ClientEntry.scope:type_name -> seqledger.v1.Scope
-	30, // 27: seqledger.v1.ClientEntry.state:type_name -> seqledger.v1.ClientState
-	37, // 28: seqledger.v1.Status.ledger_time:type_name -> google.protobuf.Timestamp
-	38, // 29: seqledger.v1.Status.config:type_name -> seqledger.v1.Config
-	25, // 30: seqledger.v1.Status.node:type_name -> seqledger.v1.NodeStatus
-	37, // 31: seqledger.v1.NodeStatus.started_at:type_name -> google.protobuf.Timestamp
-	37, // 32: seqledger.v1.NodeStatus.time:type_name -> google.protobuf.Timestamp
-	39, // 33: seqledger.v1.NodeStatus.recovery_duration:type_name -> google.protobuf.Duration
-	0,  // 34: seqledger.v1.LedgerService.Write:input_type -> seqledger.v1.WriteRequest
-	2,  // 35: seqledger.v1.LedgerService.WriteStream:input_type -> seqledger.v1.WriteStreamRequest
-	7,  // 36: seqledger.v1.LedgerService.GetClientState:input_type -> seqledger.v1.GetClientStateRequest
-	5,  // 37: seqledger.v1.LedgerService.OpenSession:input_type -> seqledger.v1.OpenSessionRequest
-	9,  // 38: seqledger.v1.LedgerService.GetEntity:input_type -> seqledger.v1.GetEntityRequest
-	11, // 39: seqledger.v1.LedgerService.ListEntities:input_type -> seqledger.v1.ListEntitiesRequest
-	13, // 40: seqledger.v1.LedgerService.ListRelationships:input_type -> seqledger.v1.ListRelationshipsRequest
-	15, // 41: seqledger.v1.LedgerService.GetTransaction:input_type -> seqledger.v1.GetTransactionRequest
-	17, // 42: seqledger.v1.LedgerService.GetBlock:input_type -> seqledger.v1.GetBlockRequest
-	19, // 43: seqledger.v1.LedgerService.ListBlocks:input_type -> seqledger.v1.ListBlocksRequest
-	21, // 44: seqledger.v1.LedgerService.Watch:input_type -> seqledger.v1.WatchRequest
-	1,  // 45: seqledger.v1.LedgerService.Write:output_type -> seqledger.v1.WriteResponse
-	4,  // 46: seqledger.v1.LedgerService.WriteStream:output_type -> seqledger.v1.WriteStreamResponse
-	8,  // 47: seqledger.v1.LedgerService.GetClientState:output_type -> seqledger.v1.GetClientStateResponse
-	6,  // 48: seqledger.v1.LedgerService.OpenSession:output_type -> seqledger.v1.OpenSessionResponse
-	10, // 49: seqledger.v1.LedgerService.GetEntity:output_type -> seqledger.v1.GetEntityResponse
-	12, // 50: seqledger.v1.LedgerService.ListEntities:output_type -> seqledger.v1.ListEntitiesResponse
-	14, // 51: seqledger.v1.LedgerService.ListRelationships:output_type -> seqledger.v1.ListRelationshipsResponse
-	16, // 52: seqledger.v1.LedgerService.GetTransaction:output_type -> seqledger.v1.GetTransactionResponse
-	18, // 53: seqledger.v1.LedgerService.GetBlock:output_type -> seqledger.v1.GetBlockResponse
-	20, // 54: seqledger.v1.LedgerService.ListBlocks:output_type -> seqledger.v1.ListBlocksResponse
-	22, // 55: seqledger.v1.LedgerService.Watch:output_type -> seqledger.v1.WatchResponse
-	45, // [45:56] is the sub-list for method output_type
-	34, // [34:45] is the sub-list for method input_type
-	34, // [34:34] is the sub-list for extension type_name
-	34, // [34:34] is the sub-list for extension extendee
-	0,  // [0:34] is the sub-list for field type_name
+	28, // 0: seqledger.v1.WriteRequest.scope:type_name -> seqledger.v1.Scope
+	29, // 1: seqledger.v1.WriteRequest.operations:type_name -> seqledger.v1.Operation
+	30, // 2: seqledger.v1.WriteResponse.receipt:type_name -> seqledger.v1.Receipt
+	1,  // 3: seqledger.v1.WriteStreamRequest.writes:type_name -> seqledger.v1.WriteRequest
+	30, // 4: seqledger.v1.WriteResult.receipt:type_name -> seqledger.v1.Receipt
+	31, // 5: seqledger.v1.WriteResult.error:type_name -> seqledger.v1.WriteError
+	4,  // 6: seqledger.v1.WriteStreamResponse.results:type_name -> seqledger.v1.WriteResult
+	28, // 7: seqledger.v1.OpenSessionRequest.scope:type_name -> seqledger.v1.Scope
+	32, // 8: seqledger.v1.OpenSessionResponse.state:type_name -> seqledger.v1.ClientState
+	28, // 9: seqledger.v1.GetClientStateRequest.scope:type_name -> seqledger.v1.Scope
+	32, // 10: seqledger.v1.GetClientStateResponse.state:type_name -> seqledger.v1.ClientState
+	28, // 11: seqledger.v1.GetEntityRequest.scope:type_name -> seqledger.v1.Scope
+	33, // 12: seqledger.v1.GetEntityResponse.entity:type_name -> seqledger.v1.Entity
+	28, // 13: seqledger.v1.ListEntitiesRequest.scope:type_name -> seqledger.v1.Scope
+	33, // 14: seqledger.v1.ListEntitiesResponse.entities:type_name -> seqledger.v1.Entity
+	28, // 15: seqledger.v1.ListRelationshipsRequest.scope:type_name -> seqledger.v1.Scope
+	34, // 16: seqledger.v1.ListRelationshipsResponse.relationships:type_name -> seqledger.v1.Relationship
+	35, // 17: seqledger.v1.GetTransactionResponse.transaction:type_name -> seqledger.v1.Transaction
+	36, // 18: seqledger.v1.GetTransactionResponse.block_header:type_name -> seqledger.v1.BlockHeader
+	37, // 19: seqledger.v1.GetTransactionResponse.proof:type_name -> seqledger.v1.MerkleProof
+	28, // 20: seqledger.v1.GetBlockRequest.scope:type_name -> seqledger.v1.Scope
+	0,  // 21: seqledger.v1.GetBlockRequest.content:type_name -> seqledger.v1.BlockContent
+	38, // 22: seqledger.v1.GetBlockRequest.start:type_name -> seqledger.v1.BlockPosition
+	39, // 23: seqledger.v1.GetBlockResponse.block:type_name -> seqledger.v1.Block
+	28, // 24: seqledger.v1.ListBlocksRequest.scope:type_name -> seqledger.v1.Scope
+	39, // 25: seqledger.v1.ListBlocksResponse.blocks:type_name -> seqledger.v1.Block
+	28, // 26: seqledger.v1.WatchRequest.scope:type_name -> seqledger.v1.Scope
+	0,  // 27: seqledger.v1.WatchRequest.content:type_name -> seqledger.v1.BlockContent
+	39, // 28: seqledger.v1.WatchResponse.block:type_name -> seqledger.v1.Block
+	28, // 29: seqledger.v1.ClientEntry.scope:type_name -> seqledger.v1.Scope
+	32, // 30: seqledger.v1.ClientEntry.state:type_name -> seqledger.v1.ClientState
+	40, // 31: seqledger.v1.Status.ledger_time:type_name -> google.protobuf.Timestamp
+	41, // 32: seqledger.v1.Status.config:type_name -> seqledger.v1.Config
+	27, // 33: seqledger.v1.Status.node:type_name -> seqledger.v1.NodeStatus
+	26, // 34: seqledger.v1.Status.caller:type_name -> seqledger.v1.CallerStatus
+	40, // 35: seqledger.v1.CallerStatus.expires_at:type_name -> google.protobuf.Timestamp
+	40, // 36: seqledger.v1.NodeStatus.started_at:type_name -> google.protobuf.Timestamp
+	40, // 37: seqledger.v1.NodeStatus.time:type_name -> google.protobuf.Timestamp
+	42, // 38: seqledger.v1.NodeStatus.recovery_duration:type_name -> google.protobuf.Duration
+	1,  // 39: seqledger.v1.LedgerService.Write:input_type -> seqledger.v1.WriteRequest
+	3,  // 40: seqledger.v1.LedgerService.WriteStream:input_type -> seqledger.v1.WriteStreamRequest
+	8,  // 41: seqledger.v1.LedgerService.GetClientState:input_type -> seqledger.v1.GetClientStateRequest
+	6,  // 42: seqledger.v1.LedgerService.OpenSession:input_type -> seqledger.v1.OpenSessionRequest
+	10, // 43: seqledger.v1.LedgerService.GetEntity:input_type -> seqledger.v1.GetEntityRequest
+	12, // 44: seqledger.v1.LedgerService.ListEntities:input_type -> seqledger.v1.ListEntitiesRequest
+	14, // 45: seqledger.v1.LedgerService.ListRelationships:input_type -> seqledger.v1.ListRelationshipsRequest
+	16, // 46: seqledger.v1.LedgerService.GetTransaction:input_type -> seqledger.v1.GetTransactionRequest
+	18, // 47: seqledger.v1.LedgerService.GetBlock:input_type -> seqledger.v1.GetBlockRequest
+	20, // 48: seqledger.v1.LedgerService.ListBlocks:input_type -> seqledger.v1.ListBlocksRequest
+	22, // 49: seqledger.v1.LedgerService.Watch:input_type -> seqledger.v1.WatchRequest
+	2,  // 50: seqledger.v1.LedgerService.Write:output_type -> seqledger.v1.WriteResponse
+	5,  // 51: seqledger.v1.LedgerService.WriteStream:output_type -> seqledger.v1.WriteStreamResponse
+	9,  // 52: seqledger.v1.LedgerService.GetClientState:output_type -> seqledger.v1.GetClientStateResponse
+	7,  // 53: seqledger.v1.LedgerService.OpenSession:output_type -> seqledger.v1.OpenSessionResponse
+	11, // 54: seqledger.v1.LedgerService.GetEntity:output_type -> seqledger.v1.GetEntityResponse
+	13, // 55: seqledger.v1.LedgerService.ListEntities:output_type -> seqledger.v1.ListEntitiesResponse
+	15, // 56: seqledger.v1.LedgerService.ListRelationships:output_type -> seqledger.v1.ListRelationshipsResponse
+	17, // 57: seqledger.v1.LedgerService.GetTransaction:output_type -> seqledger.v1.GetTransactionResponse
+	19, // 58: seqledger.v1.LedgerService.GetBlock:output_type -> seqledger.v1.GetBlockResponse
+	21, // 59: seqledger.v1.LedgerService.ListBlocks:output_type -> seqledger.v1.ListBlocksResponse
+	23, // 60: seqledger.v1.LedgerService.Watch:output_type -> seqledger.v1.WatchResponse
+	50, // [50:61] is the sub-list for method output_type
+	39, // [39:50] is the sub-list for method input_type
+	39, // [39:39] is the sub-list for extension type_name
+	39, // [39:39] is the sub-list for extension extendee
+	0,  // [0:39] is the sub-list for field type_name
 }
 
 func init() { file_seqledger_v1_ledger_proto_init() }
@@ -2007,13 +2277,14 @@ func file_seqledger_v1_ledger_proto_init() {
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_seqledger_v1_ledger_proto_rawDesc), len(file_seqledger_v1_ledger_proto_rawDesc)),
-			NumEnums:      0,
-			NumMessages:   26,
+			NumEnums:      1,
+			NumMessages:   27,
 			NumExtensions: 0,
 			NumServices:   1,
 		},
 		GoTypes:           file_seqledger_v1_ledger_proto_goTypes,
 		DependencyIndexes: file_seqledger_v1_ledger_proto_depIdxs,
+		EnumInfos:         file_seqledger_v1_ledger_proto_enumTypes,
 		MessageInfos:      file_seqledger_v1_ledger_proto_msgTypes,
 	}.Build()
 	File_seqledger_v1_ledger_proto = out.File

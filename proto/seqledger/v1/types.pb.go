@@ -1260,7 +1260,9 @@ type Block struct {
 	// SHA-256 of the header's canonical encoding.
 	Hash []byte `protobuf:"bytes,2,opt,name=hash,proto3" json:"hash,omitempty"`
 	// The transactions, in the order of their commit.
-	Transactions  []*Transaction `protobuf:"bytes,3,rep,name=transactions,proto3" json:"transactions,omitempty"`
+	Transactions []*Transaction `protobuf:"bytes,3,rep,name=transactions,proto3" json:"transactions,omitempty"`
+	// Where the block goes on, when this is a part of it and not the last one.
+	Next          *BlockPosition `protobuf:"bytes,4,opt,name=next,proto3" json:"next,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1316,6 +1318,69 @@ func (x *Block) GetTransactions() []*Transaction {
 	return nil
 }
 
+func (x *Block) GetNext() *BlockPosition {
+	if x != nil {
+		return x.Next
+	}
+	return nil
+}
+
+// BlockPosition is a place in a block, at which a part of it begins.
+type BlockPosition struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The position of the transaction, from 0.
+	Transaction uint32 `protobuf:"varint,1,opt,name=transaction,proto3" json:"transaction,omitempty"`
+	// The position of the operation in that transaction, from 0. A transaction
+	// whose operations do not fit in one part goes on in the next.
+	Operation     uint32 `protobuf:"varint,2,opt,name=operation,proto3" json:"operation,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *BlockPosition) Reset() {
+	*x = BlockPosition{}
+	mi := &file_seqledger_v1_types_proto_msgTypes[14]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *BlockPosition) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*BlockPosition) ProtoMessage() {}
+
+func (x *BlockPosition) ProtoReflect() protoreflect.Message {
+	mi := &file_seqledger_v1_types_proto_msgTypes[14]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use BlockPosition.ProtoReflect.Descriptor instead.
+func (*BlockPosition) Descriptor() ([]byte, []int) {
+	return file_seqledger_v1_types_proto_rawDescGZIP(), []int{14}
+}
+
+func (x *BlockPosition) GetTransaction() uint32 {
+	if x != nil {
+		return x.Transaction
+	}
+	return 0
+}
+
+func (x *BlockPosition) GetOperation() uint32 {
+	if x != nil {
+		return x.Operation
+	}
+	return 0
+}
+
 // Transaction is a committed write as the ledger keeps it.
 type Transaction struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -1348,13 +1413,16 @@ type Transaction struct {
 	BlockHeight uint64 `protobuf:"varint,13,opt,name=block_height,json=blockHeight,proto3" json:"block_height,omitempty"`
 	// Its position in the block, from 0.
 	BlockPosition uint32 `protobuf:"varint,14,opt,name=block_position,json=blockPosition,proto3" json:"block_position,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	// The position of operations[0] among the operations of the transaction. It is
+	// 0 unless the answer holds a part of the transaction and not the first one.
+	FirstOperation uint32 `protobuf:"varint,15,opt,name=first_operation,json=firstOperation,proto3" json:"first_operation,omitempty"`
+	unknownFields  protoimpl.UnknownFields
+	sizeCache      protoimpl.SizeCache
 }
 
 func (x *Transaction) Reset() {
 	*x = Transaction{}
-	mi := &file_seqledger_v1_types_proto_msgTypes[14]
+	mi := &file_seqledger_v1_types_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1366,7 +1434,7 @@ func (x *Transaction) String() string {
 func (*Transaction) ProtoMessage() {}
 
 func (x *Transaction) ProtoReflect() protoreflect.Message {
-	mi := &file_seqledger_v1_types_proto_msgTypes[14]
+	mi := &file_seqledger_v1_types_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1379,7 +1447,7 @@ func (x *Transaction) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Transaction.ProtoReflect.Descriptor instead.
 func (*Transaction) Descriptor() ([]byte, []int) {
-	return file_seqledger_v1_types_proto_rawDescGZIP(), []int{14}
+	return file_seqledger_v1_types_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *Transaction) GetTxId() string {
@@ -1480,6 +1548,13 @@ func (x *Transaction) GetBlockPosition() uint32 {
 	return 0
 }
 
+func (x *Transaction) GetFirstOperation() uint32 {
+	if x != nil {
+		return x.FirstOperation
+	}
+	return 0
+}
+
 // Entity is a key with a value in one scope.
 type Entity struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -1499,7 +1574,7 @@ type Entity struct {
 
 func (x *Entity) Reset() {
 	*x = Entity{}
-	mi := &file_seqledger_v1_types_proto_msgTypes[15]
+	mi := &file_seqledger_v1_types_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1511,7 +1586,7 @@ func (x *Entity) String() string {
 func (*Entity) ProtoMessage() {}
 
 func (x *Entity) ProtoReflect() protoreflect.Message {
-	mi := &file_seqledger_v1_types_proto_msgTypes[15]
+	mi := &file_seqledger_v1_types_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1524,7 +1599,7 @@ func (x *Entity) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Entity.ProtoReflect.Descriptor instead.
 func (*Entity) Descriptor() ([]byte, []int) {
-	return file_seqledger_v1_types_proto_rawDescGZIP(), []int{15}
+	return file_seqledger_v1_types_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *Entity) GetKey() string {
@@ -1577,7 +1652,7 @@ type Relationship struct {
 
 func (x *Relationship) Reset() {
 	*x = Relationship{}
-	mi := &file_seqledger_v1_types_proto_msgTypes[16]
+	mi := &file_seqledger_v1_types_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1589,7 +1664,7 @@ func (x *Relationship) String() string {
 func (*Relationship) ProtoMessage() {}
 
 func (x *Relationship) ProtoReflect() protoreflect.Message {
-	mi := &file_seqledger_v1_types_proto_msgTypes[16]
+	mi := &file_seqledger_v1_types_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1602,7 +1677,7 @@ func (x *Relationship) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Relationship.ProtoReflect.Descriptor instead.
 func (*Relationship) Descriptor() ([]byte, []int) {
-	return file_seqledger_v1_types_proto_rawDescGZIP(), []int{16}
+	return file_seqledger_v1_types_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *Relationship) GetResource() string {
@@ -1648,15 +1723,18 @@ type ClientState struct {
 	ExpiresAt *timestamppb.Timestamp `protobuf:"bytes,8,opt,name=expires_at,json=expiresAt,proto3" json:"expires_at,omitempty"`
 	// How many receipts are kept for each stream.
 	ReceiptWindow uint32 `protobuf:"varint,9,opt,name=receipt_window,json=receiptWindow,proto3" json:"receipt_window,omitempty"`
-	// The receipts in the window, newest first. Only with include_receipts.
-	Receipts      []*Receipt `protobuf:"bytes,10,rep,name=receipts,proto3" json:"receipts,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	// The receipts in the window, newest first, all as they stood at one moment.
+	// Only with include_receipts. They end early at 2 MiB; see next_receipts_below.
+	Receipts []*Receipt `protobuf:"bytes,10,rep,name=receipts,proto3" json:"receipts,omitempty"`
+	// Set when there are more receipts: ask again with this as receipts_below.
+	NextReceiptsBelow uint64 `protobuf:"varint,11,opt,name=next_receipts_below,json=nextReceiptsBelow,proto3" json:"next_receipts_below,omitempty"`
+	unknownFields     protoimpl.UnknownFields
+	sizeCache         protoimpl.SizeCache
 }
 
 func (x *ClientState) Reset() {
 	*x = ClientState{}
-	mi := &file_seqledger_v1_types_proto_msgTypes[17]
+	mi := &file_seqledger_v1_types_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1668,7 +1746,7 @@ func (x *ClientState) String() string {
 func (*ClientState) ProtoMessage() {}
 
 func (x *ClientState) ProtoReflect() protoreflect.Message {
-	mi := &file_seqledger_v1_types_proto_msgTypes[17]
+	mi := &file_seqledger_v1_types_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1681,7 +1759,7 @@ func (x *ClientState) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ClientState.ProtoReflect.Descriptor instead.
 func (*ClientState) Descriptor() ([]byte, []int) {
-	return file_seqledger_v1_types_proto_rawDescGZIP(), []int{17}
+	return file_seqledger_v1_types_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *ClientState) GetStatus() ClientStatus {
@@ -1754,6 +1832,13 @@ func (x *ClientState) GetReceipts() []*Receipt {
 	return nil
 }
 
+func (x *ClientState) GetNextReceiptsBelow() uint64 {
+	if x != nil {
+		return x.NextReceiptsBelow
+	}
+	return 0
+}
+
 // Config is replicated state: the flags of a server set it when a ledger is
 // created, UpdateConfig changes it afterwards.
 type Config struct {
@@ -1778,7 +1863,7 @@ type Config struct {
 
 func (x *Config) Reset() {
 	*x = Config{}
-	mi := &file_seqledger_v1_types_proto_msgTypes[18]
+	mi := &file_seqledger_v1_types_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1790,7 +1875,7 @@ func (x *Config) String() string {
 func (*Config) ProtoMessage() {}
 
 func (x *Config) ProtoReflect() protoreflect.Message {
-	mi := &file_seqledger_v1_types_proto_msgTypes[18]
+	mi := &file_seqledger_v1_types_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1803,7 +1888,7 @@ func (x *Config) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Config.ProtoReflect.Descriptor instead.
 func (*Config) Descriptor() ([]byte, []int) {
-	return file_seqledger_v1_types_proto_rawDescGZIP(), []int{18}
+	return file_seqledger_v1_types_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *Config) GetEvictionInterval() uint64 {
@@ -1875,7 +1960,7 @@ type WriteError struct {
 
 func (x *WriteError) Reset() {
 	*x = WriteError{}
-	mi := &file_seqledger_v1_types_proto_msgTypes[19]
+	mi := &file_seqledger_v1_types_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1887,7 +1972,7 @@ func (x *WriteError) String() string {
 func (*WriteError) ProtoMessage() {}
 
 func (x *WriteError) ProtoReflect() protoreflect.Message {
-	mi := &file_seqledger_v1_types_proto_msgTypes[19]
+	mi := &file_seqledger_v1_types_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1900,7 +1985,7 @@ func (x *WriteError) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WriteError.ProtoReflect.Descriptor instead.
 func (*WriteError) Descriptor() ([]byte, []int) {
-	return file_seqledger_v1_types_proto_rawDescGZIP(), []int{19}
+	return file_seqledger_v1_types_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *WriteError) GetCode() WriteErrorCode {
@@ -2054,11 +2139,15 @@ const file_seqledger_v1_types_proto_rawDesc = "" +
 	"\rprevious_hash\x18\x03 \x01(\fR\fpreviousHash\x12\x17\n" +
 	"\atx_root\x18\x04 \x01(\fR\x06txRoot\x12\x19\n" +
 	"\btx_count\x18\x05 \x01(\rR\atxCount\x12=\n" +
-	"\fcommitted_at\x18\x06 \x01(\v2\x1a.google.protobuf.TimestampR\vcommittedAt\"\x8d\x01\n" +
+	"\fcommitted_at\x18\x06 \x01(\v2\x1a.google.protobuf.TimestampR\vcommittedAt\"\xbe\x01\n" +
 	"\x05Block\x121\n" +
 	"\x06header\x18\x01 \x01(\v2\x19.seqledger.v1.BlockHeaderR\x06header\x12\x12\n" +
 	"\x04hash\x18\x02 \x01(\fR\x04hash\x12=\n" +
-	"\ftransactions\x18\x03 \x03(\v2\x19.seqledger.v1.TransactionR\ftransactions\"\x8c\x04\n" +
+	"\ftransactions\x18\x03 \x03(\v2\x19.seqledger.v1.TransactionR\ftransactions\x12/\n" +
+	"\x04next\x18\x04 \x01(\v2\x1b.seqledger.v1.BlockPositionR\x04next\"O\n" +
+	"\rBlockPosition\x12 \n" +
+	"\vtransaction\x18\x01 \x01(\rR\vtransaction\x12\x1c\n" +
+	"\toperation\x18\x02 \x01(\rR\toperation\"\xb5\x04\n" +
 	"\vTransaction\x12\x13\n" +
 	"\x05tx_id\x18\x01 \x01(\tR\x04txId\x12)\n" +
 	"\x05scope\x18\x02 \x01(\v2\x13.seqledger.v1.ScopeR\x05scope\x12\x1b\n" +
@@ -2076,7 +2165,8 @@ const file_seqledger_v1_types_proto_rawDesc = "" +
 	"operations\x18\f \x03(\v2\x17.seqledger.v1.OperationR\n" +
 	"operations\x12!\n" +
 	"\fblock_height\x18\r \x01(\x04R\vblockHeight\x12%\n" +
-	"\x0eblock_position\x18\x0e \x01(\rR\rblockPosition\"\x9a\x01\n" +
+	"\x0eblock_position\x18\x0e \x01(\rR\rblockPosition\x12'\n" +
+	"\x0ffirst_operation\x18\x0f \x01(\rR\x0efirstOperation\"\x9a\x01\n" +
 	"\x06Entity\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\fR\x05value\x12\x18\n" +
@@ -2087,7 +2177,7 @@ const file_seqledger_v1_types_proto_rawDesc = "" +
 	"\fRelationship\x12\x1a\n" +
 	"\bresource\x18\x01 \x01(\tR\bresource\x12\x1a\n" +
 	"\brelation\x18\x02 \x01(\tR\brelation\x12\x18\n" +
-	"\asubject\x18\x03 \x01(\tR\asubject\"\xe4\x03\n" +
+	"\asubject\x18\x03 \x01(\tR\asubject\"\x94\x04\n" +
 	"\vClientState\x122\n" +
 	"\x06status\x18\x01 \x01(\x0e2\x1a.seqledger.v1.ClientStatusR\x06status\x126\n" +
 	"\x17last_committed_sequence\x18\x02 \x01(\x04R\x15lastCommittedSequence\x12\x18\n" +
@@ -2100,7 +2190,8 @@ const file_seqledger_v1_types_proto_rawDesc = "" +
 	"expires_at\x18\b \x01(\v2\x1a.google.protobuf.TimestampR\texpiresAt\x12%\n" +
 	"\x0ereceipt_window\x18\t \x01(\rR\rreceiptWindow\x121\n" +
 	"\breceipts\x18\n" +
-	" \x03(\v2\x15.seqledger.v1.ReceiptR\breceipts\"\xde\x01\n" +
+	" \x03(\v2\x15.seqledger.v1.ReceiptR\breceipts\x12.\n" +
+	"\x13next_receipts_below\x18\v \x01(\x04R\x11nextReceiptsBelow\"\xde\x01\n" +
 	"\x06Config\x12+\n" +
 	"\x11eviction_interval\x18\x01 \x01(\x04R\x10evictionInterval\x128\n" +
 	"\n" +
@@ -2165,7 +2256,7 @@ func file_seqledger_v1_types_proto_rawDescGZIP() []byte {
 }
 
 var file_seqledger_v1_types_proto_enumTypes = make([]protoimpl.EnumInfo, 2)
-var file_seqledger_v1_types_proto_msgTypes = make([]protoimpl.MessageInfo, 20)
+var file_seqledger_v1_types_proto_msgTypes = make([]protoimpl.MessageInfo, 21)
 var file_seqledger_v1_types_proto_goTypes = []any{
 	(ClientStatus)(0),             // 0: seqledger.v1.ClientStatus
 	(WriteErrorCode)(0),           // 1: seqledger.v1.WriteErrorCode
@@ -2183,18 +2274,19 @@ var file_seqledger_v1_types_proto_goTypes = []any{
 	(*Receipt)(nil),               // 13: seqledger.v1.Receipt
 	(*BlockHeader)(nil),           // 14: seqledger.v1.BlockHeader
 	(*Block)(nil),                 // 15: seqledger.v1.Block
-	(*Transaction)(nil),           // 16: seqledger.v1.Transaction
-	(*Entity)(nil),                // 17: seqledger.v1.Entity
-	(*Relationship)(nil),          // 18: seqledger.v1.Relationship
-	(*ClientState)(nil),           // 19: seqledger.v1.ClientState
-	(*Config)(nil),                // 20: seqledger.v1.Config
-	(*WriteError)(nil),            // 21: seqledger.v1.WriteError
-	(*timestamppb.Timestamp)(nil), // 22: google.protobuf.Timestamp
-	(*durationpb.Duration)(nil),   // 23: google.protobuf.Duration
+	(*BlockPosition)(nil),         // 16: seqledger.v1.BlockPosition
+	(*Transaction)(nil),           // 17: seqledger.v1.Transaction
+	(*Entity)(nil),                // 18: seqledger.v1.Entity
+	(*Relationship)(nil),          // 19: seqledger.v1.Relationship
+	(*ClientState)(nil),           // 20: seqledger.v1.ClientState
+	(*Config)(nil),                // 21: seqledger.v1.Config
+	(*WriteError)(nil),            // 22: seqledger.v1.WriteError
+	(*timestamppb.Timestamp)(nil), // 23: google.protobuf.Timestamp
+	(*durationpb.Duration)(nil),   // 24: google.protobuf.Duration
 }
 var file_seqledger_v1_types_proto_depIdxs = []int32{
 	3,  // 0: seqledger.v1.SetEntity.condition:type_name -> seqledger.v1.Condition
-	22, // 1: seqledger.v1.SetEntity.expires_at:type_name -> google.protobuf.Timestamp
+	23, // 1: seqledger.v1.SetEntity.expires_at:type_name -> google.protobuf.Timestamp
 	3,  // 2: seqledger.v1.DeleteEntity.condition:type_name -> seqledger.v1.Condition
 	4,  // 3: seqledger.v1.Operation.set_entity:type_name -> seqledger.v1.SetEntity
 	5,  // 4: seqledger.v1.Operation.delete_entity:type_name -> seqledger.v1.DeleteEntity
@@ -2202,30 +2294,31 @@ var file_seqledger_v1_types_proto_depIdxs = []int32{
 	7,  // 6: seqledger.v1.Operation.delete_relationship:type_name -> seqledger.v1.DeleteRelationship
 	8,  // 7: seqledger.v1.Operation.append:type_name -> seqledger.v1.Append
 	9,  // 8: seqledger.v1.Operation.expire_entity:type_name -> seqledger.v1.ExpireEntity
-	22, // 9: seqledger.v1.Receipt.committed_at:type_name -> google.protobuf.Timestamp
+	23, // 9: seqledger.v1.Receipt.committed_at:type_name -> google.protobuf.Timestamp
 	11, // 10: seqledger.v1.Receipt.results:type_name -> seqledger.v1.OperationResult
 	14, // 11: seqledger.v1.Receipt.block_header:type_name -> seqledger.v1.BlockHeader
 	12, // 12: seqledger.v1.Receipt.proof:type_name -> seqledger.v1.MerkleProof
 	2,  // 13: seqledger.v1.BlockHeader.scope:type_name -> seqledger.v1.Scope
-	22, // 14: seqledger.v1.BlockHeader.committed_at:type_name -> google.protobuf.Timestamp
+	23, // 14: seqledger.v1.BlockHeader.committed_at:type_name -> google.protobuf.Timestamp
 	14, // 15: seqledger.v1.Block.header:type_name -> seqledger.v1.BlockHeader
-	16, // 16: seqledger.v1.Block.transactions:type_name -> seqledger.v1.Transaction
-	2,  // 17: seqledger.v1.Transaction.scope:type_name -> seqledger.v1.Scope
-	22, // 18: seqledger.v1.Transaction.committed_at:type_name -> google.protobuf.Timestamp
-	10, // 19: seqledger.v1.Transaction.operations:type_name -> seqledger.v1.Operation
-	22, // 20: seqledger.v1.Entity.expires_at:type_name -> google.protobuf.Timestamp
-	0,  // 21: seqledger.v1.ClientState.status:type_name -> seqledger.v1.ClientStatus
-	22, // 22: seqledger.v1.ClientState.last_seen:type_name -> google.protobuf.Timestamp
-	22, // 23: seqledger.v1.ClientState.expires_at:type_name -> google.protobuf.Timestamp
-	13, // 24: seqledger.v1.ClientState.receipts:type_name -> seqledger.v1.Receipt
-	23, // 25: seqledger.v1.Config.client_ttl:type_name -> google.protobuf.Duration
-	1,  // 26: seqledger.v1.WriteError.code:type_name -> seqledger.v1.WriteErrorCode
-	23, // 27: seqledger.v1.WriteError.retry_after:type_name -> google.protobuf.Duration
-	28, // [28:28] is the sub-list for method output_type
-	28, // [28:28] is the sub-list for method input_type
-	28, // [28:28] is the sub-list for extension type_name
-	28, // [28:28] is the sub-list for extension extendee
-	0,  // [0:28] is the sub-list for field type_name
+	17, // 16: seqledger.v1.Block.transactions:type_name -> seqledger.v1.Transaction
+	16, // 17: seqledger.v1.Block.next:type_name -> seqledger.v1.BlockPosition
+	2,  // 18: seqledger.v1.Transaction.scope:type_name -> seqledger.v1.Scope
+	23, // 19: seqledger.v1.Transaction.committed_at:type_name -> google.protobuf.Timestamp
+	10, // 20: seqledger.v1.Transaction.operations:type_name -> seqledger.v1.Operation
+	23, // 21: seqledger.v1.Entity.expires_at:type_name -> google.protobuf.Timestamp
+	0,  // 22: seqledger.v1.ClientState.status:type_name -> seqledger.v1.ClientStatus
+	23, // 23: seqledger.v1.ClientState.last_seen:type_name -> google.protobuf.Timestamp
+	23, // 24: seqledger.v1.ClientState.expires_at:type_name -> google.protobuf.Timestamp
+	13, // 25: seqledger.v1.ClientState.receipts:type_name -> seqledger.v1.Receipt
+	24, // 26: seqledger.v1.Config.client_ttl:type_name -> google.protobuf.Duration
+	1,  // 27: seqledger.v1.WriteError.code:type_name -> seqledger.v1.WriteErrorCode
+	24, // 28: seqledger.v1.WriteError.retry_after:type_name -> google.protobuf.Duration
+	29, // [29:29] is the sub-list for method output_type
+	29, // [29:29] is the sub-list for method input_type
+	29, // [29:29] is the sub-list for extension type_name
+	29, // [29:29] is the sub-list for extension extendee
+	0,  // [0:29] is the sub-list for field type_name
 }
 
 func init() { file_seqledger_v1_types_proto_init() }
@@ -2253,7 +2346,7 @@ func file_seqledger_v1_types_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_seqledger_v1_types_proto_rawDesc), len(file_seqledger_v1_types_proto_rawDesc)),
 			NumEnums:      2,
-			NumMessages:   20,
+			NumMessages:   21,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

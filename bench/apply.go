@@ -1,0 +1,481 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/binary"
+	"encoding/json"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"log/slog"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"runtime"
+	"runtime/debug"
+	"time"
+
+	"github.com/seqledger/seqledger/ledger"
+	"github.com/seqledger/seqledger/ledger/machine"
+)
+
+// The marks that no attack may exceed.
+const (
+	maxApply       = 250 * time.Millisecond
+	maxApplyMemory = 256 << 20 // bytes
+)
+
+// applyAttack is a way to prepare a ledger and then to make one apply slow. Every
+// field is something that a client or, for the first three, the configuration
+// decides. The search changes them at random.
+type applyAttack struct {
+	Interval, Limit, Window uint64
+	Streams                 int    // idle for longer than their TTL when the attack begins
+	Busy                    bool   // the streams were written since they were indexed
+	Entities                int    // that have expired when the attack begins
+	Scopes                  int    // that streams and entities are spread over
+	KeyBytes                int    // of entities' keys
+	Comb                    bool   // long common prefixes of many lengths
+	ValueBytes              int    // of the entities that conditions compare
+	Tombstones              int    // entities that were set and deleted
+	Rewind                  bool   // a write that makes passes begin at the front again
+	Kind                    string // of the commands of the attack
+	Operations              int    // of a write of the attack
+}
+
+var attackKinds = []string{"refused", "append", "expiring", "compare", "version", "reuse", "key", "streams", "sessions", "large"}
+
+// mutate returns a neighbour.
+func (a applyAttack) mutate(random *rand.Rand) applyAttack {
+	pick := func(from ...int) int { return from[random.IntN(len(from))] }
+	for range 1 + random.IntN(3) {
+		switch random.IntN(13) {
+		case 0:
+			a.Interval = uint64(pick(1, 2, 10, 100, 1_000, 1_000, 1_000_000))
+		case 1:
+			a.Limit = uint64(pick(1, 100, 2_000, 2_000, 10_000, 100_000))
+		case 2:
+			a.Window = uint64(pick(1, 64, 64, 1_024))
+		case 3:
+			a.Streams = pick(0, 1_000, 20_000, 60_000)
+		case 4:
+			a.Busy = !a.Busy
+		case 5:
+			a.Entities = pick(0, 1_000, 30_000, 100_000)
+		case 6:
+			a.Scopes = pick(1, 10, 999)
+		case 7:
+			a.KeyBytes = pick(8, 40, 400, machine.MaxKeyBytes)
+		case 8:
+			a.Comb = !a.Comb
+		case 9:
+			a.ValueBytes = pick(0, 33, 1_000, 60_000, 1_000_000)
+		case 10:
+			a.Kind = attackKinds[random.IntN(len(attackKinds))]
+		case 11:
+			a.Operations = pick(1, 1, 10, 100, 1_000)
+		case 12:
+			a.Tombstones, a.Rewind = pick(0, 0, 50_000, 200_000), random.IntN(2) == 0
+		}
+	}
+	return a
+}
+
+// seeds are where the search begins: what reviews have found before.
+func seeds() []applyAttack {
+	a := applyAttack{Interval: 1_000, Limit: 2_000, Window: 64, Scopes: 1, KeyBytes: 20, Kind: "refused", Operations: 1}
+	change := func(f func(a *applyAttack)) applyAttack {
+		b := a
+		f(&b)
+		return b
+	}
+	return []applyAttack{
+		a,
+		change(func(a *applyAttack) { a.Entities, a.Scopes = 100_000, 999 }),
+		change(func(a *applyAttack) {
+			a.Entities, a.Interval, a.Limit, a.KeyBytes = 100_000, 1, 100_000, machine.MaxKeyBytes
+		}),
+		change(func(a *applyAttack) { a.Streams, a.Interval, a.Limit = 60_000, 1, 100_000 }),
+		change(func(a *applyAttack) { a.Streams, a.Busy, a.Window, a.Limit = 1_000, true, 1_024, 100_000 }),
+		change(func(a *applyAttack) { a.Kind, a.ValueBytes, a.Operations = "compare", 33, 1_000 }),
+		change(func(a *applyAttack) { a.Kind, a.ValueBytes, a.Operations = "compare", 1_000_000, 1_000 }),
+		change(func(a *applyAttack) { a.Kind, a.Operations = "expiring", 1_000 }),
+		change(func(a *applyAttack) {
+			a.Kind, a.Operations, a.KeyBytes, a.Comb = "expiring", 1_000, machine.MaxKeyBytes, true
+		}),
+		change(func(a *applyAttack) { a.Kind, a.Window = "reuse", 1_024 }),
+		change(func(a *applyAttack) { a.Kind, a.Window = "key", 1_024 }),
+		change(func(a *applyAttack) { a.Tombstones, a.Rewind = 200_000, true }),
+		change(func(a *applyAttack) { a.Kind = "large" }),
+	}
+}
+
+// applyResult is what an attack has cost.
+type applyResult struct {
+	Attack  applyAttack   `json:"attack"`
+	Slowest time.Duration `json:"slowest_ns"`
+	Memory  uint64        `json:"memory_bytes"` // of the heap beyond that of before the attack, at most
+	Failure string        `json:"failure,omitempty"`
+}
+
+func (r *applyResult) worse(o *applyResult) bool { return r.Slowest > o.Slowest }
+
+// worstApply searches for the commands that make one apply take longest.
+func worstApply(ctx context.Context, arguments []string, stdout io.Writer) error {
+	flags := flag.NewFlagSet("bench apply", flag.ContinueOnError)
+	duration := flags.Duration("duration", 10*time.Minute, "how long to search behind the seeds")
+	seed := flags.Uint64("seed", uint64(time.Now().UnixNano()), "of the search")
+	dir := flags.String("dir", "", "make data directories below this one (default: the system's temporary directory)")
+	if err := flags.Parse(arguments); err != nil {
+		return err
+	}
+	fmt.Fprintf(stdout, "seed %d, %s, %d cores\n", *seed, processor(), runtime.NumCPU())
+	random := rand.New(rand.NewPCG(*seed, 0))
+	var found []applyResult
+	var missed int
+	measure := func(a applyAttack) error {
+		r, err := runAttack(ctx, a, *dir)
+		if err != nil {
+			return err
+		}
+		verdict := ""
+		if r.Slowest > maxApply || r.Memory > maxApplyMemory || r.Failure != "" {
+			missed++
+			verdict = "  MISSED " + r.Failure
+		}
+		text, _ := json.Marshal(a)
+		fmt.Fprintf(stdout, "%6.1f ms %5d MiB  %s%s\n", r.Slowest.Seconds()*1e3, r.Memory>>20, text, verdict)
+		found = append(found, r)
+		return nil
+	}
+	for _, a := range seeds() {
+		if err := measure(a); err != nil {
+			return err
+		}
+	}
+	for end := time.Now().Add(*duration); time.Now().Before(end); {
+		// A tournament keeps the search from one slow sample's neighbourhood.
+		best := &found[random.IntN(len(found))]
+		for range 3 {
+			if o := &found[random.IntN(len(found))]; o.worse(best) {
+				best = o
+			}
+		}
+		if err := measure(best.Attack.mutate(random)); err != nil {
+			return err
+		}
+	}
+	worst := &found[0]
+	for i := range found {
+		if found[i].worse(worst) {
+			worst = &found[i]
+		}
+	}
+	text, _ := json.Marshal(worst.Attack)
+	fmt.Fprintf(stdout, "%d attacks; the slowest apply took %.1f ms: %s\n", len(found), worst.Slowest.Seconds()*1e3, text)
+	if missed > 0 {
+		return fmt.Errorf("%d attacks made one apply take more than %v or %d MiB", missed, maxApply, maxApplyMemory>>20)
+	}
+	return nil
+}
+
+// attacker drives a ledger that belongs to one attack.
+type attacker struct {
+	applyAttack
+	l    *ledger.Ledger
+	next map[string]uint64 // sequences by scope and client
+
+	memory uint64 // that the attack took at most, in bytes
+}
+
+func runAttack(ctx context.Context, a applyAttack, below string) (result applyResult, err error) {
+	dir, err := os.MkdirTemp(below, "seqledger-apply-*")
+	if err != nil {
+		return result, err
+	}
+	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
+	began := time.Now()
+	x := &attacker{applyAttack: a, next: map[string]uint64{}}
+	open := func(at time.Time) error {
+		x.l, err = ledger.Open(ctx, ledger.Options{
+			Dir: filepath.Join(dir, "data"), Logger: slog.New(slog.DiscardHandler), Clock: func() time.Time { return at },
+			Config: machine.Config{EvictionInterval: 1_000_000, EvictionLimit: a.Limit, ReceiptWindow: a.Window},
+		})
+		return err
+	}
+	if err := open(began); err != nil {
+		return result, err
+	}
+	if err := x.prepare(ctx, began); err != nil {
+		return result, errors.Join(err, x.l.Close())
+	}
+	if err := x.l.Close(); err != nil {
+		return result, err
+	}
+	if err := open(began.Add(48 * time.Hour)); err != nil {
+		return result, err
+	}
+	failure := x.strike(ctx, func() func() uint64 { return watchMemory(x.l) })
+	result = applyResult{Attack: a, Slowest: x.l.Stats().SlowestApply, Memory: x.memory}
+	if failure != nil {
+		result.Failure = failure.Error()
+	}
+	return result, x.l.Close()
+}
+
+// memoryInUse returns what the heap has in use beside the changes that wait for
+// the state file, which have a bound of their own.
+func memoryInUse(l *ledger.Ledger) uint64 {
+	var m runtime.MemStats
+	runtime.ReadMemStats(&m)
+	return m.HeapInuse - min(m.HeapInuse, uint64(l.Stats().PendingBytes))
+}
+
+// watchMemory samples memoryInUse until the returned function is called, which
+// tells how much it has grown at most.
+func watchMemory(l *ledger.Ledger) (growth func() uint64) {
+	debug.FreeOSMemory()
+	before := memoryInUse(l)
+	stop, done := make(chan struct{}), make(chan struct{})
+	largest := before
+	// Ends with stop; joined by growth.
+	go func() {
+		defer close(done)
+		tick := time.NewTicker(5 * time.Millisecond)
+		defer tick.Stop()
+		for {
+			select {
+			case <-tick.C:
+				largest = max(largest, memoryInUse(l))
+			case <-stop:
+				return
+			}
+		}
+	}()
+	return func() uint64 {
+		close(stop)
+		<-done
+		return largest - before
+	}
+}
+
+func (x *attacker) scope(i int) machine.Scope {
+	return machine.Scope{Organization: "acme", Vault: fmt.Sprintf("v%04d", i%x.Scopes)}
+}
+
+// write returns the next write of a client.
+func (x *attacker) write(scope machine.Scope, client string, ops ...machine.Operation) *machine.Write {
+	name := scope.Vault + " " + client
+	x.next[name]++
+	return &machine.Write{Scope: scope, ClientID: client, Actor: "client:attacker", Sequence: x.next[name], Operations: ops}
+}
+
+func (x *attacker) submit(ctx context.Context, writes []*machine.Write) error {
+	for len(writes) > 0 {
+		n, size := 0, 0
+		for n < len(writes) && n < 2_048 && size < 8<<20 {
+			size += len(machine.AppendWrite(nil, writes[n]))
+			n++
+		}
+		s, err := x.l.Submit(ctx, writes[:n])
+		if err != nil {
+			return err
+		}
+		if _, err := s.Wait(ctx); err != nil {
+			return err
+		}
+		writes = writes[n:]
+	}
+	return nil
+}
+
+// key returns a key of the attack's length.
+func (x *attacker) key(i int) []byte {
+	key := bytes.Repeat([]byte("k"), max(x.KeyBytes, 8))
+	if x.Comb && len(key) > 100 {
+		copy(key[8*(i%(len(key)/8)):], "zzzzzzzz")
+	}
+	binary.BigEndian.PutUint64(key[len(key)-8:], uint64(i)*0x9e3779b97f4a7c15|0x0101010101010101)
+	for j := range 8 { // UTF-8
+		key[len(key)-8+j] = 'a' + key[len(key)-8+j]%26
+	}
+	return append(key[:len(key)-8], fmt.Sprintf("%08x", i)...)
+}
+
+func (x *attacker) prepare(ctx context.Context, now time.Time) error {
+	var writes []*machine.Write
+	payload := machine.Operation{Kind: machine.OpAppend, Value: []byte("x")}
+	rounds := 1
+	if x.Busy {
+		rounds = int(min(x.Window, 64)) + 1
+	}
+	for range rounds {
+		for i := range x.Streams {
+			writes = append(writes, x.write(x.scope(i), fmt.Sprintf("stream-%d", i), payload))
+		}
+		if err := x.submit(ctx, writes); err != nil {
+			return err
+		}
+		writes = writes[:0]
+	}
+	sets := func(n int, op func(i int) machine.Operation) error {
+		for i := 0; i < n; {
+			w := x.write(x.scope(i/1_000), "loader")
+			for ; i < n && len(w.Operations) < machine.MaxOperations && (len(w.Operations) == 0 || i%1_000 != 0); i++ {
+				w.Operations = append(w.Operations, op(i))
+			}
+			writes = append(writes, w)
+		}
+		err := x.submit(ctx, writes)
+		writes = writes[:0]
+		return err
+	}
+	soon := now.Add(time.Hour).UnixNano()
+	if err := sets(x.Entities, func(i int) machine.Operation {
+		return machine.Operation{Kind: machine.OpSetEntity, Key: x.key(i), ExpiresAt: soon + int64(i)}
+	}); err != nil {
+		return err
+	}
+	return x.targets(ctx)
+}
+
+// targets sets the entities that conditions compare, half of them in each of
+// two long writes, and fills the window of the stream that is reused.
+func (x *attacker) targets(ctx context.Context) error {
+	n := 1_000
+	if x.ValueBytes > 1_000 {
+		n = max(2, 3<<20/x.ValueBytes)
+	}
+	var writes []*machine.Write
+	for half := range 2 {
+		w := x.write(x.scope(0), "target")
+		for i := half; i < n; i += 2 {
+			w.Operations = append(w.Operations, machine.Operation{
+				Kind: machine.OpSetEntity, Key: fmt.Appendf(nil, "target-%d", i), Value: make([]byte, x.ValueBytes),
+			})
+		}
+		writes = append(writes, w)
+	}
+	for range min(x.Window, 1_024) {
+		w := x.write(x.scope(0), "reused", machine.Operation{Kind: machine.OpAppend, Value: make([]byte, 40<<10)})
+		w.Key = machine.Key{UUID: [16]byte{1, byte(w.Sequence), byte(w.Sequence >> 8)}, Present: true}
+		writes = append(writes, w)
+	}
+	return x.submit(ctx, writes)
+}
+
+// strike sends the attack twice, because the first half may only prepare what
+// the second one meets in memory.
+func (x *attacker) strike(ctx context.Context, watch func() (growth func() uint64)) error {
+	interval := x.Interval
+	if _, err := x.l.UpdateConfig(ctx, &machine.ConfigUpdate{EvictionInterval: &interval}, "bench"); err != nil {
+		return err
+	}
+	later := time.Now().Add(2_000 * time.Hour).UnixNano()
+	var writes []*machine.Write
+	for i := 0; i < x.Tombstones; {
+		w := x.write(x.scope(0), "tombstones")
+		for ; len(w.Operations) < machine.MaxOperations && i < x.Tombstones; i++ {
+			key := fmt.Appendf(nil, "tombstone-%d", i)
+			w.Operations = append(w.Operations,
+				machine.Operation{Kind: machine.OpSetEntity, Key: key, ExpiresAt: later},
+				machine.Operation{Kind: machine.OpDeleteEntity, Key: key})
+		}
+		writes = append(writes, w)
+	}
+	if err := x.submit(ctx, writes); err != nil {
+		return err
+	}
+	for round := range 2 {
+		writes = writes[:0]
+		size := 0
+		for i := 0; i < 4_096 && size < 6<<20; i++ {
+			w := x.command(round*4_096 + i)
+			size += len(machine.AppendWrite(nil, w))
+			writes = append(writes, w)
+			if x.Rewind && i%500 == 0 {
+				writes = append(writes, x.write(x.scope(0), "rewind", machine.Operation{
+					Kind: machine.OpSetEntity, Key: fmt.Appendf(nil, "early-%d-%d", round, i), ExpiresAt: 1,
+				}))
+			}
+		}
+		growth := watch()
+		err := x.submit(ctx, writes)
+		x.memory = max(x.memory, growth())
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// command returns a write of the attack.
+func (x *attacker) command(i int) *machine.Write {
+	refused := func(w *machine.Write) *machine.Write {
+		last := &w.Operations[len(w.Operations)-1]
+		*last = machine.Operation{
+			Kind: machine.OpDeleteEntity, Key: []byte("absent"), Condition: machine.Condition{Kind: machine.ConditionMustExist},
+		}
+		x.next[w.Scope.Vault+" "+w.ClientID]--
+		return w
+	}
+	conditional := func(c machine.Condition, n int) *machine.Write {
+		w := x.write(x.scope(0), "attacker")
+		for j := range max(n, 2) {
+			w.Operations = append(w.Operations, machine.Operation{
+				Kind: machine.OpDeleteEntity, Key: fmt.Appendf(nil, "target-%d", j%x.targetCount()), Condition: c,
+			})
+		}
+		return refused(w)
+	}
+	switch x.Kind {
+	case "append":
+		return x.write(x.scope(i), "attacker", machine.Operation{Kind: machine.OpAppend, Value: []byte("x")})
+	case "expiring":
+		w := x.write(x.scope(i), "attacker")
+		for j := range x.Operations {
+			w.Operations = append(w.Operations, machine.Operation{
+				Kind: machine.OpSetEntity, Key: x.key(1<<24 + i*x.Operations + j), ExpiresAt: time.Now().Add(1_500*time.Hour).UnixNano() + int64(j),
+			})
+		}
+		return w
+	case "compare":
+		return conditional(machine.Condition{Kind: machine.ConditionValueEquals, Value: make([]byte, min(x.ValueBytes, 1_000))}, x.Operations)
+	case "version":
+		return conditional(machine.Condition{Kind: machine.ConditionMustExist}, x.Operations)
+	case "reuse", "key":
+		sequence, key := uint64(i)%x.Window+1, machine.Key{}
+		if x.Kind == "key" {
+			sequence, key = x.next[x.scope(0).Vault+" reused"]+1, machine.Key{UUID: [16]byte{1, byte(sequence), byte(sequence >> 8)}, Present: true}
+		}
+		return &machine.Write{
+			Scope: x.scope(0), ClientID: "reused", Actor: "client:attacker", Sequence: sequence, Key: key,
+			Operations: []machine.Operation{{Kind: machine.OpAppend, Value: []byte("another")}},
+		}
+	case "streams":
+		return x.write(x.scope(i), fmt.Sprintf("one-shot-%d", i), machine.Operation{Kind: machine.OpAppend})
+	case "sessions":
+		w := x.write(x.scope(i), fmt.Sprintf("stream-%d", i), machine.Operation{Kind: machine.OpAppend})
+		w.Session = 1
+		return w
+	case "large":
+		w := x.write(x.scope(i), "attacker")
+		for range 4 {
+			w.Operations = append(w.Operations, machine.Operation{Kind: machine.OpAppend, Value: make([]byte, machine.MaxValueBytes)})
+		}
+		return w
+	}
+	return &machine.Write{
+		Scope: x.scope(i), ClientID: "nobody", Actor: "client:attacker", Sequence: 9,
+		Operations: []machine.Operation{{Kind: machine.OpAppend}},
+	}
+}
+
+func (x *attacker) targetCount() int {
+	if x.ValueBytes > 1_000 {
+		return max(2, 3<<20/x.ValueBytes)
+	}
+	return 1_000
+}

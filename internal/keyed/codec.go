@@ -1,0 +1,133 @@
+package keyed
+
+import (
+	"encoding/binary"
+	"errors"
+)
+
+// ErrEncoding is returned for bytes that no record encodes to.
+var ErrEncoding = errors.New("keyed record does not decode")
+
+const recordVersion = 1
+
+// Append appends the encoding of the record, which is the only one that it has:
+//
+//	u8 1 | u8 state | u8 algorithm | 32 digest | uv token | 16 attempt | u8 policy | uv attempts |
+//	u64 lease end | u64 lease set | u64 valid until | u64 ttl | u64 created | u64 completed | u64 expires |
+//	uv checkpoint size | bytes checkpoint | uv response size | 32 response sum | bytes response |
+//	uv n | n × (16 attempt | u64 until)
+//
+// uv is a minimal unsigned varint, bytes is a uv length and so many bytes, words
+// are big-endian.
+func (r *Record) Append(dst []byte) []byte {
+	dst = append(dst, recordVersion, byte(r.State), r.Fingerprint.Algorithm)
+	dst = append(dst, r.Fingerprint.Digest[:]...)
+	dst = binary.AppendUvarint(dst, r.Token)
+	dst = append(dst, r.AttemptID[:]...)
+	dst = append(dst, byte(r.Policy))
+	dst = binary.AppendUvarint(dst, r.Attempts)
+	for _, t := range []int64{r.LeaseEnd, r.LeaseSet, r.ValidUntil, r.TTL, r.Created, r.Completed, r.Expires} {
+		dst = binary.BigEndian.AppendUint64(dst, uint64(t))
+	}
+	dst = binary.AppendUvarint(dst, r.CheckpointSize)
+	dst = append(binary.AppendUvarint(dst, uint64(len(r.Checkpoint))), r.Checkpoint...)
+	dst = binary.AppendUvarint(dst, r.ResponseSize)
+	dst = append(dst, r.ResponseSum[:]...)
+	dst = append(binary.AppendUvarint(dst, uint64(len(r.Response))), r.Response...)
+	dst = binary.AppendUvarint(dst, uint64(len(r.Past)))
+	for _, p := range r.Past {
+		dst = append(dst, p.ID[:]...)
+		dst = binary.BigEndian.AppendUint64(dst, uint64(p.Until))
+	}
+	return dst
+}
+
+// Decode reads a record. Its checkpoint and response alias b.
+func Decode(b []byte) (*Record, error) {
+	d := decoder{rest: b}
+	if d.octet() != recordVersion {
+		return nil, ErrEncoding
+	}
+	r := &Record{State: State(d.octet())}
+	r.Fingerprint.Algorithm = d.octet()
+	d.copy(r.Fingerprint.Digest[:])
+	r.Token = d.uvarint()
+	d.copy(r.AttemptID[:])
+	r.Policy, r.Attempts = Policy(d.octet()), d.uvarint()
+	for _, t := range []*int64{&r.LeaseEnd, &r.LeaseSet, &r.ValidUntil, &r.TTL, &r.Created, &r.Completed, &r.Expires} {
+		*t = d.time()
+	}
+	r.CheckpointSize, r.Checkpoint = d.uvarint(), d.bytes()
+	r.ResponseSize = d.uvarint()
+	d.copy(r.ResponseSum[:])
+	r.Response = d.bytes()
+	n := d.uvarint()
+	if n > MaxPastAttempts+1 {
+		return nil, ErrEncoding
+	}
+	for range n {
+		var p PastAttempt
+		d.copy(p.ID[:])
+		p.Until = d.time()
+		r.Past = append(r.Past, p)
+	}
+	if d.bad || len(d.rest) > 0 || r.State < Released || r.State > Written || r.Policy > TakeOver {
+		return nil, ErrEncoding
+	}
+	return r, nil
+}
+
+// decoder reads an encoding. The first defect sticks.
+type decoder struct {
+	rest []byte
+	bad  bool
+}
+
+func (d *decoder) take(n uint64) []byte {
+	if d.bad || n > uint64(len(d.rest)) {
+		d.bad = true
+		return nil
+	}
+	b := d.rest[:n:n]
+	d.rest = d.rest[n:]
+	return b
+}
+
+func (d *decoder) copy(dst []byte) { copy(dst, d.take(uint64(len(dst)))) }
+
+func (d *decoder) octet() byte {
+	if b := d.take(1); b != nil {
+		return b[0]
+	}
+	return 0
+}
+
+func (d *decoder) uvarint() uint64 {
+	v, n := binary.Uvarint(d.rest)
+	// A last byte of 0 would be a second spelling of a shorter number.
+	if n <= 0 || n > 1 && d.rest[n-1] == 0 {
+		d.bad = true
+		return 0
+	}
+	d.rest = d.rest[n:]
+	return v
+}
+
+// bytes returns nil for none, as records have it.
+func (d *decoder) bytes() []byte {
+	if b := d.take(d.uvarint()); len(b) > 0 {
+		return b
+	}
+	return nil
+}
+
+// time reads a time, which is never negative.
+func (d *decoder) time() int64 {
+	b := d.take(8)
+	if b == nil {
+		return 0
+	}
+	t := int64(binary.BigEndian.Uint64(b))
+	d.bad = d.bad || t < 0
+	return t
+}

@@ -1,0 +1,164 @@
+package keyed
+
+import "time"
+
+// State is what a record says of its key. The numbers are part of the format.
+type State uint8
+
+// The states of a record.
+const (
+	// Released is a record that counts as absent: its owner gave it up, or it has
+	// expired and only its past attempts are remembered.
+	Released State = 1
+	// Pending means that an owner is at work.
+	Pending State = 2
+	// Committed means that the work was done; the response tells with what result.
+	Committed State = 3
+	// Rejected means that the work was refused, which is final, too.
+	Rejected State = 4
+	// Indeterminate means that the lease ended without an answer: whether the work
+	// was done is not known.
+	Indeterminate State = 5
+	// Written means that the work was a write to the ledger, which committed at
+	// Record.Token.
+	Written State = 6
+)
+
+// String returns the state in upper snake case, as the API names it.
+func (s State) String() string {
+	switch s {
+	case Released:
+		return "RELEASED"
+	case Pending:
+		return "PENDING"
+	case Committed:
+		return "COMMITTED"
+	case Rejected:
+		return "REJECTED"
+	case Indeterminate:
+		return "INDETERMINATE"
+	case Written:
+		return "WRITTEN"
+	}
+	return "UNKNOWN"
+}
+
+// finished tells whether the state is final until the record expires.
+func (s State) finished() bool { return s == Committed || s == Rejected || s == Written }
+
+// Policy says what happens when a lease ends without an answer.
+type Policy uint8
+
+// The policies.
+const (
+	// BecomeIndeterminate keeps the work from running again until the outcome is
+	// known.
+	BecomeIndeterminate Policy = 0
+	// TakeOver gives the record to the next Reserve, under a higher token: for work
+	// that may run again, or whose resource compares tokens.
+	TakeOver Policy = 1
+)
+
+// Fingerprint identifies a request, so that one key never answers two of them.
+type Fingerprint struct {
+	Algorithm uint8
+	Digest    [32]byte
+}
+
+// AttemptID identifies one ownership of a record. Its owner draws it at random
+// before the Reserve, and repeats it until the Reserve is answered.
+type AttemptID [16]byte
+
+// The limits and times of records.
+const (
+	MaxCheckpoint = 64 << 10 // bytes
+	MaxResponse   = 1 << 20  // bytes, with what a caller adds to the body
+	// MaxPastAttempts is how many past attempts a record remembers. While as many
+	// could still have copies under way, a Reserve is told to come later.
+	MaxPastAttempts = 32
+
+	MaxValidity = 5 * time.Minute      // of a Reserve
+	MaxLease    = 24 * time.Hour       // of a reservation
+	MaxTTL      = 366 * 24 * time.Hour // of a finished record
+
+	// IndeterminateTTL is how long an unknown outcome waits for somebody who knows.
+	IndeterminateTTL = 30 * 24 * time.Hour
+	// UnclaimedTTL is how long a record whose lease has ended waits for its taker.
+	// Then its outcome is unknown.
+	UnclaimedTTL = 30 * 24 * time.Hour
+	// TombstoneTTL is how long a released attempt is remembered at least, so that a
+	// repeated Release is answered like the first.
+	TombstoneTTL = 10 * time.Minute
+	// OutageGrace is what every lease has left at least after an outage.
+	OutageGrace = 30 * time.Second
+	// OutagePause is the pause of the store's time that counts as an outage.
+	OutagePause = 10 * time.Second
+)
+
+// Record is what is kept of a key. Times are Unix nanoseconds of the store's
+// time.
+type Record struct {
+	State       State
+	Fingerprint Fingerprint
+	// Token is the fencing token of the ownership: of the current one, or of the
+	// one that finished the record. It grows with each.
+	Token     uint64
+	AttemptID AttemptID
+	Policy    Policy
+	Attempts  uint64 // how many ownerships there have been
+
+	LeaseEnd   int64
+	LeaseSet   int64 // when LeaseEnd was last decided
+	ValidUntil int64 // of the Reserve that began the ownership
+	TTL        int64 // nanoseconds, of the finished record
+
+	Created   int64
+	Completed int64
+	Expires   int64 // 0 while the record is pending
+
+	// Checkpoint is the progress that the owners have handed on, and Response the
+	// answer of a finished record. A store that keeps long ones elsewhere leaves
+	// them empty: no transition looks at more than their sizes and the sum.
+	Checkpoint     []byte
+	CheckpointSize uint64
+	Response       []byte
+	ResponseSize   uint64
+	ResponseSum    [32]byte // SHA-256
+
+	Past []PastAttempt // oldest first
+}
+
+// PastAttempt is an ownership that is over.
+type PastAttempt struct {
+	ID AttemptID
+	// Until is the last moment at which a copy of its Reserve could be taken.
+	Until int64
+}
+
+// Live tells whether the record says anything of its key at a time. One that
+// does not is kept for the sake of its past attempts alone.
+func (r *Record) Live(now int64) bool {
+	switch {
+	case r == nil || r.State == Released:
+		return false
+	case r.State == Pending:
+		return true
+	}
+	return now < r.Expires
+}
+
+// Due returns the time at which an eviction pass has something to do with the
+// record: see [Expire]. A later command or outage may move it.
+func (r *Record) Due(at Moment) int64 {
+	if r.State == Pending {
+		if r.Policy == TakeOver {
+			return r.unclaimedEnd(at)
+		}
+		return r.leaseEnd(at)
+	}
+	due := max(r.Expires, r.ValidUntil)
+	for _, p := range r.Past {
+		due = max(due, p.Until)
+	}
+	return due
+}

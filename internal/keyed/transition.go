@@ -1,0 +1,337 @@
+package keyed
+
+import (
+	"crypto/sha256"
+	"slices"
+	"time"
+)
+
+// Kind says what a command asks for. The numbers are part of the format.
+type Kind uint8
+
+// The kinds of commands.
+const (
+	Reserve    Kind = 1
+	Complete   Kind = 2
+	Reject     Kind = 3
+	Release    Kind = 4
+	Heartbeat  Kind = 5
+	Checkpoint Kind = 6
+	Resolve    Kind = 7
+	Purge      Kind = 8
+)
+
+// Command is what somebody wants of a record. Which fields count depends on the
+// kind.
+type Command struct {
+	Kind      Kind
+	AttemptID AttemptID // all but Resolve and Purge
+	Token     uint64    // all but Reserve, Resolve and Purge
+
+	Fingerprint Fingerprint // Reserve
+	ValidUntil  int64       // Reserve: Unix nanoseconds
+	Lease       int64       // Reserve, Heartbeat: nanoseconds
+	TTL         int64       // Reserve; Complete, Reject and Resolve, where 0 keeps that of the Reserve
+	Policy      Policy      // Reserve
+
+	State    State  // Resolve: Committed or Rejected
+	Response []byte // Complete, Reject, Resolve
+	Data     []byte // Checkpoint
+}
+
+// Moment is when and where a command meets a record.
+type Moment struct {
+	Now int64 // Unix nanoseconds of the store's time
+	// Token is what a new ownership gets. It is higher than every one before.
+	Token uint64
+	// LeaseFloor is the earliest end of every lease that was decided before
+	// FloorSet: the store was out of reach, and owners could not keep their leases
+	// alive. Zeros where there was no outage.
+	LeaseFloor, FloorSet int64
+}
+
+// Code is what came of a command. The numbers are part of the digest of a ledger.
+type Code uint8
+
+// The outcomes of commands.
+const (
+	// OK: done, or done before by the same command.
+	OK Code = 1
+	// Acquired: the caller is the owner, under Outcome.Record's token.
+	Acquired Code = 2
+	// Replay: finished; Outcome.Record has the response.
+	Replay Code = 3
+	// InFlight: another owner is at work; see Outcome.RetryAfter.
+	InFlight Code = 4
+	// Mismatch: the key stands for another request.
+	Mismatch Code = 5
+	// Unknown: the outcome of the work is not known.
+	Unknown Code = 6
+	// Stale: the Reserve came after its time. Nothing is reserved.
+	Stale Code = 7
+	// LeaseLost: the caller does not own the record, or no longer.
+	LeaseLost Code = 8
+	// AlreadyCompleted: finished by the same ownership with another response.
+	AlreadyCompleted Code = 9
+	// NotFound: there is no record.
+	NotFound Code = 10
+	// NotFinal: a record cannot be purged before it is final, nor resolved while
+	// its owner has a lease.
+	NotFinal Code = 11
+)
+
+// Outcome is what became of a command.
+type Outcome struct {
+	Code       Code
+	Changed    bool          // the record
+	RetryAfter time.Duration // with InFlight
+}
+
+// Transition decides a command. It returns the record as it is then, which is
+// what was given unless Outcome.Changed, and nil where there is none. It does not
+// change the record that it was given.
+func Transition(r *Record, c *Command, at Moment) (*Record, Outcome) {
+	if r == nil {
+		return r.decide(c, at)
+	}
+	settled := r.settled(at)
+	next, out := settled.decide(c, at)
+	// Time has moved the record on, and the command has met it so.
+	out.Changed = out.Changed || settled != r
+	return next, out
+}
+
+// decide is Transition for a record that time has moved on.
+func (r *Record) decide(c *Command, at Moment) (*Record, Outcome) {
+	if c.Kind == Reserve {
+		return r.reserve(c, at)
+	}
+	if !r.Live(at.Now) {
+		return r.decideAbsent(c)
+	}
+	switch c.Kind {
+	case Resolve:
+		return r.resolve(c, at)
+	case Purge:
+		return r.purge(at)
+	}
+	if c.AttemptID != r.AttemptID || c.Token != r.Token {
+		return r, Outcome{Code: LeaseLost}
+	}
+	return r.byOwner(c, at)
+}
+
+// At returns the record as time alone has made it, without changing it: what a
+// reader should see. It is nil where the record says nothing any more.
+func (r *Record) At(at Moment) *Record {
+	if r == nil {
+		return nil
+	}
+	if r = r.settled(at); !r.Live(at.Now) {
+		return nil
+	}
+	return r
+}
+
+// Expire moves the record on when its Due time has come: a lease that is over
+// becomes an unknown outcome, and what says nothing any more is forgotten, which
+// is nil. Kept tells whether the record stays, under a later Due time.
+func Expire(r *Record, at Moment) (next *Record, kept bool) {
+	next = r.settled(at)
+	if next.State == Pending || next.Live(at.Now) || next.Due(at) > at.Now {
+		return next, true
+	}
+	return nil, false
+}
+
+// settled returns the record with what time alone has done to it: nothing, for
+// most. The given record stays as it is.
+func (r *Record) settled(at Moment) *Record {
+	if r.State != Pending || at.Now < r.leaseEnd(at) {
+		return r
+	}
+	if r.Policy == TakeOver && at.Now < r.unclaimedEnd(at) {
+		return r
+	}
+	next := *r
+	next.State, next.Expires = Indeterminate, at.Now+int64(IndeterminateTTL)
+	return &next
+}
+
+// unclaimedEnd returns until when the record waits for the next owner.
+func (r *Record) unclaimedEnd(at Moment) int64 {
+	return max(r.leaseEnd(at), r.LeaseEnd+int64(UnclaimedTTL))
+}
+
+// leaseEnd returns when the lease ends, with regard to outages.
+func (r *Record) leaseEnd(at Moment) int64 {
+	if r.LeaseSet < at.FloorSet {
+		return max(r.LeaseEnd, at.LeaseFloor)
+	}
+	return r.LeaseEnd
+}
+
+// reserve decides a Reserve: its validity, then whether the key stands for
+// another request, then the state.
+func (r *Record) reserve(c *Command, at Moment) (*Record, Outcome) {
+	if at.Now > c.ValidUntil {
+		return r, Outcome{Code: Stale}
+	}
+	if !r.Live(at.Now) {
+		return r.reserveFree(c, at)
+	}
+	if r.State == Written || r.Fingerprint != c.Fingerprint {
+		return r, Outcome{Code: Mismatch}
+	}
+	switch r.State {
+	case Pending:
+		return r.reservePending(c, at)
+	case Indeterminate:
+		return r, Outcome{Code: Unknown}
+	}
+	return r, Outcome{Code: Replay}
+}
+
+// reserveFree makes the caller the first owner of a key that says nothing.
+func (r *Record) reserveFree(c *Command, at Moment) (*Record, Outcome) {
+	past := r.PastAttempts(at.Now)
+	if slices.ContainsFunc(past, func(p PastAttempt) bool { return p.ID == c.AttemptID }) {
+		return r, Outcome{Code: LeaseLost}
+	}
+	if len(past) >= MaxPastAttempts {
+		return r, Outcome{Code: InFlight, RetryAfter: time.Duration(past[0].Until - at.Now)}
+	}
+	next := &Record{State: Pending, Fingerprint: c.Fingerprint, Created: at.Now, Past: past}
+	next.own(c, at)
+	return next, Outcome{Code: Acquired, Changed: true}
+}
+
+// reservePending decides a Reserve that meets an owner.
+func (r *Record) reservePending(c *Command, at Moment) (*Record, Outcome) {
+	if c.AttemptID == r.AttemptID {
+		// Its answer was lost. The caller is the owner, and begins only now.
+		next := *r
+		next.LeaseEnd, next.LeaseSet = max(r.leaseEnd(at), at.Now+c.Lease), at.Now
+		return &next, Outcome{Code: Acquired, Changed: true}
+	}
+	if end := r.leaseEnd(at); at.Now < end {
+		return r, Outcome{Code: InFlight, RetryAfter: time.Duration(end - at.Now)}
+	}
+	past := r.PastAttempts(at.Now)
+	if slices.ContainsFunc(past, func(p PastAttempt) bool { return p.ID == c.AttemptID }) {
+		return r, Outcome{Code: LeaseLost}
+	}
+	if len(past) >= MaxPastAttempts {
+		return r, Outcome{Code: InFlight, RetryAfter: time.Duration(past[0].Until - at.Now)}
+	}
+	next := *r
+	next.Past = past
+	next.own(c, at)
+	return &next, Outcome{Code: Acquired, Changed: true}
+}
+
+// own makes the caller of a Reserve the owner.
+func (r *Record) own(c *Command, at Moment) {
+	r.Token, r.AttemptID, r.Policy, r.TTL = at.Token, c.AttemptID, c.Policy, c.TTL
+	r.LeaseEnd, r.LeaseSet, r.ValidUntil = at.Now+c.Lease, at.Now, c.ValidUntil
+	r.Attempts++
+}
+
+// PastAttempts returns the attempts that are over, the record's own included, of
+// which a copy could still come. It is a new slice.
+func (r *Record) PastAttempts(now int64) (past []PastAttempt) {
+	if r == nil {
+		return nil
+	}
+	for _, p := range r.Past {
+		if p.Until >= now {
+			past = append(past, p)
+		}
+	}
+	if own := (PastAttempt{r.AttemptID, r.ValidUntil}); own.Until >= now {
+		past = append(past, own)
+	}
+	slices.SortFunc(past, func(a, b PastAttempt) int { return int(min(max(a.Until-b.Until, -1), 1)) })
+	return past
+}
+
+// decideAbsent answers a command that meets no live record. A repeated Release
+// or Purge has been done.
+func (r *Record) decideAbsent(c *Command) (*Record, Outcome) {
+	switch {
+	case c.Kind == Purge || c.Kind == Resolve:
+		return r, Outcome{Code: NotFound}
+	case c.Kind == Release && r != nil && r.State == Released && r.AttemptID == c.AttemptID && r.Token == c.Token:
+		return r, Outcome{Code: OK}
+	}
+	return r, Outcome{Code: LeaseLost}
+}
+
+// byOwner decides a command of the attempt that has the record.
+func (r *Record) byOwner(c *Command, at Moment) (*Record, Outcome) {
+	switch c.Kind {
+	case Complete:
+		return r.finish(c, Committed, at)
+	case Reject:
+		return r.finish(c, Rejected, at)
+	}
+	if r.State != Pending {
+		return r, Outcome{Code: LeaseLost}
+	}
+	next := *r
+	switch c.Kind {
+	case Release:
+		next = *r.released(at.Now)
+	case Heartbeat:
+		next.LeaseEnd, next.LeaseSet = max(r.leaseEnd(at), at.Now+c.Lease), at.Now
+	case Checkpoint:
+		next.Checkpoint, next.CheckpointSize = c.Data, uint64(len(c.Data))
+	default:
+		return r, Outcome{Code: LeaseLost}
+	}
+	return &next, Outcome{Code: OK, Changed: true}
+}
+
+// finish stores the result of the work. A known result settles an unknown one.
+func (r *Record) finish(c *Command, as State, at Moment) (*Record, Outcome) {
+	sum := sha256.Sum256(c.Response)
+	if r.State.finished() {
+		if r.State == as && r.ResponseSum == sum {
+			return r, Outcome{Code: OK}
+		}
+		return r, Outcome{Code: AlreadyCompleted}
+	}
+	next := *r
+	next.State, next.Completed = as, at.Now
+	if c.TTL != 0 {
+		next.TTL = c.TTL
+	}
+	next.Expires = at.Now + next.TTL
+	next.Response, next.ResponseSize, next.ResponseSum = c.Response, uint64(len(c.Response)), sum
+	next.Checkpoint, next.CheckpointSize = nil, 0
+	return &next, Outcome{Code: OK, Changed: true}
+}
+
+// resolve settles an unknown outcome.
+func (r *Record) resolve(c *Command, at Moment) (*Record, Outcome) {
+	if r.State == Pending {
+		return r, Outcome{Code: NotFinal}
+	}
+	return r.finish(c, c.State, at)
+}
+
+// purge forgets a final record, but for its attempts.
+func (r *Record) purge(at Moment) (*Record, Outcome) {
+	if !r.State.finished() {
+		return r, Outcome{Code: NotFinal}
+	}
+	return r.released(at.Now), Outcome{Code: OK, Changed: true}
+}
+
+// released is what is left of a record that says nothing any more.
+func (r *Record) released(now int64) *Record {
+	return &Record{
+		State: Released, Token: r.Token, AttemptID: r.AttemptID, ValidUntil: r.ValidUntil,
+		Created: r.Created, Completed: now, Expires: now + int64(TombstoneTTL), Past: r.Past,
+	}
+}

@@ -1,0 +1,155 @@
+package machine
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	"pgregory.net/rapid"
+)
+
+// meter counts what an apply asks of its storage.
+type meter struct {
+	*Memory
+
+	gets, walks, writes int
+	visited             int // keys that the walks were shown
+}
+
+func (m *meter) Get(table Table, key []byte) ([]byte, error) {
+	m.gets++
+	return m.Memory.Get(table, key)
+}
+
+func (m *meter) Ascend(table Table, from []byte, visit func(key, value []byte) bool) error {
+	m.walks++
+	return m.Memory.Ascend(table, from, func(key, value []byte) bool {
+		m.visited++
+		return visit(key, value)
+	})
+}
+
+func (m *meter) Put(table Table, key, value []byte) error {
+	m.writes++
+	return m.Memory.Put(table, key, value)
+}
+
+func (m *meter) Delete(table Table, key []byte) error {
+	m.writes++
+	return m.Memory.Delete(table, key)
+}
+
+// costs is what an entry asks of its storage.
+type costs struct{ gets, walks, visits, writes int }
+
+// What the parts of an entry may cost at most.
+var (
+	entryCost     = costs{writes: 1}                               // the head
+	commandCost   = costs{gets: 4, walks: 1, visits: 1, writes: 7} // stream, organization twice, chain; receipt; the same and expiry, height, record
+	operationCost = costs{gets: 2, walks: 1, visits: 1, writes: 3} // entity, again when it is set; value; entity and expiry
+	passCost      = costs{walks: 3, visits: 3}
+	unitCost      = costs{gets: 3, visits: 1, writes: 5} // the record twice, a count; entry, record, count, and a block for each scope
+)
+
+func (c *costs) add(n int, o costs) {
+	c.gets, c.walks, c.visits, c.writes = c.gets+n*o.gets, c.walks+n*o.walks, c.visits+n*o.visits, c.writes+n*o.writes
+}
+
+// However commands, configurations and states are chosen, an entry asks no more
+// of its storage than the commands in it, their operations and the bounded work
+// of its passes allow.
+func TestCostOfAnEntryIsBounded(t *testing.T) {
+	t.Parallel()
+	dearest := map[string]float64{}
+	rapid.Check(t, func(t *rapid.T) {
+		config := Config{
+			EvictionInterval: pick[uint64](t, "interval", 1, 2, 7, 100), ClientTTL: second,
+			EvictionLimit: pick[uint64](t, "limit", 1, 10, 200, 100_000), ReceiptWindow: pick[uint64](t, "window", 1, 64, 1_024),
+			MaxStreams: 1 << 20,
+		}
+		mem := &meter{Memory: NewMemory()}
+		m, err := Open(mem)
+		if err != nil {
+			t.Fatal(err)
+		}
+		now := testStart
+		next := map[string]uint64{}
+		apply := func(operations int, commands ...[]byte) {
+			before := m.evictions
+			mem.gets, mem.walks, mem.visited, mem.writes = 0, 0, 0, 0
+			if _, err := m.Apply(mem, AppendEntry(nil, now, commands...)); err != nil {
+				t.Fatal(err)
+			}
+			passes := int(m.evictions.Rounds - before.Rounds)
+			taken := int(m.evictions.Streams-before.Streams) + int(m.evictions.Entities-before.Entities)
+			// What is put back counts as work, too, and is not counted by the machine.
+			units := passes * min(int(config.EvictionLimit)*BacklogFactor, MaxPassWork)
+			if taken > units {
+				t.Fatalf("%d passes took %d entries, at most %d", passes, taken, units)
+			}
+			bound := entryCost
+			bound.add(len(commands), commandCost)
+			bound.add(operations, operationCost)
+			bound.add(passes, passCost)
+			bound.add(units, unitCost)
+			for what, of := range map[string][2]int{
+				"gets": {mem.gets, bound.gets}, "walks": {mem.walks, bound.walks},
+				"visits": {mem.visited, bound.visits}, "writes": {mem.writes, bound.writes},
+			} {
+				dearest[what] = max(dearest[what], float64(of[0])/float64(of[1]))
+				if of[0] > of[1] {
+					t.Fatalf("%d commands with %d operations, %d passes: %d %s, at most %d",
+						len(commands), operations, passes, of[0], what, of[1])
+				}
+			}
+		}
+		apply(0, AppendCreate(nil, testLedger, 77, config))
+		for range rapid.IntRange(1, 12).Draw(t, "entries") {
+			var commands [][]byte
+			operations := 0
+			for range rapid.IntRange(1, 30).Draw(t, "commands") {
+				w := costlyWrite(t, next, now)
+				commands, operations = append(commands, AppendWrite(nil, w)), operations+len(w.Operations)
+			}
+			apply(operations, commands...)
+			now += pick[int64](t, "later", 0, 1, second/2, 3*second)
+		}
+	})
+	for what, ratio := range dearest {
+		if ratio < 0.3 {
+			t.Errorf("the dearest entry had %.2f of the bound of its %s: the bound, or the generator, is too tame", ratio, what)
+		}
+	}
+}
+
+// costlyWrite draws a write that does as much as it can.
+func costlyWrite(t *rapid.T, next map[string]uint64, now int64) *Write {
+	w := operations(fmt.Sprint("c", rapid.IntRange(0, 60).Draw(t, "client")), 0, 0)
+	w.Scope.Vault = fmt.Sprint(rapid.IntRange(0, 9).Draw(t, "vault"))
+	name := w.Scope.Vault + " " + w.ClientID
+	w.Sequence = next[name] + 1
+	switch pick(t, "sequence", "next", "next", "next", "old", "gap") {
+	case "next":
+		next[name]++
+	case "old":
+		w.Sequence = max(1, next[name]/2)
+	case "gap":
+		w.Sequence += 9
+	}
+	w.Key = testKey(rapid.ByteRange(0, 200).Draw(t, "key"))
+	value := strings.Repeat("v", pick(t, "value", 1, 33, 2_000))
+	for i := range pick(t, "operations", 1, 1, 10, 100) {
+		key := fmt.Sprint(pick(t, "entity", "a", "b"), i)
+		op := setUntil(key, value, now+pick[int64](t, "lifetime", 1, second/2, second))
+		switch pick(t, "kind", "set", "set", "compare", "delete", "relate") {
+		case "compare":
+			op.Condition = Condition{Kind: ConditionValueEquals, Value: []byte(value)}
+		case "delete":
+			op = remove(key)
+		case "relate":
+			op = relate(key, "r", value[:1])
+		}
+		w.Operations = append(w.Operations, op)
+	}
+	return w
+}

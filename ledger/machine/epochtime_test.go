@@ -1,0 +1,136 @@
+package machine
+
+import (
+	"errors"
+	"strings"
+	"testing"
+)
+
+// A start with a clock that was years ahead expires what it should not. An epoch
+// that sets the time back repairs what can be: what has expired stays expired,
+// and everything else lives by the right time again.
+func TestEpochSetsTimeBack(t *testing.T) {
+	t.Parallel()
+	config := testConfig()
+	f := newFixture(t, config)
+	right := f.now
+	f.commit(operations("c", 1, 0, setUntil("short", "v", right+10*second), setUntil("long", "v", right+1_000*second)))
+	wrong := right + 100_000_000*second
+	f.now = wrong
+	f.commit(operations("d", 1, 0, setUntil("later", "v", wrong+second)))
+	if _, there := f.entity("long"); there {
+		t.Fatal("an entity lives on in the far future")
+	}
+	f.one(AppendEpoch(nil, testLedger+1, right+second))
+	f.now = right + second
+	if got := f.view().Time(); got != right+second {
+		t.Fatalf("ledger time is %d, want %d", got, right+second)
+	}
+	for key, want := range map[string]bool{"short": false, "long": false, "later": true} {
+		if _, there := f.entity(key); there != want {
+			t.Errorf("%s is there: %t, want %t", key, there, want)
+		}
+	}
+	f.commit(operations("d", 2, 0, provided(setUntil("long", "w", right+500*second), Condition{Kind: ConditionNotExists})))
+	if _, there := f.entity("long"); !there {
+		t.Error("an entity that was set again is absent")
+	}
+	// The stream that was last seen in the future is evicted after client_ttl from now.
+	f.round()
+	f.now += config.ClientTTL
+	f.round()
+	if n := f.view().Streams(); n != 1 {
+		t.Errorf("%d streams, want the one that was written since", n)
+	}
+	f.now++
+	f.round()
+	if n := f.view().Streams(); n != 0 {
+		t.Errorf("%d streams, want none: it has been idle since the time was set back", n)
+	}
+	if problems := audit(t, f.m, f.mem); len(problems) != 0 {
+		t.Error(problems)
+	}
+	if f.m.head.longestPause > 200*second {
+		t.Errorf("the longest pause is %d s: it has the wrong clock's jump", f.m.head.longestPause/second)
+	}
+}
+
+// The longest pause is the longest step of ledger time so far.
+func TestLongestPause(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t, testConfig())
+	for _, step := range []int64{3, 40, 5, -9, 7} {
+		f.now += step * second
+		f.one(AppendTick(nil))
+	}
+	f.reopen()
+	if got := f.view().LongestPause(); got != 40*second {
+		t.Errorf("the longest pause is %d s, want 40", got/second)
+	}
+}
+
+// An entry whose proposer stood at another digest is refused, before it changes
+// anything; one that refers to what the machine cannot know is not.
+func TestDivergenceIsNoticed(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t, testConfig())
+	var stood []Check
+	for i := range uint64(5) {
+		stood = append(stood, f.m.Check())
+		f.commit(appendWrite("c", i+1, 0, "x"))
+	}
+	apply := func(c Check) error {
+		mem := f.mem.Clone()
+		m := *f.m
+		m.building = map[string]*blockBuilder{}
+		_, err := m.Apply(mem, AppendFramed(AppendEntryHeader(nil, EntryHeader{f.now, c}, 1), AppendTick(nil)))
+		if err != nil {
+			if table, key, differ := mem.Difference(f.mem); differ {
+				t.Errorf("key %x of table %d changed", key, table)
+			}
+		}
+		return err
+	}
+	for i, c := range stood {
+		if err := apply(c); err != nil {
+			t.Errorf("%d entries back: %v", 5-i, err)
+		}
+		c.Digest++
+		if err := apply(c); !errors.Is(err, ErrDiverged) || !strings.Contains(err.Error(), "ledger index") {
+			t.Errorf("%d entries back, another digest: %v", 5-i, err)
+		}
+	}
+	ahead := f.m.Check()
+	ahead.Index++
+	if err := apply(ahead); !errors.Is(err, ErrDiverged) {
+		t.Errorf("an index that is not reached yet: %v", err)
+	}
+	old := stood[0]
+	old.Digest++
+	f.reopen() // a restart knows only where it begins
+	if err := apply(old); err != nil {
+		t.Errorf("what was before the start: %v", err)
+	}
+	last := f.m.Check()
+	last.Digest++
+	if err := apply(last); !errors.Is(err, ErrDiverged) {
+		t.Errorf("where the start begins: %v", err)
+	}
+}
+
+// A level that this program does not know is refused, in a command and in a
+// state.
+func TestUnknownLevel(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t, testConfig())
+	if _, err := f.m.Apply(f.mem, AppendEntry(nil, f.now, AppendRaiseLevel(nil, Level+1))); !errors.Is(err, ErrCorrupt) {
+		t.Errorf("a command that raises the level beyond the known: %v", err)
+	}
+	for _, level := range []uint64{0, Level + 1} {
+		h := f.m.head
+		h.level = level
+		if _, err := decodeHead(h.append(nil)); !errors.Is(err, ErrCorrupt) {
+			t.Errorf("a state of level %d: %v", level, err)
+		}
+	}
+}

@@ -1,0 +1,514 @@
+package machine
+
+import (
+	"encoding/binary"
+	"fmt"
+
+	"github.com/seqledger/seqledger/internal/keyed"
+)
+
+// KeyedID identifies a keyed record. Only the hash of the key is ever stored.
+type KeyedID struct {
+	Scope     Scope
+	Namespace string   // 0–128 bytes of printable ASCII: a route, an intake, a task type
+	Principal string   // 1–512 bytes: the party on whose behalf the request is made
+	Key       [32]byte // SHA-256 of the key
+}
+
+// keyedID is a decoded KeyedID. Its slices alias the log entry.
+type keyedID struct {
+	organization, vault  []byte
+	namespace, principal []byte
+	key                  []byte // 32 bytes
+}
+
+func (d *decoder) keyedID() (id keyedID) {
+	id.organization, id.vault = d.bytes(), d.bytes()
+	id.namespace, id.principal = d.bytes(), d.bytes()
+	id.key = d.take(32)
+	if len(id.organization) > MaxScopePart || len(id.vault) > MaxScopePart ||
+		len(id.namespace) > MaxNamespace || len(id.principal) > maxActorBytes {
+		d.fail()
+	}
+	return id
+}
+
+func appendKeyedID(dst []byte, id *KeyedID) []byte {
+	dst = appendBytes(dst, id.Scope.Organization)
+	dst = appendBytes(dst, id.Scope.Vault)
+	dst = appendBytes(dst, id.Namespace)
+	dst = appendBytes(dst, id.Principal)
+	return append(dst, id.Key[:]...)
+}
+
+// appendPrincipalKey is the key of a principal in TablePrincipals, and what the
+// keys of its records begin with.
+func appendPrincipalKey[T ~string | ~[]byte](dst []byte, organization, vault, principal T) []byte {
+	dst = appendScope(dst, organization, vault)
+	dst = binary.BigEndian.AppendUint16(dst, uint16(len(principal)))
+	return append(dst, principal...)
+}
+
+// appendKeyedKey is the key of a record in TableKeyed: by scope, principal,
+// namespace and key, each part behind its length.
+func appendKeyedKey[T ~string | ~[]byte](dst []byte, organization, vault, principal, namespace T, key []byte) []byte {
+	dst = appendPrincipalKey(dst, organization, vault, principal)
+	dst = append(dst, byte(len(namespace)))
+	dst = append(dst, namespace...)
+	return append(dst, key...)
+}
+
+func splitKeyedKey(b []byte) (id KeyedID, err error) {
+	scope, rest, err := splitScope(b)
+	if err != nil {
+		return id, err
+	}
+	d := decoder{rest: rest}
+	size := d.take(2)
+	if size != nil {
+		id.Principal = string(d.take(uint64(binary.BigEndian.Uint16(size))))
+	}
+	id.Namespace = string(d.take(uint64(d.octet())))
+	copy(id.Key[:], d.take(32))
+	id.Scope = scope
+	return id, d.done("key of a keyed record")
+}
+
+// keyedEntry is a record with what the state keeps beside it. Long responses and
+// checkpoints have a table of their own, so that a heartbeat and an eviction pass
+// cost the same whatever an owner has stored.
+type keyedEntry struct {
+	keyed.Record
+
+	indexed      int64  // under which the expiry index has it
+	responseAt   uint64 // in TableAttachments; 0: the record has it
+	checkpointAt uint64 // the same
+}
+
+const (
+	keyedVersion = 1
+	// maxInlineAttachment is the longest response or checkpoint, in bytes, that a
+	// record holds itself.
+	maxInlineAttachment = 512
+)
+
+func (e *keyedEntry) append(dst []byte) []byte {
+	dst = append(dst, keyedVersion)
+	dst = appendTime(dst, e.indexed)
+	dst = binary.AppendUvarint(dst, e.responseAt)
+	dst = binary.AppendUvarint(dst, e.checkpointAt)
+	return e.Record.Append(dst)
+}
+
+func decodeKeyed(b []byte) (*keyedEntry, error) {
+	d := decoder{rest: b}
+	d.version(keyedVersion)
+	e := &keyedEntry{indexed: d.time(), responseAt: d.uvarint(), checkpointAt: d.uvarint()}
+	if d.bad {
+		return nil, fmt.Errorf("%w: keyed record", ErrCorrupt)
+	}
+	r, err := keyed.Decode(d.rest)
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", ErrCorrupt, err)
+	}
+	e.Record = *r
+	return e, nil
+}
+
+// moment is the time at which a command meets a record.
+func (h *head) moment() keyed.Moment {
+	return keyed.Moment{Now: h.time, Token: h.index, LeaseFloor: h.leaseFloor, FloorSet: h.floorSet}
+}
+
+// loadKeyed reads a record into memory of its own; nil when there is none.
+func loadKeyed(r Reader, key []byte) (*keyedEntry, error) {
+	b, err := r.Get(TableKeyed, key)
+	if err != nil || b == nil {
+		return nil, err
+	}
+	return decodeKeyed(append([]byte(nil), b...))
+}
+
+// KeyedCommand is a command on a keyed record. Times and limits have been resolved
+// by the proposer: the machine reads no setting of its node.
+type KeyedCommand struct {
+	ID      KeyedID
+	Actor   string
+	MaxKeys uint64 // of the principal in the scope, for a Reserve
+	keyed.Command
+}
+
+// KeyedOutcome is what became of a command on a keyed record.
+type KeyedOutcome struct {
+	// Record is the record as it is then, nil where the key has none. Reading a
+	// long response or checkpoint is left to View.Attachments, because applying must
+	// not wait for what may be a mebibyte a command.
+	Record     *KeyedRecord
+	RetryAfter int64 // nanoseconds, with KeyedInFlight
+}
+
+// KeyedRecord is a record as it is kept.
+type KeyedRecord struct {
+	ID KeyedID
+	keyed.Record
+
+	responseAt, checkpointAt uint64
+}
+
+// keyedCommand is a decoded KeyedCommand. Its slices alias the log entry.
+type keyedCommand struct {
+	id      keyedID
+	maxKeys uint64
+	command keyed.Command
+}
+
+// AppendKeyed appends a command on a keyed record, which must be valid (see
+// KeyedCommand.Validate).
+func AppendKeyed(dst []byte, c *KeyedCommand) []byte {
+	dst = append(dst, byte(commandKeyed), byte(c.Kind))
+	dst = appendKeyedID(dst, &c.ID)
+	dst = appendBytes(dst, c.Actor)
+	switch c.Kind {
+	case keyed.Reserve:
+		dst = binary.AppendUvarint(dst, c.MaxKeys)
+		dst = append(dst, c.AttemptID[:]...)
+		dst = append(dst, c.Fingerprint.Algorithm)
+		dst = append(dst, c.Fingerprint.Digest[:]...)
+		dst = appendTime(dst, c.ValidUntil)
+		dst = binary.AppendUvarint(dst, uint64(c.Lease))
+		dst = binary.AppendUvarint(dst, uint64(c.TTL))
+		return append(dst, byte(c.Policy))
+	case keyed.Resolve:
+		dst = append(dst, byte(c.State))
+		dst = binary.AppendUvarint(dst, uint64(c.TTL))
+		return appendBytes(dst, c.Response)
+	case keyed.Purge:
+		return dst
+	}
+	dst = append(dst, c.AttemptID[:]...)
+	dst = binary.AppendUvarint(dst, c.Token)
+	switch c.Kind {
+	case keyed.Complete, keyed.Reject:
+		dst = binary.AppendUvarint(dst, uint64(c.TTL))
+		dst = appendBytes(dst, c.Response)
+	case keyed.Heartbeat:
+		dst = binary.AppendUvarint(dst, uint64(c.Lease))
+	case keyed.Checkpoint:
+		dst = appendBytes(dst, c.Data)
+	}
+	return dst
+}
+
+func (d *decoder) duration() int64 {
+	n := int64(d.uvarint())
+	if n < 0 || n > int64(keyed.MaxTTL) {
+		d.fail()
+	}
+	return n
+}
+
+func (c *keyedCommand) decode(d *decoder) {
+	k := &c.command
+	*k = keyed.Command{Kind: keyed.Kind(d.octet())}
+	c.id, c.maxKeys = d.keyedID(), 0
+	d.bytes() // the actor, for those who read the log
+	switch k.Kind {
+	case keyed.Reserve:
+		c.maxKeys = d.uvarint()
+		copy(k.AttemptID[:], d.take(16))
+		k.Fingerprint.Algorithm = d.octet()
+		copy(k.Fingerprint.Digest[:], d.take(32))
+		k.ValidUntil, k.Lease, k.TTL = d.time(), d.duration(), d.duration()
+		k.Policy = keyed.Policy(d.octet())
+		if k.ValidUntil < 0 || k.Policy > keyed.TakeOver {
+			d.fail()
+		}
+		return
+	case keyed.Resolve:
+		k.State = keyed.State(d.octet())
+		k.TTL, k.Response = d.duration(), d.bytes()
+		if k.State != keyed.Committed && k.State != keyed.Rejected {
+			d.fail()
+		}
+		return
+	case keyed.Purge:
+		return
+	}
+	copy(k.AttemptID[:], d.take(16))
+	k.Token = d.uvarint()
+	switch k.Kind {
+	case keyed.Complete, keyed.Reject:
+		k.TTL, k.Response = d.duration(), d.bytes()
+	case keyed.Heartbeat:
+		k.Lease = d.duration()
+	case keyed.Checkpoint:
+		k.Data = d.bytes()
+	case keyed.Release:
+	default:
+		d.fail()
+	}
+}
+
+// applyKeyed decides a command on a keyed record.
+func (m *Machine) applyKeyed(tx Tx, c *keyedCommand, out *Outcome) error {
+	m.setKeyedKey(&c.id)
+	before, err := loadKeyed(tx, m.keyedKey)
+	if err != nil {
+		return err
+	}
+	if before == nil && c.command.Kind == keyed.Reserve {
+		full, err := m.principalFull(tx, c.maxKeys)
+		if err != nil {
+			return err
+		}
+		if full {
+			out.Code = TooManyKeys
+			return nil
+		}
+	}
+	next, decided := keyed.Transition(before.record(), &c.command, m.head.moment())
+	out.Code = codeOfKeyed(decided.Code)
+	out.Keyed = &KeyedOutcome{RetryAfter: int64(decided.RetryAfter)}
+	after := before
+	if decided.Changed {
+		checkpoint := c.command.Kind == keyed.Checkpoint && decided.Code == keyed.OK
+		if after, err = m.changeKeyed(tx, before, next, checkpoint); err != nil {
+			return err
+		}
+	}
+	if next.Live(m.head.time) {
+		id, err := splitKeyedKey(m.keyedKey)
+		if err != nil {
+			return err
+		}
+		out.Keyed.Record = after.public(id)
+	}
+	return nil
+}
+
+// codeOfKeyed maps the outcomes of keyed commands behind those of all others.
+func codeOfKeyed(c keyed.Code) Code { return keyedCodes + Code(c) }
+
+func (e *keyedEntry) record() *keyed.Record {
+	if e == nil {
+		return nil
+	}
+	return &e.Record
+}
+
+func (e *keyedEntry) public(id KeyedID) *KeyedRecord {
+	return &KeyedRecord{ID: id, Record: e.Record, responseAt: e.responseAt, checkpointAt: e.checkpointAt}
+}
+
+// setKeyedKey makes m.keyedKey that of an identity, and m.principalLength how
+// much of it is its principal's.
+func (m *Machine) setKeyedKey(id *keyedID) {
+	m.keyedKey = appendKeyedKey(m.keyedKey[:0], id.organization, id.vault, id.principal, id.namespace, id.key)
+	m.principalLength = 2 + len(id.organization) + len(id.vault) + 2 + len(id.principal)
+}
+
+// changeKeyed stores what a record has become, which is not nil. Checkpoint tells
+// that the command has brought a new checkpoint.
+func (m *Machine) changeKeyed(tx Tx, before *keyedEntry, next *keyed.Record, checkpoint bool) (*keyedEntry, error) {
+	created := before == nil
+	if err := m.countPending(before.record(), next); err != nil {
+		return nil, err
+	}
+	if created {
+		before = new(keyedEntry)
+		if err := m.countKeys(tx, m.keyedKey[:m.principalLength], 1); err != nil {
+			return nil, err
+		}
+	}
+	after := &keyedEntry{Record: *next, indexed: before.indexed, responseAt: before.responseAt, checkpointAt: before.checkpointAt}
+	var err error
+	if next.ResponseSize != before.ResponseSize || next.ResponseSum != before.ResponseSum {
+		if after.Response, after.responseAt, err = m.attach(tx, before.responseAt, next.Response); err != nil {
+			return nil, err
+		}
+	}
+	if next.CheckpointSize != before.CheckpointSize || checkpoint {
+		if after.Checkpoint, after.checkpointAt, err = m.attach(tx, before.checkpointAt, next.Checkpoint); err != nil {
+			return nil, err
+		}
+	}
+	// An entry of the expiry index may lag: only one that comes too late is moved.
+	if due := next.Due(m.head.moment()); created || due < before.indexed {
+		if err := m.indexKeyed(tx, after, due, created); err != nil {
+			return nil, err
+		}
+	}
+	m.noteChanged(m.keyedKey)
+	m.scratch = after.append(m.scratch[:0])
+	return after, tx.Put(TableKeyed, m.keyedKey, m.scratch)
+}
+
+func (m *Machine) noteChanged(key []byte) {
+	m.changedKeys = append(m.changedKeys, key...)
+	m.keyEnds = append(m.keyEnds, len(m.changedKeys))
+}
+
+// ChangedKeys calls visit for the keys, as KeyedID.TableKey gives them, of the
+// keyed records that the last Apply has changed, for some more than once.
+func (m *Machine) ChangedKeys(visit func(key string)) {
+	from := 0
+	for _, to := range m.keyEnds {
+		visit(string(m.changedKeys[from:to]))
+		from = to
+	}
+}
+
+// countPending counts the reservations that a change of a record begins or ends.
+func (m *Machine) countPending(before, after *keyed.Record) error {
+	was, is := before != nil && before.State == keyed.Pending, after != nil && after.State == keyed.Pending
+	switch {
+	case is && !was:
+		m.head.pendingKeys++
+	case was && !is && m.head.pendingKeys == 0:
+		return fmt.Errorf("%w: a keyed record is pending, and none is counted", ErrCorrupt)
+	case was && !is:
+		m.head.pendingKeys--
+	}
+	return nil
+}
+
+// attach stores a response or checkpoint, and forgets the one before. A long one
+// stands under the index of the command; no command has two.
+func (m *Machine) attach(tx Tx, old uint64, content []byte) (inline []byte, at uint64, err error) {
+	if old != 0 {
+		if err := tx.Delete(TableAttachments, appendIndexKey(nil, old)); err != nil {
+			return nil, 0, err
+		}
+	}
+	if len(content) <= maxInlineAttachment {
+		return content, 0, nil
+	}
+	return nil, m.head.index, tx.Put(TableAttachments, appendIndexKey(nil, m.head.index), content)
+}
+
+// indexKeyed moves the entry of a record, whose key is m.keyedKey, in the expiry
+// index.
+func (m *Machine) indexKeyed(tx Tx, e *keyedEntry, due int64, created bool) error {
+	if !created {
+		m.key = appendExpiryKey(m.key[:0], expiryKeyed, e.indexed, m.keyedKey)
+		if err := tx.Delete(TableExpiry, m.key); err != nil {
+			return err
+		}
+	}
+	e.indexed = due
+	m.key = appendExpiryKey(m.key[:0], expiryKeyed, due, m.keyedKey)
+	return m.putExpiry(tx, m.key)
+}
+
+// principalFull tells whether the principal of m.keyedKey has as many records as
+// it may.
+func (m *Machine) principalFull(r Reader, maxKeys uint64) (bool, error) {
+	n, err := readCount(r, TablePrincipals, m.keyedKey[:m.principalLength])
+	return n >= maxKeys, err
+}
+
+// countKeys adds to the number of a principal's records, or takes from it.
+func (m *Machine) countKeys(tx Tx, principal []byte, delta int) error {
+	n, err := readCount(tx, TablePrincipals, principal)
+	if err != nil {
+		return err
+	}
+	if less := uint64(max(0, -delta)); less > n {
+		return fmt.Errorf("%w: principal %x has fewer keyed records than there are", ErrCorrupt, principal)
+	}
+	if n += uint64(delta); n == 0 {
+		return tx.Delete(TablePrincipals, principal)
+	}
+	return tx.Put(TablePrincipals, principal, binary.AppendUvarint(nil, n))
+}
+
+// evictKeyed moves the records on whose time has come, in the order of their
+// keys: leases that are over become unknown outcomes, and what says nothing any
+// more is removed. The others go back into the index under their true time.
+func (m *Machine) evictKeyed(tx Tx, entries []expiryEntry) error {
+	sortByKey(entries)
+	at := m.head.moment()
+	for _, e := range entries {
+		before, err := loadKeyed(tx, e.key)
+		if err == nil && before == nil {
+			err = fmt.Errorf("%w: the expiry index has keyed record %x, which is not there", ErrCorrupt, e.key)
+		}
+		if err != nil {
+			return err
+		}
+		if err := tx.Delete(TableExpiry, e.indexKey); err != nil {
+			return err
+		}
+		next, kept := keyed.Expire(&before.Record, at)
+		if err := m.countPending(&before.Record, next); err != nil {
+			return err
+		}
+		if !kept {
+			if err := m.removeKeyed(tx, e.key, before); err != nil {
+				return err
+			}
+			continue
+		}
+		if next.State != before.State {
+			m.noteChanged(e.key)
+			m.digestEvent(digestTagKeyed, append(m.scratchKey(e.key), byte(next.State)))
+		}
+		before.Record = *next
+		m.keyedKey = append(m.keyedKey[:0], e.key...)
+		if err := m.indexKeyed(tx, before, next.Due(at), true); err != nil {
+			return err
+		}
+		m.scratch = before.append(m.scratch[:0])
+		if err := tx.Put(TableKeyed, e.key, m.scratch); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (m *Machine) scratchKey(key []byte) []byte {
+	m.scratch = append(m.scratch[:0], key...)
+	return m.scratch
+}
+
+// removeKeyed forgets a record, whose entry in the expiry index is gone.
+func (m *Machine) removeKeyed(tx Tx, key []byte, e *keyedEntry) error {
+	for _, at := range []uint64{e.responseAt, e.checkpointAt} {
+		if at != 0 {
+			if err := tx.Delete(TableAttachments, appendIndexKey(nil, at)); err != nil {
+				return err
+			}
+		}
+	}
+	principal, err := principalPart(key)
+	if err != nil {
+		return err
+	}
+	if err := m.countKeys(tx, principal, -1); err != nil {
+		return err
+	}
+	if err := tx.Delete(TableKeyed, key); err != nil {
+		return err
+	}
+	m.noteChanged(key)
+	m.evictions.Keys++
+	m.digestEvent(digestTagKeyed, append(m.scratchKey(key), 0))
+	return nil
+}
+
+// principalPart returns the leading bytes of a record's key that are its
+// principal's.
+func principalPart(key []byte) ([]byte, error) {
+	_, rest, err := splitScope(key)
+	if err != nil {
+		return nil, err
+	}
+	d := decoder{rest: rest}
+	if size := d.take(2); size != nil {
+		d.take(uint64(binary.BigEndian.Uint16(size)))
+	}
+	if d.bad {
+		return nil, fmt.Errorf("%w: key of a keyed record %x", ErrCorrupt, key)
+	}
+	return key[:len(key)-len(d.rest)], nil
+}

@@ -1,0 +1,195 @@
+package machine
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// level1Log is a log that a program of level 1 wrote, and what came of it there.
+// The histories are random ones that meet every rule, and one with values,
+// conditions and passes of many kinds.
+type level1Log struct {
+	name    string
+	entries [][]byte
+	want    map[string]string
+}
+
+func level1Logs(t testing.TB) (logs []level1Log) {
+	t.Helper()
+	paths, err := filepath.Glob(filepath.Join("testdata", "level1", "*.log"))
+	if err != nil || len(paths) < 10 {
+		t.Fatalf("%d logs of level 1: %v", len(paths), err)
+	}
+	for _, path := range paths {
+		data, err := os.ReadFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		log := level1Log{name: filepath.Base(path), want: map[string]string{}}
+		d := decoder{rest: data}
+		for len(d.rest) > 0 {
+			log.entries = append(log.entries, d.bytes())
+		}
+		if d.bad {
+			t.Fatalf("%s does not decode", path)
+		}
+		text, err := os.ReadFile(strings.TrimSuffix(path, ".log") + ".txt")
+		if err != nil {
+			t.Fatal(err)
+		}
+		for line := range strings.Lines(string(text)) {
+			cut := strings.LastIndex(line, " ")
+			log.want[line[:cut]] = strings.TrimSpace(line[cut:])
+		}
+		logs = append(logs, log)
+	}
+	return logs
+}
+
+// replay applies the log and compares what came of it.
+func (l *level1Log) replay(t testing.TB) *Memory {
+	t.Helper()
+	mem := NewMemory()
+	m, err := Open(mem)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i, entry := range l.entries {
+		if _, err := m.Apply(mem, entry); err != nil {
+			t.Fatalf("%s: entry %d: %v", l.name, i, err)
+		}
+		if i%7 == 6 { // a restart
+			if m, err = Open(mem); err != nil {
+				t.Fatalf("%s: %v", l.name, err)
+			}
+		}
+	}
+	if got := fmt.Sprint(m.head.index); got != l.want["index"] {
+		t.Errorf("%s: index %s, want %s", l.name, got, l.want["index"])
+	}
+	if got := m.head.digest.String(); got != l.want["digest"] {
+		t.Errorf("%s: digest %s, want %s", l.name, got, l.want["digest"])
+	}
+	return mem
+}
+
+// A log of level 1 gives the digest, and every record, that it gave to the
+// program that wrote it.
+func TestLogsOfLevel1(t *testing.T) {
+	t.Parallel()
+	for _, log := range level1Logs(t) {
+		mem := log.replay(t)
+		for table := range mem.tables {
+			if Table(table) == TableMeta {
+				continue // the head has got more fields since
+			}
+			h := sha256.New()
+			for _, key := range mem.tables[table].keys {
+				value := mem.tables[table].values[key]
+				h.Write(appendBytes(appendBytes(nil, key), value))
+			}
+			name := fmt.Sprintf("table %d", table)
+			if log.want[name] == "" && len(mem.tables[table].keys) == 0 {
+				continue // a table that level 1 did not have
+			}
+			if got := hex.EncodeToString(h.Sum(nil)); got != log.want[name] {
+				t.Errorf("%s: %s is not what it was", log.name, name)
+			}
+		}
+		m, err := Open(mem)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if problems := audit(t, m, mem); len(problems) != 0 {
+			t.Errorf("%s: %v", log.name, problems)
+		}
+	}
+}
+
+// A ledger of level 1 goes on at level 2: what it has is read, changed and
+// evicted as before.
+func TestLedgerOfLevel1GoesOn(t *testing.T) {
+	t.Parallel()
+	for _, log := range level1Logs(t) {
+		mem := log.replay(t)
+		m, err := Open(mem)
+		if err != nil {
+			t.Fatal(err)
+		}
+		f := &fixture{TB: t, mem: mem, m: m, now: m.head.time}
+		if out := f.one(AppendRaiseLevel(nil, Level)); out.Code != Committed || f.m.head.level != Level {
+			t.Fatalf("%s: raising the level gave %v, it is %d", log.name, out.Code, f.m.head.level)
+		}
+		if out := f.one(AppendRaiseLevel(nil, Level)); out.Code != InvalidArgument {
+			t.Errorf("%s: raising the level again gave %v", log.name, out.Code)
+		}
+		f.configure(ConfigUpdate{MaxStreams: new(uint64(1_000))})
+		var streams []NamedStream
+		if err := f.view().VisitStreams(nil, nil, func(_ []byte, s NamedStream) bool {
+			streams = append(streams, s)
+			return true
+		}); err != nil {
+			t.Fatal(err)
+		}
+		for _, s := range streams {
+			w := appendWrite(s.ClientID, s.Last+1, 0, "level 2")
+			w.Scope, w.Session = s.Scope, s.Session
+			if s.Session < f.m.head.epochStart() && s.Session != 0 {
+				f.refuse(w, SessionExpired)
+				continue
+			}
+			f.commit(w)
+			f.refuse(w, Replayed)
+		}
+		f.commit(operations("new", 1, 0, set("k", longValue), set("k1", longValue)))
+		f.commit(operations("new", 2, 0, provided(set("k", "x"), Condition{Kind: ConditionValueEquals, Value: []byte(longValue)})))
+		f.now += m.head.config.ClientTTL + second
+		f.configure(ConfigUpdate{EvictionLimit: new(uint64(1_000))})
+		f.round()
+		if n := f.view().Streams(); n != 0 {
+			t.Errorf("%s: %d streams are left", log.name, n)
+		}
+		if err := readBack(f.mem, nil); err != nil {
+			t.Errorf("%s: %v", log.name, err)
+		}
+		if problems := audit(t, f.m, f.mem); len(problems) != 0 {
+			t.Errorf("%s: %v", log.name, problems)
+		}
+	}
+}
+
+// What was stored under level 1 has encodings of its own, which are still read.
+func TestGoldenLevel1BytesDecode(t *testing.T) {
+	t.Parallel()
+	read := func(name string) []byte {
+		text, err := os.ReadFile(filepath.Join("testdata", "level1", name+".hex"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		b, err := hex.DecodeString(strings.Join(strings.Fields(string(text)), ""))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return b
+	}
+	h, err := decodeHead(read("head"))
+	if err != nil || h.level != 1 || h.index != 1<<40+8 || h.streams != 3 || len(h.epochs) != 2 || h.epochs[1].id != 0xfeed {
+		t.Errorf("the head reads back as %+v, %v", h, err)
+	}
+	header, commands, err := DecodeEntry(read("entry"))
+	if err != nil || header != (EntryHeader{UnixNanos: testStart}) || len(commands) != 2 {
+		t.Errorf("the entry reads back as %+v with %d commands, %v", header, len(commands), err)
+	}
+	e, err := decodeEntity(read("record_entity_long"))
+	if err != nil || e.inBlock != entityInBlockLevel1 || e.at != 999 {
+		t.Errorf("the entity reads back as %+v, %v", e, err)
+	}
+	if b, err := decodeEntity([]byte{entityInBlockLevel1, 1, 0, 0xe8, 0x07}); err == nil {
+		t.Errorf("operation 1,000 of a write reads back as %+v", b)
+	}
+}

@@ -1,0 +1,96 @@
+package ledger
+
+import (
+	"sync"
+	"time"
+
+	"github.com/seqledger/seqledger/internal/keyed"
+	"github.com/seqledger/seqledger/ledger/machine"
+)
+
+// standing is where the machine stood after the last entry that was applied,
+// for the check of the next one that is proposed.
+type standing struct {
+	mu    sync.Mutex
+	check machine.Check
+}
+
+func (s *standing) set(c machine.Check) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.check = c
+}
+
+func (s *standing) get() machine.Check {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.check
+}
+
+// tickLoop moves ledger time while clients are silent, if a stream or an entity
+// is due. Without it an idle ledger would expire nothing: ledger time moves with
+// commands alone.
+func (l *Ledger) tickLoop() {
+	defer l.loops.Done()
+	timer := time.NewTicker(l.options.idleInterval)
+	defer timer.Stop()
+	for {
+		select {
+		case <-timer.C:
+			l.tick()
+		case <-l.failed:
+			return
+		case <-l.stopping.Done():
+			return
+		}
+	}
+}
+
+// leaseInterval is how long ledger time stands still at most while a key is
+// reserved. A longer pause would count as an outage and prolong the lease.
+const leaseInterval = keyed.OutagePause / 2
+
+// tick proposes as many ticks as are missing to the next eviction pass, if the
+// ledger is idle and something is due, or one if it is time for one. An error
+// needs no answer: either the ledger stops, or the next tick tries again.
+func (l *Ledger) tick() {
+	idle := time.Duration(l.clock.now() - l.lastProposed.Load())
+	if idle < l.options.idleInterval {
+		return
+	}
+	for missing := l.dueTicks(idle); missing > 0; {
+		n := min(missing, l.entryCommands.Load())
+		s := new(Submission)
+		for range n {
+			s.add(machine.AppendTick(nil), 1)
+		}
+		if err := l.enqueue(l.stopping, s, false); err != nil {
+			return
+		}
+		if _, err := s.Wait(l.stopping); err != nil {
+			return
+		}
+		missing -= n
+	}
+}
+
+// dueTicks returns how many ticks should be proposed: those that are missing to
+// the next eviction pass if something is due, one if keys are reserved and nothing
+// has been proposed for leaseInterval, else 0.
+func (l *Ledger) dueTicks(idle time.Duration) (missing int64) {
+	now := l.clock.now()
+	err := l.ViewOrdered(l.stopping, machine.TableExpiry, func(v machine.View) error {
+		due, err := v.Due(now)
+		switch {
+		case err == nil && due:
+			missing = int64(v.CommandsToPass())
+		case v.PendingKeys() > 0 && idle >= leaseInterval:
+			missing = 1
+		}
+		return err
+	})
+	if err != nil {
+		return 0
+	}
+	return missing
+}

@@ -1,0 +1,130 @@
+package ledger
+
+import (
+	"errors"
+	"log/slog"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/seqledger/seqledger/ledger/machine"
+)
+
+// A ledger that nobody writes to expires what is due all the same, and proposes
+// nothing once nothing is due.
+func TestIdleLedgerExpires(t *testing.T) {
+	t.Parallel()
+	l := openTest(t, Options{idleInterval: time.Millisecond})
+	lease := testWrite("c", 1, 1)
+	lease.Operations = []machine.Operation{{
+		Kind: machine.OpSetEntity, Key: []byte("lease"), Value: []byte("x"), ExpiresAt: l.clock.now() + int64(20*time.Millisecond),
+	}}
+	if out, err := l.Write(t.Context(), lease); err != nil || out.Code != machine.Committed {
+		t.Fatal(out, err)
+	}
+	removed := func() bool { return l.Stats().Evictions.Entities == 1 }
+	for blocks := l.Watch(t.Context(), lease.Scope, 2); !removed(); { // the pass commits the block
+		for _, err := range blocks {
+			if err != nil {
+				t.Fatal(err)
+			}
+			break
+		}
+	}
+	err := l.View(t.Context(), func(v machine.View) error {
+		if _, err := v.Entity(lease.Scope, "lease"); !errors.Is(err, machine.ErrNotFound) {
+			t.Errorf("the entity is %v", err)
+		}
+		due, err := v.Due(l.clock.now())
+		if due {
+			t.Error("something is due still")
+		}
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if missing := l.dueTicks(time.Hour); missing != 0 {
+		t.Errorf("%d ticks are due though nothing is", missing)
+	}
+}
+
+// An idle stream is evicted as well, and a pass that is a million commands away
+// is reached.
+func TestIdleLedgerEvictsStreams(t *testing.T) {
+	t.Parallel()
+	o := Options{Dir: t.TempDir(), Logger: slog.New(slog.DiscardHandler), idleInterval: time.Millisecond, Config: machine.Config{EvictionInterval: 5_000}}
+	l, err := Open(t.Context(), o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if out, err := l.Write(t.Context(), testWrite("c", 1, 1)); err != nil || out.Code != machine.Committed {
+		t.Fatal(out, err)
+	}
+	if err := l.Close(); err != nil {
+		t.Fatal(err)
+	}
+	o.Clock = func() time.Time { return time.Now().Add(25 * time.Hour) }
+	if l, err = Open(t.Context(), o); err != nil {
+		t.Fatal(err)
+	}
+	for done := false; !done; {
+		err := l.View(t.Context(), func(v machine.View) error {
+			done = v.Streams() == 0
+			return nil
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := l.Close(); err != nil {
+		t.Error(err)
+	}
+}
+
+// A start with a clock that is far ahead is refused, unless it is accepted or
+// the ledger has paused as long before.
+func TestClockThatIsHardToBelieve(t *testing.T) {
+	t.Parallel()
+	began := time.Now()
+	wall := began
+	o := Options{Dir: t.TempDir(), Logger: slog.New(slog.DiscardHandler), Clock: func() time.Time { return wall }}
+	sequence := uint64(0)
+	start := func(at time.Time, accept bool) error {
+		wall, o.AcceptClock = at, accept
+		l, err := Open(t.Context(), o)
+		if err != nil {
+			return err
+		}
+		sequence++
+		if out, err := l.Write(t.Context(), testWrite("c", sequence, 1)); err != nil || out.Code != machine.Committed && out.Code != machine.SequenceGap {
+			t.Error(out, err)
+		}
+		return l.Close()
+	}
+	const day = 24 * time.Hour
+	for _, step := range []struct {
+		name    string
+		at      time.Duration
+		accept  bool
+		refused bool
+	}{
+		{"a new ledger", 0, false, false},
+		{"29 days later", 29 * day, false, false},
+		{"80 years later", 80 * 365 * day, false, true},
+		{"again", 80 * 365 * day, false, true},
+		{"31 days after the last command", 60*day + time.Hour, false, true},
+		{"the same, accepted", 60*day + time.Hour, true, false},
+		{"as long a pause again", 91 * day, false, false},
+		{"a clock that is behind", 0, false, false},
+	} {
+		err := start(began.Add(step.at), step.accept)
+		wrong, isClock := errors.AsType[*ClockError](err)
+		if isClock != step.refused || err != nil && !isClock {
+			t.Errorf("%s: %v", step.name, err)
+		}
+		if isClock && (!wrong.Wall.After(wrong.Ledger) || !strings.Contains(err.Error(), wrong.Ledger.UTC().Format(time.DateOnly))) {
+			t.Errorf("%s: the error names the wrong times: %v", step.name, err)
+		}
+	}
+}
