@@ -84,9 +84,29 @@ lint: $(TOOLS)/golangci-lint $(TOOLS)/buf ## Run the linters over Go and proto
 	$(TOOLS)/buf lint
 	@test -z "$$(gofmt -l $$(git ls-files '*.go'))" || { gofmt -l $$(git ls-files '*.go'); exit 1; }
 
+# What a build leaves behind stays in every clone for ever once it is committed.
+.PHONY: check-tree
+check-tree: ## Fail when a tracked file is an executable or has more than 1 MiB
+	@git -c core.quotePath=false ls-files | { bad=0; while IFS= read -r f; do \
+	  test -f "$$f" || continue; \
+	  case $$(od -An -N4 -tx1 "$$f" | tr -d ' ') in \
+	    7f454c46|feedface|feedfacf|cefaedfe|cffaedfe|cafebabe|4d5a*) echo "$$f is an executable: git rm --cached it" >&2; bad=1;; \
+	  esac; \
+	  size=$$(wc -c <"$$f"); \
+	  test $$size -le 1048576 || { echo "$$f has $$size bytes, more than 1 MiB: keep it elsewhere" >&2; bad=1; }; \
+	done; exit $$bad; }
+
 .PHONY: breaking
 breaking: $(TOOLS)/buf ## Check that the API stays compatible with proto/released.binpb
 	$(TOOLS)/buf breaking --against proto/released.binpb
+
+# Debian's python3-grpc-tools has protoc 3.5, the oldest compiler in common use:
+# it knows no optional in proto3.
+PYTHON    ?= /usr/bin/python3
+.PHONY: check-python
+check-python: ## Fail when the compiler of Debian's python3-grpc-tools refuses a .proto file
+	@out=$$(mktemp -d) && trap 'rm -rf "$$out"' EXIT && \
+	  $(PYTHON) -m grpc_tools.protoc -I proto --python_out="$$out" --grpc_python_out="$$out" proto/seqledger/v1/*.proto
 
 .PHONY: release-api
 release-api: $(TOOLS)/buf ## Make the API as it is the one to stay compatible with

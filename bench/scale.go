@@ -201,7 +201,9 @@ func measureEviction(ctx context.Context, o *options, interval, limit uint64) ([
 		}
 		defer func() { err = errors.Join(err, c.Close()) }()
 		_, err = c.UpdateConfig(ctx, &seqledgerv1.UpdateConfigRequest{
-			ClientTtl: durationpb.New(ttl), EvictionInterval: &interval, EvictionLimit: &limit,
+			ClientTtl:           durationpb.New(ttl),
+			EvictionIntervalSet: &seqledgerv1.UpdateConfigRequest_EvictionInterval{EvictionInterval: interval},
+			EvictionLimitSet:    &seqledgerv1.UpdateConfigRequest_EvictionLimit{EvictionLimit: limit},
 		})
 		if err != nil {
 			return nil, err

@@ -91,8 +91,10 @@ func largeBlocks(ctx context.Context, o *options, t *tenants) error {
 // wideWindow makes a stream whose window has 1,024 receipts, each in a large block.
 func wideWindow(ctx context.Context, o *options, t *tenants) error {
 	admin := seqledgerv1connect.NewAdminServiceClient(t.as("root", newHTTP2()), "http://"+t.address)
-	window := uint64(1_024)
-	if _, err := admin.UpdateConfig(ctx, connect.NewRequest(&seqledgerv1.UpdateConfigRequest{ReceiptWindow: &window})); err != nil {
+	request := connect.NewRequest(&seqledgerv1.UpdateConfigRequest{
+		ReceiptWindowSet: &seqledgerv1.UpdateConfigRequest_ReceiptWindow{ReceiptWindow: 1_024},
+	})
+	if _, err := admin.UpdateConfig(ctx, request); err != nil {
 		return err
 	}
 	return largeBlocks(ctx, o, t)

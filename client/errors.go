@@ -3,6 +3,7 @@ package client
 import (
 	"errors"
 	"fmt"
+	"net"
 	"strings"
 	"time"
 
@@ -80,7 +81,6 @@ type Error struct {
 // Error implements error.
 func (e *Error) Error() string {
 	var b strings.Builder
-	b.WriteString("seqledger: ")
 	if e.Code != seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_UNSPECIFIED {
 		b.WriteString(strings.TrimPrefix(e.Code.String(), "WRITE_ERROR_CODE_"))
 	} else {
@@ -244,8 +244,9 @@ func (e *Error) leavesOutcomeOpen() bool {
 	if !e.wire {
 		// A code that was made on this side (an HTTP status of a proxy, a
 		// connection that broke) looks like the server's, but the server may
-		// have executed the write all the same.
-		return true
+		// have executed the write all the same. Not so when there was no connection.
+		dial, ok := errors.AsType[*net.OpError](e.cause)
+		return !ok || dial.Op != "dial"
 	}
 	switch e.Code {
 	case seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_OUTCOME_UNKNOWN:

@@ -55,7 +55,7 @@ func Example() {
 	fmt.Println("close:", w.Close(ctx))
 	// Output:
 	// committed as 1 <nil>
-	// again: write 2 not executed: seqledger: KEY_EXISTS
+	// again: write 2 not executed: KEY_EXISTS
 	// safe to submit anew: true
 	// resume: <nil>
 	// committed as 2 <nil>

@@ -111,6 +111,9 @@ func (w *Writer) journalHead(change func(*journal.Head)) error {
 // journalAttempt notes an OpenSession that is about to be sent, so that a crash
 // that swallows its answer does not make the Writer fence itself.
 func (w *Writer) journalAttempt(attempt []byte) error {
+	if w.options.SaveSession != nil {
+		return w.options.SaveSession(attempt, 0)
+	}
 	return w.journalHead(func(h *journal.Head) { h.Attempt = attempt })
 }
 
@@ -118,6 +121,9 @@ func (w *Writer) journalAttempt(attempt []byte) error {
 // then on the attempt must not be repeated: its repeat fences nobody, so that
 // copies of those writes would stay alive.
 func (w *Writer) journalSession(session, next uint64) error {
+	if w.options.SaveSession != nil {
+		return w.options.SaveSession(nil, session)
+	}
 	return w.journalHead(func(h *journal.Head) { h.Session, h.Attempt, h.NextSequence = session, nil, next })
 }
 

@@ -39,6 +39,13 @@ type WriterOptions struct {
 	// before the first write is sent: otherwise a restart shares the session
 	// with copies of the writes from before, under the same numbers.
 	AttemptID []byte
+	// SaveSession keeps what a program that gives AttemptID and ExpectedSession
+	// itself must know after a crash, of the sessions that the Writer opens by itself
+	// later. It is called with the attempt before the call, and with the session and
+	// a nil attempt before the first write is sent under it; what it was called with
+	// last is what to open with. It returns once that is durable, and its error ends
+	// the Writer. Nil for none; with a Journal it must be nil.
+	SaveSession func(attempt []byte, session uint64) error
 	// NoReopen ends the Writer with [ErrExpired] when its stream is evicted
 	// while nothing is unanswered, rather than start the stream anew: for who
 	// relies on the numbers to go on.
@@ -67,8 +74,9 @@ func (o *WriterOptions) validate() error {
 	if o.Journal != nil && !reflect.ValueOf(o.Journal).Comparable() {
 		return fmt.Errorf("client: WriterOptions: the Journal is a %T, which cannot be compared; use a pointer to it", o.Journal)
 	}
-	if o.Journal != nil && (o.ExpectedSession != 0 || len(o.AttemptID) != 0) {
-		return errors.New("client: WriterOptions: with a Journal, ExpectedSession and AttemptID are its own")
+	if o.Journal != nil && (o.ExpectedSession != 0 || len(o.AttemptID) != 0 || o.SaveSession != nil) {
+		return errors.New("client: WriterOptions: " +
+			"with a Journal, ExpectedSession, AttemptID and SaveSession are its own")
 	}
 	return nil
 }

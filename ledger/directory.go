@@ -72,11 +72,35 @@ func openDirectory(path string, from origin) (*directory, error) {
 	if err := makeDirectory(path); err != nil {
 		return nil, fmt.Errorf("data directory: %w", err)
 	}
+	// Before the lock, which would leave a file in a directory that is refused.
+	// Whether a restore was interrupted or goes on is known with the lock alone.
+	if err := (&directory{path: path}).inspect(from); err != nil && !errors.Is(err, ErrRestoring) {
+		return nil, err
+	}
 	d, err := lockDirectory(path)
 	if err != nil {
 		return nil, err
 	}
-	if err := d.inspect(from); err != nil {
+	if err = d.inspect(from); err == nil {
+		err = d.prepare(from)
+	}
+	if err != nil {
+		return nil, errors.Join(err, d.close())
+	}
+	return d, nil
+}
+
+// lockLedger locks a directory that holds a ledger and is only to be read.
+func lockLedger(path string) (*directory, error) {
+	// Before the lock, which would leave a file in a directory that is refused.
+	if err := (&directory{path: path}).mustBeLedger(); err != nil {
+		return nil, err
+	}
+	d, err := lockDirectory(path)
+	if err != nil {
+		return nil, err
+	}
+	if err := d.mustBeLedger(); err != nil {
 		return nil, errors.Join(err, d.close())
 	}
 	return d, nil
@@ -89,8 +113,8 @@ func makeDirectory(path string) error {
 	if err != nil {
 		return err
 	}
-	if info, err := os.Stat(path); err == nil && info.IsDir() {
-		return nil
+	if info, err := os.Stat(path); err == nil {
+		return mustBeDirectory(path, info)
 	}
 	parent := filepath.Dir(path)
 	if parent != path {
@@ -102,6 +126,13 @@ func makeDirectory(path string) error {
 		return err
 	}
 	return (&directory{path: parent}).sync()
+}
+
+func mustBeDirectory(path string, info os.FileInfo) error {
+	if !info.IsDir() {
+		return fmt.Errorf("%s is a file and no directory", path)
+	}
+	return nil
 }
 
 func lockDirectory(path string) (*directory, error) {
@@ -118,10 +149,14 @@ func lockDirectory(path string) (*directory, error) {
 
 // mustBeLedger reads the marker of a directory that is only to be looked at.
 func (d *directory) mustBeLedger() error {
-	if _, err := os.Stat(d.path); err != nil {
+	info, err := os.Stat(d.path)
+	if err == nil {
+		err = mustBeDirectory(d.path, info)
+	}
+	if err != nil {
 		return fmt.Errorf("data directory: %w", err)
 	}
-	_, err := os.Stat(d.file(markerName))
+	_, err = os.Stat(d.file(markerName))
 	if errors.Is(err, os.ErrNotExist) {
 		return fmt.Errorf("%s is not a seqledger data directory: it has no file %s", d.path, markerName)
 	}
@@ -131,31 +166,39 @@ func (d *directory) mustBeLedger() error {
 	return d.readMarker()
 }
 
+// inspect refuses a directory that is not the ledger's. It changes nothing.
 func (d *directory) inspect(from origin) error {
+	d.fresh = false
 	if _, err := os.Stat(d.file(markerName)); err == nil {
 		if from == restored {
 			return fmt.Errorf("%s holds a ledger already; restore into an absent or empty directory", d.path)
 		}
-		if err := d.readMarker(); err != nil {
-			return err
-		}
-		return d.removeLeftovers(creatingName) // of a crash between the last two steps
+		return d.readMarker()
 	} else if !errors.Is(err, os.ErrNotExist) {
 		return fmt.Errorf("data directory: %w", err)
 	}
-	if begun, err := os.ReadFile(d.file(creatingName)); err == nil {
-		if origin(begun) == restored && from != restored {
-			return fmt.Errorf("%w: %s", ErrRestoring, d.path)
-		}
-		// CREATING itself stays until the new one takes its place: a restore that
-		// is killed here must not leave what looks empty.
-		if err := d.removeLeftovers(stateName, logName); err != nil {
-			return err
-		}
-	} else if err := d.mustBeEmpty(); err != nil {
+	d.fresh = true
+	begun, err := os.ReadFile(d.file(creatingName))
+	switch {
+	case err != nil, origin(begun) != created && origin(begun) != restored:
+		return d.mustBeEmpty()
+	case origin(begun) == restored && from != restored:
+		return fmt.Errorf("%w: %s", ErrRestoring, d.path)
+	}
+	return nil
+}
+
+// prepare removes what a crash has left in a locked directory, and begins the
+// creation of a new one.
+func (d *directory) prepare(from origin) error {
+	if !d.fresh {
+		return d.removeLeftovers(creatingName) // of a crash between the last two steps
+	}
+	// CREATING itself stays until the new one takes its place: a restore that
+	// is killed here must not leave what looks empty.
+	if err := d.removeLeftovers(stateName, logName); err != nil {
 		return err
 	}
-	d.fresh = true
 	d.identity = make([]byte, 16)
 	if _, err := rand.Read(d.identity); err != nil {
 		return fmt.Errorf("random identity: %w", err)

@@ -166,3 +166,50 @@ func TestVerifyFindsADamagedLeftover(t *testing.T) {
 		t.Errorf("%d problems, %v", len(report.Problems), err)
 	}
 }
+
+// TestReplayThatDecidesOtherwise: a start whose replay goes another way than the log
+// went is refused, although no block was written ahead of the checkpoint. The two
+// states stand for two programs: a changed one, too, comes to another state by the
+// commands of its predecessor.
+func TestReplayThatDecidesOtherwise(t *testing.T) {
+	t.Parallel()
+	set := func(sequence uint64, value string, condition machine.Condition) *machine.Write {
+		w := appendWrite("c", sequence, nil)
+		w.Operations = []machine.Operation{{Kind: machine.OpSetEntity, Key: []byte("k"), Value: []byte(value), Condition: condition}}
+		return w
+	}
+	created := t.TempDir()
+	closeLedger(t, open(t, ledger.Options{Dir: created}))
+	// The same commands at the same places of the log, but for a value.
+	first, other := t.TempDir(), t.TempDir()
+	for dir, value := range map[string]string{first: "1", other: "2"} {
+		copySparse(t, dir, created)
+		l := open(t, ledger.Options{Dir: dir})
+		mustWrite(t, l, set(1, value, machine.Condition{}), machine.Committed)
+		closeLedger(t, l)
+	}
+	l := open(t, ledger.Options{Dir: first})
+	mustWrite(t, l, set(2, "paid", machine.Condition{Kind: machine.ConditionValueEquals, Value: []byte("1")}), machine.Committed)
+	crashed := t.TempDir()
+	copySparse(t, crashed, first) // before a checkpoint has the write
+	closeLedger(t, l)
+	state, err := os.ReadFile(filepath.Join(other, "state.db"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(crashed, "state.db"), state, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	_, err = ledger.Open(t.Context(), ledger.Options{Dir: crashed, Logger: slog.New(slog.DiscardHandler)})
+	if !errors.Is(err, machine.ErrDiverged) {
+		t.Errorf("a start with the other state: %v", err)
+	}
+	report, err := ledger.Verify(t.Context(), crashed, ledger.VerifyOptions{})
+	if err != nil || len(report.Problems) == 0 {
+		t.Errorf("verify finds nothing: %v", err)
+	}
+	copied := filepath.Join(t.TempDir(), "restored")
+	if _, err := ledger.RestoreDirectory(t.Context(), crashed, restoreTo(copied)); !ledger.IsDamage(err) {
+		t.Errorf("a restore of it: %v", err)
+	}
+}

@@ -32,7 +32,8 @@ type RestoreOptions struct {
 
 // RestoreInfo tells what Restore has made.
 type RestoreInfo struct {
-	Backup   BackupInfo       // what was restored
+	// Backup is what was restored. Bytes and SHA256 are 0 for a data directory.
+	Backup   BackupInfo
 	LedgerID machine.LedgerID // of the transactions from now on
 	Index    uint64           // the ledger begins anew after it
 	Digest   machine.Hash     // at that index
@@ -47,7 +48,14 @@ type RestoreInfo struct {
 // The directory is a ledger only when all of that is on disk. One in which
 // Restore was killed or failed is refused by Open; Restore begins it anew.
 // Ledger time stands still meanwhile: no clock is looked at.
-func Restore(ctx context.Context, backup io.Reader, o RestoreOptions) (info RestoreInfo, err error) {
+func Restore(ctx context.Context, backup io.Reader, o RestoreOptions) (RestoreInfo, error) {
+	return restore(ctx, &o, func(d *directory) (BackupInfo, error) { return d.receiveState(ctx, backup, &o) })
+}
+
+// restore makes a data directory of the state that receive puts into it.
+func restore(
+	ctx context.Context, o *RestoreOptions, receive func(*directory) (BackupInfo, error),
+) (info RestoreInfo, err error) {
 	options := Options{
 		Dir: o.Dir, Logger: o.Logger, CacheBytes: -1,
 		// Before the year 1970, so that ledger time goes on where it was. The
@@ -57,11 +65,12 @@ func Restore(ctx context.Context, backup io.Reader, o RestoreOptions) (info Rest
 	if err := options.validate(); err != nil {
 		return info, err
 	}
+	o.Logger = options.Logger // which is the default for none
 	l := newLedger(options)
 	if l.directory, err = openDirectory(o.Dir, restored); err != nil {
 		return info, errors.Join(err, l.release())
 	}
-	if info.Backup, err = l.directory.receiveState(ctx, backup, &o); err != nil {
+	if info.Backup, err = receive(l.directory); err != nil {
 		return info, errors.Join(err, l.release())
 	}
 	if err := l.beginEpoch(ctx, &info); err != nil {
@@ -71,11 +80,29 @@ func Restore(ctx context.Context, backup io.Reader, o RestoreOptions) (info Rest
 }
 
 // receiveState puts the state of a backup into a directory that is being
-// restored, under its final name only when it is whole and on disk.
+// restored.
 func (d *directory) receiveState(ctx context.Context, backup io.Reader, o *RestoreOptions) (info BackupInfo, err error) {
+	fill := func(disk io.Writer) (err error) {
+		info, err = copyState(ctx, backup, disk, o.Progress)
+		return err
+	}
+	return info, d.makeState(o, fill, func(path string) error {
+		if err := boltstore.Adopt(path, d.identity); err != nil {
+			return fmt.Errorf("state in the backup: %w", err)
+		}
+		return nil
+	})
+}
+
+// makeState makes the state of a directory that is being restored: fill writes
+// it, and prepare makes it the directory's own once it is on disk. It gets its
+// final name only then.
+func (d *directory) makeState(
+	o *RestoreOptions, fill func(io.Writer) error, prepare func(path string) error,
+) (err error) {
 	f, err := os.CreateTemp(d.path, stateName+newSuffix+"*")
 	if err != nil {
-		return info, fmt.Errorf("restored state: %w", err)
+		return fmt.Errorf("restored state: %w", err)
 	}
 	defer func() {
 		if err != nil { // the marker stays: the directory must not pass for an empty one
@@ -86,20 +113,19 @@ func (d *directory) receiveState(ctx context.Context, backup io.Reader, o *Resto
 	if o.disk != nil {
 		disk = o.disk(f)
 	}
-	info, err = copyState(ctx, backup, disk, o.Progress)
-	if err == nil {
+	if err = fill(disk); err == nil {
 		err = f.Sync()
 	}
 	if err = errors.Join(err, f.Close()); err != nil {
-		return info, err
+		return err
 	}
-	if err := boltstore.Adopt(f.Name(), d.identity); err != nil {
-		return info, fmt.Errorf("state in the backup: %w", err)
+	if err := prepare(f.Name()); err != nil {
+		return err
 	}
 	if err := os.Rename(f.Name(), d.file(stateName)); err != nil {
-		return info, fmt.Errorf("restored state: %w", err)
+		return fmt.Errorf("restored state: %w", err)
 	}
-	return info, d.sync()
+	return d.sync()
 }
 
 // copyState checks a backup and writes the state in it to disk.
@@ -163,7 +189,7 @@ func (l *Ledger) mustHold(backup *BackupInfo) error {
 	return l.store.View(func(r machine.Reader) error {
 		v := l.machine.View(r)
 		if !v.Created() || v.LedgerID() != backup.LedgerID || v.Index() != backup.Index || v.Digest() != backup.Digest {
-			return errors.New("the state in the backup is not the one that its header names; use another backup")
+			return errors.New("the restored state is not the one that was to be restored; use another backup")
 		}
 		return nil
 	})

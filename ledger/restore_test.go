@@ -24,7 +24,7 @@ import (
 
 const (
 	restoreChildEnv  = "SEQLEDGER_RESTORE_TEST_DIR"
-	restoreBackupEnv = "SEQLEDGER_RESTORE_TEST_BACKUP"
+	restoreBackupEnv = "SEQLEDGER_RESTORE_TEST_BACKUP" // a file, or a data directory
 	restoreStepEnv   = "SEQLEDGER_RESTORE_TEST_STEP"
 )
 
@@ -59,16 +59,28 @@ func (s *suicide) Handle(context.Context, slog.Record) error {
 func (s *suicide) WithAttrs([]slog.Attr) slog.Handler { return s }
 
 func restoreChild(dir string) error {
-	backup, err := os.Open(os.Getenv(restoreBackupEnv))
-	if err != nil {
-		return err
-	}
+	source := os.Getenv(restoreBackupEnv)
 	step, err := strconv.Atoi(os.Getenv(restoreStepEnv))
 	if err != nil {
 		return err
 	}
-	s := &suicide{Handler: slog.DiscardHandler, backup: backup, left: step}
-	_, err = ledger.Restore(context.Background(), s, ledger.RestoreOptions{Dir: dir, Logger: slog.New(s)})
+	s := &suicide{Handler: slog.DiscardHandler, left: step}
+	o := ledger.RestoreOptions{Dir: dir, Logger: slog.New(s)}
+	if info, err := os.Stat(source); err == nil && info.IsDir() {
+		o.Progress = func(done, total int64) { // each chunk is like the next one
+			if done == total || done <= 512<<10 {
+				s.step()
+			}
+		}
+		_, err = ledger.RestoreDirectory(context.Background(), source, o)
+		return err
+	}
+	backup, err := os.Open(source)
+	if err != nil {
+		return err
+	}
+	s.backup = backup
+	_, err = ledger.Restore(context.Background(), s, o)
 	return err
 }
 
@@ -92,54 +104,75 @@ func killRestore(t *testing.T, backup, dir string, step int) bool {
 	return true
 }
 
-// TestRestoreSurvivesKills kills a restore at every step of it. Whatever it
-// leaves is either half made, and says so, or the whole ledger.
+// TestRestoreSurvivesKills kills a restore at every step of it, one of a backup
+// and one of a data directory. Whatever it leaves is either half made, and says
+// so, or the whole ledger.
 func TestRestoreSurvivesKills(t *testing.T) {
 	t.Parallel()
-	l := open(t, ledger.Options{Dir: written(t)})
+	source := written(t)
+	l := open(t, ledger.Options{Dir: source})
 	backup, info := backUp(t, l)
+	closeLedger(t, l)
 	path := filepath.Join(t.TempDir(), "backup")
 	if err := os.WriteFile(path, backup, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	halfMade, whole := 0, 0
-	for step := 0; ; step++ {
-		dir := filepath.Join(t.TempDir(), "restored")
-		if !killRestore(t, path, dir, step) {
-			break
-		}
-		look := func() (*ledger.Ledger, error) {
-			return ledger.Open(t.Context(), ledger.Options{Dir: dir, Logger: slog.New(slog.DiscardHandler)})
-		}
-		l, err := look()
-		if errors.Is(err, ledger.ErrRestoring) && step%3 == 0 {
-			// Killed once more while it begins again. It may get further this time, even
-			// to its end: how many lines the log of Raft has is a matter of timing.
-			killRestore(t, path, dir, step)
-			l, err = look()
-		}
-		switch {
-		case errors.Is(err, ledger.ErrRestoring):
-			halfMade++
-			if _, err := ledger.Verify(t.Context(), dir, ledger.VerifyOptions{}); err == nil {
-				t.Errorf("step %d: verify takes half a restore for a ledger", step)
+	for _, from := range []string{path, source} {
+		halfMade, whole := 0, 0
+		for step := 0; ; step++ {
+			dir := filepath.Join(t.TempDir(), "restored")
+			if !killRestore(t, from, dir, step) {
+				break
 			}
-			if _, err := ledger.Restore(t.Context(), bytes.NewReader(backup), restoreTo(dir)); err != nil {
-				t.Fatalf("step %d: restored again: %v", step, err)
+			look := func() (*ledger.Ledger, error) {
+				return ledger.Open(t.Context(), ledger.Options{Dir: dir, Logger: slog.New(slog.DiscardHandler)})
 			}
-			l = open(t, ledger.Options{Dir: dir})
-		case err != nil:
-			t.Fatalf("step %d: %v", step, err)
-		default:
-			whole++
+			l, err := look()
+			if errors.Is(err, ledger.ErrRestoring) && step%3 == 0 {
+				// Killed once more while it begins again. It may get further this time, even
+				// to its end: how many lines the log of Raft has is a matter of timing.
+				killRestore(t, from, dir, step)
+				l, err = look()
+			}
+			switch {
+			case errors.Is(err, ledger.ErrRestoring):
+				halfMade++
+				if _, err := ledger.Verify(t.Context(), dir, ledger.VerifyOptions{}); err == nil {
+					t.Errorf("%s, step %d: verify takes half a restore for a ledger", from, step)
+				}
+				if err := restoreFrom(t, from, dir); err != nil {
+					t.Fatalf("%s, step %d: restored again: %v", from, step, err)
+				}
+				l = open(t, ledger.Options{Dir: dir})
+			case err != nil:
+				t.Fatalf("%s, step %d: %v", from, step, err)
+			default:
+				whole++
+			}
+			mustBeRestored(t, l, info)
+			closeLedger(t, l)
 		}
-		mustBeRestored(t, l, info)
-		closeLedger(t, l)
+		if halfMade < 10 || whole < 1 {
+			t.Errorf("%s: %d kills left half a directory and %d a whole one: the test tested too little", from, halfMade, whole)
+		}
+		t.Logf("%s: %d kills left half a directory, %d a whole one", from, halfMade, whole)
 	}
-	if halfMade < 10 || whole < 1 {
-		t.Errorf("%d kills left half a directory and %d a whole one: the test tested too little", halfMade, whole)
+}
+
+// restoreFrom restores a backup or a data directory.
+func restoreFrom(t *testing.T, from, dir string) error {
+	t.Helper()
+	if info, err := os.Stat(from); err == nil && info.IsDir() {
+		_, err = ledger.RestoreDirectory(t.Context(), from, restoreTo(dir))
+		return err
 	}
-	t.Logf("%d kills left half a directory, %d a whole one", halfMade, whole)
+	backup, err := os.Open(from)
+	if err != nil {
+		return err
+	}
+	defer backup.Close()
+	_, err = ledger.Restore(t.Context(), backup, restoreTo(dir))
+	return err
 }
 
 // mustBeRestored expects the history of the backup, and an epoch behind it.
@@ -172,7 +205,7 @@ func TestRestoreRefusesFullDirectory(t *testing.T) {
 	}
 	inUse := t.TempDir()
 	open(t, ledger.Options{Dir: inUse})
-	for dir, want := range map[string]string{aLedger: "holds a ledger already", other: "letter.txt", inUse: "in use"} {
+	for dir, want := range map[string]string{aLedger: "holds a ledger already", other: "letter.txt", inUse: "holds a ledger already"} {
 		before := listing(t, dir)
 		_, err := ledger.Restore(t.Context(), bytes.NewReader(backup), restoreTo(dir))
 		if err == nil || !strings.Contains(err.Error(), want) {

@@ -28,7 +28,8 @@ func (d *fullDisk) Write(b []byte) (int, error) {
 
 func TestRestoreReportsFullDisk(t *testing.T) {
 	t.Parallel()
-	l := openTest(t, Options{})
+	source := t.TempDir()
+	l := openTest(t, Options{Dir: source})
 	if _, err := l.Write(t.Context(), testWrite("c", 1, 10)); err != nil {
 		t.Fatal(err)
 	}
@@ -36,19 +37,29 @@ func TestRestoreReportsFullDisk(t *testing.T) {
 	if _, err := l.Backup(t.Context(), &backup, BackupOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	o := RestoreOptions{
-		Dir: t.TempDir(), Logger: slog.New(slog.DiscardHandler),
-		disk: func(w io.Writer) io.Writer { return &fullDisk{w, 5000} },
+	if err := l.Close(); err != nil {
+		t.Fatal(err)
 	}
-	if _, err := Restore(t.Context(), bytes.NewReader(backup.Bytes()), o); !errors.Is(err, errDiskFull) {
-		t.Errorf("a full disk: %v", err)
-	}
-	if _, err := Open(t.Context(), Options{Dir: o.Dir}); !errors.Is(err, ErrRestoring) {
-		t.Errorf("a start afterwards: %v", err)
-	}
-	o.disk = nil
-	if _, err := Restore(t.Context(), bytes.NewReader(backup.Bytes()), o); err != nil {
-		t.Errorf("with room on the disk: %v", err)
+	for from, restore := range map[string]func(RestoreOptions) (RestoreInfo, error){
+		"backup": func(o RestoreOptions) (RestoreInfo, error) {
+			return Restore(t.Context(), bytes.NewReader(backup.Bytes()), o)
+		},
+		"directory": func(o RestoreOptions) (RestoreInfo, error) { return RestoreDirectory(t.Context(), source, o) },
+	} {
+		o := RestoreOptions{
+			Dir: t.TempDir(), Logger: slog.New(slog.DiscardHandler),
+			disk: func(w io.Writer) io.Writer { return &fullDisk{w, 5000} },
+		}
+		if _, err := restore(o); !errors.Is(err, errDiskFull) {
+			t.Errorf("%s: a full disk: %v", from, err)
+		}
+		if _, err := Open(t.Context(), Options{Dir: o.Dir}); !errors.Is(err, ErrRestoring) {
+			t.Errorf("%s: a start afterwards: %v", from, err)
+		}
+		o.disk = nil
+		if _, err := restore(o); err != nil {
+			t.Errorf("%s: with room on the disk: %v", from, err)
+		}
 	}
 }
 

@@ -39,19 +39,11 @@ const maxProblems = 1_000
 // The error tells that the check itself could not be done; damage is in the
 // report.
 func Verify(ctx context.Context, dir string, o VerifyOptions) (report *VerifyReport, err error) {
-	// Before the lock, which would make a file in a directory that is none of
-	// ours.
-	if err := (&directory{path: dir}).mustBeLedger(); err != nil {
-		return nil, err
-	}
-	d, err := lockDirectory(dir)
+	d, err := lockLedger(dir)
 	if err != nil {
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, d.close()) }()
-	if err := d.mustBeLedger(); err != nil {
-		return nil, err
-	}
 	report = new(VerifyReport)
 	store, err := boltstore.OpenReadOnly(d.file(stateName), d.identity)
 	if err != nil {
@@ -59,7 +51,7 @@ func Verify(ctx context.Context, dir string, o VerifyOptions) (report *VerifyRep
 		return report, nil
 	}
 	defer func() { err = errors.Join(err, store.Close()) }()
-	m, err := report.replay(ctx, d, store)
+	m, err := report.replay(ctx, d, store, func() error { return nil })
 	if err != nil || m == nil {
 		return report, err
 	}
@@ -137,9 +129,12 @@ func (p *VerifyReport) add(problem machine.Problem) {
 	p.Problems = append(p.Problems, problem)
 }
 
-// replay applies the log after the checkpoint to the state in memory. It
-// returns nil when damage keeps the state from being read at all.
-func (p *VerifyReport) replay(ctx context.Context, d *directory, store *boltstore.Store) (m *machine.Machine, err error) {
+// replay applies the log after the checkpoint to the state in memory, and calls
+// applied after each entry. It returns nil when damage keeps the state from
+// being read at all.
+func (p *VerifyReport) replay(
+	ctx context.Context, d *directory, store *boltstore.Store, applied func() error,
+) (m *machine.Machine, err error) {
 	if m = p.openMachine(store); m == nil {
 		return nil, nil
 	}
@@ -150,10 +145,14 @@ func (p *VerifyReport) replay(ctx context.Context, d *directory, store *boltstor
 				return err
 			}
 			p.LogEntries++
-			return store.Update(boltstore.Position{Index: at.Index, Term: at.Term}, func(tx machine.Tx) error {
+			err := store.Update(boltstore.Position{Index: at.Index, Term: at.Term}, func(tx machine.Tx) error {
 				_, err := m.Apply(tx, entry)
 				return err
 			})
+			if err != nil {
+				return err
+			}
+			return applied()
 		})
 	switch {
 	case ctx.Err() != nil:

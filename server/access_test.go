@@ -137,7 +137,6 @@ func call[Q, R any](t *testing.T, f func(context.Context, *connect.Request[Q]) (
 // attempts are a call of every procedure that is no stream: about acme/main and,
 // where there is one, the client till-7.
 func attempts(t *testing.T, l seqledgerv1connect.LedgerServiceClient, a seqledgerv1connect.AdminServiceClient, txID string) map[string]error {
-	many := uint64(1_000) // more than there are, so that it decides nothing else here
 	return map[string]error{
 		"Write":             call(t, l.Write, writeOf("till-7", 1, appendOp("x"))),
 		"OpenSession":       call(t, l.OpenSession, &seqledgerv1.OpenSessionRequest{Scope: scope(), ClientId: "till-8", AttemptId: make([]byte, 16)}),
@@ -150,7 +149,8 @@ func attempts(t *testing.T, l seqledgerv1connect.LedgerServiceClient, a seqledge
 		"ListBlocks":        call(t, l.ListBlocks, &seqledgerv1.ListBlocksRequest{Scope: scope()}),
 		"GetStatus":         call(t, a.GetStatus, &seqledgerv1.GetStatusRequest{}),
 		"ListClients":       call(t, a.ListClients, &seqledgerv1.ListClientsRequest{Scope: scope()}),
-		"UpdateConfig":      call(t, a.UpdateConfig, &seqledgerv1.UpdateConfigRequest{MaxStreams: &many}),
+		"UpdateConfig": call(t, a.UpdateConfig, &seqledgerv1.UpdateConfigRequest{
+			MaxStreamsSet: &seqledgerv1.UpdateConfigRequest_MaxStreams{MaxStreams: 1_000}}),
 	}
 }
 

@@ -198,8 +198,10 @@ func (s *Server) updateConfig(
 // the same, because no limit depends on another field.
 func configUpdate(m *seqledgerv1.UpdateConfigRequest) (*machine.ConfigUpdate, error) {
 	update := &machine.ConfigUpdate{
-		EvictionInterval: m.EvictionInterval, EvictionLimit: m.EvictionLimit, ReceiptWindow: m.ReceiptWindow,
-		MaxStreams: m.MaxStreams,
+		EvictionInterval: ifSet(m.EvictionIntervalSet != nil, m.GetEvictionInterval()),
+		EvictionLimit:    ifSet(m.EvictionLimitSet != nil, m.GetEvictionLimit()),
+		ReceiptWindow:    ifSet(m.ReceiptWindowSet != nil, m.GetReceiptWindow()),
+		MaxStreams:       ifSet(m.MaxStreamsSet != nil, m.GetMaxStreams()),
 	}
 	config := machine.DefaultConfig()
 	if m.ClientTtl != nil {
@@ -211,12 +213,21 @@ func configUpdate(m *seqledgerv1.UpdateConfigRequest) (*machine.ConfigUpdate, er
 		update.ClientTTL = &config.ClientTTL
 	}
 	for to, from := range map[*uint64]*uint64{
-		&config.EvictionInterval: m.EvictionInterval, &config.EvictionLimit: m.EvictionLimit,
-		&config.ReceiptWindow: m.ReceiptWindow, &config.MaxStreams: m.MaxStreams,
+		&config.EvictionInterval: update.EvictionInterval, &config.EvictionLimit: update.EvictionLimit,
+		&config.ReceiptWindow: update.ReceiptWindow, &config.MaxStreams: update.MaxStreams,
 	} {
 		if from != nil {
 			*to = *from
 		}
 	}
 	return update, config.Validate()
+}
+
+// ifSet returns a pointer to a value that a request has, nil for one that it
+// has not.
+func ifSet(set bool, value uint64) *uint64 {
+	if !set {
+		return nil
+	}
+	return &value
 }

@@ -175,8 +175,10 @@ func TestTransactionsInParts(t *testing.T) {
 func TestReceiptsInParts(t *testing.T) {
 	t.Parallel()
 	h := start(t)
-	window := uint64(300)
-	if _, err := h.admin.UpdateConfig(within(t), connect.NewRequest(&seqledgerv1.UpdateConfigRequest{ReceiptWindow: &window})); err != nil {
+	request := connect.NewRequest(&seqledgerv1.UpdateConfigRequest{
+		ReceiptWindowSet: &seqledgerv1.UpdateConfigRequest_ReceiptWindow{ReceiptWindow: 300},
+	})
+	if _, err := h.admin.UpdateConfig(within(t), request); err != nil {
 		t.Fatal(err)
 	}
 	operations := make([]*seqledgerv1.Operation, 1_000)

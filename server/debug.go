@@ -9,8 +9,9 @@ import (
 	"net/http/pprof"
 )
 
-// DebugHandler answers with profiles of the process (/debug/pprof/) and the
-// metrics. Profiles tell much about a process and cost it much, so that they
+// DebugHandler answers with profiles of the process (/debug/pprof/), the
+// metrics, and /healthz and /readyz, for a check on this machine that has no
+// certificate to show. Profiles tell much about a process and cost it much, so that they
 // are on no listener that others can reach: it refuses a Host that is not
 // loopback. The command line is left away, because it may name secrets.
 func (s *Server) DebugHandler() http.Handler {
@@ -23,6 +24,7 @@ func (s *Server) DebugHandler() http.Handler {
 	mux.HandleFunc("GET /debug/pprof/symbol", pprof.Symbol)
 	mux.HandleFunc("GET /debug/pprof/trace", pprof.Trace)
 	mux.Handle("GET /metrics", s.admission.Probe(s.metrics.handler()))
+	s.mountHealth(mux)
 	return s.loopbackOnly(noStore(mux))
 }
 

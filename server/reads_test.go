@@ -388,9 +388,8 @@ func TestAdmin(t *testing.T) {
 			}
 		}
 	}
-	window := uint64(8)
 	changed, err := h.admin.UpdateConfig(t.Context(), connect.NewRequest(&seqledgerv1.UpdateConfigRequest{
-		ReceiptWindow: &window, ClientTtl: durationpb.New(time.Hour),
+		ReceiptWindowSet: &seqledgerv1.UpdateConfigRequest_ReceiptWindow{ReceiptWindow: 8}, ClientTtl: durationpb.New(time.Hour),
 	}))
 	if err != nil || changed.Msg.Config.ReceiptWindow != 8 || changed.Msg.Config.ClientTtl.AsDuration() != time.Hour ||
 		changed.Msg.Config.EvictionInterval != 1_000 {

@@ -457,8 +457,10 @@ func TestDiskReserve(t *testing.T) {
 	if _, err := h.client.GetClientState(within(t), connect.NewRequest(&seqledgerv1.GetClientStateRequest{Scope: scope(), ClientId: "c"})); err != nil {
 		t.Error("a read:", err)
 	}
-	ttl := uint64(5)
-	if _, err := h.admin.UpdateConfig(within(t), connect.NewRequest(&seqledgerv1.UpdateConfigRequest{MaxStreams: &ttl})); err != nil {
+	request := connect.NewRequest(&seqledgerv1.UpdateConfigRequest{
+		MaxStreamsSet: &seqledgerv1.UpdateConfigRequest_MaxStreams{MaxStreams: 5},
+	})
+	if _, err := h.admin.UpdateConfig(within(t), request); err != nil {
 		t.Error("what may make room:", err)
 	}
 	if got := h.metric(t, "seqledger_disk_reserve_level"); got != "2" {

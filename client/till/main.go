@@ -132,9 +132,20 @@ func (t *till) open(ctx context.Context) error {
 			}
 		case ctx.Err() != nil || unreachable == nil || unreachable.Code != 0:
 			return err
+		case isFinal(unreachable.ConnectCode):
+			return fmt.Errorf("the server does not take this till: %w", err)
 		}
 		// Every call has waited between its repeats, so this is no busy loop.
 	}
+}
+
+// isFinal tells whether a server says the same later, too.
+func isFinal(code connect.Code) bool {
+	switch code {
+	case connect.CodeUnauthenticated, connect.CodePermissionDenied, connect.CodeUnimplemented, connect.CodeInvalidArgument:
+		return true
+	}
+	return false
 }
 
 // takeOver settles what the Writer could not, because somebody else took the

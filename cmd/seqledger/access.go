@@ -2,8 +2,10 @@ package main
 
 import (
 	"crypto/tls"
+	"fmt"
 	"os"
 	"os/signal"
+	"strings"
 	"syscall"
 
 	"github.com/seqledger/seqledger/server"
@@ -35,35 +37,55 @@ func (f *accessFlags) access(e *environment, listen string) (*access, error) {
 	}
 	a := &access{close: func() {}}
 	var err error
-	if f.TLSCert != "" {
-		files := server.TLSFiles{Cert: f.TLSCert, Key: f.TLSKey, ClientCA: f.TLSClientCA}
-		if a.tls, err = server.LoadTLS(files, e.log); err != nil {
-			return nil, usage("%w", err)
-		}
+	if a.tls, err = f.tls(e); err != nil {
+		return nil, err
 	}
 	if f.Auth == "" {
 		return a, nil
 	}
 	if a.auth, err = auth.Open(f.Auth, auth.Options{Logger: e.log}); err != nil {
-		return nil, authFileError(err)
+		return nil, authFileError(fmt.Errorf("--auth: %w", err))
 	}
 	a.close = reloadOnSignal(a.auth)
 	return a, nil
 }
 
+// tls reads the files of TLS; nil for none. They are looked at here first,
+// because the server knows nothing of the flags that name them.
+func (f *accessFlags) tls(e *environment) (*tls.Config, error) {
+	if f.TLSCert == "" {
+		return nil, nil
+	}
+	if _, err := keyPair(f.TLSCert, f.TLSKey); err != nil {
+		return nil, err
+	}
+	if f.TLSClientCA != "" {
+		if _, err := certificatePool("--tls-client-ca", f.TLSClientCA); err != nil {
+			return nil, err
+		}
+	}
+	config, err := server.LoadTLS(server.TLSFiles{Cert: f.TLSCert, Key: f.TLSKey, ClientCA: f.TLSClientCA}, e.log)
+	if err != nil {
+		return nil, usage("--tls-cert, --tls-key, --tls-client-ca: %w", err)
+	}
+	return config, nil
+}
+
 // check looks at the flags alone.
 func (f *accessFlags) check(e *environment, listen string) error {
-	loopback, err := loopbackListen(listen)
+	host, err := checkListen("--listen", listen)
+	if err != nil {
+		return err
+	}
+	origins := server.ValidateOrigins(f.CORSOrigin, f.Auth != "")
 	switch {
-	case err != nil:
-		return usage("%w", err)
 	case (f.TLSCert == "") != (f.TLSKey == ""):
 		return usage("--tls-cert and --tls-key belong together")
-	case server.ValidateOrigins(f.CORSOrigin, f.Auth != "") != nil:
-		return usage("--cors-origin: %w", server.ValidateOrigins(f.CORSOrigin, f.Auth != ""))
+	case origins != nil:
+		return usage("--cors-origin: %s", strings.TrimPrefix(origins.Error(), "server: "))
 	case f.TLSClientCA != "" && f.TLSCert == "":
 		return usage("--tls-client-ca needs --tls-cert and --tls-key")
-	case loopback:
+	case loopbackName(host):
 		return nil
 	}
 	noAuth, noTLS := f.Auth == "", f.TLSCert == ""

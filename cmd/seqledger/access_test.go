@@ -99,7 +99,7 @@ func TestAuthNewKey(t *testing.T) {
 	}
 	for says, more := range map[string][]string{
 		"at least": nil, "--id must have": {"--id", "a_b"}, "--role": {"--role", "root"}, "more than one slash": {"--scope", "a/b/c"},
-		"client_ids": {"--role", "writer"}, "expires": {"--expires", "tomorrow"},
+		"--client-id must": {"--role", "writer"}, "expires": {"--expires", "tomorrow"},
 	} {
 		if more != nil {
 			seqledger(t, append(flags, more...)...).expect(t, exitUsage, says)
@@ -203,7 +203,7 @@ func TestServeAccessFlags(t *testing.T) {
 		"TLS, no auth":      {[]string{"--listen", "0.0.0.0:0", "--tls-cert", cert, "--tls-key", key}, "no authentication"},
 		"half of TLS":       {[]string{"--tls-cert", cert}, "belong together"},
 		"client CA alone":   {[]string{"--tls-client-ca", cert}, "needs --tls-cert"},
-		"not a certificate": {[]string{"--tls-cert", file, "--tls-key", key}, "TLS certificate and key"},
+		"not a certificate": {[]string{"--tls-cert", file, "--tls-key", key}, "--tls-cert"},
 		"any origin":        {[]string{"--auth", file, "--cors-origin", "*"}, "--cors-origin"},
 		"no origin":         {[]string{"--cors-origin", "example.com"}, "scheme://host"},
 		"no auth file":      {[]string{"--auth", filepath.Join(t.TempDir(), "absent")}, "no such file"},

@@ -7,6 +7,8 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"strings"
+	"time"
 
 	"github.com/seqledger/seqledger/server/auth"
 )
@@ -30,9 +32,10 @@ type newKeyCommand struct {
 // Help is shown below the flags.
 func (*newKeyCommand) Help() string {
 	return `The key is printed once, on standard output, and kept nowhere: the file has a hash of it alone. Without
---append, what belongs into the file is printed too. A server takes a changed file on SIGHUP.
+--append, what belongs into the file is printed too. A server takes a changed file on SIGHUP. Mind that the
+pattern till-7* is for till-70, too.
 
-    seqledger auth new-key --id till-7 --scope acme/main --client-id 'till-7*' --role writer
+    seqledger auth new-key --id till-7 --scope acme/main --client-id till-7 --role writer
     seqledger auth new-key --id report --scope '*' --role reader --append auth.yaml > report.key`
 }
 
@@ -49,9 +52,12 @@ func (c *newKeyCommand) Run(e *environment) error {
 	if err != nil {
 		return usage("--id %w", err)
 	}
+	if err := c.checkExpires(); err != nil {
+		return err
+	}
 	entry := &auth.Entry{ID: c.ID, Hash: hash, Role: c.Role, Scopes: c.Scope, ClientIDs: c.ClientID, Expires: c.Expires}
 	if err := entry.Validate(); err != nil {
-		return usage("%w", err)
+		return usage("%s", flagOfField(err.Error()))
 	}
 	result := newKeyResult{ID: c.ID, Key: key}
 	if c.Append != "" {
@@ -62,14 +68,51 @@ func (c *newKeyCommand) Run(e *environment) error {
 	} else if result.Entry, err = entry.YAML(); err != nil {
 		return err
 	}
-	if e.json {
-		return e.showObject(result)
-	}
-	_, err = fmt.Fprintln(e.stdout, key)
-	if err == nil && result.Entry != "" {
-		_, err = fmt.Fprintf(e.stdout, "\n# For the auth file, under the keys that it has:\n%s", result.Entry)
+	err = c.show(e, &result)
+	if err != nil && c.Append != "" {
+		hint := "take the entry " + c.ID + " out of the file and run it again: the key itself is kept nowhere"
+		return fail(exitFailed, hint, "the key was added to %s, but could not be shown: %w", c.Append, err)
 	}
 	return err
+}
+
+// show prints the key.
+func (c *newKeyCommand) show(e *environment, r *newKeyResult) error {
+	if e.json {
+		return e.showObject(r)
+	}
+	_, err := fmt.Fprintln(e.stdout, r.Key)
+	if err == nil && r.Entry != "" {
+		_, err = fmt.Fprintf(e.stdout, "\n# For the auth file, under the keys that it has:\n%s", r.Entry)
+	}
+	return err
+}
+
+// checkExpires refuses a time at which the key would be over already.
+func (c *newKeyCommand) checkExpires() error {
+	if c.Expires == "" {
+		return nil
+	}
+	at, err := parseTime(c.Expires)
+	switch {
+	case err != nil:
+		return usage("--expires: %w", err)
+	case at.AsTime().Before(time.Now()):
+		return usage("--expires %s: is in the past, and the key could never be used", c.Expires)
+	}
+	return nil
+}
+
+// flagOfField puts the flag in the place of the field of the auth file with which
+// a message begins.
+func flagOfField(message string) string {
+	flags := map[string]string{"scopes ": "--scope ", "client_ids ": "--client-id ", "expires ": "--expires "}
+	for field, flag := range flags {
+		if rest, found := strings.CutPrefix(message, field); found {
+			return flag + rest
+		}
+	}
+	return message
 }
 
 // appendKey changes a file whole or not at all.
@@ -77,6 +120,9 @@ func appendKey(path string, entry *auth.Entry) error {
 	// What a link points to is changed, and not the link.
 	if target, err := filepath.EvalSymlinks(path); err == nil {
 		path = target
+	}
+	if err := checkParent("--append", path); err != nil {
+		return err
 	}
 	before, err := os.ReadFile(path)
 	info, statErr := os.Stat(path) // also an error when there is none

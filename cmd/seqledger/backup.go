@@ -58,6 +58,9 @@ func (c *backupCommand) Run(e *environment) error {
 	if _, err := os.Lstat(c.File); err == nil {
 		return errFileThere(c.File)
 	}
+	if err := checkParent("the backup", c.File); err != nil {
+		return err
+	}
 	info, err := c.make(e)
 	if err != nil {
 		return err

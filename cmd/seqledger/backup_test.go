@@ -125,6 +125,72 @@ func TestRestoreExpiresWriters(t *testing.T) {
 	}
 }
 
+// TestRestoreFromDirectory: a copy of a stopped server's directory, put back
+// after the original has gone on, gives out no name a second time.
+func TestRestoreFromDirectory(t *testing.T) {
+	t.Parallel()
+	s := serve(t)
+	write := func(s *testServer, text string) string {
+		t.Helper()
+		r := s.do(t, "write", "--scope", "acme/main", "--client-id", "c", "--json", "--append", text).expect(t, exitDone)
+		return r.field(t, "txId").(string)
+	}
+	open := func(s *testServer) string {
+		t.Helper()
+		r := s.do(t, "session", "open", "--scope", "acme/main", "--client-id", "d", "--json").expect(t, exitDone)
+		return r.field(t, "state").(map[string]any)["session"].(string)
+	}
+	first := write(s, "one")
+	seqledger(t, "restore", "--from-directory", s.data, "--data", filepath.Join(t.TempDir(), "r")).
+		expect(t, exitFailed, s.data, "in use", "stop the process")
+	if err := s.cmd.Process.Signal(os.Interrupt); err != nil {
+		t.Fatal(err)
+	}
+	s.wait(t)
+	copied := filepath.Join(t.TempDir(), "copy")
+	if err := os.CopyFS(copied, os.DirFS(s.data)); err != nil {
+		t.Fatal(err)
+	}
+	s = serveOn(t, s.data, s.address)
+	second, session := write(s, "two"), open(s)
+	s.kill() // and its disk is lost
+
+	data := filepath.Join(t.TempDir(), "restored")
+	restored := seqledger(t, "restore", "--from-directory", copied, "--data", data, "--json").expect(t, exitDone)
+	if restored.field(t, "backupLedgerId") != s.ledgerID {
+		t.Errorf("restored %v, want ledger %s", restored, s.ledgerID)
+	}
+	r := serveOn(t, data, "127.0.0.1:0")
+	r.do(t, "tx", first).expect(t, exitDone, "one")
+	if again := write(r, "another two"); again == second {
+		t.Errorf("the transaction id %s was given out twice", again)
+	}
+	if again := open(r); again == session {
+		t.Errorf("the session %s was given out twice", again)
+	}
+	r.do(t, "write", "--scope", "acme/main", "--client-id", "d", "--session", session, "--sequence", "1", "--append", "late").
+		expect(t, exitRefused, "SESSION_")
+}
+
+// TestRestoreNeedsOneSource: what is to be restored is said once, and is what it
+// is said to be.
+func TestRestoreNeedsOneSource(t *testing.T) {
+	t.Parallel()
+	data := filepath.Join(t.TempDir(), "restored")
+	dir := t.TempDir()
+	seqledger(t, "restore", "--data", data).expect(t, exitUsage, "--from-directory")
+	seqledger(t, "restore", "b", "--from-directory", dir, "--data", data).expect(t, exitUsage, "give one of them")
+	seqledger(t, "restore", dir, "--data", data).expect(t, exitUsage, dir, "--from-directory")
+	seqledger(t, "restore", "--from-directory", dir, "--data", data).expect(t, exitFailed, dir, "not a seqledger data directory")
+	seqledger(t, "verify", "--backup", dir).expect(t, exitUsage, dir)
+	if _, err := os.Stat(data); err == nil {
+		t.Error("a directory was made")
+	}
+	if entries, err := os.ReadDir(dir); err != nil || len(entries) > 0 {
+		t.Errorf("left in the source: %v, %v", entries, err)
+	}
+}
+
 func TestBackupRefusals(t *testing.T) {
 	t.Parallel()
 	s := serve(t)
@@ -147,7 +213,7 @@ func TestBackupRefusals(t *testing.T) {
 	seqledger(t, "verify", "--backup", damaged, "--json").expect(t, exitFailed, "byte")
 	seqledger(t, "restore", there, "--data", data).expect(t, exitFailed, "does not begin like a backup")
 	seqledger(t, "restore", missing, "--data", data).expect(t, exitUsage)
-	seqledger(t, "restore", writeFile(t, "whole", whole.stdout), "--data", s.data).expect(t, exitFailed, "in use")
+	seqledger(t, "restore", writeFile(t, "whole", whole.stdout), "--data", s.data).expect(t, exitFailed, "holds a ledger already")
 	restored := seqledgerInput(t, whole.stdout, "restore", "-", "--data", data, "--json").expect(t, exitDone)
 	var got restoreResult
 	if err := json.Unmarshal([]byte(restored.stdout), &got); err != nil || got.Index == 0 {

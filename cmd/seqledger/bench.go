@@ -84,7 +84,11 @@ func (c *benchCommand) Run(e *environment) error {
 	scope := &seqledgerv1.Scope{Organization: c.Into}
 	return c.connected(e, func(conn *client.Client) error {
 		e.notice("opening %d streams in %s", c.Streams, scopeName(scope))
-		writers, err := c.open(e.ctx, conn, scope)
+		var writers []*client.Writer
+		err := c.within(e, func(ctx context.Context) (err error) {
+			writers, err = c.open(ctx, conn, scope)
+			return err
+		})
 		if err != nil {
 			return err
 		}
@@ -99,8 +103,6 @@ func (c *benchCommand) Run(e *environment) error {
 // open returns a Writer for each stream. Its names are new, so that no two runs
 // fence each other.
 func (c *benchCommand) open(ctx context.Context, conn *client.Client, scope *seqledgerv1.Scope) ([]*client.Writer, error) {
-	ctx, cancel := context.WithTimeout(ctx, c.Timeout)
-	defer cancel()
 	name := make([]byte, 6)
 	_, _ = rand.Read(name) // never fails: it ends the program instead
 	writers := make([]*client.Writer, c.Streams)

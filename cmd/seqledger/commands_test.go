@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 )
@@ -55,14 +56,16 @@ func TestExitCodes(t *testing.T) {
 	write("--delete", "a", "--if-value", "a=3").expect(t, exitRefused, "VALUE_MISMATCH")
 	write("--set", "a=2", "--sequence", "9").expect(t, exitRefused, "SEQUENCE_GAP", "next sequence of this stream is 2")
 	write("--set", "a=2", "--sequence", "1").expect(t, exitRefused, "SEQUENCE_REUSED")
-	write("--set", "a=2", "--key", "not-a-uuid").expect(t, exitRefused, "INVALID_ARGUMENT", "idempotency_key")
+	write("--set", "a=2", "--key", "not-a-uuid").expect(t, exitUsage, "--key", "must be a UUID")
 	write("--set", "a=2", "--session", "1000000").expect(t, exitRefused, "SESSION_EXPIRED", "evicted")
 	write().expect(t, exitUsage, "nothing to write")
 	write("--set", "a").expect(t, exitUsage, "KEY=")
 	write("--set", "a=1", "--operations", "-").expect(t, exitUsage, "--operations takes the place of --set")
-	s.do(t, "get", "--scope", "acme/main", "absent").expect(t, exitRefused, "not_found")
+	s.do(t, "get", "--scope", "acme/main", "absent").expect(t, exitRefused, "not_found", `no entity "absent" in acme/main`)
 	s.do(t, "tx", "no-id").expect(t, exitRefused, "tx_id")
-	s.do(t, "block", "--scope", "acme/main", "99").expect(t, exitRefused, "not_found")
+	s.do(t, "tx", "8f14e45f-ceea-867a-8000-000000000007").expect(t, exitRefused, "not_found", "8f14e45f-ceea-867a-8000-000000000007")
+	s.do(t, "block", "--scope", "acme/main", "99").expect(t, exitRefused, "not_found", "no block 99 of acme/main")
+	s.do(t, "state", "--scope", "a b", "--client-id", "c").expect(t, exitRefused, "INVALID_ARGUMENT", "correct --scope")
 	s.do(t, "state", "--scope", "acme/main").expect(t, exitUsage, "--client-id")
 	seqledger(t, "fly").expect(t, exitUsage, "fly")
 	seqledger(t, "get", "--scope", "acme", "--server", "ftp://x", "k").expect(t, exitUsage, "--server")
@@ -78,9 +81,7 @@ func TestExitCodes(t *testing.T) {
 	s.do(t, append([]string{"session", "open", "--attempt-id", "ab"}, stream...)...).expect(t, exitUsage, "32 hex digits")
 
 	s.kill()
-	s.do(t, "status").expect(t, exitFailed, s.address, "is the server running")
-	// A number was given, so an earlier run may have sent it: nobody knows.
-	write("--set", "a=4", "--sequence", "3", "--session", session).expect(t, exitUnknown, "--sequence 3")
+	s.do(t, "status", "--timeout", "100ms").expect(t, exitFailed, s.address, "is the server running")
 }
 
 func TestReads(t *testing.T) {
@@ -134,6 +135,78 @@ func TestListPages(t *testing.T) {
 	}
 	if seen != entities {
 		t.Errorf("want %d entities, got %d", entities, seen)
+	}
+}
+
+// TestKeyIsKnownForTheWindow shows for how long a key protects: a repeat under a new
+// number gets the first receipt, whose sequence tells, and beyond the window it is a
+// new write. What protects then is the number.
+func TestKeyIsKnownForTheWindow(t *testing.T) {
+	t.Parallel()
+	s := serve(t, "--receipt-window", "2")
+	const key = "8f14e45f-ceea-467a-8000-000000000007"
+	write := func(sequence, payload string, more ...string) result {
+		t.Helper()
+		return s.do(t, append([]string{"write", "--scope", "acme", "--client-id", "c", "--json", "--sequence", sequence, "--append", payload}, more...)...)
+	}
+	first := write("1", "pay", "--key", key).expect(t, exitDone)
+	again := write("2", "pay", "--key", key).expect(t, exitDone)
+	if again.field(t, "sequence") != "1" || again.field(t, "txId") != first.field(t, "txId") || again.field(t, "replayed") != true {
+		t.Errorf("want the receipt of sequence 1, got %v", again)
+	}
+	write("2", "pay other", "--key", key).expect(t, exitRefused, "IDEMPOTENCY_KEY_REUSED")
+	write("2", "two").expect(t, exitDone) // which is free
+	write("3", "three").expect(t, exitDone)
+	later := write("4", "pay", "--key", key).expect(t, exitDone)
+	if later.field(t, "sequence") != "4" {
+		t.Errorf("want a new write, because the key is no longer known, got %v", later)
+	}
+	write("1", "pay other", "--key", key).expect(t, exitRefused, "ALREADY_COMMITTED")
+}
+
+// TestListClientsOrder is what the API promises: the clients of a scope together,
+// in the order of their names.
+func TestListClientsOrder(t *testing.T) {
+	t.Parallel()
+	s := serve(t)
+	for _, scope := range []string{"b", "aa", "a/v", "a"} {
+		for _, client := range []string{"z", "b", "aa"} {
+			s.do(t, "write", "--scope", scope, "--client-id", client, "--append", "x").expect(t, exitDone)
+		}
+	}
+	r := s.do(t, "list", "clients", "--json").expect(t, exitDone)
+	var got []string
+	for line := range strings.Lines(r.stdout) {
+		var entry struct {
+			Scope    struct{ Organization, Vault string }
+			ClientID string
+		}
+		if err := json.Unmarshal([]byte(line), &entry); err != nil {
+			t.Fatal(err)
+		}
+		got = append(got, strings.TrimSuffix(entry.Scope.Organization+"/"+entry.Scope.Vault, "/")+" "+entry.ClientID)
+	}
+	want := []string{"a aa", "a b", "a z", "a/v aa", "a/v b", "a/v z", "b aa", "b b", "b z", "aa aa", "aa b", "aa z"}
+	if !slices.Equal(got, want) {
+		t.Errorf("want %q, got %q", want, got)
+	}
+}
+
+// TestPastExpiry: what expires before it is written is said, and written.
+func TestPastExpiry(t *testing.T) {
+	t.Parallel()
+	s := serve(t)
+	stream := []string{"--scope", "acme/main", "--client-id", "c"}
+	s.do(t, append([]string{"write", "--set", "k=1", "--expires-at", "k=2001-01-01T00:00:00Z"}, stream...)...).
+		expect(t, exitDone, `warning: the key "k"`, "2001-01-01T00:00:00Z", "in the past")
+	s.do(t, append([]string{"write", "--set", "k=1", "--expires-at", "k=2100-01-01T00:00:00Z"}, stream...)...).expect(t, exitDone)
+	input := writeFile(t, "in", `{"append":"x"}
+{"set":{"key":"k","value":"","expires_at":"2001-01-01T00:00:00Z"}}
+{"set":{"key":"k","value":"","expires_at":"2001-01-01T00:00:00Z"}}
+`)
+	s.do(t, importArgs(input)...).expect(t, exitDone, "warning: on 2 lines, line 2 the first of them, expires_at is in the past")
+	if r := s.do(t, importArgs(input)...).expect(t, exitDone); strings.Contains(r.stderr, "warning") {
+		t.Errorf("a second warning: %v", r)
 	}
 }
 

@@ -81,15 +81,11 @@ func (s *configSource) load(path string) error {
 // otherwise leave a default in force that nobody wanted.
 func (s *configSource) Validate(app *kong.Application) error {
 	known := make(map[string]bool)
-	err := kong.Visit(app.Node, func(node kong.Visitable, next kong.Next) error {
-		if flag, ok := node.(*kong.Flag); ok && configurable(flag) {
+	eachFlag(app, func(flag *kong.Flag) {
+		if configurable(flag) {
 			known[flag.Name] = true
 		}
-		return next(nil)
 	})
-	if err != nil {
-		return err
-	}
 	var problems []error
 	for key, entry := range s.entries {
 		if !known[key] {
@@ -98,6 +94,39 @@ func (s *configSource) Validate(app *kong.Application) error {
 	}
 	slices.SortFunc(problems, func(a, b error) int { return strings.Compare(a.Error(), b.Error()) })
 	return errors.Join(problems...)
+}
+
+// eachFlag visits the flags of all commands.
+func eachFlag(app *kong.Application, visit func(*kong.Flag)) {
+	_ = kong.Visit(app.Node, func(node kong.Visitable, next kong.Next) error { // no visit fails
+		if flag, ok := node.(*kong.Flag); ok {
+			visit(flag)
+		}
+		return next(nil)
+	})
+}
+
+// environmentPrefix begins the name of every variable of a flag.
+const environmentPrefix = "SEQLEDGER_"
+
+// unknownVariables returns the variables that look like a flag's and are none's:
+// a mistyped one would leave a default in force. They are no error, because
+// others may set some, as Kubernetes does for a service named seqledger.
+func unknownVariables(app *kong.Application, environ []string) (names []string) {
+	known := make(map[string]bool)
+	eachFlag(app, func(flag *kong.Flag) {
+		for _, name := range flag.Envs {
+			known[name] = true
+		}
+	})
+	for _, variable := range environ {
+		name, _, _ := strings.Cut(variable, "=")
+		if strings.HasPrefix(name, environmentPrefix) && !known[name] {
+			names = append(names, name)
+		}
+	}
+	slices.Sort(names)
+	return names
 }
 
 // configurable: what an environment variable may set, a file may. Both are

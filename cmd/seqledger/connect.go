@@ -4,15 +4,20 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"time"
 
+	"connectrpc.com/connect"
+
 	"github.com/seqledger/seqledger/client"
+	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 )
 
-// clientFlags are those of every command that talks to a server.
+// clientFlags are those of every command that talks to a server and expects an
+// answer.
 type clientFlags struct {
 	connectionFlags `embed:""`
-	Timeout         time.Duration `help:"How long to wait for an answer." default:"30s"`
+	Timeout         time.Duration `help:"How long to try for an answer." default:"30s"`
 }
 
 // check refuses a timeout that nothing could meet.
@@ -28,30 +33,169 @@ func (f *clientFlags) call(e *environment, do func(ctx context.Context, c *clien
 	if err := f.check(); err != nil {
 		return err
 	}
-	ctx, cancel := context.WithTimeout(e.ctx, f.Timeout)
-	defer cancel()
-	return f.connected(e, func(c *client.Client) error { return do(ctx, c) })
+	return f.connected(e, func(c *client.Client) error {
+		return f.within(e, func(ctx context.Context) error { return do(ctx, c) })
+	})
 }
 
+// connected runs do with a client and closes it. The client repeats a call that
+// gets no answer until its context ends, which is what the timeout is for.
+func (f *clientFlags) connected(e *environment, do func(c *client.Client) error) error {
+	return f.connect(e, math.MaxInt, do)
+}
+
+// quietTime is how long there may be no answer before that is mentioned.
+const quietTime = time.Second
+
+// within runs do with a context that ends after the timeout. While there is no
+// answer it finds out why, and says so; it ends do where trying again is in vain.
+func (f *clientFlags) within(e *environment, do func(ctx context.Context) error) error {
+	limited, cancel := context.WithTimeout(e.ctx, f.Timeout)
+	defer cancel()
+	ctx, giveUp := context.WithCancelCause(limited)
+	ended := make(chan struct{})
+	var why *unreachableError // belongs to the goroutine until ended is closed
+	// Ends with ctx, which ends below; the receive from ended waits for it.
+	go func() {
+		defer close(ended)
+		why = f.waitQuietly(ctx)
+		switch {
+		case why == nil:
+		case why.final:
+			giveUp(why)
+		default:
+			e.notice("%s: %s; trying again for up to %s (--timeout)", f.Server, why.what, f.Timeout)
+		}
+	}()
+	err := do(ctx)
+	late := errors.Is(limited.Err(), context.DeadlineExceeded)
+	giveUp(nil)
+	<-ended
+	return f.explainWithin(err, why, late)
+}
+
+// waitQuietly waits for quietTime and then finds out why there is no answer; nil
+// when that is not known, or ctx ends before.
+func (f *clientFlags) waitQuietly(ctx context.Context) *unreachableError {
+	quiet := time.NewTimer(quietTime)
+	defer quiet.Stop()
+	select {
+	case <-quiet.C:
+		return f.probe(ctx)
+	case <-ctx.Done():
+		return nil
+	}
+}
+
+// explainWithin says what became of a call: why there was no answer, nil when that is
+// not known, and whether its time was over.
+func (f *clientFlags) explainWithin(err error, why *unreachableError, late bool) error {
+	code, _ := classify(err)
+	inVain := why != nil && why.final
+	last, answered := errors.AsType[*client.Error](err)
+	switch {
+	case err != nil && inVain && code == exitUnknown: // and stays so
+		return fmt.Errorf("%w; %s: %s", err, f.Server, why.what)
+	case err == nil || code != exitFailed:
+		return err
+	case inVain:
+		return why
+	case late && answered && !errors.Is(last, context.DeadlineExceeded):
+		return fmt.Errorf("no answer within --timeout %s: %w", f.Timeout, last)
+	case late && why != nil:
+		return why
+	case late:
+		return fail(exitFailed, "is the server running and is --server right? --timeout gives it longer",
+			"no answer within --timeout %s", f.Timeout)
+	}
+	return err
+}
+
+// attempts bounds how often a command without a timeout tries to connect.
+const attempts = 8
+
 // connected runs do with a client and closes it.
-func (f *connectionFlags) connected(e *environment, do func(c *client.Client) error) (err error) {
+func (f *connectionFlags) connected(e *environment, do func(c *client.Client) error) error {
+	return f.connect(e, attempts, do)
+}
+
+// connect runs do with a client that sends a call so often at most, and closes it.
+func (f *connectionFlags) connect(e *environment, attempts int, do func(c *client.Client) error) (err error) {
 	options, err := f.options(e)
 	if err != nil {
 		return err
 	}
-	// The client repeats what failed, so that a server which is just being
-	// started again is no error here.
+	options.MaxAttempts = attempts
 	c, err := client.New(options)
 	if err != nil {
 		return usage("--server %s: %w", f.Server, err)
 	}
 	defer func() { err = errors.Join(err, c.Close()) }()
 	if err := do(c); err != nil {
-		if code, _ := classify(err); code == exitFailed {
-			// Which server it was is the first question when none answers.
-			return fmt.Errorf("%s: %w", f.Server, err)
-		}
-		return err
+		return f.explain(e, err)
 	}
 	return nil
+}
+
+// explain adds to an error that is not the ledger's which server it was, which is
+// the first question, and what is wrong with it where that can be found out.
+func (f *connectionFlags) explain(e *environment, err error) error {
+	if code, _ := classify(err); code != exitFailed || isOutput(err) {
+		return err
+	}
+	if _, said := errors.AsType[*exitError](err); e.ctx.Err() != nil && !said {
+		return context.Cause(e.ctx)
+	}
+	why, known := errors.AsType[*unreachableError](err)
+	if !known {
+		why = whyUnreachable(err)
+	}
+	if why == nil && connectionBroke(err) {
+		why = f.probe(e.ctx)
+	}
+	if why == nil || e.ctx.Err() != nil {
+		return fmt.Errorf("%s: %w", f.Server, err)
+	}
+	// The error stays in the tree for those who ask it what it is.
+	return fail(exitFailed, why.hint, "%s: %w", f.Server, &explainedError{why.what, err})
+}
+
+// connectionBroke tells whether an error may be that of a connection and not of a
+// server.
+func connectionBroke(err error) bool {
+	answer, ok := errors.AsType[*client.Error](err)
+	if !ok || answer.Code != seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_UNSPECIFIED {
+		return false
+	}
+	switch answer.ConnectCode {
+	case connect.CodeUnavailable, connect.CodeCanceled, connect.CodeUnknown, connect.CodeInternal,
+		connect.CodeDeadlineExceeded:
+		return true
+	}
+	return false
+}
+
+// explainedError has a text of its own in place of that of its cause.
+type explainedError struct {
+	text  string
+	cause error
+}
+
+// Error implements error.
+func (e *explainedError) Error() string { return e.text }
+
+// Unwrap returns the cause.
+func (e *explainedError) Unwrap() error { return e.cause }
+
+// probe finds out why the server, the first of several, does not answer.
+func (f *connectionFlags) probe(ctx context.Context) *unreachableError {
+	servers, config, err := f.target()
+	if err != nil { // then there would be no call either
+		return nil
+	}
+	why := probe(ctx, servers[0], config)
+	if why != nil && len(servers) > 1 {
+		why.final = false // another one may answer
+	}
+	return why
 }

@@ -2,10 +2,7 @@ package main
 
 import (
 	"crypto/tls"
-	"crypto/x509"
-	"fmt"
 	"io"
-	"net"
 	"net/netip"
 	"net/url"
 	"os"
@@ -26,25 +23,64 @@ type connectionFlags struct {
 }
 
 // options returns those of the client; the errors are of usage.
-func (f *connectionFlags) options(e *environment) (client.Options, error) {
-	o := client.Options{Server: f.Server}
-	var err error
+func (f *connectionFlags) options(e *environment) (o client.Options, err error) {
+	servers, config, err := f.target()
+	if err != nil {
+		return o, err
+	}
+	o.Server, o.TLS = strings.Join(servers, ","), config
 	if o.Token, err = f.token(); err != nil {
 		return o, err
 	}
-	wantsTLS := f.TLSCA != "" || f.TLSCert != "" || f.TLSKey != ""
-	if wantsTLS && !strings.Contains(o.Server, "://") {
-		o.Server = "https://" + o.Server
-	}
-	if wantsTLS {
-		if o.TLS, err = f.tls(); err != nil {
-			return o, err
+	for _, server := range servers {
+		if o.Token != "" && !strings.HasPrefix(server, "https://") && !loopbackURL(server) {
+			e.notice("warning: the token goes to %s in clear, where the network can read it; use https://", server)
 		}
 	}
-	if o.Token != "" && !strings.HasPrefix(o.Server, "https://") && !loopbackURL(o.Server) {
-		e.notice("warning: the token goes to %s in clear, where the network can read it; use https://", f.Server)
-	}
 	return o, nil
+}
+
+// target returns the servers, with https:// where the flags of TLS ask for it, and
+// what these say of TLS, nil for nothing.
+func (f *connectionFlags) target() (servers []string, config *tls.Config, err error) {
+	encrypted := f.TLSCA != "" || f.TLSCert != "" || f.TLSKey != ""
+	if encrypted {
+		if config, err = f.tls(); err != nil {
+			return nil, nil, err
+		}
+	}
+	for server := range strings.SplitSeq(f.Server, ",") {
+		server = strings.TrimSpace(server)
+		if encrypted && !strings.Contains(server, "://") {
+			server = "https://" + server
+		}
+		if err := f.checkServer(baseURL(server)); err != nil {
+			return nil, nil, err
+		}
+		servers = append(servers, server)
+	}
+	return servers, config, nil
+}
+
+// checkServer refuses what no server can be at.
+func (f *connectionFlags) checkServer(base string) error {
+	u, err := url.Parse(base)
+	switch {
+	case err != nil:
+		return usage("--server %s: must be host:port, http://host:port or https://host:port", f.Server)
+	case u.Scheme != "http" && u.Scheme != "https":
+		return usage("--server %s: %q must be http or https", f.Server, u.Scheme)
+	case u.Hostname() == "":
+		return usage("--server %s: the host is missing", f.Server)
+	case u.User != nil:
+		return usage("--server %s: no name or password can be given here; --token-file has the credential",
+			u.Redacted())
+	case u.RawQuery != "" || u.Fragment != "":
+		return usage("--server %s: nothing may follow the address", f.Server)
+	case u.Port() == "0":
+		return usage("--server %s: must have the port on which the server listens", f.Server)
+	}
+	return checkPort("--server", f.Server, u.Port())
 }
 
 // maxTokenFile has room for any token.
@@ -81,22 +117,18 @@ func (f *connectionFlags) token() (token string, err error) {
 func (f *connectionFlags) tls() (*tls.Config, error) {
 	config := &tls.Config{MinVersion: tls.VersionTLS12}
 	if f.TLSCA != "" {
-		content, err := os.ReadFile(f.TLSCA)
-		if err != nil {
-			return nil, usage("--tls-ca: %w", err)
-		}
-		config.RootCAs = x509.NewCertPool()
-		if !config.RootCAs.AppendCertsFromPEM(content) {
-			return nil, usage("--tls-ca %s: there is no certificate in PEM", f.TLSCA)
+		var err error
+		if config.RootCAs, err = certificatePool("--tls-ca", f.TLSCA); err != nil {
+			return nil, err
 		}
 	}
 	if (f.TLSCert == "") != (f.TLSKey == "") {
 		return nil, usage("--tls-cert and --tls-key belong together")
 	}
 	if f.TLSCert != "" {
-		pair, err := tls.LoadX509KeyPair(f.TLSCert, f.TLSKey)
+		pair, err := keyPair(f.TLSCert, f.TLSKey)
 		if err != nil {
-			return nil, usage("--tls-cert, --tls-key: %w", err)
+			return nil, err
 		}
 		config.Certificates = []tls.Certificate{pair}
 	}
@@ -105,23 +137,11 @@ func (f *connectionFlags) tls() (*tls.Config, error) {
 
 // loopbackURL tells whether an address of a server is this machine.
 func loopbackURL(server string) bool {
-	if !strings.Contains(server, "://") {
-		server = "http://" + server
-	}
-	u, err := url.Parse(server)
+	u, err := url.Parse(baseURL(server))
 	return err == nil && loopbackName(u.Hostname())
 }
 
 func loopbackName(host string) bool {
 	address, err := netip.ParseAddr(host)
 	return strings.EqualFold(host, "localhost") || err == nil && address.IsLoopback()
-}
-
-// loopbackListen tells whether only this machine can reach an address.
-func loopbackListen(listen string) (bool, error) {
-	host, _, err := net.SplitHostPort(listen)
-	if err != nil {
-		return false, fmt.Errorf("--listen %s: %w", listen, err)
-	}
-	return loopbackName(host), nil
 }

@@ -120,8 +120,8 @@ func TestDemoInterrupted(t *testing.T) {
 		if err := p.cmd.Process.Signal(os.Interrupt); err != nil {
 			t.Fatal(err)
 		}
-		if code := p.wait(t); code != exitFailed || !strings.Contains(p.stderr.String(), "stopped by signal") {
-			t.Errorf("want exit code 1 and why, got %d:\n%s", code, p.stderr.String())
+		if code := p.wait(t); code != exitSignal+2 || !strings.Contains(p.stderr.String(), "stopped by signal") {
+			t.Errorf("want exit code 130 and why, got %d:\n%s", code, p.stderr.String())
 		}
 		nothingLeft(t, temporary)
 	}
@@ -205,8 +205,8 @@ func TestDemoInterruptedByTerm(t *testing.T) {
 	if err := p.cmd.Process.Signal(syscall.SIGTERM); err != nil {
 		t.Fatal(err)
 	}
-	if code := p.wait(t); code != exitFailed || p.stdout.String() != "" {
-		t.Errorf("want exit code 1 and no report, got %d: %q", code, p.stdout.String())
+	if code := p.wait(t); code != exitSignal+15 || p.stdout.String() != "" {
+		t.Errorf("want exit code 143 and no report, got %d: %q", code, p.stdout.String())
 	}
 	nothingLeft(t, temporary)
 }

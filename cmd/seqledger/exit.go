@@ -7,10 +7,11 @@ import (
 	"io"
 	"io/fs"
 	"os"
-	"strings"
+	"regexp"
 	"syscall"
 
 	"connectrpc.com/connect"
+	"github.com/alecthomas/kong"
 
 	"github.com/seqledger/seqledger/client"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
@@ -23,7 +24,7 @@ const (
 	exitUsage   = 2
 	exitRefused = 3
 	exitUnknown = 4
-	exitSignal  = 130 // what a shell reports for a process that SIGINT ended
+	exitSignal  = 128 // plus the number of the signal that ended the process
 )
 
 // exitError gives an error its exit code and tells what to do next.
@@ -39,10 +40,33 @@ func (e *exitError) Error() string { return e.err.Error() }
 // Unwrap returns the error itself.
 func (e *exitError) Unwrap() error { return e.err }
 
+// usageHint is for a command line of which it is not known which command it means.
+const usageHint = "seqledger --help lists the commands, seqledger COMMAND --help their flags"
+
 // usage says that the command line or a file that it names is wrong.
 func usage(format string, args ...any) error {
-	return &exitError{code: exitUsage, err: fmt.Errorf(format, args...),
-		hint: "seqledger --help lists the commands, seqledger COMMAND --help their flags"}
+	return &exitError{code: exitUsage, err: fmt.Errorf(format, args...), hint: usageHint}
+}
+
+// withHelp names the help of the command in the hint of an error of usage.
+func withHelp(err error, command *kong.Node) error {
+	own, ok := errors.AsType[*exitError](err)
+	if !ok || own.hint != usageHint || command == nil {
+		return err
+	}
+	return &exitError{code: own.code, err: err, hint: command.FullPath() + " --help shows its flags and examples"}
+}
+
+// missingValue is how kong says that a flag stands at the end without its value.
+var missingValue = regexp.MustCompile(`expected .+ value but got "EOL" \(<EOL>\)`)
+
+// plainParseError takes words of the parser's own out of its errors. The error
+// keeps its text otherwise: it names the flag and the variable.
+func plainParseError(err error) error {
+	if text := missingValue.ReplaceAllString(err.Error(), "its value is missing"); text != err.Error() {
+		return errors.New(text)
+	}
+	return err
 }
 
 // fail gives an error an exit code and a hint of its own.
@@ -59,8 +83,7 @@ func report(stderr io.Writer, err error) int {
 	if isClosedOutput(err) {
 		return code // whoever reads no more wants no complaint either
 	}
-	// Errors of the client bear the name themselves, once on each level.
-	_, _ = fmt.Fprintf(stderr, "seqledger: %s\n", harmless(strings.ReplaceAll(err.Error(), "seqledger: ", "")))
+	_, _ = fmt.Fprintf(stderr, "seqledger: %s\n", harmless(err.Error()))
 	if hint != "" {
 		_, _ = fmt.Fprintf(stderr, "  next: %s\n", harmless(hint))
 	}
@@ -70,15 +93,23 @@ func report(stderr io.Writer, err error) int {
 // isClosedOutput tells whether a command ended because nobody reads its output, as
 // head does not after some lines. That a write is committed must be said even so.
 func isClosedOutput(err error) bool {
-	path, ok := errors.AsType[*fs.PathError](err)
 	own, said := errors.AsType[*exitError](err)
-	return ok && path.Path == os.Stdout.Name() && errors.Is(path, syscall.EPIPE) && !(said && own.code == exitFailed)
+	return isOutput(err) && errors.Is(err, syscall.EPIPE) && !(said && own.code == exitFailed)
+}
+
+// isOutput tells whether an answer could not be printed.
+func isOutput(err error) bool {
+	path, ok := errors.AsType[*fs.PathError](err)
+	return ok && path.Path == os.Stdout.Name()
 }
 
 // classify is the one place where errors become exit codes.
 func classify(err error) (code int, hint string) {
 	if own, ok := errors.AsType[*exitError](err); ok {
 		return own.code, own.hint
+	}
+	if why, ok := errors.AsType[*unreachableError](err); ok {
+		return exitFailed, why.hint
 	}
 	if unknown, ok := errors.AsType[*client.OutcomeUnknownError](err); ok {
 		return exitUnknown, repeatHint(unknown.Sequence, unknown.IdempotencyKey)
@@ -116,12 +147,15 @@ func connectExit(code connect.Code) (int, string) {
 	switch code {
 	case connect.CodeNotFound:
 		return exitRefused, "there is no such thing in this scope; seqledger list shows what there is"
-	case connect.CodeInvalidArgument, connect.CodeFailedPrecondition, connect.CodePermissionDenied, connect.CodeOutOfRange:
+	case connect.CodeInvalidArgument, connect.CodeFailedPrecondition, connect.CodeOutOfRange:
 		return exitRefused, ""
+	case connect.CodePermissionDenied:
+		return exitRefused, "seqledger auth check FILE --key - tells what a key may do; " +
+			"a server without --auth takes only calls to localhost, 127.0.0.1 or [::1]"
 	case connect.CodeUnauthenticated:
 		return exitRefused, "give an API key or session token that the server knows with --token-file, --token or $SEQLEDGER_TOKEN"
 	case connect.CodeUnavailable, connect.CodeUnknown:
-		return exitFailed, "is the server running and is --server right? seqledger serve starts one"
+		return exitFailed, isItRunning
 	case connect.CodeUnimplemented:
 		return exitFailed, "the server at --server does not know this call: is it a seqledger of this version?"
 	}
@@ -163,6 +197,9 @@ func nextStep(e *client.Error) string {
 		return fmt.Sprintf("operation %d needs %q otherwise, and it has version %d (0: absent); "+
 			"read it with seqledger get and decide; the sequence is still free", e.OperationIndex, e.Key, e.CurrentVersion)
 	case seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_INVALID_ARGUMENT:
+		if flag := fieldFlags[e.Field]; flag != "" {
+			return "correct " + flag + "; nothing was written"
+		}
 		return "correct " + e.Field + "; nothing was written"
 	case seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_PERMISSION_DENIED:
 		return "nothing was done; seqledger auth check FILE --key - tells what a key of the server's auth file may do"
@@ -176,6 +213,17 @@ func nextStep(e *client.Error) string {
 		return "run the same command again with the same --sequence and --key"
 	}
 	return ""
+}
+
+// fieldFlags are the flags and arguments that fill fields of requests.
+var fieldFlags = map[string]string{
+	"scope": "--scope", "scope.organization": "--scope or --organization", "scope.vault": "--scope or --vault",
+	"client_id": "--client-id", "sequence": "--sequence", "session": "--session", "idempotency_key": "--key",
+	"attempt_id": "--attempt-id", "expected_session": "--expected-session", "prefix": "--prefix",
+	"resource": "--resource", "relation": "--relation", "from_height": "--from",
+	"height": "the height", "key": "the key", "tx_id": "the transaction's id",
+	"eviction_interval": "--eviction-interval", "client_ttl": "--client-ttl", "eviction_limit": "--eviction-limit",
+	"receipt_window": "--receipt-window", "max_streams": "--max-streams",
 }
 
 const sessionRequiredHint = "the stream has a session, so that a write must say --session: " +

@@ -5,9 +5,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"strings"
+	"syscall"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"connectrpc.com/connect"
 
@@ -77,6 +81,72 @@ func TestReport(t *testing.T) {
 		"  next: correct operations[0].append.payload; nothing was written\n"
 	if code != exitRefused || out.String() != want {
 		t.Errorf("want 3 and\n%sgot %d and\n%s", want, code, out.String())
+	}
+}
+
+// TestAwaitSignals: the first signal stops, its echo does nothing, a later one
+// leaves at once.
+func TestAwaitSignals(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		signals, done := make(chan os.Signal), make(chan struct{})
+		var stopped, left []os.Signal
+		// Ends after the signal that makes it leave.
+		go awaitSignals(signals, done, func(s os.Signal) { stopped = append(stopped, s) }, func(s os.Signal) { left = append(left, s) })
+		signals <- os.Interrupt
+		<-time.After(echoTime - 1)
+		signals <- syscall.SIGTERM
+		synctest.Wait()
+		if len(stopped) != 1 || len(left) != 0 {
+			t.Errorf("after the echo: stopped by %v, left for %v", stopped, left)
+		}
+		<-time.After(1)
+		signals <- syscall.SIGTERM
+		synctest.Wait()
+		if len(stopped) != 1 || len(left) != 1 || left[0] != syscall.SIGTERM {
+			t.Errorf("after the second signal: stopped by %v, left for %v", stopped, left)
+		}
+	})
+}
+
+// TestSignalCode: a command that a signal has ended says so in its exit code,
+// unless another code says more.
+func TestSignalCode(t *testing.T) {
+	t.Parallel()
+	interrupted, cancel := context.WithCancelCause(t.Context())
+	cancel(interruptedError{syscall.SIGTERM})
+	ended, end := context.WithCancel(t.Context())
+	end()
+	stopped := fail(exitFailed, "", "line 3: %w", context.Cause(interrupted))
+	for _, test := range []struct {
+		name string
+		ctx  context.Context
+		err  error
+		want int
+	}{
+		{"by SIGTERM", interrupted, stopped, 143},
+		{"a call that was given up", interrupted, fmt.Errorf("a: %w", context.Canceled), 143},
+		{"another error at the same time", interrupted, errors.New("disk full"), exitFailed},
+		{"unknown", interrupted, fail(exitUnknown, "", "%w", context.Canceled), exitUnknown},
+		{"done", interrupted, nil, exitDone},
+		{"no signal", ended, context.Canceled, exitFailed},
+	} {
+		if got := signalCode(test.ctx, test.err, report(io.Discard, test.err)); got != test.want {
+			t.Errorf("%s: want exit code %d, got %d", test.name, test.want, got)
+		}
+	}
+}
+
+// TestReportKeepsPaths: a path that ends like the program's name is a path.
+func TestReportKeepsPaths(t *testing.T) {
+	t.Parallel()
+	var out bytes.Buffer
+	report(&out, fmt.Errorf("restore of /backups/ledger.seqledger: %w", &client.Error{
+		ConnectCode: connect.CodeUnavailable, Message: "open seqledger: no\u00a0such\x1bfile",
+	}))
+	want := "seqledger: restore of /backups/ledger.seqledger: unavailable: open seqledger: no such\ufffdfile\n"
+	if got, _, _ := strings.Cut(out.String(), "  next"); got != want {
+		t.Errorf("want %q, got %q", want, got)
 	}
 }
 

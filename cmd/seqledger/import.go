@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"io"
@@ -21,7 +22,7 @@ type importCommand struct {
 	File        string `arg:"" help:"Input; a regular file, because it is read twice." type:"path"`
 	AppendLines bool   `help:"Append each line as it stands, of any text file, rather than read operations from it." env:"-"`
 	StateFile   string `help:"Where the import remembers what it has begun. Default: FILE.seqledger-import." type:"path" env:"-" placeholder:"FILE"`
-	TakeSession uint64 `help:"Go on from this session of the stream, although the state file has another: only if you know that a killed run of this import opened it." env:"-" placeholder:"N"`
+	TakeSession uint64 `help:"Go on from this session of the stream, although the state file has another: only if you opened it yourself, and nothing writes under it." env:"-" placeholder:"N"`
 }
 
 // Help is shown below the flags.
@@ -65,6 +66,9 @@ func (c *importCommand) Run(e *environment) (err error) {
 	}
 	if c.StateFile == "" {
 		c.StateFile = c.File + ".seqledger-import"
+	}
+	if err := checkStateFile(c.StateFile); err != nil {
+		return err
 	}
 	input, unlock, err := openInput(c.File)
 	if err != nil {
@@ -170,7 +174,12 @@ func (c *importCommand) begin(e *environment, scope *seqledgerv1.Scope, input *o
 	if state != nil {
 		size = state.Size
 	}
-	summary, err := survey(e.ctx, io.LimitReader(input, size), c.mode(), state == nil)
+	past := pastExpiries{now: time.Now()}
+	look := past.look
+	if state != nil {
+		look = nil
+	}
+	summary, err := survey(e.ctx, io.LimitReader(input, size), c.mode(), look)
 	if bad, ok := errors.AsType[*lineError](err); ok {
 		hint := "correct the line and run it again; nothing was written"
 		if state != nil {
@@ -180,6 +189,10 @@ func (c *importCommand) begin(e *environment, scope *seqledgerv1.Scope, input *o
 	}
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", c.File, err)
+	}
+	if past.lines > 0 {
+		e.notice("warning: on %d lines, line %d the first of them, expires_at is in the past: "+
+			"the entity is absent at once", past.lines, past.first)
 	}
 	if state == nil {
 		if c.TakeSession != 0 {
@@ -236,35 +249,47 @@ func (c *importCommand) finished(e *environment, state *importState, sent uint64
 }
 
 // openWriter opens a session for the import, having written down how.
-func (c *importCommand) openWriter(e *environment, conn *client.Client, scope *seqledgerv1.Scope, state *importState) (*client.Writer, error) {
-	ctx, cancel := context.WithTimeout(e.ctx, c.Timeout)
-	defer cancel()
-	status, err := conn.Status(ctx)
-	if err != nil {
-		return nil, err
-	}
-	if state.LedgerID != "" && state.LedgerID != status.GetLedgerId() {
-		return nil, fail(exitRefused, otherLedgerHint(state),
-			"the import was begun on ledger %s at %s, and %s serves ledger %s", state.LedgerID, state.Server, c.Server, status.GetLedgerId())
-	}
-	state.LedgerID, state.Server = status.GetLedgerId(), c.Server
-	if c.TakeSession != 0 && c.TakeSession != state.Session {
-		if state.Session == 0 {
-			return nil, usage("--take-session: no line was sent yet; delete %s and begin anew", c.StateFile)
+func (c *importCommand) openWriter(
+	e *environment, conn *client.Client, scope *seqledgerv1.Scope, state *importState,
+) (w *client.Writer, err error) {
+	err = c.within(e, func(ctx context.Context) error {
+		status, err := conn.Status(ctx)
+		if err != nil {
+			return err
 		}
-		state.Session, state.AttemptID = c.TakeSession, ""
-	}
-	attempt := state.attempt()
-	if err := state.save(c.StateFile); err != nil {
-		return nil, fail(exitFailed, "make the file writable, or move it with --state-file; nothing was sent", "state file: %w", err)
-	}
-	w, err := conn.NewWriter(ctx, client.WriterOptions{
-		Scope: scope, ClientID: c.ClientID, AttemptID: attempt, ExpectedSession: state.Session, NoReopen: true,
+		if state.LedgerID != "" && state.LedgerID != status.GetLedgerId() {
+			return fail(exitRefused, otherLedgerHint(state),
+				"the import was begun on ledger %s at %s, and %s serves ledger %s",
+				state.LedgerID, state.Server, c.Server, status.GetLedgerId())
+		}
+		state.LedgerID, state.Server = status.GetLedgerId(), c.Server
+		if c.TakeSession != 0 && c.TakeSession != state.Session {
+			if state.Session == 0 {
+				return usage("--take-session: no line was sent yet; delete %s and begin anew", c.StateFile)
+			}
+			state.Session, state.AttemptID = c.TakeSession, ""
+		}
+		attempt := state.attempt()
+		if err := state.save(c.StateFile); err != nil {
+			return fail(exitFailed, "make the file writable, or move it with --state-file; nothing was sent",
+				"state file: %w", err)
+		}
+		w, err = conn.NewWriter(ctx, client.WriterOptions{
+			Scope: scope, ClientID: c.ClientID, AttemptID: attempt, ExpectedSession: state.Session, NoReopen: true,
+			SaveSession: func(attempt []byte, session uint64) error {
+				state.AttemptID = hex.EncodeToString(attempt)
+				if session != 0 {
+					state.Session = session
+				}
+				return state.save(c.StateFile)
+			},
+		})
+		if err != nil {
+			return c.explainOpen(state, err)
+		}
+		return nil
 	})
-	if err != nil {
-		return nil, c.explainOpen(state, err)
-	}
-	return w, nil
+	return w, err
 }
 
 // otherLedgerHint tells what to do about another ledger id. A restored ledger
@@ -282,8 +307,9 @@ func (c *importCommand) explainOpen(state *importState, err error) error {
 	case errors.Is(err, client.ErrFenced) && state.Session == 0:
 		return fail(exitRefused, begunAnew, "another process took the stream over before the first line: %w", err)
 	case errors.Is(err, client.ErrFenced):
-		return fail(exitRefused, "find out who writes under --client-id "+c.ClientID+"; if seqledger state shows a session that a killed run of "+
-			"this import opened, go on with --take-session", "the stream is no longer this import's (it had session %d): %w", state.Session, err)
+		return fail(exitRefused, "find out what writes under --client-id "+c.ClientID+"; if you opened the session "+
+			"that seqledger state shows, and nothing writes under it, go on with --take-session",
+			"the stream is no longer this import's (it had session %d): %w", state.Session, err)
 	case errors.Is(err, client.ErrExpired):
 		return fail(exitRefused, "find the last committed line with seqledger list blocks and block, and import those behind it from a new file",
 			"the stream was evicted since the last run, so that its sequences say no more which lines are committed: %w", err)

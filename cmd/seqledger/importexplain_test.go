@@ -39,7 +39,7 @@ func TestExplainSend(t *testing.T) {
 		{"stalled with lines under way", true, at(errStalled), exitUnknown, "see that the server at here is running"},
 		{"stalled before any", false, at(errStalled), exitFailed, "see that the server at here is running"},
 		{"interrupted", false, at(interruptedError{}), exitFailed, "run the same command again"},
-		{"interrupted with lines under way", true, at(interruptedError{}), exitUnknown, "run the same command again"},
+		{"interrupted with lines under way", true, at(interruptedError{}), exitFailed, "run the same command again"},
 		{"turned away", true, at(unknown(&client.Error{ConnectCode: connect.CodeUnimplemented})), exitUnknown, "run the same command again"},
 	} {
 		if i, ok := errors.AsType[interruptedError](test.err); ok {
@@ -135,7 +135,7 @@ func TestImportInputChanged(t *testing.T) {
 	conn := s.client(t)
 	scope := &seqledgerv1.Scope{Organization: "acme", Vault: "main"}
 	first := "{\"append\": \"1\"}\n{\"append\": \"2\"}\n"
-	summary, err := survey(t.Context(), strings.NewReader(first), modeOperations, true)
+	summary, err := survey(t.Context(), strings.NewReader(first), modeOperations, ignore)
 	if err != nil {
 		t.Fatal(err)
 	}

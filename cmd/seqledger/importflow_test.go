@@ -187,8 +187,8 @@ func TestImportInterrupted(t *testing.T) {
 	if err := p.cmd.Process.Signal(os.Interrupt); err != nil {
 		t.Fatal(err)
 	}
-	if code := p.wait(t); code != exitFailed || !strings.Contains(p.stderr.String(), "of 50000 lines are committed") {
-		t.Fatalf("want exit code 1 and the number of lines, got %d: %s", code, p.stderr.String())
+	if code := p.wait(t); code != exitSignal+2 || !strings.Contains(p.stderr.String(), "of 50000 lines are committed") {
+		t.Fatalf("want exit code 130 and the number of lines, got %d: %s", code, p.stderr.String())
 	}
 	s.do(t, importArgs(input)...).expect(t, exitDone)
 	audit(t, s, "acme/main", 50_000)

@@ -73,7 +73,7 @@ func TestImportGrowsBetweenPasses(t *testing.T) {
 	t.Parallel()
 	s := serve(t)
 	begun := "first\nsec" // a line is being written
-	summary, err := survey(t.Context(), strings.NewReader(begun), modeLines, true)
+	summary, err := survey(t.Context(), strings.NewReader(begun), modeLines, ignore)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -103,7 +103,7 @@ func TestImportResumesSlowly(t *testing.T) {
 	content := ""
 	for n := range 2 {
 		content += fmt.Sprintln("line", n)
-		summary, err := survey(t.Context(), strings.NewReader(content), modeLines, true)
+		summary, err := survey(t.Context(), strings.NewReader(content), modeLines, ignore)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -168,7 +168,7 @@ func TestImportStallsAtOnce(t *testing.T) {
 	t.Parallel()
 	s := serve(t)
 	content := "line\n"
-	summary, err := survey(t.Context(), strings.NewReader(content), modeLines, true)
+	summary, err := survey(t.Context(), strings.NewReader(content), modeLines, ignore)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -87,9 +87,11 @@ type inputSummary struct {
 	Lines  uint64 `json:"lines"`
 }
 
-// survey reads a whole input. With check it also parses every line, so that a
-// bad one is found before anything is written.
-func survey(ctx context.Context, input io.Reader, mode string, check bool) (inputSummary, error) {
+// survey reads a whole input. Unless look is nil it also parses every line, so that a
+// bad one is found before anything is written, and shows look what it means.
+func survey(
+	ctx context.Context, input io.Reader, mode string, look func(line uint64, operations []*seqledgerv1.Operation),
+) (inputSummary, error) {
 	r := newInputReader(input)
 	for {
 		line, err := r.next()
@@ -101,10 +103,12 @@ func survey(ctx context.Context, input io.Reader, mode string, check bool) (inpu
 		}
 		// Known lines are not checked again, because what a newer version makes
 		// of them must not stop an import that is half done.
-		if check {
-			if _, err := parseLine(mode, line); err != nil {
+		if look != nil {
+			operations, err := parseLine(mode, line)
+			if err != nil {
 				return inputSummary{}, &lineError{r.line, err}
 			}
+			look(r.line, operations)
 		}
 		if r.line%1024 == 0 && ctx.Err() != nil {
 			return inputSummary{}, context.Cause(ctx)

@@ -16,6 +16,9 @@ import (
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 )
 
+// ignore looks at no line.
+func ignore(uint64, []*seqledgerv1.Operation) {}
+
 func TestInputReader(t *testing.T) {
 	t.Parallel()
 	long := strings.Repeat("x", 700<<10) // longer than the reader's buffer
@@ -50,12 +53,12 @@ func TestInputReader(t *testing.T) {
 func TestInputReaderErrors(t *testing.T) {
 	t.Parallel()
 	tooLong := io.MultiReader(strings.NewReader("first\n"), bytes.NewReader(make([]byte, maxLineBytes+2)))
-	_, err := survey(t.Context(), tooLong, modeLines, false)
+	_, err := survey(t.Context(), tooLong, modeLines, nil)
 	if bad, ok := errors.AsType[*lineError](err); !ok || bad.line != 2 {
 		t.Errorf("want an error about line 2, got %v", err)
 	}
 	broken := errors.New("the disk is gone")
-	if _, err := survey(t.Context(), iotest.ErrReader(broken), modeLines, true); !errors.Is(err, broken) {
+	if _, err := survey(t.Context(), iotest.ErrReader(broken), modeLines, ignore); !errors.Is(err, broken) {
 		t.Errorf("want the reader's error, got %v", err)
 	}
 }

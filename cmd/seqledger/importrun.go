@@ -62,8 +62,7 @@ func (c *importCommand) resume(e *environment, conn *client.Client, scope *seqle
 	_ = w.Close(ended)
 
 	state.Done = sendErr == nil
-	// A refused line may have made the writer open another session.
-	state.Session = w.State().Session
+	// Nothing else changes the state any more: Close has waited for the Writer.
 	if err := state.save(c.StateFile); err != nil {
 		sendErr = errors.Join(sendErr, fmt.Errorf("state file: %w", err))
 	}
@@ -212,7 +211,8 @@ func (c *importCommand) explainSend(run *importRun, err error) error {
 	refusal, refused := errors.AsType[*client.Error](err)
 	_, notExecuted := errors.AsType[*client.NotExecutedError](err)
 	code := exitFailed
-	if run.unknown {
+	// Interrupted, it is the next run that finds out, as after any interrupt.
+	if _, interrupted := errors.AsType[interruptedError](err); run.unknown && !interrupted {
 		code = exitUnknown
 	}
 	switch {

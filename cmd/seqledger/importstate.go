@@ -11,6 +11,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"strings"
 
 	"github.com/gofrs/flock"
 
@@ -24,7 +25,8 @@ const importFormat = 1
 // each step whose repetition would otherwise be a second import:
 //
 //  1. before OpenSession, with AttemptID: a repeat of the same attempt gets the
-//     same session, rather than fencing itself,
+//     same session, rather than fencing itself; the Writer's own later ones, with
+//     which it makes a refusal final, included,
 //  2. before the first line is sent, with Session and Base and without
 //     AttemptID: the next run opens with Session as the expected one, which
 //     succeeds only if nobody else has written since.
@@ -65,7 +67,7 @@ func loadImportState(path string) (*importState, error) {
 	// newer file must not be taken for an older one.
 	decoder.DisallowUnknownFields()
 	if err := decoder.Decode(state); err != nil {
-		return nil, fmt.Errorf("%s is no state file of an import, or is damaged: %w", path, err)
+		return nil, fmt.Errorf("%s is no state file of an import, or is damaged: %w", path, explainState(content, err))
 	}
 	if _, err := decoder.Token(); !errors.Is(err, io.EOF) {
 		return nil, fmt.Errorf("%s is damaged: something follows its end", path)
@@ -77,6 +79,30 @@ func loadImportState(path string) (*importState, error) {
 		return nil, fmt.Errorf("%s is damaged: its attempt_id has not 32 hex digits", path)
 	}
 	return state, nil
+}
+
+// explainState says what is wrong with a state file, in words of JSON.
+func explainState(content []byte, err error) error {
+	wrong, ok := errors.AsType[*json.UnmarshalTypeError](err)
+	switch {
+	case ok && wrong.Field != "":
+		return fmt.Errorf("%s cannot be a %s", wrong.Field, wrong.Value)
+	case ok:
+		return errors.New("it must be a JSON object")
+	}
+	return explainJSON(content, errors.New(strings.TrimPrefix(err.Error(), "json: ")))
+}
+
+// checkStateFile refuses a path at which no state file can be kept.
+func checkStateFile(path string) error {
+	if err := checkParent("--state-file", path); err != nil {
+		return err
+	}
+	info, err := os.Stat(path)
+	if err == nil && !info.Mode().IsRegular() {
+		return usage("--state-file %s: there is a directory, or another thing that is no file: name another path", path)
+	}
+	return nil // an error shows again when it is read
 }
 
 // lockImportState keeps other imports away from a state file, which would lose

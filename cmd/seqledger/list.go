@@ -31,9 +31,12 @@ func pages[T any](e *environment, flags *clientFlags, fetch func(ctx context.Con
 	}
 	return flags.connected(e, func(c *client.Client) error {
 		for token, first := "", true; first || token != ""; first = false {
-			ctx, cancel := context.WithTimeout(e.ctx, flags.Timeout)
-			items, next, err := fetch(ctx, c, token)
-			cancel()
+			var items []T
+			var next string
+			err := flags.within(e, func(ctx context.Context) (err error) {
+				items, next, err = fetch(ctx, c, token)
+				return err
+			})
 			if err != nil {
 				return err
 			}
@@ -178,7 +181,7 @@ type listClientsCommand struct {
 
 // Help is shown below the flags.
 func (*listClientsCommand) Help() string {
-	return `Examples:
+	return `The clients of a scope come together, in the order of their names; scopes with shorter names come first.
 
     seqledger list clients
     seqledger list clients --scope acme/main`

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"log/slog"
@@ -9,6 +10,7 @@ import (
 	"os/signal"
 	"strings"
 	"syscall"
+	"time"
 
 	"github.com/alecthomas/kong"
 )
@@ -55,7 +57,8 @@ Exit codes:
     1  failed: no connection, no answer, an error of a file, or damage was found
     2  the command line or the configuration file is wrong
     3  refused: the ledger decided against it, or has no such thing; nothing was changed
-    4  outcome unknown: the write may have been committed; repeat it with the same sequence and key`
+    4  outcome unknown: the write may have been committed; repeat it with the same sequence and key
+    130, 143  stopped by SIGINT or SIGTERM before the end; watch, status --watch and serve end with 0`
 
 // environment is what a command has to work with.
 type environment struct {
@@ -91,22 +94,48 @@ func run(args []string, stdin io.Reader, stdout, stderr io.Writer) int {
 	}
 	parsed, err := parser.Parse(args)
 	if err != nil {
-		return report(stderr, usage("%w", config.locate(err)))
+		return report(stderr, withHelp(config.locate(usage("%w", plainParseError(err))), selected(parsed, err)))
 	}
 	ctx, stop := untilSignal(context.Background())
 	defer stop()
 	// Made after parsing, because the flags say how it is to look.
 	e := &environment{
-		ctx: ctx, stdin: stdin, stdout: stdout, stderr: stderr,
+		ctx: ctx, stdin: interruptible{ctx, stdin}, stdout: stdout, stderr: stderr,
 		json: cli.JSON, log: newLogger(stderr, cli.LogLevel, cli.LogFormat),
 	}
-	return report(stderr, config.locate(parsed.Run(e, operations))) // some values are only looked at there
+	if unknown := unknownVariables(parser.Model, os.Environ()); len(unknown) > 0 {
+		e.log.Warn("no flag takes its value from these variables; --help of a command shows those that it has",
+			"variables", unknown)
+	}
+	err = config.locate(parsed.Run(e, operations)) // some values are only looked at there
+	return signalCode(ctx, err, report(stderr, withHelp(err, parsed.Selected())))
+}
+
+// selected returns the command that a command line names, nil for none.
+func selected(parsed *kong.Context, err error) *kong.Node {
+	if failed, ok := errors.AsType[*kong.ParseError](err); ok {
+		parsed = failed.Context
+	}
+	if parsed == nil {
+		return nil
+	}
+	return parsed.Selected()
+}
+
+// signalCode returns the exit code of a command that a signal has ended, and
+// otherwise code. An outcome that is unknown, or a refusal, says more than that.
+func signalCode(ctx context.Context, err error, code int) int {
+	interrupted, ok := errors.AsType[interruptedError](context.Cause(ctx))
+	if !ok || code != exitFailed || !errors.Is(err, context.Canceled) {
+		return code
+	}
+	return interrupted.code()
 }
 
 // newParser builds the grammar. operations receives the operation flags of a
 // write in the order of the command line, config the configuration file.
 func newParser(cli *commandLine, operations *operationFlags, config *configSource, stdout, stderr io.Writer) (*kong.Kong, error) {
-	return kong.New(cli,
+	return kong.New(cli, append(flagValues(),
 		kong.Name("seqledger"),
 		kong.Description(description),
 		kong.Writers(stdout, stderr),
@@ -114,7 +143,7 @@ func newParser(cli *commandLine, operations *operationFlags, config *configSourc
 		kong.NamedMapper("operation", operations),
 		kong.DefaultEnvars("SEQLEDGER"),
 		kong.Bind(config),
-	)
+	)...)
 }
 
 // newLogger writes to standard error, so that standard output has answers alone.
@@ -126,8 +155,13 @@ func newLogger(w io.Writer, level slog.Level, format string) *slog.Logger {
 	return slog.New(slog.NewTextHandler(w, options))
 }
 
+// echoTime is how long after a signal another one is taken for the same: a
+// Ctrl-C reaches the process from the terminal and, once more, from make, go run
+// or a supervisor that passes it on.
+const echoTime = time.Second
+
 // untilSignal returns a context that ends with the first SIGINT or SIGTERM. The
-// second one ends the process at once, because somebody is tired of waiting.
+// next one, unless it comes within echoTime, ends the process at once.
 func untilSignal(parent context.Context) (context.Context, func()) {
 	ctx, cancel := context.WithCancelCause(parent)
 	signals := make(chan os.Signal, 2)
@@ -136,18 +170,10 @@ func untilSignal(parent context.Context) (context.Context, func()) {
 	// Ended by the returned function, which waits for it.
 	go func() {
 		defer close(ended)
-		for range 2 {
-			select {
-			case s := <-signals:
-				if ctx.Err() != nil {
-					fmt.Fprintln(os.Stderr, "seqledger: second signal, leaving at once")
-					os.Exit(exitSignal)
-				}
-				cancel(interruptedError{s})
-			case <-done:
-				return
-			}
-		}
+		awaitSignals(signals, done, func(s os.Signal) { cancel(interruptedError{s}) }, func(s os.Signal) {
+			fmt.Fprintln(os.Stderr, "seqledger: second signal, leaving at once")
+			os.Exit(interruptedError{s}.code())
+		})
 	}()
 	return ctx, func() {
 		signal.Stop(signals)
@@ -157,8 +183,37 @@ func untilSignal(parent context.Context) (context.Context, func()) {
 	}
 }
 
+// awaitSignals calls stop for the first signal and leave for the next, until
+// done is closed.
+func awaitSignals(signals <-chan os.Signal, done <-chan struct{}, stop, leave func(os.Signal)) {
+	var stopped time.Time
+	for {
+		select {
+		case s := <-signals:
+			switch {
+			case stopped.IsZero():
+				stopped = time.Now()
+				stop(s)
+			case time.Since(stopped) >= echoTime:
+				leave(s)
+				return
+			}
+		case <-done:
+			return
+		}
+	}
+}
+
 // interruptedError is why the context of a command has ended.
 type interruptedError struct{ signal os.Signal }
+
+// code is what a shell reports for a process that the signal has ended.
+func (e interruptedError) code() int {
+	if s, ok := e.signal.(syscall.Signal); ok {
+		return exitSignal + int(s)
+	}
+	return exitFailed
+}
 
 // Error implements error.
 func (e interruptedError) Error() string { return "stopped by signal: " + e.signal.String() }

@@ -8,6 +8,7 @@ import (
 	"io"
 	"math"
 	"slices"
+	"strings"
 	"time"
 	"unicode/utf8"
 
@@ -23,23 +24,27 @@ import (
 func checkOperation(operation *seqledgerv1.Operation) error {
 	switch o := operation.GetOperation().(type) {
 	case *seqledgerv1.Operation_SetEntity:
-		return errors.Join(checkKey("key", o.SetEntity.GetKey()), checkValue("value", o.SetEntity.GetValue()),
+		return first(checkKey("key", o.SetEntity.GetKey()), checkValue("value", o.SetEntity.GetValue()),
 			checkExpiry(o.SetEntity.GetExpiresAt()), checkCondition(o.SetEntity.GetCondition(), o.SetEntity.Condition != nil))
 	case *seqledgerv1.Operation_DeleteEntity:
-		return errors.Join(checkKey("key", o.DeleteEntity.GetKey()),
+		return first(checkKey("key", o.DeleteEntity.GetKey()),
 			checkCondition(o.DeleteEntity.GetCondition(), o.DeleteEntity.Condition != nil))
 	case *seqledgerv1.Operation_CreateRelationship:
 		r := o.CreateRelationship
-		return errors.Join(checkKey("resource", r.GetResource()), checkKey("relation", r.GetRelation()), checkKey("subject", r.GetSubject()))
+		return checkRelationship(r.GetResource(), r.GetRelation(), r.GetSubject())
 	case *seqledgerv1.Operation_DeleteRelationship:
 		r := o.DeleteRelationship
-		return errors.Join(checkKey("resource", r.GetResource()), checkKey("relation", r.GetRelation()), checkKey("subject", r.GetSubject()))
+		return checkRelationship(r.GetResource(), r.GetRelation(), r.GetSubject())
 	case *seqledgerv1.Operation_Append:
 		return checkValue("append", o.Append.GetPayload())
 	case *seqledgerv1.Operation_ExpireEntity:
 		return errors.New("the ledger alone expires entities; use delete")
 	}
 	return errors.New("has no operation")
+}
+
+func checkRelationship(resource, relation, subject string) error {
+	return first(checkKey("resource", resource), checkKey("relation", relation), checkKey("subject", subject))
 }
 
 func checkKey(name, key string) error {
@@ -65,6 +70,33 @@ func checkExpiry(at *timestamppb.Timestamp) error {
 		return fmt.Errorf("expires_at must be after 1970 and not after %s", last.UTC().Format(time.RFC3339Nano))
 	}
 	return nil
+}
+
+// expired returns the first set whose entity is to expire before now, nil for none.
+// The ledger takes it, by its own clock: so it is worth a warning and no more.
+func expired(operations []*seqledgerv1.Operation, now time.Time) *seqledgerv1.SetEntity {
+	for _, operation := range operations {
+		if set := operation.GetSetEntity(); set.GetExpiresAt() != nil && set.GetExpiresAt().AsTime().Before(now) {
+			return set
+		}
+	}
+	return nil
+}
+
+// pastExpiries counts the lines of an import that set what has expired.
+type pastExpiries struct {
+	now          time.Time
+	lines, first uint64
+}
+
+// look is what survey calls.
+func (p *pastExpiries) look(line uint64, operations []*seqledgerv1.Operation) {
+	if expired(operations, p.now) == nil {
+		return
+	}
+	if p.lines++; p.lines == 1 {
+		p.first = line
+	}
 }
 
 func checkCondition(condition *seqledgerv1.Condition, given bool) error {
@@ -110,15 +142,30 @@ func checkJSON(text []byte) error {
 	decoder := json.NewDecoder(bytes.NewReader(text))
 	decoder.UseNumber()
 	if err := checkNames(decoder, 0); err != nil {
-		if errors.Is(err, io.EOF) {
-			return errors.New("is empty or cut off")
-		}
-		return err
+		return explainJSON(text, err)
 	}
 	if _, err := decoder.Token(); !errors.Is(err, io.EOF) {
 		return errors.New("has something behind its JSON value")
 	}
 	return nil
+}
+
+// explainJSON says what is wrong with a text for which the decoder has an error:
+// that is its own unless the text is no JSON.
+func explainJSON(text []byte, err error) error {
+	syntax, is := errors.AsType[*json.SyntaxError](json.Unmarshal(text, new(json.RawMessage)))
+	switch {
+	case !is:
+		return err
+	case strings.HasSuffix(syntax.Error(), "after top-level value"):
+		return errors.New("has something behind its JSON value")
+	case syntax.Error() == "unexpected end of JSON input":
+		return errors.New("is empty or cut off")
+	}
+	// Offset is behind the byte that is wrong, which may be the first of several
+	// of a character.
+	r, _ := utf8.DecodeRune(text[syntax.Offset-1:])
+	return fmt.Errorf("is no JSON: %q at byte %d is not expected there", r, syntax.Offset)
 }
 
 // maxDepth is more than any operation has.

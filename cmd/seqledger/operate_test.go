@@ -200,6 +200,48 @@ func TestDeploymentFilesNameFlags(t *testing.T) {
 	}
 }
 
+// TestHealthCheck runs the container's check against servers as they may be in one:
+// in clear, with TLS under another name than the loopback's, and with certificates
+// of clients.
+func TestHealthCheck(t *testing.T) {
+	t.Parallel()
+	var check []string
+	_, command, _ := strings.Cut(readOperate(t, "Dockerfile"), "\n  CMD ")
+	line, _, _ := strings.Cut(command, "\n")
+	if err := json.Unmarshal([]byte(line), &check); err != nil || len(check) < 2 || check[0] != "/seqledger" {
+		t.Fatalf("no check in %q: %v", line, err)
+	}
+	cert, key := selfSigned(t)
+	ready := func(address string) result {
+		return seqledger(t, append([]string{"SEQLEDGER_SERVER=" + address, "SEQLEDGER_TLS_CERT=" + cert, "SEQLEDGER_TLS_KEY=" + key}, check[1:]...)...)
+	}
+	plain := serve(t)
+	ready(plain.address).expect(t, exitDone)
+	encrypted := serve(t, "--tls-cert", cert, "--tls-key", key)
+	if r := ready(encrypted.address).expect(t, exitDone); r.stdout+r.stderr != "" {
+		t.Errorf("want silence, got %v", r)
+	}
+	mutual := serve(t, "--tls-cert", cert, "--tls-key", key, "--tls-client-ca", cert, "--debug-listen", "127.0.0.1:0")
+	ready(mutual.address).expect(t, exitFailed, "certificate required")
+	awaitLog(t, mutual.process, "serving profiles and metrics")
+	debug := regexp.MustCompile(`serving profiles and metrics" address=(\S+)`).FindStringSubmatch(mutual.stderr.String())
+	ready(debug[1]).expect(t, exitDone)
+	conn := busy(t, plain)
+	if err := plain.cmd.Process.Signal(os.Interrupt); err != nil {
+		t.Fatal(err)
+	}
+	awaitLog(t, plain.process, "stopping")
+	ready(plain.address).expect(t, exitFailed, "not ready")
+	if err := conn.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if code := plain.wait(t); code != exitDone {
+		t.Errorf("want a clean end, got %d: %s", code, plain.stderr.String())
+	}
+	// Elsewhere than on this machine a certificate is looked at.
+	seqledger(t, "status", "--ready", "--server", "https://"+encrypted.address).expect(t, exitFailed, "signed by no authority")
+}
+
 // TestUnit asks systemd whether it understands the unit.
 func TestUnit(t *testing.T) {
 	t.Parallel()

@@ -4,14 +4,13 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"os"
 	"reflect"
 	"strconv"
 	"strings"
-	"time"
 
 	"github.com/alecthomas/kong"
-	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"github.com/seqledger/seqledger/ledger/machine"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
@@ -158,7 +157,7 @@ func parseCondition(name, argument string) (*seqledgerv1.Condition, error) {
 	}
 	version, err := strconv.ParseUint(argument, 10, 64)
 	if err != nil {
-		return nil, fmt.Errorf("the version must be a number: %w", err)
+		return nil, fmt.Errorf("%q is no version: it must be a number from 0 to %d", argument, uint64(math.MaxUint64))
 	}
 	return &seqledgerv1.Condition{Condition: &seqledgerv1.Condition_Version{Version: version}}, nil
 }
@@ -176,9 +175,9 @@ func setCondition(operation *seqledgerv1.Operation, condition *seqledgerv1.Condi
 }
 
 func setExpiry(operation *seqledgerv1.Operation, argument string) error {
-	at, err := time.Parse(time.RFC3339Nano, argument)
+	at, err := parseTime(argument)
 	if err != nil {
-		return fmt.Errorf("the time must be RFC 3339, such as 2030-01-31T12:00:00Z: %w", err)
+		return err
 	}
 	set := operation.GetSetEntity()
 	switch {
@@ -187,7 +186,7 @@ func setExpiry(operation *seqledgerv1.Operation, argument string) error {
 	case set.ExpiresAt != nil:
 		return errors.New("the operation expires already")
 	}
-	set.ExpiresAt = timestamppb.New(at)
+	set.ExpiresAt = at
 	return checkExpiry(set.ExpiresAt)
 }
 

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"regexp"
 	"strconv"
 	"strings"
 	"time"
@@ -13,6 +14,7 @@ import (
 	"unicode/utf8"
 
 	"google.golang.org/protobuf/encoding/protojson"
+	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"github.com/seqledger/seqledger/ledger/machine"
@@ -71,7 +73,7 @@ func parseOperations(text []byte) ([]*seqledgerv1.Operation, error) {
 func parseOperation(text []byte) (*seqledgerv1.Operation, error) {
 	o, err := parseObject(text)
 	if err != nil {
-		return nil, fmt.Errorf("an operation must be an object: %w", err)
+		return nil, fmt.Errorf("an operation %w", err)
 	}
 	if len(o) != 1 {
 		return nil, fmt.Errorf("an operation has one field, not %d", len(o))
@@ -80,7 +82,7 @@ func parseOperation(text []byte) (*seqledgerv1.Operation, error) {
 		operation, err := parseShort(name, body)
 		if errors.Is(err, errNotShort) {
 			operation = new(seqledgerv1.Operation)
-			err = protojson.Unmarshal(text, operation)
+			err = parseMessage(text, operation)
 		}
 		if err != nil {
 			return nil, fmt.Errorf("%s: %w", name, err)
@@ -112,20 +114,20 @@ func parseShort(name string, body json.RawMessage) (*seqledgerv1.Operation, erro
 	case "set":
 		set := new(seqledgerv1.SetEntity)
 		operation.Operation = &seqledgerv1.Operation_SetEntity{SetEntity: set}
-		err = errors.Join(o.text("key", &set.Key), o.value("value", &set.Value),
+		err = first(o.text("key", &set.Key), o.value("value", &set.Value),
 			o.condition(&set.Condition), o.time("expires_at", &set.ExpiresAt))
 	case "delete":
 		remove := new(seqledgerv1.DeleteEntity)
 		operation.Operation = &seqledgerv1.Operation_DeleteEntity{DeleteEntity: remove}
-		err = errors.Join(o.text("key", &remove.Key), o.condition(&remove.Condition))
+		err = first(o.text("key", &remove.Key), o.condition(&remove.Condition))
 	case "relate":
 		r := new(seqledgerv1.CreateRelationship)
 		operation.Operation = &seqledgerv1.Operation_CreateRelationship{CreateRelationship: r}
-		err = errors.Join(o.text("resource", &r.Resource), o.text("relation", &r.Relation), o.text("subject", &r.Subject))
+		err = first(o.text("resource", &r.Resource), o.text("relation", &r.Relation), o.text("subject", &r.Subject))
 	case "unrelate":
 		r := new(seqledgerv1.DeleteRelationship)
 		operation.Operation = &seqledgerv1.Operation_DeleteRelationship{DeleteRelationship: r}
-		err = errors.Join(o.text("resource", &r.Resource), o.text("relation", &r.Relation), o.text("subject", &r.Subject))
+		err = first(o.text("resource", &r.Resource), o.text("relation", &r.Relation), o.text("subject", &r.Subject))
 	}
 	if err == nil {
 		err = o.nothingElse()
@@ -137,14 +139,39 @@ func parseShort(name string, body json.RawMessage) (*seqledgerv1.Operation, erro
 type object map[string]json.RawMessage
 
 func parseObject(text []byte) (object, error) {
+	if trimmed := bytes.TrimLeft(text, " \t\r\n"); len(trimmed) == 0 || trimmed[0] != '{' {
+		return nil, errors.New("must be a JSON object")
+	}
 	var o object
 	if err := json.Unmarshal(text, &o); err != nil {
 		return nil, err
 	}
-	if o == nil {
-		return nil, errors.New("null is no object")
-	}
 	return o, nil
+}
+
+// first returns the first error, nil when there is none: a message has one line.
+func first(errs ...error) error {
+	for _, err := range errs {
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// protoPlace is where in its text protojson found a mistake, which is a part of
+// what the user has written.
+var protoPlace = regexp.MustCompile(`^(syntax error )?\(line \d+:\d+\): `)
+
+// parseMessage reads the API's own form. The name of the package goes from its
+// messages, and the space that may not be one.
+func parseMessage(text []byte, m proto.Message) error {
+	err := protojson.Unmarshal(text, m)
+	if err == nil {
+		return nil
+	}
+	message := strings.TrimPrefix(strings.ReplaceAll(err.Error(), "\u00a0", " "), "proto: ")
+	return errors.New(protoPlace.ReplaceAllString(message, ""))
 }
 
 // nothingElse refuses what no one has taken: a mistyped condition must not be
@@ -193,9 +220,17 @@ func (o object) time(name string, into **timestamppb.Timestamp) error {
 	if err != nil {
 		return within(name, err)
 	}
-	at, err := time.Parse(time.RFC3339Nano, s)
-	*into = timestamppb.New(at)
+	*into, err = parseTime(s)
 	return within(name, err)
+}
+
+// parseTime reads a time as flags, operations in JSON and auth files have it.
+func parseTime(text string) (*timestamppb.Timestamp, error) {
+	at, err := time.Parse(time.RFC3339Nano, text)
+	if err != nil {
+		return nil, fmt.Errorf("%q is no time with a zone, such as 2030-01-31T12:00:00Z", text)
+	}
+	return timestamppb.New(at), nil
 }
 
 func (o object) condition(into **seqledgerv1.Condition) error {
@@ -219,7 +254,7 @@ func (o object) condition(into **seqledgerv1.Condition) error {
 		*into = &seqledgerv1.Condition{Condition: &seqledgerv1.Condition_ValueEquals{ValueEquals: value}}
 		return within("condition: value_equals", err)
 	}
-	err = protojson.Unmarshal(body, condition)
+	err = parseMessage(body, condition)
 	*into = condition
 	return within("condition", err)
 }

@@ -32,6 +32,8 @@ func TestParseOperations(t *testing.T) {
 		if message, isError := strings.CutPrefix(want, "error: "); isError {
 			if err == nil || !strings.Contains(err.Error(), message) {
 				t.Errorf("%s\nwant an error with %q, got %q, %v", input, message, describe(operations), err)
+			} else if word := innerWord(err.Error()); word != "" {
+				t.Errorf("%s\nthe error says %q, which is a word of the program: %v", input, word, err)
 			}
 			continue
 		}
@@ -39,6 +41,20 @@ func TestParseOperations(t *testing.T) {
 			t.Errorf("%s\nwant %q, got %q, %v", input, want, got, err)
 		}
 	}
+}
+
+// innerWord returns what a message to users must not have: words of Go and of
+// libraries, and what is not printable. Empty for none.
+func innerWord(message string) string {
+	for _, word := range []string{
+		"Go value", "main.", "json:", "proto:", "strconv", "parsing time", "2006-01-02", "time:", "slog:", "client:", "server:", "Options.",
+		"x509:", "tls:", "\ufffd", "\u00a0", "%!", "nil",
+	} {
+		if strings.Contains(message, word) {
+			return word
+		}
+	}
+	return ""
 }
 
 func TestParseOperationsLimits(t *testing.T) {
@@ -81,6 +97,9 @@ func FuzzParseOperations(f *testing.F) {
 	f.Fuzz(func(t *testing.T, line []byte) {
 		operations, err := parseLine(modeOperations, line)
 		if err != nil {
+			if strings.ContainsAny(err.Error(), "\n\u00a0") {
+				t.Fatalf("%q: the error %q is not one plain line", line, err)
+			}
 			return
 		}
 		if len(operations) == 0 {

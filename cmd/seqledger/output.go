@@ -109,14 +109,17 @@ func display(value []byte) string {
 func quoted(s string) string { return display([]byte(s)) }
 
 // harmless is quoted for messages, which may have several lines: what a terminal
-// would execute shows as U+FFFD.
+// would execute shows as U+FFFD, and any kind of space as one.
 func harmless(message string) string {
 	return strings.Map(func(r rune) rune {
-		if r == '\n' || unicode.IsPrint(r) {
+		switch {
+		case r == '\n' || unicode.IsPrint(r):
 			return r
+		case unicode.Is(unicode.Zs, r) || r == '\t':
+			return ' '
 		}
 		return utf8.RuneError
-	}, strings.ReplaceAll(message, "\t", " "))
+	}, message)
 }
 
 func describeOperation(o *seqledgerv1.Operation) (verb, object string) {

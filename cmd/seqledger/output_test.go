@@ -156,7 +156,7 @@ func TestRunInProcess(t *testing.T) {
 		{[]string{"block", "--scope", "a", "high"}, exitUsage, "", "high"},
 		{[]string{"verify", "--data", "/no/such/directory"}, exitFailed, "", "no such file"},
 		{[]string{"serve", "--listen", "0.0.0.0:1"}, exitUsage, "", "loopback"},
-		{[]string{"serve", "--client-ttl", "10ms"}, exitUsage, "", "client_ttl"},
+		{[]string{"serve", "--client-ttl", "10ms"}, exitUsage, "", "--client-ttl"},
 		{[]string{"session", "open", "--scope", "a", "--client-id", "c", "--attempt-id", "zz"}, exitUsage, "", "32 hex digits"},
 		{[]string{"import", "--scope", "a", "--client-id", "c", "/no/such/file"}, exitUsage, "", "no such file"},
 		{[]string{"import", "--scope", "a", "--client-id", "c", "--take-session", "5", writeFile(t, "in", `{"append":"x"}`)}, exitUsage, "", "--take-session"},
@@ -179,8 +179,9 @@ func TestLoopback(t *testing.T) {
 		"0.0.0.0:0": false, "[::]:0": false, ":0": false, "10.0.0.1:0": false, "example.com:0": false,
 		"[::ffff:10.0.0.1]:0": false, "127.0.0.1": false, "": false, "localhost.example.com:1": false,
 	} {
-		if got, err := loopbackListen(listen); got != want {
-			t.Errorf("%q: want loopback: %v, got %v", listen, want, err)
+		host, err := checkListen("--listen", listen)
+		if got := err == nil && loopbackName(host); got != want {
+			t.Errorf("%q: want loopback: %v, got %q, %v", listen, want, host, err)
 		}
 	}
 }

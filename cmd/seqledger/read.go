@@ -2,6 +2,10 @@ package main
 
 import (
 	"context"
+	"errors"
+	"fmt"
+
+	"connectrpc.com/connect"
 
 	"github.com/seqledger/seqledger/client"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
@@ -30,7 +34,8 @@ func (c *getCommand) Run(e *environment) error {
 	return c.call(e, func(ctx context.Context, conn *client.Client) error {
 		entity, err := conn.GetEntity(ctx, &seqledgerv1.GetEntityRequest{Scope: scope, Key: c.EntityKey})
 		if err != nil {
-			return err
+			return absent(err, "seqledger list --prefix shows the keys that there are",
+				"there is no entity %q in %s", c.EntityKey, scopeName(scope))
 		}
 		return e.show(entity, func(t *table) {
 			t.field("key", quoted(entity.GetKey()))
@@ -41,6 +46,15 @@ func (c *getCommand) Run(e *environment) error {
 			t.field("transaction", entity.GetTxId())
 		})
 	})
+}
+
+// absent names what a server has not found; any other error stays as it is.
+func absent(err error, hint, format string, args ...any) error {
+	answer, ok := errors.AsType[*client.Error](err)
+	if !ok || answer.ConnectCode != connect.CodeNotFound {
+		return err
+	}
+	return fail(exitRefused, hint, "%s: %w", answer.ConnectCode, &explainedError{fmt.Sprintf(format, args...), err})
 }
 
 // blockCommand reads one block.
@@ -66,7 +80,8 @@ func (c *blockCommand) Run(e *environment) error {
 	return c.call(e, func(ctx context.Context, conn *client.Client) error {
 		block, err := conn.GetBlock(ctx, &seqledgerv1.GetBlockRequest{Scope: scope, Height: c.Height})
 		if err != nil {
-			return err
+			return absent(err, "seqledger list blocks shows those that there are",
+				"there is no block %d of %s", c.Height, scopeName(scope))
 		}
 		return e.show(block, func(t *table) { showBlock(t, block) })
 	})

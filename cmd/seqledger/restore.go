@@ -4,16 +4,19 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"syscall"
 
 	"github.com/seqledger/seqledger/ledger"
 )
 
-// restoreCommand makes a data directory from a backup.
+// restoreCommand makes a data directory from a backup, or from another data
+// directory.
 type restoreCommand struct {
-	File string `arg:"" help:"Backup to restore; - reads standard input." type:"path"`
-	Data string `help:"Data directory to make; it must be absent or empty." default:"./seqledger-data" type:"path"`
+	File          string `arg:"" optional:"" help:"Backup to restore; - reads standard input." type:"path"`
+	FromDirectory string `help:"Restore this data directory, or copy of one, in place of a backup; no server may have it open." type:"path" env:"-" placeholder:"DIR"`
+	Data          string `help:"Data directory to make; it must be absent or empty." default:"./seqledger-data" type:"path"`
 }
 
 // Help is shown below the flags.
@@ -22,11 +25,16 @@ func (*restoreCommand) Help() string {
 command again: no server starts on a directory whose restore did not reach its end.
 
 The restored ledger begins a new epoch: a new ledger id for what is written from now on, and every session from
-before has expired, because nobody knows what was committed after the backup. Writes from after the backup are
+before has expired, because nothing tells what was committed after the backup. Writes from after the backup are
 gone; clients find out with seqledger state which of theirs are there. Never run the old directory and the
 restored one at the same time.
 
+A copy of the data directory of a stopped server is restored with --from-directory. Do not start a server on
+such a copy: once the original has gone on, it would give out transaction ids and sessions a second time. The
+copy stays as it is.
+
     seqledger restore ledger.seqledger --data /var/lib/seqledger
+    seqledger restore --from-directory /mnt/copy/seqledger --data /var/lib/seqledger
     seqledger verify --data /var/lib/seqledger
     seqledger serve --data /var/lib/seqledger`
 }
@@ -44,21 +52,24 @@ type restoreResult struct {
 
 // Run is called by kong.
 func (c *restoreCommand) Run(e *environment) (err error) {
-	backup, size, done, err := openBackup(e, c.File)
+	source, restore, done, err := c.source(e)
 	if err != nil {
 		return err
 	}
 	defer done()
-	told := newTransfer(e, "restoring", size)
-	defer told.end()
-	options := ledger.RestoreOptions{Dir: c.Data, Logger: e.log, Progress: func(done, _ int64) { told.to(done) }}
-	info, err := ledger.Restore(e.ctx, backup, options)
+	var told *transfer
+	info, err := restore(ledger.RestoreOptions{Dir: c.Data, Logger: e.log, Progress: func(done, total int64) {
+		if told == nil {
+			told = newTransfer(e, "restoring", total)
+		}
+		told.to(done)
+	}})
 	told.end()
 	if err != nil {
 		if e.ctx.Err() != nil {
 			return fail(exitFailed, "run it again", "%w", context.Cause(e.ctx))
 		}
-		return fail(exitFailed, restoreHint(err, c.Data), "restore of %s to %s: %w", c.File, c.Data, err)
+		return fail(exitFailed, c.hint(err), "restore of %s to %s: %w", source, c.Data, err)
 	}
 	if e.json {
 		return e.showObject(restoreResult{
@@ -71,36 +82,59 @@ func (c *restoreCommand) Run(e *environment) (err error) {
 	return err
 }
 
-// openBackup opens a backup to read, and tells its size, 0 for standard input.
-func openBackup(e *environment, path string) (backup *os.File, size int64, done func(), err error) {
+// source says what is restored, and how.
+func (c *restoreCommand) source(e *environment) (
+	name string, restore func(ledger.RestoreOptions) (ledger.RestoreInfo, error), done func(), err error,
+) {
+	switch {
+	case c.File != "" && c.FromDirectory != "":
+		return "", nil, nil, usage("the backup %s and --from-directory: give one of them", c.File)
+	case c.FromDirectory != "":
+		return c.FromDirectory, func(o ledger.RestoreOptions) (ledger.RestoreInfo, error) {
+			return ledger.RestoreDirectory(e.ctx, c.FromDirectory, o)
+		}, func() {}, nil
+	case c.File == "":
+		return "", nil, nil, usage("nothing to restore: name a backup, or a data directory with --from-directory")
+	}
+	backup, done, err := openBackup(e, c.File)
+	return c.File, func(o ledger.RestoreOptions) (ledger.RestoreInfo, error) {
+		return ledger.Restore(e.ctx, backup, o)
+	}, done, err
+}
+
+// openBackup opens a backup to read.
+func openBackup(e *environment, path string) (backup io.Reader, done func(), err error) {
 	if path == "-" {
-		f, ok := e.stdin.(*os.File)
-		if !ok {
-			return nil, 0, nil, usage("there is no standard input")
-		}
-		return f, 0, func() {}, nil
+		return e.stdin, func() {}, nil
 	}
 	f, err := os.Open(path)
 	if err != nil {
-		return nil, 0, nil, usage("%w", err)
+		return nil, nil, usage("%w", err)
 	}
 	info, err := f.Stat()
-	if err != nil {
-		return nil, 0, nil, errors.Join(err, f.Close())
+	if err == nil && info.IsDir() {
+		err = fail(exitUsage, "a data directory is restored with restore --from-directory and checked with verify --data",
+			"%s is a directory and no backup", path)
 	}
-	return f, info.Size(), func() { _ = f.Close() }, nil // it was only read
+	if err != nil {
+		return nil, nil, errors.Join(err, f.Close())
+	}
+	return f, func() { _ = f.Close() }, nil // it was only read
 }
 
-// restoreHint tells what to do about a restore that failed.
-func restoreHint(err error, path string) string {
+// hint tells what to do about a restore that failed.
+func (c *restoreCommand) hint(err error) string {
 	if _, damaged := errors.AsType[*ledger.BackupDamageError](err); damaged {
 		return "the directory is no ledger; restore another copy of the backup, or an older one, into it"
 	}
 	switch {
 	case errors.Is(err, ledger.ErrInUse):
-		return storageHint(err, path)
+		return "stop the process that has it open, or name another directory"
 	case errors.Is(err, syscall.ENOSPC), errors.Is(err, syscall.EDQUOT):
-		return "make room on the file system of " + path + " and run the restore again"
+		return "make room on the file system of " + c.Data + " and run the restore again"
+	case ledger.IsDamage(err) && c.FromDirectory != "":
+		return "keep " + c.FromDirectory + " as it is, see with seqledger verify --data " + c.FromDirectory +
+			" what is damaged, and restore another copy or a backup"
 	}
 	return ""
 }

@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/signal"
 	"path/filepath"
+	"strings"
 	"syscall"
 	"time"
 
@@ -21,7 +22,7 @@ type serveCommand struct {
 	Listen          string        `help:"Address to listen on; port 0 takes a free one. Others than loopback need --auth and TLS." default:"127.0.0.1:7450"`
 	Data            string        `help:"Data directory; an absent or empty one becomes a new ledger." default:"./seqledger-data" type:"path"`
 	DrainTimeout    time.Duration `help:"How long to wait, when stopped, for what is under way." default:"30s"`
-	DebugListen     string        `help:"Serve profiles (/debug/pprof/) and /metrics on this address too, loopback only; off when empty." placeholder:"ADDRESS"`
+	DebugListen     string        `help:"Serve profiles (/debug/pprof/), /metrics, /healthz and /readyz on this address too, in clear, loopback only; off when empty." placeholder:"ADDRESS"`
 	CheckpointBytes int64         `help:"How many bytes of changes gather in memory before they are written to the state file; 0 finds it, between 32 and 128 MiB. More writes less to the disk and takes some four times as much memory." default:"0"`
 	BackupRate      int64         `help:"How fast a backup may read, in bytes per second; -1 for as fast as it can." default:"33554432"`
 	DiskReserve     int64         `help:"Refuse writes while less than this is free on the disk of --data, in bytes; reads go on. 0 never refuses, until the disk is full and the server stops; -1 is 1 GiB, or a twentieth of a smaller disk." default:"-1"`
@@ -43,8 +44,8 @@ Without --auth everybody who can connect may do everything, therefore only this 
 need an API key or a session token; SIGHUP makes the server read the file again. TLS files are read again when
 they change. --insecure opens the server to other machines without one of the two.
 
-SIGTERM and Ctrl-C stop the server once everything that it has accepted is answered; a second one stops it at
-once, which loses nothing that was acknowledged.
+SIGTERM and Ctrl-C stop the server once everything that it has accepted is answered; another one, a second or more
+later, stops it at once, which loses nothing that was acknowledged.
 
     seqledger serve
     seqledger serve --listen 127.0.0.1:7451 --data /var/lib/seqledger --client-ttl 72h
@@ -68,16 +69,7 @@ func (c *serveCommand) Run(e *environment) (err error) {
 		EvictionInterval: c.EvictionInterval, ClientTTL: int64(c.ClientTTL), EvictionLimit: c.EvictionLimit,
 		ReceiptWindow: c.ReceiptWindow, MaxStreams: c.MaxStreams,
 	}
-	if err := config.Validate(); err != nil {
-		return usage("%w", err)
-	}
-	if c.BackupRate == 0 {
-		return usage("--backup-rate must not be 0")
-	}
-	if c.DiskReserve < -1 {
-		return usage("--disk-reserve must be a number of bytes, 0 or -1")
-	}
-	if err := c.checkDebug(); err != nil {
+	if err := c.check(&config); err != nil {
 		return err
 	}
 	tuneCollector()
@@ -111,6 +103,34 @@ func (c *serveCommand) Run(e *environment) (err error) {
 		return fail(exitFailed, storageHint(failure, c.Data), "%w", failure)
 	}
 	return errors.Join(serveErr, closeErr)
+}
+
+// A checkpoint below the least would be written at every other write; one beyond
+// the most would take the memory that it is to bound.
+const (
+	leastCheckpointBytes = 1 << 20
+	mostCheckpointBytes  = 4 << 30
+)
+
+// check refuses values that make no sense, before anything is opened.
+func (c *serveCommand) check(config *machine.Config) error {
+	err := config.Validate()
+	wrong, isField := errors.AsType[*machine.FieldError](err)
+	switch {
+	case isField: // a field has the name of its flag, but for the signs between the words
+		return usage("--%s: %s", strings.ReplaceAll(wrong.Field, "_", "-"), wrong.Problem)
+	case err != nil:
+		return usage("%w", err)
+	case c.DrainTimeout <= 0:
+		return usage("--drain-timeout: must be more than 0")
+	case c.CheckpointBytes != 0 && c.CheckpointBytes < leastCheckpointBytes, c.CheckpointBytes > mostCheckpointBytes:
+		return usage("--checkpoint-bytes: must be 0 or from %d to %d", leastCheckpointBytes, int64(mostCheckpointBytes))
+	case c.BackupRate == 0 || c.BackupRate < -1:
+		return usage("--backup-rate: must be more than 0, or -1 for as fast as it can")
+	case c.DiskReserve < -1:
+		return usage("--disk-reserve: must be 0 or more, or -1 for the default")
+	}
+	return c.checkDebug()
 }
 
 // serve answers until the process is told to stop or the storage fails.

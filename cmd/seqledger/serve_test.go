@@ -65,18 +65,14 @@ func TestServeDrains(t *testing.T) {
 	}
 }
 
-// TestServeSecondSignal holds a server up with a stream that never ends, so
-// that the drain lasts, and expects the second signal to cut it short.
-func TestServeSecondSignal(t *testing.T) {
-	t.Parallel()
-	s := serve(t, "--drain-timeout", "10m")
-	// A write stream whose headers are sent and whose body never comes keeps a
-	// request under way.
+// busy makes a server drain for as long as the returned connection is open.
+func busy(t *testing.T, s *testServer) net.Conn {
+	t.Helper()
 	conn, err := net.Dial("tcp", s.address)
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer conn.Close()
+	t.Cleanup(func() { _ = conn.Close() })
 	_, err = conn.Write([]byte("POST /seqledger.v1.LedgerService/Write HTTP/1.1\r\nHost: " + s.address +
 		"\r\nContent-Type: application/json\r\nContent-Length: 100\r\nExpect: 100-continue\r\n\r\n"))
 	if err != nil {
@@ -86,15 +82,47 @@ func TestServeSecondSignal(t *testing.T) {
 	if _, err := conn.Read(make([]byte, 1)); err != nil {
 		t.Fatal(err)
 	}
-	if err := s.cmd.Process.Signal(syscall.SIGTERM); err != nil {
-		t.Fatal(err)
+	return conn
+}
+
+// TestServeSecondSignal holds a server up with a request that never ends, so
+// that the drain lasts, and expects a later signal to cut it short.
+func TestServeSecondSignal(t *testing.T) {
+	t.Parallel()
+	s := serve(t, "--drain-timeout", "10m")
+	busy(t, s)
+	tick := time.NewTicker(20 * time.Millisecond)
+	defer tick.Stop()
+	for ended := false; !ended; {
+		_ = s.cmd.Process.Signal(syscall.SIGTERM) // until it has ended
+		select {
+		case <-s.ended:
+			ended = true
+		case <-tick.C:
+		}
+	}
+	if code := s.wait(t); code != exitSignal+15 || !strings.Contains(s.stderr.String(), "stopping") {
+		t.Errorf("want exit code %d after a second signal, got %d: %s", exitSignal+15, code, s.stderr.String())
+	}
+}
+
+// TestServeSameSignalTwice: a signal that comes twice at once, as from a terminal
+// and from make, is one.
+func TestServeSameSignalTwice(t *testing.T) {
+	t.Parallel()
+	s := serve(t, "--drain-timeout", "10m")
+	conn := busy(t, s)
+	for range 2 {
+		if err := s.cmd.Process.Signal(os.Interrupt); err != nil {
+			t.Fatal(err)
+		}
 	}
 	awaitLog(t, s.process, "stopping")
-	if err := s.cmd.Process.Signal(syscall.SIGTERM); err != nil {
+	if err := conn.Close(); err != nil { // the drain has nothing left to wait for
 		t.Fatal(err)
 	}
-	if code := s.wait(t); code != exitSignal {
-		t.Errorf("want exit code %d after the second signal, got %d", exitSignal, code)
+	if code := s.wait(t); code != exitDone || !strings.Contains(s.stderr.String(), "msg=stopped") {
+		t.Errorf("want a drain, got exit code %d: %s", code, s.stderr.String())
 	}
 }
 
@@ -156,9 +184,10 @@ func TestServeRefuses(t *testing.T) {
 			}
 		})
 	}
-	seqledger(t, "serve", "--receipt-window", "5000").expect(t, exitUsage, "receipt_window")
-	if got, _ := os.ReadDir(foreign); len(got) > 2 {
-		t.Errorf("want a foreign directory left as it was but for a lock, got %v", got)
+	seqledger(t, "serve", "--receipt-window", "5000").expect(t, exitUsage, "--receipt-window")
+	seqledgerInput(t, "", "restore", "-", "--data", foreign).expect(t, exitFailed, "holiday.jpg")
+	if got, _ := os.ReadDir(foreign); len(got) != 1 {
+		t.Errorf("want a foreign directory left as it was, got %v", got)
 	}
 }
 

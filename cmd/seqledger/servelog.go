@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"net"
-	"net/netip"
 	"time"
 
 	"github.com/seqledger/seqledger/ledger"
@@ -48,13 +47,9 @@ func (c *serveCommand) checkDebug() error {
 	if c.DebugListen == "" {
 		return nil
 	}
-	host, _, err := net.SplitHostPort(c.DebugListen)
-	if err != nil {
-		return usage("--debug-listen %s: %w", c.DebugListen, err)
-	}
-	address, err := netip.ParseAddr(host)
-	if host == "localhost" || err == nil && address.IsLoopback() {
-		return nil
+	host, err := checkListen("--debug-listen", c.DebugListen)
+	if err != nil || loopbackName(host) {
+		return err
 	}
 	return fail(exitUsage, "listen on 127.0.0.1 or [::1], and reach it from elsewhere through ssh -L",
 		"--debug-listen %s: is not a loopback address; profiles show what the process has in memory", c.DebugListen)

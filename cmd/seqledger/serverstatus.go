@@ -2,7 +2,7 @@ package main
 
 import (
 	"context"
-	"errors"
+	"crypto/tls"
 	"fmt"
 	"net/http"
 	"os"
@@ -57,35 +57,44 @@ func (c *statusCommand) Run(e *environment) error {
 }
 
 // ready asks the way a load balancer does, which needs no credentials, and asks
-// once: whoever runs this repeats it himself.
-func (c *statusCommand) ready(e *environment) (err error) {
+// once: a health check repeats it.
+func (c *statusCommand) ready(e *environment) error {
 	if err := c.check(); err != nil {
 		return err
 	}
-	options, err := c.options(e)
+	servers, config, err := c.target()
 	if err != nil {
 		return err
 	}
-	address := options.Server
-	if !strings.Contains(address, "://") {
-		address = "http://" + address
-	}
-	lone := &http.Client{Transport: &http.Transport{TLSClientConfig: options.TLS, DisableKeepAlives: true}}
+	server := servers[0] // a check is of one
 	ctx, cancel := context.WithTimeout(e.ctx, c.Timeout)
 	defer cancel()
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet, strings.TrimSuffix(address, "/")+"/readyz", http.NoBody)
-	if err != nil {
-		return usage("--server %s: %w", c.Server, err)
+	loopback := loopbackURL(server)
+	status, body, err := ask(ctx, server, "/readyz", config)
+	if loopback && !strings.Contains(c.Server, "://") && strings.Contains(body, "HTTPS") {
+		// A server with TLS says so to a request in cleartext. Its certificate has another
+		// name than the loopback's; nothing secret is sent, and only "ready" is believed.
+		server, config = "https://"+server, &tls.Config{InsecureSkipVerify: true, MinVersion: tls.VersionTLS12}
+		status, _, err = ask(ctx, server, "/readyz", config)
 	}
-	answer, err := lone.Do(request)
-	if err != nil {
-		return fail(exitFailed, "is the server running and is --server right?", "not ready: %w", err)
+	switch {
+	case err == nil && status == http.StatusOK:
+		return nil
+	case e.ctx.Err() != nil:
+		return context.Cause(e.ctx)
 	}
-	defer func() { err = errors.Join(err, answer.Body.Close()) }()
-	if answer.StatusCode != http.StatusOK {
-		return fail(exitFailed, "", "not ready: %s answers %s", c.Server, answer.Status)
+	why := whyUnreachable(err)
+	if why == nil {
+		why = probe(ctx, server, config)
 	}
-	return nil
+	switch {
+	case why != nil:
+	case err != nil:
+		why = &unreachableError{what: err.Error(), hint: isItRunning}
+	default:
+		why = &unreachableError{what: fmt.Sprintf("the answer is %d %s", status, http.StatusText(status))}
+	}
+	return fail(exitFailed, why.hint, "not ready: %s: %s", c.Server, why.what)
 }
 
 // watch asks until the process is told to stop, which is its good end.
@@ -95,7 +104,8 @@ func (c *statusCommand) watch(e *environment) error {
 	}
 	tick := time.NewTicker(c.Interval)
 	defer tick.Stop()
-	err := c.connected(e, func(conn *client.Client) error {
+	// A few attempts each time: what fails is told, and asked again.
+	err := c.connectionFlags.connected(e, func(conn *client.Client) error {
 		var last *seqledgerv1.Status
 		for {
 			ctx, cancel := context.WithTimeout(e.ctx, c.Timeout)
@@ -105,7 +115,7 @@ func (c *statusCommand) watch(e *environment) error {
 			case e.ctx.Err() != nil:
 				return nil
 			case err != nil:
-				e.notice("%s: %s", c.Server, oneLine(strings.ReplaceAll(err.Error(), "seqledger: ", "")))
+				e.notice("%s: %s", c.Server, oneLine(err.Error()))
 			default:
 				if err := e.showWatched(status, last); err != nil {
 					return err

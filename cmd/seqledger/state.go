@@ -79,6 +79,12 @@ func (c *sessionOpenCommand) Run(e *environment) error {
 		return usage("--attempt-id %s: must have 32 hex digits", c.AttemptID)
 	}
 	return c.call(e, func(ctx context.Context, conn *client.Client) error {
+		// First, because of a server that does not answer this no session can have been
+		// asked for.
+		_, err := conn.GetClientState(ctx, &seqledgerv1.GetClientStateRequest{Scope: scope, ClientId: c.ClientID})
+		if err != nil {
+			return err
+		}
 		// Said before the call, because a repeat with another attempt would fence
 		// the session that this one may have opened.
 		e.notice("opening a session, attempt id %x", attempt)
@@ -87,14 +93,19 @@ func (c *sessionOpenCommand) Run(e *environment) error {
 		})
 		if err != nil {
 			// A lost answer is not "not opened": the older session may be fenced.
-			if code, _ := classify(err); code == exitFailed {
+			if code, _ := classify(err); code == exitFailed || code == exitUnknown {
 				return fail(exitUnknown, fmt.Sprintf("run it again with --attempt-id %x", attempt), "the session may have been opened: %w", err)
 			}
 			return err
 		}
-		return e.show(answer, func(t *table) {
+		err = e.show(answer, func(t *table) {
 			t.field("previous session", number(answer.GetPreviousSession()))
 			showClientState(t, answer.GetState())
 		})
+		if err != nil {
+			hint := fmt.Sprintf("run it again with --attempt-id %x, which hands out the same session", attempt)
+			return fail(exitFailed, hint, "the session is open, but could not be shown: %w", err)
+		}
+		return nil
 	})
 }

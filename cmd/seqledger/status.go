@@ -6,6 +6,7 @@ import (
 	"runtime/debug"
 	"time"
 
+	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	"github.com/seqledger/seqledger/client"
@@ -35,16 +36,27 @@ once: retries of older writes are then answered with ALREADY_COMMITTED.
 
 // Run is called by kong.
 func (c *updateCommand) Run(e *environment) error {
-	request := &seqledgerv1.UpdateConfigRequest{
-		EvictionInterval: c.EvictionInterval, EvictionLimit: c.EvictionLimit,
-		ReceiptWindow: c.ReceiptWindow, MaxStreams: c.MaxStreams,
-	}
+	request := new(seqledgerv1.UpdateConfigRequest)
 	// Absent and zero differ: the ledger leaves what is absent, rather than
 	// setting it to nothing.
+	if c.EvictionInterval != nil {
+		request.EvictionIntervalSet = &seqledgerv1.UpdateConfigRequest_EvictionInterval{
+			EvictionInterval: *c.EvictionInterval,
+		}
+	}
 	if c.ClientTTL != nil {
 		request.ClientTtl = durationpb.New(*c.ClientTTL)
 	}
-	if c.EvictionInterval == nil && c.ClientTTL == nil && c.EvictionLimit == nil && c.ReceiptWindow == nil && c.MaxStreams == nil {
+	if c.EvictionLimit != nil {
+		request.EvictionLimitSet = &seqledgerv1.UpdateConfigRequest_EvictionLimit{EvictionLimit: *c.EvictionLimit}
+	}
+	if c.ReceiptWindow != nil {
+		request.ReceiptWindowSet = &seqledgerv1.UpdateConfigRequest_ReceiptWindow{ReceiptWindow: *c.ReceiptWindow}
+	}
+	if c.MaxStreams != nil {
+		request.MaxStreamsSet = &seqledgerv1.UpdateConfigRequest_MaxStreams{MaxStreams: *c.MaxStreams}
+	}
+	if proto.Size(request) == 0 {
 		return usage("nothing to change; seqledger status shows the configuration")
 	}
 	return c.call(e, func(ctx context.Context, conn *client.Client) error {

@@ -5,6 +5,7 @@ import (
 	"syscall"
 
 	"github.com/seqledger/seqledger/ledger"
+	"github.com/seqledger/seqledger/ledger/machine"
 )
 
 // storageHint tells an operator what to do about a data directory that cannot be
@@ -34,6 +35,9 @@ func storageHint(err error, path string) string {
 			"read the system's log, repair the disk, mount it for writing, " + lossless
 	case is(syscall.EACCES, syscall.EPERM):
 		return "this user may not use all of " + path + ": give it back to the user who runs the server, " + lossless
+	case errors.Is(err, machine.ErrDiverged):
+		return "if the program was just replaced, put the old one back, start and stop it, and replace it then; " +
+			"otherwise keep " + path + " as it is, and restore the directory from a backup"
 	case ledger.IsDamage(err):
 		return "keep " + path + " as it is, see with seqledger verify --data " + path + " what is damaged, " +
 			"and restore the directory from a backup; start nothing on it before"

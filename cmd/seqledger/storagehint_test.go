@@ -29,6 +29,7 @@ func TestStorageHint(t *testing.T) {
 		{syscall.EROFS, "mount it for writing", true},
 		{syscall.EACCES, "may not use", true},
 		{machine.ErrCorrupt, "seqledger verify", false},
+		{machine.ErrDiverged, "put the old one back", false},
 		{&raftlog.DamageError{Dir: "x", Found: "y"}, "restore the directory from a backup", false},
 		{ledger.ErrFailed, "repair the disk", true},
 		{syscall.EIO, "cannot be read", false},

@@ -46,7 +46,8 @@ func (c *txCommand) Run(e *environment) error {
 	return c.call(e, func(ctx context.Context, conn *client.Client) error {
 		answer, err := conn.GetTransaction(ctx, &seqledgerv1.GetTransactionRequest{TxId: c.ID, IncludeProof: prove})
 		if err != nil {
-			return err
+			return absent(err, "is it the right id and the right ledger? seqledger state --receipts shows a client's ids",
+				"there is no transaction %s, or none that this credential may read", c.ID)
 		}
 		var hash []byte
 		if prove {

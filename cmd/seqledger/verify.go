@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
@@ -66,6 +67,9 @@ func (c *verifyCommand) Run(e *environment) error {
 		what, hint = c.Backup, "make a new backup, and keep older ones until it is verified"
 	}
 	found, err := c.check(e, options)
+	if own, ok := errors.AsType[*exitError](err); ok {
+		return own
+	}
 	if err != nil {
 		if e.ctx.Err() != nil {
 			return context.Cause(e.ctx)
@@ -98,7 +102,7 @@ func (c *verifyCommand) check(e *environment, options ledger.VerifyOptions) (*le
 	if c.Backup == "" {
 		return ledger.Verify(e.ctx, c.Data, options)
 	}
-	backup, _, done, err := openBackup(e, c.Backup)
+	backup, done, err := openBackup(e, c.Backup)
 	if err != nil {
 		return nil, err
 	}

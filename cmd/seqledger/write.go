@@ -8,6 +8,8 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"regexp"
+	"time"
 
 	"github.com/seqledger/seqledger/client"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
@@ -64,14 +66,22 @@ func (c *writeCommand) Run(e *environment, flags *operationFlags) error {
 		return err
 	}
 	operations, err := c.operations(e, flags)
+	if err == nil {
+		err = checkKeyFlag(c.Key)
+	}
 	if err != nil {
 		return err
+	}
+	if set := expired(operations, time.Now()); set != nil {
+		e.notice("warning: the key %q is to expire at %s, which is in the past: it is absent at once",
+			set.GetKey(), timestamp(set.GetExpiresAt()))
 	}
 	request := &seqledgerv1.WriteRequest{
 		Scope: scope, ClientId: c.ClientID, Session: c.Session, Sequence: c.Sequence,
 		IdempotencyKey: c.Key, Operations: operations, IncludeProof: c.IncludeProof,
 	}
-	return c.call(e, func(ctx context.Context, conn *client.Client) error {
+	unanswered := false
+	err = c.call(e, func(ctx context.Context, conn *client.Client) error {
 		if err := c.number(ctx, conn, request); err != nil {
 			return err
 		}
@@ -83,26 +93,58 @@ func (c *writeCommand) Run(e *environment, flags *operationFlags) error {
 		e.notice("writing sequence %d, key %s, session %d", request.GetSequence(), key, request.GetSession())
 		receipt, err := conn.Write(ctx, request)
 		if err != nil {
+			unanswered = true
 			return err
 		}
-		block := ""
-		if c.IncludeProof {
-			if block, err = checkReceipt(ctx, conn, request, receipt); err != nil {
-				return err // and nothing of the receipt is shown, for none of it may be true
-			}
-		}
-		err = e.show(receipt, func(t *table) {
-			showReceipt(t, receipt)
-			if block != "" {
-				t.field("checked", "what was sent is in the block with the hash "+block)
-			}
-		})
-		if err != nil { // nobody must take it for a write that failed
-			return fail(exitFailed, sameAnswer,
-				"sequence %d is committed, but its receipt could not be shown: %w", receipt.GetSequence(), err)
-		}
-		return nil
+		return c.show(ctx, e, conn, request, receipt)
 	})
+	if unanswered {
+		return c.notSent(request.GetSequence(), err)
+	}
+	return err
+}
+
+// show prints the receipt, which is checked first if its proof was asked for.
+func (c *writeCommand) show(
+	ctx context.Context, e *environment, conn *client.Client,
+	request *seqledgerv1.WriteRequest, receipt *seqledgerv1.Receipt,
+) (err error) {
+	block := ""
+	if c.IncludeProof {
+		if block, err = checkReceipt(ctx, conn, request, receipt); err != nil {
+			return err // and nothing of the receipt is shown, for none of it may be true
+		}
+	}
+	err = e.show(receipt, func(t *table) {
+		showReceipt(t, receipt)
+		if block != "" {
+			t.field("checked", "what was sent is in the block with the hash "+block)
+		}
+	})
+	if err != nil { // it must not be taken for a write that failed
+		return fail(exitFailed, sameAnswer,
+			"sequence %d is committed, but its receipt could not be shown: %w", receipt.GetSequence(), err)
+	}
+	return nil
+}
+
+// notSent says of a write that could be sent to no ledger that this run has not
+// executed it. Anything else stays as it is, an unknown outcome among it.
+func (c *writeCommand) notSent(sequence uint64, err error) error {
+	answer, answered := errors.AsType[*client.Error](err)
+	_, unreachable := errors.AsType[*unreachableError](err)
+	code, hint := classify(err)
+	refused := answered && answer.Code != seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_UNSPECIFIED
+	switch {
+	case code != exitFailed || refused || !answered && !unreachable:
+		return err
+	case c.Sequence != 0:
+		// Not "failed", because a script that settles an unknown outcome would take
+		// that for an answer.
+		return fail(exitUnknown, repeatHint(sequence, c.Key),
+			"this run has not sent sequence %d, but an earlier one may have: %w", sequence, err)
+	}
+	return fail(code, hint, "sequence %d was not executed, because it could not be sent: %w", sequence, err)
 }
 
 // operations reads them from the flags or from a file.
@@ -118,6 +160,9 @@ func (c *writeCommand) operations(e *environment, flags *operationFlags) ([]*seq
 		return nil, usage("--operations takes the place of --%s: give one of them", flags.list[0].name)
 	}
 	text, err := readOperations(e, c.Operations)
+	if e.ctx.Err() != nil {
+		return nil, context.Cause(e.ctx)
+	}
 	if err != nil {
 		return nil, usage("--operations %s: %w", c.Operations, err)
 	}
@@ -174,6 +219,17 @@ func (c *writeCommand) number(ctx context.Context, conn *client.Client, request 
 		request.IdempotencyKey = newKey()
 	}
 	return nil
+}
+
+// uuidForm is what the ledger takes for a key.
+var uuidForm = regexp.MustCompile(`^[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}$`)
+
+// checkKeyFlag refuses what is no key before one is announced.
+func checkKeyFlag(key string) error {
+	if key == "" || uuidForm.MatchString(key) {
+		return nil
+	}
+	return usage("--key %q: must be a UUID, such as %s", key, newKey())
 }
 
 // newKey returns a random UUID (version 4) as text.

@@ -33,7 +33,7 @@ func (e *Entry) Validate() error {
 		return nil
 	}
 	if _, err := time.Parse(time.RFC3339, e.Expires); err != nil {
-		return fmt.Errorf("expires must be a time with its zone, such as 2027-01-31T00:00:00Z: %w", err)
+		return fmt.Errorf("expires must be a time with its zone, such as 2027-01-31T00:00:00Z, and is %q", e.Expires)
 	}
 	return nil
 }

@@ -172,7 +172,8 @@ func (x *ListClientsRequest) GetPageToken() string {
 // ListClientsResponse is a page of streams.
 type ListClientsResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// In the order of scope and client id.
+	// Those of a scope together, in the order of their client ids. Scopes come in
+	// a stable order that is not alphabetical: shorter names before longer ones.
 	Clients []*ClientEntry `protobuf:"bytes,1,rep,name=clients,proto3" json:"clients,omitempty"`
 	// Empty on the last page.
 	NextPageToken string `protobuf:"bytes,2,opt,name=next_page_token,json=nextPageToken,proto3" json:"next_page_token,omitempty"`
@@ -225,18 +226,36 @@ func (x *ListClientsResponse) GetNextPageToken() string {
 }
 
 // UpdateConfigRequest changes the fields that are set and leaves the others.
+// Each number stands in a oneof of its own, so that 0 can be told from not set;
+// the keyword optional says the same, and compilers before protoc 3.15 refuse it.
 type UpdateConfigRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// See Config.
-	EvictionInterval *uint64 `protobuf:"varint,1,opt,name=eviction_interval,json=evictionInterval,proto3,oneof" json:"eviction_interval,omitempty"`
+	// Set to change it.
+	//
+	// Types that are valid to be assigned to EvictionIntervalSet:
+	//
+	//	*UpdateConfigRequest_EvictionInterval
+	EvictionIntervalSet isUpdateConfigRequest_EvictionIntervalSet `protobuf_oneof:"eviction_interval_set"`
 	// See Config.
 	ClientTtl *durationpb.Duration `protobuf:"bytes,2,opt,name=client_ttl,json=clientTtl,proto3" json:"client_ttl,omitempty"`
-	// See Config.
-	EvictionLimit *uint64 `protobuf:"varint,3,opt,name=eviction_limit,json=evictionLimit,proto3,oneof" json:"eviction_limit,omitempty"`
-	// See Config. A smaller window holds at once.
-	ReceiptWindow *uint64 `protobuf:"varint,4,opt,name=receipt_window,json=receiptWindow,proto3,oneof" json:"receipt_window,omitempty"`
-	// See Config.
-	MaxStreams    *uint64 `protobuf:"varint,5,opt,name=max_streams,json=maxStreams,proto3,oneof" json:"max_streams,omitempty"`
+	// Set to change it.
+	//
+	// Types that are valid to be assigned to EvictionLimitSet:
+	//
+	//	*UpdateConfigRequest_EvictionLimit
+	EvictionLimitSet isUpdateConfigRequest_EvictionLimitSet `protobuf_oneof:"eviction_limit_set"`
+	// Set to change it.
+	//
+	// Types that are valid to be assigned to ReceiptWindowSet:
+	//
+	//	*UpdateConfigRequest_ReceiptWindow
+	ReceiptWindowSet isUpdateConfigRequest_ReceiptWindowSet `protobuf_oneof:"receipt_window_set"`
+	// Set to change it.
+	//
+	// Types that are valid to be assigned to MaxStreamsSet:
+	//
+	//	*UpdateConfigRequest_MaxStreams
+	MaxStreamsSet isUpdateConfigRequest_MaxStreamsSet `protobuf_oneof:"max_streams_set"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -271,9 +290,18 @@ func (*UpdateConfigRequest) Descriptor() ([]byte, []int) {
 	return file_seqledger_v1_admin_proto_rawDescGZIP(), []int{4}
 }
 
+func (x *UpdateConfigRequest) GetEvictionIntervalSet() isUpdateConfigRequest_EvictionIntervalSet {
+	if x != nil {
+		return x.EvictionIntervalSet
+	}
+	return nil
+}
+
 func (x *UpdateConfigRequest) GetEvictionInterval() uint64 {
-	if x != nil && x.EvictionInterval != nil {
-		return *x.EvictionInterval
+	if x != nil {
+		if x, ok := x.EvictionIntervalSet.(*UpdateConfigRequest_EvictionInterval); ok {
+			return x.EvictionInterval
+		}
 	}
 	return 0
 }
@@ -285,26 +313,97 @@ func (x *UpdateConfigRequest) GetClientTtl() *durationpb.Duration {
 	return nil
 }
 
+func (x *UpdateConfigRequest) GetEvictionLimitSet() isUpdateConfigRequest_EvictionLimitSet {
+	if x != nil {
+		return x.EvictionLimitSet
+	}
+	return nil
+}
+
 func (x *UpdateConfigRequest) GetEvictionLimit() uint64 {
-	if x != nil && x.EvictionLimit != nil {
-		return *x.EvictionLimit
+	if x != nil {
+		if x, ok := x.EvictionLimitSet.(*UpdateConfigRequest_EvictionLimit); ok {
+			return x.EvictionLimit
+		}
 	}
 	return 0
+}
+
+func (x *UpdateConfigRequest) GetReceiptWindowSet() isUpdateConfigRequest_ReceiptWindowSet {
+	if x != nil {
+		return x.ReceiptWindowSet
+	}
+	return nil
 }
 
 func (x *UpdateConfigRequest) GetReceiptWindow() uint64 {
-	if x != nil && x.ReceiptWindow != nil {
-		return *x.ReceiptWindow
+	if x != nil {
+		if x, ok := x.ReceiptWindowSet.(*UpdateConfigRequest_ReceiptWindow); ok {
+			return x.ReceiptWindow
+		}
 	}
 	return 0
 }
 
+func (x *UpdateConfigRequest) GetMaxStreamsSet() isUpdateConfigRequest_MaxStreamsSet {
+	if x != nil {
+		return x.MaxStreamsSet
+	}
+	return nil
+}
+
 func (x *UpdateConfigRequest) GetMaxStreams() uint64 {
-	if x != nil && x.MaxStreams != nil {
-		return *x.MaxStreams
+	if x != nil {
+		if x, ok := x.MaxStreamsSet.(*UpdateConfigRequest_MaxStreams); ok {
+			return x.MaxStreams
+		}
 	}
 	return 0
 }
+
+type isUpdateConfigRequest_EvictionIntervalSet interface {
+	isUpdateConfigRequest_EvictionIntervalSet()
+}
+
+type UpdateConfigRequest_EvictionInterval struct {
+	// See Config.
+	EvictionInterval uint64 `protobuf:"varint,1,opt,name=eviction_interval,json=evictionInterval,proto3,oneof"`
+}
+
+func (*UpdateConfigRequest_EvictionInterval) isUpdateConfigRequest_EvictionIntervalSet() {}
+
+type isUpdateConfigRequest_EvictionLimitSet interface {
+	isUpdateConfigRequest_EvictionLimitSet()
+}
+
+type UpdateConfigRequest_EvictionLimit struct {
+	// See Config.
+	EvictionLimit uint64 `protobuf:"varint,3,opt,name=eviction_limit,json=evictionLimit,proto3,oneof"`
+}
+
+func (*UpdateConfigRequest_EvictionLimit) isUpdateConfigRequest_EvictionLimitSet() {}
+
+type isUpdateConfigRequest_ReceiptWindowSet interface {
+	isUpdateConfigRequest_ReceiptWindowSet()
+}
+
+type UpdateConfigRequest_ReceiptWindow struct {
+	// See Config. A smaller window holds at once.
+	ReceiptWindow uint64 `protobuf:"varint,4,opt,name=receipt_window,json=receiptWindow,proto3,oneof"`
+}
+
+func (*UpdateConfigRequest_ReceiptWindow) isUpdateConfigRequest_ReceiptWindowSet() {}
+
+type isUpdateConfigRequest_MaxStreamsSet interface {
+	isUpdateConfigRequest_MaxStreamsSet()
+}
+
+type UpdateConfigRequest_MaxStreams struct {
+	// See Config.
+	MaxStreams uint64 `protobuf:"varint,5,opt,name=max_streams,json=maxStreams,proto3,oneof"`
+}
+
+func (*UpdateConfigRequest_MaxStreams) isUpdateConfigRequest_MaxStreamsSet() {}
 
 // UpdateConfigResponse holds the configuration as it is now.
 type UpdateConfigResponse struct {
@@ -646,18 +745,18 @@ const file_seqledger_v1_admin_proto_rawDesc = "" +
 	"\x13ListClientsResponse\x123\n" +
 	"\aclients\x18\x01 \x03(\v2\x19.seqledger.v1.ClientEntryR\aclients\x12&\n" +
 	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\"\xcb\x02\n" +
-	"\x13UpdateConfigRequest\x120\n" +
-	"\x11eviction_interval\x18\x01 \x01(\x04H\x00R\x10evictionInterval\x88\x01\x01\x128\n" +
+	"\x13UpdateConfigRequest\x12-\n" +
+	"\x11eviction_interval\x18\x01 \x01(\x04H\x00R\x10evictionInterval\x128\n" +
 	"\n" +
-	"client_ttl\x18\x02 \x01(\v2\x19.google.protobuf.DurationR\tclientTtl\x12*\n" +
-	"\x0eeviction_limit\x18\x03 \x01(\x04H\x01R\revictionLimit\x88\x01\x01\x12*\n" +
-	"\x0ereceipt_window\x18\x04 \x01(\x04H\x02R\rreceiptWindow\x88\x01\x01\x12$\n" +
+	"client_ttl\x18\x02 \x01(\v2\x19.google.protobuf.DurationR\tclientTtl\x12'\n" +
+	"\x0eeviction_limit\x18\x03 \x01(\x04H\x01R\revictionLimit\x12'\n" +
+	"\x0ereceipt_window\x18\x04 \x01(\x04H\x02R\rreceiptWindow\x12!\n" +
 	"\vmax_streams\x18\x05 \x01(\x04H\x03R\n" +
-	"maxStreams\x88\x01\x01B\x14\n" +
-	"\x12_eviction_intervalB\x11\n" +
-	"\x0f_eviction_limitB\x11\n" +
-	"\x0f_receipt_windowB\x0e\n" +
-	"\f_max_streams\"D\n" +
+	"maxStreamsB\x17\n" +
+	"\x15eviction_interval_setB\x14\n" +
+	"\x12eviction_limit_setB\x14\n" +
+	"\x12receipt_window_setB\x11\n" +
+	"\x0fmax_streams_set\"D\n" +
 	"\x14UpdateConfigResponse\x12,\n" +
 	"\x06config\x18\x01 \x01(\v2\x14.seqledger.v1.ConfigR\x06config\"\x0f\n" +
 	"\rBackupRequest\"\x9f\x01\n" +
@@ -742,7 +841,12 @@ func file_seqledger_v1_admin_proto_init() {
 	}
 	file_seqledger_v1_ledger_proto_init()
 	file_seqledger_v1_types_proto_init()
-	file_seqledger_v1_admin_proto_msgTypes[4].OneofWrappers = []any{}
+	file_seqledger_v1_admin_proto_msgTypes[4].OneofWrappers = []any{
+		(*UpdateConfigRequest_EvictionInterval)(nil),
+		(*UpdateConfigRequest_EvictionLimit)(nil),
+		(*UpdateConfigRequest_ReceiptWindow)(nil),
+		(*UpdateConfigRequest_MaxStreams)(nil),
+	}
 	file_seqledger_v1_admin_proto_msgTypes[7].OneofWrappers = []any{
 		(*BackupResponse_Header)(nil),
 		(*BackupResponse_Chunk)(nil),

@@ -93,7 +93,9 @@ type WriteRequest struct {
 	// 1, 2, 3, ... without holes. Required.
 	Sequence uint64 `protobuf:"varint,4,opt,name=sequence,proto3" json:"sequence,omitempty"`
 	// UUID text; may be empty. The same key is used again only for the same
-	// request.
+	// request. It is known for as long as the receipt that bears it is in the
+	// stream's window (Config.receipt_window writes), and means nothing in another
+	// stream; after that the same key under a new sequence is a new write.
 	IdempotencyKey string `protobuf:"bytes,5,opt,name=idempotency_key,json=idempotencyKey,proto3" json:"idempotency_key,omitempty"`
 	// 1-1,000 operations, together at most 4 MiB.
 	Operations []*Operation `protobuf:"bytes,6,rep,name=operations,proto3" json:"operations,omitempty"`
@@ -414,7 +416,10 @@ type OpenSessionRequest struct {
 	// Whose stream it is. Required.
 	ClientId string `protobuf:"bytes,2,opt,name=client_id,json=clientId,proto3" json:"client_id,omitempty"`
 	// 16 random bytes that name this attempt, so that repeating it hands out
-	// the same session. Required.
+	// the same session. Required. A client that must survive its own crash keeps
+	// them durably from before the call until it has kept the session, durably too,
+	// and before it sends a write under that: with new ones it would be fenced by
+	// the session that it opened itself.
 	AttemptId []byte `protobuf:"bytes,3,opt,name=attempt_id,json=attemptId,proto3" json:"attempt_id,omitempty"`
 	// Opens only when this is the stream's session; 0 takes whatever there is.
 	ExpectedSession uint64 `protobuf:"varint,4,opt,name=expected_session,json=expectedSession,proto3" json:"expected_session,omitempty"`

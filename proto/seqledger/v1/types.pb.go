@@ -93,7 +93,8 @@ const (
 	// Committed before, if this session numbered the write; the receipt is no
 	// longer kept.
 	WriteErrorCode_WRITE_ERROR_CODE_ALREADY_COMMITTED WriteErrorCode = 2
-	// One key, two payloads: a bug in the client.
+	// One key, two payloads, while the first one's receipt is in the window: a bug
+	// in the client.
 	WriteErrorCode_WRITE_ERROR_CODE_IDEMPOTENCY_KEY_REUSED WriteErrorCode = 3
 	// One sequence, two requests: a bug in the client.
 	WriteErrorCode_WRITE_ERROR_CODE_SEQUENCE_REUSED WriteErrorCode = 4
@@ -1007,7 +1008,9 @@ type Receipt struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// UUIDv8 of the ledger id and the ledger index; see GetTransaction.
 	TxId string `protobuf:"bytes,1,opt,name=tx_id,json=txId,proto3" json:"tx_id,omitempty"`
-	// The sequence under which the write was committed.
+	// The sequence under which the write was committed. Compare it with the
+	// request's: it is another one when the request's key was known under that, and
+	// then the request's own sequence is still free.
 	Sequence uint64 `protobuf:"varint,2,opt,name=sequence,proto3" json:"sequence,omitempty"`
 	// The session that numbered the write, 0 for none.
 	Session uint64 `protobuf:"varint,3,opt,name=session,proto3" json:"session,omitempty"`
@@ -1023,7 +1026,8 @@ type Receipt struct {
 	Actor string `protobuf:"bytes,8,opt,name=actor,proto3" json:"actor,omitempty"`
 	// xxh3-128 over the canonical encoding of the operations, in hex.
 	RequestHash string `protobuf:"bytes,9,opt,name=request_hash,json=requestHash,proto3" json:"request_hash,omitempty"`
-	// True when the write had been committed before this request.
+	// True when the write had been committed before this request, under this
+	// sequence or, known by its key, under another.
 	Replayed bool `protobuf:"varint,10,opt,name=replayed,proto3" json:"replayed,omitempty"`
 	// One for each operation, in their order.
 	Results []*OperationResult `protobuf:"bytes,11,rep,name=results,proto3" json:"results,omitempty"`
@@ -1848,7 +1852,8 @@ type Config struct {
 	// How many entries of the expiry index one round looks at. 1-100,000;
 	// default 2,000.
 	EvictionLimit uint64 `protobuf:"varint,3,opt,name=eviction_limit,json=evictionLimit,proto3" json:"eviction_limit,omitempty"`
-	// How many receipts are kept for each stream. 1-1,024; default 64.
+	// How many receipts are kept for each stream, and for how many of its writes an
+	// idempotency key is known. 1-1,024; default 64.
 	ReceiptWindow uint64 `protobuf:"varint,4,opt,name=receipt_window,json=receiptWindow,proto3" json:"receipt_window,omitempty"`
 	// How many streams an organization may have. At least 1; default 10 million.
 	MaxStreams    uint64 `protobuf:"varint,5,opt,name=max_streams,json=maxStreams,proto3" json:"max_streams,omitempty"`

@@ -1,0 +1,75 @@
+package main
+
+import (
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+)
+
+// What flags name: key pairs, certificates, addresses and directories. The
+// errors are of usage and name the flag.
+
+// keyPair reads the files of --tls-cert and --tls-key.
+func keyPair(cert, key string) (tls.Certificate, error) {
+	certificate, err := os.ReadFile(cert)
+	if err != nil {
+		return tls.Certificate{}, usage("--tls-cert: %w", err)
+	}
+	private, err := os.ReadFile(key)
+	if err != nil {
+		return tls.Certificate{}, usage("--tls-key: %w", err)
+	}
+	pair, err := tls.X509KeyPair(certificate, private)
+	if err != nil {
+		return pair, usage("--tls-cert %s, --tls-key %s: %s", cert, key, strings.TrimPrefix(err.Error(), "tls: "))
+	}
+	return pair, nil
+}
+
+// certificatePool reads the certificates that a flag names.
+func certificatePool(flag, path string) (*x509.CertPool, error) {
+	content, err := os.ReadFile(path)
+	if err != nil {
+		return nil, usage("%s: %w", flag, err)
+	}
+	pool := x509.NewCertPool()
+	if !pool.AppendCertsFromPEM(content) {
+		return nil, usage("%s %s: there is no certificate in PEM", flag, path)
+	}
+	return pool, nil
+}
+
+// checkListen refuses what nothing can listen on, and returns the host.
+func checkListen(flag, address string) (host string, err error) {
+	host, port, err := net.SplitHostPort(address)
+	if err != nil {
+		return "", usage("%s %s: must be a host and a port, such as 127.0.0.1:7450 or [::1]:7450", flag, address)
+	}
+	return host, checkPort(flag, address, port)
+}
+
+// checkPort refuses a port that there cannot be.
+func checkPort(flag, address, port string) error {
+	if _, err := net.LookupPort("tcp", port); err != nil {
+		return usage("%s %s: %q must be a port from 0 to 65535", flag, address, port)
+	}
+	return nil
+}
+
+// checkParent refuses a file that cannot be made because its directory is not
+// there. Otherwise the error would name a temporary file.
+func checkParent(flag, path string) error {
+	parent := filepath.Dir(path)
+	info, err := os.Stat(parent)
+	if err == nil && !info.IsDir() {
+		err = errors.New(parent + " is no directory")
+	}
+	if err != nil {
+		return usage("%s %s: %w", flag, path, err)
+	}
+	return nil
+}

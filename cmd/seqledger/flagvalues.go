@@ -1,0 +1,73 @@
+package main
+
+import (
+	"fmt"
+	"log/slog"
+	"math"
+	"reflect"
+	"strconv"
+	"time"
+
+	"github.com/alecthomas/kong"
+)
+
+// flagValues replace kong's own readers of numbers, durations and levels, whose
+// messages quote Go's, and which take 010 for eight.
+func flagValues() []kong.Option {
+	return []kong.Option{
+		kong.KindMapper(reflect.Uint64, valueReader(func(text string, target reflect.Value) error {
+			n, err := strconv.ParseUint(text, 10, 64)
+			if err != nil {
+				return fmt.Errorf("%q must be a number from 0 to %d", text, uint64(math.MaxUint64))
+			}
+			target.SetUint(n)
+			return nil
+		})),
+		kong.KindMapper(reflect.Int64, valueReader(readInt)),
+		kong.KindMapper(reflect.Int, valueReader(readInt)),
+		kong.KindMapper(reflect.Float64, valueReader(func(text string, target reflect.Value) error {
+			n, err := strconv.ParseFloat(text, 64)
+			if err != nil {
+				return fmt.Errorf("%q must be a number, such as 100 or 0.5", text)
+			}
+			target.SetFloat(n)
+			return nil
+		})),
+		kong.TypeMapper(reflect.TypeFor[time.Duration](), valueReader(func(text string, target reflect.Value) error {
+			d, err := time.ParseDuration(text)
+			if err != nil {
+				return fmt.Errorf("%q must be a duration with its unit, such as 500ms, 30s, 5m or 24h", text)
+			}
+			target.SetInt(int64(d))
+			return nil
+		})),
+		kong.TypeMapper(reflect.TypeFor[slog.Level](), valueReader(func(text string, target reflect.Value) error {
+			var level slog.Level
+			if err := level.UnmarshalText([]byte(text)); err != nil {
+				return fmt.Errorf("%q must be debug, info, warn or error", text)
+			}
+			target.SetInt(int64(level))
+			return nil
+		})),
+	}
+}
+
+// valueReader makes a mapper of a function that reads one value.
+func valueReader(read func(text string, target reflect.Value) error) kong.Mapper {
+	return kong.MapperFunc(func(ctx *kong.DecodeContext, target reflect.Value) error {
+		var text string
+		if err := ctx.Scan.PopValueInto("a", &text); err != nil {
+			return err
+		}
+		return read(text, target)
+	})
+}
+
+func readInt(text string, target reflect.Value) error {
+	n, err := strconv.ParseInt(text, 10, target.Type().Bits())
+	if err != nil {
+		return fmt.Errorf("%q must be a whole number", text)
+	}
+	target.SetInt(n)
+	return nil
+}

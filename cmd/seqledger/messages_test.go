@@ -1,0 +1,356 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"connectrpc.com/connect"
+
+	"github.com/seqledger/seqledger/client"
+	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
+	"github.com/seqledger/seqledger/proto/seqledger/v1/seqledgerv1connect"
+)
+
+// mustSay runs a command that is to fail. Its message has the texts, and no word
+// that is the program's and not the user's.
+func mustSay(t *testing.T, args []string, code int, texts ...string) {
+	t.Helper()
+	r := seqledger(t, args...)
+	if r.code != code {
+		t.Errorf("%v: want exit code %d, got %v", args, code, r)
+	}
+	for _, text := range texts {
+		if !strings.Contains(r.stderr, text) {
+			t.Errorf("%v: want %q, got %v", args, text, r)
+		}
+	}
+	if word := innerWord(r.stderr); word != "" {
+		t.Errorf("%v: it says %q: %v", args, word, r)
+	}
+}
+
+// TestFlagMessages: a flag whose value cannot be read is named, with what it
+// takes.
+func TestFlagMessages(t *testing.T) {
+	t.Parallel()
+	for _, test := range []struct {
+		args string
+		says []string
+	}{
+		{"serve --client-ttl 5", []string{`--client-ttl: "5" must be a duration with its unit`, "seqledger serve --help"}},
+		{"status --timeout soon", []string{`--timeout: "soon" must be a duration`, "seqledger status --help"}},
+		{"serve --log-level loud", []string{`--log-level: "loud" must be debug, info`}},
+		{"bench --streams 1.5", []string{`--streams: "1.5" must be a whole number`}},
+		{"bench --rate x", []string{`--rate: "x" must be a number`}},
+		{"state --scope a --client-id c --session 0x1", []string{`--session: "0x1" must be a number from 0 to 18446744073709551615`}},
+		{"block --scope a x", []string{`<height>: "x" must be a number`}},
+		{"list entities --scope", []string{"--scope: its value is missing", "seqledger list entities --help"}},
+		{"config --max-streams", []string{"--max-streams: its value is missing"}},
+		{"SEQLEDGER_TIMEOUT=5 status", []string{`--timeout: "5" must be a duration`, `SEQLEDGER_TIMEOUT="5"`}},
+		{"fly", []string{"unexpected argument fly", "seqledger COMMAND --help"}},
+	} {
+		mustSay(t, strings.Fields(test.args), exitUsage, test.says...)
+	}
+}
+
+// TestNumbersAreDecimal: a zero in front makes no other number of one.
+func TestNumbersAreDecimal(t *testing.T) {
+	t.Parallel()
+	s := serve(t)
+	for range 9 {
+		s.do(t, "write", "--scope", "a", "--client-id", "c", "--append", "x").expect(t, exitDone)
+	}
+	s.do(t, "write", "--scope", "a", "--client-id", "c", "--append", "x", "--sequence", "010").expect(t, exitDone, "sequence 10,")
+}
+
+// TestUnknownVariables: a mistyped variable is named, and stops nothing.
+func TestUnknownVariables(t *testing.T) {
+	t.Parallel()
+	r := seqledger(t, "SEQLEDGER_TOKNE=secret", "SEQLEDGER_TOKEN=x", "SEQLEDGER_LISTEN=y", "version").expect(t, exitDone, "SEQLEDGER_TOKNE")
+	if strings.Contains(r.stderr, "secret") || strings.Contains(r.stderr, "SEQLEDGER_TOKEN ") || strings.Contains(r.stderr, "SEQLEDGER_LISTEN") {
+		t.Errorf("want the mistyped variable named and nothing else, got %v", r)
+	}
+	if r := seqledger(t, "SEQLEDGER_TOKEN=x", "version").expect(t, exitDone); r.stderr != "" {
+		t.Errorf("want silence, got %v", r)
+	}
+}
+
+// TestServeMessages: what serve cannot work with is named by its flag, before
+// anything is made.
+func TestServeMessages(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	cert, key := selfSigned(t)
+	_, otherKey := selfSigned(t)
+	file, absent, data := writeFile(t, "file", "garbage"), filepath.Join(dir, "absent"), filepath.Join(dir, "data")
+	for _, test := range []struct {
+		args []string
+		says []string
+	}{
+		{[]string{"--tls-cert", absent, "--tls-key", key}, []string{"--tls-cert", absent}},
+		{[]string{"--tls-cert", cert, "--tls-key", absent}, []string{"--tls-key", absent}},
+		{[]string{"--tls-cert", dir, "--tls-key", key}, []string{"--tls-cert", dir, "is a directory"}},
+		{[]string{"--tls-cert", file, "--tls-key", key}, []string{"--tls-cert " + file, "failed to find any PEM data"}},
+		{[]string{"--tls-cert", key, "--tls-key", cert}, []string{"--tls-cert " + key, "may have been switched"}},
+		{[]string{"--tls-cert", cert, "--tls-key", otherKey}, []string{"--tls-key " + otherKey, "does not match"}},
+		{[]string{"--tls-cert", cert, "--tls-key", key, "--tls-client-ca", file}, []string{"--tls-client-ca " + file, "no certificate"}},
+		{[]string{"--tls-cert", cert, "--tls-key", key, "--tls-client-ca", dir}, []string{"--tls-client-ca", dir, "is a directory"}},
+		{[]string{"--auth", absent}, []string{"--auth", absent, "no such file"}},
+		{[]string{"--auth", dir}, []string{"--auth", dir, "not a regular file"}},
+		{[]string{"--auth", file}, []string{"--auth", file + ":1"}},
+		{[]string{"--cors-origin", "example.com"}, []string{"--cors-origin", `"example.com"`}},
+		{[]string{"--client-ttl", "1ms"}, []string{"--client-ttl: must be at least 1 s"}},
+		{[]string{"--eviction-interval", "0"}, []string{"--eviction-interval: must be"}},
+		{[]string{"--eviction-limit", "0"}, []string{"--eviction-limit: must be"}},
+		{[]string{"--receipt-window", "5000"}, []string{"--receipt-window: must be 1 to 1024"}},
+		{[]string{"--max-streams", "0"}, []string{"--max-streams: must be"}},
+		{[]string{"--drain-timeout", "0s"}, []string{"--drain-timeout: must be more than 0"}},
+		{[]string{"--checkpoint-bytes", "1"}, []string{"--checkpoint-bytes: must be 0 or from 1048576"}},
+		{[]string{"--checkpoint-bytes=-1"}, []string{"--checkpoint-bytes: must be"}},
+		{[]string{"--backup-rate=-2"}, []string{"--backup-rate: must be"}},
+		{[]string{"--listen", "127.0.0.1"}, []string{"--listen 127.0.0.1: must be a host and a port"}},
+		{[]string{"--listen", "127.0.0.1:99999"}, []string{"--listen 127.0.0.1:99999:", "from 0 to 65535"}},
+		{[]string{"--debug-listen", "127.0.0.1:99999"}, []string{"--debug-listen 127.0.0.1:99999:", "from 0 to 65535"}},
+	} {
+		mustSay(t, append([]string{"serve", "--listen", "127.0.0.1:0", "--data", data}, test.args...), exitUsage, test.says...)
+	}
+	// The same from a file, with its line.
+	config := writeFile(t, "c.yaml", "listen: 127.0.0.1:0\nreceipt-window: 0\n")
+	mustSay(t, []string{"serve", "--config", config, "--data", data}, exitUsage, config+":2: --receipt-window: must be")
+	if _, err := os.Stat(data); err == nil {
+		t.Error("a ledger was made")
+	}
+	for _, command := range []string{"serve --listen 127.0.0.1:0", "verify", "restore " + file} {
+		mustSay(t, append(strings.Fields(command), "--data", file), exitFailed, file+" is a file and no directory")
+	}
+}
+
+// TestAuthMessages: new-key names its flags, not the fields of the file.
+func TestAuthMessages(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	for _, test := range []struct {
+		args []string
+		says string
+	}{
+		{[]string{"--scope", "a b", "--role", "reader"}, `--scope "a b"`},
+		{[]string{"--scope", "a/b/c", "--role", "reader"}, `--scope "a/b/c" has more than one slash`},
+		{[]string{"--scope", "a", "--role", "king"}, "--role must be one of"},
+		{[]string{"--scope", "a", "--role", "writer"}, "--client-id must have a pattern"},
+		{[]string{"--scope", "a", "--role", "writer", "--client-id", ""}, `--client-id "" must have`},
+		{[]string{"--scope", "a", "--role", "reader", "--expires", "tomorrow"}, `--expires: "tomorrow" is no time`},
+		{[]string{"--scope", "a", "--role", "reader", "--expires", "2001-01-01T00:00:00Z"}, "--expires 2001-01-01T00:00:00Z: is in the past"},
+		{[]string{"--scope", "a", "--role", "reader", "--append", dir}, "--append: read " + dir},
+		{[]string{"--scope", "a", "--role", "reader", "--append", filepath.Join(dir, "no", "such")}, "--append " + filepath.Join(dir, "no", "such")},
+	} {
+		mustSay(t, append([]string{"auth", "new-key", "--id", "a"}, test.args...), exitUsage, test.says)
+	}
+	mustSay(t, []string{"backup", filepath.Join(dir, "no", "such"), "--server", "127.0.0.1:1"}, exitUsage, filepath.Join(dir, "no"), "no such file")
+}
+
+// TestConnectionMessages: what keeps a command from a server is told as what it is,
+// and where trying again does not help the command does not wait for its timeout.
+func TestConnectionMessages(t *testing.T) {
+	t.Parallel()
+	cert, key := selfSigned(t)
+	otherCert, otherKey := selfSigned(t)
+	plain := serve(t)
+	encrypted := serve(t, "--tls-cert", cert, "--tls-key", key)
+	mutual := serve(t, "--tls-cert", cert, "--tls-key", key, "--tls-client-ca", cert)
+	_, port, err := net.SplitHostPort(encrypted.address)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, test := range []struct {
+		server string
+		flags  []string
+		says   []string
+	}{
+		{"https://" + plain.address, nil, []string{"does not speak TLS", "leave https://"}},
+		{plain.address, []string{"--tls-ca", cert}, []string{"does not speak TLS"}},
+		{encrypted.address, nil, []string{"speaks TLS", "https://" + encrypted.address}},
+		{"https://" + encrypted.address, nil, []string{"signed by no authority", "--tls-ca"}},
+		{"https://" + encrypted.address, []string{"--tls-ca", otherCert}, []string{"signed by no authority"}},
+		{"https://localhost:" + port, []string{"--tls-ca", cert}, []string{`not for "localhost" but for ["127.0.0.1"]`}},
+		{"https://" + mutual.address, []string{"--tls-ca", cert}, []string{"certificate required", "--tls-cert"}},
+		{"https://" + mutual.address, []string{"--tls-ca", cert, "--tls-cert", otherCert, "--tls-key", otherKey}, []string{"TLS handshake", "--tls-client-ca"}},
+	} {
+		commands := [][]string{
+			{"status", "--timeout", "1h"}, {"list", "--scope", "a", "--timeout", "1h"}, {"watch", "--scope", "a"}, {"status", "--ready"},
+			{"backup", filepath.Join(t.TempDir(), "b")}, {"import", "--timeout", "1h", "--scope", "a", "--client-id", "c", numberedLines(t, 1)},
+		}
+		for _, command := range commands {
+			if command[len(command)-1] == "--ready" && test.server == encrypted.address {
+				continue // it finds out by itself
+			}
+			args := append(append(command, "--server", test.server), test.flags...)
+			t.Run(strings.Join(args, " "), func(t *testing.T) {
+				t.Parallel() // they wait most of the time
+				mustSay(t, args, exitFailed, append(test.says, test.server+": ")...)
+			})
+		}
+	}
+	for server, says := range map[string]string{
+		"127.0.0.1:99999": `"99999" must be a port`, "x:y": "must be host:port", ":7450": "the host is missing", "ftp://x:1": `"ftp" must be http`,
+		"https://user:secret@x:1": "no name or password", "http://x:1?a=b": "nothing may follow", "127.0.0.1:0": "must have the port",
+	} {
+		mustSay(t, []string{"status", "--server", server}, exitUsage, "--server ", says)
+	}
+	if r := seqledger(t, "status", "--server", "http://user:secret@x:1"); strings.Contains(r.stderr, "secret") {
+		t.Errorf("the password is repeated: %v", r)
+	}
+}
+
+// freeAddress is one at which nothing listens.
+func freeAddress(t *testing.T) string {
+	t.Helper()
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := listener.Close(); err != nil {
+		t.Fatal(err)
+	}
+	return listener.Addr().String()
+}
+
+// TestCommandsWaitForTheServer: a command tries for as long as --timeout says, and
+// tells meanwhile why it waits.
+func TestCommandsWaitForTheServer(t *testing.T) {
+	t.Parallel()
+	address := freeAddress(t)
+	input := numberedLines(t, 10)
+	var waiting []*process
+	for _, command := range [][]string{
+		{"status"}, {"list", "--scope", "a"}, {"write", "--scope", "a", "--client-id", "w", "--sequence", "1", "--append", "x"},
+		{"session", "open", "--scope", "a", "--client-id", "s"}, {"import", "--scope", "a", "--client-id", "i", input},
+		{"bench", "--streams", "1", "--duration", "10ms"},
+	} {
+		waiting = append(waiting, start(t, append(command, "--server", address, "--timeout", "1h")...))
+	}
+	for _, p := range waiting {
+		awaitLog(t, p, address+": connection refused; trying again for up to 1h0m0s (--timeout)")
+	}
+	serveOn(t, t.TempDir(), address)
+	for _, p := range waiting {
+		if code := p.wait(t); code != exitDone {
+			t.Errorf("%v: want it done once there is a server, got %d: %s", p.cmd.Args, code, p.stderr.String())
+		}
+	}
+}
+
+// TestNothingWasSent: a write or a session that no server was asked for is not told
+// as one whose outcome is unknown, unless an earlier run may have asked for it.
+func TestNothingWasSent(t *testing.T) {
+	t.Parallel()
+	address := freeAddress(t)
+	stream := []string{"--scope", "a", "--client-id", "c", "--server", address, "--timeout", "2s"}
+	mustSay(t, append([]string{"write", "--append", "x", "--sequence", "3"}, stream...), exitUnknown,
+		"this run has not sent sequence 3, but an earlier one may have", address, "connection refused", "--sequence 3")
+	mustSay(t, append([]string{"write", "--append", "x"}, stream...), exitFailed, address, "connection refused")
+	r := seqledger(t, append([]string{"session", "open"}, stream...)...).expect(t, exitFailed, "connection refused")
+	if strings.Contains(r.stderr, "attempt") {
+		t.Errorf("no session was asked for: %v", r)
+	}
+}
+
+// TestNotSent: what the error of a write means for it.
+func TestNotSent(t *testing.T) {
+	t.Parallel()
+	refused := &client.Error{ConnectCode: connect.CodeUnavailable, Message: "dial tcp: connection refused"}
+	draining := &client.Error{Code: seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_DRAINING, ConnectCode: connect.CodeUnavailable}
+	for _, test := range []struct {
+		name  string
+		given uint64
+		err   error
+		code  int
+		says  string
+	}{
+		{"numbered here", 0, refused, exitFailed, "sequence 7 was not executed"},
+		{"numbered here, as the client says it", 0, &client.NotExecutedError{Sequence: 7, Cause: refused}, exitFailed, "sequence 7 was not executed"},
+		{"numbered before", 7, refused, exitUnknown, "an earlier one may have"},
+		{"wrong certificate", 0, &unreachableError{what: "x"}, exitFailed, "sequence 7 was not executed"},
+		{"unknown", 0, &client.OutcomeUnknownError{Sequence: 7, Cause: refused}, exitUnknown, "outcome of write 7"},
+		{"refused", 0, draining, exitFailed, "DRAINING"},
+		{"another error", 0, errors.New("disk"), exitFailed, "disk"},
+	} {
+		err := (&writeCommand{Sequence: test.given}).notSent(7, test.err)
+		if code, _ := classify(err); code != test.code || !strings.Contains(err.Error(), test.says) || !errors.Is(err, test.err) {
+			t.Errorf("%s: want exit code %d and %q, got %d, %v", test.name, test.code, test.says, code, err)
+		}
+	}
+}
+
+// openerOfUnknown answers OpenSession as a server does that lost its disk meanwhile.
+type openerOfUnknown struct {
+	seqledgerv1connect.UnimplementedLedgerServiceHandler
+}
+
+// GetClientState implements the service.
+func (openerOfUnknown) GetClientState(
+	context.Context, *connect.Request[seqledgerv1.GetClientStateRequest],
+) (*connect.Response[seqledgerv1.GetClientStateResponse], error) {
+	return connect.NewResponse(&seqledgerv1.GetClientStateResponse{State: new(seqledgerv1.ClientState)}), nil
+}
+
+// OpenSession implements the service.
+func (openerOfUnknown) OpenSession(
+	context.Context, *connect.Request[seqledgerv1.OpenSessionRequest],
+) (*connect.Response[seqledgerv1.OpenSessionResponse], error) {
+	err := connect.NewError(connect.CodeUnavailable, errors.New("unknown"))
+	detail, detailErr := connect.NewErrorDetail(&seqledgerv1.WriteError{Code: seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_OUTCOME_UNKNOWN})
+	if detailErr != nil {
+		return nil, detailErr
+	}
+	err.AddDetail(detail)
+	return nil, err
+}
+
+// TestSessionOpenUnknown: what settles it is the attempt, and not a sequence.
+func TestSessionOpenUnknown(t *testing.T) {
+	t.Parallel()
+	attempt := strings.Repeat("ab", 16)
+	r := seqledger(t, "session", "open", "--scope", "a", "--client-id", "c", "--attempt-id", attempt, "--timeout", "100ms",
+		"--server", serveHandler(t, openerOfUnknown{})).expect(t, exitUnknown, "may have been opened")
+	_, next, _ := strings.Cut(r.stderr, "next:")
+	if !strings.Contains(next, "--attempt-id "+attempt) || strings.Contains(next, "--sequence") {
+		t.Errorf("want advice to repeat the attempt, got %v", r)
+	}
+}
+
+// TestImportMessages: the line and the file that are wrong are named.
+func TestImportMessages(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	input := numberedLines(t, 1)
+	for _, test := range []struct {
+		state string // path, or content
+		code  int
+		says  []string
+	}{
+		{dir, exitUsage, []string{"--state-file " + dir, "name another path"}},
+		{filepath.Join(dir, "no", "such"), exitUsage, []string{"--state-file " + filepath.Join(dir, "no", "such"), "no such file"}},
+		{"garbage", exitFailed, []string{"is no JSON: 'g' at byte 1"}},
+		{"", exitFailed, []string{"empty or cut off"}},
+		{"[]", exitFailed, []string{"it must be a JSON object"}},
+		{`{"format": "x"}`, exitFailed, []string{"format cannot be a string"}},
+		{`{"format": 1, "surprise": 2}`, exitFailed, []string{`unknown field "surprise"`}},
+	} {
+		path := test.state
+		if !filepath.IsAbs(path) {
+			path = writeFile(t, "state", test.state)
+		}
+		mustSay(t, append(importArgs(input, "--state-file", path), "--server", "127.0.0.1:1"), test.code, append(test.says, path)...)
+		if r := seqledger(t, append(importArgs(input, "--state-file", path), "--server", "127.0.0.1:1")...); path == dir && strings.Contains(r.stderr, "delete") {
+			t.Errorf("it tells to delete a directory: %v", r)
+		}
+	}
+	if entries, err := os.ReadDir(dir); err != nil || len(entries) > 0 {
+		t.Errorf("left behind: %v, %v", entries, err)
+	}
+}

@@ -1,0 +1,181 @@
+package main
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/url"
+	"strings"
+	"syscall"
+	"time"
+)
+
+// unreachableError says why no answer of a server can be had.
+type unreachableError struct {
+	what  string // is wrong
+	hint  string // what to do
+	final bool   // trying again does not help
+}
+
+// Error implements error.
+func (e *unreachableError) Error() string { return e.what }
+
+const isItRunning = "is the server running and is --server right? seqledger serve starts one"
+
+// whyUnreachable recognises what keeps a connection from being made, nil for
+// anything else.
+func whyUnreachable(err error) *unreachableError {
+	if untrusted, ok := errors.AsType[*tls.CertificateVerificationError](err); ok {
+		return untrustedCertificate(untrusted)
+	}
+	if _, ok := errors.AsType[tls.RecordHeaderError](err); ok || errors.Is(err, http.ErrSchemeMismatch) {
+		return &unreachableError{"what listens there does not speak TLS",
+			"leave https:// and the --tls flags away, or start the server with --tls-cert and --tls-key", true}
+	}
+	// An alert of TLS; package tls has no type of its own for it.
+	if alert, ok := errors.AsType[*net.OpError](err); ok && alert.Op == "remote error" {
+		return &unreachableError{
+			"the server ended the TLS handshake: " + strings.TrimPrefix(alert.Err.Error(), "tls: "),
+			"for one about a certificate: --tls-cert and --tls-key show one that its --tls-client-ca has signed", true,
+		}
+	}
+	if unknown, ok := errors.AsType[*net.DNSError](err); ok && unknown.IsNotFound {
+		what := fmt.Sprintf("no machine has the name %q", unknown.Name)
+		return &unreachableError{what: what, hint: "is --server right?"}
+	}
+	if errors.Is(err, syscall.ECONNREFUSED) {
+		return &unreachableError{what: "connection refused", hint: isItRunning}
+	}
+	return nil
+}
+
+// untrustedCertificate says what is wrong with the certificate of a server.
+func untrustedCertificate(err *tls.CertificateVerificationError) *unreachableError {
+	e := &unreachableError{final: true}
+	name, wrongName := errors.AsType[x509.HostnameError](err.Err)
+	invalid, isInvalid := errors.AsType[x509.CertificateInvalidError](err.Err)
+	_, noAuthority := errors.AsType[x509.UnknownAuthorityError](err.Err)
+	switch {
+	case noAuthority:
+		e.what = "the server's certificate is signed by no authority that is trusted here"
+		e.hint = "--tls-ca names a file with the certificate of the authority, or of a server that has signed its own"
+	case wrongName:
+		names := name.Certificate.DNSNames
+		for _, address := range name.Certificate.IPAddresses {
+			names = append(names, address.String())
+		}
+		e.what = fmt.Sprintf("the server's certificate is not for %q but for %q", name.Host, names)
+		e.hint = "give --server a name that the certificate has"
+	case isInvalid && invalid.Reason == x509.Expired:
+		e.what = fmt.Sprintf("the server's certificate is valid from %s to %s alone",
+			invalid.Cert.NotBefore.UTC().Format(time.RFC3339), invalid.Cert.NotAfter.UTC().Format(time.RFC3339))
+		e.hint = "renew it, or set the clock"
+	default:
+		e.what = "the server's certificate is not valid: " + strings.TrimPrefix(err.Err.Error(), "x509: ")
+	}
+	return e
+}
+
+// probeTime bounds a probe.
+const probeTime = 2 * time.Second
+
+// probe asks a server for a sign of life and says why there is none; nil when
+// there is one, or when nothing is known. It sends no credential.
+func probe(ctx context.Context, server string, config *tls.Config) *unreachableError {
+	ctx, cancel := context.WithTimeout(ctx, probeTime)
+	defer cancel()
+	status, body, err := ask(ctx, server, "/healthz", config)
+	if err == nil && status != http.StatusBadRequest {
+		return nil
+	}
+	why := whyUnreachable(err)
+	base, parseErr := url.Parse(baseURL(server))
+	switch {
+	case why != nil || parseErr != nil || ctx.Err() != nil:
+		return why
+	case base.Scheme == "https":
+		return whyUnreachable(shakeHands(ctx, base, config))
+	case strings.Contains(body, "HTTPS") || speaksTLS(ctx, base):
+		return &unreachableError{
+			"the server speaks TLS, and --server is not https://", "give --server as https://" + base.Host, true,
+		}
+	}
+	return nil
+}
+
+// shakeHands returns the error of a TLS handshake. It sends nothing behind its own
+// part, so that the other side's last word is not lost with a broken connection.
+func shakeHands(ctx context.Context, base *url.URL, config *tls.Config) (err error) {
+	dialer := tls.Dialer{Config: config}
+	conn, err := dialer.DialContext(ctx, "tcp", hostPort(base))
+	if err != nil {
+		return err
+	}
+	defer func() { _ = conn.Close() }()
+	if err := conn.SetReadDeadline(time.Now().Add(probeTime / 2)); err != nil {
+		return err
+	}
+	_, err = conn.Read(make([]byte, 1)) // a server that is content waits for a request
+	return err
+}
+
+// speaksTLS tells whether a TLS handshake begins at an address.
+func speaksTLS(ctx context.Context, base *url.URL) bool {
+	// Whom it is with does not matter: nothing is sent, and nothing is believed.
+	dialer := tls.Dialer{Config: &tls.Config{InsecureSkipVerify: true, MinVersion: tls.VersionTLS12}}
+	conn, err := dialer.DialContext(ctx, "tcp", hostPort(base))
+	if err == nil {
+		_ = conn.Close()
+		return true
+	}
+	alert, ok := errors.AsType[*net.OpError](err)
+	return ok && alert.Op == "remote error"
+}
+
+// hostPort is where to dial for a URL.
+func hostPort(base *url.URL) string {
+	port := base.Port()
+	switch {
+	case port != "":
+	case base.Scheme == "https":
+		port = "443"
+	default:
+		port = "80"
+	}
+	return net.JoinHostPort(base.Hostname(), port)
+}
+
+// ask gets a page of a server that needs no credential, over a connection of its
+// own: the status, and the beginning of the body.
+func ask(ctx context.Context, server, path string, config *tls.Config) (status int, body string, err error) {
+	alone := &http.Client{Transport: &http.Transport{
+		Proxy: http.ProxyFromEnvironment, TLSClientConfig: config.Clone(), DisableKeepAlives: true,
+	}}
+	address := strings.TrimSuffix(baseURL(server), "/") + path
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, address, http.NoBody)
+	if err != nil {
+		return 0, "", err
+	}
+	answer, err := alone.Do(request)
+	if err != nil {
+		if failed, ok := errors.AsType[*url.Error](err); ok {
+			err = failed.Err // without the method and the URL
+		}
+		return 0, "", err
+	}
+	text, err := io.ReadAll(io.LimitReader(answer.Body, 4<<10))
+	return answer.StatusCode, string(text), errors.Join(err, answer.Body.Close())
+}
+
+// baseURL adds the scheme that --server may leave away.
+func baseURL(server string) string {
+	if strings.Contains(server, "://") {
+		return server
+	}
+	return "http://" + server
+}

@@ -1,0 +1,34 @@
+package main
+
+import (
+	"context"
+	"io"
+)
+
+// interruptible is standard input whose Read ends with ctx, too: a signal must end
+// a command that waits for input which does not come.
+type interruptible struct {
+	ctx  context.Context //nolint:containedctx // It is the life of the process.
+	from io.Reader
+}
+
+// Read implements io.Reader.
+func (r interruptible) Read(p []byte) (int, error) {
+	type result struct {
+		n   int
+		err error
+	}
+	buffer, done := make([]byte, len(p)), make(chan result, 1)
+	// Ends with the read, or with the process: a read of a terminal cannot be ended
+	// otherwise. Its buffer is its own, because the caller may be gone by then.
+	go func() {
+		n, err := r.from.Read(buffer)
+		done <- result{n, err}
+	}()
+	select {
+	case got := <-done:
+		return copy(p, buffer[:got.n]), got.err
+	case <-r.ctx.Done():
+		return 0, context.Cause(r.ctx)
+	}
+}
