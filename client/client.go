@@ -86,10 +86,10 @@ type Client struct {
 	streams *http.Transport
 	conns   connections
 
-	hub    *hub
+	mux    *mux
 	ctx    context.Context
 	cancel context.CancelFunc
-	// background counts the hub's goroutine; Writers join their own.
+	// background counts the mux's goroutine; Writers join their own.
 	background sync.WaitGroup
 }
 
@@ -122,7 +122,7 @@ func New(options Options) (*Client, error) {
 	// than everything else together and save nothing.
 	stream := seqledgerv1connect.NewLedgerServiceClient(httpClient, base,
 		append(opts, connect.WithAcceptCompression("gzip", nil, nil))...)
-	c.hub = newHub(stream)
+	c.mux = newMux(stream)
 	if c.transport != nil {
 		c.dedicate(base)
 	}
@@ -139,7 +139,7 @@ func (c *Client) dedicate(base string) {
 		header.Set("Authorization", "Bearer "+c.options.Token)
 	}
 	url := base + seqledgerv1connect.LedgerServiceWriteStreamProcedure
-	c.hub.dedicated = func(ctx context.Context) (*direct.Stream, error) {
+	c.mux.dedicated = func(ctx context.Context) (*direct.Stream, error) {
 		return direct.Open(ctx, c.streams, url, header, codec{})
 	}
 }
@@ -184,7 +184,7 @@ func (c *Client) Close() error {
 	// one that no longer reads.
 	c.conns.close()
 	var errs []error
-	for _, w := range c.hub.close() {
+	for _, w := range c.mux.close() {
 		// c.ctx has ended, so this abandons what is open and only joins.
 		if err := w.Close(c.ctx); err != nil {
 			errs = append(errs, err)

@@ -39,7 +39,7 @@ func FuzzJournalEntry(f *testing.F) {
 	f.Add(request[:len(request)-1], receipt, true)
 	f.Add(append(request, 0xa2, 0x06, 0), append(receipt, 0xff), true) // fields of a newer version
 	f.Fuzz(func(t *testing.T, request, receipt []byte, settled bool) {
-		w := &Writer{hub: newHub(nil), scope: &seqledgerv1.Scope{Organization: "acme"}, clientID: "c"}
+		w := &Writer{mux: newMux(nil), scope: &seqledgerv1.Scope{Organization: "acme"}, clientID: "c"}
 		err := w.load(journal.State{
 			Head: journal.Head{Session: 9},
 			Entries: []journal.Entry{
@@ -115,16 +115,16 @@ func FuzzServerError(f *testing.F) {
 // inFlight is a Writer without a connection that has sent some writes.
 func inFlight(writes uint64) *Writer {
 	w := &Writer{
-		hub: newHub(nil), scope: &seqledgerv1.Scope{Organization: "acme"}, clientID: "c",
-		keep: make(chan struct{}, 1), room: make(chan struct{}, 1), session: 5, next: writes + 1,
+		mux: newMux(nil), scope: &seqledgerv1.Scope{Organization: "acme"}, clientID: "c",
+		sessionWork: make(chan struct{}, 1), room: make(chan struct{}, 1), session: 5, next: writes + 1,
 	}
-	w.hub.writers[w] = struct{}{}
+	w.mux.writers[w] = struct{}{}
 	for sequence := uint64(1); sequence <= writes; sequence++ {
 		p := &Pending{writer: w, done: make(chan struct{}), durable: true}
 		p.request.Sequence, p.request.IdempotencyKey = sequence, "k"
 		w.queue.push(p)
 		w.cursor++
-		p.launch()
+		p.markSent()
 	}
 	return w
 }
@@ -160,7 +160,7 @@ func FuzzAnswers(f *testing.F) {
 		for i := range sent {
 			sent[i] = w.queue.at(i)
 		}
-		err := w.hub.deliver(response.GetResults())
+		err := w.mux.deliver(response.GetResults())
 		if err != nil && !errors.Is(err, ErrProtocol) {
 			t.Errorf("%v is no protocol error", err)
 		}

@@ -39,7 +39,7 @@ type Journal interface {
 // maxTagBytes bounds a tag.
 const maxTagBytes = 256
 
-// streamLog is a Writer's part of a journal. The hub's mutex guards it.
+// streamLog is a Writer's part of a journal. The mux's mutex guards it.
 type streamLog struct {
 	journal Journal
 	name    journal.Name
@@ -94,14 +94,14 @@ func (w *Writer) journalHead(change func(*journal.Head)) error {
 	if w.log == nil {
 		return nil
 	}
-	w.hub.mu.Lock()
+	w.mux.mu.Lock()
 	head := w.log.head
 	change(&head)
 	err := w.log.journal.Append(w.log.name, journal.Record{Kind: journal.KindHead, Head: head})
 	if err == nil {
 		w.log.head = head
 	}
-	w.hub.mu.Unlock()
+	w.mux.mu.Unlock()
 	if err != nil {
 		return err
 	}
@@ -136,8 +136,8 @@ func (w *Writer) checkLedger(ctx context.Context) error {
 	if err != nil || id == 0 {
 		return protocolError("the server says that its ledger id is %q", status.GetLedgerId())
 	}
-	w.hub.mu.Lock()
-	defer w.hub.mu.Unlock()
+	w.mux.mu.Lock()
+	defer w.mux.mu.Unlock()
 	switch w.log.head.Ledger {
 	case id:
 	case 0:
@@ -148,17 +148,17 @@ func (w *Writer) checkLedger(ctx context.Context) error {
 	return nil
 }
 
-// syncer makes the writes of a hub durable in one journal, however many Writers
+// syncer makes the writes of a mux durable in one journal, however many Writers
 // they come from: each turn takes what was appended during the one before.
 type syncer struct {
-	hub     *hub
+	mux     *mux
 	journal Journal
 	// wake holds at most one token: there is something to sync.
 	wake chan struct{}
-	// batch, guarded by hub.mu, is appended and not known to be durable. Each
+	// batch, guarded by mux.mu, is appended and not known to be durable. Each
 	// Writer's limits bound its part. spare is the other of two buffers.
 	batch, spare []*Pending
-	// users, guarded by hub.mu, counts the Writers that have it. The last one
+	// users, guarded by mux.mu, counts the Writers that have it. The last one
 	// to leave ends it, because a journal that failed is opened as a new one,
 	// and the old one must not be kept for as long as the Client lives.
 	users int
@@ -167,14 +167,14 @@ type syncer struct {
 
 // syncerOf returns the one for a journal and starts it if need be. mu is held.
 func (c *Client) syncerOf(j Journal) *syncer {
-	i := slices.IndexFunc(c.hub.syncers, func(s *syncer) bool { return s.journal == j })
+	i := slices.IndexFunc(c.mux.syncers, func(s *syncer) bool { return s.journal == j })
 	if i >= 0 {
-		c.hub.syncers[i].users++
-		return c.hub.syncers[i]
+		c.mux.syncers[i].users++
+		return c.mux.syncers[i]
 	}
 	ctx, end := context.WithCancel(c.ctx)
-	s := &syncer{hub: c.hub, journal: j, wake: make(chan struct{}, 1), users: 1, end: end}
-	c.hub.syncers = append(c.hub.syncers, s)
+	s := &syncer{mux: c.mux, journal: j, wake: make(chan struct{}, 1), users: 1, end: end}
+	c.mux.syncers = append(c.mux.syncers, s)
 	// Ended by its last Writer or the Client's context; Client.Close waits.
 	c.background.Go(func() { s.run(ctx) })
 	return s
@@ -183,8 +183,8 @@ func (c *Client) syncerOf(j Journal) *syncer {
 // leaveSyncer gives up a closed Writer's part in its syncer. It returns false when
 // the Writer was closed before.
 func (c *Client) leaveSyncer(l *streamLog) bool {
-	c.hub.mu.Lock()
-	defer c.hub.mu.Unlock()
+	c.mux.mu.Lock()
+	defer c.mux.mu.Unlock()
 	s := l.syncer
 	if s == nil {
 		return false
@@ -193,7 +193,7 @@ func (c *Client) leaveSyncer(l *streamLog) bool {
 	s.users--
 	if s.users == 0 {
 		s.end()
-		c.hub.syncers = slices.DeleteFunc(c.hub.syncers, func(other *syncer) bool { return other == s })
+		c.mux.syncers = slices.DeleteFunc(c.mux.syncers, func(other *syncer) bool { return other == s })
 	}
 	return true
 }
@@ -212,15 +212,15 @@ func (s *syncer) run(ctx context.Context) {
 	for {
 		select {
 		case <-s.wake:
-			// Whoever woke us is rarely alone; see hub.send.
+			// Whoever woke us is rarely alone; see mux.send.
 			runtime.Gosched()
 		case <-ctx.Done():
 			return
 		}
-		s.hub.mu.Lock()
+		s.mux.mu.Lock()
 		batch := s.batch
 		s.batch, s.spare = s.spare, nil
-		s.hub.mu.Unlock()
+		s.mux.mu.Unlock()
 		if len(batch) > 0 {
 			s.synced(batch, s.journal.Sync())
 		}
@@ -229,8 +229,8 @@ func (s *syncer) run(ctx context.Context) {
 
 // synced lets the sender have what is durable.
 func (s *syncer) synced(batch []*Pending, err error) {
-	s.hub.mu.Lock()
-	defer s.hub.unlock()
+	s.mux.mu.Lock()
+	defer s.mux.unlock()
 	for _, p := range batch {
 		if p.settled {
 			continue // its Writer ended meanwhile
@@ -241,7 +241,7 @@ func (s *syncer) synced(batch []*Pending, err error) {
 		}
 		p.durable = true
 		if !p.writer.halted {
-			s.hub.makeReady(p.writer)
+			s.mux.makeReady(p.writer)
 		}
 	}
 	clear(batch)

@@ -34,7 +34,7 @@ type Pending struct {
 	entry   uint64
 	encoded []byte
 
-	// Guarded by the hub's mutex until done is closed, immutable afterwards.
+	// Guarded by the mux's mutex until done is closed, immutable afterwards.
 	verdict verdict
 	// sends counts the copies sent under the writer's current session.
 	sends int
@@ -85,7 +85,7 @@ func (p *Pending) Wait(ctx context.Context) (*seqledgerv1.Receipt, error) {
 	case <-p.done:
 		return p.receipt, p.err
 	case <-ctx.Done():
-		return nil, newOutcomeUnknown(p.Sequence(), p.Key(), p.writer.hub.explain(ctx.Err()))
+		return nil, newOutcomeUnknown(p.Sequence(), p.Key(), p.writer.mux.explain(ctx.Err()))
 	}
 }
 
@@ -143,9 +143,9 @@ func (p *Pending) checkReceipt() {
 	ledger, known := ledgerOf(p.receipt.GetTxId())
 	switch w := p.writer; {
 	case known && w.ledger != 0 && ledger != w.ledger:
-		p.disown("its receipt is of ledger %016x, those before were of %016x", ledger, w.ledger)
+		p.foreignReceipt("its receipt is of ledger %016x, those before were of %016x", ledger, w.ledger)
 	case p.receipt.GetReplayed() && !p.repeated():
-		p.disown("its only copy was answered as a repeat")
+		p.foreignReceipt("its only copy was answered as a repeat")
 	case known:
 		w.ledger = ledger
 	}
@@ -165,12 +165,12 @@ func (p *Pending) checkAlreadyCommitted() {
 		p.receipt = p.bareReceipt()
 		return
 	}
-	p.disown("its number is taken, but its only copy was never executed")
+	p.foreignReceipt("its number is taken, but its only copy was never executed")
 }
 
-// disown makes p's answer the end of the Writer, because somebody else's writes
+// foreignReceipt makes p's answer the end of the Writer, because somebody else's writes
 // stand where its own should.
-func (p *Pending) disown(format string, args ...any) {
+func (p *Pending) foreignReceipt(format string, args ...any) {
 	p.verdict, p.refusal = verdictFatal, nil
 	p.foreign = protocolError("write %d: %s", p.Sequence(), fmt.Sprintf(format, args...))
 }

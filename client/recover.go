@@ -78,7 +78,7 @@ func (w *Writer) load(state journal.State) error {
 func (w *Writer) recover(ctx context.Context) error {
 	before := w.log.head
 	if err := w.checkLedger(ctx); errors.Is(err, ErrOtherLedger) {
-		return w.handOver(err)
+		return w.returnUnsettled(err)
 	} else if err != nil {
 		return err
 	}
@@ -89,10 +89,10 @@ func (w *Writer) recover(ctx context.Context) error {
 			return err
 		}
 	}
-	response, anew, err := w.takeUp(ctx, attempt, before.Session)
+	response, anew, err := w.resumeSession(ctx, attempt, before.Session)
 	if err != nil {
 		if errors.Is(err, ErrExpired) || errors.Is(err, ErrFenced) {
-			return w.handOver(err)
+			return w.returnUnsettled(err)
 		}
 		return fmt.Errorf("opening a session: %w", err)
 	}
@@ -107,7 +107,7 @@ func (w *Writer) recover(ctx context.Context) error {
 		// The session is the journal's, so nobody else has written. Then either
 		// side has lost something, or this is an old copy of the journal.
 		if last+1 < first || last >= next {
-			return w.handOver(protocolError("the ledger has committed up to sequence %d, the journal says %d to %d",
+			return w.returnUnsettled(protocolError("the ledger has committed up to sequence %d, the journal says %d to %d",
 				last, first-1, next-1))
 		}
 	}
@@ -115,7 +115,7 @@ func (w *Writer) recover(ctx context.Context) error {
 	// two calls. What is sent there cannot be taken back, and a session of its
 	// must not be journalled as one of the other ledger.
 	if err := w.checkLedger(ctx); errors.Is(err, ErrOtherLedger) {
-		return w.handOver(err)
+		return w.returnUnsettled(err)
 	} else if err != nil {
 		return err
 	}
@@ -129,13 +129,13 @@ func (w *Writer) recover(ctx context.Context) error {
 		p := w.queue.at(i)
 		p.committed = p.Sequence() <= last
 		if p.committed {
-			w.provenBy = last
+			w.verifiedThrough = last
 		}
 	}
 	return nil
 }
 
-// takeUp opens a session with the journal's as the expected one. A stream that
+// resumeSession opens a session with the journal's as the expected one. A stream that
 // was evicted while nothing was unanswered is started anew, which it says.
 //
 // An earlier life may have done that under the same attempt and not have lived
@@ -144,7 +144,7 @@ func (w *Writer) recover(ctx context.Context) error {
 // is the session before it. When that life was allowed to start anew and this
 // one is not, the journal stays as it is, and every further NewWriter gets here
 // again until NoReopen is off or the stream is forgotten.
-func (w *Writer) takeUp(ctx context.Context, attempt []byte, expected uint64) (*seqledgerv1.OpenSessionResponse, bool, error) {
+func (w *Writer) resumeSession(ctx context.Context, attempt []byte, expected uint64) (*seqledgerv1.OpenSessionResponse, bool, error) {
 	response, err := w.openSession(ctx, attempt, expected)
 	if err == nil && (expected == 0 || response.GetPreviousSession() == expected) {
 		return response, false, nil
@@ -194,9 +194,9 @@ func onlyOurs(response *seqledgerv1.OpenSessionResponse) error {
 	}
 }
 
-// handOver gives the unsettled writes to the application. They stay in the
+// returnUnsettled gives the unsettled writes to the application. They stay in the
 // journal until it says that it has them, so that a crash loses none.
-func (w *Writer) handOver(cause error) error {
+func (w *Writer) returnUnsettled(cause error) error {
 	failure := &UnsettledError{Cause: cause}
 	for w.queue.len() > 0 {
 		failure.Writes = append(failure.Writes, w.queue.pop().unsettled())
@@ -211,8 +211,8 @@ func (w *Writer) handOver(cause error) error {
 // Session is not [WriterState].Session is of a write that was committed before
 // the restart.
 func (w *Writer) Recovered() []*Pending {
-	w.hub.mu.Lock()
-	defer w.hub.mu.Unlock()
+	w.mux.mu.Lock()
+	defer w.mux.mu.Unlock()
 	return append([]*Pending(nil), w.recovered...)
 }
 
@@ -244,8 +244,8 @@ func (p *Pending) Operations() []*seqledgerv1.Operation { return p.request.GetOp
 // Close the Writer afterwards, not before.
 func (p *Pending) Acknowledge() error {
 	w := p.writer
-	w.hub.mu.Lock()
-	defer w.hub.mu.Unlock()
+	w.mux.mu.Lock()
+	defer w.mux.mu.Unlock()
 	switch {
 	case p.tag == "" || p.acknowledged || errors.Is(p.err, ErrNotExecuted):
 		return nil

@@ -49,7 +49,7 @@ func (d dedicatedStream) CloseResponse() error { return nil }
 // answers and does not give its connection away may be a server that speaks
 // HTTP/2 alone or something before it; and if it is a refusal of the call, the
 // ordinary way brings it with all that belongs to it.
-func (h *hub) open(ctx context.Context) (writeStream, error) {
+func (h *mux) open(ctx context.Context) (writeStream, error) {
 	if h.dedicated != nil {
 		stream, err := h.dedicated(ctx)
 		switch dial, isDial := errors.AsType[*net.OpError](err); {

@@ -45,21 +45,21 @@ func (w *Writer) submit(ctx context.Context, tag string, operations []*seqledger
 	if err != nil {
 		return nil, &NotExecutedError{Cause: err}
 	}
-	alone, err := w.accept(ctx, p)
+	inline, err := w.accept(ctx, p)
 	if err != nil {
 		return nil, &NotExecutedError{Cause: err}
 	}
-	if alone {
-		w.hub.sendAlone()
+	if inline {
+		w.mux.sendInline()
 	}
 	return p, nil
 }
 
-// accept queues p once there is room for it. alone tells that the caller is to
+// accept queues p once there is room for it. inline tells that the caller is to
 // send it. On an error p was not taken.
-func (w *Writer) accept(ctx context.Context, p *Pending) (alone bool, err error) {
-	w.hub.mu.Lock()
-	defer w.hub.unlock()
+func (w *Writer) accept(ctx context.Context, p *Pending) (inline bool, err error) {
+	w.mux.mu.Lock()
+	defer w.mux.unlock()
 	for {
 		if err := w.unavailable(); err != nil {
 			if w.state == stateDead {
@@ -73,11 +73,11 @@ func (w *Writer) accept(ctx context.Context, p *Pending) (alone bool, err error)
 		var freed <-chan struct{}
 		var full error
 		if w.fits(p) {
-			alone = w.log == nil && !w.halted && w.hub.isAlone(p.size)
-			freed, err = w.enqueue(p, alone)
+			inline = w.log == nil && !w.halted && w.mux.canSendInline(p.size)
+			freed, err = w.enqueue(p, inline)
 			if freed == nil {
 				w.passRoom()
-				return alone, err
+				return inline, err
 			}
 			full = err
 		}
@@ -85,7 +85,7 @@ func (w *Writer) accept(ctx context.Context, p *Pending) (alone bool, err error)
 			if full != nil {
 				err = fmt.Errorf("%w while the journal had no room: %w", err, full)
 			}
-			return false, w.hub.explainLocked(err)
+			return false, w.mux.explainLocked(err)
 		}
 	}
 }
@@ -169,7 +169,7 @@ func (w *Writer) fits(p *Pending) bool {
 // enqueue numbers p and puts it on its way, with a journal through that. When
 // the journal is full it returns the channel that says when to try again. An
 // error means that p was not taken.
-func (w *Writer) enqueue(p *Pending, alone bool) (<-chan struct{}, error) {
+func (w *Writer) enqueue(p *Pending, inline bool) (<-chan struct{}, error) {
 	p.request.Sequence = w.next
 	if w.log != nil {
 		if freed, err := w.journalWrite(p); err != nil {
@@ -181,9 +181,9 @@ func (w *Writer) enqueue(p *Pending, alone bool) (<-chan struct{}, error) {
 	w.queue.push(p)
 	p.durable = w.log == nil
 	if p.durable && !w.halted {
-		w.hub.enlist(w)
-		if !alone {
-			w.hub.kick()
+		w.mux.enlist(w)
+		if !inline {
+			w.mux.wakeSender()
 		}
 	}
 	return nil, nil
@@ -209,7 +209,7 @@ func (w *Writer) journalWrite(p *Pending) (<-chan struct{}, error) {
 // before and after, not meanwhile.
 func (w *Writer) awaitRoom(ctx context.Context, freed <-chan struct{}) error {
 	w.waiters++
-	w.hub.mu.Unlock()
+	w.mux.mu.Unlock()
 	var err error
 	select {
 	case <-w.room:
@@ -217,7 +217,7 @@ func (w *Writer) awaitRoom(ctx context.Context, freed <-chan struct{}) error {
 	case <-ctx.Done():
 		err = ctx.Err()
 	}
-	w.hub.mu.Lock()
+	w.mux.mu.Lock()
 	w.waiters--
 	if err != nil {
 		w.passRoom()

@@ -89,18 +89,18 @@ const (
 // order in which they are accepted.
 type Writer struct {
 	client *Client
-	hub    *hub
+	mux    *mux
 	// scope, clientID and options never change.
 	scope    *seqledgerv1.Scope
 	clientID string
 	options  WriterOptions
-	// keep wakes the keeper when a session must be opened; room wakes one
+	// sessionWork wakes the session loop when a session must be opened; room wakes one
 	// Submit that waits. Both hold at most one token.
-	keep, room chan struct{}
-	cancel     context.CancelFunc
-	kept       chan struct{} // closed when the keeper has ended
+	sessionWork, room chan struct{}
+	cancel            context.CancelFunc
+	loopDone          chan struct{} // closed when the session loop has ended
 
-	// Everything below is guarded by hub.mu.
+	// Everything below is guarded by mux.mu.
 
 	state   writerState
 	closing bool
@@ -116,7 +116,7 @@ type Writer struct {
 	cursor   int
 	inflight int // taken and not answered
 	bytes    int
-	// queued: on the hub's ready list.
+	// queued: on the mux's ready list.
 	queued bool
 	// halted: nothing more is sent until everything in flight is answered and
 	// resolve has decided what the answers mean together.
@@ -132,19 +132,19 @@ type Writer struct {
 	// log is nil without a journal. recovered is what it held at the start.
 	log       *streamLog
 	recovered []*Pending
-	// provenBy holds back what is numbered beyond it, until everything up to it
+	// verifiedThrough holds back what is numbered beyond it, until everything up to it
 	// has its receipt; 0 holds nothing back. The ledger had committed so far
 	// when a journal was recovered. Only the receipts show that these commits
 	// are the journal's, and not those of a Writer whose journal it is an old
 	// copy of.
-	provenBy uint64
-	// refused: nothing can undo the refusal at the front, and the keeper takes
+	verifiedThrough uint64
+	// refused: nothing can undo the refusal at the front, and the session loop takes
 	// it and all behind it out of the journal before anybody hears of it.
 	refused bool
 	// waiters counts the calls that wait for room.
 	waiters int
 	// refreshed is when last_seen was refreshed for all that is known here;
-	// asked is when the keeper last found that due.
+	// asked is when the session loop last found that due.
 	refreshed, asked time.Time
 
 	stopped *StoppedError
@@ -175,20 +175,20 @@ func (c *Client) NewWriter(ctx context.Context, options WriterOptions) (*Writer,
 		options.MaxPendingBytes = defaultMaxPendingBytes
 	}
 	w := &Writer{
-		client: c, hub: c.hub, options: options,
+		client: c, mux: c.mux, options: options,
 		// Cloned because every write is encoded with it from then on.
 		scope: proto.CloneOf(options.Scope), clientID: options.ClientID,
-		keep: make(chan struct{}, 1), room: make(chan struct{}, 1), kept: make(chan struct{}),
+		sessionWork: make(chan struct{}, 1), room: make(chan struct{}, 1), loopDone: make(chan struct{}),
 	}
 	w.options.AttemptID = slices.Clone(options.AttemptID)
 	if err := w.open(ctx); err != nil {
 		return nil, err
 	}
-	keeperCtx, cancel := context.WithCancel(c.ctx)
+	loopCtx, cancel := context.WithCancel(c.ctx)
 	w.cancel = cancel
-	c.hub.mu.Lock()
-	defer c.hub.mu.Unlock()
-	if c.hub.closed {
+	c.mux.mu.Lock()
+	defer c.mux.mu.Unlock()
+	if c.mux.closed {
 		cancel()
 		if w.log != nil {
 			w.log.journal.Release(w.log.name)
@@ -198,16 +198,16 @@ func (c *Client) NewWriter(ctx context.Context, options WriterOptions) (*Writer,
 	if w.log != nil {
 		w.log.syncer = c.syncerOf(w.log.journal)
 	}
-	c.hub.writers[w] = struct{}{}
-	if !c.hub.running {
-		c.hub.running = true
+	c.mux.writers[w] = struct{}{}
+	if !c.mux.running {
+		c.mux.running = true
 		// Ended by the Client's context; Client.Close waits for it.
-		c.background.Go(func() { c.hub.run(c.ctx) })
+		c.background.Go(func() { c.mux.run(c.ctx) })
 	}
 	// Ended by cancel, which Writer.Close calls; Writer.Close waits on kept.
-	go w.runKeeper(keeperCtx)
+	go w.runSessionLoop(loopCtx)
 	if w.queue.len() > 0 {
-		c.hub.makeReady(w)
+		c.mux.makeReady(w)
 	}
 	return w, nil
 }
@@ -216,8 +216,8 @@ func (c *Client) NewWriter(ctx context.Context, options WriterOptions) (*Writer,
 // takes the refused one's number. It waits while the Writer opens a session and
 // does nothing when the Writer is running.
 func (w *Writer) Resume(ctx context.Context) error {
-	w.hub.mu.Lock()
-	defer w.hub.mu.Unlock()
+	w.mux.mu.Lock()
+	defer w.mux.mu.Unlock()
 	for w.state == stateSettling {
 		if err := w.awaitRoom(ctx, nil); err != nil {
 			return err
@@ -247,8 +247,8 @@ func (w *Writer) Flush(ctx context.Context) error {
 
 // tail returns the last unsettled write, if there is one.
 func (w *Writer) tail() (*Pending, error) {
-	w.hub.mu.Lock()
-	defer w.hub.mu.Unlock()
+	w.mux.mu.Lock()
+	defer w.mux.mu.Unlock()
 	if w.queue.len() == 0 {
 		return nil, w.unavailable()
 	}
@@ -260,23 +260,23 @@ func (w *Writer) tail() (*Pending, error) {
 // remain unsettled, from now or from an earlier end. The stream's session stays
 // open for the next Writer to fence.
 func (w *Writer) Close(ctx context.Context) error {
-	w.hub.mu.Lock()
+	w.mux.mu.Lock()
 	w.closing = true
 	w.passRoom()
-	w.hub.mu.Unlock()
+	w.mux.mu.Unlock()
 	if tail, _ := w.tail(); tail != nil {
 		select {
 		case <-tail.done:
 		case <-ctx.Done():
 		}
 	}
-	w.hub.mu.Lock()
-	w.die(ErrClosed)
-	delete(w.hub.writers, w)
+	w.mux.mu.Lock()
+	w.terminate(ErrClosed)
+	delete(w.mux.writers, w)
 	failure := w.failure
-	w.hub.unlock()
+	w.mux.unlock()
 	w.cancel()
-	<-w.kept
+	<-w.loopDone
 	// Once: by a second Close, as a deferred one is, another Writer may have the claim.
 	if w.log != nil && w.client.leaveSyncer(w.log) {
 		w.log.journal.Release(w.log.name)
@@ -302,7 +302,7 @@ type WriterState struct {
 
 // State returns where the Writer stands.
 func (w *Writer) State() WriterState {
-	w.hub.mu.Lock()
-	defer w.hub.mu.Unlock()
+	w.mux.mu.Lock()
+	defer w.mux.mu.Unlock()
 	return WriterState{Session: w.session, NextSequence: w.next, Pending: w.queue.len(), Err: w.unavailable()}
 }

@@ -26,12 +26,12 @@ const (
 	reasonTimeout = time.Second
 )
 
-// hub joins all Writers of a Client on one WriteStream.
+// mux joins all Writers of a Client on one WriteStream.
 //
-// One mutex guards the hub, its Writers and their unsettled writes. It is held
+// One mutex guards the mux, its Writers and their unsettled writes. It is held
 // for short, purely local steps, once for a frame of writes rather than once
 // for each, and one lock leaves no order of locks to get wrong.
-type hub struct {
+type mux struct {
 	stream seqledgerv1connect.LedgerServiceClient
 	// dedicated opens a stream with a connection to itself; nil: there is none to
 	// be had.
@@ -39,9 +39,9 @@ type hub struct {
 	// wake holds at most one token: there is something for the sender to do.
 	wake chan struct{}
 	// sending is held from when a frame is collected until it is sent, so that
-	// frames leave in the order of flight. It is taken before mu.
+	// frames leave in the order of inFlight. It is taken before mu.
 	sending sync.Mutex
-	alone   seqledgerv1.WriteStreamRequest // the frame of sendAlone
+	inline  seqledgerv1.WriteStreamRequest // the frame of sendInline
 
 	mu      sync.Mutex
 	writers map[*Writer]struct{}
@@ -49,9 +49,9 @@ type hub struct {
 	syncers []*syncer
 	// ready are the Writers with something to send, each at most once.
 	ready ring[*Writer]
-	// flight is what was sent on the current stream and is not answered, in
+	// inFlight is what was sent on the current stream and is not answered, in
 	// order. Each Writer's limits bound its part of it.
-	flight ring[*Pending]
+	inFlight ring[*Pending]
 	// settled collects writes whose waiters are woken after mu is released, so
 	// that those do not run straight into the lock that woke them.
 	settled []*Pending
@@ -64,22 +64,22 @@ type hub struct {
 	// current is the stream that is open, and broken ends it; nil between streams.
 	current writeStream
 	broken  context.CancelFunc
-	// company is how many writes the last answer was about. Those who waited for
-	// them are likely to come back together.
-	company int
+	// lastBatch is how many writes the last answer was about. About as many callers
+	// will submit again at once.
+	lastBatch int
 	// progress: a write was decided since the last backoff.
 	progress bool
 	// lastErr is why the stream broke last, for people.
 	lastErr error
 }
 
-// newHub returns a hub that opens streams on stream.
-func newHub(stream seqledgerv1connect.LedgerServiceClient) *hub {
-	return &hub{stream: stream, wake: make(chan struct{}, 1), writers: make(map[*Writer]struct{})}
+// newMux returns a mux that opens streams on stream.
+func newMux(stream seqledgerv1connect.LedgerServiceClient) *mux {
+	return &mux{stream: stream, wake: make(chan struct{}, 1), writers: make(map[*Writer]struct{})}
 }
 
 // unlock releases mu and then wakes the waiters of the settled writes.
-func (h *hub) unlock() {
+func (h *mux) unlock() {
 	settled := h.settled
 	h.settled = nil
 	h.mu.Unlock()
@@ -89,7 +89,7 @@ func (h *hub) unlock() {
 }
 
 // kick makes the sender look for work.
-func (h *hub) kick() {
+func (h *mux) wakeSender() {
 	select {
 	case h.wake <- struct{}{}:
 	default:
@@ -97,13 +97,13 @@ func (h *hub) kick() {
 }
 
 // makeReady queues w for the sender. mu is held.
-func (h *hub) makeReady(w *Writer) {
+func (h *mux) makeReady(w *Writer) {
 	h.enlist(w)
-	h.kick()
+	h.wakeSender()
 }
 
 // enlist queues w without a word to the sender. mu is held.
-func (h *hub) enlist(w *Writer) {
+func (h *mux) enlist(w *Writer) {
 	if !w.queued {
 		w.queued = true
 		h.ready.push(w)
@@ -111,7 +111,7 @@ func (h *hub) enlist(w *Writer) {
 }
 
 // close refuses new Writers and returns those there are.
-func (h *hub) close() []*Writer {
+func (h *mux) close() []*Writer {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.closed = true
@@ -124,14 +124,14 @@ func (h *hub) close() []*Writer {
 
 // explain adds the last connection error to err, because a deadline alone does
 // not tell anyone what to repair.
-func (h *hub) explain(err error) error {
+func (h *mux) explain(err error) error {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return h.explainLocked(err)
 }
 
 // explainLocked is explain for who holds mu.
-func (h *hub) explainLocked(err error) error {
+func (h *mux) explainLocked(err error) error {
 	if h.lastErr == nil {
 		return err
 	}
@@ -140,7 +140,7 @@ func (h *hub) explainLocked(err error) error {
 }
 
 // run keeps a stream open while there is something to send, until ctx ends.
-func (h *hub) run(ctx context.Context) {
+func (h *mux) run(ctx context.Context) {
 	failures := 0
 	for {
 		if !h.awaitWork(ctx) {
@@ -169,7 +169,7 @@ func (h *hub) run(ctx context.Context) {
 }
 
 // awaitWork returns true once a Writer is ready, false when ctx ends.
-func (h *hub) awaitWork(ctx context.Context) bool {
+func (h *mux) awaitWork(ctx context.Context) bool {
 	for {
 		h.mu.Lock()
 		work := h.ready.len() > 0
@@ -187,17 +187,17 @@ func (h *hub) awaitWork(ctx context.Context) bool {
 
 // abandon ends the Writers that have open writes: the server turns the whole
 // stream away, so waiting would not settle them. mu is held.
-func (h *hub) abandon(cause error) {
+func (h *mux) abandon(cause error) {
 	for w := range h.writers {
 		if w.queue.len() > 0 {
-			w.die(cause)
+			w.terminate(cause)
 		}
 	}
 }
 
 // serve opens a stream and sends on it until it breaks or retires. When it
 // returns nothing is in flight.
-func (h *hub) serve(ctx context.Context) error {
+func (h *mux) serve(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	stream, err := h.open(ctx)
@@ -232,9 +232,9 @@ func (h *hub) serve(ctx context.Context) error {
 	h.sending.Lock()
 	defer h.sending.Unlock()
 	h.mu.Lock()
-	h.current, h.company = nil, 0
-	for h.flight.len() > 0 {
-		h.flight.pop().lost()
+	h.current, h.lastBatch = nil, 0
+	for h.inFlight.len() > 0 {
+		h.inFlight.pop().connectionLost()
 	}
 	h.unlock()
 	if errors.Is(err, errRetired) {
@@ -246,7 +246,7 @@ func (h *hub) serve(ctx context.Context) error {
 }
 
 // send sends frames until the stream breaks, retires, or ctx ends.
-func (h *hub) send(ctx context.Context, stream writeStream) error {
+func (h *mux) send(ctx context.Context, stream writeStream) error {
 	frame := &seqledgerv1.WriteStreamRequest{}
 	for {
 		sent, retired, err := h.sendNext(frame, stream)
@@ -271,7 +271,7 @@ func (h *hub) send(ctx context.Context, stream writeStream) error {
 }
 
 // sendNext sends what waits, if anything does. retired is that of collect.
-func (h *hub) sendNext(frame *seqledgerv1.WriteStreamRequest, stream writeStream) (sent, retired bool, err error) {
+func (h *mux) sendNext(frame *seqledgerv1.WriteStreamRequest, stream writeStream) (sent, retired bool, err error) {
 	h.sending.Lock()
 	defer h.sending.Unlock()
 	h.mu.Lock()
@@ -283,47 +283,47 @@ func (h *hub) sendNext(frame *seqledgerv1.WriteStreamRequest, stream writeStream
 	return true, retired, stream.Send(frame)
 }
 
-// aloneBytes is what fits into the empty buffer of any connection.
-const aloneBytes = 4 << 10
+// inlineBytes is what fits into the empty buffer of any connection.
+const inlineBytes = 4 << 10
 
-// isAlone tells whether a write that is about to be sent should go from its
+// canSendInline tells whether a write that is about to be sent should go from its
 // caller's own goroutine, which is sooner than waking up the sender: when nothing
 // else is under way, so that it cannot block, and nobody is about to come who
 // could share its frame. mu is held.
-func (h *hub) isAlone(size int) bool {
+func (h *mux) canSendInline(size int) bool {
 	_, dedicated := h.current.(dedicatedStream)
-	return dedicated && h.flight.len() == 0 && h.ready.len() == 0 && h.company <= 1 && size <= aloneBytes
+	return dedicated && h.inFlight.len() == 0 && h.ready.len() == 0 && h.lastBatch <= 1 && size <= inlineBytes
 }
 
-// sendAlone sends a write that is alone, unless it is not any more.
-func (h *hub) sendAlone() {
+// sendInline sends a write that is alone, unless it is not any more.
+func (h *mux) sendInline() {
 	if !h.sending.TryLock() {
-		h.kick()
+		h.wakeSender()
 		return
 	}
 	defer h.sending.Unlock()
 	h.mu.Lock()
 	stream, broken := h.current, h.broken
-	if stream == nil || h.flight.len() > 0 || h.ready.len() != 1 || h.ready.at(0).bytes > aloneBytes {
+	if stream == nil || h.inFlight.len() > 0 || h.ready.len() != 1 || h.ready.at(0).bytes > inlineBytes {
 		h.mu.Unlock()
-		h.kick() // others have come meanwhile, and with them the sender's work
+		h.wakeSender() // others have come meanwhile, and with them the sender's work
 		return
 	}
-	h.collect(&h.alone)
+	h.collect(&h.inline)
 	h.mu.Unlock()
-	if len(h.alone.Writes) > 0 && stream.Send(&h.alone) != nil {
+	if len(h.inline.Writes) > 0 && stream.Send(&h.inline) != nil {
 		broken()
 	}
 }
 
 // collect fills frame with what waits, fairly between Writers. It returns true
 // when the stream retires and nothing is in flight any more. mu is held.
-func (h *hub) collect(frame *seqledgerv1.WriteStreamRequest) bool {
+func (h *mux) collect(frame *seqledgerv1.WriteStreamRequest) bool {
 	// Cleared so that the reused frame keeps no answered write alive.
 	clear(frame.Writes)
 	frame.Writes = frame.Writes[:0]
 	if h.retire {
-		return h.flight.len() == 0
+		return h.inFlight.len() == 0
 	}
 	bytes, operations := 0, 0
 	for h.ready.len() > 0 {
@@ -337,7 +337,7 @@ func (h *hub) collect(frame *seqledgerv1.WriteStreamRequest) bool {
 			if !p.durable {
 				break // its syncer makes w ready again
 			}
-			if w.provenBy != 0 && p.Sequence() > w.provenBy {
+			if w.verifiedThrough != 0 && p.Sequence() > w.verifiedThrough {
 				break // settleFront makes w ready again
 			}
 			more := len(p.request.GetOperations())
@@ -346,11 +346,11 @@ func (h *hub) collect(frame *seqledgerv1.WriteStreamRequest) bool {
 				// w goes to the back, otherwise a busy Writer could starve the
 				// others.
 				h.ready.push(h.ready.pop())
-				h.kick()
+				h.wakeSender()
 				return false
 			}
 			w.cursor++
-			p.launch()
+			p.markSent()
 			frame.Writes = append(frame.Writes, &p.request)
 			bytes += p.size
 			operations += more
@@ -362,7 +362,7 @@ func (h *hub) collect(frame *seqledgerv1.WriteStreamRequest) bool {
 }
 
 // receive gives results to their Writers until the stream ends.
-func (h *hub) receive(stream writeStream) error {
+func (h *mux) receive(stream writeStream) error {
 	for {
 		response, err := stream.Receive()
 		if err != nil {
@@ -375,27 +375,27 @@ func (h *hub) receive(stream writeStream) error {
 }
 
 // deliver matches results with what was sent, in order.
-func (h *hub) deliver(results []*seqledgerv1.WriteResult) error {
+func (h *mux) deliver(results []*seqledgerv1.WriteResult) error {
 	h.mu.Lock()
 	defer h.unlock()
-	h.company = len(results)
+	h.lastBatch = len(results)
 	now := time.Now()
 	h.settled = slices.Grow(h.settled, len(results))
 	for _, result := range results {
-		if h.flight.len() == 0 {
+		if h.inFlight.len() == 0 {
 			return protocolError("more results than writes")
 		}
-		if h.flight.at(0).settled {
+		if h.inFlight.at(0).settled {
 			// Its Writer ended meanwhile and the caller has its answer.
-			h.flight.pop()
+			h.inFlight.pop()
 			continue
 		}
-		if err := h.flight.at(0).answer(result); err != nil {
+		if err := h.inFlight.at(0).answer(result); err != nil {
 			// It stays in flight, so that it is settled like every other write
 			// whose answer was lost.
 			return err
 		}
-		p := h.flight.pop()
+		p := h.inFlight.pop()
 		if p.verdict == verdictRetry {
 			h.retire = true
 			h.retryAfter = max(h.retryAfter, p.refusal.RetryAfter)
@@ -404,8 +404,8 @@ func (h *hub) deliver(results []*seqledgerv1.WriteResult) error {
 		}
 		p.writer.answered(p, now)
 	}
-	if h.retire && h.flight.len() == 0 {
-		h.kick()
+	if h.retire && h.inFlight.len() == 0 {
+		h.wakeSender()
 	}
 	return nil
 }

@@ -22,27 +22,27 @@ const (
 	openTimeout = 10 * time.Second
 )
 
-// wakeKeeper makes the keeper look at the state.
-func (w *Writer) wakeKeeper() {
+// wakeSessionLoop makes the session loop look at the state.
+func (w *Writer) wakeSessionLoop() {
 	select {
-	case w.keep <- struct{}{}:
+	case w.sessionWork <- struct{}{}:
 	default:
 	}
 }
 
-// runKeeper does what a Writer needs beside sending: it opens sessions and
+// runSessionLoop does what a Writer needs beside sending: it opens sessions and
 // keeps an idle stream alive. ctx ends it.
-func (w *Writer) runKeeper(ctx context.Context) {
-	defer close(w.kept)
+func (w *Writer) runSessionLoop(ctx context.Context) {
+	defer close(w.loopDone)
 	timer := time.NewTimer(w.keepAliveIn())
 	defer timer.Stop()
 	for {
 		select {
 		case <-ctx.Done():
 			return
-		case <-w.keep:
+		case <-w.sessionWork:
 			w.fence(ctx)
-			w.takeOut()
+			w.dropFromJournal()
 		case <-timer.C:
 			w.keepAlive(ctx)
 		}
@@ -58,8 +58,8 @@ func (w *Writer) keepAliveEvery() time.Duration { return max(w.ttl/3, minKeepAli
 // refresh and not in a fixed beat, so that two attempts fit into the time to
 // live wherever in the beat the last commit came.
 func (w *Writer) keepAliveIn() time.Duration {
-	w.hub.mu.Lock()
-	defer w.hub.mu.Unlock()
+	w.mux.mu.Lock()
+	defer w.mux.mu.Unlock()
 	last := w.refreshed
 	if w.asked.After(last) {
 		last = w.asked
@@ -95,10 +95,10 @@ func (w *Writer) openOnce(ctx context.Context, request *connect.Request[seqledge
 	return response, err
 }
 
-// insist opens a session however long it takes. Only a final answer or the end
+// openSessionRetrying opens a session however long it takes. Only a final answer or the end
 // of ctx makes it fail. TOO_MANY_STREAMS is not final, because streams are
 // evicted all the time.
-func (w *Writer) insist(ctx context.Context, expected uint64) ([]byte, *seqledgerv1.OpenSessionResponse, error) {
+func (w *Writer) openSessionRetrying(ctx context.Context, expected uint64) ([]byte, *seqledgerv1.OpenSessionResponse, error) {
 	attempt := newAttempt()
 	if err := w.journalAttempt(attempt); err != nil {
 		return nil, nil, err
@@ -141,23 +141,23 @@ func (w *Writer) adopt(attempt []byte, state *seqledgerv1.ClientState) {
 // that is still under way is refused. Expecting the old session makes sure that
 // all commits since then are this Writer's.
 func (w *Writer) fence(ctx context.Context) {
-	w.hub.mu.Lock()
+	w.mux.mu.Lock()
 	due, session := w.state == stateSettling && !w.refused, w.session
-	w.hub.mu.Unlock()
+	w.mux.mu.Unlock()
 	if !due {
 		return
 	}
-	attempt, response, err := w.insist(ctx, session)
+	attempt, response, err := w.openSessionRetrying(ctx, session)
 	if err == nil {
 		err = w.journalSession(response.GetState().GetSession(), w.numberDue())
 	}
-	w.hub.mu.Lock()
-	defer w.hub.unlock()
+	w.mux.mu.Lock()
+	defer w.mux.unlock()
 	switch {
 	case w.state != stateSettling:
 		// Closed meanwhile: its writes are settled, there is nothing to decide.
 	case err != nil:
-		w.die(err)
+		w.terminate(err)
 	default:
 		w.adopt(attempt, response.GetState())
 		w.fenced(response.GetState().GetLastCommittedSequence())
@@ -167,31 +167,31 @@ func (w *Writer) fence(ctx context.Context) {
 // numberDue is the number of the next write. It does not change while a session
 // is opened.
 func (w *Writer) numberDue() uint64 {
-	w.hub.mu.Lock()
-	defer w.hub.mu.Unlock()
+	w.mux.mu.Lock()
+	defer w.mux.mu.Unlock()
 	return w.next
 }
 
-// takeOut removes the writes behind a final refusal from the journal, and then
+// dropFromJournal removes the writes behind a final refusal from the journal, and then
 // reports them: a crash must not send again what was reported as not executed.
-func (w *Writer) takeOut() {
-	w.hub.mu.Lock()
-	defer w.hub.unlock()
+func (w *Writer) dropFromJournal() {
+	w.mux.mu.Lock()
+	defer w.mux.unlock()
 	if w.state != stateSettling || !w.refused {
 		return
 	}
 	err := w.log.drop(w.queue.at(0))
 	if err == nil {
-		w.hub.mu.Unlock()
+		w.mux.mu.Unlock()
 		err = w.log.journal.Sync()
-		w.hub.mu.Lock()
+		w.mux.mu.Lock()
 	}
 	w.refused = false
 	switch {
 	case w.state != stateSettling:
 		// Closed meanwhile.
 	case err != nil:
-		w.die(err)
+		w.terminate(err)
 	default:
 		w.report()
 	}
@@ -201,7 +201,7 @@ func (w *Writer) takeOut() {
 // opened the session. With expected_session an evicted stream is not created
 // anew by accident, and a foreign session is not taken over.
 func (w *Writer) keepAlive(ctx context.Context) {
-	w.hub.mu.Lock()
+	w.mux.mu.Lock()
 	now, every := time.Now(), w.keepAliveEvery()
 	due := now.Sub(w.refreshed) >= every
 	if due {
@@ -211,7 +211,7 @@ func (w *Writer) keepAlive(ctx context.Context) {
 	}
 	due = due && w.state != stateDead && w.state != stateSettling
 	attempt, session := w.attempt, w.session
-	w.hub.mu.Unlock()
+	w.mux.mu.Unlock()
 	if !due {
 		return
 	}
@@ -221,9 +221,9 @@ func (w *Writer) keepAlive(ctx context.Context) {
 	cancel()
 	switch {
 	case err == nil:
-		w.hub.mu.Lock()
+		w.mux.mu.Lock()
 		w.adopt(attempt, response.GetState())
-		w.hub.mu.Unlock()
+		w.mux.mu.Unlock()
 	case errors.Is(err, ErrFenced), errors.Is(err, ErrExpired) && w.options.NoReopen:
 		w.fail(err)
 	case errors.Is(err, ErrExpired):
@@ -240,8 +240,8 @@ func (w *Writer) fail(err error) {
 	if !ok {
 		cause = &Error{Message: err.Error(), cause: err}
 	}
-	w.hub.mu.Lock()
-	defer w.hub.unlock()
+	w.mux.mu.Lock()
+	defer w.mux.unlock()
 	if w.state == stateDead {
 		return
 	}
@@ -252,8 +252,8 @@ func (w *Writer) fail(err error) {
 	}
 }
 
-// insistOnLedger is checkLedger however long it takes.
-func (w *Writer) insistOnLedger(ctx context.Context) error {
+// checkLedgerRetrying is checkLedger however long it takes.
+func (w *Writer) checkLedgerRetrying(ctx context.Context) error {
 	for failures := 0; ; failures++ {
 		err := w.checkLedger(ctx)
 		e, ok := errors.AsType[*Error](err)
@@ -270,31 +270,31 @@ func (w *Writer) insistOnLedger(ctx context.Context) error {
 // Otherwise it does nothing: the answers to what is unanswered will say that
 // the session has expired, and which writes that leaves open.
 func (w *Writer) reopen(ctx context.Context) {
-	w.hub.mu.Lock()
+	w.mux.mu.Lock()
 	if w.queue.len() > 0 || w.state == stateDead {
-		w.hub.mu.Unlock()
+		w.mux.mu.Unlock()
 		return
 	}
 	before := w.state
 	// Submit waits from here on, because the numbers begin anew.
 	w.state = stateSettling
-	w.hub.mu.Unlock()
-	attempt, response, err := w.insist(ctx, 0)
+	w.mux.mu.Unlock()
+	attempt, response, err := w.openSessionRetrying(ctx, 0)
 	if err == nil {
 		err = onlyOurs(response)
 	}
 	if err == nil {
-		err = w.insistOnLedger(ctx)
+		err = w.checkLedgerRetrying(ctx)
 	}
 	if err == nil {
 		err = w.journalSession(response.GetState().GetSession(), response.GetState().GetLastCommittedSequence()+1)
 	}
-	w.hub.mu.Lock()
-	defer w.hub.unlock()
+	w.mux.mu.Lock()
+	defer w.mux.unlock()
 	switch {
 	case w.state == stateDead:
 	case err != nil:
-		w.die(err)
+		w.terminate(err)
 	default:
 		w.adopt(attempt, response.GetState())
 		w.next = response.GetState().GetLastCommittedSequence() + 1
