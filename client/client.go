@@ -14,6 +14,7 @@ import (
 	"connectrpc.com/connect"
 
 	"github.com/seqledger/seqledger/internal/direct"
+	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 	"github.com/seqledger/seqledger/proto/seqledger/v1/seqledgerv1connect"
 )
 
@@ -120,9 +121,10 @@ func New(options Options) (*Client, error) {
 	c.admin = seqledgerv1connect.NewAdminServiceClient(httpClient, base, opts...)
 	// Receipts are small and random: gzip on the stream would cost more CPU
 	// than everything else together and save nothing.
-	stream := seqledgerv1connect.NewLedgerServiceClient(httpClient, base,
+	stream := connect.NewClient[frame, seqledgerv1.WriteStreamResponse](
+		httpClient, base+seqledgerv1connect.LedgerServiceWriteStreamProcedure,
 		append(opts, connect.WithAcceptCompression("gzip", nil, nil))...)
-	c.mux = newMux(stream)
+	c.mux = newMux(func(ctx context.Context) writeStream { return stream.CallBidiStream(ctx) })
 	if c.transport != nil {
 		c.dedicate(base)
 	}

@@ -1,6 +1,7 @@
 package client
 
 import (
+	"bytes"
 	"errors"
 	"strings"
 	"testing"
@@ -14,7 +15,7 @@ import (
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 )
 
-func encoded(f *testing.F, m proto.Message) []byte {
+func encoded(f testing.TB, m proto.Message) []byte {
 	f.Helper()
 	b, err := proto.Marshal(m)
 	if err != nil {
@@ -58,13 +59,10 @@ func FuzzJournalEntry(f *testing.F) {
 		if p.settled != settled || w.queue.len() == 0 != settled || (p.receipt != nil) != settled {
 			t.Errorf("settled %v was taken up as %v, %d in the queue", settled, p.settled, w.queue.len())
 		}
-		if p.Sequence() != 3 || p.Key() != "k" || p.request.GetSession() != 9 || p.size != proto.Size(&p.request) {
-			t.Errorf("it was taken up as %v of %d bytes", &p.request, p.size)
+		if p.Sequence() != 3 || p.Key() != "k" || p.session != 9 || !bytes.Equal(p.operations, request) || p.count != len(operations) {
+			t.Errorf("it was taken up as %x with %d operations", p.operations, p.count)
 		}
-		again, err := encodeOperations(operations)
-		if err != nil {
-			t.Fatal(err)
-		}
+		again := encoded(t, &seqledgerv1.WriteRequest{Operations: operations})
 		back, err := DecodeOperations(again)
 		if err != nil || len(back) != len(operations) {
 			t.Fatalf("%d operations are written and read as %d, %v", len(operations), len(back), err)
@@ -121,7 +119,7 @@ func inFlight(writes uint64) *Writer {
 	w.mux.writers[w] = struct{}{}
 	for sequence := uint64(1); sequence <= writes; sequence++ {
 		p := &Pending{writer: w, done: make(chan struct{}), durable: true}
-		p.request.Sequence, p.request.IdempotencyKey = sequence, "k"
+		p.sequence, p.key = sequence, "k"
 		w.queue.push(p)
 		w.cursor++
 		p.markSent()

@@ -12,7 +12,6 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/seqledger/seqledger/client/journal"
-	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 )
 
 // Journal is where Writers keep what they must know after a crash;
@@ -51,16 +50,16 @@ type streamLog struct {
 func (l *streamLog) write(p *Pending) error {
 	record := journal.Record{
 		Kind: journal.KindWrite, ID: l.head.NextID, Sequence: p.Sequence(),
-		Key: p.Key(), Tag: p.tag, Request: p.encoded,
+		Key: p.key, Tag: p.tag, Request: p.operations,
 	}
 	if p.tag != "" {
 		// More than a receipt has: its texts, and a version for each operation.
-		record.Reserve = 1024 + 16*len(p.request.GetOperations())
+		record.Reserve = 1024 + 16*p.count
 	}
 	if err := l.journal.Append(l.name, record); err != nil {
 		return err
 	}
-	p.entry, p.encoded = record.ID, nil
+	p.entry = record.ID
 	l.head.NextID++
 	l.head.NextSequence++
 	l.syncer.add(p)
@@ -269,19 +268,4 @@ func (w *Writer) tagged(tag string) error {
 		return fmt.Errorf("client: a tag is 1 to %d bytes of UTF-8, not %d", maxTagBytes, len(tag))
 	}
 	return nil
-}
-
-// encodeOperations is what the journal keeps of a write. The request's other
-// fields are the record's.
-func encodeOperations(operations []*seqledgerv1.Operation) ([]byte, error) {
-	return proto.Marshal(&seqledgerv1.WriteRequest{Operations: operations})
-}
-
-// DecodeOperations reads the Request of a [journal.Entry].
-func DecodeOperations(request []byte) ([]*seqledgerv1.Operation, error) {
-	var decoded seqledgerv1.WriteRequest
-	if err := proto.Unmarshal(request, &decoded); err != nil {
-		return nil, fmt.Errorf("client: the operations of a journalled write: %w", err)
-	}
-	return decoded.GetOperations(), nil
 }

@@ -11,7 +11,6 @@ import (
 
 	"github.com/seqledger/seqledger/internal/direct"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
-	"github.com/seqledger/seqledger/proto/seqledger/v1/seqledgerv1connect"
 )
 
 const (
@@ -32,7 +31,8 @@ const (
 // for short, purely local steps, once for a frame of writes rather than once
 // for each, and one lock leaves no order of locks to get wrong.
 type mux struct {
-	stream seqledgerv1connect.LedgerServiceClient
+	// shared opens a stream on a connection that it shares with others.
+	shared func(context.Context) writeStream
 	// dedicated opens a stream with a connection to itself; nil: there is none to
 	// be had.
 	dedicated func(context.Context) (*direct.Stream, error)
@@ -41,7 +41,7 @@ type mux struct {
 	// sending is held from when a frame is collected until it is sent, so that
 	// frames leave in the order of inFlight. It is taken before mu.
 	sending sync.Mutex
-	inline  seqledgerv1.WriteStreamRequest // the frame of sendInline
+	inline  frame // of sendInline
 
 	mu      sync.Mutex
 	writers map[*Writer]struct{}
@@ -73,9 +73,9 @@ type mux struct {
 	lastErr error
 }
 
-// newMux returns a mux that opens streams on stream.
-func newMux(stream seqledgerv1connect.LedgerServiceClient) *mux {
-	return &mux{stream: stream, wake: make(chan struct{}, 1), writers: make(map[*Writer]struct{})}
+// newMux returns a mux that opens streams with shared.
+func newMux(shared func(context.Context) writeStream) *mux {
+	return &mux{shared: shared, wake: make(chan struct{}, 1), writers: make(map[*Writer]struct{})}
 }
 
 // unlock releases mu and then wakes the waiters of the settled writes.
@@ -247,9 +247,9 @@ func (h *mux) serve(ctx context.Context) error {
 
 // send sends frames until the stream breaks, retires, or ctx ends.
 func (h *mux) send(ctx context.Context, stream writeStream) error {
-	frame := &seqledgerv1.WriteStreamRequest{}
+	next := new(frame)
 	for {
-		sent, retired, err := h.sendNext(frame, stream)
+		sent, retired, err := h.sendNext(next, stream)
 		if err != nil {
 			return err
 		}
@@ -271,16 +271,16 @@ func (h *mux) send(ctx context.Context, stream writeStream) error {
 }
 
 // sendNext sends what waits, if anything does. retired is that of collect.
-func (h *mux) sendNext(frame *seqledgerv1.WriteStreamRequest, stream writeStream) (sent, retired bool, err error) {
+func (h *mux) sendNext(next *frame, stream writeStream) (sent, retired bool, err error) {
 	h.sending.Lock()
 	defer h.sending.Unlock()
 	h.mu.Lock()
-	retired = h.collect(frame)
+	retired = h.collect(next)
 	h.mu.Unlock()
-	if len(frame.Writes) == 0 {
+	if len(next.writes) == 0 {
 		return false, retired, nil
 	}
-	return true, retired, stream.Send(frame)
+	return true, retired, stream.Send(next)
 }
 
 // inlineBytes is what fits into the empty buffer of any connection.
@@ -311,17 +311,17 @@ func (h *mux) sendInline() {
 	}
 	h.collect(&h.inline)
 	h.mu.Unlock()
-	if len(h.inline.Writes) > 0 && stream.Send(&h.inline) != nil {
+	if len(h.inline.writes) > 0 && stream.Send(&h.inline) != nil {
 		broken()
 	}
 }
 
-// collect fills frame with what waits, fairly between Writers. It returns true
+// collect fills next with what waits, fairly between Writers. It returns true
 // when the stream retires and nothing is in flight any more. mu is held.
-func (h *mux) collect(frame *seqledgerv1.WriteStreamRequest) bool {
+func (h *mux) collect(next *frame) bool {
 	// Cleared so that the reused frame keeps no answered write alive.
-	clear(frame.Writes)
-	frame.Writes = frame.Writes[:0]
+	clear(next.writes)
+	next.writes = next.writes[:0]
 	if h.retire {
 		return h.inFlight.len() == 0
 	}
@@ -340,9 +340,8 @@ func (h *mux) collect(frame *seqledgerv1.WriteStreamRequest) bool {
 			if w.verifiedThrough != 0 && p.Sequence() > w.verifiedThrough {
 				break // settleFront makes w ready again
 			}
-			more := len(p.request.GetOperations())
-			if len(frame.Writes) == frameWrites ||
-				len(frame.Writes) > 0 && (bytes+p.size > frameBytes || operations+more > frameOperations) {
+			if len(next.writes) == frameWrites ||
+				len(next.writes) > 0 && (bytes+p.size > frameBytes || operations+p.count > frameOperations) {
 				// w goes to the back, otherwise a busy Writer could starve the
 				// others.
 				h.ready.push(h.ready.pop())
@@ -351,9 +350,9 @@ func (h *mux) collect(frame *seqledgerv1.WriteStreamRequest) bool {
 			}
 			w.cursor++
 			p.markSent()
-			frame.Writes = append(frame.Writes, &p.request)
+			next.writes = append(next.writes, encodedWrite{w.stream, p.session, p.sequence, p.key, p.operations})
 			bytes += p.size
-			operations += more
+			operations += p.count
 		}
 		w.queued = false
 		h.ready.pop()

@@ -24,20 +24,23 @@ const (
 // not.
 type Pending struct {
 	writer *Writer
-	// request is sent as it stands. Only the sender changes it (session), at a
-	// moment when it is not being encoded.
-	request seqledgerv1.WriteRequest
-	size    int
-	// tag never changes. entry is the write's id in the journal, encoded its
-	// operations until they are there.
-	tag     string
-	entry   uint64
-	encoded []byte
+	// operations are encoded in Submit and never change: every copy that is sent,
+	// and the journal, has these bytes. count is how many they are, size bounds
+	// the bytes of the whole write in a frame.
+	operations  []byte
+	count, size int
+	// sequence, key, tag, and entry, the write's id in the journal, never change
+	// once the write is accepted.
+	sequence uint64
+	key, tag string
+	entry    uint64
 
 	// Guarded by the mux's mutex until done is closed, immutable afterwards.
 	verdict verdict
-	// sends counts the copies sent under the writer's current session.
-	sends int
+	// session is that under which the write was sent last; sends counts the copies
+	// sent under the writer's current session.
+	session uint64
+	sends   int
 	// doubtful: a copy may still be under way besides the one whose answer we
 	// have, so that no refusal of this write is final.
 	doubtful bool
@@ -59,10 +62,10 @@ type Pending struct {
 }
 
 // Sequence returns the write's number in its stream.
-func (p *Pending) Sequence() uint64 { return p.request.GetSequence() }
+func (p *Pending) Sequence() uint64 { return p.sequence }
 
 // Key returns the write's idempotency key.
-func (p *Pending) Key() string { return p.request.GetIdempotencyKey() }
+func (p *Pending) Key() string { return p.key }
 
 // Done returns a channel that is closed once the write is settled.
 func (p *Pending) Done() <-chan struct{} { return p.done }
@@ -99,8 +102,8 @@ func ReceiptGone(receipt *seqledgerv1.Receipt) bool { return receipt.GetTxId() =
 // unsettled describes p to the application.
 func (p *Pending) unsettled() UnsettledWrite {
 	return UnsettledWrite{
-		Session: p.request.GetSession(), Sequence: p.Sequence(),
-		IdempotencyKey: p.Key(), Tag: p.tag, Operations: p.request.GetOperations(),
+		Session: p.session, Sequence: p.sequence,
+		IdempotencyKey: p.key, Tag: p.tag, Operations: p.Operations(),
 	}
 }
 

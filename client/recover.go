@@ -50,12 +50,9 @@ func (w *Writer) load(state journal.State) error {
 		if err != nil {
 			return fmt.Errorf("sequence %d of %s: %w", e.Sequence, state.Name, err)
 		}
-		p := &Pending{writer: w, done: make(chan struct{}), entry: e.ID, tag: e.Tag, durable: true}
-		p.request.Scope, p.request.ClientId = w.scope, w.clientID
-		p.request.Session = state.Head.Session
-		p.request.Sequence, p.request.IdempotencyKey = e.Sequence, e.Key
-		p.request.Operations = operations
-		p.size = p.request.SizeVT()
+		p := w.newPending(e.Request, len(operations))
+		p.session, p.sequence, p.key, p.tag = state.Head.Session, e.Sequence, e.Key, e.Tag
+		p.entry, p.durable = e.ID, true
 		w.recovered = append(w.recovered, p)
 		if !e.Settled {
 			w.queue.push(p)
@@ -234,8 +231,13 @@ func (w *Writer) SubmitTagged(ctx context.Context, tag string, operations ...*se
 // Tag returns the write's tag, empty for none.
 func (p *Pending) Tag() string { return p.tag }
 
-// Operations returns what was submitted. It must not be changed.
-func (p *Pending) Operations() []*seqledgerv1.Operation { return p.request.GetOperations() }
+// Operations returns what was submitted. Each call decodes it anew, from the
+// bytes that are sent.
+func (p *Pending) Operations() []*seqledgerv1.Operation {
+	// They were encoded here, or decoded when the journal was read.
+	operations, _ := DecodeOperations(p.operations)
+	return operations
+}
 
 // Acknowledge tells the journal that the application has noted this write's
 // outcome, durably, and need not hear of it again. It does not wait for the

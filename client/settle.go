@@ -13,7 +13,7 @@ import (
 // markSent takes p for the frame that is being filled.
 func (p *Pending) markSent() {
 	w := p.writer
-	p.request.Session = w.session
+	p.session = w.session
 	p.verdict, p.refusal, p.receipt = verdictNone, nil, nil
 	p.sends++
 	if p.sends > 1 {

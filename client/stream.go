@@ -14,13 +14,13 @@ import (
 // writeStream is one WriteStream, whatever carries it. One goroutine sends and
 // one receives.
 type writeStream interface {
-	Send(frame *seqledgerv1.WriteStreamRequest) error
+	Send(next *frame) error
 	Receive() (*seqledgerv1.WriteStreamResponse, error)
 	CloseRequest() error
 	CloseResponse() error
 }
 
-var _ writeStream = (*connect.BidiStreamForClient[seqledgerv1.WriteStreamRequest, seqledgerv1.WriteStreamResponse])(nil)
+var _ writeStream = (*connect.BidiStreamForClient[frame, seqledgerv1.WriteStreamResponse])(nil)
 
 // dedicatedStream is a WriteStream with a connection to itself.
 type dedicatedStream struct {
@@ -28,9 +28,7 @@ type dedicatedStream struct {
 }
 
 // Send implements writeStream.
-func (d dedicatedStream) Send(frame *seqledgerv1.WriteStreamRequest) error {
-	return d.stream.Send(frame)
-}
+func (d dedicatedStream) Send(next *frame) error { return d.stream.Send(next) }
 
 // Receive implements writeStream.
 func (d dedicatedStream) Receive() (*seqledgerv1.WriteStreamResponse, error) {
@@ -61,5 +59,5 @@ func (h *mux) open(ctx context.Context) (writeStream, error) {
 			return nil, errorFromConnect(connect.NewError(connect.CodeUnavailable, err))
 		}
 	}
-	return h.stream.WriteStream(ctx), nil
+	return h.shared(ctx), nil
 }

@@ -22,9 +22,8 @@ func (w *Writer) Write(ctx context.Context, operations ...*seqledgerv1.Operation
 
 // Submit numbers a write and puts it on its way. It blocks while as many writes
 // are unanswered as the Writer may have, and while a session is opened. The
-// operations must not be changed until the write is settled, and not at all when its
-// outcome is unknown: a copy may be on its way out, and only the same write may be
-// sent again.
+// operations are encoded before it returns, and only those bytes are sent and
+// kept: the caller may then use its buffers for something else.
 //
 // On an error the write got no number and is not executed: the error is a
 // [*NotExecutedError] around ctx's error, a [*StoppedError] until Resume, what
@@ -36,7 +35,7 @@ func (w *Writer) Submit(ctx context.Context, operations ...*seqledgerv1.Operatio
 
 // submit is Submit with a tag, which may be empty.
 func (w *Writer) submit(ctx context.Context, tag string, operations []*seqledgerv1.Operation) (*Pending, error) {
-	p, err := w.newPending(tag, operations)
+	p, err := w.prepare(tag, operations)
 	if err == nil {
 		// A caller that is gone already is told so for certain; later it could
 		// only be told that the outcome is unknown.
@@ -90,8 +89,8 @@ func (w *Writer) accept(ctx context.Context, p *Pending) (inline bool, err error
 	}
 }
 
-// newPending checks a write and gives it its key.
-func (w *Writer) newPending(tag string, operations []*seqledgerv1.Operation) (*Pending, error) {
+// prepare checks a write, encodes it and gives it its key.
+func (w *Writer) prepare(tag string, operations []*seqledgerv1.Operation) (*Pending, error) {
 	if len(operations) == 0 || len(operations) > maxOperations {
 		return nil, fmt.Errorf("a write has 1 to %d operations, not %d", maxOperations, len(operations))
 	}
@@ -110,22 +109,24 @@ func (w *Writer) newPending(tag string, operations []*seqledgerv1.Operation) (*P
 			return nil, fmt.Errorf("operation %d: text is not UTF-8", i)
 		}
 	}
-	p := &Pending{writer: w, tag: tag, done: make(chan struct{})}
-	p.request.Scope = w.scope
-	p.request.ClientId = w.clientID
-	p.request.IdempotencyKey = newKey()
-	p.request.Operations = operations
-	p.size = p.request.SizeVT()
-	if p.size > maxWriteBytes {
-		return nil, fmt.Errorf("the write has %d bytes, at most %d are allowed", p.size, maxWriteBytes)
+	encoded, err := encodeOperations(operations)
+	if err != nil {
+		return nil, err
 	}
-	if w.options.Journal != nil {
-		var err error
-		if p.encoded, err = encodeOperations(operations); err != nil {
-			return nil, err
-		}
+	if len(encoded) > maxWriteBytes {
+		return nil, fmt.Errorf("the write has %d bytes, at most %d are allowed", len(encoded), maxWriteBytes)
 	}
+	p := w.newPending(encoded, len(operations))
+	p.key, p.tag = newKey(), tag
 	return p, nil
+}
+
+// newPending makes a write of encoded operations.
+func (w *Writer) newPending(operations []byte, count int) *Pending {
+	return &Pending{
+		writer: w, operations: operations, count: count,
+		size: len(w.stream) + len(operations) + writeOverhead, done: make(chan struct{}),
+	}
 }
 
 // validText checks the strings of an operation that is not hollow.
@@ -170,7 +171,7 @@ func (w *Writer) fits(p *Pending) bool {
 // the journal is full it returns the channel that says when to try again. An
 // error means that p was not taken.
 func (w *Writer) enqueue(p *Pending, inline bool) (<-chan struct{}, error) {
-	p.request.Sequence = w.next
+	p.sequence = w.next
 	if w.log != nil {
 		if freed, err := w.journalWrite(p); err != nil {
 			return freed, err

@@ -90,10 +90,11 @@ const (
 type Writer struct {
 	client *Client
 	mux    *mux
-	// scope, clientID and options never change.
+	// scope, clientID, options and stream never change.
 	scope    *seqledgerv1.Scope
 	clientID string
 	options  WriterOptions
+	stream   []byte // scope and client id, encoded
 	// sessionWork wakes the session loop when a session must be opened; room wakes one
 	// Submit that waits. Both hold at most one token.
 	sessionWork, room chan struct{}
@@ -181,6 +182,10 @@ func (c *Client) NewWriter(ctx context.Context, options WriterOptions) (*Writer,
 		sessionWork: make(chan struct{}, 1), room: make(chan struct{}, 1), loopDone: make(chan struct{}),
 	}
 	w.options.AttemptID = slices.Clone(options.AttemptID)
+	var err error
+	if w.stream, err = encodeStream(w.scope, w.clientID); err != nil {
+		return nil, err
+	}
 	if err := w.open(ctx); err != nil {
 		return nil, err
 	}
