@@ -111,13 +111,18 @@
 //  1. Note durably what is intended.
 //  2. Submit it under its tag, and wait for the outcome.
 //  3. Note the outcome durably.
-//  4. [Pending.Acknowledge]: only now the journal forgets the tag.
+//  4. [Pending.Acknowledge]: only now the journal forgets the write.
 //
 // After a restart it goes through [Writer.Recovered] from step 3 on: those
 // outcomes it may not have seen. Whatever else it intends and has no outcome
 // for, it submits: a tag that is neither in the journal nor noted was never
 // sent, or was reported as not executed and is out of the journal since before
 // that report. Directory till is a program that works so.
+//
+// A tag that is submitted a second time is refused with journal.ErrTagInUse while
+// its write is in the journal, and for journal.Options.RememberTags (24 hours) after
+// it was acknowledged. So a program that notes nothing itself and is run twice does
+// its work once. What must hold for longer it has to note: the memory has a bound.
 //
 // What has to be known beside: a Writer that ends with a journal reports no
 // write as not executed, because the next one may send it; and when the journal

@@ -123,7 +123,7 @@ func TestJournalRecovery(t *testing.T) {
 			t.Errorf("the operations of %s became %q", p.Tag(), got)
 		}
 		tags = append(tags, p.Tag())
-		if _, err := w.SubmitTagged(t.Context(), p.Tag(), payload("again")); !errors.Is(err, journal.ErrTagInUse) || !errors.Is(err, client.ErrNotExecuted) {
+		if _, err := w.SubmitTagged(t.Context(), p.Tag(), payload("again")); !errors.Is(err, journal.ErrTagInUse) || errors.Is(err, client.ErrNotExecuted) {
 			t.Errorf("a tag that is in the journal must be refused, got %v", err)
 		}
 		if err := p.Acknowledge(); err != nil {

@@ -215,8 +215,12 @@ func (w *Writer) Recovered() []*Pending {
 
 // SubmitTagged is Submit with a name of the application's own for the write,
 // which needs WriterOptions.Journal. The write stays in the journal when it is
-// committed, until [Pending.Acknowledge]. A tag that is in the journal already
-// is refused with [journal.ErrTagInUse].
+// committed, until [Pending.Acknowledge], and its tag for a time after that
+// ([journal.Options].RememberTags).
+//
+// A tag that the journal knows is refused with [journal.ErrTagInUse], which does
+// not match [ErrNotExecuted]: the write that has the tag is under way or committed.
+// A write that was not executed leaves its tag free.
 //
 // So an application that asks [Writer.Recovered] first, and acknowledges an
 // outcome only when it has noted it, may submit everything else that it has not
@@ -240,10 +244,11 @@ func (p *Pending) Operations() []*seqledgerv1.Operation {
 }
 
 // Acknowledge tells the journal that the application has noted this write's
-// outcome, durably, and need not hear of it again. It does not wait for the
-// disk: a crash may show the outcome once more. For a write that has no tag or
-// was not executed it does nothing, because the journal holds nothing of it.
-// Close the Writer afterwards, not before.
+// outcome, durably, and need not hear of it again. The tag stays in use for
+// [journal.Options].RememberTags. It does not wait for the disk: a crash may show
+// the outcome once more. For a write that has no tag or was not executed it does
+// nothing, because the journal holds nothing of it. Close the Writer afterwards,
+// not before.
 func (p *Pending) Acknowledge() error {
 	w := p.writer
 	w.mux.mu.Lock()

@@ -45,7 +45,12 @@ func (w *Writer) submit(ctx context.Context, tag string, operations []*seqledger
 		return nil, &NotExecutedError{Cause: err}
 	}
 	inline, err := w.accept(ctx, p)
-	if err != nil {
+	switch {
+	case errors.Is(err, journal.ErrTagInUse):
+		// Not a NotExecutedError: the write that has the tag may be committed, or
+		// become so, and that is what the caller asks for.
+		return nil, fmt.Errorf("client: %w", err)
+	case err != nil:
 		return nil, &NotExecutedError{Cause: err}
 	}
 	if inline {
