@@ -8,6 +8,15 @@ func InFlight(w *Writer) int {
 	return w.inflight
 }
 
+// JournalFile is what a Writer needs of a journal.
+type JournalFile = journalFile
+
+// WithJournal returns options with a journal that need not be a File.
+func WithJournal(o WriterOptions, j JournalFile) WriterOptions {
+	o.journal = j
+	return o
+}
+
 // Syncers returns how many journals c has a goroutine for.
 func Syncers(c *Client) int {
 	c.mux.mu.Lock()

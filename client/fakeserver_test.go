@@ -8,8 +8,10 @@ import (
 	"net/http"
 	"sync"
 	"testing"
+	"time"
 
 	"connectrpc.com/connect"
+	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"github.com/seqledger/seqledger/client"
 	"github.com/seqledger/seqledger/internal/direct"
@@ -57,8 +59,11 @@ type fakeServer struct {
 	onOpen, afterOpen func(*seqledgerv1.OpenSessionRequest) error
 	// onUnary is the same for Write.
 	onUnary, afterUnary func(*seqledgerv1.WriteRequest) error
-	// onWatch may end a watch after a block.
+	// onWatch may end a watch after a block. chain tells one history from another, and
+	// height is that of its last block.
 	onWatch func(height uint64) error
+	chain   byte
+	height  uint64
 	// onStream may turn a whole WriteStream away.
 	onStream func() error
 	// onRead may turn away a read.
@@ -249,14 +254,50 @@ func (s *fakeServer) GetClientState(_ context.Context, request *connect.Request[
 	}), nil
 }
 
-// Watch implements the handler: three blocks and then silence.
+// block returns a block of the fake's chain.
+func (s *fakeServer) block(height uint64) *seqledgerv1.Block {
+	s.mu.Lock()
+	chain := s.chain
+	s.mu.Unlock()
+	previous := make([]byte, 32)
+	for at := uint64(1); ; at++ {
+		root := make([]byte, 32)
+		root[0] = chain
+		header := &seqledgerv1.BlockHeader{
+			Scope: org, Height: at, PreviousHash: previous, TxRoot: root, TxCount: 1, CommittedAt: timestamppb.New(time.Unix(int64(at), 0)),
+		}
+		hash, err := client.BlockHash(header)
+		if err != nil {
+			panic(err)
+		}
+		if at == height {
+			return &seqledgerv1.Block{Header: header, Hash: hash}
+		}
+		previous = hash
+	}
+}
+
+// ListBlocks implements the handler, for one block.
+func (s *fakeServer) ListBlocks(
+	_ context.Context, request *connect.Request[seqledgerv1.ListBlocksRequest],
+) (*connect.Response[seqledgerv1.ListBlocksResponse], error) {
+	answer := new(seqledgerv1.ListBlocksResponse)
+	s.mu.Lock()
+	height, last := max(1, request.Msg.GetFromHeight()), s.height
+	s.mu.Unlock()
+	if height <= last {
+		answer.Blocks = append(answer.Blocks, s.block(height))
+	}
+	return connect.NewResponse(answer), nil
+}
+
+// Watch implements the handler: the blocks that there are, and then silence.
 func (s *fakeServer) Watch(ctx context.Context, request *connect.Request[seqledgerv1.WatchRequest], stream *connect.ServerStream[seqledgerv1.WatchResponse]) error {
 	s.mu.Lock()
-	onWatch := s.onWatch
+	onWatch, last := s.onWatch, s.height
 	s.mu.Unlock()
-	for height := request.Msg.GetFromHeight(); height <= 3; height++ {
-		block := &seqledgerv1.Block{Header: &seqledgerv1.BlockHeader{Height: height}}
-		if err := stream.Send(&seqledgerv1.WatchResponse{Block: block}); err != nil {
+	for height := request.Msg.GetFromHeight(); height <= last; height++ {
+		if err := stream.Send(&seqledgerv1.WatchResponse{Block: s.block(height)}); err != nil {
 			return err
 		}
 		if onWatch != nil {
@@ -328,21 +369,19 @@ func start(t testing.TB) (*fakeServer, *client.Client) {
 	return s, startFake(t, s)
 }
 
-// startFake is start with a fake that was prepared.
-func startFake(t testing.TB, s *fakeServer) *client.Client {
+// startFake is start with a fake that was prepared, and options that are changed.
+func startFake(t testing.TB, s *fakeServer, change ...func(*client.Options)) *client.Client {
 	t.Helper()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatalf("listening on loopback: %v", err)
 	}
 	s.address = listener.Addr().String()
-	t.Cleanup(s.serve(listener))
-	c, err := client.New(client.Options{Server: listener.Addr().String()})
-	if err != nil {
-		t.Fatalf("a valid address was refused: %v", err)
+	if s.height == 0 {
+		s.height = 3
 	}
-	t.Cleanup(func() { _ = c.Close() })
-	return c
+	t.Cleanup(s.serve(listener))
+	return dial(t, s, change...)
 }
 
 // newWriter opens a Writer that must open.

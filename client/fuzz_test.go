@@ -3,6 +3,7 @@ package client
 import (
 	"bytes"
 	"errors"
+	"log/slog"
 	"strings"
 	"testing"
 	"unicode/utf8"
@@ -40,7 +41,7 @@ func FuzzJournalEntry(f *testing.F) {
 	f.Add(request[:len(request)-1], receipt, true)
 	f.Add(append(request, 0xa2, 0x06, 0), append(receipt, 0xff), true) // fields of a newer version
 	f.Fuzz(func(t *testing.T, request, receipt []byte, settled bool) {
-		w := &Writer{mux: newMux(nil), scope: &seqledgerv1.Scope{Organization: "acme"}, clientID: "c"}
+		w := &Writer{mux: newMux(nil, new(Options), new(counters)), scope: &seqledgerv1.Scope{Organization: "acme"}, clientID: "c"}
 		err := w.load(journal.State{
 			Head: journal.Head{Session: 9},
 			Entries: []journal.Entry{
@@ -113,8 +114,8 @@ func FuzzServerError(f *testing.F) {
 // inFlight is a Writer without a connection that has sent some writes.
 func inFlight(writes uint64) *Writer {
 	w := &Writer{
-		mux: newMux(nil), scope: &seqledgerv1.Scope{Organization: "acme"}, clientID: "c",
-		sessionWork: make(chan struct{}, 1), room: make(chan struct{}, 1), session: 5, next: writes + 1,
+		mux: newMux(nil, new(Options), new(counters)), scope: &seqledgerv1.Scope{Organization: "acme"}, clientID: "c",
+		sessionWork: make(chan struct{}, 1), done: make(chan struct{}), client: &Client{options: Options{Logger: slog.New(slog.DiscardHandler)}}, session: 5, next: writes + 1,
 	}
 	w.mux.writers[w] = struct{}{}
 	for sequence := uint64(1); sequence <= writes; sequence++ {
@@ -122,7 +123,7 @@ func inFlight(writes uint64) *Writer {
 		p.sequence, p.key = sequence, "k"
 		w.queue.push(p)
 		w.cursor++
-		p.markSent()
+		p.markSent(sequence)
 	}
 	return w
 }

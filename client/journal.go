@@ -12,26 +12,18 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/seqledger/seqledger/client/journal"
+	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 )
 
-// Journal is where Writers keep what they must know after a crash;
-// [journal.File] is one. Every Writer of a process can use the same. It is an
-// interface so that an application may keep the journal in a database of its
-// own; its type must be comparable, as a pointer is. [journal.File] says what
-// each method must do.
-type Journal interface {
-	// Claim gives a stream to one Writer and returns what is kept of it.
+// journalFile is what a Writer needs of a [journal.File], which says what each method
+// does. The tests put one in its place that fails. It is no interface for others to
+// implement: Append is called under the multiplexer's mutex, for each write, and must
+// not wait for anything.
+type journalFile interface {
 	Claim(name journal.Name) (journal.State, error)
-	// Release ends the claim.
 	Release(name journal.Name)
-	// Append takes a change without waiting for the disk. After an error the
-	// change must never come into effect. A KindWrite may fail with
-	// [journal.ErrFull].
 	Append(name journal.Name, record journal.Record) error
-	// Sync returns once everything appended before is durable. An error is
-	// final: Append and Sync fail from then on.
 	Sync() error
-	// Freed returns a channel that is closed when room becomes free.
 	Freed() <-chan struct{}
 }
 
@@ -40,10 +32,24 @@ const maxTagBytes = 256
 
 // streamLog is a Writer's part of a journal. The mux's mutex guards it.
 type streamLog struct {
-	journal Journal
+	journal journalFile
 	name    journal.Name
 	head    journal.Head
 	syncer  *syncer
+}
+
+// sync returns once everything appended before is durable, or ctx has ended: a disk that
+// does not answer must not hold a caller whose time is over.
+func (l *streamLog) sync(ctx context.Context) error {
+	synced := make(chan error, 1)
+	// Ends when the disk answers. Only this call waits, and no longer than ctx.
+	go func() { synced <- l.journal.Sync() }()
+	select {
+	case err := <-synced:
+		return err
+	case <-ctx.Done():
+		return fmt.Errorf("waiting for the journal's disk: %w", ctx.Err())
+	}
 }
 
 // write appends p, which is sent once the syncer has seen it to the disk.
@@ -89,60 +95,61 @@ func (l *streamLog) drop(p *Pending) error {
 
 // journalHead changes where the stream stands and returns once that is durable.
 // mu is not held. Without a journal it does nothing.
-func (w *Writer) journalHead(change func(*journal.Head)) error {
-	if w.log == nil {
+func (w *Writer) journalHead(ctx context.Context, change func(*journal.Head)) error {
+	if w.kept == nil {
 		return nil
 	}
 	w.mux.mu.Lock()
-	head := w.log.head
+	head := w.kept.head
 	change(&head)
-	err := w.log.journal.Append(w.log.name, journal.Record{Kind: journal.KindHead, Head: head})
+	err := w.kept.journal.Append(w.kept.name, journal.Record{Kind: journal.KindHead, Head: head})
 	if err == nil {
-		w.log.head = head
+		w.kept.head = head
 	}
 	w.mux.mu.Unlock()
 	if err != nil {
 		return err
 	}
-	return w.log.journal.Sync()
+	return w.kept.sync(ctx)
 }
 
 // journalAttempt notes an OpenSession that is about to be sent, so that a crash
 // that swallows its answer does not make the Writer fence itself.
-func (w *Writer) journalAttempt(attempt []byte) error {
-	return w.journalHead(func(h *journal.Head) { h.Attempt = attempt })
+func (w *Writer) journalAttempt(ctx context.Context, attempt []byte) error {
+	return w.journalHead(ctx, func(h *journal.Head) { h.Attempt = attempt })
 }
 
 // journalSession notes a session before the first write is sent under it. From
 // then on the attempt must not be repeated: its repeat fences nobody, so that
 // copies of those writes would stay alive.
-func (w *Writer) journalSession(session, next uint64) error {
-	return w.journalHead(func(h *journal.Head) { h.Session, h.Attempt, h.NextSequence = session, nil, next })
+func (w *Writer) journalSession(ctx context.Context, session, next uint64) error {
+	return w.journalHead(ctx, func(h *journal.Head) { h.Session, h.Attempt, h.NextSequence = session, nil, next })
 }
 
 // checkLedger asks which ledger the server has. It must be the one that the
 // journal knows, if it knows one: sequences and sessions of another mean
 // nothing here.
 func (w *Writer) checkLedger(ctx context.Context) error {
-	if w.log == nil {
+	if w.kept == nil {
 		return nil
 	}
-	status, err := w.client.Status(ctx)
+	answer, err := call(ctx, w.client, once(getStatus), &seqledgerv1.GetStatusRequest{}, nil)
 	if err != nil {
 		return fmt.Errorf("asking for the ledger's id: %w", err)
 	}
-	id, err := strconv.ParseUint(status.GetLedgerId(), 16, 64)
+	text := answer.GetStatus().GetLedgerId()
+	id, err := strconv.ParseUint(text, 16, 64)
 	if err != nil || id == 0 {
-		return protocolError("the server says that its ledger id is %q", status.GetLedgerId())
+		return protocolError("the server says that its ledger id is %q", text)
 	}
 	w.mux.mu.Lock()
 	defer w.mux.mu.Unlock()
-	switch w.log.head.Ledger {
+	switch w.kept.head.Ledger {
 	case id:
 	case 0:
-		w.log.head.Ledger = id // durable with the attempt
+		w.kept.head.Ledger = id // durable with the attempt
 	default:
-		return fmt.Errorf("%w: the server has %016x, the journal is of %016x", ErrOtherLedger, id, w.log.head.Ledger)
+		return fmt.Errorf("%w: the server has %016x, the journal is of %016x", ErrOtherLedger, id, w.kept.head.Ledger)
 	}
 	return nil
 }
@@ -151,7 +158,7 @@ func (w *Writer) checkLedger(ctx context.Context) error {
 // they come from: each turn takes what was appended during the one before.
 type syncer struct {
 	mux     *mux
-	journal Journal
+	journal journalFile
 	// wake holds at most one token: there is something to sync.
 	wake chan struct{}
 	// batch, guarded by mux.mu, is appended and not known to be durable. Each
@@ -165,7 +172,7 @@ type syncer struct {
 }
 
 // syncerOf returns the one for a journal and starts it if need be. mu is held.
-func (c *Client) syncerOf(j Journal) *syncer {
+func (c *Client) syncerOf(j journalFile) *syncer {
 	i := slices.IndexFunc(c.mux.syncers, func(s *syncer) bool { return s.journal == j })
 	if i >= 0 {
 		c.mux.syncers[i].users++
@@ -179,22 +186,21 @@ func (c *Client) syncerOf(j Journal) *syncer {
 	return s
 }
 
-// leaveSyncer gives up a closed Writer's part in its syncer. It returns false when
-// the Writer was closed before.
-func (c *Client) leaveSyncer(l *streamLog) bool {
-	c.mux.mu.Lock()
-	defer c.mux.mu.Unlock()
-	s := l.syncer
-	if s == nil {
-		return false
+// leaveJournal gives up a Writer's part in its syncer and its claim. The session loop
+// does it at its end, because nobody else appends then.
+func (w *Writer) leaveJournal() {
+	if w.kept == nil {
+		return
 	}
-	l.syncer = nil
+	w.mux.mu.Lock()
+	defer w.mux.mu.Unlock()
+	s := w.kept.syncer
 	s.users--
 	if s.users == 0 {
 		s.end()
-		c.mux.syncers = slices.DeleteFunc(c.mux.syncers, func(other *syncer) bool { return other == s })
+		w.mux.syncers = slices.DeleteFunc(w.mux.syncers, func(other *syncer) bool { return other == s })
 	}
-	return true
+	w.kept.journal.Release(w.kept.name)
 }
 
 // add puts p into the next turn. mu is held.
@@ -211,7 +217,7 @@ func (s *syncer) run(ctx context.Context) {
 	for {
 		select {
 		case <-s.wake:
-			// Whoever woke us is rarely alone; see mux.send.
+			// More writes are likely to follow at once; see mux.send.
 			runtime.Gosched()
 		case <-ctx.Done():
 			return
@@ -262,7 +268,7 @@ func (w *Writer) failJournal(err error) {
 // tagged checks a tag.
 func (w *Writer) tagged(tag string) error {
 	switch {
-	case w.log == nil:
+	case w.kept == nil:
 		return errors.New("client: a tag needs WriterOptions.Journal")
 	case tag == "" || len(tag) > maxTagBytes || !utf8.ValidString(tag):
 		return fmt.Errorf("client: a tag is 1 to %d bytes of UTF-8, not %d", maxTagBytes, len(tag))

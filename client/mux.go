@@ -9,7 +9,8 @@ import (
 	"sync"
 	"time"
 
-	"github.com/seqledger/seqledger/internal/direct"
+	"connectrpc.com/connect"
+
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 )
 
@@ -23,6 +24,12 @@ const (
 	// reasonTimeout is how long the end of a stream may take to arrive once nothing
 	// can be sent on it any more.
 	reasonTimeout = time.Second
+	// frameMemory is for how long a smaller limit of a server is remembered.
+	frameMemory = 10 * time.Minute
+	// tokenPatience is for how long the ledger has to refuse the token before that is
+	// final: it may be on its way to being renewed, and an operator who took a key out
+	// by mistake on the way to putting it back.
+	tokenPatience = time.Minute
 )
 
 // mux joins all Writers of a Client on one WriteStream.
@@ -31,11 +38,9 @@ const (
 // for short, purely local steps, once for a frame of writes rather than once
 // for each, and one lock leaves no order of locks to get wrong.
 type mux struct {
-	// shared opens a stream on a connection that it shares with others.
-	shared func(context.Context) writeStream
-	// dedicated opens a stream with a connection to itself; nil: there is none to
-	// be had.
-	dedicated func(context.Context) (*direct.Stream, error)
+	endpoints *endpoints
+	options   *Options
+	counters  *counters
 	// wake holds at most one token: there is something for the sender to do.
 	wake chan struct{}
 	// sending is held from when a frame is collected until it is sent, so that
@@ -53,14 +58,21 @@ type mux struct {
 	// order. Each Writer's limits bound its part of it.
 	inFlight ring[*Pending]
 	// settled collects writes whose waiters are woken after mu is released, so
-	// that those do not run straight into the lock that woke them.
+	// that those do not run straight into the lock that woke them; later, what calls
+	// code that is not ours, the logger.
 	settled []*Pending
+	later   []func()
 	running bool
 	closed  bool
-	// retire: the server cannot take writes now. Nothing more is sent on this
-	// stream, and it ends once everything on it is answered.
-	retire     bool
+	// retire is why the server cannot take writes now, nil while it can. Then nothing
+	// more is sent on this stream, and it ends once everything on it is answered.
+	retire     *Error
 	retryAfter time.Duration
+	// frames counts the frames that were sent. frameLimit is their size in bytes that the
+	// server has been found to take, until limitEnds; 0 is frameBytes.
+	frames     uint64
+	frameLimit int
+	limitEnds  time.Time
 	// current is the stream that is open, and broken ends it; nil between streams.
 	current writeStream
 	broken  context.CancelFunc
@@ -73,22 +85,29 @@ type mux struct {
 	lastErr error
 }
 
-// newMux returns a mux that opens streams with shared.
-func newMux(shared func(context.Context) writeStream) *mux {
-	return &mux{shared: shared, wake: make(chan struct{}, 1), writers: make(map[*Writer]struct{})}
+// newMux returns a mux that opens streams to the servers.
+func newMux(servers *endpoints, options *Options, counters *counters) *mux {
+	return &mux{
+		endpoints: servers, options: options, counters: counters,
+		wake: make(chan struct{}, 1), writers: make(map[*Writer]struct{}),
+	}
 }
 
-// unlock releases mu and then wakes the waiters of the settled writes.
+// unlock releases mu, and then wakes the waiters of the settled writes and does what
+// was left for later.
 func (h *mux) unlock() {
-	settled := h.settled
-	h.settled = nil
+	settled, later := h.settled, h.later
+	h.settled, h.later = nil, nil
 	h.mu.Unlock()
 	for _, p := range settled {
 		close(p.done)
 	}
+	for _, do := range later {
+		do()
+	}
 }
 
-// kick makes the sender look for work.
+// wakeSender makes the sender look for work.
 func (h *mux) wakeSender() {
 	select {
 	case h.wake <- struct{}{}:
@@ -141,31 +160,63 @@ func (h *mux) explainLocked(err error) error {
 
 // run keeps a stream open while there is something to send, until ctx ends.
 func (h *mux) run(ctx context.Context) {
-	failures := 0
-	for {
-		if !h.awaitWork(ctx) {
-			return
-		}
-		err := h.serve(ctx)
+	var failures int
+	var denied patience
+	for h.awaitWork(ctx) {
+		server := h.endpoints.use()
+		err := h.serve(ctx, server)
 		if ctx.Err() != nil {
 			return
 		}
+		e, _ := errors.AsType[*Error](err)
 		h.mu.Lock()
 		h.lastErr = err
 		if h.progress {
 			failures = 0
 		}
-		if e, ok := errors.AsType[*Error](err); ok && e.permanent() {
+		if e != nil && (e.isFinal() && !e.refusesFrame() || denied.isOver(e)) {
 			h.abandon(e)
 		}
-		wait := backoff(failures, h.retryAfter)
-		h.progress, h.retire, h.retryAfter = false, false, 0
+		if h.retire != nil {
+			e = h.retire
+		}
+		wait := backoff(failures/len(h.endpoints.all), h.retryAfter)
+		h.progress, h.retire, h.retryAfter = false, nil, 0
 		h.unlock()
+		h.options.Logger.WarnContext(ctx, "the write stream has ended", "server", server.base.Host, "reason", err, "opened again in", wait)
+		if e == nil || e.ConnectCode != connect.CodeResourceExhausted && !e.refusesFrame() {
+			h.endpoints.moveOn(server, leaderOf(e))
+		}
 		failures++
 		if sleep(ctx, wait) != nil {
 			return
 		}
 	}
+}
+
+// leaderOf is where another server should be asked, empty for no word about that.
+func leaderOf(e *Error) string {
+	if e == nil {
+		return ""
+	}
+	return e.LeaderAddress
+}
+
+// patience tells when the ledger's refusal of a token is final.
+type patience struct{ since time.Time }
+
+// isOver notes the answer to an attempt, and tells whether all were refusals for
+// tokenPatience.
+func (p *patience) isOver(e *Error) bool {
+	switch {
+	case e == nil || !e.challenged:
+		p.since = time.Time{}
+	case p.since.IsZero():
+		p.since = time.Now()
+	default:
+		return time.Since(p.since) >= tokenPatience
+	}
+	return false
 }
 
 // awaitWork returns true once a Writer is ready, false when ctx ends.
@@ -197,13 +248,14 @@ func (h *mux) abandon(cause error) {
 
 // serve opens a stream and sends on it until it breaks or retires. When it
 // returns nothing is in flight.
-func (h *mux) serve(ctx context.Context) error {
+func (h *mux) serve(ctx context.Context, server *endpoint) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	stream, err := h.open(ctx)
+	stream, err := server.openStream(ctx)
 	if err != nil {
 		return err
 	}
+	h.counters.streams.Add(1)
 	h.mu.Lock()
 	h.current, h.broken = stream, cancel
 	h.mu.Unlock()
@@ -233,6 +285,9 @@ func (h *mux) serve(ctx context.Context) error {
 	defer h.sending.Unlock()
 	h.mu.Lock()
 	h.current, h.lastBatch = nil, 0
+	if e, ok := errors.AsType[*Error](received); ok && e.refusesFrame() {
+		h.frameRefused(ctx, e)
+	}
 	for h.inFlight.len() > 0 {
 		h.inFlight.pop().connectionLost()
 	}
@@ -243,6 +298,50 @@ func (h *mux) serve(ctx context.Context) error {
 	// A sender only learns that the stream has ended; why is the receiver's to
 	// know.
 	return received
+}
+
+// refusesFrame says that a stream was ended because of a message on it, most likely one
+// that has more bytes than the server takes.
+func (e *Error) refusesFrame() bool { return e.wire && e.ConnectCode == connect.CodeInvalidArgument }
+
+// frameRefused finds out what a server does not take that has ended the stream with an
+// error about a message. It has answered everything before that message, so the message
+// begins with the first write that is not answered. If it has several, they are sent
+// again in smaller ones; a single write is refused. It counts as one whose copies may
+// be under way, so that nothing rests on the server's word about a whole stream: the
+// Writer opens a session before it reports the refusal. mu is held.
+func (h *mux) frameRefused(ctx context.Context, e *Error) {
+	if h.inFlight.len() == 0 {
+		return
+	}
+	first := h.inFlight.at(0)
+	writes, size := 0, 0
+	for writes < h.inFlight.len() && h.inFlight.at(writes).frame == first.frame {
+		size += h.inFlight.at(writes).size
+		writes++
+	}
+	if writes > 1 {
+		h.frameLimit, h.limitEnds = size/2, time.Now().Add(frameMemory)
+		h.later = append(h.later, func() {
+			h.options.Logger.WarnContext(ctx, "the server does not take messages of this size; smaller ones are sent",
+				"writes", writes, "bytes", size, "reason", e)
+		})
+		return
+	}
+	h.inFlight.pop()
+	if !first.settled {
+		first.verdict, first.refusal, first.doubtful = verdictRefused, e, true
+		first.writer.answered(first, time.Now())
+	}
+}
+
+// limit is how many bytes a frame may have. mu is held.
+func (h *mux) limit() int {
+	if h.frameLimit > 0 && time.Now().Before(h.limitEnds) {
+		return h.frameLimit
+	}
+	h.frameLimit = 0
+	return frameBytes
 }
 
 // send sends frames until the stream breaks, retires, or ctx ends.
@@ -322,10 +421,11 @@ func (h *mux) collect(next *frame) bool {
 	// Cleared so that the reused frame keeps no answered write alive.
 	clear(next.writes)
 	next.writes = next.writes[:0]
-	if h.retire {
+	if h.retire != nil {
 		return h.inFlight.len() == 0
 	}
-	bytes, operations := 0, 0
+	bytes, operations, limit := 0, 0, h.limit()
+	h.frames++
 	for h.ready.len() > 0 {
 		w := h.ready.at(0)
 		for !w.halted && w.cursor < w.queue.len() {
@@ -341,7 +441,7 @@ func (h *mux) collect(next *frame) bool {
 				break // settleFront makes w ready again
 			}
 			if len(next.writes) == frameWrites ||
-				len(next.writes) > 0 && (bytes+p.size > frameBytes || operations+p.count > frameOperations) {
+				len(next.writes) > 0 && (bytes+p.size > limit || operations+p.count > frameOperations) {
 				// w goes to the back, otherwise a busy Writer could starve the
 				// others.
 				h.ready.push(h.ready.pop())
@@ -349,7 +449,7 @@ func (h *mux) collect(next *frame) bool {
 				return false
 			}
 			w.cursor++
-			p.markSent()
+			p.markSent(h.frames)
 			next.writes = append(next.writes, encodedWrite{w.stream, p.session, p.sequence, p.key, p.operations})
 			bytes += p.size
 			operations += p.count
@@ -396,14 +496,14 @@ func (h *mux) deliver(results []*seqledgerv1.WriteResult) error {
 		}
 		p := h.inFlight.pop()
 		if p.verdict == verdictRetry {
-			h.retire = true
+			h.retire = p.refusal
 			h.retryAfter = max(h.retryAfter, p.refusal.RetryAfter)
 		} else {
 			h.progress = true
 		}
 		p.writer.answered(p, now)
 	}
-	if h.retire && h.inFlight.len() == 0 {
+	if h.retire != nil && h.inFlight.len() == 0 {
 		h.wakeSender()
 	}
 	return nil

@@ -41,6 +41,8 @@ type Pending struct {
 	// sent under the writer's current session.
 	session uint64
 	sends   int
+	// frame is the number of the frame that had the last copy.
+	frame uint64
 	// doubtful: a copy may still be under way besides the one whose answer we
 	// have, so that no refusal of this write is final.
 	doubtful bool
@@ -48,6 +50,9 @@ type Pending struct {
 	// it, even if the receipt has not come.
 	committed bool
 	settled   bool
+	// awaited: whoever submitted it waits for its outcome, and does nothing on the
+	// belief that it commits.
+	awaited bool
 	// durable: it may be sent, because a journal, if there is one, has it.
 	durable      bool
 	acknowledged bool
@@ -88,8 +93,15 @@ func (p *Pending) Wait(ctx context.Context) (*seqledgerv1.Receipt, error) {
 	case <-p.done:
 		return p.receipt, p.err
 	case <-ctx.Done():
-		return nil, newOutcomeUnknown(p.Sequence(), p.Key(), p.writer.mux.explain(ctx.Err()))
+		return nil, p.unknown(p.writer.mux.explain(ctx.Err()))
 	}
+}
+
+// unknown is the error of a write whose outcome is not known because of cause.
+func (p *Pending) unknown(cause error) error {
+	e := newOutcomeUnknown(p.sequence, p.key, cause)
+	e.Pending = p
+	return e
 }
 
 // ReceiptGone reports that a write is committed but the ledger no longer keeps
@@ -98,14 +110,6 @@ func (p *Pending) Wait(ctx context.Context) (*seqledgerv1.Receipt, error) {
 // Replayed alone. It is not an error, because a caller that takes every error
 // for "not done" would pay twice.
 func ReceiptGone(receipt *seqledgerv1.Receipt) bool { return receipt.GetTxId() == "" }
-
-// unsettled describes p to the application.
-func (p *Pending) unsettled() UnsettledWrite {
-	return UnsettledWrite{
-		Session: p.session, Sequence: p.sequence,
-		IdempotencyKey: p.key, Tag: p.tag, Operations: p.Operations(),
-	}
-}
 
 // bareReceipt stands for a receipt that the ledger no longer keeps.
 func (p *Pending) bareReceipt() *seqledgerv1.Receipt {

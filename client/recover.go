@@ -15,7 +15,7 @@ import (
 // open opens the Writer's first session, with what the journal knows if there
 // is one. An error leaves no claim behind.
 func (w *Writer) open(ctx context.Context) error {
-	if w.options.Journal == nil {
+	if w.options.journal == nil {
 		attempt := w.options.AttemptID
 		if len(attempt) == 0 {
 			attempt = newAttempt()
@@ -29,16 +29,16 @@ func (w *Writer) open(ctx context.Context) error {
 		return nil
 	}
 	name := journal.Name{Organization: w.scope.GetOrganization(), Vault: w.scope.GetVault(), ClientID: w.clientID}
-	state, err := w.options.Journal.Claim(name)
+	state, err := w.options.journal.Claim(name)
 	if err != nil {
 		return err
 	}
-	w.log = &streamLog{journal: w.options.Journal, name: name, head: state.Head}
+	w.kept = &streamLog{journal: w.options.journal, name: name, head: state.Head}
 	if err = w.load(state); err == nil {
 		err = w.recover(ctx)
 	}
 	if err != nil {
-		w.log.journal.Release(name)
+		w.kept.journal.Release(name)
 	}
 	return err
 }
@@ -73,7 +73,7 @@ func (w *Writer) load(state journal.State) error {
 // the unsettled writes to be sent again under it. When that cannot be done they
 // are the application's to settle, in an [*UnsettledError].
 func (w *Writer) recover(ctx context.Context) error {
-	before := w.log.head
+	before := w.kept.head
 	if err := w.checkLedger(ctx); errors.Is(err, ErrOtherLedger) {
 		return w.returnUnsettled(err)
 	} else if err != nil {
@@ -82,7 +82,7 @@ func (w *Writer) recover(ctx context.Context) error {
 	attempt := before.Attempt
 	if len(attempt) == 0 {
 		attempt = newAttempt()
-		if err := w.journalAttempt(attempt); err != nil {
+		if err := w.journalAttempt(ctx, attempt); err != nil {
 			return err
 		}
 	}
@@ -116,11 +116,11 @@ func (w *Writer) recover(ctx context.Context) error {
 	} else if err != nil {
 		return err
 	}
-	if err := w.journalSession(response.GetState().GetSession(), next); err != nil {
+	if err := w.journalSession(ctx, response.GetState().GetSession(), next); err != nil {
 		return err
 	}
 	w.adopt(attempt, response.GetState())
-	w.next, w.ledger = next, w.log.head.Ledger
+	w.next, w.ledger = next, w.kept.head.Ledger
 	for i := range w.queue.len() {
 		// Sent again all the same, because the answer is the receipt.
 		p := w.queue.at(i)
@@ -196,7 +196,10 @@ func onlyOurs(response *seqledgerv1.OpenSessionResponse) error {
 func (w *Writer) returnUnsettled(cause error) error {
 	failure := &UnsettledError{Cause: cause}
 	for w.queue.len() > 0 {
-		failure.Writes = append(failure.Writes, w.queue.pop().unsettled())
+		p := w.queue.pop()
+		p.settled, p.err = true, p.unknown(cause)
+		close(p.done)
+		failure.Writes = append(failure.Writes, p)
 	}
 	return failure
 }
@@ -229,7 +232,7 @@ func (w *Writer) SubmitTagged(ctx context.Context, tag string, operations ...*se
 	if err := w.tagged(tag); err != nil {
 		return nil, &NotExecutedError{Cause: err}
 	}
-	return w.submit(ctx, tag, operations)
+	return w.submit(ctx, tag, operations, false)
 }
 
 // Tag returns the write's tag, empty for none.
@@ -257,9 +260,9 @@ func (p *Pending) Acknowledge() error {
 	case p.tag == "" || p.acknowledged || errors.Is(p.err, ErrNotExecuted):
 		return nil
 	case !p.settled || p.err != nil:
-		return fmt.Errorf("client: write %d cannot be acknowledged: %w", p.Sequence(), ErrOutcomeUnknown)
+		return fmt.Errorf("client: write %d cannot be acknowledged: %w", p.sequence, ErrOutcomeUnknown)
 	}
-	err := w.log.journal.Append(w.log.name, journal.Record{Kind: journal.KindAcknowledged, ID: p.entry})
+	err := w.kept.journal.Append(w.kept.name, journal.Record{Kind: journal.KindAcknowledged, ID: p.entry})
 	p.acknowledged = err == nil
 	return err
 }

@@ -16,10 +16,10 @@ const (
 	defaultTTL = 24 * time.Hour
 	// minKeepAlive keeps a nonsensical client_ttl from becoming a busy loop.
 	minKeepAlive = 100 * time.Millisecond
-	// openTimeout bounds one OpenSession on its way. A repeat under the same
-	// attempt is harmless, and a peer that answers pings but no requests would
-	// otherwise hold a fence for ever.
-	openTimeout = 10 * time.Second
+	// onceTimeout bounds one OpenSession or GetStatus on its way. A repeat is
+	// harmless, and a peer that answers pings but no requests would otherwise hold the
+	// Writer for ever.
+	onceTimeout = 10 * time.Second
 )
 
 // wakeSessionLoop makes the session loop look at the state.
@@ -31,9 +31,11 @@ func (w *Writer) wakeSessionLoop() {
 }
 
 // runSessionLoop does what a Writer needs beside sending: it opens sessions and
-// keeps an idle stream alive. ctx ends it.
+// keeps an idle stream alive. ctx ends it. At its end the journal is free for another
+// Writer.
 func (w *Writer) runSessionLoop(ctx context.Context) {
 	defer close(w.loopDone)
+	defer w.leaveJournal()
 	timer := time.NewTimer(w.keepAliveIn())
 	defer timer.Stop()
 	for {
@@ -42,7 +44,7 @@ func (w *Writer) runSessionLoop(ctx context.Context) {
 			return
 		case <-w.sessionWork:
 			w.fence(ctx)
-			w.dropFromJournal()
+			w.dropFromJournal(ctx)
 		case <-timer.C:
 			w.keepAlive(ctx)
 		}
@@ -70,9 +72,9 @@ func (w *Writer) keepAliveIn() time.Duration {
 // openSession does one OpenSession call, with its bounded repeats, all of them
 // under the same attempt.
 func (w *Writer) openSession(ctx context.Context, attempt []byte, expected uint64) (*seqledgerv1.OpenSessionResponse, error) {
-	response, err := call(ctx, w.client, w.openOnce, &seqledgerv1.OpenSessionRequest{
+	response, err := call(ctx, w.client, once(openSession), &seqledgerv1.OpenSessionRequest{
 		Scope: w.scope, ClientId: w.clientID, AttemptId: attempt, ExpectedSession: expected,
-	})
+	}, nil)
 	if err != nil {
 		return nil, err
 	}
@@ -82,44 +84,75 @@ func (w *Writer) openSession(ctx context.Context, attempt []byte, expected uint6
 	return response, nil
 }
 
-// openOnce sends one OpenSession and waits no longer than openTimeout.
-func (w *Writer) openOnce(ctx context.Context, request *connect.Request[seqledgerv1.OpenSessionRequest]) (*connect.Response[seqledgerv1.OpenSessionResponse], error) {
-	once, cancel := context.WithTimeout(ctx, openTimeout)
-	defer cancel()
-	response, err := w.client.ledger.OpenSession(once, request)
-	if err != nil && once.Err() != nil && ctx.Err() == nil {
-		// Unavailable, because the code of a deadline means that the caller's
-		// time is over, and the caller still waits.
-		return nil, connect.NewError(connect.CodeUnavailable, fmt.Errorf("no answer to OpenSession in %v: %w", openTimeout, err))
+// once makes a method wait for one answer no longer than onceTimeout.
+func once[Req, Res any](method unary[Req, Res]) unary[Req, Res] {
+	return func(ctx context.Context, e *endpoint, r *connect.Request[Req]) (*connect.Response[Res], error) {
+		limited, cancel := context.WithTimeout(ctx, onceTimeout)
+		defer cancel()
+		response, err := method(limited, e, r)
+		if err != nil && limited.Err() != nil && ctx.Err() == nil {
+			// Unavailable, because the code of a deadline means that the caller's
+			// time is over, and the caller still waits.
+			return nil, connect.NewError(connect.CodeUnavailable, fmt.Errorf("no answer in %v: %w", onceTimeout, err))
+		}
+		return response, err
 	}
-	return response, err
 }
 
-// openSessionRetrying opens a session however long it takes. Only a final answer or the end
-// of ctx makes it fail. TOO_MANY_STREAMS is not final, because streams are
-// evicted all the time.
+// openSessionRetrying opens a session however long it takes. Only a final answer or
+// the end of ctx makes it fail.
 func (w *Writer) openSessionRetrying(ctx context.Context, expected uint64) ([]byte, *seqledgerv1.OpenSessionResponse, error) {
 	attempt := newAttempt()
-	if err := w.journalAttempt(attempt); err != nil {
-		return nil, nil, err
+	if err := w.journalAttempt(ctx, attempt); err != nil {
+		return nil, nil, closedBy(ctx, err)
 	}
+	var response *seqledgerv1.OpenSessionResponse
+	err := retrying(ctx, func() (err error) {
+		response, err = w.openSession(ctx, attempt, expected)
+		return err
+	})
+	return attempt, response, err
+}
+
+// retrying calls do until it succeeds, fails for good, or ctx ends, which Close alone
+// does. Answers that are not the ledger's own are not final here: the call itself is not
+// repeated after most of them, so that a caller who waits hears of a wrong address or
+// token at once, but a Writer outlives a load balancer's bad half a second. Nor is
+// TOO_MANY_STREAMS final, because streams are evicted all the time.
+func retrying(ctx context.Context, do func() error) error {
+	var denied patience
 	for failures := 0; ; failures++ {
-		response, err := w.openSession(ctx, attempt, expected)
+		err := do()
 		if err == nil {
-			return attempt, response, nil
+			return nil
 		}
 		if ctx.Err() != nil {
-			// Only Close ends this context, and an application looks for that.
-			return nil, nil, fmt.Errorf("%w while opening a session: %w", ErrClosed, err)
+			return closedBy(ctx, err)
 		}
-		e, ok := errors.AsType[*Error](err)
-		if !ok || e.permanent() && e.Code != seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_TOO_MANY_STREAMS {
-			return nil, nil, err
+		var wait time.Duration
+		if e, ok := errors.AsType[*Error](err); ok {
+			full := e.Code == seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_TOO_MANY_STREAMS
+			if e.isFinal() && !full || denied.isOver(e) {
+				return err
+			}
+			wait = e.RetryAfter
 		}
-		if sleep(ctx, backoff(failures, e.RetryAfter)) != nil {
-			return nil, nil, ErrClosed
+		if errors.Is(err, ErrProtocol) || errors.Is(err, ErrOtherLedger) {
+			return err
+		}
+		if sleep(ctx, backoff(failures, wait)) != nil {
+			return closedBy(ctx, err)
 		}
 	}
+}
+
+// closedBy makes the end of the session loop's context what an application looks for:
+// only Close ends it.
+func closedBy(ctx context.Context, err error) error {
+	if ctx.Err() == nil {
+		return err
+	}
+	return fmt.Errorf("%w: %w", ErrClosed, err)
 }
 
 // adopt takes over a session that was just opened. mu is held, or w is not
@@ -147,9 +180,11 @@ func (w *Writer) fence(ctx context.Context) {
 	if !due {
 		return
 	}
+	w.client.counters.fences.Add(1)
+	w.logger().InfoContext(ctx, "a session is opened because copies of a refused write may be under way", "session", session)
 	attempt, response, err := w.openSessionRetrying(ctx, session)
 	if err == nil {
-		err = w.journalSession(response.GetState().GetSession(), w.numberDue())
+		err = w.journalSession(ctx, response.GetState().GetSession(), w.numberDue())
 	}
 	w.mux.mu.Lock()
 	defer w.mux.unlock()
@@ -174,16 +209,16 @@ func (w *Writer) numberDue() uint64 {
 
 // dropFromJournal removes the writes behind a final refusal from the journal, and then
 // reports them: a crash must not send again what was reported as not executed.
-func (w *Writer) dropFromJournal() {
+func (w *Writer) dropFromJournal(ctx context.Context) {
 	w.mux.mu.Lock()
 	defer w.mux.unlock()
 	if w.state != stateSettling || !w.refused {
 		return
 	}
-	err := w.log.drop(w.queue.at(0))
+	err := w.kept.drop(w.queue.at(0))
 	if err == nil {
 		w.mux.mu.Unlock()
-		err = w.log.journal.Sync()
+		err = closedBy(ctx, w.kept.sync(ctx))
 		w.mux.mu.Lock()
 	}
 	w.refused = false
@@ -216,8 +251,8 @@ func (w *Writer) keepAlive(ctx context.Context) {
 		return
 	}
 	// Bounded, so that an attempt that hangs leaves time for the next one.
-	once, cancel := context.WithTimeout(ctx, every/2)
-	response, err := w.openSession(once, attempt, session)
+	limited, cancel := context.WithTimeout(ctx, every/2)
+	response, err := w.openSession(limited, attempt, session)
 	cancel()
 	switch {
 	case err == nil:
@@ -252,20 +287,6 @@ func (w *Writer) fail(err error) {
 	}
 }
 
-// checkLedgerRetrying is checkLedger however long it takes.
-func (w *Writer) checkLedgerRetrying(ctx context.Context) error {
-	for failures := 0; ; failures++ {
-		err := w.checkLedger(ctx)
-		e, ok := errors.AsType[*Error](err)
-		if err == nil || !ok || e.permanent() {
-			return err
-		}
-		if sleep(ctx, backoff(failures, e.RetryAfter)) != nil {
-			return ErrClosed
-		}
-	}
-}
-
 // reopen starts the stream anew after an eviction, if nothing is unanswered.
 // Otherwise it does nothing: the answers to what is unanswered will say that
 // the session has expired, and which writes that leaves open.
@@ -284,10 +305,10 @@ func (w *Writer) reopen(ctx context.Context) {
 		err = onlyOurs(response)
 	}
 	if err == nil {
-		err = w.checkLedgerRetrying(ctx)
+		err = retrying(ctx, func() error { return w.checkLedger(ctx) })
 	}
 	if err == nil {
-		err = w.journalSession(response.GetState().GetSession(), response.GetState().GetLastCommittedSequence()+1)
+		err = w.journalSession(ctx, response.GetState().GetSession(), response.GetState().GetLastCommittedSequence()+1)
 	}
 	w.mux.mu.Lock()
 	defer w.mux.unlock()
@@ -299,11 +320,11 @@ func (w *Writer) reopen(ctx context.Context) {
 		w.adopt(attempt, response.GetState())
 		w.next = response.GetState().GetLastCommittedSequence() + 1
 		w.ledger = 0
-		if w.log != nil {
-			w.ledger = w.log.head.Ledger
+		if w.kept != nil {
+			w.ledger = w.kept.head.Ledger
 		}
 		// A Writer that had stopped stays stopped: eviction is no Resume.
 		w.state = before
-		w.passRoom()
+		w.wakeNext()
 	}
 }

@@ -1,7 +1,10 @@
 package client
 
 import (
+	"context"
+	"errors"
 	"fmt"
+	"log/slog"
 	"time"
 
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
@@ -11,8 +14,9 @@ import (
 // held and does no I/O. The argument why it is right is in doc.go.
 
 // markSent takes p for the frame that is being filled.
-func (p *Pending) markSent() {
+func (p *Pending) markSent(frame uint64) {
 	w := p.writer
+	p.frame = frame
 	p.session = w.session
 	p.verdict, p.refusal, p.receipt = verdictNone, nil, nil
 	p.sends++
@@ -21,6 +25,7 @@ func (p *Pending) markSent() {
 	}
 	w.inflight++
 	w.mux.inFlight.push(p)
+	w.mux.counters.sent.Add(1)
 }
 
 // connectionLost notes that the stream broke before p was answered.
@@ -45,12 +50,20 @@ func (p *Pending) settle(err error) {
 		p.receipt = nil
 	}
 	w := p.writer
-	if err == nil && w.log != nil {
-		w.log.settled(p)
+	if err == nil && w.kept != nil {
+		w.kept.settled(p)
+	}
+	switch n := w.mux.counters; {
+	case err == nil:
+		n.committed.Add(1)
+	case errors.Is(err, ErrNotExecuted):
+		n.refused.Add(1)
+	default:
+		n.unsettled.Add(1)
 	}
 	w.bytes -= p.size
 	w.mux.settled = append(w.mux.settled, p)
-	w.passRoom()
+	w.wakeNext()
 }
 
 // answered looks at one answer, which came at now. Commits at the front of the
@@ -185,7 +198,7 @@ func (w *Writer) resend() {
 	w.halted = false
 	w.state = stateRunning
 	w.mux.makeReady(w)
-	w.passRoom()
+	w.wakeNext()
 }
 
 // stop makes the refusal at the front final. No copy of any write in the queue
@@ -193,7 +206,7 @@ func (w *Writer) resend() {
 // journal it has to stay true after a crash, therefore the session loop takes the
 // writes out of it first and calls report then.
 func (w *Writer) stop() {
-	if w.log == nil {
+	if w.kept == nil {
 		w.report()
 		return
 	}
@@ -201,20 +214,28 @@ func (w *Writer) stop() {
 	w.wakeSessionLoop()
 }
 
-// report tells everyone of the refusal at the front.
+// report tells everyone of the refusal at the front. The Writer stops for those who
+// have submitted writes without waiting, and may submit more before they look: they
+// believe that what went before commits. Who waits for each write learns of it first,
+// so that between such writes nothing has to stop.
 func (w *Writer) report() {
 	front := w.queue.pop()
-	w.stopped = &StoppedError{Sequence: front.Sequence(), Refusal: front.refusal}
-	w.state = stateStopped
-	w.next = front.Sequence()
-	front.settle(&NotExecutedError{Sequence: front.Sequence(), Cause: front.refusal})
+	stopped := &StoppedError{Sequence: front.sequence, Refusal: front.refusal}
+	stop := !front.awaited
+	w.next = front.sequence
+	front.settle(&NotExecutedError{Sequence: front.sequence, Cause: front.refusal})
 	for w.queue.len() > 0 {
 		p := w.queue.pop()
-		p.settle(&NotExecutedError{Sequence: p.Sequence(), Cause: w.stopped})
+		stop = stop || !p.awaited
+		p.settle(&NotExecutedError{Sequence: p.sequence, Cause: stopped})
+	}
+	w.state = stateRunning
+	if stop {
+		w.state, w.stopped = stateStopped, stopped
 	}
 	w.cursor = 0
 	w.halted = false
-	w.passRoom()
+	w.wakeNext()
 }
 
 // fenced goes on after the session loop has opened a session: from then on no copy
@@ -273,17 +294,26 @@ func (w *Writer) terminate(cause error) {
 				p.receipt = p.bareReceipt()
 			}
 			p.settle(nil)
-		case w.log == nil && !p.committed && !p.doubtful && (p.sends == 0 || answered):
+		case w.kept == nil && !p.committed && !p.doubtful && (p.sends == 0 || answered):
 			p.settle(&NotExecutedError{Sequence: p.Sequence(), Cause: p.reason(cause)})
 		default:
-			w.failure.Writes = append(w.failure.Writes, p.unsettled())
-			p.settle(newOutcomeUnknown(p.Sequence(), p.Key(), cause))
+			w.failure.Writes = append(w.failure.Writes, p)
+			p.settle(p.unknown(cause))
 		}
 	}
 	w.cursor = 0
 	w.halted = true
+	close(w.done)
+	level := slog.LevelInfo
+	if !errors.Is(cause, ErrClosed) || len(w.failure.Writes) > 0 {
+		level = slog.LevelError
+	}
+	unsettled := len(w.failure.Writes)
+	w.mux.later = append(w.mux.later, func() {
+		w.logger().Log(context.Background(), level, "a writer has ended", "reason", cause, "unsettled", unsettled)
+	})
 	w.wakeSessionLoop()
-	w.passRoom()
+	w.wakeNext()
 }
 
 // reason prefers p's own refusal to the end of the Writer.

@@ -1,10 +1,6 @@
 package client
 
 import (
-	"context"
-	"errors"
-	"net"
-
 	"connectrpc.com/connect"
 
 	"github.com/seqledger/seqledger/internal/direct"
@@ -42,22 +38,3 @@ func (d dedicatedStream) CloseRequest() error { return d.stream.Close() }
 
 // CloseResponse implements writeStream.
 func (d dedicatedStream) CloseResponse() error { return nil }
-
-// open opens a stream: one with a connection to itself, else an ordinary one. What
-// answers and does not give its connection away may be a server that speaks
-// HTTP/2 alone or something before it; and if it is a refusal of the call, the
-// ordinary way brings it with all that belongs to it.
-func (h *mux) open(ctx context.Context) (writeStream, error) {
-	if h.dedicated != nil {
-		stream, err := h.dedicated(ctx)
-		switch dial, isDial := errors.AsType[*net.OpError](err); {
-		case err == nil:
-			return dedicatedStream{stream}, nil
-		case ctx.Err() != nil:
-			return nil, ctx.Err()
-		case isDial && dial.Op == "dial":
-			return nil, errorFromConnect(connect.NewError(connect.CodeUnavailable, err))
-		}
-	}
-	return h.shared(ctx), nil
-}

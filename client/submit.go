@@ -11,13 +11,26 @@ import (
 )
 
 // Write submits operations and waits for the outcome. See [Pending.Wait] for
-// the errors.
+// the errors; an [*OutcomeUnknownError] has the [*Pending] on which to wait further.
+//
+// After a refusal the Writer goes on by itself, without [Writer.Resume], when no write
+// that was submitted with Submit is concerned: whoever called Write has been told.
 func (w *Writer) Write(ctx context.Context, operations ...*seqledgerv1.Operation) (*seqledgerv1.Receipt, error) {
-	p, err := w.Submit(ctx, operations...)
+	p, err := w.submit(ctx, "", operations, true)
 	if err != nil {
 		return nil, err
 	}
-	return p.Wait(ctx)
+	select {
+	case <-p.done:
+	case <-ctx.Done():
+		// Nobody waits for it any more, so a refusal of it has to stop the Writer.
+		w.mux.mu.Lock()
+		defer w.mux.mu.Unlock()
+		if p.awaited = false; !p.settled {
+			return nil, p.unknown(w.mux.explainLocked(ctx.Err()))
+		}
+	}
+	return p.receipt, p.err
 }
 
 // Submit numbers a write and puts it on its way. It blocks while as many writes
@@ -30,11 +43,12 @@ func (w *Writer) Write(ctx context.Context, operations ...*seqledgerv1.Operation
 // ended the Writer, or [ErrClosed]. State and Close tell which writes a Writer
 // that ended has left unsettled.
 func (w *Writer) Submit(ctx context.Context, operations ...*seqledgerv1.Operation) (*Pending, error) {
-	return w.submit(ctx, "", operations)
+	return w.submit(ctx, "", operations, false)
 }
 
-// submit is Submit with a tag, which may be empty.
-func (w *Writer) submit(ctx context.Context, tag string, operations []*seqledgerv1.Operation) (*Pending, error) {
+// submit is Submit with a tag, which may be empty. awaited says that the caller waits
+// for the outcome before it does anything else.
+func (w *Writer) submit(ctx context.Context, tag string, operations []*seqledgerv1.Operation, awaited bool) (*Pending, error) {
 	p, err := w.prepare(tag, operations)
 	if err == nil {
 		// A caller that is gone already is told so for certain; later it could
@@ -44,6 +58,7 @@ func (w *Writer) submit(ctx context.Context, tag string, operations []*seqledger
 	if err != nil {
 		return nil, &NotExecutedError{Cause: err}
 	}
+	p.awaited = awaited
 	inline, err := w.accept(ctx, p)
 	switch {
 	case errors.Is(err, journal.ErrTagInUse):
@@ -64,6 +79,7 @@ func (w *Writer) submit(ctx context.Context, tag string, operations []*seqledger
 func (w *Writer) accept(ctx context.Context, p *Pending) (inline bool, err error) {
 	w.mux.mu.Lock()
 	defer w.mux.unlock()
+	var t *turn
 	for {
 		if err := w.unavailable(); err != nil {
 			if w.state == stateDead {
@@ -71,21 +87,22 @@ func (w *Writer) accept(ctx context.Context, p *Pending) (inline bool, err error
 				// other writes, and this one's is certain.
 				err = fmt.Errorf("the writer has ended: %w", w.failure.Cause)
 			}
-			w.passRoom()
+			w.leave(t, false)
 			return false, err
 		}
 		var freed <-chan struct{}
 		var full error
-		if w.fits(p) {
-			inline = w.log == nil && !w.halted && w.mux.canSendInline(p.size)
+		if w.fits(p.size) && w.mayPass(t) {
+			inline = w.kept == nil && !w.halted && w.mux.canSendInline(p.size)
 			freed, err = w.enqueue(p, inline)
 			if freed == nil {
-				w.passRoom()
+				w.leave(t, err == nil)
 				return inline, err
 			}
 			full = err
 		}
-		if err := w.awaitRoom(ctx, freed); err != nil {
+		if t, err = w.await(ctx, t, p.size, freed); err != nil {
+			w.leave(t, false)
 			if full != nil {
 				err = fmt.Errorf("%w while the journal had no room: %w", err, full)
 			}
@@ -166,18 +183,12 @@ func (w *Writer) unavailable() error {
 	return nil
 }
 
-// fits says whether p can be taken now.
-func (w *Writer) fits(p *Pending) bool {
-	return w.state == stateRunning && w.queue.len() < w.limit &&
-		(w.queue.len() == 0 || w.bytes+p.size <= w.options.MaxPendingBytes)
-}
-
 // enqueue numbers p and puts it on its way, with a journal through that. When
 // the journal is full it returns the channel that says when to try again. An
 // error means that p was not taken.
 func (w *Writer) enqueue(p *Pending, inline bool) (<-chan struct{}, error) {
 	p.sequence = w.next
-	if w.log != nil {
+	if w.kept != nil {
 		if freed, err := w.journalWrite(p); err != nil {
 			return freed, err
 		}
@@ -185,7 +196,7 @@ func (w *Writer) enqueue(p *Pending, inline bool) (<-chan struct{}, error) {
 	w.next++
 	w.bytes += p.size
 	w.queue.push(p)
-	p.durable = w.log == nil
+	p.durable = w.kept == nil
 	if p.durable && !w.halted {
 		w.mux.enlist(w)
 		if !inline {
@@ -197,11 +208,11 @@ func (w *Writer) enqueue(p *Pending, inline bool) (<-chan struct{}, error) {
 
 // journalWrite appends p to the journal. The syncer takes it from there.
 func (w *Writer) journalWrite(p *Pending) (<-chan struct{}, error) {
-	err := w.log.write(p)
+	err := w.kept.write(p)
 	if errors.Is(err, journal.ErrFull) {
 		// Asked for before the next attempt, so that no moment is missed.
-		freed := w.log.journal.Freed()
-		if err = w.log.write(p); errors.Is(err, journal.ErrFull) {
+		freed := w.kept.journal.Freed()
+		if err = w.kept.write(p); errors.Is(err, journal.ErrFull) {
 			return freed, err
 		}
 	}
@@ -209,36 +220,4 @@ func (w *Writer) journalWrite(p *Pending) (<-chan struct{}, error) {
 		w.failJournal(err)
 	}
 	return nil, err
-}
-
-// awaitRoom waits until something changed, or freed is closed. mu is held
-// before and after, not meanwhile.
-func (w *Writer) awaitRoom(ctx context.Context, freed <-chan struct{}) error {
-	w.waiters++
-	w.mux.mu.Unlock()
-	var err error
-	select {
-	case <-w.room:
-	case <-freed:
-	case <-ctx.Done():
-		err = ctx.Err()
-	}
-	w.mux.mu.Lock()
-	w.waiters--
-	if err != nil {
-		w.passRoom()
-	}
-	return err
-}
-
-// passRoom wakes one waiting call, which wakes the next when it leaves: so one
-// settled write wakes one waiter, and an end reaches all of them.
-func (w *Writer) passRoom() {
-	if w.waiters == 0 {
-		return
-	}
-	select {
-	case w.room <- struct{}{}:
-	default:
-	}
 }

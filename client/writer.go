@@ -1,15 +1,17 @@
 package client
 
 import (
+	"container/list"
 	"context"
 	"errors"
 	"fmt"
-	"reflect"
+	"log/slog"
 	"slices"
 	"time"
 
 	"google.golang.org/protobuf/proto"
 
+	"github.com/seqledger/seqledger/client/journal"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 )
 
@@ -46,7 +48,7 @@ type WriterOptions struct {
 	// Journal keeps unsettled writes through a crash of this process; nil keeps
 	// them in memory alone. Then ExpectedSession and AttemptID must be empty,
 	// because the journal knows them. The package documentation has the rules.
-	Journal Journal
+	Journal *journal.File
 	// MaxPending bounds the unanswered writes; 0 means the receipt window. It
 	// is never more than that window, because a repeat of the oldest must
 	// still find its receipt.
@@ -54,6 +56,9 @@ type WriterOptions struct {
 	// MaxPendingBytes bounds their encoded size in bytes; 0 means 8 MiB. One
 	// larger write is accepted when nothing else is pending.
 	MaxPendingBytes int
+
+	// journal is Journal, or what a test has in its place.
+	journal journalFile
 }
 
 // validate checks what OpenSession would not.
@@ -64,10 +69,10 @@ func (o *WriterOptions) validate() error {
 	if n := len(o.AttemptID); n != 0 && n != 16 {
 		return fmt.Errorf("client: WriterOptions: AttemptID has %d bytes, want 16", n)
 	}
-	if o.Journal != nil && !reflect.ValueOf(o.Journal).Comparable() {
-		return fmt.Errorf("client: WriterOptions: the Journal is a %T, which cannot be compared; use a pointer to it", o.Journal)
+	if o.Journal != nil {
+		o.journal = o.Journal
 	}
-	if o.Journal != nil && (o.ExpectedSession != 0 || len(o.AttemptID) != 0) {
+	if o.journal != nil && (o.ExpectedSession != 0 || len(o.AttemptID) != 0) {
 		return errors.New("client: WriterOptions: with a Journal, ExpectedSession and AttemptID are its own")
 	}
 	return nil
@@ -95,11 +100,12 @@ type Writer struct {
 	clientID string
 	options  WriterOptions
 	stream   []byte // scope and client id, encoded
-	// sessionWork wakes the session loop when a session must be opened; room wakes one
-	// Submit that waits. Both hold at most one token.
-	sessionWork, room chan struct{}
-	cancel            context.CancelFunc
-	loopDone          chan struct{} // closed when the session loop has ended
+	// sessionWork wakes the session loop when a session must be opened. It holds at
+	// most one token.
+	sessionWork chan struct{}
+	cancel      context.CancelFunc
+	// loopDone is closed when the session loop has ended, done when the Writer has.
+	loopDone, done chan struct{}
 
 	// Everything below is guarded by mux.mu.
 
@@ -130,8 +136,8 @@ type Writer struct {
 	// ledger is the ledger id in the receipts of this life of the stream, 0
 	// before the first one. A ledger that gets a new id ends all sessions.
 	ledger uint64
-	// log is nil without a journal. recovered is what it held at the start.
-	log       *streamLog
+	// kept is nil without a journal. recovered is what it held at the start.
+	kept      *streamLog
 	recovered []*Pending
 	// verifiedThrough holds back what is numbered beyond it, until everything up to it
 	// has its receipt; 0 holds nothing back. The ledger had committed so far
@@ -142,8 +148,10 @@ type Writer struct {
 	// refused: nothing can undo the refusal at the front, and the session loop takes
 	// it and all behind it out of the journal before anybody hears of it.
 	refused bool
-	// waiters counts the calls that wait for room.
-	waiters int
+	// waiting are the calls that wait for room, or for a session, in the order in which
+	// they came; passed counts the writes that went ahead of the first since it is that.
+	waiting list.List // of *turn
+	passed  int
 	// refreshed is when last_seen was refreshed for all that is known here;
 	// asked is when the session loop last found that due.
 	refreshed, asked time.Time
@@ -179,7 +187,7 @@ func (c *Client) NewWriter(ctx context.Context, options WriterOptions) (*Writer,
 		client: c, mux: c.mux, options: options,
 		// Cloned because every write is encoded with it from then on.
 		scope: proto.CloneOf(options.Scope), clientID: options.ClientID,
-		sessionWork: make(chan struct{}, 1), room: make(chan struct{}, 1), loopDone: make(chan struct{}),
+		sessionWork: make(chan struct{}, 1), loopDone: make(chan struct{}), done: make(chan struct{}),
 	}
 	w.options.AttemptID = slices.Clone(options.AttemptID)
 	var err error
@@ -195,13 +203,11 @@ func (c *Client) NewWriter(ctx context.Context, options WriterOptions) (*Writer,
 	defer c.mux.mu.Unlock()
 	if c.mux.closed {
 		cancel()
-		if w.log != nil {
-			w.log.journal.Release(w.log.name)
-		}
+		w.abandon()
 		return nil, ErrClosed
 	}
-	if w.log != nil {
-		w.log.syncer = c.syncerOf(w.log.journal)
+	if w.kept != nil {
+		w.kept.syncer = c.syncerOf(w.kept.journal)
 	}
 	c.mux.writers[w] = struct{}{}
 	if !c.mux.running {
@@ -223,13 +229,15 @@ func (c *Client) NewWriter(ctx context.Context, options WriterOptions) (*Writer,
 func (w *Writer) Resume(ctx context.Context) error {
 	w.mux.mu.Lock()
 	defer w.mux.mu.Unlock()
+	var t *turn
+	// Whatever happens below, the next waiter has to look for itself.
+	defer func() { w.leave(t, false) }()
 	for w.state == stateSettling {
-		if err := w.awaitRoom(ctx, nil); err != nil {
+		var err error
+		if t, err = w.await(ctx, t, -1, nil); err != nil {
 			return err
 		}
 	}
-	// Whatever happens below, the next waiter has to look for itself.
-	defer w.passRoom()
 	if w.state == stateStopped && !w.closing {
 		// Nothing is in flight and no copy is under way, so the number is free.
 		// A journal has said so since before the refusal was reported.
@@ -260,6 +268,19 @@ func (w *Writer) tail() (*Pending, error) {
 	return w.queue.at(w.queue.len() - 1), nil
 }
 
+// Done returns a channel that is closed when the Writer has ended: by Close, or because
+// the ledger has refused to let it go on. Err says why.
+func (w *Writer) Done() <-chan struct{} { return w.done }
+
+// Err is nil while the Writer takes writes, otherwise what Submit would return: a
+// [*StoppedError] until Resume, [ErrClosed] while it is being closed, an
+// [*UnsettledError] once it has ended.
+func (w *Writer) Err() error {
+	w.mux.mu.Lock()
+	defer w.mux.mu.Unlock()
+	return w.unavailable()
+}
+
 // Close takes no more writes, waits until those submitted are settled or ctx
 // ends, and ends the Writer. The error is an [*UnsettledError] when writes
 // remain unsettled, from now or from an earlier end. The stream's session stays
@@ -267,7 +288,7 @@ func (w *Writer) tail() (*Pending, error) {
 func (w *Writer) Close(ctx context.Context) error {
 	w.mux.mu.Lock()
 	w.closing = true
-	w.passRoom()
+	w.wakeNext()
 	w.mux.mu.Unlock()
 	if tail, _ := w.tail(); tail != nil {
 		select {
@@ -275,22 +296,34 @@ func (w *Writer) Close(ctx context.Context) error {
 		case <-ctx.Done():
 		}
 	}
+	return w.end()
+}
+
+// end ends the Writer at once.
+func (w *Writer) end() error {
 	w.mux.mu.Lock()
 	w.terminate(ErrClosed)
 	delete(w.mux.writers, w)
 	failure := w.failure
 	w.mux.unlock()
 	w.cancel()
+	// The session loop waits for nothing that does not end with its context.
 	<-w.loopDone
-	// Once: by a second Close, as a deferred one is, another Writer may have the claim.
-	if w.log != nil && w.client.leaveSyncer(w.log) {
-		w.log.journal.Release(w.log.name)
-	}
 	if len(failure.Writes) == 0 {
 		return nil
 	}
 	return failure
 }
+
+// abandon gives up what a Writer has that did not begin.
+func (w *Writer) abandon() {
+	if w.kept != nil {
+		w.kept.journal.Release(w.kept.name)
+	}
+}
+
+// logger is the Client's, for what concerns this Writer.
+func (w *Writer) logger() *slog.Logger { return w.client.options.Logger.With("client_id", w.clientID) }
 
 // WriterState is a moment in the life of a Writer.
 type WriterState struct {
@@ -300,14 +333,11 @@ type WriterState struct {
 	NextSequence uint64
 	// Pending counts the unsettled writes.
 	Pending int
-	// Err is nil while the Writer takes writes, otherwise what Submit would
-	// return: a [*StoppedError], an [*UnsettledError] or ErrClosed.
-	Err error
 }
 
 // State returns where the Writer stands.
 func (w *Writer) State() WriterState {
 	w.mux.mu.Lock()
 	defer w.mux.mu.Unlock()
-	return WriterState{Session: w.session, NextSequence: w.next, Pending: w.queue.len(), Err: w.unavailable()}
+	return WriterState{Session: w.session, NextSequence: w.next, Pending: w.queue.len()}
 }

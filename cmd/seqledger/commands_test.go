@@ -78,9 +78,9 @@ func TestExitCodes(t *testing.T) {
 	s.do(t, append([]string{"session", "open", "--attempt-id", "ab"}, stream...)...).expect(t, exitUsage, "32 hex digits")
 
 	s.kill()
-	s.do(t, "status").expect(t, exitFailed, s.address, "is the server running")
+	s.do(t, "status", "--timeout", "200ms").expect(t, exitFailed, s.address, "is the server running")
 	// A number was given, so an earlier run may have sent it: nobody knows.
-	write("--set", "a=4", "--sequence", "3", "--session", session).expect(t, exitUnknown, "--sequence 3")
+	write("--set", "a=4", "--sequence", "3", "--session", session, "--timeout", "200ms").expect(t, exitUnknown, "--sequence 3", "nothing was sent")
 }
 
 func TestReads(t *testing.T) {

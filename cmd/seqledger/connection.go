@@ -17,9 +17,10 @@ import (
 // connectionFlags say where the server is, and who calls it. A certificate has
 // no environment, because the one of serve would be taken for the client's.
 type connectionFlags struct {
-	Server    string `help:"Address of the server, host:port or https://host:port." default:"127.0.0.1:7450"`
+	Server    string `help:"Address of the server, host:port or https://host:port; several of one ledger with commas between them." default:"127.0.0.1:7450"`
 	Token     string `help:"API key or session token. Other users of the machine can see it on a command line; better use the environment or a file." placeholder:"TOKEN"`
 	TokenFile string `help:"File with the API key or session token." type:"path" placeholder:"FILE"`
+	Cleartext bool   `name:"cleartext-token" help:"Send the token in clear to a host that is not this machine, where the network can read it." env:"-"`
 	TLSCA     string `name:"tls-ca" help:"Certificates to trust in place of the system's, for https." type:"path" placeholder:"FILE"`
 	TLSCert   string `name:"tls-cert" help:"Certificate to show, for a server that asks for one." type:"path" env:"-" placeholder:"FILE"`
 	TLSKey    string `name:"tls-key" help:"Private key of --tls-cert." type:"path" env:"-" placeholder:"FILE"`
@@ -28,22 +29,30 @@ type connectionFlags struct {
 // options returns those of the client; the errors are of usage.
 func (f *connectionFlags) options(e *environment) (client.Options, error) {
 	o := client.Options{Server: f.Server}
-	var err error
-	if o.Token, err = f.token(); err != nil {
+	token, err := f.token()
+	if err != nil {
 		return o, err
 	}
-	wantsTLS := f.TLSCA != "" || f.TLSCert != "" || f.TLSKey != ""
-	if wantsTLS && !strings.Contains(o.Server, "://") {
-		o.Server = "https://" + o.Server
+	if token != "" {
+		o.Token, o.CleartextToken = client.StaticToken(token), f.Cleartext
 	}
+	wantsTLS := f.TLSCA != "" || f.TLSCert != "" || f.TLSKey != ""
 	if wantsTLS {
 		if o.TLS, err = f.tls(); err != nil {
 			return o, err
 		}
 	}
-	if o.Token != "" && !strings.HasPrefix(o.Server, "https://") && !loopbackURL(o.Server) {
-		e.notice("warning: the token goes to %s in clear, where the network can read it; use https://", f.Server)
+	servers := strings.Split(f.Server, ",")
+	for i, server := range servers {
+		if wantsTLS && !strings.Contains(server, "://") {
+			servers[i] = "https://" + strings.TrimSpace(server)
+		}
+		if token != "" && !f.Cleartext && !strings.HasPrefix(servers[i], "https://") && !loopbackURL(strings.TrimSpace(server)) {
+			return o, usage("--server %s: the token would go to %s in clear, where the network can read it; use https://, or --cleartext-token",
+				f.Server, server)
+		}
 	}
+	o.Server = strings.Join(servers, ",")
 	return o, nil
 }
 

@@ -82,6 +82,10 @@ func (c *writeCommand) Run(e *environment, flags *operationFlags) error {
 		// Said before sending, because after a kill nobody could say it.
 		e.notice("writing sequence %d, key %s, session %d", request.GetSequence(), key, request.GetSession())
 		receipt, err := conn.Write(ctx, request)
+		if unsent, ok := errors.AsType[*client.NotExecutedError](err); ok && c.Sequence != 0 {
+			return fail(exitUnknown, repeatHint(c.Sequence, c.Key), "this run has not sent sequence %d, an earlier one may have: %w",
+				c.Sequence, unsent.Cause)
+		}
 		if err != nil {
 			return err
 		}
