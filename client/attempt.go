@@ -5,6 +5,7 @@ import (
 	"errors"
 	"io"
 	"net/http"
+	"strings"
 	"sync/atomic"
 )
 
@@ -67,6 +68,19 @@ type attempts struct {
 
 // Do implements connect.HTTPClient.
 func (t attempts) Do(r *http.Request) (*http.Response, error) {
+	answer, err := t.send(r)
+	if err == nil && isStream(answer.Header) {
+		answer.Body = &streamBody{ReadCloser: answer.Body}
+	}
+	return answer, err
+}
+
+// isStream tells whether a header is that of a streaming call in Connect's protocol.
+func isStream(header http.Header) bool {
+	return strings.HasPrefix(header.Get("Content-Type"), "application/connect+")
+}
+
+func (t attempts) send(r *http.Request) (*http.Response, error) {
 	a := attemptOf(r)
 	if a == nil || r.Body == nil || r.Body == http.NoBody {
 		return t.do(r)

@@ -111,8 +111,7 @@ func callTLS(base *url.URL, config *tls.Config) *tls.Config {
 // roundTrip sends a request: a unary call over the pool where the server speaks
 // HTTP/1.1, and everything else over HTTP/2.
 func (e *endpoint) roundTrip(r *http.Request) (*http.Response, error) {
-	unary := !strings.HasPrefix(r.Header.Get("Content-Type"), "application/connect+")
-	if !unary || e.pool == nil || e.isRefused(&e.noHTTP1) {
+	if isStream(r.Header) || e.pool == nil || e.isRefused(&e.noHTTP1) {
 		return e.http2.RoundTrip(r)
 	}
 	answer, err := e.pool.RoundTrip(r)

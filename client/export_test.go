@@ -8,6 +8,13 @@ func InFlight(w *Writer) int {
 	return w.inflight
 }
 
+// Waiting returns how many calls of w wait for room.
+func Waiting(w *Writer) int {
+	w.mux.mu.Lock()
+	defer w.mux.mu.Unlock()
+	return w.waiting.Len()
+}
+
 // JournalFile is what a Writer needs of a journal.
 type JournalFile = journalFile
 

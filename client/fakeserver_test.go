@@ -64,8 +64,18 @@ type fakeServer struct {
 	onWatch func(height uint64) error
 	chain   byte
 	height  uint64
+	// onBlock may change a block on its way out; onList may turn away a question for one.
+	onBlock func(*seqledgerv1.Block)
+	onList  func() error
+	// onFrame may end the stream at a message.
+	onFrame func(*seqledgerv1.WriteStreamRequest) error
 	// onStream may turn a whole WriteStream away.
 	onStream func() error
+	// onHeader may turn away a call or a stream by its header.
+	onHeader func(http.Header) error
+	refused  int // by onHeader
+	// onStatus runs before GetStatus answers.
+	onStatus func()
 	// onRead may turn away a read.
 	onRead func() error
 	// ghosts are copies still under way.
@@ -99,6 +109,30 @@ func (s *fakeServer) releaseGhost(choose func(n int) int) bool {
 	return true
 }
 
+// refusedCount returns how many calls and streams onHeader has turned away.
+func (s *fakeServer) refusedCount() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.refused
+}
+
+// admit is onHeader.
+func (s *fakeServer) admit(header http.Header) error {
+	s.mu.Lock()
+	onHeader := s.onHeader
+	s.mu.Unlock()
+	if onHeader == nil {
+		return nil
+	}
+	err := onHeader(header)
+	if err != nil {
+		s.mu.Lock()
+		s.refused++
+		s.mu.Unlock()
+	}
+	return err
+}
+
 // openCount returns how many OpenSession requests came.
 func (s *fakeServer) openCount() int {
 	s.mu.Lock()
@@ -114,6 +148,9 @@ func (s *fakeServer) WriteStream(_ context.Context, stream *connect.BidiStream[s
 	onStream := s.onStream
 	s.header = stream.RequestHeader().Clone()
 	s.mu.Unlock()
+	if err := s.admit(stream.RequestHeader()); err != nil {
+		return err
+	}
 	if onStream != nil {
 		if err := onStream(); err != nil {
 			return err
@@ -123,6 +160,14 @@ func (s *fakeServer) WriteStream(_ context.Context, stream *connect.BidiStream[s
 		frame, err := stream.Receive()
 		if err != nil {
 			return nil
+		}
+		s.mu.Lock()
+		onFrame := s.onFrame
+		s.mu.Unlock()
+		if onFrame != nil {
+			if err := onFrame(frame); err != nil {
+				return err
+			}
 		}
 		results, broken := s.frame(frame.GetWrites())
 		s.mu.Lock()
@@ -222,6 +267,9 @@ func (s *fakeServer) OpenSession(_ context.Context, request *connect.Request[seq
 	s.opens = append(s.opens, request.Msg)
 	before, after := s.onOpen, s.afterOpen
 	s.mu.Unlock()
+	if err := s.admit(request.Header()); err != nil {
+		return nil, err
+	}
 	if before != nil {
 		if err := before(request.Msg); err != nil {
 			return nil, err
@@ -244,6 +292,9 @@ func (s *fakeServer) GetClientState(_ context.Context, request *connect.Request[
 	s.mu.Lock()
 	onRead := s.onRead
 	s.mu.Unlock()
+	if err := s.admit(request.Header()); err != nil {
+		return nil, err
+	}
 	if onRead != nil {
 		if err := onRead(); err != nil {
 			return nil, err
@@ -283,6 +334,14 @@ func (s *fakeServer) ListBlocks(
 ) (*connect.Response[seqledgerv1.ListBlocksResponse], error) {
 	answer := new(seqledgerv1.ListBlocksResponse)
 	s.mu.Lock()
+	onList := s.onList
+	s.mu.Unlock()
+	if onList != nil {
+		if err := onList(); err != nil {
+			return nil, err
+		}
+	}
+	s.mu.Lock()
 	height, last := max(1, request.Msg.GetFromHeight()), s.height
 	s.mu.Unlock()
 	if height <= last {
@@ -297,7 +356,14 @@ func (s *fakeServer) Watch(ctx context.Context, request *connect.Request[seqledg
 	onWatch, last := s.onWatch, s.height
 	s.mu.Unlock()
 	for height := request.Msg.GetFromHeight(); height <= last; height++ {
-		if err := stream.Send(&seqledgerv1.WatchResponse{Block: s.block(height)}); err != nil {
+		block := s.block(height)
+		s.mu.Lock()
+		onBlock := s.onBlock
+		s.mu.Unlock()
+		if onBlock != nil {
+			onBlock(block)
+		}
+		if err := stream.Send(&seqledgerv1.WatchResponse{Block: block}); err != nil {
 			return err
 		}
 		if onWatch != nil {
@@ -312,6 +378,12 @@ func (s *fakeServer) Watch(ctx context.Context, request *connect.Request[seqledg
 
 // GetStatus implements the handler.
 func (s *fakeServer) GetStatus(context.Context, *connect.Request[seqledgerv1.GetStatusRequest]) (*connect.Response[seqledgerv1.GetStatusResponse], error) {
+	s.mu.Lock()
+	onStatus := s.onStatus
+	s.mu.Unlock()
+	if onStatus != nil {
+		onStatus()
+	}
 	s.ledger.mu.Lock()
 	defer s.ledger.mu.Unlock()
 	return connect.NewResponse(&seqledgerv1.GetStatusResponse{
