@@ -46,6 +46,7 @@ type fakeServer struct {
 	// sharedOnly: the server gives no connection away, as an older one. http2Only:
 	// it does not even understand the question.
 	sharedOnly, http2Only bool
+	stop                  func() // of some
 
 	mu sync.Mutex
 	// onWrite says what happens to a write on the stream; nil: nothing.
@@ -76,6 +77,8 @@ type fakeServer struct {
 	refused  int // by onHeader
 	// onStatus runs before GetStatus answers.
 	onStatus func()
+	// onEntities answers ListEntities.
+	onEntities func(*seqledgerv1.ListEntitiesRequest) (*seqledgerv1.ListEntitiesResponse, error)
 	// onRead may turn away a read.
 	onRead func() error
 	// ghosts are copies still under way.
@@ -326,6 +329,23 @@ func (s *fakeServer) block(height uint64) *seqledgerv1.Block {
 		}
 		previous = hash
 	}
+}
+
+// ListEntities implements the handler.
+func (s *fakeServer) ListEntities(
+	ctx context.Context, request *connect.Request[seqledgerv1.ListEntitiesRequest],
+) (*connect.Response[seqledgerv1.ListEntitiesResponse], error) {
+	s.mu.Lock()
+	onEntities := s.onEntities
+	s.mu.Unlock()
+	if onEntities == nil {
+		return s.UnimplementedLedgerServiceHandler.ListEntities(ctx, request)
+	}
+	answer, err := onEntities(request.Msg)
+	if err != nil {
+		return nil, err
+	}
+	return connect.NewResponse(answer), nil
 }
 
 // ListBlocks implements the handler, for one block.
