@@ -8,17 +8,6 @@ func InFlight(w *Writer) int {
 	return w.inflight
 }
 
-// LookAtIdle makes the pools of c look at their idle connections before they use them.
-func LookAtIdle(c *Client) {
-	for _, e := range c.endpoints.all {
-		e.pool.mu.Lock()
-		for _, conn := range e.pool.idle {
-			conn.idleSince = conn.idleSince.Add(-checkIdleAfter)
-		}
-		e.pool.mu.Unlock()
-	}
-}
-
 // Waiting returns how many calls of w wait for room.
 func Waiting(w *Writer) int {
 	w.mux.mu.Lock()

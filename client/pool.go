@@ -25,8 +25,6 @@ const (
 	// shorter than the patience of servers and load balancers, so that a call
 	// hardly ever meets a connection that they are about to close.
 	idleConnTimeout = 30 * time.Second
-	// checkIdleAfter is from when on a connection is looked at before it is used.
-	checkIdleAfter = time.Second
 	// answerTimeout is how long a connection may stay silent under a call: HTTP/1.1
 	// has no pings, and a peer that is gone without a word says nothing. The call is
 	// then repeated on another connection.
@@ -74,6 +72,7 @@ type callConn struct {
 	reader    *bufio.Reader
 	limit     io.LimitedReader // of what reader reads
 	request   bytes.Buffer
+	answered  bool // a call, at least once
 	idleSince time.Time
 }
 
@@ -99,14 +98,20 @@ func (p *pool) RoundTrip(r *http.Request) (*http.Response, error) {
 		return nil, err
 	}
 	answer, err := p.exchange(conn, r)
-	if err != nil {
-		p.drop(conn)
-		if ctx.Err() != nil {
-			err = ctx.Err()
-		}
-		return nil, err
+	if err == nil {
+		return answer, nil
 	}
-	return answer, nil
+	if !conn.answered {
+		// Another server may have come to the address, which has to be asked anew.
+		p.mu.Lock()
+		p.speaks = false
+		p.mu.Unlock()
+	}
+	p.drop(conn)
+	if ctx.Err() != nil {
+		err = ctx.Err()
+	}
+	return nil, err
 }
 
 // get returns an idle connection, or a new one.
@@ -116,7 +121,8 @@ func (p *pool) get(ctx context.Context) (*callConn, error) {
 		if conn == nil {
 			return p.open(ctx)
 		}
-		if time.Since(conn.idleSince) < checkIdleAfter || conn.reader.Buffered() == 0 && isOpen(conn.raw) {
+		// What came without being asked for would be taken for the answer.
+		if conn.reader.Buffered() == 0 && isOpen(conn.raw) {
 			return conn, nil
 		}
 		_ = conn.Close()
@@ -301,7 +307,7 @@ func (p *pool) exchange(c *callConn, r *http.Request) (*http.Response, error) {
 		stop()
 		return nil, err
 	}
-	c.limit.N = math.MaxInt64
+	c.limit.N, c.answered = math.MaxInt64, true
 	body := &pooledBody{ReadCloser: answer.Body, pool: p, conn: c, stop: stop, written: written, last: answer.Close}
 	if answer.ContentLength == 0 {
 		body.finish(true)

@@ -311,9 +311,56 @@ func TestAConnectionThatItsServerClosed(t *testing.T) {
 		defer w.mu.Unlock()
 		return w.open == 0
 	})
-	client.LookAtIdle(c)
 	if err := ask(t.Context(), c); err != nil {
 		t.Errorf("the one attempt met the closed connection: %v", err)
+	}
+}
+
+// TestAServerThatBecomesAnother: what speaks HTTP/1.1 is replaced by what speaks HTTP/2
+// alone, at the same address. Calls find that out.
+func TestAServerThatBecomesAnother(t *testing.T) {
+	t.Parallel()
+	s2 := &fakeServer{ledger: newFakeLedger(), http2Only: true}
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	s1 := &fakeServer{ledger: s2.ledger}
+	stop := s1.serve(listener)
+	s1.address = listener.Addr().String()
+	c := dial(t, s1)
+	if err := ask(t.Context(), c); err != nil {
+		t.Fatal(err)
+	}
+	stop()
+	if listener, err = net.Listen("tcp", s1.address); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(s2.serve(listener))
+	if err := ask(t.Context(), c); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestAnAnswerThatNobodyAskedFor is not taken for that of the next call.
+func TestAnAnswerThatNobodyAskedFor(t *testing.T) {
+	t.Parallel()
+	sent := make(chan struct{}, 1)
+	s := oneByOne(t, func(conn net.Conn, n int, r *http.Request) bool {
+		_, _ = io.Copy(io.Discard, r.Body)
+		_, err := io.WriteString(conn, emptyAnswer)
+		if n == 1 {
+			_, err = io.WriteString(conn, "HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n")
+		}
+		sent <- struct{}{}
+		return err == nil
+	})
+	c := dial(t, s, func(o *client.Options) { o.MaxAttempts = 1 })
+	for range 3 {
+		if err := ask(t.Context(), c); err != nil {
+			t.Error(err)
+		}
+		<-sent
 	}
 }
 
