@@ -3,8 +3,6 @@ package client
 import (
 	"context"
 
-	"connectrpc.com/connect"
-
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 )
 
@@ -26,17 +24,15 @@ import (
 // of an earlier call with the same sequence, which may still commit until a new session
 // fences them.
 func (c *Client) Write(ctx context.Context, request *seqledgerv1.WriteRequest) (*seqledgerv1.Receipt, error) {
-	method := func(ctx context.Context, e *endpoint, r *connect.Request[seqledgerv1.WriteRequest]) (*connect.Response[seqledgerv1.WriteResponse], error) {
-		return e.ledger.Write(ctx, r)
-	}
 	sent, open := false, false
-	response, err := call(ctx, c, method, request, func(attemptSent bool, e *Error) {
+	response, err := call(ctx, c, rpcWrite, request, func(attemptSent bool, e *Error) {
 		sent = sent || attemptSent
 		open = open || attemptSent && e.leavesOutcomeOpen()
 	})
 	switch {
 	case err == nil && response.GetReceipt() == nil:
-		return nil, newOutcomeUnknown(request.GetSequence(), request.GetIdempotencyKey(), protocolError("an answer without a receipt"))
+		err = protocolError("an answer without a receipt")
+		return nil, newOutcomeUnknown(request.GetSequence(), request.GetIdempotencyKey(), err)
 	case err == nil:
 		return response.GetReceipt(), nil
 	case CodeOf(err) == seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_ALREADY_COMMITTED:
@@ -59,71 +55,52 @@ func (e *unsentError) Error() string { return "nothing was sent: " + e.cause.Err
 func (e *unsentError) Unwrap() error { return e.cause }
 
 // GetClientState tells where a stream stands.
-func (c *Client) GetClientState(ctx context.Context, request *seqledgerv1.GetClientStateRequest) (*seqledgerv1.ClientState, error) {
-	method := func(ctx context.Context, e *endpoint, r *connect.Request[seqledgerv1.GetClientStateRequest]) (*connect.Response[seqledgerv1.GetClientStateResponse], error) {
-		return e.ledger.GetClientState(ctx, r)
-	}
-	response, err := call(ctx, c, method, request, nil)
+func (c *Client) GetClientState(
+	ctx context.Context, request *seqledgerv1.GetClientStateRequest,
+) (*seqledgerv1.ClientState, error) {
+	response, err := call(ctx, c, rpcGetClientState, request, nil)
 	return response.GetState(), err
 }
 
 // OpenSession takes a stream over: every older session is fenced from then on.
 // Repeats carry the same attempt_id and so hand out the same session.
-func (c *Client) OpenSession(ctx context.Context, request *seqledgerv1.OpenSessionRequest) (*seqledgerv1.OpenSessionResponse, error) {
-	return call(ctx, c, openSession, request, nil)
-}
-
-func openSession(
-	ctx context.Context, e *endpoint, r *connect.Request[seqledgerv1.OpenSessionRequest],
-) (*connect.Response[seqledgerv1.OpenSessionResponse], error) {
-	return e.ledger.OpenSession(ctx, r)
+func (c *Client) OpenSession(
+	ctx context.Context, request *seqledgerv1.OpenSessionRequest,
+) (*seqledgerv1.OpenSessionResponse, error) {
+	return call(ctx, c, rpcOpenSession, request, nil)
 }
 
 // GetEntity reads one entity; an absent one is [ErrNotFound].
 func (c *Client) GetEntity(ctx context.Context, request *seqledgerv1.GetEntityRequest) (*seqledgerv1.Entity, error) {
-	method := func(ctx context.Context, e *endpoint, r *connect.Request[seqledgerv1.GetEntityRequest]) (*connect.Response[seqledgerv1.GetEntityResponse], error) {
-		return e.ledger.GetEntity(ctx, r)
-	}
-	response, err := call(ctx, c, method, request, nil)
+	response, err := call(ctx, c, rpcGetEntity, request, nil)
 	return response.GetEntity(), err
 }
 
 // GetTransaction reads one committed write, with its proof if asked; an absent one is
 // [ErrNotFound].
-func (c *Client) GetTransaction(ctx context.Context, request *seqledgerv1.GetTransactionRequest) (*seqledgerv1.GetTransactionResponse, error) {
-	method := func(ctx context.Context, e *endpoint, r *connect.Request[seqledgerv1.GetTransactionRequest]) (*connect.Response[seqledgerv1.GetTransactionResponse], error) {
-		return e.ledger.GetTransaction(ctx, r)
-	}
-	return call(ctx, c, method, request, nil)
+func (c *Client) GetTransaction(
+	ctx context.Context, request *seqledgerv1.GetTransactionRequest,
+) (*seqledgerv1.GetTransactionResponse, error) {
+	return call(ctx, c, rpcGetTransaction, request, nil)
 }
 
 // GetBlock reads one block; an absent one is [ErrNotFound].
 func (c *Client) GetBlock(ctx context.Context, request *seqledgerv1.GetBlockRequest) (*seqledgerv1.Block, error) {
-	method := func(ctx context.Context, e *endpoint, r *connect.Request[seqledgerv1.GetBlockRequest]) (*connect.Response[seqledgerv1.GetBlockResponse], error) {
-		return e.ledger.GetBlock(ctx, r)
-	}
-	response, err := call(ctx, c, method, request, nil)
+	response, err := call(ctx, c, rpcGetBlock, request, nil)
 	return response.GetBlock(), err
 }
 
 // Status describes the server.
 func (c *Client) Status(ctx context.Context) (*seqledgerv1.Status, error) {
-	response, err := call(ctx, c, getStatus, &seqledgerv1.GetStatusRequest{}, nil)
+	response, err := call(ctx, c, rpcGetStatus, &seqledgerv1.GetStatusRequest{}, nil)
 	return response.GetStatus(), err
-}
-
-func getStatus(
-	ctx context.Context, e *endpoint, r *connect.Request[seqledgerv1.GetStatusRequest],
-) (*connect.Response[seqledgerv1.GetStatusResponse], error) {
-	return e.admin.GetStatus(ctx, r)
 }
 
 // UpdateConfig changes the fields that are set. Repeating it is safe because it
 // sets values and never adds to them.
-func (c *Client) UpdateConfig(ctx context.Context, request *seqledgerv1.UpdateConfigRequest) (*seqledgerv1.Config, error) {
-	method := func(ctx context.Context, e *endpoint, r *connect.Request[seqledgerv1.UpdateConfigRequest]) (*connect.Response[seqledgerv1.UpdateConfigResponse], error) {
-		return e.admin.UpdateConfig(ctx, r)
-	}
-	response, err := call(ctx, c, method, request, nil)
+func (c *Client) UpdateConfig(
+	ctx context.Context, request *seqledgerv1.UpdateConfigRequest,
+) (*seqledgerv1.Config, error) {
+	response, err := call(ctx, c, rpcUpdateConfig, request, nil)
 	return response.GetConfig(), err
 }

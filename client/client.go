@@ -121,7 +121,8 @@ func (c *Client) Close() error {
 	select {
 	case <-joined:
 	case <-limited.Done():
-		errs = append(errs, fmt.Errorf("client: a journal's disk has not answered for %v; its goroutine ends when it does", closeTimeout))
+		errs = append(errs, fmt.Errorf("client: the disk of a journal has not answered for %v; the goroutine that waits ends with it",
+			closeTimeout))
 	}
 	if c.http2 != nil {
 		c.http2.CloseIdleConnections()

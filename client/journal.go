@@ -133,7 +133,7 @@ func (w *Writer) checkLedger(ctx context.Context) error {
 	if w.kept == nil {
 		return nil
 	}
-	answer, err := call(ctx, w.client, once(getStatus), &seqledgerv1.GetStatusRequest{}, nil)
+	answer, err := call(ctx, w.client, once(rpcGetStatus), &seqledgerv1.GetStatusRequest{}, nil)
 	if err != nil {
 		return fmt.Errorf("asking for the ledger's id: %w", err)
 	}

@@ -4,7 +4,6 @@ import (
 	"context"
 	"iter"
 
-	"connectrpc.com/connect"
 	"google.golang.org/protobuf/proto"
 
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
@@ -50,11 +49,10 @@ func listing[Req, Res, T any, R listRequest[Req]](
 // read as they are needed, of request.page_size entities each, beginning behind
 // request.page_token; each shows the ledger of its own moment. An error ends the
 // sequence.
-func (c *Client) ListEntities(ctx context.Context, request *seqledgerv1.ListEntitiesRequest) iter.Seq2[*seqledgerv1.Entity, error] {
-	method := func(ctx context.Context, e *endpoint, r *connect.Request[seqledgerv1.ListEntitiesRequest]) (*connect.Response[seqledgerv1.ListEntitiesResponse], error) {
-		return e.ledger.ListEntities(ctx, r)
-	}
-	return listing(ctx, c, method, request,
+func (c *Client) ListEntities(
+	ctx context.Context, request *seqledgerv1.ListEntitiesRequest,
+) iter.Seq2[*seqledgerv1.Entity, error] {
+	return listing(ctx, c, rpcListEntities, request,
 		func(r *seqledgerv1.ListEntitiesRequest, token string) { r.PageToken = token },
 		func(page *seqledgerv1.ListEntitiesResponse) ([]*seqledgerv1.Entity, string) {
 			return page.GetEntities(), page.GetNextPageToken()
@@ -66,10 +64,7 @@ func (c *Client) ListEntities(ctx context.Context, request *seqledgerv1.ListEnti
 func (c *Client) ListRelationships(
 	ctx context.Context, request *seqledgerv1.ListRelationshipsRequest,
 ) iter.Seq2[*seqledgerv1.Relationship, error] {
-	method := func(ctx context.Context, e *endpoint, r *connect.Request[seqledgerv1.ListRelationshipsRequest]) (*connect.Response[seqledgerv1.ListRelationshipsResponse], error) {
-		return e.ledger.ListRelationships(ctx, r)
-	}
-	return listing(ctx, c, method, request,
+	return listing(ctx, c, rpcListRelationships, request,
 		func(r *seqledgerv1.ListRelationshipsRequest, token string) { r.PageToken = token },
 		func(page *seqledgerv1.ListRelationshipsResponse) ([]*seqledgerv1.Relationship, string) {
 			return page.GetRelationships(), page.GetNextPageToken()
@@ -78,25 +73,22 @@ func (c *Client) ListRelationships(
 
 // ListBlocks yields the headers and hashes of a scope's blocks, as ListEntities does
 // its entities, in the order of their heights and without their transactions.
-func (c *Client) ListBlocks(ctx context.Context, request *seqledgerv1.ListBlocksRequest) iter.Seq2[*seqledgerv1.Block, error] {
-	return listing(ctx, c, listBlocks, request,
+func (c *Client) ListBlocks(
+	ctx context.Context, request *seqledgerv1.ListBlocksRequest,
+) iter.Seq2[*seqledgerv1.Block, error] {
+	return listing(ctx, c, rpcListBlocks, request,
 		func(r *seqledgerv1.ListBlocksRequest, token string) { r.PageToken = token },
 		func(page *seqledgerv1.ListBlocksResponse) ([]*seqledgerv1.Block, string) {
 			return page.GetBlocks(), page.GetNextPageToken()
 		})
 }
 
-func listBlocks(ctx context.Context, e *endpoint, r *connect.Request[seqledgerv1.ListBlocksRequest]) (*connect.Response[seqledgerv1.ListBlocksResponse], error) {
-	return e.ledger.ListBlocks(ctx, r)
-}
-
 // ListClients yields the streams of a scope, or of all, as ListEntities does the
 // entities.
-func (c *Client) ListClients(ctx context.Context, request *seqledgerv1.ListClientsRequest) iter.Seq2[*seqledgerv1.ClientEntry, error] {
-	method := func(ctx context.Context, e *endpoint, r *connect.Request[seqledgerv1.ListClientsRequest]) (*connect.Response[seqledgerv1.ListClientsResponse], error) {
-		return e.admin.ListClients(ctx, r)
-	}
-	return listing(ctx, c, method, request,
+func (c *Client) ListClients(
+	ctx context.Context, request *seqledgerv1.ListClientsRequest,
+) iter.Seq2[*seqledgerv1.ClientEntry, error] {
+	return listing(ctx, c, rpcListClients, request,
 		func(r *seqledgerv1.ListClientsRequest, token string) { r.PageToken = token },
 		func(page *seqledgerv1.ListClientsResponse) ([]*seqledgerv1.ClientEntry, string) {
 			return page.GetClients(), page.GetNextPageToken()

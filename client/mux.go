@@ -183,7 +183,8 @@ func (h *mux) run(ctx context.Context) {
 		wait := backoff(failures/len(h.endpoints.all), h.retryAfter)
 		h.progress, h.retire, h.retryAfter = false, nil, 0
 		h.unlock()
-		h.options.Logger.WarnContext(ctx, "the write stream has ended", "server", server.base.Host, "reason", err, "opened again in", wait)
+		h.options.Logger.WarnContext(ctx, "the write stream has ended",
+			"server", server.base.Host, "reason", err, "opened again in", wait)
 		if e == nil || e.ConnectCode != connect.CodeResourceExhausted && !e.refusesFrame() {
 			h.endpoints.moveOn(server, leaderOf(e))
 		}

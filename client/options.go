@@ -66,7 +66,8 @@ func (o *Options) validate() ([]*url.URL, error) {
 			return nil, errors.New("client: Options.TLS needs an https:// server and no HTTPClient")
 		}
 		if !o.mayHaveToken(base) {
-			return nil, fmt.Errorf("client: Options.Token would go to %s in clear text; use https://, or set Options.CleartextToken", base.Host)
+			return nil, fmt.Errorf("client: Options.Token would go to %s in clear text; use https://, or set Options.CleartextToken",
+				base.Host)
 		}
 		bases = append(bases, base)
 	}

@@ -44,7 +44,7 @@ const (
 // writes the request and reads the answer itself, which takes half of the time on
 // either side. net/http reads the answers.
 type pool struct {
-	dial    func(ctx context.Context, network, address string) (net.Conn, error)
+	dial    dialer
 	address string
 	tls     *tls.Config // nil: cleartext
 	// places has a token for each connection that is open or being opened for a call.
@@ -60,7 +60,10 @@ type pool struct {
 	speaks bool
 }
 
-func newPool(dial func(ctx context.Context, network, address string) (net.Conn, error), address string, config *tls.Config) *pool {
+// dialer opens a connection, as net.Dialer.DialContext does.
+type dialer func(ctx context.Context, network, address string) (net.Conn, error)
+
+func newPool(dial dialer, address string, config *tls.Config) *pool {
 	return &pool{dial: dial, address: address, tls: config, places: make(chan struct{}, maxCallConns)}
 }
 
@@ -265,13 +268,14 @@ func (c *callConn) options(host string) error {
 	}
 	switch answer.StatusCode {
 	case http.StatusHTTPVersionNotSupported, http.StatusUpgradeRequired, statusNotHTTP2:
-		return fmt.Errorf("it answers with status %d", answer.StatusCode)
+		err = fmt.Errorf("it answers with status %d", answer.StatusCode)
+	default:
+		_, err = io.Copy(io.Discard, answer.Body)
 	}
 	if answer.Close {
-		return errors.New("it keeps no connection open")
+		err = errors.Join(err, errors.New("it keeps no connection open"))
 	}
-	_, err = io.Copy(io.Discard, answer.Body)
-	return err
+	return errors.Join(err, answer.Body.Close())
 }
 
 // statusNotHTTP2 is what a load balancer of one large provider says where it passes

@@ -141,8 +141,10 @@ func (w *Writer) recover(ctx context.Context) error {
 // is the session before it. When that life was allowed to start anew and this
 // one is not, the journal stays as it is, and every further NewWriter gets here
 // again until NoReopen is off or the stream is forgotten.
-func (w *Writer) resumeSession(ctx context.Context, attempt []byte, expected uint64) (*seqledgerv1.OpenSessionResponse, bool, error) {
-	response, err := w.openSession(ctx, attempt, expected)
+func (w *Writer) resumeSession(
+	ctx context.Context, attempt []byte, expected uint64,
+) (response *seqledgerv1.OpenSessionResponse, anew bool, err error) {
+	response, err = w.openSession(ctx, attempt, expected)
 	if err == nil && (expected == 0 || response.GetPreviousSession() == expected) {
 		return response, false, nil
 	}

@@ -44,9 +44,6 @@ func sleep(ctx context.Context, d time.Duration) error {
 	}
 }
 
-// unary is a method of a generated client, for the endpoint that is in use.
-type unary[Req, Res any] func(context.Context, *endpoint, *connect.Request[Req]) (*connect.Response[Res], error)
-
 // call does one RPC, and repeats it until there is an answer that another copy would
 // not change, or ctx ends. The request is the same message every time, so its bytes
 // are too. each, which may be nil, is told of every attempt that failed whether

@@ -72,7 +72,7 @@ func (w *Writer) keepAliveIn() time.Duration {
 // openSession does one OpenSession call, with its bounded repeats, all of them
 // under the same attempt.
 func (w *Writer) openSession(ctx context.Context, attempt []byte, expected uint64) (*seqledgerv1.OpenSessionResponse, error) {
-	response, err := call(ctx, w.client, once(openSession), &seqledgerv1.OpenSessionRequest{
+	response, err := call(ctx, w.client, once(rpcOpenSession), &seqledgerv1.OpenSessionRequest{
 		Scope: w.scope, ClientId: w.clientID, AttemptId: attempt, ExpectedSession: expected,
 	}, nil)
 	if err != nil {
@@ -101,7 +101,9 @@ func once[Req, Res any](method unary[Req, Res]) unary[Req, Res] {
 
 // openSessionRetrying opens a session however long it takes. Only a final answer or
 // the end of ctx makes it fail.
-func (w *Writer) openSessionRetrying(ctx context.Context, expected uint64) ([]byte, *seqledgerv1.OpenSessionResponse, error) {
+func (w *Writer) openSessionRetrying(
+	ctx context.Context, expected uint64,
+) ([]byte, *seqledgerv1.OpenSessionResponse, error) {
 	attempt := newAttempt()
 	if err := w.journalAttempt(ctx, attempt); err != nil {
 		return nil, nil, closedBy(ctx, err)
@@ -181,7 +183,8 @@ func (w *Writer) fence(ctx context.Context) {
 		return
 	}
 	w.client.counters.fences.Add(1)
-	w.logger().InfoContext(ctx, "a session is opened because copies of a refused write may be under way", "session", session)
+	w.logger().InfoContext(ctx, "a session is opened because copies of a refused write may be under way",
+		"session", session)
 	attempt, response, err := w.openSessionRetrying(ctx, session)
 	if err == nil {
 		err = w.journalSession(ctx, response.GetState().GetSession(), w.numberDue())

@@ -109,8 +109,12 @@ func (w *Writer) noteFatal(p *Pending) {
 // waits, so that an application sees its writes settled in their order. So does one
 // whose commit may be somebody else's.
 func (w *Writer) settleFront() {
-	for w.queue.len() > 0 && w.queue.at(0).verdict == verdictCommitted && (w.isVerified() || !ReceiptGone(w.queue.at(0).receipt)) {
-		p := w.queue.pop()
+	for w.queue.len() > 0 {
+		p := w.queue.at(0)
+		if p.verdict != verdictCommitted || !w.isVerified() && ReceiptGone(p.receipt) {
+			return
+		}
+		w.queue.pop()
 		p.settle(nil)
 		w.cursor = max(0, w.cursor-1)
 		if p.Sequence() == w.verifiedThrough {

@@ -48,7 +48,9 @@ func (w *Writer) Submit(ctx context.Context, operations ...*seqledgerv1.Operatio
 
 // submit is Submit with a tag, which may be empty. awaited says that the caller waits
 // for the outcome before it does anything else.
-func (w *Writer) submit(ctx context.Context, tag string, operations []*seqledgerv1.Operation, awaited bool) (*Pending, error) {
+func (w *Writer) submit(
+	ctx context.Context, tag string, operations []*seqledgerv1.Operation, awaited bool,
+) (*Pending, error) {
 	p, err := w.prepare(tag, operations)
 	if err == nil {
 		// A caller that is gone already is told so for certain; later it could

@@ -118,7 +118,9 @@ func (w *watch) checkChain(ctx context.Context) error {
 	if w.last == nil {
 		return nil
 	}
-	page, err := call(ctx, w.client, listBlocks, &seqledgerv1.ListBlocksRequest{Scope: w.scope, FromHeight: w.next - 1, PageSize: 1}, nil)
+	page, err := call(ctx, w.client, rpcListBlocks, &seqledgerv1.ListBlocksRequest{
+		Scope: w.scope, FromHeight: w.next - 1, PageSize: 1,
+	}, nil)
 	if err != nil {
 		return err
 	}

@@ -75,7 +75,10 @@ type stream struct {
 }
 
 func newStream(name Name, number uint64) *stream {
-	return &stream{name: name, number: number, settled: make(map[uint64]*Entry), tags: make(map[string]uint64), remembered: make(map[string]time.Time)}
+	return &stream{
+		name: name, number: number, settled: make(map[uint64]*Entry),
+		tags: make(map[string]uint64), remembered: make(map[string]time.Time),
+	}
 }
 
 // open returns the unsettled entries.
@@ -236,7 +239,8 @@ func (s *stream) forgetEntry(e *Entry) {
 
 // empty says whether the file needs to know nothing of the stream.
 func (s *stream) empty() bool {
-	return !s.claimed && s.head.Session == 0 && len(s.head.Attempt) == 0 && len(s.settled) == 0 && len(s.open()) == 0 && len(s.remembered) == 0
+	return !s.claimed && s.head.Session == 0 && len(s.head.Attempt) == 0 &&
+		len(s.settled) == 0 && len(s.open()) == 0 && len(s.remembered) == 0
 }
 
 // appendSnapshot encodes the records that lead to the stream's state.

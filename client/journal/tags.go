@@ -56,7 +56,8 @@ func (f *File) takeOverTags() {
 		}
 	}
 	slices.SortFunc(f.tags, func(a, b rememberedTag) int {
-		return cmp.Or(a.Acknowledged.Compare(b.Acknowledged), a.stream.name.compare(b.stream.name), cmp.Compare(a.Name, b.Name))
+		return cmp.Or(a.Acknowledged.Compare(b.Acknowledged),
+			a.stream.name.compare(b.stream.name), cmp.Compare(a.Name, b.Name))
 	})
 	f.forgetTags()
 }
