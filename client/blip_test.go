@@ -275,6 +275,37 @@ func TestATokenThatStaysRefused(t *testing.T) {
 	})
 }
 
+// TestATokenRefusedNowAndThen is not one that stays refused: between the two refusals the
+// stream was open for an hour, and ended as a drain ends it.
+func TestATokenRefusedNowAndThen(t *testing.T) {
+	inBubble(t, func(t *testing.T, s *fakeServer, c *client.Client) {
+		w := newWriter(t, c, "w")
+		for n := range uint64(3) {
+			var drained atomic.Bool
+			s.set(func(s *fakeServer) {
+				s.onWrite = func(*seqledgerv1.WriteRequest) fault {
+					if !drained.CompareAndSwap(false, true) {
+						return faultNone
+					}
+					s.set(func(s *fakeServer) { s.onStream = unauthenticated })
+					return faultDraining
+				}
+			})
+			p := burst(t, w, payload("x"))[0]
+			//nolint:forbidigo // In a synctest bubble this moves the clock and waits for nothing.
+			time.Sleep(50 * time.Second)
+			synctest.Wait()
+			s.set(func(s *fakeServer) { s.onStream = nil })
+			wantCommitted(t, p, n+1)
+			//nolint:forbidigo // In a synctest bubble this moves the clock and waits for nothing.
+			time.Sleep(time.Hour)
+		}
+		if err := w.Err(); err != nil {
+			t.Errorf("the Writer has ended: %v", err)
+		}
+	})
+}
+
 // TestATokenRefusedBySomethingBetween ends nothing, however long it lasts: the answer is
 // in Connect's form, and does not bear the ledger's own demand.
 func TestATokenRefusedBySomethingBetween(t *testing.T) {

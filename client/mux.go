@@ -172,9 +172,9 @@ func (h *mux) run(ctx context.Context) {
 		h.mu.Lock()
 		h.lastErr = err
 		if h.progress {
-			failures = 0
+			failures, denied = 0, patience{}
 		}
-		if e != nil && (e.isFinal() && !e.refusesFrame() || denied.isOver(e)) {
+		if over := denied.isOver(e); over || e != nil && e.isFinal() && !e.refusesFrame() {
 			h.abandon(e)
 		}
 		if h.retire != nil {

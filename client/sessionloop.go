@@ -132,14 +132,14 @@ func retrying(ctx context.Context, do func() error) error {
 			return closedBy(ctx, err)
 		}
 		var wait time.Duration
-		if e, ok := errors.AsType[*Error](err); ok {
+		e, _ := errors.AsType[*Error](err)
+		over := denied.isOver(e)
+		if e != nil {
 			full := e.Code == seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_TOO_MANY_STREAMS
-			if e.isFinal() && !full || denied.isOver(e) {
-				return err
-			}
+			over = over || e.isFinal() && !full
 			wait = e.RetryAfter
 		}
-		if errors.Is(err, ErrProtocol) || errors.Is(err, ErrOtherLedger) {
+		if over || errors.Is(err, ErrProtocol) || errors.Is(err, ErrOtherLedger) {
 			return err
 		}
 		if sleep(ctx, backoff(failures, wait)) != nil {
