@@ -255,7 +255,7 @@ func TestOddAnswers(t *testing.T) {
 		"half a body":                "HTTP/1.1 200 OK\r\nContent-Type: application/proto\r\nContent-Length: 10\r\n\r\nabc",
 		"half a chunk":               "HTTP/1.1 200 OK\r\nContent-Type: application/proto\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nab",
 		"another protocol":           "220 mail.example ESMTP\r\n",
-		"a head without end":         "HTTP/1.1 200 OK\r\n" + strings.Repeat("X: "+strings.Repeat("y", 1000)+"\r\n", 2000),
+		"a head without end":         "HTTP/1.1 200 OK\r\n",
 		"a gateway's own":            "HTTP/1.1 502 Bad Gateway\r\nContent-Length: 3\r\n\r\nno!",
 		"a gateway's, until it ends": "HTTP/1.0 503 Service Unavailable\r\n\r\nno!",
 	} {
@@ -264,7 +264,10 @@ func TestOddAnswers(t *testing.T) {
 			s := oneByOne(t, func(conn net.Conn, n int, r *http.Request) bool {
 				_, _ = io.Copy(io.Discard, r.Body)
 				if n == 1 {
-					_, _ = io.WriteString(conn, first)
+					_, err := io.WriteString(conn, first)
+					for err == nil && name == "a head without end" {
+						_, err = io.WriteString(conn, "X: "+strings.Repeat("y", 1000)+"\r\n")
+					}
 					return false
 				}
 				_, err := io.WriteString(conn, emptyAnswer)
