@@ -241,7 +241,7 @@ type goodTenant struct {
 
 // newGoodTenant begins to write and to read.
 func newGoodTenant(ctx context.Context, t *tenants) (*goodTenant, error) {
-	c, err := client.New(client.Options{Server: t.address, Token: t.keys["good"]})
+	c, err := client.New(client.Options{Server: t.address, Token: client.StaticToken(t.keys["good"])})
 	if err != nil {
 		return nil, err
 	}

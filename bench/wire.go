@@ -189,19 +189,29 @@ func measureWriters(ctx context.Context, o *options, n int, journaled bool) (res
 }
 
 func measureUnary(ctx context.Context, o *options, r *row) (result, error) {
+	return measureCalls(ctx, o, r.concurrent, false)
+}
+
+func measureUnaryHTTP2(ctx context.Context, o *options, r *row) (result, error) {
+	return measureCalls(ctx, o, r.concurrent, true)
+}
+
+// measureCalls has n callers of Client.Write, each with one call outstanding, over the
+// pool of HTTP/1.1 connections or over HTTP/2.
+func measureCalls(ctx context.Context, o *options, n int, http2 bool) (result, error) {
 	return withServer(ctx, o, func(address, dir string) (measured result, err error) {
-		c, err := client.New(client.Options{Server: address})
+		c, err := client.New(client.Options{Server: address, HTTP2: http2})
 		if err != nil {
 			return measured, err
 		}
 		defer func() { err = errors.Join(err, c.Close()) }()
-		requests := make([]*seqledgerv1.WriteRequest, r.concurrent)
+		requests := make([]*seqledgerv1.WriteRequest, n)
 		for i := range requests {
 			requests[i] = &seqledgerv1.WriteRequest{
 				Scope: benchScope, ClientId: fmt.Sprint("client-", i), Operations: []*seqledgerv1.Operation{operation()},
 			}
 		}
-		return drive(ctx, o, r.concurrent, func(ctx context.Context, i int) error {
+		return drive(ctx, o, n, func(ctx context.Context, i int) error {
 			w := requests[i]
 			w.Sequence++
 			w.IdempotencyKey = fmt.Sprintf("00000000-0000-4000-8000-%012x", w.Sequence)

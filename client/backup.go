@@ -41,11 +41,15 @@ func (c *Client) backup(ctx context.Context, w io.Writer, begin func(BackupInfo)
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	defer context.AfterFunc(c.ctx, cancel)()
-	stream, err := c.admin.Backup(ctx, connect.NewRequest(&seqledgerv1.BackupRequest{}))
+	request := connect.NewRequest(&seqledgerv1.BackupRequest{})
+	if _, err := c.options.authorize(ctx, request.Header()); err != nil {
+		return info, err
+	}
+	stream, err := c.endpoints.use().admin.Backup(ctx, request)
 	if err != nil {
 		return info, errorFromConnect(err)
 	}
-	// Cancelling first ends the stream at once; see watchOnce.
+	// Cancelling first ends the stream at once; see watch.once.
 	defer func() { cancel(); _ = stream.Close() }()
 	if !stream.Receive() {
 		return info, streamEnd(stream.Err())

@@ -14,19 +14,19 @@ import (
 // BenchmarkWriters measures writes of many Writers, each with one outstanding,
 // against the fake on loopback in the same process.
 func BenchmarkWriters(b *testing.B) {
-	benchmarkWriters(b, func(testing.TB) client.Journal { return nil })
+	benchmarkWriters(b, func(testing.TB) client.JournalFile { return nil })
 }
 
 // BenchmarkWritersJournal is the same with a journal that all Writers share, so
 // that each write is on the client's disk before it is sent. The fake has no
 // disk of its own, so the difference is all there is of the journal.
 func BenchmarkWritersJournal(b *testing.B) {
-	benchmarkWriters(b, func(b testing.TB) client.Journal {
+	benchmarkWriters(b, func(b testing.TB) client.JournalFile {
 		return openJournal(b, filepath.Join(b.TempDir(), "journal"), journal.Options{})
 	})
 }
 
-func benchmarkWriters(b *testing.B, open func(testing.TB) client.Journal) {
+func benchmarkWriters(b *testing.B, open func(testing.TB) client.JournalFile) {
 	for _, writers := range []int{1, 64, 256, 1024} {
 		b.Run(fmt.Sprintf("writers=%d", writers), func(b *testing.B) {
 			_, c := start(b)
@@ -35,7 +35,7 @@ func benchmarkWriters(b *testing.B, open func(testing.TB) client.Journal) {
 			left.Store(int64(b.N))
 			writes := make([]func() error, writers)
 			for i := range writes {
-				w, err := c.NewWriter(b.Context(), client.WriterOptions{Scope: org, ClientID: fmt.Sprintf("w%d", i), Journal: shared})
+				w, err := c.NewWriter(b.Context(), client.WithJournal(client.WriterOptions{Scope: org, ClientID: fmt.Sprintf("w%d", i)}, shared))
 				if err != nil {
 					b.Fatal(err)
 				}

@@ -10,10 +10,11 @@ import (
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 )
 
-// codec reads and writes protobuf for Connect. Writes and their answers, of
-// which there are many, go through generated code; every other message, and
-// every write that is not plain, goes through package proto. What comes out is
-// the same either way, errors included.
+// codec reads and writes protobuf for Connect. A Writer's frames are encoded
+// already. Other writes, and the answers to all, of which there are many, go
+// through generated code; every other message, and every write that is not plain,
+// goes through package proto. What comes out is the same either way, errors
+// included.
 type codec struct{}
 
 // Name implements connect.Codec.
@@ -25,10 +26,8 @@ func (c codec) Marshal(m any) ([]byte, error) { return c.MarshalAppend(nil, m) }
 // MarshalAppend spares Connect a copy of the message.
 func (codec) MarshalAppend(dst []byte, m any) ([]byte, error) {
 	switch m := m.(type) {
-	case *seqledgerv1.WriteStreamRequest:
-		if !slices.ContainsFunc(m.GetWrites(), unusual) {
-			return appendGenerated(dst, m)
-		}
+	case *frame:
+		return m.marshalAppend(dst), nil
 	case *seqledgerv1.WriteRequest:
 		if !unusual(m) {
 			return appendGenerated(dst, m)
@@ -66,10 +65,7 @@ func (codec) Unmarshal(data []byte, m any) error {
 }
 
 // appendGenerated encodes with generated code.
-func appendGenerated(dst []byte, m interface {
-	SizeVT() int
-	MarshalToSizedBufferVT(dst []byte) (int, error)
-}) ([]byte, error) {
+func appendGenerated(dst []byte, m *seqledgerv1.WriteRequest) ([]byte, error) {
 	size := m.SizeVT()
 	dst = slices.Grow(dst, size)[:len(dst)+size]
 	_, err := m.MarshalToSizedBufferVT(dst[len(dst)-size:])

@@ -7,26 +7,34 @@
 //
 //	c, err := client.New(client.Options{Server: "127.0.0.1:7450"})
 //	w, err := c.NewWriter(ctx, client.WriterOptions{Scope: scope, ClientID: "billing-1"})
-//	receipt, err := w.Write(ctx, operations...)
+//	receipt, err := w.Write(ctx, client.Append(invoice), client.Set("invoice/7", total, client.IfAbsent()))
 //
 // # What an application may conclude
 //
 //   - A receipt: the write is committed, once, and durable.
 //   - [ErrNotExecuted]: it was not executed and never will be. Submitting the
 //     same operations again is a new write and cannot double the old one.
-//   - [ErrOutcomeUnknown]: nobody on this side knows. While the Writer lives it
-//     still settles the write, and Wait can be called again. Once the Writer
-//     has ended, [UnsettledError] lists such writes.
+//   - [ErrOutcomeUnknown]: the outcome is not known on this side. While the Writer
+//     lives it still settles the write: the error has the [Pending] to wait on. Once
+//     the Writer has ended, [UnsettledError] lists such writes.
+//   - journal.ErrTagInUse, of [Writer.SubmitTagged] alone: this is no new write. The
+//     one that has the tag is under way or committed.
 //
 // No error of a Writer means anything else, so an application never guesses.
+// [Client.Write] has the same errors, but each is about the copies that this one call
+// has sent: its caller numbers the writes, and knows what it sent before.
 //
 // # After a refusal
 //
-// When write n is refused (a condition failed, say) the writes behind it are
-// not executed either: they were submitted by someone who believed in n. The
-// Writer reports n with the refusal and the others with a [StoppedError], and
-// takes nothing more until [Writer.Resume]. Going on by itself would run later
-// writes on top of a hole. After Resume the next write takes number n.
+// When write n is refused (a condition failed, say) the writes behind it are not
+// executed either: they were submitted in the belief that n commits. The Writer
+// reports n with the refusal and the others with a [StoppedError], and takes nothing
+// more until [Writer.Resume]: going on by itself would run later writes on top of a
+// hole. After Resume the next write takes number n.
+//
+// Between calls of [Writer.Write] nothing has to stop. Each caller waits for its write
+// and learns of the refusal before it does anything else, so the Writer goes on by
+// itself when n and all behind it came from Write and are still waited for.
 //
 // # Why a refusal is final when it is reported
 //
@@ -63,6 +71,10 @@
 // like a doubtful write. Writes are settled in order, so an application never
 // sees n+1 committed while n is open.
 //
+// Every copy has the same bytes, because Submit encodes the operations and the Writer
+// keeps nothing else. Which of several servers a copy went to makes no difference to
+// the argument: all of them write one log.
+//
 // # Rounds
 //
 // A Writer works in rounds. In a round it sends each write once, in order. The
@@ -73,6 +85,10 @@
 //
 // # How a Writer ends
 //
+// Only the ledger can end one, and only with a WriteError; [Writer.Done] and
+// [Writer.Err] tell. What something between says (a load balancer without a server
+// behind it answers 401, 403 or 404 for half a second) is waited out.
+//
 //   - [ErrFenced]: another process opened a session on the stream.
 //   - [ErrExpired]: the stream was evicted while writes were unanswered. An
 //     idle Writer whose stream is gone opens it again by itself. An idle Writer
@@ -80,15 +96,89 @@
 //   - [ErrProtocol]: answers that show other writes than this Writer's under
 //     its session, or another ledger. ALREADY_COMMITTED counts as a commit
 //     only of a write that was sent before; of a first and only copy it means
-//     that someone else took the number. Receipts name their ledger, which
+//     that another client took the number. Receipts name their ledger, which
 //     cannot change while a session lives.
 //   - A number or key that the ledger knows with other contents, a session
-//     required, a sequence exhausted, or a server that turns the stream away
-//     for good (permissions, an unknown method).
-//   - Close, of the Writer or of the Client.
+//     required, a sequence exhausted, a permission that is missing.
+//   - [ErrUnauthenticated], once the ledger itself has refused the token for a minute.
+//     Options.Token is asked for each stream that is opened, so a token that is renewed
+//     ends nothing.
+//   - Close, of the Writer or of the Client, and Shutdown.
+//
+// A write that a server takes in no message, because it allows fewer bytes than others,
+// is refused; what travelled in one message with it is sent again in smaller ones.
 //
 // A program that keeps [WriterState].Session can open its next Writer with
 // ExpectedSession and so learn whether anyone wrote in between.
+//
+// # Which answers are repeated
+//
+// A call is repeated, with the same bytes, until its context ends (or
+// Options.MaxAttempts is reached). Every call may be: writes and sessions are recognised
+// by sequence, key and attempt_id, UpdateConfig sets values and never adds to them. A
+// WriteError decides by its code: QUEUE_FULL, NOT_LEADER, DRAINING and OUTCOME_UNKNOWN
+// are repeated, all others are the answer. Without a WriteError it is the code of the
+// call:
+//
+//	code                 repeated  why
+//	canceled             yes       a proxy or the server gave up; the caller has not
+//	unknown              yes       an answer that broke off, or says nothing
+//	deadline_exceeded    yes       a time limit on the way; the caller's own is not over
+//	resource_exhausted   yes       as many requests as the server takes
+//	aborted              yes       a proxy's word for "again"
+//	internal             yes       the server failed; the next one, or a restart, may not
+//	unavailable          yes       no connection, no server, a server that goes away
+//	unauthenticated      once      if Options.Token returns another token by then
+//	invalid_argument     no        the same request is as wrong the next time
+//	permission_denied    no        an operator has to change something first
+//	unimplemented        no        another program, or an older server
+//	not_found, already_exists, failed_precondition, out_of_range, data_loss
+//	                     no        the answer
+//
+// An answer that is not in Connect's form is something between's. It is repeated when
+// its HTTP status is 408, 425, 429 or from 500 on, except 501 and 505; other statuses
+// tell of a wrong address or a missing right, and the caller should hear of that at
+// once. A certificate that is not trusted is told at once, too. A Writer, which has no
+// caller that waits, repeats all of these until it is closed.
+//
+// A write counts as perhaps executed when any of it may have been sent and the answer
+// was not the ledger's decision, or a refusal in Connect's form of the whole call
+// (unauthenticated, permission_denied, unimplemented, invalid_argument). What was never
+// sent, because no connection could be had, is not executed.
+//
+// # Connections
+//
+// Calls go over HTTP/1.1 connections that are kept open, up to 256 for each server;
+// further calls wait for one. The caller's own goroutine writes the request and reads
+// the answer, which takes about half of the time that HTTP/2 takes, on both sides. Over
+// TLS the server says whether it speaks HTTP/1.1, in cleartext it is asked once (with
+// OPTIONS, which executes nothing); where it does not, and through a proxy of the
+// environment, calls go over HTTP/2. So do Watch and Backup.
+//
+// All Writers of a Client share one WriteStream. It has a connection to itself
+// where the server gives it one (an HTTP/1.1 upgrade to "seqledger-direct", which
+// saves the wake-ups of HTTP/2), else a stream of an HTTP/2 connection. A server that
+// refuses the upgrade, or does not answer it within a second, is not asked again for
+// five minutes. Options.HTTP2 turns off both, the upgrade and HTTP/1.1 for calls.
+//
+// One goroutine sends on the stream: a frame is whatever waits while the one before is
+// being sent, without timers. A write that finds nothing under way goes out from its
+// caller's own goroutine. One receives and matches results with writes by their order. A
+// Writer has at most receipt_window writes unanswered, so that a repeat of the oldest
+// still finds its receipt; Submit blocks when it has as many. A small write may go ahead
+// of a large one that waits for room, but no more than 64 do. When a server answers that
+// it cannot take a write now (DRAINING, NOT_LEADER, QUEUE_FULL, OUTCOME_UNKNOWN) the
+// stream takes nothing more, ends once everything on it is answered, and is opened again
+// after a pause, to the next server if there are several; that pause is shared by all
+// Writers.
+//
+// Frames are put together of what Submit has encoded. Other writes, and the answers, are
+// encoded and decoded by code that is generated for them (vtprotobuf, the methods that
+// end in VT), because walking messages by reflection took a good part of this package's
+// time. Everything else is left to package proto, and so is every write for which the
+// generated code would give other bytes, and every answer that has text which is not
+// UTF-8: codec.go looks for those, so that it makes no difference to an application
+// which of the two was used.
 //
 // # A journal
 //
@@ -111,7 +201,7 @@
 //  1. Note durably what is intended.
 //  2. Submit it under its tag, and wait for the outcome.
 //  3. Note the outcome durably.
-//  4. [Pending.Acknowledge]: only now the journal forgets the tag.
+//  4. [Pending.Acknowledge]: only now the journal forgets the write.
 //
 // After a restart it goes through [Writer.Recovered] from step 3 on: those
 // outcomes it may not have seen. Whatever else it intends and has no outcome
@@ -119,10 +209,15 @@
 // sent, or was reported as not executed and is out of the journal since before
 // that report. Directory till is a program that works so.
 //
+// A tag that is submitted a second time is refused with journal.ErrTagInUse while
+// its write is in the journal, and for journal.Options.RememberTags (24 hours) after
+// it was acknowledged. So a program that notes nothing itself and is run twice does
+// its work once. What must hold for longer it has to note: the memory has a bound.
+//
 // What has to be known beside: a Writer that ends with a journal reports no
 // write as not executed, because the next one may send it; and when the journal
-// is full, Submit waits until outcomes are acknowledged, so that who submits
-// and never acknowledges waits for ever.
+// is full, Submit waits until outcomes are acknowledged, so that a program which
+// submits and never acknowledges waits for ever.
 //
 // A journal that is lost or put back from a copy is the one thing that it cannot
 // make good. A lost one is recognised by journal.Options.MustExist. A copy is
@@ -136,33 +231,14 @@
 // restore a journal from a copy; when it is gone, find out from the ledger what
 // was committed and begin a new one.
 //
+// A journal is a journal.File and nothing else: it is written to for each write while
+// all Writers wait, which a database could not bear, and no program has needed another.
+//
 // # Proofs
 //
 // A receipt or a transaction that was asked for with include_proof comes with
 // the header of its block and a Merkle proof. [VerifyTransaction] and
 // [VerifyReceipt] check them without believing the server anything, and
-// [BlockHash] gives the hash by which the block is known to others.
-//
-// # The stream
-//
-// All Writers of a Client share one WriteStream. It has a connection to itself
-// where the server gives it one (an HTTP/1.1 upgrade to "seqledger-direct", which
-// saves the wake-ups of HTTP/2), else a stream of an HTTP/2 connection; with
-// Options.HTTPClient always the latter. One goroutine sends: a frame
-// is whatever waits while the one before is being sent, without timers. A write
-// that finds nothing under way goes out from its caller's own goroutine. One
-// receives and matches results with writes by their order. A Writer has at most
-// receipt_window writes unanswered, so that a repeat of the oldest still finds
-// its receipt; Submit blocks when it has as many. When a server answers that it
-// cannot take a write now (DRAINING, NOT_LEADER, QUEUE_FULL, OUTCOME_UNKNOWN)
-// the stream takes nothing more, ends once everything on it is answered, and is
-// opened again after a pause; that pause is shared by all Writers.
-//
-// Writes and their answers are encoded and decoded by code that is generated for
-// them (vtprotobuf, the methods that end in VT), because walking messages by
-// reflection took a good part of this package's time. Everything else is left to
-// package proto, and so is every write for which the generated code would give
-// other bytes, and every answer that has text which is not UTF-8: codec.go looks
-// for those, so that it makes no difference to an application which of the two
-// was used.
+// [BlockHash] gives the hash by which the block is known to others. [Client.Watch]
+// checks that each block follows from the one before.
 package client

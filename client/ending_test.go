@@ -56,14 +56,14 @@ func endsWith(t *testing.T, c code, lost bool) {
 	if told != c {
 		t.Errorf("the error must tell the code, got %v", err)
 	}
-	end, ok := errors.AsType[*client.UnsettledError](w.State().Err)
+	end, ok := errors.AsType[*client.UnsettledError](w.Err())
 	if !ok || (len(end.Writes) == 1) != unsettled {
-		t.Fatalf("the Writer must have ended with its unsettled writes, got %v", w.State().Err)
+		t.Fatalf("the Writer must have ended with its unsettled writes, got %v", w.Err())
 	}
 	if unsettled {
 		u := end.Writes[0]
-		if u.Sequence != 1 || u.IdempotencyKey != p.Key() || string(u.Operations[0].GetAppend().GetPayload()) != "1" {
-			t.Errorf("the listed write is not the one submitted: %+v", u)
+		if u != p || u.Sequence() != 1 || string(u.Operations()[0].GetAppend().GetPayload()) != "1" {
+			t.Errorf("the listed write is not the one submitted: %d", u.Sequence())
 		}
 	}
 	if _, err := w.Write(t.Context(), payload("2")); !errors.Is(err, client.ErrNotExecuted) || client.CodeOf(err) != c || errors.Is(err, client.ErrOutcomeUnknown) {
@@ -130,13 +130,17 @@ func TestAServerThatTurnsTheStreamAwayEndsTheWriter(t *testing.T) {
 	t.Parallel()
 	s, c := start(t)
 	s.set(func(s *fakeServer) {
-		s.onStream = func() error { return connect.NewError(connect.CodePermissionDenied, errors.New("no")) }
+		s.onStream = func() error {
+			return withDetail(connect.CodePermissionDenied, &seqledgerv1.WriteError{Code: codeDenied})
+		}
 	})
 	w := newWriter(t, c, "w")
 	_, err := w.Write(t.Context(), payload("1"))
-	if e, ok := errors.AsType[*client.Error](err); !ok || e.ConnectCode != connect.CodePermissionDenied {
+	open, ok := errors.AsType[*client.OutcomeUnknownError](err)
+	if !ok || open.Refusal == nil || open.Refusal.Code != codeDenied {
 		t.Errorf("want the server's answer, got %v", err)
 	}
+	wantEnded(t, w, 1)
 }
 
 // TestCloseSettlesWhatItCan: a patient Close waits for the answers; one whose

@@ -1,9 +1,11 @@
 package client
 
 import (
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"net"
+	"net/http"
 	"strings"
 	"time"
 
@@ -15,6 +17,14 @@ import (
 // Sentinels for errors.Is. They say what a caller can do next; the whole story
 // is in [*Error] and in the types that wrap it.
 var (
+	// ErrNotFound: there is no such entity, transaction or block, or none that the
+	// caller may read.
+	ErrNotFound = errors.New("client: not found")
+	// ErrUnauthenticated: the token is missing, unknown or expired.
+	ErrUnauthenticated = errors.New("client: not authenticated")
+	// ErrUnavailable: the ledger cannot be reached, or cannot take the call now. The
+	// same call may succeed later.
+	ErrUnavailable = errors.New("client: the ledger is not available")
 	// ErrFenced: another process has opened a session on the stream. Stop.
 	ErrFenced = errors.New("client: another session has taken the stream over")
 	// ErrExpired: the stream was evicted after client_ttl without a commit.
@@ -24,7 +34,9 @@ var (
 	// by sending the operations under a new sequence.
 	ErrOutcomeUnknown = errors.New("client: outcome unknown")
 	// ErrNotExecuted: the write was not executed and never will be, so that it
-	// is safe to submit its operations again as a new write.
+	// is safe to submit its operations again as a new write. From [Client.Write],
+	// which numbers nothing itself, it is about the copies that this call sent (none):
+	// one that an earlier call sent under the same number may still be executed.
 	ErrNotExecuted = errors.New("client: not executed")
 	// ErrStopped: an earlier write was refused and the Writer waits for Resume.
 	ErrStopped = errors.New("client: stopped behind a refused write")
@@ -72,10 +84,16 @@ type Error struct {
 	// LeaderAddress comes with NOT_LEADER alone.
 	LeaderAddress string
 
-	// wire is true when the server itself said so; otherwise the error was
-	// made on this side and says nothing about what the server did.
-	wire  bool
-	cause error
+	// wire is true when the answer was in Connect's own form, as a seqledger server's
+	// always is; otherwise the error was made on this side, of an HTTP status or a
+	// broken connection, and says nothing about what the server did.
+	wire bool
+	// status is that of an HTTP answer which was not in Connect's form, 0 for none.
+	status int
+	// challenged is true when the answer bears a seqledger server's own demand for a
+	// token, which tells it from that of something before the server.
+	challenged bool
+	cause      error
 }
 
 // Error implements error.
@@ -102,7 +120,13 @@ func (e *Error) Unwrap() error { return e.cause }
 
 // Is maps the code to the package's sentinels.
 func (e *Error) Is(target error) bool {
+	if target == ErrUnavailable {
+		return e.worthRetrying() && e.Code != seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_OUTCOME_UNKNOWN
+	}
 	switch e.Code {
+	case seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_UNSPECIFIED:
+		return target == ErrNotFound && e.ConnectCode == connect.CodeNotFound ||
+			target == ErrUnauthenticated && e.ConnectCode == connect.CodeUnauthenticated
 	case seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_SESSION_FENCED:
 		return target == ErrFenced
 	case seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_SESSION_EXPIRED:
@@ -149,8 +173,21 @@ func errorFromConnect(err error) *Error {
 		}
 	}
 	out.wire = connect.IsWireError(err)
+	out.challenged = out.wire && strings.HasPrefix(rpc.Meta().Get("WWW-Authenticate"), challenge)
 	out.cause = err
 	return out
+}
+
+// challenge is how a seqledger server demands a token.
+const challenge = `Bearer realm="seqledger"`
+
+// errorFromCall is errorFromConnect for a call whose attempt is known.
+func errorFromCall(err error, a *attempt) *Error {
+	e := errorFromConnect(err)
+	if !e.wire {
+		e.status = int(a.status.Load())
+	}
+	return e
 }
 
 // errorFromStream maps the error of one write inside a WriteStream.
@@ -201,7 +238,8 @@ func connectCodeOf(code seqledgerv1.WriteErrorCode) connect.Code {
 }
 
 // worthRetrying says whether the same request may succeed a moment later.
-// Whether repeating it is *safe* is the caller's question.
+// Whether repeating it is *safe* is the caller's question. The table in doc.go says
+// the same.
 func (e *Error) worthRetrying() bool {
 	switch e.Code {
 	case seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_QUEUE_FULL,
@@ -210,27 +248,63 @@ func (e *Error) worthRetrying() bool {
 		seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_OUTCOME_UNKNOWN:
 		return true
 	case seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_UNSPECIFIED:
-		if e.ConnectCode == connect.CodeUnavailable {
+	default:
+		return false
+	}
+	switch {
+	case e.status != 0 && e.status != http.StatusOK:
+		// Something answered, and not as the ledger does: a load balancer, another
+		// program. These are what such ones say for a while.
+		switch e.status {
+		case http.StatusRequestTimeout, http.StatusTooEarly, http.StatusTooManyRequests:
 			return true
+		case http.StatusNotImplemented, http.StatusHTTPVersionNotSupported:
+			return false
 		}
-		// Made on this side: the connection failed in a way that Connect could
-		// not name better. Bad answers (invalid argument) would only repeat.
-		return !e.wire && !e.permanent() && e.ConnectCode != connect.CodeInvalidArgument
+		return e.status >= http.StatusInternalServerError
+	case !e.wire && isTLSRefusal(e.cause):
+		return false
+	}
+	switch e.ConnectCode {
+	case connect.CodeCanceled, connect.CodeUnknown, connect.CodeDeadlineExceeded, connect.CodeResourceExhausted,
+		connect.CodeAborted, connect.CodeInternal, connect.CodeUnavailable:
+		return true
 	}
 	return false
 }
 
-// permanent says that the server turned the whole call away and will again.
-func (e *Error) permanent() bool {
-	if e.Code != seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_UNSPECIFIED {
-		return !e.worthRetrying()
-	}
-	switch e.ConnectCode {
-	case connect.CodeUnauthenticated, connect.CodePermissionDenied, connect.CodeUnimplemented:
+// isTLSRefusal tells of a connection that one of the two sides does not trust, or on
+// which the other one does not speak TLS. Nothing was sent, and nothing changes until
+// somebody changes the configuration.
+func isTLSRefusal(err error) bool {
+	if _, ok := errors.AsType[*tls.CertificateVerificationError](err); ok {
 		return true
-	case connect.CodeInvalidArgument:
-		// On this side it is how Connect reports an answer that does not
-		// decode, which says nothing about the request.
+	}
+	if _, ok := errors.AsType[tls.RecordHeaderError](err); ok {
+		return true
+	}
+	return isAlert(err, "")
+}
+
+// isAlert tells of a TLS alert from the other side, of the given description or of
+// any. Package tls has no type for it over TCP.
+func isAlert(err error, description string) bool {
+	remote, ok := errors.AsType[*net.OpError](err)
+	return ok && remote.Op == "remote error" && strings.HasSuffix(remote.Err.Error(), description)
+}
+
+// isFinal says that the ledger itself has refused the call and will again. What looks
+// like that and may be the word of something between (a load balancer with no server
+// behind it says 404, or 401, for half a second) is not final.
+func (e *Error) isFinal() bool {
+	return e.Code != seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_UNSPECIFIED && !e.worthRetrying()
+}
+
+// turnedAway says that an answer in Connect's form refused the call before its
+// request was looked at.
+func (e *Error) turnedAway() bool {
+	switch e.ConnectCode {
+	case connect.CodeUnauthenticated, connect.CodePermissionDenied, connect.CodeUnimplemented, connect.CodeInvalidArgument:
 		return e.wire
 	}
 	return false
@@ -244,15 +318,14 @@ func (e *Error) leavesOutcomeOpen() bool {
 	if !e.wire {
 		// A code that was made on this side (an HTTP status of a proxy, a
 		// connection that broke) looks like the server's, but the server may
-		// have executed the write all the same. Not so when there was no connection.
-		dial, ok := errors.AsType[*net.OpError](e.cause)
-		return !ok || dial.Op != "dial"
+		// have executed the write all the same.
+		return true
 	}
 	switch e.Code {
 	case seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_OUTCOME_UNKNOWN:
 		return true
 	case seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_UNSPECIFIED:
-		return !e.permanent()
+		return !e.turnedAway()
 	}
 	_, known := seqledgerv1.WriteErrorCode_name[int32(e.Code)]
 	return !known

@@ -41,23 +41,20 @@ func Example() {
 		fmt.Println(err)
 		return
 	}
-	receipt, err := w.Write(ctx, create("invoice-7"))
+	receipt, err := w.Write(ctx, client.Set("invoice-7", []byte("100"), client.IfAbsent()))
 	fmt.Println("committed as", receipt.GetSequence(), err)
 
-	_, err = w.Write(ctx, create("invoice-7"))
+	_, err = w.Write(ctx, client.Set("invoice-7", []byte("200"), client.IfAbsent()))
 	fmt.Println("again:", err)
 	fmt.Println("safe to submit anew:", errors.Is(err, client.ErrNotExecuted))
 
-	// The application has seen the refusal and decided to go on.
-	fmt.Println("resume:", w.Resume(ctx))
-	receipt, err = w.Write(ctx, create("invoice-8"))
+	receipt, err = w.Write(ctx, client.Set("invoice-8", []byte("200"), client.IfAbsent()))
 	fmt.Println("committed as", receipt.GetSequence(), err)
 	fmt.Println("close:", w.Close(ctx))
 	// Output:
 	// committed as 1 <nil>
 	// again: write 2 not executed: KEY_EXISTS
 	// safe to submit anew: true
-	// resume: <nil>
 	// committed as 2 <nil>
 	// close: <nil>
 }
@@ -79,7 +76,7 @@ func ExampleWriter_Submit() {
 		return
 	}
 	for i := range 1000 {
-		if _, err := w.Submit(ctx, payload(fmt.Sprint("row ", i))); err != nil {
+		if _, err := w.Submit(ctx, client.Append(fmt.Append(nil, "row ", i))); err != nil {
 			fmt.Println(err)
 			return
 		}
@@ -89,6 +86,71 @@ func ExampleWriter_Submit() {
 	// Output:
 	// flush: <nil>
 	// next number: 1001
+}
+
+// After a refusal of a write that was submitted without waiting, the Writer stops until
+// the application has looked: what follows was submitted in the belief that it commits.
+func ExampleWriter_Resume() {
+	address, stop := serveExample()
+	defer stop()
+	ctx := context.Background()
+	c, err := client.New(client.Options{Server: address})
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	defer c.Close()
+	w, err := c.NewWriter(ctx, client.WriterOptions{Scope: &seqledgerv1.Scope{Organization: "acme"}, ClientID: "stock"})
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	p, err := w.Submit(ctx, client.Set("stock/1", []byte("5"), client.IfPresent()))
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	_, err = p.Wait(ctx)
+	fmt.Println(err)
+	_, err = w.Submit(ctx, client.Append([]byte("stock/1 is 5")))
+	fmt.Println("stopped:", errors.Is(err, client.ErrStopped))
+	fmt.Println("resume:", w.Resume(ctx))
+	receipt, err := w.Write(ctx, client.Set("stock/1", []byte("5")))
+	fmt.Println("committed as", receipt.GetSequence(), err)
+	// Output:
+	// write 1 not executed: seqledger: KEY_NOT_FOUND
+	// stopped: true
+	// resume: <nil>
+	// committed as 1 <nil>
+}
+
+// When the context of a Write ends first, the error has the write to wait on further: the
+// Writer still settles it.
+func ExampleOutcomeUnknownError() {
+	address, stop := serveExample()
+	defer stop()
+	c, err := client.New(client.Options{Server: address})
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	defer c.Close()
+	w, err := c.NewWriter(context.Background(), client.WriterOptions{Scope: &seqledgerv1.Scope{Organization: "acme"}, ClientID: "web"})
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	write := func(ctx context.Context) (*seqledgerv1.Receipt, error) {
+		receipt, err := w.Write(ctx, client.Append([]byte("order 7")))
+		if open, ok := errors.AsType[*client.OutcomeUnknownError](err); ok && open.Pending != nil {
+			return open.Pending.Wait(context.WithoutCancel(ctx)) // for as long as it takes
+		}
+		return receipt, err
+	}
+	receipt, err := write(context.Background())
+	fmt.Println("committed as", receipt.GetSequence(), err)
+	// Output:
+	// committed as 1 <nil>
 }
 
 // A write that the caller numbers itself is repeated safely with the same
@@ -105,7 +167,7 @@ func ExampleClient_Write() {
 	request := &seqledgerv1.WriteRequest{
 		Scope: &seqledgerv1.Scope{Organization: "acme"}, ClientId: "cron", Sequence: 1,
 		IdempotencyKey: "0197e1c0-0000-7000-8000-000000000001",
-		Operations:     []*seqledgerv1.Operation{payload("nightly run")},
+		Operations:     []*seqledgerv1.Operation{client.Append([]byte("nightly run"))},
 	}
 	for range 2 {
 		receipt, err := c.Write(context.Background(), request)
@@ -173,7 +235,7 @@ func payRent(address, path, life string) error {
 	if noted[month] {
 		month = "rent-12"
 	}
-	p, err := w.SubmitTagged(ctx, month, payload("pay "+month))
+	p, err := w.SubmitTagged(ctx, month, client.Append([]byte("pay "+month)))
 	if err != nil {
 		return err
 	}

@@ -49,6 +49,9 @@ type OutcomeUnknownError struct {
 	Refusal *Error
 	// Cause is why the waiting ended, for people in full.
 	Cause error
+	// Pending is the write of a Writer: while the Writer lives it still settles the
+	// write, and Pending.Wait tells the outcome. Nil from [Client.Write].
+	Pending *Pending
 }
 
 // newOutcomeUnknown takes the refusal out of cause.
@@ -128,26 +131,13 @@ func (e *StoppedError) Error() string {
 // Is reports ErrStopped.
 func (e *StoppedError) Is(target error) bool { return target == ErrStopped }
 
-// UnsettledWrite is a write that may have been committed or not.
-type UnsettledWrite struct {
-	// Session under which it was sent last.
-	Session uint64
-	// Sequence and IdempotencyKey name it.
-	Sequence       uint64
-	IdempotencyKey string
-	// Tag is the application's own name for it, empty for none.
-	Tag string
-	// Operations as they were submitted.
-	Operations []*seqledgerv1.Operation
-}
-
 // UnsettledError is the end of a Writer: why it ended and which writes it
 // could not settle. An empty Writes means that every write was settled.
 type UnsettledError struct {
-	// Writes in the order of their sequences. What they would have done is the
-	// application's to find out (GetClientState, GetEntity) because nothing
-	// may be re-sent by itself any more.
-	Writes []UnsettledWrite
+	// Writes may have been committed or not, in the order of their sequences. What they
+	// have done is the application's to find out (GetClientState, GetEntity) because
+	// nothing may be re-sent by itself any more.
+	Writes []*Pending
 	// Cause is an [*Error], [ErrProtocol] with what was wrong, [ErrClosed],
 	// [ErrOtherLedger], or [journal.ErrFailed].
 	Cause error
@@ -159,7 +149,7 @@ func (e *UnsettledError) Error() string {
 		return fmt.Sprintf("writer ended, every write settled: %v", e.Cause)
 	}
 	return fmt.Sprintf("writer ended with %d unsettled writes from %d on: %v",
-		len(e.Writes), e.Writes[0].Sequence, e.Cause)
+		len(e.Writes), e.Writes[0].Sequence(), e.Cause)
 }
 
 // Unwrap returns the cause, and ErrOutcomeUnknown when a write is unsettled.

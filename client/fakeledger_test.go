@@ -30,6 +30,7 @@ const (
 	codeDraining     = seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_DRAINING
 	codeNotLeader    = seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_NOT_LEADER
 	codeUnknown      = seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_OUTCOME_UNKNOWN
+	codeDenied       = seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_PERMISSION_DENIED
 	codeInvalid      = seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_INVALID_ARGUMENT
 )
 

@@ -8,8 +8,10 @@ import (
 	"net/http"
 	"sync"
 	"testing"
+	"time"
 
 	"connectrpc.com/connect"
+	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"github.com/seqledger/seqledger/client"
 	"github.com/seqledger/seqledger/internal/direct"
@@ -44,6 +46,7 @@ type fakeServer struct {
 	// sharedOnly: the server gives no connection away, as an older one. http2Only:
 	// it does not even understand the question.
 	sharedOnly, http2Only bool
+	stop                  func() // of some
 
 	mu sync.Mutex
 	// onWrite says what happens to a write on the stream; nil: nothing.
@@ -57,10 +60,25 @@ type fakeServer struct {
 	onOpen, afterOpen func(*seqledgerv1.OpenSessionRequest) error
 	// onUnary is the same for Write.
 	onUnary, afterUnary func(*seqledgerv1.WriteRequest) error
-	// onWatch may end a watch after a block.
+	// onWatch may end a watch after a block. chain tells one history from another, and
+	// height is that of its last block.
 	onWatch func(height uint64) error
+	chain   byte
+	height  uint64
+	// onBlock may change a block on its way out; onList may turn away a question for one.
+	onBlock func(*seqledgerv1.Block)
+	onList  func() error
+	// onFrame may end the stream at a message.
+	onFrame func(*seqledgerv1.WriteStreamRequest) error
 	// onStream may turn a whole WriteStream away.
 	onStream func() error
+	// onHeader may turn away a call or a stream by its header.
+	onHeader func(http.Header) error
+	refused  int // by onHeader
+	// onStatus runs before GetStatus answers.
+	onStatus func()
+	// onEntities answers ListEntities.
+	onEntities func(*seqledgerv1.ListEntitiesRequest) (*seqledgerv1.ListEntitiesResponse, error)
 	// onRead may turn away a read.
 	onRead func() error
 	// ghosts are copies still under way.
@@ -94,6 +112,30 @@ func (s *fakeServer) releaseGhost(choose func(n int) int) bool {
 	return true
 }
 
+// refusedCount returns how many calls and streams onHeader has turned away.
+func (s *fakeServer) refusedCount() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.refused
+}
+
+// admit is onHeader.
+func (s *fakeServer) admit(header http.Header) error {
+	s.mu.Lock()
+	onHeader := s.onHeader
+	s.mu.Unlock()
+	if onHeader == nil {
+		return nil
+	}
+	err := onHeader(header)
+	if err != nil {
+		s.mu.Lock()
+		s.refused++
+		s.mu.Unlock()
+	}
+	return err
+}
+
 // openCount returns how many OpenSession requests came.
 func (s *fakeServer) openCount() int {
 	s.mu.Lock()
@@ -109,6 +151,9 @@ func (s *fakeServer) WriteStream(_ context.Context, stream *connect.BidiStream[s
 	onStream := s.onStream
 	s.header = stream.RequestHeader().Clone()
 	s.mu.Unlock()
+	if err := s.admit(stream.RequestHeader()); err != nil {
+		return err
+	}
 	if onStream != nil {
 		if err := onStream(); err != nil {
 			return err
@@ -118,6 +163,14 @@ func (s *fakeServer) WriteStream(_ context.Context, stream *connect.BidiStream[s
 		frame, err := stream.Receive()
 		if err != nil {
 			return nil
+		}
+		s.mu.Lock()
+		onFrame := s.onFrame
+		s.mu.Unlock()
+		if onFrame != nil {
+			if err := onFrame(frame); err != nil {
+				return err
+			}
 		}
 		results, broken := s.frame(frame.GetWrites())
 		s.mu.Lock()
@@ -217,6 +270,9 @@ func (s *fakeServer) OpenSession(_ context.Context, request *connect.Request[seq
 	s.opens = append(s.opens, request.Msg)
 	before, after := s.onOpen, s.afterOpen
 	s.mu.Unlock()
+	if err := s.admit(request.Header()); err != nil {
+		return nil, err
+	}
 	if before != nil {
 		if err := before(request.Msg); err != nil {
 			return nil, err
@@ -239,6 +295,9 @@ func (s *fakeServer) GetClientState(_ context.Context, request *connect.Request[
 	s.mu.Lock()
 	onRead := s.onRead
 	s.mu.Unlock()
+	if err := s.admit(request.Header()); err != nil {
+		return nil, err
+	}
 	if onRead != nil {
 		if err := onRead(); err != nil {
 			return nil, err
@@ -249,13 +308,81 @@ func (s *fakeServer) GetClientState(_ context.Context, request *connect.Request[
 	}), nil
 }
 
-// Watch implements the handler: three blocks and then silence.
+// block returns a block of the fake's chain.
+func (s *fakeServer) block(height uint64) *seqledgerv1.Block {
+	s.mu.Lock()
+	chain := s.chain
+	s.mu.Unlock()
+	previous := make([]byte, 32)
+	for at := uint64(1); ; at++ {
+		root := make([]byte, 32)
+		root[0] = chain
+		header := &seqledgerv1.BlockHeader{
+			Scope: org, Height: at, PreviousHash: previous, TxRoot: root, TxCount: 1, CommittedAt: timestamppb.New(time.Unix(int64(at), 0)),
+		}
+		hash, err := client.BlockHash(header)
+		if err != nil {
+			panic(err)
+		}
+		if at == height {
+			return &seqledgerv1.Block{Header: header, Hash: hash}
+		}
+		previous = hash
+	}
+}
+
+// ListEntities implements the handler.
+func (s *fakeServer) ListEntities(
+	ctx context.Context, request *connect.Request[seqledgerv1.ListEntitiesRequest],
+) (*connect.Response[seqledgerv1.ListEntitiesResponse], error) {
+	s.mu.Lock()
+	onEntities := s.onEntities
+	s.mu.Unlock()
+	if onEntities == nil {
+		return s.UnimplementedLedgerServiceHandler.ListEntities(ctx, request)
+	}
+	answer, err := onEntities(request.Msg)
+	if err != nil {
+		return nil, err
+	}
+	return connect.NewResponse(answer), nil
+}
+
+// ListBlocks implements the handler, for one block.
+func (s *fakeServer) ListBlocks(
+	_ context.Context, request *connect.Request[seqledgerv1.ListBlocksRequest],
+) (*connect.Response[seqledgerv1.ListBlocksResponse], error) {
+	answer := new(seqledgerv1.ListBlocksResponse)
+	s.mu.Lock()
+	onList := s.onList
+	s.mu.Unlock()
+	if onList != nil {
+		if err := onList(); err != nil {
+			return nil, err
+		}
+	}
+	s.mu.Lock()
+	height, last := max(1, request.Msg.GetFromHeight()), s.height
+	s.mu.Unlock()
+	if height <= last {
+		answer.Blocks = append(answer.Blocks, s.block(height))
+	}
+	return connect.NewResponse(answer), nil
+}
+
+// Watch implements the handler: the blocks that there are, and then silence.
 func (s *fakeServer) Watch(ctx context.Context, request *connect.Request[seqledgerv1.WatchRequest], stream *connect.ServerStream[seqledgerv1.WatchResponse]) error {
 	s.mu.Lock()
-	onWatch := s.onWatch
+	onWatch, last := s.onWatch, s.height
 	s.mu.Unlock()
-	for height := request.Msg.GetFromHeight(); height <= 3; height++ {
-		block := &seqledgerv1.Block{Header: &seqledgerv1.BlockHeader{Height: height}}
+	for height := request.Msg.GetFromHeight(); height <= last; height++ {
+		block := s.block(height)
+		s.mu.Lock()
+		onBlock := s.onBlock
+		s.mu.Unlock()
+		if onBlock != nil {
+			onBlock(block)
+		}
 		if err := stream.Send(&seqledgerv1.WatchResponse{Block: block}); err != nil {
 			return err
 		}
@@ -271,6 +398,12 @@ func (s *fakeServer) Watch(ctx context.Context, request *connect.Request[seqledg
 
 // GetStatus implements the handler.
 func (s *fakeServer) GetStatus(context.Context, *connect.Request[seqledgerv1.GetStatusRequest]) (*connect.Response[seqledgerv1.GetStatusResponse], error) {
+	s.mu.Lock()
+	onStatus := s.onStatus
+	s.mu.Unlock()
+	if onStatus != nil {
+		onStatus()
+	}
 	s.ledger.mu.Lock()
 	defer s.ledger.mu.Unlock()
 	return connect.NewResponse(&seqledgerv1.GetStatusResponse{
@@ -328,21 +461,19 @@ func start(t testing.TB) (*fakeServer, *client.Client) {
 	return s, startFake(t, s)
 }
 
-// startFake is start with a fake that was prepared.
-func startFake(t testing.TB, s *fakeServer) *client.Client {
+// startFake is start with a fake that was prepared, and options that are changed.
+func startFake(t testing.TB, s *fakeServer, change ...func(*client.Options)) *client.Client {
 	t.Helper()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatalf("listening on loopback: %v", err)
 	}
 	s.address = listener.Addr().String()
-	t.Cleanup(s.serve(listener))
-	c, err := client.New(client.Options{Server: listener.Addr().String()})
-	if err != nil {
-		t.Fatalf("a valid address was refused: %v", err)
+	if s.height == 0 {
+		s.height = 3
 	}
-	t.Cleanup(func() { _ = c.Close() })
-	return c
+	t.Cleanup(s.serve(listener))
+	return dial(t, s, change...)
 }
 
 // newWriter opens a Writer that must open.

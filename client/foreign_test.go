@@ -30,9 +30,9 @@ func sharedSession(t *testing.T, c *client.Client) (first, second *client.Writer
 // wantEnded fails unless w has ended with so many unsettled writes.
 func wantEnded(t *testing.T, w *client.Writer, unsettled int) {
 	t.Helper()
-	end, ok := errors.AsType[*client.UnsettledError](w.State().Err)
+	end, ok := errors.AsType[*client.UnsettledError](w.Err())
 	if !ok || len(end.Writes) != unsettled {
-		t.Errorf("want the Writer ended with %d unsettled writes, got %v", unsettled, w.State().Err)
+		t.Errorf("want the Writer ended with %d unsettled writes, got %v", unsettled, w.Err())
 	}
 }
 

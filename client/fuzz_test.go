@@ -1,7 +1,9 @@
 package client
 
 import (
+	"bytes"
 	"errors"
+	"log/slog"
 	"strings"
 	"testing"
 	"unicode/utf8"
@@ -14,7 +16,7 @@ import (
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 )
 
-func encoded(f *testing.F, m proto.Message) []byte {
+func encoded(f testing.TB, m proto.Message) []byte {
 	f.Helper()
 	b, err := proto.Marshal(m)
 	if err != nil {
@@ -39,7 +41,7 @@ func FuzzJournalEntry(f *testing.F) {
 	f.Add(request[:len(request)-1], receipt, true)
 	f.Add(append(request, 0xa2, 0x06, 0), append(receipt, 0xff), true) // fields of a newer version
 	f.Fuzz(func(t *testing.T, request, receipt []byte, settled bool) {
-		w := &Writer{hub: newHub(nil), scope: &seqledgerv1.Scope{Organization: "acme"}, clientID: "c"}
+		w := &Writer{mux: newMux(nil, new(Options), new(counters)), scope: &seqledgerv1.Scope{Organization: "acme"}, clientID: "c"}
 		err := w.load(journal.State{
 			Head: journal.Head{Session: 9},
 			Entries: []journal.Entry{
@@ -58,13 +60,10 @@ func FuzzJournalEntry(f *testing.F) {
 		if p.settled != settled || w.queue.len() == 0 != settled || (p.receipt != nil) != settled {
 			t.Errorf("settled %v was taken up as %v, %d in the queue", settled, p.settled, w.queue.len())
 		}
-		if p.Sequence() != 3 || p.Key() != "k" || p.request.GetSession() != 9 || p.size != proto.Size(&p.request) {
-			t.Errorf("it was taken up as %v of %d bytes", &p.request, p.size)
+		if p.Sequence() != 3 || p.Key() != "k" || p.session != 9 || !bytes.Equal(p.operations, request) || p.count != len(operations) {
+			t.Errorf("it was taken up as %x with %d operations", p.operations, p.count)
 		}
-		again, err := encodeOperations(operations)
-		if err != nil {
-			t.Fatal(err)
-		}
+		again := encoded(t, &seqledgerv1.WriteRequest{Operations: operations})
 		back, err := DecodeOperations(again)
 		if err != nil || len(back) != len(operations) {
 			t.Fatalf("%d operations are written and read as %d, %v", len(operations), len(back), err)
@@ -115,16 +114,16 @@ func FuzzServerError(f *testing.F) {
 // inFlight is a Writer without a connection that has sent some writes.
 func inFlight(writes uint64) *Writer {
 	w := &Writer{
-		hub: newHub(nil), scope: &seqledgerv1.Scope{Organization: "acme"}, clientID: "c",
-		keep: make(chan struct{}, 1), room: make(chan struct{}, 1), session: 5, next: writes + 1,
+		mux: newMux(nil, new(Options), new(counters)), scope: &seqledgerv1.Scope{Organization: "acme"}, clientID: "c",
+		sessionWork: make(chan struct{}, 1), done: make(chan struct{}), client: &Client{options: Options{Logger: slog.New(slog.DiscardHandler)}}, session: 5, next: writes + 1,
 	}
-	w.hub.writers[w] = struct{}{}
+	w.mux.writers[w] = struct{}{}
 	for sequence := uint64(1); sequence <= writes; sequence++ {
 		p := &Pending{writer: w, done: make(chan struct{}), durable: true}
-		p.request.Sequence, p.request.IdempotencyKey = sequence, "k"
+		p.sequence, p.key = sequence, "k"
 		w.queue.push(p)
 		w.cursor++
-		p.launch()
+		p.markSent(sequence)
 	}
 	return w
 }
@@ -160,7 +159,7 @@ func FuzzAnswers(f *testing.F) {
 		for i := range sent {
 			sent[i] = w.queue.at(i)
 		}
-		err := w.hub.deliver(response.GetResults())
+		err := w.mux.deliver(response.GetResults())
 		if err != nil && !errors.Is(err, ErrProtocol) {
 			t.Errorf("%v is no protocol error", err)
 		}

@@ -15,52 +15,57 @@ import (
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 )
 
-// Journal is where Writers keep what they must know after a crash;
-// [journal.File] is one. Every Writer of a process can use the same. It is an
-// interface so that an application may keep the journal in a database of its
-// own; its type must be comparable, as a pointer is. [journal.File] says what
-// each method must do.
-type Journal interface {
-	// Claim gives a stream to one Writer and returns what is kept of it.
+// journalFile is what a Writer needs of a [journal.File], which says what each method
+// does. The tests put one in its place that fails. It is no interface for others to
+// implement: Append is called under the multiplexer's mutex, for each write, and must
+// not wait for anything.
+type journalFile interface {
 	Claim(name journal.Name) (journal.State, error)
-	// Release ends the claim.
 	Release(name journal.Name)
-	// Append takes a change without waiting for the disk. After an error the
-	// change must never come into effect. A KindWrite may fail with
-	// [journal.ErrFull].
 	Append(name journal.Name, record journal.Record) error
-	// Sync returns once everything appended before is durable. An error is
-	// final: Append and Sync fail from then on.
 	Sync() error
-	// Freed returns a channel that is closed when room becomes free.
 	Freed() <-chan struct{}
 }
 
 // maxTagBytes bounds a tag.
 const maxTagBytes = 256
 
-// streamLog is a Writer's part of a journal. The hub's mutex guards it.
+// streamLog is a Writer's part of a journal. The mux's mutex guards it.
 type streamLog struct {
-	journal Journal
+	journal journalFile
 	name    journal.Name
 	head    journal.Head
 	syncer  *syncer
+}
+
+// sync returns once everything appended before is durable, or ctx has ended: a disk that
+// does not answer must not hold a caller whose time is over.
+func (l *streamLog) sync(ctx context.Context) error {
+	synced := make(chan error, 1)
+	// Ends when the disk answers. Only this call waits, and no longer than ctx.
+	go func() { synced <- l.journal.Sync() }()
+	select {
+	case err := <-synced:
+		return err
+	case <-ctx.Done():
+		return fmt.Errorf("waiting for the journal's disk: %w", ctx.Err())
+	}
 }
 
 // write appends p, which is sent once the syncer has seen it to the disk.
 func (l *streamLog) write(p *Pending) error {
 	record := journal.Record{
 		Kind: journal.KindWrite, ID: l.head.NextID, Sequence: p.Sequence(),
-		Key: p.Key(), Tag: p.tag, Request: p.encoded,
+		Key: p.key, Tag: p.tag, Request: p.operations,
 	}
 	if p.tag != "" {
 		// More than a receipt has: its texts, and a version for each operation.
-		record.Reserve = 1024 + 16*len(p.request.GetOperations())
+		record.Reserve = 1024 + 16*p.count
 	}
 	if err := l.journal.Append(l.name, record); err != nil {
 		return err
 	}
-	p.entry, p.encoded = record.ID, nil
+	p.entry = record.ID
 	l.head.NextID++
 	l.head.NextSequence++
 	l.syncer.add(p)
@@ -90,81 +95,82 @@ func (l *streamLog) drop(p *Pending) error {
 
 // journalHead changes where the stream stands and returns once that is durable.
 // mu is not held. Without a journal it does nothing.
-func (w *Writer) journalHead(change func(*journal.Head)) error {
-	if w.log == nil {
+func (w *Writer) journalHead(ctx context.Context, change func(*journal.Head)) error {
+	if w.kept == nil {
 		return nil
 	}
-	w.hub.mu.Lock()
-	head := w.log.head
+	w.mux.mu.Lock()
+	head := w.kept.head
 	change(&head)
-	err := w.log.journal.Append(w.log.name, journal.Record{Kind: journal.KindHead, Head: head})
+	err := w.kept.journal.Append(w.kept.name, journal.Record{Kind: journal.KindHead, Head: head})
 	if err == nil {
-		w.log.head = head
+		w.kept.head = head
 	}
-	w.hub.mu.Unlock()
+	w.mux.mu.Unlock()
 	if err != nil {
 		return err
 	}
-	return w.log.journal.Sync()
+	return w.kept.sync(ctx)
 }
 
 // journalAttempt notes an OpenSession that is about to be sent, so that a crash
 // that swallows its answer does not make the Writer fence itself.
-func (w *Writer) journalAttempt(attempt []byte) error {
+func (w *Writer) journalAttempt(ctx context.Context, attempt []byte) error {
 	if w.options.SaveSession != nil {
 		return w.options.SaveSession(attempt, 0)
 	}
-	return w.journalHead(func(h *journal.Head) { h.Attempt = attempt })
+	return w.journalHead(ctx, func(h *journal.Head) { h.Attempt = attempt })
 }
 
 // journalSession notes a session before the first write is sent under it. From
 // then on the attempt must not be repeated: its repeat fences nobody, so that
 // copies of those writes would stay alive.
-func (w *Writer) journalSession(session, next uint64) error {
+func (w *Writer) journalSession(ctx context.Context, session, next uint64) error {
 	if w.options.SaveSession != nil {
 		return w.options.SaveSession(nil, session)
 	}
-	return w.journalHead(func(h *journal.Head) { h.Session, h.Attempt, h.NextSequence = session, nil, next })
+	return w.journalHead(ctx, func(h *journal.Head) { h.Session, h.Attempt, h.NextSequence = session, nil, next })
 }
 
 // checkLedger asks which ledger the server has. It must be the one that the
 // journal knows, if it knows one: sequences and sessions of another mean
 // nothing here.
 func (w *Writer) checkLedger(ctx context.Context) error {
-	if w.log == nil {
+	if w.kept == nil {
 		return nil
 	}
-	status, err := w.client.Status(ctx)
+	answer, err := call(ctx, w.client, once(rpcGetStatus), &seqledgerv1.GetStatusRequest{}, nil)
 	if err != nil {
 		return fmt.Errorf("asking for the ledger's id: %w", err)
 	}
-	id, err := strconv.ParseUint(status.GetLedgerId(), 16, 64)
+	text := answer.GetStatus().GetLedgerId()
+	id, err := strconv.ParseUint(text, 16, 64)
 	if err != nil || id == 0 {
-		return protocolError("the server says that its ledger id is %q", status.GetLedgerId())
+		return protocolError("the server says that its ledger id is %q", text)
 	}
-	w.hub.mu.Lock()
-	defer w.hub.mu.Unlock()
-	switch w.log.head.Ledger {
+	w.mux.mu.Lock()
+	defer w.mux.mu.Unlock()
+	switch w.kept.head.Ledger {
 	case id:
 	case 0:
-		w.log.head.Ledger = id // durable with the attempt
+		w.kept.head.Ledger = id // durable with the attempt
 	default:
-		return fmt.Errorf("%w: the server has %016x, the journal is of %016x", ErrOtherLedger, id, w.log.head.Ledger)
+		return fmt.Errorf("%w: the server has %016x, the journal is of %016x", ErrOtherLedger, id, w.kept.head.Ledger)
 	}
 	return nil
 }
 
-// syncer makes the writes of a hub durable in one journal, however many Writers
+// syncer makes the writes of a mux durable in one journal, however many Writers
 // they come from: each turn takes what was appended during the one before.
 type syncer struct {
-	hub     *hub
-	journal Journal
+	mux     *mux
+	journal journalFile
 	// wake holds at most one token: there is something to sync.
 	wake chan struct{}
-	// batch, guarded by hub.mu, is appended and not known to be durable. Each
+	// batch, guarded by mux.mu, is appended and not known to be durable. Each
 	// Writer's limits bound its part. spare is the other of two buffers.
 	batch, spare []*Pending
-	// users, guarded by hub.mu, counts the Writers that have it. The last one
+	// users, guarded by mux.mu, counts the Writers that have it. The last one
 	// to leave ends it, because a journal that failed is opened as a new one,
 	// and the old one must not be kept for as long as the Client lives.
 	users int
@@ -172,36 +178,35 @@ type syncer struct {
 }
 
 // syncerOf returns the one for a journal and starts it if need be. mu is held.
-func (c *Client) syncerOf(j Journal) *syncer {
-	i := slices.IndexFunc(c.hub.syncers, func(s *syncer) bool { return s.journal == j })
+func (c *Client) syncerOf(j journalFile) *syncer {
+	i := slices.IndexFunc(c.mux.syncers, func(s *syncer) bool { return s.journal == j })
 	if i >= 0 {
-		c.hub.syncers[i].users++
-		return c.hub.syncers[i]
+		c.mux.syncers[i].users++
+		return c.mux.syncers[i]
 	}
 	ctx, end := context.WithCancel(c.ctx)
-	s := &syncer{hub: c.hub, journal: j, wake: make(chan struct{}, 1), users: 1, end: end}
-	c.hub.syncers = append(c.hub.syncers, s)
+	s := &syncer{mux: c.mux, journal: j, wake: make(chan struct{}, 1), users: 1, end: end}
+	c.mux.syncers = append(c.mux.syncers, s)
 	// Ended by its last Writer or the Client's context; Client.Close waits.
 	c.background.Go(func() { s.run(ctx) })
 	return s
 }
 
-// leaveSyncer gives up a closed Writer's part in its syncer. It returns false when
-// the Writer was closed before.
-func (c *Client) leaveSyncer(l *streamLog) bool {
-	c.hub.mu.Lock()
-	defer c.hub.mu.Unlock()
-	s := l.syncer
-	if s == nil {
-		return false
+// leaveJournal gives up a Writer's part in its syncer and its claim. The session loop
+// does it at its end, because nobody else appends then.
+func (w *Writer) leaveJournal() {
+	if w.kept == nil {
+		return
 	}
-	l.syncer = nil
+	w.mux.mu.Lock()
+	defer w.mux.mu.Unlock()
+	s := w.kept.syncer
 	s.users--
 	if s.users == 0 {
 		s.end()
-		c.hub.syncers = slices.DeleteFunc(c.hub.syncers, func(other *syncer) bool { return other == s })
+		w.mux.syncers = slices.DeleteFunc(w.mux.syncers, func(other *syncer) bool { return other == s })
 	}
-	return true
+	w.kept.journal.Release(w.kept.name)
 }
 
 // add puts p into the next turn. mu is held.
@@ -218,15 +223,15 @@ func (s *syncer) run(ctx context.Context) {
 	for {
 		select {
 		case <-s.wake:
-			// Whoever woke us is rarely alone; see hub.send.
+			// More writes are likely to follow at once; see mux.send.
 			runtime.Gosched()
 		case <-ctx.Done():
 			return
 		}
-		s.hub.mu.Lock()
+		s.mux.mu.Lock()
 		batch := s.batch
 		s.batch, s.spare = s.spare, nil
-		s.hub.mu.Unlock()
+		s.mux.mu.Unlock()
 		if len(batch) > 0 {
 			s.synced(batch, s.journal.Sync())
 		}
@@ -235,8 +240,8 @@ func (s *syncer) run(ctx context.Context) {
 
 // synced lets the sender have what is durable.
 func (s *syncer) synced(batch []*Pending, err error) {
-	s.hub.mu.Lock()
-	defer s.hub.unlock()
+	s.mux.mu.Lock()
+	defer s.mux.unlock()
 	for _, p := range batch {
 		if p.settled {
 			continue // its Writer ended meanwhile
@@ -247,7 +252,7 @@ func (s *syncer) synced(batch []*Pending, err error) {
 		}
 		p.durable = true
 		if !p.writer.halted {
-			s.hub.makeReady(p.writer)
+			s.mux.makeReady(p.writer)
 		}
 	}
 	clear(batch)
@@ -269,25 +274,10 @@ func (w *Writer) failJournal(err error) {
 // tagged checks a tag.
 func (w *Writer) tagged(tag string) error {
 	switch {
-	case w.log == nil:
+	case w.kept == nil:
 		return errors.New("client: a tag needs WriterOptions.Journal")
 	case tag == "" || len(tag) > maxTagBytes || !utf8.ValidString(tag):
 		return fmt.Errorf("client: a tag is 1 to %d bytes of UTF-8, not %d", maxTagBytes, len(tag))
 	}
 	return nil
-}
-
-// encodeOperations is what the journal keeps of a write. The request's other
-// fields are the record's.
-func encodeOperations(operations []*seqledgerv1.Operation) ([]byte, error) {
-	return proto.Marshal(&seqledgerv1.WriteRequest{Operations: operations})
-}
-
-// DecodeOperations reads the Request of a [journal.Entry].
-func DecodeOperations(request []byte) ([]*seqledgerv1.Operation, error) {
-	var decoded seqledgerv1.WriteRequest
-	if err := proto.Unmarshal(request, &decoded); err != nil {
-		return nil, fmt.Errorf("client: the operations of a journalled write: %w", err)
-	}
-	return decoded.GetOperations(), nil
 }

@@ -30,13 +30,13 @@ func openJournal(t testing.TB, path string, options journal.Options) *journal.Fi
 var till = journal.Name{Organization: "acme", ClientID: "till"}
 
 // journaled opens a Writer with a journal.
-func journaled(t testing.TB, c *client.Client, j client.Journal) (*client.Writer, error) {
+func journaled(t testing.TB, c *client.Client, j client.JournalFile) (*client.Writer, error) {
 	t.Helper()
-	return c.NewWriter(t.Context(), client.WriterOptions{Scope: org, ClientID: "till", Journal: j})
+	return c.NewWriter(t.Context(), client.WithJournal(client.WriterOptions{Scope: org, ClientID: "till"}, j))
 }
 
 // mustJournaled opens one that must open.
-func mustJournaled(t testing.TB, c *client.Client, j client.Journal) *client.Writer {
+func mustJournaled(t testing.TB, c *client.Client, j client.JournalFile) *client.Writer {
 	t.Helper()
 	w, err := journaled(t, c, j)
 	if err != nil {
@@ -58,9 +58,13 @@ func crash(t testing.TB, c *client.Client, j *journal.File, path string) string 
 }
 
 // dial returns a further client of s.
-func dial(t testing.TB, s *fakeServer) *client.Client {
+func dial(t testing.TB, s *fakeServer, change ...func(*client.Options)) *client.Client {
 	t.Helper()
-	c, err := client.New(client.Options{Server: s.address})
+	o := client.Options{Server: s.address}
+	for _, change := range change {
+		change(&o)
+	}
+	c, err := client.New(o)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -123,7 +127,7 @@ func TestJournalRecovery(t *testing.T) {
 			t.Errorf("the operations of %s became %q", p.Tag(), got)
 		}
 		tags = append(tags, p.Tag())
-		if _, err := w.SubmitTagged(t.Context(), p.Tag(), payload("again")); !errors.Is(err, journal.ErrTagInUse) || !errors.Is(err, client.ErrNotExecuted) {
+		if _, err := w.SubmitTagged(t.Context(), p.Tag(), payload("again")); !errors.Is(err, journal.ErrTagInUse) || errors.Is(err, client.ErrNotExecuted) {
 			t.Errorf("a tag that is in the journal must be refused, got %v", err)
 		}
 		if err := p.Acknowledge(); err != nil {
@@ -235,7 +239,7 @@ func handsOver(t *testing.T, s *fakeServer, j *journal.File, want error) {
 		if !ok || !errors.Is(err, want) || !errors.Is(err, client.ErrOutcomeUnknown) {
 			t.Fatalf("want an UnsettledError with %v, got %v", want, err)
 		}
-		if len(unsettled.Writes) != 1 || unsettled.Writes[0].Tag != "lost" || unsettled.Writes[0].Sequence != 2 {
+		if len(unsettled.Writes) != 1 || unsettled.Writes[0].Tag() != "lost" || unsettled.Writes[0].Sequence() != 2 {
 			t.Errorf("want the lost write handed over, got %v", unsettled.Writes)
 		}
 	}

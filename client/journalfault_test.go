@@ -87,7 +87,7 @@ func TestJournalFaultStopsTheWriter(t *testing.T) {
 		t.Errorf("want the writer to take nothing more, got %v", err)
 	}
 	unsettled, ok := errors.AsType[*client.UnsettledError](w.Close(t.Context()))
-	if !ok || len(unsettled.Writes) != 1 || unsettled.Writes[0].Tag != "lost" {
+	if !ok || len(unsettled.Writes) != 1 || unsettled.Writes[0].Tag() != "lost" {
 		t.Errorf("want the lost write listed, got %v", unsettled)
 	}
 	expectHistory(t, s, "durable")
@@ -312,11 +312,11 @@ type bookkeeper struct {
 
 // live settles what the journal holds, submits what it does not, and then some
 // more, of which the last burst is left under way for the crash.
-func (b *bookkeeper) live(t *testing.T, c *client.Client, j client.Journal, d *dice, last bool) {
+func (b *bookkeeper) live(t *testing.T, c *client.Client, j client.JournalFile, d *dice, last bool) {
 	if b.told == nil {
 		b.told = make(map[string]error)
 	}
-	w, err := c.NewWriter(t.Context(), client.WriterOptions{Scope: org, ClientID: b.name, Journal: j})
+	w, err := c.NewWriter(t.Context(), client.WithJournal(client.WriterOptions{Scope: org, ClientID: b.name}, j))
 	if err != nil {
 		t.Errorf("%s: %v", b.name, err)
 		return

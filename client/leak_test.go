@@ -15,7 +15,7 @@ func TestMain(m *testing.M) {
 	stacks := make([]byte, 1<<22)
 	stacks = stacks[:runtime.Stack(stacks, true)]
 	for stack := range bytes.SplitSeq(stacks, []byte("\n\n")) {
-		if bytes.Contains(stack, []byte("/client.(*hub)")) || bytes.Contains(stack, []byte("/client.(*Writer)")) {
+		if bytes.Contains(stack, []byte("/client.(*mux)")) || bytes.Contains(stack, []byte("/client.(*Writer)")) {
 			fmt.Fprintf(os.Stderr, "left behind:\n%s\n", stack)
 			code = 1
 		}

@@ -1,8 +1,10 @@
 package client
 
 import (
+	"context"
 	"crypto/tls"
 	"crypto/x509"
+	"errors"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -17,15 +19,21 @@ func TestOptionsOfAccess(t *testing.T) {
 		options Options
 		says    string // empty: good
 	}{
-		"TLS":                 {Options{Server: "https://localhost:1", TLS: new(tls.Config)}, ""},
-		"https, no TLS":       {Options{Server: "https://localhost:1"}, ""},
-		"TLS in cleartext":    {Options{Server: "http://localhost:1", TLS: new(tls.Config)}, "https"},
-		"TLS, no scheme":      {Options{Server: "localhost:1", TLS: new(tls.Config)}, "https"},
-		"TLS twice":           {Options{Server: "https://localhost:1", TLS: new(tls.Config), HTTPClient: http.DefaultClient}, "HTTPClient"},
-		"token":               {Options{Server: "localhost:1", Token: "sl_a_b"}, ""},
-		"token with newline":  {Options{Server: "localhost:1", Token: "secret\n"}, "Options.Token"},
-		"token of two words":  {Options{Server: "localhost:1", Token: "secret secret"}, "Options.Token"},
-		"token, not in ASCII": {Options{Server: "localhost:1", Token: "secrét"}, "Options.Token"},
+		"TLS":                     {Options{Server: "https://localhost:1", TLS: new(tls.Config)}, ""},
+		"https, no TLS":           {Options{Server: "https://localhost:1"}, ""},
+		"TLS in cleartext":        {Options{Server: "http://localhost:1", TLS: new(tls.Config)}, "https"},
+		"TLS, no scheme":          {Options{Server: "localhost:1", TLS: new(tls.Config)}, "https"},
+		"TLS twice":               {Options{Server: "https://localhost:1", TLS: new(tls.Config), HTTPClient: http.DefaultClient}, "HTTPClient"},
+		"token on this machine":   {Options{Server: "localhost:1", Token: StaticToken("secret")}, ""},
+		"token on loopback":       {Options{Server: "[::1]:1,http://127.3.4.5", Token: StaticToken("secret")}, ""},
+		"token over TLS":          {Options{Server: "https://ledger.example", Token: StaticToken("secret")}, ""},
+		"token in clear":          {Options{Server: "http://ledger.example", Token: StaticToken("secret")}, "Options.CleartextToken"},
+		"token in clear, later":   {Options{Server: "https://a.example,b.example:1", Token: StaticToken("secret")}, "b.example:1"},
+		"token in clear, as told": {Options{Server: "ledger.example", Token: StaticToken("secret"), CleartextToken: true}, ""},
+		"a name that only sounds": {Options{Server: "localhost.example", Token: StaticToken("secret")}, "Options.CleartextToken"},
+		"no token in clear":       {Options{Server: "http://ledger.example"}, ""},
+		"several servers":         {Options{Server: "a:1, http://b , https://c/"}, ""},
+		"an empty server":         {Options{Server: "a:1,,b:1"}, "Options.Server"},
 	} {
 		c, err := New(test.options)
 		if err == nil {
@@ -34,6 +42,29 @@ func TestOptionsOfAccess(t *testing.T) {
 		if (err == nil) != (test.says == "") || err != nil && (!strings.Contains(err.Error(), test.says) || strings.Contains(err.Error(), "secr")) {
 			t.Errorf("%s: got %v, want an error about %q", name, err, test.says)
 		}
+	}
+}
+
+// TestTokensThatAreNone are refused before anything is sent, and are not shown.
+func TestTokensThatAreNone(t *testing.T) {
+	t.Parallel()
+	broken := errors.New("the vault is closed")
+	for name, token := range map[string]func(context.Context) (string, error){
+		"newline": StaticToken("secret\n"), "two words": StaticToken("secret secret"), "not ASCII": StaticToken("secrét"),
+		"none to be had": func(context.Context) (string, error) { return "", broken },
+	} {
+		c, err := New(Options{Server: "localhost:1", Token: token})
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, err = c.Write(t.Context(), &seqledgerv1.WriteRequest{Sequence: 1})
+		if !errors.Is(err, ErrNotExecuted) || !strings.Contains(err.Error(), "Options.Token") || strings.Contains(err.Error(), "secr") {
+			t.Errorf("%s: got %v", name, err)
+		}
+		if name == "none to be had" && !errors.Is(err, broken) {
+			t.Errorf("the cause is lost: %v", err)
+		}
+		_ = c.Close()
 	}
 }
 
@@ -51,7 +82,7 @@ func TestTokenOverTLS(t *testing.T) {
 	t.Cleanup(s.Close)
 	roots := x509.NewCertPool()
 	ask := func(config *tls.Config) {
-		c, err := New(Options{Server: s.URL, Token: "sl_a_b", TLS: config, MaxAttempts: 1})
+		c, err := New(Options{Server: s.URL, Token: StaticToken("sl_a_b"), TLS: config, MaxAttempts: 1})
 		if err != nil {
 			t.Fatal(err)
 		}

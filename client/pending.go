@@ -24,20 +24,25 @@ const (
 // not.
 type Pending struct {
 	writer *Writer
-	// request is sent as it stands. Only the sender changes it (session), at a
-	// moment when it is not being encoded.
-	request seqledgerv1.WriteRequest
-	size    int
-	// tag never changes. entry is the write's id in the journal, encoded its
-	// operations until they are there.
-	tag     string
-	entry   uint64
-	encoded []byte
+	// operations are encoded in Submit and never change: every copy that is sent,
+	// and the journal, has these bytes. count is how many they are, size bounds
+	// the bytes of the whole write in a frame.
+	operations  []byte
+	count, size int
+	// sequence, key, tag, and entry, the write's id in the journal, never change
+	// once the write is accepted.
+	sequence uint64
+	key, tag string
+	entry    uint64
 
-	// Guarded by the hub's mutex until done is closed, immutable afterwards.
+	// Guarded by the mux's mutex until done is closed, immutable afterwards.
 	verdict verdict
-	// sends counts the copies sent under the writer's current session.
-	sends int
+	// session is that under which the write was sent last; sends counts the copies
+	// sent under the writer's current session.
+	session uint64
+	sends   int
+	// frame is the number of the frame that had the last copy.
+	frame uint64
 	// doubtful: a copy may still be under way besides the one whose answer we
 	// have, so that no refusal of this write is final.
 	doubtful bool
@@ -45,6 +50,9 @@ type Pending struct {
 	// it, even if the receipt has not come.
 	committed bool
 	settled   bool
+	// awaited: whoever submitted it waits for its outcome, and does nothing on the
+	// belief that it commits.
+	awaited bool
 	// durable: it may be sent, because a journal, if there is one, has it.
 	durable      bool
 	acknowledged bool
@@ -59,10 +67,10 @@ type Pending struct {
 }
 
 // Sequence returns the write's number in its stream.
-func (p *Pending) Sequence() uint64 { return p.request.GetSequence() }
+func (p *Pending) Sequence() uint64 { return p.sequence }
 
 // Key returns the write's idempotency key.
-func (p *Pending) Key() string { return p.request.GetIdempotencyKey() }
+func (p *Pending) Key() string { return p.key }
 
 // Done returns a channel that is closed once the write is settled.
 func (p *Pending) Done() <-chan struct{} { return p.done }
@@ -85,8 +93,15 @@ func (p *Pending) Wait(ctx context.Context) (*seqledgerv1.Receipt, error) {
 	case <-p.done:
 		return p.receipt, p.err
 	case <-ctx.Done():
-		return nil, newOutcomeUnknown(p.Sequence(), p.Key(), p.writer.hub.explain(ctx.Err()))
+		return nil, p.unknown(p.writer.mux.explain(ctx.Err()))
 	}
+}
+
+// unknown is the error of a write whose outcome is not known because of cause.
+func (p *Pending) unknown(cause error) error {
+	e := newOutcomeUnknown(p.sequence, p.key, cause)
+	e.Pending = p
+	return e
 }
 
 // ReceiptGone reports that a write is committed but the ledger no longer keeps
@@ -95,14 +110,6 @@ func (p *Pending) Wait(ctx context.Context) (*seqledgerv1.Receipt, error) {
 // Replayed alone. It is not an error, because a caller that takes every error
 // for "not done" would pay twice.
 func ReceiptGone(receipt *seqledgerv1.Receipt) bool { return receipt.GetTxId() == "" }
-
-// unsettled describes p to the application.
-func (p *Pending) unsettled() UnsettledWrite {
-	return UnsettledWrite{
-		Session: p.request.GetSession(), Sequence: p.Sequence(),
-		IdempotencyKey: p.Key(), Tag: p.tag, Operations: p.request.GetOperations(),
-	}
-}
 
 // bareReceipt stands for a receipt that the ledger no longer keeps.
 func (p *Pending) bareReceipt() *seqledgerv1.Receipt {
@@ -143,9 +150,9 @@ func (p *Pending) checkReceipt() {
 	ledger, known := ledgerOf(p.receipt.GetTxId())
 	switch w := p.writer; {
 	case known && w.ledger != 0 && ledger != w.ledger:
-		p.disown("its receipt is of ledger %016x, those before were of %016x", ledger, w.ledger)
+		p.foreignReceipt("its receipt is of ledger %016x, those before were of %016x", ledger, w.ledger)
 	case p.receipt.GetReplayed() && !p.repeated():
-		p.disown("its only copy was answered as a repeat")
+		p.foreignReceipt("its only copy was answered as a repeat")
 	case known:
 		w.ledger = ledger
 	}
@@ -165,12 +172,12 @@ func (p *Pending) checkAlreadyCommitted() {
 		p.receipt = p.bareReceipt()
 		return
 	}
-	p.disown("its number is taken, but its only copy was never executed")
+	p.foreignReceipt("its number is taken, but its only copy was never executed")
 }
 
-// disown makes p's answer the end of the Writer, because somebody else's writes
+// foreignReceipt makes p's answer the end of the Writer, because somebody else's writes
 // stand where its own should.
-func (p *Pending) disown(format string, args ...any) {
+func (p *Pending) foreignReceipt(format string, args ...any) {
 	p.verdict, p.refusal = verdictFatal, nil
 	p.foreign = protocolError("write %d: %s", p.Sequence(), fmt.Sprintf(format, args...))
 }

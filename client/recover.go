@@ -15,7 +15,7 @@ import (
 // open opens the Writer's first session, with what the journal knows if there
 // is one. An error leaves no claim behind.
 func (w *Writer) open(ctx context.Context) error {
-	if w.options.Journal == nil {
+	if w.options.journal == nil {
 		attempt := w.options.AttemptID
 		if len(attempt) == 0 {
 			attempt = newAttempt()
@@ -29,16 +29,16 @@ func (w *Writer) open(ctx context.Context) error {
 		return nil
 	}
 	name := journal.Name{Organization: w.scope.GetOrganization(), Vault: w.scope.GetVault(), ClientID: w.clientID}
-	state, err := w.options.Journal.Claim(name)
+	state, err := w.options.journal.Claim(name)
 	if err != nil {
 		return err
 	}
-	w.log = &streamLog{journal: w.options.Journal, name: name, head: state.Head}
+	w.kept = &streamLog{journal: w.options.journal, name: name, head: state.Head}
 	if err = w.load(state); err == nil {
 		err = w.recover(ctx)
 	}
 	if err != nil {
-		w.log.journal.Release(name)
+		w.kept.journal.Release(name)
 	}
 	return err
 }
@@ -50,12 +50,9 @@ func (w *Writer) load(state journal.State) error {
 		if err != nil {
 			return fmt.Errorf("sequence %d of %s: %w", e.Sequence, state.Name, err)
 		}
-		p := &Pending{writer: w, done: make(chan struct{}), entry: e.ID, tag: e.Tag, durable: true}
-		p.request.Scope, p.request.ClientId = w.scope, w.clientID
-		p.request.Session = state.Head.Session
-		p.request.Sequence, p.request.IdempotencyKey = e.Sequence, e.Key
-		p.request.Operations = operations
-		p.size = p.request.SizeVT()
+		p := w.newPending(e.Request, len(operations))
+		p.session, p.sequence, p.key, p.tag = state.Head.Session, e.Sequence, e.Key, e.Tag
+		p.entry, p.durable = e.ID, true
 		w.recovered = append(w.recovered, p)
 		if !e.Settled {
 			w.queue.push(p)
@@ -76,23 +73,23 @@ func (w *Writer) load(state journal.State) error {
 // the unsettled writes to be sent again under it. When that cannot be done they
 // are the application's to settle, in an [*UnsettledError].
 func (w *Writer) recover(ctx context.Context) error {
-	before := w.log.head
+	before := w.kept.head
 	if err := w.checkLedger(ctx); errors.Is(err, ErrOtherLedger) {
-		return w.handOver(err)
+		return w.returnUnsettled(err)
 	} else if err != nil {
 		return err
 	}
 	attempt := before.Attempt
 	if len(attempt) == 0 {
 		attempt = newAttempt()
-		if err := w.journalAttempt(attempt); err != nil {
+		if err := w.journalAttempt(ctx, attempt); err != nil {
 			return err
 		}
 	}
-	response, anew, err := w.takeUp(ctx, attempt, before.Session)
+	response, anew, err := w.resumeSession(ctx, attempt, before.Session)
 	if err != nil {
 		if errors.Is(err, ErrExpired) || errors.Is(err, ErrFenced) {
-			return w.handOver(err)
+			return w.returnUnsettled(err)
 		}
 		return fmt.Errorf("opening a session: %w", err)
 	}
@@ -107,7 +104,7 @@ func (w *Writer) recover(ctx context.Context) error {
 		// The session is the journal's, so nobody else has written. Then either
 		// side has lost something, or this is an old copy of the journal.
 		if last+1 < first || last >= next {
-			return w.handOver(protocolError("the ledger has committed up to sequence %d, the journal says %d to %d",
+			return w.returnUnsettled(protocolError("the ledger has committed up to sequence %d, the journal says %d to %d",
 				last, first-1, next-1))
 		}
 	}
@@ -115,27 +112,27 @@ func (w *Writer) recover(ctx context.Context) error {
 	// two calls. What is sent there cannot be taken back, and a session of its
 	// must not be journalled as one of the other ledger.
 	if err := w.checkLedger(ctx); errors.Is(err, ErrOtherLedger) {
-		return w.handOver(err)
+		return w.returnUnsettled(err)
 	} else if err != nil {
 		return err
 	}
-	if err := w.journalSession(response.GetState().GetSession(), next); err != nil {
+	if err := w.journalSession(ctx, response.GetState().GetSession(), next); err != nil {
 		return err
 	}
 	w.adopt(attempt, response.GetState())
-	w.next, w.ledger = next, w.log.head.Ledger
+	w.next, w.ledger = next, w.kept.head.Ledger
 	for i := range w.queue.len() {
 		// Sent again all the same, because the answer is the receipt.
 		p := w.queue.at(i)
 		p.committed = p.Sequence() <= last
 		if p.committed {
-			w.provenBy = last
+			w.verifiedThrough = last
 		}
 	}
 	return nil
 }
 
-// takeUp opens a session with the journal's as the expected one. A stream that
+// resumeSession opens a session with the journal's as the expected one. A stream that
 // was evicted while nothing was unanswered is started anew, which it says.
 //
 // An earlier life may have done that under the same attempt and not have lived
@@ -144,8 +141,10 @@ func (w *Writer) recover(ctx context.Context) error {
 // is the session before it. When that life was allowed to start anew and this
 // one is not, the journal stays as it is, and every further NewWriter gets here
 // again until NoReopen is off or the stream is forgotten.
-func (w *Writer) takeUp(ctx context.Context, attempt []byte, expected uint64) (*seqledgerv1.OpenSessionResponse, bool, error) {
-	response, err := w.openSession(ctx, attempt, expected)
+func (w *Writer) resumeSession(
+	ctx context.Context, attempt []byte, expected uint64,
+) (response *seqledgerv1.OpenSessionResponse, anew bool, err error) {
+	response, err = w.openSession(ctx, attempt, expected)
 	if err == nil && (expected == 0 || response.GetPreviousSession() == expected) {
 		return response, false, nil
 	}
@@ -194,12 +193,15 @@ func onlyOurs(response *seqledgerv1.OpenSessionResponse) error {
 	}
 }
 
-// handOver gives the unsettled writes to the application. They stay in the
+// returnUnsettled gives the unsettled writes to the application. They stay in the
 // journal until it says that it has them, so that a crash loses none.
-func (w *Writer) handOver(cause error) error {
+func (w *Writer) returnUnsettled(cause error) error {
 	failure := &UnsettledError{Cause: cause}
 	for w.queue.len() > 0 {
-		failure.Writes = append(failure.Writes, w.queue.pop().unsettled())
+		p := w.queue.pop()
+		p.settled, p.err = true, p.unknown(cause)
+		close(p.done)
+		failure.Writes = append(failure.Writes, p)
 	}
 	return failure
 }
@@ -211,15 +213,19 @@ func (w *Writer) handOver(cause error) error {
 // Session is not [WriterState].Session is of a write that was committed before
 // the restart.
 func (w *Writer) Recovered() []*Pending {
-	w.hub.mu.Lock()
-	defer w.hub.mu.Unlock()
+	w.mux.mu.Lock()
+	defer w.mux.mu.Unlock()
 	return append([]*Pending(nil), w.recovered...)
 }
 
 // SubmitTagged is Submit with a name of the application's own for the write,
 // which needs WriterOptions.Journal. The write stays in the journal when it is
-// committed, until [Pending.Acknowledge]. A tag that is in the journal already
-// is refused with [journal.ErrTagInUse].
+// committed, until [Pending.Acknowledge], and its tag for a time after that
+// ([journal.Options].RememberTags).
+//
+// A tag that the journal knows is refused with [journal.ErrTagInUse], which does
+// not match [ErrNotExecuted]: the write that has the tag is under way or committed.
+// A write that was not executed leaves its tag free.
 //
 // So an application that asks [Writer.Recovered] first, and acknowledges an
 // outcome only when it has noted it, may submit everything else that it has not
@@ -228,31 +234,37 @@ func (w *Writer) SubmitTagged(ctx context.Context, tag string, operations ...*se
 	if err := w.tagged(tag); err != nil {
 		return nil, &NotExecutedError{Cause: err}
 	}
-	return w.submit(ctx, tag, operations)
+	return w.submit(ctx, tag, operations, false)
 }
 
 // Tag returns the write's tag, empty for none.
 func (p *Pending) Tag() string { return p.tag }
 
-// Operations returns what was submitted. It must not be changed.
-func (p *Pending) Operations() []*seqledgerv1.Operation { return p.request.GetOperations() }
+// Operations returns what was submitted. Each call decodes it anew, from the
+// bytes that are sent.
+func (p *Pending) Operations() []*seqledgerv1.Operation {
+	// They were encoded here, or decoded when the journal was read.
+	operations, _ := DecodeOperations(p.operations)
+	return operations
+}
 
 // Acknowledge tells the journal that the application has noted this write's
-// outcome, durably, and need not hear of it again. It does not wait for the
-// disk: a crash may show the outcome once more. For a write that has no tag or
-// was not executed it does nothing, because the journal holds nothing of it.
-// Close the Writer afterwards, not before.
+// outcome, durably, and need not hear of it again. The tag stays in use for
+// [journal.Options].RememberTags. It does not wait for the disk: a crash may show
+// the outcome once more. For a write that has no tag or was not executed it does
+// nothing, because the journal holds nothing of it. Close the Writer afterwards,
+// not before.
 func (p *Pending) Acknowledge() error {
 	w := p.writer
-	w.hub.mu.Lock()
-	defer w.hub.mu.Unlock()
+	w.mux.mu.Lock()
+	defer w.mux.mu.Unlock()
 	switch {
 	case p.tag == "" || p.acknowledged || errors.Is(p.err, ErrNotExecuted):
 		return nil
 	case !p.settled || p.err != nil:
-		return fmt.Errorf("client: write %d cannot be acknowledged: %w", p.Sequence(), ErrOutcomeUnknown)
+		return fmt.Errorf("client: write %d cannot be acknowledged: %w", p.sequence, ErrOutcomeUnknown)
 	}
-	err := w.log.journal.Append(w.log.name, journal.Record{Kind: journal.KindAcknowledged, ID: p.entry})
+	err := w.kept.journal.Append(w.kept.name, journal.Record{Kind: journal.KindAcknowledged, ID: p.entry})
 	p.acknowledged = err == nil
 	return err
 }

@@ -58,7 +58,7 @@ func evictedLife(t *testing.T, idle bool, before func(*fakeServer)) (*fakeServer
 	})
 	s.ledger.evict("till")
 	if idle {
-		eventually(t, "the writer to end", func() bool { return w.State().Err != nil })
+		eventually(t, "the writer to end", func() bool { return w.Err() != nil })
 		_ = w.Close(t.Context()) // says why it ended
 	} else if _, err := journaled(t, c, j); err == nil {
 		t.Fatal("want the answer lost")
@@ -237,24 +237,6 @@ func TestJournalLedgerChangesWhileOpening(t *testing.T) {
 	if after := j.Streams()[0].Head; after.Session != before.Session || after.Ledger != before.Ledger {
 		t.Errorf("the journal went from %+v to %+v", before, after)
 	}
-}
-
-// valueJournal cannot be compared, which a Client does to find out which Writers
-// share a journal.
-type valueJournal struct {
-	*journal.File
-	_ []string
-}
-
-// TestJournalThatCannotBeCompared is refused before anything is sent.
-func TestJournalThatCannotBeCompared(t *testing.T) {
-	t.Parallel()
-	s, c := start(t)
-	j := valueJournal{File: openJournal(t, filepath.Join(t.TempDir(), "journal"), journal.Options{})}
-	if _, err := journaled(t, c, j); err == nil || s.openCount() != 0 {
-		t.Errorf("want an error and nothing sent, got %v and %d", err, s.openCount())
-	}
-	mustJournaled(t, c, &j)
 }
 
 // TestJournalIsLetGo: a Client keeps nothing of a journal whose Writers are all

@@ -80,9 +80,9 @@ func TestARefusalStopsTheWriterUntilResume(t *testing.T) {
 	if _, err := p[2].Wait(t.Context()); errors.Is(err, client.ErrConditionFailed) {
 		t.Error("a write behind the refused one must not look refused itself")
 	}
-	stopped, ok := errors.AsType[*client.StoppedError](w.State().Err)
+	stopped, ok := errors.AsType[*client.StoppedError](w.Err())
 	if !ok || stopped.Sequence != 2 || client.CodeOf(stopped.Refusal) != codeKeyExists {
-		t.Errorf("the state must name the refused write and why, got %v", w.State().Err)
+		t.Errorf("the state must name the refused write and why, got %v", w.Err())
 	}
 	if _, err := w.Write(t.Context(), payload("5")); !errors.Is(err, client.ErrStopped) || !errors.Is(err, client.ErrNotExecuted) {
 		t.Errorf("before Resume a write must be refused as stopped, got %v", err)
@@ -173,7 +173,7 @@ func TestARefusedWriteThatCommittedThroughACopyIsACommit(t *testing.T) {
 	if receipt, _ := p[1].Wait(t.Context()); !receipt.GetReplayed() || client.ReceiptGone(receipt) {
 		t.Errorf("want the original receipt by replay, got %v", receipt)
 	}
-	if err := w.State().Err; err != nil {
+	if err := w.Err(); err != nil {
 		t.Errorf("nothing was refused in the end, so the Writer goes on; got %v", err)
 	}
 }

@@ -4,9 +4,12 @@ import (
 	"context"
 	"fmt"
 	"math/rand/v2"
+	"net/http"
 	"time"
 
 	"connectrpc.com/connect"
+
+	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 )
 
 const (
@@ -41,39 +44,95 @@ func sleep(ctx context.Context, d time.Duration) error {
 	}
 }
 
-// unary is a generated client method.
-type unary[Req, Res any] func(context.Context, *connect.Request[Req]) (*connect.Response[Res], error)
-
-// call does one RPC with bounded repeats. The request is the same message every
-// time, so its bytes are too.
-func call[Req, Res any](ctx context.Context, c *Client, method unary[Req, Res], request *Req) (*Res, error) {
+// call does one RPC, and repeats it until there is an answer that another copy would
+// not change, or ctx ends. The request is the same message every time, so its bytes
+// are too. each, which may be nil, is told of every attempt that failed whether
+// anything of it may have been sent.
+func call[Req, Res any](
+	ctx context.Context, c *Client, method unary[Req, Res], request *Req, each func(sent bool, e *Error),
+) (*Res, error) {
 	var last *Error
-	for attempt := range c.options.MaxAttempts {
-		if attempt > 0 {
-			if err := sleep(ctx, backoff(attempt-1, last.RetryAfter)); err != nil {
-				return nil, fmt.Errorf("%w, last answer: %w", err, last)
-			}
+	for n := 0; ; n++ {
+		if c.options.MaxAttempts > 0 && n == c.options.MaxAttempts {
+			return nil, fmt.Errorf("gave up after %d attempts: %w", n, last)
 		}
-		if err := ctx.Err(); err != nil {
+		if err := c.mayCall(ctx, last); err != nil {
 			return nil, err
 		}
-		switch closed := c.ctx.Err() != nil; {
-		case closed && last != nil:
-			return nil, fmt.Errorf("%w, last answer: %w", ErrClosed, last)
-		case closed:
-			return nil, ErrClosed // nothing was sent
+		e, a, message := c.endpoints.use(), new(attempt), connect.NewRequest(request)
+		token, err := c.options.authorize(ctx, message.Header())
+		if err != nil {
+			return nil, err
 		}
-		response, err := method(ctx, connect.NewRequest(request))
+		response, err := method(withAttempt(ctx, a), e, message)
 		if err == nil {
 			return response.Msg, nil
 		}
-		last = errorFromConnect(err)
+		last = errorFromCall(err, a)
+		if each != nil {
+			each(a.sent(), last)
+		}
 		if ctxErr := ctx.Err(); ctxErr != nil {
 			return nil, fmt.Errorf("%w: %w", ctxErr, last)
 		}
-		if !last.worthRetrying() {
+		if !last.worthRetrying() && !c.hasNewToken(ctx, token, last) {
 			return nil, last
 		}
+		if err := c.pause(ctx, e, n, last); err != nil {
+			return nil, err
+		}
 	}
-	return nil, fmt.Errorf("gave up after %d attempts: %w", c.options.MaxAttempts, last)
+}
+
+// mayCall says why no attempt can be made any more. last is the answer to the one
+// before, nil for the first.
+func (c *Client) mayCall(ctx context.Context, last *Error) error {
+	err := ctx.Err()
+	if err == nil && c.ctx.Err() != nil {
+		err = ErrClosed
+	}
+	if err != nil && last != nil {
+		return fmt.Errorf("%w, last answer: %w", err, last)
+	}
+	return err
+}
+
+// hasNewToken tells whether another token than the one that was just refused is to be
+// had by now.
+func (c *Client) hasNewToken(ctx context.Context, refused string, e *Error) bool {
+	if c.options.Token == nil || !e.Is(ErrUnauthenticated) {
+		return false
+	}
+	token, err := c.options.authorize(ctx, make(http.Header))
+	return err == nil && token != refused
+}
+
+// pause waits before repeat number n (from 0) of a call that an endpoint did not take.
+// The first round over the servers goes without a wait.
+func (c *Client) pause(ctx context.Context, e *endpoint, n int, last *Error) error {
+	c.counters.callRepeats.Add(1)
+	c.options.Logger.DebugContext(ctx, "a call is repeated", "server", e.base.Host, "reason", last)
+	servers := len(c.endpoints.all)
+	if last.isElsewhere() {
+		c.endpoints.moveOn(e, last.LeaderAddress)
+		if n%servers < servers-1 {
+			return nil
+		}
+	}
+	waiting, cancel := context.WithCancel(ctx)
+	defer cancel()
+	defer context.AfterFunc(c.ctx, cancel)()
+	_ = sleep(waiting, backoff(n/servers, last.RetryAfter))
+	return c.mayCall(ctx, last)
+}
+
+// isElsewhere says that another server may take what this one has not taken.
+func (e *Error) isElsewhere() bool {
+	switch e.Code {
+	case seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_NOT_LEADER, seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_DRAINING:
+		return true
+	case seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_UNSPECIFIED:
+		return e.worthRetrying() && e.ConnectCode != connect.CodeResourceExhausted
+	}
+	return false
 }

@@ -86,7 +86,7 @@ func TestEveryRefusalIsFinalAndResumable(t *testing.T) {
 			missing.GetSetEntity().Condition = &seqledgerv1.Condition{Condition: &seqledgerv1.Condition_MustExist{MustExist: true}}
 			firstAnswer(s, 1, c)
 			w := newWriter(t, cl, "w")
-			_, err := w.Write(t.Context(), missing)
+			_, err := burst(t, w, missing)[0].Wait(t.Context())
 			if client.CodeOf(err) != c || !errors.Is(err, client.ErrNotExecuted) {
 				t.Errorf("want a final %v, got %v", c, err)
 			}
@@ -235,7 +235,7 @@ func TestTheTokenGoesWithEverything(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(s.serve(listener))
-	c, err := client.New(client.Options{Server: "http://" + listener.Addr().String() + "/", Token: "secret"})
+	c, err := client.New(client.Options{Server: "http://" + listener.Addr().String() + "/", Token: client.StaticToken("secret")})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -294,7 +294,7 @@ func TestErrorsTellWhatToDo(t *testing.T) {
 		"call Resume":                                 &client.StoppedError{Sequence: 3, Refusal: refused},
 		"repeat the same sequence and key":            &client.OutcomeUnknownError{Sequence: 3, IdempotencyKey: "k", Cause: refused},
 		"every write settled":                         &client.UnsettledError{Cause: client.ErrClosed},
-		"1 unsettled writes from 5 on":                &client.UnsettledError{Cause: client.ErrClosed, Writes: []client.UnsettledWrite{{Sequence: 5}}},
+		"1 unsettled writes from 0 on":                &client.UnsettledError{Cause: client.ErrClosed, Writes: []*client.Pending{{}}},
 	} {
 		if !strings.Contains(err.Error(), want) {
 			t.Errorf("%q must contain %q", err.Error(), want)

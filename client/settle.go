@@ -1,30 +1,35 @@
 package client
 
 import (
+	"context"
+	"errors"
 	"fmt"
+	"log/slog"
 	"time"
 
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 )
 
-// This file decides what answers mean. All of it runs with the hub's mutex
+// This file decides what answers mean. All of it runs with the mux's mutex
 // held and does no I/O. The argument why it is right is in doc.go.
 
-// launch takes p for the frame that is being filled.
-func (p *Pending) launch() {
+// markSent takes p for the frame that is being filled.
+func (p *Pending) markSent(frame uint64) {
 	w := p.writer
-	p.request.Session = w.session
+	p.frame = frame
+	p.session = w.session
 	p.verdict, p.refusal, p.receipt = verdictNone, nil, nil
 	p.sends++
 	if p.sends > 1 {
 		p.doubtful = true
 	}
 	w.inflight++
-	w.hub.flight.push(p)
+	w.mux.inFlight.push(p)
+	w.mux.counters.sent.Add(1)
 }
 
-// lost notes that the stream broke before p was answered.
-func (p *Pending) lost() {
+// connectionLost notes that the stream broke before p was answered.
+func (p *Pending) connectionLost() {
 	if p.settled {
 		return
 	}
@@ -45,12 +50,20 @@ func (p *Pending) settle(err error) {
 		p.receipt = nil
 	}
 	w := p.writer
-	if err == nil && w.log != nil {
-		w.log.settled(p)
+	if err == nil && w.kept != nil {
+		w.kept.settled(p)
+	}
+	switch n := w.mux.counters; {
+	case err == nil:
+		n.committed.Add(1)
+	case errors.Is(err, ErrNotExecuted):
+		n.refused.Add(1)
+	default:
+		n.unsettled.Add(1)
 	}
 	w.bytes -= p.size
-	w.hub.settled = append(w.hub.settled, p)
-	w.passRoom()
+	w.mux.settled = append(w.mux.settled, p)
+	w.wakeNext()
 }
 
 // answered looks at one answer, which came at now. Commits at the front of the
@@ -96,28 +109,32 @@ func (w *Writer) noteFatal(p *Pending) {
 // waits, so that an application sees its writes settled in their order. So does one
 // whose commit may be somebody else's.
 func (w *Writer) settleFront() {
-	for w.queue.len() > 0 && w.queue.at(0).verdict == verdictCommitted && (w.isProven() || !ReceiptGone(w.queue.at(0).receipt)) {
-		p := w.queue.pop()
+	for w.queue.len() > 0 {
+		p := w.queue.at(0)
+		if p.verdict != verdictCommitted || !w.isVerified() && ReceiptGone(p.receipt) {
+			return
+		}
+		w.queue.pop()
 		p.settle(nil)
 		w.cursor = max(0, w.cursor-1)
-		if p.Sequence() == w.provenBy {
-			w.provenBy = 0
+		if p.Sequence() == w.verifiedThrough {
+			w.verifiedThrough = 0
 			if !w.halted {
-				w.hub.makeReady(w)
+				w.mux.makeReady(w)
 			}
 		}
 	}
 }
 
-// isProven tells whether what the ledger had committed when the journal was recovered
+// isVerified tells whether what the ledger had committed when the journal was recovered
 // is known to be the journal's. An old copy of a journal has the same numbers, and a
 // ledger that has a write's receipt no more can only say that its number is
 // committed; of the last one it knows key and content.
-func (w *Writer) isProven() bool {
-	if w.provenBy == 0 || w.queue.len() == 0 {
+func (w *Writer) isVerified() bool {
+	if w.verifiedThrough == 0 || w.queue.len() == 0 {
 		return true
 	}
-	last := w.provenBy - w.queue.at(0).Sequence()
+	last := w.verifiedThrough - w.queue.at(0).Sequence()
 	return last < uint64(w.queue.len()) && w.queue.at(int(last)).verdict == verdictCommitted
 }
 
@@ -127,23 +144,23 @@ func (w *Writer) resolve() {
 	w.settleFront()
 	switch {
 	case w.fatal != nil:
-		w.die(w.fatal)
+		w.terminate(w.fatal)
 	case w.queue.len() == 0:
 		w.halted = false
 	case w.queue.at(0).verdict == verdictGap:
 		// The write before it is settled as committed, so the ledger cannot be
 		// waiting for it: it has lost a commit, or is not the same ledger.
-		w.die(fmt.Errorf("%w: %w", protocolError("gap after a committed write"), w.queue.at(0).refusal))
+		w.terminate(fmt.Errorf("%w: %w", protocolError("gap after a committed write"), w.queue.at(0).refusal))
 	case w.queue.at(0).verdict != verdictRefused:
 		w.resend()
 	case w.queue.at(0).committed:
 		w.refusedThoughCommitted(w.queue.at(0))
 	case w.copiesUnderWay():
 		// Not final: a copy might still commit, now that conditions change and
-		// gaps fill. A new session fences all copies; the keeper opens it and
+		// gaps fill. A new session fences all copies; the session loop opens it and
 		// calls fenced.
 		w.state = stateSettling
-		w.wakeKeeper()
+		w.wakeSessionLoop()
 	default:
 		w.stop()
 	}
@@ -154,8 +171,8 @@ func (w *Writer) resolve() {
 // refuses the write before it looks for one, as a server with narrower limits does.
 // To ask again and again would change nothing.
 func (w *Writer) refusedThoughCommitted(p *Pending) {
-	if w.shared || !w.isProven() {
-		w.die(fmt.Errorf("%w: %w", protocolError("%d is committed, and refused", p.Sequence()), p.refusal))
+	if w.shared || !w.isVerified() {
+		w.terminate(fmt.Errorf("%w: %w", protocolError("%d is committed, and refused", p.Sequence()), p.refusal))
 		return
 	}
 	p.verdict, p.refusal, p.receipt = verdictCommitted, nil, p.bareReceipt()
@@ -184,50 +201,58 @@ func (w *Writer) resend() {
 	w.cursor = 0
 	w.halted = false
 	w.state = stateRunning
-	w.hub.makeReady(w)
-	w.passRoom()
+	w.mux.makeReady(w)
+	w.wakeNext()
 }
 
 // stop makes the refusal at the front final. No copy of any write in the queue
 // is under way: so the numbers are free, and "not executed" is true. With a
-// journal it has to stay true after a crash, therefore the keeper takes the
+// journal it has to stay true after a crash, therefore the session loop takes the
 // writes out of it first and calls report then.
 func (w *Writer) stop() {
-	if w.log == nil {
+	if w.kept == nil {
 		w.report()
 		return
 	}
 	w.state, w.refused = stateSettling, true
-	w.wakeKeeper()
+	w.wakeSessionLoop()
 }
 
-// report tells everyone of the refusal at the front.
+// report tells everyone of the refusal at the front. The Writer stops for those who
+// have submitted writes without waiting, and may submit more before they look: they
+// believe that what went before commits. Who waits for each write learns of it first,
+// so that between such writes nothing has to stop.
 func (w *Writer) report() {
 	front := w.queue.pop()
-	w.stopped = &StoppedError{Sequence: front.Sequence(), Refusal: front.refusal}
-	w.state = stateStopped
-	w.next = front.Sequence()
-	front.settle(&NotExecutedError{Sequence: front.Sequence(), Cause: front.refusal})
+	stopped := &StoppedError{Sequence: front.sequence, Refusal: front.refusal}
+	stop := !front.awaited
+	w.next = front.sequence
+	front.settle(&NotExecutedError{Sequence: front.sequence, Cause: front.refusal})
 	for w.queue.len() > 0 {
 		p := w.queue.pop()
-		p.settle(&NotExecutedError{Sequence: p.Sequence(), Cause: w.stopped})
+		stop = stop || !p.awaited
+		p.settle(&NotExecutedError{Sequence: p.sequence, Cause: stopped})
+	}
+	w.state = stateRunning
+	if stop {
+		w.state, w.stopped = stateStopped, stopped
 	}
 	w.cursor = 0
 	w.halted = false
-	w.passRoom()
+	w.wakeNext()
 }
 
-// fenced goes on after the keeper has opened a session: from then on no copy
+// fenced goes on after the session loop has opened a session: from then on no copy
 // sent under an older one can commit, and last tells which did.
 func (w *Writer) fenced(last uint64) {
 	first := w.queue.at(0).Sequence()
 	if last+1 < first || last >= w.next {
-		w.die(protocolError("last committed sequence %d with %d to %d unsettled", last, first, w.next-1))
+		w.terminate(protocolError("last committed sequence %d with %d to %d unsettled", last, first, w.next-1))
 		return
 	}
 	for i := range w.queue.len() {
 		if p := w.queue.at(i); p.committed && p.Sequence() > last {
-			w.die(protocolError("last committed sequence %d after %d was committed", last, p.Sequence()))
+			w.terminate(protocolError("last committed sequence %d after %d was committed", last, p.Sequence()))
 			return
 		}
 	}
@@ -245,10 +270,10 @@ func (w *Writer) fenced(last uint64) {
 	w.stop()
 }
 
-// die ends the Writer. Writes that are known to be committed or not executed
+// terminate ends the Writer. Writes that are known to be committed or not executed
 // are settled so; the others are handed to the application. With a journal none
 // is reported as not executed: what stands in it may be sent by the next Writer.
-func (w *Writer) die(cause error) {
+func (w *Writer) terminate(cause error) {
 	if w.state == stateDead {
 		return
 	}
@@ -261,7 +286,7 @@ func (w *Writer) die(cause error) {
 		// a commit need not be ours, and each needs a receipt of its own.
 		// The same while it is not known whose commits they are.
 		p := w.queue.at(i)
-		if !w.shared && (p.committed && w.isProven() || p.verdict == verdictCommitted && !ReceiptGone(p.receipt)) {
+		if !w.shared && (p.committed && w.isVerified() || p.verdict == verdictCommitted && !ReceiptGone(p.receipt)) {
 			proven = i + 1
 		}
 	}
@@ -273,17 +298,26 @@ func (w *Writer) die(cause error) {
 				p.receipt = p.bareReceipt()
 			}
 			p.settle(nil)
-		case w.log == nil && !p.committed && !p.doubtful && (p.sends == 0 || answered):
+		case w.kept == nil && !p.committed && !p.doubtful && (p.sends == 0 || answered):
 			p.settle(&NotExecutedError{Sequence: p.Sequence(), Cause: p.reason(cause)})
 		default:
-			w.failure.Writes = append(w.failure.Writes, p.unsettled())
-			p.settle(newOutcomeUnknown(p.Sequence(), p.Key(), cause))
+			w.failure.Writes = append(w.failure.Writes, p)
+			p.settle(p.unknown(cause))
 		}
 	}
 	w.cursor = 0
 	w.halted = true
-	w.wakeKeeper()
-	w.passRoom()
+	close(w.done)
+	level := slog.LevelInfo
+	if !errors.Is(cause, ErrClosed) || len(w.failure.Writes) > 0 {
+		level = slog.LevelError
+	}
+	unsettled := len(w.failure.Writes)
+	w.mux.later = append(w.mux.later, func() {
+		w.logger().Log(context.Background(), level, "a writer has ended", "reason", cause, "unsettled", unsettled)
+	})
+	w.wakeSessionLoop()
+	w.wakeNext()
 }
 
 // reason prefers p's own refusal to the end of the Writer.

@@ -45,20 +45,24 @@ func TestTheStreamHasAConnectionToItself(t *testing.T) {
 	}
 }
 
-// TestARefusedStreamTellsWhy: what the server ends a stream with is the Writer's
-// end, when it would be the same every time.
+// TestARefusedStreamTellsWhy: what the ledger ends a stream with is the Writer's end,
+// when it would be the same every time.
 func TestARefusedStreamTellsWhy(t *testing.T) {
 	t.Parallel()
 	for name, s := range map[string]*fakeServer{"given": {}, "not given": {sharedOnly: true}} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			s.ledger = newFakeLedger()
-			s.onStream = func() error { return connect.NewError(connect.CodeUnauthenticated, errors.New("who are you")) }
+			s.onStream = func() error {
+				return withDetail(connect.CodePermissionDenied, &seqledgerv1.WriteError{Code: codeDenied, Message: "who are you"})
+			}
 			w := newWriter(t, startFake(t, s), "w")
 			_, err := w.Write(t.Context(), payload("x"))
-			if e, ok := errors.AsType[*client.Error](err); !ok || e.ConnectCode != connect.CodeUnauthenticated || e.Message != "who are you" {
+			open, ok := errors.AsType[*client.OutcomeUnknownError](err)
+			if !ok || open.Refusal == nil || open.Refusal.Code != codeDenied || open.Refusal.Message != "who are you" {
 				t.Errorf("%v, want the server's reason", err)
 			}
+			wantEnded(t, w, 1)
 		})
 	}
 }

@@ -11,32 +11,47 @@ import (
 )
 
 // Write submits operations and waits for the outcome. See [Pending.Wait] for
-// the errors.
+// the errors; an [*OutcomeUnknownError] has the [*Pending] on which to wait further.
+//
+// After a refusal the Writer goes on by itself, without [Writer.Resume], when no write
+// that was submitted with Submit is concerned: whoever called Write has been told.
 func (w *Writer) Write(ctx context.Context, operations ...*seqledgerv1.Operation) (*seqledgerv1.Receipt, error) {
-	p, err := w.Submit(ctx, operations...)
+	p, err := w.submit(ctx, "", operations, true)
 	if err != nil {
 		return nil, err
 	}
-	return p.Wait(ctx)
+	select {
+	case <-p.done:
+	case <-ctx.Done():
+		// Nobody waits for it any more, so a refusal of it has to stop the Writer.
+		w.mux.mu.Lock()
+		defer w.mux.mu.Unlock()
+		if p.awaited = false; !p.settled {
+			return nil, p.unknown(w.mux.explainLocked(ctx.Err()))
+		}
+	}
+	return p.receipt, p.err
 }
 
 // Submit numbers a write and puts it on its way. It blocks while as many writes
 // are unanswered as the Writer may have, and while a session is opened. The
-// operations must not be changed until the write is settled, and not at all when its
-// outcome is unknown: a copy may be on its way out, and only the same write may be
-// sent again.
+// operations are encoded before it returns, and only those bytes are sent and
+// kept: the caller may then use its buffers for something else.
 //
 // On an error the write got no number and is not executed: the error is a
 // [*NotExecutedError] around ctx's error, a [*StoppedError] until Resume, what
 // ended the Writer, or [ErrClosed]. State and Close tell which writes a Writer
 // that ended has left unsettled.
 func (w *Writer) Submit(ctx context.Context, operations ...*seqledgerv1.Operation) (*Pending, error) {
-	return w.submit(ctx, "", operations)
+	return w.submit(ctx, "", operations, false)
 }
 
-// submit is Submit with a tag, which may be empty.
-func (w *Writer) submit(ctx context.Context, tag string, operations []*seqledgerv1.Operation) (*Pending, error) {
-	p, err := w.newPending(tag, operations)
+// submit is Submit with a tag, which may be empty. awaited says that the caller waits
+// for the outcome before it does anything else.
+func (w *Writer) submit(
+	ctx context.Context, tag string, operations []*seqledgerv1.Operation, awaited bool,
+) (*Pending, error) {
+	p, err := w.prepare(tag, operations)
 	if err == nil {
 		// A caller that is gone already is told so for certain; later it could
 		// only be told that the outcome is unknown.
@@ -45,21 +60,28 @@ func (w *Writer) submit(ctx context.Context, tag string, operations []*seqledger
 	if err != nil {
 		return nil, &NotExecutedError{Cause: err}
 	}
-	alone, err := w.accept(ctx, p)
-	if err != nil {
+	p.awaited = awaited
+	inline, err := w.accept(ctx, p)
+	switch {
+	case errors.Is(err, journal.ErrTagInUse):
+		// Not a NotExecutedError: the write that has the tag may be committed, or
+		// become so, and that is what the caller asks for.
+		return nil, fmt.Errorf("client: %w", err)
+	case err != nil:
 		return nil, &NotExecutedError{Cause: err}
 	}
-	if alone {
-		w.hub.sendAlone()
+	if inline {
+		w.mux.sendInline()
 	}
 	return p, nil
 }
 
-// accept queues p once there is room for it. alone tells that the caller is to
+// accept queues p once there is room for it. inline tells that the caller is to
 // send it. On an error p was not taken.
-func (w *Writer) accept(ctx context.Context, p *Pending) (alone bool, err error) {
-	w.hub.mu.Lock()
-	defer w.hub.unlock()
+func (w *Writer) accept(ctx context.Context, p *Pending) (inline bool, err error) {
+	w.mux.mu.Lock()
+	defer w.mux.unlock()
+	var t *turn
 	for {
 		if err := w.unavailable(); err != nil {
 			if w.state == stateDead {
@@ -67,31 +89,32 @@ func (w *Writer) accept(ctx context.Context, p *Pending) (alone bool, err error)
 				// other writes, and this one's is certain.
 				err = fmt.Errorf("the writer has ended: %w", w.failure.Cause)
 			}
-			w.passRoom()
+			w.leave(t, false)
 			return false, err
 		}
 		var freed <-chan struct{}
 		var full error
-		if w.fits(p) {
-			alone = w.log == nil && !w.halted && w.hub.isAlone(p.size)
-			freed, err = w.enqueue(p, alone)
+		if w.fits(p.size) && w.mayPass(t) {
+			inline = w.kept == nil && !w.halted && w.mux.canSendInline(p.size)
+			freed, err = w.enqueue(p, inline)
 			if freed == nil {
-				w.passRoom()
-				return alone, err
+				w.leave(t, err == nil)
+				return inline, err
 			}
 			full = err
 		}
-		if err := w.awaitRoom(ctx, freed); err != nil {
+		if t, err = w.await(ctx, t, p.size, freed); err != nil {
+			w.leave(t, false)
 			if full != nil {
 				err = fmt.Errorf("%w while the journal had no room: %w", err, full)
 			}
-			return false, w.hub.explainLocked(err)
+			return false, w.mux.explainLocked(err)
 		}
 	}
 }
 
-// newPending checks a write and gives it its key.
-func (w *Writer) newPending(tag string, operations []*seqledgerv1.Operation) (*Pending, error) {
+// prepare checks a write, encodes it and gives it its key.
+func (w *Writer) prepare(tag string, operations []*seqledgerv1.Operation) (*Pending, error) {
 	if len(operations) == 0 || len(operations) > maxOperations {
 		return nil, fmt.Errorf("a write has 1 to %d operations, not %d", maxOperations, len(operations))
 	}
@@ -110,22 +133,24 @@ func (w *Writer) newPending(tag string, operations []*seqledgerv1.Operation) (*P
 			return nil, fmt.Errorf("operation %d: text is not UTF-8", i)
 		}
 	}
-	p := &Pending{writer: w, tag: tag, done: make(chan struct{})}
-	p.request.Scope = w.scope
-	p.request.ClientId = w.clientID
-	p.request.IdempotencyKey = newKey()
-	p.request.Operations = operations
-	p.size = p.request.SizeVT()
-	if p.size > maxWriteBytes {
-		return nil, fmt.Errorf("the write has %d bytes, at most %d are allowed", p.size, maxWriteBytes)
+	encoded, err := encodeOperations(operations)
+	if err != nil {
+		return nil, err
 	}
-	if w.options.Journal != nil {
-		var err error
-		if p.encoded, err = encodeOperations(operations); err != nil {
-			return nil, err
-		}
+	if len(encoded) > maxWriteBytes {
+		return nil, fmt.Errorf("the write has %d bytes, at most %d are allowed", len(encoded), maxWriteBytes)
 	}
+	p := w.newPending(encoded, len(operations))
+	p.key, p.tag = newKey(), tag
 	return p, nil
+}
+
+// newPending makes a write of encoded operations.
+func (w *Writer) newPending(operations []byte, count int) *Pending {
+	return &Pending{
+		writer: w, operations: operations, count: count,
+		size: len(w.stream) + len(operations) + writeOverhead, done: make(chan struct{}),
+	}
 }
 
 // validText checks the strings of an operation that is not hollow.
@@ -160,18 +185,12 @@ func (w *Writer) unavailable() error {
 	return nil
 }
 
-// fits says whether p can be taken now.
-func (w *Writer) fits(p *Pending) bool {
-	return w.state == stateRunning && w.queue.len() < w.limit &&
-		(w.queue.len() == 0 || w.bytes+p.size <= w.options.MaxPendingBytes)
-}
-
 // enqueue numbers p and puts it on its way, with a journal through that. When
 // the journal is full it returns the channel that says when to try again. An
 // error means that p was not taken.
-func (w *Writer) enqueue(p *Pending, alone bool) (<-chan struct{}, error) {
-	p.request.Sequence = w.next
-	if w.log != nil {
+func (w *Writer) enqueue(p *Pending, inline bool) (<-chan struct{}, error) {
+	p.sequence = w.next
+	if w.kept != nil {
 		if freed, err := w.journalWrite(p); err != nil {
 			return freed, err
 		}
@@ -179,11 +198,11 @@ func (w *Writer) enqueue(p *Pending, alone bool) (<-chan struct{}, error) {
 	w.next++
 	w.bytes += p.size
 	w.queue.push(p)
-	p.durable = w.log == nil
+	p.durable = w.kept == nil
 	if p.durable && !w.halted {
-		w.hub.enlist(w)
-		if !alone {
-			w.hub.kick()
+		w.mux.enlist(w)
+		if !inline {
+			w.mux.wakeSender()
 		}
 	}
 	return nil, nil
@@ -191,11 +210,11 @@ func (w *Writer) enqueue(p *Pending, alone bool) (<-chan struct{}, error) {
 
 // journalWrite appends p to the journal. The syncer takes it from there.
 func (w *Writer) journalWrite(p *Pending) (<-chan struct{}, error) {
-	err := w.log.write(p)
+	err := w.kept.write(p)
 	if errors.Is(err, journal.ErrFull) {
 		// Asked for before the next attempt, so that no moment is missed.
-		freed := w.log.journal.Freed()
-		if err = w.log.write(p); errors.Is(err, journal.ErrFull) {
+		freed := w.kept.journal.Freed()
+		if err = w.kept.write(p); errors.Is(err, journal.ErrFull) {
 			return freed, err
 		}
 	}
@@ -203,36 +222,4 @@ func (w *Writer) journalWrite(p *Pending) (<-chan struct{}, error) {
 		w.failJournal(err)
 	}
 	return nil, err
-}
-
-// awaitRoom waits until something changed, or freed is closed. mu is held
-// before and after, not meanwhile.
-func (w *Writer) awaitRoom(ctx context.Context, freed <-chan struct{}) error {
-	w.waiters++
-	w.hub.mu.Unlock()
-	var err error
-	select {
-	case <-w.room:
-	case <-freed:
-	case <-ctx.Done():
-		err = ctx.Err()
-	}
-	w.hub.mu.Lock()
-	w.waiters--
-	if err != nil {
-		w.passRoom()
-	}
-	return err
-}
-
-// passRoom wakes one waiting call, which wakes the next when it leaves: so one
-// settled write wakes one waiter, and an end reaches all of them.
-func (w *Writer) passRoom() {
-	if w.waiters == 0 {
-		return
-	}
-	select {
-	case w.room <- struct{}{}:
-	default:
-	}
 }

@@ -1,15 +1,17 @@
 package client
 
 import (
+	"container/list"
 	"context"
 	"errors"
 	"fmt"
-	"reflect"
+	"log/slog"
 	"slices"
 	"time"
 
 	"google.golang.org/protobuf/proto"
 
+	"github.com/seqledger/seqledger/client/journal"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 )
 
@@ -53,7 +55,7 @@ type WriterOptions struct {
 	// Journal keeps unsettled writes through a crash of this process; nil keeps
 	// them in memory alone. Then ExpectedSession and AttemptID must be empty,
 	// because the journal knows them. The package documentation has the rules.
-	Journal Journal
+	Journal *journal.File
 	// MaxPending bounds the unanswered writes; 0 means the receipt window. It
 	// is never more than that window, because a repeat of the oldest must
 	// still find its receipt.
@@ -61,6 +63,9 @@ type WriterOptions struct {
 	// MaxPendingBytes bounds their encoded size in bytes; 0 means 8 MiB. One
 	// larger write is accepted when nothing else is pending.
 	MaxPendingBytes int
+
+	// journal is Journal, or what a test has in its place.
+	journal journalFile
 }
 
 // validate checks what OpenSession would not.
@@ -71,10 +76,10 @@ func (o *WriterOptions) validate() error {
 	if n := len(o.AttemptID); n != 0 && n != 16 {
 		return fmt.Errorf("client: WriterOptions: AttemptID has %d bytes, want 16", n)
 	}
-	if o.Journal != nil && !reflect.ValueOf(o.Journal).Comparable() {
-		return fmt.Errorf("client: WriterOptions: the Journal is a %T, which cannot be compared; use a pointer to it", o.Journal)
+	if o.Journal != nil {
+		o.journal = o.Journal
 	}
-	if o.Journal != nil && (o.ExpectedSession != 0 || len(o.AttemptID) != 0 || o.SaveSession != nil) {
+	if o.journal != nil && (o.ExpectedSession != 0 || len(o.AttemptID) != 0 || o.SaveSession != nil) {
 		return errors.New("client: WriterOptions: " +
 			"with a Journal, ExpectedSession, AttemptID and SaveSession are its own")
 	}
@@ -97,18 +102,20 @@ const (
 // order in which they are accepted.
 type Writer struct {
 	client *Client
-	hub    *hub
-	// scope, clientID and options never change.
+	mux    *mux
+	// scope, clientID, options and stream never change.
 	scope    *seqledgerv1.Scope
 	clientID string
 	options  WriterOptions
-	// keep wakes the keeper when a session must be opened; room wakes one
-	// Submit that waits. Both hold at most one token.
-	keep, room chan struct{}
-	cancel     context.CancelFunc
-	kept       chan struct{} // closed when the keeper has ended
+	stream   []byte // scope and client id, encoded
+	// sessionWork wakes the session loop when a session must be opened. It holds at
+	// most one token.
+	sessionWork chan struct{}
+	cancel      context.CancelFunc
+	// loopDone is closed when the session loop has ended, done when the Writer has.
+	loopDone, done chan struct{}
 
-	// Everything below is guarded by hub.mu.
+	// Everything below is guarded by mux.mu.
 
 	state   writerState
 	closing bool
@@ -124,7 +131,7 @@ type Writer struct {
 	cursor   int
 	inflight int // taken and not answered
 	bytes    int
-	// queued: on the hub's ready list.
+	// queued: on the mux's ready list.
 	queued bool
 	// halted: nothing more is sent until everything in flight is answered and
 	// resolve has decided what the answers mean together.
@@ -137,22 +144,24 @@ type Writer struct {
 	// ledger is the ledger id in the receipts of this life of the stream, 0
 	// before the first one. A ledger that gets a new id ends all sessions.
 	ledger uint64
-	// log is nil without a journal. recovered is what it held at the start.
-	log       *streamLog
+	// kept is nil without a journal. recovered is what it held at the start.
+	kept      *streamLog
 	recovered []*Pending
-	// provenBy holds back what is numbered beyond it, until everything up to it
+	// verifiedThrough holds back what is numbered beyond it, until everything up to it
 	// has its receipt; 0 holds nothing back. The ledger had committed so far
 	// when a journal was recovered. Only the receipts show that these commits
 	// are the journal's, and not those of a Writer whose journal it is an old
 	// copy of.
-	provenBy uint64
-	// refused: nothing can undo the refusal at the front, and the keeper takes
+	verifiedThrough uint64
+	// refused: nothing can undo the refusal at the front, and the session loop takes
 	// it and all behind it out of the journal before anybody hears of it.
 	refused bool
-	// waiters counts the calls that wait for room.
-	waiters int
+	// waiting are the calls that wait for room, or for a session, in the order in which
+	// they came; passed counts the writes that went ahead of the first since it is that.
+	waiting list.List // of *turn
+	passed  int
 	// refreshed is when last_seen was refreshed for all that is known here;
-	// asked is when the keeper last found that due.
+	// asked is when the session loop last found that due.
 	refreshed, asked time.Time
 
 	stopped *StoppedError
@@ -183,39 +192,41 @@ func (c *Client) NewWriter(ctx context.Context, options WriterOptions) (*Writer,
 		options.MaxPendingBytes = defaultMaxPendingBytes
 	}
 	w := &Writer{
-		client: c, hub: c.hub, options: options,
+		client: c, mux: c.mux, options: options,
 		// Cloned because every write is encoded with it from then on.
 		scope: proto.CloneOf(options.Scope), clientID: options.ClientID,
-		keep: make(chan struct{}, 1), room: make(chan struct{}, 1), kept: make(chan struct{}),
+		sessionWork: make(chan struct{}, 1), loopDone: make(chan struct{}), done: make(chan struct{}),
 	}
 	w.options.AttemptID = slices.Clone(options.AttemptID)
+	var err error
+	if w.stream, err = encodeStream(w.scope, w.clientID); err != nil {
+		return nil, err
+	}
 	if err := w.open(ctx); err != nil {
 		return nil, err
 	}
-	keeperCtx, cancel := context.WithCancel(c.ctx)
+	loopCtx, cancel := context.WithCancel(c.ctx)
 	w.cancel = cancel
-	c.hub.mu.Lock()
-	defer c.hub.mu.Unlock()
-	if c.hub.closed {
+	c.mux.mu.Lock()
+	defer c.mux.mu.Unlock()
+	if c.mux.closed {
 		cancel()
-		if w.log != nil {
-			w.log.journal.Release(w.log.name)
-		}
+		w.abandon()
 		return nil, ErrClosed
 	}
-	if w.log != nil {
-		w.log.syncer = c.syncerOf(w.log.journal)
+	if w.kept != nil {
+		w.kept.syncer = c.syncerOf(w.kept.journal)
 	}
-	c.hub.writers[w] = struct{}{}
-	if !c.hub.running {
-		c.hub.running = true
+	c.mux.writers[w] = struct{}{}
+	if !c.mux.running {
+		c.mux.running = true
 		// Ended by the Client's context; Client.Close waits for it.
-		c.background.Go(func() { c.hub.run(c.ctx) })
+		c.background.Go(func() { c.mux.run(c.ctx) })
 	}
 	// Ended by cancel, which Writer.Close calls; Writer.Close waits on kept.
-	go w.runKeeper(keeperCtx)
+	go w.runSessionLoop(loopCtx)
 	if w.queue.len() > 0 {
-		c.hub.makeReady(w)
+		c.mux.makeReady(w)
 	}
 	return w, nil
 }
@@ -224,15 +235,17 @@ func (c *Client) NewWriter(ctx context.Context, options WriterOptions) (*Writer,
 // takes the refused one's number. It waits while the Writer opens a session and
 // does nothing when the Writer is running.
 func (w *Writer) Resume(ctx context.Context) error {
-	w.hub.mu.Lock()
-	defer w.hub.mu.Unlock()
+	w.mux.mu.Lock()
+	defer w.mux.mu.Unlock()
+	var t *turn
+	// Whatever happens below, the next waiter has to look for itself.
+	defer func() { w.leave(t, false) }()
 	for w.state == stateSettling {
-		if err := w.awaitRoom(ctx, nil); err != nil {
+		var err error
+		if t, err = w.await(ctx, t, -1, nil); err != nil {
 			return err
 		}
 	}
-	// Whatever happens below, the next waiter has to look for itself.
-	defer w.passRoom()
 	if w.state == stateStopped && !w.closing {
 		// Nothing is in flight and no copy is under way, so the number is free.
 		// A journal has said so since before the refusal was reported.
@@ -255,12 +268,25 @@ func (w *Writer) Flush(ctx context.Context) error {
 
 // tail returns the last unsettled write, if there is one.
 func (w *Writer) tail() (*Pending, error) {
-	w.hub.mu.Lock()
-	defer w.hub.mu.Unlock()
+	w.mux.mu.Lock()
+	defer w.mux.mu.Unlock()
 	if w.queue.len() == 0 {
 		return nil, w.unavailable()
 	}
 	return w.queue.at(w.queue.len() - 1), nil
+}
+
+// Done returns a channel that is closed when the Writer has ended: by Close, or because
+// the ledger has refused to let it go on. Err says why.
+func (w *Writer) Done() <-chan struct{} { return w.done }
+
+// Err is nil while the Writer takes writes, otherwise what Submit would return: a
+// [*StoppedError] until Resume, [ErrClosed] while it is being closed, an
+// [*UnsettledError] once it has ended.
+func (w *Writer) Err() error {
+	w.mux.mu.Lock()
+	defer w.mux.mu.Unlock()
+	return w.unavailable()
 }
 
 // Close takes no more writes, waits until those submitted are settled or ctx
@@ -268,32 +294,44 @@ func (w *Writer) tail() (*Pending, error) {
 // remain unsettled, from now or from an earlier end. The stream's session stays
 // open for the next Writer to fence.
 func (w *Writer) Close(ctx context.Context) error {
-	w.hub.mu.Lock()
+	w.mux.mu.Lock()
 	w.closing = true
-	w.passRoom()
-	w.hub.mu.Unlock()
+	w.wakeNext()
+	w.mux.mu.Unlock()
 	if tail, _ := w.tail(); tail != nil {
 		select {
 		case <-tail.done:
 		case <-ctx.Done():
 		}
 	}
-	w.hub.mu.Lock()
-	w.die(ErrClosed)
-	delete(w.hub.writers, w)
+	return w.end()
+}
+
+// end ends the Writer at once.
+func (w *Writer) end() error {
+	w.mux.mu.Lock()
+	w.terminate(ErrClosed)
+	delete(w.mux.writers, w)
 	failure := w.failure
-	w.hub.unlock()
+	w.mux.unlock()
 	w.cancel()
-	<-w.kept
-	// Once: by a second Close, as a deferred one is, another Writer may have the claim.
-	if w.log != nil && w.client.leaveSyncer(w.log) {
-		w.log.journal.Release(w.log.name)
-	}
+	// The session loop waits for nothing that does not end with its context.
+	<-w.loopDone
 	if len(failure.Writes) == 0 {
 		return nil
 	}
 	return failure
 }
+
+// abandon gives up what a Writer has that did not begin.
+func (w *Writer) abandon() {
+	if w.kept != nil {
+		w.kept.journal.Release(w.kept.name)
+	}
+}
+
+// logger is the Client's, for what concerns this Writer.
+func (w *Writer) logger() *slog.Logger { return w.client.options.Logger.With("client_id", w.clientID) }
 
 // WriterState is a moment in the life of a Writer.
 type WriterState struct {
@@ -303,14 +341,11 @@ type WriterState struct {
 	NextSequence uint64
 	// Pending counts the unsettled writes.
 	Pending int
-	// Err is nil while the Writer takes writes, otherwise what Submit would
-	// return: a [*StoppedError], an [*UnsettledError] or ErrClosed.
-	Err error
 }
 
 // State returns where the Writer stands.
 func (w *Writer) State() WriterState {
-	w.hub.mu.Lock()
-	defer w.hub.mu.Unlock()
-	return WriterState{Session: w.session, NextSequence: w.next, Pending: w.queue.len(), Err: w.unavailable()}
+	w.mux.mu.Lock()
+	defer w.mux.mu.Unlock()
+	return WriterState{Session: w.session, NextSequence: w.next, Pending: w.queue.len()}
 }

@@ -102,7 +102,7 @@ func TestAGapBehindACommitEndsTheWriter(t *testing.T) {
 	if _, err := w.Write(t.Context(), payload("1")); !errors.Is(err, client.ErrProtocol) || client.CodeOf(err) != codeGap {
 		t.Errorf("want a protocol violation that tells of the gap, got %v", err)
 	}
-	if w.State().Err == nil {
+	if w.Err() == nil {
 		t.Error("the Writer must have ended")
 	}
 }

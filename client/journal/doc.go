@@ -11,7 +11,9 @@
 // A write may carry a tag, the application's own name for it. A write with a
 // tag stays in the journal when it is settled, together with its receipt, until
 // the application acknowledges that it has noted the outcome. So a tag that is
-// not in the journal was never sent, was not executed, or has been noted.
+// not in the journal was never sent, was not executed, or has been noted. The tag
+// of an acknowledged write is refused for a time longer (Options.RememberTags), for
+// programs that are run again and keep no books of their own.
 //
 // # What the disk may do
 //

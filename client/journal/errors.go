@@ -12,8 +12,10 @@ var (
 	ErrFull = errors.New("journal: full")
 	// ErrTooLarge: a write that would not fit into an empty journal.
 	ErrTooLarge = errors.New("journal: write too large for the journal")
-	// ErrTagInUse: the journal holds a write with this tag. It is under way,
-	// or its outcome waits to be acknowledged; either way it is no new write.
+	// ErrTagInUse: the journal knows this tag. Its write is under way, or committed
+	// and not yet acknowledged, or was acknowledged within Options.RememberTags; a
+	// write that was not executed leaves its tag free. So it is no new write, and
+	// submitting it under another tag, or none, would do it twice.
 	ErrTagInUse = errors.New("journal: tag is in use")
 	// ErrClaimed: another Writer of this process has the stream.
 	ErrClaimed = errors.New("journal: stream is in use by another writer")

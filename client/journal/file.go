@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"slices"
 	"sync"
+	"time"
 
 	"github.com/gofrs/flock"
 )
@@ -29,6 +30,12 @@ type Options struct {
 	// had a journal sets it: a journal that was lost would look like one that
 	// never held a write, and what it held would be sent a second time.
 	MustExist bool
+	// RememberTags is how long a tag stays in use after its write is acknowledged; 0
+	// means 24 hours, negative not at all. A program that is run again, and submits
+	// under the same tag what it has paid, is refused with ErrTagInUse meanwhile.
+	// Tags take at most MaxBytes/32, 32 bytes each and their own; beyond that the
+	// oldest are forgotten, so what a program must know for ever it notes itself.
+	RememberTags time.Duration
 
 	storage storage
 }
@@ -61,10 +68,13 @@ type File struct {
 	appended, durable uint64
 	flushing          bool
 	// live is the cost of all entries, freed is closed when it shrinks.
-	live   int
-	freed  chan struct{}
-	err    error // sticky
-	closed bool
+	live  int
+	freed chan struct{}
+	// tags are the remembered tags, the oldest first; tagBytes is what they take.
+	tags     []rememberedTag
+	tagBytes int
+	err      error // sticky
+	closed   bool
 
 	// Touched by whoever flushes, and by Open and Close, alone.
 	current file
@@ -90,6 +100,9 @@ func Open(path string, options Options) (*File, error) {
 		options.MaxBytes = defaultMaxBytes
 	case options.MaxBytes < minMaxBytes || options.MaxBytes > limitMaxBytes:
 		return nil, fmt.Errorf("journal: Options.MaxBytes is %d, must be 0 or %d to %d", options.MaxBytes, minMaxBytes, limitMaxBytes)
+	}
+	if options.RememberTags == 0 {
+		options.RememberTags = defaultRememberTags
 	}
 	// Not relative, because the process may change its directory.
 	path, err := filepath.Abs(path)
@@ -155,6 +168,7 @@ func (f *File) load() error {
 	for _, s := range f.streams {
 		f.live += s.live
 	}
+	f.takeOverTags()
 	content = f.snapshot()
 	if err := f.replace(content); err != nil {
 		return fmt.Errorf("journal %s: cannot be written: %w", f.path, err)
@@ -262,12 +276,15 @@ func (f *File) Append(name Name, record Record) error {
 	if record.Kind == KindWrite {
 		// First, because no room will come for a tag that waits for its own
 		// acknowledgement.
-		if err := s.freeTag(record.Tag); err != nil {
+		if err := f.checkTag(s, record.Tag); err != nil {
 			return fmt.Errorf("journal: stream %s: %w", name, err)
 		}
 		if err := f.room(&record); err != nil {
 			return err
 		}
+	}
+	if record.Kind == KindAcknowledged {
+		return f.remember(s, &record)
 	}
 	return f.append(s, &record)
 }

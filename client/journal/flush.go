@@ -79,6 +79,7 @@ func (f *File) outweighed(group int) bool {
 // snapshot encodes a whole file that leads to the present state. Streams that
 // nobody needs any more go. mu is held, or f is not shared yet.
 func (f *File) snapshot() []byte {
+	f.forgetTags()
 	f.salt = newSalt()
 	b := appendHeader(make([]byte, 0, headerBytes+groupHeader+f.live), f.salt)
 	b = append(b, make([]byte, groupHeader)...)

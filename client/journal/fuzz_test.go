@@ -3,7 +3,10 @@ package journal
 import (
 	"bytes"
 	"errors"
+	"fmt"
+	"os"
 	"testing"
+	"time"
 )
 
 // FuzzJournalFile reads any bytes as a journal. It must not panic, must give a
@@ -16,6 +19,11 @@ func FuzzJournalFile(f *testing.F) {
 	add(f, j, write(0, "a"), write(1, ""), Record{Kind: KindSettled, ID: 0, Receipt: []byte("r")})
 	add(f, j, Record{Kind: KindDropped, ID: 1}, Record{Kind: KindAcknowledged, ID: 0})
 	f.Add(m.seen[path].written)
+	old, err := os.ReadFile("testdata/version1.journal")
+	if err != nil {
+		f.Fatal(err)
+	}
+	f.Add(old)
 	f.Fuzz(func(t *testing.T, content []byte) {
 		streams := make(map[Name]*stream)
 		good, err := replay("journal", content, streams)
@@ -39,7 +47,7 @@ func FuzzJournalFile(f *testing.F) {
 			t.Fatalf("%d streams became %d", len(before), len(after))
 		}
 		for i := range before {
-			if !equal(before[i], after[i]) {
+			if !equal(before[i], after[i]) || fmt.Sprint(before[i].Remembered) != fmt.Sprint(after[i].Remembered) {
 				t.Fatalf("%+v became %+v", before[i], after[i])
 			}
 		}
@@ -51,7 +59,8 @@ func FuzzJournalFile(f *testing.F) {
 func FuzzJournalRecord(f *testing.F) {
 	f.Add(appendStream(nil, 1, one))
 	for _, r := range []Record{write(5, "tag"), {Kind: KindHead, Head: Head{Ledger: 1 << 63, Session: 300, NextID: 2, NextSequence: 3, Attempt: make([]byte, attemptBytes)}},
-		{Kind: KindSettled, ID: 1, Receipt: []byte("r")}, {Kind: KindAcknowledged, ID: 128}, {Kind: KindDropped}} {
+		{Kind: KindSettled, ID: 1, Receipt: []byte("r")}, {Kind: KindAcknowledged, ID: 128}, {Kind: KindDropped},
+		{Kind: kindRemembered, tag: Tag{"tag", time.Unix(300, 0)}}} {
 		f.Add(appendRecord(nil, 1, &r))
 	}
 	f.Fuzz(func(t *testing.T, body []byte) {

@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"time"
 )
 
 // Name names a stream, as the ledger does.
@@ -34,6 +35,9 @@ const (
 	// KindDropped removes an unsettled write and all behind it, because they
 	// were not executed; the number of the first is free again.
 	KindDropped Kind = 6
+	// kindRemembered removes a settled write with a tag, if it is there, and keeps
+	// the tag in use for a time. A File makes one of a KindAcknowledged.
+	kindRemembered Kind = 7
 )
 
 // Head is where a stream stands, beside its writes.
@@ -74,6 +78,8 @@ type Record struct {
 	// Receipt is a KindSettled's, opaque to the journal and kept only for a
 	// write with a tag.
 	Receipt []byte
+
+	tag Tag // of a kindRemembered
 }
 
 // appendStream encodes the record that numbers a stream.
@@ -109,6 +115,9 @@ func appendRecord(b []byte, number uint64, r *Record) []byte {
 	case KindSettled:
 		b = binary.AppendUvarint(b, r.ID)
 		b = append(b, r.Receipt...)
+	case kindRemembered:
+		b = binary.AppendUvarint(b, uint64(max(0, r.tag.Acknowledged.Unix())))
+		b = appendText(b, r.tag.Name)
 	default: // KindAcknowledged, KindDropped
 		b = binary.AppendUvarint(b, r.ID)
 	}
@@ -198,6 +207,13 @@ func decodeRecord(b []byte) (decoded, error) {
 		r.Receipt = p.remainder()
 	case KindAcknowledged, KindDropped:
 		r.ID = p.uvarint()
+	case kindRemembered:
+		seconds := p.uvarint()
+		r.tag.Name = p.text()
+		if seconds > maxSeconds || r.tag.Name == "" {
+			return r, fmt.Errorf("a remembered tag of %d bytes, acknowledged at second %d", len(r.tag.Name), seconds)
+		}
+		r.tag.Acknowledged = time.Unix(int64(seconds), 0)
 	default:
 		return r, fmt.Errorf("a record of the unknown kind %d", r.Kind)
 	}
@@ -213,6 +229,7 @@ func decodeRecord(b []byte) (decoded, error) {
 const (
 	attemptBytes = 16
 	maxReserve   = 1 << 20
+	maxSeconds   = 1 << 40 // far beyond any clock, and within what a time can hold
 )
 
 // parser takes fields off the front of a record. After the first error it

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"fmt"
 	"slices"
+	"time"
 )
 
 // Entry is a write that the journal holds.
@@ -37,6 +38,9 @@ type State struct {
 	// Entries in the order of their IDs. Those that are not settled come last
 	// and have consecutive sequences, the last of them Head.NextSequence-1.
 	Entries []Entry
+	// Remembered are the tags of acknowledged writes, the oldest first. See
+	// [Options].RememberTags for how long they are in use.
+	Remembered []Tag
 }
 
 // Unsettled returns the entries that are not known to be committed.
@@ -62,13 +66,19 @@ type stream struct {
 	settled   map[uint64]*Entry
 	unsettled []*Entry
 	first     int
-	tags      map[string]uint64
+	// tags has the IDs of the entries with a tag; remembered, when a tag was
+	// acknowledged that has none any more.
+	tags       map[string]uint64
+	remembered map[string]time.Time
 	// live is the cost of all entries.
 	live int
 }
 
 func newStream(name Name, number uint64) *stream {
-	return &stream{name: name, number: number, settled: make(map[uint64]*Entry), tags: make(map[string]uint64)}
+	return &stream{
+		name: name, number: number, settled: make(map[uint64]*Entry),
+		tags: make(map[string]uint64), remembered: make(map[string]time.Time),
+	}
 }
 
 // open returns the unsettled entries.
@@ -85,6 +95,7 @@ func (s *stream) state() State {
 	for _, e := range s.open() {
 		state.Entries = append(state.Entries, *e)
 	}
+	state.Remembered = s.tagList()
 	return state
 }
 
@@ -118,6 +129,8 @@ func (s *stream) apply(r *Record) error {
 		return nil
 	case KindDropped:
 		return s.applyDropped(r.ID)
+	case kindRemembered:
+		return s.applyRemembered(r.tag)
 	}
 	return fmt.Errorf("a record of the unknown kind %d", r.Kind)
 }
@@ -148,6 +161,7 @@ func (s *stream) applyWrite(r *Record) error {
 	}
 	if r.Tag != "" {
 		s.tags[r.Tag] = r.ID
+		delete(s.remembered, r.Tag) // its time was over
 	}
 	e := &Entry{ID: r.ID, Sequence: r.Sequence, Key: r.Key, Tag: r.Tag, Request: r.Request, Reserve: r.Reserve}
 	s.unsettled = append(s.unsettled, e)
@@ -225,7 +239,8 @@ func (s *stream) forgetEntry(e *Entry) {
 
 // empty says whether the file needs to know nothing of the stream.
 func (s *stream) empty() bool {
-	return !s.claimed && s.head.Session == 0 && len(s.head.Attempt) == 0 && len(s.settled) == 0 && len(s.open()) == 0
+	return !s.claimed && s.head.Session == 0 && len(s.head.Attempt) == 0 &&
+		len(s.settled) == 0 && len(s.open()) == 0 && len(s.remembered) == 0
 }
 
 // appendSnapshot encodes the records that lead to the stream's state.
@@ -248,6 +263,9 @@ func (s *stream) appendSnapshot(b []byte) []byte {
 		if e.Settled {
 			b = appendRecord(b, s.number, &Record{Kind: KindSettled, ID: e.ID, Receipt: e.Receipt})
 		}
+	}
+	for _, tag := range state.Remembered {
+		b = appendRecord(b, s.number, &Record{Kind: kindRemembered, tag: tag})
 	}
 	return appendRecord(b, s.number, &Record{Kind: KindHead, Head: s.head})
 }

@@ -269,7 +269,7 @@ func (h *harness) ledger(t *testing.T) (map[string][]string, int64) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	end, err := w.Write(ctx, &seqledgerv1.Operation{Operation: &seqledgerv1.Operation_Append{Append: &seqledgerv1.Append{Payload: []byte("audit")}}})
+	end, err := w.Write(ctx, client.Append([]byte("audit")))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -12,8 +12,6 @@ import (
 	"strings"
 	"syscall"
 
-	"connectrpc.com/connect"
-
 	"github.com/seqledger/seqledger/client"
 	"github.com/seqledger/seqledger/client/journal"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
@@ -120,32 +118,14 @@ func (t *till) open(ctx context.Context) error {
 		t.writer, err = t.client.NewWriter(ctx, client.WriterOptions{
 			Scope: t.scope, ClientID: t.stream.ClientID, Journal: t.journal,
 		})
-		if err == nil {
-			return nil
-		}
-		unreachable, _ := errors.AsType[*client.Error](err)
-		unsettled, handedOver := errors.AsType[*client.UnsettledError](err)
-		switch {
-		case handedOver:
-			if err := t.takeOver(ctx, unsettled); err != nil {
-				return err
-			}
-		case ctx.Err() != nil || unreachable == nil || unreachable.Code != 0:
+		unsettled, ok := errors.AsType[*client.UnsettledError](err)
+		if !ok {
 			return err
-		case isFinal(unreachable.ConnectCode):
-			return fmt.Errorf("the server does not take this till: %w", err)
 		}
-		// Every call has waited between its repeats, so this is no busy loop.
+		if err := t.takeOver(ctx, unsettled); err != nil {
+			return err
+		}
 	}
-}
-
-// isFinal tells whether a server says the same later, too.
-func isFinal(code connect.Code) bool {
-	switch code {
-	case connect.CodeUnauthenticated, connect.CodePermissionDenied, connect.CodeUnimplemented, connect.CodeInvalidArgument:
-		return true
-	}
-	return false
 }
 
 // takeOver settles what the Writer could not, because somebody else took the
@@ -157,17 +137,17 @@ func (t *till) takeOver(ctx context.Context, unsettled *client.UnsettledError) e
 		return fmt.Errorf("a person has to look at this: %w", unsettled)
 	}
 	for _, write := range unsettled.Writes {
-		if err := t.book.note(outcome{tag: write.Tag}); err != nil {
+		if err := t.book.note(outcome{tag: write.Tag()}); err != nil {
 			return err
 		}
-		entity, err := t.client.GetEntity(ctx, &seqledgerv1.GetEntityRequest{Scope: t.scope, Key: "payment/" + write.Tag})
-		if answer, ok := errors.AsType[*client.Error](err); ok && answer.ConnectCode == connect.CodeNotFound {
+		entity, err := t.client.GetEntity(ctx, &seqledgerv1.GetEntityRequest{Scope: t.scope, Key: "payment/" + write.Tag()})
+		if errors.Is(err, client.ErrNotFound) {
 			continue
 		}
 		if err != nil {
 			return err
 		}
-		if err := t.book.note(outcome{write.Tag, entity.GetTxId()}); err != nil {
+		if err := t.book.note(outcome{write.Tag(), entity.GetTxId()}); err != nil {
 			return err
 		}
 	}
@@ -227,7 +207,5 @@ func receiptName(receipt *seqledgerv1.Receipt) string {
 // operation writes the payment under its own key. It has no condition: that a
 // payment is made once is the Writer's work, and the test can see if it is not.
 func (p *payment) operation() *seqledgerv1.Operation {
-	return &seqledgerv1.Operation{Operation: &seqledgerv1.Operation_SetEntity{SetEntity: &seqledgerv1.SetEntity{
-		Key: "payment/" + p.tag, Value: fmt.Append(nil, p.cents),
-	}}}
+	return client.Set("payment/"+p.tag, fmt.Append(nil, p.cents))
 }

@@ -232,13 +232,21 @@ func TestServeAccessFlags(t *testing.T) {
 	seqledger(t, "status", "--server", "127.0.0.1:"+port, "--tls-ca", cert).expect(t, exitRefused, "unauthenticated")
 }
 
-// TestTokenInClear: whoever sends a key over the network in clear is told.
+// TestTokenInClear: a key goes over the network in clear only if a flag says so.
 func TestTokenInClear(t *testing.T) {
 	t.Parallel()
-	r := seqledger(t, "status", "--server", "192.0.2.1:1", "--timeout", "1ms", "--token", "secret-token").expect(t, exitFailed, "in clear")
-	if strings.Contains(r.stderr, "secret-token") {
-		t.Error("the token is repeated:", r)
+	status := func(args ...string) result {
+		t.Helper()
+		return seqledger(t, append([]string{"status", "--timeout", "1ms", "--token", "secret-token"}, args...)...)
 	}
+	for _, server := range []string{"192.0.2.1:1", "http://192.0.2.1", "127.0.0.1:1,192.0.2.1:1"} {
+		r := status("--server", server).expect(t, exitUsage, "in clear", "--cleartext-token", "192.0.2.1")
+		if strings.Contains(r.stderr, "secret-token") {
+			t.Error("the token is repeated:", r)
+		}
+		status("--server", server, "--cleartext-token").expect(t, exitFailed)
+	}
+	status("--server", "https://192.0.2.1").expect(t, exitFailed)
 	s := serve(t)
 	if r := s.do(t, "status", "--token", "x").expect(t, exitDone); strings.Contains(r.stderr, "in clear") {
 		t.Error("a warning on loopback:", r)

@@ -145,7 +145,7 @@ func TestPoisonedWrite(t *testing.T) {
 			t.Errorf("the write can never be executed, and the answer is: %v", err)
 			break
 		}
-		if bad.State().Err != nil && bad.Resume(ctx) != nil {
+		if bad.Err() != nil && bad.Resume(ctx) != nil {
 			break
 		}
 	}

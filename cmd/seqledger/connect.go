@@ -52,6 +52,23 @@ const quietTime = time.Second
 func (f *clientFlags) within(e *environment, do func(ctx context.Context) error) error {
 	limited, cancel := context.WithTimeout(e.ctx, f.Timeout)
 	defer cancel()
+	return f.explained(e, limited, do)
+}
+
+// withinEach is within for what has many parts: the timeout begins again whenever do
+// calls progress.
+func (f *clientFlags) withinEach(e *environment, do func(ctx context.Context, progress func()) error) error {
+	limited, cancel := context.WithCancelCause(e.ctx)
+	defer cancel(nil)
+	watchdog := time.AfterFunc(f.Timeout, func() { cancel(context.DeadlineExceeded) })
+	defer watchdog.Stop()
+	return f.explained(e, limited, func(ctx context.Context) error {
+		return do(ctx, func() { watchdog.Reset(f.Timeout) })
+	})
+}
+
+// explained runs do until its time is over, and says why there was no answer.
+func (f *clientFlags) explained(e *environment, limited context.Context, do func(ctx context.Context) error) error {
 	ctx, giveUp := context.WithCancelCause(limited)
 	ended := make(chan struct{})
 	var why *unreachableError // belongs to the goroutine until ended is closed
@@ -68,7 +85,7 @@ func (f *clientFlags) within(e *environment, do func(ctx context.Context) error)
 		}
 	}()
 	err := do(ctx)
-	late := errors.Is(limited.Err(), context.DeadlineExceeded)
+	late := errors.Is(context.Cause(limited), context.DeadlineExceeded)
 	giveUp(nil)
 	<-ended
 	return f.explainWithin(err, why, late)
@@ -121,7 +138,7 @@ func (f *connectionFlags) connected(e *environment, do func(c *client.Client) er
 
 // connect runs do with a client that sends a call so often at most, and closes it.
 func (f *connectionFlags) connect(e *environment, attempts int, do func(c *client.Client) error) (err error) {
-	options, err := f.options(e)
+	options, err := f.options()
 	if err != nil {
 		return err
 	}

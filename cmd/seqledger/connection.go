@@ -14,27 +14,31 @@ import (
 // connectionFlags say where the server is, and who calls it. A certificate has
 // no environment, because the one of serve would be taken for the client's.
 type connectionFlags struct {
-	Server    string `help:"Address of the server, host:port or https://host:port." default:"127.0.0.1:7450"`
+	Server    string `help:"Address of the server, host:port or https://host:port; several of one ledger with commas between them." default:"127.0.0.1:7450"`
 	Token     string `help:"API key or session token. Other users of the machine can see it on a command line; better use the environment or a file." placeholder:"TOKEN"`
 	TokenFile string `help:"File with the API key or session token." type:"path" placeholder:"FILE"`
+	Cleartext bool   `name:"cleartext-token" help:"Send the token in clear to a host that is not this machine, where the network can read it." env:"-"`
 	TLSCA     string `name:"tls-ca" help:"Certificates to trust in place of the system's, for https." type:"path" placeholder:"FILE"`
 	TLSCert   string `name:"tls-cert" help:"Certificate to show, for a server that asks for one." type:"path" env:"-" placeholder:"FILE"`
 	TLSKey    string `name:"tls-key" help:"Private key of --tls-cert." type:"path" env:"-" placeholder:"FILE"`
 }
 
 // options returns those of the client; the errors are of usage.
-func (f *connectionFlags) options(e *environment) (o client.Options, err error) {
+func (f *connectionFlags) options() (o client.Options, err error) {
 	servers, config, err := f.target()
 	if err != nil {
 		return o, err
 	}
 	o.Server, o.TLS = strings.Join(servers, ","), config
-	if o.Token, err = f.token(); err != nil {
+	token, err := f.token()
+	if err != nil || token == "" {
 		return o, err
 	}
+	o.Token, o.CleartextToken = client.StaticToken(token), f.Cleartext
 	for _, server := range servers {
-		if o.Token != "" && !strings.HasPrefix(server, "https://") && !loopbackURL(server) {
-			e.notice("warning: the token goes to %s in clear, where the network can read it; use https://", server)
+		if !f.Cleartext && !strings.HasPrefix(server, "https://") && !loopbackURL(server) {
+			return o, usage("--server %s: the token would go to %s in clear, where the network can read it; use https://, or --cleartext-token",
+				f.Server, server)
 		}
 	}
 	return o, nil

@@ -3,6 +3,8 @@ package main
 import (
 	"context"
 	"encoding/hex"
+	"fmt"
+	"iter"
 
 	"github.com/seqledger/seqledger/client"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
@@ -20,42 +22,41 @@ type listCommand struct {
 // of them anyway.
 const listPage = 1000
 
-// pages calls fetch with the token of one page after the other and prints the
-// items with show. The timeout is each page's own, so that a list may take as
-// long as it is.
-func pages[T any](e *environment, flags *clientFlags, fetch func(ctx context.Context, c *client.Client, token string) ([]T, string, error),
+// list prints the items of a listing with show. The timeout is that of each item, so
+// that a list may take as long as it is.
+func list[T any](e *environment, flags *clientFlags, items func(ctx context.Context, c *client.Client) iter.Seq2[T, error],
 	heading []string, show func(e *environment, t *table, item T) error,
 ) error {
 	if err := flags.check(); err != nil {
 		return err
 	}
 	return flags.connected(e, func(c *client.Client) error {
-		for token, first := "", true; first || token != ""; first = false {
-			var items []T
-			var next string
-			err := flags.within(e, func(ctx context.Context) (err error) {
-				items, next, err = fetch(ctx, c, token)
-				return err
-			})
-			if err != nil {
-				return err
-			}
-			// Printed page by page, because a list may be longer than the memory.
-			t := newTable(e.stdout)
-			if first && !e.json && len(items) > 0 {
-				t.row(heading...)
-			}
-			for _, item := range items {
+		return flags.withinEach(e, func(ctx context.Context, progress func()) error {
+			t, n := newTable(e.stdout), 0
+			for item, err := range items(ctx, c) {
+				if err != nil && context.Cause(ctx) != nil {
+					return fmt.Errorf("%w: %v", context.Cause(ctx), err) //nolint:errorlint // That it was cancelled is what this replaces.
+				}
+				if err != nil {
+					return err
+				}
+				progress()
+				if n == 0 && !e.json {
+					t.row(heading...)
+				}
 				if err := show(e, t, item); err != nil {
 					return err
 				}
+				// Printed page by page, because a list may be longer than the memory.
+				if n++; n%listPage == 0 {
+					if err := t.flush(); err != nil {
+						return err
+					}
+					t = newTable(e.stdout)
+				}
 			}
-			if err := t.flush(); err != nil {
-				return err
-			}
-			token = next
-		}
-		return nil
+			return t.flush()
+		})
 	})
 }
 
@@ -80,13 +81,10 @@ func (c *listEntitiesCommand) Run(e *environment) error {
 	if err != nil {
 		return err
 	}
-	fetch := func(ctx context.Context, conn *client.Client, token string) ([]*seqledgerv1.Entity, string, error) {
-		page, err := conn.ListEntities(ctx, &seqledgerv1.ListEntitiesRequest{
-			Scope: scope, Prefix: c.Prefix, PageSize: listPage, PageToken: token,
-		})
-		return page.GetEntities(), page.GetNextPageToken(), err
+	items := func(ctx context.Context, conn *client.Client) iter.Seq2[*seqledgerv1.Entity, error] {
+		return conn.ListEntities(ctx, &seqledgerv1.ListEntitiesRequest{Scope: scope, Prefix: c.Prefix, PageSize: listPage})
 	}
-	return pages(e, &c.clientFlags, fetch, []string{"KEY", "VERSION", "VALUE", "EXPIRES"},
+	return list(e, &c.clientFlags, items, []string{"KEY", "VERSION", "VALUE", "EXPIRES"},
 		func(e *environment, t *table, entity *seqledgerv1.Entity) error {
 			if e.json {
 				return e.showJSON(entity)
@@ -120,13 +118,12 @@ func (c *listRelationshipsCommand) Run(e *environment) error {
 	if c.Relation != "" && c.Resource == "" {
 		return usage("--relation needs --resource")
 	}
-	fetch := func(ctx context.Context, conn *client.Client, token string) ([]*seqledgerv1.Relationship, string, error) {
-		page, err := conn.ListRelationships(ctx, &seqledgerv1.ListRelationshipsRequest{
-			Scope: scope, Resource: c.Resource, Relation: c.Relation, PageSize: listPage, PageToken: token,
+	items := func(ctx context.Context, conn *client.Client) iter.Seq2[*seqledgerv1.Relationship, error] {
+		return conn.ListRelationships(ctx, &seqledgerv1.ListRelationshipsRequest{
+			Scope: scope, Resource: c.Resource, Relation: c.Relation, PageSize: listPage,
 		})
-		return page.GetRelationships(), page.GetNextPageToken(), err
 	}
-	return pages(e, &c.clientFlags, fetch, []string{"RESOURCE", "RELATION", "SUBJECT"},
+	return list(e, &c.clientFlags, items, []string{"RESOURCE", "RELATION", "SUBJECT"},
 		func(e *environment, t *table, r *seqledgerv1.Relationship) error {
 			if e.json {
 				return e.showJSON(r)
@@ -156,13 +153,10 @@ func (c *listBlocksCommand) Run(e *environment) error {
 	if err != nil {
 		return err
 	}
-	fetch := func(ctx context.Context, conn *client.Client, token string) ([]*seqledgerv1.Block, string, error) {
-		page, err := conn.ListBlocks(ctx, &seqledgerv1.ListBlocksRequest{
-			Scope: scope, FromHeight: c.From, PageSize: listPage, PageToken: token,
-		})
-		return page.GetBlocks(), page.GetNextPageToken(), err
+	items := func(ctx context.Context, conn *client.Client) iter.Seq2[*seqledgerv1.Block, error] {
+		return conn.ListBlocks(ctx, &seqledgerv1.ListBlocksRequest{Scope: scope, FromHeight: c.From, PageSize: listPage})
 	}
-	return pages(e, &c.clientFlags, fetch, []string{"HEIGHT", "TRANSACTIONS", "COMMITTED", "HASH"},
+	return list(e, &c.clientFlags, items, []string{"HEIGHT", "TRANSACTIONS", "COMMITTED", "HASH"},
 		func(e *environment, t *table, block *seqledgerv1.Block) error {
 			if e.json {
 				return e.showJSON(block)
@@ -193,11 +187,10 @@ func (c *listClientsCommand) Run(e *environment) error {
 	if err != nil {
 		return err
 	}
-	fetch := func(ctx context.Context, conn *client.Client, token string) ([]*seqledgerv1.ClientEntry, string, error) {
-		page, err := conn.ListClients(ctx, &seqledgerv1.ListClientsRequest{Scope: scope, PageSize: listPage, PageToken: token})
-		return page.GetClients(), page.GetNextPageToken(), err
+	items := func(ctx context.Context, conn *client.Client) iter.Seq2[*seqledgerv1.ClientEntry, error] {
+		return conn.ListClients(ctx, &seqledgerv1.ListClientsRequest{Scope: scope, PageSize: listPage})
 	}
-	return pages(e, &c.clientFlags, fetch, []string{"SCOPE", "CLIENT", "SEQUENCE", "SESSION", "LAST SEEN"},
+	return list(e, &c.clientFlags, items, []string{"SCOPE", "CLIENT", "SEQUENCE", "SESSION", "LAST SEEN"},
 		func(e *environment, t *table, entry *seqledgerv1.ClientEntry) error {
 			if e.json {
 				return e.showJSON(entry)

@@ -30,8 +30,10 @@ const (
 	// maxMessageBytes is the longest message that a client takes. A server's are
 	// far below, and a length that is none must not become memory.
 	maxMessageBytes = 64 << 20
-	// answerTimeout is how long the server may take to switch.
-	answerTimeout = 10 * time.Second
+	// answerTimeout is how long the server may take to switch. It is short because
+	// something before the server may swallow what it does not know, and the ordinary
+	// way waits behind this one.
+	answerTimeout = time.Second
 	// lookEvery is how often a client looks whether it has sent nothing, and then
 	// gives a sign of life; and whether it has heard nothing, twice in a row, and
 	// then gives up.

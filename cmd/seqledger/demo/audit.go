@@ -75,19 +75,13 @@ func readLedger(ctx context.Context, conn *client.Client) ([]*seqledgerv1.Transa
 // lastHeight asks for the number of blocks, because a watch has no end.
 func lastHeight(ctx context.Context, conn *client.Client) (uint64, error) {
 	last := uint64(0)
-	request := &seqledgerv1.ListBlocksRequest{Scope: scope(), PageSize: 1000}
-	for {
-		page, err := conn.ListBlocks(ctx, request)
+	for block, err := range conn.ListBlocks(ctx, &seqledgerv1.ListBlocksRequest{Scope: scope(), PageSize: 1000}) {
 		if err != nil {
 			return 0, err
 		}
-		for _, block := range page.GetBlocks() {
-			last = block.GetHeader().GetHeight()
-		}
-		if request.PageToken = page.GetNextPageToken(); request.PageToken == "" {
-			return last, nil
-		}
+		last = block.GetHeader().GetHeight()
 	}
+	return last, nil
 }
 
 // compare counts how often each intended payment is in the ledger.

@@ -150,7 +150,7 @@ func TestAKeepAliveFindsTheTakeover(t *testing.T) {
 		newWriter(t, c, "w")
 		//nolint:forbidigo // In a synctest bubble this moves the clock and waits for nothing.
 		time.Sleep(9 * time.Hour)
-		if err := first.State().Err; !errors.Is(err, client.ErrFenced) {
+		if err := first.Err(); !errors.Is(err, client.ErrFenced) {
 			t.Errorf("want ErrFenced, got %v", err)
 		}
 	})
@@ -167,7 +167,7 @@ func TestAKeepAliveOutlivesAnUnreachableServer(t *testing.T) {
 		s.set(func(s *fakeServer) { s.onOpen = nil })
 		//nolint:forbidigo // In a synctest bubble this moves the clock and waits for nothing.
 		time.Sleep(9 * time.Hour)
-		if err := w.State().Err; err != nil {
+		if err := w.Err(); err != nil {
 			t.Errorf("the Writer must live, got %v", err)
 		}
 	})
@@ -237,7 +237,8 @@ func TestAReopenEndsWhenSomebodyElseWasFirst(t *testing.T) {
 				return nil
 			}
 		})
-		if err := waitHours(w, 9).Err; !errors.Is(err, client.ErrFenced) {
+		waitHours(w, 9)
+		if err := w.Err(); !errors.Is(err, client.ErrFenced) {
 			t.Errorf("want ErrFenced, got %v", err)
 		}
 	})

@@ -16,33 +16,35 @@ const (
 	defaultTTL = 24 * time.Hour
 	// minKeepAlive keeps a nonsensical client_ttl from becoming a busy loop.
 	minKeepAlive = 100 * time.Millisecond
-	// openTimeout bounds one OpenSession on its way. A repeat under the same
-	// attempt is harmless, and a peer that answers pings but no requests would
-	// otherwise hold a fence for ever.
-	openTimeout = 10 * time.Second
+	// onceTimeout bounds one OpenSession or GetStatus on its way. A repeat is
+	// harmless, and a peer that answers pings but no requests would otherwise hold the
+	// Writer for ever.
+	onceTimeout = 10 * time.Second
 )
 
-// wakeKeeper makes the keeper look at the state.
-func (w *Writer) wakeKeeper() {
+// wakeSessionLoop makes the session loop look at the state.
+func (w *Writer) wakeSessionLoop() {
 	select {
-	case w.keep <- struct{}{}:
+	case w.sessionWork <- struct{}{}:
 	default:
 	}
 }
 
-// runKeeper does what a Writer needs beside sending: it opens sessions and
-// keeps an idle stream alive. ctx ends it.
-func (w *Writer) runKeeper(ctx context.Context) {
-	defer close(w.kept)
+// runSessionLoop does what a Writer needs beside sending: it opens sessions and
+// keeps an idle stream alive. ctx ends it. At its end the journal is free for another
+// Writer.
+func (w *Writer) runSessionLoop(ctx context.Context) {
+	defer close(w.loopDone)
+	defer w.leaveJournal()
 	timer := time.NewTimer(w.keepAliveIn())
 	defer timer.Stop()
 	for {
 		select {
 		case <-ctx.Done():
 			return
-		case <-w.keep:
+		case <-w.sessionWork:
 			w.fence(ctx)
-			w.takeOut()
+			w.dropFromJournal(ctx)
 		case <-timer.C:
 			w.keepAlive(ctx)
 		}
@@ -58,8 +60,8 @@ func (w *Writer) keepAliveEvery() time.Duration { return max(w.ttl/3, minKeepAli
 // refresh and not in a fixed beat, so that two attempts fit into the time to
 // live wherever in the beat the last commit came.
 func (w *Writer) keepAliveIn() time.Duration {
-	w.hub.mu.Lock()
-	defer w.hub.mu.Unlock()
+	w.mux.mu.Lock()
+	defer w.mux.mu.Unlock()
 	last := w.refreshed
 	if w.asked.After(last) {
 		last = w.asked
@@ -70,9 +72,9 @@ func (w *Writer) keepAliveIn() time.Duration {
 // openSession does one OpenSession call, with its bounded repeats, all of them
 // under the same attempt.
 func (w *Writer) openSession(ctx context.Context, attempt []byte, expected uint64) (*seqledgerv1.OpenSessionResponse, error) {
-	response, err := call(ctx, w.client, w.openOnce, &seqledgerv1.OpenSessionRequest{
+	response, err := call(ctx, w.client, once(rpcOpenSession), &seqledgerv1.OpenSessionRequest{
 		Scope: w.scope, ClientId: w.clientID, AttemptId: attempt, ExpectedSession: expected,
-	})
+	}, nil)
 	if err != nil {
 		return nil, err
 	}
@@ -82,44 +84,77 @@ func (w *Writer) openSession(ctx context.Context, attempt []byte, expected uint6
 	return response, nil
 }
 
-// openOnce sends one OpenSession and waits no longer than openTimeout.
-func (w *Writer) openOnce(ctx context.Context, request *connect.Request[seqledgerv1.OpenSessionRequest]) (*connect.Response[seqledgerv1.OpenSessionResponse], error) {
-	once, cancel := context.WithTimeout(ctx, openTimeout)
-	defer cancel()
-	response, err := w.client.ledger.OpenSession(once, request)
-	if err != nil && once.Err() != nil && ctx.Err() == nil {
-		// Unavailable, because the code of a deadline means that the caller's
-		// time is over, and the caller still waits.
-		return nil, connect.NewError(connect.CodeUnavailable, fmt.Errorf("no answer to OpenSession in %v: %w", openTimeout, err))
+// once makes a method wait for one answer no longer than onceTimeout.
+func once[Req, Res any](method unary[Req, Res]) unary[Req, Res] {
+	return func(ctx context.Context, e *endpoint, r *connect.Request[Req]) (*connect.Response[Res], error) {
+		limited, cancel := context.WithTimeout(ctx, onceTimeout)
+		defer cancel()
+		response, err := method(limited, e, r)
+		if err != nil && limited.Err() != nil && ctx.Err() == nil {
+			// Unavailable, because the code of a deadline means that the caller's
+			// time is over, and the caller still waits.
+			return nil, connect.NewError(connect.CodeUnavailable, fmt.Errorf("no answer in %v: %w", onceTimeout, err))
+		}
+		return response, err
 	}
-	return response, err
 }
 
-// insist opens a session however long it takes. Only a final answer or the end
-// of ctx makes it fail. TOO_MANY_STREAMS is not final, because streams are
-// evicted all the time.
-func (w *Writer) insist(ctx context.Context, expected uint64) ([]byte, *seqledgerv1.OpenSessionResponse, error) {
+// openSessionRetrying opens a session however long it takes. Only a final answer or
+// the end of ctx makes it fail.
+func (w *Writer) openSessionRetrying(
+	ctx context.Context, expected uint64,
+) ([]byte, *seqledgerv1.OpenSessionResponse, error) {
 	attempt := newAttempt()
-	if err := w.journalAttempt(attempt); err != nil {
-		return nil, nil, err
+	if err := w.journalAttempt(ctx, attempt); err != nil {
+		return nil, nil, closedBy(ctx, err)
 	}
+	var response *seqledgerv1.OpenSessionResponse
+	err := retrying(ctx, func() (err error) {
+		response, err = w.openSession(ctx, attempt, expected)
+		return err
+	})
+	return attempt, response, err
+}
+
+// retrying calls do until it succeeds, fails for good, or ctx ends, which Close alone
+// does. Answers that are not the ledger's own are not final here: the call itself is not
+// repeated after most of them, so that a caller who waits hears of a wrong address or
+// token at once, but a Writer outlives a load balancer's bad half a second. Nor is
+// TOO_MANY_STREAMS final, because streams are evicted all the time.
+func retrying(ctx context.Context, do func() error) error {
+	var denied patience
 	for failures := 0; ; failures++ {
-		response, err := w.openSession(ctx, attempt, expected)
+		err := do()
 		if err == nil {
-			return attempt, response, nil
+			return nil
 		}
 		if ctx.Err() != nil {
-			// Only Close ends this context, and an application looks for that.
-			return nil, nil, fmt.Errorf("%w while opening a session: %w", ErrClosed, err)
+			return closedBy(ctx, err)
 		}
-		e, ok := errors.AsType[*Error](err)
-		if !ok || e.permanent() && e.Code != seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_TOO_MANY_STREAMS {
-			return nil, nil, err
+		var wait time.Duration
+		e, _ := errors.AsType[*Error](err)
+		over := denied.isOver(e)
+		if e != nil {
+			full := e.Code == seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_TOO_MANY_STREAMS
+			over = over || e.isFinal() && !full
+			wait = e.RetryAfter
 		}
-		if sleep(ctx, backoff(failures, e.RetryAfter)) != nil {
-			return nil, nil, ErrClosed
+		if over || errors.Is(err, ErrProtocol) || errors.Is(err, ErrOtherLedger) {
+			return err
+		}
+		if sleep(ctx, backoff(failures, wait)) != nil {
+			return closedBy(ctx, err)
 		}
 	}
+}
+
+// closedBy makes the end of the session loop's context what an application looks for:
+// only Close ends it.
+func closedBy(ctx context.Context, err error) error {
+	if ctx.Err() == nil {
+		return err
+	}
+	return fmt.Errorf("%w: %w", ErrClosed, err)
 }
 
 // adopt takes over a session that was just opened. mu is held, or w is not
@@ -141,23 +176,26 @@ func (w *Writer) adopt(attempt []byte, state *seqledgerv1.ClientState) {
 // that is still under way is refused. Expecting the old session makes sure that
 // all commits since then are this Writer's.
 func (w *Writer) fence(ctx context.Context) {
-	w.hub.mu.Lock()
+	w.mux.mu.Lock()
 	due, session := w.state == stateSettling && !w.refused, w.session
-	w.hub.mu.Unlock()
+	w.mux.mu.Unlock()
 	if !due {
 		return
 	}
-	attempt, response, err := w.insist(ctx, session)
+	w.client.counters.fences.Add(1)
+	w.logger().InfoContext(ctx, "a session is opened because copies of a refused write may be under way",
+		"session", session)
+	attempt, response, err := w.openSessionRetrying(ctx, session)
 	if err == nil {
-		err = w.journalSession(response.GetState().GetSession(), w.numberDue())
+		err = w.journalSession(ctx, response.GetState().GetSession(), w.numberDue())
 	}
-	w.hub.mu.Lock()
-	defer w.hub.unlock()
+	w.mux.mu.Lock()
+	defer w.mux.unlock()
 	switch {
 	case w.state != stateSettling:
 		// Closed meanwhile: its writes are settled, there is nothing to decide.
 	case err != nil:
-		w.die(err)
+		w.terminate(err)
 	default:
 		w.adopt(attempt, response.GetState())
 		w.fenced(response.GetState().GetLastCommittedSequence())
@@ -167,31 +205,31 @@ func (w *Writer) fence(ctx context.Context) {
 // numberDue is the number of the next write. It does not change while a session
 // is opened.
 func (w *Writer) numberDue() uint64 {
-	w.hub.mu.Lock()
-	defer w.hub.mu.Unlock()
+	w.mux.mu.Lock()
+	defer w.mux.mu.Unlock()
 	return w.next
 }
 
-// takeOut removes the writes behind a final refusal from the journal, and then
+// dropFromJournal removes the writes behind a final refusal from the journal, and then
 // reports them: a crash must not send again what was reported as not executed.
-func (w *Writer) takeOut() {
-	w.hub.mu.Lock()
-	defer w.hub.unlock()
+func (w *Writer) dropFromJournal(ctx context.Context) {
+	w.mux.mu.Lock()
+	defer w.mux.unlock()
 	if w.state != stateSettling || !w.refused {
 		return
 	}
-	err := w.log.drop(w.queue.at(0))
+	err := w.kept.drop(w.queue.at(0))
 	if err == nil {
-		w.hub.mu.Unlock()
-		err = w.log.journal.Sync()
-		w.hub.mu.Lock()
+		w.mux.mu.Unlock()
+		err = closedBy(ctx, w.kept.sync(ctx))
+		w.mux.mu.Lock()
 	}
 	w.refused = false
 	switch {
 	case w.state != stateSettling:
 		// Closed meanwhile.
 	case err != nil:
-		w.die(err)
+		w.terminate(err)
 	default:
 		w.report()
 	}
@@ -201,7 +239,7 @@ func (w *Writer) takeOut() {
 // opened the session. With expected_session an evicted stream is not created
 // anew by accident, and a foreign session is not taken over.
 func (w *Writer) keepAlive(ctx context.Context) {
-	w.hub.mu.Lock()
+	w.mux.mu.Lock()
 	now, every := time.Now(), w.keepAliveEvery()
 	due := now.Sub(w.refreshed) >= every
 	if due {
@@ -211,19 +249,19 @@ func (w *Writer) keepAlive(ctx context.Context) {
 	}
 	due = due && w.state != stateDead && w.state != stateSettling
 	attempt, session := w.attempt, w.session
-	w.hub.mu.Unlock()
+	w.mux.mu.Unlock()
 	if !due {
 		return
 	}
 	// Bounded, so that an attempt that hangs leaves time for the next one.
-	once, cancel := context.WithTimeout(ctx, every/2)
-	response, err := w.openSession(once, attempt, session)
+	limited, cancel := context.WithTimeout(ctx, every/2)
+	response, err := w.openSession(limited, attempt, session)
 	cancel()
 	switch {
 	case err == nil:
-		w.hub.mu.Lock()
+		w.mux.mu.Lock()
 		w.adopt(attempt, response.GetState())
-		w.hub.mu.Unlock()
+		w.mux.mu.Unlock()
 	case errors.Is(err, ErrFenced), errors.Is(err, ErrExpired) && w.options.NoReopen:
 		w.fail(err)
 	case errors.Is(err, ErrExpired):
@@ -240,8 +278,8 @@ func (w *Writer) fail(err error) {
 	if !ok {
 		cause = &Error{Message: err.Error(), cause: err}
 	}
-	w.hub.mu.Lock()
-	defer w.hub.unlock()
+	w.mux.mu.Lock()
+	defer w.mux.unlock()
 	if w.state == stateDead {
 		return
 	}
@@ -252,58 +290,44 @@ func (w *Writer) fail(err error) {
 	}
 }
 
-// insistOnLedger is checkLedger however long it takes.
-func (w *Writer) insistOnLedger(ctx context.Context) error {
-	for failures := 0; ; failures++ {
-		err := w.checkLedger(ctx)
-		e, ok := errors.AsType[*Error](err)
-		if err == nil || !ok || e.permanent() {
-			return err
-		}
-		if sleep(ctx, backoff(failures, e.RetryAfter)) != nil {
-			return ErrClosed
-		}
-	}
-}
-
 // reopen starts the stream anew after an eviction, if nothing is unanswered.
 // Otherwise it does nothing: the answers to what is unanswered will say that
 // the session has expired, and which writes that leaves open.
 func (w *Writer) reopen(ctx context.Context) {
-	w.hub.mu.Lock()
+	w.mux.mu.Lock()
 	if w.queue.len() > 0 || w.state == stateDead {
-		w.hub.mu.Unlock()
+		w.mux.mu.Unlock()
 		return
 	}
 	before := w.state
 	// Submit waits from here on, because the numbers begin anew.
 	w.state = stateSettling
-	w.hub.mu.Unlock()
-	attempt, response, err := w.insist(ctx, 0)
+	w.mux.mu.Unlock()
+	attempt, response, err := w.openSessionRetrying(ctx, 0)
 	if err == nil {
 		err = onlyOurs(response)
 	}
 	if err == nil {
-		err = w.insistOnLedger(ctx)
+		err = retrying(ctx, func() error { return w.checkLedger(ctx) })
 	}
 	if err == nil {
-		err = w.journalSession(response.GetState().GetSession(), response.GetState().GetLastCommittedSequence()+1)
+		err = w.journalSession(ctx, response.GetState().GetSession(), response.GetState().GetLastCommittedSequence()+1)
 	}
-	w.hub.mu.Lock()
-	defer w.hub.unlock()
+	w.mux.mu.Lock()
+	defer w.mux.unlock()
 	switch {
 	case w.state == stateDead:
 	case err != nil:
-		w.die(err)
+		w.terminate(err)
 	default:
 		w.adopt(attempt, response.GetState())
 		w.next = response.GetState().GetLastCommittedSequence() + 1
 		w.ledger = 0
-		if w.log != nil {
-			w.ledger = w.log.head.Ledger
+		if w.kept != nil {
+			w.ledger = w.kept.head.Ledger
 		}
 		// A Writer that had stopped stays stopped: eviction is no Resume.
 		w.state = before
-		w.passRoom()
+		w.wakeNext()
 	}
 }

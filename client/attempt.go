@@ -1,0 +1,100 @@
+package client
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net/http"
+	"strings"
+	"sync/atomic"
+)
+
+// attempt is one sending of a call. It tells whether any of the request's body may
+// have left this process: a call of which nothing did was not executed, whatever
+// its error.
+type attempt struct {
+	// body is one of the three below.
+	body atomic.Uint32
+	// status is that of the HTTP answer, 0 without one.
+	status atomic.Int32
+}
+
+const (
+	bodyUnread uint32 = iota // nothing was sent
+	bodyRead                 // some of it may have been sent
+	bodySealed               // nothing was sent, and nothing will be
+)
+
+// sent tells whether something may have been sent. Once it has said no, nothing
+// will be: a transport may still be at work on a request that it has given up.
+func (a *attempt) sent() bool {
+	return !a.body.CompareAndSwap(bodyUnread, bodySealed) && a.body.Load() == bodyRead
+}
+
+// attemptKey finds a call's attempt in its context.
+type attemptKey struct{}
+
+func withAttempt(ctx context.Context, a *attempt) context.Context {
+	return context.WithValue(ctx, attemptKey{}, a)
+}
+
+func attemptOf(r *http.Request) *attempt {
+	a, _ := r.Context().Value(attemptKey{}).(*attempt)
+	return a
+}
+
+// attemptBody notes that it was read.
+type attemptBody struct {
+	io.ReadCloser
+
+	attempt *attempt
+}
+
+var errSealed = errors.New("the call was given up before it was sent")
+
+// Read implements io.Reader.
+func (b attemptBody) Read(p []byte) (int, error) {
+	if !b.attempt.body.CompareAndSwap(bodyUnread, bodyRead) && b.attempt.body.Load() == bodySealed {
+		return 0, errSealed
+	}
+	return b.ReadCloser.Read(p)
+}
+
+// attempts is the connect.HTTPClient of a Client. It watches over what is sent. It
+// follows no redirects, so that a token goes nowhere but to the server.
+type attempts struct {
+	do func(*http.Request) (*http.Response, error)
+}
+
+// Do implements connect.HTTPClient.
+func (t attempts) Do(r *http.Request) (*http.Response, error) {
+	answer, err := t.send(r)
+	if err == nil && isStream(answer.Header) {
+		answer.Body = &streamBody{ReadCloser: answer.Body}
+	}
+	return answer, err
+}
+
+// isStream tells whether a header is that of a streaming call in Connect's protocol.
+func isStream(header http.Header) bool {
+	return strings.HasPrefix(header.Get("Content-Type"), "application/connect+")
+}
+
+func (t attempts) send(r *http.Request) (*http.Response, error) {
+	a := attemptOf(r)
+	if a == nil || r.Body == nil || r.Body == http.NoBody {
+		return t.do(r)
+	}
+	r.Body = attemptBody{r.Body, a}
+	if again := r.GetBody; again != nil {
+		r.GetBody = func() (io.ReadCloser, error) {
+			body, err := again()
+			return attemptBody{body, a}, err
+		}
+	}
+	response, err := t.do(r)
+	if err == nil {
+		a.status.Store(int32(response.StatusCode))
+	}
+	return response, err
+}

@@ -1,0 +1,274 @@
+package client
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"net"
+	"net/http"
+	"net/url"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"connectrpc.com/connect"
+
+	"github.com/seqledger/seqledger/internal/direct"
+	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
+	"github.com/seqledger/seqledger/proto/seqledger/v1/seqledgerv1connect"
+)
+
+// endpoint is one server of the ledger.
+type endpoint struct {
+	base    *url.URL
+	options *Options
+	ledger  seqledgerv1connect.LedgerServiceClient
+	admin   seqledgerv1connect.AdminServiceClient
+	frames  *connect.Client[frame, seqledgerv1.WriteStreamResponse]
+	// pool has the connections of unary calls, and http2 those of streams and of what
+	// the pool cannot send; upgrade opens connections for the write stream alone. pool
+	// and upgrade may be nil, and all are with Options.HTTPClient.
+	pool    *pool
+	http2   http.RoundTripper
+	upgrade *http.Transport
+
+	mu sync.Mutex
+	// noHTTP1 and noUpgrade are until when the server is taken not to speak HTTP/1.1, and
+	// not to give a connection to a write stream.
+	noHTTP1, noUpgrade time.Time
+}
+
+// refusalMemory is for how long it is remembered what a server does not offer.
+const refusalMemory = 5 * time.Minute
+
+// newEndpoint returns an endpoint that shares the transports of its Client.
+func (c *Client) newEndpoint(base *url.URL) *endpoint {
+	e := &endpoint{base: base, options: &c.options}
+	do := attempts{e.roundTrip}
+	if c.options.HTTPClient != nil {
+		do.do = c.options.HTTPClient.Do
+	} else {
+		e.http2 = c.http2
+		if !c.options.HTTP2 && !viaProxy(base) {
+			e.pool = newPool(c.conns.dial, hostPort(base), callTLS(base, c.options.TLS))
+		}
+		if !c.options.HTTP2 {
+			e.upgrade = c.upgrade
+		}
+	}
+	opts := []connect.ClientOption{connect.WithCodec(codec{})}
+	e.ledger = seqledgerv1connect.NewLedgerServiceClient(do, base.String(), opts...)
+	e.admin = seqledgerv1connect.NewAdminServiceClient(do, base.String(), opts...)
+	// Receipts are small and random: gzip on the stream would cost more CPU
+	// than everything else together and save nothing.
+	e.frames = connect.NewClient[frame, seqledgerv1.WriteStreamResponse](
+		do, e.writeStreamURL(), append(opts, connect.WithAcceptCompression("gzip", nil, nil))...)
+	return e
+}
+
+// writeStreamURL is that of the procedure.
+func (e *endpoint) writeStreamURL() string {
+	return e.base.String() + seqledgerv1connect.LedgerServiceWriteStreamProcedure
+}
+
+// viaProxy tells whether the environment names a proxy for a server. net/http knows
+// how to talk to one, the pool does not.
+func viaProxy(base *url.URL) bool {
+	proxy, err := http.ProxyFromEnvironment(&http.Request{URL: base})
+	return proxy != nil || err != nil
+}
+
+// hostPort is where a server listens.
+func hostPort(base *url.URL) string {
+	port := base.Port()
+	switch {
+	case port != "":
+	case base.Scheme == "https":
+		port = "443"
+	default:
+		port = "80"
+	}
+	return net.JoinHostPort(base.Hostname(), port)
+}
+
+// callTLS is the configuration of a pool's connections; nil for cleartext.
+func callTLS(base *url.URL, config *tls.Config) *tls.Config {
+	if base.Scheme != "https" {
+		return nil
+	}
+	if config = config.Clone(); config == nil {
+		config = new(tls.Config)
+	}
+	if config.ServerName == "" {
+		config.ServerName = base.Hostname()
+	}
+	// Nothing else, because a server that is offered HTTP/2 as well takes that.
+	config.NextProtos = []string{"http/1.1"}
+	return config
+}
+
+// roundTrip sends a request: a unary call over the pool where the server speaks
+// HTTP/1.1, and everything else over HTTP/2.
+func (e *endpoint) roundTrip(r *http.Request) (*http.Response, error) {
+	if isStream(r.Header) || e.pool == nil || e.isRefused(&e.noHTTP1) {
+		return e.http2.RoundTrip(r)
+	}
+	answer, err := e.pool.RoundTrip(r)
+	if !errors.Is(err, errNotHTTP1) {
+		return answer, err
+	}
+	// Nothing of the call was sent.
+	answer, err = e.http2.RoundTrip(r)
+	if err == nil {
+		e.options.Logger.InfoContext(r.Context(), "the server takes calls over HTTP/2 alone", "server", e.base.Host)
+		e.refused(&e.noHTTP1)
+	}
+	return answer, err
+}
+
+// isRefused tells whether it is remembered that the server does not offer something.
+func (e *endpoint) isRefused(until *time.Time) bool {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return time.Now().Before(*until)
+}
+
+func (e *endpoint) refused(until *time.Time) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	*until = time.Now().Add(refusalMemory)
+}
+
+// close closes what no call uses.
+func (e *endpoint) close() {
+	if e.pool != nil {
+		e.pool.close()
+	}
+}
+
+// endpoints are the servers of a ledger, of which one is in use. It is safe for
+// concurrent use.
+type endpoints struct {
+	all []*endpoint // as they were given
+	new func(*url.URL) *endpoint
+
+	mu sync.Mutex
+	// current is in use: one of all, or named, which another server has called the
+	// leader.
+	current, named *endpoint
+}
+
+// use returns the server to send to.
+func (s *endpoints) use() *endpoint {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.current
+}
+
+// moveOn chooses another server when one cannot take a call, unless that was done
+// since. leader is the address that it gave, empty for none.
+func (s *endpoints) moveOn(from *endpoint, leader string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.current != from {
+		return
+	}
+	if to := s.find(from, leader); to != nil {
+		s.current = to
+		return
+	}
+	// After one that is not in the list comes the first.
+	s.current = s.all[(slices.Index(s.all, from)+1)%len(s.all)]
+}
+
+// find returns the server at an address that another one gave, nil for none that may
+// be used. mu is held.
+func (s *endpoints) find(from *endpoint, leader string) *endpoint {
+	if leader == "" {
+		return nil
+	}
+	if !strings.Contains(leader, "://") {
+		leader = from.base.Scheme + "://" + leader
+	}
+	base, err := parseServer(leader)
+	if err != nil || base.Scheme != from.base.Scheme || !from.options.mayHaveToken(base) {
+		return nil
+	}
+	for _, e := range append(slices.Clip(s.all), s.named) {
+		if e != nil && hostPort(e.base) == hostPort(base) {
+			return e
+		}
+	}
+	if s.named != nil {
+		s.named.close()
+	}
+	s.named = s.new(base)
+	return s.named
+}
+
+// close closes what no call uses.
+func (s *endpoints) close() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, e := range append(slices.Clip(s.all), s.named) {
+		if e != nil {
+			e.close()
+		}
+	}
+}
+
+// openStream opens a write stream: one with a connection to itself, else an ordinary
+// one. What answers and does not give its connection away may be a server that speaks
+// HTTP/2 alone or something before it; and if it is a refusal of the call, the
+// ordinary way brings it with all that belongs to it.
+func (e *endpoint) openStream(ctx context.Context) (writeStream, error) {
+	header := make(http.Header)
+	if _, err := e.options.authorize(ctx, header); err != nil {
+		return nil, err
+	}
+	if e.upgrade != nil && !e.isRefused(&e.noUpgrade) {
+		stream, err := e.openUpgraded(ctx, header)
+		switch dial, isDial := errors.AsType[*net.OpError](err); {
+		case err == nil:
+			return dedicatedStream{stream}, nil
+		case ctx.Err() != nil:
+			return nil, ctx.Err()
+		case isDial && dial.Op == "dial":
+			return nil, errorFromConnect(connect.NewError(connect.CodeUnavailable, err))
+		}
+		e.noteUpgrade(ctx, err)
+	}
+	stream := e.frames.CallBidiStream(ctx)
+	for name, values := range header {
+		stream.RequestHeader()[name] = values
+	}
+	return stream, nil
+}
+
+// openUpgraded asks for a connection for the stream alone.
+func (e *endpoint) openUpgraded(ctx context.Context, header http.Header) (*direct.Stream, error) {
+	header = header.Clone()
+	header.Set("User-Agent", userAgent)
+	return direct.Open(ctx, e.upgrade, e.writeStreamURL(), header, codec{})
+}
+
+// userAgent tells a server's operator who is on a connection, as Connect's own
+// does for the calls.
+const userAgent = "seqledger-go"
+
+// noteUpgrade remembers that a server gives no connection away, or that something
+// before it swallows the question: to wait for that again at each reconnect helps
+// nobody. An answer that says only that the caller, or the moment, is not the right
+// one is not remembered.
+func (e *endpoint) noteUpgrade(ctx context.Context, err error) {
+	if refused, ok := errors.AsType[*direct.RefusedError](err); ok {
+		switch refused.Status {
+		case http.StatusUnauthorized, http.StatusForbidden, http.StatusTooManyRequests,
+			http.StatusInternalServerError, http.StatusBadGateway, http.StatusServiceUnavailable, http.StatusGatewayTimeout:
+			return
+		}
+	}
+	e.options.Logger.InfoContext(ctx, "the write stream shares its connection", "server", e.base.Host, "reason", err)
+	e.refused(&e.noUpgrade)
+}

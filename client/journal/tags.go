@@ -1,0 +1,122 @@
+package journal
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"time"
+)
+
+const (
+	defaultRememberTags = 24 * time.Hour
+	// tagOverhead is what a remembered tag takes in the file besides its own bytes,
+	// at most.
+	tagOverhead = 32
+)
+
+// Tag is the tag of a write that was acknowledged. The write is gone from the
+// journal; its tag is still in use.
+type Tag struct {
+	Name         string
+	Acknowledged time.Time // in whole seconds
+}
+
+// rememberedTag is one of a File's remembered tags.
+type rememberedTag struct {
+	stream *stream
+	Tag
+}
+
+// remember takes a settled write with a tag out of a stream and queues the record
+// that says so and keeps the tag in use. The record needs no room: it takes less
+// than what the write took, and what is remembered has a bound of its own. mu is
+// held.
+func (f *File) remember(s *stream, r *Record) error {
+	e := s.settled[r.ID]
+	if e == nil || f.options.RememberTags < 0 {
+		return f.append(s, r) // which tells what is wrong with it
+	}
+	tag := Tag{e.Tag, time.Unix(time.Now().Unix(), 0)}
+	if err := f.append(s, &Record{Kind: kindRemembered, tag: tag}); err != nil {
+		return err
+	}
+	f.tags = append(f.tags, rememberedTag{s, tag})
+	f.tagBytes += tagOverhead + len(tag.Name)
+	f.forgetTags()
+	return nil
+}
+
+// takeOverTags notes the remembered tags of a journal that was read, the oldest
+// first.
+func (f *File) takeOverTags() {
+	for _, s := range f.streams {
+		for name, at := range s.remembered {
+			f.tags = append(f.tags, rememberedTag{s, Tag{name, at}})
+			f.tagBytes += tagOverhead + len(name)
+		}
+	}
+	slices.SortFunc(f.tags, func(a, b rememberedTag) int {
+		return cmp.Or(a.Acknowledged.Compare(b.Acknowledged),
+			a.stream.name.compare(b.stream.name), cmp.Compare(a.Name, b.Name))
+	})
+	f.forgetTags()
+}
+
+// forgetTags forgets the oldest tags: those whose time is over, and those beyond
+// the bound. The file needs no record of that, because whoever reads it does the
+// same, and a rewrite leaves them out. mu is held.
+func (f *File) forgetTags() {
+	limit := int(f.options.MaxBytes / 32)
+	for len(f.tags) > 0 && (f.tagBytes > limit || !f.remembers(f.tags[0].Acknowledged)) {
+		oldest := f.tags[0]
+		f.tags[0] = rememberedTag{}
+		f.tags = f.tags[1:]
+		f.tagBytes -= tagOverhead + len(oldest.Name)
+		// A tag that was used and acknowledged again has a later entry.
+		if at, there := oldest.stream.remembered[oldest.Name]; there && at.Equal(oldest.Acknowledged) {
+			delete(oldest.stream.remembered, oldest.Name)
+		}
+	}
+}
+
+// remembers says whether a tag that was acknowledged at a moment is in use.
+func (f *File) remembers(acknowledged time.Time) bool {
+	return f.options.RememberTags > 0 && time.Since(acknowledged) < f.options.RememberTags
+}
+
+// checkTag refuses a tag that is in use. No tag at all is always free. mu is held.
+func (f *File) checkTag(s *stream, tag string) error {
+	if err := s.freeTag(tag); err != nil {
+		return err
+	}
+	if at, there := s.remembered[tag]; there && f.remembers(at) {
+		return fmt.Errorf("%w: %q was acknowledged at %s", ErrTagInUse, tag, at.UTC().Format(time.RFC3339))
+	}
+	return nil
+}
+
+// tagList returns a stream's remembered tags, the oldest first.
+func (s *stream) tagList() []Tag {
+	var all []Tag
+	for name, at := range s.remembered {
+		all = append(all, Tag{name, at})
+	}
+	slices.SortFunc(all, func(a, b Tag) int {
+		return cmp.Or(a.Acknowledged.Compare(b.Acknowledged), cmp.Compare(a.Name, b.Name))
+	})
+	return all
+}
+
+// applyRemembered removes the settled write with a tag, if there is one, and keeps
+// the tag.
+func (s *stream) applyRemembered(tag Tag) error {
+	if id, used := s.tags[tag.Name]; used {
+		e := s.settled[id]
+		if e == nil {
+			return fmt.Errorf("acknowledges write %d, which is not settled and waiting", id)
+		}
+		s.remove(e)
+	}
+	s.remembered[tag.Name] = tag.Acknowledged
+	return nil
+}

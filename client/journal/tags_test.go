@@ -1,0 +1,189 @@
+package journal
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+// acknowledge brings write number id, with its tag, from its first record to its
+// last.
+func acknowledge(t testing.TB, f *File, id uint64, tag string) {
+	t.Helper()
+	add(t, f, write(id, tag), Record{Kind: KindSettled, ID: id, Receipt: []byte("r")}, Record{Kind: KindAcknowledged, ID: id})
+}
+
+// TestRememberedTag: a tag stays in use for its time after it is acknowledged,
+// however often the journal is opened meanwhile, and is free afterwards.
+func TestRememberedTag(t *testing.T) {
+	t.Parallel()
+	for name, test := range map[string]struct {
+		option, keeps time.Duration
+	}{
+		"by default": {0, 24 * time.Hour}, "as long as is said": {time.Hour, time.Hour}, "not at all": {-1, 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				m, path := newMemory(), temporary(t)
+				options := Options{RememberTags: test.option}
+				f := m.open(t, path, options)
+				begin(t, f)
+				acknowledge(t, f, 0, "rent")
+				again := func(want error) {
+					t.Helper()
+					if err := f.Append(one, write(1, "rent")); !errors.Is(err, want) {
+						t.Errorf("%v after the acknowledgement: want %v, got %v", test.keeps, want, err)
+					}
+				}
+				reopen := func() {
+					_ = f.Close()
+					m = m.powerFailure(path, 0)
+					f = m.open(t, path, options)
+					begin(t, f)
+				}
+				if test.keeps > 0 {
+					again(ErrTagInUse)
+					reopen()
+					//nolint:forbidigo // In a synctest bubble this moves the clock and waits for nothing.
+					time.Sleep(test.keeps - time.Second)
+					again(ErrTagInUse)
+					reopen()
+					again(ErrTagInUse)
+					if got := only(f).Remembered; len(got) != 1 || got[0].Name != "rent" {
+						t.Errorf("the state tells %v", got)
+					}
+					//nolint:forbidigo // In a synctest bubble this moves the clock and waits for nothing.
+					time.Sleep(time.Second)
+				}
+				again(nil)
+				reopen()
+				if got := only(f).Remembered; len(got) != 0 {
+					t.Errorf("its time is over, and it is remembered: %v", got)
+				}
+			})
+		})
+	}
+}
+
+// TestARefusedWriteFreesItsTag: what was not executed is to be submitted again.
+func TestARefusedWriteFreesItsTag(t *testing.T) {
+	t.Parallel()
+	f := newMemory().open(t, temporary(t), Options{})
+	begin(t, f)
+	add(t, f, write(0, "rent"), Record{Kind: KindDropped, ID: 0})
+	if err := f.Append(one, Record{Kind: KindWrite, ID: 1, Sequence: 1, Tag: "rent"}); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestRememberedTagsOutliveForget: what was paid stays paid when the application
+// gives up a session.
+func TestRememberedTagsOutliveForget(t *testing.T) {
+	t.Parallel()
+	m, path := newMemory(), temporary(t)
+	f := m.open(t, path, Options{})
+	begin(t, f)
+	acknowledge(t, f, 0, "rent")
+	f.Release(one)
+	if err := f.Forget(one); err != nil {
+		t.Fatal(err)
+	}
+	_ = f.Close()
+	f = m.powerFailure(path, 0).open(t, path, Options{})
+	if _, err := f.Claim(one); err != nil {
+		t.Fatal(err)
+	}
+	add(t, f, Record{Kind: KindHead, Head: Head{Ledger: 7, Session: 4, NextID: 1, NextSequence: 1}})
+	if err := f.Append(one, Record{Kind: KindWrite, ID: 1, Sequence: 1, Tag: "rent"}); !errors.Is(err, ErrTagInUse) {
+		t.Errorf("want ErrTagInUse, got %v", err)
+	}
+}
+
+// TestRememberedTagsAreBounded: the newest are remembered, the file stays within
+// its bound, and so does what is in memory, also of a journal that was read.
+func TestRememberedTagsAreBounded(t *testing.T) {
+	t.Parallel()
+	path := temporary(t)
+	f, err := Open(path, Options{MaxBytes: minMaxBytes})
+	if err != nil {
+		t.Fatal(err)
+	}
+	begin(t, f)
+	const writes = 300
+	largest := int64(0)
+	for id := range uint64(writes) {
+		acknowledge(t, f, id, fmt.Sprint("payment-", id))
+		info, err := os.Stat(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		largest = max(largest, info.Size())
+	}
+	if largest > minMaxBytes {
+		t.Errorf("the file grew to %d bytes, its bound is %d", largest, minMaxBytes)
+	}
+	bounded := func() {
+		t.Helper()
+		got := only(f).Remembered
+		if n := len(got); n < 5 || n*tagOverhead > minMaxBytes/32 || n > len(f.tags) || f.tagBytes > minMaxBytes/32 {
+			t.Errorf("%d tags are remembered in %d bytes", n, f.tagBytes)
+		}
+		for i := range got {
+			if want := fmt.Sprint("payment-", writes-len(got)+i); !slices.ContainsFunc(got, func(tag Tag) bool { return tag.Name == want }) {
+				t.Errorf("%s is not among the newest: %v", want, got)
+			}
+		}
+	}
+	bounded()
+	if err := f.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if f, err = Open(path, Options{MaxBytes: minMaxBytes}); err != nil {
+		t.Fatal(err)
+	}
+	if n := len(only(f).Remembered); n*tagOverhead > minMaxBytes/32 {
+		t.Errorf("%d tags are remembered after opening", n)
+	}
+	if err := f.Close(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// TestVersion1 opens a journal of the version before tags were remembered, and
+// goes on with it.
+func TestVersion1(t *testing.T) {
+	t.Parallel()
+	content, err := os.ReadFile("testdata/version1.journal")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if v := binary.LittleEndian.Uint32(content[len(magic):]); v != 1 {
+		t.Fatalf("the file has version %d", v)
+	}
+	path := temporary(t)
+	m := newMemory().set(path, content)
+	f := m.open(t, path, Options{MustExist: true})
+	state := begin(t, f)
+	if got := fmt.Sprint(tags(state)); got != "[told+ under way]" || state.Head.Session != 3 || state.Head.NextSequence != 4 {
+		t.Errorf("got %+v", state)
+	}
+	add(t, f, Record{Kind: KindAcknowledged, ID: 1})
+	_ = f.Close()
+	m = m.powerFailure(path, 0)
+	if v := binary.LittleEndian.Uint32(m.seen[path].written[len(magic):]); v != version {
+		t.Errorf("it is written anew as version %d", v)
+	}
+	f = m.open(t, path, Options{MustExist: true})
+	begin(t, f)
+	for tag, want := range map[string]error{"told": ErrTagInUse, "under way": ErrTagInUse, "acknowledged": nil} {
+		if err := f.Append(one, write(3, tag)); !errors.Is(err, want) {
+			t.Errorf("%s: want %v, got %v", tag, want, err)
+		}
+	}
+}

@@ -1,0 +1,102 @@
+package client
+
+import (
+	"time"
+
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
+)
+
+// Append returns the operation that appends a payload of at most 1 MiB.
+func Append(payload []byte) *seqledgerv1.Operation {
+	return &seqledgerv1.Operation{Operation: &seqledgerv1.Operation_Append{Append: &seqledgerv1.Append{Payload: payload}}}
+}
+
+// Set returns the operation that creates or replaces an entity: a key of 1 to 1,024
+// bytes of UTF-8 with a value of at most 1 MiB. An option is a [Condition], of which
+// there may be one, or [ExpiresAt]. Set panics when it is given two conditions,
+// because the ledger would look at one of them only.
+func Set(key string, value []byte, options ...SetOption) *seqledgerv1.Operation {
+	set := &seqledgerv1.SetEntity{Key: key, Value: value}
+	for _, o := range options {
+		o.applyTo(set)
+	}
+	return &seqledgerv1.Operation{Operation: &seqledgerv1.Operation_SetEntity{SetEntity: set}}
+}
+
+// Delete returns the operation that removes an entity, which may be absent. It takes at
+// most one condition, and panics when it is given two.
+func Delete(key string, conditions ...Condition) *seqledgerv1.Operation {
+	set := new(seqledgerv1.SetEntity)
+	for _, c := range conditions {
+		c.applyTo(set)
+	}
+	return &seqledgerv1.Operation{Operation: &seqledgerv1.Operation_DeleteEntity{
+		DeleteEntity: &seqledgerv1.DeleteEntity{Key: key, Condition: set.GetCondition()},
+	}}
+}
+
+// Relate returns the operation that creates a relationship, which may be there. Each
+// part has 1 to 1,024 bytes of UTF-8.
+func Relate(resource, relation, subject string) *seqledgerv1.Operation {
+	return &seqledgerv1.Operation{Operation: &seqledgerv1.Operation_CreateRelationship{
+		CreateRelationship: &seqledgerv1.CreateRelationship{Resource: resource, Relation: relation, Subject: subject},
+	}}
+}
+
+// Unrelate returns the operation that deletes a relationship, which may be absent.
+func Unrelate(resource, relation, subject string) *seqledgerv1.Operation {
+	return &seqledgerv1.Operation{Operation: &seqledgerv1.Operation_DeleteRelationship{
+		DeleteRelationship: &seqledgerv1.DeleteRelationship{Resource: resource, Relation: relation, Subject: subject},
+	}}
+}
+
+// SetOption is a [Condition] or [ExpiresAt].
+type SetOption interface {
+	applyTo(set *seqledgerv1.SetEntity)
+}
+
+// Condition must hold for the entity that an operation finds, with the earlier
+// operations of the same write in place. When it does not, the whole write is refused
+// with [ErrConditionFailed].
+type Condition struct{ condition *seqledgerv1.Condition }
+
+func (c Condition) applyTo(set *seqledgerv1.SetEntity) {
+	if c.condition == nil {
+		panic("client: an empty Condition; make one with IfAbsent, IfPresent, IfVersion or IfValue")
+	}
+	if set.Condition != nil {
+		panic("client: two conditions for one entity; the ledger takes one")
+	}
+	set.Condition = c.condition
+}
+
+// IfAbsent is the condition that there is no such entity.
+func IfAbsent() Condition {
+	return Condition{&seqledgerv1.Condition{Condition: &seqledgerv1.Condition_NotExists{NotExists: true}}}
+}
+
+// IfPresent is the condition that there is such an entity.
+func IfPresent() Condition {
+	return Condition{&seqledgerv1.Condition{Condition: &seqledgerv1.Condition_MustExist{MustExist: true}}}
+}
+
+// IfVersion is the condition that the entity has this version: the ledger index of its
+// last set, as Entity.version and a receipt's results tell.
+func IfVersion(version uint64) Condition {
+	return Condition{&seqledgerv1.Condition{Condition: &seqledgerv1.Condition_Version{Version: version}}}
+}
+
+// IfValue is the condition that the entity has this value, byte for byte.
+func IfValue(value []byte) Condition {
+	return Condition{&seqledgerv1.Condition{Condition: &seqledgerv1.Condition_ValueEquals{ValueEquals: value}}}
+}
+
+// ExpiresAt is the option of [Set] that makes the entity absent from this ledger time
+// on. A set without it clears an earlier one.
+func ExpiresAt(t time.Time) SetOption { return expiry{t} }
+
+type expiry struct{ at time.Time }
+
+func (e expiry) applyTo(set *seqledgerv1.SetEntity) { set.ExpiresAt = timestamppb.New(e.at) }

@@ -1,0 +1,443 @@
+package client
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"io"
+	"math"
+	"net"
+	"net/http"
+	"strconv"
+	"sync"
+	"time"
+)
+
+const (
+	// maxCallConns is how many connections to one server a Client's calls take
+	// together; calls beyond wait for one. One HTTP/2 connection of a seqledger
+	// server carries as many.
+	maxCallConns = 256
+	// idleConnTimeout is how long a connection is kept open without a call. It is
+	// shorter than the patience of servers and load balancers, so that a call
+	// hardly ever meets a connection that they are about to close.
+	idleConnTimeout = 30 * time.Second
+	// answerTimeout is how long a connection may stay silent under a call: HTTP/1.1
+	// has no pings, and a peer that is gone without a word says nothing. The call is
+	// then repeated on another connection.
+	answerTimeout = 30 * time.Second
+	// bodyTimeout is how long the rest of an answer may take.
+	bodyTimeout = 5 * time.Minute
+	// maxAnswerHeader bounds the header of an answer, in bytes.
+	maxAnswerHeader = 1 << 20
+	// inlineBody is the size in bytes up to which a request is written in one piece
+	// by the caller. It fits into the buffers of a connection, so that the write does
+	// not wait for a server which answers without reading it.
+	inlineBody = 64 << 10
+)
+
+// pool is a transport for unary calls over HTTP/1.1 connections that are kept open.
+// Over HTTP/2 a call passes four goroutines on this side alone. Here its caller
+// writes the request and reads the answer itself, which takes half of the time on
+// either side. net/http reads the answers.
+type pool struct {
+	dial    dialer
+	address string
+	tls     *tls.Config // nil: cleartext
+	// places has a token for each connection that is open or being opened for a call.
+	places chan struct{}
+
+	mu sync.Mutex
+	// idle are the connections without a call, that used last at the end.
+	idle   []*callConn
+	closed bool
+	// sweep closes what was idle for too long. It is set while there is anything.
+	sweep *time.Timer
+	// speaks: a server at the address has answered in HTTP/1.1.
+	speaks bool
+}
+
+// dialer opens a connection, as net.Dialer.DialContext does.
+type dialer func(ctx context.Context, network, address string) (net.Conn, error)
+
+func newPool(dial dialer, address string, config *tls.Config) *pool {
+	return &pool{dial: dial, address: address, tls: config, places: make(chan struct{}, maxCallConns)}
+}
+
+// callConn is a connection of a pool. One call at a time has it.
+type callConn struct {
+	net.Conn
+
+	raw       net.Conn // below TLS
+	reader    *bufio.Reader
+	limit     io.LimitedReader // of what reader reads
+	request   bytes.Buffer
+	answered  bool // a call, at least once
+	idleSince time.Time
+}
+
+// errNotHTTP1 says that the server does not answer in HTTP/1.1. Nothing of a call
+// was sent to it.
+var errNotHTTP1 = errors.New("the server does not speak HTTP/1.1")
+
+// RoundTrip implements http.RoundTripper.
+func (p *pool) RoundTrip(r *http.Request) (*http.Response, error) {
+	ctx := r.Context()
+	select {
+	case p.places <- struct{}{}:
+	default:
+		select {
+		case p.places <- struct{}{}:
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		}
+	}
+	conn, err := p.get(ctx)
+	if err != nil {
+		<-p.places
+		return nil, err
+	}
+	answer, err := p.exchange(conn, r)
+	if err == nil {
+		return answer, nil
+	}
+	if !conn.answered {
+		// Another server may have come to the address, which has to be asked anew.
+		p.mu.Lock()
+		p.speaks = false
+		p.mu.Unlock()
+	}
+	p.drop(conn)
+	if ctx.Err() != nil {
+		err = ctx.Err()
+	}
+	return nil, err
+}
+
+// get returns an idle connection, or a new one.
+func (p *pool) get(ctx context.Context) (*callConn, error) {
+	for {
+		conn := p.takeIdle()
+		if conn == nil {
+			return p.open(ctx)
+		}
+		// What came without being asked for would be taken for the answer.
+		if conn.reader.Buffered() == 0 && isOpen(conn.raw) {
+			return conn, nil
+		}
+		_ = conn.Close()
+	}
+}
+
+func (p *pool) takeIdle() *callConn {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	n := len(p.idle)
+	if n == 0 {
+		return nil
+	}
+	conn := p.idle[n-1]
+	p.idle[n-1] = nil
+	p.idle = p.idle[:n-1]
+	return conn
+}
+
+// put gives a connection back whose answer was read to its end.
+func (p *pool) put(conn *callConn) {
+	conn.idleSince = time.Now()
+	p.mu.Lock()
+	if !p.closed {
+		p.idle = append(p.idle, conn)
+		conn = nil
+		if p.sweep == nil {
+			p.sweep = time.AfterFunc(idleConnTimeout, p.closeOld)
+		}
+	}
+	p.mu.Unlock()
+	if conn != nil {
+		_ = conn.Close()
+	}
+	<-p.places
+}
+
+// drop closes a connection whose state is not known.
+func (p *pool) drop(conn *callConn) {
+	_ = conn.Close()
+	<-p.places
+}
+
+// closeOld closes the connections that were idle for too long.
+func (p *pool) closeOld() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	old := 0
+	for old < len(p.idle) && time.Since(p.idle[old].idleSince) >= idleConnTimeout {
+		_ = p.idle[old].Close()
+		old++
+	}
+	n := copy(p.idle, p.idle[old:])
+	clear(p.idle[n:])
+	p.idle = p.idle[:n]
+	if p.sweep = nil; n > 0 && !p.closed {
+		p.sweep = time.AfterFunc(time.Until(p.idle[0].idleSince.Add(idleConnTimeout)), p.closeOld)
+	}
+}
+
+// close closes the idle connections, and those in use once their calls end.
+func (p *pool) close() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.closed = true
+	for _, conn := range p.idle {
+		_ = conn.Close()
+	}
+	p.idle = nil
+	if p.sweep != nil {
+		p.sweep.Stop()
+	}
+}
+
+// open opens a connection to a server that speaks HTTP/1.1.
+func (p *pool) open(ctx context.Context) (*callConn, error) {
+	raw, err := p.dial(ctx, "tcp", p.address)
+	if err != nil {
+		return nil, err
+	}
+	conn := &callConn{Conn: raw, raw: raw}
+	known := false
+	if p.tls != nil {
+		secured := tls.Client(raw, p.tls)
+		limited, cancel := context.WithTimeout(ctx, dialTimeout)
+		err := secured.HandshakeContext(limited)
+		cancel()
+		if isAlert(err, "no application protocol") { // RFC 7301: it has none that it was offered
+			err = fmt.Errorf("%w: %w", errNotHTTP1, err)
+		}
+		if err != nil {
+			_ = raw.Close()
+			return nil, err
+		}
+		conn.Conn, known = secured, secured.ConnectionState().NegotiatedProtocol == "http/1.1"
+	}
+	conn.limit = io.LimitedReader{R: conn.Conn, N: math.MaxInt64}
+	conn.reader = bufio.NewReader(&conn.limit)
+	if err := p.ask(ctx, conn, known); err != nil {
+		_ = conn.Close()
+		return nil, err
+	}
+	return conn, nil
+}
+
+// ask finds out whether the server speaks HTTP/1.1, once for a pool, where TLS has
+// not said so: some servers of HTTP/2 close a connection that begins with anything
+// else, without a word. A call that was lost so could not be told from one that was
+// executed, therefore the question is one that does nothing.
+func (p *pool) ask(ctx context.Context, conn *callConn, known bool) error {
+	p.mu.Lock()
+	known = known || p.speaks
+	p.mu.Unlock()
+	if !known {
+		stop := conn.interruptWith(ctx, askTimeout)
+		err := conn.options(p.address)
+		if !stop() {
+			return ctx.Err()
+		}
+		if err != nil {
+			return fmt.Errorf("%w: %w", errNotHTTP1, err)
+		}
+	}
+	p.mu.Lock()
+	p.speaks = true
+	p.mu.Unlock()
+	return nil
+}
+
+// options asks what the server can do, and looks only whether it answers so that
+// another request can follow.
+func (c *callConn) options(host string) error {
+	if _, err := fmt.Fprintf(c.Conn, "OPTIONS * HTTP/1.1\r\nHost: %s\r\n\r\n", host); err != nil {
+		return err
+	}
+	c.limit.N = maxAnswerHeader
+	answer, err := readAnswer(c.reader, &http.Request{Method: http.MethodOptions})
+	if err != nil {
+		return err
+	}
+	switch answer.StatusCode {
+	case http.StatusHTTPVersionNotSupported, http.StatusUpgradeRequired, statusNotHTTP2:
+		err = fmt.Errorf("it answers with status %d", answer.StatusCode)
+	default:
+		_, err = io.Copy(io.Discard, answer.Body)
+	}
+	if answer.Close {
+		err = errors.Join(err, errors.New("it keeps no connection open"))
+	}
+	return errors.Join(err, answer.Body.Close())
+}
+
+// statusNotHTTP2 is what a load balancer of one large provider says where it passes
+// HTTP/2 alone.
+const statusNotHTTP2 = 464
+
+// askTimeout is how long the server may take to answer whether it speaks HTTP/1.1.
+const askTimeout = time.Second
+
+// interruptWith makes what is under way on a connection fail at the end of ctx or
+// after a time. stop undoes it, and returns false when the connection is of no use
+// any more.
+func (c *callConn) interruptWith(ctx context.Context, limit time.Duration) (stop func() bool) {
+	_ = c.SetReadDeadline(time.Now().Add(limit)) // what is wrong with it shows when it is used
+	if ctx.Done() == nil {
+		return func() bool { return true }
+	}
+	return context.AfterFunc(ctx, func() { _ = c.SetDeadline(time.Unix(1, 0)) })
+}
+
+// exchange writes a request and reads the head of its answer. The body of the answer
+// gives the connection back.
+func (p *pool) exchange(c *callConn, r *http.Request) (*http.Response, error) {
+	stop := c.interruptWith(r.Context(), answerTimeout)
+	written, err := c.write(r)
+	if err != nil {
+		stop()
+		return nil, err
+	}
+	c.limit.N = maxAnswerHeader
+	answer, err := readAnswer(c.reader, r)
+	if err != nil {
+		stop()
+		return nil, err
+	}
+	c.limit.N, c.answered = math.MaxInt64, true
+	body := &pooledBody{ReadCloser: answer.Body, pool: p, conn: c, stop: stop, written: written, last: answer.Close}
+	if answer.ContentLength == 0 {
+		body.finish(true)
+	} else {
+		_ = c.SetReadDeadline(time.Now().Add(bodyTimeout))
+		answer.Body = body
+	}
+	return answer, nil
+}
+
+// write writes a request. written is nil, or tells how the writing of a large one has
+// ended: that goes on beside reading, because the server may answer, and read no more,
+// before it has all of it.
+func (c *callConn) write(r *http.Request) (written chan error, err error) {
+	if r.ContentLength < 0 {
+		return nil, errors.New("the length of the request is not known")
+	}
+	if c.request.Cap() > 2*inlineBody {
+		c.request = bytes.Buffer{}
+	}
+	c.request.Reset()
+	for _, part := range []string{r.Method, " ", r.URL.RequestURI(), " HTTP/1.1\r\nHost: ", r.Host,
+		"\r\nContent-Length: ", strconv.FormatInt(r.ContentLength, 10), "\r\n"} {
+		c.request.WriteString(part)
+	}
+	if err := r.Header.Write(&c.request); err != nil {
+		return nil, err
+	}
+	c.request.WriteString("\r\n")
+	if r.ContentLength > inlineBody {
+		written = make(chan error, 1)
+		// Ends with the body, or when the connection is closed. Nobody waits: the
+		// connection is used again only if it has ended well by then.
+		go func() { written <- c.writeLarge(r) }()
+		return written, nil
+	}
+	if r.ContentLength > 0 {
+		err := readBody(&c.request, r)
+		if err != nil {
+			return nil, err
+		}
+	}
+	_, err = c.Conn.Write(c.request.Bytes())
+	return nil, err
+}
+
+// writeLarge writes the head of a request, which has been encoded, and its body.
+func (c *callConn) writeLarge(r *http.Request) error {
+	_ = c.SetWriteDeadline(time.Now().Add(bodyTimeout))
+	_, err := c.Conn.Write(c.request.Bytes())
+	if err == nil {
+		err = readBody(c.Conn, r)
+	}
+	return errors.Join(err, c.SetWriteDeadline(time.Time{}))
+}
+
+// readBody copies the body of a request. One that is shorter than it should be would
+// make the next request on the connection a part of it.
+func readBody(to io.Writer, r *http.Request) error {
+	n, err := io.Copy(to, r.Body)
+	err = errors.Join(err, r.Body.Close())
+	if err == nil && n != r.ContentLength {
+		err = fmt.Errorf("the request has %d bytes instead of %d", n, r.ContentLength)
+	}
+	return err
+}
+
+// readAnswer reads the head of an answer, and passes over those that are only a
+// word on the way.
+func readAnswer(reader *bufio.Reader, r *http.Request) (*http.Response, error) {
+	for {
+		answer, err := http.ReadResponse(reader, r)
+		if err != nil {
+			return nil, err
+		}
+		if answer.StatusCode >= 200 || answer.StatusCode == http.StatusSwitchingProtocols {
+			return answer, nil
+		}
+	}
+}
+
+// pooledBody is the body of an answer. It gives its connection back at its end.
+type pooledBody struct {
+	io.ReadCloser
+
+	pool    *pool
+	conn    *callConn
+	stop    func() bool
+	written chan error
+	last    bool // the server closes the connection
+	over    bool
+}
+
+// Read implements io.Reader.
+func (b *pooledBody) Read(p []byte) (int, error) {
+	n, err := b.ReadCloser.Read(p)
+	if err != nil {
+		b.finish(err == io.EOF)
+	}
+	return n, err
+}
+
+// Close implements io.Closer.
+func (b *pooledBody) Close() error {
+	b.finish(false)
+	return nil
+}
+
+// finish gives the connection up: to the pool when the answer was read to its end
+// and another can follow.
+func (b *pooledBody) finish(whole bool) {
+	if b.over {
+		return
+	}
+	b.over = true
+	if b.written != nil {
+		select {
+		case err := <-b.written:
+			whole = whole && err == nil
+		default:
+			whole = false
+		}
+	}
+	if b.stop() && whole && !b.last {
+		b.pool.put(b.conn)
+		return
+	}
+	b.pool.drop(b.conn)
+}

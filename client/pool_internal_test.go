@@ -1,0 +1,194 @@
+package client
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"io"
+	"net"
+	"net/http"
+	"net/url"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+// piped returns a pool whose connections answer every request with handle, in a bubble.
+func piped(handle func(r *http.Request) string) *pool {
+	dial := func(context.Context, string, string) (net.Conn, error) {
+		near, far := net.Pipe()
+		// Ends with the connection, which the pool closes.
+		go func() {
+			defer func() { _ = far.Close() }()
+			reader := bufio.NewReader(far)
+			for {
+				r, err := http.ReadRequest(reader)
+				if err != nil {
+					return
+				}
+				_, _ = io.Copy(io.Discard, r.Body)
+				if _, err := io.WriteString(far, handle(r)); err != nil {
+					return
+				}
+			}
+		}()
+		return near, nil
+	}
+	return newPool(dial, "server:1", nil)
+}
+
+const noContent = "HTTP/1.1 204 No Content\r\n\r\n"
+
+// getOnce makes one call over a pool.
+func (p *pool) getOnce(ctx context.Context) error {
+	r, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://server:1/x", strings.NewReader("x"))
+	if err != nil {
+		return err
+	}
+	answer, err := p.RoundTrip(r)
+	if err != nil {
+		return err
+	}
+	_, err = io.Copy(io.Discard, answer.Body)
+	return errors.Join(err, answer.Body.Close())
+}
+
+// idleCount returns how many connections wait for a call.
+func (p *pool) idleCount() int {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return len(p.idle)
+}
+
+// TestIdleConnections are kept for their time and then closed, the oldest first, also when
+// no call comes any more.
+func TestIdleConnections(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		hold := make(chan struct{})
+		p := piped(func(r *http.Request) string {
+			if r.Method == http.MethodPost {
+				<-hold
+			}
+			return noContent
+		})
+		results := make(chan error)
+		for range 3 {
+			go func() { results <- p.getOnce(t.Context()) }() // ends with its call
+		}
+		synctest.Wait()
+		close(hold)
+		for range 3 {
+			if err := <-results; err != nil {
+				t.Error(err)
+			}
+		}
+		wait := func(d time.Duration, want int) {
+			t.Helper()
+			//nolint:forbidigo // In a synctest bubble this moves the clock and waits for nothing.
+			time.Sleep(d)
+			synctest.Wait()
+			if n := p.idleCount(); n != want {
+				t.Errorf("want %d connections kept, got %d", want, n)
+			}
+		}
+		wait(idleConnTimeout-time.Second, 3)
+		if err := p.getOnce(t.Context()); err != nil {
+			t.Error(err)
+		}
+		wait(time.Second, 1)
+		wait(idleConnTimeout-2*time.Second, 1)
+		wait(time.Second, 0)
+		if p.sweep != nil {
+			t.Error("a timer is left")
+		}
+		p.close()
+	})
+}
+
+// TestAPeerThatFallsSilent under a call is given up, and the call repeated on another
+// connection: HTTP/1.1 has no pings.
+func TestAPeerThatFallsSilent(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		never := make(chan struct{})
+		var calls atomic.Int32
+		p := piped(func(r *http.Request) string {
+			if r.Method == http.MethodPost && calls.Add(1) == 1 {
+				<-never
+			}
+			return noContent
+		})
+		began := time.Now()
+		if err := p.getOnce(t.Context()); err == nil {
+			t.Error("want an error")
+		}
+		if waited := time.Since(began); waited != answerTimeout {
+			t.Errorf("it was given up after %v", waited)
+		}
+		if err := p.getOnce(t.Context()); err != nil || p.idleCount() != 1 || len(p.places) != 0 {
+			t.Errorf("the next call: %v, with %d connections kept and %d places taken", err, p.idleCount(), len(p.places))
+		}
+		close(never)
+		p.close()
+	})
+}
+
+// TestCallsBeyondTheBound wait for a connection, and give up with their context without
+// having sent anything.
+func TestCallsBeyondTheBound(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		hold, sent := make(chan struct{}), 0
+		p := piped(func(r *http.Request) string {
+			if r.Method == http.MethodPost {
+				sent++
+				<-hold
+			}
+			return noContent
+		})
+		p.places = make(chan struct{}, 1)
+		first := make(chan error)
+		go func() { first <- p.getOnce(t.Context()) }() // ends with its call
+		synctest.Wait()
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		if err := p.getOnce(ctx); !errors.Is(err, context.DeadlineExceeded) || sent != 1 {
+			t.Errorf("want the end of the context and one call sent, got %v, %d", err, sent)
+		}
+		close(hold)
+		if err := <-first; err != nil {
+			t.Error(err)
+		}
+		p.close()
+	})
+}
+
+// TestViaProxy: the environment's proxy is net/http's to talk to. It is read once for a
+// process, so the test asks what there is.
+func TestViaProxy(t *testing.T) {
+	t.Parallel()
+	base := &url.URL{Scheme: "https", Host: "ledger.example"}
+	proxy, err := http.ProxyFromEnvironment(&http.Request{URL: base})
+	if got := viaProxy(base); got != (proxy != nil || err != nil) {
+		t.Errorf("via a proxy: %v, and the environment says %v, %v", got, proxy, err)
+	}
+	if viaProxy(&url.URL{Scheme: "http", Host: "127.0.0.1:7450"}) {
+		t.Error("a server on this machine is asked through a proxy")
+	}
+}
+
+// TestHostPort: where a server listens that does not say so.
+func TestHostPort(t *testing.T) {
+	t.Parallel()
+	for server, want := range map[string]string{
+		"ledger": "ledger:80", "ledger:7450": "ledger:7450", "https://ledger": "ledger:443", "https://[::1]": "[::1]:443", "http://[::1]:7": "[::1]:7",
+	} {
+		base, err := parseServer(server)
+		if err != nil || hostPort(base) != want {
+			t.Errorf("%s: want %s, got %v, %v", server, want, base, err)
+		}
+	}
+}

@@ -1,0 +1,215 @@
+package client_test
+
+import (
+	"context"
+	"errors"
+	"net"
+	"os"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"connectrpc.com/connect"
+
+	"github.com/seqledger/seqledger/client"
+	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
+)
+
+// documentedCodes reads the table in doc.go: whether a code without a WriteError is
+// repeated. "once" needs a new token, so here it is no.
+func documentedCodes(t *testing.T) map[connect.Code]bool {
+	t.Helper()
+	doc, err := os.ReadFile("doc.go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, table, _ := strings.Cut(string(doc), "//\tcode                 repeated  why\n")
+	table, _, _ = strings.Cut(table, "\n//\n")
+	codes := make(map[connect.Code]bool)
+	var unanswered []connect.Code // of a line that has only codes
+	for line := range strings.Lines(table) {
+		answer := ""
+		for word := range strings.FieldsSeq(strings.TrimPrefix(line, "//")) {
+			word = strings.TrimSuffix(word, ",")
+			var code connect.Code
+			if code.UnmarshalText([]byte(word)) == nil {
+				unanswered = append(unanswered, code)
+				continue
+			}
+			answer = word
+			break
+		}
+		if answer == "" {
+			continue
+		}
+		for _, code := range unanswered {
+			codes[code] = answer == "yes"
+		}
+		unanswered = nil
+	}
+	return codes
+}
+
+// TestWhichCodesAreRepeated: the table of the package's documentation is complete and true
+// of answers in Connect's form that carry no WriteError.
+func TestWhichCodesAreRepeated(t *testing.T) {
+	t.Parallel()
+	s, c := start(t)
+	repeated := documentedCodes(t)
+	if len(repeated) != int(connect.CodeUnauthenticated) {
+		t.Fatalf("the table has %d codes, there are %d", len(repeated), connect.CodeUnauthenticated)
+	}
+	// An answer that turned the call away says that no copy of it will be executed.
+	certain := map[connect.Code]bool{
+		connect.CodeInvalidArgument: true, connect.CodePermissionDenied: true, connect.CodeUnimplemented: true,
+		connect.CodeUnauthenticated: true,
+	}
+	for code := connect.CodeCanceled; code <= connect.CodeUnauthenticated; code++ {
+		calls := 0
+		s.set(func(s *fakeServer) {
+			s.onUnary = func(*seqledgerv1.WriteRequest) error {
+				if calls++; calls <= 3 {
+					return connect.NewError(code, errors.New("no detail"))
+				}
+				return nil
+			}
+		})
+		_, err := c.Write(t.Context(), numbered(1))
+		switch {
+		case repeated[code] && (err != nil || calls != 4):
+			t.Errorf("%v: want it repeated, got %v after %d attempts", code, err, calls)
+		case !repeated[code] && (err == nil || calls != 1):
+			t.Errorf("%v: want it told at once, got %v after %d attempts", code, err, calls)
+		case !repeated[code] && errors.Is(err, client.ErrOutcomeUnknown) == certain[code]:
+			t.Errorf("%v: want a certain outcome: %v, got %v", code, certain[code], err)
+		}
+	}
+}
+
+// TestWhichRefusalsAreRepeated: a WriteError decides by its own code, whatever the code
+// of the call.
+func TestWhichRefusalsAreRepeated(t *testing.T) {
+	t.Parallel()
+	s, c := start(t)
+	repeated := map[code]bool{codeQueueFull: true, codeNotLeader: true, codeDraining: true, codeUnknown: true}
+	for number := range seqledgerv1.WriteErrorCode_name {
+		if number == 0 {
+			continue
+		}
+		calls := 0
+		s.set(func(s *fakeServer) {
+			s.onRead = func() error {
+				if calls++; calls == 1 {
+					return withDetail(connect.CodeUnavailable, &seqledgerv1.WriteError{Code: code(number)})
+				}
+				return nil
+			}
+		})
+		_, err := c.GetClientState(t.Context(), &seqledgerv1.GetClientStateRequest{Scope: org, ClientId: "x"})
+		if (err == nil) != repeated[code(number)] || (calls == 2) != repeated[code(number)] {
+			t.Errorf("%v: got %v after %d attempts", code(number), err, calls)
+		}
+	}
+}
+
+// TestMaxAttempts bounds a call where its context does not.
+func TestMaxAttempts(t *testing.T) {
+	t.Parallel()
+	s := &fakeServer{ledger: newFakeLedger()}
+	c := startFake(t, s, func(o *client.Options) { o.MaxAttempts = 3 })
+	calls := 0
+	s.set(func(s *fakeServer) { s.onRead = func() error { calls++; return errLost } })
+	_, err := c.GetClientState(t.Context(), &seqledgerv1.GetClientStateRequest{Scope: org, ClientId: "x"})
+	if calls != 3 || !errors.Is(err, client.ErrUnavailable) {
+		t.Errorf("want 3 attempts, got %d, %v", calls, err)
+	}
+}
+
+// TestAConnectionThatIsRefused: nothing was sent, so nothing was executed, however the call
+// ends.
+func TestAConnectionThatIsRefused(t *testing.T) {
+	t.Parallel()
+	for name, change := range map[string]func(*client.Options){
+		"HTTP/1.1": func(*client.Options) {}, "HTTP/2": func(o *client.Options) { o.HTTP2 = true },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			listener, err := net.Listen("tcp", "127.0.0.1:0")
+			if err != nil {
+				t.Fatal(err)
+			}
+			_ = listener.Close() // nobody listens there any more
+			c := dial(t, &fakeServer{address: listener.Addr().String()}, change)
+			ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+			defer cancel()
+			_, err = c.Write(ctx, numbered(1))
+			if !errors.Is(err, client.ErrNotExecuted) || errors.Is(err, client.ErrOutcomeUnknown) ||
+				!errors.Is(err, context.DeadlineExceeded) || !errors.Is(err, client.ErrUnavailable) {
+				t.Errorf("want not executed, because of the time and the server, got %v", err)
+			}
+		})
+	}
+}
+
+// TestAServerThatTakesConnectionsAndNothingElse: a call whose time ends while it waits for
+// the first byte of a connection was not sent; one whose request is under way was.
+func TestAServerThatTakesConnectionsAndNothingElse(t *testing.T) {
+	t.Parallel()
+	for name, test := range map[string]struct {
+		change func(*client.Options)
+		sent   bool
+	}{
+		// The question whether it speaks HTTP/1.1 comes before any call.
+		"HTTP/1.1": {func(*client.Options) {}, false},
+		"TLS":      {func(o *client.Options) { o.Server = "https://" + o.Server }, false},
+		"HTTP/2":   {func(o *client.Options) { o.HTTP2 = true }, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			listener, err := net.Listen("tcp", "127.0.0.1:0")
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(func() { _ = listener.Close() })
+			c := dial(t, &fakeServer{address: listener.Addr().String()}, test.change)
+			ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+			defer cancel()
+			_, err = c.Write(ctx, numbered(1))
+			if errors.Is(err, client.ErrOutcomeUnknown) != test.sent || errors.Is(err, client.ErrNotExecuted) == test.sent {
+				t.Errorf("something was sent: %v, and the outcome is told as %v", test.sent, err)
+			}
+		})
+	}
+}
+
+// TestALostAnswerAndThenNoConnection: the first copy was sent, so nothing that comes later
+// makes the outcome certain.
+func TestALostAnswerAndThenNoConnection(t *testing.T) {
+	t.Parallel()
+	s, _ := start(t)
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	second := &fakeServer{ledger: s.ledger, address: listener.Addr().String()}
+	stop, stopped := second.serve(listener), make(chan struct{})
+	var once atomic.Bool
+	second.set(func(s *fakeServer) {
+		s.afterUnary = func(*seqledgerv1.WriteRequest) error {
+			if once.CompareAndSwap(false, true) {
+				// Ends with the server, from when on nothing listens; joined below.
+				go func() { defer close(stopped); stop() }()
+			}
+			return errLost
+		}
+	})
+	c := dial(t, second)
+	ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
+	defer cancel()
+	_, err = c.Write(ctx, numbered(1))
+	if !errors.Is(err, client.ErrOutcomeUnknown) || errors.Is(err, client.ErrNotExecuted) {
+		t.Errorf("the write is committed, and told as %v", err)
+	}
+	<-stopped
+}

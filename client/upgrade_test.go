@@ -1,0 +1,94 @@
+package client_test
+
+import (
+	"net/http"
+	"sync/atomic"
+	"testing"
+
+	"github.com/seqledger/seqledger/client"
+	"github.com/seqledger/seqledger/internal/direct"
+	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
+)
+
+// TestAnUpgradeThatIsSwallowed: something before the server keeps a question that it does
+// not know, for ever. The stream goes the ordinary way after a second, and no later
+// reconnect waits for that again.
+func TestAnUpgradeThatIsSwallowed(t *testing.T) {
+	t.Parallel()
+	for name, answer := range map[string]http.HandlerFunc{
+		"without an answer": func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() },
+		"with an answer":    func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusNotImplemented) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := new(fakeServer)
+			b := balanced(t, s)
+			var questions atomic.Int32
+			pass := b.pass
+			b.pass = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				if r.Header.Get("Upgrade") == "" {
+					pass.ServeHTTP(w, r)
+					return
+				}
+				questions.Add(1)
+				answer(w, r)
+			})
+			w := newWriter(t, dial(t, s), "till")
+			for n := range uint64(5) {
+				wantCommitted(t, burst(t, w, payload("a"))[0], n+1)
+				b.server.CloseClientConnections()
+			}
+			if n := questions.Load(); n != 1 {
+				t.Errorf("the question was asked %d times", n)
+			}
+		})
+	}
+}
+
+// TestAnUpgradeRefusedForTheMoment is asked for again at the next reconnect: nothing is
+// known about the server by a 503.
+func TestAnUpgradeRefusedForTheMoment(t *testing.T) {
+	t.Parallel()
+	s := new(fakeServer)
+	b := balanced(t, s)
+	b.only = "/WriteStream"
+	w := newWriter(t, dial(t, s), "till")
+	b.status.Store(http.StatusServiceUnavailable)
+	p := burst(t, w, payload("a"))[0]
+	eventually(t, "several attempts", func() bool { return b.turnedAway.Load() > 3 })
+	// From here on the server itself answers.
+	asked := make(chan struct{}, 100)
+	pass := b.pass
+	b.pass = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.Header.Get("Upgrade") == direct.Protocol {
+			asked <- struct{}{}
+		}
+		pass.ServeHTTP(w, r)
+	})
+	b.status.Store(0)
+	wantCommitted(t, p, 1)
+	if len(asked) == 0 {
+		t.Error("no connection was asked for any more")
+	}
+}
+
+// TestHTTP2OnRequest: neither an upgrade nor an HTTP/1.1 call is tried.
+func TestHTTP2OnRequest(t *testing.T) {
+	t.Parallel()
+	s := new(fakeServer)
+	b := balanced(t, s)
+	pass := b.pass
+	b.pass = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.ProtoMajor != 2 {
+			t.Errorf("%s came over %s", r.URL.Path, r.Proto)
+		}
+		pass.ServeHTTP(w, r)
+	})
+	c := dial(t, s, func(o *client.Options) { o.HTTP2 = true })
+	if _, err := newWriter(t, c, "till").Write(t.Context(), payload("a")); err != nil {
+		t.Error(err)
+	}
+	if _, err := c.GetClientState(t.Context(), &seqledgerv1.GetClientStateRequest{Scope: org, ClientId: "till"}); err != nil {
+		t.Error(err)
+	}
+}
