@@ -151,6 +151,7 @@ func TestShutdown(t *testing.T) {
 	// Ends with Shutdown; the test waits for it.
 	go func() { down <- c.Shutdown(t.Context()) }()
 	<-other.Done() // which has nothing to wait for
+	eventually(t, "the other Writer to close", func() bool { return client.Closing(w) })
 	if _, err := w.Submit(t.Context(), payload("3")); !errors.Is(err, client.ErrClosed) {
 		t.Errorf("want ErrClosed, got %v", err)
 	}

@@ -118,7 +118,7 @@ func ExampleWriter_Resume() {
 	receipt, err := w.Write(ctx, client.Set("stock/1", []byte("5")))
 	fmt.Println("committed as", receipt.GetSequence(), err)
 	// Output:
-	// write 1 not executed: seqledger: KEY_NOT_FOUND
+	// write 1 not executed: KEY_NOT_FOUND
 	// stopped: true
 	// resume: <nil>
 	// committed as 1 <nil>

@@ -8,6 +8,13 @@ func InFlight(w *Writer) int {
 	return w.inflight
 }
 
+// Closing tells whether w takes no more writes.
+func Closing(w *Writer) bool {
+	w.mux.mu.Lock()
+	defer w.mux.mu.Unlock()
+	return w.closing
+}
+
 // Waiting returns how many calls of w wait for room.
 func Waiting(w *Writer) int {
 	w.mux.mu.Lock()

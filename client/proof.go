@@ -38,6 +38,8 @@ func VerifyTransaction(
 		return fmt.Errorf("%w: there is no transaction", ErrProof)
 	case header == nil || inclusion == nil:
 		return fmt.Errorf("%w: there is none; ask for it with include_proof", ErrProof)
+	case transaction.GetFirstOperation() != 0:
+		return fmt.Errorf("%w: it is that of a whole transaction, and this is a part: put its parts together first", ErrProof)
 	}
 	if err := matchesHeader(transaction, header, inclusion); err != nil {
 		return err

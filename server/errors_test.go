@@ -69,6 +69,9 @@ func TestEveryRefusalOfTheMachine(t *testing.T) {
 			CurrentVersion: 9, Field: &machine.FieldError{Field: "client_ttl", Problem: "is short"},
 		}
 		err := outcomeError(&out, 9)
+		if code == machine.TooManyKeys {
+			continue // of keyed writes, which this API does not have
+		}
 		want, refused := codes[code]
 		if !refused {
 			if err != nil || code > machine.Replayed {

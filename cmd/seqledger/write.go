@@ -133,11 +133,15 @@ func (c *writeCommand) show(
 func (c *writeCommand) notSent(sequence uint64, err error) error {
 	answer, answered := errors.AsType[*client.Error](err)
 	_, unreachable := errors.AsType[*unreachableError](err)
+	_, interrupted := errors.AsType[interruptedError](err)
 	code, hint := classify(err)
 	refused := answered && answer.Code != seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_UNSPECIFIED
 	switch {
+	case interrupted && c.Sequence != 0: // an earlier run may have sent it, as below
 	case code != exitFailed || refused || !answered && !unreachable:
 		return err
+	}
+	switch {
 	case c.Sequence != 0:
 		// Not "failed", because a script that settles an unknown outcome would take
 		// that for an answer.

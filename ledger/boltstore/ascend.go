@@ -109,6 +109,9 @@ func (r *reader) layers(table machine.Table, from []byte) ([]layer, error) {
 
 // storedLayer is the file's part of layers.
 func (r *reader) storedLayer(table machine.Table, from []byte) (l layer, err error) {
+	if table >= r.store.tables {
+		return layer{}, nil
+	}
 	defer recoverDamage(table, from, &err)
 	// Not the cursor of Get: visit may call Get, which would move it.
 	if l.stored, err = r.cursor(table); err != nil {

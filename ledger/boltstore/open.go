@@ -23,7 +23,11 @@ import (
 
 const (
 	formatMagic   = "seqledger state\n"
-	formatVersion = 2
+	formatVersion = 3
+
+	// tables2 is how many tables a file of version 2 has, which is opened for reading
+	// as it is, and raised to formatVersion when it is opened for writing.
+	tables2 = 9
 
 	// lockTimeout is long enough for a process that is just exiting and short
 	// enough that an operator sees the answer at once.
@@ -103,6 +107,9 @@ func open(path string, o Options, readOnly bool) (*Store, error) {
 	meta, err := s.checkPages()
 	if err == nil {
 		err = s.load(o.Identity)
+	}
+	if err == nil && !readOnly && s.tables < machine.TableCount {
+		err = s.raise()
 	}
 	if err == nil {
 		err = s.noteFreeList()
@@ -219,20 +226,53 @@ func initialize(path string, o Options) error {
 		if _, err := tx.CreateBucket(controlBucket); err != nil {
 			return err
 		}
-		for table := range machine.Table(machine.TableCount) {
-			if _, err := tx.CreateBucket(bucketName(table)); err != nil {
-				return err
-			}
-		}
-		format := binary.LittleEndian.AppendUint32([]byte(formatMagic), formatVersion)
 		return errors.Join(
-			putControl(tx, keyFormat, format),
+			putTables(tx, 0),
 			putControl(tx, keyIdentity, o.Identity),
 			putApplied(tx, Position{}),
 			putControl(tx, keyAhead, nil),
 		)
 	})
 	return errors.Join(err, db.Close())
+}
+
+// putTables adds the tables from first on, and says that the file has them all.
+func putTables(tx *bbolt.Tx, first machine.Table) error {
+	for table := first; table < machine.TableCount; table++ {
+		if _, err := tx.CreateBucket(bucketName(table)); err != nil {
+			return fmt.Errorf("table %d: %w", table, err)
+		}
+	}
+	return putControl(tx, keyFormat, binary.LittleEndian.AppendUint32([]byte(formatMagic), formatVersion))
+}
+
+// raise adds to a file of an older version what it lacks, in one transaction.
+func (s *Store) raise() error {
+	if err := s.change(func(tx *bbolt.Tx) error { return putTables(tx, s.tables) }); err != nil {
+		return fmt.Errorf("%s: raise it to format version %d: %w", s.path, formatVersion, err)
+	}
+	s.tables = machine.TableCount
+	return nil
+}
+
+// change runs fn on the file and commits.
+func (s *Store) change(fn func(tx *bbolt.Tx) error) (err error) {
+	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
+	defer func() {
+		if p := recover(); p != nil {
+			s.poisoned.Store(true)
+			err = damaged(controlTable, nil, "bbolt: %v", p)
+		}
+	}()
+	tx, err := s.begin(true)
+	if err != nil {
+		return err
+	}
+	if err := fn(tx); err != nil {
+		_ = tx.Rollback() // the first error is the one that tells the cause
+		return err
+	}
+	return tx.Commit()
 }
 
 // syncDir makes a new name in dir durable.
@@ -283,14 +323,15 @@ func (s *Store) load(identity []byte) (err error) {
 		return fmt.Errorf("%s: %w", s.path, err)
 	}
 	s.positions.applied, s.positions.checkpoint = c.applied, c.applied
-	s.hidden = c.ahead
+	s.hidden, s.tables = c.ahead, c.tables
 	return nil
 }
 
 // control is what the store's own records say.
 type control struct {
 	applied Position
-	ahead   []byte // nil for none
+	ahead   []byte        // nil for none
+	tables  machine.Table // how many the file has
 }
 
 // readControl reads the control records once format and identity are right; any
@@ -308,12 +349,17 @@ func readControl(tx *bbolt.Tx, identity []byte) (c control, err error) {
 	if string(format[:len(formatMagic)]) != formatMagic {
 		return control{}, fmt.Errorf("%w: %s", ErrForeign, otherProgram)
 	}
-	if v := binary.LittleEndian.Uint32(format[len(formatMagic):]); v != formatVersion {
-		advice := "use the binary that wrote it, or upgrade"
-		if v < formatVersion {
-			advice = "nothing converts it: use the binary that wrote it"
-		}
-		return control{}, fmt.Errorf("%w %d, this binary knows %d; %s", ErrVersion, v, formatVersion, advice)
+	switch v := binary.LittleEndian.Uint32(format[len(formatMagic):]); {
+	case v == formatVersion:
+		c.tables = machine.TableCount
+	case v == 2:
+		c.tables = tables2
+	case v < 2:
+		return control{}, fmt.Errorf("%w %d, this binary knows 2 and %d; nothing converts it: use the binary that wrote it",
+			ErrVersion, v, formatVersion)
+	default:
+		return control{}, fmt.Errorf("%w %d, this binary knows 2 and %d; use the binary that wrote it, or upgrade",
+			ErrVersion, v, formatVersion)
 	}
 	stored, err := getControl(bucket, keyIdentity, -1)
 	if err != nil {

@@ -54,7 +54,7 @@ func (r *reader) Get(table machine.Table, key []byte) ([]byte, error) {
 // getStored looks key up in the file.
 func (r *reader) getStored(table machine.Table, key []byte) (value []byte, err error) {
 	defer recoverDamage(table, key, &err)
-	if table == machine.TableBlocks && hides(r.hidden, key) {
+	if table >= r.store.tables || table == machine.TableBlocks && hides(r.hidden, key) {
 		return nil, nil
 	}
 	c := r.cursors[table]

@@ -136,31 +136,21 @@ func Adopt(path string, identity []byte) (err error) {
 	return nil
 }
 
-func (s *Store) adopt(identity []byte) (err error) {
-	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
-	defer func() {
-		if p := recover(); p != nil {
-			s.poisoned.Store(true)
-			err = damaged(controlTable, nil, "bbolt: %v", p)
+func (s *Store) adopt(identity []byte) error {
+	return s.change(func(tx *bbolt.Tx) error {
+		c, err := readControl(tx, nil)
+		if err == nil {
+			// The log that would make them again stays behind.
+			err = s.removeLeftovers(tx, c.ahead)
 		}
-	}()
-	tx, err := s.begin(true)
-	if err != nil {
-		return err
-	}
-	c, err := readControl(tx, nil)
-	if err == nil {
-		// The log that would make them again stays behind.
-		err = s.removeLeftovers(tx, c.ahead)
-	}
-	if err == nil {
-		err = errors.Join(putControl(tx, keyIdentity, identity), putApplied(tx, Position{}), putControl(tx, keyAhead, nil))
-	}
-	if err != nil {
-		_ = tx.Rollback() // the first error is the one that tells the cause
-		return err
-	}
-	return tx.Commit()
+		if err == nil && c.tables < machine.TableCount {
+			err = putTables(tx, c.tables)
+		}
+		if err != nil {
+			return err
+		}
+		return errors.Join(putControl(tx, keyIdentity, identity), putApplied(tx, Position{}), putControl(tx, keyAhead, nil))
+	})
 }
 
 // reserve is how much of the address space the map of a file takes: room to

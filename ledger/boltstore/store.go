@@ -60,6 +60,8 @@ type Store struct {
 	hidden []byte
 	proven []byte // the last of them, as Open found it
 
+	tables machine.Table // how many the file has; those beyond are empty
+
 	presorting sync.Mutex // taken before mu
 
 	updates   atomic.Uint64 // the updates applied since Open
