@@ -131,7 +131,9 @@ func worstApply(ctx context.Context, arguments []string, stdout io.Writer) error
 	if err := flags.Parse(arguments); err != nil {
 		return err
 	}
-	fmt.Fprintf(stdout, "seed %d, %s, %d cores\n", *seed, processor(), runtime.NumCPU())
+	if _, err := fmt.Fprintf(stdout, "seed %d, %s, %d cores\n", *seed, processor(), runtime.NumCPU()); err != nil {
+		return err
+	}
 	random := rand.New(rand.NewPCG(*seed, 0))
 	var found []applyResult
 	var missed int
@@ -146,9 +148,9 @@ func worstApply(ctx context.Context, arguments []string, stdout io.Writer) error
 			verdict = "  MISSED " + r.Failure
 		}
 		text, _ := json.Marshal(a)
-		fmt.Fprintf(stdout, "%6.1f ms %5d MiB  %s%s\n", r.Slowest.Seconds()*1e3, r.Memory>>20, text, verdict)
 		found = append(found, r)
-		return nil
+		_, err = fmt.Fprintf(stdout, "%6.1f ms %5d MiB  %s%s\n", r.Slowest.Seconds()*1e3, r.Memory>>20, text, verdict)
+		return err
 	}
 	for _, a := range seeds() {
 		if err := measure(a); err != nil {
@@ -174,7 +176,10 @@ func worstApply(ctx context.Context, arguments []string, stdout io.Writer) error
 		}
 	}
 	text, _ := json.Marshal(worst.Attack)
-	fmt.Fprintf(stdout, "%d attacks; the slowest apply took %.1f ms: %s\n", len(found), worst.Slowest.Seconds()*1e3, text)
+	_, err := fmt.Fprintf(stdout, "%d attacks; the slowest apply took %.1f ms: %s\n", len(found), worst.Slowest.Seconds()*1e3, text)
+	if err != nil {
+		return err
+	}
 	if missed > 0 {
 		return fmt.Errorf("%d attacks made one apply take more than %v or %d MiB", missed, maxApply, maxApplyMemory>>20)
 	}

@@ -105,8 +105,8 @@ func runTenantAttack(ctx context.Context, stdin io.Reader, stdout io.Writer) err
 		defer cancel()
 		done, err := a.run(ctx, &options{fraction: job.Fraction}, &tenants{job.Address, job.Keys})
 		<-ctx.Done() // an attack that holds what it took lasts as long as one that works
-		fmt.Fprintln(stdout, done)
-		return err
+		_, failed := fmt.Fprintln(stdout, done)
+		return errors.Join(err, failed)
 	}
 	return fmt.Errorf("there is no attack %q", job.Name)
 }

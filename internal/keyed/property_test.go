@@ -13,7 +13,6 @@ import (
 type world struct {
 	running map[AttemptID]uint64 // owners that believe in their token
 	highest uint64               // token that was ever handed out
-	done    map[AttemptID]bool   // whose completion was accepted
 	over    map[AttemptID]bool   // released, finished or taken over
 	valid   map[AttemptID]int64  // an attempt never extends its own time
 }
@@ -26,7 +25,7 @@ func TestPropertyOfOneKey(t *testing.T) {
 	t.Parallel()
 	met := map[Code]int{}
 	rapid.Check(t, func(t *rapid.T) {
-		w := world{running: map[AttemptID]uint64{}, done: map[AttemptID]bool{}, over: map[AttemptID]bool{}, valid: map[AttemptID]int64{}}
+		w := world{running: map[AttemptID]uint64{}, over: map[AttemptID]bool{}, valid: map[AttemptID]int64{}}
 		var r *Record
 		var sent []*Command
 		now, token := start, uint64(0)

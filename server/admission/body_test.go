@@ -92,7 +92,7 @@ func TestBodyIsChargedAsItArrives(t *testing.T) {
 					t.Errorf("%s in pieces of %d: %d bytes are charged, want %d", name, size, c.arriving.Used(), test.charged)
 				}
 				if err != nil {
-					if err != io.EOF {
+					if !errors.Is(err, io.EOF) {
 						t.Errorf("%s: %v", name, err)
 					}
 					break
