@@ -9,6 +9,7 @@ import (
 	"log/slog"
 	"path/filepath"
 	"reflect"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -302,6 +303,75 @@ func TestRestoreLooksAtNoClock(t *testing.T) {
 	})
 	if err != nil {
 		t.Fatal(err)
+	}
+}
+
+// A ledger that has run with a wrong clock is restored with the right time: what
+// has not expired yet has its time again, and the next start believes its clock.
+func TestRestoreSetsTime(t *testing.T) {
+	t.Parallel()
+	now := time.Now().Round(0)
+	wall := now
+	o := ledger.Options{Dir: filepath.Join(t.TempDir(), "data"), Clock: func() time.Time { return wall }}
+	set := func(sequence uint64, key string, expires time.Time) *machine.Write {
+		w := appendWrite("c", sequence, nil)
+		w.Operations = []machine.Operation{{Kind: machine.OpSetEntity, Key: []byte(key), Value: []byte("x"), ExpiresAt: expires.UnixNano()}}
+		return w
+	}
+	l := open(t, o)
+	mustWrite(t, l, set(1, "late", now.AddDate(90, 0, 0)), machine.Committed)
+	closeLedger(t, l)
+	wall, o.AcceptClock = now.AddDate(80, 0, 0), true // somebody insists
+	l = open(t, o)
+	mustWrite(t, l, set(2, "soon", now.AddDate(0, 0, 1)), machine.Committed)
+	closeLedger(t, l)
+
+	wall, o.AcceptClock = now, false
+	for _, wrong := range []time.Time{time.Unix(-1, 0), now.AddDate(300, 0, 0)} {
+		to := restoreTo(filepath.Join(t.TempDir(), "refused"))
+		to.Time = wrong
+		if _, err := ledger.RestoreDirectory(t.Context(), o.Dir, to); err == nil || !strings.Contains(err.Error(), "RestoreOptions.Time") {
+			t.Errorf("a restore to the time %s: %v", wrong, err)
+		}
+	}
+	to := restoreTo(filepath.Join(t.TempDir(), "restored"))
+	to.Time = now
+	if _, err := ledger.RestoreDirectory(t.Context(), o.Dir, to); err != nil {
+		t.Fatal(err)
+	}
+	o.Dir = to.Dir
+	check := func() {
+		t.Helper()
+		err := l.View(t.Context(), func(v machine.View) error {
+			if at := time.Unix(0, v.Time()); at.Sub(now) > time.Hour || at.Before(now) {
+				t.Errorf("ledger time is %s after the restore, want %s", at, now)
+			}
+			_, err := v.Entity(scope, "late")
+			return err
+		})
+		if err != nil {
+			t.Error(err)
+		}
+	}
+	l = open(t, o)
+	check()
+	w := set(3, "soon", now.AddDate(0, 0, 1))
+	out, err := l.OpenSession(t.Context(), &machine.OpenSession{Scope: scope, ClientID: "c", Actor: w.Actor})
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.Session = out.Session
+	mustWrite(t, l, w, machine.Committed)
+	closeLedger(t, l)
+	wall = now.AddDate(0, 2, 0) // which is no pause that this ledger has seen
+	if l, err := ledger.Open(t.Context(), o); err == nil {
+		t.Errorf("the pause of 80 years is remembered: %v", l.Close())
+	}
+	wall = now
+	l = open(t, o)
+	check()
+	if err := l.View(t.Context(), func(v machine.View) error { _, err := v.Entity(scope, "soon"); return err }); err != nil {
+		t.Error(err)
 	}
 }
 

@@ -8,10 +8,12 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"math"
 	"os"
 	"time"
 
 	"github.com/seqledger/seqledger/ledger/boltstore"
+	"github.com/seqledger/seqledger/ledger/internal/decide"
 	"github.com/seqledger/seqledger/ledger/machine"
 )
 
@@ -25,6 +27,11 @@ type RestoreOptions struct {
 	// Progress is told how many bytes of the state have been written, of how
 	// many; may be nil.
 	Progress func(done, total int64)
+	// Time is the ledger time to go on with, from 1970 to 2200. It may be before the
+	// last command, which repairs a ledger that a wrong clock has moved ahead: what
+	// has expired stays expired, and everything else has its time again. The zero
+	// Time keeps ledger time as it is.
+	Time time.Time
 
 	// disk lets a test fail the disk below the state file.
 	disk func(io.Writer) io.Writer
@@ -61,9 +68,14 @@ func restore(
 		// Before the year 1970, so that ledger time goes on where it was. The
 		// first start afterwards looks at the clock, and says so if it jumps.
 		Clock: func() time.Time { return time.Time{} },
+		// A tick would stamp the time of before the EPOCH on what comes behind it.
+		idleInterval: math.MaxInt64,
 	}
 	if err := options.validate(); err != nil {
 		return info, err
+	}
+	if y := o.Time.Year(); !o.Time.IsZero() && (y < 1970 || y > decide.LastYear) {
+		return info, fmt.Errorf("ledger: RestoreOptions.Time is %s, want a year from 1970 to %d", o.Time.Format(time.DateOnly), decide.LastYear)
 	}
 	o.Logger = options.Logger // which is the default for none
 	l := newLedger(options)
@@ -73,7 +85,7 @@ func restore(
 	if info.Backup, err = receive(l.directory); err != nil {
 		return info, errors.Join(err, l.release())
 	}
-	if err := l.beginEpoch(ctx, &info); err != nil {
+	if err := l.beginEpoch(ctx, o.Time, &info); err != nil {
 		return info, errors.Join(err, l.release())
 	}
 	return info, l.Close()
@@ -149,8 +161,8 @@ func copyState(ctx context.Context, backup io.Reader, disk io.Writer, progress f
 
 // beginEpoch makes a ledger of the restored state: it gives it a log that
 // begins with the EPOCH command, and marks the directory as whole when that is
-// durable.
-func (l *Ledger) beginEpoch(ctx context.Context, info *RestoreInfo) error {
+// durable. at is the ledger time to go on with, the zero Time for the same.
+func (l *Ledger) beginEpoch(ctx context.Context, at time.Time, info *RestoreInfo) error {
 	if err := l.openState(); err != nil {
 		return err
 	}
@@ -169,7 +181,11 @@ func (l *Ledger) beginEpoch(ctx context.Context, info *RestoreInfo) error {
 	}
 	id := machine.LedgerID(binary.BigEndian.Uint64(random[:]))
 	l.options.Logger.Info("the state is restored; a new epoch begins", "ledger", id, "before", info.Backup.LedgerID)
-	out, err := l.exclusive(ctx, machine.AppendEpoch(nil, id, 0))
+	var nanos int64
+	if !at.IsZero() {
+		nanos = at.UnixNano()
+	}
+	out, err := l.exclusive(ctx, machine.AppendEpoch(nil, id, nanos))
 	if err != nil {
 		return err
 	}

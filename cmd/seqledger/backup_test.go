@@ -3,6 +3,7 @@ package main
 import (
 	"encoding/json"
 	"fmt"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"strings"
@@ -10,6 +11,7 @@ import (
 	"time"
 
 	"github.com/seqledger/seqledger/client"
+	"github.com/seqledger/seqledger/ledger"
 )
 
 // TestBackupRestoreProcesses goes the whole way with real processes: a backup
@@ -170,6 +172,47 @@ func TestRestoreFromDirectory(t *testing.T) {
 	}
 	r.do(t, "write", "--scope", "acme/main", "--client-id", "d", "--session", session, "--sequence", "1", "--append", "late").
 		expect(t, exitRefused, "SESSION_")
+}
+
+// TestClockAhead: serve refuses a clock that is far ahead of the ledger unless it is
+// told that it is right, and restore sets a ledger's time back.
+func TestClockAhead(t *testing.T) {
+	t.Parallel()
+	dir := filepath.Join(t.TempDir(), "old")
+	run := func(at time.Time) {
+		t.Helper()
+		l, err := ledger.Open(t.Context(), ledger.Options{
+			Dir: dir, AcceptClock: true, Clock: func() time.Time { return at }, Logger: slog.New(slog.DiscardHandler),
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := l.Close(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	long := time.Now().Add(-40 * 24 * time.Hour)
+	run(long)
+	seqledger(t, "serve", "--data", dir, "--listen", "127.0.0.1:0").
+		expect(t, exitFailed, "40 days after the last command", long.UTC().Format(time.DateOnly), "--accept-clock", "--ledger-time")
+	s := serveOn(t, dir, "127.0.0.1:0", "--accept-clock")
+	s.kill()
+
+	run(time.Now().AddDate(80, 0, 0))
+	data := filepath.Join(t.TempDir(), "restored")
+	restore := func(time string) result {
+		t.Helper()
+		return seqledger(t, "restore", "--from-directory", dir, "--data", data, "--ledger-time", time)
+	}
+	restore("yesterday").expect(t, exitUsage, "--ledger-time", "yesterday")
+	restore("2150-01-01T00:00:00Z").expect(t, exitUsage, "--ledger-time", "future")
+	restore("now").expect(t, exitDone)
+	s = serveOn(t, data, "127.0.0.1:0")
+	r := s.do(t, "write", "--scope", "acme", "--client-id", "c", "--append", "x", "--json").expect(t, exitDone)
+	at, err := time.Parse(time.RFC3339, r.field(t, "committedAt").(string))
+	if err != nil || time.Since(at).Abs() > time.Hour {
+		t.Errorf("a write is committed at %s, %v", at, err)
+	}
 }
 
 // TestRestoreNeedsOneSource: what is to be restored is said once, and is what it

@@ -7,6 +7,7 @@ import (
 	"io"
 	"os"
 	"syscall"
+	"time"
 
 	"github.com/seqledger/seqledger/ledger"
 )
@@ -17,6 +18,7 @@ type restoreCommand struct {
 	File          string `arg:"" optional:"" help:"Backup to restore; - reads standard input." type:"path"`
 	FromDirectory string `help:"Restore this data directory, or copy of one, in place of a backup; no server may have it open." type:"path" env:"-" placeholder:"DIR"`
 	Data          string `help:"Data directory to make; it must be absent or empty." default:"./seqledger-data" type:"path"`
+	LedgerTime    string `help:"Ledger time to go on with, now or such as 2027-01-31T00:00:00Z; it may be earlier than it was. Default: as it was." env:"-" placeholder:"RFC3339"`
 }
 
 // Help is shown below the flags.
@@ -33,8 +35,12 @@ A copy of the data directory of a stopped server is restored with --from-directo
 such a copy: once the original has gone on, it would give out transaction ids and sessions a second time. The
 copy stays as it is.
 
+A ledger that was once started with a clock far ahead is repaired by a restore with --ledger-time now. What has
+expired under the wrong time stays expired; everything else keeps its time to live again.
+
     seqledger restore ledger.seqledger --data /var/lib/seqledger
     seqledger restore --from-directory /mnt/copy/seqledger --data /var/lib/seqledger
+    seqledger restore --from-directory /var/lib/ahead --data /var/lib/seqledger --ledger-time now
     seqledger verify --data /var/lib/seqledger
     seqledger serve --data /var/lib/seqledger`
 }
@@ -57,8 +63,12 @@ func (c *restoreCommand) Run(e *environment) (err error) {
 		return err
 	}
 	defer done()
+	at, err := c.ledgerTime()
+	if err != nil {
+		return err
+	}
 	var told *transfer
-	info, err := restore(ledger.RestoreOptions{Dir: c.Data, Logger: e.log, Progress: func(done, total int64) {
+	info, err := restore(ledger.RestoreOptions{Dir: c.Data, Logger: e.log, Time: at, Progress: func(done, total int64) {
 		if told == nil {
 			told = newTransfer(e, "restoring", total)
 		}
@@ -100,6 +110,24 @@ func (c *restoreCommand) source(e *environment) (
 	return c.File, func(o ledger.RestoreOptions) (ledger.RestoreInfo, error) {
 		return ledger.Restore(e.ctx, backup, o)
 	}, done, err
+}
+
+// ledgerTime returns what --ledger-time says, the zero Time for nothing.
+func (c *restoreCommand) ledgerTime() (time.Time, error) {
+	switch c.LedgerTime {
+	case "":
+		return time.Time{}, nil
+	case "now":
+		return time.Now(), nil
+	}
+	at, err := parseTime(c.LedgerTime)
+	if err != nil {
+		return time.Time{}, usage("--ledger-time: %w", err)
+	}
+	if t := at.AsTime(); t.Year() < 1970 || t.After(time.Now()) {
+		return time.Time{}, usage("--ledger-time %s: must be after 1970 and not in the future", c.LedgerTime)
+	}
+	return at.AsTime(), nil
 }
 
 // openBackup opens a backup to read.

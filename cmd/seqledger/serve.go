@@ -26,6 +26,7 @@ type serveCommand struct {
 	CheckpointBytes int64         `help:"How many bytes of changes gather in memory before they are written to the state file; 0 finds it, between 32 and 128 MiB. More writes less to the disk and takes some four times as much memory." default:"0"`
 	BackupRate      int64         `help:"How fast a backup may read, in bytes per second; -1 for as fast as it can." default:"33554432"`
 	DiskReserve     int64         `help:"Refuse writes while less than this is free on the disk of --data, in bytes; reads go on. 0 never refuses, until the disk is full and the server stops; -1 is 1 GiB, or a twentieth of a smaller disk." default:"-1"`
+	AcceptClock     bool          `help:"Believe the system's clock though it is more than 30 days ahead of the last command, and further than this ledger ever paused: whatever has a time to live may expire." env:"-"`
 	accessFlags     `embed:""`
 
 	EvictionInterval uint64        `help:"New ledger: look for expired streams and entities after so many commands." default:"1000"`
@@ -88,7 +89,9 @@ func (c *serveCommand) Run(e *environment) (err error) {
 		}
 		return fail(exitFailed, hint, "--listen %s: %w", c.Listen, err)
 	}
-	l, err := ledger.Open(e.ctx, ledger.Options{Dir: c.Data, Config: config, Logger: e.log, CheckpointBytes: c.CheckpointBytes})
+	l, err := ledger.Open(e.ctx, ledger.Options{
+		Dir: c.Data, Config: config, Logger: e.log, CheckpointBytes: c.CheckpointBytes, AcceptClock: c.AcceptClock,
+	})
 	if err != nil && e.ctx.Err() != nil {
 		return listener.Close() // told to stop before it was up, which is no failure
 	}

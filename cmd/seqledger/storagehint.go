@@ -21,7 +21,11 @@ func storageHint(err error, path string) string {
 		}
 		return false
 	}
+	_, clock := errors.AsType[*ledger.ClockError](err)
 	switch {
+	case clock:
+		return "set the system's clock right; if it is right, give --accept-clock once; " +
+			"if the ledger's own time is wrong, restore --ledger-time sets it back"
 	case errors.Is(err, ledger.ErrInUse):
 		return "another process has " + path + " open; stop it, or name another directory with --data"
 	case errors.Is(err, ledger.ErrRestoring):
