@@ -58,6 +58,7 @@ func CheckKey(key, value []byte) error {
 // record is a record of blocks that has been opened for reading.
 type record struct {
 	data  []byte
+	last  uint64 // the ledger index in its key
 	first uint64 // version 2: the ledger index of the first row
 	rows  []byte // version 2
 }
@@ -70,7 +71,7 @@ func openRecord(key, data []byte) (r record, err error) {
 		if len(key) != 8 {
 			return r, fmt.Errorf("%w: record of blocks under a key of %d bytes", ErrCorrupt, len(key))
 		}
-		return record{data: data}, nil
+		return record{data: data, last: binary.BigEndian.Uint64(key)}, nil
 	case recordVersion:
 	default:
 		return r, fmt.Errorf("%w: record of blocks of unknown version", ErrCorrupt)
@@ -85,7 +86,7 @@ func openRecord(key, data []byte) (r record, err error) {
 		return r, fmt.Errorf("%w: record of blocks under another key", ErrCorrupt)
 	}
 	at := body - int(rows)*rowSize
-	return record{data: data[:at], first: first, rows: data[at:body]}, nil
+	return record{data: data[:at], last: first + rows - 1, first: first, rows: data[at:body]}, nil
 }
 
 // count returns how many transactions the rows lead to.
@@ -145,7 +146,7 @@ func (r *record) blockAt(offset uint32) (blockRecord, error) {
 	d.take(uint64(offset))
 	b := d.block()
 	if d.bad {
-		return blockRecord{}, fmt.Errorf("%w: header of a block", ErrCorrupt)
+		return blockRecord{}, fmt.Errorf("%w: header of a block in the record that ends at ledger index %d", ErrCorrupt, r.last)
 	}
 	return b, nil
 }
@@ -164,7 +165,7 @@ func (r *record) blockAtPlace(place uint64) (b blockRecord, err error) {
 		return !found
 	})
 	if err == nil && !found {
-		err = fmt.Errorf("%w: no block %d in its record", ErrCorrupt, place)
+		err = fmt.Errorf("%w: no block %d in the record that ends at ledger index %d", ErrCorrupt, place, r.last)
 	}
 	return b, err
 }

@@ -140,6 +140,10 @@ func TestBodyBeyondTheShareIsRefused(t *testing.T) {
 // A write for which the engine has no room is refused while it arrives.
 func TestBodyOfAWriteIsRefusedEarly(t *testing.T) {
 	t.Parallel()
+	synctest.Test(t, testBodyOfAWriteIsRefusedEarly) // time stands still: a second's worth stays one
+}
+
+func testBodyOfAWriteIsRefusedEarly(t *testing.T) {
 	c := newController(t, Options{Shares: true})
 	p := partyOf(c, "a", Limits{})
 	done, err := c.Write(t.Context(), p, maxQueuedBytes-10<<10)
@@ -163,6 +167,7 @@ func TestBodyOfAWriteIsRefusedEarly(t *testing.T) {
 	if _, err := read(); err != nil {
 		t.Error("when there is room again:", err)
 	}
+	p.Share.writePace.take(1, p.Limits.WritesPerSecond, true)
 	if wait := p.Share.writePace.take(3*p.Limits.WritesPerSecond, p.Limits.WritesPerSecond, true); wait <= 0 {
 		t.Fatal("three seconds' worth of writes came at once")
 	}

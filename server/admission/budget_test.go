@@ -36,12 +36,15 @@ func TestBudgetServesInOrder(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var b Budget
 		b.TryAcquire(10, 10)
+		var mu sync.Mutex
 		var served []int
 		for i, n := range []int64{8, 5, 1} {
 			go func() { // ends when it is served
 				if err := b.Acquire(t.Context(), n, 10); err != nil {
 					t.Error(err)
 				}
+				mu.Lock()
+				defer mu.Unlock()
 				served = append(served, i)
 			}()
 			synctest.Wait()
