@@ -117,46 +117,73 @@ func TestRestoreSurvivesKills(t *testing.T) {
 	if err := os.WriteFile(path, backup, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	for _, from := range []string{path, source} {
-		halfMade, whole := 0, 0
-		for step := 0; ; step++ {
-			dir := filepath.Join(t.TempDir(), "restored")
-			if !killRestore(t, from, dir, step) {
-				break
-			}
-			look := func() (*ledger.Ledger, error) {
-				return ledger.Open(t.Context(), ledger.Options{Dir: dir, Logger: slog.New(slog.DiscardHandler)})
-			}
-			l, err := look()
-			if errors.Is(err, ledger.ErrRestoring) && step%3 == 0 {
-				// Killed once more while it begins again. It may get further this time, even
-				// to its end: how many lines the log of Raft has is a matter of timing.
-				killRestore(t, from, dir, step)
-				l, err = look()
-			}
-			switch {
-			case errors.Is(err, ledger.ErrRestoring):
-				halfMade++
-				if _, err := ledger.Verify(t.Context(), dir, ledger.VerifyOptions{}); err == nil {
-					t.Errorf("%s, step %d: verify takes half a restore for a ledger", from, step)
-				}
-				if err := restoreFrom(t, from, dir); err != nil {
-					t.Fatalf("%s, step %d: restored again: %v", from, step, err)
-				}
-				l = open(t, ledger.Options{Dir: dir})
-			case err != nil:
-				t.Fatalf("%s, step %d: %v", from, step, err)
-			default:
-				whole++
-			}
-			mustBeRestored(t, l, info)
-			closeLedger(t, l)
-		}
-		if halfMade < 10 || whole < 1 {
-			t.Errorf("%s: %d kills left half a directory and %d a whole one: the test tested too little", from, halfMade, whole)
-		}
-		t.Logf("%s: %d kills left half a directory, %d a whole one", from, halfMade, whole)
+	for name, from := range map[string]string{"backup": path, "directory": source} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			killEachStep(t, from, info)
+		})
 	}
+}
+
+// killEachStep kills a restore at each step, or at every third one and the last ones
+// unless SEQLEDGER_FAULT_ALL is set.
+func killEachStep(t *testing.T, from string, info ledger.BackupInfo) {
+	stride := 3
+	if os.Getenv("SEQLEDGER_FAULT_ALL") != "" {
+		stride = 1
+	}
+	halfMade, whole := 0, 0
+	for step := 0; ; step++ {
+		dir := filepath.Join(t.TempDir(), "restored")
+		if step%stride != 0 && whole == 0 { // at the end, each step
+			continue
+		}
+		if !killRestore(t, from, dir, step) {
+			break
+		}
+		if killedRestore(t, from, dir, step, info) {
+			whole++
+		} else {
+			halfMade++
+		}
+	}
+	if halfMade < 10/stride || whole < 1 {
+		t.Errorf("%d kills left half a directory and %d a whole one: the test tested too little", halfMade, whole)
+	}
+	t.Logf("%d kills left half a directory, %d a whole one", halfMade, whole)
+}
+
+// killedRestore looks at what a restore has left that was killed at a step, and tells
+// whether it is a whole ledger.
+func killedRestore(t *testing.T, from, dir string, step int, info ledger.BackupInfo) (whole bool) {
+	t.Helper()
+	look := func() (*ledger.Ledger, error) {
+		return ledger.Open(t.Context(), ledger.Options{Dir: dir, Logger: slog.New(slog.DiscardHandler)})
+	}
+	l, err := look()
+	if errors.Is(err, ledger.ErrRestoring) && step%2 == 0 {
+		// Killed once more while it begins again. It may get further this time, even
+		// to its end: how many lines the log of Raft has is a matter of timing.
+		killRestore(t, from, dir, step)
+		l, err = look()
+	}
+	switch {
+	case errors.Is(err, ledger.ErrRestoring):
+		if _, err := ledger.Verify(t.Context(), dir, ledger.VerifyOptions{}); err == nil {
+			t.Errorf("step %d: verify takes half a restore for a ledger", step)
+		}
+		if err := restoreFrom(t, from, dir); err != nil {
+			t.Fatalf("step %d: restored again: %v", step, err)
+		}
+		l = open(t, ledger.Options{Dir: dir})
+	case err != nil:
+		t.Fatalf("step %d: %v", step, err)
+	default:
+		whole = true
+	}
+	mustBeRestored(t, l, info)
+	closeLedger(t, l)
+	return whole
 }
 
 // restoreFrom restores a backup or a data directory.
