@@ -50,6 +50,11 @@ func (l *Ledger) tickLoop() {
 // reserved. A longer pause would count as an outage and prolong the lease.
 const leaseInterval = keyed.OutagePause / 2
 
+// presenceInterval is how long ledger time stands still at most while the ledger runs
+// and nothing is to be done. A start takes a clock that is decide.MaxPause ahead of
+// ledger time for wrong, and must not refuse one after a month of silence.
+const presenceInterval = 24 * time.Hour
+
 // tick proposes as many ticks as are missing to the next eviction pass, if the
 // ledger is idle and something is due, or one if it is time for one. An error
 // needs no answer: either the ledger stops, or the next tick tries again.
@@ -75,8 +80,8 @@ func (l *Ledger) tick() {
 }
 
 // dueTicks returns how many ticks should be proposed: those that are missing to
-// the next eviction pass if something is due, one if keys are reserved and nothing
-// has been proposed for leaseInterval, else 0.
+// the next eviction pass if something is due, one if nothing has been proposed for
+// presenceInterval, or for leaseInterval while keys are reserved, else 0.
 func (l *Ledger) dueTicks(idle time.Duration) (missing int64) {
 	now := l.clock.now()
 	err := l.ViewOrdered(l.stopping, machine.TableExpiry, func(v machine.View) error {
@@ -84,7 +89,7 @@ func (l *Ledger) dueTicks(idle time.Duration) (missing int64) {
 		switch {
 		case err == nil && due:
 			missing = int64(v.CommandsToPass())
-		case v.PendingKeys() > 0 && idle >= leaseInterval:
+		case idle >= presenceInterval, v.PendingKeys() > 0 && idle >= leaseInterval:
 			missing = 1
 		}
 		return err

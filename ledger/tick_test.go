@@ -82,6 +82,37 @@ func TestIdleLedgerEvictsStreams(t *testing.T) {
 	}
 }
 
+// A ledger that runs without a write for a month knows that it has run: the next
+// start believes its clock.
+func TestIdleLedgerKeepsItsTime(t *testing.T) {
+	t.Parallel()
+	l := openTest(t, Options{idleInterval: time.Hour})
+	if out, err := l.Write(t.Context(), testWrite("c", 1, 1)); err != nil || out.Code != machine.Committed {
+		t.Fatal(out, err)
+	}
+	index := func() (at uint64) {
+		t.Helper()
+		if err := l.View(t.Context(), func(v machine.View) error { at = v.Index(); return nil }); err != nil {
+			t.Fatal(err)
+		}
+		return at
+	}
+	before := index()
+	l.tick() // it was not idle
+	if n := index(); n != before {
+		t.Errorf("index %d after a tick without a cause, want %d", n, before)
+	}
+	l.lastProposed.Add(-int64(presenceInterval))
+	l.tick()
+	if n := index(); n != before+1 {
+		t.Errorf("index %d after a day of silence, want %d", n, before+1)
+	}
+	l.tick()
+	if n := index(); n != before+1 {
+		t.Errorf("index %d after a second tick, want %d", n, before+1)
+	}
+}
+
 // A start with a clock that is far ahead is refused, unless it is accepted or
 // the ledger has paused as long before.
 func TestClockThatIsHardToBelieve(t *testing.T) {

@@ -57,7 +57,7 @@ func committed(t *testing.T, clients string) (sum int64) {
 func TestBenchKeepsOut(t *testing.T) {
 	t.Parallel()
 	s := serve(t)
-	seqledger(t, "SEQLEDGER_SCOPE=acme/main", "SEQLEDGER_ORGANIZATION=acme", "bench", "--server", s.address, "--streams", "1", "--duration", "10ms").
+	seqledger(t, "SEQLEDGER_SCOPE=acme/main", "SEQLEDGER_ORGANIZATION=acme", "bench", "--server", s.address, "--streams", "1", "--duration", "1s").
 		expect(t, exitDone, "per second", "p99.9")
 	if blocks := seqledger(t, "list", "blocks", "--server", s.address, "--scope", "acme/main").expect(t, exitDone).stdout; strings.Contains(blocks, "1") {
 		t.Errorf("want nothing written to acme/main, got %s", blocks)

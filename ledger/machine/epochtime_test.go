@@ -105,6 +105,12 @@ func TestDivergenceIsNoticed(t *testing.T) {
 	if err := apply(ahead); !errors.Is(err, ErrDiverged) {
 		t.Errorf("an index that is not reached yet: %v", err)
 	}
+	f.entry(AppendTick(nil), AppendTick(nil))
+	between := f.m.Check()
+	between.Index--
+	if err := apply(between); !errors.Is(err, ErrDiverged) {
+		t.Errorf("an index at which no entry ends: %v", err)
+	}
 	old := stood[0]
 	old.Digest++
 	f.reopen() // a restart knows only where it begins

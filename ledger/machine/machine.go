@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"slices"
 )
 
 // ErrNotCreated is returned when the first command of a ledger is not the one
@@ -131,17 +132,24 @@ func (m *Machine) compare(c Check) error {
 	if c == (Check{}) {
 		return nil
 	}
-	for _, p := range m.passed {
-		if p.Index == c.Index && p.Digest != c.Digest {
-			return fmt.Errorf("%w: at ledger index %d the digest begins with %016x, the log says %016x",
-				ErrDiverged, c.Index, p.Digest, c.Digest)
-		}
-	}
 	if c.Index > m.head.index {
 		return fmt.Errorf("%w: the log entry was proposed at ledger index %d, the state stands at %d",
 			ErrDiverged, c.Index, m.head.index)
 	}
-	return nil
+	if len(m.passed) == 0 || c.Index < m.passed[0].Index {
+		return nil
+	}
+	for _, p := range slices.Backward(m.passed) {
+		switch {
+		case p.Index != c.Index:
+		case p.Digest != c.Digest:
+			return fmt.Errorf("%w: at ledger index %d the digest begins with %016x, the log says %016x",
+				ErrDiverged, c.Index, p.Digest, c.Digest)
+		default:
+			return nil
+		}
+	}
+	return fmt.Errorf("%w: the log entry was proposed at ledger index %d, where no entry ends", ErrDiverged, c.Index)
 }
 
 // Check returns where the machine stands, for the header of the next entry.
