@@ -35,6 +35,13 @@ COMMANDS  ?= 1000000
 sim: ## Simulate COMMANDS commands (default a million) from SEED; a failure prints the line that repeats it
 	SIM_SEED=$(SEED) SIM_COMMANDS=$(COMMANDS) $(GO) test -count=1 -v -timeout 60m -run '^TestSimulation$$' ./ledger/sim
 
+# The same tests run with make test, and try some of the bits, cuts and steps.
+.PHONY: damage
+damage: ## Damage small files of a ledger in every bit, cut and sector, and kill a restore at every step
+	SEQLEDGER_DAMAGE_ALL=1 SEQLEDGER_FAULT_ALL=1 $(GO) test -count=1 -v -timeout 30m -run '^(TestDamage_.*|TestRestoreSurvivesKills)$$' \
+	  ./ledger ./ledger/raftlog ./ledger/internal/boltpage >damage.log 2>&1 || { cat damage.log; rm -f damage.log; exit 1; }
+	@grep -E '^ +[a-z]+_test.go:[0-9]+: |^ok ' damage.log; rm -f damage.log
+
 # At the end of its time Go's fuzzer may lose a race and fail without a finding
 # (golang/go#75804). That must not keep the targets behind it from running.
 .PHONY: fuzz
