@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/binary"
 	"encoding/json"
@@ -43,6 +44,7 @@ type applyAttack struct {
 	Rewind                  bool   // a write that makes passes begin at the front again
 	Kind                    string // of the commands of the attack
 	Operations              int    // of a write of the attack
+	Commands                int    // of each half of the attack; 0 for 4,096
 }
 
 var attackKinds = []string{"refused", "append", "expiring", "compare", "version", "reuse", "key", "streams", "sessions", "large"}
@@ -393,11 +395,12 @@ func (x *attacker) strike(ctx context.Context, watch func() (growth func() uint6
 	if err := x.submit(ctx, writes); err != nil {
 		return err
 	}
+	commands := cmp.Or(x.Commands, 4_096)
 	for round := range 2 {
 		writes = writes[:0]
 		size := 0
-		for i := 0; i < 4_096 && size < 6<<20; i++ {
-			w := x.command(round*4_096 + i)
+		for i := 0; i < commands && size < 6<<20; i++ {
+			w := x.command(round*commands + i)
 			size += len(machine.AppendWrite(nil, w))
 			writes = append(writes, w)
 			if x.Rewind && i%500 == 0 {

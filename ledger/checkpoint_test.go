@@ -3,6 +3,7 @@ package ledger
 import (
 	"bytes"
 	"errors"
+	"fmt"
 	"log/slog"
 	"path/filepath"
 	"runtime"
@@ -120,6 +121,49 @@ func TestSpillsAreSmallerThanCheckpoints(t *testing.T) {
 		if got := spillDue(tt.checkpoint, tt.freeList); got != tt.want {
 			t.Errorf("a checkpoint of %d bytes, a list of %d: a spill is due at %d, want %d", tt.checkpoint, tt.freeList, got, tt.want)
 		}
+	}
+}
+
+// What passes of eviction must step over does not gather without bound: so many
+// deletions of the expiry index make a checkpoint due, however little memory they take.
+func TestTombstonesMakeACheckpointDue(t *testing.T) {
+	t.Parallel()
+	l := openTest(t, Options{idleInterval: time.Hour})
+	later := l.clock.now() + int64(time.Hour)
+	const each = machine.MaxOperations / 2
+	sequence, i := uint64(0), 0
+	remove := func(n int) {
+		t.Helper()
+		for end := i + n; i < end; i += each {
+			sequence++
+			w := testWrite("c", sequence, 1)
+			w.Operations = nil
+			for j := range each {
+				key := fmt.Appendf(nil, "%d", i+j)
+				w.Operations = append(w.Operations,
+					machine.Operation{Kind: machine.OpSetEntity, Key: key, ExpiresAt: later + int64(i+j)},
+					machine.Operation{Kind: machine.OpDeleteEntity, Key: key})
+			}
+			if out, err := l.Write(t.Context(), w); err != nil || out.Code != machine.Committed {
+				t.Fatal(out, err)
+			}
+		}
+	}
+	checkpoints := l.Stats().CheckpointSeconds.Count
+	remove(maxTombstones - 2*each)
+	if l.flushIsDue() || l.Stats().CheckpointSeconds.Count != checkpoints {
+		t.Errorf("a checkpoint after %d of %d tombstones and %d bytes", l.store.Tombstones(), maxTombstones, l.store.PendingBytes())
+	}
+	before := l.store.Tombstones()
+	if before < maxTombstones-3*each {
+		t.Fatalf("%d tombstones are counted of %d", before, i)
+	}
+	remove(4 * each)
+	for l.Stats().CheckpointSeconds.Count == checkpoints { // the loop of checkpoints makes it
+		if err := l.Err(); err != nil {
+			t.Fatal(err)
+		}
+		runtime.Gosched()
 	}
 }
 

@@ -1,6 +1,7 @@
 package machine
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"slices"
@@ -315,6 +316,46 @@ func TestValuesOfLongWrites(t *testing.T) {
 	}
 	if problems := audit(t, f.m, f.mem); len(problems) != 0 {
 		t.Error(problems)
+	}
+}
+
+// A repeat, a conflict of keys and a receipt need no operations, neither their own nor
+// those of the other transactions in the record: here they are all damaged.
+func TestReceiptsReadNoOperations(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t, testConfig())
+	const n = 4 // the receipt window
+	payload := strings.Repeat("payload.", 4<<10)
+	writes := make([]*Write, n)
+	commands := make([][]byte, n)
+	for i := range writes {
+		writes[i] = appendWrite("w", uint64(i+1), byte(i+1), payload)
+		commands[i] = AppendWrite(nil, writes[i])
+	}
+	f.entry(commands...)
+	damaged := 0
+	for _, record := range f.mem.tables[TableBlocks].values {
+		for at := bytes.Index(record, []byte(payload)); at >= 0; at = bytes.Index(record, []byte(payload)) {
+			clear(record[at : at+len(payload)])
+			damaged++
+		}
+	}
+	if damaged != n {
+		t.Fatalf("%d of %d payloads are damaged", damaged, n)
+	}
+	for i, w := range writes {
+		if out := f.write(w); out.Code != Replayed || out.Receipt.Sequence != uint64(i+1) {
+			t.Errorf("repeat of sequence %d: %+v", i+1, out)
+		}
+	}
+	f.refuse(appendWrite("w", 3, 0, "another"), SequenceReused)
+	f.refuse(appendWrite("w", n+1, 3, "another"), IdempotencyKeyReused)
+	receipts, err := f.view().Receipts(testScope, "w", n)
+	if err != nil || len(receipts) != n {
+		t.Errorf("%d receipts, %v", len(receipts), err)
+	}
+	if _, err := f.view().Transaction(f.view().TxIDAt(receipts[0].Index)); !errors.Is(err, ErrCorrupt) {
+		t.Errorf("the transaction itself: %v", err)
 	}
 }
 
