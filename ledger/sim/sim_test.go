@@ -20,7 +20,7 @@ func TestSimulation(t *testing.T) {
 	t.Parallel()
 	commands := 150_000
 	if raceDetector {
-		commands = 30_000 // one thread has no races; this is for the rest of the test
+		commands = 12_000 // one thread has no races; this is for the rest of the test
 	}
 	commands = int(variable(t, "SIM_COMMANDS", uint64(commands)))
 	seed := variable(t, "SIM_SEED", rand.Uint64N(1<<40))
