@@ -60,9 +60,10 @@ type fakeServer struct {
 	onOpen, afterOpen func(*seqledgerv1.OpenSessionRequest) error
 	// onUnary is the same for Write.
 	onUnary, afterUnary func(*seqledgerv1.WriteRequest) error
-	// onWatch may end a watch after a block. chain tells one history from another, and
+	// onWatch may end a watch after a block, and onQuiet behind the last one. chain tells one history from another, and
 	// height is that of its last block.
 	onWatch func(height uint64) error
+	onQuiet func(context.Context) error
 	chain   byte
 	height  uint64
 	// onBlock may change a block on its way out; onList may turn away a question for one.
@@ -373,8 +374,11 @@ func (s *fakeServer) ListBlocks(
 // Watch implements the handler: the blocks that there are, and then silence.
 func (s *fakeServer) Watch(ctx context.Context, request *connect.Request[seqledgerv1.WatchRequest], stream *connect.ServerStream[seqledgerv1.WatchResponse]) error {
 	s.mu.Lock()
-	onWatch, last := s.onWatch, s.height
+	onWatch, onQuiet, last := s.onWatch, s.onQuiet, s.height
 	s.mu.Unlock()
+	if err := s.admit(request.Header()); err != nil {
+		return err
+	}
 	for height := request.Msg.GetFromHeight(); height <= last; height++ {
 		block := s.block(height)
 		s.mu.Lock()
@@ -391,6 +395,9 @@ func (s *fakeServer) Watch(ctx context.Context, request *connect.Request[seqledg
 				return err
 			}
 		}
+	}
+	if onQuiet != nil {
+		return onQuiet(ctx)
 	}
 	<-ctx.Done()
 	return nil

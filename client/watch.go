@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"iter"
+	"time"
 
 	"connectrpc.com/connect"
 
@@ -30,7 +31,7 @@ func (c *Client) Watch(ctx context.Context, request *seqledgerv1.WatchRequest) i
 				return
 			}
 			if w.next > from {
-				failures = 0
+				failures, w.renewal = 0, tokenRenewal{}
 			}
 			if err := w.goOn(ctx, failures, err); err != nil {
 				yield(nil, fmt.Errorf("watch at height %d: %w", w.next, err))
@@ -47,9 +48,11 @@ type watch struct {
 	next   uint64 // height
 	// last is the hash of the block before, nil before the first.
 	last []byte
-	// endpoint and token are those of the last attempt.
+	// endpoint and token are those of the last attempt, which began at began.
 	endpoint *endpoint
 	token    string
+	began    time.Time
+	renewal  tokenRenewal
 }
 
 // once yields blocks from one connection. Nil means that the caller broke off.
@@ -57,6 +60,7 @@ func (w *watch) once(ctx context.Context, yield func(*seqledgerv1.Block, error) 
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	defer context.AfterFunc(w.client.ctx, cancel)()
+	w.began = time.Now()
 	if err := w.checkChain(ctx); err != nil {
 		return err
 	}
@@ -138,10 +142,14 @@ func (w *watch) goOn(ctx context.Context, failures int, err error) error {
 	if !ok || limit > 0 && failures+1 >= limit || ctx.Err() != nil {
 		return err
 	}
+	if time.Since(w.began) >= tokenPatience {
+		// The token was taken, and has ended since. A quiet scope may outlast many.
+		w.renewal = tokenRenewal{}
+	}
 	// Once blocks have come, an answer that is not in Connect's form is of something
 	// between, and passes.
 	between := !last.wire && w.last != nil
-	if !between && !last.worthRetrying() && !w.client.hasNewToken(ctx, w.token, last) {
+	if !between && !last.worthRetrying() && !w.renewal.allows(ctx, &w.client.options, w.token, last) {
 		return err
 	}
 	return w.client.pause(ctx, w.endpoint, failures, last)
