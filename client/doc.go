@@ -234,6 +234,14 @@
 // A journal is a journal.File and nothing else: it is written to for each write while
 // all Writers wait, which a database could not bear, and no program has needed another.
 //
+// # Large blocks
+//
+// A server refuses to send a block that is too large for one message. [Client.GetBlock],
+// [Client.Watch] and [Client.GetTransaction] therefore ask for parts of less than 3 MiB
+// and join them: what they return is whole, and in memory as a whole. A part that does
+// not begin where the one before ended, or is of another block or transaction, is an
+// [ErrProtocol]. Proofs and hashes are checked of what was joined.
+//
 // # Proofs
 //
 // A receipt or a transaction that was asked for with include_proof comes with

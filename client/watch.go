@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"connectrpc.com/connect"
+	"google.golang.org/protobuf/proto"
 
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 )
@@ -16,6 +17,11 @@ import (
 // request.from_height (0 means 1) on, until ctx ends or the caller breaks off. Each
 // block follows from the one before: its previous_hash is checked, and its own hash.
 //
+// Blocks are whole, whatever their size: large ones come in parts and are joined. So
+// BLOCK_CONTENT_PARTS changes nothing. Parts that do not belong together are an
+// [ErrProtocol]. With BLOCK_CONTENT_HEADER the blocks have no transactions, and are
+// checked the same way.
+//
 // A broken connection is opened again at the next height, for as long as ctx lasts and
 // Options.MaxAttempts allows without a block between them; then the last error is
 // yielded and the sequence ends. When the ledger has another chain than the one whose
@@ -23,7 +29,7 @@ import (
 // [ErrOtherLedger]: go back to the last block that both have.
 func (c *Client) Watch(ctx context.Context, request *seqledgerv1.WatchRequest) iter.Seq2[*seqledgerv1.Block, error] {
 	return func(yield func(*seqledgerv1.Block, error) bool) {
-		w := &watch{client: c, scope: request.GetScope(), next: max(1, request.GetFromHeight())}
+		w := newWatch(c, request)
 		for failures := 0; ; failures++ {
 			from := w.next
 			err := w.once(ctx, yield)
@@ -43,9 +49,9 @@ func (c *Client) Watch(ctx context.Context, request *seqledgerv1.WatchRequest) i
 
 // watch is where a Watch stands.
 type watch struct {
-	client *Client
-	scope  *seqledgerv1.Scope
-	next   uint64 // height
+	client  *Client
+	request *seqledgerv1.WatchRequest
+	next    uint64 // height
 	// last is the hash of the block before, nil before the first.
 	last []byte
 	// endpoint and token are those of the last attempt, which began at began.
@@ -53,6 +59,15 @@ type watch struct {
 	token    string
 	began    time.Time
 	renewal  tokenRenewal
+}
+
+func newWatch(c *Client, request *seqledgerv1.WatchRequest) *watch {
+	w := &watch{client: c, request: new(seqledgerv1.WatchRequest), next: max(1, request.GetFromHeight())}
+	proto.Merge(w.request, request)
+	if readsParts(request.GetContent()) {
+		w.request.Content = seqledgerv1.BlockContent_BLOCK_CONTENT_PARTS
+	}
+	return w
 }
 
 // once yields blocks from one connection. Nil means that the caller broke off.
@@ -66,7 +81,8 @@ func (w *watch) once(ctx context.Context, yield func(*seqledgerv1.Block, error) 
 	}
 	w.endpoint = w.client.endpoints.use()
 	a := new(attempt)
-	message := connect.NewRequest(&seqledgerv1.WatchRequest{Scope: w.scope, FromHeight: w.next})
+	w.request.FromHeight = w.next
+	message := connect.NewRequest(w.request)
 	var err error
 	if w.token, err = w.client.options.authorize(ctx, message.Header()); err != nil {
 		return err
@@ -78,8 +94,18 @@ func (w *watch) once(ctx context.Context, yield func(*seqledgerv1.Block, error) 
 	// Cancelling first ends the stream at once; closing alone would wait for
 	// the server to finish a stream that has no end.
 	defer func() { cancel(); _ = stream.Close() }()
+	// A block of which the connection brings only the beginning is read again.
+	joiner := new(blockJoiner)
 	for stream.Receive() {
 		block := stream.Msg().GetBlock()
+		if readsParts(w.request.GetContent()) {
+			if block, err = joiner.add(block); err != nil {
+				return err
+			}
+			if block == nil {
+				continue
+			}
+		}
 		if err := w.follow(block); err != nil {
 			return err
 		}
@@ -123,7 +149,7 @@ func (w *watch) checkChain(ctx context.Context) error {
 		return nil
 	}
 	page, err := call(ctx, w.client, rpcListBlocks, &seqledgerv1.ListBlocksRequest{
-		Scope: w.scope, FromHeight: w.next - 1, PageSize: 1,
+		Scope: w.request.GetScope(), FromHeight: w.next - 1, PageSize: 1,
 	}, nil)
 	if err != nil {
 		return err
