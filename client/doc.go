@@ -85,7 +85,8 @@
 //
 // # How a Writer ends
 //
-// Only the ledger can end one, and only with a WriteError; [Writer.Done] and
+// Only the ledger can end one: with a WriteError, with answers that contradict each
+// other, or by refusing the token for a minute, which decides no write. [Writer.Done] and
 // [Writer.Err] tell. What something between says (a load balancer without a server
 // behind it answers 401, 403 or 404 for half a second) is waited out.
 //
@@ -140,6 +141,10 @@
 // tell of a wrong address or a missing right, and the caller should hear of that at
 // once. A certificate that is not trusted is told at once, too. A Writer, which has no
 // caller that waits, repeats all of these until it is closed.
+//
+// Only a WriteError decides a write. What a call does not repeat is told to its caller,
+// who can correct the token, the address or the request, and then call again with the same
+// sequence and key.
 //
 // A write counts as perhaps executed when any of it may have been sent and the answer
 // was not the ledger's decision, or a refusal in Connect's form of the whole call
