@@ -341,10 +341,13 @@ func (s *fakeServer) block(height uint64) *seqledgerv1.Block {
 
 // GetBlock implements the handler.
 func (s *fakeServer) GetBlock(
-	_ context.Context, request *connect.Request[seqledgerv1.GetBlockRequest],
+	ctx context.Context, request *connect.Request[seqledgerv1.GetBlockRequest],
 ) (*connect.Response[seqledgerv1.GetBlockResponse], error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if s.blockParts == nil {
+		return s.UnimplementedLedgerServiceHandler.GetBlock(ctx, request)
+	}
 	if len(s.asked) >= len(s.blockParts) {
 		return nil, connect.NewError(connect.CodeNotFound, errors.New("no more parts"))
 	}
@@ -355,10 +358,13 @@ func (s *fakeServer) GetBlock(
 
 // GetTransaction implements the handler.
 func (s *fakeServer) GetTransaction(
-	_ context.Context, request *connect.Request[seqledgerv1.GetTransactionRequest],
+	ctx context.Context, request *connect.Request[seqledgerv1.GetTransactionRequest],
 ) (*connect.Response[seqledgerv1.GetTransactionResponse], error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if s.transactionParts == nil {
+		return s.UnimplementedLedgerServiceHandler.GetTransaction(ctx, request)
+	}
 	if len(s.asked) >= len(s.transactionParts) {
 		return nil, connect.NewError(connect.CodeNotFound, errors.New("no more parts"))
 	}
