@@ -3,6 +3,8 @@ package client
 import (
 	"context"
 
+	"google.golang.org/protobuf/proto"
+
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 )
 
@@ -77,17 +79,72 @@ func (c *Client) GetEntity(ctx context.Context, request *seqledgerv1.GetEntityRe
 }
 
 // GetTransaction reads one committed write, with its proof if asked; an absent one is
-// [ErrNotFound].
+// [ErrNotFound]. The answer has all operations, whatever their size: a large transaction
+// is read in parts and joined. So request.parts and request.first_operation change
+// nothing, and next_operation in the answer is 0. Parts that do not belong together are
+// an [ErrProtocol].
 func (c *Client) GetTransaction(
 	ctx context.Context, request *seqledgerv1.GetTransactionRequest,
 ) (*seqledgerv1.GetTransactionResponse, error) {
-	return call(ctx, c, rpcGetTransaction, request, nil)
+	ask := new(seqledgerv1.GetTransactionRequest)
+	proto.Merge(ask, request)
+	ask.Parts, ask.FirstOperation = true, 0
+	answer, err := call(ctx, c, rpcGetTransaction, ask, nil)
+	if err != nil {
+		return nil, err
+	}
+	transaction := answer.GetTransaction()
+	if transaction == nil || transaction.GetFirstOperation() != 0 {
+		return nil, protocolError("an answer without the beginning of the transaction")
+	}
+	ask.IncludeProof = false // the first part has it
+	for next := answer.GetNextOperation(); next != 0; {
+		if int(next) != len(transaction.GetOperations()) {
+			return nil, protocolError("a part of transaction %s says that the next one begins at operation %d, and ends before %d",
+				transaction.GetTxId(), next, len(transaction.GetOperations()))
+		}
+		ask.FirstOperation = next
+		part, err := call(ctx, c, rpcGetTransaction, ask, nil)
+		if err != nil {
+			return nil, err
+		}
+		if err := appendOperations(transaction, part.GetTransaction()); err != nil {
+			return nil, err
+		}
+		next = part.GetNextOperation()
+	}
+	answer.NextOperation = 0
+	return answer, nil
 }
 
-// GetBlock reads one block; an absent one is [ErrNotFound].
+// GetBlock reads one block; an absent one is [ErrNotFound]. The block is whole, whatever
+// its size: a large one is read in parts and joined. So BLOCK_CONTENT_PARTS and
+// request.start change nothing, and next in the block is unset. Parts that do not belong
+// together are an [ErrProtocol]. With BLOCK_CONTENT_HEADER the block has no transactions.
 func (c *Client) GetBlock(ctx context.Context, request *seqledgerv1.GetBlockRequest) (*seqledgerv1.Block, error) {
-	response, err := call(ctx, c, rpcGetBlock, request, nil)
-	return response.GetBlock(), err
+	if !readsParts(request.GetContent()) {
+		response, err := call(ctx, c, rpcGetBlock, request, nil)
+		return response.GetBlock(), err
+	}
+	ask := new(seqledgerv1.GetBlockRequest)
+	proto.Merge(ask, request)
+	ask.Content, ask.Start = seqledgerv1.BlockContent_BLOCK_CONTENT_PARTS, nil
+	for joiner := new(blockJoiner); ; ask.Start = joiner.block.GetNext() {
+		response, err := call(ctx, c, rpcGetBlock, ask, nil)
+		if err != nil {
+			return nil, err
+		}
+		block, err := joiner.add(response.GetBlock())
+		switch {
+		case err != nil:
+			return nil, err
+		case block == nil:
+			continue
+		case block.GetHeader().GetHeight() != request.GetHeight():
+			return nil, protocolError("block %d where %d was asked for", block.GetHeader().GetHeight(), request.GetHeight())
+		}
+		return block, nil
+	}
 }
 
 // Status describes the server.

@@ -85,7 +85,8 @@
 //
 // # How a Writer ends
 //
-// Only the ledger can end one, and only with a WriteError; [Writer.Done] and
+// Only the ledger can end one: with a WriteError, with answers that contradict each
+// other, or by refusing the token for a minute, which decides no write. [Writer.Done] and
 // [Writer.Err] tell. What something between says (a load balancer without a server
 // behind it answers 401, 403 or 404 for half a second) is waited out.
 //
@@ -140,6 +141,10 @@
 // tell of a wrong address or a missing right, and the caller should hear of that at
 // once. A certificate that is not trusted is told at once, too. A Writer, which has no
 // caller that waits, repeats all of these until it is closed.
+//
+// Only a WriteError decides a write. What a call does not repeat is told to its caller,
+// who can correct the token, the address or the request, and then call again with the same
+// sequence and key.
 //
 // A write counts as perhaps executed when any of it may have been sent and the answer
 // was not the ledger's decision, or a refusal in Connect's form of the whole call
@@ -233,6 +238,14 @@
 //
 // A journal is a journal.File and nothing else: it is written to for each write while
 // all Writers wait, which a database could not bear, and no program has needed another.
+//
+// # Large blocks
+//
+// A server refuses to send a block that is too large for one message. [Client.GetBlock],
+// [Client.Watch] and [Client.GetTransaction] therefore ask for parts of less than 3 MiB
+// and join them: what they return is whole, and in memory as a whole. A part that does
+// not begin where the one before ended, or is of another block or transaction, is an
+// [ErrProtocol]. Proofs and hashes are checked of what was joined.
 //
 // # Proofs
 //

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"connectrpc.com/connect"
+	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"github.com/seqledger/seqledger/client"
@@ -60,14 +61,20 @@ type fakeServer struct {
 	onOpen, afterOpen func(*seqledgerv1.OpenSessionRequest) error
 	// onUnary is the same for Write.
 	onUnary, afterUnary func(*seqledgerv1.WriteRequest) error
-	// onWatch may end a watch after a block. chain tells one history from another, and
+	// onWatch may end a watch after a block, and onQuiet behind the last one. chain tells one history from another, and
 	// height is that of its last block.
 	onWatch func(height uint64) error
+	onQuiet func(context.Context) error
 	chain   byte
 	height  uint64
 	// onBlock may change a block on its way out; onList may turn away a question for one.
 	onBlock func(*seqledgerv1.Block)
 	onList  func() error
+	// blockParts are what Watch and GetBlock answer with, and transactionParts what
+	// GetTransaction does, in this order, whatever is asked for.
+	blockParts       []*seqledgerv1.Block
+	transactionParts []*seqledgerv1.GetTransactionResponse
+	asked            []proto.Message // by calls for these
 	// onFrame may end the stream at a message.
 	onFrame func(*seqledgerv1.WriteStreamRequest) error
 	// onStream may turn a whole WriteStream away.
@@ -325,10 +332,45 @@ func (s *fakeServer) block(height uint64) *seqledgerv1.Block {
 			panic(err)
 		}
 		if at == height {
-			return &seqledgerv1.Block{Header: header, Hash: hash}
+			transaction := &seqledgerv1.Transaction{TxId: txID(s.ledger.id, at), Scope: org, BlockHeight: at}
+			return &seqledgerv1.Block{Header: header, Hash: hash, Transactions: []*seqledgerv1.Transaction{transaction}}
 		}
 		previous = hash
 	}
+}
+
+// GetBlock implements the handler.
+func (s *fakeServer) GetBlock(
+	ctx context.Context, request *connect.Request[seqledgerv1.GetBlockRequest],
+) (*connect.Response[seqledgerv1.GetBlockResponse], error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.blockParts == nil {
+		return s.UnimplementedLedgerServiceHandler.GetBlock(ctx, request)
+	}
+	if len(s.asked) >= len(s.blockParts) {
+		return nil, connect.NewError(connect.CodeNotFound, errors.New("no more parts"))
+	}
+	part := s.blockParts[len(s.asked)]
+	s.asked = append(s.asked, request.Msg)
+	return connect.NewResponse(&seqledgerv1.GetBlockResponse{Block: part}), nil
+}
+
+// GetTransaction implements the handler.
+func (s *fakeServer) GetTransaction(
+	ctx context.Context, request *connect.Request[seqledgerv1.GetTransactionRequest],
+) (*connect.Response[seqledgerv1.GetTransactionResponse], error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.transactionParts == nil {
+		return s.UnimplementedLedgerServiceHandler.GetTransaction(ctx, request)
+	}
+	if len(s.asked) >= len(s.transactionParts) {
+		return nil, connect.NewError(connect.CodeNotFound, errors.New("no more parts"))
+	}
+	part := s.transactionParts[len(s.asked)]
+	s.asked = append(s.asked, request.Msg)
+	return connect.NewResponse(part), nil
 }
 
 // ListEntities implements the handler.
@@ -373,13 +415,24 @@ func (s *fakeServer) ListBlocks(
 // Watch implements the handler: the blocks that there are, and then silence.
 func (s *fakeServer) Watch(ctx context.Context, request *connect.Request[seqledgerv1.WatchRequest], stream *connect.ServerStream[seqledgerv1.WatchResponse]) error {
 	s.mu.Lock()
-	onWatch, last := s.onWatch, s.height
+	onWatch, onQuiet, last, parts := s.onWatch, s.onQuiet, s.height, s.blockParts
 	s.mu.Unlock()
+	if err := s.admit(request.Header()); err != nil {
+		return err
+	}
+	for _, part := range parts {
+		if err := stream.Send(&seqledgerv1.WatchResponse{Block: part}); err != nil {
+			return err
+		}
+	}
 	for height := request.Msg.GetFromHeight(); height <= last; height++ {
 		block := s.block(height)
 		s.mu.Lock()
 		onBlock := s.onBlock
 		s.mu.Unlock()
+		if request.Msg.GetContent() == seqledgerv1.BlockContent_BLOCK_CONTENT_HEADER {
+			block.Transactions = nil
+		}
 		if onBlock != nil {
 			onBlock(block)
 		}
@@ -391,6 +444,9 @@ func (s *fakeServer) Watch(ctx context.Context, request *connect.Request[seqledg
 				return err
 			}
 		}
+	}
+	if onQuiet != nil {
+		return onQuiet(ctx)
 	}
 	<-ctx.Done()
 	return nil

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"net"
 	"os"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -49,6 +50,66 @@ func documentedCodes(t *testing.T) map[connect.Code]bool {
 		unanswered = nil
 	}
 	return codes
+}
+
+// codesIn returns the Connect codes in a text.
+func codesIn(text string) (codes []connect.Code) {
+	for word := range strings.FieldsFuncSeq(text, func(r rune) bool { return r != '_' && (r < 'a' || r > 'z') }) {
+		var code connect.Code
+		if code.UnmarshalText([]byte(word)) == nil {
+			codes = append(codes, code)
+		}
+	}
+	return codes
+}
+
+// TestTheDocumentsAgree on which codes without a WriteError are repeated at once: the
+// README, the API's definition and this package's documentation, which the test below
+// compares with the code. The README's table has every code in one row.
+func TestTheDocumentsAgree(t *testing.T) {
+	t.Parallel()
+	var want []connect.Code
+	for code, repeated := range documentedCodes(t) {
+		if repeated {
+			want = append(want, code)
+		}
+	}
+	slices.Sort(want)
+	readme, err := os.ReadFile("../README.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, table, _ := strings.Cut(string(readme), "| without a `WriteError` |")
+	table, _, _ = strings.Cut(table, "\n\n")
+	var all, repeated []connect.Code
+	for line := range strings.Lines(table) {
+		cells := strings.Split(line, "|")
+		if len(cells) < 4 {
+			continue
+		}
+		codes := codesIn(cells[1])
+		all = append(all, codes...)
+		if strings.HasPrefix(strings.TrimSpace(cells[3]), "the same request again") {
+			repeated = append(repeated, codes...)
+		}
+	}
+	slices.Sort(all)
+	slices.Sort(repeated)
+	if len(all) != int(connect.CodeUnauthenticated) || len(slices.Compact(all)) != len(all) {
+		t.Errorf("README.md has these codes: %v, want each of the %d once", all, connect.CodeUnauthenticated)
+	}
+	if !slices.Equal(repeated, want) {
+		t.Errorf("README.md has these codes repeated at once: %v, doc.go %v", repeated, want)
+	}
+	definition, err := os.ReadFile("../proto/seqledger/v1/types.proto")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, list, _ := strings.Cut(string(definition), "once for the codes ")
+	list, _, _ = strings.Cut(list, "after a correction")
+	if codes := codesIn(list); !slices.Equal(slices.Sorted(slices.Values(codes)), want) {
+		t.Errorf("types.proto has these codes repeated at once: %v, doc.go %v", codes, want)
+	}
 }
 
 // TestWhichCodesAreRepeated: the table of the package's documentation is complete and true

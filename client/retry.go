@@ -52,6 +52,7 @@ func call[Req, Res any](
 	ctx context.Context, c *Client, method unary[Req, Res], request *Req, each func(sent bool, e *Error),
 ) (*Res, error) {
 	var last *Error
+	var renewal tokenRenewal
 	for n := 0; ; n++ {
 		if c.options.MaxAttempts > 0 && n == c.options.MaxAttempts {
 			return nil, fmt.Errorf("gave up after %d attempts: %w", n, last)
@@ -75,7 +76,7 @@ func call[Req, Res any](
 		if ctxErr := ctx.Err(); ctxErr != nil {
 			return nil, fmt.Errorf("%w: %w", ctxErr, last)
 		}
-		if !last.worthRetrying() && !c.hasNewToken(ctx, token, last) {
+		if !last.worthRetrying() && !renewal.allows(ctx, &c.options, token, last) {
 			return nil, last
 		}
 		if err := c.pause(ctx, e, n, last); err != nil {
@@ -97,14 +98,20 @@ func (c *Client) mayCall(ctx context.Context, last *Error) error {
 	return err
 }
 
-// hasNewToken tells whether another token than the one that was just refused is to be
-// had by now.
-func (c *Client) hasNewToken(ctx context.Context, refused string, e *Error) bool {
-	if c.options.Token == nil || !e.Is(ErrUnauthenticated) {
+// tokenRenewal allows one repeat of a call whose token was refused. A Token function may
+// make a new token each time it is called, so without a bound a caller that is not known
+// would repeat for ever.
+type tokenRenewal struct{ used bool }
+
+// allows tells whether Options.Token returns another token than the one that was just
+// refused. It says yes once.
+func (r *tokenRenewal) allows(ctx context.Context, o *Options, refused string, e *Error) bool {
+	if r.used || o.Token == nil || !e.Is(ErrUnauthenticated) {
 		return false
 	}
-	token, err := c.options.authorize(ctx, make(http.Header))
-	return err == nil && token != refused
+	token, err := o.authorize(ctx, make(http.Header))
+	r.used = err == nil && token != refused
+	return r.used
 }
 
 // pause waits before repeat number n (from 0) of a call that an endpoint did not take.

@@ -61,7 +61,7 @@ func (m *memory) dial(ctx context.Context, _, _ string) (net.Conn, error) {
 
 // inBubble runs test with a fake server and a client inside a synctest bubble.
 // The bubble fails when any goroutine of the Client is left after Close.
-func inBubble(t *testing.T, test func(*testing.T, *fakeServer, *client.Client)) {
+func inBubble(t *testing.T, test func(*testing.T, *fakeServer, *client.Client), change ...func(*client.Options)) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := &fakeServer{ledger: newFakeLedger()}
@@ -70,7 +70,11 @@ func inBubble(t *testing.T, test func(*testing.T, *fakeServer, *client.Client)) 
 		protocols := new(http.Protocols)
 		protocols.SetUnencryptedHTTP2(true)
 		transport := &http.Transport{DialContext: listener.dial, Protocols: protocols}
-		c, err := client.New(client.Options{Server: "memory:1", HTTPClient: &http.Client{Transport: transport}})
+		o := client.Options{Server: "memory:1", HTTPClient: &http.Client{Transport: transport}}
+		for _, change := range change {
+			change(&o)
+		}
+		c, err := client.New(o)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -5,8 +5,10 @@ import (
 	"context"
 	"fmt"
 	"iter"
+	"time"
 
 	"connectrpc.com/connect"
+	"google.golang.org/protobuf/proto"
 
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 )
@@ -15,6 +17,11 @@ import (
 // request.from_height (0 means 1) on, until ctx ends or the caller breaks off. Each
 // block follows from the one before: its previous_hash is checked, and its own hash.
 //
+// Blocks are whole, whatever their size: large ones come in parts and are joined. So
+// BLOCK_CONTENT_PARTS changes nothing. Parts that do not belong together are an
+// [ErrProtocol]. With BLOCK_CONTENT_HEADER the blocks have no transactions, and are
+// checked the same way.
+//
 // A broken connection is opened again at the next height, for as long as ctx lasts and
 // Options.MaxAttempts allows without a block between them; then the last error is
 // yielded and the sequence ends. When the ledger has another chain than the one whose
@@ -22,7 +29,7 @@ import (
 // [ErrOtherLedger]: go back to the last block that both have.
 func (c *Client) Watch(ctx context.Context, request *seqledgerv1.WatchRequest) iter.Seq2[*seqledgerv1.Block, error] {
 	return func(yield func(*seqledgerv1.Block, error) bool) {
-		w := &watch{client: c, scope: request.GetScope(), next: max(1, request.GetFromHeight())}
+		w := newWatch(c, request)
 		for failures := 0; ; failures++ {
 			from := w.next
 			err := w.once(ctx, yield)
@@ -30,7 +37,7 @@ func (c *Client) Watch(ctx context.Context, request *seqledgerv1.WatchRequest) i
 				return
 			}
 			if w.next > from {
-				failures = 0
+				failures, w.renewal = 0, tokenRenewal{}
 			}
 			if err := w.goOn(ctx, failures, err); err != nil {
 				yield(nil, fmt.Errorf("watch at height %d: %w", w.next, err))
@@ -42,14 +49,25 @@ func (c *Client) Watch(ctx context.Context, request *seqledgerv1.WatchRequest) i
 
 // watch is where a Watch stands.
 type watch struct {
-	client *Client
-	scope  *seqledgerv1.Scope
-	next   uint64 // height
+	client  *Client
+	request *seqledgerv1.WatchRequest
+	next    uint64 // height
 	// last is the hash of the block before, nil before the first.
 	last []byte
-	// endpoint and token are those of the last attempt.
+	// endpoint and token are those of the last attempt, which began at began.
 	endpoint *endpoint
 	token    string
+	began    time.Time
+	renewal  tokenRenewal
+}
+
+func newWatch(c *Client, request *seqledgerv1.WatchRequest) *watch {
+	w := &watch{client: c, request: new(seqledgerv1.WatchRequest), next: max(1, request.GetFromHeight())}
+	proto.Merge(w.request, request)
+	if readsParts(request.GetContent()) {
+		w.request.Content = seqledgerv1.BlockContent_BLOCK_CONTENT_PARTS
+	}
+	return w
 }
 
 // once yields blocks from one connection. Nil means that the caller broke off.
@@ -57,12 +75,14 @@ func (w *watch) once(ctx context.Context, yield func(*seqledgerv1.Block, error) 
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	defer context.AfterFunc(w.client.ctx, cancel)()
+	w.began = time.Now()
 	if err := w.checkChain(ctx); err != nil {
 		return err
 	}
 	w.endpoint = w.client.endpoints.use()
 	a := new(attempt)
-	message := connect.NewRequest(&seqledgerv1.WatchRequest{Scope: w.scope, FromHeight: w.next})
+	w.request.FromHeight = w.next
+	message := connect.NewRequest(w.request)
 	var err error
 	if w.token, err = w.client.options.authorize(ctx, message.Header()); err != nil {
 		return err
@@ -74,8 +94,18 @@ func (w *watch) once(ctx context.Context, yield func(*seqledgerv1.Block, error) 
 	// Cancelling first ends the stream at once; closing alone would wait for
 	// the server to finish a stream that has no end.
 	defer func() { cancel(); _ = stream.Close() }()
+	// A block of which the connection brings only the beginning is read again.
+	joiner := new(blockJoiner)
 	for stream.Receive() {
 		block := stream.Msg().GetBlock()
+		if readsParts(w.request.GetContent()) {
+			if block, err = joiner.add(block); err != nil {
+				return err
+			}
+			if block == nil {
+				continue
+			}
+		}
 		if err := w.follow(block); err != nil {
 			return err
 		}
@@ -119,7 +149,7 @@ func (w *watch) checkChain(ctx context.Context) error {
 		return nil
 	}
 	page, err := call(ctx, w.client, rpcListBlocks, &seqledgerv1.ListBlocksRequest{
-		Scope: w.scope, FromHeight: w.next - 1, PageSize: 1,
+		Scope: w.request.GetScope(), FromHeight: w.next - 1, PageSize: 1,
 	}, nil)
 	if err != nil {
 		return err
@@ -138,10 +168,14 @@ func (w *watch) goOn(ctx context.Context, failures int, err error) error {
 	if !ok || limit > 0 && failures+1 >= limit || ctx.Err() != nil {
 		return err
 	}
+	if time.Since(w.began) >= tokenPatience {
+		// The token was taken, and has ended since. A quiet scope may outlast many.
+		w.renewal = tokenRenewal{}
+	}
 	// Once blocks have come, an answer that is not in Connect's form is of something
 	// between, and passes.
 	between := !last.wire && w.last != nil
-	if !between && !last.worthRetrying() && !w.client.hasNewToken(ctx, w.token, last) {
+	if !between && !last.worthRetrying() && !w.renewal.allows(ctx, &w.client.options, w.token, last) {
 		return err
 	}
 	return w.client.pause(ctx, w.endpoint, failures, last)

@@ -70,9 +70,10 @@ func (b *blockReader) read(
 		return nil, &machine.FieldError{Field: "start", Problem: "is behind the end of the block"}
 	}
 	if b.content != seqledgerv1.BlockContent_BLOCK_CONTENT_PARTS && part.next != nil {
-		return nil, connect.NewError(connect.CodeResourceExhausted, fmt.Errorf(
-			"block %d has more than %d bytes, which is too much for one message; "+
-				"ask for its parts (content: BLOCK_CONTENT_PARTS)", height, part.limit))
+		// Not resource_exhausted, which clients repeat: the block stays as large as it is.
+		return nil, connect.NewError(connect.CodeOutOfRange, fmt.Errorf(
+			"block %d has more than %d bytes, which is too much for one message; ask for its parts "+
+				"(content: BLOCK_CONTENT_PARTS) or its header (BLOCK_CONTENT_HEADER)", height, part.limit))
 	}
 	block := renderBlock(&header)
 	block.Transactions, block.Next = part.transactions, part.next

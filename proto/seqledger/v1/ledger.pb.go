@@ -29,8 +29,9 @@ type BlockContent int32
 const (
 	// The whole block, whatever its size. Most have a few KiB; one with a large
 	// write has up to 4 MiB and its overhead, and one in which many entities
-	// expired may have more. A block that is too large to be held in memory is
-	// answered with resource_exhausted: ask for its parts.
+	// expired may have more. A block that is too large for the memory of the
+	// caller's messages is answered with out_of_range, each time: ask for its parts
+	// or its header.
 	BlockContent_BLOCK_CONTENT_UNSPECIFIED BlockContent = 0
 	// The header and its hash, and no transactions.
 	BlockContent_BLOCK_CONTENT_HEADER BlockContent = 1

@@ -1927,7 +1927,10 @@ func (x *Config) GetMaxStreams() uint64 {
 }
 
 // WriteError is the detail of every refused Write and the error of a write in
-// a WriteStream.
+// a WriteStream. Nothing else decides a write: after an error without a
+// WriteError the same request goes again, under the same sequence and key, at
+// once for the codes canceled, unknown, deadline_exceeded, resource_exhausted,
+// aborted, internal and unavailable, and after a correction for the others.
 type WriteError struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Why.

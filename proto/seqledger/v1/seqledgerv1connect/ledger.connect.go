@@ -67,7 +67,8 @@ const (
 // LedgerServiceClient is a client for the seqledger.v1.LedgerService service.
 type LedgerServiceClient interface {
 	// Write commits one write, once. The answer comes after the write is on
-	// disk. A refusal carries a WriteError as its detail. A repeat is answered with
+	// disk. A refusal carries a WriteError as its detail, and an error without one
+	// decides nothing: see WriteError. A repeat is answered with
 	// the receipt of the first: one of the same sequence, and one of the same key
 	// under another sequence, whose receipt.sequence is the first one's then.
 	Write(context.Context, *connect.Request[v1.WriteRequest]) (*connect.Response[v1.WriteResponse], error)
@@ -258,7 +259,8 @@ func (c *ledgerServiceClient) Watch(ctx context.Context, req *connect.Request[v1
 // LedgerServiceHandler is an implementation of the seqledger.v1.LedgerService service.
 type LedgerServiceHandler interface {
 	// Write commits one write, once. The answer comes after the write is on
-	// disk. A refusal carries a WriteError as its detail. A repeat is answered with
+	// disk. A refusal carries a WriteError as its detail, and an error without one
+	// decides nothing: see WriteError. A repeat is answered with
 	// the receipt of the first: one of the same sequence, and one of the same key
 	// under another sequence, whose receipt.sequence is the first one's then.
 	Write(context.Context, *connect.Request[v1.WriteRequest]) (*connect.Response[v1.WriteResponse], error)

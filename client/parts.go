@@ -1,0 +1,111 @@
+package client
+
+import (
+	"bytes"
+
+	"google.golang.org/protobuf/proto"
+
+	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
+)
+
+// This file joins blocks and transactions that the server sends in parts. A server
+// refuses a block that is too large for one message, and a proxy may refuse a message
+// that the server allows, so the client always asks for parts. A small block is one part.
+
+// readsParts tells whether a request for this content is answered with whole blocks,
+// which come in parts. The server decides about content that is not known here.
+func readsParts(content seqledgerv1.BlockContent) bool {
+	return content == seqledgerv1.BlockContent_BLOCK_CONTENT_UNSPECIFIED ||
+		content == seqledgerv1.BlockContent_BLOCK_CONTENT_PARTS
+}
+
+// blockJoiner joins the parts of blocks, which come in order. It holds one block. Each
+// part has at least one operation more, and a block no more transactions than its header
+// says.
+type blockJoiner struct {
+	block *seqledgerv1.Block // what has come of a block, nil between two blocks
+}
+
+// add takes the next part, and keeps it. It returns the block when it is whole, and nil
+// when parts are missing. The error is an ErrProtocol: the part is not the one that was
+// due.
+func (j *blockJoiner) add(part *seqledgerv1.Block) (*seqledgerv1.Block, error) {
+	header := part.GetHeader()
+	height := header.GetHeight()
+	if j.block == nil {
+		if header == nil {
+			return nil, protocolError("a block without a header")
+		}
+		j.block = &seqledgerv1.Block{Header: header, Hash: part.GetHash()}
+	}
+	block := j.block
+	if !proto.Equal(header, block.GetHeader()) || !bytes.Equal(part.GetHash(), block.GetHash()) {
+		return nil, protocolError("a part of block %d with the hash %x where a part of block %d with the hash %x was due",
+			height, part.GetHash(), block.GetHeader().GetHeight(), block.GetHash())
+	}
+	if err := appendTransactions(block, part.GetTransactions()); err != nil {
+		return nil, err
+	}
+	if block.Next = part.GetNext(); block.Next != nil {
+		if len(part.GetTransactions()) == 0 || !isEnd(block, block.Next) {
+			return nil, protocolError("a part of block %d says that the next one begins at transaction %d, operation %d, "+
+				"which is not where it ends", height, block.Next.GetTransaction(), block.Next.GetOperation())
+		}
+		return nil, nil
+	}
+	if n := len(block.GetTransactions()); n != int(header.GetTxCount()) {
+		return nil, protocolError("block %d came with %d transactions, and its header says %d", height, n, header.GetTxCount())
+	}
+	j.block = nil
+	return block, nil
+}
+
+// appendTransactions appends the transactions of the next part of a block. The first of
+// them may continue the last one of the block.
+func appendTransactions(block *seqledgerv1.Block, transactions []*seqledgerv1.Transaction) error {
+	header := block.GetHeader()
+	if block.GetNext().GetOperation() > 0 && len(transactions) > 0 {
+		last := block.GetTransactions()[len(block.GetTransactions())-1]
+		if err := appendOperations(last, transactions[0]); err != nil {
+			return err
+		}
+		transactions = transactions[1:]
+	}
+	for _, t := range transactions {
+		due := len(block.GetTransactions())
+		if t.GetBlockHeight() != header.GetHeight() || int(t.GetBlockPosition()) != due || t.GetFirstOperation() != 0 ||
+			due >= int(header.GetTxCount()) {
+			return protocolError("block %d of %d transactions has transaction %d of block %d, from operation %d on, at position %d",
+				header.GetHeight(), header.GetTxCount(), t.GetBlockPosition(), t.GetBlockHeight(), t.GetFirstOperation(), due)
+		}
+		block.Transactions = append(block.Transactions, t)
+	}
+	return nil
+}
+
+// isEnd tells whether a position is where the transactions of a block end.
+func isEnd(block *seqledgerv1.Block, at *seqledgerv1.BlockPosition) bool {
+	n := len(block.GetTransactions())
+	if at.GetOperation() == 0 {
+		return int(at.GetTransaction()) == n
+	}
+	return n > 0 && int(at.GetTransaction()) == n-1 &&
+		int(at.GetOperation()) == len(block.GetTransactions()[n-1].GetOperations())
+}
+
+// appendOperations appends the operations of the next part of a transaction. Everything
+// else in the part repeats what the first part says.
+func appendOperations(t, part *seqledgerv1.Transaction) error {
+	before, more := t.GetOperations(), part.GetOperations()
+	if int(part.GetFirstOperation()) != len(before) || len(more) == 0 {
+		return protocolError("transaction %s has %d operations from %d on where operation %d was due",
+			part.GetTxId(), len(more), part.GetFirstOperation(), len(before))
+	}
+	part.Operations, part.FirstOperation, t.Operations = nil, 0, nil
+	same := proto.Equal(t, part)
+	t.Operations = append(before, more...)
+	if !same {
+		return protocolError("a part of transaction %s where a part of transaction %s was due", part.GetTxId(), t.GetTxId())
+	}
+	return nil
+}
