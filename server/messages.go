@@ -47,6 +47,9 @@ func (s *Server) limitBody(level connect.IdempotencyLevel, next http.Handler) ht
 		o := admission.BodyOptions{
 			Largest: int64(largest), Enveloped: isEnveloped(r), Compressed: isCompressed(r),
 			Refused: func(err error) error { return accessError(err) },
+			TooLarge: func() error {
+				return connect.NewError(connect.CodeInvalidArgument, fmt.Errorf("a request of this method has at most %d bytes", largest))
+			},
 		}
 		switch r.URL.Path {
 		case seqledgerv1connect.LedgerServiceWriteProcedure:
