@@ -520,3 +520,42 @@ func TestHandlerEndsWithItsServer(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// A write whose caller has given up again and again, because the disk is slow, is stored
+// once.
+func TestASlowDiskCostsNoQuota(t *testing.T) {
+	t.Parallel()
+	g := tenants(t, server.Options{})
+	l, admin := g.as("bad")
+	const size, repeats = 300 << 10, 3
+	release := g.stall(t)
+	for i := range int64(repeats) {
+		ctx, cancel := context.WithCancel(within(t))
+		given := make(chan error, 1)
+		go func() { // ends with ctx; received below
+			_, err := l.Write(ctx, connect.NewRequest(writeIn("bad", "c", 1, appendOp(strings.Repeat("x", size)))))
+			given <- err
+		}()
+		for g.ledger.Stats().QueuedBytes <= (i+1)*size && ctx.Err() == nil {
+			runtime.Gosched()
+		}
+		cancel()
+		if err := <-given; connect.CodeOf(err) != connect.CodeCanceled {
+			t.Error("a write on a disk that stands still:", err)
+		}
+	}
+	release()
+	if _, err := l.Write(within(t), connect.NewRequest(writeIn("bad", "c", 2, appendOp("x")))); err != nil {
+		t.Fatal(err)
+	}
+	const want = size + 1 + 2*16
+	for stored, ctx := int64(0), within(t); stored < want; {
+		answer, err := admin.GetStatus(ctx, connect.NewRequest(&seqledgerv1.GetStatusRequest{}))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if stored = int64(answer.Msg.Status.Caller.StoredBytes); stored > want {
+			t.Fatalf("%d bytes are stored, want %d", stored, want)
+		}
+	}
+}

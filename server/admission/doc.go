@@ -80,6 +80,10 @@
 // sent costs nothing. A compressed one is charged what it may become once it is whole.
 // An answer of more than 16 KiB is charged twice its size until it is sent. Stored bytes
 // are the keys, values and payloads of committed writes and 16 for each operation; a
-// repeat stores nothing. They are kept in a file (see accounts.go), of which a kill
-// forgets the last five seconds.
+// repeat or a refusal stores nothing. They are kept in a file (see accounts.go), of which
+// a kill forgets the last five seconds.
+//
+// A write is in the engine until it is decided, also when its caller has gone. So what
+// waits for decisions without a caller is bounded by the bytes in the engine, and ends
+// with them.
 package admission
