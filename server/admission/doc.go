@@ -41,7 +41,7 @@
 //	                                                                        processor
 //	writes a second                –                     (writes_per_       unary: refused; stream: slowed
 //	[writes_per_second]; of more                         second) 50,000
-//	than a KiB: for each begun
+//	than a KiB: for each whole one
 //	writes in the engine           the ledger's queue,   2 MiB, and one     unary: refused; stream: waits for
 //	[queued_bytes]                 64 MiB                write in any case  its own
 //	stored bytes [stored_bytes]    –                     (stored_bytes) no  refused
