@@ -294,8 +294,8 @@ func (c *Controller) inEngine(p Party, n int64) (done func()) {
 // mayWrite returns a *Refusal if a write of a party, of which so many bytes are known
 // yet, would be refused.
 func (c *Controller) mayWrite(ctx context.Context, p Party, bytes int64) error {
-	if !c.shares {
-		return nil
+	if err := c.mayStore(ctx, p); err != nil || !c.shares {
+		return err
 	}
 	if wait := p.Share.writePace.behind(p.Limits.WritesPerSecond); wait > 0 {
 		return c.refuse(ctx, WritesPerSecond, OfCredential, wait)
@@ -314,11 +314,8 @@ func (c *Controller) mayWrite(ctx context.Context, p Party, bytes int64) error {
 func (c *Controller) Writes(
 	ctx context.Context, hurry <-chan struct{}, p Party, writes, bytes int,
 ) (done func(), err error) {
-	if err := c.mayStore(ctx, p); err != nil {
-		return nil, err
-	}
 	if !c.shares {
-		return nil, nil
+		return nil, c.mayStore(ctx, p)
 	}
 	if wait := p.Share.writePace.take(writeUnits(writes, bytes), p.Limits.WritesPerSecond, true); wait > 0 {
 		c.refusals[WritesPerSecond][OfCredential].Add(1)
@@ -330,6 +327,10 @@ func (c *Controller) Writes(
 		case <-ctx.Done():
 			return nil, context.Cause(ctx)
 		}
+	}
+	// After the pace, because reading writes in vain costs others as much.
+	if err := c.mayStore(ctx, p); err != nil {
+		return nil, err
 	}
 	n := int64(bytes) + int64(writes)*CommandOverhead
 	if err := p.Share.queued.Acquire(ctx, n, maxQueuedBytes); err != nil {
