@@ -76,7 +76,7 @@ func (s *Server) writeStream(ctx context.Context, stream *bidiStream) error {
 		party: s.party(ctx), hurry: make(chan struct{}), ended: ended,
 	}
 	if direct.Given(ctx) {
-		ticker := time.NewTicker(direct.SignEvery)
+		ticker := time.NewTicker(s.signEvery)
 		defer ticker.Stop()
 		st.beat = ticker.C
 		s.metrics.ownConnections.Inc()
