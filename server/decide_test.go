@@ -48,7 +48,7 @@ func TestWritesWithoutACallerCount(t *testing.T) {
 					t.Error("the caller is told", err)
 				}
 				party := s.party(t.Context())
-				time.Sleep(time.Hour) // of the bubble
+				<-time.After(time.Hour) // of the bubble
 				if leave, err := c.Write(t.Context(), party, size); err == nil {
 					leave()
 					t.Error("a write that is in the engine does not count")

@@ -172,7 +172,7 @@ func TestUnreadPagesKeepNoPlace(t *testing.T) {
 				return
 			}
 			request.Header.Set("Content-Type", "application/proto")
-			request.Header.Set("Accept-Encoding", "identity") // compressing the pages would take most of the time
+			request.Header.Set("Accept-Encoding", "identity")                                      // compressing the pages would take most of the time
 			if answer, err := lone.Do(request); err == nil && answer.StatusCode != http.StatusOK { // the others are not read
 				refused <- answer.StatusCode
 			}
