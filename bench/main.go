@@ -76,6 +76,7 @@ func run() error {
 	serve := flag.String("serve", "", "serve a ledger in this directory (used by bench itself)")
 	attack := flag.Bool("attack", false, "be a bad tenant (used by bench itself)")
 	authFile := flag.String("auth", "", "with -serve: the auth file (used by bench itself)")
+	diskReserve := flag.Int64("disk-reserve", -1, "with -serve: refuse writes while fewer bytes are free (used by bench itself)")
 	flag.DurationVar(&o.duration, "duration", 8*time.Second, "how long each row is measured")
 	flag.StringVar(&o.dir, "dir", "", "make data directories below this one (default: the system's temporary directory)")
 	flag.BoolVar(&o.markdown, "markdown", false, "print the table as Markdown")
@@ -97,7 +98,7 @@ func run() error {
 		return runTenantAttack(ctx, os.Stdin, os.Stdout)
 	}
 	if *serve != "" {
-		return serveLedger(ctx, *serve, *authFile, o.profile, o.checkpointBytes)
+		return serveLedger(ctx, *serve, *authFile, o.profile, o.checkpointBytes, *diskReserve)
 	}
 	o.warmup = time.Second
 	if *quick {

@@ -23,28 +23,33 @@ import (
 // tenantAttacks are what one tenant may do to another.
 func tenantAttacks() []tenantAttack {
 	return []tenantAttack{
-		{"none, to compare", largeBlocks, func(context.Context, *options, *tenants) (string, error) { return "nothing", nil }},
-		{"one lists blocks", largeBlocks, readingLoop(1, listAllBlocks)},
-		{"16 list blocks", largeBlocks, readingLoop(16, listAllBlocks)},
-		{"wide windows", wideWindow, readingLoop(16, getReceipts)},
-		{"16 read blocks", largeBlocks, readingLoop(16, getBlocks)},
-		{"proofs", largeBlocks, readingLoop(16, getProofs)},
-		{"pages of entities", longEntities, readingLoop(64, listAllEntities)},
-		{"large bodies announced", nil, announcedBodies},
-		{"unread pages", longEntities, unreadPages},
-		{"idle streams", nil, idleStreams},
-		{"idle connections", nil, keyedConnections},
-		{"health checks, no key", nil, healthChecks},
-		{"silent HTTP/2, no key", nil, silentConnections},
-		{"unknown keys", nil, unknownKeys},
-		{"foreign transactions", someTransactions, foreignTransactions},
-		{"stream of writes", nil, streamedWrites(16, 250, payloadBytes)},
-		{"stream of large writes", nil, streamedWrites(16, 1, 1<<20)},
-		{"stream of huge writes", nil, streamedWrites(4, 4, 1<<20)},
-		{"unary writes", nil, unaryWrites(0)},
-		{"unary, 1 ms deadlines", nil, unaryWrites(time.Millisecond)},
+		{name: "none, to compare", prepare: largeBlocks, run: doNothing},
+		{name: "one lists blocks", prepare: largeBlocks, run: readingLoop(1, listAllBlocks)},
+		{name: "16 list blocks", prepare: largeBlocks, run: readingLoop(16, listAllBlocks)},
+		{name: "wide windows", prepare: wideWindow, run: readingLoop(16, getReceipts)},
+		{name: "16 read blocks", prepare: largeBlocks, run: readingLoop(16, getBlocks)},
+		{name: "proofs", prepare: largeBlocks, run: readingLoop(16, getProofs)},
+		{name: "pages of entities", prepare: longEntities, run: readingLoop(64, listAllEntities)},
+		{name: "large bodies announced", run: announcedBodies},
+		{name: "unread pages", prepare: longEntities, run: unreadPages},
+		{name: "unread large values", prepare: largeValue, run: unreadValues},
+		{name: "idle streams", run: idleStreams},
+		{name: "idle connections", run: keyedConnections},
+		{name: "health checks, no key", run: healthChecks},
+		{name: "silent HTTP/2, no key", run: silentConnections},
+		{name: "unknown keys", run: unknownKeys},
+		{name: "foreign transactions", prepare: someTransactions, run: foreignTransactions},
+		{name: "stream of writes", run: streamedWrites(16, 250, payloadBytes)},
+		{name: "stream of large writes", run: streamedWrites(16, 1, 1<<20)},
+		{name: "stream of huge writes", run: streamedWrites(4, 4, 1<<20)},
+		{name: "unary writes", run: unaryWrites(0)},
+		{name: "unary, 1 ms deadlines", run: unaryWrites(time.Millisecond)},
+		{name: "fills the disk", run: streamedWrites(16, 1, 1<<20), room: 512},
 	}
 }
+
+// doNothing is to compare the others with.
+func doNothing(context.Context, *options, *tenants) (string, error) { return "nothing", nil }
 
 // badWrite returns a write of the bad tenant with some bytes in one payload each MiB.
 func badWrite(client string, sequence uint64, bytes int) *seqledgerv1.WriteRequest {
@@ -208,6 +213,27 @@ func announcedBodies(ctx context.Context, _ *options, t *tenants) (string, error
 
 // unreadPages are asked for on 68 connections, and not read.
 func unreadPages(ctx context.Context, o *options, t *tenants) (string, error) {
+	return unread(ctx, o, t, "pages", seqledgerv1connect.LedgerServiceListEntitiesProcedure,
+		`{"scope":{"organization":"bad","vault":"main"},"pageSize":1000}`)
+}
+
+// largeValue makes one entity with the largest value.
+func largeValue(ctx context.Context, _ *options, t *tenants) error {
+	return fillBad(ctx, t, 1, func(sequence uint64) *seqledgerv1.WriteRequest {
+		return &seqledgerv1.WriteRequest{
+			Scope: badScope, ClientId: "filler", Sequence: sequence, Operations: []*seqledgerv1.Operation{setValue("large", noise)},
+		}
+	})
+}
+
+// unreadValues are one large value, which is asked for again and again and not read.
+func unreadValues(ctx context.Context, o *options, t *tenants) (string, error) {
+	return unread(ctx, o, t, "values of a mebibyte", seqledgerv1connect.LedgerServiceGetEntityProcedure,
+		`{"scope":{"organization":"bad","vault":"main"},"key":"large"}`)
+}
+
+// unread makes a call on 68 connections, 240 times on each, and reads no answer.
+func unread(ctx context.Context, o *options, t *tenants, what, procedure, text string) (string, error) {
 	const connections, each = 68, 240
 	var answered, refused atomic.Int64
 	var group sync.WaitGroup
@@ -220,9 +246,7 @@ func unreadPages(ctx context.Context, o *options, t *tenants) (string, error) {
 		for range each {
 			// Ends with ctx; joined below.
 			group.Go(func() {
-				url := "http://" + t.address + seqledgerv1connect.LedgerServiceListEntitiesProcedure
-				body := strings.NewReader(`{"scope":{"organization":"bad","vault":"main"},"pageSize":1000}`)
-				request, err := http.NewRequestWithContext(ctx, http.MethodPost, url, body)
+				request, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://"+t.address+procedure, strings.NewReader(text))
 				if err != nil {
 					return
 				}
@@ -245,7 +269,7 @@ func unreadPages(ctx context.Context, o *options, t *tenants) (string, error) {
 		disconnect()
 	}
 	group.Wait()
-	return fmt.Sprintf("%d pages unread, %d refused", answered.Load(), refused.Load()), nil
+	return fmt.Sprintf("%d %s unread, %d refused", answered.Load(), what, refused.Load()), nil
 }
 
 // idleStreams are opened and left alone.
@@ -397,7 +421,7 @@ func foreignTransactions(ctx context.Context, _ *options, t *tenants) (string, e
 // streamedWrites sends frames of writes on some streams, as fast as they are taken.
 func streamedWrites(streams, writes, bytes int) func(context.Context, *options, *tenants) (string, error) {
 	return func(ctx context.Context, _ *options, t *tenants) (string, error) {
-		var committed, failed atomic.Int64
+		var committed, refused, failed atomic.Int64
 		var group sync.WaitGroup
 		for i := range streams {
 			api, disconnect := t.api("bad")
@@ -405,8 +429,9 @@ func streamedWrites(streams, writes, bytes int) func(context.Context, *options, 
 			group.Go(func() {
 				defer disconnect()
 				for sequence, life := uint64(0), 0; ctx.Err() == nil; life++ {
-					n := floodStream(ctx, api, fmt.Sprintf("flood-%d-%d", i, life), &sequence, writes, bytes)
-					committed.Add(n)
+					yes, no := floodStream(ctx, api, fmt.Sprintf("flood-%d-%d", i, life), &sequence, writes, bytes)
+					committed.Add(yes)
+					refused.Add(no)
 					sequence = 0
 					if ctx.Err() == nil {
 						failed.Add(1)
@@ -416,15 +441,16 @@ func streamedWrites(streams, writes, bytes int) func(context.Context, *options, 
 			})
 		}
 		group.Wait()
-		return fmt.Sprintf("%d streams: %d writes of %d bytes committed, %d streams ended early",
-			streams, committed.Load(), bytes, failed.Load()), nil
+		return fmt.Sprintf("%d streams: %d writes of %d bytes committed, %d refused, %d streams ended early",
+			streams, committed.Load(), bytes, refused.Load(), failed.Load()), nil
 	}
 }
 
-// floodStream sends until the stream ends, and returns how many writes were committed.
+// floodStream sends until the stream ends, and returns how many writes were committed
+// and how many refused.
 func floodStream(
 	ctx context.Context, api seqledgerv1connect.LedgerServiceClient, client string, sequence *uint64, writes, bytes int,
-) (committed int64) {
+) (committed, refused int64) {
 	stream := api.WriteStream(ctx)
 	var sending sync.WaitGroup
 	// Ends with the stream; joined below.
@@ -448,13 +474,15 @@ func floodStream(
 		for _, r := range answer.Results {
 			if r.GetReceipt() != nil {
 				committed++
+			} else {
+				refused++
 			}
 		}
 	}
 	_ = stream.CloseRequest() // it has ended
 	_ = stream.CloseResponse()
 	sending.Wait()
-	return committed
+	return committed, refused
 }
 
 // unaryWrites sends writes of a mebibyte one by one, with a deadline if there is one.

@@ -11,6 +11,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"sync"
 	"syscall"
@@ -51,8 +52,9 @@ var (
 	badScope  = &seqledgerv1.Scope{Organization: "bad", Vault: "main"}
 )
 
-// startTenants starts a server with access control.
-func startTenants(ctx context.Context, o *options, dir string) (*tenants, *process, error) {
+// startTenants starts a server with access control, on which the disk is tight once
+// about room bytes more are taken of it; 0 for as it is.
+func startTenants(ctx context.Context, o *options, dir string, room int64) (*tenants, *process, error) {
 	t := &tenants{keys: make(map[string]string)}
 	content := "keys:\n"
 	for id, rights := range tenantRights {
@@ -67,7 +69,17 @@ func startTenants(ctx context.Context, o *options, dir string) (*tenants, *proce
 	if err := os.WriteFile(path, []byte(content), 0o600); err != nil {
 		return nil, nil, err
 	}
-	p, err := startServer(ctx, o, filepath.Join(dir, "data"), "-auth", path)
+	arguments := []string{"-auth", path}
+	if room > 0 {
+		var disk syscall.Statfs_t
+		if err := syscall.Statfs(dir, &disk); err != nil {
+			return nil, nil, err
+		}
+		// It is tight while less than twice the reserve is free.
+		reserve := (int64(disk.Bavail)*int64(disk.Bsize) - room) / 2
+		arguments = append(arguments, "-disk-reserve", strconv.FormatInt(max(0, reserve), 10))
+	}
+	p, err := startServer(ctx, o, filepath.Join(dir, "data"), arguments...)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -154,7 +166,13 @@ type tenantAttack struct {
 	// nothing.
 	prepare func(ctx context.Context, o *options, t *tenants) error
 	run     func(ctx context.Context, o *options, t *tenants) (done string, err error)
+	// room is how much may be written before the disk is tight, in mebibytes at full
+	// size; 0 for as much as there is.
+	room int
 }
+
+// leastRoom is that of the smallest run, in mebibytes: a new ledger takes some of it.
+const leastRoom = 128
 
 // tenantRows are the rows about tenants of `bench abuse`.
 func tenantRows() []largeRow {
@@ -170,7 +188,11 @@ func tenantRows() []largeRow {
 // measureTenant measures the good tenant alone and beside the bad one.
 func measureTenant(ctx context.Context, o *options, a *tenantAttack) ([]finding, error) {
 	return inDirectory(o, func(dir string) (findings []finding, err error) {
-		t, server, err := startTenants(ctx, o, dir)
+		room := int64(0)
+		if a.room > 0 {
+			room = int64(max(leastRoom, scaled(o, a.room))) << 20
+		}
+		t, server, err := startTenants(ctx, o, dir, room)
 		if err != nil {
 			return nil, err
 		}

@@ -23,7 +23,9 @@ import (
 )
 
 // serveLedger is the server's process. It says where it listens. authFile may be empty.
-func serveLedger(ctx context.Context, dir, authFile, profile string, checkpointBytes int64) (err error) {
+func serveLedger(
+	ctx context.Context, dir, authFile, profile string, checkpointBytes, diskReserve int64,
+) (err error) {
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
 	// The parent closes our standard input when it is done, or dies.
@@ -38,7 +40,7 @@ func serveLedger(ctx context.Context, dir, authFile, profile string, checkpointB
 		return err
 	}
 	defer func() { err = errors.Join(err, l.Close()) }()
-	options := server.Options{Ledger: l, Version: "bench", Logger: logger, DiskReserve: -1}
+	options := server.Options{Ledger: l, Version: "bench", Logger: logger, DiskReserve: diskReserve}
 	if authFile != "" {
 		if options.Auth, err = auth.Open(authFile, auth.Options{Logger: logger}); err != nil {
 			return err

@@ -149,7 +149,7 @@ func (b *batch) left() {
 	}
 }
 
-// settled tells whether settle would return at once.
+// settled tells whether the outcomes are there.
 func (b *batch) settled() bool {
 	if b.submission == nil || b.submission.Done() == nil {
 		return true
@@ -162,21 +162,18 @@ func (b *batch) settled() bool {
 	}
 }
 
-// settle waits for the outcomes. The error is that of ctx.
-func (b *batch) settle(ctx context.Context, s *Server) error {
+// settle takes the outcomes of a batch that is settled. It does not look whether ctx
+// has ended: what was committed is committed, and counts.
+func (b *batch) settle(ctx context.Context, s *Server) {
 	if b.submission == nil {
-		return nil
+		return
 	}
-	outcomes, err := b.submission.Wait(ctx)
+	outcomes, err := b.submission.Wait(context.WithoutCancel(ctx))
 	b.left()
-	if err != nil && ctx.Err() != nil && !b.settled() {
-		return context.Cause(ctx)
-	}
 	if err != nil {
 		b.refused = s.writeErrorOf(ctx, err)
 	}
 	b.outcomes = outcomes
-	return nil
 }
 
 // writeErrorOf returns the WriteError of an error that concerns writes. One

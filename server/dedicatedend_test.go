@@ -144,10 +144,11 @@ func TestAShutdownTellsADedicatedStream(t *testing.T) {
 
 // TestASlowDiskIsNoSilence: with more under way than a stream takes, and nothing
 // decided, the server still says that it is there; and everything is answered in
-// the end. It takes two of the server's signs of life.
+// the end.
 func TestASlowDiskIsNoSilence(t *testing.T) {
 	t.Parallel()
 	h := start(t)
+	h.server.SetSignEvery(10 * time.Millisecond)
 	release := h.stall(t)
 	stream := mustOpenDirect(t, h)
 	const frames = 400

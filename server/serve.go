@@ -87,6 +87,10 @@ func (s *Server) drain(ctx context.Context) error {
 	if err := s.admission.AwaitStreams(ctx); err != nil {
 		return fmt.Errorf("drain of the streams: %w", err)
 	}
+	// What the ledger has decided is counted a moment later.
+	if err := s.admission.AwaitDecisions(ctx); err != nil {
+		return fmt.Errorf("drain of the writes: %w", err)
+	}
 	return nil
 }
 

@@ -12,6 +12,7 @@ import (
 	"connectrpc.com/connect"
 	"connectrpc.com/grpcreflect"
 
+	"github.com/seqledger/seqledger/internal/direct"
 	"github.com/seqledger/seqledger/proto/seqledger/v1/seqledgerv1connect"
 	"github.com/seqledger/seqledger/server/admission"
 )
@@ -22,8 +23,8 @@ type Server struct {
 	metrics   *metrics
 	handler   http.Handler
 	admission *admission.Controller
-	// admission.StallTimeout and BodyTimeout, but for tests.
-	stall, late time.Duration
+	// admission.StallTimeout, admission.BodyTimeout and direct.SignEvery, but for tests.
+	stall, late, signEvery time.Duration
 
 	// draining ends when nothing new is taken any more.
 	draining   context.Context //nolint:containedctx // It is the server's own state, not a caller's.
@@ -44,7 +45,7 @@ func New(o Options) (*Server, error) {
 		return nil, err
 	}
 	o.Logger = slog.New(requestLogger{o.Logger.Handler()})
-	s := &Server{options: o, stall: admission.StallTimeout, late: admission.BodyTimeout}
+	s := &Server{options: o, stall: admission.StallTimeout, late: admission.BodyTimeout, signEvery: direct.SignEvery}
 	var err error
 	if s.admission, err = admission.New(s.admissionOptions()); err != nil {
 		return nil, fmt.Errorf("server: %w", err)

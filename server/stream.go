@@ -76,7 +76,7 @@ func (s *Server) writeStream(ctx context.Context, stream *bidiStream) error {
 		party: s.party(ctx), hurry: make(chan struct{}), ended: ended,
 	}
 	if direct.Given(ctx) {
-		ticker := time.NewTicker(direct.SignEvery)
+		ticker := time.NewTicker(s.signEvery)
 		defer ticker.Stop()
 		st.beat = ticker.C
 		s.metrics.ownConnections.Inc()
@@ -186,12 +186,12 @@ func (st *writeStream) abandon(b *batch) {
 		return
 	}
 	finish := func() {
-		b.left()
 		// It does not wait, because the submission is done.
 		if outcomes, err := b.submission.Wait(context.Background()); err == nil {
 			b.outcomes = outcomes
 			st.server.stored(st.party, b)
 		}
+		b.left() // the last, because Drain waits for it
 	}
 	if b.settled() {
 		finish()
@@ -245,9 +245,7 @@ func (st *writeStream) send(ctx context.Context, controls *admission.StreamContr
 		if err := st.await(ctx, next, controls); err != nil {
 			return err
 		}
-		if err := next.settle(ctx, st.server); err != nil {
-			return err
-		}
+		next.settle(ctx, st.server)
 		answers.reset()
 		answers.add(ctx, st.server, st.party, next)
 		room := next.room
@@ -297,9 +295,10 @@ func (st *writeStream) coalesce(ctx context.Context, answers *results, room *int
 			if !more {
 				return nil // the next receive finds the end again
 			}
-			if !b.settled() || b.settle(ctx, st.server) != nil {
+			if !b.settled() {
 				return b
 			}
+			b.settle(ctx, st.server)
 			answers.add(ctx, st.server, st.party, b)
 			*room += b.room
 		default:

@@ -230,21 +230,36 @@ func (h *harness) awaitStreams(t testing.TB, want string) {
 	t.Fatalf("there are %s open streams, want %s", h.metric(t, "seqledger_streams_open"), want)
 }
 
-// loneClient returns an HTTP client with one HTTP/2 connection of its own and a
-// function that closes the connection, as when the process is killed.
+// loneClient returns an HTTP client with HTTP/2 connections of its own and a function
+// that closes them, as when the process is killed. Calls that begin together open one
+// each and use the first: a server that is shut down waits for the others, too.
 func loneClient() (client *http.Client, disconnect func()) {
-	connections := make(chan net.Conn, 1)
+	var mu sync.Mutex
+	var connections []net.Conn
+	closed := false
 	protocols := new(http.Protocols)
 	protocols.SetUnencryptedHTTP2(true)
 	client = &http.Client{Transport: &http.Transport{
 		Protocols: protocols,
 		DialContext: func(ctx context.Context, network, address string) (net.Conn, error) {
 			c, err := new(net.Dialer).DialContext(ctx, network, address)
-			connections <- c
-			return c, err
+			if err != nil {
+				return nil, err
+			}
+			mu.Lock()
+			defer mu.Unlock()
+			if connections = append(connections, c); closed {
+				_ = c.Close()
+			}
+			return c, nil
 		},
 	}}
-	return client, func() { _ = (<-connections).Close() }
+	return client, func() {
+		mu.Lock()
+		defer mu.Unlock()
+		closed = true
+		closeAll(connections)
+	}
 }
 
 func TestDisconnectEndsTheStream(t *testing.T) {

@@ -1,6 +1,7 @@
 package server_test
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -13,6 +14,7 @@ import (
 	"testing"
 
 	"connectrpc.com/connect"
+	"google.golang.org/protobuf/proto"
 
 	"github.com/seqledger/seqledger/internal/direct"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
@@ -157,15 +159,20 @@ func TestUnreadPagesKeepNoPlace(t *testing.T) {
 	lone.Transport = withBearer{g.keys["reader"], lone.Transport}
 	ctx, cancel := context.WithCancel(within(t))
 	defer cancel()
+	page, err := proto.Marshal(&seqledgerv1.ListEntitiesRequest{Scope: scopeIn("bad"), PageSize: 1000})
+	if err != nil {
+		t.Fatal(err)
+	}
 	refused := make(chan int, 64)
 	for range 64 {
 		go func() { // ends with ctx, or with the refusal
-			body := strings.NewReader(`{"scope":{"organization":"bad","vault":"main"},"pageSize":1000}`)
-			request, err := http.NewRequestWithContext(ctx, http.MethodPost, g.url+seqledgerv1connect.LedgerServiceListEntitiesProcedure, body)
+			url := g.url + seqledgerv1connect.LedgerServiceListEntitiesProcedure
+			request, err := http.NewRequestWithContext(ctx, http.MethodPost, url, bytes.NewReader(page))
 			if err != nil {
 				return
 			}
-			request.Header.Set("Content-Type", "application/json")
+			request.Header.Set("Content-Type", "application/proto")
+			request.Header.Set("Accept-Encoding", "identity")                                      // compressing the pages would take most of the time
 			if answer, err := lone.Do(request); err == nil && answer.StatusCode != http.StatusOK { // the others are not read
 				refused <- answer.StatusCode
 			}
@@ -221,7 +228,8 @@ func TestRequestsAreShared(t *testing.T) {
 	}
 	defer closeAll(connections)
 	g.awaitObserved(t, "seqledger_requests_open", func(v float64) bool { return v == 2 })
-	if s := status(g.connect(t, head)); !strings.Contains(s, " 429 ") {
+	// Whole, because net/http waits for the body of a request before it sends a refusal.
+	if s := status(g.connect(t, head+strings.Repeat("x", 100))); !strings.Contains(s, " 429 ") {
 		t.Errorf("a third request at once: %q", s)
 	}
 	g.mustServe(t, "a")
@@ -518,5 +526,44 @@ func TestHandlerEndsWithItsServer(t *testing.T) {
 	mustRefuse(t, err, connect.CodeUnavailable, seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_DRAINING)
 	if err := h.server.Drain(within(t)); err != nil {
 		t.Error(err)
+	}
+}
+
+// A write whose caller has given up again and again, because the disk is slow, is stored
+// once.
+func TestASlowDiskCostsNoQuota(t *testing.T) {
+	t.Parallel()
+	g := tenants(t, server.Options{})
+	l, admin := g.as("bad")
+	const size, repeats = 300 << 10, 3
+	release := g.stall(t)
+	for i := range int64(repeats) {
+		ctx, cancel := context.WithCancel(within(t))
+		given := make(chan error, 1)
+		go func() { // ends with ctx; received below
+			_, err := l.Write(ctx, connect.NewRequest(writeIn("bad", "c", 1, appendOp(strings.Repeat("x", size)))))
+			given <- err
+		}()
+		for g.ledger.Stats().QueuedBytes <= (i+1)*size && ctx.Err() == nil {
+			runtime.Gosched()
+		}
+		cancel()
+		if err := <-given; connect.CodeOf(err) != connect.CodeCanceled {
+			t.Error("a write on a disk that stands still:", err)
+		}
+	}
+	release()
+	if _, err := l.Write(within(t), connect.NewRequest(writeIn("bad", "c", 2, appendOp("x")))); err != nil {
+		t.Fatal(err)
+	}
+	const want = size + 1 + 2*16
+	for stored, ctx := int64(0), within(t); stored < want; {
+		answer, err := admin.GetStatus(ctx, connect.NewRequest(&seqledgerv1.GetStatusRequest{}))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if stored = int64(answer.Msg.Status.Caller.StoredBytes); stored > want {
+			t.Fatalf("%d bytes are stored, want %d", stored, want)
+		}
 	}
 }

@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"math"
-	"time"
 
 	"github.com/seqledger/seqledger/ledger"
 	"github.com/seqledger/seqledger/ledger/machine"
@@ -42,29 +41,56 @@ func (s *Server) write(ctx context.Context, m *seqledgerv1.WriteRequest) (*seqle
 
 // commit lets a write into the engine, within what its caller may write and store.
 func (s *Server) commit(ctx context.Context, w *machine.Write) (machine.Outcome, error) {
-	party, bytes := s.party(ctx), operationBytes(w)
+	return s.decide(ctx, operationBytes(w), func(ctx context.Context) (machine.Outcome, error) {
+		return s.options.Ledger.Write(ctx, w)
+	})
+}
+
+// decision is what has become of a command.
+type decision struct {
+	outcome machine.Outcome
+	err     error
+}
+
+// decide lets a command with so many bytes of operations into the engine and waits for
+// its outcome. What a credential has in the engine counts until the engine has decided
+// it, and what it stores counts when it was committed, whether its caller waits for
+// that or has gone.
+func (s *Server) decide(
+	ctx context.Context, bytes int, command func(context.Context) (machine.Outcome, error),
+) (machine.Outcome, error) {
+	party := s.party(ctx)
 	leave, err := s.admission.Write(ctx, party, bytes)
 	if err != nil {
 		return machine.Outcome{}, err
 	}
-	out, err := s.options.Ledger.Write(ctx, w)
-	if err != nil && ctx.Err() != nil {
-		// The write is still in the engine, and nobody waits for it any more. It may be
-		// committed; a repeat that is answered with its receipt is not counted.
-		time.AfterFunc(abandonedWrite, leave)
-		s.admission.Stored(party, bytes)
-		return out, err
+	if !s.admission.Shares() { // nothing is counted
+		return command(ctx)
 	}
-	leave()
-	if err == nil && out.Code == machine.Committed {
-		s.admission.Stored(party, bytes)
+	decided := make(chan decision, 1)
+	// Ends with the decision, which does not wait for the caller. What its credential
+	// has in the engine bounds how many there are, and Drain waits for them.
+	go func() {
+		var d decision
+		defer func() {
+			if p := recover(); p != nil { // no other goroutine recovers it
+				d = decision{err: s.panicked(ctx, "decide", p)}
+			}
+			leave()
+			decided <- d
+		}()
+		d.outcome, d.err = command(context.WithoutCancel(ctx))
+		if d.err == nil && d.outcome.Code == machine.Committed {
+			s.admission.Stored(party, bytes)
+		}
+	}()
+	select {
+	case d := <-decided:
+		return d.outcome, d.err
+	case <-ctx.Done():
+		return machine.Outcome{}, fmt.Errorf("%w: %w", ledger.ErrOutcomeUnknown, context.Cause(ctx))
 	}
-	return out, err
 }
-
-// abandonedWrite is how long a write counts whose caller has gone: longer than nearly
-// all log entries take.
-const abandonedWrite = time.Second
 
 // addProof adds the proof of a committed write to its receipt. The write stands
 // whatever happens here, so a failure must not look like a refusal.
@@ -120,12 +146,9 @@ func (s *Server) openSession(
 	if s.isDraining() {
 		return nil, ledger.ErrDraining
 	}
-	leave, err := s.admission.Write(ctx, s.party(ctx), 0)
-	if err != nil {
-		return nil, err
-	}
-	out, err := s.options.Ledger.OpenSession(ctx, &o)
-	leave()
+	out, err := s.decide(ctx, 0, func(ctx context.Context) (machine.Outcome, error) {
+		return s.options.Ledger.OpenSession(ctx, &o)
+	})
 	if err != nil {
 		return nil, err
 	}

@@ -114,6 +114,7 @@ func TestStoredBytesAreBounded(t *testing.T) {
 		if _, err := c.Writes(t.Context(), nil, quota, 1, 1); err == nil {
 			t.Error("a stream stores on")
 		}
+		mustRefuse(t, c.mayWrite(t.Context(), quota, 1), StoredBytes, OfCredential) // while the write arrives
 		free = 199
 		<-time.After(diskEvery)
 		mustRefuse(t, store(large, 1), StoredBytes, OfCredential)

@@ -36,11 +36,14 @@ type Controller struct {
 	logger *slog.Logger
 
 	requests, streams, probes Limiter
-	arriving, leaving, reads  Budget
-	connections               connections
-	visits                    visits
-	disk                      disk
-	accounts                  *accounts
+	// deciding are the writes of credentials, and the batches of their streams, that
+	// are in the engine.
+	deciding                 Limiter
+	arriving, leaving, reads Budget
+	connections              connections
+	visits                   visits
+	disk                     disk
+	accounts                 *accounts
 
 	refusals [boundCount][ownerCount]atomic.Uint64
 	overload overload
@@ -260,7 +263,8 @@ func (c *Controller) AwaitAnswer(ctx context.Context, p Party, size int) (releas
 const CommandOverhead = 900
 
 // Write lets a single write of so many bytes of operations into the engine, until
-// done is called. The error is a *Refusal.
+// done is called: when it is decided, and its stored bytes are counted, whether its
+// caller still waits or not. The error is a *Refusal.
 func (c *Controller) Write(ctx context.Context, p Party, bytes int) (done func(), err error) {
 	if err := c.mayStore(ctx, p); err != nil {
 		return nil, err
@@ -275,14 +279,23 @@ func (c *Controller) Write(ctx context.Context, p Party, bytes int) (done func()
 	if !p.Share.queued.TryAcquire(n, maxQueuedBytes) {
 		return nil, c.refuse(ctx, QueuedBytes, OfCredential, roomRetry)
 	}
-	return func() { p.Share.queued.Release(n) }, nil
+	return c.inEngine(p, n), nil
+}
+
+// inEngine begins what ends when a write has left the engine.
+func (c *Controller) inEngine(p Party, n int64) (done func()) {
+	c.deciding.Enter(math.MaxInt)
+	return func() {
+		p.Share.queued.Release(n)
+		c.deciding.Leave()
+	}
 }
 
 // mayWrite returns a *Refusal if a write of a party, of which so many bytes are known
 // yet, would be refused.
 func (c *Controller) mayWrite(ctx context.Context, p Party, bytes int64) error {
-	if !c.shares {
-		return nil
+	if err := c.mayStore(ctx, p); err != nil || !c.shares {
+		return err
 	}
 	if wait := p.Share.writePace.behind(p.Limits.WritesPerSecond); wait > 0 {
 		return c.refuse(ctx, WritesPerSecond, OfCredential, wait)
@@ -301,11 +314,8 @@ func (c *Controller) mayWrite(ctx context.Context, p Party, bytes int64) error {
 func (c *Controller) Writes(
 	ctx context.Context, hurry <-chan struct{}, p Party, writes, bytes int,
 ) (done func(), err error) {
-	if err := c.mayStore(ctx, p); err != nil {
-		return nil, err
-	}
 	if !c.shares {
-		return nil, nil
+		return nil, c.mayStore(ctx, p)
 	}
 	if wait := p.Share.writePace.take(writeUnits(writes, bytes), p.Limits.WritesPerSecond, true); wait > 0 {
 		c.refusals[WritesPerSecond][OfCredential].Add(1)
@@ -318,11 +328,15 @@ func (c *Controller) Writes(
 			return nil, context.Cause(ctx)
 		}
 	}
+	// After the pace, because reading writes in vain costs others as much.
+	if err := c.mayStore(ctx, p); err != nil {
+		return nil, err
+	}
 	n := int64(bytes) + int64(writes)*CommandOverhead
 	if err := p.Share.queued.Acquire(ctx, n, maxQueuedBytes); err != nil {
 		return nil, err
 	}
-	return func() { p.Share.queued.Release(n) }, nil
+	return c.inEngine(p, n), nil
 }
 
 // mayStore returns why nothing more may be stored, or nil.
@@ -373,6 +387,10 @@ func (c *Controller) Gauges() Gauges {
 
 // AwaitStreams returns once no stream is open, or the cause of ctx.
 func (c *Controller) AwaitStreams(ctx context.Context) error { return c.streams.AwaitEmpty(ctx) }
+
+// AwaitDecisions returns once no write of a credential is in the engine, or the cause of
+// ctx. Without shares nothing is counted, and it returns at once.
+func (c *Controller) AwaitDecisions(ctx context.Context) error { return c.deciding.AwaitEmpty(ctx) }
 
 // AwaitRequests returns once no request is open, streams and probes included, or
 // the cause of ctx.

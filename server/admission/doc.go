@@ -41,7 +41,7 @@
 //	                                                                        processor
 //	writes a second                –                     (writes_per_       unary: refused; stream: slowed
 //	[writes_per_second]; of more                         second) 50,000
-//	than a KiB: for each begun
+//	than a KiB: for each whole one
 //	writes in the engine           the ledger's queue,   2 MiB, and one     unary: refused; stream: waits for
 //	[queued_bytes]                 64 MiB                write in any case  its own
 //	stored bytes [stored_bytes]    –                     (stored_bytes) no  refused
@@ -80,6 +80,10 @@
 // sent costs nothing. A compressed one is charged what it may become once it is whole.
 // An answer of more than 16 KiB is charged twice its size until it is sent. Stored bytes
 // are the keys, values and payloads of committed writes and 16 for each operation; a
-// repeat stores nothing. They are kept in a file (see accounts.go), of which a kill
-// forgets the last five seconds.
+// repeat or a refusal stores nothing. They are kept in a file (see accounts.go), of which
+// a kill forgets the last five seconds.
+//
+// A write is in the engine until it is decided, also when its caller has gone. So what
+// waits for decisions without a caller is bounded by the bytes in the engine, and ends
+// with them.
 package admission

@@ -2,8 +2,8 @@ package admission
 
 // Limits are one credential's share of the bounds of a server. A field that is 0
 // has its default: a quarter of what the server has, so that four credentials that
-// use all they may do not meet; no limit for RequestsPerSecond; and for StoredBytes
-// see [Controller.Store].
+// use all they may do not meet; no limit for RequestsPerSecond, and none for StoredBytes
+// while the disk has room.
 type Limits struct {
 	// Requests under way at once, streams included.
 	Requests int `json:"requests,omitempty"`
@@ -21,7 +21,7 @@ type Limits struct {
 	// Reads that make their answers at once.
 	Reads int `json:"reads,omitempty"`
 	// WritesPerSecond, those on a WriteStream included. A write of more than a KiB
-	// counts once for each KiB begun. A second's worth may come at once.
+	// counts once for each whole KiB. A second's worth may come at once.
 	WritesPerSecond int `json:"writesPerSecond,omitempty"`
 	// StoredBytes is how many bytes of writes may be committed, in all time.
 	StoredBytes int `json:"storedBytes,omitempty"`

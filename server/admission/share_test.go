@@ -279,6 +279,24 @@ func TestWritesOfAStreamWait(t *testing.T) {
 	})
 }
 
+// Writes of a stream that are refused because of what is stored are slowed like others.
+func TestRefusedWritesOfAStreamAreSlowed(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		c := newController(t, Options{Shares: true})
+		p := partyOf(c, "a", Limits{WritesPerSecond: 10, StoredBytes: 1})
+		c.Stored(p, 1)
+		began := time.Now()
+		for range 4 {
+			_, err := c.Writes(t.Context(), nil, p, 10, 100)
+			mustRefuse(t, err, StoredBytes, OfCredential)
+		}
+		if took := time.Since(began); took != 3*time.Second {
+			t.Error("forty writes at ten a second took", took)
+		}
+	})
+}
+
 // An answer that would have no room is refused before it is made, and none of it is taken.
 func TestMayAnswer(t *testing.T) {
 	t.Parallel()

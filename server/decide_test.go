@@ -1,0 +1,74 @@
+package server
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/seqledger/seqledger/ledger"
+	"github.com/seqledger/seqledger/ledger/machine"
+	"github.com/seqledger/seqledger/server/admission"
+)
+
+// What a caller that goes away leaves in the engine counts for as long as it is there,
+// and is stored once, if it is committed, and never if it is not.
+func TestWritesWithoutACallerCount(t *testing.T) {
+	t.Parallel()
+	const size = 1_500_000 // two do not fit
+	for name, test := range map[string]struct {
+		d    decision
+		want int64
+	}{
+		"committed":  {decision{outcome: machine.Outcome{Code: machine.Committed}}, size},
+		"replayed":   {decision{outcome: machine.Outcome{Code: machine.Replayed}}, 0},
+		"refused":    {decision{outcome: machine.Outcome{Code: machine.SequenceGap}}, 0},
+		"queue full": {decision{err: ledger.ErrQueueFull}, 0},
+		"draining":   {decision{err: ledger.ErrDraining}, 0},
+		"unknown":    {decision{err: ledger.ErrOutcomeUnknown}, 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				c, err := admission.New(admission.Options{Shares: true, Logger: slog.New(slog.DiscardHandler)})
+				if err != nil {
+					t.Fatal(err)
+				}
+				s := &Server{admission: c}
+				ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
+				defer cancel()
+				disk := make(chan struct{})
+				_, err = s.decide(ctx, size, func(ctx context.Context) (machine.Outcome, error) {
+					<-disk
+					return test.d.outcome, errors.Join(test.d.err, ctx.Err())
+				})
+				if !errors.Is(err, ledger.ErrOutcomeUnknown) || !errors.Is(err, context.DeadlineExceeded) {
+					t.Error("the caller is told", err)
+				}
+				party := s.party(t.Context())
+				<-time.After(time.Hour) // of the bubble
+				if leave, err := c.Write(t.Context(), party, size); err == nil {
+					leave()
+					t.Error("a write that is in the engine does not count")
+				}
+				if n := c.StoredBytes(party); n != 0 {
+					t.Errorf("%d bytes are stored before anything is decided", n)
+				}
+				close(disk)
+				if err := c.AwaitDecisions(t.Context()); err != nil {
+					t.Error(err)
+				}
+				if n := c.StoredBytes(party); n != test.want {
+					t.Errorf("%d bytes are stored, want %d", n, test.want)
+				}
+				leave, err := c.Write(t.Context(), party, size)
+				if err != nil {
+					t.Fatal("the next write:", err)
+				}
+				leave()
+			})
+		})
+	}
+}
