@@ -117,6 +117,33 @@ func (l *Ledger) answerRetries(ctx context.Context, writes []*machine.Write) (re
 	return receipts, nil
 }
 
+// Repeated returns the outcomes of those of the writes that repeat a committed one whose
+// receipt is there; the others have the Code 0. It writes nothing, so that a server
+// which takes no write can still tell what became of one whose answer was lost.
+func (l *Ledger) Repeated(ctx context.Context, writes []*machine.Write) ([]machine.Outcome, error) {
+	outcomes := make([]machine.Outcome, len(writes))
+	buffer := new(decide.Buffer)
+	for from := 0; from < len(writes); from += retryGroup {
+		group := writes[from:min(from+retryGroup, len(writes))]
+		err := l.View(ctx, func(v machine.View) error {
+			for i, w := range group {
+				receipt, err := decide.Retry(v, w, l.cache, buffer)
+				if err != nil {
+					return err
+				}
+				if receipt != nil {
+					outcomes[from+i] = replayed(w, receipt)
+				}
+			}
+			return nil
+		})
+		if err != nil {
+			return nil, err
+		}
+	}
+	return outcomes, nil
+}
+
 // replayed is the outcome of a write that its first receipt answers.
 func replayed(w *machine.Write, receipt *machine.Receipt) machine.Outcome {
 	return machine.Outcome{Code: machine.Replayed, CommittedSequence: w.Sequence, Receipt: *receipt}

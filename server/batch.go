@@ -22,7 +22,9 @@ type batch struct {
 
 	submission *ledger.Submission // nil: see refused
 	refused    *seqledgerv1.WriteError
-	outcomes   []machine.Outcome // of the valid writes, after settle
+	// outcomes of the valid writes, after settle. Of a batch that was refused, those of
+	// writes that had been committed before; the others have the Code 0.
+	outcomes []machine.Outcome
 	// leave says that the writes are no longer in the engine; nil when they never
 	// were, or nobody counts them.
 	leave func()
@@ -69,6 +71,12 @@ func (st *writeStream) newBatch(ctx context.Context, f *frame) (*batch, error) {
 		return nil, context.Cause(ctx)
 	}
 	b.refused = s.writeErrorOf(ctx, err)
+	if hasNoRoom(err) {
+		b.outcomes, err = s.options.Ledger.Repeated(ctx, writes)
+		if err != nil && ctx.Err() != nil {
+			return nil, context.Cause(ctx)
+		}
+	}
 	return b, nil
 }
 

@@ -67,8 +67,9 @@ func (r *results) add(ctx context.Context, s *Server, p admission.Party, b *batc
 		case len(invalid) > 0 && invalid[0].place == i:
 			r.addError(s, invalid[0].err)
 			invalid = invalid[1:]
-		case b.refused != nil:
+		case b.refused != nil && (b.outcomes == nil || b.outcomes[valid].Code == 0):
 			r.addError(s, b.refused)
+			valid++
 		default:
 			r.addOutcome(ctx, s, &b.outcomes[valid], &b.writes[valid])
 			valid++

@@ -17,6 +17,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/seqledger/seqledger/internal/direct"
+	"github.com/seqledger/seqledger/ledger/machine"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 	"github.com/seqledger/seqledger/proto/seqledger/v1/seqledgerv1connect"
 	"github.com/seqledger/seqledger/server"
@@ -452,11 +453,30 @@ func TestDiskReserve(t *testing.T) {
 	}
 	_, err = h.client.OpenSession(within(t), connect.NewRequest(&seqledgerv1.OpenSessionRequest{Scope: scope(), ClientId: "c", AttemptId: make([]byte, 16)}))
 	mustRefuse(t, err, connect.CodeResourceExhausted, seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_QUEUE_FULL)
+	// What was committed before the disk was full is answered again.
+	known := writeOf("k", 1, appendOp("x"))
+	out, err := h.ledger.Write(within(t), &machine.Write{
+		Scope: machine.Scope{Organization: known.Scope.Organization, Vault: known.Scope.Vault}, ClientID: "k", Sequence: 1,
+		Actor: "client:before", Operations: []machine.Operation{{Kind: machine.OpAppend, Value: []byte("x")}},
+	})
+	if err != nil || out.Code != machine.Committed {
+		t.Fatal(out, err)
+	}
+	again, err := h.client.Write(within(t), connect.NewRequest(known))
+	if err != nil || !again.Msg.Receipt.Replayed || again.Msg.Receipt.Sequence != 1 {
+		t.Error("the repeat of a committed write:", again, err)
+	}
 	stream := h.client.WriteStream(within(t))
-	if err := stream.Send(frameOf(writeOf("c", 1, appendOp("x")), writeOf("d", 1, appendOp("x")))); err != nil {
+	if err := stream.Send(frameOf(writeOf("c", 1, appendOp("x")), known, writeOf("d", 1, appendOp("x")))); err != nil {
 		t.Fatal(err)
 	}
-	for _, r := range receive(t, stream, 2) {
+	for i, r := range receive(t, stream, 3) {
+		if i == 1 {
+			if !r.GetReceipt().GetReplayed() {
+				t.Error("the repeat in a stream:", r)
+			}
+			continue
+		}
 		if r.GetError().GetCode() != seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_QUEUE_FULL {
 			t.Error("a write of a stream:", r)
 		}

@@ -2,12 +2,14 @@ package server
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"math"
 
 	"github.com/seqledger/seqledger/ledger"
 	"github.com/seqledger/seqledger/ledger/machine"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
+	"github.com/seqledger/seqledger/server/admission"
 )
 
 // write commits one write. When ctx ends first the answer is OUTCOME_UNKNOWN.
@@ -41,9 +43,23 @@ func (s *Server) write(ctx context.Context, m *seqledgerv1.WriteRequest) (*seqle
 
 // commit lets a write into the engine, within what its caller may write and store.
 func (s *Server) commit(ctx context.Context, w *machine.Write) (machine.Outcome, error) {
-	return s.decide(ctx, operationBytes(w), func(ctx context.Context) (machine.Outcome, error) {
+	out, err := s.decide(ctx, operationBytes(w), func(ctx context.Context) (machine.Outcome, error) {
 		return s.options.Ledger.Write(ctx, w)
 	})
+	if hasNoRoom(err) {
+		again, failed := s.options.Ledger.Repeated(ctx, []*machine.Write{w})
+		if failed == nil && again[0].Code != 0 {
+			return again[0], nil
+		}
+	}
+	return out, err
+}
+
+// hasNoRoom tells whether nothing more may be stored, which may stay so for days. A
+// write that is stored already is answered all the same.
+func hasNoRoom(err error) bool {
+	refused, ok := errors.AsType[*admission.Refusal](err)
+	return ok && (refused.Bound == admission.StoredBytes || refused.Bound == admission.DiskReserve)
 }
 
 // decision is what has become of a command.
