@@ -44,7 +44,12 @@ func pay(ctx context.Context, c *client.Client, w *client.Writer, id, from, to s
 			client.Set("payment/"+id, []byte(payment), client.IfAbsent()),
 			client.Set("balance/"+from, fmt.Append(nil, payer-amount), client.IfVersion(payerVersion)),
 			client.Set("balance/"+to, fmt.Append(nil, payee+amount), client.IfVersion(payeeVersion)))
-		if !errors.Is(err, client.ErrConditionFailed) && !errors.Is(err, client.ErrStopped) {
+		switch {
+		case errors.Is(err, client.ErrStopped): // a write before this one was refused
+			if err := w.Resume(ctx); err != nil {
+				return err
+			}
+		case !errors.Is(err, client.ErrConditionFailed):
 			return err // nil: paid. Otherwise call again with the same id: it cannot pay twice.
 		}
 	} // another payment changed a balance first: read again
@@ -220,7 +225,15 @@ func TestReadmeTransfer(t *testing.T) {
 			t.Errorf("%s has %d, want %d: %v", name, amount, want, err)
 		}
 	}
-	if err := pay(t.Context(), c, w, "too much", "ann", "bob", 31); err == nil {
+	if p, err := w.Submit(t.Context(), client.Set("nobody", nil, client.IfPresent())); err != nil {
+		t.Fatal(err)
+	} else if _, err := p.Wait(t.Context()); !errors.Is(err, client.ErrConditionFailed) {
+		t.Fatal(err)
+	}
+	if err := pay(t.Context(), c, w, "behind a refused write", "bob", "ann", 1); err != nil {
+		t.Error(err)
+	}
+	if err := pay(t.Context(), c, w, "too much", "ann", "bob", 32); err == nil {
 		t.Error("more was paid than there was")
 	}
 	if err := pay(t.Context(), c, w, "3", "ann", "bob", 8); err == nil {
