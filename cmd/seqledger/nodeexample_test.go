@@ -78,6 +78,9 @@ func TestNodeExample(t *testing.T) {
 	if err != nil {
 		t.Skip("node is not installed")
 	}
+	if err := exec.CommandContext(t.Context(), node, "-e", "fetch").Run(); err != nil {
+		t.Skip("node has no fetch: it is older than version 18")
+	}
 	s := serve(t)
 	p := &killingProxy{target: s.address}
 	server := httptest.NewServer(p)
