@@ -21,9 +21,9 @@ type Books interface {
 	Note(tag string, receipt *seqledgerv1.Receipt) error
 }
 
-// What stands between the marks is the README's, line by line.
+// What stands between the marks is in docs/clients.md, line by line.
 
-// README: a program that may crash
+// docs/clients.md: a program that may crash
 func pay(ctx context.Context, c *client.Client, path string, books Books) (err error) {
 	j, err := journal.Open(path, journal.Options{}) // one file for all Writers of a process
 	if err != nil {
@@ -64,7 +64,7 @@ func pay(ctx context.Context, c *client.Client, path string, books Books) (err e
 	return settle(p)
 }
 
-// README: end
+// docs/clients.md: end
 
 // readmeExample returns what stands between the marks in this file.
 func readmeExample(t *testing.T) string {
@@ -73,8 +73,8 @@ func readmeExample(t *testing.T) string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, rest, _ := strings.Cut(string(source), "// README: a program that may crash\n")
-	example, _, found := strings.Cut(rest, "\n// README: end\n")
+	_, rest, _ := strings.Cut(string(source), "// docs/clients.md: a program that may crash\n")
+	example, _, found := strings.Cut(rest, "\n// docs/clients.md: end\n")
 	if !found {
 		t.Fatal("the marks are gone")
 	}
@@ -84,12 +84,12 @@ func readmeExample(t *testing.T) string {
 // TestTheReadmeHasTheExample that the tests below run.
 func TestTheReadmeHasTheExample(t *testing.T) {
 	t.Parallel()
-	readme, err := os.ReadFile("../README.md")
+	page, err := os.ReadFile("../docs/clients.md")
 	if err != nil {
 		t.Fatal(err)
 	}
-	if !strings.Contains(string(readme), "```go\n"+readmeExample(t)+"```\n") {
-		t.Errorf("README.md does not have this example as it stands:\n%s", readmeExample(t))
+	if !strings.Contains(string(page), "```go\n"+readmeExample(t)+"```\n") {
+		t.Errorf("docs/clients.md does not have this example as it stands:\n%s", readmeExample(t))
 	}
 }
 

@@ -64,8 +64,8 @@ func codesIn(text string) (codes []connect.Code) {
 }
 
 // TestTheDocumentsAgree on which codes without a WriteError are repeated at once: the
-// README, the API's definition and this package's documentation, which the test below
-// compares with the code. The README's table has every code in one row.
+// page on clients, the API's definition and this package's documentation, which the test below
+// compares with the code. The page's table has every code in one row.
 func TestTheDocumentsAgree(t *testing.T) {
 	t.Parallel()
 	var want []connect.Code
@@ -75,11 +75,11 @@ func TestTheDocumentsAgree(t *testing.T) {
 		}
 	}
 	slices.Sort(want)
-	readme, err := os.ReadFile("../README.md")
+	page, err := os.ReadFile("../docs/clients.md")
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, table, _ := strings.Cut(string(readme), "| without a `WriteError` |")
+	_, table, _ := strings.Cut(string(page), "| without a `WriteError` |")
 	table, _, _ = strings.Cut(table, "\n\n")
 	var all, repeated []connect.Code
 	for line := range strings.Lines(table) {
@@ -96,10 +96,10 @@ func TestTheDocumentsAgree(t *testing.T) {
 	slices.Sort(all)
 	slices.Sort(repeated)
 	if len(all) != int(connect.CodeUnauthenticated) || len(slices.Compact(all)) != len(all) {
-		t.Errorf("README.md has these codes: %v, want each of the %d once", all, connect.CodeUnauthenticated)
+		t.Errorf("docs/clients.md has these codes: %v, want each of the %d once", all, connect.CodeUnauthenticated)
 	}
 	if !slices.Equal(repeated, want) {
-		t.Errorf("README.md has these codes repeated at once: %v, doc.go %v", repeated, want)
+		t.Errorf("docs/clients.md has these codes repeated at once: %v, doc.go %v", repeated, want)
 	}
 	definition, err := os.ReadFile("../proto/seqledger/v1/types.proto")
 	if err != nil {

@@ -103,7 +103,7 @@ func checkExpression(t *testing.T, where, expression, metrics string) {
 func TestAlertsAndDashboard(t *testing.T) {
 	t.Parallel()
 	metrics := scrape(t)
-	page, err := os.ReadFile("OPERATIONS.md")
+	page, err := os.ReadFile("../../docs/operations.md")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -117,8 +117,8 @@ func TestAlertsAndDashboard(t *testing.T) {
 			count++
 			checkExpression(t, rule.Alert, rule.Expr, metrics)
 			if !strings.Contains(string(page), "\n### "+rule.Alert+"\n") ||
-				!strings.HasSuffix(rule.Annotations["runbook_url"], "OPERATIONS.md#"+strings.ToLower(rule.Alert)) {
-				t.Errorf("%s: its runbook is not a section of OPERATIONS.md", rule.Alert)
+				!strings.HasSuffix(rule.Annotations["runbook_url"], "docs/operations.md#"+strings.ToLower(rule.Alert)) {
+				t.Errorf("%s: its runbook is not a section of docs/operations.md", rule.Alert)
 			}
 			if rule.Annotations["summary"] == "" || !slices.Contains([]string{"critical", "warning"}, rule.Labels["severity"]) {
 				t.Errorf("%s: wants a summary and a severity", rule.Alert)
@@ -127,10 +127,10 @@ func TestAlertsAndDashboard(t *testing.T) {
 	}
 	for _, section := range regexp.MustCompile(`\n### (Seqledger\w+)`).FindAllStringSubmatch(string(page), -1) {
 		if !strings.Contains(readOperate(t, "alerts.yaml"), "alert: "+section[1]+"\n") {
-			t.Errorf("OPERATIONS.md explains %s, which is no alert", section[1])
+			t.Errorf("docs/operations.md explains %s, which is no alert", section[1])
 		}
 	}
-	checkExpression(t, "OPERATIONS.md", string(page), metrics)
+	checkExpression(t, "docs/operations.md", string(page), metrics)
 	var board dashboard
 	if err := json.Unmarshal([]byte(readOperate(t, "grafana-dashboard.json")), &board); err != nil {
 		t.Fatal(err)
@@ -150,26 +150,57 @@ func TestAlertsAndDashboard(t *testing.T) {
 	}
 }
 
-// TestOperationsPageLinks: every link within the page leads somewhere.
-func TestOperationsPageLinks(t *testing.T) {
+// TestDocumentLinks: every relative link of the README and of the pages in docs leads to
+// a file and, where it names one, to a section of that file.
+func TestDocumentLinks(t *testing.T) {
 	t.Parallel()
-	page, err := os.ReadFile("OPERATIONS.md")
+	pages, err := filepath.Glob("../../docs/*.md")
+	if err != nil || len(pages) < 7 {
+		t.Fatalf("%d pages in docs, %v", len(pages), err)
+	}
+	links := 0
+	for _, page := range append(pages, "../../README.md") {
+		content, err := os.ReadFile(page)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, link := range regexp.MustCompile(`(?:\]\(|src="|srcset=")([^)"]*)[)"]`).FindAllStringSubmatch(string(content), -1) {
+			if strings.Contains(link[1], "://") {
+				continue
+			}
+			links++
+			path, anchor, _ := strings.Cut(link[1], "#")
+			target := page
+			if path != "" {
+				target = filepath.Join(filepath.Dir(page), path)
+			}
+			if _, err := os.Stat(target); err != nil {
+				t.Errorf("%s: %v", page, err)
+			} else if anchor != "" && !anchors(t, target)[anchor] {
+				t.Errorf("%s: %s has no section %s", page, target, anchor)
+			}
+		}
+	}
+	if links < 40 {
+		t.Errorf("%d links were followed", links)
+	}
+}
+
+// anchors returns the fragments by which a document's sections can be linked to.
+func anchors(t *testing.T, path string) map[string]bool {
+	t.Helper()
+	content, err := os.ReadFile(path)
 	if err != nil {
 		t.Fatal(err)
 	}
-	anchors := map[string]bool{}
-	for line := range strings.Lines(string(page)) {
+	found := make(map[string]bool)
+	for line := range strings.Lines(string(content)) {
 		if title := strings.TrimLeft(line, "#"); title != line {
-			anchors[strings.ReplaceAll(strings.ToLower(strings.TrimSpace(title)), " ", "-")] = true
+			title = regexp.MustCompile(`[^\w\- ]`).ReplaceAllString(strings.ToLower(strings.TrimSpace(title)), "")
+			found[strings.ReplaceAll(title, " ", "-")] = true
 		}
 	}
-	for _, link := range regexp.MustCompile(`\]\(([^)]*)\)`).FindAllStringSubmatch(string(page), -1) {
-		if anchor, ok := strings.CutPrefix(link[1], "#"); ok && !anchors[anchor] {
-			t.Errorf("no section %s", anchor)
-		} else if _, err := os.Stat(link[1]); !ok && err != nil {
-			t.Error(err)
-		}
-	}
+	return found
 }
 
 // TestDeploymentFilesNameFlags: a flag or variable that the program does not

@@ -1,26 +1,81 @@
 package main
 
 import (
+	"context"
+	"errors"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"testing"
+
+	"github.com/seqledger/seqledger/client"
+	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 )
 
-// readmeScripts returns what a section of the README has a user type into a shell,
-// a script for each block.
-func readmeScripts(t *testing.T, section string) []string {
+// What stands between the marks is in README.md, line by line.
+
+// README.md: a transfer
+var bank = &seqledgerv1.Scope{Organization: "acme", Vault: "main"}
+
+// pay moves an amount between two accounts: once for each id, however often it is called.
+func pay(ctx context.Context, c *client.Client, w *client.Writer, id, from, to string, amount int64) error {
+	payment := fmt.Sprintf("%d from %s to %s", amount, from, to)
+	for {
+		payer, payerVersion, err1 := balance(ctx, c, from)
+		payee, payeeVersion, err2 := balance(ctx, c, to)
+		done, err3 := c.GetEntity(ctx, &seqledgerv1.GetEntityRequest{Scope: bank, Key: "payment/" + id})
+		switch {
+		case err3 == nil && string(done.GetValue()) == payment:
+			return nil // an earlier call made it
+		case err3 == nil:
+			return fmt.Errorf("payment %s is another one: %s", id, done.GetValue())
+		case !errors.Is(err3, client.ErrNotFound) || err1 != nil || err2 != nil:
+			return errors.Join(err1, err2, err3)
+		case amount <= 0 || from == to || payer < amount:
+			return fmt.Errorf("payment %s of %s is refused: the balance is %d", id, payment, payer)
+		}
+		_, err := w.Write(ctx, // all three operations, or none
+			client.Set("payment/"+id, []byte(payment), client.IfAbsent()),
+			client.Set("balance/"+from, fmt.Append(nil, payer-amount), client.IfVersion(payerVersion)),
+			client.Set("balance/"+to, fmt.Append(nil, payee+amount), client.IfVersion(payeeVersion)))
+		switch {
+		case errors.Is(err, client.ErrStopped): // a write before this one was refused
+			if err := w.Resume(ctx); err != nil {
+				return err
+			}
+		case !errors.Is(err, client.ErrConditionFailed):
+			return err // nil: paid. Otherwise call again with the same id: it cannot pay twice.
+		}
+	} // another payment changed a balance first: read again
+}
+
+func balance(ctx context.Context, c *client.Client, name string) (amount int64, version uint64, err error) {
+	account, err := c.GetEntity(ctx, &seqledgerv1.GetEntityRequest{Scope: bank, Key: "balance/" + name})
+	if err == nil {
+		amount, err = strconv.ParseInt(string(account.GetValue()), 10, 64)
+	}
+	return amount, account.GetVersion(), err
+}
+
+// README.md: end
+
+// documentScripts returns what a section of a document has a user type into a shell,
+// a script for each block. The path is relative to the project.
+func documentScripts(t *testing.T, document, section string) []string {
 	t.Helper()
-	content, err := os.ReadFile("../../README.md")
+	content, err := os.ReadFile(filepath.Join("../..", document))
 	if err != nil {
 		t.Fatal(err)
 	}
 	_, text, ok := strings.Cut(string(content), "\n## "+section+"\n")
 	if !ok {
-		t.Fatalf("the README has no section %q", section)
+		t.Fatalf("%s has no section %q", document, section)
 	}
 	text, _, _ = strings.Cut(text, "\n## ")
 	blocks := regexp.MustCompile("(?m)^```\n((?:.*\n)*?)```$").FindAllStringSubmatch(text, -1)
@@ -32,7 +87,7 @@ func readmeScripts(t *testing.T, section string) []string {
 		}
 	}
 	if len(scripts) == 0 {
-		t.Fatalf("the section %q has nothing to type", section)
+		t.Fatalf("%s: the section %q has nothing to type", document, section)
 	}
 	return scripts
 }
@@ -50,8 +105,9 @@ func shell(t *testing.T, dir, address, script string) result {
 	return result{cmd.ProcessState.ExitCode(), stdout.String(), stderr.String()}
 }
 
-// TestReadmeStart types the section Start into a shell, twice, as happens to those
-// who copy it and lose their place. Nothing that is numbered happens twice.
+// TestReadmeStart types the sections Start of the README and of docs/start.md into a
+// shell, twice, as a reader does who loses the place. Nothing that is numbered happens
+// twice.
 func TestReadmeStart(t *testing.T) {
 	t.Parallel()
 	if _, err := exec.LookPath("curl"); err != nil {
@@ -61,7 +117,8 @@ func TestReadmeStart(t *testing.T) {
 	s := serveOn(t, filepath.Join(dir, "seqledger-data"), "127.0.0.1:0")
 	online, offline := 0, ""
 	for range 2 {
-		for _, script := range readmeScripts(t, "Start") {
+		scripts := slices.Concat(documentScripts(t, "README.md", "Start"), documentScripts(t, "docs/start.md", "Start"))
+		for _, script := range scripts {
 			if strings.Contains(script, "verify --data") {
 				offline = script // with the server stopped
 				continue
@@ -74,7 +131,7 @@ func TestReadmeStart(t *testing.T) {
 			online++
 		}
 	}
-	if online < 8 || offline == "" {
+	if online < 10 || offline == "" {
 		t.Errorf("%d blocks were typed, and %q: the test tested too little", online, offline)
 	}
 	blocks := strings.Count(s.do(t, "list", "blocks", "--scope", "acme/main", "--json").expect(t, exitDone).stdout, "\n")
@@ -93,7 +150,7 @@ func TestReadmeStart(t *testing.T) {
 	}
 }
 
-// TestReadmeBackup types the section on backups, and what makes an auth file.
+// TestReadmeBackup types what the documents say on backups, auth files and proofs.
 func TestReadmeBackup(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -102,8 +159,12 @@ func TestReadmeBackup(t *testing.T) {
 	places := strings.NewReplacer("/mnt/backup", dir, "/var/lib", dir)
 	served := regexp.MustCompile(`(?m)^ *seqledger serve .*$`)
 	typed := 0
-	for _, section := range []string{"Backup and restore", "Who may call", "Checking what was committed"} {
-		for _, script := range readmeScripts(t, section) {
+	for _, place := range []struct{ document, section string }{
+		{"docs/backup.md", "Backup and restore"},
+		{"docs/security.md", "Who may call"},
+		{"docs/concepts.md", "Checking what was committed"},
+	} {
+		for _, script := range documentScripts(t, place.document, place.section) {
 			if strings.Contains(script, "…") || strings.Contains(script, " ID") {
 				continue // a place for what the user has
 			}
@@ -118,4 +179,64 @@ func TestReadmeBackup(t *testing.T) {
 		t.Errorf("%d blocks were typed", typed)
 	}
 	serveOn(t, filepath.Join(dir, "seqledger-new"), "127.0.0.1:0", "--auth", filepath.Join(dir, "auth.yaml"))
+}
+
+// TestReadmeTransfer runs the README's transfer as it stands there: each payment twice,
+// from many callers at once. No payment is made twice and no money appears or is lost.
+func TestReadmeTransfer(t *testing.T) {
+	t.Parallel()
+	readme, err := os.ReadFile("../../README.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	source, err := os.ReadFile("readme_test.go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, example, _ := strings.Cut(string(source), "\n// README.md: a transfer\n")
+	example, _, found := strings.Cut(example, "\n// README.md: end\n")
+	if !found || !strings.Contains(string(readme), "```go\n"+example+"```\n") {
+		t.Errorf("README.md does not have this example as it stands:\n%s", example)
+	}
+	s := serve(t)
+	c, err := client.New(client.Options{Server: s.address})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = c.Close() })
+	w, err := c.NewWriter(t.Context(), client.WriterOptions{Scope: bank, ClientID: "till-1"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := w.Write(t.Context(), client.Set("balance/ann", []byte("100")), client.Set("balance/bob", []byte("0"))); err != nil {
+		t.Fatal(err)
+	}
+	var callers sync.WaitGroup
+	for i := range 20 {
+		callers.Go(func() {
+			if err := pay(t.Context(), c, w, strconv.Itoa(i/2), "ann", "bob", 7); err != nil {
+				t.Errorf("payment %d: %v", i/2, err)
+			}
+		})
+	}
+	callers.Wait()
+	for name, want := range map[string]int64{"ann": 30, "bob": 70} {
+		if amount, _, err := balance(t.Context(), c, name); err != nil || amount != want {
+			t.Errorf("%s has %d, want %d: %v", name, amount, want, err)
+		}
+	}
+	if p, err := w.Submit(t.Context(), client.Set("nobody", nil, client.IfPresent())); err != nil {
+		t.Fatal(err)
+	} else if _, err := p.Wait(t.Context()); !errors.Is(err, client.ErrConditionFailed) {
+		t.Fatal(err)
+	}
+	if err := pay(t.Context(), c, w, "behind a refused write", "bob", "ann", 1); err != nil {
+		t.Error(err)
+	}
+	if err := pay(t.Context(), c, w, "too much", "ann", "bob", 32); err == nil {
+		t.Error("more was paid than there was")
+	}
+	if err := pay(t.Context(), c, w, "3", "ann", "bob", 8); err == nil {
+		t.Error("one payment id stands for two payments")
+	}
 }
