@@ -16,10 +16,12 @@ import (
 	"path/filepath"
 	"runtime"
 	"runtime/debug"
+	"slices"
 	"time"
 
 	"github.com/seqledger/seqledger/ledger"
 	"github.com/seqledger/seqledger/ledger/machine"
+	"github.com/seqledger/seqledger/server"
 )
 
 // The marks that no attack may exceed.
@@ -130,9 +132,19 @@ func worstApply(ctx context.Context, arguments []string, stdout io.Writer) error
 	duration := flags.Duration("duration", 10*time.Minute, "how long to search behind the seeds")
 	seed := flags.Uint64("seed", uint64(time.Now().UnixNano()), "of the search")
 	dir := flags.String("dir", "", "make data directories below this one (default: the system's temporary directory)")
+	one := flags.String("attack", "", "measure this one alone, in JSON as a search prints it, five times")
 	if err := flags.Parse(arguments); err != nil {
 		return err
 	}
+	begin := seeds()
+	if *one != "" {
+		var a applyAttack
+		if err := json.Unmarshal([]byte(*one), &a); err != nil {
+			return fmt.Errorf("-attack: %w", err)
+		}
+		begin, *duration = slices.Repeat([]applyAttack{a}, 5), 0
+	}
+	server.TuneCollector() // as in a server, which keeps less garbage
 	if _, err := fmt.Fprintf(stdout, "seed %d, %s, %d cores\n", *seed, processor(), runtime.NumCPU()); err != nil {
 		return err
 	}
@@ -154,7 +166,7 @@ func worstApply(ctx context.Context, arguments []string, stdout io.Writer) error
 		_, err = fmt.Fprintf(stdout, "%6.1f ms %5d MiB  %s%s\n", r.Slowest.Seconds()*1e3, r.Memory>>20, text, verdict)
 		return err
 	}
-	for _, a := range seeds() {
+	for _, a := range begin {
 		if err := measure(a); err != nil {
 			return err
 		}

@@ -13,7 +13,7 @@ const (
 	MaxEntryWork = 8_192
 	// maxEntryPassWork bounds in the same way what the eviction passes of an
 	// entry cost.
-	maxEntryPassWork = 15_000
+	maxEntryPassWork = 10_000
 )
 
 // Work returns what a write costs the applier in units of [MaxEntryWork]. A

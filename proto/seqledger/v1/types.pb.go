@@ -1843,8 +1843,8 @@ func (x *ClientState) GetNextReceiptsBelow() uint64 {
 // created, UpdateConfig changes it afterwards.
 type Config struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Expired streams and entities are looked for after every command whose
-	// ledger index is a multiple of this. 1-1,000,000; default 1,000.
+	// Expired streams and entities are looked for after so many commands.
+	// 1-1,000,000; default 1,000.
 	EvictionInterval uint64 `protobuf:"varint,1,opt,name=eviction_interval,json=evictionInterval,proto3" json:"eviction_interval,omitempty"`
 	// A stream that has been idle for longer is evicted. At least 1 s; default
 	// 24 h.
