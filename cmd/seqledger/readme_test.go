@@ -37,21 +37,20 @@ func readmeScripts(t *testing.T, section string) []string {
 	return scripts
 }
 
-// shell runs a script in a directory as a user would who has installed the program
-// and talks to the server.
+// shell runs a script in a directory with the program installed and the server running.
 func shell(t *testing.T, dir, address, script string) result {
 	t.Helper()
 	cmd := exec.CommandContext(t.Context(), "sh", "-eu", "-c", script)
 	cmd.Dir = dir
-	cmd.Env = append(os.Environ(), "PATH="+filepath.Dir(binary)+string(os.PathListSeparator)+os.Getenv("PATH"), "SEQLEDGER_SERVER="+address)
+	cmd.Env = append(os.Environ(),
+		"PATH="+filepath.Dir(binary)+string(os.PathListSeparator)+os.Getenv("PATH"), "SEQLEDGER_SERVER="+address)
 	var stdout, stderr strings.Builder
 	cmd.Stdout, cmd.Stderr = &stdout, &stderr
 	_ = cmd.Run() // the exit code says it
 	return result{cmd.ProcessState.ExitCode(), stdout.String(), stderr.String()}
 }
 
-// TestReadmeStart types the section Start into a shell, twice, as happens to those
-// who copy it and lose their place. Nothing that is numbered happens twice.
+// TestReadmeStart runs the section Start in a shell, twice. No numbered write may happen twice.
 func TestReadmeStart(t *testing.T) {
 	t.Parallel()
 	if _, err := exec.LookPath("curl"); err != nil {

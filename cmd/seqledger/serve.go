@@ -38,7 +38,8 @@ type serveCommand struct {
 
 // Help is shown below the flags.
 func (*serveCommand) Help() string {
-	return `The flags marked "New ledger" are replicated state: they hold for a ledger that is created, and seqledger config
+	return "The flags marked \"New ledger\" are replicated state: they hold for a ledger that is created, " +
+		"and seqledger config" + `
 changes them afterwards.
 
 Without --auth everybody who can connect may do everything, therefore only this machine can. With it, callers
@@ -176,7 +177,8 @@ func (c *serveCommand) serve(e *environment, l *ledger.Ledger, listener net.List
 	defer stop()
 	err = s.Serve(e.ctx, listener)
 	if errors.Is(err, context.DeadlineExceeded) {
-		return fail(exitFailed, "nothing that was acknowledged is lost; --drain-timeout waits longer", "not everything was answered: %w", err)
+		return fail(exitFailed, "nothing that was acknowledged is lost; --drain-timeout waits longer",
+			"not everything was answered: %w", err)
 	}
 	return err
 }
