@@ -45,7 +45,8 @@ func (g *neighbour) work(t testing.TB) {
 			t.Fatalf("write %d was answered with %v", g.sequence, receipt)
 		}
 	}
-	entity, err := g.h.client.GetEntity(within(t), connect.NewRequest(&seqledgerv1.GetEntityRequest{Scope: scope(), Key: "good"}))
+	entity, err := g.h.client.GetEntity(within(t),
+		connect.NewRequest(&seqledgerv1.GetEntityRequest{Scope: scope(), Key: "good"}))
 	if err != nil || string(entity.Msg.Entity.Value) != strconv.FormatUint(g.sequence, 10) {
 		t.Fatalf("after write %d the entity is %v, %v", g.sequence, entity, err)
 	}
@@ -56,7 +57,8 @@ func (g *neighbour) work(t testing.TB) {
 func (h *harness) released(t testing.TB) {
 	t.Helper()
 	for name, most := range map[string]float64{
-		"seqledger_requests_open": 0, "seqledger_streams_open": 0, "seqledger_arriving_bytes": 0, "seqledger_connections_open": 2,
+		"seqledger_requests_open": 0, "seqledger_streams_open": 0,
+		"seqledger_arriving_bytes": 0, "seqledger_connections_open": 2,
 	} {
 		h.awaitMetric(t, name, func(v float64) bool { return v <= most })
 	}
@@ -96,7 +98,8 @@ func status(c net.Conn) string {
 }
 
 func postText(body string, length int) string {
-	return fmt.Sprintf("POST %s HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s",
+	return fmt.Sprintf(
+		"POST %s HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s",
 		seqledgerv1connect.LedgerServiceWriteProcedure, length, body)
 }
 
@@ -128,7 +131,8 @@ func TestAbuseOneShotClients(t *testing.T) {
 	g := &neighbour{h: h}
 	const clients = 300
 	for i := range clients {
-		body := fmt.Sprintf(`{"scope":{"organization":"acme"},"clientId":"once-%d","sequence":"1","operations":[{"append":{}}]}`, i)
+		body := fmt.Sprintf(
+			`{"scope":{"organization":"acme"},"clientId":"once-%d","sequence":"1","operations":[{"append":{}}]}`, i)
 		c := h.connect(t, postText(body, len(body)))
 		if s := status(c); !strings.Contains(s, " 200 ") {
 			t.Fatalf("client %d: %q", i, s)

@@ -38,9 +38,10 @@ func TestInternalErrorsNameTheirRequest(t *testing.T) {
 			s := newTestServer(t, Options{Logger: slog.New(slog.NewTextHandler(&log, nil))})
 			mux := http.NewServeMux()
 			const procedure = seqledgerv1connect.AdminServiceGetStatusProcedure
-			unary(s, mux, procedure, writing, func(context.Context, *seqledgerv1.GetStatusRequest) (*seqledgerv1.GetStatusResponse, error) {
-				return nil, c.fail()
-			})
+			unary(s, mux, procedure, writing,
+				func(context.Context, *seqledgerv1.GetStatusRequest) (*seqledgerv1.GetStatusResponse, error) {
+					return nil, c.fail()
+				})
 			r := httptest.NewRequest(http.MethodPost, "http://localhost"+procedure, strings.NewReader(`{}`))
 			r.Header.Set("Content-Type", "application/json")
 			r.Header.Set("X-Request-Id", "find-me")

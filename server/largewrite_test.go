@@ -21,7 +21,8 @@ func TestWriteBeyondTheLimit(t *testing.T) {
 			w.Operations = append(w.Operations, appendOp(strings.Repeat("x", 1<<20)))
 		}
 		_, err := h.client.Write(t.Context(), connect.NewRequest(w))
-		if code, e := connect.CodeOf(err), detail(err); code != connect.CodeInvalidArgument || e.GetCode() != seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_INVALID_ARGUMENT {
+		if code, e := connect.CodeOf(err), detail(err); code != connect.CodeInvalidArgument ||
+			e.GetCode() != seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_INVALID_ARGUMENT {
 			t.Errorf("%d MiB: got %v with %v, want invalid_argument", mebibytes, err, e)
 		}
 	}

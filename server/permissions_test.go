@@ -49,7 +49,8 @@ func TestEveryProcedureIsInTheTable(t *testing.T) {
 		case strings.HasPrefix(name, "/seqledger.v1.AdminService/") && kind != administer && m.Name() != "GetStatus":
 			t.Errorf("%s administers the ledger and does not need admin on every scope", name)
 		case kind == readScope && fields.ByName("scope") == nil,
-			(kind == readStream || kind == writeAsClient) && (fields.ByName("scope") == nil || fields.ByName("client_id") == nil):
+			(kind == readStream || kind == writeAsClient) &&
+				(fields.ByName("scope") == nil || fields.ByName("client_id") == nil):
 			t.Errorf("%s needs a field that its request does not have", name)
 		// A request that names a client must not be decided by its scope alone.
 		case fields.ByName("client_id") != nil && kind != readStream && kind != writeAsClient:
@@ -64,10 +65,11 @@ func TestUnknownProcedureIsRefused(t *testing.T) {
 	t.Parallel()
 	s := newTestServer(t, Options{})
 	mux := http.NewServeMux()
-	unary(s, mux, "/x/New", writing, func(context.Context, *seqledgerv1.GetStatusRequest) (*seqledgerv1.GetStatusResponse, error) {
-		t.Error("the handler was called")
-		return nil, nil
-	})
+	unary(s, mux, "/x/New", writing,
+		func(context.Context, *seqledgerv1.GetStatusRequest) (*seqledgerv1.GetStatusResponse, error) {
+			t.Error("the handler was called")
+			return nil, nil
+		})
 	if w := post(mux, "/x/New", `{}`); w.Code != http.StatusForbidden {
 		t.Error(w.Code, w.Body)
 	}

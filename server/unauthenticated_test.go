@@ -124,7 +124,8 @@ func deafConnection(t *testing.T, address, procedure, kind, body string, n int) 
 	go func() { _, _ = io.Copy(io.Discard, conn) }() // ends when the connection is closed
 	frame := func(kind, flags byte, id int, payload string) string {
 		size := len(payload)
-		return string([]byte{byte(size >> 16), byte(size >> 8), byte(size), kind, flags, 0, 0, byte(id >> 8), byte(id)}) + payload
+		return string([]byte{byte(size >> 16), byte(size >> 8), byte(size), kind, flags, 0, 0, byte(id >> 8), byte(id)}) +
+			payload
 	}
 	var headers string
 	for _, field := range [][2]string{
@@ -187,7 +188,8 @@ func openWithoutRequest(t *testing.T, s *Server, procedure string) net.Conn {
 // of what loses his place, at once when the server drains.
 func TestStreamsNeedTheirRequest(t *testing.T) {
 	t.Parallel()
-	for _, procedure := range []string{seqledgerv1connect.LedgerServiceWatchProcedure, seqledgerv1connect.AdminServiceBackupProcedure} {
+	for _, procedure := range []string{seqledgerv1connect.LedgerServiceWatchProcedure,
+		seqledgerv1connect.AdminServiceBackupProcedure} {
 		s := newTestServer(t, Options{})
 		s.late = 20 * time.Millisecond
 		conn := openWithoutRequest(t, s, procedure)
@@ -223,7 +225,8 @@ func TestReflectionTakesNoRoom(t *testing.T) {
 	transport := &http.Transport{Protocols: protocols}
 	t.Cleanup(transport.CloseIdleConnections)
 	url := "http://" + serveAddress(t, s) + "/grpc.reflection.v1.ServerReflection/ServerReflectionInfo"
-	r, err := http.NewRequestWithContext(soon(t), http.MethodPost, url, bytes.NewReader([]byte(enveloped(0, string(message)))))
+	r, err := http.NewRequestWithContext(soon(t), http.MethodPost, url,
+		bytes.NewReader([]byte(enveloped(0, string(message)))))
 	if err != nil {
 		t.Fatal(err)
 	}

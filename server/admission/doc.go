@@ -1,6 +1,6 @@
-// Package admission owns what the server bounds: how much callers may have under way
-// together, what of that is the share of one credential, what may be done before a
-// caller is known, and how long the server waits for a client.
+// Package admission owns the server's bounds: how much all callers may have under way together,
+// how much of that is the share of one credential, what is allowed before a caller is known,
+// and how long the server waits for a client.
 //
 // Three rules:
 //

@@ -220,7 +220,8 @@ func TestBodyDeadline(t *testing.T) {
 		if len(w.read) != want || want > 0 && (w.read[0].IsZero() || !w.read[1].IsZero()) {
 			t.Errorf("%q: want a deadline, then none: %v", body, w.read)
 		}
-		if last := w.write[len(w.write)-1]; last.After(time.Now().Add(readTimeout)) || last.Before(time.Now().Add(readTimeout/2)) {
+		if last := w.write[len(w.write)-1]; last.After(time.Now().Add(readTimeout)) ||
+			last.Before(time.Now().Add(readTimeout/2)) {
 			t.Errorf("an answer has until %v", last)
 		}
 	}

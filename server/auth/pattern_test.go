@@ -81,7 +81,8 @@ func TestDecisions(t *testing.T) {
 	for _, test := range []struct {
 		role            string
 		scopes, clients []string
-		want            string // read in, read out, state own, state other, write own, write other, write out, administer, observe
+		// want: read in, read out, state own, state other, write own, write other, write out, administer, observe
+		want string
 	}{
 		{"reader", []string{"acme/main"}, nil, "1........"},
 		{"reader", []string{"acme/main"}, []string{"till-*"}, "1.1......"},
