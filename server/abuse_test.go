@@ -23,9 +23,9 @@ import (
 	"github.com/seqledger/seqledger/server"
 )
 
-// Each test lets clients do what they should not, while another client works,
-// and looks at three things: the other gets right answers, what is taken stays
-// within its bound, and everything is given back afterwards.
+// In each test clients misbehave while another client works. The test checks that the other one
+// gets correct answers, that usage stays within its bound, and that everything is released
+// afterwards.
 
 // neighbour is a client of good manners, which checks that each of its writes is
 // committed once and in order. It works beside every client that abuses the
@@ -148,8 +148,8 @@ func TestAbuseOneShotClients(t *testing.T) {
 	h.released(t)
 }
 
-// TestAbuseIdleConnections: connections have a limit, of which clients that say nothing
-// keep none: where there is no room, the oldest of them is closed for the new one.
+// TestAbuseIdleConnections: silent clients cannot use up the connections: without room, the
+// oldest silent connection is closed for the new one.
 func TestAbuseIdleConnections(t *testing.T) {
 	t.Parallel()
 	const limit = 100
@@ -186,8 +186,8 @@ func TestAbuseIdleConnections(t *testing.T) {
 	h.released(t)
 }
 
-// TestAbuseSlowHeadersAndBodies: who has not sent his headers has no place, and
-// who has not sent his body does not keep the others out.
+// TestAbuseSlowHeadersAndBodies: a client that has not sent its headers takes no place, and one
+// that has not sent its body does not block the others.
 func TestAbuseSlowHeadersAndBodies(t *testing.T) {
 	t.Parallel()
 	h := start(t)
@@ -328,8 +328,7 @@ func TestAbuseShortDeadlines(t *testing.T) {
 	h.released(t)
 }
 
-// TestAbuseRetriesAndGaps: who repeats himself or leaves numbers out changes
-// nothing.
+// TestAbuseRetriesAndGaps: repeated and missing numbers change nothing.
 func TestAbuseRetriesAndGaps(t *testing.T) {
 	t.Parallel()
 	h := start(t)
@@ -373,8 +372,8 @@ func smallWindow() (client *http.Client, disconnect func()) {
 	return client, disconnect
 }
 
-// TestAbuseDeafStreams: what is kept of writes whose results nobody reads is
-// bounded, in operations too.
+// TestAbuseDeafStreams: the memory for writes with unread results is bounded, in operations
+// too.
 func TestAbuseDeafStreams(t *testing.T) { //nolint:paralleltest // It measures the heap.
 	h := start(t)
 	g := &neighbour{h: h}

@@ -34,7 +34,7 @@ type guarded struct {
 	log       *syncBuffer
 }
 
-// syncBuffer may be read while somebody writes.
+// syncBuffer may be read while it is written.
 type syncBuffer struct {
 	mu sync.Mutex
 	b  bytes.Buffer
@@ -138,8 +138,8 @@ func call[Q, R any](t *testing.T,
 	return err
 }
 
-// attempts are a call of every procedure that is no stream: about acme/main and,
-// where there is one, the client till-7.
+// attempts are a call of every procedure that is not a stream: about acme/main and, where there
+// is one, the client till-7.
 func attempts(t *testing.T, l seqledgerv1connect.LedgerServiceClient,
 	a seqledgerv1connect.AdminServiceClient, txID string) map[string]error {
 	return map[string]error{
@@ -204,7 +204,7 @@ func TestWhoMayCallWhat(t *testing.T) {
 	}
 }
 
-// TestNoOracle: what is not there and what may not be seen look the same.
+// TestNoOracle: absent and forbidden objects look the same.
 func TestNoOracle(t *testing.T) {
 	t.Parallel()
 	g := guard(t, server.Options{}, nil)
@@ -267,7 +267,7 @@ func TestActor(t *testing.T) {
 	}
 	_ = stream.CloseRequest()
 	_ = stream.CloseResponse()
-	// A replay has the actor of the one who wrote.
+	// A replay has the actor of the original write.
 	root, _ := g.as("root")
 	r, err = root.Write(t.Context(), connect.NewRequest(writeOf("till-1", 1, appendOp("x"))))
 	if err != nil || !r.Msg.Receipt.Replayed || r.Msg.Receipt.Actor != "client:writer" {
@@ -341,8 +341,8 @@ func TestUnauthenticated(t *testing.T) {
 	}
 }
 
-// TestCredentialLimits: beyond them, one is told when to come again, and nobody
-// else notices.
+// TestCredentialLimits: beyond them, a caller is told when to retry, and others are not
+// affected.
 func TestCredentialLimits(t *testing.T) {
 	t.Parallel()
 	g := guard(t, server.Options{}, map[string]string{

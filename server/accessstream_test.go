@@ -11,8 +11,8 @@ import (
 	"github.com/seqledger/seqledger/server"
 )
 
-// TestWriteStreamIsAuthorisedWriteByWrite: a refused write does not take its
-// neighbours with it, changes nothing, and the stream goes on.
+// TestWriteStreamIsAuthorisedWriteByWrite: a refused write does not affect its neighbours,
+// changes nothing, and the stream continues.
 func TestWriteStreamIsAuthorisedWriteByWrite(t *testing.T) {
 	t.Parallel()
 	g := guard(t, server.Options{}, nil)

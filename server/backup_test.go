@@ -91,8 +91,8 @@ func TestBackupOneAtATime(t *testing.T) {
 		!strings.Contains(second.Err().Error(), "another backup") {
 		t.Errorf("a second backup: %v", second.Err())
 	}
-	h.mustWrite(t, writeOf("c", 1, appendOp("x"))) // goes on meanwhile
-	// Whoever goes away ends his backup, and makes room for another.
+	h.mustWrite(t, writeOf("c", 1, appendOp("x"))) // continues meanwhile
+	// A client that disconnects ends its backup, and makes room for another.
 	if err := first.Close(); err != nil && connect.CodeOf(err) != connect.CodeCanceled {
 		t.Log(err)
 	}

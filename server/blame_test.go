@@ -77,7 +77,7 @@ func TestAStreamBlamesOnce(t *testing.T) {
 	if strings.Count(log.String(), "the secret cause") != 1 || !strings.Contains(log.String(), "request_id=stream-1") {
 		t.Error(log.String())
 	}
-	// What is no failure of the server is not logged at all.
+	// Errors that are not failures of the server are not logged.
 	_ = s.writeErrorOf(ctx, ledger.ErrDraining)
 	if strings.Count(log.String(), "\n") != 1 {
 		t.Error(log.String())

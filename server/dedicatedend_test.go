@@ -88,8 +88,8 @@ func TestDedicatedHalfCloseAnswersEverything(t *testing.T) {
 	}
 }
 
-// TestTheEndOfADedicatedStreamArrives although the client has sent what nobody
-// reads any more, and reads late.
+// TestTheEndOfADedicatedStreamArrives although the client has sent data that the server no
+// longer reads, and reads late.
 func TestTheEndOfADedicatedStreamArrives(t *testing.T) {
 	t.Parallel()
 	h := start(t)

@@ -177,7 +177,7 @@ func TestEveryWriteErrorCodeIsUsed(t *testing.T) {
 	t.Parallel()
 	used := map[seqledgerv1.WriteErrorCode]bool{
 		seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_UNSPECIFIED:       true,
-		seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_PERMISSION_DENIED: true, // nobody has identities yet
+		seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_PERMISSION_DENIED: true, // there are no identities yet
 	}
 	for _, code := range outcomeCodes {
 		used[code] = true

@@ -100,8 +100,8 @@ func FuzzRequests(f *testing.F) {
 	})
 }
 
-// FuzzHotPath: the fast look at writes and frames takes exactly what the slow
-// one takes, which explains what is wrong.
+// FuzzHotPath: the fast check of writes and frames accepts exactly what the slow one accepts,
+// which explains what is wrong.
 func FuzzHotPath(f *testing.F) {
 	some := &seqledgerv1.WriteStreamRequest{Writes: []*seqledgerv1.WriteRequest{everything(), {}, {ClientId: "c"}}}
 	for _, m := range []proto.Message{everything(), some, &seqledgerv1.WriteStreamRequest{}} {

@@ -121,8 +121,8 @@ func allocated(f func()) uint64 {
 	return after.TotalAlloc - before.TotalAlloc
 }
 
-// TestLimitsComeBeforeDecoding: two bytes of an empty message take hundreds in
-// memory, and what is beyond the limits must not get there.
+// TestLimitsComeBeforeDecoding: two bytes of an empty message take hundreds in memory, so
+// messages beyond the limits must not be decoded.
 func TestLimitsComeBeforeDecoding(t *testing.T) { //nolint:paralleltest // It measures what is allocated.
 	const size = 2 << 20
 	decodeWrite := func(decode func([]byte, proto.Message) error) func([]byte) error {

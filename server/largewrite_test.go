@@ -9,9 +9,8 @@ import (
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 )
 
-// TestWriteBeyondTheLimit: a write that is too large must be fixed, however
-// much too large it is: resource_exhausted would tell the client to send the very
-// same again later, for ever.
+// TestWriteBeyondTheLimit: a write that is too large, by any amount, is invalid:
+// resource_exhausted would make the client repeat it for ever.
 func TestWriteBeyondTheLimit(t *testing.T) {
 	t.Parallel()
 	h := start(t)

@@ -41,8 +41,8 @@ func post(h http.Handler, path, body string) *httptest.ResponseRecorder {
 	return w
 }
 
-// TestPanicIsOneRequestsProblem: a bug in a handler fails its request, is
-// logged and counted, and tells the client nothing.
+// TestPanicIsOneRequestsProblem: a panic in a handler fails only its request, is logged and
+// counted, and reveals nothing to the client.
 func TestPanicIsOneRequestsProblem(t *testing.T) {
 	t.Parallel()
 	var log bytes.Buffer

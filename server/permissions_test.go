@@ -32,7 +32,7 @@ func procedureName(m protoreflect.MethodDescriptor) string {
 	return "/" + string(m.Parent().FullName()) + "/" + string(m.Name())
 }
 
-// A new procedure must say who may call it.
+// A new procedure must define who may call it.
 func TestEveryProcedureIsInTheTable(t *testing.T) {
 	t.Parallel()
 	all := procedures()
@@ -59,8 +59,8 @@ func TestEveryProcedureIsInTheTable(t *testing.T) {
 	}
 }
 
-// TestUnknownProcedureIsRefused: a handler that is mounted and not in the table
-// serves nobody, not even a server without authentication.
+// TestUnknownProcedureIsRefused: a handler that is mounted but not in the table refuses every
+// caller, even without authentication.
 func TestUnknownProcedureIsRefused(t *testing.T) {
 	t.Parallel()
 	s := newTestServer(t, Options{})
@@ -76,7 +76,7 @@ func TestUnknownProcedureIsRefused(t *testing.T) {
 	if err := s.authorizeStream(t.Context(), "/x/New"); err == nil {
 		t.Error("a stream that is not in the table was opened")
 	}
-	// With an auth file and nobody in the context, nothing is allowed.
+	// With an auth file and no caller in the context, nothing is allowed.
 	s.options.Auth = new(auth.Authority)
 	for _, m := range procedures() {
 		request := &seqledgerv1.WriteRequest{Scope: &seqledgerv1.Scope{Organization: "acme"}, ClientId: "a"}
@@ -99,7 +99,7 @@ func TestAuthorizationCache(t *testing.T) { // not parallel, because it counts a
 	request := &seqledgerv1.WriteRequest{Scope: &seqledgerv1.Scope{Organization: "acme"}}
 	for i := range 2 * maxAuthorizations {
 		request.ClientId = strings.Repeat("a", 1+i%200) + strings.Repeat("b", i/200)
-		for range 2 { // looked at, then remembered
+		for range 2 { // decided, then cached
 			if p.write(request) != nil {
 				t.Fatal("refused")
 			}

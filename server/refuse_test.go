@@ -316,8 +316,8 @@ func TestDeadlineMakesTheOutcomeUnknown(t *testing.T) {
 	h := start(t)
 	body := fmt.Sprintf(`{%s,"operations":[{"append":{"payload":"%s"}}]}`, good,
 		strings.Repeat("AAAA", machine.MaxValueBytes/3))
-	// A write of a mebibyte takes longer than a millisecond, but nothing
-	// promises it; so until one is late.
+	// A write of a mebibyte usually takes longer than a millisecond, but not always; so repeat
+	// until one is late.
 	for range 50 {
 		request, err := http.NewRequest(http.MethodPost,
 			h.url+seqledgerv1connect.LedgerServiceWriteProcedure, strings.NewReader(body))

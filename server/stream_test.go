@@ -310,8 +310,8 @@ func TestNeverReadingClient(t *testing.T) {
 			sent = i + 500
 		}
 	})
-	// Until the ledger takes no more from it: two looks in a row that agree,
-	// with a write of somebody else between them.
+	// Until the ledger takes no more from it: two equal checks in a row, with a write of
+	// another client between them.
 	var last uint64
 	for sequence := uint64(1); ; sequence++ {
 		state, err := h.client.GetClientState(ctx, connect.NewRequest(
@@ -554,8 +554,8 @@ func TestDrainIsBounded(t *testing.T) {
 			}
 		}
 	})
-	// What is committed by then has results of more than the 64 KiB that may be
-	// under way, so that the stream cannot end before somebody reads.
+	// The committed writes have results larger than the 64 KiB that may be under way, so the
+	// stream cannot end before the client reads.
 	for {
 		if s, _ := ledgerState(t, h.ledger, "deaf"); s.Last > 2_000 {
 			break
@@ -564,8 +564,8 @@ func TestDrainIsBounded(t *testing.T) {
 			t.Fatal("the writes are not committed:", ctx.Err())
 		}
 	}
-	// Mostly Serve gives up. A result that is sent in the drain only has less
-	// time to be read, and then the stream alone is cut off.
+	// Mostly Serve times out. A result that is sent only in the drain has less time to be read,
+	// and then only the stream is cut off.
 	if err := h.stop(); err != nil && !errors.Is(err, context.DeadlineExceeded) {
 		t.Error("Serve must give up, and say so:", err)
 	}

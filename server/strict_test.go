@@ -123,8 +123,8 @@ func TestErrorsDoNotRepeatHugeInput(t *testing.T) {
 	}
 }
 
-// TestResultsMemoryIsClean: a response is built in the memory of the one
-// before, of which nothing may show.
+// TestResultsMemoryIsClean: a response reuses the memory of the previous one, and must not show
+// any of it.
 func TestResultsMemoryIsClean(t *testing.T) {
 	t.Parallel()
 	s := newTestServer(t, Options{})

@@ -130,7 +130,7 @@ func TestAnnouncedBodiesHoldNothing(t *testing.T) {
 	}
 }
 
-// A tenant that fills its share of the memory for messages is refused, and nobody else.
+// A tenant that fills its share of the memory for messages is refused, and no other tenant.
 func TestMessageBytesAreShared(t *testing.T) {
 	t.Parallel()
 	g := tenants(t, server.Options{})
@@ -150,8 +150,7 @@ func TestMessageBytesAreShared(t *testing.T) {
 	g.mustServe(t, "a")
 }
 
-// Pages that nobody reads are in the share of who has asked for them, and keep no place
-// from other reads.
+// Unread pages count against the share of their caller, and do not block other reads.
 func TestUnreadPagesKeepNoPlace(t *testing.T) {
 	t.Parallel()
 	g := tenants(t, server.Options{})
@@ -203,7 +202,7 @@ func TestUnreadPagesKeepNoPlace(t *testing.T) {
 	}
 }
 
-// Streams that are left alone are in the share of who has opened them.
+// Idle streams count against the share of the caller that opened them.
 func TestIdleStreamsAreShared(t *testing.T) {
 	t.Parallel()
 	g := tenants(t, server.Options{MaxStreams: 8})
@@ -272,8 +271,8 @@ func TestConnectionsAreShared(t *testing.T) {
 	g.mustServe(t, "a")
 }
 
-// Health checks whose bodies do not come, of which nobody knows the caller, are bounded,
-// and keep out neither other health checks nor requests with a key.
+// Unauthenticated health checks whose bodies do not arrive are bounded, and block neither other
+// health checks nor requests with a key.
 func TestHealthChecksWithoutBodiesAreBounded(t *testing.T) {
 	t.Parallel()
 	g := tenants(t, server.Options{})
@@ -320,7 +319,7 @@ func TestHealthChecksWithoutBodiesAreBounded(t *testing.T) {
 	g.awaitObserved(t, "seqledger_visits_open", func(v float64) bool { return v == 0 })
 }
 
-// What a status tells beside what concerns the caller is for admins on every scope.
+// Only admins on every scope see the parts of a status that do not concern the caller itself.
 func TestStatusTellsNothingOfOthers(t *testing.T) {
 	t.Parallel()
 	g := tenants(t, server.Options{})
@@ -541,8 +540,8 @@ func TestForwardedRequestsAreRefused(t *testing.T) {
 	}
 }
 
-// An http.Server of somebody else that shuts down ends the streams that have their
-// connections to themselves, which it does not know.
+// The shutdown of another http.Server ends the streams on upgraded connections, which it does
+// not track.
 func TestHandlerEndsWithItsServer(t *testing.T) {
 	t.Parallel()
 	h := start(t)
@@ -570,8 +569,7 @@ func TestHandlerEndsWithItsServer(t *testing.T) {
 	}
 }
 
-// A write whose caller has given up again and again, because the disk is slow, is stored
-// once.
+// A write whose caller repeatedly timed out, because the disk is slow, is stored once.
 func TestASlowDiskCostsNoQuota(t *testing.T) {
 	t.Parallel()
 	g := tenants(t, server.Options{})

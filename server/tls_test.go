@@ -183,8 +183,8 @@ func TestTLS(t *testing.T) {
 	}
 }
 
-// TestCertificateRotation: the next connection gets the new certificate, a bad
-// one is not taken, and an open connection goes on.
+// TestCertificateRotation: the next connection gets the new certificate, an invalid one is
+// ignored, and an open connection continues.
 func TestCertificateRotation(t *testing.T) {
 	t.Parallel()
 	s := serveTLS(t, nil)
@@ -289,7 +289,7 @@ type outside struct{ net.Listener }
 
 func (outside) Addr() net.Addr { return &net.TCPAddr{IP: net.IPv4(192, 0, 2, 1), Port: 7450} }
 
-// TestListenerRules: strangers must say who they are, and nobody else hear it.
+// TestListenerRules: callers on other machines need authentication and encryption.
 func TestListenerRules(t *testing.T) {
 	t.Parallel()
 	authority := guard(t, server.Options{}, nil).authority

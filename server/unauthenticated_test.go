@@ -58,8 +58,8 @@ func (d *deadlines) SetReadDeadline(t time.Time) error {
 	return nil
 }
 
-// A caller that is not admitted has some seconds for its answer, and for the body that
-// nobody reads.
+// A caller that is not admitted has some seconds for its answer, and for the body, which is
+// dropped.
 func TestUnauthenticatedRequestsHaveLittleTime(t *testing.T) {
 	t.Parallel()
 	s, key := newGuardedServer(t, Options{MaxRequests: 4})
@@ -143,8 +143,8 @@ func deafConnection(t *testing.T, address, procedure, kind, body string, n int) 
 	}
 }
 
-// TestEndOfStreamIsTimed: who does not take the end of a stream loses his place
-// like one who does not take a message.
+// TestEndOfStreamIsTimed: a client that does not read the end of a stream is disconnected, like
+// one that does not read a message.
 func TestEndOfStreamIsTimed(t *testing.T) {
 	t.Parallel()
 	s := newTestServer(t, Options{Logger: slog.New(slog.DiscardHandler)})
@@ -184,8 +184,8 @@ func openWithoutRequest(t *testing.T, s *Server, procedure string) net.Conn {
 	return conn
 }
 
-// TestStreamsNeedTheirRequest: who opens a Watch or a Backup and does not say
-// of what loses his place, at once when the server drains.
+// TestStreamsNeedTheirRequest: a client that opens a Watch or a Backup without sending the
+// request is disconnected, at once when the server drains.
 func TestStreamsNeedTheirRequest(t *testing.T) {
 	t.Parallel()
 	for _, procedure := range []string{seqledgerv1connect.LedgerServiceWatchProcedure,
@@ -211,8 +211,7 @@ func TestStreamsNeedTheirRequest(t *testing.T) {
 	}
 }
 
-// TestReflectionTakesNoRoom: who asks which procedures there are does not wait
-// for those who write, nor they for him.
+// TestReflectionTakesNoRoom: reflection does not wait for writers, nor writers for reflection.
 func TestReflectionTakesNoRoom(t *testing.T) {
 	t.Parallel()
 	s := newTestServer(t, Options{})

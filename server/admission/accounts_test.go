@@ -39,7 +39,7 @@ func TestStoredBytesOutliveARestart(t *testing.T) {
 	}
 }
 
-// A server that is killed forgets what was stored in the last seconds, and no more.
+// A killed server loses the counts of the last seconds, and no more.
 func TestStoredBytesAreWrittenNowAndThen(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "STORED")

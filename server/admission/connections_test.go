@@ -175,7 +175,7 @@ func TestSilentConnectionsAreClosed(t *testing.T) {
 	})
 }
 
-// The listener closes what there is no room for, and closing twice makes no more.
+// The listener closes excess connections, and closing one twice does not free two places.
 func TestListener(t *testing.T) {
 	t.Parallel()
 	inner, err := net.Listen("tcp", "127.0.0.1:0")

@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// The actors that are remembered are bounded, and one that is at work is not forgotten.
+// The number of tracked actors is bounded, and an active one is not dropped.
 func TestRegistryIsBounded(t *testing.T) {
 	t.Parallel()
 	var r Registry

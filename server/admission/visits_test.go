@@ -138,7 +138,7 @@ func TestOldestVisitIsCut(t *testing.T) {
 	}
 }
 
-// A connection on which nobody is known, and which has too many visits, is closed.
+// A connection without an authenticated caller and with too many visits is closed.
 func TestConnectionOfTooManyVisitsIsClosed(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -157,8 +157,8 @@ func TestConnectionOfTooManyVisitsIsClosed(t *testing.T) {
 	})
 }
 
-// A request that is admitted is no visit, and has other deadlines. Its connection is its
-// party's.
+// An admitted request is not a visit, and has other deadlines. Its connection belongs to its
+// party.
 func TestAuthenticatedIsNoVisit(t *testing.T) {
 	t.Parallel()
 	c := newController(t, Options{Shares: true})

@@ -14,7 +14,7 @@ import (
 	"github.com/seqledger/seqledger/server/admission"
 )
 
-// logBuffer may be read while somebody logs.
+// logBuffer may be read while it is written.
 type logBuffer struct {
 	mu sync.Mutex
 	b  bytes.Buffer
@@ -106,7 +106,7 @@ func TestNewKey(t *testing.T) {
 	}
 }
 
-// TestReload: what is the same goes on, what is changed or gone ends, and a bad
+// TestReload: an unchanged credential stays valid, a changed or removed one ends, and a bad
 // file changes nothing.
 func TestReload(t *testing.T) {
 	t.Parallel()

@@ -102,7 +102,7 @@ func TestFileErrors(t *testing.T) {
 	}
 }
 
-// TestFileModes: who may change the file could let himself in.
+// TestFileModes: a user who may change the file could gain access.
 func TestFileModes(t *testing.T) {
 	t.Parallel()
 	for mode, want := range map[os.FileMode]string{
@@ -206,8 +206,7 @@ func TestAppendKey(t *testing.T) {
 	}
 }
 
-// FuzzAuthFile: whatever a file has, parsing ends, and a file that is taken
-// lets somebody in.
+// FuzzAuthFile: parsing always ends, and an accepted file lets at least one caller in.
 func FuzzAuthFile(f *testing.F) {
 	example, err := os.ReadFile("testdata/auth.yaml")
 	if err != nil {

@@ -74,7 +74,7 @@ func TestScopePattern(t *testing.T) {
 	}
 }
 
-// TestDecisions is the whole of who may do what.
+// TestDecisions is the complete table of who may do what.
 func TestDecisions(t *testing.T) {
 	t.Parallel()
 	in, out := machine.Scope{Organization: "acme", Vault: "main"}, machine.Scope{Organization: "acme"}

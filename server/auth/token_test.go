@@ -158,7 +158,7 @@ func TestClaims(t *testing.T) {
 	}
 }
 
-// TestTokenExpires: a token that is remembered still ends when it says.
+// TestTokenExpires: a cached token still expires on time.
 func TestTokenExpires(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
