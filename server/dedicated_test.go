@@ -53,8 +53,8 @@ func ask(t *testing.T, stream *direct.Stream, writes ...*seqledgerv1.WriteReques
 	return response.Results
 }
 
-// TestDedicatedStream decides as every other: commits, repeats, refusals. An empty
-// frame is a sign of life and changes nothing.
+// TestDedicatedStream decides as every other: commits, repeats, refusals. An empty frame is a
+// keepalive and changes nothing.
 func TestDedicatedStream(t *testing.T) {
 	t.Parallel()
 	h := start(t)

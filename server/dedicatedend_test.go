@@ -163,7 +163,7 @@ func TestASlowDiskIsNoSilence(t *testing.T) {
 	for range 2 {
 		m := new(seqledgerv1.WriteStreamResponse)
 		if err := stream.Receive(m); err != nil || len(m.Results) != 0 {
-			t.Fatalf("%v, %v: want a sign of life", m, err)
+			t.Fatalf("%v, %v: want a keepalive", m, err)
 		}
 	}
 	release()

@@ -25,21 +25,21 @@ const importFormat = 1
 // repetition would otherwise be a second import:
 //
 //  1. before OpenSession, with AttemptID: a repeat of the same attempt gets the
-//     same session, rather than fencing itself; the Writer's own later ones, with
-//     which it makes a refusal final, included,
+//     same session instead of fencing itself. This includes the Writer's own later
+//     sessions, with which it makes a refusal final,
 //  2. before the first line is sent, with Session and Base and without
 //     AttemptID: the next run opens with Session as the expected one, which
-//     succeeds only if nobody else has written since.
+//     succeeds only if no other client has written since.
 //
-// Which lines are committed is not in it. The ledger knows that better: the
-// last committed sequence of the stream is Base plus the number of lines.
+// It does not say which lines are committed. The ledger does: the last committed sequence of
+// the stream is Base plus the number of committed lines.
 type importState struct {
 	Format       int    `json:"format"`
 	LedgerID     string `json:"ledger_id"`
 	Organization string `json:"organization"`
 	Vault        string `json:"vault,omitempty"`
 	ClientID     string `json:"client_id"`
-	Server       string `json:"server"` // for people; the ledger id is what counts
+	Server       string `json:"server"` // for messages; only the ledger id is compared
 	Mode         string `json:"mode"`
 	inputSummary
 	// AttemptID is the attempt_id of the OpenSession that may be under way, in hex.

@@ -162,7 +162,7 @@ func (c *serveCommand) serve(e *environment, l *ledger.Ledger, listener net.List
 	}
 	defer func() { err = errors.Join(err, stopDebug()) }()
 	c.logServing(e, l, listener.Addr(), id)
-	// The listener already takes connections, so whoever reads this may call.
+	// The listener already accepts connections, so a program that reads this line may call.
 	if e.json {
 		err = e.showObject(serveReady{listener.Addr().String(), c.Data, id.String()})
 	} else {

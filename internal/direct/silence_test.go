@@ -140,8 +140,8 @@ func TestAClientThatStaysSilentIsGivenUp(t *testing.T) {
 	})
 }
 
-// TestADeadlineOfTheHandlerStays: an interrupt must not be undone by the next
-// sign of life, and is over once the handler takes it away.
+// TestADeadlineOfTheHandlerStays: an interrupt must not be undone by the next keepalive, and
+// ends once the handler takes it away.
 func TestADeadlineOfTheHandlerStays(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -199,7 +199,7 @@ func TestWhoTakesNoAnswerIsGivenUp(t *testing.T) {
 				r.Header.Set("Upgrade", Protocol)
 				r.Header.Set("Content-Type", contentType)
 				handled := Handler(t.Context(), http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-					_, _ = w.Write([]byte("an end that nobody reads"))
+					_, _ = w.Write([]byte("an end that is not read"))
 				}))
 				done := make(chan struct{})
 				// Ends with the handler; the test waits for it.

@@ -85,7 +85,7 @@ func (c *Credential) Ended() (ended context.Context, stop context.CancelFunc) {
 func (c *Credential) Check() error {
 	switch {
 	case c == nil:
-		return errNobody
+		return errNoCredential
 	case c.ended.Err() != nil:
 		return context.Cause(c.ended)
 	case !c.expires.IsZero() && !time.Now().Before(c.expires):
@@ -98,7 +98,7 @@ func (c *Credential) Check() error {
 func (c *Credential) Read(scope machine.Scope) error {
 	switch {
 	case c == nil:
-		return errNobody
+		return errNoCredential
 	case c.grant.Role < Reader:
 		return errRole
 	case !c.grant.inScope(scope):
@@ -123,7 +123,7 @@ func (c *Credential) ReadStream(scope machine.Scope, clientID string) error {
 func (c *Credential) MayWrite() error {
 	switch {
 	case c == nil:
-		return errNobody
+		return errNoCredential
 	case c.grant.Role < Writer:
 		return errRole
 	}
@@ -144,7 +144,7 @@ func (c *Credential) Write(scope machine.Scope, clientID string) error {
 func (c *Credential) Observe() error {
 	switch {
 	case c == nil:
-		return errNobody
+		return errNoCredential
 	case c.grant.Role < Reader || !c.grant.every:
 		return errObserve
 	}
@@ -156,7 +156,7 @@ func (c *Credential) Observe() error {
 func (c *Credential) Administer() error {
 	switch {
 	case c == nil:
-		return errNobody
+		return errNoCredential
 	case c.grant.Role < Admin || !c.grant.every:
 		return errNotEvery
 	}

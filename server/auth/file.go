@@ -56,7 +56,7 @@ func parseFile(path string, content []byte, read func(name string) ([]byte, erro
 	}
 	if len(p.keys) == 0 && !o.has("tokens") && r.failures == 0 {
 		r.fail(root, "",
-			"has neither keys nor tokens, so that nobody could call; seqledger auth new-key --append makes a key")
+			"has neither keys nor tokens, so no caller would be accepted; seqledger auth new-key --append makes a key")
 	}
 	if err := r.err(); err != nil {
 		return nil, err

@@ -120,12 +120,12 @@ func (e *DeniedError) Error() string {
 
 // They are created once, because a stream may be refused a million times.
 var (
-	errNobody   = &DeniedError{Problem: "nobody may do this without a credential"}
-	errScope    = &DeniedError{"scope", "is not among those of the credential"}
-	errClientID = &DeniedError{"client_id", "is not among those of the credential"}
-	errRole     = &DeniedError{Problem: "the role of the credential does not allow this"}
-	errObserve  = &DeniedError{Problem: "this needs a role on every scope (the scope \"*\")"}
-	errNotEvery = &DeniedError{Problem: "this needs the role admin on every scope"}
+	errNoCredential = &DeniedError{Problem: "this needs a credential"}
+	errScope        = &DeniedError{"scope", "is not among those of the credential"}
+	errClientID     = &DeniedError{"client_id", "is not among those of the credential"}
+	errRole         = &DeniedError{Problem: "the role of the credential does not allow this"}
+	errObserve      = &DeniedError{Problem: "this needs a role on every scope (the scope \"*\")"}
+	errNotEvery     = &DeniedError{Problem: "this needs the role admin on every scope"}
 )
 
 func (g *Grant) inScope(scope machine.Scope) bool {
