@@ -136,14 +136,15 @@ func (b *bystander) interval() *hdrhistogram.Histogram {
 	return was
 }
 
-// stop ends the writes and checks that what was acknowledged is what is there.
+// stop ends the writes and checks that the ledger has exactly the acknowledged ones.
 func (b *bystander) stop(ctx context.Context) error {
 	b.cancel()
 	b.ended.Wait()
 	if b.err != nil {
 		return fmt.Errorf("the other client failed: %w", b.err)
 	}
-	state, err := b.client.GetClientState(ctx, &seqledgerv1.GetClientStateRequest{Scope: benchScope, ClientId: bystanderID})
+	state, err := b.client.GetClientState(ctx,
+		&seqledgerv1.GetClientStateRequest{Scope: benchScope, ClientId: bystanderID})
 	if err != nil {
 		return err
 	}

@@ -70,7 +70,8 @@ func ask(ctx context.Context, address string, i int, text string) (status string
 }
 
 func postText(path, body string, length int) string {
-	return fmt.Sprintf("POST %s HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s",
+	return fmt.Sprintf(
+		"POST %s HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s",
 		path, length, body)
 }
 
@@ -92,7 +93,8 @@ func oneShotClients(ctx context.Context, o *options, address string) (string, er
 			refused.Add(1)
 		}
 	})
-	return fmt.Sprintf("%d clients: %d committed, %d refused, %d cut off", n, committed.Load(), refused.Load(), cut.Load()), nil
+	return fmt.Sprintf("%d clients: %d committed, %d refused, %d cut off", n,
+		committed.Load(), refused.Load(), cut.Load()), nil
 }
 
 // held is connections that are kept open.
@@ -177,10 +179,11 @@ func drip(ctx context.Context, address string, n int, d time.Duration, text stri
 
 // slowHeaders never finish their headers.
 func slowHeaders(ctx context.Context, o *options, address string) (string, error) {
-	return drip(ctx, address, scaled(o, 2_000), scaledTime(o, 20*time.Second), "POST / HTTP/1.1\r\nHost: localhost\r\nX-Slow: "), nil
+	return drip(ctx, address, scaled(o, 2_000), scaledTime(o, 20*time.Second),
+		"POST / HTTP/1.1\r\nHost: localhost\r\nX-Slow: "), nil
 }
 
-// slowBodies promise a body and send a byte a second.
+// slowBodies announce a body and send a byte a second.
 func slowBodies(ctx context.Context, o *options, address string) (string, error) {
 	return drip(ctx, address, scaled(o, 2_000), scaledTime(o, 40*time.Second), postText(writePath, "{", 1<<20)), nil
 }

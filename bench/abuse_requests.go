@@ -20,9 +20,10 @@ import (
 // workersOfAbuse send requests at once.
 const workersOfAbuse = 64
 
-// flood has workers do something again and again for a time. Do is called with
-// the number of the worker and tells whether that was refused.
-func flood(ctx context.Context, d time.Duration, workers int, do func(ctx context.Context, worker int) (refused bool, err error)) (string, error) {
+// flood runs workers for a time. Each calls do repeatedly with its number; do reports whether
+// the call was refused.
+func flood(ctx context.Context, d time.Duration, workers int,
+	do func(ctx context.Context, worker int) (refused bool, err error)) (string, error) {
 	deadline := time.Now().Add(d)
 	var done, refusals atomic.Int64
 	errs := make([]error, workers)
@@ -89,15 +90,16 @@ func shortDeadlines(ctx context.Context, o *options, address string) (string, er
 	defer transport.CloseIdleConnections() // which are ours, and not what the server keeps
 	c := seqledgerv1connect.NewLedgerServiceClient(transport, "http://"+address)
 	p := newPopulation("hasty-", 4*workersOfAbuse, 0)
-	return flood(ctx, scaledTime(o, 10*time.Second), 4*workersOfAbuse, func(ctx context.Context, worker int) (bool, error) {
-		ctx, cancel := context.WithTimeout(ctx, time.Millisecond)
-		defer cancel()
-		_, err := c.Write(ctx, connect.NewRequest(p.write(worker, operation())))
-		return err != nil, nil
-	})
+	return flood(ctx, scaledTime(o, 10*time.Second), 4*workersOfAbuse,
+		func(ctx context.Context, worker int) (bool, error) {
+			ctx, cancel := context.WithTimeout(ctx, time.Millisecond)
+			defer cancel()
+			_, err := c.Write(ctx, connect.NewRequest(p.write(worker, operation())))
+			return err != nil, nil
+		})
 }
 
-// onlyRetries send one write again and again.
+// onlyRetries repeat one write.
 func onlyRetries(ctx context.Context, o *options, address string) (string, error) {
 	lanes := openLanes(ctx, address, workersOfAbuse)
 	defer closeLanes(lanes)
@@ -131,8 +133,8 @@ func onlyGaps(ctx context.Context, o *options, address string) (string, error) {
 	})
 }
 
-// holdUnread begins requests whose answers nobody reads. Begin keeps its answer
-// until ctx ends, and closes its connection then.
+// holdUnread begins requests whose answers are not read. begin keeps its answer until ctx ends,
+// and then closes its connection.
 func holdUnread(ctx context.Context, o *options, n int, begin func(ctx context.Context) error) (string, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	var began, failed atomic.Int64

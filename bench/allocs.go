@@ -164,7 +164,8 @@ func judgeAllocs(stdout io.Writer, found, allowed map[string]float64) error {
 			verdict = "MORE"
 			grown = append(grown, fmt.Sprintf("%s: %.1f, committed %.1f", name, found[name], limit))
 		}
-		if _, err := fmt.Fprintf(stdout, "%-20s %7.1f allocations per write, committed %7.1f  %s\n", name, found[name], limit, verdict); err != nil {
+		if _, err := fmt.Fprintf(stdout, "%-20s %7.1f allocations per write, committed %7.1f  %s\n", name,
+			found[name], limit, verdict); err != nil {
 			return err
 		}
 	}

@@ -44,7 +44,8 @@ func TestJudgeAllocs(t *testing.T) {
 			switch {
 			case test.says == "" && err != nil:
 				t.Errorf("want no complaint, got %v", err)
-			case test.says != "" && (err == nil || !strings.Contains(err.Error(), test.says) || !strings.Contains(err.Error(), "-update")):
+			case test.says != "" && (err == nil || !strings.Contains(err.Error(), test.says) ||
+				!strings.Contains(err.Error(), "-update")):
 				t.Errorf("want a complaint with %q and what to do, got %v", test.says, err)
 			}
 		})

@@ -49,7 +49,8 @@ type applyAttack struct {
 	Commands                int    // of each half of the attack; 0 for 4,096
 }
 
-var attackKinds = []string{"refused", "append", "expiring", "compare", "version", "reuse", "key", "streams", "sessions", "large"}
+var attackKinds = []string{"refused", "append", "expiring", "compare", "version",
+	"reuse", "key", "streams", "sessions", "large"}
 
 // mutate returns a neighbour.
 func (a applyAttack) mutate(random *rand.Rand) applyAttack {
@@ -190,7 +191,8 @@ func worstApply(ctx context.Context, arguments []string, stdout io.Writer) error
 		}
 	}
 	text, _ := json.Marshal(worst.Attack)
-	_, err := fmt.Fprintf(stdout, "%d attacks; the slowest apply took %.1f ms: %s\n", len(found), worst.Slowest.Seconds()*1e3, text)
+	_, err := fmt.Fprintf(stdout, "%d attacks; the slowest apply took %.1f ms: %s\n",
+		len(found), worst.Slowest.Seconds()*1e3, text)
 	if err != nil {
 		return err
 	}
@@ -252,8 +254,8 @@ func memoryInUse(l *ledger.Ledger) uint64 {
 	return m.HeapInuse - min(m.HeapInuse, uint64(l.Stats().PendingBytes))
 }
 
-// watchMemory samples memoryInUse until the returned function is called, which
-// tells how much it has grown at most.
+// watchMemory samples memoryInUse until the returned function is called, which returns the
+// maximum growth.
 func watchMemory(l *ledger.Ledger) (growth func() uint64) {
 	debug.FreeOSMemory()
 	before := memoryInUse(l)
@@ -288,7 +290,8 @@ func (x *attacker) scope(i int) machine.Scope {
 func (x *attacker) write(scope machine.Scope, client string, ops ...machine.Operation) *machine.Write {
 	name := scope.Vault + " " + client
 	x.next[name]++
-	return &machine.Write{Scope: scope, ClientID: client, Actor: "client:attacker", Sequence: x.next[name], Operations: ops}
+	return &machine.Write{Scope: scope, ClientID: client, Actor: "client:attacker",
+		Sequence: x.next[name], Operations: ops}
 }
 
 func (x *attacker) submit(ctx context.Context, writes []*machine.Write) error {
@@ -457,18 +460,21 @@ func (x *attacker) command(i int) *machine.Write {
 		w := x.write(x.scope(i), "attacker")
 		for j := range x.Operations {
 			w.Operations = append(w.Operations, machine.Operation{
-				Kind: machine.OpSetEntity, Key: x.key(1<<24 + i*x.Operations + j), ExpiresAt: time.Now().Add(1_500*time.Hour).UnixNano() + int64(j),
+				Kind: machine.OpSetEntity, Key: x.key(1<<24 + i*x.Operations + j),
+				ExpiresAt: time.Now().Add(1_500*time.Hour).UnixNano() + int64(j),
 			})
 		}
 		return w
 	case "compare":
-		return conditional(machine.Condition{Kind: machine.ConditionValueEquals, Value: make([]byte, min(x.ValueBytes, 1_000))}, x.Operations)
+		return conditional(machine.Condition{Kind: machine.ConditionValueEquals,
+			Value: make([]byte, min(x.ValueBytes, 1_000))}, x.Operations)
 	case "version":
 		return conditional(machine.Condition{Kind: machine.ConditionMustExist}, x.Operations)
 	case "reuse", "key":
 		sequence, key := uint64(i)%x.Window+1, machine.Key{}
 		if x.Kind == "key" {
-			sequence, key = x.next[x.scope(0).Vault+" reused"]+1, machine.Key{UUID: [16]byte{1, byte(sequence), byte(sequence >> 8)}, Present: true}
+			sequence, key = x.next[x.scope(0).Vault+" reused"]+1, machine.Key{
+				UUID: [16]byte{1, byte(sequence), byte(sequence >> 8)}, Present: true}
 		}
 		return &machine.Write{
 			Scope: x.scope(0), ClientID: "reused", Actor: "client:attacker", Sequence: sequence, Key: key,
@@ -483,7 +489,8 @@ func (x *attacker) command(i int) *machine.Write {
 	case "large":
 		w := x.write(x.scope(i), "attacker")
 		for range 4 {
-			w.Operations = append(w.Operations, machine.Operation{Kind: machine.OpAppend, Value: make([]byte, machine.MaxValueBytes)})
+			w.Operations = append(w.Operations,
+				machine.Operation{Kind: machine.OpAppend, Value: make([]byte, machine.MaxValueBytes)})
 		}
 		return w
 	}

@@ -78,7 +78,8 @@ func buildBoth(ctx context.Context, revision, dir string) (before, now string, e
 		command(ctx, "", "go", "build", "-o", now, "./bench"),
 	)
 	// Not with ctx: it must be taken down also after an interrupt.
-	return before, now, errors.Join(err, command(context.WithoutCancel(ctx), "", "git", "worktree", "remove", "--force", tree))
+	return before, now, errors.Join(err,
+		command(context.WithoutCancel(ctx), "", "git", "worktree", "remove", "--force", tree))
 }
 
 // command runs a program and returns what it said when it failed.
@@ -171,7 +172,9 @@ func judge(stdout io.Writer, ratios map[string][]float64, tolerate float64, base
 		}
 	}
 	if len(slower) > 0 {
-		return fmt.Errorf("slower than %s by more than %.0f %%: %s; run it again on a quiet machine, then find out with -profile what it costs",
+		return fmt.Errorf(
+			"slower than %s by more than %.0f %%: %s; run it again on a quiet machine, then find out with -profile what it "+
+				"costs",
 			baseline, 100*tolerate, strings.Join(slower, ", "))
 	}
 	return nil

@@ -15,7 +15,8 @@ import (
 const payloadBytes = 128
 
 // withLedger runs a measurement on a ledger in a directory of its own.
-func withLedger(ctx context.Context, o *options, measure func(l *ledger.Ledger, dir string) (result, error)) (r result, err error) {
+func withLedger(ctx context.Context, o *options,
+	measure func(l *ledger.Ledger, dir string) (result, error)) (r result, err error) {
 	dir, err := os.MkdirTemp(o.dir, "seqledger-bench-*")
 	if err != nil {
 		return r, err
@@ -73,7 +74,7 @@ func measureEngine(ctx context.Context, o *options, r *row) (result, error) {
 	})
 }
 
-// measureReplay asks again and again for what has been committed.
+// measureReplay repeats committed writes.
 func measureReplay(ctx context.Context, o *options, r *row) (result, error) {
 	return withLedger(ctx, o, func(l *ledger.Ledger, dir string) (result, error) {
 		const streams = 1_000
@@ -86,8 +87,8 @@ func measureReplay(ctx context.Context, o *options, r *row) (result, error) {
 				}
 			}
 		}
-		// A clock read for each operation would be a good part of what is
-		// measured, so that an operation is a hundred replays.
+		// A clock read for each replay would distort the result, so an operation is a hundred
+		// replays.
 		const group = 100
 		next := make([]int, r.concurrent)
 		measured, err := drive(ctx, o, r.concurrent, func(ctx context.Context, worker int) error {

@@ -55,7 +55,9 @@ func growLoad(ctx context.Context, o *growthOptions, report *growthReport, stdou
 	}
 	report.Day = extrapolate(o.rate, report.Marks, report.Load)
 	d := &report.Day
-	_, err = fmt.Fprintf(stdout, "a day at %d writes a second: a state file of %.1f GiB, a log of %d MiB at most, %.1f GiB written to it, %d MiB of memory at most\n",
+	_, err = fmt.Fprintf(stdout,
+		"a day at %d writes a second: a state file of %.1f GiB, a log of %d MiB at most, %.1f GiB written to it, %d MiB "+
+			"of memory at most\n",
 		d.Rate, d.StateBytes/(1<<30), d.LogBytes>>20, d.WrittenBytes/(1<<30), d.MemoryBytes>>20)
 	return errors.Join(err, publishGrowth(o, report))
 }
@@ -78,7 +80,8 @@ func (s *steady) minute(ctx context.Context, length time.Duration) error {
 		return err
 	}
 	s.report.Load = append(s.report.Load, p)
-	_, err = fmt.Fprintf(s.stdout, "%6.2f min: %9d writes, %5.0f/s, p50 %.2f ms, p99 %.2f ms, %d not begun, state %d MiB, log %d MiB, memory %d MiB\n",
+	_, err = fmt.Fprintf(s.stdout,
+		"%6.2f min: %9d writes, %5.0f/s, p50 %.2f ms, p99 %.2f ms, %d not begun, state %d MiB, log %d MiB, memory %d MiB\n",
 		p.Minutes, p.Writes, p.PerSecond, p.P50, p.P99, p.Unserved, p.StateBytes>>20, p.LogBytes>>20, p.MemoryBytes>>20)
 	return err
 }
@@ -153,7 +156,8 @@ func extrapolate(rate int, marks []markPoint, minutes []minutePoint) day {
 // pictures returns the charts by the names of their files.
 func (r *growthReport) pictures() map[string]*chart.Chart {
 	micros := &chart.Chart{Title: "Cost against streams", X: "streams", Y: "µs", LogX: true, LogY: true}
-	life := &chart.Chart{Title: "Opening and checkpoint against streams", X: "streams", Y: "seconds", LogX: true, LogY: true}
+	life := &chart.Chart{Title: "Opening and checkpoint against streams",
+		X: "streams", Y: "seconds", LogX: true, LogY: true}
 	for _, p := range r.Streams {
 		p.draw(micros, life, float64(p.Streams))
 	}
@@ -179,7 +183,8 @@ func (r *growthReport) pictures() map[string]*chart.Chart {
 		add(latency, "p99", p.Minutes, p.P99)
 	}
 	return map[string]*chart.Chart{
-		"growth-costs.svg": micros, "growth-life.svg": life, "growth-minutes.svg": minutes, "growth-size.svg": size, "growth-latency.svg": latency,
+		"growth-costs.svg": micros, "growth-life.svg": life, "growth-minutes.svg": minutes,
+		"growth-size.svg": size, "growth-latency.svg": latency,
 	}
 }
 

@@ -101,7 +101,7 @@ func (c *crowd) copied(do func(*crowd) error) (err error) {
 	if err := os.CopyFS(dir, os.DirFS(c.dir)); err != nil {
 		return err
 	}
-	syscall.Sync() // or the copy's own writing would disturb what is measured
+	syscall.Sync() // otherwise writing the copy would disturb the measurement
 	return do(other)
 }
 
@@ -235,14 +235,16 @@ func (c *crowd) speeds(ctx context.Context, o *growthOptions, p *costs) error {
 			return err
 		},
 	}
-	written, err := something(ctx, step, func(ctx context.Context, worker int) error { return c.write(ctx, c.pick(worker)) })
+	written, err := something(ctx, step,
+		func(ctx context.Context, worker int) error { return c.write(ctx, c.pick(worker)) })
 	if err != nil {
 		return err
 	}
 	p.WriteMicros, p.WriteP99 = 1e6/written.PerSecond(), written.Milliseconds(99)
 	p.WriteCPU = float64(used.Microseconds()) / float64(written.Operations)
 	before := c.ledger.Stats()
-	replayed, err := something(ctx, step, func(ctx context.Context, worker int) error { return c.replay(ctx, c.pick(worker)) })
+	replayed, err := something(ctx, step,
+		func(ctx context.Context, worker int) error { return c.replay(ctx, c.pick(worker)) })
 	if err != nil {
 		return err
 	}
@@ -254,8 +256,8 @@ func (c *crowd) speeds(ctx context.Context, o *growthOptions, p *costs) error {
 	return nil
 }
 
-// processorTime returns what this process has used so far. Others who use the
-// machine change it less than they change how long things take.
+// processorTime returns the processor time of this process so far. Other load on the machine
+// affects it less than wall-clock time.
 func processorTime() (time.Duration, error) {
 	var usage syscall.Rusage
 	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &usage); err != nil {

@@ -32,10 +32,11 @@ type growthOptions struct {
 
 // costs are what the operations of one ledger cost: medians of several rounds.
 type costs struct {
-	WriteMicros  float64 `json:"write_us"` // throughput of 256 writers over all streams, as time for one write
-	WriteP99     float64 `json:"write_p99_ms"`
-	WriteCPU     float64 `json:"write_cpu_us"` // processor time of the whole process for one write, with its part of the checkpoints
-	ReplayMicros float64 `json:"replay_us"`    // of a random stream's last write
+	WriteMicros float64 `json:"write_us"` // throughput of 256 writers over all streams, as time for one write
+	WriteP99    float64 `json:"write_p99_ms"`
+	// WriteCPU is the processor time of the whole process for one write, with its part of the checkpoints.
+	WriteCPU     float64 `json:"write_cpu_us"`
+	ReplayMicros float64 `json:"replay_us"` // of a random stream's last write
 	ReplayP99    float64 `json:"replay_p99_ms"`
 	ReplayCPU    float64 `json:"replay_cpu_us"`
 	ReplayCached float64 `json:"replay_cached"` // the part of the replays that the response cache answered
@@ -133,20 +134,27 @@ func growth(ctx context.Context, arguments []string, stdout io.Writer) error {
 
 // String says the costs in one line.
 func (c costs) String() string {
-	return fmt.Sprintf("write %.1f µs (p99 %.1f ms, processor %.1f µs), retry %.1f µs (processor %.1f µs, %.0f %% cached), open %.3f s, checkpoint %.3f s, eviction %.1f µs",
-		c.WriteMicros, c.WriteP99, c.WriteCPU, c.ReplayMicros, c.ReplayCPU, 100*c.ReplayCached, c.OpenSeconds, c.CloseSeconds, c.EvictMicros)
+	return fmt.Sprintf(
+		"write %.1f µs (p99 %.1f ms, processor %.1f µs), retry %.1f µs (processor %.1f µs, %.0f %% cached), open %.3f s,"+
+			" checkpoint %.3f s, eviction %.1f µs",
+		c.WriteMicros, c.WriteP99, c.WriteCPU, c.ReplayMicros, c.ReplayCPU, 100*c.ReplayCached,
+		c.OpenSeconds, c.CloseSeconds, c.EvictMicros)
 }
 
 // growthFlags reads the flags.
 func growthFlags(arguments []string) (*growthOptions, error) {
 	var o growthOptions
 	flags := flag.NewFlagSet("growth", flag.ContinueOnError)
-	streams := flags.String("streams", "10000,100000,1000000", "numbers of streams, separated by commas; empty leaves this part out")
-	marks := flags.String("marks", "1m,10m,60m", "measure the costs after so much steady load, separated by commas; empty leaves this part out")
+	streams := flags.String("streams", "10000,100000,1000000",
+		"numbers of streams, separated by commas; empty leaves this part out")
+	marks := flags.String("marks", "1m,10m,60m",
+		"measure the costs after so much steady load, separated by commas; empty leaves this part out")
 	flags.IntVar(&o.rate, "rate", 1000, "writes a second of the steady load")
-	flags.DurationVar(&o.duration, "duration", 3*time.Second, "how long each of the three rounds of writes and of retries lasts")
+	flags.DurationVar(&o.duration, "duration", 3*time.Second,
+		"how long each of the three rounds of writes and of retries lasts")
 	flags.StringVar(&o.dir, "dir", "", "write below this directory (default: the system's temporary directory)")
-	flags.StringVar(&o.out, "out", "", "write growth.json and pictures into this directory; what a run leaves out stays as it is there")
+	flags.StringVar(&o.out, "out", "",
+		"write growth.json and pictures into this directory; what a run leaves out stays as it is there")
 	if err := flags.Parse(arguments); err != nil {
 		return nil, err
 	}
@@ -166,7 +174,7 @@ func growthFlags(arguments []string) (*growthOptions, error) {
 		o.marks, last = append(o.marks, mark), mark
 	}
 	if len(o.marks) == 1 {
-		return nil, errors.New("-marks: the day is extrapolated from what is between the last two, give at least two")
+		return nil, errors.New("-marks: the day is extrapolated from the last two marks: give at least two")
 	}
 	if len(o.streams)+len(o.marks) == 0 {
 		return nil, errors.New("-streams and -marks are both empty, nothing is left to measure")
@@ -189,7 +197,8 @@ func fields(list string) []string {
 const growthWriters = 256
 
 // quietLedger opens a ledger without a log.
-func quietLedger(ctx context.Context, dir string, config machine.Config, clock func() time.Time) (*ledger.Ledger, error) {
+func quietLedger(ctx context.Context, dir string, config machine.Config,
+	clock func() time.Time) (*ledger.Ledger, error) {
 	return ledger.Open(ctx, ledger.Options{Dir: dir, Config: config, Clock: clock, Logger: slog.New(slog.DiscardHandler)})
 }
 

@@ -45,17 +45,20 @@ func TestGrowth(t *testing.T) {
 	out := t.TempDir()
 	const marks = 2
 	loaded, said := grown(t, out, "-streams", "", "-marks", "300ms,700ms", "-rate", "500")
-	if len(loaded.Streams) != 0 || len(loaded.Load) != marks || len(loaded.Marks) != marks || strings.Count(said, "min:") != 2*marks {
+	if len(loaded.Streams) != 0 || len(loaded.Load) != marks || len(loaded.Marks) != marks ||
+		strings.Count(said, "min:") != 2*marks {
 		t.Fatalf("something is missing, or too much: %+v, %s", loaded, said)
 	}
 	for i, p := range loaded.Marks {
 		minute := loaded.Load[i]
-		if !p.areMeasured() || p.StateBytes <= 0 || p.Written == 0 || minute.P50 <= 0 || minute.P99 < minute.P50 || minute.LogBytes <= 0 || minute.MemoryBytes <= 0 {
+		if !p.areMeasured() || p.StateBytes <= 0 || p.Written == 0 || minute.P50 <= 0 || minute.P99 < minute.P50 ||
+			minute.LogBytes <= 0 || minute.MemoryBytes <= 0 {
 			t.Errorf("not measured: %+v, %+v", p, minute)
 		}
 		// What is measured at a mark must not count as load.
 		due := uint64(500 * p.Minutes * 60)
-		if all := p.Writes + uint64(loaded.Load[0].Unserved+loaded.Load[i].Unserved); p.Writes > steadyStreams+due+1 || all+1 < steadyStreams+due {
+		if all := p.Writes + uint64(loaded.Load[0].Unserved+loaded.Load[i].Unserved); p.Writes > steadyStreams+due+1 ||
+			all+1 < steadyStreams+due {
 			t.Errorf("%d writes after %.4f minutes, of which %d were due", p.Writes-steadyStreams, p.Minutes, due)
 		}
 	}
@@ -63,7 +66,8 @@ func TestGrowth(t *testing.T) {
 		t.Errorf("no day: %+v", loaded.Day)
 	}
 	both, _ := grown(t, out, "-streams", "300,600", "-marks", "")
-	if len(both.Streams) != 2 || !slices.Equal(both.Marks, loaded.Marks) || !slices.Equal(both.Load, loaded.Load) || both.Day != loaded.Day {
+	if len(both.Streams) != 2 || !slices.Equal(both.Marks, loaded.Marks) || !slices.Equal(both.Load, loaded.Load) ||
+		both.Day != loaded.Day {
 		t.Fatalf("want the first part kept and the second added: %+v", both)
 	}
 	again, _ := grown(t, out, "-streams", "300", "-marks", "")
@@ -159,7 +163,8 @@ func TestCrowdIsEvicted(t *testing.T) {
 func TestGrowthRefuses(t *testing.T) {
 	t.Parallel()
 	for _, arguments := range [][]string{
-		{"-streams", "many"}, {"-streams", "1"}, {"-streams", "", "-marks", ""}, {"-marks", "1s"}, {"-marks", "2s,1s"}, {"-marks", "soon,1s"}, {"-rate", "0"}, {"-duration", "0s"}, {"extra"},
+		{"-streams", "many"}, {"-streams", "1"}, {"-streams", "", "-marks", ""}, {"-marks", "1s"}, {"-marks", "2s,1s"},
+		{"-marks", "soon,1s"}, {"-rate", "0"}, {"-duration", "0s"}, {"extra"},
 	} {
 		if err := growth(t.Context(), append(arguments, "-dir", t.TempDir()), &strings.Builder{}); err == nil {
 			t.Errorf("%v: want an error", arguments)
@@ -176,7 +181,8 @@ func TestExtrapolateLeavesTheStartAway(t *testing.T) {
 		{Minutes: 4, Writes: 4000, StateBytes: 2<<30 + 200_000, Written: 2_000_000},
 	}
 	minutes := []minutePoint{
-		{Minutes: 2, MemoryBytes: 100, LogBytes: 100}, {Minutes: 3, MemoryBytes: 9, LogBytes: 5}, {Minutes: 4, MemoryBytes: 8, LogBytes: 6},
+		{Minutes: 2, MemoryBytes: 100, LogBytes: 100}, {Minutes: 3, MemoryBytes: 9, LogBytes: 5},
+		{Minutes: 4, MemoryBytes: 8, LogBytes: 6},
 	}
 	const rate, aDay = 10, 24 * 60 * 60 * 10
 	want := day{Rate: rate, StateBytes: 100 * aDay, WrittenBytes: 500 * aDay, MemoryBytes: 9, LogBytes: 6}

@@ -111,7 +111,7 @@ func (p *pauses) acknowledged() {
 	}
 }
 
-// restart forgets what was before the measurement.
+// restart discards what precedes the measurement.
 func (p *pauses) restart() {
 	p.last.Store(int64(time.Since(p.began)))
 	p.longest.Store(0)

@@ -99,7 +99,8 @@ func TestRowsReport(t *testing.T) {
 	broken := errors.New("broken")
 	o.json = filepath.Join(t.TempDir(), "none.json")
 	rows[1].measure = func(context.Context, *options) ([]finding, error) { return nil, broken }
-	if err := measureRows(t.Context(), "scale", o, rows); !errors.Is(err, broken) || !strings.Contains(err.Error(), "second") {
+	if err := measureRows(t.Context(), "scale", o, rows); !errors.Is(err, broken) ||
+		!strings.Contains(err.Error(), "second") {
 		t.Errorf("got %v", err)
 	}
 	if _, err := os.Stat(o.json); !errors.Is(err, os.ErrNotExist) {

@@ -115,10 +115,9 @@ func sampler(dir string) func() (counters, error) {
 	}
 }
 
-// diskBytes returns how many bytes have been written to the block device that a
-// directory is on, whoever wrote them. The kernel's count for a process is of
-// no use here: it counts the whole of a large page for every few bytes that
-// make it dirty.
+// diskBytes returns how many bytes have been written to the block device that a directory is
+// on, whoever wrote them. The kernel's count for a process is not suitable: it counts a whole
+// large page for every few bytes that make it dirty.
 func diskBytes(dir string) (int64, error) {
 	var info syscall.Stat_t
 	if err := syscall.Stat(dir, &info); err != nil {

@@ -76,13 +76,15 @@ func run() error {
 	serve := flag.String("serve", "", "serve a ledger in this directory (used by bench itself)")
 	attack := flag.Bool("attack", false, "be a bad tenant (used by bench itself)")
 	authFile := flag.String("auth", "", "with -serve: the auth file (used by bench itself)")
-	diskReserve := flag.Int64("disk-reserve", -1, "with -serve: refuse writes while fewer bytes are free (used by bench itself)")
+	diskReserve := flag.Int64("disk-reserve", -1,
+		"with -serve: refuse writes while fewer bytes are free (used by bench itself)")
 	flag.DurationVar(&o.duration, "duration", 8*time.Second, "how long each row is measured")
 	flag.StringVar(&o.dir, "dir", "", "make data directories below this one (default: the system's temporary directory)")
 	flag.BoolVar(&o.markdown, "markdown", false, "print the table as Markdown")
 	flag.StringVar(&o.profile, "profile", "", "write CPU profiles (of the server, too) with this prefix")
 	flag.StringVar(&o.json, "json", "", "scale and abuse: write the report to this file, too")
-	flag.Int64Var(&o.checkpointBytes, "checkpoint-bytes", 0, "how many bytes of changes a server gathers before it writes them; 0 lets it find out")
+	flag.Int64Var(&o.checkpointBytes, "checkpoint-bytes", 0,
+		"how many bytes of changes a server gathers before it writes them; 0 lets it find out")
 	flag.Float64Var(&o.fraction, "fraction", 1, "scale and abuse: of the full size")
 	kind, arguments := "", os.Args[1:]
 	if len(arguments) > 0 && !strings.HasPrefix(arguments[0], "-") {
@@ -165,7 +167,8 @@ type row struct {
 
 func rows() []row {
 	var rows []row
-	add := func(kind string, measure func(context.Context, *options, *row) (result, error), targets map[int]float64, counts ...int) {
+	add := func(kind string, measure func(context.Context, *options, *row) (result, error),
+		targets map[int]float64, counts ...int) {
 		for _, n := range counts {
 			rows = append(rows, row{name: fmt.Sprintf("%s/%d", kind, n), mustReach: targets[n], measure: measure, concurrent: n})
 		}

@@ -91,8 +91,8 @@ func (p *process) procField(file, name string) (int64, error) {
 	return 0, fmt.Errorf("/proc/%d/%s has no %s", p.command.Process.Pid, file, name)
 }
 
-// anonymous returns how many bytes of memory the server has that are no
-// mapped files: the state file is mapped, and its pages are the kernel's.
+// anonymous returns how many bytes of memory the server has without mapped files: the state
+// file is mapped, and its pages belong to the kernel.
 func (p *process) anonymous() (int64, error) {
 	kibibytes, err := p.procField("status", "RssAnon")
 	return kibibytes << 10, err

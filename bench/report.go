@@ -19,7 +19,7 @@ type finding struct {
 	Verdict string `json:"verdict,omitempty"` // reached, MISSED or empty
 }
 
-// report is what is kept of a run.
+// report is the stored result of a run.
 type report struct {
 	Kind     string    `json:"kind"`
 	Commit   string    `json:"commit"`

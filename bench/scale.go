@@ -21,7 +21,7 @@ const (
 	largestCleanOpen     = time.Second
 	largestCrashOpen     = 10 * time.Second
 	largestMemory        = 512 << 20
-	largestSlowdown      = 2 // of the p99, by something that goes on beside
+	largestSlowdown      = 2 // of the p99, caused by concurrent work
 )
 
 // scaleRows are the rows of `bench scale`.

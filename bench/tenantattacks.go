@@ -116,7 +116,7 @@ func longEntities(ctx context.Context, o *options, t *tenants) error {
 	})
 }
 
-// readingLoop has readers of the bad tenant call again and again.
+// readingLoop makes readers of the bad tenant call repeatedly.
 func readingLoop(
 	readers int, read func(ctx context.Context, api seqledgerv1connect.LedgerServiceClient, n int) error,
 ) func(context.Context, *options, *tenants) (string, error) {
@@ -157,12 +157,14 @@ func getReceipts(ctx context.Context, api seqledgerv1connect.LedgerServiceClient
 }
 
 func getBlocks(ctx context.Context, api seqledgerv1connect.LedgerServiceClient, n int) error {
-	_, err := api.GetBlock(ctx, connect.NewRequest(&seqledgerv1.GetBlockRequest{Scope: badScope, Height: uint64(n%100) + 1}))
+	_, err := api.GetBlock(ctx,
+		connect.NewRequest(&seqledgerv1.GetBlockRequest{Scope: badScope, Height: uint64(n%100) + 1}))
 	return err
 }
 
 func getProofs(ctx context.Context, api seqledgerv1connect.LedgerServiceClient, n int) error {
-	block, err := api.GetBlock(ctx, connect.NewRequest(&seqledgerv1.GetBlockRequest{Scope: badScope, Height: uint64(n%100) + 1}))
+	block, err := api.GetBlock(ctx,
+		connect.NewRequest(&seqledgerv1.GetBlockRequest{Scope: badScope, Height: uint64(n%100) + 1}))
 	if err != nil || len(block.Msg.Block.Transactions) == 0 {
 		return err
 	}
@@ -221,12 +223,13 @@ func unreadPages(ctx context.Context, o *options, t *tenants) (string, error) {
 func largeValue(ctx context.Context, _ *options, t *tenants) error {
 	return fillBad(ctx, t, 1, func(sequence uint64) *seqledgerv1.WriteRequest {
 		return &seqledgerv1.WriteRequest{
-			Scope: badScope, ClientId: "filler", Sequence: sequence, Operations: []*seqledgerv1.Operation{setValue("large", noise)},
+			Scope: badScope, ClientId: "filler", Sequence: sequence,
+			Operations: []*seqledgerv1.Operation{setValue("large", noise)},
 		}
 	})
 }
 
-// unreadValues are one large value, which is asked for again and again and not read.
+// unreadValues requests one large value repeatedly and does not read the answers.
 func unreadValues(ctx context.Context, o *options, t *tenants) (string, error) {
 	return unread(ctx, o, t, "values of a mebibyte", seqledgerv1connect.LedgerServiceGetEntityProcedure,
 		`{"scope":{"organization":"bad","vault":"main"},"key":"large"}`)
@@ -246,7 +249,8 @@ func unread(ctx context.Context, o *options, t *tenants, what, procedure, text s
 		for range each {
 			// Ends with ctx; joined below.
 			group.Go(func() {
-				request, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://"+t.address+procedure, strings.NewReader(text))
+				request, err := http.NewRequestWithContext(ctx, http.MethodPost,
+					"http://"+t.address+procedure, strings.NewReader(text))
 				if err != nil {
 					return
 				}
@@ -293,7 +297,8 @@ func idleStreams(ctx context.Context, o *options, t *tenants) (string, error) {
 // keyedConnections have shown a key once.
 func keyedConnections(ctx context.Context, o *options, t *tenants) (string, error) {
 	n := scaled(o, 17_000)
-	text := fmt.Sprintf("GET %s?encoding=json&message=%%7B%%7D&connect=v1 HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer %s\r\n\r\n",
+	text := fmt.Sprintf(
+		"GET %s?encoding=json&message=%%7B%%7D&connect=v1 HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer %s\r\n\r\n",
 		seqledgerv1connect.AdminServiceGetStatusProcedure, t.keys["reader"])
 	return fmt.Sprintf("%d connections with a key, %d opened", n, t.hold(ctx, n, text)), nil
 }
@@ -311,13 +316,14 @@ func healthChecks(ctx context.Context, o *options, t *tenants) (string, error) {
 			// Ends with ctx; joined below.
 			group.Go(func() {
 				r, w := io.Pipe()
-				request, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://"+t.address+"/grpc.health.v1.Health/Check", r)
+				request, err := http.NewRequestWithContext(ctx, http.MethodPost,
+					"http://"+t.address+"/grpc.health.v1.Health/Check", r)
 				if err != nil {
 					return
 				}
 				request.Header.Set("Content-Type", "application/grpc")
 				if response, err := c.Do(request); err == nil {
-					_ = response.Body.Close() // there is no interest in it
+					_ = response.Body.Close() // its result does not matter
 				}
 				_ = w.Close()
 				if ctx.Err() == nil {
@@ -335,7 +341,10 @@ func healthChecks(ctx context.Context, o *options, t *tenants) (string, error) {
 func newHTTP2From(i int) *http.Client {
 	c := newHTTP2()
 	if transport, ok := c.Transport.(*http.Transport); ok {
-		transport.DialContext = func(ctx context.Context, _, address string) (net.Conn, error) { return dial(ctx, address, i) }
+		transport.DialContext = func(ctx context.Context, _, address string) (net.Conn,
+			error) {
+			return dial(ctx, address, i)
+		}
 	}
 	return c
 }
@@ -371,7 +380,8 @@ func unknownKeys(ctx context.Context, _ *options, t *tenants) (string, error) {
 // someTransactions makes transactions of several sizes.
 func someTransactions(ctx context.Context, _ *options, t *tenants) error {
 	for i, size := range foreignSizes {
-		if err := fillBad(ctx, t, 1, func(uint64) *seqledgerv1.WriteRequest { return badWrite(fmt.Sprint("size-", i), 1, size) }); err != nil {
+		if err := fillBad(ctx, t, 1,
+			func(uint64) *seqledgerv1.WriteRequest { return badWrite(fmt.Sprint("size-", i), 1, size) }); err != nil {
 			return err
 		}
 	}
@@ -380,8 +390,8 @@ func someTransactions(ctx context.Context, _ *options, t *tenants) error {
 
 var foreignSizes = []int{10, 100 << 10, 1 << 20}
 
-// foreignTransactions asks the other way round: the good tenant for transactions of the
-// bad one, and for some that are not there. It tells how long not_found takes.
+// foreignTransactions asks the other way round: the good tenant for transactions of the bad
+// one, and for some that are not there. It measures how long not_found takes.
 func foreignTransactions(ctx context.Context, _ *options, t *tenants) (string, error) {
 	bad, disconnect := t.api("bad")
 	defer disconnect()
@@ -389,7 +399,8 @@ func foreignTransactions(ctx context.Context, _ *options, t *tenants) (string, e
 	defer disconnectGood()
 	names, ids := []string{"absent"}, []string{""}
 	for i, size := range foreignSizes {
-		block, err := bad.GetBlock(ctx, connect.NewRequest(&seqledgerv1.GetBlockRequest{Scope: badScope, Height: uint64(i) + 1}))
+		block, err := bad.GetBlock(ctx,
+			connect.NewRequest(&seqledgerv1.GetBlockRequest{Scope: badScope, Height: uint64(i) + 1}))
 		if err != nil {
 			return "", err
 		}
@@ -511,7 +522,8 @@ func unaryWrites(deadline time.Duration) func(context.Context, *options, *tenant
 			})
 		}
 		group.Wait()
-		return fmt.Sprintf("64 callers: %d writes of a mebibyte committed, %d refused or cut short", committed.Load(), refused.Load()), nil
+		return fmt.Sprintf("64 callers: %d writes of a mebibyte committed, %d refused or cut short", committed.Load(),
+			refused.Load()), nil
 	}
 }
 

@@ -228,8 +228,9 @@ func measureTenant(ctx context.Context, o *options, a *tenantAttack) ([]finding,
 				})
 		}
 		return append(findings, finding{
-			Measure: "refused of the good one", Value: fmt.Sprint(len(refused), " ", strings.Join(refused[:min(1, len(refused))], "")),
-			Target: "0", Verdict: verdict(len(refused) == 0),
+			Measure: "refused of the good one",
+			Value:   fmt.Sprint(len(refused), " ", strings.Join(refused[:min(1, len(refused))], "")),
+			Target:  "0", Verdict: verdict(len(refused) == 0),
 		}), nil
 	})
 }
@@ -293,7 +294,8 @@ func newGoodTenant(ctx context.Context, t *tenants) (*goodTenant, error) {
 	})
 	<-written
 	g.loop(ctx, goodRead, func() error {
-		_, err := api.GetEntity(context.WithoutCancel(ctx), connect.NewRequest(&seqledgerv1.GetEntityRequest{Scope: goodScope, Key: "k"}))
+		_, err := api.GetEntity(context.WithoutCancel(ctx),
+			connect.NewRequest(&seqledgerv1.GetEntityRequest{Scope: goodScope, Key: "k"}))
 		return err
 	})
 	g.ended.Go(func() { // ends with ctx; stop waits for it
@@ -309,10 +311,11 @@ func setValue(key string, value []byte) *seqledgerv1.Operation {
 	}}
 }
 
-// goodPause is between two calls of one kind: the good tenant is no load itself.
+// goodPause is the pause between two calls of one kind: the good tenant must not be a load
+// itself.
 const goodPause = 2 * time.Millisecond
 
-// loop calls again and again.
+// loop calls repeatedly.
 func (g *goodTenant) loop(ctx context.Context, kind int, call func() error) {
 	// Ended by stop, which waits for it.
 	g.ended.Go(func() {

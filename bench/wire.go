@@ -83,7 +83,8 @@ func startProfile(prefix string) (stop func() error, err error) {
 }
 
 // withServer runs a measurement against a server in a process of its own.
-func withServer(ctx context.Context, o *options, measure func(address, dir string) (result, error)) (r result, err error) {
+func withServer(ctx context.Context, o *options,
+	measure func(address, dir string) (result, error)) (r result, err error) {
 	dir, err := os.MkdirTemp(o.dir, "seqledger-bench-*")
 	if err != nil {
 		return r, err

@@ -20,15 +20,16 @@ import (
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 )
 
-// TestALoneWriteNeedsNoResume: who waits for each write has been told of the refusal, and
-// the next write takes the number.
+// TestALoneWriteNeedsNoResume: a caller that waits for each write knows of the refusal, and the
+// next write takes the number.
 func TestALoneWriteNeedsNoResume(t *testing.T) {
 	t.Parallel()
 	s, c := start(t)
 	s.ledger.toggle("taken")
 	w := newWriter(t, c, "w")
 	for range 3 {
-		if _, err := w.Write(t.Context(), create("taken")); !errors.Is(err, client.ErrConditionFailed) || !errors.Is(err, client.ErrNotExecuted) {
+		if _, err := w.Write(t.Context(), create("taken")); !errors.Is(err, client.ErrConditionFailed) ||
+			!errors.Is(err, client.ErrNotExecuted) {
 			t.Errorf("want the refusal, got %v", err)
 		}
 		if err := w.Err(); err != nil {
@@ -40,8 +41,8 @@ func TestALoneWriteNeedsNoResume(t *testing.T) {
 	}
 }
 
-// TestWritesAtOnceNeedNoResume either, when all who are concerned wait for theirs; but one
-// that was submitted stops the Writer, refused or behind a refused one.
+// TestWritesAtOnceNeedNoResume: concurrent writes need no Resume if all their callers wait. A
+// write from Submit, refused or behind a refused one, stops the Writer.
 func TestWritesAtOnceNeedNoResume(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]struct {
@@ -109,7 +110,7 @@ func TestAWriteThatNobodyWaitsForAnyMore(t *testing.T) {
 	}
 }
 
-// TestDoneAndErr of a Writer that goes on, is closed, and is ended by the ledger.
+// TestDoneAndErr covers a Writer that runs, is closed, and is ended by the ledger.
 func TestDoneAndErr(t *testing.T) {
 	t.Parallel()
 	_, c := start(t)
@@ -227,7 +228,8 @@ func TestCountersAndLog(t *testing.T) {
 	}
 	eventually(t, "the last words", func() bool { return strings.Contains(log.String(), "a writer has ended") })
 	text := log.String()
-	for _, words := range []string{"a call is repeated", "the write stream has ended", "a session is opened", "client_id=till-7"} {
+	for _, words := range []string{"a call is repeated", "the write stream has ended",
+		"a session is opened", "client_id=till-7"} {
 		if !strings.Contains(text, words) {
 			t.Errorf("the log does not say %q", words)
 		}
@@ -287,8 +289,8 @@ func TestSentinels(t *testing.T) {
 	}
 }
 
-// TestListingsTurnTheirPages and begin where the request says; whoever breaks off asks for
-// no more.
+// TestListingsTurnTheirPages: listings begin where the request says, and read no further page
+// after the caller stops.
 func TestListingsTurnTheirPages(t *testing.T) {
 	t.Parallel()
 	s, c := start(t)
@@ -353,14 +355,16 @@ func TestConstructors(t *testing.T) {
 			set(&seqledgerv1.SetEntity{Key: "k", Condition: version, ExpiresAt: timestamppb.New(at)})},
 		"set, if present": {client.Set("k", nil, client.IfPresent()), set(&seqledgerv1.SetEntity{Key: "k",
 			Condition: &seqledgerv1.Condition{Condition: &seqledgerv1.Condition_MustExist{MustExist: true}}})},
-		"delete":             {client.Delete("k"), remove(&seqledgerv1.DeleteEntity{Key: "k"})},
-		"delete, if version": {client.Delete("k", client.IfVersion(7)), remove(&seqledgerv1.DeleteEntity{Key: "k", Condition: version})},
+		"delete": {client.Delete("k"), remove(&seqledgerv1.DeleteEntity{Key: "k"})},
+		"delete, if version": {client.Delete("k", client.IfVersion(7)),
+			remove(&seqledgerv1.DeleteEntity{Key: "k", Condition: version})},
 		"delete, if value": {client.Delete("k", client.IfValue([]byte("v"))), remove(&seqledgerv1.DeleteEntity{Key: "k",
 			Condition: &seqledgerv1.Condition{Condition: &seqledgerv1.Condition_ValueEquals{ValueEquals: []byte("v")}}})},
 		"relate": {client.Relate("r", "l", "s"), &seqledgerv1.Operation{Operation: &seqledgerv1.Operation_CreateRelationship{
 			CreateRelationship: &seqledgerv1.CreateRelationship{Resource: "r", Relation: "l", Subject: "s"}}}},
-		"unrelate": {client.Unrelate("r", "l", "s"), &seqledgerv1.Operation{Operation: &seqledgerv1.Operation_DeleteRelationship{
-			DeleteRelationship: &seqledgerv1.DeleteRelationship{Resource: "r", Relation: "l", Subject: "s"}}}},
+		"unrelate": {client.Unrelate("r", "l", "s"),
+			&seqledgerv1.Operation{Operation: &seqledgerv1.Operation_DeleteRelationship{
+				DeleteRelationship: &seqledgerv1.DeleteRelationship{Resource: "r", Relation: "l", Subject: "s"}}}},
 	} {
 		if !proto.Equal(test.got, test.want) {
 			t.Errorf("%s: got %v, want %v", name, test.got, test.want)

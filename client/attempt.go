@@ -9,13 +9,12 @@ import (
 	"sync/atomic"
 )
 
-// attempt is one sending of a call. It tells whether any of the request's body may
-// have left this process: a call of which nothing did was not executed, whatever
-// its error.
+// attempt is one transmission of a call. It reports whether any of the request's body may have
+// left this process. A call that sent nothing was not executed, whatever its error.
 type attempt struct {
 	// body is one of the three below.
 	body atomic.Uint32
-	// status is that of the HTTP answer, 0 without one.
+	// status is the HTTP status of the answer, 0 without an answer.
 	status atomic.Int32
 }
 
@@ -25,8 +24,8 @@ const (
 	bodySealed               // nothing was sent, and nothing will be
 )
 
-// sent tells whether something may have been sent. Once it has said no, nothing
-// will be: a transport may still be at work on a request that it has given up.
+// sent reports whether anything may have been sent. Once it returns false it seals the body,
+// because a transport may still be working on a request that has already failed.
 func (a *attempt) sent() bool {
 	return !a.body.CompareAndSwap(bodyUnread, bodySealed) && a.body.Load() == bodyRead
 }
@@ -43,14 +42,14 @@ func attemptOf(r *http.Request) *attempt {
 	return a
 }
 
-// attemptBody notes that it was read.
+// attemptBody records that the transport has read from it.
 type attemptBody struct {
 	io.ReadCloser
 
 	attempt *attempt
 }
 
-var errSealed = errors.New("the call was given up before it was sent")
+var errSealed = errors.New("the call was abandoned before it was sent")
 
 // Read implements io.Reader.
 func (b attemptBody) Read(p []byte) (int, error) {
@@ -60,8 +59,8 @@ func (b attemptBody) Read(p []byte) (int, error) {
 	return b.ReadCloser.Read(p)
 }
 
-// attempts is the connect.HTTPClient of a Client. It watches over what is sent. It
-// follows no redirects, so that a token goes nowhere but to the server.
+// attempts is the connect.HTTPClient of a Client. It records what each attempt sends. It does
+// not follow redirects, so a token reaches only the configured server.
 type attempts struct {
 	do func(*http.Request) (*http.Response, error)
 }
@@ -75,7 +74,7 @@ func (t attempts) Do(r *http.Request) (*http.Response, error) {
 	return answer, err
 }
 
-// isStream tells whether a header is that of a streaming call in Connect's protocol.
+// isStream reports whether a header is that of a streaming call in Connect's protocol.
 func isStream(header http.Header) bool {
 	return strings.HasPrefix(header.Get("Content-Type"), "application/connect+")
 }

@@ -12,22 +12,22 @@ import (
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 )
 
-// BackupInfo tells what a backup holds.
+// BackupInfo describes a backup.
 type BackupInfo struct {
 	LedgerID string // as in Status
 	Index    uint64 // ledger index of the last command in it
 	Digest   string // running digest at that index, in hex
-	Bytes    uint64 // of the whole backup; an estimate until it has ended
+	Bytes    uint64 // of the whole backup; an estimate until the backup has ended
 	SHA256   []byte // of the whole backup; nil until it has ended
 }
 
-// Backup writes a backup of the whole ledger to w, with everything in it that
-// was acknowledged before the call, while the ledger goes on. Only a nil error
-// says that w has got all of it, and unchanged. It is sent once: after an
-// error w holds the beginning of a backup, which is of no use.
+// Backup writes a backup of the whole ledger to w. The backup contains everything that was
+// acknowledged before the call; the ledger keeps taking writes meanwhile. w holds the complete
+// backup only if the error is nil. Backup is not retried: after an error w holds the beginning
+// of a backup, which cannot be used.
 //
-// begin is told what is coming before the first byte; it may be nil, and its
-// error ends the call. A server makes one backup at a time and refuses others
+// begin is called with the backup's description before the first byte is written; an error from
+// begin ends the call. begin may be nil. A server makes one backup at a time and refuses others
 // with the Connect code resource_exhausted.
 func (c *Client) Backup(ctx context.Context, w io.Writer, begin func(BackupInfo) error) (BackupInfo, error) {
 	info, err := c.backup(ctx, w, begin)
@@ -79,7 +79,7 @@ func (c *Client) backup(ctx context.Context, w io.Writer, begin func(BackupInfo)
 			info.Bytes, info.SHA256 = size, hash.Sum(nil)
 			return info, checkTrailer(part.Trailer, &info)
 		default:
-			return info, protocolError("a part of the backup that this client does not know")
+			return info, protocolError("this client does not know a part of the backup")
 		}
 	}
 	return info, streamEnd(stream.Err())

@@ -25,7 +25,8 @@ type backupServer struct {
 
 // Backup implements the handler.
 func (s *backupServer) Backup(
-	_ context.Context, _ *connect.Request[seqledgerv1.BackupRequest], stream *connect.ServerStream[seqledgerv1.BackupResponse],
+	_ context.Context, _ *connect.Request[seqledgerv1.BackupRequest],
+	stream *connect.ServerStream[seqledgerv1.BackupResponse],
 ) error {
 	for _, part := range s.parts {
 		if err := stream.Send(part); err != nil {
@@ -63,17 +64,24 @@ func TestBackup(t *testing.T) {
 		want  error // ErrProtocol, or nil for none
 		code  connect.Code
 	}{
-		"whole":            {parts: []*seqledgerv1.BackupResponse{header(), chunk("abc"), chunk("def"), trailer("abcdef")}},
-		"changed":          {parts: []*seqledgerv1.BackupResponse{header(), chunk("abc"), chunk("dXf"), trailer("abcdef")}, want: client.ErrProtocol},
-		"another size":     {parts: []*seqledgerv1.BackupResponse{header(), chunk("abcdef"), short}, want: client.ErrProtocol},
-		"a chunk is gone":  {parts: []*seqledgerv1.BackupResponse{header(), chunk("abc"), trailer("abcdef")}, want: client.ErrProtocol},
-		"no trailer":       {parts: []*seqledgerv1.BackupResponse{header(), chunk("abc"), chunk("def")}, want: client.ErrProtocol},
-		"no header":        {parts: []*seqledgerv1.BackupResponse{chunk("abcdef"), trailer("abcdef")}, want: client.ErrProtocol},
+		"whole": {parts: []*seqledgerv1.BackupResponse{header(), chunk("abc"), chunk("def"), trailer("abcdef")}},
+		"changed": {parts: []*seqledgerv1.BackupResponse{header(), chunk("abc"), chunk("dXf"), trailer("abcdef")},
+			want: client.ErrProtocol},
+		"another size": {parts: []*seqledgerv1.BackupResponse{header(), chunk("abcdef"), short},
+			want: client.ErrProtocol},
+		"a chunk is gone": {parts: []*seqledgerv1.BackupResponse{header(), chunk("abc"), trailer("abcdef")},
+			want: client.ErrProtocol},
+		"no trailer": {parts: []*seqledgerv1.BackupResponse{header(), chunk("abc"), chunk("def")},
+			want: client.ErrProtocol},
+		"no header": {parts: []*seqledgerv1.BackupResponse{chunk("abcdef"), trailer("abcdef")},
+			want: client.ErrProtocol},
 		"two headers":      {parts: []*seqledgerv1.BackupResponse{header(), header(), trailer("")}, want: client.ErrProtocol},
 		"an empty message": {parts: []*seqledgerv1.BackupResponse{header(), {}, trailer("")}, want: client.ErrProtocol},
 		"nothing":          {want: client.ErrProtocol},
-		"broken off":       {parts: []*seqledgerv1.BackupResponse{header(), chunk("abc")}, err: connect.NewError(connect.CodeUnavailable, nil), code: connect.CodeUnavailable},
-		"refused":          {err: connect.NewError(connect.CodeResourceExhausted, errors.New("another backup")), code: connect.CodeResourceExhausted},
+		"broken off": {parts: []*seqledgerv1.BackupResponse{header(), chunk("abc")},
+			err: connect.NewError(connect.CodeUnavailable, nil), code: connect.CodeUnavailable},
+		"refused": {err: connect.NewError(connect.CodeResourceExhausted, errors.New("another backup")),
+			code: connect.CodeResourceExhausted},
 	} {
 		conn := serveBackup(t, &backupServer{parts: c.parts, err: c.err})
 		var out bytes.Buffer
@@ -119,7 +127,8 @@ func TestBackupEndsWithItsWriter(t *testing.T) {
 		t.Errorf("a writer that fails: %v", err)
 	}
 	var out bytes.Buffer
-	if _, err := conn.Backup(t.Context(), &out, func(client.BackupInfo) error { return mine }); !errors.Is(err, mine) || out.Len() > 0 {
+	if _, err := conn.Backup(t.Context(), &out, func(client.BackupInfo) error { return mine }); !errors.Is(err, mine) ||
+		out.Len() > 0 {
 		t.Errorf("begin that refuses: %v, %d bytes written", err, out.Len())
 	}
 }

@@ -35,7 +35,8 @@ func benchmarkWriters(b *testing.B, open func(testing.TB) client.JournalFile) {
 			left.Store(int64(b.N))
 			writes := make([]func() error, writers)
 			for i := range writes {
-				w, err := c.NewWriter(b.Context(), client.WithJournal(client.WriterOptions{Scope: org, ClientID: fmt.Sprintf("w%d", i)}, shared))
+				w, err := c.NewWriter(b.Context(),
+					client.WithJournal(client.WriterOptions{Scope: org, ClientID: fmt.Sprintf("w%d", i)}, shared))
 				if err != nil {
 					b.Fatal(err)
 				}

@@ -153,7 +153,7 @@ func TestACallTellsOfAWrongAddressAtOnce(t *testing.T) {
 		c := dial(t, s, func(o *client.Options) { o.MaxAttempts = 2 })
 		_, err := c.Write(t.Context(), numbered(1))
 		if !errors.Is(err, client.ErrOutcomeUnknown) || errors.Is(err, client.ErrNotExecuted) {
-			t.Errorf("%d: something between has answered, and nobody knows what it did before: %v", status, err)
+			t.Errorf("%d: an intermediary answered, so the outcome must be unknown: %v", status, err)
 		}
 		attempts := int32(1)
 		if unavailable {
@@ -234,7 +234,8 @@ func TestATokenIsRenewed(t *testing.T) {
 	})
 	p := burst(t, w, payload("b"))[0]
 	eventually(t, "a stream that is not let in", func() bool { return s.refusedCount() > 0 })
-	if _, err := c.GetClientState(t.Context(), &seqledgerv1.GetClientStateRequest{Scope: org, ClientId: "till"}); !errors.Is(err, client.ErrUnauthenticated) {
+	if _, err := c.GetClientState(t.Context(),
+		&seqledgerv1.GetClientStateRequest{Scope: org, ClientId: "till"}); !errors.Is(err, client.ErrUnauthenticated) {
 		t.Errorf("a call with a token that is not renewed is told so at once, got %v", err)
 	}
 	life.Store(2)
@@ -247,13 +248,14 @@ func TestATokenIsRenewed(t *testing.T) {
 			return check(header)
 		}
 	})
-	if _, err := c.GetClientState(t.Context(), &seqledgerv1.GetClientStateRequest{Scope: org, ClientId: "till"}); err != nil {
+	if _, err := c.GetClientState(t.Context(),
+		&seqledgerv1.GetClientStateRequest{Scope: org, ClientId: "till"}); err != nil {
 		t.Errorf("want the call repeated with the new token, got %v", err)
 	}
 }
 
-// TestATokenThatStaysRefused ends a Writer, but not before its minute is over: until
-// then it may be renewed, or be put back by the operator who took it out.
+// TestATokenThatStaysRefused ends a Writer, but only after a minute: until then the token may
+// be renewed, or an operator may restore it.
 func TestATokenThatStaysRefused(t *testing.T) {
 	inBubble(t, func(t *testing.T, s *fakeServer, c *client.Client) {
 		w := newWriter(t, c, "w")

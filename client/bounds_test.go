@@ -101,8 +101,8 @@ func returns(t *testing.T, what string, do func()) {
 	}
 }
 
-// TestCloseDoesNotWaitForTheDisk of a journal longer than its context says, and what it
-// gives up it says to be unsettled.
+// TestCloseDoesNotWaitForTheDisk: Close waits for a journal's disk no longer than its context,
+// and reports the writes as unsettled.
 func TestCloseDoesNotWaitForTheDisk(t *testing.T) {
 	t.Parallel()
 	_, w, _, p := hanging(t)
@@ -157,7 +157,7 @@ func TestTheClaimIsFreeOnceTheWriterIsClosed(t *testing.T) {
 	}
 }
 
-// TestCallsEndWithTheirContextAndTheClient: what is repeated until it succeeds must end
+// TestCallsEndWithTheirContextAndTheClient: calls that are repeated until they succeed must end
 // with either.
 func TestCallsEndWithTheirContextAndTheClient(t *testing.T) {
 	inBubble(t, func(t *testing.T, s *fakeServer, c *client.Client) {
@@ -173,7 +173,7 @@ func TestCallsEndWithTheirContextAndTheClient(t *testing.T) {
 			t.Errorf("want the end of the context and the last answer, got %v", err)
 		}
 		if waited := time.Since(began); waited != 30*time.Second {
-			t.Errorf("a call of 30 s gave up after %v", waited)
+			t.Errorf("a call of 30 s ended after %v", waited)
 		}
 		ended := make(chan error)
 		// Ends with the Client.

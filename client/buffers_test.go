@@ -13,8 +13,8 @@ import (
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 )
 
-// loseFirst breaks the stream at the first write, and tells when that has
-// arrived; the write is sent again once release is closed.
+// loseFirst breaks the stream at the first write, and signals its arrival; the write is sent
+// again once release is closed.
 func loseFirst(s *fakeServer) (arrived, release chan struct{}) {
 	arrived, release = make(chan struct{}), make(chan struct{})
 	var first atomic.Bool
@@ -41,7 +41,8 @@ func TestBuffersAreTheCallersAgain(t *testing.T) {
 	arrived, release := loseFirst(s)
 	w := newWriter(t, c, "till")
 	buffer := []byte("pay ann 100")
-	operation := &seqledgerv1.Operation{Operation: &seqledgerv1.Operation_Append{Append: &seqledgerv1.Append{Payload: buffer}}}
+	operation := &seqledgerv1.Operation{
+		Operation: &seqledgerv1.Operation_Append{Append: &seqledgerv1.Append{Payload: buffer}}}
 	ctx, cancel := context.WithCancel(t.Context())
 	// Ends the call once its write is under way; ends itself by that.
 	go func() { <-arrived; cancel() }()
@@ -88,9 +89,9 @@ func TestBuffersAndTheJournal(t *testing.T) {
 	expectHistory(t, s, "pay ann 100")
 }
 
-// TestOperationsChangedAfterClose: Close returns while the sender may be encoding a
-// frame with the writes that it gave up. The operations are the caller's then; the
-// race detector finds whoever still reads them.
+// TestOperationsChangedAfterClose: Close returns while the sender may be encoding a frame with
+// the writes that it abandoned. The operations belong to the caller again; the race detector
+// finds code that still reads them.
 func TestOperationsChangedAfterClose(t *testing.T) {
 	t.Parallel()
 	_, c := start(t)

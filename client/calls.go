@@ -8,9 +8,9 @@ import (
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 )
 
-// Write commits one write that the caller numbered, once. It repeats the same
-// bytes when the answer is lost, until ctx ends, which is safe only because sequence
-// and key make the ledger recognise them. Most programs want a [Writer].
+// Write commits one write, numbered by the caller, exactly once. When the answer is lost it
+// sends the same bytes again until ctx ends. That is safe because the ledger recognises a
+// repeat by its sequence and key. Most programs want a [Writer].
 //
 // The error is
 //
@@ -22,9 +22,8 @@ import (
 //   - [ErrAlreadyCommitted] for a write that is committed and whose receipt is gone.
 //   - a refusal, otherwise: no copy that this call sent was executed.
 //
-// Every one of these is about the copies that this call sent. It knows nothing of those
-// of an earlier call with the same sequence, which may still commit until a new session
-// fences them.
+// Each of these describes only the copies that this call sent. Copies that an earlier call sent
+// with the same sequence may still commit, until a new session fences them.
 func (c *Client) Write(ctx context.Context, request *seqledgerv1.WriteRequest) (*seqledgerv1.Receipt, error) {
 	sent, open := false, false
 	response, err := call(ctx, c, rpcWrite, request, func(attemptSent bool, e *Error) {
@@ -47,7 +46,7 @@ func (c *Client) Write(ctx context.Context, request *seqledgerv1.WriteRequest) (
 	return nil, err
 }
 
-// unsentError says why nothing of a call was sent.
+// unsentError is the reason why a call sent nothing.
 type unsentError struct{ cause error }
 
 // Error implements error.
@@ -56,7 +55,7 @@ func (e *unsentError) Error() string { return "nothing was sent: " + e.cause.Err
 // Unwrap returns the cause.
 func (e *unsentError) Unwrap() error { return e.cause }
 
-// GetClientState tells where a stream stands.
+// GetClientState returns the state of a stream.
 func (c *Client) GetClientState(
 	ctx context.Context, request *seqledgerv1.GetClientStateRequest,
 ) (*seqledgerv1.ClientState, error) {
@@ -64,8 +63,8 @@ func (c *Client) GetClientState(
 	return response.GetState(), err
 }
 
-// OpenSession takes a stream over: every older session is fenced from then on.
-// Repeats carry the same attempt_id and so hand out the same session.
+// OpenSession takes over a stream: it fences every older session. Repeats carry the same
+// attempt_id and therefore return the same session.
 func (c *Client) OpenSession(
 	ctx context.Context, request *seqledgerv1.OpenSessionRequest,
 ) (*seqledgerv1.OpenSessionResponse, error) {
@@ -79,10 +78,9 @@ func (c *Client) GetEntity(ctx context.Context, request *seqledgerv1.GetEntityRe
 }
 
 // GetTransaction reads one committed write, with its proof if asked; an absent one is
-// [ErrNotFound]. The answer has all operations, whatever their size: a large transaction
-// is read in parts and joined. So request.parts and request.first_operation change
-// nothing, and next_operation in the answer is 0. Parts that do not belong together are
-// an [ErrProtocol].
+// [ErrNotFound]. The answer has all operations, whatever their size: a large transaction is
+// read in parts and joined. request.parts and request.first_operation are ignored, and
+// next_operation in the answer is 0. Parts that do not belong together are an [ErrProtocol].
 func (c *Client) GetTransaction(
 	ctx context.Context, request *seqledgerv1.GetTransactionRequest,
 ) (*seqledgerv1.GetTransactionResponse, error) {
@@ -100,7 +98,8 @@ func (c *Client) GetTransaction(
 	ask.IncludeProof = false // the first part has it
 	for next := answer.GetNextOperation(); next != 0; {
 		if int(next) != len(transaction.GetOperations()) {
-			return nil, protocolError("a part of transaction %s says that the next one begins at operation %d, and ends before %d",
+			return nil, protocolError(
+				"a part of transaction %s says that the next one begins at operation %d, and ends before %d",
 				transaction.GetTxId(), next, len(transaction.GetOperations()))
 		}
 		ask.FirstOperation = next
@@ -117,10 +116,10 @@ func (c *Client) GetTransaction(
 	return answer, nil
 }
 
-// GetBlock reads one block; an absent one is [ErrNotFound]. The block is whole, whatever
-// its size: a large one is read in parts and joined. So BLOCK_CONTENT_PARTS and
-// request.start change nothing, and next in the block is unset. Parts that do not belong
-// together are an [ErrProtocol]. With BLOCK_CONTENT_HEADER the block has no transactions.
+// GetBlock reads one block; an absent one is [ErrNotFound]. The block is whole, whatever its
+// size: a large one is read in parts and joined. BLOCK_CONTENT_PARTS and request.start are
+// therefore ignored, and next in the block is unset. Parts that do not belong together are an
+// [ErrProtocol]. With BLOCK_CONTENT_HEADER the block has no transactions.
 func (c *Client) GetBlock(ctx context.Context, request *seqledgerv1.GetBlockRequest) (*seqledgerv1.Block, error) {
 	if !readsParts(request.GetContent()) {
 		response, err := call(ctx, c, rpcGetBlock, request, nil)
@@ -153,8 +152,8 @@ func (c *Client) Status(ctx context.Context) (*seqledgerv1.Status, error) {
 	return response.GetStatus(), err
 }
 
-// UpdateConfig changes the fields that are set. Repeating it is safe because it
-// sets values and never adds to them.
+// UpdateConfig changes the fields that are set in the request. Repeating it is safe because it
+// assigns values and never increments them.
 func (c *Client) UpdateConfig(
 	ctx context.Context, request *seqledgerv1.UpdateConfigRequest,
 ) (*seqledgerv1.Config, error) {

@@ -89,10 +89,11 @@ func TestUnaryRefusalBehindALostAnswerIsNotFinal(t *testing.T) {
 	_, err := c.Write(t.Context(), numbered(1))
 	open, ok := errors.AsType[*client.OutcomeUnknownError](err)
 	if !ok || open.Refusal == nil || open.Refusal.Code != codeKeyExists {
-		t.Fatalf("want an unknown outcome that tells of the refusal, got %v", err)
+		t.Fatalf("want an unknown outcome with the refusal, got %v", err)
 	}
-	if _, refused := errors.AsType[*client.Error](err); refused || errors.Is(err, client.ErrConditionFailed) || client.CodeOf(err) != 0 {
-		t.Errorf("who looks for the refusal first must not find it, because the first copy may commit: %v", err)
+	if _, refused := errors.AsType[*client.Error](err); refused || errors.Is(err, client.ErrConditionFailed) ||
+		client.CodeOf(err) != 0 {
+		t.Errorf("errors.Is must not find the refusal, because the first copy may commit: %v", err)
 	}
 	// Without a lost answer before it the same refusal is final.
 	_, err = c.Write(t.Context(), numbered(1))

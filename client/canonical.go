@@ -13,10 +13,9 @@ import (
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 )
 
-// canonicalTransaction encodes a transaction as ledger/FORMAT.md says: the bytes
-// that its leaf hash is made of. It takes each field only in the one form in
-// which a ledger writes it, so that two messages which a reader would see as
-// different are never the same leaf.
+// canonicalTransaction encodes a transaction as ledger/FORMAT.md specifies: these bytes are the
+// input of its leaf hash. It accepts each field only in the one form that a ledger writes. Two
+// messages that differ for a reader therefore never have the same leaf.
 func canonicalTransaction(t *seqledgerv1.Transaction) ([]byte, error) {
 	id, err := canonicalUUID(t.GetTxId())
 	if err != nil {
@@ -67,11 +66,11 @@ func canonicalTransaction(t *seqledgerv1.Transaction) ([]byte, error) {
 	return dst, nil
 }
 
-// errUnknownKind is also that of an operation or a condition that is newer than
-// this program: it cannot be hashed, so nothing can be said of it.
+// errUnknownKind is also returned for an operation or a condition that is newer than this
+// program, because it cannot be hashed.
 var errUnknownKind = errors.New("is of no kind that is known here")
 
-// The kinds of operations; no number is ever used again.
+// The kinds of operations. Numbers are never reused.
 const (
 	kindSetEntity          = 1
 	kindDeleteEntity       = 2
@@ -99,7 +98,8 @@ func appendOperation(dst []byte, operation *seqledgerv1.Operation) ([]byte, erro
 		}
 		return binary.AppendUvarint(dst, expires), nil
 	case *seqledgerv1.Operation_DeleteEntity:
-		return appendCondition(appendBytes(append(dst, kindDeleteEntity), o.DeleteEntity.GetKey()), o.DeleteEntity.GetCondition())
+		return appendCondition(appendBytes(append(dst, kindDeleteEntity), o.DeleteEntity.GetKey()),
+			o.DeleteEntity.GetCondition())
 	case *seqledgerv1.Operation_CreateRelationship:
 		r := o.CreateRelationship
 		return appendRelationship(append(dst, kindCreateRelationship), r.GetResource(), r.GetRelation(), r.GetSubject()), nil
@@ -143,20 +143,21 @@ func appendBytes[T ~string | ~[]byte](dst []byte, b T) []byte {
 	return append(binary.AppendUvarint(dst, uint64(len(b))), b...)
 }
 
-// canonicalTime returns Unix nanoseconds. No time is 0, and nothing else is.
+// canonicalTime returns Unix nanoseconds. A missing time is 0; no other time is.
 func canonicalTime(at *timestamppb.Timestamp) (uint64, error) {
 	if at == nil {
 		return 0, nil
 	}
 	const second = 1_000_000_000
 	seconds, nanos := at.GetSeconds(), int64(at.GetNanos())
-	if nanos < 0 || nanos >= second || seconds < 0 || seconds > (math.MaxInt64-nanos)/second || seconds == 0 && nanos == 0 {
+	if nanos < 0 || nanos >= second || seconds < 0 || seconds > (math.MaxInt64-nanos)/second ||
+		seconds == 0 && nanos == 0 {
 		return 0, fmt.Errorf("is no time that a ledger gives (%d s, %d ns)", seconds, nanos)
 	}
 	return uint64(seconds*second + nanos), nil
 }
 
-// canonicalUUID reads UUID text in lower case.
+// canonicalUUID parses UUID text in lower case.
 func canonicalUUID(text string) ([]byte, error) {
 	if len(text) != 36 || text[8] != '-' || text[13] != '-' || text[18] != '-' || text[23] != '-' {
 		return nil, fmt.Errorf("is %q and no UUID", text)
@@ -164,7 +165,7 @@ func canonicalUUID(text string) ([]byte, error) {
 	return canonicalHex(text[:8]+text[9:13]+text[14:18]+text[19:23]+text[24:], 16)
 }
 
-// canonicalHex reads so many bytes in lower case digits.
+// canonicalHex decodes size bytes from hex in lower case.
 func canonicalHex(text string, size int) ([]byte, error) {
 	raw, err := hex.DecodeString(text)
 	if err != nil || len(raw) != size || strings.ToLower(text) != text {

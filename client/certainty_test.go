@@ -103,8 +103,8 @@ func TestUnprovenCommitsAtTheEnd(t *testing.T) {
 	expectHistory(t, s, "new")
 }
 
-// TestUnprovenCommitsWithoutReceipts: the same with a receipt window that was
-// made smaller: ALREADY_COMMITTED does not tell whose commit it is.
+// TestUnprovenCommitsWithoutReceipts: the same with a receipt window that was made smaller,
+// where ALREADY_COMMITTED does not show whose commit it is.
 func TestUnprovenCommitsWithoutReceipts(t *testing.T) {
 	t.Parallel()
 	s, c := start(t)
@@ -193,6 +193,6 @@ func TestARefusalThatNeverFits(t *testing.T) {
 		t.Errorf("the Writer does not go on: %v", err)
 	}
 	if n := s.openCount(); n > 20 {
-		t.Errorf("%d sessions were opened in 3 s, and it goes on; the caller was told: %v", n, err)
+		t.Errorf("%d sessions were opened in 3 s without end; the caller got: %v", n, err)
 	}
 }

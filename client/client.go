@@ -12,13 +12,13 @@ import (
 	"github.com/seqledger/seqledger/internal/direct"
 )
 
-// Client calls one ledger. It is safe for concurrent use. Close it when done.
+// Client calls one ledger. It is safe for concurrent use. Close it after use.
 type Client struct {
 	options   Options
 	endpoints *endpoints
-	// http2 carries the streams, and the calls that do not go over an endpoint's pool;
-	// upgrade opens connections for write streams. Both are nil when the caller brought
-	// an HTTPClient: then its connections are the caller's to close.
+	// http2 carries the streams, and the calls that do not use an endpoint's pool; upgrade
+	// opens connections for write streams. Both are nil when the caller brought an HTTPClient:
+	// then its connections are the caller's to close.
 	http2, upgrade *http.Transport
 	conns          connections
 	counters       counters
@@ -26,13 +26,12 @@ type Client struct {
 	mux    *mux
 	ctx    context.Context
 	cancel context.CancelFunc
-	// background counts the multiplexer's goroutine and those of journals; Writers join
-	// their own.
+	// background counts the goroutines of the multiplexer and of journals. Each Writer joins
+	// its own goroutines.
 	background sync.WaitGroup
 }
 
-// New checks the options and returns a Client. It does not connect: the first
-// call does.
+// New checks the options and returns a Client. The first call connects.
 func New(options Options) (*Client, error) {
 	bases, err := options.validate()
 	if err != nil {
@@ -51,8 +50,7 @@ func New(options Options) (*Client, error) {
 	return c, nil
 }
 
-// newEndpoints returns the servers at the given addresses, of which the first is in
-// use.
+// newEndpoints returns the servers at the given addresses. The first one is in use.
 func newEndpoints(bases []*url.URL, make func(*url.URL) *endpoint) *endpoints {
 	s := &endpoints{new: make}
 	for _, base := range bases {
@@ -71,16 +69,15 @@ func newTransport() *http.Transport {
 		Proxy:     http.ProxyFromEnvironment,
 		Protocols: protocols,
 		HTTP2: &http.HTTP2Config{
-			// Not StrictMaxConcurrentRequests, which would keep to one connection:
-			// net/http counts the requests that wait for a place among those that
-			// have one, so that with as many waiting as there are places nobody
-			// ever gets one.
-			// Without pings a peer that vanished (power loss, a firewall that
-			// forgot us) would leave the write stream waiting for ever.
+			// StrictMaxConcurrentRequests would restrict the transport to one connection.
+			// net/http counts waiting requests among the active ones, so as many waiting
+			// requests as the limit would block all of them for ever. Without pings the write
+			// stream would wait for ever for a peer that vanished (power loss, a firewall that
+			// dropped the connection).
 			SendPingTimeout: 10 * time.Second,
 			PingTimeout:     5 * time.Second,
-			// Pings wait behind a write that blocks, so that needs its own
-			// bound: no byte taken for this long is a peer that is gone.
+			// Pings wait behind a blocked write, so writes need their own bound: a peer that
+			// takes no byte for this long is gone.
 			WriteByteTimeout: 10 * time.Second,
 		},
 		TLSHandshakeTimeout: dialTimeout,
@@ -88,20 +85,20 @@ func newTransport() *http.Transport {
 	}
 }
 
-// closeTimeout bounds how long Close waits for goroutines that it has told to end.
-// Nothing but a disk that does not answer, under a journal, can hold one.
+// closeTimeout bounds how long Close waits for its goroutines to end. Only a journal's disk
+// that does not answer can delay one.
 const closeTimeout = 5 * time.Second
 
-// Close ends every Writer at once, without waiting for unanswered writes (use
-// [Client.Shutdown] or [Writer.Close] for that), and waits for every goroutine of the
-// Client, for at most five seconds when the disk of a journal does not answer. Calls
-// that are under way fail, because their connections are closed too (not those of
-// Options.HTTPClient, which are the caller's). The error joins an [*UnsettledError]
-// for each Writer that had unsettled writes.
+// Close ends every Writer at once, without waiting for unanswered writes; use [Client.Shutdown]
+// or [Writer.Close] to wait for them. It waits for every goroutine of the Client, but at most
+// five seconds for a journal's disk that does not answer. Calls under way fail, because Close
+// closes their connections. It does not close the connections of Options.HTTPClient, which
+// belong to the caller. The error joins an [*UnsettledError] for each Writer that had unsettled
+// writes.
 func (c *Client) Close() error {
 	c.cancel()
-	// A cancelled stream still has to say so to its peer, and would wait for
-	// one that no longer reads.
+	// A cancelled stream sends a reset to its peer, and would wait for a peer that no longer
+	// reads.
 	c.conns.close()
 	c.endpoints.close()
 	limited, cancel := context.WithTimeout(context.Background(), closeTimeout)
@@ -113,7 +110,7 @@ func (c *Client) Close() error {
 		}
 	}
 	joined := make(chan struct{})
-	// Ends with the goroutines of the Client, for which it waits.
+	// This goroutine waits for those of the Client, and ends with them.
 	go func() {
 		defer close(joined)
 		c.background.Wait()
@@ -121,7 +118,8 @@ func (c *Client) Close() error {
 	select {
 	case <-joined:
 	case <-limited.Done():
-		errs = append(errs, fmt.Errorf("client: the disk of a journal has not answered for %v; the goroutine that waits ends with it",
+		errs = append(errs, fmt.Errorf(
+			"client: the journal's disk has not answered for %v; one goroutine waits until it does",
 			closeTimeout))
 	}
 	if c.http2 != nil {
@@ -131,8 +129,8 @@ func (c *Client) Close() error {
 	return errors.Join(errs...)
 }
 
-// Shutdown takes no more writes, waits until those that were submitted are settled or
-// ctx ends, and closes the Client. The error is that of Close.
+// Shutdown refuses new writes, waits until the submitted ones are settled or ctx ends, and
+// closes the Client. The error is the one of Close.
 func (c *Client) Shutdown(ctx context.Context) error {
 	writers := c.mux.close()
 	errs := make([]error, len(writers))

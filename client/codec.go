@@ -10,11 +10,10 @@ import (
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 )
 
-// codec reads and writes protobuf for Connect. A Writer's frames are encoded
-// already. Other writes, and the answers to all, of which there are many, go
-// through generated code; every other message, and every write that is not plain,
-// goes through package proto. What comes out is the same either way, errors
-// included.
+// codec encodes and decodes protobuf for Connect. A Writer's frames are already encoded. Other
+// writes, and the answers to all writes, use generated code because they are frequent. Every
+// other message, and every unusual write, uses package proto. The result is the same either
+// way, errors included.
 type codec struct{}
 
 // Name implements connect.Codec.
@@ -23,7 +22,7 @@ func (codec) Name() string { return "proto" }
 // Marshal implements connect.Codec.
 func (c codec) Marshal(m any) ([]byte, error) { return c.MarshalAppend(nil, m) }
 
-// MarshalAppend spares Connect a copy of the message.
+// MarshalAppend saves Connect a copy of the message.
 func (codec) MarshalAppend(dst []byte, m any) ([]byte, error) {
 	switch m := m.(type) {
 	case *frame:
@@ -72,8 +71,8 @@ func appendGenerated(dst []byte, m *seqledgerv1.WriteRequest) ([]byte, error) {
 	return dst, err
 }
 
-// unusual reports a write that the generated encoder would write differently
-// from package proto: it checks no text, and leaves out what is set to nil.
+// unusual reports whether the generated encoder would encode w differently from package proto.
+// The generated encoder does not check text for UTF-8, and omits fields that are set to nil.
 func unusual(w *seqledgerv1.WriteRequest) bool {
 	scope := w.GetScope()
 	return garbled(scope.GetOrganization()) || garbled(scope.GetVault()) || garbled(w.GetClientId()) ||
@@ -84,8 +83,8 @@ func unusualOperation(operation *seqledgerv1.Operation) bool {
 	return hollowOperation(operation) || !validText(operation)
 }
 
-// hollowOperation reports an operation that is of some kind and says nothing,
-// because the kind, its message or its condition is a nil pointer.
+// hollowOperation reports whether an operation has a kind but no content, because the kind, its
+// message or its condition is a nil pointer.
 func hollowOperation(operation *seqledgerv1.Operation) bool {
 	switch o := operation.GetOperation().(type) {
 	case *seqledgerv1.Operation_SetEntity:
@@ -104,7 +103,7 @@ func hollowOperation(operation *seqledgerv1.Operation) bool {
 	return false
 }
 
-// hollowCondition reports a condition that is a nil pointer to one of the kinds.
+// hollowCondition reports whether a condition is a nil pointer to one of the kinds.
 func hollowCondition(condition *seqledgerv1.Condition) bool {
 	switch c := condition.GetCondition().(type) {
 	case *seqledgerv1.Condition_NotExists:
@@ -119,8 +118,8 @@ func hollowCondition(condition *seqledgerv1.Condition) bool {
 	return false
 }
 
-// garbledResult reports text that is not UTF-8, which the generated decoder
-// takes and an application should never see.
+// garbledResult reports whether a result has text that is not UTF-8. The generated decoder
+// accepts such text, and an application should never see it.
 func garbledResult(result *seqledgerv1.WriteResult) bool {
 	e := result.GetError()
 	return garbledReceipt(result.GetReceipt()) ||

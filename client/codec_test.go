@@ -127,17 +127,21 @@ func TestCodecEncodesLikeProto(t *testing.T) {
 func TestCodecEncodesHollowWritesLikeProto(t *testing.T) {
 	t.Parallel()
 	set := func(c *seqledgerv1.Condition) *seqledgerv1.Operation {
-		return &seqledgerv1.Operation{Operation: &seqledgerv1.Operation_SetEntity{SetEntity: &seqledgerv1.SetEntity{Key: "k", Condition: c}}}
+		return &seqledgerv1.Operation{
+			Operation: &seqledgerv1.Operation_SetEntity{SetEntity: &seqledgerv1.SetEntity{Key: "k", Condition: c}}}
 	}
 	remove := func(c *seqledgerv1.Condition) *seqledgerv1.Operation {
-		return &seqledgerv1.Operation{Operation: &seqledgerv1.Operation_DeleteEntity{DeleteEntity: &seqledgerv1.DeleteEntity{Condition: c}}}
+		return &seqledgerv1.Operation{
+			Operation: &seqledgerv1.Operation_DeleteEntity{DeleteEntity: &seqledgerv1.DeleteEntity{Condition: c}}}
 	}
 	operations := []*seqledgerv1.Operation{
 		nil, {},
 		{Operation: &seqledgerv1.Operation_SetEntity{}}, {Operation: (*seqledgerv1.Operation_SetEntity)(nil)},
 		{Operation: &seqledgerv1.Operation_DeleteEntity{}}, {Operation: (*seqledgerv1.Operation_DeleteEntity)(nil)},
-		{Operation: &seqledgerv1.Operation_CreateRelationship{}}, {Operation: (*seqledgerv1.Operation_CreateRelationship)(nil)},
-		{Operation: &seqledgerv1.Operation_DeleteRelationship{}}, {Operation: (*seqledgerv1.Operation_DeleteRelationship)(nil)},
+		{Operation: &seqledgerv1.Operation_CreateRelationship{}},
+		{Operation: (*seqledgerv1.Operation_CreateRelationship)(nil)},
+		{Operation: &seqledgerv1.Operation_DeleteRelationship{}},
+		{Operation: (*seqledgerv1.Operation_DeleteRelationship)(nil)},
 		{Operation: &seqledgerv1.Operation_Append{}}, {Operation: (*seqledgerv1.Operation_Append)(nil)},
 		{Operation: &seqledgerv1.Operation_ExpireEntity{}}, {Operation: (*seqledgerv1.Operation_ExpireEntity)(nil)},
 	}
@@ -215,7 +219,8 @@ func FuzzCodec(f *testing.F) {
 	for _, m := range []proto.Message{
 		&seqledgerv1.WriteResponse{Receipt: receipt},
 		&seqledgerv1.WriteStreamResponse{Results: []*seqledgerv1.WriteResult{
-			{Result: &seqledgerv1.WriteResult_Receipt{Receipt: receipt}}, {}, {Result: &seqledgerv1.WriteResult_Error{Error: refusal}},
+			{Result: &seqledgerv1.WriteResult_Receipt{Receipt: receipt}}, {},
+			{Result: &seqledgerv1.WriteResult_Error{Error: refusal}},
 		}},
 	} {
 		data, err := proto.Marshal(m)

@@ -10,23 +10,22 @@ import (
 // dialTimeout bounds the opening of one connection.
 const dialTimeout = 10 * time.Second
 
-// connections remembers the open connections of a Client, so that Close can
-// close them. A transport only closes those that are idle, and one on which a
-// send is blocked never is. They are as many as the transport opens: one for
-// every 250 or so calls that are under way at once.
+// connections holds the open connections of a Client for Close. A transport closes only idle
+// connections, and a connection with a blocked send is never idle. The number is that of the
+// transport: one connection for every 250 or so concurrent calls.
 type connections struct {
 	mu     sync.Mutex
 	open   map[*connection]struct{}
 	closed bool
 }
 
-// connection forgets itself when it is closed.
+// connection removes itself from connections when it is closed.
 type connection struct {
 	net.Conn
 	owner *connections
 }
 
-// dial opens a connection and remembers it.
+// dial opens a connection and records it.
 func (c *connections) dial(ctx context.Context, network, address string) (net.Conn, error) {
 	dialer := net.Dialer{Timeout: dialTimeout}
 	conn, err := dialer.DialContext(ctx, network, address)
@@ -36,7 +35,7 @@ func (c *connections) dial(ctx context.Context, network, address string) (net.Co
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.closed {
-		// The transport dials on its own time: this one came too late.
+		// The transport dials independently of Close; this connection came too late.
 		_ = conn.Close()
 		return nil, ErrClosed
 	}
@@ -56,13 +55,13 @@ func (c *connection) Close() error {
 	return c.Conn.Close()
 }
 
-// close closes what is open and refuses to open more.
+// close closes the open connections and refuses new ones.
 func (c *connections) close() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.closed = true
 	for conn := range c.open {
-		// The inner one, because the outer takes mu to forget itself.
+		// Close the inner connection: the outer one takes mu to remove itself.
 		_ = conn.Conn.Close()
 	}
 	clear(c.open)

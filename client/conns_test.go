@@ -28,7 +28,7 @@ func TestConnectionsAreClosedAndForgotten(t *testing.T) {
 	open := dial()
 	_ = gone.Close()
 	if len(c.open) != 1 {
-		t.Errorf("want the open connection alone remembered, got %d", len(c.open))
+		t.Errorf("want only the open connection recorded, got %d", len(c.open))
 	}
 	c.close()
 	if _, err := open.Write([]byte("x")); !errors.Is(err, net.ErrClosed) {

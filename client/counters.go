@@ -2,23 +2,23 @@ package client
 
 import "sync/atomic"
 
-// Counters are what a Client has done since it was made.
+// Counters count what a Client has done since it was created.
 type Counters struct {
 	// CallRepeats counts the repeats of calls, opened sessions included.
 	CallRepeats uint64
 	// Streams counts the write streams that were opened, the first one included.
 	Streams uint64
-	// Sent counts the writes that were sent on write streams, each copy for itself.
+	// Sent counts the writes that were sent on write streams, including repeats.
 	Sent uint64
-	// Committed, Refused and Unsettled count the writes of Writers by their outcome:
-	// with a receipt, not executed, and given up without an outcome.
+	// Committed, Refused and Unsettled count the writes of Writers by their outcome: with a
+	// receipt, not executed, and ended without an outcome.
 	Committed, Refused, Unsettled uint64
 	// Fences counts the sessions that Writers opened because a copy of a refused write
 	// could still be under way.
 	Fences uint64
 }
 
-// counters are those of a Client, for concurrent use.
+// counters holds the Counters of a Client, for concurrent use.
 type counters struct {
 	callRepeats, streams, sent, committed, refused, unsettled, fences atomic.Uint64
 }

@@ -1,9 +1,9 @@
 // Package client is the Go client of seqledger.
 //
-// [Client] makes calls: reads, sessions, and writes that the caller numbers
-// itself. [Writer] is what most programs want: a stream of writes for one
-// (scope, client id) that numbers them, pipelines them, and carries each to its
-// outcome through lost answers, broken connections and restarts of the server.
+// [Client] makes calls: reads, sessions, and writes that the caller numbers itself. [Writer] is
+// what most programs want: a stream of writes for one (scope, client id). It numbers the
+// writes, pipelines them, and settles each one in spite of lost answers, broken connections and
+// server restarts.
 //
 //	c, err := client.New(client.Options{Server: "127.0.0.1:7450"})
 //	w, err := c.NewWriter(ctx, client.WriterOptions{Scope: scope, ClientID: "billing-1"})
@@ -17,7 +17,7 @@
 //   - [ErrOutcomeUnknown]: the outcome is not known on this side. While the Writer
 //     lives it still settles the write: the error has the [Pending] to wait on. Once
 //     the Writer has ended, [UnsettledError] lists such writes.
-//   - journal.ErrTagInUse, of [Writer.SubmitTagged] alone: this is no new write. The
+//   - journal.ErrTagInUse, from [Writer.SubmitTagged] only: this is not a new write. The
 //     one that has the tag is under way or committed.
 //
 // No error of a Writer means anything else, so an application never guesses.
@@ -26,22 +26,22 @@
 //
 // # After a refusal
 //
-// When write n is refused (a condition failed, say) the writes behind it are not
-// executed either: they were submitted in the belief that n commits. The Writer
-// reports n with the refusal and the others with a [StoppedError], and takes nothing
-// more until [Writer.Resume]: going on by itself would run later writes on top of a
-// hole. After Resume the next write takes number n.
+// When write n is refused (a condition failed, for example) the writes behind it are not
+// executed either, because they may depend on n. The Writer reports n with the refusal and the
+// others with a [StoppedError]. It takes no more writes until [Writer.Resume]; without that
+// stop, later writes would run although an earlier one is missing. After Resume the next write
+// takes number n.
 //
-// Between calls of [Writer.Write] nothing has to stop. Each caller waits for its write
-// and learns of the refusal before it does anything else, so the Writer goes on by
-// itself when n and all behind it came from Write and are still waited for.
+// Calls of [Writer.Write] do not need that stop. Each caller waits for its write and gets the
+// refusal before it does anything else. The Writer therefore continues without Resume when n
+// and all writes behind it came from Write and their callers still wait.
 //
 // # Why a refusal is final when it is reported
 //
-// The ledger decides a request when it is applied, and a refusal changes
-// nothing: the same request may succeed a moment later, because conditions
-// change and gaps fill. So what matters is whether a *copy* of the request can
-// still be under way. Suppose n was refused and n+1 sent behind it:
+// The ledger decides a request when it is applied, and a refusal changes nothing: the same
+// request may succeed a moment later, because conditions change and gaps fill. What matters is
+// whether a *copy* of the request can still be under way. Suppose n was refused and n+1 sent
+// behind it:
 //
 //   - Each was sent once, on one stream that stayed up, and each was answered
 //     with a decision. The server decides a stream's writes in order, so no
@@ -54,26 +54,24 @@
 //     the gap, and the old n+1 then commits, although it was reported as not
 //     executed.
 //
-// So a write counts as doubtful when it was sent more than once, when its
-// stream broke before the answer, or when the answer left the outcome open. If
-// the write that was refused, or any behind it, is doubtful, the Writer opens a
-// new session before it reports anything. Sessions are opened in the same log
-// as writes: every copy is either applied before, and then shows in
-// last_committed_sequence, or after, and then it is fenced for ever. It opens
-// with expected_session, so that all commits since are known to be its own. If
-// last_committed_sequence has reached n, then n did commit, through a copy; it
-// is sent again under the new session, which answers with the receipt, and the
-// writes behind it go on. Otherwise neither n nor anything behind it can have
-// committed, because sequences have no holes: the refusal is final.
+// So a write counts as doubtful when it was sent more than once, when its stream broke before
+// the answer, or when the answer left the outcome open. If the write that was refused, or any
+// behind it, is doubtful, the Writer opens a new session before it reports anything. Sessions
+// are opened in the same log as writes. A copy that is applied before the new session shows in
+// last_committed_sequence; a copy that comes after it is fenced for ever. The Writer opens the
+// session with expected_session, so all commits since the last one are its own. If
+// last_committed_sequence has reached n, then n did commit, through a copy. The Writer sends n
+// again under the new session, gets the receipt, and continues with the writes behind it.
+// Otherwise neither n nor anything behind it can have committed, because sequences have no
+// holes: the refusal is final.
 //
 // A commit needs none of this: nothing undoes it. A commit *behind* a refused
 // write proves that the refused one committed through a copy, and is treated
 // like a doubtful write. Writes are settled in order, so an application never
 // sees n+1 committed while n is open.
 //
-// Every copy has the same bytes, because Submit encodes the operations and the Writer
-// keeps nothing else. Which of several servers a copy went to makes no difference to
-// the argument: all of them write one log.
+// Every copy has the same bytes, because Submit encodes the operations and the Writer keeps
+// nothing else. The argument holds for several servers too, because all of them write one log.
 //
 // # Rounds
 //
@@ -85,10 +83,10 @@
 //
 // # How a Writer ends
 //
-// Only the ledger can end one: with a WriteError, with answers that contradict each
-// other, or by refusing the token for a minute, which decides no write. [Writer.Done] and
-// [Writer.Err] tell. What something between says (a load balancer without a server
-// behind it answers 401, 403 or 404 for half a second) is waited out.
+// Only the ledger can end one: with a WriteError, with answers that contradict each other, or
+// by refusing the token for a minute, which leaves every write undecided. [Writer.Done] and
+// [Writer.Err] report the end. The Writer waits out errors of an intermediary: a load balancer
+// without a server behind it may answer 401, 403 or 404 for half a second.
 //
 //   - [ErrFenced]: another process opened a session on the stream.
 //   - [ErrExpired]: the stream was evicted while writes were unanswered. An
@@ -102,24 +100,22 @@
 //   - A number or key that the ledger knows with other contents, a session
 //     required, a sequence exhausted, a permission that is missing.
 //   - [ErrUnauthenticated], once the ledger itself has refused the token for a minute.
-//     Options.Token is asked for each stream that is opened, so a token that is renewed
-//     ends nothing.
+//     Options.Token is called for each new stream, so renewing a token does not end a Writer.
 //   - Close, of the Writer or of the Client, and Shutdown.
 //
-// A write that a server takes in no message, because it allows fewer bytes than others,
-// is refused; what travelled in one message with it is sent again in smaller ones.
+// A write is refused when it exceeds the message size of a server with a smaller limit. The
+// writes that were in the same message are sent again in smaller ones.
 //
-// A program that keeps [WriterState].Session can open its next Writer with
-// ExpectedSession and so learn whether anyone wrote in between.
+// A program that stores [WriterState].Session can open its next Writer with ExpectedSession,
+// which fails if another process has opened a session since.
 //
 // # Which answers are repeated
 //
-// A call is repeated, with the same bytes, until its context ends (or
-// Options.MaxAttempts is reached). Every call may be: writes and sessions are recognised
-// by sequence, key and attempt_id, UpdateConfig sets values and never adds to them. A
-// WriteError decides by its code: QUEUE_FULL, NOT_LEADER, DRAINING and OUTCOME_UNKNOWN
-// are repeated, all others are the answer. Without a WriteError it is the code of the
-// call:
+// A call is repeated, with the same bytes, until its context ends or Options.MaxAttempts is
+// reached. That is safe for every call: the ledger recognises writes and sessions by sequence,
+// key and attempt_id, and UpdateConfig assigns values and never increments them. A WriteError
+// decides by its code: QUEUE_FULL, NOT_LEADER, DRAINING and OUTCOME_UNKNOWN are repeated, all
+// others are the answer. Without a WriteError it is the code of the call:
 //
 //	code                 repeated  why
 //	canceled             yes       a proxy or the server gave up; the caller has not
@@ -136,15 +132,14 @@
 //	not_found, already_exists, failed_precondition, out_of_range, data_loss
 //	                     no        the answer
 //
-// An answer that is not in Connect's form is something between's. It is repeated when
-// its HTTP status is 408, 425, 429 or from 500 on, except 501 and 505; other statuses
-// tell of a wrong address or a missing right, and the caller should hear of that at
-// once. A certificate that is not trusted is told at once, too. A Writer, which has no
-// caller that waits, repeats all of these until it is closed.
+// An answer that is not in Connect's form comes from an intermediary. The call is repeated when
+// the HTTP status is 408, 425, 429 or at least 500, except 501 and 505. Other statuses indicate
+// a wrong address or a missing permission and are returned at once, and so is a certificate
+// that is not trusted. A Writer repeats all of these until it is closed.
 //
-// Only a WriteError decides a write. What a call does not repeat is told to its caller,
-// who can correct the token, the address or the request, and then call again with the same
-// sequence and key.
+// Only a WriteError decides a write. An error that is not repeated is returned to the caller,
+// which can correct the token, the address or the request and call again with the same sequence
+// and key.
 //
 // A write counts as perhaps executed when any of it may have been sent and the answer
 // was not the ledger's decision, or a refusal in Connect's form of the whole call
@@ -153,105 +148,96 @@
 //
 // # Connections
 //
-// Calls go over HTTP/1.1 connections that are kept open, up to 256 for each server;
-// further calls wait for one. The caller's own goroutine writes the request and reads
-// the answer, which takes about half of the time that HTTP/2 takes, on both sides. Over
-// TLS the server says whether it speaks HTTP/1.1, in cleartext it is asked once (with
-// OPTIONS, which executes nothing); where it does not, and through a proxy of the
-// environment, calls go over HTTP/2. So do Watch and Backup.
+// Calls go over HTTP/1.1 connections that are kept open, up to 256 for each server; further
+// calls wait for one. The caller's own goroutine writes the request and reads the answer, which
+// takes about half of the time that HTTP/2 takes, on both sides. Over TLS the handshake shows
+// whether the server speaks HTTP/1.1; in cleartext the Client asks once, with OPTIONS, which
+// executes nothing. Calls use HTTP/2 if the server does not speak HTTP/1.1 or the environment
+// names a proxy. Watch and Backup always use HTTP/2.
 //
-// All Writers of a Client share one WriteStream. It has a connection to itself
-// where the server gives it one (an HTTP/1.1 upgrade to "seqledger-direct", which
-// saves the wake-ups of HTTP/2), else a stream of an HTTP/2 connection. A server that
-// refuses the upgrade, or does not answer it within a second, is not asked again for
-// five minutes. Options.HTTP2 turns off both, the upgrade and HTTP/1.1 for calls.
+// All Writers of a Client share one WriteStream. It uses an upgraded connection (an HTTP/1.1
+// upgrade to "seqledger-direct", which saves the wake-ups of HTTP/2) if the server offers one,
+// otherwise a stream of an HTTP/2 connection. A server that refuses the upgrade, or does not
+// answer it within a second, is not asked again for five minutes. Options.HTTP2 turns off both,
+// the upgrade and HTTP/1.1 for calls.
 //
-// One goroutine sends on the stream: a frame is whatever waits while the one before is
-// being sent, without timers. A write that finds nothing under way goes out from its
-// caller's own goroutine. One receives and matches results with writes by their order. A
-// Writer has at most receipt_window writes unanswered, so that a repeat of the oldest
-// still finds its receipt; Submit blocks when it has as many. A small write may go ahead
-// of a large one that waits for room, but no more than 64 do. When a server answers that
-// it cannot take a write now (DRAINING, NOT_LEADER, QUEUE_FULL, OUTCOME_UNKNOWN) the
-// stream takes nothing more, ends once everything on it is answered, and is opened again
-// after a pause, to the next server if there are several; that pause is shared by all
-// Writers.
+// One goroutine sends on the stream. While it sends a frame, the writes for the next frame
+// collect; there are no timers. A write that finds nothing under way is sent by its caller's
+// own goroutine. Another goroutine receives, and matches results with writes by their order. A
+// Writer has at most receipt_window writes unanswered, so that a repeat of the oldest still
+// finds its receipt; Submit blocks when it has as many. A small write may go ahead of a large
+// one that waits for room, but no more than 64 do. When a server answers that it cannot take a
+// write now (DRAINING, NOT_LEADER, QUEUE_FULL, OUTCOME_UNKNOWN) the stream takes nothing more,
+// ends once everything on it is answered, and is opened again after a pause, to the next server
+// if there are several; that pause is shared by all Writers.
 //
-// Frames are put together of what Submit has encoded. Other writes, and the answers, are
-// encoded and decoded by code that is generated for them (vtprotobuf, the methods that
-// end in VT), because walking messages by reflection took a good part of this package's
-// time. Everything else is left to package proto, and so is every write for which the
-// generated code would give other bytes, and every answer that has text which is not
-// UTF-8: codec.go looks for those, so that it makes no difference to an application
-// which of the two was used.
+// Frames are assembled from what Submit has encoded. Other writes, and the answers, use code
+// generated by vtprotobuf (the methods that end in VT), because reflection took a large part of
+// this package's time. Everything else uses package proto. So does every write that the
+// generated code would encode differently, and every answer with text that is not UTF-8.
+// codec.go detects those, so an application sees no difference.
 //
 // # A journal
 //
-// With [WriterOptions].Journal every write is on disk before it is sent, and a
-// program that crashed goes on where it was. A journal.File holds any number of
-// streams; all Writers of a process share one, and with it each fsync.
+// With [WriterOptions].Journal every write is on disk before it is sent, and a program
+// continues after a crash. A journal.File holds any number of streams; all Writers of a process
+// share one, and with it each fsync.
 //
-// The next NewWriter opens a session that only succeeds if the journal's was
-// still the stream's. Then nobody else has written: what the ledger has
-// committed is done, and the rest is sent again under the new session, with the
-// same numbers and keys. [Writer.Recovered] has them all. If the stream was
-// evicted, taken over, or belongs to another ledger (the server's id is asked
-// for before anything is sent), NewWriter sends nothing and returns an
-// [UnsettledError] with the open writes; they stay in the journal until the
-// application calls journal.File.Forget.
+// The next NewWriter opens a session, which succeeds only if the journal's session was still
+// the stream's. Then no other process has written: the writes that the ledger has committed are
+// done, and the rest are sent again under the new session with the same numbers and keys.
+// [Writer.Recovered] returns all of them. If the stream was evicted, taken over, or belongs to
+// another ledger (the server's id is asked for before anything is sent), NewWriter sends
+// nothing and returns an [UnsettledError] with the open writes; they stay in the journal until
+// the application calls journal.File.Forget.
 //
-// For its own work to happen once too, an application gives each write a tag,
-// its own name for it ([Writer.SubmitTagged]), and keeps to this order:
+// To do its own work once, too, an application names each write with a tag
+// ([Writer.SubmitTagged]) and follows this order:
 //
 //  1. Note durably what is intended.
 //  2. Submit it under its tag, and wait for the outcome.
 //  3. Note the outcome durably.
-//  4. [Pending.Acknowledge]: only now the journal forgets the write.
+//  4. [Pending.Acknowledge]: only now does the journal drop the write.
 //
-// After a restart it goes through [Writer.Recovered] from step 3 on: those
-// outcomes it may not have seen. Whatever else it intends and has no outcome
-// for, it submits: a tag that is neither in the journal nor noted was never
-// sent, or was reported as not executed and is out of the journal since before
-// that report. Directory till is a program that works so.
+// After a restart it handles [Writer.Recovered] from step 3 on, because it may not have seen
+// those outcomes. Then it submits every other intention that has no outcome. A tag that is
+// neither in the journal nor noted was never sent, or was dropped from the journal before it
+// was reported as not executed. Directory till contains such a program.
 //
-// A tag that is submitted a second time is refused with journal.ErrTagInUse while
-// its write is in the journal, and for journal.Options.RememberTags (24 hours) after
-// it was acknowledged. So a program that notes nothing itself and is run twice does
-// its work once. What must hold for longer it has to note: the memory has a bound.
+// A tag that is submitted a second time is refused with journal.ErrTagInUse while its write is
+// in the journal, and for journal.Options.RememberTags (24 hours) after it was acknowledged. So
+// a program that keeps no records and is run twice does its work once. Records that must last
+// longer are the program's own task, because the journal keeps a bounded number of tags.
 //
-// What has to be known beside: a Writer that ends with a journal reports no
-// write as not executed, because the next one may send it; and when the journal
-// is full, Submit waits until outcomes are acknowledged, so that a program which
-// submits and never acknowledges waits for ever.
+// When a Writer with a journal ends, it reports no write as not executed, because the next
+// Writer may send it. When the journal is full, Submit waits until outcomes are acknowledged; a
+// program that submits and never acknowledges waits for ever.
 //
-// A journal that is lost or put back from a copy is the one thing that it cannot
-// make good. A lost one is recognised by journal.Options.MustExist. A copy is
-// refused when a session was opened since it was made. One from within the last
-// session is recognised when the ledger has committed more than it knows, or
-// something else under its numbers: the next Writer sends nothing beyond what is
-// committed already until the receipts show that those commits are its own. It
-// is not recognised when nothing was committed since that it does not know: then
-// what it holds is sent again, also a write that was refused, reported as not
-// executed and taken out of the journal after the copy was made. So do not
-// restore a journal from a copy; when it is gone, find out from the ledger what
-// was committed and begin a new one.
+// The package cannot repair a journal that is lost or restored from a copy.
+// journal.Options.MustExist detects a lost one. A copy is refused if a session was opened after
+// it was made. A copy from within the last session is detected if the ledger has committed more
+// than the copy contains, or other writes under its numbers: the next Writer sends nothing
+// beyond the committed writes until receipts show that those commits are its own. A copy is not
+// detected if nothing was committed after it was made. Then its writes are sent again,
+// including a write that was refused, reported as not executed and dropped from the journal
+// since. So do not restore a journal from a copy. If a journal is lost, find out from the
+// ledger what was committed and begin a new one.
 //
-// A journal is a journal.File and nothing else: it is written to for each write while
-// all Writers wait, which a database could not bear, and no program has needed another.
+// A journal is always a journal.File. All Writers wait for it at each write, which a database
+// would be too slow for, and no program has needed another implementation.
 //
 // # Large blocks
 //
 // A server refuses to send a block that is too large for one message. [Client.GetBlock],
-// [Client.Watch] and [Client.GetTransaction] therefore ask for parts of less than 3 MiB
-// and join them: what they return is whole, and in memory as a whole. A part that does
-// not begin where the one before ended, or is of another block or transaction, is an
-// [ErrProtocol]. Proofs and hashes are checked of what was joined.
+// [Client.Watch] and [Client.GetTransaction] therefore ask for parts of less than 3 MiB and
+// join them: what they return is whole, and in memory as a whole. A part that does not begin
+// where the one before ended, or is of another block or transaction, is an [ErrProtocol].
+// Proofs and hashes are checked on the joined block or transaction.
 //
 // # Proofs
 //
-// A receipt or a transaction that was asked for with include_proof comes with
-// the header of its block and a Merkle proof. [VerifyTransaction] and
-// [VerifyReceipt] check them without believing the server anything, and
-// [BlockHash] gives the hash by which the block is known to others. [Client.Watch]
-// checks that each block follows from the one before.
+// A receipt or a transaction that was asked for with include_proof comes with the header of its
+// block and a Merkle proof. [VerifyTransaction] and [VerifyReceipt] check them without trusting
+// the server, and [BlockHash] returns the block's hash for comparison with other sources.
+// [Client.Watch] checks that each block follows from the one before.
 package client

@@ -50,11 +50,11 @@ func endsWith(t *testing.T, c code, lost bool) {
 	}
 	told := client.CodeOf(err)
 	if open, ok := errors.AsType[*client.OutcomeUnknownError](err); ok && told == 0 && open.Refusal != nil {
-		// An open outcome tells the refusal without being one.
+		// An open outcome carries the refusal without being one.
 		told = open.Refusal.Code
 	}
 	if told != c {
-		t.Errorf("the error must tell the code, got %v", err)
+		t.Errorf("the error must have the code, got %v", err)
 	}
 	end, ok := errors.AsType[*client.UnsettledError](w.Err())
 	if !ok || (len(end.Writes) == 1) != unsettled {
@@ -66,7 +66,8 @@ func endsWith(t *testing.T, c code, lost bool) {
 			t.Errorf("the listed write is not the one submitted: %d", u.Sequence())
 		}
 	}
-	if _, err := w.Write(t.Context(), payload("2")); !errors.Is(err, client.ErrNotExecuted) || client.CodeOf(err) != c || errors.Is(err, client.ErrOutcomeUnknown) {
+	if _, err := w.Write(t.Context(), payload("2")); !errors.Is(err, client.ErrNotExecuted) || client.CodeOf(err) != c ||
+		errors.Is(err, client.ErrOutcomeUnknown) {
 		t.Errorf("a Writer that ended takes nothing and says why, got %v", err)
 	}
 	if err := w.Close(t.Context()); (err != nil) != unsettled {
@@ -92,15 +93,16 @@ func TestATakeoverFencesTheFirstWriter(t *testing.T) {
 		t.Errorf("want 2 commits, got %d", n)
 	}
 	// A third that expects the first session must not take anything over.
-	_, err := c.NewWriter(t.Context(), client.WriterOptions{Scope: org, ClientID: "w", ExpectedSession: first.State().Session})
+	_, err := c.NewWriter(t.Context(),
+		client.WriterOptions{Scope: org, ClientID: "w", ExpectedSession: first.State().Session})
 	if !errors.Is(err, client.ErrFenced) {
 		t.Errorf("want ErrFenced for an old ExpectedSession, got %v", err)
 	}
 }
 
-// TestAnEvictedStreamLeavesLostAnswersUnsettled: the write committed and its
-// answer was lost; after the eviction nobody can tell, so it is handed back and
-// not sent again as new.
+// TestAnEvictedStreamLeavesLostAnswersUnsettled: the write committed and its answer was lost.
+// After the eviction its outcome cannot be found out, so it is returned and not sent again as
+// new.
 func TestAnEvictedStreamLeavesLostAnswersUnsettled(t *testing.T) {
 	t.Parallel()
 	s, c := start(t)
@@ -143,8 +145,8 @@ func TestAServerThatTurnsTheStreamAwayEndsTheWriter(t *testing.T) {
 	wantEnded(t, w, 1)
 }
 
-// TestCloseSettlesWhatItCan: a patient Close waits for the answers; one whose
-// context has ended lists what is open; both take nothing more.
+// TestCloseSettlesWhatItCan: Close with a live context waits for the answers; with an ended
+// context it lists the open writes. Neither takes more writes.
 func TestCloseSettlesWhatItCan(t *testing.T) {
 	t.Parallel()
 	s, c := start(t)
@@ -154,7 +156,8 @@ func TestCloseSettlesWhatItCan(t *testing.T) {
 		t.Errorf("everything was settled, but Close says %v", err)
 	}
 	wantCommitted(t, p, 1)
-	if _, err := patient.Submit(t.Context(), payload("2")); !errors.Is(err, client.ErrNotExecuted) || !errors.Is(err, client.ErrClosed) {
+	if _, err := patient.Submit(t.Context(), payload("2")); !errors.Is(err, client.ErrNotExecuted) ||
+		!errors.Is(err, client.ErrClosed) {
 		t.Errorf("a closed Writer must refuse, got %v", err)
 	}
 	if err := patient.Close(t.Context()); err != nil {
@@ -196,7 +199,8 @@ func TestClientCloseEndsItsWriters(t *testing.T) {
 	if _, err := w.Write(t.Context(), payload("2")); !errors.Is(err, client.ErrClosed) {
 		t.Errorf("want ErrClosed from the Writer, got %v", err)
 	}
-	if _, err := c.NewWriter(t.Context(), client.WriterOptions{Scope: org, ClientID: "x"}); !errors.Is(err, client.ErrClosed) {
+	if _, err := c.NewWriter(t.Context(),
+		client.WriterOptions{Scope: org, ClientID: "x"}); !errors.Is(err, client.ErrClosed) {
 		t.Errorf("want ErrClosed from the Client, got %v", err)
 	}
 }

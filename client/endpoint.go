@@ -26,20 +26,21 @@ type endpoint struct {
 	ledger  seqledgerv1connect.LedgerServiceClient
 	admin   seqledgerv1connect.AdminServiceClient
 	frames  *connect.Client[frame, seqledgerv1.WriteStreamResponse]
-	// pool has the connections of unary calls, and http2 those of streams and of what
-	// the pool cannot send; upgrade opens connections for the write stream alone. pool
-	// and upgrade may be nil, and all are with Options.HTTPClient.
+	// pool holds the connections of unary calls; http2 holds those of streams and of calls that
+	// the pool cannot send. upgrade opens connections for the write stream alone. pool and
+	// upgrade may be nil; with Options.HTTPClient all three are nil.
 	pool    *pool
 	http2   http.RoundTripper
 	upgrade *http.Transport
 
 	mu sync.Mutex
-	// noHTTP1 and noUpgrade are until when the server is taken not to speak HTTP/1.1, and
-	// not to give a connection to a write stream.
+	// noHTTP1 and noUpgrade are the times until which the server is assumed not to speak
+	// HTTP/1.1, and not to upgrade a connection for a write stream.
 	noHTTP1, noUpgrade time.Time
 }
 
-// refusalMemory is for how long it is remembered what a server does not offer.
+// refusalMemory is how long the Client assumes that a server still does not offer what it has
+// refused.
 const refusalMemory = 5 * time.Minute
 
 // newEndpoint returns an endpoint that shares the transports of its Client.
@@ -67,19 +68,19 @@ func (c *Client) newEndpoint(base *url.URL) *endpoint {
 	return e
 }
 
-// writeStreamURL is that of the procedure.
+// writeStreamURL is the URL of the WriteStream procedure.
 func (e *endpoint) writeStreamURL() string {
 	return e.base.String() + seqledgerv1connect.LedgerServiceWriteStreamProcedure
 }
 
-// viaProxy tells whether the environment names a proxy for a server. net/http knows
-// how to talk to one, the pool does not.
+// viaProxy reports whether the environment names a proxy for a server. net/http supports
+// proxies, the pool does not.
 func viaProxy(base *url.URL) bool {
 	proxy, err := http.ProxyFromEnvironment(&http.Request{URL: base})
 	return proxy != nil || err != nil
 }
 
-// hostPort is where a server listens.
+// hostPort returns the address that a server listens on.
 func hostPort(base *url.URL) string {
 	port := base.Port()
 	switch {
@@ -92,7 +93,7 @@ func hostPort(base *url.URL) string {
 	return net.JoinHostPort(base.Hostname(), port)
 }
 
-// callTLS is the configuration of a pool's connections; nil for cleartext.
+// callTLS returns the TLS configuration of a pool's connections, nil for cleartext.
 func callTLS(base *url.URL, config *tls.Config) *tls.Config {
 	if base.Scheme != "https" {
 		return nil
@@ -103,7 +104,7 @@ func callTLS(base *url.URL, config *tls.Config) *tls.Config {
 	if config.ServerName == "" {
 		config.ServerName = base.Hostname()
 	}
-	// Nothing else, because a server that is offered HTTP/2 as well takes that.
+	// Offer nothing else: a server that is also offered HTTP/2 chooses that.
 	config.NextProtos = []string{"http/1.1"}
 	return config
 }
@@ -127,7 +128,7 @@ func (e *endpoint) roundTrip(r *http.Request) (*http.Response, error) {
 	return answer, err
 }
 
-// isRefused tells whether it is remembered that the server does not offer something.
+// isRefused reports whether the server has recently refused an offer.
 func (e *endpoint) isRefused(until *time.Time) bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -166,8 +167,8 @@ func (s *endpoints) use() *endpoint {
 	return s.current
 }
 
-// moveOn chooses another server when one cannot take a call, unless that was done
-// since. leader is the address that it gave, empty for none.
+// moveOn chooses another server when from cannot take a call, unless another call has done so
+// since. leader is the leader's address in the answer, or empty.
 func (s *endpoints) moveOn(from *endpoint, leader string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -178,12 +179,12 @@ func (s *endpoints) moveOn(from *endpoint, leader string) {
 		s.current = to
 		return
 	}
-	// After one that is not in the list comes the first.
+	// A server that is not in the list is followed by the first one.
 	s.current = s.all[(slices.Index(s.all, from)+1)%len(s.all)]
 }
 
-// find returns the server at an address that another one gave, nil for none that may
-// be used. mu is held.
+// find returns the server at an address that another server gave, or nil if it may not be used.
+// mu is held.
 func (s *endpoints) find(from *endpoint, leader string) *endpoint {
 	if leader == "" {
 		return nil
@@ -218,10 +219,10 @@ func (s *endpoints) close() {
 	}
 }
 
-// openStream opens a write stream: one with a connection to itself, else an ordinary
-// one. What answers and does not give its connection away may be a server that speaks
-// HTTP/2 alone or something before it; and if it is a refusal of the call, the
-// ordinary way brings it with all that belongs to it.
+// openStream opens a write stream on an upgraded connection, or an ordinary one if the upgrade
+// is refused. The refusal may come from an intermediary or from a server that speaks only
+// HTTP/2. If it was a refusal of the call itself, the ordinary stream returns it with all its
+// details.
 func (e *endpoint) openStream(ctx context.Context) (writeStream, error) {
 	header := make(http.Header)
 	if _, err := e.options.authorize(ctx, header); err != nil {
@@ -246,21 +247,20 @@ func (e *endpoint) openStream(ctx context.Context) (writeStream, error) {
 	return stream, nil
 }
 
-// openUpgraded asks for a connection for the stream alone.
+// openUpgraded requests an upgraded connection for the stream.
 func (e *endpoint) openUpgraded(ctx context.Context, header http.Header) (*direct.Stream, error) {
 	header = header.Clone()
 	header.Set("User-Agent", userAgent)
 	return direct.Open(ctx, e.upgrade, e.writeStreamURL(), header, codec{})
 }
 
-// userAgent tells a server's operator who is on a connection, as Connect's own
-// does for the calls.
+// userAgent identifies this client to the server's operator, as Connect's own user agent does
+// for calls.
 const userAgent = "seqledger-go"
 
-// noteUpgrade remembers that a server gives no connection away, or that something
-// before it swallows the question: to wait for that again at each reconnect helps
-// nobody. An answer that says only that the caller, or the moment, is not the right
-// one is not remembered.
+// noteUpgrade records that a server, or an intermediary, does not upgrade connections, so that
+// reconnecting does not wait for the same refusal again. It does not record an answer that
+// concerns only the caller or the moment.
 func (e *endpoint) noteUpgrade(ctx context.Context, err error) {
 	if refused, ok := errors.AsType[*direct.RefusedError](err); ok {
 		switch refused.Status {

@@ -14,8 +14,8 @@ import (
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 )
 
-// Sentinels for errors.Is. They say what a caller can do next; the whole story
-// is in [*Error] and in the types that wrap it.
+// Sentinels for errors.Is. They say what a caller can do next; the details are in [*Error] and
+// in the types that wrap it.
 var (
 	// ErrNotFound: there is no such entity, transaction or block, or none that the
 	// caller may read.
@@ -33,10 +33,9 @@ var (
 	// it by repeating the same sequence and key, or with GetClientState; never
 	// by sending the operations under a new sequence.
 	ErrOutcomeUnknown = errors.New("client: outcome unknown")
-	// ErrNotExecuted: the write was not executed and never will be, so that it
-	// is safe to submit its operations again as a new write. From [Client.Write],
-	// which numbers nothing itself, it is about the copies that this call sent (none):
-	// one that an earlier call sent under the same number may still be executed.
+	// ErrNotExecuted: the write was not executed and never will be. It is safe to submit its
+	// operations again as a new write. From [Client.Write] it covers only the copies that this
+	// call sent: a copy that an earlier call sent under the same number may still be executed.
 	ErrNotExecuted = errors.New("client: not executed")
 	// ErrStopped: an earlier write was refused and the Writer waits for Resume.
 	ErrStopped = errors.New("client: stopped behind a refused write")
@@ -46,52 +45,52 @@ var (
 	ErrAlreadyCommitted = errors.New("client: already committed")
 	// ErrClosed: the Client or the Writer was closed.
 	ErrClosed = errors.New("client: closed")
-	// ErrOtherLedger: the server has another ledger than the journal is of, for
-	// example one that was restored from a backup.
+	// ErrOtherLedger: the server's ledger is not the journal's ledger, for example because it
+	// was restored from a backup.
 	ErrOtherLedger = errors.New("client: another ledger")
 	// ErrProtocol: the server's answers contradict each other or the request.
 	ErrProtocol = errors.New("client: protocol violation")
 )
 
-// Error is what the server, or the way to it, answered in place of a result.
-// The numbers and texts are those of WriteError; they are zero where the
-// answer had none.
+// Error is what the server, or an intermediary, answered in place of a result. The numbers and
+// texts are copied from WriteError; they are zero if the answer had none.
 type Error struct {
-	// Code says why a write was refused. UNSPECIFIED when the answer carried
-	// no WriteError: then ConnectCode is all there is.
+	// Code says why a write was refused. It is UNSPECIFIED when the answer carried no
+	// WriteError; then only ConnectCode is set.
 	Code seqledgerv1.WriteErrorCode
 	// ConnectCode is the RPC's code. For an error inside a WriteStream it is
 	// the code that a unary Write would have had.
 	ConnectCode connect.Code
 	// Message is for people and not stable.
 	Message string
-	// LastCommittedSequence is the stream's, where the decision looked at it.
+	// LastCommittedSequence is the stream's last committed sequence, if the decision depended
+	// on it.
 	LastCommittedSequence uint64
-	// Session is the stream's, where the decision looked at it.
+	// Session is the stream's session, if the decision depended on it.
 	Session uint64
-	// CommittedSequence is where the key or the request stands already.
+	// CommittedSequence is the sequence that the key or the request was committed under.
 	CommittedSequence uint64
-	// OperationIndex is the operation that failed, from 0.
+	// OperationIndex is the index of the operation that failed, from 0.
 	OperationIndex uint32
 	// Key is the entity key whose condition failed.
 	Key string
 	// CurrentVersion is that entity's version, 0 when it is absent.
 	CurrentVersion uint64
-	// Field is the wrong field of an INVALID_ARGUMENT.
+	// Field is the invalid field of an INVALID_ARGUMENT.
 	Field string
-	// RetryAfter is how long the server asks to wait, 0 for no wish.
+	// RetryAfter is how long the server asks to wait; 0 if it does not ask.
 	RetryAfter time.Duration
-	// LeaderAddress comes with NOT_LEADER alone.
+	// LeaderAddress is set only with NOT_LEADER.
 	LeaderAddress string
 
-	// wire is true when the answer was in Connect's own form, as a seqledger server's
-	// always is; otherwise the error was made on this side, of an HTTP status or a
-	// broken connection, and says nothing about what the server did.
+	// wire is true when the answer was in Connect's own form, as a seqledger server's always
+	// is. Otherwise this side made the error from an HTTP status or a broken connection, and it
+	// says nothing about what the server did.
 	wire bool
-	// status is that of an HTTP answer which was not in Connect's form, 0 for none.
+	// status is the HTTP status of an answer that was not in Connect's form, or 0.
 	status int
-	// challenged is true when the answer bears a seqledger server's own demand for a
-	// token, which tells it from that of something before the server.
+	// challenged is true when the answer carries a seqledger server's own challenge for a
+	// token, and therefore does not come from an intermediary.
 	challenged bool
 	cause      error
 }
@@ -153,7 +152,7 @@ func CodeOf(err error) seqledgerv1.WriteErrorCode {
 	return seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_UNSPECIFIED
 }
 
-// errorFromConnect is the one place where the error of an RPC becomes ours.
+// errorFromConnect converts the error of an RPC. No other code does.
 func errorFromConnect(err error) *Error {
 	rpc, ok := errors.AsType[*connect.Error](err)
 	if !ok {
@@ -163,8 +162,7 @@ func errorFromConnect(err error) *Error {
 	for _, detail := range rpc.Details() {
 		value, detailErr := detail.Value()
 		if detailErr != nil {
-			// A detail of a type that we do not know takes nothing away from
-			// the code, so it must not hide the error itself.
+			// A detail of an unknown type must not hide the error: the code is still valid.
 			continue
 		}
 		if refusal, isRefusal := value.(*seqledgerv1.WriteError); isRefusal {
@@ -178,7 +176,7 @@ func errorFromConnect(err error) *Error {
 	return out
 }
 
-// challenge is how a seqledger server demands a token.
+// challenge is the header value with which a seqledger server asks for a token.
 const challenge = `Bearer realm="seqledger"`
 
 // errorFromCall is errorFromConnect for a call whose attempt is known.
@@ -198,7 +196,7 @@ func errorFromStream(refusal *seqledgerv1.WriteError) *Error {
 	return out
 }
 
-// errorFromDetail copies the fields that both ways share.
+// errorFromDetail copies the fields that both conversions share.
 func errorFromDetail(refusal *seqledgerv1.WriteError) *Error {
 	return &Error{
 		Code:                  refusal.GetCode(),
@@ -215,7 +213,7 @@ func errorFromDetail(refusal *seqledgerv1.WriteError) *Error {
 	}
 }
 
-// connectCodeOf is the table of the API: which RPC code a refusal has.
+// connectCodeOf returns the RPC code of a refusal, as the API defines it.
 func connectCodeOf(code seqledgerv1.WriteErrorCode) connect.Code {
 	switch code {
 	case seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_ALREADY_COMMITTED:
@@ -237,9 +235,8 @@ func connectCodeOf(code seqledgerv1.WriteErrorCode) connect.Code {
 	return connect.CodeFailedPrecondition
 }
 
-// worthRetrying says whether the same request may succeed a moment later.
-// Whether repeating it is *safe* is the caller's question. The table in doc.go says
-// the same.
+// worthRetrying reports whether the same request may succeed a moment later. The caller decides
+// whether repeating it is *safe*. The table in doc.go lists the same codes.
 func (e *Error) worthRetrying() bool {
 	switch e.Code {
 	case seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_QUEUE_FULL,
@@ -253,8 +250,8 @@ func (e *Error) worthRetrying() bool {
 	}
 	switch {
 	case e.status != 0 && e.status != http.StatusOK:
-		// Something answered, and not as the ledger does: a load balancer, another
-		// program. These are what such ones say for a while.
+		// A load balancer or another program answered, not the ledger. These statuses are
+		// temporary.
 		switch e.status {
 		case http.StatusRequestTimeout, http.StatusTooEarly, http.StatusTooManyRequests:
 			return true
@@ -273,9 +270,8 @@ func (e *Error) worthRetrying() bool {
 	return false
 }
 
-// isTLSRefusal tells of a connection that one of the two sides does not trust, or on
-// which the other one does not speak TLS. Nothing was sent, and nothing changes until
-// somebody changes the configuration.
+// isTLSRefusal reports whether one side does not trust the other, or the peer does not speak
+// TLS. Nothing was sent, and a retry fails the same way until the configuration changes.
 func isTLSRefusal(err error) bool {
 	if _, ok := errors.AsType[*tls.CertificateVerificationError](err); ok {
 		return true
@@ -286,22 +282,22 @@ func isTLSRefusal(err error) bool {
 	return isAlert(err, "")
 }
 
-// isAlert tells of a TLS alert from the other side, of the given description or of
-// any. Package tls has no type for it over TCP.
+// isAlert reports whether err is a TLS alert from the peer with the given description, or any
+// alert if it is empty. Package tls has no type for such an alert over TCP.
 func isAlert(err error, description string) bool {
 	remote, ok := errors.AsType[*net.OpError](err)
 	return ok && remote.Op == "remote error" && strings.HasSuffix(remote.Err.Error(), description)
 }
 
-// isFinal says that the ledger itself has refused the call and will again. What looks
-// like that and may be the word of something between (a load balancer with no server
-// behind it says 404, or 401, for half a second) is not final.
+// isFinal reports whether the ledger itself has refused the call and would refuse it again. A
+// refusal that may come from an intermediary is not final: a load balancer with no server
+// behind it may answer 404 or 401 for half a second.
 func (e *Error) isFinal() bool {
 	return e.Code != seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_UNSPECIFIED && !e.worthRetrying()
 }
 
-// turnedAway says that an answer in Connect's form refused the call before its
-// request was looked at.
+// turnedAway reports whether an answer in Connect's form refused the call before the server
+// looked at its request.
 func (e *Error) turnedAway() bool {
 	switch e.ConnectCode {
 	case connect.CodeUnauthenticated, connect.CodePermissionDenied, connect.CodeUnimplemented, connect.CodeInvalidArgument:
@@ -310,15 +306,13 @@ func (e *Error) turnedAway() bool {
 	return false
 }
 
-// leavesOutcomeOpen says whether a Write that got this answer may still have
-// been, or still be, committed. Everything that is not known to come before
-// the proposal counts as open, because a wrong "no" would make a caller pay
-// twice and a wrong "maybe" only makes it ask again.
+// leavesOutcomeOpen reports whether a Write that got this answer may be committed, now or
+// later. Every answer counts as open unless it is known to precede the proposal: a wrong "no"
+// would make a caller pay twice, a wrong "maybe" only makes it ask again.
 func (e *Error) leavesOutcomeOpen() bool {
 	if !e.wire {
-		// A code that was made on this side (an HTTP status of a proxy, a
-		// connection that broke) looks like the server's, but the server may
-		// have executed the write all the same.
+		// This side made the code, from a proxy's HTTP status or a broken connection. It looks
+		// like the server's code, but the server may have executed the write.
 		return true
 	}
 	switch e.Code {

@@ -98,7 +98,7 @@ func TestErrorsWithoutADetail(t *testing.T) {
 		if got := errorFromConnect(connect.NewWireError(code, nil)).leavesOutcomeOpen(); got != open {
 			t.Errorf("%v leaves the outcome open: %v, want %v", code, got, open)
 		}
-		// What this side or a proxy made of it is no answer of the server.
+		// An error made by this side or by a proxy is not an answer of the server.
 		if !errorFromConnect(connect.NewError(code, nil)).leavesOutcomeOpen() {
 			t.Errorf("%v made on this side must leave the outcome open", code)
 		}
@@ -109,7 +109,7 @@ func TestErrorsWithoutADetail(t *testing.T) {
 	}
 }
 
-// TestBackoffGrowsWithinItsBounds and honours the server's wish, up to a limit.
+// TestBackoffGrowsWithinItsBounds and honours the server's retry_after, up to a limit.
 func TestBackoffGrowsWithinItsBounds(t *testing.T) {
 	t.Parallel()
 	for attempt := range 100 {
@@ -119,10 +119,10 @@ func TestBackoffGrowsWithinItsBounds(t *testing.T) {
 		}
 	}
 	if d := backoff(0, 5*time.Second); d != 5*time.Second {
-		t.Errorf("a wish of 5 s became %v", d)
+		t.Errorf("a retry_after of 5 s became %v", d)
 	}
 	if d := backoff(0, 24*time.Hour); d != retryAfterMax {
-		t.Errorf("a wish of a day became %v, want %v", d, retryAfterMax)
+		t.Errorf("a retry_after of a day became %v, want %v", d, retryAfterMax)
 	}
 }
 
@@ -151,8 +151,8 @@ func TestRingKeepsTheOrder(t *testing.T) {
 	}
 }
 
-// TestTheLedgerIDIsFoundInATxID around the version, the variant and the index;
-// what is no tx_id has none.
+// TestTheLedgerIDIsFoundInATxID around the version, the variant and the index; other text has
+// none.
 func TestTheLedgerIDIsFoundInATxID(t *testing.T) {
 	t.Parallel()
 	for text, want := range map[string]uint64{
@@ -167,7 +167,7 @@ func TestTheLedgerIDIsFoundInATxID(t *testing.T) {
 	}
 	for _, text := range []string{"", "tx-1", "01234567-89ab-7cde-bc00-000000000001", "01234567-89ab-8cde-bc00"} {
 		if _, ok := ledgerOf(text); ok {
-			t.Errorf("%q is no tx_id", text)
+			t.Errorf("%q is not a tx_id", text)
 		}
 	}
 }
@@ -202,7 +202,7 @@ func TestKeysAreDistinctUUIDs(t *testing.T) {
 	for range 10_000 {
 		key := newKey()
 		if len(key) != 36 || key[14] != '7' || key[8] != '-' || key[23] != '-' || seen[key] {
-			t.Fatalf("%q is no fresh UUIDv7", key)
+			t.Fatalf("%q is not a fresh UUIDv7", key)
 		}
 		seen[key] = true
 	}

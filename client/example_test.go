@@ -135,7 +135,8 @@ func ExampleOutcomeUnknownError() {
 		return
 	}
 	defer c.Close()
-	w, err := c.NewWriter(context.Background(), client.WriterOptions{Scope: &seqledgerv1.Scope{Organization: "acme"}, ClientID: "web"})
+	w, err := c.NewWriter(context.Background(),
+		client.WriterOptions{Scope: &seqledgerv1.Scope{Organization: "acme"}, ClientID: "web"})
 	if err != nil {
 		fmt.Println(err)
 		return
@@ -178,8 +179,8 @@ func ExampleClient_Write() {
 	// 01234567-89ab-8cde-bc00-000000000001 replayed: true <nil>
 }
 
-// A program that was killed goes on with its journal: it asks first what became
-// of the writes that it had under way.
+// A program that was killed continues with its journal: it first asks for the outcomes of the
+// writes that were under way.
 func ExampleWriter_SubmitTagged() {
 	address, stop := serveExample()
 	defer stop()
@@ -215,9 +216,10 @@ func payRent(address, path, life string) error {
 		return err
 	}
 	defer c.Close()
-	w, err := c.NewWriter(ctx, client.WriterOptions{Scope: &seqledgerv1.Scope{Organization: "acme"}, ClientID: "rent", Journal: j})
+	w, err := c.NewWriter(ctx,
+		client.WriterOptions{Scope: &seqledgerv1.Scope{Organization: "acme"}, ClientID: "rent", Journal: j})
 	if err != nil {
-		return err // an UnsettledError lists what is the application's to settle
+		return err // an UnsettledError lists the writes that the application must settle
 	}
 	noted := make(map[string]bool) // stands for the program's own database
 	for _, p := range w.Recovered() {

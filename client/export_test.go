@@ -8,7 +8,7 @@ func InFlight(w *Writer) int {
 	return w.inflight
 }
 
-// Closing tells whether w takes no more writes.
+// Closing reports whether w refuses new writes.
 func Closing(w *Writer) bool {
 	w.mux.mu.Lock()
 	defer w.mux.mu.Unlock()

@@ -6,12 +6,10 @@ import (
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 )
 
-// NotExecutedError says that a write was not executed and never will be: no
-// copy of it is under way any more. errors.Is finds [ErrNotExecuted] and the
-// cause.
+// NotExecutedError reports that a write was not executed and never will be: no copy of it is
+// still under way. errors.Is finds [ErrNotExecuted] and the cause.
 type NotExecutedError struct {
-	// Sequence is the number that the write had, 0 when it never got one. It
-	// is free again.
+	// Sequence is the number of the write, 0 if it never got one. The number is free again.
 	Sequence uint64
 	// Cause is the refusal ([*Error]), a [*StoppedError], or what ended the
 	// Writer or the caller's context before the write was sent.
@@ -32,29 +30,28 @@ func (e *NotExecutedError) Is(target error) bool { return target == ErrNotExecut
 // Unwrap returns the cause.
 func (e *NotExecutedError) Unwrap() error { return e.Cause }
 
-// OutcomeUnknownError says that a write was sent and its fate is not known
-// here. errors.Is finds [ErrOutcomeUnknown] and what ended the waiting: the
-// context's error, the transport's, or [ErrClosed]; and [ErrFenced] or
-// [ErrExpired], which tell of the stream and not of this write. It finds no
-// other refusal, because a caller that looks for [ErrConditionFailed] first would take the
-// write for refused while a copy of it commits.
+// OutcomeUnknownError reports that a write was sent and its outcome is not known. errors.Is
+// finds [ErrOutcomeUnknown] and the error that ended the wait: the context's, the transport's,
+// or [ErrClosed]. It also finds [ErrFenced] and [ErrExpired], which concern the stream and not
+// this write. It finds no other refusal: a caller that checks for [ErrConditionFailed] first
+// would treat the write as refused while a copy of it commits.
 type OutcomeUnknownError struct {
-	// Sequence and IdempotencyKey name the write: repeating the same request
-	// under them settles it, because a commit answers with its receipt.
+	// Sequence and IdempotencyKey name the write: repeating the same request under them settles
+	// it, because a committed write is answered with its receipt.
 	Sequence       uint64
 	IdempotencyKey string
-	// Refusal is what the server answered to another copy, or to another write
-	// when that ended the Writer; nil when it did not answer. It is not final
-	// and therefore not unwrapped.
+	// Refusal is what the server answered to another copy, or to another write when that ended
+	// the Writer; nil when it did not answer. It is not final and therefore Unwrap does not
+	// return it.
 	Refusal *Error
-	// Cause is why the waiting ended, for people in full.
+	// Cause is the full error that ended the wait.
 	Cause error
-	// Pending is the write of a Writer: while the Writer lives it still settles the
-	// write, and Pending.Wait tells the outcome. Nil from [Client.Write].
+	// Pending is the write of a Writer. As long as the Writer runs it still settles the write,
+	// and Pending.Wait returns the outcome. Pending is nil from [Client.Write].
 	Pending *Pending
 }
 
-// newOutcomeUnknown takes the refusal out of cause.
+// newOutcomeUnknown moves the refusal from cause to Refusal.
 func newOutcomeUnknown(sequence uint64, key string, cause error) *OutcomeUnknownError {
 	refusal, _ := splitRefusal(cause)
 	return &OutcomeUnknownError{Sequence: sequence, IdempotencyKey: key, Refusal: refusal, Cause: cause}
@@ -66,7 +63,8 @@ func (e *OutcomeUnknownError) Error() string {
 		e.Sequence, e.IdempotencyKey, e.Cause)
 }
 
-// Is reports ErrOutcomeUnknown, and that the stream was taken over or evicted.
+// Is reports whether target is ErrOutcomeUnknown, or says that the stream was taken over or
+// evicted and it was.
 func (e *OutcomeUnknownError) Is(target error) bool {
 	if target == ErrFenced || target == ErrExpired {
 		refusal, _ := splitRefusal(e.Cause)
@@ -85,7 +83,7 @@ func (e *OutcomeUnknownError) Unwrap() []error {
 // that contain none.
 func splitRefusal(err error) (*Error, []error) {
 	var branches []error
-	switch e := err.(type) { //nolint:errorlint // It walks the tree, so it must look at each error itself.
+	switch e := err.(type) { //nolint:errorlint // It walks the tree and must inspect each error itself.
 	case nil:
 		return nil, nil
 	case *Error:
@@ -107,15 +105,15 @@ func splitRefusal(err error) (*Error, []error) {
 		rest = append(rest, clean...)
 	}
 	if refusal == nil {
-		// Kept whole, so that errors.As finds the types around the cause too.
+		// Keep the error whole, so that errors.As also finds the types that wrap the cause.
 		return nil, []error{err}
 	}
 	return refusal, rest
 }
 
-// StoppedError says which refused write a Writer has stopped at. It does not
-// unwrap to the refusal, so that errors.Is(err, ErrConditionFailed) is true of
-// the refused write alone and not of everything behind it.
+// StoppedError names the refused write that stopped a Writer. It does not unwrap to the
+// refusal: errors.Is(err, ErrConditionFailed) is true only for the refused write, not for the
+// writes behind it.
 type StoppedError struct {
 	// Sequence of the refused write.
 	Sequence uint64
@@ -131,12 +129,12 @@ func (e *StoppedError) Error() string {
 // Is reports ErrStopped.
 func (e *StoppedError) Is(target error) bool { return target == ErrStopped }
 
-// UnsettledError is the end of a Writer: why it ended and which writes it
-// could not settle. An empty Writes means that every write was settled.
+// UnsettledError reports why a Writer ended and which writes it could not settle. If Writes is
+// empty, every write was settled.
 type UnsettledError struct {
-	// Writes may have been committed or not, in the order of their sequences. What they
-	// have done is the application's to find out (GetClientState, GetEntity) because
-	// nothing may be re-sent by itself any more.
+	// Writes may have been committed or not. They are in the order of their sequences. The
+	// application must find out their outcomes (GetClientState, GetEntity), because the Writer
+	// no longer sends them.
 	Writes []*Pending
 	// Cause is an [*Error], [ErrProtocol] with what was wrong, [ErrClosed],
 	// [ErrOtherLedger], or [journal.ErrFailed].

@@ -123,7 +123,8 @@ func (l *fakeLedger) apply(request *seqledgerv1.WriteRequest) *seqledgerv1.Write
 }
 
 // replay is rules 4 to 6.
-func (l *fakeLedger) replay(stream *fakeStream, request *seqledgerv1.WriteRequest, refuse func(code) *seqledgerv1.WriteResult) *seqledgerv1.WriteResult {
+func (l *fakeLedger) replay(stream *fakeStream, request *seqledgerv1.WriteRequest,
+	refuse func(code) *seqledgerv1.WriteResult) *seqledgerv1.WriteResult {
 	if stream == nil {
 		return nil
 	}
@@ -166,7 +167,8 @@ func (l *fakeLedger) condition(operations []*seqledgerv1.Operation) code {
 }
 
 // commit is rule 11.
-func (l *fakeLedger) commit(name string, stream *fakeStream, request *seqledgerv1.WriteRequest) *seqledgerv1.WriteResult {
+func (l *fakeLedger) commit(name string, stream *fakeStream,
+	request *seqledgerv1.WriteRequest) *seqledgerv1.WriteResult {
 	if stream == nil {
 		stream = &fakeStream{created: l.index}
 		l.streams[name] = stream
@@ -281,7 +283,8 @@ func (l *fakeLedger) history() []committed {
 }
 
 func payloadOf(request *seqledgerv1.WriteRequest) []byte {
-	payload, err := proto.MarshalOptions{Deterministic: true}.Marshal(&seqledgerv1.WriteRequest{Operations: request.GetOperations()})
+	payload, err := proto.MarshalOptions{Deterministic: true}.Marshal(
+		&seqledgerv1.WriteRequest{Operations: request.GetOperations()})
 	if err != nil {
 		panic(err)
 	}

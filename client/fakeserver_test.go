@@ -61,8 +61,8 @@ type fakeServer struct {
 	onOpen, afterOpen func(*seqledgerv1.OpenSessionRequest) error
 	// onUnary is the same for Write.
 	onUnary, afterUnary func(*seqledgerv1.WriteRequest) error
-	// onWatch may end a watch after a block, and onQuiet behind the last one. chain tells one history from another, and
-	// height is that of its last block.
+	// onWatch may end a watch after a block, and onQuiet after the last one. chain identifies a
+	// history, and height is the height of its last block.
 	onWatch func(height uint64) error
 	onQuiet func(context.Context) error
 	chain   byte
@@ -153,7 +153,8 @@ func (s *fakeServer) openCount() int {
 var errBroken = connect.NewError(connect.CodeUnavailable, errors.New("connection broken by the test"))
 
 // WriteStream implements the handler.
-func (s *fakeServer) WriteStream(_ context.Context, stream *connect.BidiStream[seqledgerv1.WriteStreamRequest, seqledgerv1.WriteStreamResponse]) error {
+func (s *fakeServer) WriteStream(_ context.Context,
+	stream *connect.BidiStream[seqledgerv1.WriteStreamRequest, seqledgerv1.WriteStreamResponse]) error {
 	s.mu.Lock()
 	onStream := s.onStream
 	s.header = stream.RequestHeader().Clone()
@@ -249,7 +250,8 @@ func (s *fakeServer) keepGhosts(writes ...*seqledgerv1.WriteRequest) {
 }
 
 // Write implements the handler.
-func (s *fakeServer) Write(_ context.Context, request *connect.Request[seqledgerv1.WriteRequest]) (*connect.Response[seqledgerv1.WriteResponse], error) {
+func (s *fakeServer) Write(_ context.Context,
+	request *connect.Request[seqledgerv1.WriteRequest]) (*connect.Response[seqledgerv1.WriteResponse], error) {
 	s.mu.Lock()
 	s.unary = append(s.unary, request.Msg)
 	before, after := s.onUnary, s.afterUnary
@@ -272,7 +274,8 @@ func (s *fakeServer) Write(_ context.Context, request *connect.Request[seqledger
 }
 
 // OpenSession implements the handler.
-func (s *fakeServer) OpenSession(_ context.Context, request *connect.Request[seqledgerv1.OpenSessionRequest]) (*connect.Response[seqledgerv1.OpenSessionResponse], error) {
+func (s *fakeServer) OpenSession(_ context.Context,
+	request *connect.Request[seqledgerv1.OpenSessionRequest]) (*connect.Response[seqledgerv1.OpenSessionResponse], error) {
 	s.mu.Lock()
 	s.opens = append(s.opens, request.Msg)
 	before, after := s.onOpen, s.afterOpen
@@ -298,7 +301,9 @@ func (s *fakeServer) OpenSession(_ context.Context, request *connect.Request[seq
 }
 
 // GetClientState implements the handler.
-func (s *fakeServer) GetClientState(_ context.Context, request *connect.Request[seqledgerv1.GetClientStateRequest]) (*connect.Response[seqledgerv1.GetClientStateResponse], error) {
+func (s *fakeServer) GetClientState(_ context.Context,
+	request *connect.Request[seqledgerv1.GetClientStateRequest]) (*connect.Response[seqledgerv1.GetClientStateResponse],
+	error) {
 	s.mu.Lock()
 	onRead := s.onRead
 	s.mu.Unlock()
@@ -325,7 +330,8 @@ func (s *fakeServer) block(height uint64) *seqledgerv1.Block {
 		root := make([]byte, 32)
 		root[0] = chain
 		header := &seqledgerv1.BlockHeader{
-			Scope: org, Height: at, PreviousHash: previous, TxRoot: root, TxCount: 1, CommittedAt: timestamppb.New(time.Unix(int64(at), 0)),
+			Scope: org, Height: at, PreviousHash: previous, TxRoot: root, TxCount: 1,
+			CommittedAt: timestamppb.New(time.Unix(int64(at), 0)),
 		}
 		hash, err := client.BlockHash(header)
 		if err != nil {
@@ -413,7 +419,8 @@ func (s *fakeServer) ListBlocks(
 }
 
 // Watch implements the handler: the blocks that there are, and then silence.
-func (s *fakeServer) Watch(ctx context.Context, request *connect.Request[seqledgerv1.WatchRequest], stream *connect.ServerStream[seqledgerv1.WatchResponse]) error {
+func (s *fakeServer) Watch(ctx context.Context, request *connect.Request[seqledgerv1.WatchRequest],
+	stream *connect.ServerStream[seqledgerv1.WatchResponse]) error {
 	s.mu.Lock()
 	onWatch, onQuiet, last, parts := s.onWatch, s.onQuiet, s.height, s.blockParts
 	s.mu.Unlock()
@@ -453,7 +460,8 @@ func (s *fakeServer) Watch(ctx context.Context, request *connect.Request[seqledg
 }
 
 // GetStatus implements the handler.
-func (s *fakeServer) GetStatus(context.Context, *connect.Request[seqledgerv1.GetStatusRequest]) (*connect.Response[seqledgerv1.GetStatusResponse], error) {
+func (s *fakeServer) GetStatus(context.Context,
+	*connect.Request[seqledgerv1.GetStatusRequest]) (*connect.Response[seqledgerv1.GetStatusResponse], error) {
 	s.mu.Lock()
 	onStatus := s.onStatus
 	s.mu.Unlock()

@@ -36,8 +36,8 @@ func wantEnded(t *testing.T, w *client.Writer, unsettled int) {
 	}
 }
 
-// TestAlreadyCommittedOfAnOnlyCopyIsNoCommit: the number was taken by somebody
-// else under the same session, so the write never ran and must not look paid.
+// TestAlreadyCommittedOfAnOnlyCopyIsNoCommit: another client took the number under the same
+// session, so the write never ran and must not look paid.
 func TestAlreadyCommittedOfAnOnlyCopyIsNoCommit(t *testing.T) {
 	t.Parallel()
 	s, c := start(t)
@@ -52,8 +52,8 @@ func TestAlreadyCommittedOfAnOnlyCopyIsNoCommit(t *testing.T) {
 	wantEnded(t, second, 0)
 }
 
-// TestACommitProvesNothingInASharedSession: number 1 holds somebody else's
-// write, so the commit of number 2 does not mean that our 1 has committed.
+// TestACommitProvesNothingInASharedSession: number 1 holds another client's write, so the
+// commit of number 2 does not prove that our 1 has committed.
 func TestACommitProvesNothingInASharedSession(t *testing.T) {
 	t.Parallel()
 	for _, lost := range []bool{false, true} {
@@ -96,7 +96,8 @@ func TestAReceiptOfAnotherLedgerEndsTheWriter(t *testing.T) {
 		t.Errorf("want an open outcome because of the other ledger, got %v", err)
 	}
 	wantEnded(t, w, 1)
-	if _, err := w.Write(t.Context(), payload("3")); !errors.Is(err, client.ErrNotExecuted) || errors.Is(err, client.ErrOutcomeUnknown) {
+	if _, err := w.Write(t.Context(), payload("3")); !errors.Is(err, client.ErrNotExecuted) ||
+		errors.Is(err, client.ErrOutcomeUnknown) {
 		t.Errorf("a write that was not taken has a certain outcome, got %v", err)
 	}
 }

@@ -21,14 +21,13 @@ const (
 	fieldWrites         protowire.Number = 1
 )
 
-// frame is a WriteStreamRequest whose writes are encoded already. Submit encodes
-// the operations, and every copy of a write that is sent, and the journal, has
-// those bytes: what the caller does with its buffers afterwards cannot change a
-// write that has its number and key.
+// frame is a WriteStreamRequest whose writes are already encoded. Submit encodes the
+// operations, and the journal and every copy that is sent have those bytes. The caller can
+// therefore reuse its buffers without changing a write that has its number and key.
 type frame struct{ writes []encodedWrite }
 
-// encodedWrite is one write of a frame. It is a copy of what a Writer knows, so
-// that a frame can be encoded without the multiplexer's mutex.
+// encodedWrite is one write of a frame. It is a copy of the Writer's data, so a frame can be
+// encoded without the multiplexer's mutex.
 type encodedWrite struct {
 	stream            []byte // see encodeStream
 	session, sequence uint64
@@ -90,12 +89,12 @@ func (f *frame) marshalAppend(b []byte) []byte {
 
 // DecodeOperations reads the Request of an entry of a journal.
 func DecodeOperations(request []byte) ([]*seqledgerv1.Operation, error) {
-	// What a Writer finds in a journal it sends as it stands, so a field that
-	// says something other than an operation would become part of the write.
+	// A Writer sends the journal's bytes unchanged, so any other field would become part of the
+	// write.
 	for rest := request; len(rest) > 0; {
 		number, kind, n := protowire.ConsumeField(rest)
 		if n >= 0 && (number != fieldOperations || kind != protowire.BytesType) {
-			return nil, fmt.Errorf("client: the operations of a journalled write: field %d stands among them", number)
+			return nil, fmt.Errorf("client: the operations of a journalled write: unexpected field %d", number)
 		}
 		if n < 0 {
 			return nil, fmt.Errorf("client: the operations of a journalled write: %w", protowire.ParseError(n))

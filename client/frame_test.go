@@ -56,11 +56,12 @@ func TestFrameEncodesLikeProto(t *testing.T) {
 	})
 }
 
-// TestDecodeOperationsTakesNothingElse: what stands in a journal is sent as it is,
-// so it must not bring a number, a session or a scope of its own.
+// TestDecodeOperationsTakesNothingElse: what is in a journal is sent unchanged, so it must not
+// bring a number, a session or a scope of its own.
 func TestDecodeOperationsTakesNothingElse(t *testing.T) {
 	t.Parallel()
-	operations := []*seqledgerv1.Operation{{Operation: &seqledgerv1.Operation_Append{Append: &seqledgerv1.Append{Payload: []byte("x")}}}}
+	operations := []*seqledgerv1.Operation{
+		{Operation: &seqledgerv1.Operation_Append{Append: &seqledgerv1.Append{Payload: []byte("x")}}}}
 	for name, m := range map[string]*seqledgerv1.WriteRequest{
 		"sequence": {Operations: operations, Sequence: 7}, "session": {Operations: operations, Session: 7},
 		"key": {Operations: operations, IdempotencyKey: "k"}, "client id": {Operations: operations, ClientId: "c"},
@@ -70,7 +71,8 @@ func TestDecodeOperationsTakesNothingElse(t *testing.T) {
 			t.Errorf("%s was taken for an operation", name)
 		}
 	}
-	if got, err := DecodeOperations(encoded(t, &seqledgerv1.WriteRequest{Operations: operations})); err != nil || len(got) != 1 {
+	if got, err := DecodeOperations(encoded(t, &seqledgerv1.WriteRequest{Operations: operations})); err != nil ||
+		len(got) != 1 {
 		t.Errorf("want the operation, got %v, %v", got, err)
 	}
 }

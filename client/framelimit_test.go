@@ -25,7 +25,8 @@ func limitFrames(s *fakeServer, limit int) (refused *atomic.Int32) {
 			}
 			refused.Add(1)
 			return withDetail(connect.CodeInvalidArgument, &seqledgerv1.WriteError{
-				Code: codeInvalid, Field: "operations", Message: fmt.Sprintf("must be fewer: a message has at most %d bytes", limit),
+				Code: codeInvalid, Field: "operations",
+				Message: fmt.Sprintf("must be fewer: a message has at most %d bytes", limit),
 			})
 		}
 	})
@@ -87,7 +88,8 @@ func TestAWriteThatIsTooLargeAlone(t *testing.T) {
 	wantCommitted(t, large[0], 2)
 	wantNotExecuted(t, large[2], client.ErrStopped)
 	_, err := large[1].Wait(t.Context())
-	if !errors.Is(err, client.ErrNotExecuted) || client.CodeOf(err) != codeInvalid || !strings.Contains(err.Error(), "40960 bytes") {
+	if !errors.Is(err, client.ErrNotExecuted) || client.CodeOf(err) != codeInvalid ||
+		!strings.Contains(err.Error(), "40960 bytes") {
 		t.Errorf("want the server's refusal, got %v", err)
 	}
 	for _, p := range rest {
@@ -101,7 +103,8 @@ func TestAWriteThatIsTooLargeAlone(t *testing.T) {
 	if receipt, err := w.Write(t.Context(), payload("after")); err != nil || receipt.GetSequence() != 3 {
 		t.Errorf("the number is free, got %v, %v", receipt, err)
 	}
-	if n := slices.IndexFunc(s.ledger.history(), func(c committed) bool { return len(c.operations[0].GetAppend().GetPayload()) == 100<<10 }); n >= 0 {
+	if n := slices.IndexFunc(s.ledger.history(),
+		func(c committed) bool { return len(c.operations[0].GetAppend().GetPayload()) == 100<<10 }); n >= 0 {
 		t.Error("what was reported as not executed is in the ledger")
 	}
 }

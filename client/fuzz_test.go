@@ -41,7 +41,8 @@ func FuzzJournalEntry(f *testing.F) {
 	f.Add(request[:len(request)-1], receipt, true)
 	f.Add(append(request, 0xa2, 0x06, 0), append(receipt, 0xff), true) // fields of a newer version
 	f.Fuzz(func(t *testing.T, request, receipt []byte, settled bool) {
-		w := &Writer{mux: newMux(nil, new(Options), new(counters)), scope: &seqledgerv1.Scope{Organization: "acme"}, clientID: "c"}
+		w := &Writer{mux: newMux(nil, new(Options), new(counters)),
+			scope: &seqledgerv1.Scope{Organization: "acme"}, clientID: "c"}
 		err := w.load(journal.State{
 			Head: journal.Head{Session: 9},
 			Entries: []journal.Entry{
@@ -60,7 +61,8 @@ func FuzzJournalEntry(f *testing.F) {
 		if p.settled != settled || w.queue.len() == 0 != settled || (p.receipt != nil) != settled {
 			t.Errorf("settled %v was taken up as %v, %d in the queue", settled, p.settled, w.queue.len())
 		}
-		if p.Sequence() != 3 || p.Key() != "k" || p.session != 9 || !bytes.Equal(p.operations, request) || p.count != len(operations) {
+		if p.Sequence() != 3 || p.Key() != "k" || p.session != 9 || !bytes.Equal(p.operations, request) ||
+			p.count != len(operations) {
 			t.Errorf("it was taken up as %x with %d operations", p.operations, p.count)
 		}
 		again := encoded(t, &seqledgerv1.WriteRequest{Operations: operations})
@@ -79,7 +81,8 @@ func FuzzJournalEntry(f *testing.F) {
 // FuzzServerError: whatever details an error has, it is told as one, keeps its
 // code, and leaves an outcome open unless the server itself has decided.
 func FuzzServerError(f *testing.F) {
-	refusal := encoded(f, &seqledgerv1.WriteError{Code: seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_KEY_EXISTS, Message: "m", Key: "k"})
+	refusal := encoded(f, &seqledgerv1.WriteError{Code: seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_KEY_EXISTS,
+		Message: "m", Key: "k"})
 	f.Add(uint32(connect.CodeFailedPrecondition), "said", "type.googleapis.com/seqledger.v1.WriteError", refusal, true)
 	f.Add(uint32(connect.CodeUnavailable), "", "type.googleapis.com/seqledger.v1.WriteError", refusal[:3], false)
 	f.Add(uint32(99), "\xff", "seqledger.v1.Nothing", []byte{}, true)
@@ -102,11 +105,11 @@ func FuzzServerError(f *testing.F) {
 			t.Errorf("%q is not UTF-8", e.Error())
 		}
 		if !wire && !e.leavesOutcomeOpen() {
-			t.Errorf("%v was not said by the server, and is believed", e)
+			t.Errorf("%v did not come from the server, and is trusted", e)
 		}
 		_, known := seqledgerv1.WriteErrorCode_name[int32(e.Code)]
 		if !known && !e.leavesOutcomeOpen() {
-			t.Errorf("%v has a code that is not known, and is believed", e)
+			t.Errorf("%v has an unknown code, and is trusted", e)
 		}
 	})
 }
@@ -115,7 +118,8 @@ func FuzzServerError(f *testing.F) {
 func inFlight(writes uint64) *Writer {
 	w := &Writer{
 		mux: newMux(nil, new(Options), new(counters)), scope: &seqledgerv1.Scope{Organization: "acme"}, clientID: "c",
-		sessionWork: make(chan struct{}, 1), done: make(chan struct{}), client: &Client{options: Options{Logger: slog.New(slog.DiscardHandler)}}, session: 5, next: writes + 1,
+		sessionWork: make(chan struct{}, 1), done: make(chan struct{}),
+		client: &Client{options: Options{Logger: slog.New(slog.DiscardHandler)}}, session: 5, next: writes + 1,
 	}
 	w.mux.writers[w] = struct{}{}
 	for sequence := uint64(1); sequence <= writes; sequence++ {
@@ -134,7 +138,8 @@ func inFlight(writes uint64) *Writer {
 func FuzzAnswers(f *testing.F) {
 	receipt := func(sequence uint64, replayed bool) *seqledgerv1.WriteResult {
 		return &seqledgerv1.WriteResult{Result: &seqledgerv1.WriteResult_Receipt{
-			Receipt: &seqledgerv1.Receipt{Sequence: sequence, TxId: "01234567-89ab-8def-8000-00000000000" + string('0'+rune(sequence)), Replayed: replayed},
+			Receipt: &seqledgerv1.Receipt{Sequence: sequence,
+				TxId: "01234567-89ab-8def-8000-00000000000" + string('0'+rune(sequence)), Replayed: replayed},
 		}}
 	}
 	refused := func(code seqledgerv1.WriteErrorCode) *seqledgerv1.WriteResult {
@@ -147,7 +152,8 @@ func FuzzAnswers(f *testing.F) {
 	add(receipt(1, false), receipt(3, false), receipt(2, true))
 	add(receipt(1, true), &seqledgerv1.WriteResult{}, receipt(3, false), receipt(4, false))
 	for code := range seqledgerv1.WriteErrorCode_name {
-		add(receipt(1, false), refused(seqledgerv1.WriteErrorCode(code)), refused(seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_SEQUENCE_GAP))
+		add(receipt(1, false), refused(seqledgerv1.WriteErrorCode(code)),
+			refused(seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_SEQUENCE_GAP))
 	}
 	f.Fuzz(func(t *testing.T, data []byte, writes uint8) {
 		response := new(seqledgerv1.WriteStreamResponse)
@@ -161,7 +167,7 @@ func FuzzAnswers(f *testing.F) {
 		}
 		err := w.mux.deliver(response.GetResults())
 		if err != nil && !errors.Is(err, ErrProtocol) {
-			t.Errorf("%v is no protocol error", err)
+			t.Errorf("%v is not a protocol error", err)
 		}
 		results := response.GetResults()
 		for i, p := range sent {
@@ -176,7 +182,7 @@ func FuzzAnswers(f *testing.F) {
 			select {
 			case <-p.done:
 			default:
-				t.Errorf("write %d is settled, and nobody was told", p.Sequence())
+				t.Errorf("write %d is settled, but its waiter was not woken", p.Sequence())
 			}
 			if p.err == nil {
 				own := i < len(results) && results[i].GetReceipt().GetSequence() == p.Sequence()
@@ -200,7 +206,8 @@ func FuzzTxID(f *testing.F) {
 	f.Fuzz(func(t *testing.T, text string) {
 		ledger, known := ledgerOf(text)
 		other, also := ledgerOf(strings.ToUpper(text))
-		if digits := strings.ReplaceAll(text, "-", ""); known && (len(digits) != 32 || digits[12] != '8') || known != also || ledger != other {
+		if digits := strings.ReplaceAll(text, "-", ""); known && (len(digits) != 32 || digits[12] != '8') ||
+			known != also || ledger != other {
 			t.Errorf("%q is of ledger %016x, %v; in capitals %016x, %v", text, ledger, known, other, also)
 		}
 	})

@@ -4,5 +4,5 @@ package client
 
 import "net"
 
-// isOpen cannot tell here; what is wrong shows when the connection is used.
+// isOpen cannot check the connection on this system. A closed connection shows when it is used.
 func isOpen(net.Conn) bool { return true }

@@ -8,15 +8,15 @@ import (
 	"syscall"
 )
 
-// isOpen tells whether the peer of an idle connection has neither closed it nor
-// sent anything, without waiting.
+// isOpen reports, without blocking, whether an idle connection is still open and its peer has
+// sent nothing.
 func isOpen(conn net.Conn) bool {
 	if c, ok := conn.(*connection); ok {
 		conn = c.Conn
 	}
 	sc, ok := conn.(syscall.Conn)
 	if !ok {
-		return true // it shows when the connection is used
+		return true // a closed connection shows when it is used
 	}
 	raw, err := sc.SyscallConn()
 	if err != nil {

@@ -15,10 +15,9 @@ import (
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 )
 
-// journalFile is what a Writer needs of a [journal.File], which says what each method
-// does. The tests put one in its place that fails. It is no interface for others to
-// implement: Append is called under the multiplexer's mutex, for each write, and must
-// not wait for anything.
+// journalFile is the part of [journal.File] that a Writer uses; tests substitute one that
+// fails. It is not exported, because Append is called for each write under the multiplexer's
+// mutex and must not block.
 type journalFile interface {
 	Claim(name journal.Name) (journal.State, error)
 	Release(name journal.Name)
@@ -30,7 +29,7 @@ type journalFile interface {
 // maxTagBytes bounds a tag.
 const maxTagBytes = 256
 
-// streamLog is a Writer's part of a journal. The mux's mutex guards it.
+// streamLog is a Writer's stream in a journal. The mux's mutex guards it.
 type streamLog struct {
 	journal journalFile
 	name    journal.Name
@@ -38,8 +37,8 @@ type streamLog struct {
 	syncer  *syncer
 }
 
-// sync returns once everything appended before is durable, or ctx has ended: a disk that
-// does not answer must not hold a caller whose time is over.
+// sync returns once everything appended before is durable, or ctx has ended: a disk that does
+// not answer must not block a caller beyond its deadline.
 func (l *streamLog) sync(ctx context.Context) error {
 	synced := make(chan error, 1)
 	// Ends when the disk answers. Only this call waits, and no longer than ctx.
@@ -52,14 +51,14 @@ func (l *streamLog) sync(ctx context.Context) error {
 	}
 }
 
-// write appends p, which is sent once the syncer has seen it to the disk.
+// write appends p, which is sent once the syncer has made it durable.
 func (l *streamLog) write(p *Pending) error {
 	record := journal.Record{
 		Kind: journal.KindWrite, ID: l.head.NextID, Sequence: p.Sequence(),
 		Key: p.key, Tag: p.tag, Request: p.operations,
 	}
 	if p.tag != "" {
-		// More than a receipt has: its texts, and a version for each operation.
+		// A receipt is smaller: it has a few texts, and a version for each operation.
 		record.Reserve = 1024 + 16*p.count
 	}
 	if err := l.journal.Append(l.name, record); err != nil {
@@ -72,9 +71,8 @@ func (l *streamLog) write(p *Pending) error {
 	return nil
 }
 
-// settled notes that p is committed. Nobody waits for that to be durable: a
-// Writer that starts again asks the ledger. Therefore an error is left to the
-// next write, which meets it too.
+// settled records that p is committed, without waiting for the disk: a Writer that starts again
+// asks the ledger. An error is ignored, because the next write gets it too.
 func (l *streamLog) settled(p *Pending) {
 	record := journal.Record{Kind: journal.KindSettled, ID: p.entry}
 	if p.tag != "" {
@@ -84,7 +82,7 @@ func (l *streamLog) settled(p *Pending) {
 	_ = l.journal.Append(l.name, record)
 }
 
-// drop notes that p and all behind it were not executed.
+// drop records that p and all writes behind it were not executed.
 func (l *streamLog) drop(p *Pending) error {
 	if err := l.journal.Append(l.name, journal.Record{Kind: journal.KindDropped, ID: p.entry}); err != nil {
 		return err
@@ -93,8 +91,8 @@ func (l *streamLog) drop(p *Pending) error {
 	return nil
 }
 
-// journalHead changes where the stream stands and returns once that is durable.
-// mu is not held. Without a journal it does nothing.
+// journalHead changes the stream's head in the journal and returns once that is durable. mu is
+// not held. Without a journal it does nothing.
 func (w *Writer) journalHead(ctx context.Context, change func(*journal.Head)) error {
 	if w.kept == nil {
 		return nil
@@ -113,8 +111,8 @@ func (w *Writer) journalHead(ctx context.Context, change func(*journal.Head)) er
 	return w.kept.sync(ctx)
 }
 
-// journalAttempt notes an OpenSession that is about to be sent, so that a crash
-// that swallows its answer does not make the Writer fence itself.
+// journalAttempt records an OpenSession before it is sent. A Writer that crashes before the
+// answer arrives then repeats the attempt instead of fencing itself.
 func (w *Writer) journalAttempt(ctx context.Context, attempt []byte) error {
 	if w.options.SaveSession != nil {
 		return w.options.SaveSession(attempt, 0)
@@ -122,9 +120,9 @@ func (w *Writer) journalAttempt(ctx context.Context, attempt []byte) error {
 	return w.journalHead(ctx, func(h *journal.Head) { h.Attempt = attempt })
 }
 
-// journalSession notes a session before the first write is sent under it. From
-// then on the attempt must not be repeated: its repeat fences nobody, so that
-// copies of those writes would stay alive.
+// journalSession records a session before the first write is sent under it. From then on the
+// attempt must not be repeated: the repeat would return the same session and not fence copies
+// of those writes.
 func (w *Writer) journalSession(ctx context.Context, session, next uint64) error {
 	if w.options.SaveSession != nil {
 		return w.options.SaveSession(nil, session)
@@ -132,9 +130,8 @@ func (w *Writer) journalSession(ctx context.Context, session, next uint64) error
 	return w.journalHead(ctx, func(h *journal.Head) { h.Session, h.Attempt, h.NextSequence = session, nil, next })
 }
 
-// checkLedger asks which ledger the server has. It must be the one that the
-// journal knows, if it knows one: sequences and sessions of another mean
-// nothing here.
+// checkLedger asks the server for its ledger id. If the journal has an id, both must be equal,
+// because sequences and sessions of another ledger have no meaning here.
 func (w *Writer) checkLedger(ctx context.Context) error {
 	if w.kept == nil {
 		return nil
@@ -160,24 +157,23 @@ func (w *Writer) checkLedger(ctx context.Context) error {
 	return nil
 }
 
-// syncer makes the writes of a mux durable in one journal, however many Writers
-// they come from: each turn takes what was appended during the one before.
+// syncer makes the writes of all Writers of a mux durable in one journal. Each sync covers what
+// was appended during the one before.
 type syncer struct {
 	mux     *mux
 	journal journalFile
 	// wake holds at most one token: there is something to sync.
 	wake chan struct{}
-	// batch, guarded by mux.mu, is appended and not known to be durable. Each
-	// Writer's limits bound its part. spare is the other of two buffers.
+	// batch, guarded by mux.mu, holds the writes that are appended and not known to be durable.
+	// Each Writer's limits bound its share. spare is the other of two buffers.
 	batch, spare []*Pending
-	// users, guarded by mux.mu, counts the Writers that have it. The last one
-	// to leave ends it, because a journal that failed is opened as a new one,
-	// and the old one must not be kept for as long as the Client lives.
+	// users, guarded by mux.mu, counts the Writers that use the syncer. The last one ends it: a
+	// failed journal is opened anew, and the Client must not keep the old one.
 	users int
 	end   context.CancelFunc
 }
 
-// syncerOf returns the one for a journal and starts it if need be. mu is held.
+// syncerOf returns the syncer of a journal and starts it if there is none. mu is held.
 func (c *Client) syncerOf(j journalFile) *syncer {
 	i := slices.IndexFunc(c.mux.syncers, func(s *syncer) bool { return s.journal == j })
 	if i >= 0 {
@@ -192,8 +188,8 @@ func (c *Client) syncerOf(j journalFile) *syncer {
 	return s
 }
 
-// leaveJournal gives up a Writer's part in its syncer and its claim. The session loop
-// does it at its end, because nobody else appends then.
+// leaveJournal releases a Writer's syncer and its claim. The session loop calls it at its end,
+// when nothing else appends.
 func (w *Writer) leaveJournal() {
 	if w.kept == nil {
 		return
@@ -209,7 +205,7 @@ func (w *Writer) leaveJournal() {
 	w.kept.journal.Release(w.kept.name)
 }
 
-// add puts p into the next turn. mu is held.
+// add puts p into the next batch. mu is held.
 func (s *syncer) add(p *Pending) {
 	s.batch = append(s.batch, p)
 	select {
@@ -238,13 +234,13 @@ func (s *syncer) run(ctx context.Context) {
 	}
 }
 
-// synced lets the sender have what is durable.
+// synced hands the durable writes to the sender.
 func (s *syncer) synced(batch []*Pending, err error) {
 	s.mux.mu.Lock()
 	defer s.mux.unlock()
 	for _, p := range batch {
 		if p.settled {
-			continue // its Writer ended meanwhile
+			continue // its Writer has ended
 		}
 		if err != nil {
 			p.writer.failJournal(err)
@@ -259,8 +255,8 @@ func (s *syncer) synced(batch []*Pending, err error) {
 	s.spare = batch[:0]
 }
 
-// failJournal ends the Writer: what it would send next is not durable, so that
-// it could not be settled after a crash. mu is held.
+// failJournal ends the Writer: its next writes are not durable and could not be settled after a
+// crash. mu is held.
 func (w *Writer) failJournal(err error) {
 	if w.fatal == nil {
 		w.fatal = err
@@ -271,7 +267,7 @@ func (w *Writer) failJournal(err error) {
 	}
 }
 
-// tagged checks a tag.
+// tagged validates a tag.
 func (w *Writer) tagged(tag string) error {
 	switch {
 	case w.kept == nil:

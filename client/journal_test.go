@@ -45,8 +45,8 @@ func mustJournaled(t testing.TB, c *client.Client, j client.JournalFile) *client
 	return w
 }
 
-// crash ends a client as a kill would, as far as the journal can tell: what it
-// had made durable is copied for the next life, and nothing else.
+// crash ends a client as a kill would, as far as the journal is concerned: it copies only what
+// was durable for the next process.
 func crash(t testing.TB, c *client.Client, j *journal.File, path string) string {
 	t.Helper()
 	next := filepath.Join(t.TempDir(), "journal")
@@ -127,7 +127,8 @@ func TestJournalRecovery(t *testing.T) {
 			t.Errorf("the operations of %s became %q", p.Tag(), got)
 		}
 		tags = append(tags, p.Tag())
-		if _, err := w.SubmitTagged(t.Context(), p.Tag(), payload("again")); !errors.Is(err, journal.ErrTagInUse) || errors.Is(err, client.ErrNotExecuted) {
+		if _, err := w.SubmitTagged(t.Context(), p.Tag(), payload("again")); !errors.Is(err, journal.ErrTagInUse) ||
+			errors.Is(err, client.ErrNotExecuted) {
 			t.Errorf("a tag that is in the journal must be refused, got %v", err)
 		}
 		if err := p.Acknowledge(); err != nil {
@@ -268,7 +269,8 @@ func TestJournalRefusal(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := refused.Wait(t.Context()); !errors.Is(err, client.ErrConditionFailed) || !errors.Is(err, client.ErrNotExecuted) {
+	if _, err := refused.Wait(t.Context()); !errors.Is(err, client.ErrConditionFailed) ||
+		!errors.Is(err, client.ErrNotExecuted) {
 		t.Fatalf("want the refusal, got %v", err)
 	}
 	path = crash(t, c, j, path)
@@ -302,7 +304,8 @@ func TestJournalFull(t *testing.T) {
 	impatient, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
 	defer cancel()
 	_, err := w.Submit(impatient, payload(big))
-	if !errors.Is(err, client.ErrNotExecuted) || !errors.Is(err, context.DeadlineExceeded) || !errors.Is(err, journal.ErrFull) {
+	if !errors.Is(err, client.ErrNotExecuted) || !errors.Is(err, context.DeadlineExceeded) ||
+		!errors.Is(err, journal.ErrFull) {
 		t.Errorf("want to be told that the journal had no room, got %v", err)
 	}
 	accepted := make(chan error, 1)

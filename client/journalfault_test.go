@@ -76,7 +76,8 @@ func TestJournalFaultStopsTheWriter(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := p.Wait(t.Context()); !errors.Is(err, client.ErrOutcomeUnknown) || !errors.Is(err, journal.ErrFailed) || errors.Is(err, client.ErrNotExecuted) {
+	if _, err := p.Wait(t.Context()); !errors.Is(err, client.ErrOutcomeUnknown) || !errors.Is(err, journal.ErrFailed) ||
+		errors.Is(err, client.ErrNotExecuted) {
 		t.Errorf("what the disk has of the write is not known, so its outcome is unknown; got %v", err)
 	}
 	if err := p.Acknowledge(); err == nil {
@@ -187,7 +188,8 @@ func TestJournalSessionOrder(t *testing.T) {
 			return withDetail(3, &seqledgerv1.WriteError{Code: codeInvalid})
 		}
 		s.onWrite = func(*seqledgerv1.WriteRequest) fault {
-			if report, err := journal.Inspect(path); err != nil || len(report.Streams[0].Head.Attempt) != 0 || report.Streams[0].Head.Session == 0 {
+			if report, err := journal.Inspect(path); err != nil || len(report.Streams[0].Head.Attempt) != 0 ||
+				report.Streams[0].Head.Session == 0 {
 				t.Errorf("the session is not in the journal when a write arrives: %+v, %v", report, err)
 			}
 			return faultNone
@@ -208,7 +210,7 @@ func TestJournalSessionOrder(t *testing.T) {
 	}
 }
 
-// TestJournalOptions: what the journal knows, nobody else may say.
+// TestJournalOptions: the options that a journal provides must not be set with it.
 func TestJournalOptions(t *testing.T) {
 	t.Parallel()
 	_, c := start(t)
@@ -230,7 +232,8 @@ func TestJournalOptions(t *testing.T) {
 			t.Errorf("tag %q: %v", tag, err)
 		}
 	}
-	if _, err := newWriter(t, c, "other").SubmitTagged(t.Context(), "tag", payload("x")); !errors.Is(err, client.ErrNotExecuted) {
+	if _, err := newWriter(t, c, "other").SubmitTagged(t.Context(), "tag",
+		payload("x")); !errors.Is(err, client.ErrNotExecuted) {
 		t.Errorf("a tag without a journal: %v", err)
 	}
 	if err := w.Close(t.Context()); err != nil {
@@ -310,8 +313,8 @@ type bookkeeper struct {
 	told     map[string]error
 }
 
-// live settles what the journal holds, submits what it does not, and then some
-// more, of which the last burst is left under way for the crash.
+// live settles the journal's writes, submits the missing ones, and then some more. The last
+// burst is still under way at the crash.
 func (b *bookkeeper) live(t *testing.T, c *client.Client, j client.JournalFile, d *dice, last bool) {
 	if b.told == nil {
 		b.told = make(map[string]error)

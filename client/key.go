@@ -8,10 +8,9 @@ import (
 	"time"
 )
 
-// newKey returns a fresh UUIDv7 as text. Its 74 random bits come from the
-// runtime's ChaCha8, seeded by the system: the key has to be unique among a
-// stream's receipts, not secret, and a system call for each write would cost
-// more than all the rest of Submit.
+// newKey returns a fresh UUIDv7 as text. Its 74 random bits come from the runtime's ChaCha8,
+// seeded by the system: the key must be unique among a stream's receipts, but not secret, and a
+// system call for each write would cost more than the rest of Submit.
 func newKey() string {
 	var id [16]byte
 	binary.BigEndian.PutUint64(id[:8], uint64(time.Now().UnixMilli())<<16|rand.Uint64()>>48)
@@ -29,11 +28,10 @@ func newKey() string {
 	return string(text[:])
 }
 
-// ledgerOf returns the ledger id in a tx_id, which is a UUIDv8: 48 bits, the
-// version, 12 bits, the variant, 4 bits, and then 58 bits of index. It returns
-// false for a text that is none.
+// ledgerOf returns the ledger id in a tx_id, which is a UUIDv8: 48 bits, the version, 12 bits,
+// the variant, 4 bits, and then 58 bits of index. It returns false if the text is not a tx_id.
 func ledgerOf(txID string) (uint64, bool) {
-	// Every receipt comes through here, therefore nothing is allocated.
+	// This runs for every receipt, so it does not allocate.
 	var digits [32]byte
 	n := 0
 	for i := range len(txID) {
@@ -54,9 +52,8 @@ func ledgerOf(txID string) (uint64, bool) {
 	return high>>16<<16 | high&0x0fff<<4 | uint64(raw[8]>>2&0x0f), true
 }
 
-// newAttempt returns the 16 bytes that name one attempt to open a session. Two
-// processes that drew the same would both hold the session, therefore these
-// come from the system.
+// newAttempt returns the 16 bytes that name one attempt to open a session. Two processes with
+// the same attempt would both hold the session, so the bytes come from the system.
 func newAttempt() []byte {
 	attempt := make([]byte, 16)
 	// crypto/rand.Read never fails: it ends the program instead.

@@ -16,8 +16,8 @@ type listRequest[R any] interface {
 	GetPageSize() uint32
 }
 
-// listing yields what all pages hold, in their order, each page read when it is needed.
-// After an error it ends.
+// listing yields the items of all pages in order and reads each page when it is needed. It ends
+// after an error.
 func listing[Req, Res, T any, R listRequest[Req]](
 	ctx context.Context, c *Client, method unary[Req, Res], request R,
 	turn func(request R, token string), items func(*Res) ([]T, string),
@@ -45,10 +45,9 @@ func listing[Req, Res, T any, R listRequest[Req]](
 	}
 }
 
-// ListEntities yields the entities of a scope in the order of their keys. Pages are
-// read as they are needed, of request.page_size entities each, beginning behind
-// request.page_token; each shows the ledger of its own moment. An error ends the
-// sequence.
+// ListEntities yields the entities of a scope in the order of their keys. It reads pages of
+// request.page_size entities as they are needed, beginning behind request.page_token. Each page
+// shows the ledger at the time of its read. An error ends the sequence.
 func (c *Client) ListEntities(
 	ctx context.Context, request *seqledgerv1.ListEntitiesRequest,
 ) iter.Seq2[*seqledgerv1.Entity, error] {

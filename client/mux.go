@@ -15,36 +15,35 @@ import (
 )
 
 const (
-	// frameWrites, frameOperations and frameBytes bound one WriteStreamRequest. A
-	// single larger write still goes, in a frame of its own. The server refuses
-	// a message of more than 16,384 operations.
+	// frameWrites, frameOperations and frameBytes bound one WriteStreamRequest. A larger write
+	// is sent in a frame of its own. The server refuses a message of more than 16,384
+	// operations.
 	frameWrites     = 1000
 	frameOperations = 10_000
 	frameBytes      = 1 << 20
-	// reasonTimeout is how long the end of a stream may take to arrive once nothing
-	// can be sent on it any more.
+	// reasonTimeout bounds the wait for a stream's error once nothing can be sent on the stream
+	// any more.
 	reasonTimeout = time.Second
-	// frameMemory is for how long a smaller limit of a server is remembered.
+	// frameMemory is how long a server's smaller frame limit stays in use.
 	frameMemory = 10 * time.Minute
-	// tokenPatience is for how long the ledger has to refuse the token before that is
-	// final: it may be on its way to being renewed, and an operator who took a key out
-	// by mistake on the way to putting it back.
+	// tokenPatience is how long the ledger must refuse the token before the refusal is final:
+	// the token may be renewed, or an operator may restore a key that was removed by mistake.
 	tokenPatience = time.Minute
 )
 
 // mux joins all Writers of a Client on one WriteStream.
 //
-// One mutex guards the mux, its Writers and their unsettled writes. It is held
-// for short, purely local steps, once for a frame of writes rather than once
-// for each, and one lock leaves no order of locks to get wrong.
+// One mutex guards the mux, its Writers and their unsettled writes. It is held for short,
+// purely local steps, once for each frame rather than once for each write. With one lock there
+// is no lock order to get wrong.
 type mux struct {
 	endpoints *endpoints
 	options   *Options
 	counters  *counters
 	// wake holds at most one token: there is something for the sender to do.
 	wake chan struct{}
-	// sending is held from when a frame is collected until it is sent, so that
-	// frames leave in the order of inFlight. It is taken before mu.
+	// sending is held from collecting a frame until it is sent, so that frames are sent in the
+	// order of inFlight. It is locked before mu.
 	sending sync.Mutex
 	inline  frame // of sendInline
 
@@ -54,34 +53,33 @@ type mux struct {
 	syncers []*syncer
 	// ready are the Writers with something to send, each at most once.
 	ready ring[*Writer]
-	// inFlight is what was sent on the current stream and is not answered, in
-	// order. Each Writer's limits bound its part of it.
+	// inFlight holds the unanswered writes of the current stream in the order in which they
+	// were sent. Each Writer's limits bound its share.
 	inFlight ring[*Pending]
-	// settled collects writes whose waiters are woken after mu is released, so
-	// that those do not run straight into the lock that woke them; later, what calls
-	// code that is not ours, the logger.
+	// settled collects the writes whose waiters are woken after mu is released, so that they do
+	// not block on mu at once. later collects calls of foreign code: the logger.
 	settled []*Pending
 	later   []func()
 	running bool
 	closed  bool
-	// retire is why the server cannot take writes now, nil while it can. Then nothing
-	// more is sent on this stream, and it ends once everything on it is answered.
+	// retire is why the server cannot take writes now, or nil. If it is set, nothing more is
+	// sent on this stream, and the stream ends once everything on it is answered.
 	retire     *Error
 	retryAfter time.Duration
-	// frames counts the frames that were sent. frameLimit is their size in bytes that the
-	// server has been found to take, until limitEnds; 0 is frameBytes.
+	// frames counts the frames that were sent. frameLimit is the frame size in bytes that the
+	// server accepts, as far as known; it applies until limitEnds. 0 means frameBytes.
 	frames     uint64
 	frameLimit int
 	limitEnds  time.Time
 	// current is the stream that is open, and broken ends it; nil between streams.
 	current writeStream
 	broken  context.CancelFunc
-	// lastBatch is how many writes the last answer was about. About as many callers
-	// will submit again at once.
+	// lastBatch is the number of writes in the last answer. About as many callers will submit
+	// again at once.
 	lastBatch int
-	// progress: a write was decided since the last backoff.
+	// progress is true if a write was decided since the last backoff.
 	progress bool
-	// lastErr is why the stream broke last, for people.
+	// lastErr is why the last stream broke, for messages.
 	lastErr error
 }
 
@@ -93,8 +91,8 @@ func newMux(servers *endpoints, options *Options, counters *counters) *mux {
 	}
 }
 
-// unlock releases mu, and then wakes the waiters of the settled writes and does what
-// was left for later.
+// unlock releases mu, then wakes the waiters of the settled writes and runs the functions in
+// later.
 func (h *mux) unlock() {
 	settled, later := h.settled, h.later
 	h.settled, h.later = nil, nil
@@ -107,7 +105,7 @@ func (h *mux) unlock() {
 	}
 }
 
-// wakeSender makes the sender look for work.
+// wakeSender tells the sender that there is work.
 func (h *mux) wakeSender() {
 	select {
 	case h.wake <- struct{}{}:
@@ -121,7 +119,7 @@ func (h *mux) makeReady(w *Writer) {
 	h.wakeSender()
 }
 
-// enlist queues w without a word to the sender. mu is held.
+// enlist queues w without waking the sender. mu is held.
 func (h *mux) enlist(w *Writer) {
 	if !w.queued {
 		w.queued = true
@@ -129,7 +127,7 @@ func (h *mux) enlist(w *Writer) {
 	}
 }
 
-// close refuses new Writers and returns those there are.
+// close refuses new Writers and returns the existing ones.
 func (h *mux) close() []*Writer {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -141,20 +139,20 @@ func (h *mux) close() []*Writer {
 	return writers
 }
 
-// explain adds the last connection error to err, because a deadline alone does
-// not tell anyone what to repair.
+// explain adds the last connection error to err, because a deadline alone does not say what to
+// repair.
 func (h *mux) explain(err error) error {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return h.explainLocked(err)
 }
 
-// explainLocked is explain for who holds mu.
+// explainLocked is explain with mu held.
 func (h *mux) explainLocked(err error) error {
 	if h.lastErr == nil {
 		return err
 	}
-	//nolint:errorlint // Not wrapped: what broke the stream is no answer to this call.
+	//nolint:errorlint // Not wrapped: the error that broke the stream is not the answer to this call.
 	return fmt.Errorf("%w (the write stream broke last with: %v)", err, h.lastErr)
 }
 
@@ -195,7 +193,7 @@ func (h *mux) run(ctx context.Context) {
 	}
 }
 
-// leaderOf is where another server should be asked, empty for no word about that.
+// leaderOf returns the address of the leader that e names, or empty.
 func leaderOf(e *Error) string {
 	if e == nil {
 		return ""
@@ -203,11 +201,11 @@ func leaderOf(e *Error) string {
 	return e.LeaderAddress
 }
 
-// patience tells when the ledger's refusal of a token is final.
+// patience decides when the ledger's refusal of a token is final.
 type patience struct{ since time.Time }
 
-// isOver notes the answer to an attempt, and tells whether all were refusals for
-// tokenPatience.
+// isOver records the answer to an attempt, and reports whether all answers within tokenPatience
+// were refusals.
 func (p *patience) isOver(e *Error) bool {
 	switch {
 	case e == nil || !e.challenged:
@@ -237,8 +235,8 @@ func (h *mux) awaitWork(ctx context.Context) bool {
 	}
 }
 
-// abandon ends the Writers that have open writes: the server turns the whole
-// stream away, so waiting would not settle them. mu is held.
+// abandon ends the Writers that have open writes. The server refuses the whole stream, so
+// waiting would not settle them. mu is held.
 func (h *mux) abandon(cause error) {
 	for w := range h.writers {
 		if w.queue.len() > 0 {
@@ -265,23 +263,21 @@ func (h *mux) serve(ctx context.Context, server *endpoint) error {
 	// for it on failed.
 	go func() {
 		failed <- h.receive(stream)
-		// A stream without a receiver must not go on: a full window would block
-		// the sender for ever.
+		// Without a receiver a full window would block the sender for ever, so end the stream.
 		cancel()
 	}()
 	err = h.send(ctx, stream)
 	if err != nil && !errors.Is(err, errRetired) {
-		// Why it cannot send any more may be on its way to the receiver, who ends
-		// the wait.
+		// The reason may still be on its way to the receiver, which ends the wait.
 		_ = sleep(ctx, reasonTimeout)
 	}
 	cancel()
-	// Closed before waiting: while the request body is open the transport reads
-	// from it and does not notice that the context has ended.
+	// Close before waiting: while the request body is open the transport reads from it and does
+	// not notice that the context has ended.
 	_ = stream.CloseRequest()
 	received := <-failed
 	_ = stream.CloseResponse()
-	// Whoever sends by himself is done with his writes, before they change.
+	// Wait for a caller in sendInline: it must not read its writes while they change.
 	h.sending.Lock()
 	defer h.sending.Unlock()
 	h.mu.Lock()
@@ -296,21 +292,19 @@ func (h *mux) serve(ctx context.Context, server *endpoint) error {
 	if errors.Is(err, errRetired) {
 		return err
 	}
-	// A sender only learns that the stream has ended; why is the receiver's to
-	// know.
+	// The sender only sees that the stream has ended; the receiver has the reason.
 	return received
 }
 
-// refusesFrame says that a stream was ended because of a message on it, most likely one
-// that has more bytes than the server takes.
+// refusesFrame reports whether the server ended the stream because of a message on it, most
+// likely because the message is too large.
 func (e *Error) refusesFrame() bool { return e.wire && e.ConnectCode == connect.CodeInvalidArgument }
 
-// frameRefused finds out what a server does not take that has ended the stream with an
-// error about a message. It has answered everything before that message, so the message
-// begins with the first write that is not answered. If it has several, they are sent
-// again in smaller ones; a single write is refused. It counts as one whose copies may
-// be under way, so that nothing rests on the server's word about a whole stream: the
-// Writer opens a session before it reports the refusal. mu is held.
+// frameRefused handles the end of a stream because of a message that the server does not
+// accept. The server has answered everything before that message, so it begins with the first
+// unanswered write. If the message has several writes, they are sent again in smaller messages;
+// a single write is refused. Such a write is doubtful, because the error is about a stream and
+// not about the write: the Writer opens a session before it reports the refusal. mu is held.
 func (h *mux) frameRefused(ctx context.Context, e *Error) {
 	if h.inFlight.len() == 0 {
 		return
@@ -336,7 +330,7 @@ func (h *mux) frameRefused(ctx context.Context, e *Error) {
 	}
 }
 
-// limit is how many bytes a frame may have. mu is held.
+// limit returns the maximum size of a frame in bytes. mu is held.
 func (h *mux) limit() int {
 	if h.frameLimit > 0 && time.Now().Before(h.limitEnds) {
 		return h.frameLimit
@@ -361,8 +355,8 @@ func (h *mux) send(ctx context.Context, stream writeStream) error {
 		}
 		select {
 		case <-h.wake:
-			// Whoever woke us is rarely alone: letting the others run first
-			// fills the frame, and costs nothing when there are none.
+			// More callers are usually about to submit. Letting them run first fills the frame,
+			// and costs nothing if there are none.
 			runtime.Gosched()
 		case <-ctx.Done():
 			return ctx.Err()
@@ -370,7 +364,7 @@ func (h *mux) send(ctx context.Context, stream writeStream) error {
 	}
 }
 
-// sendNext sends what waits, if anything does. retired is that of collect.
+// sendNext sends the waiting writes, if any. retired is the result of collect.
 func (h *mux) sendNext(next *frame, stream writeStream) (sent, retired bool, err error) {
 	h.sending.Lock()
 	defer h.sending.Unlock()
@@ -383,19 +377,18 @@ func (h *mux) sendNext(next *frame, stream writeStream) (sent, retired bool, err
 	return true, retired, stream.Send(next)
 }
 
-// inlineBytes is what fits into the empty buffer of any connection.
+// inlineBytes fits into the empty send buffer of any connection.
 const inlineBytes = 4 << 10
 
-// canSendInline tells whether a write that is about to be sent should go from its
-// caller's own goroutine, which is sooner than waking up the sender: when nothing
-// else is under way, so that it cannot block, and nobody is about to come who
-// could share its frame. mu is held.
+// canSendInline reports whether a write should be sent by its caller's own goroutine, which is
+// faster than waking the sender. That requires that nothing else is under way, so that the send
+// cannot block, and that no other caller is likely to share the frame. mu is held.
 func (h *mux) canSendInline(size int) bool {
 	_, dedicated := h.current.(dedicatedStream)
 	return dedicated && h.inFlight.len() == 0 && h.ready.len() == 0 && h.lastBatch <= 1 && size <= inlineBytes
 }
 
-// sendInline sends a write that is alone, unless it is not any more.
+// sendInline sends a single write, unless others have been queued since.
 func (h *mux) sendInline() {
 	if !h.sending.TryLock() {
 		h.wakeSender()
@@ -406,7 +399,7 @@ func (h *mux) sendInline() {
 	stream, broken := h.current, h.broken
 	if stream == nil || h.inFlight.len() > 0 || h.ready.len() != 1 || h.ready.at(0).bytes > inlineBytes {
 		h.mu.Unlock()
-		h.wakeSender() // others have come meanwhile, and with them the sender's work
+		h.wakeSender() // others are queued by now, which is the sender's work
 		return
 	}
 	h.collect(&h.inline)
@@ -416,10 +409,10 @@ func (h *mux) sendInline() {
 	}
 }
 
-// collect fills next with what waits, fairly between Writers. It returns true
-// when the stream retires and nothing is in flight any more. mu is held.
+// collect fills next with waiting writes, fairly between Writers. It returns true when the
+// stream retires and nothing is in flight any more. mu is held.
 func (h *mux) collect(next *frame) bool {
-	// Cleared so that the reused frame keeps no answered write alive.
+	// Clear the reused frame, so that it keeps no answered write alive.
 	clear(next.writes)
 	next.writes = next.writes[:0]
 	if h.retire != nil {
@@ -443,8 +436,7 @@ func (h *mux) collect(next *frame) bool {
 			}
 			if len(next.writes) == frameWrites ||
 				len(next.writes) > 0 && (bytes+p.size > limit || operations+p.count > frameOperations) {
-				// w goes to the back, otherwise a busy Writer could starve the
-				// others.
+				// Move w to the back, otherwise a busy Writer could starve the others.
 				h.ready.push(h.ready.pop())
 				h.wakeSender()
 				return false
@@ -461,7 +453,7 @@ func (h *mux) collect(next *frame) bool {
 	return false
 }
 
-// receive gives results to their Writers until the stream ends.
+// receive delivers results to their Writers until the stream ends.
 func (h *mux) receive(stream writeStream) error {
 	for {
 		response, err := stream.Receive()
@@ -486,13 +478,13 @@ func (h *mux) deliver(results []*seqledgerv1.WriteResult) error {
 			return protocolError("more results than writes")
 		}
 		if h.inFlight.at(0).settled {
-			// Its Writer ended meanwhile and the caller has its answer.
+			// Its Writer has ended and the caller has its answer.
 			h.inFlight.pop()
 			continue
 		}
 		if err := h.inFlight.at(0).answer(result); err != nil {
-			// It stays in flight, so that it is settled like every other write
-			// whose answer was lost.
+			// The write stays in flight, so that it is settled like any other write whose
+			// answer was lost.
 			return err
 		}
 		p := h.inFlight.pop()
@@ -512,8 +504,8 @@ func (h *mux) deliver(results []*seqledgerv1.WriteResult) error {
 
 var errRetired = errors.New("the server asked to try again later")
 
-// protocolError describes an answer that cannot be right. The stream is given
-// up then, because everything behind it may be matched wrongly.
+// protocolError describes an answer that cannot be right. The stream ends then, because all
+// later answers may be matched wrongly.
 func protocolError(format string, args ...any) error {
 	return fmt.Errorf("%w: %s", ErrProtocol, fmt.Sprintf(format, args...))
 }

@@ -13,10 +13,9 @@ func Append(payload []byte) *seqledgerv1.Operation {
 	return &seqledgerv1.Operation{Operation: &seqledgerv1.Operation_Append{Append: &seqledgerv1.Append{Payload: payload}}}
 }
 
-// Set returns the operation that creates or replaces an entity: a key of 1 to 1,024
-// bytes of UTF-8 with a value of at most 1 MiB. An option is a [Condition], of which
-// there may be one, or [ExpiresAt]. Set panics when it is given two conditions,
-// because the ledger would look at one of them only.
+// Set returns the operation that creates or replaces an entity: a key of 1 to 1,024 bytes of
+// UTF-8 with a value of at most 1 MiB. The options are at most one [Condition], and
+// [ExpiresAt]. Set panics if it gets two conditions, because an operation has room for one.
 func Set(key string, value []byte, options ...SetOption) *seqledgerv1.Operation {
 	set := &seqledgerv1.SetEntity{Key: key, Value: value}
 	for _, o := range options {
@@ -25,8 +24,8 @@ func Set(key string, value []byte, options ...SetOption) *seqledgerv1.Operation 
 	return &seqledgerv1.Operation{Operation: &seqledgerv1.Operation_SetEntity{SetEntity: set}}
 }
 
-// Delete returns the operation that removes an entity, which may be absent. It takes at
-// most one condition, and panics when it is given two.
+// Delete returns the operation that removes an entity, which may be absent. It takes at most
+// one condition, and panics if it gets two.
 func Delete(key string, conditions ...Condition) *seqledgerv1.Operation {
 	set := new(seqledgerv1.SetEntity)
 	for _, c := range conditions {
@@ -37,8 +36,8 @@ func Delete(key string, conditions ...Condition) *seqledgerv1.Operation {
 	}}
 }
 
-// Relate returns the operation that creates a relationship, which may be there. Each
-// part has 1 to 1,024 bytes of UTF-8.
+// Relate returns the operation that creates a relationship, which may exist already. Each part
+// has 1 to 1,024 bytes of UTF-8.
 func Relate(resource, relation, subject string) *seqledgerv1.Operation {
 	return &seqledgerv1.Operation{Operation: &seqledgerv1.Operation_CreateRelationship{
 		CreateRelationship: &seqledgerv1.CreateRelationship{Resource: resource, Relation: relation, Subject: subject},
@@ -57,9 +56,8 @@ type SetOption interface {
 	applyTo(set *seqledgerv1.SetEntity)
 }
 
-// Condition must hold for the entity that an operation finds, with the earlier
-// operations of the same write in place. When it does not, the whole write is refused
-// with [ErrConditionFailed].
+// Condition must hold for the entity of an operation, after the earlier operations of the same
+// write. If it does not hold, the whole write is refused with [ErrConditionFailed].
 type Condition struct{ condition *seqledgerv1.Condition }
 
 func (c Condition) applyTo(set *seqledgerv1.SetEntity) {
@@ -72,18 +70,18 @@ func (c Condition) applyTo(set *seqledgerv1.SetEntity) {
 	set.Condition = c.condition
 }
 
-// IfAbsent is the condition that there is no such entity.
+// IfAbsent is the condition that the entity does not exist.
 func IfAbsent() Condition {
 	return Condition{&seqledgerv1.Condition{Condition: &seqledgerv1.Condition_NotExists{NotExists: true}}}
 }
 
-// IfPresent is the condition that there is such an entity.
+// IfPresent is the condition that the entity exists.
 func IfPresent() Condition {
 	return Condition{&seqledgerv1.Condition{Condition: &seqledgerv1.Condition_MustExist{MustExist: true}}}
 }
 
-// IfVersion is the condition that the entity has this version: the ledger index of its
-// last set, as Entity.version and a receipt's results tell.
+// IfVersion is the condition that the entity has this version: the ledger index of its last
+// set, as in Entity.version and a receipt's results.
 func IfVersion(version uint64) Condition {
 	return Condition{&seqledgerv1.Condition{Condition: &seqledgerv1.Condition_Version{Version: version}}}
 }

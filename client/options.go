@@ -14,37 +14,35 @@ import (
 
 // Options configures a [Client]. Only Server is required.
 type Options struct {
-	// Server is host:port, or an http:// or https:// URL; without a scheme it is
-	// cleartext. Several servers of one ledger are separated by commas: calls and the
-	// write stream go to one of them, and to the next when that cannot be reached,
-	// drains, or names another as the leader.
+	// Server is host:port, or an http:// or https:// URL; without a scheme it is cleartext.
+	// Several servers of one ledger are separated by commas: calls and the write stream use one
+	// of them, and move on when it cannot be reached, drains, or names another one as the
+	// leader.
 	Server string
-	// Token returns the API key or session token that is sent as a bearer token, for
-	// every call and every write stream that is opened; nil sends none. [StaticToken]
-	// makes one that always returns the same. It must be quick while nothing has
-	// changed, and safe for concurrent use.
+	// Token returns the API key or session token that is sent as the bearer token of every call
+	// and every new write stream; nil sends none. [StaticToken] returns a fixed token. Token is
+	// called often, so it should cache its result. It must be safe for concurrent use.
 	Token func(ctx context.Context) (string, error)
 	// CleartextToken lets Token go over http:// to a host that is not this machine,
 	// where the network can read it. Without it such a Server is refused.
 	CleartextToken bool
-	// TLS says which server to trust and which certificate to show, for https.
-	// Default: nil, the system's roots and no certificate. It is copied. Not
-	// together with HTTPClient, which has its own.
+	// TLS is the configuration for https: which server to trust and which certificate to
+	// present. Nil means the system's roots and no certificate. New copies it. TLS and
+	// HTTPClient exclude each other.
 	TLS *tls.Config
-	// HTTP2 uses HTTP/2 for everything. Otherwise calls go over HTTP/1.1 connections
-	// that are kept open, up to 256, because that takes half of the time, and the write
-	// stream has a connection to itself where the server, and whatever is before it,
-	// allows that. Both find out by themselves where only HTTP/2 is offered.
+	// HTTP2 uses HTTP/2 for everything. Otherwise calls use up to 256 persistent HTTP/1.1
+	// connections, which takes half of the time, and the write stream uses an upgraded
+	// connection if the server and all intermediaries allow it. Both fall back to HTTP/2 by
+	// themselves.
 	HTTP2 bool
-	// HTTPClient replaces the client's own connections, for tests and for TLS of your
-	// own. It must speak HTTP/2, because writes go over a bidirectional stream.
+	// HTTPClient replaces the client's own connections, for tests and special TLS. It must
+	// speak HTTP/2, because writes use a bidirectional stream.
 	HTTPClient *http.Client
-	// MaxAttempts bounds how often one call is sent, repeats included; 0 bounds it by
-	// its context alone. A Writer's writes are repeated until they are settled or it is
-	// closed.
+	// MaxAttempts bounds how often one call is sent, repeats included. 0 means no bound but the
+	// call's context. A Writer's writes are repeated until they are settled or it is closed.
 	MaxAttempts int
-	// Logger gets what an operator should know of the connections and the Writers, and
-	// never a payload, a key or a token. Default: nothing is logged.
+	// Logger receives events of the connections and the Writers for an operator, never a
+	// payload, a key or a token. Nil logs nothing.
 	Logger *slog.Logger
 }
 
@@ -66,7 +64,8 @@ func (o *Options) validate() ([]*url.URL, error) {
 			return nil, errors.New("client: Options.TLS needs an https:// server and no HTTPClient")
 		}
 		if !o.mayHaveToken(base) {
-			return nil, fmt.Errorf("client: Options.Token would go to %s in clear text; use https://, or set Options.CleartextToken",
+			return nil, fmt.Errorf(
+				"client: Options.Token would go to %s in clear text; use https://, or set Options.CleartextToken",
 				base.Host)
 		}
 		bases = append(bases, base)
@@ -83,7 +82,7 @@ func (o *Options) validate() ([]*url.URL, error) {
 // parseServer returns the base URL of a server.
 func parseServer(server string) (*url.URL, error) {
 	if server == "" {
-		return nil, errors.New("is empty, or a name of its list is")
+		return nil, errors.New("is empty or contains an empty address")
 	}
 	given := server
 	if !strings.Contains(server, "://") {
@@ -102,12 +101,12 @@ func parseServer(server string) (*url.URL, error) {
 	return base, nil
 }
 
-// mayHaveToken tells whether the token, if there is one, may be sent to a server.
+// mayHaveToken reports whether a token may be sent to a server.
 func (o *Options) mayHaveToken(base *url.URL) bool {
 	return o.Token == nil || o.CleartextToken || base.Scheme == "https" || isLoopback(base.Hostname())
 }
 
-// isLoopback tells whether a host is this machine, whatever a name server says.
+// isLoopback reports whether a host is this machine, without asking a name server.
 func isLoopback(host string) bool {
 	address, err := netip.ParseAddr(host)
 	return strings.EqualFold(host, "localhost") || err == nil && address.Unmap().IsLoopback()
@@ -126,7 +125,7 @@ func (o *Options) authorize(ctx context.Context, header http.Header) (string, er
 		return "", nil
 	}
 	if strings.ContainsFunc(token, func(r rune) bool { return r <= ' ' || r > '~' }) {
-		return "", errors.New("client: Options.Token returned a token with a character that no token has")
+		return "", errors.New("client: Options.Token returned a token with an invalid character")
 	}
 	header.Set("Authorization", "Bearer "+token)
 	return token, nil

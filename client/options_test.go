@@ -19,27 +19,33 @@ func TestOptionsOfAccess(t *testing.T) {
 		options Options
 		says    string // empty: good
 	}{
-		"TLS":                     {Options{Server: "https://localhost:1", TLS: new(tls.Config)}, ""},
-		"https, no TLS":           {Options{Server: "https://localhost:1"}, ""},
-		"TLS in cleartext":        {Options{Server: "http://localhost:1", TLS: new(tls.Config)}, "https"},
-		"TLS, no scheme":          {Options{Server: "localhost:1", TLS: new(tls.Config)}, "https"},
-		"TLS twice":               {Options{Server: "https://localhost:1", TLS: new(tls.Config), HTTPClient: http.DefaultClient}, "HTTPClient"},
-		"token on this machine":   {Options{Server: "localhost:1", Token: StaticToken("secret")}, ""},
-		"token on loopback":       {Options{Server: "[::1]:1,http://127.3.4.5", Token: StaticToken("secret")}, ""},
-		"token over TLS":          {Options{Server: "https://ledger.example", Token: StaticToken("secret")}, ""},
-		"token in clear":          {Options{Server: "http://ledger.example", Token: StaticToken("secret")}, "Options.CleartextToken"},
-		"token in clear, later":   {Options{Server: "https://a.example,b.example:1", Token: StaticToken("secret")}, "b.example:1"},
-		"token in clear, as told": {Options{Server: "ledger.example", Token: StaticToken("secret"), CleartextToken: true}, ""},
-		"a name that only sounds": {Options{Server: "localhost.example", Token: StaticToken("secret")}, "Options.CleartextToken"},
-		"no token in clear":       {Options{Server: "http://ledger.example"}, ""},
-		"several servers":         {Options{Server: "a:1, http://b , https://c/"}, ""},
-		"an empty server":         {Options{Server: "a:1,,b:1"}, "Options.Server"},
+		"TLS":              {Options{Server: "https://localhost:1", TLS: new(tls.Config)}, ""},
+		"https, no TLS":    {Options{Server: "https://localhost:1"}, ""},
+		"TLS in cleartext": {Options{Server: "http://localhost:1", TLS: new(tls.Config)}, "https"},
+		"TLS, no scheme":   {Options{Server: "localhost:1", TLS: new(tls.Config)}, "https"},
+		"TLS twice": {
+			Options{Server: "https://localhost:1", TLS: new(tls.Config), HTTPClient: http.DefaultClient}, "HTTPClient"},
+		"token on this machine": {Options{Server: "localhost:1", Token: StaticToken("secret")}, ""},
+		"token on loopback":     {Options{Server: "[::1]:1,http://127.3.4.5", Token: StaticToken("secret")}, ""},
+		"token over TLS":        {Options{Server: "https://ledger.example", Token: StaticToken("secret")}, ""},
+		"token in clear": {Options{Server: "http://ledger.example", Token: StaticToken("secret")},
+			"Options.CleartextToken"},
+		"token in clear, later": {Options{Server: "https://a.example,b.example:1", Token: StaticToken("secret")},
+			"b.example:1"},
+		"token in clear, as told": {Options{Server: "ledger.example", Token: StaticToken("secret"), CleartextToken: true},
+			""},
+		"a name that only sounds": {Options{Server: "localhost.example", Token: StaticToken("secret")},
+			"Options.CleartextToken"},
+		"no token in clear": {Options{Server: "http://ledger.example"}, ""},
+		"several servers":   {Options{Server: "a:1, http://b , https://c/"}, ""},
+		"an empty server":   {Options{Server: "a:1,,b:1"}, "Options.Server"},
 	} {
 		c, err := New(test.options)
 		if err == nil {
 			_ = c.Close()
 		}
-		if (err == nil) != (test.says == "") || err != nil && (!strings.Contains(err.Error(), test.says) || strings.Contains(err.Error(), "secr")) {
+		if (err == nil) != (test.says == "") ||
+			err != nil && (!strings.Contains(err.Error(), test.says) || strings.Contains(err.Error(), "secr")) {
 			t.Errorf("%s: got %v, want an error about %q", name, err, test.says)
 		}
 	}
@@ -58,7 +64,8 @@ func TestTokensThatAreNone(t *testing.T) {
 			t.Fatal(err)
 		}
 		_, err = c.Write(t.Context(), &seqledgerv1.WriteRequest{Sequence: 1})
-		if !errors.Is(err, ErrNotExecuted) || !strings.Contains(err.Error(), "Options.Token") || strings.Contains(err.Error(), "secr") {
+		if !errors.Is(err, ErrNotExecuted) || !strings.Contains(err.Error(), "Options.Token") ||
+			strings.Contains(err.Error(), "secr") {
 			t.Errorf("%s: got %v", name, err)
 		}
 		if name == "none to be had" && !errors.Is(err, broken) {
@@ -94,7 +101,7 @@ func TestTokenOverTLS(t *testing.T) {
 	}
 	ask(&tls.Config{RootCAs: roots})
 	if len(seen) > 0 {
-		t.Fatal("a server that nobody trusts got the token")
+		t.Fatal("an untrusted server got the token")
 	}
 	trusted := x509.NewCertPool()
 	trusted.AddCert(s.Certificate())

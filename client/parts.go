@@ -12,23 +12,21 @@ import (
 // refuses a block that is too large for one message, and a proxy may refuse a message
 // that the server allows, so the client always asks for parts. A small block is one part.
 
-// readsParts tells whether a request for this content is answered with whole blocks,
-// which come in parts. The server decides about content that is not known here.
+// readsParts reports whether a request for this content is answered with whole blocks, which
+// come in parts. The server decides about content unknown to this client.
 func readsParts(content seqledgerv1.BlockContent) bool {
 	return content == seqledgerv1.BlockContent_BLOCK_CONTENT_UNSPECIFIED ||
 		content == seqledgerv1.BlockContent_BLOCK_CONTENT_PARTS
 }
 
-// blockJoiner joins the parts of blocks, which come in order. It holds one block. Each
-// part has at least one operation more, and a block no more transactions than its header
-// says.
+// blockJoiner joins the parts of blocks, which arrive in order. It holds one block. Each part
+// adds at least one operation, and a block has no more transactions than its header says.
 type blockJoiner struct {
-	block *seqledgerv1.Block // what has come of a block, nil between two blocks
+	block *seqledgerv1.Block // the parts received so far, nil between two blocks
 }
 
-// add takes the next part, and keeps it. It returns the block when it is whole, and nil
-// when parts are missing. The error is an ErrProtocol: the part is not the one that was
-// due.
+// add takes the next part and keeps it. It returns the block once it is complete, otherwise
+// nil. The error is an ErrProtocol: the part is not the expected one.
 func (j *blockJoiner) add(part *seqledgerv1.Block) (*seqledgerv1.Block, error) {
 	header := part.GetHeader()
 	height := header.GetHeight()
@@ -40,7 +38,7 @@ func (j *blockJoiner) add(part *seqledgerv1.Block) (*seqledgerv1.Block, error) {
 	}
 	block := j.block
 	if !proto.Equal(header, block.GetHeader()) || !bytes.Equal(part.GetHash(), block.GetHash()) {
-		return nil, protocolError("a part of block %d with the hash %x where a part of block %d with the hash %x was due",
+		return nil, protocolError("got a part of block %d with the hash %x, want a part of block %d with the hash %x",
 			height, part.GetHash(), block.GetHeader().GetHeight(), block.GetHash())
 	}
 	if err := appendTransactions(block, part.GetTransactions()); err != nil {
@@ -54,7 +52,8 @@ func (j *blockJoiner) add(part *seqledgerv1.Block) (*seqledgerv1.Block, error) {
 		return nil, nil
 	}
 	if n := len(block.GetTransactions()); n != int(header.GetTxCount()) {
-		return nil, protocolError("block %d came with %d transactions, and its header says %d", height, n, header.GetTxCount())
+		return nil, protocolError("block %d came with %d transactions, and its header says %d", height, n,
+			header.GetTxCount())
 	}
 	j.block = nil
 	return block, nil
@@ -75,7 +74,8 @@ func appendTransactions(block *seqledgerv1.Block, transactions []*seqledgerv1.Tr
 		due := len(block.GetTransactions())
 		if t.GetBlockHeight() != header.GetHeight() || int(t.GetBlockPosition()) != due || t.GetFirstOperation() != 0 ||
 			due >= int(header.GetTxCount()) {
-			return protocolError("block %d of %d transactions has transaction %d of block %d, from operation %d on, at position %d",
+			return protocolError(
+				"block %d of %d transactions has transaction %d of block %d, from operation %d on, at position %d",
 				header.GetHeight(), header.GetTxCount(), t.GetBlockPosition(), t.GetBlockHeight(), t.GetFirstOperation(), due)
 		}
 		block.Transactions = append(block.Transactions, t)
@@ -83,7 +83,7 @@ func appendTransactions(block *seqledgerv1.Block, transactions []*seqledgerv1.Tr
 	return nil
 }
 
-// isEnd tells whether a position is where the transactions of a block end.
+// isEnd reports whether a position is the end of a block's transactions.
 func isEnd(block *seqledgerv1.Block, at *seqledgerv1.BlockPosition) bool {
 	n := len(block.GetTransactions())
 	if at.GetOperation() == 0 {
@@ -93,19 +93,19 @@ func isEnd(block *seqledgerv1.Block, at *seqledgerv1.BlockPosition) bool {
 		int(at.GetOperation()) == len(block.GetTransactions()[n-1].GetOperations())
 }
 
-// appendOperations appends the operations of the next part of a transaction. Everything
-// else in the part repeats what the first part says.
+// appendOperations appends the operations of the next part of a transaction. All other fields
+// repeat those of the first part.
 func appendOperations(t, part *seqledgerv1.Transaction) error {
 	before, more := t.GetOperations(), part.GetOperations()
 	if int(part.GetFirstOperation()) != len(before) || len(more) == 0 {
-		return protocolError("transaction %s has %d operations from %d on where operation %d was due",
+		return protocolError("transaction %s has %d operations from %d on, want operation %d",
 			part.GetTxId(), len(more), part.GetFirstOperation(), len(before))
 	}
 	part.Operations, part.FirstOperation, t.Operations = nil, 0, nil
 	same := proto.Equal(t, part)
 	t.Operations = append(before, more...)
 	if !same {
-		return protocolError("a part of transaction %s where a part of transaction %s was due", part.GetTxId(), t.GetTxId())
+		return protocolError("got a part of transaction %s, want a part of transaction %s", part.GetTxId(), t.GetTxId())
 	}
 	return nil
 }

@@ -48,7 +48,8 @@ func partsOf(block *seqledgerv1.Block) []*seqledgerv1.Block {
 	}
 	part := func(next *seqledgerv1.BlockPosition, transactions ...*seqledgerv1.Transaction) *seqledgerv1.Block {
 		return &seqledgerv1.Block{
-			Header: proto.CloneOf(block.GetHeader()), Hash: slices.Clone(block.GetHash()), Transactions: transactions, Next: next,
+			Header: proto.CloneOf(block.GetHeader()), Hash: slices.Clone(block.GetHash()),
+			Transactions: transactions, Next: next,
 		}
 	}
 	return []*seqledgerv1.Block{
@@ -65,8 +66,9 @@ func getAndWatch(t *testing.T, parts []*seqledgerv1.Block, read func(how string,
 	s, c := start(t)
 	s.set(func(s *fakeServer) { s.blockParts, s.height = parts, 0 })
 	block, err := c.GetBlock(t.Context(), &seqledgerv1.GetBlockRequest{
-		// As someone asks who knows the parts: it makes no difference.
-		Scope: org, Height: 1, Content: seqledgerv1.BlockContent_BLOCK_CONTENT_PARTS, Start: &seqledgerv1.BlockPosition{Transaction: 7},
+		// A request that asks for parts makes no difference.
+		Scope: org, Height: 1, Content: seqledgerv1.BlockContent_BLOCK_CONTENT_PARTS,
+		Start: &seqledgerv1.BlockPosition{Transaction: 7},
 	})
 	read("GetBlock", block, err)
 	for i, m := range s.asked {
@@ -159,7 +161,8 @@ func TestPartsThatDoNotBelongTogether(t *testing.T) {
 	}
 	s, c := start(t)
 	s.set(func(s *fakeServer) { s.blockParts = partsOf(blockOfThree(t, 1)) })
-	if block, err := c.GetBlock(t.Context(), &seqledgerv1.GetBlockRequest{Scope: org, Height: 2}); !errors.Is(err, client.ErrProtocol) {
+	if block, err := c.GetBlock(t.Context(),
+		&seqledgerv1.GetBlockRequest{Scope: org, Height: 2}); !errors.Is(err, client.ErrProtocol) {
 		t.Errorf("block 1 where 2 was asked for: %v, %v", block, err)
 	}
 }
@@ -235,7 +238,8 @@ func TestAWatchOfHeaders(t *testing.T) {
 	}{
 		"the chain":     {func(*fakeServer) {}, 3, nil},
 		"another chain": {func(s *fakeServer) { s.chain = 1 }, 2, client.ErrOtherLedger},
-		"a wrong hash":  {func(s *fakeServer) { s.onBlock = func(b *seqledgerv1.Block) { b.Hash[0]++ } }, 2, client.ErrProtocol},
+		"a wrong hash": {func(s *fakeServer) { s.onBlock = func(b *seqledgerv1.Block) { b.Hash[0]++ } }, 2,
+			client.ErrProtocol},
 		"a break": {func(s *fakeServer) {
 			s.onWatch = func(uint64) error { s.set(func(s *fakeServer) { s.onWatch = nil }); return errBroken }
 		}, 3, nil},

@@ -20,13 +20,12 @@ const (
 	verdictFatal                    // the Writer cannot go on
 )
 
-// Pending is a write on its way. Its Writer settles it, whether anyone waits or
-// not.
+// Pending is a submitted write. Its Writer settles it, whether or not a caller waits.
 type Pending struct {
 	writer *Writer
-	// operations are encoded in Submit and never change: every copy that is sent,
-	// and the journal, has these bytes. count is how many they are, size bounds
-	// the bytes of the whole write in a frame.
+	// operations are encoded in Submit and never change: the journal and every copy that is
+	// sent have these bytes. count is their number; size bounds the bytes of the whole write in
+	// a frame.
 	operations  []byte
 	count, size int
 	// sequence, key, tag, and entry, the write's id in the journal, never change
@@ -37,28 +36,28 @@ type Pending struct {
 
 	// Guarded by the mux's mutex until done is closed, immutable afterwards.
 	verdict verdict
-	// session is that under which the write was sent last; sends counts the copies
-	// sent under the writer's current session.
+	// session is the session of the last copy that was sent; sends counts the copies sent under
+	// the Writer's current session.
 	session uint64
 	sends   int
-	// frame is the number of the frame that had the last copy.
+	// frame is the number of the frame with the last copy.
 	frame uint64
-	// doubtful: a copy may still be under way besides the one whose answer we
-	// have, so that no refusal of this write is final.
+	// doubtful: another copy than the answered one may still be under way, so no refusal of
+	// this write is final.
 	doubtful bool
-	// committed: proven by the stream's last sequence, or by a commit behind
-	// it, even if the receipt has not come.
+	// committed: proven by the stream's last sequence, or by a commit behind it, even without
+	// the receipt.
 	committed bool
 	settled   bool
-	// awaited: whoever submitted it waits for its outcome, and does nothing on the
-	// belief that it commits.
+	// awaited: the submitter waits for the outcome, and does nothing that depends on the
+	// commit.
 	awaited bool
-	// durable: it may be sent, because a journal, if there is one, has it.
+	// durable: the write may be sent, because the journal, if there is one, has it on disk.
 	durable      bool
 	acknowledged bool
 	refusal      *Error
-	// foreign: the answer shows that this write's number, or the ledger, is not
-	// the Writer's own any more.
+	// foreign: the answer shows that another client has used this write's number, or that the
+	// ledger is another one.
 	foreign error
 	receipt *seqledgerv1.Receipt
 	err     error
@@ -104,11 +103,10 @@ func (p *Pending) unknown(cause error) error {
 	return e
 }
 
-// ReceiptGone reports that a write is committed but the ledger no longer keeps
-// its receipt (ALREADY_COMMITTED), which happens when the receipt window was
-// made smaller while an answer was lost. Such a receipt has Sequence and
-// Replayed alone. It is not an error, because a caller that takes every error
-// for "not done" would pay twice.
+// ReceiptGone reports that a write is committed but the ledger no longer keeps its receipt
+// (ALREADY_COMMITTED), which happens when the receipt window was made smaller while an answer
+// was lost. Such a receipt has only Sequence and Replayed. It is not an error, because a caller
+// that treats every error as "not done" would pay twice.
 func ReceiptGone(receipt *seqledgerv1.Receipt) bool { return receipt.GetTxId() == "" }
 
 // bareReceipt stands for a receipt that the ledger no longer keeps.
@@ -116,12 +114,12 @@ func (p *Pending) bareReceipt() *seqledgerv1.Receipt {
 	return &seqledgerv1.Receipt{Sequence: p.Sequence(), Replayed: true}
 }
 
-// answer notes one answer of the server. It decides nothing: the Writer does.
+// answer records one answer of the server. The Writer decides what it means.
 func (p *Pending) answer(result *seqledgerv1.WriteResult) error {
 	switch result := result.GetResult().(type) {
 	case *seqledgerv1.WriteResult_Receipt:
 		if result.Receipt.GetSequence() != p.Sequence() {
-			return protocolError("receipt of sequence %d in answer to %d", result.Receipt.GetSequence(), p.Sequence())
+			return protocolError("receipt of sequence %d in answer to sequence %d", result.Receipt.GetSequence(), p.Sequence())
 		}
 		p.verdict, p.receipt = verdictCommitted, result.Receipt
 		p.checkReceipt()
@@ -140,12 +138,11 @@ func (p *Pending) answer(result *seqledgerv1.WriteResult) error {
 	return nil
 }
 
-// repeated says whether an earlier copy of p may have committed before the one
+// repeated reports whether an earlier copy of p may have committed before the one
 // that was just answered.
 func (p *Pending) repeated() bool { return p.sends > 1 || p.doubtful || p.committed }
 
-// checkReceipt turns a receipt that cannot be this write's into the end of the
-// Writer.
+// checkReceipt ends the Writer if the receipt cannot be this write's.
 func (p *Pending) checkReceipt() {
 	ledger, known := ledgerOf(p.receipt.GetTxId())
 	switch w := p.writer; {
@@ -157,16 +154,15 @@ func (p *Pending) checkReceipt() {
 		w.ledger = ledger
 	}
 	if p.verdict == verdictFatal {
-		// The receipt may still be of this write: something between here and
-		// the server may have repeated it. So it is neither a commit nor not.
+		// The receipt may still be of this write: an intermediary may have repeated the
+		// request. So the outcome is open.
 		p.doubtful, p.receipt = true, nil
 	}
 }
 
-// checkAlreadyCommitted believes ALREADY_COMMITTED only of a repeat. A first
-// and only copy cannot have been committed before: then somebody else numbers
-// this stream, or another ledger stands behind the address, and the write was
-// not executed.
+// checkAlreadyCommitted accepts ALREADY_COMMITTED only for a repeat. A first and only copy
+// cannot have been committed before. In that case another client numbers this stream, or the
+// address leads to another ledger, and the write was not executed.
 func (p *Pending) checkAlreadyCommitted() {
 	if p.repeated() {
 		p.receipt = p.bareReceipt()
@@ -175,18 +171,18 @@ func (p *Pending) checkAlreadyCommitted() {
 	p.foreignReceipt("its number is taken, but its only copy was never executed")
 }
 
-// foreignReceipt makes p's answer the end of the Writer, because somebody else's writes
-// stand where its own should.
+// foreignReceipt ends the Writer because of p's answer: another client's writes have the
+// Writer's numbers.
 func (p *Pending) foreignReceipt(format string, args ...any) {
 	p.verdict, p.refusal = verdictFatal, nil
 	p.foreign = protocolError("write %d: %s", p.Sequence(), fmt.Sprintf(format, args...))
 }
 
-// verdictOf sorts the codes by what a Writer does about them.
+// verdictOf maps a code to what a Writer does about it.
 func verdictOf(refusal *Error) verdict {
 	switch refusal.Code {
 	case seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_ALREADY_COMMITTED:
-		// Of a repeat; checkAlreadyCommitted looks whether it can be one.
+		// Valid for a repeat; checkAlreadyCommitted checks that it is one.
 		return verdictCommitted
 	case seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_SEQUENCE_GAP:
 		return verdictGap
@@ -204,7 +200,7 @@ func verdictOf(refusal *Error) verdict {
 		seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_TOO_MANY_STREAMS:
 		return verdictRefused
 	}
-	// Fenced, expired, reused, exhausted, session required, and codes of a
-	// newer server: guessing what those allow could execute a write twice.
+	// Fenced, expired, reused, exhausted, session required, and codes of a newer server: a
+	// wrong guess about those could execute a write twice.
 	return verdictFatal
 }

@@ -17,32 +17,30 @@ import (
 )
 
 const (
-	// maxCallConns is how many connections to one server a Client's calls take
-	// together; calls beyond wait for one. One HTTP/2 connection of a seqledger
-	// server carries as many.
+	// maxCallConns bounds the connections of a Client's calls to one server; further calls
+	// wait. One HTTP/2 connection of a seqledger server carries as many calls.
 	maxCallConns = 256
-	// idleConnTimeout is how long a connection is kept open without a call. It is
-	// shorter than the patience of servers and load balancers, so that a call
-	// hardly ever meets a connection that they are about to close.
+	// idleConnTimeout is how long a connection is kept open without a call. It is shorter than
+	// the idle timeout of servers and load balancers, so that a call rarely uses a connection
+	// that they are about to close.
 	idleConnTimeout = 30 * time.Second
-	// answerTimeout is how long a connection may stay silent under a call: HTTP/1.1
-	// has no pings, and a peer that is gone without a word says nothing. The call is
-	// then repeated on another connection.
+	// answerTimeout is how long a server may take to answer a call. HTTP/1.1 has no pings that
+	// would detect a vanished peer. The call is then repeated on another connection.
 	answerTimeout = 30 * time.Second
 	// bodyTimeout is how long the rest of an answer may take.
 	bodyTimeout = 5 * time.Minute
 	// maxAnswerHeader bounds the header of an answer, in bytes.
 	maxAnswerHeader = 1 << 20
-	// inlineBody is the size in bytes up to which a request is written in one piece
-	// by the caller. It fits into the buffers of a connection, so that the write does
-	// not wait for a server which answers without reading it.
+	// inlineBody is the size in bytes up to which the caller writes a request in one piece. It
+	// fits into the buffers of a connection, so the write does not block on a server that
+	// answers without reading it.
 	inlineBody = 64 << 10
 )
 
-// pool is a transport for unary calls over HTTP/1.1 connections that are kept open.
-// Over HTTP/2 a call passes four goroutines on this side alone. Here its caller
-// writes the request and reads the answer itself, which takes half of the time on
-// either side. net/http reads the answers.
+// pool is a transport for unary calls over persistent HTTP/1.1 connections. Over HTTP/2 a call
+// passes through four goroutines on the client alone. Here the caller writes the request and
+// reads the answer itself, which takes half of the time on both sides. net/http parses the
+// answers.
 type pool struct {
 	dial    dialer
 	address string
@@ -51,10 +49,10 @@ type pool struct {
 	places chan struct{}
 
 	mu sync.Mutex
-	// idle are the connections without a call, that used last at the end.
+	// idle holds the connections without a call, the most recently used last.
 	idle   []*callConn
 	closed bool
-	// sweep closes what was idle for too long. It is set while there is anything.
+	// sweep closes connections that were idle for too long. It is set while idle is not empty.
 	sweep *time.Timer
 	// speaks: a server at the address has answered in HTTP/1.1.
 	speaks bool
@@ -67,7 +65,7 @@ func newPool(dial dialer, address string, config *tls.Config) *pool {
 	return &pool{dial: dial, address: address, tls: config, places: make(chan struct{}, maxCallConns)}
 }
 
-// callConn is a connection of a pool. One call at a time has it.
+// callConn is a connection of a pool. One call at a time uses it.
 type callConn struct {
 	net.Conn
 
@@ -105,7 +103,7 @@ func (p *pool) RoundTrip(r *http.Request) (*http.Response, error) {
 		return answer, nil
 	}
 	if !conn.answered {
-		// Another server may have come to the address, which has to be asked anew.
+		// The address may belong to another server now, so ask again.
 		p.mu.Lock()
 		p.speaks = false
 		p.mu.Unlock()
@@ -124,7 +122,7 @@ func (p *pool) get(ctx context.Context) (*callConn, error) {
 		if conn == nil {
 			return p.open(ctx)
 		}
-		// What came without being asked for would be taken for the answer.
+		// Unsolicited data would be taken for the answer.
 		if conn.reader.Buffered() == 0 && isOpen(conn.raw) {
 			return conn, nil
 		}
@@ -145,7 +143,7 @@ func (p *pool) takeIdle() *callConn {
 	return conn
 }
 
-// put gives a connection back whose answer was read to its end.
+// put returns a connection whose answer was read to its end.
 func (p *pool) put(conn *callConn) {
 	conn.idleSince = time.Now()
 	p.mu.Lock()
@@ -231,10 +229,9 @@ func (p *pool) open(ctx context.Context) (*callConn, error) {
 	return conn, nil
 }
 
-// ask finds out whether the server speaks HTTP/1.1, once for a pool, where TLS has
-// not said so: some servers of HTTP/2 close a connection that begins with anything
-// else, without a word. A call that was lost so could not be told from one that was
-// executed, therefore the question is one that does nothing.
+// ask finds out, once for a pool, whether a cleartext server speaks HTTP/1.1. Some HTTP/2
+// servers silently close a connection that begins with anything else, and a call lost that way
+// might have been executed. The question is therefore a request that does nothing.
 func (p *pool) ask(ctx context.Context, conn *callConn, known bool) error {
 	p.mu.Lock()
 	known = known || p.speaks
@@ -255,8 +252,7 @@ func (p *pool) ask(ctx context.Context, conn *callConn, known bool) error {
 	return nil
 }
 
-// options asks what the server can do, and looks only whether it answers so that
-// another request can follow.
+// options sends an OPTIONS request, and checks only that another request can follow the answer.
 func (c *callConn) options(host string) error {
 	if _, err := fmt.Fprintf(c.Conn, "OPTIONS * HTTP/1.1\r\nHost: %s\r\n\r\n", host); err != nil {
 		return err
@@ -268,36 +264,34 @@ func (c *callConn) options(host string) error {
 	}
 	switch answer.StatusCode {
 	case http.StatusHTTPVersionNotSupported, http.StatusUpgradeRequired, statusNotHTTP2:
-		err = fmt.Errorf("it answers with status %d", answer.StatusCode)
+		err = fmt.Errorf("the answer has status %d", answer.StatusCode)
 	default:
 		_, err = io.Copy(io.Discard, answer.Body)
 	}
 	if answer.Close {
-		err = errors.Join(err, errors.New("it keeps no connection open"))
+		err = errors.Join(err, errors.New("the server does not keep connections open"))
 	}
 	return errors.Join(err, answer.Body.Close())
 }
 
-// statusNotHTTP2 is what a load balancer of one large provider says where it passes
-// HTTP/2 alone.
+// statusNotHTTP2 is the answer of a large provider's load balancer that passes only HTTP/2.
 const statusNotHTTP2 = 464
 
-// askTimeout is how long the server may take to answer whether it speaks HTTP/1.1.
+// askTimeout bounds the wait for the answer to options.
 const askTimeout = time.Second
 
-// interruptWith makes what is under way on a connection fail at the end of ctx or
-// after a time. stop undoes it, and returns false when the connection is of no use
-// any more.
+// interruptWith makes reads and writes on a connection fail when ctx ends or after limit. stop
+// undoes that; it returns false if the connection can no longer be used.
 func (c *callConn) interruptWith(ctx context.Context, limit time.Duration) (stop func() bool) {
-	_ = c.SetReadDeadline(time.Now().Add(limit)) // what is wrong with it shows when it is used
+	_ = c.SetReadDeadline(time.Now().Add(limit)) // a broken connection shows when it is used
 	if ctx.Done() == nil {
 		return func() bool { return true }
 	}
 	return context.AfterFunc(ctx, func() { _ = c.SetDeadline(time.Unix(1, 0)) })
 }
 
-// exchange writes a request and reads the head of its answer. The body of the answer
-// gives the connection back.
+// exchange writes a request and reads the head of its answer. The body of the answer returns
+// the connection to the pool.
 func (p *pool) exchange(c *callConn, r *http.Request) (*http.Response, error) {
 	stop := c.interruptWith(r.Context(), answerTimeout)
 	written, err := c.write(r)
@@ -322,9 +316,9 @@ func (p *pool) exchange(c *callConn, r *http.Request) (*http.Response, error) {
 	return answer, nil
 }
 
-// write writes a request. written is nil, or tells how the writing of a large one has
-// ended: that goes on beside reading, because the server may answer, and read no more,
-// before it has all of it.
+// write writes a request. For a large one, written delivers the result: it is written
+// concurrently with reading, because the server may answer, and stop reading, before it has all
+// of it. Otherwise written is nil.
 func (c *callConn) write(r *http.Request) (written chan error, err error) {
 	if r.ContentLength < 0 {
 		return nil, errors.New("the length of the request is not known")
@@ -343,8 +337,8 @@ func (c *callConn) write(r *http.Request) (written chan error, err error) {
 	c.request.WriteString("\r\n")
 	if r.ContentLength > inlineBody {
 		written = make(chan error, 1)
-		// Ends with the body, or when the connection is closed. Nobody waits: the
-		// connection is used again only if it has ended well by then.
+		// Ends with the body, or when the connection is closed. Nothing waits for it: the
+		// connection is reused only if the write has succeeded by then.
 		go func() { written <- c.writeLarge(r) }()
 		return written, nil
 	}
@@ -368,8 +362,8 @@ func (c *callConn) writeLarge(r *http.Request) error {
 	return errors.Join(err, c.SetWriteDeadline(time.Time{}))
 }
 
-// readBody copies the body of a request. One that is shorter than it should be would
-// make the next request on the connection a part of it.
+// readBody copies the body of a request. If it were too short, the server would take the next
+// request on the connection for a part of it.
 func readBody(to io.Writer, r *http.Request) error {
 	n, err := io.Copy(to, r.Body)
 	err = errors.Join(err, r.Body.Close())
@@ -379,8 +373,7 @@ func readBody(to io.Writer, r *http.Request) error {
 	return err
 }
 
-// readAnswer reads the head of an answer, and passes over those that are only a
-// word on the way.
+// readAnswer reads the head of an answer, and skips informational ones (1xx).
 func readAnswer(reader *bufio.Reader, r *http.Request) (*http.Response, error) {
 	for {
 		answer, err := http.ReadResponse(reader, r)
@@ -393,7 +386,7 @@ func readAnswer(reader *bufio.Reader, r *http.Request) (*http.Response, error) {
 	}
 }
 
-// pooledBody is the body of an answer. It gives its connection back at its end.
+// pooledBody is the body of an answer. It returns its connection at its end.
 type pooledBody struct {
 	io.ReadCloser
 
@@ -420,8 +413,8 @@ func (b *pooledBody) Close() error {
 	return nil
 }
 
-// finish gives the connection up: to the pool when the answer was read to its end
-// and another can follow.
+// finish returns the connection to the pool if the answer was read to its end and another can
+// follow. Otherwise it closes the connection.
 func (b *pooledBody) finish(whole bool) {
 	if b.over {
 		return

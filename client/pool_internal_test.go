@@ -108,8 +108,8 @@ func TestIdleConnections(t *testing.T) {
 	})
 }
 
-// TestAPeerThatFallsSilent under a call is given up, and the call repeated on another
-// connection: HTTP/1.1 has no pings.
+// TestAPeerThatFallsSilent: a connection whose peer falls silent during a call is closed, and
+// the call repeated on another one, because HTTP/1.1 has no pings.
 func TestAPeerThatFallsSilent(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -126,7 +126,7 @@ func TestAPeerThatFallsSilent(t *testing.T) {
 			t.Error("want an error")
 		}
 		if waited := time.Since(began); waited != answerTimeout {
-			t.Errorf("it was given up after %v", waited)
+			t.Errorf("the connection was closed after %v", waited)
 		}
 		if err := p.getOnce(t.Context()); err != nil || p.idleCount() != 1 || len(p.places) != 0 {
 			t.Errorf("the next call: %v, with %d connections kept and %d places taken", err, p.idleCount(), len(p.places))
@@ -136,8 +136,8 @@ func TestAPeerThatFallsSilent(t *testing.T) {
 	})
 }
 
-// TestCallsBeyondTheBound wait for a connection, and give up with their context without
-// having sent anything.
+// TestCallsBeyondTheBound wait for a connection, and end with their context without having sent
+// anything.
 func TestCallsBeyondTheBound(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -184,7 +184,8 @@ func TestViaProxy(t *testing.T) {
 func TestHostPort(t *testing.T) {
 	t.Parallel()
 	for server, want := range map[string]string{
-		"ledger": "ledger:80", "ledger:7450": "ledger:7450", "https://ledger": "ledger:443", "https://[::1]": "[::1]:443", "http://[::1]:7": "[::1]:7",
+		"ledger": "ledger:80", "ledger:7450": "ledger:7450", "https://ledger": "ledger:443",
+		"https://[::1]": "[::1]:443", "http://[::1]:7": "[::1]:7",
 	} {
 		base, err := parseServer(server)
 		if err != nil || hostPort(base) != want {

@@ -190,7 +190,8 @@ func TestWhereOnlyHTTP2IsOffered(t *testing.T) {
 			r := numbered(6)
 			s.ledger.toggle("taken")
 			r.IdempotencyKey, r.Operations = "key-6", []*seqledgerv1.Operation{create("taken")}
-			if _, err := c.Write(t.Context(), r); !errors.Is(err, client.ErrConditionFailed) || errors.Is(err, client.ErrOutcomeUnknown) {
+			if _, err := c.Write(t.Context(), r); !errors.Is(err, client.ErrConditionFailed) ||
+				errors.Is(err, client.ErrOutcomeUnknown) {
 				t.Error(err)
 			}
 			if n := w.said(test.want); n != 6 || len(s.unary) != 6 {
@@ -250,10 +251,11 @@ const emptyAnswer = "HTTP/1.1 200 OK\r\nContent-Type: application/proto\r\nConte
 func TestOddAnswers(t *testing.T) {
 	t.Parallel()
 	for name, first := range map[string]string{
-		"nothing":                    "",
-		"half a head":                "HTTP/1.1 200 OK\r\nContent-Ty",
-		"half a body":                "HTTP/1.1 200 OK\r\nContent-Type: application/proto\r\nContent-Length: 10\r\n\r\nabc",
-		"half a chunk":               "HTTP/1.1 200 OK\r\nContent-Type: application/proto\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nab",
+		"nothing":     "",
+		"half a head": "HTTP/1.1 200 OK\r\nContent-Ty",
+		"half a body": "HTTP/1.1 200 OK\r\nContent-Type: application/proto\r\nContent-Length: 10\r\n\r\nabc",
+		"half a chunk": "HTTP/1.1 200 OK\r\nContent-Type: application/proto\r\n" +
+			"Transfer-Encoding: chunked\r\n\r\n5\r\nab",
 		"another protocol":           "220 mail.example ESMTP\r\n",
 		"a head without end":         "HTTP/1.1 200 OK\r\n",
 		"a gateway's own":            "HTTP/1.1 502 Bad Gateway\r\nContent-Length: 3\r\n\r\nno!",
@@ -280,8 +282,10 @@ func TestOddAnswers(t *testing.T) {
 	}
 	for name, answer := range map[string]string{
 		"a word on the way first": "HTTP/1.1 103 Early Hints\r\nLink: x\r\n\r\n" + emptyAnswer,
-		"chunks":                  "HTTP/1.1 200 OK\r\nContent-Type: application/proto\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
-		"the last one":            "HTTP/1.1 200 OK\r\nContent-Type: application/proto\r\nContent-Length: 0\r\nConnection: close\r\n\r\n",
+		"chunks": "HTTP/1.1 200 OK\r\nContent-Type: application/proto\r\n" +
+			"Transfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
+		"the last one": "HTTP/1.1 200 OK\r\nContent-Type: application/proto\r\n" +
+			"Content-Length: 0\r\nConnection: close\r\n\r\n",
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -400,7 +404,8 @@ func TestALargeRequestThatIsAnsweredEarly(t *testing.T) {
 	defer close(over)
 	s := oneByOne(t, func(conn net.Conn, n int, r *http.Request) bool {
 		if n == 1 {
-			_, _ = fmt.Fprintf(conn, "HTTP/1.1 400 Bad Request\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s", len(refused), refused)
+			_, _ = fmt.Fprintf(conn,
+				"HTTP/1.1 400 Bad Request\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s", len(refused), refused)
 			<-over
 			return false
 		}
@@ -414,7 +419,8 @@ func TestALargeRequestThatIsAnsweredEarly(t *testing.T) {
 		large.Operations = append(large.Operations, sized(1<<10))
 	}
 	_, err := c.Write(t.Context(), large)
-	if e, ok := errors.AsType[*client.Error](err); !ok || e.ConnectCode != connect.CodeInvalidArgument || e.Message != "too large" {
+	if e, ok := errors.AsType[*client.Error](err); !ok || e.ConnectCode != connect.CodeInvalidArgument ||
+		e.Message != "too large" {
 		t.Errorf("want the server's answer, got %v", err)
 	}
 	if err := ask(t.Context(), c); err != nil {

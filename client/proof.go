@@ -14,32 +14,30 @@ import (
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 )
 
-// ErrProof says that an answer and the proof that came with it contradict each
-// other. Either the server's data are damaged, or something on the way has changed the
-// answer, or the proof is of another transaction.
+// ErrProof reports that an answer and its proof contradict each other. Either the server's data
+// are damaged, or the answer was changed on the way, or the proof belongs to another
+// transaction.
 var ErrProof = errors.New("client: the proof does not hold")
 
-// VerifyTransaction checks that a transaction, every field of it, is in the
-// block that header names: its canonical encoding (ledger/FORMAT.md) is hashed
-// and led along the proof to header's tx_root, as in RFC 6962. Transaction,
-// header and proof are what GetTransaction answers with include_proof. Any
-// error is an [ErrProof] that names what does not fit.
+// VerifyTransaction checks that a transaction, with all its fields, is in the block of the
+// header. It hashes the canonical encoding (ledger/FORMAT.md) and follows the proof to the
+// header's tx_root, as in RFC 6962. GetTransaction with include_proof returns transaction,
+// header and proof. Any error is an [ErrProof] that names the field that does not match.
 //
-// What that is worth depends on the header. Together with the answer it comes
-// from the same server, and then shows that the answer fits itself. To show that
-// the transaction is in the history that others see, compare [BlockHash] of the
-// header with a hash that was noted before or elsewhere, of this block or, over
-// the previous_hash of each block between, of a later one.
+// A header from the same answer only shows that the answer is consistent. To show that the
+// transaction is in the history that others see, compare [BlockHash] of the header with a hash
+// from another source or an earlier time: the hash of this block, or of a later block that
+// leads back to this one through the previous_hash of each block between.
 func VerifyTransaction(
 	transaction *seqledgerv1.Transaction, header *seqledgerv1.BlockHeader, inclusion *seqledgerv1.MerkleProof,
 ) error {
 	switch {
 	case transaction == nil:
-		return fmt.Errorf("%w: there is no transaction", ErrProof)
+		return fmt.Errorf("%w: the transaction is missing", ErrProof)
 	case header == nil || inclusion == nil:
-		return fmt.Errorf("%w: there is none; ask for it with include_proof", ErrProof)
+		return fmt.Errorf("%w: the proof is missing; ask for it with include_proof", ErrProof)
 	case transaction.GetFirstOperation() != 0:
-		return fmt.Errorf("%w: it is that of a whole transaction, and this is a part: put its parts together first", ErrProof)
+		return fmt.Errorf("%w: the proof is of a whole transaction, and this is a part: join its parts first", ErrProof)
 	}
 	if err := matchesHeader(transaction, header, inclusion); err != nil {
 		return err
@@ -57,20 +55,23 @@ func VerifyTransaction(
 		return fmt.Errorf("%w: transaction: %w", ErrProof, err)
 	}
 	hasher := rfc6962.DefaultHasher
-	root, err := proof.RootFromInclusionProof(hasher, inclusion.GetLeafIndex(), inclusion.GetTreeSize(), hasher.HashLeaf(leaf),
+	root, err := proof.RootFromInclusionProof(hasher, inclusion.GetLeafIndex(),
+		inclusion.GetTreeSize(), hasher.HashLeaf(leaf),
 		inclusion.GetPath())
 	if err != nil {
 		return fmt.Errorf("%w: %w", ErrProof, err)
 	}
 	if !bytes.Equal(root, header.GetTxRoot()) {
-		return fmt.Errorf("%w: transaction and path lead to the root %x, and block_header.tx_root is %x", ErrProof, root, header.GetTxRoot())
+		return fmt.Errorf("%w: transaction and path lead to the root %x, and block_header.tx_root is %x", ErrProof, root,
+			header.GetTxRoot())
 	}
 	return nil
 }
 
-// matchesHeader compares what a transaction says of its block, which is no part
-// of its encoding, with the header and the proof.
-func matchesHeader(t *seqledgerv1.Transaction, header *seqledgerv1.BlockHeader, inclusion *seqledgerv1.MerkleProof) error {
+// matchesHeader compares a transaction's block fields, which are not part of its encoding, with
+// the header and the proof.
+func matchesHeader(t *seqledgerv1.Transaction, header *seqledgerv1.BlockHeader,
+	inclusion *seqledgerv1.MerkleProof) error {
 	for _, field := range []struct {
 		name string
 		same bool
@@ -85,17 +86,17 @@ func matchesHeader(t *seqledgerv1.Transaction, header *seqledgerv1.BlockHeader, 
 		}
 	}
 	if inclusion.GetTreeSize() != uint64(header.GetTxCount()) {
-		return fmt.Errorf("%w: proof.tree_size is %d, and block_header.tx_count %d", ErrProof, inclusion.GetTreeSize(), header.GetTxCount())
+		return fmt.Errorf("%w: proof.tree_size is %d, and block_header.tx_count %d", ErrProof,
+			inclusion.GetTreeSize(), header.GetTxCount())
 	}
 	return nil
 }
 
-// VerifyReceipt checks the proof of a receipt that was asked for with
-// include_proof, as [VerifyTransaction] does, and that the receipt says the same
-// as the transaction. A receipt alone does not have everything that is hashed:
-// get the transaction by the receipt's tx_id. That its operations, client_id and
-// idempotency_key are those that were sent is for the caller to compare. What the
-// operations found to change (results) and replayed are in no proof.
+// VerifyReceipt checks the proof of a receipt that was asked for with include_proof, as
+// [VerifyTransaction] does, and that the receipt says the same as the transaction. A receipt
+// alone does not have all the hashed fields: get the transaction by the receipt's tx_id. The
+// caller must compare the transaction's operations, client_id and idempotency_key with those it
+// sent. No proof covers results and replayed.
 func VerifyReceipt(receipt *seqledgerv1.Receipt, transaction *seqledgerv1.Transaction) error {
 	for _, field := range []struct {
 		name string
@@ -118,9 +119,9 @@ func VerifyReceipt(receipt *seqledgerv1.Receipt, transaction *seqledgerv1.Transa
 	return VerifyTransaction(transaction, receipt.GetBlockHeader(), receipt.GetProof())
 }
 
-// BlockHash returns the hash of a block, SHA-256 in 32 bytes, as it follows from
-// its header: what Block.hash says, and previous_hash of the next header. The
-// error is an [ErrProof] for a header that no block has.
+// BlockHash computes the hash of a block from its header: 32 bytes of SHA-256. It equals
+// Block.hash, and previous_hash of the next header. The error is an [ErrProof] for an invalid
+// header.
 func BlockHash(header *seqledgerv1.BlockHeader) ([]byte, error) {
 	if len(header.GetPreviousHash()) != sha256.Size || len(header.GetTxRoot()) != sha256.Size {
 		return nil, fmt.Errorf("%w: block_header: previous_hash and tx_root have %d and %d bytes, not %d", ErrProof,
@@ -130,7 +131,7 @@ func BlockHash(header *seqledgerv1.BlockHeader) ([]byte, error) {
 	if err != nil {
 		return nil, fmt.Errorf("%w: block_header: committed_at %w", ErrProof, err)
 	}
-	// Leaves and nodes of a Merkle tree are hashed behind a 0 and a 1; the other
+	// Leaves and nodes of a Merkle tree are hashed with the prefixes 0 and 1. A different
 	// prefix keeps a header from passing for one of them.
 	const headerPrefix, headerVersion = 2, 1
 	encoded := []byte{headerPrefix, headerVersion}

@@ -54,7 +54,8 @@ func goldenTransaction(t *testing.T) *seqledgerv1.Transaction {
 		CommittedAt: &timestamppb.Timestamp{Seconds: 1_000_000}, Index: 1<<40 + 7, BlockHeight: 1_000,
 		Operations: []*seqledgerv1.Operation{
 			set(&seqledgerv1.SetEntity{
-				Key: "k", Value: []byte("v"), Condition: &seqledgerv1.Condition{Condition: &seqledgerv1.Condition_NotExists{NotExists: true}},
+				Key: "k", Value: []byte("v"),
+				Condition: &seqledgerv1.Condition{Condition: &seqledgerv1.Condition_NotExists{NotExists: true}},
 			}),
 			set(&seqledgerv1.SetEntity{
 				Key: "k2", Condition: &seqledgerv1.Condition{Condition: &seqledgerv1.Condition_Version{Version: 128}},
@@ -138,7 +139,8 @@ func path(leaves [][]byte, i int) [][]byte {
 
 // blockOf returns a block of n transactions: its header, the transaction at a
 // position in it, and its proof.
-func blockOf(t *testing.T, n, position int) (*seqledgerv1.Transaction, *seqledgerv1.BlockHeader, *seqledgerv1.MerkleProof) {
+func blockOf(t *testing.T, n, position int) (*seqledgerv1.Transaction,
+	*seqledgerv1.BlockHeader, *seqledgerv1.MerkleProof) {
 	t.Helper()
 	var leaves [][]byte
 	var wanted *seqledgerv1.Transaction
@@ -164,7 +166,8 @@ func blockOf(t *testing.T, n, position int) (*seqledgerv1.Transaction, *seqledge
 	}
 	header := goldenHeader(t)
 	header.TxCount, header.TxRoot = uint32(n), tree(leaves)
-	return wanted, header, &seqledgerv1.MerkleProof{LeafIndex: uint64(position), TreeSize: uint64(n), Path: path(leaves, position)}
+	return wanted, header, &seqledgerv1.MerkleProof{LeafIndex: uint64(position),
+		TreeSize: uint64(n), Path: path(leaves, position)}
 }
 
 func TestProofsOfEveryPosition(t *testing.T) {
@@ -187,8 +190,8 @@ func TestProofsOfEveryPosition(t *testing.T) {
 	}
 }
 
-// change makes the one of all possible changes to a message that skip counts down
-// to, and returns what it has changed, or "" when there are no more.
+// change makes one of all possible changes to a message, the one that skip counts down to. It
+// returns what it has changed, or "" if there are no more changes.
 type change struct{ skip int }
 
 func (c *change) due() bool {
@@ -324,9 +327,12 @@ func TestEveryChangeBreaksTheProof(t *testing.T) {
 	for _, position := range []int{0, 1, 4} { // the last one moves up the tree alone
 		transaction, header, inclusion := blockOf(t, 5, position)
 		receipt := &seqledgerv1.Receipt{
-			TxId: transaction.GetTxId(), Sequence: transaction.GetSequence(), Session: transaction.GetSession(), Index: transaction.GetIndex(),
-			BlockHeight: transaction.GetBlockHeight(), BlockPosition: transaction.GetBlockPosition(), CommittedAt: transaction.GetCommittedAt(),
-			Actor: transaction.GetActor(), RequestHash: transaction.GetRequestHash(), BlockHeader: header, Proof: inclusion,
+			TxId: transaction.GetTxId(), Sequence: transaction.GetSequence(),
+			Session: transaction.GetSession(), Index: transaction.GetIndex(),
+			BlockHeight: transaction.GetBlockHeight(), BlockPosition: transaction.GetBlockPosition(),
+			CommittedAt: transaction.GetCommittedAt(),
+			Actor:       transaction.GetActor(),
+			RequestHash: transaction.GetRequestHash(), BlockHeader: header, Proof: inclusion,
 		}
 		if err := client.VerifyReceipt(receipt, transaction); err != nil {
 			t.Fatal(err)
@@ -391,11 +397,13 @@ func TestProofsThatAreNone(t *testing.T) {
 		"a nil operation": {client.VerifyTransaction(with(func(m *seqledgerv1.Transaction) {
 			m.Operations = []*seqledgerv1.Operation{{Operation: (*seqledgerv1.Operation_Append)(nil)}}
 		}), header, inclusion), "operations[0] is of no kind"},
-		"a condition that is none": {client.VerifyTransaction(condition(new(seqledgerv1.Condition)), header, inclusion), "condition"},
+		"a condition that is none": {client.VerifyTransaction(condition(new(seqledgerv1.Condition)), header, inclusion),
+			"condition"},
 		"not_exists that is false": {client.VerifyTransaction(condition(&seqledgerv1.Condition{
 			Condition: &seqledgerv1.Condition_NotExists{},
 		}), header, inclusion), "condition"},
-		"a short path": {client.VerifyTransaction(transaction, header, &seqledgerv1.MerkleProof{TreeSize: 1, Path: [][]byte{{1}}}), "path[0]"},
+		"a short path": {client.VerifyTransaction(transaction, header,
+			&seqledgerv1.MerkleProof{TreeSize: 1, Path: [][]byte{{1}}}), "path[0]"},
 		"a time that overflows": {client.VerifyTransaction(with(func(m *seqledgerv1.Transaction) {
 			m.Operations = []*seqledgerv1.Operation{create("k")}
 			m.Operations[0].GetSetEntity().ExpiresAt = &timestamppb.Timestamp{Seconds: 1 << 62}

@@ -93,7 +93,7 @@ func TestTheReadmeHasTheExample(t *testing.T) {
 	}
 }
 
-// notes are books that may forget what they have been told, and fail.
+// notes are records that may lose entries, and fail.
 type notes struct {
 	forgetful bool
 	fail      error

@@ -12,8 +12,8 @@ import (
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 )
 
-// open opens the Writer's first session, with what the journal knows if there
-// is one. An error leaves no claim behind.
+// open opens the Writer's first session, using the journal's state if there is a journal. After
+// an error the stream is not claimed.
 func (w *Writer) open(ctx context.Context) error {
 	if w.options.journal == nil {
 		attempt := w.options.AttemptID
@@ -43,7 +43,7 @@ func (w *Writer) open(ctx context.Context) error {
 	return err
 }
 
-// load makes writes of the journal's entries.
+// load creates the pending writes from the journal's entries.
 func (w *Writer) load(state journal.State) error {
 	for _, e := range state.Entries {
 		operations, err := DecodeOperations(e.Request)
@@ -69,9 +69,9 @@ func (w *Writer) load(state journal.State) error {
 	return nil
 }
 
-// recover opens a session that only this journal's owner can get, and prepares
-// the unsettled writes to be sent again under it. When that cannot be done they
-// are the application's to settle, in an [*UnsettledError].
+// recover opens a session that only this journal's owner can get, and prepares the unsettled
+// writes to be sent again under it. If that fails it returns them to the application in an
+// [*UnsettledError].
 func (w *Writer) recover(ctx context.Context) error {
 	before := w.kept.head
 	if err := w.checkLedger(ctx); errors.Is(err, ErrOtherLedger) {
@@ -101,16 +101,16 @@ func (w *Writer) recover(ctx context.Context) error {
 		if w.queue.len() > 0 {
 			first = w.queue.at(0).Sequence()
 		}
-		// The session is the journal's, so nobody else has written. Then either
-		// side has lost something, or this is an old copy of the journal.
+		// The session is the journal's, so no other client has written. Either the ledger or
+		// the journal has lost writes, or this is an old copy of the journal.
 		if last+1 < first || last >= next {
 			return w.returnUnsettled(protocolError("the ledger has committed up to sequence %d, the journal says %d to %d",
 				last, first-1, next-1))
 		}
 	}
-	// Once more, because another server may have taken the address between the
-	// two calls. What is sent there cannot be taken back, and a session of its
-	// must not be journalled as one of the other ledger.
+	// Check again, because another server may have taken over the address between the two
+	// calls. What is sent there cannot be undone, and its session must not be journalled as one
+	// of this ledger.
 	if err := w.checkLedger(ctx); errors.Is(err, ErrOtherLedger) {
 		return w.returnUnsettled(err)
 	} else if err != nil {
@@ -122,7 +122,7 @@ func (w *Writer) recover(ctx context.Context) error {
 	w.adopt(attempt, response.GetState())
 	w.next, w.ledger = next, w.kept.head.Ledger
 	for i := range w.queue.len() {
-		// Sent again all the same, because the answer is the receipt.
+		// Send it again anyway, because the answer is the receipt.
 		p := w.queue.at(i)
 		p.committed = p.Sequence() <= last
 		if p.committed {
@@ -132,15 +132,15 @@ func (w *Writer) recover(ctx context.Context) error {
 	return nil
 }
 
-// resumeSession opens a session with the journal's as the expected one. A stream that
-// was evicted while nothing was unanswered is started anew, which it says.
+// resumeSession opens a session with the journal's as the expected one. It reports whether it
+// started the stream anew, which it does if the stream was evicted while nothing was
+// unanswered.
 //
-// An earlier life may have done that under the same attempt and not have lived
-// to journal it. Then the attempt is the stream's latest, so that the ledger
-// answers with its session and does not look at the expected one. What tells
-// is the session before it. When that life was allowed to start anew and this
-// one is not, the journal stays as it is, and every further NewWriter gets here
-// again until NoReopen is off or the stream is forgotten.
+// An earlier process may have done that under the same attempt, and crashed before it
+// journalled the session. Then the attempt is the stream's latest: the ledger answers with its
+// session and ignores the expected one. The session before it shows this case. If that process
+// was allowed to start anew and this one is not, the journal stays unchanged, and every
+// NewWriter returns the same error until NoReopen is off or the stream is forgotten.
 func (w *Writer) resumeSession(
 	ctx context.Context, attempt []byte, expected uint64,
 ) (response *seqledgerv1.OpenSessionResponse, anew bool, err error) {
@@ -168,8 +168,7 @@ func (w *Writer) resumeSession(
 	return response, true, onlyOurs(response)
 }
 
-// evictedBefore is what the ledger said to the life that started the stream
-// anew.
+// evictedBefore returns the ledger's answer to the process that started the stream anew.
 func evictedBefore() error {
 	return &Error{
 		Code:        seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_SESSION_EXPIRED,
@@ -178,9 +177,8 @@ func evictedBefore() error {
 	}
 }
 
-// onlyOurs refuses a session on a stream that was gone and is there again:
-// whoever had the session before started it anew, so it is theirs, and its
-// numbers are not a fresh start for this Writer.
+// onlyOurs refuses a session on a stream that was evicted and exists again: another client has
+// started it anew, so its numbers are not a fresh start for this Writer.
 func onlyOurs(response *seqledgerv1.OpenSessionResponse) error {
 	if response.GetPreviousSession() == 0 {
 		return nil
@@ -193,8 +191,8 @@ func onlyOurs(response *seqledgerv1.OpenSessionResponse) error {
 	}
 }
 
-// returnUnsettled gives the unsettled writes to the application. They stay in the
-// journal until it says that it has them, so that a crash loses none.
+// returnUnsettled hands the unsettled writes to the application. They stay in the journal until
+// the application calls Forget, so a crash loses none.
 func (w *Writer) returnUnsettled(cause error) error {
 	failure := &UnsettledError{Cause: cause}
 	for w.queue.len() > 0 {
@@ -206,30 +204,28 @@ func (w *Writer) returnUnsettled(cause error) error {
 	return failure
 }
 
-// Recovered returns the writes that the journal held when the Writer was
-// opened, in the order in which they were submitted: those that were committed
-// and not acknowledged, and those that were unsettled. The latter are settled
-// like every other write; Wait tells the outcome of each. A receipt whose
-// Session is not [WriterState].Session is of a write that was committed before
-// the restart.
+// Recovered returns the writes that the journal held when the Writer was opened, in the order
+// in which they were submitted: the committed ones without an acknowledgement, and the
+// unsettled ones. The Writer settles the latter like every other write; Wait returns the
+// outcome of each. If a receipt's Session is not [WriterState].Session, the write was committed
+// before the restart.
 func (w *Writer) Recovered() []*Pending {
 	w.mux.mu.Lock()
 	defer w.mux.mu.Unlock()
 	return append([]*Pending(nil), w.recovered...)
 }
 
-// SubmitTagged is Submit with a name of the application's own for the write,
-// which needs WriterOptions.Journal. The write stays in the journal when it is
-// committed, until [Pending.Acknowledge], and its tag for a time after that
-// ([journal.Options].RememberTags).
+// SubmitTagged is Submit with a tag: the application's own name for the write. It needs
+// WriterOptions.Journal. The write stays in the journal when it is committed, until
+// [Pending.Acknowledge], and its tag for a time after that ([journal.Options].RememberTags).
 //
 // A tag that the journal knows is refused with [journal.ErrTagInUse], which does
 // not match [ErrNotExecuted]: the write that has the tag is under way or committed.
 // A write that was not executed leaves its tag free.
 //
-// So an application that asks [Writer.Recovered] first, and acknowledges an
-// outcome only when it has noted it, may submit everything else that it has not
-// noted: whatever crashed in between, no payment is sent twice.
+// So an application that handles [Writer.Recovered] first, and acknowledges an outcome only
+// after it has recorded it, may submit everything else that it has not recorded: no crash makes
+// it pay twice.
 func (w *Writer) SubmitTagged(ctx context.Context, tag string, operations ...*seqledgerv1.Operation) (*Pending, error) {
 	if err := w.tagged(tag); err != nil {
 		return nil, &NotExecutedError{Cause: err}
@@ -243,17 +239,16 @@ func (p *Pending) Tag() string { return p.tag }
 // Operations returns what was submitted. Each call decodes it anew, from the
 // bytes that are sent.
 func (p *Pending) Operations() []*seqledgerv1.Operation {
-	// They were encoded here, or decoded when the journal was read.
+	// No error is possible: they were encoded here, or decoded when the journal was read.
 	operations, _ := DecodeOperations(p.operations)
 	return operations
 }
 
-// Acknowledge tells the journal that the application has noted this write's
-// outcome, durably, and need not hear of it again. The tag stays in use for
-// [journal.Options].RememberTags. It does not wait for the disk: a crash may show
-// the outcome once more. For a write that has no tag or was not executed it does
-// nothing, because the journal holds nothing of it. Close the Writer afterwards,
-// not before.
+// Acknowledge removes this write from the journal; call it when the application has recorded
+// the outcome durably. The tag stays in use for [journal.Options].RememberTags. Acknowledge
+// does not wait for the disk: after a crash the outcome may be returned once more. It does
+// nothing for a write that has no tag or was not executed, because the journal does not hold
+// it. Call it before the Writer is closed.
 func (p *Pending) Acknowledge() error {
 	w := p.writer
 	w.mux.mu.Lock()

@@ -33,8 +33,8 @@ func loseTheNewStart(s *fakeServer, before func()) {
 	})
 }
 
-// evictedLife lets a Writer with a journal start its evicted stream anew and die
-// before it hears of that: in NewWriter, or as an idle Writer.
+// evictedLife lets a Writer with a journal start its evicted stream anew and crash before it
+// gets the answer: in NewWriter, or as an idle Writer.
 func evictedLife(t *testing.T, idle bool, before func(*fakeServer)) (*fakeServer, *client.Client, *journal.File) {
 	t.Helper()
 	s, c := start(t)
@@ -70,8 +70,8 @@ func evictedLife(t *testing.T, idle bool, before func(*fakeServer)) (*fakeServer
 	return s, c, j
 }
 
-// TestJournalStartedAnewAndCrashed: the ledger has applied the new start and the
-// journal does not know it. The next Writer finds that out and goes on.
+// TestJournalStartedAnewAndCrashed: the ledger has applied the new start and the journal does
+// not know it. The next Writer finds that out and continues.
 func TestJournalStartedAnewAndCrashed(t *testing.T) {
 	t.Parallel()
 	for name, idle := range map[string]bool{"opening": false, "idle": true} {
@@ -88,20 +88,22 @@ func TestJournalStartedAnewAndCrashed(t *testing.T) {
 	}
 }
 
-// TestJournalStartedAnewBySomebodyElse: between the eviction and the new start
-// somebody else had the stream. That is refused in every later life too.
+// TestJournalStartedAnewBySomebodyElse: between the eviction and the new start another client
+// had the stream. Every later process refuses that too.
 func TestJournalStartedAnewBySomebodyElse(t *testing.T) {
 	t.Parallel()
 	for name, idle := range map[string]bool{"opening": false, "idle": true} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			s, c, j := evictedLife(t, idle, func(s *fakeServer) {
-				s.ledger.openSession(&seqledgerv1.OpenSessionRequest{Scope: org, ClientId: "till", AttemptId: []byte("somebody else's.")})
+				s.ledger.openSession(&seqledgerv1.OpenSessionRequest{Scope: org, ClientId: "till",
+					AttemptId: []byte("somebody else's.")})
 			})
 			for range 2 {
 				_, err := journaled(t, c, j)
-				if unsettled, ok := errors.AsType[*client.UnsettledError](err); !ok || len(unsettled.Writes) != 0 || !errors.Is(err, client.ErrFenced) {
-					t.Errorf("want to be told that the stream is somebody else's, got %v", err)
+				if unsettled, ok := errors.AsType[*client.UnsettledError](err); !ok || len(unsettled.Writes) != 0 ||
+					!errors.Is(err, client.ErrFenced) {
+					t.Errorf("want an error that another client has the stream, got %v", err)
 				}
 			}
 			if err := j.Forget(till); err != nil {
@@ -113,8 +115,8 @@ func TestJournalStartedAnewBySomebodyElse(t *testing.T) {
 	}
 }
 
-// TestJournalStartedAnewWithNoReopen: who relies on the numbers to go on is told
-// of the eviction each time, until it allows the new start or forgets.
+// TestJournalStartedAnewWithNoReopen: with NoReopen every NewWriter reports the eviction, until
+// the application allows the new start or calls Forget.
 func TestJournalStartedAnewWithNoReopen(t *testing.T) {
 	t.Parallel()
 	for name, forget := range map[string]bool{"allowed": false, "forgotten": true} {
@@ -144,8 +146,8 @@ func TestJournalStartedAnewWithNoReopen(t *testing.T) {
 	}
 }
 
-// TestJournalStartedAnewBehindWrites: a journal with unsettled writes never
-// takes a stream that was started anew, whoever did it.
+// TestJournalStartedAnewBehindWrites: a journal with unsettled writes never takes a stream that
+// was started anew, whichever client did that.
 func TestJournalStartedAnewBehindWrites(t *testing.T) {
 	t.Parallel()
 	s, c, j := evictedLife(t, false, nil)
@@ -153,12 +155,15 @@ func TestJournalStartedAnewBehindWrites(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := j.Append(till, journal.Record{Kind: journal.KindWrite, ID: state.Head.NextID, Sequence: state.Head.NextSequence, Key: "key"}); err != nil {
+	if err := j.Append(till,
+		journal.Record{Kind: journal.KindWrite, ID: state.Head.NextID,
+			Sequence: state.Head.NextSequence, Key: "key"}); err != nil {
 		t.Fatal(err)
 	}
 	j.Release(till)
 	_, err = journaled(t, c, j)
-	if unsettled, ok := errors.AsType[*client.UnsettledError](err); !ok || len(unsettled.Writes) != 1 || !errors.Is(err, client.ErrExpired) {
+	if unsettled, ok := errors.AsType[*client.UnsettledError](err); !ok || len(unsettled.Writes) != 1 ||
+		!errors.Is(err, client.ErrExpired) {
 		t.Errorf("want the write handed over, got %v", err)
 	}
 	expectHistory(t, s, "a")
@@ -239,8 +244,8 @@ func TestJournalLedgerChangesWhileOpening(t *testing.T) {
 	}
 }
 
-// TestJournalIsLetGo: a Client keeps nothing of a journal whose Writers are all
-// closed, and goes on with it while one is open.
+// TestJournalIsLetGo: a Client keeps nothing of a journal whose Writers are all closed, and
+// keeps using it while one is open.
 func TestJournalIsLetGo(t *testing.T) {
 	t.Parallel()
 	s, c := start(t)

@@ -84,7 +84,8 @@ func TestARefusalStopsTheWriterUntilResume(t *testing.T) {
 	if !ok || stopped.Sequence != 2 || client.CodeOf(stopped.Refusal) != codeKeyExists {
 		t.Errorf("the state must name the refused write and why, got %v", w.Err())
 	}
-	if _, err := w.Write(t.Context(), payload("5")); !errors.Is(err, client.ErrStopped) || !errors.Is(err, client.ErrNotExecuted) {
+	if _, err := w.Write(t.Context(), payload("5")); !errors.Is(err, client.ErrStopped) ||
+		!errors.Is(err, client.ErrNotExecuted) {
 		t.Errorf("before Resume a write must be refused as stopped, got %v", err)
 	}
 	if err := w.Resume(t.Context()); err != nil {
@@ -174,7 +175,7 @@ func TestARefusedWriteThatCommittedThroughACopyIsACommit(t *testing.T) {
 		t.Errorf("want the original receipt by replay, got %v", receipt)
 	}
 	if err := w.Err(); err != nil {
-		t.Errorf("nothing was refused in the end, so the Writer goes on; got %v", err)
+		t.Errorf("nothing was refused in the end, so the Writer continues; got %v", err)
 	}
 }
 

@@ -17,8 +17,8 @@ import (
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 )
 
-// documentedCodes reads the table in doc.go: whether a code without a WriteError is
-// repeated. "once" needs a new token, so here it is no.
+// documentedCodes reads the table in doc.go: whether a code without a WriteError is repeated.
+// "once" needs a new token, so it counts as no here.
 func documentedCodes(t *testing.T) map[connect.Code]bool {
 	t.Helper()
 	doc, err := os.ReadFile("doc.go")
@@ -200,7 +200,7 @@ func TestAConnectionThatIsRefused(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			_ = listener.Close() // nobody listens there any more
+			_ = listener.Close() // nothing listens there any more
 			c := dial(t, &fakeServer{address: listener.Addr().String()}, change)
 			ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 			defer cancel()

@@ -15,14 +15,13 @@ import (
 const (
 	backoffFirst = 10 * time.Millisecond
 	backoffMax   = 2 * time.Second
-	// A server's retry_after beyond this is taken for nonsense, so that one
-	// bad answer cannot put a Writer to sleep for a day.
+	// A longer retry_after is reduced to this, so one bad answer cannot stop a Writer for a
+	// day.
 	retryAfterMax = time.Minute
 )
 
-// backoff returns how long to wait before repeat number attempt (from 0):
-// exponential, with the upper half random, so that clients which failed
-// together do not come back together.
+// backoff returns how long to wait before repeat number attempt (from 0): exponential, with the
+// upper half random, so that clients that failed together do not retry together.
 func backoff(attempt int, retryAfter time.Duration) time.Duration {
 	wait := backoffMax
 	if attempt < 10 {
@@ -44,10 +43,9 @@ func sleep(ctx context.Context, d time.Duration) error {
 	}
 }
 
-// call does one RPC, and repeats it until there is an answer that another copy would
-// not change, or ctx ends. The request is the same message every time, so its bytes
-// are too. each, which may be nil, is told of every attempt that failed whether
-// anything of it may have been sent.
+// call does one RPC, and repeats it until the answer is final or ctx ends. It sends the same
+// message, and so the same bytes, every time. each, which may be nil, is called after every
+// failed attempt with whether any of it may have been sent.
 func call[Req, Res any](
 	ctx context.Context, c *Client, method unary[Req, Res], request *Req, each func(sent bool, e *Error),
 ) (*Res, error) {
@@ -55,7 +53,7 @@ func call[Req, Res any](
 	var renewal tokenRenewal
 	for n := 0; ; n++ {
 		if c.options.MaxAttempts > 0 && n == c.options.MaxAttempts {
-			return nil, fmt.Errorf("gave up after %d attempts: %w", n, last)
+			return nil, fmt.Errorf("no success after %d attempts: %w", n, last)
 		}
 		if err := c.mayCall(ctx, last); err != nil {
 			return nil, err
@@ -85,8 +83,8 @@ func call[Req, Res any](
 	}
 }
 
-// mayCall says why no attempt can be made any more. last is the answer to the one
-// before, nil for the first.
+// mayCall returns why no further attempt can be made, or nil. last is the answer to the
+// previous attempt, nil for the first.
 func (c *Client) mayCall(ctx context.Context, last *Error) error {
 	err := ctx.Err()
 	if err == nil && c.ctx.Err() != nil {
@@ -98,13 +96,13 @@ func (c *Client) mayCall(ctx context.Context, last *Error) error {
 	return err
 }
 
-// tokenRenewal allows one repeat of a call whose token was refused. A Token function may
-// make a new token each time it is called, so without a bound a caller that is not known
-// would repeat for ever.
+// tokenRenewal allows one repeat of a call whose token was refused. A Token function may make a
+// new token each time it is called, so without a bound an unauthenticated caller would repeat
+// for ever.
 type tokenRenewal struct{ used bool }
 
-// allows tells whether Options.Token returns another token than the one that was just
-// refused. It says yes once.
+// allows reports whether Options.Token returns another token than the one that was just
+// refused. It returns true at most once.
 func (r *tokenRenewal) allows(ctx context.Context, o *Options, refused string, e *Error) bool {
 	if r.used || o.Token == nil || !e.Is(ErrUnauthenticated) {
 		return false
@@ -114,8 +112,8 @@ func (r *tokenRenewal) allows(ctx context.Context, o *Options, refused string, e
 	return r.used
 }
 
-// pause waits before repeat number n (from 0) of a call that an endpoint did not take.
-// The first round over the servers goes without a wait.
+// pause waits before repeat number n (from 0) of a call that an endpoint did not take. The
+// first round over the servers has no wait.
 func (c *Client) pause(ctx context.Context, e *endpoint, n int, last *Error) error {
 	c.counters.callRepeats.Add(1)
 	c.options.Logger.DebugContext(ctx, "a call is repeated", "server", e.base.Host, "reason", last)
@@ -133,7 +131,7 @@ func (c *Client) pause(ctx context.Context, e *endpoint, n int, last *Error) err
 	return c.mayCall(ctx, last)
 }
 
-// isElsewhere says that another server may take what this one has not taken.
+// isElsewhere reports whether another server may take a call that this one did not.
 func (e *Error) isElsewhere() bool {
 	switch e.Code {
 	case seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_NOT_LEADER, seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_DRAINING:

@@ -1,8 +1,7 @@
 package client
 
-// ring is a first-in-first-out queue that reuses its memory: one that holds a
-// few elements at a time never allocates after the first, which a slice with a
-// moving front would do over and over.
+// ring is a first-in-first-out queue that reuses its memory. A ring that holds a few elements
+// at a time does not allocate, unlike a slice with a moving front.
 type ring[T any] struct {
 	items []T // its length is zero or a power of two
 	head  int
@@ -32,7 +31,7 @@ func (r *ring[T]) push(v T) {
 func (r *ring[T]) pop() T {
 	var zero T
 	v := r.items[r.head]
-	// Cleared so that the ring never keeps an answered write alive.
+	// Clear the slot, so that the ring does not keep an answered write alive.
 	r.items[r.head] = zero
 	r.head = (r.head + 1) & (len(r.items) - 1)
 	r.size--

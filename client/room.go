@@ -5,42 +5,41 @@ import (
 	"context"
 )
 
-// maxPassed bounds how many writes may be taken ahead of the one that waits longest: a
-// large one must not wait for ever while small ones find room.
+// maxPassed bounds how many writes may pass the one that waits longest: a large write must not
+// wait for ever while small ones find room.
 const maxPassed = 64
 
 // turn is a call that waits until its Writer can take its write, or, for Resume, until
 // the Writer has opened a session.
 type turn struct {
 	size int // of the write; negative for none
-	// wake holds at most one token; woken is true from when it is put in until the call
-	// looks again.
+	// wake holds at most one token; woken is true from when the token is put in until the call
+	// checks again.
 	wake  chan struct{}
 	woken bool
 	place *list.Element
 }
 
-// fits says whether a write of a size can be taken now.
+// fits reports whether a write of the given size can be taken now.
 func (w *Writer) fits(size int) bool {
 	return w.state == stateRunning && w.queue.len() < w.limit &&
 		(w.queue.len() == 0 || w.bytes+size <= w.options.MaxPendingBytes)
 }
 
-// mayPass says whether a call may go ahead of those that wait. t is nil for one that has
-// just come.
+// mayPass reports whether a call may pass those that wait. t is nil for a new call.
 func (w *Writer) mayPass(t *turn) bool {
 	first := w.waiting.Front()
 	return first == nil || t != nil && t.place == first || w.passed < maxPassed
 }
 
-// await waits for the turn of a call: until something changed that lets it go on, or
-// freed is closed. t is nil the first time. mu is held before and after, not meanwhile.
+// await blocks a call until it may be able to continue, or freed is closed. t is nil the first
+// time. mu is held on entry and on return, and released while waiting.
 func (w *Writer) await(ctx context.Context, t *turn, size int, freed <-chan struct{}) (*turn, error) {
 	if t == nil {
 		t = &turn{size: size, wake: make(chan struct{}, 1)}
 		t.place = w.waiting.PushBack(t)
 	} else if t.woken {
-		// It has found nothing, but another one may.
+		// This call cannot use the token, but another one may.
 		t.woken = false
 		select {
 		case <-t.wake:
@@ -60,8 +59,8 @@ func (w *Writer) await(ctx context.Context, t *turn, size int, freed <-chan stru
 	return t, err
 }
 
-// leave ends the wait of a call, if it had to wait, and lets the next one look. taken
-// tells that its write was taken.
+// leave ends the wait of a call, if it had to wait, and wakes the next one. taken reports
+// whether its write was taken.
 func (w *Writer) leave(t *turn, taken bool) {
 	switch first := w.waiting.Front(); {
 	case first == nil:
@@ -77,14 +76,14 @@ func (w *Writer) leave(t *turn, taken bool) {
 	w.wakeNext()
 }
 
-// wakeNext wakes the first waiting call that can go on, which wakes the next when it
-// leaves: so one settled write wakes one call, and an end reaches all of them. A small
-// write finds room behind a large one that does not.
+// wakeNext wakes the first waiting call that can continue, which wakes the next when it leaves.
+// So one settled write wakes one call, and the end of the Writer reaches all of them. A small
+// write may find room although a large one in front of it does not.
 func (w *Writer) wakeNext() {
 	for place := w.waiting.Front(); place != nil; place = place.Next() {
 		t := place.Value.(*turn) //nolint:forcetypeassert // The list has nothing else.
 		if t.woken {
-			return // it passes on when it has looked
+			return // it wakes the next one after its check
 		}
 		if w.canGoOn(t) {
 			t.woken = true
@@ -92,12 +91,12 @@ func (w *Writer) wakeNext() {
 			return
 		}
 		if w.passed >= maxPassed {
-			return // first the first
+			return // the first call goes first
 		}
 	}
 }
 
-// canGoOn says whether a waiting call would find what it waits for.
+// canGoOn reports whether a waiting call can continue.
 func (w *Writer) canGoOn(t *turn) bool {
 	switch {
 	case w.unavailable() != nil:

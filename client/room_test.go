@@ -70,8 +70,8 @@ func submitting(t *testing.T, w *client.Writer, operation *seqledgerv1.Operation
 	return taken
 }
 
-// TestASmallWriteFindsRoomBehindALargeOne that waits: 600 KiB of 1 MiB are free, of which
-// the large one needs more.
+// TestASmallWriteFindsRoomBehindALargeOne: 600 KiB of 1 MiB are free, and the waiting large
+// write needs more.
 func TestASmallWriteFindsRoomBehindALargeOne(t *testing.T) {
 	t.Parallel()
 	w, g := gated(t)
@@ -124,12 +124,13 @@ func TestALargeWriteGetsItsTurn(t *testing.T) {
 	wantCommitted(t, <-small, 67)
 }
 
-// TestManyWaitForRoom in all sizes, some of which give up: all others get through, in
-// numbers without a hole.
+// TestManyWaitForRoom: writes of all sizes wait and some are cancelled. All others get through,
+// in numbers without gaps.
 func TestManyWaitForRoom(t *testing.T) {
 	t.Parallel()
 	s, c := start(t)
-	w, err := c.NewWriter(t.Context(), client.WriterOptions{Scope: org, ClientID: "w", MaxPendingBytes: 64 << 10, MaxPending: 8})
+	w, err := c.NewWriter(t.Context(),
+		client.WriterOptions{Scope: org, ClientID: "w", MaxPendingBytes: 64 << 10, MaxPending: 8})
 	if err != nil {
 		t.Fatal(err)
 	}

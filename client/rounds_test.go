@@ -67,8 +67,8 @@ func TestEveryAnswerThatAsksForARetryGetsOne(t *testing.T) {
 	}
 }
 
-// TestEveryRefusalIsFinalAndResumable: each code that leaves the sequence free
-// is reported as it is, and the Writer goes on after Resume.
+// TestEveryRefusalIsFinalAndResumable: each code that leaves the sequence free is reported
+// unchanged, and the Writer continues after Resume.
 func TestEveryRefusalIsFinalAndResumable(t *testing.T) {
 	t.Parallel()
 	for _, c := range []code{
@@ -83,7 +83,8 @@ func TestEveryRefusalIsFinalAndResumable(t *testing.T) {
 			s, cl := start(t)
 			// must_exist makes the ledger refuse; the code is replaced.
 			missing := create("missing")
-			missing.GetSetEntity().Condition = &seqledgerv1.Condition{Condition: &seqledgerv1.Condition_MustExist{MustExist: true}}
+			missing.GetSetEntity().Condition = &seqledgerv1.Condition{
+				Condition: &seqledgerv1.Condition_MustExist{MustExist: true}}
 			firstAnswer(s, 1, c)
 			w := newWriter(t, cl, "w")
 			_, err := burst(t, w, missing)[0].Wait(t.Context())
@@ -91,7 +92,7 @@ func TestEveryRefusalIsFinalAndResumable(t *testing.T) {
 				t.Errorf("want a final %v, got %v", c, err)
 			}
 			if err := w.Flush(t.Context()); !errors.Is(err, client.ErrStopped) {
-				t.Errorf("Flush must tell that the Writer has stopped, got %v", err)
+				t.Errorf("Flush must report that the Writer has stopped, got %v", err)
 			}
 			if err := w.Resume(t.Context()); err != nil {
 				t.Errorf("resuming: %v", err)
@@ -194,12 +195,12 @@ func TestMoreResultsThanWritesBreakTheStream(t *testing.T) {
 		}
 	}
 	if n := streams.Load(); n != 2 {
-		t.Errorf("want the stream given up and opened once more, got %d streams", n)
+		t.Errorf("want the stream closed and opened once more, got %d streams", n)
 	}
 }
 
-// TestALastSequenceThatCannotBeRight: after fencing its own copies a Writer must
-// not believe that somebody else wrote in its session.
+// TestALastSequenceThatCannotBeRight: after fencing its own copies a Writer must not accept
+// that another client wrote in its session.
 func TestALastSequenceThatCannotBeRight(t *testing.T) {
 	t.Parallel()
 	s, c := start(t)
@@ -235,7 +236,8 @@ func TestTheTokenGoesWithEverything(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(s.serve(listener))
-	c, err := client.New(client.Options{Server: "http://" + listener.Addr().String() + "/", Token: client.StaticToken("secret")})
+	c, err := client.New(client.Options{Server: "http://" + listener.Addr().String() + "/",
+		Token: client.StaticToken("secret")})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -257,7 +259,8 @@ func TestACallerThatIsGoneIsToldForCertain(t *testing.T) {
 	ended, cancel := context.WithCancel(t.Context())
 	cancel()
 	_, err := w.Write(ended, payload("1"))
-	if !errors.Is(err, client.ErrNotExecuted) || errors.Is(err, client.ErrOutcomeUnknown) || !errors.Is(err, context.Canceled) {
+	if !errors.Is(err, client.ErrNotExecuted) || errors.Is(err, client.ErrOutcomeUnknown) ||
+		!errors.Is(err, context.Canceled) {
 		t.Errorf("want not executed because of context.Canceled, got %v", err)
 	}
 	if _, err := c.NewWriter(t.Context(), client.WriterOptions{Scope: org, ClientID: "x", MaxPending: -1}); err == nil {
@@ -292,9 +295,10 @@ func TestErrorsTellWhatToDo(t *testing.T) {
 		"INVALID_ARGUMENT (operations[0].key): empty": refused,
 		"write not executed":                          &client.NotExecutedError{Cause: refused},
 		"call Resume":                                 &client.StoppedError{Sequence: 3, Refusal: refused},
-		"repeat the same sequence and key":            &client.OutcomeUnknownError{Sequence: 3, IdempotencyKey: "k", Cause: refused},
-		"every write settled":                         &client.UnsettledError{Cause: client.ErrClosed},
-		"1 unsettled writes from 0 on":                &client.UnsettledError{Cause: client.ErrClosed, Writes: []*client.Pending{{}}},
+		"repeat the same sequence and key": &client.OutcomeUnknownError{Sequence: 3, IdempotencyKey: "k",
+			Cause: refused},
+		"every write settled":          &client.UnsettledError{Cause: client.ErrClosed},
+		"1 unsettled writes from 0 on": &client.UnsettledError{Cause: client.ErrClosed, Writes: []*client.Pending{{}}},
 	} {
 		if !strings.Contains(err.Error(), want) {
 			t.Errorf("%q must contain %q", err.Error(), want)

@@ -8,7 +8,7 @@ import (
 	"github.com/seqledger/seqledger/proto/seqledger/v1/seqledgerv1connect"
 )
 
-// unary is a method of a generated client, for the endpoint that is in use.
+// unary is a method of a generated client on the current endpoint.
 type unary[Req, Res any] func(context.Context, *endpoint, *connect.Request[Req]) (*connect.Response[Res], error)
 
 // The unary methods of the API.

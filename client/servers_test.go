@@ -115,7 +115,8 @@ func TestTheLeaderIsAsked(t *testing.T) {
 			all := nodes(t, 4)
 			leader := all[3]
 			for _, s := range all[:3] {
-				s.answerOf(connect.CodeUnavailable, &seqledgerv1.WriteError{Code: codeNotLeader, LeaderAddress: test.address(leader.address)})
+				s.answerOf(connect.CodeUnavailable,
+					&seqledgerv1.WriteError{Code: codeNotLeader, LeaderAddress: test.address(leader.address)})
 			}
 			c := dialAll(t, all[:test.listed])
 			receipt, err := c.Write(t.Context(), numbered(1))
@@ -154,7 +155,8 @@ func TestARefusalBySecondServer(t *testing.T) {
 	c := dialAll(t, all)
 	r := numbered(1)
 	r.Operations = []*seqledgerv1.Operation{create("taken")}
-	if _, err := c.Write(t.Context(), r); !errors.Is(err, client.ErrConditionFailed) || errors.Is(err, client.ErrOutcomeUnknown) {
+	if _, err := c.Write(t.Context(), r); !errors.Is(err, client.ErrConditionFailed) ||
+		errors.Is(err, client.ErrOutcomeUnknown) {
 		t.Errorf("want a certain refusal, got %v", err)
 	}
 	if len(all[1].unary) != 1 || len(all[2].unary) != 0 {

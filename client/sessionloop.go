@@ -12,17 +12,16 @@ import (
 )
 
 const (
-	// defaultTTL stands in for a state that does not tell its times.
+	// defaultTTL is used if a client state has no times.
 	defaultTTL = 24 * time.Hour
-	// minKeepAlive keeps a nonsensical client_ttl from becoming a busy loop.
+	// minKeepAlive prevents a busy loop if client_ttl is tiny.
 	minKeepAlive = 100 * time.Millisecond
-	// onceTimeout bounds one OpenSession or GetStatus on its way. A repeat is
-	// harmless, and a peer that answers pings but no requests would otherwise hold the
-	// Writer for ever.
+	// onceTimeout bounds one attempt of OpenSession or GetStatus. A repeat is harmless, and a
+	// peer that answers pings but no requests would otherwise block the Writer for ever.
 	onceTimeout = 10 * time.Second
 )
 
-// wakeSessionLoop makes the session loop look at the state.
+// wakeSessionLoop makes the session loop check the state.
 func (w *Writer) wakeSessionLoop() {
 	select {
 	case w.sessionWork <- struct{}{}:
@@ -30,9 +29,8 @@ func (w *Writer) wakeSessionLoop() {
 	}
 }
 
-// runSessionLoop does what a Writer needs beside sending: it opens sessions and
-// keeps an idle stream alive. ctx ends it. At its end the journal is free for another
-// Writer.
+// runSessionLoop does a Writer's work besides sending: it opens sessions and keeps an idle
+// stream alive. It runs until ctx ends, and then releases the journal for another Writer.
 func (w *Writer) runSessionLoop(ctx context.Context) {
 	defer close(w.loopDone)
 	defer w.leaveJournal()
@@ -56,9 +54,8 @@ func (w *Writer) runSessionLoop(ctx context.Context) {
 // is held.
 func (w *Writer) keepAliveEvery() time.Duration { return max(w.ttl/3, minKeepAlive) }
 
-// keepAliveIn is how long to wait for the next look. It counts from the last
-// refresh and not in a fixed beat, so that two attempts fit into the time to
-// live wherever in the beat the last commit came.
+// keepAliveIn returns how long to wait before the next check. It counts from the last refresh,
+// not at a fixed interval, so that two attempts always fit into the time to live.
 func (w *Writer) keepAliveIn() time.Duration {
 	w.mux.mu.Lock()
 	defer w.mux.mu.Unlock()
@@ -69,9 +66,9 @@ func (w *Writer) keepAliveIn() time.Duration {
 	return time.Until(last.Add(w.keepAliveEvery()))
 }
 
-// openSession does one OpenSession call, with its bounded repeats, all of them
-// under the same attempt.
-func (w *Writer) openSession(ctx context.Context, attempt []byte, expected uint64) (*seqledgerv1.OpenSessionResponse, error) {
+// openSession does one OpenSession call with bounded repeats, all under the same attempt.
+func (w *Writer) openSession(ctx context.Context, attempt []byte,
+	expected uint64) (*seqledgerv1.OpenSessionResponse, error) {
 	response, err := call(ctx, w.client, once(rpcOpenSession), &seqledgerv1.OpenSessionRequest{
 		Scope: w.scope, ClientId: w.clientID, AttemptId: attempt, ExpectedSession: expected,
 	}, nil)
@@ -79,28 +76,28 @@ func (w *Writer) openSession(ctx context.Context, attempt []byte, expected uint6
 		return nil, err
 	}
 	if response.GetState().GetSession() == 0 {
-		return nil, protocolError("OpenSession handed out no session")
+		return nil, protocolError("OpenSession returned no session")
 	}
 	return response, nil
 }
 
-// once makes a method wait for one answer no longer than onceTimeout.
+// once bounds the wait for one answer of a method by onceTimeout.
 func once[Req, Res any](method unary[Req, Res]) unary[Req, Res] {
 	return func(ctx context.Context, e *endpoint, r *connect.Request[Req]) (*connect.Response[Res], error) {
 		limited, cancel := context.WithTimeout(ctx, onceTimeout)
 		defer cancel()
 		response, err := method(limited, e, r)
 		if err != nil && limited.Err() != nil && ctx.Err() == nil {
-			// Unavailable, because the code of a deadline means that the caller's
-			// time is over, and the caller still waits.
+			// Return unavailable: deadline_exceeded would mean that the caller's own deadline
+			// has passed.
 			return nil, connect.NewError(connect.CodeUnavailable, fmt.Errorf("no answer in %v: %w", onceTimeout, err))
 		}
 		return response, err
 	}
 }
 
-// openSessionRetrying opens a session however long it takes. Only a final answer or
-// the end of ctx makes it fail.
+// openSessionRetrying opens a session, however long that takes. It fails only on a final answer
+// or when ctx ends.
 func (w *Writer) openSessionRetrying(
 	ctx context.Context, expected uint64,
 ) ([]byte, *seqledgerv1.OpenSessionResponse, error) {
@@ -116,11 +113,11 @@ func (w *Writer) openSessionRetrying(
 	return attempt, response, err
 }
 
-// retrying calls do until it succeeds, fails for good, or ctx ends, which Close alone
-// does. Answers that are not the ledger's own are not final here: the call itself is not
-// repeated after most of them, so that a caller who waits hears of a wrong address or
-// token at once, but a Writer outlives a load balancer's bad half a second. Nor is
-// TOO_MANY_STREAMS final, because streams are evicted all the time.
+// retrying calls do until it succeeds, fails with a final error, or ctx ends, which only Close
+// does. Answers that are not the ledger's own are not final here. A single call returns most of
+// them at once, so that its caller sees a wrong address or token, but a Writer must survive a
+// load balancer that fails for half a second. TOO_MANY_STREAMS is not final either, because
+// streams are evicted all the time.
 func retrying(ctx context.Context, do func() error) error {
 	var denied patience
 	for failures := 0; ; failures++ {
@@ -148,8 +145,8 @@ func retrying(ctx context.Context, do func() error) error {
 	}
 }
 
-// closedBy makes the end of the session loop's context what an application looks for:
-// only Close ends it.
+// closedBy replaces the end of the session loop's context with ErrClosed, which applications
+// check for: only Close ends that context.
 func closedBy(ctx context.Context, err error) error {
 	if ctx.Err() == nil {
 		return err
@@ -157,8 +154,7 @@ func closedBy(ctx context.Context, err error) error {
 	return fmt.Errorf("%w: %w", ErrClosed, err)
 }
 
-// adopt takes over a session that was just opened. mu is held, or w is not
-// shared yet.
+// adopt starts to use a new session. mu is held, or w is not shared yet.
 func (w *Writer) adopt(attempt []byte, state *seqledgerv1.ClientState) {
 	w.attempt, w.session = attempt, state.GetSession()
 	w.refreshed = time.Now()
@@ -172,9 +168,9 @@ func (w *Writer) adopt(attempt []byte, state *seqledgerv1.ClientState) {
 	}
 }
 
-// fence replaces the Writer's own session, so that every copy of its writes
-// that is still under way is refused. Expecting the old session makes sure that
-// all commits since then are this Writer's.
+// fence replaces the Writer's own session, so that the ledger refuses every copy of its writes
+// that is still under way. Expecting the old session ensures that all commits since then are
+// this Writer's.
 func (w *Writer) fence(ctx context.Context) {
 	w.mux.mu.Lock()
 	due, session := w.state == stateSettling && !w.refused, w.session
@@ -193,7 +189,7 @@ func (w *Writer) fence(ctx context.Context) {
 	defer w.mux.unlock()
 	switch {
 	case w.state != stateSettling:
-		// Closed meanwhile: its writes are settled, there is nothing to decide.
+		// The Writer was closed: its writes are settled and there is nothing to decide.
 	case err != nil:
 		w.terminate(err)
 	default:
@@ -210,8 +206,9 @@ func (w *Writer) numberDue() uint64 {
 	return w.next
 }
 
-// dropFromJournal removes the writes behind a final refusal from the journal, and then
-// reports them: a crash must not send again what was reported as not executed.
+// dropFromJournal removes a finally refused write and all behind it from the journal, and then
+// reports them: after a crash, writes that were reported as not executed must not be sent
+// again.
 func (w *Writer) dropFromJournal(ctx context.Context) {
 	w.mux.mu.Lock()
 	defer w.mux.unlock()
@@ -227,7 +224,7 @@ func (w *Writer) dropFromJournal(ctx context.Context) {
 	w.refused = false
 	switch {
 	case w.state != stateSettling:
-		// Closed meanwhile.
+		// The Writer was closed.
 	case err != nil:
 		w.terminate(err)
 	default:
@@ -235,16 +232,16 @@ func (w *Writer) dropFromJournal(ctx context.Context) {
 	}
 }
 
-// keepAlive refreshes last_seen of an idle stream by repeating the attempt that
-// opened the session. With expected_session an evicted stream is not created
-// anew by accident, and a foreign session is not taken over.
+// keepAlive refreshes last_seen of an idle stream by repeating the attempt that opened the
+// session. expected_session ensures that this neither creates an evicted stream anew nor takes
+// over another client's session.
 func (w *Writer) keepAlive(ctx context.Context) {
 	w.mux.mu.Lock()
 	now, every := time.Now(), w.keepAliveEvery()
 	due := now.Sub(w.refreshed) >= every
 	if due {
-		// Only then: a look that finds a fresh commit must not put off the
-		// attempt that is due a third behind that commit.
+		// Set it only here: a check that finds a recent commit must not delay the attempt that
+		// is due a third of the time to live after that commit.
 		w.asked = now
 	}
 	due = due && w.state != stateDead && w.state != stateSettling
@@ -267,8 +264,8 @@ func (w *Writer) keepAlive(ctx context.Context) {
 	case errors.Is(err, ErrExpired):
 		w.reopen(ctx)
 	}
-	// Anything else is a server that cannot be reached: the next turn asks
-	// again, and a third of the time to live has passed by then, not all.
+	// Otherwise the server cannot be reached. The next turn asks again, when a third of the
+	// time to live has passed.
 }
 
 // fail ends the Writer once everything in flight is answered, so that as few
@@ -290,9 +287,9 @@ func (w *Writer) fail(err error) {
 	}
 }
 
-// reopen starts the stream anew after an eviction, if nothing is unanswered.
-// Otherwise it does nothing: the answers to what is unanswered will say that
-// the session has expired, and which writes that leaves open.
+// reopen starts the stream anew after an eviction, if nothing is unanswered. Otherwise it does
+// nothing: the answers to the unanswered writes will say that the session has expired, and
+// thereby which writes are open.
 func (w *Writer) reopen(ctx context.Context) {
 	w.mux.mu.Lock()
 	if w.queue.len() > 0 || w.state == stateDead {
@@ -300,7 +297,7 @@ func (w *Writer) reopen(ctx context.Context) {
 		return
 	}
 	before := w.state
-	// Submit waits from here on, because the numbers begin anew.
+	// Submit waits from here on, because the numbers start again at 1.
 	w.state = stateSettling
 	w.mux.mu.Unlock()
 	attempt, response, err := w.openSessionRetrying(ctx, 0)
@@ -326,7 +323,7 @@ func (w *Writer) reopen(ctx context.Context) {
 		if w.kept != nil {
 			w.ledger = w.kept.head.Ledger
 		}
-		// A Writer that had stopped stays stopped: eviction is no Resume.
+		// A stopped Writer stays stopped: eviction does not replace Resume.
 		w.state = before
 		w.wakeNext()
 	}

@@ -129,8 +129,7 @@ func TestAnIdleWriterOpensAnEvictedStreamAgain(t *testing.T) {
 	})
 }
 
-// TestAnEvictedStreamIsNotOpenedAgainIfForbidden: who relies on the numbers is
-// told rather than given new ones.
+// TestAnEvictedStreamIsNotOpenedAgainIfForbidden: with NoReopen an eviction ends the Writer.
 func TestAnEvictedStreamIsNotOpenedAgainIfForbidden(t *testing.T) {
 	inBubble(t, func(t *testing.T, s *fakeServer, c *client.Client) {
 		w, err := c.NewWriter(t.Context(), client.WriterOptions{Scope: org, ClientID: "w", NoReopen: true})
@@ -236,7 +235,8 @@ func TestAReopenEndsWhenSomebodyElseWasFirst(t *testing.T) {
 		s.set(func(s *fakeServer) {
 			s.onOpen = func(r *seqledgerv1.OpenSessionRequest) error {
 				if r.GetExpectedSession() == 0 {
-					s.ledger.openSession(&seqledgerv1.OpenSessionRequest{Scope: org, ClientId: "w", AttemptId: []byte("somebody else 16")})
+					s.ledger.openSession(&seqledgerv1.OpenSessionRequest{Scope: org, ClientId: "w",
+						AttemptId: []byte("somebody else 16")})
 				}
 				return nil
 			}

@@ -10,10 +10,10 @@ import (
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 )
 
-// This file decides what answers mean. All of it runs with the mux's mutex
-// held and does no I/O. The argument why it is right is in doc.go.
+// This file decides what answers mean. All of it runs with the mux's mutex held and does no
+// I/O. doc.go explains why it is right.
 
-// markSent takes p for the frame that is being filled.
+// markSent records that p is in the frame that is being filled.
 func (p *Pending) markSent(frame uint64) {
 	w := p.writer
 	p.frame = frame
@@ -28,7 +28,7 @@ func (p *Pending) markSent(frame uint64) {
 	w.mux.counters.sent.Add(1)
 }
 
-// connectionLost notes that the stream broke before p was answered.
+// connectionLost records that the stream broke before p was answered.
 func (p *Pending) connectionLost() {
 	if p.settled {
 		return
@@ -66,9 +66,9 @@ func (p *Pending) settle(err error) {
 	w.wakeNext()
 }
 
-// answered looks at one answer, which came at now. Commits at the front of the
-// queue are settled at once, because nothing can undo them. Any other answer
-// halts the Writer: what it means depends on what else is in flight.
+// answered handles one answer, which arrived at now. Commits at the front of the queue are
+// settled at once, because nothing can undo them. Any other answer halts the Writer: its
+// meaning depends on what else is in flight.
 func (w *Writer) answered(p *Pending, now time.Time) {
 	w.inflight--
 	if p.verdict == verdictCommitted {
@@ -88,7 +88,7 @@ func (w *Writer) answered(p *Pending, now time.Time) {
 	}
 }
 
-// noteFatal remembers why the Writer has to end. The first reason stands.
+// noteFatal records why the Writer has to end. The first reason wins.
 func (w *Writer) noteFatal(p *Pending) {
 	cause := p.foreign
 	if p.refusal != nil {
@@ -105,9 +105,9 @@ func (w *Writer) noteFatal(p *Pending) {
 	}
 }
 
-// settleFront settles commits in order. A commit behind an undecided write
-// waits, so that an application sees its writes settled in their order. So does one
-// whose commit may be somebody else's.
+// settleFront settles commits in order. A commit behind an undecided write waits, so that an
+// application sees its writes settled in their order. A commit that may be another client's
+// waits too.
 func (w *Writer) settleFront() {
 	for w.queue.len() > 0 {
 		p := w.queue.at(0)
@@ -126,10 +126,10 @@ func (w *Writer) settleFront() {
 	}
 }
 
-// isVerified tells whether what the ledger had committed when the journal was recovered
-// is known to be the journal's. An old copy of a journal has the same numbers, and a
-// ledger that has a write's receipt no more can only say that its number is
-// committed; of the last one it knows key and content.
+// isVerified reports whether the commits that the ledger had when the journal was recovered are
+// known to be the journal's. An old copy of a journal has the same numbers. A ledger that no
+// longer has a write's receipt can only say that its number is committed; it knows key and
+// content of the last one.
 func (w *Writer) isVerified() bool {
 	if w.verifiedThrough == 0 || w.queue.len() == 0 {
 		return true
@@ -138,7 +138,7 @@ func (w *Writer) isVerified() bool {
 	return last < uint64(w.queue.len()) && w.queue.at(int(last)).verdict == verdictCommitted
 }
 
-// resolve decides how to go on after a round: everything that was sent has been
+// resolve decides how to continue after a round, when everything that was sent has been
 // answered or lost.
 func (w *Writer) resolve() {
 	w.settleFront()
@@ -148,17 +148,16 @@ func (w *Writer) resolve() {
 	case w.queue.len() == 0:
 		w.halted = false
 	case w.queue.at(0).verdict == verdictGap:
-		// The write before it is settled as committed, so the ledger cannot be
-		// waiting for it: it has lost a commit, or is not the same ledger.
+		// The previous write is committed, so the ledger cannot be waiting for it: the ledger
+		// has lost a commit, or is another ledger.
 		w.terminate(fmt.Errorf("%w: %w", protocolError("gap after a committed write"), w.queue.at(0).refusal))
 	case w.queue.at(0).verdict != verdictRefused:
 		w.resend()
 	case w.queue.at(0).committed:
 		w.refusedThoughCommitted(w.queue.at(0))
 	case w.copiesUnderWay():
-		// Not final: a copy might still commit, now that conditions change and
-		// gaps fill. A new session fences all copies; the session loop opens it and
-		// calls fenced.
+		// Not final: a copy might still commit when conditions change or gaps fill. A new
+		// session fences all copies; the session loop opens it and calls fenced.
 		w.state = stateSettling
 		w.wakeSessionLoop()
 	default:
@@ -166,21 +165,20 @@ func (w *Writer) resolve() {
 	}
 }
 
-// refusedThoughCommitted is for a write at the front that is known to be committed,
-// from when a session was opened, and whose receipt the server does not give: it
-// refuses the write before it looks for one, as a server with narrower limits does.
-// To ask again and again would change nothing.
+// refusedThoughCommitted ends the Writer if the write at the front is known to be committed but
+// the server refuses it instead of returning the receipt. A server with smaller limits refuses
+// a write before it looks for a receipt. Repeating the request would not help.
 func (w *Writer) refusedThoughCommitted(p *Pending) {
 	if w.shared || !w.isVerified() {
-		w.terminate(fmt.Errorf("%w: %w", protocolError("%d is committed, and refused", p.Sequence()), p.refusal))
+		w.terminate(fmt.Errorf("%w: %w", protocolError("write %d is committed, and refused", p.Sequence()), p.refusal))
 		return
 	}
 	p.verdict, p.refusal, p.receipt = verdictCommitted, nil, p.bareReceipt()
 	w.resolve()
 }
 
-// copiesUnderWay says whether a write in the queue may still commit, or has
-// committed, in spite of the refusal at the front.
+// copiesUnderWay reports whether a write in the queue may commit or have committed in spite of
+// the refusal at the front.
 func (w *Writer) copiesUnderWay() bool {
 	for i := range w.queue.len() {
 		if p := w.queue.at(i); p.doubtful || p.committed {
@@ -205,10 +203,9 @@ func (w *Writer) resend() {
 	w.wakeNext()
 }
 
-// stop makes the refusal at the front final. No copy of any write in the queue
-// is under way: so the numbers are free, and "not executed" is true. With a
-// journal it has to stay true after a crash, therefore the session loop takes the
-// writes out of it first and calls report then.
+// stop makes the refusal at the front final. No copy of any write in the queue is under way, so
+// the numbers are free, and "not executed" is true. With a journal it must stay true after a
+// crash, so the session loop first removes the writes from the journal and then calls report.
 func (w *Writer) stop() {
 	if w.kept == nil {
 		w.report()
@@ -218,10 +215,10 @@ func (w *Writer) stop() {
 	w.wakeSessionLoop()
 }
 
-// report tells everyone of the refusal at the front. The Writer stops for those who
-// have submitted writes without waiting, and may submit more before they look: they
-// believe that what went before commits. Who waits for each write learns of it first,
-// so that between such writes nothing has to stop.
+// report settles the queue with the refusal at the front. If a write came from Submit, the
+// Writer stops, because the application may submit more writes that depend on earlier ones
+// before it sees the refusal. Callers of Write see the refusal before they write again, so the
+// Writer need not stop for them.
 func (w *Writer) report() {
 	front := w.queue.pop()
 	stopped := &StoppedError{Sequence: front.sequence, Refusal: front.refusal}
@@ -242,8 +239,8 @@ func (w *Writer) report() {
 	w.wakeNext()
 }
 
-// fenced goes on after the session loop has opened a session: from then on no copy
-// sent under an older one can commit, and last tells which did.
+// fenced continues after the session loop has opened a session. No copy sent under an older
+// session can commit any more, and last shows which did.
 func (w *Writer) fenced(last uint64) {
 	first := w.queue.at(0).Sequence()
 	if last+1 < first || last >= w.next {
@@ -262,17 +259,17 @@ func (w *Writer) fenced(last uint64) {
 		p.committed = p.committed || p.Sequence() <= last
 	}
 	if last >= first {
-		// The refused write has committed through another copy. Sending again
-		// gets its receipt, and those behind it are as good as before.
+		// The refused write has committed through another copy. Sending it again gets its
+		// receipt, and the writes behind it remain valid.
 		w.resend()
 		return
 	}
 	w.stop()
 }
 
-// terminate ends the Writer. Writes that are known to be committed or not executed
-// are settled so; the others are handed to the application. With a journal none
-// is reported as not executed: what stands in it may be sent by the next Writer.
+// terminate ends the Writer. It settles the writes that are known to be committed or not
+// executed, and returns the others to the application. With a journal it reports none as not
+// executed, because the next Writer may send them.
 func (w *Writer) terminate(cause error) {
 	if w.state == stateDead {
 		return
@@ -282,9 +279,9 @@ func (w *Writer) terminate(cause error) {
 	// Sequences have no holes, so a commit proves all those before it.
 	proven := 0
 	for i := range w.queue.len() {
-		// Unless somebody else numbers this stream too: then what stands before
-		// a commit need not be ours, and each needs a receipt of its own.
-		// The same while it is not known whose commits they are.
+		// That does not hold if another client numbers this stream too: then an earlier commit
+		// need not be ours, and each write needs its own receipt. The same holds while it is
+		// not known whose commits they are.
 		p := w.queue.at(i)
 		if !w.shared && (p.committed && w.isVerified() || p.verdict == verdictCommitted && !ReceiptGone(p.receipt)) {
 			proven = i + 1
@@ -320,7 +317,7 @@ func (w *Writer) terminate(cause error) {
 	w.wakeNext()
 }
 
-// reason prefers p's own refusal to the end of the Writer.
+// reason returns p's own refusal if there is one, otherwise cause.
 func (p *Pending) reason(cause error) error {
 	if p.foreign != nil {
 		return p.foreign

@@ -88,9 +88,9 @@ func awaitStuck(t *testing.T, w *client.Writer) {
 	}
 }
 
-// TestCloseDoesNotWaitForASilentPeer: a frame is stuck in a connection that
-// nobody reads. Close must end it by itself; otherwise only the time limit of
-// the transport does, ten seconds later.
+// TestCloseDoesNotWaitForASilentPeer: a frame is stuck in a connection whose peer does not
+// read. Close must end it by itself; otherwise only the time limit of the transport does, ten
+// seconds later.
 func TestCloseDoesNotWaitForASilentPeer(t *testing.T) {
 	t.Parallel()
 	s := &fakeServer{ledger: newFakeLedger()}

@@ -7,8 +7,8 @@ import (
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 )
 
-// writeStream is one WriteStream, whatever carries it. One goroutine sends and
-// one receives.
+// writeStream is one WriteStream over any kind of connection. One goroutine sends and one
+// receives.
 type writeStream interface {
 	Send(next *frame) error
 	Receive() (*seqledgerv1.WriteStreamResponse, error)
@@ -18,7 +18,7 @@ type writeStream interface {
 
 var _ writeStream = (*connect.BidiStreamForClient[frame, seqledgerv1.WriteStreamResponse])(nil)
 
-// dedicatedStream is a WriteStream with a connection to itself.
+// dedicatedStream is a WriteStream on an upgraded connection.
 type dedicatedStream struct {
 	stream *direct.Stream
 }
@@ -32,8 +32,8 @@ func (d dedicatedStream) Receive() (*seqledgerv1.WriteStreamResponse, error) {
 	return response, d.stream.Receive(response)
 }
 
-// CloseRequest implements writeStream. Nothing is in flight any more, or all of it
-// is given up: so both directions end.
+// CloseRequest implements writeStream. Nothing is in flight any more, or its answers are no
+// longer wanted, so both directions end.
 func (d dedicatedStream) CloseRequest() error { return d.stream.Close() }
 
 // CloseResponse implements writeStream.

@@ -13,8 +13,8 @@ import (
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 )
 
-// TestTheStreamHasAConnectionToItself where the server gives it one, and goes the
-// ordinary way where it does not.
+// TestTheStreamHasAConnectionToItself: the stream uses an upgraded connection if the server
+// offers one, otherwise an ordinary stream.
 func TestTheStreamHasAConnectionToItself(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]struct {
@@ -45,8 +45,8 @@ func TestTheStreamHasAConnectionToItself(t *testing.T) {
 	}
 }
 
-// TestARefusedStreamTellsWhy: what the ledger ends a stream with is the Writer's end,
-// when it would be the same every time.
+// TestARefusedStreamTellsWhy: an error that ends the stream, and would do so every time, ends
+// the Writer.
 func TestARefusedStreamTellsWhy(t *testing.T) {
 	t.Parallel()
 	for name, s := range map[string]*fakeServer{"given": {}, "not given": {sharedOnly: true}} {
@@ -67,8 +67,8 @@ func TestARefusedStreamTellsWhy(t *testing.T) {
 	}
 }
 
-// TestLoneWritesAmongOthers: writes that go out from their callers' own goroutines
-// and those of the sender keep their order in each stream, whatever breaks.
+// TestLoneWritesAmongOthers: writes sent by their callers' own goroutines and by the sender
+// keep their order in each stream, whatever breaks.
 func TestLoneWritesAmongOthers(t *testing.T) {
 	t.Parallel()
 	s, c := start(t)

@@ -5,11 +5,11 @@ import (
 	"io"
 )
 
-// streamBody is the body of a streaming answer in Connect's protocol: messages, each
-// behind a byte of flags and its length. It ends with the message that ends the stream,
-// where Connect reads on to the end of the HTTP answer. Some proxies end the answer to a
-// bidirectional stream only when the request has ended, and the request ends when it is
-// known that the stream has: each would wait for the other.
+// streamBody is the body of a streaming answer in Connect's protocol: messages, each preceded
+// by a byte of flags and its length. It ends with the message that ends the stream, while
+// Connect reads on to the end of the HTTP answer. Some proxies end the answer to a
+// bidirectional stream only when the request has ended, and the request ends only when the
+// stream is known to have ended: each would wait for the other.
 type streamBody struct {
 	io.ReadCloser
 

@@ -13,8 +13,8 @@ import (
 // Write submits operations and waits for the outcome. See [Pending.Wait] for
 // the errors; an [*OutcomeUnknownError] has the [*Pending] on which to wait further.
 //
-// After a refusal the Writer goes on by itself, without [Writer.Resume], when no write
-// that was submitted with Submit is concerned: whoever called Write has been told.
+// After a refusal the Writer continues without [Writer.Resume] if no unsettled write came from
+// Submit: the callers of Write get the refusal before they write again.
 func (w *Writer) Write(ctx context.Context, operations ...*seqledgerv1.Operation) (*seqledgerv1.Receipt, error) {
 	p, err := w.submit(ctx, "", operations, true)
 	if err != nil {
@@ -23,7 +23,7 @@ func (w *Writer) Write(ctx context.Context, operations ...*seqledgerv1.Operation
 	select {
 	case <-p.done:
 	case <-ctx.Done():
-		// Nobody waits for it any more, so a refusal of it has to stop the Writer.
+		// The caller no longer waits for it, so its refusal must stop the Writer.
 		w.mux.mu.Lock()
 		defer w.mux.mu.Unlock()
 		if p.awaited = false; !p.settled {
@@ -33,28 +33,26 @@ func (w *Writer) Write(ctx context.Context, operations ...*seqledgerv1.Operation
 	return p.receipt, p.err
 }
 
-// Submit numbers a write and puts it on its way. It blocks while as many writes
-// are unanswered as the Writer may have, and while a session is opened. The
-// operations are encoded before it returns, and only those bytes are sent and
-// kept: the caller may then use its buffers for something else.
+// Submit numbers a write and queues it for sending. It blocks while the Writer has its maximum
+// of unanswered writes, and while a session is being opened. It encodes the operations before
+// it returns, so the caller may reuse its buffers.
 //
-// On an error the write got no number and is not executed: the error is a
-// [*NotExecutedError] around ctx's error, a [*StoppedError] until Resume, what
-// ended the Writer, or [ErrClosed]. State and Close tell which writes a Writer
-// that ended has left unsettled.
+// On an error the write got no number and is not executed. The error is a [*NotExecutedError]
+// that wraps ctx's error, a [*StoppedError] until Resume, the error that ended the Writer, or
+// [ErrClosed]. Close returns the writes that an ended Writer has left unsettled.
 func (w *Writer) Submit(ctx context.Context, operations ...*seqledgerv1.Operation) (*Pending, error) {
 	return w.submit(ctx, "", operations, false)
 }
 
-// submit is Submit with a tag, which may be empty. awaited says that the caller waits
-// for the outcome before it does anything else.
+// submit is Submit with a tag, which may be empty. awaited reports whether the caller waits for
+// the outcome before it does anything else.
 func (w *Writer) submit(
 	ctx context.Context, tag string, operations []*seqledgerv1.Operation, awaited bool,
 ) (*Pending, error) {
 	p, err := w.prepare(tag, operations)
 	if err == nil {
-		// A caller that is gone already is told so for certain; later it could
-		// only be told that the outcome is unknown.
+		// If ctx has ended already, the write is certainly not executed; after it is queued its
+		// outcome would be unknown.
 		err = ctx.Err()
 	}
 	if err != nil {
@@ -64,8 +62,8 @@ func (w *Writer) submit(
 	inline, err := w.accept(ctx, p)
 	switch {
 	case errors.Is(err, journal.ErrTagInUse):
-		// Not a NotExecutedError: the write that has the tag may be committed, or
-		// become so, and that is what the caller asks for.
+		// Not a NotExecutedError: the write that has the tag, which is the one the caller
+		// means, may be committed or commit later.
 		return nil, fmt.Errorf("client: %w", err)
 	case err != nil:
 		return nil, &NotExecutedError{Cause: err}
@@ -76,8 +74,8 @@ func (w *Writer) submit(
 	return p, nil
 }
 
-// accept queues p once there is room for it. inline tells that the caller is to
-// send it. On an error p was not taken.
+// accept queues p once there is room for it. inline reports whether the caller must send it. On
+// an error p was not taken.
 func (w *Writer) accept(ctx context.Context, p *Pending) (inline bool, err error) {
 	w.mux.mu.Lock()
 	defer w.mux.unlock()
@@ -85,8 +83,8 @@ func (w *Writer) accept(ctx context.Context, p *Pending) (inline bool, err error
 	for {
 		if err := w.unavailable(); err != nil {
 			if w.state == stateDead {
-				// Not failure itself: the unknown outcomes that it lists are of
-				// other writes, and this one's is certain.
+				// Do not wrap failure itself: it lists unknown outcomes of other writes, and
+				// this write's outcome is certain.
 				err = fmt.Errorf("the writer has ended: %w", w.failure.Cause)
 			}
 			w.leave(t, false)
@@ -119,16 +117,16 @@ func (w *Writer) prepare(tag string, operations []*seqledgerv1.Operation) (*Pend
 		return nil, fmt.Errorf("a write has 1 to %d operations, not %d", maxOperations, len(operations))
 	}
 	for i, operation := range operations {
-		// What is nil has no text to look at, and what would be sent in its place
-		// is not what anybody meant.
+		// A nil operation has no text to check, and its encoding would not be what the caller
+		// meant.
 		if operation == nil {
 			return nil, fmt.Errorf("operation %d is nil", i)
 		}
 		if hollowOperation(operation) {
 			return nil, fmt.Errorf("operation %d: its %T, or what that holds, is a nil pointer", i, operation.GetOperation())
 		}
-		// Text that cannot be encoded would break the frame of every Writer
-		// that shares it, therefore it is found here.
+		// Text that cannot be encoded would break a frame that other Writers share, so check it
+		// here.
 		if !validText(operation) {
 			return nil, fmt.Errorf("operation %d: text is not UTF-8", i)
 		}
@@ -172,7 +170,7 @@ func validText(operation *seqledgerv1.Operation) bool {
 	return true
 }
 
-// unavailable says why no write can be taken, nil when one can, now or later.
+// unavailable returns why no write can be taken, or nil if one can, now or later.
 func (w *Writer) unavailable() error {
 	switch {
 	case w.state == stateDead:
@@ -185,9 +183,9 @@ func (w *Writer) unavailable() error {
 	return nil
 }
 
-// enqueue numbers p and puts it on its way, with a journal through that. When
-// the journal is full it returns the channel that says when to try again. An
-// error means that p was not taken.
+// enqueue numbers p and queues it for sending, through the journal if there is one. If the
+// journal is full it returns a channel that is closed when a retry may succeed. An error means
+// that p was not taken.
 func (w *Writer) enqueue(p *Pending, inline bool) (<-chan struct{}, error) {
 	p.sequence = w.next
 	if w.kept != nil {
@@ -212,7 +210,7 @@ func (w *Writer) enqueue(p *Pending, inline bool) (<-chan struct{}, error) {
 func (w *Writer) journalWrite(p *Pending) (<-chan struct{}, error) {
 	err := w.kept.write(p)
 	if errors.Is(err, journal.ErrFull) {
-		// Asked for before the next attempt, so that no moment is missed.
+		// Get the channel before the next attempt, so that no change is missed.
 		freed := w.kept.journal.Freed()
 		if err = w.kept.write(p); errors.Is(err, journal.ErrFull) {
 			return freed, err

@@ -88,7 +88,8 @@ func TestHTTP2OnRequest(t *testing.T) {
 	if _, err := newWriter(t, c, "till").Write(t.Context(), payload("a")); err != nil {
 		t.Error(err)
 	}
-	if _, err := c.GetClientState(t.Context(), &seqledgerv1.GetClientStateRequest{Scope: org, ClientId: "till"}); err != nil {
+	if _, err := c.GetClientState(t.Context(),
+		&seqledgerv1.GetClientStateRequest{Scope: org, ClientId: "till"}); err != nil {
 		t.Error(err)
 	}
 }

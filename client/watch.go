@@ -13,20 +13,20 @@ import (
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 )
 
-// Watch yields the blocks of a scope in order and without a hole, from
-// request.from_height (0 means 1) on, until ctx ends or the caller breaks off. Each
-// block follows from the one before: its previous_hash is checked, and its own hash.
+// Watch yields the blocks of a scope in order and without gaps, from request.from_height (0
+// means 1) on, until ctx ends or the caller stops. It checks each block's hash, and that its
+// previous_hash is the hash of the block before.
 //
-// Blocks are whole, whatever their size: large ones come in parts and are joined. So
-// BLOCK_CONTENT_PARTS changes nothing. Parts that do not belong together are an
-// [ErrProtocol]. With BLOCK_CONTENT_HEADER the blocks have no transactions, and are
-// checked the same way.
+// Blocks are whole, whatever their size: large ones come in parts and are joined.
+// BLOCK_CONTENT_PARTS therefore has no effect. Parts that do not belong together are an
+// [ErrProtocol]. With BLOCK_CONTENT_HEADER the blocks have no transactions, and are checked the
+// same way.
 //
-// A broken connection is opened again at the next height, for as long as ctx lasts and
-// Options.MaxAttempts allows without a block between them; then the last error is
-// yielded and the sequence ends. When the ledger has another chain than the one whose
-// blocks were yielded, or a shorter one, as after a restore from a backup, the error is
-// [ErrOtherLedger]: go back to the last block that both have.
+// Watch reconnects at the next height after a broken connection, until ctx ends or
+// Options.MaxAttempts attempts in a row bring no block; then it yields the last error and ends.
+// If the ledger's chain differs from the blocks that were yielded, or is shorter, as after a
+// restore from a backup, the error is [ErrOtherLedger]: go back to the last block that both
+// have.
 func (c *Client) Watch(ctx context.Context, request *seqledgerv1.WatchRequest) iter.Seq2[*seqledgerv1.Block, error] {
 	return func(yield func(*seqledgerv1.Block, error) bool) {
 		w := newWatch(c, request)
@@ -47,7 +47,7 @@ func (c *Client) Watch(ctx context.Context, request *seqledgerv1.WatchRequest) i
 	}
 }
 
-// watch is where a Watch stands.
+// watch is the state of a Watch.
 type watch struct {
 	client  *Client
 	request *seqledgerv1.WatchRequest
@@ -70,7 +70,7 @@ func newWatch(c *Client, request *seqledgerv1.WatchRequest) *watch {
 	return w
 }
 
-// once yields blocks from one connection. Nil means that the caller broke off.
+// once yields blocks from one connection. A nil error means that the caller stopped.
 func (w *watch) once(ctx context.Context, yield func(*seqledgerv1.Block, error) bool) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -94,7 +94,7 @@ func (w *watch) once(ctx context.Context, yield func(*seqledgerv1.Block, error) 
 	// Cancelling first ends the stream at once; closing alone would wait for
 	// the server to finish a stream that has no end.
 	defer func() { cancel(); _ = stream.Close() }()
-	// A block of which the connection brings only the beginning is read again.
+	// A block that arrives incomplete is read again from its start.
 	joiner := new(blockJoiner)
 	for stream.Receive() {
 		block := stream.Msg().GetBlock()
@@ -116,7 +116,7 @@ func (w *watch) once(ctx context.Context, yield func(*seqledgerv1.Block, error) 
 	if err := stream.Err(); err != nil {
 		return errorFromCall(err, a)
 	}
-	// A watch has no end of its own, so a clean one is a server going away.
+	// A watch has no end of its own, so a clean end means that the server is shutting down.
 	return errorFromConnect(connect.NewError(connect.CodeUnavailable, fmt.Errorf("the server ended the watch")))
 }
 
@@ -124,14 +124,14 @@ func (w *watch) once(ctx context.Context, yield func(*seqledgerv1.Block, error) 
 func (w *watch) follow(block *seqledgerv1.Block) error {
 	header := block.GetHeader()
 	if header.GetHeight() != w.next {
-		return protocolError("block %d where %d was due", header.GetHeight(), w.next)
+		return protocolError("got block %d, want block %d", header.GetHeight(), w.next)
 	}
 	hash, err := BlockHash(header)
 	if err != nil {
 		return fmt.Errorf("%w: block %d: %w", ErrProtocol, w.next, err)
 	}
 	if !bytes.Equal(hash, block.GetHash()) {
-		return protocolError("block %d has the hash %x by its header, and says %x", w.next, hash, block.GetHash())
+		return protocolError("block %d: its header hashes to %x, its hash field says %x", w.next, hash, block.GetHash())
 	}
 	if w.last != nil && !bytes.Equal(header.GetPreviousHash(), w.last) {
 		return fmt.Errorf("%w: block %d follows from %x, and block %d had the hash %x",
@@ -141,9 +141,9 @@ func (w *watch) follow(block *seqledgerv1.Block) error {
 	return nil
 }
 
-// checkChain finds out, before a watch goes on over another connection, whether the
-// ledger still has the last block that was yielded. A chain that is shorter now would
-// otherwise be noticed only when it has grown again.
+// checkChain checks, before a watch continues on another connection, that the ledger still has
+// the last block that was yielded. Without it, a shorter chain would be noticed only when it
+// has grown again.
 func (w *watch) checkChain(ctx context.Context) error {
 	if w.last == nil {
 		return nil
@@ -161,19 +161,20 @@ func (w *watch) checkChain(ctx context.Context) error {
 	return nil
 }
 
-// goOn waits before the connection is opened again. An error ends the watch.
+// goOn waits before the next connection. An error ends the watch.
 func (w *watch) goOn(ctx context.Context, failures int, err error) error {
-	last, ok := err.(*Error) //nolint:errorlint // One that is wrapped was repeated already.
+	last, ok := err.(*Error) //nolint:errorlint // A wrapped error was already retried.
 	limit := w.client.options.MaxAttempts
 	if !ok || limit > 0 && failures+1 >= limit || ctx.Err() != nil {
 		return err
 	}
 	if time.Since(w.began) >= tokenPatience {
-		// The token was taken, and has ended since. A quiet scope may outlast many.
+		// The server had accepted the token, which has expired since. A quiet scope may outlast
+		// many tokens.
 		w.renewal = tokenRenewal{}
 	}
-	// Once blocks have come, an answer that is not in Connect's form is of something
-	// between, and passes.
+	// Once blocks have arrived, an answer that is not in Connect's form comes from an
+	// intermediary and is temporary.
 	between := !last.wire && w.last != nil
 	if !between && !last.worthRetrying() && !w.renewal.allows(ctx, &w.client.options, w.token, last) {
 		return err

@@ -87,8 +87,8 @@ func TestAWatchChecksEachBlock(t *testing.T) {
 	}
 }
 
-// TestAWatchThatGoesOn over the same chain after a break tells nothing of it, and asks
-// again when the question about the chain is not answered at first.
+// TestAWatchThatGoesOn: a watch continues over the same chain after a break without an error,
+// and repeats the check of the chain if that fails at first.
 func TestAWatchThatGoesOn(t *testing.T) {
 	t.Parallel()
 	s, c := start(t)

@@ -18,57 +18,54 @@ import (
 const (
 	defaultMaxPendingBytes = 8 << 20
 	maxOperations          = 1000
-	// The ledger takes 4 MiB of operations; the rest is room for the protobuf
-	// encoding, whose size is not what the ledger counts.
+	// The ledger accepts 4 MiB of operations; the rest allows for the protobuf encoding, which
+	// the ledger does not count.
 	maxWriteBytes = 4<<20 + 64<<10
 )
 
 // WriterOptions configures a [Writer]. Scope and ClientID are required.
 type WriterOptions struct {
-	// Scope is where the stream writes.
+	// Scope is the scope of the stream.
 	Scope *seqledgerv1.Scope
-	// ClientID names the stream. One process at a time: opening a session
-	// fences whoever had one.
+	// ClientID names the stream. Only one process can use it at a time: opening a session
+	// fences the previous one.
 	ClientID string
-	// ExpectedSession opens only if it is still the stream's session; 0 takes
-	// whatever there is. It is how a process that knows the session it had
-	// finds out that nobody wrote in between.
+	// ExpectedSession makes NewWriter fail unless it is still the stream's session; 0 accepts
+	// any. With it, a process that has stored its last session detects that another one has
+	// written since.
 	ExpectedSession uint64
-	// AttemptID names the first OpenSession: 16 bytes, or empty for random
-	// ones. Who keeps it durably before the call gets the same session again
-	// when a crash swallowed the answer, instead of being fenced by himself.
-	// A repeat fences nobody, therefore the kept id must be dropped, durably,
-	// before the first write is sent: otherwise a restart shares the session
-	// with copies of the writes from before, under the same numbers.
+	// AttemptID names the first OpenSession: 16 bytes, or empty for random ones. A process that
+	// stores it durably before the call gets the same session again if it crashes before the
+	// answer, instead of fencing itself. Because a repeat fences nothing, the process must
+	// delete the stored id, durably, before it sends the first write. Otherwise a restart would
+	// share the session with copies of earlier writes under the same numbers.
 	AttemptID []byte
-	// SaveSession keeps what a program that gives AttemptID and ExpectedSession
-	// itself must know after a crash, of the sessions that the Writer opens by itself
-	// later. It is called with the attempt before the call, and with the session and
-	// a nil attempt before the first write is sent under it; what it was called with
-	// last is what to open with. It returns once that is durable, and its error ends
-	// the Writer. Nil for none; with a Journal it must be nil.
+	// SaveSession stores the sessions that the Writer opens later, for a program that sets
+	// AttemptID and ExpectedSession itself. It is called with the attempt before the call, and
+	// with the session and a nil attempt before the first write is sent under it. After a
+	// crash, open with the arguments of the last call. SaveSession must return only when they
+	// are durable; its error ends the Writer. It may be nil, and must be nil with a Journal.
 	SaveSession func(attempt []byte, session uint64) error
-	// NoReopen ends the Writer with [ErrExpired] when its stream is evicted
-	// while nothing is unanswered, rather than start the stream anew: for who
-	// relies on the numbers to go on.
+	// NoReopen ends the Writer with [ErrExpired] when its stream is evicted while nothing is
+	// unanswered, instead of starting the stream anew. Set it if the application relies on
+	// continuous numbers.
 	NoReopen bool
-	// Journal keeps unsettled writes through a crash of this process; nil keeps
-	// them in memory alone. Then ExpectedSession and AttemptID must be empty,
-	// because the journal knows them. The package documentation has the rules.
+	// Journal stores unsettled writes durably, so that they survive a crash of this process;
+	// nil keeps them only in memory. With a Journal, ExpectedSession and AttemptID must be
+	// empty, because the journal has them. The package documentation has the rules.
 	Journal *journal.File
-	// MaxPending bounds the unanswered writes; 0 means the receipt window. It
-	// is never more than that window, because a repeat of the oldest must
-	// still find its receipt.
+	// MaxPending bounds the unanswered writes; 0 means the receipt window. The bound is never
+	// larger than that window, because a repeat of the oldest must still find its receipt.
 	MaxPending int
 	// MaxPendingBytes bounds their encoded size in bytes; 0 means 8 MiB. One
 	// larger write is accepted when nothing else is pending.
 	MaxPendingBytes int
 
-	// journal is Journal, or what a test has in its place.
+	// journal is Journal, or a test's substitute.
 	journal journalFile
 }
 
-// validate checks what OpenSession would not.
+// validate checks the options that OpenSession does not check.
 func (o *WriterOptions) validate() error {
 	if o.MaxPending < 0 || o.MaxPendingBytes < 0 {
 		return errors.New("client: WriterOptions: a bound must not be negative")
@@ -81,7 +78,7 @@ func (o *WriterOptions) validate() error {
 	}
 	if o.journal != nil && (o.ExpectedSession != 0 || len(o.AttemptID) != 0 || o.SaveSession != nil) {
 		return errors.New("client: WriterOptions: " +
-			"with a Journal, ExpectedSession, AttemptID and SaveSession are its own")
+			"ExpectedSession, AttemptID and SaveSession must be empty with a Journal")
 	}
 	return nil
 }
@@ -96,10 +93,9 @@ const (
 	stateDead                        // over; failure says why
 )
 
-// Writer numbers the writes of one stream and carries each to its outcome,
-// whatever happens to the connection. The package documentation gives its
-// rules. It is safe for concurrent use; concurrent Submits are numbered in the
-// order in which they are accepted.
+// Writer numbers the writes of one stream and settles each of them, whatever happens to the
+// connection. The package documentation gives its rules. It is safe for concurrent use;
+// concurrent Submits are numbered in the order in which they are accepted.
 type Writer struct {
 	client *Client
 	mux    *mux
@@ -112,7 +108,7 @@ type Writer struct {
 	// most one token.
 	sessionWork chan struct{}
 	cancel      context.CancelFunc
-	// loopDone is closed when the session loop has ended, done when the Writer has.
+	// loopDone is closed when the session loop has ended; done is closed when the Writer has.
 	loopDone, done chan struct{}
 
 	// Everything below is guarded by mux.mu.
@@ -138,53 +134,50 @@ type Writer struct {
 	halted bool
 	// fatal ends the Writer as soon as nothing is in flight.
 	fatal error
-	// shared: somebody else's writes were found in this stream under our
-	// session, so that one write's commit says nothing about another's.
+	// shared: another client's writes were found in this stream under our session, so one
+	// write's commit proves nothing about another write.
 	shared bool
-	// ledger is the ledger id in the receipts of this life of the stream, 0
-	// before the first one. A ledger that gets a new id ends all sessions.
+	// ledger is the ledger id in the receipts since the stream was started, 0 before the first
+	// one. A ledger that gets a new id ends all sessions.
 	ledger uint64
-	// kept is nil without a journal. recovered is what it held at the start.
+	// kept is nil without a journal. recovered holds the journal's writes at the start.
 	kept      *streamLog
 	recovered []*Pending
-	// verifiedThrough holds back what is numbered beyond it, until everything up to it
-	// has its receipt; 0 holds nothing back. The ledger had committed so far
-	// when a journal was recovered. Only the receipts show that these commits
-	// are the journal's, and not those of a Writer whose journal it is an old
-	// copy of.
+	// verifiedThrough is the last committed number when a journal was recovered. Later writes
+	// are held back until everything up to it has its receipt; 0 holds nothing back. Only the
+	// receipts show that these commits are the journal's. Otherwise the journal may be an old
+	// copy.
 	verifiedThrough uint64
-	// refused: nothing can undo the refusal at the front, and the session loop takes
-	// it and all behind it out of the journal before anybody hears of it.
+	// refused: the refusal at the front is final. The session loop removes the write and all
+	// behind it from the journal before the outcome is reported.
 	refused bool
-	// waiting are the calls that wait for room, or for a session, in the order in which
-	// they came; passed counts the writes that went ahead of the first since it is that.
+	// waiting holds the calls that wait for room or for a session, in order of arrival. passed
+	// counts the writes that have passed the first one.
 	waiting list.List // of *turn
 	passed  int
-	// refreshed is when last_seen was refreshed for all that is known here;
-	// asked is when the session loop last found that due.
+	// refreshed is when last_seen was last known to be refreshed; asked is when the session
+	// loop last found a refresh due.
 	refreshed, asked time.Time
 
 	stopped *StoppedError
 	failure *UnsettledError
 }
 
-// NewWriter opens a session and returns a Writer that continues after the
-// stream's last committed sequence. Whoever held an older session is fenced,
-// and no copy of its writes can commit any more. Only a new attempt does that:
-// with an AttemptID that was used before the answer is the same session, and
-// nobody is fenced. ctx bounds the opening alone.
+// NewWriter opens a session and returns a Writer that continues after the stream's last
+// committed sequence. Older sessions are fenced: no copy of their writes can commit any more.
+// Only a new attempt does that; an AttemptID that was used before returns the same session and
+// fences nothing. ctx bounds only the opening.
 //
-// With a Journal it takes over what that holds; see [Writer.Recovered]. An
-// [*UnsettledError] says that this is not possible: the stream was evicted or
-// fenced, or the ledger is another one. Nothing was sent again then. When the
-// application has taken care of the listed writes, [journal.File.Forget] lets
-// the next NewWriter begin without them.
+// With a Journal, NewWriter recovers the writes in it; see [Writer.Recovered]. An
+// [*UnsettledError] reports that this is not possible: the stream was evicted or fenced, or the
+// ledger is another one. In that case nothing was sent again. When the application has settled
+// the listed writes itself, [journal.File.Forget] lets the next NewWriter begin without them.
 func (c *Client) NewWriter(ctx context.Context, options WriterOptions) (*Writer, error) {
 	if err := options.validate(); err != nil {
 		return nil, err
 	}
-	// Before anything is sent: a Client that was closed must not fence the
-	// stream's owner for a Writer that cannot live.
+	// Check before anything is sent: a closed Client must not fence the stream's owner for a
+	// Writer that cannot run.
 	if c.ctx.Err() != nil {
 		return nil, ErrClosed
 	}
@@ -193,7 +186,7 @@ func (c *Client) NewWriter(ctx context.Context, options WriterOptions) (*Writer,
 	}
 	w := &Writer{
 		client: c, mux: c.mux, options: options,
-		// Cloned because every write is encoded with it from then on.
+		// Clone the scope, because every write is encoded with it.
 		scope: proto.CloneOf(options.Scope), clientID: options.ClientID,
 		sessionWork: make(chan struct{}, 1), loopDone: make(chan struct{}), done: make(chan struct{}),
 	}
@@ -231,14 +224,14 @@ func (c *Client) NewWriter(ctx context.Context, options WriterOptions) (*Writer,
 	return w, nil
 }
 
-// Resume lets a Writer that stopped at a refused write go on. The next write
-// takes the refused one's number. It waits while the Writer opens a session and
-// does nothing when the Writer is running.
+// Resume restarts a Writer that stopped at a refused write. The next write takes the refused
+// write's number. Resume waits while the Writer opens a session, and does nothing if the Writer
+// is running.
 func (w *Writer) Resume(ctx context.Context) error {
 	w.mux.mu.Lock()
 	defer w.mux.mu.Unlock()
 	var t *turn
-	// Whatever happens below, the next waiter has to look for itself.
+	// In every case below the next waiter must check for itself.
 	defer func() { w.leave(t, false) }()
 	for w.state == stateSettling {
 		var err error
@@ -247,16 +240,16 @@ func (w *Writer) Resume(ctx context.Context) error {
 		}
 	}
 	if w.state == stateStopped && !w.closing {
-		// Nothing is in flight and no copy is under way, so the number is free.
-		// A journal has said so since before the refusal was reported.
+		// Nothing is in flight and no copy is under way, so the number is free. The journal has
+		// recorded that before the refusal was reported.
 		w.state, w.stopped = stateRunning, nil
 	}
 	return w.unavailable()
 }
 
-// Flush waits until every write submitted before it is settled. The error is
-// that of the last of them, so a refusal of any shows, or why the Writer takes
-// no more writes.
+// Flush waits until every write submitted before it is settled. It returns the error of the
+// last of them, which reflects a refusal of any of them, or the reason why the Writer takes no
+// more writes.
 func (w *Writer) Flush(ctx context.Context) error {
 	tail, err := w.tail()
 	if tail == nil {
@@ -276,13 +269,13 @@ func (w *Writer) tail() (*Pending, error) {
 	return w.queue.at(w.queue.len() - 1), nil
 }
 
-// Done returns a channel that is closed when the Writer has ended: by Close, or because
-// the ledger has refused to let it go on. Err says why.
+// Done returns a channel that is closed when the Writer has ended, by Close or because of the
+// ledger's answer. Err returns the reason.
 func (w *Writer) Done() <-chan struct{} { return w.done }
 
-// Err is nil while the Writer takes writes, otherwise what Submit would return: a
-// [*StoppedError] until Resume, [ErrClosed] while it is being closed, an
-// [*UnsettledError] once it has ended.
+// Err returns nil while the Writer takes writes, otherwise the error that Submit would return:
+// a [*StoppedError] until Resume, [ErrClosed] while it is being closed, an [*UnsettledError]
+// once it has ended.
 func (w *Writer) Err() error {
 	w.mux.mu.Lock()
 	defer w.mux.mu.Unlock()
@@ -315,7 +308,7 @@ func (w *Writer) end() error {
 	failure := w.failure
 	w.mux.unlock()
 	w.cancel()
-	// The session loop waits for nothing that does not end with its context.
+	// The session loop waits only for things that end with its context.
 	<-w.loopDone
 	if len(failure.Writes) == 0 {
 		return nil
@@ -323,19 +316,19 @@ func (w *Writer) end() error {
 	return failure
 }
 
-// abandon gives up what a Writer has that did not begin.
+// abandon releases the resources of a Writer that did not start.
 func (w *Writer) abandon() {
 	if w.kept != nil {
 		w.kept.journal.Release(w.kept.name)
 	}
 }
 
-// logger is the Client's, for what concerns this Writer.
+// logger returns the Client's logger with this Writer's client id.
 func (w *Writer) logger() *slog.Logger { return w.client.options.Logger.With("client_id", w.clientID) }
 
-// WriterState is a moment in the life of a Writer.
+// WriterState is the state of a Writer at one moment.
 type WriterState struct {
-	// Session that numbers the writes now.
+	// Session is the current session.
 	Session uint64
 	// NextSequence is the number that the next write will get.
 	NextSequence uint64
@@ -343,7 +336,7 @@ type WriterState struct {
 	Pending int
 }
 
-// State returns where the Writer stands.
+// State returns the current state of the Writer.
 func (w *Writer) State() WriterState {
 	w.mux.mu.Lock()
 	defer w.mux.mu.Unlock()

@@ -66,7 +66,8 @@ func TestAReceiptThatIsGoneIsStillACommit(t *testing.T) {
 // committed once, under its number.
 func TestAnswersThatCannotBeRight(t *testing.T) {
 	t.Parallel()
-	wrong := &seqledgerv1.WriteResult{Result: &seqledgerv1.WriteResult_Receipt{Receipt: &seqledgerv1.Receipt{Sequence: 77, TxId: "tx"}}}
+	wrong := &seqledgerv1.WriteResult{
+		Result: &seqledgerv1.WriteResult_Receipt{Receipt: &seqledgerv1.Receipt{Sequence: 77, TxId: "tx"}}}
 	for name, answer := range map[string]*seqledgerv1.WriteResult{"another sequence": wrong, "empty": {}} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -100,15 +101,15 @@ func TestAGapBehindACommitEndsTheWriter(t *testing.T) {
 	})
 	w := newWriter(t, c, "w")
 	if _, err := w.Write(t.Context(), payload("1")); !errors.Is(err, client.ErrProtocol) || client.CodeOf(err) != codeGap {
-		t.Errorf("want a protocol violation that tells of the gap, got %v", err)
+		t.Errorf("want a protocol violation about the gap, got %v", err)
 	}
 	if w.Err() == nil {
 		t.Error("the Writer must have ended")
 	}
 }
 
-// TestSubmitBlocksWhenFull, in count and in bytes, until ctx ends or a write is
-// settled; a Submit that gave up has taken no number.
+// TestSubmitBlocksWhenFull, in count and in bytes, until ctx ends or a write is settled; a
+// Submit that was cancelled has taken no number.
 func TestSubmitBlocksWhenFull(t *testing.T) {
 	t.Parallel()
 	for name, options := range map[string]client.WriterOptions{
@@ -218,15 +219,19 @@ func TestNilOperationsAreRefused(t *testing.T) {
 		nil,
 		{Operation: (*seqledgerv1.Operation_SetEntity)(nil)}, {Operation: &seqledgerv1.Operation_SetEntity{}},
 		{Operation: (*seqledgerv1.Operation_DeleteEntity)(nil)}, {Operation: &seqledgerv1.Operation_DeleteEntity{}},
-		{Operation: (*seqledgerv1.Operation_CreateRelationship)(nil)}, {Operation: &seqledgerv1.Operation_CreateRelationship{}},
-		{Operation: (*seqledgerv1.Operation_DeleteRelationship)(nil)}, {Operation: &seqledgerv1.Operation_DeleteRelationship{}},
+		{Operation: (*seqledgerv1.Operation_CreateRelationship)(nil)},
+		{Operation: &seqledgerv1.Operation_CreateRelationship{}},
+		{Operation: (*seqledgerv1.Operation_DeleteRelationship)(nil)},
+		{Operation: &seqledgerv1.Operation_DeleteRelationship{}},
 		{Operation: (*seqledgerv1.Operation_Append)(nil)}, {Operation: &seqledgerv1.Operation_Append{}},
 		{Operation: (*seqledgerv1.Operation_ExpireEntity)(nil)}, {Operation: &seqledgerv1.Operation_ExpireEntity{}},
 		{Operation: &seqledgerv1.Operation_SetEntity{SetEntity: &seqledgerv1.SetEntity{Key: "k", Condition: condition}}},
-		{Operation: &seqledgerv1.Operation_DeleteEntity{DeleteEntity: &seqledgerv1.DeleteEntity{Key: "k", Condition: condition}}},
+		{Operation: &seqledgerv1.Operation_DeleteEntity{
+			DeleteEntity: &seqledgerv1.DeleteEntity{Key: "k", Condition: condition}}},
 	} {
 		_, err := w.Write(t.Context(), payload("good"), nothing)
-		if !errors.Is(err, client.ErrNotExecuted) || !strings.Contains(err.Error(), "operation 1") || !strings.Contains(err.Error(), "nil") {
+		if !errors.Is(err, client.ErrNotExecuted) || !strings.Contains(err.Error(), "operation 1") ||
+			!strings.Contains(err.Error(), "nil") {
 			t.Errorf("%T: want ErrNotExecuted that names operation 1, got %v", nothing.GetOperation(), err)
 		}
 	}

@@ -23,9 +23,9 @@ import (
 	"github.com/seqledger/seqledger/server"
 )
 
-// Each test lets clients do what they should not, while another client works,
-// and looks at three things: the other gets right answers, what is taken stays
-// within its bound, and everything is given back afterwards.
+// In each test clients misbehave while another client works. The test checks that the other one
+// gets correct answers, that usage stays within its bound, and that everything is released
+// afterwards.
 
 // neighbour is a client of good manners, which checks that each of its writes is
 // committed once and in order. It works beside every client that abuses the
@@ -45,7 +45,8 @@ func (g *neighbour) work(t testing.TB) {
 			t.Fatalf("write %d was answered with %v", g.sequence, receipt)
 		}
 	}
-	entity, err := g.h.client.GetEntity(within(t), connect.NewRequest(&seqledgerv1.GetEntityRequest{Scope: scope(), Key: "good"}))
+	entity, err := g.h.client.GetEntity(within(t),
+		connect.NewRequest(&seqledgerv1.GetEntityRequest{Scope: scope(), Key: "good"}))
 	if err != nil || string(entity.Msg.Entity.Value) != strconv.FormatUint(g.sequence, 10) {
 		t.Fatalf("after write %d the entity is %v, %v", g.sequence, entity, err)
 	}
@@ -56,7 +57,8 @@ func (g *neighbour) work(t testing.TB) {
 func (h *harness) released(t testing.TB) {
 	t.Helper()
 	for name, most := range map[string]float64{
-		"seqledger_requests_open": 0, "seqledger_streams_open": 0, "seqledger_arriving_bytes": 0, "seqledger_connections_open": 2,
+		"seqledger_requests_open": 0, "seqledger_streams_open": 0,
+		"seqledger_arriving_bytes": 0, "seqledger_connections_open": 2,
 	} {
 		h.awaitMetric(t, name, func(v float64) bool { return v <= most })
 	}
@@ -96,7 +98,8 @@ func status(c net.Conn) string {
 }
 
 func postText(body string, length int) string {
-	return fmt.Sprintf("POST %s HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s",
+	return fmt.Sprintf(
+		"POST %s HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s",
 		seqledgerv1connect.LedgerServiceWriteProcedure, length, body)
 }
 
@@ -128,7 +131,8 @@ func TestAbuseOneShotClients(t *testing.T) {
 	g := &neighbour{h: h}
 	const clients = 300
 	for i := range clients {
-		body := fmt.Sprintf(`{"scope":{"organization":"acme"},"clientId":"once-%d","sequence":"1","operations":[{"append":{}}]}`, i)
+		body := fmt.Sprintf(
+			`{"scope":{"organization":"acme"},"clientId":"once-%d","sequence":"1","operations":[{"append":{}}]}`, i)
 		c := h.connect(t, postText(body, len(body)))
 		if s := status(c); !strings.Contains(s, " 200 ") {
 			t.Fatalf("client %d: %q", i, s)
@@ -144,8 +148,8 @@ func TestAbuseOneShotClients(t *testing.T) {
 	h.released(t)
 }
 
-// TestAbuseIdleConnections: connections have a limit, of which clients that say nothing
-// keep none: where there is no room, the oldest of them is closed for the new one.
+// TestAbuseIdleConnections: silent clients cannot use up the connections: without room, the
+// oldest silent connection is closed for the new one.
 func TestAbuseIdleConnections(t *testing.T) {
 	t.Parallel()
 	const limit = 100
@@ -182,8 +186,8 @@ func TestAbuseIdleConnections(t *testing.T) {
 	h.released(t)
 }
 
-// TestAbuseSlowHeadersAndBodies: who has not sent his headers has no place, and
-// who has not sent his body does not keep the others out.
+// TestAbuseSlowHeadersAndBodies: a client that has not sent its headers takes no place, and one
+// that has not sent its body does not block the others.
 func TestAbuseSlowHeadersAndBodies(t *testing.T) {
 	t.Parallel()
 	h := start(t)
@@ -324,8 +328,7 @@ func TestAbuseShortDeadlines(t *testing.T) {
 	h.released(t)
 }
 
-// TestAbuseRetriesAndGaps: who repeats himself or leaves numbers out changes
-// nothing.
+// TestAbuseRetriesAndGaps: repeated and missing numbers change nothing.
 func TestAbuseRetriesAndGaps(t *testing.T) {
 	t.Parallel()
 	h := start(t)
@@ -369,8 +372,8 @@ func smallWindow() (client *http.Client, disconnect func()) {
 	return client, disconnect
 }
 
-// TestAbuseDeafStreams: what is kept of writes whose results nobody reads is
-// bounded, in operations too.
+// TestAbuseDeafStreams: the memory for writes with unread results is bounded, in operations
+// too.
 func TestAbuseDeafStreams(t *testing.T) { //nolint:paralleltest // It measures the heap.
 	h := start(t)
 	g := &neighbour{h: h}

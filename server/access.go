@@ -11,33 +11,31 @@ import (
 	"github.com/seqledger/seqledger/server/auth"
 )
 
-// permission is what a procedure asks of its caller.
+// permission is what a procedure requires of its caller.
 type permission int
 
 const (
-	// denyAll is for procedures that are not in the table: they are refused to all
-	// callers.
+	// denyAll is the permission of procedures that are not in the table: all callers are
+	// refused.
 	denyAll permission = iota
-	// anyCredential is met by every credential.
+	// anyCredential allows every credential.
 	anyCredential
-	// readScope is met by a credential that may read the request's scope.
+	// readScope allows credentials that may read the request's scope.
 	readScope
-	// readStream is met by one that may read the state of the request's client_id.
+	// readStream allows credentials that may read the state of the request's client_id.
 	readStream
-	// writeAsClient is met by one that may write as the request's client_id.
+	// writeAsClient allows credentials that may write as the request's client_id.
 	writeAsClient
-	// writeStreamed is met by a writer. The handler looks at each write of the stream
-	// by itself.
+	// writeStreamed allows writers. The handler checks each write of the stream.
 	writeStreamed
-	// readTransaction is met by a reader. The handler looks at the transaction's
-	// scope, which the request does not tell.
+	// readTransaction allows readers. The handler checks the transaction's scope, which is not
+	// in the request.
 	readTransaction
-	// administer is met by an admin on every scope.
+	// administer allows admins on every scope.
 	administer
 )
 
-// permissions has every procedure. One that is missing here is refused to all
-// callers.
+// permissions has every procedure. A procedure that is missing here is refused to all callers.
 var permissions = map[string]permission{
 	seqledgerv1connect.LedgerServiceWriteProcedure:             writeAsClient,
 	seqledgerv1connect.LedgerServiceWriteStreamProcedure:       writeStreamed, // batch.convert
@@ -56,14 +54,14 @@ var permissions = map[string]permission{
 	seqledgerv1connect.AdminServiceBackupProcedure:             administer,
 }
 
-// anonymous calls a server without an auth file.
+// anonymous is the caller of a server without an auth file.
 var anonymous = auth.Anonymous()
 
 // callerKey finds the credential in a request's context.
 type callerKey struct{}
 
-// caller returns the credential of a request; nil, which may do nothing, when the
-// request has not passed authenticated.
+// caller returns the credential of a request. It is nil, which may do nothing, if the request
+// has not passed authenticated.
 func (s *Server) caller(ctx context.Context) *auth.Credential {
 	if s.options.Auth == nil {
 		return anonymous
@@ -72,7 +70,7 @@ func (s *Server) caller(ctx context.Context) *auth.Credential {
 	return c
 }
 
-// party returns whom a request is admitted for.
+// party returns the party that a request is admitted for.
 func (s *Server) party(ctx context.Context) admission.Party {
 	c := s.caller(ctx)
 	return s.admission.Party(c.Share(), c.Limits())
@@ -87,9 +85,9 @@ type (
 	}
 )
 
-// admitRole returns nil if the role of the caller is enough for a procedure. It
-// looks at nothing else, so that it can come before the body: a message that is
-// refused in any case must not take memory.
+// admitRole returns nil if the role of the caller is enough for a procedure. It checks nothing
+// else, so it can run before the body is read: a message that is refused in any case must not
+// take memory.
 func (s *Server) admitRole(ctx context.Context, procedure string) error {
 	c := s.caller(ctx)
 	switch permissions[procedure] {
@@ -102,13 +100,12 @@ func (s *Server) admitRole(ctx context.Context, procedure string) error {
 	}
 }
 
-// authorize returns nil if the caller may make this request. It looks at the
-// request and the credential alone, and before anything is read, so that a
-// refusal tells nothing about the ledger. A scope or client_id that cannot be
-// is a *machine.FieldError.
+// authorize returns nil if the caller may make this request. It only uses the request and the
+// credential, before anything is read, so that a refusal reveals nothing about the ledger. An
+// invalid scope or client_id is a *machine.FieldError.
 func (s *Server) authorize(ctx context.Context, procedure string, m any) error {
 	c := s.caller(ctx)
-	// Again, because a body may come long after the headers.
+	// Check again, because a body may arrive long after the headers.
 	if err := c.Check(); err != nil {
 		return err
 	}
@@ -149,9 +146,8 @@ func (s *Server) authorize(ctx context.Context, procedure string, m any) error {
 	return c.Write(scope, id)
 }
 
-// authorizeStream is authorize for a streaming call, before its first message.
-// What depends on a message, the handler asks authorize or its authorization cache
-// for.
+// authorizeStream is authorize for a streaming call, before its first message. For what depends
+// on a message, the handler asks authorize or its authorization cache.
 func (s *Server) authorizeStream(ctx context.Context, procedure string) error {
 	switch permissions[procedure] {
 	case readScope, readStream, writeAsClient:

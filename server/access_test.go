@@ -34,7 +34,7 @@ type guarded struct {
 	log       *syncBuffer
 }
 
-// syncBuffer may be read while somebody writes.
+// syncBuffer may be read while it is written.
 type syncBuffer struct {
 	mu sync.Mutex
 	b  bytes.Buffer
@@ -67,7 +67,8 @@ var callers = map[string]string{
 // guard starts a server whose auth file has the callers, and more.
 func guard(t testing.TB, o server.Options, more map[string]string) *guarded {
 	t.Helper()
-	g := &guarded{path: filepath.Join(t.TempDir(), "auth.yaml"), entries: map[string]string{}, keys: map[string]string{}, log: new(syncBuffer)}
+	g := &guarded{path: filepath.Join(t.TempDir(), "auth.yaml"), entries: map[string]string{},
+		keys: map[string]string{}, log: new(syncBuffer)}
 	for _, set := range []map[string]string{callers, more} {
 		for id, rights := range set {
 			key, hash, err := auth.NewKey(id)
@@ -123,24 +124,30 @@ func (w withBearer) RoundTrip(r *http.Request) (*http.Response, error) {
 }
 
 // as returns clients that call with the key of an id; "" has none.
-func (g *guarded) as(id string, o ...connect.ClientOption) (seqledgerv1connect.LedgerServiceClient, seqledgerv1connect.AdminServiceClient) {
+func (g *guarded) as(id string, o ...connect.ClientOption) (seqledgerv1connect.LedgerServiceClient,
+	seqledgerv1connect.AdminServiceClient) {
 	h := &http.Client{Transport: withBearer{g.keys[id], g.h2.Transport}}
-	return seqledgerv1connect.NewLedgerServiceClient(h, g.url, o...), seqledgerv1connect.NewAdminServiceClient(h, g.url, o...)
+	return seqledgerv1connect.NewLedgerServiceClient(h, g.url,
+		o...), seqledgerv1connect.NewAdminServiceClient(h, g.url, o...)
 }
 
 // call makes one call and returns its error.
-func call[Q, R any](t *testing.T, f func(context.Context, *connect.Request[Q]) (*connect.Response[R], error), q *Q) error {
+func call[Q, R any](t *testing.T,
+	f func(context.Context, *connect.Request[Q]) (*connect.Response[R], error), q *Q) error {
 	_, err := f(t.Context(), connect.NewRequest(q))
 	return err
 }
 
-// attempts are a call of every procedure that is no stream: about acme/main and,
-// where there is one, the client till-7.
-func attempts(t *testing.T, l seqledgerv1connect.LedgerServiceClient, a seqledgerv1connect.AdminServiceClient, txID string) map[string]error {
+// attempts are a call of every procedure that is not a stream: about acme/main and, where there
+// is one, the client till-7.
+func attempts(t *testing.T, l seqledgerv1connect.LedgerServiceClient,
+	a seqledgerv1connect.AdminServiceClient, txID string) map[string]error {
 	return map[string]error{
-		"Write":             call(t, l.Write, writeOf("till-7", 1, appendOp("x"))),
-		"OpenSession":       call(t, l.OpenSession, &seqledgerv1.OpenSessionRequest{Scope: scope(), ClientId: "till-8", AttemptId: make([]byte, 16)}),
-		"GetClientState":    call(t, l.GetClientState, &seqledgerv1.GetClientStateRequest{Scope: scope(), ClientId: "till-7"}),
+		"Write": call(t, l.Write, writeOf("till-7", 1, appendOp("x"))),
+		"OpenSession": call(t, l.OpenSession,
+			&seqledgerv1.OpenSessionRequest{Scope: scope(), ClientId: "till-8", AttemptId: make([]byte, 16)}),
+		"GetClientState": call(t, l.GetClientState,
+			&seqledgerv1.GetClientStateRequest{Scope: scope(), ClientId: "till-7"}),
 		"GetEntity":         call(t, l.GetEntity, &seqledgerv1.GetEntityRequest{Scope: scope(), Key: "k"}),
 		"ListEntities":      call(t, l.ListEntities, &seqledgerv1.ListEntitiesRequest{Scope: scope()}),
 		"ListRelationships": call(t, l.ListRelationships, &seqledgerv1.ListRelationshipsRequest{Scope: scope()}),
@@ -197,7 +204,7 @@ func TestWhoMayCallWhat(t *testing.T) {
 	}
 }
 
-// TestNoOracle: what is not there and what may not be seen look the same.
+// TestNoOracle: absent and forbidden objects look the same.
 func TestNoOracle(t *testing.T) {
 	t.Parallel()
 	g := guard(t, server.Options{}, nil)
@@ -209,15 +216,18 @@ func TestNoOracle(t *testing.T) {
 	id := first.Msg.Receipt.TxId
 	l, _ := g.as("elsewhere")
 	hidden := call(t, l.GetTransaction, &seqledgerv1.GetTransactionRequest{TxId: id, IncludeProof: true})
-	missing := call(t, l.GetTransaction, &seqledgerv1.GetTransactionRequest{TxId: id[:len(id)-6] + "0fffff", IncludeProof: true})
+	missing := call(t, l.GetTransaction,
+		&seqledgerv1.GetTransactionRequest{TxId: id[:len(id)-6] + "0fffff", IncludeProof: true})
 	sameID := strings.ReplaceAll(missing.Error(), id[:len(id)-6]+"0fffff", id)
-	if connect.CodeOf(missing) != connect.CodeNotFound || hidden.Error() != sameID || len(detailsOf(hidden)) != len(detailsOf(missing)) {
+	if connect.CodeOf(missing) != connect.CodeNotFound || hidden.Error() != sameID ||
+		len(detailsOf(hidden)) != len(detailsOf(missing)) {
 		t.Errorf("hidden: %v, missing: %v", hidden, missing)
 	}
 	for name, errs := range map[string][2]error{
 		"scope": {
 			call(t, l.GetEntity, &seqledgerv1.GetEntityRequest{Scope: scope(), Key: "k"}),
-			call(t, l.GetEntity, &seqledgerv1.GetEntityRequest{Scope: &seqledgerv1.Scope{Organization: "no", Vault: "such"}, Key: "k"}),
+			call(t, l.GetEntity, &seqledgerv1.GetEntityRequest{Scope: &seqledgerv1.Scope{Organization: "no", Vault: "such"},
+				Key: "k"}),
 		},
 		"client": {
 			call(t, l.Write, writeOf("till-7", 1, appendOp("x"))), // would be a replay
@@ -247,7 +257,8 @@ func TestActor(t *testing.T) {
 		t.Error("Write:", r, err)
 	}
 	stream := l.WriteStream(t.Context())
-	if err := stream.Send(&seqledgerv1.WriteStreamRequest{Writes: []*seqledgerv1.WriteRequest{writeOf("till-2", 1, appendOp("x"))}}); err != nil {
+	if err := stream.Send(&seqledgerv1.WriteStreamRequest{
+		Writes: []*seqledgerv1.WriteRequest{writeOf("till-2", 1, appendOp("x"))}}); err != nil {
 		t.Fatal(err)
 	}
 	answer, err := stream.Receive()
@@ -256,7 +267,7 @@ func TestActor(t *testing.T) {
 	}
 	_ = stream.CloseRequest()
 	_ = stream.CloseResponse()
-	// A replay has the actor of the one who wrote.
+	// A replay has the actor of the original write.
 	root, _ := g.as("root")
 	r, err = root.Write(t.Context(), connect.NewRequest(writeOf("till-1", 1, appendOp("x"))))
 	if err != nil || !r.Msg.Receipt.Replayed || r.Msg.Receipt.Actor != "client:writer" {
@@ -273,7 +284,8 @@ func TestUnauthenticated(t *testing.T) {
 		"/healthz": 200, "/readyz": 200, "/metrics": 401, "/nothing": 401, "/": 401,
 		"/seqledger.v1.AdminService/GetStatus?encoding=json&message=%7B%7D&connect=v1": 401,
 	} {
-		for header, challenge := range map[string]string{"": `Bearer realm="seqledger"`, "Bearer sl_writer_x": `Bearer realm="seqledger", error="invalid_token"`} {
+		for header, challenge := range map[string]string{"": `Bearer realm="seqledger"`,
+			"Bearer sl_writer_x": `Bearer realm="seqledger", error="invalid_token"`} {
 			request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, g.url+path, http.NoBody)
 			if err != nil {
 				t.Fatal(err)
@@ -292,7 +304,8 @@ func TestUnauthenticated(t *testing.T) {
 			}
 		}
 	}
-	for path, want := range map[string]int{"/grpc.health.v1.Health/Check": 200, "/grpc.reflection.v1.ServerReflection/ServerReflectionInfo": 401} {
+	for path, want := range map[string]int{"/grpc.health.v1.Health/Check": 200,
+		"/grpc.reflection.v1.ServerReflection/ServerReflectionInfo": 401} {
 		answer, err := g.h1.Post(g.url+path, "application/json", strings.NewReader("{}"))
 		if err != nil {
 			t.Fatal(err)
@@ -322,13 +335,14 @@ func TestUnauthenticated(t *testing.T) {
 	var metrics bytes.Buffer
 	_, _ = metrics.ReadFrom(answer.Body)
 	_ = answer.Body.Close()
-	if !strings.Contains(metrics.String(), `seqledger_auth_refused_total{reason="missing"}`) || !strings.Contains(metrics.String(), `seqledger_auth_reloads_total{result="failed"} 0`) {
+	if !strings.Contains(metrics.String(), `seqledger_auth_refused_total{reason="missing"}`) ||
+		!strings.Contains(metrics.String(), `seqledger_auth_reloads_total{result="failed"} 0`) {
 		t.Error("the metrics of authentication are missing")
 	}
 }
 
-// TestCredentialLimits: beyond them, one is told when to come again, and nobody
-// else notices.
+// TestCredentialLimits: beyond them, a caller is told when to retry, and others are not
+// affected.
 func TestCredentialLimits(t *testing.T) {
 	t.Parallel()
 	g := guard(t, server.Options{}, map[string]string{

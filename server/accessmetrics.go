@@ -10,8 +10,8 @@ var (
 	authKeysDesc = prometheus.NewDesc("seqledger_auth_keys", "API keys in the auth file.", nil, nil)
 )
 
-// accessCollector reads the counters of the auth file when somebody asks. It
-// has none without one.
+// accessCollector reads the auth file's counters on each scrape. Without an auth file it has no
+// metrics.
 type accessCollector struct{ server *Server }
 
 // Describe implements prometheus.Collector.

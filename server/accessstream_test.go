@@ -11,8 +11,8 @@ import (
 	"github.com/seqledger/seqledger/server"
 )
 
-// TestWriteStreamIsAuthorisedWriteByWrite: a refused write does not take its
-// neighbours with it, changes nothing, and the stream goes on.
+// TestWriteStreamIsAuthorisedWriteByWrite: a refused write does not affect its neighbours,
+// changes nothing, and the stream continues.
 func TestWriteStreamIsAuthorisedWriteByWrite(t *testing.T) {
 	t.Parallel()
 	g := guard(t, server.Options{}, nil)
@@ -22,7 +22,8 @@ func TestWriteStreamIsAuthorisedWriteByWrite(t *testing.T) {
 	stream := l.WriteStream(t.Context())
 	for round := range uint64(2) {
 		frame := []*seqledgerv1.WriteRequest{
-			writeOf("till-7", round+1, appendOp("x")), writeOf("loader", 1, appendOp("x")), other, writeOf("till-8", round+1, appendOp("x")),
+			writeOf("till-7", round+1, appendOp("x")), writeOf("loader", 1, appendOp("x")), other,
+			writeOf("till-8", round+1, appendOp("x")),
 		}
 		if err := stream.Send(&seqledgerv1.WriteStreamRequest{Writes: frame}); err != nil {
 			t.Fatal(err)
@@ -36,7 +37,8 @@ func TestWriteStreamIsAuthorisedWriteByWrite(t *testing.T) {
 			if field == "" && answer.Results[i].GetReceipt() == nil {
 				t.Errorf("write %d: %v", i, e)
 			}
-			if field != "" && (e.GetCode() != seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_PERMISSION_DENIED || e.GetField() != field) {
+			if field != "" && (e.GetCode() != seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_PERMISSION_DENIED ||
+				e.GetField() != field) {
 				t.Errorf("write %d: got %v, want PERMISSION_DENIED about %s", i, answer.Results[i], field)
 			}
 		}
@@ -52,7 +54,8 @@ func TestWriteStreamIsAuthorisedWriteByWrite(t *testing.T) {
 	// A reader may not even open one.
 	reader, _ := g.as("inspector")
 	stream = reader.WriteStream(t.Context())
-	_ = stream.Send(&seqledgerv1.WriteStreamRequest{Writes: []*seqledgerv1.WriteRequest{writeOf("till-7", 3, appendOp("x"))}})
+	_ = stream.Send(&seqledgerv1.WriteStreamRequest{
+		Writes: []*seqledgerv1.WriteRequest{writeOf("till-7", 3, appendOp("x"))}})
 	answer, err := stream.Receive()
 	if connect.CodeOf(err) != connect.CodePermissionDenied {
 		t.Error("a reader wrote:", answer, err)
@@ -76,13 +79,15 @@ func (g *guarded) openStreams(t *testing.T, id string) (s streams, err error) {
 		_ = s.write.CloseRequest()
 		_ = s.write.CloseResponse()
 	})
-	if err := s.write.Send(&seqledgerv1.WriteStreamRequest{Writes: []*seqledgerv1.WriteRequest{writeOf("till-7", 1, appendOp("x"))}}); err != nil {
+	if err := s.write.Send(&seqledgerv1.WriteStreamRequest{
+		Writes: []*seqledgerv1.WriteRequest{writeOf("till-7", 1, appendOp("x"))}}); err != nil {
 		return s, err
 	}
 	if _, err := s.write.Receive(); err != nil {
 		return s, err
 	}
-	if s.watch, err = l.Watch(t.Context(), connect.NewRequest(&seqledgerv1.WatchRequest{Scope: scope(), FromHeight: 1})); err != nil {
+	if s.watch, err = l.Watch(t.Context(),
+		connect.NewRequest(&seqledgerv1.WatchRequest{Scope: scope(), FromHeight: 1})); err != nil {
 		return s, err
 	}
 	t.Cleanup(func() { _ = s.watch.Close() })
@@ -111,8 +116,9 @@ func TestStreamsEndWithTheirCredential(t *testing.T) {
 		change func(g *guarded)
 		want   connect.Code
 	}{
-		"gone":    {func(g *guarded) { delete(g.entries, "writer") }, connect.CodeUnauthenticated},
-		"changed": {func(g *guarded) { g.entries["writer"] = strings.Replace(g.entries["writer"], "till-", "t-", 1) }, connect.CodeUnavailable},
+		"gone": {func(g *guarded) { delete(g.entries, "writer") }, connect.CodeUnauthenticated},
+		"changed": {func(g *guarded) { g.entries["writer"] = strings.Replace(g.entries["writer"], "till-", "t-", 1) },
+			connect.CodeUnavailable},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -152,7 +158,8 @@ func TestWatchNeedsItsScope(t *testing.T) {
 	t.Parallel()
 	g := guard(t, server.Options{}, nil)
 	for protocol, o := range wire {
-		for id, want := range map[string]connect.Code{"": connect.CodeUnauthenticated, "elsewhere": connect.CodePermissionDenied} {
+		for id, want := range map[string]connect.Code{"": connect.CodeUnauthenticated,
+			"elsewhere": connect.CodePermissionDenied} {
 			l, _ := g.as(id, o...)
 			watch, err := l.Watch(t.Context(), connect.NewRequest(&seqledgerv1.WatchRequest{Scope: scope()}))
 			if err == nil {

@@ -12,9 +12,8 @@ import (
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 )
 
-// getStatus describes the server. The index, the digest, the numbers of streams and
-// of commands and the sizes tell what all callers do together, so that they are for
-// admins on every scope.
+// getStatus describes the server. Index, digest, the numbers of streams and commands, and the
+// sizes reveal what all callers do together, so only admins on every scope get them.
 func (s *Server) getStatus(
 	ctx context.Context, _ *seqledgerv1.GetStatusRequest,
 ) (*seqledgerv1.GetStatusResponse, error) {
@@ -45,7 +44,7 @@ func (s *Server) getStatus(
 	return &seqledgerv1.GetStatusResponse{Status: status}, nil
 }
 
-// callerStatus describes who asks.
+// callerStatus describes the caller.
 func (s *Server) callerStatus(ctx context.Context) *seqledgerv1.CallerStatus {
 	c := s.caller(ctx)
 	grant := c.Grant()
@@ -73,7 +72,7 @@ func (s *Server) nodeStatus() *seqledgerv1.NodeStatus {
 			node.CommandsRefused += n
 		}
 	}
-	// A disk that does not say how full it is must not hide the rest.
+	// An error about the free disk space must not hide the rest.
 	if disk, err := s.options.Ledger.DiskUsage(); err == nil {
 		node.StateBytes, node.DiskFreeBytes = disk.State, disk.Free
 	}
@@ -128,7 +127,7 @@ func (s *Server) listClients(
 	return answer, err
 }
 
-// streamPage are streams in the order of their keys.
+// streamPage is a page of streams in the order of their keys.
 type streamPage struct {
 	config  machine.Config
 	streams []machine.NamedStream
@@ -181,7 +180,7 @@ func (s *Server) updateConfig(
 	if s.isDraining() {
 		return nil, ledger.ErrDraining
 	}
-	// Whatever is stored: a smaller configuration may be what makes room.
+	// The quota does not apply: a smaller configuration may make room.
 	out, err := s.options.Ledger.UpdateConfig(ctx, update, s.caller(ctx).Actor())
 	if err != nil {
 		return nil, err
@@ -223,8 +222,7 @@ func configUpdate(m *seqledgerv1.UpdateConfigRequest) (*machine.ConfigUpdate, er
 	return update, config.Validate()
 }
 
-// ifSet returns a pointer to a value that a request has, nil for one that it
-// has not.
+// ifSet returns a pointer to a value that is set in the request, otherwise nil.
 func ifSet(set bool, value uint64) *uint64 {
 	if !set {
 		return nil

@@ -13,7 +13,7 @@ var (
 		"Connections closed because there were as many as may be, or as many of unknown callers.", nil, nil)
 )
 
-// admissionCollector reads the counters of package admission when somebody asks.
+// admissionCollector reads the counters of package admission on each scrape.
 type admissionCollector struct{ admission *admission.Controller }
 
 // Describe implements prometheus.Collector.

@@ -15,9 +15,8 @@ import (
 	"github.com/seqledger/seqledger/server/auth"
 )
 
-// authenticated admits requests that have a credential, within its limits, and
-// whose procedure its role allows. All but the health checks are behind it. It
-// runs before a body is read.
+// authenticated admits requests with a valid credential, within its limits, whose procedure its
+// role allows. All handlers but the health checks are behind it. It runs before a body is read.
 func (s *Server) authenticated(next http.Handler) http.Handler {
 	return s.admitting(s.admission.Request, next)
 }
@@ -37,7 +36,7 @@ func (s *Server) admitting(
 	})
 }
 
-// admit authenticates a request and counts it. leave counts it out.
+// admit authenticates a request and counts it. leave ends the count.
 func (s *Server) admit(
 	r *http.Request, enter func(context.Context, admission.Party) (func(), error),
 ) (leave func(), admitted *http.Request, err error) {
@@ -63,7 +62,7 @@ func (s *Server) admit(
 	return leave, r, nil
 }
 
-// observing admits callers who may see figures about the whole ledger.
+// observing admits callers that may see figures about the whole ledger.
 func (s *Server) observing(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if err := s.caller(r.Context()).Observe(); err != nil {
@@ -74,8 +73,7 @@ func (s *Server) observing(next http.Handler) http.Handler {
 	})
 }
 
-// writeAuthError answers a request that was not admitted, in the protocol that it
-// is in.
+// writeAuthError answers a request that was not admitted, in the request's protocol.
 func (s *Server) writeAuthError(w http.ResponseWriter, r *http.Request, err error) {
 	s.admission.Visit(r.Context())
 	var unauthenticated *auth.RefusedError
@@ -112,8 +110,8 @@ func (s *Server) writeAuthError(w http.ResponseWriter, r *http.Request, err erro
 	http.Error(w, err.Error(), status)
 }
 
-// countEarlyRefusal counts a call that has ended before its handler saw it. Only the
-// paths of procedures become labels.
+// countEarlyRefusal counts a call that ended before its handler ran. Only paths of procedures
+// become labels.
 func (s *Server) countEarlyRefusal(path string, failed *connect.Error) {
 	if _, ok := permissions[path]; ok {
 		s.metrics.requests.WithLabelValues(path, failed.Code().String()).Inc()
@@ -121,8 +119,8 @@ func (s *Server) countEarlyRefusal(path string, failed *connect.Error) {
 	}
 }
 
-// accessError translates the errors of packages auth and admission; nil for any
-// other.
+// accessError translates errors of packages auth and admission. It returns nil for other
+// errors.
 func accessError(err error) *connect.Error {
 	var denied *auth.DeniedError
 	var unauthenticated *auth.RefusedError
@@ -135,7 +133,7 @@ func accessError(err error) *connect.Error {
 	case errors.Is(err, auth.ErrRevoked), errors.Is(err, auth.ErrExpired):
 		return connect.NewError(connect.CodeUnauthenticated, err)
 	case errors.Is(err, auth.ErrChanged):
-		// Not final: a caller that comes back is looked at anew.
+		// Not final: a caller that retries is authenticated again.
 		return connect.NewError(connect.CodeUnavailable, err)
 	case errors.As(err, &refused):
 		return withDetails(connect.CodeResourceExhausted, refusedError(refused))
@@ -145,8 +143,8 @@ func accessError(err error) *connect.Error {
 	return nil
 }
 
-// refusedError is the WriteError of what a bound refuses. Its code says to come
-// back, also to calls that write nothing.
+// refusedError is the WriteError of a refusal because of a bound. Its code means "retry", also
+// for calls that write nothing.
 func refusedError(refused *admission.Refusal) *seqledgerv1.WriteError {
 	return &seqledgerv1.WriteError{
 		Code:    seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_QUEUE_FULL,
@@ -162,8 +160,8 @@ func deniedError(denied *auth.DeniedError) *seqledgerv1.WriteError {
 	}
 }
 
-// untilCallerEnds calls end, once, when the caller's credential ends while a
-// stream is open. stop returns after end, if it runs.
+// untilCallerEnds calls end once if the caller's credential ends while a stream is open. stop
+// waits for end if it is running.
 func (s *Server) untilCallerEnds(ctx context.Context, end func(cause error)) (stop func()) {
 	c := s.caller(ctx)
 	ended, release := c.Ended()

@@ -6,10 +6,10 @@ import (
 	"github.com/seqledger/seqledger/server/auth"
 )
 
-// authorizationCache caches decisions for the writes of one WriteStream: a stream
-// has a million writes of a few clients, and a map lookup beats pattern matching.
-// Decisions hold for as long as the credential does: an auth file that says something
-// else ends the credential, and with it the stream. It is for one goroutine.
+// authorizationCache caches decisions for the writes of one WriteStream: a stream has a million
+// writes of a few clients, and a map lookup beats pattern matching. Decisions are valid as long
+// as the credential: a changed auth file ends the credential, and with it the stream. It is for
+// one goroutine.
 type authorizationCache struct {
 	credential *auth.Credential
 	known      map[authorizationKey]error // nil errors: permitted

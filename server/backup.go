@@ -12,8 +12,8 @@ import (
 
 type backupStream = connect.ServerStream[seqledgerv1.BackupResponse]
 
-// backup sends a backup until it is whole, the client goes, or the server
-// drains: a backup may take hours, and can be made again.
+// backup sends a backup until it is complete, the client disconnects, or the server drains: a
+// backup may take hours, and can be repeated.
 func (s *Server) backup(
 	ctx context.Context, r *connect.Request[request[seqledgerv1.BackupRequest, *seqledgerv1.BackupRequest]],
 	stream *backupStream,
@@ -63,9 +63,9 @@ func (b *backupSender) Write(chunk []byte) (int, error) {
 	return len(chunk), nil
 }
 
-// send fails when the client takes nothing for too long: as long as a backup is
-// open, the state file cannot use its old pages again, so that a client that
-// stopped reading would make it grow without end.
+// send fails if the client takes no data for too long. While a backup is open, the state file
+// cannot reuse its old pages, so a client that stopped reading would make it grow without
+// bound.
 func (b *backupSender) send(part *seqledgerv1.BackupResponse) error {
 	return b.controls.Send(func() error { return b.stream.Send(part) })
 }

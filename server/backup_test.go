@@ -61,10 +61,12 @@ func TestBackup(t *testing.T) {
 		t.Fatal(err)
 	}
 	if s := status.Msg.GetStatus(); header.GetLedgerId() != s.GetLedgerId() || header.GetIndex() != receipt.GetIndex() ||
-		header.GetDigest() != s.GetDigest() || header.GetSizeEstimate() != trailer.GetTotalSize() || header.GetFormatVersion() != 1 {
+		header.GetDigest() != s.GetDigest() || header.GetSizeEstimate() != trailer.GetTotalSize() ||
+		header.GetFormatVersion() != 1 {
 		t.Errorf("the header is %v, the status %v", header, s)
 	}
-	info, err := ledger.Restore(t.Context(), &file, ledger.RestoreOptions{Dir: t.TempDir(), Logger: slog.New(slog.DiscardHandler)})
+	info, err := ledger.Restore(t.Context(), &file,
+		ledger.RestoreOptions{Dir: t.TempDir(), Logger: slog.New(slog.DiscardHandler)})
 	if err != nil || info.Backup.Index != receipt.GetIndex() {
 		t.Errorf("restore: %+v %v", info, err)
 	}
@@ -89,8 +91,8 @@ func TestBackupOneAtATime(t *testing.T) {
 		!strings.Contains(second.Err().Error(), "another backup") {
 		t.Errorf("a second backup: %v", second.Err())
 	}
-	h.mustWrite(t, writeOf("c", 1, appendOp("x"))) // goes on meanwhile
-	// Whoever goes away ends his backup, and makes room for another.
+	h.mustWrite(t, writeOf("c", 1, appendOp("x"))) // continues meanwhile
+	// A client that disconnects ends its backup, and makes room for another.
 	if err := first.Close(); err != nil && connect.CodeOf(err) != connect.CodeCanceled {
 		t.Log(err)
 	}
@@ -123,7 +125,8 @@ func TestDisconnectEndsBackup(t *testing.T) {
 	t.Parallel()
 	h := startWith(t, server.Options{BackupRate: 1})
 	lone, disconnect := loneClient()
-	stream, err := seqledgerv1connect.NewAdminServiceClient(lone, h.url).Backup(within(t), connect.NewRequest(&seqledgerv1.BackupRequest{}))
+	stream, err := seqledgerv1connect.NewAdminServiceClient(lone, h.url).Backup(within(t),
+		connect.NewRequest(&seqledgerv1.BackupRequest{}))
 	if err != nil || !stream.Receive() {
 		t.Fatal(err, stream.Err())
 	}
@@ -144,7 +147,8 @@ func TestBackupRefusesUnknownField(t *testing.T) {
 	if status != http.StatusOK || !strings.Contains(text, "invalid_argument") || !strings.Contains(text, "rate") {
 		t.Errorf("%d %s", status, text)
 	}
-	request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, h.url+seqledgerv1connect.AdminServiceBackupProcedure, nil)
+	request, err := http.NewRequestWithContext(t.Context(), http.MethodGet,
+		h.url+seqledgerv1connect.AdminServiceBackupProcedure, nil)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -12,8 +12,8 @@ import (
 	"github.com/seqledger/seqledger/server/admission"
 )
 
-// batch is a frame under way: its valid writes are one submission, its invalid
-// ones have their answer already.
+// batch is a frame in progress: its valid writes are one submission, its invalid ones are
+// already answered.
 type batch struct {
 	size    int   // writes in the frame
 	room    int64 // that it takes of the stream's, until it is answered
@@ -22,17 +22,17 @@ type batch struct {
 
 	submission *ledger.Submission // nil: see refused
 	refused    *seqledgerv1.WriteError
-	// outcomes of the valid writes, after settle. Of a batch that was refused, those of
+	// outcomes of the valid writes, after settle. For a refused batch they have the outcomes of
 	// writes that had been committed before; the others have the Code 0.
 	outcomes []machine.Outcome
-	// leave says that the writes are no longer in the engine; nil when they never
-	// were, or nobody counts them.
+	// leave reports that the writes are no longer in the engine. It is nil if they never were,
+	// or are not counted.
 	leave func()
 
 	one [1]batchWrite // the memory of writes in a frame of one
 }
 
-// batchWrite is what is kept of a write until it is answered.
+// batchWrite is what a batch keeps of a write until it is answered.
 type batchWrite struct {
 	sequence uint64
 	bytes    int            // of its operations
@@ -45,9 +45,8 @@ type placed struct {
 	err   *seqledgerv1.WriteError
 }
 
-// newBatch converts a frame and submits what is permitted of it. It waits while
-// the credential writes faster than it may, has too much in the engine, or the queue
-// is full. The error is that of ctx.
+// newBatch converts a frame and submits its permitted writes. It waits while the credential
+// exceeds its rate or its share of the engine, or the queue is full. The error is that of ctx.
 func (st *writeStream) newBatch(ctx context.Context, f *frame) (*batch, error) {
 	s := st.server
 	b := &batch{size: len(f.writes)}
@@ -111,8 +110,8 @@ func (b *batch) convert(f *frame, authorized *authorizationCache) []*machine.Wri
 	return writes
 }
 
-// operationBytes returns how many bytes of keys, values and payloads a write has, and
-// some for each operation.
+// operationBytes returns the bytes of keys, values and payloads of a write, plus an overhead
+// for each operation.
 func operationBytes(w *machine.Write) int {
 	const each = 16
 	n := each * len(w.Operations)
@@ -131,8 +130,8 @@ func (b *batch) bytes() (n int) {
 	return n
 }
 
-// committedBytes returns the bytes of the operations that were committed now, and not
-// before.
+// committedBytes returns the bytes of the operations that were committed by this batch, without
+// replays.
 func (b *batch) committedBytes() (n int) {
 	for i := range b.outcomes {
 		if b.outcomes[i].Code == machine.Committed {
@@ -142,14 +141,14 @@ func (b *batch) committedBytes() (n int) {
 	return n
 }
 
-// stored counts what a batch has committed for a party.
+// stored adds a batch's committed bytes to a party's account.
 func (s *Server) stored(p admission.Party, b *batch) {
 	if s != nil && s.admission.Shares() {
 		s.admission.Stored(p, b.committedBytes())
 	}
 }
 
-// left says that the writes are no longer in the engine. It may be called twice.
+// left reports that the writes are no longer in the engine. It may be called twice.
 func (b *batch) left() {
 	if b.leave != nil {
 		b.leave()
@@ -157,7 +156,7 @@ func (b *batch) left() {
 	}
 }
 
-// settled tells whether the outcomes are there.
+// settled reports whether the outcomes are available.
 func (b *batch) settled() bool {
 	if b.submission == nil || b.submission.Done() == nil {
 		return true
@@ -170,8 +169,8 @@ func (b *batch) settled() bool {
 	}
 }
 
-// settle takes the outcomes of a batch that is settled. It does not look whether ctx
-// has ended: what was committed is committed, and counts.
+// settle stores the outcomes of a settled batch. It ignores the end of ctx: what was committed
+// counts.
 func (b *batch) settle(ctx context.Context, s *Server) {
 	if b.submission == nil {
 		return
@@ -184,9 +183,8 @@ func (b *batch) settle(ctx context.Context, s *Server) {
 	b.outcomes = outcomes
 }
 
-// writeErrorOf returns the WriteError of an error that concerns writes. One
-// that nothing is known about is an unknown outcome: anything else would be a
-// promise.
+// writeErrorOf returns the WriteError of an error that concerns writes. An unexpected error
+// becomes an unknown outcome, because it does not show that the write was not executed.
 func (s *Server) writeErrorOf(ctx context.Context, err error) *seqledgerv1.WriteError {
 	e, code := writeError(err)
 	if e == nil {

@@ -38,9 +38,10 @@ func TestInternalErrorsNameTheirRequest(t *testing.T) {
 			s := newTestServer(t, Options{Logger: slog.New(slog.NewTextHandler(&log, nil))})
 			mux := http.NewServeMux()
 			const procedure = seqledgerv1connect.AdminServiceGetStatusProcedure
-			unary(s, mux, procedure, writing, func(context.Context, *seqledgerv1.GetStatusRequest) (*seqledgerv1.GetStatusResponse, error) {
-				return nil, c.fail()
-			})
+			unary(s, mux, procedure, writing,
+				func(context.Context, *seqledgerv1.GetStatusRequest) (*seqledgerv1.GetStatusResponse, error) {
+					return nil, c.fail()
+				})
 			r := httptest.NewRequest(http.MethodPost, "http://localhost"+procedure, strings.NewReader(`{}`))
 			r.Header.Set("Content-Type", "application/json")
 			r.Header.Set("X-Request-Id", "find-me")
@@ -76,7 +77,7 @@ func TestAStreamBlamesOnce(t *testing.T) {
 	if strings.Count(log.String(), "the secret cause") != 1 || !strings.Contains(log.String(), "request_id=stream-1") {
 		t.Error(log.String())
 	}
-	// What is no failure of the server is not logged at all.
+	// Errors that are not failures of the server are not logged.
 	_ = s.writeErrorOf(ctx, ledger.ErrDraining)
 	if strings.Count(log.String(), "\n") != 1 {
 		t.Error(log.String())

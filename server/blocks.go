@@ -22,7 +22,7 @@ type blockReader struct {
 	content seqledgerv1.BlockContent
 }
 
-// newBlockReader checks which part of a block a request asks for.
+// newBlockReader validates which part of a block a request asks for.
 func (s *Server) newBlockReader(
 	ctx context.Context, m *seqledgerv1.Scope, content seqledgerv1.BlockContent,
 ) (*blockReader, error) {
@@ -39,8 +39,8 @@ func (s *Server) newBlockReader(
 	return &blockReader{s, s.party(ctx), scope, content}, nil
 }
 
-// read returns the block of a height, or the part of it that begins at a position. A
-// block that is larger than the caller may hold in memory is refused.
+// read returns the block of a height, or the part of it that begins at a position. A block that
+// exceeds the caller's message memory is refused.
 func (b *blockReader) read(
 	ctx context.Context, height uint64, start *seqledgerv1.BlockPosition,
 ) (*seqledgerv1.Block, error) {
@@ -70,7 +70,7 @@ func (b *blockReader) read(
 		return nil, &machine.FieldError{Field: "start", Problem: "is behind the end of the block"}
 	}
 	if b.content != seqledgerv1.BlockContent_BLOCK_CONTENT_PARTS && part.next != nil {
-		// Not resource_exhausted, which clients repeat: the block stays as large as it is.
+		// Not resource_exhausted, which clients repeat: the block's size does not change.
 		return nil, connect.NewError(connect.CodeOutOfRange, fmt.Errorf(
 			"block %d has more than %d bytes, which is too much for one message; ask for its parts "+
 				"(content: BLOCK_CONTENT_PARTS) or its header (BLOCK_CONTENT_HEADER)", height, part.limit))
@@ -88,16 +88,16 @@ func (b *blockReader) notFound(err error, height uint64) error {
 type messagePart struct {
 	limit, size  int
 	transactions []*seqledgerv1.Transaction
-	next         *seqledgerv1.BlockPosition // where the next part begins; nil: nothing is left out
+	next         *seqledgerv1.BlockPosition // where the next part begins; nil: nothing is omitted
 	behind       bool                       // the first operation is not there
 }
 
 func newMessagePart(limit int) *messagePart { return &messagePart{limit: limit} }
 
-// fieldBytes is what a message in a list has beside its content, at most.
+// fieldBytes bounds the encoding overhead of a message in a list.
 const fieldBytes = 6
 
-// add adds the operations of a transaction from one on, and tells whether there is
+// add adds the operations of a transaction from the given one on, and reports whether there is
 // room for more. A part has at least one operation, whatever its size.
 func (p *messagePart) add(t *machine.Transaction, first int) (more bool) {
 	if first > 0 && first >= len(t.Operations) {
@@ -163,7 +163,7 @@ func (s *Server) listBlocks(
 	answer := new(seqledgerv1.ListBlocksResponse)
 	newest := uint64(0)
 	err = s.options.Ledger.Pieces(ctx, func(v machine.View) (bool, error) {
-		if newest == 0 { // the page ends here, whatever is committed meanwhile
+		if newest == 0 { // the page ends here, even if blocks are committed meanwhile
 			head, _, err := v.ChainHead(scope)
 			newest = head
 			return height <= newest, err
@@ -230,12 +230,12 @@ func (s *Server) getTransaction(
 	return answer, nil
 }
 
-// notFoundStep is longer than it takes to look for a transaction.
+// notFoundStep exceeds the time of a lookup of a transaction.
 const notFoundStep = 2 * time.Millisecond
 
-// awaitStep returns at the end of a step since a moment. A record of blocks is read as a
-// whole when a transaction in it is looked up, and the larger it is the longer that
-// takes: without the wait, many calls would tell how much others wrote, and when.
+// awaitStep returns at the end of the current step since began. A lookup reads a whole record
+// of blocks, which takes longer the larger it is. Without the wait, many calls would reveal how
+// much other callers wrote, and when.
 func awaitStep(ctx context.Context, began time.Time) {
 	timer := time.NewTimer(notFoundStep - time.Since(began)%notFoundStep)
 	defer timer.Stop()
@@ -245,10 +245,9 @@ func awaitStep(ctx context.Context, began time.Time) {
 	}
 }
 
-// transaction returns a transaction that the caller may read, or ErrNotFound. The
-// scope decides, and is looked up first: what that costs does not depend on the
-// transaction, and not on whether it is there. So neither the answer nor its time
-// tells a caller what there is in scopes of others.
+// transaction returns a transaction that the caller may read, or ErrNotFound. It looks up the
+// scope first, at a cost that does not depend on the transaction or its existence. So neither
+// the answer nor its time reveals the contents of other scopes.
 func (s *Server) transaction(ctx context.Context, id machine.TxID) (x machine.Transaction, err error) {
 	var scope machine.Scope
 	err = s.options.Ledger.View(ctx, func(v machine.View) (err error) {

@@ -65,9 +65,11 @@ func TestBlocksInParts(t *testing.T) {
 	t.Parallel()
 	h := start(t)
 	h.largeBlocks(t)
-	grpc := seqledgerv1connect.NewLedgerServiceClient(h.h2, h.url, connect.WithGRPC(), connect.WithReadMaxBytes(grpcDefault))
+	grpc := seqledgerv1connect.NewLedgerServiceClient(h.h2, h.url,
+		connect.WithGRPC(), connect.WithReadMaxBytes(grpcDefault))
 	for height := uint64(1); height <= 3; height++ {
-		want, err := h.client.GetBlock(within(t), connect.NewRequest(&seqledgerv1.GetBlockRequest{Scope: scope(), Height: height}))
+		want, err := h.client.GetBlock(within(t),
+			connect.NewRequest(&seqledgerv1.GetBlockRequest{Scope: scope(), Height: height}))
 		if err != nil || want.Msg.Block.Next != nil {
 			t.Fatal(err)
 		}
@@ -87,7 +89,8 @@ func TestBlocksInParts(t *testing.T) {
 		header, err := grpc.GetBlock(within(t), connect.NewRequest(&seqledgerv1.GetBlockRequest{
 			Scope: scope(), Height: height, Content: seqledgerv1.BlockContent_BLOCK_CONTENT_HEADER,
 		}))
-		if err != nil || !proto.Equal(header.Msg.Block.Header, want.Msg.Block.Header) || len(header.Msg.Block.Transactions) != 0 ||
+		if err != nil || !proto.Equal(header.Msg.Block.Header, want.Msg.Block.Header) ||
+			len(header.Msg.Block.Transactions) != 0 ||
 			string(header.Msg.Block.Hash) != string(want.Msg.Block.Hash) {
 			t.Errorf("the header of block %d: %v, %v", height, header, err)
 		}
@@ -98,7 +101,8 @@ func TestWatchInParts(t *testing.T) {
 	t.Parallel()
 	h := start(t)
 	h.largeBlocks(t)
-	grpc := seqledgerv1connect.NewLedgerServiceClient(h.h2, h.url, connect.WithGRPC(), connect.WithReadMaxBytes(grpcDefault))
+	grpc := seqledgerv1connect.NewLedgerServiceClient(h.h2, h.url,
+		connect.WithGRPC(), connect.WithReadMaxBytes(grpcDefault))
 	for content, check := range map[seqledgerv1.BlockContent]func(got []*seqledgerv1.Block, want *seqledgerv1.Block) bool{
 		seqledgerv1.BlockContent_BLOCK_CONTENT_PARTS: func(got []*seqledgerv1.Block, want *seqledgerv1.Block) bool {
 			return proto.Equal(whole(t, got), want)
@@ -119,7 +123,8 @@ func TestWatchInParts(t *testing.T) {
 				}
 				got = append(got, stream.Msg().Block)
 			}
-			want, err := h.client.GetBlock(within(t), connect.NewRequest(&seqledgerv1.GetBlockRequest{Scope: scope(), Height: height}))
+			want, err := h.client.GetBlock(within(t),
+				connect.NewRequest(&seqledgerv1.GetBlockRequest{Scope: scope(), Height: height}))
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -135,14 +140,17 @@ func TestTransactionsInParts(t *testing.T) {
 	t.Parallel()
 	h := start(t)
 	h.largeBlocks(t)
-	grpc := seqledgerv1connect.NewLedgerServiceClient(h.h2, h.url, connect.WithGRPC(), connect.WithReadMaxBytes(grpcDefault))
+	grpc := seqledgerv1connect.NewLedgerServiceClient(h.h2, h.url,
+		connect.WithGRPC(), connect.WithReadMaxBytes(grpcDefault))
 	for height := uint64(1); height <= 3; height++ {
-		block, err := h.client.GetBlock(within(t), connect.NewRequest(&seqledgerv1.GetBlockRequest{Scope: scope(), Height: height}))
+		block, err := h.client.GetBlock(within(t),
+			connect.NewRequest(&seqledgerv1.GetBlockRequest{Scope: scope(), Height: height}))
 		if err != nil {
 			t.Fatal(err)
 		}
 		want := block.Msg.Block.Transactions[0]
-		old, err := h.client.GetTransaction(within(t), connect.NewRequest(&seqledgerv1.GetTransactionRequest{TxId: want.TxId}))
+		old, err := h.client.GetTransaction(within(t),
+			connect.NewRequest(&seqledgerv1.GetTransactionRequest{TxId: want.TxId}))
 		if err != nil || !proto.Equal(old.Msg.Transaction, want) || old.Msg.NextOperation != 0 {
 			t.Errorf("without parts the transaction must be whole: %v", err)
 		}
@@ -155,7 +163,8 @@ func TestTransactionsInParts(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if size := proto.Size(part.Msg); size > largestPart || part.Msg.Proof == nil || part.Msg.Transaction.FirstOperation != next {
+			if size := proto.Size(part.Msg); size > largestPart || part.Msg.Proof == nil ||
+				part.Msg.Transaction.FirstOperation != next {
 				t.Errorf("a part of %d bytes at %d, proof %v", size, next, part.Msg.Proof)
 			}
 			if next == 0 {
@@ -194,7 +203,8 @@ func TestReceiptsInParts(t *testing.T) {
 	}
 	receive(t, stream, writes)
 	end(t, stream)
-	grpc := seqledgerv1connect.NewLedgerServiceClient(h.h2, h.url, connect.WithGRPC(), connect.WithReadMaxBytes(grpcDefault))
+	grpc := seqledgerv1connect.NewLedgerServiceClient(h.h2, h.url,
+		connect.WithGRPC(), connect.WithReadMaxBytes(grpcDefault))
 	expected := uint64(writes)
 	calls := 0
 	for below, more := uint64(0), true; more; more, calls = below != 0, calls+1 {
@@ -205,7 +215,8 @@ func TestReceiptsInParts(t *testing.T) {
 			t.Fatal(err)
 		}
 		state := answer.Msg.State
-		if size := proto.Size(answer.Msg); size > largestPart || state.LastCommittedSequence != writes || len(state.LastRequestHash) != 32 {
+		if size := proto.Size(answer.Msg); size > largestPart || state.LastCommittedSequence != writes ||
+			len(state.LastRequestHash) != 32 {
 			t.Errorf("an answer of %d bytes: last %d", size, state.LastCommittedSequence)
 		}
 		for _, r := range state.Receipts {
@@ -228,7 +239,8 @@ func TestPartsThatAreNotThere(t *testing.T) {
 	receipt := h.mustWrite(t, writeOf("c", 1, appendOp("x"), appendOp("y")))
 	const parts = seqledgerv1.BlockContent_BLOCK_CONTENT_PARTS
 	block := func(content seqledgerv1.BlockContent, at *seqledgerv1.BlockPosition) error {
-		return call(t, h.client.GetBlock, &seqledgerv1.GetBlockRequest{Scope: scope(), Height: 1, Content: content, Start: at})
+		return call(t, h.client.GetBlock,
+			&seqledgerv1.GetBlockRequest{Scope: scope(), Height: 1, Content: content, Start: at})
 	}
 	for name, test := range map[string]struct {
 		err   error
@@ -239,16 +251,24 @@ func TestPartsThatAreNotThere(t *testing.T) {
 		"behind the last":       {block(parts, &seqledgerv1.BlockPosition{Transaction: 1}), "start"},
 		"far behind":            {block(parts, &seqledgerv1.BlockPosition{Transaction: 1 << 31}), "start"},
 		"behind the operations": {block(parts, &seqledgerv1.BlockPosition{Operation: 2}), "start"},
-		"operation, no parts":   {call(t, h.client.GetTransaction, &seqledgerv1.GetTransactionRequest{TxId: receipt.TxId, FirstOperation: 1}), "first_operation"},
-		"operation behind":      {call(t, h.client.GetTransaction, &seqledgerv1.GetTransactionRequest{TxId: receipt.TxId, Parts: true, FirstOperation: 2}), "first_operation"},
-		"receipts, not asked":   {call(t, h.client.GetClientState, &seqledgerv1.GetClientStateRequest{Scope: scope(), ClientId: "c", ReceiptsBelow: 1}), "receipts_below"},
+		"operation, no parts": {
+			call(t, h.client.GetTransaction, &seqledgerv1.GetTransactionRequest{TxId: receipt.TxId, FirstOperation: 1}),
+			"first_operation"},
+		"operation behind": {
+			call(t, h.client.GetTransaction,
+				&seqledgerv1.GetTransactionRequest{TxId: receipt.TxId, Parts: true, FirstOperation: 2}), "first_operation"},
+		"receipts, not asked": {
+			call(t, h.client.GetClientState,
+				&seqledgerv1.GetClientStateRequest{Scope: scope(), ClientId: "c", ReceiptsBelow: 1}), "receipts_below"},
 	} {
-		if e := mustRefuse(t, test.err, connect.CodeInvalidArgument, seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_INVALID_ARGUMENT); e.Field != test.field {
+		if e := mustRefuse(t, test.err, connect.CodeInvalidArgument,
+			seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_INVALID_ARGUMENT); e.Field != test.field {
 			t.Errorf("%s: names %q in %q, want %s", name, e.Field, e.Message, test.field)
 		}
 	}
 	for at, want := range map[*seqledgerv1.BlockPosition]int{{}: 2, {Operation: 1}: 1} {
-		part, err := h.client.GetBlock(within(t), connect.NewRequest(&seqledgerv1.GetBlockRequest{Scope: scope(), Height: 1, Content: parts, Start: at}))
+		part, err := h.client.GetBlock(within(t),
+			connect.NewRequest(&seqledgerv1.GetBlockRequest{Scope: scope(), Height: 1, Content: parts, Start: at}))
 		if err != nil || len(part.Msg.Block.Transactions[0].Operations) != want {
 			t.Errorf("from %v: %v, %v", at, part, err)
 		}
@@ -280,16 +300,19 @@ func TestPagesAreSmall(t *testing.T) {
 		}
 		h.mustWrite(t, writeOf("c", uint64(i+1), ops...))
 	}
-	grpc := seqledgerv1connect.NewLedgerServiceClient(h.h2, h.url, connect.WithGRPC(), connect.WithReadMaxBytes(largestPart))
+	grpc := seqledgerv1connect.NewLedgerServiceClient(h.h2, h.url,
+		connect.WithGRPC(), connect.WithReadMaxBytes(largestPart))
 	entities := pages(t, 0, func(token string) ([]*seqledgerv1.Entity, string, error) {
-		m, err := grpc.ListEntities(within(t), connect.NewRequest(&seqledgerv1.ListEntitiesRequest{Scope: scope(), PageSize: 1_000, PageToken: token}))
+		m, err := grpc.ListEntities(within(t),
+			connect.NewRequest(&seqledgerv1.ListEntitiesRequest{Scope: scope(), PageSize: 1_000, PageToken: token}))
 		if err != nil {
 			return nil, "", err
 		}
 		return m.Msg.Entities, m.Msg.NextPageToken, nil
 	})
 	relationships := pages(t, 1_000, func(token string) ([]*seqledgerv1.Relationship, string, error) {
-		m, err := grpc.ListRelationships(within(t), connect.NewRequest(&seqledgerv1.ListRelationshipsRequest{Scope: scope(), PageSize: 1_000, PageToken: token}))
+		m, err := grpc.ListRelationships(within(t),
+			connect.NewRequest(&seqledgerv1.ListRelationshipsRequest{Scope: scope(), PageSize: 1_000, PageToken: token}))
 		if err != nil {
 			return nil, "", err
 		}

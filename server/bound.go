@@ -18,18 +18,17 @@ const (
 	maxDepth = 16
 )
 
-// jsonLevel is a list or an object that a scan is inside of.
+// jsonLevel is a list or an object around the current position of a scan.
 type jsonLevel struct {
 	list   bool
 	commas int
-	key    []byte // of the member under way
+	key    []byte // of the current member
 }
 
-// boundJSON returns the first list or object that is too long or too deep, and
-// at which depth it is, from 1; nil when there is none. It runs before anything
-// is decoded, because `{}` takes two bytes in the text and hundreds in memory.
-// It does not look whether the text is JSON: a mistake that leads it astray
-// ends decoding at the same place.
+// boundJSON returns an error for the first list or object that is too long or too deep, with
+// its depth from 1, or nil. It runs before decoding, because `{}` takes two bytes in the text
+// and hundreds in memory. It does not validate the JSON: a syntax error that misleads it also
+// stops the decoder at the same place.
 func boundJSON(data []byte) (problem *machine.FieldError, depth int) {
 	var levels [maxDepth]jsonLevel
 	var text []byte // the last string, as it is written
@@ -52,7 +51,7 @@ func boundJSON(data []byte) (problem *machine.FieldError, depth int) {
 			if data[i] == '{' {
 				objects++
 			}
-			if objects > maxObjects { // whatever they are, they are too many together
+			if objects > maxObjects { // all together are too many
 				return &machine.FieldError{Problem: fmt.Sprintf("has more than %d objects: send several messages", maxObjects)}, 1
 			}
 			if depth == maxDepth {

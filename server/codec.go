@@ -9,16 +9,15 @@ import (
 	"google.golang.org/protobuf/proto"
 )
 
-// decoder is a request that decodes itself and keeps what is wrong with it.
-// Connect answers a codec's error by itself, before any interceptor and
-// without details; so our codecs do not fail. The handler finds the error in
-// the request and refuses it like every other mistake.
+// decoder is a request that decodes itself and stores its error. Connect would answer a codec's
+// error itself, before any interceptor and without details. So these codecs do not fail; the
+// handler finds the error in the request and refuses it like any other.
 type decoder interface {
 	decodeBinary(data []byte)
 	decodeJSON(data []byte)
 }
 
-// request is a decoded message, or what is wrong with it.
+// request is a decoded message, or the error of decoding it.
 type request[T any, P message[T]] struct {
 	message P
 	invalid error // a *machine.FieldError
@@ -30,8 +29,8 @@ type message[T any] interface {
 	proto.Message
 }
 
-// get returns the message. An empty one may never have met the codec: Connect
-// skips it in streams.
+// get returns the message. An empty message may not have passed the codec: Connect skips those
+// in streams.
 func (r *request[T, P]) get() (P, error) {
 	if r.message == nil {
 		r.message = new(T)
@@ -49,8 +48,7 @@ func (r *request[T, P]) decodeJSON(data []byte) {
 	r.invalid = decodeJSON(data, r.message)
 }
 
-// codecs returns ours in place of Connect's own, which drop unknown
-// fields in silence.
+// codecs returns codecs that replace Connect's own, which silently drop unknown fields.
 func codecs() connect.HandlerOption {
 	return connect.WithHandlerOptions(
 		connect.WithCodec(binaryCodec{}),
@@ -59,9 +57,9 @@ func codecs() connect.HandlerOption {
 	)
 }
 
-// generated is a message with an encoder of its own. Both encoders give the same
-// bytes for what this server answers: text that is UTF-8, and no oneof with a
-// nil message in it. doc.go says why there are two.
+// generated is a message with a generated encoder. It gives the same bytes as package proto for
+// this server's answers: text in UTF-8, and no oneof with a nil message. doc.go says why there
+// are two encoders.
 type generated interface {
 	SizeVT() int
 	MarshalToSizedBufferVT(dst []byte) (int, error)
@@ -76,7 +74,7 @@ func (binaryCodec) Marshal(m any) ([]byte, error) {
 	return binaryCodec{}.MarshalAppend(nil, m)
 }
 
-// MarshalAppend spares Connect a copy of the answer.
+// MarshalAppend saves Connect a copy of the answer.
 func (binaryCodec) MarshalAppend(dst []byte, m any) ([]byte, error) {
 	if g, ok := m.(generated); ok {
 		size := g.SizeVT()
@@ -107,7 +105,7 @@ func (c jsonCodec) Name() string { return c.name }
 
 func (c jsonCodec) Marshal(m any) ([]byte, error) { return c.MarshalAppend(nil, m) }
 
-// MarshalAppend spares Connect a copy of the answer.
+// MarshalAppend saves Connect a copy of the answer.
 func (jsonCodec) MarshalAppend(dst []byte, m any) ([]byte, error) {
 	p, ok := m.(proto.Message)
 	if !ok {

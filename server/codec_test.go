@@ -31,7 +31,8 @@ func TestGeneratedDecoder(t *testing.T) {
 		checkDecoders(t, data)
 		var f frame
 		f.decodeBinary(data)
-		if got := (&seqledgerv1.WriteStreamRequest{Writes: f.writes}); f.invalid != nil || f.bad != nil || !proto.Equal(got, want) {
+		if got := (&seqledgerv1.WriteStreamRequest{Writes: f.writes}); f.invalid != nil || f.bad != nil ||
+			!proto.Equal(got, want) {
 			t.Fatalf("%v, %v: %v is read as %v", f.invalid, f.bad, want, got)
 		}
 	})

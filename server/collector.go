@@ -11,7 +11,7 @@ import (
 	"github.com/seqledger/seqledger/server/admission"
 )
 
-// ledgerCollector reads the ledger's own counters when somebody asks.
+// ledgerCollector reads the ledger's own counters on each scrape.
 type ledgerCollector struct {
 	server        *Server
 	decisions     *prometheus.Desc
@@ -19,26 +19,26 @@ type ledgerCollector struct {
 	distributions []ledgerDistribution
 }
 
-// ledgerValue is a metric and where it comes from.
+// ledgerValue is a metric and its source.
 type ledgerValue struct {
 	desc *prometheus.Desc
 	kind prometheus.ValueType
 	read func(*ledgerState) float64
-	// needs is what must be known; nil: nothing. What is not known is left away,
-	// because a zero would be believed.
+	// needs reports whether the value is known; nil: always. Unknown values are omitted,
+	// because a zero would look real.
 	needs func(*ledgerState) bool
 }
 
-// ledgerDistribution is a histogram and where it comes from.
+// ledgerDistribution is a histogram and its source.
 type ledgerDistribution struct {
 	desc *prometheus.Desc
 	read func(*ledgerState) ledger.Distribution
 }
 
-// ledgerState is what the collector reads at one moment.
+// ledgerState is what the collector reads for one scrape.
 type ledgerState struct {
 	ledger.Stats
-	viewed         bool // the state could be read
+	viewed         bool // the state is readable
 	streams, index uint64
 	maxStreams     uint64
 	time           int64
@@ -72,33 +72,51 @@ func (c *ledgerCollector) gauge(name, help string, read func(*ledgerState) float
 }
 
 func (c *ledgerCollector) histogram(name, help string, read func(*ledgerState) ledger.Distribution) {
-	c.distributions = append(c.distributions, ledgerDistribution{prometheus.NewDesc("seqledger_"+name, help, nil, nil), read})
+	c.distributions = append(c.distributions,
+		ledgerDistribution{prometheus.NewDesc("seqledger_"+name, help, nil, nil), read})
 }
 
-// describeWrites is the way of a write: gates, queue, log, decision.
+// describeWrites describes the path of a write: bounds, queue, log, decision.
 func (c *ledgerCollector) describeWrites() {
 	c.describeAdmission()
-	c.gauge("queue_items", "Submissions that wait to be proposed.", func(l *ledgerState) float64 { return float64(l.QueuedItems) })
-	c.gauge("queue_bytes", "Submissions that wait or are in flight, with overhead.", func(l *ledgerState) float64 { return float64(l.QueuedBytes) })
-	c.gauge("queue_limit_bytes", "What queue_bytes may be before streams wait and single writes are refused.", func(l *ledgerState) float64 { return float64(l.QueueLimitBytes) })
-	c.counter("queue_full", "Writes refused because the queue was full.", func(l *ledgerState) float64 { return float64(l.QueueFull) })
-	c.gauge("entries_in_flight", "Log entries proposed and not yet answered.", func(l *ledgerState) float64 { return float64(l.InFlight) })
-	c.counter("slowed", "Times that writes waited for a checkpoint.", func(l *ledgerState) float64 { return float64(l.Slowed) })
-	c.counter("commands", "Commands decided, replayed log included.", func(l *ledgerState) float64 { return float64(l.Commands) })
+	c.gauge("queue_items", "Submissions that wait to be proposed.",
+		func(l *ledgerState) float64 { return float64(l.QueuedItems) })
+	c.gauge("queue_bytes", "Submissions that wait or are in flight, with overhead.",
+		func(l *ledgerState) float64 { return float64(l.QueuedBytes) })
+	c.gauge("queue_limit_bytes", "What queue_bytes may be before streams wait and single writes are refused.",
+		func(l *ledgerState) float64 { return float64(l.QueueLimitBytes) })
+	c.counter("queue_full", "Writes refused because the queue was full.",
+		func(l *ledgerState) float64 { return float64(l.QueueFull) })
+	c.gauge("entries_in_flight", "Log entries proposed and not yet answered.",
+		func(l *ledgerState) float64 { return float64(l.InFlight) })
+	c.counter("slowed", "Times that writes waited for a checkpoint.",
+		func(l *ledgerState) float64 { return float64(l.Slowed) })
+	c.counter("commands", "Commands decided, replayed log included.",
+		func(l *ledgerState) float64 { return float64(l.Commands) })
 	c.counter("log_entries", "Log entries applied.", func(l *ledgerState) float64 { return float64(l.Entries) })
-	c.counter("log_bytes", "Bytes of the log entries applied.", func(l *ledgerState) float64 { return float64(l.LogBytes) })
-	c.histogram("log_entry_commands", "Commands of a log entry: how well fsyncs are shared.", func(l *ledgerState) ledger.Distribution { return l.BatchCommands })
-	c.histogram("log_store_duration_seconds", "A write to the log, fsync included.", func(l *ledgerState) ledger.Distribution { return l.StoreSeconds })
-	c.histogram("apply_duration_seconds", "Deciding the commands of a log entry.", func(l *ledgerState) ledger.Distribution { return l.ApplySeconds })
-	c.counter("cache_hits", "Retries answered from the response cache.", func(l *ledgerState) float64 { return float64(l.CacheHits) })
-	c.counter("cache_misses", "Retries that the response cache did not have.", func(l *ledgerState) float64 { return float64(l.CacheMisses) })
-	c.counter("cache_evictions", "Receipts that others pushed out of the response cache.", func(l *ledgerState) float64 { return float64(l.CacheEvictions) })
-	c.gauge("cache_entries", "Receipts in the response cache, about.", func(l *ledgerState) float64 { return float64(l.CacheEntries) })
-	c.gauge("cache_bytes", "Memory of the response cache, about.", func(l *ledgerState) float64 { return float64(l.CacheBytes) })
-	c.gauge("cache_limit_bytes", "What cache_bytes may be; 0 means that the cache is off.", func(l *ledgerState) float64 { return float64(l.CacheLimitBytes) })
+	c.counter("log_bytes", "Bytes of the log entries applied.",
+		func(l *ledgerState) float64 { return float64(l.LogBytes) })
+	c.histogram("log_entry_commands", "Commands of a log entry: how well fsyncs are shared.",
+		func(l *ledgerState) ledger.Distribution { return l.BatchCommands })
+	c.histogram("log_store_duration_seconds", "A write to the log, fsync included.",
+		func(l *ledgerState) ledger.Distribution { return l.StoreSeconds })
+	c.histogram("apply_duration_seconds", "Deciding the commands of a log entry.",
+		func(l *ledgerState) ledger.Distribution { return l.ApplySeconds })
+	c.counter("cache_hits", "Retries answered from the response cache.",
+		func(l *ledgerState) float64 { return float64(l.CacheHits) })
+	c.counter("cache_misses", "Retries that the response cache did not have.",
+		func(l *ledgerState) float64 { return float64(l.CacheMisses) })
+	c.counter("cache_evictions", "Receipts that others pushed out of the response cache.",
+		func(l *ledgerState) float64 { return float64(l.CacheEvictions) })
+	c.gauge("cache_entries", "Receipts in the response cache, about.",
+		func(l *ledgerState) float64 { return float64(l.CacheEntries) })
+	c.gauge("cache_bytes", "Memory of the response cache, about.",
+		func(l *ledgerState) float64 { return float64(l.CacheBytes) })
+	c.gauge("cache_limit_bytes", "What cache_bytes may be; 0 means that the cache is off.",
+		func(l *ledgerState) float64 { return float64(l.CacheLimitBytes) })
 }
 
-// describeAdmission is what the bounds of package admission have in use.
+// describeAdmission describes the usage of the bounds of package admission.
 func (c *ledgerCollector) describeAdmission() {
 	gauge := func(name, help string, read func(*admission.Gauges) int64) {
 		c.gauge(name, help, func(l *ledgerState) float64 { return float64(read(&l.admission)) })
@@ -115,42 +133,66 @@ func (c *ledgerCollector) describeAdmission() {
 		func(g *admission.Gauges) int64 { return g.AnswerBytes })
 	gauge("reads_at_work", "Reads that make their answers.", func(g *admission.Gauges) int64 { return g.Reads })
 	gauge("streams_open", "Open WriteStreams and Watches.", func(g *admission.Gauges) int64 { return g.Streams })
-	gauge("disk_reserve_level", "0 while there is room on the disk, 1 when less than twice the reserve is free, 2 when writes are refused.",
+	gauge("disk_reserve_level",
+		"0 while there is room on the disk, 1 when less than twice the reserve is free, 2 when writes are refused.",
 		func(g *admission.Gauges) int64 { return g.DiskLevel })
 }
 
-// describeStorage is what the disk has and gets.
+// describeStorage describes the state file, the log and the disk.
 func (c *ledgerCollector) describeStorage() {
-	c.histogram("checkpoint_duration_seconds", "A write of the state file, fsync included.", func(l *ledgerState) ledger.Distribution { return l.CheckpointSeconds })
-	c.counter("checkpoint_bytes", "Changes written to the state file, as they stood in memory.", func(l *ledgerState) float64 { return float64(l.CheckpointBytes) })
-	c.histogram("spill_duration_seconds", "A write of blocks to the state file ahead of a checkpoint, fsync included.", func(l *ledgerState) ledger.Distribution { return l.SpillSeconds })
-	c.counter("spill_bytes", "Blocks written to the state file ahead of checkpoints, as they stood in memory.", func(l *ledgerState) float64 { return float64(l.SpillBytes) })
-	c.gauge("last_checkpoint_timestamp_seconds", "When the last checkpoint ended, Unix seconds; before the first: the start.", func(l *ledgerState) float64 { return unixSeconds(l.LastCheckpoint) })
-	c.gauge("pending_bytes", "Changes in memory that wait for the state file.", func(l *ledgerState) float64 { return float64(l.PendingBytes) })
-	c.gauge("log_pending_bytes", "Log since it was truncated.", func(l *ledgerState) float64 { return float64(l.LogPendingBytes) })
+	c.histogram("checkpoint_duration_seconds", "A write of the state file, fsync included.",
+		func(l *ledgerState) ledger.Distribution { return l.CheckpointSeconds })
+	c.counter("checkpoint_bytes", "Changes written to the state file, as they stood in memory.",
+		func(l *ledgerState) float64 { return float64(l.CheckpointBytes) })
+	c.histogram("spill_duration_seconds", "A write of blocks to the state file ahead of a checkpoint, fsync included.",
+		func(l *ledgerState) ledger.Distribution { return l.SpillSeconds })
+	c.counter("spill_bytes", "Blocks written to the state file ahead of checkpoints, as they stood in memory.",
+		func(l *ledgerState) float64 { return float64(l.SpillBytes) })
+	c.gauge("last_checkpoint_timestamp_seconds",
+		"When the last checkpoint ended, Unix seconds; before the first: the start.",
+		func(l *ledgerState) float64 { return unixSeconds(l.LastCheckpoint) })
+	c.gauge("pending_bytes", "Changes in memory that wait for the state file.",
+		func(l *ledgerState) float64 { return float64(l.PendingBytes) })
+	c.gauge("log_pending_bytes", "Log since it was truncated.",
+		func(l *ledgerState) float64 { return float64(l.LogPendingBytes) })
 	c.counter("truncations", "Truncations of the log.", func(l *ledgerState) float64 { return float64(l.Truncations) })
 	measured := func(l *ledgerState) bool { return l.measured }
 	spaceKnown := func(l *ledgerState) bool { return l.measured && l.disk.Size > 0 }
-	c.add(prometheus.GaugeValue, "state_file_bytes", "Size of the state file.", func(l *ledgerState) float64 { return float64(l.disk.State) }, measured)
-	c.add(prometheus.GaugeValue, "data_disk_free_bytes", "Room left on the file system of the data directory.", func(l *ledgerState) float64 { return float64(l.disk.Free) }, spaceKnown)
-	c.add(prometheus.GaugeValue, "data_disk_size_bytes", "Size of the file system of the data directory.", func(l *ledgerState) float64 { return float64(l.disk.Size) }, spaceKnown)
-	c.gauge("recovery_duration_seconds", "How long the replay of the log took at the start.", func(l *ledgerState) float64 { return l.RecoveryTook.Seconds() })
-	c.gauge("recovery_entries", "Log entries replayed at the start.", func(l *ledgerState) float64 { return float64(l.RecoveredEntries) })
+	c.add(prometheus.GaugeValue, "state_file_bytes", "Size of the state file.",
+		func(l *ledgerState) float64 { return float64(l.disk.State) }, measured)
+	c.add(prometheus.GaugeValue, "data_disk_free_bytes", "Room left on the file system of the data directory.",
+		func(l *ledgerState) float64 { return float64(l.disk.Free) }, spaceKnown)
+	c.add(prometheus.GaugeValue, "data_disk_size_bytes", "Size of the file system of the data directory.",
+		func(l *ledgerState) float64 { return float64(l.disk.Size) }, spaceKnown)
+	c.gauge("recovery_duration_seconds", "How long the replay of the log took at the start.",
+		func(l *ledgerState) float64 { return l.RecoveryTook.Seconds() })
+	c.gauge("recovery_entries", "Log entries replayed at the start.",
+		func(l *ledgerState) float64 { return float64(l.RecoveredEntries) })
 }
 
-// describeState is what the ledger holds, and its clock.
+// describeState describes the ledger's contents and its clock.
 func (c *ledgerCollector) describeState() {
 	viewed := func(l *ledgerState) bool { return l.viewed }
-	c.add(prometheus.GaugeValue, "clients", "Streams of clients in the ledger.", func(l *ledgerState) float64 { return float64(l.streams) }, viewed)
-	c.add(prometheus.GaugeValue, "max_streams", "How many streams one organization may have.", func(l *ledgerState) float64 { return float64(l.maxStreams) }, viewed)
-	c.add(prometheus.GaugeValue, "index", "The ledger index.", func(l *ledgerState) float64 { return float64(l.index) }, viewed)
-	c.add(prometheus.GaugeValue, "ledger_time_seconds", "Ledger time of the last log entry, Unix seconds.", func(l *ledgerState) float64 { return float64(l.time) / 1e9 }, viewed)
-	c.gauge("clock_ahead_seconds", "How far the ledger's clock is ahead of the wall clock.", func(l *ledgerState) float64 { return l.ClockAhead.Seconds() })
-	c.counter("time_jumps", "Starts that moved ledger time by more than an hour.", func(l *ledgerState) float64 { return float64(l.TimeJumps) })
-	c.counter("eviction_rounds", "Rounds of eviction, replayed log included.", func(l *ledgerState) float64 { return float64(l.Evictions.Rounds) })
-	c.counter("eviction_full_rounds", "Rounds that reached eviction_limit, so that more may be due.", func(l *ledgerState) float64 { return float64(l.Evictions.Full) })
-	c.counter("evicted_streams", "Streams that were evicted.", func(l *ledgerState) float64 { return float64(l.Evictions.Streams) })
-	c.counter("expired_entities", "Entities that were removed after they had expired.", func(l *ledgerState) float64 { return float64(l.Evictions.Entities) })
+	c.add(prometheus.GaugeValue, "clients", "Streams of clients in the ledger.",
+		func(l *ledgerState) float64 { return float64(l.streams) }, viewed)
+	c.add(prometheus.GaugeValue, "max_streams", "How many streams one organization may have.",
+		func(l *ledgerState) float64 { return float64(l.maxStreams) }, viewed)
+	c.add(prometheus.GaugeValue, "index", "The ledger index.",
+		func(l *ledgerState) float64 { return float64(l.index) }, viewed)
+	c.add(prometheus.GaugeValue, "ledger_time_seconds", "Ledger time of the last log entry, Unix seconds.",
+		func(l *ledgerState) float64 { return float64(l.time) / 1e9 }, viewed)
+	c.gauge("clock_ahead_seconds", "How far the ledger's clock is ahead of the wall clock.",
+		func(l *ledgerState) float64 { return l.ClockAhead.Seconds() })
+	c.counter("time_jumps", "Starts that moved ledger time by more than an hour.",
+		func(l *ledgerState) float64 { return float64(l.TimeJumps) })
+	c.counter("eviction_rounds", "Rounds of eviction, replayed log included.",
+		func(l *ledgerState) float64 { return float64(l.Evictions.Rounds) })
+	c.counter("eviction_full_rounds", "Rounds that reached eviction_limit, so that more may be due.",
+		func(l *ledgerState) float64 { return float64(l.Evictions.Full) })
+	c.counter("evicted_streams", "Streams that were evicted.",
+		func(l *ledgerState) float64 { return float64(l.Evictions.Streams) })
+	c.counter("expired_entities", "Entities that were removed after they had expired.",
+		func(l *ledgerState) float64 { return float64(l.Evictions.Entities) })
 	c.gauge("ready", "1 while the server takes writes.", func(l *ledgerState) float64 {
 		if l.ready {
 			return 1
@@ -189,8 +231,8 @@ func (c *ledgerCollector) Collect(out chan<- prometheus.Metric) {
 	}
 }
 
-// ledgerState returns the ledger's counters, and where it stands unless it has
-// failed: the counters must be there to explain a failure.
+// ledgerState returns the ledger's counters, and its position unless it has failed: the
+// counters must be available to explain a failure.
 func (s *Server) ledgerState() *ledgerState {
 	state := &ledgerState{Stats: s.options.Ledger.Stats(), ready: s.ready() == nil, admission: s.admission.Gauges()}
 	ctx, cancel := context.WithTimeout(context.Background(), time.Second)

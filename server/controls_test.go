@@ -72,8 +72,8 @@ func appends(payload string) *seqledgerv1.WriteStreamRequest {
 	}}}
 }
 
-// TestStalledWatcherIsDisconnected: who leaves a block unread for too long
-// loses his place, although his connection lives.
+// TestStalledWatcherIsDisconnected: a client that leaves a block unread for too long is
+// disconnected, although its connection answers.
 func TestStalledWatcherIsDisconnected(t *testing.T) {
 	t.Parallel()
 	s := newTestServer(t, Options{})
@@ -122,8 +122,8 @@ func TestPatientStreamsStay(t *testing.T) {
 	_ = stream.CloseResponse()
 }
 
-// TestHalfFrameIsDisconnected: who does not send the rest of a large message
-// gives its room back.
+// TestHalfFrameIsDisconnected: a client that does not send the rest of a large message is
+// disconnected, and the memory is released.
 func TestHalfFrameIsDisconnected(t *testing.T) {
 	t.Parallel()
 	s := newTestServer(t, Options{})

@@ -11,16 +11,16 @@ import (
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 )
 
-// converter turns write requests into the core's writes. It takes memory in
-// pieces for many writes at once, because small allocations would cost more
-// than the conversion itself. Its results alias the requests.
+// converter turns write requests into the core's writes. It allocates memory for many writes at
+// once, because small allocations would cost more than the conversion itself. Its results alias
+// the requests.
 type converter struct {
 	actor      string // who writes
 	operations []machine.Operation
 	keys       []byte
 }
 
-// newConverter makes room for what the requests of an actor need.
+// newConverter allocates what the conversion of an actor's requests needs.
 func newConverter(actor string, requests ...*seqledgerv1.WriteRequest) *converter {
 	operations, keys := 0, 0
 	for _, r := range requests {
@@ -155,12 +155,12 @@ func condition(m *seqledgerv1.Condition, field string) (machine.Condition, *mach
 	case *seqledgerv1.Condition_ValueEquals:
 		return machine.Condition{Kind: machine.ConditionValueEquals, Value: c.ValueEquals}, nil
 	}
-	// An empty condition may be one that the caller meant and this server does
-	// not know; taking it for "none" would write where it should not.
+	// An empty condition may be one that this server does not know. Treating it as "none" could
+	// execute a write that must not run.
 	return machine.Condition{}, &machine.FieldError{Field: field, Problem: "must set a condition"}
 }
 
-// nanoseconds converts a time to Unix nanoseconds, which the ledger counts in.
+// nanoseconds converts a time to Unix nanoseconds, the ledger's unit.
 func nanoseconds(t *timestamppb.Timestamp, field string) (int64, *machine.FieldError) {
 	if t.CheckValid() != nil {
 		return 0, &machine.FieldError{Field: field, Problem: "is not a valid time"}

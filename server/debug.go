@@ -9,15 +9,15 @@ import (
 	"net/http/pprof"
 )
 
-// DebugHandler answers with profiles of the process (/debug/pprof/), the
-// metrics, and /healthz and /readyz, for a check on this machine that has no
-// certificate to show. Profiles tell much about a process and cost it much, so that they
-// are on no listener that others can reach: it refuses a Host that is not
-// loopback. The command line is left away, because it may name secrets.
+// DebugHandler answers with profiles of the process (/debug/pprof/), the metrics, and /healthz
+// and /readyz, for a check on this machine that has no certificate to show. Profiles reveal
+// much about a process and are expensive, so they must not be reachable from other machines:
+// the handler refuses a Host that is not loopback. The command line is not included, because it
+// may have secrets.
 func (s *Server) DebugHandler() http.Handler {
 	mux := http.NewServeMux()
-	// Not by importing for its side effect, which would mount them for whoever
-	// uses http.DefaultServeMux.
+	// Not by importing for its side effect, which would also mount them on
+	// http.DefaultServeMux.
 	mux.HandleFunc("GET /debug/pprof/", pprof.Index)
 	mux.HandleFunc("GET /debug/pprof/cmdline", http.NotFound)
 	mux.HandleFunc("GET /debug/pprof/profile", pprof.Profile)
@@ -28,9 +28,9 @@ func (s *Server) DebugHandler() http.Handler {
 	return s.loopbackOnly(noStore(mux))
 }
 
-// ServeDebug answers DebugHandler's requests on a listener, which it closes,
-// until ctx ends. It refuses a listener whose address is not loopback with
-// ErrNotLoopback. Whoever closes the ledger waits for it first.
+// ServeDebug answers DebugHandler's requests on a listener, which it closes, until ctx ends. It
+// refuses a listener whose address is not loopback with ErrNotLoopback. Close the ledger only
+// after it has returned.
 func (s *Server) ServeDebug(ctx context.Context, listener net.Listener) error {
 	if !loopbackListener(listener) {
 		return errors.Join(fmt.Errorf("%w: %s", ErrNotLoopback, listener.Addr()), listener.Close())
@@ -40,7 +40,7 @@ func (s *Server) ServeDebug(ctx context.Context, listener net.Listener) error {
 		MaxHeaderBytes: maxHeaderBytes, BaseContext: func(net.Listener) context.Context { return ctx },
 	}
 	closed := make(chan error, 1)
-	// A profile may have half a minute to go, and nobody needs it to the end.
+	// A profile may take another half minute, and is not needed any more.
 	stop := context.AfterFunc(ctx, func() { closed <- hs.Close() })
 	err := ignoreClosed(hs.Serve(listener))
 	if !stop() {

@@ -23,7 +23,8 @@ func openDirect(t *testing.T, h *harness, token string) (*direct.Stream, error) 
 		header.Set("Authorization", "Bearer "+token)
 	}
 	transport := direct.NewTransport(new(http.Transport))
-	stream, err := direct.Open(within(t), transport, h.url+seqledgerv1connect.LedgerServiceWriteStreamProcedure, header, prototest.Codec{})
+	stream, err := direct.Open(within(t), transport,
+		h.url+seqledgerv1connect.LedgerServiceWriteStreamProcedure, header, prototest.Codec{})
 	if err == nil {
 		t.Cleanup(func() { _ = stream.Close() })
 	}
@@ -52,8 +53,8 @@ func ask(t *testing.T, stream *direct.Stream, writes ...*seqledgerv1.WriteReques
 	return response.Results
 }
 
-// TestDedicatedStream decides as every other: commits, repeats, refusals. An empty
-// frame is a sign of life and changes nothing.
+// TestDedicatedStream decides as every other: commits, repeats, refusals. An empty frame is a
+// keepalive and changes nothing.
 func TestDedicatedStream(t *testing.T) {
 	t.Parallel()
 	h := start(t)
@@ -65,7 +66,8 @@ func TestDedicatedStream(t *testing.T) {
 	if len(first) != 1 || first[0].GetReceipt().GetSequence() != 1 {
 		t.Fatal(first)
 	}
-	r := ask(t, stream, writeOf("c", 1, appendOp("x")), writeOf("c", 3, appendOp("x")), writeOf("", 1), writeOf("c", 2, appendOp("x")))
+	r := ask(t, stream, writeOf("c", 1, appendOp("x")), writeOf("c", 3, appendOp("x")),
+		writeOf("", 1), writeOf("c", 2, appendOp("x")))
 	if len(r) != 4 {
 		t.Fatal(r)
 	}
@@ -110,7 +112,8 @@ func TestDedicatedStreamNeedsTheSameCredential(t *testing.T) {
 	if r := ask(t, stream, writeOf("till-1", 1, appendOp("x"))); r[0].GetReceipt() == nil {
 		t.Error(r)
 	}
-	if r := ask(t, stream, writeOf("other", 1, appendOp("x"))); r[0].GetError().GetCode() != seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_PERMISSION_DENIED {
+	if r := ask(t, stream, writeOf("other", 1,
+		appendOp("x"))); r[0].GetError().GetCode() != seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_PERMISSION_DENIED {
 		t.Error("a client id of others:", r)
 	}
 	var refused *direct.RefusedError

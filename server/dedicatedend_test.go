@@ -21,7 +21,8 @@ import (
 )
 
 // rawRequest asks for a connection of its own.
-const rawRequest = "POST /seqledger.v1.LedgerService/WriteStream HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: Upgrade\r\n" +
+const rawRequest = "POST /seqledger.v1.LedgerService/WriteStream HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: " +
+	"Upgrade\r\n" +
 	"Upgrade: " + direct.Protocol + "\r\nContent-Type: application/connect+proto\r\nContent-Length: 0\r\n\r\n"
 
 // rawFrame is a frame as it stands on a connection.
@@ -81,13 +82,14 @@ func TestDedicatedHalfCloseAnswersEverything(t *testing.T) {
 		t.Fatal(err)
 	}
 	data, err := io.ReadAll(c)
-	if n := bytes.Count(data, []byte("system:anonymous")); err != nil || n != frames || !bytes.HasSuffix(data, []byte("{}")) {
+	if n := bytes.Count(data, []byte("system:anonymous")); err != nil || n != frames ||
+		!bytes.HasSuffix(data, []byte("{}")) {
 		t.Errorf("%d of %d writes were answered: %v, and at the end %q", n, frames, err, data[max(0, len(data)-100):])
 	}
 }
 
-// TestTheEndOfADedicatedStreamArrives although the client has sent what nobody
-// reads any more, and reads late.
+// TestTheEndOfADedicatedStreamArrives although the client has sent data that the server no
+// longer reads, and reads late.
 func TestTheEndOfADedicatedStreamArrives(t *testing.T) {
 	t.Parallel()
 	h := start(t)
@@ -100,7 +102,8 @@ func TestTheEndOfADedicatedStreamArrives(t *testing.T) {
 	}
 	c := h.dialRaw(t, rawFrame(t, frameOf(good...)), rawFrame(t, frameOf(bad...)), make([]byte, 200_000))
 	for ctx := within(t); ctx.Err() == nil; {
-		if status, found := ledgerState(t, h.ledger, "c"); found && status.Last == 1000 && h.metric(t, "seqledger_streams_open") == "0" {
+		if status, found := ledgerState(t, h.ledger, "c"); found && status.Last == 1000 &&
+			h.metric(t, "seqledger_streams_open") == "0" {
 			break
 		}
 	}
@@ -160,7 +163,7 @@ func TestASlowDiskIsNoSilence(t *testing.T) {
 	for range 2 {
 		m := new(seqledgerv1.WriteStreamResponse)
 		if err := stream.Receive(m); err != nil || len(m.Results) != 0 {
-			t.Fatalf("%v, %v: want a sign of life", m, err)
+			t.Fatalf("%v, %v: want a keepalive", m, err)
 		}
 	}
 	release()

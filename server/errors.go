@@ -19,11 +19,11 @@ import (
 	"github.com/seqledger/seqledger/server/auth"
 )
 
-// This is the one place where outcomes and errors become what a client sees:
-// a Connect code, and a WriteError that says why and what to do.
+// This file converts all outcomes and errors to what a client sees: a Connect code, and a
+// WriteError that says why and what to do.
 
-// When to try again. A queue empties within some fsyncs; a stream that is in
-// the way of a new one must expire first.
+// When to try again. A queue empties within a few fsyncs; a new stream may have to wait until
+// another one expires.
 const (
 	queueFullRetry      = 50 * time.Millisecond
 	tooManyStreamsRetry = time.Minute
@@ -49,12 +49,12 @@ var outcomeCodes = [...]seqledgerv1.WriteErrorCode{
 	machine.InvalidArgument:      seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_INVALID_ARGUMENT,
 }
 
-// messages are for people.
+// messages are the texts of the refusals.
 var messages = map[machine.Code]string{
 	machine.AlreadyCommitted:     "committed before, and the receipt is no longer kept",
 	machine.IdempotencyKeyReused: "the idempotency key stands for another request",
 	machine.SequenceReused:       "the sequence stands for another request",
-	machine.SequenceExhausted:    "the stream has used its last sequence; go on with another client_id",
+	machine.SequenceExhausted:    "the stream has used its last sequence; continue with another client_id",
 	machine.SessionExpired:       "the stream of this session is no longer there",
 	machine.SessionFenced:        "a newer session has taken the stream over",
 	machine.SessionRequired:      "the stream has a session; open one",
@@ -66,8 +66,8 @@ var messages = map[machine.Code]string{
 	machine.InvalidArgument:      "the request is invalid",
 }
 
-// refusal returns the WriteError of an outcome, nil for Committed and Replayed. sequence
-// is that of the write, 0 of a command that has none.
+// refusal returns the WriteError of an outcome, nil for Committed and Replayed. sequence is the
+// write's sequence, 0 for a command without one.
 func refusal(out *machine.Outcome, sequence uint64) *seqledgerv1.WriteError {
 	if out.Code == machine.Committed || out.Code == machine.Replayed {
 		return nil
@@ -102,9 +102,9 @@ func fieldMessage(f *machine.FieldError) string {
 	return f.Error()
 }
 
-// writeError returns the WriteError of an error and the Connect code that goes
-// with it; nil when the error is not about a write. Causes in the storage stay
-// here: they say nothing to a client and may say too much.
+// writeError returns the WriteError of an error and the Connect code that goes with it; nil
+// when the error is not about a write. Storage errors are not passed on: they do not help a
+// client and may reveal too much.
 func writeError(err error) (*seqledgerv1.WriteError, connect.Code) {
 	var field *machine.FieldError
 	var denied *auth.DeniedError
@@ -118,7 +118,7 @@ func writeError(err error) (*seqledgerv1.WriteError, connect.Code) {
 		}, connect.CodeInvalidArgument
 	case errors.As(err, &denied):
 		return deniedError(denied), connect.CodePermissionDenied
-	case errors.Is(err, ledger.ErrOutcomeUnknown): // first, because what it wraps is only its cause
+	case errors.Is(err, ledger.ErrOutcomeUnknown): // before the cases it may wrap as its cause
 		return &seqledgerv1.WriteError{
 			Code:    seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_OUTCOME_UNKNOWN,
 			Message: ledger.ErrOutcomeUnknown.Error(),
@@ -144,8 +144,8 @@ func writeError(err error) (*seqledgerv1.WriteError, connect.Code) {
 	return nil, connect.CodeInternal
 }
 
-// unknownCode tells a storage that failed, which no retry here will mend, from
-// a wait that ended early.
+// unknownCode distinguishes a failed storage, which a retry cannot help, from a wait that ended
+// early.
 func unknownCode(err error) connect.Code {
 	switch {
 	case errors.Is(err, ledger.ErrFailed), errors.Is(err, machine.ErrCorrupt):
@@ -181,8 +181,8 @@ func outcomeError(out *machine.Outcome, sequence uint64) error {
 	return withDetails(refusalCode(out.Code), e)
 }
 
-// withDetails makes a Connect error that carries the WriteError, and beside it
-// Google's details that general clients know.
+// withDetails returns a Connect error that carries the WriteError, and the Google error details
+// that general clients know.
 func withDetails(code connect.Code, e *seqledgerv1.WriteError) *connect.Error {
 	err := connect.NewError(code, errors.New(e.Message))
 	add := func(m proto.Message) {
@@ -202,8 +202,7 @@ func withDetails(code connect.Code, e *seqledgerv1.WriteError) *connect.Error {
 	return err
 }
 
-// notFound says what was not found, in place of ErrNotFound; other errors it returns
-// as they are.
+// notFound names what was not found if err is ErrNotFound. It returns other errors unchanged.
 func notFound(err error, format string, args ...any) error {
 	if !errors.Is(err, machine.ErrNotFound) {
 		return err
@@ -211,13 +210,13 @@ func notFound(err error, format string, args ...any) error {
 	return fmt.Errorf("%s: %w", fmt.Sprintf(format, args...), machine.ErrNotFound)
 }
 
-// internalError says nothing but where the operator finds more.
+// internalError only says where the operator finds more.
 func internalError(ctx context.Context) *connect.Error {
 	return connect.NewError(connect.CodeInternal, errors.New(withReference(ctx, errPanicked.Error())))
 }
 
-// connectError translates whatever a handler returned. What it does not know
-// becomes internal, and the cause goes to the log alone.
+// connectError translates the error of a handler. An unknown error becomes internal, and only
+// the log gets its cause.
 func connectError(ctx context.Context, logger *slog.Logger, err error) *connect.Error {
 	var ready *connect.Error
 	if errors.As(err, &ready) {

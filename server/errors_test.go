@@ -20,7 +20,8 @@ import (
 )
 
 // details returns the details of an error by type.
-func details(t *testing.T, err error) (e *seqledgerv1.WriteError, bad *errdetails.BadRequest, retry *errdetails.RetryInfo) {
+func details(t *testing.T, err error) (e *seqledgerv1.WriteError,
+	bad *errdetails.BadRequest, retry *errdetails.RetryInfo) {
 	t.Helper()
 	var failed *connect.Error
 	if !errors.As(err, &failed) {
@@ -86,7 +87,8 @@ func TestEveryRefusalOfTheMachine(t *testing.T) {
 		if e.Code.String() != "WRITE_ERROR_CODE_"+code.String() || e.Message == "" {
 			t.Errorf("%s: got the code %s and the message %q", code, e.Code, e.Message)
 		}
-		if said := e.Message; code == machine.SequenceGap && (!strings.Contains(said, "sequence 9 ") || !strings.Contains(said, "is 7;")) {
+		if said := e.Message; code == machine.SequenceGap &&
+			(!strings.Contains(said, "sequence 9 ") || !strings.Contains(said, "is 7;")) {
 			t.Errorf("the message of a gap must say its two numbers: %s", said)
 		}
 		if e.LastCommittedSequence != 7 || e.Session != 3 || e.CommittedSequence != 5 {
@@ -162,7 +164,8 @@ func TestEveryError(t *testing.T) {
 		if (bad != nil) != (c.code == connect.CodeInvalidArgument) {
 			t.Errorf("%v: BadRequest is %v", c.err, bad)
 		}
-		if full := c.reason == seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_QUEUE_FULL; (retry != nil) != full || (e.GetRetryAfter() != nil) != full {
+		if full := c.reason == seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_QUEUE_FULL; (retry != nil) != full ||
+			(e.GetRetryAfter() != nil) != full {
 			t.Errorf("%v: RetryInfo is %v", c.err, retry)
 		}
 	}
@@ -174,7 +177,7 @@ func TestEveryWriteErrorCodeIsUsed(t *testing.T) {
 	t.Parallel()
 	used := map[seqledgerv1.WriteErrorCode]bool{
 		seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_UNSPECIFIED:       true,
-		seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_PERMISSION_DENIED: true, // nobody has identities yet
+		seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_PERMISSION_DENIED: true, // there are no identities yet
 	}
 	for _, code := range outcomeCodes {
 		used[code] = true

@@ -12,21 +12,21 @@ import (
 const (
 	// maxFrameWrites is how many writes one message of a WriteStream may carry.
 	maxFrameWrites = 1_000
-	// maxFrameOperations is how many operations they may have together. An empty
-	// one takes two bytes on the wire and some 250 decoded and converted, so that
-	// the limit of a write alone would let 4 MB become 250.
+	// maxFrameOperations is how many operations those writes may have together. An empty
+	// operation takes two bytes on the wire and some 250 decoded and converted, so without this
+	// limit 4 MB could become 500.
 	maxFrameOperations = 16_384
 )
 
-// frame is a message of a WriteStream: writes, and what is wrong with some of
-// them. A bad write must not take its neighbours with it, so a frame that does
-// not decode as a whole is decoded write by write.
+// frame is a message of a WriteStream: writes, and the errors of the invalid ones. An invalid
+// write must not affect the others, so a frame that does not decode as a whole is decoded write
+// by write.
 type frame struct {
 	writes []*seqledgerv1.WriteRequest
 	// operations of all writes together.
 	operations int
 	bad        map[int]error // *machine.FieldErrors, by place; nil: none
-	invalid    error         // about the whole: the stream cannot go on
+	invalid    error         // about the whole frame: the stream cannot continue
 }
 
 func (f *frame) decodeBinary(data []byte) {
@@ -69,18 +69,18 @@ func (f *frame) decodeEach(parts [][]byte, err error, decode func([]byte, *seqle
 		w := new(seqledgerv1.WriteRequest)
 		if err := decode(part, w); err != nil {
 			f.bad[i] = err
-			w = new(seqledgerv1.WriteRequest) // what was decoded of it is of no use
+			w = new(seqledgerv1.WriteRequest) // what was decoded of it is invalid
 		}
 		f.writes = append(f.writes, w)
 		f.operations += len(w.Operations)
-		// After each, because the rest must not be decoded at all.
+		// Check after each write, because the rest must not be decoded at all.
 		if f.limitOperations(); f.invalid != nil {
 			return
 		}
 	}
 }
 
-// countOperations adds up the operations of the writes.
+// countOperations counts the operations of the writes.
 func countOperations(writes []*seqledgerv1.WriteRequest) (n int) {
 	for _, w := range writes {
 		n += len(w.GetOperations())
@@ -91,7 +91,8 @@ func countOperations(writes []*seqledgerv1.WriteRequest) (n int) {
 func (f *frame) limitOperations() {
 	if f.invalid == nil && f.operations > maxFrameOperations {
 		*f = frame{invalid: &machine.FieldError{
-			Field: "writes", Problem: fmt.Sprintf("have more than %d operations together: send them in several messages", maxFrameOperations),
+			Field: "writes", Problem: fmt.Sprintf("have more than %d operations together: send them in several messages",
+				maxFrameOperations),
 		}}
 	}
 }

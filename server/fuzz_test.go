@@ -21,7 +21,8 @@ import (
 // is missing.
 var allRequests = []proto.Message{
 	(*seqledgerv1.WriteRequest)(nil), (*seqledgerv1.OpenSessionRequest)(nil), (*seqledgerv1.GetClientStateRequest)(nil),
-	(*seqledgerv1.GetEntityRequest)(nil), (*seqledgerv1.ListEntitiesRequest)(nil), (*seqledgerv1.ListRelationshipsRequest)(nil),
+	(*seqledgerv1.GetEntityRequest)(nil), (*seqledgerv1.ListEntitiesRequest)(nil),
+	(*seqledgerv1.ListRelationshipsRequest)(nil),
 	(*seqledgerv1.GetTransactionRequest)(nil), (*seqledgerv1.GetBlockRequest)(nil), (*seqledgerv1.ListBlocksRequest)(nil),
 	(*seqledgerv1.WatchRequest)(nil), (*seqledgerv1.GetStatusRequest)(nil), (*seqledgerv1.ListClientsRequest)(nil),
 	(*seqledgerv1.UpdateConfigRequest)(nil), (*seqledgerv1.BackupRequest)(nil),
@@ -73,7 +74,8 @@ func FuzzRequests(f *testing.F) {
 			m := kind.New().Interface()
 			if err := decode(data, m); err != nil {
 				field, ok := errors.AsType[*machine.FieldError](err)
-				if !ok || !utf8.ValidString(field.Error()) || strings.ContainsRune(field.Problem, utf8.RuneError) && !bytes.ContainsRune(data, utf8.RuneError) {
+				if !ok || !utf8.ValidString(field.Error()) ||
+					strings.ContainsRune(field.Problem, utf8.RuneError) && !bytes.ContainsRune(data, utf8.RuneError) {
 					t.Errorf("%s: %T %q is no answer", name, err, err)
 				}
 				continue
@@ -98,8 +100,8 @@ func FuzzRequests(f *testing.F) {
 	})
 }
 
-// FuzzHotPath: the fast look at writes and frames takes exactly what the slow
-// one takes, which explains what is wrong.
+// FuzzHotPath: the fast check of writes and frames accepts exactly what the slow one accepts,
+// which explains what is wrong.
 func FuzzHotPath(f *testing.F) {
 	some := &seqledgerv1.WriteStreamRequest{Writes: []*seqledgerv1.WriteRequest{everything(), {}, {ClientId: "c"}}}
 	for _, m := range []proto.Message{everything(), some, &seqledgerv1.WriteStreamRequest{}} {
@@ -148,8 +150,10 @@ func FuzzHotPath(f *testing.F) {
 // reader, too, whatever is written around it.
 func FuzzLoopbackHost(f *testing.F) {
 	for _, host := range []string{
-		"localhost", "LOCALHOST:80", "127.0.0.1", "127.1.2.3:7450", "[::1]:80", "[::1]", "::1", "[::1%25lo]:80", "[::ffff:127.0.0.1]",
-		"localhost.", "127.0.0.1.example.org", "example.org:127", "localhost:80:80", "[localhost]", "[127.0.0.1]:1", "0x7f.1", "",
+		"localhost", "LOCALHOST:80", "127.0.0.1", "127.1.2.3:7450", "[::1]:80", "[::1]",
+		"::1", "[::1%25lo]:80", "[::ffff:127.0.0.1]",
+		"localhost.", "127.0.0.1.example.org", "example.org:127", "localhost:80:80",
+		"[localhost]", "[127.0.0.1]:1", "0x7f.1", "",
 	} {
 		f.Add(host)
 	}

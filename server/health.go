@@ -13,9 +13,9 @@ import (
 	"github.com/seqledger/seqledger/server/admission"
 )
 
-// mountHealth answers those who watch over the process. They need no credential,
-// so that each of their requests is a visit to its end (package admission). Alive means: do not
-// restart it; ready means: send it requests. A drain is alive and not ready.
+// mountHealth mounts the health checks. They need no credential, so each of their requests is a
+// visit until its end (see package admission). Alive means: do not restart the process. Ready
+// means: send it requests. A draining server is alive and not ready.
 func (s *Server) mountHealth(mux *http.ServeMux) {
 	service, check := grpchealth.NewHandler(checker{s}, connect.WithReadMaxBytes(maxHealthBytes))
 	mux.Handle(service, s.admission.Probe(admission.BodyDeadline(check)))

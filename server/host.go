@@ -7,16 +7,16 @@ import (
 	"strings"
 )
 
-// forwardedHeaders are what a proxy adds to a request that is not its own.
+// forwardedHeaders are headers that a proxy adds to a forwarded request.
 var forwardedHeaders = []string{
 	"Forwarded", "X-Forwarded-For", "X-Forwarded-Host", "X-Forwarded-Proto", "X-Real-Ip", "Via",
 }
 
-// loopbackOnly refuses requests whose Host is not this machine, and those that a
-// proxy has forwarded. A page that a browser got from elsewhere can make its own name
-// resolve to 127.0.0.1 (DNS rebinding); the browser then sends that name as Host, and
-// it is all that tells such a page from a local program. A proxy on this machine may
-// put in a Host of its own, and let everybody who can reach it do everything.
+// loopbackOnly refuses requests whose Host is not this machine, and those that a proxy has
+// forwarded. A foreign web page can make its own name resolve to 127.0.0.1 (DNS rebinding). The
+// browser then sends that name as Host, which is the only difference from a local program. A
+// proxy on this machine may set its own Host, and would let everyone who can reach it do
+// everything.
 func (s *Server) loopbackOnly(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		for _, name := range forwardedHeaders {
@@ -38,7 +38,7 @@ func (s *Server) loopbackOnly(next http.Handler) http.Handler {
 	})
 }
 
-// loopbackHost tells whether a Host header, with or without a port, names this
+// loopbackHost reports whether a Host header, with or without a port, names this
 // machine.
 func loopbackHost(host string) bool {
 	name := host
@@ -50,13 +50,12 @@ func loopbackHost(host string) bool {
 	if strings.EqualFold(name, "localhost") {
 		return true
 	}
-	// A zone would make it the address of an interface, so netip's
-	// IsLoopback is asked only about plain addresses.
+	// An address with a zone belongs to an interface, so only plain addresses count.
 	address, err := netip.ParseAddr(name)
 	return err == nil && address.Zone() == "" && address.Unmap().IsLoopback()
 }
 
-// loopbackListener tells whether only this machine can reach a listener.
+// loopbackListener reports whether only this machine can reach a listener.
 func loopbackListener(l net.Listener) bool {
 	tcp, ok := l.Addr().(*net.TCPAddr)
 	return ok && tcp.IP.IsLoopback()

@@ -10,17 +10,16 @@ import (
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 )
 
-// shape is what the binary encoding of a message may look like. Writes are
-// held against it before they are decoded, because decoding drops what it does
-// not know, takes the last of two, and needs far more memory than an encoding
-// of many empty messages has. It is made from the descriptors once: walking by
-// reflection would cost every write as much as decoding does.
+// shape describes the valid binary encodings of a message. Writes are checked against it before
+// they are decoded, because decoding drops unknown fields, keeps the last of two, and may need
+// far more memory than the encoding of many empty messages. It is built from the descriptors
+// once: reflection for every write would cost as much as decoding it.
 type shape struct {
 	fields [maxFieldNumber + 1]fieldShape
 	// limit bounds the elements of the one list that a message has, if any.
 	limit int
-	// total bounds the elements of that list and of the lists within it together;
-	// 0: nothing but their own limits does.
+	// total bounds the elements of that list and of the lists within it together; 0: only their
+	// own limits apply.
 	total int
 }
 
@@ -30,8 +29,8 @@ type fieldShape struct {
 	list  bool
 	text  bool // must be UTF-8
 	wire  protowire.Type
-	// excludes has a bit for each field number that must not have come before:
-	// its own, and the others of a oneof.
+	// excludes has a bit for each field number that must not precede the field: its own, and
+	// the others of its oneof.
 	excludes uint64
 	inner    *shape // nil: no message
 }
@@ -41,13 +40,14 @@ const maxFieldNumber = 15
 
 var (
 	writeShape = shapeOf((*seqledgerv1.WriteRequest)(nil).ProtoReflect().Descriptor(), machine.MaxOperations)
-	frameShape = &shape{limit: maxFrameWrites, total: maxFrameWrites + maxFrameOperations, fields: [maxFieldNumber + 1]fieldShape{
-		writesField: {known: true, list: true, wire: protowire.BytesType, inner: writeShape},
-	}}
+	frameShape = &shape{limit: maxFrameWrites, total: maxFrameWrites + maxFrameOperations,
+		fields: [maxFieldNumber + 1]fieldShape{
+			writesField: {known: true, list: true, wire: protowire.BytesType, inner: writeShape},
+		}}
 )
 
-// shapeOf panics for a message that shape has no room for, so that no program
-// with one can start.
+// shapeOf panics for a message that shape cannot describe, so a program with such a message
+// does not start.
 func shapeOf(d protoreflect.MessageDescriptor, limit int) *shape {
 	s := &shape{limit: limit}
 	for i := range d.Fields().Len() {
@@ -70,11 +70,11 @@ func shapeOf(d protoreflect.MessageDescriptor, limit int) *shape {
 	return s
 }
 
-// fits tells whether an encoding is whole and has only known fields, each once,
-// with lists within their limit and text that is UTF-8. What fits, the generated
-// decoder reads just as proto.Unmarshal would; by itself it would take more, text
-// that is no UTF-8 among it. explainBinary finds what is wrong with one that does
-// not fit.
+// fits reports whether an encoding is whole and has only known fields, each once, with lists
+// within their limit and text that is UTF-8. For such an encoding the generated decoder and
+// proto.Unmarshal give the same result; otherwise the generated decoder would accept more, such
+// as text that is not UTF-8. explainBinary finds what is wrong with an encoding that does not
+// fit.
 func (s *shape) fits(data []byte) bool {
 	_, ok := s.count(data)
 	return ok

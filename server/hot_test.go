@@ -69,7 +69,8 @@ func TestGivenTwice(t *testing.T) {
 	}
 	// A list is given once for each element.
 	m := new(seqledgerv1.WriteRequest)
-	if err := decodeBinary(append(wrapped(6, wrapped(5)), wrapped(6, wrapped(5))...), m); err != nil || len(m.Operations) != 2 {
+	if err := decodeBinary(append(wrapped(6, wrapped(5)), wrapped(6, wrapped(5))...), m); err != nil ||
+		len(m.Operations) != 2 {
 		t.Error(m, err)
 	}
 }
@@ -120,8 +121,8 @@ func allocated(f func()) uint64 {
 	return after.TotalAlloc - before.TotalAlloc
 }
 
-// TestLimitsComeBeforeDecoding: two bytes of an empty message take hundreds in
-// memory, and what is beyond the limits must not get there.
+// TestLimitsComeBeforeDecoding: two bytes of an empty message take hundreds in memory, so
+// messages beyond the limits must not be decoded.
 func TestLimitsComeBeforeDecoding(t *testing.T) { //nolint:paralleltest // It measures what is allocated.
 	const size = 2 << 20
 	decodeWrite := func(decode func([]byte, proto.Message) error) func([]byte) error {
@@ -144,7 +145,8 @@ func TestLimitsComeBeforeDecoding(t *testing.T) { //nolint:paralleltest // It me
 		"binary write": {decodeWrite(decodeBinary), bytes.Repeat([]byte{0x32, 0}, size/2), "operations"},
 		"JSON frame":   {decodeFrame((*frame).decodeJSON), []byte(`{"writes":[` + elements + `{"x":1}]}`), "writes"},
 		"JSON write":   {decodeWrite(decodeJSON), []byte(`{"operations":[` + elements + `{"x":1}]}`), "operations"},
-		"JSON members": {decodeWrite(decodeJSON), []byte(`{"scope":{` + strings.Repeat(`"a":0,`, size/6) + `"x":1}}`), "scope"},
+		"JSON members": {decodeWrite(decodeJSON),
+			[]byte(`{"scope":{` + strings.Repeat(`"a":0,`, size/6) + `"x":1}}`), "scope"},
 	} {
 		err := test.decode(test.data)
 		field, ok := err.(*machine.FieldError) //nolint:errorlint // Not wrapped.

@@ -16,11 +16,11 @@ import (
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 )
 
-// The libraries that decode say what is wrong in words of Go: types, functions and
-// layouts of time. This file says it in words of the API.
+// The decoding libraries describe errors in terms of Go: types, functions and time layouts.
+// This file describes them in terms of the API.
 
-// unknownJSONField refuses a field that there is not. A name that is not UTF-8 cannot
-// stand in an answer.
+// unknownJSONField returns the error for an unknown field. A name that is not UTF-8 cannot be
+// part of an answer.
 func unknownJSONField(path, name string) *machine.FieldError {
 	if !utf8.ValidString(name) || strings.ContainsRune(name, utf8.RuneError) {
 		return &machine.FieldError{Field: path, Problem: "has an unknown field whose name is not UTF-8"}
@@ -58,10 +58,10 @@ func jsonValueProblem(field protoreflect.FieldDescriptor, value []byte) string {
 	return "has a value of another type"
 }
 
-// maxShown is how long a value may be that is repeated in an answer.
+// maxShown is the maximum length of a value that is repeated in an answer.
 const maxShown = 64
 
-// shown repeats a value, if it can stand in an answer.
+// shown returns a value for a message, if it can be part of an answer.
 func shown(value []byte) string {
 	if len(value) == 0 || len(value) > maxShown || !utf8.Valid(value) || value[0] == '{' || value[0] == '[' {
 		return ""
@@ -74,8 +74,7 @@ var (
 	oneofIsSet     = regexp.MustCompile(`error parsing "([^"]*)", oneof [^ ]* is already set`)
 )
 
-// jsonWholeProblem says what is wrong with an object of which each field by itself is
-// right.
+// jsonWholeProblem says what is wrong with an object whose fields are each valid.
 func jsonWholeProblem(d protoreflect.MessageDescriptor, path string, err error) *machine.FieldError {
 	if found := duplicateField.FindStringSubmatch(err.Error()); found != nil {
 		name := clip(found[1])
@@ -85,12 +84,13 @@ func jsonWholeProblem(d protoreflect.MessageDescriptor, path string, err error) 
 		return &machine.FieldError{Field: join(path, name), Problem: "is given twice"}
 	}
 	if found := oneofIsSet.FindStringSubmatch(err.Error()); found != nil {
-		return &machine.FieldError{Field: path, Problem: fmt.Sprintf("has %s beside another one, and only one of them may be", clip(found[1]))}
+		return &machine.FieldError{Field: path,
+			Problem: fmt.Sprintf("has %s beside another one, and only one of them may be", clip(found[1]))}
 	}
 	return &machine.FieldError{Field: path, Problem: "is not the JSON of " + string(d.FullName())}
 }
 
-// checkProtocol refuses what Connect would refuse in words of Go.
+// checkProtocol refuses what Connect would refuse with a message about Go.
 func checkProtocol(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if err := protocolProblem(r); err != nil {
@@ -109,8 +109,8 @@ func checkProtocol(next http.Handler) http.Handler {
 	})
 }
 
-// protocolProblem looks at the header and the parameter of which Connect's own errors
-// name Go's functions.
+// protocolProblem checks the header and the parameter for which Connect's own errors name Go
+// functions.
 func protocolProblem(r *http.Request) error {
 	const maxDigits = 10
 	if timeout := r.Header.Get("Connect-Timeout-Ms"); timeout != "" {

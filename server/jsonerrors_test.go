@@ -15,7 +15,8 @@ import (
 
 // innerWords are what libraries say to programmers in Go.
 var innerWords = regexp.MustCompile(
-	`strconv|Go value|proto:|unexpected token|google\.protobuf|invalid value for|2006|EOF|oneof|syntax error|illegal base64|\x{fffd}|\x{a0}`)
+	`strconv|Go value|proto:|unexpected token|google\.protobuf|invalid value for|2006|EOF|oneof|syntax error|illegal ` +
+		`base64|\x{fffd}|\x{a0}`)
 
 // What is wrong with a request in JSON is said in words of the API, and names the field.
 func TestJSONErrorsAreInWordsOfTheAPI(t *testing.T) {
@@ -30,26 +31,31 @@ func TestJSONErrorsAreInWordsOfTheAPI(t *testing.T) {
 		want    string
 	}{
 		{write, `{"sequence":"abc"}`, `sequence: must be a whole number from 0 to 18446744073709551615, is "abc"`},
-		{write, `{"sequence":-1}`, `is -1`}, {write, `{"sequence":1.5}`, `is 1.5`}, {write, `{"sequence":1e400}`, `sequence: must be`},
+		{write, `{"sequence":-1}`, `is -1`}, {write, `{"sequence":1.5}`, `is 1.5`},
+		{write, `{"sequence":1e400}`, `sequence: must be`},
 		{write, `{"sequence":"18446744073709551616"}`, `sequence: must be`}, {write, `{"sequence":true}`, `is true`},
 		{write, `{"sequence":{}}`, `sequence: must be a whole number from 0 to 18446744073709551615`},
 		{write, `{"sequence":"` + strings.Repeat("9", 1000) + `"}`, `sequence: must be`},
-		{write, `{"clientId":5}`, `client_id: must be a text in UTF-8`}, {write, "{\"clientId\":\"\xff\"}", `client_id: must be a text in UTF-8`},
+		{write, `{"clientId":5}`, `client_id: must be a text in UTF-8`},
+		{write, "{\"clientId\":\"\xff\"}", `client_id: must be a text in UTF-8`},
 		{write, `{"clientId":"\ud800"}`, `client_id: must be a text in UTF-8`},
 		{write, "{\"\xff\":1}", `has an unknown field whose name is not UTF-8`},
 		{write, "{\"scope\":{\"\xff\":1}}", `scope: has an unknown field whose name is not UTF-8`},
 		{write, `{"scopes":1}`, `scopes: is an unknown field`},
-		{write, `{"clientId":"a`, `is not a JSON object`}, {write, "\xff", `is not a JSON object`}, {write, ``, `is not a JSON object`},
+		{write, `{"clientId":"a`, `is not a JSON object`},
+		{write, "\xff", `is not a JSON object`}, {write, ``, `is not a JSON object`},
 		{write, `{"operations":[{"append":{"payload":"!!"}}]}`, `operations[0].append.payload: must be a text in base64`},
 		{write, `{"operations":[{"append":{"payload":5}}]}`, `operations[0].append.payload: must be a text in base64`},
 		{write, set(`"expiresAt":"tomorrow"`), `operations[0].set_entity.expires_at: must be a time`},
-		{write, set(`"expiresAt":5`), `must be a time from the year 1 to 9999 with its zone, such as "2027-01-31T12:00:00Z", is 5`},
+		{write, set(`"expiresAt":5`),
+			`must be a time from the year 1 to 9999 with its zone, such as "2027-01-31T12:00:00Z", is 5`},
 		{write, `{"operations":[{"append":{},"setEntity":{}}]}`, `operations[0]: has setEntity beside another one`},
 		{write, `{"clientId":"a","clientId":"b"}`, `client_id: is given twice`},
 		{write, `{"clientId":"a","client_id":"b"}`, `client_id: is given twice`},
 		{write, `{"scope":{"organization":"a","organization":"b"}}`, `scope.organization: is given twice`},
 		{write, `{"includeProof":"yes"}`, `include_proof: must be true or false, is "yes"`},
-		{block, `{"content":"BLOCK"}`, `content: must be one of BLOCK_CONTENT_UNSPECIFIED, BLOCK_CONTENT_HEADER, BLOCK_CONTENT_PARTS, is "BLOCK"`},
+		{block, `{"content":"BLOCK"}`,
+			`content: must be one of BLOCK_CONTENT_UNSPECIFIED, BLOCK_CONTENT_HEADER, BLOCK_CONTENT_PARTS, is "BLOCK"`},
 		{block, "{\"content\":\"\xff\"}", `content: must be one of`},
 		{block, `{"start":{"transaction":4294967296}}`, `start.transaction: must be a whole number from 0 to 4294967295`},
 		{config, `{"clientTtl":"1 day"}`, `client_ttl: must be a number of seconds with an s, such as "86400s", is "1 day"`},
@@ -60,7 +66,8 @@ func TestJSONErrorsAreInWordsOfTheAPI(t *testing.T) {
 			t.Errorf("%s was taken", test.text)
 			continue
 		}
-		if said := err.Error(); !strings.Contains(said, test.want) || innerWords.MatchString(said) || !utf8.ValidString(said) {
+		if said := err.Error(); !strings.Contains(said, test.want) || innerWords.MatchString(said) ||
+			!utf8.ValidString(said) {
 			t.Errorf("%q: got %q, want %q", test.text, said, test.want)
 		}
 	}
@@ -84,7 +91,8 @@ func TestProtocolErrorsAreInWordsOfTheAPI(t *testing.T) {
 		}
 		w := httptest.NewRecorder()
 		s.Handler().ServeHTTP(w, r)
-		if w.Code != http.StatusBadRequest || !strings.Contains(w.Body.String(), test.want) || innerWords.MatchString(w.Body.String()) {
+		if w.Code != http.StatusBadRequest || !strings.Contains(w.Body.String(), test.want) ||
+			innerWords.MatchString(w.Body.String()) {
 			t.Errorf("%v: %d %s", test, w.Code, w.Body)
 		}
 	}

@@ -9,9 +9,8 @@ import (
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 )
 
-// TestWriteBeyondTheLimit: a write that is too large must be fixed, however
-// much too large it is: resource_exhausted would tell the client to send the very
-// same again later, for ever.
+// TestWriteBeyondTheLimit: a write that is too large, by any amount, is invalid:
+// resource_exhausted would make the client repeat it for ever.
 func TestWriteBeyondTheLimit(t *testing.T) {
 	t.Parallel()
 	h := start(t)
@@ -21,7 +20,8 @@ func TestWriteBeyondTheLimit(t *testing.T) {
 			w.Operations = append(w.Operations, appendOp(strings.Repeat("x", 1<<20)))
 		}
 		_, err := h.client.Write(t.Context(), connect.NewRequest(w))
-		if code, e := connect.CodeOf(err), detail(err); code != connect.CodeInvalidArgument || e.GetCode() != seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_INVALID_ARGUMENT {
+		if code, e := connect.CodeOf(err), detail(err); code != connect.CodeInvalidArgument ||
+			e.GetCode() != seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_INVALID_ARGUMENT {
 			t.Errorf("%d MiB: got %v with %v, want invalid_argument", mebibytes, err, e)
 		}
 	}

@@ -9,7 +9,7 @@ import (
 
 // Reasons of Serve to refuse a listener that other machines can reach.
 var (
-	// ErrNotLoopback: nobody would have to say who he is.
+	// ErrNotLoopback: callers on other machines would not be authenticated.
 	ErrNotLoopback = errors.New("the listener's address is not loopback, and there is no authentication")
 	// ErrNotEncrypted: credentials would cross the network in clear.
 	ErrNotEncrypted = errors.New("the listener's address is not loopback, and there is no TLS")
@@ -37,9 +37,8 @@ func (s *Server) accept(hs *http.Server, l net.Listener) error {
 	return hs.ServeTLS(l, "", "") // the certificate is in the configuration
 }
 
-// checkHost refuses a foreign Host where it is all that protects the server: a
-// credential protects as well, because a page that a browser got from elsewhere
-// has none.
+// checkHost refuses a foreign Host if nothing else protects the server. A required credential
+// protects too, because a foreign web page has none.
 func (s *Server) checkHost(next http.Handler) http.Handler {
 	if s.options.Auth != nil || s.options.Insecure {
 		return next

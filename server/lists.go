@@ -10,8 +10,8 @@ import (
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 )
 
-// A page is complete when one element more than fits was seen; only then does
-// the answer have a token, so that the last page never leads to an empty one.
+// A page is complete when one more element than fits was seen. Only then does the answer have a
+// token, so the last page never leads to an empty one.
 
 // listEntities pages through the entities of a scope.
 func (s *Server) listEntities(
@@ -44,13 +44,13 @@ func (s *Server) listEntities(
 	switch read := len(answer.Entities); {
 	case read > 0 && (read < len(page.entities) || page.more):
 		answer.NextPageToken = q.token([]byte(answer.Entities[read-1].Key))
-	case page.resume != "": // many expired ones lie before the next
+	case page.resume != "": // many expired entities precede the next one
 		answer.NextPageToken = q.token([]byte(page.resume))
 	}
 	return answer, nil
 }
 
-// entityPage is what one view finds of a listing.
+// entityPage is the part of a listing that one view finds.
 type entityPage struct {
 	entities []machine.EntityRef
 	ids      []machine.TxID

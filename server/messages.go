@@ -18,11 +18,10 @@ import (
 	"github.com/seqledger/seqledger/server/admission"
 )
 
-// This file joins the messages of requests and answers with the bounds that package
-// admission sets to their memory.
+// This file applies package admission's memory bounds to the messages of requests and answers.
 
-// tooLargeError refuses a message that has more bytes than any write may have.
-// Connect's own answer, resource_exhausted, would have it sent again later, for ever.
+// tooLargeError refuses a message that has more bytes than any write may have. Connect's own
+// answer, resource_exhausted, would make clients repeat it for ever.
 func tooLargeError(largest int) error {
 	field := &machine.FieldError{
 		Field: "operations", Problem: fmt.Sprintf("must be fewer: a message has at most %d bytes", largest),
@@ -48,7 +47,8 @@ func (s *Server) limitBody(level connect.IdempotencyLevel, next http.Handler) ht
 			Largest: int64(largest), Enveloped: isEnveloped(r), Compressed: isCompressed(r),
 			Refused: func(err error) error { return accessError(err) },
 			TooLarge: func() error {
-				return connect.NewError(connect.CodeInvalidArgument, fmt.Errorf("a request of this method has at most %d bytes", largest))
+				return connect.NewError(connect.CodeInvalidArgument,
+					fmt.Errorf("a request of this method has at most %d bytes", largest))
 			},
 		}
 		switch r.URL.Path {
@@ -68,34 +68,34 @@ func (s *Server) limitBody(level connect.IdempotencyLevel, next http.Handler) ht
 	})
 }
 
-// isEnveloped tells whether a body is a sequence of messages.
+// isEnveloped reports whether a body is a sequence of messages.
 func isEnveloped(r *http.Request) bool {
 	kind := strings.ToLower(r.Header.Get("Content-Type"))
 	return strings.HasPrefix(kind, "application/grpc") || strings.HasPrefix(kind, "application/connect+")
 }
 
-// isCompressed tells whether a body is compressed as a whole.
+// isCompressed reports whether a body is compressed as a whole.
 func isCompressed(r *http.Request) bool {
 	encoding := r.Header.Get("Content-Encoding")
 	return encoding != "" && !strings.EqualFold(encoding, "identity")
 }
 
-// releaseBody gives back what a compressed request has taken, once it is decoded:
-// the queue of the ledger bounds what comes of it.
+// releaseBody releases the memory of a compressed request once it is decoded: the ledger's
+// queue bounds the decoded writes.
 func releaseBody(ctx context.Context) {
 	if body, ok := ctx.Value(bodyKey{}).(*admission.Body); ok {
 		body.Release()
 	}
 }
 
-// readAnswer is the writer of the answer to one read. It gives the place of the read
-// back as soon as the answer is sent: a client that reads slowly must not keep a
-// place from other reads. The memory of the answer is charged until the handler ends.
+// readAnswer is the writer of the answer to one read. It releases the place of the read as soon
+// as the answer is ready: a slow client must not block a place for other reads. The memory of
+// the answer is charged until the handler ends.
 type readAnswer struct {
 	http.ResponseWriter
 
-	done    func() // gives the place back; nil until it is taken
-	release func() // gives the memory back; nil until it is taken
+	done    func() // releases the place; nil until it is taken
+	release func() // releases the memory; nil until it is taken
 }
 
 // Write implements io.Writer.
@@ -118,7 +118,7 @@ func (a *readAnswer) leavePlace() {
 
 type readAnswerKey struct{}
 
-// withReadAnswer is for the procedures that only read.
+// withReadAnswer wraps the procedures that only read.
 func withReadAnswer(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		a := &readAnswer{ResponseWriter: w}
@@ -132,9 +132,9 @@ func withReadAnswer(next http.Handler) http.Handler {
 	})
 }
 
-// makeAnswer calls a handler. A read waits for a place before it, and is authorized
-// once more after the wait and after the work: what it answers must be what the caller
-// may see when it is answered.
+// makeAnswer calls a handler. A read first waits for a place. It is authorized again after the
+// wait and after the work, because the caller must be allowed to see the answer when it is
+// sent.
 func makeAnswer[P message[T], T, R any](
 	ctx context.Context, s *Server, procedure string, m P, handle func(context.Context, P) (*R, error),
 ) (*R, error) {
@@ -169,7 +169,7 @@ func makeAnswer[P message[T], T, R any](
 	return answer, nil
 }
 
-// mayBeLarge tells whether the answer to a read may fill a page. Others have a mebibyte
+// mayBeLarge reports whether the answer to a read may fill a page. Others have a mebibyte
 // at most, and most of them much less.
 func mayBeLarge(m any) bool {
 	switch m := m.(type) {
@@ -190,12 +190,11 @@ func sizeOf(answer any) int {
 	return proto.Size(m)
 }
 
-// compressPiece is how many bytes are compressed between two moments at which
-// another goroutine may run. A page takes tens of milliseconds, which a write that is
-// about to be answered should not wait for.
+// compressPiece is how many bytes are compressed before other goroutines may run. A page takes
+// tens of milliseconds, too long for a write that is about to be answered.
 const compressPiece = 32 << 10
 
-// compressor is gzip that lets others run.
+// compressor is a gzip writer that yields to other goroutines.
 type compressor struct{ *gzip.Writer }
 
 // Write implements io.Writer.
@@ -209,8 +208,8 @@ func (c compressor) Write(p []byte) (n int, err error) {
 	return n, err
 }
 
-// compression answers with the fastest gzip: it takes a third of the time of the
-// usual level, and makes values and keys hardly larger.
+// compression answers with the fastest gzip: it takes a third of the default level's time, and
+// the result is hardly larger.
 func compression() connect.HandlerOption {
 	return connect.WithCompression("gzip",
 		func() connect.Decompressor { return new(gzip.Reader) },

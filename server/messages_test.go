@@ -62,7 +62,8 @@ func TestReadsTakeSmallRequests(t *testing.T) {
 		}
 	}
 	body := append([]byte{0, 0, 2, 0, 0}, bytes.Repeat([]byte(" "), 2*maxReadRequestBytes)...)
-	for _, procedure := range []string{seqledgerv1connect.LedgerServiceWatchProcedure, seqledgerv1connect.AdminServiceBackupProcedure} {
+	for _, procedure := range []string{seqledgerv1connect.LedgerServiceWatchProcedure,
+		seqledgerv1connect.AdminServiceBackupProcedure} {
 		r := httptest.NewRequest(http.MethodPost, "http://localhost"+procedure, bytes.NewReader(body))
 		r.Header.Set("Content-Type", "application/connect+json")
 		w := httptest.NewRecorder()
@@ -77,7 +78,8 @@ func TestReadsTakeSmallRequests(t *testing.T) {
 func TestKindsOfBodies(t *testing.T) {
 	t.Parallel()
 	for kind, want := range map[string]bool{
-		"application/connect+proto": true, "Application/Connect+Proto": true, "APPLICATION/GRPC": true, "application/proto": false,
+		"application/connect+proto": true, "Application/Connect+Proto": true,
+		"APPLICATION/GRPC": true, "application/proto": false,
 	} {
 		r := httptest.NewRequest(http.MethodPost, "/", strings.NewReader("x"))
 		r.Header.Set("Content-Type", kind)

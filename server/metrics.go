@@ -15,8 +15,8 @@ import (
 	"github.com/seqledger/seqledger/proto/seqledger/v1/seqledgerv1connect"
 )
 
-// metrics are what the server counts. No label holds what a client chose: a
-// million client ids would be a million series.
+// metrics are the server's counters. No label has a value chosen by a client: a million client
+// ids would be a million series.
 type metrics struct {
 	registry *prometheus.Registry
 	requests *prometheus.CounterVec
@@ -24,16 +24,16 @@ type metrics struct {
 	panics   prometheus.Counter
 
 	writeStreams prometheus.Gauge
-	// ownConnections are those of writeStreams that have one.
+	// ownConnections counts the writeStreams on upgraded connections.
 	ownConnections prometheus.Gauge
 	watches        prometheus.Gauge
 
-	// results are made beforehand, so that counting one is an addition, and so
-	// that a rate sees the first of each.
+	// results are created in advance, so that counting is one addition, and so that a rate
+	// includes the first of each.
 	results [methodCount]methodResults
 }
 
-// method is a procedure that puts commands into the log.
+// method is a procedure that appends commands to the log.
 type method uint8
 
 const (
@@ -44,18 +44,18 @@ const (
 	methodCount
 )
 
-// methods are the unary ones by procedure: the observer counts their errors.
-// WriteStream's are in its results.
+// methods are the unary methods by procedure: the observer counts their errors. A WriteStream
+// counts its own in its results.
 var methods = map[string]method{
 	seqledgerv1connect.LedgerServiceWriteProcedure:       methodWrite,
 	seqledgerv1connect.LedgerServiceOpenSessionProcedure: methodOpenSession,
 	seqledgerv1connect.AdminServiceUpdateConfigProcedure: methodUpdateConfig,
 }
 
-// methodResults count what became of a method's commands.
+// methodResults count the outcomes of a method's commands.
 type methodResults struct {
 	committed, replayed prometheus.Counter
-	errors              []prometheus.Counter // by WriteErrorCode; 0 is what this version does not know
+	errors              []prometheus.Counter // by WriteErrorCode; 0 is a code unknown to this version
 }
 
 func newMetrics(s *Server) *metrics {
@@ -76,7 +76,8 @@ func newMetrics(s *Server) *metrics {
 		}),
 		ownConnections: prometheus.NewGauge(prometheus.GaugeOpts{
 			Name: "seqledger_write_streams_own_connection",
-			Help: "Open WriteStreams that have a connection to themselves. Fewer than there are Go clients: something between does not let them.",
+			Help: "Open WriteStreams that have a connection to themselves. Fewer than there are Go clients: something " +
+				"between does not let them.",
 		}),
 		watches: prometheus.NewGauge(prometheus.GaugeOpts{
 			Name: "seqledger_watches_open", Help: "Open Watches.",

@@ -78,10 +78,14 @@ func decisionCases() []decisionCase {
 		{"SESSION_EXPIRED", inSession(1<<40, writeOf("a", 3, appendOp("x")))},
 		{"SESSION_FENCED", inSession(1, writeOf("s", 1, appendOp("x")))},
 		{"SESSION_REQUIRED", writeOf("s", 1, appendOp("x"))},
-		{"KEY_EXISTS", conditional(3, "k", &seqledgerv1.Condition{Condition: &seqledgerv1.Condition_NotExists{NotExists: true}})},
-		{"KEY_NOT_FOUND", conditional(3, "no", &seqledgerv1.Condition{Condition: &seqledgerv1.Condition_MustExist{MustExist: true}})},
-		{"VERSION_MISMATCH", conditional(3, "k", &seqledgerv1.Condition{Condition: &seqledgerv1.Condition_Version{Version: 9}})},
-		{"VALUE_MISMATCH", conditional(3, "k", &seqledgerv1.Condition{Condition: &seqledgerv1.Condition_ValueEquals{ValueEquals: []byte("w")}})},
+		{"KEY_EXISTS", conditional(3, "k",
+			&seqledgerv1.Condition{Condition: &seqledgerv1.Condition_NotExists{NotExists: true}})},
+		{"KEY_NOT_FOUND", conditional(3, "no",
+			&seqledgerv1.Condition{Condition: &seqledgerv1.Condition_MustExist{MustExist: true}})},
+		{"VERSION_MISMATCH", conditional(3, "k",
+			&seqledgerv1.Condition{Condition: &seqledgerv1.Condition_Version{Version: 9}})},
+		{"VALUE_MISMATCH", conditional(3, "k",
+			&seqledgerv1.Condition{Condition: &seqledgerv1.Condition_ValueEquals{ValueEquals: []byte("w")}})},
 		{"COMMITTED", writeOf("b", 1, appendOp("x"))},
 		{"TOO_MANY_STREAMS", writeOf("c", 1, appendOp("x"))},
 		{"INVALID_ARGUMENT", writeOf("a", 0, appendOp("x"))},
@@ -167,8 +171,10 @@ func TestGatesAreCounted(t *testing.T) {
 		t.Error(err)
 	}
 	for name, want := range map[string]string{
-		`seqledger_gate_refusals_total{gate="streams",of="server"}`: "1", `seqledger_gate_refusals_total{gate="requests",of="server"}`: "0",
-		`seqledger_write_streams_open`: "1", `seqledger_watches_open`: "0", `seqledger_write_streams_own_connection`: "0",
+		`seqledger_gate_refusals_total{gate="streams",of="server"}`:  "1",
+		`seqledger_gate_refusals_total{gate="requests",of="server"}`: "0",
+		`seqledger_write_streams_open`:                               "1", `seqledger_watches_open`: "0",
+		`seqledger_write_streams_own_connection`: "0",
 	} {
 		if got := h.metric(t, name); got != want {
 			t.Errorf("%s is %q, want %q", name, got, want)

@@ -74,7 +74,8 @@ func TestNotFoundTakesAStep(t *testing.T) {
 			"not there":            {id[:len(id)-6] + "0fffff", "root", http.StatusNotFound, notFoundStep},
 			"there":                {id, "root", http.StatusOK, 0},
 		} {
-			w, took := ask(asked.key, seqledgerv1connect.LedgerServiceGetTransactionProcedure, fmt.Sprintf(`{"txId":%q}`, asked.id))
+			w, took := ask(asked.key,
+				seqledgerv1connect.LedgerServiceGetTransactionProcedure, fmt.Sprintf(`{"txId":%q}`, asked.id))
 			if w.Code != asked.status || took != asked.took {
 				t.Errorf("%s: got %d after %v, want %d after %v", name, w.Code, took, asked.status, asked.took)
 			}

@@ -41,16 +41,17 @@ func post(h http.Handler, path, body string) *httptest.ResponseRecorder {
 	return w
 }
 
-// TestPanicIsOneRequestsProblem: a bug in a handler fails its request, is
-// logged and counted, and tells the client nothing.
+// TestPanicIsOneRequestsProblem: a panic in a handler fails only its request, is logged and
+// counted, and reveals nothing to the client.
 func TestPanicIsOneRequestsProblem(t *testing.T) {
 	t.Parallel()
 	var log bytes.Buffer
 	s := newTestServer(t, Options{Logger: slog.New(slog.NewTextHandler(&log, nil))})
 	mux := http.NewServeMux()
-	unary(s, mux, seqledgerv1connect.AdminServiceGetStatusProcedure, writing, func(context.Context, *seqledgerv1.GetStatusRequest) (*seqledgerv1.GetStatusResponse, error) {
-		panic("the secret of the bug")
-	})
+	unary(s, mux, seqledgerv1connect.AdminServiceGetStatusProcedure, writing,
+		func(context.Context, *seqledgerv1.GetStatusRequest) (*seqledgerv1.GetStatusResponse, error) {
+			panic("the secret of the bug")
+		})
 	w := post(mux, seqledgerv1connect.AdminServiceGetStatusProcedure, `{}`)
 	if w.Code != http.StatusInternalServerError || strings.Contains(w.Body.String(), "secret") {
 		t.Error(w.Code, w.Body)
@@ -61,7 +62,8 @@ func TestPanicIsOneRequestsProblem(t *testing.T) {
 	answer := httptest.NewRecorder()
 	s.Handler().ServeHTTP(answer, httptest.NewRequest(http.MethodGet, "http://localhost/metrics", http.NoBody))
 	for _, want := range []string{
-		"seqledger_panics_total 1", `seqledger_requests_total{code="internal",procedure="/seqledger.v1.AdminService/GetStatus"} 1`,
+		"seqledger_panics_total 1",
+		`seqledger_requests_total{code="internal",procedure="/seqledger.v1.AdminService/GetStatus"} 1`,
 	} {
 		if !strings.Contains(answer.Body.String(), want) {
 			t.Error("the metrics lack", want)
@@ -73,7 +75,8 @@ func TestPanicIsOneRequestsProblem(t *testing.T) {
 func TestLogsHoldNoPayloads(t *testing.T) {
 	t.Parallel()
 	const write = "/seqledger.v1.LedgerService/Write"
-	body := `{"scope":{"organization":"acme"},"clientId":"c","sequence":"1","operations":[{"setEntity":{"key":"private","value":"cHJpdmF0ZQ=="}}]}`
+	body := `{"scope":{"organization":"acme"},"clientId":"c","sequence":"1",` +
+		`"operations":[{"setEntity":{"key":"private","value":"cHJpdmF0ZQ=="}}]}`
 	for level, want := range map[slog.Level]bool{slog.LevelDebug: true, slog.LevelInfo: false} {
 		var log bytes.Buffer
 		s := newTestServer(t, Options{Logger: slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: level}))})

@@ -10,46 +10,45 @@ import (
 	"github.com/seqledger/seqledger/server/auth"
 )
 
-// Options say what to serve. Only Ledger is required.
+// Options configure a Server. Only Ledger is required.
 type Options struct {
-	// Ledger is what is served. The caller opens it, and closes it after Serve
-	// has returned.
+	// Ledger is the ledger to serve. The caller opens it, and closes it after Serve has
+	// returned.
 	Ledger *ledger.Ledger
 	// Version is reported by GetStatus and in the metrics.
 	Version string
-	// Logger receives what operators should know; requests only at debug, and
-	// never a payload or a key. Default: slog.Default().
+	// Logger receives events for operators; requests only at debug level, and never a payload
+	// or a key. Default: slog.Default().
 	Logger *slog.Logger
 	// MaxRequestBytes bounds one message of a request, decompressed. Default:
 	// 6 MiB, because a write may have 4 MiB of operations, and JSON carries
 	// them in base64, which takes a third more.
 	MaxRequestBytes int
-	// MaxRequests bounds the requests that are under way, streams included. Of this
-	// and the other bounds each credential has a share; see package admission.
-	// Default: 4,096.
+	// MaxRequests bounds the concurrent requests, streams included. Each credential has a share
+	// of this and the other bounds; see package admission. Default: 4,096.
 	MaxRequests int
-	// MaxConnections bounds the open connections. Beyond it the oldest of which no
-	// caller is known is closed, or else the new one. Default: 16,384, or 256 less
-	// than the files that the process may have open.
+	// MaxConnections bounds the open connections. Beyond it the server closes the oldest
+	// connection without an authenticated caller, or else the new one. Default: 16,384, or 256
+	// less than the files that the process may have open.
 	MaxConnections int
 	// MaxStreams bounds the open WriteStreams, Watches and Backups together.
 	// Default: 1,024.
 	MaxStreams int
-	// Auth knows who may call and what he may do. Default: nil, everybody may
-	// do everything as system:anonymous; Serve then takes a loopback listener
-	// only, and requests with a loopback Host only.
+	// Auth decides who may call and what each caller may do. Default: nil, every caller may do
+	// everything as system:anonymous. Serve then accepts only a loopback listener, and requests
+	// with a loopback Host.
 	Auth *auth.Authority
 	// TLS makes Serve speak TLS; LoadTLS makes one. Default: nil, cleartext.
 	TLS *tls.Config
-	// Insecure lets Serve take a listener that other machines can reach although
-	// Auth or TLS is nil, and requests with any Host.
+	// Insecure lets Serve accept a listener that other machines can reach although Auth or TLS
+	// is nil, and requests with any Host.
 	Insecure bool
 	// CORSOrigins are the origins, such as https://app.example.com, whose pages
 	// may call from a browser; "*" is every one, and refused together with Auth.
 	// Default: none, no CORS header is ever sent.
 	CORSOrigins []string
-	// DrainTimeout bounds how long Serve waits, after its context has ended, for
-	// what is under way. Default: 30 s.
+	// DrainTimeout bounds how long Serve waits, after its context has ended, for requests under
+	// way. Default: 30 s.
 	DrainTimeout time.Duration
 	// BackupRate bounds how fast a backup reads the state, in bytes per second.
 	// Default: ledger.DefaultBackupRate; negative means no bound.
@@ -59,8 +58,8 @@ type Options struct {
 	// ledger. 0 is no reserve; negative is 1 GiB, or a twentieth of a smaller file
 	// system.
 	DiskReserve int64
-	// StoredFile is where the bytes that each credential has stored are kept, beside
-	// the ledger. Empty keeps them in memory alone. It is of no use without Auth.
+	// StoredFile is the file with the number of bytes that each credential has stored. Empty
+	// keeps them only in memory. It is not used without Auth.
 	StoredFile string
 }
 

@@ -12,8 +12,8 @@ import (
 const (
 	defaultPageSize = 100
 	maxPageSize     = 1_000
-	// maxPageBytes is how many bytes a page or a part has, encoded: with the token and
-	// all that is around it less than 3 MiB, of which gRPC takes 4 by default.
+	// maxPageBytes is the maximum size of an encoded page or part. With the token and all
+	// overhead it is less than 3 MiB; gRPC accepts 4 MiB by default.
 	maxPageBytes  = 3<<20 - 16<<10
 	maxTokenBytes = 8 << 10 // of text; the longest cursor has about 3 KiB
 	tokenVersion  = 1
@@ -33,28 +33,27 @@ func pageSize(asked uint32) (int, error) {
 	return int(asked), nil
 }
 
-// query names a list and its filters. A page token bears its digest, so that a
-// token of another query is refused instead of answering something odd.
+// query names a list and its filters. A page token has its digest, so that a token of another
+// query is refused.
 type query [digestBytes]byte
 
 func newQuery(procedure string, filters ...string) query {
 	h := sha256.New()
 	for _, part := range append([]string{procedure}, filters...) {
-		h.Write(binary.AppendUvarint(nil, uint64(len(part)))) // so that parts cannot shift
+		h.Write(binary.AppendUvarint(nil, uint64(len(part)))) // so that parts cannot run into each other
 		h.Write([]byte(part))
 	}
 	return query(h.Sum(nil)[:digestBytes])
 }
 
-// token returns the text that continues the query after a cursor. It protects
-// against mistakes only: one that is made up leads to nothing that the caller may not
-// see.
+// token returns the text that continues the query after a cursor. It only protects against
+// mistakes: a forged token gives no access that the caller does not have.
 func (q query) token(cursor []byte) string {
 	b := append([]byte{tokenVersion}, q[:]...)
 	return base64.RawURLEncoding.EncodeToString(append(b, cursor...))
 }
 
-// cursor returns where a token says to go on, nil for an empty token.
+// cursor returns where a token continues, nil for an empty token.
 func (q query) cursor(token string) ([]byte, error) {
 	if token == "" {
 		return nil, nil
@@ -72,12 +71,12 @@ func (q query) cursor(token string) ([]byte, error) {
 	return b[1+digestBytes:], nil
 }
 
-// heightToken is token for a list that goes on at a height.
+// heightToken is token for a list that continues at a height.
 func (q query) heightToken(height uint64) string {
 	return q.token(binary.BigEndian.AppendUint64(nil, height))
 }
 
-// heightOf returns where such a token says to go on, or the height to begin with.
+// heightOf returns the height where such a token continues, or the first height.
 func (q query) heightOf(token string, first uint64) (uint64, error) {
 	cursor, err := q.cursor(token)
 	if err != nil || cursor == nil {

@@ -29,7 +29,7 @@ func FuzzPageToken(f *testing.F) {
 		if token == "" {
 			return
 		}
-		// The alphabet leaves room for bits that nobody reads, and for newlines.
+		// The alphabet allows unused bits, and newlines.
 		want, _ := base64.RawURLEncoding.DecodeString(token)
 		got, _ := base64.RawURLEncoding.DecodeString(q.token(cursor))
 		if !bytes.Equal(got, want) {

@@ -32,7 +32,7 @@ func procedureName(m protoreflect.MethodDescriptor) string {
 	return "/" + string(m.Parent().FullName()) + "/" + string(m.Name())
 }
 
-// A new procedure must say who may call it.
+// A new procedure must define who may call it.
 func TestEveryProcedureIsInTheTable(t *testing.T) {
 	t.Parallel()
 	all := procedures()
@@ -49,7 +49,8 @@ func TestEveryProcedureIsInTheTable(t *testing.T) {
 		case strings.HasPrefix(name, "/seqledger.v1.AdminService/") && kind != administer && m.Name() != "GetStatus":
 			t.Errorf("%s administers the ledger and does not need admin on every scope", name)
 		case kind == readScope && fields.ByName("scope") == nil,
-			(kind == readStream || kind == writeAsClient) && (fields.ByName("scope") == nil || fields.ByName("client_id") == nil):
+			(kind == readStream || kind == writeAsClient) &&
+				(fields.ByName("scope") == nil || fields.ByName("client_id") == nil):
 			t.Errorf("%s needs a field that its request does not have", name)
 		// A request that names a client must not be decided by its scope alone.
 		case fields.ByName("client_id") != nil && kind != readStream && kind != writeAsClient:
@@ -58,23 +59,24 @@ func TestEveryProcedureIsInTheTable(t *testing.T) {
 	}
 }
 
-// TestUnknownProcedureIsRefused: a handler that is mounted and not in the table
-// serves nobody, not even a server without authentication.
+// TestUnknownProcedureIsRefused: a handler that is mounted but not in the table refuses every
+// caller, even without authentication.
 func TestUnknownProcedureIsRefused(t *testing.T) {
 	t.Parallel()
 	s := newTestServer(t, Options{})
 	mux := http.NewServeMux()
-	unary(s, mux, "/x/New", writing, func(context.Context, *seqledgerv1.GetStatusRequest) (*seqledgerv1.GetStatusResponse, error) {
-		t.Error("the handler was called")
-		return nil, nil
-	})
+	unary(s, mux, "/x/New", writing,
+		func(context.Context, *seqledgerv1.GetStatusRequest) (*seqledgerv1.GetStatusResponse, error) {
+			t.Error("the handler was called")
+			return nil, nil
+		})
 	if w := post(mux, "/x/New", `{}`); w.Code != http.StatusForbidden {
 		t.Error(w.Code, w.Body)
 	}
 	if err := s.authorizeStream(t.Context(), "/x/New"); err == nil {
 		t.Error("a stream that is not in the table was opened")
 	}
-	// With an auth file and nobody in the context, nothing is allowed.
+	// With an auth file and no caller in the context, nothing is allowed.
 	s.options.Auth = new(auth.Authority)
 	for _, m := range procedures() {
 		request := &seqledgerv1.WriteRequest{Scope: &seqledgerv1.Scope{Organization: "acme"}, ClientId: "a"}
@@ -97,7 +99,7 @@ func TestAuthorizationCache(t *testing.T) { // not parallel, because it counts a
 	request := &seqledgerv1.WriteRequest{Scope: &seqledgerv1.Scope{Organization: "acme"}}
 	for i := range 2 * maxAuthorizations {
 		request.ClientId = strings.Repeat("a", 1+i%200) + strings.Repeat("b", i/200)
-		for range 2 { // looked at, then remembered
+		for range 2 { // decided, then cached
 			if p.write(request) != nil {
 				t.Fatal("refused")
 			}

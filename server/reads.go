@@ -7,9 +7,9 @@ import (
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 )
 
-// Nothing is applied while a view of the state lasts, so reads copy what they need out
-// of short views and render it afterwards. What is longer than a view should be is
-// read in pieces (ledger.Ledger.Pieces). What each answer is consistent with:
+// Nothing is applied during a view of the state, so reads copy what they need in short views
+// and render it afterwards. Longer reads are split into pieces (ledger.Ledger.Pieces). What
+// each answer is consistent with:
 //
 //   - GetClientState and a page of ListEntities or ListRelationships are of one
 //     moment: one view finds the keys, versions and places of everything, and what
@@ -27,7 +27,7 @@ func requireScope(m *seqledgerv1.Scope) (machine.Scope, error) {
 	return scope, scope.Validate("scope")
 }
 
-// clientState is what one view tells of a stream.
+// clientState is what one view shows of a stream.
 type clientState struct {
 	config         machine.Config
 	stream         machine.StreamState
@@ -36,7 +36,7 @@ type clientState struct {
 	receipts       []uint64 // indexes of those that are asked for
 }
 
-// getClientState tells a client that lost its place where to resume.
+// getClientState returns where a client should resume.
 func (s *Server) getClientState(
 	ctx context.Context, m *seqledgerv1.GetClientStateRequest,
 ) (*seqledgerv1.GetClientStateResponse, error) {
@@ -83,7 +83,7 @@ func (s *Server) renderClientState(ctx context.Context, c *clientState) (*seqled
 		Status: seqledgerv1.ClientStatus_CLIENT_STATUS_UNKNOWN, ReceiptWindow: uint32(c.config.ReceiptWindow),
 	}
 	if c.found {
-		// The newest has the last key and hash.
+		// The newest receipt has the last key and hash.
 		var last *machine.Receipt
 		if len(newest) > 0 {
 			last = &newest[0]
@@ -106,11 +106,11 @@ func (s *Server) renderClientState(ctx context.Context, c *clientState) (*seqled
 	return state, nil
 }
 
-// maxReceipts is the largest window there can be.
+// maxReceipts is the largest possible receipt window.
 const maxReceipts = 1_024
 
-// What a receipt takes in an answer, at most: its own fields with the longest actor,
-// and a result for each operation.
+// The maximum size of a receipt in an answer: its own fields with the longest actor, and a
+// result for each operation.
 const (
 	receiptBytes = 1_024
 	resultBytes  = 16

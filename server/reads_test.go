@@ -32,7 +32,8 @@ func TestClientState(t *testing.T) {
 	t.Parallel()
 	h := start(t)
 	absent := h.clientState(t, &seqledgerv1.GetClientStateRequest{ClientId: "c"})
-	if absent.Status != seqledgerv1.ClientStatus_CLIENT_STATUS_UNKNOWN || absent.LastCommittedSequence != 0 || absent.ExpiresAt != nil {
+	if absent.Status != seqledgerv1.ClientStatus_CLIENT_STATUS_UNKNOWN || absent.LastCommittedSequence != 0 ||
+		absent.ExpiresAt != nil {
 		t.Error("no stream:", absent)
 	}
 	absent = h.clientState(t, &seqledgerv1.GetClientStateRequest{ClientId: "c", Session: 1})
@@ -54,7 +55,8 @@ func TestClientState(t *testing.T) {
 		s.ReceiptWindow != 64 || s.Session != 0 {
 		t.Error(s)
 	}
-	if ttl := s.ExpiresAt.AsTime().Sub(s.LastSeen.AsTime()); ttl != 24*time.Hour || !proto.Equal(s.LastSeen, receipts[2].CommittedAt) {
+	if ttl := s.ExpiresAt.AsTime().Sub(s.LastSeen.AsTime()); ttl != 24*time.Hour ||
+		!proto.Equal(s.LastSeen, receipts[2].CommittedAt) {
 		t.Error("expires_at must be last_seen and the TTL:", s)
 	}
 	if len(s.Receipts) != 3 {
@@ -130,7 +132,8 @@ func TestTransactionsAndProofs(t *testing.T) {
 		t.Fatal(err)
 	}
 	tx := answer.Msg.Transaction
-	if tx.TxId != r.TxId || tx.Sequence != 1 || tx.ClientId != "c" || tx.Actor != "system:anonymous" || tx.Index != r.Index ||
+	if tx.TxId != r.TxId || tx.Sequence != 1 || tx.ClientId != "c" || tx.Actor != "system:anonymous" ||
+		tx.Index != r.Index ||
 		tx.RequestHash != r.RequestHash || tx.BlockHeight != 1 || len(tx.Operations) != 2 {
 		t.Error(tx)
 	}
@@ -246,7 +249,8 @@ func TestListRelationships(t *testing.T) {
 	t.Parallel()
 	h := start(t)
 	for i := range uint64(6) {
-		h.mustWrite(t, writeOf("c", i+1, relateOp("doc", "viewer", fmt.Sprint("u", i)), relateOp("doc", "owner", fmt.Sprint("u", i)),
+		h.mustWrite(t, writeOf("c", i+1, relateOp("doc", "viewer", fmt.Sprint("u", i)),
+			relateOp("doc", "owner", fmt.Sprint("u", i)),
 			relateOp("other", "viewer", fmt.Sprint("u", i))))
 	}
 	for filter, want := range map[[2]string]int{{"", ""}: 18, {"doc", ""}: 12, {"doc", "viewer"}: 6, {"do", ""}: 0} {
@@ -383,13 +387,15 @@ func TestAdmin(t *testing.T) {
 			t.Errorf("scope %v: got %d clients, want %d", only, len(all), want)
 		}
 		for _, c := range all {
-			if c.State.LastCommittedSequence != 1 || c.State.LastRequestHash == "" || len(c.State.Receipts) != 0 || c.ClientId == "" {
+			if c.State.LastCommittedSequence != 1 || c.State.LastRequestHash == "" || len(c.State.Receipts) != 0 ||
+				c.ClientId == "" {
 				t.Error(c)
 			}
 		}
 	}
 	changed, err := h.admin.UpdateConfig(t.Context(), connect.NewRequest(&seqledgerv1.UpdateConfigRequest{
-		ReceiptWindowSet: &seqledgerv1.UpdateConfigRequest_ReceiptWindow{ReceiptWindow: 8}, ClientTtl: durationpb.New(time.Hour),
+		ReceiptWindowSet: &seqledgerv1.UpdateConfigRequest_ReceiptWindow{ReceiptWindow: 8},
+		ClientTtl:        durationpb.New(time.Hour),
 	}))
 	if err != nil || changed.Msg.Config.ReceiptWindow != 8 || changed.Msg.Config.ClientTtl.AsDuration() != time.Hour ||
 		changed.Msg.Config.EvictionInterval != 1_000 {

@@ -64,8 +64,10 @@ var badWrites = map[string]struct{ body, field string }{
 	"unknown at the top":   {`{` + good + `,"operations":[{"append":{}}],"extra":1}`, "extra"},
 	"unknown in the scope": {`{"scope":{"organization":"acme","region":"x"}}`, "scope.region"},
 	"unknown operation":    {`{` + good + `,"operations":[{"append":{}},{"increment":{}}]}`, "operations[1].increment"},
-	"unknown in operation": {`{` + good + `,"operations":[{"setEntity":{"key":"k","ttl":1}}]}`, "operations[0].set_entity.ttl"},
-	"unknown condition":    {`{` + good + `,"operations":[{"setEntity":{"key":"k","condition":{"lessThan":1}}}]}`, "operations[0].set_entity.condition.lessThan"},
+	"unknown in operation": {`{` + good + `,"operations":[{"setEntity":{"key":"k","ttl":1}}]}`,
+		"operations[0].set_entity.ttl"},
+	"unknown condition": {`{` + good + `,"operations":[{"setEntity":{"key":"k","condition":{"lessThan":1}}}]}`,
+		"operations[0].set_entity.condition.lessThan"},
 	"wrong type":           {`{` + good + `,"includeProof":"yes"}`, "include_proof"},
 	"sequence too large":   {`{"sequence":"18446744073709551616"}`, "sequence"},
 	"negative sequence":    {`{"sequence":-1}`, "sequence"},
@@ -78,36 +80,49 @@ var badWrites = map[string]struct{ body, field string }{
 	"two operations in one": {
 		`{` + good + `,"operations":[{"append":{},"deleteEntity":{"key":"k"}}]}`, "operations[0]",
 	},
-	"invalid UTF-8":   {"{\"clientId\":\"\xff\"}", "client_id"},
-	"no scope":        {`{"clientId":"c","sequence":"1","operations":[{"append":{}}]}`, "scope"},
-	"no organization": {`{"scope":{"vault":"v"},"clientId":"c","sequence":"1","operations":[{"append":{}}]}`, "scope.organization"},
+	"invalid UTF-8": {"{\"clientId\":\"\xff\"}", "client_id"},
+	"no scope":      {`{"clientId":"c","sequence":"1","operations":[{"append":{}}]}`, "scope"},
+	"no organization": {`{"scope":{"vault":"v"},"clientId":"c","sequence":"1","operations":[{"append":{}}]}`,
+		"scope.organization"},
 	"bad organization": {
 		`{"scope":{"organization":"a b"},"clientId":"c","sequence":"1","operations":[{"append":{}}]}`, "scope.organization",
 	},
 	"bad vault": {
-		`{"scope":{"organization":"a","vault":"ä"},"clientId":"c","sequence":"1","operations":[{"append":{}}]}`, "scope.vault",
+		`{"scope":{"organization":"a","vault":"ä"},"clientId":"c","sequence":"1","operations":[{"append":{}}]}`,
+		"scope.vault",
 	},
-	"no client":     {`{"scope":{"organization":"a"},"sequence":"1","operations":[{"append":{}}]}`, "client_id"},
-	"long client":   {`{"scope":{"organization":"a"},"clientId":"` + strings.Repeat("c", 257) + `","sequence":"1","operations":[{"append":{}}]}`, "client_id"},
+	"no client": {`{"scope":{"organization":"a"},"sequence":"1","operations":[{"append":{}}]}`, "client_id"},
+	"long client": {`{"scope":{"organization":"a"},"clientId":"` + strings.Repeat("c", 257) +
+		`","sequence":"1","operations":[{"append":{}}]}`, "client_id"},
 	"sequence 0":    {`{"scope":{"organization":"a"},"clientId":"c","operations":[{"append":{}}]}`, "sequence"},
 	"bad UUID":      {`{` + good + `,"idempotencyKey":"1234","operations":[{"append":{}}]}`, "idempotency_key"},
 	"no operations": {`{` + good + `}`, "operations"},
 	"too many operations": {
 		`{` + good + `,"operations":[` + strings.Repeat(`{"append":{}},`, 1_000) + `{"append":{}}]}`, "operations",
 	},
-	"empty operation":  {`{` + good + `,"operations":[{"append":{}},{}]}`, "operations[1]"},
-	"expire_entity":    {`{` + good + `,"operations":[{"expireEntity":{"key":"k"}}]}`, "operations[0].expire_entity"},
-	"no key":           {`{` + good + `,"operations":[{"setEntity":{}}]}`, "operations[0].set_entity.key"},
-	"long key":         {`{` + good + `,"operations":[{"deleteEntity":{"key":"` + strings.Repeat("k", 1_025) + `"}}]}`, "operations[0].delete_entity.key"},
-	"no subject":       {`{` + good + `,"operations":[{"createRelationship":{"resource":"r","relation":"l"}}]}`, "operations[0].create_relationship.subject"},
-	"empty condition":  {`{` + good + `,"operations":[{"setEntity":{"key":"k","condition":{}}}]}`, "operations[0].set_entity.condition"},
-	"not_exists false": {`{` + good + `,"operations":[{"setEntity":{"key":"k","condition":{"notExists":false}}}]}`, "operations[0].set_entity.condition.not_exists"},
-	"must_exist false": {`{` + good + `,"operations":[{"deleteEntity":{"key":"k","condition":{"mustExist":false}}}]}`, "operations[0].delete_entity.condition.must_exist"},
-	"expires in 1970":  {`{` + good + `,"operations":[{"setEntity":{"key":"k","expiresAt":"1970-01-01T00:00:00Z"}}]}`, "operations[0].set_entity.expires_at"},
-	"expires in 1969":  {`{` + good + `,"operations":[{"setEntity":{"key":"k","expiresAt":"1969-01-01T00:00:00Z"}}]}`, "operations[0].set_entity.expires_at"},
-	"expires too late": {`{` + good + `,"operations":[{"setEntity":{"key":"k","expiresAt":"9000-01-01T00:00:00Z"}}]}`, "operations[0].set_entity.expires_at"},
-	"expires at never": {`{` + good + `,"operations":[{"setEntity":{"key":"k","expiresAt":"soon"}}]}`, "operations[0].set_entity.expires_at"},
-	"long value":       {`{` + good + `,"operations":[{"append":{"payload":"` + strings.Repeat("AAAA", (machine.MaxValueBytes+3)/3) + `"}}]}`, "operations[0].append.payload"},
+	"empty operation": {`{` + good + `,"operations":[{"append":{}},{}]}`, "operations[1]"},
+	"expire_entity":   {`{` + good + `,"operations":[{"expireEntity":{"key":"k"}}]}`, "operations[0].expire_entity"},
+	"no key":          {`{` + good + `,"operations":[{"setEntity":{}}]}`, "operations[0].set_entity.key"},
+	"long key": {`{` + good + `,"operations":[{"deleteEntity":{"key":"` + strings.Repeat("k", 1_025) + `"}}]}`,
+		"operations[0].delete_entity.key"},
+	"no subject": {`{` + good + `,"operations":[{"createRelationship":{"resource":"r","relation":"l"}}]}`,
+		"operations[0].create_relationship.subject"},
+	"empty condition": {`{` + good + `,"operations":[{"setEntity":{"key":"k","condition":{}}}]}`,
+		"operations[0].set_entity.condition"},
+	"not_exists false": {`{` + good + `,"operations":[{"setEntity":{"key":"k","condition":{"notExists":false}}}]}`,
+		"operations[0].set_entity.condition.not_exists"},
+	"must_exist false": {`{` + good + `,"operations":[{"deleteEntity":{"key":"k","condition":{"mustExist":false}}}]}`,
+		"operations[0].delete_entity.condition.must_exist"},
+	"expires in 1970": {`{` + good + `,"operations":[{"setEntity":{"key":"k","expiresAt":"1970-01-01T00:00:00Z"}}]}`,
+		"operations[0].set_entity.expires_at"},
+	"expires in 1969": {`{` + good + `,"operations":[{"setEntity":{"key":"k","expiresAt":"1969-01-01T00:00:00Z"}}]}`,
+		"operations[0].set_entity.expires_at"},
+	"expires too late": {`{` + good + `,"operations":[{"setEntity":{"key":"k","expiresAt":"9000-01-01T00:00:00Z"}}]}`,
+		"operations[0].set_entity.expires_at"},
+	"expires at never": {`{` + good + `,"operations":[{"setEntity":{"key":"k","expiresAt":"soon"}}]}`,
+		"operations[0].set_entity.expires_at"},
+	"long value": {`{` + good + `,"operations":[{"append":{"payload":"` +
+		strings.Repeat("AAAA", (machine.MaxValueBytes+3)/3) + `"}}]}`, "operations[0].append.payload"},
 }
 
 func TestMalformedWritesChangeNothing(t *testing.T) {
@@ -128,7 +143,8 @@ func TestMalformedWritesChangeNothing(t *testing.T) {
 func (h *harness) checkRefusal(t *testing.T, name string, status int, text, field string) {
 	t.Helper()
 	var e wireError
-	if err := json.Unmarshal([]byte(text), &e); err != nil || status != http.StatusBadRequest || e.Code != "invalid_argument" {
+	if err := json.Unmarshal([]byte(text), &e); err != nil || status != http.StatusBadRequest ||
+		e.Code != "invalid_argument" {
 		t.Errorf("%s: got %d %s", name, status, text)
 		return
 	}
@@ -159,12 +175,14 @@ func TestMalformedBinaryWritesChangeNothing(t *testing.T) {
 		body  []byte
 		field string
 	}{
-		"unknown at the top":      {append(ok, varint(99)...), "99"},
-		"unknown in operation":    {append(ok, inner(6, inner(1, varint(77)))...), "operations[1].set_entity.77"},
-		"unknown in condition":    {append(ok, inner(6, inner(2, inner(2, varint(9))))...), "operations[1].delete_entity.condition.9"},
-		"wrong wire type":         {append(ok, inner(4, nil)...), "sequence"},
-		"not UTF-8":               {append(ok, inner(2, []byte{0xff})...), "client_id"},
-		"key not UTF-8":           {append(ok, inner(6, inner(1, inner(1, []byte{0xff})))...), "operations[1].set_entity.key"},
+		"unknown at the top":   {append(ok, varint(99)...), "99"},
+		"unknown in operation": {append(ok, inner(6, inner(1, varint(77)))...), "operations[1].set_entity.77"},
+		"unknown in condition": {append(ok, inner(6, inner(2, inner(2, varint(9))))...),
+			"operations[1].delete_entity.condition.9"},
+		"wrong wire type": {append(ok, inner(4, nil)...), "sequence"},
+		"not UTF-8":       {append(ok, inner(2, []byte{0xff})...), "client_id"},
+		"key not UTF-8": {append(ok, inner(6, inner(1, inner(1, []byte{0xff})))...),
+			"operations[1].set_entity.key"},
 		"cut off":                 {ok[:len(ok)-1], "operations[0]"},
 		"cut off within a number": {append(ok, 0x20, 0x80), "sequence"},
 		"noise":                   {[]byte{0xff, 0xff}, ""},
@@ -181,7 +199,8 @@ func TestMalformedCallsChangeNothing(t *testing.T) {
 	t.Parallel()
 	h := start(t)
 	before := h.state(t)
-	ledgerService, adminService := "/"+seqledgerv1connect.LedgerServiceName+"/", "/"+seqledgerv1connect.AdminServiceName+"/"
+	ledgerService := "/" + seqledgerv1connect.LedgerServiceName + "/"
+	adminService := "/" + seqledgerv1connect.AdminServiceName + "/"
 	for _, c := range []struct{ procedure, body, field string }{
 		{ledgerService + "OpenSession", `{` + scoped + `,"clientId":"c"}`, "attempt_id"},
 		{ledgerService + "OpenSession", `{` + scoped + `,"clientId":"c","attemptId":"AAAA"}`, "attempt_id"},
@@ -238,7 +257,8 @@ func TestOversizeBody(t *testing.T) {
 	for _, clients := range wire {
 		client := seqledgerv1connect.NewLedgerServiceClient(h.h2, h.url, clients...)
 		_, err := client.Write(t.Context(), connect.NewRequest(writeOf("c", 1, appendOp(body))))
-		if connect.CodeOf(err) != connect.CodeInvalidArgument || !strings.Contains(err.Error(), "1000") || detail(err).GetField() != "operations" {
+		if connect.CodeOf(err) != connect.CodeInvalidArgument || !strings.Contains(err.Error(), "1000") ||
+			detail(err).GetField() != "operations" {
 			t.Error("the refusal must name field and limit:", err)
 		}
 	}
@@ -294,11 +314,13 @@ func TestHostMustBeLoopback(t *testing.T) {
 func TestDeadlineMakesTheOutcomeUnknown(t *testing.T) {
 	t.Parallel()
 	h := start(t)
-	body := fmt.Sprintf(`{%s,"operations":[{"append":{"payload":"%s"}}]}`, good, strings.Repeat("AAAA", machine.MaxValueBytes/3))
-	// A write of a mebibyte takes longer than a millisecond, but nothing
-	// promises it; so until one is late.
+	body := fmt.Sprintf(`{%s,"operations":[{"append":{"payload":"%s"}}]}`, good,
+		strings.Repeat("AAAA", machine.MaxValueBytes/3))
+	// A write of a mebibyte usually takes longer than a millisecond, but not always; so repeat
+	// until one is late.
 	for range 50 {
-		request, err := http.NewRequest(http.MethodPost, h.url+seqledgerv1connect.LedgerServiceWriteProcedure, strings.NewReader(body))
+		request, err := http.NewRequest(http.MethodPost,
+			h.url+seqledgerv1connect.LedgerServiceWriteProcedure, strings.NewReader(body))
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -29,7 +29,7 @@ func renderKey(k machine.Key) string {
 	return machine.FormatUUID(k.UUID)
 }
 
-// renderHash spares the second allocation of hex.EncodeToString.
+// renderHash avoids the second allocation of hex.EncodeToString.
 func renderHash(h machine.RequestHash) string {
 	var text [2 * len(h)]byte
 	hex.Encode(text[:], h[:])
@@ -49,8 +49,8 @@ func renderReceipt(r *machine.Receipt) *seqledgerv1.Receipt {
 	return receipt
 }
 
-// fillReceipt sets every field but the time and the results, whose memory the
-// callers have in different ways.
+// fillReceipt sets every field but the time and the results, which the callers allocate
+// differently.
 func fillReceipt(receipt *seqledgerv1.Receipt, r *machine.Receipt) {
 	receipt.TxId = machine.NewTxID(r.LedgerID, r.Index).String()
 	receipt.Sequence = r.Sequence

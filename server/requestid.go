@@ -9,13 +9,13 @@ import (
 	"sync/atomic"
 )
 
-// requestIDHeader brings a request's id and takes it back.
+// requestIDHeader carries a request's id in both directions.
 const requestIDHeader = "X-Request-Id"
 
-// maxRequestID bounds an id that a client chose, because it stands in logs.
+// maxRequestID bounds an id that a client chose, because it appears in logs.
 const maxRequestID = 64
 
-// requestInfo is what belongs to one request and to no procedure.
+// requestInfo is the data of one request that is independent of its procedure.
 type requestInfo struct {
 	id string
 	// blamed is set once the cause of a failure is in the log: a stream may have
@@ -31,8 +31,8 @@ func withRequestID(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		info := &requestInfo{id: r.Header.Get(requestIDHeader)}
 		if !validRequestID(info.id) {
-			// Two requests with one id would be a nuisance and no danger, so that
-			// ids need not be secret.
+			// Two requests with one id would be a nuisance but not a danger, so ids need not be
+			// unpredictable.
 			info.id = fmt.Sprintf("%016x", rand.Uint64())
 		}
 		w.Header().Set(requestIDHeader, info.id)
@@ -40,7 +40,7 @@ func withRequestID(next http.Handler) http.Handler {
 	})
 }
 
-// validRequestID tells whether an id is 1 to 64 visible ASCII characters.
+// validRequestID reports whether an id is 1 to 64 visible ASCII characters.
 // Anything else could forge lines of a log.
 func validRequestID(id string) bool {
 	for i := range len(id) {
@@ -57,7 +57,7 @@ func infoOf(ctx context.Context) *requestInfo {
 	return info
 }
 
-// withReference adds to a message that says little where there is more.
+// withReference adds to a message where the log has more.
 func withReference(ctx context.Context, message string) string {
 	if info := infoOf(ctx); info != nil {
 		return message + "; the server's log tells why, at request_id " + info.id
@@ -65,7 +65,7 @@ func withReference(ctx context.Context, message string) string {
 	return message
 }
 
-// blame puts the cause of a failed request into the log, once.
+// blame logs the cause of a failed request, once.
 func blame(ctx context.Context, logger *slog.Logger, err error) {
 	if info := infoOf(ctx); info != nil && info.blamed.Swap(true) {
 		return
@@ -73,7 +73,7 @@ func blame(ctx context.Context, logger *slog.Logger, err error) {
 	logger.ErrorContext(ctx, "a request failed", "error", err)
 }
 
-// requestLogger puts the id of the request into every line that is about one.
+// requestLogger adds the request's id to every line about a request.
 type requestLogger struct{ slog.Handler }
 
 // Handle implements slog.Handler.

@@ -96,7 +96,8 @@ func TestRequestIDOnAStream(t *testing.T) {
 	stream := h.client.WriteStream(within(t))
 	stream.RequestHeader().Set("X-Request-Id", "stream-7")
 	if err := stream.Send(frameOf(
-		writeOf("c", 1, appendOp("x")), writeOf("c", 1, appendOp("x")), writeOf("c", 9, appendOp("x")), writeOf("c", 0))); err != nil {
+		writeOf("c", 1, appendOp("x")), writeOf("c", 1, appendOp("x")), writeOf("c", 9,
+			appendOp("x")), writeOf("c", 0))); err != nil {
 		t.Fatal(err)
 	}
 	receive(t, stream, 4)
@@ -108,7 +109,8 @@ func TestRequestIDOnAStream(t *testing.T) {
 		t.Fatal(err)
 	}
 	opened, closed := book.lines(t, "write stream opened"), book.lines(t, "write stream closed")
-	if len(opened) != 1 || len(closed) != 1 || opened[0]["request_id"] != "stream-7" || closed[0]["request_id"] != "stream-7" {
+	if len(opened) != 1 || len(closed) != 1 || opened[0]["request_id"] != "stream-7" ||
+		closed[0]["request_id"] != "stream-7" {
 		t.Fatal(opened, closed)
 	}
 	// The counts come as JSON numbers.
@@ -161,7 +163,8 @@ func TestLogsHoldNothingOfClients(t *testing.T) {
 	stream.RequestHeader().Set("Authorization", "Bearer "+marker)
 	m := writeOf(marker, 1, setOp(marker, marker), relateOp(marker, marker, marker))
 	m.Scope.Organization, m.IdempotencyKey = marker, key
-	if err := stream.Send(frameOf(m, writeOf(marker, 7, appendOp(marker)), writeOf(marker, 0, appendOp(marker)))); err != nil {
+	if err := stream.Send(frameOf(m, writeOf(marker, 7, appendOp(marker)),
+		writeOf(marker, 0, appendOp(marker)))); err != nil {
 		t.Fatal(err)
 	}
 	receive(t, stream, 3)

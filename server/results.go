@@ -10,25 +10,25 @@ import (
 	"github.com/seqledger/seqledger/server/admission"
 )
 
-// maxResults is from how many results on no further frame joins a response.
+// maxResults is the number of results after which no further frame joins a response.
 const maxResults = maxFrameWrites
 
-// results builds the responses of one stream. It uses its memory again for
-// every response, because a message is on its way as bytes once Send returns.
+// results builds the responses of one stream. It reuses its memory for every response, because
+// a message is already encoded when Send returns.
 type results struct {
 	response seqledgerv1.WriteStreamResponse
 	slots    []*resultSlot
 	versions []seqledgerv1.OperationResult
 	used     int // of versions
 	tally    tally
-	// tree is that of the block that the last proof was from, in this response: the
-	// writes of a frame are in a few blocks.
+	// tree is the tree of the last proof's block in this response, cached because the writes of
+	// a frame are in few blocks.
 	tree       *machine.BlockTree
 	treeScope  machine.Scope
 	treeHeight uint64
 }
 
-// tally is what a stream has answered.
+// tally counts what a stream has answered.
 type tally struct{ committed, replayed, refused uint64 }
 
 // resultSlot is the memory for one result.
@@ -40,8 +40,8 @@ type resultSlot struct {
 	time    timestamppb.Timestamp
 }
 
-// maxKeptVersions is from how many operations in one response on its memory is
-// given back, so that one giant frame is not kept for the life of its stream.
+// maxKeptVersions is the number of operations in one response above which its memory is
+// released, so that a giant frame's memory is not kept for as long as the stream.
 const maxKeptVersions = 1 << 14
 
 // reset begins the next response.
@@ -55,8 +55,8 @@ func (r *results) reset() {
 
 func (r *results) count() int { return len(r.response.Results) }
 
-// add appends the results of a settled batch, in the order of its writes. What was
-// committed is stored for the party.
+// add appends the results of a settled batch, in the order of its writes. Committed bytes are
+// added to the party's account.
 func (r *results) add(ctx context.Context, s *Server, p admission.Party, b *batch) {
 	if b.refused == nil {
 		s.stored(p, b)
@@ -140,9 +140,10 @@ func (r *results) addProof(ctx context.Context, s *Server, m *seqledgerv1.Receip
 	return setProof(m, r.tree)
 }
 
-func (r *results) operationResults(dst []*seqledgerv1.OperationResult, versions []uint64) []*seqledgerv1.OperationResult {
+func (r *results) operationResults(dst []*seqledgerv1.OperationResult,
+	versions []uint64) []*seqledgerv1.OperationResult {
 	if r.used+len(versions) > len(r.versions) {
-		// What earlier results point to stays alive through them.
+		// Earlier results keep the memory alive that they point to.
 		r.versions = make([]seqledgerv1.OperationResult, max(2*len(r.versions), len(versions), 64))
 		r.used = 0
 	}

@@ -18,13 +18,12 @@ import (
 	"github.com/seqledger/seqledger/server/admission"
 )
 
-// compressMinBytes is the size from which an answer is compressed. Below it,
-// compression would take most of the time that an answer takes.
+// compressMinBytes is the size from which an answer is compressed. Below it, compression would
+// take most of an answer's time.
 const compressMinBytes = 4 << 10
 
-// mount joins every procedure with its handler. Handlers are registered here
-// and not by the generated constructors, so that requests can be decoded into
-// a type that keeps what is wrong with them (see codec.go).
+// mount registers a handler for every procedure. It does not use the generated constructors, so
+// that requests can be decoded into a type that stores decoding errors (see codec.go).
 func (s *Server) mount(mux *http.ServeMux) {
 	unary(s, mux, seqledgerv1connect.LedgerServiceWriteProcedure, writing, s.write)
 	unary(s, mux, seqledgerv1connect.LedgerServiceOpenSessionProcedure, writing, s.openSession)
@@ -52,8 +51,7 @@ func (s *Server) mount(mux *http.ServeMux) {
 		connect.NewServerStreamHandler(watch, s.watch, s.handlerOptions(reading)...))))
 }
 
-// asStream gives a stream its controls. oneRequest says that nothing comes after the
-// first message.
+// asStream gives a stream its controls. oneRequest reports that no message follows the first.
 func (s *Server) asStream(oneRequest bool, next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		admission.WithStreamControls(admission.StreamOptions{
@@ -64,11 +62,11 @@ func (s *Server) asStream(oneRequest bool, next http.Handler) http.Handler {
 
 const (
 	writing = connect.IdempotencyUnknown
-	reading = connect.IdempotencyNoSideEffects // may be asked for with GET
+	reading = connect.IdempotencyNoSideEffects // GET is allowed
 )
 
-// maxReadRequestBytes has room for any key and page token. It is small, because
-// a read that waits for its turn keeps its request.
+// maxReadRequestBytes allows any key and page token. It is small, because a waiting read keeps
+// its request in memory.
 const maxReadRequestBytes = 64 << 10
 
 // maxMessage returns how many bytes one message of a request may have,
@@ -118,8 +116,8 @@ func unary[P message[T], T, R any](
 	mux.Handle(procedure, s.limitBody(level, admission.BodyDeadline(mounted)))
 }
 
-// observer sees every call come and go: it turns errors into what clients see,
-// keeps a panic from ending the process, counts, and logs at debug.
+// observer wraps every call: it converts errors for clients, recovers panics, counts, and logs
+// at debug level.
 type observer struct{ server *Server }
 
 // WrapUnary implements connect.Interceptor.
@@ -135,8 +133,8 @@ func (o *observer) WrapUnary(next connect.UnaryFunc) connect.UnaryFunc {
 		}()
 		answer, err = next(ctx, request)
 		if err != nil && procedure == seqledgerv1connect.LedgerServiceWriteProcedure && errors.Is(err, ctx.Err()) {
-			// Connect looks at the deadline before it calls us, and its error would
-			// not say what to do next.
+			// Connect checks the deadline before it calls the handler, and its error would not
+			// say what to do next.
 			err = errors.Join(ledger.ErrOutcomeUnknown, err)
 		}
 		return answer, err
@@ -147,7 +145,7 @@ func (o *observer) WrapUnary(next connect.UnaryFunc) connect.UnaryFunc {
 func (o *observer) WrapStreamingHandler(next connect.StreamingHandlerFunc) connect.StreamingHandlerFunc {
 	return func(ctx context.Context, conn connect.StreamingHandlerConn) (err error) {
 		controls := admission.StreamControlsOf(ctx)
-		// The last, because Connect writes the end of the stream after it.
+		// Last, because Connect writes the end of the stream after it.
 		defer controls.End()
 		began := time.Now()
 		procedure := conn.Spec().Procedure
@@ -205,7 +203,7 @@ func (o *observer) done(ctx context.Context, procedure string, began time.Time, 
 	return failed
 }
 
-// countRefusal counts a command that a unary call brought in vain.
+// countRefusal counts a refused command of a unary call.
 func (s *Server) countRefusal(procedure string, failed *connect.Error) {
 	by, ok := methods[procedure]
 	if !ok {
@@ -219,7 +217,7 @@ func (s *Server) countRefusal(procedure string, failed *connect.Error) {
 	}
 }
 
-// panicked accounts for a bug. The request fails; the others go on.
+// panicked logs and counts a panic. Only its own request fails.
 func (s *Server) panicked(ctx context.Context, procedure string, value any) error {
 	if err, ok := value.(error); ok && errors.Is(err, http.ErrAbortHandler) {
 		panic(value) // net/http's own way to end a request

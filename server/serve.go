@@ -17,16 +17,16 @@ const (
 	idleTimeout       = 2 * time.Minute
 	// maxHeaderBytes has room for a page token in the URL of a GET.
 	maxHeaderBytes = 32 << 10
-	// maxConcurrentStreams of one connection.
+	// maxConcurrentStreams bounds the HTTP/2 streams of one connection.
 	maxConcurrentStreams = 250
-	// streamWindow is how much of a stream may lie unread. The window of a
-	// connection has room for all of its streams, so that those which wait never keep
-	// the others from being read: a proxy carries many callers on one connection.
+	// streamWindow bounds the unread bytes of a stream. The window of a connection has room for
+	// all of its streams, so that waiting streams never block the others: a proxy carries many
+	// callers on one connection.
 	streamWindow     = 256 << 10
 	connectionWindow = maxConcurrentStreams * streamWindow
-	// pingAfter finds clients that are gone without a word.
+	// pingAfter detects clients that have vanished.
 	pingAfter = 30 * time.Second
-	// lastMoment is for handlers whose connections were closed.
+	// lastMoment bounds the wait for handlers whose connections were closed.
 	lastMoment = 5 * time.Second
 )
 
@@ -54,24 +54,23 @@ func (s *Server) Serve(ctx context.Context, listener net.Listener) error {
 	limited, cancel := context.WithTimeout(context.WithoutCancel(ctx), s.options.DrainTimeout)
 	defer cancel()
 	err = errors.Join(err, s.Drain(limited), hs.Shutdown(limited), s.options.Ledger.Err())
-	// net/http does not know the connections that belong to one stream, and their
-	// ends may still be on their way.
+	// net/http does not track upgraded connections, and their last messages may not be sent
+	// yet.
 	_ = s.admission.AwaitRequests(limited)
-	// What is still open has had its time.
+	// Close what is still open after the timeout.
 	s.close()
 	err = errors.Join(err, ignoreClosed(hs.Close()), ignoreClosed(<-served))
-	// Close does not wait for the handlers, and the caller is about to close the
-	// ledger under them. Their contexts have ended, so they are on their way out.
+	// Close does not wait for the handlers, but the caller closes the ledger next. Their
+	// contexts have ended, so they return soon.
 	last, cancel := context.WithTimeout(context.WithoutCancel(ctx), lastMoment)
 	defer cancel()
 	return errors.Join(err, s.admission.AwaitRequests(last))
 }
 
-// Drain takes nothing new, and waits until what was accepted is answered:
-// readiness turns false, new writes are refused with DRAINING, WriteStreams
-// end once what they had sent is answered, Watches end. The server goes on
-// answering reads. When ctx ends first, its error is returned. Serve calls it.
-// Whatever happens, what each credential has stored is written down.
+// Drain refuses new writes and waits until the accepted ones are answered: readiness turns
+// false, new writes are refused with DRAINING, WriteStreams end once their writes are answered,
+// Watches end. The server still answers reads. If ctx ends first, Drain returns its error.
+// Serve calls Drain. In every case Drain saves what each credential has stored.
 func (s *Server) Drain(ctx context.Context) error {
 	s.startDrain()
 	return errors.Join(s.drain(ctx), s.admission.Close())
@@ -94,7 +93,7 @@ func (s *Server) drain(ctx context.Context) error {
 	return nil
 }
 
-// isDraining tells whether new writes are refused.
+// isDraining reports whether new writes are refused.
 func (s *Server) isDraining() bool { return s.draining.Err() != nil }
 
 func (s *Server) httpServer() *http.Server {
@@ -113,8 +112,8 @@ func (s *Server) httpServer() *http.Server {
 			MaxReceiveBufferPerConnection: connectionWindow,
 			SendPingTimeout:               pingAfter,
 		},
-		// No timeout for a whole request or answer, because it would end streams;
-		// package admission sets the deadlines of each request.
+		// There is no timeout for a whole request or answer, because it would end streams.
+		// Package admission sets the deadlines of each request.
 		ReadHeaderTimeout: readHeaderTimeout,
 		IdleTimeout:       idleTimeout,
 		MaxHeaderBytes:    maxHeaderBytes,
@@ -122,7 +121,7 @@ func (s *Server) httpServer() *http.Server {
 	}
 }
 
-// ignoreClosed drops the error that says that a server was closed on purpose.
+// ignoreClosed drops http.ErrServerClosed, because the server was closed on purpose.
 func ignoreClosed(err error) error {
 	if errors.Is(err, http.ErrServerClosed) || errors.Is(err, net.ErrClosed) {
 		return nil

@@ -23,18 +23,17 @@ type Server struct {
 	metrics   *metrics
 	handler   http.Handler
 	admission *admission.Controller
-	// admission.StallTimeout, admission.BodyTimeout and direct.SignEvery, but for tests.
+	// admission.StallTimeout, admission.BodyTimeout and direct.SignEvery, except in tests.
 	stall, late, signEvery time.Duration
 
-	// draining ends when nothing new is taken any more.
+	// draining ends when the server takes no new writes.
 	draining   context.Context //nolint:containedctx // It is the server's own state, not a caller's.
 	startDrain context.CancelFunc
-	// closed ends when connections are closed whatever is under way on them:
-	// net/http does not know those that belong to one stream.
+	// closed ends when all connections are closed: net/http does not track upgraded
+	// connections.
 	closed context.Context //nolint:containedctx // As above.
 	close  context.CancelFunc
-	// shutdowns are the http.Servers that have been told to drain this server when
-	// they shut down. See drainWith.
+	// shutdowns are the http.Servers whose Shutdown drains this server. See drainWith.
 	shutdowns  sync.Map
 	lastServer atomic.Pointer[http.Server] // of them
 }
@@ -78,16 +77,15 @@ func (s *Server) admissionOptions() admission.Options {
 	}
 }
 
-// Handler returns everything that the server answers, for an http.Server that
-// speaks HTTP/1.1 and cleartext HTTP/2. Serve uses the same. The Shutdown of that
-// http.Server drains this one, too; but it does not wait for the write streams that
-// have their connections to themselves, which Drain does: call Drain before the
-// ledger is closed. Bounds of connections hold only with Serve.
+// Handler returns everything that the server answers, for an http.Server that speaks HTTP/1.1
+// and cleartext HTTP/2. Serve uses the same. The Shutdown of that http.Server drains this
+// server too, but does not wait for write streams on upgraded connections. Drain does: call
+// Drain before the ledger is closed. The bounds of connections apply only with Serve.
 func (s *Server) Handler() http.Handler { return s.handler }
 
-// drainWith drains this server when the http.Server that serves a request shuts
-// down: Shutdown and Close of an http.Server do not know the streams that have their
-// connections to themselves, and would leave them open for ever.
+// drainWith drains this server when the http.Server that serves a request shuts down: Shutdown
+// and Close of an http.Server do not track upgraded connections, and would leave them open for
+// ever.
 func (s *Server) drainWith(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if hs, ok := r.Context().Value(http.ServerContextKey).(*http.Server); ok && s.lastServer.Load() != hs {
@@ -100,7 +98,7 @@ func (s *Server) drainWith(next http.Handler) http.Handler {
 	})
 }
 
-// serviceNames are the services that health checks and reflection know.
+// serviceNames returns the services for health checks and reflection.
 func serviceNames() []string {
 	return []string{seqledgerv1connect.LedgerServiceName, seqledgerv1connect.AdminServiceName}
 }
@@ -108,14 +106,14 @@ func serviceNames() []string {
 // noStore keeps answers out of caches.
 func noStore(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		// Every answer is about the state of one moment.
+		// Every answer describes the state at one moment.
 		w.Header().Set("Cache-Control", "no-store")
 		next.ServeHTTP(w, r)
 	})
 }
 
-// mountReflection answers the tools that ask which procedures there are. They
-// keep a stream open as long as its body may take, and a drain ends it.
+// mountReflection mounts gRPC reflection. Its streams are bounded by the time for a body, and
+// end when the server drains.
 func (s *Server) mountReflection(mux *http.ServeMux) {
 	reflector := grpcreflect.NewStaticReflector(serviceNames()...)
 	v1, handler := grpcreflect.NewHandlerV1(reflector, connect.WithReadMaxBytes(maxReflectionBytes))
@@ -127,8 +125,7 @@ func (s *Server) mountReflection(mux *http.ServeMux) {
 // maxReflectionBytes is room for any name.
 const maxReflectionBytes = 64 << 10
 
-// endWithDrain makes a handler that waits for its client stop when the server
-// drains.
+// endWithDrain ends a handler that waits for its client when the server drains.
 func (s *Server) endWithDrain(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		ended := make(chan struct{})

@@ -272,7 +272,8 @@ func (h *harness) do(t testing.TB, request *http.Request) (int, http.Header, str
 func TestPlainJSONOverHTTP1(t *testing.T) {
 	t.Parallel()
 	h := start(t)
-	body := `{"scope":{"organization":"acme"},"clientId":"curl","sequence":"1","operations":[{"append":{"payload":"aGk="}}]}`
+	body := `{"scope":{"organization":"acme"},"clientId":"curl","sequence":"1",` +
+		`"operations":[{"append":{"payload":"aGk="}}]}`
 	status, header, text := h.post(t, seqledgerv1connect.LedgerServiceWriteProcedure, "application/json", body)
 	var answer struct {
 		Receipt struct {
@@ -296,7 +297,8 @@ func TestReadsOverGET(t *testing.T) {
 	h := start(t)
 	h.mustWrite(t, writeOf("c", 1, setOp("k", "v")))
 	client := seqledgerv1connect.NewLedgerServiceClient(h.h1, h.url, connect.WithHTTPGet(), connect.WithProtoJSON())
-	answer, err := client.GetEntity(t.Context(), connect.NewRequest(&seqledgerv1.GetEntityRequest{Scope: scope(), Key: "k"}))
+	answer, err := client.GetEntity(t.Context(),
+		connect.NewRequest(&seqledgerv1.GetEntityRequest{Scope: scope(), Key: "k"}))
 	if err != nil || string(answer.Msg.Entity.Value) != "v" {
 		t.Fatal(answer, err)
 	}

@@ -15,27 +15,24 @@ import (
 	"github.com/seqledger/seqledger/server/admission"
 )
 
-// A WriteStream is two goroutines. The reader decodes a frame, converts it and
-// submits it, which waits while the ledger's queue is full. The handler's own
-// goroutine, the sender, takes the frames in their order, waits for their
-// outcomes and sends the results. So the disk is never waited for before the
-// next frame is read, and nothing is reordered.
+// A WriteStream is two goroutines. The reader decodes a frame, converts it and submits it,
+// which waits while the ledger's queue is full. The handler's own goroutine, the sender, takes
+// the frames in their order, waits for their outcomes and sends the results. So reading the
+// next frame never waits for the disk, and nothing is reordered.
 //
-// What a client has sent and not yet got the results of is bounded in frames
-// and in writes; payloads do not count, because after Submit only the ledger's
-// queue has them, which is bounded itself. A client that does not read its
-// results therefore stops its own stream, and nothing else.
+// A client's unanswered frames and writes are bounded. Payloads do not count, because after
+// Submit only the ledger's queue has them, which is bounded itself. A client that does not read
+// its results therefore stops only its own stream.
 
 const (
 	maxStreamFrames = 256
 	maxStreamWrites = 4_096
-	// operationsPerWrite is how many results of operations count like one write:
-	// what is kept of a write that nobody has read the result of takes some 350
-	// bytes, and 8 for each operation.
+	// operationsPerWrite is how many operation results count as one write: a write whose result
+	// is not yet read takes some 350 bytes, and 8 for each operation.
 	operationsPerWrite = 32
 	maxFrameRoom       = maxFrameWrites + maxFrameOperations/operationsPerWrite
-	// decodedOperation is about how many bytes an operation takes, decoded and
-	// converted, whatever it had on the wire.
+	// decodedOperation is about how many bytes a decoded and converted operation takes,
+	// independent of its size on the wire.
 	decodedOperation = 256
 )
 
@@ -49,12 +46,12 @@ type writeStream struct {
 	// authorized belongs to the reader.
 	authorized *authorizationCache
 	party      admission.Party
-	// hurry is closed when the stream is about to end: what was read is submitted
-	// without a wait for the pace of the credential.
+	// hurry is closed when the stream is about to end: what was read is submitted without a
+	// wait for the credential's rate.
 	hurry chan struct{}
-	beat  <-chan time.Time // when to look whether a sign of life is due; nil: never
-	said  bool             // something was sent since the last look; belongs to the sender
-	ended context.Context  //nolint:containedctx // It ends with the caller's credential, not with the call.
+	beat  <-chan time.Time // when to check whether a keepalive is due; nil: never
+	said  bool             // something was sent since the last check; belongs to the sender
+	ended context.Context  //nolint:containedctx // It also ends with the caller's credential.
 
 	// readErr is why the reader ended; nil after a half-close. It is set before
 	// batches is closed and read after.
@@ -96,25 +93,25 @@ func (s *Server) writeStream(ctx context.Context, stream *bidiStream) error {
 		logger.DebugContext(ctx, "write stream closed",
 			"committed", n.committed, "replayed", n.replayed, "refused", n.refused)
 	}()
-	// The client may wait for the headers before it sends anything.
+	// Send the headers: the client may wait for them before it sends anything.
 	if err := stream.Send(nil); err != nil {
 		return err
 	}
 	return st.send(ctx, controls)
 }
 
-// read takes frames until the client has no more, the connection fails or the
-// sender interrupts it.
+// read reads frames until the client half-closes, the connection fails or the sender interrupts
+// it.
 func (st *writeStream) read(ctx context.Context, controls *admission.StreamControls) {
 	defer close(st.batches)
 	defer func() {
-		if p := recover(); p != nil { // nobody else would catch it in this goroutine
+		if p := recover(); p != nil { // no other code recovers it in this goroutine
 			st.readErr = st.server.panicked(ctx, st.conn.Spec().Procedure, p)
 		}
 	}()
 	for {
-		// Room for any frame comes before the frame, so that one which waits for its
-		// client to read results is not in memory.
+		// Reserve room before reading a frame, so that a frame is not in memory while it waits
+		// for the client to read results.
 		if st.readErr = st.room.Acquire(ctx, maxFrameRoom); st.readErr != nil {
 			return
 		}
@@ -130,8 +127,8 @@ func (st *writeStream) read(ctx context.Context, controls *admission.StreamContr
 			st.readErr = f.invalid
 			return
 		}
-		// Not refused write by write: the client may come back with a credential
-		// that is good, or find that its own has other rights now.
+		// End the stream instead of refusing each write: the client may return with a valid
+		// credential, or its credential may have other rights now.
 		if err := st.authorized.credential.Check(); err != nil {
 			st.readErr = err
 			return
@@ -139,9 +136,9 @@ func (st *writeStream) read(ctx context.Context, controls *admission.StreamContr
 		room := f.room()
 		st.room.Release(maxFrameRoom - room)
 		if len(f.writes) == 0 {
-			continue // a sign of life
+			continue // a keepalive
 		}
-		// What decoding made of many small operations takes more than what arrived.
+		// Many small operations take more memory decoded than encoded.
 		if st.readErr = controls.Grow(int64(f.operations) * decodedOperation); st.readErr != nil {
 			return
 		}
@@ -160,7 +157,7 @@ func (st *writeStream) read(ctx context.Context, controls *admission.StreamContr
 	}
 }
 
-// accept hands a batch to the sender. The error is that of ctx.
+// accept passes a batch to the sender. The error is that of ctx.
 func (st *writeStream) accept(ctx context.Context, b *batch) error {
 	select {
 	case st.batches <- b:
@@ -170,7 +167,7 @@ func (st *writeStream) accept(ctx context.Context, b *batch) error {
 	}
 }
 
-// hurryUp ends the waits of the reader for the pace of the credential.
+// hurryUp ends the reader's waits for the credential's rate.
 func (st *writeStream) hurryUp() {
 	select {
 	case <-st.hurry:
@@ -179,8 +176,8 @@ func (st *writeStream) hurryUp() {
 	}
 }
 
-// abandon is for a batch whose results nobody waits for any more. Its writes are in
-// the engine until they are decided, and count until then.
+// abandon handles a batch whose results are no longer needed. Its writes are in the engine
+// until they are decided, and count until then.
 func (st *writeStream) abandon(b *batch) {
 	if b == nil || b.submission == nil || b.leave == nil {
 		return
@@ -191,7 +188,7 @@ func (st *writeStream) abandon(b *batch) {
 			b.outcomes = outcomes
 			st.server.stored(st.party, b)
 		}
-		b.left() // the last, because Drain waits for it
+		b.left() // last, because Drain waits for it
 	}
 	if b.settled() {
 		finish()
@@ -205,11 +202,11 @@ func (st *writeStream) abandon(b *batch) {
 	}()
 }
 
-// room is what a frame takes of its stream's.
+// room is the part of its stream's bound that a frame takes.
 func (f *frame) room() int64 { return int64(len(f.writes) + f.operations/operationsPerWrite) }
 
-// send answers every batch, then says why there are no more: nothing for a
-// half-close, DRAINING when the server goes away, the credential's end.
+// send answers every batch, then returns why there are no more: nil for a half-close, DRAINING
+// if the server drains, or the end of the credential.
 func (st *writeStream) send(ctx context.Context, controls *admission.StreamControls) error {
 	draining, ended := st.server.draining.Done(), st.ended.Done()
 	var interrupted error // why reading was cut short
@@ -230,7 +227,7 @@ func (st *writeStream) send(ctx context.Context, controls *admission.StreamContr
 				}
 				continue
 			case <-draining:
-				// What has arrived is still read, and refused.
+				// Writes that have arrived are still read, and refused.
 				draining, interrupted = nil, ledger.ErrDraining
 				st.hurryUp()
 				controls.Interrupt()
@@ -258,8 +255,8 @@ func (st *writeStream) send(ctx context.Context, controls *admission.StreamContr
 	}
 }
 
-// await returns once a batch is decided or the stream has ended, and gives signs
-// of life meanwhile: a slow disk must not look like a server that is gone.
+// await returns once a batch is decided or the stream has ended, and sends keepalives
+// meanwhile: a slow disk must not look like a dead server.
 func (st *writeStream) await(ctx context.Context, b *batch, controls *admission.StreamControls) error {
 	for !b.settled() {
 		select {
@@ -275,8 +272,8 @@ func (st *writeStream) await(ctx context.Context, b *batch, controls *admission.
 	return nil
 }
 
-// signOfLife sends an empty message if nothing was sent for a while. HTTP/2 has
-// pings for that; a connection of its own has not (see package direct).
+// signOfLife sends an empty message if nothing was sent for a while. HTTP/2 has pings for that;
+// an upgraded connection does not (see package direct).
 func (st *writeStream) signOfLife(controls *admission.StreamControls) error {
 	if st.said {
 		st.said = false
@@ -285,9 +282,8 @@ func (st *writeStream) signOfLife(controls *admission.StreamControls) error {
 	return controls.Send(func() error { return st.conn.Send(new(seqledgerv1.WriteStreamResponse)) })
 }
 
-// coalesce adds the results of the batches that are decided by now, and
-// returns the first that is not. It adds up the room that they take. There is no
-// timer: it never waits.
+// coalesce adds the results of the batches that are already decided, and returns the first
+// undecided one. It adds up the room that they take. It never waits.
 func (st *writeStream) coalesce(ctx context.Context, answers *results, room *int64) *batch {
 	for answers.count() < maxResults {
 		select {

@@ -113,13 +113,16 @@ func TestStreamGoesOnAfterARefusal(t *testing.T) {
 	if r[0].GetReceipt().GetSequence() != 1 || r[0].GetReceipt().GetReplayed() {
 		t.Error("first write:", r[0])
 	}
-	if e := r[1].GetError(); e.GetCode() != seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_SEQUENCE_GAP || e.LastCommittedSequence != 1 {
+	if e := r[1].GetError(); e.GetCode() != seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_SEQUENCE_GAP ||
+		e.LastCommittedSequence != 1 {
 		t.Error("gap:", r[1])
 	}
-	if e := r[2].GetError(); e.GetCode() != seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_INVALID_ARGUMENT || e.Field != "sequence" {
+	if e := r[2].GetError(); e.GetCode() != seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_INVALID_ARGUMENT ||
+		e.Field != "sequence" {
 		t.Error("invalid write:", r[2])
 	}
-	if m := r[3].GetReceipt(); m.GetSequence() != 2 || len(m.GetResults()) != 2 || m.GetProof() == nil || m.GetBlockHeader() == nil {
+	if m := r[3].GetReceipt(); m.GetSequence() != 2 || len(m.GetResults()) != 2 || m.GetProof() == nil ||
+		m.GetBlockHeader() == nil {
 		t.Error("write with a proof:", r[3])
 	}
 	if m := r[4].GetReceipt(); !m.GetReplayed() || m.GetTxId() != r[0].GetReceipt().GetTxId() || m.GetProof() != nil {
@@ -138,7 +141,8 @@ func TestStreamRefusesInPlace(t *testing.T) {
 	h := start(t)
 	stream := h.client.WriteStream(within(t))
 	bad := writeOf("c", 2, appendOp("x"))
-	bad.Operations[0].ProtoReflect().SetUnknown(protowire.AppendVarint(protowire.AppendTag(nil, 50, protowire.VarintType), 1))
+	bad.Operations[0].ProtoReflect().SetUnknown(
+		protowire.AppendVarint(protowire.AppendTag(nil, 50, protowire.VarintType), 1))
 	if err := stream.Send(frameOf(writeOf("c", 1, appendOp("x")), bad, writeOf("c", 2, appendOp("y")))); err != nil {
 		t.Fatal(err)
 	}
@@ -306,8 +310,8 @@ func TestNeverReadingClient(t *testing.T) {
 			sent = i + 500
 		}
 	})
-	// Until the ledger takes no more from it: two looks in a row that agree,
-	// with a write of somebody else between them.
+	// Until the ledger takes no more from it: two equal checks in a row, with a write of
+	// another client between them.
 	var last uint64
 	for sequence := uint64(1); ; sequence++ {
 		state, err := h.client.GetClientState(ctx, connect.NewRequest(
@@ -489,13 +493,15 @@ func TestSlowPathDecodesTheSame(t *testing.T) {
 	h := start(t)
 	client := seqledgerv1connect.NewLedgerServiceClient(h.h2, h.url, connect.WithCodec(rawJSON{}))
 	stream := client.WriteStream(within(t))
-	one := `{"scope":{"organization":"acme","vault":"main"},"clientId":"c","sequence":"%d","operations":[{"append":{"payload":"eA=="}}]}`
+	one := `{"scope":{"organization":"acme","vault":"main"},"clientId":"c","sequence":"%d",` +
+		`"operations":[{"append":{"payload":"eA=="}}]}`
 	body := fmt.Sprintf(`{"writes":[`+one+`,{"typo":1},`+one+`]}`, 1, 2)
 	if err := stream.Send(frameOf(writeOf(body, 0))); err != nil {
 		t.Fatal(err)
 	}
 	r := receive(t, stream, 3)
-	if r[0].GetReceipt().GetSequence() != 1 || r[1].GetError().GetField() != "typo" || r[2].GetReceipt().GetSequence() != 2 {
+	if r[0].GetReceipt().GetSequence() != 1 || r[1].GetError().GetField() != "typo" ||
+		r[2].GetReceipt().GetSequence() != 2 {
 		t.Error(r)
 	}
 	again, err := h.client.Write(t.Context(), connect.NewRequest(writeOf("c", 2, appendOp("x"))))
@@ -548,8 +554,8 @@ func TestDrainIsBounded(t *testing.T) {
 			}
 		}
 	})
-	// What is committed by then has results of more than the 64 KiB that may be
-	// under way, so that the stream cannot end before somebody reads.
+	// The committed writes have results larger than the 64 KiB that may be under way, so the
+	// stream cannot end before the client reads.
 	for {
 		if s, _ := ledgerState(t, h.ledger, "deaf"); s.Last > 2_000 {
 			break
@@ -558,8 +564,8 @@ func TestDrainIsBounded(t *testing.T) {
 			t.Fatal("the writes are not committed:", ctx.Err())
 		}
 	}
-	// Mostly Serve gives up. A result that is sent in the drain only has less
-	// time to be read, and then the stream alone is cut off.
+	// Mostly Serve times out. A result that is sent only in the drain has less time to be read,
+	// and then only the stream is cut off.
 	if err := h.stop(); err != nil && !errors.Is(err, context.DeadlineExceeded) {
 		t.Error("Serve must give up, and say so:", err)
 	}

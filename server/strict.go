@@ -20,23 +20,22 @@ import (
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 )
 
-// Unknown fields are refused, because a condition that this server does not
-// know must not be dropped in silence; fields that are given twice, because the
-// caller may mean the one that would be dropped. What is wrong with a message
-// is found in a second, slow walk over its bytes: only those who send bad ones
-// pay.
+// Unknown fields are refused, because an unknown condition must not be dropped silently. Fields
+// that are given twice are refused, because the caller may mean the one that would be dropped.
+// A second, slow pass over the bytes finds what is wrong, so only invalid messages pay for it.
 
 // decodeBinary reads a protobuf message. The error is a *machine.FieldError.
 func decodeBinary(data []byte, m proto.Message) error {
 	if w, ok := m.(*seqledgerv1.WriteRequest); ok && writeShape.fits(data) && w.UnmarshalVT(data) == nil {
 		return nil // the hot path: nothing by reflection
 	}
-	// The walk comes before the decoder, because it stops at the limit of a list.
+	// Explain before decoding, because that stops at the limit of a list.
 	if field := explainBinary(m.ProtoReflect().Descriptor(), data, ""); field != nil {
 		return field
 	}
 	if proto.Unmarshal(data, m) != nil {
-		return &machine.FieldError{Problem: fmt.Sprint("is not the binary encoding of ", m.ProtoReflect().Descriptor().FullName())}
+		return &machine.FieldError{
+			Problem: fmt.Sprint("is not the binary encoding of ", m.ProtoReflect().Descriptor().FullName())}
 	}
 	return nil
 }
@@ -53,7 +52,7 @@ func decodeJSON(data []byte, m proto.Message) error {
 	if field := explainJSON(m.ProtoReflect().Type(), data, ""); field != nil {
 		return field
 	}
-	// Something that shows only in the whole, such as a field given twice.
+	// A problem of the whole object, such as a field given twice.
 	return jsonWholeProblem(m.ProtoReflect().Descriptor(), "", err)
 }
 
@@ -94,7 +93,7 @@ func explainBinary(d protoreflect.MessageDescriptor, data []byte, path string) *
 	return nil
 }
 
-// explainRepeat says why a field must not follow those that were seen, or "".
+// explainRepeat returns why a field must not follow those that were seen, or "".
 func explainRepeat(field protoreflect.FieldDescriptor, seen map[protowire.Number]int) string {
 	switch n := seen[field.Number()]; {
 	case field.IsList() && n == machine.MaxOperations: // no request has another list
@@ -127,8 +126,8 @@ func explainValue(field protoreflect.FieldDescriptor, data []byte, at string) *m
 	return nil
 }
 
-// wireType returns how a kind stands on the wire. No request has a repeated
-// number, which could be packed.
+// wireType returns the wire type of a kind. No request has a repeated number, which could be
+// packed.
 func wireType(kind protoreflect.Kind) protowire.Type {
 	switch kind {
 	case protoreflect.StringKind, protoreflect.BytesKind, protoreflect.MessageKind:
@@ -177,13 +176,12 @@ func explainJSON(t protoreflect.MessageType, data []byte, path string) *machine.
 	return nil
 }
 
-// isOurs tells whether a field holds messages of the API, rather than scalars or the
-// types of others.
+// isOurs reports whether a field holds messages of the API, not scalars or well-known types.
 func isOurs(field protoreflect.FieldDescriptor) bool {
 	return field.Kind() == protoreflect.MessageKind && field.Message().FullName().Parent() == "seqledger.v1"
 }
 
-// explainJSONValue looks for the mistake further down.
+// explainJSONValue looks for the mistake inside a value.
 func explainJSONValue(
 	t protoreflect.MessageType, field protoreflect.FieldDescriptor, data []byte, at string,
 ) *machine.FieldError {
@@ -199,7 +197,7 @@ func explainJSONValue(
 	}
 	inner := t.New().NewField(field).List().NewElement().Message().Type()
 	for i, element := range elements {
-		// Most are right, and explaining costs much more than decoding.
+		// Most elements are valid, and explaining costs much more than decoding.
 		err := protojson.Unmarshal(element, inner.New().Interface())
 		if err == nil {
 			continue
@@ -208,7 +206,7 @@ func explainJSONValue(
 		if problem := explainJSON(inner, element, place); problem != nil {
 			return problem
 		}
-		// Each field by itself is right, and together they are not: two of a oneof.
+		// Each field is valid, but not together: two of a oneof.
 		return jsonWholeProblem(inner.Descriptor(), place, err)
 	}
 	return nil
@@ -221,7 +219,7 @@ func join(path, name string) string {
 	return path + "." + name
 }
 
-// clip keeps an answer from repeating a huge input.
+// clip shortens a text, so that an answer does not repeat a huge input.
 func clip(s string) string {
 	const limit = 200
 	if len(s) <= limit {
@@ -230,8 +228,8 @@ func clip(s string) string {
 	return strings.ToValidUTF8(s[:limit], "") + "…"
 }
 
-// splitBinary returns the encoded writes of a frame, so that one bad write does
-// not take the others with it.
+// splitBinary returns the encoded writes of a frame, so that one invalid write does not affect
+// the others.
 func splitBinary(data []byte) (writes [][]byte, err error) {
 	for len(data) > 0 {
 		number, wire, n := protowire.ConsumeTag(data)
@@ -257,8 +255,8 @@ func splitBinary(data []byte) (writes [][]byte, err error) {
 // writesField is the number of WriteStreamRequest.writes.
 const writesField protowire.Number = 1
 
-// splitJSON is splitBinary for JSON. It goes by tokens, because encoding/json
-// would take a key in any case, and the last of two.
+// splitJSON is splitBinary for JSON. It reads tokens, because encoding/json would accept a key
+// in any letter case, and the last of two.
 func splitJSON(data []byte) (writes [][]byte, err error) {
 	tokens := json.NewDecoder(bytes.NewReader(data))
 	if t, err := tokens.Token(); err != nil || t != json.Delim('{') {

@@ -96,7 +96,8 @@ func TestFrameInBinary(t *testing.T) {
 		}
 	}
 	b := &batch{size: 3}
-	if writes := b.convert(f, newAuthorizationCache(anonymous)); len(writes) != 2 || len(b.invalid) != 1 || b.invalid[0].place != 1 {
+	if writes := b.convert(f, newAuthorizationCache(anonymous)); len(writes) != 2 || len(b.invalid) != 1 ||
+		b.invalid[0].place != 1 {
 		t.Error("the damaged write must be refused in its place:", len(writes), b.invalid)
 	}
 }
@@ -122,8 +123,8 @@ func TestErrorsDoNotRepeatHugeInput(t *testing.T) {
 	}
 }
 
-// TestResultsMemoryIsClean: a response is built in the memory of the one
-// before, of which nothing may show.
+// TestResultsMemoryIsClean: a response reuses the memory of the previous one, and must not show
+// any of it.
 func TestResultsMemoryIsClean(t *testing.T) {
 	t.Parallel()
 	s := newTestServer(t, Options{})
@@ -162,9 +163,11 @@ func TestResultsMemoryIsClean(t *testing.T) {
 func TestResultsMemoryIsGivenBack(t *testing.T) {
 	t.Parallel()
 	var r results
-	giant := machine.Outcome{Code: machine.Committed, Receipt: machine.Receipt{Versions: make([]uint64, maxKeptVersions+1)}}
+	giant := machine.Outcome{Code: machine.Committed,
+		Receipt: machine.Receipt{Versions: make([]uint64, maxKeptVersions+1)}}
 	r.reset()
-	r.add(t.Context(), newTestServer(t, Options{}), admission.Party{}, &batch{size: 1, outcomes: []machine.Outcome{giant}, writes: make([]batchWrite, 1)})
+	r.add(t.Context(), newTestServer(t, Options{}), admission.Party{},
+		&batch{size: 1, outcomes: []machine.Outcome{giant}, writes: make([]batchWrite, 1)})
 	if len(r.versions) <= maxKeptVersions {
 		t.Fatal("the sample is too small")
 	}

@@ -49,7 +49,8 @@ func (g *guarded) mustServe(t *testing.T, client string) {
 	t.Helper()
 	l, _ := g.as("good")
 	for i, size := range []int{5, 100 << 10} {
-		if _, err := l.Write(within(t), connect.NewRequest(writeIn("good", client, uint64(i+1), setOp("k", strings.Repeat("v", size))))); err != nil {
+		if _, err := l.Write(within(t),
+			connect.NewRequest(writeIn("good", client, uint64(i+1), setOp("k", strings.Repeat("v", size))))); err != nil {
 			t.Fatalf("the other tenant's write of %d bytes: %v", size, err)
 		}
 	}
@@ -62,7 +63,8 @@ func (g *guarded) mustServe(t *testing.T, client string) {
 	}
 	_ = stream.CloseRequest()
 	_ = stream.CloseResponse()
-	if _, err := l.GetEntity(within(t), connect.NewRequest(&seqledgerv1.GetEntityRequest{Scope: scopeIn("good"), Key: "k"})); err != nil {
+	if _, err := l.GetEntity(within(t),
+		connect.NewRequest(&seqledgerv1.GetEntityRequest{Scope: scopeIn("good"), Key: "k"})); err != nil {
 		t.Fatal("the other tenant's read:", err)
 	}
 }
@@ -107,12 +109,14 @@ func TestAnnouncedBodiesHoldNothing(t *testing.T) {
 	g := tenants(t, server.Options{})
 	var connections []net.Conn
 	head := func(id, path, kind, more string) string {
-		return fmt.Sprintf("POST %s HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer %s\r\nContent-Type: %s\r\n%s\r\n", path, g.keys[id], kind, more)
+		return fmt.Sprintf("POST %s HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer %s\r\nContent-Type: %s\r\n%s\r\n",
+			path, g.keys[id], kind, more)
 	}
 	const length = "Content-Length: 6291456\r\n"
 	for range 30 {
 		connections = append(connections,
-			g.connect(t, head("bad", seqledgerv1connect.LedgerServiceWriteProcedure, "application/proto", length)+strings.Repeat("x", 5<<10)),
+			g.connect(t, head("bad", seqledgerv1connect.LedgerServiceWriteProcedure,
+				"application/proto", length)+strings.Repeat("x", 5<<10)),
 			g.connect(t, head("bad", seqledgerv1connect.LedgerServiceWriteStreamProcedure, "application/connect+proto",
 				"Connection: Upgrade\r\nUpgrade: "+direct.Protocol+"\r\n")+"\x00\x00\x60\x00\x00"+strings.Repeat("x", 5<<10)))
 	}
@@ -126,11 +130,13 @@ func TestAnnouncedBodiesHoldNothing(t *testing.T) {
 	}
 }
 
-// A tenant that fills its share of the memory for messages is refused, and nobody else.
+// A tenant that fills its share of the memory for messages is refused, and no other tenant.
 func TestMessageBytesAreShared(t *testing.T) {
 	t.Parallel()
 	g := tenants(t, server.Options{})
-	half := fmt.Sprintf("POST %s HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer %s\r\nContent-Type: application/proto\r\nContent-Length: 6291456\r\n\r\n%s",
+	half := fmt.Sprintf(
+		"POST %s HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer %s\r\nContent-Type: application/proto\r\n"+
+			"Content-Length: 6291456\r\n\r\n%s",
 		seqledgerv1connect.LedgerServiceWriteProcedure, g.keys["bad"], strings.Repeat("x", 1<<20))
 	var connections []net.Conn
 	for range 20 {
@@ -144,14 +150,14 @@ func TestMessageBytesAreShared(t *testing.T) {
 	g.mustServe(t, "a")
 }
 
-// Pages that nobody reads are in the share of who has asked for them, and keep no place
-// from other reads.
+// Unread pages count against the share of their caller, and do not block other reads.
 func TestUnreadPagesKeepNoPlace(t *testing.T) {
 	t.Parallel()
 	g := tenants(t, server.Options{})
 	bad, _ := g.as("bad")
 	for i := range uint64(4) {
-		if _, err := bad.Write(within(t), connect.NewRequest(writeIn("bad", "filler", i+1, setOp(fmt.Sprint("k", i), incompressible(600<<10))))); err != nil {
+		if _, err := bad.Write(within(t),
+			connect.NewRequest(writeIn("bad", "filler", i+1, setOp(fmt.Sprint("k", i), incompressible(600<<10))))); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -173,7 +179,8 @@ func TestUnreadPagesKeepNoPlace(t *testing.T) {
 				return
 			}
 			request.Header.Set("Content-Type", "application/proto")
-			request.Header.Set("Accept-Encoding", "identity")                                      // compressing the pages would take most of the time
+			request.Header.Set("Accept-Encoding",
+				"identity") // compressing the pages would take most of the time
 			if answer, err := lone.Do(request); err == nil && answer.StatusCode != http.StatusOK { // the others are not read
 				refused <- answer.StatusCode
 			}
@@ -188,12 +195,14 @@ func TestUnreadPagesKeepNoPlace(t *testing.T) {
 	g.awaitObserved(t, "seqledger_reads_at_work", func(v float64) bool { return v == 0 })
 	g.mustServe(t, "a")
 	l, _ := g.as("reader")
-	if _, err := l.GetEntity(within(t), connect.NewRequest(&seqledgerv1.GetEntityRequest{Scope: scopeIn("bad"), Key: "none"})); connect.CodeOf(err) != connect.CodeNotFound {
+	if _, err := l.GetEntity(within(t),
+		connect.NewRequest(&seqledgerv1.GetEntityRequest{Scope: scopeIn("bad"), Key: "none"})); connect.CodeOf(
+		err) != connect.CodeNotFound {
 		t.Error("a small read of the same credential:", err)
 	}
 }
 
-// Streams that are left alone are in the share of who has opened them.
+// Idle streams count against the share of the caller that opened them.
 func TestIdleStreamsAreShared(t *testing.T) {
 	t.Parallel()
 	g := tenants(t, server.Options{MaxStreams: 8})
@@ -221,7 +230,9 @@ func TestIdleStreamsAreShared(t *testing.T) {
 func TestRequestsAreShared(t *testing.T) {
 	t.Parallel()
 	g := tenants(t, server.Options{MaxRequests: 8})
-	head := fmt.Sprintf("POST %s HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer %s\r\nContent-Type: application/proto\r\nContent-Length: 100\r\n\r\n",
+	head := fmt.Sprintf(
+		"POST %s HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer %s\r\nContent-Type: application/proto\r\n"+
+			"Content-Length: 100\r\n\r\n",
 		seqledgerv1connect.LedgerServiceWriteProcedure, g.keys["bad"])
 	var connections []net.Conn
 	for range 2 {
@@ -240,7 +251,8 @@ func TestRequestsAreShared(t *testing.T) {
 func TestConnectionsAreShared(t *testing.T) {
 	t.Parallel()
 	g := tenants(t, server.Options{MaxConnections: 40})
-	text := fmt.Sprintf("GET %s?encoding=json&message=%%7B%%7D&connect=v1 HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer %s\r\n\r\n",
+	text := fmt.Sprintf(
+		"GET %s?encoding=json&message=%%7B%%7D&connect=v1 HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer %s\r\n\r\n",
 		seqledgerv1connect.AdminServiceGetStatusProcedure, g.keys["bad"])
 	var connections []net.Conn
 	for range 10 {
@@ -259,8 +271,8 @@ func TestConnectionsAreShared(t *testing.T) {
 	g.mustServe(t, "a")
 }
 
-// Health checks whose bodies do not come, of which nobody knows the caller, are bounded,
-// and keep out neither other health checks nor requests with a key.
+// Unauthenticated health checks whose bodies do not arrive are bounded, and block neither other
+// health checks nor requests with a key.
 func TestHealthChecksWithoutBodiesAreBounded(t *testing.T) {
 	t.Parallel()
 	g := tenants(t, server.Options{})
@@ -307,7 +319,7 @@ func TestHealthChecksWithoutBodiesAreBounded(t *testing.T) {
 	g.awaitObserved(t, "seqledger_visits_open", func(v float64) bool { return v == 0 })
 }
 
-// What a status tells beside what concerns the caller is for admins on every scope.
+// Only admins on every scope see the parts of a status that do not concern the caller itself.
 func TestStatusTellsNothingOfOthers(t *testing.T) {
 	t.Parallel()
 	g := tenants(t, server.Options{})
@@ -319,7 +331,8 @@ func TestStatusTellsNothingOfOthers(t *testing.T) {
 			t.Fatal(err)
 		}
 		s := answer.Msg.Status
-		if s.Version == "" || s.LedgerId == "" || s.LedgerTime == nil || s.Node.GetTime() == nil || s.Caller.GetActor() != "client:"+id ||
+		if s.Version == "" || s.LedgerId == "" || s.LedgerTime == nil || s.Node.GetTime() == nil ||
+			s.Caller.GetActor() != "client:"+id ||
 			len(s.Caller.Scopes) == 0 || s.Caller.Role == "" {
 			t.Errorf("%s is told too little: %v", id, s)
 		}
@@ -330,7 +343,8 @@ func TestStatusTellsNothingOfOthers(t *testing.T) {
 	}
 	_, admin := g.as("operations")
 	answer, err := admin.GetStatus(within(t), connect.NewRequest(&seqledgerv1.GetStatusRequest{}))
-	if s := answer.Msg.Status; err != nil || s.Index == 0 || s.Digest == "" || s.Streams != 1 || s.Node.CommandsCommitted == 0 {
+	if s := answer.Msg.Status; err != nil || s.Index == 0 || s.Digest == "" || s.Streams != 1 ||
+		s.Node.CommandsCommitted == 0 {
 		t.Error("an admin on every scope:", s, err)
 	}
 	_, admin = g.as("good")
@@ -393,13 +407,16 @@ func TestStoredBytesAreBounded(t *testing.T) {
 			committed++
 		}
 	}
-	if committed != 6 || refused.Code != seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_QUEUE_FULL || refused.RetryAfter == nil ||
+	if committed != 6 || refused.Code != seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_QUEUE_FULL ||
+		refused.RetryAfter == nil ||
 		!strings.Contains(refused.Message, "stored_bytes") {
 		t.Errorf("%d writes of 500 bytes, then %v", committed, refused)
 	}
 	_, err := l.Write(within(t), connect.NewRequest(writeIn("bad", "d", 1, appendOp("x"))))
 	mustRefuse(t, err, connect.CodeResourceExhausted, seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_QUEUE_FULL)
-	if again, err := l.GetEntity(within(t), connect.NewRequest(&seqledgerv1.GetEntityRequest{Scope: scopeIn("bad"), Key: "k"})); connect.CodeOf(err) != connect.CodeNotFound {
+	if again, err := l.GetEntity(within(t),
+		connect.NewRequest(&seqledgerv1.GetEntityRequest{Scope: scopeIn("bad"), Key: "k"})); connect.CodeOf(
+		err) != connect.CodeNotFound {
 		t.Error("reads go on:", again, err)
 	}
 	status, err := admin.GetStatus(within(t), connect.NewRequest(&seqledgerv1.GetStatusRequest{}))
@@ -451,7 +468,8 @@ func TestDiskReserve(t *testing.T) {
 	if e.RetryAfter.AsDuration() <= 0 || !strings.Contains(e.Message, "disk") {
 		t.Error("the refusal says", e)
 	}
-	_, err = h.client.OpenSession(within(t), connect.NewRequest(&seqledgerv1.OpenSessionRequest{Scope: scope(), ClientId: "c", AttemptId: make([]byte, 16)}))
+	_, err = h.client.OpenSession(within(t),
+		connect.NewRequest(&seqledgerv1.OpenSessionRequest{Scope: scope(), ClientId: "c", AttemptId: make([]byte, 16)}))
 	mustRefuse(t, err, connect.CodeResourceExhausted, seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_QUEUE_FULL)
 	// What was committed before the disk was full is answered again.
 	known := writeOf("k", 1, appendOp("x"))
@@ -482,7 +500,8 @@ func TestDiskReserve(t *testing.T) {
 		}
 	}
 	end(t, stream)
-	if _, err := h.client.GetClientState(within(t), connect.NewRequest(&seqledgerv1.GetClientStateRequest{Scope: scope(), ClientId: "c"})); err != nil {
+	if _, err := h.client.GetClientState(within(t),
+		connect.NewRequest(&seqledgerv1.GetClientStateRequest{Scope: scope(), ClientId: "c"})); err != nil {
 		t.Error("a read:", err)
 	}
 	request := connect.NewRequest(&seqledgerv1.UpdateConfigRequest{
@@ -513,15 +532,16 @@ func TestForwardedRequestsAreRefused(t *testing.T) {
 				t.Fatal(err)
 			}
 			request.Header.Set(header, "192.0.2.1")
-			if status, _, text := test.h.do(t, request); status != test.want || status == 403 && !strings.Contains(text, header) {
+			if status, _, text := test.h.do(t, request); status != test.want ||
+				status == 403 && !strings.Contains(text, header) {
 				t.Errorf("%s, %s: %d %s", name, header, status, text)
 			}
 		}
 	}
 }
 
-// An http.Server of somebody else that shuts down ends the streams that have their
-// connections to themselves, which it does not know.
+// The shutdown of another http.Server ends the streams on upgraded connections, which it does
+// not track.
 func TestHandlerEndsWithItsServer(t *testing.T) {
 	t.Parallel()
 	h := start(t)
@@ -549,8 +569,7 @@ func TestHandlerEndsWithItsServer(t *testing.T) {
 	}
 }
 
-// A write whose caller has given up again and again, because the disk is slow, is stored
-// once.
+// A write whose caller repeatedly timed out, because the disk is slow, is stored once.
 func TestASlowDiskCostsNoQuota(t *testing.T) {
 	t.Parallel()
 	g := tenants(t, server.Options{})

@@ -11,20 +11,18 @@ import (
 	"sync"
 )
 
-// TLSFiles are PEM files. They are looked at again for every connection, so
-// that a renewed certificate is used without a restart.
+// TLSFiles are PEM files. They are checked again for every connection, so that a renewed
+// certificate is used without a restart.
 type TLSFiles struct {
-	// Cert has the server's certificate and those between it and a root; Key
-	// its private key.
+	// Cert has the server's certificate and the intermediate ones; Key has its private key.
 	Cert, Key string
-	// ClientCA has the authorities of clients' certificates. When it is not
-	// empty a client must have a certificate besides its credential, and gets no
-	// connection without one, for health checks either.
+	// ClientCA has the authorities of clients' certificates. If it is not empty, every client
+	// must have a certificate besides its credential, also for health checks.
 	ClientCA string
 }
 
-// LoadTLS returns a configuration for TLS 1.2 and 1.3 with HTTP/2. Files that
-// turn bad later are reported to the logger, and the last good ones hold on.
+// LoadTLS returns a configuration for TLS 1.2 and 1.3 with HTTP/2. Files that become invalid
+// later are logged, and the last valid ones stay in use.
 func LoadTLS(files TLSFiles, logger *slog.Logger) (*tls.Config, error) {
 	l := &tlsLoader{files: files, logger: logger}
 	read, err := l.read()
@@ -35,8 +33,7 @@ func LoadTLS(files TLSFiles, logger *slog.Logger) (*tls.Config, error) {
 		return nil, err
 	}
 	l.seen = read
-	// The outer configuration is never used itself: each connection gets the
-	// one of the moment.
+	// The outer configuration is never used itself: each connection gets the current one.
 	return &tls.Config{
 		MinVersion:         tls.VersionTLS12,
 		NextProtos:         l.current.NextProtos,
@@ -44,13 +41,13 @@ func LoadTLS(files TLSFiles, logger *slog.Logger) (*tls.Config, error) {
 	}, nil
 }
 
-// tlsLoader keeps the configuration of the files as they are.
+// tlsLoader caches the configuration of the current files.
 type tlsLoader struct {
 	files  TLSFiles
 	logger *slog.Logger
 
 	mu      sync.Mutex
-	seen    pemFiles // what was read last, good or bad
+	seen    pemFiles // what was read last, valid or not
 	current *tls.Config
 	failing string // the last error that was logged
 }
@@ -104,7 +101,7 @@ func (l *tlsLoader) now() *tls.Config {
 	return l.current
 }
 
-// config makes the configuration that these files are for.
+// config builds the configuration from the files.
 func (p *pemFiles) config() (*tls.Config, error) {
 	pair, err := tls.X509KeyPair(p.cert, p.key)
 	if err != nil {
@@ -114,7 +111,7 @@ func (p *pemFiles) config() (*tls.Config, error) {
 		Certificates: []tls.Certificate{pair},
 		NextProtos:   []string{"h2", "http/1.1"},
 		MinVersion:   tls.VersionTLS12,
-		// For TLS 1.2: forward secret and authenticated only, as HTTP/2 demands.
+		// For TLS 1.2: only forward-secret, authenticated ciphers, as HTTP/2 requires.
 		CipherSuites: []uint16{
 			tls.TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256, tls.TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256,
 			tls.TLS_ECDHE_ECDSA_WITH_AES_256_GCM_SHA384, tls.TLS_ECDHE_RSA_WITH_AES_256_GCM_SHA384,

@@ -183,8 +183,8 @@ func TestTLS(t *testing.T) {
 	}
 }
 
-// TestCertificateRotation: the next connection gets the new certificate, a bad
-// one is not taken, and an open connection goes on.
+// TestCertificateRotation: the next connection gets the new certificate, an invalid one is
+// ignored, and an open connection continues.
 func TestCertificateRotation(t *testing.T) {
 	t.Parallel()
 	s := serveTLS(t, nil)
@@ -224,7 +224,8 @@ func TestCertificateRotation(t *testing.T) {
 	if served() != "third" {
 		t.Error("the files are there again and not served")
 	}
-	if block, _ := pem.Decode(second.key); strings.Contains(s.log.String(), string(block.Bytes)) || strings.Contains(s.log.String(), "PRIVATE") {
+	if block, _ := pem.Decode(second.key); strings.Contains(s.log.String(), string(block.Bytes)) ||
+		strings.Contains(s.log.String(), "PRIVATE") {
 		t.Error("the key is in the log")
 	}
 }
@@ -276,7 +277,8 @@ func TestLoadTLSRefuses(t *testing.T) {
 		"there is no certificate": {Cert: good.Cert, Key: good.Key, ClientCA: empty},
 		"authorities":             {Cert: good.Cert, Key: good.Key, ClientCA: filepath.Join(dir, "absent")},
 	} {
-		if _, err := server.LoadTLS(files, slog.New(slog.DiscardHandler)); err == nil || !strings.Contains(err.Error(), says) {
+		if _, err := server.LoadTLS(files, slog.New(slog.DiscardHandler)); err == nil ||
+			!strings.Contains(err.Error(), says) {
 			t.Errorf("got %v, want an error about %q", err, says)
 		}
 	}
@@ -287,7 +289,7 @@ type outside struct{ net.Listener }
 
 func (outside) Addr() net.Addr { return &net.TCPAddr{IP: net.IPv4(192, 0, 2, 1), Port: 7450} }
 
-// TestListenerRules: strangers must say who they are, and nobody else hear it.
+// TestListenerRules: callers on other machines need authentication and encryption.
 func TestListenerRules(t *testing.T) {
 	t.Parallel()
 	authority := guard(t, server.Options{}, nil).authority
@@ -295,10 +297,11 @@ func TestListenerRules(t *testing.T) {
 		options server.Options
 		want    error
 	}{
-		"nothing":           {server.Options{}, server.ErrNotLoopback},
-		"TLS only":          {server.Options{TLS: new(tls.Config)}, server.ErrNotLoopback},
-		"auth only":         {server.Options{Auth: authority}, server.ErrNotEncrypted},
-		"both":              {server.Options{Auth: authority, TLS: &tls.Config{Certificates: []tls.Certificate{issue(t, "a", nil).pair(t)}}}, nil},
+		"nothing":   {server.Options{}, server.ErrNotLoopback},
+		"TLS only":  {server.Options{TLS: new(tls.Config)}, server.ErrNotLoopback},
+		"auth only": {server.Options{Auth: authority}, server.ErrNotEncrypted},
+		"both": {server.Options{Auth: authority,
+			TLS: &tls.Config{Certificates: []tls.Certificate{issue(t, "a", nil).pair(t)}}}, nil},
 		"insecure":          {server.Options{Insecure: true}, nil},
 		"insecure, auth":    {server.Options{Insecure: true, Auth: authority}, nil},
 		"loopback, nothing": {server.Options{Version: "loopback"}, nil},
@@ -361,19 +364,23 @@ func TestCORS(t *testing.T) {
 	allowed := ask(on, http.MethodOptions, app, preflight)
 	if allowed.StatusCode/100 != 2 || allowed.Header.Get("Access-Control-Allow-Origin") != app ||
 		!strings.Contains(strings.ToLower(allowed.Header.Get("Access-Control-Allow-Headers")), "authorization") ||
-		allowed.Header.Get("Access-Control-Allow-Credentials") != "" || !strings.Contains(allowed.Header.Get("Vary"), "Origin") {
+		allowed.Header.Get("Access-Control-Allow-Credentials") != "" ||
+		!strings.Contains(allowed.Header.Get("Vary"), "Origin") {
 		t.Error("preflight:", allowed.StatusCode, allowed.Header)
 	}
-	if answer := ask(on, http.MethodPost, app, call(on)); answer.StatusCode != 200 || answer.Header.Get("Access-Control-Allow-Origin") != app {
+	if answer := ask(on, http.MethodPost, app, call(on)); answer.StatusCode != 200 ||
+		answer.Header.Get("Access-Control-Allow-Origin") != app {
 		t.Error("call:", answer.StatusCode, answer.Header)
 	}
 	for name, answer := range map[string]*http.Response{
-		"preflight from elsewhere": ask(on, http.MethodOptions, evil, preflight), "call from elsewhere": ask(on, http.MethodPost, evil, call(on)),
-		"null":               ask(on, http.MethodOptions, "null", preflight),
-		"longer origin":      ask(on, http.MethodOptions, app+".evil.com", preflight),
-		"preflight, off":     ask(off, http.MethodOptions, app, preflight),
-		"call, off":          ask(off, http.MethodPost, app, call(off)),
-		"PUT":                ask(on, http.MethodOptions, app, map[string]string{"Access-Control-Request-Method": "PUT"}),
+		"preflight from elsewhere": ask(on, http.MethodOptions, evil, preflight),
+		"call from elsewhere":      ask(on, http.MethodPost, evil, call(on)),
+		"null":                     ask(on, http.MethodOptions, "null", preflight),
+		"longer origin":            ask(on, http.MethodOptions, app+".evil.com", preflight),
+		"preflight, off":           ask(off, http.MethodOptions, app, preflight),
+		"call, off":                ask(off, http.MethodPost, app, call(off)),
+		"PUT": ask(on, http.MethodOptions, app,
+			map[string]string{"Access-Control-Request-Method": "PUT"}),
 		"no credential, off": ask(off, http.MethodPost, app, map[string]string{"Content-Type": "application/json"}),
 	} {
 		for header := range answer.Header {
@@ -388,7 +395,8 @@ func TestCORSOrigins(t *testing.T) {
 	t.Parallel()
 	for origin, want := range map[string][2]bool{ // without auth, with it
 		"https://app.example.com": {true, true}, "http://localhost:3000": {true, true}, "*": {true, false},
-		"": {}, "app.example.com": {}, "https://app.example.com/": {}, "https://*.example.com": {}, "https://App.example.com": {},
+		"": {}, "app.example.com": {}, "https://app.example.com/": {},
+		"https://*.example.com": {}, "https://App.example.com": {},
 		"null": {}, "ftp://a": {}, "https://a/b": {}, "https://user@a": {}, "https://a?b": {},
 	} {
 		for i, authenticated := range []bool{false, true} {

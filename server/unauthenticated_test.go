@@ -58,8 +58,8 @@ func (d *deadlines) SetReadDeadline(t time.Time) error {
 	return nil
 }
 
-// A caller that is not admitted has some seconds for its answer, and for the body that
-// nobody reads.
+// A caller that is not admitted has some seconds for its answer, and for the body, which is
+// dropped.
 func TestUnauthenticatedRequestsHaveLittleTime(t *testing.T) {
 	t.Parallel()
 	s, key := newGuardedServer(t, Options{MaxRequests: 4})
@@ -124,7 +124,8 @@ func deafConnection(t *testing.T, address, procedure, kind, body string, n int) 
 	go func() { _, _ = io.Copy(io.Discard, conn) }() // ends when the connection is closed
 	frame := func(kind, flags byte, id int, payload string) string {
 		size := len(payload)
-		return string([]byte{byte(size >> 16), byte(size >> 8), byte(size), kind, flags, 0, 0, byte(id >> 8), byte(id)}) + payload
+		return string([]byte{byte(size >> 16), byte(size >> 8), byte(size), kind, flags, 0, 0, byte(id >> 8), byte(id)}) +
+			payload
 	}
 	var headers string
 	for _, field := range [][2]string{
@@ -142,8 +143,8 @@ func deafConnection(t *testing.T, address, procedure, kind, body string, n int) 
 	}
 }
 
-// TestEndOfStreamIsTimed: who does not take the end of a stream loses his place
-// like one who does not take a message.
+// TestEndOfStreamIsTimed: a client that does not read the end of a stream is disconnected, like
+// one that does not read a message.
 func TestEndOfStreamIsTimed(t *testing.T) {
 	t.Parallel()
 	s := newTestServer(t, Options{Logger: slog.New(slog.DiscardHandler)})
@@ -183,11 +184,12 @@ func openWithoutRequest(t *testing.T, s *Server, procedure string) net.Conn {
 	return conn
 }
 
-// TestStreamsNeedTheirRequest: who opens a Watch or a Backup and does not say
-// of what loses his place, at once when the server drains.
+// TestStreamsNeedTheirRequest: a client that opens a Watch or a Backup without sending the
+// request is disconnected, at once when the server drains.
 func TestStreamsNeedTheirRequest(t *testing.T) {
 	t.Parallel()
-	for _, procedure := range []string{seqledgerv1connect.LedgerServiceWatchProcedure, seqledgerv1connect.AdminServiceBackupProcedure} {
+	for _, procedure := range []string{seqledgerv1connect.LedgerServiceWatchProcedure,
+		seqledgerv1connect.AdminServiceBackupProcedure} {
 		s := newTestServer(t, Options{})
 		s.late = 20 * time.Millisecond
 		conn := openWithoutRequest(t, s, procedure)
@@ -209,8 +211,7 @@ func TestStreamsNeedTheirRequest(t *testing.T) {
 	}
 }
 
-// TestReflectionTakesNoRoom: who asks which procedures there are does not wait
-// for those who write, nor they for him.
+// TestReflectionTakesNoRoom: reflection does not wait for writers, nor writers for reflection.
 func TestReflectionTakesNoRoom(t *testing.T) {
 	t.Parallel()
 	s := newTestServer(t, Options{})
@@ -223,7 +224,8 @@ func TestReflectionTakesNoRoom(t *testing.T) {
 	transport := &http.Transport{Protocols: protocols}
 	t.Cleanup(transport.CloseIdleConnections)
 	url := "http://" + serveAddress(t, s) + "/grpc.reflection.v1.ServerReflection/ServerReflectionInfo"
-	r, err := http.NewRequestWithContext(soon(t), http.MethodPost, url, bytes.NewReader([]byte(enveloped(0, string(message)))))
+	r, err := http.NewRequestWithContext(soon(t), http.MethodPost, url,
+		bytes.NewReader([]byte(enveloped(0, string(message)))))
 	if err != nil {
 		t.Fatal(err)
 	}

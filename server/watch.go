@@ -10,10 +10,10 @@ import (
 	"github.com/seqledger/seqledger/server/admission"
 )
 
-// watch sends the blocks of a scope until the client goes or the server drains. A
-// message is a block, or a part of one: see blockReader. A client that does not read
-// stops this loop and nothing else: blocks are read from the ledger one by one, and
-// what is sent counts against the client's own share.
+// watch sends the blocks of a scope until the client disconnects or the server drains. A
+// message is a block, or a part of one: see blockReader. A client that does not read stops only
+// this loop: blocks are read from the ledger one by one, and unread messages count against the
+// client's own share.
 func (s *Server) watch(
 	ctx context.Context, r *connect.Request[request[seqledgerv1.WatchRequest, *seqledgerv1.WatchRequest]],
 	stream *connect.ServerStream[seqledgerv1.WatchResponse],
@@ -37,7 +37,7 @@ func (s *Server) watch(
 	stop := context.AfterFunc(s.draining, func() { cancel(ledger.ErrDraining) })
 	defer stop()
 	defer s.untilCallerEnds(ctx, cancel)()
-	// The headers go out at once, because the first block may be long in coming.
+	// Send the headers at once, because the first block may take long.
 	if err := stream.Send(nil); err != nil {
 		return err
 	}
@@ -83,8 +83,8 @@ func (w *watcher) send(ctx context.Context, height uint64) error {
 	}
 }
 
-// next reads a message, and takes room for it until release is called. While it waits
-// for room it holds no message: it reads that again, because blocks never change.
+// next reads a message, and takes room for it until release is called. It holds no message
+// while it waits for room: it reads it again, because blocks never change.
 func (w *watcher) next(
 	ctx context.Context, height uint64, start *seqledgerv1.BlockPosition,
 ) (block *seqledgerv1.Block, release func(), err error) {
@@ -98,7 +98,7 @@ func (w *watcher) next(
 		}
 		block, err = w.read(ctx, height, start)
 		done()
-		// Also while there is much to send from storage, and after a wait.
+		// Check also while there are many stored blocks to send, and after a wait.
 		if ended := s.caller(ctx).Check(); ended != nil {
 			err = ended
 		} else if err == nil {

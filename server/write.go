@@ -21,8 +21,8 @@ func (s *Server) write(ctx context.Context, m *seqledgerv1.WriteRequest) (*seqle
 	if s.isDraining() {
 		return nil, ledger.ErrDraining
 	}
-	// The last use of the request, so that it takes no memory while the disk is
-	// waited for: a thousand operations take a quarter of a megabyte.
+	// This is the last use of the request, so that it takes no memory during the wait for the
+	// disk: a thousand operations take a quarter of a megabyte.
 	includeProof := m.IncludeProof
 	out, err := s.commit(ctx, &w)
 	if err != nil {
@@ -41,7 +41,7 @@ func (s *Server) write(ctx context.Context, m *seqledgerv1.WriteRequest) (*seqle
 	return &seqledgerv1.WriteResponse{Receipt: receipt}, nil
 }
 
-// commit lets a write into the engine, within what its caller may write and store.
+// commit submits a write to the engine, within its caller's limits.
 func (s *Server) commit(ctx context.Context, w *machine.Write) (machine.Outcome, error) {
 	out, err := s.decide(ctx, operationBytes(w), func(ctx context.Context) (machine.Outcome, error) {
 		return s.options.Ledger.Write(ctx, w)
@@ -55,23 +55,22 @@ func (s *Server) commit(ctx context.Context, w *machine.Write) (machine.Outcome,
 	return out, err
 }
 
-// hasNoRoom tells whether nothing more may be stored, which may stay so for days. A
-// write that is stored already is answered all the same.
+// hasNoRoom reports whether nothing more may be stored, which may last for days. A write that
+// is already stored is still answered.
 func hasNoRoom(err error) bool {
 	refused, ok := errors.AsType[*admission.Refusal](err)
 	return ok && (refused.Bound == admission.StoredBytes || refused.Bound == admission.DiskReserve)
 }
 
-// decision is what has become of a command.
+// decision is the outcome of a command.
 type decision struct {
 	outcome machine.Outcome
 	err     error
 }
 
-// decide lets a command with so many bytes of operations into the engine and waits for
-// its outcome. What a credential has in the engine counts until the engine has decided
-// it, and what it stores counts when it was committed, whether its caller waits for
-// that or has gone.
+// decide submits a command with the given bytes of operations to the engine and waits for its
+// outcome. The command counts for its credential until the engine has decided it, and its
+// stored bytes count once it is committed, whether or not the caller still waits.
 func (s *Server) decide(
 	ctx context.Context, bytes int, command func(context.Context) (machine.Outcome, error),
 ) (machine.Outcome, error) {
@@ -84,8 +83,8 @@ func (s *Server) decide(
 		return command(ctx)
 	}
 	decided := make(chan decision, 1)
-	// Ends with the decision, which does not wait for the caller. What its credential
-	// has in the engine bounds how many there are, and Drain waits for them.
+	// Ends with the decision, which does not depend on the caller. The credential's share of
+	// the engine bounds the number of these goroutines, and Drain waits for them.
 	go func() {
 		var d decision
 		defer func() {
@@ -108,8 +107,8 @@ func (s *Server) decide(
 	}
 }
 
-// addProof adds the proof of a committed write to its receipt. The write stands
-// whatever happens here, so a failure must not look like a refusal.
+// addProof adds the proof of a committed write to its receipt. The write is committed in any
+// case, so a failure must not look like a refusal.
 func (s *Server) addProof(ctx context.Context, receipt *seqledgerv1.Receipt, scope machine.Scope) error {
 	tree, err := s.blockTree(ctx, scope, receipt.BlockHeight)
 	if err != nil {
@@ -140,7 +139,7 @@ func proofError(err error) error {
 	return fmt.Errorf("%w: the proof could not be read: %w", ledger.ErrOutcomeUnknown, err)
 }
 
-// openSession takes a stream over.
+// openSession takes over a stream.
 func (s *Server) openSession(
 	ctx context.Context, m *seqledgerv1.OpenSessionRequest,
 ) (*seqledgerv1.OpenSessionResponse, error) {
@@ -186,11 +185,11 @@ func (s *Server) openSession(
 	}, nil
 }
 
-// newestReceipt returns the receipt of the last committed write of a stream,
-// as it was; nil when there is none, or when the stream has gone on since.
+// newestReceipt returns the receipt of the last committed write of a stream, or nil if there is
+// none or the stream has newer writes.
 func newestReceipt(v machine.View, stream *machine.NamedStream) (*machine.Receipt, error) {
 	if stream.Last == 0 {
-		return nil, nil //nolint:nilnil // No receipt is a good answer.
+		return nil, nil //nolint:nilnil // A nil receipt is a valid answer.
 	}
 	receipts, err := v.Receipts(stream.Scope, stream.ClientID, 1)
 	if err != nil || len(receipts) == 0 || receipts[0].Sequence != stream.Last {
@@ -199,7 +198,7 @@ func newestReceipt(v machine.View, stream *machine.NamedStream) (*machine.Receip
 	return &receipts[0], nil
 }
 
-// renderState describes a stream that is there.
+// renderState describes an existing stream.
 func renderState(
 	stream machine.StreamState, newest *machine.Receipt, config machine.Config,
 ) *seqledgerv1.ClientState {
@@ -207,7 +206,7 @@ func renderState(
 		Status:                seqledgerv1.ClientStatus_CLIENT_STATUS_ACTIVE,
 		LastCommittedSequence: stream.Last, Session: stream.Session, CreatedIndex: stream.CreatedIndex,
 		LastSeen: timeOf(stream.LastSeen), ReceiptWindow: uint32(config.ReceiptWindow),
-		// A TTL may be as long as time itself.
+		// The sum may overflow, because a TTL has no upper bound.
 		ExpiresAt: timeOf(stream.LastSeen + min(config.ClientTTL, math.MaxInt64-stream.LastSeen)),
 	}
 	if newest != nil {

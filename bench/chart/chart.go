@@ -18,7 +18,7 @@ type Line struct {
 	Points []Point
 }
 
-// Chart is what is drawn.
+// Chart describes a chart.
 type Chart struct {
 	Title, X, Y string // the title, and what the axes show with their units
 	LogX, LogY  bool
@@ -35,11 +35,14 @@ var colors = []string{"#d1242f", "#0969da", "#1a7f37", "#bf8700", "#8250df", "#b
 // SVG returns the picture. The same chart always gives the same bytes.
 func (c *Chart) SVG() string {
 	var b strings.Builder
-	fmt.Fprintf(&b, `<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 %d %d" font-family="sans-serif" font-size="12" fill="#59636e">`+"\n",
+	fmt.Fprintf(&b,
+		`<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 %d %d" font-family="sans-serif" font-size="12" `+
+			`fill="#59636e">`+"\n",
 		width, height)
 	text(&b, left, 24, "start", c.Title, ` font-size="15"`)
 	text(&b, (left+width-right)/2, height-16, "middle", c.X, "")
-	text(&b, 16, (top+height-bottom)/2, "middle", c.Y, fmt.Sprintf(` transform="rotate(-90 16 %d)"`, (top+height-bottom)/2))
+	text(&b, 16, (top+height-bottom)/2, "middle", c.Y,
+		fmt.Sprintf(` transform="rotate(-90 16 %d)"`, (top+height-bottom)/2))
 	x := c.axis(c.LogX, func(p Point) float64 { return p.X }, left, width-right)
 	y := c.axis(c.LogY, func(p Point) float64 { return p.Y }, height-bottom, top)
 	if x.empty || y.empty {
@@ -47,11 +50,13 @@ func (c *Chart) SVG() string {
 		return b.String() + "</svg>\n"
 	}
 	for _, tick := range x.ticks() {
-		fmt.Fprintf(&b, `<line x1="%.1f" y1="%d" x2="%.1f" y2="%d" stroke="#8c959f" stroke-opacity="0.3"/>`+"\n", x.at(tick), top, x.at(tick), height-bottom)
+		fmt.Fprintf(&b, `<line x1="%.1f" y1="%d" x2="%.1f" y2="%d" stroke="#8c959f" stroke-opacity="0.3"/>`+"\n",
+			x.at(tick), top, x.at(tick), height-bottom)
 		text(&b, int(x.at(tick)), height-bottom+18, "middle", short(tick), "")
 	}
 	for _, tick := range y.ticks() {
-		fmt.Fprintf(&b, `<line x1="%d" y1="%.1f" x2="%d" y2="%.1f" stroke="#8c959f" stroke-opacity="0.3"/>`+"\n", left, y.at(tick), width-right, y.at(tick))
+		fmt.Fprintf(&b, `<line x1="%d" y1="%.1f" x2="%d" y2="%.1f" stroke="#8c959f" stroke-opacity="0.3"/>`+"\n",
+			left, y.at(tick), width-right, y.at(tick))
 		text(&b, left-8, int(y.at(tick))+4, "end", short(tick), "")
 	}
 	for i := range c.Lines {
@@ -73,9 +78,11 @@ func (c *Chart) draw(b *strings.Builder, i int, x, y axis) {
 		fmt.Fprintf(&path, "%.1f,%.1f ", x.at(p.X), y.at(p.Y))
 		fmt.Fprintf(b, `<circle cx="%.1f" cy="%.1f" r="3" fill="%s"/>`+"\n", x.at(p.X), y.at(p.Y), color)
 	}
-	fmt.Fprintf(b, `<polyline points="%s" fill="none" stroke="%s" stroke-width="2"/>`+"\n", strings.TrimSpace(path.String()), color)
+	fmt.Fprintf(b, `<polyline points="%s" fill="none" stroke="%s" stroke-width="2"/>`+"\n",
+		strings.TrimSpace(path.String()), color)
 	at := top + 8 + 20*i
-	fmt.Fprintf(b, `<line x1="%d" y1="%d" x2="%d" y2="%d" stroke="%s" stroke-width="3"/>`+"\n", width-right+14, at, width-right+34, at, color)
+	fmt.Fprintf(b, `<line x1="%d" y1="%d" x2="%d" y2="%d" stroke="%s" stroke-width="3"/>`+"\n",
+		width-right+14, at, width-right+34, at, color)
 	text(b, width-right+40, at+4, "start", line.Name, "")
 }
 

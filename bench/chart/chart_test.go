@@ -42,10 +42,12 @@ func TestChart(t *testing.T) {
 		chart  chart.Chart
 		points int
 	}{
-		"linear":               {chart.Chart{Lines: []chart.Line{{Name: "a", Points: three}}}, 3},
-		"logarithmic":          {chart.Chart{LogX: true, LogY: true, Lines: []chart.Line{{Name: "a", Points: three}}}, 3},
-		"zero has no log":      {chart.Chart{LogY: true, Lines: []chart.Line{{Points: []chart.Point{{X: 1, Y: 0}, {X: 2, Y: 5}}}}}, 1},
-		"not a number":         {chart.Chart{Lines: []chart.Line{{Points: []chart.Point{{X: 1, Y: math.NaN()}, {X: 2, Y: 5}}}}}, 1},
+		"linear":      {chart.Chart{Lines: []chart.Line{{Name: "a", Points: three}}}, 3},
+		"logarithmic": {chart.Chart{LogX: true, LogY: true, Lines: []chart.Line{{Name: "a", Points: three}}}, 3},
+		"zero has no log": {
+			chart.Chart{LogY: true, Lines: []chart.Line{{Points: []chart.Point{{X: 1, Y: 0}, {X: 2, Y: 5}}}}}, 1},
+		"not a number": {
+			chart.Chart{Lines: []chart.Line{{Points: []chart.Point{{X: 1, Y: math.NaN()}, {X: 2, Y: 5}}}}}, 1},
 		"one point":            {chart.Chart{LogX: true, Lines: []chart.Line{{Points: three[:1]}}}, 1},
 		"nothing":              {chart.Chart{Lines: []chart.Line{{Name: "none"}}}, 0},
 		"names are escaped":    {chart.Chart{Title: `<"&>`, Lines: []chart.Line{{Name: "</svg>", Points: three}}}, 3},

@@ -15,9 +15,8 @@ import (
 // The operation is not counted and the worker ends; the others go on.
 var ErrDone = errors.New("load: the worker has nothing left to do")
 
-// Latencies are recorded in nanoseconds between these, to a hundredth: more
-// digits would make the histograms of many workers push what is measured out of
-// the processor's caches.
+// Latencies are recorded in nanoseconds between these, to a hundredth: more digits would make
+// the histograms of many workers evict the measured system from the processor's caches.
 const (
 	digits     = 2
 	minLatency = 100
@@ -87,8 +86,7 @@ func Closed(ctx context.Context, o Options, operation Operation) (Result, error)
 			}
 		}
 	}
-	// Without a warm-up everything counts, also what is done before Begin would
-	// have returned.
+	// Without a warm-up everything counts, including operations before Begin returns.
 	if o.Warmup > 0 {
 		r.start(loop)
 		r.wait(o.Warmup)
@@ -108,8 +106,8 @@ func Closed(ctx context.Context, o Options, operation Operation) (Result, error)
 	return r.result(elapsed, errBegin, errEnd)
 }
 
-// Open begins Rate operations a second. A worker has one operation outstanding
-// at most: what is due while all are busy waits, and its waiting counts.
+// Open begins Rate operations a second. A worker has at most one outstanding operation:
+// operations that are due while all workers are busy wait, and the wait counts.
 func Open(ctx context.Context, o Options, operation Operation) (Result, error) {
 	if o.Rate <= 0 {
 		return Result{}, fmt.Errorf("load: the rate is %v, and must be more than 0", o.Rate)
@@ -187,7 +185,7 @@ func (r *run) start(loop func(ctx context.Context, worker int) error) {
 			}
 		})
 	}
-	// Ends with the workers; whoever needs that waits for r.ended.
+	// Ends with the workers, which r.ended reports.
 	go func() {
 		running.Wait()
 		close(r.ended)
@@ -216,7 +214,8 @@ func (r *run) result(elapsed time.Duration, errs ...error) (Result, error) {
 	if err := errors.Join(append(errs, context.Cause(r.ctx))...); err != nil {
 		return Result{}, err
 	}
-	result := Result{Elapsed: elapsed, Unserved: r.unserved.Load(), Latency: hdrhistogram.New(minLatency, maxLatency, digits)}
+	result := Result{Elapsed: elapsed, Unserved: r.unserved.Load(),
+		Latency: hdrhistogram.New(minLatency, maxLatency, digits)}
 	for _, h := range r.histograms {
 		result.Latency.Merge(h)
 	}

@@ -52,9 +52,9 @@ func TestOpenChargesTheStallToAllWhoWaited(t *testing.T) {
 		if r.Operations != 1000 || r.Unserved != 0 {
 			t.Fatalf("want 1000 served operations, got %d and %d unserved", r.Operations, r.Unserved)
 		}
-		// The 5 % who were due in the first half of the stall waited longer than half of it.
+		// The 5 % that were due in the first half of the stall waited longer than half of it.
 		if p := r.Milliseconds(96); p < 500 {
-			t.Errorf("96 %% waited %v ms at most: those who were due during the stall are missing", p)
+			t.Errorf("96 %% waited %v ms at most: those due during the stall are missing", p)
 		}
 		if p := r.Milliseconds(85); p > 1 {
 			t.Errorf("85 %% waited up to %v ms, although the stall hit 10 %%", p)
@@ -119,6 +119,7 @@ func TestClosedEndsWhenAllAreDone(t *testing.T) {
 		return nil
 	})
 	if err != nil || r.Operations != 50 || r.Elapsed > time.Minute {
-		t.Errorf("want all 50 operations, because there is no warm-up, and an early end, got %d in %s, %v", r.Operations, r.Elapsed, err)
+		t.Errorf("want all 50 operations, because there is no warm-up, and an early end, got %d in %s, %v", r.Operations,
+			r.Elapsed, err)
 	}
 }

@@ -58,8 +58,8 @@ func newBatcher(send func(batch []*call)) *batcher {
 	return b
 }
 
-// do has a call answered. The caller must not give up before, because the batch
-// still looks at the job; a broken connection ends send and so the wait.
+// do waits for the answer to a call. The caller must not return earlier, because the batch
+// still uses the job; a broken connection ends send and thereby the wait.
 func (b *batcher) do(ctx context.Context, j *job, retry bool) (answer, error) {
 	c := &call{job: j, retry: retry, done: make(chan struct{})}
 	select {

@@ -13,7 +13,8 @@ import (
 	"go.uber.org/zap/zapcore"
 )
 
-const etcdSettings = "one member, defaults (every entry is synced before it is applied), 8 GiB quota; one Txn, one round trip"
+const etcdSettings = "one member, defaults (every entry is synced before it is applied), 8 GiB quota; one Txn, " +
+	"one round trip"
 
 // serveEtcd is the server's process.
 func serveEtcd(ctx context.Context, dir string) error {

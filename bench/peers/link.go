@@ -46,7 +46,7 @@ type plainCodec struct{}
 func (plainCodec) MarshalAppend(dst []byte, m any) ([]byte, error) {
 	frame, ok := m.(*seqledgerv1.WriteStreamRequest)
 	if !ok {
-		return nil, fmt.Errorf("%T is no frame", m)
+		return nil, fmt.Errorf("%T is not a frame", m)
 	}
 	size := frame.SizeVT()
 	dst = slices.Grow(dst, size)[:len(dst)+size]
@@ -113,7 +113,7 @@ func (l *link) send(ctx context.Context) {
 	for {
 		select {
 		case <-l.wake:
-			runtime.Gosched() // as the client: whoever woke us is rarely alone
+			runtime.Gosched() // as the client does: more callers are usually about to submit
 		case <-ctx.Done():
 			return
 		}
@@ -124,7 +124,7 @@ func (l *link) send(ctx context.Context) {
 	}
 }
 
-// collect fills a frame with what waits, and tells whether anything did.
+// collect fills a frame with what waits, and reports whether anything did.
 func (l *link) collect(frame *seqledgerv1.WriteStreamRequest) bool {
 	frame.Writes = frame.Writes[:0]
 	l.mu.Lock()

@@ -41,13 +41,15 @@ func main() {
 
 func run(arguments []string, stdout, stderr io.Writer) error {
 	o := &options{notice: func(format string, args ...any) {
-		_, _ = fmt.Fprintf(stderr, format+"\n", args...) // that nobody reads it must not end a measurement
+		_, _ = fmt.Fprintf(stderr, format+"\n", args...) // a closed output must not end a measurement
 	}}
 	flags := flag.NewFlagSet("peers", flag.ContinueOnError)
 	flags.SetOutput(stderr)
 	systems := flags.String("systems", "", "measure these, separated by commas (default: all that are here)")
-	rows := flags.String("rows", "", "measure the rows whose name matches this regular expression: fresh/64, retry-hot/64, …")
-	rates := flags.String("rates", "1000,5000,20000,50000", "writes a second for the open loops, separated by commas; empty: none")
+	rows := flags.String("rows", "",
+		"measure the rows whose name matches this regular expression: fresh/64, retry-hot/64, …")
+	rates := flags.String("rates", "1000,5000,20000,50000",
+		"writes a second for the open loops, separated by commas; empty: none")
 	preload := flags.String("preload", "1000,100000", "idle streams to measure beside, separated by commas; empty: none")
 	quick := flags.Bool("quick", false, "one short round of little, without results in files: does it run?")
 	list := flags.Bool("list", false, "tell which systems are here and how to get the others, and measure nothing")
@@ -56,7 +58,8 @@ func run(arguments []string, stdout, stderr io.Writer) error {
 	flags.DurationVar(&o.duration, "duration", 1500*time.Millisecond, "how long each row is measured in each round")
 	flags.DurationVar(&o.warmup, "warmup", 300*time.Millisecond, "how long each row runs before it is measured")
 	flags.IntVar(&o.coldStreams, "cold-streams", 20_000, "how many writes are retried after a restart")
-	flags.StringVar(&o.dir, "dir", "", "let systems write below this directory (default: the system's temporary directory)")
+	flags.StringVar(&o.dir, "dir", "",
+		"let systems write below this directory (default: the system's temporary directory)")
 	flags.StringVar(&o.out, "out", "", "write peers.json, peers.md and pictures into this directory")
 	if err := flags.Parse(arguments); err != nil {
 		return err
@@ -134,7 +137,7 @@ func (o *options) quick() {
 	}
 }
 
-// estimate tells how long it will take, roughly.
+// estimate prints roughly how long the run will take.
 func (o *options) estimate() time.Duration {
 	var total time.Duration
 	one := o.duration + o.warmup + 100*time.Millisecond
@@ -189,7 +192,7 @@ func serveSystem(ctx context.Context, name, dir string) error {
 	case "etcd":
 		return serveEtcd(ctx, dir)
 	}
-	return fmt.Errorf("-serve: there is no system %q of our own", name)
+	return fmt.Errorf("-serve: there is no built-in system %q", name)
 }
 
 // moduleVersion returns the version of a module in this program; "" asks for

@@ -13,7 +13,8 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 )
 
-const natsSettings = "sync_interval=always, file storage, one replica; publish with Nats-Msg-Id and Nats-Expected-Last-Subject-Sequence"
+const natsSettings = "sync_interval=always, file storage, one replica; publish with Nats-Msg-Id and " +
+	"Nats-Expected-Last-Subject-Sequence"
 
 // serveNATS is the server's process.
 func serveNATS(ctx context.Context, dir string) error {

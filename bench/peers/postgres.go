@@ -77,7 +77,8 @@ func (p *postgres) start(ctx context.Context, dir string) (err error) {
 	if err != nil {
 		return err
 	}
-	command := exec.CommandContext(ctx, initdb, "-D", dir+"/data", "-A", "trust", "-U", "bench", "-E", "UTF8", "--locale=C")
+	command := exec.CommandContext(ctx, initdb, "-D", dir+"/data", "-A", "trust",
+		"-U", "bench", "-E", "UTF8", "--locale=C")
 	command.Dir = dir
 	command.SysProcAttr = &syscall.SysProcAttr{Credential: p.credential}
 	if out, err := command.CombinedOutput(); err != nil {
@@ -109,7 +110,8 @@ func (p *postgres) run(ctx context.Context) (err error) {
 	}
 	arguments := []string{"-D", p.dir + "/data", "-p", fmt.Sprint(p.port), "-h", "127.0.0.1", "-k", ""}
 	for _, setting := range []string{
-		"fsync=on", "synchronous_commit=on", "full_page_writes=on", "shared_buffers=512MB", "max_wal_size=4GB", "max_connections=300",
+		"fsync=on", "synchronous_commit=on", "full_page_writes=on", "shared_buffers=512MB",
+		"max_wal_size=4GB", "max_connections=300",
 	} {
 		arguments = append(arguments, "-c", setting)
 	}

@@ -27,12 +27,14 @@ func (f *findings) preload(ctx context.Context, s *stage, streams int) error {
 			return fmt.Errorf("%d streams: %s: %w", streams, in.kind.name, err)
 		}
 		f.preloaded = append(f.preloaded, p)
-		s.o.notice("streams  %8d there        %-20s %9.0f/s  p50 %8.3f ms  p99 %8.3f ms", streams, in.kind.name, p.Throughput, p.P50, p.P99)
+		s.o.notice("streams  %8d there        %-20s %9.0f/s  p50 %8.3f ms  p99 %8.3f ms", streams,
+			in.kind.name, p.Throughput, p.P50, p.P99)
 	}
 	return nil
 }
 
-func (in *instance) preloaded(ctx context.Context, o *options, r row, connections, streams int) (p preloadPoint, err error) {
+func (in *instance) preloaded(ctx context.Context, o *options, r row, connections,
+	streams int) (p preloadPoint, err error) {
 	at := placement{
 		callers: preloadCallers, connections: min(connections, 8), pipelined: in.kind.pipelines, numbered: true,
 	}

@@ -25,7 +25,7 @@ const (
 // process is a server that the harness has started and will end.
 type process struct {
 	command *exec.Cmd
-	stdin   io.Closer // of our own children: closing it tells them to end
+	stdin   io.Closer // of built-in servers: closing it tells them to end
 	signal  os.Signal // of the others: what tells them to end
 	ended   chan struct{}
 	err     error // of the process, once ended is closed
@@ -170,8 +170,8 @@ func tree(pid int) []int {
 	return pids
 }
 
-// freePort returns a port of loopback that nobody listens on. Somebody else may
-// take it before it is used; then the server does not start and says so.
+// freePort returns an unused port of loopback. Another process may take it before it is used;
+// then the server does not start and says so.
 func freePort() (int, error) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {

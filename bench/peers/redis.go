@@ -15,7 +15,8 @@ import (
 //go:embed write.lua
 var redisWrite string
 
-const redisSettings = "appendonly=yes appendfsync=always no rewrites of the file and no snapshots; one Lua script, one round trip"
+const redisSettings = "appendonly=yes appendfsync=always no rewrites of the file and no snapshots; one Lua script," +
+	" one round trip"
 
 // redisServer is a Redis of its own.
 type redisServer struct {
@@ -44,7 +45,8 @@ func (r *redisServer) run(ctx context.Context) (err error) {
 		return err
 	}
 	command := exec.Command("redis-server", "--port", strconv.Itoa(r.port), "--bind", "127.0.0.1", "--dir", r.dir,
-		"--appendonly", "yes", "--appendfsync", "always", "--save", "", "--auto-aof-rewrite-percentage", "0", "--daemonize", "no")
+		"--appendonly", "yes", "--appendfsync", "always", "--save", "",
+		"--auto-aof-rewrite-percentage", "0", "--daemonize", "no")
 	if r.process, err = launch(command, r.dir+".log", nil); err != nil {
 		return err
 	}

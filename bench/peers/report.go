@@ -97,12 +97,14 @@ func processor() string {
 		}
 	}
 	kernel, _ := os.ReadFile("/proc/sys/kernel/osrelease") // a machine without has no name for it
-	return fmt.Sprintf("%d cores of %s, Linux %s, %s", runtime.NumCPU(), name, strings.TrimSpace(string(kernel)), runtime.Version())
+	return fmt.Sprintf("%d cores of %s, Linux %s, %s", runtime.NumCPU(), name,
+		strings.TrimSpace(string(kernel)), runtime.Version())
 }
 
-// commit returns what is checked out, with -dirty when files differ from it.
+// commit returns the checked-out commit, with -dirty if files differ from it.
 func commit(ctx context.Context) string {
-	out, err := exec.CommandContext(ctx, "git", "describe", "--always", "--dirty", "--abbrev=12", "--exclude", "*").Output()
+	out, err := exec.CommandContext(ctx, "git", "describe", "--always", "--dirty",
+		"--abbrev=12", "--exclude", "*").Output()
 	if err != nil {
 		return "unknown"
 	}

@@ -79,7 +79,8 @@ func (f *findings) prepare(ctx context.Context, s *stage) error {
 			}
 			at := cell{r, in.kind.name}
 			f.connections[at], f.syncs[at] = best, counted.syncs
-			s.o.notice("prepare  %-22s %-20s %3d connections, %s syncs per write", r.name(), in.kind.name, best, optional(counted.syncs))
+			s.o.notice("prepare  %-22s %-20s %3d connections, %s syncs per write", r.name(),
+				in.kind.name, best, optional(counted.syncs))
 		}
 	}
 	return nil
@@ -162,7 +163,8 @@ func (f *findings) openLoops(ctx context.Context, s *stage) error {
 				return fmt.Errorf("%d a second: %s: %w", rate, in.kind.name, err)
 			}
 			f.open = append(f.open, p)
-			s.o.notice("open     %8d/s wanted       %-20s %9.0f/s  p50 %8.3f ms  p99 %8.3f ms", rate, in.kind.name, p.Served, p.P50, p.P99)
+			s.o.notice("open     %8d/s wanted       %-20s %9.0f/s  p50 %8.3f ms  p99 %8.3f ms",
+				rate, in.kind.name, p.Served, p.P50, p.P99)
 		}
 	}
 	return nil
@@ -179,7 +181,8 @@ func (f *findings) suited(ctx context.Context, o *options, in *instance, r row) 
 	return best, err
 }
 
-func (in *instance) openLoop(ctx context.Context, o *options, r row, connections int, rate float64) (p openPoint, err error) {
+func (in *instance) openLoop(ctx context.Context, o *options, r row, connections int,
+	rate float64) (p openPoint, err error) {
 	to, err := in.system.connect(ctx, place(r, connections))
 	if err != nil {
 		return p, err

@@ -31,7 +31,7 @@ func (r row) name() string {
 	return name
 }
 
-// fits tells whether a system can do a row.
+// fits reports whether a system can do a row.
 func (r row) fits(k *kind) bool {
 	return (!r.pipelined || k.pipelines) && (r.workload == "fresh" || k.retries)
 }
@@ -64,8 +64,8 @@ func allRows() []row {
 	)
 }
 
-// chosenKinds returns the systems that were asked for and are here, and says on
-// notice what is missing.
+// chosenKinds returns the requested systems that are available, and prints on notice what is
+// missing.
 func chosenKinds(names string, notice func(format string, args ...any)) ([]kind, error) {
 	all := kinds()
 	var wanted []string

@@ -35,7 +35,8 @@ func (f *findings) summarize(at cell) rowResult {
 	middle := func(value func(*sample) float64) float64 { return median(values(samples, value)) }
 	speeds := values(samples, func(s *sample) float64 { return s.perSecond })
 	return rowResult{
-		System: at.system, Workload: at.row.workload, Writers: at.row.writers, Pipelined: at.row.pipelined, PayloadBytes: at.row.payload,
+		System: at.system, Workload: at.row.workload, Writers: at.row.writers,
+		Pipelined: at.row.pipelined, PayloadBytes: at.row.payload,
 		Throughput: median(speeds), ThroughputMin: slices.Min(speeds), ThroughputMax: slices.Max(speeds),
 		P50:            middle(func(s *sample) float64 { return s.p50 }),
 		P99:            middle(func(s *sample) float64 { return s.p99 }),
@@ -76,7 +77,8 @@ func (f *findings) compare(system, peer string, r row, value func(*sample) float
 		ratios[i] = ours[i] / theirs[i]
 	}
 	low, high, coverage := interval(ratios)
-	return ratio{System: system, Peer: peer, Row: r.name(), Median: median(ratios), Low: low, High: high, Coverage: coverage}, true
+	return ratio{System: system, Peer: peer, Row: r.name(), Median: median(ratios),
+		Low: low, High: high, Coverage: coverage}, true
 }
 
 func values(samples []sample, value func(*sample) float64) []float64 {

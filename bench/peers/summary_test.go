@@ -28,7 +28,8 @@ func TestMedianAndInterval(t *testing.T) {
 				t.Errorf("median %v, want %v", m, test.median)
 			}
 			if low != test.low || high != test.high || math.Abs(coverage-test.coverage) > test.tolerance {
-				t.Errorf("interval %v to %v with %v, want %v to %v with %v", low, high, coverage, test.low, test.high, test.coverage)
+				t.Errorf("interval %v to %v with %v, want %v to %v with %v", low, high,
+					coverage, test.low, test.high, test.coverage)
 			}
 		})
 	}
@@ -65,19 +66,20 @@ func TestVerdicts(t *testing.T) {
 	row64 := row{"fresh", 64, false, smallPayload}
 	inProcess := row{"fresh", 256, false, smallPayload}
 	f := &findings{samples: map[cell][]sample{
-		{row64, "seqledger"}: speeds(100, 100, 100), {row64, "redis"}: speeds(50, 50, 50), {row64, "postgres"}: speeds(50, 50, 50),
+		{row64, "seqledger"}: speeds(100, 100, 100), {row64, "redis"}: speeds(50, 50, 50),
+		{row64, "postgres"}:                speeds(50, 50, 50),
 		{inProcess, "seqledger-inprocess"}: {{log: 300, disk: 3000}},
 	}}
 	want := map[string]string{
-		"fresh/64: seqledger / redis":                                        "reached", // 2 of 1.5
-		"fresh/64: seqledger / postgres":                                     "MISSED",  // 2 of 8
-		"fresh/64: seqledger / etcd":                                         "not measured",
-		"fresh/256: bytes of log / bytes of payload, in process":             "reached", // 2.3 of at most 2.5
-		"fresh/256: all bytes to the disk / bytes of payload, in process":    "MISSED",  // 23 of at most 6
-		"fresh/1: median latency in process / bare append and fdatasync":     "not measured",
-		"fresh/1024/pipelined: seqledger / redis":                            "not measured",
-		"retry-hot/64: seqledger / postgres":                                 "not measured",
-		"a target that nobody set, to see that the lookup below notices one": "",
+		"fresh/64: seqledger / redis":                                     "reached", // 2 of 1.5
+		"fresh/64: seqledger / postgres":                                  "MISSED",  // 2 of 8
+		"fresh/64: seqledger / etcd":                                      "not measured",
+		"fresh/256: bytes of log / bytes of payload, in process":          "reached", // 2.3 of at most 2.5
+		"fresh/256: all bytes to the disk / bytes of payload, in process": "MISSED",  // 23 of at most 6
+		"fresh/1: median latency in process / bare append and fdatasync":  "not measured",
+		"fresh/1024/pipelined: seqledger / redis":                         "not measured",
+		"retry-hot/64: seqledger / postgres":                              "not measured",
+		"an unknown target, to see that the lookup below detects one":     "",
 	}
 	found := make(map[string]string)
 	for _, v := range f.judge() {
@@ -90,7 +92,7 @@ func TestVerdicts(t *testing.T) {
 	}
 }
 
-// One sync serves everybody who waits for it and nobody else.
+// One sync serves all callers that wait for it, and no others.
 func TestCheats(t *testing.T) {
 	t.Parallel()
 	number := func(f float64) *float64 { return &f }
@@ -102,7 +104,8 @@ func TestCheats(t *testing.T) {
 		{System: "not counted", Workload: "fresh", Writers: 1},
 	}
 	found := strings.Join(cheats(rows), "\n")
-	for system, caught := range map[string]bool{"honest": false, "lazy": true, "never": true, "retries need none": false, "not counted": false} {
+	for system, caught := range map[string]bool{"honest": false, "lazy": true, "never": true,
+		"retries need none": false, "not counted": false} {
 		if strings.Contains(found, system+",") != caught {
 			t.Errorf("%s caught: %v, want %v; in %q", system, !caught, caught, found)
 		}

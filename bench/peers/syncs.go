@@ -25,7 +25,8 @@ type syncCounter struct {
 }
 
 // errNoCounter says that there is nothing to count with.
-var errNoCounter = errors.New("syncs are not counted: neither perf (with tracepoints) nor strace is here; on Debian: apt-get install strace")
+var errNoCounter = errors.New(
+	"syncs are not counted: neither perf (with tracepoints) nor strace is here; on Debian: apt-get install strace")
 
 // countSyncs begins to count; nothing counts before it returns. dir is where the
 // processes write, scratch where the counter may.
@@ -72,7 +73,8 @@ func countWithPerf(pids []int, dir, scratch string) (*syncCounter, error) {
 	if err != nil {
 		return nil, err
 	}
-	c := &syncCounter{control: control, answers: bufio.NewReader(answers), output: filepath.Join(scratch, "perf"), parse: parsePerf}
+	c := &syncCounter{control: control, answers: bufio.NewReader(answers),
+		output: filepath.Join(scratch, "perf"), parse: parsePerf}
 	command := exec.Command(path, "stat", "-x", ",", "-o", c.output, "-D", "-1", "--control", "fd:3,4",
 		"-e", strings.Join(events, ","), "-p", joined(pids))
 	command.ExtraFiles = []*os.File{controlOut, answersIn}
@@ -88,7 +90,7 @@ func countWithPerf(pids []int, dir, scratch string) (*syncCounter, error) {
 	return c, nil
 }
 
-// tell has perf follow an order and waits until it has.
+// tell sends perf a command and waits until it is done.
 func (c *syncCounter) tell(order string) error {
 	if _, err := c.control.WriteString(order + "\n"); err != nil {
 		return err

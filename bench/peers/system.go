@@ -42,8 +42,8 @@ type placement struct {
 	// pipelined: requests of many callers share a connection without waiting
 	// for each other's answers.
 	pipelined bool
-	// numbered: the harness numbers the writes itself, and nobody opens a
-	// session. It is for streams that are many.
+	// numbered: the harness numbers the writes itself, without sessions. It is for many
+	// streams.
 	numbered bool
 }
 
@@ -98,7 +98,8 @@ func kinds() []kind {
 		{name: "floor", make: func() system { return new(floor) }, find: builtIn(""), connections: oneConnection,
 			settings: "one loop: write what waits at the end of a preallocated file, fdatasync, answer",
 			lacks:    "everything but the payload: no sequence, no key, no hash, no reply", pipelines: true},
-		{name: "seqledger-inprocess", make: func() system { return new(inProcess) }, find: builtIn(""), connections: oneConnection,
+		{name: "seqledger-inprocess", make: func() system { return new(inProcess) },
+			find: builtIn(""), connections: oneConnection,
 			settings: "ledger.Ledger in the process of the harness, defaults", retries: true},
 		{name: "seqledger", make: func() system { return &wire{multiplexed: true} }, find: builtIn(""),
 			settings:    "defaults; client.Writers over one WriteStream; retries over a second one",
@@ -111,8 +112,10 @@ func kinds() []kind {
 			connections: pools(8, 64, 256), pipelines: true, retries: true},
 		{name: "nats", make: func() system { return new(natsServer) }, find: builtIn("github.com/nats-io/nats-server/v2"),
 			settings: natsSettings, connections: pools(1, 4, 16), retries: true,
-			lacks: "no request hash is compared; an exact repeat is refused for its expected sequence before its id is looked at, " +
-				"so that retries go without one; the reply is the stream's sequence alone; a retry is known for the duplicate window of " +
+			lacks: "no request hash is compared; an exact repeat is refused for its expected sequence before its id is " +
+				"looked at, " +
+				"so that retries go without one; the reply is the stream's sequence alone; a retry is known for the duplicate " +
+				"window of " +
 				"2 minutes, not for ever"},
 		{name: "etcd", make: func() system { return new(etcdServer) }, find: builtIn("go.etcd.io/etcd/server/v3"),
 			settings: etcdSettings, connections: pools(1, 4, 16), retries: true,

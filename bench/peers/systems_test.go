@@ -75,7 +75,8 @@ func sameWork(t *testing.T, k *kind, s system, at placement, stream int) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	jobs := []*job{{stream: stream, sequence: 1, payload: payload(128)}, {stream: stream, sequence: 2, payload: payload(4096)}}
+	jobs := []*job{{stream: stream, sequence: 1, payload: payload(128)},
+		{stream: stream, sequence: 2, payload: payload(4096)}}
 	replies := make([]string, len(jobs))
 	for i, j := range jobs {
 		a, err := to.write(t.Context(), 0, j)

@@ -20,7 +20,7 @@ type mark struct {
 	want float64
 }
 
-// marks is what is asked of seqledger.
+// marks are the targets for seqledger.
 func marks() []mark {
 	var list []mark
 	add := func(r row, wants map[string]float64) {
@@ -46,7 +46,8 @@ func (f *findings) judge() []verdict {
 		c, ok := f.compare("seqledger", m.peer, m.row, speed)
 		list = append(list, newVerdict(fmt.Sprintf("%s: seqledger / %s", m.row.name(), m.peer), m.want, false, c, ok))
 	}
-	c, ok := f.compare("seqledger-inprocess", "floor", row{"fresh", 1, false, smallPayload}, func(s *sample) float64 { return s.p50 })
+	c, ok := f.compare("seqledger-inprocess", "floor", row{"fresh", 1, false, smallPayload},
+		func(s *sample) float64 { return s.p50 })
 	list = append(list, newVerdict("fresh/1: median latency in process / bare append and fdatasync", 1.3, true, c, ok))
 	many := cell{row{"fresh", 256, false, smallPayload}, "seqledger-inprocess"}
 	for _, bytes := range []struct {
@@ -54,8 +55,10 @@ func (f *findings) judge() []verdict {
 		want  float64
 		value func(*sample) float64
 	}{
-		{"fresh/256: bytes of log / bytes of payload, in process", 2.5, func(s *sample) float64 { return s.log / smallPayload }},
-		{"fresh/256: all bytes to the disk / bytes of payload, in process", 6, func(s *sample) float64 { return s.disk / smallPayload }},
+		{"fresh/256: bytes of log / bytes of payload, in process", 2.5,
+			func(s *sample) float64 { return s.log / smallPayload }},
+		{"fresh/256: all bytes to the disk / bytes of payload, in process", 6,
+			func(s *sample) float64 { return s.disk / smallPayload }},
 	} {
 		all := values(f.samples[many], bytes.value)
 		var c ratio
@@ -79,8 +82,8 @@ func newVerdict(target string, want float64, atMost bool, c ratio, measured bool
 	return v
 }
 
-// cheats returns the rows in which a system synced less often than one sync for
-// everybody who was waiting explains.
+// cheats returns the rows in which a system synced less often than one sync for all waiting
+// callers explains.
 func cheats(rows []rowResult) []string {
 	var list []string
 	for i := range rows {
@@ -90,7 +93,8 @@ func cheats(rows []rowResult) []string {
 		}
 		// A tenth less is what begins and ends outside the time that is counted.
 		if least := 0.9 / float64(r.Writers); *r.SyncsPerWrite < least {
-			list = append(list, fmt.Sprintf("%s, %d writers: %.5f syncs per write, at least %.5f are needed", r.System, r.Writers, *r.SyncsPerWrite, least))
+			list = append(list, fmt.Sprintf("%s, %d writers: %.5f syncs per write, at least %.5f are needed",
+				r.System, r.Writers, *r.SyncsPerWrite, least))
 		}
 	}
 	return list

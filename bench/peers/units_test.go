@@ -59,7 +59,7 @@ func TestUsage(t *testing.T) {
 	}
 }
 
-// fake is a conn that remembers what it was told.
+// fake is a conn that records its calls.
 type fake struct {
 	mu     sync.Mutex
 	stored map[int]uint64 // last sequence by stream
@@ -112,7 +112,7 @@ func TestOperationMixesAndChecks(t *testing.T) {
 		t.Fatal(err)
 	}
 	if err := do(t.Context(), 0); err == nil {
-		t.Error("a retry was answered with another reply, and nobody noticed")
+		t.Error("a retry was answered with another reply, which was not detected")
 	}
 }
 
@@ -146,7 +146,7 @@ func TestStoreAsksForAll(t *testing.T) {
 	}
 }
 
-// spy counts what is asked for.
+// spy counts its calls.
 type spy struct {
 	*fake
 	asked map[int]int
@@ -208,7 +208,8 @@ func TestChoose(t *testing.T) {
 		return &options{rounds: 1, duration: time.Second, coldStreams: 1, notice: quiet}
 	}
 	o := valid()
-	if err := o.choose("floor,seqledger", "^fresh/64$", "10,20", ""); err != nil || len(o.kinds) != 2 || len(o.rows) != 1 ||
+	if err := o.choose("floor,seqledger", "^fresh/64$", "10,20", ""); err != nil || len(o.kinds) != 2 ||
+		len(o.rows) != 1 ||
 		!slices.Equal(o.rates, []int{10, 20}) || len(o.preload) != 0 {
 		t.Errorf("got %+v, %v", o, err)
 	}
@@ -228,7 +229,8 @@ func TestChoose(t *testing.T) {
 func TestPools(t *testing.T) {
 	t.Parallel()
 	choose := pools(8, 64, 256)
-	for callers, want := range map[int][]int{1: {1}, 8: {8}, 16: {8, 16}, 64: {8, 64}, 100: {8, 64, 100}, 1024: {8, 64, 256}} {
+	for callers, want := range map[int][]int{1: {1}, 8: {8}, 16: {8, 16}, 64: {8, 64},
+		100: {8, 64, 100}, 1024: {8, 64, 256}} {
 		if got := choose(callers, false); !slices.Equal(got, want) {
 			t.Errorf("%d callers: %v, want %v", callers, got, want)
 		}
@@ -243,8 +245,10 @@ func TestReportFields(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, field := range []string{
-		"machine", "date", "commit", "rounds", "rows", "system", "workload", "writers", "pipelined", "payload_bytes", "throughput_per_s",
-		"throughput_min", "throughput_max", "p50_ms", "p99_ms", "p999_ms", "fsyncs_per_write", "bytes_per_write", "cpu_us_per_write",
+		"machine", "date", "commit", "rounds", "rows", "system", "workload", "writers",
+		"pipelined", "payload_bytes", "throughput_per_s",
+		"throughput_min", "throughput_max", "p50_ms", "p99_ms", "p999_ms",
+		"fsyncs_per_write", "bytes_per_write", "cpu_us_per_write",
 	} {
 		if !strings.Contains(string(b), `"`+field+`":`) {
 			t.Errorf("%s is missing", field)

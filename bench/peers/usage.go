@@ -51,7 +51,8 @@ func usageOfOne(pid int) (u usage, err error) {
 	for _, field := range []struct {
 		to   *int64
 		text string
-	}{{&ticks, fields[user]}, {&ticks, fields[system]}, {&pages, fields[resident]}, {&u.written, after(string(status), "\nwrite_bytes: ")}} {
+	}{{&ticks, fields[user]}, {&ticks, fields[system]}, {&pages, fields[resident]},
+		{&u.written, after(string(status), "\nwrite_bytes: ")}} {
 		n, err := strconv.ParseInt(field.text, 10, 64)
 		if err != nil {
 			return u, fmt.Errorf("/proc/%d: %w", pid, err)

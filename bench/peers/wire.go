@@ -91,7 +91,8 @@ func numberedRequest(prefix string, j *job) *seqledgerv1.WriteRequest {
 }
 
 func appendPayload(payload []byte) []*seqledgerv1.Operation {
-	return []*seqledgerv1.Operation{{Operation: &seqledgerv1.Operation_Append{Append: &seqledgerv1.Append{Payload: payload}}}}
+	return []*seqledgerv1.Operation{
+		{Operation: &seqledgerv1.Operation_Append{Append: &seqledgerv1.Append{Payload: payload}}}}
 }
 
 func receiptAnswer(r *seqledgerv1.Receipt, err error) (answer, error) {

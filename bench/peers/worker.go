@@ -39,7 +39,8 @@ func (c *caller) again(ctx context.Context, to conn) error {
 		return fmt.Errorf("retry %d of %s: %w", c.job.sequence, c.job.client(), err)
 	}
 	if !a.replayed || a.reply != c.reply {
-		return fmt.Errorf("retry %d of %s was answered with %+v, want the stored reply %q", c.job.sequence, c.job.client(), a, c.reply)
+		return fmt.Errorf("retry %d of %s was answered with %+v, want the stored reply %q",
+			c.job.sequence, c.job.client(), a, c.reply)
 	}
 	return nil
 }

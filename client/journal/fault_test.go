@@ -60,7 +60,7 @@ func TestJournalFaultIsFinal(t *testing.T) {
 				t.Errorf("a failed journal must take nothing, got %v", err)
 			}
 			if err := f.Close(); !errors.Is(err, ErrFailed) {
-				t.Errorf("Close must tell that something was lost, got %v", err)
+				t.Errorf("Close must report that something was lost, got %v", err)
 			}
 			if m.steps["write"] != written {
 				t.Error("something was written after the failure")
@@ -102,7 +102,8 @@ func TestJournalFaultWhileReplacing(t *testing.T) {
 			m.mu.Unlock()
 			failed := error(nil)
 			for id := uint64(1); id < 2000 && failed == nil; id++ {
-				if failed = f.Append(one, Record{Kind: KindHead, Head: Head{Ledger: 7, Session: 3 + id, NextID: 1, NextSequence: 2}}); failed == nil {
+				if failed = f.Append(one,
+					Record{Kind: KindHead, Head: Head{Ledger: 7, Session: 3 + id, NextID: 1, NextSequence: 2}}); failed == nil {
 					failed = f.Sync()
 				}
 			}
@@ -110,7 +111,7 @@ func TestJournalFaultWhileReplacing(t *testing.T) {
 				t.Fatalf("want the rewrite to fail, got %v", failed)
 			}
 			if err := f.Close(); !errors.Is(err, ErrFailed) {
-				t.Errorf("want Close to tell, got %v", err)
+				t.Errorf("want an error from Close, got %v", err)
 			}
 			after := m.powerFailure(path, 0).open(t, path, Options{MustExist: true})
 			if got := tags(only(after)); !slices.Equal(got, []string{"kept"}) {
@@ -176,7 +177,8 @@ func TestJournalFaultTornTail(t *testing.T) {
 		path := temporary(t)
 		m := newMemory().set(path, append(slices.Clone(content[:length]), room...))
 		f, err := Open(path, Options{storage: m})
-		if length < headerBytes && !bytes.Equal(append(content[:length:length], room...)[:min(headerBytes, length+len(room))], content[:headerBytes]) {
+		if length < headerBytes &&
+			!bytes.Equal(append(content[:length:length], room...)[:min(headerBytes, length+len(room))], content[:headerBytes]) {
 			if damage, ok := errors.AsType[*DamageError](err); !ok || damage.Offset != 0 {
 				t.Errorf("%d bytes: want damage at 0, got %v", length, err)
 			}
@@ -200,7 +202,7 @@ func TestJournalFaultTornTail(t *testing.T) {
 		if got := tags(only(f)); !slices.Equal(got, want) || f.Torn() != int64(torn) {
 			t.Errorf("%d bytes: want %v and %d torn, got %v and %d", length, want, torn, got, f.Torn())
 		}
-		// The cut is on disk before anything goes on.
+		// The truncation is on disk before the test continues.
 		kept := m.powerFailure(path, 0).seen[path].written
 		if good, err := replay(path, kept, map[Name]*stream{}); err != nil || good < int64(written(kept)) {
 			t.Errorf("%d bytes: the file after opening has %d good bytes of %d, %v", length, good, len(kept), err)
@@ -261,7 +263,7 @@ func TestJournalFaultMovedGroup(t *testing.T) {
 	if good, err := replay("journal", mixed, map[Name]*stream{}); err != nil || good != int64(groups[2]) {
 		t.Errorf("a group of another file must not count, got %d, %v", good, err)
 	}
-	// A journal inside a torn payload is no group that follows.
+	// A journal inside a torn payload is not a following group.
 	m, path := newMemory(), temporary(t)
 	f := m.open(t, path, Options{})
 	begin(t, f)
@@ -288,7 +290,7 @@ func TestJournalFaultFileSystem(t *testing.T) {
 			t.Fatal(err)
 		}
 		if _, err := Open(path, Options{}); errors.As(err, new(*DamageError)) == false {
-			t.Errorf("an empty file was emptied by somebody, got %v", err)
+			t.Errorf("an empty file is damage, got %v", err)
 		}
 	})
 	t.Run("locked", func(t *testing.T) {

@@ -174,7 +174,8 @@ func begin(t testing.TB, f *File) State {
 
 // write is the next write of a stream whose ids and sequences go together.
 func write(id uint64, tag string) Record {
-	return Record{Kind: KindWrite, ID: id, Sequence: id + 1, Key: "key", Tag: tag, Request: []byte("pay " + tag), Reserve: 20}
+	return Record{Kind: KindWrite, ID: id, Sequence: id + 1, Key: "key", Tag: tag,
+		Request: []byte("pay " + tag), Reserve: 20}
 }
 
 // add appends and syncs.

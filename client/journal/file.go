@@ -17,24 +17,23 @@ import (
 
 // Options configures a File. The zero value is useful.
 type Options struct {
-	// MaxBytes bounds the file; 0 means 64 MiB. A quarter of it may be live:
-	// writes that are under way, or whose outcome waits to be acknowledged.
-	// Beyond that a Writer's Submit waits.
+	// MaxBytes bounds the file; 0 means 64 MiB. At most a quarter may be live: writes that are
+	// under way, or whose outcome is not yet acknowledged. Beyond that a Writer's Submit waits.
 	//
-	// A stream that has had a session stays in the file until Forget, with its
-	// name and up to 100 bytes, and does not count as live. As long as all
-	// streams together take no more than an eighth of MaxBytes, the file stays
-	// below MaxBytes; what they take beyond that it exceeds it by at most twice.
+	// A stream that has had a session stays in the file until Forget, with its name and up to
+	// 100 bytes, and does not count as live. While all streams together take at most an eighth
+	// of MaxBytes, the file stays below MaxBytes. If they take more, the file exceeds MaxBytes
+	// by at most twice the excess.
 	MaxBytes int64
-	// MustExist refuses to create the file. A program that knows that it has
-	// had a journal sets it: a journal that was lost would look like one that
-	// never held a write, and what it held would be sent a second time.
+	// MustExist refuses to create the file. Set it if the program has had a journal before: a
+	// lost journal would otherwise look like an empty one, and its writes would be sent a
+	// second time.
 	MustExist bool
-	// RememberTags is how long a tag stays in use after its write is acknowledged; 0
-	// means 24 hours, negative not at all. A program that is run again, and submits
-	// under the same tag what it has paid, is refused with ErrTagInUse meanwhile.
-	// Tags take at most MaxBytes/32, 32 bytes each and their own; beyond that the
-	// oldest are forgotten, so what a program must know for ever it notes itself.
+	// RememberTags is how long a tag stays in use after its write is acknowledged; 0 means 24
+	// hours, negative not at all. During that time a program that is run again, and submits a
+	// payment again under the same tag, gets ErrTagInUse. Tags take at most MaxBytes/32, each
+	// 32 bytes plus its length; beyond that the oldest are dropped. A program must keep its own
+	// record of anything that it needs for longer.
 	RememberTags time.Duration
 
 	storage storage
@@ -46,9 +45,9 @@ const (
 	limitMaxBytes   = 1 << 30
 )
 
-// File is a journal in a file. One process has it open; any number of Writers
-// of that process share it, and one fsync makes durable whatever they have
-// appended until then. It is safe for concurrent use.
+// File is a journal in a file. One process at a time has it open; any number of Writers of that
+// process share it, and one fsync makes all their earlier records durable. It is safe for
+// concurrent use.
 type File struct {
 	path    string
 	options Options
@@ -58,11 +57,11 @@ type File struct {
 
 	mu   sync.Mutex
 	cond sync.Cond // broadcast when a flush ends
-	// streams by name; numbers counts those that the current file has named.
+	// streams has the streams by name; numbers counts those that the current file has named.
 	streams map[Name]*stream
 	numbers uint64
-	// buffer holds the group to be written next, with room for its header.
-	// Its bound: writes in it count as live, and each has few other records.
+	// buffer holds the next group to be written, with room for its header. It is bounded
+	// because its writes count as live, and each has few other records.
 	buffer, spare []byte
 	// appended and durable count records.
 	appended, durable uint64
@@ -70,26 +69,25 @@ type File struct {
 	// live is the cost of all entries, freed is closed when it shrinks.
 	live  int
 	freed chan struct{}
-	// tags are the remembered tags, the oldest first; tagBytes is what they take.
+	// tags holds the remembered tags, the oldest first; tagBytes is their size.
 	tags     []rememberedTag
 	tagBytes int
 	err      error // sticky
 	closed   bool
 
-	// Touched by whoever flushes, and by Open and Close, alone.
+	// Only the goroutine that flushes, and Open and Close, use these fields.
 	current file
 	salt    uint64
 	size    int64 // of the groups
-	// rewritten is what size was after the last rewrite.
+	// rewritten is the size after the last rewrite.
 	rewritten int64
 	// allocated is the size of the file: zeros follow the groups.
 	allocated int64
 }
 
-// Open opens the journal at path and creates it if need be. It keeps others out
-// with a lock on path+".lock", which stays there; symbolic links in path are
-// followed first. The content is read, checked
-// and written into a new file, so that a torn group at the end is gone and
+// Open opens the journal at path and creates it if necessary. It follows symbolic links in
+// path, and locks path+".lock", which is never removed, against other processes. It reads and
+// checks the content and writes it into a new file, so that a torn group at the end is gone and
 // everything that was read is known to be on disk.
 //
 // Errors: ErrLocked, ErrMissing, a [*DamageError], or what the file system
@@ -99,12 +97,13 @@ func Open(path string, options Options) (*File, error) {
 	case options.MaxBytes == 0:
 		options.MaxBytes = defaultMaxBytes
 	case options.MaxBytes < minMaxBytes || options.MaxBytes > limitMaxBytes:
-		return nil, fmt.Errorf("journal: Options.MaxBytes is %d, must be 0 or %d to %d", options.MaxBytes, minMaxBytes, limitMaxBytes)
+		return nil, fmt.Errorf("journal: Options.MaxBytes is %d, must be 0 or %d to %d",
+			options.MaxBytes, minMaxBytes, limitMaxBytes)
 	}
 	if options.RememberTags == 0 {
 		options.RememberTags = defaultRememberTags
 	}
-	// Not relative, because the process may change its directory.
+	// Make the path absolute, because the process may change its directory.
 	path, err := filepath.Abs(path)
 	if err != nil {
 		return nil, fmt.Errorf("journal: %w", err)
@@ -132,9 +131,8 @@ func Open(path string, options Options) (*File, error) {
 	return f, nil
 }
 
-// resolve follows symbolic links, because the lock and the rename are of a
-// name: by another name the same journal would be open twice, and the rename
-// would put a file in the place of the link.
+// resolve follows symbolic links, because the lock and the rename use the name: under another
+// name the same journal could be opened twice, and the rename would replace the link by a file.
 func resolve(path string) (string, error) {
 	target, err := filepath.EvalSymlinks(path)
 	if err == nil {
@@ -144,17 +142,19 @@ func resolve(path string) (string, error) {
 		return "", fmt.Errorf("journal: %w", err)
 	}
 	if _, err := os.Lstat(path); err == nil {
-		return "", fmt.Errorf("%w: %s is a symbolic link to nothing; remove it or bring back what it names", ErrMissing, path)
+		return "", fmt.Errorf("%w: %s is a symbolic link to a missing file; remove the link or restore the file",
+			ErrMissing, path)
 	}
 	return path, nil // to be created
 }
 
-// load reads what there is and writes it anew.
+// load reads the journal and writes it anew.
 func (f *File) load() error {
 	content, err := f.storage.read(f.path)
 	switch {
 	case errors.Is(err, fs.ErrNotExist) && f.options.MustExist:
-		return fmt.Errorf("%w: %s; if it was lost, find out from the ledger what was written before you begin a new one", ErrMissing, f.path)
+		return fmt.Errorf("%w: %s; if it was lost, find out from the ledger what was written before you begin a new one",
+			ErrMissing, f.path)
 	case errors.Is(err, fs.ErrNotExist):
 	case err != nil:
 		return fmt.Errorf("journal %s: %w", f.path, err)
@@ -206,9 +206,8 @@ func replay(path string, content []byte, streams map[Name]*stream) (int64, error
 	})
 }
 
-// Torn returns how many bytes at the end of the file Open did not take over,
-// because a crash had interrupted their being written. Nothing in them had been
-// sent.
+// Torn returns how many bytes Open dropped at the end of the file, because a crash had
+// interrupted their write. Nothing in them had been sent.
 func (f *File) Torn() int64 { return f.torn }
 
 // Streams returns what the journal holds, in the order of the names.
@@ -229,8 +228,8 @@ func states(streams map[Name]*stream) []State {
 	return all
 }
 
-// Claim gives a stream to a Writer, until Release, and returns what the journal
-// holds of it. ErrClaimed says that another has it.
+// Claim reserves a stream for a Writer, until Release, and returns its state. The error is
+// ErrClaimed if another Writer has it.
 func (f *File) Claim(name Name) (State, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -250,7 +249,7 @@ func (f *File) Claim(name Name) (State, error) {
 	return s.state(), nil
 }
 
-// Release ends a claim. What the stream has in the journal stays.
+// Release ends a claim. The stream's state stays in the journal.
 func (f *File) Release(name Name) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -259,10 +258,10 @@ func (f *File) Release(name Name) {
 	}
 }
 
-// Append takes a record of a claimed stream. It does not wait for the disk:
-// Sync does. An error says that the record was not taken and never will be in
-// the file: ErrFull and ErrTooLarge (of a KindWrite alone), ErrTagInUse,
-// ErrFailed, ErrClosed, or that the record contradicts the stream's state.
+// Append adds a record of a claimed stream. It does not wait for the disk: Sync does. After an
+// error the record is not in the file and never will be: ErrFull and ErrTooLarge (of a
+// KindWrite alone), ErrTagInUse, ErrFailed, ErrClosed, or that the record contradicts the
+// stream's state.
 func (f *File) Append(name Name, record Record) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -274,7 +273,7 @@ func (f *File) Append(name Name, record Record) error {
 		return fmt.Errorf("journal: stream %s is not claimed", name)
 	}
 	if record.Kind == KindWrite {
-		// First, because no room will come for a tag that waits for its own
+		// Check the tag first: waiting for room does not help if the tag waits for its own
 		// acknowledgement.
 		if err := f.checkTag(s, record.Tag); err != nil {
 			return fmt.Errorf("journal: stream %s: %w", name, err)
@@ -289,7 +288,7 @@ func (f *File) Append(name Name, record Record) error {
 	return f.append(s, &record)
 }
 
-// append makes a change and queues its record. mu is held.
+// append applies a change and queues its record. mu is held.
 func (f *File) append(s *stream, record *Record) error {
 	before := s.live
 	if err := s.apply(record); err != nil {
@@ -330,19 +329,18 @@ func (f *File) room(r *Record) error {
 
 func (f *File) liveLimit() int { return int(f.options.MaxBytes / 4) }
 
-// Freed returns a channel that is closed the next time room becomes free. Ask
-// for it before the Append that may meet ErrFull, so that no moment is missed.
+// Freed returns a channel that is closed the next time room becomes free. Call it before an
+// Append that may return ErrFull, so that no change is missed.
 func (f *File) Freed() <-chan struct{} {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.freed
 }
 
-// Forget gives up the unsettled writes of a stream and its session, durably.
-// The application calls it when it has taken those writes over from an
-// UnsettledError: none of them is sent again, and the next Writer of the stream
-// takes it over from whoever has it. Outcomes that wait to be acknowledged
-// stay. The stream must not be claimed.
+// Forget durably removes the unsettled writes of a stream and its session. Call it when the
+// application has handled the writes of an UnsettledError: none of them is sent again, and the
+// next Writer takes over the stream from its current session. Outcomes that are not yet
+// acknowledged stay. The stream must not be claimed.
 func (f *File) Forget(name Name) error {
 	f.mu.Lock()
 	s := f.streams[name]
@@ -371,7 +369,7 @@ func (f *File) Forget(name Name) error {
 	return f.Sync()
 }
 
-// usable says why nothing can be appended any more. mu is held.
+// usable returns why nothing can be appended any more, or nil. mu is held.
 func (f *File) usable() error {
 	if f.closed {
 		return ErrClosed
@@ -379,8 +377,8 @@ func (f *File) usable() error {
 	return f.err
 }
 
-// Close writes what is not yet on disk and gives up the lock. Writers should be
-// closed first; one that is not ends at its next write.
+// Close writes what is not yet on disk and releases the lock. Close the Writers first; an open
+// one ends at its next write.
 func (f *File) Close() error {
 	err := f.Sync()
 	f.mu.Lock()

@@ -75,7 +75,7 @@ func TestJournalClaims(t *testing.T) {
 	}
 	f.Release(one)
 	if err := f.Append(one, write(0, "")); err == nil {
-		t.Error("a stream that nobody has took a record")
+		t.Error("an unclaimed stream took a record")
 	}
 	if err := f.Forget(Name{Organization: "other"}); err != nil {
 		t.Errorf("there is nothing to forget, but: %v", err)
@@ -121,7 +121,8 @@ func TestJournalBounds(t *testing.T) {
 	}
 	defer f.Close()
 	begin(t, f)
-	if err := f.Append(one, Record{Kind: KindWrite, Sequence: 1, Request: make([]byte, minMaxBytes/4)}); !errors.Is(err, ErrTooLarge) {
+	if err := f.Append(one, Record{Kind: KindWrite, Sequence: 1, Request: make([]byte, minMaxBytes/4)}); !errors.Is(err,
+		ErrTooLarge) {
 		t.Errorf("want ErrTooLarge, got %v", err)
 	}
 	id, first := uint64(0), uint64(0)
@@ -256,13 +257,16 @@ func equal(a, b State) bool {
 // randomRecord is a change that is possible in a state.
 func randomRecord(random *rand.Rand, s State) (Record, bool) {
 	if s.Head.Session == 0 {
-		return Record{Kind: KindHead, Head: Head{Ledger: 1, Session: 1 + random.Uint64N(1000), NextID: s.Head.NextID, NextSequence: 1 + random.Uint64N(5)}}, true
+		return Record{Kind: KindHead,
+			Head: Head{Ledger: 1, Session: 1 + random.Uint64N(1000), NextID: s.Head.NextID,
+				NextSequence: 1 + random.Uint64N(5)}}, true
 	}
 	open := s.Unsettled()
 	settled := s.Entries[:len(s.Entries)-len(open)]
 	switch kind := random.IntN(10); {
 	case kind < 5:
-		r := Record{Kind: KindWrite, ID: s.Head.NextID, Sequence: s.Head.NextSequence, Key: "k", Request: make([]byte, 1+random.IntN(100))}
+		r := Record{Kind: KindWrite, ID: s.Head.NextID, Sequence: s.Head.NextSequence, Key: "k",
+			Request: make([]byte, 1+random.IntN(100))}
 		if random.IntN(2) == 0 {
 			r.Tag, r.Reserve = fmt.Sprint("t", r.ID), 30
 		}
@@ -299,7 +303,8 @@ func TestJournalInspect(t *testing.T) {
 	begin(t, f)
 	add(t, f, write(0, "a"))
 	report, err := Inspect(path)
-	if err != nil || report.Damage != nil || report.Good != report.Bytes || len(report.Streams) != 1 || !equal(report.Streams[0], only(f)) {
+	if err != nil || report.Damage != nil || report.Good != report.Bytes || len(report.Streams) != 1 ||
+		!equal(report.Streams[0], only(f)) {
 		t.Errorf("got %+v, %v", report, err)
 	}
 	if _, err := Inspect(filepath.Join(t.TempDir(), "none")); !errors.Is(err, os.ErrNotExist) {

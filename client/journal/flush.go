@@ -6,10 +6,9 @@ import (
 	"path/filepath"
 )
 
-// Sync returns once everything that was appended before the call is on disk.
-// Many callers at once are served by one fsync: whoever comes while one is
-// under way waits for it to end, and the first of them then does the next for
-// all. There is no timer.
+// Sync returns once everything that was appended before the call is on disk. One fsync serves
+// many concurrent callers: those that arrive during an fsync wait for it, and the first of them
+// then does the next one for all. There is no timer.
 func (f *File) Sync() error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -27,15 +26,15 @@ func (f *File) Sync() error {
 	return nil
 }
 
-// flush writes the buffer and waits for the disk. mu is held before and after,
-// not meanwhile.
+// flush writes the buffer and waits for the disk. mu is held on entry and on return, and
+// released during the I/O.
 func (f *File) flush() {
 	f.flushing = true
 	upTo := f.appended
 	group := f.buffer
 	rewrite := f.outweighed(len(group))
 	if rewrite {
-		// The snapshot has what the buffer says, and takes its place.
+		// The snapshot includes the buffer's records and replaces them.
 		group = f.snapshot()
 		f.buffer = f.buffer[:0]
 	} else {
@@ -56,28 +55,28 @@ func (f *File) flush() {
 		f.spare = group
 	}
 	if err != nil {
-		// Final. What reached the disk is not known, and a later fsync that
-		// succeeds says nothing about the bytes of one that failed.
-		f.err = fmt.Errorf("%w: %s: %w; writes that were not answered are unsettled until the journal is opened again", ErrFailed, f.path, err)
+		// The error is final. It is not known what reached the disk, and a later fsync that
+		// succeeds does not cover the bytes of one that failed.
+		f.err = fmt.Errorf("%w: %s: %w; writes that were not answered are unsettled until the journal is opened again",
+			ErrFailed, f.path, err)
 	} else {
 		f.durable = upTo
 	}
 	f.cond.Broadcast()
 }
 
-// keepBuffer bounds the memory that is kept for the next group.
+// keepBuffer bounds the buffer that is kept for the next group.
 const keepBuffer = 1 << 20
 
-// outweighed says whether the file is worth rewriting: what is settled has to
-// outweigh what a rewrite would leave, and by enough that it is rare. What it
-// would leave is at least what is live, and about what the last one left, which
-// has the streams' heads too. mu is held.
+// outweighed reports whether the file is worth rewriting: the obsolete bytes must outweigh the
+// result of a rewrite by enough to make rewrites rare. The result has at least the live bytes,
+// and about the size of the last rewrite, which includes the streams' heads. mu is held.
 func (f *File) outweighed(group int) bool {
 	return f.size+int64(group) > f.options.MaxBytes/8+2*max(int64(f.live), f.rewritten)
 }
 
-// snapshot encodes a whole file that leads to the present state. Streams that
-// nobody needs any more go. mu is held, or f is not shared yet.
+// snapshot encodes a whole file with the present state, without unused streams. mu is held, or
+// f is not shared yet.
 func (f *File) snapshot() []byte {
 	f.forgetTags()
 	f.salt = newSalt()
@@ -105,8 +104,8 @@ func (f *File) extend(group []byte) error {
 	sealGroup(group, f.salt, f.size)
 	end := f.size + int64(len(group))
 	if end > f.allocated {
-		// Room for the groups to come, so that most fsyncs need not wait for
-		// the file system to note that the file has grown.
+		// Allocate room for later groups, so that most fsyncs do not wait for the file system
+		// to record a new size.
 		group = append(group, make([]byte, f.ahead())...)
 	}
 	if _, err := f.current.WriteAt(group, f.size); err != nil {
@@ -122,8 +121,8 @@ func (f *File) ahead() int { return int(min(maxAhead, f.options.MaxBytes/16)) }
 
 const maxAhead = 256 << 10
 
-// replace puts a new file in the place of the old one. A crash at any point
-// leaves one of the two under the name, whole.
+// replace replaces the file by a new one. A crash at any point leaves one of the two, complete,
+// under the name.
 func (f *File) replace(content []byte) error {
 	temporary := f.path + ".new"
 	next, err := f.storage.create(temporary)
@@ -147,7 +146,7 @@ func (f *File) replace(content []byte) error {
 		return errors.Join(err, next.Close())
 	}
 	if f.current != nil {
-		// Nothing of it is needed any more, so an error has nothing to say.
+		// The old file is no longer needed, so an error does not matter.
 		_ = f.current.Close()
 	}
 	f.current, f.size, f.allocated = next, int64(len(content)), int64(len(padded))

@@ -58,7 +58,9 @@ func FuzzJournalFile(f *testing.F) {
 // would stop them otherwise. What is accepted has one encoding.
 func FuzzJournalRecord(f *testing.F) {
 	f.Add(appendStream(nil, 1, one))
-	for _, r := range []Record{write(5, "tag"), {Kind: KindHead, Head: Head{Ledger: 1 << 63, Session: 300, NextID: 2, NextSequence: 3, Attempt: make([]byte, attemptBytes)}},
+	for _, r := range []Record{write(5, "tag"),
+		{Kind: KindHead, Head: Head{Ledger: 1 << 63, Session: 300, NextID: 2,
+			NextSequence: 3, Attempt: make([]byte, attemptBytes)}},
 		{Kind: KindSettled, ID: 1, Receipt: []byte("r")}, {Kind: KindAcknowledged, ID: 128}, {Kind: KindDropped},
 		{Kind: kindRemembered, tag: Tag{"tag", time.Unix(300, 0)}}} {
 		f.Add(appendRecord(nil, 1, &r))

@@ -11,7 +11,8 @@ import (
 // has the bytes.
 const (
 	magic = "seqljrnl"
-	// version is what is written. Version 1 had no remembered tags and is read, too.
+	// version is the format version that is written. Version 1, without remembered tags, can be
+	// read too.
 	version     = 2
 	headerBytes = 24
 	groupHeader = 12
@@ -22,8 +23,8 @@ var (
 	marker     = []byte("\xf7GRP")
 )
 
-// appendHeader encodes a file header. salt makes groups of one file invalid in
-// every other, so that a journal inside a payload is no journal.
+// appendHeader encodes a file header. salt makes the groups of one file invalid in every other,
+// so that a journal inside a payload is not taken for one.
 func appendHeader(b []byte, salt uint64) []byte {
 	start := len(b)
 	b = append(b, magic...)
@@ -35,7 +36,7 @@ func appendHeader(b []byte, salt uint64) []byte {
 // parseHeader returns the salt.
 func parseHeader(b []byte) (uint64, error) {
 	if len(b) < headerBytes {
-		return 0, fmt.Errorf("%d bytes are too few for a header; a journal is never created so", len(b))
+		return 0, fmt.Errorf("%d bytes are too few for a header, which no crash leaves behind", len(b))
 	}
 	if string(b[:len(magic)]) != magic {
 		return 0, fmt.Errorf("it begins with %q, a journal with %q", b[:len(magic)], magic)
@@ -49,16 +50,16 @@ func parseHeader(b []byte) (uint64, error) {
 	return binary.LittleEndian.Uint64(b[len(magic)+4:]), nil
 }
 
-// sealGroup fills in the header of a group: b begins with groupHeader free
-// bytes, then come the records.
+// sealGroup fills in the header of a group: b has groupHeader free bytes, followed by the
+// records.
 func sealGroup(b []byte, salt uint64, offset int64) {
 	copy(b, marker)
 	binary.LittleEndian.PutUint32(b[4:], uint32(len(b)-groupHeader))
 	binary.LittleEndian.PutUint32(b[8:], groupSum(b, salt, offset))
 }
 
-// groupSum covers the group's place too: one that was moved or written twice is
-// as wrong as one with a flipped bit.
+// groupSum covers the group's position too: a group that was moved or written twice is as
+// invalid as one with a flipped bit.
 func groupSum(b []byte, salt uint64, offset int64) uint32 {
 	var seed [16]byte
 	binary.LittleEndian.PutUint64(seed[:], salt)
@@ -68,7 +69,7 @@ func groupSum(b []byte, salt uint64, offset int64) uint32 {
 	return crc32.Update(sum, castagnoli, b[groupHeader:])
 }
 
-// groupAt returns the records of the group at offset, and why there is none.
+// groupAt returns the records of the group at offset, or why there is no valid group.
 func groupAt(content []byte, salt uint64, offset int) ([]byte, string) {
 	rest := content[offset:]
 	switch {
@@ -93,10 +94,9 @@ func groupAt(content []byte, salt uint64, offset int) ([]byte, string) {
 
 // scan calls visit for each group in order and returns where the good ones end.
 //
-// A group that is bad and the last is torn: it was being written when the
-// process or the machine ended, so its fsync had not returned and nothing in it
-// had been sent. With a good group behind it, it cannot be that, because the
-// next group is only written after that fsync: then it is damage.
+// A bad group at the end is torn: it was being written when the process or the machine stopped,
+// so its fsync had not returned and nothing in it had been sent. A bad group with a good one
+// behind it is damage, because the next group is only written after that fsync.
 func scan(path string, content []byte, visit func(offset int64, records []byte) error) (int64, error) {
 	salt, err := parseHeader(content)
 	if err != nil {
@@ -123,7 +123,7 @@ func scan(path string, content []byte, visit func(offset int64, records []byte) 
 	return int64(offset), nil
 }
 
-// written is where the zeros at the end begin.
+// written returns where the zeros at the end begin.
 func written(content []byte) int { return len(bytes.TrimRight(content, "\x00")) }
 
 // groupBehind looks for a good group anywhere behind offset.

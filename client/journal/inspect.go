@@ -5,16 +5,16 @@ import (
 	"os"
 )
 
-// Report is what a journal's file says to someone who only looks.
+// Report is the content of a journal's file.
 type Report struct {
-	// Bytes is the size of the file without the zeros at its end, which are
-	// room for what is to come. Good is how many of them are whole groups.
+	// Bytes is the size of the file without the zeros at its end, which are allocated for later
+	// groups. Good counts the bytes of valid groups, with the header.
 	Bytes, Good int64
-	// Streams as of the last good group.
+	// Streams are the states as of the last good group.
 	Streams []State
-	// Damage is nil, or what is wrong first; Streams then tells what came
-	// before it. Without damage, Bytes-Good bytes at the end are a group that
-	// is being written or whose writing was interrupted.
+	// Damage is the first defect, or nil. With damage, Streams describe what precedes it.
+	// Without damage, the last Bytes-Good bytes are a group that is being written or whose
+	// write was interrupted.
 	Damage *DamageError
 }
 
@@ -29,7 +29,7 @@ func Inspect(path string) (*Report, error) {
 	good, err := replay(path, content, streams)
 	report := &Report{Bytes: max(good, int64(written(content))), Good: good, Streams: states(streams)}
 	if err != nil {
-		damage, ok := err.(*DamageError) //nolint:errorlint // replay returns no other and wraps none.
+		damage, ok := err.(*DamageError) //nolint:errorlint // replay returns no other error type and does not wrap it.
 		if !ok {
 			return nil, err
 		}

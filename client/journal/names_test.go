@@ -62,7 +62,8 @@ func TestJournalOfManyStreams(t *testing.T) {
 			if _, err := f.Claim(name); err != nil {
 				t.Fatal(err)
 			}
-			record := Record{Kind: KindHead, Head: Head{Ledger: 1 << 63, Session: session, NextSequence: 1, Attempt: make([]byte, attemptBytes)}}
+			record := Record{Kind: KindHead,
+				Head: Head{Ledger: 1 << 63, Session: session, NextSequence: 1, Attempt: make([]byte, attemptBytes)}}
 			if err := f.Append(name, record); err != nil {
 				t.Fatal(err)
 			}

@@ -17,7 +17,7 @@ type Name struct {
 	ClientID string
 }
 
-// Kind says what a record tells.
+// Kind is the type of a record.
 type Kind uint8
 
 // The kinds of records. The numbers are part of the file format.
@@ -28,19 +28,19 @@ const (
 	KindHead Kind = 2
 	// KindWrite adds a write that is about to be sent.
 	KindWrite Kind = 3
-	// KindSettled notes that the first unsettled write is committed.
+	// KindSettled records that the first unsettled write is committed.
 	KindSettled Kind = 4
 	// KindAcknowledged removes a settled write with a tag.
 	KindAcknowledged Kind = 5
-	// KindDropped removes an unsettled write and all behind it, because they
-	// were not executed; the number of the first is free again.
+	// KindDropped removes an unsettled write and all behind it, because they were not executed.
+	// The number of the first is free again.
 	KindDropped Kind = 6
 	// kindRemembered removes a settled write with a tag, if it is there, and keeps
 	// the tag in use for a time. A File makes one of a KindAcknowledged.
 	kindRemembered Kind = 7
 )
 
-// Head is where a stream stands, beside its writes.
+// Head is the state of a stream without its writes.
 type Head struct {
 	// Ledger is the id of the ledger that knows the session, 0 before the
 	// first session.
@@ -61,22 +61,20 @@ type Head struct {
 type Record struct {
 	// Kind is required.
 	Kind Kind
-	// Head is that of a KindHead.
+	// Head is set for a KindHead.
 	Head Head
-	// ID names a write within its stream in the journal, for ever; a sequence
-	// does not, because a stream that was evicted begins anew at 1. A new
-	// write's is Head.NextID.
+	// ID names a write within its stream in the journal and is never reused. A sequence may be,
+	// because an evicted stream starts again at 1. A new write has the ID Head.NextID.
 	ID uint64
-	// Sequence, Key, Tag and Request are a KindWrite's. Request is opaque to
-	// the journal.
+	// Sequence, Key, Tag and Request are set for a KindWrite. Request is opaque to the journal.
 	Sequence uint64
 	Key, Tag string
 	Request  []byte
-	// Reserve is how many bytes to keep free for Receipt, so that noting an
-	// outcome never meets a full journal.
+	// Reserve is how many bytes to keep free for Receipt, so that recording an outcome never
+	// fails with ErrFull.
 	Reserve int
-	// Receipt is a KindSettled's, opaque to the journal and kept only for a
-	// write with a tag.
+	// Receipt is set for a KindSettled. It is opaque to the journal and kept only for a write
+	// with a tag.
 	Receipt []byte
 
 	tag Tag // of a kindRemembered
@@ -124,11 +122,11 @@ func appendRecord(b []byte, number uint64, r *Record) []byte {
 	return prefixLength(b, start)
 }
 
-// lengthBytes is the size of the length before a record. It is fixed, because
-// the length is only known when the record has been encoded in place.
+// lengthBytes is the size of the length before a record. It is fixed, because the length is
+// only known after the record has been encoded in place.
 const lengthBytes = 4
 
-// prefixLength moves what was appended since start behind its length.
+// prefixLength stores the length of what was appended since start.
 func prefixLength(b []byte, start int) []byte {
 	n := len(b) - start
 	b = append(b, 0, 0, 0, 0)
@@ -142,7 +140,7 @@ func appendText(b []byte, s string) []byte {
 	return append(b, s...)
 }
 
-// decoded is a record as it was read, with the number of its stream.
+// decoded is a decoded record with the number of its stream.
 type decoded struct {
 	number uint64
 	name   Name // of a kindStream
@@ -174,8 +172,8 @@ func decodeGroup(body []byte) ([]decoded, error) {
 	return records, nil
 }
 
-// decodeRecord reads one record and refuses whatever appendRecord would not
-// have written.
+// decodeRecord decodes one record and refuses everything that appendRecord would not have
+// written.
 func decodeRecord(b []byte) (decoded, error) {
 	p := parser{rest: b}
 	var r decoded
@@ -232,8 +230,7 @@ const (
 	maxSeconds   = 1 << 40 // far beyond any clock, and within what a time can hold
 )
 
-// parser takes fields off the front of a record. After the first error it
-// returns zeros.
+// parser reads fields from the front of a record. After the first error it returns zeros.
 type parser struct {
 	rest []byte
 	err  error
@@ -260,7 +257,7 @@ func (p *parser) uvarint() uint64 {
 	}
 	if n > 1 && p.rest[n-1] == 0 {
 		// One value has one encoding, so that what was read is what was written.
-		p.err = errors.New("a number with zeros before it")
+		p.err = errors.New("a number with leading zeros")
 		return 0
 	}
 	p.rest = p.rest[n:]
@@ -289,7 +286,7 @@ func (p *parser) remainder() []byte {
 	return b
 }
 
-// String is the name for people.
+// String returns the name for messages.
 func (n Name) String() string {
 	scope := n.Organization
 	if n.Vault != "" {

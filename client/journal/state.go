@@ -14,13 +14,12 @@ type Entry struct {
 	Key, Tag     string
 	Request      []byte
 	Reserve      int
-	// Settled: the write is committed and waits to be acknowledged; Receipt is
-	// what the ledger answered.
+	// Settled: the write is committed and not yet acknowledged; Receipt is the ledger's answer.
 	Settled bool
 	Receipt []byte
 }
 
-// cost is how many bytes of the journal e may need until it is gone.
+// cost is how many bytes of the journal e may need until it is removed.
 func (e *Entry) cost() int {
 	return entryOverhead + len(e.Key) + len(e.Tag) + len(e.Request) + max(e.Reserve, len(e.Receipt))
 }
@@ -29,11 +28,11 @@ func (e *Entry) cost() int {
 // entry's own bytes, those of its later records included.
 const entryOverhead = 192
 
-// State is what the journal holds of one stream.
+// State is the state of one stream in the journal.
 type State struct {
 	// Name of the stream.
 	Name Name
-	// Head is where it stands.
+	// Head is the stream's state without its writes.
 	Head Head
 	// Entries in the order of their IDs. Those that are not settled come last
 	// and have consecutive sequences, the last of them Head.NextSequence-1.
@@ -53,21 +52,21 @@ func (s *State) Unsettled() []Entry {
 	return nil
 }
 
-// stream is a State that changes, with what makes its changes quick.
+// stream is a State that changes, with indexes that make changes fast.
 type stream struct {
 	name    Name
 	number  uint64
 	head    Head
 	claimed bool
-	// written: the file holds the record with the stream's number.
+	// written: the file has the record with the stream's number.
 	written bool
-	// settled entries wait for their acknowledgement, by ID; unsettled ones are
-	// a queue that begins at unsettled[first].
+	// settled holds the entries that wait for their acknowledgement, by ID. unsettled is a
+	// queue that begins at unsettled[first].
 	settled   map[uint64]*Entry
 	unsettled []*Entry
 	first     int
-	// tags has the IDs of the entries with a tag; remembered, when a tag was
-	// acknowledged that has none any more.
+	// tags has the IDs of the entries with a tag. remembered has the time of acknowledgement of
+	// tags without an entry.
 	tags       map[string]uint64
 	remembered map[string]time.Time
 	// live is the cost of all entries.
@@ -84,7 +83,7 @@ func newStream(name Name, number uint64) *stream {
 // open returns the unsettled entries.
 func (s *stream) open() []*Entry { return s.unsettled[s.first:] }
 
-// state copies what others may look at.
+// state returns a copy for use without the lock.
 func (s *stream) state() State {
 	state := State{Name: s.name, Head: s.head}
 	state.Head.Attempt = bytes.Clone(s.head.Attempt)
@@ -109,9 +108,8 @@ func compare(a, b uint64) int {
 	return 0
 }
 
-// apply makes one change, the same when it is made and when it is read back. An
-// error says that the record contradicts what came before it, and then nothing
-// has changed.
+// apply applies one record, both when it is appended and when it is read back. After an error,
+// which means that the record contradicts the state, nothing has changed.
 func (s *stream) apply(r *Record) error {
 	switch r.Kind {
 	case KindHead:
@@ -140,7 +138,8 @@ func (s *stream) applyHead(h Head) error {
 	case h.NextID < s.head.NextID:
 		return fmt.Errorf("the next write's id goes back from %d to %d", s.head.NextID, h.NextID)
 	case len(s.open()) > 0 && h.NextSequence != s.head.NextSequence:
-		return fmt.Errorf("the next sequence becomes %d instead of %d behind unsettled writes", h.NextSequence, s.head.NextSequence)
+		return fmt.Errorf("the next sequence becomes %d instead of %d behind unsettled writes", h.NextSequence,
+			s.head.NextSequence)
 	case h.Session != 0 && h.NextSequence == 0:
 		return fmt.Errorf("session %d has no next sequence", h.Session)
 	}
@@ -151,17 +150,17 @@ func (s *stream) applyHead(h Head) error {
 
 func (s *stream) applyWrite(r *Record) error {
 	if r.ID != s.head.NextID {
-		return fmt.Errorf("write %d where %d was due", r.ID, s.head.NextID)
+		return fmt.Errorf("got write %d, want write %d", r.ID, s.head.NextID)
 	}
 	if r.Sequence != s.head.NextSequence || r.Sequence == 0 {
-		return fmt.Errorf("sequence %d where %d was due", r.Sequence, s.head.NextSequence)
+		return fmt.Errorf("got sequence %d, want sequence %d", r.Sequence, s.head.NextSequence)
 	}
 	if err := s.freeTag(r.Tag); err != nil {
 		return err
 	}
 	if r.Tag != "" {
 		s.tags[r.Tag] = r.ID
-		delete(s.remembered, r.Tag) // its time was over
+		delete(s.remembered, r.Tag) // its time had passed
 	}
 	e := &Entry{ID: r.ID, Sequence: r.Sequence, Key: r.Key, Tag: r.Tag, Request: r.Request, Reserve: r.Reserve}
 	s.unsettled = append(s.unsettled, e)
@@ -171,7 +170,7 @@ func (s *stream) applyWrite(r *Record) error {
 	return nil
 }
 
-// freeTag refuses a tag that the stream has. No tag at all is always free.
+// freeTag refuses a tag that the stream has. The empty tag is always free.
 func (s *stream) freeTag(tag string) error {
 	if _, used := s.tags[tag]; used {
 		return fmt.Errorf("%w: %q", ErrTagInUse, tag)
@@ -190,8 +189,8 @@ func (s *stream) applySettled(r *Record) error {
 	case s.first == len(s.unsettled):
 		s.unsettled, s.first = s.unsettled[:0], 0
 	case s.first >= 64 && 2*s.first >= len(s.unsettled):
-		// Moved down now and then, so that the queue takes no more memory than
-		// twice what it holds.
+		// Move the queue down now and then, so that it takes at most twice the memory of its
+		// entries.
 		n := copy(s.unsettled, s.unsettled[s.first:])
 		clear(s.unsettled[n:])
 		s.unsettled, s.first = s.unsettled[:n], 0
@@ -224,7 +223,7 @@ func (s *stream) applyDropped(id uint64) error {
 	return fmt.Errorf("drops write %d, which is not unsettled", id)
 }
 
-// remove takes a settled entry out.
+// remove removes a settled entry.
 func (s *stream) remove(e *Entry) {
 	delete(s.settled, e.ID)
 	s.forgetEntry(e)
@@ -237,18 +236,17 @@ func (s *stream) forgetEntry(e *Entry) {
 	}
 }
 
-// empty says whether the file needs to know nothing of the stream.
+// empty reports whether the stream has nothing to store.
 func (s *stream) empty() bool {
 	return !s.claimed && s.head.Session == 0 && len(s.head.Attempt) == 0 &&
 		len(s.settled) == 0 && len(s.open()) == 0 && len(s.remembered) == 0
 }
 
-// appendSnapshot encodes the records that lead to the stream's state.
+// appendSnapshot encodes records that recreate the stream's state.
 func (s *stream) appendSnapshot(b []byte) []byte {
 	b = appendStream(b, s.number, s.name)
 	state := s.state()
-	// The head before an entry says where it stands; entries that have been
-	// acknowledged leave holes.
+	// The head before an entry sets its position, because acknowledged entries leave gaps.
 	at := Head{Ledger: s.head.Ledger, Session: s.head.Session}
 	for i := range state.Entries {
 		e := &state.Entries[i]

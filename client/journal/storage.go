@@ -5,20 +5,19 @@ import (
 	"os"
 )
 
-// storage is the little of a file system that a journal needs. The tests put
-// one in its place that fails.
+// storage is the part of a file system that a journal needs. Tests substitute one that fails.
 type storage interface {
 	// read returns the whole file.
 	read(path string) ([]byte, error)
 	// create makes an empty file for its owner alone, or empties it.
 	create(path string) (file, error)
-	// rename replaces what is at to.
+	// rename replaces the file at to.
 	rename(from, to string) error
 	// syncDir makes the names in a directory durable.
 	syncDir(path string) error
 }
 
-// file is one that is written from its beginning to its end.
+// file is a file that is written sequentially.
 type file interface {
 	io.WriterAt
 	io.Closer
@@ -41,7 +40,7 @@ func (disk) read(path string) ([]byte, error) { return os.ReadFile(path) }
 func (disk) create(path string) (file, error) {
 	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
 	if err != nil {
-		return nil, err // not f, which would be a file that is not nil
+		return nil, err // not f, which would make a non-nil interface
 	}
 	return diskFile{f}, nil
 }
@@ -54,6 +53,6 @@ func (disk) syncDir(path string) error {
 		return err
 	}
 	err = dir.Sync()
-	_ = dir.Close() // opened to read, so there is nothing to lose
+	_ = dir.Close() // opened for reading, so nothing can be lost
 	return err
 }

@@ -5,8 +5,8 @@ import (
 	"syscall"
 )
 
-// syncData leaves times alone, which halves the work of an fsync: a write into
-// room that was there before changes no other metadata.
+// syncData does not flush timestamps, which halves the work of an fsync: a write into allocated
+// room changes no other metadata.
 func syncData(f *os.File) error {
 	for {
 		err := syscall.Fdatasync(int(f.Fd()))

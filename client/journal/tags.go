@@ -9,8 +9,7 @@ import (
 
 const (
 	defaultRememberTags = 24 * time.Hour
-	// tagOverhead is what a remembered tag takes in the file besides its own bytes,
-	// at most.
+	// tagOverhead bounds what a remembered tag takes in the file besides its own bytes.
 	tagOverhead = 32
 )
 
@@ -27,14 +26,13 @@ type rememberedTag struct {
 	Tag
 }
 
-// remember takes a settled write with a tag out of a stream and queues the record
-// that says so and keeps the tag in use. The record needs no room: it takes less
-// than what the write took, and what is remembered has a bound of its own. mu is
-// held.
+// remember removes a settled write with a tag from a stream and queues the record of that,
+// which keeps the tag in use. The record needs no reserved room: it is smaller than the write,
+// and remembered tags have their own bound. mu is held.
 func (f *File) remember(s *stream, r *Record) error {
 	e := s.settled[r.ID]
 	if e == nil || f.options.RememberTags < 0 {
-		return f.append(s, r) // which tells what is wrong with it
+		return f.append(s, r) // which returns the error
 	}
 	tag := Tag{e.Tag, time.Unix(time.Now().Unix(), 0)}
 	if err := f.append(s, &Record{Kind: kindRemembered, tag: tag}); err != nil {
@@ -46,8 +44,7 @@ func (f *File) remember(s *stream, r *Record) error {
 	return nil
 }
 
-// takeOverTags notes the remembered tags of a journal that was read, the oldest
-// first.
+// takeOverTags collects the remembered tags of a journal that was read, the oldest first.
 func (f *File) takeOverTags() {
 	for _, s := range f.streams {
 		for name, at := range s.remembered {
@@ -62,9 +59,8 @@ func (f *File) takeOverTags() {
 	f.forgetTags()
 }
 
-// forgetTags forgets the oldest tags: those whose time is over, and those beyond
-// the bound. The file needs no record of that, because whoever reads it does the
-// same, and a rewrite leaves them out. mu is held.
+// forgetTags drops the oldest tags: those whose time has passed, and those beyond the bound. It
+// writes no record: reading the file does the same, and a rewrite leaves them out. mu is held.
 func (f *File) forgetTags() {
 	limit := int(f.options.MaxBytes / 32)
 	for len(f.tags) > 0 && (f.tagBytes > limit || !f.remembers(f.tags[0].Acknowledged)) {
@@ -79,12 +75,12 @@ func (f *File) forgetTags() {
 	}
 }
 
-// remembers says whether a tag that was acknowledged at a moment is in use.
+// remembers reports whether a tag that was acknowledged at the given time is still in use.
 func (f *File) remembers(acknowledged time.Time) bool {
 	return f.options.RememberTags > 0 && time.Since(acknowledged) < f.options.RememberTags
 }
 
-// checkTag refuses a tag that is in use. No tag at all is always free. mu is held.
+// checkTag refuses a tag that is in use. The empty tag is always free. mu is held.
 func (f *File) checkTag(s *stream, tag string) error {
 	if err := s.freeTag(tag); err != nil {
 		return err

@@ -15,7 +15,8 @@ import (
 // last.
 func acknowledge(t testing.TB, f *File, id uint64, tag string) {
 	t.Helper()
-	add(t, f, write(id, tag), Record{Kind: KindSettled, ID: id, Receipt: []byte("r")}, Record{Kind: KindAcknowledged, ID: id})
+	add(t, f, write(id, tag), Record{Kind: KindSettled, ID: id, Receipt: []byte("r")},
+		Record{Kind: KindAcknowledged, ID: id})
 }
 
 // TestRememberedTag: a tag stays in use for its time after it is acknowledged,
@@ -56,7 +57,7 @@ func TestRememberedTag(t *testing.T) {
 					reopen()
 					again(ErrTagInUse)
 					if got := only(f).Remembered; len(got) != 1 || got[0].Name != "rent" {
-						t.Errorf("the state tells %v", got)
+						t.Errorf("the state has %v", got)
 					}
 					//nolint:forbidigo // In a synctest bubble this moves the clock and waits for nothing.
 					time.Sleep(time.Second)
@@ -64,7 +65,7 @@ func TestRememberedTag(t *testing.T) {
 				again(nil)
 				reopen()
 				if got := only(f).Remembered; len(got) != 0 {
-					t.Errorf("its time is over, and it is remembered: %v", got)
+					t.Errorf("its time has passed, and it is still in use: %v", got)
 				}
 			})
 		})
@@ -105,8 +106,8 @@ func TestRememberedTagsOutliveForget(t *testing.T) {
 	}
 }
 
-// TestRememberedTagsAreBounded: the newest are remembered, the file stays within
-// its bound, and so does what is in memory, also of a journal that was read.
+// TestRememberedTagsAreBounded: the newest are remembered, and the file and the memory stay
+// within their bounds, also after reading a journal.
 func TestRememberedTagsAreBounded(t *testing.T) {
 	t.Parallel()
 	path := temporary(t)
@@ -135,7 +136,8 @@ func TestRememberedTagsAreBounded(t *testing.T) {
 			t.Errorf("%d tags are remembered in %d bytes", n, f.tagBytes)
 		}
 		for i := range got {
-			if want := fmt.Sprint("payment-", writes-len(got)+i); !slices.ContainsFunc(got, func(tag Tag) bool { return tag.Name == want }) {
+			if want := fmt.Sprint("payment-", writes-len(got)+i); !slices.ContainsFunc(got,
+				func(tag Tag) bool { return tag.Name == want }) {
 				t.Errorf("%s is not among the newest: %v", want, got)
 			}
 		}
@@ -155,8 +157,7 @@ func TestRememberedTagsAreBounded(t *testing.T) {
 	}
 }
 
-// TestVersion1 opens a journal of the version before tags were remembered, and
-// goes on with it.
+// TestVersion1 opens a journal of the version without remembered tags, and continues with it.
 func TestVersion1(t *testing.T) {
 	t.Parallel()
 	content, err := os.ReadFile("testdata/version1.journal")
@@ -170,7 +171,8 @@ func TestVersion1(t *testing.T) {
 	m := newMemory().set(path, content)
 	f := m.open(t, path, Options{MustExist: true})
 	state := begin(t, f)
-	if got := fmt.Sprint(tags(state)); got != "[told+ under way]" || state.Head.Session != 3 || state.Head.NextSequence != 4 {
+	if got := fmt.Sprint(tags(state)); got != "[told+ under way]" || state.Head.Session != 3 ||
+		state.Head.NextSequence != 4 {
 		t.Errorf("got %+v", state)
 	}
 	add(t, f, Record{Kind: KindAcknowledged, ID: 1})

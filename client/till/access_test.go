@@ -10,8 +10,7 @@ import (
 	"connectrpc.com/connect"
 )
 
-// A server that wants a credential, or does not let this one in, ends the till
-// with what it says.
+// A server that requires a credential, or refuses this one, ends the till with its message.
 func TestTillIsNotLetIn(t *testing.T) {
 	t.Parallel()
 	for _, code := range []connect.Code{connect.CodeUnauthenticated, connect.CodePermissionDenied} {

@@ -9,7 +9,7 @@ import (
 	"strings"
 )
 
-// payment is one that the till intends to make, or has made.
+// payment is a payment that the till intends to make, or has made.
 type payment struct {
 	tag   string
 	cents int64
@@ -47,7 +47,7 @@ func openBook(path string) (*book, error) {
 		_, err = b.file.Seek(int64(len(whole)), 0)
 	}
 	if err == nil {
-		// What was read may not be on disk yet, and conclusions follow from it.
+		// Sync before use: what was read may not be on disk yet.
 		err = b.file.Sync()
 	}
 	if err != nil {
@@ -70,19 +70,19 @@ func (b *book) read(line string) error {
 			return fmt.Errorf("amount %q: %w", detail, err)
 		}
 		if p.line() != line {
-			return fmt.Errorf("amount %q is not as it is written here", detail)
+			return fmt.Errorf("amount %q is not in the form that the book writes", detail)
 		}
 		b.add(p)
 	case verb == "paid" && known != nil && detail != "" && !strings.Contains(detail, " "):
 		known.paid = true
 	case verb == "unsettled" && known != nil && line == "unsettled "+tag+"\n":
 	default:
-		return fmt.Errorf("%q makes no sense here", line)
+		return fmt.Errorf("%q is not valid here", line)
 	}
 	return nil
 }
 
-// line is how the book notes that a payment is intended.
+// line returns the book's line for an intended payment.
 func (p *payment) line() string { return fmt.Sprintf("intended %s %d\n", p.tag, p.cents) }
 
 func (b *book) add(p *payment) {
@@ -90,7 +90,7 @@ func (b *book) add(p *payment) {
 	b.byTag[p.tag] = p
 }
 
-// intend notes payments before they are submitted, durably.
+// intend durably records payments before they are submitted.
 func (b *book) intend(payments ...*payment) error {
 	var lines bytes.Buffer
 	for _, p := range payments {
@@ -100,10 +100,10 @@ func (b *book) intend(payments ...*payment) error {
 	return b.write(lines.Bytes())
 }
 
-// outcome is what became of a payment; txID is empty when that is not known.
+// outcome is the outcome of a payment; txID is empty if it is not known.
 type outcome struct{ tag, txID string }
 
-// note notes outcomes, durably. One that the book has already is left out.
+// note durably records outcomes, except those that the book already has.
 func (b *book) note(outcomes ...outcome) error {
 	var lines bytes.Buffer
 	for _, o := range outcomes {
@@ -132,7 +132,7 @@ func (b *book) write(lines []byte) error {
 	return b.file.Sync()
 }
 
-// unpaid returns what is intended and not known to be paid.
+// unpaid returns the payments that are intended and not known to be paid.
 func (b *book) unpaid() []*payment {
 	var open []*payment
 	for _, p := range b.payments {

@@ -12,7 +12,8 @@ import (
 func TestBookRefuses(t *testing.T) {
 	t.Parallel()
 	for _, content := range []string{
-		"\n", "hello\n", "paid t-1 x\n", "intended t-1\n", "intended  5\n", "intended t-1 x\n", "intended t-1 1O0\n", "intended t-1 0x10\n",
+		"\n", "hello\n", "paid t-1 x\n", "intended t-1\n", "intended  5\n", "intended t-1 x\n",
+		"intended t-1 1O0\n", "intended t-1 0x10\n",
 		"intended t-1 1 2\n", "intended t-1  1\n", "intended t-1 01\n", "intended t-1 1\nintended t-1 2\n",
 		"intended t-1 1\npaid t-1\n", "intended t-1 1\npaid t-1 x y\n", "intended t-1 1\nunsettled t-1 \n",
 	} {
@@ -29,7 +30,8 @@ func TestBookRefuses(t *testing.T) {
 // FuzzBook: a book that is taken says what its lines say, to the byte, and keeps
 // its whole lines.
 func FuzzBook(f *testing.F) {
-	f.Add([]byte("intended t-1 100\nintended t-2 5\nunsettled t-1\npaid t-1 01234567-89ab-8def-8000-000000000007\npaid t-2"))
+	f.Add(
+		[]byte("intended t-1 100\nintended t-2 5\nunsettled t-1\npaid t-1 01234567-89ab-8def-8000-000000000007\npaid t-2"))
 	f.Add([]byte("intended t-1 1O0\n"))
 	f.Add([]byte("intended t-1 -9223372036854775808\n"))
 	f.Add([]byte("intended  \n\n"))

@@ -138,8 +138,8 @@ func end(cmd *exec.Cmd) {
 
 func tillName(i int) string { return fmt.Sprint("till-", i) }
 
-// disturb kills the server now and then, and takes a till's stream over, as an
-// operator would who thinks that it has gone.
+// disturb kills the server now and then, and takes over a till's stream, like an operator
+// replacing a till that seems dead.
 func (h *harness) disturb(t *testing.T, random *rand.Rand, till, n int) {
 	if n%25 == 24 {
 		h.mu.Lock()
@@ -155,7 +155,8 @@ func (h *harness) disturb(t *testing.T, random *rand.Rand, till, n int) {
 	defer c.Close()
 	attempt := make([]byte, 16)
 	_, _ = cryptorand.Read(attempt) // never fails: it ends the program instead
-	_, err := c.OpenSession(t.Context(), &seqledgerv1.OpenSessionRequest{Scope: scope(), ClientId: tillName(till), AttemptId: attempt})
+	_, err := c.OpenSession(t.Context(),
+		&seqledgerv1.OpenSessionRequest{Scope: scope(), ClientId: tillName(till), AttemptId: attempt})
 	if err != nil {
 		t.Logf("the stream was not taken over: %v", err) // the server was killed meanwhile
 		return
@@ -199,18 +200,19 @@ func (h *harness) killOne(t *testing.T, random *rand.Rand, dir string, till int)
 	_ = cmd.Process.Kill()
 	<-ended
 	if cmd.ProcessState.ExitCode() != -1 {
-		t.Errorf("a till that nobody killed ended with %d: %s", cmd.ProcessState.ExitCode(), output.String())
+		t.Errorf("a till that was not killed ended with %d: %s", cmd.ProcessState.ExitCode(), output.String())
 		return false
 	}
 	h.killed.Add(1)
 	return true
 }
 
-// finish lets a till settle what is open.
+// finish lets a till settle its open payments.
 func (h *harness) finish(t *testing.T, dir string, till int) {
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 	defer cancel()
-	cmd := exec.CommandContext(ctx, tillBinary, "--server", h.address, "--dir", dir, "--name", tillName(till), "--payments", "1")
+	cmd := exec.CommandContext(ctx, tillBinary, "--server", h.address, "--dir", dir,
+		"--name", tillName(till), "--payments", "1")
 	if out, err := cmd.CombinedOutput(); err != nil {
 		t.Errorf("the last run of till %d: %v: %s", till, err, out)
 	}
@@ -253,7 +255,8 @@ func (h *harness) audit(t *testing.T, dirs []string) {
 		t.Errorf("%d payments of %d cents intended, %d cents in the ledger", intended, cents, foundCents)
 	}
 	if !t.Failed() {
-		t.Logf("%d payments of %d cents, each once; %d were handed back as unsettled and then settled", intended, cents, unsettled)
+		t.Logf("%d payments of %d cents, each once; %d were handed back as unsettled and then settled", intended, cents,
+			unsettled)
 	}
 }
 

@@ -47,13 +47,14 @@ type till struct {
 // maxName leaves room for the number behind it: a tag has at most 256 bytes.
 const maxName = 200
 
-// checkName refuses a name that the book could not hold: it becomes part of every
-// tag, and the book is words with a space between them. That has to come before
-// anything is intended, because what the book has once it never forgets.
+// checkName refuses a name that the book could not store: the name is part of every tag, and
+// the book separates words with spaces. It runs before the first intention, because the book
+// never removes an entry.
 func checkName(name string) error {
 	outside := func(r rune) bool { return r <= ' ' || r > '~' }
 	if name == "" || len(name) > maxName || strings.ContainsFunc(name, outside) {
-		return fmt.Errorf("--name %q: a name is 1 to %d printable ASCII characters without spaces; a dash does as well, as in front-desk",
+		return fmt.Errorf(
+			"--name %q: a name is 1 to %d printable ASCII characters without spaces; a dash does as well, as in front-desk",
 			name, maxName)
 	}
 	return nil
@@ -71,8 +72,8 @@ func run(ctx context.Context, server, dir, name string, payments int) (err error
 		return err
 	}
 	defer func() { err = errors.Join(err, t.book.close()) }()
-	// Whoever has intended a payment has had a journal. Without it, a payment
-	// that was sent would look like one that was not.
+	// A till with intended payments has had a journal. Without it, a payment that was sent
+	// would look like one that was not.
 	options := journal.Options{MustExist: len(t.book.payments) > 0}
 	if t.journal, err = journal.Open(filepath.Join(dir, "journal"), options); err != nil {
 		return err
@@ -90,7 +91,7 @@ func run(ctx context.Context, server, dir, name string, payments int) (err error
 	if err := t.settle(ctx, t.writer.Recovered()); err != nil {
 		return err
 	}
-	// What is left was intended, and nothing of it was sent.
+	// The remaining payments were intended and never sent.
 	if err := t.post(ctx, t.book.unpaid()); err != nil {
 		return err
 	}
@@ -111,7 +112,7 @@ func run(ctx context.Context, server, dir, name string, payments int) (err error
 	return nil
 }
 
-// open opens the Writer, however long the ledger cannot be reached.
+// open opens the Writer, waiting as long as the ledger cannot be reached.
 func (t *till) open(ctx context.Context) error {
 	for {
 		var err error
@@ -128,10 +129,9 @@ func (t *till) open(ctx context.Context) error {
 	}
 }
 
-// takeOver settles what the Writer could not, because somebody else took the
-// stream or it was evicted. No copy of these payments can commit any more, so
-// that the ledger's own word is final: what it has is paid, and the rest is
-// still intended and will be submitted anew.
+// takeOver settles the payments that the Writer could not, because another session took the
+// stream or it was evicted. No copy of these payments can commit any more, so the ledger's
+// state is final: the payments that it has are paid, and the rest will be submitted anew.
 func (t *till) takeOver(ctx context.Context, unsettled *client.UnsettledError) error {
 	if !errors.Is(unsettled, client.ErrFenced) && !errors.Is(unsettled, client.ErrExpired) {
 		return fmt.Errorf("a person has to look at this: %w", unsettled)
@@ -174,8 +174,8 @@ func (t *till) post(ctx context.Context, payments []*payment) error {
 	return nil
 }
 
-// settle waits for the outcome of payments, notes them in the book, and tells
-// the journal when that is done.
+// settle waits for the outcomes of payments, records them in the book, and then acknowledges
+// them in the journal.
 func (t *till) settle(ctx context.Context, sent []*client.Pending) error {
 	var paid []outcome
 	for _, pending := range sent {
@@ -196,7 +196,8 @@ func (t *till) settle(ctx context.Context, sent []*client.Pending) error {
 	return nil
 }
 
-// receiptName is the transaction, or that the ledger no longer keeps the receipt.
+// receiptName returns the transaction id, or a note that the ledger no longer keeps the
+// receipt.
 func receiptName(receipt *seqledgerv1.Receipt) string {
 	if client.ReceiptGone(receipt) {
 		return fmt.Sprintf("sequence-%d", receipt.GetSequence())
@@ -204,8 +205,8 @@ func receiptName(receipt *seqledgerv1.Receipt) string {
 	return receipt.GetTxId()
 }
 
-// operation writes the payment under its own key. It has no condition: that a
-// payment is made once is the Writer's work, and the test can see if it is not.
+// operation writes the payment under its own key. It has no condition: the Writer makes each
+// payment once, and the test detects if it does not.
 func (p *payment) operation() *seqledgerv1.Operation {
 	return client.Set("payment/"+p.tag, fmt.Append(nil, p.cents))
 }

@@ -16,7 +16,8 @@ import (
 func TestNameIsRefusedAtTheStart(t *testing.T) {
 	t.Parallel()
 	for _, name := range []string{
-		"", " ", "front desk", "till ", " till", "till\t1", "till\n", "till\u00a01", "k\u00e4sse", "\xff", "\x7f", strings.Repeat("x", maxName+1),
+		"", " ", "front desk", "till ", " till", "till\t1", "till\n", "till\u00a01", "k\u00e4sse", "\xff",
+		"\x7f", strings.Repeat("x", maxName+1),
 	} {
 		dir := t.TempDir()
 		// The context has ended, so that a name which passes leads to a book and

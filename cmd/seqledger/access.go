@@ -12,7 +12,7 @@ import (
 	"github.com/seqledger/seqledger/server/auth"
 )
 
-// accessFlags are those of serve that say who may connect, and how.
+// accessFlags are the flags of serve that say who may connect, and how.
 type accessFlags struct {
 	Auth        string   `help:"YAML file with API keys and what they may do; see seqledger auth." type:"path" placeholder:"FILE"`
 	TLSCert     string   `name:"tls-cert" help:"Certificate of the server, in PEM, with those between it and a root." type:"path" placeholder:"FILE"`
@@ -22,15 +22,15 @@ type accessFlags struct {
 	Insecure    bool     `help:"Let other machines connect without TLS, or without --auth: who may do that is then yours to see to."`
 }
 
-// access is what these flags make.
+// access is the result of these flags.
 type access struct {
 	auth  *auth.Authority // nil: no authentication
 	tls   *tls.Config     // nil: cleartext
 	close func()
 }
 
-// access reads the files and refuses what would open the server to strangers.
-// The errors are of usage.
+// access reads the files and refuses a configuration that would open the server to strangers.
+// The errors are usage errors.
 func (f *accessFlags) access(e *environment, listen string) (*access, error) {
 	if err := f.check(e, listen); err != nil {
 		return nil, err
@@ -50,8 +50,8 @@ func (f *accessFlags) access(e *environment, listen string) (*access, error) {
 	return a, nil
 }
 
-// tls reads the files of TLS; nil for none. They are looked at here first,
-// because the server knows nothing of the flags that name them.
+// tls reads the TLS files and returns nil if there are none. It checks them before the server
+// does, because the server does not know the flags that name them.
 func (f *accessFlags) tls(e *environment) (*tls.Config, error) {
 	if f.TLSCert == "" {
 		return nil, nil
@@ -71,7 +71,7 @@ func (f *accessFlags) tls(e *environment) (*tls.Config, error) {
 	return config, nil
 }
 
-// check looks at the flags alone.
+// check validates the flags without reading files.
 func (f *accessFlags) check(e *environment, listen string) error {
 	host, err := checkListen("--listen", listen)
 	if err != nil {
@@ -91,29 +91,31 @@ func (f *accessFlags) check(e *environment, listen string) error {
 	noAuth, noTLS := f.Auth == "", f.TLSCert == ""
 	switch {
 	case noAuth && !f.Insecure:
-		return fail(exitUsage, "give --auth, listen on 127.0.0.1 or [::1], or put up with it: --insecure",
+		return fail(exitUsage, "give --auth, listen on 127.0.0.1 or [::1], or accept the risk with --insecure",
 			"--listen %s: is not a loopback address, and there is no authentication: anyone who can connect could write", listen)
 	case noTLS && !f.Insecure:
-		return fail(exitUsage, "give --tls-cert and --tls-key, or let a proxy on this machine do TLS; a network that is safe: --insecure",
+		return fail(exitUsage,
+			"give --tls-cert and --tls-key, or let a proxy on this machine do TLS; on a trusted network give --insecure",
 			"--listen %s: is not a loopback address, and there is no TLS: credentials would cross the network in clear", listen)
 	case noAuth:
-		e.log.Warn("INSECURE: everybody who can connect may do everything; --auth would ask who he is", "listen", listen)
+		e.log.Warn("INSECURE: everyone who can connect may do everything; --auth would require a credential", "listen",
+			listen)
 	}
 	if noTLS {
-		e.log.Warn("INSECURE: the network can read and change everything; --tls-cert and --tls-key would prevent it", "listen", listen)
+		e.log.Warn("INSECURE: the network can read and change everything; --tls-cert and --tls-key would prevent it",
+			"listen", listen)
 	}
 	return nil
 }
 
-// authFileError tells what is wrong with an auth file, and that nothing runs.
+// authFileError reports what is wrong with an auth file, and that the server did not start.
 func authFileError(err error) error {
-	return fail(exitUsage, "correct the file; seqledger auth check looks at it again", "%w", err)
+	return fail(exitUsage, "correct the file; seqledger auth check FILE checks it", "%w", err)
 }
 
-// reloadOnSignal reads the auth file again for each SIGHUP. The authority logs
-// what comes of it.
+// reloadOnSignal reads the auth file again for each SIGHUP. The authority logs the result.
 func reloadOnSignal(a *auth.Authority) (stop func()) {
-	signals := make(chan os.Signal, 1) // one that waits stands for all that come meanwhile
+	signals := make(chan os.Signal, 1) // one pending signal is enough
 	signal.Notify(signals, syscall.SIGHUP)
 	done, ended := make(chan struct{}), make(chan struct{})
 	// Ended by stop, which waits for it.

@@ -20,7 +20,8 @@ import (
 // newKeyIn makes a key and adds it to an auth file.
 func newKeyIn(t *testing.T, file, id string, flags ...string) string {
 	t.Helper()
-	r := seqledger(t, append([]string{"auth", "new-key", "--id", id, "--append", file}, flags...)...).expect(t, exitDone, "SIGHUP")
+	r := seqledger(t, append([]string{"auth", "new-key", "--id", id, "--append", file}, flags...)...).expect(t, exitDone,
+		"SIGHUP")
 	return strings.TrimSpace(r.stdout)
 }
 
@@ -92,14 +93,17 @@ func TestAuthNewKey(t *testing.T) {
 	key, _ := r.field(t, "key").(string)
 	entry, _ := r.field(t, "entry").(string)
 	file := writeFile(t, "auth.yaml", entry)
-	seqledgerInput(t, key+"\n", "auth", "check", file, "--key", "-").expect(t, exitDone, "client:report", "acme/*", "reader")
+	seqledgerInput(t, key+"\n", "auth", "check", file, "--key", "-").expect(t,
+		exitDone, "client:report", "acme/*", "reader")
 	text := seqledger(t, flags...).expect(t, exitDone, "hash: sha256:").stdout
-	if key, entry, _ := strings.Cut(text, "\n\n"); strings.Contains(entry, key) || strings.Contains(entry, key[len(key)-43:]) {
+	if key, entry, _ := strings.Cut(text, "\n\n"); strings.Contains(entry, key) ||
+		strings.Contains(entry, key[len(key)-43:]) {
 		t.Error("the entry has the secret in it")
 	}
 	for says, more := range map[string][]string{
-		"at least": nil, "--id must have": {"--id", "a_b"}, "--role": {"--role", "root"}, "more than one slash": {"--scope", "a/b/c"},
-		"--client-id must": {"--role", "writer"}, "expires": {"--expires", "tomorrow"},
+		"at least": nil, "--id must have": {"--id", "a_b"}, "--role": {"--role", "root"},
+		"more than one slash": {"--scope", "a/b/c"},
+		"--client-id must":    {"--role", "writer"}, "expires": {"--expires", "tomorrow"},
 	} {
 		if more != nil {
 			seqledger(t, append(flags, more...)...).expect(t, exitUsage, says)
@@ -177,13 +181,16 @@ func TestServeTLS(t *testing.T) {
 	write := []string{"write", "--scope", "acme", "--client-id", "a", "--append", "x"}
 	seqledger(t, append(write, "--server", s.address, "--tls-ca", cert)...).expect(t, exitDone)
 	seqledger(t, append(write, "--server", "https://"+s.address, "--tls-ca", cert)...).expect(t, exitDone)
-	seqledger(t, append(write, "--server", "https://"+s.address, "--timeout", "2s")...).expect(t, exitFailed, "certificate")
+	seqledger(t, append(write, "--server", "https://"+s.address, "--timeout", "2s")...).expect(t, exitFailed,
+		"certificate")
 	input := numberedLines(t, 100)
-	seqledger(t, "import", "--scope", "acme", "--client-id", "i", "--server", s.address, "--tls-ca", cert, input).expect(t, exitDone)
+	seqledger(t, "import", "--scope", "acme", "--client-id", "i", "--server", s.address,
+		"--tls-ca", cert, input).expect(t, exitDone)
 
 	second := serve(t, "--tls-cert", cert, "--tls-key", key, "--tls-client-ca", cert)
 	seqledger(t, append(write, "--server", second.address, "--tls-ca", cert, "--timeout", "2s")...).expect(t, exitFailed)
-	seqledger(t, append(write, "--server", second.address, "--tls-ca", cert, "--tls-cert", cert, "--tls-key", key)...).expect(t, exitDone)
+	seqledger(t, append(write, "--server", second.address, "--tls-ca", cert, "--tls-cert", cert,
+		"--tls-key", key)...).expect(t, exitDone)
 	seqledger(t, append(write, "--server", second.address, "--tls-cert", cert)...).expect(t, exitUsage, "belong together")
 	seqledger(t, append(write, "--server", second.address, "--tls-ca", input)...).expect(t, exitUsage, "no certificate")
 }
@@ -211,15 +218,17 @@ func TestServeAccessFlags(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			data := filepath.Join(t.TempDir(), "never")
-			seqledger(t, append([]string{"serve", "--listen", "127.0.0.1:0", "--data", data}, test.flags...)...).expect(t, exitUsage, test.says)
+			seqledger(t, append([]string{"serve", "--listen", "127.0.0.1:0", "--data", data}, test.flags...)...).expect(t,
+				exitUsage, test.says)
 			if _, err := os.Stat(data); err == nil {
 				t.Error("a ledger was created")
 			}
 		})
 	}
 	s := serveOn(t, t.TempDir(), "0.0.0.0:0", "--insecure")
-	if log := s.stderr.String(); !strings.Contains(log, "INSECURE: everybody") || !strings.Contains(log, "INSECURE: the network") {
-		t.Error("nobody was warned:", log)
+	if log := s.stderr.String(); !strings.Contains(log, "INSECURE: everyone") ||
+		!strings.Contains(log, "INSECURE: the network") {
+		t.Error("no warning was logged:", log)
 	}
 	open := serveOn(t, t.TempDir(), "0.0.0.0:0", "--auth", file, "--tls-cert", cert, "--tls-key", key)
 	if strings.Contains(open.stderr.String(), "INSECURE") {

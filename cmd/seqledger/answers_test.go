@@ -24,7 +24,8 @@ func TestProofOfAReplay(t *testing.T) {
 	s := serve(t)
 	write := func(client string, args ...string) result {
 		t.Helper()
-		return s.do(t, append([]string{"write", "--scope", "acme/main", "--client-id", client, "--set", client + "=1"}, args...)...)
+		return s.do(t, append([]string{"write", "--scope", "acme/main", "--client-id", client, "--set", client + "=1"},
+			args...)...)
 	}
 	for name, test := range map[string]struct{ first, again []string }{
 		"key-left-away":    {[]string{"--sequence", "1", "--key", repeatedKey}, []string{"--sequence", "1"}},
@@ -52,7 +53,8 @@ func TestProofOfAReplay(t *testing.T) {
 func TestEmptyBlockHash(t *testing.T) {
 	t.Parallel()
 	s := serve(t)
-	id := s.do(t, "write", "--scope", "acme/main", "--client-id", "c", "--set", "a=1", "--json").expect(t, exitDone).field(t, "txId").(string)
+	id := s.do(t, "write", "--scope", "acme/main", "--client-id", "c", "--set", "a=1",
+		"--json").expect(t, exitDone).field(t, "txId").(string)
 	s.do(t, "tx", id, "--block-hash", "").expect(t, exitUsage, "64 hex digits")
 }
 
@@ -72,7 +74,8 @@ func TestCommittedAndNotShown(t *testing.T) {
 	_ = cmd.Run()
 	s.do(t, "state", "--scope", "acme/main", "--client-id", "c").expect(t, exitDone, "last sequence      1")
 	if !strings.Contains(stderr.String(), "committed") {
-		t.Errorf("sequence 1 is committed, and the command ends with %d and does not say so:\n%s", cmd.ProcessState.ExitCode(), &stderr)
+		t.Errorf("sequence 1 is committed, and the command ends with %d and does not say so:\n%s",
+			cmd.ProcessState.ExitCode(), &stderr)
 	}
 }
 

@@ -13,7 +13,7 @@ import (
 	"github.com/seqledger/seqledger/server/auth"
 )
 
-// authCommand groups what is done with auth files.
+// authCommand groups the commands for auth files.
 type authCommand struct {
 	NewKey newKeyCommand    `cmd:"" name:"new-key" help:"Make an API key."`
 	Check  authCheckCommand `cmd:"" help:"Tell what is wrong with an auth file, or what a credential may do."`
@@ -70,7 +70,7 @@ func (c *newKeyCommand) Run(e *environment) error {
 	}
 	err = c.show(e, &result)
 	if err != nil && c.Append != "" {
-		hint := "take the entry " + c.ID + " out of the file and run it again: the key itself is kept nowhere"
+		hint := "remove the entry " + c.ID + " from the file and run it again: the key itself is not stored anywhere"
 		return fail(exitFailed, hint, "the key was added to %s, but could not be shown: %w", c.Append, err)
 	}
 	return err
@@ -88,7 +88,7 @@ func (c *newKeyCommand) show(e *environment, r *newKeyResult) error {
 	return err
 }
 
-// checkExpires refuses a time at which the key would be over already.
+// checkExpires refuses a time in the past.
 func (c *newKeyCommand) checkExpires() error {
 	if c.Expires == "" {
 		return nil
@@ -103,8 +103,7 @@ func (c *newKeyCommand) checkExpires() error {
 	return nil
 }
 
-// flagOfField puts the flag in the place of the field of the auth file with which
-// a message begins.
+// flagOfField replaces the auth file's field name at the beginning of a message by the flag.
 func flagOfField(message string) string {
 	flags := map[string]string{"scopes ": "--scope ", "client_ids ": "--client-id ", "expires ": "--expires "}
 	for field, flag := range flags {
@@ -115,9 +114,9 @@ func flagOfField(message string) string {
 	return message
 }
 
-// appendKey changes a file whole or not at all.
+// appendKey changes the file atomically.
 func appendKey(path string, entry *auth.Entry) error {
-	// What a link points to is changed, and not the link.
+	// Change the target of a link, not the link.
 	if target, err := filepath.EvalSymlinks(path); err == nil {
 		path = target
 	}
@@ -125,7 +124,7 @@ func appendKey(path string, entry *auth.Entry) error {
 		return err
 	}
 	before, err := os.ReadFile(path)
-	info, statErr := os.Stat(path) // also an error when there is none
+	info, statErr := os.Stat(path) // also fails if there is no file
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return usage("--append: %w", err)
 	}
@@ -139,9 +138,9 @@ func appendKey(path string, entry *auth.Entry) error {
 	return replaceFile(path, before, after, info)
 }
 
-// replaceFile gives a file a new content, unless somebody else has changed it
-// since it was read. It keeps the mode and the owner that info has, because the
-// server may run as another user; nil: there was no file.
+// replaceFile replaces the content of a file, unless another process has changed it since it
+// was read. It keeps mode and owner of info, because the server may run as another user. A nil
+// info means that there was no file.
 func replaceFile(path string, before, after []byte, info fs.FileInfo) (err error) {
 	temporary, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+".*")
 	if err != nil {
@@ -156,7 +155,8 @@ func replaceFile(path string, before, after []byte, info fs.FileInfo) (err error
 	if info != nil {
 		mode = info.Mode().Perm()
 		if err := keepOwner(temporary, info); err != nil {
-			return errors.Join(fmt.Errorf("%s belongs to somebody else and must stay his: run it as its owner or as root: %w", path, err), temporary.Close())
+			return errors.Join(fmt.Errorf("cannot keep the owner of %s: run it as the owner or as root: %w",
+				path, err), temporary.Close())
 		}
 	}
 	_, err = temporary.Write(after)
@@ -169,7 +169,7 @@ func replaceFile(path string, before, after []byte, info fs.FileInfo) (err error
 		return err
 	}
 	if !bytes.Equal(now, before) {
-		return fmt.Errorf("%s was changed by somebody else at the same time; run it again", path)
+		return fmt.Errorf("another process changed %s at the same time; run it again", path)
 	}
 	return os.Rename(temporary.Name(), path)
 }

@@ -11,7 +11,7 @@ import (
 	"github.com/seqledger/seqledger/server/auth"
 )
 
-// authCheckCommand looks at an auth file.
+// authCheckCommand checks an auth file.
 type authCheckCommand struct {
 	File  string `arg:"" help:"The auth file." type:"path"`
 	Key   string `help:"API key whose rights to explain; - reads it from standard input." env:"-" placeholder:"KEY"`
@@ -27,8 +27,7 @@ may do, or why it would be refused, with exit code 3.
     seqledger auth check auth.yaml --key - < till-7.key`
 }
 
-// authCheckResult is the answer with --json. Without a credential, only keys is
-// there.
+// authCheckResult is the answer with --json. Without a credential only keys is set.
 type authCheckResult struct {
 	Keys      int               `json:"keys"`
 	Actor     string            `json:"actor,omitempty"`
@@ -65,10 +64,11 @@ func (c *authCheckCommand) Run(e *environment) error {
 		return fail(exitRefused, "", "refused: %w", explained(err))
 	}
 	if wantsKey, isKey := c.Key != "", strings.HasPrefix(credential.Actor(), "client:"); wantsKey != isKey {
-		return fail(exitRefused, "", "refused: this is the credential of %s, not what the flag is for", credential.Actor())
+		return fail(exitRefused, "", "refused: this is the credential of %s, which the other flag takes", credential.Actor())
 	}
 	grant, limits := credential.Grant(), credential.Limits()
-	result.Actor, result.Role, result.Scopes, result.ClientIDs = credential.Actor(), grant.Role.String(), grant.Scopes, grant.ClientIDs
+	result.Actor, result.Role = credential.Actor(), grant.Role.String()
+	result.Scopes, result.ClientIDs = grant.Scopes, grant.ClientIDs
 	effective := admission.WithDefaults(limits)
 	result.Limits = &effective
 	if expires := credential.Expires(); !expires.IsZero() {
@@ -77,7 +77,7 @@ func (c *authCheckCommand) Run(e *environment) error {
 	return e.showAuth(result)
 }
 
-// explained adds the cause, which a server keeps to itself.
+// explained adds the cause, which a server does not tell its clients.
 func explained(err error) error {
 	var refused *auth.RefusedError
 	if errors.As(err, &refused) && refused.Cause != nil {

@@ -16,7 +16,7 @@ import (
 
 // backupCommand makes a backup of a running server's ledger.
 type backupCommand struct {
-	// Only the server of clientFlags, because a large backup takes hours.
+	// Not clientFlags, because a large backup takes hours and must not time out.
 	connectionFlags `embed:""`
 	File            string `arg:"" help:"File to make, which must not exist; - writes to standard output." type:"path"`
 }
@@ -34,7 +34,7 @@ Bring it to another place, and try it now and then: seqledger verify --backup FI
     seqledger backup ledger.seqledger --json`
 }
 
-// backupResult is the one object that is printed with --json.
+// backupResult is printed with --json.
 type backupResult struct {
 	File     string `json:"file"`
 	LedgerID string `json:"ledgerId"`
@@ -51,7 +51,7 @@ func (c *backupCommand) Run(e *environment) error {
 		if err != nil {
 			return err
 		}
-		// Standard output has the backup itself.
+		// Standard output carries the backup.
 		e.notice("%s", harmless(summary(&info)))
 		return nil
 	}
@@ -76,21 +76,22 @@ func (c *backupCommand) Run(e *environment) error {
 }
 
 func summary(info *client.BackupInfo) string {
-	return fmt.Sprintf("ledger %s up to index %d, %d bytes, SHA-256 %x", info.LedgerID, info.Index, info.Bytes, info.SHA256)
+	return fmt.Sprintf("ledger %s up to index %d, %d bytes, SHA-256 %x",
+		info.LedgerID, info.Index, info.Bytes, info.SHA256)
 }
 
 func errFileThere(path string) error {
-	return fail(exitUsage, "give another name; a backup never overwrites anything", "%s is there already", path)
+	return fail(exitUsage, "give another name; a backup never overwrites anything", "%s exists already", path)
 }
 
-// make receives the backup under a name of its own and gives it its name when it
-// is whole and on disk.
+// make receives the backup under a temporary name and renames it when it is complete and on
+// disk.
 func (c *backupCommand) make(e *environment) (info client.BackupInfo, err error) {
 	f, err := os.CreateTemp(filepath.Dir(c.File), filepath.Base(c.File)+".partial-*")
 	if err != nil {
 		return info, usage("%w", err)
 	}
-	// Half a backup is of no use. After the rename there is none.
+	// Remove an incomplete backup. After the rename there is none.
 	defer func() { _ = os.Remove(f.Name()) }()
 	info, err = c.receive(e, f)
 	if err == nil {
@@ -99,8 +100,8 @@ func (c *backupCommand) make(e *environment) (info client.BackupInfo, err error)
 	if err = errors.Join(err, f.Close()); err != nil {
 		return info, err
 	}
-	// A link, because it does not overwrite what came there meanwhile; not every
-	// file system has them.
+	// A link does not overwrite a file that was created in the meantime, but not every file
+	// system has links.
 	switch err := os.Link(f.Name(), c.File); {
 	case errors.Is(err, os.ErrExist):
 		return info, errFileThere(c.File)
@@ -116,7 +117,7 @@ func (c *backupCommand) make(e *environment) (info client.BackupInfo, err error)
 	return info, errors.Join(dir.Sync(), dir.Close())
 }
 
-// receive writes the backup to w. Whoever gets a nil error has all of it.
+// receive writes the backup to w. A nil error means that w has all of it.
 func (c *backupCommand) receive(e *environment, w io.Writer) (info client.BackupInfo, err error) {
 	var told *transfer
 	defer func() { told.end() }()

@@ -23,11 +23,13 @@ func TestBackupRestoreProcesses(t *testing.T) {
 	s := serve(t)
 	first := numberedLines(t, 50)
 	s.do(t, "import", "--scope", "acme/main", "--client-id", "first", first).expect(t, exitDone)
-	written := s.do(t, "write", "--scope", "acme/main", "--client-id", "till", "--json", "--set", "a=1").expect(t, exitDone)
+	written := s.do(t, "write", "--scope", "acme/main", "--client-id", "till",
+		"--json", "--set", "a=1").expect(t, exitDone)
 	tx := written.field(t, "txId").(string)
 
 	input := numberedLines(t, lines)
-	importing := start(t, "import", "--server", s.address, "--scope", "acme/load", "--client-id", "loader", "--json", input)
+	importing := start(t, "import", "--server", s.address, "--scope", "acme/load",
+		"--client-id", "loader", "--json", input)
 	awaitStream(t, s, "acme/load", "loader")
 	dir := t.TempDir()
 	backup := filepath.Join(dir, "ledger.seqledger")
@@ -87,7 +89,8 @@ func importAfterRestore(t *testing.T, r *testServer, input string, lines int) {
 	}
 	state := r.do(t, "state", "--scope", "acme/load", "--client-id", "loader", "--json").expect(t, exitDone)
 	var committed int
-	if _, err := fmt.Sscan(state.field(t, "lastCommittedSequence").(string), &committed); err != nil || committed < 1 || committed > lines {
+	if _, err := fmt.Sscan(state.field(t, "lastCommittedSequence").(string), &committed); err != nil || committed < 1 ||
+		committed > lines {
 		t.Fatalf("%d lines were committed before the backup (%v)", committed, err)
 	}
 	content, err := os.ReadFile(input)
@@ -96,7 +99,8 @@ func importAfterRestore(t *testing.T, r *testServer, input string, lines int) {
 	}
 	rest := strings.Join(strings.SplitAfter(string(content), "\n")[committed:], "")
 	if rest != "" {
-		r.do(t, "import", "--scope", "acme/load", "--client-id", "loader", writeFile(t, "rest.ndjson", rest)).expect(t, exitDone)
+		r.do(t, "import", "--scope", "acme/load", "--client-id", "loader",
+			writeFile(t, "rest.ndjson", rest)).expect(t, exitDone)
 	}
 	audit(t, r, "acme/load", uint64(lines))
 	t.Logf("%d of %d lines were in the backup", committed, lines)
@@ -109,7 +113,8 @@ func TestRestoreExpiresWriters(t *testing.T) {
 	s := serve(t)
 	opened := s.do(t, "session", "open", "--scope", "acme/main", "--client-id", "w", "--json").expect(t, exitDone)
 	session := opened.field(t, "state").(map[string]any)["session"].(string)
-	s.do(t, "write", "--scope", "acme/main", "--client-id", "w", "--session", session, "--sequence", "1", "--append", "x").expect(t, exitDone)
+	s.do(t, "write", "--scope", "acme/main", "--client-id", "w", "--session", session, "--sequence",
+		"1", "--append", "x").expect(t, exitDone)
 	backup := filepath.Join(t.TempDir(), "b")
 	s.do(t, "backup", backup).expect(t, exitDone, backup, "up to index")
 	s.kill()
@@ -170,7 +175,8 @@ func TestRestoreFromDirectory(t *testing.T) {
 	if again := open(r); again == session {
 		t.Errorf("the session %s was given out twice", again)
 	}
-	r.do(t, "write", "--scope", "acme/main", "--client-id", "d", "--session", session, "--sequence", "1", "--append", "late").
+	r.do(t, "write", "--scope", "acme/main", "--client-id", "d", "--session", session,
+		"--sequence", "1", "--append", "late").
 		expect(t, exitRefused, "SESSION_")
 }
 
@@ -194,7 +200,8 @@ func TestClockAhead(t *testing.T) {
 	long := time.Now().Add(-40 * 24 * time.Hour)
 	run(long)
 	seqledger(t, "serve", "--data", dir, "--listen", "127.0.0.1:0").
-		expect(t, exitFailed, "40 days after the last command", long.UTC().Format(time.DateOnly), "--accept-clock", "--ledger-time")
+		expect(t, exitFailed, "40 days after the last command",
+			long.UTC().Format(time.DateOnly), "--accept-clock", "--ledger-time")
 	s := serveOn(t, dir, "127.0.0.1:0", "--accept-clock")
 	s.kill()
 
@@ -215,8 +222,7 @@ func TestClockAhead(t *testing.T) {
 	}
 }
 
-// TestRestoreNeedsOneSource: what is to be restored is said once, and is what it
-// is said to be.
+// TestRestoreNeedsOneSource: restore takes exactly one source, and checks its kind.
 func TestRestoreNeedsOneSource(t *testing.T) {
 	t.Parallel()
 	data := filepath.Join(t.TempDir(), "restored")
@@ -224,7 +230,8 @@ func TestRestoreNeedsOneSource(t *testing.T) {
 	seqledger(t, "restore", "--data", data).expect(t, exitUsage, "--from-directory")
 	seqledger(t, "restore", "b", "--from-directory", dir, "--data", data).expect(t, exitUsage, "give one of them")
 	seqledger(t, "restore", dir, "--data", data).expect(t, exitUsage, dir, "--from-directory")
-	seqledger(t, "restore", "--from-directory", dir, "--data", data).expect(t, exitFailed, dir, "not a seqledger data directory")
+	seqledger(t, "restore", "--from-directory", dir, "--data", data).expect(t,
+		exitFailed, dir, "not a seqledger data directory")
 	seqledger(t, "verify", "--backup", dir).expect(t, exitUsage, dir)
 	if _, err := os.Stat(data); err == nil {
 		t.Error("a directory was made")
@@ -238,7 +245,7 @@ func TestBackupRefusals(t *testing.T) {
 	t.Parallel()
 	s := serve(t)
 	there := writeFile(t, "there", "a letter")
-	s.do(t, "backup", there).expect(t, exitUsage, "is there already")
+	s.do(t, "backup", there).expect(t, exitUsage, "exists already")
 	if b, err := os.ReadFile(there); err != nil || string(b) != "a letter" {
 		t.Errorf("the file that was there: %q %v", b, err)
 	}
@@ -252,11 +259,13 @@ func TestBackupRefusals(t *testing.T) {
 	damaged := writeFile(t, "damaged", whole.stdout[:len(whole.stdout)-1])
 	data := filepath.Join(t.TempDir(), "restored")
 	seqledger(t, "restore", damaged, "--data", data).expect(t, exitFailed, "damaged at byte", "older one")
-	seqledger(t, "serve", "--listen", "127.0.0.1:0", "--data", data).expect(t, exitFailed, "interrupted", "seqledger restore FILE")
+	seqledger(t, "serve", "--listen", "127.0.0.1:0", "--data", data).expect(t, exitFailed,
+		"interrupted", "seqledger restore FILE")
 	seqledger(t, "verify", "--backup", damaged, "--json").expect(t, exitFailed, "byte")
 	seqledger(t, "restore", there, "--data", data).expect(t, exitFailed, "does not begin like a backup")
 	seqledger(t, "restore", missing, "--data", data).expect(t, exitUsage)
-	seqledger(t, "restore", writeFile(t, "whole", whole.stdout), "--data", s.data).expect(t, exitFailed, "holds a ledger already")
+	seqledger(t, "restore", writeFile(t, "whole", whole.stdout), "--data",
+		s.data).expect(t, exitFailed, "holds a ledger already")
 	restored := seqledgerInput(t, whole.stdout, "restore", "-", "--data", data, "--json").expect(t, exitDone)
 	var got restoreResult
 	if err := json.Unmarshal([]byte(restored.stdout), &got); err != nil || got.Index == 0 {

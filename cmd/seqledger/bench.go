@@ -17,7 +17,7 @@ import (
 // benchCommand puts a load on a server.
 type benchCommand struct {
 	clientFlags `embed:""`
-	// Not --scope: the variable and the file that set it name where real writes go.
+	// Not --scope: its environment variable and configuration name the scope of real writes.
 	Into     string        `help:"Organization to write to." default:"seqledger-bench" env:"-"`
 	Streams  int           `help:"Write to so many streams at once, one write outstanding on each." default:"64" env:"-"`
 	Duration time.Duration `help:"Measure for so long, after a second that is not measured." default:"10s" env:"-"`
@@ -54,14 +54,14 @@ type benchResult struct {
 	Max       float64 `json:"maxMilliseconds"`
 }
 
-// benchLimits keep a slip of the finger from filling a disk or the memory.
+// These limits keep a typing mistake from filling the disk or the memory.
 const (
 	maxBenchStreams = 100_000
 	maxBenchPayload = 1 << 20
 	maxBenchRate    = 1_000_000
 )
 
-// check refuses what cannot be measured.
+// check refuses values that cannot be measured.
 func (c *benchCommand) check() error {
 	switch {
 	case c.Streams < 1 || c.Streams > maxBenchStreams:
@@ -70,7 +70,7 @@ func (c *benchCommand) check() error {
 		return usage("--payload %d: must be from 1 to %d", c.Payload, maxBenchPayload)
 	case c.Duration <= 0:
 		return usage("--duration must be more than 0")
-	case !(c.Rate >= 0 && c.Rate <= maxBenchRate): // nor is it no number
+	case !(c.Rate >= 0 && c.Rate <= maxBenchRate): // also refuses NaN
 		return usage("--rate must be from 0 to %d", maxBenchRate)
 	}
 	return c.clientFlags.check()
@@ -100,9 +100,10 @@ func (c *benchCommand) Run(e *environment) error {
 	})
 }
 
-// open returns a Writer for each stream. Its names are new, so that no two runs
-// fence each other.
-func (c *benchCommand) open(ctx context.Context, conn *client.Client, scope *seqledgerv1.Scope) ([]*client.Writer, error) {
+// open returns a Writer for each stream. The names are new, so two runs do not fence each
+// other.
+func (c *benchCommand) open(ctx context.Context, conn *client.Client,
+	scope *seqledgerv1.Scope) ([]*client.Writer, error) {
 	name := make([]byte, 6)
 	_, _ = rand.Read(name) // never fails: it ends the program instead
 	writers := make([]*client.Writer, c.Streams)
@@ -122,8 +123,9 @@ func (c *benchCommand) open(ctx context.Context, conn *client.Client, scope *seq
 
 func (c *benchCommand) measure(ctx context.Context, writers []*client.Writer) (load.Result, error) {
 	payload := make([]byte, c.Payload)
-	_, _ = rand.Read(payload) // random, because nothing that people store is all zeros
-	operation := &seqledgerv1.Operation{Operation: &seqledgerv1.Operation_Append{Append: &seqledgerv1.Append{Payload: payload}}}
+	_, _ = rand.Read(payload) // random, because real payloads are not all zeros
+	operation := &seqledgerv1.Operation{
+		Operation: &seqledgerv1.Operation_Append{Append: &seqledgerv1.Append{Payload: payload}}}
 	write := func(ctx context.Context, worker int) error {
 		ctx, cancel := context.WithTimeout(ctx, c.Timeout)
 		defer cancel()
@@ -138,10 +140,11 @@ func (c *benchCommand) measure(ctx context.Context, writers []*client.Writer) (l
 	measured, err := loop(ctx, o, write)
 	switch {
 	case err != nil && ctx.Err() == nil:
-		// Not the exit code of an unknown outcome: nobody needs these writes.
-		return measured, fail(exitFailed, "is the server still running? --timeout waits longer for an answer", "a write failed: %w", err)
+		// Not the exit code of an unknown outcome: these writes need not be settled.
+		return measured, fail(exitFailed,
+			"is the server still running? --timeout waits longer for an answer", "a write failed: %w", err)
 	case err == nil && measured.Operations == 0:
-		return measured, fail(exitFailed, "--duration gives it longer", "no write was answered in the time")
+		return measured, fail(exitFailed, "give it longer with --duration", "no write was answered in the time")
 	}
 	return measured, err
 }
@@ -162,6 +165,7 @@ func (c *benchCommand) show(e *environment, m *load.Result) error {
 	if r.Rate > 0 {
 		t.field("wanted", fmt.Sprintf("%.0f per second, %d unserved", r.Rate, r.Unserved))
 	}
-	t.field("latency", fmt.Sprintf("p50 %.3f ms, p99 %.3f ms, p99.9 %.3f ms, at most %.3f ms", r.P50, r.P99, r.P999, r.Max))
+	t.field("latency", fmt.Sprintf("p50 %.3f ms, p99 %.3f ms, p99.9 %.3f ms, at most %.3f ms", r.P50, r.P99, r.P999,
+		r.Max))
 	return t.flush()
 }

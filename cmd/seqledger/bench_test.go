@@ -18,7 +18,8 @@ func TestBench(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			s := serve(t)
-			said := seqledger(t, append([]string{"bench", "--server", s.address, "--streams", "3", "--duration", "200ms", "--json"}, arguments...)...).
+			said := seqledger(t, append(
+				[]string{"bench", "--server", s.address, "--streams", "3", "--duration", "200ms", "--json"}, arguments...)...).
 				expect(t, exitDone, "opening 3 streams in seqledger-bench")
 			var r benchResult
 			if err := json.Unmarshal([]byte(said.stdout), &r); err != nil {
@@ -57,9 +58,11 @@ func committed(t *testing.T, clients string) (sum int64) {
 func TestBenchKeepsOut(t *testing.T) {
 	t.Parallel()
 	s := serve(t)
-	seqledger(t, "SEQLEDGER_SCOPE=acme/main", "SEQLEDGER_ORGANIZATION=acme", "bench", "--server", s.address, "--streams", "1", "--duration", "1s").
+	seqledger(t, "SEQLEDGER_SCOPE=acme/main", "SEQLEDGER_ORGANIZATION=acme", "bench", "--server",
+		s.address, "--streams", "1", "--duration", "1s").
 		expect(t, exitDone, "per second", "p99.9")
-	if blocks := seqledger(t, "list", "blocks", "--server", s.address, "--scope", "acme/main").expect(t, exitDone).stdout; strings.Contains(blocks, "1") {
+	if blocks := seqledger(t, "list", "blocks", "--server", s.address, "--scope", "acme/main").expect(t,
+		exitDone).stdout; strings.Contains(blocks, "1") {
 		t.Errorf("want nothing written to acme/main, got %s", blocks)
 	}
 }

@@ -21,7 +21,8 @@ func TestWriteReplay(t *testing.T) {
 	first := s.do(t, write...).expect(t, exitDone)
 	var sequence uint64
 	var key string
-	if _, err := fmt.Sscanf(strings.ReplaceAll(first.stderr, ",", " "), "writing sequence %d  key %s", &sequence, &key); err != nil {
+	if _, err := fmt.Sscanf(strings.ReplaceAll(first.stderr, ",", " "),
+		"writing sequence %d  key %s", &sequence, &key); err != nil {
 		t.Fatalf("want the sequence and the key announced: %v in %q", err, first.stderr)
 	}
 	repeat := append(write, "--sequence", fmt.Sprint(sequence), "--key", key)
@@ -29,18 +30,19 @@ func TestWriteReplay(t *testing.T) {
 	if again.field(t, "replayed") != true || again.field(t, "txId") != first.field(t, "txId") {
 		t.Errorf("want the receipt of the first write again, got %v after %v", again, first)
 	}
-	// Without a key the sequence and the content are what is recognised.
+	// Without a key the ledger recognises a repeat by sequence and content.
 	again = s.do(t, append(write, "--sequence", "1")...).expect(t, exitDone)
 	if again.field(t, "replayed") != true {
 		t.Errorf("want a replay, got %v", again)
 	}
-	if state := s.do(t, "state", "--scope", "acme/main", "--client-id", "till-7", "--json"); state.field(t, "lastCommittedSequence") != "1" {
+	if state := s.do(t, "state", "--scope", "acme/main", "--client-id", "till-7",
+		"--json"); state.field(t, "lastCommittedSequence") != "1" {
 		t.Errorf("want one write committed, got %v", state)
 	}
 }
 
-// TestExitCodes goes through the codes that scripts rely on, and through the
-// words that tell people what to do.
+// TestExitCodes checks the codes that scripts rely on, and the hints that tell users what to
+// do.
 func TestExitCodes(t *testing.T) {
 	t.Parallel()
 	s := serve(t)
@@ -63,7 +65,8 @@ func TestExitCodes(t *testing.T) {
 	write("--set", "a=1", "--operations", "-").expect(t, exitUsage, "--operations takes the place of --set")
 	s.do(t, "get", "--scope", "acme/main", "absent").expect(t, exitRefused, "not_found", `no entity "absent" in acme/main`)
 	s.do(t, "tx", "no-id").expect(t, exitRefused, "tx_id")
-	s.do(t, "tx", "8f14e45f-ceea-867a-8000-000000000007").expect(t, exitRefused, "not_found", "8f14e45f-ceea-867a-8000-000000000007")
+	s.do(t, "tx", "8f14e45f-ceea-867a-8000-000000000007").expect(t, exitRefused, "not_found",
+		"8f14e45f-ceea-867a-8000-000000000007")
 	s.do(t, "block", "--scope", "acme/main", "99").expect(t, exitRefused, "not_found", "no block 99 of acme/main")
 	s.do(t, "state", "--scope", "a b", "--client-id", "c").expect(t, exitRefused, "INVALID_ARGUMENT", "correct --scope")
 	s.do(t, "state", "--scope", "acme/main").expect(t, exitUsage, "--client-id")
@@ -75,7 +78,8 @@ func TestExitCodes(t *testing.T) {
 	session := opened.field(t, "state").(map[string]any)["session"].(string)
 	write("--set", "a=2").expect(t, exitRefused, "SESSION_REQUIRED", "session open")
 	write("--set", "a=2", "--session", session, "--include-proof").expect(t, exitDone, "proof")
-	s.do(t, append([]string{"session", "open", "--expected-session", "1"}, stream...)...).expect(t, exitRefused, "SESSION_FENCED")
+	s.do(t, append([]string{"session", "open", "--expected-session", "1"}, stream...)...).expect(t, exitRefused,
+		"SESSION_FENCED")
 	s.do(t, append([]string{"session", "open"}, stream...)...).expect(t, exitDone)
 	write("--set", "a=3", "--session", session).expect(t, exitRefused, "SESSION_FENCED", "newer session")
 	s.do(t, append([]string{"session", "open", "--attempt-id", "ab"}, stream...)...).expect(t, exitUsage, "32 hex digits")
@@ -97,7 +101,8 @@ func TestReads(t *testing.T) {
 		"--expires-at", "k/1=2090-01-02T03:04:05Z", "--relate", "doc:1#viewer@user:a@b.c", "--append-file", binaryValue)
 	do("get", "k/1").expect(t, exitDone, "one", "2090-01-02T03:04:05Z")
 	do("get", "k/2").expect(t, exitDone, "base64:AAH/")
-	if r := do("list", "--prefix", "k/", "--json"); strings.Count(r.stdout, "\n") != 2 || strings.Contains(r.stdout, "other") {
+	if r := do("list", "--prefix", "k/", "--json"); strings.Count(r.stdout, "\n") != 2 ||
+		strings.Contains(r.stdout, "other") {
 		t.Errorf("want two entities, one a line, got %v", r)
 	}
 	do("list", "entities").expect(t, exitDone, "KEY", "k/1", "k/2", "other")
@@ -138,20 +143,22 @@ func TestListPages(t *testing.T) {
 	}
 }
 
-// TestKeyIsKnownForTheWindow shows for how long a key protects: a repeat under a new
-// number gets the first receipt, whose sequence tells, and beyond the window it is a
-// new write. What protects then is the number.
+// TestKeyIsKnownForTheWindow shows for how long a key protects: a repeat under a new number
+// gets the first receipt with its sequence, and beyond the window it is a new write. Beyond the
+// window only the number protects.
 func TestKeyIsKnownForTheWindow(t *testing.T) {
 	t.Parallel()
 	s := serve(t, "--receipt-window", "2")
 	const key = "8f14e45f-ceea-467a-8000-000000000007"
 	write := func(sequence, payload string, more ...string) result {
 		t.Helper()
-		return s.do(t, append([]string{"write", "--scope", "acme", "--client-id", "c", "--json", "--sequence", sequence, "--append", payload}, more...)...)
+		return s.do(t, append([]string{"write", "--scope", "acme", "--client-id", "c", "--json", "--sequence",
+			sequence, "--append", payload}, more...)...)
 	}
 	first := write("1", "pay", "--key", key).expect(t, exitDone)
 	again := write("2", "pay", "--key", key).expect(t, exitDone)
-	if again.field(t, "sequence") != "1" || again.field(t, "txId") != first.field(t, "txId") || again.field(t, "replayed") != true {
+	if again.field(t, "sequence") != "1" || again.field(t, "txId") != first.field(t, "txId") ||
+		again.field(t, "replayed") != true {
 		t.Errorf("want the receipt of sequence 1, got %v", again)
 	}
 	write("2", "pay other", "--key", key).expect(t, exitRefused, "IDEMPOTENCY_KEY_REUSED")
@@ -164,8 +171,8 @@ func TestKeyIsKnownForTheWindow(t *testing.T) {
 	write("1", "pay other", "--key", key).expect(t, exitRefused, "ALREADY_COMMITTED")
 }
 
-// TestListClientsOrder is what the API promises: the clients of a scope together,
-// in the order of their names.
+// TestListClientsOrder checks the order that the API guarantees: the clients of a scope
+// together, in the order of their names.
 func TestListClientsOrder(t *testing.T) {
 	t.Parallel()
 	s := serve(t)
@@ -199,12 +206,14 @@ func TestPastExpiry(t *testing.T) {
 	stream := []string{"--scope", "acme/main", "--client-id", "c"}
 	s.do(t, append([]string{"write", "--set", "k=1", "--expires-at", "k=2001-01-01T00:00:00Z"}, stream...)...).
 		expect(t, exitDone, `warning: the key "k"`, "2001-01-01T00:00:00Z", "in the past")
-	s.do(t, append([]string{"write", "--set", "k=1", "--expires-at", "k=2100-01-01T00:00:00Z"}, stream...)...).expect(t, exitDone)
+	s.do(t, append([]string{"write", "--set", "k=1", "--expires-at", "k=2100-01-01T00:00:00Z"}, stream...)...).expect(t,
+		exitDone)
 	input := writeFile(t, "in", `{"append":"x"}
 {"set":{"key":"k","value":"","expires_at":"2001-01-01T00:00:00Z"}}
 {"set":{"key":"k","value":"","expires_at":"2001-01-01T00:00:00Z"}}
 `)
-	s.do(t, importArgs(input)...).expect(t, exitDone, "warning: on 2 lines, line 2 the first of them, expires_at is in the past")
+	s.do(t, importArgs(input)...).expect(t, exitDone,
+		"warning: on 2 lines, line 2 the first of them, expires_at is in the past")
 	if r := s.do(t, importArgs(input)...).expect(t, exitDone); strings.Contains(r.stderr, "warning") {
 		t.Errorf("a second warning: %v", r)
 	}
@@ -249,7 +258,8 @@ func TestOperationsFromJSON(t *testing.T) {
 	file := writeFile(t, "op.json", "{\"delete\": {\"key\": \"a\"}}\n")
 	seqledger(t, append(write, file)...).expect(t, exitDone)
 	s.do(t, "get", "--scope", "acme", "a").expect(t, exitRefused)
-	seqledgerInput(t, `{"set": {"key": "a", "valeu": "1"}}`, append(write, "-")...).expect(t, exitUsage, "value is missing")
+	seqledgerInput(t, `{"set": {"key": "a", "valeu": "1"}}`,
+		append(write, "-")...).expect(t, exitUsage, "value is missing")
 	seqledger(t, append(write, filepath.Join(t.TempDir(), "absent"))...).expect(t, exitUsage, "no such file")
 }
 

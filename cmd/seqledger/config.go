@@ -11,13 +11,14 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// configFile is the --config flag. It is read between the command line and the
-// flags' values, so that it can supply those that nothing else did.
+// configFile is the --config flag. It is read after the command line is parsed and before the
+// flags get their values, so that it can supply the missing ones.
 type configFile string
 
 // BeforeResolve implements kong's hook of that name.
 func (configFile) BeforeResolve(ctx *kong.Context, trace *kong.Path, source *configSource) error {
-	path := string(ctx.FlagValue(trace.Flag).(configFile)) //nolint:forcetypeassert // The hook belongs to this type's flag.
+	path := string(ctx.FlagValue(
+		trace.Flag).(configFile)) //nolint:forcetypeassert // The hook belongs to this type's flag.
 	if path == "" {
 		return nil
 	}
@@ -64,21 +65,20 @@ func (s *configSource) load(path string) error {
 		if value.Kind == yaml.AliasNode {
 			value = value.Alias
 		}
-		// null is refused too, because "nothing" and "the default" are not the
-		// same for every flag.
+		// null is refused too, because it could mean "nothing" or "the default".
 		if value.Kind != yaml.ScalarNode || value.Tag == "!!null" {
 			return fmt.Errorf("%s:%d: %s must have one plain value", path, key.Line, key.Value)
 		}
 		if earlier, twice := s.entries[key.Value]; twice {
-			return fmt.Errorf("%s:%d: %s was given at line %d already", path, key.Line, key.Value, earlier.line)
+			return fmt.Errorf("%s:%d: %s is already given at line %d", path, key.Line, key.Value, earlier.line)
 		}
 		s.entries[key.Value] = configEntry{value: value.Value, line: key.Line}
 	}
 	return nil
 }
 
-// Validate refuses keys that are no flag of any command: a mistyped key would
-// otherwise leave a default in force that nobody wanted.
+// Validate refuses keys that are not a flag of any command: with a mistyped key an unwanted
+// default would otherwise apply.
 func (s *configSource) Validate(app *kong.Application) error {
 	known := make(map[string]bool)
 	eachFlag(app, func(flag *kong.Flag) {
@@ -109,9 +109,9 @@ func eachFlag(app *kong.Application, visit func(*kong.Flag)) {
 // environmentPrefix begins the name of every variable of a flag.
 const environmentPrefix = "SEQLEDGER_"
 
-// unknownVariables returns the variables that look like a flag's and are none's:
-// a mistyped one would leave a default in force. They are no error, because
-// others may set some, as Kubernetes does for a service named seqledger.
+// unknownVariables returns the environment variables that look like a flag's variable but are
+// not: with a mistyped name a default would apply. They are not an error, because other
+// programs may set such variables, as Kubernetes does for a service named seqledger.
 func unknownVariables(app *kong.Application, environ []string) (names []string) {
 	known := make(map[string]bool)
 	eachFlag(app, func(flag *kong.Flag) {
@@ -129,8 +129,8 @@ func unknownVariables(app *kong.Application, environ []string) (names []string) 
 	return names
 }
 
-// configurable: what an environment variable may set, a file may. Both are
-// barred from what must be said each time, such as a sequence.
+// configurable reports whether the file may set a flag: it may set what an environment variable
+// may set. Neither may set values that belong to one call, such as a sequence.
 func configurable(flag *kong.Flag) bool { return len(flag.Envs) > 0 && flag.Name != "config" }
 
 // Resolve supplies a flag that the command line has not set.
@@ -140,8 +140,8 @@ func (s *configSource) Resolve(_ *kong.Context, _ *kong.Path, flag *kong.Flag) (
 		return nil, nil
 	}
 	for _, name := range flag.Envs {
-		// kong asks resolvers after it has read the environment and lets them
-		// win; here the environment must.
+		// kong asks resolvers after it has read the environment and lets them win. Here the
+		// environment must win.
 		if _, set := os.LookupEnv(name); set {
 			return nil, nil
 		}
@@ -151,15 +151,16 @@ func (s *configSource) Resolve(_ *kong.Context, _ *kong.Path, flag *kong.Flag) (
 	return entry.value, nil
 }
 
-// locate adds the file and line to an error about a value from the file, which
-// names the flag only.
+// locate adds file and line to an error about a value from the file. The error itself names
+// only the flag.
 func (s *configSource) locate(err error) error {
 	if err == nil {
 		return nil
 	}
 	for name, entry := range s.entries {
 		if flag := "--" + name; entry.used &&
-			(strings.HasPrefix(err.Error(), flag+":") || strings.HasPrefix(err.Error(), flag+"=") || strings.HasPrefix(err.Error(), flag+" ")) {
+			(strings.HasPrefix(err.Error(), flag+":") || strings.HasPrefix(err.Error(), flag+"=") ||
+				strings.HasPrefix(err.Error(), flag+" ")) {
 			return fmt.Errorf("%s:%d: %w", s.path, entry.line, err)
 		}
 	}

@@ -116,7 +116,8 @@ func TestConfigFile(t *testing.T) {
 			}
 		}
 	}
-	if _, err := parseServe(t, "--config", "/no/such/file.yaml"); err == nil || !strings.Contains(err.Error(), "--config") {
+	if _, err := parseServe(t, "--config", "/no/such/file.yaml"); err == nil ||
+		!strings.Contains(err.Error(), "--config") {
 		t.Errorf("want an error about --config, got %v", err)
 	}
 }
@@ -126,7 +127,8 @@ func TestConfigReachesProcess(t *testing.T) {
 	t.Parallel()
 	s := serve(t)
 	config := writeFile(t, "c.yaml", "server: "+s.address+"\nscope: acme\nclient-id: c\njson: true\n")
-	r := seqledger(t, "SEQLEDGER_CONFIG="+config, "SEQLEDGER_SCOPE=other/vault", "write", "--append", "x").expect(t, exitDone)
+	r := seqledger(t, "SEQLEDGER_CONFIG="+config, "SEQLEDGER_SCOPE=other/vault",
+		"write", "--append", "x").expect(t, exitDone)
 	if r.field(t, "sequence") != "1" {
 		t.Errorf("want the receipt of sequence 1 in JSON, got %v", r)
 	}

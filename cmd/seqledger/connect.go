@@ -13,14 +13,13 @@ import (
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 )
 
-// clientFlags are those of every command that talks to a server and expects an
-// answer.
+// clientFlags are the flags of every command that expects an answer from a server.
 type clientFlags struct {
 	connectionFlags `embed:""`
 	Timeout         time.Duration `help:"How long to try for an answer." default:"30s"`
 }
 
-// check refuses a timeout that nothing could meet.
+// check refuses a timeout that is not positive.
 func (f *clientFlags) check() error {
 	if f.Timeout <= 0 {
 		return usage("--timeout must be more than 0")
@@ -38,25 +37,25 @@ func (f *clientFlags) call(e *environment, do func(ctx context.Context, c *clien
 	})
 }
 
-// connected runs do with a client and closes it. The client repeats a call that
-// gets no answer until its context ends, which is what the timeout is for.
+// connected runs do with a client and closes it. The client repeats a call that gets no answer
+// until its context ends after the timeout.
 func (f *clientFlags) connected(e *environment, do func(c *client.Client) error) error {
 	return f.connect(e, math.MaxInt, do)
 }
 
-// quietTime is how long there may be no answer before that is mentioned.
+// quietTime is how long to wait for an answer before printing why there is none.
 const quietTime = time.Second
 
-// within runs do with a context that ends after the timeout. While there is no
-// answer it finds out why, and says so; it ends do where trying again is in vain.
+// within runs do with a context that ends after the timeout. If there is no answer it finds out
+// and prints why, and ends do if trying again cannot help.
 func (f *clientFlags) within(e *environment, do func(ctx context.Context) error) error {
 	limited, cancel := context.WithTimeout(e.ctx, f.Timeout)
 	defer cancel()
 	return f.explained(e, limited, do)
 }
 
-// withinEach is within for what has many parts: the timeout begins again whenever do
-// calls progress.
+// withinEach is within for work of many parts: the timeout starts again whenever do calls
+// progress.
 func (f *clientFlags) withinEach(e *environment, do func(ctx context.Context, progress func()) error) error {
 	limited, cancel := context.WithCancelCause(e.ctx)
 	defer cancel(nil)
@@ -67,7 +66,7 @@ func (f *clientFlags) withinEach(e *environment, do func(ctx context.Context, pr
 	})
 }
 
-// explained runs do until its time is over, and says why there was no answer.
+// explained runs do until its time has passed, and adds to its error why there was no answer.
 func (f *clientFlags) explained(e *environment, limited context.Context, do func(ctx context.Context) error) error {
 	ctx, giveUp := context.WithCancelCause(limited)
 	ended := make(chan struct{})
@@ -91,8 +90,8 @@ func (f *clientFlags) explained(e *environment, limited context.Context, do func
 	return f.explainWithin(err, why, late)
 }
 
-// waitQuietly waits for quietTime and then finds out why there is no answer; nil
-// when that is not known, or ctx ends before.
+// waitQuietly waits for quietTime and then finds out why there is no answer. It returns nil if
+// the reason is not known or ctx ends first.
 func (f *clientFlags) waitQuietly(ctx context.Context) *unreachableError {
 	quiet := time.NewTimer(quietTime)
 	defer quiet.Stop()
@@ -104,8 +103,8 @@ func (f *clientFlags) waitQuietly(ctx context.Context) *unreachableError {
 	}
 }
 
-// explainWithin says what became of a call: why there was no answer, nil when that is
-// not known, and whether its time was over.
+// explainWithin explains the error of a call. why is the reason for the missing answer, nil if
+// not known; the last argument reports whether the time has passed.
 func (f *clientFlags) explainWithin(err error, why *unreachableError, late bool) error {
 	code, _ := classify(err)
 	inVain := why != nil && why.final
@@ -122,7 +121,7 @@ func (f *clientFlags) explainWithin(err error, why *unreachableError, late bool)
 	case late && why != nil:
 		return why
 	case late:
-		return fail(exitFailed, "is the server running and is --server right? --timeout gives it longer",
+		return fail(exitFailed, "is the server running and is --server right? give it longer with --timeout",
 			"no answer within --timeout %s", f.Timeout)
 	}
 	return err
@@ -136,7 +135,8 @@ func (f *connectionFlags) connected(e *environment, do func(c *client.Client) er
 	return f.connect(e, attempts, do)
 }
 
-// connect runs do with a client that sends a call so often at most, and closes it.
+// connect runs do with a client that sends each call at most the given number of times, and
+// closes it.
 func (f *connectionFlags) connect(e *environment, attempts int, do func(c *client.Client) error) (err error) {
 	options, err := f.options()
 	if err != nil {
@@ -154,8 +154,8 @@ func (f *connectionFlags) connect(e *environment, attempts int, do func(c *clien
 	return nil
 }
 
-// explain adds to an error that is not the ledger's which server it was, which is
-// the first question, and what is wrong with it where that can be found out.
+// explain adds the server's address to an error that is not the ledger's, and what is wrong
+// with the server if that can be found out.
 func (f *connectionFlags) explain(e *environment, err error) error {
 	if code, _ := classify(err); code != exitFailed || isOutput(err) {
 		return err
@@ -173,12 +173,11 @@ func (f *connectionFlags) explain(e *environment, err error) error {
 	if why == nil || e.ctx.Err() != nil {
 		return fmt.Errorf("%s: %w", f.Server, err)
 	}
-	// The error stays in the tree for those who ask it what it is.
+	// The original error stays in the tree for errors.Is and errors.As.
 	return fail(exitFailed, why.hint, "%s: %w", f.Server, &explainedError{why.what, err})
 }
 
-// connectionBroke tells whether an error may be that of a connection and not of a
-// server.
+// connectionBroke reports whether an error may come from the connection and not from a server.
 func connectionBroke(err error) bool {
 	answer, ok := errors.AsType[*client.Error](err)
 	if !ok || answer.Code != seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_UNSPECIFIED {
@@ -192,7 +191,7 @@ func connectionBroke(err error) bool {
 	return false
 }
 
-// explainedError has a text of its own in place of that of its cause.
+// explainedError replaces the text of its cause.
 type explainedError struct {
 	text  string
 	cause error
@@ -207,7 +206,7 @@ func (e *explainedError) Unwrap() error { return e.cause }
 // probe finds out why the server, the first of several, does not answer.
 func (f *connectionFlags) probe(ctx context.Context) *unreachableError {
 	servers, config, err := f.target()
-	if err != nil { // then there would be no call either
+	if err != nil { // without a valid address there was no call either
 		return nil
 	}
 	why := probe(ctx, servers[0], config)

@@ -11,8 +11,8 @@ import (
 	"github.com/seqledger/seqledger/client"
 )
 
-// connectionFlags say where the server is, and who calls it. A certificate has
-// no environment, because the one of serve would be taken for the client's.
+// connectionFlags name the server and the caller's credentials. The certificate has no
+// environment variable, because serve's variable would be taken for the client's.
 type connectionFlags struct {
 	Server    string `help:"Address of the server, host:port or https://host:port; several of one ledger with commas between them." default:"127.0.0.1:7450"`
 	Token     string `help:"API key or session token. Other users of the machine can see it on a command line; better use the environment or a file." placeholder:"TOKEN"`
@@ -23,7 +23,7 @@ type connectionFlags struct {
 	TLSKey    string `name:"tls-key" help:"Private key of --tls-cert." type:"path" env:"-" placeholder:"FILE"`
 }
 
-// options returns those of the client; the errors are of usage.
+// options returns the client's options. The errors are usage errors.
 func (f *connectionFlags) options() (o client.Options, err error) {
 	servers, config, err := f.target()
 	if err != nil {
@@ -37,15 +37,16 @@ func (f *connectionFlags) options() (o client.Options, err error) {
 	o.Token, o.CleartextToken = client.StaticToken(token), f.Cleartext
 	for _, server := range servers {
 		if !f.Cleartext && !strings.HasPrefix(server, "https://") && !loopbackURL(server) {
-			return o, usage("--server %s: the token would go to %s in clear, where the network can read it; use https://, or --cleartext-token",
+			return o, usage(
+				"--server %s: the token would go to %s in clear, where the network can read it; use https://, or --cleartext-token",
 				f.Server, server)
 		}
 	}
 	return o, nil
 }
 
-// target returns the servers, with https:// where the flags of TLS ask for it, and
-// what these say of TLS, nil for nothing.
+// target returns the servers, with https:// if there are TLS flags, and the TLS configuration,
+// nil without these flags.
 func (f *connectionFlags) target() (servers []string, config *tls.Config, err error) {
 	encrypted := f.TLSCA != "" || f.TLSCert != "" || f.TLSKey != ""
 	if encrypted {
@@ -66,7 +67,7 @@ func (f *connectionFlags) target() (servers []string, config *tls.Config, err er
 	return servers, config, nil
 }
 
-// checkServer refuses what no server can be at.
+// checkServer refuses an invalid address.
 func (f *connectionFlags) checkServer(base string) error {
 	u, err := url.Parse(base)
 	switch {
@@ -77,7 +78,7 @@ func (f *connectionFlags) checkServer(base string) error {
 	case u.Hostname() == "":
 		return usage("--server %s: the host is missing", f.Server)
 	case u.User != nil:
-		return usage("--server %s: no name or password can be given here; --token-file has the credential",
+		return usage("--server %s: must not have a user name or password; give the credential with --token-file",
 			u.Redacted())
 	case u.RawQuery != "" || u.Fragment != "":
 		return usage("--server %s: nothing may follow the address", f.Server)
@@ -93,7 +94,7 @@ const maxTokenFile = 64 << 10
 func (f *connectionFlags) token() (token string, err error) {
 	defer func() {
 		if err == nil && strings.ContainsFunc(token, func(r rune) bool { return r <= ' ' || r > '~' }) {
-			token, err = "", usage("--token, $SEQLEDGER_TOKEN or --token-file: has a character that no token has")
+			token, err = "", usage("--token, $SEQLEDGER_TOKEN or --token-file: has a character that is not valid in a token")
 		}
 	}()
 	if f.TokenFile == "" {
@@ -139,7 +140,7 @@ func (f *connectionFlags) tls() (*tls.Config, error) {
 	return config, nil
 }
 
-// loopbackURL tells whether an address of a server is this machine.
+// loopbackURL reports whether a server's address is on this machine.
 func loopbackURL(server string) bool {
 	u, err := url.Parse(baseURL(server))
 	return err == nil && loopbackName(u.Hostname())

@@ -11,7 +11,7 @@ import (
 	"github.com/seqledger/seqledger/cmd/seqledger/demo"
 )
 
-// demoCommand shows what the ledger is for.
+// demoCommand demonstrates what the ledger is for.
 type demoCommand struct {
 	Duration time.Duration `help:"How long faults and kills go on, at least; 1s or more." default:"10s" env:"-"`
 	Clients  int           `help:"How many clients each side has." default:"4" env:"-"`
@@ -82,18 +82,19 @@ func (c *demoCommand) Run(e *environment) error {
 	return errors.Join(err, judgeDemo(report))
 }
 
-// judgeDemo makes an error of what must not happen. Plain retries are not the
-// ledger's fault.
+// judgeDemo returns an error if the protected side has a wrong payment. Errors of plain retries
+// are expected.
 func judgeDemo(r *demo.Report) error {
 	if r.Protected.Correct() {
 		return nil
 	}
-	hint := fmt.Sprintf("this must not happen: run it again with --keep --seed %d, and report it with the directory", r.Seed)
+	hint := fmt.Sprintf("this must not happen: run it again with --keep --seed %d, and report it with the directory",
+		r.Seed)
 	return fail(exitFailed, hint, "%d payments were booked twice, %d lost, %d made up",
 		r.Protected.Duplicates, r.Protected.Lost, r.Protected.Extra)
 }
 
-// demoClientCommand is what the demo starts.
+// demoClientCommand is a client process that the demo starts.
 type demoClientCommand struct {
 	Server string `required:"" help:"Address of the proxy." env:"-"`
 	Dir    string `required:"" help:"Directory of the book and the journal." env:"-"`
@@ -110,5 +111,6 @@ func (c *demoClientCommand) Run(e *environment) error {
 		defer close(stop)
 		_, _ = io.Copy(io.Discard, e.stdin)
 	}()
-	return demo.Pay(e.ctx, stop, demo.PayerOptions{Server: c.Server, Dir: c.Dir, Name: c.Name, Seed: c.Seed, Plain: c.Plain})
+	return demo.Pay(e.ctx, stop,
+		demo.PayerOptions{Server: c.Server, Dir: c.Dir, Name: c.Name, Seed: c.Seed, Plain: c.Plain})
 }

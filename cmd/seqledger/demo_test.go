@@ -40,7 +40,7 @@ func startDemo(t *testing.T, args ...string) (*process, string) {
 func children(t *testing.T, temporary string) int {
 	t.Helper()
 	if runtime.GOOS != "linux" {
-		t.Log("only Linux tells which processes there are: not checked")
+		t.Log("only Linux lists the processes: not checked")
 		return 0
 	}
 	paths, err := filepath.Glob("/proc/[0-9]*/cmdline")
@@ -98,7 +98,8 @@ func TestDemo(t *testing.T) {
 	if one.Attempted == 0 || one.Retried == 0 || one.Replayed == 0 {
 		t.Errorf("want retries that were answered with their receipts, got %+v", *one)
 	}
-	if report.Plain.Duplicates == 0 || report.Plain.Lost != 0 || report.Plain.CentsFound <= report.Plain.CentsAcknowledged {
+	if report.Plain.Duplicates == 0 || report.Plain.Lost != 0 ||
+		report.Plain.CentsFound <= report.Plain.CentsAcknowledged {
 		t.Errorf("want duplicates from plain retries, got %+v", *report.Plain)
 	}
 	for _, c := range []*demo.Column{report.Protected, report.Plain} {
@@ -188,7 +189,7 @@ func TestDemoUsage(t *testing.T) {
 	seqledger(t, "demo-client").expect(t, exitUsage, "--server")
 }
 
-// TestDemoInterruptedByTerm: SIGTERM is no different.
+// TestDemoInterruptedByTerm: SIGTERM has the same effect.
 func TestDemoInterruptedByTerm(t *testing.T) {
 	t.Parallel()
 	p, temporary := startDemo(t, "--duration", "1h", "--clients", "1", "--json")

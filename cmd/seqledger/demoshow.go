@@ -12,20 +12,20 @@ import (
 	"github.com/seqledger/seqledger/cmd/seqledger/demo"
 )
 
-// The names of the two sides, everywhere.
+// The names of the two sides.
 const (
 	demoProtected = "exactly once"
 	demoPlain     = "plain retries"
 )
 
-// demoProgress tells how a demo goes: a few lines that are written over on a
-// terminal, one now and then elsewhere, nothing with --json.
+// demoProgress shows the progress of a demo: a few lines that are redrawn on a terminal,
+// occasional lines elsewhere, nothing with --json.
 type demoProgress struct {
 	e        *environment
 	seed     uint64
 	duration time.Duration
 	terminal *os.File // nil for none
-	drawn    int      // lines on the terminal that are ours
+	drawn    int      // lines drawn on the terminal
 	told     time.Duration
 	last     demo.Progress
 }
@@ -38,8 +38,8 @@ func newDemoProgress(e *environment, seed uint64, duration time.Duration) *demoP
 	return p
 }
 
-// begin says what will happen, first of all the seed, because whoever
-// interrupts a run may want it again.
+// begin prints the settings, with the seed first, because a user who interrupts a run may want
+// to repeat it.
 func (p *demoProgress) begin() {
 	if !p.e.json {
 		p.e.notice("seed %d, %s of faults, then the audit", p.seed, p.duration)
@@ -59,7 +59,7 @@ func (p *demoProgress) show(now demo.Progress) {
 	}
 }
 
-// draw writes over the lines that it drew before.
+// draw redraws the lines.
 func (p *demoProgress) draw(now demo.Progress) {
 	lines := demoLines(p.last, now)
 	if now.Elapsed > p.duration {
@@ -73,14 +73,14 @@ func (p *demoProgress) draw(now demo.Progress) {
 	var b strings.Builder
 	b.WriteString(p.erase())
 	for _, line := range lines {
-		// A line that wraps would be two, and the next ones too far down.
+		// A wrapped line would take two lines and shift the others down.
 		b.WriteString(line[:min(len(line), width-1)] + "\n")
 	}
 	p.drawn = len(lines)
 	_, _ = p.terminal.WriteString(b.String()) // a broken terminal must not stop it
 }
 
-// erase is what takes the drawn lines away: up so many lines, clear to the end.
+// erase returns the escape sequence that removes the drawn lines: move up, clear to the end.
 func (p *demoProgress) erase() string {
 	if p.drawn == 0 {
 		return ""
@@ -88,7 +88,7 @@ func (p *demoProgress) erase() string {
 	return fmt.Sprintf("\x1b[%dA\x1b[J", p.drawn)
 }
 
-// end leaves the terminal to the table.
+// end clears the terminal for the table.
 func (p *demoProgress) end() {
 	if p.terminal != nil {
 		_, _ = p.terminal.WriteString(p.erase())
@@ -96,8 +96,7 @@ func (p *demoProgress) end() {
 	}
 }
 
-// demoLines is what a terminal shows, all in ASCII, so that a line can be cut
-// anywhere.
+// demoLines returns the lines for a terminal, in ASCII, so that a line can be cut anywhere.
 func demoLines(last, now demo.Progress) []string {
 	lines := []string{demoElapsed(now.Elapsed)}
 	seconds := (now.Elapsed - last.Elapsed).Seconds()

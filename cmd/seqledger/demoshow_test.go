@@ -17,7 +17,8 @@ func demoReport() *demo.Report {
 		Seed: 42, Seconds: 10, Dir: "/tmp/x",
 		Protected: &demo.Column{
 			Attempted: 9812, Acknowledged: 9812, Found: 9812, CentsAcknowledged: 5012345, CentsFound: 5012345,
-			Counts: demo.Counts{Retried: 612, Replayed: 301, LostRequests: 41, LostAnswers: 42, Delayed: 43, Twice: 44, ServersKilled: 5, ClientsKilled: 24},
+			Counts: demo.Counts{Retried: 612, Replayed: 301, LostRequests: 41, LostAnswers: 42, Delayed: 43,
+				Twice: 44, ServersKilled: 5, ClientsKilled: 24},
 		},
 		Plain: &demo.Column{
 			Attempted: 9655, Acknowledged: 9655, Found: 10233, Duplicates: 578, CentsAcknowledged: 100, CentsFound: 105,
@@ -94,9 +95,8 @@ func TestDemoLines(t *testing.T) {
 	}
 }
 
-// TestDemoDraws: on a terminal it writes over its own lines, cuts long ones, and
-// takes all away at the end. A file stands for the terminal, with a width that
-// nobody knows.
+// TestDemoDraws: on a terminal it redraws its own lines, cuts long ones, and removes all at the
+// end. A file replaces the terminal, so its width is not known.
 func TestDemoDraws(t *testing.T) {
 	t.Parallel()
 	f, err := os.Create(filepath.Join(t.TempDir(), "terminal"))

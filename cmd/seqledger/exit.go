@@ -17,7 +17,7 @@ import (
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 )
 
-// Exit codes; the description in main.go tells users.
+// Exit codes. The description in main.go documents them for users.
 const (
 	exitDone    = 0
 	exitFailed  = 1
@@ -27,7 +27,7 @@ const (
 	exitSignal  = 128 // plus the number of the signal that ended the process
 )
 
-// exitError gives an error its exit code and tells what to do next.
+// exitError is an error with an exit code and a hint what to do next.
 type exitError struct {
 	code int
 	err  error
@@ -40,15 +40,15 @@ func (e *exitError) Error() string { return e.err.Error() }
 // Unwrap returns the error itself.
 func (e *exitError) Unwrap() error { return e.err }
 
-// usageHint is for a command line of which it is not known which command it means.
+// usageHint is the hint if the command line names no known command.
 const usageHint = "seqledger --help lists the commands, seqledger COMMAND --help their flags"
 
-// usage says that the command line or a file that it names is wrong.
+// usage returns an error about the command line or a file that it names.
 func usage(format string, args ...any) error {
 	return &exitError{code: exitUsage, err: fmt.Errorf(format, args...), hint: usageHint}
 }
 
-// withHelp names the help of the command in the hint of an error of usage.
+// withHelp adds the command's --help to the hint of a usage error.
 func withHelp(err error, command *kong.Node) error {
 	own, ok := errors.AsType[*exitError](err)
 	if !ok || own.hint != usageHint || command == nil {
@@ -57,11 +57,11 @@ func withHelp(err error, command *kong.Node) error {
 	return &exitError{code: own.code, err: err, hint: command.FullPath() + " --help shows its flags and examples"}
 }
 
-// missingValue is how kong says that a flag stands at the end without its value.
+// missingValue matches kong's message for a flag at the end without its value.
 var missingValue = regexp.MustCompile(`expected .+ value but got "EOL" \(<EOL>\)`)
 
-// plainParseError takes words of the parser's own out of its errors. The error
-// keeps its text otherwise: it names the flag and the variable.
+// plainParseError removes the parser's jargon from its errors. The rest of the text stays: it
+// names the flag and the variable.
 func plainParseError(err error) error {
 	if text := missingValue.ReplaceAllString(err.Error(), "its value is missing"); text != err.Error() {
 		return errors.New(text)
@@ -69,19 +69,19 @@ func plainParseError(err error) error {
 	return err
 }
 
-// fail gives an error an exit code and a hint of its own.
+// fail returns an error with its own exit code and hint.
 func fail(code int, hint, format string, args ...any) error {
 	return &exitError{code: code, err: fmt.Errorf(format, args...), hint: hint}
 }
 
-// report prints an error, what to do about it, and returns the exit code.
+// report prints an error and what to do about it, and returns the exit code.
 func report(stderr io.Writer, err error) int {
 	if err == nil {
 		return exitDone
 	}
 	code, hint := classify(err)
 	if isClosedOutput(err) {
-		return code // whoever reads no more wants no complaint either
+		return code // the reader is gone, so no message is needed
 	}
 	_, _ = fmt.Fprintf(stderr, "seqledger: %s\n", harmless(err.Error()))
 	if hint != "" {
@@ -90,20 +90,20 @@ func report(stderr io.Writer, err error) int {
 	return code
 }
 
-// isClosedOutput tells whether a command ended because nobody reads its output, as
-// head does not after some lines. That a write is committed must be said even so.
+// isClosedOutput reports whether a command ended because its output was closed, as head does
+// after some lines. A committed write must be reported even then.
 func isClosedOutput(err error) bool {
 	own, said := errors.AsType[*exitError](err)
 	return isOutput(err) && errors.Is(err, syscall.EPIPE) && !(said && own.code == exitFailed)
 }
 
-// isOutput tells whether an answer could not be printed.
+// isOutput reports whether err says that an answer could not be printed.
 func isOutput(err error) bool {
 	path, ok := errors.AsType[*fs.PathError](err)
 	return ok && path.Path == os.Stdout.Name()
 }
 
-// classify is the one place where errors become exit codes.
+// classify maps all errors to exit codes.
 func classify(err error) (code int, hint string) {
 	if own, ok := errors.AsType[*exitError](err); ok {
 		return own.code, own.hint
@@ -121,15 +121,14 @@ func classify(err error) (code int, hint string) {
 	case errors.Is(err, context.Canceled):
 		return exitFailed, "interrupted; run it again"
 	case errors.Is(err, context.DeadlineExceeded):
-		return exitFailed, "no answer in time: is the server running and is --server right? --timeout gives it longer"
+		return exitFailed, "no answer in time: is the server running and is --server right? give it longer with --timeout"
 	case ok:
 		return connectExit(refusal.ConnectCode)
 	}
 	return exitFailed, ""
 }
 
-// exitCodeOf tells a decision against a write from a server that could not
-// decide.
+// exitCodeOf distinguishes a refused write from a server that could not decide.
 func exitCodeOf(code seqledgerv1.WriteErrorCode) int {
 	switch code {
 	case seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_QUEUE_FULL,
@@ -146,14 +145,15 @@ func exitCodeOf(code seqledgerv1.WriteErrorCode) int {
 func connectExit(code connect.Code) (int, string) {
 	switch code {
 	case connect.CodeNotFound:
-		return exitRefused, "there is no such thing in this scope; seqledger list shows what there is"
+		return exitRefused, "not found in this scope; seqledger list shows its contents"
 	case connect.CodeInvalidArgument, connect.CodeFailedPrecondition, connect.CodeOutOfRange:
 		return exitRefused, ""
 	case connect.CodePermissionDenied:
 		return exitRefused, "seqledger auth check FILE --key - tells what a key may do; " +
 			"a server without --auth takes only calls to localhost, 127.0.0.1 or [::1]"
 	case connect.CodeUnauthenticated:
-		return exitRefused, "give an API key or session token that the server knows with --token-file, --token or $SEQLEDGER_TOKEN"
+		return exitRefused, "give an API key or session token that the server knows with --token-file, --token or " +
+			"$SEQLEDGER_TOKEN"
 	case connect.CodeUnavailable, connect.CodeUnknown:
 		return exitFailed, isItRunning
 	case connect.CodeUnimplemented:
@@ -162,7 +162,7 @@ func connectExit(code connect.Code) (int, string) {
 	return exitFailed, ""
 }
 
-// repeatHint tells how to settle a write.
+// repeatHint says how to settle a write.
 func repeatHint(sequence uint64, key string) string {
 	repeat := fmt.Sprintf("--sequence %d", sequence)
 	if key != "" {
@@ -171,30 +171,31 @@ func repeatHint(sequence uint64, key string) string {
 	return "run the same command again with " + repeat + "; if it was committed, that answers with its receipt"
 }
 
-// nextStep tells what to do about a refusal.
+// nextStep says what to do about a refusal.
 func nextStep(e *client.Error) string {
 	switch e.Code {
 	case seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_SEQUENCE_GAP:
 		return fmt.Sprintf("the next sequence of this stream is %d; see seqledger state", e.LastCommittedSequence+1)
 	case seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_ALREADY_COMMITTED:
-		return "if this sequence was yours, the write is done and only its receipt is no longer kept; see seqledger state"
+		return "if this sequence was yours, the write is committed, but the ledger no longer keeps its receipt; see " +
+			"seqledger state"
 	case seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_IDEMPOTENCY_KEY_REUSED,
 		seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_SEQUENCE_REUSED:
 		return fmt.Sprintf("sequence %d holds another write; look with seqledger state --receipts and seqledger tx, "+
 			"and leave --sequence and --key away for a new write", e.CommittedSequence)
 	case seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_SEQUENCE_EXHAUSTED:
-		return "go on under a new --client-id"
+		return "continue under a new --client-id"
 	case seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_SESSION_EXPIRED:
 		return "the stream was evicted after client_ttl without a write; find out what was written before you open a session"
 	case seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_SESSION_FENCED:
-		return "another process has taken the stream over with a newer session; stop, and find out which one writes"
+		return "another process has taken over the stream with a newer session; stop, and find out which process writes"
 	case seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_SESSION_REQUIRED:
 		return sessionRequiredHint
 	case seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_KEY_EXISTS,
 		seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_KEY_NOT_FOUND,
 		seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_VERSION_MISMATCH,
 		seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_VALUE_MISMATCH:
-		return fmt.Sprintf("operation %d needs %q otherwise, and it has version %d (0: absent); "+
+		return fmt.Sprintf("the condition of operation %d on %q failed; its version is %d (0: absent); "+
 			"read it with seqledger get and decide; the sequence is still free", e.OperationIndex, e.Key, e.CurrentVersion)
 	case seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_INVALID_ARGUMENT:
 		if flag := fieldFlags[e.Field]; flag != "" {
@@ -226,5 +227,5 @@ var fieldFlags = map[string]string{
 	"receipt_window": "--receipt-window", "max_streams": "--max-streams",
 }
 
-const sessionRequiredHint = "the stream has a session, so that a write must say --session: " +
-	"the one that you opened, or a new one from seqledger session open, which stops whoever holds the old one"
+const sessionRequiredHint = "the stream has a session, so a write needs --session: " +
+	"the one that you opened, or a new one from seqledger session open, which stops the holder of the old one"

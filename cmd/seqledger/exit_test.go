@@ -23,7 +23,8 @@ import (
 // a write that the API knows, so that a new one cannot be forgotten.
 func TestEveryCode(t *testing.T) {
 	t.Parallel()
-	notDecided := map[string]int{"QUEUE_FULL": exitFailed, "NOT_LEADER": exitFailed, "DRAINING": exitFailed, "OUTCOME_UNKNOWN": exitUnknown}
+	notDecided := map[string]int{"QUEUE_FULL": exitFailed, "NOT_LEADER": exitFailed,
+		"DRAINING": exitFailed, "OUTCOME_UNKNOWN": exitUnknown}
 	for number, name := range seqledgerv1.WriteErrorCode_name {
 		code := seqledgerv1.WriteErrorCode(number)
 		short := strings.TrimPrefix(name, "WRITE_ERROR_CODE_")
@@ -52,8 +53,10 @@ func TestClassify(t *testing.T) {
 		{"usage", usage("x"), exitUsage, "--help"},
 		{"usage inside", fmt.Errorf("a: %w", usage("x")), exitUsage, "--help"},
 		{"own", fail(exitRefused, "do this", "x"), exitRefused, "do this"},
-		{"unknown outcome", &client.OutcomeUnknownError{Sequence: 7, IdempotencyKey: "k", Cause: context.DeadlineExceeded}, exitUnknown, "--sequence 7 --key k"},
-		{"unknown outcome without key", &client.OutcomeUnknownError{Sequence: 7, Cause: errors.New("x")}, exitUnknown, "--sequence 7;"},
+		{"unknown outcome", &client.OutcomeUnknownError{Sequence: 7, IdempotencyKey: "k", Cause: context.DeadlineExceeded},
+			exitUnknown, "--sequence 7 --key k"},
+		{"unknown outcome without key",
+			&client.OutcomeUnknownError{Sequence: 7, Cause: errors.New("x")}, exitUnknown, "--sequence 7;"},
 		{"interrupt", interruptedError{os.Interrupt}, exitFailed, "interrupted"},
 		{"timeout", fmt.Errorf("a: %w", context.DeadlineExceeded), exitFailed, "--timeout"},
 		{"not found", &client.Error{ConnectCode: connect.CodeNotFound}, exitRefused, "no such thing"},
@@ -75,7 +78,8 @@ func TestReport(t *testing.T) {
 		t.Errorf("want 0 and silence for no error, got %d, %q", code, out.String())
 	}
 	code := report(&out, fmt.Errorf("outer: %w", &client.Error{
-		Code: seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_INVALID_ARGUMENT, Field: "operations[0].append.payload", Message: "too long",
+		Code:  seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_INVALID_ARGUMENT,
+		Field: "operations[0].append.payload", Message: "too long",
 	}))
 	want := "seqledger: outer: INVALID_ARGUMENT (operations[0].append.payload): too long\n" +
 		"  next: correct operations[0].append.payload; nothing was written\n"
@@ -92,7 +96,8 @@ func TestAwaitSignals(t *testing.T) {
 		signals, done := make(chan os.Signal), make(chan struct{})
 		var stopped, left []os.Signal
 		// Ends after the signal that makes it leave.
-		go awaitSignals(signals, done, func(s os.Signal) { stopped = append(stopped, s) }, func(s os.Signal) { left = append(left, s) })
+		go awaitSignals(signals, done, func(s os.Signal) { stopped = append(stopped, s) },
+			func(s os.Signal) { left = append(left, s) })
 		signals <- os.Interrupt
 		<-time.After(echoTime - 1)
 		signals <- syscall.SIGTERM
@@ -125,7 +130,7 @@ func TestSignalCode(t *testing.T) {
 		want int
 	}{
 		{"by SIGTERM", interrupted, stopped, 143},
-		{"a call that was given up", interrupted, fmt.Errorf("a: %w", context.Canceled), 143},
+		{"a cancelled call", interrupted, fmt.Errorf("a: %w", context.Canceled), 143},
 		{"another error at the same time", interrupted, errors.New("disk full"), exitFailed},
 		{"unknown", interrupted, fail(exitUnknown, "", "%w", context.Canceled), exitUnknown},
 		{"done", interrupted, nil, exitDone},
@@ -156,7 +161,8 @@ func TestDisplay(t *testing.T) {
 	t.Parallel()
 	for value, want := range map[string]string{
 		"": "", "plain text": "plain text", "grüße": "grüße",
-		"\x1b[2J": "base64:G1sySg==", "a\nb": "base64:YQpi", "a\tb": "base64:YQli", "\xff": "base64:/w==", "a\u202eb": "base64:YeKArmI=",
+		"\x1b[2J": "base64:G1sySg==", "a\nb": "base64:YQpi", "a\tb": "base64:YQli",
+		"\xff": "base64:/w==", "a\u202eb": "base64:YeKArmI=",
 	} {
 		if got := display([]byte(value)); got != want {
 			t.Errorf("%q: want %q, got %q", value, want, got)

@@ -10,8 +10,8 @@ import (
 	"strings"
 )
 
-// What flags name: key pairs, certificates, addresses and directories. The
-// errors are of usage and name the flag.
+// This file checks what flags name: key pairs, certificates, addresses and directories. The
+// errors are usage errors and name the flag.
 
 // keyPair reads the files of --tls-cert and --tls-key.
 func keyPair(cert, key string) (tls.Certificate, error) {
@@ -38,12 +38,12 @@ func certificatePool(flag, path string) (*x509.CertPool, error) {
 	}
 	pool := x509.NewCertPool()
 	if !pool.AppendCertsFromPEM(content) {
-		return nil, usage("%s %s: there is no certificate in PEM", flag, path)
+		return nil, usage("%s %s: contains no certificate in PEM", flag, path)
 	}
 	return pool, nil
 }
 
-// checkListen refuses what nothing can listen on, and returns the host.
+// checkListen refuses an invalid listen address, and returns the host.
 func checkListen(flag, address string) (host string, err error) {
 	host, port, err := net.SplitHostPort(address)
 	if err != nil {
@@ -52,7 +52,7 @@ func checkListen(flag, address string) (host string, err error) {
 	return host, checkPort(flag, address, port)
 }
 
-// checkPort refuses a port that there cannot be.
+// checkPort refuses an invalid port.
 func checkPort(flag, address, port string) error {
 	if _, err := net.LookupPort("tcp", port); err != nil {
 		return usage("%s %s: %q must be a port from 0 to 65535", flag, address, port)
@@ -60,13 +60,13 @@ func checkPort(flag, address, port string) error {
 	return nil
 }
 
-// checkParent refuses a file that cannot be made because its directory is not
-// there. Otherwise the error would name a temporary file.
+// checkParent refuses a file that cannot be created because its directory does not exist.
+// Otherwise the error would name a temporary file.
 func checkParent(flag, path string) error {
 	parent := filepath.Dir(path)
 	info, err := os.Stat(parent)
 	if err == nil && !info.IsDir() {
-		err = errors.New(parent + " is no directory")
+		err = errors.New(parent + " is not a directory")
 	}
 	if err != nil {
 		return usage("%s %s: %w", flag, path, err)

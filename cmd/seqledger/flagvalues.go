@@ -11,8 +11,8 @@ import (
 	"github.com/alecthomas/kong"
 )
 
-// flagValues replace kong's own readers of numbers, durations and levels, whose
-// messages quote Go's, and which take 010 for eight.
+// flagValues replace kong's own parsers of numbers, durations and levels, whose messages quote
+// Go's, and which read 010 as eight.
 func flagValues() []kong.Option {
 	return []kong.Option{
 		kong.KindMapper(reflect.Uint64, valueReader(func(text string, target reflect.Value) error {
@@ -52,7 +52,7 @@ func flagValues() []kong.Option {
 	}
 }
 
-// valueReader makes a mapper of a function that reads one value.
+// valueReader turns a function that parses one value into a mapper.
 func valueReader(read func(text string, target reflect.Value) error) kong.Mapper {
 	return kong.MapperFunc(func(ctx *kong.DecodeContext, target reflect.Value) error {
 		var text string

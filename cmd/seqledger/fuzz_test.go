@@ -29,12 +29,14 @@ func executable(output string) string {
 // that a terminal executes.
 func FuzzShow(f *testing.F) {
 	for i, m := range []proto.Message{
-		&seqledgerv1.Receipt{TxId: "x\x1b[2J", Actor: "a\u202eb", Results: []*seqledgerv1.OperationResult{{Version: 3}}, Proof: &seqledgerv1.MerkleProof{}},
+		&seqledgerv1.Receipt{TxId: "x\x1b[2J", Actor: "a\u202eb",
+			Results: []*seqledgerv1.OperationResult{{Version: 3}}, Proof: &seqledgerv1.MerkleProof{}},
 		&seqledgerv1.Transaction{Scope: &seqledgerv1.Scope{Organization: "a\n"}, Operations: []*seqledgerv1.Operation{{}}},
 		&seqledgerv1.Block{Transactions: []*seqledgerv1.Transaction{{IdempotencyKey: "\x07"}, nil}},
 		&seqledgerv1.ClientState{LastRequestHash: "\t\r", Receipts: []*seqledgerv1.Receipt{nil}},
 		&seqledgerv1.Config{},
-		&seqledgerv1.WriteError{Code: seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_NOT_LEADER, Message: "a\x1b]0;b\x07\nc", LeaderAddress: "\x1b"},
+		&seqledgerv1.WriteError{Code: seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_NOT_LEADER,
+			Message: "a\x1b]0;b\x07\nc", LeaderAddress: "\x1b"},
 	} {
 		data, err := proto.Marshal(m)
 		if err != nil {
@@ -109,7 +111,7 @@ func FuzzOperationFlags(f *testing.F) {
 		operations, err := flags.build()
 		if err != nil {
 			if own, ok := errors.AsType[*exitError](err); !ok || own.code != exitUsage {
-				t.Errorf("%v is no error of usage", err)
+				t.Errorf("%v is not a usage error", err)
 			}
 			return
 		}

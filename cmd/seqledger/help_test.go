@@ -18,11 +18,13 @@ func TestHelpGolden(t *testing.T) {
 	t.Parallel()
 	commands := []string{
 		"", "serve", "write", "import", "get", "list entities", "list relationships", "list blocks", "list clients",
-		"tx", "block", "watch", "state", "session open", "status", "config", "backup", "restore", "auth new-key", "auth check",
+		"tx", "block", "watch", "state", "session open", "status", "config", "backup",
+		"restore", "auth new-key", "auth check",
 		"verify", "bench", "demo", "journal show", "version",
 	}
 	for _, command := range commands {
-		name := filepath.Join("testdata", "help", strings.ReplaceAll(strings.TrimSpace("seqledger "+command), " ", "-")+".txt")
+		name := filepath.Join("testdata", "help",
+			strings.ReplaceAll(strings.TrimSpace("seqledger "+command), " ", "-")+".txt")
 		got := seqledger(t, append(strings.Fields(command), "--help")...).expect(t, exitDone).stdout
 		if *update {
 			if err := os.MkdirAll(filepath.Dir(name), 0o755); err != nil {

@@ -84,7 +84,7 @@ func (c *importCommand) Run(e *environment) (err error) {
 	if err != nil {
 		return err
 	}
-	// At the end, because it may grow all the while.
+	// Check at the end, because the file may grow all the time.
 	defer func() {
 		if err == nil {
 			err = c.noticeGrowth(e, state, input)
@@ -108,8 +108,8 @@ func (c *importCommand) Run(e *environment) (err error) {
 	return c.finished(e, state, sent, time.Since(began))
 }
 
-// openInput opens a file and keeps other imports away from it: two of them would
-// take the stream from each other in turns.
+// openInput opens a file and locks it against other imports: two imports would fence each other
+// in turns.
 func openInput(path string) (*os.File, func() error, error) {
 	info, err := os.Stat(path)
 	if err != nil {
@@ -124,7 +124,8 @@ func openInput(path string) (*os.File, func() error, error) {
 		return nil, nil, fmt.Errorf("lock of %s: %w", path, err)
 	}
 	if !locked {
-		return nil, nil, fail(exitFailed, "wait for it, or stop it and run this one again", "another import of %s is running", path)
+		return nil, nil, fail(exitFailed, "wait for it, or stop it and run this one again",
+			"another import of %s is running", path)
 	}
 	f, err := os.Open(path)
 	if err != nil {
@@ -133,8 +134,8 @@ func openInput(path string) (*os.File, func() error, error) {
 	return f, func() error { return errors.Join(f.Close(), lock.Close()) }, nil
 }
 
-// noticeGrowth tells what was appended to the input since the import began,
-// and how to import that too.
+// noticeGrowth reports what was appended to the input since the import began, and how to import
+// that too.
 func (c *importCommand) noticeGrowth(e *environment, state *importState, input *os.File) error {
 	info, err := input.Stat()
 	if err != nil {
@@ -153,23 +154,24 @@ func (c *importCommand) noticeGrowth(e *environment, state *importState, input *
 	e.notice("the file has grown by %d bytes since the import began; only its first %d bytes are imported. "+
 		"Import the rest as a new file: tail -c +%d %s > NEW", more, state.Size, state.Size+1, c.File)
 	if last[0] != '\n' {
-		e.notice("line %d was imported as it stood then, without its end: the rest begins with that", state.Lines)
+		e.notice("line %d was imported without its end, which was not there yet: the rest begins with it", state.Lines)
 	}
 	return nil
 }
 
-// begin reads the input and the state file, and returns the state to go on
-// from. It talks to nobody.
+// begin reads the input and the state file, and returns the state to continue from. It does not
+// call the server.
 func (c *importCommand) begin(e *environment, scope *seqledgerv1.Scope, input *os.File) (*importState, error) {
 	state, err := loadImportState(c.StateFile)
 	if err != nil {
-		return nil, fail(exitFailed, "restore it; if you are sure that no line was imported, delete it", "state file: %w", err)
+		return nil, fail(exitFailed,
+			"restore it; if you are sure that no line was imported, delete it", "state file: %w", err)
 	}
 	info, err := input.Stat()
 	if err != nil {
 		return nil, err
 	}
-	// A file may grow while it is imported; what it has at the beginning counts.
+	// A file may grow while it is imported; only its size at the beginning counts.
 	size := info.Size()
 	if state != nil {
 		size = state.Size
@@ -183,7 +185,7 @@ func (c *importCommand) begin(e *environment, scope *seqledgerv1.Scope, input *o
 	if bad, ok := errors.AsType[*lineError](err); ok {
 		hint := "correct the line and run it again; nothing was written"
 		if state != nil {
-			hint = "the import was begun with another content of this file: restore it"
+			hint = "the file has changed since the import began: restore it"
 		}
 		return nil, fail(exitUsage, hint, "%s: %w", c.File, bad)
 	}
@@ -196,7 +198,7 @@ func (c *importCommand) begin(e *environment, scope *seqledgerv1.Scope, input *o
 	}
 	if state == nil {
 		if c.TakeSession != 0 {
-			return nil, usage("--take-session goes on with an import, and %s is not there", c.StateFile)
+			return nil, usage("--take-session continues an import, and %s does not exist", c.StateFile)
 		}
 		return &importState{
 			Format: importFormat, Organization: scope.GetOrganization(), Vault: scope.GetVault(),
@@ -204,16 +206,17 @@ func (c *importCommand) begin(e *environment, scope *seqledgerv1.Scope, input *o
 		}, nil
 	}
 	if err := state.sameImport(scope, c.ClientID, c.mode(), summary); err != nil {
-		hint := "restore what it was begun with; for another import, use another file or --state-file"
+		hint := "restore the settings that the import began with; for another import, use another file or --state-file"
 		if errors.Is(err, errOtherInput) {
-			hint = "restore what it was begun with; lines of it may be committed, and would be written a second time by a new import"
+			hint = "restore the file that the import began with; its lines may be committed, and a new import would " +
+				"write them a second time"
 		}
 		return nil, fail(exitRefused, hint, "%s does not belong to this import: %w", c.StateFile, err)
 	}
 	return state, nil
 }
 
-// importResult is the one object that is printed with --json.
+// importResult is printed with --json.
 type importResult struct {
 	Lines         uint64  `json:"lines,string"` // of the input
 	Sent          uint64  `json:"sent,string"`  // by this run
@@ -224,7 +227,7 @@ type importResult struct {
 	Seconds       float64 `json:"seconds"`
 }
 
-// finished reports a whole import.
+// finished reports a complete import.
 func (c *importCommand) finished(e *environment, state *importState, sent uint64, took time.Duration) (err error) {
 	switch {
 	case e.json:
@@ -238,17 +241,21 @@ func (c *importCommand) finished(e *environment, state *importState, sent uint64
 	case state.Lines == 0:
 		_, err = fmt.Fprintf(e.stdout, "%s is empty: nothing to import\n", c.File)
 	case sent == 0:
-		_, err = fmt.Fprintf(e.stdout, "already imported: all %d lines of %s were committed as sequences %d to %d on ledger %s at %s; "+
-			"%s says so, and no server was asked\n",
+		_, err = fmt.Fprintf(e.stdout,
+			"already imported: all %d lines of %s were committed as sequences %d to %d on ledger %s at %s; "+
+				"%s says so, and no server was asked\n",
 			state.Lines, c.File, state.Base+1, state.Base+state.Lines, state.LedgerID, state.Server, c.StateFile)
 	default:
-		_, err = fmt.Fprintf(e.stdout, "imported: all %d lines of %s are committed as sequences %d to %d; this run sent %d in %s (%.0f a second)\n",
-			state.Lines, c.File, state.Base+1, state.Base+state.Lines, sent, took.Round(time.Millisecond), float64(sent)/took.Seconds())
+		_, err = fmt.Fprintf(e.stdout,
+			"imported: all %d lines of %s are committed as sequences %d to %d; this run sent %d in %s (%.0f a second)\n",
+			state.Lines, c.File, state.Base+1, state.Base+state.Lines, sent, took.Round(time.Millisecond), float64(
+				sent)/took.Seconds())
 	}
 	return err
 }
 
-// openWriter opens a session for the import, having written down how.
+// openWriter opens a session for the import, after it has recorded the attempt in the state
+// file.
 func (c *importCommand) openWriter(
 	e *environment, conn *client.Client, scope *seqledgerv1.Scope, state *importState,
 ) (w *client.Writer, err error) {
@@ -265,7 +272,7 @@ func (c *importCommand) openWriter(
 		state.LedgerID, state.Server = status.GetLedgerId(), c.Server
 		if c.TakeSession != 0 && c.TakeSession != state.Session {
 			if state.Session == 0 {
-				return usage("--take-session: no line was sent yet; delete %s and begin anew", c.StateFile)
+				return usage("--take-session: no line was sent yet; delete %s and start again", c.StateFile)
 			}
 			state.Session, state.AttemptID = c.TakeSession, ""
 		}
@@ -292,27 +299,29 @@ func (c *importCommand) openWriter(
 	return w, err
 }
 
-// otherLedgerHint tells what to do about another ledger id. A restored ledger
-// has one, and may have lost lines that were committed after the backup.
+// otherLedgerHint says what to do about another ledger id. A restored ledger has a new id, and
+// may have lost lines that were committed after the backup.
 func otherLedgerHint(state *importState) string {
-	return fmt.Sprintf("give the --server of that ledger; lines may be committed there. If this is that ledger, restored from a backup: "+
-		"the last sequence that seqledger state shows, less %d, is the last line that is committed here; "+
-		"check that line, and import those behind it from a new file", state.Base)
+	return fmt.Sprintf(
+		"give the --server of that ledger; lines may be committed there. If this is that ledger, restored from a backup: "+
+			"the last sequence that seqledger state shows, less %d, is the last line that is committed here; "+
+			"check that line, and import those behind it from a new file", state.Base)
 }
 
-// explainOpen tells what it means that no session could be opened.
+// explainOpen explains why no session could be opened.
 func (c *importCommand) explainOpen(state *importState, err error) error {
-	begunAnew := "no line of this run was sent; if you still want it, delete " + c.StateFile + " and begin anew"
+	begunAnew := "no line of this run was sent; if you still want it, delete " + c.StateFile + " and start again"
 	switch {
 	case errors.Is(err, client.ErrFenced) && state.Session == 0:
-		return fail(exitRefused, begunAnew, "another process took the stream over before the first line: %w", err)
+		return fail(exitRefused, begunAnew, "another process took over the stream before the first line: %w", err)
 	case errors.Is(err, client.ErrFenced):
 		return fail(exitRefused, "find out what writes under --client-id "+c.ClientID+"; if you opened the session "+
-			"that seqledger state shows, and nothing writes under it, go on with --take-session",
+			"that seqledger state shows, and nothing writes under it, continue with --take-session",
 			"the stream is no longer this import's (it had session %d): %w", state.Session, err)
 	case errors.Is(err, client.ErrExpired):
-		return fail(exitRefused, "find the last committed line with seqledger list blocks and block, and import those behind it from a new file",
-			"the stream was evicted since the last run, so that its sequences say no more which lines are committed: %w", err)
+		return fail(exitRefused,
+			"find the last committed line with seqledger list blocks and block, and import those behind it from a new file",
+			"the stream was evicted since the last run, so its sequences no longer show which lines are committed: %w", err)
 	}
 	return err
 }

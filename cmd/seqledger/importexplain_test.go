@@ -30,17 +30,22 @@ func TestExplainSend(t *testing.T) {
 		says    string // in the message or the hint
 	}{
 		{"changed input", false, errInputChanged, exitFailed, "compare"},
-		{"fenced", true, at(unknown(refusal(seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_SESSION_FENCED))), exitRefused, "another process writes"},
-		{"evicted", true, at(unknown(refusal(seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_SESSION_EXPIRED))), exitRefused, "evicted"},
-		{"refused line", false, at(&client.NotExecutedError{Sequence: 8, Cause: refusal(seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_KEY_EXISTS)}),
+		{"fenced", true, at(unknown(refusal(seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_SESSION_FENCED))),
+			exitRefused, "another process writes"},
+		{"evicted", true, at(unknown(refusal(seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_SESSION_EXPIRED))), exitRefused,
+			"evicted"},
+		{"refused line", false, at(
+			&client.NotExecutedError{Sequence: 8, Cause: refusal(seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_KEY_EXISTS)}),
 			exitRefused, "into a new file"},
-		{"invalid line", false, at(&client.NotExecutedError{Sequence: 8, Cause: refusal(seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_INVALID_ARGUMENT)}),
+		{"invalid line", false, at(
+			&client.NotExecutedError{Sequence: 8, Cause: refusal(seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_INVALID_ARGUMENT)}),
 			exitRefused, "nothing was written; then"},
 		{"stalled with lines under way", true, at(errStalled), exitUnknown, "see that the server at here is running"},
 		{"stalled before any", false, at(errStalled), exitFailed, "see that the server at here is running"},
 		{"interrupted", false, at(interruptedError{}), exitFailed, "run the same command again"},
 		{"interrupted with lines under way", true, at(interruptedError{}), exitFailed, "run the same command again"},
-		{"turned away", true, at(unknown(&client.Error{ConnectCode: connect.CodeUnimplemented})), exitUnknown, "run the same command again"},
+		{"turned away", true, at(unknown(&client.Error{ConnectCode: connect.CodeUnimplemented})),
+			exitUnknown, "run the same command again"},
 	} {
 		if i, ok := errors.AsType[interruptedError](test.err); ok {
 			i.signal = testSignal{}
@@ -110,7 +115,8 @@ func TestImportEvicted(t *testing.T) {
 	deadline := time.Now().Add(hangs)
 	for n := 0; ; n++ {
 		// Every command runs a round of eviction; ledger time moves with them.
-		s.do(t, "write", "--scope", "acme/main", "--client-id", fmt.Sprint("clock-", n), "--append", "tick").expect(t, exitDone)
+		s.do(t, "write", "--scope", "acme/main", "--client-id", fmt.Sprint("clock-", n),
+			"--append", "tick").expect(t, exitDone)
 		r := s.do(t, "state", "--scope", "acme/main", "--client-id", "loader", "--json").expect(t, exitDone)
 		if r.field(t, "status") == "CLIENT_STATUS_UNKNOWN" {
 			break
@@ -143,7 +149,8 @@ func TestImportInputChanged(t *testing.T) {
 		"{\"append\": \"1\"}\n{\"append\": \"X\"}\n", // another content
 		"{\"append\": \"1\"}\n",                      // shorter
 	} {
-		c := importCommand{File: "in", StateFile: writeFile(t, "state", ""), clientFlags: clientFlags{connectionFlags: connectionFlags{Server: s.address}, Timeout: hangs}}
+		c := importCommand{File: "in", StateFile: writeFile(t, "state", ""),
+			clientFlags: clientFlags{connectionFlags: connectionFlags{Server: s.address}, Timeout: hangs}}
 		c.ClientID = fmt.Sprint("loader-", i)
 		state := &importState{Format: importFormat, ClientID: c.ClientID, Mode: modeOperations, inputSummary: summary}
 		var stderr lockedBuffer

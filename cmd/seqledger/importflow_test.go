@@ -38,7 +38,7 @@ func TestImportBadLine(t *testing.T) {
 	good := `{"append": "x"}`
 	for _, test := range []struct{ name, bad, says string }{
 		{"blank", "", "blank"},
-		{"no JSON", "{", "cut off"},
+		{"not JSON", "{", "cut off"},
 		{"unknown operation", `{"st": {"key": "a"}}`, "st"},
 		{"unknown field", `{"set": {"key": "a", "value": "", "ttl": 5}}`, "ttl"},
 		{"named twice", `{"append": "a", "append": "b"}`, "twice"},
@@ -57,8 +57,8 @@ func TestImportBadLine(t *testing.T) {
 	s.do(t, importArgs(t.TempDir())...).expect(t, exitUsage, "regular file")
 }
 
-// TestImportRefusedLine stops at a failed condition, names the line, and goes on
-// once the condition holds.
+// TestImportRefusedLine stops at a failed condition, names the line, and continues once the
+// condition holds.
 func TestImportRefusedLine(t *testing.T) {
 	t.Parallel()
 	s := serve(t)
@@ -120,7 +120,8 @@ func TestImportNotTheSame(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s.do(t, "write", "--scope", "acme/main", "--client-id", "loader", "--session", fmt.Sprint(state.Session), "--append", "x").expect(t, exitDone)
+	s.do(t, "write", "--scope", "acme/main", "--client-id", "loader", "--session",
+		fmt.Sprint(state.Session), "--append", "x").expect(t, exitDone)
 	state.Done = false
 	if err := state.save(path); err != nil {
 		t.Fatal(err)
@@ -133,8 +134,8 @@ func TestImportNotTheSame(t *testing.T) {
 	s.do(t, importArgs(input)...).expect(t, exitFailed, "state file", "surprise")
 }
 
-// TestImportLines appends a text file as it stands, blank lines, bytes that are
-// no text and a last line without a newline included.
+// TestImportLines appends a text file unchanged, including blank lines, bytes that are not text
+// and a last line without a newline.
 func TestImportLines(t *testing.T) {
 	t.Parallel()
 	s := serve(t)

@@ -13,7 +13,7 @@ import (
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 )
 
-// appendTo is another program that goes on writing to a file.
+// appendTo acts as another program that keeps writing to a file.
 func appendTo(t *testing.T, path, content string) {
 	t.Helper()
 	f, err := os.OpenFile(path, os.O_APPEND|os.O_WRONLY, 0)
@@ -51,7 +51,8 @@ func TestImportGrowingFile(t *testing.T) {
 		t.Errorf("want nothing said about a file that has not grown, got %v", r)
 	}
 	appendTo(t, input, "ond\nthird\n")
-	grown := []string{"has grown by 10 bytes", "only its first 9 bytes", "tail -c +10 " + input, "line 2 was imported as it stood"}
+	grown := []string{"has grown by 10 bytes", "only its first 9 bytes",
+		"tail -c +10 " + input, "line 2 was imported without its end"}
 	s.do(t, args...).expect(t, exitDone, append(grown, "already imported: all 2 lines")...)
 	reopen(t, input+".seqledger-import")
 	s.do(t, args...).expect(t, exitDone, grown...)
@@ -77,7 +78,8 @@ func TestImportGrowsBetweenPasses(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	c := importCommand{File: "in", StateFile: writeFile(t, "state", ""), clientFlags: clientFlags{connectionFlags: connectionFlags{Server: s.address}, Timeout: hangs}}
+	c := importCommand{File: "in", StateFile: writeFile(t, "state", ""),
+		clientFlags: clientFlags{connectionFlags: connectionFlags{Server: s.address}, Timeout: hangs}}
 	c.ClientID = "loader"
 	state := &importState{Format: importFormat, ClientID: c.ClientID, Mode: modeLines, inputSummary: summary}
 	e := &environment{ctx: t.Context(), stderr: new(lockedBuffer)}
@@ -94,7 +96,8 @@ func TestImportGrowsBetweenPasses(t *testing.T) {
 func TestImportResumesSlowly(t *testing.T) {
 	t.Parallel()
 	s := serve(t)
-	c := importCommand{File: "in", StateFile: writeFile(t, "state", ""), clientFlags: clientFlags{connectionFlags: connectionFlags{Server: s.address}, Timeout: 2 * time.Second}}
+	c := importCommand{File: "in", StateFile: writeFile(t, "state", ""),
+		clientFlags: clientFlags{connectionFlags: connectionFlags{Server: s.address}, Timeout: 2 * time.Second}}
 	c.ClientID = "loader"
 	e := &environment{ctx: t.Context(), stderr: new(lockedBuffer)}
 	scope := &seqledgerv1.Scope{Organization: "acme", Vault: "main"}
@@ -119,8 +122,7 @@ func TestImportResumesSlowly(t *testing.T) {
 	}
 }
 
-// TestImportStateAlone: two inputs with one state file would overwrite what the
-// other one remembers.
+// TestImportStateAlone: two imports with one state file would overwrite each other's state.
 func TestImportStateAlone(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "state")
@@ -128,14 +130,15 @@ func TestImportStateAlone(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	seqledger(t, importArgs(numberedLines(t, 5), "--state-file", path)...).expect(t, exitFailed, "another import is using the state file")
+	seqledger(t, importArgs(numberedLines(t, 5), "--state-file", path)...).expect(t, exitFailed,
+		"another import is using the state file")
 	if err := unlock(); err != nil {
 		t.Fatal(err)
 	}
 	if left, err := os.ReadDir(filepath.Dir(path)); err != nil || len(left) != 0 {
 		t.Errorf("want nothing left behind, got %v, %v", left, err)
 	}
-	// One that a killed import has left behind locks nobody out.
+	// A lock file that a killed import left behind does not block others.
 	if err := os.WriteFile(path+".lock", nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -172,7 +175,8 @@ func TestImportStallsAtOnce(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	c := importCommand{File: "in", StateFile: writeFile(t, "state", ""), clientFlags: clientFlags{connectionFlags: connectionFlags{Server: s.address}, Timeout: 2 * time.Second}}
+	c := importCommand{File: "in", StateFile: writeFile(t, "state", ""),
+		clientFlags: clientFlags{connectionFlags: connectionFlags{Server: s.address}, Timeout: 2 * time.Second}}
 	c.ClientID = "loader"
 	ctx, cancel := context.WithTimeout(t.Context(), hangs)
 	defer cancel()

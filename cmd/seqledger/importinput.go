@@ -15,17 +15,17 @@ import (
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 )
 
-// maxLineBytes bounds a line: it has room for the largest write, whose values
-// base64 and the escapes of JSON make longer.
+// maxLineBytes bounds a line. It allows for the largest write, whose values are longer in
+// base64 and with JSON escapes.
 const maxLineBytes = 8 << 20
 
-// The ways to read an input; they are written into state files.
+// The ways to read an input. The names are part of the state file format.
 const (
 	modeOperations = "operations" // a line of JSON is a write
 	modeLines      = "lines"      // a line is a payload to append
 )
 
-// lineError says which line of an input is wrong.
+// lineError is an error in one line of an input.
 type lineError struct {
 	line uint64 // from 1
 	err  error
@@ -34,7 +34,7 @@ type lineError struct {
 // Error implements error.
 func (e *lineError) Error() string { return fmt.Sprintf("line %d: %v", e.line, e.err) }
 
-// Unwrap returns what is wrong with it.
+// Unwrap returns the error without the line.
 func (e *lineError) Unwrap() error { return e.err }
 
 // inputReader reads a file line by line and keeps a digest of all its bytes.
@@ -47,7 +47,7 @@ type inputReader struct {
 }
 
 func newInputReader(r io.Reader) *inputReader {
-	// 256 KiB, so that a line seldom spans two reads.
+	// 256 KiB, so that a line rarely spans two reads.
 	return &inputReader{r: bufio.NewReaderSize(r, 256<<10), hash: sha256.New()}
 }
 
@@ -80,15 +80,15 @@ func (r *inputReader) summary() inputSummary {
 	return inputSummary{SHA256: hex.EncodeToString(r.hash.Sum(nil)), Size: r.size, Lines: r.line}
 }
 
-// inputSummary tells whether two inputs are the same.
+// inputSummary reports whether two inputs are the same.
 type inputSummary struct {
 	SHA256 string `json:"sha256"`
 	Size   int64  `json:"size"` // bytes
 	Lines  uint64 `json:"lines"`
 }
 
-// survey reads a whole input. Unless look is nil it also parses every line, so that a
-// bad one is found before anything is written, and shows look what it means.
+// survey reads a whole input. Unless look is nil it also parses every line, to find a bad line
+// before anything is written, and calls look with the operations.
 func survey(
 	ctx context.Context, input io.Reader, mode string, look func(line uint64, operations []*seqledgerv1.Operation),
 ) (inputSummary, error) {
@@ -101,8 +101,8 @@ func survey(
 		if err != nil {
 			return inputSummary{}, err
 		}
-		// Known lines are not checked again, because what a newer version makes
-		// of them must not stop an import that is half done.
+		// Lines that were checked before are not checked again, because a newer version's
+		// stricter check must not stop an import that is half done.
 		if look != nil {
 			operations, err := parseLine(mode, line)
 			if err != nil {
@@ -116,8 +116,7 @@ func survey(
 	}
 }
 
-// parseLine returns the operations of the write that a line stands for. It
-// keeps nothing of the line.
+// parseLine returns the operations of a line's write. It does not retain the line.
 func parseLine(mode string, line []byte) ([]*seqledgerv1.Operation, error) {
 	if mode == modeLines {
 		if len(line) > machine.MaxValueBytes {

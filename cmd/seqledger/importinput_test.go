@@ -42,9 +42,11 @@ func TestInputReader(t *testing.T) {
 				got = append(got, string(line))
 			}
 			digest := sha256.Sum256([]byte(test.input))
-			want := inputSummary{SHA256: hex.EncodeToString(digest[:]), Size: int64(len(test.input)), Lines: uint64(len(test.want))}
+			want := inputSummary{SHA256: hex.EncodeToString(digest[:]),
+				Size: int64(len(test.input)), Lines: uint64(len(test.want))}
 			if !errors.Is(err, io.EOF) || !slices.Equal(got, test.want) || r.summary() != want {
-				t.Errorf("%.20q: want %d lines and %+v, got %d lines, %+v, %v", test.input, len(test.want), want, len(got), r.summary(), err)
+				t.Errorf("%.20q: want %d lines and %+v, got %d lines, %+v, %v", test.input,
+					len(test.want), want, len(got), r.summary(), err)
 			}
 		}
 	}
@@ -87,8 +89,10 @@ func TestImportStateFile(t *testing.T) {
 		t.Errorf("want nothing for an absent file, got %v, %v", state, err)
 	}
 	want := importState{
-		Format: importFormat, LedgerID: "0123456789abcdef", Organization: "a/b", Vault: "c", ClientID: "loader", Server: "s", Mode: modeLines,
-		inputSummary: inputSummary{SHA256: "ab", Size: 5, Lines: 2}, AttemptID: strings.Repeat("0f", 16), Session: 1 << 63, Base: 1<<64 - 9, Done: true,
+		Format: importFormat, LedgerID: "0123456789abcdef", Organization: "a/b", Vault: "c",
+		ClientID: "loader", Server: "s", Mode: modeLines,
+		inputSummary: inputSummary{SHA256: "ab", Size: 5, Lines: 2}, AttemptID: strings.Repeat("0f", 16),
+		Session: 1 << 63, Base: 1<<64 - 9, Done: true,
 	}
 	for range 2 { // the second one replaces the first
 		if err := want.save(path); err != nil {

@@ -67,7 +67,7 @@ func TestImportSurvivesKills(t *testing.T) {
 			continue
 		}
 		if code := p.cmd.ProcessState.ExitCode(); code != exitDone {
-			t.Fatalf("an import that nobody killed ended with %d: %s", code, p.stderr.String())
+			t.Fatalf("an import that was not killed ended with %d: %s", code, p.stderr.String())
 		}
 		break
 	}
@@ -75,7 +75,8 @@ func TestImportSurvivesKills(t *testing.T) {
 		t.Error("no import was killed: the test says nothing")
 	}
 	done := s.do(t, "import", "--scope", "acme/main", "--client-id", "loader", "--json", input).expect(t, exitDone)
-	if first, last := done.field(t, "firstSequence"), done.field(t, "lastSequence"); first != "1" || last != fmt.Sprint(lines) {
+	if first, last := done.field(t, "firstSequence"), done.field(t, "lastSequence"); first != "1" ||
+		last != fmt.Sprint(lines) {
 		t.Errorf("want the sequences 1 to %d, got %v to %v", lines, first, last)
 	}
 	t.Logf("%d imports killed", killed)
@@ -157,9 +158,8 @@ func TestImportPendingAttempt(t *testing.T) {
 	audit(t, s, "acme/main", 10)
 }
 
-// TestImportStateComesFirst expects the attempt in the state file before the
-// ledger hears of it: with a state file that cannot be written, nothing may
-// reach the stream.
+// TestImportStateComesFirst expects the attempt in the state file before it is sent: if the
+// state file cannot be written, nothing may reach the stream.
 func TestImportStateComesFirst(t *testing.T) {
 	t.Parallel()
 	s := serve(t)
@@ -246,14 +246,15 @@ func (l *lossy) lose(answer *http.Response) error {
 	return nil
 }
 
-// TestImportKilledWhileItFences kills an import while its Writer opens a session to
-// be sure of a refusal. Run again it goes on, although the stream has a session
-// that no answer has told it of.
+// TestImportKilledWhileItFences kills an import while its Writer opens a session to make a
+// refusal final. The next run continues, although the stream has a session whose answer was
+// lost.
 func TestImportKilledWhileItFences(t *testing.T) {
 	t.Parallel()
 	s := serve(t)
 	s.do(t, "write", "--scope", "acme/main", "--client-id", "other", "--set", "k=1").expect(t, exitDone)
-	input := writeFile(t, "in.ndjson", `{"append":"first"}`+"\n"+`{"set":{"key":"k","value":"2","condition":{"not_exists":true}}}`+"\n")
+	input := writeFile(t, "in.ndjson",
+		`{"append":"first"}`+"\n"+`{"set":{"key":"k","value":"2","condition":{"not_exists":true}}}`+"\n")
 	front, address := newLossy(t, s.address)
 	p := start(t, append(importArgs(input), "--server", address)...)
 	select {
@@ -264,7 +265,8 @@ func TestImportKilledWhileItFences(t *testing.T) {
 		t.Fatalf("it opens no session: %s", p.stderr.String())
 	}
 	p.kill()
-	s.do(t, "write", "--scope", "acme/main", "--client-id", "other", "--delete", "k").expect(t, exitDone) // repaired, as the help says
+	s.do(t, "write", "--scope", "acme/main", "--client-id", "other", "--delete", "k").expect(t,
+		exitDone) // repaired, as the help says
 	s.do(t, importArgs(input)...).expect(t, exitDone, "all 2 lines")
 	s.do(t, "get", "--scope", "acme/main", "k").expect(t, exitDone, "2")
 }

@@ -8,11 +8,11 @@ import (
 	"golang.org/x/term"
 )
 
-// progress tells somebody who waits how far an import is: a bar on a terminal,
-// a line now and then elsewhere, nothing with --json.
+// progress shows the progress of an import: a bar on a terminal, occasional lines elsewhere,
+// nothing with --json.
 type progress struct {
 	bar   *progressbar.ProgressBar // nil without a terminal
-	e     *environment             // nil when nobody wants to know
+	e     *environment             // nil without progress lines
 	total uint64                   // lines
 	first uint64                   // lines that were committed before
 	began time.Time
@@ -37,13 +37,13 @@ func newProgress(e *environment, total, first uint64) *progress {
 	return p
 }
 
-// to says that all lines up to this one are committed.
+// to records that all lines up to this one are committed.
 func (p *progress) to(line uint64) {
 	switch {
 	case p.bar != nil:
 		_ = p.bar.Set64(int64(line - p.first)) // a broken terminal must not stop an import
 	case p.e != nil:
-		// Seldom, because these lines end up in log files.
+		// Print rarely, because these lines end up in log files.
 		now := time.Now()
 		if now.Sub(p.told) < progressEvery {
 			return
@@ -55,7 +55,7 @@ func (p *progress) to(line uint64) {
 	}
 }
 
-// end takes the bar away.
+// end removes the bar.
 func (p *progress) end() {
 	if p.bar != nil {
 		_ = p.bar.Clear()

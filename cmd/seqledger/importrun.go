@@ -13,8 +13,8 @@ import (
 )
 
 const (
-	// importQueue bounds the lines that are sent and not answered; the receipt
-	// window of the ledger, at most 1,024, bounds them too.
+	// importQueue bounds the unanswered lines; the ledger's receipt window, at most 1,024,
+	// bounds them too.
 	importQueue = 1024
 	// settleTime is how long an interrupted import waits for its last answers.
 	settleTime = 5 * time.Second
@@ -23,13 +23,14 @@ const (
 var (
 	// errStalled ends an import that makes no progress.
 	errStalled = errors.New("no progress within --timeout")
-	// errInputChanged: the file is not what the first pass has read.
+	// errInputChanged: the file differs from what the first pass has read.
 	errInputChanged = errors.New("the input was changed while it was imported")
 )
 
-// resume opens a session, decides which line is next, sends from there, and
-// records what has become of it. It returns how many lines it has sent.
-func (c *importCommand) resume(e *environment, conn *client.Client, scope *seqledgerv1.Scope, state *importState, input io.Reader) (uint64, error) {
+// resume opens a session, decides which line is next, sends from there, and records the result.
+// It returns how many lines it has sent.
+func (c *importCommand) resume(e *environment, conn *client.Client, scope *seqledgerv1.Scope,
+	state *importState, input io.Reader) (uint64, error) {
 	w, err := c.openWriter(e, conn, scope, state)
 	if err != nil {
 		return 0, err
@@ -39,11 +40,12 @@ func (c *importCommand) resume(e *environment, conn *client.Client, scope *seqle
 	if state.Session == 0 {
 		state.Base = last
 	}
-	// The expected session guarantees this already; what follows would write
-	// lines twice or leave some out, therefore it is looked at once more.
+	// The expected session guarantees this already. Check it again, because a mistake would
+	// write lines twice or skip some.
 	if last < state.Base || last-state.Base > state.Lines {
 		return 0, fail(exitRefused, "find out who else writes under --client-id "+c.ClientID,
-			"the stream is no longer this import's: its last sequence is %d, and the import's are %d to %d", last, state.Base+1, state.Base+state.Lines)
+			"the stream is no longer this import's: its last sequence is %d, and the import's are %d to %d",
+			last, state.Base+1, state.Base+state.Lines)
 	}
 	state.Session, state.AttemptID = opened.Session, ""
 	if err := state.save(c.StateFile); err != nil {
@@ -56,7 +58,7 @@ func (c *importCommand) resume(e *environment, conn *client.Client, scope *seqle
 	first := run.committed
 	sendErr := run.send(e.ctx, input)
 	run.progress.end()
-	// Everything that could be settled is; the rest is the next run's.
+	// Everything that can be settled is settled; the next run handles the rest.
 	ended, cancel := context.WithCancel(context.Background())
 	cancel()
 	_ = w.Close(ended)
@@ -167,7 +169,8 @@ func (r *importRun) submit(ctx context.Context, input io.Reader, lines chan<- se
 		}
 		if want := r.state.Base + reader.line; pending.Sequence() != want {
 			// Only an eviction of the stream under our feet can do this.
-			return &lineError{reader.line, fmt.Errorf("was sent as sequence %d, not %d: the stream was evicted meanwhile", pending.Sequence(), want)}
+			return &lineError{reader.line,
+				fmt.Errorf("was sent as sequence %d, not %d: the stream was evicted meanwhile", pending.Sequence(), want)}
 		}
 		select {
 		case lines <- sentLine{reader.line, pending}:
@@ -195,7 +198,8 @@ func (r *importRun) collect(ctx context.Context, lines <-chan sentLine, progress
 			}
 			return &lineError{sent.line, err}
 		case receipt.GetSequence() != r.state.Base+sent.line:
-			return &lineError{sent.line, fmt.Errorf("its receipt has sequence %d, not %d", receipt.GetSequence(), r.state.Base+sent.line)}
+			return &lineError{sent.line,
+				fmt.Errorf("its receipt has sequence %d, not %d", receipt.GetSequence(), r.state.Base+sent.line)}
 		}
 		r.committed = sent.line
 		progressed()

@@ -21,38 +21,37 @@ import (
 // importFormat is the version of the state file.
 const importFormat = 1
 
-// importState is what an import must know after a kill. It is written before
-// each step whose repetition would otherwise be a second import:
+// importState is what an import needs after a kill. It is written before each step whose
+// repetition would otherwise be a second import:
 //
 //  1. before OpenSession, with AttemptID: a repeat of the same attempt gets the
-//     same session, rather than fencing itself; the Writer's own later ones, with
-//     which it makes a refusal final, included,
+//     same session instead of fencing itself. This includes the Writer's own later
+//     sessions, with which it makes a refusal final,
 //  2. before the first line is sent, with Session and Base and without
 //     AttemptID: the next run opens with Session as the expected one, which
-//     succeeds only if nobody else has written since.
+//     succeeds only if no other client has written since.
 //
-// Which lines are committed is not in it. The ledger knows that better: the
-// last committed sequence of the stream is Base plus the number of lines.
+// It does not say which lines are committed. The ledger does: the last committed sequence of
+// the stream is Base plus the number of committed lines.
 type importState struct {
 	Format       int    `json:"format"`
 	LedgerID     string `json:"ledger_id"`
 	Organization string `json:"organization"`
 	Vault        string `json:"vault,omitempty"`
 	ClientID     string `json:"client_id"`
-	Server       string `json:"server"` // for people; the ledger id is what counts
+	Server       string `json:"server"` // for messages; only the ledger id is compared
 	Mode         string `json:"mode"`
 	inputSummary
-	// AttemptID is the OpenSession that may be under way, in hex.
+	// AttemptID is the attempt_id of the OpenSession that may be under way, in hex.
 	AttemptID string `json:"attempt_id,omitempty"`
-	// Session was opened last, 0 before the first.
+	// Session is the last opened session, 0 before the first.
 	Session uint64 `json:"session,omitempty"`
-	// Base is the sequence before the one of line 1; it counts once Session is
-	// set.
+	// Base is the sequence before that of line 1; it is valid once Session is set.
 	Base uint64 `json:"base"`
 	Done bool   `json:"done,omitempty"`
 }
 
-// loadImportState returns nil when there is no file.
+// loadImportState returns nil if there is no file.
 func loadImportState(path string) (*importState, error) {
 	content, err := os.ReadFile(path)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -63,11 +62,10 @@ func loadImportState(path string) (*importState, error) {
 	}
 	state := new(importState)
 	decoder := json.NewDecoder(bytes.NewReader(content))
-	// A field that is not known here may be the one that matters, so that a
-	// newer file must not be taken for an older one.
+	// Refuse unknown fields: one that matters must not be ignored in a file of a newer version.
 	decoder.DisallowUnknownFields()
 	if err := decoder.Decode(state); err != nil {
-		return nil, fmt.Errorf("%s is no state file of an import, or is damaged: %w", path, explainState(content, err))
+		return nil, fmt.Errorf("%s is not a state file of an import, or is damaged: %w", path, explainState(content, err))
 	}
 	if _, err := decoder.Token(); !errors.Is(err, io.EOF) {
 		return nil, fmt.Errorf("%s is damaged: something follows its end", path)
@@ -81,7 +79,7 @@ func loadImportState(path string) (*importState, error) {
 	return state, nil
 }
 
-// explainState says what is wrong with a state file, in words of JSON.
+// explainState says what is wrong with a state file in terms of JSON.
 func explainState(content []byte, err error) error {
 	wrong, ok := errors.AsType[*json.UnmarshalTypeError](err)
 	switch {
@@ -93,21 +91,20 @@ func explainState(content []byte, err error) error {
 	return explainJSON(content, errors.New(strings.TrimPrefix(err.Error(), "json: ")))
 }
 
-// checkStateFile refuses a path at which no state file can be kept.
+// checkStateFile refuses a path that cannot be a state file.
 func checkStateFile(path string) error {
 	if err := checkParent("--state-file", path); err != nil {
 		return err
 	}
 	info, err := os.Stat(path)
 	if err == nil && !info.Mode().IsRegular() {
-		return usage("--state-file %s: there is a directory, or another thing that is no file: name another path", path)
+		return usage("--state-file %s: is a directory or not a regular file: name another path", path)
 	}
 	return nil // an error shows again when it is read
 }
 
-// lockImportState keeps other imports away from a state file, which would lose
-// track of one of two. The lock is on a file beside it, because save replaces
-// the state file itself.
+// lockImportState locks a state file against other imports, because it can describe only one.
+// The lock is on a separate file, because save replaces the state file itself.
 func lockImportState(path string) (unlock func() error, err error) {
 	lock := flock.New(path+".lock", flock.SetPermissions(0o600))
 	locked, err := lock.TryLock()
@@ -115,13 +112,13 @@ func lockImportState(path string) (unlock func() error, err error) {
 		return nil, fmt.Errorf("lock of %s: %w", path, err)
 	}
 	if locked {
-		// The one before may have removed the file between our opening and our
-		// locking it; then the next one would lock a new file beside us.
+		// The previous holder may have removed the lock file between open and lock. Then
+		// another import could lock a new file at the same time.
 		ours, ourErr := lock.Stat()
 		there, err := os.Stat(lock.Path())
 		if ourErr == nil && err == nil && os.SameFile(ours, there) {
 			return func() error {
-				_ = os.Remove(lock.Path()) // while it is locked; one that stays does no harm
+				_ = os.Remove(lock.Path()) // while it is locked; a leftover does no harm
 				return lock.Close()
 			}, nil
 		}
@@ -130,17 +127,16 @@ func lockImportState(path string) (unlock func() error, err error) {
 		"another import is using the state file %s", path), lock.Close())
 }
 
-// save replaces the file whole or not at all, and returns once that is on disk.
-// The temporary name is fixed, so that kills leave at most one behind;
-// lockImportState keeps others from using it.
+// save replaces the file atomically, and returns once it is on disk. The temporary name is
+// fixed, so that kills leave at most one such file behind; lockImportState keeps other imports
+// from using it.
 func (s *importState) save(path string) (err error) {
 	content, err := json.MarshalIndent(s, "", "  ")
 	if err != nil {
 		return err
 	}
 	temporary := path + ".tmp"
-	// For its owner alone, because whoever could change it could make an import
-	// begin anew.
+	// Only for its owner: a change could make an import start again.
 	f, err := os.OpenFile(temporary, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
 	if err != nil {
 		return err
@@ -164,12 +160,11 @@ func (s *importState) save(path string) (err error) {
 	return errors.Join(dir.Sync(), dir.Close())
 }
 
-// errOtherInput is the only difference for which another state file is no way
-// out: its import would send lines that are committed already.
+// errOtherInput is the one difference that another state file does not solve: its import would
+// send lines that are already committed.
 var errOtherInput = errors.New("the input has changed")
 
-// sameImport says why a state file belongs to something else, nil when it does
-// not.
+// sameImport returns why a state file belongs to another import, or nil.
 func (s *importState) sameImport(scope *seqledgerv1.Scope, clientID, mode string, input inputSummary) error {
 	switch {
 	case s.Organization != scope.GetOrganization() || s.Vault != scope.GetVault():
@@ -194,6 +189,6 @@ func (s *importState) attempt() []byte {
 		_, _ = rand.Read(id) // never fails: it ends the program instead
 		s.AttemptID = hex.EncodeToString(id)
 	}
-	id, _ := hex.DecodeString(s.AttemptID) // checked when it was loaded
+	id, _ := hex.DecodeString(s.AttemptID) // checked when the file was loaded
 	return id
 }

@@ -41,7 +41,8 @@ func FuzzInputReader(f *testing.F) {
 // FuzzConfigFile: no file makes a panic, and an error names the file.
 func FuzzConfigFile(f *testing.F) {
 	for _, text := range []string{
-		"", "listen: 127.0.0.1:1\n", "a: 1\na: 2\n", "- a\n", "a: &x b\nc: *x\n", "? {a: b}\n: c\n", "a: !!null\n", "a: &x [*x]\n",
+		"", "listen: 127.0.0.1:1\n", "a: 1\na: 2\n", "- a\n", "a: &x b\nc: *x\n",
+		"? {a: b}\n: c\n", "a: !!null\n", "a: &x [*x]\n",
 	} {
 		f.Add([]byte(text))
 	}

@@ -14,7 +14,7 @@ import (
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 )
 
-// journalCommand is about the journals of programs that use the Go client.
+// journalCommand groups the commands for journals of programs that use the Go client.
 type journalCommand struct {
 	Show journalShowCommand `cmd:"" help:"Show what a program's journal holds."`
 }
@@ -26,7 +26,8 @@ type journalShowCommand struct {
 
 // Help is shown below the flags.
 func (*journalShowCommand) Help() string {
-	return `A journal is the file in which a Writer of the Go client keeps each write before it sends it. This changes nothing
+	return "A journal is the file in which a Writer of the Go client keeps each write before it sends " +
+		"it. This changes nothing" + `
 and works while the program has it open. Shown are the streams, and for each the writes that are not known to be
 committed (unsettled) and those whose receipt the program has not acknowledged (settled). Exit code 1 says that the
 file is damaged, and where, or that it cannot be read.
@@ -44,7 +45,7 @@ type journalReport struct {
 	Streams []journalStream `json:"streams"`
 }
 
-// journalDamage is the first thing that is wrong.
+// journalDamage is the first defect.
 type journalDamage struct {
 	Offset int64  `json:"offset,string"`
 	Reason string `json:"reason"`
@@ -79,7 +80,7 @@ type journalWrite struct {
 func (c *journalShowCommand) Run(e *environment) error {
 	found, err := journal.Inspect(c.File)
 	if err != nil {
-		return fail(exitFailed, "name the journal's file, which the program was told when it opened it", "%w", err)
+		return fail(exitFailed, "name the journal's file as the program does when it opens it", "%w", err)
 	}
 	report := journalReport{File: c.File, Bytes: found.Bytes, Streams: []journalStream{}}
 	if found.Damage == nil {
@@ -103,13 +104,15 @@ func (c *journalShowCommand) Run(e *environment) error {
 		return err
 	}
 	if found.Damage != nil {
-		return fail(exitFailed, "keep the file; what is listed was before the damage, and seqledger state tells what the ledger has committed since",
+		return fail(exitFailed,
+			"keep the file; the list shows what precedes the damage, and seqledger state shows what the ledger has "+
+				"committed since",
 			"%w", found.Damage)
 	}
 	return nil
 }
 
-// newJournalStream decodes what the journal itself does not look at.
+// newJournalStream decodes what is opaque to the journal itself.
 func newJournalStream(state journal.State) (journalStream, error) {
 	s := journalStream{
 		Organization: state.Name.Organization, Vault: state.Name.Vault, ClientID: state.Name.ClientID,
@@ -161,14 +164,16 @@ func (r *journalReport) show(e *environment) error {
 	t.field("journal", r.File)
 	t.field("bytes", number(uint64(r.Bytes)))
 	if r.Torn > 0 {
-		t.field("incomplete", number(uint64(r.Torn))+" bytes at the end, being written or torn by a crash; nothing in them was sent")
+		t.field("incomplete", number(uint64(r.Torn))+
+			" bytes at the end, being written or torn by a crash; nothing in them was sent")
 	}
 	if r.Damage != nil {
 		t.field("damaged", "at byte "+number(uint64(r.Damage.Offset))+": "+oneLine(r.Damage.Reason))
 	}
 	for _, s := range r.Streams {
 		t.row("")
-		t.field("stream", scopeName(&seqledgerv1.Scope{Organization: s.Organization, Vault: s.Vault})+", client "+quoted(s.ClientID))
+		t.field("stream", scopeName(&seqledgerv1.Scope{Organization: s.Organization, Vault: s.Vault})+", client "+
+			quoted(s.ClientID))
 		t.field("ledger", s.LedgerID)
 		t.field("session", nonzero(s.Session))
 		t.field("opening session", s.AttemptID)

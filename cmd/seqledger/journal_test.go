@@ -68,7 +68,8 @@ func TestJournalShow(t *testing.T) {
 		{"power", "unsettled", `{"append":{"payload":"cGF5IHBvd2Vy"}}`},
 	} {
 		w := got.Streams[0].Writes[i]
-		if w.Tag != want.tag || w.State != want.state || len(w.Operations) != 1 || string(w.Operations[0]) != want.operation ||
+		if w.Tag != want.tag || w.State != want.state || len(w.Operations) != 1 ||
+			string(w.Operations[0]) != want.operation ||
 			(w.Receipt != nil) != (want.state == "settled") {
 			t.Errorf("want %v, got %+v", want, w)
 		}
@@ -100,7 +101,8 @@ func TestJournalShowDamage(t *testing.T) {
 	if after, err := os.ReadFile(damaged); err != nil || string(after) != string(content) {
 		t.Errorf("the file was changed (%v)", err)
 	}
-	seqledger(t, "journal", "show", writeFile(t, "other", "something else entirely, no journal")).expect(t, exitFailed, "damaged at byte 0")
+	seqledger(t, "journal", "show",
+		writeFile(t, "other", "something else entirely, no journal")).expect(t, exitFailed, "damaged at byte 0")
 	seqledger(t, "journal", "show", filepath.Join(t.TempDir(), "none")).expect(t, exitFailed, "no such file")
 	seqledger(t, "journal", "show").expect(t, exitUsage)
 }

@@ -18,13 +18,13 @@ type listCommand struct {
 	Clients       listClientsCommand       `cmd:"" help:"List the streams of a scope, or of all."`
 }
 
-// listPage is the largest page that the server gives, because a list shows all
-// of them anyway.
+// listPage is the server's largest page size, because a list shows all pages anyway.
 const listPage = 1000
 
-// list prints the items of a listing with show. The timeout is that of each item, so
-// that a list may take as long as it is.
-func list[T any](e *environment, flags *clientFlags, items func(ctx context.Context, c *client.Client) iter.Seq2[T, error],
+// list prints the items of a listing with show. The timeout applies to each item, so a long
+// list may take long.
+func list[T any](e *environment, flags *clientFlags,
+	items func(ctx context.Context, c *client.Client) iter.Seq2[T, error],
 	heading []string, show func(e *environment, t *table, item T) error,
 ) error {
 	if err := flags.check(); err != nil {
@@ -35,7 +35,8 @@ func list[T any](e *environment, flags *clientFlags, items func(ctx context.Cont
 			t, n := newTable(e.stdout), 0
 			for item, err := range items(ctx, c) {
 				if err != nil && context.Cause(ctx) != nil {
-					return fmt.Errorf("%w: %v", context.Cause(ctx), err) //nolint:errorlint // That it was cancelled is what this replaces.
+					return fmt.Errorf("%w: %v", context.Cause(ctx),
+						err) //nolint:errorlint // This replaces the error of the cancellation.
 				}
 				if err != nil {
 					return err
@@ -47,7 +48,7 @@ func list[T any](e *environment, flags *clientFlags, items func(ctx context.Cont
 				if err := show(e, t, item); err != nil {
 					return err
 				}
-				// Printed page by page, because a list may be longer than the memory.
+				// Print page by page, because a list may not fit into memory.
 				if n++; n%listPage == 0 {
 					if err := t.flush(); err != nil {
 						return err
@@ -89,7 +90,8 @@ func (c *listEntitiesCommand) Run(e *environment) error {
 			if e.json {
 				return e.showJSON(entity)
 			}
-			t.row(quoted(entity.GetKey()), number(entity.GetVersion()), display(entity.GetValue()), timestamp(entity.GetExpiresAt()))
+			t.row(quoted(entity.GetKey()), number(entity.GetVersion()),
+				display(entity.GetValue()), timestamp(entity.GetExpiresAt()))
 			return nil
 		})
 }
@@ -162,7 +164,8 @@ func (c *listBlocksCommand) Run(e *environment) error {
 				return e.showJSON(block)
 			}
 			h := block.GetHeader()
-			t.row(number(h.GetHeight()), number(h.GetTxCount()), timestamp(h.GetCommittedAt()), hex.EncodeToString(block.GetHash()))
+			t.row(number(h.GetHeight()), number(h.GetTxCount()),
+				timestamp(h.GetCommittedAt()), hex.EncodeToString(block.GetHash()))
 			return nil
 		})
 }

@@ -15,7 +15,7 @@ import (
 	"github.com/alecthomas/kong"
 )
 
-// commandLine is everything that a user can say.
+// commandLine is the whole command line.
 type commandLine struct {
 	Config    configFile `help:"YAML file with values for flags, one 'flag-name: value' a line." placeholder:"FILE"`
 	JSON      bool       `help:"Answer in JSON: one object, or one a line for lists and streams."`
@@ -60,7 +60,7 @@ Exit codes:
     4  outcome unknown: the write may have been committed; repeat it with the same sequence and key
     130, 143  stopped by SIGINT or SIGTERM before the end; watch, status --watch and serve end with 0`
 
-// environment is what a command has to work with.
+// environment is what a command works with.
 type environment struct {
 	ctx    context.Context //nolint:containedctx // It is the life of the process, made once by run.
 	stdin  io.Reader
@@ -70,15 +70,15 @@ type environment struct {
 	log    *slog.Logger
 }
 
-// notice tells people something on standard error. That nobody reads it must
-// not keep the command from its work, therefore no error is returned.
+// notice prints a message on standard error. It returns no error, because a closed standard
+// error must not stop a command.
 func (e *environment) notice(format string, args ...any) {
 	_, _ = fmt.Fprintf(e.stderr, format+"\n", args...)
 }
 
 func main() {
-	// The runtime would end the process when nobody reads its output any more: in
-	// the middle of a write, or for a notice. As an error it is told like any other.
+	// By default the runtime ends the process when a pipe of its output is closed, even in the
+	// middle of a write. Ignoring the signal turns that into an ordinary error.
 	signal.Ignore(syscall.SIGPIPE)
 	os.Exit(run(os.Args[1:], os.Stdin, os.Stdout, os.Stderr))
 }
@@ -98,7 +98,7 @@ func run(args []string, stdin io.Reader, stdout, stderr io.Writer) int {
 	}
 	ctx, stop := untilSignal(context.Background())
 	defer stop()
-	// Made after parsing, because the flags say how it is to look.
+	// Create the logger after parsing, because flags set its level and format.
 	e := &environment{
 		ctx: ctx, stdin: interruptible{ctx, stdin}, stdout: stdout, stderr: stderr,
 		json: cli.JSON, log: newLogger(stderr, cli.LogLevel, cli.LogFormat),
@@ -107,7 +107,7 @@ func run(args []string, stdin io.Reader, stdout, stderr io.Writer) int {
 		e.log.Warn("no flag takes its value from these variables; --help of a command shows those that it has",
 			"variables", unknown)
 	}
-	err = config.locate(parsed.Run(e, operations)) // some values are only looked at there
+	err = config.locate(parsed.Run(e, operations)) // some values are only checked there
 	return signalCode(ctx, err, report(stderr, withHelp(err, parsed.Selected())))
 }
 
@@ -122,8 +122,8 @@ func selected(parsed *kong.Context, err error) *kong.Node {
 	return parsed.Selected()
 }
 
-// signalCode returns the exit code of a command that a signal has ended, and
-// otherwise code. An outcome that is unknown, or a refusal, says more than that.
+// signalCode returns the exit code of a command that a signal has ended, otherwise code. An
+// unknown outcome or a refusal is more important and keeps its code.
 func signalCode(ctx context.Context, err error, code int) int {
 	interrupted, ok := errors.AsType[interruptedError](context.Cause(ctx))
 	if !ok || code != exitFailed || !errors.Is(err, context.Canceled) {
@@ -134,7 +134,8 @@ func signalCode(ctx context.Context, err error, code int) int {
 
 // newParser builds the grammar. operations receives the operation flags of a
 // write in the order of the command line, config the configuration file.
-func newParser(cli *commandLine, operations *operationFlags, config *configSource, stdout, stderr io.Writer) (*kong.Kong, error) {
+func newParser(cli *commandLine, operations *operationFlags, config *configSource, stdout,
+	stderr io.Writer) (*kong.Kong, error) {
 	return kong.New(cli, append(flagValues(),
 		kong.Name("seqledger"),
 		kong.Description(description),
@@ -146,7 +147,7 @@ func newParser(cli *commandLine, operations *operationFlags, config *configSourc
 	)...)
 }
 
-// newLogger writes to standard error, so that standard output has answers alone.
+// newLogger logs to standard error; standard output is for answers.
 func newLogger(w io.Writer, level slog.Level, format string) *slog.Logger {
 	options := &slog.HandlerOptions{Level: level}
 	if format == "json" {
@@ -155,9 +156,8 @@ func newLogger(w io.Writer, level slog.Level, format string) *slog.Logger {
 	return slog.New(slog.NewTextHandler(w, options))
 }
 
-// echoTime is how long after a signal another one is taken for the same: a
-// Ctrl-C reaches the process from the terminal and, once more, from make, go run
-// or a supervisor that passes it on.
+// echoTime is how long after a signal another one counts as the same: a Ctrl-C reaches the
+// process from the terminal and again from make, go run or a supervisor that forwards it.
 const echoTime = time.Second
 
 // untilSignal returns a context that ends with the first SIGINT or SIGTERM. The
@@ -204,10 +204,10 @@ func awaitSignals(signals <-chan os.Signal, done <-chan struct{}, stop, leave fu
 	}
 }
 
-// interruptedError is why the context of a command has ended.
+// interruptedError is the cause of a command context that a signal has ended.
 type interruptedError struct{ signal os.Signal }
 
-// code is what a shell reports for a process that the signal has ended.
+// code returns what a shell reports for a process that the signal has ended.
 func (e interruptedError) code() int {
 	if s, ok := e.signal.(syscall.Signal); ok {
 		return exitSignal + int(s)
@@ -218,8 +218,8 @@ func (e interruptedError) code() int {
 // Error implements error.
 func (e interruptedError) Error() string { return "stopped by signal: " + e.signal.String() }
 
-// Is makes it a cancellation for everything that asks for one.
+// Is makes it match context.Canceled.
 func (interruptedError) Is(target error) bool { return target == context.Canceled }
 
-// oneLine keeps a message that came from elsewhere from breaking the layout.
+// oneLine makes a foreign message safe for the layout.
 func oneLine(s string) string { return harmless(strings.Join(strings.Fields(s), " ")) }

@@ -47,7 +47,8 @@ func TestFlagMessages(t *testing.T) {
 		{"serve --log-level loud", []string{`--log-level: "loud" must be debug, info`}},
 		{"bench --streams 1.5", []string{`--streams: "1.5" must be a whole number`}},
 		{"bench --rate x", []string{`--rate: "x" must be a number`}},
-		{"state --scope a --client-id c --session 0x1", []string{`--session: "0x1" must be a number from 0 to 18446744073709551615`}},
+		{"state --scope a --client-id c --session 0x1",
+			[]string{`--session: "0x1" must be a number from 0 to 18446744073709551615`}},
 		{"block --scope a x", []string{`<height>: "x" must be a number`}},
 		{"list entities --scope", []string{"--scope: its value is missing", "seqledger list entities --help"}},
 		{"config --max-streams", []string{"--max-streams: its value is missing"}},
@@ -65,14 +66,17 @@ func TestNumbersAreDecimal(t *testing.T) {
 	for range 9 {
 		s.do(t, "write", "--scope", "a", "--client-id", "c", "--append", "x").expect(t, exitDone)
 	}
-	s.do(t, "write", "--scope", "a", "--client-id", "c", "--append", "x", "--sequence", "010").expect(t, exitDone, "sequence 10,")
+	s.do(t, "write", "--scope", "a", "--client-id", "c", "--append", "x", "--sequence",
+		"010").expect(t, exitDone, "sequence 10,")
 }
 
 // TestUnknownVariables: a mistyped variable is named, and stops nothing.
 func TestUnknownVariables(t *testing.T) {
 	t.Parallel()
-	r := seqledger(t, "SEQLEDGER_TOKNE=secret", "SEQLEDGER_TOKEN=x", "SEQLEDGER_LISTEN=y", "version").expect(t, exitDone, "SEQLEDGER_TOKNE")
-	if strings.Contains(r.stderr, "secret") || strings.Contains(r.stderr, "SEQLEDGER_TOKEN ") || strings.Contains(r.stderr, "SEQLEDGER_LISTEN") {
+	r := seqledger(t, "SEQLEDGER_TOKNE=secret", "SEQLEDGER_TOKEN=x", "SEQLEDGER_LISTEN=y",
+		"version").expect(t, exitDone, "SEQLEDGER_TOKNE")
+	if strings.Contains(r.stderr, "secret") || strings.Contains(r.stderr, "SEQLEDGER_TOKEN ") ||
+		strings.Contains(r.stderr, "SEQLEDGER_LISTEN") {
 		t.Errorf("want the mistyped variable named and nothing else, got %v", r)
 	}
 	if r := seqledger(t, "SEQLEDGER_TOKEN=x", "version").expect(t, exitDone); r.stderr != "" {
@@ -98,8 +102,10 @@ func TestServeMessages(t *testing.T) {
 		{[]string{"--tls-cert", file, "--tls-key", key}, []string{"--tls-cert " + file, "failed to find any PEM data"}},
 		{[]string{"--tls-cert", key, "--tls-key", cert}, []string{"--tls-cert " + key, "may have been switched"}},
 		{[]string{"--tls-cert", cert, "--tls-key", otherKey}, []string{"--tls-key " + otherKey, "does not match"}},
-		{[]string{"--tls-cert", cert, "--tls-key", key, "--tls-client-ca", file}, []string{"--tls-client-ca " + file, "no certificate"}},
-		{[]string{"--tls-cert", cert, "--tls-key", key, "--tls-client-ca", dir}, []string{"--tls-client-ca", dir, "is a directory"}},
+		{[]string{"--tls-cert", cert, "--tls-key", key, "--tls-client-ca", file},
+			[]string{"--tls-client-ca " + file, "no certificate"}},
+		{[]string{"--tls-cert", cert, "--tls-key", key, "--tls-client-ca", dir},
+			[]string{"--tls-client-ca", dir, "is a directory"}},
 		{[]string{"--auth", absent}, []string{"--auth", absent, "no such file"}},
 		{[]string{"--auth", dir}, []string{"--auth", dir, "not a regular file"}},
 		{[]string{"--auth", file}, []string{"--auth", file + ":1"}},
@@ -117,7 +123,8 @@ func TestServeMessages(t *testing.T) {
 		{[]string{"--listen", "127.0.0.1:99999"}, []string{"--listen 127.0.0.1:99999:", "from 0 to 65535"}},
 		{[]string{"--debug-listen", "127.0.0.1:99999"}, []string{"--debug-listen 127.0.0.1:99999:", "from 0 to 65535"}},
 	} {
-		mustSay(t, append([]string{"serve", "--listen", "127.0.0.1:0", "--data", data}, test.args...), exitUsage, test.says...)
+		mustSay(t, append([]string{"serve", "--listen", "127.0.0.1:0", "--data", data}, test.args...), exitUsage,
+			test.says...)
 	}
 	// The same from a file, with its line.
 	config := writeFile(t, "c.yaml", "listen: 127.0.0.1:0\nreceipt-window: 0\n")
@@ -143,14 +150,17 @@ func TestAuthMessages(t *testing.T) {
 		{[]string{"--scope", "a", "--role", "king"}, "--role must be one of"},
 		{[]string{"--scope", "a", "--role", "writer"}, "--client-id must have a pattern"},
 		{[]string{"--scope", "a", "--role", "writer", "--client-id", ""}, `--client-id "" must have`},
-		{[]string{"--scope", "a", "--role", "reader", "--expires", "tomorrow"}, `--expires: "tomorrow" is no time`},
-		{[]string{"--scope", "a", "--role", "reader", "--expires", "2001-01-01T00:00:00Z"}, "--expires 2001-01-01T00:00:00Z: is in the past"},
+		{[]string{"--scope", "a", "--role", "reader", "--expires", "tomorrow"}, `--expires: "tomorrow" is not a time`},
+		{[]string{"--scope", "a", "--role", "reader", "--expires", "2001-01-01T00:00:00Z"},
+			"--expires 2001-01-01T00:00:00Z: is in the past"},
 		{[]string{"--scope", "a", "--role", "reader", "--append", dir}, "--append: read " + dir},
-		{[]string{"--scope", "a", "--role", "reader", "--append", filepath.Join(dir, "no", "such")}, "--append " + filepath.Join(dir, "no", "such")},
+		{[]string{"--scope", "a", "--role", "reader", "--append", filepath.Join(dir, "no", "such")},
+			"--append " + filepath.Join(dir, "no", "such")},
 	} {
 		mustSay(t, append([]string{"auth", "new-key", "--id", "a"}, test.args...), exitUsage, test.says)
 	}
-	mustSay(t, []string{"backup", filepath.Join(dir, "no", "such"), "--server", "127.0.0.1:1"}, exitUsage, filepath.Join(dir, "no"), "no such file")
+	mustSay(t, []string{"backup", filepath.Join(dir, "no", "such"), "--server", "127.0.0.1:1"}, exitUsage,
+		filepath.Join(dir, "no"), "no such file")
 }
 
 // TestConnectionMessages: what keeps a command from a server is told as what it is,
@@ -171,18 +181,21 @@ func TestConnectionMessages(t *testing.T) {
 		flags  []string
 		says   []string
 	}{
-		{"https://" + plain.address, nil, []string{"does not speak TLS", "leave https://"}},
+		{"https://" + plain.address, nil, []string{"does not speak TLS", "omit https://"}},
 		{plain.address, []string{"--tls-ca", cert}, []string{"does not speak TLS"}},
 		{encrypted.address, nil, []string{"speaks TLS", "https://" + encrypted.address}},
-		{"https://" + encrypted.address, nil, []string{"signed by no authority", "--tls-ca"}},
-		{"https://" + encrypted.address, []string{"--tls-ca", otherCert}, []string{"signed by no authority"}},
+		{"https://" + encrypted.address, nil, []string{"not signed by a trusted authority", "--tls-ca"}},
+		{"https://" + encrypted.address, []string{"--tls-ca", otherCert}, []string{"not signed by a trusted authority"}},
 		{"https://localhost:" + port, []string{"--tls-ca", cert}, []string{`not for "localhost" but for ["127.0.0.1"]`}},
 		{"https://" + mutual.address, []string{"--tls-ca", cert}, []string{"certificate required", "--tls-cert"}},
-		{"https://" + mutual.address, []string{"--tls-ca", cert, "--tls-cert", otherCert, "--tls-key", otherKey}, []string{"TLS handshake", "--tls-client-ca"}},
+		{"https://" + mutual.address, []string{"--tls-ca", cert, "--tls-cert", otherCert, "--tls-key", otherKey},
+			[]string{"TLS handshake", "--tls-client-ca"}},
 	} {
 		commands := [][]string{
-			{"status", "--timeout", "1h"}, {"list", "--scope", "a", "--timeout", "1h"}, {"watch", "--scope", "a"}, {"status", "--ready"},
-			{"backup", filepath.Join(t.TempDir(), "b")}, {"import", "--timeout", "1h", "--scope", "a", "--client-id", "c", numberedLines(t, 1)},
+			{"status", "--timeout", "1h"}, {"list", "--scope", "a", "--timeout", "1h"},
+			{"watch", "--scope", "a"}, {"status", "--ready"},
+			{"backup", filepath.Join(t.TempDir(), "b")},
+			{"import", "--timeout", "1h", "--scope", "a", "--client-id", "c", numberedLines(t, 1)},
 		}
 		for _, command := range commands {
 			if command[len(command)-1] == "--ready" && test.server == encrypted.address {
@@ -196,8 +209,10 @@ func TestConnectionMessages(t *testing.T) {
 		}
 	}
 	for server, says := range map[string]string{
-		"127.0.0.1:99999": `"99999" must be a port`, "x:y": "must be host:port", ":7450": "the host is missing", "ftp://x:1": `"ftp" must be http`,
-		"https://user:secret@x:1": "no name or password", "http://x:1?a=b": "nothing may follow", "127.0.0.1:0": "must have the port",
+		"127.0.0.1:99999": `"99999" must be a port`, "x:y": "must be host:port",
+		":7450": "the host is missing", "ftp://x:1": `"ftp" must be http`,
+		"https://user:secret@x:1": "must not have a user name or password",
+		"http://x:1?a=b":          "nothing may follow", "127.0.0.1:0": "must have the port",
 	} {
 		mustSay(t, []string{"status", "--server", server}, exitUsage, "--server ", says)
 	}
@@ -219,15 +234,16 @@ func freeAddress(t *testing.T) string {
 	return listener.Addr().String()
 }
 
-// TestCommandsWaitForTheServer: a command tries for as long as --timeout says, and
-// tells meanwhile why it waits.
+// TestCommandsWaitForTheServer: a command tries for as long as --timeout says, and prints why
+// it waits.
 func TestCommandsWaitForTheServer(t *testing.T) {
 	t.Parallel()
 	address := freeAddress(t)
 	input := numberedLines(t, 10)
 	var waiting []*process
 	for _, command := range [][]string{
-		{"status"}, {"list", "--scope", "a"}, {"write", "--scope", "a", "--client-id", "w", "--sequence", "1", "--append", "x"},
+		{"status"}, {"list", "--scope", "a"},
+		{"write", "--scope", "a", "--client-id", "w", "--sequence", "1", "--append", "x"},
 		{"session", "open", "--scope", "a", "--client-id", "s"}, {"import", "--scope", "a", "--client-id", "i", input},
 		{"bench", "--streams", "1", "--duration", "10ms"},
 	} {
@@ -263,7 +279,8 @@ func TestNothingWasSent(t *testing.T) {
 func TestNotSent(t *testing.T) {
 	t.Parallel()
 	refused := &client.Error{ConnectCode: connect.CodeUnavailable, Message: "dial tcp: connection refused"}
-	draining := &client.Error{Code: seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_DRAINING, ConnectCode: connect.CodeUnavailable}
+	draining := &client.Error{Code: seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_DRAINING,
+		ConnectCode: connect.CodeUnavailable}
 	for _, test := range []struct {
 		name  string
 		given uint64
@@ -272,7 +289,8 @@ func TestNotSent(t *testing.T) {
 		says  string
 	}{
 		{"numbered here", 0, refused, exitFailed, "sequence 7 was not executed"},
-		{"numbered here, as the client says it", 0, &client.NotExecutedError{Sequence: 7, Cause: refused}, exitFailed, "sequence 7 was not executed"},
+		{"numbered here, as the client says it", 0, &client.NotExecutedError{Sequence: 7, Cause: refused},
+			exitFailed, "sequence 7 was not executed"},
 		{"numbered before", 7, refused, exitUnknown, "an earlier one may have"},
 		{"wrong certificate", 0, &unreachableError{what: "x"}, exitFailed, "sequence 7 was not executed"},
 		{"unknown", 0, &client.OutcomeUnknownError{Sequence: 7, Cause: refused}, exitUnknown, "outcome of write 7"},
@@ -280,7 +298,8 @@ func TestNotSent(t *testing.T) {
 		{"another error", 0, errors.New("disk"), exitFailed, "disk"},
 	} {
 		err := (&writeCommand{Sequence: test.given}).notSent(7, test.err)
-		if code, _ := classify(err); code != test.code || !strings.Contains(err.Error(), test.says) || !errors.Is(err, test.err) {
+		if code, _ := classify(err); code != test.code || !strings.Contains(err.Error(), test.says) ||
+			!errors.Is(err, test.err) {
 			t.Errorf("%s: want exit code %d and %q, got %d, %v", test.name, test.code, test.says, code, err)
 		}
 	}
@@ -303,7 +322,8 @@ func (openerOfUnknown) OpenSession(
 	context.Context, *connect.Request[seqledgerv1.OpenSessionRequest],
 ) (*connect.Response[seqledgerv1.OpenSessionResponse], error) {
 	err := connect.NewError(connect.CodeUnavailable, errors.New("unknown"))
-	detail, detailErr := connect.NewErrorDetail(&seqledgerv1.WriteError{Code: seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_OUTCOME_UNKNOWN})
+	detail, detailErr := connect.NewErrorDetail(
+		&seqledgerv1.WriteError{Code: seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_OUTCOME_UNKNOWN})
 	if detailErr != nil {
 		return nil, detailErr
 	}
@@ -334,8 +354,9 @@ func TestImportMessages(t *testing.T) {
 		says  []string
 	}{
 		{dir, exitUsage, []string{"--state-file " + dir, "name another path"}},
-		{filepath.Join(dir, "no", "such"), exitUsage, []string{"--state-file " + filepath.Join(dir, "no", "such"), "no such file"}},
-		{"garbage", exitFailed, []string{"is no JSON: 'g' at byte 1"}},
+		{filepath.Join(dir, "no", "such"), exitUsage,
+			[]string{"--state-file " + filepath.Join(dir, "no", "such"), "no such file"}},
+		{"garbage", exitFailed, []string{"is not JSON: unexpected 'g' at byte 1"}},
 		{"", exitFailed, []string{"empty or cut off"}},
 		{"[]", exitFailed, []string{"it must be a JSON object"}},
 		{`{"format": "x"}`, exitFailed, []string{"format cannot be a string"}},
@@ -345,9 +366,11 @@ func TestImportMessages(t *testing.T) {
 		if !filepath.IsAbs(path) {
 			path = writeFile(t, "state", test.state)
 		}
-		mustSay(t, append(importArgs(input, "--state-file", path), "--server", "127.0.0.1:1"), test.code, append(test.says, path)...)
-		if r := seqledger(t, append(importArgs(input, "--state-file", path), "--server", "127.0.0.1:1")...); path == dir && strings.Contains(r.stderr, "delete") {
-			t.Errorf("it tells to delete a directory: %v", r)
+		mustSay(t, append(importArgs(input, "--state-file", path), "--server", "127.0.0.1:1"), test.code,
+			append(test.says, path)...)
+		if r := seqledger(t, append(importArgs(input, "--state-file", path), "--server", "127.0.0.1:1")...); path == dir &&
+			strings.Contains(r.stderr, "delete") {
+			t.Errorf("it says to delete a directory: %v", r)
 		}
 	}
 	if entries, err := os.ReadDir(dir); err != nil || len(entries) > 0 {

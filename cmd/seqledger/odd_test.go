@@ -20,7 +20,8 @@ import (
 func TestImportChecksExpiries(t *testing.T) {
 	t.Parallel()
 	s := serve(t)
-	input := writeFile(t, "in", `{"append":"first"}`+"\n"+`{"set":{"key":"k","value":"v","expires_at":"9999-12-31T23:59:59Z"}}`+"\n")
+	input := writeFile(t, "in",
+		`{"append":"first"}`+"\n"+`{"set":{"key":"k","value":"v","expires_at":"9999-12-31T23:59:59Z"}}`+"\n")
 	r := s.do(t, "import", "--scope", "acme/main", "--client-id", "loader", input)
 	state := s.do(t, "state", "--scope", "acme/main", "--client-id", "loader", "--json").expect(t, exitDone)
 	if r.code != exitUsage || state.field(t, "lastCommittedSequence") == "1" {
@@ -32,7 +33,8 @@ func TestImportChecksExpiries(t *testing.T) {
 // silence.
 func TestHalfASurrogate(t *testing.T) {
 	t.Parallel()
-	for _, text := range []string{`{"append":"\ufffd\ud800"}`, "{\"append\":\"\uFFFD\\ud800\"}", `{"append":"\\ufffd \ud800"}`} {
+	for _, text := range []string{`{"append":"\ufffd\ud800"}`,
+		"{\"append\":\"\uFFFD\\ud800\"}", `{"append":"\\ufffd \ud800"}`} {
 		if operations, err := parseOperations([]byte(text)); err == nil {
 			t.Errorf("%s became %q", text, operations[0].GetAppend().GetPayload())
 		}
@@ -64,9 +66,11 @@ type escaping struct {
 }
 
 // Backup implements the service.
-func (escaping) Backup(_ context.Context, _ *connect.Request[seqledgerv1.BackupRequest], stream *connect.ServerStream[seqledgerv1.BackupResponse]) error {
+func (escaping) Backup(_ context.Context, _ *connect.Request[seqledgerv1.BackupRequest],
+	stream *connect.ServerStream[seqledgerv1.BackupResponse]) error {
 	header := &seqledgerv1.BackupHeader{LedgerId: "\x1b]0;owned\x07\x1b[2J"}
-	if err := stream.Send(&seqledgerv1.BackupResponse{Part: &seqledgerv1.BackupResponse_Header{Header: header}}); err != nil {
+	if err := stream.Send(&seqledgerv1.BackupResponse{
+		Part: &seqledgerv1.BackupResponse_Header{Header: header}}); err != nil {
 		return err
 	}
 	empty := [32]byte{0xe3, 0xb0, 0xc4, 0x42, 0x98, 0xfc, 0x1c, 0x14, 0x9a, 0xfb, 0xf4, 0xc8, 0x99, 0x6f, 0xb9, 0x24,

@@ -19,8 +19,8 @@ import (
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 )
 
-// checkOperation finds what the ledger would refuse in any state, so that an
-// import stops before its first line rather than in the middle.
+// checkOperation refuses what the ledger would refuse in any state, so that an import stops
+// before its first line and not in the middle.
 func checkOperation(operation *seqledgerv1.Operation) error {
 	switch o := operation.GetOperation().(type) {
 	case *seqledgerv1.Operation_SetEntity:
@@ -38,7 +38,7 @@ func checkOperation(operation *seqledgerv1.Operation) error {
 	case *seqledgerv1.Operation_Append:
 		return checkValue("append", o.Append.GetPayload())
 	case *seqledgerv1.Operation_ExpireEntity:
-		return errors.New("the ledger alone expires entities; use delete")
+		return errors.New("only the ledger itself expires entities; use delete")
 	}
 	return errors.New("has no operation")
 }
@@ -65,15 +65,15 @@ func checkExpiry(at *timestamppb.Timestamp) error {
 	if at == nil {
 		return nil
 	}
-	last := time.Unix(0, math.MaxInt64) // what the ledger can hold
+	last := time.Unix(0, math.MaxInt64) // the ledger's maximum
 	if t := at.AsTime(); !at.IsValid() || !t.After(time.Unix(0, 0)) || t.After(last) {
 		return fmt.Errorf("expires_at must be after 1970 and not after %s", last.UTC().Format(time.RFC3339Nano))
 	}
 	return nil
 }
 
-// expired returns the first set whose entity is to expire before now, nil for none.
-// The ledger takes it, by its own clock: so it is worth a warning and no more.
+// expired returns the first set whose entity expires before now, or nil. The ledger accepts it
+// and uses its own clock, so it only deserves a warning.
 func expired(operations []*seqledgerv1.Operation, now time.Time) *seqledgerv1.SetEntity {
 	for _, operation := range operations {
 		if set := operation.GetSetEntity(); set.GetExpiresAt() != nil && set.GetExpiresAt().AsTime().Before(now) {
@@ -83,13 +83,13 @@ func expired(operations []*seqledgerv1.Operation, now time.Time) *seqledgerv1.Se
 	return nil
 }
 
-// pastExpiries counts the lines of an import that set what has expired.
+// pastExpiries counts the lines of an import that set an entity that has already expired.
 type pastExpiries struct {
 	now          time.Time
 	lines, first uint64
 }
 
-// look is what survey calls.
+// look is the callback for survey.
 func (p *pastExpiries) look(line uint64, operations []*seqledgerv1.Operation) {
 	if expired(operations, p.now) == nil {
 		return
@@ -124,7 +124,7 @@ func checkCondition(condition *seqledgerv1.Condition, given bool) error {
 func checkTotal(operations []*seqledgerv1.Operation) error {
 	total := 0
 	for _, operation := range operations {
-		// A little more than the ledger counts, which leaves out the encoding.
+		// This is a little more than the ledger counts, which does not include the encoding.
 		total += proto.Size(operation)
 	}
 	if total > machine.MaxWriteBytes {
@@ -133,8 +133,8 @@ func checkTotal(operations []*seqledgerv1.Operation) error {
 	return nil
 }
 
-// checkJSON refuses what encoding/json would accept with losses: bytes that are
-// not UTF-8, and an object that gives one name twice.
+// checkJSON refuses what encoding/json would accept with losses: bytes that are not UTF-8, and
+// an object with the same name twice.
 func checkJSON(text []byte) error {
 	if !utf8.Valid(text) {
 		return errors.New(`is not UTF-8; give other bytes as {"base64": "…"}`)
@@ -150,8 +150,8 @@ func checkJSON(text []byte) error {
 	return nil
 }
 
-// explainJSON says what is wrong with a text for which the decoder has an error:
-// that is its own unless the text is no JSON.
+// explainJSON improves the decoder's error about a text that is not JSON. Other errors stay
+// unchanged.
 func explainJSON(text []byte, err error) error {
 	syntax, is := errors.AsType[*json.SyntaxError](json.Unmarshal(text, new(json.RawMessage)))
 	switch {
@@ -162,13 +162,12 @@ func explainJSON(text []byte, err error) error {
 	case syntax.Error() == "unexpected end of JSON input":
 		return errors.New("is empty or cut off")
 	}
-	// Offset is behind the byte that is wrong, which may be the first of several
-	// of a character.
+	// Offset is behind the wrong byte, which may be the first of a multi-byte character.
 	r, _ := utf8.DecodeRune(text[syntax.Offset-1:])
-	return fmt.Errorf("is no JSON: %q at byte %d is not expected there", r, syntax.Offset)
+	return fmt.Errorf("is not JSON: unexpected %q at byte %d", r, syntax.Offset)
 }
 
-// maxDepth is more than any operation has.
+// maxDepth exceeds the depth of any valid operation.
 const maxDepth = 16
 
 func checkNames(decoder *json.Decoder, depth int) error {
@@ -190,7 +189,7 @@ func checkNames(decoder *json.Decoder, depth int) error {
 			if err != nil {
 				return err
 			}
-			name, _ := token.(string) // in an object the decoder gives nothing else
+			name, _ := token.(string) // a name: the decoder returns nothing else in an object
 			if slices.Contains(names, name) {
 				return fmt.Errorf("gives %q twice", name)
 			}

@@ -49,7 +49,7 @@ func readOperate(t *testing.T, name string) string {
 	return string(content)
 }
 
-// scrape returns what a server that has something to tell says at /metrics.
+// scrape returns /metrics of a server with some activity.
 func scrape(t *testing.T) string {
 	t.Helper()
 	s := serve(t)
@@ -93,7 +93,8 @@ func checkExpression(t *testing.T, where, expression, metrics string) {
 			}
 		}
 	}
-	if strings.Count(expression, "(") != strings.Count(expression, ")") || strings.Count(expression, "{") != strings.Count(expression, "}") {
+	if strings.Count(expression, "(") != strings.Count(expression, ")") ||
+		strings.Count(expression, "{") != strings.Count(expression, "}") {
 		t.Errorf("%s: the brackets of %s do not match", where, expression)
 	}
 }
@@ -127,7 +128,7 @@ func TestAlertsAndDashboard(t *testing.T) {
 	}
 	for _, section := range regexp.MustCompile(`\n### (Seqledger\w+)`).FindAllStringSubmatch(string(page), -1) {
 		if !strings.Contains(readOperate(t, "alerts.yaml"), "alert: "+section[1]+"\n") {
-			t.Errorf("docs/operations.md explains %s, which is no alert", section[1])
+			t.Errorf("docs/operations.md explains %s, which is not an alert", section[1])
 		}
 	}
 	checkExpression(t, "docs/operations.md", string(page), metrics)
@@ -244,7 +245,8 @@ func TestHealthCheck(t *testing.T) {
 	}
 	cert, key := selfSigned(t)
 	ready := func(address string) result {
-		return seqledger(t, append([]string{"SEQLEDGER_SERVER=" + address, "SEQLEDGER_TLS_CERT=" + cert, "SEQLEDGER_TLS_KEY=" + key}, check[1:]...)...)
+		return seqledger(t, append(
+			[]string{"SEQLEDGER_SERVER=" + address, "SEQLEDGER_TLS_CERT=" + cert, "SEQLEDGER_TLS_KEY=" + key}, check[1:]...)...)
 	}
 	plain := serve(t)
 	ready(plain.address).expect(t, exitDone)
@@ -270,7 +272,8 @@ func TestHealthCheck(t *testing.T) {
 		t.Errorf("want a clean end, got %d: %s", code, plain.stderr.String())
 	}
 	// Elsewhere than on this machine a certificate is looked at.
-	seqledger(t, "status", "--ready", "--server", "https://"+encrypted.address).expect(t, exitFailed, "signed by no authority")
+	seqledger(t, "status", "--ready", "--server",
+		"https://"+encrypted.address).expect(t, exitFailed, "not signed by a trusted authority")
 }
 
 // TestUnit asks systemd whether it understands the unit.
@@ -285,8 +288,9 @@ func TestUnit(t *testing.T) {
 	if err := os.WriteFile(path, []byte(unit), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	// What it does not understand it reports and goes on.
-	if out, err := exec.Command(tool, "verify", "--man=no", path).CombinedOutput(); err != nil || strings.Contains(string(out), path) {
+	// It reports what it does not understand and continues.
+	if out, err := exec.Command(tool, "verify", "--man=no", path).CombinedOutput(); err != nil ||
+		strings.Contains(string(out), path) {
 		t.Errorf("%v: %s", err, out)
 	}
 }

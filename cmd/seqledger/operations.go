@@ -16,8 +16,7 @@ import (
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 )
 
-// operationFlag is one occurrence of a flag that adds an operation or changes
-// one.
+// operationFlag is one occurrence of a flag that adds or changes an operation.
 type operationFlag struct{ name, value string }
 
 // operationFlags collects the operation flags in the order of the command line,
@@ -44,8 +43,7 @@ func (o *operationFlags) build() ([]*seqledgerv1.Operation, error) {
 			return nil, usage("--%s %s: %w", flag.name, flag.value, err)
 		}
 	}
-	// After the operations, because a condition may stand before the operation
-	// that it belongs to.
+	// After the operations, because a condition may precede its operation.
 	for _, flag := range o.list {
 		if err := b.attach(flag); err != nil {
 			return nil, usage("--%s %s: %w", flag.name, flag.value, err)
@@ -102,8 +100,8 @@ func (b *operationBuilder) add(flag operationFlag) (err error) {
 	if err != nil {
 		return err
 	}
-	// Here and not by the ledger, so that the message names the flag rather than
-	// a field of a request that the user has never seen.
+	// Check here, so that the message names the flag and not a field of a request that the user
+	// has not seen.
 	if err := checkOperation(operation); err != nil {
 		return err
 	}
@@ -127,14 +125,15 @@ func (b *operationBuilder) attach(flag operationFlag) (err error) {
 	if err != nil {
 		return err
 	}
-	// A condition that went to the wrong one of two operations would check the
-	// wrong thing in silence, so that anything but one is refused.
+	// A condition on the wrong one of two operations would silently check the wrong thing, so
+	// exactly one operation must match.
 	owners := b.byKey[key]
 	switch {
 	case len(owners) == 0:
 		return fmt.Errorf("no --set, --set-file or --delete of the key %q", key)
 	case len(owners) > 1:
-		return fmt.Errorf("the key %q is set or deleted %d times, and which one is meant is not clear: use --operations", key, len(owners))
+		return fmt.Errorf("the key %q is set or deleted %d times, which is ambiguous: use --operations",
+			key, len(owners))
 	}
 	if flag.name == "expires-at" {
 		return setExpiry(owners[0], argument)
@@ -157,14 +156,14 @@ func parseCondition(name, argument string) (*seqledgerv1.Condition, error) {
 	}
 	version, err := strconv.ParseUint(argument, 10, 64)
 	if err != nil {
-		return nil, fmt.Errorf("%q is no version: it must be a number from 0 to %d", argument, uint64(math.MaxUint64))
+		return nil, fmt.Errorf("%q is not a version: it must be a number from 0 to %d", argument, uint64(math.MaxUint64))
 	}
 	return &seqledgerv1.Condition{Condition: &seqledgerv1.Condition_Version{Version: version}}, nil
 }
 
 func setCondition(operation *seqledgerv1.Operation, condition *seqledgerv1.Condition) error {
 	if operation.GetSetEntity().GetCondition() != nil || operation.GetDeleteEntity().GetCondition() != nil {
-		return errors.New("the operation has a condition already, and one is all that it can have")
+		return errors.New("the operation has a condition already; it can have only one")
 	}
 	if set := operation.GetSetEntity(); set != nil {
 		set.Condition = condition
@@ -219,8 +218,8 @@ func cutRelationship(s string) (*seqledgerv1.CreateRelationship, error) {
 	return &seqledgerv1.CreateRelationship{Resource: resource, Relation: relation, Subject: subject}, nil
 }
 
-// readValue reads a file that is to be a value, and no more of it than a value
-// may have: naming a disk image by mistake must not fill the memory.
+// readValue reads a value from a file, at most the maximum size of a value: naming a disk image
+// by mistake must not fill the memory.
 func readValue(path string) (_ []byte, err error) {
 	f, err := os.Open(path)
 	if err != nil {

@@ -91,13 +91,15 @@ func TestOperationFlagsRefused(t *testing.T) {
 		{[]string{"--set", "k=1", "--delete", "k", "--if-exists", "k"}, "2 times"},
 		{[]string{"--set", "k=1", "--if-exists", "k", "--if-version", "k=1"}, "condition already"},
 		{[]string{"--set", "k=1", "--if-version", "k=x"}, "number"},
-		{[]string{"--set", "k=1", "--expires-at", "k=tomorrow"}, "is no time"},
+		{[]string{"--set", "k=1", "--expires-at", "k=tomorrow"}, "is not a time"},
 		{[]string{"--delete", "k", "--expires-at", "k=2030-01-31T12:00:00Z"}, "cannot expire"},
-		{[]string{"--set", "k=1", "--expires-at", "k=2030-01-31T12:00:00Z", "--expires-at", "k=2031-01-31T12:00:00Z"}, "already"},
+		{[]string{"--set", "k=1", "--expires-at", "k=2030-01-31T12:00:00Z", "--expires-at", "k=2031-01-31T12:00:00Z"},
+			"already"},
 	} {
 		operations, err := parseFlags(t, test.args...)
 		if err == nil || !strings.Contains(err.Error(), test.says) || !strings.Contains(err.Error(), "--") {
-			t.Errorf("%.60q: want an error that names the flag and says %q, got %q, %v", test.args, test.says, describe(operations), err)
+			t.Errorf("%.60q: want an error that names the flag and says %q, got %q, %v",
+				test.args, test.says, describe(operations), err)
 		}
 	}
 }

@@ -36,9 +36,9 @@ A value is a JSON string, which stands for its UTF-8 bytes, or {"base64": "…"}
 {"not_exists": true}, {"must_exist": true}, {"version": N} and {"value_equals": VALUE}. The form of the
 API is taken too: {"setEntity": {"key": "k", "value": "<base64>"}}, {"append": {"payload": "<base64>"}}.`
 
-// parseOperations reads one operation, or an array of operations that make up
-// one write. It accepts nothing that could be read in two ways: no unknown or
-// repeated names, and no text that JSON could not carry unchanged.
+// parseOperations reads one operation, or an array of operations that make up one write. It
+// accepts nothing ambiguous: no unknown or repeated names, and no text that JSON cannot
+// represent exactly.
 func parseOperations(text []byte) ([]*seqledgerv1.Operation, error) {
 	if err := checkJSON(text); err != nil {
 		return nil, err
@@ -89,13 +89,13 @@ func parseOperation(text []byte) (*seqledgerv1.Operation, error) {
 		}
 		return operation, nil
 	}
-	return nil, nil // not reached: there is one field
+	return nil, nil // not reached: there is exactly one field
 }
 
-// errNotShort says that only the API's own form can be meant.
+// errNotShort reports that the text can only be in the API's own form.
 var errNotShort = errors.New("not a short form")
 
-// parseShort reads the forms that are meant to be written by hand.
+// parseShort parses the forms for writing by hand.
 func parseShort(name string, body json.RawMessage) (*seqledgerv1.Operation, error) {
 	switch name {
 	case "append":
@@ -135,7 +135,7 @@ func parseShort(name string, body json.RawMessage) (*seqledgerv1.Operation, erro
 	return operation, err
 }
 
-// object is a JSON object whose fields are taken out one by one.
+// object is a JSON object whose fields are removed one by one.
 type object map[string]json.RawMessage
 
 func parseObject(text []byte) (object, error) {
@@ -149,7 +149,7 @@ func parseObject(text []byte) (object, error) {
 	return o, nil
 }
 
-// first returns the first error, nil when there is none: a message has one line.
+// first returns the first error, or nil. A message has one line.
 func first(errs ...error) error {
 	for _, err := range errs {
 		if err != nil {
@@ -159,12 +159,12 @@ func first(errs ...error) error {
 	return nil
 }
 
-// protoPlace is where in its text protojson found a mistake, which is a part of
-// what the user has written.
+// protoPlace matches protojson's position of a mistake, which refers to only a part of the
+// user's text.
 var protoPlace = regexp.MustCompile(`^(syntax error )?\(line \d+:\d+\): `)
 
-// parseMessage reads the API's own form. The name of the package goes from its
-// messages, and the space that may not be one.
+// parseMessage parses the API's own form. It removes the package's name from messages, and the
+// space after it, which may be a no-break space.
 func parseMessage(text []byte, m proto.Message) error {
 	err := protojson.Unmarshal(text, m)
 	if err == nil {
@@ -174,8 +174,7 @@ func parseMessage(text []byte, m proto.Message) error {
 	return errors.New(protoPlace.ReplaceAllString(message, ""))
 }
 
-// nothingElse refuses what no one has taken: a mistyped condition must not be
-// dropped in silence.
+// nothingElse refuses remaining fields: a mistyped condition must not be dropped silently.
 func (o object) nothingElse() error {
 	for name := range o {
 		return fmt.Errorf("unknown field %q", name)
@@ -224,11 +223,11 @@ func (o object) time(name string, into **timestamppb.Timestamp) error {
 	return within(name, err)
 }
 
-// parseTime reads a time as flags, operations in JSON and auth files have it.
+// parseTime parses a time in the form of flags, JSON operations and auth files.
 func parseTime(text string) (*timestamppb.Timestamp, error) {
 	at, err := time.Parse(time.RFC3339Nano, text)
 	if err != nil {
-		return nil, fmt.Errorf("%q is no time with a zone, such as 2030-01-31T12:00:00Z", text)
+		return nil, fmt.Errorf("%q is not a time with a zone, such as 2030-01-31T12:00:00Z", text)
 	}
 	return timestamppb.New(at), nil
 }
@@ -259,7 +258,7 @@ func (o object) condition(into **seqledgerv1.Condition) error {
 	return within("condition", err)
 }
 
-// within names the field of an error; nil stays nil.
+// within adds the field's name to an error; nil stays nil.
 func within(name string, err error) error {
 	if err == nil {
 		return nil
@@ -300,7 +299,7 @@ func parseString(body json.RawMessage) (string, error) {
 	if err := json.Unmarshal(body, &s); err != nil {
 		return "", err
 	}
-	// Both become U+FFFD in silence, which is another text.
+	// Both silently become U+FFFD, which changes the text.
 	switch {
 	case !utf8.Valid(body):
 		return "", errors.New("must be UTF-8")
@@ -318,7 +317,7 @@ func hasHalfSurrogate(body []byte) bool {
 		}
 		first := escaped(body[i:])
 		if i++; !utf16.IsSurrogate(first) {
-			continue // behind the backslash, which may have escaped another
+			continue // skip the escaped character, which may be a backslash
 		}
 		if i += 5; i > len(body) || utf16.DecodeRune(first, escaped(body[i:])) == utf8.RuneError {
 			return true

@@ -33,7 +33,7 @@ func TestParseOperations(t *testing.T) {
 			if err == nil || !strings.Contains(err.Error(), message) {
 				t.Errorf("%s\nwant an error with %q, got %q, %v", input, message, describe(operations), err)
 			} else if word := innerWord(err.Error()); word != "" {
-				t.Errorf("%s\nthe error says %q, which is a word of the program: %v", input, word, err)
+				t.Errorf("%s\nthe error has %q, which is internal to the program: %v", input, word, err)
 			}
 			continue
 		}
@@ -43,11 +43,12 @@ func TestParseOperations(t *testing.T) {
 	}
 }
 
-// innerWord returns what a message to users must not have: words of Go and of
-// libraries, and what is not printable. Empty for none.
+// innerWord returns a part of a message that users must not see: words of Go and of libraries,
+// or unprintable characters. It returns "" if there is none.
 func innerWord(message string) string {
 	for _, word := range []string{
-		"Go value", "main.", "json:", "proto:", "strconv", "parsing time", "2006-01-02", "time:", "slog:", "client:", "server:", "Options.",
+		"Go value", "main.", "json:", "proto:", "strconv", "parsing time", "2006-01-02", "time:",
+		"slog:", "client:", "server:", "Options.",
 		"x509:", "tls:", "\ufffd", "\u00a0", "%!", "nil",
 	} {
 		if strings.Contains(message, word) {

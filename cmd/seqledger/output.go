@@ -32,8 +32,8 @@ func (e *environment) show(m proto.Message, human func(*table)) error {
 	return t.flush()
 }
 
-// showJSON prints one line. protojson varies its spaces on purpose, so that
-// nobody compares its bytes; here people do, with diff and in shell scripts.
+// showJSON prints one line. protojson varies its spaces on purpose; the output here must be
+// stable for diff and shell scripts.
 func (e *environment) showJSON(m proto.Message) error {
 	b, err := protojson.Marshal(m)
 	if err != nil {
@@ -48,7 +48,7 @@ func (e *environment) showJSON(m proto.Message) error {
 	return err
 }
 
-// showObject prints what has no message of the API, with --json alone.
+// showObject prints an answer that is not a message of the API, with --json only.
 func (e *environment) showObject(v any) error {
 	encoder := json.NewEncoder(e.stdout)
 	encoder.SetEscapeHTML(false)
@@ -60,8 +60,8 @@ type table struct{ w *tabwriter.Writer }
 
 func newTable(w io.Writer) *table { return &table{tabwriter.NewWriter(w, 0, 8, 2, ' ', 0)} }
 
-// row prints its cells; empty ones at the end are left away. Every cell is
-// quoted, because a server may put anything into any text of its answers.
+// row prints its cells without empty ones at the end. Every cell is quoted, because a server
+// may put anything into the texts of its answers.
 func (t *table) row(cells ...string) {
 	for i := range cells {
 		cells[i] = quoted(cells[i])
@@ -81,7 +81,7 @@ func (t *table) flush() error { return t.w.Flush() }
 
 func number[N ~uint32 | ~uint64](n N) string { return strconv.FormatUint(uint64(n), 10) }
 
-// nonzero leaves a zero away where zero means nothing.
+// nonzero formats a number, and omits a zero that means "none".
 func nonzero(n uint64) string {
 	if n == 0 {
 		return ""
@@ -96,8 +96,8 @@ func timestamp(t *timestamppb.Timestamp) string {
 	return t.AsTime().UTC().Format(time.RFC3339Nano)
 }
 
-// display shows bytes as text where they are printable text, and as base64 that
-// can be fed back otherwise: a terminal must not execute what a value holds.
+// display shows printable text as it is, and other bytes as base64 that can be used as input: a
+// terminal must not interpret a value.
 func display(value []byte) string {
 	if utf8.Valid(value) && bytes.IndexFunc(value, func(r rune) bool { return !unicode.IsPrint(r) }) < 0 {
 		return string(value)
@@ -105,11 +105,11 @@ func display(value []byte) string {
 	return "base64:" + base64.StdEncoding.EncodeToString(value)
 }
 
-// quoted shows text of somebody else on one line and in one column.
+// quoted shows untrusted text on one line and in one column.
 func quoted(s string) string { return display([]byte(s)) }
 
-// harmless is quoted for messages, which may have several lines: what a terminal
-// would execute shows as U+FFFD, and any kind of space as one.
+// harmless is quoted for messages, which may have several lines: control characters show as
+// U+FFFD, and any kind of space as a space.
 func harmless(message string) string {
 	return strings.Map(func(r rune) rune {
 		switch {

@@ -40,7 +40,8 @@ func TestShowReceipt(t *testing.T) {
 	t.Parallel()
 	at := timestamppb.New(time.Date(2030, 1, 31, 12, 0, 0, 5, time.UTC))
 	receipt := &seqledgerv1.Receipt{
-		TxId: "tx", Sequence: 7, Session: 3, Index: 9, BlockHeight: 4, BlockPosition: 2, CommittedAt: at, Actor: "system:anonymous",
+		TxId: "tx", Sequence: 7, Session: 3, Index: 9, BlockHeight: 4, BlockPosition: 2,
+		CommittedAt: at, Actor: "system:anonymous",
 		RequestHash: "ab", Replayed: true, Results: []*seqledgerv1.OperationResult{{}, {Version: 9}},
 		BlockHeader: &seqledgerv1.BlockHeader{TxRoot: []byte{0xab}},
 		Proof:       &seqledgerv1.MerkleProof{LeafIndex: 2, TreeSize: 5, Path: [][]byte{{1}, {2}}},
@@ -65,7 +66,8 @@ func TestShowReceipt(t *testing.T) {
 func TestShowTransaction(t *testing.T) {
 	t.Parallel()
 	tx := &seqledgerv1.Transaction{
-		TxId: "tx", Scope: &seqledgerv1.Scope{Organization: "acme", Vault: "main"}, ClientId: "till-7", Sequence: 7, IdempotencyKey: "key", Index: 9,
+		TxId: "tx", Scope: &seqledgerv1.Scope{Organization: "acme", Vault: "main"}, ClientId: "till-7",
+		Sequence: 7, IdempotencyKey: "key", Index: 9,
 		Operations: []*seqledgerv1.Operation{
 			{Operation: setOperation("k", []byte("v"))},
 			{Operation: &seqledgerv1.Operation_DeleteEntity{DeleteEntity: &seqledgerv1.DeleteEntity{Key: "k\x1b"}}},
@@ -110,7 +112,8 @@ func TestProgressLines(t *testing.T) {
 	p.to(600)
 	p.to(601)
 	out := stderr.String()
-	if strings.Count(out, "\n") != 1 || !strings.Contains(out, "imported 600 of 1000 lines") || !strings.Contains(out, "left") {
+	if strings.Count(out, "\n") != 1 || !strings.Contains(out, "imported 600 of 1000 lines") ||
+		!strings.Contains(out, "left") {
 		t.Errorf("want one line about 600 lines and the time left, got %q", out)
 	}
 	p.end()
@@ -157,21 +160,24 @@ func TestRunInProcess(t *testing.T) {
 		{[]string{"verify", "--data", "/no/such/directory"}, exitFailed, "", "no such file"},
 		{[]string{"serve", "--listen", "0.0.0.0:1"}, exitUsage, "", "loopback"},
 		{[]string{"serve", "--client-ttl", "10ms"}, exitUsage, "", "--client-ttl"},
-		{[]string{"session", "open", "--scope", "a", "--client-id", "c", "--attempt-id", "zz"}, exitUsage, "", "32 hex digits"},
+		{[]string{"session", "open", "--scope", "a", "--client-id", "c", "--attempt-id", "zz"}, exitUsage, "",
+			"32 hex digits"},
 		{[]string{"import", "--scope", "a", "--client-id", "c", "/no/such/file"}, exitUsage, "", "no such file"},
-		{[]string{"import", "--scope", "a", "--client-id", "c", "--take-session", "5", writeFile(t, "in", `{"append":"x"}`)}, exitUsage, "", "--take-session"},
+		{[]string{"import", "--scope", "a", "--client-id", "c", "--take-session", "5",
+			writeFile(t, "in", `{"append":"x"}`)}, exitUsage, "", "--take-session"},
 		{[]string{"write", "--scope", "a", "--client-id", "c", "--append"}, exitUsage, "", "--append"},
 		{[]string{"list", "--scope", "a", "--timeout", "0s"}, exitUsage, "", "--timeout"},
 	} {
 		var stdout, stderr bytes.Buffer
 		code := run(test.args, strings.NewReader(""), &stdout, &stderr)
 		if code != test.code || !strings.Contains(stdout.String(), test.out) || !strings.Contains(stderr.String(), test.err) {
-			t.Errorf("%v: want exit code %d, %q and %q, got %d, %q and %q", test.args, test.code, test.out, test.err, code, stdout.String(), stderr.String())
+			t.Errorf("%v: want exit code %d, %q and %q, got %d, %q and %q", test.args, test.code, test.out, test.err,
+				code, stdout.String(), stderr.String())
 		}
 	}
 }
 
-// TestLoopback: whoever is not this machine must not be able to write.
+// TestLoopback: other machines must not be able to write.
 func TestLoopback(t *testing.T) {
 	t.Parallel()
 	for listen, want := range map[string]bool{

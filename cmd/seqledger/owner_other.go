@@ -7,5 +7,5 @@ import (
 	"os"
 )
 
-// keepOwner does nothing: a new file here has the rights of its directory.
+// keepOwner does nothing: on this system a new file has the permissions of its directory.
 func keepOwner(*os.File, fs.FileInfo) error { return nil }

@@ -8,12 +8,11 @@ import (
 	"syscall"
 )
 
-// keepOwner gives a file the owner and the group of another. Only root may give
-// a file away.
+// keepOwner gives a file the owner and the group of another. Only root may change an owner.
 func keepOwner(f *os.File, info fs.FileInfo) error {
 	stat, ok := info.Sys().(*syscall.Stat_t)
 	if !ok {
-		return nil // no file of this system
+		return nil // not from this system
 	}
 	return f.Chown(int(stat.Uid), int(stat.Gid))
 }

@@ -11,8 +11,8 @@ import (
 	"github.com/seqledger/seqledger/server/auth"
 )
 
-// TestAppendKeepsTheOwner: root adds a key to a file that the server's user can
-// read, and he must be able to read it afterwards.
+// TestAppendKeepsTheOwner: root adds a key to a file that the server's user can read, and that
+// user must be able to read it afterwards.
 func TestAppendKeepsTheOwner(t *testing.T) {
 	t.Parallel()
 	if os.Getuid() != 0 {
@@ -46,7 +46,7 @@ func TestAppendKeepsTheOwner(t *testing.T) {
 	}
 }
 
-// TestAppendRefusesToTakeAFile: whoever may not keep the owner changes nothing.
+// TestAppendRefusesToTakeAFile: a user who may not keep the owner changes nothing.
 func TestAppendRefusesToTakeAFile(t *testing.T) {
 	t.Parallel()
 	if os.Getuid() == 0 {

@@ -15,7 +15,7 @@ import (
 	"time"
 )
 
-// unreachableError says why no answer of a server can be had.
+// unreachableError says why a server cannot be reached.
 type unreachableError struct {
 	what  string // is wrong
 	hint  string // what to do
@@ -27,21 +27,20 @@ func (e *unreachableError) Error() string { return e.what }
 
 const isItRunning = "is the server running and is --server right? seqledger serve starts one"
 
-// whyUnreachable recognises what keeps a connection from being made, nil for
-// anything else.
+// whyUnreachable explains an error of opening a connection. It returns nil for any other error.
 func whyUnreachable(err error) *unreachableError {
 	if untrusted, ok := errors.AsType[*tls.CertificateVerificationError](err); ok {
 		return untrustedCertificate(untrusted)
 	}
 	if _, ok := errors.AsType[tls.RecordHeaderError](err); ok || errors.Is(err, http.ErrSchemeMismatch) {
-		return &unreachableError{"what listens there does not speak TLS",
-			"leave https:// and the --tls flags away, or start the server with --tls-cert and --tls-key", true}
+		return &unreachableError{"the server there does not speak TLS",
+			"omit https:// and the --tls flags, or start the server with --tls-cert and --tls-key", true}
 	}
-	// An alert of TLS; package tls has no type of its own for it.
+	// A TLS alert; package tls has no type for it.
 	if alert, ok := errors.AsType[*net.OpError](err); ok && alert.Op == "remote error" {
 		return &unreachableError{
 			"the server ended the TLS handshake: " + strings.TrimPrefix(alert.Err.Error(), "tls: "),
-			"for one about a certificate: --tls-cert and --tls-key show one that its --tls-client-ca has signed", true,
+			"if it is about a certificate: give --tls-cert and --tls-key with one that its --tls-client-ca has signed", true,
 		}
 	}
 	if unknown, ok := errors.AsType[*net.DNSError](err); ok && unknown.IsNotFound {
@@ -62,8 +61,8 @@ func untrustedCertificate(err *tls.CertificateVerificationError) *unreachableErr
 	_, noAuthority := errors.AsType[x509.UnknownAuthorityError](err.Err)
 	switch {
 	case noAuthority:
-		e.what = "the server's certificate is signed by no authority that is trusted here"
-		e.hint = "--tls-ca names a file with the certificate of the authority, or of a server that has signed its own"
+		e.what = "the server's certificate is not signed by a trusted authority"
+		e.hint = "--tls-ca names a file with the authority's certificate, or with a self-signed server certificate"
 	case wrongName:
 		names := name.Certificate.DNSNames
 		for _, address := range name.Certificate.IPAddresses {
@@ -72,7 +71,7 @@ func untrustedCertificate(err *tls.CertificateVerificationError) *unreachableErr
 		e.what = fmt.Sprintf("the server's certificate is not for %q but for %q", name.Host, names)
 		e.hint = "give --server a name that the certificate has"
 	case isInvalid && invalid.Reason == x509.Expired:
-		e.what = fmt.Sprintf("the server's certificate is valid from %s to %s alone",
+		e.what = fmt.Sprintf("the server's certificate is only valid from %s to %s",
 			invalid.Cert.NotBefore.UTC().Format(time.RFC3339), invalid.Cert.NotAfter.UTC().Format(time.RFC3339))
 		e.hint = "renew it, or set the clock"
 	default:
@@ -84,8 +83,8 @@ func untrustedCertificate(err *tls.CertificateVerificationError) *unreachableErr
 // probeTime bounds a probe.
 const probeTime = 2 * time.Second
 
-// probe asks a server for a sign of life and says why there is none; nil when
-// there is one, or when nothing is known. It sends no credential.
+// probe checks whether a server answers, and returns why it does not. It returns nil if the
+// server answers or the reason is not known. It sends no credential.
 func probe(ctx context.Context, server string, config *tls.Config) *unreachableError {
 	ctx, cancel := context.WithTimeout(ctx, probeTime)
 	defer cancel()
@@ -108,8 +107,8 @@ func probe(ctx context.Context, server string, config *tls.Config) *unreachableE
 	return nil
 }
 
-// shakeHands returns the error of a TLS handshake. It sends nothing behind its own
-// part, so that the other side's last word is not lost with a broken connection.
+// shakeHands returns the error of a TLS handshake. It sends nothing after its own part, so that
+// the peer's alert is not lost with a broken connection.
 func shakeHands(ctx context.Context, base *url.URL, config *tls.Config) (err error) {
 	dialer := tls.Dialer{Config: config}
 	conn, err := dialer.DialContext(ctx, "tcp", hostPort(base))
@@ -120,13 +119,13 @@ func shakeHands(ctx context.Context, base *url.URL, config *tls.Config) (err err
 	if err := conn.SetReadDeadline(time.Now().Add(probeTime / 2)); err != nil {
 		return err
 	}
-	_, err = conn.Read(make([]byte, 1)) // a server that is content waits for a request
+	_, err = conn.Read(make([]byte, 1)) // a server that accepts the handshake waits for a request
 	return err
 }
 
-// speaksTLS tells whether a TLS handshake begins at an address.
+// speaksTLS reports whether a TLS handshake begins at an address.
 func speaksTLS(ctx context.Context, base *url.URL) bool {
-	// Whom it is with does not matter: nothing is sent, and nothing is believed.
+	// The peer's identity does not matter: nothing is sent and nothing is trusted.
 	dialer := tls.Dialer{Config: &tls.Config{InsecureSkipVerify: true, MinVersion: tls.VersionTLS12}}
 	conn, err := dialer.DialContext(ctx, "tcp", hostPort(base))
 	if err == nil {
@@ -137,7 +136,7 @@ func speaksTLS(ctx context.Context, base *url.URL) bool {
 	return ok && alert.Op == "remote error"
 }
 
-// hostPort is where to dial for a URL.
+// hostPort returns the address to dial for a URL.
 func hostPort(base *url.URL) string {
 	port := base.Port()
 	switch {
@@ -150,8 +149,8 @@ func hostPort(base *url.URL) string {
 	return net.JoinHostPort(base.Hostname(), port)
 }
 
-// ask gets a page of a server that needs no credential, over a connection of its
-// own: the status, and the beginning of the body.
+// ask gets a page that needs no credential over a separate connection. It returns the status
+// and the beginning of the body.
 func ask(ctx context.Context, server, path string, config *tls.Config) (status int, body string, err error) {
 	alone := &http.Client{Transport: &http.Transport{
 		Proxy: http.ProxyFromEnvironment, TLSClientConfig: config.Clone(), DisableKeepAlives: true,
@@ -172,7 +171,7 @@ func ask(ctx context.Context, server, path string, config *tls.Config) (status i
 	return answer.StatusCode, string(text), errors.Join(err, answer.Body.Close())
 }
 
-// baseURL adds the scheme that --server may leave away.
+// baseURL adds the scheme that --server may omit.
 func baseURL(server string) string {
 	if strings.Contains(server, "://") {
 		return server

@@ -39,7 +39,7 @@ func (c *getCommand) Run(e *environment) error {
 		}
 		return e.show(entity, func(t *table) {
 			t.field("key", quoted(entity.GetKey()))
-			// As a row, because an empty value must show too.
+			// Print a row, because an empty value must show too.
 			t.row("value", display(entity.GetValue()))
 			t.field("version", number(entity.GetVersion()))
 			t.field("expires", timestamp(entity.GetExpiresAt()))
@@ -48,7 +48,7 @@ func (c *getCommand) Run(e *environment) error {
 	})
 }
 
-// absent names what a server has not found; any other error stays as it is.
+// absent names what a server has not found; other errors stay unchanged.
 func absent(err error, hint, format string, args ...any) error {
 	answer, ok := errors.AsType[*client.Error](err)
 	if !ok || answer.ConnectCode != connect.CodeNotFound {
@@ -90,8 +90,8 @@ func (c *blockCommand) Run(e *environment) error {
 // watchCommand follows the blocks of a scope.
 type watchCommand struct {
 	scopeFlags `embed:""`
-	// Without the timeout of clientFlags, because a watch may be quiet for as
-	// long as nobody writes: nothing could tell that from a failure.
+	// Without the timeout of clientFlags: a watch is silent while there are no writes, which
+	// looks the same as a failure.
 	connectionFlags `embed:""`
 	From            uint64 `help:"Height of the first block." default:"1" env:"-"`
 	Limit           uint64 `help:"End after so many blocks; 0 goes on until it is interrupted." env:"-" placeholder:"N"`

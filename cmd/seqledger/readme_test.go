@@ -92,22 +92,21 @@ func documentScripts(t *testing.T, document, section string) []string {
 	return scripts
 }
 
-// shell runs a script in a directory as a user would who has installed the program
-// and talks to the server.
+// shell runs a script in a directory with the program installed and the server running.
 func shell(t *testing.T, dir, address, script string) result {
 	t.Helper()
 	cmd := exec.CommandContext(t.Context(), "sh", "-eu", "-c", script)
 	cmd.Dir = dir
-	cmd.Env = append(os.Environ(), "PATH="+filepath.Dir(binary)+string(os.PathListSeparator)+os.Getenv("PATH"), "SEQLEDGER_SERVER="+address)
+	cmd.Env = append(os.Environ(),
+		"PATH="+filepath.Dir(binary)+string(os.PathListSeparator)+os.Getenv("PATH"), "SEQLEDGER_SERVER="+address)
 	var stdout, stderr strings.Builder
 	cmd.Stdout, cmd.Stderr = &stdout, &stderr
 	_ = cmd.Run() // the exit code says it
 	return result{cmd.ProcessState.ExitCode(), stdout.String(), stderr.String()}
 }
 
-// TestReadmeStart types the sections Start of the README and of docs/start.md into a
-// shell, twice, as a reader does who loses the place. Nothing that is numbered happens
-// twice.
+// TestReadmeStart runs the sections Start of the README and of docs/start.md in a shell,
+// twice. No numbered write may happen twice.
 func TestReadmeStart(t *testing.T) {
 	t.Parallel()
 	if _, err := exec.LookPath("curl"); err != nil {

@@ -11,17 +11,17 @@ import (
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 )
 
-// untrusted is what to do about an answer that its own proof contradicts.
-const untrusted = "do not rely on this answer: ask again and over TLS; if it stays so, the server's data are damaged or it " +
-	"does not tell the truth, and seqledger verify on its data directory tells more"
+// untrusted is the hint for an answer that contradicts its own proof.
+const untrusted = "do not rely on this answer: ask again over TLS; if it persists, the server's data are " +
+	"damaged or its answers are forged; seqledger verify checks its data directory"
 
-// sameAnswer is what to do about a receipt that came and could not be used.
-const sameAnswer = "run it again with the sequence and the key that are named above: it is answered with the same receipt"
+// sameAnswer is the hint for a receipt that arrived and could not be checked.
+const sameAnswer = "run it again with the sequence and the key above: the answer is the same receipt"
 
-// checkReceipt leads a write along the receipt's proof to the header of its block
-// and returns the block's hash as text. A receipt alone has not everything that is
-// hashed, so that the transaction is asked for, too, and compared with what was sent.
-// Every error says that the server did answer the write.
+// checkReceipt follows the receipt's proof from the write to the header of its block and
+// returns the block's hash as text. A receipt does not have all the hashed fields, so
+// checkReceipt gets the transaction and compares it with what was sent. Every error says that
+// the server did answer the write.
 func checkReceipt(
 	ctx context.Context, conn *client.Client, request *seqledgerv1.WriteRequest, receipt *seqledgerv1.Receipt,
 ) (hash string, err error) {
@@ -33,8 +33,8 @@ func checkReceipt(
 			answered+"but its proof cannot be checked without the transaction: %w", sequence, err)
 	}
 	transaction := answer.GetTransaction()
-	// The receipt of a repeat is that of the first: which may have been sent without
-	// the key, under an older session, or, known by its key, under another number.
+	// A repeat gets the receipt of the first write, which may have been sent without the key,
+	// under an older session, or, with the same key, under another number.
 	repeat := receipt.GetReplayed()
 	sameKey := strings.EqualFold(request.GetIdempotencyKey(), transaction.GetIdempotencyKey())
 	sameSequence := sequence == transaction.GetSequence()

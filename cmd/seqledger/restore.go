@@ -84,7 +84,8 @@ func (c *restoreCommand) Run(e *environment) (err error) {
 	if e.json {
 		return e.showObject(restoreResult{
 			Data: c.Data, BackupLedgerID: info.Backup.LedgerID.String(), BackupIndex: info.Backup.Index,
-			BackupDigest: info.Backup.Digest.String(), LedgerID: info.LedgerID.String(), Index: info.Index, Digest: info.Digest.String(),
+			BackupDigest: info.Backup.Digest.String(), LedgerID: info.LedgerID.String(),
+			Index: info.Index, Digest: info.Digest.String(),
 		})
 	}
 	_, err = fmt.Fprintf(e.stdout, "restored to %s: ledger %s up to index %d; it goes on as ledger %s from index %d\n",
@@ -92,7 +93,7 @@ func (c *restoreCommand) Run(e *environment) (err error) {
 	return err
 }
 
-// source says what is restored, and how.
+// source returns what is restored, and how.
 func (c *restoreCommand) source(e *environment) (
 	name string, restore func(ledger.RestoreOptions) (ledger.RestoreInfo, error), done func(), err error,
 ) {
@@ -112,7 +113,7 @@ func (c *restoreCommand) source(e *environment) (
 	}, done, err
 }
 
-// ledgerTime returns what --ledger-time says, the zero Time for nothing.
+// ledgerTime returns the value of --ledger-time, or the zero Time.
 func (c *restoreCommand) ledgerTime() (time.Time, error) {
 	switch c.LedgerTime {
 	case "":
@@ -142,7 +143,7 @@ func openBackup(e *environment, path string) (backup io.Reader, done func(), err
 	info, err := f.Stat()
 	if err == nil && info.IsDir() {
 		err = fail(exitUsage, "a data directory is restored with restore --from-directory and checked with verify --data",
-			"%s is a directory and no backup", path)
+			"%s is a directory, not a backup", path)
 	}
 	if err != nil {
 		return nil, nil, errors.Join(err, f.Close())
@@ -150,10 +151,10 @@ func openBackup(e *environment, path string) (backup io.Reader, done func(), err
 	return f, func() { _ = f.Close() }, nil // it was only read
 }
 
-// hint tells what to do about a restore that failed.
+// hint says what to do about a failed restore.
 func (c *restoreCommand) hint(err error) string {
 	if _, damaged := errors.AsType[*ledger.BackupDamageError](err); damaged {
-		return "the directory is no ledger; restore another copy of the backup, or an older one, into it"
+		return "the directory is not a ledger; restore another copy of the backup, or an older one, into it"
 	}
 	switch {
 	case errors.Is(err, ledger.ErrInUse):
@@ -161,8 +162,8 @@ func (c *restoreCommand) hint(err error) string {
 	case errors.Is(err, syscall.ENOSPC), errors.Is(err, syscall.EDQUOT):
 		return "make room on the file system of " + c.Data + " and run the restore again"
 	case ledger.IsDamage(err) && c.FromDirectory != "":
-		return "keep " + c.FromDirectory + " as it is, see with seqledger verify --data " + c.FromDirectory +
-			" what is damaged, and restore another copy or a backup"
+		return "keep " + c.FromDirectory + " unchanged, run seqledger verify --data " + c.FromDirectory +
+			" to see the damage, and restore another copy or a backup"
 	}
 	return ""
 }

@@ -8,18 +8,18 @@ import (
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 )
 
-// scopeFlags name a scope. An organization and a vault may hold slashes of
-// their own. Guessing where one ends could write to the wrong scope, so --scope
-// takes one slash at most and the rest needs the explicit flags.
+// scopeFlags name a scope. An organization and a vault may contain slashes. A wrong guess where
+// one ends could write to the wrong scope, so --scope takes at most one slash and the rest
+// needs the explicit flags.
 type scopeFlags struct {
 	Scope        string `help:"Organization, or organization/vault. One slash at most: with more, use --organization and --vault." placeholder:"ORG[/VAULT]"`
 	Organization string `help:"Organization, in place of --scope; may hold slashes." placeholder:"ORG"`
 	Vault        string `help:"Vault of --organization; may hold slashes." placeholder:"VAULT"`
 }
 
-// AfterApply implements kong's hook of that name. The two ways to name a scope
-// are one choice, so that the command line's replaces the other one when that
-// came from the environment or a file.
+// AfterApply implements kong's hook of that name. The two ways to name a scope are
+// alternatives: the one on the command line replaces the other one from the environment or a
+// file.
 func (f *scopeFlags) AfterApply(ctx *kong.Context) error {
 	said := make(map[string]bool)
 	for _, path := range ctx.Path {
@@ -45,16 +45,16 @@ func (f *scopeFlags) scope() (*seqledgerv1.Scope, error) {
 	return f.optional()
 }
 
-// given says whether there is any scope at all.
+// given reports whether any scope is set.
 func (f *scopeFlags) given() bool { return f.Scope != "" || f.Organization != "" || f.Vault != "" }
 
-// optional is scope for commands that also work on all scopes: nil is all.
+// optional is scope for commands that also work on all scopes: nil means all.
 func (f *scopeFlags) optional() (*seqledgerv1.Scope, error) {
 	switch {
 	case !f.given():
 		return nil, nil
 	case f.Scope != "" && (f.Organization != "" || f.Vault != ""):
-		return nil, usage("--scope and --organization or --vault say the same thing: give one of them")
+		return nil, usage("--scope excludes --organization and --vault: give one of them")
 	case f.Scope == "" && f.Organization == "":
 		return nil, usage("--vault needs --organization")
 	case f.Scope == "":
@@ -63,20 +63,21 @@ func (f *scopeFlags) optional() (*seqledgerv1.Scope, error) {
 	organization, vault, slash := strings.Cut(f.Scope, "/")
 	switch {
 	case strings.Contains(vault, "/"):
-		return nil, usage("--scope %s has more than one slash, and either part may hold one: use --organization and --vault", f.Scope)
+		return nil, usage(
+			"--scope %s has more than one slash, and either part may hold one: use --organization and --vault", f.Scope)
 	case organization == "", slash && vault == "":
 		return nil, usage("--scope %s: nothing may be empty on either side of the slash", f.Scope)
 	}
 	return &seqledgerv1.Scope{Organization: organization, Vault: vault}, nil
 }
 
-// scopeName is how people read a scope.
+// scopeName formats a scope for messages.
 func scopeName(scope *seqledgerv1.Scope) string {
 	switch {
 	case scope.GetVault() == "":
 		return scope.GetOrganization()
 	case strings.Contains(scope.GetOrganization()+scope.GetVault(), "/"):
-		// Copied back into --scope this would be refused, as it must.
+		// --scope would refuse this form, as it must.
 		return scope.GetOrganization() + " / " + scope.GetVault()
 	}
 	return scope.GetOrganization() + "/" + scope.GetVault()

@@ -47,7 +47,8 @@ func TestScopeName(t *testing.T) {
 	t.Parallel()
 	seen := make(map[string]*seqledgerv1.Scope)
 	for _, scope := range []*seqledgerv1.Scope{
-		{Organization: "a"}, {Organization: "a", Vault: "b"}, {Organization: "a/b", Vault: "c"}, {Organization: "a", Vault: "b/c"},
+		{Organization: "a"}, {Organization: "a", Vault: "b"},
+		{Organization: "a/b", Vault: "c"}, {Organization: "a", Vault: "b/c"},
 	} {
 		name := scopeName(scope)
 		if other := seen[name]; other != nil {

@@ -38,7 +38,8 @@ type serveCommand struct {
 
 // Help is shown below the flags.
 func (*serveCommand) Help() string {
-	return `The flags marked "New ledger" are replicated state: they hold for a ledger that is created, and seqledger config
+	return "The flags marked \"New ledger\" are replicated state: they hold for a ledger that is created, " +
+		"and seqledger config" + `
 changes them afterwards.
 
 Without --auth everybody who can connect may do everything, therefore only this machine can. With it, callers
@@ -161,7 +162,7 @@ func (c *serveCommand) serve(e *environment, l *ledger.Ledger, listener net.List
 	}
 	defer func() { err = errors.Join(err, stopDebug()) }()
 	c.logServing(e, l, listener.Addr(), id)
-	// The listener already takes connections, so whoever reads this may call.
+	// The listener already accepts connections, so a program that reads this line may call.
 	if e.json {
 		err = e.showObject(serveReady{listener.Addr().String(), c.Data, id.String()})
 	} else {
@@ -176,7 +177,8 @@ func (c *serveCommand) serve(e *environment, l *ledger.Ledger, listener net.List
 	defer stop()
 	err = s.Serve(e.ctx, listener)
 	if errors.Is(err, context.DeadlineExceeded) {
-		return fail(exitFailed, "nothing that was acknowledged is lost; --drain-timeout waits longer", "not everything was answered: %w", err)
+		return fail(exitFailed, "nothing that was acknowledged is lost; --drain-timeout waits longer",
+			"not everything was answered: %w", err)
 	}
 	return err
 }

@@ -59,7 +59,8 @@ func TestServeDrains(t *testing.T) {
 		}
 		s = serveOn(t, s.data, s.address)
 		if code := load.wait(t); code != exitDone {
-			t.Errorf("%v: want the import to go on with the new server, got exit code %d: %s", signal, code, load.stderr.String())
+			t.Errorf("%v: want the import to go on with the new server, got exit code %d: %s", signal, code,
+				load.stderr.String())
 		}
 		audit(t, s, "acme/main", 20_000)
 	}
@@ -161,7 +162,8 @@ func TestServeRefuses(t *testing.T) {
 		says               []string
 	}{
 		{"directory in use", free, running.data, exitFailed, []string{"in use", "stop it"}},
-		{"port in use", running.address, filepath.Join(t.TempDir(), "never"), exitFailed, []string{"address already in use", "another --listen"}},
+		{"port in use", running.address, filepath.Join(t.TempDir(), "never"), exitFailed,
+			[]string{"address already in use", "another --listen"}},
 		{"foreign directory", free, foreign, exitFailed, []string{"not a seqledger data directory", "holiday.jpg"}},
 		{"other format", free, other, exitFailed, []string{"format version 99"}},
 		{"damaged marker", free, damaged, exitFailed, []string{"damaged", "backup"}},
@@ -214,10 +216,13 @@ func ledgerWithMarker(t *testing.T, change func(string) string) string {
 // TestServeConfig creates a ledger with flags of its own and changes one later.
 func TestServeConfig(t *testing.T) {
 	t.Parallel()
-	s := serve(t, "--client-ttl", "2h", "--receipt-window", "8", "--max-streams", "1", "--eviction-interval", "7", "--eviction-limit", "9")
-	s.do(t, "status").expect(t, exitDone, "2h0m0s", "8 receipts", "1 per organization", "7 commands", "9 entries", s.ledgerID)
+	s := serve(t, "--client-ttl", "2h", "--receipt-window", "8", "--max-streams", "1",
+		"--eviction-interval", "7", "--eviction-limit", "9")
+	s.do(t, "status").expect(t, exitDone, "2h0m0s", "8 receipts",
+		"1 per organization", "7 commands", "9 entries", s.ledgerID)
 	s.do(t, "write", "--scope", "acme", "--client-id", "a", "--append", "x").expect(t, exitDone)
-	s.do(t, "write", "--scope", "acme", "--client-id", "b", "--append", "x").expect(t, exitRefused, "TOO_MANY_STREAMS", "--max-streams")
+	s.do(t, "write", "--scope", "acme", "--client-id", "b", "--append", "x").expect(t,
+		exitRefused, "TOO_MANY_STREAMS", "--max-streams")
 	s.do(t, "config", "--max-streams", "2").expect(t, exitDone, "2 per organization", "8 receipts")
 	s.do(t, "write", "--scope", "acme", "--client-id", "b", "--append", "x").expect(t, exitDone)
 	s.do(t, "config").expect(t, exitUsage, "nothing to change")

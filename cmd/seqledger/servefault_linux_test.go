@@ -42,7 +42,8 @@ func TestFault_ServerSaysWhatToDo(t *testing.T) {
 			}
 			lines := strings.Split(strings.TrimSpace(s.stderr.String()), "\n")
 			end := strings.Join(lines[max(len(lines)-2, 0):], "\n")
-			for _, part := range []string{tt.says, ".wal", "  next: ", tt.advice, s.data, "nothing that was acknowledged is lost"} {
+			for _, part := range []string{tt.says, ".wal", "  next: ", tt.advice, s.data,
+				"nothing that was acknowledged is lost"} {
 				if !strings.Contains(end, part) {
 					t.Errorf("the last lines lack %q: %s", part, end)
 				}
@@ -60,7 +61,8 @@ func TestFault_ServerSaysWhatToDo(t *testing.T) {
 func inject(t *testing.T, strace string, s *testServer, what string) {
 	t.Helper()
 	call, _, _ := strings.Cut(what, ":")
-	tracer := exec.Command(strace, "-f", "-o", "/dev/null", "-e", "trace="+call, "-e", "inject="+what, "-p", strconv.Itoa(s.cmd.Process.Pid))
+	tracer := exec.Command(strace, "-f", "-o", "/dev/null", "-e", "trace="+call, "-e",
+		"inject="+what, "-p", strconv.Itoa(s.cmd.Process.Pid))
 	said, err := tracer.StderrPipe()
 	if err != nil {
 		t.Fatal(err)
@@ -82,8 +84,8 @@ func inject(t *testing.T, strace string, s *testServer, what string) {
 	})
 }
 
-// TestFault_ServerWithoutDescriptors: a server that cannot accept a connection
-// tries again, and answers whoever waits as soon as it can.
+// TestFault_ServerWithoutDescriptors: a server that cannot accept a connection tries again, and
+// answers waiting clients as soon as it can.
 func TestFault_ServerWithoutDescriptors(t *testing.T) {
 	t.Parallel()
 	s := serve(t, "--log-level", "debug")
@@ -109,7 +111,7 @@ func TestFault_ServerWithoutDescriptors(t *testing.T) {
 		t.Fatal(err)
 	}
 	if err := <-answered; err != nil {
-		t.Errorf("whoever waited for a descriptor: %v", err)
+		t.Errorf("a client that waited for a descriptor: %v", err)
 	}
 	s.do(t, "write", "--scope", "acme", "--client-id", "c", "--append", "x").expect(t, exitDone)
 }

@@ -11,11 +11,11 @@ import (
 	"github.com/seqledger/seqledger/server"
 )
 
-// What serve does beside serving: it says what it found and did, and answers
-// those who look into the process.
+// This file has what serve does besides serving: it logs what it found and did, and serves
+// profiles.
 
-// logServing tells how the start went. The ready line on standard output is for
-// whoever waits for it; this one stays in the log.
+// logServing logs the start. The ready line on standard output is for a program that waits for
+// it; this one stays in the log.
 func (c *serveCommand) logServing(e *environment, l *ledger.Ledger, address net.Addr, id machine.LedgerID) {
 	stats := l.Stats()
 	var index, streams uint64
@@ -23,7 +23,7 @@ func (c *serveCommand) logServing(e *environment, l *ledger.Ledger, address net.
 		index, streams = v.Index(), v.Streams()
 		return nil
 	})
-	if err != nil { // the server is about to say so itself
+	if err != nil { // the server logs that itself
 		return
 	}
 	e.log.Info("serving", "address", address.String(), "version", buildVersion().Version, "data", c.Data,
@@ -31,8 +31,7 @@ func (c *serveCommand) logServing(e *environment, l *ledger.Ledger, address net.
 		"recovered_entries", stats.RecoveredEntries, "recovery_took", stats.RecoveryTook)
 }
 
-// logStopped tells what was done until the end, which is not known otherwise:
-// the metrics are gone with the process.
+// logStopped logs the totals, because the metrics end with the process.
 func logStopped(e *environment, l *ledger.Ledger) {
 	stats := l.Stats()
 	e.log.Info("stopped", "up", time.Since(stats.Opened).Round(time.Millisecond),
@@ -41,8 +40,8 @@ func logStopped(e *environment, l *ledger.Ledger) {
 		"pending_bytes", stats.PendingBytes)
 }
 
-// checkDebug refuses an address for profiles that others could reach. There is
-// no way to allow it: whoever wants one from afar makes a tunnel.
+// checkDebug refuses an address for profiles that other machines could reach. No flag allows
+// it: use a tunnel.
 func (c *serveCommand) checkDebug() error {
 	if c.DebugListen == "" {
 		return nil
@@ -55,23 +54,24 @@ func (c *serveCommand) checkDebug() error {
 		"--debug-listen %s: is not a loopback address; profiles show what the process has in memory", c.DebugListen)
 }
 
-// startDebug serves profiles, if it is told to, until the returned function is
-// called, which waits for the end.
+// startDebug serves profiles, if configured, until the returned function is called, which waits
+// for the end.
 func (c *serveCommand) startDebug(e *environment, s *server.Server) (stop func() error, err error) {
 	if c.DebugListen == "" {
 		return func() error { return nil }, nil
 	}
 	listener, err := net.Listen("tcp", c.DebugListen)
 	if err != nil {
-		return nil, fail(exitFailed, "give another address, or leave --debug-listen away", "--debug-listen %s: %w", c.DebugListen, err)
+		return nil, fail(exitFailed, "give another address, or omit --debug-listen",
+			"--debug-listen %s: %w", c.DebugListen, err)
 	}
-	// Not ended by the signal: a drain that hangs is what somebody may look into.
+	// The signal does not end it, so that a hanging drain can be inspected.
 	ctx, cancel := context.WithCancel(context.WithoutCancel(e.ctx))
 	served := make(chan error, 1)
 	// Ends with cancel; the returned function waits for it.
 	go func() {
 		err := s.ServeDebug(ctx, listener)
-		if ctx.Err() == nil { // the server itself goes on without
+		if ctx.Err() == nil { // the server continues without it
 			e.log.Error("the debug listener failed", "address", listener.Addr().String(), "error", err)
 			err = nil
 		}

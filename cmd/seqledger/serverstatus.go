@@ -26,7 +26,8 @@ type statusCommand struct {
 
 // Help is shown below the flags.
 func (*statusCommand) Help() string {
-	return `On a terminal --watch keeps one table up to date; elsewhere it prints one line each time. A server that does not
+	return "On a terminal --watch keeps one table up to date; elsewhere it prints one line each time. A " +
+		"server that does not" + `
 answer is reported, and asked again.
 
     seqledger status
@@ -56,8 +57,7 @@ func (c *statusCommand) Run(e *environment) error {
 	})
 }
 
-// ready asks the way a load balancer does, which needs no credentials, and asks
-// once: a health check repeats it.
+// ready asks once, like a load balancer, without credentials: a health check repeats it.
 func (c *statusCommand) ready(e *environment) error {
 	if err := c.check(); err != nil {
 		return err
@@ -66,14 +66,15 @@ func (c *statusCommand) ready(e *environment) error {
 	if err != nil {
 		return err
 	}
-	server := servers[0] // a check is of one
+	server := servers[0] // a check needs exactly one server
 	ctx, cancel := context.WithTimeout(e.ctx, c.Timeout)
 	defer cancel()
 	loopback := loopbackURL(server)
 	status, body, err := ask(ctx, server, "/readyz", config)
 	if loopback && !strings.Contains(c.Server, "://") && strings.Contains(body, "HTTPS") {
-		// A server with TLS says so to a request in cleartext. Its certificate has another
-		// name than the loopback's; nothing secret is sent, and only "ready" is believed.
+		// A server with TLS says so to a request in cleartext. Its certificate does not name
+		// the loopback address, so it is not verified: nothing secret is sent, and only the
+		// ready status is used.
 		server, config = "https://"+server, &tls.Config{InsecureSkipVerify: true, MinVersion: tls.VersionTLS12}
 		status, _, err = ask(ctx, server, "/readyz", config)
 	}
@@ -97,14 +98,14 @@ func (c *statusCommand) ready(e *environment) error {
 	return fail(exitFailed, why.hint, "not ready: %s: %s", c.Server, why.what)
 }
 
-// watch asks until the process is told to stop, which is its good end.
+// watch asks until the process is told to stop, which is not an error.
 func (c *statusCommand) watch(e *environment) error {
 	if err := c.check(); err != nil {
 		return err
 	}
 	tick := time.NewTicker(c.Interval)
 	defer tick.Stop()
-	// A few attempts each time: what fails is told, and asked again.
+	// A few attempts each time: a failure is printed, and the next round asks again.
 	err := c.connectionFlags.connected(e, func(conn *client.Client) error {
 		var last *seqledgerv1.Status
 		for {
@@ -121,7 +122,7 @@ func (c *statusCommand) watch(e *environment) error {
 					return err
 				}
 			}
-			last = status // nil after a failure: then there is no rate either
+			last = status // nil after a failure: there is no rate then
 			select {
 			case <-tick.C:
 			case <-e.ctx.Done():
@@ -132,7 +133,7 @@ func (c *statusCommand) watch(e *environment) error {
 	return err
 }
 
-// clearScreen moves to the corner and forgets what is below.
+// clearScreen moves to the corner and clears what is below.
 const clearScreen = "\x1b[H\x1b[2J"
 
 // showWatched prints one of many answers.
@@ -147,7 +148,8 @@ func (e *environment) showWatched(status, last *seqledgerv1.Status) error {
 		return e.show(status, func(t *table) { showStatus(t, status, last) })
 	}
 	node := status.GetNode()
-	_, err := fmt.Fprintf(e.stdout, "%s index %d streams %d committed %s refused %s ledger-age %s state %s log %s free %s\n",
+	_, err := fmt.Fprintf(e.stdout,
+		"%s index %d streams %d committed %s refused %s ledger-age %s state %s log %s free %s\n",
 		node.GetTime().AsTime().UTC().Format(time.RFC3339), status.GetIndex(), status.GetStreams(),
 		rate(status, last, (*seqledgerv1.NodeStatus).GetCommandsCommitted),
 		rate(status, last, (*seqledgerv1.NodeStatus).GetCommandsRefused), ledgerAge(status),
@@ -161,22 +163,26 @@ func showStatus(t *table, s, last *seqledgerv1.Status) {
 	node := s.GetNode()
 	t.field("version", s.GetVersion())
 	t.field("ledger", s.GetLedgerId())
-	if node != nil { // a server of before does not tell
+	if node != nil { // older servers do not report it
 		ready := "yes"
 		if node.GetNotReady() != "" {
 			ready = "no: " + oneLine(node.GetNotReady())
 		}
 		t.field("ready", ready)
-		t.field("up", age(node.GetTime().AsTime().Sub(node.GetStartedAt().AsTime()))+", since "+timestamp(node.GetStartedAt()))
-		t.field("recovery", fmt.Sprintf("%d log entries in %s", node.GetRecoveredEntries(), node.GetRecoveryDuration().AsDuration().Round(time.Millisecond)))
+		t.field("up", age(node.GetTime().AsTime().Sub(node.GetStartedAt().AsTime()))+", since "+timestamp(
+			node.GetStartedAt()))
+		t.field("recovery", fmt.Sprintf("%d log entries in %s", node.GetRecoveredEntries(),
+			node.GetRecoveryDuration().AsDuration().Round(time.Millisecond)))
 	}
 	t.field("index", number(s.GetIndex()))
 	t.field("ledger time", timestamp(s.GetLedgerTime())+ageSuffix(ledgerAge(s)))
 	t.field("digest", s.GetDigest())
 	t.field("streams", number(s.GetStreams()))
 	if node != nil {
-		t.field("committed", number(node.GetCommandsCommitted())+rateSuffix(s, last, (*seqledgerv1.NodeStatus).GetCommandsCommitted))
-		t.field("refused", number(node.GetCommandsRefused())+rateSuffix(s, last, (*seqledgerv1.NodeStatus).GetCommandsRefused))
+		t.field("committed", number(node.GetCommandsCommitted())+rateSuffix(s, last,
+			(*seqledgerv1.NodeStatus).GetCommandsCommitted))
+		t.field("refused", number(node.GetCommandsRefused())+rateSuffix(s, last,
+			(*seqledgerv1.NodeStatus).GetCommandsRefused))
 		t.field("state file", byteSize(node.GetStateBytes())+", "+byteSize(node.GetPendingBytes())+" of changes wait for it")
 		t.field("log", byteSize(node.GetLogBytes()))
 		if free := node.GetDiskFreeBytes(); free > 0 {
@@ -186,8 +192,8 @@ func showStatus(t *table, s, last *seqledgerv1.Status) {
 	showConfig(t, s.GetConfig())
 }
 
-// ledgerAge is how long ago the last log entry was, by the server's clock;
-// empty when the server does not tell its clock.
+// ledgerAge returns how long ago the last log entry was by the server's clock, or "" if the
+// server does not report its clock.
 func ledgerAge(s *seqledgerv1.Status) string {
 	if s.GetNode() == nil || s.GetLedgerTime() == nil {
 		return ""
@@ -209,7 +215,7 @@ func ageSuffix(age string) string {
 	return " (" + age + " ago)"
 }
 
-// age shows a duration as people do: two units at most.
+// age formats a duration with at most two units.
 func age(d time.Duration) string {
 	day := 24 * time.Hour
 	switch {
@@ -223,11 +229,11 @@ func age(d time.Duration) string {
 	return d.Round(100 * time.Millisecond).String()
 }
 
-// rate is how fast a counter of the server went up between two answers, by the
-// server's clock; "-" when that is not known.
+// rate returns a counter's increase per second between two answers by the server's clock, or
+// "-" if unknown.
 func rate(s, last *seqledgerv1.Status, counter func(*seqledgerv1.NodeStatus) uint64) string {
 	if last.GetNode() == nil || s.GetNode() == nil ||
-		!last.GetNode().GetStartedAt().AsTime().Equal(s.GetNode().GetStartedAt().AsTime()) { // it began anew
+		!last.GetNode().GetStartedAt().AsTime().Equal(s.GetNode().GetStartedAt().AsTime()) { // the server was restarted
 		return "-"
 	}
 	now, before := counter(s.GetNode()), counter(last.GetNode())

@@ -84,7 +84,8 @@ func TestRate(t *testing.T) {
 	t.Parallel()
 	at := func(started, seconds int64, n uint64) *seqledgerv1.Status {
 		return &seqledgerv1.Status{Node: &seqledgerv1.NodeStatus{
-			StartedAt: timestamppb.New(time.Unix(started, 0)), Time: timestamppb.New(time.Unix(seconds, 0)), CommandsCommitted: n,
+			StartedAt: timestamppb.New(time.Unix(started, 0)),
+			Time:      timestamppb.New(time.Unix(seconds, 0)), CommandsCommitted: n,
 		}}
 	}
 	for _, c := range []struct {
@@ -96,7 +97,7 @@ func TestRate(t *testing.T) {
 		{at(1, 10, 100), at(9, 11, 110), "-"}, // another start
 		{at(1, 10, 100), at(1, 10, 110), "-"}, // no time has passed
 		{at(1, 10, 100), at(1, 11, 99), "-"},
-		{new(seqledgerv1.Status), at(1, 11, 99), "-"}, // a server that does not tell
+		{new(seqledgerv1.Status), at(1, 11, 99), "-"}, // a server that does not report it
 	} {
 		if got := rate(c.now, c.last, (*seqledgerv1.NodeStatus).GetCommandsCommitted); got != c.want {
 			t.Errorf("from %v to %v: %s, want %s", c.last, c.now, got, c.want)
@@ -107,25 +108,28 @@ func TestRate(t *testing.T) {
 func TestAgeAndSize(t *testing.T) {
 	t.Parallel()
 	for d, want := range map[time.Duration]string{
-		0: "0s", 1540 * time.Millisecond: "1.5s", 61 * time.Second: "1m1s", 3*time.Hour + 59*time.Second: "3h0m", 49 * time.Hour: "2d1h",
+		0: "0s", 1540 * time.Millisecond: "1.5s", 61 * time.Second: "1m1s",
+		3*time.Hour + 59*time.Second: "3h0m", 49 * time.Hour: "2d1h",
 	} {
 		if got := age(d); got != want {
 			t.Errorf("%s is shown as %s, want %s", d, got, want)
 		}
 	}
-	for n, want := range map[uint64]string{0: "0 B", 1023: "1023 B", 1536: "1.5 KiB", 5 << 30: "5.0 GiB", 1<<64 - 1: "16.0 EiB"} {
+	for n, want := range map[uint64]string{0: "0 B", 1023: "1023 B", 1536: "1.5 KiB",
+		5 << 30: "5.0 GiB", 1<<64 - 1: "16.0 EiB"} {
 		if got := byteSize(n); got != want {
 			t.Errorf("%d is shown as %s, want %s", n, got, want)
 		}
 	}
 	ahead := &seqledgerv1.Status{
-		LedgerTime: timestamppb.New(time.Unix(200, 0)), Node: &seqledgerv1.NodeStatus{Time: timestamppb.New(time.Unix(100, 0))},
+		LedgerTime: timestamppb.New(time.Unix(200, 0)),
+		Node:       &seqledgerv1.NodeStatus{Time: timestamppb.New(time.Unix(100, 0))},
 	}
 	if got := ageSuffix(ledgerAge(ahead)); got != " (1m40s ahead of the wall clock)" {
 		t.Errorf("got %q", got)
 	}
 	if got := ageSuffix(ledgerAge(new(seqledgerv1.Status))); got != "" {
-		t.Errorf("got %q for a server that does not tell its clock", got)
+		t.Errorf("got %q for a server that does not report its clock", got)
 	}
 }
 

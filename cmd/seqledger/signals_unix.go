@@ -7,9 +7,8 @@ import (
 	"syscall"
 )
 
-// notForServers are signals that would end a server without a drain, although
-// the system call that raised them returns an error that is handled: whoever
-// read the output may go away, and a limit of the file size must be a failure
-// of the storage like any other. SIGHUP asks a service to read its files again,
-// which must not end one that has none.
+// notForServers are signals that would end a server without a drain, although the system call
+// that raised them returns an error that is handled: the reader of the output may go away, and
+// a limit of the file size must be an ordinary storage failure. SIGHUP asks a service to read
+// its files again, which must not end a server that has none.
 var notForServers = []os.Signal{syscall.SIGPIPE, syscall.SIGXFSZ, syscall.SIGHUP}

@@ -10,7 +10,7 @@ import (
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 )
 
-// stateCommand tells where a stream stands.
+// stateCommand shows the state of a stream.
 type stateCommand struct {
 	streamFlags `embed:""`
 	clientFlags `embed:""`
@@ -44,7 +44,7 @@ func (c *stateCommand) Run(e *environment) error {
 	})
 }
 
-// sessionCommand groups what is done with sessions.
+// sessionCommand groups the commands for sessions.
 type sessionCommand struct {
 	Open sessionOpenCommand `cmd:"" help:"Take a stream over: every older session is refused from then on."`
 }
@@ -79,14 +79,13 @@ func (c *sessionOpenCommand) Run(e *environment) error {
 		return usage("--attempt-id %s: must have 32 hex digits", c.AttemptID)
 	}
 	return c.call(e, func(ctx context.Context, conn *client.Client) error {
-		// First, because of a server that does not answer this no session can have been
-		// asked for.
+		// Ask for the status first: if the server does not answer, no session was requested.
 		_, err := conn.GetClientState(ctx, &seqledgerv1.GetClientStateRequest{Scope: scope, ClientId: c.ClientID})
 		if err != nil {
 			return err
 		}
-		// Said before the call, because a repeat with another attempt would fence
-		// the session that this one may have opened.
+		// Print it before the call, because a repeat with another attempt would fence the
+		// session that this one may have opened.
 		e.notice("opening a session, attempt id %x", attempt)
 		answer, err := conn.OpenSession(ctx, &seqledgerv1.OpenSessionRequest{
 			Scope: scope, ClientId: c.ClientID, AttemptId: attempt, ExpectedSession: c.ExpectedSession,
@@ -94,7 +93,8 @@ func (c *sessionOpenCommand) Run(e *environment) error {
 		if err != nil {
 			// A lost answer is not "not opened": the older session may be fenced.
 			if code, _ := classify(err); code == exitFailed || code == exitUnknown {
-				return fail(exitUnknown, fmt.Sprintf("run it again with --attempt-id %x", attempt), "the session may have been opened: %w", err)
+				return fail(exitUnknown, fmt.Sprintf("run it again with --attempt-id %x", attempt),
+					"the session may have been opened: %w", err)
 			}
 			return err
 		}
@@ -103,7 +103,7 @@ func (c *sessionOpenCommand) Run(e *environment) error {
 			showClientState(t, answer.GetState())
 		})
 		if err != nil {
-			hint := fmt.Sprintf("run it again with --attempt-id %x, which hands out the same session", attempt)
+			hint := fmt.Sprintf("run it again with --attempt-id %x, which returns the same session", attempt)
 			return fail(exitFailed, hint, "the session is open, but could not be shown: %w", err)
 		}
 		return nil

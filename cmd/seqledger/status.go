@@ -13,9 +13,9 @@ import (
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 )
 
-// updateCommand changes the replicated configuration. Its flags have the names
-// of serve's and, other than those, no environment: a variable that was set for
-// new ledgers must never change one that runs.
+// updateCommand changes the replicated configuration. Its flags have the names of serve's flags
+// but no environment variables: a variable that was set for new ledgers must never change a
+// running one.
 type updateCommand struct {
 	clientFlags      `embed:""`
 	EvictionInterval *uint64        `help:"Look for expired streams and entities after so many commands." env:"-" placeholder:"N"`
@@ -37,8 +37,7 @@ once: retries of older writes are then answered with ALREADY_COMMITTED.
 // Run is called by kong.
 func (c *updateCommand) Run(e *environment) error {
 	request := new(seqledgerv1.UpdateConfigRequest)
-	// Absent and zero differ: the ledger leaves what is absent, rather than
-	// setting it to nothing.
+	// Absent and zero differ: the ledger does not change absent fields.
 	if c.EvictionInterval != nil {
 		request.EvictionIntervalSet = &seqledgerv1.UpdateConfigRequest_EvictionInterval{
 			EvictionInterval: *c.EvictionInterval,
@@ -88,11 +87,11 @@ func (*versionCommand) Run(e *environment) error {
 	return err
 }
 
-// versionInfo is what the build knows of itself.
+// versionInfo is the build information.
 type versionInfo struct {
 	Version  string `json:"version"`
 	Revision string `json:"revision,omitempty"`
-	Modified bool   `json:"modified,omitempty"` // built from sources that are not the revision's
+	Modified bool   `json:"modified,omitempty"` // built from modified sources
 	Go       string `json:"go"`
 }
 

@@ -5,10 +5,10 @@ import (
 	"io"
 )
 
-// interruptible is standard input whose Read ends with ctx, too: a signal must end
-// a command that waits for input which does not come.
+// interruptible is standard input whose Read also ends with ctx: a signal must end a command
+// that waits for input.
 type interruptible struct {
-	ctx  context.Context //nolint:containedctx // It is the life of the process.
+	ctx  context.Context //nolint:containedctx // It lasts as long as the process.
 	from io.Reader
 }
 
@@ -19,8 +19,8 @@ func (r interruptible) Read(p []byte) (int, error) {
 		err error
 	}
 	buffer, done := make([]byte, len(p)), make(chan result, 1)
-	// Ends with the read, or with the process: a read of a terminal cannot be ended
-	// otherwise. Its buffer is its own, because the caller may be gone by then.
+	// Ends with the read, or with the process: a read of a terminal cannot be interrupted. It
+	// has its own buffer, because the caller may have returned by then.
 	go func() {
 		n, err := r.from.Read(buffer)
 		done <- result{n, err}

@@ -16,8 +16,8 @@ import (
 	"time"
 )
 
-// TestInterruptible: a read that waits for input ends with the context, and what is
-// read is what there is.
+// TestInterruptible: a read that waits for input ends with the context, and other reads return
+// the input.
 func TestInterruptible(t *testing.T) {
 	t.Parallel()
 	const text = "some text that is read in pieces"
@@ -53,7 +53,8 @@ func TestSignalsEndCommands(t *testing.T) {
 		{130, []string{"get", "k"}}, {130, []string{"list"}}, {130, []string{"state", "--client-id", "c"}},
 		{130, []string{"write", "--client-id", "c", "--append", "x"}},
 		{exitUnknown, []string{"write", "--client-id", "c", "--append", "x", "--sequence", "3"}},
-		{130, []string{"session", "open", "--client-id", "c"}}, {130, []string{"import", "--client-id", "c", numberedLines(t, 3)}},
+		{130, []string{"session", "open", "--client-id", "c"}},
+		{130, []string{"import", "--client-id", "c", numberedLines(t, 3)}},
 		{exitDone, []string{"watch"}},
 	} {
 		t.Run(strings.Join(test.command, " "), func(t *testing.T) {
@@ -75,7 +76,8 @@ func TestSignalsEndCommands(t *testing.T) {
 			if err := p.cmd.Process.Signal(os.Interrupt); err != nil {
 				t.Fatal(err)
 			}
-			if code := p.wait(t); code != test.code || test.code == 130 && !strings.Contains(p.stderr.String(), "stopped by signal: interrupt") {
+			if code := p.wait(t); code != test.code ||
+				test.code == 130 && !strings.Contains(p.stderr.String(), "stopped by signal: interrupt") {
 				t.Errorf("want exit code %d and why, got %d: %s", test.code, code, p.stderr.String())
 			}
 		})
@@ -137,9 +139,12 @@ func TestOutputLost(t *testing.T) {
 		command []string
 		says    []string
 	}{
-		{[]string{"write", "--scope", "a", "--client-id", "c", "--append", "x", "--server", s.address}, []string{"sequence 1 is committed", "same receipt"}},
-		{[]string{"session", "open", "--scope", "a", "--client-id", "d", "--server", s.address}, []string{"the session is open", "--attempt-id"}},
-		{[]string{"auth", "new-key", "--id", "k", "--scope", "a", "--role", "reader", "--append", file}, []string{"was added to " + file, "entry k"}},
+		{[]string{"write", "--scope", "a", "--client-id", "c", "--append", "x", "--server", s.address},
+			[]string{"sequence 1 is committed", "same receipt"}},
+		{[]string{"session", "open", "--scope", "a", "--client-id", "d", "--server", s.address},
+			[]string{"the session is open", "--attempt-id"}},
+		{[]string{"auth", "new-key", "--id", "k", "--scope", "a", "--role", "reader", "--append", file},
+			[]string{"was added to " + file, "entry k"}},
 	} {
 		cmd := exec.Command(binary, test.command...)
 		var stderr strings.Builder

@@ -8,9 +8,9 @@ import (
 	"github.com/seqledger/seqledger/ledger/machine"
 )
 
-// storageHint tells an operator what to do about a data directory that cannot be
-// opened, or whose storage has failed. Whoever must make room is told so, because
-// a hint that fits every error helps with none.
+// storageHint says what to do about a data directory that cannot be opened, or whose storage
+// has failed. Each cause has its own hint, because a hint that fits every error helps with
+// none.
 func storageHint(err error, path string) string {
 	const lossless = "and start again: nothing that was acknowledged is lost"
 	is := func(errnos ...error) bool {
@@ -31,24 +31,26 @@ func storageHint(err error, path string) string {
 	case errors.Is(err, ledger.ErrRestoring):
 		return "run seqledger restore FILE --data " + path + " again, with the same backup or another"
 	case is(syscall.ENOSPC, syscall.EDQUOT):
-		return "the disk is full: make room on the file system of " + path + ", but remove nothing inside that directory, " + lossless
+		return "the disk is full: make room on the file system of " + path +
+			", but remove nothing inside that directory, " + lossless
 	case is(syscall.EMFILE, syscall.ENFILE):
 		return "there are too few file descriptors: raise the limit (ulimit -n, LimitNOFILE= of systemd) " + lossless
 	case is(syscall.EROFS):
 		return "the file system of " + path + " is mounted read-only, which systems do after an error of the disk: " +
 			"read the system's log, repair the disk, mount it for writing, " + lossless
 	case is(syscall.EACCES, syscall.EPERM):
-		return "this user may not use all of " + path + ": give it back to the user who runs the server, " + lossless
+		return "this user may not access all of " + path + ": give it back to the user who runs the server, " + lossless
 	case errors.Is(err, machine.ErrDiverged):
 		return "if the program was just replaced, put the old one back, start and stop it, and replace it then; " +
 			"otherwise keep " + path + " as it is, and restore the directory from a backup"
 	case ledger.IsDamage(err):
-		return "keep " + path + " as it is, see with seqledger verify --data " + path + " what is damaged, " +
-			"and restore the directory from a backup; start nothing on it before"
+		return "keep " + path + " unchanged, run seqledger verify --data " + path + " to see the damage, " +
+			"and restore the directory from a backup; do not start a server on it before"
 	case errors.Is(err, ledger.ErrFailed):
 		return "repair the disk under " + path + " (the system's log may tell more) " + lossless
 	case is(syscall.EIO):
-		return "the disk under " + path + " cannot be read: the system's log may tell more; if that stays so, restore the directory from a backup"
+		return "the disk under " + path +
+			" cannot be read: the system's log may tell more; if the error persists, restore the directory from a backup"
 	}
 	return ""
 }

@@ -27,7 +27,7 @@ func TestStorageHint(t *testing.T) {
 		{syscall.EMFILE, "ulimit -n", true},
 		{syscall.ENFILE, "LimitNOFILE", true},
 		{syscall.EROFS, "mount it for writing", true},
-		{syscall.EACCES, "may not use", true},
+		{syscall.EACCES, "may not access", true},
 		{machine.ErrCorrupt, "seqledger verify", false},
 		{machine.ErrDiverged, "put the old one back", false},
 		{&raftlog.DamageError{Dir: "x", Found: "y"}, "restore the directory from a backup", false},

@@ -8,14 +8,13 @@ import (
 	"golang.org/x/term"
 )
 
-// transfer tells somebody who waits how much of a backup has gone through: a
-// bar on a terminal, a line now and then elsewhere, nothing with --json. A nil
-// one tells nothing.
+// transfer shows the progress of a backup or restore: a bar on a terminal, occasional lines
+// elsewhere, nothing with --json. A nil transfer shows nothing.
 type transfer struct {
 	bar   *progressbar.ProgressBar // nil without a terminal
 	e     *environment
 	doing string
-	total int64 // bytes; 0 when nobody knows
+	total int64 // bytes; 0 if unknown
 	told  time.Time
 }
 
@@ -35,7 +34,7 @@ func newTransfer(e *environment, doing string, total int64) *transfer {
 	return p
 }
 
-// to says that so many bytes have gone through.
+// to records that n bytes have been transferred.
 func (p *transfer) to(done int64) {
 	switch {
 	case p == nil:
@@ -47,7 +46,7 @@ func (p *transfer) to(done int64) {
 	}
 }
 
-// end takes the bar away.
+// end removes the bar.
 func (p *transfer) end() {
 	if p != nil && p.bar != nil {
 		_ = p.bar.Clear()

@@ -36,7 +36,7 @@ block, watch). Then the transaction is in the history that was seen there.
 // Run is called by kong.
 func (c *txCommand) Run(e *environment) error {
 	var wanted []byte
-	if c.BlockHash != nil { // an empty one, as of a variable that is not set, asks for a check, too
+	if c.BlockHash != nil { // an empty value, as from an unset shell variable, must not skip the check
 		var err error
 		if wanted, err = hex.DecodeString(*c.BlockHash); err != nil || len(wanted) != sha256.Size {
 			return usage("--block-hash must be %d hex digits", 2*sha256.Size)
@@ -46,13 +46,13 @@ func (c *txCommand) Run(e *environment) error {
 	return c.call(e, func(ctx context.Context, conn *client.Client) error {
 		answer, err := conn.GetTransaction(ctx, &seqledgerv1.GetTransactionRequest{TxId: c.ID, IncludeProof: prove})
 		if err != nil {
-			return absent(err, "is it the right id and the right ledger? seqledger state --receipts shows a client's ids",
+			return absent(err, "check the id and the server; seqledger state --receipts shows a client's ids",
 				"there is no transaction %s, or none that this credential may read", c.ID)
 		}
 		var hash []byte
 		if prove {
 			if hash, err = c.check(answer, wanted); err != nil {
-				return err // and nothing of the answer is shown, for none of it may be true
+				return err // show nothing of the answer, because none of it may be true
 			}
 		}
 		return e.show(answer, func(t *table) {
@@ -77,9 +77,10 @@ func (c *txCommand) check(answer *seqledgerv1.GetTransactionResponse, wanted []b
 		return nil, fail(exitFailed, untrusted, "%w", err)
 	}
 	if len(wanted) > 0 && !bytes.Equal(hash, wanted) {
-		return nil, fail(exitFailed, "this server has another block there than whoever noted --block-hash was given: "+
+		return nil, fail(exitFailed, "the server's block is not the one that --block-hash names: "+
 			"another ledger, or one that was restored, or a hash of another block",
-			"the transaction is in block %d, which has the hash %x and not %x", answer.GetBlockHeader().GetHeight(), hash, wanted)
+			"the transaction is in block %d, which has the hash %x and not %x",
+			answer.GetBlockHeader().GetHeight(), hash, wanted)
 	}
 	return hash, nil
 }

@@ -26,12 +26,14 @@ func writeEveryKind(t *testing.T, s *testServer) {
 	t.Helper()
 	write := func(args ...string) {
 		t.Helper()
-		s.do(t, append([]string{"write", "--scope", "acme/main", "--client-id", "c", "--include-proof"}, args...)...).expect(t, exitDone, "checked")
+		s.do(t, append([]string{"write", "--scope", "acme/main", "--client-id", "c", "--include-proof"},
+			args...)...).expect(t, exitDone, "checked")
 	}
 	write("--set", "a=1", "--if-not-exists", "a", "--set", "gone=x", "--expires-at", "gone=2001-02-03T04:05:06.000000007Z",
 		"--set", "long="+strings.Repeat("x", 300), "--append", "", "--append", "text", "--relate", "doc:1#viewer@user:a")
 	write("--set", "b=", "--expires-at", "b=2090-01-02T03:04:05Z")
-	write("--set", "a=2", "--if-value", "a=1", "--delete", "long", "--if-exists", "long", "--unrelate", "doc:1#viewer@user:a", "--delete", "none")
+	write("--set", "a=2", "--if-value", "a=1", "--delete", "long", "--if-exists", "long", "--unrelate",
+		"doc:1#viewer@user:a", "--delete", "none")
 	version := s.do(t, "get", "--scope", "acme/main", "a", "--json").expect(t, exitDone).field(t, "version").(string)
 	write("--delete", "a", "--if-version", "a="+version, "--sequence", "4") // no key
 	writer, err := s.client(t).NewWriter(t.Context(), client.WriterOptions{Scope: provenScope, ClientID: "w"})
@@ -81,7 +83,8 @@ func TestEveryProofHolds(t *testing.T) {
 		previous = hash
 		largest = max(largest, len(block.GetTransactions()))
 		for _, transaction := range block.GetTransactions() {
-			answer, err := c.GetTransaction(t.Context(), &seqledgerv1.GetTransactionRequest{TxId: transaction.GetTxId(), IncludeProof: true})
+			answer, err := c.GetTransaction(t.Context(),
+				&seqledgerv1.GetTransactionRequest{TxId: transaction.GetTxId(), IncludeProof: true})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -130,7 +133,8 @@ func TestTxChecksItsProof(t *testing.T) {
 	}
 	hash := hex.EncodeToString(block.GetHash())
 	s.do(t, "tx", id, "--proof").expect(t, exitDone, "leaf 0 of 1", "checked", hash)
-	s.do(t, "tx", strings.ToUpper(id), "--block-hash", strings.ToUpper(hash)).expect(t, exitDone, "leaf 0 of 1", "checked", hash)
+	s.do(t, "tx", strings.ToUpper(id), "--block-hash", strings.ToUpper(hash)).expect(t,
+		exitDone, "leaf 0 of 1", "checked", hash)
 	if r := s.do(t, "tx", id, "--block-hash", hash, "--json").expect(t, exitDone); r.field(t, "proof") == nil {
 		t.Errorf("want the proof in the answer, got %v", r)
 	}
@@ -173,7 +177,7 @@ func serveHandler(t *testing.T, f any) string {
 	case seqledgerv1connect.AdminServiceHandler:
 		mux.Handle(seqledgerv1connect.NewAdminServiceHandler(f))
 	default:
-		t.Fatalf("%T is no service", f)
+		t.Fatalf("%T is not a service", f)
 	}
 	server := httptest.NewUnstartedServer(mux)
 	server.Config.Protocols = new(http.Protocols)
@@ -230,8 +234,9 @@ func TestTxRefusesAFalseAnswer(t *testing.T) {
 		"another value": {func(a *seqledgerv1.GetTransactionResponse) {
 			a.GetTransaction().GetOperations()[0].GetSetEntity().Value = []byte("1000000")
 		}, "proof does not hold"},
-		"another root": {func(a *seqledgerv1.GetTransactionResponse) { a.GetBlockHeader().TxRoot[0] ^= 1 }, "proof does not hold"},
-		"no proof":     {func(a *seqledgerv1.GetTransactionResponse) { a.BlockHeader, a.Proof = nil, nil }, "include_proof"},
+		"another root": {func(a *seqledgerv1.GetTransactionResponse) { a.GetBlockHeader().TxRoot[0] ^= 1 },
+			"proof does not hold"},
+		"no proof": {func(a *seqledgerv1.GetTransactionResponse) { a.BlockHeader, a.Proof = nil, nil }, "include_proof"},
 		"another transaction": {func(a *seqledgerv1.GetTransactionResponse) {
 			block, err := real.GetBlock(t.Context(), &seqledgerv1.GetBlockRequest{Scope: provenScope, Height: 2})
 			if err != nil {
@@ -243,7 +248,8 @@ func TestTxRefusesAFalseAnswer(t *testing.T) {
 	} {
 		address := (&falseServer{real: real, change: test.change}).serve(t)
 		for _, format := range []string{"--json=true", "--json=false"} {
-			r := seqledger(t, "tx", id, "--proof", format, "--server", address).expect(t, exitFailed, test.says, "do not rely on this answer")
+			r := seqledger(t, "tx", id, "--proof", format, "--server", address).expect(t, exitFailed,
+				test.says, "do not rely on this answer")
 			if r.stdout != "" {
 				t.Errorf("%s: want nothing shown, got %v", name, r)
 			}
@@ -260,8 +266,10 @@ func TestWriteRefusesAFalseReceipt(t *testing.T) {
 	type answer = seqledgerv1.GetTransactionResponse
 	write := func(address, id string, more ...string) result {
 		t.Helper()
-		args := []string{"write", "--server", address, "--scope", "acme/main", "--client-id", id, "--set", "a=1", "--include-proof"}
-		return seqledger(t, append(append(args, "--sequence", "1", "--key", "8F14E45F-CEEA-467A-8000-00000000000A"), more...)...)
+		args := []string{"write", "--server", address, "--scope", "acme/main",
+			"--client-id", id, "--set", "a=1", "--include-proof"}
+		return seqledger(t, append(append(args, "--sequence", "1", "--key", "8F14E45F-CEEA-467A-8000-00000000000A"),
+			more...)...)
 	}
 	asked := write(s.address, "c").expect(t, exitDone, "checked")
 	block, err := real.GetBlock(t.Context(), &seqledgerv1.GetBlockRequest{Scope: provenScope, Height: 1})
@@ -269,12 +277,14 @@ func TestWriteRefusesAFalseReceipt(t *testing.T) {
 		t.Errorf("want the hash of the block (%v), got %v", err, asked)
 	}
 	for says, server := range map[string]*falseServer{
-		"scope":             {change: func(a *answer) { a.GetTransaction().Scope.Vault = "other" }},
-		"client_id":         {change: func(a *answer) { a.GetTransaction().ClientId = "d" }},
-		"session":           {change: func(a *answer) { a.GetTransaction().Session = 1 }},
-		"sequence of":       {change: func(a *answer) { a.GetTransaction().Sequence = 2 }},
-		"idempotency_key":   {change: func(a *answer) { a.GetTransaction().IdempotencyKey = "" }},
-		"operations":        {change: func(a *answer) { a.GetTransaction().GetOperations()[0].GetSetEntity().Value = []byte("2") }},
+		"scope":           {change: func(a *answer) { a.GetTransaction().Scope.Vault = "other" }},
+		"client_id":       {change: func(a *answer) { a.GetTransaction().ClientId = "d" }},
+		"session":         {change: func(a *answer) { a.GetTransaction().Session = 1 }},
+		"sequence of":     {change: func(a *answer) { a.GetTransaction().Sequence = 2 }},
+		"idempotency_key": {change: func(a *answer) { a.GetTransaction().IdempotencyKey = "" }},
+		"operations": {change: func(a *answer) {
+			a.GetTransaction().GetOperations()[0].GetSetEntity().Value = []byte("2")
+		}},
 		"operations of":     {change: func(a *answer) { a.GetTransaction().Operations = nil }},
 		"actor":             {changeReceipt: func(r *seqledgerv1.Receipt) { r.Actor = "user:mallory" }},
 		"proof":             {changeReceipt: func(r *seqledgerv1.Receipt) { r.BlockHeader.TxRoot[0] ^= 1 }},

@@ -50,7 +50,7 @@ type verifyProblem struct {
 	What  string `json:"what"`
 }
 
-// progressEvery is how often somebody who waits is told where it stands.
+// progressEvery is how often progress is printed.
 const progressEvery = 5 * time.Second
 
 // Run is called by kong.
@@ -76,7 +76,7 @@ func (c *verifyCommand) Run(e *environment) error {
 		}
 		return fail(exitFailed, storageHint(err, c.Data), "verify %s: %w", what, err)
 	}
-	// Each on one line, so that grep and wc can work with them.
+	// One line each, for grep and wc.
 	for _, problem := range found.Problems {
 		if e.json {
 			err = e.showObject(verifyProblem{problem.Where, problem.What})
@@ -97,7 +97,7 @@ func (c *verifyCommand) Run(e *environment) error {
 	return nil
 }
 
-// check verifies what is to be verified.
+// check verifies the data directory or the backup.
 func (c *verifyCommand) check(e *environment, options ledger.VerifyOptions) (*ledger.VerifyReport, error) {
 	if c.Backup == "" {
 		return ledger.Verify(e.ctx, c.Data, options)
@@ -110,7 +110,7 @@ func (c *verifyCommand) check(e *environment, options ledger.VerifyOptions) (*le
 	return ledger.VerifyBackup(e.ctx, backup, options)
 }
 
-// conclude prints what was looked at.
+// conclude prints what was checked.
 func (c *verifyCommand) conclude(e *environment, found *ledger.VerifyReport, count uint64) error {
 	if e.json {
 		return e.showObject(verifyResult{

@@ -89,7 +89,7 @@ func (c *writeCommand) Run(e *environment, flags *operationFlags) error {
 		if key == "" {
 			key = "(none)"
 		}
-		// Said before sending, because after a kill nobody could say it.
+		// Print it before sending, because after a kill it would be lost.
 		e.notice("writing sequence %d, key %s, session %d", request.GetSequence(), key, request.GetSession())
 		receipt, err := conn.Write(ctx, request)
 		if err != nil {
@@ -104,7 +104,7 @@ func (c *writeCommand) Run(e *environment, flags *operationFlags) error {
 	return err
 }
 
-// show prints the receipt, which is checked first if its proof was asked for.
+// show prints the receipt. It checks the receipt's proof first if there is one.
 func (c *writeCommand) show(
 	ctx context.Context, e *environment, conn *client.Client,
 	request *seqledgerv1.WriteRequest, receipt *seqledgerv1.Receipt,
@@ -112,7 +112,7 @@ func (c *writeCommand) show(
 	block := ""
 	if c.IncludeProof {
 		if block, err = checkReceipt(ctx, conn, request, receipt); err != nil {
-			return err // and nothing of the receipt is shown, for none of it may be true
+			return err // show nothing of the receipt, because none of it may be true
 		}
 	}
 	err = e.show(receipt, func(t *table) {
@@ -121,15 +121,15 @@ func (c *writeCommand) show(
 			t.field("checked", "what was sent is in the block with the hash "+block)
 		}
 	})
-	if err != nil { // it must not be taken for a write that failed
+	if err != nil { // it must not look like a failed write
 		return fail(exitFailed, sameAnswer,
 			"sequence %d is committed, but its receipt could not be shown: %w", receipt.GetSequence(), err)
 	}
 	return nil
 }
 
-// notSent says of a write that could be sent to no ledger that this run has not
-// executed it. Anything else stays as it is, an unknown outcome among it.
+// notSent converts the error of a write that was never sent into one that says so. Other
+// errors, such as an unknown outcome, stay unchanged.
 func (c *writeCommand) notSent(sequence uint64, err error) error {
 	answer, answered := errors.AsType[*client.Error](err)
 	_, unreachable := errors.AsType[*unreachableError](err)
@@ -143,15 +143,15 @@ func (c *writeCommand) notSent(sequence uint64, err error) error {
 	}
 	switch {
 	case c.Sequence != 0:
-		// Not "failed", because a script that settles an unknown outcome would take
-		// that for an answer.
+		// Not exitFailed, because a script that settles an unknown outcome would take that for
+		// an answer.
 		return fail(exitUnknown, repeatHint(sequence, c.Key),
 			"this run has not sent sequence %d, but an earlier one may have: %w", sequence, err)
 	}
 	return fail(code, hint, "sequence %d was not executed, because it could not be sent: %w", sequence, err)
 }
 
-// operations reads them from the flags or from a file.
+// operations returns the operations from the flags or from a file.
 func (c *writeCommand) operations(e *environment, flags *operationFlags) ([]*seqledgerv1.Operation, error) {
 	if c.Operations == "" {
 		operations, err := flags.build()
@@ -177,8 +177,7 @@ func (c *writeCommand) operations(e *environment, flags *operationFlags) ([]*seq
 	return operations, nil
 }
 
-// readOperations reads a file or standard input, bounded by what one line of an
-// import may have.
+// readOperations reads a file or standard input, at most as much as one line of an import.
 func readOperations(e *environment, path string) (_ []byte, err error) {
 	from := e.stdin
 	if path != "-" {
@@ -196,8 +195,7 @@ func readOperations(e *environment, path string) (_ []byte, err error) {
 	return text, err
 }
 
-// number gives a write without a sequence the next one of its stream and a new
-// key.
+// number gives a write without a sequence the next one of its stream, and a new key.
 func (c *writeCommand) number(ctx context.Context, conn *client.Client, request *seqledgerv1.WriteRequest) error {
 	if request.GetSequence() != 0 {
 		return nil
@@ -208,16 +206,15 @@ func (c *writeCommand) number(ctx context.Context, conn *client.Client, request 
 	if err != nil {
 		return err
 	}
-	// The ledger would refuse it too, but only after a key was announced that
-	// nobody needs.
+	// The ledger would refuse it too, but only after a useless key was printed.
 	if state.GetSession() != 0 && request.GetSession() == 0 {
 		return fail(exitRefused, sessionRequiredHint, "SESSION_REQUIRED: the stream of %s has the session %d",
 			c.ClientID, state.GetSession())
 	}
 	request.Sequence = state.GetLastCommittedSequence() + 1
-	// 2^64-1 is never given out, and this is the sum running over behind it.
+	// The sum overflows to 0 after the largest sequence.
 	if request.Sequence == 0 {
-		return errors.New("the stream has used its last sequence: go on under a new --client-id")
+		return errors.New("the stream has used its last sequence: continue under a new --client-id")
 	}
 	if request.GetIdempotencyKey() == "" {
 		request.IdempotencyKey = newKey()
@@ -225,10 +222,10 @@ func (c *writeCommand) number(ctx context.Context, conn *client.Client, request 
 	return nil
 }
 
-// uuidForm is what the ledger takes for a key.
+// uuidForm is the form of a key that the ledger accepts.
 var uuidForm = regexp.MustCompile(`^[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}$`)
 
-// checkKeyFlag refuses what is no key before one is announced.
+// checkKeyFlag refuses an invalid key before it is printed.
 func checkKeyFlag(key string) error {
 	if key == "" || uuidForm.MatchString(key) {
 		return nil

@@ -22,30 +22,29 @@ import (
 )
 
 const (
-	// headerBytes stand before each message: flags and the length.
+	// headerBytes is the size of a message's prefix: flags and the length.
 	headerBytes = 5
 	// Flags of a message.
 	flagCompressed = 1
 	flagEnd        = 2
-	// maxMessageBytes is the longest message that a client takes. A server's are
-	// far below, and a length that is none must not become memory.
+	// maxMessageBytes is the longest message that a client accepts. A server's messages are far
+	// smaller, and a bogus length must not allocate memory.
 	maxMessageBytes = 64 << 20
-	// answerTimeout is how long the server may take to switch. It is short because
-	// something before the server may swallow what it does not know, and the ordinary
-	// way waits behind this one.
+	// answerTimeout is how long the server may take to switch. It is short because an
+	// intermediary may drop a request that it does not understand, and the fallback to an
+	// ordinary stream waits for this one.
 	answerTimeout = time.Second
-	// lookEvery is how often a client looks whether it has sent nothing, and then
-	// gives a sign of life; and whether it has heard nothing, twice in a row, and
-	// then gives up.
+	// lookEvery is the interval of a client's checks. If it has sent nothing since the last one
+	// it sends a keepalive; if it has received nothing for two intervals it ends the stream.
 	lookEvery = 10 * time.Second
 )
 
-// ErrSilent ends a stream whose server has sent nothing, not even that it is there.
-var ErrSilent = errors.New("the server has given no sign of life")
+// ErrSilent ends a stream whose server has sent nothing, not even a keepalive.
+var ErrSilent = errors.New("the server has sent no keepalive")
 
-// RefusedError is the answer of a server that does not give its connection away.
+// RefusedError is the answer of a server that refuses the upgrade.
 type RefusedError struct {
-	// Status is that of HTTP, such as 505.
+	// Status is the HTTP status, such as 505.
 	Status int
 }
 
@@ -60,38 +59,37 @@ type Codec interface {
 	Unmarshal(data []byte, m any) error
 }
 
-// Stream is the client's end of a connection. One goroutine may send while one
-// receives. Close it when done.
+// Stream is the client's end of a connection. One goroutine may send while another receives.
+// Close it after use.
 type Stream struct {
 	conn   io.ReadWriteCloser
 	reader *bufio.Reader
 	codec  Codec
 	in     []byte      // of the receiver
-	stop   func() bool // ends the watch over the context
-	// silent is set once the server was given up.
+	stop   func() bool // ends the goroutine that waits for the context
+	// silent is set once the stream was ended because of a silent server.
 	silent atomic.Bool
-	// Since the last look.
+	// Since the last check.
 	heard, sent atomic.Bool
 
-	watching sync.Mutex // guards the rest of the watch over the server
+	watching sync.Mutex // guards the fields below, for the checks
 	watch    *time.Timer
-	quiet    bool // nothing was heard before the last look
+	quiet    bool // nothing was received before the last check
 	over     bool
 
-	// sending guards what follows: a sign of life may be asked for while a
-	// message is under way.
+	// sending guards the fields below: a keepalive may be due while a message is being sent.
 	sending sync.Mutex
 	out     []byte
 }
 
-// NewTransport makes a transport of transport's settings that can switch
-// protocols, which HTTP/2 cannot.
+// NewTransport returns a transport with transport's settings that can switch protocols, which
+// HTTP/2 cannot.
 func NewTransport(transport *http.Transport) *http.Transport {
 	t := transport.Clone()
 	t.Protocols = new(http.Protocols)
 	t.Protocols.SetHTTP1(true)
 	t.HTTP2 = nil
-	// The clone of a transport that was set up for HTTP/2 would offer that alone.
+	// A clone of a transport for HTTP/2 would offer only HTTP/2.
 	t.TLSNextProto = map[string]func(string, *tls.Conn) http.RoundTripper{}
 	if t.TLSClientConfig != nil {
 		t.TLSClientConfig.NextProtos = []string{"http/1.1"}
@@ -100,10 +98,11 @@ func NewTransport(transport *http.Transport) *http.Transport {
 	return t
 }
 
-// Open asks for a connection for the procedure at url. header is added to the
-// request. The stream ends with ctx. The error is a [*RefusedError], that of ctx,
-// or the transport's.
-func Open(ctx context.Context, transport http.RoundTripper, url string, header http.Header, codec Codec) (*Stream, error) {
+// Open requests an upgraded connection for the procedure at url. header is added to the
+// request. The stream ends with ctx. The error is a [*RefusedError], that of ctx, or the
+// transport's.
+func Open(ctx context.Context, transport http.RoundTripper, url string,
+	header http.Header, codec Codec) (*Stream, error) {
 	request, err := http.NewRequestWithContext(ctx, http.MethodPost, url, nil)
 	if err != nil {
 		return nil, err
@@ -120,7 +119,8 @@ func Open(ctx context.Context, transport http.RoundTripper, url string, header h
 		return nil, err
 	}
 	conn, ok := response.Body.(io.ReadWriteCloser)
-	if response.StatusCode != http.StatusSwitchingProtocols || !ok || !strings.EqualFold(response.Header.Get("Upgrade"), Protocol) {
+	if response.StatusCode != http.StatusSwitchingProtocols || !ok ||
+		!strings.EqualFold(response.Header.Get("Upgrade"), Protocol) {
 		_ = response.Body.Close()
 		return nil, &RefusedError{Status: response.StatusCode}
 	}
@@ -130,17 +130,17 @@ func Open(ctx context.Context, transport http.RoundTripper, url string, header h
 // newStream takes over a connection whose protocol is switched.
 func newStream(ctx context.Context, conn io.ReadWriteCloser, codec Codec) *Stream {
 	s := &Stream{conn: conn, reader: bufio.NewReaderSize(conn, readBytes), codec: codec}
-	// The transport has handed the connection over and looks at ctx no more.
+	// The transport has handed over the connection and no longer watches ctx.
 	s.stop = context.AfterFunc(ctx, func() { _ = conn.Close() })
 	s.listen()
 	return s
 }
 
-// listen watches over the connection.
+// listen starts the checks of the connection.
 func (s *Stream) listen() {
 	s.heard.Store(true)
 	s.watching.Lock()
-	defer s.watching.Unlock() // before the timer can come
+	defer s.watching.Unlock() // before the timer can fire
 	s.watch = time.AfterFunc(lookEvery, func() {
 		if s.look() && !s.sent.Swap(false) {
 			s.signOfLife()
@@ -148,7 +148,7 @@ func (s *Stream) listen() {
 	})
 }
 
-// look gives up on a server that stays silent, and tells whether it has not.
+// look ends the stream if the server is silent. It reports whether the stream continues.
 func (s *Stream) look() bool {
 	s.watching.Lock()
 	defer s.watching.Unlock()
@@ -166,12 +166,11 @@ func (s *Stream) look() bool {
 	return true
 }
 
-// signOfLife sends an empty message. When the sender is inside a write, that is
-// sign enough.
+// signOfLife sends an empty message, unless the sender is writing a message.
 func (s *Stream) signOfLife() {
 	if s.sending.TryLock() {
 		defer s.sending.Unlock()
-		_, _ = s.conn.Write(make([]byte, headerBytes)) // what fails shows to the receiver
+		_, _ = s.conn.Write(make([]byte, headerBytes)) // the receiver sees a failure
 	}
 }
 
@@ -203,7 +202,8 @@ func (s *Stream) Receive(m any) error {
 	s.heard.Store(true)
 	size := int(binary.BigEndian.Uint32(header[1:]))
 	if header[0]&flagCompressed != 0 || header[0]&^flagEnd != 0 || size > maxMessageBytes {
-		return connect.NewError(connect.CodeInternal, fmt.Errorf("the server sent a message with flags %d and %d bytes", header[0], size))
+		return connect.NewError(connect.CodeInternal,
+			fmt.Errorf("the server sent a message with flags %d and %d bytes", header[0], size))
 	}
 	if err := s.readMessage(size); err != nil {
 		return s.explain(noEnd(err))
@@ -220,7 +220,7 @@ func (s *Stream) Receive(m any) error {
 	return nil
 }
 
-// readMessage reads a message of so many bytes. What is long gets memory as it
+// readMessage reads a message of the given size. Memory for a long one is allocated as it
 // arrives, because a length alone costs its sender nothing.
 func (s *Stream) readMessage(size int) error {
 	s.in = s.in[:0]
@@ -236,7 +236,7 @@ func (s *Stream) readMessage(size int) error {
 	return nil
 }
 
-// Close ends the connection. Whatever waits on it fails.
+// Close ends the connection. Pending operations fail.
 func (s *Stream) Close() error {
 	s.stop()
 	s.watching.Lock()
@@ -254,7 +254,7 @@ func noEnd(err error) error {
 	return err
 }
 
-// explain makes a failure of the connection an error of the call.
+// explain converts a failure of the connection to an error of the call.
 func (s *Stream) explain(err error) error {
 	switch {
 	case err == nil:
@@ -281,12 +281,12 @@ func endOf(data []byte) error {
 		return io.EOF
 	}
 	code := connect.CodeUnknown
-	_ = code.UnmarshalText([]byte(end.Error.Code)) // one that we do not know stays unknown
+	_ = code.UnmarshalText([]byte(end.Error.Code)) // an unknown code stays unknown
 	result := connect.NewWireError(code, errors.New(end.Error.Message))
 	for _, d := range end.Error.Details {
 		value, err := base64.RawStdEncoding.DecodeString(strings.TrimRight(d.Value, "="))
 		if err != nil {
-			continue // takes nothing away from the code
+			continue // an invalid detail does not affect the code
 		}
 		detail, err := connect.NewErrorDetail(&anypb.Any{TypeUrl: "type.googleapis.com/" + d.Type, Value: value})
 		if err == nil {

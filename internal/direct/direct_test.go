@@ -38,7 +38,8 @@ func (s *service) WriteStream(ctx context.Context, stream *bidi) error {
 				return end
 			}
 			response.Results = append(response.Results, &seqledgerv1.WriteResult{
-				Result: &seqledgerv1.WriteResult_Receipt{Receipt: &seqledgerv1.Receipt{Sequence: w.GetSequence(), Replayed: Given(ctx)}},
+				Result: &seqledgerv1.WriteResult_Receipt{
+					Receipt: &seqledgerv1.Receipt{Sequence: w.GetSequence(), Replayed: Given(ctx)}},
 			})
 		}
 		if err := stream.Send(response); err != nil {
@@ -111,7 +112,8 @@ func TestMessagesBothWays(t *testing.T) {
 func TestEndsOfAStream(t *testing.T) {
 	t.Parallel()
 	refused := connect.NewError(connect.CodeResourceExhausted, errors.New("not now"))
-	detail, err := connect.NewErrorDetail(&seqledgerv1.WriteError{Code: seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_DRAINING})
+	detail, err := connect.NewErrorDetail(
+		&seqledgerv1.WriteError{Code: seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_DRAINING})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -132,14 +134,16 @@ func TestEndsOfAStream(t *testing.T) {
 	}
 	err = s.Receive(new(seqledgerv1.WriteStreamResponse))
 	var got *connect.Error
-	if !errors.As(err, &got) || got.Code() != connect.CodeResourceExhausted || got.Message() != "not now" || !connect.IsWireError(err) {
+	if !errors.As(err, &got) || got.Code() != connect.CodeResourceExhausted || got.Message() != "not now" ||
+		!connect.IsWireError(err) {
 		t.Fatalf("%v, want the server's error", err)
 	}
 	if len(got.Details()) != 1 {
 		t.Fatalf("%d details", len(got.Details()))
 	}
 	value, err := got.Details()[0].Value()
-	if e, ok := value.(*seqledgerv1.WriteError); err != nil || !ok || e.GetCode() != seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_DRAINING {
+	if e, ok := value.(*seqledgerv1.WriteError); err != nil || !ok ||
+		e.GetCode() != seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_DRAINING {
 		t.Errorf("the detail is %v, %v", value, err)
 	}
 }
@@ -244,8 +248,8 @@ func TestOthersPass(t *testing.T) {
 	}
 }
 
-// TestListsAreUnderstood: a proxy may join or add lines, and whoever offers several
-// protocols gets ours.
+// TestListsAreUnderstood: a proxy may join or add lines, and a client that offers several
+// protocols gets this one.
 func TestListsAreUnderstood(t *testing.T) {
 	t.Parallel()
 	url := serve(t, new(service), t.Context())
@@ -307,7 +311,8 @@ func TestOverTLS(t *testing.T) {
 	config := server.Client().Transport.(*http.Transport).TLSClientConfig.Clone()
 	config.NextProtos = nil
 	transport := NewTransport(&http.Transport{Protocols: protocols, TLSClientConfig: config})
-	s, err := Open(t.Context(), transport, server.URL+seqledgerv1connect.LedgerServiceWriteStreamProcedure, nil, prototest.Codec{})
+	s, err := Open(t.Context(), transport,
+		server.URL+seqledgerv1connect.LedgerServiceWriteStreamProcedure, nil, prototest.Codec{})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -29,7 +29,9 @@ func message(flags byte, body string) []byte {
 func FuzzReceive(f *testing.F) {
 	f.Add(message(0, ""))
 	f.Add(append(message(0, "\x0a\x00"), message(flagEnd, "{}")...))
-	f.Add(message(flagEnd, `{"error":{"code":"unavailable","message":"m","details":[{"type":"seqledger.v1.WriteError","value":"CAE"}]}}`))
+	f.Add(
+		message(flagEnd,
+			`{"error":{"code":"unavailable","message":"m","details":[{"type":"seqledger.v1.WriteError","value":"CAE"}]}}`))
 	f.Add(message(flagEnd, `{"error":{"code":"no such","details":[{"type":"","value":"*"}]}}`))
 	f.Add(message(flagCompressed, "x"))
 	f.Add([]byte{0, 0xff, 0xff, 0xff, 0xff})

@@ -15,20 +15,20 @@ import (
 	"time"
 )
 
-// Protocol is the name that the two sides agree on in the Upgrade header.
+// Protocol is the protocol's name in the Upgrade header.
 const Protocol = "seqledger-direct"
 
 const (
-	// contentType is the one protocol that needs nothing of HTTP but bodies.
+	// contentType is the content type of Connect's streaming protocol, which only needs HTTP
+	// bodies.
 	contentType = "application/connect+proto"
-	// readBytes is room for a frame of some fifty small writes, so that it takes
-	// one read.
+	// readBytes fits a frame of some fifty small writes, so that one read gets it.
 	readBytes = 16 << 10
-	// SignEvery is how often the server looks whether it has sent nothing, and then
-	// sends an empty message. The client waits twice as long and more.
+	// SignEvery is the interval after which an idle server sends an empty message. The client
+	// waits more than twice as long.
 	SignEvery = 5 * time.Second
-	// silenceLimit is how long a server waits for a sign of life. The client gives
-	// one every lookEvery.
+	// silenceLimit is how long a server waits for a message or a keepalive. A client sends one
+	// every lookEvery.
 	silenceLimit = time.Minute
 	// headTimeout is how long a client may leave the answer to its request unread.
 	headTimeout = 10 * time.Second
@@ -37,8 +37,8 @@ const (
 	lingerLimit = time.Second
 )
 
-// Handler gives next the connection of a request that asks for it. All others
-// pass. closed ends the connections that are open when it ends.
+// Handler upgrades the connection of a request that asks for it, and serves it with next. Other
+// requests pass unchanged. When closed ends, so do the upgraded connections.
 func Handler(closed context.Context, next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if !asksFor(r) {
@@ -46,14 +46,14 @@ func Handler(closed context.Context, next http.Handler) http.Handler {
 			return
 		}
 		conn, buffered, err := http.NewResponseController(w).Hijack()
-		if err != nil { // a writer that is not net/http's: it answers as it can
+		if err != nil { // not net/http's writer: answer without an upgrade
 			next.ServeHTTP(w, r)
 			return
 		}
 		ctx, cancel := context.WithCancel(r.Context())
 		defer cancel()
-		// Not buffered itself: net/http would end the request's context with the first
-		// read that fails, and with it the answers to what has been accepted.
+		// Do not use net/http's request body: net/http would end the request's context with the
+		// first failed read, and with it the answers to accepted writes.
 		early, _ := buffered.Peek(buffered.Reader.Buffered())
 		a := newAnswer(conn, io.MultiReader(bytes.NewReader(bytes.Clone(early)), conn), w.Header())
 		defer func() { _ = conn.Close() }()
@@ -66,22 +66,21 @@ func Handler(closed context.Context, next http.Handler) http.Handler {
 		}
 		inner := r.WithContext(context.WithValue(ctx, givenKey{}, true))
 		inner.Body, inner.ContentLength = a, -1
-		// Connect asks for HTTP/2 because HTTP/1.1 cannot send both ways at once.
-		// This connection can.
+		// Connect requires HTTP/2 because HTTP/1.1 cannot send in both directions at once. This
+		// connection can.
 		inner.Proto, inner.ProtoMajor, inner.ProtoMinor = "HTTP/2.0", 2, 0
 		next.ServeHTTP(a, inner)
 		a.end()
 	})
 }
 
-// givenKey marks the context of a stream that has its connection to itself.
+// givenKey marks the context of a stream on an upgraded connection.
 type givenKey struct{}
 
-// Given tells whether a stream has its connection to itself: then it has to give
-// signs of life.
+// Given reports whether a stream has an upgraded connection and must send keepalives.
 func Given(ctx context.Context) bool { return ctx.Value(givenKey{}) != nil }
 
-// asksFor tells whether a request asks for its connection.
+// asksFor reports whether a request asks for an upgrade.
 func asksFor(r *http.Request) bool {
 	return r.ProtoMajor == 1 && r.ProtoMinor == 1 && r.Method == http.MethodPost &&
 		r.ContentLength == 0 && len(r.TransferEncoding) == 0 && r.Header.Get("Expect") == "" &&
@@ -89,8 +88,7 @@ func asksFor(r *http.Request) bool {
 		r.Header.Get("Content-Type") == contentType
 }
 
-// names tells whether one of the lists has the token: something between client and
-// server may have added its own.
+// names reports whether one of the lists has the token: an intermediary may have added others.
 func names(lists []string, token string) bool {
 	return slices.ContainsFunc(lists, func(list string) bool {
 		for element := range strings.SplitSeq(list, ",") {
@@ -108,30 +106,30 @@ type answer struct {
 	conn   net.Conn
 	reader *bufio.Reader
 	header http.Header
-	// unsent is what was written since the last Flush, so that a message leaves in
-	// one piece. It belongs to the goroutine that writes.
+	// unsent holds what was written since the last Flush, so that a message is sent in one
+	// piece. It belongs to the writing goroutine.
 	unsent bytes.Buffer
 	failed error
 
 	mu sync.Mutex
-	// fixed: the handler has set a deadline for reads, which a sign of life must
-	// not move.
+	// fixed: the handler has set a deadline for reads, which a keepalive must not move.
 	fixed   bool
 	renewed time.Time
 }
 
-// newAnswer takes over a connection. reader has what was read of it already.
+// newAnswer takes over a connection. reader has the bytes that were already read from it.
 func newAnswer(conn net.Conn, reader io.Reader, header http.Header) *answer {
 	return &answer{conn: conn, reader: bufio.NewReaderSize(reader, readBytes), header: header}
 }
 
-// begin switches the protocol, before the handler runs: it may wait for the first
-// message before it says anything.
+// begin switches the protocol before the handler runs, because the handler may wait for the
+// first message before it writes.
 func (a *answer) begin() error {
 	a.header.Set("Connection", "Upgrade")
 	a.header.Set("Upgrade", Protocol)
-	fmt.Fprintf(&a.unsent, "HTTP/1.1 %d %s\r\n", http.StatusSwitchingProtocols, http.StatusText(http.StatusSwitchingProtocols))
-	_ = a.header.Write(&a.unsent) // a buffer takes everything
+	fmt.Fprintf(&a.unsent, "HTTP/1.1 %d %s\r\n", http.StatusSwitchingProtocols,
+		http.StatusText(http.StatusSwitchingProtocols))
+	_ = a.header.Write(&a.unsent) // a buffer does not fail
 	a.unsent.WriteString("\r\n")
 	a.header = make(http.Header)
 	_ = a.conn.SetWriteDeadline(time.Now().Add(headTimeout))
@@ -149,8 +147,7 @@ func (a *answer) Read(p []byte) (int, error) {
 	return a.reader.Read(p)
 }
 
-// renew moves the deadline of reads now and then: each move costs as much as a
-// small read does.
+// renew extends the deadline of reads now and then: each change costs as much as a small read.
 func (a *answer) renew() {
 	now := time.Now()
 	a.mu.Lock()
@@ -165,8 +162,8 @@ func (a *answer) renew() {
 // handler.
 func (a *answer) Close() error { return nil }
 
-// SetReadDeadline is for http.ResponseController. Without a deadline the client
-// still has to give signs of life.
+// SetReadDeadline is for http.ResponseController. Without a deadline the client must still send
+// keepalives.
 func (a *answer) SetReadDeadline(t time.Time) error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -180,12 +177,12 @@ func (a *answer) SetWriteDeadline(t time.Time) error { return a.conn.SetWriteDea
 // Header implements http.ResponseWriter.
 func (a *answer) Header() http.Header { return a.header }
 
-// errNotStream is why nothing can be sent after an answer other than 200.
+// errNotStream is the error of writes after an answer other than 200.
 var errNotStream = errors.New("direct: the handler has refused the request after the protocol was switched")
 
-// WriteHeader implements http.ResponseWriter. The headers have been sent; how a
-// stream ends is said in its last message. An answer that is none of Connect's
-// streaming protocol cannot be told any more, and ends the connection.
+// WriteHeader implements http.ResponseWriter. The headers have already been sent, and the last
+// message has the result of a stream. An answer that does not belong to Connect's streaming
+// protocol cannot be sent any more, and ends the connection.
 func (a *answer) WriteHeader(status int) {
 	if status != http.StatusOK && a.failed == nil {
 		a.failed = errNotStream
@@ -200,7 +197,7 @@ func (a *answer) Write(p []byte) (int, error) {
 	return a.unsent.Write(p)
 }
 
-// keptBytes is from how much on the memory of a message is not kept for the next.
+// keptBytes is the largest buffer that is kept for the next message.
 const keptBytes = 256 << 10
 
 // FlushError sends what was written.
@@ -214,7 +211,7 @@ func (a *answer) FlushError() error {
 	return a.failed
 }
 
-// Flush implements http.Flusher. What fails shows at the next Write.
+// Flush implements http.Flusher. The next Write returns a failure.
 func (a *answer) Flush() { _ = a.FlushError() }
 
 // end sends the rest, and waits for the client to close its side.

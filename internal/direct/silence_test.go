@@ -52,14 +52,14 @@ func TestAServerThatStaysSilentIsGivenUp(t *testing.T) {
 		}
 		select {
 		case err := <-result:
-			t.Fatalf("given up with %v after %s", err, time.Since(began))
+			t.Fatalf("ended with %v after %s", err, time.Since(began))
 		default:
 		}
 		if err := <-result; !errors.Is(err, ErrSilent) || connect.CodeOf(err) != connect.CodeUnavailable {
 			t.Errorf("%v, want ErrSilent", err)
 		}
 		if waited := time.Since(began); waited < 2*SignEvery || waited > silenceLimit {
-			t.Errorf("given up after %s", waited)
+			t.Errorf("ended after %s", waited)
 		}
 	})
 }
@@ -108,7 +108,7 @@ func TestNothingIsAskedAfterTheEnd(t *testing.T) {
 		}
 		<-time.After(10 * lookEvery)
 		if s.silent.Load() {
-			t.Error("a stream that was closed was given up, too")
+			t.Error("a closed stream was ended as silent, too")
 		}
 	})
 }
@@ -140,8 +140,8 @@ func TestAClientThatStaysSilentIsGivenUp(t *testing.T) {
 	})
 }
 
-// TestADeadlineOfTheHandlerStays: an interrupt must not be undone by the next
-// sign of life, and is over once the handler takes it away.
+// TestADeadlineOfTheHandlerStays: an interrupt must not be undone by the next keepalive, and
+// ends once the handler takes it away.
 func TestADeadlineOfTheHandlerStays(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -199,10 +199,10 @@ func TestWhoTakesNoAnswerIsGivenUp(t *testing.T) {
 				r.Header.Set("Upgrade", Protocol)
 				r.Header.Set("Content-Type", contentType)
 				handled := Handler(t.Context(), http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-					_, _ = w.Write([]byte("an end that nobody reads"))
+					_, _ = w.Write([]byte("an end that is not read"))
 				}))
 				done := make(chan struct{})
-				// Ends when the handler gives up; the test waits for it.
+				// Ends with the handler; the test waits for it.
 				go func() {
 					defer close(done)
 					handled.ServeHTTP(&hijacker{conn: ours}, r)

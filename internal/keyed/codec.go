@@ -10,15 +10,15 @@ var ErrEncoding = errors.New("keyed record does not decode")
 
 const recordVersion = 1
 
-// Append appends the encoding of the record, which is the only one that it has:
+// Append appends the encoding of the record. A record has only one encoding:
 //
 //	u8 1 | u8 state | u8 algorithm | 32 digest | uv token | 16 attempt | u8 policy | uv attempts |
 //	u64 lease end | u64 lease set | u64 valid until | u64 ttl | u64 created | u64 completed | u64 expires |
 //	uv checkpoint size | bytes checkpoint | uv response size | 32 response sum | bytes response |
 //	uv n | n × (16 attempt | u64 until)
 //
-// uv is a minimal unsigned varint, bytes is a uv length and so many bytes, words
-// are big-endian.
+// uv is a minimal unsigned varint, bytes is a uv length and that many bytes, words are
+// big-endian.
 func (r *Record) Append(dst []byte) []byte {
 	dst = append(dst, recordVersion, byte(r.State), r.Fingerprint.Algorithm)
 	dst = append(dst, r.Fingerprint.Digest[:]...)
@@ -77,7 +77,7 @@ func Decode(b []byte) (*Record, error) {
 	return r, nil
 }
 
-// decoder reads an encoding. The first defect sticks.
+// decoder reads an encoding. The first error sticks.
 type decoder struct {
 	rest []byte
 	bad  bool
@@ -104,7 +104,7 @@ func (d *decoder) octet() byte {
 
 func (d *decoder) uvarint() uint64 {
 	v, n := binary.Uvarint(d.rest)
-	// A last byte of 0 would be a second spelling of a shorter number.
+	// A last byte of 0 would be a second encoding of a shorter number.
 	if n <= 0 || n > 1 && d.rest[n-1] == 0 {
 		d.bad = true
 		return 0
@@ -113,7 +113,7 @@ func (d *decoder) uvarint() uint64 {
 	return v
 }
 
-// bytes returns nil for none, as records have it.
+// bytes returns nil for an empty value, as in records.
 func (d *decoder) bytes() []byte {
 	if b := d.take(d.uvarint()); len(b) > 0 {
 		return b

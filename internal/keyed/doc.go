@@ -1,11 +1,9 @@
-// Package keyed has the rules of keyed idempotency: what becomes of the record
-// of a key when a command meets it.
+// Package keyed has the rules of keyed idempotency: how commands change the record of a key.
 //
-// A record is reserved by an owner, who does the work and then completes or
-// rejects it. Until then the record is PENDING under a lease. A finished record
-// answers repeats until its time is over. A lease that ends without an answer
-// leaves the record INDETERMINATE, or up for the next owner, as its reservation
-// said.
+// A record is reserved by an owner, who does the work and then completes or rejects it. Until
+// then the record is PENDING under a lease. A finished record answers repeats until it expires.
+// A lease that ends without an answer makes the record INDETERMINATE, or available to the next
+// owner, as its reservation says.
 //
 //	absent ──Reserve──▶ PENDING ──Complete──▶ COMMITTED ──expires──▶ absent
 //	                     │  │ └────Reject────▶ REJECTED ──expires──▶ absent
@@ -20,10 +18,9 @@
 //
 // # Why a late copy does no harm
 //
-// A network may deliver a Reserve twice, the second time minutes later. The copy
-// bears the attempt of the first, and a time until which it is valid. While the
-// record is the attempt's own, the copy gets the same token again. Once the
-// attempt is over (released, finished, taken over) the record remembers it for as
-// long as a copy of it could be valid, also when the record itself counts as
-// absent: so no copy ever makes a reservation that nobody owns.
+// A network may deliver a Reserve twice, the second time minutes later. The copy has the
+// attempt of the first, and a time until which it is valid. While the attempt owns the record,
+// the copy gets the same token again. Once the attempt has ended (released, finished, taken
+// over) the record keeps it for as long as a copy could be valid, also when the record itself
+// counts as absent. So a copy never makes a reservation without an owner.
 package keyed

@@ -11,7 +11,7 @@ import (
 // world is what must hold whatever commands come, told without the rules: the
 // work behind a key, which a token guards.
 type world struct {
-	running map[AttemptID]uint64 // owners that believe in their token
+	running map[AttemptID]uint64 // owners that use their token
 	highest uint64               // token that was ever handed out
 	over    map[AttemptID]bool   // released, finished or taken over
 	valid   map[AttemptID]int64  // an attempt never extends its own time
@@ -77,7 +77,7 @@ func TestPropertyOfOneKey(t *testing.T) {
 				w.running[c.AttemptID], w.highest = next.Token, next.Token
 			case out.Code == OK && (c.Kind == Complete || c.Kind == Reject):
 				if w.running[c.AttemptID] != c.Token {
-					t.Fatal("a token that nobody got has completed the key")
+					t.Fatal("a token that was never issued has completed the key")
 				}
 				w.over[c.AttemptID] = true
 			case out.Code == OK && c.Kind == Release:
@@ -140,7 +140,8 @@ func checkEncoding(t *rapid.T, r *Record) {
 // FuzzDecode: a record that decodes encodes to the same bytes, and no command on
 // it panics.
 func FuzzDecode(f *testing.F) {
-	r := &Record{State: Pending, Token: 300, AttemptID: AttemptID{1}, Attempts: 2, Checkpoint: []byte("c"), Past: []PastAttempt{{AttemptID{9}, 5}}}
+	r := &Record{State: Pending, Token: 300, AttemptID: AttemptID{1}, Attempts: 2, Checkpoint: []byte("c"),
+		Past: []PastAttempt{{AttemptID{9}, 5}}}
 	f.Add(r.Append(nil), byte(1), int64(0))
 	r.State, r.Response, r.Expires = Committed, []byte("done"), start
 	f.Add(r.Append(nil), byte(8), start)
@@ -154,7 +155,8 @@ func FuzzDecode(f *testing.F) {
 			t.Errorf("%x decodes, and encodes to %x", b, again)
 		}
 		now = max(0, min(now, int64(1<<62)))
-		c := &Command{Kind: Kind(kind), AttemptID: r.AttemptID, Token: r.Token, ValidUntil: now + int64(time.Second), Lease: lease}
+		c := &Command{Kind: Kind(kind), AttemptID: r.AttemptID, Token: r.Token,
+			ValidUntil: now + int64(time.Second), Lease: lease}
 		Transition(r, c, Moment{Now: now, Token: r.Token + 1})
 		Expire(r, Moment{Now: now})
 	})

@@ -2,19 +2,19 @@ package keyed
 
 import "time"
 
-// State is what a record says of its key. The numbers are part of the format.
+// State is the state of a key. The numbers are part of the format.
 type State uint8
 
 // The states of a record.
 const (
-	// Released is a record that counts as absent: its owner gave it up, or it has
-	// expired and only its past attempts are remembered.
+	// Released is a record that counts as absent: its owner released it, or it has expired and
+	// only has past attempts.
 	Released State = 1
 	// Pending means that an owner is at work.
 	Pending State = 2
-	// Committed means that the work was done; the response tells with what result.
+	// Committed means that the work was done; the response has its result.
 	Committed State = 3
-	// Rejected means that the work was refused, which is final, too.
+	// Rejected means that the work was refused, which is also final.
 	Rejected State = 4
 	// Indeterminate means that the lease ended without an answer: whether the work
 	// was done is not known.
@@ -43,7 +43,7 @@ func (s State) String() string {
 	return "UNKNOWN"
 }
 
-// finished tells whether the state is final until the record expires.
+// finished reports whether the state is final until the record expires.
 func (s State) finished() bool { return s == Committed || s == Rejected || s == Written }
 
 // Policy says what happens when a lease ends without an answer.
@@ -65,47 +65,46 @@ type Fingerprint struct {
 	Digest    [32]byte
 }
 
-// AttemptID identifies one ownership of a record. Its owner draws it at random
-// before the Reserve, and repeats it until the Reserve is answered.
+// AttemptID identifies one ownership of a record. The owner draws it at random before the
+// Reserve, and uses it for repeats until the Reserve is answered.
 type AttemptID [16]byte
 
 // The limits and times of records.
 const (
 	MaxCheckpoint = 64 << 10 // bytes
 	MaxResponse   = 1 << 20  // bytes, with what a caller adds to the body
-	// MaxPastAttempts is how many past attempts a record remembers. While as many
-	// could still have copies under way, a Reserve is told to come later.
+	// MaxPastAttempts is how many past attempts a record keeps. While that many could still
+	// have copies under way, a Reserve must be retried later.
 	MaxPastAttempts = 32
 
 	MaxValidity = 5 * time.Minute      // of a Reserve
 	MaxLease    = 24 * time.Hour       // of a reservation
 	MaxTTL      = 366 * 24 * time.Hour // of a finished record
 
-	// IndeterminateTTL is how long an unknown outcome waits for somebody who knows.
+	// IndeterminateTTL is how long an unknown outcome waits to be resolved.
 	IndeterminateTTL = 30 * 24 * time.Hour
-	// UnclaimedTTL is how long a record whose lease has ended waits for its taker.
-	// Then its outcome is unknown.
+	// UnclaimedTTL is how long a record whose lease has ended waits for the next owner. After
+	// that its outcome is unknown.
 	UnclaimedTTL = 30 * 24 * time.Hour
-	// TombstoneTTL is how long a released attempt is remembered at least, so that a
-	// repeated Release is answered like the first.
+	// TombstoneTTL is the minimum time for which a released attempt is kept, so that a repeated
+	// Release is answered like the first.
 	TombstoneTTL = 10 * time.Minute
-	// OutageGrace is what every lease has left at least after an outage.
+	// OutageGrace is the minimum remaining time of every lease after an outage.
 	OutageGrace = 30 * time.Second
 	// OutagePause is the pause of the store's time that counts as an outage.
 	OutagePause = 10 * time.Second
 )
 
-// Record is what is kept of a key. Times are Unix nanoseconds of the store's
-// time.
+// Record is the stored state of a key. Times are Unix nanoseconds of the store's time.
 type Record struct {
 	State       State
 	Fingerprint Fingerprint
-	// Token is the fencing token of the ownership: of the current one, or of the
-	// one that finished the record. It grows with each.
+	// Token is the fencing token of the ownership: of the current one, or of the one that
+	// finished the record. Each ownership has a higher one.
 	Token     uint64
 	AttemptID AttemptID
 	Policy    Policy
-	Attempts  uint64 // how many ownerships there have been
+	Attempts  uint64 // number of ownerships so far
 
 	LeaseEnd   int64
 	LeaseSet   int64 // when LeaseEnd was last decided
@@ -116,9 +115,9 @@ type Record struct {
 	Completed int64
 	Expires   int64 // 0 while the record is pending
 
-	// Checkpoint is the progress that the owners have handed on, and Response the
-	// answer of a finished record. A store that keeps long ones elsewhere leaves
-	// them empty: no transition looks at more than their sizes and the sum.
+	// Checkpoint is the progress that owners have passed on, and Response the answer of a
+	// finished record. A store that keeps long ones elsewhere leaves them empty: transitions
+	// only use their sizes and the sum.
 	Checkpoint     []byte
 	CheckpointSize uint64
 	Response       []byte
@@ -128,15 +127,15 @@ type Record struct {
 	Past []PastAttempt // oldest first
 }
 
-// PastAttempt is an ownership that is over.
+// PastAttempt is an ownership that has ended.
 type PastAttempt struct {
 	ID AttemptID
-	// Until is the last moment at which a copy of its Reserve could be taken.
+	// Until is the last time at which a copy of its Reserve is valid.
 	Until int64
 }
 
-// Live tells whether the record says anything of its key at a time. One that
-// does not is kept for the sake of its past attempts alone.
+// Live reports whether the record determines the state of its key at the given time. Otherwise
+// it is kept only for its past attempts.
 func (r *Record) Live(now int64) bool {
 	switch {
 	case r == nil || r.State == Released:
@@ -147,8 +146,8 @@ func (r *Record) Live(now int64) bool {
 	return now < r.Expires
 }
 
-// Due returns the time at which an eviction pass has something to do with the
-// record: see [Expire]. A later command or outage may move it.
+// Due returns the time at which an eviction pass must process the record; see [Expire]. A later
+// command or outage may change it.
 func (r *Record) Due(at Moment) int64 {
 	if r.State == Pending {
 		if r.Policy == TakeOver {

@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// Kind says what a command asks for. The numbers are part of the format.
+// Kind is the type of a command. The numbers are part of the format.
 type Kind uint8
 
 // The kinds of commands.
@@ -21,8 +21,7 @@ const (
 	Purge      Kind = 8
 )
 
-// Command is what somebody wants of a record. Which fields count depends on the
-// kind.
+// Command is a request to change a record. Which fields count depends on the kind.
 type Command struct {
 	Kind      Kind
 	AttemptID AttemptID // all but Resolve and Purge
@@ -31,7 +30,7 @@ type Command struct {
 	Fingerprint Fingerprint // Reserve
 	ValidUntil  int64       // Reserve: Unix nanoseconds
 	Lease       int64       // Reserve, Heartbeat: nanoseconds
-	TTL         int64       // Reserve; Complete, Reject and Resolve, where 0 keeps that of the Reserve
+	TTL         int64       // Reserve; Complete, Reject and Resolve, 0 keeps the TTL of the Reserve
 	Policy      Policy      // Reserve
 
 	State    State  // Resolve: Committed or Rejected
@@ -39,18 +38,18 @@ type Command struct {
 	Data     []byte // Checkpoint
 }
 
-// Moment is when and where a command meets a record.
+// Moment is the context in which a command is applied.
 type Moment struct {
 	Now int64 // Unix nanoseconds of the store's time
-	// Token is what a new ownership gets. It is higher than every one before.
+	// Token is the token for a new ownership. It is higher than all earlier ones.
 	Token uint64
-	// LeaseFloor is the earliest end of every lease that was decided before
-	// FloorSet: the store was out of reach, and owners could not keep their leases
-	// alive. Zeros where there was no outage.
+	// LeaseFloor is the earliest end of every lease that was decided before FloorSet: the store
+	// was out of reach, and owners could not keep their leases alive. Both are zero if there
+	// was no outage.
 	LeaseFloor, FloorSet int64
 }
 
-// Code is what came of a command. The numbers are part of the digest of a ledger.
+// Code is the outcome of a command. The numbers are part of the digest of a ledger.
 type Code uint8
 
 // The outcomes of commands.
@@ -67,9 +66,9 @@ const (
 	Mismatch Code = 5
 	// Unknown: the outcome of the work is not known.
 	Unknown Code = 6
-	// Stale: the Reserve came after its time. Nothing is reserved.
+	// Stale: the Reserve arrived after its validity. Nothing is reserved.
 	Stale Code = 7
-	// LeaseLost: the caller does not own the record, or no longer.
+	// LeaseLost: the caller does not own the record (any more).
 	LeaseLost Code = 8
 	// AlreadyCompleted: finished by the same ownership with another response.
 	AlreadyCompleted Code = 9
@@ -80,28 +79,27 @@ const (
 	NotFinal Code = 11
 )
 
-// Outcome is what became of a command.
+// Outcome is the result of a command.
 type Outcome struct {
 	Code       Code
 	Changed    bool          // the record
 	RetryAfter time.Duration // with InFlight
 }
 
-// Transition decides a command. It returns the record as it is then, which is
-// what was given unless Outcome.Changed, and nil where there is none. It does not
-// change the record that it was given.
+// Transition decides a command. The outcome has the resulting record, which is the given one
+// unless Outcome.Changed, or nil if there is none. Transition does not modify the given record.
 func Transition(r *Record, c *Command, at Moment) (*Record, Outcome) {
 	if r == nil {
 		return r.decide(c, at)
 	}
 	settled := r.settled(at)
 	next, out := settled.decide(c, at)
-	// Time has moved the record on, and the command has met it so.
+	// Time has changed the record before the command.
 	out.Changed = out.Changed || settled != r
 	return next, out
 }
 
-// decide is Transition for a record that time has moved on.
+// decide is Transition for a record after the effects of time.
 func (r *Record) decide(c *Command, at Moment) (*Record, Outcome) {
 	if c.Kind == Reserve {
 		return r.reserve(c, at)
@@ -121,8 +119,8 @@ func (r *Record) decide(c *Command, at Moment) (*Record, Outcome) {
 	return r.byOwner(c, at)
 }
 
-// At returns the record as time alone has made it, without changing it: what a
-// reader should see. It is nil where the record says nothing any more.
+// At returns the record as a reader should see it at the given time, without modifying r. It is
+// nil if the record no longer determines the state of its key.
 func (r *Record) At(at Moment) *Record {
 	if r == nil {
 		return nil
@@ -133,9 +131,9 @@ func (r *Record) At(at Moment) *Record {
 	return r
 }
 
-// Expire moves the record on when its Due time has come: a lease that is over
-// becomes an unknown outcome, and what says nothing any more is forgotten, which
-// is nil. Kept tells whether the record stays, under a later Due time.
+// Expire updates the record when its Due time has come: an ended lease becomes an unknown
+// outcome, and a record that is no longer needed becomes nil. Kept reports whether the record
+// stays, with a later Due time.
 func Expire(r *Record, at Moment) (next *Record, kept bool) {
 	next = r.settled(at)
 	if next.State == Pending || next.Live(at.Now) || next.Due(at) > at.Now {
@@ -144,8 +142,8 @@ func Expire(r *Record, at Moment) (next *Record, kept bool) {
 	return nil, false
 }
 
-// settled returns the record with what time alone has done to it: nothing, for
-// most. The given record stays as it is.
+// settled returns the record after the effects of time; most are unchanged. It does not modify
+// the given record.
 func (r *Record) settled(at Moment) *Record {
 	if r.State != Pending || at.Now < r.leaseEnd(at) {
 		return r
@@ -158,12 +156,12 @@ func (r *Record) settled(at Moment) *Record {
 	return &next
 }
 
-// unclaimedEnd returns until when the record waits for the next owner.
+// unclaimedEnd returns the time until which the record waits for the next owner.
 func (r *Record) unclaimedEnd(at Moment) int64 {
 	return max(r.leaseEnd(at), r.LeaseEnd+int64(UnclaimedTTL))
 }
 
-// leaseEnd returns when the lease ends, with regard to outages.
+// leaseEnd returns when the lease ends, extended after an outage.
 func (r *Record) leaseEnd(at Moment) int64 {
 	if r.LeaseSet < at.FloorSet {
 		return max(r.LeaseEnd, at.LeaseFloor)
@@ -171,8 +169,8 @@ func (r *Record) leaseEnd(at Moment) int64 {
 	return r.LeaseEnd
 }
 
-// reserve decides a Reserve: its validity, then whether the key stands for
-// another request, then the state.
+// reserve decides a Reserve. It checks the validity, then whether the key belongs to another
+// request, then the state.
 func (r *Record) reserve(c *Command, at Moment) (*Record, Outcome) {
 	if at.Now > c.ValidUntil {
 		return r, Outcome{Code: Stale}
@@ -192,7 +190,7 @@ func (r *Record) reserve(c *Command, at Moment) (*Record, Outcome) {
 	return r, Outcome{Code: Replay}
 }
 
-// reserveFree makes the caller the first owner of a key that says nothing.
+// reserveFree makes the caller the first owner of a free key.
 func (r *Record) reserveFree(c *Command, at Moment) (*Record, Outcome) {
 	past := r.PastAttempts(at.Now)
 	if slices.ContainsFunc(past, func(p PastAttempt) bool { return p.ID == c.AttemptID }) {
@@ -206,10 +204,10 @@ func (r *Record) reserveFree(c *Command, at Moment) (*Record, Outcome) {
 	return next, Outcome{Code: Acquired, Changed: true}
 }
 
-// reservePending decides a Reserve that meets an owner.
+// reservePending decides a Reserve of a key that has an owner.
 func (r *Record) reservePending(c *Command, at Moment) (*Record, Outcome) {
 	if c.AttemptID == r.AttemptID {
-		// Its answer was lost. The caller is the owner, and begins only now.
+		// The answer was lost. The caller is the owner, and starts only now.
 		next := *r
 		next.LeaseEnd, next.LeaseSet = max(r.leaseEnd(at), at.Now+c.Lease), at.Now
 		return &next, Outcome{Code: Acquired, Changed: true}
@@ -237,8 +235,8 @@ func (r *Record) own(c *Command, at Moment) {
 	r.Attempts++
 }
 
-// PastAttempts returns the attempts that are over, the record's own included, of
-// which a copy could still come. It is a new slice.
+// PastAttempts returns the ended attempts, including the record's own, of which a copy could
+// still arrive. The slice is new.
 func (r *Record) PastAttempts(now int64) (past []PastAttempt) {
 	if r == nil {
 		return nil
@@ -255,8 +253,8 @@ func (r *Record) PastAttempts(now int64) (past []PastAttempt) {
 	return past
 }
 
-// decideAbsent answers a command that meets no live record. A repeated Release
-// or Purge has been done.
+// decideAbsent answers a command without a live record. A repeated Release or Purge is already
+// done.
 func (r *Record) decideAbsent(c *Command) (*Record, Outcome) {
 	switch {
 	case c.Kind == Purge || c.Kind == Resolve:
@@ -267,7 +265,7 @@ func (r *Record) decideAbsent(c *Command) (*Record, Outcome) {
 	return r, Outcome{Code: LeaseLost}
 }
 
-// byOwner decides a command of the attempt that has the record.
+// byOwner decides a command of the attempt that owns the record.
 func (r *Record) byOwner(c *Command, at Moment) (*Record, Outcome) {
 	switch c.Kind {
 	case Complete:
@@ -292,7 +290,7 @@ func (r *Record) byOwner(c *Command, at Moment) (*Record, Outcome) {
 	return &next, Outcome{Code: OK, Changed: true}
 }
 
-// finish stores the result of the work. A known result settles an unknown one.
+// finish stores the result of the work. It also resolves an unknown outcome.
 func (r *Record) finish(c *Command, as State, at Moment) (*Record, Outcome) {
 	sum := sha256.Sum256(c.Response)
 	if r.State.finished() {
@@ -312,7 +310,7 @@ func (r *Record) finish(c *Command, as State, at Moment) (*Record, Outcome) {
 	return &next, Outcome{Code: OK, Changed: true}
 }
 
-// resolve settles an unknown outcome.
+// resolve sets the result of an unknown outcome.
 func (r *Record) resolve(c *Command, at Moment) (*Record, Outcome) {
 	if r.State == Pending {
 		return r, Outcome{Code: NotFinal}
@@ -320,7 +318,7 @@ func (r *Record) resolve(c *Command, at Moment) (*Record, Outcome) {
 	return r.finish(c, c.State, at)
 }
 
-// purge forgets a final record, but for its attempts.
+// purge removes a final record, except for its attempts.
 func (r *Record) purge(at Moment) (*Record, Outcome) {
 	if !r.State.finished() {
 		return r, Outcome{Code: NotFinal}
@@ -328,7 +326,7 @@ func (r *Record) purge(at Moment) (*Record, Outcome) {
 	return r.released(at.Now), Outcome{Code: OK, Changed: true}
 }
 
-// released is what is left of a record that says nothing any more.
+// released returns the remains of a record that no longer determines the state of its key.
 func (r *Record) released(now int64) *Record {
 	return &Record{
 		State: Released, Token: r.Token, AttemptID: r.AttemptID, ValidUntil: r.ValidUntil,

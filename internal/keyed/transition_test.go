@@ -96,7 +96,8 @@ func TestOneOwnerFinishes(t *testing.T) {
 	}
 	k.do(owner(Checkpoint, 1, 1).with(func(c *Command) { c.Data = []byte("half") }), OK)
 	k.do(owner(Complete, 1, 1), OK)
-	if k.r.State != Committed || string(k.r.Response) != "done" || k.r.Expires != k.now+3600*second || k.r.Checkpoint != nil {
+	if k.r.State != Committed || string(k.r.Response) != "done" || k.r.Expires != k.now+3600*second ||
+		k.r.Checkpoint != nil {
 		t.Errorf("%+v", k.r)
 	}
 	k.do(reserve(2), Replay)
@@ -277,8 +278,8 @@ func TestLateCopies(t *testing.T) {
 	}
 }
 
-// As many attempts as a record remembers may be over at once; then a Reserve
-// waits until the first of them can have no copy any more.
+// Once a record has its maximum of past attempts, a Reserve waits until the first of them can
+// have no more copies.
 func TestPastAttemptsAreBounded(t *testing.T) {
 	t.Parallel()
 	k := newKey(t)

@@ -80,7 +80,8 @@ func TestTextsVisitsEach(t *testing.T) {
 	if want := []string{"organization", "client_id", "relation", "subject"}; !slices.Equal(names, want) {
 		t.Errorf("visited %v, want %v", names, want)
 	}
-	if r := m.GetOperations()[1].GetCreateRelationship(); m.GetScope().GetOrganization()+m.GetClientId()+r.GetRelation()+r.GetSubject() != "bbbb" {
+	r := m.GetOperations()[1].GetCreateRelationship()
+	if m.GetScope().GetOrganization()+m.GetClientId()+r.GetRelation()+r.GetSubject() != "bbbb" {
 		t.Error("not replaced:", m)
 	}
 }

@@ -20,31 +20,30 @@ import (
 	"time"
 )
 
-// The accounts count the bytes that were committed for each actor: the operations of
-// its writes, as they were sent, and none of what the ledger adds to them. They are
-// kept in a file beside the ledger, which is written some seconds after the first
-// change and when the server has drained. A server that is killed forgets what was
-// stored since the file was written last, so that quotas are a little larger than
-// they say; the ledger itself forgets nothing. A restored backup begins without a
-// file, from zero.
+// The accounts count the bytes that were committed for each actor: the operations of its writes
+// as sent, without what the ledger adds. They are stored in a file beside the ledger, which is
+// written some seconds after the first change and when the server has drained. A killed server
+// loses the counts since the last write of the file, so quotas are slightly larger than
+// configured; the ledger itself loses nothing. A restored backup has no such file and counts
+// from zero.
 //
 // The file is text: a line with the format and the SHA-256 of the rest, then a line
 // for each actor with its bytes and its name. Actors are visible ASCII.
 
 const (
 	accountsFormat = "seqledger stored bytes 1 "
-	// accountsEvery is how long a change waits for its place in the file.
+	// accountsEvery is how long a change waits before the file is written.
 	accountsEvery = 5 * time.Second
-	// maxAccounts bounds the actors that are counted by themselves. What those
-	// beyond it store is counted together, under otherActors.
+	// maxAccounts bounds the actors with separate accounts. Further actors are counted
+	// together, under otherActors.
 	maxAccounts = 1 << 16
 	otherActors = "*"
 )
 
-// account is what one actor has stored.
+// account counts the bytes that one actor has stored.
 type account struct{ bytes atomic.Int64 }
 
-// accounts are those of all actors.
+// accounts are the accounts of all actors.
 type accounts struct {
 	path   string // empty: in memory alone
 	logger *slog.Logger
@@ -119,7 +118,7 @@ func (a *accounts) of(s *Share) *account {
 	return found
 }
 
-// full tells whether a party may store nothing more.
+// full reports whether a party has used up its stored bytes.
 func (a *accounts) full(p Party, level int32) bool {
 	stored := a.of(p.Share).bytes.Load()
 	if quota := int64(p.Limits.StoredBytes); quota > 0 {
@@ -135,7 +134,7 @@ func (a *accounts) add(s *Share, n int64) {
 	a.touch()
 }
 
-// touch says that an account has changed.
+// touch records that an account has changed, and schedules a write of the file.
 func (a *accounts) touch() {
 	if a.path == "" || a.dirty.Swap(true) {
 		return

@@ -39,7 +39,7 @@ func TestStoredBytesOutliveARestart(t *testing.T) {
 	}
 }
 
-// A server that is killed forgets what was stored in the last seconds, and no more.
+// A killed server loses the counts of the last seconds, and no more.
 func TestStoredBytesAreWrittenNowAndThen(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "STORED")
@@ -95,8 +95,10 @@ func TestStoredBytesAreBounded(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		free := uint64(1_000)
-		c := newController(t, Options{Shares: true, DiskReserve: 100, Disk: func() (uint64, uint64, error) { return free, 10_000, nil }})
-		quota, large, small := partyOf(c, "quota", Limits{StoredBytes: 50}), partyOf(c, "large", Limits{}), partyOf(c, "small", Limits{})
+		c := newController(t, Options{Shares: true, DiskReserve: 100,
+			Disk: func() (uint64, uint64, error) { return free, 10_000, nil }})
+		quota, large, small := partyOf(c, "quota", Limits{StoredBytes: 50}), partyOf(c, "large",
+			Limits{}), partyOf(c, "small", Limits{})
 		store := func(p Party, bytes int) error {
 			done, err := c.Write(t.Context(), p, bytes)
 			if err == nil {

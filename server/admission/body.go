@@ -8,22 +8,21 @@ import (
 	"time"
 )
 
-// A message is in memory as it arrives, decoded, and encoded for the log. The limit
-// of one message times the limit of requests would be a hundred gigabytes, therefore
-// large ones are charged to the share of their caller as they arrive: what was
-// announced and not sent costs nobody anything.
+// A message is in memory as it arrives, decoded, and encoded for the log. The limit of one
+// message times the limit of requests would be a hundred gigabytes, so large messages are
+// charged to their caller's share as they arrive: announced bytes that were not sent cost
+// nothing.
 //
-// Where the share is used up, a request is refused at once. A stream waits instead,
-// which is flow control; it waits for its own credential's messages alone. Streams
-// that each hold half a message and wait for the rest would wait for ever, therefore
-// one of them at a time may go on beyond the share (the overdraft), until its message
-// is whole or its client has stalled.
+// If the share is used up, a request is refused at once. A stream waits instead, which is flow
+// control; it waits only for its own credential's messages. Streams that each hold half a
+// message could wait for each other for ever, so one of them at a time may exceed the share
+// (the overdraft), until its message is complete or its client has stalled.
 
 const (
 	// freeBytes is the size up to which a message is not charged.
 	freeBytes = 4 << 10
-	// prefixBytes stand before each message of a stream, and of gRPC: a flag and
-	// the length.
+	// prefixBytes is the size of the prefix of each message of a stream, and of gRPC: a flag
+	// and the length.
 	prefixBytes = 5
 	// copies is how often a message is in memory: as it arrived, decoded, and
 	// encoded for the log.
@@ -32,16 +31,16 @@ const (
 	unfolds = 1_032
 )
 
-// BodyOptions say how a request's body is read.
+// BodyOptions configure how a request's body is read.
 type BodyOptions struct {
-	// Largest is what one message may have, decompressed.
+	// Largest is the maximum size of one message, decompressed.
 	Largest int64
-	// Enveloped says that the body is a sequence of messages, each behind a prefix.
+	// Enveloped reports whether the body is a sequence of messages, each behind a prefix.
 	Enveloped bool
-	// Write says that the message is a single write: it is refused while it arrives when
-	// it would be refused at its end, because reading it in vain costs as much.
+	// Write reports whether the message is a single write. A write that would be refused at its
+	// end is refused while it arrives, because reading it costs as much as a valid one.
 	Write bool
-	// Compressed says that a body that is one message is compressed.
+	// Compressed reports whether a body with a single message is compressed.
 	Compressed bool
 	// TooLarge returns the error of a message that is larger than Largest, before it
 	// has arrived; nil leaves that to the reader.
@@ -60,7 +59,7 @@ type Body struct {
 	controller *Controller
 	party      Party
 	held       int64 // bytes that are charged
-	overdraft  bool  // that of the party
+	overdraft  bool  // the budget of the party
 
 	prefix [prefixBytes]byte
 	have   int   // of the prefix
@@ -79,9 +78,9 @@ func (c *Controller) NewBody(r *http.Request, p Party, o BodyOptions) *Body {
 	return &Body{ReadCloser: r.Body, BodyOptions: o, ctx: r.Context(), controller: c, party: p}
 }
 
-// stream says that the body is that of a stream, which waits where a request is
-// refused, until ctx ends. interrupt ends a read when the rest of a large message does
-// not come within the limit. stop is called before the handler ends.
+// stream marks the body as that of a stream, which waits until ctx ends where a request would
+// be refused. interrupt ends a read if the rest of a large message does not arrive in time.
+// stop must be called before the handler ends.
 func (b *Body) stream(ctx context.Context, limit time.Duration, interrupt func()) (stop func()) {
 	b.ctx, b.stall = ctx, NewStallTimer(limit, interrupt)
 	return b.stall.Close
@@ -102,20 +101,20 @@ func (b *Body) Read(p []byte) (int, error) {
 		return 0, charged
 	}
 	if err == io.EOF && b.Compressed {
-		// It unfolds now, and is decoded, before anybody else runs.
+		// The message is decompressed and decoded next.
 		if charged := b.unfold(); charged != nil {
 			return 0, charged
 		}
 	}
 	if err != nil && !(b.Compressed && err == io.EOF) {
-		// It is decoded now, and the queue of the ledger bounds what comes of it.
+		// The message is decoded next, and the ledger's queue bounds the decoded writes.
 		b.Release()
 	}
 	return n, err
 }
 
-// readEnveloped never reads beyond the end of a prefix or a message, so that it
-// knows where the next begins.
+// readEnveloped never reads beyond the end of a prefix or a message, so it knows where the next
+// one begins.
 func (b *Body) readEnveloped(p []byte) (int, error) {
 	if b.left == 0 {
 		b.Release()
@@ -126,7 +125,7 @@ func (b *Body) readEnveloped(p []byte) (int, error) {
 			b.have, b.read = 0, 0
 			b.size, b.zipped = int64(binary.BigEndian.Uint32(b.prefix[1:])), b.prefix[0]&compressed != 0
 			if b.size > b.Largest && b.TooLarge != nil {
-				return 0, b.TooLarge() // Connect looks at an error only when the prefix is not whole
+				return 0, b.TooLarge() // Connect checks an error only if the prefix is incomplete
 			}
 			if b.left = b.size; b.size > freeBytes && b.stall != nil {
 				b.stall.Begin()
@@ -146,7 +145,7 @@ func (b *Body) readEnveloped(p []byte) (int, error) {
 		}
 	}
 	if err != nil && b.left > 0 {
-		b.Release() // the rest will not come
+		b.Release() // the rest will not arrive
 	}
 	return n, err
 }
@@ -163,8 +162,8 @@ func (b *Body) charge(n int64) error {
 	return b.take(n)
 }
 
-// unfold charges what a compressed message of b.read bytes may become, which has to
-// be together with it.
+// unfold charges the maximum decompressed size of a message of b.read bytes, which is in memory
+// together with it.
 func (b *Body) unfold() error {
 	if n := copies*min(b.Largest, unfolds*b.read) + b.read - b.held; n > 0 {
 		return b.hold(n)
@@ -172,8 +171,8 @@ func (b *Body) unfold() error {
 	return nil
 }
 
-// Grow charges what decoding has made of a message, beyond its size: operations of a
-// few bytes each take hundreds.
+// Grow charges the decoded size of a message beyond its encoded size: operations of a few bytes
+// each take hundreds.
 func (b *Body) Grow(bytes int64) error {
 	if bytes <= freeBytes {
 		return nil
@@ -183,7 +182,7 @@ func (b *Body) Grow(bytes int64) error {
 
 func (b *Body) take(n int64) error { return b.hold(copies * n) }
 
-// hold takes n bytes of the party's share and of the whole.
+// hold takes n bytes of the party's share and of the total.
 func (b *Body) hold(n int64) error {
 	share, limit := b.party.Share, int64(b.party.Limits.MessageBytes)
 	if b.Write {
@@ -204,15 +203,15 @@ func (b *Body) hold(n int64) error {
 	return nil
 }
 
-// wait takes n bytes of the party's share once there is room, or once it is this
-// body's turn to go on without.
+// wait takes n bytes of the party's share once there is room, or once this body gets the
+// overdraft.
 func (b *Body) wait(n, limit int64) error {
 	if b.stall == nil {
 		return b.refuse(b.controller.owner())
 	}
 	share := b.party.Share
 	if !b.overdraft {
-		// The client does not stall while it is us who do not read.
+		// The client does not stall while the server is not reading.
 		if waiting := b.stall.Running(); waiting {
 			b.stall.End()
 			defer b.stall.Begin()
@@ -229,7 +228,7 @@ func (b *Body) wait(n, limit int64) error {
 func (b *Body) either(n, limit int64) error {
 	share := b.party.Share
 	if b.held == 0 {
-		// It holds nothing that another one waits for.
+		// It holds no memory that another body waits for.
 		return b.acquired(share.arriving.Acquire(b.ctx, n, limit))
 	}
 	if err := share.overdraft.Acquire(b.ctx, 1, 1); err != nil {
@@ -250,8 +249,8 @@ func (b *Body) refuse(o Owner) error {
 	return b.Refused(b.controller.refuse(b.ctx, MessageBytes, o, roomRetry))
 }
 
-// Release gives back what a message has taken. It is called by the goroutine that
-// reads, or after that has ended.
+// Release releases a message's memory. It is called by the reading goroutine, or after that has
+// ended.
 func (b *Body) Release() {
 	if b.held > 0 {
 		b.party.Share.arriving.Release(b.held)

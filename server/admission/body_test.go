@@ -187,8 +187,8 @@ func refusals(c *Controller, b Bound, o Owner) (n uint64) {
 	return n
 }
 
-// When all shares together are more than there is, what is beyond is refused, and what
-// was taken of the share is given back.
+// If all shares together exceed the total, the excess is refused, and what was taken from the
+// share is released.
 func TestBodyBeyondTheWholeIsRefused(t *testing.T) {
 	t.Parallel()
 	c := newController(t, Options{Shares: true})
@@ -238,8 +238,8 @@ func TestStreamWaitsForItsShare(t *testing.T) {
 	})
 }
 
-// Streams that hold half a message each, and together all of the share, do not wait for
-// each other for ever: one at a time goes on.
+// Streams that hold half a message each, and together all of the share, do not wait for each
+// other for ever: one at a time continues.
 func TestStreamsDoNotDeadlock(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

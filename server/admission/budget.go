@@ -7,13 +7,12 @@ import (
 	"sync/atomic"
 )
 
-// Budget counts units that are in use: bytes, or places. It is a semaphore whose
-// limit comes with each call, because the auth file may change it while units are
-// in use. Calls that wait are served in their order. The zero value has nothing in
-// use.
+// Budget counts units that are in use: bytes, or places. It is a semaphore whose limit comes
+// with each call, because the auth file may change it while units are in use. Calls that wait
+// are served in their order. The zero value has no unit in use.
 //
-// A call that asks for more than the limit is served when nothing is in use, so
-// that no limit can shut out a single large one.
+// A call for more than the limit is served when nothing is in use, so no limit can exclude a
+// single large call.
 type Budget struct {
 	mu      sync.Mutex
 	used    atomic.Int64 // written with mu held
@@ -29,7 +28,7 @@ type budgetCall struct {
 // Used returns how many units are in use.
 func (b *Budget) Used() int64 { return b.used.Load() }
 
-// TryAcquire takes n units if there is room, and none waits for them.
+// TryAcquire takes n units if there is room and no call waits.
 func (b *Budget) TryAcquire(n, limit int64) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -65,7 +64,7 @@ func (b *Budget) Acquire(ctx context.Context, n, limit int64) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	select {
-	case <-call.ready: // served meanwhile
+	case <-call.ready: // served in the meantime
 		b.used.Add(-n)
 	default:
 		b.waiting.Remove(element)
@@ -74,7 +73,7 @@ func (b *Budget) Acquire(ctx context.Context, n, limit int64) error {
 	return context.Cause(ctx)
 }
 
-// Release gives n units back.
+// Release releases n units.
 func (b *Budget) Release(n int64) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -82,8 +81,7 @@ func (b *Budget) Release(n int64) {
 	b.wake()
 }
 
-// wake serves the calls that wait for as long as there is room. It is called with
-// mu held.
+// wake serves waiting calls while there is room. It is called with mu held.
 func (b *Budget) wake() {
 	for front := b.waiting.Front(); front != nil; front = b.waiting.Front() {
 		call := front.Value.(*budgetCall) //nolint:forcetypeassert // The list holds nothing else.

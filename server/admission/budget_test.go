@@ -125,8 +125,8 @@ func TestBudgetUnderLoad(t *testing.T) {
 	}
 }
 
-// A second's worth comes at once, then the rest evenly; and what is said to be the
-// time to wait is enough.
+// A second's worth passes at once, then the rest evenly; and the returned time to wait is
+// sufficient.
 func TestPace(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

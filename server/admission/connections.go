@@ -12,26 +12,24 @@ import (
 	"time"
 )
 
-// Connections cost file descriptors, and so do the log's segments. A server
-// that let clients take the last one would fail at its next segment, and stop
-// for good: therefore connections have a limit below that of the process.
+// Connections use file descriptors, and so do the log's segments. If clients took the last one,
+// the server would fail at its next segment and stop. So connections have a limit below that of
+// the process.
 //
-// A connection is unknown until a request on it was authenticated. Unknown ones
-// have bounds of their own, in all and for each address. Where there are too many,
-// the oldest is closed and not the newest: a client with a credential is known
-// within a round trip, and one that says nothing is the oldest soon. Only where even
-// the oldest has not had its round trip is the newest closed: then more connections
-// come at once than can be served.
+// A connection is unknown until a request on it was authenticated. Unknown connections have
+// separate bounds, in total and for each address. If there are too many, the oldest is closed
+// and not the newest: a client with a credential is authenticated within a round trip, and a
+// silent one soon becomes the oldest. The newest is closed only if even the oldest has not had
+// its round trip: then more connections arrive at once than can be served.
 
 const (
 	maxConnections = 16_384
-	// ownFiles are kept for the ledger, the standard streams and whatever the
-	// process was started with.
+	// ownFiles are reserved for the ledger, the standard streams and inherited files.
 	ownFiles = 256
-	// minConnections is for a process that may open hardly any file.
+	// minConnections applies to a process that may open very few files.
 	minConnections = 64
-	// maxUnknownConnections may be open, and from one address unknownOfAddress. An
-	// HTTP/2 connection takes some 70 KB.
+	// maxUnknownConnections bounds the unknown connections, and unknownOfAddress those from one
+	// address. An HTTP/2 connection takes some 70 KB.
 	maxUnknownConnections = 1_024
 	unknownOfAddress      = 256
 	// roundTrip is how long an unknown connection stays in any case.
@@ -40,8 +38,8 @@ const (
 	unknownTimeout = 15 * time.Second
 )
 
-// defaultConnections returns how many connections there may be when the process
-// may have so many files open; 0: unlimited.
+// defaultConnections returns the bound of connections of a process that may have the given
+// number of files open; 0: unlimited.
 func defaultConnections(files uint64) int {
 	if files == 0 || files >= maxConnections+ownFiles {
 		return maxConnections
@@ -49,7 +47,7 @@ func defaultConnections(files uint64) int {
 	return max(minConnections, int(files)-ownFiles)
 }
 
-// connections are those of a server.
+// connections are the connections of a server.
 type connections struct {
 	controller *Controller
 	open       Limiter
@@ -94,7 +92,7 @@ func (c *conn) Close() error {
 	return c.Conn.Close()
 }
 
-// CloseWrite ends what is sent, where the connection can do that by itself.
+// CloseWrite closes the sending direction, if the connection supports it.
 func (c *conn) CloseWrite() error {
 	if half, ok := c.Conn.(interface{ CloseWrite() error }); ok {
 		return half.CloseWrite()
@@ -102,9 +100,8 @@ func (c *conn) CloseWrite() error {
 	return errors.ErrUnsupported
 }
 
-// Listener holds a listener to the bounds of connections. It closes what is too
-// much at once: leaving it in the kernel's queue would let the client wait for an
-// answer.
+// Listener applies the bounds of connections to a listener. It closes excess connections at
+// once: in the kernel's queue the client would wait for an answer.
 func (c *Controller) Listener(l net.Listener) net.Listener { return &listener{l, &c.connections} }
 
 type listener struct {
@@ -127,8 +124,8 @@ func (l *listener) Accept() (net.Conn, error) {
 	}
 }
 
-// enter counts a new connection. It returns nil when there are as many as may be,
-// and none that is unknown could make room.
+// enter counts a new connection. It returns nil if the bound is reached and no unknown
+// connection can be closed for it.
 func (cs *connections) enter(inner net.Conn) *conn {
 	c := &conn{
 		Conn: inner, connections: cs, address: parseAddress(inner.RemoteAddr().String()), opened: time.Now(),
@@ -147,8 +144,8 @@ func (cs *connections) enter(inner net.Conn) *conn {
 	return c
 }
 
-// add makes a connection one of the unknown ones. It returns false when there are too
-// many and none is older.
+// add adds a connection to the unknown ones. It returns false if there are too many and none
+// can be closed.
 func (cs *connections) add(c *conn) bool {
 	limit := cs.controller.totals.Connections
 	cs.mu.Lock()
@@ -156,7 +153,7 @@ func (cs *connections) add(c *conn) bool {
 	ofAddress := of != nil && of.Len() >= min(unknownOfAddress, limit)
 	ofAll := cs.unknown.Len() >= min(maxUnknownConnections, limit)
 	cs.mu.Unlock()
-	// Only this goroutine adds connections, so that there is still room below.
+	// Only this goroutine adds connections, so the room found here is still free below.
 	if ofAddress && !cs.makeRoom(c, of, OfAddress) || !ofAddress && ofAll && !cs.makeRoom(c, &cs.unknown, OfServer) {
 		return false
 	}
@@ -171,13 +168,12 @@ func (cs *connections) add(c *conn) bool {
 	return true
 }
 
-// makeRoom closes the oldest connection of a list for a new one, and counts it out
-// before it returns. It returns false when that has not had its round trip, or there is
-// none.
+// makeRoom closes the oldest connection of a list for a new one, and uncounts it before it
+// returns. It returns false if that one has not had its round trip, or there is none.
 func (cs *connections) makeRoom(c *conn, l *list.List, whose Owner) bool {
 	cs.mu.Lock()
 	front := l.Front()
-	if front == nil && whose == OfAddress { // its last one has been closed meanwhile
+	if front == nil && whose == OfAddress { // its last connection has been closed
 		cs.mu.Unlock()
 		return true
 	}
@@ -188,13 +184,13 @@ func (cs *connections) makeRoom(c *conn, l *list.List, whose Owner) bool {
 		return false
 	}
 	oldest := front.Value.(*conn) //nolint:forcetypeassert // As above.
-	cs.forget(oldest)             // so that it is found once
+	cs.forget(oldest)             // so that it is closed once
 	cs.mu.Unlock()
-	_ = oldest.Close() // what was said on it is of no interest
+	_ = oldest.Close() // its requests do not matter
 	return true
 }
 
-// forget takes a connection out of the lists of unknown ones. mu is held.
+// forget removes a connection from the lists of unknown ones. mu is held.
 func (cs *connections) forget(c *conn) {
 	if c.all == nil {
 		return
@@ -208,7 +204,7 @@ func (cs *connections) forget(c *conn) {
 	c.timer.Stop()
 }
 
-// leave counts a connection out.
+// leave uncounts a connection.
 func (cs *connections) leave(c *conn) {
 	cs.mu.Lock()
 	cs.forget(c)
@@ -221,8 +217,8 @@ func (cs *connections) leave(c *conn) {
 	cs.open.Leave()
 }
 
-// identify says that a request of a party came on a connection. It returns false
-// when the party has as many connections as it may.
+// identify records that a connection carried a request of a party. It returns false if the
+// party has reached its bound of connections.
 func (cs *connections) identify(c *conn, p Party) bool {
 	if c.known.Load() {
 		return true
@@ -241,8 +237,8 @@ func (cs *connections) identify(c *conn, p Party) bool {
 	return true
 }
 
-// visited restarts the time that an unknown connection has: somebody who watches
-// over the server asks for nothing but its health.
+// visited restarts the timeout of an unknown connection: a monitoring client only sends health
+// checks.
 func (cs *connections) visited(c *conn) {
 	cs.mu.Lock()
 	defer cs.mu.Unlock()
@@ -271,12 +267,12 @@ func connOf(r *http.Request) *conn {
 	return c
 }
 
-// networkBits is how much of an IPv6 address tells two callers apart: everybody has
-// a network of his own.
+// networkBits is how many bits of an IPv6 address distinguish two callers: each caller has a
+// whole network.
 const networkBits = 64
 
-// addressOf returns the address of a connection, or that of a remote address where
-// the connection is not ours.
+// addressOf returns the address of a connection, or the remote address if the connection is not
+// one of [Controller.Listener].
 func addressOf(c *conn, remote string) netip.Addr {
 	if c != nil {
 		return c.address
@@ -284,8 +280,8 @@ func addressOf(c *conn, remote string) netip.Addr {
 	return parseAddress(remote)
 }
 
-// parseAddress returns whom an address of a connection belongs to; the zero address
-// when it is none.
+// parseAddress returns the caller's address or network for a connection's address; the zero
+// address if it is invalid.
 func parseAddress(hostPort string) netip.Addr {
 	at, err := netip.ParseAddrPort(hostPort)
 	if err != nil {

@@ -96,7 +96,8 @@ func TestOldestUnknownConnectionIsClosed(t *testing.T) {
 		for _, f := range first {
 			f.closed.Wait()
 		}
-		if all, unknown := c.connections.open.Count(), c.connections.unknownCount(); all != maxUnknownConnections || unknown != all {
+		if all, unknown := c.connections.open.Count(), c.connections.unknownCount(); all != maxUnknownConnections ||
+			unknown != all {
 			t.Errorf("%d are open, %d unknown, want %d", all, unknown, maxUnknownConnections)
 		}
 	})
@@ -174,7 +175,7 @@ func TestSilentConnectionsAreClosed(t *testing.T) {
 	})
 }
 
-// The listener closes what there is no room for, and closing twice makes no more.
+// The listener closes excess connections, and closing one twice does not free two places.
 func TestListener(t *testing.T) {
 	t.Parallel()
 	inner, err := net.Listen("tcp", "127.0.0.1:0")
@@ -256,11 +257,12 @@ func TestConnContextOverEveryProtocol(t *testing.T) {
 		protocols := new(http.Protocols)
 		protocols.SetHTTP1(!http2)
 		protocols.SetUnencryptedHTTP2(http2)
-		hs := &http.Server{Protocols: protocols, ConnContext: ConnContext, Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-			if connOf(r) == nil {
-				w.WriteHeader(http.StatusTeapot)
-			}
-		})}
+		hs := &http.Server{Protocols: protocols, ConnContext: ConnContext,
+			Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				if connOf(r) == nil {
+					w.WriteHeader(http.StatusTeapot)
+				}
+			})}
 		served := make(chan error, 1)
 		go func() { served <- hs.Serve(c.Listener(inner)) }() // ends with Close; received below
 		transport := &http.Transport{Protocols: protocols}

@@ -9,22 +9,21 @@ import (
 	"time"
 )
 
-// Options say what a Controller bounds.
+// Options configure a Controller.
 type Options struct {
 	// Totals are the bounds of the server.
 	Totals Totals
-	// Shares says whether credentials have shares of the totals. Without access
-	// control nobody can tell the callers apart.
+	// Shares reports whether credentials have shares of the totals. Without access control
+	// callers cannot be distinguished.
 	Shares bool
-	// Logger receives a line now and then while requests are refused.
+	// Logger receives an occasional line while requests are refused.
 	Logger *slog.Logger
 	// Disk returns the free bytes and the size of the file system that the ledger
 	// writes to; nil for no reserve.
 	Disk func() (free, size uint64, err error)
 	// DiskReserve is how many bytes must stay free; negative for the default.
 	DiskReserve int64
-	// StoredFile is where the stored bytes of each actor are kept. Empty: in memory
-	// alone.
+	// StoredFile is the file with the stored bytes of each actor. Empty: only in memory.
 	StoredFile string
 }
 
@@ -49,7 +48,7 @@ type Controller struct {
 	overload overload
 }
 
-// New returns a controller. The error is about StoredFile.
+// New returns a Controller. An error is about StoredFile.
 func New(o Options) (*Controller, error) {
 	c := &Controller{totals: o.Totals.withDefaults(), shares: o.Shares, logger: o.Logger}
 	c.whole = Party{newShare(""), c.totals.whole()}
@@ -61,16 +60,16 @@ func New(o Options) (*Controller, error) {
 	return c, err
 }
 
-// Close writes down what was stored. It is called once nothing is stored any more.
+// Close saves the stored bytes. Call it when nothing is stored any more.
 func (c *Controller) Close() error { return c.accounts.close() }
 
-// Shares tells whether credentials have shares.
+// Shares reports whether credentials have shares.
 func (c *Controller) Shares() bool { return c.shares }
 
 // Totals returns the bounds of the server.
 func (c *Controller) Totals() Totals { return c.totals }
 
-// Party returns whom a request is admitted for.
+// Party returns the party that a request is admitted for.
 func (c *Controller) Party(share *Share, own Limits) Party {
 	if !c.shares || share == nil {
 		return c.whole
@@ -78,7 +77,7 @@ func (c *Controller) Party(share *Share, own Limits) Party {
 	return Party{share, c.totals.share(own)}
 }
 
-// refuse accounts for a refusal and returns it.
+// refuse counts a refusal and returns it.
 func (c *Controller) refuse(ctx context.Context, b Bound, o Owner, retry time.Duration) error {
 	c.refusals[b][o].Add(1)
 	if o == OfServer || b == DiskReserve {
@@ -87,7 +86,7 @@ func (c *Controller) refuse(ctx context.Context, b Bound, o Owner, retry time.Du
 	return &Refusal{b, o, retry}
 }
 
-// EngineFull says that the ledger refused a write because its own queue was full.
+// EngineFull records that the ledger refused a write because its own queue was full.
 func (c *Controller) EngineFull(ctx context.Context) { c.overload.refuse(ctx, c.logger, "queue") }
 
 // Refusals calls visit with how often each bound has refused something, cut it off, or
@@ -100,7 +99,7 @@ func (c *Controller) Refusals(visit func(b Bound, o Owner, n uint64)) {
 	}
 }
 
-// Request opens a request. leave closes it. The error is a *Refusal.
+// Request opens a request; leave closes it. The error is a *Refusal.
 func (c *Controller) Request(ctx context.Context, p Party) (leave func(), err error) {
 	own, err := c.OwnRequest(ctx, p)
 	if err != nil {
@@ -116,8 +115,8 @@ func (c *Controller) Request(ctx context.Context, p Party) (leave func(), err er
 	}, nil
 }
 
-// OwnRequest is Request for a look at the metrics, which must be possible however
-// busy the server is: only the share of the credential counts.
+// OwnRequest is Request for reading the metrics, which must be possible however busy the server
+// is: only the credential's share applies.
 func (c *Controller) OwnRequest(ctx context.Context, p Party) (leave func(), err error) {
 	if !c.shares {
 		return func() {}, nil
@@ -132,7 +131,7 @@ func (c *Controller) OwnRequest(ctx context.Context, p Party) (leave func(), err
 	return p.Share.requests.Leave, nil
 }
 
-// Stream opens a stream. leave closes it. The error is a *Refusal.
+// Stream opens a stream; leave closes it. The error is a *Refusal.
 func (c *Controller) Stream(ctx context.Context, p Party) (leave func(), err error) {
 	if !p.Share.streams.Enter(p.Limits.Streams) {
 		return nil, c.refuse(ctx, Streams, c.owner(), busyRetry)
@@ -147,7 +146,7 @@ func (c *Controller) Stream(ctx context.Context, p Party) (leave func(), err err
 	}, nil
 }
 
-// owner is whose bound a party's limit is.
+// owner returns the owner of a party's limit.
 func (c *Controller) owner() Owner {
 	if c.shares {
 		return OfCredential
@@ -155,10 +154,9 @@ func (c *Controller) owner() Owner {
 	return OfServer
 }
 
-// Probe lets a health check in, however much is under way: otherwise a busy server
-// would be taken for a dead one, and restarted. It is a visit, unless its caller was
-// admitted before. Probes are counted, because the ledger must not be closed while one
-// looks at it.
+// Probe admits a health check, however busy the server is: otherwise a busy server would look
+// dead and be restarted. It is a visit, unless its caller was admitted before. Probes are
+// counted, because the ledger must not be closed while a probe uses it.
 func (c *Controller) Probe(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		c.Visit(r.Context())
@@ -168,11 +166,10 @@ func (c *Controller) Probe(next http.Handler) http.Handler {
 	})
 }
 
-// Read takes a place for a read that makes its answer, and returns what gives the
-// place back; it may be called more than once. A credential's reads wait for each
-// other and then, with those of other credentials, for a place of the server. No
-// place waits for a client, so that a wait is as long as the work that is ahead.
-// The error is the cause of ctx.
+// Read takes a place for a read that is building its answer. The returned function releases the
+// place and may be called more than once. A credential's reads wait for each other and then,
+// with those of other credentials, for a place of the server. No place waits for a client, so a
+// wait is as long as the work ahead of it. The error is the cause of ctx.
 func (c *Controller) Read(ctx context.Context, p Party) (done func(), err error) {
 	if err := p.Share.reads.Acquire(ctx, 1, int64(p.Limits.Reads)); err != nil {
 		return nil, err
@@ -190,12 +187,12 @@ func (c *Controller) Read(ctx context.Context, p Party) (done func(), err error)
 	}, nil
 }
 
-// smallAnswer is the size up to which an answer needs no room: its request, which
-// is bounded, takes as much.
+// smallAnswer is the size up to which an answer needs no room: its request, which is bounded,
+// takes as much memory.
 const smallAnswer = 16 << 10
 
-// MayAnswer returns a *Refusal if the share of a party has no room for an answer of a
-// size: making one in vain costs as much as making one. It takes no room.
+// MayAnswer returns a *Refusal if the party's share has no room for an answer of the given
+// size, because building an answer in vain is as expensive as sending one. It takes no room.
 func (c *Controller) MayAnswer(ctx context.Context, p Party, size int) error {
 	if used := p.Share.leaving.Used(); used > 0 && used+2*int64(size) > int64(p.Limits.MessageBytes) {
 		return c.refuse(ctx, AnswerBytes, c.owner(), busyRetry)
@@ -203,14 +200,14 @@ func (c *Controller) MayAnswer(ctx context.Context, p Party, size int) error {
 	return nil
 }
 
-// TryAnswer takes room for an answer of a size, until release is called, if there is
-// some. An answer takes its size twice: as a message and encoded.
+// TryAnswer takes room for an answer of the given size, until release is called, if there is
+// enough. An answer takes its size twice: as a message and encoded.
 func (c *Controller) TryAnswer(p Party, size int) (release func(), ok bool) {
 	release, full := c.tryAnswer(p, size)
 	return release, full == ownerCount
 }
 
-// tryAnswer returns whose room is full; ownerCount when there is some.
+// tryAnswer returns the owner whose room is full, or ownerCount if there is room.
 func (c *Controller) tryAnswer(p Party, size int) (release func(), full Owner) {
 	if size <= smallAnswer {
 		return func() {}, ownerCount
@@ -222,7 +219,7 @@ func (c *Controller) tryAnswer(p Party, size int) (release func(), full Owner) {
 	return c.wholeAnswer(p, n)
 }
 
-// wholeAnswer takes of the whole what was taken of the share.
+// wholeAnswer takes from the total what was taken from the share.
 func (c *Controller) wholeAnswer(p Party, n int64) (release func(), full Owner) {
 	if !c.leaving.TryAcquire(n, maxMessageBytes) {
 		p.Share.leaving.Release(n)
@@ -234,7 +231,7 @@ func (c *Controller) wholeAnswer(p Party, n int64) (release func(), full Owner) 
 	}, ownerCount
 }
 
-// Answer is TryAnswer with a *Refusal where there is no room.
+// Answer is TryAnswer with a *Refusal if there is no room.
 func (c *Controller) Answer(ctx context.Context, p Party, size int) (release func(), err error) {
 	release, full := c.tryAnswer(p, size)
 	if full != ownerCount {
@@ -243,9 +240,9 @@ func (c *Controller) Answer(ctx context.Context, p Party, size int) (release fun
 	return release, nil
 }
 
-// AwaitAnswer is Answer for a message of a stream, of more than a few KiB: it waits
-// until messages on other streams of its credential are read. The error is a *Refusal
-// where the server has no room, or the cause of ctx.
+// AwaitAnswer is Answer for a message of a stream, of more than a few KiB: it waits until
+// messages on other streams of its credential are read. The error is a *Refusal if the server
+// has no room, or the cause of ctx.
 func (c *Controller) AwaitAnswer(ctx context.Context, p Party, size int) (release func(), err error) {
 	n := 2 * int64(size)
 	if err := p.Share.leaving.Acquire(ctx, n, int64(p.Limits.MessageBytes)); err != nil {
@@ -258,13 +255,12 @@ func (c *Controller) AwaitAnswer(ctx context.Context, p Party, size int) (releas
 	return release, nil
 }
 
-// CommandOverhead is what a write in the engine takes beside its operations, in
-// bytes.
+// CommandOverhead is the memory of a write in the engine besides its operations, in bytes.
 const CommandOverhead = 900
 
-// Write lets a single write of so many bytes of operations into the engine, until
-// done is called: when it is decided, and its stored bytes are counted, whether its
-// caller still waits or not. The error is a *Refusal.
+// Write admits a single write with the given bytes of operations to the engine, until done is
+// called: when the write is decided and its stored bytes are counted, whether or not its caller
+// still waits. The error is a *Refusal.
 func (c *Controller) Write(ctx context.Context, p Party, bytes int) (done func(), err error) {
 	if err := c.mayStore(ctx, p); err != nil {
 		return nil, err
@@ -282,7 +278,7 @@ func (c *Controller) Write(ctx context.Context, p Party, bytes int) (done func()
 	return c.inEngine(p, n), nil
 }
 
-// inEngine begins what ends when a write has left the engine.
+// inEngine counts a write in the engine until the returned function is called.
 func (c *Controller) inEngine(p Party, n int64) (done func()) {
 	c.deciding.Enter(math.MaxInt)
 	return func() {
@@ -291,8 +287,8 @@ func (c *Controller) inEngine(p Party, n int64) (done func()) {
 	}
 }
 
-// mayWrite returns a *Refusal if a write of a party, of which so many bytes are known
-// yet, would be refused.
+// mayWrite returns a *Refusal if a party's write, of which the given bytes are known so far,
+// would be refused.
 func (c *Controller) mayWrite(ctx context.Context, p Party, bytes int64) error {
 	if err := c.mayStore(ctx, p); err != nil || !c.shares {
 		return err
@@ -306,11 +302,10 @@ func (c *Controller) mayWrite(ctx context.Context, p Party, bytes int64) error {
 	return nil
 }
 
-// Writes is Write for the writes of a stream. It waits for their turn and for room,
-// which only the credential's own writes can keep it from. hurry ends the wait for
-// their turn: a stream that ends must not take longer than it has to. done is nil where
-// nothing is counted. The error is a *Refusal, because of what is stored, or the cause
-// of ctx.
+// Writes is Write for the writes of a stream. It waits for the credential's rate and for room,
+// which only the credential's own writes can delay. hurry ends the wait for the rate, so that
+// an ending stream does not take longer than necessary. done is nil if nothing is counted. The
+// error is a *Refusal because of stored bytes, or the cause of ctx.
 func (c *Controller) Writes(
 	ctx context.Context, hurry <-chan struct{}, p Party, writes, bytes int,
 ) (done func(), err error) {
@@ -328,7 +323,8 @@ func (c *Controller) Writes(
 			return nil, context.Cause(ctx)
 		}
 	}
-	// After the pace, because reading writes in vain costs others as much.
+	// Check after the rate, so that refused writes are slowed too: reading them costs others as
+	// much.
 	if err := c.mayStore(ctx, p); err != nil {
 		return nil, err
 	}

@@ -5,19 +5,19 @@ import (
 	"time"
 )
 
-// A full disk stops the ledger for good, and a writer can fill it. Therefore writes
-// are refused while less than the reserve is free: what is under way, the next
-// checkpoint and the next segment of the log still fit, and reads go on. While less
-// than twice the reserve is free, a credential that has stored more than its quarter
-// of everything is refused, so that the others can go on for a while.
+// A full disk stops the ledger, and a writer can fill it. So writes are refused while less than
+// the reserve is free: writes under way, the next checkpoint and the next segment of the log
+// still fit, and reads continue. While less than twice the reserve is free, a credential that
+// has stored more than its quarter of the total is refused, so that the others can continue for
+// a while.
 
 const (
 	// maxReserve and reservePart are the default reserve: one gibibyte, or a
 	// twentieth of a file system that is smaller.
 	maxReserve  = 1 << 30
 	reservePart = 20
-	// diskEvery is how often the file system is asked. A fast disk takes some 50 MB
-	// in that time.
+	// diskEvery is how often the free space is checked. A fast disk writes some 50 MB in that
+	// time.
 	diskEvery = 100 * time.Millisecond
 )
 
@@ -28,12 +28,12 @@ const (
 	diskFull        // less than the reserve
 )
 
-// disk knows how full the file system of the ledger is.
+// disk tracks the free space of the ledger's file system.
 type disk struct {
-	measure func() (free, size uint64, err error) // nil: nobody asks
+	measure func() (free, size uint64, err error) // nil: the free space is not checked
 	reserve int64                                 // negative: the default
 	began   time.Time
-	next    atomic.Int64 // when to ask again, in nanoseconds since began
+	next    atomic.Int64 // time of the next check, in nanoseconds since began
 	now     atomic.Int32
 }
 
@@ -41,7 +41,7 @@ func (d *disk) init(measure func() (free, size uint64, err error), reserve int64
 	d.measure, d.reserve, d.began = measure, reserve, time.Now()
 }
 
-// level returns how much is free. One caller in a while asks the file system, which
+// level returns the level of free space. One caller per interval asks the file system, which
 // takes some microseconds.
 func (d *disk) level() int32 {
 	if d.measure == nil || d.reserve == 0 {
@@ -53,7 +53,7 @@ func (d *disk) level() int32 {
 	}
 	free, size, err := d.measure()
 	if err != nil || size == 0 {
-		return d.now.Load() // a file system that does not tell must not stop the ledger
+		return d.now.Load() // an unknown free space must not stop the ledger
 	}
 	level := diskRoomy
 	switch reserve := d.reserveOf(size); {
@@ -66,7 +66,7 @@ func (d *disk) level() int32 {
 	return level
 }
 
-// reserveOf returns how much of a file system of a size must stay free.
+// reserveOf returns how much must stay free of a file system of the given size.
 func (d *disk) reserveOf(size uint64) uint64 {
 	if d.reserve >= 0 {
 		return uint64(d.reserve)

@@ -1,25 +1,25 @@
-// Package admission owns what the server bounds: how much callers may have under way
-// together, what of that is the share of one credential, what may be done before a
-// caller is known, and how long the server waits for a client.
+// Package admission owns the server's bounds: how much all callers may have under way together,
+// how much of that is the share of one credential, what is allowed before a caller is known,
+// and how long the server waits for a client.
 //
 // Three rules:
 //
-//   - What is too much is refused at once, with a time after which to come back. No
-//     caller waits for another one's client. The waits that there are (a stream for its
-//     own pace and room, a read for its own reads and for the processor) can be
-//     prolonged by the credential itself, and by work, which ends.
-//   - Every credential has a share of every bound, so that four of them that use all
-//     they may do not meet. The auth file sets the shares; without one there are none,
-//     because nobody can tell the callers apart.
-//   - Before a caller is known, bounds hold for each connection, for each address and in
-//     all, and the oldest gives way to the newest.
+//   - Excess is refused at once, with a time after which to retry. No caller waits for
+//     another caller's client. The remaining waits (a stream for its own rate and room,
+//     a read for its own reads and for the processor) depend only on the credential
+//     itself, and on work, which ends.
+//   - Every credential has a share of every bound, so four credentials that use their
+//     whole shares do not affect each other. The auth file sets the shares. Without one
+//     there are none, because callers cannot be distinguished.
+//   - Before a caller is known, bounds apply to each connection, to each address and in
+//     total, and the oldest is closed for the newest.
 //
 // # The bounds
 //
-// "Total" is of all callers, "share" of one credential, a quarter of it unless the auth
-// file says something else (the field is in parentheses). What is refused is
-// resource_exhausted with a WriteError QUEUE_FULL and RetryInfo, and counted in
-// seqledger_gate_refusals_total by the name in brackets.
+// "Total" applies to all callers, "share" to one credential. A share is a quarter of the total
+// unless the auth file sets it (the field is in parentheses). A refusal is resource_exhausted
+// with a WriteError QUEUE_FULL and RetryInfo. seqledger_gate_refusals_total counts refusals by
+// the name in brackets.
 //
 //	bound                          total                 share              beyond it
 //	---------------------------------------------------------------------------------
@@ -56,16 +56,16 @@
 //
 //	bound                          of all   of an address  of a connection  beyond it
 //	---------------------------------------------------------------------------------
-//	connections on which nobody    1,024    256            –                the oldest is closed; the newest, if
+//	connections on which no caller 1,024    256            –                the oldest is closed; the newest, if
 //	was authenticated                                                       the oldest is less than 50 ms old
 //	health checks, and requests    256      128            32               the oldest is cut, and its connection
-//	that are refused                                                        closed if nobody is known on it
+//	that are refused                                                        closed if it has no caller yet
 //
 // How long the server waits (see deadlines.go and streamcontrols.go):
 //
 //	for what                                                          how long
 //	--------------------------------------------------------------------------
-//	a request on a connection on which nobody is known                15 s
+//	a request on a connection without an authenticated caller         15 s
 //	the body of a request whose caller is not known                   5 s
 //	the answer to such a request to be taken                          10 s
 //	the body of a request; the rest of a large message of a stream    30 s
@@ -75,15 +75,15 @@
 //
 // # What is charged
 //
-// A message of more than 4 KiB is charged three times its size as it arrives, because it
-// is in memory as it came, decoded, and encoded for the log; what was announced and not
-// sent costs nothing. A compressed one is charged what it may become once it is whole.
-// An answer of more than 16 KiB is charged twice its size until it is sent. Stored bytes
-// are the keys, values and payloads of committed writes and 16 for each operation; a
-// repeat or a refusal stores nothing. They are kept in a file (see accounts.go), of which
-// a kill forgets the last five seconds.
+// A message of more than 4 KiB is charged three times its size as it arrives, because it is in
+// memory as received, decoded, and encoded for the log. Announced bytes that were not sent cost
+// nothing. A compressed message is charged its maximum decompressed size once it has arrived.
+// An answer of more than 16 KiB is charged twice its size until it is sent. Stored bytes are
+// the keys, values and payloads of committed writes and 16 for each operation; a repeat or a
+// refusal stores nothing. They are stored in a file (see accounts.go); a kill loses the counts
+// of the last five seconds.
 //
-// A write is in the engine until it is decided, also when its caller has gone. So what
-// waits for decisions without a caller is bounded by the bytes in the engine, and ends
-// with them.
+// A write is in the engine until it is decided, also when its caller has disconnected. So
+// goroutines that wait for decisions without a caller are bounded by the bytes in the engine,
+// and end with the decisions.
 package admission

@@ -4,8 +4,8 @@ package admission
 
 import "syscall"
 
-// openFilesLimit returns how many files the process may have open, 0 if nobody
-// can tell. Go has raised the limit to the highest that it may have.
+// openFilesLimit returns how many files the process may have open, 0 if unknown. The Go runtime
+// has raised the soft limit to the hard limit.
 func openFilesLimit() uint64 {
 	var limit syscall.Rlimit
 	if syscall.Getrlimit(syscall.RLIMIT_NOFILE, &limit) != nil {

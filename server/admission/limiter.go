@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// Limiter counts what is open and bounds it. The zero value has nothing open.
+// Limiter counts open items and bounds them. The zero value has none open.
 type Limiter struct{ open atomic.Int64 }
 
 // Enter opens one more and returns true, unless limit of them are open.
@@ -19,7 +19,7 @@ func (l *Limiter) Enter(limit int) bool {
 	return true
 }
 
-// Leave closes one that Enter opened.
+// Leave closes an item that Enter opened.
 func (l *Limiter) Leave() { l.open.Add(-1) }
 
 // Count returns how many are open.

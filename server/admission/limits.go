@@ -15,10 +15,9 @@ type Limits struct {
 	// Connections open at once. A connection belongs to the credential of its first
 	// request.
 	Connections int `json:"connections,omitempty"`
-	// MessageBytes is the memory for messages of more than a few KiB, in each
-	// direction.
+	// MessageBytes is the memory for messages larger than a few KiB, in each direction.
 	MessageBytes int `json:"messageBytes,omitempty"`
-	// Reads that make their answers at once.
+	// Reads that build their answers at the same time.
 	Reads int `json:"reads,omitempty"`
 	// WritesPerSecond, those on a WriteStream included. A write of more than a KiB
 	// counts once for each whole KiB. A second's worth may come at once.
@@ -27,7 +26,7 @@ type Limits struct {
 	StoredBytes int `json:"storedBytes,omitempty"`
 }
 
-// shares is how many credentials the defaults suit.
+// shares is the number of credentials that the defaults are for.
 const shares = 4
 
 // Totals are the bounds of a server. A field that is 0 has its default.
@@ -36,31 +35,30 @@ type Totals struct {
 }
 
 const (
-	// maxRequests take some 25 KB each, and each of them may be about to run: a quarter
-	// of them, which one credential has, keeps others waiting for some ten milliseconds.
+	// maxRequests bounds the requests; each takes some 25 KB and may be runnable: a quarter of
+	// them, one credential's share, delays others by some ten milliseconds.
 	maxRequests = 4_096
 	maxStreams  = 1_024
 	// maxMessageBytes is the memory for large messages, in each direction.
 	maxMessageBytes = 128 << 20
-	// MinMessageBytes is the least that a credential must have of it: room for the
-	// largest message, compressed.
+	// MinMessageBytes is a credential's minimum of it: room for the largest message,
+	// compressed.
 	MinMessageBytes = 24 << 20
-	// maxReads is how many reads make their answers at once. A read that only
-	// sends its answer is no longer among them.
+	// maxReads is how many reads build their answers at the same time. A read that is sending
+	// its answer does not count.
 	maxReads = 32
-	// maxWritesPerSecond is about what the engine does on two cores. It is there for
-	// its quarter, and no limit by itself.
+	// maxWritesPerSecond is about the engine's rate on two cores. It only defines the default
+	// share, a quarter of it.
 	maxWritesPerSecond = 200_000
-	// writeUnit is how many bytes of a write count like a write: what a large one costs
-	// the disk and the processor grows with its size.
+	// writeUnit is how many bytes of a write count as one write: the cost of a large write
+	// grows with its size.
 	writeUnit = 1 << 10
-	// maxQueuedBytes is how much of one credential's writes may wait for the log or
-	// be on the way to it, each with its overhead. It is little, because another
-	// credential's next write waits behind all of it.
+	// maxQueuedBytes bounds one credential's writes in the engine, with their overhead. It is
+	// small, because another credential's next write waits behind all of it.
 	maxQueuedBytes = 2 << 20
 )
 
-// withDefaults fills in what is 0.
+// withDefaults replaces zero fields by their defaults.
 func (t Totals) withDefaults() Totals {
 	if t.Requests == 0 {
 		t.Requests = maxRequests
@@ -74,11 +72,10 @@ func (t Totals) withDefaults() Totals {
 	return t
 }
 
-// writeUnits returns how many writes some writes count as, which have so many bytes
-// together.
+// writeUnits returns how many units a number of writes with the given total bytes counts as.
 func writeUnits(writes, bytes int) int { return max(writes, bytes/writeUnit) }
 
-// share fills in a credential's limits. No share is more than the whole.
+// share fills in a credential's limits. No share is larger than the total.
 func (t Totals) share(l Limits) Limits {
 	part := func(own *int, total int) {
 		if *own == 0 {
@@ -101,8 +98,8 @@ func (t Totals) share(l Limits) Limits {
 // bounds.
 func WithDefaults(l Limits) Limits { return Totals{}.withDefaults().share(l) }
 
-// whole are the limits of callers on a server without access control: they share
-// everything.
+// whole returns the limits of callers on a server without access control: all callers share the
+// totals.
 func (t Totals) whole() Limits {
 	return Limits{
 		Requests: t.Requests, Streams: t.Streams, Connections: t.Connections,

@@ -11,15 +11,13 @@ import (
 // are too many: a line for each would make the overload worse.
 const overloadEvery = 10 * time.Second
 
-// overload says now and then that the server refuses what it cannot take. The
-// metrics count every refusal.
+// overload logs now and then that the server refuses requests. The metrics count every refusal.
 type overload struct {
 	next    atomic.Int64 // Unix nanoseconds; no line before
 	refused atomic.Int64 // since the last line
 }
 
-// refuse counts a refusal, and logs it with those before unless there was a line a
-// moment ago.
+// refuse counts a refusal, and logs all since the last line unless that was written recently.
 func (o *overload) refuse(ctx context.Context, logger *slog.Logger, bound string) {
 	o.refused.Add(1)
 	now, next := time.Now().UnixNano(), o.next.Load()

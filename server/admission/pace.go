@@ -5,20 +5,20 @@ import (
 	"time"
 )
 
-// pace spreads units over time: so many a second, of which a second's worth may
-// come at once.
+// pace is a rate limiter: a number of units per second, with bursts of up to one second's
+// worth.
 type pace struct {
-	began time.Time // the wall clock cannot move what is counted from here
-	// due is when the units so far would be over if they came evenly, in
-	// nanoseconds since began.
+	began time.Time // times are relative to it, so changes of the wall clock have no effect
+	// due is when the units so far would end if they were evenly spaced, in nanoseconds since
+	// began.
 	due atomic.Int64
 }
 
 func (p *pace) now() int64 { return int64(time.Since(p.began)) }
 
-// take counts n units and returns 0. When they are too many it counts none and
-// returns after which time there is room for them; with always it counts them and
-// returns for how long the caller must wait. perSecond 0 is no limit.
+// take counts n units and returns 0. If they exceed the rate it counts none and returns after
+// which time there is room for them; with always it counts them and returns how long the caller
+// must wait. perSecond 0 means no limit.
 func (p *pace) take(n, perSecond int, always bool) (wait time.Duration) {
 	if perSecond == 0 {
 		return 0
@@ -27,7 +27,7 @@ func (p *pace) take(n, perSecond int, always bool) (wait time.Duration) {
 	for {
 		was := p.due.Load()
 		next := max(was, now) + step
-		// More than a second's worth is let through when nothing is before it.
+		// More than a second's worth is allowed if nothing precedes it.
 		over := time.Duration(next - now - max(int64(time.Second), step))
 		if over > 0 && !always {
 			return over
@@ -38,7 +38,7 @@ func (p *pace) take(n, perSecond int, always bool) (wait time.Duration) {
 	}
 }
 
-// behind returns after which time there is room for a unit, without counting one.
+// behind returns after which time there is room for one unit, without counting it.
 func (p *pace) behind(perSecond int) time.Duration {
 	if perSecond == 0 {
 		return 0
@@ -46,5 +46,5 @@ func (p *pace) behind(perSecond int) time.Duration {
 	return max(0, time.Duration(p.due.Load()-p.now())-time.Second)
 }
 
-// idle tells whether all units are over.
+// idle reports whether all units have ended.
 func (p *pace) idle() bool { return p.due.Load() <= p.now() }

@@ -5,8 +5,7 @@ import (
 	"time"
 )
 
-// Bound names what there is too much of. The names of those that the auth file can
-// set are its fields.
+// Bound names a bound. A bound that the auth file can set has the name of its field.
 type Bound uint8
 
 // The bounds. The package's documentation says what each is.
@@ -33,15 +32,15 @@ var boundNames = [boundCount]string{
 // String returns the bound as metrics and messages name it.
 func (b Bound) String() string { return boundNames[b] }
 
-// Owner says whose bound it is.
+// Owner is the owner of a bound.
 type Owner uint8
 
 // The owners of bounds.
 const (
 	OfServer     Owner = iota // all callers together
 	OfCredential              // the share of one credential
-	OfAddress                 // callers of one address, of whom nothing is known yet
-	OfConnection              // the same, of one connection
+	OfAddress                 // unauthenticated callers of one address
+	OfConnection              // unauthenticated callers of one connection
 	ownerCount
 )
 
@@ -58,16 +57,15 @@ var owners = [boundCount][]Owner{
 	StoredBytes: {OfCredential}, DiskReserve: {OfServer}, Unauthenticated: {OfServer, OfAddress, OfConnection},
 }
 
-// Refusal says that something was refused because of a bound, and that nothing was
-// done.
+// Refusal reports that something was refused because of a bound, and that nothing was done.
 type Refusal struct {
 	Bound Bound
 	Owner Owner
-	// RetryAfter is when to try again: exact for a rate, else a guess.
+	// RetryAfter is when to try again: exact for a rate, otherwise an estimate.
 	RetryAfter time.Duration
 }
 
-// refusalTexts say what the caller can do about it.
+// refusalTexts describe the bounds in messages.
 var refusalTexts = [boundCount]string{
 	Requests:          "requests under way",
 	RequestsPerSecond: "requests a second",
@@ -96,8 +94,8 @@ func (r *Refusal) Error() string {
 		refusalTexts[r.Bound])
 }
 
-// When to try again. What is under way ends when it likes; a disk is filled and
-// emptied in minutes.
+// When to try again. The end of requests under way is not known; a disk fills and empties
+// within minutes.
 const (
 	busyRetry = 100 * time.Millisecond
 	roomRetry = 50 * time.Millisecond

@@ -8,18 +8,18 @@ import (
 	"time"
 )
 
-// Share is what one actor uses of the bounds. All tokens of a user have one, and a
-// key has the same one before and after the auth file was read again.
+// Share is one actor's usage of the bounds. All tokens of a user share one, and a key keeps its
+// share when the auth file is read again.
 type Share struct {
 	actor string
 
 	requests, streams, connections Limiter
-	// arriving and leaving are bytes of large messages, reads the places of reads
-	// at work, and queued bytes of writes in the engine.
+	// arriving and leaving count bytes of large messages, reads the places of reads, and queued
+	// the bytes of writes in the engine.
 	arriving, leaving, reads, queued Budget
 	requestPace, writePace           pace
-	// overdraft is held by the one stream that may go on reading its message when
-	// the share of arriving is used up. See Body.
+	// overdraft is held by the one stream that may continue to read its message when the share
+	// of arriving is used up. See Body.
 	overdraft Budget
 
 	account atomic.Pointer[account] // nil until the actor stores something
@@ -30,7 +30,7 @@ func newShare(actor string) *Share {
 	return &Share{actor: actor, requestPace: pace{began: now}, writePace: pace{began: now}}
 }
 
-// idle tells whether nothing would be lost if the share was forgotten.
+// idle reports whether the share can be dropped without a loss.
 func (s *Share) idle() bool {
 	return s.requests.Count() == 0 && s.streams.Count() == 0 && s.connections.Count() == 0 &&
 		s.requestPace.idle() && s.writePace.idle()
@@ -39,20 +39,19 @@ func (s *Share) idle() bool {
 // maxRememberedActors bounds the shares that are in memory.
 const maxRememberedActors = 1 << 16
 
-// Registry finds the share of an actor again, across tokens and reloads of the
-// auth file. The zero value is empty.
+// Registry maps actors to shares, across tokens and reloads of the auth file. The zero value is
+// empty.
 type Registry struct {
 	mu    sync.Mutex
 	known map[string]*Share
 }
 
-// ErrTooManyCallers says that the server remembers as many callers as it can, each
-// of which is doing something.
+// ErrTooManyCallers reports that the server tracks its maximum of callers, and all are active.
 var ErrTooManyCallers = errors.New("more callers at once than the server can remember")
 
-// Of returns the share of an actor. When there are too many, those that do nothing
-// at the moment are forgotten: at worst the holder of a token that was looked at
-// before is counted anew. What an actor has stored is not forgotten.
+// Of returns the share of an actor. If there are too many, it drops those that are idle: at
+// worst the holder of a cached token gets a new share. The stored bytes of an actor are not
+// dropped.
 func (r *Registry) Of(actor string) (*Share, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -77,8 +76,8 @@ func (r *Registry) Of(actor string) (*Share, error) {
 	return made, nil
 }
 
-// Party is whom a request is admitted for: the share of its actor, and the limits
-// of its credential.
+// Party is what a request is charged to: the share of its actor, with the limits of its
+// credential.
 type Party struct {
 	Share  *Share
 	Limits Limits

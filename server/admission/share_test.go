@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// The actors that are remembered are bounded, and one that is at work is not forgotten.
+// The number of tracked actors is bounded, and an active one is not dropped.
 func TestRegistryIsBounded(t *testing.T) {
 	t.Parallel()
 	var r Registry
@@ -63,28 +63,31 @@ func TestEveryBoundOfAShareHolds(t *testing.T) {
 			_, err := c.OwnRequest(ctx, p)
 			return err
 		}},
-		"requests a second": {RequestsPerSecond, Limits{RequestsPerSecond: 2}, func(ctx context.Context, c *Controller, p Party) error {
-			leave, err := c.Request(ctx, p)
-			if err == nil {
-				leave()
-			}
-			return err
-		}},
+		"requests a second": {RequestsPerSecond, Limits{RequestsPerSecond: 2},
+			func(ctx context.Context, c *Controller, p Party) error {
+				leave, err := c.Request(ctx, p)
+				if err == nil {
+					leave()
+				}
+				return err
+			}},
 		"streams": {Streams, Limits{Streams: 2}, func(ctx context.Context, c *Controller, p Party) error {
 			_, err := c.Stream(ctx, p)
 			return err
 		}},
-		"answers": {AnswerBytes, Limits{MessageBytes: MinMessageBytes}, func(ctx context.Context, c *Controller, p Party) error {
-			_, err := c.Answer(ctx, p, MinMessageBytes/4)
-			return err
-		}},
-		"writes a second": {WritesPerSecond, Limits{WritesPerSecond: 2}, func(ctx context.Context, c *Controller, p Party) error {
-			done, err := c.Write(ctx, p, 10)
-			if err == nil {
-				done()
-			}
-			return err
-		}},
+		"answers": {AnswerBytes, Limits{MessageBytes: MinMessageBytes},
+			func(ctx context.Context, c *Controller, p Party) error {
+				_, err := c.Answer(ctx, p, MinMessageBytes/4)
+				return err
+			}},
+		"writes a second": {WritesPerSecond, Limits{WritesPerSecond: 2},
+			func(ctx context.Context, c *Controller, p Party) error {
+				done, err := c.Write(ctx, p, 10)
+				if err == nil {
+					done()
+				}
+				return err
+			}},
 		"writes in the engine": {QueuedBytes, Limits{}, func(ctx context.Context, c *Controller, p Party) error {
 			_, err := c.Write(ctx, p, maxQueuedBytes/2-CommandOverhead)
 			return err

@@ -5,10 +5,10 @@ import (
 	"time"
 )
 
-// StallTimer interrupts a handler that waits for its client for too long: a client
-// that does not read would keep its handler, and what the handler holds, for as long
-// as its connection answers pings. What the client has written stands, and a retry
-// gets the same receipts.
+// StallTimer interrupts a handler that waits too long for its client: a client that does not
+// read would otherwise keep its handler, and the handler's memory, for as long as its
+// connection answers pings. The client's committed writes stand, and a retry gets the same
+// receipts.
 type StallTimer struct {
 	timer *time.Timer
 
@@ -16,15 +16,15 @@ type StallTimer struct {
 	limit    time.Duration
 	waiting  bool
 	deadline time.Time // of the wait
-	// fires is when the timer does; zero when it is not set. It is left to run when
-	// a wait is over, and set again only to come earlier: a stream waits some
-	// thousand times a second, and each setting may wake up a thread of the runtime.
+	// fires is when the timer fires; zero if it is not set. The timer keeps running after a
+	// wait, and is reset only to fire earlier: a stream waits some thousand times a second, and
+	// each reset may wake up a thread of the runtime.
 	fires  time.Time
 	closed bool
 }
 
-// NewStallTimer returns a timer that waits for nothing yet. The caller must call
-// Close before the handler ends, because an interrupt must not come after it.
+// NewStallTimer returns a timer that is not running. The caller must call Close before the
+// handler ends, because an interrupt must not come after it.
 func NewStallTimer(limit time.Duration, interrupt func()) *StallTimer {
 	s := &StallTimer{limit: limit}
 	s.timer = time.AfterFunc(limit, func() {
@@ -49,7 +49,7 @@ func (s *StallTimer) set() {
 	s.timer.Reset(time.Until(s.deadline))
 }
 
-// Begin says that from now on the handler waits for its client.
+// Begin starts a wait for the client.
 func (s *StallTimer) Begin() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -60,21 +60,21 @@ func (s *StallTimer) Begin() {
 	}
 }
 
-// Running tells whether the handler waits for its client.
+// Running reports whether the handler waits for its client.
 func (s *StallTimer) Running() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.waiting
 }
 
-// End says that the handler no longer waits.
+// End ends the wait.
 func (s *StallTimer) End() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.waiting = false
 }
 
-// Shorten sets the limit from now on. A wait that is under way begins anew.
+// Shorten sets a new limit. A current wait starts again with it.
 func (s *StallTimer) Shorten(limit time.Duration) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -8,17 +8,17 @@ import (
 	"time"
 )
 
-// StreamOptions say how long a stream waits for its client.
+// StreamOptions configure how long a stream waits for its client.
 type StreamOptions struct {
-	// Stall is how long the client may leave a message unread, DrainStall the same
-	// once Draining has ended: short enough for the rest of a drain to be orderly.
+	// Stall is how long the client may leave a message unread. DrainStall is the same once
+	// Draining has ended; it is short, so that a drain ends in order.
 	Stall, DrainStall time.Duration
-	// Late is how long the rest of a large message may take, and the one message of a
-	// stream that has only one.
+	// Late is how long the rest of a large message may take, and the message of a stream with a
+	// single request.
 	Late time.Duration
 	// Draining ends when the server drains.
-	Draining context.Context //nolint:containedctx // It is the server's state, not a caller's.
-	// OneRequest says that nothing comes after the first message.
+	Draining context.Context //nolint:containedctx // It is the server's context, not a call's.
+	// OneRequest reports that no message follows the first.
 	OneRequest bool
 }
 
@@ -29,9 +29,9 @@ func (o *StreamOptions) stall() time.Duration {
 	return o.Stall
 }
 
-// StreamControls are what a stream's handler can do to its connection, which Connect
-// has no way to do. They own the deadlines of the stream: it has none, because it may
-// last, but for the times in which the handler waits for the client.
+// StreamControls let a stream's handler control its connection, which Connect does not offer.
+// They own the deadlines of the stream: there are none, because a stream may last long, except
+// while the handler waits for the client.
 type StreamControls struct {
 	options  StreamOptions
 	response *http.ResponseController
@@ -40,7 +40,7 @@ type StreamControls struct {
 	sending  *StallTimer
 	// requested ends what AwaitRequest has begun; nil when it has not.
 	requested func()
-	// drained says that a drain has cut the wait for the request short.
+	// drained reports that a drain has ended the wait for the request.
 	drained atomic.Bool
 }
 
@@ -52,13 +52,13 @@ func StreamControlsOf(ctx context.Context) *StreamControls {
 	return ctx.Value(streamControlsKey{}).(*StreamControls) //nolint:forcetypeassert // Every stream has them.
 }
 
-// WithStreamControls hands the handler of a stream its controls.
+// WithStreamControls passes the controls to the handler of a stream.
 func WithStreamControls(o StreamOptions, next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		c := &StreamControls{options: o, response: http.NewResponseController(w)}
 		c.sending = NewStallTimer(o.stall(), func() { _ = c.response.SetWriteDeadline(past) }) // as in Interrupt
 		defer c.sending.Close()
-		// Only a drain is in a hurry.
+		// Only a drain ends waits early.
 		defer context.AfterFunc(o.Draining, func() { c.sending.Shorten(o.stall()) })()
 		if body, ok := r.Body.(*Body); ok {
 			ctx, stop := context.WithCancel(r.Context())
@@ -70,9 +70,9 @@ func WithStreamControls(o StreamOptions, next http.Handler) http.Handler {
 	})
 }
 
-// Begin takes the deadlines of a request that is no stream away. The handler calls it
-// once the stream is admitted; it calls stop before it returns. A stream that begins
-// with its only request has to send that in time, and at once when the server drains.
+// Begin removes the deadlines of an ordinary request. The handler calls it once the stream is
+// admitted, and calls stop before it returns. A stream with a single request must receive it in
+// time, and at once when the server drains.
 func (c *StreamControls) Begin() (stop func()) {
 	_ = c.response.SetWriteDeadline(time.Time{})
 	_ = c.response.SetReadDeadline(time.Time{})
@@ -98,10 +98,10 @@ func (c *StreamControls) Begin() (stop func()) {
 // returned.
 func (c *StreamControls) End() { _ = c.response.SetWriteDeadline(time.Now().Add(c.options.stall())) }
 
-// Drained tells whether a drain has cut the wait for the request short.
+// Drained reports whether a drain has ended the wait for the request.
 func (c *StreamControls) Drained() bool { return c.drained.Load() }
 
-// Whole says that a message has arrived.
+// Whole records that a message has arrived.
 func (c *StreamControls) Whole() {
 	if c.requested != nil {
 		c.requested()
@@ -111,7 +111,7 @@ func (c *StreamControls) Whole() {
 	}
 }
 
-// Grow charges what decoding has made of the message.
+// Grow charges the decoded size of the message.
 func (c *StreamControls) Grow(bytes int64) error {
 	if c.body == nil {
 		return nil
@@ -119,7 +119,7 @@ func (c *StreamControls) Grow(bytes int64) error {
 	return c.body.Grow(bytes)
 }
 
-// Release says that nothing is kept of the message any more.
+// Release records that the message is no longer in memory.
 func (c *StreamControls) Release() {
 	if c.body != nil {
 		c.body.Release()
@@ -141,7 +141,7 @@ func (c *StreamControls) Send(message func() error) error {
 	return message()
 }
 
-// InterruptRead makes reads of a request's body fail once what has arrived is read. The
-// handler must not have returned. Only a response writer that is not net/http's own
-// refuses, and then there is no connection to wait for.
+// InterruptRead makes reads of a request's body fail once what has arrived is read. The handler
+// must not have returned. Only a response writer that is not net/http's own refuses that, and
+// then there is no connection to wait for.
 func InterruptRead(c *http.ResponseController) { _ = c.SetReadDeadline(past) }

@@ -8,20 +8,20 @@ import (
 	"time"
 )
 
-// A visit is a request whose caller is not known, or not admitted, and for which the
-// server waits nevertheless: a health check, whose body may be long in coming, and a
-// request that is refused, whose answer may not be taken. Visits have bounds of their
-// own, for each connection, for each address and in all. Where there are too many, the
-// oldest is cut, and its connection closed if nobody is known on that: a request that is answered at once is never the oldest, and one whose
-// body does not come soon is. A request is no visit while its caller is authenticated:
-// that waits for nobody, and a good request must not be cut in that moment.
+// A visit is a request whose caller is not known, or not admitted, and for which the server
+// still waits: a health check, whose body may arrive late, or a refused request, whose answer
+// may not be read. Visits have separate bounds, for each connection, for each address and in
+// total. If there are too many, the oldest is cut, and its connection closed if no caller was
+// authenticated on it: a request that is answered at once is never the oldest, and one whose
+// body does not arrive soon is. A request is not a visit while its caller is being
+// authenticated: that does not wait for a client, and a valid request must not be cut then.
 
 const (
 	maxVisits          = 256
 	visitsOfAddress    = 128
 	visitsOfConnection = 32
-	// visitAnswer is how long an answer may take that says nothing but no, or that
-	// every caller gets, and visitBody a body that comes before the caller is known.
+	// visitAnswer bounds the sending of a refusal or of a health answer; visitBody bounds a
+	// body that arrives before the caller is known.
 	visitAnswer = 10 * time.Second
 	visitBody   = 5 * time.Second
 )
@@ -37,7 +37,7 @@ type visit struct {
 	// Under visits.mu:
 	links     [linkCount]visitLink
 	ofAddress *visitList
-	counted   bool // it is in the lists
+	counted   bool // the visit is in the lists
 
 	authenticated bool // belongs to the handler
 
@@ -45,7 +45,7 @@ type visit struct {
 	ended bool
 }
 
-// visitLink is a visit's place in one of the lists that it is in.
+// visitLink is a visit's position in one of its lists.
 type visitLink struct{ previous, next *visit }
 
 const (
@@ -55,8 +55,8 @@ const (
 	linkCount
 )
 
-// visitList has visits in the order in which they began. It is no container/list,
-// because that would allocate three elements for every request.
+// visitList has visits in the order of their start. It is not a container/list, which would
+// allocate three elements for every request.
 type visitList struct {
 	first, last *visit
 	n           int
@@ -89,7 +89,7 @@ func (l *visitList) remove(v *visit, link int) {
 	l.n--
 }
 
-// visits are those of a server.
+// visits are the visits of a server.
 type visits struct {
 	mu  sync.Mutex
 	all visitList
@@ -126,8 +126,8 @@ func (vs *visits) address(a netip.Addr) *visitList {
 // visitKey finds the visit of a request in its context.
 type visitKey struct{}
 
-// BeforeAuth gives a request the deadlines of one of which nothing is known. It comes
-// before everything else.
+// BeforeAuth sets the deadlines of a request of an unknown caller. It runs before everything
+// else.
 func (c *Controller) BeforeAuth(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		v := &visit{controller: c, conn: connOf(r), deadlines: newDeadlines(w, r), remote: r.RemoteAddr}
@@ -137,16 +137,16 @@ func (c *Controller) BeforeAuth(next http.Handler) http.Handler {
 	})
 }
 
-// Visit says that the server waits for a request whose caller is not admitted. It does
-// nothing for one that is.
+// Visit records that the server waits for a request whose caller is not admitted. It does
+// nothing if the caller is admitted.
 func (c *Controller) Visit(ctx context.Context) {
 	if v, ok := ctx.Value(visitKey{}).(*visit); ok && !v.authenticated {
 		v.begin()
 	}
 }
 
-// Authenticated says that a request was authenticated as a party, and admitted: it has
-// other deadlines, and its connection is the party's. The error is a *Refusal.
+// Authenticated records that a request was authenticated as a party and admitted: it gets other
+// deadlines, and its connection belongs to the party. The error is a *Refusal.
 func (c *Controller) Authenticated(ctx context.Context, p Party) error {
 	v, ok := ctx.Value(visitKey{}).(*visit)
 	if !ok {
@@ -160,7 +160,7 @@ func (c *Controller) Authenticated(ctx context.Context, p Party) error {
 	return nil
 }
 
-// begin counts a visit, and cuts the oldest of those that are too many.
+// begin counts a visit, and cuts the oldest one if there are too many.
 func (v *visit) begin() {
 	vs := &v.controller.visits
 	address := addressOf(v.conn, v.remote)
@@ -191,14 +191,14 @@ func (v *visit) begin() {
 	}
 }
 
-// refuse counts the oldest visit out. visits.mu is held.
+// refuse removes the oldest visit. visits.mu is held.
 func (v *visit) refuse(oldest *visit, whose Owner) *visit {
 	oldest.forget()
 	v.controller.refusals[Unauthenticated][whose].Add(1)
 	return oldest
 }
 
-// forget takes a visit out of the lists. visits.mu is held.
+// forget removes a visit from the lists. visits.mu is held.
 func (v *visit) forget() {
 	if !v.counted {
 		return
@@ -231,7 +231,7 @@ func (v *visit) end() {
 // cut makes the handler's reads and writes fail.
 func (v *visit) cut() {
 	if v.conn != nil && !v.conn.known.Load() {
-		_ = v.conn.Close() // what comes on it is more of the same
+		_ = v.conn.Close() // more requests on it would be visits too
 		return
 	}
 	v.mu.Lock()

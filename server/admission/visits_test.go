@@ -138,7 +138,7 @@ func TestOldestVisitIsCut(t *testing.T) {
 	}
 }
 
-// A connection on which nobody is known, and which has too many visits, is closed.
+// A connection without an authenticated caller and with too many visits is closed.
 func TestConnectionOfTooManyVisitsIsClosed(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -157,8 +157,8 @@ func TestConnectionOfTooManyVisitsIsClosed(t *testing.T) {
 	})
 }
 
-// A request that is admitted is no visit, and has other deadlines. Its connection is its
-// party's.
+// An admitted request is not a visit, and has other deadlines. Its connection belongs to its
+// party.
 func TestAuthenticatedIsNoVisit(t *testing.T) {
 	t.Parallel()
 	c := newController(t, Options{Shares: true})
@@ -220,7 +220,8 @@ func TestBodyDeadline(t *testing.T) {
 		if len(w.read) != want || want > 0 && (w.read[0].IsZero() || !w.read[1].IsZero()) {
 			t.Errorf("%q: want a deadline, then none: %v", body, w.read)
 		}
-		if last := w.write[len(w.write)-1]; last.After(time.Now().Add(readTimeout)) || last.Before(time.Now().Add(readTimeout/2)) {
+		if last := w.write[len(w.write)-1]; last.After(time.Now().Add(readTimeout)) ||
+			last.Before(time.Now().Add(readTimeout/2)) {
 			t.Errorf("an answer has until %v", last)
 		}
 	}

@@ -10,15 +10,13 @@ import (
 	"github.com/seqledger/seqledger/server/admission"
 )
 
-// Options say how to work with an auth file.
+// Options configure an Authority.
 type Options struct {
-	// Logger receives what operators should know, and never a credential.
-	// Default: slog.Default().
+	// Logger receives events for operators, never a credential. Default: slog.Default().
 	Logger *slog.Logger
 }
 
-// Authority knows every credential that an auth file lets in. It is safe for
-// concurrent use.
+// Authority authenticates the credentials of an auth file. It is safe for concurrent use.
 type Authority struct {
 	path   string
 	logger *slog.Logger
@@ -30,7 +28,7 @@ type Authority struct {
 	refusals          [len(reasons)]atomic.Uint64
 }
 
-// reasons are those of a RefusedError.
+// reasons are the possible reasons of a RefusedError.
 var reasons = [...]string{"missing", "malformed", "unknown_key", "expired", "signature", "claims", "no_tokens"}
 
 // Open reads an auth file. The error joins a *FileError for each mistake.
@@ -50,7 +48,7 @@ func Open(path string, o Options) (*Authority, error) {
 	return a, nil
 }
 
-// adopt gives the credentials of keys the shares of their actors.
+// adopt sets the shares of the keys' credentials.
 func (a *Authority) adopt(p *policy) (err error) {
 	for _, k := range p.keys {
 		if k.credential.share, err = a.shares.Of(k.credential.actor); err != nil {
@@ -60,8 +58,8 @@ func (a *Authority) adopt(p *policy) (err error) {
 	return nil
 }
 
-// Reload reads the files again. When anything is wrong with them the old ones
-// hold, and the error tells what it is.
+// Reload reads the files again. If they have a mistake the old ones stay in effect, and the
+// error describes it.
 func (a *Authority) Reload() error {
 	a.reload.Lock()
 	defer a.reload.Unlock()
@@ -76,7 +74,8 @@ func (a *Authority) Reload() error {
 	}
 	old := a.policy.Load()
 	ending := p.succeed(old)
-	// Stored first, so that whoever is ended and comes back meets the new file.
+	// Store the new policy first, so that a caller whose credential ends and who retries gets
+	// the new one.
 	a.policy.Store(p)
 	for _, end := range ending {
 		end()
@@ -86,8 +85,8 @@ func (a *Authority) Reload() error {
 	return nil
 }
 
-// succeed takes over from an older policy what is the same in both, and
-// returns what ends the rest.
+// succeed keeps the credentials that are the same in the older policy, and returns the
+// functions that end the others.
 func (p *policy) succeed(old *policy) (ending []func()) {
 	for id, was := range old.keys {
 		now := p.keys[id]
@@ -96,7 +95,7 @@ func (p *policy) succeed(old *policy) (ending []func()) {
 			ending = append(ending, func() { was.credential.end(ErrRevoked) })
 		case now.same(was):
 			p.keys[id] = was
-		case now.hash != was.hash: // another secret: the old one is of no use any more
+		case now.hash != was.hash: // another secret: the old one is no longer valid
 			ending = append(ending, func() { was.credential.end(ErrRevoked) })
 		default:
 			ending = append(ending, func() { was.credential.end(ErrChanged) })
@@ -113,7 +112,7 @@ func (p *policy) succeed(old *policy) (ending []func()) {
 	return ending
 }
 
-// Authenticate returns who sends a request with these headers. The error is a
+// Authenticate returns the credential of a request with these headers. The error is a
 // *RefusedError, unless the server itself is at a limit.
 func (a *Authority) Authenticate(h http.Header) (*Credential, error) {
 	text, err := bearerOf(h)

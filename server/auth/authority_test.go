@@ -14,7 +14,7 @@ import (
 	"github.com/seqledger/seqledger/server/admission"
 )
 
-// logBuffer may be read while somebody logs.
+// logBuffer may be read while it is written.
 type logBuffer struct {
 	mu sync.Mutex
 	b  bytes.Buffer
@@ -106,7 +106,7 @@ func TestNewKey(t *testing.T) {
 	}
 }
 
-// TestReload: what is the same goes on, what is changed or gone ends, and a bad
+// TestReload: an unchanged credential stays valid, a changed or removed one ends, and a bad
 // file changes nothing.
 func TestReload(t *testing.T) {
 	t.Parallel()
@@ -118,7 +118,8 @@ func TestReload(t *testing.T) {
 	a := open(t, "keys:\n"+sameEntry+goneEntry+changedEntry+rotatedEntry+tokensFile)
 	token := esToken(t, goodClaims())
 	credentials := make(map[string]*Credential)
-	for name, text := range map[string]string{"same": same, "gone": gone, "changed": changed, "rotated": rotated, "token": token} {
+	for name, text := range map[string]string{"same": same, "gone": gone,
+		"changed": changed, "rotated": rotated, "token": token} {
 		c, err := a.Authenticate(bearer(text))
 		if err != nil {
 			t.Fatal(name, explain(err))
@@ -138,12 +139,14 @@ func TestReload(t *testing.T) {
 	if err := a.Reload(); err != nil || a.Stats().Reloads != 1 {
 		t.Fatal(err, a.Stats())
 	}
-	for name, want := range map[string]error{"same": nil, "gone": ErrRevoked, "changed": ErrChanged, "rotated": ErrRevoked, "token": nil} {
+	for name, want := range map[string]error{"same": nil, "gone": ErrRevoked,
+		"changed": ErrChanged, "rotated": ErrRevoked, "token": nil} {
 		if got := credentials[name].Check(); !errors.Is(got, want) {
 			t.Errorf("%s: got %v, want %v", name, got, want)
 		}
 	}
-	for text, want := range map[string]bool{same: true, gone: false, changed: true, rotated: false, fresh: true, token: true} {
+	for text, want := range map[string]bool{same: true, gone: false, changed: true,
+		rotated: false, fresh: true, token: true} {
 		if _, err := a.Authenticate(bearer(text)); (err == nil) != want {
 			t.Errorf("%s…: %v", text[:10], err)
 		}
@@ -221,7 +224,8 @@ func TestSharesAreOfActors(t *testing.T) {
 	a := open(t, "keys:\n"+entry+tokensFile)
 	shares := make(map[*admission.Share]bool)
 	for _, text := range []string{
-		key, esToken(t, goodClaims()), esToken(t, claimsWith(map[string]any{"jti": "2"})), esToken(t, claimsWith(map[string]any{"sub": "other"})),
+		key, esToken(t, goodClaims()), esToken(t, claimsWith(map[string]any{"jti": "2"})),
+		esToken(t, claimsWith(map[string]any{"sub": "other"})),
 	} {
 		c, err := a.Authenticate(bearer(text))
 		if err != nil {
@@ -267,7 +271,8 @@ func FuzzBearer(f *testing.F) {
 	key, entry := newKey(f, "a", readsAcme)
 	a := open(f, "keys:\n"+entry+tokensFile)
 	token := esToken(f, goodClaims())
-	for _, seed := range []string{"Bearer " + key, "Bearer " + token, "Bearer sl_a_", "Bearer a.b.c", "Bearer eyJ.e30.", "Basic x", "Bearer  \t"} {
+	for _, seed := range []string{"Bearer " + key, "Bearer " + token, "Bearer sl_a_", "Bearer a.b.c",
+		"Bearer eyJ.e30.", "Basic x", "Bearer  \t"} {
 		f.Add(seed)
 	}
 	f.Fuzz(func(t *testing.T, header string) {

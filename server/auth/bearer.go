@@ -8,14 +8,14 @@ import (
 // maxBearerBytes is room for a token with many claims.
 const maxBearerBytes = 8 << 10
 
-// RefusedError says that nobody is known to be behind a request.
+// RefusedError reports that a request has no valid credential.
 type RefusedError struct {
 	// Reason is one of a few words, for counting.
 	Reason string
-	// Problem is for the caller. It never has a part of what he sent.
+	// Problem is the message for the caller. It never contains a part of what the caller sent.
 	Problem string
-	// Cause says more to those who hold the credential, such as which claim is
-	// wrong; nil when there is no more to say. It is not for strangers.
+	// Cause has details, such as which claim is wrong, or is nil. It is for the operator and
+	// not sent to the caller.
 	Cause error
 }
 
@@ -29,7 +29,7 @@ func refused(reason, problem string) *RefusedError {
 	return &RefusedError{Reason: reason, Problem: problem}
 }
 
-// Missing tells whether there was no credential at all, rather than a bad one.
+// Missing reports whether there was no credential at all, rather than a bad one.
 func (e *RefusedError) Missing() bool { return e.Reason == "missing" }
 
 // bearerOf returns the one bearer credential of a request. Two headers are

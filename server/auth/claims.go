@@ -11,8 +11,8 @@ import (
 // maxSubjectBytes leaves room in an actor, which has at most 512 bytes.
 const maxSubjectBytes = 256
 
-// credential makes one of verified claims. The issuer has signed them, so that
-// what is wrong with them is a mistake in its configuration or in ours.
+// credential returns the credential of verified claims. The issuer has signed them, so an error
+// is a mistake in its configuration or in the server's.
 func (i *issuer) credential(claims jwt.MapClaims) (*Credential, error) {
 	wrong := func(err error) error {
 		return &RefusedError{"claims", "the session token does not say what its owner may do here", err}
@@ -51,9 +51,9 @@ func (i *issuer) credential(claims jwt.MapClaims) (*Credential, error) {
 	}, nil
 }
 
-// validateSubject keeps subjects to visible ASCII: an actor stands in records
-// for ever, and no two of them may look alike or break a line. The kind before
-// the first colon is always ours, whatever the subject has behind it.
+// validateSubject restricts subjects to visible ASCII: actors are stored in records for ever,
+// and must not look alike or break a line. The kind before the first colon is always set by the
+// server, even if the subject contains colons.
 func validateSubject(subject string) error {
 	if len(subject) == 0 || len(subject) > maxSubjectBytes {
 		return fmt.Errorf("sub must have 1 to %d bytes, has %d", maxSubjectBytes, len(subject))
@@ -66,7 +66,7 @@ func validateSubject(subject string) error {
 	return nil
 }
 
-// patternsOf returns a claim that is a text or a list of texts.
+// patternsOf returns the texts of a claim that is a text or a list of texts.
 func patternsOf(claims jwt.MapClaims, name string) ([]string, error) {
 	switch v := claims[name].(type) {
 	case nil:

@@ -13,10 +13,10 @@ import (
 var (
 	// ErrRevoked: the auth file no longer has the key.
 	ErrRevoked = errors.New("the credential was revoked")
-	// ErrChanged: the auth file says something else about it. The same key or
-	// token may be good again, with other rights.
+	// ErrChanged: its entry in the auth file has changed. The same key or token may be valid
+	// again, with other rights.
 	ErrChanged = errors.New("what the credential may do has changed; connect again")
-	// ErrExpired: its time is over.
+	// ErrExpired: its expiry time has passed.
 	ErrExpired = errors.New("the credential has expired")
 )
 
@@ -27,7 +27,7 @@ type Credential struct {
 	expires time.Time // zero: never
 	limits  admission.Limits
 	share   *admission.Share
-	ended   context.Context //nolint:containedctx // It is the credential's own life, not a caller's.
+	ended   context.Context //nolint:containedctx // It ends with the credential, not with a call.
 	end     context.CancelCauseFunc
 }
 
@@ -50,10 +50,10 @@ func (c *Credential) Actor() string {
 	return c.actor
 }
 
-// Grant returns what it may do.
+// Grant returns what the credential may do.
 func (c *Credential) Grant() Grant { return c.grant }
 
-// Limits returns its limits, with 0 where the file says nothing.
+// Limits returns its limits, with 0 for those that the file does not set.
 func (c *Credential) Limits() admission.Limits {
 	if c == nil {
 		return admission.Limits{}
@@ -61,8 +61,7 @@ func (c *Credential) Limits() admission.Limits {
 	return c.limits
 }
 
-// Share returns what its actor uses of the bounds of the server; nil for Anonymous,
-// and for nil.
+// Share returns its actor's usage of the server's bounds; nil for Anonymous, and for nil.
 func (c *Credential) Share() *admission.Share {
 	if c == nil {
 		return nil
@@ -86,7 +85,7 @@ func (c *Credential) Ended() (ended context.Context, stop context.CancelFunc) {
 func (c *Credential) Check() error {
 	switch {
 	case c == nil:
-		return errNobody
+		return errNoCredential
 	case c.ended.Err() != nil:
 		return context.Cause(c.ended)
 	case !c.expires.IsZero() && !time.Now().Before(c.expires):
@@ -99,7 +98,7 @@ func (c *Credential) Check() error {
 func (c *Credential) Read(scope machine.Scope) error {
 	switch {
 	case c == nil:
-		return errNobody
+		return errNoCredential
 	case c.grant.Role < Reader:
 		return errRole
 	case !c.grant.inScope(scope):
@@ -124,7 +123,7 @@ func (c *Credential) ReadStream(scope machine.Scope, clientID string) error {
 func (c *Credential) MayWrite() error {
 	switch {
 	case c == nil:
-		return errNobody
+		return errNoCredential
 	case c.grant.Role < Writer:
 		return errRole
 	}
@@ -140,12 +139,12 @@ func (c *Credential) Write(scope machine.Scope, clientID string) error {
 	return c.ReadStream(scope, clientID)
 }
 
-// Observe returns nil if figures about the whole ledger may be seen, else a
-// *DeniedError: they tell what others do.
+// Observe returns nil if figures about the whole ledger may be seen, else a *DeniedError: they
+// reveal what others do.
 func (c *Credential) Observe() error {
 	switch {
 	case c == nil:
-		return errNobody
+		return errNoCredential
 	case c.grant.Role < Reader || !c.grant.every:
 		return errObserve
 	}
@@ -157,7 +156,7 @@ func (c *Credential) Observe() error {
 func (c *Credential) Administer() error {
 	switch {
 	case c == nil:
-		return errNobody
+		return errNoCredential
 	case c.grant.Role < Admin || !c.grant.every:
 		return errNotEvery
 	}

@@ -1,23 +1,21 @@
-// Package auth knows who calls a ledger server and what he may do.
+// Package auth authenticates the callers of a ledger server and decides what they may do.
 //
 //	a, err := auth.Open("auth.yaml", auth.Options{Logger: logger})
 //	credential, err := a.Authenticate(request.Header) // 401 when it fails
 //	err = credential.Write(scope, clientID)           // 403 when it fails
 //	err = a.Reload()                                  // on SIGHUP
 //
-// An auth file names API keys and the issuer of session tokens (JWT). Both end
-// as a [Credential]: an actor, a [Grant] and limits, which package admission
-// enforces. testdata/auth.yaml is a
-// file with everything that there is, explained.
+// An auth file names API keys and the issuer of session tokens (JWT). Both end as a
+// [Credential]: an actor, a [Grant] and limits, which package admission enforces.
+// testdata/auth.yaml is a complete file with explanations.
 //
 // # API keys
 //
-// A key is sl_<id>_<secret>. The secret is 256 random bits, and the file has the
-// SHA-256 of the whole key. A slow hash such as bcrypt protects secrets that can
-// be guessed; 2^256 cannot, so all that it would do is to let every stranger
-// keep the server busy. The hash is found by the id, which is no secret, and
-// compared in constant time; for an id that does not exist something is compared
-// too, so that the time does not tell which ids there are.
+// A key is sl_<id>_<secret>. The secret is 256 random bits, and the file has the SHA-256 of the
+// whole key. A slow hash such as bcrypt protects secrets that can be guessed. These cannot, so
+// it would only let strangers keep the server busy. The hash is found by the id, which is not
+// secret, and compared in constant time. For an unknown id a comparison takes place too, so the
+// time does not reveal which ids exist.
 //
 // # Scopes
 //
@@ -39,17 +37,15 @@
 //
 // # Roles
 //
-// A reader sees the entities, relationships, transactions and blocks of his
-// scopes. A writer may also write and open sessions, under a client id that
-// matches. An admin is a writer who may also ask for what concerns the whole
-// ledger, if his scopes have "*". The state of a stream is for every role whose
-// client ids match. Nobody may do what is not said here.
+// A reader sees the entities, relationships, transactions and blocks of its scopes. A writer
+// may also write and open sessions, under a client id that matches. An admin is a writer that
+// may also make calls about the whole ledger, if its scopes have "*". Every role whose client
+// ids match may read the state of a stream. Everything else is denied.
 //
 // # Life of a credential
 //
-// [Authority.Reload] reads all files anew, and takes the new ones whole or not
-// at all. A key whose entry is the same goes on; one that is gone or changed
-// ends, and so do tokens when anything about them changes. [Credential.Ended]
-// tells those who hold a stream open, because a stream lives longer than the
-// moment in which its caller was looked at.
+// [Authority.Reload] reads all files again, and uses the new ones completely or not at all. A
+// key whose entry is the same stays valid; one that is removed or changed ends, and so do all
+// tokens if the section tokens changes. [Credential.Ended] notifies handlers of open streams,
+// because a stream lasts longer than the authentication of its caller.
 package auth

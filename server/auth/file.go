@@ -16,20 +16,21 @@ import (
 // maxKeys bounds the keys of a file.
 const maxKeys = 10_000
 
-// maxLimit and maxBytes are as good as none, and small enough to count with.
+// maxLimit and maxBytes are practically unlimited, and small enough for arithmetic.
 const (
 	maxLimit = 1_000_000
 	maxBytes = 1 << 60
 )
 
-// policy is what a file says.
+// policy is the content of an auth file.
 type policy struct {
 	keys   map[string]*key // by id
-	tokens *issuer         // nil: no session tokens are taken
+	tokens *issuer         // nil: session tokens are not accepted
 }
 
-// parseFile reads an auth file. read returns the content of another file that
-// it names; nil leaves those alone, and the tokens with them. The error joins a *FileError for each mistake.
+// parseFile parses an auth file. read returns the content of another file that it names; if
+// read is nil, those files and the tokens are skipped. The error joins a *FileError for each
+// mistake.
 func parseFile(path string, content []byte, read func(name string) ([]byte, error)) (*policy, error) {
 	r := &reader{path: path}
 	root, err := parseYAML(content)
@@ -54,7 +55,8 @@ func parseFile(path string, content []byte, read func(name string) ([]byte, erro
 		p.tokens = r.issuer(o.values["tokens"], read)
 	}
 	if len(p.keys) == 0 && !o.has("tokens") && r.failures == 0 {
-		r.fail(root, "", "has neither keys nor tokens, so that nobody could call; seqledger auth new-key --append makes a key")
+		r.fail(root, "",
+			"has neither keys nor tokens, so no caller would be accepted; seqledger auth new-key --append makes a key")
 	}
 	if err := r.err(); err != nil {
 		return nil, err
@@ -81,8 +83,8 @@ func parseYAML(content []byte) (root *yaml.Node, err error) {
 	return document.Content[0], nil
 }
 
-// findAlias returns the first anchor or alias: with them, a line would say what
-// another line means, and a small file could be a huge one.
+// findAlias returns the first anchor or alias. They are refused, because one line would depend
+// on another, and a small file could expand to a huge one.
 func findAlias(n *yaml.Node) *yaml.Node {
 	if n.Kind == yaml.AliasNode || n.Anchor != "" {
 		return n
@@ -117,7 +119,7 @@ func (r *reader) grant(o *object) Grant {
 	before := r.failures
 	role, scopes, clients := o.text(fieldRole), o.texts(fieldScopes, maxPatterns), o.texts(fieldClientIDs, maxPatterns)
 	if r.failures > before {
-		return Grant{} // whatever else is wrong may only follow from that
+		return Grant{} // other errors may only follow from that
 	}
 	grant, err := newGrant(role, scopes, clients)
 	var mistake *grantError
@@ -147,8 +149,8 @@ func (r *reader) limits(o *object) admission.Limits {
 	}
 }
 
-// algorithms that a token may be signed with. HMAC is not among them, because
-// whoever can check such a token can make one; and "none" is no signature.
+// algorithms that a token may be signed with. HMAC is not among them, because a key that
+// verifies such a token can also sign one; "none" is not a signature.
 var algorithms = []string{"RS256", "ES256", "EdDSA"}
 
 // issuer reads the section tokens.

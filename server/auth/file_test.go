@@ -23,47 +23,65 @@ func TestFileErrors(t *testing.T) {
 		content string
 		want    []string
 	}{
-		"empty":              {"", []string{"empty"}},
-		"comments only":      {"# nothing\n", []string{"empty"}},
-		"nobody":             {"keys: []\n", []string{":1: has neither"}},
-		"a list":             {"- id: a\n", []string{":1: ", "mapping"}},
-		"two documents":      {key(rights) + "---\nkeys: []\n", []string{"one YAML document"}},
-		"not YAML":           {"keys: [", []string{"yaml"}},
-		"unknown field":      {key(rights + "  roles: x\n"), []string{":6: keys[0].roles is an unknown field"}},
-		"unknown section":    {key(rights) + "users: []\n", []string{":6: users is an unknown field"}},
-		"field twice":        {key(rights + "  role: admin\n"), []string{":6: keys[0].role was given at line 4"}},
-		"section twice":      {key(rights) + "keys: []\n", []string{":6: keys was given at line 2"}},
-		"id twice":           {key(rights) + "- id: a\n  hash: " + someHash + "\n" + rights, []string{":6: keys[1].id", "line 2"}},
+		"empty":           {"", []string{"empty"}},
+		"comments only":   {"# nothing\n", []string{"empty"}},
+		"nobody":          {"keys: []\n", []string{":1: has neither"}},
+		"a list":          {"- id: a\n", []string{":1: ", "mapping"}},
+		"two documents":   {key(rights) + "---\nkeys: []\n", []string{"one YAML document"}},
+		"not YAML":        {"keys: [", []string{"yaml"}},
+		"unknown field":   {key(rights + "  roles: x\n"), []string{":6: keys[0].roles is an unknown field"}},
+		"unknown section": {key(rights) + "users: []\n", []string{":6: users is an unknown field"}},
+		"field twice":     {key(rights + "  role: admin\n"), []string{":6: keys[0].role was given at line 4"}},
+		"section twice":   {key(rights) + "keys: []\n", []string{":6: keys was given at line 2"}},
+		"id twice": {key(rights) + "- id: a\n  hash: " + someHash + "\n" + rights,
+			[]string{":6: keys[1].id", "line 2"}},
 		"no id":              {"keys:\n- hash: " + someHash + "\n" + rights, []string{":2: keys[0].id is required"}},
 		"id with underscore": {"keys:\n- id: a_b\n  hash: " + someHash + "\n" + rights, []string{":2: keys[0].id must have"}},
-		"id of another kind": {"keys:\n- id: 'system:gc'\n  hash: " + someHash + "\n" + rights, []string{":2: keys[0].id must have"}},
-		"id with a newline":  {"keys:\n- id: \"a\\nb\"\n  hash: " + someHash + "\n" + rights, []string{":2: keys[0].id must have"}},
-		"plain secret":       {"keys:\n- id: a\n  hash: hunter2\n" + rights, []string{":3: keys[0].hash must be sha256:"}},
-		"null":               {key("  role:\n  scopes: [acme]\n"), []string{":4: keys[0].role must have one plain value"}},
-		"unknown role":       {key("  role: root\n  scopes: [acme]\n"), []string{":4: keys[0].role must be reader, writer or admin"}},
-		"no scopes":          {key("  role: reader\n"), []string{":2: keys[0].scopes must have 1 to"}},
-		"scopes is a text":   {key("  role: reader\n  scopes: acme\n"), []string{":5: keys[0].scopes must be a list"}},
-		"bad scope":          {key("  role: reader\n  scopes:\n  - acme\n  - a/b/c\n"), []string{":7: keys[0].scopes[1]", "more than one slash"}},
-		"bad client id":      {key(rights + "  client_ids: [\"a\\tb\"]\n"), []string{":6: keys[0].client_ids[0]", "printable"}},
-		"writer, no clients": {key("  role: writer\n  scopes: [acme]\n"), []string{":2: keys[0].client_ids must have a pattern"}},
-		"expiry, no zone":    {key(rights + "  expires: 2027-01-31\n"), []string{":6: keys[0].expires must be a time"}},
-		"limit 0":            {key(rights + "  limits: {streams: 0}\n"), []string{":6: keys[0].limits.streams must be 1"}},
-		"few bytes":          {key(rights + "  limits:\n    message_bytes: 1000\n"), []string{":7: keys[0].limits.message_bytes must be 25165824 to"}},
-		"a limit is a text":  {key(rights + "  limits:\n    writes_per_second: many\n"), []string{":7: keys[0].limits.writes_per_second must be 1 to"}},
-		"stored bytes":       {key(rights + "  limits: {stored_bytes: -1}\n"), []string{":6: keys[0].limits.stored_bytes must be 1 to"}},
-		"reads":              {key(rights + "  limits: {reads: 0}\n"), []string{":6: keys[0].limits.reads must be 1 to"}},
-		"connections":        {key(rights + "  limits: {connections: 1.5}\n"), []string{":6: keys[0].limits.connections must be 1 to"}},
-		"unknown limit":      {key(rights + "  limits: {stream: 1}\n"), []string{":6: keys[0].limits.stream is an unknown"}},
-		"unquoted star":      {key("  role: reader\n  scopes: [*all]\n"), []string{"anchor"}},
-		"anchor":             {key("  role: &r reader\n  scopes: [acme]\n"), []string{":4: ", "anchors"}},
-		"alg none":           {strings.Replace(tokensFile, "RS256", "none", 1), []string{":4: tokens.algorithms[0] must be one of"}},
-		"alg HS256":          {strings.Replace(tokensFile, "RS256", "HS256", 1), []string{":4: tokens.algorithms[0] must be one of"}},
-		"no algorithms":      {strings.Replace(tokensFile, "  algorithms: [RS256, ES256, EdDSA]\n", "", 1), []string{":2: tokens.algorithms must have"}},
-		"no audience":        {strings.Replace(tokensFile, "  audience: seqledger\n", "", 1), []string{":2: tokens.audience is required"}},
-		"no issuer":          {strings.Replace(tokensFile, "  issuer: https://issuer.test\n", "", 1), []string{":2: tokens.issuer is required"}},
-		"no claims":          {strings.Replace(tokensFile, "  claims: {role: role, scopes: scopes, client_ids: clients}\n", "", 1), []string{"tokens.claims is required"}},
-		"long leeway":        {strings.Replace(tokensFile, "10s", "1h", 1), []string{":6: tokens.leeway must be 0s to 2m0s"}},
-		"JWKS not there":     {strings.Replace(tokensFile, "jwks.json", "other.json", 1), []string{":5: tokens.jwks other.json: no such file"}},
+		"id of another kind": {"keys:\n- id: 'system:gc'\n  hash: " + someHash + "\n" + rights,
+			[]string{":2: keys[0].id must have"}},
+		"id with a newline": {"keys:\n- id: \"a\\nb\"\n  hash: " + someHash + "\n" + rights,
+			[]string{":2: keys[0].id must have"}},
+		"plain secret": {"keys:\n- id: a\n  hash: hunter2\n" + rights, []string{":3: keys[0].hash must be sha256:"}},
+		"null":         {key("  role:\n  scopes: [acme]\n"), []string{":4: keys[0].role must have one plain value"}},
+		"unknown role": {key("  role: root\n  scopes: [acme]\n"),
+			[]string{":4: keys[0].role must be reader, writer or admin"}},
+		"no scopes":        {key("  role: reader\n"), []string{":2: keys[0].scopes must have 1 to"}},
+		"scopes is a text": {key("  role: reader\n  scopes: acme\n"), []string{":5: keys[0].scopes must be a list"}},
+		"bad scope": {key("  role: reader\n  scopes:\n  - acme\n  - a/b/c\n"),
+			[]string{":7: keys[0].scopes[1]", "more than one slash"}},
+		"bad client id": {key(rights + "  client_ids: [\"a\\tb\"]\n"),
+			[]string{":6: keys[0].client_ids[0]", "printable"}},
+		"writer, no clients": {key("  role: writer\n  scopes: [acme]\n"),
+			[]string{":2: keys[0].client_ids must have a pattern"}},
+		"expiry, no zone": {key(rights + "  expires: 2027-01-31\n"), []string{":6: keys[0].expires must be a time"}},
+		"limit 0":         {key(rights + "  limits: {streams: 0}\n"), []string{":6: keys[0].limits.streams must be 1"}},
+		"few bytes": {key(rights + "  limits:\n    message_bytes: 1000\n"),
+			[]string{":7: keys[0].limits.message_bytes must be 25165824 to"}},
+		"a limit is a text": {key(rights + "  limits:\n    writes_per_second: many\n"),
+			[]string{":7: keys[0].limits.writes_per_second must be 1 to"}},
+		"stored bytes": {key(rights + "  limits: {stored_bytes: -1}\n"),
+			[]string{":6: keys[0].limits.stored_bytes must be 1 to"}},
+		"reads": {key(rights + "  limits: {reads: 0}\n"), []string{":6: keys[0].limits.reads must be 1 to"}},
+		"connections": {key(rights + "  limits: {connections: 1.5}\n"),
+			[]string{":6: keys[0].limits.connections must be 1 to"}},
+		"unknown limit": {key(rights + "  limits: {stream: 1}\n"), []string{":6: keys[0].limits.stream is an unknown"}},
+		"unquoted star": {key("  role: reader\n  scopes: [*all]\n"), []string{"anchor"}},
+		"anchor":        {key("  role: &r reader\n  scopes: [acme]\n"), []string{":4: ", "anchors"}},
+		"alg none": {strings.Replace(tokensFile, "RS256", "none", 1),
+			[]string{":4: tokens.algorithms[0] must be one of"}},
+		"alg HS256": {strings.Replace(tokensFile, "RS256", "HS256", 1),
+			[]string{":4: tokens.algorithms[0] must be one of"}},
+		"no algorithms": {strings.Replace(tokensFile, "  algorithms: [RS256, ES256, EdDSA]\n", "", 1),
+			[]string{":2: tokens.algorithms must have"}},
+		"no audience": {strings.Replace(tokensFile, "  audience: seqledger\n", "", 1),
+			[]string{":2: tokens.audience is required"}},
+		"no issuer": {strings.Replace(tokensFile, "  issuer: https://issuer.test\n", "", 1),
+			[]string{":2: tokens.issuer is required"}},
+		"no claims": {strings.Replace(tokensFile, "  claims: {role: role, scopes: scopes, client_ids: clients}\n", "",
+			1), []string{"tokens.claims is required"}},
+		"long leeway": {strings.Replace(tokensFile, "10s", "1h", 1), []string{":6: tokens.leeway must be 0s to 2m0s"}},
+		"JWKS not there": {strings.Replace(tokensFile, "jwks.json", "other.json", 1),
+			[]string{":5: tokens.jwks other.json: no such file"}},
 		"several": {key("  role: root\n  scopes: [acme]\n  x: 1\n") + "y: 2\n",
 			[]string{":6: keys[0].x", ":7: y is"}},
 	} {
@@ -84,7 +102,7 @@ func TestFileErrors(t *testing.T) {
 	}
 }
 
-// TestFileModes: who may change the file could let himself in.
+// TestFileModes: a user who may change the file could gain access.
 func TestFileModes(t *testing.T) {
 	t.Parallel()
 	for mode, want := range map[os.FileMode]string{
@@ -106,7 +124,8 @@ func TestFileModes(t *testing.T) {
 			}
 		}
 	}
-	if _, err := Open(t.TempDir(), Options{Logger: quiet()}); err == nil || !strings.Contains(err.Error(), "regular file") {
+	if _, err := Open(t.TempDir(), Options{Logger: quiet()}); err == nil ||
+		!strings.Contains(err.Error(), "regular file") {
 		t.Error("a directory:", err)
 	}
 }
@@ -137,7 +156,8 @@ func TestExampleFile(t *testing.T) {
 		WritesPerSecond: 2_000, StoredBytes: 100_000_000_000,
 	}
 	want := fmt.Sprintf("writer [acme/main acme/shop-*] [till-7 till-7-*] %v 2099", limits)
-	if got := fmt.Sprint(till.grant.Role, " ", till.grant.Scopes, " ", till.grant.ClientIDs, " ", till.limits, " ", till.expires.Year()); got != want {
+	if got := fmt.Sprint(till.grant.Role, " ", till.grant.Scopes, " ", till.grant.ClientIDs, " ", till.limits,
+		" ", till.expires.Year()); got != want {
 		t.Errorf("got %s, want %s", got, want)
 	}
 }
@@ -148,7 +168,8 @@ func TestAppendKey(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	entry := &Entry{ID: "new", Hash: hash, Role: "writer", Scopes: []string{"acme/main", "*"}, ClientIDs: []string{"till-*"}, Expires: "2027-01-31T00:00:00Z"}
+	entry := &Entry{ID: "new", Hash: hash, Role: "writer", Scopes: []string{"acme/main", "*"},
+		ClientIDs: []string{"till-*"}, Expires: "2027-01-31T00:00:00Z"}
 	example, err := os.ReadFile("testdata/auth.yaml")
 	if err != nil {
 		t.Fatal(err)
@@ -163,7 +184,8 @@ func TestAppendKey(t *testing.T) {
 			continue
 		}
 		p, err := parseFile("auth.yaml", after, nil)
-		if err != nil || p.keys["new"] == nil || p.keys["new"].credential.grant.Role != Writer || p.keys["new"].credential.expires.IsZero() {
+		if err != nil || p.keys["new"] == nil || p.keys["new"].credential.grant.Role != Writer ||
+			p.keys["new"].credential.expires.IsZero() {
 			t.Errorf("%s: %v in\n%s", name, err, after)
 		}
 		if name == "example" && (len(p.keys) != 4 || !strings.Contains(string(after), "# A report that reads everything.")) {
@@ -174,7 +196,8 @@ func TestAppendKey(t *testing.T) {
 		}
 	}
 	for _, bad := range []Entry{
-		{ID: "a_b", Hash: hash, Role: "reader", Scopes: []string{"*"}}, {ID: "a", Hash: hash, Role: "writer", Scopes: []string{"*"}},
+		{ID: "a_b", Hash: hash, Role: "reader", Scopes: []string{"*"}},
+		{ID: "a", Hash: hash, Role: "writer", Scopes: []string{"*"}},
 		{ID: "a", Hash: hash, Role: "reader", Scopes: []string{"*"}, Expires: "tomorrow"},
 	} {
 		if _, err := AppendKey("auth.yaml", nil, &bad); err == nil {
@@ -183,14 +206,14 @@ func TestAppendKey(t *testing.T) {
 	}
 }
 
-// FuzzAuthFile: whatever a file has, parsing ends, and a file that is taken
-// lets somebody in.
+// FuzzAuthFile: parsing always ends, and an accepted file lets at least one caller in.
 func FuzzAuthFile(f *testing.F) {
 	example, err := os.ReadFile("testdata/auth.yaml")
 	if err != nil {
 		f.Fatal(err)
 	}
-	for _, seed := range []string{string(example), tokensFile, "keys: [{id: a}]", "a: &a [*a]", "keys: {x: [", "? [a]: b", "!!binary x: y", "keys: !!null"} {
+	for _, seed := range []string{string(example), tokensFile, "keys: [{id: a}]", "a: &a [*a]", "keys: {x: [",
+		"? [a]: b", "!!binary x: y", "keys: !!null"} {
 		f.Add(seed)
 	}
 	jwks := []byte(testKeys().jwks)

@@ -24,7 +24,9 @@ func FuzzJWKS(f *testing.F) {
 	f.Add(example)
 	f.Add([]byte(testKeys().jwks))
 	f.Add([]byte(`{"keys":[{"kid":"a","kty":"OKP","crv":"Ed25519","x":"","d":"x"}]}`))
-	f.Add([]byte(`{"keys":[{"kid":"a","kty":"RSA","n":"AQAB","e":"AQAB"},{"kid":"b","kty":"EC","crv":"P-256","x":"AA","y":"AA"}]}`))
+	f.Add(
+		[]byte(
+			`{"keys":[{"kid":"a","kty":"RSA","n":"AQAB","e":"AQAB"},{"kid":"b","kty":"EC","crv":"P-256","x":"AA","y":"AA"}]}`))
 	f.Fuzz(func(t *testing.T, content []byte) {
 		keys, err := parseJWKS(content, algorithms)
 		if err != nil {
@@ -68,8 +70,10 @@ func FuzzJWKS(f *testing.F) {
 func FuzzClaims(f *testing.F) {
 	const header = `{"alg":"EdDSA","kid":"ed","typ":"JWT"}`
 	for _, claims := range []string{
-		`{"iss":"https://issuer.test","aud":"seqledger","sub":"ann","exp":4000000000,"role":"writer","scopes":["acme/main"],"clients":"till-*"}`,
-		`{"iss":"https://issuer.test","aud":["x","seqledger"],"sub":"ann","exp":4e9,"nbf":1,"iat":1.5,"role":"reader","scopes":"*"}`,
+		`{"iss":"https://issuer.test","aud":"seqledger","sub":"ann","exp":4000000000,"role":"writer",` +
+			`"scopes":["acme/main"],"clients":"till-*"}`,
+		`{"iss":"https://issuer.test","aud":["x","seqledger"],"sub":"ann","exp":4e9,"nbf":1,"iat":1.5,"role":"reader",` +
+			`"scopes":"*"}`,
 		`{"iss":"https://issuer.test","aud":"seqledger","sub":"ann","exp":1e300,"role":"admin","scopes":"*"}`,
 		`{"iss":"https://issuer.test","aud":"seqledger","sub":"ann","exp":"4000000000","role":1,"scopes":[1]}`,
 		`{"iss":"https://issuer.test","aud":"other","sub":"ann","exp":4000000000,"role":"reader","scopes":"*"}`,
@@ -81,7 +85,8 @@ func FuzzClaims(f *testing.F) {
 	}
 	f.Add(`{"alg":"none","kid":"ed"}`, `{}`)
 	f.Add(`{"alg":"EdDSA","kid":"ed","crit":["exp"]}`, `{}`)
-	p, err := parseFile("auth.yaml", []byte(tokensFile), func(string) ([]byte, error) { return []byte(testKeys().jwks), nil })
+	p, err := parseFile("auth.yaml", []byte(tokensFile),
+		func(string) ([]byte, error) { return []byte(testKeys().jwks), nil })
 	if err != nil {
 		f.Fatal(err)
 	}
@@ -103,12 +108,14 @@ func FuzzClaims(f *testing.F) {
 			Header struct{ Alg, Kid string }
 			Claims map[string]any
 		}
-		if err := errors.Join(json.Unmarshal([]byte(header), &said.Header), json.Unmarshal([]byte(claims), &said.Claims)); err != nil {
+		if err := errors.Join(json.Unmarshal([]byte(header), &said.Header),
+			json.Unmarshal([]byte(claims), &said.Claims)); err != nil {
 			t.Fatalf("%q and %q let in: %v", header, claims, err)
 		}
 		audience, _ := said.Claims["aud"].([]any)
 		forUs := said.Claims["aud"] == "seqledger" || slices.Contains(audience, any("seqledger"))
-		if said.Header.Kid != "ed" || said.Claims["iss"] != "https://issuer.test" || !forUs || c.Actor() != "user:"+said.Claims["sub"].(string) {
+		if said.Header.Kid != "ed" || said.Claims["iss"] != "https://issuer.test" || !forUs ||
+			c.Actor() != "user:"+said.Claims["sub"].(string) {
 			t.Errorf("%q and %q let in as %s", header, claims, c.Actor())
 		}
 		// Whoever is let in now must be so for a moment, or its streams would end
@@ -122,7 +129,8 @@ func FuzzClaims(f *testing.F) {
 // FuzzAppendKey: a file that gets a key more keeps all the others as they were.
 func FuzzAppendKey(f *testing.F) {
 	_, entry := newKey(f, "a", readsAcme)
-	for _, seed := range []string{"", "keys:\n" + entry, tokensFile, "# why\nkeys: # these\n" + entry + "# end\n", "keys: []\n", "keys: !!null\n", "? keys\n: - x\n", "{}"} {
+	for _, seed := range []string{"", "keys:\n" + entry, tokensFile, "# why\nkeys: # these\n" + entry + "# end\n",
+		"keys: []\n", "keys: !!null\n", "? keys\n: - x\n", "{}"} {
 		f.Add([]byte(seed))
 	}
 	_, hash, err := NewKey("added")

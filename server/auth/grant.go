@@ -11,8 +11,7 @@ import (
 // says what each may.
 type Role int
 
-// The roles, each of which may do what the one before it may. The zero value is
-// no role.
+// The roles. Each one includes the rights of the one before it. The zero value is not a role.
 const (
 	Reader Role = iota + 1
 	Writer
@@ -31,13 +30,13 @@ func (r Role) String() string {
 	return "none"
 }
 
-// maxPatterns bounds the scopes, and the client ids, of one credential, because
-// each of its requests may look at all of them.
+// maxPatterns bounds the scopes, and the client ids, of one credential, because each of its
+// requests may check all of them.
 const maxPatterns = 100
 
 // Grant is what a credential may do, and where. The zero value may do nothing.
 type Grant struct {
-	// Role is what kind of call.
+	// Role is the kind of calls.
 	Role Role
 	// Scopes and ClientIDs are the patterns as the file or token has them.
 	Scopes, ClientIDs []string
@@ -47,7 +46,7 @@ type Grant struct {
 	every   bool // scopes has the pattern for every scope
 }
 
-// The places of a mistake in a grant: the names of the fields in a file.
+// The fields of a grant in a file, for errors.
 const (
 	fieldRole      = "role"
 	fieldScopes    = "scopes"
@@ -72,7 +71,8 @@ func newGrant(role string, scopes, clientIDs []string) (Grant, error) {
 		return Grant{}, &grantError{fieldRole, -1, fmt.Errorf("must be reader, writer or admin, is %q", role)}
 	}
 	if len(scopes) == 0 || len(scopes) > maxPatterns {
-		return Grant{}, &grantError{fieldScopes, -1, fmt.Errorf("must have 1 to %d patterns, has %d", maxPatterns, len(scopes))}
+		return Grant{}, &grantError{fieldScopes, -1,
+			fmt.Errorf("must have 1 to %d patterns, has %d", maxPatterns, len(scopes))}
 	}
 	for i, text := range scopes {
 		p, err := newScopePattern(text)
@@ -82,7 +82,8 @@ func newGrant(role string, scopes, clientIDs []string) (Grant, error) {
 		g.scopes, g.every = append(g.scopes, p), g.every || p.every
 	}
 	if len(clientIDs) > maxPatterns {
-		return Grant{}, &grantError{fieldClientIDs, -1, fmt.Errorf("must have at most %d patterns, has %d", maxPatterns, len(clientIDs))}
+		return Grant{}, &grantError{fieldClientIDs, -1,
+			fmt.Errorf("must have at most %d patterns, has %d", maxPatterns, len(clientIDs))}
 	}
 	for i, text := range clientIDs {
 		p, err := newClientPattern(text)
@@ -91,17 +92,16 @@ func newGrant(role string, scopes, clientIDs []string) (Grant, error) {
 		}
 		g.clients = append(g.clients, p)
 	}
-	// A writer without client ids could not write anything: a mistake, which
-	// would otherwise show only when it is too late.
+	// A writer without client ids could not write anything, which would otherwise only show
+	// when it writes.
 	if g.Role == Writer && len(clientIDs) == 0 {
 		return Grant{}, &grantError{fieldClientIDs, -1, errors.New("must have a pattern, because the role is writer")}
 	}
 	return g, nil
 }
 
-// DeniedError says that a credential may not do what was asked. Only the
-// credential and the request decide on it, so that it tells nothing about what
-// the ledger has.
+// DeniedError reports that a credential does not permit a request. It depends only on the
+// credential and the request, so it reveals nothing about the ledger.
 type DeniedError struct {
 	// Field of the request that the credential does not cover; empty when its
 	// role is not enough.
@@ -118,14 +118,14 @@ func (e *DeniedError) Error() string {
 	return e.Field + " " + e.Problem
 }
 
-// They are made once, because a stream may be refused a million times.
+// They are created once, because a stream may be refused a million times.
 var (
-	errNobody   = &DeniedError{Problem: "nobody may do this without a credential"}
-	errScope    = &DeniedError{"scope", "is not among those of the credential"}
-	errClientID = &DeniedError{"client_id", "is not among those of the credential"}
-	errRole     = &DeniedError{Problem: "the role of the credential does not allow this"}
-	errObserve  = &DeniedError{Problem: "this needs a role on every scope (the scope \"*\")"}
-	errNotEvery = &DeniedError{Problem: "this needs the role admin on every scope"}
+	errNoCredential = &DeniedError{Problem: "this needs a credential"}
+	errScope        = &DeniedError{"scope", "is not among those of the credential"}
+	errClientID     = &DeniedError{"client_id", "is not among those of the credential"}
+	errRole         = &DeniedError{Problem: "the role of the credential does not allow this"}
+	errObserve      = &DeniedError{Problem: "this needs a role on every scope (the scope \"*\")"}
+	errNotEvery     = &DeniedError{Problem: "this needs the role admin on every scope"}
 )
 
 func (g *Grant) inScope(scope machine.Scope) bool {

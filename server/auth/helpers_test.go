@@ -109,7 +109,8 @@ func jwksOf(keys map[string]crypto.PublicKey) string {
 			if err != nil {
 				panic(err)
 			}
-			list = append(list, map[string]string{"kid": kid, "kty": "EC", "crv": "P-256", "x": text(point[1:33]), "y": text(point[33:])})
+			list = append(list, map[string]string{"kid": kid, "kty": "EC", "crv": "P-256",
+				"x": text(point[1:33]), "y": text(point[33:])})
 		case ed25519.PublicKey:
 			list = append(list, map[string]string{"kid": kid, "kty": "OKP", "crv": "Ed25519", "x": text(k)})
 		}

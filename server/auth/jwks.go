@@ -14,14 +14,13 @@ import (
 	"slices"
 )
 
-// verifyKey is a public key and the one algorithm that it is for: a token must
-// not choose how a key is used.
+// verifyKey is a public key and its only algorithm: a token must not choose how a key is used.
 type verifyKey struct {
 	algorithm string
 	key       crypto.PublicKey
 }
 
-// jwk is a key as RFC 7517 and 8037 write it.
+// jwk is a key in the form of RFC 7517 and 8037.
 type jwk struct {
 	Kty string `json:"kty"`
 	Kid string `json:"kid"`
@@ -42,9 +41,8 @@ const (
 	maxRSABits = 8_192
 )
 
-// parseJWKS returns the keys for the allowed algorithms by their ids. Keys that
-// are for something else are passed over, because an issuer publishes all that
-// it has in one set.
+// parseJWKS returns the keys for the allowed algorithms by their ids. Keys for other purposes
+// are skipped, because an issuer publishes all its keys in one set.
 func parseJWKS(content []byte, allowed []string) (map[string]verifyKey, error) {
 	var set struct {
 		Keys []jwk `json:"keys"`
@@ -59,7 +57,8 @@ func parseJWKS(content []byte, allowed []string) (map[string]verifyKey, error) {
 	for i := range set.Keys {
 		k := &set.Keys[i]
 		if k.D != "" || k.K != "" {
-			return nil, fmt.Errorf("keys[%d] has a secret in it: it must stay with the issuer, and this file has public keys only", i)
+			return nil, fmt.Errorf(
+				"keys[%d] has a secret in it: it must stay with the issuer, and this file has public keys only", i)
 		}
 		algorithm := k.algorithm()
 		if k.Use != "" && k.Use != "sig" || !slices.Contains(allowed, algorithm) || k.Alg != "" && k.Alg != algorithm {
@@ -83,7 +82,7 @@ func parseJWKS(content []byte, allowed []string) (map[string]verifyKey, error) {
 	return keys, nil
 }
 
-// algorithm returns the one that the kind of the key is for, or "".
+// algorithm returns the algorithm of the key's type, or "".
 func (k *jwk) algorithm() string {
 	switch {
 	case k.Kty == "RSA":
@@ -133,7 +132,7 @@ func (k *jwk) rsa() (crypto.PublicKey, error) {
 	return &rsa.PublicKey{N: modulus, E: int(exponent.Int64())}, nil
 }
 
-// decodePart decodes base64url of so many bytes; 0 is any number.
+// decodePart decodes base64url of the given number of bytes; 0 means any number.
 func decodePart(name, text string, size int) ([]byte, error) {
 	b, err := base64.RawURLEncoding.DecodeString(text)
 	if err != nil || len(b) == 0 || size > 0 && len(b) != size {

@@ -23,8 +23,8 @@ const (
 // keyHash is the SHA-256 of a whole key.
 type keyHash [sha256.Size]byte
 
-// NewKey makes a key: the text that a client sends, and what the auth file says
-// in its field hash.
+// NewKey creates a key: the text that a client sends, and the value of the field hash in the
+// auth file.
 func NewKey(id string) (key, hash string, err error) {
 	if err := validateKeyID(id); err != nil {
 		return "", "", err
@@ -36,8 +36,8 @@ func NewKey(id string) (key, hash string, err error) {
 	return key, hashPrefix + hex.EncodeToString(sum[:]), nil
 }
 
-// validateKeyID keeps ids to what stands in a log, a file and an actor as it
-// is. There is no underscore, because one ends the id in a key.
+// validateKeyID restricts ids to characters that need no quoting in a log, a file or an actor.
+// An underscore is not allowed, because it ends the id in a key.
 func validateKeyID(id string) error {
 	ok := len(id) > 0 && len(id) <= maxIDBytes
 	for i := 0; ok && i < len(id); i++ {
@@ -50,11 +50,11 @@ func validateKeyID(id string) error {
 	return nil
 }
 
-// isKey tells keys from session tokens, which cannot have an underscore before
-// their first dot: they begin with eyJ, the base64 of a brace and a quote.
+// isKey distinguishes keys from session tokens, which begin with eyJ, the base64 of a brace and
+// a quote.
 func isKey(bearer string) bool { return strings.HasPrefix(bearer, keyPrefix) }
 
-// parseKey returns the id in a key that has the form of one.
+// parseKey returns the id of a well-formed key.
 func parseKey(key string) (id string, ok bool) {
 	id, secret, ok := strings.Cut(strings.TrimPrefix(key, keyPrefix), "_")
 	if !ok || validateKeyID(id) != nil || len(secret) != secretText {
@@ -80,8 +80,8 @@ type key struct {
 	credential *Credential
 }
 
-// same tells whether two entries say the same. The text of the patterns is
-// compared, because it decides everything else about them.
+// same reports whether two entries are equal. The text of the patterns is compared, because it
+// decides everything else about them.
 func (k *key) same(other *key) bool {
 	a, b := k.credential, other.credential
 	return k.hash == other.hash && a.expires.Equal(b.expires) && a.limits == b.limits && a.grant.same(&b.grant)
@@ -101,7 +101,7 @@ func findKey(keys map[string]*key, text string) (*Credential, error) {
 		return nil, refused("malformed", "the API key does not have the form of one")
 	}
 	found := keys[id]
-	var want keyHash // of nothing, for an id that nobody has
+	var want keyHash // dummy hash for an unknown id
 	if found != nil {
 		want = found.hash
 	}

@@ -29,10 +29,10 @@ func load(path string, logger *slog.Logger) (*policy, error) {
 	})
 }
 
-// readFile reads a file that decides who may do what. One that others may
-// change is refused: they could let themselves in. One that others may read is
-// only warned of, because it has no secret: a hash of 256 random bits is of no
-// use to anyone, and secrets that a cluster manager mounts are often readable.
+// readFile reads a file that decides who may do what. It refuses a file that other users may
+// change, because they could give themselves access. It only warns about a file that others may
+// read, because it has no secret: a hash of 256 random bits is useless, and secrets that a
+// cluster manager mounts are often readable.
 func readFile(path string, logger *slog.Logger) (_ []byte, err error) {
 	f, err := os.Open(path)
 	if err != nil {

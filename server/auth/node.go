@@ -34,15 +34,14 @@ func (e *FileError) Error() string {
 	return at + ": " + e.Field + " " + e.Problem
 }
 
-// maxProblems bounds what is said about one file.
+// maxProblems bounds the reported mistakes of one file.
 const maxProblems = 50
 
-// reader reads YAML nodes and collects every mistake, because whoever corrects
-// a file wants to know all of them at once.
+// reader reads YAML nodes and collects every mistake, so that a file can be corrected at once.
 type reader struct {
 	path     string
 	problems []error
-	failures int // problems, and those that were too many to keep
+	failures int // problems, including those beyond maxProblems
 }
 
 func (r *reader) fail(n *yaml.Node, field, format string, args ...any) {
@@ -62,8 +61,8 @@ type object struct {
 	values map[string]*yaml.Node
 }
 
-// object reads a mapping. Unknown fields are refused, because a mistyped one
-// would leave a limit or an expiry away that somebody wanted.
+// object reads a mapping. Unknown fields are refused, because a mistyped one would drop an
+// intended limit or expiry.
 func (r *reader) object(n *yaml.Node, at string, known ...string) *object {
 	o := &object{r: r, node: n, values: make(map[string]*yaml.Node)}
 	if at != "" {
@@ -87,7 +86,7 @@ func (r *reader) object(n *yaml.Node, at string, known ...string) *object {
 	return o
 }
 
-// has tells whether a field is given.
+// has reports whether a field is given.
 func (o *object) has(name string) bool { return o.values[name] != nil }
 
 // line returns the node to blame for a field: its own, or the object's.
@@ -102,7 +101,7 @@ func (o *object) fail(name, format string, args ...any) {
 	o.r.fail(o.line(name), o.at+name, format, args...)
 }
 
-// text returns a field that must be there.
+// text returns a required field.
 func (o *object) text(name string) string {
 	if !o.has(name) {
 		o.fail(name, "is required")
@@ -111,7 +110,7 @@ func (o *object) text(name string) string {
 	return o.r.scalar(o.values[name], o.at+name)
 }
 
-// optional returns a field, or a default.
+// optional returns a field, or the default.
 func (o *object) optional(name, otherwise string) string {
 	if !o.has(name) {
 		return otherwise
@@ -119,7 +118,7 @@ func (o *object) optional(name, otherwise string) string {
 	return o.text(name)
 }
 
-// scalar returns a plain value as it is written.
+// scalar returns a plain value as text.
 func (r *reader) scalar(n *yaml.Node, at string) string {
 	if n.Kind != yaml.ScalarNode || n.Tag == "!!null" || n.Value == "" {
 		r.fail(n, at, "must have one plain value")
@@ -128,7 +127,7 @@ func (r *reader) scalar(n *yaml.Node, at string) string {
 	return n.Value
 }
 
-// elements returns those of a list; nil when the field is not there.
+// elements returns the elements of a list, nil if the field is absent.
 func (o *object) elements(name string, limit int) []*yaml.Node {
 	n := o.values[name]
 	switch {
@@ -153,7 +152,7 @@ func (o *object) texts(name string, limit int) []string {
 	return list
 }
 
-// count returns a number of a range, 0 when it is not there.
+// count returns a number within a range, 0 if it is absent.
 func (o *object) count(name string, least, most int) int {
 	if !o.has(name) {
 		return 0
@@ -165,7 +164,7 @@ func (o *object) count(name string, least, most int) int {
 	return n
 }
 
-// moment returns a time, the zero one when it is not there.
+// moment returns a time, zero if it is absent.
 func (o *object) moment(name string) time.Time {
 	if !o.has(name) {
 		return time.Time{}
@@ -177,7 +176,7 @@ func (o *object) moment(name string) time.Time {
 	return t
 }
 
-// clip keeps a message from repeating a huge name.
+// clip shortens a name in a message.
 func clip(s string) string {
 	if len(s) > 64 {
 		return strings.ToValidUTF8(s[:64], "") + "…"

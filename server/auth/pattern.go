@@ -19,8 +19,8 @@ func newGlob(pattern string) glob {
 	return glob{first: parts[0], rest: parts[1:]}
 }
 
-// match takes the leftmost place for each part, which is always right, because
-// what follows a star may begin anywhere behind it.
+// match uses the leftmost position for each part. That is always right, because the part after
+// a star may begin anywhere.
 func (g *glob) match(text string) bool {
 	if len(g.rest) == 0 {
 		return text == g.first
@@ -40,10 +40,10 @@ func (g *glob) match(text string) bool {
 	return strings.HasSuffix(text, g.rest[last])
 }
 
-// everyScope is the one pattern that stands for all scopes.
+// everyScope is the only pattern that matches all scopes.
 const everyScope = "*"
 
-// maxPatternBytes is room for two names in which every character is a slash.
+// maxPatternBytes allows two names in which every character is a slash.
 const maxPatternBytes = 2*3*machine.MaxScopePart + 1
 
 // scopePattern matches scopes; the package's comment defines it.
@@ -55,7 +55,7 @@ type scopePattern struct {
 	vault        glob
 }
 
-// newScopePattern returns what is wrong with a pattern in words for people.
+// newScopePattern parses a pattern. Its errors are messages for users.
 func newScopePattern(text string) (scopePattern, error) {
 	p := scopePattern{text: text, every: text == everyScope}
 	if p.every {
@@ -108,7 +108,7 @@ func (p *scopePattern) match(s machine.Scope) bool {
 	return !p.vaults || p.vault.match(s.Vault)
 }
 
-// newClientPattern returns what is wrong with a pattern in words for people.
+// newClientPattern parses a pattern. Its errors are messages for users.
 func newClientPattern(text string) (glob, error) {
 	if machine.ValidateClientID(text) != nil {
 		return glob{}, fmt.Errorf("%q must have 1 to %d bytes of printable ASCII", text, machine.MaxClientID)

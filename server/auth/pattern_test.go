@@ -74,14 +74,15 @@ func TestScopePattern(t *testing.T) {
 	}
 }
 
-// TestDecisions is the whole of who may do what.
+// TestDecisions is the complete table of who may do what.
 func TestDecisions(t *testing.T) {
 	t.Parallel()
 	in, out := machine.Scope{Organization: "acme", Vault: "main"}, machine.Scope{Organization: "acme"}
 	for _, test := range []struct {
 		role            string
 		scopes, clients []string
-		want            string // read in, read out, state own, state other, write own, write other, write out, administer, observe
+		// want: read in, read out, state own, state other, write own, write other, write out, administer, observe
+		want string
 	}{
 		{"reader", []string{"acme/main"}, nil, "1........"},
 		{"reader", []string{"acme/main"}, []string{"till-*"}, "1.1......"},

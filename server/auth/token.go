@@ -24,25 +24,25 @@ type issuerSettings struct {
 	// roleClaim and the others are names of claims; clientIDsClaim may be empty.
 	roleClaim, scopesClaim, clientIDsClaim string
 
-	jwks string // the file's content, to tell whether it has changed
+	jwks string // the file's content, to detect changes
 	keys map[string]verifyKey
 }
 
-// issuer verifies session tokens. Verified ones are remembered, because the
-// signature costs more than everything else about a small request.
+// issuer verifies session tokens. It caches verified tokens, because the signature costs more
+// than the rest of a small request.
 type issuer struct {
 	settings issuerSettings
 	parser   *jwt.Parser
-	ended    context.Context //nolint:containedctx // It is the life of all its tokens, not a caller's.
+	ended    context.Context //nolint:containedctx // It ends with all tokens of the issuer, not with a call.
 	end      context.CancelCauseFunc
 
 	mu sync.Mutex
-	// recent and older are two generations: when recent is full it becomes
-	// older, and what was not asked for since then is forgotten.
+	// recent and older are two generations of the cache: when recent is full it replaces older,
+	// which drops the tokens that were not used since.
 	recent, older map[[sha256.Size]byte]*Credential
 }
 
-// maxTokens bounds each generation of remembered tokens.
+// maxTokens bounds each generation of cached tokens.
 const maxTokens = 4_096
 
 const (
@@ -50,7 +50,7 @@ const (
 	maxLeeway     = 2 * time.Minute
 )
 
-// leeway is small, because it makes every token live longer than it says.
+// leeway is small, because it extends the validity of every token.
 func (r *reader) leeway(o *object) time.Duration {
 	if !o.has("leeway") {
 		return defaultLeeway
@@ -72,7 +72,7 @@ func newIssuer(s issuerSettings) *issuer {
 	return i
 }
 
-// same tells whether two issuers verify alike.
+// same reports whether two issuers have the same settings.
 func (i *issuer) same(other *issuer) bool {
 	if i == nil || other == nil {
 		return i == other
@@ -108,7 +108,8 @@ func (i *issuer) find(text string, shares *admission.Registry) (*Credential, err
 	return c, nil
 }
 
-// verify returns the claims of a token that is whole, ours and of now.
+// verify returns the claims of a token that is well-formed, correctly signed and currently
+// valid.
 func (i *issuer) verify(text string) (jwt.MapClaims, error) {
 	claims := jwt.MapClaims{}
 	_, err := i.parser.ParseWithClaims(text, claims, i.keyOf)
@@ -125,8 +126,8 @@ func (i *issuer) verify(text string) (jwt.MapClaims, error) {
 	return nil, &RefusedError{"signature", "the session token is not valid", err}
 }
 
-// keyOf returns the key that a token names, if it is for the algorithm that the
-// token names. Whatever else a header has to say about keys is not looked at.
+// keyOf returns the key that a token names, if it is for the algorithm that the token names.
+// Other header fields about keys are ignored.
 func (i *issuer) keyOf(t *jwt.Token) (any, error) {
 	if _, critical := t.Header["crit"]; critical {
 		return nil, errors.New("crit demands an extension, and none is known here")
@@ -148,7 +149,7 @@ func (i *issuer) keyOf(t *jwt.Token) (any, error) {
 	return key.key, nil
 }
 
-// isTokenType refuses what an issuer signs for other ends, such as a logout.
+// isTokenType refuses tokens that an issuer signs for other purposes, such as a logout.
 func isTokenType(kind any) bool {
 	text, ok := kind.(string)
 	return ok && (strings.EqualFold(text, "JWT") || strings.EqualFold(text, "at+jwt"))

@@ -73,10 +73,12 @@ func TestTokenAttacks(t *testing.T) {
 	parts := strings.Split(good, ".")
 	kid := func(name string) map[string]any { return map[string]any{"kid": name} }
 	for name, attack := range map[string]struct{ token, reason string }{
-		"alg none":              {sign(t, jwt.SigningMethodNone, jwt.UnsafeAllowNoneSignatureType, goodClaims(), kid("ec")), "signature"},
-		"alg none, any case":    {forge(t, map[string]any{"alg": "NoNe", "kid": "ec"}, goodClaims(), ""), "signature"},
-		"no alg":                {forge(t, kid("ec"), goodClaims(), parts[2]), "signature"},
-		"alg is a list":         {forge(t, map[string]any{"alg": []string{"ES256"}, "kid": "ec"}, goodClaims(), parts[2]), "signature"},
+		"alg none": {sign(t, jwt.SigningMethodNone, jwt.UnsafeAllowNoneSignatureType, goodClaims(), kid("ec")),
+			"signature"},
+		"alg none, any case": {forge(t, map[string]any{"alg": "NoNe", "kid": "ec"}, goodClaims(), ""), "signature"},
+		"no alg":             {forge(t, kid("ec"), goodClaims(), parts[2]), "signature"},
+		"alg is a list": {forge(t, map[string]any{"alg": []string{"ES256"}, "kid": "ec"}, goodClaims(), parts[2]),
+			"signature"},
 		"HS256 with public key": {sign(t, jwt.SigningMethodHS256, public, goodClaims(), kid("rsa")), "signature"},
 		"HS256 with raw DER":    {sign(t, jwt.SigningMethodHS256, der, goodClaims(), kid("rsa")), "signature"},
 		"RS512":                 {sign(t, jwt.SigningMethodRS512, k.rsa, goodClaims(), kid("rsa")), "signature"},
@@ -87,27 +89,35 @@ func TestTokenAttacks(t *testing.T) {
 		"kid is a path":         {ec(kid("../../dev/null"), goodClaims()), "signature"},
 		"kid is a number":       {ec(map[string]any{"kid": 7}, goodClaims()), "signature"},
 		"no kid":                {ec(nil, goodClaims()), "signature"},
-		"own key in the header": {sign(t, jwt.SigningMethodES256, k.other, goodClaims(), map[string]any{"kid": "mine", "jku": "https://evil.test", "jwk": map[string]any{"kty": "EC"}}), "signature"},
-		"crit":                  {ec(map[string]any{"kid": "ec", "crit": []string{"b64"}, "b64": false}, goodClaims()), "signature"},
-		"typ of a logout":       {ec(map[string]any{"kid": "ec", "typ": "logout+jwt"}, goodClaims()), "signature"},
-		"changed claims":        {parts[0] + "." + strings.Split(esToken(t, claimsWith(jwt.MapClaims{"role": "admin"})), ".")[1] + "." + parts[2], "signature"},
-		"no signature":          {parts[0] + "." + parts[1] + ".", "signature"},
-		"zero signature":        {parts[0] + "." + parts[1] + "." + base64.RawURLEncoding.EncodeToString(make([]byte, 64)), "signature"},
-		"two parts":             {parts[0] + "." + parts[1], "malformed"},
-		"four parts":            {good + ".x", "malformed"},
-		"not base64":            {"e30." + parts[1] + "=." + parts[2], "malformed"},
-		"not JSON":              {base64.RawURLEncoding.EncodeToString([]byte("[")) + "." + parts[1] + "." + parts[2], "malformed"},
-		"oversized":             {esToken(t, claimsWith(jwt.MapClaims{"x": strings.Repeat("x", maxBearerBytes)})), "malformed"},
-		"wrong issuer":          {esToken(t, claimsWith(jwt.MapClaims{"iss": "https://issuer.test.evil"})), "claims"},
-		"no issuer":             {esToken(t, claimsWith(jwt.MapClaims{"iss": nil})), "claims"},
-		"wrong audience":        {esToken(t, claimsWith(jwt.MapClaims{"aud": "other"})), "claims"},
-		"no audience":           {esToken(t, claimsWith(jwt.MapClaims{"aud": nil})), "claims"},
-		"no expiry":             {esToken(t, claimsWith(jwt.MapClaims{"exp": nil})), "claims"},
-		"expiry is a text":      {esToken(t, claimsWith(jwt.MapClaims{"exp": "tomorrow"})), "claims"},
-		"expiry 0":              {esToken(t, claimsWith(jwt.MapClaims{"exp": 0})), "claims"},
-		"expired":               {esToken(t, claimsWith(jwt.MapClaims{"exp": time.Now().Add(-time.Minute).Unix()})), "expired"},
-		"not yet":               {esToken(t, claimsWith(jwt.MapClaims{"nbf": time.Now().Add(time.Minute).Unix()})), "claims"},
-		"issued in the future":  {esToken(t, claimsWith(jwt.MapClaims{"iat": time.Now().Add(time.Minute).Unix()})), "claims"},
+		"own key in the header": {
+			sign(t, jwt.SigningMethodES256, k.other, goodClaims(),
+				map[string]any{"kid": "mine", "jku": "https://evil.test", "jwk": map[string]any{"kty": "EC"}}), "signature"},
+		"crit": {ec(map[string]any{"kid": "ec", "crit": []string{"b64"}, "b64": false}, goodClaims()),
+			"signature"},
+		"typ of a logout": {ec(map[string]any{"kid": "ec", "typ": "logout+jwt"}, goodClaims()), "signature"},
+		"changed claims": {parts[0] + "." +
+			strings.Split(esToken(t, claimsWith(jwt.MapClaims{"role": "admin"})), ".")[1] + "." + parts[2], "signature"},
+		"no signature": {parts[0] + "." + parts[1] + ".", "signature"},
+		"zero signature": {parts[0] + "." + parts[1] + "." + base64.RawURLEncoding.EncodeToString(make([]byte, 64)),
+			"signature"},
+		"two parts":  {parts[0] + "." + parts[1], "malformed"},
+		"four parts": {good + ".x", "malformed"},
+		"not base64": {"e30." + parts[1] + "=." + parts[2], "malformed"},
+		"not JSON": {base64.RawURLEncoding.EncodeToString([]byte("[")) + "." + parts[1] + "." + parts[2],
+			"malformed"},
+		"oversized": {esToken(t, claimsWith(jwt.MapClaims{"x": strings.Repeat("x", maxBearerBytes)})),
+			"malformed"},
+		"wrong issuer":     {esToken(t, claimsWith(jwt.MapClaims{"iss": "https://issuer.test.evil"})), "claims"},
+		"no issuer":        {esToken(t, claimsWith(jwt.MapClaims{"iss": nil})), "claims"},
+		"wrong audience":   {esToken(t, claimsWith(jwt.MapClaims{"aud": "other"})), "claims"},
+		"no audience":      {esToken(t, claimsWith(jwt.MapClaims{"aud": nil})), "claims"},
+		"no expiry":        {esToken(t, claimsWith(jwt.MapClaims{"exp": nil})), "claims"},
+		"expiry is a text": {esToken(t, claimsWith(jwt.MapClaims{"exp": "tomorrow"})), "claims"},
+		"expiry 0":         {esToken(t, claimsWith(jwt.MapClaims{"exp": 0})), "claims"},
+		"expired": {esToken(t, claimsWith(jwt.MapClaims{"exp": time.Now().Add(-time.Minute).Unix()})),
+			"expired"},
+		"not yet":              {esToken(t, claimsWith(jwt.MapClaims{"nbf": time.Now().Add(time.Minute).Unix()})), "claims"},
+		"issued in the future": {esToken(t, claimsWith(jwt.MapClaims{"iat": time.Now().Add(time.Minute).Unix()})), "claims"},
 	} {
 		_, err := a.Authenticate(bearer(attack.token))
 		var r *RefusedError
@@ -126,9 +136,11 @@ func TestClaims(t *testing.T) {
 	a := open(t, tokensFile)
 	for name, changes := range map[string]jwt.MapClaims{
 		"no subject": {"sub": nil}, "empty subject": {"sub": ""}, "subject is a number": {"sub": 7},
-		"line break": {"sub": "ann\nactor=system:gc"}, "NUL": {"sub": "a\x00b"}, "space": {"sub": "a b"}, "DEL": {"sub": "a\x7f"},
+		"line break": {"sub": "ann\nactor=system:gc"}, "NUL": {"sub": "a\x00b"},
+		"space": {"sub": "a b"}, "DEL": {"sub": "a\x7f"},
 		"looks alike": {"sub": "аnn"}, "long": {"sub": strings.Repeat("a", 257)},
-		"no role": {"role": nil}, "unknown role": {"role": "root"}, "role is a list": {"role": []string{"admin"}}, "role in capitals": {"role": "Admin"},
+		"no role": {"role": nil}, "unknown role": {"role": "root"},
+		"role is a list": {"role": []string{"admin"}}, "role in capitals": {"role": "Admin"},
 		"no scopes": {"scopes": nil}, "empty scopes": {"scopes": []string{}}, "bad scope": {"scopes": "a/b/c"},
 		"scopes of numbers": {"scopes": []any{"acme", 7}}, "scopes is an object": {"scopes": map[string]any{"acme": true}},
 		"writer without clients": {"clients": nil}, "bad client": {"clients": "é"},
@@ -146,7 +158,7 @@ func TestClaims(t *testing.T) {
 	}
 }
 
-// TestTokenExpires: a token that is remembered still ends when it says.
+// TestTokenExpires: a cached token still expires on time.
 func TestTokenExpires(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -201,21 +213,26 @@ func TestJWKS(t *testing.T) {
 	if keys, err := parseJWKS([]byte(good), all); err != nil || len(keys) != 3 {
 		t.Fatal(keys, err)
 	}
-	if keys, err := parseJWKS([]byte(good), []string{"EdDSA"}); err != nil || len(keys) != 1 || keys["ed"].algorithm != "EdDSA" {
+	if keys, err := parseJWKS([]byte(good), []string{"EdDSA"}); err != nil || len(keys) != 1 ||
+		keys["ed"].algorithm != "EdDSA" {
 		t.Error("only the allowed algorithm's key must be taken:", keys, err)
 	}
 	for name, test := range map[string]struct{ content, says string }{
-		"not JSON":      {"{", "JWKS"},
-		"no keys":       {`{"keys":[]}`, "no key"},
-		"a secret":      {`{"keys":[{"kty":"oct","kid":"a","k":"c2VjcmV0"}]}`, "secret"},
-		"private half":  {`{"keys":[{"kty":"OKP","crv":"Ed25519","kid":"a","x":"AA","d":"AA"}]}`, "secret"},
-		"encryption":    {strings.ReplaceAll(`{"keys":[{"kty":"RSA","use":"enc","kid":"a","n":"AQAB","e":"AQAB"}]}`, " ", ""), "no key"},
-		"small RSA":     {`{"keys":[{"kty":"RSA","kid":"a","n":"` + strings.Repeat("_", 170) + `","e":"AQAB"}]}`, "2048"},
-		"RSA, e 1":      {`{"keys":[{"kty":"RSA","kid":"a","n":"` + strings.Repeat("_", 342) + `","e":"AQ"}]}`, "odd"},
-		"no point":      {`{"keys":[{"kty":"EC","crv":"P-256","kid":"a","x":"` + strings.Repeat("A", 43) + `","y":"` + strings.Repeat("A", 43) + `"}]}`, "point"},
+		"not JSON":     {"{", "JWKS"},
+		"no keys":      {`{"keys":[]}`, "no key"},
+		"a secret":     {`{"keys":[{"kty":"oct","kid":"a","k":"c2VjcmV0"}]}`, "secret"},
+		"private half": {`{"keys":[{"kty":"OKP","crv":"Ed25519","kid":"a","x":"AA","d":"AA"}]}`, "secret"},
+		"encryption": {strings.ReplaceAll(`{"keys":[{"kty":"RSA","use":"enc","kid":"a","n":"AQAB","e":"AQAB"}]}`, " ",
+			""), "no key"},
+		"small RSA": {`{"keys":[{"kty":"RSA","kid":"a","n":"` + strings.Repeat("_", 170) + `","e":"AQAB"}]}`, "2048"},
+		"RSA, e 1":  {`{"keys":[{"kty":"RSA","kid":"a","n":"` + strings.Repeat("_", 342) + `","e":"AQ"}]}`, "odd"},
+		"no point": {`{"keys":[{"kty":"EC","crv":"P-256","kid":"a","x":"` + strings.Repeat("A", 43) + `","y":"` +
+			strings.Repeat("A", 43) + `"}]}`, "point"},
 		"short Ed25519": {`{"keys":[{"kty":"OKP","crv":"Ed25519","kid":"a","x":"AAAA"}]}`, "x is not"},
 		"no kid":        {`{"keys":[{"kty":"OKP","crv":"Ed25519","x":"` + strings.Repeat("A", 43) + `"}]}`, "no kid"},
-		"one kid twice": {`{"keys":[` + strings.Repeat(`{"kty":"OKP","crv":"Ed25519","kid":"a","x":"`+strings.Repeat("A", 43)+`"},`, 1) + `{"kty":"OKP","crv":"Ed25519","kid":"a","x":"` + strings.Repeat("A", 43) + `"}]}`, "two keys"},
+		"one kid twice": {`{"keys":[` +
+			strings.Repeat(`{"kty":"OKP","crv":"Ed25519","kid":"a","x":"`+strings.Repeat("A", 43)+`"},`, 1) +
+			`{"kty":"OKP","crv":"Ed25519","kid":"a","x":"` + strings.Repeat("A", 43) + `"}]}`, "two keys"},
 	} {
 		if _, err := parseJWKS([]byte(test.content), all); err == nil || !strings.Contains(err.Error(), test.says) {
 			t.Errorf("%s: got %v, want an error about %q", name, err, test.says)
@@ -227,8 +244,10 @@ func TestJWKS(t *testing.T) {
 func TestKeyIsForOneAlgorithm(t *testing.T) {
 	t.Parallel()
 	i := open(t, tokensFile).policy.Load().tokens
-	for kid, want := range map[string]jwt.SigningMethod{"rsa": jwt.SigningMethodRS256, "ec": jwt.SigningMethodES256, "ed": jwt.SigningMethodEdDSA} {
-		for _, method := range []jwt.SigningMethod{jwt.SigningMethodRS256, jwt.SigningMethodRS512, jwt.SigningMethodES256, jwt.SigningMethodEdDSA, jwt.SigningMethodHS256} {
+	for kid, want := range map[string]jwt.SigningMethod{"rsa": jwt.SigningMethodRS256,
+		"ec": jwt.SigningMethodES256, "ed": jwt.SigningMethodEdDSA} {
+		for _, method := range []jwt.SigningMethod{jwt.SigningMethodRS256, jwt.SigningMethodRS512, jwt.SigningMethodES256,
+			jwt.SigningMethodEdDSA, jwt.SigningMethodHS256} {
 			key, err := i.keyOf(&jwt.Token{Header: map[string]any{"kid": kid}, Method: method})
 			if (err == nil) != (method == want) || err != nil && key != nil {
 				t.Errorf("the key %s for %s: %v", kid, method.Alg(), err)

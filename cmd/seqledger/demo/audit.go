@@ -9,27 +9,27 @@ import (
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 )
 
-// Column is what became of one side's payments. The books say what was
-// attempted and acknowledged, the ledger what was found, the proxy the rest.
+// Column is the outcome of one side's payments. The books show what was attempted and
+// acknowledged, the ledger what was found, the proxy the rest.
 type Column struct {
 	Attempted    uint64 `json:"attempted,string"`    // payments that clients intended
-	Acknowledged uint64 `json:"acknowledged,string"` // of those, noted as paid by their client
+	Acknowledged uint64 `json:"acknowledged,string"` // of those, recorded as paid by their client
 	Found        uint64 `json:"found,string"`        // transactions in the ledger
 	Duplicates   uint64 `json:"duplicates,string"`   // transactions beyond the first of a payment
 	Lost         uint64 `json:"lost,string"`         // payments acknowledged and not in the ledger
-	Extra        uint64 `json:"extra,string"`        // transactions that no client intended so
+	Extra        uint64 `json:"extra,string"`        // transactions that no client intended in this form
 	// CentsAcknowledged is the sum of the payments acknowledged, CentsFound
 	// that of the transactions in the ledger.
 	CentsAcknowledged int64 `json:"centsAcknowledged,string"`
 	CentsFound        int64 `json:"centsFound,string"`
-	// Counts is what the proxy and the killer have counted.
+	// Counts are the counts of the proxy and of the kills.
 	Counts
 }
 
-// Correct says that each acknowledged payment is there once, and nothing else.
+// Correct reports whether each acknowledged payment is there exactly once, and nothing else.
 func (c *Column) Correct() bool { return c.Duplicates == 0 && c.Lost == 0 && c.Extra == 0 }
 
-// audit reads the books and the ledger, past the proxy, and compares.
+// audit reads the books and the ledger, bypassing the proxy, and compares them.
 func (c *column) audit(ctx context.Context) (_ *Column, err error) {
 	var intended []*payment
 	for i := range c.clients {
@@ -53,7 +53,7 @@ func (c *column) audit(ctx context.Context) (_ *Column, err error) {
 	return result, nil
 }
 
-// readLedger returns what every transaction says, in their order.
+// readLedger returns the payments of all transactions, in order.
 func readLedger(ctx context.Context, conn *client.Client) ([]*seqledgerv1.Transaction, error) {
 	last, err := lastHeight(ctx, conn)
 	if err != nil || last == 0 {

@@ -6,9 +6,8 @@ import (
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 )
 
-// TestCompare: the audit finds a payment that is there twice, one that is
-// missing, and one that nobody meant; and it does not blame the ledger for a
-// payment that was never acknowledged.
+// TestCompare: the audit finds a payment that is there twice, one that is missing, and one that
+// was not intended. It does not report a payment that was never acknowledged as lost.
 func TestCompare(t *testing.T) {
 	t.Parallel()
 	intended := []*payment{{"a", 100, true}, {"b", 20, true}, {"c", 3, false}}
@@ -23,17 +22,20 @@ func TestCompare(t *testing.T) {
 		correct bool
 	}{
 		{"as it should be", []*seqledgerv1.Transaction{entry("a", 100), entry("b", 20)}, Column{CentsFound: 120}, true},
-		{"open and there", []*seqledgerv1.Transaction{entry("c", 3), entry("b", 20), entry("a", 100)}, Column{CentsFound: 123}, true},
+		{"open and there", []*seqledgerv1.Transaction{entry("c", 3), entry("b", 20), entry("a", 100)},
+			Column{CentsFound: 123}, true},
 		{"twice", []*seqledgerv1.Transaction{entry("a", 100), entry("b", 20), entry("a", 100)},
 			Column{Duplicates: 1, CentsFound: 220}, false},
 		{"three times, and one twice that is open",
-			[]*seqledgerv1.Transaction{entry("a", 100), entry("a", 100), entry("a", 100), entry("b", 20), entry("c", 3), entry("c", 3)},
+			[]*seqledgerv1.Transaction{entry("a", 100), entry("a", 100), entry("a", 100),
+				entry("b", 20), entry("c", 3), entry("c", 3)},
 			Column{Duplicates: 3, CentsFound: 326}, false},
 		{"lost", []*seqledgerv1.Transaction{entry("a", 100)}, Column{Lost: 1, CentsFound: 100}, false},
 		{"all lost", nil, Column{Lost: 2}, false},
 		{"nobody's", []*seqledgerv1.Transaction{entry("a", 100), entry("b", 20), entry("x", 1)},
 			Column{Extra: 1, CentsFound: 121}, false},
-		{"no payment", []*seqledgerv1.Transaction{entry("a", 100), entry("b", 20), {}}, Column{Extra: 1, CentsFound: 120}, false},
+		{"no payment", []*seqledgerv1.Transaction{entry("a", 100), entry("b", 20), {}},
+			Column{Extra: 1, CentsFound: 120}, false},
 		{"another amount", []*seqledgerv1.Transaction{entry("a", 100), entry("b", 21)},
 			Column{Extra: 1, Lost: 1, CentsFound: 121}, false},
 	} {

@@ -9,23 +9,22 @@ import (
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 )
 
-// payment is one that a client intends to make, or has made.
+// payment is a payment that a client intends to make, or has made.
 type payment struct {
 	tag   string
 	cents int64
 	paid  bool
 }
 
-// operation appends the payment to the ledger. It has no condition and no key
-// of its own, so that nothing but the write's identity keeps it from being
-// booked twice.
+// operation appends the payment to the ledger. It has no condition and no entity key, so that
+// only the write's identity keeps it from being booked twice.
 func (p *payment) operation() *seqledgerv1.Operation {
 	return &seqledgerv1.Operation{Operation: &seqledgerv1.Operation_Append{
 		Append: &seqledgerv1.Append{Payload: fmt.Appendf(nil, "payment %s %d", p.tag, p.cents)},
 	}}
 }
 
-// paymentOf reads a payment from a write, or says that it holds none.
+// paymentOf reads a payment from a write, and reports whether it has one.
 func paymentOf(operations []*seqledgerv1.Operation) (payment, bool) {
 	if len(operations) != 1 {
 		return payment{}, false
@@ -44,8 +43,8 @@ type book struct {
 	byTag    map[string]*payment
 }
 
-// openBook reads the book at path, or begins one. A last line without its end
-// was being written when the client was killed, and counts as not written.
+// openBook reads the book at path, or creates it. A last line without its end was being written
+// when the client was killed, and counts as not written.
 func openBook(path string) (*book, error) {
 	b, whole, err := readBook(path)
 	if err != nil && !errors.Is(err, os.ErrNotExist) {
@@ -106,7 +105,7 @@ func (b *book) add(p *payment) {
 	b.byTag[p.tag] = p
 }
 
-// intend notes payments before they are sent.
+// intend records payments before they are sent.
 func (b *book) intend(payments []*payment) error {
 	var lines bytes.Buffer
 	for _, p := range payments {
@@ -117,8 +116,7 @@ func (b *book) intend(payments []*payment) error {
 	return err
 }
 
-// note notes payments that were acknowledged. One that the book has already is
-// left out.
+// note records acknowledged payments, except those that the book already has.
 func (b *book) note(tags ...string) error {
 	var lines bytes.Buffer
 	for _, tag := range tags {
@@ -135,7 +133,7 @@ func (b *book) note(tags ...string) error {
 	return err
 }
 
-// unpaid returns what is intended and not known to be paid.
+// unpaid returns the payments that are intended and not known to be paid.
 func (b *book) unpaid() []*payment {
 	var open []*payment
 	for _, p := range b.payments {

@@ -17,25 +17,25 @@ import (
 // child is a process of the demo.
 type child struct {
 	name  string
-	log   string // path of what it says on standard error
+	log   string // path of its standard error
 	cmd   *exec.Cmd
 	stdin io.Closer
 	ended chan struct{} // closed once it has been waited for
 	err   error         // of the wait; after ended
-	// expected: its end is no surprise.
+	// expected: the process was told to end.
 	expected atomic.Bool
 }
 
-// spawn starts a process of this program. Its standard output goes to out,
-// which is read before the process is waited for. A process that ends although
-// nobody told it to is reported to failed.
+// spawn starts a process of this program. Its standard output goes to out, which is read before
+// the process is waited for. A process that ends without having been told to is reported to
+// failed.
 func (c *column) spawn(ctx context.Context, name string, args []string, out func(io.Reader) error) (*child, error) {
 	p := &child{
 		name: name, log: filepath.Join(c.dir, name+".log"), ended: make(chan struct{}),
 		// Killed with ctx, whatever else goes wrong.
 		cmd: exec.CommandContext(ctx, c.options.Program, args...),
 	}
-	// What the user's own shell sets for other commands is not for these.
+	// Variables that the user's shell sets for other commands must not affect these processes.
 	for _, variable := range os.Environ() {
 		if !strings.HasPrefix(variable, "SEQLEDGER_") {
 			p.cmd.Env = append(p.cmd.Env, variable)
@@ -80,10 +80,10 @@ func (c *column) spawn(ctx context.Context, name string, args []string, out func
 	return p, nil
 }
 
-// silent is for a process that says nothing on standard output.
+// silent is for a process without standard output.
 func silent(io.Reader) error { return nil }
 
-// readAddress reads what a server says when it is ready.
+// readAddress reads a server's ready line.
 func readAddress(address *string) func(io.Reader) error {
 	return func(stdout io.Reader) error {
 		line, err := bufio.NewReader(stdout).ReadBytes('\n')
@@ -106,14 +106,14 @@ func (p *child) kill() {
 	<-p.ended
 }
 
-// finish lets a client end in its own time, by closing its standard input.
+// finish tells a client to end, by closing its standard input, and waits.
 func (p *child) finish(ctx context.Context) error {
 	p.expected.Store(true)
 	_ = p.stdin.Close() // fails when it has ended
 	return p.await(ctx)
 }
 
-// stop lets a server end in its own time.
+// stop tells a server to end, and waits.
 func (p *child) stop(ctx context.Context) error {
 	p.expected.Store(true)
 	if err := p.cmd.Process.Signal(syscall.SIGTERM); err != nil {
@@ -135,7 +135,7 @@ func (p *child) await(ctx context.Context) error {
 	return nil
 }
 
-// explain makes an error of what happened and the end of the process's log.
+// explain returns an error with what happened and the end of the process's log.
 func (p *child) explain(what string) error {
 	content, _ := os.ReadFile(p.log) // no log, nothing to add
 	const enough = 600

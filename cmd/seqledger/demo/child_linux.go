@@ -2,8 +2,8 @@ package demo
 
 import "syscall"
 
-// attributes puts a child out of reach of the terminal's Ctrl-C, which is the
-// demo's to handle, and lets it die with the demo even when that is killed.
+// attributes keeps the terminal's Ctrl-C, which the demo handles, from a child, and ends the
+// child with the demo even if that is killed.
 func attributes() *syscall.SysProcAttr {
 	return &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
 }

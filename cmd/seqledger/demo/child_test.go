@@ -64,8 +64,8 @@ func TestChildEnds(t *testing.T) {
 	}
 }
 
-// TestChildDoesNotEnd: a wait for a process that goes on ends with its context,
-// and the error says what was waited for.
+// TestChildDoesNotEnd: a wait for a running process ends with its context, and the error says
+// what it waited for.
 func TestChildDoesNotEnd(t *testing.T) {
 	t.Parallel()
 	c := tool(t, "trap '' TERM; echo; while :; do read -r line || exec tail -f /dev/null; done\n")
@@ -83,8 +83,8 @@ func TestChildDoesNotEnd(t *testing.T) {
 	}
 }
 
-// TestChildDiesWithContext: whatever else goes wrong, the end of the context
-// ends the process, and that is no surprise.
+// TestChildDiesWithContext: the end of the context always ends the process, and is not reported
+// as a failure.
 func TestChildDiesWithContext(t *testing.T) {
 	t.Parallel()
 	c := tool(t, "echo; exec tail -f /dev/null\n")
@@ -117,7 +117,8 @@ func TestChildExplains(t *testing.T) {
 		t.Fatal(err)
 	}
 	got := p.explain("failed").Error()
-	if !strings.HasPrefix(got, "server failed;") || !strings.HasSuffix(got, "the end") || strings.Contains(got, "beginning") {
+	if !strings.HasPrefix(got, "server failed;") || !strings.HasSuffix(got, "the end") ||
+		strings.Contains(got, "beginning") {
 		t.Errorf("want the name, what happened and the end of the log, got %q", got)
 	}
 }

@@ -11,8 +11,7 @@ import (
 	"time"
 )
 
-// column is one side of the demo: a server, a proxy, clients, and whoever kills
-// them.
+// column is one side of the demo: a server, a proxy, clients, and the loop that kills them.
 type column struct {
 	name    string
 	plain   bool
@@ -21,11 +20,11 @@ type column struct {
 	tally   *tally
 	deck    *deck
 
-	address string // of the server, in all its lives
+	address string // of all processes of the server
 	server  *child
 	proxy   *proxy
 	clients []*child
-	// failed holds one reason why the demo cannot go on.
+	// failed holds one reason why the demo cannot continue.
 	failed chan error
 }
 
@@ -37,7 +36,7 @@ func newColumn(o *Options, dir, name string, plain bool) *column {
 	}
 }
 
-// run is the whole of it. Nothing runs any more when it returns.
+// run runs the column. No process is left when it returns.
 func (c *column) run(ctx context.Context) (_ *Column, err error) {
 	defer c.close()
 	defer func() {
@@ -82,9 +81,10 @@ func (c *column) start(ctx context.Context) error {
 	return nil
 }
 
-// serve starts the server, which takes the same port in each of its lives.
+// serve starts the server, always on the same port.
 func (c *column) serve(ctx context.Context) (err error) {
-	args := []string{"serve", "--json", "--log-level", "warn", "--listen", c.address, "--data", filepath.Join(c.dir, "data")}
+	args := []string{"serve", "--json", "--log-level", "warn", "--listen", c.address,
+		"--data", filepath.Join(c.dir, "data")}
 	c.server, err = c.spawn(ctx, "server", args, readAddress(&c.address))
 	return err
 }
@@ -104,8 +104,8 @@ func clientName(i int) string { return fmt.Sprint("client-", i+1) }
 
 func (c *column) clientDir(i int) string { return filepath.Join(c.dir, clientName(i)) }
 
-// torment kills the server and the clients now and then, until the time is up
-// and everything that belongs to a demo has happened.
+// torment is the kill loop: it kills the server and the clients now and then, until the time
+// has passed and each kind of fault and kill has happened.
 func (c *column) torment(ctx context.Context) error {
 	random := rand.New(rand.NewPCG(c.options.Seed, 2))
 	began, up := time.Now(), time.NewTimer(c.options.Duration)
@@ -121,7 +121,7 @@ func (c *column) torment(ctx context.Context) error {
 		case err := <-c.failed:
 			return err
 		case <-up.C:
-			// A short run on a slow machine would say less than its table does.
+			// Otherwise a short run on a slow machine might lack a kind of fault.
 			if c.tally.complete() || time.Since(began) > c.options.Duration+finishTimeout {
 				return nil
 			}
@@ -145,8 +145,8 @@ func (c *column) torment(ctx context.Context) error {
 	}
 }
 
-// How many times something is killed in a run of the default length or less,
-// about. In a longer one the pace stays as it is there.
+// About how many kills there are in a run of at most the default length. A longer run has the
+// same pace.
 const (
 	serverLives = 5
 	clientLives = 25
@@ -159,18 +159,18 @@ func (c *column) lifetime(random *rand.Rand, lives int64) time.Duration {
 	return time.Duration(mean/2 + random.Int64N(mean+1))
 }
 
-// finishTimeout bounds how long the clients take to settle what is open once
-// the faults have ended, and how much longer these may go on before.
+// finishTimeout bounds how long the clients take to settle open payments after the faults, and
+// how long the faults may be extended.
 const finishTimeout = 30 * time.Second
 
-// finish ends the faults, waits until the clients have settled what they
-// intended, and restarts the server as its operator would.
+// finish ends the faults, waits until the clients have settled their payments, and restarts the
+// server in an orderly way.
 func (c *column) finish(ctx context.Context) error {
 	c.deck.rest()
 	patient, cancel := context.WithTimeoutCause(ctx, finishTimeout, errors.New("does not settle its payments"))
 	defer cancel()
 	for _, client := range c.clients {
-		// All at once, because each has something to wait for.
+		// All at once, because each of them waits.
 		client.expected.Store(true)
 		_ = client.stdin.Close() // fails when it has ended, which finish finds
 	}
@@ -179,7 +179,7 @@ func (c *column) finish(ctx context.Context) error {
 			return err
 		}
 	}
-	// So that no copy commits behind the audit's back.
+	// Wait, so that no copy commits after the audit.
 	c.proxy.settle()
 	if err := c.server.stop(patient); err != nil {
 		return err

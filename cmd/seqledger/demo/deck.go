@@ -11,20 +11,20 @@ type fault uint8
 
 const (
 	faultNone        fault = iota
-	faultLoseRequest       // it never reaches the server
-	faultLoseAnswer        // the server executes it, the client does not hear of it
-	faultDelay             // it waits before it goes on
-	faultTwice             // a copy of it follows, some time after its answer
+	faultLoseRequest       // the request never reaches the server
+	faultLoseAnswer        // the server executes it, the answer is lost
+	faultDelay             // it is delayed
+	faultTwice             // a copy follows some time after its answer
 )
 
 // maxDelay bounds how long a request waits, and how late a copy follows.
 const maxDelay = 60 * time.Millisecond
 
-// pack is what every so many requests meet, in an order that the seed decides.
-// Cards rather than dice, so that also a short run has its share of each.
+// pack is the set of faults for a fixed number of requests; the seed decides the order. A
+// shuffled deck, unlike independent draws, gives even a short run its share of each.
 var pack = map[fault]int{faultNone: 34, faultLoseRequest: 4, faultLoseAnswer: 4, faultDelay: 4, faultTwice: 4}
 
-// deck deals faults. Two with one seed deal the same ones.
+// deck deals faults. Two decks with the same seed deal the same faults.
 type deck struct {
 	mu     sync.Mutex
 	random *rand.Rand
@@ -34,7 +34,7 @@ type deck struct {
 
 func newDeck(seed uint64) *deck { return &deck{random: rand.New(rand.NewPCG(seed, 1))} }
 
-// draw returns what happens to the next request, and the time that it takes.
+// draw returns the fault for the next request, and its delay.
 func (d *deck) draw() (fault, time.Duration) {
 	d.mu.Lock()
 	defer d.mu.Unlock()

@@ -10,38 +10,38 @@ import (
 	"golang.org/x/sync/errgroup"
 )
 
-// DefaultDuration is how long faults and kills go on by default.
+// DefaultDuration is the default duration of faults and kills.
 const DefaultDuration = 10 * time.Second
 
-// PayCommand is the command of Options.Program that runs [Pay] with the options
-// that its flags name, and closes its stop when standard input ends. A client
-// whose parent is gone ends so, too.
+// PayCommand is the command of Options.Program that runs [Pay] with the options that its flags
+// name, and closes its stop when standard input ends. So a client also ends when its parent is
+// gone.
 const PayCommand = "demo-client"
 
 // progressEvery is how often Options.Progress is called.
 const progressEvery = 200 * time.Millisecond
 
-// Options says how to run. Program is required.
+// Options configure a run. Program is required.
 type Options struct {
-	// Program is the path of seqledger: it must know serve and [PayCommand].
+	// Program is the path of the seqledger executable, which must have the commands serve and
+	// [PayCommand].
 	Program string
-	// Duration is how long faults and kills go on; 0 means DefaultDuration. It
-	// is at least 1s. A run that is too short for each kind of them goes on
-	// until each has happened. Settling and the audit come on top.
+	// Duration is the duration of faults and kills, at least 1s; 0 means DefaultDuration. A run
+	// is extended until each kind of fault and kill has happened. Settling and the audit take
+	// additional time.
 	Duration time.Duration
 	// Clients is how many clients each column has; 0 means 4. At most 32.
 	Clients int
-	// Seed decides what the proxies do to which request, who is killed when,
-	// and the amounts. It cannot decide how fast the machine is.
+	// Seed decides which request meets which fault, when which process is killed, and the
+	// amounts. Timing also depends on the machine.
 	Seed uint64
 	// Keep leaves the directory with all files; Report.Dir is its name.
 	Keep bool
-	// Progress is called now and then, in one goroutine, until Run returns;
-	// nil for nobody.
+	// Progress is called now and then, in one goroutine, until Run returns; it may be nil.
 	Progress func(Progress)
 }
 
-// Progress is where a run stands.
+// Progress is the state of a run.
 type Progress struct {
 	Elapsed          time.Duration
 	Protected, Plain Counts
@@ -50,17 +50,17 @@ type Progress struct {
 // Report is the outcome of a run.
 type Report struct {
 	Seed uint64 `json:"seed,string"`
-	// Seconds is how long faults and kills went on.
+	// Seconds is how long the faults and kills lasted.
 	Seconds float64 `json:"seconds"`
 	// Protected has the clients with Writers and journals.
 	Protected *Column `json:"protected"`
-	// Plain has the clients that send again what was not answered.
+	// Plain has the clients that repeat unanswered requests as new writes.
 	Plain *Column `json:"plainRetries"`
 	// Dir holds all files; empty unless Options.Keep.
 	Dir string `json:"dir,omitempty"`
 }
 
-// Validate fills in the defaults and says what is wrong.
+// Validate fills in the defaults and checks the options.
 func (o *Options) Validate() error {
 	if o.Duration == 0 {
 		o.Duration = DefaultDuration
@@ -79,10 +79,9 @@ func (o *Options) Validate() error {
 	return nil
 }
 
-// Run runs both columns side by side and audits them. All processes are gone
-// and, without Keep, all files, whatever it returns. The error says that the
-// demo could not be carried out; whether the ledger kept its word is the
-// report's to say. When ctx ends the error is its cause.
+// Run runs both columns side by side and audits them. When it returns, all processes have ended
+// and, without Keep, all files are removed. An error means that the demo could not be carried
+// out; the report says whether the ledger was correct. If ctx ends, the error is its cause.
 func Run(ctx context.Context, o Options) (_ *Report, err error) {
 	if err := o.Validate(); err != nil {
 		return nil, err

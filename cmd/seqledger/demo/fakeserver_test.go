@@ -44,12 +44,14 @@ func (f *fakeServer) names() []string {
 }
 
 // Write implements the service.
-func (f *fakeServer) Write(_ context.Context, r *connect.Request[seqledgerv1.WriteRequest]) (*connect.Response[seqledgerv1.WriteResponse], error) {
+func (f *fakeServer) Write(_ context.Context,
+	r *connect.Request[seqledgerv1.WriteRequest]) (*connect.Response[seqledgerv1.WriteResponse], error) {
 	return connect.NewResponse(&seqledgerv1.WriteResponse{Receipt: f.take(r.Msg)}), nil
 }
 
 // WriteStream implements the service.
-func (f *fakeServer) WriteStream(_ context.Context, stream *connect.BidiStream[seqledgerv1.WriteStreamRequest, seqledgerv1.WriteStreamResponse]) error {
+func (f *fakeServer) WriteStream(_ context.Context,
+	stream *connect.BidiStream[seqledgerv1.WriteStreamRequest, seqledgerv1.WriteStreamResponse]) error {
 	if err := stream.Send(nil); err != nil {
 		return err
 	}

@@ -29,13 +29,13 @@ func readFrame(r io.Reader) ([]byte, error) {
 	frame := append(header, make([]byte, length)...)
 	_, err := io.ReadFull(r, frame[frameHeader:])
 	if errors.Is(err, io.EOF) {
-		err = io.ErrUnexpectedEOF // a frame that was cut is not the end
+		err = io.ErrUnexpectedEOF // a truncated frame is not the end
 	}
 	return frame, err
 }
 
-// decodeFrame decodes the message of a frame. It leaves m empty for one that
-// holds none: the last of a stream, which has flags.
+// decodeFrame decodes the message of a frame. It leaves m empty for the last frame of a stream,
+// which has flags and no message.
 func decodeFrame(frame []byte, m proto.Message) error {
 	if frame[0] != 0 {
 		return nil

@@ -17,12 +17,12 @@ type journaledPoster struct {
 	writer  *client.Writer
 }
 
-// openJournaled opens the journal, takes the stream over, and settles what the
-// journal holds, however long the ledger cannot be reached.
+// openJournaled opens the journal, takes over the stream, and settles the journal's writes,
+// waiting as long as the ledger cannot be reached.
 func openJournaled(ctx context.Context, p *payer) (_ *journaledPoster, err error) {
 	j := &journaledPoster{book: p.book}
-	// Whoever has intended a payment has had a journal. Without it, a payment
-	// that was sent would look like one that was not.
+	// A client with intended payments has had a journal. Without it, a payment that was sent
+	// would look like one that was not.
 	options := journal.Options{MustExist: len(p.book.payments) > 0}
 	if j.journal, err = journal.Open(filepath.Join(p.options.Dir, "journal"), options); err != nil {
 		return nil, err
@@ -35,8 +35,8 @@ func openJournaled(ctx context.Context, p *payer) (_ *journaledPoster, err error
 			break
 		}
 		j.writer = nil
-		// A decision of the ledger is final; that it cannot be reached is not.
-		// Every call has waited between its repeats, so this is no busy loop.
+		// Only a decision of the ledger is final. Every call waits between its repeats, so this
+		// is not a busy loop.
 		unreachable, _ := errors.AsType[*client.Error](err)
 		if ctx.Err() != nil || unreachable == nil || unreachable.Code != 0 {
 			return nil, errors.Join(err, j.journal.Close())
@@ -61,8 +61,8 @@ func (j *journaledPoster) post(ctx context.Context, payments []*payment) error {
 	return j.settle(ctx, sent)
 }
 
-// settle waits for the outcome of payments, notes them in the book, and only
-// then lets the journal forget them.
+// settle waits for the outcomes of payments, records them in the book, and only then
+// acknowledges them in the journal.
 func (j *journaledPoster) settle(ctx context.Context, sent []*client.Pending) error {
 	var tags []string
 	for _, pending := range sent {

@@ -38,8 +38,7 @@ func quiet() *deck {
 	return d
 }
 
-// TestPayFenced: when somebody else takes the stream over, the client ends and
-// does not go on beside him.
+// TestPayFenced: when another client takes over the stream, this one ends.
 func TestPayFenced(t *testing.T) {
 	t.Parallel()
 	backend := realServer(t)

@@ -16,28 +16,27 @@ import (
 const (
 	// batch is how many payments a client has under way at once.
 	batch = 8
-	// pace is the least time between two batches. It keeps the two columns
-	// alike and leaves the machine some air: this is no benchmark.
+	// pace is the least time between two batches. It keeps the two columns comparable and the
+	// load low: this is not a benchmark.
 	pace = 25 * time.Millisecond
 )
 
-// PayerOptions says how a client process pays. All but Plain are required.
+// PayerOptions configure a client process. All but Plain are required.
 type PayerOptions struct {
-	// Server is host:port of what the client takes for the ledger.
+	// Server is the host:port of the proxy, which the client takes for the ledger.
 	Server string
-	// Dir holds the client's book and journal, from earlier lives too.
+	// Dir has the client's book and journal, also from earlier processes.
 	Dir string
 	// Name is the client's id; no other client of the ledger has it.
 	Name string
 	// Seed decides the amounts.
 	Seed uint64
-	// Plain sends again what was not answered, as a new write. Otherwise a
-	// Writer with a journal pays.
+	// Plain repeats unanswered requests as new writes. Otherwise a Writer with a journal pays.
 	Plain bool
 }
 
-// poster sends payments that stand in the book and returns once each is
-// acknowledged, and noted as that.
+// poster sends payments that are in the book and returns once each is acknowledged and recorded
+// as paid.
 type poster interface {
 	post(ctx context.Context, payments []*payment) error
 	close(ctx context.Context) error
@@ -51,14 +50,13 @@ type payer struct {
 	poster  poster
 }
 
-// errUnsettled is why a client gives up.
+// errUnsettled is the error of a client that could not settle its payments in time.
 var errUnsettled = errors.New("payments are still not settled after " + finishTimeout.String())
 
-// Pay is the life of a client process. It pays until stop is closed, and then
-// until everything that it intended is acknowledged, which takes 30 seconds at
-// most: the ledger may be gone for good. Before it pays anything new it settles
-// what an earlier life has left. It returns early when ctx ends or the ledger
-// turns it away.
+// Pay runs a client process. It first settles what an earlier process has left. It then pays
+// until stop is closed, and until everything that it intended is acknowledged, at most 30
+// seconds longer, because the ledger may not come back. It returns early when ctx ends or the
+// ledger refuses it.
 func Pay(ctx context.Context, stop <-chan struct{}, o PayerOptions) (err error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	var limit sync.WaitGroup
@@ -81,7 +79,7 @@ func Pay(ctx context.Context, stop <-chan struct{}, o PayerOptions) (err error) 
 	defer func() { err = errors.Join(err, p.book.close()) }()
 	attempts := 0
 	if o.Plain {
-		attempts = 1 // it repeats by itself, in its own way
+		attempts = 1 // it does its own repeats
 	}
 	if p.client, err = client.New(client.Options{Server: o.Server, MaxAttempts: attempts}); err != nil {
 		return err
@@ -108,7 +106,7 @@ func scope() *seqledgerv1.Scope {
 func (p *payer) pay(ctx context.Context, stop <-chan struct{}) error {
 	tick := time.NewTicker(pace)
 	defer tick.Stop()
-	// What an earlier life intended, and nobody has heard of since.
+	// First the payments that an earlier process intended and did not record as paid.
 	due := p.book.unpaid()
 	for {
 		for len(due) > 0 {
@@ -132,8 +130,8 @@ func (p *payer) pay(ctx context.Context, stop <-chan struct{}) error {
 	}
 }
 
-// next thinks of a batch of payments. A payment's amount follows from the seed
-// and its number alone.
+// next makes up a batch of payments. A payment's amount follows from the seed and its number
+// alone.
 func (p *payer) next() []*payment {
 	payments := make([]*payment, batch)
 	for i := range payments {

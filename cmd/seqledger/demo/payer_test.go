@@ -101,7 +101,7 @@ func TestPay(t *testing.T) {
 	}
 }
 
-// TestReadLedgerEmpty: a ledger that nobody has paid into has no payments.
+// TestReadLedgerEmpty: a new ledger has no payments.
 func TestReadLedgerEmpty(t *testing.T) {
 	t.Parallel()
 	conn, err := client.New(client.Options{Server: realServer(t)})
@@ -144,7 +144,8 @@ type refusingServer struct {
 }
 
 // Write implements the service.
-func (f *refusingServer) Write(ctx context.Context, r *connect.Request[seqledgerv1.WriteRequest]) (*connect.Response[seqledgerv1.WriteResponse], error) {
+func (f *refusingServer) Write(ctx context.Context,
+	r *connect.Request[seqledgerv1.WriteRequest]) (*connect.Response[seqledgerv1.WriteResponse], error) {
 	select {
 	case err := <-f.refusals:
 		f.take(r.Msg)

@@ -18,10 +18,9 @@ const (
 	plainPause   = 20 * time.Millisecond
 )
 
-// plainPoster pays as a client does that has never heard of idempotency: what
-// was not answered is sent again. Each attempt is a write of its own, the first
-// of a stream that nobody uses twice and without a key, so that the ledger
-// cannot know that two of them mean one payment.
+// plainPoster pays like a client without idempotency: it repeats what was not answered. Each
+// attempt is a write of its own, without a key and on a new stream, so the ledger cannot know
+// that two attempts mean one payment.
 type plainPoster struct {
 	client *client.Client
 	book   *book
@@ -55,7 +54,7 @@ func (n *plainPoster) insist(ctx context.Context, p *payment) error {
 		refused, _ := errors.AsType[*client.Error](err)
 		if !errors.Is(err, client.ErrOutcomeUnknown) && refused != nil && refused.Code != 0 &&
 			refused.Code != seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_QUEUE_FULL {
-			return err // the ledger decided, and would again
+			return err // the ledger would decide the same again
 		}
 		if !pause(ctx, plainPause) {
 			return context.Cause(ctx)

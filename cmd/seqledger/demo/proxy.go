@@ -19,7 +19,7 @@ import (
 	"github.com/seqledger/seqledger/proto/seqledger/v1/seqledgerv1connect"
 )
 
-// maxCopies bounds the copies that are on their way.
+// maxCopies bounds the copies that are pending.
 const maxCopies = 64
 
 // proxy stands between the clients and the server and does to whole requests
@@ -32,10 +32,10 @@ type proxy struct {
 	deck      *deck
 	tally     *tally
 
-	ctx    context.Context //nolint:containedctx // It is the life of the copies, which outlive their requests.
+	ctx    context.Context //nolint:containedctx // It bounds the copies, which outlive their requests.
 	cancel context.CancelFunc
 	copies sync.WaitGroup
-	slots  chan struct{} // one for each copy on its way
+	slots  chan struct{} // one for each pending copy
 	served chan struct{} // closed when the server has ended
 }
 
@@ -55,7 +55,7 @@ func startProxy(backend string, d *deck, t *tally) (*proxy, error) {
 	p.ctx, p.cancel = context.WithCancel(context.Background())
 	p.server = &http.Server{
 		Handler: p, Protocols: protocols, ReadHeaderTimeout: time.Minute,
-		ErrorLog: log.New(io.Discard, "", 0), // broken connections are what it is for
+		ErrorLog: log.New(io.Discard, "", 0), // broken connections are expected
 	}
 	// Ended by close, which waits for it.
 	go func() {
@@ -74,8 +74,7 @@ func (p *proxy) close() {
 	p.transport.CloseIdleConnections()
 }
 
-// settle waits for the copies that are on their way, so that none comes after
-// the audit.
+// settle waits for the pending copies, so that none arrives after the audit.
 func (p *proxy) settle() { p.copies.Wait() }
 
 // ServeHTTP implements http.Handler.
@@ -119,11 +118,11 @@ func (p *proxy) single(w http.ResponseWriter, r *http.Request) {
 	_, _ = w.Write(answer) // the client may be gone
 }
 
-// abort ends a request as a broken connection does, for the client.
+// abort ends a request so that it looks like a broken connection to the client.
 func abort() { panic(http.ErrAbortHandler) }
 
-// before does what happens to a request on its way to the server. It returns
-// false when the request is lost.
+// before applies a fault to a request before the server gets it. It returns false if the
+// request is lost.
 func (p *proxy) before(ctx context.Context, kind fault, wait time.Duration) bool {
 	switch kind {
 	case faultLoseRequest:
@@ -136,7 +135,7 @@ func (p *proxy) before(ctx context.Context, kind fault, wait time.Duration) bool
 	return true
 }
 
-// pause waits, and returns false when ctx ends first.
+// pause waits, and returns false if ctx ends first.
 func pause(ctx context.Context, wait time.Duration) bool {
 	timer := time.NewTimer(wait)
 	defer timer.Stop()
@@ -163,7 +162,7 @@ func (p *proxy) forward(ctx context.Context, r *http.Request, body io.Reader) (*
 		return nil, err
 	}
 	request.Header = r.Header.Clone()
-	// So that the proxy can read the answers.
+	// Without compression, so that the proxy can read the answers.
 	request.Header.Del("Accept-Encoding")
 	request.Header.Del("Connect-Accept-Encoding")
 	// The body's own length is the right one.
@@ -222,14 +221,13 @@ func (p *proxy) countFrame(frame []byte) int {
 	return len(response.GetResults())
 }
 
-// copyLater sends a request a second time, some time after its answer was
-// there. Not before: a copy that overtakes is the first one for the ledger, and
-// what the client sent would be the repeat. The answer goes nowhere.
+// copyLater sends a request a second time, some time after its answer arrived. If the copy came
+// first, the client's own request would be the repeat. The copy's answer is dropped.
 func (p *proxy) copyLater(r *http.Request, body []byte, wait time.Duration) {
 	select {
 	case p.slots <- struct{}{}:
 	default:
-		return // enough of them are on their way
+		return // enough copies are pending
 	}
 	// Ends once the copy is answered, or with close; settle and close wait.
 	p.copies.Go(func() {

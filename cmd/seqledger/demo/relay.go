@@ -12,18 +12,17 @@ import (
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 )
 
-// relay is one write stream through the proxy. A stream's answers are matched
-// with its writes by their order, so that a frame cannot be left out of one: a
-// lost frame or a lost answer cuts the stream there, as a broken connection
-// would, and what else is unanswered on it is lost too.
+// relay is one write stream through the proxy. A stream's answers are matched with its writes
+// by their order, so a single frame cannot be dropped: a lost frame or answer breaks the stream
+// at that point, like a broken connection, and all its other unanswered writes are lost too.
 type relay struct {
 	proxy *proxy
 
 	mu sync.Mutex
 	// sent and answered count the writes of this stream.
 	sent, answered int
-	// marks are the faults that wait for an answer, in the order of their
-	// frames. What clients leave unanswered bounds them.
+	// marks are the faults that wait for an answer, in the order of their frames. The clients'
+	// unanswered writes bound them.
 	marks []mark
 }
 
@@ -137,8 +136,8 @@ func (s *relay) answers(ctx context.Context, w http.ResponseWriter, r *http.Requ
 	}
 }
 
-// lost counts the results of a frame, sends the copies that were waiting for
-// them, and says whether the frame is to be lost.
+// lost counts the results of a frame, sends the copies that were waiting for them, and reports
+// whether the frame must be dropped.
 func (s *relay) lost(r *http.Request, results int) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -6,7 +6,7 @@ import (
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 )
 
-// Counts is what a column has seen so far, from the proxy's side.
+// Counts are a column's counts so far, as the proxy sees them.
 type Counts struct {
 	Payments      uint64 `json:"-"`                    // different ones sent
 	Retried       uint64 `json:"retried,string"`       // times that a client sent one again
@@ -29,14 +29,14 @@ type tally struct {
 
 func newTally() *tally { return &tally{seen: make(map[string]struct{})} }
 
-// snapshot returns the counts as they stand.
+// snapshot returns the current counts.
 func (t *tally) snapshot() Counts {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return t.counts
 }
 
-// complete says that each kind of fault, kill and repeat has happened.
+// complete reports whether each kind of fault, kill and repeat has happened.
 func (t *tally) complete() bool {
 	c := t.snapshot()
 	return c.Retried > 0 && c.Replayed > 0 && c.LostRequests > 0 && c.LostAnswers > 0 && c.Delayed > 0 && c.Twice > 0 &&
@@ -50,7 +50,7 @@ func (t *tally) add(change func(*Counts)) {
 	change(&t.counts)
 }
 
-// sent counts what a client has sent, whatever becomes of it.
+// sent counts what a client has sent, whatever its outcome.
 func (t *tally) sent(writes ...*seqledgerv1.WriteRequest) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -68,7 +68,7 @@ func (t *tally) sent(writes ...*seqledgerv1.WriteRequest) {
 	}
 }
 
-// answered counts what the server has answered, whoever hears of it.
+// answered counts what the server has answered, even if the answer is lost.
 func (t *tally) answered(receipts ...*seqledgerv1.Receipt) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
