@@ -386,11 +386,11 @@ func TestProofsThatAreNone(t *testing.T) {
 		err  error
 		says string
 	}{
-		"nothing":        {client.VerifyTransaction(nil, nil, nil), "no transaction"},
+		"nothing":        {client.VerifyTransaction(nil, nil, nil), "transaction is missing"},
 		"no header":      {client.VerifyTransaction(transaction, nil, inclusion), "include_proof"},
 		"no proof":       {client.VerifyTransaction(transaction, header, nil), "include_proof"},
 		"no receipt":     {client.VerifyReceipt(nil, transaction), "tx_id"},
-		"nothing at all": {client.VerifyReceipt(nil, nil), "no transaction"},
+		"nothing at all": {client.VerifyReceipt(nil, nil), "transaction is missing"},
 		"no operation": {client.VerifyTransaction(with(func(m *seqledgerv1.Transaction) {
 			m.Operations = []*seqledgerv1.Operation{{}}
 		}), header, inclusion), "operations[0] is of no kind"},

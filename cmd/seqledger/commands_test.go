@@ -54,7 +54,7 @@ func TestExitCodes(t *testing.T) {
 	write("--set", "a=1").expect(t, exitDone, "sequence", "1")
 	write("--set", "a=2", "--if-not-exists", "a").expect(t, exitRefused, "KEY_EXISTS", `"a"`, "still free")
 	write("--set", "b=2", "--if-exists", "b").expect(t, exitRefused, "KEY_NOT_FOUND")
-	write("--set", "a=2", "--if-version", "a=77").expect(t, exitRefused, "VERSION_MISMATCH", "version 2")
+	write("--set", "a=2", "--if-version", "a=77").expect(t, exitRefused, "VERSION_MISMATCH", "version is 2")
 	write("--delete", "a", "--if-value", "a=3").expect(t, exitRefused, "VALUE_MISMATCH")
 	write("--set", "a=2", "--sequence", "9").expect(t, exitRefused, "SEQUENCE_GAP", "next sequence of this stream is 2")
 	write("--set", "a=2", "--sequence", "1").expect(t, exitRefused, "SEQUENCE_REUSED")

@@ -59,7 +59,7 @@ func TestClassify(t *testing.T) {
 			&client.OutcomeUnknownError{Sequence: 7, Cause: errors.New("x")}, exitUnknown, "--sequence 7;"},
 		{"interrupt", interruptedError{os.Interrupt}, exitFailed, "interrupted"},
 		{"timeout", fmt.Errorf("a: %w", context.DeadlineExceeded), exitFailed, "--timeout"},
-		{"not found", &client.Error{ConnectCode: connect.CodeNotFound}, exitRefused, "no such thing"},
+		{"not found", &client.Error{ConnectCode: connect.CodeNotFound}, exitRefused, "not found in this scope"},
 		{"unavailable", &client.Error{ConnectCode: connect.CodeUnavailable}, exitFailed, "is the server running"},
 		{"other program", &client.Error{ConnectCode: connect.CodeUnimplemented}, exitFailed, "seqledger of this version"},
 		{"anything", errors.New("x"), exitFailed, ""},

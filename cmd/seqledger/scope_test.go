@@ -22,8 +22,8 @@ func TestScope(t *testing.T) {
 		{flags: scopeFlags{Scope: "acme/"}, refused: "empty"},
 		{flags: scopeFlags{Scope: "/main"}, refused: "empty"},
 		{flags: scopeFlags{Vault: "main"}, refused: "needs --organization"},
-		{flags: scopeFlags{Scope: "acme", Organization: "acme"}, refused: "same thing"},
-		{flags: scopeFlags{Scope: "acme", Vault: "main"}, refused: "same thing"},
+		{flags: scopeFlags{Scope: "acme", Organization: "acme"}, refused: "excludes"},
+		{flags: scopeFlags{Scope: "acme", Vault: "main"}, refused: "excludes"},
 		{refused: "--scope is missing"},
 	} {
 		scope, err := test.flags.scope()
