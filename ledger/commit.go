@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"runtime"
+	"sync/atomic"
+	"time"
 
 	"github.com/seqledger/seqledger/ledger/machine"
 	"github.com/seqledger/seqledger/ledger/raftlog"
@@ -44,6 +46,24 @@ const (
 	// that a stream that waits for room does not shut them out.
 	unaryShare = 8
 )
+
+// slowSync is from which length of a sync on there is one entry in flight and not
+// maxInFlight. Where a sync takes as long as the entry's own work, two let one be
+// gathered and applied beside the other's sync.
+const slowSync = 500 * time.Microsecond
+
+// syncPace is about how long the last syncs of the log have taken. Nothing but the
+// size of entries depends on it.
+type syncPace struct{ nanos atomic.Int64 }
+
+// observe takes in the duration of a sync. One goroutine calls it.
+func (p *syncPace) observe(took time.Duration) {
+	const weight = 8 // of what was before
+	was := p.nanos.Load()
+	p.nanos.Store(was + (int64(took)-was)/weight)
+}
+
+func (p *syncPace) slow() bool { return p.nanos.Load() > int64(slowSync) }
 
 // flight is a proposed entry.
 type flight struct {
@@ -230,7 +250,7 @@ func (l *Ledger) commitLoop() {
 // propose.
 func (l *Ledger) proposeNext() bool {
 	l.awaitRoom()
-	l.slots <- struct{}{} // the answer loop makes room, also after a failure
+	l.takeSlot()
 	// Those who were just answered come back with their next write: letting
 	// them run first makes one entry of what would be a small one and the rest.
 	// It is no wait: when nobody else can run, this goes on at once.
@@ -255,13 +275,29 @@ func (l *Ledger) proposeNext() bool {
 	return true
 }
 
+// takeSlot waits until one more entry may be in flight, and counts it.
+func (l *Ledger) takeSlot() {
+	l.slots <- struct{}{} // the answer loop makes room, also after a failure
+	if !l.syncs.slow() {
+		return
+	}
+	// What comes until the entry before is on the disk shares the next sync: a small
+	// entry behind it would only make the rest wait for one more.
+	for range maxInFlight - 1 {
+		l.slots <- struct{}{}
+	}
+	for range maxInFlight - 1 {
+		<-l.slots
+	}
+}
+
 // awaitApplied returns once nothing is in flight. How many commands an entry may have
 // follows from the configuration, so that none is filled by the old one behind its
 // change: each of its commands could start a round of eviction of any size, and what
 // they remove together may be more than a block can hold.
 func (l *Ledger) awaitApplied() {
 	for range maxInFlight {
-		l.slots <- struct{}{} // as in proposeNext
+		l.slots <- struct{}{} // as in takeSlot
 	}
 	for range maxInFlight {
 		<-l.slots

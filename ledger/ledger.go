@@ -41,6 +41,7 @@ type Ledger struct {
 	queue         queue
 	inFlight      chan flight // proposed and not yet answered, in the order of the log
 	slots         chan struct{}
+	syncs         syncPace
 
 	checkpointBytes atomic.Int64 // how much change makes a checkpoint due
 	flushing        sync.Mutex   // so that each flush is counted once
@@ -160,7 +161,10 @@ func (l *Ledger) openLog() (err error) {
 		Dir: l.directory.file(logName), NodeID: l.directory.nodeID(), Identity: l.directory.identity,
 		Create: l.directory.fresh, Checkpoint: raftlog.Position{Index: at.Index, Term: at.Term},
 		Machine: (*applier)(l), Logger: l.options.Logger, OnFailure: l.fail,
-		Stored: func(_ int, took time.Duration) { l.counters.stored.observe(int64(took)) },
+		Stored: func(_ int, took time.Duration) {
+			l.counters.stored.observe(int64(took))
+			l.syncs.observe(took)
+		},
 	})
 	if err != nil {
 		return fmt.Errorf("log: %w", err)
