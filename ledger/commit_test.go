@@ -114,8 +114,8 @@ func TestSubmissionOverManyEntries(t *testing.T) {
 	if _, err := l.UpdateConfig(t.Context(), &machine.ConfigUpdate{EvictionLimit: &limit}, "a"); err != nil {
 		t.Fatal(err)
 	}
-	if bound := l.entryCommands.Load(); bound != 105 {
-		t.Errorf("after the change an entry may have %d commands, want 105", bound)
+	if bound := l.entryCommands.Load(); bound != 70 {
+		t.Errorf("after the change an entry may have %d commands, want 70", bound)
 	}
 }
 
