@@ -17,6 +17,7 @@ import (
 	"runtime"
 	"runtime/debug"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/seqledger/seqledger/ledger"
@@ -127,6 +128,22 @@ type applyResult struct {
 
 func (r *applyResult) worse(o *applyResult) bool { return r.Slowest > o.Slowest }
 
+// parseAttack reads an attack as a search prints it.
+func parseAttack(text string) (a applyAttack, err error) {
+	d := json.NewDecoder(strings.NewReader(text))
+	d.DisallowUnknownFields()
+	if err := d.Decode(&a); err != nil {
+		return a, fmt.Errorf("-attack: %w", err)
+	}
+	if !slices.Contains(attackKinds, a.Kind) {
+		return a, fmt.Errorf("-attack: Kind is %q, want one of %q", a.Kind, attackKinds)
+	}
+	if a.Scopes < 1 || a.Limit < 1 || a.Interval < 1 || a.Window < 1 {
+		return a, errors.New("-attack: Interval, Limit, Window and Scopes must be at least 1")
+	}
+	return a, nil
+}
+
 // worstApply searches for the commands that make one apply take longest.
 func worstApply(ctx context.Context, arguments []string, stdout io.Writer) error {
 	flags := flag.NewFlagSet("bench apply", flag.ContinueOnError)
@@ -139,9 +156,9 @@ func worstApply(ctx context.Context, arguments []string, stdout io.Writer) error
 	}
 	begin := seeds()
 	if *one != "" {
-		var a applyAttack
-		if err := json.Unmarshal([]byte(*one), &a); err != nil {
-			return fmt.Errorf("-attack: %w", err)
+		a, err := parseAttack(*one)
+		if err != nil {
+			return err
 		}
 		begin, *duration = slices.Repeat([]applyAttack{a}, 5), 0
 	}
@@ -184,12 +201,7 @@ func worstApply(ctx context.Context, arguments []string, stdout io.Writer) error
 			return err
 		}
 	}
-	worst := &found[0]
-	for i := range found {
-		if found[i].worse(worst) {
-			worst = &found[i]
-		}
-	}
+	worst := slices.MaxFunc(found, func(a, b applyResult) int { return cmp.Compare(a.Slowest, b.Slowest) })
 	text, _ := json.Marshal(worst.Attack)
 	_, err := fmt.Fprintf(stdout, "%d attacks; the slowest apply took %.1f ms: %s\n",
 		len(found), worst.Slowest.Seconds()*1e3, text)

@@ -116,7 +116,7 @@ func sampler(dir string) func() (counters, error) {
 }
 
 // diskBytes returns how many bytes have been written to the block device that a directory is
-// on, whoever wrote them. The kernel's count for a process is not suitable: it counts a whole
+// on, by any process. The kernel's count for a process is not suitable: it counts a whole
 // large page for every few bytes that make it dirty.
 func diskBytes(dir string) (int64, error) {
 	var info syscall.Stat_t

@@ -10,8 +10,8 @@ import (
 	"github.com/seqledger/seqledger/ledger/machine"
 )
 
-// A ledger that nobody writes to expires what is due all the same, and proposes
-// nothing once nothing is due.
+// A ledger without writes still expires what is due, and proposes nothing once
+// nothing is due.
 func TestIdleLedgerExpires(t *testing.T) {
 	t.Parallel()
 	l := openTest(t, Options{idleInterval: time.Millisecond})

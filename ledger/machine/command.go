@@ -106,8 +106,8 @@ func AppendRaiseLevel(dst []byte, level uint64) []byte {
 }
 
 // Check is a ledger index and the first eight bytes of the digest at it. An
-// entry carries the one that its proposer stood at, and whoever applies the
-// entry compares it with its own: a program or a node that decided otherwise
+// entry carries that of its proposer, and each node that applies the entry
+// compares it with its own: a program or a node that decided otherwise
 // stops there. The zero Check is none.
 type Check struct{ Index, Digest uint64 }
 
