@@ -7,6 +7,7 @@ import (
 	"io"
 	"time"
 
+	"github.com/seqledger/seqledger/ledger/backupfile"
 	"github.com/seqledger/seqledger/ledger/boltstore"
 	"github.com/seqledger/seqledger/ledger/machine"
 )
@@ -29,7 +30,7 @@ type BackupOptions struct {
 	RateBytes int64
 	// Begin is told what the backup holds before its first byte; may be nil.
 	// Its error ends the backup.
-	Begin func(BackupInfo) error
+	Begin func(backupfile.Info) error
 }
 
 // Backup writes a backup to w while the ledger goes on. It holds everything
@@ -40,7 +41,7 @@ type BackupOptions struct {
 //
 // Until it ends, the state file grows by what is flushed meanwhile, because no
 // page that the backup needs is used again.
-func (l *Ledger) Backup(ctx context.Context, w io.Writer, o BackupOptions) (info BackupInfo, err error) {
+func (l *Ledger) Backup(ctx context.Context, w io.Writer, o BackupOptions) (info backupfile.Info, err error) {
 	select {
 	case l.backups <- struct{}{}:
 	case <-l.stopping.Done():
@@ -66,12 +67,12 @@ func (l *Ledger) Backup(ctx context.Context, w io.Writer, o BackupOptions) (info
 		}
 	}
 	pace := pacer{rate: o.RateBytes}
-	out, err := newBackupWriter(w, &info, func(n int) error { return pace.wait(ctx, n) })
+	out, err := backupfile.NewWriter(w, &info, func(n int) error { return pace.wait(ctx, n) })
 	if err == nil {
 		err = snapshot.CopyTo(out)
 	}
 	if err == nil {
-		info.SHA256, err = out.finish()
+		info.SHA256, err = out.Finish()
 	}
 	if err != nil {
 		return info, fmt.Errorf("backup at ledger index %d: %w", info.Index, err)
@@ -96,7 +97,7 @@ func (l *Ledger) snapshot(ctx context.Context) (*boltstore.Snapshot, error) {
 }
 
 // describe reads what a snapshot holds.
-func describe(s *boltstore.Snapshot) (info BackupInfo, err error) {
+func describe(s *boltstore.Snapshot) (info backupfile.Info, err error) {
 	err = s.View(func(r machine.Reader) error {
 		m, err := machine.Open(r)
 		if err != nil {
@@ -106,9 +107,9 @@ func describe(s *boltstore.Snapshot) (info BackupInfo, err error) {
 		if !v.Created() {
 			return errors.New("the ledger has no id yet")
 		}
-		info = BackupInfo{
+		info = backupfile.Info{
 			LedgerID: v.LedgerID(), Index: v.Index(), Digest: v.Digest(),
-			StateBytes: s.Size(), Bytes: backupBytes(s.Size()),
+			StateBytes: s.Size(), Bytes: backupfile.Size(s.Size()),
 		}
 		return nil
 	})

@@ -15,13 +15,31 @@ import (
 	"time"
 
 	"github.com/seqledger/seqledger/ledger"
+	"github.com/seqledger/seqledger/ledger/backupfile"
 	"github.com/seqledger/seqledger/ledger/machine"
+	"github.com/seqledger/seqledger/ledger/verify"
 )
 
 var unlimited = ledger.BackupOptions{RateBytes: -1}
 
+// written makes a data directory with some hundred writes in it.
+func written(t *testing.T) string {
+	t.Helper()
+	dir := t.TempDir()
+	l := open(t, ledger.Options{Dir: dir})
+	for sequence := uint64(1); sequence <= 300; sequence++ {
+		w := appendWrite(fmt.Sprint("client-", sequence%5), (sequence-1)/5+1, fmt.Appendf(nil, "needle-%03d", sequence))
+		w.Operations = append(w.Operations, machine.Operation{
+			Kind: machine.OpSetEntity, Key: fmt.Appendf(nil, "key-%d", sequence%50), Value: fmt.Appendf(nil, "hay-%03d", sequence),
+		})
+		mustWrite(t, l, w, machine.Committed)
+	}
+	closeLedger(t, l)
+	return dir
+}
+
 // backUp returns a backup of a ledger.
-func backUp(t testing.TB, l *ledger.Ledger) ([]byte, ledger.BackupInfo) {
+func backUp(t testing.TB, l *ledger.Ledger) ([]byte, backupfile.Info) {
 	t.Helper()
 	var b bytes.Buffer
 	info, err := l.Backup(t.Context(), &b, unlimited)
@@ -63,11 +81,11 @@ func openSession(t testing.TB, l *ledger.Ledger, client string, attempt byte, ex
 // mustVerify expects a directory and a backup without a problem.
 func mustVerify(t testing.TB, dir string, backup []byte) {
 	t.Helper()
-	report, err := ledger.Verify(t.Context(), dir, ledger.VerifyOptions{})
+	report, err := verify.Directory(t.Context(), dir, verify.Options{})
 	if err != nil || len(report.Problems) != 0 {
 		t.Errorf("verify of the restored directory: %v %+v", err, report)
 	}
-	report, err = ledger.VerifyBackup(t.Context(), bytes.NewReader(backup), ledger.VerifyOptions{})
+	report, err = verify.Backup(t.Context(), bytes.NewReader(backup), verify.Options{})
 	if err != nil || len(report.Problems) != 0 || report.Index == 0 {
 		t.Errorf("verify of the backup: %v %+v", err, report)
 	}
@@ -158,7 +176,7 @@ func TestBackupUnderLoad(t *testing.T) {
 	}
 	type taken struct {
 		backup   []byte
-		info     ledger.BackupInfo
+		info     backupfile.Info
 		receipts []machine.Receipt
 		clients  []string
 	}
@@ -423,7 +441,7 @@ func TestBackupEnds(t *testing.T) {
 		t.Errorf("a context that has ended: %v", err)
 	}
 	refused := errors.New("refused")
-	if _, err := l.Backup(t.Context(), io.Discard, ledger.BackupOptions{Begin: func(ledger.BackupInfo) error { return refused }}); !errors.Is(err, refused) {
+	if _, err := l.Backup(t.Context(), io.Discard, ledger.BackupOptions{Begin: func(backupfile.Info) error { return refused }}); !errors.Is(err, refused) {
 		t.Errorf("a refusal of the header: %v", err)
 	}
 	backUp(t, l) // none of this was the ledger's fault
@@ -469,7 +487,7 @@ func TestVerifyBackupFindsDamage(t *testing.T) {
 	changed := bytes.Clone(backup)
 	changed[len(changed)/2] ^= 1
 	for name, b := range map[string][]byte{"cut": cut, "changed": changed, "empty": nil, "another file": []byte("hello, this is a letter and no backup")} {
-		report, err := ledger.VerifyBackup(t.Context(), bytes.NewReader(b), ledger.VerifyOptions{})
+		report, err := verify.Backup(t.Context(), bytes.NewReader(b), verify.Options{})
 		if err != nil || len(report.Problems) != 1 {
 			t.Errorf("%s: %v %+v", name, err, report)
 		}

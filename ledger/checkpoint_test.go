@@ -12,8 +12,10 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/seqledger/seqledger/ledger/backupfile"
 	"github.com/seqledger/seqledger/ledger/boltstore"
 	"github.com/seqledger/seqledger/ledger/machine"
+	"github.com/seqledger/seqledger/ledger/verify"
 )
 
 func TestCheckpointsGrowWhereTheyCostMuch(t *testing.T) {
@@ -195,16 +197,16 @@ func TestBackupWithASpillInIt(t *testing.T) {
 	if err != nil || info.Index != 2 { // the creation and one write
 		t.Fatal(info, err)
 	}
-	out, err := newBackupWriter(&backup, &info, func(int) error { return nil })
+	out, err := backupfile.NewWriter(&backup, &info, func(int) error { return nil })
 	if err != nil {
 		t.Fatal(err)
 	}
 	err = snapshot.CopyTo(out)
-	_, finished := out.finish()
+	_, finished := out.Finish()
 	if err := errors.Join(err, finished, snapshot.Close()); err != nil {
 		t.Fatal(err)
 	}
-	report, err := VerifyBackup(t.Context(), bytes.NewReader(backup.Bytes()), VerifyOptions{})
+	report, err := verify.Backup(t.Context(), bytes.NewReader(backup.Bytes()), verify.Options{})
 	if err != nil || len(report.Problems) != 0 || report.Transactions != 1 {
 		t.Errorf("verify: %v %+v", err, report)
 	}
@@ -213,7 +215,7 @@ func TestBackupWithASpillInIt(t *testing.T) {
 	if _, err := Restore(t.Context(), bytes.NewReader(backup.Bytes()), o); err != nil {
 		t.Fatal(err)
 	}
-	report, err = Verify(t.Context(), dir, VerifyOptions{})
+	report, err = verify.Directory(t.Context(), dir, verify.Options{})
 	if err != nil || len(report.Problems) != 0 || report.Transactions != 1 {
 		t.Errorf("verify of the restored directory: %v %+v", err, report)
 	}

@@ -11,12 +11,14 @@
 //	})
 //	err = l.Close()
 //
-// A Ledger owns a data directory. Its parts are the state machine, which
-// decides (package machine), the replicated log, which makes durable (package
-// raftlog), and the store, which remembers (package boltstore). This package
+// A Ledger owns a data directory (package datadir). Its parts are the state machine,
+// which decides (package machine), the replicated log, which makes durable (package
+// raftlog), and the store, which has the state (package boltstore). This package
 // joins them: commit.go is the way of a write, apply.go where the log meets the
-// state, checkpoint.go how the state reaches the disk, directory.go what lies
-// in a data directory, cache.go how a retry is answered without the log.
+// state, checkpoint.go how the state reaches the disk, cache.go how a retry is
+// answered without the log, backup.go and restore.go how a ledger is copied.
+// Packages backupfile and verify are the format of a backup, and the audit of what
+// is stored.
 //
 // An outcome with a refusal code is a result. An error means that no decision
 // is known: see ErrOutcomeUnknown. DESIGN.md beside this file gives the reasons

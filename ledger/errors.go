@@ -23,10 +23,6 @@ var (
 	// ErrFailed is wrapped by every error that follows a failure of the
 	// storage. The ledger must be closed and its process must stop.
 	ErrFailed = errors.New("the storage failed and the ledger has stopped")
-	// ErrInUse: another process has the data directory open.
-	ErrInUse = errors.New("the data directory is in use by another process")
-	// ErrRestoring: a restore into the data directory did not reach its end.
-	ErrRestoring = errors.New("a restore into the data directory was interrupted: run it again before anything else")
 )
 
 // ClockError is returned by Open when the clock is too far ahead of the last

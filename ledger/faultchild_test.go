@@ -15,6 +15,7 @@ import (
 
 	"github.com/seqledger/seqledger/ledger"
 	"github.com/seqledger/seqledger/ledger/machine"
+	"github.com/seqledger/seqledger/ledger/verify"
 )
 
 // The fault tests run this test binary as a process of its own that opens a
@@ -148,7 +149,7 @@ func (r faultRun) wantKept(t *testing.T, dir string) {
 	}
 	mustWrite(t, l, faultWrite(last+2), machine.Committed)
 	closeLedger(t, l)
-	report, err := ledger.Verify(t.Context(), dir, ledger.VerifyOptions{})
+	report, err := verify.Directory(t.Context(), dir, verify.Options{})
 	if err != nil || len(report.Problems) != 0 || report.Transactions != last+2 {
 		t.Errorf("verify: %v %+v, want %d transactions", err, report, last+2)
 	}

@@ -16,6 +16,7 @@ import (
 
 	"github.com/seqledger/seqledger/ledger"
 	"github.com/seqledger/seqledger/ledger/machine"
+	"github.com/seqledger/seqledger/ledger/verify"
 )
 
 // The kill test runs this test binary as a process of its own that opens a
@@ -124,7 +125,7 @@ func TestInvariant2_AcknowledgedSurvivesKill(t *testing.T) {
 	if len(acknowledged) < rounds {
 		t.Fatalf("only %d writes were acknowledged: the test tested nothing", len(acknowledged))
 	}
-	report, err := ledger.Verify(t.Context(), dir, ledger.VerifyOptions{})
+	report, err := verify.Directory(t.Context(), dir, verify.Options{})
 	if err != nil || len(report.Problems) != 0 {
 		t.Fatalf("verify: %v %+v", err, report)
 	}

@@ -14,15 +14,17 @@ import (
 	"golang.org/x/sync/semaphore"
 
 	"github.com/seqledger/seqledger/ledger/boltstore"
+	"github.com/seqledger/seqledger/ledger/datadir"
 	"github.com/seqledger/seqledger/ledger/internal/decide"
 	"github.com/seqledger/seqledger/ledger/machine"
 	"github.com/seqledger/seqledger/ledger/raftlog"
+	"github.com/seqledger/seqledger/ledger/verify"
 )
 
 // Ledger is an open ledger. Its methods may be called from many goroutines.
 type Ledger struct {
 	options   Options
-	directory *directory
+	directory *datadir.Directory
 	store     *boltstore.Store
 	log       *raftlog.Log
 	opened    atomic.Pointer[raftlog.Log] // log, for the applier, which may run before Open has returned it
@@ -82,7 +84,7 @@ func Open(ctx context.Context, o Options) (*Ledger, error) {
 }
 
 func (l *Ledger) open(ctx context.Context) (err error) {
-	if l.directory, err = openDirectory(l.options.Dir, created); err != nil {
+	if l.directory, err = datadir.Open(l.options.Dir, datadir.Created); err != nil {
 		return err
 	}
 	if err := l.openState(); err != nil {
@@ -91,8 +93,8 @@ func (l *Ledger) open(ctx context.Context) (err error) {
 	if err := l.openLog(); err != nil {
 		return err
 	}
-	if l.directory.fresh {
-		if err := l.directory.finish(); err != nil {
+	if l.directory.Fresh() {
+		if err := l.directory.Finish(); err != nil {
 			return err
 		}
 	}
@@ -143,8 +145,8 @@ func newLedger(o Options) *Ledger {
 }
 
 func (l *Ledger) openState() (err error) {
-	l.store, err = boltstore.Open(l.directory.file(stateName), boltstore.Options{
-		Create: l.directory.fresh, Identity: l.directory.identity, Rest: l.rest,
+	l.store, err = boltstore.Open(l.directory.State(), boltstore.Options{
+		Create: l.directory.Fresh(), Identity: l.directory.Identity(), Rest: l.rest,
 	})
 	if err != nil {
 		return fmt.Errorf("state: %w", err)
@@ -158,8 +160,8 @@ func (l *Ledger) openState() (err error) {
 func (l *Ledger) openLog() (err error) {
 	at := l.store.Checkpoint()
 	l.log, err = raftlog.Open(raftlog.Options{
-		Dir: l.directory.file(logName), NodeID: l.directory.nodeID(), Identity: l.directory.identity,
-		Create: l.directory.fresh, Checkpoint: raftlog.Position{Index: at.Index, Term: at.Term},
+		Dir: l.directory.Log(), NodeID: l.directory.NodeID(), Identity: l.directory.Identity(),
+		Create: l.directory.Fresh(), Checkpoint: raftlog.Position{Index: at.Index, Term: at.Term},
 		Machine: (*applier)(l), Logger: l.options.Logger, OnFailure: l.fail,
 		Stored: func(_ int, took time.Duration) {
 			l.counters.stored.observe(int64(took))
@@ -190,7 +192,7 @@ func (l *Ledger) awaitReplay(ctx context.Context) error {
 	var longest time.Duration
 	err := l.store.View(func(r machine.Reader) error {
 		view := l.machine.View(r)
-		if err := mustReachProven(l.store.Proven(), view.Index()); err != nil {
+		if err := verify.MustReachProven(l.store.Proven(), view.Index()); err != nil {
 			return err
 		}
 		last, longest = view.Time(), time.Duration(view.LongestPause())
@@ -321,7 +323,7 @@ func (l *Ledger) release() error {
 		errs = append(errs, l.store.Close())
 	}
 	if l.directory != nil {
-		errs = append(errs, l.directory.close())
+		errs = append(errs, l.directory.Close())
 	}
 	return errors.Join(errs...)
 }

@@ -14,6 +14,7 @@ import (
 
 	"github.com/seqledger/seqledger/ledger"
 	"github.com/seqledger/seqledger/ledger/machine"
+	"github.com/seqledger/seqledger/ledger/verify"
 )
 
 // spilling makes spills of 16 KiB, and checkpoints that the tests below do not
@@ -73,7 +74,7 @@ func damageEndOfLog(t *testing.T, dir string) {
 func TestStartAfterASpill(t *testing.T) {
 	t.Parallel()
 	dir := crashedAfterASpill(t)
-	report, err := ledger.Verify(t.Context(), dir, ledger.VerifyOptions{})
+	report, err := verify.Directory(t.Context(), dir, verify.Options{})
 	if err != nil || len(report.Problems) != 0 || report.Transactions != spilledWrites {
 		t.Fatalf("verify: %v %+v", err, report)
 	}
@@ -84,7 +85,7 @@ func TestStartAfterASpill(t *testing.T) {
 	}
 	mustWrite(t, l, appendWrite("c", spilledWrites+1, make([]byte, 20<<10)), machine.Committed)
 	closeLedger(t, l)
-	report, err = ledger.Verify(t.Context(), dir, ledger.VerifyOptions{})
+	report, err = verify.Directory(t.Context(), dir, verify.Options{})
 	if err != nil || len(report.Problems) != 0 || report.Transactions != spilledWrites+1 {
 		t.Errorf("verify after the replay: %v %+v", err, report)
 	}
@@ -101,7 +102,7 @@ func TestLostEndOfTheLogIsNoticed(t *testing.T) {
 		t.Fatal(err)
 	}
 	const what = "the log reaches to ledger index 12, but state.db proves that writes up to index 13 were decided"
-	report, err := ledger.Verify(t.Context(), dir, ledger.VerifyOptions{})
+	report, err := verify.Directory(t.Context(), dir, verify.Options{})
 	if err != nil || len(report.Problems) == 0 || !strings.Contains(report.Problems[0].What, what) {
 		t.Errorf("verify: %v %+v", err, report)
 	}
@@ -161,7 +162,7 @@ func TestVerifyFindsADamagedLeftover(t *testing.T) {
 	if err := errors.Join(err, db.Close()); err != nil {
 		t.Fatal(err)
 	}
-	report, err := ledger.Verify(t.Context(), dir, ledger.VerifyOptions{})
+	report, err := verify.Directory(t.Context(), dir, verify.Options{})
 	if err != nil || len(report.Problems) == 0 {
 		t.Errorf("%d problems, %v", len(report.Problems), err)
 	}
@@ -204,7 +205,7 @@ func TestReplayThatDecidesOtherwise(t *testing.T) {
 	if !errors.Is(err, machine.ErrDiverged) {
 		t.Errorf("a start with the other state: %v", err)
 	}
-	report, err := ledger.Verify(t.Context(), crashed, ledger.VerifyOptions{})
+	report, err := verify.Directory(t.Context(), crashed, verify.Options{})
 	if err != nil || len(report.Problems) == 0 {
 		t.Errorf("verify finds nothing: %v", err)
 	}

@@ -12,9 +12,12 @@ import (
 	"os"
 	"time"
 
+	"github.com/seqledger/seqledger/ledger/backupfile"
 	"github.com/seqledger/seqledger/ledger/boltstore"
+	"github.com/seqledger/seqledger/ledger/datadir"
 	"github.com/seqledger/seqledger/ledger/internal/decide"
 	"github.com/seqledger/seqledger/ledger/machine"
+	"github.com/seqledger/seqledger/ledger/verify"
 )
 
 // RestoreOptions say where to restore to. Only Dir is required.
@@ -40,14 +43,14 @@ type RestoreOptions struct {
 // RestoreInfo tells what Restore has made.
 type RestoreInfo struct {
 	// Backup is what was restored. Bytes and SHA256 are 0 for a data directory.
-	Backup   BackupInfo
+	Backup   backupfile.Info
 	LedgerID machine.LedgerID // of the transactions from now on
 	Index    uint64           // the ledger begins anew after it
 	Digest   machine.Hash     // at that index
 }
 
 // Restore makes a data directory from a backup. Nothing of the backup is
-// believed before all of it has been checked (see BackupDamageError). The
+// believed before all of it has been checked (see backupfile.DamageError). The
 // first command of the restored ledger is an EPOCH: it gets a random id for
 // what comes, an index beyond those that were given out after the backup, and
 // refuses every session from before.
@@ -56,12 +59,36 @@ type RestoreInfo struct {
 // Restore was killed or failed is refused by Open; Restore begins it anew.
 // Ledger time stands still meanwhile: no clock is looked at.
 func Restore(ctx context.Context, backup io.Reader, o RestoreOptions) (RestoreInfo, error) {
-	return restore(ctx, &o, func(d *directory) (BackupInfo, error) { return d.receiveState(ctx, backup, &o) })
+	return restore(ctx, &o, func(d *datadir.Directory) (backupfile.Info, error) {
+		return receiveBackup(ctx, d, backup, &o)
+	})
+}
+
+// RestoreDirectory is Restore with a data directory in place of a backup: one
+// that no process has open, or a copy of one. It changes nothing in source.
+//
+// A copy must not be opened as it is once the ledger that it was made of has
+// gone on: both would give out the same indexes, and so the same transaction
+// ids and sessions. The EPOCH prevents that, as it does for a backup.
+//
+// A data directory has no checksum over the whole, so everything in it is
+// audited as package verify does; damage is an error for which IsDamage is true. The
+// log is copied into the system's directory for temporary files to be read.
+func RestoreDirectory(ctx context.Context, source string, o RestoreOptions) (info RestoreInfo, err error) {
+	// Before anything is made, so that a mistyped source leaves nothing behind.
+	from, err := datadir.OpenLedger(source)
+	if err != nil {
+		return info, err
+	}
+	defer func() { err = errors.Join(err, from.Close()) }()
+	return restore(ctx, &o, func(d *datadir.Directory) (backupfile.Info, error) {
+		return receiveDirectory(ctx, d, from, &o)
+	})
 }
 
 // restore makes a data directory of the state that receive puts into it.
 func restore(
-	ctx context.Context, o *RestoreOptions, receive func(*directory) (BackupInfo, error),
+	ctx context.Context, o *RestoreOptions, receive func(*datadir.Directory) (backupfile.Info, error),
 ) (info RestoreInfo, err error) {
 	options := Options{
 		Dir: o.Dir, Logger: o.Logger, CacheBytes: -1,
@@ -79,7 +106,7 @@ func restore(
 	}
 	o.Logger = options.Logger // which is the default for none
 	l := newLedger(options)
-	if l.directory, err = openDirectory(o.Dir, restored); err != nil {
+	if l.directory, err = datadir.Open(o.Dir, datadir.Restored); err != nil {
 		return info, errors.Join(err, l.release())
 	}
 	if info.Backup, err = receive(l.directory); err != nil {
@@ -91,72 +118,91 @@ func restore(
 	return info, l.Close()
 }
 
-// receiveState puts the state of a backup into a directory that is being
-// restored.
-func (d *directory) receiveState(ctx context.Context, backup io.Reader, o *RestoreOptions) (info BackupInfo, err error) {
+// receiveBackup puts the state of a backup into a directory that is being restored.
+func receiveBackup(
+	ctx context.Context, d *datadir.Directory, backup io.Reader, o *RestoreOptions,
+) (info backupfile.Info, err error) {
 	fill := func(disk io.Writer) (err error) {
-		info, err = copyState(ctx, backup, disk, o.Progress)
+		info, err = backupfile.Read(ctx, backup, o.writer(disk), o.Progress)
 		return err
 	}
-	return info, d.makeState(o, fill, func(path string) error {
-		if err := boltstore.Adopt(path, d.identity); err != nil {
+	return info, d.MakeState(fill, func(path string) error {
+		if err := boltstore.Adopt(path, d.Identity()); err != nil {
 			return fmt.Errorf("state in the backup: %w", err)
 		}
 		return nil
 	})
 }
 
-// makeState makes the state of a directory that is being restored: fill writes
-// it, and prepare makes it the directory's own once it is on disk. It gets its
-// final name only then.
-func (d *directory) makeState(
-	o *RestoreOptions, fill func(io.Writer) error, prepare func(path string) error,
-) (err error) {
-	f, err := os.CreateTemp(d.path, stateName+newSuffix+"*")
-	if err != nil {
-		return fmt.Errorf("restored state: %w", err)
-	}
-	defer func() {
-		if err != nil { // the marker stays: the directory must not pass for an empty one
-			_ = os.Remove(f.Name())
-		}
-	}()
-	var disk io.Writer = f
-	if o.disk != nil {
-		disk = o.disk(f)
-	}
-	if err = fill(disk); err == nil {
-		err = f.Sync()
-	}
-	if err = errors.Join(err, f.Close()); err != nil {
+// receiveDirectory puts the state of another directory into one that is being
+// restored, with everything that the other's log has.
+func receiveDirectory(
+	ctx context.Context, d, from *datadir.Directory, o *RestoreOptions,
+) (info backupfile.Info, err error) {
+	fill := func(disk io.Writer) (err error) {
+		info.StateBytes, err = copyFile(ctx, o.writer(disk), from.State(), o.Progress)
 		return err
 	}
-	if err := prepare(f.Name()); err != nil {
-		return err
-	}
-	if err := os.Rename(f.Name(), d.file(stateName)); err != nil {
-		return fmt.Errorf("restored state: %w", err)
-	}
-	return d.sync()
-}
-
-// copyState checks a backup and writes the state in it to disk.
-func copyState(ctx context.Context, backup io.Reader, disk io.Writer, progress func(done, total int64)) (BackupInfo, error) {
-	var done, total int64
-	begin := func(info BackupInfo) error {
-		total = info.StateBytes
-		return nil
-	}
-	return readBackup(ctx, backup, begin, func(chunk []byte) error {
-		if _, err := disk.Write(chunk); err != nil {
+	return info, d.MakeState(fill, func(path string) error {
+		o.Logger.Info("the state file is copied; its log is replayed and everything is checked",
+			"from", from.Path(), "bytes", info.StateBytes)
+		report, err := verify.ReplayInto(ctx, path, from)
+		if err != nil {
 			return err
 		}
-		done += int64(len(chunk))
-		if progress != nil {
-			progress(done, total)
+		if report.Index == 0 {
+			return fmt.Errorf("%s holds no ledger: its creation did not reach the first command", from.Path())
 		}
-		return nil
+		info.LedgerID, info.Index, info.Digest = report.LedgerID, report.Index, report.Digest
+		o.Logger.Info("everything is checked", "ledger", info.LedgerID, "index", info.Index)
+		return boltstore.Adopt(path, d.Identity())
 	})
+}
+
+// writer returns what writes to the disk below the state file.
+func (o *RestoreOptions) writer(disk io.Writer) io.Writer {
+	if o.disk != nil {
+		return o.disk(disk)
+	}
+	return disk
+}
+
+// copyBytes is how many bytes a copy of a file has in memory.
+const copyBytes = 256 << 10
+
+// copyFile copies a file and returns how many bytes it has.
+func copyFile(
+	ctx context.Context, to io.Writer, path string, progress func(done, total int64),
+) (size int64, err error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return 0, err
+	}
+	defer func() { _ = f.Close() }() // it was only read
+	stat, err := f.Stat()
+	if err != nil {
+		return 0, err
+	}
+	buffer := make([]byte, copyBytes)
+	for {
+		if ctx.Err() != nil {
+			return size, context.Cause(ctx)
+		}
+		n, readErr := f.Read(buffer)
+		if _, err := to.Write(buffer[:n]); err != nil {
+			return size, err
+		}
+		size += int64(n)
+		if progress != nil {
+			progress(size, stat.Size())
+		}
+		if errors.Is(readErr, io.EOF) {
+			return size, nil
+		}
+		if readErr != nil {
+			return size, readErr
+		}
+	}
 }
 
 // beginEpoch makes a ledger of the restored state: it gives it a log that
@@ -197,11 +243,11 @@ func (l *Ledger) beginEpoch(ctx context.Context, at time.Time, info *RestoreInfo
 	if err != nil {
 		return err
 	}
-	return l.directory.finish()
+	return l.directory.Finish()
 }
 
 // mustHold compares the restored state with the header of its backup.
-func (l *Ledger) mustHold(backup *BackupInfo) error {
+func (l *Ledger) mustHold(backup *backupfile.Info) error {
 	return l.store.View(func(r machine.Reader) error {
 		v := l.machine.View(r)
 		if !v.Created() || v.LedgerID() != backup.LedgerID || v.Index() != backup.Index || v.Digest() != backup.Digest {

@@ -15,7 +15,10 @@ import (
 	"testing"
 
 	"github.com/seqledger/seqledger/ledger"
+	"github.com/seqledger/seqledger/ledger/backupfile"
+	"github.com/seqledger/seqledger/ledger/datadir"
 	"github.com/seqledger/seqledger/ledger/machine"
+	"github.com/seqledger/seqledger/ledger/verify"
 )
 
 // The restore test runs this test binary as a process of its own that restores
@@ -127,7 +130,7 @@ func TestRestoreSurvivesKills(t *testing.T) {
 
 // killEachStep kills a restore at each step, or at every third one and the last ones
 // unless SEQLEDGER_FAULT_ALL is set.
-func killEachStep(t *testing.T, from string, info ledger.BackupInfo) {
+func killEachStep(t *testing.T, from string, info backupfile.Info) {
 	stride := 3
 	if os.Getenv("SEQLEDGER_FAULT_ALL") != "" {
 		stride = 1
@@ -155,21 +158,21 @@ func killEachStep(t *testing.T, from string, info ledger.BackupInfo) {
 
 // killedRestore looks at what a restore has left that was killed at a step, and tells
 // whether it is a whole ledger.
-func killedRestore(t *testing.T, from, dir string, step int, info ledger.BackupInfo) (whole bool) {
+func killedRestore(t *testing.T, from, dir string, step int, info backupfile.Info) (whole bool) {
 	t.Helper()
 	look := func() (*ledger.Ledger, error) {
 		return ledger.Open(t.Context(), ledger.Options{Dir: dir, Logger: slog.New(slog.DiscardHandler)})
 	}
 	l, err := look()
-	if errors.Is(err, ledger.ErrRestoring) && step%2 == 0 {
+	if errors.Is(err, datadir.ErrRestoring) && step%2 == 0 {
 		// Killed once more while it begins again. It may get further this time, even
 		// to its end: how many lines the log of Raft has is a matter of timing.
 		killRestore(t, from, dir, step)
 		l, err = look()
 	}
 	switch {
-	case errors.Is(err, ledger.ErrRestoring):
-		if _, err := ledger.Verify(t.Context(), dir, ledger.VerifyOptions{}); err == nil {
+	case errors.Is(err, datadir.ErrRestoring):
+		if _, err := verify.Directory(t.Context(), dir, verify.Options{}); err == nil {
 			t.Errorf("step %d: verify takes half a restore for a ledger", step)
 		}
 		if err := restoreFrom(t, from, dir); err != nil {
@@ -203,7 +206,7 @@ func restoreFrom(t *testing.T, from, dir string) error {
 }
 
 // mustBeRestored expects the history of the backup, and an epoch behind it.
-func mustBeRestored(t *testing.T, l *ledger.Ledger, backup ledger.BackupInfo) {
+func mustBeRestored(t *testing.T, l *ledger.Ledger, backup backupfile.Info) {
 	t.Helper()
 	err := l.View(t.Context(), func(v machine.View) error {
 		if v.LedgerID() == backup.LedgerID || v.Index() < 1<<32 {
@@ -242,7 +245,7 @@ func TestRestoreRefusesFullDirectory(t *testing.T) {
 			t.Errorf("%s was changed from %s to %s", dir, before, after)
 		}
 	}
-	report, err := ledger.Verify(t.Context(), aLedger, ledger.VerifyOptions{})
+	report, err := verify.Directory(t.Context(), aLedger, verify.Options{})
 	if err != nil || len(report.Problems) != 0 || report.Transactions != 300 {
 		t.Errorf("the ledger that was there: %v %+v", err, report)
 	}
@@ -276,13 +279,13 @@ func TestRestoreRefusesDamage(t *testing.T) {
 	} {
 		dir := filepath.Join(t.TempDir(), "restored")
 		_, err := ledger.Restore(t.Context(), bytes.NewReader(b), restoreTo(dir))
-		if _, ok := errors.AsType[*ledger.BackupDamageError](err); !ok {
+		if _, ok := errors.AsType[*backupfile.DamageError](err); !ok {
 			t.Errorf("%s: %v", name, err)
 		}
 		if got := listing(t, dir); got != "[CREATING]" {
 			t.Errorf("%s: it leaves %s", name, got)
 		}
-		if _, err := ledger.Open(t.Context(), ledger.Options{Dir: dir}); !errors.Is(err, ledger.ErrRestoring) {
+		if _, err := ledger.Open(t.Context(), ledger.Options{Dir: dir}); !errors.Is(err, datadir.ErrRestoring) {
 			t.Errorf("%s: a start says %v", name, err)
 		}
 		if _, err := ledger.Restore(t.Context(), bytes.NewReader(backup), restoreTo(dir)); err != nil {

@@ -12,7 +12,9 @@ import (
 	"testing"
 
 	"github.com/seqledger/seqledger/ledger"
+	"github.com/seqledger/seqledger/ledger/datadir"
 	"github.com/seqledger/seqledger/ledger/machine"
+	"github.com/seqledger/seqledger/ledger/verify"
 )
 
 // contents sums up every file below a directory.
@@ -82,7 +84,7 @@ func TestRestoreDirectoryGivesOutNothingTwice(t *testing.T) {
 		}
 		mustBeginAnew(t, restored, info, max(newest.Index, newer))
 		closeLedger(t, restored)
-		report, err := ledger.Verify(t.Context(), dir, ledger.VerifyOptions{})
+		report, err := verify.Directory(t.Context(), dir, verify.Options{})
 		if err != nil || len(report.Problems) != 0 {
 			t.Errorf("stopped %v: verify: %v %+v", stopped, err, report)
 		}
@@ -98,7 +100,7 @@ func TestRestoreDirectoryAfterASpill(t *testing.T) {
 	if _, err := ledger.RestoreDirectory(t.Context(), crashed, restoreTo(dir)); err != nil {
 		t.Fatal(err)
 	}
-	report, err := ledger.Verify(t.Context(), dir, ledger.VerifyOptions{})
+	report, err := verify.Directory(t.Context(), dir, verify.Options{})
 	if err != nil || len(report.Problems) != 0 || report.Transactions != spilledWrites {
 		t.Errorf("verify: %v %+v", err, report)
 	}
@@ -168,7 +170,7 @@ func TestRestoreDirectoryRefusesDamage(t *testing.T) {
 		if got := listing(t, dir); got != "[CREATING]" {
 			t.Errorf("%s: it leaves %s", name, got)
 		}
-		if _, err := ledger.Open(t.Context(), ledger.Options{Dir: dir}); !errors.Is(err, ledger.ErrRestoring) {
+		if _, err := ledger.Open(t.Context(), ledger.Options{Dir: dir}); !errors.Is(err, datadir.ErrRestoring) {
 			t.Errorf("%s: a start says %v", name, err)
 		}
 		if _, err := ledger.RestoreDirectory(t.Context(), source, restoreTo(dir)); err != nil {

@@ -9,6 +9,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/seqledger/seqledger/ledger/datadir"
 )
 
 // fullDisk takes so many bytes and no more.
@@ -53,7 +55,7 @@ func TestRestoreReportsFullDisk(t *testing.T) {
 		if _, err := restore(o); !errors.Is(err, errDiskFull) {
 			t.Errorf("%s: a full disk: %v", from, err)
 		}
-		if _, err := Open(t.Context(), Options{Dir: o.Dir}); !errors.Is(err, ErrRestoring) {
+		if _, err := Open(t.Context(), Options{Dir: o.Dir}); !errors.Is(err, datadir.ErrRestoring) {
 			t.Errorf("%s: a start afterwards: %v", from, err)
 		}
 		o.disk = nil

@@ -4,6 +4,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/seqledger/seqledger/ledger/datadir"
 	"github.com/seqledger/seqledger/ledger/machine"
 )
 
@@ -54,6 +55,10 @@ type Stats struct {
 	// whether the wall clock was moved since the start, and decides nothing.
 	ClockAhead time.Duration
 }
+
+// DiskUsage asks the file system of the data directory. It reads nothing of
+// the ledger, so that it answers after a failure, too.
+func (l *Ledger) DiskUsage() (datadir.Usage, error) { return l.directory.Usage() }
 
 // Stats returns the counters.
 func (l *Ledger) Stats() Stats {

@@ -12,6 +12,7 @@ import (
 
 	"github.com/seqledger/seqledger/ledger"
 	"github.com/seqledger/seqledger/ledger/machine"
+	"github.com/seqledger/seqledger/ledger/verify"
 )
 
 // oldDirectory unpacks a data directory that an older version has written, and
@@ -82,9 +83,9 @@ func TestDirectoriesOfLevel1(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			dir, writes, index, digest := oldDirectory(t, name)
-			verify := func() *ledger.VerifyReport {
+			verify := func() *verify.Report {
 				t.Helper()
-				report, err := ledger.Verify(t.Context(), dir, ledger.VerifyOptions{})
+				report, err := verify.Directory(t.Context(), dir, verify.Options{})
 				if err != nil {
 					t.Fatal(err)
 				}

@@ -6,6 +6,7 @@ import (
 	"connectrpc.com/connect"
 
 	"github.com/seqledger/seqledger/ledger"
+	"github.com/seqledger/seqledger/ledger/backupfile"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 	"github.com/seqledger/seqledger/server/admission"
 )
@@ -48,10 +49,10 @@ type backupSender struct {
 	controls *admission.StreamControls
 }
 
-func (b *backupSender) begin(info ledger.BackupInfo) error {
+func (b *backupSender) begin(info backupfile.Info) error {
 	return b.send(&seqledgerv1.BackupResponse{Part: &seqledgerv1.BackupResponse_Header{Header: &seqledgerv1.BackupHeader{
 		LedgerId: info.LedgerID.String(), Index: info.Index, Digest: info.Digest.String(),
-		SizeEstimate: uint64(info.Bytes), FormatVersion: ledger.BackupFormat,
+		SizeEstimate: uint64(info.Bytes), FormatVersion: backupfile.Version,
 	}}})
 }
 

@@ -7,6 +7,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/seqledger/seqledger/ledger"
+	"github.com/seqledger/seqledger/ledger/datadir"
 	"github.com/seqledger/seqledger/ledger/machine"
 	"github.com/seqledger/seqledger/server/admission"
 )
@@ -42,7 +43,7 @@ type ledgerState struct {
 	streams, index uint64
 	maxStreams     uint64
 	time           int64
-	disk           ledger.DiskUsage
+	disk           datadir.Usage
 	measured       bool // the disk
 	ready          bool
 	admission      admission.Gauges

@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"github.com/seqledger/seqledger/ledger"
+	"github.com/seqledger/seqledger/ledger/backupfile"
+	"github.com/seqledger/seqledger/ledger/datadir"
 )
 
 // restoreCommand makes a data directory from a backup, or from another data
@@ -153,11 +155,11 @@ func openBackup(e *environment, path string) (backup io.Reader, done func(), err
 
 // hint says what to do about a failed restore.
 func (c *restoreCommand) hint(err error) string {
-	if _, damaged := errors.AsType[*ledger.BackupDamageError](err); damaged {
+	if _, damaged := errors.AsType[*backupfile.DamageError](err); damaged {
 		return "the directory is not a ledger; restore another copy of the backup, or an older one, into it"
 	}
 	switch {
-	case errors.Is(err, ledger.ErrInUse):
+	case errors.Is(err, datadir.ErrInUse):
 		return "stop the process that has it open, or name another directory"
 	case errors.Is(err, syscall.ENOSPC), errors.Is(err, syscall.EDQUOT):
 		return "make room on the file system of " + c.Data + " and run the restore again"

@@ -5,6 +5,7 @@ import (
 	"syscall"
 
 	"github.com/seqledger/seqledger/ledger"
+	"github.com/seqledger/seqledger/ledger/datadir"
 	"github.com/seqledger/seqledger/ledger/machine"
 )
 
@@ -26,9 +27,9 @@ func storageHint(err error, path string) string {
 	case clock:
 		return "set the system's clock right; if it is right, give --accept-clock once; " +
 			"if the ledger's own time is wrong, restore --ledger-time sets it back"
-	case errors.Is(err, ledger.ErrInUse):
+	case errors.Is(err, datadir.ErrInUse):
 		return "another process has " + path + " open; stop it, or name another directory with --data"
-	case errors.Is(err, ledger.ErrRestoring):
+	case errors.Is(err, datadir.ErrRestoring):
 		return "run seqledger restore FILE --data " + path + " again, with the same backup or another"
 	case is(syscall.ENOSPC, syscall.EDQUOT):
 		return "the disk is full: make room on the file system of " + path +

@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/seqledger/seqledger/ledger"
+	"github.com/seqledger/seqledger/ledger/datadir"
 	"github.com/seqledger/seqledger/ledger/machine"
 	"github.com/seqledger/seqledger/ledger/raftlog"
 )
@@ -21,7 +22,7 @@ func TestStorageHint(t *testing.T) {
 		want     string
 		lossless bool
 	}{
-		{ledger.ErrInUse, "stop it", false},
+		{datadir.ErrInUse, "stop it", false},
 		{syscall.ENOSPC, "make room", true},
 		{syscall.EDQUOT, "make room", true},
 		{syscall.EMFILE, "ulimit -n", true},

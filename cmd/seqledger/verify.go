@@ -6,8 +6,8 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/seqledger/seqledger/ledger"
 	"github.com/seqledger/seqledger/ledger/machine"
+	"github.com/seqledger/seqledger/ledger/verify"
 )
 
 // verifyCommand checks a data directory or a backup.
@@ -56,7 +56,7 @@ const progressEvery = 5 * time.Second
 // Run is called by kong.
 func (c *verifyCommand) Run(e *environment) error {
 	told := time.Now()
-	options := ledger.VerifyOptions{Progress: func(s machine.AuditSummary) {
+	options := verify.Options{Progress: func(s machine.AuditSummary) {
 		if now := time.Now(); !e.json && now.Sub(told) >= progressEvery {
 			told = now
 			e.notice("checked %d blocks, %d transactions", s.Blocks, s.Transactions)
@@ -98,20 +98,20 @@ func (c *verifyCommand) Run(e *environment) error {
 }
 
 // check verifies the data directory or the backup.
-func (c *verifyCommand) check(e *environment, options ledger.VerifyOptions) (*ledger.VerifyReport, error) {
+func (c *verifyCommand) check(e *environment, options verify.Options) (*verify.Report, error) {
 	if c.Backup == "" {
-		return ledger.Verify(e.ctx, c.Data, options)
+		return verify.Directory(e.ctx, c.Data, options)
 	}
 	backup, done, err := openBackup(e, c.Backup)
 	if err != nil {
 		return nil, err
 	}
 	defer done()
-	return ledger.VerifyBackup(e.ctx, backup, options)
+	return verify.Backup(e.ctx, backup, options)
 }
 
 // conclude prints what was checked.
-func (c *verifyCommand) conclude(e *environment, found *ledger.VerifyReport, count uint64) error {
+func (c *verifyCommand) conclude(e *environment, found *verify.Report, count uint64) error {
 	if e.json {
 		return e.showObject(verifyResult{
 			LedgerID: found.LedgerID.String(), Index: found.Index, Digest: found.Digest.String(), LogEntries: found.LogEntries,

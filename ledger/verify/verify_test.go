@@ -1,38 +1,72 @@
-package ledger_test
+package verify_test
 
 import (
 	"bytes"
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"testing"
 
 	"github.com/seqledger/seqledger/ledger"
+	"github.com/seqledger/seqledger/ledger/datadir"
 	"github.com/seqledger/seqledger/ledger/machine"
+	"github.com/seqledger/seqledger/ledger/verify"
 )
+
+func appendWrite(client string, sequence uint64, payload []byte) *machine.Write {
+	return &machine.Write{
+		Scope: machine.Scope{Organization: "acme", Vault: "main"}, ClientID: client, Actor: "system:test",
+		Sequence: sequence, Operations: []machine.Operation{{Kind: machine.OpAppend, Value: payload}},
+	}
+}
+
+// open opens a ledger that the end of the test closes.
+func open(t *testing.T, dir string) *ledger.Ledger {
+	t.Helper()
+	l, err := ledger.Open(t.Context(), ledger.Options{Dir: dir, Logger: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := l.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return l
+}
+
+func mustCommit(t *testing.T, l *ledger.Ledger, w *machine.Write) {
+	t.Helper()
+	if out, err := l.Write(t.Context(), w); err != nil || out.Code != machine.Committed {
+		t.Fatal(out, err)
+	}
+}
 
 // written makes a data directory with some hundred writes in it.
 func written(t *testing.T) string {
 	t.Helper()
 	dir := t.TempDir()
-	l := open(t, ledger.Options{Dir: dir})
+	l := open(t, dir)
 	for sequence := uint64(1); sequence <= 300; sequence++ {
 		w := appendWrite(fmt.Sprint("client-", sequence%5), (sequence-1)/5+1, fmt.Appendf(nil, "needle-%03d", sequence))
 		w.Operations = append(w.Operations, machine.Operation{
 			Kind: machine.OpSetEntity, Key: fmt.Appendf(nil, "key-%d", sequence%50), Value: fmt.Appendf(nil, "hay-%03d", sequence),
 		})
-		mustWrite(t, l, w, machine.Committed)
+		mustCommit(t, l, w)
 	}
-	closeLedger(t, l)
+	if err := l.Close(); err != nil {
+		t.Fatal(err)
+	}
 	return dir
 }
 
 func TestVerifySound(t *testing.T) {
 	t.Parallel()
 	dir := written(t)
-	report, err := ledger.Verify(t.Context(), dir, ledger.VerifyOptions{})
+	report, err := verify.Directory(t.Context(), dir, verify.Options{})
 	if err != nil || len(report.Problems) != 0 {
 		t.Fatalf("%v %+v", err, report)
 	}
@@ -59,7 +93,7 @@ func TestVerifyFindsFlippedBit(t *testing.T) {
 		if err := os.WriteFile(path, bytes.ReplaceAll(b, []byte(needle), flipped), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		report, err := ledger.Verify(t.Context(), dir, ledger.VerifyOptions{})
+		report, err := verify.Directory(t.Context(), dir, verify.Options{})
 		if err != nil || len(report.Problems) == 0 {
 			t.Errorf("%q became %q: %v, no problem found", needle, flipped, err)
 		}
@@ -78,7 +112,7 @@ func TestVerifyFindsDamagedLog(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	report, err := ledger.Verify(t.Context(), dir, ledger.VerifyOptions{})
+	report, err := verify.Directory(t.Context(), dir, verify.Options{})
 	if err != nil || len(report.Problems) == 0 {
 		t.Errorf("cut segments: %v, no problem found", err)
 	}
@@ -86,20 +120,20 @@ func TestVerifyFindsDamagedLog(t *testing.T) {
 
 func TestVerifyRefuses(t *testing.T) {
 	t.Parallel()
-	if _, err := ledger.Verify(t.Context(), filepath.Join(t.TempDir(), "none"), ledger.VerifyOptions{}); err == nil {
+	if _, err := verify.Directory(t.Context(), filepath.Join(t.TempDir(), "none"), verify.Options{}); err == nil {
 		t.Error("a directory that is not there was verified")
 	}
-	if _, err := ledger.Verify(t.Context(), t.TempDir(), ledger.VerifyOptions{}); err == nil {
+	if _, err := verify.Directory(t.Context(), t.TempDir(), verify.Options{}); err == nil {
 		t.Error("an empty directory was verified")
 	}
 	dir := t.TempDir()
-	_ = open(t, ledger.Options{Dir: dir})
-	if _, err := ledger.Verify(t.Context(), dir, ledger.VerifyOptions{}); !errors.Is(err, ledger.ErrInUse) {
+	_ = open(t, dir)
+	if _, err := verify.Directory(t.Context(), dir, verify.Options{}); !errors.Is(err, datadir.ErrInUse) {
 		t.Errorf("a ledger in use: %v", err)
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	if _, err := ledger.Verify(ctx, written(t), ledger.VerifyOptions{}); !errors.Is(err, context.Canceled) {
+	if _, err := verify.Directory(ctx, written(t), verify.Options{}); !errors.Is(err, context.Canceled) {
 		t.Errorf("cancelled: %v", err)
 	}
 }
@@ -124,7 +158,7 @@ func TestVerifyChangesNothing(t *testing.T) {
 		return files
 	}
 	before := read()
-	if _, err := ledger.Verify(t.Context(), dir, ledger.VerifyOptions{}); err != nil {
+	if _, err := verify.Directory(t.Context(), dir, verify.Options{}); err != nil {
 		t.Fatal(err)
 	}
 	for path, content := range read() {
@@ -148,17 +182,17 @@ func TestVerifyOfADirectoryThatWasJustMade(t *testing.T) {
 	if _, err := os.Stat(filepath.Join(dir, "LEDGER")); err != nil {
 		t.Fatal("the marker is not there yet:", err)
 	}
-	report, err := ledger.Verify(t.Context(), dir, ledger.VerifyOptions{})
+	report, err := verify.Directory(t.Context(), dir, verify.Options{})
 	if err != nil || len(report.Problems) != 0 {
 		t.Errorf("%v %+v", err, report)
 	}
-	mustWrite(t, open(t, ledger.Options{Dir: dir}), appendWrite("c", 1, nil), machine.Committed)
+	mustCommit(t, open(t, dir), appendWrite("c", 1, nil))
 }
 
 func TestVerifyLeavesNothingBehind(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
-	if _, err := ledger.Verify(t.Context(), dir, ledger.VerifyOptions{}); err == nil {
+	if _, err := verify.Directory(t.Context(), dir, verify.Options{}); err == nil {
 		t.Error("an empty directory was verified")
 	}
 	if entries, err := os.ReadDir(dir); err != nil || len(entries) != 0 {

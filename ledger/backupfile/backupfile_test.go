@@ -1,4 +1,4 @@
-package ledger
+package backupfile
 
 import (
 	"bytes"
@@ -15,34 +15,33 @@ import (
 func encoded(t testing.TB, state []byte) []byte {
 	t.Helper()
 	var out bytes.Buffer
-	info := BackupInfo{LedgerID: 7, Index: 9, StateBytes: int64(len(state))}
-	w, err := newBackupWriter(&out, &info, func(int) error { return nil })
+	info := Info{LedgerID: 7, Index: 9, StateBytes: int64(len(state))}
+	w, err := NewWriter(&out, &info, func(int) error { return nil })
 	if err != nil {
 		t.Fatal(err)
 	}
 	if _, err := w.Write(state); err != nil {
 		t.Fatal(err)
 	}
-	if info.SHA256, err = w.finish(); err != nil {
+	if info.SHA256, err = w.Finish(); err != nil {
 		t.Fatal(err)
 	}
-	if got := backupBytes(info.StateBytes); got != int64(out.Len()) {
+	if got := Size(info.StateBytes); got != int64(out.Len()) {
 		t.Errorf("a backup of %d bytes was announced with %d bytes and has %d", len(state), got, out.Len())
 	}
 	return out.Bytes()
 }
 
 // decoded reads a backup and returns the state in it.
-func decoded(b []byte) (info BackupInfo, state []byte, err error) {
-	info, err = readBackup(context.Background(), bytes.NewReader(b),
-		func(BackupInfo) error { return nil },
-		func(chunk []byte) error { state = append(state, chunk...); return nil })
-	return info, state, err
+func decoded(b []byte) (info Info, state []byte, err error) {
+	var out bytes.Buffer
+	info, err = Read(context.Background(), bytes.NewReader(b), &out, nil)
+	return info, out.Bytes(), err
 }
 
-func TestBackupFileRoundTrip(t *testing.T) {
+func TestRoundTrip(t *testing.T) {
 	t.Parallel()
-	for _, size := range []int{1, backupChunkBytes - 1, backupChunkBytes, backupChunkBytes + 1, 3 * backupChunkBytes} {
+	for _, size := range []int{1, chunkBytes - 1, chunkBytes, chunkBytes + 1, 3 * chunkBytes} {
 		state := make([]byte, size)
 		for i := range state {
 			state[i] = byte(i * 7)
@@ -59,7 +58,7 @@ func TestBackupFileRoundTrip(t *testing.T) {
 func wantDamage(t *testing.T, what string, at int, b []byte) {
 	t.Helper()
 	_, _, err := decoded(b)
-	damage, ok := errors.AsType[*BackupDamageError](err)
+	damage, ok := errors.AsType[*DamageError](err)
 	if !ok {
 		t.Errorf("%s: got %v, want damage", what, err)
 	} else if damage.Offset > int64(at) {
@@ -69,7 +68,7 @@ func wantDamage(t *testing.T, what string, at int, b []byte) {
 
 // Every changed byte and every cut of a small backup is found, and some of one
 // with several chunks.
-func TestBackupFileDamage(t *testing.T) {
+func TestDamage(t *testing.T) {
 	t.Parallel()
 	seed := rand.Uint64()
 	if text := os.Getenv("SEQLEDGER_BACKUP_SEED"); text != "" {
@@ -78,7 +77,7 @@ func TestBackupFileDamage(t *testing.T) {
 	t.Logf("repeat with SEQLEDGER_BACKUP_SEED=%d", seed)
 	random := rand.New(rand.NewPCG(seed, 0))
 	small := encoded(t, []byte("the state file of a very small ledger"))
-	large := encoded(t, bytes.Repeat([]byte("0123456789abcdef"), backupChunkBytes/7))
+	large := encoded(t, bytes.Repeat([]byte("0123456789abcdef"), chunkBytes/7))
 	check := func(b []byte, at int) {
 		changed := bytes.Clone(b)
 		changed[at] ^= byte(1 + random.IntN(255))
@@ -93,35 +92,35 @@ func TestBackupFileDamage(t *testing.T) {
 	}
 	wantDamage(t, "a byte too many", len(small), append(bytes.Clone(small), 0))
 	// Two whole chunks that change places bear the right sums of their bytes.
-	first, size := backupHeaderBytes, backupChunkBytes+chunkOverhead
-	other := encoded(t, append(bytes.Repeat([]byte{1}, backupChunkBytes), bytes.Repeat([]byte{2}, backupChunkBytes)...))
+	first, size := headerBytes, chunkBytes+chunkOverhead
+	other := encoded(t, append(bytes.Repeat([]byte{1}, chunkBytes), bytes.Repeat([]byte{2}, chunkBytes)...))
 	swapped := append(bytes.Clone(other[:first]), other[first+size:first+2*size]...)
 	swapped = append(append(swapped, other[first:first+size]...), other[first+2*size:]...)
 	wantDamage(t, "two chunks change places", first, swapped)
 }
 
-// FuzzReadBackup: what is read without an error is, byte for byte, what the
+// FuzzRead: what is read without an error is, byte for byte, what the
 // writer makes of the same state.
-func FuzzReadBackup(f *testing.F) {
+func FuzzRead(f *testing.F) {
 	whole := encoded(f, []byte("state"))
 	f.Add(whole)
-	f.Add(whole[:backupHeaderBytes])
+	f.Add(whole[:headerBytes])
 	f.Add(encoded(f, bytes.Repeat([]byte{0}, 5000)))
-	f.Add([]byte(backupMagic))
+	f.Add([]byte(magic))
 	f.Fuzz(func(t *testing.T, b []byte) {
 		info, state, err := decoded(b)
 		if err != nil {
 			return
 		}
 		var again bytes.Buffer
-		w, err := newBackupWriter(&again, &info, func(int) error { return nil })
+		w, err := NewWriter(&again, &info, func(int) error { return nil })
 		if err != nil {
 			t.Fatal(err)
 		}
 		if _, err := w.Write(state); err != nil {
 			t.Fatal(err)
 		}
-		if sum, err := w.finish(); err != nil || sum != info.SHA256 || !bytes.Equal(again.Bytes(), b) {
+		if sum, err := w.Finish(); err != nil || sum != info.SHA256 || !bytes.Equal(again.Bytes(), b) {
 			t.Fatalf("%d bytes were read as a backup and are none", len(b))
 		}
 	})

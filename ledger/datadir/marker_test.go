@@ -1,4 +1,4 @@
-package ledger
+package datadir
 
 import (
 	"encoding/hex"
@@ -11,7 +11,7 @@ const exampleMarker = `{"format":1,"directory":"00112233445566778899aabbccddeeff
 // A marker has one form, and no checksum: so every other form is damage.
 func TestMarkerHasOneForm(t *testing.T) {
 	t.Parallel()
-	d := &directory{path: t.TempDir()}
+	d := &Directory{path: t.TempDir()}
 	read := func(content string) error {
 		if err := os.WriteFile(d.file(markerName), []byte(content), 0o600); err != nil {
 			t.Fatal(err)
@@ -40,7 +40,7 @@ func FuzzMarker(f *testing.F) {
 	f.Add([]byte(exampleMarker))
 	f.Add([]byte(`{"format":2}`))
 	f.Add([]byte(`{"format":1,"Format":1,"directory":"\u0030"}`))
-	d := &directory{path: f.TempDir()}
+	d := &Directory{path: f.TempDir()}
 	f.Fuzz(func(t *testing.T, content []byte) {
 		if err := os.WriteFile(d.file(markerName), content, 0o600); err != nil {
 			t.Fatal(err)

@@ -1,12 +1,12 @@
 //go:build linux || darwin
 
-package ledger
+package datadir
 
 import "golang.org/x/sys/unix"
 
-// diskSpace returns what is left, and how much there is, of the file system
+// space returns what is left, and how much there is, of the file system
 // that a path is on.
-func diskSpace(path string) (free, size uint64, err error) {
+func space(path string) (free, size uint64, err error) {
 	var s unix.Statfs_t
 	if err := unix.Statfs(path, &s); err != nil {
 		return 0, 0, err

@@ -1,19 +1,6 @@
-package ledger
-
-import (
-	"bytes"
-	"crypto/rand"
-	"encoding/hex"
-	"encoding/json"
-	"errors"
-	"fmt"
-	"os"
-	"path/filepath"
-	"strings"
-
-	"github.com/gofrs/flock"
-)
-
+// Package datadir knows what lies in a data directory, in which order it is made,
+// and who may open it.
+//
 // A data directory holds:
 //
 //	LOCK      flock of the process that has it open
@@ -30,32 +17,62 @@ import (
 // A restore does the same, and CREATING says so: only another restore begins
 // that again. A start that did would put an empty ledger in the place of the
 // one that was to be restored.
+package datadir
+
+import (
+	"bytes"
+	"crypto/rand"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/gofrs/flock"
+)
+
 const (
+	// StateName is the name of the state file in a data directory.
+	StateName = "state.db"
+	// LogName is the name of the log's directory in a data directory.
+	LogName = "log"
+
 	lockName     = "LOCK"
 	markerName   = "LEDGER"
 	creatingName = "CREATING"
-	stateName    = "state.db"
-	logName      = "log"
 	newSuffix    = ".new-" // of a state file that is not whole
 
 	// formatVersion is the version of everything in the directory. See
 	// FORMAT.md.
 	formatVersion = 1
+
+	identityBytes = 16
 )
 
-// origin is what a directory is made from; CREATING holds it.
-type origin string
+var (
+	// ErrInUse: another process has the data directory open.
+	ErrInUse = errors.New("the data directory is in use by another process")
+	// ErrRestoring: a restore into the data directory did not reach its end.
+	ErrRestoring = errors.New("a restore into the data directory was interrupted: run it again before anything else")
+)
 
+// Origin is what a directory is made from; CREATING holds it.
+type Origin string
+
+// The origins of a directory.
 const (
-	created  origin = ""
-	restored origin = "restore\n"
+	Created  Origin = ""
+	Restored Origin = "restore\n"
 )
 
-// directory is an open data directory.
-type directory struct {
+// Directory is a data directory that this process has locked until Close.
+type Directory struct {
 	path     string
 	lock     *flock.Flock
-	identity []byte // 16 random bytes that its parts bear
+	identity []byte // identityBytes that its parts bear
 	fresh    bool   // being created
 }
 
@@ -65,19 +82,19 @@ type marker struct {
 	Node      string `json:"node"`
 }
 
-// openDirectory locks a data directory, which is made if need be, and finds out
-// whether it is to be created. Only a directory that is to be created can be
-// restored.
-func openDirectory(path string, from origin) (*directory, error) {
+// Open locks a data directory to use it. It makes the directory if need be, and
+// finds out whether a ledger is to be created in it: see Fresh. Only a directory
+// without a ledger can be restored.
+func Open(path string, from Origin) (*Directory, error) {
 	if err := makeDirectory(path); err != nil {
 		return nil, fmt.Errorf("data directory: %w", err)
 	}
 	// Before the lock, which would leave a file in a directory that is refused.
 	// Whether a restore was interrupted or goes on is known with the lock alone.
-	if err := (&directory{path: path}).inspect(from); err != nil && !errors.Is(err, ErrRestoring) {
+	if err := (&Directory{path: path}).inspect(from); err != nil && !errors.Is(err, ErrRestoring) {
 		return nil, err
 	}
-	d, err := lockDirectory(path)
+	d, err := lockIn(path)
 	if err != nil {
 		return nil, err
 	}
@@ -85,23 +102,23 @@ func openDirectory(path string, from origin) (*directory, error) {
 		err = d.prepare(from)
 	}
 	if err != nil {
-		return nil, errors.Join(err, d.close())
+		return nil, errors.Join(err, d.Close())
 	}
 	return d, nil
 }
 
-// lockLedger locks a directory that holds a ledger and is only to be read.
-func lockLedger(path string) (*directory, error) {
+// OpenLedger locks a directory that holds a ledger and is only to be read.
+func OpenLedger(path string) (*Directory, error) {
 	// Before the lock, which would leave a file in a directory that is refused.
-	if err := (&directory{path: path}).mustBeLedger(); err != nil {
+	if err := (&Directory{path: path}).mustBeLedger(); err != nil {
 		return nil, err
 	}
-	d, err := lockDirectory(path)
+	d, err := lockIn(path)
 	if err != nil {
 		return nil, err
 	}
 	if err := d.mustBeLedger(); err != nil {
-		return nil, errors.Join(err, d.close())
+		return nil, errors.Join(err, d.Close())
 	}
 	return d, nil
 }
@@ -125,7 +142,7 @@ func makeDirectory(path string) error {
 	if err := os.Mkdir(path, 0o700); err != nil && !errors.Is(err, os.ErrExist) {
 		return err
 	}
-	return (&directory{path: parent}).sync()
+	return (&Directory{path: parent}).sync()
 }
 
 func mustBeDirectory(path string, info os.FileInfo) error {
@@ -135,8 +152,8 @@ func mustBeDirectory(path string, info os.FileInfo) error {
 	return nil
 }
 
-func lockDirectory(path string) (*directory, error) {
-	d := &directory{path: path, lock: flock.New(filepath.Join(path, lockName), flock.SetPermissions(0o600))}
+func lockIn(path string) (*Directory, error) {
+	d := &Directory{path: path, lock: flock.New(filepath.Join(path, lockName), flock.SetPermissions(0o600))}
 	locked, err := d.lock.TryLock()
 	if err != nil {
 		return nil, fmt.Errorf("lock of data directory %s: %w", path, err)
@@ -148,7 +165,7 @@ func lockDirectory(path string) (*directory, error) {
 }
 
 // mustBeLedger reads the marker of a directory that is only to be looked at.
-func (d *directory) mustBeLedger() error {
+func (d *Directory) mustBeLedger() error {
 	info, err := os.Stat(d.path)
 	if err == nil {
 		err = mustBeDirectory(d.path, info)
@@ -167,10 +184,10 @@ func (d *directory) mustBeLedger() error {
 }
 
 // inspect refuses a directory that is not the ledger's. It changes nothing.
-func (d *directory) inspect(from origin) error {
+func (d *Directory) inspect(from Origin) error {
 	d.fresh = false
 	if _, err := os.Stat(d.file(markerName)); err == nil {
-		if from == restored {
+		if from == Restored {
 			return fmt.Errorf("%s holds a ledger already; restore into an absent or empty directory", d.path)
 		}
 		return d.readMarker()
@@ -180,9 +197,9 @@ func (d *directory) inspect(from origin) error {
 	d.fresh = true
 	begun, err := os.ReadFile(d.file(creatingName))
 	switch {
-	case err != nil, origin(begun) != created && origin(begun) != restored:
+	case err != nil, Origin(begun) != Created && Origin(begun) != Restored:
 		return d.mustBeEmpty()
-	case origin(begun) == restored && from != restored:
+	case Origin(begun) == Restored && from != Restored:
 		return fmt.Errorf("%w: %s", ErrRestoring, d.path)
 	}
 	return nil
@@ -190,16 +207,16 @@ func (d *directory) inspect(from origin) error {
 
 // prepare removes what a crash has left in a locked directory, and begins the
 // creation of a new one.
-func (d *directory) prepare(from origin) error {
+func (d *Directory) prepare(from Origin) error {
 	if !d.fresh {
 		return d.removeLeftovers(creatingName) // of a crash between the last two steps
 	}
 	// CREATING itself stays until the new one takes its place: a restore that
 	// is killed here must not leave what looks empty.
-	if err := d.removeLeftovers(stateName, logName); err != nil {
+	if err := d.removeLeftovers(StateName, LogName); err != nil {
 		return err
 	}
-	d.identity = make([]byte, 16)
+	d.identity = make([]byte, identityBytes)
 	if _, err := rand.Read(d.identity); err != nil {
 		return fmt.Errorf("random identity: %w", err)
 	}
@@ -208,7 +225,7 @@ func (d *directory) prepare(from origin) error {
 
 // mustBeEmpty keeps a mistyped path from being filled with a ledger, and a
 // ledger that lost its marker from being overwritten.
-func (d *directory) mustBeEmpty() error {
+func (d *Directory) mustBeEmpty() error {
 	entries, err := os.ReadDir(d.path)
 	if err != nil {
 		return fmt.Errorf("data directory: %w", err)
@@ -225,7 +242,7 @@ func (d *directory) mustBeEmpty() error {
 	return nil
 }
 
-func (d *directory) readMarker() error {
+func (d *Directory) readMarker() error {
 	b, err := os.ReadFile(d.file(markerName))
 	if err != nil {
 		return fmt.Errorf("data directory: %w", err)
@@ -239,7 +256,7 @@ func (d *directory) readMarker() error {
 			d.path, m.Format, formatVersion)
 	}
 	d.identity, err = hex.DecodeString(m.Directory)
-	if err != nil || len(d.identity) != 16 {
+	if err != nil || len(d.identity) != identityBytes {
 		return fmt.Errorf("%s is damaged: %q is no directory id; restore the directory from a backup",
 			d.file(markerName), m.Directory)
 	}
@@ -252,13 +269,14 @@ func (d *directory) readMarker() error {
 }
 
 // marker returns the one form of this directory's marker.
-func (d *directory) marker() ([]byte, error) {
-	b, err := json.Marshal(marker{Format: formatVersion, Directory: hex.EncodeToString(d.identity), Node: d.nodeID()})
+func (d *Directory) marker() ([]byte, error) {
+	b, err := json.Marshal(marker{Format: formatVersion, Directory: hex.EncodeToString(d.identity), Node: d.NodeID()})
 	return append(b, '\n'), err
 }
 
-// finish makes a created directory a ledger.
-func (d *directory) finish() error {
+// Finish makes a ledger of a directory that is being created. Everything in it
+// must be durable by then, because the marker says that it is.
+func (d *Directory) Finish() error {
 	b, err := d.marker()
 	if err != nil {
 		return err
@@ -270,13 +288,56 @@ func (d *directory) finish() error {
 	return d.remove(creatingName)
 }
 
-// nodeID returns the name of this node among the voters.
-func (d *directory) nodeID() string { return hex.EncodeToString(d.identity) }
+// Path returns the path that the directory was opened by.
+func (d *Directory) Path() string { return d.path }
 
-func (d *directory) file(name string) string { return filepath.Join(d.path, name) }
+// Fresh tells whether a ledger is being created in the directory.
+func (d *Directory) Fresh() bool { return d.fresh }
+
+// Identity returns the 16 random bytes that the parts of the directory bear.
+func (d *Directory) Identity() []byte { return d.identity }
+
+// NodeID returns the name of this node among the voters.
+func (d *Directory) NodeID() string { return hex.EncodeToString(d.identity) }
+
+// State returns the path of the state file.
+func (d *Directory) State() string { return d.file(StateName) }
+
+// Log returns the path of the log's directory.
+func (d *Directory) Log() string { return d.file(LogName) }
+
+func (d *Directory) file(name string) string { return filepath.Join(d.path, name) }
+
+// MakeState makes the state file of a directory that is being restored: fill
+// writes it, and prepare makes it the directory's own once it is on disk. Only
+// then does the file get its name, so that a crash leaves a whole one or none.
+func (d *Directory) MakeState(fill func(io.Writer) error, prepare func(path string) error) (err error) {
+	f, err := os.CreateTemp(d.path, StateName+newSuffix+"*")
+	if err != nil {
+		return fmt.Errorf("restored state: %w", err)
+	}
+	defer func() {
+		if err != nil { // CREATING stays: the directory must not pass for an empty one
+			_ = os.Remove(f.Name())
+		}
+	}()
+	if err = fill(f); err == nil {
+		err = f.Sync()
+	}
+	if err = errors.Join(err, f.Close()); err != nil {
+		return err
+	}
+	if err := prepare(f.Name()); err != nil {
+		return err
+	}
+	if err := os.Rename(f.Name(), d.State()); err != nil {
+		return fmt.Errorf("restored state: %w", err)
+	}
+	return d.sync()
+}
 
 // writeFile makes a file appear whole or not at all.
-func (d *directory) writeFile(name string, content []byte) (err error) {
+func (d *Directory) writeFile(name string, content []byte) (err error) {
 	f, err := os.CreateTemp(d.path, "."+name+"-*")
 	if err != nil {
 		return fmt.Errorf("data directory: %w", err)
@@ -299,7 +360,7 @@ func (d *directory) writeFile(name string, content []byte) (err error) {
 	return d.sync()
 }
 
-func (d *directory) remove(names ...string) error {
+func (d *Directory) remove(names ...string) error {
 	for _, name := range names {
 		if err := os.RemoveAll(d.file(name)); err != nil {
 			return fmt.Errorf("data directory: %w", err)
@@ -310,13 +371,13 @@ func (d *directory) remove(names ...string) error {
 
 // removeLeftovers removes names, and the temporary files that a crash during
 // the creation may have left.
-func (d *directory) removeLeftovers(names ...string) error {
-	entries, err := os.ReadDir(d.path) // no Glob: the path is no pattern
+func (d *Directory) removeLeftovers(names ...string) error {
+	entries, err := os.ReadDir(d.path) // not Glob: the path is used literally
 	if err != nil {
 		return fmt.Errorf("data directory: %w", err)
 	}
 	for _, e := range entries {
-		for _, prefix := range []string{"." + creatingName + "-", "." + markerName + "-", stateName + newSuffix} {
+		for _, prefix := range []string{"." + creatingName + "-", "." + markerName + "-", StateName + newSuffix} {
 			if strings.HasPrefix(e.Name(), prefix) {
 				names = append(names, e.Name())
 			}
@@ -326,7 +387,7 @@ func (d *directory) removeLeftovers(names ...string) error {
 }
 
 // sync makes names that were added or removed durable.
-func (d *directory) sync() error {
+func (d *Directory) sync() error {
 	f, err := os.Open(d.path)
 	if err != nil {
 		return fmt.Errorf("data directory: %w", err)
@@ -337,4 +398,26 @@ func (d *directory) sync() error {
 	return nil
 }
 
-func (d *directory) close() error { return d.lock.Close() }
+// Usage is what a ledger takes and what is left for it, in bytes.
+type Usage struct {
+	State uint64 // the state file
+	Free  uint64 // left on the file system, for this user
+	Size  uint64 // of the file system; 0 where this system does not say
+}
+
+// Usage asks the file system of the directory. It opens no file, so that it
+// answers after a failure of the storage, too.
+func (d *Directory) Usage() (u Usage, err error) {
+	state, err := os.Stat(d.State())
+	if err != nil {
+		return Usage{}, fmt.Errorf("disk usage: %w", err)
+	}
+	u.State = uint64(state.Size())
+	if u.Free, u.Size, err = space(d.path); err != nil {
+		return Usage{}, fmt.Errorf("disk usage of %s: %w", d.path, err)
+	}
+	return u, nil
+}
+
+// Close gives the directory free.
+func (d *Directory) Close() error { return d.lock.Close() }

@@ -1,0 +1,294 @@
+// Package verify checks what a ledger has stored: a data directory, or a backup.
+//
+// It replays the log over the state in memory, as a start would, and audits the
+// result: checksums, hash chains, Merkle roots, dense sequences, receipts against
+// transactions, and every table against what the blocks say.
+package verify
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+
+	"github.com/seqledger/seqledger/ledger/backupfile"
+	"github.com/seqledger/seqledger/ledger/boltstore"
+	"github.com/seqledger/seqledger/ledger/datadir"
+	"github.com/seqledger/seqledger/ledger/machine"
+	"github.com/seqledger/seqledger/ledger/raftlog"
+)
+
+// Options say how to verify.
+type Options struct {
+	// Progress is told of every block that has been checked; may be nil.
+	Progress func(machine.AuditSummary)
+}
+
+// Report is what was checked, and what is wrong with it.
+type Report struct {
+	machine.AuditSummary
+	LedgerID   machine.LedgerID
+	Index      uint64
+	Digest     machine.Hash
+	LogEntries uint64 // after the checkpoint, which were replayed in memory
+	Problems   []machine.Problem
+	Omitted    uint64 // problems beyond the first maxProblems
+}
+
+// maxProblems bounds the report of a directory that is thoroughly broken.
+const maxProblems = 1_000
+
+// Directory checks a data directory that no process has open, and changes nothing
+// in it. The error tells that the check itself could not be done; damage is in the
+// report.
+func Directory(ctx context.Context, dir string, o Options) (report *Report, err error) {
+	d, err := datadir.OpenLedger(dir)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, d.Close()) }()
+	report = new(Report)
+	store, err := boltstore.OpenReadOnly(d.State(), d.Identity())
+	if err != nil {
+		report.add(datadir.StateName, err)
+		return report, nil
+	}
+	defer func() { err = errors.Join(err, store.Close()) }()
+	m, err := report.replay(ctx, d, store, func() error { return nil })
+	if err != nil || m == nil {
+		return report, err
+	}
+	return report, report.audit(ctx, store, m, o.Progress)
+}
+
+// Backup checks a backup: its checksums first, then the state in it, as Directory
+// does that of a directory. For that it puts the state into the system's directory
+// for temporary files, which needs as much room as the backup takes. Damage of
+// either kind is in the report.
+func Backup(ctx context.Context, backup io.Reader, o Options) (report *Report, err error) {
+	f, err := os.CreateTemp("", "seqledger-backup-*")
+	if err != nil {
+		return nil, fmt.Errorf("verify: %w", err)
+	}
+	defer func() { err = errors.Join(err, os.Remove(f.Name())) }()
+	report = new(Report)
+	info, err := backupfile.Read(ctx, backup, f, nil)
+	if err = errors.Join(err, f.Close()); err != nil {
+		damage, damaged := errors.AsType[*backupfile.DamageError](err)
+		if !damaged {
+			return nil, err
+		}
+		report.addProblem(machine.Problem{Where: fmt.Sprintf("byte %d of the backup", damage.Offset), What: damage.What})
+		return report, nil
+	}
+	return report, report.auditFile(ctx, f.Name(), &info, o.Progress)
+}
+
+// auditFile checks the state file of a backup, which it makes its own first: no
+// other process knows the file.
+func (p *Report) auditFile(
+	ctx context.Context, path string, info *backupfile.Info, progress func(machine.AuditSummary),
+) (err error) {
+	var identity [16]byte // any identity does
+	if err := boltstore.Adopt(path, identity[:]); err != nil {
+		err = fmt.Errorf("state in the backup: %w", err)
+		if errors.Is(err, machine.ErrCorrupt) || errors.Is(err, boltstore.ErrForeign) || errors.Is(err, boltstore.ErrVersion) {
+			p.add(datadir.StateName, err)
+			return nil
+		}
+		return err
+	}
+	store, err := boltstore.OpenReadOnly(path, identity[:])
+	if err != nil {
+		p.add(datadir.StateName, err)
+		return nil
+	}
+	defer func() { err = errors.Join(err, store.Close()) }()
+	m := p.openMachine(store)
+	if m == nil {
+		return nil
+	}
+	if err := p.audit(ctx, store, m, progress); err != nil {
+		return err
+	}
+	if p.LedgerID != info.LedgerID || p.Index != info.Index || p.Digest != info.Digest {
+		p.addProblem(machine.Problem{
+			Where: "header of the backup", What: "it names another ledger, index or digest than the state has",
+		})
+	}
+	return nil
+}
+
+// flushBytes is how many bytes of changes ReplayInto gathers before it writes them.
+const flushBytes = 32 << 20
+
+// ReplayInto brings a copy of the state file of a directory to the end of the
+// directory's log, and checks everything in it. The report tells what the copy
+// holds then. Damage is an error for which errors.Is(err, machine.ErrCorrupt).
+func ReplayInto(ctx context.Context, path string, from *datadir.Directory) (report *Report, err error) {
+	store, err := boltstore.Open(path, boltstore.Options{Identity: from.Identity()})
+	if err != nil {
+		return nil, fmt.Errorf("state in %s: %w", from.Path(), err)
+	}
+	defer func() { err = errors.Join(err, store.Close()) }()
+	report = new(Report)
+	m, err := report.replay(ctx, from, store, func() error {
+		if store.PendingBytes() < flushBytes {
+			return nil
+		}
+		return store.Flush()
+	})
+	if err == nil && m != nil {
+		err = report.audit(ctx, store, m, nil)
+	}
+	if err == nil {
+		err = report.problem(from.Path())
+	}
+	if err != nil {
+		return nil, err
+	}
+	return report, store.Flush()
+}
+
+// problem makes an error of the problems of a directory; nil when there are none.
+func (p *Report) problem(dir string) error {
+	if len(p.Problems) == 0 {
+		return nil
+	}
+	first := p.Problems[0]
+	return fmt.Errorf("%w: %s has %d problems, the first of them: %s: %s",
+		machine.ErrCorrupt, dir, uint64(len(p.Problems))+p.Omitted, first.Where, first.What)
+}
+
+// audit checks the state as a whole.
+func (p *Report) audit(
+	ctx context.Context, store *boltstore.Store, m *machine.Machine, progress func(machine.AuditSummary),
+) error {
+	err := store.View(func(r machine.Reader) (err error) {
+		v := m.View(r)
+		if v.Created() { // a crash may have come before the first command
+			p.LedgerID, p.Index, p.Digest = v.LedgerID(), v.Index(), v.Digest()
+		}
+		p.AuditSummary, err = m.Audit(contextReader{r, ctx}, p.addProblem, progress)
+		return err
+	})
+	if err != nil && ctx.Err() == nil {
+		p.add(datadir.StateName, err)
+		err = nil
+	}
+	return err
+}
+
+func (p *Report) add(where string, err error) {
+	p.addProblem(machine.Problem{Where: where, What: err.Error()})
+}
+
+func (p *Report) addProblem(problem machine.Problem) {
+	if len(p.Problems) == maxProblems {
+		p.Omitted++
+		return
+	}
+	p.Problems = append(p.Problems, problem)
+}
+
+// replay applies the log after the checkpoint to the state in memory, and calls
+// applied after each entry. It returns nil when damage keeps the state from
+// being read at all.
+func (p *Report) replay(
+	ctx context.Context, d *datadir.Directory, store *boltstore.Store, applied func() error,
+) (m *machine.Machine, err error) {
+	if m = p.openMachine(store); m == nil {
+		return nil, nil
+	}
+	at := store.Checkpoint()
+	err = raftlog.Read(d.Log(), d.Identity(), raftlog.Position{Index: at.Index, Term: at.Term},
+		func(at raftlog.Position, entry []byte) error {
+			if err := ctx.Err(); err != nil {
+				return err
+			}
+			p.LogEntries++
+			err := store.Update(boltstore.Position{Index: at.Index, Term: at.Term}, func(tx machine.Tx) error {
+				_, err := m.Apply(tx, entry)
+				return err
+			})
+			if err != nil {
+				return err
+			}
+			return applied()
+		})
+	switch {
+	case ctx.Err() != nil:
+		return nil, context.Cause(ctx)
+	case store.Err() != nil: // half an entry is in memory: nothing can be said of the rest
+		p.add(fmt.Sprintf("log entry %d after the checkpoint", p.LogEntries), err)
+		return nil, nil
+	case err != nil: // the state by itself can still be audited
+		p.add(datadir.LogName, err)
+	}
+	if err := store.CheckAhead(); err != nil {
+		p.add(datadir.StateName, err)
+	}
+	return m, p.mustReachProven(store, m)
+}
+
+// mustReachProven looks whether the log has everything that was applied.
+func (p *Report) mustReachProven(store *boltstore.Store, m *machine.Machine) error {
+	return store.View(func(r machine.Reader) error {
+		if err := MustReachProven(store.Proven(), m.View(r).Index()); err != nil {
+			p.add(datadir.LogName, err)
+		}
+		return nil
+	})
+}
+
+// MustReachProven compares the ledger index after the replay with the last block
+// that the state file has from before, ahead of its checkpoint. Only what was
+// durable in the log and committed is ever applied, so a log that ends before
+// that block has lost entries, perhaps acknowledged ones: a damaged batch at its
+// very end looks like a torn write. Proven is the key of the block, or nil.
+func MustReachProven(proven []byte, index uint64) error {
+	if proven == nil {
+		return nil
+	}
+	if len(proven) != 8 {
+		return fmt.Errorf("%s: %w: the last block has a key of %d bytes instead of 8; restore the data directory from a backup",
+			datadir.StateName, machine.ErrCorrupt, len(proven))
+	}
+	if last := binary.BigEndian.Uint64(proven); last > index {
+		return fmt.Errorf("%w: the log reaches to ledger index %d, but %s proves that writes up to index %d were decided: "+
+			"the end of the log is lost; restore the data directory from a backup", machine.ErrCorrupt, index, datadir.StateName, last)
+	}
+	return nil
+}
+
+// openMachine reads the head of the state; nil when it is damaged.
+func (p *Report) openMachine(store *boltstore.Store) (m *machine.Machine) {
+	err := store.View(func(r machine.Reader) (err error) {
+		m, err = machine.Open(r)
+		return err
+	})
+	if err != nil {
+		p.add("head of the state", err)
+		return nil
+	}
+	return m
+}
+
+// contextReader ends an audit with its context.
+type contextReader struct {
+	machine.Reader
+	ctx context.Context //nolint:containedctx // It lives as long as one audit.
+}
+
+// Ascend implements machine.Reader.
+func (r contextReader) Ascend(table machine.Table, from []byte, visit func(k, v []byte) bool) error {
+	err := r.Reader.Ascend(table, from, func(k, v []byte) bool {
+		return r.ctx.Err() == nil && visit(k, v)
+	})
+	if err == nil {
+		err = r.ctx.Err()
+	}
+	return err
+}
