@@ -70,16 +70,16 @@ func TestInvariant1AtMostOnceWithControl(t *testing.T) {
 			}
 			return out[0]
 		}
-		var receipts []handedOut
+		var receipts []HandedOut
 		sent := transcript(f, seed)
 		for _, w := range sent {
 			if out := apply(w); out.Code == Committed || out.Code == Replayed {
-				receipts = append(receipts, handedOut{w, out.Receipt})
+				receipts = append(receipts, HandedOut{w, out.Receipt})
 			}
 		}
 		audit = readBack(f.mem, receipts)
 		for _, h := range receipts { // invariant 6
-			if apply(h.write).Code == Committed {
+			if apply(h.Write).Code == Committed {
 				ranAgain++
 			}
 		}

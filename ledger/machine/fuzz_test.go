@@ -249,7 +249,7 @@ func FuzzValidate(f *testing.F) {
 			!bytes.Equal(appendOperations(nil, x.Operations), appendOperations(nil, w.Operations)) {
 			t.Errorf("a valid write reads back as %+v, %v", x, err)
 		}
-		if err := readBack(state.mem, []handedOut{{w, out.Receipt}}); err != nil {
+		if err := readBack(state.mem, []HandedOut{{w, out.Receipt}}); err != nil {
 			t.Error(err)
 		}
 	})

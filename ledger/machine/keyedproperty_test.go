@@ -18,7 +18,7 @@ type keyedHistory struct {
 	m       *Machine
 	records map[KeyedID]*keyed.Record
 	now     int64
-	log     []logged
+	log     []Logged
 	sent    []*KeyedCommand
 }
 
@@ -41,8 +41,8 @@ func TestKeyedRecordsEqualTheirTransitions(t *testing.T) {
 		if _, err := h.m.Audit(h.mem, func(p Problem) { problems = append(problems, p) }, nil); err != nil || len(problems) > 0 {
 			t.Fatalf("the audit reports %v, %v", problems, err)
 		}
-		for name, entries := range map[string][]logged{"as it was": h.log, "one by one": split(h.log), "in larger groups": merge(h.log)} {
-			mem, m := replayLog(&history{T: h.T}, entries)
+		for name, entries := range map[string][]Logged{"as it was": h.log, "one by one": SplitLog(h.log), "in larger groups": MergeLog(h.log)} {
+			mem, m := ReplayLog(h, entries)
 			if m.head.digest != h.m.head.digest {
 				t.Fatalf("invariant 8: applied %s, the digest is another", name)
 			}
@@ -69,7 +69,7 @@ func (h *keyedHistory) reopen() {
 }
 
 func (h *keyedHistory) apply(commands ...[]byte) []Outcome {
-	h.log = append(h.log, logged{time: h.now, commands: commands})
+	h.log = append(h.log, Logged{Time: h.now, Commands: commands})
 	out, err := h.m.Apply(h.mem, AppendEntry(nil, h.now, commands...))
 	if err != nil {
 		h.Fatal(err)
@@ -162,7 +162,7 @@ func (h *keyedHistory) command() *KeyedCommand {
 		return rapid.SampledFrom(h.sent).Draw(t, "of")
 	}
 	id := KeyedID{
-		pick(t, "scope", propertyScopes...), pick(t, "namespace", "", "jobs"), pick(t, "principal", "p", "pq"),
+		pick(t, "scope", Scope{"acme", ""}, Scope{"acme", "v"}, Scope{"other", ""}), pick(t, "namespace", "", "jobs"), pick(t, "principal", "p", "pq"),
 		[32]byte{rapid.ByteRange(1, 2).Draw(t, "key")},
 	}
 	if len(h.records) > 0 && rapid.IntRange(0, 3).Draw(t, "known") > 0 {

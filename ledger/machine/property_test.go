@@ -1,20 +1,17 @@
-package machine
+package machine_test
 
 import (
 	"encoding/json"
 	"fmt"
 	"slices"
+	"strings"
 	"testing"
 
 	"pgregory.net/rapid"
-)
 
-// logged is one log entry of a random history.
-type logged struct {
-	time     int64
-	commands [][]byte
-	setsTime bool // the last command is an epoch that sets ledger time
-}
+	. "github.com/seqledger/seqledger/ledger/machine"
+	"github.com/seqledger/seqledger/ledger/machine/machinetest"
+)
 
 // history makes random commands, so chosen that every rule is within reach,
 // and compares what the machine says with the model, command by command.
@@ -22,19 +19,31 @@ type history struct {
 	*rapid.T
 	mem      *Memory
 	m        *Machine
-	model    *model
+	model    *machinetest.Model
 	now      int64
 	check    Check // of the next entry
-	log      []logged
+	log      []Logged
 	writes   []*Write // everything that was ever sent, to be sent again
-	receipts []handedOut
+	receipts []HandedOut
 }
 
 var (
-	propertyScopes  = []Scope{{"acme", ""}, {"acme", "v"}, {"other", ""}}
+	propertyScopes  = []Scope{{Organization: "acme"}, {Organization: "acme", Vault: "v"}, {Organization: "other"}}
 	propertyClients = []string{"a", "b", "c"}
 	propertyKeys    = []string{"k", "k1", "k2", "l"}
 )
+
+// longValue is one that stays in its block.
+var longValue = strings.Repeat("v", LongestValueInRecord+1)
+
+const (
+	second     = int64(1_000_000_000)
+	testLedger = LedgerID(0x0123456789abcdef)
+	testStart  = 1_000_000 * second
+)
+
+// propertyKey returns a key for each n, and none for 0.
+func propertyKey(n byte) Key { return Key{UUID: [16]byte{n}, Present: n != 0} }
 
 func pick[V any](t *rapid.T, what string, from ...V) V { return rapid.SampledFrom(from).Draw(t, what) }
 
@@ -44,9 +53,10 @@ func newHistory(t *rapid.T) *history {
 		EvictionLimit: pick[uint64](t, "limit", 1, 2, 3, 50), ReceiptWindow: pick[uint64](t, "window", 1, 2, 3, 5),
 		MaxStreams: pick[uint64](t, "max streams", 2, 4, 50),
 	}
-	h := &history{T: t, mem: NewMemory(), model: newModel(testLedger, config), now: testStart}
+	h := &history{T: t, mem: NewMemory(), model: machinetest.NewModel(), now: testStart}
 	h.reopen()
-	h.model.beginEntry(h.now)
+	h.model.Begin(h.now)
+	h.model.Apply(machinetest.Create{ID: testLedger, Config: config})
 	h.apply(AppendCreate(nil, testLedger, 77, config))
 	return h
 }
@@ -60,8 +70,8 @@ func (h *history) reopen() {
 }
 
 func (h *history) apply(commands ...[]byte) []Outcome {
-	h.log = append(h.log, logged{time: h.now, commands: commands})
-	entry := AppendEntryHeader(nil, EntryHeader{h.now, h.check}, len(commands))
+	h.log = append(h.log, Logged{Time: h.now, Commands: commands})
+	entry := AppendEntryHeader(nil, EntryHeader{UnixNanos: h.now, Check: h.check}, len(commands))
 	for _, c := range commands {
 		entry = AppendFramed(entry, c)
 	}
@@ -78,7 +88,7 @@ func (h *history) apply(commands ...[]byte) []Outcome {
 // step applies one log entry.
 func (h *history) step() {
 	h.now = max(0, h.now+pick[int64](h.T, "seconds", 0, 0, 0, 0, 1, 1, 2, 5, 9, 40, -3)*second+pick[int64](h.T, "nanos", 0, 0, 1))
-	h.model.beginEntry(h.now)
+	h.model.Begin(h.now)
 	var commands [][]byte
 	var sent []any
 	var want []Outcome
@@ -86,30 +96,30 @@ func (h *history) step() {
 	for range rapid.IntRange(1, 7).Draw(h.T, "commands") {
 		command, encoded := h.command()
 		commands, sent = append(commands, encoded), append(sent, command)
-		want = append(want, h.model.apply(command))
-		if epoch, ok := command.(modelNewEpoch); ok && epoch.time != 0 {
-			next = epoch.time
+		want = append(want, h.model.Apply(command))
+		if epoch, ok := command.(machinetest.Epoch); ok && epoch.Time != 0 {
+			next = epoch.Time
 			break // the next entry bears another time
 		}
 	}
 	out := h.apply(commands...)
-	h.log[len(h.log)-1].setsTime = next != h.now
+	h.log[len(h.log)-1].SetsTime = next != h.now
 	h.now = next
 	for i, got := range out {
-		if difference := differ(got, want[i]); difference != "" {
+		if difference := machinetest.Differ(&got, &want[i]); difference != "" {
 			text, _ := json.Marshal(sent[i])
 			h.Fatalf("%T %s:\n gave %s", sent[i], text, difference)
 		}
 		if w, ok := sent[i].(*Write); ok && (got.Code == Committed || got.Code == Replayed) {
-			h.receipts = append(h.receipts, handedOut{w, got.Receipt})
+			h.receipts = append(h.receipts, HandedOut{Write: w, Receipt: got.Receipt})
 		}
 	}
 	v := h.m.View(h.mem)
-	if v.Index() != h.model.index || v.Time() != h.model.time || v.Config() != h.model.config ||
-		v.Streams() != uint64(len(h.model.streams)) {
+	if v.Index() != h.model.Index || v.Time() != h.model.Time || v.Config() != h.model.Config ||
+		v.Streams() != uint64(len(h.model.Streams)) {
 		h.Fatalf("after the entry: index %d, time %d, %d streams, %+v\nwant index %d, time %d, %d streams, %+v",
 			v.Index(), v.Time(), v.Streams(), v.Config(),
-			h.model.index, h.model.time, len(h.model.streams), h.model.config)
+			h.model.Index, h.model.Time, len(h.model.Streams), h.model.Config)
 	}
 	if rapid.IntRange(0, 4).Draw(h.T, "restart") == 0 {
 		h.reopen()
@@ -129,13 +139,13 @@ func (h *history) command() (any, []byte) {
 		u := h.update()
 		return u, AppendUpdateConfig(nil, u, "system:test")
 	case n < 98:
-		return modelTick{}, AppendTick(nil)
+		return machinetest.Tick{}, AppendTick(nil)
 	default:
-		c := modelNewEpoch{id: testLedger + LedgerID(len(h.model.epochs))}
+		c := machinetest.Epoch{ID: testLedger + LedgerID(h.model.Epochs())}
 		if rapid.Bool().Draw(h.T, "sets the time") {
-			c.time = max(1, h.now+pick[int64](h.T, "time", -100, -20, -5, -1, 0, 1, 50)*second)
+			c.Time = max(1, h.now+pick[int64](h.T, "time", -100, -20, -5, -1, 0, 1, 50)*second)
 		}
-		return c, AppendEpoch(nil, c.id, c.time)
+		return c, AppendEpoch(nil, c.ID, c.Time)
 	}
 }
 
@@ -147,7 +157,7 @@ func near(t *rapid.T, what string, n uint64) uint64 {
 func (h *history) write() *Write {
 	w := &Write{
 		Scope: pick(h.T, "scope", propertyScopes...), ClientID: pick(h.T, "client", propertyClients...),
-		Actor: pick(h.T, "actor", "client:1", "user:2"), Key: testKey(rapid.ByteRange(0, 5).Draw(h.T, "key")),
+		Actor: pick(h.T, "actor", "client:1", "user:2"), Key: propertyKey(rapid.ByteRange(0, 5).Draw(h.T, "key")),
 	}
 	if len(h.writes) > 0 && rapid.IntRange(0, 9).Draw(h.T, "again") < 4 {
 		// A retry: exactly as it was, or with one thing changed.
@@ -161,28 +171,20 @@ func (h *history) write() *Write {
 		case 2:
 			again.Operations = h.operations(again.Scope)
 		case 3:
-			again.Session = h.model.stream(again.Scope, again.ClientID).session
+			again.Session = h.model.Stream(again.Scope, again.ClientID).Session
 		}
 		return &again
 	}
-	s := h.model.stream(w.Scope, w.ClientID)
-	w.Session, w.Sequence = s.session, s.last+1
+	s := h.model.Stream(w.Scope, w.ClientID)
+	w.Session, w.Sequence = s.Session, s.Last+1
 	if rapid.IntRange(0, 9).Draw(h.T, "odd sequence") < 4 {
-		w.Sequence = pick(h.T, "sequence", max(1, near(h.T, "near last", s.last)), 1, s.last+2, 1<<64-1, 1<<64-2)
+		w.Sequence = pick(h.T, "sequence", max(1, near(h.T, "near last", s.Last)), 1, s.Last+2, 1<<64-1, 1<<64-2)
 	}
 	if rapid.IntRange(0, 9).Draw(h.T, "odd session") < 2 {
-		w.Session = pick[uint64](h.T, "session", 0, near(h.T, "near session", s.session), h.model.index, 1)
+		w.Session = pick[uint64](h.T, "session", 0, near(h.T, "near session", s.Session), h.model.Index, 1)
 	}
 	w.Operations = h.operations(w.Scope)
 	return w
-}
-
-// stream returns a copy of a stream, empty when it is not there.
-func (m *model) stream(scope Scope, client string) modelStream {
-	if s := m.streams[modelName{scope, client}]; s != nil {
-		return *s
-	}
-	return modelStream{}
 }
 
 func (h *history) operations(scope Scope) (ops []Operation) {
@@ -198,7 +200,7 @@ func (h *history) operations(scope Scope) (ops []Operation) {
 		case OpSetEntity:
 			op.Value = []byte(pick(h.T, "value", "", "1", longValue, longValue+"2"))
 			if rapid.Bool().Draw(h.T, "expires") {
-				op.ExpiresAt = h.model.time + rapid.Int64Range(-1, 6).Draw(h.T, "lifetime")*second
+				op.ExpiresAt = h.model.Time + rapid.Int64Range(-1, 6).Draw(h.T, "lifetime")*second
 			}
 			op.Condition = h.condition(scope, op.Key)
 		case OpDeleteEntity:
@@ -216,8 +218,8 @@ func (h *history) operations(scope Scope) (ops []Operation) {
 func (h *history) likelyKeys(scope Scope) []string {
 	keys := slices.Clone(propertyKeys)
 	for _, key := range propertyKeys {
-		e, there := h.model.entities[modelName{scope, key}]
-		if there && !h.model.expired(e) {
+		e, there := h.model.Entities[machinetest.Name{Scope: scope, ID: key}]
+		if there && !h.model.Expired(e) {
 			keys = append(keys, key, key, key)
 		}
 	}
@@ -228,13 +230,13 @@ func (h *history) condition(scope Scope, key []byte) (c Condition) {
 	if rapid.IntRange(0, 2).Draw(h.T, "unconditional") == 0 {
 		return c
 	}
-	e := h.model.entities[modelName{scope, string(key)}]
+	e := h.model.Entities[machinetest.Name{Scope: scope, ID: string(key)}]
 	c.Kind = ConditionKind(rapid.IntRange(1, 4).Draw(h.T, "condition"))
 	switch c.Kind {
 	case ConditionVersion:
-		c.Version = near(h.T, "version", e.version)
+		c.Version = near(h.T, "version", e.Version)
 	case ConditionValueEquals:
-		c.Value = []byte(pick(h.T, "expected value", e.value, "1", longValue, "none has it"))
+		c.Value = []byte(pick(h.T, "expected value", e.Value, "1", longValue, "none has it"))
 	}
 	return c
 }
@@ -243,12 +245,12 @@ func (h *history) openSession() *OpenSession {
 	o := &OpenSession{
 		Scope: pick(h.T, "scope", propertyScopes...), ClientID: pick(h.T, "client", propertyClients...), Actor: "client:1",
 	}
-	s := h.model.stream(o.Scope, o.ClientID)
+	s := h.model.Stream(o.Scope, o.ClientID)
 	o.AttemptID = [16]byte{rapid.Byte().Draw(h.T, "attempt")}
-	if len(s.attempts) > 0 && rapid.IntRange(0, 2).Draw(h.T, "attempt again") == 0 {
-		o.AttemptID = pick(h.T, "attempt", s.attempts...)
+	if len(s.Attempts) > 0 && rapid.IntRange(0, 2).Draw(h.T, "attempt again") == 0 {
+		o.AttemptID = pick(h.T, "attempt", s.Attempts...)
 	}
-	o.ExpectedSession = pick[uint64](h.T, "expected", 0, 0, s.session, near(h.T, "near session", s.session))
+	o.ExpectedSession = pick[uint64](h.T, "expected", 0, 0, s.Session, near(h.T, "near session", s.Session))
 	return o
 }
 
@@ -277,15 +279,15 @@ func rulesThatMustFire() []string {
 		"rule 4: REPLAYED", "rule 4: IDEMPOTENCY_KEY_REUSED", "rule 4: SEQUENCE_REUSED",
 		"rule 6: REPLAYED", "rule 6: IDEMPOTENCY_KEY_REUSED",
 		"stream evicted", "stream put back", "limit left something", "entities expired",
-		"*machine.ConfigUpdate: COMMITTED", "*machine.ConfigUpdate: INVALID_ARGUMENT",
-		"machine.modelNewEpoch: COMMITTED", "machine.modelTick: COMMITTED", "time set back", "stream brought back",
+		"update config: COMMITTED", "update config: INVALID_ARGUMENT",
+		"epoch: COMMITTED", "tick: COMMITTED", "time set back", "stream brought back",
 		"pass after a backlog",
 	}
 	for code := Committed; code <= TooManyStreams; code++ {
-		rules = append(rules, "*machine.Write: "+code.String())
+		rules = append(rules, "write: "+code.String())
 	}
 	for _, code := range []Code{Committed, SessionExpired, SessionFenced, TooManyStreams} {
-		rules = append(rules, "*machine.OpenSession: "+code.String())
+		rules = append(rules, "open session: "+code.String())
 	}
 	return rules
 }
@@ -302,11 +304,11 @@ func TestInvariant8Model(t *testing.T) {
 		for range rapid.IntRange(10, 60).Draw(t, "entries") {
 			h.step()
 		}
-		for rule, n := range h.model.fired {
+		for rule, n := range h.model.Fired {
 			fired[rule] += n
 		}
 		for _, entry := range h.log {
-			commands += len(entry.commands)
+			commands += len(entry.Commands)
 		}
 		h.compareState()
 		h.checkAudits()
@@ -328,27 +330,27 @@ func TestInvariant8Model(t *testing.T) {
 func (h *history) compareState() {
 	v := h.m.View(h.mem)
 	got, want := map[string]string{}, map[string]string{}
-	for name, e := range h.model.entities {
-		if !h.model.expired(e) {
-			want[fmt.Sprint("entity ", name)] = fmt.Sprint(e)
+	for name, e := range h.model.Entities {
+		if !h.model.Expired(e) {
+			want[fmt.Sprint("entity ", name)] = fmt.Sprint(e.Value, e.Version, e.ExpiresAt)
 		}
 	}
-	for r := range h.model.related {
+	for r := range h.model.Related {
 		want[fmt.Sprint("relationship ", r)] = "there"
 	}
-	for name, s := range h.model.streams {
-		want[fmt.Sprint("stream ", name)] = fmt.Sprint(StreamState{s.created, s.session, s.last, s.lastSeen})
+	for name, s := range h.model.Streams {
+		want[fmt.Sprint("stream ", name)] = fmt.Sprint(StreamState{s.CreatedIndex, s.Session, s.Last, s.LastSeen})
 	}
 	for _, scope := range propertyScopes {
 		_, err := v.VisitEntities(scope, "", "", func(e Entity) bool {
-			got[fmt.Sprint("entity ", modelName{scope, e.Key})] = fmt.Sprint(modelEntity{string(e.Value), e.Version, e.ExpiresAt})
+			got[fmt.Sprint("entity ", machinetest.Name{Scope: scope, ID: e.Key})] = fmt.Sprint(string(e.Value), e.Version, e.ExpiresAt)
 			return true
 		})
 		if err != nil {
 			h.Fatal(err)
 		}
 		err = v.VisitRelationships(scope, "", "", nil, func(_ []byte, r Relationship) bool {
-			got[fmt.Sprint("relationship ", modelRelation{scope, r.Resource, r.Relation, r.Subject})] = "there"
+			got[fmt.Sprint("relationship ", machinetest.Relation{Scope: scope, Resource: r.Resource, Relation: r.Relation, Subject: r.Subject})] = "there"
 			return true
 		})
 		if err != nil {
@@ -356,7 +358,7 @@ func (h *history) compareState() {
 		}
 	}
 	err := v.VisitStreams(nil, nil, func(_ []byte, s NamedStream) bool {
-		got[fmt.Sprint("stream ", modelName{s.Scope, s.ClientID})] = fmt.Sprint(s.StreamState)
+		got[fmt.Sprint("stream ", machinetest.Name{Scope: s.Scope, ID: s.ClientID})] = fmt.Sprint(s.StreamState)
 		return true
 	})
 	if err != nil {
@@ -373,17 +375,17 @@ func (h *history) compareState() {
 
 // checkAudits runs the tests' own audit and the package's.
 func (h *history) checkAudits() {
-	if err := readBack(h.mem, h.receipts); err != nil {
+	if err := ReadBack(h.mem, h.receipts); err != nil {
 		h.Fatalf("reading back: %v", err)
 	}
-	if n := len(h.mem.tables[TableEntities].keys); n != len(h.model.entities) {
-		h.Fatalf("there are %d entity records, want %d: expired ones leave in a round", n, len(h.model.entities))
+	if n := h.mem.Len(TableEntities); n != len(h.model.Entities) {
+		h.Fatalf("there are %d entity records, want %d: expired ones leave in a round", n, len(h.model.Entities))
 	}
-	for _, x := range h.model.history {
-		found, err := h.m.View(h.mem).Transaction(NewTxID(x.receipt.LedgerID, x.receipt.Index))
-		if err != nil || found.ClientID != x.client || found.CreatedIndex != x.created || found.Scope != x.scope ||
-			!slices.Equal(found.Versions, x.receipt.Versions) && x.receipt.Actor != actorGC {
-			h.Fatalf("transaction %d is %+v, %v, want %+v", x.receipt.Index, found, err, x)
+	for _, x := range h.model.Transactions {
+		found, err := h.m.View(h.mem).Transaction(NewTxID(x.Receipt.LedgerID, x.Receipt.Index))
+		if err != nil || found.ClientID != x.Stream.ID || found.CreatedIndex != x.Created || found.Scope != x.Stream.Scope ||
+			!slices.Equal(found.Versions, x.Receipt.Versions) && x.Write != nil {
+			h.Fatalf("transaction %d is %+v, %v, want %+v", x.Receipt.Index, found, err, x)
 		}
 	}
 	_, err := h.m.Audit(h.mem, func(p Problem) { h.Errorf("the audit of a sound state reports %s: %s", p.Where, p.What) }, nil)
@@ -397,17 +399,18 @@ func (h *history) checkAudits() {
 // entries give the same but for the blocks.
 func (h *history) checkOtherGroupings() {
 	digest := h.m.View(h.mem).Digest()
-	for name, entries := range map[string][]logged{
-		"as it was": h.log, "one by one": split(h.log), "in larger groups": merge(h.log),
+	for name, entries := range map[string][]Logged{
+		"as it was": h.log, "one by one": SplitLog(h.log), "in larger groups": MergeLog(h.log),
 	} {
-		mem, m := replayLog(h, entries)
+		mem, m := ReplayLog(h, entries)
 		if got := m.View(mem).Digest(); got != digest {
 			h.Fatalf("invariant 8: applied %s, the digest is %s, want %s", name, got, digest)
 		}
 		want := h.mem.Clone()
 		if name != "as it was" {
 			for _, table := range []Table{TableBlocks, TableHeights, TableScopes} {
-				want.tables[table], mem.tables[table] = memoryTable{}, memoryTable{}
+				want.Clear(table)
+				mem.Clear(table)
 			}
 		}
 		if table, key, differ := mem.Difference(want); differ {
@@ -416,55 +419,19 @@ func (h *history) checkOtherGroupings() {
 	}
 }
 
-func replayLog(h *history, entries []logged) (*Memory, *Machine) {
-	mem := NewMemory()
-	m, err := Open(mem)
-	if err != nil {
-		h.Fatal(err)
-	}
-	for _, e := range entries {
-		if _, err := m.Apply(mem, AppendEntry(nil, e.time, e.commands...)); err != nil {
-			h.Fatal(err)
-		}
-	}
-	return mem, m
-}
-
-func split(entries []logged) (out []logged) {
-	for _, e := range entries {
-		for _, c := range e.commands {
-			out = append(out, logged{time: e.time, commands: [][]byte{c}})
-		}
-	}
-	return out
-}
-
-// merge joins neighbours with the same time.
-func merge(entries []logged) (out []logged) {
-	for _, e := range entries {
-		if n := len(out) - 1; n >= 0 && out[n].time == e.time && !out[n].setsTime {
-			out[n].commands = append(slices.Clone(out[n].commands), e.commands...)
-			out[n].setsTime = e.setsTime
-			continue
-		}
-		out = append(out, e)
-	}
-	return out
-}
-
 // checkReplayAddsNothing is invariant 6. Requests without a session are held
 // to it as long as their stream has not been evicted.
 func (h *history) checkReplayAddsNothing() {
 	for _, x := range h.receipts {
-		if x.receipt.Sequence != x.write.Sequence {
+		if x.Receipt.Sequence != x.Write.Sequence {
 			continue // answered by its key under rule 6: it is another request that was committed
 		}
-		s := h.model.stream(x.write.Scope, x.write.ClientID)
-		found, err := h.m.View(h.mem).Transaction(NewTxID(x.receipt.LedgerID, x.receipt.Index))
+		s := h.model.Stream(x.Write.Scope, x.Write.ClientID)
+		found, err := h.m.View(h.mem).Transaction(NewTxID(x.Receipt.LedgerID, x.Receipt.Index))
 		if err != nil {
 			h.Fatal(err)
 		}
-		if x.write.Session == 0 && found.CreatedIndex != s.created {
+		if x.Write.Session == 0 && found.CreatedIndex != s.CreatedIndex {
 			continue
 		}
 		// A copy of the state, since a round in between could evict the stream.
@@ -473,9 +440,9 @@ func (h *history) checkReplayAddsNothing() {
 		if err != nil {
 			h.Fatal(err)
 		}
-		out, err := m.Apply(mem, AppendEntry(nil, h.now, AppendWrite(nil, x.write)))
+		out, err := m.Apply(mem, AppendEntry(nil, h.now, AppendWrite(nil, x.Write)))
 		if err != nil || out[0].Code == Committed {
-			h.Fatalf("invariant 6: a committed request ran again: %+v %+v %v", x.write, out, err)
+			h.Fatalf("invariant 6: a committed request ran again: %+v %+v %v", x.Write, out, err)
 		}
 	}
 }

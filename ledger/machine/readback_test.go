@@ -11,17 +11,11 @@ import (
 	"github.com/transparency-dev/merkle/rfc6962"
 )
 
-// handedOut is a receipt that a client was given, and for what.
-type handedOut struct {
-	write   *Write
-	receipt Receipt
-}
-
 // readBack reads back every block of the ledger and checks what the ledger
 // promises about it: invariants 1 and 3, the hash chain, the Merkle trees, and
 // that every receipt tells the truth. It trusts nothing that the machine says
 // beside the blocks.
-func readBack(r Reader, receipts []handedOut) error {
+func readBack(r Reader, receipts []HandedOut) error {
 	m, err := Open(r)
 	if err != nil {
 		return err
@@ -218,20 +212,20 @@ func (a *blockReader) streams() error {
 	return firstErr(err, wrong)
 }
 
-func (a *blockReader) receipt(h handedOut) error {
-	x, there := a.at[h.receipt.Index]
+func (a *blockReader) receipt(h HandedOut) error {
+	x, there := a.at[h.Receipt.Index]
 	if !there {
-		return fmt.Errorf("invariant 2: the transaction of an acknowledged write is not there: %+v", h.receipt)
+		return fmt.Errorf("invariant 2: the transaction of an acknowledged write is not there: %+v", h.Receipt)
 	}
-	got, want := x.receipt(), h.receipt
+	got, want := x.receipt(), h.Receipt
 	want.Replayed = false
-	hash, _ := HashOperations(nil, h.write.Operations)
+	hash, _ := HashOperations(nil, h.Write.Operations)
 	switch {
 	case fmt.Sprint(got) != fmt.Sprint(want):
 		return fmt.Errorf("transaction %d is %+v, its receipt says %+v", x.Index, got, want)
 	case x.RequestHash != hash:
 		return fmt.Errorf("invariant 5: receipt %d answers a request with other operations", x.Index)
-	case x.ClientID != h.write.ClientID || x.Scope != h.write.Scope:
+	case x.ClientID != h.Write.ClientID || x.Scope != h.Write.Scope:
 		return fmt.Errorf("receipt %d answers a request of another stream: %+v", x.Index, x)
 	}
 	return nil

@@ -152,9 +152,9 @@ func TestLongEntriesAreClosedInPieces(t *testing.T) {
 	if scopes != records {
 		t.Errorf("%d blocks in %d records", scopes, records)
 	}
-	var handed []handedOut
+	var handed []HandedOut
 	for i := range uint64(10) {
-		handed = append(handed, handedOut{operations("c", i+1, byte(i+1), set(fmt.Sprint(i), payload)), out[i].Receipt})
+		handed = append(handed, HandedOut{operations("c", i+1, byte(i+1), set(fmt.Sprint(i), payload)), out[i].Receipt})
 	}
 	if err := readBack(f.mem, handed); err != nil {
 		t.Error(err)

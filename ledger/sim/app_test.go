@@ -95,7 +95,7 @@ func (w *world) operations(a *appWrite, conditional bool) []machine.Operation {
 	case 1:
 		ops = append(ops, machine.Operation{
 			Kind: machine.OpSetEntity, Key: fmt.Appendf(nil, "mortal/%d", w.rng.IntN(40)), Value: a.value(),
-			ExpiresAt: max(w.oracle.model.time, epochStart) + w.upTo(4*second) - second,
+			ExpiresAt: max(w.oracle.model.Time, epochStart) + w.upTo(4*second) - second,
 		})
 	case 2:
 		ops = append(ops, machine.Operation{
@@ -106,10 +106,10 @@ func (w *world) operations(a *appWrite, conditional bool) []machine.Operation {
 	if conditional && w.chance(4) {
 		key := []byte(pick(w, sharedKeys...))
 		condition := machine.Condition{Kind: pick(w, machine.ConditionNotExists, machine.ConditionMustExist)}
-		if e := w.oracle.model.entities[name{a.stream.scope, string(key)}]; w.chance(3) && e.version > 0 {
-			condition = machine.Condition{Kind: machine.ConditionVersion, Version: e.version}
+		if e := w.oracle.model.Entities[name{Scope: a.stream.Scope, ID: string(key)}]; w.chance(3) && e.Version > 0 {
+			condition = machine.Condition{Kind: machine.ConditionVersion, Version: e.Version}
 			if w.chance(2) {
-				condition = machine.Condition{Kind: machine.ConditionValueEquals, Value: []byte(e.value)}
+				condition = machine.Condition{Kind: machine.ConditionValueEquals, Value: []byte(e.Value)}
 			}
 		}
 		kind := pick(w, machine.OpSetEntity, machine.OpDeleteEntity)
@@ -133,6 +133,6 @@ func (a *appWrite) value() []byte {
 }
 
 // ownKey is an entity that nobody else writes, and nobody deletes.
-func ownKey(n name) []byte { return []byte("own/" + n.id) }
+func ownKey(n name) []byte { return []byte("own/" + n.ID) }
 
 var scopes = []machine.Scope{{Organization: "acme"}, {Organization: "acme", Vault: "v"}, {Organization: "other"}}

@@ -7,6 +7,7 @@ import (
 	"slices"
 
 	"github.com/seqledger/seqledger/ledger/machine"
+	"github.com/seqledger/seqledger/ledger/machine/machinetest"
 )
 
 // audit looks at what an episode has left behind: after one more loss of power,
@@ -33,7 +34,7 @@ func (w *world) audit() {
 		return err
 	})
 	w.must(err, "reading the state")
-	w.mark(w.oracle.model.index)
+	w.mark(w.oracle.model.Index)
 }
 
 // auditApps is invariants 1 and 2 from end to end.
@@ -54,9 +55,9 @@ func (w *world) auditApps() {
 
 func (w *world) auditHead(v machine.View) {
 	m := w.oracle.model
-	if v.Index() != m.index || v.Time() != m.time || v.Config() != m.config || v.Streams() != uint64(len(m.streams)) {
+	if v.Index() != m.Index || v.Time() != m.Time || v.Config() != m.Config || v.Streams() != uint64(len(m.Streams)) {
 		w.fail(nil, "the state stands at index %d, time %d, %d streams, %+v\nthe model at index %d, time %d, %d streams, %+v",
-			v.Index(), v.Time(), v.Streams(), v.Config(), m.index, m.time, len(m.streams), m.config)
+			v.Index(), v.Time(), v.Streams(), v.Config(), m.Index, m.Time, len(m.Streams), m.Config)
 	}
 	last := &w.oracle.entries[len(w.oracle.entries)-1]
 	if v.Digest() != last.digest {
@@ -75,27 +76,25 @@ func (w *world) auditStreams(v machine.View) {
 	})
 	w.must(err, "reading the streams")
 	for _, s := range found {
-		n := name{s.Scope, s.ClientID}
-		want := m.streams[n]
-		if want == nil || s.StreamState != (machine.StreamState{
-			CreatedIndex: want.created, Session: want.session, Last: want.last, LastSeen: want.lastSeen,
-		}) {
+		n := name{Scope: s.Scope, ID: s.ClientID}
+		want := m.Streams[n]
+		if want == nil || s.StreamState != want.StreamState {
 			w.fail(&n, "the stream is at %+v, the model's at %+v", s, want)
 		}
 		receipts, err := v.Receipts(s.Scope, s.ClientID, 2_000)
 		w.must(err, "reading receipts")
-		window := want.window[max(0, len(want.window)-int(m.config.ReceiptWindow)):]
+		window := m.Window(want)
 		if len(receipts) != len(window) {
 			w.fail(&n, "the stream has %d receipts, the model %d", len(receipts), len(window))
 		}
 		for i := range receipts {
-			if x := window[len(window)-1-i].receipt; !sameReceipt(&receipts[i], &x) {
+			if x := window[len(window)-1-i].Receipt; !machinetest.SameReceipt(&receipts[i], &x) {
 				w.fail(&n, "invariant 2: the receipt is\n%+v\nand was\n%+v", receipts[i], x)
 			}
 		}
 	}
-	if seen != len(m.streams) {
-		w.fail(nil, "%d streams, the model has %d", seen, len(m.streams))
+	if seen != len(m.Streams) {
+		w.fail(nil, "%d streams, the model has %d", seen, len(m.Streams))
 	}
 }
 
@@ -105,8 +104,8 @@ func (w *world) auditEntities(v machine.View) {
 	for _, scope := range scopes {
 		_, err := v.VisitEntities(scope, "", "", func(e machine.Entity) bool {
 			live++
-			if want := m.entities[name{scope, e.Key}]; want.value != string(e.Value) || want.version != e.Version ||
-				want.expiresAt != e.ExpiresAt {
+			if want := m.Entities[name{Scope: scope, ID: e.Key}]; want.Value != string(e.Value) || want.Version != e.Version ||
+				want.ExpiresAt != e.ExpiresAt {
 				w.fail(nil, "entity %s %q is %+v, the model's %+v", scope, e.Key, e, want)
 			}
 			return true
@@ -114,7 +113,9 @@ func (w *world) auditEntities(v machine.View) {
 		w.must(err, "reading the entities")
 		err = v.VisitRelationships(scope, "", "", nil, func(_ []byte, r machine.Relationship) bool {
 			related++
-			if !m.related[relation{scope, r.Resource, r.Relation, r.Subject}] {
+			if !m.Related[machinetest.Relation{
+				Scope: scope, Resource: r.Resource, Relation: r.Relation, Subject: r.Subject,
+			}] {
 				w.fail(nil, "relationship %s %+v is not the model's", scope, r)
 			}
 			return true
@@ -122,31 +123,31 @@ func (w *world) auditEntities(v machine.View) {
 		w.must(err, "reading the relationships")
 	}
 	want := 0
-	for _, e := range m.entities {
-		if e.expiresAt == 0 || e.expiresAt > m.time {
+	for _, e := range m.Entities {
+		if e.ExpiresAt == 0 || e.ExpiresAt > m.Time {
 			want++
 		}
 	}
-	if live != want || related != len(m.related) {
-		w.fail(nil, "%d entities and %d relationships, the model has %d and %d", live, related, want, len(m.related))
+	if live != want || related != len(m.Related) {
+		w.fail(nil, "%d entities and %d relationships, the model has %d and %d", live, related, want, len(m.Related))
 	}
 }
 
 // auditTransactions reads back everything that was ever committed.
 func (w *world) auditTransactions(v machine.View) {
-	txs := w.oracle.model.txs
+	txs := w.oracle.model.Transactions
 	for _, index := range slices.Sorted(maps.Keys(txs)) {
 		x := txs[index]
-		got, err := v.Transaction(machine.NewTxID(x.receipt.LedgerID, index))
+		got, err := v.Transaction(machine.NewTxID(x.Receipt.LedgerID, index))
 		if err != nil {
-			w.fail(&x.stream, "transaction at ledger index %d: %v", index, err)
+			w.fail(&x.Stream, "transaction at ledger index %d: %v", index, err)
 		}
-		r := &x.receipt
+		r := &x.Receipt
 		if got.Index != index || got.Sequence != r.Sequence || got.Session != r.Session || got.Key != r.Key ||
 			got.RequestHash != r.RequestHash || got.CommittedAt != r.CommittedAt || got.Actor != r.Actor ||
-			got.BlockHeight != r.BlockHeight || got.Position != r.Position || got.Scope != x.stream.scope ||
-			got.ClientID != x.stream.id || got.CreatedIndex != x.created || len(got.Operations) != len(x.operations) {
-			w.fail(&x.stream, "the transaction at ledger index %d is\n%+v\nthe model's %+v", index, got, *x)
+			got.BlockHeight != r.BlockHeight || got.Position != r.Position || got.Scope != x.Stream.Scope ||
+			got.ClientID != x.Stream.ID || got.CreatedIndex != x.Created || len(got.Operations) != len(x.Operations) {
+			w.fail(&x.Stream, "the transaction at ledger index %d is\n%+v\nthe model's %+v", index, got, *x)
 		}
 	}
 }
@@ -209,17 +210,17 @@ func (w *world) recut(entry []byte) (pieces [][]byte) {
 // evicted or not; those without, unless it was or is about to be.
 func (w *world) auditRepeats(r replayed) {
 	m := w.oracle.model
-	for _, index := range slices.Sorted(maps.Keys(m.txs)) {
-		x := m.txs[index]
-		s := m.streams[x.stream]
-		living := s != nil && s.created == x.created && m.time-s.lastSeen <= m.config.ClientTTL
-		if x.command == nil || x.receipt.Session == 0 && !living {
+	for _, index := range slices.Sorted(maps.Keys(m.Transactions)) {
+		x := m.Transactions[index]
+		s := m.Streams[x.Stream]
+		living := s != nil && s.CreatedIndex == x.Created && m.Time-s.LastSeen <= m.Config.ClientTTL
+		if x.Write == nil || x.Receipt.Session == 0 && !living {
 			continue
 		}
-		out, err := r.m.Apply(r.state, machine.AppendEntry(nil, m.time, x.command.encoded))
+		out, err := r.m.Apply(r.state, machine.AppendEntry(nil, m.Time, machine.AppendWrite(nil, x.Write)))
 		w.must(err, "repeating a request")
 		if out[0].Code == machine.Committed {
-			w.fail(&x.stream, "invariant 6: the request that committed at ledger index %d commits again at %d", index, out[0].Index)
+			w.fail(&x.Stream, "invariant 6: the request that committed at ledger index %d commits again at %d", index, out[0].Index)
 		}
 	}
 }

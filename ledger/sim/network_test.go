@@ -1,6 +1,12 @@
 package sim
 
-import "github.com/seqledger/seqledger/ledger/machine"
+import (
+	"github.com/seqledger/seqledger/ledger/machine"
+	"github.com/seqledger/seqledger/ledger/machine/machinetest"
+)
+
+// name is a client id or an entity's key in a scope.
+type name = machinetest.Name
 
 // command is something for the log. It is never changed once it is sent, so
 // that copies of it may share it.
@@ -21,13 +27,30 @@ func (w *world) writeCommand(write *machine.Write, app *appWrite) *command {
 	return &command{write: write, encoded: machine.AppendWrite(nil, write), app: app}
 }
 
+// forModel returns the command as the model takes it.
+func (c *command) forModel() any {
+	switch {
+	case c.write != nil:
+		return c.write
+	case c.open != nil:
+		return c.open
+	case c.update != nil:
+		return c.update
+	case c.tick:
+		return machinetest.Tick{}
+	case c.create != nil:
+		return machinetest.Create{ID: ledgerID, Config: *c.create}
+	}
+	return machinetest.Epoch{ID: c.epoch}
+}
+
 // name returns the stream that a command is about, or nil.
 func (c *command) name() *name {
 	switch {
 	case c.write != nil:
-		return &name{c.write.Scope, c.write.ClientID}
+		return &name{Scope: c.write.Scope, ID: c.write.ClientID}
 	case c.open != nil:
-		return &name{c.open.Scope, c.open.ClientID}
+		return &name{Scope: c.open.Scope, ID: c.open.ClientID}
 	}
 	return nil
 }

@@ -97,7 +97,7 @@ func (n *node) answerRetry(c *command, reply func(a answer)) bool {
 		return false
 	}
 	if n.w.bugs.staleCache {
-		if r := n.receipts.byName[name{c.write.Scope, c.write.ClientID}][c.write.Sequence]; r != nil {
+		if r := n.receipts.byName[name{Scope: c.write.Scope, ID: c.write.ClientID}][c.write.Sequence]; r != nil {
 			n.answerFromState(c, r, reply)
 			return true
 		}
@@ -384,7 +384,7 @@ func (c *receipts) Put(name decide.ReceiptName, r *machine.Receipt) {
 }
 
 func (c *receipts) remember(w *machine.Write, r *machine.Receipt) {
-	n := name{w.Scope, w.ClientID}
+	n := name{Scope: w.Scope, ID: w.ClientID}
 	if c.byName[n] == nil {
 		c.byName[n] = map[uint64]*machine.Receipt{}
 	}

@@ -7,13 +7,14 @@ import (
 	"slices"
 
 	"github.com/seqledger/seqledger/ledger/machine"
+	"github.com/seqledger/seqledger/ledger/machine/machinetest"
 )
 
 // oracle watches everything from outside: it knows every command that was ever
 // applied, what the model made of it, and who was told what.
 type oracle struct {
 	w       *world
-	model   *model
+	model   *machinetest.Model
 	entries []oracleEntry             // entry i+1 of the log, as far as applied
 	open    map[uint64]*proposedEntry // proposed and not applied yet, by log index
 	acked   uint64                    // every entry up to this one was answered
@@ -43,14 +44,14 @@ type sequenceOf struct{ created, sequence uint64 }
 
 func newOracle(w *world) *oracle {
 	return &oracle{
-		w: w, model: newModel(), open: map[uint64]*proposedEntry{}, once: map[sequenceOf]uint64{},
+		w: w, model: machinetest.NewModel(), open: map[uint64]*proposedEntry{}, once: map[sequenceOf]uint64{},
 		sessions: map[name]uint64{}, known: map[uint64]uint64{},
 	}
 }
 
 // term notes that one begins; the model of ledger time is kept here.
 func (o *oracle) term() {
-	o.termBase = max(o.model.time, o.w.wall())
+	o.termBase = max(o.model.Time, o.w.wall())
 	o.termBegan = o.w.now
 }
 
@@ -114,12 +115,12 @@ func (o *oracle) applied(r record, outcomes []machine.Outcome, digest machine.Ha
 	o.entries = append(o.entries, e)
 	header, _, err := machine.DecodeEntry(r.data)
 	o.w.must(err, "decoding an entry")
-	o.model.begin(header.UnixNanos)
+	o.model.Begin(header.UnixNanos)
 	for i := range p.parts {
 		c := p.parts[i].command
 		o.decided(c, &outcomes[i]) // before the model is asked: it needs none
-		want := o.model.apply(c)
-		if difference := differ(&outcomes[i], &want); difference != "" {
+		want := o.model.Apply(c.forModel())
+		if difference := machinetest.Differ(&outcomes[i], &want); difference != "" {
 			o.w.fail(c.name(), "the decision at ledger index %d is not the model's: %s\ncommand: %s",
 				outcomes[i].Index, difference, describe(c))
 		}
@@ -130,7 +131,7 @@ func (o *oracle) applied(r record, outcomes []machine.Outcome, digest machine.Ha
 func (o *oracle) again(r record, outcomes []machine.Outcome, digest machine.Hash) {
 	e := &o.entries[r.index-1]
 	for i := range outcomes {
-		if difference := differ(&outcomes[i], &e.outcomes[i]); difference != "" {
+		if difference := machinetest.Differ(&outcomes[i], &e.outcomes[i]); difference != "" {
 			c := e.parts[i].command
 			o.w.fail(c.name(), "invariant 8: the replay of entry %d: %s\ncommand: %s", r.index, difference, describe(c))
 		}
@@ -170,9 +171,9 @@ func (o *oracle) decided(c *command, out *machine.Outcome) {
 // answeredFromState checks an answer that the log was not asked for: it is what
 // the log would say now.
 func (o *oracle) answeredFromState(c *command, out *machine.Outcome) {
-	_, _, _, want := o.model.before(c)
+	want := o.model.Retry(c.write)
 	got := out.Receipt
-	if want.Code != machine.Replayed || !sameReceipt(&got, &want.Receipt) {
+	if want.Code != machine.Replayed || !machinetest.SameReceipt(&got, &want.Receipt) {
 		o.w.fail(c.name(), "answered from the state with %s\nreceipt %+v\nthe log would say %s %+v",
 			out.Code, got, want.Code, want.Receipt)
 	}
@@ -181,36 +182,16 @@ func (o *oracle) answeredFromState(c *command, out *machine.Outcome) {
 // received is told of every receipt that reaches a client (invariant 2).
 func (o *oracle) received(c *command, out *machine.Outcome) {
 	r := out.Receipt
-	x := o.model.txs[r.Index]
+	x := o.model.Transactions[r.Index]
 	if x == nil {
 		o.w.fail(c.name(), "invariant 2: a receipt of ledger index %d, where nothing was committed", r.Index)
 	}
-	want := x.receipt
+	want := x.Receipt
 	want.Replayed = out.Code == machine.Replayed
-	if !sameReceipt(&r, &want) {
+	if !machinetest.SameReceipt(&r, &want) {
 		o.w.fail(c.name(), "invariant 2: the receipt is\n%+v\nand was\n%+v", r, want)
 	}
-	o.known[x.created] = max(o.known[x.created], r.Sequence)
-}
-
-func sameReceipt(a, b *machine.Receipt) bool {
-	return a.LedgerID == b.LedgerID && a.Sequence == b.Sequence && a.Session == b.Session && a.Index == b.Index &&
-		a.BlockHeight == b.BlockHeight && a.Position == b.Position && a.CommittedAt == b.CommittedAt &&
-		a.Actor == b.Actor && a.RequestHash == b.RequestHash && a.Key == b.Key && a.Replayed == b.Replayed &&
-		slices.Equal(a.Versions, b.Versions)
-}
-
-// differ says how an outcome is not the one that is wanted, or nothing.
-func differ(got, want *machine.Outcome) string {
-	same := got.Code == want.Code && got.Index == want.Index && got.CreatedIndex == want.CreatedIndex &&
-		got.Last == want.Last && got.Session == want.Session && got.CommittedSequence == want.CommittedSequence &&
-		got.OperationIndex == want.OperationIndex && bytes.Equal(got.EntityKey, want.EntityKey) &&
-		got.CurrentVersion == want.CurrentVersion && got.PreviousSession == want.PreviousSession &&
-		got.Stream == want.Stream && got.Config == want.Config && sameReceipt(&got.Receipt, &want.Receipt)
-	if same {
-		return ""
-	}
-	return fmt.Sprintf("gave %s\n  %+v\nwant %s\n  %+v", got.Code, *got, want.Code, *want)
+	o.known[x.Created] = max(o.known[x.Created], r.Sequence)
 }
 
 func describe(c *command) string {

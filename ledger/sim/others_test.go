@@ -30,12 +30,12 @@ func (s *simple) unsettled() string {
 	if s.app == nil {
 		return ""
 	}
-	return fmt.Sprintf("client %s waits for sequence %d", s.name.id, s.seq)
+	return fmt.Sprintf("client %s waits for sequence %d", s.name.ID, s.seq)
 }
 
 func (s *simple) begin() {
 	s.lives++
-	s.name = name{scopes[s.number%len(scopes)], fmt.Sprintf("simple-%d-%d", s.number, s.lives)}
+	s.name = name{Scope: scopes[s.number%len(scopes)], ID: fmt.Sprintf("simple-%d-%d", s.number, s.lives)}
 	s.seq, s.left = 0, 1
 	if s.w.chance(3) {
 		s.left = 1 + s.w.rng.IntN(30)
@@ -57,7 +57,7 @@ func (s *simple) next() {
 	s.tries = 0
 	s.app = s.w.newApp(s.name, false)
 	s.write = &machine.Write{
-		Scope: s.name.scope, ClientID: s.name.id, Actor: "client:simple", Sequence: s.seq,
+		Scope: s.name.Scope, ClientID: s.name.ID, Actor: "client:simple", Sequence: s.seq,
 		Key: machine.Key{UUID: s.w.uuid(), Present: true}, Operations: s.w.operations(s.app, false),
 	}
 	s.send()
@@ -114,7 +114,7 @@ func (b *buggy) act() {
 	if w.calm {
 		return
 	}
-	n := name{pick(w, scopes...), pick(w, b.clients...)}
+	n := name{Scope: pick(w, scopes...), ID: pick(w, b.clients...)}
 	c := b.command(n)
 	w.datagrams([]*command{c}, func(_ int, a answer) {
 		if a.kind == decided && (a.out.Code == machine.Committed || a.out.Code == machine.Replayed) && c.write != nil {
@@ -126,21 +126,18 @@ func (b *buggy) act() {
 
 func (b *buggy) command(n name) *command {
 	w := b.w
-	var s stream
-	if there := w.oracle.model.streams[n]; there != nil {
-		s = *there
-	}
+	s := w.oracle.model.Stream(n.Scope, n.ID)
 	if w.chance(8) {
-		o := &machine.OpenSession{Scope: n.scope, ClientID: n.id, Actor: "client:buggy", AttemptID: [16]byte{byte(w.rng.IntN(12))}}
+		o := &machine.OpenSession{Scope: n.Scope, ClientID: n.ID, Actor: "client:buggy", AttemptID: [16]byte{byte(w.rng.IntN(12))}}
 		if w.chance(2) {
-			o.ExpectedSession = pick(w, s.session, s.fenced, 1)
+			o.ExpectedSession = pick(w, s.Session, s.Fenced, 1)
 		}
 		return &command{open: o, encoded: machine.AppendOpenSession(nil, o)}
 	}
 	write := &machine.Write{
-		Scope: n.scope, ClientID: n.id, Actor: "client:buggy",
-		Session:  pick(w, s.session, s.session, s.session, s.fenced, 0, s.session+1),
-		Sequence: max(1, pick(w, s.last+1, s.last+1, s.last, s.last-min(s.last, 3), s.last+2)),
+		Scope: n.Scope, ClientID: n.ID, Actor: "client:buggy",
+		Session:  pick(w, s.Session, s.Session, s.Session, s.Fenced, 0, s.Session+1),
+		Sequence: max(1, pick(w, s.Last+1, s.Last+1, s.Last, s.Last-min(s.Last, 3), s.Last+2)),
 		Operations: []machine.Operation{
 			{Kind: machine.OpAppend, Value: fmt.Appendf(nil, "%d", w.rng.IntN(3))},
 		},
@@ -166,10 +163,10 @@ func (b *stale) act() {
 		return
 	}
 	if r, ok := pick(w, w.actors...).(*writer); ok {
-		if s := w.oracle.model.streams[r.name]; s != nil && s.fenced != 0 {
+		if s := w.oracle.model.Streams[r.name]; s != nil && s.Fenced != 0 {
 			w.datagrams([]*command{w.writeCommand(&machine.Write{
-				Scope: r.name.scope, ClientID: r.name.id, Actor: "client:stale",
-				Session: pick(w, s.fenced, s.fenced, 0), Sequence: s.last + 1,
+				Scope: r.name.Scope, ClientID: r.name.ID, Actor: "client:stale",
+				Session: pick(w, s.Fenced, s.Fenced, 0), Sequence: s.Last + 1,
 				Operations: []machine.Operation{{Kind: machine.OpAppend, Value: []byte("stale")}},
 			}, nil)}, func(int, answer) {})
 		}
@@ -238,10 +235,10 @@ func (n *node) readStream(at name) (got streamRead, ok bool) {
 	err := n.state.view(func(r machine.Reader) error {
 		v := n.m.View(n.reader(r))
 		var err error
-		if got.stream, _, err = v.Stream(at.scope, at.id); err != nil {
+		if got.stream, _, err = v.Stream(at.Scope, at.ID); err != nil {
 			return err
 		}
-		e, err := v.Entity(at.scope, string(ownKey(at)))
+		e, err := v.Entity(at.Scope, string(ownKey(at)))
 		got.version = e.Version
 		if errors.Is(err, machine.ErrNotFound) {
 			return nil
@@ -249,9 +246,7 @@ func (n *node) readStream(at name) (got streamRead, ok bool) {
 		return err
 	})
 	n.w.must(err, "reading a stream")
-	if s := n.w.oracle.model.streams[at]; s != nil && got.stream != (machine.StreamState{
-		CreatedIndex: s.created, Session: s.session, Last: s.last, LastSeen: s.lastSeen,
-	}) {
+	if s := n.w.oracle.model.Streams[at]; s != nil && got.stream != s.StreamState {
 		n.w.fail(&at, "the state has the stream at %+v, the model at %+v", got.stream, *s)
 	}
 	return got, true

@@ -42,7 +42,7 @@ func run(seed uint64, limit int, b bugs, dir string) (res result) {
 			}
 		}
 		res.seed, res.commands, res.trace, res.faults, res.counted = seed, w.oracle.decisions, w.trace, w.faults, w.counted
-		for k, n := range w.oracle.model.fired {
+		for k, n := range w.oracle.model.Fired {
 			res.counted[k] += n
 		}
 	}()
@@ -66,10 +66,10 @@ func (w *world) build(dir string) {
 	}
 	w.node = newNode(w, state)
 	for i := range w.plan.writers {
-		w.actors = append(w.actors, w.newWriter(name{scopes[i%len(scopes)], fmt.Sprintf("writer-%d", i)}, false))
+		w.actors = append(w.actors, w.newWriter(name{Scope: scopes[i%len(scopes)], ID: fmt.Sprintf("writer-%d", i)}, false))
 	}
 	for i := range w.plan.pairs {
-		n := name{scopes[i%len(scopes)], fmt.Sprintf("pair-%d", i)}
+		n := name{Scope: scopes[i%len(scopes)], ID: fmt.Sprintf("pair-%d", i)}
 		w.actors = append(w.actors, w.newWriter(n, true), w.newWriter(n, true))
 	}
 	for i := range w.plan.simple {
@@ -135,9 +135,9 @@ func (w *world) stillOpen() (open []string) {
 // explain tells what is wrong and how to see it again.
 func (w *world) explain(v violation) error {
 	var b strings.Builder
-	fmt.Fprintf(&b, "seed %d, step %d, ledger index %d: %s\n", w.seed, w.steps, w.oracle.model.index, v.what)
+	fmt.Fprintf(&b, "seed %d, step %d, ledger index %d: %s\n", w.seed, w.steps, w.oracle.model.Index, v.what)
 	if v.stream != nil {
-		fmt.Fprintf(&b, "the last commands for %s %q:\n", v.stream.scope, v.stream.id)
+		fmt.Fprintf(&b, "the last commands for %s %q:\n", v.stream.Scope, v.stream.ID)
 		for _, line := range w.oracle.history(v.stream) {
 			fmt.Fprintf(&b, "  %s\n", line)
 		}

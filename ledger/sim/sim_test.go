@@ -52,13 +52,16 @@ func TestSimulation(t *testing.T) {
 
 // mustHappen is what a simulation that is worth its time meets.
 var mustHappen = []string{
-	"kills", "power losses", "syncs failed", "torn tails cut", "checkpoints", "spills", "leftovers of spills", "truncations", "answered from the state",
+	"kills", "power losses", "syncs failed", "torn tails cut", "checkpoints", "spills", "leftovers of spills", "truncations",
+	"answered from the state",
 	"clients died", "connections broken", "queue full", "streams given up", "streams kept alive",
 	"writes done", "writes not executed", "writes unsettled",
-	"COMMITTED", "REPLAYED", "SEQUENCE_GAP", "ALREADY_COMMITTED",
-	"IDEMPOTENCY_KEY_REUSED", "SEQUENCE_REUSED", "SEQUENCE_EXHAUSTED",
-	"SESSION_EXPIRED", "SESSION_FENCED", "SESSION_REQUIRED", "KEY_EXISTS",
-	"KEY_NOT_FOUND", "VERSION_MISMATCH", "TOO_MANY_STREAMS", "INVALID_ARGUMENT",
+	"write: COMMITTED", "write: REPLAYED", "write: SEQUENCE_GAP", "write: ALREADY_COMMITTED",
+	"write: IDEMPOTENCY_KEY_REUSED", "write: SEQUENCE_REUSED", "write: SEQUENCE_EXHAUSTED",
+	"write: SESSION_EXPIRED", "write: SESSION_FENCED", "write: SESSION_REQUIRED", "write: KEY_EXISTS",
+	"write: KEY_NOT_FOUND", "write: VERSION_MISMATCH", "write: TOO_MANY_STREAMS",
+	"open session: COMMITTED", "open session: SESSION_EXPIRED", "open session: SESSION_FENCED",
+	"update config: INVALID_ARGUMENT",
 	"stream evicted", "stream put back", "entities expired",
 }
 

@@ -85,7 +85,7 @@ func (r *writer) unsettled() string {
 		return ""
 	}
 	return fmt.Sprintf("writer %s in phase %d has %d writes, %d in the journal, %d in flight, halted %t",
-		r.name.id, r.phase, len(r.queue), len(r.journal.entries), r.flying, r.halted)
+		r.name.ID, r.phase, len(r.queue), len(r.journal.entries), r.flying, r.halted)
 }
 
 // later does something unless the process dies before.
@@ -141,7 +141,7 @@ func (r *writer) open(p phase) {
 	r.phase = p
 	attempt := r.journal.attempt
 	o := &machine.OpenSession{
-		Scope: r.name.scope, ClientID: r.name.id, Actor: "client:sim",
+		Scope: r.name.Scope, ClientID: r.name.ID, Actor: "client:sim",
 		AttemptID: attempt, ExpectedSession: r.journal.expected,
 	}
 	c := &command{open: o, encoded: machine.AppendOpenSession(nil, o)}
@@ -191,7 +191,7 @@ func (r *writer) settle(last uint64, refused bool) {
 	first := r.queue[0].write.Sequence
 	if last+1 < first || last >= r.next {
 		r.w.fail(&r.name, "writer %s has %d to %d open under session %d and the ledger says last is %d",
-			r.name.id, first, r.next-1, r.session, last)
+			r.name.ID, first, r.next-1, r.session, last)
 	}
 	for _, p := range r.queue {
 		p.doubtful, p.sends = false, 0
@@ -291,7 +291,7 @@ func (r *writer) keepAlive() {
 	}
 	r.w.counted["streams kept alive"]++
 	attempt, life := r.journal.attempt, r.life
-	o := &machine.OpenSession{Scope: r.name.scope, ClientID: r.name.id, Actor: "client:sim", AttemptID: attempt}
+	o := &machine.OpenSession{Scope: r.name.Scope, ClientID: r.name.ID, Actor: "client:sim", AttemptID: attempt}
 	c := &command{open: o, encoded: machine.AppendOpenSession(nil, o)}
 	r.w.datagrams([]*command{c}, func(_ int, a answer) {
 		current := r.life == life && r.phase == phaseRunning && r.journal.attempt == attempt && len(r.queue) == 0
@@ -306,7 +306,7 @@ func (r *writer) keepAlive() {
 func (r *writer) add() {
 	app := r.w.newApp(r.name, true)
 	e := entryOf{app: app, write: machine.Write{
-		Scope: r.name.scope, ClientID: r.name.id, Actor: "client:sim", Sequence: r.next,
+		Scope: r.name.Scope, ClientID: r.name.ID, Actor: "client:sim", Sequence: r.next,
 		Key: machine.Key{UUID: r.w.uuid(), Present: true}, Operations: r.w.operations(app, true),
 	}}
 	r.next++

@@ -208,8 +208,8 @@ func (r *writer) end() {
 func (r *writer) read() {
 	known, version, session := r.w.oracle.known, r.version, r.session
 	before := map[uint64]uint64{}
-	if s := r.w.oracle.model.streams[r.name]; s != nil {
-		before[s.created] = known[s.created]
+	if s := r.w.oracle.model.Streams[r.name]; s != nil {
+		before[s.CreatedIndex] = known[s.CreatedIndex]
 	}
 	r.w.transmit(func() {
 		got, ok := r.w.node.readStream(r.name)
