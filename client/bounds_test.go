@@ -39,7 +39,7 @@ func TestAReopenOutlivesAStatusThatNeverComes(t *testing.T) {
 				}
 			}
 		})
-		s.ledger.evict("till")
+		s.ledger.evictAll()
 		//nolint:forbidigo // In a synctest bubble this moves the clock and waits for nothing.
 		time.Sleep(17 * time.Hour)
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)

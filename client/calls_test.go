@@ -17,9 +17,11 @@ import (
 
 var errLost = connect.NewError(connect.CodeUnavailable, errors.New("answer lost"))
 
+const aKey = "0197e1c0-0000-7000-8000-000000000001"
+
 func numbered(sequence uint64) *seqledgerv1.WriteRequest {
 	return &seqledgerv1.WriteRequest{
-		Scope: org, ClientId: "unary", Sequence: sequence, IdempotencyKey: "a-key",
+		Scope: org, ClientId: "unary", Sequence: sequence, IdempotencyKey: aKey,
 		Operations: []*seqledgerv1.Operation{payload("x")},
 	}
 }
@@ -113,7 +115,7 @@ func TestUnaryDeadlineLeavesTheOutcomeOpen(t *testing.T) {
 	})
 	_, err := c.Write(ctx, numbered(1))
 	open, ok := errors.AsType[*client.OutcomeUnknownError](err)
-	if !ok || !errors.Is(err, context.Canceled) || open.Sequence != 1 || open.IdempotencyKey != "a-key" {
+	if !ok || !errors.Is(err, context.Canceled) || open.Sequence != 1 || open.IdempotencyKey != aKey {
 		t.Fatalf("want an unknown outcome of (1, a-key) and context.Canceled, got %v", err)
 	}
 }

@@ -109,11 +109,7 @@ func TestUnprovenCommitsWithoutReceipts(t *testing.T) {
 	t.Parallel()
 	s, c := start(t)
 	copied := staleCopy(t, s, c, "new 1", "new 2", "new 3")
-	s.ledger.mu.Lock()
-	s.ledger.window = 1
-	stream := s.ledger.streams[streamName(org, "till")]
-	stream.receipts = stream.receipts[len(stream.receipts)-1:]
-	s.ledger.mu.Unlock()
+	s.ledger.setWindow(1)
 	w := mustJournaled(t, dial(t, s), openJournal(t, copied, journal.Options{}))
 	for _, p := range w.Recovered() {
 		if receipt, err := p.Wait(t.Context()); err == nil {
@@ -134,9 +130,7 @@ func TestACommitThatIsTakenBack(t *testing.T) {
 	release := hold(s, func(*seqledgerv1.WriteRequest) fault { return faultNone })
 	s.set(func(s *fakeServer) {
 		s.onOpen = func(*seqledgerv1.OpenSessionRequest) error {
-			s.ledger.mu.Lock()
-			defer s.ledger.mu.Unlock()
-			s.ledger.streams[streamName(org, "w")].last = 0
+			s.ledger.loses("w")
 			return nil
 		}
 	})

@@ -113,7 +113,7 @@ func TestAnEvictedStreamLeavesLostAnswersUnsettled(t *testing.T) {
 			if sent.Add(1) == 1 {
 				return faultLost
 			}
-			s.ledger.evict("w")
+			s.ledger.evictAll()
 			return faultNone
 		}
 	})

@@ -175,8 +175,8 @@ func ExampleClient_Write() {
 		fmt.Println(receipt.GetTxId(), "replayed:", receipt.GetReplayed(), err)
 	}
 	// Output:
-	// 01234567-89ab-8cde-bc00-000000000001 replayed: false <nil>
-	// 01234567-89ab-8cde-bc00-000000000001 replayed: true <nil>
+	// 01234567-89ab-8cde-bc00-000000000002 replayed: false <nil>
+	// 01234567-89ab-8cde-bc00-000000000002 replayed: true <nil>
 }
 
 // A program that was killed continues with its journal: it first asks for the outcomes of the

@@ -1,14 +1,14 @@
 package client_test
 
 import (
-	"bytes"
 	"fmt"
 	"sync"
 	"time"
 
-	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
+	"github.com/seqledger/seqledger/ledger/machine"
+	"github.com/seqledger/seqledger/ledger/machine/machinetest"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 )
 
@@ -34,32 +34,12 @@ const (
 	codeInvalid      = seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_INVALID_ARGUMENT
 )
 
-// fakeLedger decides like the real one, rule by rule, with the least state that
-// the rules need. Ledger time is time.Now, so that synctest moves it.
+// fakeLedger decides by the ledger's own state machine. Ledger time is time.Now, so
+// that synctest moves it, and an eviction pass follows every command.
 type fakeLedger struct {
-	mu       sync.Mutex
-	id       uint64
-	index    uint64
-	window   uint64
-	ttl      time.Duration
-	streams  map[string]*fakeStream
-	entities map[string]uint64
-	log      []committed
-}
-
-// fakeStream is one life of one client id.
-type fakeStream struct {
-	created, session, last uint64
-	fenced                 uint64   // the session before the current one
-	attempts               [][]byte // oldest first; the last one is current
-	receipts               []stored // oldest first
-	lastSeen               time.Time
-}
-
-type stored struct {
-	key     string
-	payload []byte
-	receipt *seqledgerv1.Receipt
+	*machinetest.Ledger
+	mu  sync.Mutex
+	log []committed
 }
 
 // committed is what the audit reads.
@@ -71,208 +51,201 @@ type committed struct {
 }
 
 func newFakeLedger() *fakeLedger {
-	return &fakeLedger{
-		id: 0x0123456789abcdef, window: 64, ttl: 24 * time.Hour,
-		streams: make(map[string]*fakeStream), entities: make(map[string]uint64),
-	}
+	config := machine.DefaultConfig()
+	config.EvictionInterval, config.ClientTTL = 1, int64(24*time.Hour)
+	return &fakeLedger{Ledger: machinetest.NewLedger(machinetest.Create{ID: 0x0123456789abcdef, Config: config}, time.Now)}
 }
 
-// txID is a UUIDv8 as the ledger makes it.
+// txID is a transaction id.
 func txID(ledger, index uint64) string {
-	high := ledger>>16<<16 | 8<<12 | ledger>>4&0x0fff
-	low := 1<<63 | ledger&0x0f<<58 | index
-	return fmt.Sprintf("%08x-%04x-%04x-%04x-%012x", high>>32, high>>16&0xffff, high&0xffff, low>>48, low&0xffffffffffff)
+	return machine.NewTxID(machine.LedgerID(ledger), index).String()
 }
 
 func streamName(scope *seqledgerv1.Scope, clientID string) string {
 	return fmt.Sprintf("%s/%s/%s", scope.GetOrganization(), scope.GetVault(), clientID)
 }
 
-// apply decides one write. It is the model of "The decision".
+// id returns the id of the ledger.
+func (l *fakeLedger) id() (id machine.LedgerID) {
+	l.View(func(v machine.View) { id = v.LedgerID() })
+	return id
+}
+
+// becomesAnother makes it another ledger, to which the same has happened.
+func (l *fakeLedger) becomesAnother() {
+	l.Rewrite(func(command any) any {
+		if c, ok := command.(machinetest.Create); ok {
+			c.ID++
+			return c
+		}
+		return command
+	})
+}
+
+// loses makes it a ledger to which a client has written nothing.
+func (l *fakeLedger) loses(clientID string) {
+	l.Rewrite(func(command any) any {
+		if w, ok := command.(*machine.Write); ok && w.ClientID == clientID {
+			return machinetest.Tick{}
+		}
+		return command
+	})
+}
+
+// runsAhead writes up to a sequence in place of a client.
+func (l *fakeLedger) runsAhead(clientID string, to uint64) {
+	for state := l.state(org, clientID); state.GetLastCommittedSequence() < to; state = l.state(org, clientID) {
+		l.Apply(&machine.Write{
+			Scope: machineScope(org), ClientID: clientID, Actor: "client:other", Session: state.GetSession(),
+			Sequence: state.GetLastCommittedSequence() + 1, Operations: []machine.Operation{{Kind: machine.OpAppend}},
+		})
+	}
+}
+
+// setWindow changes how many receipts a stream keeps.
+func (l *fakeLedger) setWindow(receipts uint64) {
+	l.Apply(&machine.ConfigUpdate{ReceiptWindow: &receipts})
+}
+
+// setTTL changes client_ttl.
+func (l *fakeLedger) setTTL(ttl time.Duration) {
+	l.Apply(&machine.ConfigUpdate{ClientTTL: new(int64(ttl))})
+}
+
+// apply decides one write.
 func (l *fakeLedger) apply(request *seqledgerv1.WriteRequest) *seqledgerv1.WriteResult {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.index++
-	name := streamName(request.GetScope(), request.GetClientId())
-	stream := l.streams[name]
-	var session, last uint64
-	if stream != nil {
-		session, last = stream.session, stream.last
+	w := &machine.Write{
+		Scope: machineScope(request.GetScope()), ClientID: request.GetClientId(), Actor: "client:test",
+		Session: request.GetSession(), Sequence: request.GetSequence(),
 	}
-	refuse := func(c code) *seqledgerv1.WriteResult {
-		return refusal(&seqledgerv1.WriteError{Code: c, LastCommittedSequence: last, Session: session})
-	}
-	switch asked := request.GetSession(); {
-	case asked != 0 && (stream == nil || asked > session):
-		return refuse(codeExpired)
-	case asked != 0 && asked < session:
-		return refuse(codeFenced)
-	case asked == 0 && session != 0:
-		return refuse(codeNeedsSession)
-	}
-	if result := l.replay(stream, request, refuse); result != nil {
-		return result
-	}
-	if request.GetSequence() > last+1 {
-		return refuse(codeGap)
-	}
-	if failed := l.condition(request.GetOperations()); failed != 0 {
-		return refuse(failed)
-	}
-	return l.commit(name, stream, request)
-}
-
-// replay is rules 4 to 6.
-func (l *fakeLedger) replay(stream *fakeStream, request *seqledgerv1.WriteRequest,
-	refuse func(code) *seqledgerv1.WriteResult) *seqledgerv1.WriteResult {
-	if stream == nil {
-		return nil
-	}
-	payload := payloadOf(request)
-	for _, s := range stream.receipts {
-		sameSequence := s.receipt.GetSequence() == request.GetSequence()
-		sameKey := s.key == request.GetIdempotencyKey()
-		sameHash := bytes.Equal(s.payload, payload)
-		switch {
-		case !sameSequence && !sameKey:
-		case sameKey && sameHash:
-			again := proto.CloneOf(s.receipt)
-			again.Replayed = true
-			return &seqledgerv1.WriteResult{Result: &seqledgerv1.WriteResult_Receipt{Receipt: again}}
-		case sameKey:
-			return refuse(codeKeyReused)
-		default:
-			return refuse(codeSeqReused)
+	if key := request.GetIdempotencyKey(); key != "" {
+		uuid, err := machine.ParseUUID(key)
+		if err != nil {
+			return refusal(&seqledgerv1.WriteError{Code: codeInvalid, Message: err.Error()})
 		}
-	}
-	if request.GetSequence() <= stream.last {
-		return refuse(codeCommitted)
-	}
-	return nil
-}
-
-// condition evaluates the two conditions that the tests use.
-func (l *fakeLedger) condition(operations []*seqledgerv1.Operation) code {
-	for _, operation := range operations {
-		set := operation.GetSetEntity()
-		_, exists := l.entities[set.GetKey()]
-		if set.GetCondition().GetNotExists() && exists {
-			return codeKeyExists
-		}
-		if set.GetCondition().GetMustExist() && !exists {
-			return codeKeyNotFound
-		}
-	}
-	return 0
-}
-
-// commit is rule 11.
-func (l *fakeLedger) commit(name string, stream *fakeStream,
-	request *seqledgerv1.WriteRequest) *seqledgerv1.WriteResult {
-	if stream == nil {
-		stream = &fakeStream{created: l.index}
-		l.streams[name] = stream
+		w.Key = machine.Key{UUID: uuid, Present: true}
 	}
 	for _, operation := range request.GetOperations() {
-		if set := operation.GetSetEntity(); set != nil {
-			l.entities[set.GetKey()] = l.index
-		}
+		w.Operations = append(w.Operations, machineOperation(operation))
 	}
-	stream.last = request.GetSequence()
-	stream.lastSeen = time.Now()
-	receipt := &seqledgerv1.Receipt{
-		TxId: txID(l.id, l.index), Sequence: request.GetSequence(),
-		Session: request.GetSession(), Index: l.index,
-	}
-	stream.receipts = append(stream.receipts, stored{request.GetIdempotencyKey(), payloadOf(request), receipt})
-	if extra := len(stream.receipts) - int(l.window); extra > 0 {
-		stream.receipts = stream.receipts[extra:]
-	}
-	l.log = append(l.log, committed{
-		name, stream.created, request.GetSequence(), request.GetIdempotencyKey(), request.GetOperations(),
-	})
-	return &seqledgerv1.WriteResult{Result: &seqledgerv1.WriteResult_Receipt{Receipt: proto.CloneOf(receipt)}}
-}
-
-// openSession is the paragraph of that name.
-func (l *fakeLedger) openSession(request *seqledgerv1.OpenSessionRequest) (*seqledgerv1.OpenSessionResponse, code) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.index++
-	name := streamName(request.GetScope(), request.GetClientId())
-	stream := l.streams[name]
-	var previous uint64 // the stream's session before this call
-	current := false
-	if stream != nil {
-		previous = stream.session
-		for i, attempt := range stream.attempts {
-			if bytes.Equal(attempt, request.GetAttemptId()) {
-				if i < len(stream.attempts)-1 {
-					return nil, codeFenced
-				}
-				current = true
-			}
-		}
+	out := l.Apply(w)
+	switch out.Code {
+	case machine.Committed:
+		l.log = append(l.log, committed{
+			streamName(request.GetScope(), w.ClientID), out.CreatedIndex, w.Sequence, request.GetIdempotencyKey(),
+			request.GetOperations(),
+		})
+	case machine.Replayed:
+	default:
+		return refusal(&seqledgerv1.WriteError{
+			Code: codeOf(out.Code), LastCommittedSequence: out.Last, Session: out.Session,
+		})
 	}
-	if !current {
-		switch expected := request.GetExpectedSession(); {
-		case expected != 0 && stream == nil:
-			return nil, codeExpired
-		case expected != 0 && expected != previous:
-			return nil, codeFenced
-		}
-		if stream == nil {
-			stream = &fakeStream{created: l.index}
-			l.streams[name] = stream
-		}
-		stream.session, stream.fenced = l.index, previous
-		stream.attempts = append(stream.attempts, request.GetAttemptId())
-	}
-	stream.lastSeen = time.Now()
-	return &seqledgerv1.OpenSessionResponse{State: l.stateOf(stream), PreviousSession: stream.fenced}, 0
+	r := &out.Receipt
+	return &seqledgerv1.WriteResult{Result: &seqledgerv1.WriteResult_Receipt{Receipt: &seqledgerv1.Receipt{
+		TxId: machine.NewTxID(r.LedgerID, r.Index).String(), Sequence: r.Sequence, Session: r.Session, Index: r.Index,
+		Replayed: out.Code == machine.Replayed,
+	}}}
 }
 
-func (l *fakeLedger) stateOf(stream *fakeStream) *seqledgerv1.ClientState {
+// codeOf returns a code of the machine as the API names it.
+func codeOf(c machine.Code) code {
+	return code(seqledgerv1.WriteErrorCode_value["WRITE_ERROR_CODE_"+c.String()])
+}
+
+func machineScope(s *seqledgerv1.Scope) machine.Scope {
+	return machine.Scope{Organization: s.GetOrganization(), Vault: s.GetVault()}
+}
+
+// machineOperation converts the operations and conditions that the tests use.
+func machineOperation(operation *seqledgerv1.Operation) machine.Operation {
+	switch o := operation.GetOperation().(type) {
+	case *seqledgerv1.Operation_Append:
+		return machine.Operation{Kind: machine.OpAppend, Value: o.Append.GetPayload()}
+	case *seqledgerv1.Operation_SetEntity:
+		op := machine.Operation{Kind: machine.OpSetEntity, Key: []byte(o.SetEntity.GetKey()), Value: o.SetEntity.GetValue()}
+		switch c := o.SetEntity.GetCondition(); {
+		case c.GetNotExists():
+			op.Condition.Kind = machine.ConditionNotExists
+		case c.GetMustExist():
+			op.Condition.Kind = machine.ConditionMustExist
+		case c != nil:
+			panic(fmt.Sprintf("the fake has no condition %v", c))
+		}
+		return op
+	}
+	panic(fmt.Sprintf("the fake has no operation %v", operation))
+}
+
+// openSession opens a session.
+func (l *fakeLedger) openSession(request *seqledgerv1.OpenSessionRequest) (*seqledgerv1.OpenSessionResponse, code) {
+	o := &machine.OpenSession{
+		Scope: machineScope(request.GetScope()), ClientID: request.GetClientId(), Actor: "client:test",
+		AttemptID: [16]byte(request.GetAttemptId()), ExpectedSession: request.GetExpectedSession(),
+	}
+	out := l.Apply(o)
+	if out.Code != machine.Committed {
+		return nil, codeOf(out.Code)
+	}
+	return &seqledgerv1.OpenSessionResponse{
+		State: renderState(&out.Stream, &out.Config), PreviousSession: out.PreviousSession,
+	}, 0
+}
+
+func renderState(s *machine.StreamState, c *machine.Config) *seqledgerv1.ClientState {
 	return &seqledgerv1.ClientState{
-		Status: seqledgerv1.ClientStatus_CLIENT_STATUS_ACTIVE, LastCommittedSequence: stream.last,
-		Session: stream.session, CreatedIndex: stream.created, ReceiptWindow: uint32(l.window),
-		LastSeen: timestamppb.New(stream.lastSeen), ExpiresAt: timestamppb.New(stream.lastSeen.Add(l.ttl)),
+		Status: seqledgerv1.ClientStatus_CLIENT_STATUS_ACTIVE, LastCommittedSequence: s.Last,
+		Session: s.Session, CreatedIndex: s.CreatedIndex, ReceiptWindow: uint32(c.ReceiptWindow),
+		LastSeen: timestamppb.New(time.Unix(0, s.LastSeen)), ExpiresAt: timestamppb.New(time.Unix(0, s.LastSeen+c.ClientTTL)),
 	}
 }
 
 // state answers GetClientState.
 func (l *fakeLedger) state(scope *seqledgerv1.Scope, clientID string) *seqledgerv1.ClientState {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if stream := l.streams[streamName(scope, clientID)]; stream != nil {
-		return l.stateOf(stream)
-	}
-	return &seqledgerv1.ClientState{Status: seqledgerv1.ClientStatus_CLIENT_STATUS_UNKNOWN}
-}
-
-// evict removes a stream, or every stream that is due when clientID is empty.
-func (l *fakeLedger) evict(clientID string) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	for name, stream := range l.streams {
-		due := clientID == "" && time.Since(stream.lastSeen) > l.ttl
-		if due || clientID != "" && name == streamName(org, clientID) {
-			delete(l.streams, name)
+	state := &seqledgerv1.ClientState{Status: seqledgerv1.ClientStatus_CLIENT_STATUS_UNKNOWN}
+	l.View(func(v machine.View) {
+		stream, found, err := v.Stream(machineScope(scope), clientID)
+		if err != nil {
+			panic(err)
 		}
-	}
+		if config := v.Config(); found {
+			state = renderState(&stream, &config)
+		}
+	})
+	return state
 }
 
-// toggle creates or deletes an entity behind everyone's back, as another client
-// would, so that conditions change their mind.
+// evictDue removes every stream that is due.
+func (l *fakeLedger) evictDue() { l.Advance(0) }
+
+// evictAll lets so much time pass in the ledger that every stream is removed.
+func (l *fakeLedger) evictAll() {
+	var ttl int64
+	l.View(func(v machine.View) { ttl = v.Config().ClientTTL })
+	l.Advance(time.Duration(ttl) + 1)
+}
+
+// toggle creates or deletes an entity, as another client would, so that conditions
+// change their mind.
 func (l *fakeLedger) toggle(key string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.index++
-	if _, exists := l.entities[key]; exists {
-		delete(l.entities, key)
-	} else {
-		l.entities[key] = l.index
+	w := &machine.Write{
+		Scope: machineScope(org), ClientID: "toggle " + key, Actor: "client:toggle",
+		Sequence: l.state(org, "toggle "+key).GetLastCommittedSequence() + 1,
 	}
+	for _, op := range []machine.Operation{
+		{Kind: machine.OpSetEntity, Key: []byte(key), Condition: machine.Condition{Kind: machine.ConditionNotExists}},
+		{Kind: machine.OpDeleteEntity, Key: []byte(key)},
+	} {
+		w.Operations = []machine.Operation{op}
+		if l.Apply(w).Code == machine.Committed {
+			return
+		}
+	}
+	panic("the entity " + key + " could neither be created nor deleted")
 }
 
 // history returns what was committed, in order.
@@ -280,15 +253,6 @@ func (l *fakeLedger) history() []committed {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return append([]committed(nil), l.log...)
-}
-
-func payloadOf(request *seqledgerv1.WriteRequest) []byte {
-	payload, err := proto.MarshalOptions{Deterministic: true}.Marshal(
-		&seqledgerv1.WriteRequest{Operations: request.GetOperations()})
-	if err != nil {
-		panic(err)
-	}
-	return payload
 }
 
 func refusal(e *seqledgerv1.WriteError) *seqledgerv1.WriteResult {

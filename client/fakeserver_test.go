@@ -3,7 +3,6 @@ package client_test
 import (
 	"context"
 	"errors"
-	"fmt"
 	"net"
 	"net/http"
 	"sync"
@@ -338,7 +337,7 @@ func (s *fakeServer) block(height uint64) *seqledgerv1.Block {
 			panic(err)
 		}
 		if at == height {
-			transaction := &seqledgerv1.Transaction{TxId: txID(s.ledger.id, at), Scope: org, BlockHeight: at}
+			transaction := &seqledgerv1.Transaction{TxId: txID(uint64(s.ledger.id()), at), Scope: org, BlockHeight: at}
 			return &seqledgerv1.Block{Header: header, Hash: hash, Transactions: []*seqledgerv1.Transaction{transaction}}
 		}
 		previous = hash
@@ -468,10 +467,8 @@ func (s *fakeServer) GetStatus(context.Context,
 	if onStatus != nil {
 		onStatus()
 	}
-	s.ledger.mu.Lock()
-	defer s.ledger.mu.Unlock()
 	return connect.NewResponse(&seqledgerv1.GetStatusResponse{
-		Status: &seqledgerv1.Status{Version: "fake", LedgerId: fmt.Sprintf("%016x", s.ledger.id)},
+		Status: &seqledgerv1.Status{Version: "fake", LedgerId: s.ledger.id().String()},
 	}), nil
 }
 

@@ -41,7 +41,7 @@ func wantEnded(t *testing.T, w *client.Writer, unsettled int) {
 func TestAlreadyCommittedOfAnOnlyCopyIsNoCommit(t *testing.T) {
 	t.Parallel()
 	s, c := start(t)
-	s.ledger.window = 4
+	s.ledger.setWindow(4)
 	first, second := sharedSession(t, c)
 	for range 5 {
 		if _, err := first.Write(t.Context(), payload("old")); err != nil {
@@ -88,9 +88,7 @@ func TestAReceiptOfAnotherLedgerEndsTheWriter(t *testing.T) {
 	s, c := start(t)
 	w := newWriter(t, c, "w")
 	wantCommitted(t, burst(t, w, payload("1"))[0], 1)
-	s.ledger.mu.Lock()
-	s.ledger.id++
-	s.ledger.mu.Unlock()
+	s.ledger.becomesAnother()
 	_, err := w.Write(t.Context(), payload("2"))
 	if !errors.Is(err, client.ErrOutcomeUnknown) || !errors.Is(err, client.ErrProtocol) {
 		t.Errorf("want an open outcome because of the other ledger, got %v", err)

@@ -179,27 +179,20 @@ func TestJournalHandsOver(t *testing.T) {
 		meanwhile func(*testing.T, *fakeServer)
 		want      error
 	}{
-		"evicted": {func(_ *testing.T, s *fakeServer) { s.ledger.evict("till") }, client.ErrExpired},
+		"evicted": {func(_ *testing.T, s *fakeServer) { s.ledger.evictAll() }, client.ErrExpired},
 		"fenced": {func(t *testing.T, s *fakeServer) {
 			if err := newWriter(t, dial(t, s), "till").Close(t.Context()); err != nil {
 				t.Error(err)
 			}
 		}, client.ErrFenced},
 		"another ledger": {func(_ *testing.T, s *fakeServer) {
-			s.ledger.mu.Lock()
-			defer s.ledger.mu.Unlock()
-			s.ledger.id++
+			s.ledger.becomesAnother()
 		}, client.ErrOtherLedger},
 		"a ledger that went back": {func(_ *testing.T, s *fakeServer) {
-			s.ledger.mu.Lock()
-			defer s.ledger.mu.Unlock()
-			stream := s.ledger.streams[streamName(org, "till")]
-			stream.last, stream.receipts = 0, nil
+			s.ledger.loses("till")
 		}, client.ErrProtocol},
 		"a ledger that is ahead": {func(_ *testing.T, s *fakeServer) {
-			s.ledger.mu.Lock()
-			defer s.ledger.mu.Unlock()
-			s.ledger.streams[streamName(org, "till")].last = 9
+			s.ledger.runsAhead("till", 9)
 		}, client.ErrProtocol},
 	} {
 		t.Run(name, func(t *testing.T) {

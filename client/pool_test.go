@@ -20,6 +20,7 @@ import (
 	"connectrpc.com/connect"
 
 	"github.com/seqledger/seqledger/client"
+	"github.com/seqledger/seqledger/ledger/machine"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 	"github.com/seqledger/seqledger/proto/seqledger/v1/seqledgerv1connect"
 )
@@ -181,7 +182,7 @@ func TestWhereOnlyHTTP2IsOffered(t *testing.T) {
 			})
 			for sequence := uint64(1); sequence <= 5; sequence++ {
 				r := numbered(sequence)
-				r.IdempotencyKey = fmt.Sprint("key-", sequence)
+				r.IdempotencyKey = machine.FormatUUID([16]byte{byte(sequence)})
 				if receipt, err := c.Write(t.Context(), r); err != nil || receipt.GetReplayed() {
 					t.Fatal(receipt, err)
 				}
@@ -189,7 +190,7 @@ func TestWhereOnlyHTTP2IsOffered(t *testing.T) {
 			// A refusal is certain, because no other copy was sent.
 			r := numbered(6)
 			s.ledger.toggle("taken")
-			r.IdempotencyKey, r.Operations = "key-6", []*seqledgerv1.Operation{create("taken")}
+			r.IdempotencyKey, r.Operations = machine.FormatUUID([16]byte{6}), []*seqledgerv1.Operation{create("taken")}
 			if _, err := c.Write(t.Context(), r); !errors.Is(err, client.ErrConditionFailed) ||
 				errors.Is(err, client.ErrOutcomeUnknown) {
 				t.Error(err)
@@ -436,7 +437,7 @@ func TestLargeRequestsOverOneConnection(t *testing.T) {
 	c := dial(t, s)
 	for sequence := uint64(1); sequence <= 20; sequence++ {
 		r := numbered(sequence)
-		r.IdempotencyKey = fmt.Sprint("key-", sequence)
+		r.IdempotencyKey = machine.FormatUUID([16]byte{byte(sequence)})
 		if sequence%2 == 0 {
 			r.Operations = []*seqledgerv1.Operation{sized(300), sized(700)}
 		}

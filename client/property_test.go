@@ -59,7 +59,7 @@ type outcome struct {
 
 func underFaults(t *testing.T, d *dice) {
 	s, c := start(t)
-	s.ledger.window = 8
+	s.ledger.setWindow(8)
 	s.set(func(s *fakeServer) {
 		s.onWrite = func(*seqledgerv1.WriteRequest) fault {
 			// Copies that are under way land, and conditions change, at any

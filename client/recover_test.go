@@ -39,7 +39,7 @@ func evictedLife(t *testing.T, idle bool, before func(*fakeServer)) (*fakeServer
 	t.Helper()
 	s, c := start(t)
 	if idle {
-		s.ledger.ttl = 300 * time.Millisecond // the keeper asks every third of it
+		s.ledger.setTTL(time.Second) // the keeper asks every third of it
 	}
 	j := openJournal(t, filepath.Join(t.TempDir(), "journal"), journal.Options{})
 	w := mustJournaled(t, c, j)
@@ -56,7 +56,7 @@ func evictedLife(t *testing.T, idle bool, before func(*fakeServer)) (*fakeServer
 			before(s)
 		}
 	})
-	s.ledger.evict("till")
+	s.ledger.evictAll()
 	if idle {
 		eventually(t, "the writer to end", func() bool { return w.Err() != nil })
 		_ = w.Close(t.Context()) // says why it ended
@@ -227,12 +227,10 @@ func TestJournalLedgerChangesWhileOpening(t *testing.T) {
 		t.Fatal(err)
 	}
 	before := j.Streams()[0].Head
-	s.ledger.evict("till") // the other ledger does not know it
+	s.ledger.evictAll() // the other ledger does not know it
 	s.set(func(s *fakeServer) {
 		s.onOpen = func(*seqledgerv1.OpenSessionRequest) error {
-			s.ledger.mu.Lock()
-			defer s.ledger.mu.Unlock()
-			s.ledger.id = 99
+			s.ledger.becomesAnother()
 			return nil
 		}
 	})

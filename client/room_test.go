@@ -30,7 +30,7 @@ func (g *gates) gate(sequence uint64) chan struct{} {
 func gated(t *testing.T) (*client.Writer, *gates) {
 	t.Helper()
 	s, c := start(t)
-	s.ledger.window = 256
+	s.ledger.setWindow(256)
 	g := &gates{gates: make(map[uint64]chan struct{})}
 	over := make(chan struct{})
 	t.Cleanup(func() { close(over) })

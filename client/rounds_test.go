@@ -215,9 +215,7 @@ func TestALastSequenceThatCannotBeRight(t *testing.T) {
 			return faultNone
 		}
 		s.onOpen = func(*seqledgerv1.OpenSessionRequest) error {
-			s.ledger.mu.Lock()
-			defer s.ledger.mu.Unlock()
-			s.ledger.streams[streamName(org, "w")].last = 9
+			s.ledger.runsAhead("w", 9)
 			return nil
 		}
 	})

@@ -94,7 +94,7 @@ func TestAnIdleWriterKeepsItsStreamAlive(t *testing.T) {
 		for range 72 {
 			//nolint:forbidigo // In a synctest bubble this moves the clock and waits for nothing.
 			time.Sleep(time.Hour)
-			s.ledger.evict("")
+			s.ledger.evictDue()
 		}
 		synctest.Wait()
 		if n := s.openCount(); n != 10 {
@@ -119,7 +119,7 @@ func TestAnIdleWriterOpensAnEvictedStreamAgain(t *testing.T) {
 		if _, err := w.Write(t.Context(), payload("1")); err != nil {
 			t.Fatal(err)
 		}
-		s.ledger.evict("w")
+		s.ledger.evictAll()
 		//nolint:forbidigo // In a synctest bubble this moves the clock and waits for nothing.
 		time.Sleep(17 * time.Hour) // two thirds: the first sees the commit
 		receipt, err := w.Write(t.Context(), payload("2"))
@@ -136,7 +136,7 @@ func TestAnEvictedStreamIsNotOpenedAgainIfForbidden(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		s.ledger.evict("w")
+		s.ledger.evictAll()
 		//nolint:forbidigo // In a synctest bubble this moves the clock and waits for nothing.
 		time.Sleep(17 * time.Hour)
 		if _, err := w.Write(t.Context(), payload("1")); !errors.Is(err, client.ErrExpired) {
@@ -220,7 +220,7 @@ func TestNewWriterRepeatsItsAttempt(t *testing.T) {
 		if len(s.opens) != 2 || string(s.opens[0].GetAttemptId()) != string(s.opens[1].GetAttemptId()) {
 			t.Errorf("want the same attempt twice, got %v", s.opens)
 		}
-		if w.State().Session != 1 {
+		if w.State().Session != 2 { // behind the ledger's creation
 			t.Errorf("want the session of the first copy, got %d", w.State().Session)
 		}
 	})
@@ -231,7 +231,7 @@ func TestNewWriterRepeatsItsAttempt(t *testing.T) {
 func TestAReopenEndsWhenSomebodyElseWasFirst(t *testing.T) {
 	inBubble(t, func(t *testing.T, s *fakeServer, c *client.Client) {
 		w := newWriter(t, c, "w")
-		s.ledger.evict("w")
+		s.ledger.evictAll()
 		s.set(func(s *fakeServer) {
 			s.onOpen = func(r *seqledgerv1.OpenSessionRequest) error {
 				if r.GetExpectedSession() == 0 {
@@ -253,7 +253,7 @@ func TestAReopenEndsWhenSomebodyElseWasFirst(t *testing.T) {
 func TestAReopenWaitsForAFreeStream(t *testing.T) {
 	inBubble(t, func(t *testing.T, s *fakeServer, c *client.Client) {
 		w := newWriter(t, c, "w")
-		s.ledger.evict("w")
+		s.ledger.evictAll()
 		refused := 0
 		s.set(func(s *fakeServer) {
 			s.onOpen = func(r *seqledgerv1.OpenSessionRequest) error {

@@ -46,10 +46,16 @@ func TestAReceiptThatIsGoneIsStillACommit(t *testing.T) {
 			if r.GetSequence() == 1 && sent.Add(1) == 1 {
 				return faultLost
 			}
-			s.ledger.mu.Lock()
-			s.ledger.streams[streamName(org, "w")].receipts = nil // the window has shrunk
-			s.ledger.mu.Unlock()
 			return faultNone
+		}
+		// As if the window had shrunk.
+		s.onAnswer = func(r *seqledgerv1.WriteRequest, right *seqledgerv1.WriteResult) *seqledgerv1.WriteResult {
+			if !right.GetReceipt().GetReplayed() {
+				return right
+			}
+			return refusal(&seqledgerv1.WriteError{
+				Code: codeCommitted, LastCommittedSequence: r.GetSequence(), Session: r.GetSession(),
+			})
 		}
 	})
 	w := newWriter(t, c, "w")
@@ -153,7 +159,7 @@ func TestSubmitBlocksWhenFull(t *testing.T) {
 func TestAWriterNeverHasMoreUnansweredThanTheWindow(t *testing.T) {
 	t.Parallel()
 	s, c := start(t)
-	s.ledger.window = 4
+	s.ledger.setWindow(4)
 	release := hold(s, func(*seqledgerv1.WriteRequest) fault { return faultNone })
 	w, err := c.NewWriter(t.Context(), client.WriterOptions{Scope: org, ClientID: "w", MaxPending: 100})
 	if err != nil {

@@ -108,7 +108,7 @@ func (h *history) step() {
 	for i, got := range out {
 		if difference := machinetest.Differ(&got, &want[i]); difference != "" {
 			text, _ := json.Marshal(sent[i])
-			h.Fatalf("%T %s:\n gave %s", sent[i], text, difference)
+			h.Fatalf("%T %s:\n%s", sent[i], text, difference)
 		}
 		if w, ok := sent[i].(*Write); ok && (got.Code == Committed || got.Code == Replayed) {
 			h.receipts = append(h.receipts, HandedOut{Write: w, Receipt: got.Receipt})

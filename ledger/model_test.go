@@ -1,0 +1,148 @@
+package ledger_test
+
+import (
+	"math/rand/v2"
+	"os"
+	"strconv"
+	"testing"
+
+	"github.com/seqledger/seqledger/ledger"
+	"github.com/seqledger/seqledger/ledger/machine"
+	"github.com/seqledger/seqledger/ledger/machine/machinetest"
+)
+
+// modelled is a ledger, one client's view of it, and the model that says what every
+// command ought to give.
+type modelled struct {
+	*testing.T
+	random *rand.Rand
+	l      *ledger.Ledger
+	model  *machinetest.Model
+	sent   []*machine.Write
+	// stateAnswered counts the retries that did not reach the log.
+	stateAnswered, committed int
+}
+
+// look returns the index and the time of the state.
+func (d *modelled) look() (index uint64, now int64) {
+	d.Helper()
+	err := d.l.View(d.Context(), func(v machine.View) error {
+		index, now = v.Index(), v.Time()
+		return nil
+	})
+	if err != nil {
+		d.Fatal(err)
+	}
+	return index, now
+}
+
+// decided compares the outcome of a command with the model's. A retry that was
+// answered from the state took no ledger index.
+func (d *modelled) decided(command any, got machine.Outcome, err error) {
+	d.Helper()
+	if err != nil {
+		d.Fatal(err)
+	}
+	index, now := d.look()
+	if w, ok := command.(*machine.Write); ok && index == d.model.Index {
+		d.stateAnswered++
+		want := d.model.Retry(w)
+		if got.Code != machine.Replayed || want.Code != machine.Replayed || !machinetest.SameReceipt(&got.Receipt, &want.Receipt) {
+			d.Fatalf("%+v was answered from the state with %+v, want %+v", w, got, want)
+		}
+		return
+	}
+	d.model.Begin(now)
+	want := d.model.Apply(command)
+	if difference := machinetest.Differ(&got, &want); difference != "" {
+		d.Fatalf("%T %+v %s", command, command, difference)
+	}
+	if got.Code == machine.Committed {
+		d.committed++
+	}
+}
+
+func (d *modelled) write() *machine.Write {
+	if len(d.sent) > 0 && d.random.IntN(3) == 0 {
+		return d.sent[d.random.IntN(len(d.sent))]
+	}
+	w := appendWrite([]string{"a", "b", "c"}[d.random.IntN(3)], 0, nil)
+	s := d.model.Stream(w.Scope, w.ClientID)
+	w.Session, w.Sequence = s.Session, max(1, s.Last+1+uint64(d.random.IntN(8)/6)-uint64(d.random.IntN(8)/7))
+	key := []byte{'k', byte('0' + d.random.IntN(3))}
+	w.Operations = append(w.Operations, machine.Operation{
+		Kind: machine.OpSetEntity, Key: key, Value: []byte{byte(d.random.IntN(256))},
+		Condition: machine.Condition{Kind: machine.ConditionKind(d.random.IntN(4))},
+	})
+	if w.Operations[1].Condition.Kind == machine.ConditionVersion {
+		w.Operations[1].Condition.Version = d.model.Entities[machinetest.Name{Scope: w.Scope, ID: string(key)}].Version
+	}
+	d.sent = append(d.sent, w)
+	return w
+}
+
+func (d *modelled) step() {
+	switch d.random.IntN(12) {
+	case 0:
+		o := &machine.OpenSession{
+			Scope: appendWrite("a", 1, nil).Scope, ClientID: "a", Actor: "system:test",
+			AttemptID: [16]byte{byte(d.random.IntN(6))}, ExpectedSession: uint64(d.random.IntN(2)),
+		}
+		out, err := d.l.OpenSession(d.Context(), o)
+		d.decided(o, out, err)
+	case 1:
+		window := uint64(d.random.IntN(5))
+		u := &machine.ConfigUpdate{ReceiptWindow: &window}
+		out, err := d.l.UpdateConfig(d.Context(), u, "system:test")
+		d.decided(u, out, err)
+	default:
+		w := d.write()
+		out, err := d.l.Write(d.Context(), w)
+		d.decided(w, out, err)
+	}
+}
+
+// TestLedgerDecidesLikeTheModel: the engine answers every command as the model does,
+// from the log or from the state, with the cache and without, also after a restart.
+func TestLedgerDecidesLikeTheModel(t *testing.T) {
+	t.Parallel()
+	for _, cache := range []int64{0, -1} {
+		seed := rand.Uint64()
+		if text := os.Getenv("SEQLEDGER_MODEL_SEED"); text != "" {
+			seed, _ = strconv.ParseUint(text, 10, 64)
+		}
+		o := ledger.Options{Dir: t.TempDir(), CacheBytes: cache, Config: machine.DefaultConfig()}
+		o.Config.ReceiptWindow = 3
+		d := &modelled{T: t, random: rand.New(rand.NewPCG(seed, 0)), l: open(t, o), model: machinetest.NewModel()}
+		_, now := d.look()
+		d.model.Begin(now)
+		if err := d.l.View(t.Context(), func(v machine.View) error {
+			d.model.Apply(machinetest.Create{ID: v.LedgerID(), Config: o.Config})
+			return nil
+		}); err != nil {
+			t.Fatal(err)
+		}
+		t.Logf("repeat with SEQLEDGER_MODEL_SEED=%d", seed)
+		for i := range 400 {
+			if i%130 == 129 {
+				closeLedger(t, d.l)
+				d.l = open(t, o)
+			}
+			d.step()
+		}
+		if d.stateAnswered == 0 || d.committed < 50 {
+			t.Errorf("%d answers from the state and %d commits: the commands are too tame", d.stateAnswered, d.committed)
+		}
+		for index, x := range d.model.Transactions {
+			if err := d.l.View(t.Context(), func(v machine.View) error {
+				got, err := v.Transaction(machine.NewTxID(x.Receipt.LedgerID, index))
+				if err == nil && (got.ClientID != x.Stream.ID || got.Sequence != x.Receipt.Sequence) {
+					t.Errorf("transaction %d is %+v, want %+v", index, got, x)
+				}
+				return err
+			}); err != nil {
+				t.Error(err)
+			}
+		}
+	}
+}
