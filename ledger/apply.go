@@ -39,7 +39,7 @@ func (a *applier) Apply(at raftlog.Position, entry []byte) any {
 		l.fail(fmt.Errorf("apply log entry at %s: %w", at, err))
 		return nil
 	}
-	l.counters.applied.since(began)
+	l.counters.applied.Since(began)
 	l.count(outcomes, len(entry))
 	if l.checkpointIsDue() {
 		signal(l.checkpointDue)
@@ -59,7 +59,7 @@ func (l *Ledger) count(outcomes []machine.Outcome, size int) {
 	l.counters.entries.Add(1)
 	l.counters.logBytes.Add(uint64(size))
 	l.counters.commands.Add(uint64(len(outcomes)))
-	l.counters.batches.observe(int64(len(outcomes)))
+	l.counters.batches.Observe(int64(len(outcomes)))
 	for i := range outcomes {
 		l.counters.decisions[outcomes[i].Code].Add(1)
 	}

@@ -12,21 +12,21 @@ import (
 	"github.com/seqledger/seqledger/ledger/machine"
 )
 
-// DefaultBackupRate is how fast a backup reads, in bytes per second: slow
-// enough that writes go on beside it on a small disk.
-const DefaultBackupRate = 32 << 20
+// backupRate is how fast a backup reads, in bytes per second: slow enough that
+// writes go on beside it on a small disk.
+const backupRate = 32 << 20
 
-// ErrBackupRunning says that another backup is being made; wait for its end.
-var ErrBackupRunning = errors.New("another backup of this ledger is being made: wait until it has ended")
+// ErrBackupRefused says that no backup can be made now: another one is being made,
+// or the state file has grown so much since the ledger was opened that one could
+// hold up writes. The error's text says what to do.
+var ErrBackupRefused = errors.New("no backup can be made now")
 
-// ErrNoRoom says that the state file has grown so much since the ledger was opened that
-// a backup could hold up writes; open the ledger anew first.
-var ErrNoRoom = boltstore.ErrNoRoom
+var errBackupRunning = fmt.Errorf("%w: another backup of this ledger is being made: wait until it has ended", ErrBackupRefused)
 
 // BackupOptions say how to make a backup. The zero value is useful.
 type BackupOptions struct {
 	// RateBytes bounds how many bytes are read in a second. Default:
-	// DefaultBackupRate; negative means no bound.
+	// 32 MiB; negative means no bound.
 	RateBytes int64
 	// Begin is told what the backup holds before its first byte; may be nil.
 	// Its error ends the backup.
@@ -35,7 +35,7 @@ type BackupOptions struct {
 
 // Backup writes a backup to w while the ledger goes on. It holds everything
 // that was acknowledged before the call, and stands for one ledger index. One
-// can be made at a time: ErrBackupRunning. An error of w ends the backup and
+// can be made at a time: see ErrBackupRefused. An error of w ends the backup and
 // nothing else; what w has got then is refused by Restore. Close waits for a
 // call of w.Write to return.
 //
@@ -47,7 +47,7 @@ func (l *Ledger) Backup(ctx context.Context, w io.Writer, o BackupOptions) (info
 	case <-l.stopping.Done():
 		return info, ErrClosed
 	default:
-		return info, ErrBackupRunning
+		return info, errBackupRunning
 	}
 	defer func() { <-l.backups }()
 	ctx, cancel := context.WithCancelCause(ctx)
@@ -73,6 +73,9 @@ func (l *Ledger) Backup(ctx context.Context, w io.Writer, o BackupOptions) (info
 	}
 	if err == nil {
 		info.SHA256, err = out.Finish()
+	}
+	if errors.Is(err, boltstore.ErrNoRoom) {
+		err = fmt.Errorf("%w: %w", ErrBackupRefused, err)
 	}
 	if err != nil {
 		return info, fmt.Errorf("backup at ledger index %d: %w", info.Index, err)
@@ -133,7 +136,7 @@ func (p *pacer) wait(ctx context.Context, n int) error {
 	}
 	rate := p.rate
 	if rate == 0 {
-		rate = DefaultBackupRate
+		rate = backupRate
 	}
 	now := time.Now()
 	if p.next.Before(now) {

@@ -416,7 +416,7 @@ func TestBackupOneAtATime(t *testing.T) {
 		done <- err
 	}()
 	<-w.reached
-	if _, err := l.Backup(t.Context(), io.Discard, unlimited); !errors.Is(err, ledger.ErrBackupRunning) {
+	if _, err := l.Backup(t.Context(), io.Discard, unlimited); !errors.Is(err, ledger.ErrBackupRefused) {
 		t.Errorf("a second backup: %v", err)
 	}
 	mustWrite(t, l, appendWrite("c", 1, []byte("a")), machine.Committed) // is not held up

@@ -5,8 +5,6 @@ import (
 	"fmt"
 
 	"github.com/seqledger/seqledger/ledger/internal/decide"
-	"github.com/seqledger/seqledger/ledger/machine"
-	"github.com/seqledger/seqledger/ledger/raftlog"
 )
 
 // Errors that say what a caller may do next.
@@ -41,11 +39,6 @@ func (e *NotLeaderError) Error() string {
 	}
 	return "this node is not the leader; it is " + e.Leader
 }
-
-// IsDamage tells whether an error means that what is stored is not what was
-// written. Then acknowledged writes may be missing, and only a backup helps;
-// any other failure of the storage has lost nothing that was acknowledged.
-func IsDamage(err error) bool { return errors.Is(err, machine.ErrCorrupt) || raftlog.IsDamage(err) }
 
 // unknown wraps the reason why an outcome is not known.
 func unknown(cause error) error { return fmt.Errorf("%w: %w", ErrOutcomeUnknown, cause) }

@@ -11,6 +11,7 @@ import (
 
 	"github.com/seqledger/seqledger/ledger"
 	"github.com/seqledger/seqledger/ledger/machine"
+	"github.com/seqledger/seqledger/ledger/verify"
 )
 
 // smallDisk mounts a file system with room for one log segment and some more.
@@ -73,7 +74,7 @@ func TestFault_FullDiskStopsReads(t *testing.T) {
 	run := faultRun{acknowledged: map[uint64]uint64{}}
 	failed := func(what string, err error) {
 		t.Helper()
-		if !errors.Is(err, ledger.ErrFailed) || !errors.Is(err, syscall.ENOSPC) || ledger.IsDamage(err) {
+		if !errors.Is(err, ledger.ErrFailed) || !errors.Is(err, syscall.ENOSPC) || verify.IsDamage(err) {
 			t.Errorf("%s: %v, want ErrFailed for want of room", what, err)
 		}
 	}
@@ -117,7 +118,7 @@ func TestFault_NoRoomForALedger(t *testing.T) {
 		t.Fatal(err)
 	}
 	_, err := ledger.Open(t.Context(), faultOptions(dir))
-	if err == nil || !strings.Contains(err.Error(), syscall.ENOSPC.Error()) || ledger.IsDamage(err) {
+	if err == nil || !strings.Contains(err.Error(), syscall.ENOSPC.Error()) || verify.IsDamage(err) {
 		t.Errorf("Open on a full disk: %v", err)
 	}
 	if err := os.Remove(ballast); err != nil {
@@ -137,7 +138,7 @@ func TestFault_ReadOnlyFileSystem(t *testing.T) {
 		t.Fatal(err)
 	}
 	_, err := ledger.Open(t.Context(), faultOptions(dir))
-	if err == nil || !strings.Contains(err.Error(), syscall.EROFS.Error()) || ledger.IsDamage(err) {
+	if err == nil || !strings.Contains(err.Error(), syscall.EROFS.Error()) || verify.IsDamage(err) {
 		t.Errorf("Open on a read-only file system: %v", err)
 	}
 	if err := syscall.Mount("", disk, "", syscall.MS_REMOUNT, ""); err != nil {

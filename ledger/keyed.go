@@ -18,7 +18,17 @@ const (
 // Keyed decides a command on a keyed record, from the state if it would change
 // nothing; see Write. Long responses and checkpoints are read into the outcome's
 // record. The error of a malformed command is a *machine.FieldError.
-func (l *Ledger) Keyed(ctx context.Context, c *machine.KeyedCommand) (machine.Outcome, error) {
+//
+// A Reserve waits while another owner has the key, until the reservation ends in any
+// way but no longer than wait, and is decided then as if it had come only then.
+func (l *Ledger) Keyed(ctx context.Context, c *machine.KeyedCommand, wait time.Duration) (machine.Outcome, error) {
+	if wait > 0 && c.Kind == keyed.Reserve {
+		return l.reserve(ctx, c, wait)
+	}
+	return l.decideKeyed(ctx, c)
+}
+
+func (l *Ledger) decideKeyed(ctx context.Context, c *machine.KeyedCommand) (machine.Outcome, error) {
 	if err := c.Validate(); err != nil {
 		return machine.Outcome{}, err
 	}
@@ -51,13 +61,8 @@ func (l *Ledger) readAttachments(ctx context.Context, out *machine.Outcome) erro
 	})
 }
 
-// Reserve is Keyed for a Reserve that waits: while another owner has the key, it
-// waits until the reservation ends in any way, but no longer than wait, and is
-// decided then as if it had come only then.
-func (l *Ledger) Reserve(ctx context.Context, c *machine.KeyedCommand, wait time.Duration) (machine.Outcome, error) {
-	if wait <= 0 {
-		return l.Keyed(ctx, c)
-	}
+// reserve waits for the end of another owner's reservation.
+func (l *Ledger) reserve(ctx context.Context, c *machine.KeyedCommand, wait time.Duration) (machine.Outcome, error) {
 	limit := time.NewTimer(wait)
 	defer limit.Stop()
 	key := string(c.ID.TableKey())
@@ -65,9 +70,9 @@ func (l *Ledger) Reserve(ctx context.Context, c *machine.KeyedCommand, wait time
 		// Registered before the state is looked at, so that no end is missed.
 		waiting := l.keys.join(key)
 		if waiting == nil {
-			return l.Keyed(ctx, c)
+			return l.decideKeyed(ctx, c)
 		}
-		out, err := l.Keyed(ctx, c)
+		out, err := l.decideKeyed(ctx, c)
 		if err != nil || out.Code != machine.KeyedInFlight || !l.awaitEnd(ctx, waiting, limit, time.Duration(out.Keyed.RetryAfter)) {
 			l.keys.leave(key, waiting)
 			return out, err

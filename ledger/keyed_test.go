@@ -34,7 +34,7 @@ func ownedCommand(c *machine.KeyedCommand, kind keyed.Kind, token uint64, conten
 
 func mustKeyed(t *testing.T, l *Ledger, c *machine.KeyedCommand, want machine.Code) machine.Outcome {
 	t.Helper()
-	out, err := l.Keyed(t.Context(), c)
+	out, err := l.Keyed(t.Context(), c, 0)
 	if err != nil || out.Code != want {
 		t.Fatalf("command %d: %v, %v, want %v", c.Kind, out.Code, err, want)
 	}
@@ -56,7 +56,7 @@ func TestOneOwnerAmongMany(t *testing.T) {
 	for i := range 32 {
 		group.Go(func() {
 			c := keyedCommand(l, "one", byte(i))
-			out, err := l.Reserve(t.Context(), c, time.Hour)
+			out, err := l.Keyed(t.Context(), c, time.Hour)
 			if err != nil {
 				t.Error(err)
 				return
@@ -64,7 +64,7 @@ func TestOneOwnerAmongMany(t *testing.T) {
 			switch out.Code {
 			case machine.KeyedAcquired:
 				owners.Store(i, out.Index)
-				if out, err := l.Keyed(t.Context(), ownedCommand(c, keyed.Complete, out.Keyed.Record.Token, response)); err != nil || out.Code != machine.KeyedOK {
+				if out, err := l.Keyed(t.Context(), ownedCommand(c, keyed.Complete, out.Keyed.Record.Token, response), 0); err != nil || out.Code != machine.KeyedOK {
 					t.Error(out.Code, err)
 				}
 			case machine.KeyedReplay:
@@ -116,11 +116,11 @@ func TestWaitingReserveEnds(t *testing.T) {
 		want machine.Code
 	}{
 		"completed": {func(l *Ledger, c *machine.KeyedCommand, token uint64) error {
-			_, err := l.Keyed(context.Background(), ownedCommand(c, keyed.Complete, token, nil))
+			_, err := l.Keyed(context.Background(), ownedCommand(c, keyed.Complete, token, nil), 0)
 			return err
 		}, machine.KeyedReplay},
 		"released": {func(l *Ledger, c *machine.KeyedCommand, token uint64) error {
-			_, err := l.Keyed(context.Background(), ownedCommand(c, keyed.Release, token, nil))
+			_, err := l.Keyed(context.Background(), ownedCommand(c, keyed.Release, token, nil), 0)
 			return err
 		}, machine.KeyedAcquired},
 		"drained": {func(l *Ledger, _ *machine.KeyedCommand, _ uint64) error {
@@ -134,7 +134,7 @@ func TestWaitingReserveEnds(t *testing.T) {
 			token := mustKeyed(t, l, owner, machine.KeyedAcquired).Keyed.Record.Token
 			result := make(chan machine.Outcome)
 			go func() { // ends with its answer; joined by the receive
-				out, err := l.Reserve(context.Background(), keyedCommand(l, "k", 2), time.Hour)
+				out, err := l.Keyed(context.Background(), keyedCommand(l, "k", 2), time.Hour)
 				if err != nil && !errors.Is(err, ErrDraining) {
 					t.Error(err)
 				}
@@ -152,7 +152,7 @@ func TestWaitingReserveEnds(t *testing.T) {
 	}
 	l := openTest(t, Options{})
 	mustKeyed(t, l, keyedCommand(l, "k", 1), machine.KeyedAcquired)
-	if out, err := l.Reserve(t.Context(), keyedCommand(l, "k", 2), time.Millisecond); err != nil || out.Code != machine.KeyedInFlight {
+	if out, err := l.Keyed(t.Context(), keyedCommand(l, "k", 2), time.Millisecond); err != nil || out.Code != machine.KeyedInFlight {
 		t.Errorf("after the wait: %v, %v", out.Code, err)
 	}
 	// A lease that ends on an idle ledger, whatever its policy says.
@@ -161,7 +161,7 @@ func TestWaitingReserveEnds(t *testing.T) {
 		owner := keyedCommand(l, key, 1)
 		owner.Lease, owner.Policy = int64(20*time.Millisecond), policy
 		mustKeyed(t, l, owner, machine.KeyedAcquired)
-		if out, err := l.Reserve(t.Context(), keyedCommand(l, key, 2), time.Minute); err != nil || out.Code != want {
+		if out, err := l.Keyed(t.Context(), keyedCommand(l, key, 2), time.Minute); err != nil || out.Code != want {
 			t.Errorf("%s: %v, %v, want %v", key, out.Code, err, want)
 		}
 	}

@@ -164,7 +164,7 @@ func (l *Ledger) openLog() (err error) {
 		Create: l.directory.Fresh(), Checkpoint: raftlog.Position{Index: at.Index, Term: at.Term},
 		Machine: (*applier)(l), Logger: l.options.Logger, OnFailure: l.fail,
 		Stored: func(_ int, took time.Duration) {
-			l.counters.stored.observe(int64(took))
+			l.counters.stored.Observe(int64(took))
 			l.syncs.observe(took)
 		},
 	})

@@ -112,7 +112,7 @@ func TestLostEndOfTheLogIsNoticed(t *testing.T) {
 			_ = l.Close()
 			t.Fatal("a log that lost its end was opened")
 		}
-		if !errors.Is(err, machine.ErrCorrupt) || !ledger.IsDamage(err) || !strings.Contains(err.Error(), what) ||
+		if !errors.Is(err, machine.ErrCorrupt) || !verify.IsDamage(err) || !strings.Contains(err.Error(), what) ||
 			!strings.Contains(err.Error(), "from a backup") {
 			t.Errorf("open: %v", err)
 		}
@@ -210,7 +210,7 @@ func TestReplayThatDecidesOtherwise(t *testing.T) {
 		t.Errorf("verify finds nothing: %v", err)
 	}
 	copied := filepath.Join(t.TempDir(), "restored")
-	if _, err := ledger.RestoreDirectory(t.Context(), crashed, restoreTo(copied)); !ledger.IsDamage(err) {
+	if _, err := ledger.RestoreDirectory(t.Context(), crashed, restoreTo(copied)); !verify.IsDamage(err) {
 		t.Errorf("a restore of it: %v", err)
 	}
 }

@@ -34,7 +34,12 @@ func viewsAtOnce() int { return max(1, runtime.GOMAXPROCS(0)/2) }
 // View calls read with a consistent view of the state that is as fresh as
 // every write acknowledged before the call. Applying waits while read runs, so
 // it must be short: read what is long in Pieces. read must not call View or Pieces.
-func (l *Ledger) View(ctx context.Context, read func(v machine.View) error) error {
+// ordered are the tables that read goes through in their order: what has changed in
+// them is sorted first, while the ledger goes on applying.
+func (l *Ledger) View(ctx context.Context, read func(v machine.View) error, ordered ...machine.Table) error {
+	for _, table := range ordered {
+		l.store.Presort(table)
+	}
 	if err := l.fresh(ctx); err != nil {
 		return err
 	}
@@ -56,13 +61,6 @@ func (l *Ledger) view(ctx context.Context, read func(v machine.View) error) erro
 	defer func() { <-l.views }()
 	err := l.store.View(func(r machine.Reader) error { return read(l.machine.View(r)) })
 	return l.readFailed(err)
-}
-
-// ViewOrdered is View for a read of a table in its order. What has changed in the
-// table is sorted first, while the ledger goes on applying.
-func (l *Ledger) ViewOrdered(ctx context.Context, table machine.Table, read func(v machine.View) error) error {
-	l.store.Presort(table)
-	return l.View(ctx, read)
 }
 
 // Pieces calls step again and again until it returns false or an error, in Views
@@ -125,15 +123,6 @@ func (l *Ledger) VisitBlock(
 			return header, nil
 		}
 	}
-}
-
-// Block returns a whole block.
-func (l *Ledger) Block(ctx context.Context, scope machine.Scope, height uint64) (block machine.Block, err error) {
-	block.Header, err = l.VisitBlock(ctx, scope, height, 0, func(t machine.Transaction) bool {
-		block.Transactions = append(block.Transactions, t)
-		return true
-	})
-	return block, err
 }
 
 // BlockTree returns the Merkle tree of a block, which makes the proofs of its

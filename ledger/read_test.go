@@ -164,7 +164,12 @@ func TestBlocksInPieces(t *testing.T) {
 	if len(want.Transactions) != len(payloads) {
 		t.Fatalf("the block has %d transactions", len(want.Transactions))
 	}
-	got, err := l.Block(t.Context(), testScope, 1)
+	var got machine.Block
+	var err error
+	got.Header, err = l.VisitBlock(t.Context(), testScope, 1, 0, func(x machine.Transaction) bool {
+		got.Transactions = append(got.Transactions, x)
+		return true
+	})
 	if err != nil || !reflect.DeepEqual(got, want) {
 		t.Errorf("another block, %v", err)
 	}
@@ -191,7 +196,7 @@ func TestBlocksInPieces(t *testing.T) {
 		}
 	}
 	for _, height := range []uint64{0, 2} {
-		_, blockErr := l.Block(t.Context(), testScope, height)
+		_, blockErr := l.VisitBlock(t.Context(), testScope, height, 0, func(machine.Transaction) bool { return true })
 		_, treeErr := l.BlockTree(t.Context(), testScope, height)
 		if !errors.Is(blockErr, machine.ErrNotFound) || !errors.Is(treeErr, machine.ErrNotFound) {
 			t.Errorf("height %d: %v, %v", height, blockErr, treeErr)

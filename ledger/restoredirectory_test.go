@@ -164,7 +164,7 @@ func TestRestoreDirectoryRefusesDamage(t *testing.T) {
 			t.Fatal(name, err)
 		}
 		_, err := ledger.RestoreDirectory(t.Context(), copied, restoreTo(dir))
-		if err == nil || name != "lost state" && !ledger.IsDamage(err) {
+		if err == nil || name != "lost state" && !verify.IsDamage(err) {
 			t.Errorf("%s: %v", name, err)
 		}
 		if got := listing(t, dir); got != "[CREATING]" {

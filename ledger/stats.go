@@ -6,64 +6,17 @@ import (
 
 	"github.com/seqledger/seqledger/ledger/datadir"
 	"github.com/seqledger/seqledger/ledger/machine"
+	"github.com/seqledger/seqledger/ledger/stats"
 )
-
-// Stats are counters and gauges since Open.
-type Stats struct {
-	Decisions map[machine.Code]uint64 // by outcome, replayed entries of the log included
-	Entries   uint64                  // log entries applied
-	Commands  uint64                  // commands applied
-	LogBytes  uint64                  // bytes of the log entries applied
-	TimeJumps uint64                  // starts that moved ledger time by more than an hour
-
-	QueuedItems     int   // submissions that wait to be proposed
-	QueuedBytes     int64 // of submissions that wait or are in flight, with overhead
-	QueueLimitBytes int64 // of the same, all but the part kept for single commands
-	InFlight        int   // log entries proposed and not yet answered
-	QueueFull       uint64
-	Slowed          uint64 // times that proposals waited for a checkpoint
-
-	BatchCommands Distribution // commands of a log entry, replayed ones included
-	StoreSeconds  Distribution // a write to the log, fsync included
-	ApplySeconds  Distribution // an entry's decisions, replayed ones included
-	SlowestApply  time.Duration
-
-	PendingBytes      int64        // changes that wait for the state file
-	CheckpointSeconds Distribution // a write of the state file, fsync included
-	CheckpointBytes   uint64       // of changes, as they stood in memory
-	LastCheckpoint    time.Time    // when the last one ended; before the first: when the ledger was opened
-	SpillSeconds      Distribution // a write of blocks ahead of a checkpoint, fsync included
-	SpillBytes        uint64       // of blocks, as they stood in memory
-	Truncations       uint64       // of the log
-	LogPendingBytes   int64        // log since it was truncated
-
-	CacheHits       uint64
-	CacheMisses     uint64
-	CacheEvictions  uint64 // receipts pushed out by others
-	CacheEntries    int
-	CacheBytes      uint64
-	CacheLimitBytes int64 // 0: the cache is off
-
-	Evictions machine.Evictions
-
-	Opened           time.Time     // when Open began
-	RecoveryTook     time.Duration // from the start of the log to its end
-	RecoveredEntries uint64        // log entries applied meanwhile
-	// RecoveredCommands are those of RecoveredEntries.
-	RecoveredCommands uint64
-	// ClockAhead is how far ledger time is ahead of the wall clock. It says
-	// whether the wall clock was moved since the start, and decides nothing.
-	ClockAhead time.Duration
-}
 
 // DiskUsage asks the file system of the data directory. It reads nothing of
 // the ledger, so that it answers after a failure, too.
 func (l *Ledger) DiskUsage() (datadir.Usage, error) { return l.directory.Usage() }
 
 // Stats returns the counters.
-func (l *Ledger) Stats() Stats {
+func (l *Ledger) Stats() stats.Stats {
 	c := &l.counters
-	s := Stats{
+	s := stats.Stats{
 		Decisions: map[machine.Code]uint64{},
 		Entries:   c.entries.Load(), Commands: c.commands.Load(), LogBytes: c.logBytes.Load(),
 		TimeJumps: c.timeJumps.Load(),
@@ -71,12 +24,12 @@ func (l *Ledger) Stats() Stats {
 		QueuedBytes: c.queuedBytes.Load(), QueueLimitBytes: l.options.QueueBytes,
 		InFlight: len(l.slots), QueueFull: c.queueFull.Load(), Slowed: c.slowed.Load(),
 
-		BatchCommands: c.batches.distribution(), StoreSeconds: c.stored.distribution(),
-		ApplySeconds: c.applied.distribution(), SlowestApply: time.Duration(c.applied.largest.Load()),
+		BatchCommands: c.batches.Distribution(), StoreSeconds: c.stored.Distribution(),
+		ApplySeconds: c.applied.Distribution(), SlowestApply: time.Duration(c.applied.Largest()),
 
-		PendingBytes: l.store.PendingBytes(), CheckpointSeconds: c.checkpoints.distribution(),
+		PendingBytes: l.store.PendingBytes(), CheckpointSeconds: c.checkpoints.Distribution(),
 		CheckpointBytes: c.checkpointBytes.Load(), LastCheckpoint: time.Unix(0, c.lastCheckpoint.Load()),
-		SpillSeconds: c.spills.distribution(), SpillBytes: c.spillBytes.Load(),
+		SpillSeconds: c.spills.Distribution(), SpillBytes: c.spillBytes.Load(),
 		Truncations: c.truncates.Load(), LogPendingBytes: l.log.BytesSinceTruncate(),
 
 		CacheHits: l.cache.hits.Load(), CacheMisses: l.cache.misses.Load(), CacheEvictions: l.cache.evicted.Load(),
@@ -114,15 +67,15 @@ type counters struct {
 	timeJumps atomic.Uint64
 
 	queuedBytes atomic.Int64
-	batches     histogram
-	stored      histogram
-	applied     histogram
+	batches     stats.Histogram
+	stored      stats.Histogram
+	applied     stats.Histogram
 	evictions   atomic.Pointer[machine.Evictions]
 
-	checkpoints     histogram
+	checkpoints     stats.Histogram
 	checkpointBytes atomic.Uint64
 	lastCheckpoint  atomic.Int64 // Unix nanoseconds
-	spills          histogram
+	spills          stats.Histogram
 	spillBytes      atomic.Uint64
 
 	opened            time.Time
@@ -133,11 +86,11 @@ type counters struct {
 
 // begin is called before anything is counted.
 func (c *counters) begin() {
-	c.batches.scale = sizes
-	c.stored.scale = durations
-	c.applied.scale = durations
-	c.checkpoints.scale = durations
-	c.spills.scale = durations
+	c.batches.Scale = stats.Sizes
+	c.stored.Scale = stats.Durations
+	c.applied.Scale = stats.Durations
+	c.checkpoints.Scale = stats.Durations
+	c.spills.Scale = stats.Durations
 	c.opened = time.Now()
 	c.lastCheckpoint.Store(c.opened.UnixNano())
 }
@@ -150,13 +103,13 @@ func (c *counters) recovered(took time.Duration) {
 }
 
 func (c *counters) checkpointed(began time.Time, bytes int64) {
-	c.checkpoints.since(began)
+	c.checkpoints.Since(began)
 	c.checkpointBytes.Add(uint64(bytes))
 	c.lastCheckpoint.Store(time.Now().UnixNano())
 }
 
 func (c *counters) spilled(began time.Time, bytes int64) {
-	c.spills.since(began)
+	c.spills.Since(began)
 	c.spillBytes.Add(uint64(bytes))
 }
 

@@ -9,6 +9,7 @@ import (
 
 	"github.com/seqledger/seqledger/ledger"
 	"github.com/seqledger/seqledger/ledger/machine"
+	"github.com/seqledger/seqledger/ledger/stats"
 )
 
 // TestStatsOfWrites: each part of the way of a write is counted, and nothing
@@ -28,7 +29,7 @@ func TestStatsOfWrites(t *testing.T) {
 	if s.Decisions[machine.Committed] != before.Decisions[machine.Committed]+1 || s.Decisions[machine.SequenceGap] != 1 {
 		t.Errorf("decisions are %v", s.Decisions)
 	}
-	for name, d := range map[string]ledger.Distribution{
+	for name, d := range map[string]stats.Distribution{
 		"batches": s.BatchCommands, "stored": s.StoreSeconds, "applied": s.ApplySeconds,
 	} {
 		if d.Count == 0 || d.Sum <= 0 {

@@ -84,7 +84,7 @@ func (l *Ledger) tick() {
 // presenceInterval, or for leaseInterval while keys are reserved, else 0.
 func (l *Ledger) dueTicks(idle time.Duration) (missing int64) {
 	now := l.clock.now()
-	err := l.ViewOrdered(l.stopping, machine.TableExpiry, func(v machine.View) error {
+	err := l.View(l.stopping, func(v machine.View) error {
 		due, err := v.Due(now)
 		switch {
 		case err == nil && due:
@@ -93,7 +93,7 @@ func (l *Ledger) dueTicks(idle time.Duration) (missing int64) {
 			missing = 1
 		}
 		return err
-	})
+	}, machine.TableExpiry)
 	if err != nil {
 		return 0
 	}

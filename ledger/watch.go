@@ -8,28 +8,11 @@ import (
 	"github.com/seqledger/seqledger/ledger/machine"
 )
 
-// Watch yields the blocks of a scope from a height on, in order and without a
-// hole: those that are there, then each as it is committed. It ends with an
-// error: that of ctx, ErrClosed, or a failure.
-func (l *Ledger) Watch(ctx context.Context, scope machine.Scope, from uint64) iter.Seq2[machine.Block, error] {
-	return func(yield func(machine.Block, error) bool) {
-		for header, err := range l.WatchHeaders(ctx, scope, from) {
-			var block machine.Block
-			if err == nil {
-				block, err = l.Block(ctx, scope, header.Height)
-			}
-			if !yield(block, err) || err != nil {
-				return
-			}
-		}
-	}
-}
-
-// WatchHeaders is Watch of the headers alone. [Ledger.VisitBlock] reads what is in
-// a block.
-func (l *Ledger) WatchHeaders(
-	ctx context.Context, scope machine.Scope, from uint64,
-) iter.Seq2[machine.BlockHeader, error] {
+// Watch yields the headers of a scope's blocks from a height on, in order and
+// without a hole: those that are there, then each as it is committed. It ends with
+// an error: that of ctx, ErrClosed, or a failure. [Ledger.VisitBlock] reads what is
+// in a block.
+func (l *Ledger) Watch(ctx context.Context, scope machine.Scope, from uint64) iter.Seq2[machine.BlockHeader, error] {
 	return func(yield func(machine.BlockHeader, error) bool) {
 		for height := max(from, 1); ; height++ {
 			header, err := l.nextHeader(ctx, scope, height)

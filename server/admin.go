@@ -146,7 +146,7 @@ func (s *Server) findStreams(
 	for full := true; full; {
 		full = false
 		read := 0
-		err := s.options.Ledger.ViewOrdered(ctx, machine.TableStreams, func(v machine.View) error {
+		err := s.options.Ledger.View(ctx, func(v machine.View) error {
 			page.config = v.Config()
 			return v.VisitStreams(only, page.last, func(key []byte, stream machine.NamedStream) bool {
 				if len(page.streams) == size {
@@ -161,7 +161,7 @@ func (s *Server) findStreams(
 				read++
 				return true
 			})
-		})
+		}, machine.TableStreams)
 		if err != nil {
 			return page, err
 		}

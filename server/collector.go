@@ -6,9 +6,9 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
-	"github.com/seqledger/seqledger/ledger"
 	"github.com/seqledger/seqledger/ledger/datadir"
 	"github.com/seqledger/seqledger/ledger/machine"
+	"github.com/seqledger/seqledger/ledger/stats"
 	"github.com/seqledger/seqledger/server/admission"
 )
 
@@ -33,12 +33,12 @@ type ledgerValue struct {
 // ledgerDistribution is a histogram and its source.
 type ledgerDistribution struct {
 	desc *prometheus.Desc
-	read func(*ledgerState) ledger.Distribution
+	read func(*ledgerState) stats.Distribution
 }
 
 // ledgerState is what the collector reads for one scrape.
 type ledgerState struct {
-	ledger.Stats
+	stats.Stats
 	viewed         bool // the state is readable
 	streams, index uint64
 	maxStreams     uint64
@@ -72,7 +72,7 @@ func (c *ledgerCollector) gauge(name, help string, read func(*ledgerState) float
 	c.add(prometheus.GaugeValue, name, help, read, nil)
 }
 
-func (c *ledgerCollector) histogram(name, help string, read func(*ledgerState) ledger.Distribution) {
+func (c *ledgerCollector) histogram(name, help string, read func(*ledgerState) stats.Distribution) {
 	c.distributions = append(c.distributions,
 		ledgerDistribution{prometheus.NewDesc("seqledger_"+name, help, nil, nil), read})
 }
@@ -98,11 +98,11 @@ func (c *ledgerCollector) describeWrites() {
 	c.counter("log_bytes", "Bytes of the log entries applied.",
 		func(l *ledgerState) float64 { return float64(l.LogBytes) })
 	c.histogram("log_entry_commands", "Commands of a log entry: how well fsyncs are shared.",
-		func(l *ledgerState) ledger.Distribution { return l.BatchCommands })
+		func(l *ledgerState) stats.Distribution { return l.BatchCommands })
 	c.histogram("log_store_duration_seconds", "A write to the log, fsync included.",
-		func(l *ledgerState) ledger.Distribution { return l.StoreSeconds })
+		func(l *ledgerState) stats.Distribution { return l.StoreSeconds })
 	c.histogram("apply_duration_seconds", "Deciding the commands of a log entry.",
-		func(l *ledgerState) ledger.Distribution { return l.ApplySeconds })
+		func(l *ledgerState) stats.Distribution { return l.ApplySeconds })
 	c.counter("cache_hits", "Retries answered from the response cache.",
 		func(l *ledgerState) float64 { return float64(l.CacheHits) })
 	c.counter("cache_misses", "Retries that the response cache did not have.",
@@ -142,11 +142,11 @@ func (c *ledgerCollector) describeAdmission() {
 // describeStorage describes the state file, the log and the disk.
 func (c *ledgerCollector) describeStorage() {
 	c.histogram("checkpoint_duration_seconds", "A write of the state file, fsync included.",
-		func(l *ledgerState) ledger.Distribution { return l.CheckpointSeconds })
+		func(l *ledgerState) stats.Distribution { return l.CheckpointSeconds })
 	c.counter("checkpoint_bytes", "Changes written to the state file, as they stood in memory.",
 		func(l *ledgerState) float64 { return float64(l.CheckpointBytes) })
 	c.histogram("spill_duration_seconds", "A write of blocks to the state file ahead of a checkpoint, fsync included.",
-		func(l *ledgerState) ledger.Distribution { return l.SpillSeconds })
+		func(l *ledgerState) stats.Distribution { return l.SpillSeconds })
 	c.counter("spill_bytes", "Blocks written to the state file ahead of checkpoints, as they stood in memory.",
 		func(l *ledgerState) float64 { return float64(l.SpillBytes) })
 	c.gauge("last_checkpoint_timestamp_seconds",

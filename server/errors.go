@@ -230,7 +230,7 @@ func connectError(ctx context.Context, logger *slog.Logger, err error) *connect.
 		switch {
 		case errors.Is(err, machine.ErrNotFound):
 			return connect.NewError(connect.CodeNotFound, err)
-		case errors.Is(err, ledger.ErrBackupRunning), errors.Is(err, ledger.ErrNoRoom):
+		case errors.Is(err, ledger.ErrBackupRefused):
 			return connect.NewError(connect.CodeResourceExhausted, err)
 		case e == nil && errors.Is(err, context.DeadlineExceeded):
 			return connect.NewError(connect.CodeDeadlineExceeded, context.DeadlineExceeded)

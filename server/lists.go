@@ -64,7 +64,7 @@ func (s *Server) findEntities(
 ) (page *entityPage, err error) {
 	page = new(entityPage)
 	bytes := 0
-	err = s.options.Ledger.ViewOrdered(ctx, machine.TableEntities, func(v machine.View) (err error) {
+	err = s.options.Ledger.View(ctx, func(v machine.View) (err error) {
 		page.resume, err = v.VisitEntityRefs(scope, prefix, after, func(e machine.EntityRef) bool {
 			bytes += len(e.Value)
 			if len(page.entities) == size || len(page.entities) > 0 && bytes > maxPageBytes {
@@ -75,7 +75,7 @@ func (s *Server) findEntities(
 			return true
 		})
 		return err
-	})
+	}, machine.TableEntities)
 	return page, err
 }
 
@@ -134,7 +134,7 @@ func (s *Server) listRelationships(
 	}
 	answer := new(seqledgerv1.ListRelationshipsResponse)
 	var last []byte
-	err = s.options.Ledger.ViewOrdered(ctx, machine.TableRelationships, func(v machine.View) error {
+	err = s.options.Ledger.View(ctx, func(v machine.View) error {
 		visit := func(key []byte, r machine.Relationship) bool {
 			if len(answer.Relationships) == size {
 				answer.NextPageToken = q.token(last)
@@ -146,7 +146,7 @@ func (s *Server) listRelationships(
 			return true
 		}
 		return v.VisitRelationships(scope, m.Resource, m.Relation, after, visit)
-	})
+	}, machine.TableRelationships)
 	if err != nil {
 		return nil, err
 	}

@@ -51,7 +51,7 @@ type Options struct {
 	// way. Default: 30 s.
 	DrainTimeout time.Duration
 	// BackupRate bounds how fast a backup reads the state, in bytes per second.
-	// Default: ledger.DefaultBackupRate; negative means no bound.
+	// Default: 32 MiB; negative means no bound.
 	BackupRate int64
 	// DiskReserve is how many bytes must stay free on the file system of the ledger:
 	// writes are refused while less is free, because a full disk would stop the

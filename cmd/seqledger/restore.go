@@ -12,6 +12,7 @@ import (
 	"github.com/seqledger/seqledger/ledger"
 	"github.com/seqledger/seqledger/ledger/backupfile"
 	"github.com/seqledger/seqledger/ledger/datadir"
+	"github.com/seqledger/seqledger/ledger/verify"
 )
 
 // restoreCommand makes a data directory from a backup, or from another data
@@ -163,7 +164,7 @@ func (c *restoreCommand) hint(err error) string {
 		return "stop the process that has it open, or name another directory"
 	case errors.Is(err, syscall.ENOSPC), errors.Is(err, syscall.EDQUOT):
 		return "make room on the file system of " + c.Data + " and run the restore again"
-	case ledger.IsDamage(err) && c.FromDirectory != "":
+	case verify.IsDamage(err) && c.FromDirectory != "":
 		return "keep " + c.FromDirectory + " unchanged, run seqledger verify --data " + c.FromDirectory +
 			" to see the damage, and restore another copy or a backup"
 	}

@@ -7,6 +7,7 @@ import (
 	"github.com/seqledger/seqledger/ledger"
 	"github.com/seqledger/seqledger/ledger/datadir"
 	"github.com/seqledger/seqledger/ledger/machine"
+	"github.com/seqledger/seqledger/ledger/verify"
 )
 
 // storageHint says what to do about a data directory that cannot be opened, or whose storage
@@ -44,7 +45,7 @@ func storageHint(err error, path string) string {
 	case errors.Is(err, machine.ErrDiverged):
 		return "if the program was just replaced, put the old one back, start and stop it, and replace it then; " +
 			"otherwise keep " + path + " as it is, and restore the directory from a backup"
-	case ledger.IsDamage(err):
+	case verify.IsDamage(err):
 		return "keep " + path + " unchanged, run seqledger verify --data " + path + " to see the damage, " +
 			"and restore the directory from a backup; do not start a server on it before"
 	case errors.Is(err, ledger.ErrFailed):

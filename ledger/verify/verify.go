@@ -276,6 +276,11 @@ func (p *Report) openMachine(store *boltstore.Store) (m *machine.Machine) {
 	return m
 }
 
+// IsDamage tells whether an error means that what is stored is not what was
+// written. Then acknowledged writes may be missing, and only a backup helps;
+// any other failure of the storage has lost nothing that was acknowledged.
+func IsDamage(err error) bool { return errors.Is(err, machine.ErrCorrupt) || raftlog.IsDamage(err) }
+
 // contextReader ends an audit with its context.
 type contextReader struct {
 	machine.Reader

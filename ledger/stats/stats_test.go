@@ -1,4 +1,4 @@
-package ledger
+package stats
 
 import (
 	"math"
@@ -8,11 +8,11 @@ import (
 
 func TestHistogram(t *testing.T) {
 	t.Parallel()
-	h := histogram{scale: scale{first: 10, unit: 0.1}}
+	h := Histogram{Scale: Scale{first: 10, unit: 0.1}}
 	for _, value := range []int64{0, 10, 11, 20, 21, math.MaxInt32} {
-		h.observe(value)
+		h.Observe(value)
 	}
-	d := h.distribution()
+	d := h.Distribution()
 	if len(d.Buckets) != maxBuckets || d.Count != 6 {
 		t.Fatalf("%+v", d)
 	}
@@ -28,20 +28,20 @@ func TestHistogram(t *testing.T) {
 }
 
 // TestHistogramIsNeverTornApart reads while others count: no bucket may say
-// more than the whole does, because Prometheus refuses such a histogram.
+// more than the whole does, because Prometheus refuses such a Histogram.
 func TestHistogramIsNeverTornApart(t *testing.T) {
 	t.Parallel()
-	h := histogram{scale: sizes}
+	h := Histogram{Scale: Sizes}
 	var group sync.WaitGroup
 	for range 4 {
 		group.Go(func() {
 			for i := range int64(10_000) {
-				h.observe(i % 100)
+				h.Observe(i % 100)
 			}
 		})
 	}
 	for range 100 {
-		d := h.distribution()
+		d := h.Distribution()
 		for bound, n := range d.Buckets {
 			if n > d.Count {
 				t.Fatalf("%d at most %g, of %d", n, bound, d.Count)
@@ -49,7 +49,7 @@ func TestHistogramIsNeverTornApart(t *testing.T) {
 		}
 	}
 	group.Wait()
-	if d := h.distribution(); d.Count != 40_000 || d.Buckets[128] != 40_000 {
+	if d := h.Distribution(); d.Count != 40_000 || d.Buckets[128] != 40_000 {
 		t.Errorf("%+v", d)
 	}
 }

@@ -1,0 +1,133 @@
+// Package stats is what a ledger counts. It knows no system of monitoring: a
+// Distribution has the shape of a histogram, and the server gives it a name.
+package stats
+
+import (
+	"sync/atomic"
+	"time"
+
+	"github.com/seqledger/seqledger/ledger/machine"
+)
+
+// Stats are counters and gauges since the ledger was opened.
+type Stats struct {
+	Decisions map[machine.Code]uint64 // by outcome, replayed entries of the log included
+	Entries   uint64                  // log entries applied
+	Commands  uint64                  // commands applied
+	LogBytes  uint64                  // bytes of the log entries applied
+	TimeJumps uint64                  // starts that moved ledger time by more than an hour
+
+	QueuedItems     int   // submissions that wait to be proposed
+	QueuedBytes     int64 // of submissions that wait or are in flight, with overhead
+	QueueLimitBytes int64 // of the same, all but the part kept for single commands
+	InFlight        int   // log entries proposed and not yet answered
+	QueueFull       uint64
+	Slowed          uint64 // times that proposals waited for a checkpoint
+
+	BatchCommands Distribution // commands of a log entry, replayed ones included
+	StoreSeconds  Distribution // a write to the log, fsync included
+	ApplySeconds  Distribution // an entry's decisions, replayed ones included
+	SlowestApply  time.Duration
+
+	PendingBytes      int64        // changes that wait for the state file
+	CheckpointSeconds Distribution // a write of the state file, fsync included
+	CheckpointBytes   uint64       // of changes, as they stood in memory
+	LastCheckpoint    time.Time    // when the last one ended; before the first: when the ledger was opened
+	SpillSeconds      Distribution // a write of blocks ahead of a checkpoint, fsync included
+	SpillBytes        uint64       // of blocks, as they stood in memory
+	Truncations       uint64       // of the log
+	LogPendingBytes   int64        // log since it was truncated
+
+	CacheHits       uint64
+	CacheMisses     uint64
+	CacheEvictions  uint64 // receipts pushed out by others
+	CacheEntries    int
+	CacheBytes      uint64
+	CacheLimitBytes int64 // 0: the cache is off
+
+	Evictions machine.Evictions
+
+	Opened           time.Time     // when Open began
+	RecoveryTook     time.Duration // from the start of the log to its end
+	RecoveredEntries uint64        // log entries applied meanwhile
+	// RecoveredCommands are those of RecoveredEntries.
+	RecoveredCommands uint64
+	// ClockAhead is how far ledger time is ahead of the wall clock. It says
+	// whether the wall clock was moved since the start, and decides nothing.
+	ClockAhead time.Duration
+}
+
+// Distribution says how often something was how large, since Open. It has the
+// shape that a Histogram of Prometheus has, without the ledger knowing it.
+type Distribution struct {
+	Count uint64
+	Sum   float64
+	// Buckets has, for each upper bound, how many were at most that large.
+	Buckets map[float64]uint64
+}
+
+// maxBuckets bounds the memory of a Histogram.
+const maxBuckets = 20
+
+// Histogram counts into buckets whose bounds double. Counting takes some
+// comparisons and three atomic additions, and is done for a log entry or a
+// checkpoint, never for a write.
+type Histogram struct {
+	Scale   Scale
+	buckets [maxBuckets]atomic.Uint64
+	count   atomic.Uint64
+	sum     atomic.Int64
+	largest atomic.Int64
+}
+
+// Scale is where a Histogram begins, and the unit that it is given out in.
+type Scale struct {
+	first int64
+	unit  float64
+}
+
+var (
+	// Durations begin at 50 µs, which is less than any disk needs, and end at
+	// 26 s.
+	Durations = Scale{first: int64(50 * time.Microsecond), unit: 1e-9}
+	// Sizes begin at 1 and end at half a million.
+	Sizes = Scale{first: 1, unit: 1}
+)
+
+// Observe counts a value.
+func (h *Histogram) Observe(value int64) {
+	h.count.Add(1)
+	h.sum.Add(value)
+	for {
+		largest := h.largest.Load()
+		if value <= largest || h.largest.CompareAndSwap(largest, value) {
+			break
+		}
+	}
+	for i, bound := 0, h.Scale.first; i < maxBuckets; i, bound = i+1, 2*bound {
+		if value <= bound {
+			h.buckets[i].Add(1)
+			return
+		}
+	}
+}
+
+// Since counts the time since a moment.
+func (h *Histogram) Since(began time.Time) { h.Observe(int64(time.Since(began))) }
+
+// Largest returns the largest value of all.
+func (h *Histogram) Largest() int64 { return h.largest.Load() }
+
+// Distribution returns what was counted.
+func (h *Histogram) Distribution() Distribution {
+	d := Distribution{Buckets: make(map[float64]uint64, maxBuckets)}
+	upTo := uint64(0)
+	for i := range h.buckets {
+		upTo += h.buckets[i].Load()
+		d.Buckets[float64(h.Scale.first<<i)*h.Scale.unit] = upTo
+	}
+	// Read last: what is counted meanwhile must not make a bucket larger than
+	// the whole.
+	d.Sum, d.Count = float64(h.sum.Load())*h.Scale.unit, h.count.Load()
+	return d
+}
