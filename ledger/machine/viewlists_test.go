@@ -275,7 +275,7 @@ func TestVisitEntityRefsIsBounded(t *testing.T) {
 	config := testConfig()
 	config.EvictionInterval = maxInterval
 	f := newFixture(t, config)
-	const dead = maxExpiredInPiece + 5
+	const dead = maxExpiredScan + 5
 	for n, sequence := 0, uint64(1); n <= dead; sequence++ {
 		w := appendWrite("c", sequence, 0, "")
 		w.Operations = nil
@@ -291,7 +291,7 @@ func TestVisitEntityRefsIsBounded(t *testing.T) {
 	seen := 0
 	count := func(EntityRef) bool { seen++; return true }
 	resume, err := f.view().VisitEntityRefs(testScope, "", "", count)
-	if err != nil || seen != 0 || resume != fmt.Sprintf("%06d", maxExpiredInPiece-1) {
+	if err != nil || seen != 0 || resume != fmt.Sprintf("%06d", maxExpiredScan-1) {
 		t.Errorf("saw %d and resumes at %q, %v", seen, resume, err)
 	}
 	if resume, err = f.view().VisitEntityRefs(testScope, "", resume, count); err != nil || seen != 1 || resume != "" {
