@@ -30,7 +30,8 @@ func written(t *testing.T) string {
 	for sequence := uint64(1); sequence <= 300; sequence++ {
 		w := appendWrite(fmt.Sprint("client-", sequence%5), (sequence-1)/5+1, fmt.Appendf(nil, "needle-%03d", sequence))
 		w.Operations = append(w.Operations, machine.Operation{
-			Kind: machine.OpSetEntity, Key: fmt.Appendf(nil, "key-%d", sequence%50), Value: fmt.Appendf(nil, "hay-%03d", sequence),
+			Kind: machine.OpSetEntity, Key: fmt.Appendf(nil, "key-%d", sequence%50),
+			Value: fmt.Appendf(nil, "hay-%03d", sequence),
 		})
 		mustWrite(t, l, w, machine.Committed)
 	}
@@ -70,7 +71,8 @@ func restoreTo(dir string) ledger.RestoreOptions {
 func openSession(t testing.TB, l *ledger.Ledger, client string, attempt byte, expected uint64) machine.Outcome {
 	t.Helper()
 	out, err := l.OpenSession(context.Background(), &machine.OpenSession{
-		Scope: scope, ClientID: client, Actor: "system:test", AttemptID: [16]byte{attempt, 0xa7}, ExpectedSession: expected,
+		Scope: scope, ClientID: client, Actor: "system:test", AttemptID: [16]byte{attempt, 0xa7},
+		ExpectedSession: expected,
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -126,10 +128,12 @@ func (l *load) write(t *testing.T, to *ledger.Ledger, client string, session uin
 		}
 		w := appendWrite(client, sequence, fmt.Appendf(nil, "%s/%d", client, sequence))
 		w.Session = session
-		w.Key = machine.Key{UUID: [16]byte{client[0], byte(len(client)), byte(sequence >> 8), byte(sequence)}, Present: true}
+		w.Key = machine.Key{UUID: [16]byte{client[0], byte(len(client)), byte(sequence >> 8), byte(sequence)},
+			Present: true}
 		// Expired at once, so that rounds of eviction have something to remove.
 		w.Operations = append(w.Operations, machine.Operation{
-			Kind: machine.OpSetEntity, Key: fmt.Appendf(nil, "%s/%d", client, sequence%7), Value: []byte("v"), ExpiresAt: 1,
+			Kind: machine.OpSetEntity, Key: fmt.Appendf(nil, "%s/%d", client, sequence%7), Value: []byte("v"),
+			ExpiresAt: 1,
 		})
 		out, err := to.Write(context.Background(), w)
 		if err != nil || out.Code != machine.Committed {
@@ -240,7 +244,8 @@ func mustHoldReceipts(t *testing.T, l *ledger.Ledger, receipts []machine.Receipt
 func receiptOf(t machine.Transaction) machine.Receipt {
 	return machine.Receipt{
 		LedgerID: t.LedgerID, Index: t.Index, Sequence: t.Sequence, Session: t.Session, BlockHeight: t.BlockHeight,
-		Position: t.Position, CommittedAt: t.CommittedAt, Actor: t.Actor, RequestHash: t.RequestHash, Key: t.Key, Versions: t.Versions,
+		Position: t.Position, CommittedAt: t.CommittedAt, Actor: t.Actor, RequestHash: t.RequestHash, Key: t.Key,
+		Versions: t.Versions,
 	}
 }
 
@@ -271,7 +276,8 @@ func mustBeginAnew(t *testing.T, l *ledger.Ledger, info ledger.RestoreInfo, newe
 	w := appendWrite("writer-0", fresh.Stream.Last+1, []byte("new"))
 	w.Session = fresh.Session
 	r := mustWrite(t, l, w, machine.Committed).Receipt
-	if fresh.Session <= info.Index || r.Index <= newest || r.LedgerID != info.LedgerID || r.LedgerID == info.Backup.LedgerID {
+	if fresh.Session <= info.Index || r.Index <= newest || r.LedgerID != info.LedgerID ||
+		r.LedgerID == info.Backup.LedgerID {
 		t.Errorf("after the restore %+v: session %d, receipt %+v", info, fresh.Session, r)
 	}
 }
@@ -286,7 +292,8 @@ func TestRestoreOfRestore(t *testing.T) {
 	dirA, a := restore(t, backup)
 	_, b := restore(t, backup)
 	if a.Index == b.Index {
-		t.Errorf("two restores of one backup both begin at index %d: sessions of one could pass for sessions of the other", a.Index)
+		t.Errorf("two restores of one backup both begin at index %d: sessions of one could pass for sessions of "+
+			"the other", a.Index)
 	}
 	if a.LedgerID == b.LedgerID || a.LedgerID == a.Backup.LedgerID || a.Digest == b.Digest {
 		t.Errorf("two restores of one backup: %+v and %+v", a, b)
@@ -333,7 +340,8 @@ func TestRestoreSetsTime(t *testing.T) {
 	o := ledger.Options{Dir: filepath.Join(t.TempDir(), "data"), Clock: func() time.Time { return wall }}
 	set := func(sequence uint64, key string, expires time.Time) *machine.Write {
 		w := appendWrite("c", sequence, nil)
-		w.Operations = []machine.Operation{{Kind: machine.OpSetEntity, Key: []byte(key), Value: []byte("x"), ExpiresAt: expires.UnixNano()}}
+		w.Operations = []machine.Operation{{Kind: machine.OpSetEntity, Key: []byte(key), Value: []byte("x"),
+			ExpiresAt: expires.UnixNano()}}
 		return w
 	}
 	l := open(t, o)
@@ -348,7 +356,8 @@ func TestRestoreSetsTime(t *testing.T) {
 	for _, wrong := range []time.Time{time.Unix(-1, 0), now.AddDate(300, 0, 0)} {
 		to := restoreTo(filepath.Join(t.TempDir(), "refused"))
 		to.Time = wrong
-		if _, err := ledger.RestoreDirectory(t.Context(), o.Dir, to); err == nil || !strings.Contains(err.Error(), "RestoreOptions.Time") {
+		if _, err := ledger.RestoreDirectory(t.Context(), o.Dir, to); err == nil ||
+			!strings.Contains(err.Error(), "RestoreOptions.Time") {
 			t.Errorf("a restore to the time %s: %v", wrong, err)
 		}
 	}
@@ -388,7 +397,11 @@ func TestRestoreSetsTime(t *testing.T) {
 	wall = now
 	l = open(t, o)
 	check()
-	if err := l.View(t.Context(), func(v machine.View) error { _, err := v.Entity(scope, "soon"); return err }); err != nil {
+	if err := l.View(t.Context(), func(v machine.View) error {
+		_,
+			err := v.Entity(scope, "soon")
+		return err
+	}); err != nil {
 		t.Error(err)
 	}
 }
@@ -441,7 +454,8 @@ func TestBackupEnds(t *testing.T) {
 		t.Errorf("a context that has ended: %v", err)
 	}
 	refused := errors.New("refused")
-	if _, err := l.Backup(t.Context(), io.Discard, ledger.BackupOptions{Begin: func(backupfile.Info) error { return refused }}); !errors.Is(err, refused) {
+	if _, err := l.Backup(t.Context(), io.Discard,
+		ledger.BackupOptions{Begin: func(backupfile.Info) error { return refused }}); !errors.Is(err, refused) {
 		t.Errorf("a refusal of the header: %v", err)
 	}
 	backUp(t, l) // none of this was the ledger's fault
@@ -486,7 +500,8 @@ func TestVerifyBackupFindsDamage(t *testing.T) {
 	cut := backup[:len(backup)-5]
 	changed := bytes.Clone(backup)
 	changed[len(changed)/2] ^= 1
-	for name, b := range map[string][]byte{"cut": cut, "changed": changed, "empty": nil, "another file": []byte("hello, this is a letter and no backup")} {
+	for name, b := range map[string][]byte{"cut": cut, "changed": changed, "empty": nil,
+		"another file": []byte("hello, this is a letter and no backup")} {
 		report, err := verify.Backup(t.Context(), bytes.NewReader(b), verify.Options{})
 		if err != nil || len(report.Problems) != 1 {
 			t.Errorf("%s: %v %+v", name, err, report)

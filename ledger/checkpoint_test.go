@@ -44,7 +44,8 @@ func TestCheckpointsGrowWhereTheyCostMuch(t *testing.T) {
 func TestProposalsWaitAboveTheCheckpoint(t *testing.T) {
 	t.Parallel()
 	const mib = 1 << 20
-	for due, want := range map[int64]int64{16 << 10: 64 << 10, 32 * mib: 128 * mib, 64 * mib: 128 * mib, 256 * mib: 512 * mib} {
+	for due, want := range map[int64]int64{16 << 10: 64 << 10, 32 * mib: 128 * mib, 64 * mib: 128 * mib,
+		256 * mib: 512 * mib} {
 		l := new(Ledger)
 		l.checkpointBytes.Store(due)
 		if got := l.maxPending(); got != want {
@@ -121,7 +122,8 @@ func TestSpillsAreSmallerThanCheckpoints(t *testing.T) {
 		{32 * mib, 100 * mib, 400 * mib}, // never: the checkpoint is due before
 	} {
 		if got := spillDue(tt.checkpoint, tt.freeList); got != tt.want {
-			t.Errorf("a checkpoint of %d bytes, a list of %d: a spill is due at %d, want %d", tt.checkpoint, tt.freeList, got, tt.want)
+			t.Errorf("a checkpoint of %d bytes, a list of %d: a spill is due at %d, want %d", tt.checkpoint,
+				tt.freeList, got, tt.want)
 		}
 	}
 }
@@ -154,7 +156,8 @@ func TestTombstonesMakeACheckpointDue(t *testing.T) {
 	checkpoints := l.Stats().CheckpointSeconds.Count
 	remove(maxTombstones - 2*each)
 	if l.flushIsDue() || l.Stats().CheckpointSeconds.Count != checkpoints {
-		t.Errorf("a checkpoint after %d of %d tombstones and %d bytes", l.store.Tombstones(), maxTombstones, l.store.PendingBytes())
+		t.Errorf("a checkpoint after %d of %d tombstones and %d bytes", l.store.Tombstones(), maxTombstones,
+			l.store.PendingBytes())
 	}
 	before := l.store.Tombstones()
 	if before < maxTombstones-3*each {
@@ -284,7 +287,8 @@ func TestCheckpointRests(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
-				store, err := boltstore.Open(filepath.Join(t.TempDir(), "state"), boltstore.Options{Create: true, Identity: []byte("x"), NoSync: true})
+				store, err := boltstore.Open(filepath.Join(t.TempDir(), "state"),
+					boltstore.Options{Create: true, Identity: []byte("x"), NoSync: true})
 				if err != nil {
 					t.Fatal(err)
 				}

@@ -104,7 +104,8 @@ func TestSubmissionOverManyEntries(t *testing.T) {
 			want = machine.Replayed
 		}
 		if out.Code != want || out.Receipt.Sequence != writes[i].Sequence {
-			t.Errorf("outcome %d is %s of sequence %d, want %s of %d", i, out.Code, out.Receipt.Sequence, want, writes[i].Sequence)
+			t.Errorf("outcome %d is %s of sequence %d, want %s of %d", i, out.Code, out.Receipt.Sequence, want,
+				writes[i].Sequence)
 		}
 	}
 	if entries := l.Stats().Entries - before; entries < n/21 {
@@ -124,7 +125,8 @@ func TestEntryCommands(t *testing.T) {
 	for _, test := range []struct {
 		interval, limit uint64
 		want            int64
-	}{{1_000, 2_000, 2_000}, {1, 1, 1_000}, {1, 100_000, 2}, {10, 2_000, 20}, {1_000_000, 100_000, decide.MaxEntryCommands}} {
+	}{{1_000, 2_000, 2_000}, {1, 1, 1_000}, {1, 100_000, 2}, {10, 2_000, 20},
+		{1_000_000, 100_000, decide.MaxEntryCommands}} {
 		c := machine.Config{EvictionInterval: test.interval, EvictionLimit: test.limit}
 		if got := decide.EntryCommands(c); got != test.want {
 			t.Errorf("interval %d limit %d: %d commands, want %d", test.interval, test.limit, got, test.want)
@@ -210,7 +212,8 @@ func TestClock(t *testing.T) {
 	t.Parallel()
 	var c clock
 	for _, wall := range []time.Time{
-		{}, time.Unix(-1, 0), time.Unix(0, 0), time.Date(9_999, 1, 1, 0, 0, 0, 0, time.UTC), time.Unix(0, math.MaxInt64),
+		{}, time.Unix(-1, 0), time.Unix(0, 0), time.Date(9_999, 1, 1, 0, 0, 0, 0, time.UTC),
+		time.Unix(0, math.MaxInt64),
 	} {
 		_, err := c.begin(5, 0, wall, true)
 		if refused := wall.Year() > decide.LastYear; refused != (err != nil) {

@@ -26,7 +26,8 @@ func (l *stateLife) say(b []byte) {
 		return
 	}
 	if l.wrong == "" && !bytes.HasPrefix(l.want[min(l.at, len(l.want)):], b) {
-		l.wrong = fmt.Sprintf("%s: %q instead of %q", l.stage, b, l.want[min(l.at, len(l.want)):min(l.at+len(b), len(l.want))])
+		l.wrong = fmt.Sprintf("%s: %q instead of %q", l.stage, b,
+			l.want[min(l.at, len(l.want)):min(l.at+len(b), len(l.want))])
 	}
 	l.at += len(b)
 }
@@ -115,7 +116,8 @@ func (d *stateImage) session(l *stateLife, s *boltstore.Store, m *machine.Machin
 		})
 		for i := range outcomes {
 			o := &outcomes[i]
-			l.sayNumbers(uint64(o.Code), o.Index, o.Receipt.Index, o.Receipt.Sequence, uint64(o.Receipt.Position), o.Receipt.BlockHeight, o.Last)
+			l.sayNumbers(uint64(o.Code), o.Index, o.Receipt.Index, o.Receipt.Sequence, uint64(o.Receipt.Position),
+				o.Receipt.BlockHeight, o.Last)
 			l.say(o.Receipt.RequestHash[:])
 		}
 		return err
@@ -134,7 +136,8 @@ func (d *stateImage) session(l *stateLife, s *boltstore.Store, m *machine.Machin
 			w.Sequence = 1
 		}
 		if client%4 == 0 {
-			w.Operations = append(w.Operations, machine.Operation{Kind: machine.OpDeleteEntity, Key: []byte(d.keys[client])})
+			w.Operations = append(w.Operations, machine.Operation{Kind: machine.OpDeleteEntity,
+				Key: []byte(d.keys[client])})
 		}
 		commands = append(commands, machine.AppendWrite(nil, w))
 	}

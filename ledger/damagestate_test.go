@@ -165,8 +165,9 @@ func (d *stateImage) commit(t *testing.T, s *boltstore.Store, m *machine.Machine
 func damageWrite(client int, sequence uint64) *machine.Write {
 	scope := damageScopes[client%len(damageScopes)]
 	w := &machine.Write{
-		Scope: scope, ClientID: fmt.Sprintf("client-of-some-length-%02d", 2*client), Actor: "system:test", Sequence: sequence,
-		Key: machine.Key{Present: client%3 != 0, UUID: [16]byte{byte(client), byte(sequence), 7}},
+		Scope: scope, ClientID: fmt.Sprintf("client-of-some-length-%02d", 2*client), Actor: "system:test",
+		Sequence: sequence,
+		Key:      machine.Key{Present: client%3 != 0, UUID: [16]byte{byte(client), byte(sequence), 7}},
 	}
 	set := func(key, value string, expires int64) {
 		w.Operations = append(w.Operations, machine.Operation{
@@ -182,14 +183,16 @@ func damageWrite(client int, sequence uint64) *machine.Write {
 		set(fmt.Sprintf("expires/%02d/%d", client, sequence), "soon", int64(sequence+1)*60e9)
 	case 3:
 		w.Operations = append(w.Operations, machine.Operation{
-			Kind: machine.OpCreateRelationship, Key: fmt.Appendf(nil, "doc/%02d", client), Relation: []byte("owner"), Subject: []byte("user/1"),
+			Kind: machine.OpCreateRelationship, Key: fmt.Appendf(nil, "doc/%02d", client), Relation: []byte("owner"),
+			Subject: []byte("user/1"),
 		})
 	default:
 		size := 20
 		if client == damageClients-1 {
 			size = 1_500 // so that a page needs others behind it
 		}
-		w.Operations = append(w.Operations, machine.Operation{Kind: machine.OpAppend, Value: bytes.Repeat([]byte{byte(client)}, size)})
+		w.Operations = append(w.Operations, machine.Operation{Kind: machine.OpAppend,
+			Value: bytes.Repeat([]byte{byte(client)}, size)})
 	}
 	return w
 }
@@ -222,7 +225,8 @@ func (d *stateImage) check(t *testing.T, c *stateTally, path string, damaged []b
 		}
 	case err != nil:
 		c.stopped.Add(1)
-		if text := err.Error(); !errors.Is(err, machine.ErrCorrupt) || !strings.Contains(text, "table ") && !strings.Contains(text, "ledger index") && !strings.Contains(text, path) {
+		if text := err.Error(); !errors.Is(err, machine.ErrCorrupt) || !strings.Contains(text, "table ") &&
+			!strings.Contains(text, "ledger index") && !strings.Contains(text, path) {
 			t.Errorf("%s: %s: the error names no damage or no place: %v", what, life.stage, err)
 		}
 	case life.at != len(d.want):
@@ -282,7 +286,8 @@ func TestDamage_StateBits(t *testing.T) {
 	for page := range len(d.content) / damagePageSize {
 		tallies[d.pageKind(page)] = new(stateTally)
 	}
-	for _, kind := range []string{"inner page", "leaf", "meta page", "list of free pages", "rest of a leaf", "free page"} {
+	for _, kind := range []string{"inner page", "leaf", "meta page", "list of free pages", "rest of a leaf",
+		"free page"} {
 		if tallies[kind] == nil {
 			t.Errorf("the file has no %s", kind)
 		}

@@ -87,7 +87,8 @@ func failCalls(t *testing.T, call string, errno syscall.Errno, last int) {
 		} else if len(run.acknowledged) != faultWrites {
 			t.Errorf("%s %d: exit code 0 with %d of %d writes", call, number, len(run.acknowledged), faultWrites)
 		}
-		t.Logf("%s %d: exit code %d with %d acknowledged: %s\n%s", call, number, run.code, len(run.acknowledged), run.said, injected)
+		t.Logf("%s %d: exit code %d with %d acknowledged: %s\n%s", call, number, run.code, len(run.acknowledged),
+			run.said, injected)
 		run.wantKept(t, dir)
 		if t.Failed() {
 			t.Fatalf("%s %d with %v: see above", call, number, errno)
@@ -132,7 +133,8 @@ func straceOrSkip(t *testing.T) string {
 
 func errnoName(errno syscall.Errno) string {
 	return map[syscall.Errno]string{
-		syscall.EIO: "EIO", syscall.ENOSPC: "ENOSPC", syscall.EMFILE: "EMFILE", syscall.EROFS: "EROFS", syscall.ENOLCK: "ENOLCK",
+		syscall.EIO: "EIO", syscall.ENOSPC: "ENOSPC", syscall.EMFILE: "EMFILE", syscall.EROFS: "EROFS",
+		syscall.ENOLCK: "ENOLCK",
 	}[errno]
 }
 

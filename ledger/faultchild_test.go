@@ -36,7 +36,8 @@ const (
 
 func faultOptions(dir string) ledger.Options {
 	// Small, so that sixty writes make some checkpoints and truncations.
-	return ledger.Options{Dir: dir, Logger: slog.New(slog.DiscardHandler), CheckpointBytes: 48 << 10, LogBytes: 64 << 10}
+	return ledger.Options{Dir: dir, Logger: slog.New(slog.DiscardHandler), CheckpointBytes: 48 << 10,
+		LogBytes: 64 << 10}
 }
 
 func faultWrite(sequence uint64) *machine.Write {
@@ -139,7 +140,8 @@ func (r faultRun) wantKept(t *testing.T, dir string) {
 	for sequence := uint64(1); sequence <= last; sequence++ {
 		out := mustWrite(t, l, faultWrite(sequence), machine.Replayed)
 		if out.Receipt.Index != r.acknowledged[sequence] {
-			t.Errorf("write %d was acknowledged at index %d and is at %d", sequence, r.acknowledged[sequence], out.Receipt.Index)
+			t.Errorf("write %d was acknowledged at index %d and is at %d", sequence, r.acknowledged[sequence],
+				out.Receipt.Index)
 		}
 	}
 	// The one whose outcome nobody knows is there whole or not at all.

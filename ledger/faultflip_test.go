@@ -35,9 +35,11 @@ func flipImage(t *testing.T) (image, answers string) {
 			// Ends with its writes; waited for below.
 			writers.Go(func() {
 				for sequence := from; sequence <= to; sequence++ {
-					w := appendWrite(fmt.Sprint("client-", client), sequence, fmt.Appendf(nil, "%d/%d", client, sequence))
+					w := appendWrite(fmt.Sprint("client-", client), sequence,
+						fmt.Appendf(nil, "%d/%d", client, sequence))
 					w.Operations = append(w.Operations, machine.Operation{
-						Kind: machine.OpSetEntity, Key: fmt.Appendf(nil, "%s/%d/%d", strings.Repeat("k", 100), client, sequence), Value: []byte("v"),
+						Kind: machine.OpSetEntity, Key: fmt.Appendf(nil, "%s/%d/%d", strings.Repeat("k", 100), client,
+							sequence), Value: []byte("v"),
 					})
 					if out, err := l.Write(t.Context(), w); err != nil || out.Code != machine.Committed {
 						t.Errorf("write: %v %v", out.Code, err)
@@ -220,7 +222,8 @@ func sameLines(before, after string) bool {
 func (f flip) wantMessage(t *testing.T, err error) {
 	t.Helper()
 	text := err.Error()
-	if !strings.Contains(text, filepath.Base(f.file)) && !strings.Contains(text, "the log in") && !strings.Contains(text, "table ") &&
+	if !strings.Contains(text, filepath.Base(f.file)) && !strings.Contains(text, "the log in") &&
+		!strings.Contains(text, "table ") &&
 		!strings.Contains(text, "not a seqledger data directory") && !strings.Contains(text, "state.db") &&
 		!strings.Contains(text, "has format version") && !errors.Is(err, machine.ErrCorrupt) {
 		t.Errorf("%s, bit %d: the message names no place: %v", f.file, f.bit, err)
@@ -237,8 +240,8 @@ type flipRow struct {
 
 // TestFault_FlippedBit flips single bits of a large directory, some in each kind of
 // place: a start or a read notices, or no answer changes. SEQLEDGER_FAULT_ALL makes
-// it more than one of each, and SEQLEDGER_FAULT_SAMPLES any number. The tests whose names begin with TestDamage_ flip every bit of small
-// files.
+// it more than one of each, and SEQLEDGER_FAULT_SAMPLES any number. The tests whose
+// names begin with TestDamage_ flip every bit of small files.
 func TestFault_FlippedBit(t *testing.T) {
 	t.Parallel()
 	image, answers := flipImage(t)
@@ -282,7 +285,8 @@ func (row flipRow) check(t *testing.T, image, answers string) {
 		samples, _ = strconv.Atoi(text)
 	}
 	// The image has random ids of its own, so that a bit says more than the seed.
-	t.Logf("repeat with: SEQLEDGER_FAULT_SEED=%d SEQLEDGER_FAULT_SAMPLES=%d go test -run '^%s$' ./ledger", seed, samples, t.Name())
+	t.Logf("repeat with: SEQLEDGER_FAULT_SEED=%d SEQLEDGER_FAULT_SAMPLES=%d go test -run '^%s$' ./ledger", seed,
+		samples, t.Name())
 	random := rand.New(rand.NewPCG(seed, 0))
 	fates := map[fate]int{}
 	for range samples {

@@ -56,7 +56,8 @@ func TestFault_NoAddressSpace(t *testing.T) {
 			t.Errorf("the process says %q, without %q", limited.said, part)
 		}
 	}
-	if again := runFaultChild(t, dir, nil, fmt.Sprint(faultAddressEnv, "=", 64<<30)); len(again.acknowledged) != faultWrites {
+	if again := runFaultChild(t, dir, nil,
+		fmt.Sprint(faultAddressEnv, "=", 64<<30)); len(again.acknowledged) != faultWrites {
 		t.Errorf("with more address space: exit code %d: %s", again.code, again.said)
 	}
 	run.wantKept(t, dir)

@@ -17,7 +17,8 @@ func TestFault_SlowSync(t *testing.T) {
 	strace := straceOrSkip(t)
 	dir, trace := filepath.Join(t.TempDir(), "data"), filepath.Join(t.TempDir(), "trace")
 	run := runFaultChild(t, dir, []string{
-		strace, "-f", "-qq", "-y", "--seccomp-bpf", "-o", trace, "-e", "signal=none", "-e", "trace=fsync,fdatasync,write",
+		strace, "-f", "-qq", "-y", "--seccomp-bpf", "-o", trace, "-e", "signal=none", "-e",
+		"trace=fsync,fdatasync,write",
 		"-e", "inject=fsync,fdatasync:delay_enter=5000", // microseconds
 	})
 	if run.code != 0 || len(run.acknowledged) != faultWrites {
@@ -96,7 +97,8 @@ func TestSyncEvents(t *testing.T) {
 7 write(2<pipe:[4]>, "5 6\n", 4) = 4
 `
 	got := fmt.Sprint(syncEvents(trace))
-	if want := fmt.Sprint([]syncEvent{writeAcknowledged, writeAcknowledged, logSynced, logSynced, writeAcknowledged}); got != want {
+	if want := fmt.Sprint([]syncEvent{writeAcknowledged, writeAcknowledged, logSynced, logSynced,
+		writeAcknowledged}); got != want {
 		t.Errorf("%s, want %s", got, want)
 	}
 }

@@ -73,7 +73,8 @@ func (l *Ledger) reserve(ctx context.Context, c *machine.KeyedCommand, wait time
 			return l.decideKeyed(ctx, c)
 		}
 		out, err := l.decideKeyed(ctx, c)
-		if err != nil || out.Code != machine.KeyedInFlight || !l.awaitEnd(ctx, waiting, limit, time.Duration(out.Keyed.RetryAfter)) {
+		if err != nil || out.Code != machine.KeyedInFlight ||
+			!l.awaitEnd(ctx, waiting, limit, time.Duration(out.Keyed.RetryAfter)) {
 			l.keys.leave(key, waiting)
 			return out, err
 		}

@@ -17,7 +17,8 @@ import (
 
 func keyedCommand(l *Ledger, key string, attempt byte) *machine.KeyedCommand {
 	return &machine.KeyedCommand{
-		ID:    machine.KeyedID{Scope: machine.Scope{Organization: "acme"}, Principal: "user:1", Key: sha256.Sum256([]byte(key))},
+		ID: machine.KeyedID{Scope: machine.Scope{Organization: "acme"}, Principal: "user:1",
+			Key: sha256.Sum256([]byte(key))},
 		Actor: "client:test", MaxKeys: 1_000,
 		Command: keyed.Command{
 			Kind: keyed.Reserve, AttemptID: keyed.AttemptID{attempt, 1}, ValidUntil: l.clock.now() + int64(time.Minute),
@@ -28,7 +29,8 @@ func keyedCommand(l *Ledger, key string, attempt byte) *machine.KeyedCommand {
 
 func ownedCommand(c *machine.KeyedCommand, kind keyed.Kind, token uint64, content []byte) *machine.KeyedCommand {
 	owned := *c
-	owned.Command = keyed.Command{Kind: kind, AttemptID: c.AttemptID, Token: token, Lease: int64(time.Minute), Response: content, Data: content}
+	owned.Command = keyed.Command{Kind: kind, AttemptID: c.AttemptID, Token: token, Lease: int64(time.Minute),
+		Response: content, Data: content}
 	return &owned
 }
 
@@ -64,7 +66,8 @@ func TestOneOwnerAmongMany(t *testing.T) {
 			switch out.Code {
 			case machine.KeyedAcquired:
 				owners.Store(i, out.Index)
-				if out, err := l.Keyed(t.Context(), ownedCommand(c, keyed.Complete, out.Keyed.Record.Token, response), 0); err != nil || out.Code != machine.KeyedOK {
+				if out, err := l.Keyed(t.Context(), ownedCommand(c, keyed.Complete, out.Keyed.Record.Token, response),
+					0); err != nil || out.Code != machine.KeyedOK {
 					t.Error(out.Code, err)
 				}
 			case machine.KeyedReplay:
@@ -152,11 +155,13 @@ func TestWaitingReserveEnds(t *testing.T) {
 	}
 	l := openTest(t, Options{})
 	mustKeyed(t, l, keyedCommand(l, "k", 1), machine.KeyedAcquired)
-	if out, err := l.Keyed(t.Context(), keyedCommand(l, "k", 2), time.Millisecond); err != nil || out.Code != machine.KeyedInFlight {
+	if out, err := l.Keyed(t.Context(), keyedCommand(l, "k", 2), time.Millisecond); err != nil ||
+		out.Code != machine.KeyedInFlight {
 		t.Errorf("after the wait: %v, %v", out.Code, err)
 	}
 	// A lease that ends on an idle ledger, whatever its policy says.
-	for policy, want := range map[keyed.Policy]machine.Code{keyed.BecomeIndeterminate: machine.KeyedUnknown, keyed.TakeOver: machine.KeyedAcquired} {
+	for policy, want := range map[keyed.Policy]machine.Code{keyed.BecomeIndeterminate: machine.KeyedUnknown,
+		keyed.TakeOver: machine.KeyedAcquired} {
 		key := fmt.Sprint("policy ", policy)
 		owner := keyedCommand(l, key, 1)
 		owner.Lease, owner.Policy = int64(20*time.Millisecond), policy
@@ -224,7 +229,8 @@ func TestKeyedWriteOnce(t *testing.T) {
 	t.Parallel()
 	l := openTest(t, Options{})
 	w := &machine.KeyedWrite{
-		ID:    machine.KeyedID{Scope: machine.Scope{Organization: "acme"}, Namespace: "jobs", Principal: "user:1", Key: sha256.Sum256([]byte("job"))},
+		ID: machine.KeyedID{Scope: machine.Scope{Organization: "acme"}, Namespace: "jobs", Principal: "user:1",
+			Key: sha256.Sum256([]byte("job"))},
 		Actor: "client:test", TTL: int64(time.Hour), MaxKeys: 10,
 		Operations: []machine.Operation{{Kind: machine.OpAppend, Value: []byte("run")}},
 	}

@@ -89,7 +89,8 @@ func writeForEver(l *ledger.Ledger, writer int, stdout *sync.Mutex) error {
 
 func killWrite(writer int, sequence uint64) *machine.Write {
 	w := appendWrite(fmt.Sprint("writer-", writer), sequence, fmt.Appendf(nil, "%d/%d", writer, sequence))
-	w.Key = machine.Key{UUID: [16]byte{byte(writer), byte(sequence >> 16), byte(sequence >> 8), byte(sequence)}, Present: true}
+	w.Key = machine.Key{UUID: [16]byte{byte(writer), byte(sequence >> 16), byte(sequence >> 8), byte(sequence)},
+		Present: true}
 	w.Operations = append(w.Operations, machine.Operation{
 		Kind: machine.OpSetEntity, Key: fmt.Appendf(nil, "counter/%d", writer), Value: fmt.Appendf(nil, "%d", sequence),
 	})
@@ -167,7 +168,8 @@ func runAndKill(t *testing.T, dir string, after int, acknowledged map[[2]uint64]
 			t.Fatalf("child said %q: %v", line, err)
 		}
 		if before, ok := acknowledged[[2]uint64{writer, sequence}]; ok && before != index {
-			t.Fatalf("writer %d sequence %d was acknowledged at index %d, and its retry at %d", writer, sequence, before, index)
+			t.Fatalf("writer %d sequence %d was acknowledged at index %d, and its retry at %d", writer, sequence,
+				before, index)
 		}
 		acknowledged[[2]uint64{writer, sequence}] = index
 	}

@@ -64,7 +64,8 @@ func TestReceiptsSurviveRestart(t *testing.T) {
 	l := open(t, ledger.Options{Dir: dir})
 	var receipts []machine.Receipt
 	for i := range 10 {
-		receipts = append(receipts, mustWrite(t, l, appendWrite("c", uint64(i)+1, []byte{byte(i)}), machine.Committed).Receipt)
+		receipts = append(receipts, mustWrite(t, l, appendWrite("c", uint64(i)+1, []byte{byte(i)}),
+			machine.Committed).Receipt)
 	}
 	closeLedger(t, l)
 	l = open(t, ledger.Options{Dir: dir})
@@ -98,7 +99,8 @@ func TestCacheChangesNoAnswer(t *testing.T) {
 		for sequence := uint64(1); sequence <= 8; sequence++ {
 			ask(appendWrite("c", sequence, []byte("x")))
 		}
-		_, err := l.OpenSession(t.Context(), &machine.OpenSession{Scope: scope, ClientID: "c", Actor: "a", AttemptID: [16]byte{1}})
+		_, err := l.OpenSession(t.Context(), &machine.OpenSession{Scope: scope, ClientID: "c", Actor: "a",
+			AttemptID: [16]byte{1}})
 		if err != nil {
 			t.Fatal(err)
 		}

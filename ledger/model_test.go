@@ -47,7 +47,8 @@ func (d *modelled) decided(command any, got machine.Outcome, err error) {
 	if w, ok := command.(*machine.Write); ok && index == d.model.Index {
 		d.stateAnswered++
 		want := d.model.Retry(w)
-		if got.Code != machine.Replayed || want.Code != machine.Replayed || !machinetest.SameReceipt(&got.Receipt, &want.Receipt) {
+		if got.Code != machine.Replayed || want.Code != machine.Replayed ||
+			!machinetest.SameReceipt(&got.Receipt, &want.Receipt) {
 			d.Fatalf("%+v was answered from the state with %+v, want %+v", w, got, want)
 		}
 		return
@@ -131,7 +132,8 @@ func TestLedgerDecidesLikeTheModel(t *testing.T) {
 			d.step()
 		}
 		if d.stateAnswered == 0 || d.committed < 50 {
-			t.Errorf("%d answers from the state and %d commits: the commands are too tame", d.stateAnswered, d.committed)
+			t.Errorf("%d answers from the state and %d commits: the commands are too tame", d.stateAnswered,
+				d.committed)
 		}
 		for index, x := range d.model.Transactions {
 			if err := d.l.View(t.Context(), func(v machine.View) error {

@@ -75,7 +75,8 @@ func TestConfigurationChangesUnderLoad(t *testing.T) {
 		w.Operations = nil
 		for i := range machine.MaxOperations {
 			w.Operations = append(w.Operations, machine.Operation{
-				Kind: machine.OpSetEntity, Key: fmt.Appendf(nil, "%08d", first+i), ExpiresAt: began.Add(time.Hour).UnixNano(),
+				Kind: machine.OpSetEntity, Key: fmt.Appendf(nil, "%08d", first+i),
+				ExpiresAt: began.Add(time.Hour).UnixNano(),
 			})
 		}
 		expired = append(expired, w)

@@ -58,7 +58,8 @@ func (o *Options) validate() error {
 	orDefault(&o.LogBytes, 128<<20)
 	orDefault((*int64)(&o.idleInterval), int64(time.Second))
 	if o.QueueBytes < minQueueBytes || o.CheckpointBytes < 0 || o.LogBytes < 0 {
-		return errors.New("ledger: Options: QueueBytes must be at least 16 MiB, CheckpointBytes and LogBytes not negative")
+		return errors.New("ledger: Options: QueueBytes must be at least 16 MiB, " +
+			"CheckpointBytes and LogBytes not negative")
 	}
 	if o.Logger == nil {
 		o.Logger = slog.Default()

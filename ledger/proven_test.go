@@ -37,7 +37,8 @@ func crashedAfterASpill(t *testing.T) (dir string) {
 	}
 	s := l.Stats()
 	if s.SpillSeconds.Count == 0 || s.SpillBytes < spilledWrites*20<<10 || s.CheckpointSeconds.Count != 0 {
-		t.Fatalf("%d spills of %d bytes and %d checkpoints", s.SpillSeconds.Count, s.SpillBytes, s.CheckpointSeconds.Count)
+		t.Fatalf("%d spills of %d bytes and %d checkpoints", s.SpillSeconds.Count, s.SpillBytes,
+			s.CheckpointSeconds.Count)
 	}
 	dir = t.TempDir()
 	copySparse(t, dir, live)
@@ -176,7 +177,8 @@ func TestReplayThatDecidesOtherwise(t *testing.T) {
 	t.Parallel()
 	set := func(sequence uint64, value string, condition machine.Condition) *machine.Write {
 		w := appendWrite("c", sequence, nil)
-		w.Operations = []machine.Operation{{Kind: machine.OpSetEntity, Key: []byte("k"), Value: []byte(value), Condition: condition}}
+		w.Operations = []machine.Operation{{Kind: machine.OpSetEntity, Key: []byte("k"), Value: []byte(value),
+			Condition: condition}}
 		return w
 	}
 	created := t.TempDir()
@@ -190,7 +192,8 @@ func TestReplayThatDecidesOtherwise(t *testing.T) {
 		closeLedger(t, l)
 	}
 	l := open(t, ledger.Options{Dir: first})
-	mustWrite(t, l, set(2, "paid", machine.Condition{Kind: machine.ConditionValueEquals, Value: []byte("1")}), machine.Committed)
+	mustWrite(t, l, set(2, "paid", machine.Condition{Kind: machine.ConditionValueEquals, Value: []byte("1")}),
+		machine.Committed)
 	crashed := t.TempDir()
 	copySparse(t, crashed, first) // before a checkpoint has the write
 	closeLedger(t, l)

@@ -102,7 +102,8 @@ func restore(
 		return info, err
 	}
 	if y := o.Time.Year(); !o.Time.IsZero() && (y < 1970 || y > decide.LastYear) {
-		return info, fmt.Errorf("ledger: RestoreOptions.Time is %s, want a year from 1970 to %d", o.Time.Format(time.DateOnly), decide.LastYear)
+		return info, fmt.Errorf("ledger: RestoreOptions.Time is %s, want a year from 1970 to %d",
+			o.Time.Format(time.DateOnly), decide.LastYear)
 	}
 	o.Logger = options.Logger // which is the default for none
 	l := newLedger(options)

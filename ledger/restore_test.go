@@ -96,7 +96,8 @@ func killRestore(t *testing.T, backup, dir string, step int) bool {
 		t.Fatal(err)
 	}
 	cmd := exec.CommandContext(t.Context(), executable)
-	cmd.Env = append(os.Environ(), restoreChildEnv+"="+dir, restoreBackupEnv+"="+backup, restoreStepEnv+"="+strconv.Itoa(step))
+	cmd.Env = append(os.Environ(), restoreChildEnv+"="+dir, restoreBackupEnv+"="+backup, restoreStepEnv+"="+
+		strconv.Itoa(step))
 	output, err := cmd.CombinedOutput()
 	if err == nil {
 		return false
@@ -235,7 +236,8 @@ func TestRestoreRefusesFullDirectory(t *testing.T) {
 	}
 	inUse := t.TempDir()
 	open(t, ledger.Options{Dir: inUse})
-	for dir, want := range map[string]string{aLedger: "holds a ledger already", other: "letter.txt", inUse: "holds a ledger already"} {
+	for dir, want := range map[string]string{aLedger: "holds a ledger already", other: "letter.txt",
+		inUse: "holds a ledger already"} {
 		before := listing(t, dir)
 		_, err := ledger.Restore(t.Context(), bytes.NewReader(backup), restoreTo(dir))
 		if err == nil || !strings.Contains(err.Error(), want) {

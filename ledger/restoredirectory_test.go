@@ -122,7 +122,8 @@ func TestRestoreDirectoryRefusesItsSource(t *testing.T) {
 		filepath.Join(foreign, "absent"): "no such file", filepath.Join(foreign, "letter.txt"): "letter.txt",
 	} {
 		dir := filepath.Join(t.TempDir(), "restored")
-		if _, err := ledger.RestoreDirectory(t.Context(), source, restoreTo(dir)); err == nil || !strings.Contains(err.Error(), want) {
+		if _, err := ledger.RestoreDirectory(t.Context(), source, restoreTo(dir)); err == nil ||
+			!strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v, want %q", source, err, want)
 		}
 		if _, err := os.Stat(dir); err == nil {

@@ -26,7 +26,8 @@ func TestStatsOfWrites(t *testing.T) {
 	}
 	mustWrite(t, l, appendWrite("a", 3, []byte("x")), machine.SequenceGap)
 	s := l.Stats()
-	if s.Decisions[machine.Committed] != before.Decisions[machine.Committed]+1 || s.Decisions[machine.SequenceGap] != 1 {
+	if s.Decisions[machine.Committed] != before.Decisions[machine.Committed]+1 ||
+		s.Decisions[machine.SequenceGap] != 1 {
 		t.Errorf("decisions are %v", s.Decisions)
 	}
 	for name, d := range map[string]stats.Distribution{
@@ -86,7 +87,8 @@ func TestStatsOfRecovery(t *testing.T) {
 	}
 	s := open(t, ledger.Options{Dir: filepath.Join(crashed, "copy")}).Stats()
 	if s.RecoveredCommands < 10 || s.RecoveredEntries < 10 || s.RecoveryTook <= 0 {
-		t.Errorf("recovered %d commands of %d entries in %s, want at least 10", s.RecoveredCommands, s.RecoveredEntries, s.RecoveryTook)
+		t.Errorf("recovered %d commands of %d entries in %s, want at least 10", s.RecoveredCommands, s.RecoveredEntries,
+			s.RecoveryTook)
 	}
 }
 

@@ -17,7 +17,8 @@ func TestIdleLedgerExpires(t *testing.T) {
 	l := openTest(t, Options{idleInterval: time.Millisecond})
 	lease := testWrite("c", 1, 1)
 	lease.Operations = []machine.Operation{{
-		Kind: machine.OpSetEntity, Key: []byte("lease"), Value: []byte("x"), ExpiresAt: l.clock.now() + int64(20*time.Millisecond),
+		Kind: machine.OpSetEntity, Key: []byte("lease"), Value: []byte("x"), ExpiresAt: l.clock.now() +
+			int64(20*time.Millisecond),
 	}}
 	if out, err := l.Write(t.Context(), lease); err != nil || out.Code != machine.Committed {
 		t.Fatal(out, err)
@@ -53,7 +54,8 @@ func TestIdleLedgerExpires(t *testing.T) {
 // is reached.
 func TestIdleLedgerEvictsStreams(t *testing.T) {
 	t.Parallel()
-	o := Options{Dir: t.TempDir(), Logger: slog.New(slog.DiscardHandler), idleInterval: time.Millisecond, Config: machine.Config{EvictionInterval: 5_000}}
+	o := Options{Dir: t.TempDir(), Logger: slog.New(slog.DiscardHandler), idleInterval: time.Millisecond,
+		Config: machine.Config{EvictionInterval: 5_000}}
 	l, err := Open(t.Context(), o)
 	if err != nil {
 		t.Fatal(err)
@@ -128,7 +130,8 @@ func TestClockThatIsHardToBelieve(t *testing.T) {
 			return err
 		}
 		sequence++
-		if out, err := l.Write(t.Context(), testWrite("c", sequence, 1)); err != nil || out.Code != machine.Committed && out.Code != machine.SequenceGap {
+		if out, err := l.Write(t.Context(), testWrite("c", sequence, 1)); err != nil || out.Code != machine.Committed &&
+			out.Code != machine.SequenceGap {
 			t.Error(out, err)
 		}
 		return l.Close()
@@ -154,7 +157,8 @@ func TestClockThatIsHardToBelieve(t *testing.T) {
 		if isClock != step.refused || err != nil && !isClock {
 			t.Errorf("%s: %v", step.name, err)
 		}
-		if isClock && (!wrong.Wall.After(wrong.Ledger) || !strings.Contains(err.Error(), wrong.Ledger.UTC().Format(time.DateOnly))) {
+		if isClock && (!wrong.Wall.After(wrong.Ledger) ||
+			!strings.Contains(err.Error(), wrong.Ledger.UTC().Format(time.DateOnly))) {
 			t.Errorf("%s: the error names the wrong times: %v", step.name, err)
 		}
 	}

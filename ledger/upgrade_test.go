@@ -67,9 +67,12 @@ func oldWrite(i int) *machine.Write {
 	w := appendWrite(fmt.Sprintf("client-%02d", i%7), uint64(i/7)+1, fmt.Append(nil, "payload ", i))
 	w.Key = machine.Key{UUID: [16]byte{byte(i), byte(i >> 8), 1}, Present: true}
 	w.Operations = append(w.Operations,
-		machine.Operation{Kind: machine.OpSetEntity, Key: fmt.Appendf(nil, "account/%d", i%11), Value: fmt.Appendf(nil, "%0100d", i)},
-		machine.Operation{Kind: machine.OpSetEntity, Key: fmt.Appendf(nil, "lease/%d", i), Value: []byte("x"), ExpiresAt: 1},
-		machine.Operation{Kind: machine.OpCreateRelationship, Key: []byte("doc"), Relation: []byte("owner"), Subject: fmt.Appendf(nil, "u%d", i%5)})
+		machine.Operation{Kind: machine.OpSetEntity, Key: fmt.Appendf(nil, "account/%d", i%11),
+			Value: fmt.Appendf(nil, "%0100d", i)},
+		machine.Operation{Kind: machine.OpSetEntity, Key: fmt.Appendf(nil, "lease/%d", i), Value: []byte("x"),
+			ExpiresAt: 1},
+		machine.Operation{Kind: machine.OpCreateRelationship, Key: []byte("doc"), Relation: []byte("owner"),
+			Subject: fmt.Appendf(nil, "u%d", i%5)})
 	return w
 }
 

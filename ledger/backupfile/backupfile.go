@@ -161,7 +161,9 @@ type reader struct {
 // whole is right. The error is a *DamageError when something is wrong with the
 // backup. progress is told how many bytes of the state have been copied, of how
 // many; may be nil.
-func Read(ctx context.Context, backup io.Reader, state io.Writer, progress func(done, total int64)) (info Info, err error) {
+func Read(
+	ctx context.Context, backup io.Reader, state io.Writer, progress func(done, total int64),
+) (info Info, err error) {
 	r := &reader{ctx: ctx, r: backup, hash: sha256.New()}
 	if info, err = r.header(); err != nil {
 		return info, err

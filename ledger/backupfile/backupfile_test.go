@@ -48,7 +48,8 @@ func TestRoundTrip(t *testing.T) {
 		}
 		b := encoded(t, state)
 		info, got, err := decoded(b)
-		if err != nil || !bytes.Equal(got, state) || info.LedgerID != 7 || info.Index != 9 || info.Bytes != int64(len(b)) {
+		if err != nil || !bytes.Equal(got, state) || info.LedgerID != 7 || info.Index != 9 ||
+			info.Bytes != int64(len(b)) {
 			t.Errorf("%d bytes: %+v %v", size, info, err)
 		}
 	}

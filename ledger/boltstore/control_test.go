@@ -44,7 +44,8 @@ func FuzzControlRecords(f *testing.F) {
 			t.Fatal(err)
 		}
 		stored := map[string][]byte{
-			string(keyFormat): format, string(keyIdentity): identity, string(keyApplied): applied, string(keyAhead): ahead,
+			string(keyFormat): format, string(keyIdentity): identity, string(keyApplied): applied,
+			string(keyAhead): ahead,
 		}
 		for key, value := range stored {
 			if seal {
@@ -61,7 +62,8 @@ func FuzzControlRecords(f *testing.F) {
 			}
 			return
 		}
-		position := binary.LittleEndian.AppendUint64(binary.LittleEndian.AppendUint64(nil, c.applied.Index), c.applied.Term)
+		position := binary.LittleEndian.AppendUint64(binary.LittleEndian.AppendUint64(nil, c.applied.Index),
+			c.applied.Term)
 		version := binary.LittleEndian.AppendUint32([]byte(formatMagic), formatVersion)
 		for key, value := range map[string][]byte{
 			string(keyFormat): version, string(keyIdentity): testIdentity, string(keyApplied): position,

@@ -123,7 +123,8 @@ func TestFlippedBitIsSeen(t *testing.T) {
 			err := s.View(read)
 			if !errors.Is(err, machine.ErrCorrupt) || !errors.Is(s.Err(), machine.ErrCorrupt) {
 				t.Errorf("%s damaged: %s = %v, Err = %v; want ErrCorrupt", name, call, err, s.Err())
-			} else if want := fmt.Sprintf("table %d key %x", streams, recordKey(321)[:len(recordKey(321))-1]); !strings.Contains(err.Error(), want) {
+			} else if want := fmt.Sprintf("table %d key %x", streams,
+				recordKey(321)[:len(recordKey(321))-1]); !strings.Contains(err.Error(), want) {
 				t.Errorf("%s damaged: %s = %q does not name %s", name, call, err, want)
 			}
 			if err := s.Close(); err != nil {
@@ -250,7 +251,8 @@ func TestRandomDamageNeverYieldsWrongValues(t *testing.T) {
 		err = s.View(func(r machine.Reader) error {
 			return r.Ascend(streams, nil, func(key, value []byte) bool {
 				var i int
-				if _, err := fmt.Sscanf(string(key), "stream-%d", &i); err != nil || !bytes.Equal(value, recordValue(i)) {
+				if _, err := fmt.Sscanf(string(key), "stream-%d", &i); err != nil ||
+					!bytes.Equal(value, recordValue(i)) {
 					t.Errorf("seed %d: Ascend shows %q = %q", seed, key, value)
 				}
 				return true

@@ -19,7 +19,8 @@ func Example() {
 	}
 	defer func() { _ = os.RemoveAll(dir) }()
 	open := func() *boltstore.Store {
-		s, err := boltstore.Open(filepath.Join(dir, "state.db"), boltstore.Options{Create: true, Identity: []byte("ledger-1")})
+		s, err := boltstore.Open(filepath.Join(dir, "state.db"),
+			boltstore.Options{Create: true, Identity: []byte("ledger-1")})
 		if err != nil {
 			log.Fatal(err)
 		}

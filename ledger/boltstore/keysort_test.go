@@ -76,7 +76,8 @@ func TestSortOfHardKeys(t *testing.T) {
 			if !slices.IsSortedFunc(ids, func(a, b uint32) int { return bytes.Compare(keys[a], keys[b]) }) {
 				t.Errorf("seed %d: not sorted", seed)
 			}
-			if sorted := slices.Sorted(slices.Values(ids)); slices.Compact(sorted)[n-1] != n-1 || len(slices.Compact(sorted)) != n {
+			if sorted := slices.Sorted(slices.Values(ids)); slices.Compact(sorted)[n-1] != n-1 ||
+				len(slices.Compact(sorted)) != n {
 				t.Errorf("seed %d: some ids are missing", seed)
 			}
 			if most := 3 * n * int(math.Log2(n)); lookups > most {

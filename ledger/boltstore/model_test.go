@@ -98,7 +98,8 @@ func (g *rig) open(t *rapid.T) {
 
 // draw makes an entry that the log does not have yet, with at most one block.
 func (g *rig) draw(t *rapid.T) (e logged) {
-	e.at = Position{g.now.at.Index + rapid.Uint64Range(1, 3).Draw(t, "step"), g.now.at.Term + rapid.Uint64Range(0, 1).Draw(t, "terms")}
+	e.at = Position{g.now.at.Index + rapid.Uint64Range(1, 3).Draw(t, "step"), g.now.at.Term +
+		rapid.Uint64Range(0, 1).Draw(t, "terms")}
 	for range rapid.IntRange(0, 12).Draw(t, "changes") {
 		c := change{table: genTable.Draw(t, "table"), key: genKey.Draw(t, "key")}
 		if c.deleted = rapid.IntRange(0, 2).Draw(t, "delete") == 0; !c.deleted {
@@ -107,7 +108,8 @@ func (g *rig) draw(t *rapid.T) (e logged) {
 		e.changes = append(e.changes, c)
 	}
 	if rapid.Bool().Draw(t, "block") {
-		e.changes = append(e.changes, change{table: machine.TableBlocks, key: string(blockKey(e.at.Index)), value: append([]byte("block "), genValue.Draw(t, "value")...)})
+		e.changes = append(e.changes, change{table: machine.TableBlocks, key: string(blockKey(e.at.Index)),
+			value: append([]byte("block "), genValue.Draw(t, "value")...)})
 	}
 	g.log = append(g.log, e)
 	return e

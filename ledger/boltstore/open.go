@@ -153,11 +153,13 @@ func (s *Store) openBolt(o Options) (err error) {
 	switch {
 	case errors.Is(err, bolterrors.ErrTimeout):
 		return fmt.Errorf("%s: %w; stop it first", s.path, ErrLocked)
-	case errors.Is(err, bolterrors.ErrInvalid), errors.Is(err, bolterrors.ErrChecksum), errors.Is(err, bolterrors.ErrVersionMismatch):
+	case errors.Is(err, bolterrors.ErrInvalid), errors.Is(err, bolterrors.ErrChecksum),
+		errors.Is(err, bolterrors.ErrVersionMismatch):
 		return fmt.Errorf("%s: %w: bbolt: %w; "+adviceRestore, s.path, machine.ErrCorrupt, err)
 	case errors.Is(err, syscall.ENOMEM):
-		return fmt.Errorf("%s: the system does not map the state file: it takes %d bytes of address space, which is no memory; "+
-			"let this process have that much more of it (ulimit -v, LimitAS= of systemd): %w", s.path, mapped, err)
+		return fmt.Errorf("%s: the system does not map the state file: it takes %d bytes of address space, which "+
+			"is no memory; let this process have that much more of it (ulimit -v, LimitAS= of systemd): %w",
+			s.path, mapped, err)
 	case err != nil:
 		return fmt.Errorf("open %s: %w", s.path, err)
 	}
@@ -355,8 +357,8 @@ func readControl(tx *bbolt.Tx, identity []byte) (c control, err error) {
 	case v == 2:
 		c.tables = tables2
 	case v < 2:
-		return control{}, fmt.Errorf("%w %d, this binary knows 2 and %d; nothing converts it: use the binary that wrote it",
-			ErrVersion, v, formatVersion)
+		return control{}, fmt.Errorf("%w %d, this binary knows 2 and %d; nothing converts it: "+
+			"use the binary that wrote it", ErrVersion, v, formatVersion)
 	default:
 		return control{}, fmt.Errorf("%w %d, this binary knows 2 and %d; use the binary that wrote it, or upgrade",
 			ErrVersion, v, formatVersion)
@@ -366,8 +368,8 @@ func readControl(tx *bbolt.Tx, identity []byte) (c control, err error) {
 		return control{}, err
 	}
 	if identity != nil && !bytes.Equal(stored, identity) {
-		return control{}, fmt.Errorf("%w: it has identity %x, this directory %x; put the right file back or restore from a backup",
-			ErrForeign, stored, identity)
+		return control{}, fmt.Errorf("%w: it has identity %x, this directory %x; "+
+			"put the right file back or restore from a backup", ErrForeign, stored, identity)
 	}
 	applied, err := getControl(bucket, keyApplied, 16)
 	if err != nil {

@@ -151,11 +151,14 @@ func TestOpenRefusesForeignFiles(t *testing.T) {
 func TestOpenRefusesOtherIdentityAndVersion(t *testing.T) {
 	t.Parallel()
 	path := filled(t, 1)
-	refused(t, path, []byte("another"), ErrForeign, "identity 30313233343536373839616263646566, this directory 616e6f74686572")
+	refused(t, path, []byte("another"), ErrForeign,
+		"identity 30313233343536373839616263646566, this directory 616e6f74686572")
 	rewriteControl(t, path, keyFormat, binary.LittleEndian.AppendUint32([]byte(formatMagic), formatVersion+1))
-	refused(t, path, testIdentity, ErrVersion, "version 4, this binary knows 2 and 3; use the binary that wrote it, or upgrade")
+	refused(t, path, testIdentity, ErrVersion,
+		"version 4, this binary knows 2 and 3; use the binary that wrote it, or upgrade")
 	rewriteControl(t, path, keyFormat, binary.LittleEndian.AppendUint32([]byte(formatMagic), 1))
-	refused(t, path, testIdentity, ErrVersion, "version 1, this binary knows 2 and 3; nothing converts it: use the binary that wrote it")
+	refused(t, path, testIdentity, ErrVersion,
+		"version 1, this binary knows 2 and 3; nothing converts it: use the binary that wrote it")
 	rewriteControl(t, path, keyFormat, []byte("short"))
 	refused(t, path, testIdentity, machine.ErrCorrupt, "restore") // wrong length
 	rewriteControl(t, path, keyFormat, []byte("SEQLEDGER STATE\n\x01\x00\x00\x00"))

@@ -67,7 +67,8 @@ func compareOverlay(t *testing.T, o *overlay, want map[string]string, order []ui
 		e, known := o.get(streams, []byte(keys[i]))
 		if !known || !bytes.Equal(table.key(id), []byte(keys[i])) || e.deleted != (want[keys[i]] == "-") ||
 			!e.deleted && string(e.value()) != want[keys[i]] || e.deleted && e.value() != nil {
-			t.Fatalf("entry %d is %q = %q (known %v), want %q = %q", i, table.key(id), e.value(), known, keys[i], want[keys[i]])
+			t.Fatalf("entry %d is %q = %q (known %v), want %q = %q", i, table.key(id), e.value(), known, keys[i],
+				want[keys[i]])
 		}
 	}
 }

@@ -22,7 +22,8 @@ import (
 func checkFile(path string) (boltpage.Meta, error) {
 	file, err := os.Open(path)
 	if errors.Is(err, fs.ErrNotExist) {
-		return boltpage.Meta{}, fmt.Errorf("%s: the state file is missing; restore the data directory from a backup: %w", path, err)
+		return boltpage.Meta{}, fmt.Errorf("%s: the state file is missing; "+
+			"restore the data directory from a backup: %w", path, err)
 	}
 	if err != nil {
 		return boltpage.Meta{}, fmt.Errorf("open the state file: %w", err)

@@ -111,9 +111,12 @@ func TestFlushChecksWhatItRewrites(t *testing.T) {
 		bit   byte
 		write func(tx machine.Tx, key []byte) error
 	}{
-		"fewer records, and one more":  {10, 1, func(tx machine.Tx, key []byte) error { return tx.Put(streams, append(key, '+'), []byte("v")) }},
-		"fewer records, and one less":  {10, 1, func(tx machine.Tx, key []byte) error { return tx.Delete(streams, key) }},
-		"a million pages, and another": {14, 1 << 4, func(tx machine.Tx, key []byte) error { return tx.Put(streams, key, []byte("v")) }},
+		"fewer records, and one more": {10, 1,
+			func(tx machine.Tx, key []byte) error { return tx.Put(streams, append(key, '+'), []byte("v")) }},
+		"fewer records, and one less": {10, 1,
+			func(tx machine.Tx, key []byte) error { return tx.Delete(streams, key) }},
+		"a million pages, and another": {14, 1 << 4,
+			func(tx machine.Tx, key []byte) error { return tx.Put(streams, key, []byte("v")) }},
 		"beside one that is emptied": {10, 1, func(tx machine.Tx, key []byte) error {
 			for i := range n {
 				if bytes.Compare(recordKey(i), key) < 0 {

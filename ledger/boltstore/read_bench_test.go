@@ -36,7 +36,8 @@ func BenchmarkStoredGet(b *testing.B) {
 		for i := range b.N {
 			err := s.View(func(r machine.Reader) error {
 				n := 0
-				return r.Ascend(streams, recordKey(i*7919%(records-100)), func(_, _ []byte) bool { n++; return n < 100 })
+				return r.Ascend(streams, recordKey(i*7919%(records-100)),
+					func(_, _ []byte) bool { n++; return n < 100 })
 			})
 			if err != nil {
 				b.Fatal(err)

@@ -15,8 +15,8 @@ import (
 // ErrNoRoom means that the file has nearly outgrown the address space that was
 // reserved for it at Open. Mapping a larger file waits for every reader to
 // end, so that a long one would hold up the flushes. Open it anew.
-var ErrNoRoom = errors.New("the state file has nearly outgrown the address space that was reserved when it was opened; " +
-	"stop and start the process that has it open, which reserves more")
+var ErrNoRoom = errors.New("the state file has nearly outgrown the address space that was reserved when it was " +
+	"opened; stop and start the process that has it open, which reserves more")
 
 // Snapshot is the file as one flush left it, whatever is flushed meanwhile. As
 // long as it is open, pages that flushes replace are not used again, so that
@@ -149,7 +149,8 @@ func (s *Store) adopt(identity []byte) error {
 		if err != nil {
 			return err
 		}
-		return errors.Join(putControl(tx, keyIdentity, identity), putApplied(tx, Position{}), putControl(tx, keyAhead, nil))
+		return errors.Join(putControl(tx, keyIdentity, identity), putApplied(tx, Position{}),
+			putControl(tx, keyAhead, nil))
 	})
 }
 

@@ -86,8 +86,9 @@ func (s *Store) newBlocks(tx *bbolt.Tx, f *frozenState, blocks entries) (entries
 			return blocks, err
 		}
 		if b := blocks.at(0); !bytes.Equal(key, b.key) || b.deleted || !bytes.Equal(stored, b.value()) {
-			return blocks, damaged(machine.TableBlocks, key, "the log now gives another block, or none, where the file has this one "+
-				"(the log's next is %x); "+adviceRestore, b.key)
+			return blocks, damaged(machine.TableBlocks, key,
+				"the log now gives another block, or none, where the file has this one "+
+					"(the log's next is %x); "+adviceRestore, b.key)
 		}
 		blocks = blocks.from(1)
 	}
@@ -136,7 +137,8 @@ func (s *Store) lastLeftover(tx *bbolt.Tx, ahead []byte) (last []byte, err error
 	cursor := table.Cursor()
 	first, sealed, err := cursor.Seek(ahead)
 	if err == nil && !bytes.Equal(first, ahead) {
-		return nil, damaged(machine.TableBlocks, ahead, "control record %q names this block, and it is not there; "+adviceRestore, keyAhead)
+		return nil, damaged(machine.TableBlocks, ahead, "control record %q names this block, and it is not there; "+
+			adviceRestore, keyAhead)
 	}
 	if err == nil {
 		err = checkStored(machine.TableBlocks, first, sealed)

@@ -253,9 +253,15 @@ func TestLeftoversMustComeAgain(t *testing.T) {
 func TestBlocksAreOnlyAppended(t *testing.T) {
 	t.Parallel()
 	for name, change := range map[string]func(tx machine.Tx) error{
-		"changed":             func(tx machine.Tx) error { return tx.Put(machine.TableBlocks, blockKey(10), []byte("x")) },
-		"before the last one": func(tx machine.Tx) error { return tx.Put(machine.TableBlocks, blockKey(9), []byte("block 9")) },
-		"deleted":             func(tx machine.Tx) error { return tx.Delete(machine.TableBlocks, blockKey(11)) },
+		"changed": func(tx machine.Tx) error {
+			return tx.Put(machine.TableBlocks, blockKey(10),
+				[]byte("x"))
+		},
+		"before the last one": func(tx machine.Tx) error {
+			return tx.Put(machine.TableBlocks, blockKey(9),
+				[]byte("block 9"))
+		},
+		"deleted": func(tx machine.Tx) error { return tx.Delete(machine.TableBlocks, blockKey(11)) },
 	} {
 		s := fresh(t)
 		apply(t, s, 10)
@@ -381,10 +387,12 @@ func TestSpillTakesBlocksAlone(t *testing.T) {
 	}
 	written, err := s.Spill()
 	if err != nil || written != spillable || s.PendingBytes() != records || s.SpillableBytes() != 0 {
-		t.Errorf("%d bytes written (%v), %d pending, %d to be spilled", written, err, s.PendingBytes(), s.SpillableBytes())
+		t.Errorf("%d bytes written (%v), %d pending, %d to be spilled", written, err, s.PendingBytes(),
+			s.SpillableBytes())
 	}
 	if s.Checkpoint().Index != 10 || s.LastFlush() != size {
-		t.Errorf("a spill moved the checkpoint to %v, or the size of the last flush to %v", s.Checkpoint(), s.LastFlush())
+		t.Errorf("a spill moved the checkpoint to %v, or the size of the last flush to %v", s.Checkpoint(),
+			s.LastFlush())
 	}
 	before := transaction(t, s)
 	if written, err := s.Spill(); written != 0 || err != nil || transaction(t, s) != before {
@@ -428,7 +436,10 @@ func TestFreeListBytes(t *testing.T) {
 		flush(t, s)
 		return s.FreeListBytes()
 	}
-	if size := change(func(tx machine.Tx, key []byte) error { return tx.Put(streams, key, make([]byte, 2_000)) }); size != testPageSize {
+	if size := change(func(tx machine.Tx, key []byte) error {
+		return tx.Put(streams, key,
+			make([]byte, 2_000))
+	}); size != testPageSize {
 		t.Errorf("a list of nearly nothing takes %d bytes", size)
 	}
 	size := change(func(tx machine.Tx, key []byte) error { return tx.Delete(streams, key) })

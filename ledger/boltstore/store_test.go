@@ -484,7 +484,8 @@ func TestFlushRests(t *testing.T) {
 			put(t, s, streams, "meanwhile", "x")
 		}
 	}
-	s, err := Open(filepath.Join(t.TempDir(), "state.db"), Options{Create: true, Identity: testIdentity, NoSync: true, Rest: rest})
+	s, err := Open(filepath.Join(t.TempDir(), "state.db"), Options{Create: true, Identity: testIdentity, NoSync: true,
+		Rest: rest})
 	if err != nil {
 		t.Fatal(err)
 	}

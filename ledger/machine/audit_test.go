@@ -39,11 +39,14 @@ func auditedState(t *testing.T) (*Machine, *Memory) {
 		apply(
 			write(vault, "one", s,
 				Operation{Kind: OpSetEntity, Key: fmt.Appendf(nil, "e%d", s%3), Value: fmt.Appendf(nil, "v%d", s)},
-				Operation{Kind: OpSetEntity, Key: fmt.Appendf(nil, "long%d", s%3), Value: fmt.Appendf(nil, "%s%d", longValue, s)},
-				Operation{Kind: OpCreateRelationship, Key: []byte("doc"), Relation: []byte("viewer"), Subject: fmt.Appendf(nil, "u%d", s%4)}),
+				Operation{Kind: OpSetEntity, Key: fmt.Appendf(nil, "long%d", s%3),
+					Value: fmt.Appendf(nil, "%s%d", longValue, s)},
+				Operation{Kind: OpCreateRelationship, Key: []byte("doc"), Relation: []byte("viewer"),
+					Subject: fmt.Appendf(nil, "u%d", s%4)}),
 			write(organization, "two", s,
 				Operation{Kind: OpAppend, Value: []byte("x")},
-				Operation{Kind: OpSetEntity, Key: fmt.Appendf(nil, "soon%d", s), Value: nil, ExpiresAt: now + int64(s)*3e9},
+				Operation{Kind: OpSetEntity, Key: fmt.Appendf(nil, "soon%d", s), Value: nil, ExpiresAt: now +
+					int64(s)*3e9},
 				Operation{Kind: OpDeleteEntity, Key: []byte("nothing")}),
 			write(vault, "refused", 5, Operation{Kind: OpAppend}))
 	}
@@ -52,11 +55,14 @@ func auditedState(t *testing.T) (*Machine, *Memory) {
 	}
 	apply(AppendKeyed(nil, reservation(1)), AppendKeyed(nil, reservation(2)), AppendKeyed(nil, reservation(3)))
 	apply(
-		AppendKeyed(nil, ownKey(keyed.Complete, reservation(1), m.head.index-2, bytes.Repeat([]byte("r"), maxInlineAttachment+1))),
-		AppendKeyed(nil, ownKey(keyed.Checkpoint, reservation(2), m.head.index-1, bytes.Repeat([]byte("c"), maxInlineAttachment+1))),
+		AppendKeyed(nil, ownKey(keyed.Complete, reservation(1), m.head.index-2,
+			bytes.Repeat([]byte("r"), maxInlineAttachment+1))),
+		AppendKeyed(nil, ownKey(keyed.Checkpoint, reservation(2), m.head.index-1,
+			bytes.Repeat([]byte("c"), maxInlineAttachment+1))),
 		AppendKeyed(nil, ownKey(keyed.Reject, reservation(3), m.head.index, []byte("short"))),
 		AppendKeyedWrite(nil, &KeyedWrite{
-			ID: KeyedID{Scope: vault, Namespace: "jobs", Principal: "p", Key: [32]byte{9}}, Actor: "a", TTL: int64(1e12), MaxKeys: 100,
+			ID: KeyedID{Scope: vault, Namespace: "jobs", Principal: "p", Key: [32]byte{9}}, Actor: "a",
+			TTL: int64(1e12), MaxKeys: 100,
 			Operations: []Operation{{Kind: OpSetEntity, Key: []byte("job"), Value: []byte(longValue)}},
 		}))
 	apply(write(vault, "one", 10,
@@ -83,7 +89,8 @@ func TestAuditOfSoundState(t *testing.T) {
 	if err != nil || blocks == 0 {
 		t.Fatal(err, blocks)
 	}
-	if sum.Blocks == 0 || sum.Transactions < 20 || sum.Entities == 0 || sum.Relationships == 0 || sum.Streams != 3 || sum.Receipts == 0 {
+	if sum.Blocks == 0 || sum.Transactions < 20 || sum.Entities == 0 || sum.Relationships == 0 || sum.Streams != 3 ||
+		sum.Receipts == 0 {
 		t.Errorf("summary %+v: the state has too little in it", sum)
 	}
 	for table := range Table(TableCount) {

@@ -89,7 +89,8 @@ func BenchmarkEviction(b *testing.B) {
 	f := newFixture(b, config)
 	f.entry(newEndlessWritesCommands(2_000)...)
 	full := f.mem.Clone()
-	round := AppendEntry(nil, f.now+config.ClientTTL+1, AppendUpdateConfig(nil, &ConfigUpdate{EvictionInterval: new(uint64(1))}, "a"))
+	round := AppendEntry(nil, f.now+config.ClientTTL+1,
+		AppendUpdateConfig(nil, &ConfigUpdate{EvictionInterval: new(uint64(1))}, "a"))
 	for b.Loop() {
 		b.StopTimer()
 		mem := full.Clone()

@@ -58,7 +58,8 @@ func TestDecoderStopsAtTheFirstDefect(t *testing.T) {
 func TestTxID(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
-		ledger, index := LedgerID(rapid.Uint64().Draw(t, "ledger")), rapid.Uint64Range(0, maxLedgerIndex).Draw(t, "index")
+		ledger, index := LedgerID(rapid.Uint64().Draw(t, "ledger")), rapid.Uint64Range(0, maxLedgerIndex).Draw(t,
+			"index")
 		id := NewTxID(ledger, index)
 		if l, i := id.Parts(); l != ledger || i != index {
 			t.Fatalf("%s is made of %s and %d, it says %s and %d", id, ledger, index, l, i)
@@ -102,7 +103,8 @@ func TestParseUUID(t *testing.T) {
 		}
 	}
 	for _, broken := range []string{
-		text[1:], text + "0", "{" + text + "}", strings.ReplaceAll(text, "-", ""), " " + text[1:], strings.Repeat("-", 36),
+		text[1:], text + "0", "{" + text + "}", strings.ReplaceAll(text, "-", ""), " " + text[1:],
+		strings.Repeat("-", 36),
 		"--234567-89ab-cdef-0123-456789abcdef", // two hyphens too many: it must not stand for a shorter id
 		"01234567-89ab-cdef-0123-456789abcd--",
 	} {
@@ -130,11 +132,16 @@ func TestRequestHashCoversOperationsAlone(t *testing.T) {
 	seen := map[RequestHash]string{}
 	var scratch []byte
 	for _, ops := range [][]Operation{
-		{set("k", "v")}, {set("k", "w")}, {set("kv", "")}, {set("l", "v")}, {setUntil("k", "v", 1)}, {setUntil("k", "v", 2)},
-		{provided(set("k", "v"), notExists)}, {provided(set("k", "v"), mustExist)}, {provided(set("k", "v"), version(0))},
-		{provided(set("k", "v"), version(1))}, {provided(set("k", "v"), valueEquals(""))}, {provided(set("k", "v"), valueEquals("x"))},
-		{remove("k")}, {provided(remove("k"), mustExist)}, {relate("a", "b", "c")}, {unrelate("a", "b", "c")}, {relate("ab", "", "c")},
-		{relate("a", "bc", "")}, {{Kind: OpAppend, Value: []byte("k")}}, {{Kind: OpAppend}}, {{Kind: OpExpireEntity, Key: []byte("k")}},
+		{set("k", "v")}, {set("k", "w")}, {set("kv", "")}, {set("l", "v")}, {setUntil("k", "v", 1)},
+		{setUntil("k", "v", 2)},
+		{provided(set("k", "v"), notExists)}, {provided(set("k", "v"), mustExist)},
+		{provided(set("k", "v"), version(0))},
+		{provided(set("k", "v"), version(1))}, {provided(set("k", "v"), valueEquals(""))},
+		{provided(set("k", "v"), valueEquals("x"))},
+		{remove("k")}, {provided(remove("k"), mustExist)}, {relate("a", "b", "c")}, {unrelate("a", "b", "c")},
+		{relate("ab", "", "c")},
+		{relate("a", "bc", "")}, {{Kind: OpAppend, Value: []byte("k")}}, {{Kind: OpAppend}},
+		{{Kind: OpExpireEntity, Key: []byte("k")}},
 		{remove("k"), remove("k")}, {set("k", "v"), set("l", "v")}, {set("l", "v"), set("k", "v")},
 	} {
 		var hash RequestHash
@@ -184,7 +191,8 @@ func TestUnknownCommandsStop(t *testing.T) {
 	expire := operations("c", 1, 0, Operation{Kind: OpExpireEntity, Key: []byte("k")})
 	zero := appendWrite("c", 0, 0, "x")
 	for name, command := range map[string][]byte{
-		"empty": {}, "kind 0": {0}, "a kind to come": {200, 1, 2}, "a write cut short": AppendWrite(nil, appendWrite("c", 1, 1, "x"))[:20],
+		"empty": {}, "kind 0": {0}, "a kind to come": {200, 1, 2},
+		"a write cut short":            AppendWrite(nil, appendWrite("c", 1, 1, "x"))[:20],
 		"a write with a byte too many": append(AppendWrite(nil, appendWrite("c", 1, 1, "x")), 0),
 		"an expire_entity in the log":  AppendWrite(nil, expire), "sequence 0": AppendWrite(nil, zero),
 		"no operations":  AppendWrite(nil, operations("c", 1, 0)),

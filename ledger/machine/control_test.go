@@ -144,7 +144,8 @@ func TestReadBackFindsEveryChangedByte(t *testing.T) {
 					t.Errorf("byte %d of %d in record %x changed by %#x: not found", i, len(record), key, flip)
 				}
 				if err == nil && problems == 0 {
-					t.Errorf("byte %d of %d in record %x changed by %#x: Audit finds nothing", i, len(record), key, flip)
+					t.Errorf("byte %d of %d in record %x changed by %#x: Audit finds nothing", i, len(record),
+						key, flip)
 				}
 			}
 		}

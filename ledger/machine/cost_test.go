@@ -44,11 +44,14 @@ type costs struct{ gets, walks, visits, writes int }
 
 // What the parts of an entry may cost at most.
 var (
-	entryCost     = costs{writes: 1}                               // the head
-	commandCost   = costs{gets: 4, walks: 1, visits: 1, writes: 7} // stream, organization twice, chain; receipt; the same and expiry, height, record
-	operationCost = costs{gets: 2, walks: 1, visits: 1, writes: 3} // entity, again when it is set; value; entity and expiry
+	entryCost = costs{writes: 1} // the head
+	// stream, organization twice, chain; receipt; the same and expiry, height, record
+	commandCost = costs{gets: 4, walks: 1, visits: 1, writes: 7}
+	// entity, again when it is set; value; entity and expiry
+	operationCost = costs{gets: 2, walks: 1, visits: 1, writes: 3}
 	passCost      = costs{walks: 3, visits: 3}
-	unitCost      = costs{gets: 3, visits: 1, writes: 5} // the record twice, a count; entry, record, count, and a block for each scope
+	// the record twice, a count; entry, record, count, and a block for each scope
+	unitCost = costs{gets: 3, visits: 1, writes: 5}
 )
 
 func (c *costs) add(n int, o costs) {
@@ -64,7 +67,8 @@ func TestCostOfAnEntryIsBounded(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		config := Config{
 			EvictionInterval: pick[uint64](t, "interval", 1, 2, 7, 100), ClientTTL: second,
-			EvictionLimit: pick[uint64](t, "limit", 1, 10, 200, 100_000), ReceiptWindow: pick[uint64](t, "window", 1, 64, 1_024),
+			EvictionLimit: pick[uint64](t, "limit", 1, 10, 200, 100_000), ReceiptWindow: pick[uint64](t, "window", 1,
+				64, 1_024),
 			MaxStreams: 1 << 20,
 		}
 		mem := &meter{Memory: NewMemory()}
@@ -117,7 +121,8 @@ func TestCostOfAnEntryIsBounded(t *testing.T) {
 	})
 	for what, ratio := range dearest {
 		if ratio < 0.3 {
-			t.Errorf("the dearest entry had %.2f of the bound of its %s: the bound, or the generator, is too tame", ratio, what)
+			t.Errorf("the dearest entry had %.2f of the bound of its %s: the bound, or the generator, is too tame",
+				ratio, what)
 		}
 	}
 }

@@ -41,7 +41,8 @@ func FuzzCursors(f *testing.F) {
 		if err != nil {
 			t.Errorf("relationships of %q after %x: %v", resource, after, err)
 		}
-		if _, err := v.VisitEntities(testScope, relation, string(after), func(e Entity) bool { return e.Key > string(after) }); err != nil {
+		if _, err := v.VisitEntities(testScope, relation, string(after),
+			func(e Entity) bool { return e.Key > string(after) }); err != nil {
 			t.Errorf("entities after %x: %v", after, err)
 		}
 	})

@@ -85,7 +85,8 @@ func TestRule4ReceiptInWindow(t *testing.T) {
 		t.Run(test.name, func(t *testing.T) {
 			out := f.refuse(appendWrite("c", test.sequence, test.key, test.payload), test.want)
 			if out.CommittedSequence != test.sequence || out.Last != 7 {
-				t.Errorf("the outcome names sequence %d and last %d, want %d and 7", out.CommittedSequence, out.Last, test.sequence)
+				t.Errorf("the outcome names sequence %d and last %d, want %d and 7", out.CommittedSequence, out.Last,
+					test.sequence)
 			}
 			if test.want == Replayed {
 				if !out.Receipt.Replayed || out.Receipt.Index == out.Index {
@@ -183,7 +184,8 @@ func TestRule6KeysWithEqualMarks(t *testing.T) {
 	f.commit(first)
 	f.commit(second) // not a replay of the first, nor its key reused
 	if out := f.refuse(third, Replayed); out.CommittedSequence != 1 {
-		t.Errorf("the key was found under sequence %d, want 1: behind a newer key with the same mark", out.CommittedSequence)
+		t.Errorf("the key was found under sequence %d, want 1: behind a newer key with the same mark",
+			out.CommittedSequence)
 	}
 }
 
@@ -348,7 +350,8 @@ func TestRule11Commit(t *testing.T) {
 	}
 	x, err := f.view().Transaction(NewTxID(testLedger, 3))
 	if err != nil || x.ClientID != "c" || x.Sequence != 1 || x.Session != session || x.CreatedIndex != 2 ||
-		x.Key != w.Key || x.RequestHash != hash || x.Actor != w.Actor || x.Scope != testScope || len(x.Operations) != 2 {
+		x.Key != w.Key || x.RequestHash != hash || x.Actor != w.Actor || x.Scope != testScope ||
+		len(x.Operations) != 2 {
 		t.Errorf("the transaction is %+v, %v", x, err)
 	}
 }

@@ -92,6 +92,7 @@ func TestDigestCoversEvictions(t *testing.T) {
 	want = expectDigest(want, byte(2), uint64(4), f.now, name("b"), int(b))
 	want = expectDigest(want, byte(3), uint64(5), f.now, LeafHash(x.Encode()))
 	if got := f.view().Digest(); got != want {
-		t.Errorf("after the round the digest is %s, want %s: a and b in the order of their keys, then the gc", got, want)
+		t.Errorf("after the round the digest is %s, want %s: a and b in the order of their keys, then the gc",
+			got, want)
 	}
 }

@@ -152,7 +152,8 @@ func (v *valueReader) read(e *entity, key []byte, length int) ([]byte, error) {
 		return nil, err
 	}
 	if !found {
-		return nil, fmt.Errorf("%w: no transaction at ledger index %d, which has set entity %q", ErrCorrupt, e.version, key)
+		return nil, fmt.Errorf("%w: no transaction at ledger index %d, which has set entity %q", ErrCorrupt,
+			e.version, key)
 	}
 	value, checked, err := e.valueIn(&l.stored, key, length)
 	v.fetched += checked

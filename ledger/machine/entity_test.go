@@ -24,7 +24,8 @@ func TestRule10Conditions(t *testing.T) {
 	f := newFixture(t, testConfig())
 	present := f.commit(operations("w", 1, 0, set("present", "v"), set("long", longValue))).Index
 	expires := f.now + second
-	expired := f.commit(operations("w", 2, 0, setUntil("expired", "v", expires), set("deleted", "v"), set("empty", ""))).Index
+	expired := f.commit(operations("w", 2, 0, setUntil("expired", "v", expires), set("deleted", "v"),
+		set("empty", ""))).Index
 	f.commit(operations("w", 3, 0, remove("deleted")))
 	f.now = expires
 
@@ -96,19 +97,28 @@ func TestRule10SeesEarlierOperations(t *testing.T) {
 		{"set, then not_exists", []Operation{set("a", "1"), provided(set("a", "2"), notExists)}, KeyExists, 1},
 		{"set, then must_exist", []Operation{set("a", "1"), provided(set("a", "2"), mustExist)}, Committed, 0},
 		{"set, then value", []Operation{set("a", "1"), provided(set("a", "2"), valueEquals("1"))}, Committed, 0},
-		{"set, then old value", []Operation{set("there", "1"), provided(set("there", "2"), valueEquals("old"))}, ValueMismatch, 1},
-		{"set, then old version", []Operation{set("there", "1"), provided(remove("there"), version(2))}, VersionMismatch, 1},
-		{"old version, then set", []Operation{provided(set("there", "1"), version(2)), set("there", "2")}, Committed, 0},
-		{"set twice, then value", []Operation{set("a", "1"), set("a", "2"), provided(remove("a"), valueEquals("2"))}, Committed, 0},
-		{"delete, then must_exist", []Operation{remove("there"), provided(set("there", "x"), mustExist)}, KeyNotFound, 1},
+		{"set, then old value", []Operation{set("there", "1"), provided(set("there", "2"), valueEquals("old"))},
+			ValueMismatch, 1},
+		{"set, then old version", []Operation{set("there", "1"), provided(remove("there"), version(2))},
+			VersionMismatch, 1},
+		{"old version, then set", []Operation{provided(set("there", "1"), version(2)), set("there", "2")},
+			Committed, 0},
+		{"set twice, then value", []Operation{set("a", "1"), set("a", "2"), provided(remove("a"), valueEquals("2"))},
+			Committed, 0},
+		{"delete, then must_exist", []Operation{remove("there"), provided(set("there", "x"), mustExist)},
+			KeyNotFound, 1},
 		{"delete, then not_exists", []Operation{remove("there"), provided(set("there", "x"), notExists)}, Committed, 0},
-		{"delete, set, not_exists", []Operation{remove("there"), set("there", "x"), provided(remove("there"), notExists)}, KeyExists, 2},
-		{"set expired, then not_exists", []Operation{setUntil("a", "1", testStart), provided(set("a", "2"), notExists)}, Committed, 0},
-		{"set expired, then must_exist", []Operation{setUntil("a", "1", testStart), provided(set("a", "2"), mustExist)}, KeyNotFound, 1},
+		{"delete, set, not_exists", []Operation{remove("there"), set("there", "x"),
+			provided(remove("there"), notExists)}, KeyExists, 2},
+		{"set expired, then not_exists", []Operation{setUntil("a", "1", testStart), provided(set("a", "2"), notExists)},
+			Committed, 0},
+		{"set expired, then must_exist", []Operation{setUntil("a", "1", testStart), provided(set("a", "2"), mustExist)},
+			KeyNotFound, 1},
 		{"not_exists, then set", []Operation{provided(set("a", "1"), notExists), set("a", "2")}, Committed, 0},
 		{"another key", []Operation{set("a", "1"), provided(set("b", "2"), mustExist)}, KeyNotFound, 1},
 		{"a later operation", []Operation{provided(set("a", "1"), mustExist), set("a", "2")}, KeyNotFound, 0},
-		{"the first that fails", []Operation{provided(remove("x"), mustExist), provided(remove("y"), mustExist)}, KeyNotFound, 0},
+		{"the first that fails", []Operation{provided(remove("x"), mustExist), provided(remove("y"), mustExist)},
+			KeyNotFound, 0},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
@@ -216,7 +226,8 @@ func TestExpiresAtClearedAndMoved(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t, testConfig())
 	soon, late := f.now+10, f.now+1_000
-	f.commit(operations("c", 1, 0, setUntil("cleared", "v", soon), setUntil("later", "v", soon), setUntil("sooner", "v", late),
+	f.commit(operations("c", 1, 0, setUntil("cleared", "v", soon), setUntil("later", "v", soon),
+		setUntil("sooner", "v", late),
 		setUntil("deleted", "v", soon)))
 	f.commit(operations("c", 2, 0, set("cleared", "w"), setUntil("later", "w", late), setUntil("sooner", "w", soon),
 		remove("deleted")))
@@ -276,8 +287,10 @@ func TestLongValues(t *testing.T) {
 	outcomes := f.entry(
 		AppendWrite(nil, operations("w", 2, 0, provided(set("k", long(3)), valueEquals(long(2))))),
 		AppendWrite(nil, operations("w", 3, 0, provided(set("k", long(4)), valueEquals(long(2))))),
-		AppendWrite(nil, operations("w", 3, 0, provided(set("k", long(5)), valueEquals(long(3))), provided(remove("k"), valueEquals(long(4))))),
-		AppendWrite(nil, operations("w", 3, 0, provided(set("k", long(6)), valueEquals(long(3))), provided(set("k", "short"), valueEquals(long(6))))),
+		AppendWrite(nil, operations("w", 3, 0, provided(set("k", long(5)), valueEquals(long(3))),
+			provided(remove("k"), valueEquals(long(4))))),
+		AppendWrite(nil, operations("w", 3, 0, provided(set("k", long(6)), valueEquals(long(3))),
+			provided(set("k", "short"), valueEquals(long(6))))),
 	)
 	for i, want := range []Code{Committed, ValueMismatch, ValueMismatch, Committed} {
 		if outcomes[i].Code != want {
@@ -311,7 +324,8 @@ func TestValuesOfLongWrites(t *testing.T) {
 		}
 		values := valueReader{r: f.mem}
 		if value, err := values.read(&e, []byte(key), -1); err != nil || len(value) == 0 || values.fetched > want {
-			t.Errorf("%s: a value of %d bytes, %d checked, at most %d are its own; %v", key, len(value), values.fetched, want, err)
+			t.Errorf("%s: a value of %d bytes, %d checked, at most %d are its own; %v", key, len(value), values.fetched,
+				want, err)
 		}
 	}
 	if problems := audit(t, f.m, f.mem); len(problems) != 0 {
@@ -406,8 +420,9 @@ func TestValueThatIsNotInItsBlock(t *testing.T) {
 	first := set("k", longValue)
 	size := len(appendOperation(nil, &first))
 	for name, e := range map[string]entity{
-		"another entity's":  {version: written, entityPlace: entityPlace{entityInBlock, uint64(size)}},
-		"a delete":          {version: written, entityPlace: entityPlace{entityInBlock, uint64(2*size + len("other") - 1)}},
+		"another entity's": {version: written, entityPlace: entityPlace{entityInBlock, uint64(size)}},
+		"a delete": {version: written,
+			entityPlace: entityPlace{entityInBlock, uint64(2*size + len("other") - 1)}},
 		"beside it":         {version: written, entityPlace: entityPlace{entityInBlock, 1}},
 		"too far":           {version: written, entityPlace: entityPlace{entityInBlock, 1 << 40}},
 		"before everything": {version: written - 1, entityPlace: entityPlace{entityInBlock, 0}},
@@ -417,7 +432,8 @@ func TestValueThatIsNotInItsBlock(t *testing.T) {
 		if e, err := f.view().Entity(testScope, "k"); !errors.Is(err, ErrCorrupt) {
 			t.Errorf("%s: %+v, %v", name, e, err)
 		}
-		if _, err := f.view().VisitEntities(testScope, "", "", func(Entity) bool { return true }); !errors.Is(err, ErrCorrupt) {
+		if _, err := f.view().VisitEntities(testScope, "", "", func(Entity) bool { return true }); !errors.Is(err,
+			ErrCorrupt) {
 			t.Errorf("%s, in a listing: %v", name, err)
 		}
 	}

@@ -31,7 +31,8 @@ func TestEpochSetsTimeBack(t *testing.T) {
 			t.Errorf("%s is there: %t, want %t", key, there, want)
 		}
 	}
-	f.commit(operations("d", 2, 0, provided(setUntil("long", "w", right+500*second), Condition{Kind: ConditionNotExists})))
+	f.commit(operations("d", 2, 0, provided(setUntil("long", "w", right+500*second),
+		Condition{Kind: ConditionNotExists})))
 	if _, there := f.entity("long"); !there {
 		t.Error("an entity that was set again is absent")
 	}
@@ -129,7 +130,8 @@ func TestDivergenceIsNoticed(t *testing.T) {
 func TestUnknownLevel(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t, testConfig())
-	if _, err := f.m.Apply(f.mem, AppendEntry(nil, f.now, AppendRaiseLevel(nil, Level+1))); !errors.Is(err, ErrCorrupt) {
+	if _, err := f.m.Apply(f.mem, AppendEntry(nil, f.now, AppendRaiseLevel(nil, Level+1))); !errors.Is(err,
+		ErrCorrupt) {
 		t.Errorf("a command that raises the level beyond the known: %v", err)
 	}
 	for _, level := range []uint64{0, Level + 1} {

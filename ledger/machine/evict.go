@@ -119,7 +119,9 @@ func sortByKey(entries []expiryEntry) {
 // at the cursor, because a store may have to step over every deleted key until
 // it writes a checkpoint; the answer is the same from wherever it begins before
 // the first key.
-func (m *Machine) collectDue(tx Tx, kind byte, p *pass, due func(unixNanos int64) bool) (entries []expiryEntry, err error) {
+func (m *Machine) collectDue(
+	tx Tx, kind byte, p *pass, due func(unixNanos int64) bool,
+) (entries []expiryEntry, err error) {
 	from := m.cursor[kind]
 	if from == nil {
 		from = []byte{kind}
@@ -159,7 +161,8 @@ func (m *Machine) entryWork(r Reader, kind byte, key []byte) (int, error) {
 // collect copies the entries of a kind, from a key on, until take returns false
 // for one.
 func (m *Machine) collect(
-	tx Tx, kind byte, from []byte, take func(k []byte, unixNanos int64, key []byte) (bool, error), entries *[]expiryEntry,
+	tx Tx, kind byte, from []byte, take func(k []byte, unixNanos int64, key []byte) (bool, error),
+	entries *[]expiryEntry,
 ) error {
 	var failed error
 	var copies []byte // of keys; one allocation for many
@@ -191,10 +194,11 @@ func (m *Machine) bringBack(tx Tx, p *pass) error {
 		return nil
 	}
 	var entries []expiryEntry
-	err := m.collect(tx, expiryStream, appendExpiryKey(nil, expiryStream, now+1, nil), func(_ []byte, _ int64, key []byte) (bool, error) {
-		work, err := m.entryWork(tx, expiryStream, key)
-		return err == nil && p.take(work), err
-	}, &entries)
+	err := m.collect(tx, expiryStream, appendExpiryKey(nil, expiryStream, now+1, nil),
+		func(_ []byte, _ int64, key []byte) (bool, error) {
+			work, err := m.entryWork(tx, expiryStream, key)
+			return err == nil && p.take(work), err
+		}, &entries)
 	if err != nil {
 		return err
 	}

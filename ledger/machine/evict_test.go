@@ -154,7 +154,8 @@ func TestStreamsBeforeEntities(t *testing.T) {
 	config := testConfig()
 	config.EvictionLimit = 3
 	f := newFixture(t, config)
-	f.commit(operations("a", 1, 0, setUntil("k1", "", f.now+2), setUntil("k2", "", f.now+1), setUntil("k3", "", f.now+3)))
+	f.commit(operations("a", 1, 0, setUntil("k1", "", f.now+2), setUntil("k2", "", f.now+1),
+		setUntil("k3", "", f.now+3)))
 	f.commit(appendWrite("b", 1, 0, "x"))
 	f.now += config.ClientTTL + 1
 	f.round()
@@ -230,7 +231,8 @@ func TestPassesAreCountedInCommands(t *testing.T) {
 	config := testConfig()
 	config.EvictionInterval, config.EvictionLimit = 5, 1
 	f := newFixture(t, config) // the first command
-	f.commit(operations("c", 1, 0, setUntil("k1", "", f.now+1), setUntil("k2", "", f.now+1), setUntil("k3", "", f.now+1),
+	f.commit(operations("c", 1, 0, setUntil("k1", "", f.now+1), setUntil("k2", "", f.now+1),
+		setUntil("k3", "", f.now+1),
 		setUntil("k4", "", f.now+200), setUntil("k5", "", f.now+200)))
 	f.now++
 	state := func(when string, wantLeft int, wantIndex uint64) {
@@ -285,7 +287,8 @@ func TestPassesDoNotCascade(t *testing.T) {
 		t.Errorf("%d passes in 20 commands of an interval of 10", got)
 	}
 	if left := len(f.mem.tables[TableEntities].keys); f.m.head.index != index+20+scopes || left != 0 {
-		t.Errorf("%d entities left at index %d, want none at %d: 9 and then up to 90", left, f.m.head.index, index+20+scopes)
+		t.Errorf("%d entities left at index %d, want none at %d: 9 and then up to 90", left, f.m.head.index, index+
+			20+scopes)
 	}
 }
 

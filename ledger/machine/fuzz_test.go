@@ -55,10 +55,14 @@ func preparedState(t testing.TB) *fixture {
 func FuzzApply(f *testing.F) {
 	f.Add(AppendWrite(nil, appendWrite("c", 4, 4, "x")), []byte{}, int64(0))
 	f.Add(AppendWrite(nil, goldenWrite()), AppendWrite(nil, appendWrite("c", 3, 3, "x")), 200*second)
-	f.Add(AppendOpenSession(nil, &OpenSession{Scope: testScope, ClientID: "c", Actor: "a"}), AppendEpoch(nil, 9, 0), int64(1))
-	f.Add(AppendUpdateConfig(nil, &ConfigUpdate{EvictionInterval: new(uint64(1))}, "a"), AppendCreate(nil, 1, 77, DefaultConfig()), 200*second)
-	f.Add(AppendWrite(nil, operations("c", 4, 0, remove("k"), unrelate("doc", "owner", "bob"), provided(remove("e"), mustExist))),
-		AppendUpdateConfig(nil, &ConfigUpdate{EvictionInterval: new(uint64(1)), ReceiptWindow: new(uint64(1))}, "a"), int64(2))
+	f.Add(AppendOpenSession(nil, &OpenSession{Scope: testScope, ClientID: "c", Actor: "a"}), AppendEpoch(nil, 9, 0),
+		int64(1))
+	f.Add(AppendUpdateConfig(nil, &ConfigUpdate{EvictionInterval: new(uint64(1))}, "a"),
+		AppendCreate(nil, 1, 77, DefaultConfig()), 200*second)
+	f.Add(AppendWrite(nil, operations("c", 4, 0, remove("k"), unrelate("doc", "owner", "bob"),
+		provided(remove("e"), mustExist))),
+		AppendUpdateConfig(nil, &ConfigUpdate{EvictionInterval: new(uint64(1)), ReceiptWindow: new(uint64(1))}, "a"),
+		int64(2))
 	base := preparedState(f)
 	f.Fuzz(func(t *testing.T, first, second []byte, later int64) {
 		mem := base.mem.Clone()
@@ -80,7 +84,8 @@ func FuzzApply(f *testing.F) {
 		if openErr != nil {
 			t.Fatalf("the head does not load: %v", openErr)
 		}
-		if err == nil && (again.View(mem).Digest() != m.View(mem).Digest() || again.View(mem).Index() != m.View(mem).Index()) {
+		if err == nil && (again.View(mem).Digest() != m.View(mem).Digest() ||
+			again.View(mem).Index() != m.View(mem).Index()) {
 			t.Error("the head that loads is not the one that was left")
 		}
 	})
@@ -131,7 +136,8 @@ func FuzzRecords(f *testing.F) {
 			same("header", header.append(nil))
 		}
 		if r, err := splitRelationship(b); err == nil {
-			same("relationship", appendRelationshipParts(nil, []byte(r.Resource), []byte(r.Relation), []byte(r.Subject)))
+			same("relationship", appendRelationshipParts(nil, []byte(r.Resource), []byte(r.Relation),
+				[]byte(r.Subject)))
 		}
 		if kind, at, key, err := splitExpiryKey(b); err == nil {
 			same("expiry key", appendExpiryKey(nil, kind, at, key))
@@ -226,12 +232,14 @@ func FuzzValidate(f *testing.F) {
 	f.Add("", "\xff", "", "", "", byte(6), byte(9), int64(5))
 	f.Fuzz(func(t *testing.T, organization, vault, client, key, value string, kind, condition byte, expiresAt int64) {
 		w := operations(client, 1, 0, Operation{
-			Kind: OperationKind(kind), Key: []byte(key), Relation: []byte(value), Subject: []byte(key), Value: []byte(value),
+			Kind: OperationKind(kind), Key: []byte(key), Relation: []byte(value), Subject: []byte(key),
+			Value:     []byte(value),
 			Condition: Condition{Kind: ConditionKind(condition), Value: []byte(value)}, ExpiresAt: expiresAt,
 		})
 		w.Scope = Scope{organization, vault}
 		if err := w.Validate(); err != nil {
-			if wrong, ok := errors.AsType[*FieldError](err); !ok || wrong.Field == "" || !utf8.ValidString(err.Error()) {
+			if wrong, ok := errors.AsType[*FieldError](err); !ok || wrong.Field == "" ||
+				!utf8.ValidString(err.Error()) {
 				t.Errorf("the error is %v, want a *FieldError with a field, in UTF-8", err)
 			}
 			return

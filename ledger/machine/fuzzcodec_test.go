@@ -110,7 +110,8 @@ func recode(command []byte) []byte {
 		}
 		actor.octet()
 		actor.keyedID()
-		return AppendKeyed([]byte{}, &KeyedCommand{ID: c.id.public(), Actor: string(actor.bytes()), MaxKeys: c.maxKeys, Command: c.command})
+		return AppendKeyed([]byte{}, &KeyedCommand{ID: c.id.public(), Actor: string(actor.bytes()), MaxKeys: c.maxKeys,
+			Command: c.command})
 	case commandKeyedWrite:
 		var c keyedWriteCommand
 		c.decode(&d)
@@ -118,7 +119,8 @@ func recode(command []byte) []byte {
 			return nil
 		}
 		return AppendKeyedWrite([]byte{}, &KeyedWrite{
-			ID: c.id.public(), ClientID: string(c.write.clientID), Actor: string(c.write.actor), TTL: c.ttl, MaxKeys: c.maxKeys,
+			ID: c.id.public(), ClientID: string(c.write.clientID), Actor: string(c.write.actor), TTL: c.ttl,
+			MaxKeys:    c.maxKeys,
 			Operations: c.write.operations,
 		})
 	case commandCreateLevel1, commandEpochLevel1: // no longer encoded
@@ -128,7 +130,8 @@ func recode(command []byte) []byte {
 
 func (id *keyedID) public() KeyedID {
 	k := KeyedID{
-		Scope: Scope{string(id.organization), string(id.vault)}, Namespace: string(id.namespace), Principal: string(id.principal),
+		Scope: Scope{string(id.organization), string(id.vault)}, Namespace: string(id.namespace),
+		Principal: string(id.principal),
 	}
 	copy(k.Key[:], id.key)
 	return k
@@ -261,7 +264,8 @@ func FuzzBlockRecord(f *testing.F) {
 		f.Add(record, []byte(key), found[0].index)
 	}
 	f.Add([]byte{recordVersion, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0}, appendIndexKey(nil, 1), uint64(1))
-	f.Add([]byte{recordVersion, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0xff, 0xff, 0xff, 0xff}, appendIndexKey(nil, 1<<32-1), uint64(1))
+	f.Add([]byte{recordVersion, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0xff, 0xff, 0xff, 0xff}, appendIndexKey(nil, 1<<32-1),
+		uint64(1))
 	f.Fuzz(func(t *testing.T, data, key []byte, index uint64) {
 		record, err := openRecord(key, data)
 		if err != nil || record.rows == nil || index > binary.BigEndian.Uint64(key) {
@@ -269,7 +273,8 @@ func FuzzBlockRecord(f *testing.F) {
 		}
 		l, ok, err := record.find(index)
 		if ok && (err != nil || l.stored.index() != index || l.position >= l.header.TxCount) {
-			t.Errorf("index %d is found as %d at %d of %d, %v", index, l.stored.index(), l.position, l.header.TxCount, err)
+			t.Errorf("index %d is found as %d at %d of %d, %v", index, l.stored.index(), l.position,
+				l.header.TxCount, err)
 		}
 		found, canonical := walk(data)
 		if canonical == nil || !bytes.Equal(canonical, data) {
@@ -277,14 +282,17 @@ func FuzzBlockRecord(f *testing.F) {
 		}
 		for _, x := range found {
 			l, ok, err := record.find(x.index)
-			if scope, scopeErr := l.stored.scope(); scopeErr != nil || scope != x.header.Scope || int(l.stored.position) != x.position {
+			if scope, scopeErr := l.stored.scope(); scopeErr != nil || scope != x.header.Scope ||
+				int(l.stored.position) != x.position {
 				continue // a transaction in the block of another scope, or at another place, is damage
 			}
-			if !ok || err != nil || l.header != x.header || int(l.position) != x.position || l.stored.index() != x.index {
+			if !ok || err != nil || l.header != x.header || int(l.position) != x.position ||
+				l.stored.index() != x.index {
 				t.Errorf("the walk finds %+v, the lookup %d of %+v: %v, %v", x, l.position, l.header, ok, err)
 			}
 		}
-		if among := slices.ContainsFunc(found, func(x walkedTransaction) bool { return x.index == index }); ok && !among {
+		if among := slices.ContainsFunc(found, func(x walkedTransaction) bool { return x.index == index }); ok &&
+			!among {
 			t.Errorf("the lookup finds index %d, the walk does not", index)
 		}
 	})
@@ -376,7 +384,8 @@ func FuzzWindow(f *testing.F) {
 	f.Add(uint16(w.size), w.append(nil), uint64(1<<40), uint32(7), uint8(4))
 	f.Add(uint16(0), []byte{}, uint64(1), uint32(0), uint8(1))
 	f.Add(uint16(1), []byte{0, 0, 0, 0, 0x80}, uint64(1), uint32(0), uint8(1))
-	f.Add(uint16(2), []byte{0, 0, 0, 1, 0, 0, 0, 1, 1, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 1}, uint64(0), uint32(0), uint8(2))
+	f.Add(uint16(2), []byte{0, 0, 0, 1, 0, 0, 0, 1, 1, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 1},
+		uint64(0), uint32(0), uint8(2))
 	f.Fuzz(func(t *testing.T, size uint16, body []byte, index uint64, mark uint32, limit uint8) {
 		d := decoder{rest: body}
 		var w window

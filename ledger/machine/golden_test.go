@@ -44,7 +44,8 @@ func golden(t *testing.T, name string, got []byte) {
 		at++
 	}
 	t.Errorf("THIS CHANGES THE FORMAT: %s differs from byte %d on.\n got %x\nwant %x\n"+
-		"Ledgers that were written before could not be read, or would hash otherwise. Give the new form a new version or "+
+		"Ledgers that were written before could not be read, or would hash otherwise. Give the new form a new "+
+		"version or "+
 		"command number, and keep reading the old one.", name, at, got, want)
 }
 
@@ -63,9 +64,11 @@ func goldenWrite() *Write {
 		Key: Key{UUID: [16]byte{0xde, 0xad, 0xbe, 0xef, 15: 1}, Present: true},
 		Operations: []Operation{
 			{Kind: OpSetEntity, Key: []byte("k"), Value: []byte("v"), Condition: Condition{Kind: ConditionNotExists}},
-			{Kind: OpSetEntity, Key: []byte("k2"), Condition: Condition{Kind: ConditionVersion, Version: 128}, ExpiresAt: 1 << 60},
+			{Kind: OpSetEntity, Key: []byte("k2"), Condition: Condition{Kind: ConditionVersion, Version: 128},
+				ExpiresAt: 1 << 60},
 			{Kind: OpDeleteEntity, Key: []byte("k3"), Condition: Condition{Kind: ConditionMustExist}},
-			{Kind: OpDeleteEntity, Key: []byte("k4"), Condition: Condition{Kind: ConditionValueEquals, Value: []byte("w")}},
+			{Kind: OpDeleteEntity, Key: []byte("k4"), Condition: Condition{Kind: ConditionValueEquals,
+				Value: []byte("w")}},
 			{Kind: OpCreateRelationship, Key: []byte("doc"), Relation: []byte("owner"), Subject: []byte("bob")},
 			{Kind: OpDeleteRelationship, Key: []byte("doc"), Relation: []byte("viewer"), Subject: []byte("eve")},
 			{Kind: OpAppend, Value: []byte("payload")},
@@ -91,42 +94,52 @@ func TestGoldenFormat(t *testing.T) {
 	bare := &Write{Scope: Scope{Organization: "acme"}, ClientID: "c", Actor: "a", Sequence: 1,
 		Operations: []Operation{{Kind: OpAppend, Value: []byte("x")}}}
 	session := &OpenSession{
-		Scope: w.Scope, ClientID: w.ClientID, Actor: w.Actor, AttemptID: [16]byte{1, 2, 3, 15: 16}, ExpectedSession: 300,
+		Scope: w.Scope, ClientID: w.ClientID, Actor: w.Actor, AttemptID: [16]byte{1, 2, 3, 15: 16},
+		ExpectedSession: 300,
 	}
 	x := goldenTransaction()
 	header := BlockHeader{
-		Scope: w.Scope, Height: 1_000, PreviousHash: Hash{1, 31: 2}, TxRoot: LeafHash(x.Encode()), TxCount: 1, CommittedAt: testStart,
+		Scope: w.Scope, Height: 1_000, PreviousHash: Hash{1, 31: 2}, TxRoot: LeafHash(x.Encode()), TxCount: 1,
+		CommittedAt: testStart,
 	}
 	headerHash := header.Hash()
 	leaf := LeafHash(x.Encode())
 	node := hashNode(&leaf, &headerHash)
 	s := stream{
-		created: 299, session: 300, last: 5, lastSeen: testStart, indexed: testStart - 1, attempts: [][16]byte{{9}, {8}},
+		created: 299, session: 300, last: 5, lastSeen: testStart, indexed: testStart - 1,
+		attempts: [][16]byte{{9}, {8}},
 	}
 	for _, slot := range []windowSlot{{399, 0xffffffff}, {400, 0}, {1<<40 + 7, (&head{seed: 77}).mark(x.Key)}} {
 		s.window.push(slot, 64)
 	}
 	h := head{
 		level: 2, index: 1<<40 + 8, time: testStart, digest: Hash{0xaa, 31: 0xbb}, streams: 3, config: config,
-		sincePass: 999, backlog: true, longestPause: 90 * second, epochs: []epoch{{1, testLedger, 0}, {1 << 32, 0xfeed, testStart + 5}},
+		sincePass: 999, backlog: true, longestPause: 90 * second,
+		epochs: []epoch{{1, testLedger, 0}, {1 << 32, 0xfeed, testStart + 5}},
 	}
 	e := entity{present: true, version: 1<<40 + 7, expiresAt: 1 << 60, value: []byte("value")}
-	inBlock := entity{present: true, version: 1<<40 + 7, expiresAt: 1 << 60, entityPlace: entityPlace{entityInBlock, 99_999}}
+	inBlock := entity{present: true, version: 1<<40 + 7, expiresAt: 1 << 60,
+		entityPlace: entityPlace{entityInBlock, 99_999}}
 	encoded := x.Encode()
 	stored := storedTransaction{
-		encoded: encoded, head: len(encoded) - len(appendOperations(nil, w.Operations)) + 1, changed: []byte{0x55}, position: 300,
+		encoded: encoded, head: len(encoded) - len(appendOperations(nil, w.Operations)) + 1, changed: []byte{0x55},
+		position: 300,
 	}
 	id := x.ID()
 	hash := x.RequestHash
 	keyedID := KeyedID{w.Scope, "POST /jobs", "user:42", [32]byte{0xab, 31: 0xcd}}
 	keyedTransaction := x
-	keyedTransaction.Session, keyedTransaction.Sequence, keyedTransaction.CreatedIndex, keyedTransaction.Key = 0, 0, 0, Key{}
+	keyedTransaction.Session, keyedTransaction.Sequence, keyedTransaction.CreatedIndex, keyedTransaction.Key = 0, 0,
+		0, Key{}
 	keyedTransaction.Keyed = &keyedID
 	entry := keyedEntry{indexed: testStart - 1, responseAt: 300, checkpointAt: 0, Record: keyed.Record{
-		State: keyed.Committed, Fingerprint: keyed.Fingerprint{Algorithm: 2, Digest: [32]byte{1, 31: 2}}, Token: 299, AttemptID: keyed.AttemptID{3, 15: 4},
-		Policy: keyed.TakeOver, Attempts: 2, LeaseEnd: testStart + 60*second, LeaseSet: testStart, ValidUntil: testStart + 5, TTL: second,
-		Created: testStart - 2, Completed: testStart + 1, Expires: testStart + 1 + second, ResponseSize: 600, ResponseSum: [32]byte{5, 31: 6},
-		Past: []keyed.PastAttempt{{ID: keyed.AttemptID{7, 15: 8}, Until: testStart + 9}},
+		State: keyed.Committed, Fingerprint: keyed.Fingerprint{Algorithm: 2, Digest: [32]byte{1, 31: 2}}, Token: 299,
+		AttemptID: keyed.AttemptID{3, 15: 4},
+		Policy:    keyed.TakeOver, Attempts: 2, LeaseEnd: testStart + 60*second, LeaseSet: testStart,
+		ValidUntil: testStart + 5, TTL: second,
+		Created: testStart - 2, Completed: testStart + 1, Expires: testStart + 1 + second, ResponseSize: 600,
+		ResponseSum: [32]byte{5, 31: 6},
+		Past:        []keyed.PastAttempt{{ID: keyed.AttemptID{7, 15: 8}, Until: testStart + 9}},
 	}}
 	for name, got := range map[string][]byte{
 		"command_create":         AppendCreate(nil, testLedger, 77, config),
@@ -137,15 +150,17 @@ func TestGoldenFormat(t *testing.T) {
 		"command_update_all": AppendUpdateConfig(nil, &ConfigUpdate{
 			new(uint64(1)), new(second), new(uint64(3)), new(uint64(4)), new(uint64(500)),
 		}, "system:test"),
-		"command_epoch":       AppendEpoch(nil, 0xfeed, testStart),
-		"command_tick":        AppendTick(nil),
-		"command_keyed_write": AppendKeyedWrite(nil, &KeyedWrite{ID: keyedID, ClientID: "c", Actor: "a", TTL: second, MaxKeys: 300, Operations: bare.Operations}),
+		"command_epoch": AppendEpoch(nil, 0xfeed, testStart),
+		"command_tick":  AppendTick(nil),
+		"command_keyed_write": AppendKeyedWrite(nil, &KeyedWrite{ID: keyedID, ClientID: "c", Actor: "a", TTL: second,
+			MaxKeys: 300, Operations: bare.Operations}),
 		"record_keyed":        entry.append(nil),
 		"key_keyed":           keyedID.TableKey(),
 		"key_principal":       appendPrincipalKey(nil, w.Scope.Organization, w.Scope.Vault, keyedID.Principal),
 		"transaction_keyed":   keyedTransaction.Encode(),
 		"command_raise_level": AppendRaiseLevel(nil, 2),
-		"entry": AppendFramed(AppendFramed(AppendEntryHeader(nil, EntryHeader{testStart, Check{1<<40 + 6, 0xfeedfacefeedface}}, 2),
+		"entry": AppendFramed(AppendFramed(AppendEntryHeader(nil,
+			EntryHeader{testStart, Check{1<<40 + 6, 0xfeedfacefeedface}}, 2),
 			AppendTick(nil)), AppendWrite(nil, bare)),
 		"operations":         appendOperations(nil, w.Operations),
 		"request_hash":       hash[:],
@@ -162,9 +177,11 @@ func TestGoldenFormat(t *testing.T) {
 		"head":               h.append(nil),
 		"tx_id":              id[:],
 		"key_scope":          appendScopeKey(nil, w.Scope),
-		"key_expiry":         appendExpiryKey(nil, expiryEntity, testStart, append(appendScopeKey(nil, w.Scope), "k"...)),
-		"key_height":         appendHeightKey(nil, appendScopeKey(nil, w.Scope), 258),
-		"key_relationship":   appendRelationshipParts(appendScopeKey(nil, w.Scope), []byte("doc"), []byte("owner"), []byte("bob")),
+		"key_expiry": appendExpiryKey(nil, expiryEntity, testStart,
+			append(appendScopeKey(nil, w.Scope), "k"...)),
+		"key_height": appendHeightKey(nil, appendScopeKey(nil, w.Scope), 258),
+		"key_relationship": appendRelationshipParts(appendScopeKey(nil, w.Scope), []byte("doc"), []byte("owner"),
+			[]byte("bob")),
 	} {
 		golden(t, name, got)
 	}

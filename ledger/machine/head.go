@@ -178,8 +178,8 @@ func decodeHead(b []byte) (head, error) {
 		return head{}, fmt.Errorf("%w: head of the state without a ledger id", ErrCorrupt)
 	}
 	if h.level == 0 || h.level > Level {
-		return head{}, fmt.Errorf("%w: the state has format level %d, this program knows up to %d: it was written by a newer version",
-			ErrCorrupt, h.level, Level)
+		return head{}, fmt.Errorf("%w: the state has format level %d, this program knows up to %d: "+
+			"it was written by a newer version", ErrCorrupt, h.level, Level)
 	}
 	return h, nil
 }

@@ -164,7 +164,8 @@ func (f *fixture) refuse(w *Write, want Code) Outcome {
 func (f *fixture) open(client string, attempt byte, expected uint64, want Code) Outcome {
 	f.Helper()
 	out := f.one(AppendOpenSession(nil, &OpenSession{
-		Scope: testScope, ClientID: client, Actor: "client:test", AttemptID: [16]byte{attempt}, ExpectedSession: expected,
+		Scope: testScope, ClientID: client, Actor: "client:test", AttemptID: [16]byte{attempt},
+		ExpectedSession: expected,
 	}))
 	if out.Code != want {
 		f.Errorf("OpenSession(%s, attempt %d, expected %d) gave %v, want %v", client, attempt, expected, out.Code, want)
@@ -201,7 +202,8 @@ func (f *fixture) stream(client string) (StreamState, bool) {
 func (f *fixture) entity(key string) (Entity, bool) {
 	f.Helper()
 	e, err := f.view().Entity(testScope, key)
-	if err != nil && err != ErrNotFound { //nolint:errorlint // It is returned bare, and a wrapped one would be a surprise.
+	//nolint:errorlint // It is returned bare, and a wrapped one would be a surprise.
+	if err != nil && err != ErrNotFound {
 		f.Fatal(err)
 	}
 	return e, err == nil

@@ -320,7 +320,9 @@ func (m *Machine) changeKeyed(tx Tx, before *keyedEntry, next *keyed.Record, che
 			return nil, err
 		}
 	}
-	after := &keyedEntry{Record: *next, indexed: before.indexed, responseAt: before.responseAt, checkpointAt: before.checkpointAt}
+	after := &keyedEntry{
+		Record: *next, indexed: before.indexed, responseAt: before.responseAt, checkpointAt: before.checkpointAt,
+	}
 	var err error
 	if next.ResponseSize != before.ResponseSize || next.ResponseSum != before.ResponseSum {
 		if after.Response, after.responseAt, err = m.attach(tx, before.responseAt, next.Response); err != nil {

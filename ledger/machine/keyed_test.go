@@ -14,7 +14,8 @@ import (
 // reserveKey returns a Reserve of an attempt.
 func reserveKey(id KeyedID, attempt byte, now int64) *KeyedCommand {
 	return &KeyedCommand{ID: id, Actor: "client:test", MaxKeys: 100, Command: keyed.Command{
-		Kind: keyed.Reserve, AttemptID: keyed.AttemptID{attempt}, ValidUntil: now + 100*second, Lease: 60 * second, TTL: 1_000 * second,
+		Kind: keyed.Reserve, AttemptID: keyed.AttemptID{attempt}, ValidUntil: now + 100*second, Lease: 60 * second,
+		TTL:         1_000 * second,
 		Fingerprint: keyed.Fingerprint{Algorithm: 1, Digest: [32]byte{7}},
 	}}
 }
@@ -145,7 +146,8 @@ func TestReservation(t *testing.T) {
 		f.keyed(ownKey(keyed.Complete, owner, token, []byte(content)), KeyedOK)
 		f.keyed(ownKey(keyed.Complete, owner, token, []byte("other")), KeyedAlreadyCompleted)
 		replay := f.keyed(reserveKey(id, 3, f.now), KeyedReplay)
-		if whole, err := f.view().ReadAttachments(replay.Keyed.Record); !whole || err != nil || string(replay.Keyed.Record.Response) != content {
+		if whole, err := f.view().ReadAttachments(replay.Keyed.Record); !whole || err != nil ||
+			string(replay.Keyed.Record.Response) != content {
 			t.Errorf("the replay has %q, %v", replay.Keyed.Record.Response, err)
 		}
 		f.elapse(1_000 * second)
@@ -166,7 +168,8 @@ func TestPassesOverKeyedRecords(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t, testConfig())
 	long := bytes.Repeat([]byte("r"), maxInlineAttachment+1)
-	done, pending, taken := reserveKey(testKeyedID(1), 1, f.now), reserveKey(testKeyedID(2), 2, f.now), reserveKey(testKeyedID(3), 3, f.now)
+	done, pending, taken := reserveKey(testKeyedID(1), 1, f.now), reserveKey(testKeyedID(2), 2, f.now),
+		reserveKey(testKeyedID(3), 3, f.now)
 	taken.Policy = keyed.TakeOver
 	for _, c := range []*KeyedCommand{done, pending, taken} {
 		token := f.keyed(c, KeyedAcquired).Index
@@ -184,7 +187,8 @@ func TestPassesOverKeyedRecords(t *testing.T) {
 	digest := f.m.head.digest
 	f.round()
 	f.checkKeyed(3, 3)
-	if e, err := loadKeyed(f.mem, pending.ID.TableKey()); err != nil || e.State != keyed.Indeterminate || digest == f.m.head.digest {
+	if e, err := loadKeyed(f.mem, pending.ID.TableKey()); err != nil || e.State != keyed.Indeterminate ||
+		digest == f.m.head.digest {
 		t.Errorf("after the pass: %+v, %v", e, err)
 	}
 	if e, err := loadKeyed(f.mem, taken.ID.TableKey()); err != nil || e.State != keyed.Pending {
@@ -273,7 +277,8 @@ func TestKeyedWrites(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t, testConfig())
 	write := func(key byte, ops ...Operation) *KeyedWrite {
-		return &KeyedWrite{ID: testKeyedID(key), ClientID: "web", Actor: "client:test", TTL: 100 * second, MaxKeys: 100, Operations: ops}
+		return &KeyedWrite{ID: testKeyedID(key), ClientID: "web", Actor: "client:test", TTL: 100 * second, MaxKeys: 100,
+			Operations: ops}
 	}
 	apply := func(w *KeyedWrite, want Code) Outcome {
 		t.Helper()
@@ -303,7 +308,8 @@ func TestKeyedWrites(t *testing.T) {
 	sameReceipt(t, "the replay", second1.Receipt, first.Receipt)
 	apply(write(1, set("job", "another")), IdempotencyKeyReused)
 	x, err := f.view().Transaction(f.view().TxIDAt(first.Index))
-	if err != nil || x.Keyed == nil || *x.Keyed != job.ID || x.ClientID != "web" || x.Sequence != 0 || LeafHash(x.Encode()) == (Hash{}) {
+	if err != nil || x.Keyed == nil || *x.Keyed != job.ID || x.ClientID != "web" || x.Sequence != 0 ||
+		LeafHash(x.Encode()) == (Hash{}) {
 		t.Errorf("the transaction is %+v, %v", x, err)
 	}
 	apply(write(2, provided(set("job", "x"), Condition{Kind: ConditionNotExists})), KeyExists)
@@ -358,21 +364,24 @@ func TestVisitKeyed(t *testing.T) {
 			for more := true; more; {
 				n := 0
 				more = false
-				_, err := f.view().VisitKeyed(testScope, test.principal, test.namespace, after, f.now, func(key []byte, k *KeyedRecord) bool {
-					if bytes.Compare(key, after) <= 0 || seen[k.ID] || test.principal != "" && k.ID.Principal != test.principal {
-						t.Errorf("%+v comes again or does not belong", k.ID)
-					}
-					after, seen[k.ID] = key, true
-					n++
-					more = n == page
-					return !more
-				})
+				_, err := f.view().VisitKeyed(testScope, test.principal, test.namespace, after, f.now,
+					func(key []byte, k *KeyedRecord) bool {
+						if bytes.Compare(key, after) <= 0 || seen[k.ID] || test.principal != "" &&
+							k.ID.Principal != test.principal {
+							t.Errorf("%+v comes again or does not belong", k.ID)
+						}
+						after, seen[k.ID] = key, true
+						n++
+						more = n == page
+						return !more
+					})
 				if err != nil {
 					t.Fatal(err)
 				}
 			}
 			if len(seen) != test.want {
-				t.Errorf("principal %q namespace %v in pages of %d: %d records, want %d", test.principal, test.namespace, page, len(seen), test.want)
+				t.Errorf("principal %q namespace %v in pages of %d: %d records, want %d", test.principal,
+					test.namespace, page, len(seen), test.want)
 			}
 		}
 	}
@@ -388,8 +397,11 @@ func TestKeyedLimits(t *testing.T) {
 		"lease":              func(c *KeyedCommand) { c.Lease = 0 },
 		"ttl":                func(c *KeyedCommand) { c.TTL = 0 },
 		"valid_until":        func(c *KeyedCommand) { c.ValidUntil = -1 },
-		"response":           func(c *KeyedCommand) { c.Kind, c.Response = keyed.Complete, make([]byte, keyed.MaxResponse+1) },
-		"data":               func(c *KeyedCommand) { c.Kind, c.Data = keyed.Checkpoint, make([]byte, keyed.MaxCheckpoint+1) },
+		"response": func(c *KeyedCommand) {
+			c.Kind, c.Response = keyed.Complete,
+				make([]byte, keyed.MaxResponse+1)
+		},
+		"data": func(c *KeyedCommand) { c.Kind, c.Data = keyed.Checkpoint, make([]byte, keyed.MaxCheckpoint+1) },
 	} {
 		c := reserveKey(testKeyedID(1), 1, testStart)
 		change(c)

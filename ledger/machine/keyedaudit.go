@@ -86,7 +86,8 @@ func (a *auditor) keyedRecord(key []byte, e *keyedEntry) error {
 		return fmt.Errorf("its token %d lies beyond the ledger index", e.Token)
 	case e.Created > now || e.Completed > now || e.LeaseSet > now:
 		return fmt.Errorf("its times lie beyond the ledger's")
-	case e.responseAt == 0 && (uint64(len(e.Response)) != e.ResponseSize || e.ResponseSize > 0 && sha256.Sum256(e.Response) != e.ResponseSum):
+	case e.responseAt == 0 && (uint64(len(e.Response)) != e.ResponseSize ||
+		e.ResponseSize > 0 && sha256.Sum256(e.Response) != e.ResponseSum):
 		return fmt.Errorf("its response is not what its sum says")
 	case e.checkpointAt == 0 && uint64(len(e.Checkpoint)) != e.CheckpointSize:
 		return fmt.Errorf("its checkpoint has %d bytes instead of %d", len(e.Checkpoint), e.CheckpointSize)
@@ -97,7 +98,8 @@ func (a *auditor) keyedRecord(key []byte, e *keyedEntry) error {
 	if err != nil {
 		return err
 	}
-	if !found || t.Keyed == nil || !bytes.Equal(t.Keyed.TableKey(), key) || writtenDigest(t.RequestHash) != e.Fingerprint.Digest {
+	if !found || t.Keyed == nil || !bytes.Equal(t.Keyed.TableKey(), key) ||
+		writtenDigest(t.RequestHash) != e.Fingerprint.Digest {
 		return fmt.Errorf("ledger index %d has not written it", e.Token)
 	}
 	if last := a.keyedWrites[string(key)]; last != e.Token {

@@ -30,7 +30,8 @@ func TestKeyedRecordsEqualTheirTransitions(t *testing.T) {
 	fired := map[Code]int{}
 	rapid.Check(t, func(t *rapid.T) {
 		config := testConfig()
-		config.EvictionInterval, config.EvictionLimit = pick[uint64](t, "interval", 1, 3, 10), pick[uint64](t, "limit", 1, 2, 50)
+		config.EvictionInterval, config.EvictionLimit = pick[uint64](t, "interval", 1, 3, 10),
+			pick[uint64](t, "limit", 1, 2, 50)
 		h := &keyedHistory{T: t, mem: NewMemory(), records: map[KeyedID]*keyed.Record{}, now: testStart}
 		h.reopen()
 		h.apply(AppendCreate(nil, testLedger, 77, config))
@@ -38,10 +39,12 @@ func TestKeyedRecordsEqualTheirTransitions(t *testing.T) {
 			h.step(fired)
 		}
 		var problems []Problem
-		if _, err := h.m.Audit(h.mem, func(p Problem) { problems = append(problems, p) }, nil); err != nil || len(problems) > 0 {
+		if _, err := h.m.Audit(h.mem, func(p Problem) { problems = append(problems, p) }, nil); err != nil ||
+			len(problems) > 0 {
 			t.Fatalf("the audit reports %v, %v", problems, err)
 		}
-		for name, entries := range map[string][]Logged{"as it was": h.log, "one by one": SplitLog(h.log), "in larger groups": MergeLog(h.log)} {
+		for name, entries := range map[string][]Logged{"as it was": h.log, "one by one": SplitLog(h.log),
+			"in larger groups": MergeLog(h.log)} {
 			mem, m := ReplayLog(h, entries)
 			if m.head.digest != h.m.head.digest {
 				t.Fatalf("invariant 8: applied %s, the digest is another", name)
@@ -162,7 +165,8 @@ func (h *keyedHistory) command() *KeyedCommand {
 		return rapid.SampledFrom(h.sent).Draw(t, "of")
 	}
 	id := KeyedID{
-		pick(t, "scope", Scope{"acme", ""}, Scope{"acme", "v"}, Scope{"other", ""}), pick(t, "namespace", "", "jobs"), pick(t, "principal", "p", "pq"),
+		pick(t, "scope", Scope{"acme", ""}, Scope{"acme", "v"}, Scope{"other", ""}), pick(t, "namespace", "", "jobs"),
+		pick(t, "principal", "p", "pq"),
 		[32]byte{rapid.ByteRange(1, 2).Draw(t, "key")},
 	}
 	if len(h.records) > 0 && rapid.IntRange(0, 3).Draw(t, "known") > 0 {

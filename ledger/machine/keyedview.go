@@ -62,7 +62,8 @@ func (v View) AnswerKeyed(c *KeyedCommand, unixNanos int64) (out Outcome, answer
 // and false when the log must decide it. For the time see AnswerKeyed.
 func (v View) AnswerKeyedWrite(w *KeyedWrite, hash RequestHash, unixNanos int64) (r Receipt, answered bool, err error) {
 	e, err := loadKeyed(v.r, w.ID.TableKey())
-	if err != nil || !e.record().Live(max(unixNanos, v.head.time)) || e.State != keyed.Written || e.Fingerprint.Digest != writtenDigest(hash) {
+	if err != nil || !e.record().Live(max(unixNanos, v.head.time)) || e.State != keyed.Written ||
+		e.Fingerprint.Digest != writtenDigest(hash) {
 		return r, false, err
 	}
 	if r, err = v.ReceiptAt(e.Token); err != nil {
@@ -105,7 +106,8 @@ const maxKeyedScan = 2_000
 // keys, until visit returns false. It begins behind a key that an earlier visit got.
 // If resume is not nil, the visit ended early, and goes on behind it.
 func (v View) VisitKeyed(
-	scope Scope, principal string, namespace *string, after []byte, unixNanos int64, visit func(key []byte, k *KeyedRecord) bool,
+	scope Scope, principal string, namespace *string, after []byte, unixNanos int64,
+	visit func(key []byte, k *KeyedRecord) bool,
 ) (resume []byte, err error) {
 	prefix := appendScopeKey(nil, scope)
 	if principal != "" {

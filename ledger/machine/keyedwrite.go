@@ -79,7 +79,8 @@ func (m *Machine) applyKeyedWrite(tx Tx, c *keyedWriteCommand, out *Outcome) (*H
 		return nil, err
 	}
 	next := &keyed.Record{
-		State: keyed.Written, Token: m.head.index, Fingerprint: keyed.Fingerprint{Digest: writtenDigest(hash)}, TTL: c.ttl,
+		State: keyed.Written, Token: m.head.index, Fingerprint: keyed.Fingerprint{Digest: writtenDigest(hash)},
+		TTL:     c.ttl,
 		Created: m.head.time, Completed: m.head.time, Expires: m.head.time + c.ttl, Past: before.past(m.head.time),
 	}
 	_, err = m.changeKeyed(tx, before, next, false)

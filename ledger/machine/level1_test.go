@@ -147,7 +147,8 @@ func TestLedgerOfLevel1GoesOn(t *testing.T) {
 			f.refuse(w, Replayed)
 		}
 		f.commit(operations("new", 1, 0, set("k", longValue), set("k1", longValue)))
-		f.commit(operations("new", 2, 0, provided(set("k", "x"), Condition{Kind: ConditionValueEquals, Value: []byte(longValue)})))
+		f.commit(operations("new", 2, 0,
+			provided(set("k", "x"), Condition{Kind: ConditionValueEquals, Value: []byte(longValue)})))
 		f.now += m.head.config.ClientTTL + second
 		f.configure(ConfigUpdate{EvictionLimit: new(uint64(1_000))})
 		f.round()
@@ -178,7 +179,8 @@ func TestGoldenLevel1BytesDecode(t *testing.T) {
 		return b
 	}
 	h, err := decodeHead(read("head"))
-	if err != nil || h.level != 1 || h.index != 1<<40+8 || h.streams != 3 || len(h.epochs) != 2 || h.epochs[1].id != 0xfeed {
+	if err != nil || h.level != 1 || h.index != 1<<40+8 || h.streams != 3 || len(h.epochs) != 2 ||
+		h.epochs[1].id != 0xfeed {
 		t.Errorf("the head reads back as %+v, %v", h, err)
 	}
 	header, commands, err := DecodeEntry(read("entry"))

@@ -130,7 +130,8 @@ func validateOperations(operations []Operation) error {
 		total += len(op.Key) + len(op.Relation) + len(op.Subject) + len(op.Value) + len(op.Condition.Value)
 	}
 	if total > MaxWriteBytes {
-		return &FieldError{"operations", fmt.Sprintf("must have at most %d bytes together, have %d", MaxWriteBytes, total)}
+		return &FieldError{"operations", fmt.Sprintf("must have at most %d bytes together, have %d",
+			MaxWriteBytes, total)}
 	}
 	return nil
 }
@@ -249,7 +250,8 @@ func (c *KeyedCommand) Validate() error {
 	case c.ValidUntil < 0:
 		return &FieldError{"valid_until", "must not be before 1970"}
 	case len(c.Response) > keyed.MaxResponse:
-		return &FieldError{"response", fmt.Sprintf("must have at most %d bytes, has %d", keyed.MaxResponse, len(c.Response))}
+		return &FieldError{"response", fmt.Sprintf("must have at most %d bytes, has %d", keyed.MaxResponse,
+			len(c.Response))}
 	case len(c.Data) > keyed.MaxCheckpoint:
 		return &FieldError{"data", fmt.Sprintf("must have at most %d bytes, has %d", keyed.MaxCheckpoint, len(c.Data))}
 	}
@@ -262,10 +264,12 @@ func (id *KeyedID) Validate() error {
 		return err
 	}
 	if len(id.Namespace) > MaxNamespace {
-		return &FieldError{"namespace", fmt.Sprintf("must have at most %d bytes, has %d", MaxNamespace, len(id.Namespace))}
+		return &FieldError{"namespace", fmt.Sprintf("must have at most %d bytes, has %d", MaxNamespace,
+			len(id.Namespace))}
 	}
 	if len(id.Principal) == 0 || len(id.Principal) > maxActorBytes {
-		return &FieldError{"principal", fmt.Sprintf("must have 1 to %d bytes, has %d", maxActorBytes, len(id.Principal))}
+		return &FieldError{"principal", fmt.Sprintf("must have 1 to %d bytes, has %d", maxActorBytes,
+			len(id.Principal))}
 	}
 	for i := range len(id.Namespace) {
 		if c := id.Namespace[i]; c < 0x20 || c > 0x7e {

@@ -64,7 +64,10 @@ func TestWriteLimits(t *testing.T) {
 		{"no operations", func(w *Write) { w.Operations = nil }, "operations"},
 		{"1,000 operations", func(w *Write) { w.Operations = repeat(remove("k"), 1_000) }, ""},
 		{"1,001 operations", func(w *Write) { w.Operations = repeat(remove("k"), 1_001) }, "operations"},
-		{"4 MiB", func(w *Write) { w.Operations = repeat(Operation{Kind: OpAppend, Value: make([]byte, 1<<20)}, 4) }, ""},
+		{"4 MiB", func(w *Write) {
+			w.Operations = repeat(Operation{Kind: OpAppend, Value: make([]byte, 1<<20)},
+				4)
+		}, ""},
 		{"4 MiB and a byte", func(w *Write) {
 			w.Operations = append(repeat(Operation{Kind: OpAppend, Value: make([]byte, 1<<20)}, 4),
 				Operation{Kind: OpAppend, Value: []byte("x")})
@@ -109,12 +112,14 @@ func TestOperationLimits(t *testing.T) {
 		{"set with each condition", provided(set("k", "v"), notExists), ""},
 		{"set with an unknown condition", provided(set("k", "v"), Condition{Kind: 5}), ".set_entity.condition"},
 		{"set with value_equals of 1 MiB", provided(set("k", "v"), valueEquals(mega)), ""},
-		{"set with value_equals of 1 MiB + 1", provided(set("k", "v"), valueEquals(mega+"v")), ".set_entity.condition.value_equals"},
+		{"set with value_equals of 1 MiB + 1", provided(set("k", "v"), valueEquals(mega+"v")),
+			".set_entity.condition.value_equals"},
 		{"delete key 1,024", remove(long), ""},
 		{"delete key 1,025", remove(long + "k"), ".delete_entity.key"},
 		{"delete key empty", remove(""), ".delete_entity.key"},
 		{"delete with an unknown condition", provided(remove("k"), Condition{Kind: 99}), ".delete_entity.condition"},
-		{"delete with value_equals too long", provided(remove("k"), valueEquals(mega+"v")), ".delete_entity.condition.value_equals"},
+		{"delete with value_equals too long", provided(remove("k"), valueEquals(mega+"v")),
+			".delete_entity.condition.value_equals"},
 		{"relationship parts 1,024", relate(long, long, long), ""},
 		{"resource 1,025", relate(long+"k", "r", "s"), ".create_relationship.resource"},
 		{"relation 1,025", relate("r", long+"k", "s"), ".create_relationship.relation"},

@@ -87,7 +87,8 @@ func (h *history) apply(commands ...[]byte) []Outcome {
 
 // step applies one log entry.
 func (h *history) step() {
-	h.now = max(0, h.now+pick[int64](h.T, "seconds", 0, 0, 0, 0, 1, 1, 2, 5, 9, 40, -3)*second+pick[int64](h.T, "nanos", 0, 0, 1))
+	h.now = max(0, h.now+pick[int64](h.T, "seconds", 0, 0, 0, 0, 1, 1, 2, 5, 9, 40, -3)*second+
+		pick[int64](h.T, "nanos", 0, 0, 1))
 	h.model.Begin(h.now)
 	var commands [][]byte
 	var sent []any
@@ -243,7 +244,8 @@ func (h *history) condition(scope Scope, key []byte) (c Condition) {
 
 func (h *history) openSession() *OpenSession {
 	o := &OpenSession{
-		Scope: pick(h.T, "scope", propertyScopes...), ClientID: pick(h.T, "client", propertyClients...), Actor: "client:1",
+		Scope: pick(h.T, "scope", propertyScopes...), ClientID: pick(h.T, "client", propertyClients...),
+		Actor: "client:1",
 	}
 	s := h.model.Stream(o.Scope, o.ClientID)
 	o.AttemptID = [16]byte{rapid.Byte().Draw(h.T, "attempt")}
@@ -343,14 +345,16 @@ func (h *history) compareState() {
 	}
 	for _, scope := range propertyScopes {
 		_, err := v.VisitEntities(scope, "", "", func(e Entity) bool {
-			got[fmt.Sprint("entity ", machinetest.Name{Scope: scope, ID: e.Key})] = fmt.Sprint(string(e.Value), e.Version, e.ExpiresAt)
+			got[fmt.Sprint("entity ", machinetest.Name{Scope: scope, ID: e.Key})] = fmt.Sprint(string(e.Value),
+				e.Version, e.ExpiresAt)
 			return true
 		})
 		if err != nil {
 			h.Fatal(err)
 		}
 		err = v.VisitRelationships(scope, "", "", nil, func(_ []byte, r Relationship) bool {
-			got[fmt.Sprint("relationship ", machinetest.Relation{Scope: scope, Resource: r.Resource, Relation: r.Relation, Subject: r.Subject})] = "there"
+			got[fmt.Sprint("relationship ", machinetest.Relation{Scope: scope, Resource: r.Resource,
+				Relation: r.Relation, Subject: r.Subject})] = "there"
 			return true
 		})
 		if err != nil {
@@ -383,12 +387,16 @@ func (h *history) checkAudits() {
 	}
 	for _, x := range h.model.Transactions {
 		found, err := h.m.View(h.mem).Transaction(NewTxID(x.Receipt.LedgerID, x.Receipt.Index))
-		if err != nil || found.ClientID != x.Stream.ID || found.CreatedIndex != x.Created || found.Scope != x.Stream.Scope ||
+		if err != nil || found.ClientID != x.Stream.ID || found.CreatedIndex != x.Created ||
+			found.Scope != x.Stream.Scope ||
 			!slices.Equal(found.Versions, x.Receipt.Versions) && x.Write != nil {
 			h.Fatalf("transaction %d is %+v, %v, want %+v", x.Receipt.Index, found, err, x)
 		}
 	}
-	_, err := h.m.Audit(h.mem, func(p Problem) { h.Errorf("the audit of a sound state reports %s: %s", p.Where, p.What) }, nil)
+	_, err := h.m.Audit(h.mem, func(p Problem) {
+		h.Errorf("the audit of a sound state reports %s: %s", p.Where,
+			p.What)
+	}, nil)
 	if err != nil {
 		h.Fatal(err)
 	}

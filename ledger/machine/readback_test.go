@@ -40,7 +40,8 @@ func readBack(r Reader, receipts []HandedOut) error {
 	}
 	for created, n := range a.count {
 		if a.highest[created] != n {
-			return fmt.Errorf("invariant 3: stream %d has %d transactions up to sequence %d", created, n, a.highest[created])
+			return fmt.Errorf("invariant 3: stream %d has %d transactions up to sequence %d", created, n,
+				a.highest[created])
 		}
 	}
 	if err := a.streams(); err != nil {
@@ -81,7 +82,8 @@ func (a *blockReader) chain(scope Scope) error {
 		case block.Header.PreviousHash != previous:
 			return fmt.Errorf("block %d: the chain is broken", h)
 		case int(block.Header.TxCount) != len(block.Transactions) || len(block.Transactions) == 0:
-			return fmt.Errorf("block %d has %d transactions, its header says %d", h, len(block.Transactions), block.Header.TxCount)
+			return fmt.Errorf("block %d has %d transactions, its header says %d", h, len(block.Transactions),
+				block.Header.TxCount)
 		}
 		previous = block.Header.Hash()
 		if err := a.block(&block); err != nil {
@@ -200,7 +202,8 @@ func (a *blockReader) streams() error {
 		receipts, err := a.view.Receipts(s.Scope, s.ClientID, 1<<20)
 		for i, r := range receipts {
 			if r.Sequence != s.Last-uint64(i) || r.Index != a.numbered[[2]uint64{s.CreatedIndex, r.Sequence}] {
-				wrong = fmt.Errorf("receipt %d of stream %s/%s is about sequence %d", i, s.Scope, s.ClientID, r.Sequence)
+				wrong = fmt.Errorf("receipt %d of stream %s/%s is about sequence %d", i, s.Scope, s.ClientID,
+					r.Sequence)
 			}
 		}
 		wrong = firstErr(wrong, err)

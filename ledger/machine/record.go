@@ -146,7 +146,8 @@ func (r *record) blockAt(offset uint32) (blockRecord, error) {
 	d.take(uint64(offset))
 	b := d.block()
 	if d.bad {
-		return blockRecord{}, fmt.Errorf("%w: header of a block in the record that ends at ledger index %d", ErrCorrupt, r.last)
+		return blockRecord{}, fmt.Errorf("%w: header of a block in the record that ends at ledger index %d",
+			ErrCorrupt, r.last)
 	}
 	return b, nil
 }

@@ -127,7 +127,8 @@ func TestLongEntriesAreClosedInPieces(t *testing.T) {
 	}
 	again := operations("c", 10, 10, set("9", payload))
 	commands = append(commands, AppendWrite(nil, again), AppendWrite(nil, operations("c", 7, 7, set("6", payload))),
-		AppendWrite(nil, operations("c", 11, 11, provided(set("0", "x"), Condition{Kind: ConditionValueEquals, Value: []byte(payload)}))))
+		AppendWrite(nil, operations("c", 11, 11,
+			provided(set("0", "x"), Condition{Kind: ConditionValueEquals, Value: []byte(payload)}))))
 	out := f.entry(commands...)
 	for i, want := range []Code{Replayed, Replayed, Committed} {
 		if got := out[10+i].Code; got != want {

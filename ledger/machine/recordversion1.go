@@ -63,7 +63,9 @@ func tableRows(record []byte) (rows uint64, ok bool) {
 }
 
 // lookupVersion1 finds the transaction of an index in a record.
-func lookupVersion1(record []byte, index uint64) (b blockRecord, position uint32, t storedTransaction, found bool, err error) {
+func lookupVersion1(
+	record []byte, index uint64,
+) (b blockRecord, position uint32, t storedTransaction, found bool, err error) {
 	damaged := fmt.Errorf("%w: table of a record of blocks", ErrCorrupt)
 	rows, ok := tableRows(record)
 	if !ok {

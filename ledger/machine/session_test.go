@@ -7,12 +7,14 @@ func TestOpenSessionRules(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t, testConfig())
 	first := f.open("c", 1, 0, Committed)
-	if first.Session != first.Index || first.CreatedIndex != first.Index || first.PreviousSession != 0 || first.Last != 0 {
+	if first.Session != first.Index || first.CreatedIndex != first.Index || first.PreviousSession != 0 ||
+		first.Last != 0 {
 		t.Errorf("the session of a new stream: %+v, want the command's index", first)
 	}
 	f.commit(inSession(appendWrite("c", 1, 1, "x"), first.Session))
 	second := f.open("c", 2, first.Session, Committed) // the expected one
-	if second.Session != second.Index || second.PreviousSession != first.Session || second.CreatedIndex != first.Index ||
+	if second.Session != second.Index || second.PreviousSession != first.Session ||
+		second.CreatedIndex != first.Index ||
 		second.Stream.Last != 1 {
 		t.Errorf("the second session: %+v, want the command's index, and last as it was", second)
 	}
@@ -32,7 +34,8 @@ func TestOpenSessionRules(t *testing.T) {
 		t.Run(test.name, func(t *testing.T) {
 			out := f.open("c", test.attempt, test.expected, test.want)
 			if out.Code == Committed && out.PreviousSession != first.Session {
-				t.Errorf("the repeat says that it fenced %d, the first answer said %d", out.PreviousSession, first.Session)
+				t.Errorf("the repeat says that it fenced %d, the first answer said %d", out.PreviousSession,
+					first.Session)
 			}
 			if out.Session != second.Session {
 				t.Errorf("the session is %d, want %d still", out.Session, second.Session)
@@ -153,8 +156,10 @@ func TestEpoch(t *testing.T) {
 	if next.LedgerID != restored || next.Index != fresh.Index+1 {
 		t.Errorf("the first write after the epoch has ledger id %s, index %d", next.LedgerID, next.Index)
 	}
-	sameReceipt(t, "an old receipt", f.refuse(inSession(appendWrite("c", 1, 1, "x"), fresh.Session), Replayed).Receipt, old)
-	sameReceipt(t, "an old receipt without a session", f.refuse(appendWrite("plain", 1, 1, "x"), Replayed).Receipt, plain)
+	sameReceipt(t, "an old receipt", f.refuse(inSession(appendWrite("c", 1, 1, "x"), fresh.Session),
+		Replayed).Receipt, old)
+	sameReceipt(t, "an old receipt without a session", f.refuse(appendWrite("plain", 1, 1, "x"),
+		Replayed).Receipt, plain)
 
 	// Ids of both epochs are found, under their own ledger id alone.
 	for _, r := range []Receipt{old, plain, next} {

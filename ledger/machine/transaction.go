@@ -73,7 +73,9 @@ func (t *Transaction) append(dst, encodedOperations []byte) []byte {
 
 // appendCommandTransaction is append for a command that is just being applied:
 // it copies from the log entry and allocates nothing.
-func appendCommandTransaction(dst []byte, h *head, c *writeCommand, keyed *keyedID, created uint64, hash RequestHash) []byte {
+func appendCommandTransaction(
+	dst []byte, h *head, c *writeCommand, keyed *keyedID, created uint64, hash RequestHash,
+) []byte {
 	if keyed == nil {
 		dst = append(dst, transactionVersion)
 	} else {

@@ -213,8 +213,8 @@ func (c Code) String() string {
 		return names[c]
 	}
 	keyedNames := [...]string{
-		"", "OK", "ACQUIRED", "REPLAY", "IN_FLIGHT", "MISMATCH", "INDETERMINATE", "STALE", "LEASE_LOST", "ALREADY_COMPLETED",
-		"NOT_FOUND", "NOT_FINAL",
+		"", "OK", "ACQUIRED", "REPLAY", "IN_FLIGHT", "MISMATCH", "INDETERMINATE", "STALE", "LEASE_LOST",
+		"ALREADY_COMPLETED", "NOT_FOUND", "NOT_FINAL",
 	}
 	if c > keyedCodes && int(c-keyedCodes) < len(keyedNames) {
 		return "KEYED_" + keyedNames[c-keyedCodes]

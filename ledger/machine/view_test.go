@@ -28,7 +28,8 @@ func pages(t *testing.T, list func(after string) (next string, ok bool)) (all []
 func TestVisitEntitiesPages(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t, testConfig())
-	f.commit(operations("c", 1, 0, set("a", "1"), set("a\x00", "2"), set("ab", "3"), set("b", "4"), set("ba", "5"), set("é", "6")))
+	f.commit(operations("c", 1, 0, set("a", "1"), set("a\x00", "2"), set("ab", "3"), set("b", "4"), set("ba", "5"),
+		set("é", "6")))
 	for _, test := range []struct {
 		prefix, after string
 		want          []string
@@ -78,13 +79,15 @@ func TestVisitRelationshipsPages(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t, testConfig())
 	f.commit(operations("c", 1, 0,
-		relate("doc", "owner", "bob"), relate("doc", "owner", "eve"), relate("doc", "own", "bob"), relate("docs", "owner", "bob"),
+		relate("doc", "owner", "bob"), relate("doc", "owner", "eve"), relate("doc", "own", "bob"),
+		relate("docs", "owner", "bob"),
 		relate("doc", "viewer", "bob"), unrelate("doc", "viewer", "bob")))
 	for _, test := range []struct {
 		resource, relation string
 		want               []Relationship
 	}{
-		{"", "", []Relationship{{"doc", "own", "bob"}, {"doc", "owner", "bob"}, {"doc", "owner", "eve"}, {"docs", "owner", "bob"}}},
+		{"", "", []Relationship{{"doc", "own", "bob"}, {"doc", "owner", "bob"}, {"doc", "owner", "eve"},
+			{"docs", "owner", "bob"}}},
 		{"doc", "", []Relationship{{"doc", "own", "bob"}, {"doc", "owner", "bob"}, {"doc", "owner", "eve"}}},
 		{"doc", "owner", []Relationship{{"doc", "owner", "bob"}, {"doc", "owner", "eve"}}},
 		{"doc", "viewer", nil},
@@ -94,10 +97,11 @@ func TestVisitRelationshipsPages(t *testing.T) {
 		var after []byte
 		for range 10 { // one a page
 			n := len(got)
-			err := f.view().VisitRelationships(testScope, test.resource, test.relation, after, func(key []byte, r Relationship) bool {
-				got, after = append(got, r), key
-				return false
-			})
+			err := f.view().VisitRelationships(testScope, test.resource, test.relation, after,
+				func(key []byte, r Relationship) bool {
+					got, after = append(got, r), key
+					return false
+				})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -273,7 +277,8 @@ func TestVisitEntitiesIsBounded(t *testing.T) {
 		w := appendWrite("c", n/MaxOperations+1, 0, "")
 		w.Operations = nil
 		for i := n; i < min(n+MaxOperations, dead); i++ {
-			w.Operations = append(w.Operations, Operation{Kind: OpSetEntity, Key: fmt.Appendf(nil, "a%06d", i), ExpiresAt: 1})
+			w.Operations = append(w.Operations, Operation{Kind: OpSetEntity, Key: fmt.Appendf(nil, "a%06d", i),
+				ExpiresAt: 1})
 		}
 		f.entry(AppendWrite(nil, w))
 	}

@@ -107,7 +107,9 @@ const maxExpiredScan = 2_000
 // returns false. If resume is not empty, the visit ended early, and goes on with
 // resume as after. It reads no values that are in blocks: how long it takes depends
 // on the number of the entities alone, and on the bytes of the values that it has.
-func (v View) VisitEntityRefs(scope Scope, prefix, after string, visit func(EntityRef) bool) (resume string, err error) {
+func (v View) VisitEntityRefs(
+	scope Scope, prefix, after string, visit func(EntityRef) bool,
+) (resume string, err error) {
 	scopeKey := appendScopeKey(nil, scope)
 	from := append(bytes.Clone(scopeKey), prefix...)
 	var afterKey []byte

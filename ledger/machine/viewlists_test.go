@@ -23,7 +23,8 @@ func mixedFixture(t *testing.T) *fixture {
 			sequence++
 			w := appendWrite("c", sequence, 0, strings.Repeat("x", 10+300*(i%3)))
 			w.Operations = append(w.Operations,
-				Operation{Kind: OpSetEntity, Key: fmt.Appendf(nil, "k%d-%d", block, i), Value: []byte(strings.Repeat("v", 50*(i%2)+1))})
+				Operation{Kind: OpSetEntity, Key: fmt.Appendf(nil, "k%d-%d", block, i),
+					Value: []byte(strings.Repeat("v", 50*(i%2)+1))})
 			if i == 7 {
 				w.Operations[1].ExpiresAt = 1
 			}
@@ -56,8 +57,10 @@ func TestBlockParts(t *testing.T) {
 				if err != nil || leafErr != nil || part.Header != want.Header || header != want.Header {
 					t.Fatalf("at %d: %v, %v, header %+v", next, err, leafErr, part.Header)
 				}
-				if part.Next <= next || len(part.Transactions) != int(part.Next-next) || len(hashes) != len(part.Transactions) {
-					t.Fatalf("the part at %d ends at %d with %d transactions and %d leaves", next, part.Next, len(part.Transactions), len(hashes))
+				if part.Next <= next || len(part.Transactions) != int(part.Next-next) ||
+					len(hashes) != len(part.Transactions) {
+					t.Fatalf("the part at %d ends at %d with %d transactions and %d leaves", next, part.Next,
+						len(part.Transactions), len(hashes))
 				}
 				got, leaves, next = append(got, part.Transactions...), append(leaves, hashes...), part.Next
 			}
@@ -70,7 +73,8 @@ func TestBlockParts(t *testing.T) {
 			sameProofs(t, f, want, leaves)
 		}
 	}
-	if part, err := f.view().BlockPart(testScope, 1, 8, 100); err != nil || len(part.Transactions) != 0 || part.Next != 8 {
+	if part, err := f.view().BlockPart(testScope, 1, 8, 100); err != nil || len(part.Transactions) != 0 ||
+		part.Next != 8 {
 		t.Errorf("behind the end: %+v, %v", part, err)
 	}
 	if _, err := f.view().BlockPart(testScope, 4, 0, 100); !errors.Is(err, ErrNotFound) {
@@ -248,7 +252,8 @@ func TestEntitiesInPieces(t *testing.T) {
 	}); err != nil {
 		t.Fatal(err)
 	}
-	f.commit(operations("e", 1, 0, set("k0-1", "another value that is longer than what a record of an entity holds itself")))
+	f.commit(operations("e", 1, 0, set("k0-1",
+		"another value that is longer than what a record of an entity holds itself")))
 	f.commit(operations("e", 2, 0, Operation{Kind: OpDeleteEntity, Key: []byte("k0-3")}))
 	missing := 0
 	for i := range got {

@@ -49,7 +49,8 @@ func TestWindowAgainstSlice(t *testing.T) {
 // What is stored wrongly is noticed by check, and harmless before that.
 func TestWindowOfNonsense(t *testing.T) {
 	t.Parallel()
-	for _, places := range [][]byte{{0x80}, {0x80, 0x00}, {1, 2, 3}, {0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff}} {
+	for _, places := range [][]byte{{0x80}, {0x80, 0x00}, {1, 2, 3}, {0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff,
+		0xff, 0xff, 0xff}} {
 		w := window{size: 2, marks: make([]byte, 2*markBytes), places: places}
 		if w.check() == nil {
 			t.Errorf("places %x pass for two numbers", places)

@@ -305,7 +305,9 @@ func (c *Condition) check(e *entity) Code {
 // applyOperations changes entities and relationships. It returns the versions
 // for the receipt, and a bitmap of the operations that changed something, or
 // nil when all did.
-func (m *Machine) applyOperations(tx Tx, scopeKey []byte, c *writeCommand) (versions []uint64, changed []byte, err error) {
+func (m *Machine) applyOperations(
+	tx Tx, scopeKey []byte, c *writeCommand,
+) (versions []uint64, changed []byte, err error) {
 	ops := c.operations
 	versions = m.newVersions(len(ops))
 	all := true

@@ -71,8 +71,10 @@ func TestDamagedLogIsRefused(t *testing.T) {
 			`belongs to another data directory ("ledger-1", want "ledger-2")`},
 		"ends before the checkpoint": {nil, func(o *Options) { o.Checkpoint = Position{5000, 9} },
 			"before the state store's index 5000 of term 9"},
-		"another term":                 {nil, func(o *Options) { o.Checkpoint.Index += 20; o.Checkpoint.Term = 1 }, "two histories"},
-		"older state store":            {nil, func(o *Options) { o.Checkpoint = Position{} }, "a gap after the state store's index 0"},
+		"another term": {nil, func(o *Options) { o.Checkpoint.Index += 20; o.Checkpoint.Term = 1 },
+			"two histories"},
+		"older state store": {nil, func(o *Options) { o.Checkpoint = Position{} },
+			"a gap after the state store's index 0"},
 		"another term at the snapshot": {nil, func(o *Options) { o.Checkpoint.Term = 7 }, "another term"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -352,14 +354,21 @@ func TestIndexThatMissesSegmentsIsRefused(t *testing.T) {
 		change func(list []byte) []byte // nil removes it
 		found  string
 	}{
-		"no list":        {func([]byte) []byte { return nil }, "list of segments"},
-		"an empty list":  {func([]byte) []byte { return []byte(`{"NextSegmentID":9,"Segments":[]}`) }, "it is empty"},
-		"another number": {func(b []byte) []byte { return bytes.Replace(b, []byte(`"ID":1,`), []byte(`"ID":0,`), 1) }, "is not in the list"},
-		"another begin":  {func(b []byte) []byte { return bytes.Replace(b, []byte(`"MinIndex":1,`), []byte(`"MinIndex":0,`), 1) }, "its entries at 0"},
+		"no list":       {func([]byte) []byte { return nil }, "list of segments"},
+		"an empty list": {func([]byte) []byte { return []byte(`{"NextSegmentID":9,"Segments":[]}`) }, "it is empty"},
+		"another number": {func(b []byte) []byte { return bytes.Replace(b, []byte(`"ID":1,`), []byte(`"ID":0,`), 1) },
+			"is not in the list"},
+		"another begin": {func(b []byte) []byte {
+			return bytes.Replace(b, []byte(`"MinIndex":1,`),
+				[]byte(`"MinIndex":0,`), 1)
+		}, "its entries at 0"},
 		"a next one that is": {func(b []byte) []byte {
 			return bytes.Replace(b, []byte(`{"NextSegmentID":2`), []byte(`{"NextSegmentID":1`), 1)
 		}, "the next one is 1"},
-		"another name": {func(b []byte) []byte { return bytes.Replace(b, []byte(`"MinIndex"`), []byte(`"MinIndey"`), 1) }, "MinIndey"},
+		"another name": {func(b []byte) []byte {
+			return bytes.Replace(b, []byte(`"MinIndex"`), []byte(`"MinIndey"`),
+				1)
+		}, "MinIndey"},
 		"a sealed end": {func(b []byte) []byte {
 			return bytes.Replace(b, []byte(`"SealTime":"0001-`), []byte(`"SealTime":"0011-`), 1)
 		}, "it is sealed at 0011"},

@@ -54,7 +54,8 @@ func newDamageImage(t *testing.T) *damageImage {
 	}
 	image.tail = filepath.Join(walDir, filepath.Base(names[1]))
 	for end := range image.files[image.tail] {
-		if whole := readBatches(image.files[image.tail][:end+1]); whole.end > 0 && !slices.Contains(image.ends, whole.end) {
+		if whole := readBatches(image.files[image.tail][:end+1]); whole.end > 0 &&
+			!slices.Contains(image.ends, whole.end) {
 			image.ends = append(image.ends, whole.end)
 		}
 	}
@@ -270,7 +271,9 @@ func (d *damageImage) with(name string, content []byte) *damageImage {
 }
 
 // eachFile runs a test of each file of the image.
-func (d *damageImage) eachFile(t *testing.T, what string, test func(t *testing.T, c *tally, name string, content []byte)) {
+func (d *damageImage) eachFile(
+	t *testing.T, what string, test func(t *testing.T, c *tally, name string, content []byte),
+) {
 	t.Helper()
 	for name, content := range d.files {
 		t.Run(name, func(t *testing.T) {
@@ -306,7 +309,8 @@ func TestDamage_LogCuts(t *testing.T) {
 	image := newDamageImage(t)
 	image.eachFile(t, "cuts", func(t *testing.T, c *tally, name string, content []byte) {
 		eachDamage(t, len(content), damageStep(), func(size int, dir string) {
-			image.with(name, content[:size]).check(t, c, dir, fmt.Sprintf("%d bytes of %s", size, name), len(image.texts))
+			image.with(name, content[:size]).check(t, c, dir, fmt.Sprintf("%d bytes of %s", size, name),
+				len(image.texts))
 		})
 	})
 }
@@ -318,7 +322,8 @@ func TestDamage_LogSectors(t *testing.T) {
 	image := newDamageImage(t)
 	const size = 512
 	sector := func(b []byte, i int) []byte { return b[size*i : min(size*i+size, len(b))] }
-	image.eachFile(t, "zeroed and exchanged sectors, and no file", func(t *testing.T, c *tally, name string, content []byte) {
+	image.eachFile(t, "zeroed and exchanged sectors, and no file", func(t *testing.T, c *tally, name string,
+		content []byte) {
 		n := (len(content) + size - 1) / size
 		eachDamage(t, n*n+1, 1, func(i int, dir string) {
 			if i == n*n {

@@ -140,7 +140,8 @@ func TestFailedWriteStopsTheLog(t *testing.T) {
 			for i, p := range proposals {
 				_, err := p.Wait()
 				if !errors.Is(err, errDisk) || errors.Is(err, ErrOutcomeUnknown) == errors.Is(err, ErrNotLeader) {
-					t.Fatalf("proposal %d: %v, want one of ErrOutcomeUnknown and ErrNotLeader, with the failure", i, err)
+					t.Fatalf("proposal %d: %v, want one of ErrOutcomeUnknown and ErrNotLeader, with the failure",
+						i, err)
 				}
 				if i == 0 && !errors.Is(err, ErrOutcomeUnknown) {
 					t.Fatalf("the proposal whose write failed: %v, want ErrOutcomeUnknown", err)

@@ -109,9 +109,11 @@ func checkTorn(content []byte, whole batches, base uint64) error {
 	switch {
 	case r.budget < 0:
 		// To refuse is the error that loses nothing.
-		return fmt.Errorf("%w: unreadable from offset %d, and what follows is made to look like entries", wal.ErrCorrupt, whole.end)
+		return fmt.Errorf("%w: unreadable from offset %d, and what follows is made to look like entries",
+			wal.ErrCorrupt, whole.end)
 	case found >= 0:
-		return fmt.Errorf("%w: unreadable from offset %d, and readable again from offset %d", wal.ErrCorrupt, whole.end, found)
+		return fmt.Errorf("%w: unreadable from offset %d, and readable again from offset %d", wal.ErrCorrupt,
+			whole.end, found)
 	}
 	return nil
 }

@@ -30,7 +30,8 @@ func allocated(call func()) uint64 {
 // reads the same index from its frame.
 func FuzzDecodeEntryOfWAL(f *testing.F) {
 	for _, e := range []raft.Log{
-		{Index: 7, Term: 3, Type: raft.LogCommand, Data: []byte("data"), Extensions: sum([]byte("data")), AppendedAt: time.Unix(1, 0)},
+		{Index: 7, Term: 3, Type: raft.LogCommand, Data: []byte("data"), Extensions: sum([]byte("data")),
+			AppendedAt: time.Unix(1, 0)},
 		{Index: 1 << 40, Term: 300, Type: raft.LogNoop, AppendedAt: time.Unix(1, 0).In(time.FixedZone("", 61))},
 		{Index: 8, Term: 3, Type: raft.LogConfiguration, Data: make([]byte, 200)},
 	} {
@@ -59,7 +60,8 @@ func FuzzDecodeEntryOfWAL(f *testing.F) {
 		must(t, (&wal.BinaryCodec{}).Encode(&e, &again))
 		frame := appendFrame(nil, segment.FrameEntry, again.Bytes())
 		if at, size, ok := entryFrame(frame); !ok || at != index || size != len(frame) {
-			t.Errorf("%+v has a frame of %d bytes, which reads as entry %d of %d bytes, %v", e, len(frame), at, size, ok)
+			t.Errorf("%+v has a frame of %d bytes, which reads as entry %d of %d bytes, %v", e, len(frame), at,
+				size, ok)
 		}
 	})
 }
@@ -69,7 +71,8 @@ func FuzzDecodeEntryOfWAL(f *testing.F) {
 // it claims.
 func FuzzDecodeConfiguration(f *testing.F) {
 	f.Add(raft.EncodeConfiguration(raft.Configuration{Servers: []raft.Server{{ID: "a", Address: "b"}}}))
-	f.Add(raft.EncodeConfiguration(raft.Configuration{Servers: []raft.Server{{Suffrage: raft.Nonvoter, ID: "é"}, {ID: "c"}}}))
+	f.Add(raft.EncodeConfiguration(raft.Configuration{Servers: []raft.Server{{Suffrage: raft.Nonvoter, ID: "é"},
+		{ID: "c"}}}))
 	f.Add([]byte("\x81\xa7Servers\xdd\xff\xff\xff\xff"))
 	f.Add([]byte("\x81\xa7Servers\x91\x81\xa2ID\xdb\xff\xff\xff\xff"))
 	f.Add([]byte("\x81\xa70000000\xc90000\xff")) // an extension, which took 800 MB
@@ -94,12 +97,14 @@ func FuzzDecodeConfiguration(f *testing.F) {
 func FuzzSnapshotMetadata(f *testing.F) {
 	const id = "3-17-1700000000000"
 	f.Add([]byte(`{"Version":1,"ID":"` + id + `","Index":17,"Term":3,"Peers":null,` +
-		`"Configuration":{"Servers":[{"Suffrage":0,"ID":"a","Address":"a"}]},"ConfigurationIndex":1,"Size":9,"CRC":"AAAA"}`))
+		`"Configuration":{"Servers":[{"Suffrage":0,"ID":"a","Address":"a"}]},` +
+		`"ConfigurationIndex":1,"Size":9,"CRC":"AAAA"}`))
 	f.Add([]byte(`{"Version":1,"ID":"` + id + `","Index":17,"Term":3,"index":18}`))
 	f.Add([]byte(`{"Version":1,"ID":"` + id + `","Index":1,"Term":3}`))
 	f.Add([]byte(`null`))
 	base := f.TempDir()
-	store, err := raft.NewFileSnapshotStoreWithLogger(base, keptSnapshots, hclog.New(&hclog.LoggerOptions{Output: io.Discard}))
+	store, err := raft.NewFileSnapshotStoreWithLogger(base, keptSnapshots,
+		hclog.New(&hclog.LoggerOptions{Output: io.Discard}))
 	must(f, err)
 	dir := filepath.Join(base, "snapshots")
 	must(f, os.MkdirAll(filepath.Join(dir, id), 0o755))

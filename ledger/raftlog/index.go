@@ -54,7 +54,8 @@ func checkIndex(dir string) error {
 		return fmt.Errorf("list of segments: %w", err)
 	}
 	noted := string(stable[string(keySegmentInUse)])
-	if noted != "" && !slices.ContainsFunc(segments, func(s types.SegmentInfo) bool { return segment.FileName(s) == noted }) {
+	if noted != "" && !slices.ContainsFunc(segments,
+		func(s types.SegmentInfo) bool { return segment.FileName(s) == noted }) {
 		// Its number has changed, in the list or here. raft-wal would make a new one.
 		return fmt.Errorf("segment %s has acknowledged entries, and is not in the list of segments", noted)
 	}
@@ -110,9 +111,11 @@ func decodeSegments(encoded []byte) ([]types.SegmentInfo, error) {
 		case s.MinIndex < s.BaseIndex || i > 0 && s.MinIndex != s.BaseIndex:
 			err = fmt.Errorf("it begins at index %d, and its entries at %d", s.BaseIndex, s.MinIndex)
 		case sealed != (i < last) || sealed != (s.IndexStart > 0) || sealed != (s.MaxIndex > 0):
-			err = fmt.Errorf("it is sealed at %v, with the last index %d and its own index at %d", s.SealTime, s.MaxIndex, s.IndexStart)
+			err = fmt.Errorf("it is sealed at %v, with the last index %d and its own index at %d", s.SealTime,
+				s.MaxIndex, s.IndexStart)
 		case i < last && state.Segments[i+1].BaseIndex != s.MaxIndex+1:
-			err = fmt.Errorf("it ends at index %d, and the next one begins at %d", s.MaxIndex, state.Segments[i+1].BaseIndex)
+			err = fmt.Errorf("it ends at index %d, and the next one begins at %d", s.MaxIndex,
+				state.Segments[i+1].BaseIndex)
 		}
 		if err != nil {
 			return nil, fmt.Errorf("segment %d: %w", s.ID, err)

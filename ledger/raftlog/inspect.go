@@ -68,13 +68,13 @@ func checkBounds(o *Options, first, last uint64, snapshot, covered Position) err
 	case last < snapshot.Index:
 		return damage(o.Dir, nil, "it ends at index %d, before its own snapshot's %s", last, snapshot)
 	case first > snapshot.Index+1:
-		return damage(o.Dir, nil, "it begins at index %d, and nothing covers the entries before (its snapshot is at index %d)",
-			first, snapshot.Index)
+		return damage(o.Dir, nil, "it begins at index %d, and nothing covers the entries before "+
+			"(its snapshot is at index %d)", first, snapshot.Index)
 	case at.Index < covered.Index:
 		// Raft replays only what comes after its snapshot, so that the commands
 		// between would be missing from the state without a word.
-		return damage(o.Dir, nil, "there is a gap after the state store's %s: the log was truncated when the store was at %s; "+
-			"the state store is older than the log", at, covered)
+		return damage(o.Dir, nil, "there is a gap after the state store's %s: "+
+			"the log was truncated when the store was at %s; the state store is older than the log", at, covered)
 	case at.Index == covered.Index && at.Term != covered.Term:
 		return damage(o.Dir, nil, "its snapshot has another term at the state store's %s (%d)", at, covered.Term)
 	}
@@ -118,14 +118,15 @@ func scan(o *Options, disk diskStore, first, last uint64, snapshot, covered Posi
 			what string
 		}{{o.Checkpoint, "the state store"}, {snapshot, "its snapshot"}} {
 			if index == known.at.Index && e.Term != known.at.Term {
-				return damage(o.Dir, nil, "entry %d is of term %d, and %s knows %s: the logs of two histories are mixed",
+				return damage(o.Dir, nil,
+					"entry %d is of term %d, and %s knows %s: the logs of two histories are mixed",
 					index, e.Term, known.what, known.at)
 			}
 		}
 		if e.Type == raft.LogCommand && index > covered.Index && index <= snapshot.Index {
 			// Raft replays only what comes after its snapshot.
-			return damage(o.Dir, nil, "its snapshot is at index %d and covers commands up to index %d, and entry %d between is a command",
-				snapshot.Index, covered.Index, index)
+			return damage(o.Dir, nil, "its snapshot is at index %d and covers commands up to index %d, "+
+				"and entry %d between is a command", snapshot.Index, covered.Index, index)
 		}
 		before = e.Term
 		found.bytes += int64(entrySize(&e))

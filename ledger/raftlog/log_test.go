@@ -202,7 +202,8 @@ func TestClosedLog(t *testing.T) {
 	}
 	_, err := l.Propose([]byte("after")).Wait()
 	for name, err := range map[string]error{
-		"Propose": err, "Ready": l.Ready(t.Context()), "ReadBarrier": l.ReadBarrier(t.Context()), "Truncate": l.Truncate(),
+		"Propose": err, "Ready": l.Ready(t.Context()), "ReadBarrier": l.ReadBarrier(t.Context()),
+		"Truncate": l.Truncate(),
 	} {
 		if !errors.Is(err, ErrClosed) {
 			t.Errorf("%s: %v, want ErrClosed", name, err)

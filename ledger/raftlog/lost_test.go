@@ -154,10 +154,13 @@ func TestRestartServesOnlyWhatIsOnDisk(t *testing.T) {
 		fate fate
 		when func(s *lossyFiles, name string, content []byte) bool
 	}{
-		"killed before the sync of a write":        {killed, func(_ *lossyFiles, _ string, c []byte) bool { return fifth(c) }},
-		"failed sync of a write":                   {lostSync, func(_ *lossyFiles, _ string, c []byte) bool { return fifth(c) }},
-		"killed before the sync of a full segment": {killed, func(_ *lossyFiles, _ string, c []byte) bool { return full(c) }},
-		"failed sync of a full segment":            {lostSync, func(_ *lossyFiles, _ string, c []byte) bool { return full(c) }},
+		"killed before the sync of a write": {killed,
+			func(_ *lossyFiles, _ string, c []byte) bool { return fifth(c) }},
+		"failed sync of a write": {lostSync,
+			func(_ *lossyFiles, _ string, c []byte) bool { return fifth(c) }},
+		"killed before the sync of a full segment": {killed,
+			func(_ *lossyFiles, _ string, c []byte) bool { return full(c) }},
+		"failed sync of a full segment": {lostSync, func(_ *lossyFiles, _ string, c []byte) bool { return full(c) }},
 		"killed before the first sync of a segment": {killed, func(s *lossyFiles, name string, _ []byte) bool {
 			return later(s, name)
 		}},
@@ -192,7 +195,8 @@ func TestRestartServesOnlyWhatIsOnDisk(t *testing.T) {
 			again := &recorder{}
 			l = open(t, files.options(dir, again))
 			if got := again.texts(); len(got) == 0 || got[len(got)-1] != last {
-				t.Fatalf("the restart does not serve what is in the cache (%d entries); this test tests nothing", len(got))
+				t.Fatalf("the restart does not serve what is in the cache (%d entries); this test tests nothing",
+					len(got))
 			}
 			write(t, l, "more")
 			l.Fail(errors.New("power loss"))
@@ -289,7 +293,8 @@ func TestReadUsed(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct{ size, last, want int }{ // last: offset of the last byte that is not zero
 		{0, -1, 0}, {5, -1, 0}, {3 * chunkBytes, -1, 0}, {3 * chunkBytes, 0, 8}, {3 * chunkBytes, 7, 8},
-		{3 * chunkBytes, 8, 16}, {3 * chunkBytes, chunkBytes - 1, chunkBytes}, {3 * chunkBytes, chunkBytes, chunkBytes + 8},
+		{3 * chunkBytes, 8, 16}, {3 * chunkBytes, chunkBytes - 1, chunkBytes},
+		{3 * chunkBytes, chunkBytes, chunkBytes + 8},
 		{3*chunkBytes + 5, 3*chunkBytes + 4, 3*chunkBytes + 8}, {chunkBytes, 100, 104},
 	} {
 		file := make([]byte, tt.size)

@@ -89,7 +89,8 @@ func start(o *Options, conf *raft.Config, disk diskStore, transport raft.Transpo
 	}
 	sole := isSole(found.configuration, conf.LocalID)
 	if sole {
-		conf.HeartbeatTimeout, conf.ElectionTimeout, conf.LeaderLeaseTimeout = 2*soleTimeout, 2*soleTimeout, soleTimeout // standNow halves them
+		// standNow halves them
+		conf.HeartbeatTimeout, conf.ElectionTimeout, conf.LeaderLeaseTimeout = 2*soleTimeout, 2*soleTimeout, soleTimeout
 	} else if o.Transport == nil {
 		return nil, damage(o.Dir, nil, "it names the members %+v, and node %q is not the only voter of them: "+
 			"its newest snapshot or entry is damaged, or it is of a cluster, for which Options.Transport is needed",

@@ -97,7 +97,8 @@ func shutdownOf(v reflect.Value) *chan struct{} {
 	if !ok {
 		field, found := v.Type().FieldByName("ShutdownCh")
 		if !found {
-			panic(fmt.Sprintf("raftlog: %s has no ShutdownCh: this version of hashicorp/raft needs another way", v.Type()))
+			panic(fmt.Sprintf("raftlog: %s has no ShutdownCh: this version of hashicorp/raft needs another way",
+				v.Type()))
 		}
 		index, _ = shutdownFields.LoadOrStore(v.Type(), field.Index)
 	}

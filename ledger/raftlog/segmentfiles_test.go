@@ -43,8 +43,10 @@ func TestLostNewestSegmentIsRefused(t *testing.T) {
 		found string
 	}{
 		"deleted": {func(t *testing.T, path string) { t.Helper(); must(t, os.Remove(path)) }, "no such file"},
-		"emptied": {func(t *testing.T, path string) { t.Helper(); must(t, os.Truncate(path, 0)) }, "cut off: it has 0 bytes of 4096"},
-		"cut off": {func(t *testing.T, path string) { t.Helper(); must(t, os.Truncate(path, 1000)) }, "cut off: it has 1000 bytes"},
+		"emptied": {func(t *testing.T, path string) { t.Helper(); must(t, os.Truncate(path, 0)) },
+			"cut off: it has 0 bytes of 4096"},
+		"cut off": {func(t *testing.T, path string) { t.Helper(); must(t, os.Truncate(path, 1000)) },
+			"cut off: it has 1000 bytes"},
 		"zeroed": {func(t *testing.T, path string) {
 			t.Helper()
 			must(t, os.WriteFile(path, make([]byte, 4<<10), 0o644))
@@ -107,7 +109,8 @@ func TestNoRoomForTheNextSegment(t *testing.T) {
 			acknowledged = append(acknowledged, text)
 		}
 	}
-	if !errors.Is(err, syscall.ENOSPC) || !errors.Is(err, ErrOutcomeUnknown) || !strings.Contains(err.Error(), "make log segment 0000") {
+	if !errors.Is(err, syscall.ENOSPC) || !errors.Is(err, ErrOutcomeUnknown) ||
+		!strings.Contains(err.Error(), "make log segment 0000") {
 		t.Errorf("a write without room for the next segment: %v", err)
 	}
 	if err := l.Close(); !errors.Is(err, syscall.ENOSPC) {

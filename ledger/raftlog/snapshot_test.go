@@ -76,7 +76,8 @@ func TestFlippedBitInSnapshotMetadata(t *testing.T) {
 	_, name := oneSnapshot(t, dir)
 	list := func() raft.SnapshotMeta {
 		t.Helper()
-		store, err := raft.NewFileSnapshotStoreWithLogger(dir, keptSnapshots, newHclog(slog.New(slog.DiscardHandler), "raft"))
+		store, err := raft.NewFileSnapshotStoreWithLogger(dir, keptSnapshots,
+			newHclog(slog.New(slog.DiscardHandler), "raft"))
 		must(t, err)
 		metas, err := store.List()
 		must(t, err)
@@ -139,11 +140,13 @@ func TestSnapshotAheadOfTheStateIsRefused(t *testing.T) {
 	ahead := index + 100
 	content := readFile(t, name)
 	content = bytes.Replace(content, fmt.Appendf(nil, `"Index":%d`, index), fmt.Appendf(nil, `"Index":%d`, ahead), 1)
-	content = bytes.Replace(content, fmt.Appendf(nil, `%d-%d-`, term, index), fmt.Appendf(nil, `%d-%d-`, term, ahead), 1)
+	content = bytes.Replace(content, fmt.Appendf(nil, `%d-%d-`, term, index),
+		fmt.Appendf(nil, `%d-%d-`, term, ahead), 1)
 	must(t, os.WriteFile(name, content, 0o644))
 	must(t, os.Rename(filepath.Dir(name), filepath.Join(dir, snapshotDir, fmt.Sprintf("%d-%d-%d", term, ahead, time))))
 	_, err := Open(options(dir, m.restarted()))
-	wantDamage(t, err, fmt.Sprintf("covers commands up to index %d, and entry %d between is a command", m.durable.Index, m.durable.Index+1))
+	wantDamage(t, err, fmt.Sprintf("covers commands up to index %d, and entry %d between is a command", m.durable.Index,
+		m.durable.Index+1))
 }
 
 // A term that was lost from the index would be begun a second time.

@@ -94,7 +94,9 @@ func rewriteIndex(files types.VFS, dir string) (err error) {
 
 // repairSegment makes the whole batches of the last segment durable and removes
 // what follows them.
-func repairSegment(o *Options, meta types.MetaStore, files types.VFS, dir string, info *types.SegmentInfo) (whole batches, err error) {
+func repairSegment(
+	o *Options, meta types.MetaStore, files types.VFS, dir string, info *types.SegmentInfo,
+) (whole batches, err error) {
 	name := segment.FileName(*info)
 	inUse, err := isNoted(meta, name)
 	if err != nil {

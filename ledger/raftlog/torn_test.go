@@ -29,7 +29,8 @@ func appendBatch(t testing.TB, b []byte, begin int, index uint64, commands ...[]
 	for i, data := range commands {
 		var encoded bytes.Buffer
 		must(t, (&wal.BinaryCodec{}).Encode(&raft.Log{
-			Index: index + uint64(i), Term: 3, Type: raft.LogCommand, Data: data, Extensions: sum(data), AppendedAt: time.Unix(1, 0),
+			Index: index + uint64(i), Term: 3, Type: raft.LogCommand, Data: data, Extensions: sum(data),
+			AppendedAt: time.Unix(1, 0),
 		}, &encoded))
 		b = appendFrame(b, segment.FrameEntry, encoded.Bytes())
 	}

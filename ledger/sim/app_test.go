@@ -39,7 +39,8 @@ func (w *world) newApp(stream name, withSession bool) *appWrite {
 func (a *appWrite) commit(w *world, out *machine.Outcome) {
 	a.commits = append(a.commits, commitOf{out.CreatedIndex, out.Receipt.Sequence, out.Receipt.Index})
 	if a.state == appNotExecuted {
-		w.fail(&a.stream, "write %d was reported as not executed and has committed at ledger index %d", a.id, out.Receipt.Index)
+		w.fail(&a.stream, "write %d was reported as not executed and has committed at ledger index %d", a.id,
+			out.Receipt.Index)
 	}
 	if len(a.commits) == 1 {
 		return
@@ -61,7 +62,8 @@ func (a *appWrite) done(w *world, out *machine.Outcome) {
 	}
 	if out != nil && out.Receipt.Index != 0 {
 		if a.index != 0 && a.withSession && a.index != out.Receipt.Index {
-			w.fail(&a.stream, "invariant 2: write %d has receipts of ledger index %d and %d", a.id, a.index, out.Receipt.Index)
+			w.fail(&a.stream, "invariant 2: write %d has receipts of ledger index %d and %d", a.id, a.index,
+				out.Receipt.Index)
 		}
 		a.index = out.Receipt.Index
 	}

@@ -48,7 +48,8 @@ func (w *world) auditApps() {
 		case a.state == appNotExecuted && len(a.commits) > 0, a.withSession && len(a.commits) > 1:
 			w.fail(&a.stream, "invariant 1: write %d committed %v in state %d", a.id, a.commits, a.state)
 		case a.index != 0 && !slices.ContainsFunc(a.commits, func(c commitOf) bool { return c.index == a.index }):
-			w.fail(&a.stream, "invariant 2: write %d has a receipt of ledger index %d and commits %v", a.id, a.index, a.commits)
+			w.fail(&a.stream, "invariant 2: write %d has a receipt of ledger index %d and commits %v", a.id, a.index,
+				a.commits)
 		}
 	}
 }
@@ -56,7 +57,8 @@ func (w *world) auditApps() {
 func (w *world) auditHead(v machine.View) {
 	m := w.oracle.model
 	if v.Index() != m.Index || v.Time() != m.Time || v.Config() != m.Config || v.Streams() != uint64(len(m.Streams)) {
-		w.fail(nil, "the state stands at index %d, time %d, %d streams, %+v\nthe model at index %d, time %d, %d streams, %+v",
+		w.fail(nil, "the state stands at index %d, time %d, %d streams, %+v\nthe model at index %d, time %d, %d "+
+			"streams, %+v",
 			v.Index(), v.Time(), v.Streams(), v.Config(), m.Index, m.Time, len(m.Streams), m.Config)
 	}
 	last := &w.oracle.entries[len(w.oracle.entries)-1]
@@ -104,7 +106,8 @@ func (w *world) auditEntities(v machine.View) {
 	for _, scope := range scopes {
 		_, err := v.VisitEntities(scope, "", "", func(e machine.Entity) bool {
 			live++
-			if want := m.Entities[name{Scope: scope, ID: e.Key}]; want.Value != string(e.Value) || want.Version != e.Version ||
+			if want := m.Entities[name{Scope: scope, ID: e.Key}]; want.Value != string(e.Value) ||
+				want.Version != e.Version ||
 				want.ExpiresAt != e.ExpiresAt {
 				w.fail(nil, "entity %s %q is %+v, the model's %+v", scope, e.Key, e, want)
 			}
@@ -163,7 +166,8 @@ func (w *world) auditReplays(state machine.Reader) {
 	if a, b := whole.m.View(whole.state).Digest(), pieces.m.View(pieces.state).Digest(); a != b {
 		w.fail(nil, "invariant 8: cut into other entries the log gives digest %s, not %s", b, a)
 	}
-	for _, table := range []machine.Table{machine.TableStreams, machine.TableEntities, machine.TableRelationships, machine.TableExpiry} {
+	for _, table := range []machine.Table{machine.TableStreams, machine.TableEntities, machine.TableRelationships,
+		machine.TableExpiry} {
 		if where := tableDifference(table, whole.state, pieces.state); where != "" {
 			w.fail(nil, "invariant 8: cut into other entries the log gives another state: %s", where)
 		}
@@ -220,7 +224,8 @@ func (w *world) auditRepeats(r replayed) {
 		out, err := r.m.Apply(r.state, machine.AppendEntry(nil, m.Time, machine.AppendWrite(nil, x.Write)))
 		w.must(err, "repeating a request")
 		if out[0].Code == machine.Committed {
-			w.fail(&x.Stream, "invariant 6: the request that committed at ledger index %d commits again at %d", index, out[0].Index)
+			w.fail(&x.Stream, "invariant 6: the request that committed at ledger index %d commits again at %d", index,
+				out[0].Index)
 		}
 	}
 }

@@ -73,7 +73,8 @@ func (n *node) mustHideLeftovers() {
 	err := n.state.view(func(r machine.Reader) error {
 		index := n.m.View(r).Index()
 		return r.Ascend(machine.TableBlocks, binary.BigEndian.AppendUint64(nil, index+1), func(key, _ []byte) bool {
-			n.w.fail(nil, "the checkpoint stands at ledger index %d, and a leftover of a spill with key %x is believed", index, key)
+			n.w.fail(nil, "the checkpoint stands at ledger index %d, and a leftover of a spill with key %x is believed",
+				index, key)
 			return false
 		})
 	})
@@ -84,7 +85,8 @@ func (n *node) mustHideLeftovers() {
 func (n *node) mustReachProven() {
 	err := n.state.view(func(r machine.Reader) error {
 		if index, proven := n.m.View(r).Index(), n.state.proven(); proven > index {
-			n.w.fail(nil, "invariant 2: the state file has the block of ledger index %d, and the log reaches to %d", proven, index)
+			n.w.fail(nil, "invariant 2: the state file has the block of ledger index %d, and the log reaches to %d",
+				proven, index)
 		}
 		return nil
 	})

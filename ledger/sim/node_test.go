@@ -326,7 +326,8 @@ func (n *node) flush() {
 		n.step(n.quick(), func() { // the snapshot that says so is written
 			n.flushing = false
 			const trailing = 4
-			if covered := n.state.checkpoint().Index; n.ready && len(n.log.records) > n.w.plan.keepLog && covered > trailing {
+			if covered := n.state.checkpoint().Index; n.ready && len(n.log.records) > n.w.plan.keepLog &&
+				covered > trailing {
 				n.log.truncate(covered - trailing)
 				n.w.counted["truncations"]++
 			}

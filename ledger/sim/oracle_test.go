@@ -93,7 +93,8 @@ func (o *oracle) found(records []record, covered uint64) {
 	}
 	if last < o.acked {
 		e := o.entries[last]
-		o.w.fail(e.parts[0].command.name(), "invariant 2: entries %d to %d were acknowledged and are lost", last+1, o.acked)
+		o.w.fail(e.parts[0].command.name(), "invariant 2: entries %d to %d were acknowledged and are lost", last+1,
+			o.acked)
 	}
 	if last < uint64(len(o.entries)) {
 		o.w.fail(nil, "entries %d to %d were applied and are lost", last+1, len(o.entries))
@@ -153,7 +154,8 @@ func (o *oracle) decided(c *command, out *machine.Outcome) {
 	case c.write != nil && out.Code == machine.Committed:
 		at := sequenceOf{out.CreatedIndex, c.write.Sequence}
 		if before, twice := o.once[at]; twice {
-			w.fail(c.name(), "invariant 1: sequence %d committed at ledger index %d and %d", at.sequence, before, out.Index)
+			w.fail(c.name(), "invariant 1: sequence %d committed at ledger index %d and %d", at.sequence, before,
+				out.Index)
 		}
 		if _, dense := o.once[sequenceOf{at.created, at.sequence - 1}]; at.sequence > 1 && !dense {
 			w.fail(c.name(), "invariant 3: sequence %d committed without the one before", at.sequence)

@@ -128,7 +128,8 @@ func (b *buggy) command(n name) *command {
 	w := b.w
 	s := w.oracle.model.Stream(n.Scope, n.ID)
 	if w.chance(8) {
-		o := &machine.OpenSession{Scope: n.Scope, ClientID: n.ID, Actor: "client:buggy", AttemptID: [16]byte{byte(w.rng.IntN(12))}}
+		o := &machine.OpenSession{Scope: n.Scope, ClientID: n.ID, Actor: "client:buggy",
+			AttemptID: [16]byte{byte(w.rng.IntN(12))}}
 		if w.chance(2) {
 			o.ExpectedSession = pick(w, s.Session, s.Fenced, 1)
 		}
@@ -199,7 +200,8 @@ func (o *operator) act() {
 	case 1:
 		c.update = &machine.ConfigUpdate{ClientTTL: new(pick[int64](w, 0, 2, 5, 3600) * second)}
 	case 2:
-		c.update = &machine.ConfigUpdate{EvictionInterval: new(pick[uint64](w, 3, 10, 1000)), EvictionLimit: new(pick[uint64](w, 1, 5, 2000))}
+		c.update = &machine.ConfigUpdate{EvictionInterval: new(pick[uint64](w, 3, 10, 1000)),
+			EvictionLimit: new(pick[uint64](w, 1, 5, 2000))}
 	case 3:
 		c.update = &machine.ConfigUpdate{MaxStreams: new(pick[uint64](w, 30, 200, 10_000_000))}
 	case 4:

@@ -26,7 +26,8 @@ type result struct {
 func run(seed uint64, limit int, b bugs, dir string) (res result) {
 	p := newPlan(seed)
 	p.commands = min(p.commands, limit)
-	w := &world{seed: seed, rng: rand.New(rand.NewPCG(seed, 2)), plan: p, bugs: b, wallOff: epochStart, counted: map[string]int{}}
+	w := &world{seed: seed, rng: rand.New(rand.NewPCG(seed, 2)), plan: p, bugs: b, wallOff: epochStart,
+		counted: map[string]int{}}
 	w.oracle = newOracle(w)
 	defer func() {
 		switch v := recover().(type) {
@@ -41,7 +42,8 @@ func run(seed uint64, limit int, b bugs, dir string) (res result) {
 				res.err = err
 			}
 		}
-		res.seed, res.commands, res.trace, res.faults, res.counted = seed, w.oracle.decisions, w.trace, w.faults, w.counted
+		res.seed, res.commands, res.trace, res.faults, res.counted = seed, w.oracle.decisions, w.trace, w.faults,
+			w.counted
 		for k, n := range w.oracle.model.Fired {
 			res.counted[k] += n
 		}
@@ -66,7 +68,8 @@ func (w *world) build(dir string) {
 	}
 	w.node = newNode(w, state)
 	for i := range w.plan.writers {
-		w.actors = append(w.actors, w.newWriter(name{Scope: scopes[i%len(scopes)], ID: fmt.Sprintf("writer-%d", i)}, false))
+		w.actors = append(w.actors, w.newWriter(name{Scope: scopes[i%len(scopes)],
+			ID: fmt.Sprintf("writer-%d", i)}, false))
 	}
 	for i := range w.plan.pairs {
 		n := name{Scope: scopes[i%len(scopes)], ID: fmt.Sprintf("pair-%d", i)}

@@ -52,7 +52,8 @@ func TestSimulation(t *testing.T) {
 
 // mustHappen is what a simulation that is worth its time meets.
 var mustHappen = []string{
-	"kills", "power losses", "syncs failed", "torn tails cut", "checkpoints", "spills", "leftovers of spills", "truncations",
+	"kills", "power losses", "syncs failed", "torn tails cut", "checkpoints", "spills", "leftovers of spills",
+	"truncations",
 	"answered from the state",
 	"clients died", "connections broken", "queue full", "streams given up", "streams kept alive",
 	"writes done", "writes not executed", "writes unsettled",
@@ -152,8 +153,10 @@ func TestOneSeedIsOneRun(t *testing.T) {
 			if first.err != nil || again.err != nil {
 				t.Fatal(first.err, again.err)
 			}
-			if first.trace != again.trace || first.commands != again.commands || !maps.Equal(first.counted, again.counted) {
-				t.Errorf("trace %x with %d commands, then %x with %d", first.trace, first.commands, again.trace, again.commands)
+			if first.trace != again.trace || first.commands != again.commands ||
+				!maps.Equal(first.counted, again.counted) {
+				t.Errorf("trace %x with %d commands, then %x with %d", first.trace, first.commands, again.trace,
+					again.commands)
 			}
 			t.Logf("trace %x", first.trace) // equal in every process, too
 			traces[first.trace] = true

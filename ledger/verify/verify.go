@@ -80,7 +80,9 @@ func Backup(ctx context.Context, backup io.Reader, o Options) (report *Report, e
 		if !damaged {
 			return nil, err
 		}
-		report.addProblem(machine.Problem{Where: fmt.Sprintf("byte %d of the backup", damage.Offset), What: damage.What})
+		report.addProblem(machine.Problem{
+			Where: fmt.Sprintf("byte %d of the backup", damage.Offset), What: damage.What,
+		})
 		return report, nil
 	}
 	return report, report.auditFile(ctx, f.Name(), &info, o.Progress)
@@ -94,7 +96,8 @@ func (p *Report) auditFile(
 	var identity [16]byte // any identity does
 	if err := boltstore.Adopt(path, identity[:]); err != nil {
 		err = fmt.Errorf("state in the backup: %w", err)
-		if errors.Is(err, machine.ErrCorrupt) || errors.Is(err, boltstore.ErrForeign) || errors.Is(err, boltstore.ErrVersion) {
+		if errors.Is(err, machine.ErrCorrupt) || errors.Is(err, boltstore.ErrForeign) ||
+			errors.Is(err, boltstore.ErrVersion) {
 			p.add(datadir.StateName, err)
 			return nil
 		}
@@ -253,12 +256,15 @@ func MustReachProven(proven []byte, index uint64) error {
 		return nil
 	}
 	if len(proven) != 8 {
-		return fmt.Errorf("%s: %w: the last block has a key of %d bytes instead of 8; restore the data directory from a backup",
+		return fmt.Errorf("%s: %w: the last block has a key of %d bytes instead of 8; restore the data directory "+
+			"from a backup",
 			datadir.StateName, machine.ErrCorrupt, len(proven))
 	}
 	if last := binary.BigEndian.Uint64(proven); last > index {
-		return fmt.Errorf("%w: the log reaches to ledger index %d, but %s proves that writes up to index %d were decided: "+
-			"the end of the log is lost; restore the data directory from a backup", machine.ErrCorrupt, index, datadir.StateName, last)
+		return fmt.Errorf("%w: the log reaches to ledger index %d, but %s proves that writes up to index %d were "+
+			"decided: "+
+			"the end of the log is lost; restore the data directory from a backup", machine.ErrCorrupt, index,
+			datadir.StateName, last)
 	}
 	return nil
 }

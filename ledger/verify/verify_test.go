@@ -53,7 +53,8 @@ func written(t *testing.T) string {
 	for sequence := uint64(1); sequence <= 300; sequence++ {
 		w := appendWrite(fmt.Sprint("client-", sequence%5), (sequence-1)/5+1, fmt.Appendf(nil, "needle-%03d", sequence))
 		w.Operations = append(w.Operations, machine.Operation{
-			Kind: machine.OpSetEntity, Key: fmt.Appendf(nil, "key-%d", sequence%50), Value: fmt.Appendf(nil, "hay-%03d", sequence),
+			Kind: machine.OpSetEntity, Key: fmt.Appendf(nil, "key-%d", sequence%50),
+			Value: fmt.Appendf(nil, "hay-%03d", sequence),
 		})
 		mustCommit(t, l, w)
 	}

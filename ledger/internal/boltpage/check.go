@@ -205,7 +205,8 @@ func (c *checker) tree(b Bucket, leaves bool, visit func(leaf *page) error) erro
 	}
 	right, err := c.depth(top, true)
 	if err == nil && right != depth {
-		err = damaged("the leaves below page %d are %d pages away on one side, and %d on the other", b.root, depth, right)
+		err = damaged("the leaves below page %d are %d pages away on one side, and %d on the other", b.root,
+			depth, right)
 	}
 	if err != nil {
 		return err

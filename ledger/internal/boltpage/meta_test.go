@@ -44,14 +44,18 @@ func TestReadMetaTakesTheNewestValidPage(t *testing.T) {
 		pages uint64
 		want  error
 	}{
-		"first newer":            {image(9<<12, map[int][]byte{0: metaBytes(4096, 7, 2), 4096: metaBytes(4096, 5, 1)}), 7, nil},
-		"second newer":           {image(9<<12, map[int][]byte{0: metaBytes(4096, 7, 2), 4096: metaBytes(4096, 5, 3)}), 5, nil},
-		"newer one torn":         {image(9<<12, map[int][]byte{0: metaBytes(4096, 7, 2), 4096: torn}), 7, nil},
-		"first torn":             {image(9<<12, map[int][]byte{0: torn, 4096: metaBytes(4096, 5, 1)}), 5, nil},
-		"large pages":            {image(9<<16, map[int][]byte{0: torn, 65536: metaBytes(65536, 6, 1)}), 6, nil},
-		"look-alike in a value":  {image(9<<12, map[int][]byte{0: metaBytes(4096, 7, 2), 8192: metaBytes(4096, 5, 99)}), 7, nil},
-		"both torn":              {image(9<<12, map[int][]byte{0: torn, 4096: torn}), 0, ErrDamaged},
-		"senseless page size":    {image(9<<12, map[int][]byte{0: metaBytes(0, 7, 2), 4096: metaBytes(1<<30, 7, 3)}), 0, ErrDamaged},
+		"first newer": {image(9<<12, map[int][]byte{0: metaBytes(4096, 7, 2), 4096: metaBytes(4096, 5, 1)}),
+			7, nil},
+		"second newer": {image(9<<12, map[int][]byte{0: metaBytes(4096, 7, 2), 4096: metaBytes(4096, 5, 3)}),
+			5, nil},
+		"newer one torn": {image(9<<12, map[int][]byte{0: metaBytes(4096, 7, 2), 4096: torn}), 7, nil},
+		"first torn":     {image(9<<12, map[int][]byte{0: torn, 4096: metaBytes(4096, 5, 1)}), 5, nil},
+		"large pages":    {image(9<<16, map[int][]byte{0: torn, 65536: metaBytes(65536, 6, 1)}), 6, nil},
+		"look-alike in a value": {image(9<<12, map[int][]byte{0: metaBytes(4096, 7, 2), 8192: metaBytes(4096, 5, 99)}),
+			7, nil},
+		"both torn": {image(9<<12, map[int][]byte{0: torn, 4096: torn}), 0, ErrDamaged},
+		"senseless page size": {image(9<<12, map[int][]byte{0: metaBytes(0, 7, 2), 4096: metaBytes(1<<30, 7, 3)}), 0,
+			ErrDamaged},
 		"neither is a meta page": {image(9<<12, nil), 0, ErrNotBolt},
 		"cut inside the first":   {metaBytes(4096, 7, 2)[:50], 0, ErrNotBolt},
 	} {
@@ -69,7 +73,8 @@ func FuzzReadMeta(f *testing.F) {
 	f.Add(image(3<<12, map[int][]byte{0: metaBytes(4096, 7, 2), 4096: metaBytes(4096, 5, 3)}))
 	f.Fuzz(func(t *testing.T, file []byte) {
 		meta, err := ReadMeta(bytes.NewReader(file))
-		if err == nil && (meta.PageSize < minPageSize || meta.PageSize > maxPageSize || meta.Offset > int64(len(file))) {
+		if err == nil && (meta.PageSize < minPageSize || meta.PageSize > maxPageSize ||
+			meta.Offset > int64(len(file))) {
 			t.Errorf("accepted %+v", meta)
 		}
 	})

@@ -111,7 +111,8 @@ func parse(b []byte, id uint64) (page, error) {
 		return page{}, damaged("page %d says that it has %d elements", id, pg.count)
 	}
 	if first := headerSize + pg.element(0).position(); first != uint64(elements) {
-		return page{}, damaged("page %d says that it has %d elements, and its first key is at byte %d", id, pg.count, first)
+		return page{}, damaged("page %d says that it has %d elements, and its first key is at byte %d", id,
+			pg.count, first)
 	}
 	return pg, nil
 }
@@ -162,7 +163,8 @@ func (pg *page) record(i int) (key, value []byte, err error) {
 	middle := begin + e.keySize()
 	end := middle + e.valueSize()
 	if begin == middle || end > uint64(len(pg.b)) {
-		return nil, nil, damaged("page %d: element %d has a key at bytes %d to %d and ends at %d", pg.id, i, begin, middle, end)
+		return nil, nil, damaged("page %d: element %d has a key at bytes %d to %d and ends at %d", pg.id, i, begin,
+			middle, end)
 	}
 	return pg.b[begin:middle:middle], pg.b[middle:end:end], nil
 }
@@ -242,7 +244,8 @@ func (pg *page) within(in bounds) error {
 		return err
 	}
 	if in.low != nil && bytes.Compare(first, in.low) < 0 || in.high != nil && bytes.Compare(last, in.high) >= 0 {
-		return damaged("page %d has keys from %x to %x, and should have them from %x to below %x", pg.id, first, last, in.low, in.high)
+		return damaged("page %d has keys from %x to %x, and should have them from %x to below %x", pg.id, first, last,
+			in.low, in.high)
 	}
 	return nil
 }

@@ -104,7 +104,8 @@ func TestCursorIsBbolts(t *testing.T) {
 		}
 		err = db.View(func(tx *bbolt.Tx) error {
 			for _, name := range names {
-				if err := compareCursors(random, bucketOf(t, pages, m, name).Cursor(), tx.Bucket([]byte(name)).Cursor()); err != nil {
+				if err := compareCursors(random, bucketOf(t, pages, m, name).Cursor(),
+					tx.Bucket([]byte(name)).Cursor()); err != nil {
 					return fmt.Errorf("bucket %s: %w", name, err)
 				}
 			}
@@ -122,8 +123,10 @@ func TestCursorIsBbolts(t *testing.T) {
 
 func compareCursors(random *rand.Rand, ours *Cursor, theirs *bbolt.Cursor) error {
 	same := func(what string, err error, key, value, wantKey, wantValue []byte) error {
-		if err != nil || !bytes.Equal(key, wantKey) || (key == nil) != (wantKey == nil) || !bytes.Equal(value, wantValue) {
-			return fmt.Errorf("%s: key %q with %d bytes, want %q with %d: %w", what, key, len(value), wantKey, len(wantValue), err)
+		if err != nil || !bytes.Equal(key, wantKey) || (key == nil) != (wantKey == nil) ||
+			!bytes.Equal(value, wantValue) {
+			return fmt.Errorf("%s: key %q with %d bytes, want %q with %d: %w", what, key, len(value), wantKey,
+				len(wantValue), err)
 		}
 		return nil
 	}
@@ -337,12 +340,14 @@ func TestDamage_Pages(t *testing.T) {
 			case got == want:
 				harmless++
 			default:
-				t.Errorf("bit %d of byte %d of page %d changes what is read", bit%8, bit/8%testPageSize, bit/8/testPageSize)
+				t.Errorf("bit %d of byte %d of page %d changes what is read", bit%8, bit/8%testPageSize,
+					bit/8/testPageSize)
 			}
 		}
 		b[bit/8] ^= 1 << (bit % 8)
 	}
-	t.Logf("%d flipped bits, pages by kind %v: %d refused, %d noticed by a read, %d harmless", flips, kinds, refused, noticed, harmless)
+	t.Logf("%d flipped bits, pages by kind %v: %d refused, %d noticed by a read, %d harmless", flips, kinds, refused,
+		noticed, harmless)
 	if refused == 0 || noticed == 0 || harmless == 0 || kinds[kindBranch] == 0 || kinds[kindFreeList] == 0 {
 		t.Error("the file is not what this test needs")
 	}
@@ -401,7 +406,8 @@ func TestFreePageOfALeafIsRefused(t *testing.T) {
 		}
 		for i := 0; i < len(ids); i += 8 { // the list stays in order
 			was := binary.NativeEndian.Uint64(ids[i:])
-			if i > 0 && binary.NativeEndian.Uint64(ids[i-8:]) > id || i+8 < len(ids) && binary.NativeEndian.Uint64(ids[i+8:]) < id+2 {
+			if i > 0 && binary.NativeEndian.Uint64(ids[i-8:]) > id || i+8 < len(ids) &&
+				binary.NativeEndian.Uint64(ids[i+8:]) < id+2 {
 				continue
 			}
 			tried++
@@ -443,7 +449,8 @@ func TestRootBelowItsRootIsRefused(t *testing.T) {
 			}
 		}
 		walk(root)
-		place := bytes.Index(b[int64(m.Root)*testPageSize:], append([]byte("a"), binary.NativeEndian.AppendUint64(nil, root)...))
+		place := bytes.Index(b[int64(m.Root)*testPageSize:],
+			append([]byte("a"), binary.NativeEndian.AppendUint64(nil, root)...))
 		if place < 0 {
 			continue // the tree of buckets has several pages
 		}

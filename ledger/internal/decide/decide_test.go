@@ -37,7 +37,8 @@ func TestEntryBounds(t *testing.T) {
 				bytes += size
 			}
 		}
-		if taken != test.takes || entry.Commands != taken || entry.Bytes != bytes || !entry.Full() && taken < len(test.sizes) {
+		if taken != test.takes || entry.Commands != taken || entry.Bytes != bytes || !entry.Full() &&
+			taken < len(test.sizes) {
 			t.Errorf("%s: took %d, %+v, want %d", test.name, taken, entry, test.takes)
 		}
 	}
@@ -95,7 +96,8 @@ func TestRetry(t *testing.T) {
 		Scope: machine.Scope{Organization: "acme"}, ClientID: "c", Actor: "a", Sequence: 1,
 		Operations: []machine.Operation{{Kind: machine.OpAppend, Value: []byte("x")}},
 	}
-	entry := machine.AppendEntry(nil, 1, machine.AppendCreate(nil, 1, 1, machine.DefaultConfig()), machine.AppendWrite(nil, &write))
+	entry := machine.AppendEntry(nil, 1, machine.AppendCreate(nil, 1, 1, machine.DefaultConfig()),
+		machine.AppendWrite(nil, &write))
 	if _, err := m.Apply(mem, entry); err != nil {
 		t.Fatal(err)
 	}

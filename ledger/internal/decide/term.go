@@ -31,7 +31,8 @@ func (e *ClockError) Error() string {
 // *ClockError unless it is accepted.
 func TermBase(last int64, longest time.Duration, wall time.Time, accept bool) (int64, error) {
 	if wall.Year() > LastYear {
-		return 0, fmt.Errorf("the clock says %s, which cannot be right: set it and start again", wall.Format(time.DateOnly))
+		return 0, fmt.Errorf("the clock says %s, which cannot be right: set it and start again",
+			wall.Format(time.DateOnly))
 	}
 	if wall.Year() < 1970 { // UnixNano is not defined for all years before
 		return last, nil

@@ -194,7 +194,9 @@ func (m *Model) update(u *machine.ConfigUpdate) machine.Outcome {
 		field = "max_streams"
 	}
 	if field != "" {
-		return machine.Outcome{Code: machine.InvalidArgument, Config: m.Config, Field: &machine.FieldError{Field: field}}
+		return machine.Outcome{
+			Code: machine.InvalidArgument, Config: m.Config, Field: &machine.FieldError{Field: field},
+		}
 	}
 	m.Config = c
 	return machine.Outcome{Code: machine.Committed, Config: c}
