@@ -66,7 +66,7 @@ func (l *Ledger) count(outcomes []machine.Outcome, size int) {
 }
 
 // Checkpoint returns once everything applied up to the position is in the
-// state file: the log forgets it right after.
+// state file, because the log drops it right after.
 func (a *applier) Checkpoint(at raftlog.Position) error {
 	if a.store.Checkpoint().Index >= at.Index {
 		return nil

@@ -130,7 +130,7 @@ func (l *load) write(t *testing.T, to *ledger.Ledger, client string, session uin
 		w.Session = session
 		w.Key = machine.Key{UUID: [16]byte{client[0], byte(len(client)), byte(sequence >> 8), byte(sequence)},
 			Present: true}
-		// Expired at once, so that rounds of eviction have something to remove.
+		// Expired at once, so that eviction passes have something to remove.
 		w.Operations = append(w.Operations, machine.Operation{
 			Kind: machine.OpSetEntity, Key: fmt.Appendf(nil, "%s/%d", client, sequence%7), Value: []byte("v"),
 			ExpiresAt: 1,
@@ -162,7 +162,7 @@ func oldStreams(t *testing.T, dir string, streams int) (clock func() time.Time) 
 	return func() time.Time { return time.Now().Add(48 * time.Hour) }
 }
 
-// TestBackupUnderLoad takes backups while many write and rounds of eviction
+// TestBackupUnderLoad takes backups while many write and eviction passes
 // run, and finds everything in each that was acknowledged before it began.
 func TestBackupUnderLoad(t *testing.T) {
 	t.Parallel()

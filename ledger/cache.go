@@ -12,15 +12,15 @@ import (
 	"github.com/seqledger/seqledger/ledger/machine"
 )
 
-// cache spares a retry that comes again the search for its receipt in the
-// blocks. It is a pure accelerator: whether a write is a retry at all is read
+// cache holds receipts already served to retries, because reading one from its block
+// again costs more. It is a pure accelerator: whether a write is a retry at all is read
 // from the stream's record, in a view that is as fresh as every
 // acknowledgement, and only then is the cache asked. So nothing ever has to be
 // invalidated, and with the cache off every answer is the same.
 //
 // It is filled by retries and not by writes: filling it with every write cost
-// 15 % of the engine's processor time in a profile and pushed out the receipts that somebody
-// asks for.
+// 15 % of the engine's processor time in a profile and pushed out the receipts
+// that retries ask for.
 type cache struct {
 	entries      *otter.Cache[decide.ReceiptName, *machine.Receipt] // nil: off
 	evicted      atomic.Uint64                                      // entries pushed out by others

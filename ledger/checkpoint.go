@@ -28,7 +28,7 @@ func (l *Ledger) checkpointLoop() {
 }
 
 func (l *Ledger) checkpoint() error {
-	// While the log is replayed nobody leads, and it is read from.
+	// While the log is replayed this node does not lead, and the log is being read.
 	if l.replayed.Load() && l.log.BytesSinceTruncate() >= l.options.LogBytes {
 		l.counters.truncates.Add(1)
 		return l.log.Truncate() // calls applier.Checkpoint
@@ -103,19 +103,19 @@ func (l *Ledger) flush() error {
 	return err
 }
 
-// longestRest bounds how long a checkpoint rests at once.
-const longestRest = 5 * time.Millisecond
+// longestYield bounds how long a checkpoint pauses at once.
+const longestYield = 5 * time.Millisecond
 
-// rest lets a checkpoint go about its work slowly while others wait for the
+// yield lets a checkpoint go about its work slowly while others wait for the
 // processor that it takes: two thirds of the time are theirs. It does not when
-// nobody waits, at a start, at the end, or when so much has gathered meanwhile
+// no call waits, at a start, at the end, or when so much has gathered meanwhile
 // that the next checkpoint would be due soon.
-func (l *Ledger) rest(worked time.Duration) {
+func (l *Ledger) yield(worked time.Duration) {
 	due := l.checkpointBytes.Load()
 	if !l.replayed.Load() || l.counters.queuedBytes.Load() == 0 || l.store.PendingBytes() > due+due/2 {
 		return
 	}
-	timer := time.NewTimer(min(2*worked, longestRest))
+	timer := time.NewTimer(min(2*worked, longestYield))
 	defer timer.Stop()
 	select {
 	case <-timer.C:

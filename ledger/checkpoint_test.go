@@ -279,7 +279,7 @@ func TestCheckpointRests(t *testing.T) {
 		want     time.Duration
 	}{
 		"somebody waits":             {true, 1, roomy, worked, 2 * worked},
-		"after long work":            {true, 1, roomy, time.Second, longestRest},
+		"after long work":            {true, 1, roomy, time.Second, longestYield},
 		"nobody waits":               {true, 0, roomy, worked, 0},
 		"at a start":                 {false, 1, roomy, worked, 0},
 		"the next one is nearly due": {true, 1, 10, worked, 0},
@@ -304,7 +304,7 @@ func TestCheckpointRests(t *testing.T) {
 				l.counters.queuedBytes.Store(test.queued)
 				l.checkpointBytes.Store(test.due)
 				began := time.Now()
-				l.rest(test.worked)
+				l.yield(test.worked)
 				if rested := time.Since(began); rested != test.want {
 					t.Errorf("it rested %s, want %s", rested, test.want)
 				}

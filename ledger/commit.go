@@ -14,8 +14,8 @@ import (
 
 // The way of a write.
 //
-// Whoever wants commands decided encodes them, in his own goroutine, into a
-// Submission and puts it on the queue. The commit loop takes everything that
+// A caller encodes its commands, in its own goroutine, into a Submission and puts
+// it on the queue. The commit loop takes everything that
 // waits, up to a bound, stamps the time and proposes it as one log entry.
 // There is no timer: a log entry is whatever arrived while the ones before
 // were being written. maxInFlight entries may be under way, so that the disk
@@ -23,9 +23,9 @@ import (
 // smaller.
 //
 // The log makes an entry durable and hands it to the applier (apply.go), which
-// decides its commands. The answer loop then wakes those who wait, in the order
-// of the log. So an acknowledgement never comes before the fsync (invariant 2),
-// and whoever has one finds its effect in every later read (invariant 9).
+// decides its commands. The answer loop then wakes the callers that wait, in the
+// order of the log. So an acknowledgement never comes before the fsync (invariant
+// 2), and every read behind it finds its effect (invariant 9).
 //
 // Everything between Submit and the answer counts against one budget of bytes.
 // When the state file falls behind, the commit loop waits before it proposes;
@@ -65,10 +65,10 @@ func (p *syncPace) observe(took time.Duration) {
 
 func (p *syncPace) slow() bool { return p.nanos.Load() > int64(slowSync) }
 
-// flight is a proposed entry.
-type flight struct {
+// inflightEntry is a proposed entry.
+type inflightEntry struct {
 	proposal *raftlog.Proposal
-	parts    []part
+	spans    []span
 }
 
 // Write decides one write and waits until it is durable. An outcome that is
@@ -125,7 +125,7 @@ func (l *Ledger) Submit(ctx context.Context, writes []*machine.Write) (*Submissi
 			}
 		}
 		if receipt := receipts[i%retryGroup]; receipt != nil {
-			s.place(i, replayed(w, receipt), len(writes))
+			s.setReplayed(i, replayed(w, receipt), len(writes))
 			continue
 		}
 		if s.slots != nil {
@@ -251,12 +251,12 @@ func (l *Ledger) commitLoop() {
 func (l *Ledger) proposeNext() bool {
 	l.awaitRoom()
 	l.takeSlot()
-	// Those who were just answered come back with their next write: letting
-	// them run first makes one entry of what would be a small one and the rest.
-	// It is no wait: when nobody else can run, this goes on at once.
+	// Callers that were just answered come back with their next write. They run
+	// first, because one entry then has what would be a small one and the rest.
+	// It never waits: when no other goroutine can run, this goes on at once.
 	runtime.Gosched()
-	parts, commands, size := l.queue.take(int(l.entryCommands.Load()))
-	if len(parts) == 0 {
+	spans, commands, size := l.queue.take(int(l.entryCommands.Load()))
+	if len(spans) == 0 {
 		<-l.slots
 		return false
 	}
@@ -265,11 +265,11 @@ func (l *Ledger) proposeNext() bool {
 	header := machine.EntryHeader{Check: l.standing.get(), UnixNanos: l.clock.now()}
 	l.lastProposed.Store(header.UnixNanos)
 	entry = machine.AppendEntryHeader(entry, header, commands)
-	for _, p := range parts {
+	for _, p := range spans {
 		entry = append(entry, p.submission.frames[p.submission.start(p.from):p.submission.commands[p.to-1].end]...)
 	}
-	l.inFlight <- flight{l.log.Propose(entry), parts}
-	if parts[0].submission.exclusive {
+	l.inFlight <- inflightEntry{l.log.Propose(entry), spans}
+	if spans[0].submission.exclusive {
 		l.awaitApplied()
 	}
 	return true
@@ -293,7 +293,7 @@ func (l *Ledger) takeSlot() {
 
 // awaitApplied returns once nothing is in flight. How many commands an entry may have
 // follows from the configuration, so that none is filled by the old one behind its
-// change: each of its commands could start a round of eviction of any size, and what
+// change: each of its commands could start a eviction pass of any size, and what
 // they remove together may be more than a block can hold.
 func (l *Ledger) awaitApplied() {
 	for range maxInFlight {
@@ -323,7 +323,7 @@ func (l *Ledger) awaitRoom() {
 	}
 }
 
-// answerLoop wakes those whose commands are decided, in the order of the log.
+// answerLoop wakes the callers whose commands are decided, in the order of the log.
 func (l *Ledger) answerLoop() {
 	defer l.loops.Done()
 	for f := range l.inFlight {
@@ -333,17 +333,17 @@ func (l *Ledger) answerLoop() {
 		if err == nil && (!ok || len(outcomes) == 0) {
 			err = errors.New("the log entry was not decided") // the failure says why
 		}
-		for _, p := range f.parts {
+		for _, p := range f.spans {
 			n := p.to - p.from
 			if err != nil {
 				p.fail(l.proposalError(err))
 			} else {
-				p.settle(outcomes[:n:n])
+				p.setOutcomes(outcomes[:n:n])
 				outcomes = outcomes[n:]
 			}
 			s := p.submission
 			if s.decided += n; s.decided == len(s.commands) {
-				s.frames = nil // whoever keeps the submission needs no payloads
+				s.frames = nil // a caller that keeps the submission needs no payloads
 				l.counters.queuedBytes.Add(-s.cost)
 				s.budget.Release(s.cost)
 				close(s.done)
@@ -353,7 +353,7 @@ func (l *Ledger) answerLoop() {
 }
 
 // proposalError translates the log's errors. After a failure every outcome is
-// unknown: nobody here may say that an entry is not on the disk.
+// unknown, because this node must not say that an entry is not on the disk.
 func (l *Ledger) proposalError(err error) error {
 	if failure := l.Err(); failure != nil {
 		return unknown(failure)
@@ -365,8 +365,8 @@ func (l *Ledger) proposalError(err error) error {
 	return unknown(err)
 }
 
-// signal wakes the one who waits on a channel with room for one, and does
-// nothing when he has been woken already.
+// signal wakes the goroutine that waits on a channel with room for one. It does
+// nothing when a signal is there already.
 func signal(c chan<- struct{}) {
 	select {
 	case c <- struct{}{}:

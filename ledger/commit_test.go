@@ -60,16 +60,16 @@ func TestTakeKeepsEntriesSmall(t *testing.T) {
 		{{three, 1, 2}},
 		nil,
 	} {
-		parts, commands, _ := q.take(4)
+		spans, commands, _ := q.take(4)
 		n := 0
-		for j, p := range parts {
+		for j, p := range spans {
 			n += p.to - p.from
 			if j >= len(want) || want[j] != (taken{p.submission, p.from, p.to}) {
 				t.Errorf("entry %d part %d is [%d,%d)", i, j, p.from, p.to)
 			}
 		}
-		if len(parts) != len(want) || n != commands {
-			t.Errorf("entry %d has %d parts and %d commands (%d counted)", i, len(parts), n, commands)
+		if len(spans) != len(want) || n != commands {
+			t.Errorf("entry %d has %d spans and %d commands (%d counted)", i, len(spans), n, commands)
 		}
 	}
 }
@@ -265,7 +265,7 @@ func TestErrorOfASubmissionInParts(t *testing.T) {
 	elsewhere, lost := error(&NotLeaderError{}), unknown(errors.New("lost"))
 	for _, test := range []struct {
 		name    string
-		parts   []error // nil: decided
+		spans   []error // nil: decided
 		unknown bool
 	}{
 		{"all refused", []error{elsewhere, elsewhere}, false},
@@ -275,15 +275,15 @@ func TestErrorOfASubmissionInParts(t *testing.T) {
 		{"refused, then lost", []error{elsewhere, lost}, true},
 	} {
 		s := new(Submission)
-		for range test.parts {
+		for range test.spans {
 			s.add([]byte("x"), 1)
 		}
-		for i, err := range test.parts {
-			p := part{s, i, i + 1}
+		for i, err := range test.spans {
+			p := span{s, i, i + 1}
 			if err != nil {
 				p.fail(err)
 			} else {
-				p.settle(make([]machine.Outcome, 1))
+				p.setOutcomes(make([]machine.Outcome, 1))
 			}
 		}
 		if got := errors.Is(s.err, ErrOutcomeUnknown); got != test.unknown || s.err == nil {

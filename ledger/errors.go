@@ -24,7 +24,7 @@ var (
 )
 
 // ClockError is returned by Open when the clock is too far ahead of the last
-// command of the ledger to be believed; see Options.AcceptClock.
+// command of the ledger to be right; see Options.AcceptClock.
 type ClockError = decide.ClockError
 
 // NotLeaderError says that nothing was proposed because another node leads.

@@ -41,7 +41,7 @@ type Ledger struct {
 	entryCommands atomic.Int64        // see decide.EntryCommands
 	lastProposed  atomic.Int64        // ledger time of the last entry that was proposed, Unix nanoseconds
 	queue         queue
-	inFlight      chan flight // proposed and not yet answered, in the order of the log
+	inFlight      chan inflightEntry // proposed and not yet answered, in the order of the log
 	slots         chan struct{}
 	syncs         syncPace
 
@@ -124,7 +124,7 @@ func newLedger(o Options) *Ledger {
 		cache:       newCache(o.CacheBytes),
 		budget:      semaphore.NewWeighted(o.QueueBytes),
 		unaryBudget: semaphore.NewWeighted(o.QueueBytes / unaryShare),
-		inFlight:    make(chan flight, maxInFlight),
+		inFlight:    make(chan inflightEntry, maxInFlight),
 		slots:       make(chan struct{}, maxInFlight),
 
 		views: make(chan struct{}, viewsAtOnce()), pieceTime: pieceTime,
@@ -146,7 +146,7 @@ func newLedger(o Options) *Ledger {
 
 func (l *Ledger) openState() (err error) {
 	l.store, err = boltstore.Open(l.directory.State(), boltstore.Options{
-		Create: l.directory.Fresh(), Identity: l.directory.Identity(), Rest: l.rest,
+		Create: l.directory.Fresh(), Identity: l.directory.Identity(), Yield: l.yield,
 	})
 	if err != nil {
 		return fmt.Errorf("state: %w", err)

@@ -50,7 +50,7 @@ type RestoreInfo struct {
 }
 
 // Restore makes a data directory from a backup. Nothing of the backup is
-// believed before all of it has been checked (see backupfile.DamageError). The
+// used before all of it has been checked (see backupfile.DamageError). The
 // first command of the restored ledger is an EPOCH: it gets a random id for
 // what comes, an index beyond those that were given out after the backup, and
 // refuses every session from before.

@@ -43,15 +43,15 @@ type queue struct {
 	wake  chan struct{} // has room for one
 }
 
-// part is some commands of a submission in one log entry.
-type part struct {
+// span is some commands of a submission in one log entry.
+type span struct {
 	submission *Submission
 	from, to   int
 }
 
 // place keeps the outcome of a write that need not be proposed. From the first on,
 // those that are no longer correspond to the commands one by one.
-func (s *Submission) place(i int, out machine.Outcome, total int) {
+func (s *Submission) setReplayed(i int, out machine.Outcome, total int) {
 	if s.outcomes == nil {
 		s.outcomes = make([]machine.Outcome, total)
 		s.slots = make([]int, i, total)
@@ -123,7 +123,7 @@ func (s *Submission) Done() <-chan struct{} { return s.done }
 
 // take removes what makes the next log entry of at most so many commands from
 // the queue.
-func (q *queue) take(limit int) (parts []part, commands, size int) {
+func (q *queue) take(limit int) (spans []span, commands, size int) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	entry := decide.NewEntry(limit)
@@ -132,12 +132,12 @@ func (q *queue) take(limit int) (parts []part, commands, size int) {
 		if s.exclusive && entry.Commands > 0 {
 			break // the next one is its own
 		}
-		p := part{s, s.proposed, s.proposed}
+		p := span{s, s.proposed, s.proposed}
 		for p.to < len(s.commands) && entry.Take(s.commands[p.to].end-s.start(p.to), s.commands[p.to].work) {
 			p.to++
 		}
 		if p.to > p.from {
-			parts = append(parts, p)
+			spans = append(spans, p)
 		}
 		s.proposed = p.to
 		if s.proposed < len(s.commands) {
@@ -149,7 +149,7 @@ func (q *queue) take(limit int) (parts []part, commands, size int) {
 			break
 		}
 	}
-	return parts, entry.Commands, entry.Bytes
+	return spans, entry.Commands, entry.Bytes
 }
 
 // start returns where a command begins in frames.
@@ -162,28 +162,28 @@ func (s *Submission) start(command int) int {
 
 // fail keeps the error of a part. It stands for the whole submission, so that
 // "never proposed" must not cover another part that may be in the log.
-func (p part) fail(err error) {
+func (p span) fail(err error) {
 	s := p.submission
 	s.logged = s.logged || errors.Is(err, ErrOutcomeUnknown)
 	if s.err == nil || errors.Is(err, ErrOutcomeUnknown) {
 		s.err = err
 	}
-	s.admitDoubt()
+	s.markUnknown()
 }
 
-// admitDoubt makes the error of a submission say that its outcome is unknown if
+// markUnknown makes the error of a submission say that its outcome is unknown if
 // a part of it may be in the log.
-func (s *Submission) admitDoubt() {
+func (s *Submission) markUnknown() {
 	if s.logged && s.err != nil && !errors.Is(s.err, ErrOutcomeUnknown) {
 		s.err = unknown(s.err)
 	}
 }
 
 // settle keeps the outcomes of a part's commands.
-func (p part) settle(outcomes []machine.Outcome) {
+func (p span) setOutcomes(outcomes []machine.Outcome) {
 	s := p.submission
 	s.logged = true
-	s.admitDoubt()
+	s.markUnknown()
 	total := max(len(s.outcomes), len(s.commands)) // more when some were answered before
 	if len(outcomes) == total {
 		s.outcomes = outcomes

@@ -21,7 +21,7 @@ func TestEveryOutcomeHasItsPlace(t *testing.T) {
 		var logged []int
 		for i := range n {
 			if random.IntN(3) == 0 {
-				s.place(i, machine.Outcome{CommittedSequence: uint64(i) + 1}, n)
+				s.setReplayed(i, machine.Outcome{CommittedSequence: uint64(i) + 1}, n)
 				continue
 			}
 			if s.slots != nil {
@@ -40,7 +40,7 @@ func TestEveryOutcomeHasItsPlace(t *testing.T) {
 			for _, i := range logged[at : at+more] {
 				outcomes = append(outcomes, machine.Outcome{CommittedSequence: uint64(i) + 1})
 			}
-			part{s, at, at + more}.settle(outcomes)
+			span{s, at, at + more}.setOutcomes(outcomes)
 			at += more
 		}
 		for i := range n {

@@ -48,7 +48,7 @@ func (w *waiters[K]) join(key K) *keyWaiters {
 	return k
 }
 
-// leave forgets a call that waited, and the key with the last of them: keys that
+// leave removes a call that waited, and the key with the last of them: keys that
 // never see an event must not pile up.
 func (w *waiters[K]) leave(key K, k *keyWaiters) {
 	w.mu.Lock()

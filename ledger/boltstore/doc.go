@@ -32,8 +32,8 @@
 // memory without pointers (arena.go), found by a hash table of our own
 // (index.go): as Go values in a map they took twice the memory, three times the
 // time to put there, and most of the garbage collector's. Nothing is given back
-// before the overlay is dropped as a whole. The order of the keys is made when
-// somebody asks for it; nothing ever goes by the order of the hash table.
+// before the overlay is dropped as a whole. The keys are sorted when
+// a read needs their order; nothing ever goes by the order of the hash table.
 //
 // # Blocks go ahead
 //

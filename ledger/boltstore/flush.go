@@ -199,9 +199,9 @@ func (s *Store) writeTable(tx *bbolt.Tx, table machine.Table, changes entries) e
 	guard := leafGuard{table: table, cursor: before.Cursor()}
 	began := time.Now()
 	for i := range changes.len() {
-		if i%restEvery == restEvery-1 && s.rest != nil {
+		if i%restEvery == restEvery-1 && s.yield != nil {
 			if worked := time.Since(began); worked >= workBetweenRests {
-				s.rest(worked)
+				s.yield(worked)
 				began = time.Now()
 			}
 		}

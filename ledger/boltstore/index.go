@@ -2,7 +2,7 @@ package boltstore
 
 import "hash/maphash"
 
-// hashSeed is new with every process: nobody can choose keys that collide.
+// hashSeed is new with every process, so that no client can choose keys that collide.
 var hashSeed = maphash.MakeSeed()
 
 // index finds the ids of keys by their hash. It is many small hash tables, so

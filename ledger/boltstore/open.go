@@ -59,11 +59,11 @@ type Options struct {
 	// must be the same at every later opening, so that files of two
 	// directories cannot be mixed up.
 	Identity []byte
-	// Rest is called by Flush and Spill now and then, with how long they have
-	// worked since the last time; nil for no rests. A flush of hundreds of
-	// thousands of records keeps a processor busy for seconds, and whoever waits
-	// for an Update beside it feels that. Update and View go on meanwhile.
-	Rest func(worked time.Duration)
+	// Yield is called by Flush and Spill now and then, with how long they have
+	// worked since the last time; nil for no pauses. A flush of hundreds of
+	// thousands of records keeps a processor busy for seconds, and an Update
+	// beside it would take longer. Update and View go on meanwhile.
+	Yield func(worked time.Duration)
 	// NoSync leaves out every fsync. For tests only: a crash of the machine
 	// destroys the file.
 	NoSync bool
@@ -100,7 +100,7 @@ func open(path string, o Options, readOnly bool) (*Store, error) {
 	if _, err := checkFile(path); err != nil {
 		return nil, err
 	}
-	s := &Store{path: path, readOnly: readOnly, active: new(overlay), rest: o.Rest}
+	s := &Store{path: path, readOnly: readOnly, active: new(overlay), yield: o.Yield}
 	if err := s.openBolt(o); err != nil {
 		return nil, err
 	}

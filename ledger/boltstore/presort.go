@@ -19,7 +19,7 @@ func (s *Store) Presort(table machine.Table) {
 	if table >= machine.TableCount || len(s.unsorted(table)) == 0 {
 		return
 	}
-	// One at a time, because whoever comes second finds it done.
+	// One at a time, because the second caller finds it done.
 	s.presorting.Lock()
 	defer s.presorting.Unlock()
 	for _, u := range s.unsorted(table) {
@@ -84,7 +84,7 @@ func (u *unsorted) sorted() []uint32 {
 	return append(append(merged, old...), fresh...)
 }
 
-// adopt takes over an order of the first ids, unless somebody else has sorted as many
+// adopt takes over an order of the first ids, unless another goroutine has sorted as many
 // meanwhile. The store's mu is held.
 func (t *tableOverlay) adopt(order []uint32) {
 	t.orderMu.Lock()

@@ -155,7 +155,7 @@ func (r *reader) finish() (err error) {
 	return r.failure
 }
 
-// fail remembers the first error of the storage.
+// fail keeps the first error of the storage.
 func (r *reader) fail(err error) error {
 	if r.failure == nil {
 		r.failure = err

@@ -81,7 +81,7 @@ func (sn *Snapshot) CopyTo(w io.Writer) error {
 	return err
 }
 
-// roomyWriter gives up when the file gets near the end of its map.
+// roomyWriter fails when the file gets near the end of its map.
 type roomyWriter struct {
 	store *Store
 	w     io.Writer
@@ -115,7 +115,7 @@ func (s *Store) checkRoom() error {
 	return nil
 }
 
-// Adopt gives the state file of another data directory, which nobody has open,
+// Adopt gives the state file of another data directory, which no process has open,
 // to the directory with this identity. Its log begins anew: the file says that
 // nothing of it has been applied. That is durable when Adopt returns.
 func Adopt(path string, identity []byte) (err error) {

@@ -14,7 +14,7 @@ import (
 // Spill writes the blocks that have gathered to the file, fsynced, ahead of the
 // next Flush, and returns how much memory they took, in bytes as
 // [Store.SpillableBytes] counts them. Checkpoint does not move: after a crash
-// the log makes the same blocks again, and until then nobody sees them. It
+// the log makes the same blocks again, and until then no reader sees them. It
 // needs what is true of blocks alone: they are written once, in the order of
 // their keys, and never change. Like Flush it runs beside Updates and Views,
 // and an error makes the store unusable.

@@ -71,7 +71,7 @@ type Store struct {
 	freeList  atomic.Int64 // see FreeListBytes
 	failed    atomic.Pointer[error]
 
-	rest      func(worked time.Duration) // see Options
+	yield     func(worked time.Duration) // see Options
 	lastFlush atomic.Pointer[FlushSize]
 	// poisoned is set when bbolt panicked with locks of its own held, so that
 	// Close must not wait for them.
@@ -133,7 +133,7 @@ func (s *Store) Update(at Position, fn func(tx machine.Tx) error) (err error) {
 
 // View lets fn read one consistent state: that after some whole number of
 // Updates. Views run beside each other and beside a Flush. A View blocks
-// Updates for as long as it lasts, so whoever iterates reads a bounded page per
+// Updates for as long as it lasts, so a caller that iterates must read a bounded page per
 // View. Slices that fn was given must not be used after it returns. The error
 // is fn's own or the storage's; the latter makes the store unusable, unless it
 // was opened read-only.
@@ -144,7 +144,7 @@ func (s *Store) View(fn func(r machine.Reader) error) (err error) {
 }
 
 // TryView is View unless an Update is running or about to: then it returns
-// false at once, so that whoever can do without does not wait.
+// false at once, so that a caller that can do without it never waits.
 func (s *Store) TryView(fn func(r machine.Reader) error) (ran bool, err error) {
 	if !s.mu.TryRLock() {
 		return false, nil
@@ -214,7 +214,7 @@ func (s *Store) Checkpoint() Position {
 func (s *Store) PendingBytes() int64 { return s.pending.Load() }
 
 // Tombstones returns how many deletions of the expiry index a Flush would take
-// out of the way of those who read it in order. It never waits.
+// out of the way of reads in order. It never waits.
 func (s *Store) Tombstones() int64 { return s.tombs.Load() }
 
 // Err returns why the store is unusable, or nil. Closing is not an error.

@@ -485,7 +485,7 @@ func TestFlushRests(t *testing.T) {
 		}
 	}
 	s, err := Open(filepath.Join(t.TempDir(), "state.db"), Options{Create: true, Identity: testIdentity, NoSync: true,
-		Rest: rest})
+		Yield: rest})
 	if err != nil {
 		t.Fatal(err)
 	}

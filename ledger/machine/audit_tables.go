@@ -166,8 +166,8 @@ func (a *auditor) stream(key []byte, s *stream) error {
 			return err
 		case !found || t.Sequence != sequence || t.CreatedIndex != s.created:
 			return fmt.Errorf("the receipt of sequence %d is not at ledger index %d", sequence, slot.index)
-		case slot.mark != a.head.mark(t.Key):
-			return fmt.Errorf("the receipt of sequence %d has the mark of another key", sequence)
+		case slot.fingerprint != a.head.fingerprint(t.Key):
+			return fmt.Errorf("the receipt of sequence %d has the fingerprint of another key", sequence)
 		}
 	}
 	entry := appendExpiryKey(nil, expiryStream, s.indexed, key)

@@ -6,7 +6,7 @@ import (
 )
 
 // The codec is our own because bytes that are hashed must have exactly one
-// form: protobuf gives no such promise. Numbers are minimal unsigned varints
+// form: protobuf guarantees none. Numbers are minimal unsigned varints
 // or fixed big-endian words, byte strings are length-prefixed, and a decoder
 // refuses what an encoder would not have written.
 

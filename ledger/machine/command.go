@@ -37,8 +37,8 @@ const (
 
 // AppendCreate appends the first command of a ledger, which gives it its id,
 // its configuration and its level. Seed is random and stays within the ledger:
-// the marks of idempotency keys are made with it, so that no client can look
-// for keys whose marks agree.
+// the fingerprints of idempotency keys are made with it, so that no client can look
+// for keys whose fingerprints agree.
 func AppendCreate(dst []byte, id LedgerID, seed uint64, config Config) []byte {
 	dst = append(dst, byte(commandCreate))
 	dst = binary.BigEndian.AppendUint64(dst, uint64(id))
@@ -231,7 +231,7 @@ func (c *openSessionCommand) decode(d *decoder) {
 }
 
 func decodeConfigUpdate(d *decoder) (u ConfigUpdate) {
-	d.bytes() // the actor, for those who read the log
+	d.bytes() // the actor stands there for readers of the log
 	var values [5]*uint64
 	for i := range values {
 		switch d.octet() {

@@ -164,27 +164,27 @@ func TestRule6KeyUnderAnotherSequence(t *testing.T) {
 	f.commit(appendWrite("c", 7, 2, "p2"))
 }
 
-// Keys are told apart in full, though the window keeps a short mark of each.
+// Keys are told apart in full, though the window keeps a short fingerprint of each.
 func TestRule6KeysWithEqualMarks(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t, testConfig())
-	keyMark := f.m.head.mark
+	keyFingerprint := f.m.head.fingerprint
 	seen := map[uint32]Key{}
 	var a, b Key
 	for i := uint32(0); ; i++ { // a birthday: some 2^16 keys are enough for 31 bits
 		k := Key{UUID: [16]byte{byte(i), byte(i >> 8), byte(i >> 16), byte(i >> 24)}, Present: true}
-		if other, clash := seen[keyMark(k)]; clash {
+		if other, clash := seen[keyFingerprint(k)]; clash {
 			a, b = other, k
 			break
 		}
-		seen[keyMark(k)] = k
+		seen[keyFingerprint(k)] = k
 	}
 	first, second, third := appendWrite("c", 1, 0, "a"), appendWrite("c", 2, 0, "b"), appendWrite("c", 3, 0, "a")
 	first.Key, second.Key, third.Key = a, b, a
 	f.commit(first)
 	f.commit(second) // not a replay of the first, nor its key reused
 	if out := f.refuse(third, Replayed); out.CommittedSequence != 1 {
-		t.Errorf("the key was found under sequence %d, want 1: behind a newer key with the same mark",
+		t.Errorf("the key was found under sequence %d, want 1: behind a newer key with the same fingerprint",
 			out.CommittedSequence)
 	}
 }

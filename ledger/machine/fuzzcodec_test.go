@@ -379,14 +379,14 @@ func FuzzBlockRecordVersion1(f *testing.F) {
 func FuzzWindow(f *testing.F) {
 	var w window
 	for i := range uint64(5) {
-		w.push(windowSlot{index: i * i * 1_000, mark: uint32(i)}, 4)
+		w.push(windowSlot{index: i * i * 1_000, fingerprint: uint32(i)}, 4)
 	}
 	f.Add(uint16(w.size), w.append(nil), uint64(1<<40), uint32(7), uint8(4))
 	f.Add(uint16(0), []byte{}, uint64(1), uint32(0), uint8(1))
 	f.Add(uint16(1), []byte{0, 0, 0, 0, 0x80}, uint64(1), uint32(0), uint8(1))
 	f.Add(uint16(2), []byte{0, 0, 0, 1, 0, 0, 0, 1, 1, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 1},
 		uint64(0), uint32(0), uint8(2))
-	f.Fuzz(func(t *testing.T, size uint16, body []byte, index uint64, mark uint32, limit uint8) {
+	f.Fuzz(func(t *testing.T, size uint16, body []byte, index uint64, fingerprint uint32, limit uint8) {
 		d := decoder{rest: body}
 		var w window
 		w.decode(&d, uint64(size))
@@ -397,14 +397,14 @@ func FuzzWindow(f *testing.F) {
 			t.Errorf("%x decodes, and encodes to %x", body, again)
 		}
 		want := make([]windowSlot, size)
-		rest, at := w.places, uint64(0)
+		rest, at := w.deltas, uint64(0)
 		for i := range want {
 			delta, n := binary.Uvarint(rest)
 			rest, at = rest[max(n, 0):], at-delta
 			if i == 0 {
 				at = delta
 			}
-			want[i] = windowSlot{index: at, mark: binary.BigEndian.Uint32(body[4*i:])}
+			want[i] = windowSlot{index: at, fingerprint: binary.BigEndian.Uint32(body[4*i:])}
 		}
 		sound := w.check() == nil
 		compare := func(what string) {
@@ -416,8 +416,8 @@ func FuzzWindow(f *testing.F) {
 		}
 		compare("decoded")
 		most := uint64(limit) + 1
-		w.push(windowSlot{index, mark}, most)
-		want = append([]windowSlot{{index, mark}}, want...)
+		w.push(windowSlot{index, fingerprint}, most)
+		want = append([]windowSlot{{index, fingerprint}}, want...)
 		want = want[:min(uint64(len(want)), most)]
 		if sound && (w.size != uint64(len(want)) || w.check() != nil) {
 			t.Errorf("after a push there are %d slots, %v, want %d", w.size, w.check(), len(want))

@@ -109,7 +109,7 @@ func TestGoldenFormat(t *testing.T) {
 		created: 299, session: 300, last: 5, lastSeen: testStart, indexed: testStart - 1,
 		attempts: [][16]byte{{9}, {8}},
 	}
-	for _, slot := range []windowSlot{{399, 0xffffffff}, {400, 0}, {1<<40 + 7, (&head{seed: 77}).mark(x.Key)}} {
+	for _, slot := range []windowSlot{{399, 0xffffffff}, {400, 0}, {1<<40 + 7, (&head{seed: 77}).fingerprint(x.Key)}} {
 		s.window.push(slot, 64)
 	}
 	h := head{

@@ -22,7 +22,7 @@ type head struct {
 	digest  Hash
 	streams uint64 // in all organizations
 	config  Config
-	seed    uint64 // of the marks of idempotency keys
+	seed    uint64 // of the fingerprints of idempotency keys
 
 	sincePass    uint64 // commands since the last eviction pass
 	backlog      bool   // that pass left entries that were due
@@ -47,8 +47,8 @@ type epoch struct {
 
 func (h *head) created() bool { return len(h.epochs) > 0 }
 
-// mark returns the mark of an idempotency key; see windowSlot.
-func (h *head) mark(k Key) uint32 {
+// fingerprint returns the fingerprint of an idempotency key; see windowSlot.
+func (h *head) fingerprint(k Key) uint32 {
 	if !k.Present {
 		return 0
 	}

@@ -211,7 +211,7 @@ func (c *keyedCommand) decode(d *decoder) {
 	k := &c.command
 	*k = keyed.Command{Kind: keyed.Kind(d.octet())}
 	c.id, c.maxKeys = d.keyedID(), 0
-	d.bytes() // the actor, for those who read the log
+	d.bytes() // the actor stands there for readers of the log
 	switch k.Kind {
 	case keyed.Reserve:
 		c.maxKeys = d.uvarint()
@@ -374,7 +374,7 @@ func (m *Machine) countPending(before, after *keyed.Record) error {
 	return nil
 }
 
-// attach stores a response or checkpoint, and forgets the one before. A long one
+// attach stores a response or checkpoint, and removes the one before. A long one
 // stands under the index of the command; no command has two.
 func (m *Machine) attach(tx Tx, old uint64, content []byte) (inline []byte, at uint64, err error) {
 	if old != 0 {
@@ -473,7 +473,7 @@ func (m *Machine) scratchKey(key []byte) []byte {
 	return m.scratch
 }
 
-// removeKeyed forgets a record, whose entry in the expiry index is gone.
+// removeKeyed removes a record, whose entry in the expiry index is gone.
 func (m *Machine) removeKeyed(tx Tx, key []byte, e *keyedEntry) error {
 	for _, at := range []uint64{e.responseAt, e.checkpointAt} {
 		if at != 0 {

@@ -122,7 +122,7 @@ func writtenDigest(hash RequestHash) (digest [32]byte) {
 	return digest
 }
 
-// past returns the attempts that a record remembers, when another life of its key
+// past returns the attempts that a record keeps, when another life of its key
 // begins.
 func (e *keyedEntry) past(now int64) []keyed.PastAttempt {
 	if e == nil {

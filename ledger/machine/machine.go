@@ -18,7 +18,7 @@ var ErrNotCreated = errors.New("the ledger has not been created")
 var ErrDiverged = errors.New("this program or this state differs from the one that wrote the log")
 
 // Machine applies log entries to the state. It belongs to one goroutine, or to
-// whoever holds the storage's lock. After an error it must not be used again.
+// the goroutine that holds the storage's lock. After an error it must not be used again.
 type Machine struct {
 	head head
 
@@ -117,7 +117,7 @@ func (m *Machine) Apply(tx Tx, entry []byte) ([]Outcome, error) {
 // entries ahead of what it has applied than it has in flight.
 const maxPassed = 64
 
-// pass remembers where the machine stands after an entry.
+// pass notes where the machine stands after an entry.
 func (m *Machine) pass(c Check) {
 	if len(m.passed) == maxPassed {
 		copy(m.passed, m.passed[1:])

@@ -8,7 +8,7 @@ import (
 
 const (
 	streamVersion = 1
-	// maxAttempts is how many OpenSession attempts of a stream are remembered,
+	// maxAttempts is how many OpenSession attempts of a stream are kept,
 	// the current one included: a delayed copy of one of them is fenced rather
 	// than taking the stream back.
 	maxAttempts = 8

@@ -7,35 +7,37 @@ import (
 
 // window finds the receipts of a stream's last writes, newest first. Every
 // write decodes one, adds a slot and encodes it again, so that it is kept as
-// it is stored: marks and places are copied and cut, not taken apart.
+// it is stored: fingerprints and deltas are copied and cut, not taken apart.
 type window struct {
-	size   uint64 // slots
-	marks  []byte // 4 bytes a slot
-	places []byte // a varint a slot: the newest one's index, then how much smaller each next is
+	size         uint64 // slots
+	fingerprints []byte // 4 bytes a slot
+	deltas       []byte // a varint a slot: the newest one's index, then how much smaller each next is
 }
 
 // windowSlot finds the receipt of one sequence.
 type windowSlot struct {
 	index uint64 // ledger index of the transaction
-	// mark is a digest of the idempotency key, 0 for a write without one. It
+	// fingerprint is a digest of the idempotency key, 0 for a write without one. It
 	// spares looking into blocks for keys that are not there; a block decides
-	// whether a key with the same mark is the same key.
-	mark uint32
+	// whether a key with the same fingerprint is the same key.
+	fingerprint uint32
 }
 
-const markBytes = 4
+const fingerprintBytes = 4
 
-// mark returns the mark of slot i, which must be below size.
-func (w *window) mark(i uint64) uint32 { return binary.BigEndian.Uint32(w.marks[i*markBytes:]) }
+// fingerprint returns the fingerprint of slot i, which must be below size.
+func (w *window) fingerprint(i uint64) uint32 {
+	return binary.BigEndian.Uint32(w.fingerprints[i*fingerprintBytes:])
+}
 
 // slot returns slot i, which must be below size. Places that make no sense give
 // an index at which no receipt will be found.
 func (w *window) slot(i uint64) windowSlot {
-	index, rest := uint64(0), w.places
+	index, rest := uint64(0), w.deltas
 	for j := uint64(0); j <= i; j++ {
 		delta, n := binary.Uvarint(rest)
 		if n <= 0 {
-			return windowSlot{mark: w.mark(i)}
+			return windowSlot{fingerprint: w.fingerprint(i)}
 		}
 		if rest = rest[n:]; j == 0 {
 			index = delta
@@ -43,28 +45,28 @@ func (w *window) slot(i uint64) windowSlot {
 			index -= delta
 		}
 	}
-	return windowSlot{index, w.mark(i)}
+	return windowSlot{index, w.fingerprint(i)}
 }
 
 // push adds the newest slot and drops the oldest ones beyond a limit.
 func (w *window) push(s windowSlot, limit uint64) {
 	var front [2 * binary.MaxVarintLen64]byte
-	places := binary.AppendUvarint(front[:0], s.index)
-	rest := w.places
+	deltas := binary.AppendUvarint(front[:0], s.index)
+	rest := w.deltas
 	if w.size > 0 {
 		newest, n := binary.Uvarint(rest)
 		if n > 0 { // otherwise slot finds nothing, as before
 			rest = rest[n:]
-			places = binary.AppendUvarint(places, s.index-newest)
+			deltas = binary.AppendUvarint(deltas, s.index-newest)
 		}
 	}
-	w.places = prepend(w.places, rest, places)
-	var mark [markBytes]byte
-	binary.BigEndian.PutUint32(mark[:], s.mark)
-	w.marks = prepend(w.marks, w.marks, mark[:])
+	w.deltas = prepend(w.deltas, rest, deltas)
+	var fingerprint [fingerprintBytes]byte
+	binary.BigEndian.PutUint32(fingerprint[:], s.fingerprint)
+	w.fingerprints = prepend(w.fingerprints, w.fingerprints, fingerprint[:])
 	for w.size++; w.size > limit; w.size-- {
-		w.marks = w.marks[:len(w.marks)-markBytes]
-		w.places = dropLast(w.places)
+		w.fingerprints = w.fingerprints[:len(w.fingerprints)-fingerprintBytes]
+		w.deltas = dropLast(w.deltas)
 	}
 }
 
@@ -92,33 +94,33 @@ func dropLast(varints []byte) []byte {
 }
 
 func (w *window) append(dst []byte) []byte {
-	return append(append(dst, w.marks...), w.places...)
+	return append(append(dst, w.fingerprints...), w.deltas...)
 }
 
 // decode copies a window of a known size, which is the rest of a stream's
-// record. Only check tells whether its places make sense.
+// record. Only check tells whether its deltas make sense.
 func (w *window) decode(d *decoder, size uint64) {
 	if size > maxWindow {
 		d.fail()
 		return
 	}
 	w.size = size
-	w.marks = append(w.marks[:0], d.take(size*markBytes)...)
-	w.places = append(w.places[:0], d.rest...)
-	if uint64(len(w.places)) < size || size == 0 && len(w.places) > 0 {
+	w.fingerprints = append(w.fingerprints[:0], d.take(size*fingerprintBytes)...)
+	w.deltas = append(w.deltas[:0], d.rest...)
+	if uint64(len(w.deltas)) < size || size == 0 && len(w.deltas) > 0 {
 		d.fail()
 	}
 	d.rest = nil
 }
 
-// check returns an error unless the places are one minimal number a slot.
+// check returns an error unless the deltas are one minimal number a slot.
 func (w *window) check() error {
-	d := decoder{rest: w.places}
+	d := decoder{rest: w.deltas}
 	for range w.size {
 		d.uvarint()
 	}
 	if err := d.done("window"); err != nil {
-		return fmt.Errorf("places of the receipts: %w", err)
+		return fmt.Errorf("deltas of the receipts: %w", err)
 	}
 	return nil
 }

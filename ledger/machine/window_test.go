@@ -36,7 +36,7 @@ func TestWindowAgainstSlice(t *testing.T) {
 			t.Fatalf("seed %d step %d: %d slots, want %d", seed, step, again.size, len(want))
 		}
 		for i := range want {
-			if got := again.slot(uint64(i)); got != want[i] || again.mark(uint64(i)) != want[i].mark {
+			if got := again.slot(uint64(i)); got != want[i] || again.fingerprint(uint64(i)) != want[i].fingerprint {
 				t.Fatalf("seed %d step %d: slot %d is %+v, want %+v", seed, step, i, got, want[i])
 			}
 		}
@@ -49,22 +49,22 @@ func TestWindowAgainstSlice(t *testing.T) {
 // What is stored wrongly is noticed by check, and harmless before that.
 func TestWindowOfNonsense(t *testing.T) {
 	t.Parallel()
-	for _, places := range [][]byte{{0x80}, {0x80, 0x00}, {1, 2, 3}, {0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff,
+	for _, deltas := range [][]byte{{0x80}, {0x80, 0x00}, {1, 2, 3}, {0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff,
 		0xff, 0xff, 0xff}} {
-		w := window{size: 2, marks: make([]byte, 2*markBytes), places: places}
+		w := window{size: 2, fingerprints: make([]byte, 2*fingerprintBytes), deltas: deltas}
 		if w.check() == nil {
-			t.Errorf("places %x pass for two numbers", places)
+			t.Errorf("deltas %x pass for two numbers", deltas)
 		}
 		_, _ = w.slot(0), w.slot(1)
 		for range 5 {
 			w.push(windowSlot{1 << 40, 1}, 2)
 		}
 		if got := w.slot(0); got.index != 1<<40 {
-			t.Errorf("after places %x the newest slot is %+v", places, got)
+			t.Errorf("after deltas %x the newest slot is %+v", deltas, got)
 		}
 	}
 	var w window
-	for _, record := range [][]byte{nil, {1}, make([]byte, 2*markBytes), make([]byte, 2*markBytes+1)} {
+	for _, record := range [][]byte{nil, {1}, make([]byte, 2*fingerprintBytes), make([]byte, 2*fingerprintBytes+1)} {
 		d := decoder{rest: record}
 		if w.decode(&d, 2); !d.bad {
 			t.Errorf("%x decodes as two slots", record)

@@ -17,7 +17,7 @@ func (m *Machine) loadStream(r Reader, organization, vault, clientID []byte) (fo
 		return false, err
 	}
 	if b == nil {
-		empty := window{marks: m.stream.window.marks[:0], places: m.stream.window.places[:0]}
+		empty := window{fingerprints: m.stream.window.fingerprints[:0], deltas: m.stream.window.deltas[:0]}
 		m.stream = stream{attempts: m.stream.attempts[:0], window: empty}
 		return false, nil
 	}
@@ -101,12 +101,12 @@ func (m *Machine) checkDuplicate(tx Tx, s *stream, c *writeCommand, hash Request
 		}
 		return SequenceReused, nil
 	}
-	mark := m.head.mark(c.key)
-	if mark == 0 {
+	fingerprint := m.head.fingerprint(c.key)
+	if fingerprint == 0 {
 		return 0, nil
 	}
 	for i := range s.visible(m.head.config.ReceiptWindow) {
-		if s.window.mark(i) != mark {
+		if s.window.fingerprint(i) != fingerprint {
 			continue
 		}
 		r, err := m.windowReceipt(tx, s, s.window.slot(i), s.last-i)
@@ -114,7 +114,7 @@ func (m *Machine) checkDuplicate(tx Tx, s *stream, c *writeCommand, hash Request
 			return 0, err
 		}
 		if r.Key != c.key {
-			continue // another key with the same mark
+			continue // another key with the same fingerprint
 		}
 		out.CommittedSequence = r.Sequence
 		if r.RequestHash == hash {
@@ -182,7 +182,7 @@ func (m *Machine) commit(tx Tx, c *writeCommand, found bool, hash RequestHash, o
 	if err != nil {
 		return nil, err
 	}
-	s.push(windowSlot{m.head.index, m.head.mark(c.key)}, m.head.config.ReceiptWindow)
+	s.push(windowSlot{m.head.index, m.head.fingerprint(c.key)}, m.head.config.ReceiptWindow)
 	s.lastSeen = m.head.time
 	if err := m.putStream(tx); err != nil {
 		return nil, err

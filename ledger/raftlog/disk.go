@@ -25,7 +25,7 @@ const (
 var keyIdentity = []byte("seqledger-identity")
 
 // openWAL opens raft-wal in dir, which makes a new log where there is none:
-// whoever wants an existing one must look first.
+// a caller that wants an existing one must look first.
 func openWAL(o *Options, dir string) (store diskStore, err error) {
 	files := o.files
 	if files == nil {

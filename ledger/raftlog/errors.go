@@ -51,7 +51,7 @@ func IsDamage(err error) bool {
 }
 
 // damage builds a DamageError for dir, unless the cause is a system that could
-// not do what it was asked: whoever has too few file descriptors must not be
+// not do what it was asked: an operator who lacks file descriptors must not be
 // told to restore a backup.
 func damage(dir string, cause error, format string, args ...any) error {
 	found := fmt.Sprintf(format, args...)
@@ -66,5 +66,5 @@ func damage(dir string, cause error, format string, args ...any) error {
 	return &DamageError{Dir: dir, Found: found, Cause: cause}
 }
 
-// unknown wraps the reason why nobody can say whether an entry is committed.
+// unknown wraps the reason why it is not known whether an entry is committed.
 func unknown(cause error) error { return fmt.Errorf("%w: %w", ErrOutcomeUnknown, cause) }

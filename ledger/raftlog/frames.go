@@ -73,7 +73,7 @@ func readBatches(content []byte) batches {
 // power loss. Two things are in the way.
 //
 //   - The walk: from the end of the last whole batch the frames are followed by
-//     their lengths, so that nobody looks into an entry. A length is believed only
+//     their lengths, so that the inside of an entry is never searched. A length counts only
 //     when the entry's own numbers, which stand right behind it, give the same
 //     one and the very next Raft index: a damaged length would otherwise lead
 //     past acknowledged batches. A client controls neither.

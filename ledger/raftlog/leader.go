@@ -20,7 +20,7 @@ func (l *Log) Leader() (isLeader bool, address string, term uint64) {
 // ever committed. It returns the failure of a failed log, ErrClosed, or the
 // context's error.
 func (l *Log) Ready(ctx context.Context) error {
-	// One slot is enough and nobody blocks on it: it says that something
+	// One slot is enough and no send blocks on it: it says that something
 	// changed, and what is true now is read afterwards.
 	changed := make(chan raft.Observation, 1)
 	observer := raft.NewObserver(changed, false, func(o *raft.Observation) bool {
@@ -59,7 +59,7 @@ func (l *Log) Ready(ctx context.Context) error {
 // fails with ErrNotLeader, ErrClosed, the failure, or the context's error.
 func (l *Log) ReadBarrier(ctx context.Context) error {
 	if l.sole.Load() && l.current() {
-		// Nobody else can lead, and what this node acknowledged it has applied.
+		// No other node can lead, and what this node acknowledged it has applied.
 		return nil
 	}
 	if err := l.unusable(); err != nil {
@@ -117,7 +117,7 @@ func (l *Log) establish(ctx context.Context) error {
 func (l *Log) await(ctx context.Context, future raft.Future) error {
 	stop := make(chan struct{})
 	giveUp := sync.OnceFunc(func() { close(stop) })
-	// Its goroutine closes a channel and ends by itself; nobody needs to wait.
+	// Its goroutine closes a channel and ends by itself, so that nothing waits for it.
 	defer context.AfterFunc(ctx, giveUp)()
 	if !stopWith(future, stop) {
 		return l.stopped()

@@ -150,7 +150,7 @@ func (l *Log) unusable() error {
 }
 
 // fail keeps the first error for good and stops Raft before it returns, so that
-// whoever met the error cannot go on with another election. It must not wait for
+// the goroutine that met the error cannot go on with another election. It must not wait for
 // Raft's goroutines, because it is called from them.
 func (l *Log) fail(err error) {
 	l.mu.Lock()
@@ -163,7 +163,7 @@ func (l *Log) fail(err error) {
 		l.stopRaftLocked()
 	}
 	l.mu.Unlock()
-	// Before the waits end, so that whoever is woken finds the failure known.
+	// Before the waits end, so that a caller that is woken finds the failure known.
 	if l.options.OnFailure != nil {
 		l.options.OnFailure(err)
 	}

@@ -24,7 +24,7 @@ const (
 	// keptSnapshots is one more than needed: the newest may be half written.
 	keptSnapshots = 2
 	// soleTimeout is how long a sole voter that has lost its leadership waits for a
-	// leader that cannot exist. At the start it does not wait; see standNow.
+	// leader that cannot exist. At the start it does not wait; see campaign.
 	soleTimeout = 50 * time.Millisecond
 	// never is how often Raft looks by itself whether to take a snapshot.
 	never = 10 * 365 * 24 * time.Hour
@@ -71,8 +71,8 @@ func raftConfig(o *Options) *raft.Config {
 	c.SnapshotThreshold = math.MaxUint64
 	c.NoSnapshotRestoreOnStart = true // the state is in the machine's store already
 	c.NoLegacyTelemetry = true
-	// A node that was removed becomes a follower without a leader; stopping it
-	// is for whoever removed it.
+	// A node that was removed becomes a follower without a leader; its
+	// operator stops it.
 	c.ShutdownOnRemove = false
 	return c
 }
@@ -89,7 +89,7 @@ func start(o *Options, conf *raft.Config, disk diskStore, transport raft.Transpo
 	}
 	sole := isSole(found.configuration, conf.LocalID)
 	if sole {
-		// standNow halves them
+		// campaign halves them
 		conf.HeartbeatTimeout, conf.ElectionTimeout, conf.LeaderLeaseTimeout = 2*soleTimeout, 2*soleTimeout, soleTimeout
 	} else if o.Transport == nil {
 		return nil, damage(o.Dir, nil, "it names the members %+v, and node %q is not the only voter of them: "+
@@ -135,7 +135,7 @@ func (l *Log) run(conf *raft.Config, machine raft.FSM, snapshots raft.SnapshotSt
 		return failure
 	}
 	if err == nil && l.sole.Load() {
-		if err = standNow(node); err != nil {
+		if err = campaign(node); err != nil {
 			err = errors.Join(err, node.Shutdown().Error())
 		}
 	}
@@ -151,10 +151,10 @@ func (l *Log) run(conf *raft.Config, machine raft.FSM, snapshots raft.SnapshotSt
 	return nil
 }
 
-// standNow makes a sole voter stand for election at once: it would find out by
-// waiting that there is no leader, and nobody is served meanwhile. Raft looks for
+// campaign makes a sole voter stand for election at once: it would find out by
+// waiting that there is no leader, and serves no call meanwhile. Raft looks for
 // its leader as soon as the time that it may be silent becomes shorter.
-func standNow(node *raft.Raft) error {
+func campaign(node *raft.Raft) error {
 	c := node.ReloadableConfig()
 	c.HeartbeatTimeout /= 2
 	c.ElectionTimeout /= 2
@@ -169,8 +169,8 @@ func (l *Log) configured(encoded []byte) {
 }
 
 func openSnapshots(o *Options, conf *raft.Config) (*durableSnapshots, error) {
-	// What a crash left of a snapshot is of no use, and nobody else removes it.
-	left, err := os.ReadDir(filepath.Join(o.Dir, snapshotDir)) // no Glob: the path is no pattern
+	// What a crash left of a snapshot is of no use, and nothing else removes it.
+	left, err := os.ReadDir(filepath.Join(o.Dir, snapshotDir)) // not Glob: the path is used literally
 	if errors.Is(err, os.ErrNotExist) {
 		err = nil
 	}
@@ -194,7 +194,7 @@ func openSnapshots(o *Options, conf *raft.Config) (*durableSnapshots, error) {
 	}
 	leftovers, err := checkSnapshotMetadata(path)
 	if err != nil {
-		return nil, damage(o.Dir, err, "the metadata of a snapshot cannot be believed")
+		return nil, damage(o.Dir, err, "the metadata of a snapshot is damaged")
 	}
 	for _, name := range leftovers {
 		// The store does not see it, and so would never remove it.

@@ -63,10 +63,10 @@ type Options struct {
 
 	Machine   Machine
 	Logger    *slog.Logger // nil: slog.Default()
-	OnFailure func(error)  // told the first storage error, once; must not block; nil: nobody
+	OnFailure func(error)  // told the first storage error, once; must not block; may be nil
 
 	// Stored is told of each write of entries: their bytes and how long it took,
-	// fsync included. It must not block; nil: nobody.
+	// fsync included. It must not block; may be nil.
 	Stored func(bytes int, took time.Duration)
 
 	// Transport connects the nodes; Close closes it if it has a Close method.

@@ -64,7 +64,7 @@ func errEntryTooLarge(n int) error {
 // shutdownFields maps the types of Raft's futures to where their ShutdownCh is.
 var shutdownFields sync.Map // reflect.Type → []int
 
-// stopWith makes the future give up with raft.ErrRaftShutdown once stop is
+// stopWith ends the future with raft.ErrRaftShutdown once stop is
 // closed. It returns false when Raft has refused the request already.
 //
 // Raft does not answer the requests that are still in its queue when it shuts

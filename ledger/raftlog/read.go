@@ -12,9 +12,9 @@ import (
 )
 
 // Read checks the log in dir as Open does and calls visit for the commands that
-// come after checkpoint, until visit returns an error. Nobody may have the log
+// come after checkpoint, until visit returns an error. No process may have the log
 // open. It works on a copy below the system's directory for temporary files,
-// because opening a log repairs a torn tail and whoever only looks must change
+// because opening a log repairs a torn tail and a read must change
 // nothing. A log that does not fit is refused with a *DamageError. On a sole
 // voter everything in the log is, or will be, committed.
 func Read(dir string, identity []byte, checkpoint Position, visit func(at Position, entry []byte) error) (err error) {
@@ -32,7 +32,7 @@ func Read(dir string, identity []byte, checkpoint Position, visit func(at Positi
 	}
 	defer func() {
 		if damage, ok := errors.AsType[*DamageError](err); ok {
-			damage.Dir = dir // the copy's name would help nobody
+			damage.Dir = dir // the copy is gone afterwards
 		}
 	}()
 	disk, err := openDisk(&o)

@@ -106,7 +106,7 @@ func (i segmentIndex) CommitState(state types.PersistentState) error {
 
 // firstError keeps the error of a rotation. raft-wal rotates in a goroutine of
 // its own and merely logs why it could not; the next write is then refused
-// because "the segment is sealed", which helps nobody whose disk is full.
+// because "the segment is sealed", which does not say that the disk is full.
 type firstError struct{ err atomic.Pointer[error] }
 
 func (f *firstError) keep(err error) error {

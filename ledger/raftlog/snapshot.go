@@ -62,7 +62,7 @@ type durableSnapshots struct {
 	raft.SnapshotStore
 	dir  string
 	sync func(dir string) error
-	fail func(error) // told the first error of a snapshot that is being written; nil while nobody writes
+	fail func(error) // told the first error of a snapshot that is being written; nil while none is written
 }
 
 // failed makes an error final, like one of the log itself: what a failed sync
@@ -120,7 +120,7 @@ func (s *durableSink) Close() error {
 }
 
 // checkSnapshotMetadata refuses a snapshot whose metadata changed at rest. Raft
-// passes over one that it cannot read, and believes whatever index it can read:
+// passes over one that it cannot read, and takes any index that it can read:
 // one that is too high makes it leave out the entries before. The metadata has
 // no checksum, but the name of the directory says the same.
 //

@@ -64,7 +64,7 @@ func (s *guardedStore) StoreLogs(entries []*raft.Log) error {
 		size += entrySize(e)
 		if e.Type == raft.LogConfiguration {
 			// Raft goes by a membership from the moment it is in the log, so
-			// that whoever reads it here must know at least as early.
+			// it must be known here at least as early.
 			s.configured(e.Data)
 		}
 	}

@@ -22,7 +22,7 @@ import (
 // leaves what it wrote and had not synced; a failed fsync leaves pages that Linux
 // marks clean, so that no later fsync writes them. Raft would serve such entries
 // and count on them, and a power loss would take them away from below what was
-// acknowledged since. So everything that is believed here is written once more
+// acknowledged since. So everything that counts here is written once more
 // and synced, with the directory's entry of the segment, before it counts. Sealed
 // segments need none of it: a seal is noted only behind a successful sync.
 //
@@ -32,9 +32,9 @@ import (
 //     noted: it opens, and every later write fails with "segment is sealed".
 //   - A crash in the middle of that write: the same.
 //   - Two torn writes in a row: it checks the last commit frame it sees and
-//     believes the one before, which may be of the other torn write.
+//     takes the one before, which may be of the other torn write.
 //
-// So the bytes behind the last whole batch are zeroed, for nobody was told that
+// So the bytes behind the last whole batch are zeroed, because no caller was told that
 // they are written, and a full segment is marked as such. If they are no torn
 // write but damage (checkTorn), nothing is changed.
 func repairTail(o *Options, meta types.MetaStore, files types.VFS, dir string) error {

@@ -23,7 +23,7 @@
 //     and connections that deliver in order until they break.
 //   - writer, simple, buggy, stale, operator: the clients. A writer follows the
 //     client's rules to the letter, with a journal, and dies like the node.
-//   - oracle and model: who knows what was applied, acknowledged and promised,
+//   - oracle and model: what was applied, acknowledged and promised,
 //     and what every command ought to have been answered.
 //   - audit_test.go: what is checked once an episode has come to rest.
 //   - bugs (tamper_test.go): the controls. Each must be caught.

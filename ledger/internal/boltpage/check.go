@@ -64,9 +64,9 @@ func (c *checker) use(id uint64, pages int) error {
 }
 
 // CheckFreeList reads the beginning of the list of free pages and returns how many
-// bytes the list takes in the file. bbolt believes the length that it has, whatever
-// memory that takes, so this comes before bbolt opens the file. It fails with
-// ErrDamaged or the reader's error.
+// bytes the list takes in the file. bbolt allocates as much memory as the length
+// says, so this comes before bbolt opens the file. It fails with ErrDamaged or the
+// reader's error.
 func CheckFreeList(file io.ReaderAt, m Meta) (size int64, err error) {
 	if err := inFile(m.FreeList, m.Pages); err != nil {
 		return 0, err

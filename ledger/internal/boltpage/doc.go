@@ -1,5 +1,5 @@
 // Package boltpage reads the pages of a bbolt file and checks each before it is
-// believed. It writes nothing.
+// used. It writes nothing.
 //
 // bbolt has checksums on its two meta pages alone. Everywhere else it takes what a
 // page says: it looks for a record where a damaged inner page leads and finds

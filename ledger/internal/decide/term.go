@@ -10,11 +10,11 @@ import (
 const LastYear = 2200
 
 // MaxPause is how far ledger time may move at the start of a term without
-// anybody saying that the clock is right.
+// the operator saying that the clock is right.
 const MaxPause = 30 * 24 * time.Hour
 
 // ClockError says that a wall clock is too far ahead of ledger time to be
-// believed. A wrong one would expire everything at once.
+// right. A wrong one would expire everything at once.
 type ClockError struct {
 	Wall, Ledger time.Time
 }

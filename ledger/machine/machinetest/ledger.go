@@ -33,7 +33,7 @@ func NewLedger(create Create, clock func() time.Time) *Ledger {
 	return l
 }
 
-// empty forgets everything.
+// empty makes the ledger one that has not been created.
 func (l *Ledger) empty() {
 	l.state, l.log = machine.NewMemory(), nil
 	m, err := machine.Open(l.state)

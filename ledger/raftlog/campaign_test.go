@@ -31,7 +31,7 @@ func TestASoleVoterStandsForElectionAtOnce(t *testing.T) {
 			t.Error(err)
 		}
 	}()
-	if err := standNow(node); err != nil {
+	if err := campaign(node); err != nil {
 		t.Fatal(err)
 	}
 	select {
