@@ -115,14 +115,28 @@ func sortByKey(entries []expiryEntry) {
 	slices.SortFunc(entries, func(a, b expiryEntry) int { return bytes.Compare(a.key, b.key) })
 }
 
+// cursors holds, by kind, a key that no entry of the expiry index comes before; nil is not known.
+type cursors [expiryKinds][]byte
+
+// from returns where a walk over a kind begins, or false if the kind has no entries. In that case
+// a walk would step over the deleted keys of the kinds behind it.
+func (c *cursors) from(kind byte) (key []byte, any bool) {
+	switch key := c[kind]; {
+	case key == nil:
+		return []byte{kind}, true
+	default:
+		return key, key[0] == kind
+	}
+}
+
 // collectDue takes due entries of a kind from the front of the index. It begins
 // at the cursor, because a store may have to step over every deleted key until
 // it writes a checkpoint; the answer is the same from wherever it begins before
 // the first key.
 func (m *Machine) collectDue(tx Tx, kind byte, p *pass, due func(unixNanos int64) bool) (entries []expiryEntry, err error) {
-	from := m.cursor[kind]
-	if from == nil {
-		from = []byte{kind}
+	from, any := m.cursor.from(kind)
+	if !any {
+		return nil, nil
 	}
 	rest := []byte{kind + 1} // of the index, behind what was taken
 	err = m.collect(tx, kind, from, func(k []byte, t int64, key []byte) (bool, error) {

@@ -13,7 +13,10 @@ const (
 	MaxEntryWork = 8_192
 	// maxEntryPassWork bounds in the same way what the eviction passes of an
 	// entry cost.
-	maxEntryPassWork = 10_000
+	maxEntryPassWork = 5_000
+	// maxEntryPasses bounds how often an entry may have to step over the same deleted keys of
+	// the expiry index, which no unit counts: up to 65,536 of 20 to 100 ns before a checkpoint.
+	maxEntryPasses = 8
 )
 
 // Work returns what a write costs the applier in units of [MaxEntryWork]. A
@@ -65,6 +68,6 @@ func (e *Entry) Full() bool { return e.Commands >= e.limit }
 // ever does.
 func EntryCommands(c machine.Config) int64 {
 	pass := min(c.EvictionLimit*machine.BacklogFactor, machine.MaxPassWork)
-	passes := max(maxEntryPassWork/pass, 1)
+	passes := min(max(maxEntryPassWork/pass, 1), maxEntryPasses)
 	return int64(min(passes*c.EvictionInterval, MaxEntryCommands))
 }
