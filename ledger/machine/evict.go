@@ -38,6 +38,10 @@ const (
 // been written since is put back with its whole record.
 func entryWork(key, record int) int { return 1 + key/256 + record/2048 }
 
+// keyedWork is how many times as much the removal of a keyed record costs, which also has a count
+// of its principal's records and up to two attachments.
+const keyedWork = 3
+
 // pass is what is left of an eviction pass.
 type pass struct {
 	entries int  // that it may still take
@@ -167,7 +171,11 @@ func (m *Machine) entryWork(r Reader, kind byte, key []byte) (int, error) {
 		table = TableKeyed
 	}
 	record, err := r.Get(table, key)
-	return entryWork(len(key), len(record)), err
+	work := entryWork(len(key), len(record))
+	if kind == expiryKeyed {
+		work *= keyedWork
+	}
+	return work, err
 }
 
 // collect copies the entries of a kind, from a key on, until take returns false

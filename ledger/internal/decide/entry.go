@@ -21,13 +21,17 @@ const (
 
 // Work returns what a write costs the applier in units of [MaxEntryWork]. A
 // comparison of values counts as several: on a ledger that has blocks of level
-// 1 it may have to check a whole record of them.
+// 1 it may have to check a whole record of them. An entity that expires counts twice, because it
+// changes the expiry index, too.
 func Work(operations []machine.Operation) int {
 	const compare = 8
 	work := len(operations)
 	for i := range operations {
 		if operations[i].Condition.Kind == machine.ConditionValueEquals {
 			work += compare - 1
+		}
+		if operations[i].ExpiresAt != 0 {
+			work++
 		}
 	}
 	return work
