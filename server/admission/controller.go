@@ -278,14 +278,16 @@ const CommandOverhead = 900
 // called: when the write is decided and its stored bytes are counted, whether or not its caller
 // still waits. The error is a *Refusal.
 func (c *Controller) Write(ctx context.Context, p Party, bytes int) (done func(), err error) {
-	if err := c.mayStore(ctx, p); err != nil {
-		return nil, err
-	}
 	if !c.shares {
-		return func() {}, nil
+		return func() {}, c.mayStore(ctx, p)
 	}
+	// The rate comes first, because a write for which there is no room is slowed, too: it has
+	// arrived, and is looked for among those that are committed.
 	if wait := p.Share.writePace.take(writeUnits(1, bytes), p.Limits.WritesPerSecond, false); wait > 0 {
 		return nil, c.refuse(ctx, WritesPerSecond, OfCredential, wait)
+	}
+	if err := c.mayStore(ctx, p); err != nil {
+		return nil, err
 	}
 	n := int64(bytes) + CommandOverhead
 	if !p.Share.queued.TryAcquire(n, maxQueuedBytes) {
@@ -304,10 +306,11 @@ func (c *Controller) inEngine(p Party, n int64) (done func()) {
 }
 
 // mayWrite returns a *Refusal if a party's write, of which the given bytes are known so far,
-// would be refused.
+// would be refused, unless it would be for lack of room: it may repeat a committed write, whose
+// receipt needs none.
 func (c *Controller) mayWrite(ctx context.Context, p Party, bytes int64) error {
-	if err := c.mayStore(ctx, p); err != nil || !c.shares {
-		return err
+	if !c.shares {
+		return nil
 	}
 	if wait := p.Share.writePace.behind(p.Limits.WritesPerSecond); wait > 0 {
 		return c.refuse(ctx, WritesPerSecond, OfCredential, wait)
