@@ -11,6 +11,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"maps"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
@@ -18,6 +19,7 @@ import (
 	"runtime/debug"
 	"slices"
 	"strings"
+	"syscall"
 	"time"
 
 	"github.com/seqledger/seqledger/ledger"
@@ -44,20 +46,21 @@ type applyAttack struct {
 	Comb                    bool   // long common prefixes of many lengths
 	ValueBytes              int    // of the entities that conditions compare
 	Tombstones              int    // entities that were set and deleted
+	Keys                    int    // keyed records that have expired when the attack begins
 	Rewind                  bool   // a write that makes passes begin at the front again
 	Kind                    string // of the commands of the attack
 	Operations              int    // of a write of the attack
 	Commands                int    // of each half of the attack; 0 for 4,096
 }
 
-var attackKinds = []string{"refused", "append", "expiring", "compare", "version",
-	"reuse", "key", "streams", "sessions", "large"}
+var attackKinds = append([]string{"refused", "append", "expiring", "compare", "version",
+	"reuse", "key", "streams", "sessions", "large"}, slices.Sorted(maps.Keys(commandKinds))...)
 
 // mutate returns a neighbour.
 func (a applyAttack) mutate(random *rand.Rand) applyAttack {
 	pick := func(from ...int) int { return from[random.IntN(len(from))] }
 	for range 1 + random.IntN(3) {
-		switch random.IntN(13) {
+		switch random.IntN(14) {
 		case 0:
 			a.Interval = uint64(pick(1, 2, 10, 100, 1_000, 1_000, 1_000_000))
 		case 1:
@@ -84,6 +87,8 @@ func (a applyAttack) mutate(random *rand.Rand) applyAttack {
 			a.Operations = pick(1, 1, 10, 100, 1_000)
 		case 12:
 			a.Tombstones, a.Rewind = pick(0, 0, 50_000, 200_000), random.IntN(2) == 0
+		case 13:
+			a.Keys = pick(0, 1_000, 20_000)
 		}
 	}
 	return a
@@ -115,6 +120,15 @@ func seeds() []applyAttack {
 		change(func(a *applyAttack) { a.Kind, a.Window = "key", 1_024 }),
 		change(func(a *applyAttack) { a.Tombstones, a.Rewind = 200_000, true }),
 		change(func(a *applyAttack) { a.Kind = "large" }),
+		change(func(a *applyAttack) { a.Keys, a.KeyBytes, a.Interval, a.Limit = 20_000, 400, 1, 100_000 }),
+		change(func(a *applyAttack) { a.Kind, a.KeyBytes = "reserve", 400 }),
+		change(func(a *applyAttack) { a.Kind, a.KeyBytes, a.ValueBytes = "complete", 400, 60_000 }),
+		change(func(a *applyAttack) { a.Kind, a.KeyBytes, a.Keys = "takeover", 400, 20_000 }),
+		change(func(a *applyAttack) { a.Kind, a.KeyBytes, a.Operations = "keyed", 400, 10 }),
+		change(func(a *applyAttack) { a.Kind, a.Streams, a.Busy, a.Window = "open", 1_000, true, 1_024 }),
+		change(func(a *applyAttack) {
+			a.Kind, a.Streams, a.Busy, a.Window, a.Entities, a.KeyBytes = "config", 1_000, true, 64, 30_000, machine.MaxKeyBytes
+		}),
 	}
 }
 
@@ -123,7 +137,10 @@ type applyResult struct {
 	Attack  applyAttack   `json:"attack"`
 	Slowest time.Duration `json:"slowest_ns"`
 	Memory  uint64        `json:"memory_bytes"` // of the heap beyond that of before the attack, at most
-	Failure string        `json:"failure,omitempty"`
+	// Faults are the page faults of the process during the attack, and how many of them read from
+	// the disk: parts of the state file that were not in memory.
+	Faults, DiskFaults int64
+	Failure            string `json:"failure,omitempty"`
 }
 
 func (r *applyResult) worse(o *applyResult) bool { return r.Slowest > o.Slowest }
@@ -181,7 +198,8 @@ func worstApply(ctx context.Context, arguments []string, stdout io.Writer) error
 		}
 		text, _ := json.Marshal(a)
 		found = append(found, r)
-		_, err = fmt.Fprintf(stdout, "%6.1f ms %5d MiB  %s%s\n", r.Slowest.Seconds()*1e3, r.Memory>>20, text, verdict)
+		_, err = fmt.Fprintf(stdout, "%6.1f ms %5d MiB %7d faults (%d from disk)  %s%s\n",
+			r.Slowest.Seconds()*1e3, r.Memory>>20, r.Faults, r.DiskFaults, text, verdict)
 		return err
 	}
 	for _, a := range begin {
@@ -219,6 +237,7 @@ type attacker struct {
 	applyAttack
 	l    *ledger.Ledger
 	next map[string]uint64 // sequences by scope and client
+	at   time.Time         // of the ledger's clock
 
 	memory uint64 // that the attack took at most, in bytes
 }
@@ -232,6 +251,7 @@ func runAttack(ctx context.Context, a applyAttack, below string) (result applyRe
 	began := time.Now()
 	x := &attacker{applyAttack: a, next: map[string]uint64{}}
 	open := func(at time.Time) error {
+		x.at = at
 		x.l, err = ledger.Open(ctx, ledger.Options{
 			Dir: filepath.Join(dir, "data"), Logger: slog.New(slog.DiscardHandler), Clock: func() time.Time { return at },
 			Config: machine.Config{EvictionInterval: 1_000_000, EvictionLimit: a.Limit, ReceiptWindow: a.Window},
@@ -250,8 +270,12 @@ func runAttack(ctx context.Context, a applyAttack, below string) (result applyRe
 	if err := open(began.Add(48 * time.Hour)); err != nil {
 		return result, err
 	}
+	faults, diskFaults := pageFaults()
 	failure := x.strike(ctx, func() func() uint64 { return watchMemory(x.l) })
 	result = applyResult{Attack: a, Slowest: x.l.Stats().SlowestApply, Memory: x.memory}
+	result.Faults, result.DiskFaults = pageFaults()
+	result.Faults -= faults
+	result.DiskFaults -= diskFaults
 	if failure != nil {
 		result.Failure = failure.Error()
 	}
@@ -372,8 +396,14 @@ func (x *attacker) prepare(ctx context.Context, now time.Time) error {
 	}); err != nil {
 		return err
 	}
+	if err := x.prepareKeys(ctx); err != nil {
+		return err
+	}
 	return x.targets(ctx)
 }
+
+// now is the time of the ledger's clock.
+func (x *attacker) now() time.Time { return x.at }
 
 // targets sets the entities that conditions compare, half of them in each of
 // two long writes, and fills the window of the stream that is reused.
@@ -423,6 +453,12 @@ func (x *attacker) strike(ctx context.Context, watch func() (growth func() uint6
 		return err
 	}
 	commands := cmp.Or(x.Commands, 4_096)
+	if do := commandKinds[x.Kind]; do != nil {
+		growth := watch()
+		err := forEach(ctx, 2*commands, func(ctx context.Context, i int) error { return do(x, ctx, i) })
+		x.memory = max(x.memory, growth())
+		return err
+	}
 	for round := range 2 {
 		writes = writes[:0]
 		size := 0
@@ -517,4 +553,14 @@ func (x *attacker) targetCount() int {
 		return max(2, 3<<20/x.ValueBytes)
 	}
 	return 1_000
+}
+
+// pageFaults returns the page faults of this process so far, and how many of them read from a
+// disk.
+func pageFaults() (all, disk int64) {
+	var usage syscall.Rusage
+	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &usage); err != nil {
+		return 0, 0
+	}
+	return usage.Minflt + usage.Majflt, usage.Majflt
 }

@@ -178,6 +178,7 @@ func rows() []row {
 	add("stream", measureStream, map[int]float64{1: 4_500, 64: 45_000, 256: 65_000, 1024: 80_000}, 1, 64, 256, 1024)
 	add("unary", measureUnary, map[int]float64{1: 2_500, 64: 20_000, 256: 28_000}, 1, 64, 256)
 	add("unary-h2", measureUnaryHTTP2, map[int]float64{1: 1_500, 64: 11_000, 256: 15_000}, 1, 64, 256)
+	add("unary-raw", measureRawCalls, nil, 1, 64, 256)
 	return rows
 }
 

@@ -2,6 +2,7 @@ package main
 
 import (
 	"bufio"
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -12,12 +13,15 @@ import (
 	"os"
 	"path/filepath"
 	"runtime/pprof"
+	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/seqledger/seqledger/client"
 	"github.com/seqledger/seqledger/ledger"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
+	"github.com/seqledger/seqledger/proto/seqledger/v1/seqledgerv1connect"
 	"github.com/seqledger/seqledger/server"
 	"github.com/seqledger/seqledger/server/auth"
 )
@@ -111,7 +115,12 @@ func bothCounters(address, dir string) func() (counters, error) {
 			return c, err
 		}
 		mallocs, err := serverMallocs(address)
+		if err != nil {
+			return c, err
+		}
+		seconds, err := serverMetric(address, "process_cpu_seconds_total")
 		c.allocations += mallocs
+		c.server = time.Duration(seconds * float64(time.Second))
 		return c, err
 	}
 }
@@ -222,4 +231,69 @@ func measureCalls(ctx context.Context, o *options, n int, http2 bool) (result, e
 			return err
 		}, bothCounters(address, dir))
 	})
+}
+
+// measureRawCalls is measureCalls with a client that does as little as one can: a connection for
+// each caller, the same header for each request, and of the answer only its length is looked at.
+// It shows what the server alone allows.
+func measureRawCalls(ctx context.Context, o *options, r *row) (result, error) {
+	return withServer(ctx, o, func(address, dir string) (result, error) {
+		callers := make([]*rawCaller, r.concurrent)
+		for i := range callers {
+			conn, err := (&net.Dialer{}).DialContext(ctx, "tcp", address)
+			if err != nil {
+				return result{}, err
+			}
+			defer conn.Close() //nolint:errcheck // It was only used to measure.
+			callers[i] = &rawCaller{conn: conn, answers: bufio.NewReader(conn), write: &seqledgerv1.WriteRequest{
+				Scope: benchScope, ClientId: fmt.Sprint("client-", i), Operations: []*seqledgerv1.Operation{operation()},
+			}}
+		}
+		return drive(ctx, o, r.concurrent, func(_ context.Context, i int) error { return callers[i].call(address) },
+			bothCounters(address, dir))
+	})
+}
+
+type rawCaller struct {
+	conn    net.Conn
+	answers *bufio.Reader
+	write   *seqledgerv1.WriteRequest
+	request []byte
+}
+
+func (c *rawCaller) call(host string) error {
+	c.write.Sequence++
+	c.write.IdempotencyKey = fmt.Sprintf("00000000-0000-4000-8000-%012x", c.write.Sequence)
+	c.request = fmt.Appendf(c.request[:0], "POST %s HTTP/1.1\r\nHost: %s\r\nContent-Type: application/proto\r\n"+
+		"Content-Length: %d\r\n\r\n", seqledgerv1connect.LedgerServiceWriteProcedure, host, c.write.SizeVT())
+	head := len(c.request)
+	c.request = slices.Grow(c.request, c.write.SizeVT())[:head+c.write.SizeVT()]
+	if _, err := c.write.MarshalToSizedBufferVT(c.request[head:]); err != nil {
+		return err
+	}
+	if _, err := c.conn.Write(c.request); err != nil {
+		return err
+	}
+	status, length := "", 0
+	for first := true; ; first = false {
+		line, err := c.answers.ReadSlice('\n')
+		switch {
+		case err != nil:
+			return err
+		case first:
+			status = string(line)
+		case len(line) == len("\r\n"):
+			_, err = c.answers.Discard(length)
+			if err == nil && !strings.HasPrefix(status, "HTTP/1.1 200 ") {
+				err = fmt.Errorf("the answer is %s", strings.TrimSpace(status))
+			}
+			return err
+		default:
+			if text, ok := bytes.CutPrefix(line, []byte("Content-Length: ")); ok {
+				if length, err = strconv.Atoi(string(bytes.TrimSpace(text))); err != nil {
+					return err
+				}
+			}
+		}
+	}
 }

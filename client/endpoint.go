@@ -32,6 +32,8 @@ type endpoint struct {
 	pool    *pool
 	http2   http.RoundTripper
 	upgrade *http.Transport
+	// writeHeader begins every request of write.
+	writeHeader string
 
 	mu sync.Mutex
 	// noHTTP1 and noUpgrade are the times until which the server is assumed not to speak
@@ -58,6 +60,7 @@ func (c *Client) newEndpoint(base *url.URL) *endpoint {
 			e.upgrade = c.upgrade
 		}
 	}
+	e.writeHeader = e.newWriteHeader()
 	opts := []connect.ClientOption{connect.WithCodec(codec{})}
 	e.ledger = seqledgerv1connect.NewLedgerServiceClient(do, base.String(), opts...)
 	e.admin = seqledgerv1connect.NewAdminServiceClient(do, base.String(), opts...)
@@ -119,8 +122,12 @@ func (e *endpoint) roundTrip(r *http.Request) (*http.Response, error) {
 	if !errors.Is(err, errNotHTTP1) {
 		return answer, err
 	}
-	// Nothing of the call was sent.
-	answer, err = e.http2.RoundTrip(r)
+	return e.overHTTP2(r)
+}
+
+// overHTTP2 sends a request of which nothing was sent because the server does not speak HTTP/1.1.
+func (e *endpoint) overHTTP2(r *http.Request) (*http.Response, error) {
+	answer, err := e.http2.RoundTrip(r)
 	if err == nil {
 		e.options.Logger.InfoContext(r.Context(), "the server takes calls over HTTP/2 alone", "server", e.base.Host)
 		e.refused(&e.noHTTP1)

@@ -83,7 +83,14 @@ var errNotHTTP1 = errors.New("the server does not speak HTTP/1.1")
 
 // RoundTrip implements http.RoundTripper.
 func (p *pool) RoundTrip(r *http.Request) (*http.Response, error) {
-	ctx := r.Context()
+	return p.do(r.Context(), r, func(c *callConn) (chan error, error) { return c.write(r) })
+}
+
+// do calls send with a connection, and reads the head of the answer to the request that it
+// writes. For the result of send see callConn.write. r is what the answer is parsed for.
+func (p *pool) do(
+	ctx context.Context, r *http.Request, send func(*callConn) (written chan error, err error),
+) (*http.Response, error) {
 	select {
 	case p.places <- struct{}{}:
 	default:
@@ -98,7 +105,7 @@ func (p *pool) RoundTrip(r *http.Request) (*http.Response, error) {
 		<-p.places
 		return nil, err
 	}
-	answer, err := p.exchange(conn, r)
+	answer, err := p.exchange(ctx, conn, r, send)
 	if err == nil {
 		return answer, nil
 	}
@@ -290,11 +297,13 @@ func (c *callConn) interruptWith(ctx context.Context, limit time.Duration) (stop
 	return context.AfterFunc(ctx, func() { _ = c.SetDeadline(time.Unix(1, 0)) })
 }
 
-// exchange writes a request and reads the head of its answer. The body of the answer returns
-// the connection to the pool.
-func (p *pool) exchange(c *callConn, r *http.Request) (*http.Response, error) {
-	stop := c.interruptWith(r.Context(), answerTimeout)
-	written, err := c.write(r)
+// exchange sends a request and reads the head of its answer. The body of the answer returns the
+// connection to the pool.
+func (p *pool) exchange(
+	ctx context.Context, c *callConn, r *http.Request, send func(*callConn) (written chan error, err error),
+) (*http.Response, error) {
+	stop := c.interruptWith(ctx, answerTimeout)
+	written, err := send(c)
 	if err != nil {
 		stop()
 		return nil, err

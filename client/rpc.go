@@ -5,6 +5,7 @@ import (
 
 	"connectrpc.com/connect"
 
+	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 	"github.com/seqledger/seqledger/proto/seqledger/v1/seqledgerv1connect"
 )
 
@@ -13,7 +14,7 @@ type unary[Req, Res any] func(context.Context, *endpoint, *connect.Request[Req])
 
 // The unary methods of the API.
 var (
-	rpcWrite             = ledgerMethod(seqledgerv1connect.LedgerServiceClient.Write)
+	rpcWrite             = writeMethod
 	rpcOpenSession       = ledgerMethod(seqledgerv1connect.LedgerServiceClient.OpenSession)
 	rpcGetClientState    = ledgerMethod(seqledgerv1connect.LedgerServiceClient.GetClientState)
 	rpcGetEntity         = ledgerMethod(seqledgerv1connect.LedgerServiceClient.GetEntity)
@@ -40,4 +41,11 @@ func adminMethod[Req, Res any](m method[seqledgerv1connect.AdminServiceClient, R
 	return func(ctx context.Context, e *endpoint, r *connect.Request[Req]) (*connect.Response[Res], error) {
 		return m(e.admin, ctx, r)
 	}
+}
+
+// writeMethod is the Write procedure, which an endpoint sends itself where it can.
+func writeMethod(
+	ctx context.Context, e *endpoint, r *connect.Request[seqledgerv1.WriteRequest],
+) (*connect.Response[seqledgerv1.WriteResponse], error) {
+	return e.write(ctx, r)
 }

@@ -79,8 +79,8 @@ func TestSubmissionOverManyEntries(t *testing.T) {
 	t.Parallel()
 	l := openTest(t, Options{Config: machine.Config{EvictionInterval: 7, EvictionLimit: 100_000}})
 	const n = 500
-	if bound := l.entryCommands.Load(); bound != 14 {
-		t.Fatalf("an entry may have %d commands, want 14: two passes", bound)
+	if bound := l.entryCommands.Load(); bound != 7 {
+		t.Fatalf("an entry may have %d commands, want 7: one pass", bound)
 	}
 	writes := make([]*machine.Write, n)
 	for i := range writes {
@@ -115,8 +115,8 @@ func TestSubmissionOverManyEntries(t *testing.T) {
 	if _, err := l.UpdateConfig(t.Context(), &machine.ConfigUpdate{EvictionLimit: &limit}, "a"); err != nil {
 		t.Fatal(err)
 	}
-	if bound := l.entryCommands.Load(); bound != 70 {
-		t.Errorf("after the change an entry may have %d commands, want 70", bound)
+	if bound := l.entryCommands.Load(); bound != 35 {
+		t.Errorf("after the change an entry may have %d commands, want 35: five small passes", bound)
 	}
 }
 
@@ -125,7 +125,7 @@ func TestEntryCommands(t *testing.T) {
 	for _, test := range []struct {
 		interval, limit uint64
 		want            int64
-	}{{1_000, 2_000, 2_000}, {1, 1, 1_000}, {1, 100_000, 2}, {10, 2_000, 20},
+	}{{1_000, 2_000, 1_000}, {1, 1, 8}, {1, 100_000, 1}, {10, 2_000, 10},
 		{1_000_000, 100_000, decide.MaxEntryCommands}} {
 		c := machine.Config{EvictionInterval: test.interval, EvictionLimit: test.limit}
 		if got := decide.EntryCommands(c); got != test.want {

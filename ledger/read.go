@@ -88,6 +88,8 @@ func (l *Ledger) Pieces(ctx context.Context, step func(v machine.View) (more boo
 		if more && ctx.Err() != nil {
 			return context.Cause(ctx)
 		}
+		// A piece is over long before the scheduler would preempt the reader.
+		runtime.Gosched()
 	}
 	return nil
 }
@@ -113,6 +115,7 @@ func (l *Ledger) VisitBlock(
 		if err != nil {
 			return header, err
 		}
+		runtime.Gosched() // as in Pieces
 		header = part.Header
 		for i := range part.Transactions {
 			if !visit(part.Transactions[i]) {

@@ -144,12 +144,12 @@ func makeAnswer[P message[T], T, R any](
 	}
 	party := s.party(ctx)
 	var err error
-	if mayBeLarge(m) {
-		if err := s.admission.MayAnswer(ctx, party, maxPageBytes); err != nil {
-			return nil, err
-		}
+	largest := largestAnswer(m)
+	if a.done, err = s.admission.Read(ctx, party, largest == maxPageBytes); err != nil {
+		return nil, err
 	}
-	if a.done, err = s.admission.Read(ctx, party); err != nil {
+	// After the wait: the answers before this one may have taken the room meanwhile.
+	if err := s.admission.MayAnswer(ctx, party, largest); err != nil {
 		return nil, err
 	}
 	if err := s.authorize(ctx, procedure, m); err != nil {
@@ -169,16 +169,19 @@ func makeAnswer[P message[T], T, R any](
 	return answer, nil
 }
 
-// mayBeLarge reports whether the answer to a read may fill a page. Others have a mebibyte
-// at most, and most of them much less.
-func mayBeLarge(m any) bool {
+// largestAnswer returns how many bytes the answer to a read may have.
+func largestAnswer(m any) int {
 	switch m := m.(type) {
-	case *seqledgerv1.GetStatusRequest, *seqledgerv1.GetEntityRequest:
-		return false
+	case *seqledgerv1.GetStatusRequest:
+		return 0
+	case *seqledgerv1.GetEntityRequest:
+		return machine.MaxValueBytes
 	case *seqledgerv1.GetClientStateRequest:
-		return m.IncludeReceipts
+		if !m.IncludeReceipts {
+			return 0
+		}
 	}
-	return true
+	return maxPageBytes
 }
 
 // sizeOf returns how many bytes an answer has, in binary.

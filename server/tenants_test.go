@@ -428,6 +428,28 @@ func TestStoredBytesAreBounded(t *testing.T) {
 	g.mustServe(t, "a")
 }
 
+// A committed write that is repeated gets its receipt although its credential may store nothing
+// more, however large it is.
+func TestRepeatsNeedNoRoom(t *testing.T) {
+	t.Parallel()
+	g := guard(t, server.Options{}, map[string]string{
+		"small": `role: writer, scopes: ["bad/*"], client_ids: ["*"], limits: {stored_bytes: 100000}`,
+		"good":  tenantKeys["good"],
+	})
+	l, _ := g.as("small")
+	large := strings.Repeat("x", 120_000)
+	first, err := l.Write(within(t), connect.NewRequest(writeIn("bad", "c", 1, appendOp(large))))
+	if err != nil {
+		t.Fatal(err)
+	}
+	again, err := l.Write(within(t), connect.NewRequest(writeIn("bad", "c", 1, appendOp(large))))
+	if err != nil || !again.Msg.Receipt.Replayed || again.Msg.Receipt.TxId != first.Msg.Receipt.TxId {
+		t.Errorf("the repeat: %v, %v, want the receipt %v", again, err, first)
+	}
+	_, err = l.Write(within(t), connect.NewRequest(writeIn("bad", "c", 2, appendOp(large))))
+	mustRefuse(t, err, connect.CodeResourceExhausted, seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_QUEUE_FULL)
+}
+
 // A stream that writes faster than its credential may is slowed, and not refused.
 func TestStreamIsSlowed(t *testing.T) {
 	t.Parallel()

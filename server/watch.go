@@ -91,7 +91,7 @@ func (w *watcher) next(
 	s := w.server
 	release = func() {}
 	for room := 0; ; {
-		done, err := s.admission.Read(ctx, w.party)
+		done, err := s.admission.Read(ctx, w.party, true)
 		if err != nil {
 			release()
 			return nil, nil, err

@@ -38,6 +38,10 @@ const (
 // been written since is put back with its whole record.
 func entryWork(key, record int) int { return 1 + key/256 + record/2048 }
 
+// keyedWork is how many times as much the removal of a keyed record costs, which also has a count
+// of its principal's records and up to two attachments.
+const keyedWork = 3
+
 // pass is what is left of an eviction pass.
 type pass struct {
 	entries int  // that it may still take
@@ -115,6 +119,20 @@ func sortByKey(entries []expiryEntry) {
 	slices.SortFunc(entries, func(a, b expiryEntry) int { return bytes.Compare(a.key, b.key) })
 }
 
+// cursors holds, by kind, a key that no entry of the expiry index comes before; nil is not known.
+type cursors [expiryKinds][]byte
+
+// from returns where a walk over a kind begins, or false if the kind has no entries. In that case
+// a walk would step over the deleted keys of the kinds behind it.
+func (c *cursors) from(kind byte) (key []byte, any bool) {
+	switch key := c[kind]; {
+	case key == nil:
+		return []byte{kind}, true
+	default:
+		return key, key[0] == kind
+	}
+}
+
 // collectDue takes due entries of a kind from the front of the index. It begins
 // at the cursor, because a store may have to step over every deleted key until
 // it writes a checkpoint; the answer is the same from wherever it begins before
@@ -122,9 +140,9 @@ func sortByKey(entries []expiryEntry) {
 func (m *Machine) collectDue(
 	tx Tx, kind byte, p *pass, due func(unixNanos int64) bool,
 ) (entries []expiryEntry, err error) {
-	from := m.cursor[kind]
-	if from == nil {
-		from = []byte{kind}
+	from, any := m.cursor.from(kind)
+	if !any {
+		return nil, nil
 	}
 	rest := []byte{kind + 1} // of the index, behind what was taken
 	err = m.collect(tx, kind, from, func(k []byte, t int64, key []byte) (bool, error) {
@@ -155,7 +173,11 @@ func (m *Machine) entryWork(r Reader, kind byte, key []byte) (int, error) {
 		table = TableKeyed
 	}
 	record, err := r.Get(table, key)
-	return entryWork(len(key), len(record)), err
+	work := entryWork(len(key), len(record))
+	if kind == expiryKeyed {
+		work *= keyedWork
+	}
+	return work, err
 }
 
 // collect copies the entries of a kind, from a key on, until take returns false

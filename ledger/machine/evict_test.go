@@ -325,6 +325,60 @@ func TestPassWorkIsBounded(t *testing.T) {
 	}
 }
 
+// walkCounter counts the walks over the expiry index. In a store each may step over the deleted
+// keys of all kinds.
+type walkCounter struct {
+	*Memory
+
+	walks int
+}
+
+func (w *walkCounter) Ascend(table Table, from []byte, visit func(key, value []byte) bool) error {
+	if table == TableExpiry {
+		w.walks++
+	}
+	return w.Memory.Ascend(table, from, visit)
+}
+
+// A pass does not walk over a kind that is known to have no entries, and walks over it again once
+// it has one.
+func TestPassesSkipEmptyKinds(t *testing.T) {
+	t.Parallel()
+	config := testConfig()
+	config.EvictionInterval = 1
+	f := newFixture(t, config)
+	counter := &walkCounter{Memory: f.mem}
+	pass := func(command []byte) (walks int) {
+		counter.walks = 0
+		if _, err := f.m.Apply(counter, AppendEntry(nil, f.now, command)); err != nil {
+			t.Fatal(err)
+		}
+		return counter.walks
+	}
+	f.reopen()
+	for _, test := range []struct {
+		when    string
+		command []byte
+		want    int
+	}{
+		{"after a start", AppendTick(nil), 3},
+		{"with an empty index", AppendTick(nil), 0},
+		{"with an entity and its stream", AppendWrite(nil, operations("c", 1, 0, setUntil("k", "", f.now+10))), 2},
+		{"with both, which are not due", AppendTick(nil), 2},
+	} {
+		if got := pass(test.command); got != test.want {
+			t.Errorf("%s: a pass walked %d times, want %d", test.when, got, test.want)
+		}
+	}
+	f.now += 10
+	if pass(AppendTick(nil)); len(f.mem.tables[TableEntities].keys) != 0 {
+		t.Error("the entity is due and still there")
+	}
+	if due, err := f.m.View(counter).Due(f.now); due || err != nil {
+		t.Errorf("due: %v, %v; only a stream is left, which has been seen just now", due, err)
+	}
+}
+
 // A pass follows a refused command as any other.
 func TestInvariant4RefusalCounts(t *testing.T) {
 	t.Parallel()

@@ -212,6 +212,30 @@ func TestPassesOverKeyedRecords(t *testing.T) {
 	}
 }
 
+// A keyed record counts for several units of a pass.
+func TestKeyedPassWork(t *testing.T) {
+	t.Parallel()
+	config := testConfig()
+	config.EvictionLimit = maxEvictLimit
+	f := newFixture(t, config)
+	const records = 2_000
+	for i := range records {
+		id := testKeyedID(0)
+		id.Key = [32]byte{byte(i), byte(i >> 8)}
+		w := &KeyedWrite{ID: id, Actor: "a", TTL: second, MaxKeys: records, Operations: []Operation{{Kind: OpAppend}}}
+		if out := f.entry(AppendKeyedWrite(nil, w)); out[0].Code != Committed {
+			t.Fatal(out)
+		}
+	}
+	f.elapse(2 * second)
+	f.round()
+	if left := len(f.mem.tables[TableKeyed].keys); left != records-MaxPassWork/keyedWork {
+		t.Errorf("%d records are left, want %d", left, records-MaxPassWork/keyedWork)
+	}
+	f.round()
+	f.checkKeyed(0, 0)
+}
+
 // An outage of the ledger gives every running lease some time more; a restart in
 // between changes nothing.
 func TestOutageKeepsLeases(t *testing.T) {

@@ -41,7 +41,7 @@ type Machine struct {
 
 	// cursor is, by kind, a key that no entry of the expiry index comes before;
 	// nil when that is not known, as after a start.
-	cursor [expiryKinds][]byte
+	cursor cursors
 
 	// evictions is no state: it begins at zero with each start.
 	evictions Evictions

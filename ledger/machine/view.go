@@ -11,7 +11,7 @@ import (
 type View struct {
 	r      Reader
 	head   *head
-	cursor *[expiryKinds][]byte // see Machine.cursor
+	cursor *cursors // see Machine.cursor
 }
 
 // View returns a view of the state that the machine stands at. The caller
@@ -50,9 +50,9 @@ func (v View) Due(unixNanos int64) (bool, error) {
 	} {
 		due := false
 		var failed error
-		from := v.cursor[kind]
-		if from == nil {
-			from = []byte{byte(kind)}
+		from, any := v.cursor.from(byte(kind))
+		if !any {
+			continue
 		}
 		err := v.r.Ascend(TableExpiry, from, func(k, _ []byte) bool {
 			entryKind, t, _, err := splitExpiryKey(k)

@@ -116,7 +116,9 @@ func TestStoredBytesAreBounded(t *testing.T) {
 		if _, err := c.Writes(t.Context(), nil, quota, 1, 1); err == nil {
 			t.Error("a stream stores on")
 		}
-		mustRefuse(t, c.mayWrite(t.Context(), quota, 1), StoredBytes, OfCredential) // while the write arrives
+		if err := c.mayWrite(t.Context(), quota, 1); err != nil {
+			t.Error("a write that may be a repeat does not arrive:", err)
+		}
 		free = 199
 		<-time.After(diskEvery)
 		mustRefuse(t, store(large, 1), StoredBytes, OfCredential)

@@ -5,6 +5,7 @@ import (
 	"log/slog"
 	"math"
 	"net/http"
+	"runtime"
 	"sync/atomic"
 	"time"
 )
@@ -39,10 +40,12 @@ type Controller struct {
 	// are in the engine.
 	deciding                 Limiter
 	arriving, leaving, reads Budget
-	connections              connections
-	visits                   visits
-	disk                     disk
-	accounts                 *accounts
+	// largeReads has the places of reads of much; see Read.
+	largeReads  Budget
+	connections connections
+	visits      visits
+	disk        disk
+	accounts    *accounts
 
 	refusals [boundCount][ownerCount]atomic.Uint64
 	overload overload
@@ -170,22 +173,35 @@ func (c *Controller) Probe(next http.Handler) http.Handler {
 // place and may be called more than once. A credential's reads wait for each other and then,
 // with those of other credentials, for a place of the server. No place waits for a client, so a
 // wait is as long as the work ahead of it. The error is the cause of ctx.
-func (c *Controller) Read(ctx context.Context, p Party) (done func(), err error) {
-	if err := p.Share.reads.Acquire(ctx, 1, int64(p.Limits.Reads)); err != nil {
+//
+// A large read, whose answer may fill a page, takes some ten milliseconds of a processor. A
+// credential has one place for these, and together they leave one processor to all other requests.
+func (c *Controller) Read(ctx context.Context, p Party, large bool) (done func(), err error) {
+	own, ownLimit, all, allLimit := &p.Share.reads, int64(p.Limits.Reads), &c.reads, int64(maxReads)
+	if large {
+		own, all, allLimit = &p.Share.largeReads, &c.largeReads, maxLargeReads()
+		if ownLimit = allLimit; c.shares {
+			ownLimit = 1
+		}
+	}
+	if err := own.Acquire(ctx, 1, ownLimit); err != nil {
 		return nil, err
 	}
-	if err := c.reads.Acquire(ctx, 1, maxReads); err != nil {
-		p.Share.reads.Release(1)
+	if err := all.Acquire(ctx, 1, allLimit); err != nil {
+		own.Release(1)
 		return nil, err
 	}
 	var returned atomic.Bool
 	return func() {
 		if !returned.Swap(true) {
-			c.reads.Release(1)
-			p.Share.reads.Release(1)
+			all.Release(1)
+			own.Release(1)
 		}
 	}, nil
 }
+
+// maxLargeReads is how many large reads build their answers at the same time.
+func maxLargeReads() int64 { return int64(max(1, runtime.GOMAXPROCS(0)-1)) }
 
 // smallAnswer is the size up to which an answer needs no room: its request, which is bounded,
 // takes as much memory.
@@ -262,14 +278,16 @@ const CommandOverhead = 900
 // called: when the write is decided and its stored bytes are counted, whether or not its caller
 // still waits. The error is a *Refusal.
 func (c *Controller) Write(ctx context.Context, p Party, bytes int) (done func(), err error) {
-	if err := c.mayStore(ctx, p); err != nil {
-		return nil, err
-	}
 	if !c.shares {
-		return func() {}, nil
+		return func() {}, c.mayStore(ctx, p)
 	}
+	// The rate comes first, because a write for which there is no room is slowed, too: it has
+	// arrived, and is looked for among those that are committed.
 	if wait := p.Share.writePace.take(writeUnits(1, bytes), p.Limits.WritesPerSecond, false); wait > 0 {
 		return nil, c.refuse(ctx, WritesPerSecond, OfCredential, wait)
+	}
+	if err := c.mayStore(ctx, p); err != nil {
+		return nil, err
 	}
 	n := int64(bytes) + CommandOverhead
 	if !p.Share.queued.TryAcquire(n, maxQueuedBytes) {
@@ -288,10 +306,11 @@ func (c *Controller) inEngine(p Party, n int64) (done func()) {
 }
 
 // mayWrite returns a *Refusal if a party's write, of which the given bytes are known so far,
-// would be refused.
+// would be refused, unless it would be for lack of room: it may repeat a committed write, whose
+// receipt needs none.
 func (c *Controller) mayWrite(ctx context.Context, p Party, bytes int64) error {
-	if err := c.mayStore(ctx, p); err != nil || !c.shares {
-		return err
+	if !c.shares {
+		return nil
 	}
 	if wait := p.Share.writePace.behind(p.Limits.WritesPerSecond); wait > 0 {
 		return c.refuse(ctx, WritesPerSecond, OfCredential, wait)
@@ -376,7 +395,7 @@ func (c *Controller) Gauges() Gauges {
 	return Gauges{
 		Requests: c.requests.Count(), Streams: c.streams.Count(), Probes: c.probes.Count(),
 		Connections: c.connections.open.Count(), UnknownConnections: c.connections.unknownCount(),
-		Visits: c.visits.count(), ArrivingBytes: c.arriving.Used(), AnswerBytes: c.leaving.Used(), Reads: c.reads.Used(),
+		Visits: c.visits.count(), ArrivingBytes: c.arriving.Used(), AnswerBytes: c.leaving.Used(), Reads: c.reads.Used() + c.largeReads.Used(),
 		DiskLevel: int64(c.disk.level()),
 	}
 }

@@ -17,7 +17,8 @@ type Limits struct {
 	Connections int `json:"connections,omitempty"`
 	// MessageBytes is the memory for messages larger than a few KiB, in each direction.
 	MessageBytes int `json:"messageBytes,omitempty"`
-	// Reads that build their answers at the same time.
+	// Reads that build their answers at the same time. Of reads whose answer may fill a page
+	// (listings, blocks, windows of receipts) there is never more than one.
 	Reads int `json:"reads,omitempty"`
 	// WritesPerSecond, those on a WriteStream included. A write of more than a KiB
 	// counts once for each whole KiB. A second's worth may come at once.

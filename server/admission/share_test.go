@@ -137,7 +137,7 @@ func TestDefaultsSuitFour(t *testing.T) {
 			_, request := c.Request(t.Context(), p)
 			_, stream := c.Stream(t.Context(), p)
 			_, answer := c.Answer(t.Context(), p, p.Limits.MessageBytes/4)
-			_, read := c.Read(t.Context(), p)
+			_, read := c.Read(t.Context(), p, false)
 			if err := errors.Join(request, stream, answer, read); err != nil {
 				t.Fatal(i, err)
 			}
@@ -198,13 +198,13 @@ func TestReadsWaitForTheirOwn(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newController(t, Options{Shares: true})
 		p, other := partyOf(c, "a", Limits{Reads: 1}), partyOf(c, "b", Limits{})
-		done, err := c.Read(t.Context(), p)
+		done, err := c.Read(t.Context(), p, false)
 		if err != nil {
 			t.Fatal(err)
 		}
 		waited := make(chan struct{})
 		go func() { // ends with done; received below
-			next, err := c.Read(t.Context(), p)
+			next, err := c.Read(t.Context(), p, false)
 			if err != nil {
 				t.Error(err)
 			}
@@ -212,14 +212,14 @@ func TestReadsWaitForTheirOwn(t *testing.T) {
 			close(waited)
 		}()
 		synctest.Wait()
-		if leave, err := c.Read(t.Context(), other); err != nil {
+		if leave, err := c.Read(t.Context(), other, false); err != nil {
 			t.Error(err)
 		} else {
 			leave()
 		}
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
-		if _, err := c.Read(ctx, p); !errors.Is(err, context.DeadlineExceeded) {
+		if _, err := c.Read(ctx, p, false); !errors.Is(err, context.DeadlineExceeded) {
 			t.Error("a second read at once:", err)
 		}
 		done()
@@ -235,8 +235,56 @@ func TestReadsWaitForTheirOwn(t *testing.T) {
 		}
 		full, stop := context.WithTimeout(t.Context(), time.Second)
 		defer stop()
-		if _, err := c.Read(full, other); !errors.Is(err, context.DeadlineExceeded) || other.Share.reads.Used() != 0 {
+		if _, err := c.Read(full, other, false); !errors.Is(err, context.DeadlineExceeded) || other.Share.reads.Used() != 0 {
 			t.Error("a server whose places are all taken:", err)
+		}
+	})
+}
+
+// A credential builds one large answer at a time, which does not keep its small ones waiting, and
+// large answers leave a processor to everything else.
+func TestLargeReads(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		c := newController(t, Options{Shares: true})
+		p := partyOf(c, "a", Limits{})
+		done, err := c.Read(t.Context(), p, true)
+		if err != nil {
+			t.Fatal(err)
+		}
+		refuse := func(p Party, large bool) error {
+			ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+			defer cancel()
+			leave, err := c.Read(ctx, p, large)
+			if err == nil {
+				leave()
+			}
+			return err
+		}
+		if err := refuse(p, true); !errors.Is(err, context.DeadlineExceeded) {
+			t.Error("a second large read of a credential at once:", err)
+		}
+		if err := refuse(p, false); err != nil {
+			t.Error("a small read beside a large one:", err)
+		}
+		for i := range maxLargeReads() - 1 {
+			if _, err := c.Read(t.Context(), partyOf(c, fmt.Sprint("b", i), Limits{}), true); err != nil {
+				t.Fatal(err)
+			}
+		}
+		last := partyOf(c, "c", Limits{})
+		if err := refuse(last, true); !errors.Is(err, context.DeadlineExceeded) || last.Share.largeReads.Used() != 0 {
+			t.Error("a large read that leaves no processor to others:", err)
+		}
+		done()
+		if err := refuse(last, true); err != nil || c.largeReads.Used() != maxLargeReads()-1 {
+			t.Error("after one has ended:", err)
+		}
+		whole := newController(t, Options{})
+		for range maxLargeReads() {
+			if _, err := whole.Read(t.Context(), whole.Party(nil, Limits{}), true); err != nil {
+				t.Error("without credentials:", err)
+			}
 		}
 	})
 }

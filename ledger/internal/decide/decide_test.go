@@ -44,6 +44,25 @@ func TestEntryBounds(t *testing.T) {
 	}
 }
 
+// A write costs one unit for each operation, and more for those that cost the applier more.
+func TestWork(t *testing.T) {
+	t.Parallel()
+	for _, test := range []struct {
+		operation machine.Operation
+		want      int
+	}{
+		{machine.Operation{Kind: machine.OpAppend}, 1},
+		{machine.Operation{Kind: machine.OpSetEntity, ExpiresAt: 1}, 2},
+		{machine.Operation{Condition: machine.Condition{Kind: machine.ConditionMustExist}}, 1},
+		{machine.Operation{Condition: machine.Condition{Kind: machine.ConditionValueEquals}}, 8},
+		{machine.Operation{ExpiresAt: 1, Condition: machine.Condition{Kind: machine.ConditionValueEquals}}, 9},
+	} {
+		if got := Work([]machine.Operation{test.operation, {Kind: machine.OpAppend}}); got != test.want+1 {
+			t.Errorf("%+v costs %d, want %d", test.operation, got-1, test.want)
+		}
+	}
+}
+
 // A term begins with the later of wall clock and ledger time. A wall clock that
 // cannot be right is refused, one that is hard to believe must be accepted, and
 // one that is behind is ignored.
