@@ -19,24 +19,47 @@ const (
 // nothing; see Write. Long responses and checkpoints are read into the outcome's
 // record. The error of a malformed command is a *machine.FieldError.
 func (l *Ledger) Keyed(ctx context.Context, c *machine.KeyedCommand) (machine.Outcome, error) {
-	if err := c.Validate(); err != nil {
-		return machine.Outcome{}, err
+	out, answered, err := l.AnswerKeyed(ctx, c)
+	if err != nil || answered {
+		return out, err
 	}
-	// The proposer resolves times, and the state machine sees what it has resolved.
-	resolved := *c
-	resolved.ValidUntil = min(c.ValidUntil, l.clock.now()+int64(keyed.MaxValidity))
-	out, answered := machine.Outcome{}, false
-	err := l.View(ctx, func(v machine.View) (err error) {
+	return l.ProposeKeyed(ctx, c)
+}
+
+// AnswerKeyed is Keyed for a command that would change nothing; answered is false for any other.
+func (l *Ledger) AnswerKeyed(ctx context.Context, c *machine.KeyedCommand) (out machine.Outcome, answered bool, err error) {
+	if err := c.Validate(); err != nil {
+		return out, false, err
+	}
+	resolved := l.resolve(c)
+	err = l.View(ctx, func(v machine.View) (err error) {
 		out, answered, err = v.AnswerKeyed(&resolved, l.clock.now())
 		return err
 	})
-	if err == nil && !answered {
-		out, err = l.one(ctx, machine.AppendKeyed(nil, &resolved))
+	if err != nil || !answered {
+		return machine.Outcome{}, false, err
 	}
+	return out, true, l.readAttachments(ctx, &out)
+}
+
+// ProposeKeyed is Keyed for a command that AnswerKeyed has not answered.
+func (l *Ledger) ProposeKeyed(ctx context.Context, c *machine.KeyedCommand) (machine.Outcome, error) {
+	if err := c.Validate(); err != nil {
+		return machine.Outcome{}, err
+	}
+	resolved := l.resolve(c)
+	out, err := l.one(ctx, machine.AppendKeyed(nil, &resolved))
 	if err != nil {
 		return machine.Outcome{}, err
 	}
 	return out, l.readAttachments(ctx, &out)
+}
+
+// resolve resolves the times of a command: the state machine sees what its proposer has resolved.
+func (l *Ledger) resolve(c *machine.KeyedCommand) machine.KeyedCommand {
+	resolved := *c
+	resolved.ValidUntil = min(c.ValidUntil, l.clock.now()+int64(keyed.MaxValidity))
+	return resolved
 }
 
 // readAttachments reads what the outcome's record has put aside. What has changed
@@ -53,10 +76,14 @@ func (l *Ledger) readAttachments(ctx context.Context, out *machine.Outcome) erro
 
 // Reserve is Keyed for a Reserve that waits: while another owner has the key, it
 // waits until the reservation ends in any way, but no longer than wait, and is
-// decided then as if it had come only then.
-func (l *Ledger) Reserve(ctx context.Context, c *machine.KeyedCommand, wait time.Duration) (machine.Outcome, error) {
+// decided then as if it had come only then. Each time it is decided by decide, which
+// is Keyed with what a caller adds to it.
+func (l *Ledger) Reserve(
+	ctx context.Context, c *machine.KeyedCommand, wait time.Duration,
+	decide func(context.Context, *machine.KeyedCommand) (machine.Outcome, error),
+) (machine.Outcome, error) {
 	if wait <= 0 {
-		return l.Keyed(ctx, c)
+		return decide(ctx, c)
 	}
 	limit := time.NewTimer(wait)
 	defer limit.Stop()
@@ -65,9 +92,9 @@ func (l *Ledger) Reserve(ctx context.Context, c *machine.KeyedCommand, wait time
 		// Registered before the state is looked at, so that no end is missed.
 		waiting := l.keys.join(key)
 		if waiting == nil {
-			return l.Keyed(ctx, c)
+			return decide(ctx, c)
 		}
-		out, err := l.Keyed(ctx, c)
+		out, err := decide(ctx, c)
 		if err != nil || out.Code != machine.KeyedInFlight || !l.awaitEnd(ctx, waiting, limit, time.Duration(out.Keyed.RetryAfter)) {
 			l.keys.leave(key, waiting)
 			return out, err

@@ -56,7 +56,7 @@ func TestOneOwnerAmongMany(t *testing.T) {
 	for i := range 32 {
 		group.Go(func() {
 			c := keyedCommand(l, "one", byte(i))
-			out, err := l.Reserve(t.Context(), c, time.Hour)
+			out, err := l.Reserve(t.Context(), c, time.Hour, l.Keyed)
 			if err != nil {
 				t.Error(err)
 				return
@@ -134,7 +134,7 @@ func TestWaitingReserveEnds(t *testing.T) {
 			token := mustKeyed(t, l, owner, machine.KeyedAcquired).Keyed.Record.Token
 			result := make(chan machine.Outcome)
 			go func() { // ends with its answer; joined by the receive
-				out, err := l.Reserve(context.Background(), keyedCommand(l, "k", 2), time.Hour)
+				out, err := l.Reserve(context.Background(), keyedCommand(l, "k", 2), time.Hour, l.Keyed)
 				if err != nil && !errors.Is(err, ErrDraining) {
 					t.Error(err)
 				}
@@ -152,7 +152,7 @@ func TestWaitingReserveEnds(t *testing.T) {
 	}
 	l := openTest(t, Options{})
 	mustKeyed(t, l, keyedCommand(l, "k", 1), machine.KeyedAcquired)
-	if out, err := l.Reserve(t.Context(), keyedCommand(l, "k", 2), time.Millisecond); err != nil || out.Code != machine.KeyedInFlight {
+	if out, err := l.Reserve(t.Context(), keyedCommand(l, "k", 2), time.Millisecond, l.Keyed); err != nil || out.Code != machine.KeyedInFlight {
 		t.Errorf("after the wait: %v, %v", out.Code, err)
 	}
 	// A lease that ends on an idle ledger, whatever its policy says.
@@ -161,7 +161,7 @@ func TestWaitingReserveEnds(t *testing.T) {
 		owner := keyedCommand(l, key, 1)
 		owner.Lease, owner.Policy = int64(20*time.Millisecond), policy
 		mustKeyed(t, l, owner, machine.KeyedAcquired)
-		if out, err := l.Reserve(t.Context(), keyedCommand(l, key, 2), time.Minute); err != nil || out.Code != want {
+		if out, err := l.Reserve(t.Context(), keyedCommand(l, key, 2), time.Minute, l.Keyed); err != nil || out.Code != want {
 			t.Errorf("%s: %v, %v, want %v", key, out.Code, err, want)
 		}
 	}

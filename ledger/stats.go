@@ -45,6 +45,8 @@ type Stats struct {
 
 	Evictions machine.Evictions
 
+	KeyWaiters int // calls of Reserve that wait for another owner
+
 	Opened           time.Time     // when Open began
 	RecoveryTook     time.Duration // from the start of the log to its end
 	RecoveredEntries uint64        // log entries applied meanwhile
@@ -63,6 +65,7 @@ func (l *Ledger) Stats() Stats {
 		Entries:   c.entries.Load(), Commands: c.commands.Load(), LogBytes: c.logBytes.Load(),
 		TimeJumps: c.timeJumps.Load(),
 
+		KeyWaiters:  l.keys.len(),
 		QueuedBytes: c.queuedBytes.Load(), QueueLimitBytes: l.options.QueueBytes,
 		InFlight: len(l.slots), QueueFull: c.queueFull.Load(), Slowed: c.slowed.Load(),
 
