@@ -21,17 +21,33 @@ const (
 //
 // A Reserve waits while another owner has the key, until the reservation ends in any
 // way but no longer than wait, and is decided then as if it had come only then.
-func (l *Ledger) Keyed(ctx context.Context, c *machine.KeyedCommand, wait time.Duration) (machine.Outcome, error) {
-	if wait > 0 && c.Kind == keyed.Reserve {
-		return l.reserve(ctx, c, wait)
-	}
-	return l.decideKeyed(ctx, c)
-}
-
-func (l *Ledger) decideKeyed(ctx context.Context, c *machine.KeyedCommand) (machine.Outcome, error) {
+//
+// A command that must go into the log is given to admit, unless that is nil: it may
+// refuse it, or calls propose and returns what that returns. What waits, or is answered
+// from the state, needs no admission.
+func (l *Ledger) Keyed(
+	ctx context.Context, c *machine.KeyedCommand, wait time.Duration,
+	admit func(ctx context.Context, propose func(context.Context) (machine.Outcome, error)) (machine.Outcome, error),
+) (machine.Outcome, error) {
 	if err := c.Validate(); err != nil {
 		return machine.Outcome{}, err
 	}
+	if admit == nil {
+		admit = func(ctx context.Context, propose func(context.Context) (machine.Outcome, error)) (machine.Outcome, error) {
+			return propose(ctx)
+		}
+	}
+	decide := func() (machine.Outcome, error) { return l.decideKeyed(ctx, c, admit) }
+	if wait > 0 && c.Kind == keyed.Reserve {
+		return l.reserve(ctx, string(c.ID.TableKey()), wait, decide)
+	}
+	return decide()
+}
+
+func (l *Ledger) decideKeyed(
+	ctx context.Context, c *machine.KeyedCommand,
+	admit func(context.Context, func(context.Context) (machine.Outcome, error)) (machine.Outcome, error),
+) (machine.Outcome, error) {
 	// The proposer resolves times, and the state machine sees what it has resolved.
 	resolved := *c
 	resolved.ValidUntil = min(c.ValidUntil, l.clock.now()+int64(keyed.MaxValidity))
@@ -41,7 +57,9 @@ func (l *Ledger) decideKeyed(ctx context.Context, c *machine.KeyedCommand) (mach
 		return err
 	})
 	if err == nil && !answered {
-		out, err = l.one(ctx, machine.AppendKeyed(nil, &resolved))
+		out, err = admit(ctx, func(ctx context.Context) (machine.Outcome, error) {
+			return l.one(ctx, machine.AppendKeyed(nil, &resolved))
+		})
 	}
 	if err != nil {
 		return machine.Outcome{}, err
@@ -61,18 +79,19 @@ func (l *Ledger) readAttachments(ctx context.Context, out *machine.Outcome) erro
 	})
 }
 
-// reserve waits for the end of another owner's reservation.
-func (l *Ledger) reserve(ctx context.Context, c *machine.KeyedCommand, wait time.Duration) (machine.Outcome, error) {
+// reserve decides again and again until no other owner has the key.
+func (l *Ledger) reserve(
+	ctx context.Context, key string, wait time.Duration, decide func() (machine.Outcome, error),
+) (machine.Outcome, error) {
 	limit := time.NewTimer(wait)
 	defer limit.Stop()
-	key := string(c.ID.TableKey())
 	for {
 		// Registered before the state is looked at, so that no end is missed.
 		waiting := l.keys.join(key)
 		if waiting == nil {
-			return l.decideKeyed(ctx, c)
+			return decide()
 		}
-		out, err := l.decideKeyed(ctx, c)
+		out, err := decide()
 		if err != nil || out.Code != machine.KeyedInFlight ||
 			!l.awaitEnd(ctx, waiting, limit, time.Duration(out.Keyed.RetryAfter)) {
 			l.keys.leave(key, waiting)

@@ -36,7 +36,7 @@ func ownedCommand(c *machine.KeyedCommand, kind keyed.Kind, token uint64, conten
 
 func mustKeyed(t *testing.T, l *Ledger, c *machine.KeyedCommand, want machine.Code) machine.Outcome {
 	t.Helper()
-	out, err := l.Keyed(t.Context(), c, 0)
+	out, err := l.Keyed(t.Context(), c, 0, nil)
 	if err != nil || out.Code != want {
 		t.Fatalf("command %d: %v, %v, want %v", c.Kind, out.Code, err, want)
 	}
@@ -58,7 +58,7 @@ func TestOneOwnerAmongMany(t *testing.T) {
 	for i := range 32 {
 		group.Go(func() {
 			c := keyedCommand(l, "one", byte(i))
-			out, err := l.Keyed(t.Context(), c, time.Hour)
+			out, err := l.Keyed(t.Context(), c, time.Hour, nil)
 			if err != nil {
 				t.Error(err)
 				return
@@ -67,7 +67,7 @@ func TestOneOwnerAmongMany(t *testing.T) {
 			case machine.KeyedAcquired:
 				owners.Store(i, out.Index)
 				if out, err := l.Keyed(t.Context(), ownedCommand(c, keyed.Complete, out.Keyed.Record.Token, response),
-					0); err != nil || out.Code != machine.KeyedOK {
+					0, nil); err != nil || out.Code != machine.KeyedOK {
 					t.Error(out.Code, err)
 				}
 			case machine.KeyedReplay:
@@ -119,11 +119,11 @@ func TestWaitingReserveEnds(t *testing.T) {
 		want machine.Code
 	}{
 		"completed": {func(l *Ledger, c *machine.KeyedCommand, token uint64) error {
-			_, err := l.Keyed(context.Background(), ownedCommand(c, keyed.Complete, token, nil), 0)
+			_, err := l.Keyed(context.Background(), ownedCommand(c, keyed.Complete, token, nil), 0, nil)
 			return err
 		}, machine.KeyedReplay},
 		"released": {func(l *Ledger, c *machine.KeyedCommand, token uint64) error {
-			_, err := l.Keyed(context.Background(), ownedCommand(c, keyed.Release, token, nil), 0)
+			_, err := l.Keyed(context.Background(), ownedCommand(c, keyed.Release, token, nil), 0, nil)
 			return err
 		}, machine.KeyedAcquired},
 		"drained": {func(l *Ledger, _ *machine.KeyedCommand, _ uint64) error {
@@ -137,7 +137,7 @@ func TestWaitingReserveEnds(t *testing.T) {
 			token := mustKeyed(t, l, owner, machine.KeyedAcquired).Keyed.Record.Token
 			result := make(chan machine.Outcome)
 			go func() { // ends with its answer; joined by the receive
-				out, err := l.Keyed(context.Background(), keyedCommand(l, "k", 2), time.Hour)
+				out, err := l.Keyed(context.Background(), keyedCommand(l, "k", 2), time.Hour, nil)
 				if err != nil && !errors.Is(err, ErrDraining) {
 					t.Error(err)
 				}
@@ -155,7 +155,7 @@ func TestWaitingReserveEnds(t *testing.T) {
 	}
 	l := openTest(t, Options{})
 	mustKeyed(t, l, keyedCommand(l, "k", 1), machine.KeyedAcquired)
-	if out, err := l.Keyed(t.Context(), keyedCommand(l, "k", 2), time.Millisecond); err != nil ||
+	if out, err := l.Keyed(t.Context(), keyedCommand(l, "k", 2), time.Millisecond, nil); err != nil ||
 		out.Code != machine.KeyedInFlight {
 		t.Errorf("after the wait: %v, %v", out.Code, err)
 	}
@@ -166,7 +166,7 @@ func TestWaitingReserveEnds(t *testing.T) {
 		owner := keyedCommand(l, key, 1)
 		owner.Lease, owner.Policy = int64(20*time.Millisecond), policy
 		mustKeyed(t, l, owner, machine.KeyedAcquired)
-		if out, err := l.Keyed(t.Context(), keyedCommand(l, key, 2), time.Minute); err != nil || out.Code != want {
+		if out, err := l.Keyed(t.Context(), keyedCommand(l, key, 2), time.Minute, nil); err != nil || out.Code != want {
 			t.Errorf("%s: %v, %v, want %v", key, out.Code, err, want)
 		}
 	}

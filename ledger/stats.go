@@ -21,6 +21,7 @@ func (l *Ledger) Stats() stats.Stats {
 		Entries:   c.entries.Load(), Commands: c.commands.Load(), LogBytes: c.logBytes.Load(),
 		TimeJumps: c.timeJumps.Load(),
 
+		KeyWaiters:  l.keys.len(),
 		QueuedBytes: c.queuedBytes.Load(), QueueLimitBytes: l.options.QueueBytes,
 		InFlight: len(l.slots), QueueFull: c.queueFull.Load(), Slowed: c.slowed.Load(),
 

@@ -33,6 +33,12 @@ const (
 	readTransaction
 	// administer allows admins on every scope.
 	administer
+	// actAs allows those that may act for the principal of the request's record.
+	actAs
+	// inspect allows those that may read the records of the request's principal, and settle those
+	// that may settle them.
+	inspect
+	settle
 )
 
 // permissions has every procedure. A procedure that is missing here is refused to all callers.
@@ -52,6 +58,17 @@ var permissions = map[string]permission{
 	seqledgerv1connect.AdminServiceListClientsProcedure:        administer,
 	seqledgerv1connect.AdminServiceUpdateConfigProcedure:       administer,
 	seqledgerv1connect.AdminServiceBackupProcedure:             administer,
+
+	seqledgerv1connect.IdempotencyServiceReserveProcedure:       actAs,
+	seqledgerv1connect.IdempotencyServiceCompleteProcedure:      actAs,
+	seqledgerv1connect.IdempotencyServiceRejectProcedure:        actAs,
+	seqledgerv1connect.IdempotencyServiceReleaseProcedure:       actAs,
+	seqledgerv1connect.IdempotencyServiceHeartbeatProcedure:     actAs,
+	seqledgerv1connect.IdempotencyServiceCheckpointProcedure:    actAs,
+	seqledgerv1connect.IdempotencyServiceGetRecordProcedure:     inspect,
+	seqledgerv1connect.IdempotencyServiceListRecordsProcedure:   inspect,
+	seqledgerv1connect.IdempotencyServicePurgeRecordProcedure:   settle,
+	seqledgerv1connect.IdempotencyServiceResolveRecordProcedure: settle,
 }
 
 // anonymous is the caller of a server without an auth file.
@@ -91,7 +108,7 @@ type (
 func (s *Server) admitRole(ctx context.Context, procedure string) error {
 	c := s.caller(ctx)
 	switch permissions[procedure] {
-	case writeAsClient, writeStreamed:
+	case writeAsClient, writeStreamed, actAs, settle:
 		return c.MayWrite()
 	case administer:
 		return c.Administer()
@@ -117,6 +134,8 @@ func (s *Server) authorize(ctx context.Context, procedure string, m any) error {
 		return c.MayWrite()
 	case administer:
 		return c.Administer()
+	case actAs, inspect, settle:
+		return s.authorizeRecord(ctx, kind, m)
 	case readScope, readStream, writeAsClient:
 	default:
 		return &auth.DeniedError{Problem: "this procedure is refused to all callers"}
@@ -144,6 +163,57 @@ func (s *Server) authorize(ctx context.Context, procedure string, m any) error {
 		return c.ReadStream(scope, id)
 	}
 	return c.Write(scope, id)
+}
+
+// Requests about keyed records name them in one of these ways.
+type (
+	aboutRecord interface {
+		GetRecord() *seqledgerv1.RecordKey
+	}
+	byOwner interface {
+		GetOwner() *seqledgerv1.Ownership
+	}
+)
+
+// authorizeRecord is authorize for a request about keyed records.
+func (s *Server) authorizeRecord(ctx context.Context, kind permission, m any) error {
+	var record *seqledgerv1.RecordKey
+	path := "record"
+	switch m := m.(type) {
+	case *seqledgerv1.ListRecordsRequest:
+		record, path = &seqledgerv1.RecordKey{Scope: m.Scope, Principal: m.Principal}, ""
+	case aboutRecord:
+		record = m.GetRecord()
+	case byOwner:
+		if m.GetOwner() == nil {
+			return &machine.FieldError{Field: "owner", Problem: "is required"}
+		}
+		record, path = m.GetOwner().GetRecord(), "owner.record"
+	default:
+		return fmt.Errorf("server: %T names no record", m)
+	}
+	if record == nil {
+		return &machine.FieldError{Field: path, Problem: "is required"}
+	}
+	scope, err := requireScope(record.Scope)
+	if err != nil {
+		if path != "" {
+			err = at(path, err)
+		}
+		return err
+	}
+	principal := s.principal(ctx, record.Principal)
+	if list, ok := m.(*seqledgerv1.ListRecordsRequest); ok && list.EveryPrincipal {
+		principal = ""
+	}
+	switch c := s.caller(ctx); kind {
+	case actAs:
+		return c.Act(scope, principal)
+	case settle:
+		return c.Settle(scope, principal)
+	default:
+		return c.Inspect(scope, principal)
+	}
 }
 
 // authorizeStream is authorize for a streaming call, before its first message. For what depends

@@ -47,6 +47,7 @@ var outcomeCodes = [...]seqledgerv1.WriteErrorCode{
 	machine.ValueMismatch:        seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_VALUE_MISMATCH,
 	machine.TooManyStreams:       seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_TOO_MANY_STREAMS,
 	machine.InvalidArgument:      seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_INVALID_ARGUMENT,
+	machine.TooManyKeys:          seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_TOO_MANY_KEYS,
 }
 
 // messages are the texts of the refusals.
@@ -64,12 +65,13 @@ var messages = map[machine.Code]string{
 	machine.ValueMismatch:        "the entity has another value",
 	machine.TooManyStreams:       "the organization has as many streams as it may",
 	machine.InvalidArgument:      "the request is invalid",
+	machine.TooManyKeys:          "the principal has as many keyed records as it may",
 }
 
 // refusal returns the WriteError of an outcome, nil for Committed and Replayed. sequence is the
 // write's sequence, 0 for a command without one.
 func refusal(out *machine.Outcome, sequence uint64) *seqledgerv1.WriteError {
-	if out.Code == machine.Committed || out.Code == machine.Replayed {
+	if out.Code == machine.Committed || out.Code == machine.Replayed || out.Code.IsKeyed() {
 		return nil
 	}
 	e := &seqledgerv1.WriteError{
@@ -85,7 +87,7 @@ func refusal(out *machine.Outcome, sequence uint64) *seqledgerv1.WriteError {
 			"GetClientState tells where to go on", sequence, out.Last)
 	case machine.KeyExists, machine.KeyNotFound, machine.VersionMismatch, machine.ValueMismatch:
 		e.OperationIndex, e.Key, e.CurrentVersion = uint32(out.OperationIndex), string(out.EntityKey), out.CurrentVersion
-	case machine.TooManyStreams:
+	case machine.TooManyStreams, machine.TooManyKeys:
 		e.RetryAfter = durationpb.New(tooManyStreamsRetry)
 	case machine.InvalidArgument:
 		if out.Field != nil {
@@ -162,7 +164,7 @@ func refusalCode(code machine.Code) connect.Code {
 	switch code {
 	case machine.AlreadyCommitted:
 		return connect.CodeAlreadyExists
-	case machine.TooManyStreams:
+	case machine.TooManyStreams, machine.TooManyKeys:
 		return connect.CodeResourceExhausted
 	case machine.InvalidArgument:
 		return connect.CodeInvalidArgument

@@ -37,6 +37,16 @@ func (s *Server) mount(mux *http.ServeMux) {
 	unary(s, mux, seqledgerv1connect.AdminServiceGetStatusProcedure, reading, s.getStatus)
 	unary(s, mux, seqledgerv1connect.AdminServiceListClientsProcedure, reading, s.listClients)
 	unary(s, mux, seqledgerv1connect.AdminServiceUpdateConfigProcedure, writing, s.updateConfig)
+	unary(s, mux, seqledgerv1connect.IdempotencyServiceReserveProcedure, writing, s.reserve)
+	unary(s, mux, seqledgerv1connect.IdempotencyServiceCompleteProcedure, writing, s.complete)
+	unary(s, mux, seqledgerv1connect.IdempotencyServiceRejectProcedure, writing, s.reject)
+	unary(s, mux, seqledgerv1connect.IdempotencyServiceReleaseProcedure, writing, s.release)
+	unary(s, mux, seqledgerv1connect.IdempotencyServiceHeartbeatProcedure, writing, s.heartbeat)
+	unary(s, mux, seqledgerv1connect.IdempotencyServiceCheckpointProcedure, writing, s.checkpoint)
+	unary(s, mux, seqledgerv1connect.IdempotencyServiceGetRecordProcedure, reading, s.getRecord)
+	unary(s, mux, seqledgerv1connect.IdempotencyServiceListRecordsProcedure, reading, s.listRecords)
+	unary(s, mux, seqledgerv1connect.IdempotencyServicePurgeRecordProcedure, writing, s.purgeRecord)
+	unary(s, mux, seqledgerv1connect.IdempotencyServiceResolveRecordProcedure, writing, s.resolveRecord)
 
 	stream := seqledgerv1connect.LedgerServiceWriteStreamProcedure
 	// Results are hashes and ids, which do not compress, and there are many.

@@ -74,11 +74,18 @@ type decision struct {
 func (s *Server) decide(
 	ctx context.Context, bytes int, command func(context.Context) (machine.Outcome, error),
 ) (machine.Outcome, error) {
-	party := s.party(ctx)
-	leave, err := s.admission.Write(ctx, party, bytes)
+	leave, err := s.admission.Write(ctx, s.party(ctx), bytes)
 	if err != nil {
 		return machine.Outcome{}, err
 	}
+	return s.admitted(ctx, bytes, leave, command)
+}
+
+// admitted is decide for a command that was admitted.
+func (s *Server) admitted(
+	ctx context.Context, bytes int, leave func(), command func(context.Context) (machine.Outcome, error),
+) (machine.Outcome, error) {
+	party := s.party(ctx)
 	if !s.admission.Shares() { // nothing is counted
 		return command(ctx)
 	}
@@ -95,7 +102,7 @@ func (s *Server) decide(
 			decided <- d
 		}()
 		d.outcome, d.err = command(context.WithoutCancel(ctx))
-		if d.err == nil && d.outcome.Code == machine.Committed {
+		if d.err == nil && (d.outcome.Code == machine.Committed || d.outcome.Keyed != nil && d.outcome.Keyed.Changed) {
 			s.admission.Stored(party, bytes)
 		}
 	}()

@@ -95,6 +95,7 @@ func showLimits(t *table, l *admission.Limits) {
 		{"requests", l.Requests}, {"requests_per_second", l.RequestsPerSecond}, {"streams", l.Streams},
 		{"connections", l.Connections}, {"message_bytes", l.MessageBytes}, {"reads", l.Reads},
 		{"writes_per_second", l.WritesPerSecond}, {"stored_bytes", l.StoredBytes},
+		{"keys", l.Keys}, {"waiters", l.Waiters},
 	} {
 		text := number(uint64(limit.n))
 		if limit.n == 0 {

@@ -145,6 +145,7 @@ type KeyedOutcome struct {
 	// not wait for what may be a mebibyte a command.
 	Record     *KeyedRecord
 	RetryAfter int64 // nanoseconds, with KeyedInFlight
+	Changed    bool  // the record
 }
 
 // KeyedRecord is a record as it is kept.
@@ -268,7 +269,7 @@ func (m *Machine) applyKeyed(tx Tx, c *keyedCommand, out *Outcome) error {
 	}
 	next, decided := keyed.Transition(before.record(), &c.command, m.head.moment())
 	out.Code = codeOfKeyed(decided.Code)
-	out.Keyed = &KeyedOutcome{RetryAfter: int64(decided.RetryAfter)}
+	out.Keyed = &KeyedOutcome{RetryAfter: int64(decided.RetryAfter), Changed: decided.Changed}
 	after := before
 	if decided.Changed {
 		checkpoint := c.command.Kind == keyed.Checkpoint && decided.Code == keyed.OK

@@ -201,6 +201,10 @@ const (
 // MaxCode is the highest of the outcomes.
 const MaxCode = KeyedNotFinal
 
+// IsKeyed reports whether a code tells what became of a command on a keyed record. It is no
+// refusal then.
+func (c Code) IsKeyed() bool { return c > keyedCodes }
+
 // String returns the code in upper snake case, as the API names it.
 func (c Code) String() string {
 	names := [...]string{

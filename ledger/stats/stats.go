@@ -47,6 +47,8 @@ type Stats struct {
 
 	Evictions machine.Evictions
 
+	KeyWaiters int // calls of Reserve that wait for another owner
+
 	Opened           time.Time     // when Open began
 	RecoveryTook     time.Duration // from the start of the log to its end
 	RecoveredEntries uint64        // log entries applied meanwhile

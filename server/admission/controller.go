@@ -278,15 +278,28 @@ const CommandOverhead = 900
 // called: when the write is decided and its stored bytes are counted, whether or not its caller
 // still waits. The error is a *Refusal.
 func (c *Controller) Write(ctx context.Context, p Party, bytes int) (done func(), err error) {
+	return c.command(ctx, p, bytes, c.mayStore)
+}
+
+// Finish is Write for the end of something that was admitted before: what its owner has done must
+// not be lost because the credential has used up its stored bytes meanwhile.
+func (c *Controller) Finish(ctx context.Context, p Party, bytes int) (done func(), err error) {
+	return c.command(ctx, p, bytes, func(ctx context.Context, _ Party) error { return c.diskRoom(ctx) })
+}
+
+// command admits a command that room says whether there is room for.
+func (c *Controller) command(
+	ctx context.Context, p Party, bytes int, room func(context.Context, Party) error,
+) (done func(), err error) {
 	if !c.shares {
-		return func() {}, c.mayStore(ctx, p)
+		return func() {}, room(ctx, p)
 	}
 	// The rate comes first, because a write for which there is no room is slowed, too: it has
 	// arrived, and is looked for among those that are committed.
 	if wait := p.Share.writePace.take(writeUnits(1, bytes), p.Limits.WritesPerSecond, false); wait > 0 {
 		return nil, c.refuse(ctx, WritesPerSecond, OfCredential, wait)
 	}
-	if err := c.mayStore(ctx, p); err != nil {
+	if err := room(ctx, p); err != nil {
 		return nil, err
 	}
 	n := int64(bytes) + CommandOverhead
@@ -356,12 +369,19 @@ func (c *Controller) Writes(
 
 // mayStore returns why nothing more may be stored, or nil.
 func (c *Controller) mayStore(ctx context.Context, p Party) error {
-	level := c.disk.level()
-	if level == diskFull {
-		return c.refuse(ctx, DiskReserve, OfServer, diskRetry)
+	if err := c.diskRoom(ctx); err != nil {
+		return err
 	}
-	if c.shares && c.accounts.full(p, level) {
+	if c.shares && c.accounts.full(p, c.disk.level()) {
 		return c.refuse(ctx, StoredBytes, OfCredential, fullRetry)
+	}
+	return nil
+}
+
+// diskRoom returns a *Refusal if the disk has no room beyond its reserve.
+func (c *Controller) diskRoom(ctx context.Context) error {
+	if c.disk.level() == diskFull {
+		return c.refuse(ctx, DiskReserve, OfServer, diskRetry)
 	}
 	return nil
 }
@@ -398,6 +418,15 @@ func (c *Controller) Gauges() Gauges {
 		Visits: c.visits.count(), ArrivingBytes: c.arriving.Used(), AnswerBytes: c.leaving.Used(), Reads: c.reads.Used() + c.largeReads.Used(),
 		DiskLevel: int64(c.disk.level()),
 	}
+}
+
+// Waiter reports whether a call of a party may wait for another one's reservation to end. If so,
+// leave ends the wait.
+func (c *Controller) Waiter(p Party) (leave func(), ok bool) {
+	if !p.Share.waiters.Enter(p.Limits.Waiters) {
+		return nil, false
+	}
+	return p.Share.waiters.Leave, true
 }
 
 // AwaitStreams returns once no stream is open, or the cause of ctx.

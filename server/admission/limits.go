@@ -1,5 +1,7 @@
 package admission
 
+import "math"
+
 // Limits are one credential's share of the bounds of a server. A field that is 0
 // has its default: a quarter of what the server has, so that four credentials that
 // use all they may do not meet; no limit for RequestsPerSecond, and none for StoredBytes
@@ -25,6 +27,11 @@ type Limits struct {
 	WritesPerSecond int `json:"writesPerSecond,omitempty"`
 	// StoredBytes is how many bytes of writes may be committed, in all time.
 	StoredBytes int `json:"storedBytes,omitempty"`
+	// Keys is how many keyed records each principal of the credential may have in a scope.
+	Keys int `json:"keys,omitempty"`
+	// Waiters are the Reserves that wait at once for other owners. Further ones are answered at
+	// once.
+	Waiters int `json:"waiters,omitempty"`
 }
 
 // shares is the number of credentials that the defaults are for.
@@ -57,6 +64,10 @@ const (
 	// maxQueuedBytes bounds one credential's writes in the engine, with their overhead. It is
 	// small, because another credential's next write waits behind all of it.
 	maxQueuedBytes = 2 << 20
+	// maxKeys bounds the default share of keyed records, of some 300 bytes each.
+	maxKeys = 4_000_000
+	// maxWaiters is as many as the ledger lets wait.
+	maxWaiters = 10_000
 )
 
 // withDefaults replaces zero fields by their defaults.
@@ -89,6 +100,10 @@ func (t Totals) share(l Limits) Limits {
 	part(&l.Connections, t.Connections)
 	part(&l.MessageBytes, maxMessageBytes)
 	part(&l.Reads, maxReads)
+	if l.Keys == 0 {
+		l.Keys = maxKeys / shares
+	}
+	part(&l.Waiters, maxWaiters)
 	if l.WritesPerSecond == 0 {
 		l.WritesPerSecond = maxWritesPerSecond / shares
 	}
@@ -104,6 +119,6 @@ func WithDefaults(l Limits) Limits { return Totals{}.withDefaults().share(l) }
 func (t Totals) whole() Limits {
 	return Limits{
 		Requests: t.Requests, Streams: t.Streams, Connections: t.Connections,
-		MessageBytes: maxMessageBytes, Reads: maxReads,
+		MessageBytes: maxMessageBytes, Reads: maxReads, Keys: math.MaxInt, Waiters: maxWaiters,
 	}
 }

@@ -13,13 +13,13 @@ import (
 type Share struct {
 	actor string
 
-	requests, streams, connections Limiter
+	requests, streams, connections, waiters Limiter
 	// arriving and leaving count bytes of large messages, reads the places of reads, and queued
 	// the bytes of writes in the engine.
 	arriving, leaving, reads, queued Budget
 	// largeReads is the place of a large read.
-	largeReads Budget
-	requestPace, writePace           pace
+	largeReads             Budget
+	requestPace, writePace pace
 	// overdraft is held by the one stream that may continue to read its message when the share
 	// of arriving is used up. See Body.
 	overdraft Budget

@@ -139,6 +139,39 @@ func (c *Credential) Write(scope machine.Scope, clientID string) error {
 	return c.ReadStream(scope, clientID)
 }
 
+// Act returns nil if keyed records of a principal may be made and finished in a scope, else a
+// *DeniedError.
+func (c *Credential) Act(scope machine.Scope, principal string) error {
+	if err := c.MayWrite(); err != nil {
+		return err
+	}
+	if principal != c.actor && c.grant.Role < Delegate {
+		return errPrincipal
+	}
+	return c.Read(scope)
+}
+
+// Settle returns nil if the keyed records of a principal may be settled by hand in a scope, else a
+// *DeniedError.
+func (c *Credential) Settle(scope machine.Scope, principal string) error {
+	if err := c.MayWrite(); err != nil {
+		return err
+	}
+	return c.Inspect(scope, principal)
+}
+
+// Inspect returns nil if the keyed records of a principal may be read in a scope, else a
+// *DeniedError. An empty principal is all of them.
+func (c *Credential) Inspect(scope machine.Scope, principal string) error {
+	if err := c.Read(scope); err != nil {
+		return err
+	}
+	if principal != c.actor && c.grant.Role < Admin {
+		return errPrincipal
+	}
+	return nil
+}
+
 // Observe returns nil if figures about the whole ledger may be seen, else a *DeniedError: they
 // reveal what others do.
 func (c *Credential) Observe() error {

@@ -44,7 +44,7 @@ func TestFileErrors(t *testing.T) {
 		"plain secret": {"keys:\n- id: a\n  hash: hunter2\n" + rights, []string{":3: keys[0].hash must be sha256:"}},
 		"null":         {key("  role:\n  scopes: [acme]\n"), []string{":4: keys[0].role must have one plain value"}},
 		"unknown role": {key("  role: root\n  scopes: [acme]\n"),
-			[]string{":4: keys[0].role must be reader, writer or admin"}},
+			[]string{":4: keys[0].role must be reader, writer, delegate or admin"}},
 		"no scopes":        {key("  role: reader\n"), []string{":2: keys[0].scopes must have 1 to"}},
 		"scopes is a text": {key("  role: reader\n  scopes: acme\n"), []string{":5: keys[0].scopes must be a list"}},
 		"bad scope": {key("  role: reader\n  scopes:\n  - acme\n  - a/b/c\n"),

@@ -15,10 +15,12 @@ type Role int
 const (
 	Reader Role = iota + 1
 	Writer
+	// Delegate may act for other principals: a gateway.
+	Delegate
 	Admin
 )
 
-var roleNames = map[string]Role{"reader": Reader, "writer": Writer, "admin": Admin}
+var roleNames = map[string]Role{"reader": Reader, "writer": Writer, "delegate": Delegate, "admin": Admin}
 
 // String implements fmt.Stringer.
 func (r Role) String() string {
@@ -68,7 +70,7 @@ func (e *grantError) Error() string { return e.field + " " + e.err.Error() }
 func newGrant(role string, scopes, clientIDs []string) (Grant, error) {
 	g := Grant{Role: roleNames[role], Scopes: scopes, ClientIDs: clientIDs}
 	if g.Role == 0 {
-		return Grant{}, &grantError{fieldRole, -1, fmt.Errorf("must be reader, writer or admin, is %q", role)}
+		return Grant{}, &grantError{fieldRole, -1, fmt.Errorf("must be reader, writer, delegate or admin, is %q", role)}
 	}
 	if len(scopes) == 0 || len(scopes) > maxPatterns {
 		return Grant{}, &grantError{fieldScopes, -1,
@@ -124,6 +126,7 @@ var (
 	errScope        = &DeniedError{"scope", "is not among those of the credential"}
 	errClientID     = &DeniedError{"client_id", "is not among those of the credential"}
 	errRole         = &DeniedError{Problem: "the role of the credential does not allow this"}
+	errPrincipal    = &DeniedError{"principal", "is not the caller, for whom alone this credential may act"}
 	errObserve      = &DeniedError{Problem: "this needs a role on every scope (the scope \"*\")"}
 	errNotEvery     = &DeniedError{Problem: "this needs the role admin on every scope"}
 )

@@ -91,9 +91,13 @@ type WriteRequest struct {
 	ClientId string `protobuf:"bytes,2,opt,name=client_id,json=clientId,proto3" json:"client_id,omitempty"`
 	// The session that numbers the write, from OpenSession; 0 for none.
 	Session uint64 `protobuf:"varint,3,opt,name=session,proto3" json:"session,omitempty"`
-	// 1, 2, 3, ... without holes. Required.
+	// 1, 2, 3, ... without holes. 0 makes it a keyed write, of a client that cannot
+	// count: it belongs to no stream, session must be 0, client_id may be empty, and
+	// idempotency_key is required. It is committed once for each scope, namespace,
+	// principal and key; a repeat gets the same receipt, and another request under
+	// the key is IDEMPOTENCY_KEY_REUSED.
 	Sequence uint64 `protobuf:"varint,4,opt,name=sequence,proto3" json:"sequence,omitempty"`
-	// UUID text; may be empty. The same key is used again only for the same
+	// UUID text; may be empty. In a keyed write 1-256 visible ASCII characters. The same key is used again only for the same
 	// request. It is known for as long as the receipt that bears it is in the
 	// stream's window (Config.receipt_window writes), and means nothing in another
 	// stream; after that the same key under a new sequence is a new write.
@@ -101,7 +105,15 @@ type WriteRequest struct {
 	// 1-1,000 operations, together at most 4 MiB.
 	Operations []*Operation `protobuf:"bytes,6,rep,name=operations,proto3" json:"operations,omitempty"`
 	// Adds block_header and proof to the receipt.
-	IncludeProof  bool `protobuf:"varint,7,opt,name=include_proof,json=includeProof,proto3" json:"include_proof,omitempty"`
+	IncludeProof bool `protobuf:"varint,7,opt,name=include_proof,json=includeProof,proto3" json:"include_proof,omitempty"`
+	// Only in a keyed write: the task type or queue, 0-128 bytes of printable ASCII.
+	Namespace string `protobuf:"bytes,8,opt,name=namespace,proto3" json:"namespace,omitempty"`
+	// Only in a keyed write: the party on whose behalf it is made, up to 512 bytes.
+	// Empty means the caller; to name another one needs the role delegate.
+	Principal string `protobuf:"bytes,9,opt,name=principal,proto3" json:"principal,omitempty"`
+	// Only in a keyed write: how long its key is known, 1 s to 366 days; unset means
+	// 24 h.
+	Ttl           *durationpb.Duration `protobuf:"bytes,10,opt,name=ttl,proto3" json:"ttl,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -183,6 +195,27 @@ func (x *WriteRequest) GetIncludeProof() bool {
 		return x.IncludeProof
 	}
 	return false
+}
+
+func (x *WriteRequest) GetNamespace() string {
+	if x != nil {
+		return x.Namespace
+	}
+	return ""
+}
+
+func (x *WriteRequest) GetPrincipal() string {
+	if x != nil {
+		return x.Principal
+	}
+	return ""
+}
+
+func (x *WriteRequest) GetTtl() *durationpb.Duration {
+	if x != nil {
+		return x.Ttl
+	}
+	return nil
 }
 
 // WriteResponse is the answer to a committed write.
@@ -1980,7 +2013,7 @@ var File_seqledger_v1_ledger_proto protoreflect.FileDescriptor
 
 const file_seqledger_v1_ledger_proto_rawDesc = "" +
 	"\n" +
-	"\x19seqledger/v1/ledger.proto\x12\fseqledger.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x18seqledger/v1/types.proto\"\x93\x02\n" +
+	"\x19seqledger/v1/ledger.proto\x12\fseqledger.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x18seqledger/v1/types.proto\"\xfc\x02\n" +
 	"\fWriteRequest\x12)\n" +
 	"\x05scope\x18\x01 \x01(\v2\x13.seqledger.v1.ScopeR\x05scope\x12\x1b\n" +
 	"\tclient_id\x18\x02 \x01(\tR\bclientId\x12\x18\n" +
@@ -1990,7 +2023,11 @@ const file_seqledger_v1_ledger_proto_rawDesc = "" +
 	"\n" +
 	"operations\x18\x06 \x03(\v2\x17.seqledger.v1.OperationR\n" +
 	"operations\x12#\n" +
-	"\rinclude_proof\x18\a \x01(\bR\fincludeProof\"@\n" +
+	"\rinclude_proof\x18\a \x01(\bR\fincludeProof\x12\x1c\n" +
+	"\tnamespace\x18\b \x01(\tR\tnamespace\x12\x1c\n" +
+	"\tprincipal\x18\t \x01(\tR\tprincipal\x12+\n" +
+	"\x03ttl\x18\n" +
+	" \x01(\v2\x19.google.protobuf.DurationR\x03ttl\"@\n" +
 	"\rWriteResponse\x12/\n" +
 	"\areceipt\x18\x01 \x01(\v2\x15.seqledger.v1.ReceiptR\areceipt\"H\n" +
 	"\x12WriteStreamRequest\x122\n" +
@@ -2180,87 +2217,88 @@ var file_seqledger_v1_ledger_proto_goTypes = []any{
 	(*NodeStatus)(nil),                // 27: seqledger.v1.NodeStatus
 	(*Scope)(nil),                     // 28: seqledger.v1.Scope
 	(*Operation)(nil),                 // 29: seqledger.v1.Operation
-	(*Receipt)(nil),                   // 30: seqledger.v1.Receipt
-	(*WriteError)(nil),                // 31: seqledger.v1.WriteError
-	(*ClientState)(nil),               // 32: seqledger.v1.ClientState
-	(*Entity)(nil),                    // 33: seqledger.v1.Entity
-	(*Relationship)(nil),              // 34: seqledger.v1.Relationship
-	(*Transaction)(nil),               // 35: seqledger.v1.Transaction
-	(*BlockHeader)(nil),               // 36: seqledger.v1.BlockHeader
-	(*MerkleProof)(nil),               // 37: seqledger.v1.MerkleProof
-	(*BlockPosition)(nil),             // 38: seqledger.v1.BlockPosition
-	(*Block)(nil),                     // 39: seqledger.v1.Block
-	(*timestamppb.Timestamp)(nil),     // 40: google.protobuf.Timestamp
-	(*Config)(nil),                    // 41: seqledger.v1.Config
-	(*durationpb.Duration)(nil),       // 42: google.protobuf.Duration
+	(*durationpb.Duration)(nil),       // 30: google.protobuf.Duration
+	(*Receipt)(nil),                   // 31: seqledger.v1.Receipt
+	(*WriteError)(nil),                // 32: seqledger.v1.WriteError
+	(*ClientState)(nil),               // 33: seqledger.v1.ClientState
+	(*Entity)(nil),                    // 34: seqledger.v1.Entity
+	(*Relationship)(nil),              // 35: seqledger.v1.Relationship
+	(*Transaction)(nil),               // 36: seqledger.v1.Transaction
+	(*BlockHeader)(nil),               // 37: seqledger.v1.BlockHeader
+	(*MerkleProof)(nil),               // 38: seqledger.v1.MerkleProof
+	(*BlockPosition)(nil),             // 39: seqledger.v1.BlockPosition
+	(*Block)(nil),                     // 40: seqledger.v1.Block
+	(*timestamppb.Timestamp)(nil),     // 41: google.protobuf.Timestamp
+	(*Config)(nil),                    // 42: seqledger.v1.Config
 }
 var file_seqledger_v1_ledger_proto_depIdxs = []int32{
 	28, // 0: seqledger.v1.WriteRequest.scope:type_name -> seqledger.v1.Scope
 	29, // 1: seqledger.v1.WriteRequest.operations:type_name -> seqledger.v1.Operation
-	30, // 2: seqledger.v1.WriteResponse.receipt:type_name -> seqledger.v1.Receipt
-	1,  // 3: seqledger.v1.WriteStreamRequest.writes:type_name -> seqledger.v1.WriteRequest
-	30, // 4: seqledger.v1.WriteResult.receipt:type_name -> seqledger.v1.Receipt
-	31, // 5: seqledger.v1.WriteResult.error:type_name -> seqledger.v1.WriteError
-	4,  // 6: seqledger.v1.WriteStreamResponse.results:type_name -> seqledger.v1.WriteResult
-	28, // 7: seqledger.v1.OpenSessionRequest.scope:type_name -> seqledger.v1.Scope
-	32, // 8: seqledger.v1.OpenSessionResponse.state:type_name -> seqledger.v1.ClientState
-	28, // 9: seqledger.v1.GetClientStateRequest.scope:type_name -> seqledger.v1.Scope
-	32, // 10: seqledger.v1.GetClientStateResponse.state:type_name -> seqledger.v1.ClientState
-	28, // 11: seqledger.v1.GetEntityRequest.scope:type_name -> seqledger.v1.Scope
-	33, // 12: seqledger.v1.GetEntityResponse.entity:type_name -> seqledger.v1.Entity
-	28, // 13: seqledger.v1.ListEntitiesRequest.scope:type_name -> seqledger.v1.Scope
-	33, // 14: seqledger.v1.ListEntitiesResponse.entities:type_name -> seqledger.v1.Entity
-	28, // 15: seqledger.v1.ListRelationshipsRequest.scope:type_name -> seqledger.v1.Scope
-	34, // 16: seqledger.v1.ListRelationshipsResponse.relationships:type_name -> seqledger.v1.Relationship
-	35, // 17: seqledger.v1.GetTransactionResponse.transaction:type_name -> seqledger.v1.Transaction
-	36, // 18: seqledger.v1.GetTransactionResponse.block_header:type_name -> seqledger.v1.BlockHeader
-	37, // 19: seqledger.v1.GetTransactionResponse.proof:type_name -> seqledger.v1.MerkleProof
-	28, // 20: seqledger.v1.GetBlockRequest.scope:type_name -> seqledger.v1.Scope
-	0,  // 21: seqledger.v1.GetBlockRequest.content:type_name -> seqledger.v1.BlockContent
-	38, // 22: seqledger.v1.GetBlockRequest.start:type_name -> seqledger.v1.BlockPosition
-	39, // 23: seqledger.v1.GetBlockResponse.block:type_name -> seqledger.v1.Block
-	28, // 24: seqledger.v1.ListBlocksRequest.scope:type_name -> seqledger.v1.Scope
-	39, // 25: seqledger.v1.ListBlocksResponse.blocks:type_name -> seqledger.v1.Block
-	28, // 26: seqledger.v1.WatchRequest.scope:type_name -> seqledger.v1.Scope
-	0,  // 27: seqledger.v1.WatchRequest.content:type_name -> seqledger.v1.BlockContent
-	39, // 28: seqledger.v1.WatchResponse.block:type_name -> seqledger.v1.Block
-	28, // 29: seqledger.v1.ClientEntry.scope:type_name -> seqledger.v1.Scope
-	32, // 30: seqledger.v1.ClientEntry.state:type_name -> seqledger.v1.ClientState
-	40, // 31: seqledger.v1.Status.ledger_time:type_name -> google.protobuf.Timestamp
-	41, // 32: seqledger.v1.Status.config:type_name -> seqledger.v1.Config
-	27, // 33: seqledger.v1.Status.node:type_name -> seqledger.v1.NodeStatus
-	26, // 34: seqledger.v1.Status.caller:type_name -> seqledger.v1.CallerStatus
-	40, // 35: seqledger.v1.CallerStatus.expires_at:type_name -> google.protobuf.Timestamp
-	40, // 36: seqledger.v1.NodeStatus.started_at:type_name -> google.protobuf.Timestamp
-	40, // 37: seqledger.v1.NodeStatus.time:type_name -> google.protobuf.Timestamp
-	42, // 38: seqledger.v1.NodeStatus.recovery_duration:type_name -> google.protobuf.Duration
-	1,  // 39: seqledger.v1.LedgerService.Write:input_type -> seqledger.v1.WriteRequest
-	3,  // 40: seqledger.v1.LedgerService.WriteStream:input_type -> seqledger.v1.WriteStreamRequest
-	8,  // 41: seqledger.v1.LedgerService.GetClientState:input_type -> seqledger.v1.GetClientStateRequest
-	6,  // 42: seqledger.v1.LedgerService.OpenSession:input_type -> seqledger.v1.OpenSessionRequest
-	10, // 43: seqledger.v1.LedgerService.GetEntity:input_type -> seqledger.v1.GetEntityRequest
-	12, // 44: seqledger.v1.LedgerService.ListEntities:input_type -> seqledger.v1.ListEntitiesRequest
-	14, // 45: seqledger.v1.LedgerService.ListRelationships:input_type -> seqledger.v1.ListRelationshipsRequest
-	16, // 46: seqledger.v1.LedgerService.GetTransaction:input_type -> seqledger.v1.GetTransactionRequest
-	18, // 47: seqledger.v1.LedgerService.GetBlock:input_type -> seqledger.v1.GetBlockRequest
-	20, // 48: seqledger.v1.LedgerService.ListBlocks:input_type -> seqledger.v1.ListBlocksRequest
-	22, // 49: seqledger.v1.LedgerService.Watch:input_type -> seqledger.v1.WatchRequest
-	2,  // 50: seqledger.v1.LedgerService.Write:output_type -> seqledger.v1.WriteResponse
-	5,  // 51: seqledger.v1.LedgerService.WriteStream:output_type -> seqledger.v1.WriteStreamResponse
-	9,  // 52: seqledger.v1.LedgerService.GetClientState:output_type -> seqledger.v1.GetClientStateResponse
-	7,  // 53: seqledger.v1.LedgerService.OpenSession:output_type -> seqledger.v1.OpenSessionResponse
-	11, // 54: seqledger.v1.LedgerService.GetEntity:output_type -> seqledger.v1.GetEntityResponse
-	13, // 55: seqledger.v1.LedgerService.ListEntities:output_type -> seqledger.v1.ListEntitiesResponse
-	15, // 56: seqledger.v1.LedgerService.ListRelationships:output_type -> seqledger.v1.ListRelationshipsResponse
-	17, // 57: seqledger.v1.LedgerService.GetTransaction:output_type -> seqledger.v1.GetTransactionResponse
-	19, // 58: seqledger.v1.LedgerService.GetBlock:output_type -> seqledger.v1.GetBlockResponse
-	21, // 59: seqledger.v1.LedgerService.ListBlocks:output_type -> seqledger.v1.ListBlocksResponse
-	23, // 60: seqledger.v1.LedgerService.Watch:output_type -> seqledger.v1.WatchResponse
-	50, // [50:61] is the sub-list for method output_type
-	39, // [39:50] is the sub-list for method input_type
-	39, // [39:39] is the sub-list for extension type_name
-	39, // [39:39] is the sub-list for extension extendee
-	0,  // [0:39] is the sub-list for field type_name
+	30, // 2: seqledger.v1.WriteRequest.ttl:type_name -> google.protobuf.Duration
+	31, // 3: seqledger.v1.WriteResponse.receipt:type_name -> seqledger.v1.Receipt
+	1,  // 4: seqledger.v1.WriteStreamRequest.writes:type_name -> seqledger.v1.WriteRequest
+	31, // 5: seqledger.v1.WriteResult.receipt:type_name -> seqledger.v1.Receipt
+	32, // 6: seqledger.v1.WriteResult.error:type_name -> seqledger.v1.WriteError
+	4,  // 7: seqledger.v1.WriteStreamResponse.results:type_name -> seqledger.v1.WriteResult
+	28, // 8: seqledger.v1.OpenSessionRequest.scope:type_name -> seqledger.v1.Scope
+	33, // 9: seqledger.v1.OpenSessionResponse.state:type_name -> seqledger.v1.ClientState
+	28, // 10: seqledger.v1.GetClientStateRequest.scope:type_name -> seqledger.v1.Scope
+	33, // 11: seqledger.v1.GetClientStateResponse.state:type_name -> seqledger.v1.ClientState
+	28, // 12: seqledger.v1.GetEntityRequest.scope:type_name -> seqledger.v1.Scope
+	34, // 13: seqledger.v1.GetEntityResponse.entity:type_name -> seqledger.v1.Entity
+	28, // 14: seqledger.v1.ListEntitiesRequest.scope:type_name -> seqledger.v1.Scope
+	34, // 15: seqledger.v1.ListEntitiesResponse.entities:type_name -> seqledger.v1.Entity
+	28, // 16: seqledger.v1.ListRelationshipsRequest.scope:type_name -> seqledger.v1.Scope
+	35, // 17: seqledger.v1.ListRelationshipsResponse.relationships:type_name -> seqledger.v1.Relationship
+	36, // 18: seqledger.v1.GetTransactionResponse.transaction:type_name -> seqledger.v1.Transaction
+	37, // 19: seqledger.v1.GetTransactionResponse.block_header:type_name -> seqledger.v1.BlockHeader
+	38, // 20: seqledger.v1.GetTransactionResponse.proof:type_name -> seqledger.v1.MerkleProof
+	28, // 21: seqledger.v1.GetBlockRequest.scope:type_name -> seqledger.v1.Scope
+	0,  // 22: seqledger.v1.GetBlockRequest.content:type_name -> seqledger.v1.BlockContent
+	39, // 23: seqledger.v1.GetBlockRequest.start:type_name -> seqledger.v1.BlockPosition
+	40, // 24: seqledger.v1.GetBlockResponse.block:type_name -> seqledger.v1.Block
+	28, // 25: seqledger.v1.ListBlocksRequest.scope:type_name -> seqledger.v1.Scope
+	40, // 26: seqledger.v1.ListBlocksResponse.blocks:type_name -> seqledger.v1.Block
+	28, // 27: seqledger.v1.WatchRequest.scope:type_name -> seqledger.v1.Scope
+	0,  // 28: seqledger.v1.WatchRequest.content:type_name -> seqledger.v1.BlockContent
+	40, // 29: seqledger.v1.WatchResponse.block:type_name -> seqledger.v1.Block
+	28, // 30: seqledger.v1.ClientEntry.scope:type_name -> seqledger.v1.Scope
+	33, // 31: seqledger.v1.ClientEntry.state:type_name -> seqledger.v1.ClientState
+	41, // 32: seqledger.v1.Status.ledger_time:type_name -> google.protobuf.Timestamp
+	42, // 33: seqledger.v1.Status.config:type_name -> seqledger.v1.Config
+	27, // 34: seqledger.v1.Status.node:type_name -> seqledger.v1.NodeStatus
+	26, // 35: seqledger.v1.Status.caller:type_name -> seqledger.v1.CallerStatus
+	41, // 36: seqledger.v1.CallerStatus.expires_at:type_name -> google.protobuf.Timestamp
+	41, // 37: seqledger.v1.NodeStatus.started_at:type_name -> google.protobuf.Timestamp
+	41, // 38: seqledger.v1.NodeStatus.time:type_name -> google.protobuf.Timestamp
+	30, // 39: seqledger.v1.NodeStatus.recovery_duration:type_name -> google.protobuf.Duration
+	1,  // 40: seqledger.v1.LedgerService.Write:input_type -> seqledger.v1.WriteRequest
+	3,  // 41: seqledger.v1.LedgerService.WriteStream:input_type -> seqledger.v1.WriteStreamRequest
+	8,  // 42: seqledger.v1.LedgerService.GetClientState:input_type -> seqledger.v1.GetClientStateRequest
+	6,  // 43: seqledger.v1.LedgerService.OpenSession:input_type -> seqledger.v1.OpenSessionRequest
+	10, // 44: seqledger.v1.LedgerService.GetEntity:input_type -> seqledger.v1.GetEntityRequest
+	12, // 45: seqledger.v1.LedgerService.ListEntities:input_type -> seqledger.v1.ListEntitiesRequest
+	14, // 46: seqledger.v1.LedgerService.ListRelationships:input_type -> seqledger.v1.ListRelationshipsRequest
+	16, // 47: seqledger.v1.LedgerService.GetTransaction:input_type -> seqledger.v1.GetTransactionRequest
+	18, // 48: seqledger.v1.LedgerService.GetBlock:input_type -> seqledger.v1.GetBlockRequest
+	20, // 49: seqledger.v1.LedgerService.ListBlocks:input_type -> seqledger.v1.ListBlocksRequest
+	22, // 50: seqledger.v1.LedgerService.Watch:input_type -> seqledger.v1.WatchRequest
+	2,  // 51: seqledger.v1.LedgerService.Write:output_type -> seqledger.v1.WriteResponse
+	5,  // 52: seqledger.v1.LedgerService.WriteStream:output_type -> seqledger.v1.WriteStreamResponse
+	9,  // 53: seqledger.v1.LedgerService.GetClientState:output_type -> seqledger.v1.GetClientStateResponse
+	7,  // 54: seqledger.v1.LedgerService.OpenSession:output_type -> seqledger.v1.OpenSessionResponse
+	11, // 55: seqledger.v1.LedgerService.GetEntity:output_type -> seqledger.v1.GetEntityResponse
+	13, // 56: seqledger.v1.LedgerService.ListEntities:output_type -> seqledger.v1.ListEntitiesResponse
+	15, // 57: seqledger.v1.LedgerService.ListRelationships:output_type -> seqledger.v1.ListRelationshipsResponse
+	17, // 58: seqledger.v1.LedgerService.GetTransaction:output_type -> seqledger.v1.GetTransactionResponse
+	19, // 59: seqledger.v1.LedgerService.GetBlock:output_type -> seqledger.v1.GetBlockResponse
+	21, // 60: seqledger.v1.LedgerService.ListBlocks:output_type -> seqledger.v1.ListBlocksResponse
+	23, // 61: seqledger.v1.LedgerService.Watch:output_type -> seqledger.v1.WatchResponse
+	51, // [51:62] is the sub-list for method output_type
+	40, // [40:51] is the sub-list for method input_type
+	40, // [40:40] is the sub-list for extension type_name
+	40, // [40:40] is the sub-list for extension extendee
+	0,  // [0:40] is the sub-list for field type_name
 }
 
 func init() { file_seqledger_v1_ledger_proto_init() }

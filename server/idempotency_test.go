@@ -1,0 +1,404 @@
+package server_test
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"net/http"
+	"runtime"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"connectrpc.com/connect"
+	"google.golang.org/protobuf/types/known/durationpb"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
+	"github.com/seqledger/seqledger/proto/seqledger/v1/seqledgerv1connect"
+	"github.com/seqledger/seqledger/server"
+)
+
+// idempotency returns a client of the service without a credential.
+func (h *harness) idempotency() seqledgerv1connect.IdempotencyServiceClient {
+	return seqledgerv1connect.NewIdempotencyServiceClient(h.h2, h.url)
+}
+
+// records returns a client of the service with the key of an id.
+func (g *guarded) records(id string) seqledgerv1connect.IdempotencyServiceClient {
+	return seqledgerv1connect.NewIdempotencyServiceClient(
+		&http.Client{Transport: withBearer{g.keys[id], g.h2.Transport}}, g.url)
+}
+
+func recordKey(key string) *seqledgerv1.RecordKey {
+	return &seqledgerv1.RecordKey{Scope: scope(), Namespace: "POST /charge", Key: key}
+}
+
+// reserveOf returns a Reserve of an attempt.
+func reserveOf(key string, attempt byte) *seqledgerv1.ReserveRequest {
+	return &seqledgerv1.ReserveRequest{
+		Record: recordKey(key), AttemptId: bytes.Repeat([]byte{attempt}, 16),
+		Fingerprint: &seqledgerv1.Fingerprint{Algorithm: 1, Digest: make([]byte, 32)},
+	}
+}
+
+func ownerOf(r *seqledgerv1.ReserveRequest, token uint64) *seqledgerv1.Ownership {
+	return &seqledgerv1.Ownership{Record: r.Record, Token: token, AttemptId: r.AttemptId}
+}
+
+// eventually waits for a condition that other goroutines bring about.
+func eventually(t *testing.T, what string, holds func() bool) {
+	t.Helper()
+	for ctx := within(t); !holds(); runtime.Gosched() {
+		if ctx.Err() != nil {
+			t.Fatalf("waiting for %s: %v", what, ctx.Err())
+		}
+	}
+}
+
+// reply makes one call and returns its answer.
+func reply[Q, R any](t testing.TB, f func(context.Context, *connect.Request[Q]) (*connect.Response[R], error), q *Q) *R {
+	t.Helper()
+	answer, err := f(t.Context(), connect.NewRequest(q))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return answer.Msg
+}
+
+// The life of a record over the wire: one owner, who keeps its lease, leaves progress and finishes;
+// all others get the result.
+func TestReservationOverTheWire(t *testing.T) {
+	t.Parallel()
+	h := startWith(t, server.Options{})
+	for protocol, o := range wire {
+		c := seqledgerv1connect.NewIdempotencyServiceClient(h.h2, h.url, o...)
+		key := strings.ReplaceAll(protocol, " ", "-")
+		first, second := reserveOf(key, 1), reserveOf(key, 2)
+		owned := reply(t, c.Reserve, first)
+		if owned.Outcome != seqledgerv1.RecordOutcome_RECORD_OUTCOME_ACQUIRED || owned.Token == 0 || owned.Attempt != 1 ||
+			!owned.LeaseExpiresAt.AsTime().After(time.Now().Add(50*time.Second)) {
+			t.Fatal(protocol, owned)
+		}
+		if again := reply(t, c.Reserve, first); again.Outcome != owned.Outcome || again.Token != owned.Token {
+			t.Errorf("%s: the owner's repeat: %v", protocol, again)
+		}
+		if other := reply(t, c.Reserve, second); other.Outcome != seqledgerv1.RecordOutcome_RECORD_OUTCOME_IN_FLIGHT ||
+			other.RetryAfter.AsDuration() <= 0 || other.Record != nil || other.Token != 0 {
+			t.Errorf("%s: another one meanwhile: %v", protocol, other)
+		}
+		stranger := reserveOf(second.Record.Key, 3)
+		stranger.Fingerprint.Digest[0] = 9
+		if other := reply(t, c.Reserve, stranger); other.Outcome != seqledgerv1.RecordOutcome_RECORD_OUTCOME_MISMATCH || other.Record != nil {
+			t.Errorf("%s: another request: %v", protocol, other)
+		}
+		owner := ownerOf(first, owned.Token)
+		beat := reply(t, c.Heartbeat, &seqledgerv1.HeartbeatRequest{Owner: owner, Lease: durationpb.New(time.Hour)})
+		if beat.Outcome != seqledgerv1.RecordOutcome_RECORD_OUTCOME_OK || !beat.LeaseExpiresAt.AsTime().After(time.Now().Add(time.Minute)) {
+			t.Errorf("%s: heartbeat: %v", protocol, beat)
+		}
+		kept := reply(t, c.Checkpoint, &seqledgerv1.CheckpointRequest{Owner: owner, Data: []byte("half")})
+		if kept.Outcome != seqledgerv1.RecordOutcome_RECORD_OUTCOME_OK {
+			t.Errorf("%s: checkpoint: %v", protocol, kept)
+		}
+		pending := reply(t, c.GetRecord, &seqledgerv1.GetRecordRequest{Record: first.Record}).Record
+		if pending.State != seqledgerv1.RecordState_RECORD_STATE_PENDING || string(pending.Checkpoint) != "half" || len(pending.KeyHash) != 32 {
+			t.Errorf("%s: the record meanwhile: %v", protocol, pending)
+		}
+		response := bytes.Repeat([]byte("r"), 2_000)
+		done := reply(t, c.Complete, &seqledgerv1.CompleteRequest{Owner: owner, Response: response, Ttl: durationpb.New(time.Hour)})
+		if done.Outcome != seqledgerv1.RecordOutcome_RECORD_OUTCOME_OK || done.Record != nil ||
+			!done.ExpiresAt.AsTime().After(time.Now().Add(59*time.Minute)) {
+			t.Errorf("%s: complete: %v", protocol, done)
+		}
+		if again := reply(t, c.Complete, &seqledgerv1.CompleteRequest{Owner: owner, Response: response}); again.Outcome != done.Outcome {
+			t.Errorf("%s: complete again: %v", protocol, again)
+		}
+		other := reply(t, c.Reject, &seqledgerv1.RejectRequest{Owner: owner, Response: []byte("no")})
+		if other.Outcome != seqledgerv1.RecordOutcome_RECORD_OUTCOME_ALREADY_COMPLETED || !bytes.Equal(other.Record.GetResponse(), response) {
+			t.Errorf("%s: a reject behind it: %v", protocol, other.Outcome)
+		}
+		replay := reply(t, c.Reserve, second)
+		if replay.Outcome != seqledgerv1.RecordOutcome_RECORD_OUTCOME_REPLAY || !bytes.Equal(replay.Record.Response, response) {
+			t.Errorf("%s: replay: %v", protocol, replay.Outcome)
+		}
+		if purged := reply(t, c.PurgeRecord, &seqledgerv1.PurgeRecordRequest{Record: first.Record}); purged.Outcome != done.Outcome {
+			t.Errorf("%s: purge: %v", protocol, purged)
+		}
+		if err := call(t, c.GetRecord, &seqledgerv1.GetRecordRequest{Record: first.Record}); connect.CodeOf(err) != connect.CodeNotFound ||
+			strings.Contains(err.Error(), first.Record.Key) {
+			t.Errorf("%s: a purged record: %v", protocol, err)
+		}
+	}
+}
+
+// Whoever waits gets the result as soon as there is one, and one of many becomes the owner.
+func TestReserveWaits(t *testing.T) {
+	t.Parallel()
+	h := startWith(t, server.Options{})
+	c := h.idempotency()
+	first := reserveOf("k", 1)
+	owned := reply(t, c.Reserve, first)
+	const callers = 32
+	outcomes := make(chan *seqledgerv1.ReserveResponse, callers)
+	var group sync.WaitGroup
+	for i := range callers {
+		group.Go(func() {
+			r := reserveOf("k", byte(i+2))
+			r.Wait = durationpb.New(time.Minute)
+			answer, err := c.Reserve(t.Context(), connect.NewRequest(r))
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			outcomes <- answer.Msg
+		})
+	}
+	eventually(t, "the callers to wait", func() bool { return h.ledger.Stats().KeyWaiters == callers })
+	if out := reply(t, c.Release, &seqledgerv1.ReleaseRequest{Owner: ownerOf(first, owned.Token)}); out.Outcome != seqledgerv1.RecordOutcome_RECORD_OUTCOME_OK {
+		t.Fatal(out)
+	}
+	next := <-outcomes
+	if next.Outcome != seqledgerv1.RecordOutcome_RECORD_OUTCOME_ACQUIRED || next.Token <= owned.Token {
+		t.Fatal("the first answer after a release:", next)
+	}
+	eventually(t, "the others to wait again", func() bool { return h.ledger.Stats().KeyWaiters == callers-1 })
+	for i := range callers {
+		r := reserveOf("k", byte(i+2))
+		out := reply(t, c.Complete, &seqledgerv1.CompleteRequest{Owner: ownerOf(r, next.Token), Response: []byte("done")})
+		if out.Outcome == seqledgerv1.RecordOutcome_RECORD_OUTCOME_OK {
+			break
+		}
+	}
+	group.Wait()
+	close(outcomes)
+	for out := range outcomes {
+		if out.Outcome != seqledgerv1.RecordOutcome_RECORD_OUTCOME_REPLAY || string(out.Record.Response) != "done" {
+			t.Error(out)
+		}
+	}
+}
+
+// Each malformed request names its field, and changes nothing.
+func TestMalformedReservations(t *testing.T) {
+	t.Parallel()
+	h := startWith(t, server.Options{})
+	c := h.idempotency()
+	good := reply(t, c.Reserve, reserveOf("good", 1))
+	index := h.ledger.Stats().Commands
+	for field, spoil := range map[string]func(r *seqledgerv1.ReserveRequest){
+		"record":                func(r *seqledgerv1.ReserveRequest) { r.Record = nil },
+		"record.scope":          func(r *seqledgerv1.ReserveRequest) { r.Record.Scope = nil },
+		"record.key":            func(r *seqledgerv1.ReserveRequest) { r.Record.Key = "" },
+		"record.key ":           func(r *seqledgerv1.ReserveRequest) { r.Record.Key = "a b" },
+		"record.key  ":          func(r *seqledgerv1.ReserveRequest) { r.Record.Key = strings.Repeat("k", 257) },
+		"record.namespace":      func(r *seqledgerv1.ReserveRequest) { r.Record.Namespace = strings.Repeat("n", 129) },
+		"record.principal":      func(r *seqledgerv1.ReserveRequest) { r.Record.Principal = strings.Repeat("p", 2_000) },
+		"attempt_id":            func(r *seqledgerv1.ReserveRequest) { r.AttemptId = r.AttemptId[:15] },
+		"fingerprint":           func(r *seqledgerv1.ReserveRequest) { r.Fingerprint = nil },
+		"fingerprint.digest":    func(r *seqledgerv1.ReserveRequest) { r.Fingerprint.Digest = nil },
+		"fingerprint.algorithm": func(r *seqledgerv1.ReserveRequest) { r.Fingerprint.Algorithm = 256 },
+		"lease":                 func(r *seqledgerv1.ReserveRequest) { r.Lease = durationpb.New(time.Millisecond) },
+		"ttl":                   func(r *seqledgerv1.ReserveRequest) { r.Ttl = durationpb.New(367 * 24 * time.Hour) },
+		"wait":                  func(r *seqledgerv1.ReserveRequest) { r.Wait = durationpb.New(61 * time.Second) },
+		"wait ":                 func(r *seqledgerv1.ReserveRequest) { r.Wait = &durationpb.Duration{Nanos: -1, Seconds: 1} },
+		"valid_until":           func(r *seqledgerv1.ReserveRequest) { r.ValidUntil = &timestamppb.Timestamp{Nanos: -1} },
+		"on_lease_expired":      func(r *seqledgerv1.ReserveRequest) { r.OnLeaseExpired = 7 },
+	} {
+		r := reserveOf("k", 1)
+		spoil(r)
+		err := call(t, c.Reserve, r)
+		if got := detail(err); connect.CodeOf(err) != connect.CodeInvalidArgument || got.GetField() != strings.TrimSpace(field) {
+			t.Errorf("%s: %v, field %q", field, err, got.GetField())
+		}
+	}
+	owner := ownerOf(reserveOf("good", 1), good.Token)
+	for field, err := range map[string]error{
+		"owner":        call(t, c.Heartbeat, &seqledgerv1.HeartbeatRequest{}),
+		"owner.record": call(t, c.Release, &seqledgerv1.ReleaseRequest{Owner: &seqledgerv1.Ownership{Token: 1}}),
+		"owner.token":  call(t, c.Release, &seqledgerv1.ReleaseRequest{Owner: ownerOf(reserveOf("good", 1), 0)}),
+		"owner.attempt_id": call(t, c.Release, &seqledgerv1.ReleaseRequest{
+			Owner: &seqledgerv1.Ownership{Record: recordKey("good"), Token: 1}}),
+		"response": call(t, c.Complete, &seqledgerv1.CompleteRequest{Owner: owner, Response: make([]byte, 1<<20+1)}),
+		"data":     call(t, c.Checkpoint, &seqledgerv1.CheckpointRequest{Owner: owner, Data: make([]byte, 64<<10+1)}),
+		"ttl":      call(t, c.Complete, &seqledgerv1.CompleteRequest{Owner: owner, Ttl: durationpb.New(-1)}),
+		"lease":    call(t, c.Heartbeat, &seqledgerv1.HeartbeatRequest{Owner: owner, Lease: durationpb.New(25 * time.Hour)}),
+		"state":    call(t, c.ResolveRecord, &seqledgerv1.ResolveRecordRequest{Record: recordKey("good")}),
+		"page_size": call(t, c.ListRecords, &seqledgerv1.ListRecordsRequest{
+			Scope: scope(), PageSize: 1_001}),
+		"principal": call(t, c.ListRecords, &seqledgerv1.ListRecordsRequest{
+			Scope: scope(), EveryPrincipal: true, Principal: "x"}),
+	} {
+		if got := detail(err); connect.CodeOf(err) != connect.CodeInvalidArgument || got.GetField() != field {
+			t.Errorf("%s: %v, field %q", field, err, got.GetField())
+		}
+	}
+	if now := h.ledger.Stats().Commands; now != index {
+		t.Errorf("%d commands reached the log", now-index)
+	}
+	stale := reserveOf("late", 1)
+	stale.ValidUntil = timestamppb.New(time.Now().Add(-time.Hour))
+	if out := reply(t, c.Reserve, stale); out.Outcome != seqledgerv1.RecordOutcome_RECORD_OUTCOME_STALE {
+		t.Error(out)
+	}
+}
+
+// A credential acts for itself, a delegate for others, and only an admin reads and settles what is
+// another one's. What is refused looks the same whether there is a record or not.
+func TestPrincipals(t *testing.T) {
+	t.Parallel()
+	g := guard(t, server.Options{}, map[string]string{
+		"gateway": `role: delegate, scopes: ["acme/main"]`, "second": `role: writer, scopes: [acme/main], client_ids: ["x"]`,
+	})
+	mine := reply(t, g.records("writer").Reserve, reserveOf("k", 1))
+	// The same key of another principal is another record.
+	if other := reply(t, g.records("second").Reserve, reserveOf("k", 2)); other.Outcome != seqledgerv1.RecordOutcome_RECORD_OUTCOME_ACQUIRED {
+		t.Error("another principal's key is in the way:", other)
+	}
+	named := func(key string, attempt byte) *seqledgerv1.ReserveRequest {
+		r := reserveOf(key, attempt)
+		r.Record.Principal = "client:writer"
+		return r
+	}
+	for id, want := range map[string]connect.Code{
+		"writer": 0, "gateway": 0, "foreman": 0, "second": connect.CodePermissionDenied, "reader": connect.CodePermissionDenied,
+		"elsewhere": connect.CodePermissionDenied, "": connect.CodeUnauthenticated,
+	} {
+		there, absent := call(t, g.records(id).Reserve, named("k", 7)), call(t, g.records(id).Reserve, named("absent", 1))
+		for _, err := range []error{there, absent} {
+			if err != nil && connect.CodeOf(err) != want || err == nil && want != 0 {
+				t.Errorf("%s reserves for the writer: %v, want %v", id, err, want)
+			}
+		}
+		if want != 0 && there.Error() != absent.Error() {
+			t.Errorf("%s can tell: %v and %v", id, there, absent)
+		}
+	}
+	owner := ownerOf(named("k", 1), mine.Token)
+	if err := call(t, g.records("second").Complete, &seqledgerv1.CompleteRequest{Owner: owner}); connect.CodeOf(err) != connect.CodePermissionDenied {
+		t.Error("another one completes:", err)
+	}
+	for id, want := range map[string]connect.Code{
+		"writer": 0, "foreman": 0, "gateway": connect.CodePermissionDenied, "second": connect.CodePermissionDenied,
+		"reader": connect.CodePermissionDenied,
+	} {
+		c := g.records(id)
+		got := map[string]error{
+			"GetRecord":   call(t, c.GetRecord, &seqledgerv1.GetRecordRequest{Record: named("k", 1).Record}),
+			"ListRecords": call(t, c.ListRecords, &seqledgerv1.ListRecordsRequest{Scope: scope(), Principal: "client:writer"}),
+			"PurgeRecord": call(t, c.PurgeRecord, &seqledgerv1.PurgeRecordRequest{Record: named("k", 1).Record}),
+			"ResolveRecord": call(t, c.ResolveRecord, &seqledgerv1.ResolveRecordRequest{
+				Record: named("k", 1).Record, State: seqledgerv1.RecordState_RECORD_STATE_COMMITTED}),
+		}
+		for name, err := range got {
+			if err != nil && connect.CodeOf(err) != want || err == nil && want != 0 {
+				t.Errorf("%s, %s: %v, want %v", id, name, err, want)
+			}
+		}
+	}
+	if err := call(t, g.records("writer").ListRecords,
+		&seqledgerv1.ListRecordsRequest{Scope: scope(), EveryPrincipal: true}); connect.CodeOf(err) != connect.CodePermissionDenied {
+		t.Error("a writer lists everything:", err)
+	}
+	if err := call(t, g.records("reader").PurgeRecord, &seqledgerv1.PurgeRecordRequest{Record: recordKey("k")}); connect.CodeOf(
+		err) != connect.CodePermissionDenied {
+		t.Error("a reader purges:", err)
+	}
+}
+
+// A listing has every record of a scope once, in pages, by principal, namespace or state.
+func TestListRecords(t *testing.T) {
+	t.Parallel()
+	g := guard(t, server.Options{}, map[string]string{"second": `role: writer, scopes: [acme/main], client_ids: ["x"]`})
+	const each = 7
+	for i := range each {
+		for _, id := range []string{"writer", "second"} {
+			r := reserveOf(fmt.Sprint("k", i), 1)
+			r.Record.Namespace = fmt.Sprint("n", i%2)
+			owned := reply(t, g.records(id).Reserve, r)
+			if i == 0 {
+				reply(t, g.records(id).Reject, &seqledgerv1.RejectRequest{Owner: ownerOf(r, owned.Token), Response: []byte("no")})
+			}
+		}
+	}
+	count := func(c seqledgerv1connect.IdempotencyServiceClient, m *seqledgerv1.ListRecordsRequest) int {
+		seen := map[string]bool{}
+		for m.PageSize = 2; ; {
+			page := reply(t, c.ListRecords, m)
+			for _, r := range page.Records {
+				seen[r.Principal+" "+r.Namespace+string(r.KeyHash)] = true
+				if r.Response != nil || r.State == seqledgerv1.RecordState_RECORD_STATE_REJECTED && r.ResponseSize != 2 {
+					t.Error(r)
+				}
+			}
+			if m.PageToken = page.NextPageToken; m.PageToken == "" {
+				return len(seen)
+			}
+		}
+	}
+	for name, test := range map[string]struct {
+		id   string
+		m    *seqledgerv1.ListRecordsRequest
+		want int
+	}{
+		"own":         {"writer", &seqledgerv1.ListRecordsRequest{Scope: scope()}, each},
+		"all":         {"foreman", &seqledgerv1.ListRecordsRequest{Scope: scope(), EveryPrincipal: true}, 2 * each},
+		"another's":   {"foreman", &seqledgerv1.ListRecordsRequest{Scope: scope(), Principal: "client:second"}, each},
+		"namespace":   {"writer", &seqledgerv1.ListRecordsRequest{Scope: scope(), Namespace: "n1"}, each / 2},
+		"rejected":    {"foreman", &seqledgerv1.ListRecordsRequest{Scope: scope(), EveryPrincipal: true, State: seqledgerv1.RecordState_RECORD_STATE_REJECTED}, 2},
+		"admin's own": {"foreman", &seqledgerv1.ListRecordsRequest{Scope: scope()}, 0},
+	} {
+		if got := count(g.records(test.id), test.m); got != test.want {
+			t.Errorf("%s: %d records, want %d", name, got, test.want)
+		}
+	}
+}
+
+// A principal may have as many records as its credential says, and a credential as many waiters.
+func TestSharesOfKeys(t *testing.T) {
+	t.Parallel()
+	g := guard(t, server.Options{}, map[string]string{
+		"few": `role: writer, scopes: [acme/main], client_ids: ["x"], limits: {keys: 2, waiters: 1, stored_bytes: 5000}`,
+	})
+	c := g.records("few")
+	owned := reply(t, c.Reserve, reserveOf("a", 1))
+	other := reply(t, c.Reserve, reserveOf("b", 1))
+	err := call(t, c.Reserve, reserveOf("c", 1))
+	if connect.CodeOf(err) != connect.CodeResourceExhausted || detail(err).GetCode() != seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_TOO_MANY_KEYS ||
+		detail(err).GetRetryAfter() == nil {
+		t.Error("a third key:", err)
+	}
+	wait := reserveOf("a", 2)
+	wait.Wait = durationpb.New(time.Minute)
+	waited := make(chan *seqledgerv1.ReserveResponse, 1)
+	go func() { // received below
+		answer, err := c.Reserve(t.Context(), connect.NewRequest(wait))
+		if err != nil {
+			t.Error(err)
+			answer = connect.NewResponse(new(seqledgerv1.ReserveResponse))
+		}
+		waited <- answer.Msg
+	}()
+	eventually(t, "the first to wait", func() bool { return g.ledger.Stats().KeyWaiters == 1 })
+	second := reserveOf("a", 3)
+	second.Wait = durationpb.New(time.Minute)
+	if out := reply(t, c.Reserve, second); out.Outcome != seqledgerv1.RecordOutcome_RECORD_OUTCOME_IN_FLIGHT {
+		t.Error("one waiter too many waits:", out)
+	}
+	owner := ownerOf(reserveOf("a", 1), owned.Token)
+	reply(t, c.Complete, &seqledgerv1.CompleteRequest{Owner: owner, Response: make([]byte, 6_000)})
+	if out := <-waited; out.Outcome != seqledgerv1.RecordOutcome_RECORD_OUTCOME_REPLAY {
+		t.Error(out)
+	}
+	// What is begun may be finished, and nothing more begun.
+	mine := reply(t, c.Heartbeat, &seqledgerv1.HeartbeatRequest{Owner: ownerOf(reserveOf("b", 1), other.Token)})
+	if mine.Outcome != seqledgerv1.RecordOutcome_RECORD_OUTCOME_OK {
+		t.Error(mine)
+	}
+	reply(t, c.PurgeRecord, &seqledgerv1.PurgeRecordRequest{Record: recordKey("a")})
+	err = call(t, c.Reserve, reserveOf("a", 4))
+	if connect.CodeOf(err) != connect.CodeResourceExhausted || !strings.Contains(err.Error(), "stored_bytes") {
+		t.Error("stored responses do not count:", err)
+	}
+}
