@@ -120,20 +120,6 @@ func TestSubmissionOverManyEntries(t *testing.T) {
 	}
 }
 
-func TestEntryCommands(t *testing.T) {
-	t.Parallel()
-	for _, test := range []struct {
-		interval, limit uint64
-		want            int64
-	}{{1_000, 2_000, 1_000}, {1, 1, 8}, {1, 100_000, 1}, {10, 2_000, 10},
-		{1_000_000, 100_000, decide.MaxEntryCommands}} {
-		c := machine.Config{EvictionInterval: test.interval, EvictionLimit: test.limit}
-		if got := decide.EntryCommands(c); got != test.want {
-			t.Errorf("interval %d limit %d: %d commands, want %d", test.interval, test.limit, got, test.want)
-		}
-	}
-}
-
 // A stream that waits for room must not shut single commands out, and a budget
 // that is used up refuses them.
 func TestUnaryShareOfTheQueue(t *testing.T) {

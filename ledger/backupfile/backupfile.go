@@ -132,7 +132,7 @@ func (b *Writer) sendChunk() error {
 }
 
 // Finish writes what is left, and the trailer. It returns the SHA-256 of
-// everything, which the backup cannot hold itself.
+// everything, because the backup cannot hold that itself.
 func (b *Writer) Finish() (whole machine.Hash, err error) {
 	if len(b.chunk) > 4 {
 		if err := b.sendChunk(); err != nil {

@@ -53,9 +53,9 @@ const (
 )
 
 var (
-	// ErrInUse: another process has the data directory open.
+	// ErrInUse says that another process has the data directory open.
 	ErrInUse = errors.New("the data directory is in use by another process")
-	// ErrRestoring: a restore into the data directory did not reach its end.
+	// ErrRestoring says that a restore into the data directory did not reach its end.
 	ErrRestoring = errors.New("a restore into the data directory was interrupted: run it again before anything else")
 )
 

@@ -25,8 +25,8 @@ type AuditSummary struct {
 // and stream. Problems go to report, progress (may be nil) is told of every
 // block; the error is the storage's.
 //
-// What it cannot recompute is the running digest, which also covers commands
-// that were refused, and sessions, which are in no block.
+// It cannot recompute the running digest, because that covers refused commands, too,
+// nor sessions, because they are in no block.
 func (m *Machine) Audit(r Reader, report func(Problem), progress func(AuditSummary)) (AuditSummary, error) {
 	a := &auditor{
 		r: r, head: &m.head, report: report, progress: progress,

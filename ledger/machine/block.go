@@ -138,8 +138,8 @@ func (m *Machine) recycle() {
 	m.blocks, m.pending, m.gathered = m.blocks[:0], m.pending[:0], 0
 }
 
-// findPending looks for a transaction that is in no closed block yet: a retry may
-// stand in the same entry as the write that it repeats.
+// findPending looks for a transaction that is in no closed block yet, because a retry
+// may stand in the same entry as the write that it repeats.
 func (m *Machine) findPending(index uint64) (t storedTransaction, height uint64, found bool) {
 	i := sort.Search(len(m.pending), func(i int) bool { return m.pending[i].index >= index })
 	if i == len(m.pending) || m.pending[i].index != index {
@@ -157,7 +157,7 @@ func (m *Machine) findPending(index uint64) (t storedTransaction, height uint64,
 }
 
 // maxPiece is how many bytes of transactions are gathered before their blocks
-// are closed, whatever the entry still does: no record grows much beyond it.
+// are closed, whatever the entry still does, so that no record grows much beyond it.
 const maxPiece = 1 << 20
 
 // closeLongBlocks closes the blocks that are being built once they are long.
@@ -243,8 +243,8 @@ func (m *Machine) putBlock(tx Tx, b *blockBuilder, hash Hash, record, place uint
 	return tx.Put(TableScopes, b.scopeKey, value)
 }
 
-// maxRecordBytes keeps offsets within 32 bits and a record within what a store
-// takes. Only a ledger of level 1 could come near.
+// maxRecordBytes must not be exceeded, because offsets have 32 bits and stores have a
+// largest value. Only a ledger of level 1 could come near.
 const maxRecordBytes = 1 << 30
 
 // CommittedScopes calls visit for the scopes in which the last Apply closed a

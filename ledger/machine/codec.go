@@ -58,7 +58,8 @@ func (d *decoder) uvarint() uint64 {
 		return v
 	}
 	v, n := binary.Uvarint(d.rest)
-	// A last byte of 0 would be a second spelling of a shorter number.
+	// A last byte of 0 would be a second spelling of a shorter number, and every
+	// number must have one, because it is hashed.
 	if n <= 0 || d.rest[n-1] == 0 {
 		d.fail()
 		return 0

@@ -195,7 +195,7 @@ func (c *writeCommand) decode(d *decoder) {
 	c.session, c.sequence = d.uvarint(), d.uvarint()
 	c.key = d.key()
 	c.decodeOperations(d)
-	// A longer part would make a key that reads as another scope's.
+	// A longer part must not pass: it would make a key that reads as another scope's.
 	if c.sequence == 0 || len(c.organization) > MaxScopePart || len(c.vault) > MaxScopePart {
 		d.fail()
 	}

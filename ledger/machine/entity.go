@@ -93,7 +93,7 @@ func (e *entity) leaveOut(level uint64, c *writeCommand, operation int) {
 // valueIn returns the value of an entity that is in the block of its
 // transaction, and how many bytes were checked for it. It aliases the
 // transaction. A value that has not the wanted length, unless that is negative,
-// is only good for its own length: its bytes are not checked.
+// is only good for its own length, because its bytes are not checked.
 func (e *entity) valueIn(t *storedTransaction, key []byte, length int) (value []byte, checked int, err error) {
 	if e.inBlock == entityInBlockLevel1 {
 		value, err = e.valueInLevel1(t, key)
@@ -250,7 +250,7 @@ func (m *Machine) setEntity(tx Tx, scopeKey []byte, c *writeCommand, operation i
 
 func (m *Machine) deleteEntity(tx Tx, scopeKey, key []byte) (changed bool, err error) {
 	old, err := m.loadRecord(tx, scopeKey, key)
-	// What has expired is absent already; its record waits for a round.
+	// What has expired is absent already, because its record may wait for a pass.
 	if err != nil || !old.present || m.head.entityExpired(&old) {
 		return false, err
 	}

@@ -61,8 +61,8 @@ func (p *pass) take(work int) bool {
 }
 
 // evict is one pass: it takes due entries from the expiry index, streams before
-// entities before keyed records, up to its bounds. It runs after the same command on every node,
-// whatever log entries they got.
+// entities before keyed records, up to its bounds. It runs after the same command on
+// every node, whatever log entries they got, because every node must come to the same state.
 func (m *Machine) evict(tx Tx) error {
 	p := pass{entries: int(m.head.config.EvictionLimit), work: MaxPassWork}
 	if m.head.level == 1 {

@@ -29,7 +29,7 @@ type head struct {
 	longestPause int64  // nanoseconds: the longest step of ledger time so far
 
 	// leaseFloor is the earliest end of every lease that was decided before
-	// floorSet: the ledger was out of reach, and owners could not renew them.
+	// floorSet, because owners could not renew them while the ledger was out of reach.
 	leaseFloor, floorSet int64
 	pendingKeys          uint64 // keyed records that are reserved
 

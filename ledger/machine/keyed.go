@@ -130,7 +130,7 @@ func loadKeyed(r Reader, key []byte) (*keyedEntry, error) {
 }
 
 // KeyedCommand is a command on a keyed record. Times and limits have been resolved
-// by the proposer: the machine reads no setting of its node.
+// by the proposer, because the machine never reads a setting of its node.
 type KeyedCommand struct {
 	ID      KeyedID
 	Actor   string
@@ -335,7 +335,8 @@ func (m *Machine) changeKeyed(tx Tx, before *keyedEntry, next *keyed.Record, che
 			return nil, err
 		}
 	}
-	// An entry of the expiry index may lag: only one that comes too late is moved.
+	// An entry of the expiry index may lag, so that a renewal need not write one: only
+	// an entry that comes too late is moved.
 	if due := next.Due(m.head.moment()); created || due < before.indexed {
 		if err := m.indexKeyed(tx, after, due, created); err != nil {
 			return nil, err

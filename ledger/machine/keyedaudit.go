@@ -17,8 +17,8 @@ type attachment struct {
 }
 
 // keyedTables checks the keyed records against their attachments, the expiry
-// index, the counts and the transactions of keyed writes. Reservations are in no
-// block: what a record says of its owner cannot be recomputed.
+// index, the counts and the transactions of keyed writes. What a record says of its
+// owner cannot be recomputed, because reservations are in no block.
 func (a *auditor) keyedTables() error {
 	perPrincipal := map[string]uint64{}
 	attachments := map[uint64]attachment{}

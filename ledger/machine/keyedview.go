@@ -97,8 +97,8 @@ func (v View) ReadAttachments(k *KeyedRecord) (whole bool, err error) {
 	return true, nil
 }
 
-// maxKeyedScan bounds how many records one VisitKeyed steps over: what it skips
-// counts, too.
+// maxKeyedScan bounds how many records one VisitKeyed steps over. What it skips
+// counts, too, because applying waits for it.
 const maxKeyedScan = 2_000
 
 // VisitKeyed calls visit for the records of a scope, of one principal where that is

@@ -71,7 +71,7 @@ func ValidateKey[T ~string | ~[]byte](key T, field string) error {
 	if err := keyError(key, field); err != nil {
 		return err
 	}
-	return nil // not err, which would be an error that is not nil
+	return nil // never err: a nil *FieldError is an error that is not nil
 }
 
 func keyError[T ~string | ~[]byte](key T, field string) *FieldError {

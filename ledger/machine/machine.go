@@ -13,8 +13,8 @@ import (
 var ErrNotCreated = errors.New("the ledger has not been created")
 
 // ErrDiverged is returned when a log entry says that its proposer stood at
-// another digest than this machine at the same index: the same history was
-// decided in two ways.
+// another digest than this machine at the same index, because then the same history
+// was decided in two ways.
 var ErrDiverged = errors.New("this program or this state differs from the one that wrote the log")
 
 // Machine applies log entries to the state. It belongs to one goroutine, or to
@@ -43,7 +43,8 @@ type Machine struct {
 	// nil when that is not known, as after a start.
 	cursor cursors
 
-	// evictions is no state: it begins at zero with each start.
+	// evictions is no state, and must not be used in a decision: it begins at zero with
+	// each start.
 	evictions Evictions
 
 	// Buffers that are reused so that a write allocates little.
@@ -179,8 +180,8 @@ func (m *Machine) applyCommand(tx Tx, command []byte, out *Outcome) error {
 	if !m.head.created() && kind != commandCreate && kind != commandCreateLevel1 {
 		return ErrNotCreated
 	}
-	// A command may take more indexes than its own: one for every transaction
-	// that expires entities.
+	// The margin is wide, because a command may take more indexes than its own: one for
+	// every transaction that expires entities.
 	epoch := kind == commandEpoch || kind == commandEpochLevel1
 	if m.head.index >= maxLedgerIndex-maxEvictLimit || epoch && m.head.index >= maxLedgerIndex-1<<42 {
 		return errors.New("the ledger index is exhausted")
@@ -203,8 +204,8 @@ func (m *Machine) applyCommand(tx Tx, command []byte, out *Outcome) error {
 }
 
 // passDue counts the command and tells whether an eviction pass follows it. The
-// interval is read after the command has taken effect: the command may be the
-// one that changes it.
+// interval is read after the command has taken effect, because the command may be
+// the one that changes it.
 func (m *Machine) passDue() bool {
 	if m.head.level == 1 {
 		return m.head.index%m.head.config.EvictionInterval == 0

@@ -6,8 +6,8 @@ import (
 	"sort"
 )
 
-// Memory is a Tx in memory: for tests, for the simulator, and for tools that
-// recompute a state. It is not safe for concurrent use.
+// Memory is a Tx in memory, for tests, for the simulator, and for tools that
+// recompute a state. It never fails. It is not safe for concurrent use.
 type Memory struct {
 	tables [TableCount]memoryTable
 }

@@ -5,8 +5,8 @@ import (
 	"math/bits"
 )
 
-// RFC 6962 hashing. The prefixes keep a leaf from passing for a node; block
-// headers bear a third one.
+// RFC 6962 hashing. The prefixes differ so that a leaf never passes for a node, nor a
+// block header for either.
 const (
 	leafPrefix   = 0
 	nodePrefix   = 1

@@ -1,7 +1,7 @@
 package machine
 
-// Table names one ordered key space of the state. Tables are numbered for
-// ever: the number is part of the format on disk.
+// Table names one ordered key space of the state. A table never
+// changes its number, because that is part of the format on disk.
 type Table uint8
 
 // The tables of the state. ledger/FORMAT.md gives the keys and values.

@@ -97,8 +97,8 @@ func (s *stream) decodeHead(d *decoder) (windowSize uint64) {
 	return d.uvarint()
 }
 
-// decodeStreamLife reads from a record what eviction asks: it meets far more
-// streams than it has time for.
+// decodeStreamLife reads from a record what eviction asks, and nothing else,
+// because a pass meets far more streams than it has time to decode.
 func decodeStreamLife(b []byte) (created uint64, lastSeen int64, err error) {
 	var s stream
 	d := decoder{rest: b}

@@ -71,8 +71,8 @@ func (t *Transaction) append(dst, encodedOperations []byte) []byte {
 	return append(dst, encodedOperations...)
 }
 
-// appendCommandTransaction is append for a command that is just being applied:
-// it copies from the log entry and allocates nothing.
+// appendCommandTransaction is append for a command that is just being applied. It
+// copies from the log entry, so that it allocates nothing.
 func appendCommandTransaction(
 	dst []byte, h *head, c *writeCommand, keyed *keyedID, created uint64, hash RequestHash,
 ) []byte {

@@ -29,8 +29,8 @@ type Hash [32]byte
 func (h Hash) String() string { return hex.EncodeToString(h[:]) }
 
 // RequestHash is xxh3-128 over the canonical encoding of a write's operations,
-// and of nothing else. It detects mistakes and is no defence against an
-// attacker.
+// and of nothing else. It detects mistakes and must not be taken for a defence
+// against an attacker.
 type RequestHash [16]byte
 
 // String returns the hash in hex.

@@ -2,8 +2,8 @@ package machine
 
 import "bytes"
 
-// The listings of the state. Each visits keys in their order, and is cut where a View
-// would last too long; what it returns is where the next one begins.
+// The listings of the state. Each visits keys in their order and is cut so that no View
+// lasts too long; what it returns is where the next one begins.
 
 // NamedStream is a stream with its name.
 type NamedStream struct {

@@ -18,7 +18,7 @@ type window struct {
 type windowSlot struct {
 	index uint64 // ledger index of the transaction
 	// fingerprint is a digest of the idempotency key, 0 for a write without one. It
-	// spares looking into blocks for keys that are not there; a block decides
+	// is kept so that keys that are not there need no look into blocks; a block decides
 	// whether a key with the same fingerprint is the same key.
 	fingerprint uint32
 }

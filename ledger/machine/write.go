@@ -249,7 +249,7 @@ func (m *Machine) checkConditions(r Reader, scopeKey []byte, ops []Operation, ou
 	// What the earlier operations of this write leave behind. Only looked up by
 	// key, never ranged over.
 	var earlier map[string]entity
-	// For all conditions together: nothing is put while they are checked.
+	// One reader does for all conditions, because nothing is put while they are checked.
 	m.values = valueReader{r: r}
 	defer func() { m.values = valueReader{} }()
 	for i := range ops {

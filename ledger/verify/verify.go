@@ -41,8 +41,8 @@ type Report struct {
 const maxProblems = 1_000
 
 // Directory checks a data directory that no process has open, and changes nothing
-// in it. The error tells that the check itself could not be done; damage is in the
-// report.
+// in it. The error tells that the check itself could not be done. Damage is in the
+// report instead, so that one finding never hides the next.
 func Directory(ctx context.Context, dir string, o Options) (report *Report, err error) {
 	d, err := datadir.OpenLedger(dir)
 	if err != nil {
@@ -64,8 +64,9 @@ func Directory(ctx context.Context, dir string, o Options) (report *Report, err 
 }
 
 // Backup checks a backup: its checksums first, then the state in it, as Directory
-// does that of a directory. For that it puts the state into the system's directory
-// for temporary files, which needs as much room as the backup takes. Damage of
+// does that of a directory. It puts the state into the system's directory for
+// temporary files, because an audit reads at random; that takes as much room as the
+// backup. Damage of
 // either kind is in the report.
 func Backup(ctx context.Context, backup io.Reader, o Options) (report *Report, err error) {
 	f, err := os.CreateTemp("", "seqledger-backup-*")
@@ -224,7 +225,7 @@ func (p *Report) replay(
 	switch {
 	case ctx.Err() != nil:
 		return nil, context.Cause(ctx)
-	case store.Err() != nil: // half an entry is in memory: nothing can be said of the rest
+	case store.Err() != nil: // nothing can be said of the rest, because half an entry is in memory
 		p.add(fmt.Sprintf("log entry %d after the checkpoint", p.LogEntries), err)
 		return nil, nil
 	case err != nil: // the state by itself can still be audited
@@ -249,8 +250,8 @@ func (p *Report) mustReachProven(store *boltstore.Store, m *machine.Machine) err
 // MustReachProven compares the ledger index after the replay with the last block
 // that the state file has from before, ahead of its checkpoint. Only what was
 // durable in the log and committed is ever applied, so a log that ends before
-// that block has lost entries, perhaps acknowledged ones: a damaged batch at its
-// very end looks like a torn write. Proven is the key of the block, or nil.
+// that block has lost entries, perhaps acknowledged ones. Nothing else shows that,
+// because a damaged batch at its very end looks like a torn write. Proven is the key of the block, or nil.
 func MustReachProven(proven []byte, index uint64) error {
 	if proven == nil {
 		return nil

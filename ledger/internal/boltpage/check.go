@@ -10,8 +10,8 @@ import (
 
 // Check reads every inner page of a file, the tree of buckets, and the list of free
 // pages. It finds a page that has two places, or a place and is free, which no single
-// path shows: then a reader could get an old copy of a page, and a writer overwrite
-// one that is in use.
+// path shows. Otherwise a reader could get an old copy of a page, and a writer
+// overwrite one that is in use.
 //
 // Of the leaves it reads the first and those right before free pages, or all of them
 // with leaves. It takes three bits of memory for each page of the file.
@@ -141,8 +141,8 @@ func (c *checker) buckets(root uint64) error {
 
 // aboveRoots looks for the page that a bucket should begin with, where a bit has
 // flipped in its number and leads to one of the pages below it. Then all the others
-// are missing, and nothing else shows that: pages without a place could belong to any
-// leaf that was not read.
+// are missing, and nothing else shows that, because pages without a place could
+// belong to any leaf that was not read.
 func (c *checker) aboveRoots() error {
 	for _, root := range c.roots {
 		pg, err := c.pages.page(root)

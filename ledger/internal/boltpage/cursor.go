@@ -85,8 +85,8 @@ type level struct {
 	index int
 }
 
-// maxLevels is more than a tree of any file has: a page below the first has at
-// least two elements but for a few.
+// maxLevels is more than a tree of any file has, because a page below the first has
+// at least two elements but for a few.
 const maxLevels = 64
 
 // Cursor returns a cursor over the bucket's records.
@@ -142,8 +142,8 @@ func (c *Cursor) seek(key []byte) ([]byte, []byte, error) {
 }
 
 // checkLeaf checks that the leaf is where its keys belong. A record in the midst of a
-// leaf needs no such proof: the two around a key that is missing are enough. At the
-// edges it is the inner pages that say what comes next.
+// leaf needs no such proof, because the two around a key that is missing are enough.
+// At the edges the inner pages say what comes next.
 func (c *Cursor) checkLeaf() error {
 	if len(c.levels) == 1 {
 		return nil
@@ -315,7 +315,8 @@ func (c *Cursor) VerifyLeaf(key []byte, beside bool) error {
 }
 
 // Covers tells whether key is or would be in the leaf that VerifyLeaf has checked
-// last, as far as the inner pages say so. In doubt it does not.
+// last, as far as the inner pages say so. In doubt it does not, because a leaf that was not
+// checked must not be changed.
 func (c *Cursor) Covers(key []byte) bool {
 	in := c.verified
 	return (in.low == nil || bytes.Compare(in.low, key) <= 0) && (in.high == nil || bytes.Compare(key, in.high) < 0)

@@ -59,7 +59,7 @@ func ReadMeta(file io.ReaderAt) (Meta, error) {
 		}
 		meta, magic, valid := parseMeta(buf[headerSize:])
 		looksLikeBolt = looksLikeBolt || magic
-		// A value may hold bytes that look like a meta page: one counts only
+		// A value may hold bytes that look like a meta page: so that one counts only
 		// where its own page size puts it.
 		if !valid || (offset != 0 && offset != meta.PageSize) {
 			continue

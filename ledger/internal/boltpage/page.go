@@ -106,7 +106,8 @@ func parse(b []byte, id uint64) (page, error) {
 	elements := headerSize + pg.count*elementSize
 	switch {
 	case pg.count == 0 && pg.leaf && !slices.ContainsFunc(b[headerSize:min(len(b), headerSize+elementSize)], isSet):
-		return pg, nil // an empty bucket; bbolt fills the rest of a page with zeros
+		// An empty bucket, because bbolt fills the rest of a page with zeros.
+		return pg, nil
 	case pg.count == 0 || elements > len(b):
 		return page{}, damaged("page %d says that it has %d elements", id, pg.count)
 	}

@@ -1,6 +1,8 @@
 package decide
 
 import (
+	"errors"
+	"strings"
 	"testing"
 	"time"
 
@@ -130,6 +132,12 @@ func TestRetry(t *testing.T) {
 		}
 		return r
 	}
+	// The cache is asked for retries alone, and never decides what is one.
+	receipts[ReceiptName{CreatedIndex: 2, Sequence: 2}] = &machine.Receipt{Sequence: 2}
+	if r := retry(func(w *machine.Write) { w.Sequence = 2 }); r != nil {
+		t.Errorf("a new write is answered from the cache with %+v", r)
+	}
+	clear(receipts)
 	for _, what := range []string{"blocks", "cache"} {
 		if r := retry(func(*machine.Write) {}); r == nil || r.Index != 2 || !r.Replayed || len(receipts) != 1 {
 			t.Errorf("from the %s: %+v with %d in the cache", what, r, len(receipts))
@@ -143,6 +151,63 @@ func TestRetry(t *testing.T) {
 	} {
 		if r := retry(change); r != nil {
 			t.Errorf("%s: answered with %+v, the log must decide", name, r)
+		}
+	}
+}
+
+// A comparison of values may read a whole record, so it costs as several operations.
+func TestWork(t *testing.T) {
+	t.Parallel()
+	compare := machine.Operation{Condition: machine.Condition{Kind: machine.ConditionValueEquals}}
+	version := machine.Operation{Condition: machine.Condition{Kind: machine.ConditionVersion}}
+	for want, operations := range map[int][]machine.Operation{
+		0: nil, 1: {{}}, 2: {{}, version}, 8: {compare}, 17: {compare, {}, compare},
+	} {
+		if got := Work(operations); got != want {
+			t.Errorf("%d operations cost %d, want %d", len(operations), got, want)
+		}
+	}
+}
+
+// The passes between the commands of an entry stay within bounds, whatever the
+// configuration is, and one command always fits.
+func TestEntryCommands(t *testing.T) {
+	t.Parallel()
+	for _, test := range []struct {
+		interval, limit uint64
+		want            int64
+	}{
+		{1_000, 2_000, 1_000}, {1, 1, 8}, {1, 100_000, 1}, {10, 2_000, 10}, {1_000_000, 100_000, MaxEntryCommands},
+	} {
+		c := machine.Config{EvictionInterval: test.interval, EvictionLimit: test.limit}
+		if got := EntryCommands(c); got != test.want {
+			t.Errorf("interval %d limit %d: %d commands, want %d", test.interval, test.limit, got, test.want)
+		}
+	}
+	for interval := uint64(1); interval <= 1_000_000; interval *= 10 {
+		for limit := uint64(1); limit <= 100_000; limit *= 10 {
+			n := EntryCommands(machine.Config{EvictionInterval: interval, EvictionLimit: limit})
+			passes := (uint64(n) + interval - 1) / interval
+			pass := min(limit*machine.BacklogFactor, machine.MaxPassWork)
+			if n < 1 || n > MaxEntryCommands || passes > maxEntryPasses || passes > 1 && passes*pass > maxEntryPassWork {
+				t.Errorf("interval %d limit %d: %d commands have passes of %d units", interval, limit, n, passes*pass)
+			}
+		}
+	}
+}
+
+// An operator must see both times to tell which clock is wrong.
+func TestClockErrorTellsBothTimes(t *testing.T) {
+	t.Parallel()
+	last := time.Date(2026, 1, 2, 0, 0, 0, 0, time.UTC)
+	_, err := TermBase(last.UnixNano(), 0, last.AddDate(0, 0, 45), false)
+	found, ok := errors.AsType[*ClockError](err)
+	if !ok || !found.Ledger.Equal(last) {
+		t.Fatalf("%v", err)
+	}
+	for _, want := range []string{"2026-02-16", "45 days", "2026-01-02"} {
+		if !strings.Contains(err.Error(), want) {
+			t.Errorf("%q does not say %q", err, want)
 		}
 	}
 }
