@@ -1,4 +1,4 @@
-package client
+package message
 
 import (
 	"encoding/binary"
@@ -13,10 +13,10 @@ import (
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 )
 
-// canonicalTransaction encodes a transaction as ledger/FORMAT.md specifies: these bytes are the
+// CanonicalTransaction encodes a transaction as ledger/FORMAT.md specifies: these bytes are the
 // input of its leaf hash. It accepts each field only in the one form that a ledger writes. Two
 // messages that differ for a reader therefore never have the same leaf.
-func canonicalTransaction(t *seqledgerv1.Transaction) ([]byte, error) {
+func CanonicalTransaction(t *seqledgerv1.Transaction) ([]byte, error) {
 	id, err := canonicalUUID(t.GetTxId())
 	if err != nil {
 		return nil, fmt.Errorf("tx_id %w", err)
@@ -70,52 +70,34 @@ func canonicalTransaction(t *seqledgerv1.Transaction) ([]byte, error) {
 // program, because it cannot be hashed.
 var errUnknownKind = errors.New("is of no kind that is known here")
 
-// The kinds of operations. Numbers are never reused.
-const (
-	kindSetEntity          = 1
-	kindDeleteEntity       = 2
-	kindCreateRelationship = 3
-	kindDeleteRelationship = 4
-	kindAppend             = 5
-	kindExpireEntity       = 6
-)
-
-func appendOperation(dst []byte, operation *seqledgerv1.Operation) ([]byte, error) {
-	if hollowOperation(operation) {
+func appendOperation(dst []byte, m *seqledgerv1.Operation) ([]byte, error) {
+	op, ok := ReadOperation(m)
+	if !ok {
 		return nil, errUnknownKind
 	}
-	switch o := operation.GetOperation().(type) {
-	case *seqledgerv1.Operation_SetEntity:
-		dst = appendBytes(append(dst, kindSetEntity), o.SetEntity.GetKey())
-		dst = appendBytes(dst, o.SetEntity.GetValue())
-		dst, err := appendCondition(dst, o.SetEntity.GetCondition())
+	dst = append(dst, byte(op.Kind))
+	switch op.Kind {
+	case SetEntity:
+		dst = appendBytes(appendBytes(dst, op.Key), op.Value)
+		dst, err := appendCondition(dst, op.Condition)
 		if err != nil {
 			return nil, err
 		}
-		expires, err := canonicalTime(o.SetEntity.GetExpiresAt())
+		expires, err := canonicalTime(op.ExpiresAt)
 		if err != nil {
 			return nil, fmt.Errorf("expires_at %w", err)
 		}
 		return binary.AppendUvarint(dst, expires), nil
-	case *seqledgerv1.Operation_DeleteEntity:
-		return appendCondition(appendBytes(append(dst, kindDeleteEntity), o.DeleteEntity.GetKey()),
-			o.DeleteEntity.GetCondition())
-	case *seqledgerv1.Operation_CreateRelationship:
-		r := o.CreateRelationship
-		return appendRelationship(append(dst, kindCreateRelationship), r.GetResource(), r.GetRelation(), r.GetSubject()), nil
-	case *seqledgerv1.Operation_DeleteRelationship:
-		r := o.DeleteRelationship
-		return appendRelationship(append(dst, kindDeleteRelationship), r.GetResource(), r.GetRelation(), r.GetSubject()), nil
-	case *seqledgerv1.Operation_Append:
-		return appendBytes(append(dst, kindAppend), o.Append.GetPayload()), nil
-	case *seqledgerv1.Operation_ExpireEntity:
-		return appendBytes(append(dst, kindExpireEntity), o.ExpireEntity.GetKey()), nil
+	case DeleteEntity:
+		return appendCondition(appendBytes(dst, op.Key), op.Condition)
+	case CreateRelationship, DeleteRelationship:
+		return appendBytes(appendBytes(appendBytes(dst, op.Key), op.Relation), op.Subject), nil
+	case Append:
+		return appendBytes(dst, op.Value), nil
+	case ExpireEntity:
+		return appendBytes(dst, op.Key), nil
 	}
 	return nil, errUnknownKind
-}
-
-func appendRelationship(dst []byte, resource, relation, subject string) []byte {
-	return appendBytes(appendBytes(appendBytes(dst, resource), relation), subject)
 }
 
 func appendCondition(dst []byte, condition *seqledgerv1.Condition) ([]byte, error) {
@@ -137,6 +119,27 @@ func appendCondition(dst []byte, condition *seqledgerv1.Condition) ([]byte, erro
 		return appendBytes(append(dst, 4), c.ValueEquals), nil
 	}
 	return nil, fmt.Errorf("condition %w", errUnknownKind)
+}
+
+// CanonicalHeader encodes a header as ledger/FORMAT.md specifies: these bytes are the input of its
+// block's hash, which is also the previous_hash of the next header. The previous_hash and the
+// tx_root must have the length of a hash.
+func CanonicalHeader(header *seqledgerv1.BlockHeader) ([]byte, error) {
+	committed, err := canonicalTime(header.GetCommittedAt())
+	if err != nil {
+		return nil, fmt.Errorf("committed_at %w", err)
+	}
+	// Leaves and nodes of a Merkle tree are hashed with the prefixes 0 and 1. A different
+	// prefix keeps a header from passing for one of them.
+	const headerPrefix, headerVersion = 2, 1
+	encoded := []byte{headerPrefix, headerVersion}
+	encoded = appendBytes(encoded, header.GetScope().GetOrganization())
+	encoded = appendBytes(encoded, header.GetScope().GetVault())
+	encoded = binary.AppendUvarint(encoded, header.GetHeight())
+	encoded = append(encoded, header.GetPreviousHash()...)
+	encoded = append(encoded, header.GetTxRoot()...)
+	encoded = binary.AppendUvarint(encoded, uint64(header.GetTxCount()))
+	return binary.BigEndian.AppendUint64(encoded, committed), nil
 }
 
 func appendBytes[T ~string | ~[]byte](dst []byte, b T) []byte {

@@ -1,4 +1,4 @@
-package client
+package message
 
 import (
 	"fmt"
@@ -10,22 +10,22 @@ import (
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 )
 
-// codec encodes and decodes protobuf for Connect. A Writer's frames are already encoded. Other
+// Codec encodes and decodes protobuf for Connect. A Writer's frames are already encoded. Other
 // writes, and the answers to all writes, use generated code because they are frequent. Every
 // other message, and every unusual write, uses package proto. The result is the same either
 // way, errors included.
-type codec struct{}
+type Codec struct{}
 
 // Name implements connect.Codec.
-func (codec) Name() string { return "proto" }
+func (Codec) Name() string { return "proto" }
 
 // Marshal implements connect.Codec.
-func (c codec) Marshal(m any) ([]byte, error) { return c.MarshalAppend(nil, m) }
+func (c Codec) Marshal(m any) ([]byte, error) { return c.MarshalAppend(nil, m) }
 
 // MarshalAppend saves Connect a copy of the message.
-func (codec) MarshalAppend(dst []byte, m any) ([]byte, error) {
+func (Codec) MarshalAppend(dst []byte, m any) ([]byte, error) {
 	switch m := m.(type) {
-	case *frame:
+	case *Frame:
 		return m.marshalAppend(dst), nil
 	case *seqledgerv1.WriteRequest:
 		if !unusual(m) {
@@ -34,13 +34,13 @@ func (codec) MarshalAppend(dst []byte, m any) ([]byte, error) {
 	}
 	p, ok := m.(proto.Message)
 	if !ok {
-		return nil, fmt.Errorf("client: %T is not a protobuf message", m)
+		return nil, fmt.Errorf("message: %T is not a protobuf message", m)
 	}
 	return proto.MarshalOptions{}.MarshalAppend(dst, p)
 }
 
 // Unmarshal implements connect.Codec.
-func (codec) Unmarshal(data []byte, m any) error {
+func (Codec) Unmarshal(data []byte, m any) error {
 	switch m := m.(type) {
 	case *seqledgerv1.WriteStreamResponse:
 		m.Reset()
@@ -55,7 +55,7 @@ func (codec) Unmarshal(data []byte, m any) error {
 	}
 	p, ok := m.(proto.Message)
 	if !ok {
-		return fmt.Errorf("client: %T is not a protobuf message", m)
+		return fmt.Errorf("message: %T is not a protobuf message", m)
 	}
 	if err := proto.Unmarshal(data, p); err != nil {
 		return fmt.Errorf("unmarshal into %T: %w", m, err)
@@ -80,42 +80,8 @@ func unusual(w *seqledgerv1.WriteRequest) bool {
 }
 
 func unusualOperation(operation *seqledgerv1.Operation) bool {
-	return hollowOperation(operation) || !validText(operation)
-}
-
-// hollowOperation reports whether an operation has a kind but no content, because the kind, its
-// message or its condition is a nil pointer.
-func hollowOperation(operation *seqledgerv1.Operation) bool {
-	switch o := operation.GetOperation().(type) {
-	case *seqledgerv1.Operation_SetEntity:
-		return o == nil || o.SetEntity == nil || hollowCondition(o.SetEntity.GetCondition())
-	case *seqledgerv1.Operation_DeleteEntity:
-		return o == nil || o.DeleteEntity == nil || hollowCondition(o.DeleteEntity.GetCondition())
-	case *seqledgerv1.Operation_CreateRelationship:
-		return o == nil || o.CreateRelationship == nil
-	case *seqledgerv1.Operation_DeleteRelationship:
-		return o == nil || o.DeleteRelationship == nil
-	case *seqledgerv1.Operation_Append:
-		return o == nil || o.Append == nil
-	case *seqledgerv1.Operation_ExpireEntity:
-		return o == nil || o.ExpireEntity == nil
-	}
-	return false
-}
-
-// hollowCondition reports whether a condition is a nil pointer to one of the kinds.
-func hollowCondition(condition *seqledgerv1.Condition) bool {
-	switch c := condition.GetCondition().(type) {
-	case *seqledgerv1.Condition_NotExists:
-		return c == nil
-	case *seqledgerv1.Condition_MustExist:
-		return c == nil
-	case *seqledgerv1.Condition_Version:
-		return c == nil
-	case *seqledgerv1.Condition_ValueEquals:
-		return c == nil
-	}
-	return false
+	op, ok := ReadOperation(operation)
+	return !ok || !op.IsUTF8()
 }
 
 // garbledResult reports whether a result has text that is not UTF-8. The generated decoder

@@ -1,4 +1,4 @@
-package client
+package message
 
 import (
 	"bytes"
@@ -24,7 +24,7 @@ type tester interface {
 func checkEncoding(t tester, m proto.Message, before []byte) {
 	t.Helper()
 	want, wantErr := proto.MarshalOptions{}.MarshalAppend(slices.Clone(before), m)
-	got, err := codec{}.MarshalAppend(before, m)
+	got, err := Codec{}.MarshalAppend(before, m)
 	if (err == nil) != (wantErr == nil) {
 		t.Fatalf("%v: the codec says %v, package proto %v", m, err, wantErr)
 	}
@@ -40,7 +40,7 @@ func checkDecoding(t tester, data []byte, newMessage func() proto.Message) {
 	t.Helper()
 	want, got := newMessage(), newMessage()
 	wantErr := proto.UnmarshalOptions{DiscardUnknown: true}.Unmarshal(data, want)
-	err := codec{}.Unmarshal(data, got)
+	err := Codec{}.Unmarshal(data, got)
 	if err != nil && wantErr == nil {
 		t.Fatalf("package proto reads %v, the codec says %v: %x", want, err, data)
 	}
@@ -193,7 +193,7 @@ func TestCodecRefusesTextThatIsNotUTF8(t *testing.T) {
 		if err != nil {
 			t.Fatalf("%v", err)
 		}
-		if err := (codec{}).Unmarshal(data, new(seqledgerv1.WriteStreamResponse)); err == nil {
+		if err := (Codec{}).Unmarshal(data, new(seqledgerv1.WriteStreamResponse)); err == nil {
 			t.Fatalf("taken: %v", m)
 		}
 		for _, result := range m.GetResults() {
@@ -205,7 +205,7 @@ func TestCodecRefusesTextThatIsNotUTF8(t *testing.T) {
 				t.Fatalf("%v", err)
 			}
 			want := proto.Unmarshal(data, new(seqledgerv1.WriteResponse))
-			if err := (codec{}).Unmarshal(data, new(seqledgerv1.WriteResponse)); (err == nil) != (want == nil) {
+			if err := (Codec{}).Unmarshal(data, new(seqledgerv1.WriteResponse)); (err == nil) != (want == nil) {
 				t.Fatalf("the codec says %v, package proto %v", err, want)
 			}
 		}
@@ -237,11 +237,4 @@ func FuzzCodec(f *testing.F) {
 			checkDecoding(t, data, newAnswer)
 		}
 	})
-}
-
-// TestReadingATxIDAllocatesNothing: every receipt comes through there.
-func TestReadingATxIDAllocatesNothing(t *testing.T) { //nolint:paralleltest // It counts what is allocated.
-	if n := testing.AllocsPerRun(100, func() { ledgerOf("01234567-89ab-8cde-bc00-000000000001") }); n != 0 {
-		t.Error("allocations:", n)
-	}
 }

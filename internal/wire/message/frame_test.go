@@ -1,4 +1,4 @@
-package client
+package message
 
 import (
 	"bytes"
@@ -18,28 +18,30 @@ import (
 func TestFrameEncodesLikeProto(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
-		f, want, size := new(frame), new(seqledgerv1.WriteStreamRequest), 0
+		f, want, size := new(Frame), new(seqledgerv1.WriteStreamRequest), 0
 		for range rapid.IntRange(0, 4).Draw(t, "writes") {
 			m := new(seqledgerv1.WriteRequest)
 			prototest.Message(t, m)
 			m.IncludeProof = false // a Writer asks for none
 			m.Sequence = rapid.Uint64Min(1).Draw(t, "sequence")
-			m.IdempotencyKey = newKey()
-			m.Operations = slices.DeleteFunc(m.Operations, func(o *seqledgerv1.Operation) bool { return hollowOperation(o) })
-			stream, err := encodeStream(m.Scope, m.ClientId)
+			m.IdempotencyKey = "01234567-89ab-7cde-8f01-23456789abcd"
+			m.Operations = slices.DeleteFunc(m.Operations, func(o *seqledgerv1.Operation) bool { _, ok := ReadOperation(o); return !ok })
+			stream, err := EncodeStream(m.Scope, m.ClientId)
 			if err != nil {
 				t.Fatal(err)
 			}
-			operations, err := encodeOperations(m.Operations)
+			operations, err := EncodeOperations(m.Operations)
 			if err != nil {
 				t.Fatal(err)
 			}
-			f.writes = append(f.writes, encodedWrite{stream, m.Session, m.Sequence, m.IdempotencyKey, operations})
+			f.Writes = append(f.Writes, EncodedWrite{
+				Stream: stream, Session: m.Session, Sequence: m.Sequence, Key: m.IdempotencyKey, Operations: operations,
+			})
 			want.Writes = append(want.Writes, m)
-			size += len(stream) + len(operations) + writeOverhead
+			size += len(stream) + len(operations) + WriteOverhead
 		}
 		before := []byte("before")
-		got, err := codec{}.MarshalAppend(slices.Clone(before), f)
+		got, err := Codec{}.MarshalAppend(slices.Clone(before), f)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -50,7 +52,7 @@ func TestFrameEncodesLikeProto(t *testing.T) {
 		if !bytes.Equal(got, wanted) {
 			t.Fatalf("%v is %x, want %x", want, got, wanted)
 		}
-		if len(got)-len(before) > size+6*len(f.writes) {
+		if len(got)-len(before) > size+6*len(f.Writes) {
 			t.Fatalf("%d bytes were counted, %d are sent", size, len(got)-len(before))
 		}
 	})
@@ -67,12 +69,21 @@ func TestDecodeOperationsTakesNothingElse(t *testing.T) {
 		"key": {Operations: operations, IdempotencyKey: "k"}, "client id": {Operations: operations, ClientId: "c"},
 		"scope": {Operations: operations, Scope: &seqledgerv1.Scope{}}, "proof": {Operations: operations, IncludeProof: true},
 	} {
-		if _, err := DecodeOperations(encoded(t, m)); err == nil {
+		if _, err := DecodeOperations(mustMarshal(t, m)); err == nil {
 			t.Errorf("%s was taken for an operation", name)
 		}
 	}
-	if got, err := DecodeOperations(encoded(t, &seqledgerv1.WriteRequest{Operations: operations})); err != nil ||
+	if got, err := DecodeOperations(mustMarshal(t, &seqledgerv1.WriteRequest{Operations: operations})); err != nil ||
 		len(got) != 1 {
 		t.Errorf("want the operation, got %v, %v", got, err)
 	}
+}
+
+func mustMarshal(t testing.TB, m proto.Message) []byte {
+	t.Helper()
+	data, err := proto.Marshal(m)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return data
 }
