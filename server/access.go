@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 
+	"github.com/seqledger/seqledger/internal/wire"
 	"github.com/seqledger/seqledger/ledger/machine"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 	"github.com/seqledger/seqledger/proto/seqledger/v1/seqledgerv1connect"
@@ -125,7 +126,7 @@ func (s *Server) authorize(ctx context.Context, procedure string, m any) error {
 	if !ok {
 		return fmt.Errorf("server: %T of %s has no scope", m, procedure)
 	}
-	scope, err := requireScope(about.GetScope())
+	scope, err := wire.RequireScope(about.GetScope())
 	if err != nil {
 		return err
 	}

@@ -2,11 +2,11 @@ package server
 
 import (
 	"context"
-	"time"
 
 	"google.golang.org/protobuf/types/known/durationpb"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
+	"github.com/seqledger/seqledger/internal/wire"
 	"github.com/seqledger/seqledger/ledger"
 	"github.com/seqledger/seqledger/ledger/machine"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
@@ -21,12 +21,12 @@ func (s *Server) getStatus(
 	status := &seqledgerv1.Status{Version: s.options.Version, Caller: s.callerStatus(ctx)}
 	err := s.options.Ledger.View(ctx, func(v machine.View) error {
 		status.LedgerId = v.LedgerID().String()
-		status.LedgerTime = timeOf(v.Time())
+		status.LedgerTime = wire.Timestamp(v.Time())
 		if all {
 			status.Index = v.Index()
 			status.Digest = v.Digest().String()
 			status.Streams = v.Streams()
-			status.Config = renderConfig(v.Config())
+			status.Config = wire.RenderConfig(v.Config())
 		}
 		return nil
 	})
@@ -84,20 +84,20 @@ func (s *Server) listClients(
 	ctx context.Context, m *seqledgerv1.ListClientsRequest,
 ) (*seqledgerv1.ListClientsResponse, error) {
 	var only *machine.Scope
-	q := newQuery("clients")
+	q := wire.NewQuery("clients")
 	if m.Scope != nil {
-		scope, err := requireScope(m.Scope)
+		scope, err := wire.RequireScope(m.Scope)
 		if err != nil {
 			return nil, err
 		}
 		only = &scope
-		q = newQuery("clients", scope.Organization, scope.Vault)
+		q = wire.NewQuery("clients", scope.Organization, scope.Vault)
 	}
-	size, err := pageSize(m.PageSize)
+	size, err := wire.PageSize(m.PageSize)
 	if err != nil {
 		return nil, err
 	}
-	after, err := q.cursor(m.PageToken)
+	after, err := q.Cursor(m.PageToken)
 	if err != nil {
 		return nil, err
 	}
@@ -107,7 +107,7 @@ func (s *Server) listClients(
 	}
 	answer := new(seqledgerv1.ListClientsResponse)
 	if page.more {
-		answer.NextPageToken = q.token(page.last)
+		answer.NextPageToken = q.Token(page.last)
 	}
 	if len(page.streams) == 0 {
 		return answer, nil
@@ -119,8 +119,8 @@ func (s *Server) listClients(
 			return false, err
 		}
 		answer.Clients = append(answer.Clients, &seqledgerv1.ClientEntry{
-			Scope: renderScope(stream.Scope), ClientId: stream.ClientID,
-			State: renderState(stream.StreamState, newest, page.config),
+			Scope: wire.RenderScope(stream.Scope), ClientId: stream.ClientID,
+			State: wire.RenderState(stream.StreamState, newest, page.config),
 		})
 		return len(answer.Clients) < len(page.streams), nil
 	})
@@ -173,7 +173,7 @@ func (s *Server) findStreams(
 func (s *Server) updateConfig(
 	ctx context.Context, m *seqledgerv1.UpdateConfigRequest,
 ) (*seqledgerv1.UpdateConfigResponse, error) {
-	update, err := configUpdate(m)
+	update, err := wire.ConfigUpdate(m)
 	if err != nil {
 		return nil, err
 	}
@@ -189,43 +189,5 @@ func (s *Server) updateConfig(
 		return nil, err
 	}
 	s.metrics.success(methodUpdateConfig, out.Code)
-	return &seqledgerv1.UpdateConfigResponse{Config: renderConfig(out.Config)}, nil
-}
-
-// configUpdate converts a request. It checks the limits by themselves, so that
-// a malformed request stays out of the log; what the state machine decides is
-// the same, because no limit depends on another field.
-func configUpdate(m *seqledgerv1.UpdateConfigRequest) (*machine.ConfigUpdate, error) {
-	update := &machine.ConfigUpdate{
-		EvictionInterval: ifSet(m.EvictionIntervalSet != nil, m.GetEvictionInterval()),
-		EvictionLimit:    ifSet(m.EvictionLimitSet != nil, m.GetEvictionLimit()),
-		ReceiptWindow:    ifSet(m.ReceiptWindowSet != nil, m.GetReceiptWindow()),
-		MaxStreams:       ifSet(m.MaxStreamsSet != nil, m.GetMaxStreams()),
-	}
-	config := machine.DefaultConfig()
-	if m.ClientTtl != nil {
-		ttl := m.ClientTtl.AsDuration() // the nearest that 64 bits can hold
-		if m.ClientTtl.CheckValid() != nil || int64(ttl/time.Second) != m.ClientTtl.Seconds {
-			return nil, &machine.FieldError{Field: "client_ttl", Problem: "must be 1 s to 292 years"}
-		}
-		config.ClientTTL = int64(ttl)
-		update.ClientTTL = &config.ClientTTL
-	}
-	for to, from := range map[*uint64]*uint64{
-		&config.EvictionInterval: update.EvictionInterval, &config.EvictionLimit: update.EvictionLimit,
-		&config.ReceiptWindow: update.ReceiptWindow, &config.MaxStreams: update.MaxStreams,
-	} {
-		if from != nil {
-			*to = *from
-		}
-	}
-	return update, config.Validate()
-}
-
-// ifSet returns a pointer to a value that is set in the request, otherwise nil.
-func ifSet(set bool, value uint64) *uint64 {
-	if !set {
-		return nil
-	}
-	return &value
+	return &seqledgerv1.UpdateConfigResponse{Config: wire.RenderConfig(out.Config)}, nil
 }

@@ -1,6 +1,7 @@
 package server
 
 import (
+	"github.com/seqledger/seqledger/internal/wire"
 	"github.com/seqledger/seqledger/ledger/machine"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 	"github.com/seqledger/seqledger/server/auth"
@@ -34,7 +35,7 @@ func newAuthorizationCache(c *auth.Credential) *authorizationCache {
 
 // write returns nil if the caller may make this write. The write is valid.
 func (a *authorizationCache) write(m *seqledgerv1.WriteRequest) error {
-	key := authorizationKey{scopeOf(m.Scope), m.ClientId}
+	key := authorizationKey{wire.Scope(m.Scope), m.ClientId}
 	if key == a.last {
 		return a.lastErr
 	}

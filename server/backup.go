@@ -5,6 +5,7 @@ import (
 
 	"connectrpc.com/connect"
 
+	"github.com/seqledger/seqledger/internal/wire"
 	"github.com/seqledger/seqledger/ledger"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 	"github.com/seqledger/seqledger/server/admission"
@@ -15,13 +16,13 @@ type backupStream = connect.ServerStream[seqledgerv1.BackupResponse]
 // backup sends a backup until it is complete, the client disconnects, or the server drains: a
 // backup may take hours, and can be repeated.
 func (s *Server) backup(
-	ctx context.Context, r *connect.Request[request[seqledgerv1.BackupRequest, *seqledgerv1.BackupRequest]],
+	ctx context.Context, r *connect.Request[wire.Request[seqledgerv1.BackupRequest, *seqledgerv1.BackupRequest]],
 	stream *backupStream,
 ) error {
 	controls := admission.StreamControlsOf(ctx)
 	controls.Whole()
 	controls.Release()
-	if _, err := r.Msg.get(); err != nil {
+	if _, err := r.Msg.Get(); err != nil {
 		return err
 	}
 	if s.isDraining() {

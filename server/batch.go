@@ -6,6 +6,7 @@ import (
 
 	"connectrpc.com/connect"
 
+	"github.com/seqledger/seqledger/internal/wire"
 	"github.com/seqledger/seqledger/ledger"
 	"github.com/seqledger/seqledger/ledger/machine"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
@@ -47,9 +48,9 @@ type placed struct {
 
 // newBatch converts a frame and submits its permitted writes. It waits while the credential
 // exceeds its rate or its share of the engine, or the queue is full. The error is that of ctx.
-func (st *writeStream) newBatch(ctx context.Context, f *frame) (*batch, error) {
+func (st *writeStream) newBatch(ctx context.Context, f *wire.Frame) (*batch, error) {
 	s := st.server
-	b := &batch{size: len(f.writes)}
+	b := &batch{size: len(f.Writes)}
 	writes := b.convert(f, st.authorized)
 	if len(writes) == 0 {
 		return b, nil
@@ -80,17 +81,17 @@ func (st *writeStream) newBatch(ctx context.Context, f *frame) (*batch, error) {
 }
 
 // convert returns the writes that are valid and permitted.
-func (b *batch) convert(f *frame, authorized *authorizationCache) []*machine.Write {
-	c := newConverter(authorized.credential.Actor(), f.writes...)
-	memory := make([]machine.Write, len(f.writes))
-	writes := make([]*machine.Write, 0, len(f.writes))
-	if b.writes = b.one[:0]; len(f.writes) > 1 {
-		b.writes = make([]batchWrite, 0, len(f.writes))
+func (b *batch) convert(f *wire.Frame, authorized *authorizationCache) []*machine.Write {
+	c := wire.NewConverter(authorized.credential.Actor(), f.Writes...)
+	memory := make([]machine.Write, len(f.Writes))
+	writes := make([]*machine.Write, 0, len(f.Writes))
+	if b.writes = b.one[:0]; len(f.Writes) > 1 {
+		b.writes = make([]batchWrite, 0, len(f.Writes))
 	}
-	for i, m := range f.writes {
-		err := f.bad[i]
+	for i, m := range f.Writes {
+		err := f.Bad[i]
 		if err == nil {
-			err = c.write(&memory[i], m)
+			err = c.Write(&memory[i], m)
 		}
 		if err == nil {
 			err = authorized.write(m)
@@ -195,4 +196,94 @@ func (s *Server) writeErrorOf(ctx context.Context, err error) *seqledgerv1.Write
 		e.Message = withReference(ctx, e.Message)
 	}
 	return e
+}
+
+// maxResults is the number of results after which no further frame joins a response.
+const maxResults = wire.MaxFrameWrites
+
+// answers builds the responses of one stream.
+type answers struct {
+	wire.Results
+
+	tally tally
+	// tree is the tree of the last proof's block in this response, cached because the writes of
+	// a frame are in few blocks.
+	tree       *machine.BlockTree
+	treeScope  machine.Scope
+	treeHeight uint64
+}
+
+// tally counts what a stream has answered.
+type tally struct{ committed, replayed, refused uint64 }
+
+// reset begins the next response.
+func (a *answers) reset() {
+	a.Reset()
+	a.tree = nil
+}
+
+// add appends the results of a settled batch, in the order of its writes. Committed bytes are
+// added to the party's account.
+func (a *answers) add(ctx context.Context, s *Server, p admission.Party, b *batch) {
+	if b.refused == nil {
+		s.stored(p, b)
+	}
+	invalid, valid := b.invalid, 0
+	for i := range b.size {
+		switch {
+		case len(invalid) > 0 && invalid[0].place == i:
+			a.refused(s, invalid[0].err)
+			a.AddError(invalid[0].err)
+			invalid = invalid[1:]
+		case b.refused != nil && (b.outcomes == nil || b.outcomes[valid].Code == 0):
+			a.refused(s, b.refused)
+			a.AddError(b.refused)
+			valid++
+		default:
+			a.addOutcome(ctx, s, &b.outcomes[valid], &b.writes[valid])
+			valid++
+		}
+	}
+}
+
+// refused counts a refusal.
+func (a *answers) refused(s *Server, e *seqledgerv1.WriteError) {
+	s.metrics.refusal(methodWriteStream, e.Code)
+	a.tally.refused++
+}
+
+// addOutcome appends the result of a write.
+func (a *answers) addOutcome(ctx context.Context, s *Server, out *machine.Outcome, w *batchWrite) {
+	if e := refusal(out, w.sequence); e != nil {
+		a.refused(s, e)
+		a.AddError(e)
+		return
+	}
+	m := a.AddReceipt(&out.Receipt)
+	if w.proofOf != nil {
+		if err := a.addProof(ctx, s, m, *w.proofOf); err != nil {
+			e := s.writeErrorOf(ctx, err)
+			a.refused(s, e)
+			a.RefuseLast(e)
+			return
+		}
+	}
+	s.metrics.success(methodWriteStream, out.Code)
+	if out.Code == machine.Replayed {
+		a.tally.replayed++
+	} else {
+		a.tally.committed++
+	}
+}
+
+// addProof adds the proof of a committed write. See Server.addProof.
+func (a *answers) addProof(ctx context.Context, s *Server, m *seqledgerv1.Receipt, scope machine.Scope) error {
+	if a.tree == nil || a.treeScope != scope || a.treeHeight != m.BlockHeight {
+		tree, err := s.blockTree(ctx, scope, m.BlockHeight)
+		if err != nil {
+			return err
+		}
+		a.tree, a.treeScope, a.treeHeight = tree, scope, m.BlockHeight
+	}
+	return setProof(m, a.tree)
 }

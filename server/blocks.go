@@ -7,8 +7,8 @@ import (
 	"time"
 
 	"connectrpc.com/connect"
-	"google.golang.org/protobuf/proto"
 
+	"github.com/seqledger/seqledger/internal/wire"
 	"github.com/seqledger/seqledger/ledger/machine"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 	"github.com/seqledger/seqledger/server/admission"
@@ -26,7 +26,7 @@ type blockReader struct {
 func (s *Server) newBlockReader(
 	ctx context.Context, m *seqledgerv1.Scope, content seqledgerv1.BlockContent,
 ) (*blockReader, error) {
-	scope, err := requireScope(m)
+	scope, err := wire.RequireScope(m)
 	if err != nil {
 		return nil, err
 	}
@@ -50,79 +50,39 @@ func (b *blockReader) read(
 			header, err = v.BlockHeader(b.scope, height)
 			return err
 		})
-		return renderBlock(&header), b.notFound(err, height)
+		return wire.RenderBlock(&header), b.notFound(err, height)
 	}
-	part := newMessagePart(maxPageBytes)
+	limit := wire.MaxPageBytes
 	if whole := b.content != seqledgerv1.BlockContent_BLOCK_CONTENT_PARTS; whole {
-		part.limit = b.party.Limits.MessageBytes / 2 // see admission.Controller.Answer
+		limit = b.party.Limits.MessageBytes / 2 // see admission.Controller.Answer
 	}
+	part := wire.NewPart(limit)
 	first := int(start.GetOperation())
 	header, err := b.server.options.Ledger.VisitBlock(ctx, b.scope, height, start.GetTransaction(),
 		func(t machine.Transaction) bool {
-			more := part.add(&t, first)
+			more := part.Add(&t, first)
 			first = 0
 			return more
 		})
 	if err != nil {
 		return nil, b.notFound(err, height)
 	}
-	if start.GetTransaction() > 0 && start.GetTransaction() >= header.TxCount || part.behind {
+	if start.GetTransaction() > 0 && start.GetTransaction() >= header.TxCount || part.Behind {
 		return nil, &machine.FieldError{Field: "start", Problem: "is behind the end of the block"}
 	}
-	if b.content != seqledgerv1.BlockContent_BLOCK_CONTENT_PARTS && part.next != nil {
+	if b.content != seqledgerv1.BlockContent_BLOCK_CONTENT_PARTS && part.Next != nil {
 		// Not resource_exhausted, which clients repeat: the block's size does not change.
 		return nil, connect.NewError(connect.CodeOutOfRange, fmt.Errorf(
 			"block %d has more than %d bytes, which is too much for one message; ask for its parts "+
-				"(content: BLOCK_CONTENT_PARTS) or its header (BLOCK_CONTENT_HEADER)", height, part.limit))
+				"(content: BLOCK_CONTENT_PARTS) or its header (BLOCK_CONTENT_HEADER)", height, limit))
 	}
-	block := renderBlock(&header)
-	block.Transactions, block.Next = part.transactions, part.next
+	block := wire.RenderBlock(&header)
+	block.Transactions, block.Next = part.Transactions, part.Next
 	return block, nil
 }
 
 func (b *blockReader) notFound(err error, height uint64) error {
 	return notFound(err, "block %d of %s", height, b.scope)
-}
-
-// messagePart collects transactions until they fill a message.
-type messagePart struct {
-	limit, size  int
-	transactions []*seqledgerv1.Transaction
-	next         *seqledgerv1.BlockPosition // where the next part begins; nil: nothing is omitted
-	behind       bool                       // the first operation is not there
-}
-
-func newMessagePart(limit int) *messagePart { return &messagePart{limit: limit} }
-
-// fieldBytes bounds the encoding overhead of a message in a list.
-const fieldBytes = 6
-
-// add adds the operations of a transaction from the given one on, and reports whether there is
-// room for more. A part has at least one operation, whatever its size.
-func (p *messagePart) add(t *machine.Transaction, first int) (more bool) {
-	if first > 0 && first >= len(t.Operations) {
-		p.behind = true
-		return false
-	}
-	operations := t.Operations
-	t.Operations = nil
-	x := renderTransaction(t)
-	x.FirstOperation = uint32(first)
-	size := p.size + proto.Size(x) + fieldBytes
-	for i := first; i < len(operations); i++ {
-		op := renderOperation(&operations[i])
-		size += proto.Size(op) + fieldBytes
-		if size > p.limit && (len(p.transactions) > 0 || len(x.Operations) > 0) {
-			p.next = &seqledgerv1.BlockPosition{Transaction: t.Position, Operation: uint32(i)}
-			break
-		}
-		x.Operations = append(x.Operations, op)
-		p.size = size
-	}
-	if len(x.Operations) > 0 {
-		p.transactions = append(p.transactions, x)
-	}
-	return p.next == nil
 }
 
 // getBlock reads one block of a scope.
@@ -147,17 +107,17 @@ func (s *Server) getBlock(ctx context.Context, m *seqledgerv1.GetBlockRequest) (
 func (s *Server) listBlocks(
 	ctx context.Context, m *seqledgerv1.ListBlocksRequest,
 ) (*seqledgerv1.ListBlocksResponse, error) {
-	scope, err := requireScope(m.Scope)
+	scope, err := wire.RequireScope(m.Scope)
 	if err != nil {
 		return nil, err
 	}
-	size, err := pageSize(m.PageSize)
+	size, err := wire.PageSize(m.PageSize)
 	if err != nil {
 		return nil, err
 	}
 	height := max(m.FromHeight, 1)
-	q := newQuery("blocks", scope.Organization, scope.Vault, fmt.Sprint(height))
-	if height, err = q.heightOf(m.PageToken, height); err != nil {
+	q := wire.NewQuery("blocks", scope.Organization, scope.Vault, fmt.Sprint(height))
+	if height, err = q.Height(m.PageToken, height); err != nil {
 		return nil, err
 	}
 	answer := new(seqledgerv1.ListBlocksResponse)
@@ -172,7 +132,7 @@ func (s *Server) listBlocks(
 		if err != nil {
 			return false, err
 		}
-		answer.Blocks = append(answer.Blocks, renderBlock(&header))
+		answer.Blocks = append(answer.Blocks, wire.RenderBlock(&header))
 		height++
 		return height <= newest && len(answer.Blocks) < size, nil
 	})
@@ -180,7 +140,7 @@ func (s *Server) listBlocks(
 		return nil, err
 	}
 	if height <= newest {
-		answer.NextPageToken = q.heightToken(height)
+		answer.NextPageToken = q.HeightToken(height)
 	}
 	return answer, nil
 }
@@ -205,16 +165,17 @@ func (s *Server) getTransaction(
 		return nil, notFound(err, "transaction %s", id)
 	}
 	answer := new(seqledgerv1.GetTransactionResponse)
-	part := newMessagePart(maxPageBytes)
+	limit := wire.MaxPageBytes
 	if !m.Parts {
-		part.limit = machine.MaxWriteBytes * 2 // no transaction has more, and this splits none
+		limit = machine.MaxWriteBytes * 2 // no transaction has more, and this splits none
 	}
+	part := wire.NewPart(limit)
 	scope, height, position := x.Scope, x.BlockHeight, x.Position
-	part.add(&x, int(m.FirstOperation))
-	if part.behind {
+	part.Add(&x, int(m.FirstOperation))
+	if part.Behind {
 		return nil, &machine.FieldError{Field: "first_operation", Problem: "is behind the last operation"}
 	}
-	answer.Transaction, answer.NextOperation = part.transactions[0], part.next.GetOperation()
+	answer.Transaction, answer.NextOperation = part.Transactions[0], part.Next.GetOperation()
 	if !m.IncludeProof {
 		return answer, nil
 	}
@@ -226,7 +187,7 @@ func (s *Server) getTransaction(
 	if err != nil {
 		return nil, err
 	}
-	answer.BlockHeader, answer.Proof = renderHeader(&proof.Header), renderProof(&proof)
+	answer.BlockHeader, answer.Proof = wire.RenderHeader(&proof.Header), wire.RenderProof(&proof)
 	return answer, nil
 }
 

@@ -3,6 +3,7 @@ package server
 import (
 	"context"
 
+	"github.com/seqledger/seqledger/internal/wire"
 	"github.com/seqledger/seqledger/ledger/machine"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 )
@@ -18,15 +19,6 @@ import (
 //     where the chain ended when it began.
 //   - A page of ListClients has each stream as it stood at some moment of the call.
 
-// requireScope checks the scope of a read.
-func requireScope(m *seqledgerv1.Scope) (machine.Scope, error) {
-	if m == nil {
-		return machine.Scope{}, &machine.FieldError{Field: "scope", Problem: "is required"}
-	}
-	scope := scopeOf(m)
-	return scope, scope.Validate("scope")
-}
-
 // clientState is what one view shows of a stream.
 type clientState struct {
 	config         machine.Config
@@ -40,7 +32,7 @@ type clientState struct {
 func (s *Server) getClientState(
 	ctx context.Context, m *seqledgerv1.GetClientStateRequest,
 ) (*seqledgerv1.GetClientStateResponse, error) {
-	scope, err := requireScope(m.Scope)
+	scope, err := wire.RequireScope(m.Scope)
 	if err != nil {
 		return nil, err
 	}
@@ -88,7 +80,7 @@ func (s *Server) renderClientState(ctx context.Context, c *clientState) (*seqled
 		if len(newest) > 0 {
 			last = &newest[0]
 		}
-		state = renderState(c.stream, last, c.config)
+		state = wire.RenderState(c.stream, last, c.config)
 	}
 	if c.expired {
 		state.Status = seqledgerv1.ClientStatus_CLIENT_STATUS_EXPIRED
@@ -98,7 +90,7 @@ func (s *Server) renderClientState(ctx context.Context, c *clientState) (*seqled
 		return nil, err
 	}
 	for i := range receipts {
-		state.Receipts = append(state.Receipts, renderReceipt(&receipts[i]))
+		state.Receipts = append(state.Receipts, wire.RenderReceipt(&receipts[i]))
 	}
 	if !all {
 		state.NextReceiptsBelow = receipts[len(receipts)-1].Sequence
@@ -120,7 +112,7 @@ const (
 // fit in an answer.
 func (s *Server) readReceipts(ctx context.Context, indexes []uint64) (receipts []machine.Receipt, all bool, err error) {
 	size := 0
-	more := func() bool { return len(receipts) < len(indexes) && size < maxPageBytes }
+	more := func() bool { return len(receipts) < len(indexes) && size < wire.MaxPageBytes }
 	if !more() {
 		return nil, true, nil
 	}
@@ -137,7 +129,7 @@ func (s *Server) readReceipts(ctx context.Context, indexes []uint64) (receipts [
 func (s *Server) getEntity(
 	ctx context.Context, m *seqledgerv1.GetEntityRequest,
 ) (*seqledgerv1.GetEntityResponse, error) {
-	scope, err := requireScope(m.Scope)
+	scope, err := wire.RequireScope(m.Scope)
 	if err != nil {
 		return nil, err
 	}
@@ -152,7 +144,7 @@ func (s *Server) getEntity(
 		return err
 	})
 	if err != nil {
-		return nil, notFound(err, "entity %q of %s", clip(m.Key), scope)
+		return nil, notFound(err, "entity %q of %s", wire.Clip(m.Key), scope)
 	}
-	return &seqledgerv1.GetEntityResponse{Entity: renderEntity(&entity, id)}, nil
+	return &seqledgerv1.GetEntityResponse{Entity: wire.RenderEntity(&entity, id)}, nil
 }

@@ -2,16 +2,20 @@ package server
 
 import (
 	"context"
+	"encoding/base64"
 	"errors"
+	"fmt"
 	"log/slog"
 	"math"
 	"net/http"
 	"runtime/debug"
+	"strings"
 	"time"
 
 	"connectrpc.com/connect"
 
 	"github.com/seqledger/seqledger/internal/direct"
+	"github.com/seqledger/seqledger/internal/wire"
 	"github.com/seqledger/seqledger/ledger"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 	"github.com/seqledger/seqledger/proto/seqledger/v1/seqledgerv1connect"
@@ -78,6 +82,15 @@ func (s *Server) maxMessage(level connect.IdempotencyLevel) int {
 	return s.options.MaxRequestBytes
 }
 
+// codecs replace Connect's own: see package wire.
+func codecs() connect.HandlerOption {
+	return connect.WithHandlerOptions(
+		connect.WithCodec(wire.BinaryCodec{}),
+		connect.WithCodec(wire.JSONCodec{CodecName: "json"}),
+		connect.WithCodec(wire.JSONCodec{CodecName: "json; charset=utf-8"}),
+	)
+}
+
 func (s *Server) handlerOptions(level connect.IdempotencyLevel) []connect.HandlerOption {
 	return []connect.HandlerOption{
 		codecs(),
@@ -90,12 +103,12 @@ func (s *Server) handlerOptions(level connect.IdempotencyLevel) []connect.Handle
 }
 
 // unary mounts a procedure with one request and one answer.
-func unary[P message[T], T, R any](
+func unary[P wire.Message[T], T, R any](
 	s *Server, mux *http.ServeMux, procedure string, level connect.IdempotencyLevel,
 	handle func(context.Context, P) (*R, error),
 ) {
-	handler := func(ctx context.Context, r *connect.Request[request[T, P]]) (*connect.Response[R], error) {
-		m, err := r.Msg.get()
+	handler := func(ctx context.Context, r *connect.Request[wire.Request[T, P]]) (*connect.Response[R], error) {
+		m, err := r.Msg.Get()
 		if err != nil {
 			return nil, err
 		}
@@ -226,4 +239,42 @@ func (s *Server) panicked(ctx context.Context, procedure string, value any) erro
 	s.options.Logger.ErrorContext(ctx, "a handler panicked",
 		"procedure", procedure, "panic", value, "stack", string(debug.Stack()))
 	return internalError(ctx)
+}
+
+// checkProtocol refuses what Connect would refuse with a message about Go.
+func checkProtocol(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if err := protocolProblem(r); err != nil {
+			writer := connect.NewErrorWriter()
+			if writer.IsSupported(r) {
+				_ = writer.Write(w, r, withDetails(connect.CodeInvalidArgument, &seqledgerv1.WriteError{
+					Code:    seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_INVALID_ARGUMENT,
+					Message: err.Error(),
+				}))
+				return
+			}
+			http.Error(w, err.Error(), http.StatusBadRequest)
+			return
+		}
+		next.ServeHTTP(w, r)
+	})
+}
+
+// protocolProblem checks the header and the parameter for which Connect's own errors name Go
+// functions.
+func protocolProblem(r *http.Request) error {
+	const maxDigits = 10
+	if timeout := r.Header.Get("Connect-Timeout-Ms"); timeout != "" {
+		if len(timeout) > maxDigits || strings.Trim(timeout, "0123456789") != "" {
+			return errors.New("the header Connect-Timeout-Ms must be a whole number of milliseconds with at most 10 digits")
+		}
+	}
+	if r.Method == http.MethodGet && r.URL.RawQuery != "" {
+		query := r.URL.Query()
+		message := strings.TrimRight(query.Get("message"), "=")
+		if _, err := base64.RawURLEncoding.DecodeString(message); err != nil && query.Get("base64") == "1" {
+			return fmt.Errorf("the parameter message must be base64url, because base64 is 1")
+		}
+	}
+	return nil
 }

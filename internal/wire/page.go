@@ -1,4 +1,4 @@
-package server
+package wire
 
 import (
 	"crypto/sha256"
@@ -12,16 +12,16 @@ import (
 const (
 	defaultPageSize = 100
 	maxPageSize     = 1_000
-	// maxPageBytes is the maximum size of an encoded page or part. With the token and all
+	// MaxPageBytes is the maximum size of an encoded page or part. With the token and all
 	// overhead it is less than 3 MiB; gRPC accepts 4 MiB by default.
-	maxPageBytes  = 3<<20 - 16<<10
+	MaxPageBytes  = 3<<20 - 16<<10
 	maxTokenBytes = 8 << 10 // of text; the longest cursor has about 3 KiB
 	tokenVersion  = 1
 	digestBytes   = 8
 )
 
-// pageSize returns how many elements a page may have.
-func pageSize(asked uint32) (int, error) {
+// PageSize returns how many elements a page may have.
+func PageSize(asked uint32) (int, error) {
 	switch {
 	case asked == 0:
 		return defaultPageSize, nil
@@ -33,28 +33,29 @@ func pageSize(asked uint32) (int, error) {
 	return int(asked), nil
 }
 
-// query names a list and its filters. A page token has its digest, so that a token of another
+// Query names a list and its filters. A page token has its digest, so that a token of another
 // query is refused.
-type query [digestBytes]byte
+type Query [digestBytes]byte
 
-func newQuery(procedure string, filters ...string) query {
+// NewQuery returns the query of a procedure with these filters.
+func NewQuery(procedure string, filters ...string) Query {
 	h := sha256.New()
 	for _, part := range append([]string{procedure}, filters...) {
 		h.Write(binary.AppendUvarint(nil, uint64(len(part)))) // so that parts cannot run into each other
 		h.Write([]byte(part))
 	}
-	return query(h.Sum(nil)[:digestBytes])
+	return Query(h.Sum(nil)[:digestBytes])
 }
 
-// token returns the text that continues the query after a cursor. It only protects against
+// Token returns the text that continues the query after a cursor. It only protects against
 // mistakes: a forged token gives no access that the caller does not have.
-func (q query) token(cursor []byte) string {
+func (q Query) Token(cursor []byte) string {
 	b := append([]byte{tokenVersion}, q[:]...)
 	return base64.RawURLEncoding.EncodeToString(append(b, cursor...))
 }
 
-// cursor returns where a token continues, nil for an empty token.
-func (q query) cursor(token string) ([]byte, error) {
+// Cursor returns where a token continues, nil for an empty token.
+func (q Query) Cursor(token string) ([]byte, error) {
 	if token == "" {
 		return nil, nil
 	}
@@ -65,20 +66,20 @@ func (q query) cursor(token string) ([]byte, error) {
 	if err != nil || len(b) <= 1+digestBytes || b[0] != tokenVersion {
 		return nil, &machine.FieldError{Field: "page_token", Problem: "is not one that this server gave out"}
 	}
-	if query(b[1:1+digestBytes]) != q {
+	if Query(b[1:1+digestBytes]) != q {
 		return nil, &machine.FieldError{Field: "page_token", Problem: "belongs to another query"}
 	}
 	return b[1+digestBytes:], nil
 }
 
-// heightToken is token for a list that continues at a height.
-func (q query) heightToken(height uint64) string {
-	return q.token(binary.BigEndian.AppendUint64(nil, height))
+// HeightToken is Token for a list that continues at a height.
+func (q Query) HeightToken(height uint64) string {
+	return q.Token(binary.BigEndian.AppendUint64(nil, height))
 }
 
-// heightOf returns the height where such a token continues, or the first height.
-func (q query) heightOf(token string, first uint64) (uint64, error) {
-	cursor, err := q.cursor(token)
+// Height returns the height where such a token continues, or the first height.
+func (q Query) Height(token string, first uint64) (uint64, error) {
+	cursor, err := q.Cursor(token)
 	if err != nil || cursor == nil {
 		return first, err
 	}

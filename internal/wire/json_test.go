@@ -1,8 +1,7 @@
-package server
+package wire
 
 import (
-	"net/http"
-	"net/http/httptest"
+	"bytes"
 	"regexp"
 	"strings"
 	"testing"
@@ -10,6 +9,7 @@ import (
 
 	"google.golang.org/protobuf/proto"
 
+	"github.com/seqledger/seqledger/ledger/machine"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 )
 
@@ -73,35 +73,65 @@ func TestJSONErrorsAreInWordsOfTheAPI(t *testing.T) {
 	}
 }
 
-// What Connect itself would refuse in words of Go is refused before.
-func TestProtocolErrorsAreInWordsOfTheAPI(t *testing.T) {
+// TestErrorsDoNotRepeatHugeInput: a refusal of five mebibytes is not five
+// mebibytes.
+func TestErrorsDoNotRepeatHugeInput(t *testing.T) {
 	t.Parallel()
-	s := newTestServer(t, Options{})
-	const get = "http://localhost/seqledger.v1.LedgerService/GetEntity"
-	for _, test := range []struct{ method, url, timeout, want string }{
-		{http.MethodPost, get, "abc", "Connect-Timeout-Ms must be a whole number"},
-		{http.MethodPost, get, "99999999999", "at most 10 digits"},
-		{http.MethodPost, get, "-1", "Connect-Timeout-Ms"},
-		{http.MethodGet, get + "?encoding=json&base64=1&message=!!&connect=v1", "", "message must be base64url"},
+	huge := strings.Repeat("x", 1<<20)
+	for name, body := range map[string]string{
+		"field": `{"` + huge + `":1}`,
+		"value": `{"sequence":"` + huge + `"}`,
+		"key":   `{"idempotencyKey":"` + huge + `","scope":{"organization":"a"}}`,
 	} {
-		r := httptest.NewRequest(test.method, test.url, strings.NewReader("{}"))
-		r.Header.Set("Content-Type", "application/json")
-		if test.timeout != "" {
-			r.Header.Set("Connect-Timeout-Ms", test.timeout)
+		m := new(seqledgerv1.WriteRequest)
+		err := decodeJSON([]byte(body), m)
+		if err == nil {
+			err = NewConverter("system:test", m).Write(new(machine.Write), m)
 		}
-		w := httptest.NewRecorder()
-		s.Handler().ServeHTTP(w, r)
-		if w.Code != http.StatusBadRequest || !strings.Contains(w.Body.String(), test.want) ||
-			innerWords.MatchString(w.Body.String()) {
-			t.Errorf("%v: %d %s", test, w.Code, w.Body)
+		if err == nil || len(err.Error()) > 1_000 {
+			t.Errorf("%s: an error of %d bytes", name, len(err.Error()))
 		}
 	}
-	r := httptest.NewRequest(http.MethodPost, get, strings.NewReader(`{"scope":{"organization":"a"},"key":"k"}`))
-	r.Header.Set("Content-Type", "application/json")
-	r.Header.Set("Connect-Timeout-Ms", "60000")
-	w := httptest.NewRecorder()
-	s.Handler().ServeHTTP(w, r)
-	if w.Code != http.StatusNotFound || !strings.Contains(w.Body.String(), `entity \"k\" of a: not found`) {
-		t.Error("a good one:", w.Code, w.Body)
+}
+
+func TestJSONLimits(t *testing.T) {
+	t.Parallel()
+	many := strings.Repeat("0,", maxElements-1)
+	for body, want := range map[string]string{ // "-": within bounds
+		``: "-", `"`: "-", `"\`: "-", `]]}`: "-", `,,,`: "-", `{"a":[` + many + `0]}`: "-",
+		`{"a":[` + many + `0,0]}`:                        "a",
+		`{"a":[0,{"b\"]":[` + many + `0,0]}]}`:           `a[1].b\"]`,
+		`{"` + "\xff" + `":[` + many + `0,0]}`:           "?",
+		`{"a":"` + many + `0,0"}`:                        "-",
+		`{"a":"\"","b":[` + many + `0,0]`:                "b",
+		`{"x":` + strings.Repeat("[", maxDepth-1):        "-",
+		`{"x":` + strings.Repeat("[", 1_000_000) + `0]}`: "x" + strings.Repeat("[0]", maxDepth-2),
+	} {
+		problem, _ := jsonLimits([]byte(body))
+		got := "-"
+		if problem != nil {
+			got = problem.Field
+		}
+		if got != want {
+			t.Errorf("%.60s: got %v, want the field %q", body, problem, want)
+		}
 	}
+}
+
+// FuzzJSONLimits: the scan never panics, what it says is UTF-8, and what it lets
+// through is within its bounds.
+func FuzzJSONLimits(f *testing.F) {
+	f.Add([]byte(`{"writes":[{"a":"\"{"},{}]}`))
+	f.Add(bytes.Repeat([]byte("["), 20))
+	f.Add([]byte(`{"\`))
+	f.Add([]byte(`]}:,"`))
+	f.Fuzz(func(t *testing.T, data []byte) {
+		problem, depth := jsonLimits(data)
+		if (problem == nil) != (depth == 0) {
+			t.Errorf("%q: %v at depth %d", data, problem, depth)
+		}
+		if problem != nil && !utf8.ValidString(problem.Error()) {
+			t.Errorf("%q: the answer is not UTF-8: %q", data, problem.Error())
+		}
+	})
 }

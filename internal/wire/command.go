@@ -1,4 +1,4 @@
-package server
+package wire
 
 import (
 	"fmt"
@@ -11,17 +11,17 @@ import (
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 )
 
-// converter turns write requests into the core's writes. It allocates memory for many writes at
+// Converter turns write requests into the core's writes. It allocates memory for many writes at
 // once, because small allocations would cost more than the conversion itself. Its results alias
 // the requests.
-type converter struct {
+type Converter struct {
 	actor      string // who writes
 	operations []machine.Operation
 	keys       []byte
 }
 
-// newConverter allocates what the conversion of an actor's requests needs.
-func newConverter(actor string, requests ...*seqledgerv1.WriteRequest) *converter {
+// NewConverter allocates what the conversion of an actor's requests needs.
+func NewConverter(actor string, requests ...*seqledgerv1.WriteRequest) *Converter {
 	operations, keys := 0, 0
 	for _, r := range requests {
 		operations += min(len(r.Operations), machine.MaxOperations)
@@ -29,7 +29,7 @@ func newConverter(actor string, requests ...*seqledgerv1.WriteRequest) *converte
 			keys += keyBytes(op)
 		}
 	}
-	return &converter{actor: actor, operations: make([]machine.Operation, 0, operations), keys: make([]byte, 0, keys)}
+	return &Converter{actor: actor, operations: make([]machine.Operation, 0, operations), keys: make([]byte, 0, keys)}
 }
 
 func keyBytes(op *seqledgerv1.Operation) int {
@@ -46,9 +46,9 @@ func keyBytes(op *seqledgerv1.Operation) int {
 	return 0
 }
 
-// write converts one request. The error is a *machine.FieldError; without one
+// Write converts one request. The error is a *machine.FieldError; without one
 // the write is valid.
-func (c *converter) write(w *machine.Write, r *seqledgerv1.WriteRequest) error {
+func (c *Converter) Write(w *machine.Write, r *seqledgerv1.WriteRequest) error {
 	if r.Scope == nil {
 		return &machine.FieldError{Field: "scope", Problem: "is required"}
 	}
@@ -59,7 +59,7 @@ func (c *converter) write(w *machine.Write, r *seqledgerv1.WriteRequest) error {
 		}
 	}
 	*w = machine.Write{
-		Scope: scopeOf(r.Scope), ClientID: r.ClientId, Actor: c.actor, Session: r.Session, Sequence: r.Sequence,
+		Scope: Scope(r.Scope), ClientID: r.ClientId, Actor: c.actor, Session: r.Session, Sequence: r.Sequence,
 	}
 	if r.IdempotencyKey != "" {
 		uuid, err := machine.ParseUUID(r.IdempotencyKey)
@@ -81,12 +81,13 @@ func (c *converter) write(w *machine.Write, r *seqledgerv1.WriteRequest) error {
 	return w.Validate()
 }
 
-func scopeOf(s *seqledgerv1.Scope) machine.Scope {
+// Scope converts a scope, which may be nil.
+func Scope(s *seqledgerv1.Scope) machine.Scope {
 	return machine.Scope{Organization: s.GetOrganization(), Vault: s.GetVault()}
 }
 
 // operation converts one operation. The error's field is relative to it.
-func (c *converter) operation(op *seqledgerv1.Operation) (machine.Operation, *machine.FieldError) {
+func (c *Converter) operation(op *seqledgerv1.Operation) (machine.Operation, *machine.FieldError) {
 	switch o := op.Operation.(type) {
 	case *seqledgerv1.Operation_Append:
 		return machine.Operation{Kind: machine.OpAppend, Value: o.Append.Payload}, nil
@@ -115,7 +116,7 @@ func (c *converter) operation(op *seqledgerv1.Operation) (machine.Operation, *ma
 	return machine.Operation{}, &machine.FieldError{Problem: "must set an operation"}
 }
 
-func (c *converter) setEntity(set *seqledgerv1.SetEntity) (machine.Operation, *machine.FieldError) {
+func (c *Converter) setEntity(set *seqledgerv1.SetEntity) (machine.Operation, *machine.FieldError) {
 	op := machine.Operation{Kind: machine.OpSetEntity, Key: c.key(set.Key), Value: set.Value}
 	var err *machine.FieldError
 	if op.Condition, err = condition(set.Condition, ".set_entity.condition"); err != nil {
@@ -127,8 +128,8 @@ func (c *converter) setEntity(set *seqledgerv1.SetEntity) (machine.Operation, *m
 	return op, err
 }
 
-// key copies a key into the converter's memory.
-func (c *converter) key(key string) []byte {
+// key copies a key into the Converter's memory.
+func (c *Converter) key(key string) []byte {
 	first := len(c.keys)
 	c.keys = append(c.keys, key...)
 	return c.keys[first:len(c.keys):len(c.keys)]
@@ -173,4 +174,68 @@ func nanoseconds(t *timestamppb.Timestamp, field string) (int64, *machine.FieldE
 		return 0, &machine.FieldError{Field: field, Problem: "must be before 2262-04-11T23:47:17Z"}
 	}
 	return t.Seconds*second + int64(t.Nanos), nil
+}
+
+// RequireScope checks the scope of a read.
+func RequireScope(m *seqledgerv1.Scope) (machine.Scope, error) {
+	if m == nil {
+		return machine.Scope{}, &machine.FieldError{Field: "scope", Problem: "is required"}
+	}
+	scope := Scope(m)
+	return scope, scope.Validate("scope")
+}
+
+// OpenSession converts a request of an actor. The error is a *machine.FieldError.
+func OpenSession(m *seqledgerv1.OpenSessionRequest, actor string) (*machine.OpenSession, error) {
+	if len(m.AttemptId) != 16 {
+		return nil, &machine.FieldError{
+			Field: "attempt_id", Problem: fmt.Sprintf("must have 16 bytes, has %d", len(m.AttemptId)),
+		}
+	}
+	if m.Scope == nil {
+		return nil, &machine.FieldError{Field: "scope", Problem: "is required"}
+	}
+	o := &machine.OpenSession{
+		Scope: Scope(m.Scope), ClientID: m.ClientId, Actor: actor, AttemptID: [16]byte(m.AttemptId),
+		ExpectedSession: m.ExpectedSession,
+	}
+	return o, o.Validate()
+}
+
+// ConfigUpdate converts a request. It checks the limits by themselves, so that
+// a malformed request stays out of the log; what the state machine decides is
+// the same, because no limit depends on another field.
+func ConfigUpdate(m *seqledgerv1.UpdateConfigRequest) (*machine.ConfigUpdate, error) {
+	update := &machine.ConfigUpdate{
+		EvictionInterval: ifSet(m.EvictionIntervalSet != nil, m.GetEvictionInterval()),
+		EvictionLimit:    ifSet(m.EvictionLimitSet != nil, m.GetEvictionLimit()),
+		ReceiptWindow:    ifSet(m.ReceiptWindowSet != nil, m.GetReceiptWindow()),
+		MaxStreams:       ifSet(m.MaxStreamsSet != nil, m.GetMaxStreams()),
+	}
+	config := machine.DefaultConfig()
+	if m.ClientTtl != nil {
+		ttl := m.ClientTtl.AsDuration() // the nearest that 64 bits can hold
+		if m.ClientTtl.CheckValid() != nil || int64(ttl/time.Second) != m.ClientTtl.Seconds {
+			return nil, &machine.FieldError{Field: "client_ttl", Problem: "must be 1 s to 292 years"}
+		}
+		config.ClientTTL = int64(ttl)
+		update.ClientTTL = &config.ClientTTL
+	}
+	for to, from := range map[*uint64]*uint64{
+		&config.EvictionInterval: update.EvictionInterval, &config.EvictionLimit: update.EvictionLimit,
+		&config.ReceiptWindow: update.ReceiptWindow, &config.MaxStreams: update.MaxStreams,
+	} {
+		if from != nil {
+			*to = *from
+		}
+	}
+	return update, config.Validate()
+}
+
+// ifSet returns a pointer to a value that is set in the request, otherwise nil.
+func ifSet(set bool, value uint64) *uint64 {
+	if !set {
+		return nil
+	}
+	return &value
 }

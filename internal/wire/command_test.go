@@ -1,22 +1,16 @@
-package server
+package wire
 
 import (
-	"bytes"
-	"fmt"
-	"log/slog"
 	"math"
 	"reflect"
 	"testing"
 
 	"google.golang.org/protobuf/encoding/protojson"
-	"google.golang.org/protobuf/encoding/protowire"
 	"google.golang.org/protobuf/proto"
-	"google.golang.org/protobuf/reflect/protoreflect"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"github.com/seqledger/seqledger/ledger/machine"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
-	"github.com/seqledger/seqledger/server/admission"
 )
 
 // everything is a write with every operation and condition, and every field
@@ -77,7 +71,7 @@ func TestConvertEverything(t *testing.T) {
 	}
 	request := everything()
 	var got machine.Write
-	if err := newConverter("system:anonymous", request).write(&got, request); err != nil {
+	if err := NewConverter("system:anonymous", request).Write(&got, request); err != nil {
 		t.Fatal(err)
 	}
 	if !reflect.DeepEqual(got, want) {
@@ -100,16 +94,16 @@ func TestConvertManyIntoOneMemory(t *testing.T) {
 		m.Operations = m.Operations[i%7:]
 		requests = append(requests, m)
 	}
-	c := newConverter("system:test", requests...)
+	c := NewConverter("system:test", requests...)
 	writes := make([]machine.Write, len(requests))
 	for i, m := range requests {
-		if err := c.write(&writes[i], m); err != nil {
+		if err := c.Write(&writes[i], m); err != nil {
 			t.Fatal(err)
 		}
 	}
 	for i, m := range requests {
 		var alone machine.Write
-		if err := newConverter("system:test", m).write(&alone, m); err != nil || !reflect.DeepEqual(alone, writes[i]) {
+		if err := NewConverter("system:test", m).Write(&alone, m); err != nil || !reflect.DeepEqual(alone, writes[i]) {
 			t.Errorf("write %d differs from itself converted alone: %v", i, err)
 		}
 	}
@@ -135,55 +129,6 @@ func TestExpiresAtAtItsLimits(t *testing.T) {
 		if got != c.want || (err == nil) != (c.want != 0) || err != nil && err.Field != "f" {
 			t.Errorf("%v: got %d, %v; want %d", c.time, got, err, c.want)
 		}
-	}
-}
-
-// visitMessages calls visit for a message and every message in it.
-func visitMessages(m protoreflect.Message, visit func(protoreflect.Message)) {
-	visit(m)
-	m.Range(func(field protoreflect.FieldDescriptor, value protoreflect.Value) bool {
-		switch {
-		case field.IsList() && field.Message() != nil:
-			for i := range value.List().Len() {
-				visitMessages(value.List().Get(i).Message(), visit)
-			}
-		case field.Message() != nil:
-			visitMessages(value.Message(), visit)
-		}
-		return true
-	})
-}
-
-// TestUnknownFieldAtAnyDepth hides an unknown field in each message of a write
-// in turn: the hand-written check must find what the walk finds.
-func TestUnknownFieldAtAnyDepth(t *testing.T) {
-	t.Parallel()
-	unknown := protowire.AppendVarint(protowire.AppendTag(nil, 99, protowire.VarintType), 1)
-	total := 0
-	visitMessages(everything().ProtoReflect(), func(protoreflect.Message) { total++ })
-	if total < 20 {
-		t.Fatal("the sample has too few messages:", total)
-	}
-	for hide := range total {
-		request, at := everything(), 0
-		visitMessages(request.ProtoReflect(), func(m protoreflect.Message) {
-			if at == hide {
-				m.SetUnknown(unknown)
-			}
-			at++
-		})
-		data, err := proto.Marshal(request)
-		if err != nil {
-			t.Fatal(err)
-		}
-		err = decodeBinary(data, new(seqledgerv1.WriteRequest))
-		field, ok := err.(*machine.FieldError) //nolint:errorlint // Not wrapped.
-		if !ok || field.Problem != "is an unknown field" || !bytes.HasSuffix([]byte(field.Field), []byte("99")) {
-			t.Errorf("message %d: got %v", hide, err)
-		}
-	}
-	if err := decodeBinary(mustMarshal(t, everything()), new(seqledgerv1.WriteRequest)); err != nil {
-		t.Error("nothing was hidden, and something was found:", err)
 	}
 }
 
@@ -215,7 +160,7 @@ func FuzzWriteRequest(f *testing.F) {
 				continue
 			}
 			var w machine.Write
-			if newConverter("system:test", m).write(&w, m) != nil {
+			if NewConverter("system:test", m).Write(&w, m) != nil {
 				continue
 			}
 			if err := w.Validate(); err != nil {
@@ -223,89 +168,4 @@ func FuzzWriteRequest(f *testing.F) {
 			}
 		}
 	})
-}
-
-// FuzzFrame is FuzzWriteRequest for the messages of a WriteStream. Whatever the
-// neighbours are, each write has an answer of its own.
-func FuzzFrame(f *testing.F) {
-	m := &seqledgerv1.WriteStreamRequest{Writes: []*seqledgerv1.WriteRequest{everything(), {}, everything()}}
-	binary, err := proto.Marshal(m)
-	if err != nil {
-		f.Fatal(err)
-	}
-	f.Add(binary)
-	f.Add(append(binary, binary[:40]...))
-	f.Add([]byte(`{"writes":[{"x":1},{},{"sequence":"1"}]}`))
-	f.Fuzz(func(t *testing.T, data []byte) {
-		for name, decode := range map[string]func(*frame, []byte){
-			"binary": (*frame).decodeBinary, "json": (*frame).decodeJSON,
-		} {
-			var fr frame
-			decode(&fr, data)
-			if fr.invalid != nil {
-				continue
-			}
-			b := &batch{size: len(fr.writes)}
-			writes := b.convert(&fr, newAuthorizationCache(anonymous))
-			if len(writes)+len(b.invalid) != len(fr.writes) {
-				t.Fatalf("%s: %d writes, %d valid, %d invalid", name, len(fr.writes), len(writes), len(b.invalid))
-			}
-			for _, w := range writes {
-				if err := w.Validate(); err != nil {
-					t.Fatalf("%s: accepted, and invalid: %v", name, err)
-				}
-			}
-			for _, refused := range b.invalid {
-				// The encoder of answers does not look.
-				if _, err := proto.Marshal(refused.err); err != nil {
-					t.Fatalf("%s: the refusal cannot be encoded: %v", name, err)
-				}
-			}
-		}
-	})
-}
-
-// BenchmarkConvert measures what the server does to a write beside the ledger:
-// decode a frame, convert it, and encode its results. One op is one write.
-func BenchmarkConvert(b *testing.B) {
-	const writes = 100
-	m := new(seqledgerv1.WriteStreamRequest)
-	for i := range writes {
-		m.Writes = append(m.Writes, &seqledgerv1.WriteRequest{
-			Scope: &seqledgerv1.Scope{Organization: "acme", Vault: "main"}, ClientId: "client-1", Sequence: uint64(i) + 1,
-			IdempotencyKey: fmt.Sprintf("00000000-0000-4000-8000-%012x", i),
-			Operations: []*seqledgerv1.Operation{{Operation: &seqledgerv1.Operation_SetEntity{
-				SetEntity: &seqledgerv1.SetEntity{Key: "account/1", Value: make([]byte, 128)},
-			}}},
-		})
-	}
-	data, err := proto.Marshal(m)
-	if err != nil {
-		b.Fatal(err)
-	}
-	outcomes := make([]machine.Outcome, writes)
-	for i := range outcomes {
-		outcomes[i] = machine.Outcome{Code: machine.Committed, Receipt: machine.Receipt{
-			Sequence: 1, Index: 1, CommittedAt: 1e18, Actor: anonymous.Actor(), Versions: []uint64{1},
-		}}
-	}
-	s := newTestServer(b, Options{Logger: slog.New(slog.DiscardHandler)})
-	var answers results
-	var encoded []byte
-	b.ReportAllocs()
-	b.ResetTimer()
-	for i := 0; i < b.N; i += writes {
-		var f frame
-		f.decodeBinary(data)
-		batch := &batch{size: writes}
-		if len(batch.convert(&f, newAuthorizationCache(anonymous))) != writes {
-			b.Fatal("a write is invalid")
-		}
-		batch.outcomes = outcomes
-		answers.reset()
-		answers.add(b.Context(), s, admission.Party{}, batch)
-		if encoded, err = (binaryCodec{}).MarshalAppend(encoded[:0], &answers.response); err != nil {
-			b.Fatal(err)
-		}
-	}
 }
