@@ -3,6 +3,7 @@ package server
 import (
 	"context"
 	"errors"
+	"sync"
 
 	"connectrpc.com/connect"
 
@@ -51,16 +52,18 @@ type placed struct {
 func (st *writeStream) newBatch(ctx context.Context, f *wire.Frame) (*batch, error) {
 	s := st.server
 	b := &batch{size: len(f.Writes)}
-	writes := b.convert(f, st.authorized)
-	if len(writes) == 0 {
+	c := converters.Get().(*converter) //nolint:forcetypeassert // The pool holds nothing else.
+	defer c.release()
+	commands := c.convert(b, f, st.authorized)
+	if len(commands) == 0 {
 		return b, nil
 	}
 	err := error(ledger.ErrDraining)
 	if !s.isDraining() {
-		b.leave, err = s.admission.Writes(ctx, st.hurry, st.party, len(writes), b.bytes())
+		b.leave, err = s.admission.Writes(ctx, st.hurry, st.party, len(commands), b.bytes())
 	}
 	if err == nil {
-		b.submission, err = s.options.Ledger.Submit(ctx, writes)
+		b.submission, err = s.options.Ledger.Submit(ctx, commands)
 	}
 	if err == nil {
 		return b, nil
@@ -72,7 +75,7 @@ func (st *writeStream) newBatch(ctx context.Context, f *wire.Frame) (*batch, err
 	}
 	b.refused = s.writeErrorOf(ctx, err)
 	if hasNoRoom(err) {
-		b.outcomes, err = s.options.Ledger.Repeated(ctx, writes)
+		b.outcomes, err = s.options.Ledger.Repeated(ctx, commands)
 		if err != nil && ctx.Err() != nil {
 			return nil, context.Cause(ctx)
 		}
@@ -80,18 +83,40 @@ func (st *writeStream) newBatch(ctx context.Context, f *wire.Frame) (*batch, err
 	return b, nil
 }
 
-// convert returns the writes that are valid and permitted.
-func (b *batch) convert(f *wire.Frame, authorized *authorizationCache) []*machine.Write {
-	c := wire.NewConverter(authorized.credential.Actor(), f.Writes...)
-	memory := make([]machine.Write, len(f.Writes))
-	writes := make([]*machine.Write, 0, len(f.Writes))
+// converter is the memory of the commands of one frame until they are submitted. It is pooled, not
+// kept by a stream, because most streams are idle most of the time.
+type converter struct {
+	encoder  wire.Encoder
+	commands []machine.Command
+}
+
+var converters = sync.Pool{New: func() any { return new(converter) }}
+
+// maxKeptCommands is how many commands a pooled converter has memory for.
+const maxKeptCommands = 256
+
+// release gives the memory back. The commands are no longer used.
+func (c *converter) release() {
+	c.encoder.Reset()
+	clear(c.commands) // they hold strings of their requests
+	if c.commands = c.commands[:0]; cap(c.commands) > maxKeptCommands {
+		c.commands = nil
+	}
+	converters.Put(c)
+}
+
+// convert returns the commands of the writes that are valid and permitted. They are valid until
+// release.
+func (c *converter) convert(b *batch, f *wire.Frame, authorized *authorizationCache) []machine.Command {
 	if b.writes = b.one[:0]; len(f.Writes) > 1 {
 		b.writes = make([]batchWrite, 0, len(f.Writes))
 	}
+	actor := authorized.credential.Actor()
 	for i, m := range f.Writes {
+		var command machine.Command
 		err := f.Bad[i]
 		if err == nil {
-			err = c.Write(&memory[i], m)
+			command, err = c.encoder.Encode(m, actor)
 		}
 		if err == nil {
 			err = authorized.write(m)
@@ -101,26 +126,21 @@ func (b *batch) convert(f *wire.Frame, authorized *authorizationCache) []*machin
 			b.invalid = append(b.invalid, placed{i, e})
 			continue
 		}
-		kept := batchWrite{sequence: m.Sequence, bytes: operationBytes(&memory[i])}
+		kept := batchWrite{sequence: m.Sequence, bytes: chargedBytes(&command)}
 		if m.IncludeProof {
-			scope := memory[i].Scope
+			scope := command.Write().Scope
 			kept.proofOf = &scope
 		}
-		b.writes, writes = append(b.writes, kept), append(writes, &memory[i])
+		b.writes, c.commands = append(b.writes, kept), append(c.commands, command)
 	}
-	return writes
+	return c.commands
 }
 
-// operationBytes returns the bytes of keys, values and payloads of a write, plus an overhead
-// for each operation.
-func operationBytes(w *machine.Write) int {
+// chargedBytes returns how many bytes a write counts for in its credential's account: those of
+// keys, values and payloads, and an overhead for each operation.
+func chargedBytes(c *machine.Command) int {
 	const each = 16
-	n := each * len(w.Operations)
-	for i := range w.Operations {
-		op := &w.Operations[i]
-		n += len(op.Key) + len(op.Relation) + len(op.Subject) + len(op.Value) + len(op.Condition.Value)
-	}
-	return n
+	return c.OperationBytes() + each*c.Operations()
 }
 
 // bytes returns the bytes of all operations of the batch.

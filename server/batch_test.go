@@ -35,7 +35,7 @@ func TestABatchAnswersInItsPlaces(t *testing.T) {
 		t.Fatal(err, f.Bad)
 	}
 	b := &batch{size: len(f.Writes)}
-	if writes := b.convert(&f, newAuthorizationCache(anonymous)); len(writes) != 3 {
+	if writes := new(converter).convert(b, &f, newAuthorizationCache(anonymous)); len(writes) != 3 {
 		t.Fatal(len(writes), "writes are valid")
 	}
 	committed := func(n uint64) machine.Outcome {
@@ -90,9 +90,11 @@ func BenchmarkConvert(b *testing.B) {
 			b.Fatal(err)
 		}
 		batch := &batch{size: writes}
-		if len(batch.convert(&f, newAuthorizationCache(anonymous))) != writes {
+		c := converters.Get().(*converter)
+		if len(c.convert(batch, &f, newAuthorizationCache(anonymous))) != writes {
 			b.Fatal("a write is invalid")
 		}
+		c.release()
 		batch.outcomes = outcomes
 		answers.reset()
 		answers.add(b.Context(), s, admission.Party{}, batch)

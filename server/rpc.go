@@ -27,7 +27,7 @@ import (
 const compressMinBytes = 4 << 10
 
 // mount registers a handler for every procedure. It does not use the generated constructors, so
-// that requests can be decoded into a type that stores decoding errors (see codec.go).
+// that requests can be decoded into a type that stores decoding errors (see wire.Request).
 func (s *Server) mount(mux *http.ServeMux) {
 	unary(s, mux, seqledgerv1connect.LedgerServiceWriteProcedure, writing, s.write)
 	unary(s, mux, seqledgerv1connect.LedgerServiceOpenSessionProcedure, writing, s.openSession)

@@ -14,8 +14,9 @@ import (
 
 // write commits one write. When ctx ends first the answer is OUTCOME_UNKNOWN.
 func (s *Server) write(ctx context.Context, m *seqledgerv1.WriteRequest) (*seqledgerv1.WriteResponse, error) {
-	var w machine.Write
-	if err := wire.NewConverter(s.caller(ctx).Actor(), m).Write(&w, m); err != nil {
+	var encoder wire.Encoder
+	command, err := encoder.Encode(m, s.caller(ctx).Actor())
+	if err != nil {
 		return nil, err
 	}
 	if s.isDraining() {
@@ -24,16 +25,16 @@ func (s *Server) write(ctx context.Context, m *seqledgerv1.WriteRequest) (*seqle
 	// This is the last use of the request, so that it takes no memory during the wait for the
 	// disk: a thousand operations take a quarter of a megabyte.
 	includeProof := m.IncludeProof
-	out, err := s.commit(ctx, &w)
+	out, err := s.commit(ctx, command)
 	if err != nil {
 		return nil, err
 	}
-	if err := outcomeError(&out, w.Sequence); err != nil {
+	if err := outcomeError(&out, command.Write().Sequence); err != nil {
 		return nil, err
 	}
 	receipt := wire.RenderReceipt(&out.Receipt)
 	if includeProof {
-		if err := s.addProof(ctx, receipt, w.Scope); err != nil {
+		if err := s.addProof(ctx, receipt, command.Write().Scope); err != nil {
 			return nil, err
 		}
 	}
@@ -42,12 +43,21 @@ func (s *Server) write(ctx context.Context, m *seqledgerv1.WriteRequest) (*seqle
 }
 
 // commit submits a write to the engine, within its caller's limits.
-func (s *Server) commit(ctx context.Context, w *machine.Write) (machine.Outcome, error) {
-	out, err := s.decide(ctx, operationBytes(w), func(ctx context.Context) (machine.Outcome, error) {
-		return s.options.Ledger.Write(ctx, w)
+func (s *Server) commit(ctx context.Context, command machine.Command) (machine.Outcome, error) {
+	commands := []machine.Command{command}
+	out, err := s.decide(ctx, chargedBytes(&command), func(ctx context.Context) (machine.Outcome, error) {
+		submission, err := s.options.Ledger.SubmitNow(ctx, commands)
+		if err != nil {
+			return machine.Outcome{}, err
+		}
+		outcomes, err := submission.Wait(ctx)
+		if err != nil {
+			return machine.Outcome{}, err
+		}
+		return outcomes[0], nil
 	})
 	if hasNoRoom(err) {
-		again, failed := s.options.Ledger.Repeated(ctx, []*machine.Write{w})
+		again, failed := s.options.Ledger.Repeated(ctx, commands)
 		if failed == nil && again[0].Code != 0 {
 			return again[0], nil
 		}

@@ -7,78 +7,62 @@ import (
 
 	"google.golang.org/protobuf/types/known/timestamppb"
 
+	"github.com/seqledger/seqledger/internal/wire/message"
 	"github.com/seqledger/seqledger/ledger/machine"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 )
 
-// Converter turns write requests into the core's writes. It allocates memory for many writes at
-// once, because small allocations would cost more than the conversion itself. Its results alias
-// the requests.
-type Converter struct {
-	actor      string // who writes
-	operations []machine.Operation
-	keys       []byte
+// Encoder makes commands of write requests: each is converted, validated and encoded in one pass.
+// The zero value is ready. It is for one goroutine.
+type Encoder struct {
+	memory []byte // of the commands
+	text   []byte // of one operation
 }
 
-// NewConverter allocates what the conversion of an actor's requests needs.
-func NewConverter(actor string, requests ...*seqledgerv1.WriteRequest) *Converter {
-	operations, keys := 0, 0
-	for _, r := range requests {
-		operations += min(len(r.Operations), machine.MaxOperations)
-		for _, op := range r.Operations {
-			keys += keyBytes(op)
-		}
+// maxKeptMemory is the size of the commands above which their memory is released, so that a giant
+// frame's memory is not kept for as long as its stream.
+const maxKeptMemory = 64 << 10
+
+// Reset lets the next commands use the memory of the earlier ones.
+func (e *Encoder) Reset() {
+	if e.memory = e.memory[:0]; cap(e.memory) > maxKeptMemory {
+		e.memory = nil
 	}
-	return &Converter{actor: actor, operations: make([]machine.Operation, 0, operations), keys: make([]byte, 0, keys)}
 }
 
-func keyBytes(op *seqledgerv1.Operation) int {
-	switch o := op.Operation.(type) {
-	case *seqledgerv1.Operation_SetEntity:
-		return len(o.SetEntity.Key)
-	case *seqledgerv1.Operation_DeleteEntity:
-		return len(o.DeleteEntity.Key)
-	case *seqledgerv1.Operation_CreateRelationship:
-		return len(o.CreateRelationship.Resource) + len(o.CreateRelationship.Relation) + len(o.CreateRelationship.Subject)
-	case *seqledgerv1.Operation_DeleteRelationship:
-		return len(o.DeleteRelationship.Resource) + len(o.DeleteRelationship.Relation) + len(o.DeleteRelationship.Subject)
-	}
-	return 0
-}
-
-// Write converts one request. The error is a *machine.FieldError; without one
-// the write is valid.
-func (c *Converter) Write(w *machine.Write, r *seqledgerv1.WriteRequest) error {
+// Encode makes the command of an actor's request. It is valid until Reset, and has strings of the
+// request. The error is a *machine.FieldError.
+func (e *Encoder) Encode(r *seqledgerv1.WriteRequest, actor string) (c machine.Command, err error) {
 	if r.Scope == nil {
-		return &machine.FieldError{Field: "scope", Problem: "is required"}
+		return c, &machine.FieldError{Field: "scope", Problem: "is required"}
 	}
-	if len(r.Operations) > machine.MaxOperations {
-		return &machine.FieldError{
-			Field:   "operations",
-			Problem: fmt.Sprintf("must be 1 to %d, are %d", machine.MaxOperations, len(r.Operations)),
-		}
-	}
-	*w = machine.Write{
-		Scope: Scope(r.Scope), ClientID: r.ClientId, Actor: c.actor, Session: r.Session, Sequence: r.Sequence,
+	w := machine.Write{
+		Scope: Scope(r.Scope), ClientID: r.ClientId, Actor: actor, Session: r.Session, Sequence: r.Sequence,
 	}
 	if r.IdempotencyKey != "" {
 		uuid, err := machine.ParseUUID(r.IdempotencyKey)
 		if err != nil {
-			return &machine.FieldError{Field: "idempotency_key", Problem: err.Error()}
+			return c, &machine.FieldError{Field: "idempotency_key", Problem: err.Error()}
 		}
 		w.Key = machine.Key{UUID: uuid, Present: true}
 	}
-	first := len(c.operations)
-	for i, op := range r.Operations {
-		converted, err := c.operation(op)
-		if err != nil {
-			err.Field = fmt.Sprintf("operations[%d]%s", i, err.Field)
-			return err
-		}
-		c.operations = append(c.operations, converted)
+	// Every decoder of requests refuses text that is not UTF-8.
+	encoder := machine.Encoder{TextIsUTF8: true}
+	if err := encoder.Begin(e.memory, &w, len(r.Operations)); err != nil {
+		return c, err
 	}
-	w.Operations = c.operations[first:len(c.operations):len(c.operations)]
-	return w.Validate()
+	for i, m := range r.Operations {
+		op, problem := e.operation(m)
+		if problem != nil {
+			problem.Field = fmt.Sprintf("operations[%d]%s", i, problem.Field)
+			return c, problem
+		}
+		if err := encoder.Add(&op); err != nil {
+			return c, err
+		}
+	}
+	c, e.memory, err = encoder.End()
+	return c, err
 }
 
 // Scope converts a scope, which may be nil.
@@ -86,56 +70,36 @@ func Scope(s *seqledgerv1.Scope) machine.Scope {
 	return machine.Scope{Organization: s.GetOrganization(), Vault: s.GetVault()}
 }
 
-// operation converts one operation. The error's field is relative to it.
-func (c *Converter) operation(op *seqledgerv1.Operation) (machine.Operation, *machine.FieldError) {
-	switch o := op.Operation.(type) {
-	case *seqledgerv1.Operation_Append:
-		return machine.Operation{Kind: machine.OpAppend, Value: o.Append.Payload}, nil
-	case *seqledgerv1.Operation_SetEntity:
-		return c.setEntity(o.SetEntity)
-	case *seqledgerv1.Operation_DeleteEntity:
-		condition, err := condition(o.DeleteEntity.Condition, ".delete_entity.condition")
-		return machine.Operation{
-			Kind: machine.OpDeleteEntity, Key: c.key(o.DeleteEntity.Key), Condition: condition,
-		}, err
-	case *seqledgerv1.Operation_CreateRelationship:
-		r := o.CreateRelationship
-		return machine.Operation{
-			Kind: machine.OpCreateRelationship,
-			Key:  c.key(r.Resource), Relation: c.key(r.Relation), Subject: c.key(r.Subject),
-		}, nil
-	case *seqledgerv1.Operation_DeleteRelationship:
-		r := o.DeleteRelationship
-		return machine.Operation{
-			Kind: machine.OpDeleteRelationship,
-			Key:  c.key(r.Resource), Relation: c.key(r.Relation), Subject: c.key(r.Subject),
-		}, nil
-	case *seqledgerv1.Operation_ExpireEntity:
-		return machine.Operation{}, &machine.FieldError{Field: ".expire_entity", Problem: "is read back only"}
+// operation converts one operation. Its keys are valid until the next one. The error's field is
+// relative to the operation.
+func (e *Encoder) operation(m *seqledgerv1.Operation) (op machine.Operation, problem *machine.FieldError) {
+	o, ok := message.ReadOperation(m)
+	switch {
+	case !ok || o.Kind == 0:
+		return op, &machine.FieldError{Problem: "must set an operation"}
+	case o.Kind == message.ExpireEntity:
+		return op, &machine.FieldError{Field: ".expire_entity", Problem: "is read back only"}
 	}
-	return machine.Operation{}, &machine.FieldError{Problem: "must set an operation"}
+	e.text = append(append(append(e.text[:0], o.Key...), o.Relation...), o.Subject...)
+	relation, subject := len(o.Key), len(o.Key)+len(o.Relation)
+	op = machine.Operation{
+		Kind: machine.OperationKind(o.Kind), // the numbers are the same
+		Key:  e.text[:relation], Relation: e.text[relation:subject], Subject: e.text[subject:], Value: o.Value,
+	}
+	if o.Condition == nil && o.ExpiresAt == nil {
+		return op, nil
+	}
+	field := ".set_entity.condition"
+	if o.Kind == message.DeleteEntity {
+		field = ".delete_entity.condition"
+	}
+	if op.Condition, problem = condition(o.Condition, field); problem == nil && o.ExpiresAt != nil {
+		op.ExpiresAt, problem = nanoseconds(o.ExpiresAt, ".set_entity.expires_at") // no other kind expires
+	}
+	return op, problem
 }
 
-func (c *Converter) setEntity(set *seqledgerv1.SetEntity) (machine.Operation, *machine.FieldError) {
-	op := machine.Operation{Kind: machine.OpSetEntity, Key: c.key(set.Key), Value: set.Value}
-	var err *machine.FieldError
-	if op.Condition, err = condition(set.Condition, ".set_entity.condition"); err != nil {
-		return op, err
-	}
-	if set.ExpiresAt != nil {
-		op.ExpiresAt, err = nanoseconds(set.ExpiresAt, ".set_entity.expires_at")
-	}
-	return op, err
-}
-
-// key copies a key into the Converter's memory.
-func (c *Converter) key(key string) []byte {
-	first := len(c.keys)
-	c.keys = append(c.keys, key...)
-	return c.keys[first:len(c.keys):len(c.keys)]
-}
-
-// condition converts a condition; nil means none.
+// condition converts the condition of an operation in a field; nil means none.
 func condition(m *seqledgerv1.Condition, field string) (machine.Condition, *machine.FieldError) {
 	if m == nil {
 		return machine.Condition{}, nil

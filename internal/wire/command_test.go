@@ -1,14 +1,18 @@
 package wire
 
 import (
+	"bytes"
+	"errors"
 	"math"
 	"reflect"
 	"testing"
+	"unicode/utf8"
 
 	"google.golang.org/protobuf/encoding/protojson"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
+	"github.com/seqledger/seqledger/internal/wire/message"
 	"github.com/seqledger/seqledger/ledger/machine"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 )
@@ -70,12 +74,21 @@ func TestConvertEverything(t *testing.T) {
 		},
 	}
 	request := everything()
-	var got machine.Write
-	if err := NewConverter("system:anonymous", request).Write(&got, request); err != nil {
+	var e Encoder
+	got, err := e.Encode(request, "system:anonymous")
+	if err != nil {
 		t.Fatal(err)
 	}
-	if !reflect.DeepEqual(got, want) {
-		t.Errorf("got  %+v\nwant %+v", got, want)
+	if !bytes.Equal(got.Encoded(), machine.AppendWrite(nil, &want)) {
+		t.Errorf("got  %x\nwant %x, of %+v", got.Encoded(), machine.AppendWrite(nil, &want), want)
+	}
+	if hash, _ := machine.HashOperations(nil, want.Operations); got.RequestHash() != hash {
+		t.Errorf("the request hash is %s, want %s", got.RequestHash(), hash)
+	}
+	head := want
+	head.Operations = nil
+	if !reflect.DeepEqual(*got.Write(), head) {
+		t.Errorf("got  %+v\nwant %+v", *got.Write(), head)
 	}
 	// Reading back must say what was asked for.
 	for i := range want.Operations {
@@ -94,17 +107,22 @@ func TestConvertManyIntoOneMemory(t *testing.T) {
 		m.Operations = m.Operations[i%7:]
 		requests = append(requests, m)
 	}
-	c := NewConverter("system:test", requests...)
-	writes := make([]machine.Write, len(requests))
-	for i, m := range requests {
-		if err := c.Write(&writes[i], m); err != nil {
-			t.Fatal(err)
+	var e Encoder
+	for range 2 { // the second time in the memory of the first
+		e.Reset()
+		commands := make([]machine.Command, len(requests))
+		for i, m := range requests {
+			var err error
+			if commands[i], err = e.Encode(m, "system:test"); err != nil {
+				t.Fatal(err)
+			}
 		}
-	}
-	for i, m := range requests {
-		var alone machine.Write
-		if err := NewConverter("system:test", m).Write(&alone, m); err != nil || !reflect.DeepEqual(alone, writes[i]) {
-			t.Errorf("write %d differs from itself converted alone: %v", i, err)
+		for i, m := range requests {
+			var alone Encoder
+			want, err := alone.Encode(m, "system:test")
+			if err != nil || !reflect.DeepEqual(commands[i], want) {
+				t.Errorf("write %d differs from itself converted alone: %v", i, err)
+			}
 		}
 	}
 }
@@ -135,8 +153,7 @@ func TestExpiresAtAtItsLimits(t *testing.T) {
 // decoders reads a write in both encodings.
 var decoders = map[string]func([]byte, proto.Message) error{"binary": decodeBinary, "json": decodeJSON}
 
-// FuzzWriteRequest feeds arbitrary bytes: nothing panics, and what is accepted
-// is valid.
+// FuzzWriteRequest feeds arbitrary bytes: nothing panics, and what is accepted is valid.
 func FuzzWriteRequest(f *testing.F) {
 	binary, err := proto.Marshal(everything())
 	if err != nil {
@@ -159,13 +176,87 @@ func FuzzWriteRequest(f *testing.F) {
 				}
 				continue
 			}
-			var w machine.Write
-			if NewConverter("system:test", m).Write(&w, m) != nil {
-				continue
-			}
-			if err := w.Validate(); err != nil {
-				t.Fatalf("%s: accepted, and invalid: %v", name, err)
-			}
+			checkCommand(t, name, m)
 		}
 	})
+}
+
+// convertSlowly is a second implementation of Encoder.Encode, in as many passes as it takes.
+func convertSlowly(m *seqledgerv1.WriteRequest) (*machine.Write, error) {
+	if m.Scope == nil {
+		return nil, errors.New("no scope")
+	}
+	w := &machine.Write{
+		Scope: machine.Scope{Organization: m.Scope.Organization, Vault: m.Scope.Vault}, ClientID: m.ClientId,
+		Actor: "system:test", Session: m.Session, Sequence: m.Sequence,
+	}
+	if m.IdempotencyKey != "" {
+		uuid, err := machine.ParseUUID(m.IdempotencyKey)
+		if err != nil {
+			return nil, err
+		}
+		w.Key = machine.Key{Present: true, UUID: uuid}
+	}
+	for _, o := range m.Operations {
+		read, ok := message.ReadOperation(o)
+		if !ok {
+			return nil, errors.New("hollow")
+		}
+		op := machine.Operation{
+			Kind: machine.OperationKind(read.Kind), Key: []byte(read.Key), Relation: []byte(read.Relation),
+			Subject: []byte(read.Subject), Value: read.Value,
+		}
+		var problem *machine.FieldError
+		if op.Condition, problem = condition(read.Condition, ""); problem != nil {
+			return nil, problem
+		}
+		if read.ExpiresAt != nil {
+			if op.ExpiresAt, problem = nanoseconds(read.ExpiresAt, ""); problem != nil {
+				return nil, problem
+			}
+		}
+		w.Operations = append(w.Operations, op)
+	}
+	return w, w.Validate()
+}
+
+// checkCommand encodes a decoded write, and holds the one pass against several.
+func checkCommand(t testing.TB, name string, m *seqledgerv1.WriteRequest) {
+	t.Helper()
+	var e Encoder
+	if _, err := e.Encode(everything(), "system:before"); err != nil {
+		t.Fatal(err)
+	}
+	command, err := e.Encode(m, "system:test")
+	w, slowErr := convertSlowly(m)
+	if (err == nil) != (slowErr == nil) {
+		t.Fatalf("%s: one pass says %v, several say %v", name, err, slowErr)
+	}
+	if err != nil {
+		if _, ok := err.(*machine.FieldError); !ok || !utf8.ValidString(err.Error()) { //nolint:errorlint // Not wrapped.
+			t.Fatalf("%s: %T %q is no answer", name, err, err)
+		}
+		return
+	}
+	hash, _ := machine.HashOperations(nil, w.Operations)
+	if !bytes.Equal(command.Encoded(), machine.AppendWrite(nil, w)) || command.RequestHash() != hash {
+		t.Fatalf("%s: %v is %x with the hash %s in one pass, %x with %s in several", name, m, command.Encoded(),
+			command.RequestHash(), machine.AppendWrite(nil, w), hash)
+	}
+	comparisons, size := 0, 0
+	for i := range w.Operations {
+		op := &w.Operations[i]
+		if op.Condition.Kind == machine.ConditionValueEquals {
+			comparisons++
+		}
+		size += len(op.Key) + len(op.Relation) + len(op.Subject) + len(op.Value) + len(op.Condition.Value)
+		if back := renderOperation(op); !proto.Equal(back, m.Operations[i]) {
+			t.Fatalf("%s: operation %v is read back as %v", name, m.Operations[i], back)
+		}
+	}
+	if command.Operations() != len(w.Operations) || command.Comparisons() != comparisons ||
+		command.OperationBytes() != size {
+		t.Fatalf("%s: %d operations, %d comparisons and %d bytes are counted in %v", name, command.Operations(),
+			command.Comparisons(), command.OperationBytes(), m)
+	}
 }

@@ -9,7 +9,6 @@ import (
 
 	"google.golang.org/protobuf/proto"
 
-	"github.com/seqledger/seqledger/ledger/machine"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 )
 
@@ -86,7 +85,7 @@ func TestErrorsDoNotRepeatHugeInput(t *testing.T) {
 		m := new(seqledgerv1.WriteRequest)
 		err := decodeJSON([]byte(body), m)
 		if err == nil {
-			err = NewConverter("system:test", m).Write(new(machine.Write), m)
+			_, err = new(Encoder).Encode(m, "system:test")
 		}
 		if err == nil || len(err.Error()) > 1_000 {
 			t.Errorf("%s: an error of %d bytes", name, len(err.Error()))

@@ -280,10 +280,10 @@ func checkDecoders(t tester, data []byte) {
 		var commands [2][]byte
 		var errs [2]error
 		for j, m := range []*seqledgerv1.WriteRequest{want.Writes[i], got.Writes[i]} {
-			var w machine.Write
-			if errs[j] = NewConverter("system:test", m).Write(&w, m); errs[j] == nil {
-				commands[j] = machine.AppendWrite(nil, &w)
-			}
+			var e Encoder
+			var command machine.Command
+			command, errs[j] = e.Encode(m, "system:test")
+			commands[j] = command.Encoded()
 		}
 		if (errs[0] == nil) != (errs[1] == nil) || errs[0] != nil && errs[0].Error() != errs[1].Error() {
 			t.Fatalf("package proto's write gives %v, that of the generated decoder %v: %x", errs[0], errs[1], data)
@@ -355,20 +355,10 @@ func FuzzFrame(f *testing.F) {
 				continue
 			}
 			for i, m := range fr.Writes {
-				var w machine.Write
-				err := fr.Bad[i]
-				if err == nil {
-					err = NewConverter("system:test", m).Write(&w, m)
-				}
-				if err == nil {
-					err = w.Validate()
-				} else if _, ok := err.(*machine.FieldError); !ok || !utf8.ValidString(err.Error()) { //nolint:errorlint // Not wrapped.
-					t.Fatalf("%s: %T %q is no answer", name, err, err)
-				} else {
-					continue
-				}
-				if err != nil {
-					t.Fatalf("%s: accepted, and invalid: %v", name, err)
+				if fr.Bad[i] == nil {
+					checkCommand(t, name, m)
+				} else if err := fr.Bad[i]; !utf8.ValidString(err.Error()) {
+					t.Fatalf("%s: %q is no answer", name, err)
 				}
 			}
 		}

@@ -103,7 +103,11 @@ func TestRetry(t *testing.T) {
 	retry := func(change func(w *machine.Write)) *machine.Receipt {
 		w := write
 		change(&w)
-		r, err := Retry(m.View(mem), &w, receipts, new(Buffer))
+		c, _, err := w.Encode(nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		r, err := Retry(m.View(mem), &c, receipts, new(Buffer))
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -20,14 +20,21 @@ const (
 // comparison of values counts as several: on a ledger that has blocks of level
 // 1 it may have to check a whole record of them.
 func Work(operations []machine.Operation) int {
-	const compare = 8
-	work := len(operations)
+	comparisons := 0
 	for i := range operations {
 		if operations[i].Condition.Kind == machine.ConditionValueEquals {
-			work += compare - 1
+			comparisons++
 		}
 	}
-	return work
+	return work(len(operations), comparisons)
+}
+
+// CommandWork is [Work] of an encoded write.
+func CommandWork(c *machine.Command) int { return work(c.Operations(), c.Comparisons()) }
+
+func work(operations, comparisons int) int {
+	const compare = 8
+	return operations + comparisons*(compare-1)
 }
 
 // Entry is a log entry that is being filled.
