@@ -9,19 +9,21 @@
 // the answers: there the generated types and the ledger's own types meet. A request
 // goes through these files:
 //
-//   - listener.go and host.go refuse what must not come from other machines,
-//     cors.go lets pages of other origins in,
+//   - serve.go refuses listeners, and origins.go requests, that must not come from
+//     other machines; origins.go lets pages of other origins in,
 //   - authenticate.go finds out who calls, with the package auth,
 //   - requestid.go gives it the id that the log uses,
-//   - rpc.go connects procedures with handlers, and observes every call,
-//   - access.go has the table of what each procedure requires of its caller;
-//     authorizationcache.go caches the answers for the writes of a stream,
-//   - write.go, stream.go, reads.go, lists.go, watch.go and admin.go are the
-//     procedures,
+//   - routes.go connects procedures with handlers, and observes every call,
+//   - authorize.go has the table of what each procedure requires of its caller,
+//     and caches the answers for the writes of a stream,
+//   - messages.go charges the memory of messages to their callers,
+//   - write.go, stream.go with batch.go, reads.go, lists.go, watch.go and admin.go
+//     are the procedures,
 //   - errors.go converts all outcomes and errors to Connect codes
 //     and WriteErrors,
-//   - metrics.go counts what the server does, collector.go asks the ledger what
-//     it did, debug.go has the profiles, on a listener of their own.
+//   - metrics.go counts what the server does, collector.go asks the ledger and the
+//     parts of the server what they did, debug.go has the profiles, on a listener of
+//     their own.
 //
 // A malformed request changes nothing: it never reaches the log.
 //

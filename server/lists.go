@@ -153,3 +153,45 @@ func (s *Server) listRelationships(
 	}
 	return answer, nil
 }
+
+// listBlocks pages through the block headers of a scope.
+func (s *Server) listBlocks(
+	ctx context.Context, m *seqledgerv1.ListBlocksRequest,
+) (*seqledgerv1.ListBlocksResponse, error) {
+	scope, err := wire.RequireScope(m.Scope)
+	if err != nil {
+		return nil, err
+	}
+	size, err := wire.PageSize(m.PageSize)
+	if err != nil {
+		return nil, err
+	}
+	height := max(m.FromHeight, 1)
+	q := wire.NewQuery("blocks", scope.Organization, scope.Vault, fmt.Sprint(height))
+	if height, err = q.Height(m.PageToken, height); err != nil {
+		return nil, err
+	}
+	answer := new(seqledgerv1.ListBlocksResponse)
+	newest := uint64(0)
+	err = s.options.Ledger.Pieces(ctx, func(v machine.View) (bool, error) {
+		if newest == 0 { // the page ends here, even if blocks are committed meanwhile
+			head, _, err := v.ChainHead(scope)
+			newest = head
+			return height <= newest, err
+		}
+		header, err := v.BlockHeader(scope, height)
+		if err != nil {
+			return false, err
+		}
+		answer.Blocks = append(answer.Blocks, wire.RenderBlock(&header))
+		height++
+		return height <= newest && len(answer.Blocks) < size, nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	if height <= newest {
+		answer.NextPageToken = q.HeightToken(height)
+	}
+	return answer, nil
+}

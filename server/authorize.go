@@ -39,7 +39,7 @@ const (
 // permissions has every procedure. A procedure that is missing here is refused to all callers.
 var permissions = map[string]permission{
 	seqledgerv1connect.LedgerServiceWriteProcedure:             writeAsClient,
-	seqledgerv1connect.LedgerServiceWriteStreamProcedure:       writeStreamed, // batch.convert
+	seqledgerv1connect.LedgerServiceWriteStreamProcedure:       writeStreamed, // converter.convert
 	seqledgerv1connect.LedgerServiceOpenSessionProcedure:       writeAsClient,
 	seqledgerv1connect.LedgerServiceGetClientStateProcedure:    readStream,
 	seqledgerv1connect.LedgerServiceGetEntityProcedure:         readScope,
@@ -156,4 +156,48 @@ func (s *Server) authorizeStream(ctx context.Context, procedure string) error {
 	default:
 		return s.authorize(ctx, procedure, nil)
 	}
+}
+
+// authorizationCache caches decisions for the writes of one WriteStream: a stream has a million
+// writes of a few clients, and a map lookup beats pattern matching. Decisions are valid as long
+// as the credential: a changed auth file ends the credential, and with it the stream. It is for
+// one goroutine.
+type authorizationCache struct {
+	credential *auth.Credential
+	known      map[authorizationKey]error // nil errors: permitted
+	last       authorizationKey
+	lastErr    error
+}
+
+// authorizationKey is a stream of the ledger.
+type authorizationKey struct {
+	scope    machine.Scope
+	clientID string
+}
+
+// maxAuthorizations is how many decisions are cached.
+const maxAuthorizations = 1_024
+
+func newAuthorizationCache(c *auth.Credential) *authorizationCache {
+	a := &authorizationCache{credential: c, known: make(map[authorizationKey]error)}
+	a.lastErr = c.Write(a.last.scope, a.last.clientID)
+	return a
+}
+
+// write returns nil if the caller may make this write. The write is valid.
+func (a *authorizationCache) write(m *seqledgerv1.WriteRequest) error {
+	key := authorizationKey{wire.Scope(m.Scope), m.ClientId}
+	if key == a.last {
+		return a.lastErr
+	}
+	err, found := a.known[key]
+	if !found {
+		if len(a.known) >= maxAuthorizations {
+			clear(a.known)
+		}
+		err = a.credential.Write(key.scope, key.clientID)
+		a.known[key] = err
+	}
+	a.last, a.lastErr = key, err
+	return err
 }
