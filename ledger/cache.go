@@ -92,7 +92,9 @@ const retryGroup = 32
 // else is for the log to decide and gets nil, and so is a retry that meets the
 // applier at work: going through the log is always right, and waiting here would
 // hold up every new write.
-func (l *Ledger) answerRetries(ctx context.Context, commands []machine.Command) (receipts [retryGroup]*machine.Receipt, err error) {
+func (l *Ledger) answerRetries(
+	ctx context.Context, commands []machine.Command,
+) (receipts [retryGroup]*machine.Receipt, err error) {
 	if err := l.fresh(ctx); err != nil {
 		if _, elsewhere := errors.AsType[*NotLeaderError](err); !elsewhere && !errors.Is(err, ErrClosed) {
 			err = unknown(err) // an earlier copy of a write may be committed

@@ -46,7 +46,8 @@ func TestABatchAnswersInItsPlaces(t *testing.T) {
 	a.add(t.Context(), newTestServer(t, Options{}), admission.Party{}, b)
 	var got []string
 	for _, r := range a.Response().Results {
-		got = append(got, fmt.Sprint(r.GetReceipt().GetSequence(), " ", r.GetError().GetField(), r.GetError().GetCode()))
+		e := r.GetError()
+		got = append(got, fmt.Sprint(r.GetReceipt().GetSequence(), " ", e.GetField(), e.GetCode()))
 	}
 	want := []string{"1 WRITE_ERROR_CODE_UNSPECIFIED", "0 sequenceWRITE_ERROR_CODE_INVALID_ARGUMENT",
 		"2 WRITE_ERROR_CODE_UNSPECIFIED", "0 WRITE_ERROR_CODE_SEQUENCE_GAP", "0 15WRITE_ERROR_CODE_INVALID_ARGUMENT"}

@@ -28,8 +28,8 @@ type operationKind struct {
 var operationKinds = []operationKind{
 	{message.SetEntity, "set", flagSet, parseSet, checkSet, describeSet},
 	{message.DeleteEntity, "delete", flagDelete, parseDelete, checkDelete, describeDelete},
-	{message.CreateRelationship, "relate", flagRelationship, parseRelationship, checkRelationship, describeRelationship},
-	{message.DeleteRelationship, "unrelate", flagRelationship, parseRelationship, checkRelationship, describeRelationship},
+	{message.CreateRelationship, "relate", flagRelation, parseRelation, checkRelation, describeRelation},
+	{message.DeleteRelationship, "unrelate", flagRelation, parseRelation, checkRelation, describeRelation},
 	{message.Append, "append", flagAppend, parseAppend, checkAppend, describeAppend},
 	{message.ExpireEntity, "expire", nil, nil, checkExpire, describeExpire},
 }
@@ -108,12 +108,12 @@ func describeDelete(op *message.Operation) string {
 	return quoted(op.Key) + describeCondition(op.Condition)
 }
 
-func flagRelationship(op *message.Operation, value string, _ bool) (err error) {
+func flagRelation(op *message.Operation, value string, _ bool) (err error) {
 	op.Key, op.Relation, op.Subject, err = cutRelationship(value)
 	return err
 }
 
-func parseRelationship(op *message.Operation, body json.RawMessage) error {
+func parseRelation(op *message.Operation, body json.RawMessage) error {
 	o, err := parseObject(body)
 	if err != nil {
 		return err
@@ -122,11 +122,11 @@ func parseRelationship(op *message.Operation, body json.RawMessage) error {
 		o.nothingElse())
 }
 
-func checkRelationship(op *message.Operation) error {
+func checkRelation(op *message.Operation) error {
 	return first(checkKey("resource", op.Key), checkKey("relation", op.Relation), checkKey("subject", op.Subject))
 }
 
-func describeRelationship(op *message.Operation) string {
+func describeRelation(op *message.Operation) string {
 	return relationshipText(op.Key, op.Relation, op.Subject)
 }
 

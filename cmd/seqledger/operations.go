@@ -176,7 +176,8 @@ func cutRelationship(s string) (resource, relation, subject string, err error) {
 	resource, rest, hash := strings.Cut(s, "#")
 	relation, subject, at := strings.Cut(rest, "@")
 	if !hash || !at {
-		return "", "", "", errors.New("expected RESOURCE#RELATION@SUBJECT; parts that hold these signs need --operations")
+		return "", "", "", errors.New(
+			"expected RESOURCE#RELATION@SUBJECT; parts that hold these signs need --operations")
 	}
 	return resource, relation, subject, nil
 }

@@ -92,17 +92,14 @@ func RenderBlock(h *machine.BlockHeader) *seqledgerv1.Block {
 	return &seqledgerv1.Block{Header: RenderHeader(h), Hash: hash[:]}
 }
 
+// renderTransaction renders a transaction without its operations: see Part.
 func renderTransaction(t *machine.Transaction) *seqledgerv1.Transaction {
-	transaction := &seqledgerv1.Transaction{
+	return &seqledgerv1.Transaction{
 		TxId: t.ID().String(), Scope: RenderScope(t.Scope), ClientId: t.ClientID, StreamCreatedIndex: t.CreatedIndex,
 		Session: t.Session, Sequence: t.Sequence, IdempotencyKey: renderKey(t.Key),
 		RequestHash: renderHash(t.RequestHash), Actor: t.Actor, CommittedAt: Timestamp(t.CommittedAt), Index: t.Index,
 		BlockHeight: t.BlockHeight, BlockPosition: t.Position,
 	}
-	for i := range t.Operations {
-		transaction.Operations = append(transaction.Operations, renderOperation(&t.Operations[i]))
-	}
-	return transaction
 }
 
 // renderOperation renders an operation as it was asked for.
@@ -184,13 +181,11 @@ func (p *Part) Add(t *machine.Transaction, first int) (more bool) {
 		p.Behind = true
 		return false
 	}
-	operations := t.Operations
-	t.Operations = nil
 	x := renderTransaction(t)
 	x.FirstOperation = uint32(first)
 	size := p.size + proto.Size(x) + FieldBytes
-	for i := first; i < len(operations); i++ {
-		op := renderOperation(&operations[i])
+	for i := first; i < len(t.Operations); i++ {
+		op := renderOperation(&t.Operations[i])
 		size += proto.Size(op) + FieldBytes
 		if size > p.limit && (len(p.Transactions) > 0 || len(x.Operations) > 0) {
 			p.Next = &seqledgerv1.BlockPosition{Transaction: t.Position, Operation: uint32(i)}

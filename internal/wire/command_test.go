@@ -34,8 +34,9 @@ func everything() *seqledgerv1.WriteRequest {
 			set(&seqledgerv1.Condition{Condition: &seqledgerv1.Condition_MustExist{MustExist: true}}),
 			set(&seqledgerv1.Condition{Condition: &seqledgerv1.Condition_Version{Version: 6}}),
 			{Operation: &seqledgerv1.Operation_DeleteEntity{DeleteEntity: &seqledgerv1.DeleteEntity{
-				Key:       "d",
-				Condition: &seqledgerv1.Condition{Condition: &seqledgerv1.Condition_ValueEquals{ValueEquals: []byte("e")}},
+				Key: "d",
+				Condition: &seqledgerv1.Condition{
+					Condition: &seqledgerv1.Condition_ValueEquals{ValueEquals: []byte("e")}},
 			}}},
 			{Operation: &seqledgerv1.Operation_CreateRelationship{CreateRelationship: &seqledgerv1.CreateRelationship{
 				Resource: "r", Relation: "l", Subject: "s",
@@ -258,5 +259,131 @@ func checkCommand(t testing.TB, name string, m *seqledgerv1.WriteRequest) {
 		command.OperationBytes() != size {
 		t.Fatalf("%s: %d operations, %d comparisons and %d bytes are counted in %v", name, command.Operations(),
 			command.Comparisons(), command.OperationBytes(), m)
+	}
+}
+
+// TestEncodeNamesTheField: each mistake in a write is refused with the path of its field.
+func TestEncodeNamesTheField(t *testing.T) {
+	t.Parallel()
+	operation := func(op message.Operation) func(*seqledgerv1.WriteRequest) {
+		return func(m *seqledgerv1.WriteRequest) { m.Operations[1] = op.Message() }
+	}
+	set := func(c *seqledgerv1.Condition) func(*seqledgerv1.WriteRequest) {
+		return operation(message.Operation{Kind: message.SetEntity, Key: "k", Condition: c})
+	}
+	remove := func(c *seqledgerv1.Condition) func(*seqledgerv1.WriteRequest) {
+		return operation(message.Operation{Kind: message.DeleteEntity, Key: "k", Condition: c})
+	}
+	long := make([]byte, machine.MaxValueBytes+1)
+	for field, change := range map[string]func(*seqledgerv1.WriteRequest){
+		"scope":              func(m *seqledgerv1.WriteRequest) { m.Scope = nil },
+		"scope.organization": func(m *seqledgerv1.WriteRequest) { m.Scope.Organization = "" },
+		"scope.vault":        func(m *seqledgerv1.WriteRequest) { m.Scope.Vault = "ä" },
+		"client_id":          func(m *seqledgerv1.WriteRequest) { m.ClientId = "\n" },
+		"sequence":           func(m *seqledgerv1.WriteRequest) { m.Sequence = 0 },
+		"idempotency_key":    func(m *seqledgerv1.WriteRequest) { m.IdempotencyKey = "k" },
+		"operations": func(m *seqledgerv1.WriteRequest) {
+			m.Operations = make([]*seqledgerv1.Operation, machine.MaxOperations+1)
+		},
+		"operations[1]":                  operation(message.Operation{}),
+		"operations[1].expire_entity":    operation(message.Operation{Kind: message.ExpireEntity, Key: "k"}),
+		"operations[1].set_entity.key":   operation(message.Operation{Kind: message.SetEntity}),
+		"operations[1].set_entity.value": operation(message.Operation{Kind: message.SetEntity, Key: "k", Value: long}),
+		"operations[1].set_entity.expires_at": operation(message.Operation{Kind: message.SetEntity, Key: "k",
+			ExpiresAt: new(timestamppb.Timestamp)}),
+		"operations[1].set_entity.condition": set(new(seqledgerv1.Condition)),
+		"operations[1].set_entity.condition.not_exists": set(&seqledgerv1.Condition{
+			Condition: new(seqledgerv1.Condition_NotExists)}),
+		"operations[1].set_entity.condition.value_equals": set(&seqledgerv1.Condition{
+			Condition: &seqledgerv1.Condition_ValueEquals{ValueEquals: long}}),
+		"operations[1].delete_entity.key":       operation(message.Operation{Kind: message.DeleteEntity}),
+		"operations[1].delete_entity.condition": remove(new(seqledgerv1.Condition)),
+		"operations[1].delete_entity.condition.must_exist": remove(&seqledgerv1.Condition{
+			Condition: new(seqledgerv1.Condition_MustExist)}),
+		"operations[1].append.payload":               operation(message.Operation{Kind: message.Append, Value: long}),
+		"operations[1].create_relationship.resource": operation(message.Operation{Kind: message.CreateRelationship}),
+		"operations[1].create_relationship.relation": operation(message.Operation{
+			Kind: message.CreateRelationship, Key: "r"}),
+		"operations[1].delete_relationship.subject": operation(message.Operation{
+			Kind: message.DeleteRelationship, Key: "r", Relation: "l"}),
+	} {
+		m := everything()
+		change(m)
+		var e Encoder
+		_, err := e.Encode(m, "system:test")
+		if problem, ok := err.(*machine.FieldError); !ok || problem.Field != field { //nolint:errorlint // Not wrapped.
+			t.Errorf("got %v, want the field %s", err, field)
+		}
+		// What was encoded of it is not in the way of the next one.
+		whole := everything()
+		if c, err := e.Encode(whole, "system:test"); err != nil || c.Operations() != len(whole.Operations) {
+			t.Errorf("behind a mistake in %s: %v", field, err)
+		}
+	}
+}
+
+// TestAGiantCommandIsNotKept: memory of an encoder that is reused must not stay large.
+func TestAGiantCommandIsNotKept(t *testing.T) {
+	t.Parallel()
+	var e Encoder
+	m := everything()
+	if _, err := e.Encode(m, "system:test"); err != nil {
+		t.Fatal(err)
+	}
+	if e.Reset(); cap(e.memory) == 0 {
+		t.Error("the memory of a small command is used once alone")
+	}
+	payload := message.Operation{Kind: message.Append, Value: make([]byte, 2*maxKeptMemory)}
+	m.Operations = append(m.Operations, payload.Message())
+	if _, err := e.Encode(m, "system:test"); err != nil {
+		t.Fatal(err)
+	}
+	if e.Reset(); cap(e.memory) != 0 {
+		t.Errorf("%d bytes are kept", cap(e.memory))
+	}
+}
+
+// TestOpenSessionAndConfig: the other commands name their fields, too.
+func TestOpenSessionAndConfig(t *testing.T) {
+	t.Parallel()
+	scope := &seqledgerv1.Scope{Organization: "acme"}
+	attempt := []byte("0123456789abcdef")
+	for field, m := range map[string]*seqledgerv1.OpenSessionRequest{
+		"attempt_id":         {Scope: scope, ClientId: "c", AttemptId: attempt[:15]},
+		"scope":              {ClientId: "c", AttemptId: attempt},
+		"scope.organization": {Scope: new(seqledgerv1.Scope), ClientId: "c", AttemptId: attempt},
+		"client_id":          {Scope: scope, AttemptId: attempt},
+	} {
+		_, err := OpenSession(m, "system:test")
+		if problem, ok := err.(*machine.FieldError); !ok || problem.Field != field { //nolint:errorlint // Not wrapped.
+			t.Errorf("got %v, want the field %s", err, field)
+		}
+	}
+	o, err := OpenSession(&seqledgerv1.OpenSessionRequest{
+		Scope: scope, ClientId: "c", AttemptId: attempt, ExpectedSession: 7}, "system:test")
+	if err != nil || o.ExpectedSession != 7 || string(o.AttemptID[:]) != string(attempt) || o.Actor != "system:test" {
+		t.Error(o, err)
+	}
+	set := func(text string) (*machine.ConfigUpdate, error) {
+		m := new(seqledgerv1.UpdateConfigRequest)
+		if err := decodeJSON([]byte(text), m); err != nil {
+			return nil, err
+		}
+		return ConfigUpdate(m)
+	}
+	for text, field := range map[string]string{
+		`{"clientTtl":"0.9s"}`: "client_ttl", `{"clientTtl":"9223372037s"}`: "client_ttl",
+		`{"evictionInterval":"0"}`: "eviction_interval", `{"evictionLimit":"100001"}`: "eviction_limit",
+		`{"receiptWindow":"1025"}`: "receipt_window", `{"maxStreams":"0"}`: "max_streams",
+	} {
+		_, err := set(text)
+		if problem, ok := err.(*machine.FieldError); !ok || problem.Field != field { //nolint:errorlint // Not wrapped.
+			t.Errorf("%s: got %v, want the field %s", text, err, field)
+		}
+	}
+	u, err := set(`{"clientTtl":"1.5s","receiptWindow":"1"}`)
+	if err != nil || *u.ClientTTL != 1_500_000_000 || *u.ReceiptWindow != 1 || u.EvictionInterval != nil ||
+		u.EvictionLimit != nil || u.MaxStreams != nil {
+		t.Errorf("%+v, %v", u, err)
 	}
 }

@@ -80,7 +80,9 @@ func jsonLimits(data []byte) (problem *machine.FieldError, depth int) {
 				objects++
 			}
 			if objects > maxObjects { // all together are too many
-				return &machine.FieldError{Problem: fmt.Sprintf("has more than %d objects: send several messages", maxObjects)}, 1
+				return &machine.FieldError{
+					Problem: fmt.Sprintf("has more than %d objects: send several messages", maxObjects),
+				}, 1
 			}
 			if depth == maxDepth {
 				return &machine.FieldError{Field: jsonPath(levels[:]), Problem: "is nested too deeply"}, depth

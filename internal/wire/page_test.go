@@ -34,7 +34,8 @@ func TestPageToken(t *testing.T) {
 		"too long":          strings.Repeat("A", maxTokenBytes+1),
 	} {
 		_, err := q.Cursor(bad)
-		if field, ok := err.(*machine.FieldError); !ok || field.Field != "page_token" { //nolint:errorlint // Not wrapped.
+		if field, ok := err.(*machine.FieldError); //nolint:errorlint // Not wrapped.
+		!ok || field.Field != "page_token" {
 			t.Errorf("%s: got %v", name, err)
 		}
 	}
@@ -75,4 +76,31 @@ func FuzzPageToken(f *testing.F) {
 			t.Errorf("%q is read as %x, which makes %q", token, cursor, q.Token(cursor))
 		}
 	})
+}
+
+// TestHeights: a list of blocks goes on where its token says, and takes no other token.
+func TestHeights(t *testing.T) {
+	t.Parallel()
+	q := NewQuery("blocks", "acme")
+	if got, err := q.Height("", 5); got != 5 || err != nil {
+		t.Error("without a token:", got, err)
+	}
+	if got, err := q.Height(q.HeightToken(1<<40), 5); got != 1<<40 || err != nil {
+		t.Error("with a token:", got, err)
+	}
+	for _, token := range []string{q.Token([]byte("k")), NewQuery("blocks", "b").HeightToken(5), "?"} {
+		if _, err := q.Height(token, 5); err == nil {
+			t.Errorf("%q was taken", token)
+		}
+	}
+}
+
+func TestPageSize(t *testing.T) {
+	t.Parallel()
+	for asked, want := range map[uint32]int{0: defaultPageSize, 1: 1, maxPageSize: maxPageSize, maxPageSize + 1: 0} {
+		got, err := PageSize(asked)
+		if got != want || (err == nil) != (want > 0) {
+			t.Errorf("%d: got %d, %v", asked, got, err)
+		}
+	}
 }

@@ -76,7 +76,8 @@ func missingKinds(read func(file string) ([]byte, error), kinds []string) (missi
 				continue // the ledger alone makes it
 			}
 			if name := fmt.Sprintf(p.name, kind); found[name] < p.times {
-				missing = append(missing, fmt.Sprintf("%s names %s %d times, not %d: %s", p.file, name, found[name], p.times, p.what))
+				missing = append(missing, fmt.Sprintf("%s names %s %d times, not %d: %s",
+					p.file, name, found[name], p.times, p.what))
 			}
 		}
 	}
@@ -123,8 +124,9 @@ func TestKindsHaveOneNumber(t *testing.T) {
 	t.Parallel()
 	for kind, want := range map[message.Kind]machine.OperationKind{
 		message.SetEntity: machine.OpSetEntity, message.DeleteEntity: machine.OpDeleteEntity,
-		message.CreateRelationship: machine.OpCreateRelationship, message.DeleteRelationship: machine.OpDeleteRelationship,
-		message.Append: machine.OpAppend, message.ExpireEntity: machine.OpExpireEntity,
+		message.CreateRelationship: machine.OpCreateRelationship,
+		message.DeleteRelationship: machine.OpDeleteRelationship,
+		message.Append:             machine.OpAppend, message.ExpireEntity: machine.OpExpireEntity,
 	} {
 		if machine.OperationKind(kind) != want {
 			t.Errorf("the kind %d is %d in the state machine", kind, want)

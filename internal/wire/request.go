@@ -278,8 +278,8 @@ func (f *Frame) refuse(n int, err error) {
 func (f *Frame) addOperations(n int) {
 	if f.Operations += n; f.Invalid == nil && f.Operations > MaxFrameOperations {
 		*f = Frame{Invalid: &machine.FieldError{
-			Field: "writes", Problem: fmt.Sprintf("have more than %d operations together: send them in several messages",
-				MaxFrameOperations),
+			Field: "writes", Problem: fmt.Sprintf(
+				"have more than %d operations together: send them in several messages", MaxFrameOperations),
 		}}
 	}
 }

@@ -364,3 +364,58 @@ func FuzzFrame(f *testing.F) {
 		}
 	})
 }
+
+// TestCodecsKeepTheError: a codec never fails, because Connect would answer that itself; the request
+// has the error for its handler.
+func TestCodecsKeepTheError(t *testing.T) {
+	t.Parallel()
+	type request = Request[seqledgerv1.GetEntityRequest, *seqledgerv1.GetEntityRequest]
+	want := &seqledgerv1.GetEntityRequest{Key: "k"}
+	for _, codec := range []struct {
+		name string
+		Codec
+		valid, invalid string
+	}{
+		{"proto", BinaryCodec{}, "\x12\x01k", "\x12\x01\xff"},
+		{"json", JSONCodec{"json"}, `{"key":"k"}`, `{"key":1}`},
+		{"json; charset=utf-8", JSONCodec{"json; charset=utf-8"}, `{"key":"k"}`, `{"key":"k"`},
+	} {
+		if codec.Name() != codec.name {
+			t.Errorf("%s has the name %s", codec.name, codec.Name())
+		}
+		var r request
+		if m, err := r.Get(); err != nil || m == nil {
+			t.Errorf("%s: an empty message that skips the codec: %v, %v", codec.name, m, err)
+		}
+		if err := codec.Unmarshal([]byte(codec.valid), &r); err != nil {
+			t.Fatal(err)
+		}
+		if m, err := r.Get(); err != nil || !proto.Equal(m, want) {
+			t.Errorf("%s: got %v, %v", codec.name, m, err)
+		}
+		if err := codec.Unmarshal([]byte(codec.invalid), &r); err != nil {
+			t.Errorf("%s fails by itself: %v", codec.name, err)
+		}
+		if _, err := r.Get(); err == nil {
+			t.Errorf("%s: %q was taken", codec.name, codec.invalid)
+		}
+		if codec.Unmarshal(nil, want) == nil {
+			t.Errorf("%s decodes past the checks of a request", codec.name)
+		}
+		if _, err := codec.Marshal("text"); err == nil {
+			t.Errorf("%s encodes what is no message", codec.name)
+		}
+		for _, m := range []proto.Message{new(seqledgerv1.GetStatusResponse), new(seqledgerv1.WriteResponse)} {
+			if _, err := codec.Marshal(m); err != nil {
+				t.Errorf("%s: %T: %v", codec.name, m, err)
+			}
+		}
+	}
+}
+
+// Codec is the part of Connect's interface that matters here.
+type Codec interface {
+	Name() string
+	Marshal(any) ([]byte, error)
+	Unmarshal([]byte, any) error
+}

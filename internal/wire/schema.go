@@ -71,6 +71,9 @@ func newSchema(d protoreflect.MessageDescriptor, limit int) *schema {
 		field := d.Fields().Get(i)
 		f := schemaField{descriptor: field, list: field.IsList(), wire: wireType(field.Kind())}
 		f.text = field.Kind() == protoreflect.StringKind
+		if f.list && f.wire != protowire.BytesType {
+			panic(fmt.Sprintf("wire: the schema knows no packed list, which %s may be", field.FullName()))
+		}
 		if !f.list {
 			f.excludes = 1 << field.Number()
 		}
@@ -87,18 +90,16 @@ func newSchema(d protoreflect.MessageDescriptor, limit int) *schema {
 	return s
 }
 
-// wireType returns the wire type of a kind. No request has a repeated number, which could be packed.
+// wireType returns the wire type of a kind. No request has numbers of a fixed size.
 func wireType(kind protoreflect.Kind) protowire.Type {
 	switch kind {
 	case protoreflect.StringKind, protoreflect.BytesKind, protoreflect.MessageKind:
 		return protowire.BytesType
-	case protoreflect.Fixed32Kind, protoreflect.Sfixed32Kind, protoreflect.FloatKind:
-		return protowire.Fixed32Type
-	case protoreflect.Fixed64Kind, protoreflect.Sfixed64Kind, protoreflect.DoubleKind:
-		return protowire.Fixed64Type
-	default:
+	case protoreflect.Uint64Kind, protoreflect.Uint32Kind, protoreflect.Int64Kind, protoreflect.Int32Kind,
+		protoreflect.BoolKind, protoreflect.EnumKind:
 		return protowire.VarintType
 	}
+	panic(fmt.Sprintf("wire: the schema knows no %s", kind))
 }
 
 // check returns what is wrong with an encoding, nil for a valid one, and how many elements its lists

@@ -39,9 +39,9 @@ func number(field protowire.Number, value uint64) []byte {
 	return protowire.AppendVarint(protowire.AppendTag(nil, field, protowire.VarintType), value)
 }
 
-// reference is a second implementation of a schema's check, by reflection. It returns the first field that is unknown, of the wrong type,
-// given twice, too long a list or not UTF-8, or where the encoding breaks; nil
-// when there is none.
+// reference is a second implementation of a schema's check, by reflection. It returns the first
+// field that is unknown, of the wrong type, given twice, too long a list or not UTF-8, or where the
+// encoding breaks; nil when there is none.
 func reference(d protoreflect.MessageDescriptor, data []byte, path string) *machine.FieldError {
 	seen := map[protowire.Number]int{} // how often
 	for len(data) > 0 {
@@ -175,7 +175,8 @@ func TestSchemaAgreesWithReflection(t *testing.T) {
 			case 1:
 				data = append(data[:i], data[i+1:]...)
 			default:
-				data = append(data[:i:i], append(bytes.Clone(data[i:min(len(data), i+random.IntN(12))]), data[i:]...)...)
+				again := bytes.Clone(data[i:min(len(data), i+random.IntN(12))])
+				data = append(data[:i:i], append(again, data[i:]...)...)
 			}
 		}
 		_, problem := writeSchema.check(data)
@@ -349,7 +350,8 @@ var allRequests = []proto.Message{
 	(*seqledgerv1.WriteRequest)(nil), (*seqledgerv1.OpenSessionRequest)(nil), (*seqledgerv1.GetClientStateRequest)(nil),
 	(*seqledgerv1.GetEntityRequest)(nil), (*seqledgerv1.ListEntitiesRequest)(nil),
 	(*seqledgerv1.ListRelationshipsRequest)(nil),
-	(*seqledgerv1.GetTransactionRequest)(nil), (*seqledgerv1.GetBlockRequest)(nil), (*seqledgerv1.ListBlocksRequest)(nil),
+	(*seqledgerv1.GetTransactionRequest)(nil), (*seqledgerv1.GetBlockRequest)(nil),
+	(*seqledgerv1.ListBlocksRequest)(nil),
 	(*seqledgerv1.WatchRequest)(nil), (*seqledgerv1.GetStatusRequest)(nil), (*seqledgerv1.ListClientsRequest)(nil),
 	(*seqledgerv1.UpdateConfigRequest)(nil), (*seqledgerv1.BackupRequest)(nil),
 }
@@ -466,9 +468,11 @@ func FuzzSchema(f *testing.F) {
 			m := new(seqledgerv1.WriteRequest)
 			err := decodeBinary(write, m)
 			if (err == nil) != (fr.Bad[i] == nil) || err == nil && !proto.Equal(m, fr.Writes[i]) {
-				t.Errorf("write %d of %x is %v and %v in the frame, %v and %v alone", i, data, fr.Writes[i], fr.Bad[i], m, err)
+				t.Errorf("write %d of %x is %v and %v in the frame, %v and %v alone",
+					i, data, fr.Writes[i], fr.Bad[i], m, err)
 			}
-			if operations, rest = operations+len(fr.Writes[i].Operations), rest[size:]; err != nil && len(fr.Writes[i].Operations) > 0 {
+			n := len(fr.Writes[i].Operations)
+			if operations, rest = operations+n, rest[size:]; err != nil && n > 0 {
 				t.Error("operations of an invalid write are left:", fr.Writes[i])
 			}
 		}

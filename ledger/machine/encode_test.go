@@ -11,7 +11,8 @@ import (
 
 // drawWrite draws a write of which any part may be beyond a limit.
 func drawWrite(t *rapid.T) *Write {
-	text := rapid.SampledFrom([]string{"", "a", "doc:1", "\xff", strings.Repeat("k", MaxKeyBytes), strings.Repeat("k", MaxKeyBytes+1)})
+	longest := strings.Repeat("k", MaxKeyBytes)
+	text := rapid.SampledFrom([]string{"", "a", "doc:1", "\xff", longest, longest + "k"})
 	value := rapid.SampledFrom([][]byte{nil, []byte("v"), make([]byte, MaxValueBytes), make([]byte, MaxValueBytes+1)})
 	w := &Write{
 		Scope:    Scope{Organization: rapid.SampledFrom([]string{"acme", "acme", "", "a b"}).Draw(t, "organization")},
@@ -22,8 +23,8 @@ func drawWrite(t *rapid.T) *Write {
 	for range rapid.IntRange(0, 6).Draw(t, "operations") {
 		op := Operation{
 			Kind: OperationKind(rapid.IntRange(0, 7).Draw(t, "kind")), Key: []byte(text.Draw(t, "key")),
-			Relation: []byte(text.Draw(t, "relation")), Subject: []byte(text.Draw(t, "subject")), Value: value.Draw(t, "value"),
-			ExpiresAt: rapid.Int64Range(-1, 9).Draw(t, "expires"),
+			Relation: []byte(text.Draw(t, "relation")), Subject: []byte(text.Draw(t, "subject")),
+			Value: value.Draw(t, "value"), ExpiresAt: rapid.Int64Range(-1, 9).Draw(t, "expires"),
 		}
 		op.Condition.Kind = ConditionKind(rapid.IntRange(0, 5).Draw(t, "condition"))
 		op.Condition.Value = value.Draw(t, "compared")
@@ -65,7 +66,8 @@ func TestEncodeIsValidateAndAppend(t *testing.T) {
 		}
 		var decoded writeCommand
 		d := decoder{rest: c.Encoded()[1:]}
-		if decoded.decode(&d); d.bad || decoded.sequence != w.Sequence || !bytes.Equal(decoded.encodedOperations, c.operations) {
+		if decoded.decode(&d); d.bad || decoded.sequence != w.Sequence ||
+			!bytes.Equal(decoded.encodedOperations, c.operations) {
 			t.Fatalf("the log would not take %x", c.Encoded())
 		}
 	})
@@ -114,7 +116,8 @@ func TestTextIsUTF8(t *testing.T) {
 	t.Parallel()
 	for _, checked := range []bool{false, true} {
 		for _, op := range []Operation{
-			set("\xff", "v"), remove("\xff"), relate("\xff", "r", "s"), relate("d", "\xff", "s"), unrelate("d", "r", "\xff"),
+			set("\xff", "v"), remove("\xff"),
+			relate("\xff", "r", "s"), relate("d", "\xff", "s"), unrelate("d", "r", "\xff"),
 		} {
 			e := Encoder{TextIsUTF8: checked}
 			if err := e.Begin(nil, appendWrite("c", 1, 0, ""), 1); err != nil {

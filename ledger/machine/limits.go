@@ -191,7 +191,8 @@ func (op *Operation) validate(isUTF8 bool) *FieldError {
 		}
 		return firstError(keyError(op.Key, ".set_entity.key", isUTF8), op.Condition.validate(".set_entity.condition"))
 	case OpDeleteEntity:
-		return firstError(keyError(op.Key, ".delete_entity.key", isUTF8), op.Condition.validate(".delete_entity.condition"))
+		return firstError(keyError(op.Key, ".delete_entity.key", isUTF8),
+			op.Condition.validate(".delete_entity.condition"))
 	case OpCreateRelationship:
 		return op.validateRelationship(".create_relationship", isUTF8)
 	case OpDeleteRelationship:

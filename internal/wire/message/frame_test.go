@@ -25,7 +25,10 @@ func TestFrameEncodesLikeProto(t *testing.T) {
 			m.IncludeProof = false // a Writer asks for none
 			m.Sequence = rapid.Uint64Min(1).Draw(t, "sequence")
 			m.IdempotencyKey = "01234567-89ab-7cde-8f01-23456789abcd"
-			m.Operations = slices.DeleteFunc(m.Operations, func(o *seqledgerv1.Operation) bool { _, ok := ReadOperation(o); return !ok })
+			m.Operations = slices.DeleteFunc(m.Operations, func(o *seqledgerv1.Operation) bool {
+				_, ok := ReadOperation(o)
+				return !ok
+			})
 			stream, err := EncodeStream(m.Scope, m.ClientId)
 			if err != nil {
 				t.Fatal(err)
@@ -67,7 +70,8 @@ func TestDecodeOperationsTakesNothingElse(t *testing.T) {
 	for name, m := range map[string]*seqledgerv1.WriteRequest{
 		"sequence": {Operations: operations, Sequence: 7}, "session": {Operations: operations, Session: 7},
 		"key": {Operations: operations, IdempotencyKey: "k"}, "client id": {Operations: operations, ClientId: "c"},
-		"scope": {Operations: operations, Scope: &seqledgerv1.Scope{}}, "proof": {Operations: operations, IncludeProof: true},
+		"scope": {Operations: operations, Scope: &seqledgerv1.Scope{}},
+		"proof": {Operations: operations, IncludeProof: true},
 	} {
 		if _, err := DecodeOperations(mustMarshal(t, m)); err == nil {
 			t.Errorf("%s was taken for an operation", name)

@@ -97,8 +97,10 @@ func TestHollowOperations(t *testing.T) {
 		choice := reflected.Descriptor().Fields().ByName(name)
 		if condition := choice.Message().Fields().ByName("condition"); condition != nil {
 			for _, c := range []*seqledgerv1.Condition{
-				{Condition: (*seqledgerv1.Condition_NotExists)(nil)}, {Condition: (*seqledgerv1.Condition_MustExist)(nil)},
-				{Condition: (*seqledgerv1.Condition_Version)(nil)}, {Condition: (*seqledgerv1.Condition_ValueEquals)(nil)},
+				{Condition: (*seqledgerv1.Condition_NotExists)(nil)},
+				{Condition: (*seqledgerv1.Condition_MustExist)(nil)},
+				{Condition: (*seqledgerv1.Condition_Version)(nil)},
+				{Condition: (*seqledgerv1.Condition_ValueEquals)(nil)},
 			} {
 				op, _ := ReadOperation(m)
 				op.Condition = c
