@@ -419,3 +419,20 @@ type Codec interface {
 	Marshal(any) ([]byte, error)
 	Unmarshal([]byte, any) error
 }
+
+// TestTooManyWritesBehindABadOne: the scan of the JSON stops at the first mistake, and the writes
+// behind it count all the same.
+func TestTooManyWritesBehindABadOne(t *testing.T) {
+	t.Parallel()
+	bad := `{"operations":[` + strings.Repeat("{},", machine.MaxOperations) + `{}]}`
+	for writes, want := range map[int]string{MaxFrameWrites: "-", MaxFrameWrites + 1: "writes"} {
+		f := decodeFrame(`{"writes":[` + bad + strings.Repeat(",{}", writes-1) + `]}`)
+		got := "-"
+		if problem, ok := f.Invalid.(*machine.FieldError); ok { //nolint:errorlint // Not wrapped.
+			got = problem.Field
+		}
+		if got != want || want == "-" && (len(f.Writes) != writes || len(f.Bad) != 1) {
+			t.Errorf("%d writes: got %v with %d writes", writes, f.Invalid, len(f.Writes))
+		}
+	}
+}
