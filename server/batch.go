@@ -54,6 +54,7 @@ func (st *writeStream) newBatch(ctx context.Context, f *wire.Frame) (*batch, err
 	b := &batch{size: len(f.Writes)}
 	c := converters.Get().(*converter) //nolint:forcetypeassert // The pool holds nothing else.
 	defer c.release()
+	// This is the last use of the frame: while its writes wait, their commands alone take memory.
 	commands := c.convert(b, f, st.authorized)
 	if len(commands) == 0 {
 		return b, nil

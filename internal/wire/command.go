@@ -19,8 +19,8 @@ type Encoder struct {
 	text   []byte // of one operation
 }
 
-// maxKeptMemory is the size of the commands above which their memory is released, so that a giant
-// frame's memory is not kept for as long as its stream.
+// maxKeptMemory is the size of the commands above which Reset releases their memory, so that a
+// giant frame's memory is not kept for small ones.
 const maxKeptMemory = 64 << 10
 
 // Reset lets the next commands use the memory of the earlier ones.
