@@ -209,7 +209,7 @@ func visitMessages(m protoreflect.Message, visit func(protoreflect.Message)) {
 }
 
 // TestUnknownFieldAtAnyDepth hides an unknown field in each message of a write
-// in turn: the hand-written check must find what the walk finds.
+// in turn: the schema must find it at any depth.
 func TestUnknownFieldAtAnyDepth(t *testing.T) {
 	t.Parallel()
 	unknown := protowire.AppendVarint(protowire.AppendTag(nil, 99, protowire.VarintType), 1)
@@ -244,7 +244,7 @@ func TestUnknownFieldAtAnyDepth(t *testing.T) {
 // spoiledWrite is a write with one text that is not UTF-8.
 type spoiledWrite struct {
 	data []byte
-	want machine.FieldError // what the walk finds
+	want machine.FieldError // what the reference finds
 }
 
 // spoiledWrites spoils every text of a write in turn. Package proto refuses each
@@ -285,7 +285,7 @@ func spoiledWrites(t *testing.T) (spoiled []spoiledWrite) {
 		}
 		want := reference(m.ProtoReflect().Descriptor(), data, "")
 		if want == nil || want.Problem != "is not UTF-8" || protoreflect.FullName(want.Field).Name() != name {
-			t.Fatalf("%s: the walk finds %v", name, want)
+			t.Fatalf("%s: the reference finds %v", name, want)
 		}
 		spoiled = append(spoiled, spoiledWrite{data, *want})
 	}
