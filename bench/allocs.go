@@ -106,12 +106,17 @@ func (r *allocRow) measure(ctx context.Context, o *options) (least float64, err 
 func engineAllocs(together int) func(context.Context, *options, func(func() error) error) error {
 	return func(ctx context.Context, o *options, use func(func() error) error) error {
 		_, err := withLedger(ctx, o, func(l *ledger.Ledger, _ string) (result, error) {
-			writers, writes := newWriters(together), make([]*machine.Write, together)
+			writers, commands := newWriters(together), make([]machine.Command, together)
+			var memory []byte
 			return result{}, use(func() error {
+				memory = memory[:0]
 				for i := range writers {
-					writes[i] = writers[i].next()
+					var err error
+					if commands[i], memory, err = writers[i].next().Encode(memory); err != nil {
+						return err
+					}
 				}
-				submission, err := l.Submit(ctx, writes)
+				submission, err := l.Submit(ctx, commands)
 				if err != nil {
 					return err
 				}

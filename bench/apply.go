@@ -331,20 +331,24 @@ func (x *attacker) write(scope machine.Scope, client string, ops ...machine.Oper
 }
 
 func (x *attacker) submit(ctx context.Context, writes []*machine.Write) error {
-	for len(writes) > 0 {
+	commands, err := machine.Commands(writes...)
+	if err != nil {
+		return err
+	}
+	for len(commands) > 0 {
 		n, size := 0, 0
-		for n < len(writes) && n < 2_048 && size < 8<<20 {
-			size += len(machine.AppendWrite(nil, writes[n]))
+		for n < len(commands) && n < 2_048 && size < 8<<20 {
+			size += len(commands[n].Encoded())
 			n++
 		}
-		s, err := x.l.Submit(ctx, writes[:n])
+		s, err := x.l.Submit(ctx, commands[:n])
 		if err != nil {
 			return err
 		}
 		if _, err := s.Wait(ctx); err != nil {
 			return err
 		}
-		writes = writes[n:]
+		commands = commands[n:]
 	}
 	return nil
 }

@@ -103,7 +103,7 @@ func (x *attacker) writeKeyed(ctx context.Context, i int) error {
 	for j := range x.Operations {
 		w.Operations = append(w.Operations, machine.Operation{Kind: machine.OpSetEntity, Key: x.key(1<<24 + i*x.Operations + j)})
 	}
-	_, err := x.l.WriteKeyed(ctx, w)
+	_, err := x.l.WriteKeyed(ctx, w, nil)
 	return err
 }
 

@@ -15,6 +15,7 @@ import (
 	"connectrpc.com/connect"
 
 	"github.com/seqledger/seqledger/internal/direct"
+	"github.com/seqledger/seqledger/internal/wire/message"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 	"github.com/seqledger/seqledger/proto/seqledger/v1/seqledgerv1connect"
 )
@@ -25,7 +26,7 @@ type endpoint struct {
 	options *Options
 	ledger  seqledgerv1connect.LedgerServiceClient
 	admin   seqledgerv1connect.AdminServiceClient
-	frames  *connect.Client[frame, seqledgerv1.WriteStreamResponse]
+	frames  *connect.Client[message.Frame, seqledgerv1.WriteStreamResponse]
 	// pool holds the connections of unary calls; http2 holds those of streams and of calls that
 	// the pool cannot send. upgrade opens connections for the write stream alone. pool and
 	// upgrade may be nil; with Options.HTTPClient all three are nil.
@@ -61,12 +62,12 @@ func (c *Client) newEndpoint(base *url.URL) *endpoint {
 		}
 	}
 	e.writeHeader = e.newWriteHeader()
-	opts := []connect.ClientOption{connect.WithCodec(codec{})}
+	opts := []connect.ClientOption{connect.WithCodec(message.Codec{})}
 	e.ledger = seqledgerv1connect.NewLedgerServiceClient(do, base.String(), opts...)
 	e.admin = seqledgerv1connect.NewAdminServiceClient(do, base.String(), opts...)
 	// Receipts are small and random: gzip on the stream would cost more CPU
 	// than everything else together and save nothing.
-	e.frames = connect.NewClient[frame, seqledgerv1.WriteStreamResponse](
+	e.frames = connect.NewClient[message.Frame, seqledgerv1.WriteStreamResponse](
 		do, e.writeStreamURL(), append(opts, connect.WithAcceptCompression("gzip", nil, nil))...)
 	return e
 }
@@ -258,7 +259,7 @@ func (e *endpoint) openStream(ctx context.Context) (writeStream, error) {
 func (e *endpoint) openUpgraded(ctx context.Context, header http.Header) (*direct.Stream, error) {
 	header = header.Clone()
 	header.Set("User-Agent", userAgent)
-	return direct.Open(ctx, e.upgrade, e.writeStreamURL(), header, codec{})
+	return direct.Open(ctx, e.upgrade, e.writeStreamURL(), header, message.Codec{})
 }
 
 // userAgent identifies this client to the server's operator, as Connect's own user agent does

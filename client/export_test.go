@@ -37,6 +37,3 @@ func Syncers(c *Client) int {
 	defer c.mux.mu.Unlock()
 	return len(c.mux.syncers)
 }
-
-// CanonicalTransaction is the encoding that a leaf is the hash of.
-var CanonicalTransaction = canonicalTransaction

@@ -13,6 +13,7 @@ import (
 	"google.golang.org/protobuf/types/known/anypb"
 
 	"github.com/seqledger/seqledger/client/journal"
+	"github.com/seqledger/seqledger/internal/wire/message"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 )
 
@@ -31,7 +32,7 @@ func FuzzJournalEntry(f *testing.F) {
 	operations := []*seqledgerv1.Operation{
 		{Operation: &seqledgerv1.Operation_Append{Append: &seqledgerv1.Append{Payload: []byte("p")}}}, {},
 	}
-	request, err := encodeOperations(operations)
+	request, err := message.EncodeOperations(operations)
 	if err != nil {
 		f.Fatal(err)
 	}
@@ -211,4 +212,11 @@ func FuzzTxID(f *testing.F) {
 			t.Errorf("%q is of ledger %016x, %v; in capitals %016x, %v", text, ledger, known, other, also)
 		}
 	})
+}
+
+// TestReadingATxIDAllocatesNothing: every receipt comes through there.
+func TestReadingATxIDAllocatesNothing(t *testing.T) { //nolint:paralleltest // It counts what is allocated.
+	if n := testing.AllocsPerRun(100, func() { ledgerOf("01234567-89ab-8cde-bc00-000000000001") }); n != 0 {
+		t.Error("allocations:", n)
+	}
 }

@@ -11,6 +11,7 @@ import (
 
 	"connectrpc.com/connect"
 
+	"github.com/seqledger/seqledger/internal/wire/message"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 )
 
@@ -45,7 +46,7 @@ type mux struct {
 	// sending is held from collecting a frame until it is sent, so that frames are sent in the
 	// order of inFlight. It is locked before mu.
 	sending sync.Mutex
-	inline  frame // of sendInline
+	inline  message.Frame // of sendInline
 
 	mu      sync.Mutex
 	writers map[*Writer]struct{}
@@ -341,7 +342,7 @@ func (h *mux) limit() int {
 
 // send sends frames until the stream breaks, retires, or ctx ends.
 func (h *mux) send(ctx context.Context, stream writeStream) error {
-	next := new(frame)
+	next := new(message.Frame)
 	for {
 		sent, retired, err := h.sendNext(next, stream)
 		if err != nil {
@@ -365,13 +366,13 @@ func (h *mux) send(ctx context.Context, stream writeStream) error {
 }
 
 // sendNext sends the waiting writes, if any. retired is the result of collect.
-func (h *mux) sendNext(next *frame, stream writeStream) (sent, retired bool, err error) {
+func (h *mux) sendNext(next *message.Frame, stream writeStream) (sent, retired bool, err error) {
 	h.sending.Lock()
 	defer h.sending.Unlock()
 	h.mu.Lock()
 	retired = h.collect(next)
 	h.mu.Unlock()
-	if len(next.writes) == 0 {
+	if len(next.Writes) == 0 {
 		return false, retired, nil
 	}
 	return true, retired, stream.Send(next)
@@ -404,17 +405,17 @@ func (h *mux) sendInline() {
 	}
 	h.collect(&h.inline)
 	h.mu.Unlock()
-	if len(h.inline.writes) > 0 && stream.Send(&h.inline) != nil {
+	if len(h.inline.Writes) > 0 && stream.Send(&h.inline) != nil {
 		broken()
 	}
 }
 
 // collect fills next with waiting writes, fairly between Writers. It returns true when the
 // stream retires and nothing is in flight any more. mu is held.
-func (h *mux) collect(next *frame) bool {
+func (h *mux) collect(next *message.Frame) bool {
 	// Clear the reused frame, so that it keeps no answered write alive.
-	clear(next.writes)
-	next.writes = next.writes[:0]
+	clear(next.Writes)
+	next.Writes = next.Writes[:0]
 	if h.retire != nil {
 		return h.inFlight.len() == 0
 	}
@@ -434,8 +435,8 @@ func (h *mux) collect(next *frame) bool {
 			if w.verifiedThrough != 0 && p.Sequence() > w.verifiedThrough {
 				break // settleFront makes w ready again
 			}
-			if len(next.writes) == frameWrites ||
-				len(next.writes) > 0 && (bytes+p.size > limit || operations+p.count > frameOperations) {
+			if len(next.Writes) == frameWrites ||
+				len(next.Writes) > 0 && (bytes+p.size > limit || operations+p.count > frameOperations) {
 				// Move w to the back, otherwise a busy Writer could starve the others.
 				h.ready.push(h.ready.pop())
 				h.wakeSender()
@@ -443,7 +444,9 @@ func (h *mux) collect(next *frame) bool {
 			}
 			w.cursor++
 			p.markSent(h.frames)
-			next.writes = append(next.writes, encodedWrite{w.stream, p.session, p.sequence, p.key, p.operations})
+			next.Writes = append(next.Writes, message.EncodedWrite{
+				Stream: w.stream, Session: p.session, Sequence: p.sequence, Key: p.key, Operations: p.operations,
+			})
 			bytes += p.size
 			operations += p.count
 		}

@@ -5,69 +5,68 @@ import (
 
 	"google.golang.org/protobuf/types/known/timestamppb"
 
+	"github.com/seqledger/seqledger/internal/wire/message"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 )
 
 // Append returns the operation that appends a payload of at most 1 MiB.
 func Append(payload []byte) *seqledgerv1.Operation {
-	return &seqledgerv1.Operation{Operation: &seqledgerv1.Operation_Append{Append: &seqledgerv1.Append{Payload: payload}}}
+	return (&message.Operation{Kind: message.Append, Value: payload}).Message()
 }
 
 // Set returns the operation that creates or replaces an entity: a key of 1 to 1,024 bytes of
 // UTF-8 with a value of at most 1 MiB. The options are at most one [Condition], and
 // [ExpiresAt]. Set panics if it gets two conditions, because an operation has room for one.
 func Set(key string, value []byte, options ...SetOption) *seqledgerv1.Operation {
-	set := &seqledgerv1.SetEntity{Key: key, Value: value}
+	op := message.Operation{Kind: message.SetEntity, Key: key, Value: value}
 	for _, o := range options {
-		o.applyTo(set)
+		o.applyTo(&op)
 	}
-	return &seqledgerv1.Operation{Operation: &seqledgerv1.Operation_SetEntity{SetEntity: set}}
+	return op.Message()
 }
 
 // Delete returns the operation that removes an entity, which may be absent. It takes at most
 // one condition, and panics if it gets two.
 func Delete(key string, conditions ...Condition) *seqledgerv1.Operation {
-	set := new(seqledgerv1.SetEntity)
+	op := message.Operation{Kind: message.DeleteEntity, Key: key}
 	for _, c := range conditions {
-		c.applyTo(set)
+		c.applyTo(&op)
 	}
-	return &seqledgerv1.Operation{Operation: &seqledgerv1.Operation_DeleteEntity{
-		DeleteEntity: &seqledgerv1.DeleteEntity{Key: key, Condition: set.GetCondition()},
-	}}
+	return op.Message()
 }
 
 // Relate returns the operation that creates a relationship, which may exist already. Each part
 // has 1 to 1,024 bytes of UTF-8.
 func Relate(resource, relation, subject string) *seqledgerv1.Operation {
-	return &seqledgerv1.Operation{Operation: &seqledgerv1.Operation_CreateRelationship{
-		CreateRelationship: &seqledgerv1.CreateRelationship{Resource: resource, Relation: relation, Subject: subject},
-	}}
+	return (&message.Operation{
+		Kind: message.CreateRelationship, Key: resource, Relation: relation, Subject: subject,
+	}).Message()
 }
 
 // Unrelate returns the operation that deletes a relationship, which may be absent.
 func Unrelate(resource, relation, subject string) *seqledgerv1.Operation {
-	return &seqledgerv1.Operation{Operation: &seqledgerv1.Operation_DeleteRelationship{
-		DeleteRelationship: &seqledgerv1.DeleteRelationship{Resource: resource, Relation: relation, Subject: subject},
-	}}
+	return (&message.Operation{
+		Kind: message.DeleteRelationship, Key: resource, Relation: relation, Subject: subject,
+	}).Message()
 }
 
 // SetOption is a [Condition] or [ExpiresAt].
 type SetOption interface {
-	applyTo(set *seqledgerv1.SetEntity)
+	applyTo(op *message.Operation)
 }
 
 // Condition must hold for the entity of an operation, after the earlier operations of the same
 // write. If it does not hold, the whole write is refused with [ErrConditionFailed].
 type Condition struct{ condition *seqledgerv1.Condition }
 
-func (c Condition) applyTo(set *seqledgerv1.SetEntity) {
+func (c Condition) applyTo(op *message.Operation) {
 	if c.condition == nil {
 		panic("client: an empty Condition; make one with IfAbsent, IfPresent, IfVersion or IfValue")
 	}
-	if set.Condition != nil {
+	if op.Condition != nil {
 		panic("client: two conditions for one entity; the ledger takes one")
 	}
-	set.Condition = c.condition
+	op.Condition = c.condition
 }
 
 // IfAbsent is the condition that the entity does not exist.
@@ -97,4 +96,4 @@ func ExpiresAt(t time.Time) SetOption { return expiry{t} }
 
 type expiry struct{ at time.Time }
 
-func (e expiry) applyTo(set *seqledgerv1.SetEntity) { set.ExpiresAt = timestamppb.New(e.at) }
+func (e expiry) applyTo(op *message.Operation) { op.ExpiresAt = timestamppb.New(e.at) }

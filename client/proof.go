@@ -3,7 +3,6 @@ package client
 import (
 	"bytes"
 	"crypto/sha256"
-	"encoding/binary"
 	"errors"
 	"fmt"
 
@@ -11,6 +10,7 @@ import (
 	"github.com/transparency-dev/merkle/rfc6962"
 	"google.golang.org/protobuf/proto"
 
+	"github.com/seqledger/seqledger/internal/wire/message"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 )
 
@@ -50,7 +50,7 @@ func VerifyTransaction(
 			return fmt.Errorf("%w: proof.path[%d] has %d bytes, not %d", ErrProof, i, len(hash), sha256.Size)
 		}
 	}
-	leaf, err := canonicalTransaction(transaction)
+	leaf, err := message.CanonicalTransaction(transaction)
 	if err != nil {
 		return fmt.Errorf("%w: transaction: %w", ErrProof, err)
 	}
@@ -127,21 +127,10 @@ func BlockHash(header *seqledgerv1.BlockHeader) ([]byte, error) {
 		return nil, fmt.Errorf("%w: block_header: previous_hash and tx_root have %d and %d bytes, not %d", ErrProof,
 			len(header.GetPreviousHash()), len(header.GetTxRoot()), sha256.Size)
 	}
-	committed, err := canonicalTime(header.GetCommittedAt())
+	encoded, err := message.CanonicalHeader(header)
 	if err != nil {
-		return nil, fmt.Errorf("%w: block_header: committed_at %w", ErrProof, err)
+		return nil, fmt.Errorf("%w: block_header: %w", ErrProof, err)
 	}
-	// Leaves and nodes of a Merkle tree are hashed with the prefixes 0 and 1. A different
-	// prefix keeps a header from passing for one of them.
-	const headerPrefix, headerVersion = 2, 1
-	encoded := []byte{headerPrefix, headerVersion}
-	encoded = appendBytes(encoded, header.GetScope().GetOrganization())
-	encoded = appendBytes(encoded, header.GetScope().GetVault())
-	encoded = binary.AppendUvarint(encoded, header.GetHeight())
-	encoded = append(encoded, header.GetPreviousHash()...)
-	encoded = append(encoded, header.GetTxRoot()...)
-	encoded = binary.AppendUvarint(encoded, uint64(header.GetTxCount()))
-	encoded = binary.BigEndian.AppendUint64(encoded, committed)
 	hash := sha256.Sum256(encoded)
 	return hash[:], nil
 }

@@ -16,6 +16,7 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"github.com/seqledger/seqledger/client"
+	"github.com/seqledger/seqledger/internal/wire/message"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 )
 
@@ -90,7 +91,7 @@ func goldenHeader(t *testing.T) *seqledgerv1.BlockHeader {
 func TestProofOfTheGoldenTransaction(t *testing.T) {
 	t.Parallel()
 	transaction, header := goldenTransaction(t), goldenHeader(t)
-	encoded, err := client.CanonicalTransaction(transaction)
+	encoded, err := message.CanonicalTransaction(transaction)
 	if err != nil || !bytes.Equal(encoded, golden(t, "transaction")) {
 		t.Errorf("the encoding is\n%x (%v), want\n%x", encoded, err, golden(t, "transaction"))
 	}
@@ -154,7 +155,7 @@ func blockOf(t *testing.T, n, position int) (*seqledgerv1.Transaction,
 				ExpireEntity: &seqledgerv1.ExpireEntity{Key: "old"},
 			}}, remove("k", nil)}
 		}
-		encoded, err := client.CanonicalTransaction(transaction)
+		encoded, err := message.CanonicalTransaction(transaction)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -4,19 +4,20 @@ import (
 	"connectrpc.com/connect"
 
 	"github.com/seqledger/seqledger/internal/direct"
+	"github.com/seqledger/seqledger/internal/wire/message"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 )
 
 // writeStream is one WriteStream over any kind of connection. One goroutine sends and one
 // receives.
 type writeStream interface {
-	Send(next *frame) error
+	Send(next *message.Frame) error
 	Receive() (*seqledgerv1.WriteStreamResponse, error)
 	CloseRequest() error
 	CloseResponse() error
 }
 
-var _ writeStream = (*connect.BidiStreamForClient[frame, seqledgerv1.WriteStreamResponse])(nil)
+var _ writeStream = (*connect.BidiStreamForClient[message.Frame, seqledgerv1.WriteStreamResponse])(nil)
 
 // dedicatedStream is a WriteStream on an upgraded connection.
 type dedicatedStream struct {
@@ -24,7 +25,7 @@ type dedicatedStream struct {
 }
 
 // Send implements writeStream.
-func (d dedicatedStream) Send(next *frame) error { return d.stream.Send(next) }
+func (d dedicatedStream) Send(next *message.Frame) error { return d.stream.Send(next) }
 
 // Receive implements writeStream.
 func (d dedicatedStream) Receive() (*seqledgerv1.WriteStreamResponse, error) {

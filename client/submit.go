@@ -4,9 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"unicode/utf8"
 
 	"github.com/seqledger/seqledger/client/journal"
+	"github.com/seqledger/seqledger/internal/wire/message"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 )
 
@@ -122,16 +122,17 @@ func (w *Writer) prepare(tag string, operations []*seqledgerv1.Operation) (*Pend
 		if operation == nil {
 			return nil, fmt.Errorf("operation %d is nil", i)
 		}
-		if hollowOperation(operation) {
+		op, ok := message.ReadOperation(operation)
+		if !ok {
 			return nil, fmt.Errorf("operation %d: its %T, or what that holds, is a nil pointer", i, operation.GetOperation())
 		}
 		// Text that cannot be encoded would break a frame that other Writers share, so check it
 		// here.
-		if !validText(operation) {
+		if !op.IsUTF8() {
 			return nil, fmt.Errorf("operation %d: text is not UTF-8", i)
 		}
 	}
-	encoded, err := encodeOperations(operations)
+	encoded, err := message.EncodeOperations(operations)
 	if err != nil {
 		return nil, err
 	}
@@ -147,27 +148,8 @@ func (w *Writer) prepare(tag string, operations []*seqledgerv1.Operation) (*Pend
 func (w *Writer) newPending(operations []byte, count int) *Pending {
 	return &Pending{
 		writer: w, operations: operations, count: count,
-		size: len(w.stream) + len(operations) + writeOverhead, done: make(chan struct{}),
+		size: len(w.stream) + len(operations) + message.WriteOverhead, done: make(chan struct{}),
 	}
-}
-
-// validText checks the strings of an operation that is not hollow.
-func validText(operation *seqledgerv1.Operation) bool {
-	switch o := operation.GetOperation().(type) {
-	case *seqledgerv1.Operation_SetEntity:
-		return utf8.ValidString(o.SetEntity.GetKey())
-	case *seqledgerv1.Operation_DeleteEntity:
-		return utf8.ValidString(o.DeleteEntity.GetKey())
-	case *seqledgerv1.Operation_CreateRelationship:
-		r := o.CreateRelationship
-		return utf8.ValidString(r.GetResource()) && utf8.ValidString(r.GetRelation()) && utf8.ValidString(r.GetSubject())
-	case *seqledgerv1.Operation_DeleteRelationship:
-		r := o.DeleteRelationship
-		return utf8.ValidString(r.GetResource()) && utf8.ValidString(r.GetRelation()) && utf8.ValidString(r.GetSubject())
-	case *seqledgerv1.Operation_ExpireEntity:
-		return utf8.ValidString(o.ExpireEntity.GetKey())
-	}
-	return true
 }
 
 // unavailable returns why no write can be taken, or nil if one can, now or later.

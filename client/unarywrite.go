@@ -13,6 +13,7 @@ import (
 
 	"connectrpc.com/connect"
 
+	"github.com/seqledger/seqledger/internal/wire/message"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 	"github.com/seqledger/seqledger/proto/seqledger/v1/seqledgerv1connect"
 )
@@ -34,7 +35,7 @@ func (e *endpoint) write(
 	body := writeBodies.Get().(*writeBody) //nolint:forcetypeassert // The pool holds nothing else.
 	defer writeBodies.Put(body)
 	var err error
-	if body.bytes, err = (codec{}).MarshalAppend(body.bytes[:0], request.Msg); err != nil || len(body.bytes) > inlineBody {
+	if body.bytes, err = (message.Codec{}).MarshalAppend(body.bytes[:0], request.Msg); err != nil || len(body.bytes) > inlineBody {
 		return e.ledger.Write(ctx, request)
 	}
 	a, _ := ctx.Value(attemptKey{}).(*attempt)
@@ -55,10 +56,10 @@ func (e *endpoint) write(
 			a.status.Store(int32(answer.StatusCode))
 		}
 		if isPlainAnswer(answer) {
-			message := new(seqledgerv1.WriteResponse)
+			receipt := new(seqledgerv1.WriteResponse)
 			if err = body.read(answer); err == nil {
-				if err = (codec{}).Unmarshal(body.bytes, message); err == nil {
-					return connect.NewResponse(message), nil
+				if err = (message.Codec{}).Unmarshal(body.bytes, receipt); err == nil {
+					return connect.NewResponse(receipt), nil
 				}
 				err = connect.NewError(connect.CodeInternal, err)
 			}
@@ -74,7 +75,7 @@ func (e *endpoint) writeWith(
 	ctx context.Context, transport connect.HTTPClient, request *connect.Request[seqledgerv1.WriteRequest],
 ) (*connect.Response[seqledgerv1.WriteResponse], error) {
 	return connect.NewClient[seqledgerv1.WriteRequest, seqledgerv1.WriteResponse](
-		transport, e.base.String()+seqledgerv1connect.LedgerServiceWriteProcedure, connect.WithCodec(codec{}),
+		transport, e.base.String()+seqledgerv1connect.LedgerServiceWriteProcedure, connect.WithCodec(message.Codec{}),
 	).CallUnary(ctx, request)
 }
 

@@ -12,6 +12,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/seqledger/seqledger/client/journal"
+	"github.com/seqledger/seqledger/internal/wire/message"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 )
 
@@ -192,8 +193,8 @@ func (c *Client) NewWriter(ctx context.Context, options WriterOptions) (*Writer,
 	}
 	w.options.AttemptID = slices.Clone(options.AttemptID)
 	var err error
-	if w.stream, err = encodeStream(w.scope, w.clientID); err != nil {
-		return nil, err
+	if w.stream, err = message.EncodeStream(w.scope, w.clientID); err != nil {
+		return nil, fmt.Errorf("client: WriterOptions: Scope or ClientID: %w", err)
 	}
 	if err := w.open(ctx); err != nil {
 		return nil, err

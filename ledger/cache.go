@@ -87,13 +87,13 @@ var retryBuffers = sync.Pool{New: func() any { return new(decide.Buffer) }}
 // applier.
 const retryGroup = 32
 
-// answerRetries answers those of at most retryGroup writes without the log that
+// answerRetries answers those of at most retryGroup commands without the log that
 // are retries which the log would answer with their first receipts (rule 4). All
 // else is for the log to decide and gets nil, and so is a retry that meets the
 // applier at work: going through the log is always right, and waiting here would
 // hold up every new write.
 func (l *Ledger) answerRetries(
-	ctx context.Context, writes []*machine.Write,
+	ctx context.Context, commands []machine.Command,
 ) (receipts [retryGroup]*machine.Receipt, err error) {
 	if err := l.fresh(ctx); err != nil {
 		if _, elsewhere := errors.AsType[*NotLeaderError](err); !elsewhere && !errors.Is(err, ErrClosed) {
@@ -105,8 +105,8 @@ func (l *Ledger) answerRetries(
 	defer retryBuffers.Put(buffer)
 	_, err = l.store.TryView(func(r machine.Reader) (err error) {
 		view := l.machine.View(r)
-		for i, w := range writes {
-			if receipts[i], err = decide.Retry(view, w, l.cache, buffer); err != nil {
+		for i := range commands {
+			if receipts[i], err = decide.Retry(view, &commands[i], l.cache, buffer); err != nil {
 				return err
 			}
 		}
@@ -122,19 +122,19 @@ func (l *Ledger) answerRetries(
 // Repeated returns the outcomes of those of the writes that repeat a committed one whose
 // receipt is there; the others have the Code 0. It writes nothing, so that a server
 // which takes no write can still tell what became of one whose answer was lost.
-func (l *Ledger) Repeated(ctx context.Context, writes []*machine.Write) ([]machine.Outcome, error) {
-	outcomes := make([]machine.Outcome, len(writes))
+func (l *Ledger) Repeated(ctx context.Context, commands []machine.Command) ([]machine.Outcome, error) {
+	outcomes := make([]machine.Outcome, len(commands))
 	buffer := new(decide.Buffer)
-	for from := 0; from < len(writes); from += retryGroup {
-		group := writes[from:min(from+retryGroup, len(writes))]
+	for from := 0; from < len(commands); from += retryGroup {
+		group := commands[from:min(from+retryGroup, len(commands))]
 		err := l.View(ctx, func(v machine.View) error {
-			for i, w := range group {
-				receipt, err := decide.Retry(v, w, l.cache, buffer)
+			for i := range group {
+				receipt, err := decide.Retry(v, &group[i], l.cache, buffer)
 				if err != nil {
 					return err
 				}
 				if receipt != nil {
-					outcomes[from+i] = replayed(w, receipt)
+					outcomes[from+i] = replayed(&group[i], receipt)
 				}
 			}
 			return nil
@@ -147,6 +147,6 @@ func (l *Ledger) Repeated(ctx context.Context, writes []*machine.Write) ([]machi
 }
 
 // replayed is the outcome of a write that its first receipt answers.
-func replayed(w *machine.Write, receipt *machine.Receipt) machine.Outcome {
-	return machine.Outcome{Code: machine.Replayed, CommittedSequence: w.Sequence, Receipt: *receipt}
+func replayed(c *machine.Command, receipt *machine.Receipt) machine.Outcome {
+	return machine.Outcome{Code: machine.Replayed, CommittedSequence: c.Write().Sequence, Receipt: *receipt}
 }

@@ -76,19 +76,16 @@ type inflightEntry struct {
 // ErrQueueFull. When ctx ends first, the error wraps ErrOutcomeUnknown and the
 // cause. The error of a malformed write is a *machine.FieldError.
 func (l *Ledger) Write(ctx context.Context, w *machine.Write) (machine.Outcome, error) {
-	if err := w.Validate(); err != nil {
-		return machine.Outcome{}, err
+	buffer := encodeBuffers.Get().(*encodeBuffer) //nolint:forcetypeassert // The pool holds nothing else.
+	var err error
+	buffer.command[0], buffer.memory, err = w.Encode(buffer.memory[:0])
+	var s *Submission
+	if err == nil {
+		s, err = l.SubmitNow(ctx, buffer.command[:])
 	}
-	receipts, err := l.answerRetries(ctx, []*machine.Write{w})
+	buffer.command[0] = machine.Command{}
+	encodeBuffers.Put(buffer)
 	if err != nil {
-		return machine.Outcome{}, err
-	}
-	if receipts[0] != nil {
-		return replayed(w, receipts[0]), nil
-	}
-	s := new(Submission)
-	s.addWrite(w)
-	if err := l.enqueue(ctx, s, false); err != nil {
 		return machine.Outcome{}, err
 	}
 	outcomes, err := s.Wait(ctx)
@@ -98,40 +95,50 @@ func (l *Ledger) Write(ctx context.Context, w *machine.Write) (machine.Outcome, 
 	return outcomes[0], nil
 }
 
-// Submit puts writes on the queue, in their order, and does not wait for the
-// disk; it waits, until ctx ends, when the queue is full. The writes must not
-// be changed until the submission is done. The error of a malformed write is a
-// *machine.FieldError that begins with its place, and nothing is queued.
-func (l *Ledger) Submit(ctx context.Context, writes []*machine.Write) (*Submission, error) {
-	if len(writes) > maxSubmissionCommands {
-		problem := fmt.Sprintf("must be at most %d, are %d", maxSubmissionCommands, len(writes))
+// Submit puts commands on the queue, in their order, and does not wait for the
+// disk; it waits, until ctx ends, when the queue is full. The commands may be
+// used again once Submit returns. The error of too many is a *machine.FieldError,
+// and nothing is queued.
+func (l *Ledger) Submit(ctx context.Context, commands []machine.Command) (*Submission, error) {
+	return l.submit(ctx, commands, true)
+}
+
+// SubmitNow is Submit, but a full queue is refused with ErrQueueFull.
+func (l *Ledger) SubmitNow(ctx context.Context, commands []machine.Command) (*Submission, error) {
+	return l.submit(ctx, commands, false)
+}
+
+func (l *Ledger) submit(ctx context.Context, commands []machine.Command, wait bool) (*Submission, error) {
+	if len(commands) > maxSubmissionCommands {
+		problem := fmt.Sprintf("must be at most %d, are %d", maxSubmissionCommands, len(commands))
 		return nil, &machine.FieldError{Field: "writes", Problem: problem}
 	}
-	s := &Submission{commands: make([]queuedCommand, 0, len(writes))}
+	for i := range commands {
+		if len(commands[i].Encoded()) == 0 { // it would stop every node that applies it
+			return nil, &machine.FieldError{Field: fmt.Sprintf("writes[%d]", i), Problem: "was not encoded"}
+		}
+	}
+	s := &Submission{commands: make([]queuedCommand, 0, len(commands))}
 	buffer := frameBuffers.Get().(*frameBuffer) //nolint:forcetypeassert // The pool holds nothing else.
 	defer frameBuffers.Put(buffer)
 	s.frames = buffer.memory
-	for i, w := range writes {
-		if err := w.Validate(); err != nil {
-			return nil, fmt.Errorf("writes[%d]: %w", i, err)
-		}
-	}
 	var receipts [retryGroup]*machine.Receipt
-	for i, w := range writes {
+	for i := range commands {
 		if i%retryGroup == 0 {
 			var err error
-			if receipts, err = l.answerRetries(ctx, writes[i:min(i+retryGroup, len(writes))]); err != nil {
+			group := commands[i:min(i+retryGroup, len(commands))]
+			if receipts, err = l.answerRetries(ctx, group); err != nil {
 				return nil, err
 			}
 		}
 		if receipt := receipts[i%retryGroup]; receipt != nil {
-			s.setReplayed(i, replayed(w, receipt), len(writes))
+			s.setReplayed(i, replayed(&commands[i], receipt), len(commands))
 			continue
 		}
 		if s.slots != nil {
 			s.slots = append(s.slots, i)
 		}
-		s.addWrite(w)
+		s.addWrite(&commands[i])
 		if len(s.frames) > maxSubmissionBytes && i > 0 {
 			problem := fmt.Sprintf("must have at most %d bytes together", maxSubmissionBytes)
 			return nil, &machine.FieldError{Field: "writes", Problem: problem}
@@ -140,7 +147,7 @@ func (l *Ledger) Submit(ctx context.Context, writes []*machine.Write) (*Submissi
 	if s.frames = buffer.take(s.frames); len(s.commands) == 0 {
 		return s, nil
 	}
-	if err := l.enqueue(ctx, s, true); err != nil {
+	if err := l.enqueue(ctx, s, wait); err != nil {
 		return nil, err
 	}
 	return s, nil

@@ -90,7 +90,7 @@ func TestSubmissionOverManyEntries(t *testing.T) {
 		t.Fatal(out, err) // the first of them is a retry
 	}
 	before := l.Stats().Entries
-	s, err := l.Submit(t.Context(), writes)
+	s, err := l.Submit(t.Context(), commandsOf(t, writes...))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -130,7 +130,7 @@ func TestUnaryShareOfTheQueue(t *testing.T) {
 	}
 	waits := make(chan error, 1)
 	go func() { // ends when the budget is given back; joined by the receive
-		s, err := l.Submit(t.Context(), []*machine.Write{testWrite("stream", 1, 10)})
+		s, err := l.Submit(t.Context(), commandsOf(t, testWrite("stream", 1, 10)))
 		if err == nil {
 			_, err = s.Wait(t.Context())
 		}
@@ -152,6 +152,16 @@ func TestUnaryShareOfTheQueue(t *testing.T) {
 	}
 }
 
+// commandsOf encodes valid writes.
+func commandsOf(t testing.TB, writes ...*machine.Write) []machine.Command {
+	t.Helper()
+	commands, err := machine.Commands(writes...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return commands
+}
+
 func TestSubmissionLimits(t *testing.T) {
 	t.Parallel()
 	l := openTest(t, Options{})
@@ -160,17 +170,20 @@ func TestSubmissionLimits(t *testing.T) {
 	for i := range many {
 		many[i] = testWrite("c", uint64(i)+1, 0)
 	}
-	if s, err := l.Submit(t.Context(), many); !errors.As(err, &field) || s != nil {
+	if s, err := l.Submit(t.Context(), commandsOf(t, many...)); !errors.As(err, &field) || s != nil {
 		t.Errorf("too many writes: %v", err)
+	}
+	if s, err := l.Submit(t.Context(), make([]machine.Command, 1)); !errors.As(err, &field) || s != nil {
+		t.Errorf("a command that was not encoded: %v", err)
 	}
 	large := make([]*machine.Write, 13)
 	for i := range large {
 		large[i] = testWrite("c", uint64(i)+1, 1<<20)
 	}
-	if s, err := l.Submit(t.Context(), large); !errors.As(err, &field) || s != nil {
+	if s, err := l.Submit(t.Context(), commandsOf(t, large...)); !errors.As(err, &field) || s != nil {
 		t.Errorf("too many bytes: %v", err)
 	}
-	s, err := l.Submit(t.Context(), large[:11])
+	s, err := l.Submit(t.Context(), commandsOf(t, large[:11]...))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -22,20 +22,13 @@ const (
 // A Reserve waits while another owner has the key, until the reservation ends in any
 // way but no longer than wait, and is decided then as if it had come only then.
 //
-// A command that must go into the log is given to admit, unless that is nil: it may
-// refuse it, or calls propose and returns what that returns. What waits, or is answered
+// A command that must go into the log is given to admit. What waits, or is answered
 // from the state, needs no admission.
 func (l *Ledger) Keyed(
-	ctx context.Context, c *machine.KeyedCommand, wait time.Duration,
-	admit func(ctx context.Context, propose func(context.Context) (machine.Outcome, error)) (machine.Outcome, error),
+	ctx context.Context, c *machine.KeyedCommand, wait time.Duration, admit Admit,
 ) (machine.Outcome, error) {
 	if err := c.Validate(); err != nil {
 		return machine.Outcome{}, err
-	}
-	if admit == nil {
-		admit = func(ctx context.Context, propose func(context.Context) (machine.Outcome, error)) (machine.Outcome, error) {
-			return propose(ctx)
-		}
 	}
 	decide := func() (machine.Outcome, error) { return l.decideKeyed(ctx, c, admit) }
 	if wait > 0 && c.Kind == keyed.Reserve {
@@ -44,10 +37,20 @@ func (l *Ledger) Keyed(
 	return decide()
 }
 
-func (l *Ledger) decideKeyed(
-	ctx context.Context, c *machine.KeyedCommand,
-	admit func(context.Context, func(context.Context) (machine.Outcome, error)) (machine.Outcome, error),
+// Admit refuses a command, or calls propose, which puts it into the log, and returns
+// what that returns. nil admits everything.
+type Admit func(ctx context.Context, propose func(context.Context) (machine.Outcome, error)) (machine.Outcome, error)
+
+func (a Admit) propose(
+	ctx context.Context, propose func(context.Context) (machine.Outcome, error),
 ) (machine.Outcome, error) {
+	if a == nil {
+		return propose(ctx)
+	}
+	return a(ctx, propose)
+}
+
+func (l *Ledger) decideKeyed(ctx context.Context, c *machine.KeyedCommand, admit Admit) (machine.Outcome, error) {
 	// The proposer resolves times, and the state machine sees what it has resolved.
 	resolved := *c
 	resolved.ValidUntil = min(c.ValidUntil, l.clock.now()+int64(keyed.MaxValidity))
@@ -57,7 +60,7 @@ func (l *Ledger) decideKeyed(
 		return err
 	})
 	if err == nil && !answered {
-		out, err = admit(ctx, func(ctx context.Context) (machine.Outcome, error) {
+		out, err = admit.propose(ctx, func(ctx context.Context) (machine.Outcome, error) {
 			return l.one(ctx, machine.AppendKeyed(nil, &resolved))
 		})
 	}
@@ -117,8 +120,9 @@ func (l *Ledger) awaitEnd(ctx context.Context, waiting *keyWaiters, limit *time.
 	return false
 }
 
-// WriteKeyed decides a write that belongs to a key and to no stream; see Write.
-func (l *Ledger) WriteKeyed(ctx context.Context, w *machine.KeyedWrite) (machine.Outcome, error) {
+// WriteKeyed decides a write that belongs to a key and to no stream; see Write, and
+// for admit, Keyed.
+func (l *Ledger) WriteKeyed(ctx context.Context, w *machine.KeyedWrite, admit Admit) (machine.Outcome, error) {
 	if err := w.Validate(); err != nil {
 		return machine.Outcome{}, err
 	}
@@ -135,9 +139,11 @@ func (l *Ledger) WriteKeyed(ctx context.Context, w *machine.KeyedWrite) (machine
 	if answered {
 		return machine.Outcome{Code: machine.Replayed, Receipt: receipt}, nil
 	}
-	s := new(Submission)
-	s.addKeyedWrite(w)
-	return l.decide(ctx, s)
+	return admit.propose(ctx, func(ctx context.Context) (machine.Outcome, error) {
+		s := new(Submission)
+		s.addKeyedWrite(w)
+		return l.decide(ctx, s)
+	})
 }
 
 // KeyedRecord returns the record of a key, with its response and checkpoint, or

@@ -238,7 +238,7 @@ func TestKeyedWriteOnce(t *testing.T) {
 	var group sync.WaitGroup
 	for range 32 {
 		group.Go(func() {
-			out, err := l.WriteKeyed(t.Context(), w)
+			out, err := l.WriteKeyed(t.Context(), w, nil)
 			if err != nil || out.Code != machine.Committed && out.Code != machine.Replayed {
 				t.Error(out.Code, err)
 			}
@@ -259,7 +259,7 @@ func TestKeyedWriteOnce(t *testing.T) {
 	}
 	other := *w
 	other.Operations = []machine.Operation{{Kind: machine.OpAppend, Value: []byte("run something else")}}
-	if out, err := l.WriteKeyed(t.Context(), &other); err != nil || out.Code != machine.IdempotencyKeyReused {
+	if out, err := l.WriteKeyed(t.Context(), &other, nil); err != nil || out.Code != machine.IdempotencyKeyReused {
 		t.Errorf("another write under the key: %v, %v", out.Code, err)
 	}
 }

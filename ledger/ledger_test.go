@@ -130,13 +130,23 @@ func TestRetryIsAnsweredWithoutLog(t *testing.T) {
 	}
 }
 
+// commandsOf encodes valid writes.
+func commandsOf(t testing.TB, writes ...*machine.Write) []machine.Command {
+	t.Helper()
+	commands, err := machine.Commands(writes...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return commands
+}
+
 func TestSubmitMixesRetriesAndRefusals(t *testing.T) {
 	t.Parallel()
 	l := open(t, ledger.Options{})
 	mustWrite(t, l, appendWrite("c", 1, nil), machine.Committed)
-	s, err := l.Submit(t.Context(), []*machine.Write{
+	s, err := l.Submit(t.Context(), commandsOf(t,
 		appendWrite("c", 2, nil), appendWrite("c", 1, nil), appendWrite("c", 9, nil), appendWrite("c", 3, nil),
-	})
+	))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -161,9 +171,9 @@ func TestMalformedWriteChangesNothing(t *testing.T) {
 	if _, err := l.Write(t.Context(), bad); !errors.As(err, &field) || field.Field != "sequence" {
 		t.Errorf("Write: %v", err)
 	}
-	_, err := l.Submit(t.Context(), []*machine.Write{appendWrite("c", 1, nil), bad})
+	_, err := machine.Commands(appendWrite("c", 1, nil), bad)
 	if !errors.As(err, &field) || !strings.HasPrefix(err.Error(), "writes[1]: sequence") {
-		t.Errorf("Submit: %v", err)
+		t.Errorf("Commands: %v", err)
 	}
 	if after := l.Stats().Commands; after != before {
 		t.Errorf("%d commands reached the log", after-before)

@@ -97,7 +97,7 @@ func TestConfigurationChangesUnderLoad(t *testing.T) {
 				for j := range writes {
 					writes[j] = appendWrite(fmt.Sprint("writer", i), uint64(round*len(writes)+j)+1, nil)
 				}
-				s, err := l.Submit(context.Background(), writes)
+				s, err := l.Submit(context.Background(), commandsOf(t, writes...))
 				if err == nil {
 					_, err = s.Wait(context.Background())
 				}

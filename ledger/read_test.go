@@ -41,7 +41,7 @@ func commitPayloads(t *testing.T, l *Ledger, client string, payloads ...string) 
 			Operations: []machine.Operation{{Kind: machine.OpAppend, Value: []byte(payload)}},
 		})
 	}
-	s, err := l.Submit(t.Context(), writes)
+	s, err := l.Submit(t.Context(), commandsOf(t, writes...))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -79,15 +79,15 @@ func (b *frameBuffer) take(frames []byte) []byte {
 	return slices.Clone(frames)
 }
 
-// encodeBuffers spares an allocation for each write.
-var encodeBuffers = sync.Pool{New: func() any { return new([]byte) }}
-
-func (s *Submission) addWrite(w *machine.Write) {
-	buffer := encodeBuffers.Get().(*[]byte) //nolint:forcetypeassert // The pool holds nothing else.
-	*buffer = machine.AppendWrite((*buffer)[:0], w)
-	s.add(*buffer, decide.Work(w.Operations))
-	encodeBuffers.Put(buffer)
+// encodeBuffer is the memory of one write until it is queued.
+type encodeBuffer struct {
+	memory  []byte
+	command [1]machine.Command
 }
+
+var encodeBuffers = sync.Pool{New: func() any { return new(encodeBuffer) }}
+
+func (s *Submission) addWrite(c *machine.Command) { s.add(c.Encoded(), decide.CommandWork(c)) }
 
 func (s *Submission) addKeyedWrite(w *machine.KeyedWrite) {
 	s.add(machine.AppendKeyedWrite(nil, w), decide.Work(w.Operations))

@@ -2,14 +2,17 @@ package server
 
 import (
 	"context"
-	"time"
 
+	"connectrpc.com/connect"
 	"google.golang.org/protobuf/types/known/durationpb"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
+	"github.com/seqledger/seqledger/internal/wire"
 	"github.com/seqledger/seqledger/ledger"
+	"github.com/seqledger/seqledger/ledger/backupfile"
 	"github.com/seqledger/seqledger/ledger/machine"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
+	"github.com/seqledger/seqledger/server/admission"
 )
 
 // getStatus describes the server. Index, digest, the numbers of streams and commands, and the
@@ -21,12 +24,12 @@ func (s *Server) getStatus(
 	status := &seqledgerv1.Status{Version: s.options.Version, Caller: s.callerStatus(ctx)}
 	err := s.options.Ledger.View(ctx, func(v machine.View) error {
 		status.LedgerId = v.LedgerID().String()
-		status.LedgerTime = timeOf(v.Time())
+		status.LedgerTime = wire.Timestamp(v.Time())
 		if all {
 			status.Index = v.Index()
 			status.Digest = v.Digest().String()
 			status.Streams = v.Streams()
-			status.Config = renderConfig(v.Config())
+			status.Config = wire.RenderConfig(v.Config())
 		}
 		return nil
 	})
@@ -84,20 +87,20 @@ func (s *Server) listClients(
 	ctx context.Context, m *seqledgerv1.ListClientsRequest,
 ) (*seqledgerv1.ListClientsResponse, error) {
 	var only *machine.Scope
-	q := newQuery("clients")
+	q := wire.NewQuery("clients")
 	if m.Scope != nil {
-		scope, err := requireScope(m.Scope)
+		scope, err := wire.RequireScope(m.Scope)
 		if err != nil {
 			return nil, err
 		}
 		only = &scope
-		q = newQuery("clients", scope.Organization, scope.Vault)
+		q = wire.NewQuery("clients", scope.Organization, scope.Vault)
 	}
-	size, err := pageSize(m.PageSize)
+	size, err := wire.PageSize(m.PageSize)
 	if err != nil {
 		return nil, err
 	}
-	after, err := q.cursor(m.PageToken)
+	after, err := q.Cursor(m.PageToken)
 	if err != nil {
 		return nil, err
 	}
@@ -107,7 +110,7 @@ func (s *Server) listClients(
 	}
 	answer := new(seqledgerv1.ListClientsResponse)
 	if page.more {
-		answer.NextPageToken = q.token(page.last)
+		answer.NextPageToken = q.Token(page.last)
 	}
 	if len(page.streams) == 0 {
 		return answer, nil
@@ -119,8 +122,8 @@ func (s *Server) listClients(
 			return false, err
 		}
 		answer.Clients = append(answer.Clients, &seqledgerv1.ClientEntry{
-			Scope: renderScope(stream.Scope), ClientId: stream.ClientID,
-			State: renderState(stream.StreamState, newest, page.config),
+			Scope: wire.RenderScope(stream.Scope), ClientId: stream.ClientID,
+			State: wire.RenderState(stream.StreamState, newest, page.config),
 		})
 		return len(answer.Clients) < len(page.streams), nil
 	})
@@ -173,7 +176,7 @@ func (s *Server) findStreams(
 func (s *Server) updateConfig(
 	ctx context.Context, m *seqledgerv1.UpdateConfigRequest,
 ) (*seqledgerv1.UpdateConfigResponse, error) {
-	update, err := configUpdate(m)
+	update, err := wire.ConfigUpdate(m)
 	if err != nil {
 		return nil, err
 	}
@@ -189,43 +192,65 @@ func (s *Server) updateConfig(
 		return nil, err
 	}
 	s.metrics.success(methodUpdateConfig, out.Code)
-	return &seqledgerv1.UpdateConfigResponse{Config: renderConfig(out.Config)}, nil
+	return &seqledgerv1.UpdateConfigResponse{Config: wire.RenderConfig(out.Config)}, nil
 }
 
-// configUpdate converts a request. It checks the limits by themselves, so that
-// a malformed request stays out of the log; what the state machine decides is
-// the same, because no limit depends on another field.
-func configUpdate(m *seqledgerv1.UpdateConfigRequest) (*machine.ConfigUpdate, error) {
-	update := &machine.ConfigUpdate{
-		EvictionInterval: ifSet(m.EvictionIntervalSet != nil, m.GetEvictionInterval()),
-		EvictionLimit:    ifSet(m.EvictionLimitSet != nil, m.GetEvictionLimit()),
-		ReceiptWindow:    ifSet(m.ReceiptWindowSet != nil, m.GetReceiptWindow()),
-		MaxStreams:       ifSet(m.MaxStreamsSet != nil, m.GetMaxStreams()),
+type backupStream = connect.ServerStream[seqledgerv1.BackupResponse]
+
+// backup sends a backup until it is complete, the client disconnects, or the server drains: a
+// backup may take hours, and can be repeated.
+func (s *Server) backup(
+	ctx context.Context, r *connect.Request[wire.Request[seqledgerv1.BackupRequest, *seqledgerv1.BackupRequest]],
+	stream *backupStream,
+) error {
+	controls := admission.StreamControlsOf(ctx)
+	controls.Whole()
+	controls.Release()
+	if _, err := r.Msg.Get(); err != nil {
+		return err
 	}
-	config := machine.DefaultConfig()
-	if m.ClientTtl != nil {
-		ttl := m.ClientTtl.AsDuration() // the nearest that 64 bits can hold
-		if m.ClientTtl.CheckValid() != nil || int64(ttl/time.Second) != m.ClientTtl.Seconds {
-			return nil, &machine.FieldError{Field: "client_ttl", Problem: "must be 1 s to 292 years"}
-		}
-		config.ClientTTL = int64(ttl)
-		update.ClientTTL = &config.ClientTTL
+	if s.isDraining() {
+		return ledger.ErrDraining
 	}
-	for to, from := range map[*uint64]*uint64{
-		&config.EvictionInterval: update.EvictionInterval, &config.EvictionLimit: update.EvictionLimit,
-		&config.ReceiptWindow: update.ReceiptWindow, &config.MaxStreams: update.MaxStreams,
-	} {
-		if from != nil {
-			*to = *from
-		}
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	stop := context.AfterFunc(s.draining, func() { cancel(ledger.ErrDraining) })
+	defer stop()
+	defer s.untilCallerEnds(ctx, cancel)()
+	out := &backupSender{stream: stream, controls: controls}
+	info, err := s.options.Ledger.Backup(ctx, out, ledger.BackupOptions{RateBytes: s.options.BackupRate, Begin: out.begin})
+	if err != nil {
+		return err
 	}
-	return update, config.Validate()
+	return out.send(&seqledgerv1.BackupResponse{Part: &seqledgerv1.BackupResponse_Trailer{
+		Trailer: &seqledgerv1.BackupTrailer{TotalSize: uint64(info.Bytes), Sha256: info.SHA256[:]},
+	}})
 }
 
-// ifSet returns a pointer to a value that is set in the request, otherwise nil.
-func ifSet(set bool, value uint64) *uint64 {
-	if !set {
-		return nil
+// backupSender sends what is written to it.
+type backupSender struct {
+	stream   *backupStream
+	controls *admission.StreamControls
+}
+
+func (b *backupSender) begin(info backupfile.Info) error {
+	return b.send(&seqledgerv1.BackupResponse{Part: &seqledgerv1.BackupResponse_Header{Header: &seqledgerv1.BackupHeader{
+		LedgerId: info.LedgerID.String(), Index: info.Index, Digest: info.Digest.String(),
+		SizeEstimate: uint64(info.Bytes), FormatVersion: backupfile.Version,
+	}}})
+}
+
+// Write implements io.Writer. The ledger writes a chunk of its format at a time.
+func (b *backupSender) Write(chunk []byte) (int, error) {
+	if err := b.send(&seqledgerv1.BackupResponse{Part: &seqledgerv1.BackupResponse_Chunk{Chunk: chunk}}); err != nil {
+		return 0, err
 	}
-	return &value
+	return len(chunk), nil
+}
+
+// send fails if the client takes no data for too long. While a backup is open, the state file
+// cannot reuse its old pages, so a client that stopped reading would make it grow without
+// bound.
+func (b *backupSender) send(part *seqledgerv1.BackupResponse) error {
+	return b.controls.Send(func() error { return b.stream.Send(part) })
 }

@@ -3,9 +3,11 @@ package server
 import (
 	"context"
 	"errors"
+	"sync"
 
 	"connectrpc.com/connect"
 
+	"github.com/seqledger/seqledger/internal/wire"
 	"github.com/seqledger/seqledger/ledger"
 	"github.com/seqledger/seqledger/ledger/machine"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
@@ -47,19 +49,22 @@ type placed struct {
 
 // newBatch converts a frame and submits its permitted writes. It waits while the credential
 // exceeds its rate or its share of the engine, or the queue is full. The error is that of ctx.
-func (st *writeStream) newBatch(ctx context.Context, f *frame) (*batch, error) {
+func (st *writeStream) newBatch(ctx context.Context, f *wire.Frame) (*batch, error) {
 	s := st.server
-	b := &batch{size: len(f.writes)}
-	writes := b.convert(f, st.authorized)
-	if len(writes) == 0 {
+	b := &batch{size: len(f.Writes)}
+	c := converters.Get().(*converter) //nolint:forcetypeassert // The pool holds nothing else.
+	defer c.release()
+	// This is the last use of the frame: while its writes wait, their commands alone take memory.
+	commands := c.convert(b, f, st.authorized)
+	if len(commands) == 0 {
 		return b, nil
 	}
 	err := error(ledger.ErrDraining)
 	if !s.isDraining() {
-		b.leave, err = s.admission.Writes(ctx, st.hurry, st.party, len(writes), b.bytes())
+		b.leave, err = s.admission.Writes(ctx, st.hurry, st.party, len(commands), b.bytes())
 	}
 	if err == nil {
-		b.submission, err = s.options.Ledger.Submit(ctx, writes)
+		b.submission, err = s.options.Ledger.Submit(ctx, commands)
 	}
 	if err == nil {
 		return b, nil
@@ -71,7 +76,7 @@ func (st *writeStream) newBatch(ctx context.Context, f *frame) (*batch, error) {
 	}
 	b.refused = s.writeErrorOf(ctx, err)
 	if hasNoRoom(err) {
-		b.outcomes, err = s.options.Ledger.Repeated(ctx, writes)
+		b.outcomes, err = s.options.Ledger.Repeated(ctx, commands)
 		if err != nil && ctx.Err() != nil {
 			return nil, context.Cause(ctx)
 		}
@@ -79,18 +84,40 @@ func (st *writeStream) newBatch(ctx context.Context, f *frame) (*batch, error) {
 	return b, nil
 }
 
-// convert returns the writes that are valid and permitted.
-func (b *batch) convert(f *frame, authorized *authorizationCache) []*machine.Write {
-	c := newConverter(authorized.credential.Actor(), f.writes...)
-	memory := make([]machine.Write, len(f.writes))
-	writes := make([]*machine.Write, 0, len(f.writes))
-	if b.writes = b.one[:0]; len(f.writes) > 1 {
-		b.writes = make([]batchWrite, 0, len(f.writes))
+// converter is the memory of the commands of one frame until they are submitted. It is pooled, not
+// kept by a stream, because most streams are idle most of the time.
+type converter struct {
+	encoder  wire.Encoder
+	commands []machine.Command
+}
+
+var converters = sync.Pool{New: func() any { return new(converter) }}
+
+// maxKeptCommands is how many commands a pooled converter has memory for.
+const maxKeptCommands = 256
+
+// release gives the memory back. The commands are no longer used.
+func (c *converter) release() {
+	c.encoder.Reset()
+	clear(c.commands) // they hold strings of their requests
+	if c.commands = c.commands[:0]; cap(c.commands) > maxKeptCommands {
+		c.commands = nil
 	}
-	for i, m := range f.writes {
-		err := f.bad[i]
+	converters.Put(c)
+}
+
+// convert returns the commands of the writes that are valid and permitted. They are valid until
+// release.
+func (c *converter) convert(b *batch, f *wire.Frame, authorized *authorizationCache) []machine.Command {
+	if b.writes = b.one[:0]; len(f.Writes) > 1 {
+		b.writes = make([]batchWrite, 0, len(f.Writes))
+	}
+	actor := authorized.credential.Actor()
+	for i, m := range f.Writes {
+		var command machine.Command
+		err := f.Bad[i]
 		if err == nil {
-			err = c.write(&memory[i], m)
+			command, err = c.encoder.Encode(m, actor)
 		}
 		if err == nil {
 			err = authorized.write(m)
@@ -100,24 +127,30 @@ func (b *batch) convert(f *frame, authorized *authorizationCache) []*machine.Wri
 			b.invalid = append(b.invalid, placed{i, e})
 			continue
 		}
-		kept := batchWrite{sequence: m.Sequence, bytes: operationBytes(&memory[i])}
+		kept := batchWrite{sequence: m.Sequence, bytes: chargedBytes(&command)}
 		if m.IncludeProof {
-			scope := memory[i].Scope
+			scope := command.Write().Scope
 			kept.proofOf = &scope
 		}
-		b.writes, writes = append(b.writes, kept), append(writes, &memory[i])
+		b.writes, c.commands = append(b.writes, kept), append(c.commands, command)
 	}
-	return writes
+	return c.commands
 }
 
-// operationBytes returns the bytes of keys, values and payloads of a write, plus an overhead
-// for each operation.
-func operationBytes(w *machine.Write) int {
-	const each = 16
-	n := each * len(w.Operations)
-	for i := range w.Operations {
-		op := &w.Operations[i]
-		n += len(op.Key) + len(op.Relation) + len(op.Subject) + len(op.Value) + len(op.Condition.Value)
+// chargedBytes returns how many bytes a write counts for in its credential's account: those of
+// keys, values and payloads, and an overhead for each operation.
+func chargedBytes(c *machine.Command) int {
+	return c.OperationBytes() + chargedOperation*c.Operations()
+}
+
+// chargedOperation is what each operation counts beside its bytes.
+const chargedOperation = 16
+
+// chargedOperations is chargedBytes of operations that are not encoded.
+func chargedOperations(operations []machine.Operation) (n int) {
+	for i := range operations {
+		o := &operations[i]
+		n += chargedOperation + len(o.Key) + len(o.Relation) + len(o.Subject) + len(o.Value)
 	}
 	return n
 }
@@ -195,4 +228,94 @@ func (s *Server) writeErrorOf(ctx context.Context, err error) *seqledgerv1.Write
 		e.Message = withReference(ctx, e.Message)
 	}
 	return e
+}
+
+// maxResults is the number of results after which no further frame joins a response.
+const maxResults = wire.MaxFrameWrites
+
+// answers builds the responses of one stream.
+type answers struct {
+	wire.Results
+
+	tally tally
+	// tree is the tree of the last proof's block in this response, cached because the writes of
+	// a frame are in few blocks.
+	tree       *machine.BlockTree
+	treeScope  machine.Scope
+	treeHeight uint64
+}
+
+// tally counts what a stream has answered.
+type tally struct{ committed, replayed, refused uint64 }
+
+// reset begins the next response.
+func (a *answers) reset() {
+	a.Reset()
+	a.tree = nil
+}
+
+// add appends the results of a settled batch, in the order of its writes. Committed bytes are
+// added to the party's account.
+func (a *answers) add(ctx context.Context, s *Server, p admission.Party, b *batch) {
+	if b.refused == nil {
+		s.stored(p, b)
+	}
+	invalid, valid := b.invalid, 0
+	for i := range b.size {
+		switch {
+		case len(invalid) > 0 && invalid[0].place == i:
+			a.refused(s, invalid[0].err)
+			a.AddError(invalid[0].err)
+			invalid = invalid[1:]
+		case b.refused != nil && (b.outcomes == nil || b.outcomes[valid].Code == 0):
+			a.refused(s, b.refused)
+			a.AddError(b.refused)
+			valid++
+		default:
+			a.addOutcome(ctx, s, &b.outcomes[valid], &b.writes[valid])
+			valid++
+		}
+	}
+}
+
+// refused counts a refusal.
+func (a *answers) refused(s *Server, e *seqledgerv1.WriteError) {
+	s.metrics.refusal(methodWriteStream, e.Code)
+	a.tally.refused++
+}
+
+// addOutcome appends the result of a write.
+func (a *answers) addOutcome(ctx context.Context, s *Server, out *machine.Outcome, w *batchWrite) {
+	if e := refusal(out, w.sequence); e != nil {
+		a.refused(s, e)
+		a.AddError(e)
+		return
+	}
+	m := a.AddReceipt(&out.Receipt)
+	if w.proofOf != nil {
+		if err := a.addProof(ctx, s, m, *w.proofOf); err != nil {
+			e := s.writeErrorOf(ctx, err)
+			a.refused(s, e)
+			a.RefuseLast(e)
+			return
+		}
+	}
+	s.metrics.success(methodWriteStream, out.Code)
+	if out.Code == machine.Replayed {
+		a.tally.replayed++
+	} else {
+		a.tally.committed++
+	}
+}
+
+// addProof adds the proof of a committed write. See Server.addProof.
+func (a *answers) addProof(ctx context.Context, s *Server, m *seqledgerv1.Receipt, scope machine.Scope) error {
+	if a.tree == nil || a.treeScope != scope || a.treeHeight != m.BlockHeight {
+		tree, err := s.blockTree(ctx, scope, m.BlockHeight)
+		if err != nil {
+			return err
+		}
+		a.tree, a.treeScope, a.treeHeight = tree, scope, m.BlockHeight
+	}
+	return setProof(m, a.tree)
 }

@@ -248,3 +248,67 @@ func (s *Server) ledgerState() *ledgerState {
 	state.measured = err == nil
 	return state
 }
+
+var (
+	reloadsDesc = prometheus.NewDesc("seqledger_auth_reloads_total",
+		"Times that the auth file was read again, by result.", []string{"result"}, nil)
+	turnedAwayDesc = prometheus.NewDesc("seqledger_auth_refused_total",
+		"Requests without a good credential, by reason.", []string{"reason"}, nil)
+	authKeysDesc = prometheus.NewDesc("seqledger_auth_keys", "API keys in the auth file.", nil, nil)
+)
+
+// accessCollector reads the auth file's counters on each scrape. Without an auth file it has no
+// metrics.
+type accessCollector struct{ server *Server }
+
+// Describe implements prometheus.Collector.
+func (accessCollector) Describe(out chan<- *prometheus.Desc) {
+	out <- reloadsDesc
+	out <- turnedAwayDesc
+	out <- authKeysDesc
+}
+
+// Collect implements prometheus.Collector.
+func (c accessCollector) Collect(out chan<- prometheus.Metric) {
+	if c.server.options.Auth == nil {
+		return
+	}
+	stats := c.server.options.Auth.Stats()
+	counter := func(d *prometheus.Desc, n uint64, label string) {
+		out <- prometheus.MustNewConstMetric(d, prometheus.CounterValue, float64(n), label)
+	}
+	counter(reloadsDesc, stats.Reloads, "taken")
+	counter(reloadsDesc, stats.FailedReloads, "failed")
+	for reason, n := range stats.Refused {
+		counter(turnedAwayDesc, n, reason)
+	}
+	out <- prometheus.MustNewConstMetric(authKeysDesc, prometheus.GaugeValue, float64(stats.Keys))
+}
+
+var (
+	gateRefusalsDesc = prometheus.NewDesc("seqledger_gate_refusals_total",
+		"What was refused or cut off because of a bound, by the bound and by whose it is.", []string{"gate", "of"}, nil)
+	connectionsRefusedDesc = prometheus.NewDesc("seqledger_connections_refused_total",
+		"Connections closed because there were as many as may be, or as many of unknown callers.", nil, nil)
+)
+
+// admissionCollector reads the counters of package admission on each scrape.
+type admissionCollector struct{ admission *admission.Controller }
+
+// Describe implements prometheus.Collector.
+func (admissionCollector) Describe(out chan<- *prometheus.Desc) {
+	out <- gateRefusalsDesc
+	out <- connectionsRefusedDesc
+}
+
+// Collect implements prometheus.Collector.
+func (c admissionCollector) Collect(out chan<- prometheus.Metric) {
+	connections := uint64(0)
+	c.admission.Refusals(func(b admission.Bound, o admission.Owner, n uint64) {
+		if b == admission.Connections {
+			connections += n
+		}
+		out <- prometheus.MustNewConstMetric(gateRefusalsDesc, prometheus.CounterValue, float64(n), b.String(), o.String())
+	})
+	out <- prometheus.MustNewConstMetric(connectionsRefusedDesc, prometheus.CounterValue, float64(connections))
+}

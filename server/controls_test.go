@@ -14,6 +14,7 @@ import (
 	"connectrpc.com/connect"
 	"google.golang.org/protobuf/proto"
 
+	"github.com/seqledger/seqledger/internal/wire"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 	"github.com/seqledger/seqledger/proto/seqledger/v1/seqledgerv1connect"
 )
@@ -171,7 +172,7 @@ func TestDeafDedicatedStreamIsDisconnected(t *testing.T) {
 	}
 	// Gaps, because their answers are longer than they are.
 	frame := new(seqledgerv1.WriteStreamRequest)
-	for range maxFrameWrites {
+	for range wire.MaxFrameWrites {
 		write := appends("x").Writes[0]
 		write.Sequence = 7
 		frame.Writes = append(frame.Writes, write)

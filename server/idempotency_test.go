@@ -402,3 +402,100 @@ func TestSharesOfKeys(t *testing.T) {
 		t.Error("stored responses do not count:", err)
 	}
 }
+
+// keyedWrite returns a write that belongs to a key.
+func keyedWrite(key, value string) *seqledgerv1.WriteRequest {
+	return &seqledgerv1.WriteRequest{
+		Scope: scope(), Namespace: "jobs", IdempotencyKey: key, Operations: []*seqledgerv1.Operation{appendOp(value)},
+	}
+}
+
+// A write that belongs to a key is committed once, and its repeats get the same receipt.
+func TestKeyedWritesOverTheWire(t *testing.T) {
+	t.Parallel()
+	h := startWith(t, server.Options{})
+	for protocol, o := range wire {
+		c := seqledgerv1connect.NewLedgerServiceClient(h.h2, h.url, o...)
+		key := strings.ReplaceAll(protocol, " ", "-")
+		first := reply(t, c.Write, keyedWrite(key, "job")).Receipt
+		if first.Replayed || first.Sequence != 0 || first.TxId == "" {
+			t.Errorf("%s: %v", protocol, first)
+		}
+		again := reply(t, c.Write, keyedWrite(key, "job")).Receipt
+		if !again.Replayed || again.TxId != first.TxId {
+			t.Errorf("%s: the repeat: %v", protocol, again)
+		}
+		err := call(t, c.Write, keyedWrite(key, "another job"))
+		if detail(err).GetCode() != seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_IDEMPOTENCY_KEY_REUSED {
+			t.Errorf("%s: another request: %v", protocol, err)
+		}
+		elsewhere := keyedWrite(key, "another job")
+		elsewhere.Namespace = "mail"
+		if r := reply(t, c.Write, elsewhere).Receipt; r.Replayed {
+			t.Errorf("%s: the key of another namespace is in the way: %v", protocol, r)
+		}
+	}
+	var group sync.WaitGroup
+	receipts := make([]*seqledgerv1.Receipt, 32)
+	for i := range receipts {
+		group.Go(func() {
+			if answer, err := h.client.Write(t.Context(), connect.NewRequest(keyedWrite("race", "job"))); err != nil {
+				t.Error(err)
+			} else {
+				receipts[i] = answer.Msg.Receipt
+			}
+		})
+	}
+	group.Wait()
+	fresh := 0
+	for _, r := range receipts {
+		if !r.GetReplayed() {
+			fresh++
+		}
+		if r.GetTxId() != receipts[0].GetTxId() {
+			t.Error("two receipts for one key:", r, receipts[0])
+		}
+	}
+	if fresh != 1 {
+		t.Errorf("%d of the callers committed the write", fresh)
+	}
+}
+
+// Each mistake in a keyed write names its field, and a write of a stream has no field of a keyed one.
+func TestMalformedKeyedWrites(t *testing.T) {
+	t.Parallel()
+	h := startWith(t, server.Options{})
+	commands := h.ledger.Stats().Commands
+	for field, spoil := range map[string]func(w *seqledgerv1.WriteRequest){
+		"session":         func(w *seqledgerv1.WriteRequest) { w.Session = 1 },
+		"scope":           func(w *seqledgerv1.WriteRequest) { w.Scope = nil },
+		"idempotency_key": func(w *seqledgerv1.WriteRequest) { w.IdempotencyKey = "ü" },
+		"namespace":       func(w *seqledgerv1.WriteRequest) { w.Namespace = "\n" },
+		"principal":       func(w *seqledgerv1.WriteRequest) { w.Principal = strings.Repeat("p", 2_000) },
+		"ttl":             func(w *seqledgerv1.WriteRequest) { w.Ttl = durationpb.New(0) },
+		"client_id":       func(w *seqledgerv1.WriteRequest) { w.ClientId = "\x01" },
+		"operations":      func(w *seqledgerv1.WriteRequest) { w.Operations = nil },
+		"operations[0]":   func(w *seqledgerv1.WriteRequest) { w.Operations = []*seqledgerv1.Operation{{}} },
+		"sequence":        func(w *seqledgerv1.WriteRequest) { w.Sequence, w.ClientId, w.IdempotencyKey = 1, "c", "" },
+		"sequence ":       func(w *seqledgerv1.WriteRequest) { w.IdempotencyKey, w.ClientId = "", "c" },
+	} {
+		w := keyedWrite("k", "job")
+		spoil(w)
+		err := call(t, h.client.Write, w)
+		if got := detail(err); connect.CodeOf(err) != connect.CodeInvalidArgument || got.GetField() != strings.TrimSpace(field) {
+			t.Errorf("%s: %v, field %q", field, err, got.GetField())
+		}
+	}
+	stream := h.client.WriteStream(within(t))
+	if err := stream.Send(frameOf(keyedWrite("k", "job"))); err != nil {
+		t.Fatal(err)
+	}
+	if r, err := stream.Receive(); err != nil || r.Results[0].GetError().GetCode() != seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_INVALID_ARGUMENT {
+		t.Error("a keyed write on a stream:", r, err)
+	}
+	_ = stream.CloseRequest()
+	_ = stream.CloseResponse()
+	if now := h.ledger.Stats().Commands; now != commands {
+		t.Errorf("%d commands reached the log", now-commands)
+	}
+}

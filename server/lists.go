@@ -6,6 +6,7 @@ import (
 
 	"google.golang.org/protobuf/proto"
 
+	"github.com/seqledger/seqledger/internal/wire"
 	"github.com/seqledger/seqledger/ledger/machine"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 )
@@ -17,19 +18,19 @@ import (
 func (s *Server) listEntities(
 	ctx context.Context, m *seqledgerv1.ListEntitiesRequest,
 ) (*seqledgerv1.ListEntitiesResponse, error) {
-	scope, err := requireScope(m.Scope)
+	scope, err := wire.RequireScope(m.Scope)
 	if err != nil {
 		return nil, err
 	}
 	if len(m.Prefix) > machine.MaxKeyBytes {
 		return nil, tooLong("prefix")
 	}
-	size, err := pageSize(m.PageSize)
+	size, err := wire.PageSize(m.PageSize)
 	if err != nil {
 		return nil, err
 	}
-	q := newQuery("entities", scope.Organization, scope.Vault, m.Prefix)
-	after, err := q.cursor(m.PageToken)
+	q := wire.NewQuery("entities", scope.Organization, scope.Vault, m.Prefix)
+	after, err := q.Cursor(m.PageToken)
 	if err != nil {
 		return nil, err
 	}
@@ -43,9 +44,9 @@ func (s *Server) listEntities(
 	}
 	switch read := len(answer.Entities); {
 	case read > 0 && (read < len(page.entities) || page.more):
-		answer.NextPageToken = q.token([]byte(answer.Entities[read-1].Key))
+		answer.NextPageToken = q.Token([]byte(answer.Entities[read-1].Key))
 	case page.resume != "": // many expired entities precede the next one
-		answer.NextPageToken = q.token([]byte(page.resume))
+		answer.NextPageToken = q.Token([]byte(page.resume))
 	}
 	return answer, nil
 }
@@ -67,7 +68,7 @@ func (s *Server) findEntities(
 	err = s.options.Ledger.View(ctx, func(v machine.View) (err error) {
 		page.resume, err = v.VisitEntityRefs(scope, prefix, after, func(e machine.EntityRef) bool {
 			bytes += len(e.Value)
-			if len(page.entities) == size || len(page.entities) > 0 && bytes > maxPageBytes {
+			if len(page.entities) == size || len(page.entities) > 0 && bytes > wire.MaxPageBytes {
 				page.more = true
 				return false
 			}
@@ -93,8 +94,8 @@ func (s *Server) readEntities(ctx context.Context, page *entityPage) (*seqledger
 		if err := v.ReadValue(ref); err != nil {
 			return false, err
 		}
-		rendered := renderEntity(&ref.Entity, page.ids[i])
-		if size += proto.Size(rendered) + fieldBytes; size > maxPageBytes && i > 0 {
+		rendered := wire.RenderEntity(&ref.Entity, page.ids[i])
+		if size += proto.Size(rendered) + wire.FieldBytes; size > wire.MaxPageBytes && i > 0 {
 			return false, nil
 		}
 		answer.Entities = append(answer.Entities, rendered)
@@ -111,7 +112,7 @@ func tooLong(field string) error {
 func (s *Server) listRelationships(
 	ctx context.Context, m *seqledgerv1.ListRelationshipsRequest,
 ) (*seqledgerv1.ListRelationshipsResponse, error) {
-	scope, err := requireScope(m.Scope)
+	scope, err := wire.RequireScope(m.Scope)
 	if err != nil {
 		return nil, err
 	}
@@ -123,12 +124,12 @@ func (s *Server) listRelationships(
 	case len(m.Relation) > machine.MaxKeyBytes:
 		return nil, tooLong("relation")
 	}
-	size, err := pageSize(m.PageSize)
+	size, err := wire.PageSize(m.PageSize)
 	if err != nil {
 		return nil, err
 	}
-	q := newQuery("relationships", scope.Organization, scope.Vault, m.Resource, m.Relation)
-	after, err := q.cursor(m.PageToken)
+	q := wire.NewQuery("relationships", scope.Organization, scope.Vault, m.Resource, m.Relation)
+	after, err := q.Cursor(m.PageToken)
 	if err != nil {
 		return nil, err
 	}
@@ -137,7 +138,7 @@ func (s *Server) listRelationships(
 	err = s.options.Ledger.View(ctx, func(v machine.View) error {
 		visit := func(key []byte, r machine.Relationship) bool {
 			if len(answer.Relationships) == size {
-				answer.NextPageToken = q.token(last)
+				answer.NextPageToken = q.Token(last)
 				return false
 			}
 			last = key
@@ -149,6 +150,48 @@ func (s *Server) listRelationships(
 	}, machine.TableRelationships)
 	if err != nil {
 		return nil, err
+	}
+	return answer, nil
+}
+
+// listBlocks pages through the block headers of a scope.
+func (s *Server) listBlocks(
+	ctx context.Context, m *seqledgerv1.ListBlocksRequest,
+) (*seqledgerv1.ListBlocksResponse, error) {
+	scope, err := wire.RequireScope(m.Scope)
+	if err != nil {
+		return nil, err
+	}
+	size, err := wire.PageSize(m.PageSize)
+	if err != nil {
+		return nil, err
+	}
+	height := max(m.FromHeight, 1)
+	q := wire.NewQuery("blocks", scope.Organization, scope.Vault, fmt.Sprint(height))
+	if height, err = q.Height(m.PageToken, height); err != nil {
+		return nil, err
+	}
+	answer := new(seqledgerv1.ListBlocksResponse)
+	newest := uint64(0)
+	err = s.options.Ledger.Pieces(ctx, func(v machine.View) (bool, error) {
+		if newest == 0 { // the page ends here, even if blocks are committed meanwhile
+			head, _, err := v.ChainHead(scope)
+			newest = head
+			return height <= newest, err
+		}
+		header, err := v.BlockHeader(scope, height)
+		if err != nil {
+			return false, err
+		}
+		answer.Blocks = append(answer.Blocks, wire.RenderBlock(&header))
+		height++
+		return height <= newest && len(answer.Blocks) < size, nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	if height <= newest {
+		answer.NextPageToken = q.HeightToken(height)
 	}
 	return answer, nil
 }

@@ -12,6 +12,7 @@ import (
 	"connectrpc.com/connect"
 	"google.golang.org/protobuf/proto"
 
+	"github.com/seqledger/seqledger/internal/wire"
 	"github.com/seqledger/seqledger/ledger/machine"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 	"github.com/seqledger/seqledger/proto/seqledger/v1/seqledgerv1connect"
@@ -135,7 +136,7 @@ func withReadAnswer(next http.Handler) http.Handler {
 // makeAnswer calls a handler. A read first waits for a place. It is authorized again after the
 // wait and after the work, because the caller must be allowed to see the answer when it is
 // sent.
-func makeAnswer[P message[T], T, R any](
+func makeAnswer[P wire.Message[T], T, R any](
 	ctx context.Context, s *Server, procedure string, m P, handle func(context.Context, P) (*R, error),
 ) (*R, error) {
 	a, ok := ctx.Value(readAnswerKey{}).(*readAnswer)
@@ -145,7 +146,7 @@ func makeAnswer[P message[T], T, R any](
 	party := s.party(ctx)
 	var err error
 	largest := largestAnswer(m)
-	if a.done, err = s.admission.Read(ctx, party, largest == maxPageBytes); err != nil {
+	if a.done, err = s.admission.Read(ctx, party, largest == wire.MaxPageBytes); err != nil {
 		return nil, err
 	}
 	// After the wait: the answers before this one may have taken the room meanwhile.
@@ -181,7 +182,7 @@ func largestAnswer(m any) int {
 			return 0
 		}
 	}
-	return maxPageBytes
+	return wire.MaxPageBytes
 }
 
 // sizeOf returns how many bytes an answer has, in binary.

@@ -2,9 +2,16 @@ package server
 
 import (
 	"context"
+	"errors"
+	"fmt"
+	"time"
 
+	"connectrpc.com/connect"
+
+	"github.com/seqledger/seqledger/internal/wire"
 	"github.com/seqledger/seqledger/ledger/machine"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
+	"github.com/seqledger/seqledger/server/admission"
 )
 
 // Nothing is applied during a view of the state, so reads copy what they need in short views
@@ -17,15 +24,6 @@ import (
 //   - Blocks, transactions, headers and proofs never change; a page of ListBlocks ends
 //     where the chain ended when it began.
 //   - A page of ListClients has each stream as it stood at some moment of the call.
-
-// requireScope checks the scope of a read.
-func requireScope(m *seqledgerv1.Scope) (machine.Scope, error) {
-	if m == nil {
-		return machine.Scope{}, &machine.FieldError{Field: "scope", Problem: "is required"}
-	}
-	scope := scopeOf(m)
-	return scope, scope.Validate("scope")
-}
 
 // clientState is what one view shows of a stream.
 type clientState struct {
@@ -40,7 +38,7 @@ type clientState struct {
 func (s *Server) getClientState(
 	ctx context.Context, m *seqledgerv1.GetClientStateRequest,
 ) (*seqledgerv1.GetClientStateResponse, error) {
-	scope, err := requireScope(m.Scope)
+	scope, err := wire.RequireScope(m.Scope)
 	if err != nil {
 		return nil, err
 	}
@@ -88,7 +86,7 @@ func (s *Server) renderClientState(ctx context.Context, c *clientState) (*seqled
 		if len(newest) > 0 {
 			last = &newest[0]
 		}
-		state = renderState(c.stream, last, c.config)
+		state = wire.RenderState(c.stream, last, c.config)
 	}
 	if c.expired {
 		state.Status = seqledgerv1.ClientStatus_CLIENT_STATUS_EXPIRED
@@ -98,7 +96,7 @@ func (s *Server) renderClientState(ctx context.Context, c *clientState) (*seqled
 		return nil, err
 	}
 	for i := range receipts {
-		state.Receipts = append(state.Receipts, renderReceipt(&receipts[i]))
+		state.Receipts = append(state.Receipts, wire.RenderReceipt(&receipts[i]))
 	}
 	if !all {
 		state.NextReceiptsBelow = receipts[len(receipts)-1].Sequence
@@ -120,7 +118,7 @@ const (
 // fit in an answer.
 func (s *Server) readReceipts(ctx context.Context, indexes []uint64) (receipts []machine.Receipt, all bool, err error) {
 	size := 0
-	more := func() bool { return len(receipts) < len(indexes) && size < maxPageBytes }
+	more := func() bool { return len(receipts) < len(indexes) && size < wire.MaxPageBytes }
 	if !more() {
 		return nil, true, nil
 	}
@@ -137,7 +135,7 @@ func (s *Server) readReceipts(ctx context.Context, indexes []uint64) (receipts [
 func (s *Server) getEntity(
 	ctx context.Context, m *seqledgerv1.GetEntityRequest,
 ) (*seqledgerv1.GetEntityResponse, error) {
-	scope, err := requireScope(m.Scope)
+	scope, err := wire.RequireScope(m.Scope)
 	if err != nil {
 		return nil, err
 	}
@@ -152,7 +150,179 @@ func (s *Server) getEntity(
 		return err
 	})
 	if err != nil {
-		return nil, notFound(err, "entity %q of %s", clip(m.Key), scope)
+		return nil, notFound(err, "entity %q of %s", wire.Clip(m.Key), scope)
 	}
-	return &seqledgerv1.GetEntityResponse{Entity: renderEntity(&entity, id)}, nil
+	return &seqledgerv1.GetEntityResponse{Entity: wire.RenderEntity(&entity, id)}, nil
+}
+
+// blockReader reads blocks for one caller.
+type blockReader struct {
+	server  *Server
+	party   admission.Party
+	scope   machine.Scope
+	content seqledgerv1.BlockContent
+}
+
+// newBlockReader validates which part of a block a request asks for.
+func (s *Server) newBlockReader(
+	ctx context.Context, m *seqledgerv1.Scope, content seqledgerv1.BlockContent,
+) (*blockReader, error) {
+	scope, err := wire.RequireScope(m)
+	if err != nil {
+		return nil, err
+	}
+	switch content {
+	case seqledgerv1.BlockContent_BLOCK_CONTENT_UNSPECIFIED, seqledgerv1.BlockContent_BLOCK_CONTENT_HEADER,
+		seqledgerv1.BlockContent_BLOCK_CONTENT_PARTS:
+	default:
+		return nil, &machine.FieldError{Field: "content", Problem: fmt.Sprintf("is %d, which is not known here", content)}
+	}
+	return &blockReader{s, s.party(ctx), scope, content}, nil
+}
+
+// read returns the block of a height, or the part of it that begins at a position. A block that
+// exceeds the caller's message memory is refused.
+func (b *blockReader) read(
+	ctx context.Context, height uint64, start *seqledgerv1.BlockPosition,
+) (*seqledgerv1.Block, error) {
+	if b.content == seqledgerv1.BlockContent_BLOCK_CONTENT_HEADER {
+		var header machine.BlockHeader
+		err := b.server.options.Ledger.View(ctx, func(v machine.View) (err error) {
+			header, err = v.BlockHeader(b.scope, height)
+			return err
+		})
+		return wire.RenderBlock(&header), b.notFound(err, height)
+	}
+	limit := wire.MaxPageBytes
+	if whole := b.content != seqledgerv1.BlockContent_BLOCK_CONTENT_PARTS; whole {
+		limit = b.party.Limits.MessageBytes / 2 // see admission.Controller.Answer
+	}
+	part := wire.NewPart(limit)
+	first := int(start.GetOperation())
+	header, err := b.server.options.Ledger.VisitBlock(ctx, b.scope, height, start.GetTransaction(),
+		func(t machine.Transaction) bool {
+			more := part.Add(&t, first)
+			first = 0
+			return more
+		})
+	if err != nil {
+		return nil, b.notFound(err, height)
+	}
+	if start.GetTransaction() > 0 && start.GetTransaction() >= header.TxCount || part.Behind {
+		return nil, &machine.FieldError{Field: "start", Problem: "is behind the end of the block"}
+	}
+	if b.content != seqledgerv1.BlockContent_BLOCK_CONTENT_PARTS && part.Next != nil {
+		// Not resource_exhausted, which clients repeat: the block's size does not change.
+		return nil, connect.NewError(connect.CodeOutOfRange, fmt.Errorf(
+			"block %d has more than %d bytes, which is too much for one message; ask for its parts "+
+				"(content: BLOCK_CONTENT_PARTS) or its header (BLOCK_CONTENT_HEADER)", height, limit))
+	}
+	block := wire.RenderBlock(&header)
+	block.Transactions, block.Next = part.Transactions, part.Next
+	return block, nil
+}
+
+func (b *blockReader) notFound(err error, height uint64) error {
+	return notFound(err, "block %d of %s", height, b.scope)
+}
+
+// getBlock reads one block of a scope.
+func (s *Server) getBlock(ctx context.Context, m *seqledgerv1.GetBlockRequest) (*seqledgerv1.GetBlockResponse, error) {
+	reader, err := s.newBlockReader(ctx, m.Scope, m.Content)
+	switch {
+	case err != nil:
+		return nil, err
+	case m.Height == 0:
+		return nil, &machine.FieldError{Field: "height", Problem: "must be at least 1"}
+	case m.Start != nil && m.Content != seqledgerv1.BlockContent_BLOCK_CONTENT_PARTS:
+		return nil, &machine.FieldError{Field: "start", Problem: "needs content BLOCK_CONTENT_PARTS"}
+	}
+	block, err := reader.read(ctx, m.Height, m.Start)
+	if err != nil {
+		return nil, err
+	}
+	return &seqledgerv1.GetBlockResponse{Block: block}, nil
+}
+
+// getTransaction reads one committed write.
+func (s *Server) getTransaction(
+	ctx context.Context, m *seqledgerv1.GetTransactionRequest,
+) (*seqledgerv1.GetTransactionResponse, error) {
+	id, err := machine.ParseTxID(m.TxId)
+	if err != nil {
+		return nil, err
+	}
+	if m.FirstOperation > 0 && !m.Parts {
+		return nil, &machine.FieldError{Field: "first_operation", Problem: "needs parts"}
+	}
+	began := time.Now()
+	x, err := s.transaction(ctx, id)
+	if errors.Is(err, machine.ErrNotFound) {
+		awaitStep(ctx, began)
+	}
+	if err != nil {
+		return nil, notFound(err, "transaction %s", id)
+	}
+	answer := new(seqledgerv1.GetTransactionResponse)
+	limit := wire.MaxPageBytes
+	if !m.Parts {
+		limit = machine.MaxWriteBytes * 2 // no transaction has more, and this splits none
+	}
+	part := wire.NewPart(limit)
+	scope, height, position := x.Scope, x.BlockHeight, x.Position
+	part.Add(&x, int(m.FirstOperation))
+	if part.Behind {
+		return nil, &machine.FieldError{Field: "first_operation", Problem: "is behind the last operation"}
+	}
+	answer.Transaction, answer.NextOperation = part.Transactions[0], part.Next.GetOperation()
+	if !m.IncludeProof {
+		return answer, nil
+	}
+	tree, err := s.options.Ledger.BlockTree(ctx, scope, height)
+	if err != nil {
+		return nil, err
+	}
+	proof, err := tree.Proof(position)
+	if err != nil {
+		return nil, err
+	}
+	answer.BlockHeader, answer.Proof = wire.RenderHeader(&proof.Header), wire.RenderProof(&proof)
+	return answer, nil
+}
+
+// notFoundStep exceeds the time of a lookup of a transaction.
+const notFoundStep = 2 * time.Millisecond
+
+// awaitStep returns at the end of the current step since began. A lookup reads a whole record
+// of blocks, which takes longer the larger it is. Without the wait, many calls would reveal how
+// much other callers wrote, and when.
+func awaitStep(ctx context.Context, began time.Time) {
+	timer := time.NewTimer(notFoundStep - time.Since(began)%notFoundStep)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+	case <-ctx.Done():
+	}
+}
+
+// transaction returns a transaction that the caller may read, or ErrNotFound. It looks up the
+// scope first, at a cost that does not depend on the transaction or its existence. So neither
+// the answer nor its time reveals the contents of other scopes.
+func (s *Server) transaction(ctx context.Context, id machine.TxID) (x machine.Transaction, err error) {
+	var scope machine.Scope
+	err = s.options.Ledger.View(ctx, func(v machine.View) (err error) {
+		scope, err = v.TransactionScope(id)
+		return err
+	})
+	if err == nil && s.caller(ctx).Read(scope) != nil {
+		err = machine.ErrNotFound
+	}
+	if err != nil {
+		return x, err
+	}
+	err = s.options.Ledger.View(ctx, func(v machine.View) (err error) {
+		x, err = v.Transaction(id)
+		return err
+	})
+	return x, err
 }

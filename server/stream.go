@@ -10,6 +10,7 @@ import (
 	"golang.org/x/sync/semaphore"
 
 	"github.com/seqledger/seqledger/internal/direct"
+	"github.com/seqledger/seqledger/internal/wire"
 	"github.com/seqledger/seqledger/ledger"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 	"github.com/seqledger/seqledger/server/admission"
@@ -30,7 +31,7 @@ const (
 	// operationsPerWrite is how many operation results count as one write: a write whose result
 	// is not yet read takes some 350 bytes, and 8 for each operation.
 	operationsPerWrite = 32
-	maxFrameRoom       = maxFrameWrites + maxFrameOperations/operationsPerWrite
+	maxFrameRoom       = wire.MaxFrameWrites + wire.MaxFrameOperations/operationsPerWrite
 	// decodedOperation is about how many bytes a decoded and converted operation takes,
 	// independent of its size on the wire.
 	decodedOperation = 256
@@ -42,7 +43,7 @@ type writeStream struct {
 	conn    connect.StreamingHandlerConn
 	batches chan *batch         // in the order of their frames
 	room    *semaphore.Weighted // for writes in flight
-	answers results             // belongs to the sender
+	answers answers             // belongs to the sender
 	// authorized belongs to the reader.
 	authorized *authorizationCache
 	party      admission.Party
@@ -58,7 +59,7 @@ type writeStream struct {
 	readErr error
 }
 
-type bidiStream = connect.BidiStream[frame, seqledgerv1.WriteStreamResponse]
+type bidiStream = connect.BidiStream[wire.Frame, seqledgerv1.WriteStreamResponse]
 
 // writeStream commits many writes and answers in their order.
 func (s *Server) writeStream(ctx context.Context, stream *bidiStream) error {
@@ -115,7 +116,7 @@ func (st *writeStream) read(ctx context.Context, controls *admission.StreamContr
 		if st.readErr = st.room.Acquire(ctx, maxFrameRoom); st.readErr != nil {
 			return
 		}
-		var f frame
+		var f wire.Frame
 		if err := st.conn.Receive(&f); err != nil {
 			if !errors.Is(err, io.EOF) {
 				st.readErr = err
@@ -123,8 +124,8 @@ func (st *writeStream) read(ctx context.Context, controls *admission.StreamContr
 			return
 		}
 		controls.Whole()
-		if f.invalid != nil {
-			st.readErr = f.invalid
+		if f.Invalid != nil {
+			st.readErr = f.Invalid
 			return
 		}
 		// End the stream instead of refusing each write: the client may return with a valid
@@ -133,13 +134,13 @@ func (st *writeStream) read(ctx context.Context, controls *admission.StreamContr
 			st.readErr = err
 			return
 		}
-		room := f.room()
+		room := roomOf(&f)
 		st.room.Release(maxFrameRoom - room)
-		if len(f.writes) == 0 {
+		if len(f.Writes) == 0 {
 			continue // a keepalive
 		}
 		// Many small operations take more memory decoded than encoded.
-		if st.readErr = controls.Grow(int64(f.operations) * decodedOperation); st.readErr != nil {
+		if st.readErr = controls.Grow(int64(f.Operations) * decodedOperation); st.readErr != nil {
 			return
 		}
 		b, err := st.newBatch(ctx, &f)
@@ -202,8 +203,8 @@ func (st *writeStream) abandon(b *batch) {
 	}()
 }
 
-// room is the part of its stream's bound that a frame takes.
-func (f *frame) room() int64 { return int64(len(f.writes) + f.operations/operationsPerWrite) }
+// roomOf is the part of its stream's bound that a frame takes.
+func roomOf(f *wire.Frame) int64 { return int64(len(f.Writes) + f.Operations/operationsPerWrite) }
 
 // send answers every batch, then returns why there are no more: nil for a half-close, DRAINING
 // if the server drains, or the end of the credential.
@@ -247,7 +248,7 @@ func (st *writeStream) send(ctx context.Context, controls *admission.StreamContr
 		answers.add(ctx, st.server, st.party, next)
 		room := next.room
 		next = st.coalesce(ctx, answers, &room)
-		if err := controls.Send(func() error { return st.conn.Send(&answers.response) }); err != nil {
+		if err := controls.Send(func() error { return st.conn.Send(answers.Response()) }); err != nil {
 			return err
 		}
 		st.said = true
@@ -284,8 +285,8 @@ func (st *writeStream) signOfLife(controls *admission.StreamControls) error {
 
 // coalesce adds the results of the batches that are already decided, and returns the first
 // undecided one. It adds up the room that they take. It never waits.
-func (st *writeStream) coalesce(ctx context.Context, answers *results, room *int64) *batch {
-	for answers.count() < maxResults {
+func (st *writeStream) coalesce(ctx context.Context, answers *answers, room *int64) *batch {
+	for answers.Count() < maxResults {
 		select {
 		case b, more := <-st.batches:
 			if !more {

@@ -5,6 +5,7 @@ import (
 
 	"connectrpc.com/connect"
 
+	"github.com/seqledger/seqledger/internal/wire"
 	"github.com/seqledger/seqledger/ledger"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 	"github.com/seqledger/seqledger/server/admission"
@@ -15,13 +16,13 @@ import (
 // this loop: blocks are read from the ledger one by one, and unread messages count against the
 // client's own share.
 func (s *Server) watch(
-	ctx context.Context, r *connect.Request[request[seqledgerv1.WatchRequest, *seqledgerv1.WatchRequest]],
+	ctx context.Context, r *connect.Request[wire.Request[seqledgerv1.WatchRequest, *seqledgerv1.WatchRequest]],
 	stream *connect.ServerStream[seqledgerv1.WatchResponse],
 ) error {
 	controls := admission.StreamControlsOf(ctx)
 	controls.Whole()
 	controls.Release()
-	m, err := r.Msg.get()
+	m, err := r.Msg.Get()
 	if err != nil {
 		return err
 	}

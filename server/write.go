@@ -4,8 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math"
 
+	"github.com/seqledger/seqledger/internal/wire"
 	"github.com/seqledger/seqledger/ledger"
 	"github.com/seqledger/seqledger/ledger/machine"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
@@ -14,26 +14,23 @@ import (
 
 // write commits one write. When ctx ends first the answer is OUTCOME_UNKNOWN.
 func (s *Server) write(ctx context.Context, m *seqledgerv1.WriteRequest) (*seqledgerv1.WriteResponse, error) {
-	var w machine.Write
-	if err := newConverter(s.caller(ctx).Actor(), m).write(&w, m); err != nil {
-		return nil, err
-	}
-	if s.isDraining() {
-		return nil, ledger.ErrDraining
-	}
-	// This is the last use of the request, so that it takes no memory during the wait for the
+	// After the write the request is not used, so that it takes no memory during the wait for the
 	// disk: a thousand operations take a quarter of a megabyte.
-	includeProof := m.IncludeProof
-	out, err := s.commit(ctx, &w)
+	includeProof, scope, sequence := m.IncludeProof, wire.Scope(m.Scope), m.Sequence
+	write := s.writeSequenced
+	if wire.IsKeyed(m) {
+		write = s.writeKeyed
+	}
+	out, err := write(ctx, m)
 	if err != nil {
 		return nil, err
 	}
-	if err := outcomeError(&out, w.Sequence); err != nil {
+	if err := outcomeError(&out, sequence); err != nil {
 		return nil, err
 	}
-	receipt := renderReceipt(&out.Receipt)
+	receipt := wire.RenderReceipt(&out.Receipt)
 	if includeProof {
-		if err := s.addProof(ctx, receipt, w.Scope); err != nil {
+		if err := s.addProof(ctx, receipt, scope); err != nil {
 			return nil, err
 		}
 	}
@@ -41,13 +38,35 @@ func (s *Server) write(ctx context.Context, m *seqledgerv1.WriteRequest) (*seqle
 	return &seqledgerv1.WriteResponse{Receipt: receipt}, nil
 }
 
+// writeSequenced commits a write of a stream.
+func (s *Server) writeSequenced(ctx context.Context, m *seqledgerv1.WriteRequest) (machine.Outcome, error) {
+	var encoder wire.Encoder
+	command, err := encoder.Encode(m, s.caller(ctx).Actor())
+	if err != nil {
+		return machine.Outcome{}, err
+	}
+	if s.isDraining() {
+		return machine.Outcome{}, ledger.ErrDraining
+	}
+	return s.commit(ctx, command)
+}
+
 // commit submits a write to the engine, within its caller's limits.
-func (s *Server) commit(ctx context.Context, w *machine.Write) (machine.Outcome, error) {
-	out, err := s.decide(ctx, operationBytes(w), func(ctx context.Context) (machine.Outcome, error) {
-		return s.options.Ledger.Write(ctx, w)
+func (s *Server) commit(ctx context.Context, command machine.Command) (machine.Outcome, error) {
+	commands := []machine.Command{command}
+	out, err := s.decide(ctx, chargedBytes(&command), func(ctx context.Context) (machine.Outcome, error) {
+		submission, err := s.options.Ledger.SubmitNow(ctx, commands)
+		if err != nil {
+			return machine.Outcome{}, err
+		}
+		outcomes, err := submission.Wait(ctx)
+		if err != nil {
+			return machine.Outcome{}, err
+		}
+		return outcomes[0], nil
 	})
 	if hasNoRoom(err) {
-		again, failed := s.options.Ledger.Repeated(ctx, []*machine.Write{w})
+		again, failed := s.options.Ledger.Repeated(ctx, commands)
 		if failed == nil && again[0].Code != 0 {
 			return again[0], nil
 		}
@@ -138,7 +157,7 @@ func setProof(receipt *seqledgerv1.Receipt, tree *machine.BlockTree) error {
 	if err != nil {
 		return proofError(err)
 	}
-	receipt.BlockHeader, receipt.Proof = renderHeader(&proof.Header), renderProof(&proof)
+	receipt.BlockHeader, receipt.Proof = wire.RenderHeader(&proof.Header), wire.RenderProof(&proof)
 	return nil
 }
 
@@ -150,26 +169,15 @@ func proofError(err error) error {
 func (s *Server) openSession(
 	ctx context.Context, m *seqledgerv1.OpenSessionRequest,
 ) (*seqledgerv1.OpenSessionResponse, error) {
-	if len(m.AttemptId) != 16 {
-		return nil, &machine.FieldError{
-			Field: "attempt_id", Problem: fmt.Sprintf("must have 16 bytes, has %d", len(m.AttemptId)),
-		}
-	}
-	if m.Scope == nil {
-		return nil, &machine.FieldError{Field: "scope", Problem: "is required"}
-	}
-	o := machine.OpenSession{
-		Scope: scopeOf(m.Scope), ClientID: m.ClientId, Actor: s.caller(ctx).Actor(), AttemptID: [16]byte(m.AttemptId),
-		ExpectedSession: m.ExpectedSession,
-	}
-	if err := o.Validate(); err != nil {
+	o, err := wire.OpenSession(m, s.caller(ctx).Actor())
+	if err != nil {
 		return nil, err
 	}
 	if s.isDraining() {
 		return nil, ledger.ErrDraining
 	}
 	out, err := s.decide(ctx, 0, func(ctx context.Context) (machine.Outcome, error) {
-		return s.options.Ledger.OpenSession(ctx, &o)
+		return s.options.Ledger.OpenSession(ctx, o)
 	})
 	if err != nil {
 		return nil, err
@@ -188,7 +196,7 @@ func (s *Server) openSession(
 	}
 	s.metrics.success(methodOpenSession, out.Code)
 	return &seqledgerv1.OpenSessionResponse{
-		State: renderState(out.Stream, newest, out.Config), PreviousSession: out.PreviousSession,
+		State: wire.RenderState(out.Stream, newest, out.Config), PreviousSession: out.PreviousSession,
 	}, nil
 }
 
@@ -203,22 +211,4 @@ func newestReceipt(v machine.View, stream *machine.NamedStream) (*machine.Receip
 		return nil, err
 	}
 	return &receipts[0], nil
-}
-
-// renderState describes an existing stream.
-func renderState(
-	stream machine.StreamState, newest *machine.Receipt, config machine.Config,
-) *seqledgerv1.ClientState {
-	state := &seqledgerv1.ClientState{
-		Status:                seqledgerv1.ClientStatus_CLIENT_STATUS_ACTIVE,
-		LastCommittedSequence: stream.Last, Session: stream.Session, CreatedIndex: stream.CreatedIndex,
-		LastSeen: timeOf(stream.LastSeen), ReceiptWindow: uint32(config.ReceiptWindow),
-		// The sum may overflow, because a TTL has no upper bound.
-		ExpiresAt: timeOf(stream.LastSeen + min(config.ClientTTL, math.MaxInt64-stream.LastSeen)),
-	}
-	if newest != nil {
-		state.LastIdempotencyKey = renderKey(newest.Key)
-		state.LastRequestHash = renderHash(newest.RequestHash)
-	}
-	return state
 }

@@ -122,7 +122,7 @@ func TestPoisonedWrite(t *testing.T) {
 	bad, good := writer("bad"), writer("good")
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 	defer cancel()
-	plain := func() *seqledgerv1.Operation { return &seqledgerv1.Operation{Operation: appendOperation([]byte("x"))} }
+	plain := func() *seqledgerv1.Operation { return client.Append([]byte("x")) }
 	poison := plain()
 	poison.ProtoReflect().SetUnknown([]byte{0xf8, 0x06, 1}) // field 111, as a newer program would set it
 	stop := make(chan error, 1)

@@ -22,29 +22,11 @@ import (
 // checkOperation refuses what the ledger would refuse in any state, so that an import stops
 // before its first line and not in the middle.
 func checkOperation(operation *seqledgerv1.Operation) error {
-	switch o := operation.GetOperation().(type) {
-	case *seqledgerv1.Operation_SetEntity:
-		return first(checkKey("key", o.SetEntity.GetKey()), checkValue("value", o.SetEntity.GetValue()),
-			checkExpiry(o.SetEntity.GetExpiresAt()), checkCondition(o.SetEntity.GetCondition(), o.SetEntity.Condition != nil))
-	case *seqledgerv1.Operation_DeleteEntity:
-		return first(checkKey("key", o.DeleteEntity.GetKey()),
-			checkCondition(o.DeleteEntity.GetCondition(), o.DeleteEntity.Condition != nil))
-	case *seqledgerv1.Operation_CreateRelationship:
-		r := o.CreateRelationship
-		return checkRelationship(r.GetResource(), r.GetRelation(), r.GetSubject())
-	case *seqledgerv1.Operation_DeleteRelationship:
-		r := o.DeleteRelationship
-		return checkRelationship(r.GetResource(), r.GetRelation(), r.GetSubject())
-	case *seqledgerv1.Operation_Append:
-		return checkValue("append", o.Append.GetPayload())
-	case *seqledgerv1.Operation_ExpireEntity:
-		return errors.New("only the ledger itself expires entities; use delete")
+	kind, op := kindOf(operation)
+	if kind == nil {
+		return errors.New("has no operation")
 	}
-	return errors.New("has no operation")
-}
-
-func checkRelationship(resource, relation, subject string) error {
-	return first(checkKey("resource", resource), checkKey("relation", relation), checkKey("subject", subject))
+	return kind.check(op)
 }
 
 func checkKey(name, key string) error {
@@ -99,8 +81,8 @@ func (p *pastExpiries) look(line uint64, operations []*seqledgerv1.Operation) {
 	}
 }
 
-func checkCondition(condition *seqledgerv1.Condition, given bool) error {
-	if !given {
+func checkCondition(condition *seqledgerv1.Condition) error {
+	if condition == nil {
 		return nil
 	}
 	switch c := condition.GetCondition().(type) {

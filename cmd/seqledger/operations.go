@@ -12,6 +12,7 @@ import (
 
 	"github.com/alecthomas/kong"
 
+	"github.com/seqledger/seqledger/internal/wire/message"
 	"github.com/seqledger/seqledger/ledger/machine"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 )
@@ -59,55 +60,25 @@ type operationBuilder struct {
 
 // add appends the operation of one flag; flags that change one are left for
 // attach.
-func (b *operationBuilder) add(flag operationFlag) (err error) {
-	operation := new(seqledgerv1.Operation)
-	var key string
-	switch flag.name {
-	case "set":
-		var value string
-		key, value, err = cutKey(flag.value)
-		operation.Operation = setOperation(key, []byte(value))
-	case "set-file":
-		var path string
-		if key, path, err = cutKey(flag.value); err != nil {
-			return err
-		}
-		var value []byte
-		value, err = readValue(path)
-		operation.Operation = setOperation(key, value)
-	case "delete":
-		key = flag.value
-		operation.Operation = &seqledgerv1.Operation_DeleteEntity{DeleteEntity: &seqledgerv1.DeleteEntity{Key: key}}
-	case "append":
-		operation.Operation = appendOperation([]byte(flag.value))
-	case "append-file":
-		var payload []byte
-		payload, err = readValue(flag.value)
-		operation.Operation = appendOperation(payload)
-	case "relate":
-		var r *seqledgerv1.CreateRelationship
-		r, err = cutRelationship(flag.value)
-		operation.Operation = &seqledgerv1.Operation_CreateRelationship{CreateRelationship: r}
-	case "unrelate":
-		var r *seqledgerv1.CreateRelationship
-		r, err = cutRelationship(flag.value)
-		operation.Operation = &seqledgerv1.Operation_DeleteRelationship{DeleteRelationship: &seqledgerv1.DeleteRelationship{
-			Resource: r.GetResource(), Relation: r.GetRelation(), Subject: r.GetSubject(),
-		}}
-	default:
+func (b *operationBuilder) add(flag operationFlag) error {
+	verb, file := strings.CutSuffix(flag.name, "-file")
+	kind := kindNamed(verb)
+	if kind == nil || kind.flag == nil {
 		return nil
 	}
-	if err != nil {
+	op := message.Operation{Kind: kind.kind}
+	if err := kind.flag(&op, flag.value, file); err != nil {
 		return err
 	}
+	operation := op.Message()
 	// Check here, so that the message names the flag and not a field of a request that the user
 	// has not seen.
 	if err := checkOperation(operation); err != nil {
 		return err
 	}
 	b.operations = append(b.operations, operation)
-	if key != "" {
-		b.byKey[key] = append(b.byKey[key], operation)
+	if op.Kind == message.SetEntity || op.Kind == message.DeleteEntity {
+		b.byKey[op.Key] = append(b.byKey[op.Key], operation)
 	}
 	return nil
 }
@@ -189,14 +160,6 @@ func setExpiry(operation *seqledgerv1.Operation, argument string) error {
 	return checkExpiry(set.ExpiresAt)
 }
 
-func setOperation(key string, value []byte) *seqledgerv1.Operation_SetEntity {
-	return &seqledgerv1.Operation_SetEntity{SetEntity: &seqledgerv1.SetEntity{Key: key, Value: value}}
-}
-
-func appendOperation(payload []byte) *seqledgerv1.Operation_Append {
-	return &seqledgerv1.Operation_Append{Append: &seqledgerv1.Append{Payload: payload}}
-}
-
 // cutKey splits key=rest at the first equals sign.
 func cutKey(s string) (key, rest string, err error) {
 	key, rest, found := strings.Cut(s, "=")
@@ -209,13 +172,14 @@ func cutKey(s string) (key, rest string, err error) {
 // cutRelationship splits resource#relation@subject at the first # and the first
 // @ after it, because subjects such as user:ann@example.com hold an @ of their
 // own.
-func cutRelationship(s string) (*seqledgerv1.CreateRelationship, error) {
+func cutRelationship(s string) (resource, relation, subject string, err error) {
 	resource, rest, hash := strings.Cut(s, "#")
 	relation, subject, at := strings.Cut(rest, "@")
 	if !hash || !at {
-		return nil, errors.New("expected RESOURCE#RELATION@SUBJECT; parts that hold these signs need --operations")
+		return "", "", "", errors.New(
+			"expected RESOURCE#RELATION@SUBJECT; parts that hold these signs need --operations")
 	}
-	return &seqledgerv1.CreateRelationship{Resource: resource, Relation: relation, Subject: subject}, nil
+	return resource, relation, subject, nil
 }
 
 // readValue reads a value from a file, at most the maximum size of a value: naming a disk image

@@ -17,6 +17,7 @@ import (
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
+	"github.com/seqledger/seqledger/internal/wire/message"
 	"github.com/seqledger/seqledger/ledger/machine"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 )
@@ -97,42 +98,13 @@ var errNotShort = errors.New("not a short form")
 
 // parseShort parses the forms for writing by hand.
 func parseShort(name string, body json.RawMessage) (*seqledgerv1.Operation, error) {
-	switch name {
-	case "append":
-		payload, err := parseValue(body)
-		return &seqledgerv1.Operation{Operation: appendOperation(payload)}, err
-	case "set", "delete", "relate", "unrelate":
-	default:
+	kind := kindNamed(name)
+	if kind == nil || kind.parse == nil {
 		return nil, errNotShort
 	}
-	o, err := parseObject(body)
-	if err != nil {
-		return nil, err
-	}
-	operation := new(seqledgerv1.Operation)
-	switch name {
-	case "set":
-		set := new(seqledgerv1.SetEntity)
-		operation.Operation = &seqledgerv1.Operation_SetEntity{SetEntity: set}
-		err = first(o.text("key", &set.Key), o.value("value", &set.Value),
-			o.condition(&set.Condition), o.time("expires_at", &set.ExpiresAt))
-	case "delete":
-		remove := new(seqledgerv1.DeleteEntity)
-		operation.Operation = &seqledgerv1.Operation_DeleteEntity{DeleteEntity: remove}
-		err = first(o.text("key", &remove.Key), o.condition(&remove.Condition))
-	case "relate":
-		r := new(seqledgerv1.CreateRelationship)
-		operation.Operation = &seqledgerv1.Operation_CreateRelationship{CreateRelationship: r}
-		err = first(o.text("resource", &r.Resource), o.text("relation", &r.Relation), o.text("subject", &r.Subject))
-	case "unrelate":
-		r := new(seqledgerv1.DeleteRelationship)
-		operation.Operation = &seqledgerv1.Operation_DeleteRelationship{DeleteRelationship: r}
-		err = first(o.text("resource", &r.Resource), o.text("relation", &r.Relation), o.text("subject", &r.Subject))
-	}
-	if err == nil {
-		err = o.nothingElse()
-	}
-	return operation, err
+	op := message.Operation{Kind: kind.kind}
+	err := kind.parse(&op, body)
+	return op.Message(), err
 }
 
 // object is a JSON object whose fields are removed one by one.

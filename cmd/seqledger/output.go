@@ -122,28 +122,12 @@ func harmless(message string) string {
 	}, message)
 }
 
-func describeOperation(o *seqledgerv1.Operation) (verb, object string) {
-	switch o := o.GetOperation().(type) {
-	case *seqledgerv1.Operation_SetEntity:
-		object = quoted(o.SetEntity.GetKey()) + "=" + display(o.SetEntity.GetValue())
-		if at := o.SetEntity.GetExpiresAt(); at != nil {
-			object += "  expires " + timestamp(at)
-		}
-		return "set", object + describeCondition(o.SetEntity.GetCondition())
-	case *seqledgerv1.Operation_DeleteEntity:
-		return "delete", quoted(o.DeleteEntity.GetKey()) + describeCondition(o.DeleteEntity.GetCondition())
-	case *seqledgerv1.Operation_CreateRelationship:
-		r := o.CreateRelationship
-		return "relate", relationshipText(r.GetResource(), r.GetRelation(), r.GetSubject())
-	case *seqledgerv1.Operation_DeleteRelationship:
-		r := o.DeleteRelationship
-		return "unrelate", relationshipText(r.GetResource(), r.GetRelation(), r.GetSubject())
-	case *seqledgerv1.Operation_Append:
-		return "append", display(o.Append.GetPayload())
-	case *seqledgerv1.Operation_ExpireEntity:
-		return "expire", quoted(o.ExpireEntity.GetKey())
+func describeOperation(m *seqledgerv1.Operation) (verb, object string) {
+	kind, op := kindOf(m)
+	if kind == nil {
+		return "unknown", ""
 	}
-	return "unknown", ""
+	return kind.verb, kind.object(op)
 }
 
 func describeCondition(c *seqledgerv1.Condition) string {

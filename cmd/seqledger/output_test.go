@@ -8,6 +8,7 @@ import (
 
 	"google.golang.org/protobuf/types/known/timestamppb"
 
+	"github.com/seqledger/seqledger/client"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 )
 
@@ -69,10 +70,10 @@ func TestShowTransaction(t *testing.T) {
 		TxId: "tx", Scope: &seqledgerv1.Scope{Organization: "acme", Vault: "main"}, ClientId: "till-7",
 		Sequence: 7, IdempotencyKey: "key", Index: 9,
 		Operations: []*seqledgerv1.Operation{
-			{Operation: setOperation("k", []byte("v"))},
+			client.Set("k", []byte("v")),
 			{Operation: &seqledgerv1.Operation_DeleteEntity{DeleteEntity: &seqledgerv1.DeleteEntity{Key: "k\x1b"}}},
 			{Operation: &seqledgerv1.Operation_ExpireEntity{ExpireEntity: &seqledgerv1.ExpireEntity{Key: "old"}}},
-			{Operation: appendOperation([]byte{0})},
+			client.Append([]byte{0}),
 			{},
 		},
 	}

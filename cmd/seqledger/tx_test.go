@@ -42,7 +42,7 @@ func writeEveryKind(t *testing.T, s *testServer) {
 	}
 	var sent []*client.Pending
 	for i := range 40 {
-		pending, err := writer.Submit(t.Context(), &seqledgerv1.Operation{Operation: appendOperation(fmt.Append(nil, i))})
+		pending, err := writer.Submit(t.Context(), client.Append(fmt.Append(nil, i)))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -105,7 +105,7 @@ func TestEveryProofHolds(t *testing.T) {
 	for sequence := uint64(1); sequence < 4; sequence++ { // on a replay, too
 		receipt, err := c.Write(t.Context(), &seqledgerv1.WriteRequest{
 			Scope: provenScope, ClientId: "r", Sequence: (sequence + 1) / 2, IncludeProof: true,
-			Operations: []*seqledgerv1.Operation{{Operation: appendOperation(fmt.Append(nil, (sequence+1)/2))}},
+			Operations: []*seqledgerv1.Operation{client.Append(fmt.Append(nil, (sequence+1)/2))},
 		})
 		if err != nil {
 			t.Fatal(err)

@@ -49,6 +49,11 @@ func AppendCreate(dst []byte, id LedgerID, seed uint64, config Config) []byte {
 
 // AppendWrite appends a write, which must be valid (see Write.Validate).
 func AppendWrite(dst []byte, w *Write) []byte {
+	return appendOperations(appendWriteHead(dst, w), w.Operations)
+}
+
+// appendWriteHead appends a write up to its operations.
+func appendWriteHead(dst []byte, w *Write) []byte {
 	dst = append(dst, byte(commandWrite))
 	dst = appendBytes(dst, w.Scope.Organization)
 	dst = appendBytes(dst, w.Scope.Vault)
@@ -56,8 +61,7 @@ func AppendWrite(dst []byte, w *Write) []byte {
 	dst = appendBytes(dst, w.Actor)
 	dst = binary.AppendUvarint(dst, w.Session)
 	dst = binary.AppendUvarint(dst, w.Sequence)
-	dst = appendKey(dst, w.Key)
-	return appendOperations(dst, w.Operations)
+	return appendKey(dst, w.Key)
 }
 
 // AppendOpenSession appends an OpenSession, which must be valid.

@@ -68,17 +68,18 @@ func ValidateClientID(id string) error {
 
 // ValidateKey checks the limits of an entity key or a part of a relationship.
 func ValidateKey[T ~string | ~[]byte](key T, field string) error {
-	if err := keyError(key, field); err != nil {
+	if err := keyError(key, field, false); err != nil {
 		return err
 	}
 	return nil // never err: a nil *FieldError is an error that is not nil
 }
 
-func keyError[T ~string | ~[]byte](key T, field string) *FieldError {
+// keyError does not check again what isUTF8 says of the key.
+func keyError[T ~string | ~[]byte](key T, field string, isUTF8 bool) *FieldError {
 	if len(key) == 0 || len(key) > MaxKeyBytes {
 		return &FieldError{field, fmt.Sprintf("must have 1 to %d bytes, has %d", MaxKeyBytes, len(key))}
 	}
-	if !utf8.ValidString(string(key)) {
+	if !isUTF8 && !utf8.ValidString(string(key)) {
 		return &FieldError{field, "is not UTF-8"}
 	}
 	return nil
@@ -87,13 +88,21 @@ func keyError[T ~string | ~[]byte](key T, field string) *FieldError {
 // Validate checks every limit that does not need the state. The error is a
 // *FieldError.
 func (w *Write) Validate() error {
+	if err := w.validateHead(); err != nil {
+		return err
+	}
+	return validateOperations(w.Operations)
+}
+
+// validateHead checks all but the operations.
+func (w *Write) validateHead() error {
 	if err := validateStreamName(w.Scope, w.ClientID, w.Actor); err != nil {
 		return err
 	}
 	if w.Sequence == 0 {
 		return &FieldError{"sequence", "must be at least 1"}
 	}
-	return validateOperations(w.Operations)
+	return nil
 }
 
 // Validate checks every limit that does not need the state. The error is a
@@ -117,23 +126,38 @@ func (w *KeyedWrite) Validate() error {
 }
 
 func validateOperations(operations []Operation) error {
-	if n := len(operations); n == 0 || n > MaxOperations {
-		return &FieldError{"operations", fmt.Sprintf("must be 1 to %d, are %d", MaxOperations, n)}
+	if err := validateOperationCount(len(operations)); err != nil {
+		return err
 	}
 	total := 0
 	for i := range operations {
-		op := &operations[i]
-		if err := op.validate(); err != nil {
+		if err := operations[i].validate(false); err != nil {
 			err.Field = fmt.Sprintf("operations[%d]%s", i, err.Field)
 			return err
 		}
-		total += len(op.Key) + len(op.Relation) + len(op.Subject) + len(op.Value) + len(op.Condition.Value)
+		total += operations[i].bytes()
 	}
+	return validateOperationBytes(total)
+}
+
+func validateOperationCount(n int) error {
+	if n == 0 || n > MaxOperations {
+		return &FieldError{"operations", fmt.Sprintf("must be 1 to %d, are %d", MaxOperations, n)}
+	}
+	return nil
+}
+
+func validateOperationBytes(total int) error {
 	if total > MaxWriteBytes {
 		return &FieldError{"operations", fmt.Sprintf("must have at most %d bytes together, have %d",
 			MaxWriteBytes, total)}
 	}
 	return nil
+}
+
+// bytes returns how many bytes count for MaxWriteBytes.
+func (op *Operation) bytes() int {
+	return len(op.Key) + len(op.Relation) + len(op.Subject) + len(op.Value) + len(op.Condition.Value)
 }
 
 // Validate checks every limit that does not need the state. The error is a
@@ -155,8 +179,9 @@ func validateStreamName(scope Scope, clientID, actor string) error {
 	return nil
 }
 
-// validate returns an error whose field is relative to the operation.
-func (op *Operation) validate() *FieldError {
+// validate returns an error whose field is relative to the operation. It does not
+// check again what isUTF8 says of the text.
+func (op *Operation) validate(isUTF8 bool) *FieldError {
 	switch op.Kind {
 	case OpSetEntity:
 		if len(op.Value) > MaxValueBytes {
@@ -165,13 +190,14 @@ func (op *Operation) validate() *FieldError {
 		if op.ExpiresAt < 0 {
 			return &FieldError{".set_entity.expires_at", "must be after 1970"}
 		}
-		return firstError(keyError(op.Key, ".set_entity.key"), op.Condition.validate(".set_entity.condition"))
+		return firstError(keyError(op.Key, ".set_entity.key", isUTF8), op.Condition.validate(".set_entity.condition"))
 	case OpDeleteEntity:
-		return firstError(keyError(op.Key, ".delete_entity.key"), op.Condition.validate(".delete_entity.condition"))
+		return firstError(keyError(op.Key, ".delete_entity.key", isUTF8),
+			op.Condition.validate(".delete_entity.condition"))
 	case OpCreateRelationship:
-		return op.validateRelationship(".create_relationship")
+		return op.validateRelationship(".create_relationship", isUTF8)
 	case OpDeleteRelationship:
-		return op.validateRelationship(".delete_relationship")
+		return op.validateRelationship(".delete_relationship", isUTF8)
 	case OpAppend:
 		if len(op.Value) > MaxValueBytes {
 			return tooLong(".append.payload", len(op.Value))
@@ -184,9 +210,9 @@ func (op *Operation) validate() *FieldError {
 	}
 }
 
-func (op *Operation) validateRelationship(field string) *FieldError {
-	return firstError(keyError(op.Key, field+".resource"), keyError(op.Relation, field+".relation"),
-		keyError(op.Subject, field+".subject"))
+func (op *Operation) validateRelationship(field string, isUTF8 bool) *FieldError {
+	return firstError(keyError(op.Key, field+".resource", isUTF8), keyError(op.Relation, field+".relation", isUTF8),
+		keyError(op.Subject, field+".subject", isUTF8))
 }
 
 func (c *Condition) validate(field string) *FieldError {

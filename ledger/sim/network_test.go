@@ -19,12 +19,14 @@ type command struct {
 	tick   bool
 
 	encoded []byte
-	app     *appWrite // what a well-behaved client means by it, or nil
+	retry   machine.Command // of a write: what the look for a retry sees
+	app     *appWrite       // what a well-behaved client means by it, or nil
 }
 
 func (w *world) writeCommand(write *machine.Write, app *appWrite) *command {
-	w.must(write.Validate(), "a client's mistake that no server would let pass")
-	return &command{write: write, encoded: machine.AppendWrite(nil, write), app: app}
+	encoded, _, err := write.Encode(nil)
+	w.must(err, "a client's mistake that no server would let pass")
+	return &command{write: write, encoded: encoded.Encoded(), retry: encoded, app: app}
 }
 
 // forModel returns the command as the model takes it.

@@ -104,7 +104,7 @@ func (n *node) answerRetry(c *command, reply func(a answer)) bool {
 	}
 	var found *machine.Receipt
 	err := n.state.view(func(r machine.Reader) (err error) {
-		found, err = decide.Retry(n.m.View(n.reader(r)), c.write, &n.receipts, &n.buffer)
+		found, err = decide.Retry(n.m.View(n.reader(r)), &c.retry, &n.receipts, &n.buffer)
 		return err
 	})
 	n.w.must(err, "answering a retry")
@@ -165,7 +165,7 @@ func (n *node) cut() *flight {
 		c := n.queue[entry.Commands].command
 		work := 1
 		if c.write != nil {
-			work = decide.Work(c.write.Operations)
+			work = decide.CommandWork(&c.retry)
 		}
 		if !entry.Take(len(machine.AppendFramed(nil, c.encoded)), work) {
 			break

@@ -54,13 +54,26 @@ func TestWork(t *testing.T) {
 		want      int
 	}{
 		{machine.Operation{Kind: machine.OpAppend}, 1},
-		{machine.Operation{Kind: machine.OpSetEntity, ExpiresAt: 1}, 2},
+		{machine.Operation{Kind: machine.OpSetEntity, Key: []byte("k"), ExpiresAt: 1}, 2},
 		{machine.Operation{Condition: machine.Condition{Kind: machine.ConditionMustExist}}, 1},
 		{machine.Operation{Condition: machine.Condition{Kind: machine.ConditionValueEquals}}, 8},
+		{machine.Operation{
+			Kind: machine.OpDeleteEntity, Key: []byte("k"), Condition: machine.Condition{Kind: machine.ConditionValueEquals},
+		}, 8},
 		{machine.Operation{ExpiresAt: 1, Condition: machine.Condition{Kind: machine.ConditionValueEquals}}, 9},
 	} {
 		if got := Work([]machine.Operation{test.operation, {Kind: machine.OpAppend}}); got != test.want+1 {
 			t.Errorf("%+v costs %d, want %d", test.operation, got-1, test.want)
+		}
+		if test.operation.Kind == 0 {
+			continue // no valid write
+		}
+		w := &machine.Write{
+			Scope: machine.Scope{Organization: "acme"}, ClientID: "c", Actor: "a", Sequence: 1,
+			Operations: []machine.Operation{test.operation},
+		}
+		if c, _, err := w.Encode(nil); err != nil || CommandWork(&c) != test.want {
+			t.Errorf("%+v encoded costs %d, want %d (%v)", test.operation, CommandWork(&c), test.want, err)
 		}
 	}
 }
@@ -126,7 +139,11 @@ func TestRetry(t *testing.T) {
 	retry := func(change func(w *machine.Write)) *machine.Receipt {
 		w := write
 		change(&w)
-		r, err := Retry(m.View(mem), &w, receipts, new(Buffer))
+		c, _, err := w.Encode(nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		r, err := Retry(m.View(mem), &c, receipts, new(Buffer))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -151,20 +168,6 @@ func TestRetry(t *testing.T) {
 	} {
 		if r := retry(change); r != nil {
 			t.Errorf("%s: answered with %+v, the log must decide", name, r)
-		}
-	}
-}
-
-// A comparison of values may read a whole record, so it costs as several operations.
-func TestWork(t *testing.T) {
-	t.Parallel()
-	compare := machine.Operation{Condition: machine.Condition{Kind: machine.ConditionValueEquals}}
-	version := machine.Operation{Condition: machine.Condition{Kind: machine.ConditionVersion}}
-	for want, operations := range map[int][]machine.Operation{
-		0: nil, 1: {{}}, 2: {{}, version}, 8: {compare}, 17: {compare, {}, compare},
-	} {
-		if got := Work(operations); got != want {
-			t.Errorf("%d operations cost %d, want %d", len(operations), got, want)
 		}
 	}
 }

@@ -24,17 +24,24 @@ const (
 // 1 it may have to check a whole record of them. An entity that expires counts twice, because it
 // changes the expiry index, too.
 func Work(operations []machine.Operation) int {
-	const compare = 8
-	work := len(operations)
+	comparisons, expiring := 0, 0
 	for i := range operations {
 		if operations[i].Condition.Kind == machine.ConditionValueEquals {
-			work += compare - 1
+			comparisons++
 		}
 		if operations[i].ExpiresAt != 0 {
-			work++
+			expiring++
 		}
 	}
-	return work
+	return work(len(operations), comparisons, expiring)
+}
+
+// CommandWork is [Work] of an encoded write.
+func CommandWork(c *machine.Command) int { return work(c.Operations(), c.Comparisons(), c.Expiring()) }
+
+func work(operations, comparisons, expiring int) int {
+	const compare = 8
+	return operations + comparisons*(compare-1) + expiring
 }
 
 // Entry is a log entry that is being filled.

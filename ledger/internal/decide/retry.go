@@ -12,13 +12,14 @@ type Receipts interface {
 }
 
 // Buffer is scratch space for Retry. The zero value is ready.
-type Buffer struct{ streamKey, operations []byte }
+type Buffer struct{ streamKey []byte }
 
 // Retry returns the receipt that answers a write without the log, or nil when
 // the log must decide it. The view must be as fresh as every acknowledgement.
 // Whether the write is a retry at all is read from its stream's record, and
 // only then are receipts asked, so that none of them can be stale.
-func Retry(v machine.View, w *machine.Write, receipts Receipts, b *Buffer) (*machine.Receipt, error) {
+func Retry(v machine.View, c *machine.Command, receipts Receipts, b *Buffer) (*machine.Receipt, error) {
+	w := c.Write()
 	name := ReceiptName{Sequence: w.Sequence}
 	var ok bool
 	var err error
@@ -26,8 +27,7 @@ func Retry(v machine.View, w *machine.Write, receipts Receipts, b *Buffer) (*mac
 	if !ok || err != nil {
 		return nil, err
 	}
-	var hash machine.RequestHash
-	hash, b.operations = machine.HashOperations(b.operations, w.Operations)
+	hash := c.RequestHash()
 	if cached := receipts.Get(name); cached != nil {
 		if !cached.Answers(w.Key, hash) {
 			return nil, nil

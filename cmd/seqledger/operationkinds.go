@@ -1,0 +1,159 @@
+package main
+
+import (
+	"encoding/json"
+	"errors"
+
+	"github.com/seqledger/seqledger/internal/wire/message"
+	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
+)
+
+// operationKind is all that the command knows of one kind of operation.
+type operationKind struct {
+	kind message.Kind
+	// verb names the kind in what is printed, its short form in JSON, and its flag; a flag
+	// that takes the value from a file has "-file" behind it.
+	verb string
+	// flag parses the value of the flag; nil: there is none.
+	flag func(op *message.Operation, value string, file bool) error
+	// parse parses the short form in JSON, or returns errNotShort; nil: there is none.
+	parse func(op *message.Operation, body json.RawMessage) error
+	check func(op *message.Operation) error
+	// object describes what the operation is about.
+	object func(op *message.Operation) string
+}
+
+// operationKinds are the kinds of operations. A kind that is new in the API needs a line here, a
+// flag in writeCommand, and a line in operationHelp.
+var operationKinds = []operationKind{
+	{message.SetEntity, "set", flagSet, parseSet, checkSet, describeSet},
+	{message.DeleteEntity, "delete", flagDelete, parseDelete, checkDelete, describeDelete},
+	{message.CreateRelationship, "relate", flagRelation, parseRelation, checkRelation, describeRelation},
+	{message.DeleteRelationship, "unrelate", flagRelation, parseRelation, checkRelation, describeRelation},
+	{message.Append, "append", flagAppend, parseAppend, checkAppend, describeAppend},
+	{message.ExpireEntity, "expire", nil, nil, checkExpire, describeExpire},
+}
+
+// kindOf returns the kind of an operation and its contents, and nil for an operation of no kind, or
+// of one that is newer than this program.
+func kindOf(m *seqledgerv1.Operation) (*operationKind, *message.Operation) {
+	op, ok := message.ReadOperation(m)
+	for i := range operationKinds {
+		if ok && operationKinds[i].kind == op.Kind {
+			return &operationKinds[i], &op
+		}
+	}
+	return nil, &op
+}
+
+// kindNamed returns the kind with a verb, or nil.
+func kindNamed(verb string) *operationKind {
+	for i := range operationKinds {
+		if operationKinds[i].verb == verb {
+			return &operationKinds[i]
+		}
+	}
+	return nil
+}
+
+func flagSet(op *message.Operation, value string, file bool) (err error) {
+	var rest string
+	if op.Key, rest, err = cutKey(value); err == nil {
+		op.Value, err = flagContent(rest, file)
+	}
+	return err
+}
+
+func parseSet(op *message.Operation, body json.RawMessage) error {
+	o, err := parseObject(body)
+	if err != nil {
+		return err
+	}
+	err = first(o.text("key", &op.Key), o.value("value", &op.Value), o.condition(&op.Condition),
+		o.time("expires_at", &op.ExpiresAt))
+	return first(err, o.nothingElse())
+}
+
+func checkSet(op *message.Operation) error {
+	return first(checkKey("key", op.Key), checkValue("value", op.Value), checkExpiry(op.ExpiresAt),
+		checkCondition(op.Condition))
+}
+
+func describeSet(op *message.Operation) string {
+	object := quoted(op.Key) + "=" + display(op.Value)
+	if op.ExpiresAt != nil {
+		object += "  expires " + timestamp(op.ExpiresAt)
+	}
+	return object + describeCondition(op.Condition)
+}
+
+func flagDelete(op *message.Operation, value string, _ bool) error {
+	op.Key = value
+	return nil
+}
+
+func parseDelete(op *message.Operation, body json.RawMessage) error {
+	o, err := parseObject(body)
+	if err != nil {
+		return err
+	}
+	return first(o.text("key", &op.Key), o.condition(&op.Condition), o.nothingElse())
+}
+
+func checkDelete(op *message.Operation) error {
+	return first(checkKey("key", op.Key), checkCondition(op.Condition))
+}
+
+func describeDelete(op *message.Operation) string {
+	return quoted(op.Key) + describeCondition(op.Condition)
+}
+
+func flagRelation(op *message.Operation, value string, _ bool) (err error) {
+	op.Key, op.Relation, op.Subject, err = cutRelationship(value)
+	return err
+}
+
+func parseRelation(op *message.Operation, body json.RawMessage) error {
+	o, err := parseObject(body)
+	if err != nil {
+		return err
+	}
+	return first(o.text("resource", &op.Key), o.text("relation", &op.Relation), o.text("subject", &op.Subject),
+		o.nothingElse())
+}
+
+func checkRelation(op *message.Operation) error {
+	return first(checkKey("resource", op.Key), checkKey("relation", op.Relation), checkKey("subject", op.Subject))
+}
+
+func describeRelation(op *message.Operation) string {
+	return relationshipText(op.Key, op.Relation, op.Subject)
+}
+
+func flagAppend(op *message.Operation, value string, file bool) (err error) {
+	op.Value, err = flagContent(value, file)
+	return err
+}
+
+func parseAppend(op *message.Operation, body json.RawMessage) (err error) {
+	op.Value, err = parseValue(body)
+	return err
+}
+
+func checkAppend(op *message.Operation) error { return checkValue("append", op.Value) }
+
+func describeAppend(op *message.Operation) string { return display(op.Value) }
+
+func checkExpire(*message.Operation) error {
+	return errors.New("only the ledger itself expires entities; use delete")
+}
+
+func describeExpire(op *message.Operation) string { return quoted(op.Key) }
+
+// flagContent returns the content of a file, or the text itself.
+func flagContent(text string, file bool) ([]byte, error) {
+	if file {
+		return readValue(text)
+	}
+	return []byte(text), nil
+}

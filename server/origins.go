@@ -1,0 +1,114 @@
+package server
+
+import (
+	"fmt"
+	"net"
+	"net/http"
+	"net/netip"
+	"net/url"
+	"slices"
+	"strings"
+	"time"
+
+	connectcors "connectrpc.com/cors"
+	"github.com/rs/cors"
+)
+
+// forwardedHeaders are headers that a proxy adds to a forwarded request.
+var forwardedHeaders = []string{
+	"Forwarded", "X-Forwarded-For", "X-Forwarded-Host", "X-Forwarded-Proto", "X-Real-Ip", "Via",
+}
+
+// loopbackOnly refuses requests whose Host is not this machine, and those that a proxy has
+// forwarded. A foreign web page can make its own name resolve to 127.0.0.1 (DNS rebinding). The
+// browser then sends that name as Host, which is the only difference from a local program. A
+// proxy on this machine may set its own Host, and would let everyone who can reach it do
+// everything.
+func (s *Server) loopbackOnly(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		for _, name := range forwardedHeaders {
+			if len(r.Header.Values(name)) > 0 {
+				s.admission.Visit(r.Context())
+				http.Error(w, "this server answers to programs on this machine alone, and the header "+name+
+					" says that a proxy has forwarded the request: give the server an auth file (--auth), "+
+					"or open it to everybody who can reach the proxy (--insecure)", http.StatusForbidden)
+				return
+			}
+		}
+		if !loopbackHost(r.Host) {
+			s.admission.Visit(r.Context())
+			http.Error(w, "this server answers only to a loopback Host: localhost, 127.0.0.0/8 or [::1]",
+				http.StatusForbidden)
+			return
+		}
+		next.ServeHTTP(w, r)
+	})
+}
+
+// loopbackHost reports whether a Host header, with or without a port, names this
+// machine.
+func loopbackHost(host string) bool {
+	name := host
+	if h, _, err := net.SplitHostPort(host); err == nil {
+		name = h
+	} else if strings.HasPrefix(host, "[") && strings.HasSuffix(host, "]") {
+		name = host[1 : len(host)-1]
+	}
+	if strings.EqualFold(name, "localhost") {
+		return true
+	}
+	// An address with a zone belongs to an interface, so only plain addresses count.
+	address, err := netip.ParseAddr(name)
+	return err == nil && address.Zone() == "" && address.Unmap().IsLoopback()
+}
+
+// loopbackListener reports whether only this machine can reach a listener.
+func loopbackListener(l net.Listener) bool {
+	tcp, ok := l.Addr().(*net.TCPAddr)
+	return ok && tcp.IP.IsLoopback()
+}
+
+// corsMaxAge is how long a browser may cache the answer of a preflight.
+const corsMaxAge = 2 * time.Hour
+
+// anyOrigin stands for every origin.
+const anyOrigin = "*"
+
+// ValidateOrigins checks Options.CORSOrigins, for callers that want to check before New. It
+// refuses values that a browser never sends, because they would never match.
+func ValidateOrigins(origins []string, authenticated bool) error {
+	for _, origin := range origins {
+		if origin == anyOrigin {
+			if authenticated {
+				return fmt.Errorf(
+					"server: the CORS origin * together with authentication would let every page use what it has got hold of: " +
+						"name the origins")
+			}
+			continue
+		}
+		u, err := url.Parse(origin)
+		if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" || origin != u.Scheme+"://"+u.Host ||
+			strings.ContainsAny(u.Host, "*") || u.Host != strings.ToLower(u.Host) {
+			return fmt.Errorf(
+				"server: the CORS origin %q must be scheme://host or scheme://host:port in lower case, without anything "+
+					"behind it", origin)
+		}
+	}
+	return nil
+}
+
+// crossOrigin lets pages of the allowed origins call. A preflight has no credential, so it is
+// answered before authentication. Cookies are not credentials: the browser is never told to
+// send them.
+func (s *Server) crossOrigin(next http.Handler) http.Handler {
+	if len(s.options.CORSOrigins) == 0 {
+		return next
+	}
+	return cors.New(cors.Options{
+		AllowedOrigins: slices.Clone(s.options.CORSOrigins),
+		AllowedMethods: connectcors.AllowedMethods(),
+		AllowedHeaders: append(connectcors.AllowedHeaders(), "Authorization"),
+		ExposedHeaders: append(connectcors.ExposedHeaders(), "WWW-Authenticate", "Retry-After", "X-Request-Id"),
+		MaxAge:         int(corsMaxAge / time.Second),
+	}).Handler(next)
+}

@@ -1,0 +1,290 @@
+package server
+
+import (
+	"context"
+	"encoding/base64"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math"
+	"net/http"
+	"runtime/debug"
+	"strings"
+	"time"
+
+	"connectrpc.com/connect"
+
+	"github.com/seqledger/seqledger/internal/direct"
+	"github.com/seqledger/seqledger/internal/wire"
+	"github.com/seqledger/seqledger/ledger"
+	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
+	"github.com/seqledger/seqledger/proto/seqledger/v1/seqledgerv1connect"
+	"github.com/seqledger/seqledger/server/admission"
+)
+
+// compressMinBytes is the size from which an answer is compressed. Below it, compression would
+// take most of an answer's time.
+const compressMinBytes = 4 << 10
+
+// mount registers a handler for every procedure. It does not use the generated constructors, so
+// that requests can be decoded into a type that stores decoding errors (see wire.Request).
+func (s *Server) mount(mux *http.ServeMux) {
+	unary(s, mux, seqledgerv1connect.LedgerServiceWriteProcedure, writing, s.write)
+	unary(s, mux, seqledgerv1connect.LedgerServiceOpenSessionProcedure, writing, s.openSession)
+	unary(s, mux, seqledgerv1connect.LedgerServiceGetClientStateProcedure, reading, s.getClientState)
+	unary(s, mux, seqledgerv1connect.LedgerServiceGetEntityProcedure, reading, s.getEntity)
+	unary(s, mux, seqledgerv1connect.LedgerServiceListEntitiesProcedure, reading, s.listEntities)
+	unary(s, mux, seqledgerv1connect.LedgerServiceListRelationshipsProcedure, reading, s.listRelationships)
+	unary(s, mux, seqledgerv1connect.LedgerServiceGetTransactionProcedure, reading, s.getTransaction)
+	unary(s, mux, seqledgerv1connect.LedgerServiceGetBlockProcedure, reading, s.getBlock)
+	unary(s, mux, seqledgerv1connect.LedgerServiceListBlocksProcedure, reading, s.listBlocks)
+	unary(s, mux, seqledgerv1connect.AdminServiceGetStatusProcedure, reading, s.getStatus)
+	unary(s, mux, seqledgerv1connect.AdminServiceListClientsProcedure, reading, s.listClients)
+	unary(s, mux, seqledgerv1connect.AdminServiceUpdateConfigProcedure, writing, s.updateConfig)
+	unary(s, mux, seqledgerv1connect.IdempotencyServiceReserveProcedure, writing, s.reserve)
+	unary(s, mux, seqledgerv1connect.IdempotencyServiceCompleteProcedure, writing, s.complete)
+	unary(s, mux, seqledgerv1connect.IdempotencyServiceRejectProcedure, writing, s.reject)
+	unary(s, mux, seqledgerv1connect.IdempotencyServiceReleaseProcedure, writing, s.release)
+	unary(s, mux, seqledgerv1connect.IdempotencyServiceHeartbeatProcedure, writing, s.heartbeat)
+	unary(s, mux, seqledgerv1connect.IdempotencyServiceCheckpointProcedure, writing, s.checkpoint)
+	unary(s, mux, seqledgerv1connect.IdempotencyServiceGetRecordProcedure, reading, s.getRecord)
+	unary(s, mux, seqledgerv1connect.IdempotencyServiceListRecordsProcedure, reading, s.listRecords)
+	unary(s, mux, seqledgerv1connect.IdempotencyServicePurgeRecordProcedure, writing, s.purgeRecord)
+	unary(s, mux, seqledgerv1connect.IdempotencyServiceResolveRecordProcedure, writing, s.resolveRecord)
+
+	stream := seqledgerv1connect.LedgerServiceWriteStreamProcedure
+	// Results are hashes and ids, which do not compress, and there are many.
+	uncompressed := connect.WithCompressMinBytes(math.MaxInt)
+	mux.Handle(stream, direct.Handler(s.closed, s.limitBody(writing, s.asStream(false,
+		connect.NewBidiStreamHandler(stream, s.writeStream, append(s.handlerOptions(writing), uncompressed)...)))))
+	backup := seqledgerv1connect.AdminServiceBackupProcedure
+	mux.Handle(backup, s.limitBody(reading, s.asStream(true,
+		connect.NewServerStreamHandler(backup, s.backup, append(s.handlerOptions(reading), uncompressed)...))))
+	watch := seqledgerv1connect.LedgerServiceWatchProcedure
+	mux.Handle(watch, s.limitBody(reading, s.asStream(true,
+		connect.NewServerStreamHandler(watch, s.watch, s.handlerOptions(reading)...))))
+}
+
+// asStream gives a stream its controls. oneRequest reports that no message follows the first.
+func (s *Server) asStream(oneRequest bool, next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		admission.WithStreamControls(admission.StreamOptions{
+			Stall: s.stall, DrainStall: s.options.DrainTimeout / 2, Late: s.late, Draining: s.draining, OneRequest: oneRequest,
+		}, next).ServeHTTP(w, r)
+	})
+}
+
+const (
+	writing = connect.IdempotencyUnknown
+	reading = connect.IdempotencyNoSideEffects // GET is allowed
+)
+
+// maxReadRequestBytes allows any key and page token. It is small, because a waiting read keeps
+// its request in memory.
+const maxReadRequestBytes = 64 << 10
+
+// maxMessage returns how many bytes one message of a request may have,
+// decompressed.
+func (s *Server) maxMessage(level connect.IdempotencyLevel) int {
+	if level == reading {
+		return min(maxReadRequestBytes, s.options.MaxRequestBytes)
+	}
+	return s.options.MaxRequestBytes
+}
+
+// codecs replace Connect's own: see package wire.
+func codecs() connect.HandlerOption {
+	return connect.WithHandlerOptions(
+		connect.WithCodec(wire.BinaryCodec{}),
+		connect.WithCodec(wire.JSONCodec{CodecName: "json"}),
+		connect.WithCodec(wire.JSONCodec{CodecName: "json; charset=utf-8"}),
+	)
+}
+
+func (s *Server) handlerOptions(level connect.IdempotencyLevel) []connect.HandlerOption {
+	return []connect.HandlerOption{
+		codecs(),
+		connect.WithIdempotency(level),
+		connect.WithReadMaxBytes(s.maxMessage(level)),
+		connect.WithCompressMinBytes(compressMinBytes),
+		compression(),
+		connect.WithInterceptors(&observer{s}),
+	}
+}
+
+// unary mounts a procedure with one request and one answer.
+func unary[P wire.Message[T], T, R any](
+	s *Server, mux *http.ServeMux, procedure string, level connect.IdempotencyLevel,
+	handle func(context.Context, P) (*R, error),
+) {
+	handler := func(ctx context.Context, r *connect.Request[wire.Request[T, P]]) (*connect.Response[R], error) {
+		m, err := r.Msg.Get()
+		if err != nil {
+			return nil, err
+		}
+		if err := s.authorize(ctx, procedure, m); err != nil {
+			return nil, err
+		}
+		releaseBody(ctx)
+		answer, err := makeAnswer(ctx, s, procedure, m, handle)
+		if err != nil {
+			return nil, err
+		}
+		return connect.NewResponse(answer), nil
+	}
+	mounted := http.Handler(connect.NewUnaryHandler(procedure, handler, s.handlerOptions(level)...))
+	if level == reading {
+		mounted = withReadAnswer(mounted)
+	}
+	mux.Handle(procedure, s.limitBody(level, admission.BodyDeadline(mounted)))
+}
+
+// observer wraps every call: it converts errors for clients, recovers panics, counts, and logs
+// at debug level.
+type observer struct{ server *Server }
+
+// WrapUnary implements connect.Interceptor.
+func (o *observer) WrapUnary(next connect.UnaryFunc) connect.UnaryFunc {
+	return func(ctx context.Context, request connect.AnyRequest) (answer connect.AnyResponse, err error) {
+		began := time.Now()
+		procedure := request.Spec().Procedure
+		defer func() {
+			if p := recover(); p != nil {
+				answer, err = nil, o.server.panicked(ctx, procedure, p)
+			}
+			err = o.done(ctx, procedure, began, err)
+		}()
+		answer, err = next(ctx, request)
+		if err != nil && procedure == seqledgerv1connect.LedgerServiceWriteProcedure && errors.Is(err, ctx.Err()) {
+			// Connect checks the deadline before it calls the handler, and its error would not
+			// say what to do next.
+			err = errors.Join(ledger.ErrOutcomeUnknown, err)
+		}
+		return answer, err
+	}
+}
+
+// WrapStreamingHandler implements connect.Interceptor.
+func (o *observer) WrapStreamingHandler(next connect.StreamingHandlerFunc) connect.StreamingHandlerFunc {
+	return func(ctx context.Context, conn connect.StreamingHandlerConn) (err error) {
+		controls := admission.StreamControlsOf(ctx)
+		// Last, because Connect writes the end of the stream after it.
+		defer controls.End()
+		began := time.Now()
+		procedure := conn.Spec().Procedure
+		defer func() {
+			if p := recover(); p != nil {
+				err = o.server.panicked(ctx, procedure, p)
+			}
+			err = o.done(ctx, procedure, began, err)
+		}()
+		leave, err := o.server.admitStream(ctx, procedure)
+		if err != nil {
+			return err
+		}
+		defer leave()
+		defer controls.Begin()()
+		open := o.server.metrics.watches
+		if procedure == seqledgerv1connect.LedgerServiceWriteStreamProcedure {
+			open = o.server.metrics.writeStreams
+		}
+		open.Inc()
+		defer open.Dec()
+		err = next(ctx, conn)
+		if err != nil && controls.Drained() {
+			return ledger.ErrDraining // the read failed because of it
+		}
+		return err
+	}
+}
+
+// WrapStreamingClient implements connect.Interceptor; it is for clients.
+func (o *observer) WrapStreamingClient(next connect.StreamingClientFunc) connect.StreamingClientFunc {
+	return next
+}
+
+// done ends a call. It returns nil or a *connect.Error.
+func (o *observer) done(ctx context.Context, procedure string, began time.Time, err error) error {
+	took := time.Since(began)
+	code := "ok"
+	var failed *connect.Error
+	if err != nil {
+		if errors.Is(err, ledger.ErrQueueFull) {
+			o.server.admission.EngineFull(ctx)
+		}
+		failed = connectError(ctx, o.server.options.Logger, err)
+		code = failed.Code().String()
+		o.server.countRefusal(procedure, failed)
+	}
+	o.server.metrics.request(procedure, code, took)
+	if logger := o.server.options.Logger; logger.Enabled(ctx, slog.LevelDebug) { // boxing the values costs too
+		logger.DebugContext(ctx, "request", "procedure", procedure, "code", code, "took", took)
+	}
+	if failed == nil {
+		return nil
+	}
+	return failed
+}
+
+// countRefusal counts a refused command of a unary call.
+func (s *Server) countRefusal(procedure string, failed *connect.Error) {
+	by, ok := methods[procedure]
+	if !ok {
+		return
+	}
+	for _, detail := range failed.Details() {
+		value, err := detail.Value()
+		if e, ok := value.(*seqledgerv1.WriteError); ok && err == nil {
+			s.metrics.refusal(by, e.Code)
+		}
+	}
+}
+
+// panicked logs and counts a panic. Only its own request fails.
+func (s *Server) panicked(ctx context.Context, procedure string, value any) error {
+	if err, ok := value.(error); ok && errors.Is(err, http.ErrAbortHandler) {
+		panic(value) // net/http's own way to end a request
+	}
+	s.metrics.panics.Inc()
+	s.options.Logger.ErrorContext(ctx, "a handler panicked",
+		"procedure", procedure, "panic", value, "stack", string(debug.Stack()))
+	return internalError(ctx)
+}
+
+// checkProtocol refuses what Connect would refuse with a message about Go.
+func checkProtocol(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if err := protocolProblem(r); err != nil {
+			writer := connect.NewErrorWriter()
+			if writer.IsSupported(r) {
+				_ = writer.Write(w, r, withDetails(connect.CodeInvalidArgument, &seqledgerv1.WriteError{
+					Code:    seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_INVALID_ARGUMENT,
+					Message: err.Error(),
+				}))
+				return
+			}
+			http.Error(w, err.Error(), http.StatusBadRequest)
+			return
+		}
+		next.ServeHTTP(w, r)
+	})
+}
+
+// protocolProblem checks the header and the parameter for which Connect's own errors name Go
+// functions.
+func protocolProblem(r *http.Request) error {
+	const maxDigits = 10
+	if timeout := r.Header.Get("Connect-Timeout-Ms"); timeout != "" {
+		if len(timeout) > maxDigits || strings.Trim(timeout, "0123456789") != "" {
+			return errors.New("the header Connect-Timeout-Ms must be a whole number of milliseconds with at most 10 digits")
+		}
+	}
+	if r.Method == http.MethodGet && r.URL.RawQuery != "" {
+		query := r.URL.Query()
+		message := strings.TrimRight(query.Get("message"), "=")
+		if _, err := base64.RawURLEncoding.DecodeString(message); err != nil && query.Get("base64") == "1" {
+			return fmt.Errorf("the parameter message must be base64url, because base64 is 1")
+		}
+	}
+	return nil
+}
