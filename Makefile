@@ -18,9 +18,14 @@ help: ## Show the targets
 run: ## Start a server on 127.0.0.1:7450 with its data in ./seqledger-data
 	$(GO) run ./cmd/seqledger serve
 
+# What the program says of itself. Archives have no git: give VERSION and REVISION there.
+VERSION   ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo unknown)
+REVISION  ?= $(shell git rev-parse HEAD 2>/dev/null)
+LDFLAGS   := -X main.version=$(VERSION) -X main.revision=$(REVISION)
+
 .PHONY: build
 build: ## Build ./bin/seqledger
-	$(GO) build -o bin/seqledger ./cmd/seqledger
+	$(GO) build -ldflags '$(LDFLAGS)' -o bin/seqledger ./cmd/seqledger
 
 .PHONY: test
 test: ## Run the tests, with the race detector where there is a C compiler

@@ -2,8 +2,6 @@ package main
 
 import (
 	"context"
-	"fmt"
-	"runtime/debug"
 	"time"
 
 	"google.golang.org/protobuf/proto"
@@ -65,62 +63,4 @@ func (c *updateCommand) Run(e *environment) error {
 		}
 		return e.show(config, func(t *table) { showConfig(t, config) })
 	})
-}
-
-// versionCommand prints the version.
-type versionCommand struct{}
-
-// Help is shown below the flags.
-func (*versionCommand) Help() string {
-	return `Examples:
-
-    seqledger version --json`
-}
-
-// Run is called by kong.
-func (*versionCommand) Run(e *environment) error {
-	v := buildVersion()
-	if e.json {
-		return e.showObject(v)
-	}
-	_, err := fmt.Fprintln(e.stdout, "seqledger", v)
-	return err
-}
-
-// versionInfo is the build information.
-type versionInfo struct {
-	Version  string `json:"version"`
-	Revision string `json:"revision,omitempty"`
-	Modified bool   `json:"modified,omitempty"` // built from modified sources
-	Go       string `json:"go"`
-}
-
-// String implements fmt.Stringer.
-func (v versionInfo) String() string {
-	s := v.Version
-	if v.Revision != "" {
-		s += " " + v.Revision
-	}
-	if v.Modified {
-		s += " (modified)"
-	}
-	return s + " " + v.Go
-}
-
-func buildVersion() versionInfo {
-	v := versionInfo{Version: "(unknown)"}
-	info, ok := debug.ReadBuildInfo()
-	if !ok {
-		return v
-	}
-	v.Version, v.Go = info.Main.Version, info.GoVersion
-	for _, setting := range info.Settings {
-		switch setting.Key {
-		case "vcs.revision":
-			v.Revision = setting.Value
-		case "vcs.modified":
-			v.Modified = setting.Value == "true"
-		}
-	}
-	return v
 }
