@@ -22,8 +22,8 @@ import (
 // processes, because signals, exit codes and kills are what they are about.
 var binary string
 
-// buildFlags are what make build gives the linker.
-const buildFlags = "-X main.version=v9.8.7-dirty -X main.revision=0123abc"
+// buildFlags are what make build gives the linker, and -w, which makes it faster.
+const buildFlags = "-w -X main.version=v9.8.7-dirty -X main.revision=0123abc"
 
 func TestMain(m *testing.M) {
 	os.Exit(func() int {

@@ -116,7 +116,7 @@ func TestCostOfAnEntryIsBounded(t *testing.T) {
 		}
 	})
 	for what, ratio := range dearest {
-		if ratio < 0.3 {
+		if ratio < 0.3 && !testing.Short() { // rapid draws less with -short
 			t.Errorf("the dearest entry had %.2f of the bound of its %s: the bound, or the generator, is too tame", ratio, what)
 		}
 	}
