@@ -29,7 +29,7 @@ type child struct {
 // spawn starts a process of this program. Its standard output goes to out, which is read before
 // the process is waited for. A process that ends without having been told to is reported to
 // failed.
-func (c *column) spawn(ctx context.Context, name string, args []string, out func(io.Reader) error) (*child, error) {
+func (c *side) spawn(ctx context.Context, name string, args []string, out func(io.Reader) error) (*child, error) {
 	p := &child{
 		name: name, log: filepath.Join(c.dir, name+".log"), ended: make(chan struct{}),
 		// Killed with ctx, whatever else goes wrong.
