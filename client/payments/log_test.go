@@ -24,7 +24,7 @@ func TestLogRefuses(t *testing.T) {
 		if err := os.WriteFile(path, []byte(content), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := OpenLog(path); err == nil || !strings.Contains(err.Error(), "line") {
+		if _, err := OpenLog(path, true); err == nil || !strings.Contains(err.Error(), "line") {
 			t.Errorf("%q: want an error that names the line, got %v", content, err)
 		}
 	}
@@ -43,7 +43,7 @@ func FuzzLog(f *testing.F) {
 		if err := os.WriteFile(path, content, 0o600); err != nil {
 			t.Fatal(err)
 		}
-		l, err := OpenLog(path)
+		l, err := OpenLog(path, true)
 		if err != nil {
 			return
 		}
@@ -77,7 +77,7 @@ func FuzzLog(f *testing.F) {
 func TestLog(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "log")
-	l, err := OpenLog(path)
+	l, err := OpenLog(path, true)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -102,7 +102,7 @@ func TestLog(t *testing.T) {
 	if err := os.WriteFile(path, append(content, "paid a/2 tx"...), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if l, err = OpenLog(path); err != nil {
+	if l, err = OpenLog(path, true); err != nil {
 		t.Fatal(err)
 	}
 	defer l.Close()

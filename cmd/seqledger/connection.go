@@ -14,12 +14,12 @@ import (
 // connectionFlags name the server and the caller's credentials. The certificate has no
 // environment variable, because serve's variable would be taken for the client's.
 type connectionFlags struct {
-	Server    string `help:"${help_connection_server}" default:"127.0.0.1:7450"`
-	Token     string `help:"${help_connection_token}" placeholder:"TOKEN"`
+	Server    string `help:"help_connection_server" default:"127.0.0.1:7450"`
+	Token     string `help:"help_connection_token" placeholder:"TOKEN"`
 	TokenFile string `help:"File with the API key or session token." type:"path" placeholder:"FILE"`
-	Cleartext bool   `name:"cleartext-token" help:"${help_connection_cleartext}" env:"-"`
-	TLSCA     string `name:"tls-ca" help:"${help_connection_tlsca}" type:"path" placeholder:"FILE"`
-	TLSCert   string `name:"tls-cert" help:"${help_connection_tlscert}" type:"path" env:"-" placeholder:"FILE"`
+	Cleartext bool   `name:"cleartext-token" help:"help_connection_cleartext" env:"-"`
+	TLSCA     string `name:"tls-ca" help:"help_connection_tlsca" type:"path" placeholder:"FILE"`
+	TLSCert   string `name:"tls-cert" help:"help_connection_tlscert" type:"path" env:"-" placeholder:"FILE"`
 	TLSKey    string `name:"tls-key" help:"Private key of --tls-cert." type:"path" env:"-" placeholder:"FILE"`
 }
 

@@ -2,11 +2,32 @@ package main
 
 import "github.com/alecthomas/kong"
 
-// helpTexts are the texts of flags that are too long for the flag's own line, which names
-// them as ${name}.
-var helpTexts = kong.Vars{
-	"relationship": "RESOURCE#RELATION@SUBJECT",
+// longHelp replaces the names of help texts by the texts. kong's own variables would do the same,
+// but it copies all of them for each flag, which takes longer than all else at a start.
+func longHelp(k *kong.Kong) error {
+	return kong.Visit(k.Model.Node, func(node kong.Visitable, next kong.Next) error {
+		switch node := node.(type) {
+		case *kong.Flag:
+			if text, ok := helpTexts[node.Help]; ok {
+				node.Help = text
+			}
+		case *kong.Node:
+			if text, ok := helpTexts[node.Help]; ok {
+				node.Help = text
+			}
+			for _, argument := range node.Positional {
+				if text, ok := helpTexts[argument.Help]; ok {
+					argument.Help = text
+				}
+			}
+		}
+		return next(nil)
+	})
+}
 
+// helpTexts are the help texts of flags that are too long for the flag's own line, which has
+// their names.
+var helpTexts = map[string]string{
 	"help_access_auth":    "YAML file with API keys and what they may do; see seqledger auth.",
 	"help_access_tlscert": "Certificate of the server, in PEM, with those between it and a root.",
 	"help_access_tlsclient_ca": "Demand a certificate of these authorities from each client, besides its " +
@@ -73,8 +94,8 @@ var helpTexts = kong.Vars{
 	"help_update_client_ttl":        "Evict a stream that has been idle for longer.",
 	"help_write_set":                "Set the entity KEY to the text VALUE.",
 	"help_write_set_file":           "Set the entity KEY to the bytes of a file.",
-	"help_write_relate":             "Create a relationship.",
-	"help_write_unrelate":           "Delete a relationship.",
+	"help_relate":                   "Create a relationship.",
+	"help_unrelate":                 "Delete a relationship.",
 	"help_write_if_value":           "Only if KEY has the value VALUE.",
 	"help_write_expires_at":         "Let KEY, which is set, expire.",
 	"help_write_operations": "Read the operations from a JSON file, - for standard input, " +

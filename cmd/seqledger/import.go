@@ -20,9 +20,9 @@ type importCommand struct {
 	streamFlags `embed:""`
 	clientFlags `embed:""`
 	File        string `arg:"" help:"Input; a regular file, because it is read twice." type:"path"`
-	AppendLines bool   `help:"${help_import_append_lines}" env:"-"`
-	StateFile   string `help:"${help_import_state_file}" type:"path" env:"-" placeholder:"FILE"`
-	TakeSession uint64 `help:"${help_import_take_session}" env:"-" placeholder:"N"`
+	AppendLines bool   `help:"help_import_append_lines" env:"-"`
+	StateFile   string `help:"help_import_state_file" type:"path" env:"-" placeholder:"FILE"`
+	TakeSession uint64 `help:"help_import_take_session" env:"-" placeholder:"N"`
 }
 
 // Help is shown below the flags.

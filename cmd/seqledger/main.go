@@ -42,7 +42,7 @@ type commandLine struct {
 	Restore restoreCommand `cmd:"" help:"Make a data directory from a backup."`
 	Verify  verifyCommand  `cmd:"" help:"Check a data directory that no server has open, or a backup."`
 	Journal journalCommand `cmd:"" help:"Look into the journal of a program that writes."`
-	Demo    demoCommand    `cmd:"" help:"${help_all_demo}"`
+	Demo    demoCommand    `cmd:"" help:"help_all_demo"`
 	Version versionCommand `cmd:"" help:"Print the version."`
 
 	Help       helpCommand       `cmd:"" help:"Show the help of a command."`
@@ -152,7 +152,7 @@ func newParser(cli *commandLine, operations *operationFlags, config *configSourc
 		kong.NamedMapper("operation", operations),
 		kong.DefaultEnvars("SEQLEDGER"),
 		kong.Bind(config),
-		helpTexts, kong.Vars{"version": "seqledger " + buildVersion().String()},
+		kong.PostBuild(longHelp), kong.Vars{"version": "seqledger " + buildVersion().String()},
 	)...)
 }
 

@@ -16,9 +16,9 @@ import (
 // directory.
 type restoreCommand struct {
 	File          string `arg:"" optional:"" help:"Backup to restore; - reads standard input." type:"path"`
-	FromDirectory string `help:"${help_restore_from_directory}" type:"path" env:"-" placeholder:"DIR"`
-	Data          string `help:"${help_restore_data}" default:"./seqledger-data" type:"path"`
-	LedgerTime    string `help:"${help_restore_ledger_time}" env:"-" placeholder:"RFC3339"`
+	FromDirectory string `help:"help_restore_from_directory" type:"path" env:"-" placeholder:"DIR"`
+	Data          string `help:"help_restore_data" default:"./seqledger-data" type:"path"`
+	LedgerTime    string `help:"help_restore_ledger_time" env:"-" placeholder:"RFC3339"`
 }
 
 // Help is shown below the flags.

@@ -19,18 +19,18 @@ import (
 
 // serveCommand serves a ledger.
 type serveCommand struct {
-	Listen          string        `help:"${help_serve_listen}" default:"127.0.0.1:7450"`
-	Data            string        `help:"${help_serve_data}" default:"./seqledger-data" type:"path"`
+	Listen          string        `help:"help_serve_listen" default:"127.0.0.1:7450"`
+	Data            string        `help:"help_serve_data" default:"./seqledger-data" type:"path"`
 	DrainTimeout    time.Duration `help:"How long to wait, when stopped, for what is under way." default:"30s"`
-	DebugListen     string        `help:"${help_serve_debug_listen}" placeholder:"ADDRESS"`
-	CheckpointBytes int64         `help:"${help_serve_checkpoint_bytes}" default:"0"`
-	BackupRate      int64         `help:"${help_serve_backup_rate}" default:"33554432"`
-	DiskReserve     int64         `help:"${help_serve_disk_reserve}" default:"-1"`
-	AcceptClock     bool          `help:"${help_serve_accept_clock}" env:"-"`
+	DebugListen     string        `help:"help_serve_debug_listen" placeholder:"ADDRESS"`
+	CheckpointBytes int64         `help:"help_serve_checkpoint_bytes" default:"0"`
+	BackupRate      int64         `help:"help_serve_backup_rate" default:"33554432"`
+	DiskReserve     int64         `help:"help_serve_disk_reserve" default:"-1"`
+	AcceptClock     bool          `help:"help_serve_accept_clock" env:"-"`
 	accessFlags     `embed:""`
 
-	EvictionInterval uint64        `help:"${help_serve_eviction_interval}" default:"1000"`
-	ClientTTL        time.Duration `name:"client-ttl" help:"${help_serve_client_ttl}" default:"24h"`
+	EvictionInterval uint64        `help:"help_serve_eviction_interval" default:"1000"`
+	ClientTTL        time.Duration `name:"client-ttl" help:"help_serve_client_ttl" default:"24h"`
 	EvictionLimit    uint64        `help:"New ledger: look at so many entries at a time." default:"2000"`
 	ReceiptWindow    uint64        `help:"New ledger: keep so many receipts of each stream." default:"64"`
 	MaxStreams       uint64        `help:"New ledger: allow an organization so many streams." default:"10000000"`

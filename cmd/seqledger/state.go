@@ -53,8 +53,8 @@ type sessionCommand struct {
 type sessionOpenCommand struct {
 	streamFlags     `embed:""`
 	clientFlags     `embed:""`
-	ExpectedSession uint64 `help:"${help_session_open_expected_session}" env:"-" placeholder:"N"`
-	AttemptID       string `help:"${help_session_open_attempt_id}" env:"-" placeholder:"HEX"`
+	ExpectedSession uint64 `help:"help_session_open_expected_session" env:"-" placeholder:"N"`
+	AttemptID       string `help:"help_session_open_attempt_id" env:"-" placeholder:"HEX"`
 }
 
 // Help is shown below the flags.

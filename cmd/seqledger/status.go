@@ -16,8 +16,8 @@ import (
 // running one.
 type updateCommand struct {
 	clientFlags      `embed:""`
-	EvictionInterval *uint64        `help:"${help_update_eviction_interval}" env:"-" placeholder:"N"`
-	ClientTTL        *time.Duration `name:"client-ttl" help:"${help_update_client_ttl}" env:"-" placeholder:"DURATION"`
+	EvictionInterval *uint64        `help:"help_update_eviction_interval" env:"-" placeholder:"N"`
+	ClientTTL        *time.Duration `name:"client-ttl" help:"help_update_client_ttl" env:"-" placeholder:"DURATION"`
 	EvictionLimit    *uint64        `help:"Look at so many entries at a time." env:"-" placeholder:"N"`
 	ReceiptWindow    *uint64        `help:"Keep so many receipts of each stream." env:"-" placeholder:"N"`
 	MaxStreams       *uint64        `help:"Allow an organization so many streams." env:"-" placeholder:"N"`

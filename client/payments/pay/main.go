@@ -57,7 +57,7 @@ func run(ctx context.Context, server, dir, name string, count int) (err error) {
 	if err := checkName(name); err != nil {
 		return err
 	}
-	log, err := payments.OpenLog(filepath.Join(dir, logName))
+	log, err := payments.OpenLog(filepath.Join(dir, logName), true)
 	if err != nil {
 		return err
 	}

@@ -49,7 +49,7 @@ func TestNamesThatAreTakenCanBeReadBack(t *testing.T) {
 		}
 		path, tag := filepath.Join(t.TempDir(), logName), fmt.Sprintf("%s-%d", name, 1)
 		for round := range 3 {
-			l, err := payments.OpenLog(path)
+			l, err := payments.OpenLog(path, true)
 			if err != nil {
 				t.Fatalf("%q, round %d: %v", name, round, err)
 			}

@@ -21,7 +21,7 @@ func TestPayGivesUp(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			stop := make(chan struct{})
 			close(stop)
-			l, err := payments.OpenLog(filepath.Join(dir, logName))
+			l, err := payments.OpenLog(filepath.Join(dir, logName), false)
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -72,7 +72,7 @@ func Pay(ctx context.Context, stop <-chan struct{}, o PayerOptions) (err error) 
 	defer limit.Wait()
 	defer cancel(nil)
 	p := &payer{options: o}
-	if p.log, err = payments.OpenLog(filepath.Join(o.Dir, logName)); err != nil {
+	if p.log, err = payments.OpenLog(filepath.Join(o.Dir, logName), false); err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, p.log.Close()) }()

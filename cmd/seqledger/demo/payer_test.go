@@ -200,7 +200,7 @@ func TestPlainPoster(t *testing.T) {
 				t.Fatal(err)
 			}
 			defer conn.Close()
-			l, err := payments.OpenLog(filepath.Join(t.TempDir(), logName))
+			l, err := payments.OpenLog(filepath.Join(t.TempDir(), logName), false)
 			if err != nil {
 				t.Fatal(err)
 			}
