@@ -42,6 +42,9 @@ func (c *costs) areMeasured() bool {
 // nothing may be left behind, and the second part keeps what the first reported.
 func TestGrowth(t *testing.T) {
 	t.Parallel()
+	if testing.Short() {
+		t.Skip("-short: it takes half a minute, which make test-long has")
+	}
 	out := t.TempDir()
 	const marks = 2
 	loaded, said := grown(t, out, "-streams", "", "-marks", "300ms,700ms", "-rate", "500")

@@ -14,6 +14,7 @@ import (
 
 	"connectrpc.com/connect"
 
+	"github.com/seqledger/seqledger/internal/address"
 	"github.com/seqledger/seqledger/internal/direct"
 	"github.com/seqledger/seqledger/internal/wire/message"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
@@ -55,7 +56,7 @@ func (c *Client) newEndpoint(base *url.URL) *endpoint {
 	} else {
 		e.http2 = c.http2
 		if !c.options.HTTP2 && !viaProxy(base) {
-			e.pool = newPool(c.conns.dial, hostPort(base), callTLS(base, c.options.TLS))
+			e.pool = newPool(c.conns.dial, address.Of(base), callTLS(base, c.options.TLS))
 		}
 		if !c.options.HTTP2 {
 			e.upgrade = c.upgrade
@@ -82,19 +83,6 @@ func (e *endpoint) writeStreamURL() string {
 func viaProxy(base *url.URL) bool {
 	proxy, err := http.ProxyFromEnvironment(&http.Request{URL: base})
 	return proxy != nil || err != nil
-}
-
-// hostPort returns the address that a server listens on.
-func hostPort(base *url.URL) string {
-	port := base.Port()
-	switch {
-	case port != "":
-	case base.Scheme == "https":
-		port = "443"
-	default:
-		port = "80"
-	}
-	return net.JoinHostPort(base.Hostname(), port)
 }
 
 // callTLS returns the TLS configuration of a pool's connections, nil for cleartext.
@@ -205,7 +193,7 @@ func (s *endpoints) find(from *endpoint, leader string) *endpoint {
 		return nil
 	}
 	for _, e := range append(slices.Clip(s.all), s.named) {
-		if e != nil && hostPort(e.base) == hostPort(base) {
+		if e != nil && address.Of(e.base) == address.Of(base) {
 			return e
 		}
 	}

@@ -179,17 +179,3 @@ func TestViaProxy(t *testing.T) {
 		t.Error("a server on this machine is asked through a proxy")
 	}
 }
-
-// TestHostPort: where a server listens that does not say so.
-func TestHostPort(t *testing.T) {
-	t.Parallel()
-	for server, want := range map[string]string{
-		"ledger": "ledger:80", "ledger:7450": "ledger:7450", "https://ledger": "ledger:443",
-		"https://[::1]": "[::1]:443", "http://[::1]:7": "[::1]:7",
-	} {
-		base, err := parseServer(server)
-		if err != nil || hostPort(base) != want {
-			t.Errorf("%s: want %s, got %v, %v", server, want, base, err)
-		}
-	}
-}

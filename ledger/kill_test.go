@@ -3,6 +3,7 @@ package ledger_test
 import (
 	"bufio"
 	"context"
+	"flag"
 	"fmt"
 	"io"
 	"log/slog"
@@ -26,7 +27,18 @@ import (
 
 const killChildEnv = "SEQLEDGER_KILL_TEST_DIR"
 
+// shortSegmentsEnv makes log files small in this process and in its children. With -short it is set:
+// a file of 64 MiB is read at each start, which takes the race detector most of the tests' time.
+const shortSegmentsEnv = "SEQLEDGER_TEST_SHORT_SEGMENTS"
+
 func TestMain(m *testing.M) {
+	flag.Parse()
+	if testing.Short() {
+		os.Setenv(shortSegmentsEnv, "1")
+	}
+	if os.Getenv(shortSegmentsEnv) != "" {
+		ledger.SetSegmentBytes(1 << 20)
+	}
 	for variable, child := range map[string]func(dir string) error{
 		killChildEnv: killChild, restoreChildEnv: restoreChild, faultChildEnv: faultChild,
 	} {

@@ -157,12 +157,15 @@ func (l *Ledger) openState() (err error) {
 	})
 }
 
+// segmentBytes is the size of a log file. Only tests change it: each start reads a whole file.
+var segmentBytes = raftlog.DefaultSegmentBytes
+
 func (l *Ledger) openLog() (err error) {
 	at := l.store.Checkpoint()
 	l.log, err = raftlog.Open(raftlog.Options{
 		Dir: l.directory.Log(), NodeID: l.directory.NodeID(), Identity: l.directory.Identity(),
 		Create: l.directory.Fresh(), Checkpoint: raftlog.Position{Index: at.Index, Term: at.Term},
-		Machine: (*applier)(l), Logger: l.options.Logger, OnFailure: l.fail,
+		Machine: (*applier)(l), Logger: l.options.Logger, OnFailure: l.fail, SegmentBytes: segmentBytes,
 		Stored: func(_ int, took time.Duration) {
 			l.counters.stored.Observe(int64(took))
 			l.syncs.observe(took)

@@ -14,12 +14,12 @@ import (
 
 // accessFlags are the flags of serve that say who may connect, and how.
 type accessFlags struct {
-	Auth        string   `help:"YAML file with API keys and what they may do; see seqledger auth." type:"path" placeholder:"FILE"`
-	TLSCert     string   `name:"tls-cert" help:"Certificate of the server, in PEM, with those between it and a root." type:"path" placeholder:"FILE"`
+	Auth        string   `help:"help_access_auth" type:"path" placeholder:"FILE"`
+	TLSCert     string   `name:"tls-cert" help:"help_access_tlscert" type:"path" placeholder:"FILE"`
 	TLSKey      string   `name:"tls-key" help:"Private key of --tls-cert." type:"path" placeholder:"FILE"`
-	TLSClientCA string   `name:"tls-client-ca" help:"Demand a certificate of these authorities from each client, besides its credential." type:"path" placeholder:"FILE"`
-	CORSOrigin  []string `name:"cors-origin" help:"Let pages of this origin call from a browser, such as https://app.example.com; repeatable." placeholder:"ORIGIN"`
-	Insecure    bool     `help:"Let other machines connect without TLS, or without --auth: who may do that is then yours to see to."`
+	TLSClientCA string   `name:"tls-client-ca" help:"help_access_tlsclient_ca" type:"path" placeholder:"FILE"`
+	CORSOrigin  []string `name:"cors-origin" help:"help_access_corsorigin" placeholder:"ORIGIN"`
+	Insecure    bool     `help:"help_access_insecure"`
 }
 
 // access is the result of these flags.

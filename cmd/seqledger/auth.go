@@ -21,12 +21,12 @@ type authCommand struct {
 
 // newKeyCommand makes an API key.
 type newKeyCommand struct {
-	ID       string   `name:"id" help:"Name of the key; what is written with it bears the actor client:ID." required:"" env:"-" placeholder:"ID"`
-	Scope    []string `help:"Scopes: ORG, ORG/VAULT, with * for any run of characters, or * alone for all; repeatable." required:"" env:"-" sep:"none" placeholder:"PATTERN"`
-	ClientID []string `name:"client-id" help:"Client ids under which it may write, with * for any run of characters; repeatable." env:"-" sep:"none" placeholder:"PATTERN"`
-	Role     string   `help:"reader, writer or admin." required:"" env:"-" enum:"reader,writer,admin" placeholder:"ROLE"`
+	ID       string   `name:"id" help:"help_new_key_id" required:"" env:"-" placeholder:"ID"`
+	Scope    []string `help:"help_new_key_scope" required:"" env:"-" sep:"none" placeholder:"PATTERN"`
+	ClientID []string `name:"client-id" help:"help_new_key_client_id" env:"-" sep:"none" placeholder:"PATTERN"`
+	Role     string   `help:"help_new_key_role" required:"" env:"-" enum:"reader,writer,admin" placeholder:"ROLE"`
 	Expires  string   `help:"When it ends, such as 2027-01-31T00:00:00Z. Default: never." env:"-" placeholder:"RFC3339"`
-	Append   string   `help:"Add it to this auth file, which is made if it is not there." type:"path" env:"-" placeholder:"FILE"`
+	Append   string   `help:"help_new_key_append" type:"path" env:"-" placeholder:"FILE"`
 }
 
 // Help is shown below the flags.

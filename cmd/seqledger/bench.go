@@ -19,9 +19,9 @@ type benchCommand struct {
 	clientFlags `embed:""`
 	// Not --scope: its environment variable and configuration name the scope of real writes.
 	Into     string        `help:"Organization to write to." default:"seqledger-bench" env:"-"`
-	Streams  int           `help:"Write to so many streams at once, one write outstanding on each." default:"64" env:"-"`
+	Streams  int           `help:"help_bench_streams" default:"64" env:"-"`
 	Duration time.Duration `help:"Measure for so long, after a second that is not measured." default:"10s" env:"-"`
-	Rate     float64       `help:"Begin so many writes a second, whether earlier ones are answered or not; 0 for as fast as answers come." default:"0" env:"-"`
+	Rate     float64       `help:"help_bench_rate" default:"0" env:"-"`
 	Payload  int           `help:"Bytes that each write appends." default:"128" env:"-"`
 }
 

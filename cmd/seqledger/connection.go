@@ -14,12 +14,12 @@ import (
 // connectionFlags name the server and the caller's credentials. The certificate has no
 // environment variable, because serve's variable would be taken for the client's.
 type connectionFlags struct {
-	Server    string `help:"Address of the server, host:port or https://host:port; several of one ledger with commas between them." default:"127.0.0.1:7450"`
-	Token     string `help:"API key or session token. Other users of the machine can see it on a command line; better use the environment or a file." placeholder:"TOKEN"`
+	Server    string `help:"help_connection_server" default:"127.0.0.1:7450"`
+	Token     string `help:"help_connection_token" placeholder:"TOKEN"`
 	TokenFile string `help:"File with the API key or session token." type:"path" placeholder:"FILE"`
-	Cleartext bool   `name:"cleartext-token" help:"Send the token in clear to a host that is not this machine, where the network can read it." env:"-"`
-	TLSCA     string `name:"tls-ca" help:"Certificates to trust in place of the system's, for https." type:"path" placeholder:"FILE"`
-	TLSCert   string `name:"tls-cert" help:"Certificate to show, for a server that asks for one." type:"path" env:"-" placeholder:"FILE"`
+	Cleartext bool   `name:"cleartext-token" help:"help_connection_cleartext" env:"-"`
+	TLSCA     string `name:"tls-ca" help:"help_connection_tlsca" type:"path" placeholder:"FILE"`
+	TLSCert   string `name:"tls-cert" help:"help_connection_tlscert" type:"path" env:"-" placeholder:"FILE"`
 	TLSKey    string `name:"tls-key" help:"Private key of --tls-cert." type:"path" env:"-" placeholder:"FILE"`
 }
 

@@ -15,8 +15,8 @@ import (
 type demoCommand struct {
 	Duration time.Duration `help:"How long faults and kills go on, at least; 1s or more." default:"10s" env:"-"`
 	Clients  int           `help:"How many clients each side has." default:"4" env:"-"`
-	Seed     uint64        `help:"Decides which request meets which fault, who is killed when, and the amounts; 0 takes a new one." default:"0" env:"-"`
-	Keep     bool          `help:"Keep the directory with the ledgers, journals, books and logs, and say where it is." env:"-"`
+	Seed     uint64        `help:"help_demo_seed" default:"0" env:"-"`
+	Keep     bool          `help:"Keep the directory with the ledgers, journals and logs, and say where it is." env:"-"`
 }
 
 // Help is shown below the flags.
@@ -24,7 +24,7 @@ func (*demoCommand) Help() string {
 	return `Everything runs on this machine, in a temporary directory, as processes of its own: two servers, and clients
 that make numbered payments through a proxy in front of each. Servers and clients are killed with SIGKILL now
 and then and started again. At the end the clients settle what is open, the servers are restarted, and every
-transaction is read and compared with the books that the clients have kept in files of their own.
+transaction is read and compared with the payment logs that the clients have kept in files of their own.
 
 Of 50 requests the proxy drops 4 before the server sees them, drops the answers of 4 that the server has
 executed, delays 4, and sends 4 a second time, up to 60 ms after their answer. A request is a call, or a frame
@@ -97,7 +97,7 @@ func judgeDemo(r *demo.Report) error {
 // demoClientCommand is a client process that the demo starts.
 type demoClientCommand struct {
 	Server string `required:"" help:"Address of the proxy." env:"-"`
-	Dir    string `required:"" help:"Directory of the book and the journal." env:"-"`
+	Dir    string `required:"" help:"Directory of the payment log and the journal." env:"-"`
 	Name   string `required:"" help:"Client id." env:"-"`
 	Seed   uint64 `required:"" help:"Decides the amounts." env:"-"`
 	Plain  bool   `help:"Send again what was not answered, as a new write." env:"-"`

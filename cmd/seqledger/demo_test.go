@@ -102,7 +102,7 @@ func TestDemo(t *testing.T) {
 		report.Plain.CentsFound <= report.Plain.CentsAcknowledged {
 		t.Errorf("want duplicates from plain retries, got %+v", *report.Plain)
 	}
-	for _, c := range []*demo.Column{report.Protected, report.Plain} {
+	for _, c := range []*demo.Side{report.Protected, report.Plain} {
 		for i, n := range []uint64{c.LostRequests, c.LostAnswers, c.Delayed, c.Twice, c.ServersKilled, c.ClientsKilled} {
 			if n == 0 {
 				t.Errorf("fault %d has not happened: %+v", i, *c)
@@ -167,7 +167,7 @@ func TestDemoKeeps(t *testing.T) {
 	for _, side := range []string{"protected", "plain-retries"} {
 		seqledger(t, "verify", "--data", filepath.Join(dir, side, "data")).expect(t, exitDone, "problems")
 	}
-	for _, file := range []string{"book", "journal"} {
+	for _, file := range []string{"payments", "journal"} {
 		if _, err := os.Stat(filepath.Join(dir, "protected", "client-1", file)); err != nil {
 			t.Error(err)
 		}

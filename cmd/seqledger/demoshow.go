@@ -124,27 +124,27 @@ func demoCounts(c demo.Counts) string {
 func showDemo(e *environment, r *demo.Report) error {
 	var b strings.Builder
 	row := func(name, protected, plain string) { fmt.Fprintf(&b, "%-22s %14s %14s\n", name, protected, plain) }
-	count := func(name string, of func(*demo.Column) uint64) {
+	count := func(name string, of func(*demo.Side) uint64) {
 		row(name, number(of(r.Protected)), number(of(r.Plain)))
 	}
 	row("", demoProtected, demoPlain)
-	count("requests dropped", func(c *demo.Column) uint64 { return c.LostRequests })
-	count("answers dropped", func(c *demo.Column) uint64 { return c.LostAnswers })
-	count("requests delayed", func(c *demo.Column) uint64 { return c.Delayed })
-	count("requests sent twice", func(c *demo.Column) uint64 { return c.Twice })
-	count("servers killed", func(c *demo.Column) uint64 { return c.ServersKilled })
-	count("clients killed", func(c *demo.Column) uint64 { return c.ClientsKilled })
+	count("requests dropped", func(c *demo.Side) uint64 { return c.LostRequests })
+	count("answers dropped", func(c *demo.Side) uint64 { return c.LostAnswers })
+	count("requests delayed", func(c *demo.Side) uint64 { return c.Delayed })
+	count("requests sent twice", func(c *demo.Side) uint64 { return c.Twice })
+	count("servers killed", func(c *demo.Side) uint64 { return c.ServersKilled })
+	count("clients killed", func(c *demo.Side) uint64 { return c.ClientsKilled })
 	b.WriteString("\n")
-	count("payments attempted", func(c *demo.Column) uint64 { return c.Attempted })
-	count("acknowledged", func(c *demo.Column) uint64 { return c.Acknowledged })
-	count("retried", func(c *demo.Column) uint64 { return c.Retried })
-	count("replayed", func(c *demo.Column) uint64 { return c.Replayed })
-	count("found by audit", func(c *demo.Column) uint64 { return c.Found })
+	count("payments attempted", func(c *demo.Side) uint64 { return c.Attempted })
+	count("acknowledged", func(c *demo.Side) uint64 { return c.Acknowledged })
+	count("retried", func(c *demo.Side) uint64 { return c.Retried })
+	count("replayed", func(c *demo.Side) uint64 { return c.Replayed })
+	count("found by audit", func(c *demo.Side) uint64 { return c.Found })
 	row("amount acknowledged", amount(r.Protected.CentsAcknowledged), amount(r.Plain.CentsAcknowledged))
 	row("amount found", amount(r.Protected.CentsFound), amount(r.Plain.CentsFound))
-	count("duplicates", func(c *demo.Column) uint64 { return c.Duplicates })
-	count("lost", func(c *demo.Column) uint64 { return c.Lost })
-	count("never intended", func(c *demo.Column) uint64 { return c.Extra })
+	count("duplicates", func(c *demo.Side) uint64 { return c.Duplicates })
+	count("lost", func(c *demo.Side) uint64 { return c.Lost })
+	count("never intended", func(c *demo.Side) uint64 { return c.Extra })
 	fmt.Fprintf(&b, "\nseed %d\n", r.Seed)
 	if r.Dir != "" {
 		fmt.Fprintf(&b, "kept in %s\n", r.Dir)

@@ -15,12 +15,12 @@ import (
 func demoReport() *demo.Report {
 	return &demo.Report{
 		Seed: 42, Seconds: 10, Dir: "/tmp/x",
-		Protected: &demo.Column{
+		Protected: &demo.Side{
 			Attempted: 9812, Acknowledged: 9812, Found: 9812, CentsAcknowledged: 5012345, CentsFound: 5012345,
 			Counts: demo.Counts{Retried: 612, Replayed: 301, LostRequests: 41, LostAnswers: 42, Delayed: 43,
 				Twice: 44, ServersKilled: 5, ClientsKilled: 24},
 		},
-		Plain: &demo.Column{
+		Plain: &demo.Side{
 			Attempted: 9655, Acknowledged: 9655, Found: 10233, Duplicates: 578, CentsAcknowledged: 100, CentsFound: 105,
 			Counts: demo.Counts{Retried: 700},
 		},
@@ -67,8 +67,8 @@ func TestJudgeDemo(t *testing.T) {
 	if err := judgeDemo(demoReport()); err != nil {
 		t.Errorf("want no error, got %v", err)
 	}
-	for _, c := range []demo.Column{{Duplicates: 1}, {Lost: 1}, {Extra: 1}} {
-		err := judgeDemo(&demo.Report{Seed: 7, Protected: &c, Plain: &demo.Column{}})
+	for _, c := range []demo.Side{{Duplicates: 1}, {Lost: 1}, {Extra: 1}} {
+		err := judgeDemo(&demo.Report{Seed: 7, Protected: &c, Plain: &demo.Side{}})
 		failure, ok := errors.AsType[*exitError](err)
 		if !ok || failure.code != exitFailed || !strings.Contains(failure.hint, "--seed 7") {
 			t.Errorf("%+v: want exit code 1 and the seed, got %v", c, err)

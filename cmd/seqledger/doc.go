@@ -7,13 +7,13 @@
 //	seqledger verify --data ./seqledger-data
 //	seqledger demo
 //
-// main.go parses the command line and turns an error into a message and an exit code (exit.go).
-// A flag comes from the command line, the environment, a YAML file or its default, in this
-// order (config.go); flagvalues.go reads numbers and durations, flagfiles.go looks at the files
-// and addresses that flags name. Each command is a struct with a Run method, most of them in
-// their own files. scope.go, connect.go and connection.go hold the shared flags, access.go
-// holds the flags of serve that say who may connect, and output.go formats all answers.
-// reach.go finds out why a server does not answer.
+// main.go parses the command line and turns an error into a message and an exit code (exit.go). A
+// flag comes from the command line, the environment, a YAML file or its default, in this order
+// (config.go); flagvalues.go reads numbers and durations, flagfiles.go looks at the files and
+// addresses that flags name, and helptexts.go has the help texts that are too long for a line. Each
+// command is a struct with a Run method, most of them in their own files. scope.go, connect.go and
+// connection.go hold the shared flags, access.go holds the flags of serve that say who may connect,
+// and output.go formats all answers. reach.go finds out why a server does not answer.
 //
 // Operations come from flags (operations.go) or from JSON (opjson.go). Import has several
 // files: import.go is the command, importinput.go reads the input, importstate.go is the state

@@ -20,7 +20,7 @@ func TestHelpGolden(t *testing.T) {
 		"", "serve", "write", "import", "get", "list entities", "list relationships", "list blocks", "list clients",
 		"tx", "block", "watch", "state", "session open", "status", "config", "backup",
 		"restore", "auth new-key", "auth check",
-		"verify", "bench", "demo", "journal show", "version",
+		"verify", "bench", "demo", "journal show", "version", "help", "completion",
 	}
 	for _, command := range commands {
 		name := filepath.Join("testdata", "help",
@@ -42,4 +42,17 @@ func TestHelpGolden(t *testing.T) {
 			t.Errorf("%s: the help has changed; want\n%s\ngot\n%s", name, want, got)
 		}
 	}
+}
+
+// TestHelpCommand: help COMMAND shows what COMMAND --help shows.
+func TestHelpCommand(t *testing.T) {
+	t.Parallel()
+	for _, command := range [][]string{{}, {"write"}, {"auth", "check"}, {"help"}} {
+		want := seqledger(t, append(command, "--help")...).expect(t, exitDone)
+		if got := seqledger(t, append([]string{"help"}, command...)...); got != want {
+			t.Errorf("help %v: want %v\ngot %v", command, want, got)
+		}
+	}
+	seqledger(t, "help", "fly").expect(t, exitUsage, `there is no command "fly"`, "seqledger help --help")
+	seqledger(t, "help", "auth", "fly").expect(t, exitUsage, `there is no command "auth fly"`)
 }

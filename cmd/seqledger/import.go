@@ -20,9 +20,9 @@ type importCommand struct {
 	streamFlags `embed:""`
 	clientFlags `embed:""`
 	File        string `arg:"" help:"Input; a regular file, because it is read twice." type:"path"`
-	AppendLines bool   `help:"Append each line as it stands, of any text file, rather than read operations from it." env:"-"`
-	StateFile   string `help:"Where the import remembers what it has begun. Default: FILE.seqledger-import." type:"path" env:"-" placeholder:"FILE"`
-	TakeSession uint64 `help:"Go on from this session of the stream, although the state file has another: only if you opened it yourself, and nothing writes under it." env:"-" placeholder:"N"`
+	AppendLines bool   `help:"help_import_append_lines" env:"-"`
+	StateFile   string `help:"help_import_state_file" type:"path" env:"-" placeholder:"FILE"`
+	TakeSession uint64 `help:"help_import_take_session" env:"-" placeholder:"N"`
 }
 
 // Help is shown below the flags.

@@ -12,7 +12,7 @@ import (
 
 // listCommand groups the listings.
 type listCommand struct {
-	Entities      listEntitiesCommand      `cmd:"" default:"withargs" help:"List entities in the order of their keys. This is what list does without a word."`
+	Entities      listEntitiesCommand      `cmd:"" default:"withargs" help:"help_list_entities"`
 	Relationships listRelationshipsCommand `cmd:"" help:"List relationships."`
 	Blocks        listBlocksCommand        `cmd:"" help:"List the headers of blocks."`
 	Clients       listClientsCommand       `cmd:"" help:"List the streams of a scope, or of all."`

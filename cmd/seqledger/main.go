@@ -22,6 +22,8 @@ type commandLine struct {
 	LogLevel  slog.Level `help:"Least level that is logged: debug, info, warn or error." default:"info"`
 	LogFormat string     `help:"Format of the log on standard error: text or json." enum:"text,json" default:"text"`
 
+	PrintVersion kong.VersionFlag `name:"version" help:"Print the version." env:"-"`
+
 	Serve   serveCommand   `cmd:"" help:"Serve a ledger."`
 	Write   writeCommand   `cmd:"" help:"Commit one write, once."`
 	Import  importCommand  `cmd:"" help:"Commit every line of a file, once, however often it is killed and run again."`
@@ -40,8 +42,11 @@ type commandLine struct {
 	Restore restoreCommand `cmd:"" help:"Make a data directory from a backup."`
 	Verify  verifyCommand  `cmd:"" help:"Check a data directory that no server has open, or a backup."`
 	Journal journalCommand `cmd:"" help:"Look into the journal of a program that writes."`
-	Demo    demoCommand    `cmd:"" help:"Run a server and clients, break everything between them, and count what is paid twice."`
+	Demo    demoCommand    `cmd:"" help:"help_all_demo"`
 	Version versionCommand `cmd:"" help:"Print the version."`
+
+	Help       helpCommand       `cmd:"" help:"Show the help of a command."`
+	Completion completionCommand `cmd:"" help:"Print the completion script of a shell."`
 
 	DemoClient demoClientCommand `cmd:"" name:"demo-client" hidden:"" help:"A client of the demo, which starts it."`
 }
@@ -91,6 +96,9 @@ func run(args []string, stdin io.Reader, stdout, stderr io.Writer) int {
 	parser, err := newParser(&cli, operations, config, stdout, stderr)
 	if err != nil {
 		return report(stderr, fmt.Errorf("the command line's own definition: %w", err))
+	}
+	if completed := completeLine(parser); completed {
+		return exitDone
 	}
 	parsed, err := parser.Parse(args)
 	if err != nil {
@@ -144,6 +152,7 @@ func newParser(cli *commandLine, operations *operationFlags, config *configSourc
 		kong.NamedMapper("operation", operations),
 		kong.DefaultEnvars("SEQLEDGER"),
 		kong.Bind(config),
+		kong.PostBuild(longHelp), kong.Vars{"version": "seqledger " + buildVersion().String()},
 	)...)
 }
 

@@ -13,6 +13,8 @@ import (
 	"strings"
 	"syscall"
 	"time"
+
+	"github.com/seqledger/seqledger/internal/address"
 )
 
 // unreachableError says why a server cannot be reached.
@@ -65,8 +67,8 @@ func untrustedCertificate(err *tls.CertificateVerificationError) *unreachableErr
 		e.hint = "--tls-ca names a file with the authority's certificate, or with a self-signed server certificate"
 	case wrongName:
 		names := name.Certificate.DNSNames
-		for _, address := range name.Certificate.IPAddresses {
-			names = append(names, address.String())
+		for _, ip := range name.Certificate.IPAddresses {
+			names = append(names, ip.String())
 		}
 		e.what = fmt.Sprintf("the server's certificate is not for %q but for %q", name.Host, names)
 		e.hint = "give --server a name that the certificate has"
@@ -111,7 +113,7 @@ func probe(ctx context.Context, server string, config *tls.Config) *unreachableE
 // the peer's alert is not lost with a broken connection.
 func shakeHands(ctx context.Context, base *url.URL, config *tls.Config) (err error) {
 	dialer := tls.Dialer{Config: config}
-	conn, err := dialer.DialContext(ctx, "tcp", hostPort(base))
+	conn, err := dialer.DialContext(ctx, "tcp", address.Of(base))
 	if err != nil {
 		return err
 	}
@@ -127,7 +129,7 @@ func shakeHands(ctx context.Context, base *url.URL, config *tls.Config) (err err
 func speaksTLS(ctx context.Context, base *url.URL) bool {
 	// The peer's identity does not matter: nothing is sent and nothing is trusted.
 	dialer := tls.Dialer{Config: &tls.Config{InsecureSkipVerify: true, MinVersion: tls.VersionTLS12}}
-	conn, err := dialer.DialContext(ctx, "tcp", hostPort(base))
+	conn, err := dialer.DialContext(ctx, "tcp", address.Of(base))
 	if err == nil {
 		_ = conn.Close()
 		return true
@@ -136,27 +138,14 @@ func speaksTLS(ctx context.Context, base *url.URL) bool {
 	return ok && alert.Op == "remote error"
 }
 
-// hostPort returns the address to dial for a URL.
-func hostPort(base *url.URL) string {
-	port := base.Port()
-	switch {
-	case port != "":
-	case base.Scheme == "https":
-		port = "443"
-	default:
-		port = "80"
-	}
-	return net.JoinHostPort(base.Hostname(), port)
-}
-
 // ask gets a page that needs no credential over a separate connection. It returns the status
 // and the beginning of the body.
 func ask(ctx context.Context, server, path string, config *tls.Config) (status int, body string, err error) {
 	alone := &http.Client{Transport: &http.Transport{
 		Proxy: http.ProxyFromEnvironment, TLSClientConfig: config.Clone(), DisableKeepAlives: true,
 	}}
-	address := strings.TrimSuffix(baseURL(server), "/") + path
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet, address, http.NoBody)
+	page := strings.TrimSuffix(baseURL(server), "/") + path
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, page, http.NoBody)
 	if err != nil {
 		return 0, "", err
 	}

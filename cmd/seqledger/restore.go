@@ -19,9 +19,9 @@ import (
 // directory.
 type restoreCommand struct {
 	File          string `arg:"" optional:"" help:"Backup to restore; - reads standard input." type:"path"`
-	FromDirectory string `help:"Restore this data directory, or copy of one, in place of a backup; no server may have it open." type:"path" env:"-" placeholder:"DIR"`
-	Data          string `help:"Data directory to make; it must be absent or empty." default:"./seqledger-data" type:"path"`
-	LedgerTime    string `help:"Ledger time to go on with, now or such as 2027-01-31T00:00:00Z; it may be earlier than it was. Default: as it was." env:"-" placeholder:"RFC3339"`
+	FromDirectory string `help:"help_restore_from_directory" type:"path" env:"-" placeholder:"DIR"`
+	Data          string `help:"help_restore_data" default:"./seqledger-data" type:"path"`
+	LedgerTime    string `help:"help_restore_ledger_time" env:"-" placeholder:"RFC3339"`
 }
 
 // Help is shown below the flags.

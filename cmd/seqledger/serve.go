@@ -19,18 +19,18 @@ import (
 
 // serveCommand serves a ledger.
 type serveCommand struct {
-	Listen          string        `help:"Address to listen on; port 0 takes a free one. Others than loopback need --auth and TLS." default:"127.0.0.1:7450"`
-	Data            string        `help:"Data directory; an absent or empty one becomes a new ledger." default:"./seqledger-data" type:"path"`
+	Listen          string        `help:"help_serve_listen" default:"127.0.0.1:7450"`
+	Data            string        `help:"help_serve_data" default:"./seqledger-data" type:"path"`
 	DrainTimeout    time.Duration `help:"How long to wait, when stopped, for what is under way." default:"30s"`
-	DebugListen     string        `help:"Serve profiles (/debug/pprof/), /metrics, /healthz and /readyz on this address too, in clear, loopback only; off when empty." placeholder:"ADDRESS"`
-	CheckpointBytes int64         `help:"How many bytes of changes gather in memory before they are written to the state file; 0 finds it, between 32 and 128 MiB. More writes less to the disk and takes some four times as much memory." default:"0"`
-	BackupRate      int64         `help:"How fast a backup may read, in bytes per second; -1 for as fast as it can." default:"33554432"`
-	DiskReserve     int64         `help:"Refuse writes while less than this is free on the disk of --data, in bytes; reads go on. 0 never refuses, until the disk is full and the server stops; -1 is 1 GiB, or a twentieth of a smaller disk." default:"-1"`
-	AcceptClock     bool          `help:"Believe the system's clock though it is more than 30 days ahead of the last command, and further than this ledger ever paused: whatever has a time to live may expire." env:"-"`
+	DebugListen     string        `help:"help_serve_debug_listen" placeholder:"ADDRESS"`
+	CheckpointBytes int64         `help:"help_serve_checkpoint_bytes" default:"0"`
+	BackupRate      int64         `help:"help_serve_backup_rate" default:"33554432"`
+	DiskReserve     int64         `help:"help_serve_disk_reserve" default:"-1"`
+	AcceptClock     bool          `help:"help_serve_accept_clock" env:"-"`
 	accessFlags     `embed:""`
 
-	EvictionInterval uint64        `help:"New ledger: look for expired streams and entities after so many commands." default:"1000"`
-	ClientTTL        time.Duration `name:"client-ttl" help:"New ledger: evict a stream that has been idle for longer." default:"24h"`
+	EvictionInterval uint64        `help:"help_serve_eviction_interval" default:"1000"`
+	ClientTTL        time.Duration `name:"client-ttl" help:"help_serve_client_ttl" default:"24h"`
 	EvictionLimit    uint64        `help:"New ledger: look at so many entries at a time." default:"2000"`
 	ReceiptWindow    uint64        `help:"New ledger: keep so many receipts of each stream." default:"64"`
 	MaxStreams       uint64        `help:"New ledger: allow an organization so many streams." default:"10000000"`

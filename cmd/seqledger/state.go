@@ -53,8 +53,8 @@ type sessionCommand struct {
 type sessionOpenCommand struct {
 	streamFlags     `embed:""`
 	clientFlags     `embed:""`
-	ExpectedSession uint64 `help:"Only if this is still the stream's session; 0 takes whatever there is." env:"-" placeholder:"N"`
-	AttemptID       string `help:"Name of the attempt, 32 hex digits: a repeat hands out the same session. Default: a new one." env:"-" placeholder:"HEX"`
+	ExpectedSession uint64 `help:"help_session_open_expected_session" env:"-" placeholder:"N"`
+	AttemptID       string `help:"help_session_open_attempt_id" env:"-" placeholder:"HEX"`
 }
 
 // Help is shown below the flags.

@@ -2,125 +2,264 @@ package main
 
 import (
 	"context"
+	"crypto/tls"
 	"fmt"
-	"runtime/debug"
+	"net/http"
+	"os"
+	"strconv"
+	"strings"
 	"time"
 
-	"google.golang.org/protobuf/proto"
-	"google.golang.org/protobuf/types/known/durationpb"
+	"golang.org/x/term"
 
 	"github.com/seqledger/seqledger/client"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 )
 
-// updateCommand changes the replicated configuration. Its flags have the names of serve's flags
-// but no environment variables: a variable that was set for new ledgers must never change a
-// running one.
-type updateCommand struct {
-	clientFlags      `embed:""`
-	EvictionInterval *uint64        `help:"Look for expired streams and entities after so many commands." env:"-" placeholder:"N"`
-	ClientTTL        *time.Duration `name:"client-ttl" help:"Evict a stream that has been idle for longer." env:"-" placeholder:"DURATION"`
-	EvictionLimit    *uint64        `help:"Look at so many entries at a time." env:"-" placeholder:"N"`
-	ReceiptWindow    *uint64        `help:"Keep so many receipts of each stream." env:"-" placeholder:"N"`
-	MaxStreams       *uint64        `help:"Allow an organization so many streams." env:"-" placeholder:"N"`
+// statusCommand describes a server.
+type statusCommand struct {
+	clientFlags `embed:""`
+	Watch       bool          `help:"Ask again and again, and show rates, until Ctrl-C." short:"w"`
+	Interval    time.Duration `help:"With --watch: how long to wait between two answers." default:"2s"`
+	Ready       bool          `help:"Say nothing, and exit with 0 if the server takes requests and 1 if not."`
 }
 
 // Help is shown below the flags.
-func (*updateCommand) Help() string {
-	return `Changes what is given, leaves the rest, and prints the whole configuration. A smaller receipt window holds at
-once: retries of older writes are then answered with ALREADY_COMMITTED.
+func (*statusCommand) Help() string {
+	return "On a terminal --watch keeps one table up to date; elsewhere it prints one line each time. A " +
+		"server that does not" + `
+answer is reported, and asked again.
 
-    seqledger config --client-ttl 48h
-    seqledger config --receipt-window 256 --max-streams 1000000`
+    seqledger status
+    seqledger status --server 127.0.0.1:7451 --json
+    seqledger status --watch --interval 10s
+    seqledger status --ready --timeout 3s || echo down`
 }
 
 // Run is called by kong.
-func (c *updateCommand) Run(e *environment) error {
-	request := new(seqledgerv1.UpdateConfigRequest)
-	// Absent and zero differ: the ledger does not change absent fields.
-	if c.EvictionInterval != nil {
-		request.EvictionIntervalSet = &seqledgerv1.UpdateConfigRequest_EvictionInterval{
-			EvictionInterval: *c.EvictionInterval,
-		}
-	}
-	if c.ClientTTL != nil {
-		request.ClientTtl = durationpb.New(*c.ClientTTL)
-	}
-	if c.EvictionLimit != nil {
-		request.EvictionLimitSet = &seqledgerv1.UpdateConfigRequest_EvictionLimit{EvictionLimit: *c.EvictionLimit}
-	}
-	if c.ReceiptWindow != nil {
-		request.ReceiptWindowSet = &seqledgerv1.UpdateConfigRequest_ReceiptWindow{ReceiptWindow: *c.ReceiptWindow}
-	}
-	if c.MaxStreams != nil {
-		request.MaxStreamsSet = &seqledgerv1.UpdateConfigRequest_MaxStreams{MaxStreams: *c.MaxStreams}
-	}
-	if proto.Size(request) == 0 {
-		return usage("nothing to change; seqledger status shows the configuration")
+func (c *statusCommand) Run(e *environment) error {
+	switch {
+	case c.Ready && c.Watch:
+		return usage("--ready and --watch do not go together")
+	case c.Interval < 100*time.Millisecond:
+		return usage("--interval must be at least 100ms")
+	case c.Ready:
+		return c.ready(e)
+	case c.Watch:
+		return c.watch(e)
 	}
 	return c.call(e, func(ctx context.Context, conn *client.Client) error {
-		config, err := conn.UpdateConfig(ctx, request)
+		status, err := conn.Status(ctx)
 		if err != nil {
 			return err
 		}
-		return e.show(config, func(t *table) { showConfig(t, config) })
+		return e.show(status, func(t *table) { showStatus(t, status, nil) })
 	})
 }
 
-// versionCommand prints the version.
-type versionCommand struct{}
-
-// Help is shown below the flags.
-func (*versionCommand) Help() string {
-	return `Examples:
-
-    seqledger version --json`
+// ready asks once, like a load balancer, without credentials: a health check repeats it.
+func (c *statusCommand) ready(e *environment) error {
+	if err := c.check(); err != nil {
+		return err
+	}
+	servers, config, err := c.target()
+	if err != nil {
+		return err
+	}
+	server := servers[0] // a check needs exactly one server
+	ctx, cancel := context.WithTimeout(e.ctx, c.Timeout)
+	defer cancel()
+	loopback := loopbackURL(server)
+	status, body, err := ask(ctx, server, "/readyz", config)
+	if loopback && !strings.Contains(c.Server, "://") && strings.Contains(body, "HTTPS") {
+		// A server with TLS says so to a request in cleartext. Its certificate does not name
+		// the loopback address, so it is not verified: nothing secret is sent, and only the
+		// ready status is used.
+		server, config = "https://"+server, &tls.Config{InsecureSkipVerify: true, MinVersion: tls.VersionTLS12}
+		status, _, err = ask(ctx, server, "/readyz", config)
+	}
+	switch {
+	case err == nil && status == http.StatusOK:
+		return nil
+	case e.ctx.Err() != nil:
+		return context.Cause(e.ctx)
+	}
+	why := whyUnreachable(err)
+	if why == nil {
+		why = probe(ctx, server, config)
+	}
+	switch {
+	case why != nil:
+	case err != nil:
+		why = &unreachableError{what: err.Error(), hint: isItRunning}
+	default:
+		why = &unreachableError{what: fmt.Sprintf("the answer is %d %s", status, http.StatusText(status))}
+	}
+	return fail(exitFailed, why.hint, "not ready: %s: %s", c.Server, why.what)
 }
 
-// Run is called by kong.
-func (*versionCommand) Run(e *environment) error {
-	v := buildVersion()
-	if e.json {
-		return e.showObject(v)
+// watch asks until the process is told to stop, which is not an error.
+func (c *statusCommand) watch(e *environment) error {
+	if err := c.check(); err != nil {
+		return err
 	}
-	_, err := fmt.Fprintln(e.stdout, "seqledger", v)
+	tick := time.NewTicker(c.Interval)
+	defer tick.Stop()
+	// A few attempts each time: a failure is printed, and the next round asks again.
+	err := c.connectionFlags.connected(e, func(conn *client.Client) error {
+		var last *seqledgerv1.Status
+		for {
+			ctx, cancel := context.WithTimeout(e.ctx, c.Timeout)
+			status, err := conn.Status(ctx)
+			cancel()
+			switch {
+			case e.ctx.Err() != nil:
+				return nil
+			case err != nil:
+				e.notice("%s: %s", c.Server, oneLine(err.Error()))
+			default:
+				if err := e.showWatched(status, last); err != nil {
+					return err
+				}
+			}
+			last = status // nil after a failure: there is no rate then
+			select {
+			case <-tick.C:
+			case <-e.ctx.Done():
+				return nil
+			}
+		}
+	})
 	return err
 }
 
-// versionInfo is the build information.
-type versionInfo struct {
-	Version  string `json:"version"`
-	Revision string `json:"revision,omitempty"`
-	Modified bool   `json:"modified,omitempty"` // built from modified sources
-	Go       string `json:"go"`
+// clearScreen moves to the corner and clears what is below.
+const clearScreen = "\x1b[H\x1b[2J"
+
+// showWatched prints one of many answers.
+func (e *environment) showWatched(status, last *seqledgerv1.Status) error {
+	if e.json {
+		return e.showJSON(status)
+	}
+	if out, ok := e.stdout.(*os.File); ok && term.IsTerminal(int(out.Fd())) {
+		if _, err := fmt.Fprint(e.stdout, clearScreen); err != nil {
+			return err
+		}
+		return e.show(status, func(t *table) { showStatus(t, status, last) })
+	}
+	node := status.GetNode()
+	_, err := fmt.Fprintf(e.stdout,
+		"%s index %d streams %d committed %s refused %s ledger-age %s state %s log %s free %s\n",
+		node.GetTime().AsTime().UTC().Format(time.RFC3339), status.GetIndex(), status.GetStreams(),
+		rate(status, last, (*seqledgerv1.NodeStatus).GetCommandsCommitted),
+		rate(status, last, (*seqledgerv1.NodeStatus).GetCommandsRefused), ledgerAge(status),
+		byteSize(node.GetStateBytes()), byteSize(node.GetLogBytes()), byteSize(node.GetDiskFreeBytes()))
+	return err
 }
 
-// String implements fmt.Stringer.
-func (v versionInfo) String() string {
-	s := v.Version
-	if v.Revision != "" {
-		s += " " + v.Revision
+// showStatus fills in the table. Last is an earlier answer, for rates; nil for
+// none.
+func showStatus(t *table, s, last *seqledgerv1.Status) {
+	node := s.GetNode()
+	t.field("version", s.GetVersion())
+	t.field("ledger", s.GetLedgerId())
+	if node != nil { // older servers do not report it
+		ready := "yes"
+		if node.GetNotReady() != "" {
+			ready = "no: " + oneLine(node.GetNotReady())
+		}
+		t.field("ready", ready)
+		t.field("up", age(node.GetTime().AsTime().Sub(node.GetStartedAt().AsTime()))+", since "+timestamp(
+			node.GetStartedAt()))
+		t.field("recovery", fmt.Sprintf("%d log entries in %s", node.GetRecoveredEntries(),
+			node.GetRecoveryDuration().AsDuration().Round(time.Millisecond)))
 	}
-	if v.Modified {
-		s += " (modified)"
-	}
-	return s + " " + v.Go
-}
-
-func buildVersion() versionInfo {
-	v := versionInfo{Version: "(unknown)"}
-	info, ok := debug.ReadBuildInfo()
-	if !ok {
-		return v
-	}
-	v.Version, v.Go = info.Main.Version, info.GoVersion
-	for _, setting := range info.Settings {
-		switch setting.Key {
-		case "vcs.revision":
-			v.Revision = setting.Value
-		case "vcs.modified":
-			v.Modified = setting.Value == "true"
+	t.field("index", number(s.GetIndex()))
+	t.field("ledger time", timestamp(s.GetLedgerTime())+ageSuffix(ledgerAge(s)))
+	t.field("digest", s.GetDigest())
+	t.field("streams", number(s.GetStreams()))
+	if node != nil {
+		t.field("committed", number(node.GetCommandsCommitted())+rateSuffix(s, last,
+			(*seqledgerv1.NodeStatus).GetCommandsCommitted))
+		t.field("refused", number(node.GetCommandsRefused())+rateSuffix(s, last,
+			(*seqledgerv1.NodeStatus).GetCommandsRefused))
+		t.field("state file", byteSize(node.GetStateBytes())+", "+byteSize(node.GetPendingBytes())+" of changes wait for it")
+		t.field("log", byteSize(node.GetLogBytes()))
+		if free := node.GetDiskFreeBytes(); free > 0 {
+			t.field("disk free", byteSize(free))
 		}
 	}
-	return v
+	showConfig(t, s.GetConfig())
+}
+
+// ledgerAge returns how long ago the last log entry was by the server's clock, or "" if the
+// server does not report its clock.
+func ledgerAge(s *seqledgerv1.Status) string {
+	if s.GetNode() == nil || s.GetLedgerTime() == nil {
+		return ""
+	}
+	d := s.GetNode().GetTime().AsTime().Sub(s.GetLedgerTime().AsTime())
+	if d < -time.Second {
+		return age(-d) + " ahead"
+	}
+	return age(max(d, 0))
+}
+
+func ageSuffix(age string) string {
+	switch {
+	case age == "":
+		return ""
+	case strings.HasSuffix(age, " ahead"):
+		return " (" + age + " of the wall clock)"
+	}
+	return " (" + age + " ago)"
+}
+
+// age formats a duration with at most two units.
+func age(d time.Duration) string {
+	day := 24 * time.Hour
+	switch {
+	case d >= day:
+		return fmt.Sprintf("%dd%dh", d/day, d%day/time.Hour)
+	case d >= time.Hour:
+		return fmt.Sprintf("%dh%dm", d/time.Hour, d%time.Hour/time.Minute)
+	case d >= time.Minute:
+		return fmt.Sprintf("%dm%ds", d/time.Minute, d%time.Minute/time.Second)
+	}
+	return d.Round(100 * time.Millisecond).String()
+}
+
+// rate returns a counter's increase per second between two answers by the server's clock, or
+// "-" if unknown.
+func rate(s, last *seqledgerv1.Status, counter func(*seqledgerv1.NodeStatus) uint64) string {
+	if last.GetNode() == nil || s.GetNode() == nil ||
+		!last.GetNode().GetStartedAt().AsTime().Equal(s.GetNode().GetStartedAt().AsTime()) { // the server was restarted
+		return "-"
+	}
+	now, before := counter(s.GetNode()), counter(last.GetNode())
+	elapsed := s.GetNode().GetTime().AsTime().Sub(last.GetNode().GetTime().AsTime())
+	if elapsed <= 0 || now < before {
+		return "-"
+	}
+	return strconv.FormatFloat(float64(now-before)/elapsed.Seconds(), 'f', 1, 64) + "/s"
+}
+
+func rateSuffix(s, last *seqledgerv1.Status, counter func(*seqledgerv1.NodeStatus) uint64) string {
+	if last == nil {
+		return ""
+	}
+	return ", " + rate(s, last, counter)
+}
+
+// byteSize shows a size in binary units.
+func byteSize(n uint64) string {
+	const units = "KMGTPE"
+	if n < 1024 {
+		return fmt.Sprintf("%d B", n)
+	}
+	size, unit := float64(n)/1024, 0
+	for ; size >= 1024 && unit < len(units)-1; unit++ {
+		size /= 1024
+	}
+	return fmt.Sprintf("%.1f %ciB", size, units[unit])
 }

@@ -104,7 +104,10 @@ func checkBlocks(r machine.Reader, now uint64) error {
 // whole entry, and each Flush must make durable what was applied before it.
 func TestViewsAreSnapshots(t *testing.T) {
 	t.Parallel()
-	const entries = 3000
+	entries := uint64(3000)
+	if testing.Short() {
+		entries = 600
+	}
 	s := fresh(t)
 	var stop atomic.Bool
 	var wg sync.WaitGroup

@@ -223,7 +223,11 @@ func TestRandomDamageNeverYieldsWrongValues(t *testing.T) {
 		t.Fatal(err)
 	}
 	path := filepath.Join(t.TempDir(), "state.db")
-	for seed := range uint64(60) {
+	seeds := uint64(60)
+	if testing.Short() {
+		seeds = 15
+	}
+	for seed := range seeds {
 		random := rand.New(rand.NewPCG(seed, 1))
 		b := bytes.Clone(whole)
 		for range 1 + random.IntN(200) {

@@ -107,6 +107,10 @@ func TestAuditFindsEveryDamage(t *testing.T) {
 	t.Parallel()
 	m, tx := auditedState(t)
 	sound := m.head
+	step := 1
+	if testing.Short() {
+		step = 5 // some bytes of each record
+	}
 	for table := range Table(TableCount) {
 		if table == TableMeta {
 			continue // the head is what the audit begins from
@@ -117,7 +121,7 @@ func TestAuditFindsEveryDamage(t *testing.T) {
 			if len(audit(t, m, tx)) == 0 {
 				t.Errorf("table %d key %q: removed, and nobody noticed", table, key)
 			}
-			for i := range value {
+			for i := 0; i < len(value); i += step {
 				if table == TableStreams && unknowable(value, i) {
 					continue
 				}

@@ -120,7 +120,7 @@ func TestCostOfAnEntryIsBounded(t *testing.T) {
 		}
 	})
 	for what, ratio := range dearest {
-		if ratio < 0.1 { // a run that is unlucky with its passes had 0.2
+		if ratio < 0.1 && !testing.Short() { // a run that is unlucky with its passes had 0.2
 			t.Errorf("the dearest entry had %.2f of the bound of its %s: the bound, or the generator, is too tame",
 				ratio, what)
 		}

@@ -57,7 +57,7 @@ func TestKeyedRecordsEqualTheirTransitions(t *testing.T) {
 		}
 	})
 	for code := KeyedOK; code <= KeyedNotFinal && !t.Failed(); code++ {
-		if fired[code] == 0 {
+		if fired[code] == 0 && !testing.Short() { // rapid draws less with -short
 			t.Errorf("%v has not happened: the generator is too tame", code)
 		}
 	}

@@ -22,6 +22,9 @@ func TestSimulation(t *testing.T) {
 	if raceDetector {
 		commands = 12_000 // one thread has no races; this is for the rest of the test
 	}
+	if testing.Short() {
+		commands /= 20
+	}
 	commands = int(variable(t, "SIM_COMMANDS", uint64(commands)))
 	seed := variable(t, "SIM_SEED", rand.Uint64N(1<<40))
 	t.Logf("repeat with: make sim SEED=%d COMMANDS=%d", seed, commands)

@@ -6,12 +6,13 @@ import (
 	"path/filepath"
 
 	"github.com/seqledger/seqledger/client"
+	"github.com/seqledger/seqledger/client/payments"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 )
 
-// Column is the outcome of one side's payments. The books show what was attempted and
+// Side is the outcome of one side's payments. The payment logs show what was attempted and
 // acknowledged, the ledger what was found, the proxy the rest.
-type Column struct {
+type Side struct {
 	Attempted    uint64 `json:"attempted,string"`    // payments that clients intended
 	Acknowledged uint64 `json:"acknowledged,string"` // of those, recorded as paid by their client
 	Found        uint64 `json:"found,string"`        // transactions in the ledger
@@ -27,19 +28,19 @@ type Column struct {
 }
 
 // Correct reports whether each acknowledged payment is there exactly once, and nothing else.
-func (c *Column) Correct() bool { return c.Duplicates == 0 && c.Lost == 0 && c.Extra == 0 }
+func (c *Side) Correct() bool { return c.Duplicates == 0 && c.Lost == 0 && c.Extra == 0 }
 
-// audit reads the books and the ledger, bypassing the proxy, and compares them.
-func (c *column) audit(ctx context.Context) (_ *Column, err error) {
-	var intended []*payment
-	for i := range c.clients {
-		b, _, err := readBook(filepath.Join(c.clientDir(i), bookName))
+// audit reads the payment logs and the ledger, bypassing the proxy, and compares them.
+func (s *side) audit(ctx context.Context) (_ *Side, err error) {
+	var intended []*payments.Payment
+	for i := range s.clients {
+		all, err := payments.ReadLog(filepath.Join(s.clientDir(i), logName))
 		if err != nil {
-			return nil, fmt.Errorf("the book of %s: %w", clientName(i), err)
+			return nil, fmt.Errorf("the payment log of %s: %w", clientName(i), err)
 		}
-		intended = append(intended, b.payments...)
+		intended = append(intended, all...)
 	}
-	conn, err := client.New(client.Options{Server: c.address})
+	conn, err := client.New(client.Options{Server: s.address})
 	if err != nil {
 		return nil, err
 	}
@@ -49,7 +50,7 @@ func (c *column) audit(ctx context.Context) (_ *Column, err error) {
 		return nil, fmt.Errorf("reading the ledger: %w", err)
 	}
 	result := compare(intended, found)
-	result.Counts = c.tally.snapshot()
+	result.Counts = s.tally.snapshot()
 	return result, nil
 }
 
@@ -85,31 +86,31 @@ func lastHeight(ctx context.Context, conn *client.Client) (uint64, error) {
 }
 
 // compare counts how often each intended payment is in the ledger.
-func compare(intended []*payment, found []*seqledgerv1.Transaction) *Column {
-	result := &Column{Attempted: uint64(len(intended)), Found: uint64(len(found))}
+func compare(intended []*payments.Payment, found []*seqledgerv1.Transaction) *Side {
+	result := &Side{Attempted: uint64(len(intended)), Found: uint64(len(found))}
 	cents := make(map[string]int64, len(intended))
 	for _, p := range intended {
-		cents[p.tag] = p.cents
+		cents[p.Tag] = p.Cents
 	}
 	times := make(map[string]uint64, len(intended))
 	for _, transaction := range found {
-		p, ok := paymentOf(transaction.GetOperations())
-		result.CentsFound += p.cents
-		if amount, known := cents[p.tag]; !ok || !known || amount != p.cents {
+		p, ok := payments.Of(transaction.GetOperations())
+		result.CentsFound += p.Cents
+		if amount, known := cents[p.Tag]; !ok || !known || amount != p.Cents {
 			result.Extra++
 			continue
 		}
-		if times[p.tag]++; times[p.tag] > 1 {
+		if times[p.Tag]++; times[p.Tag] > 1 {
 			result.Duplicates++
 		}
 	}
 	for _, p := range intended {
-		if !p.paid {
+		if !p.Paid {
 			continue
 		}
 		result.Acknowledged++
-		result.CentsAcknowledged += p.cents
-		if times[p.tag] == 0 {
+		result.CentsAcknowledged += p.Cents
+		if times[p.Tag] == 0 {
 			result.Lost++
 		}
 	}

@@ -3,6 +3,7 @@ package demo
 import (
 	"testing"
 
+	"github.com/seqledger/seqledger/client/payments"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 )
 
@@ -10,34 +11,34 @@ import (
 // was not intended. It does not report a payment that was never acknowledged as lost.
 func TestCompare(t *testing.T) {
 	t.Parallel()
-	intended := []*payment{{"a", 100, true}, {"b", 20, true}, {"c", 3, false}}
+	intended := []*payments.Payment{{Tag: "a", Cents: 100, Paid: true}, {Tag: "b", Cents: 20, Paid: true}, {Tag: "c", Cents: 3}}
 	entry := func(tag string, cents int64) *seqledgerv1.Transaction {
-		p := payment{tag: tag, cents: cents}
-		return &seqledgerv1.Transaction{Operations: []*seqledgerv1.Operation{p.operation()}}
+		p := payments.Payment{Tag: tag, Cents: cents}
+		return &seqledgerv1.Transaction{Operations: []*seqledgerv1.Operation{p.Operation()}}
 	}
 	for _, test := range []struct {
 		name    string
 		found   []*seqledgerv1.Transaction
-		want    Column
+		want    Side
 		correct bool
 	}{
-		{"as it should be", []*seqledgerv1.Transaction{entry("a", 100), entry("b", 20)}, Column{CentsFound: 120}, true},
+		{"as it should be", []*seqledgerv1.Transaction{entry("a", 100), entry("b", 20)}, Side{CentsFound: 120}, true},
 		{"open and there", []*seqledgerv1.Transaction{entry("c", 3), entry("b", 20), entry("a", 100)},
-			Column{CentsFound: 123}, true},
+			Side{CentsFound: 123}, true},
 		{"twice", []*seqledgerv1.Transaction{entry("a", 100), entry("b", 20), entry("a", 100)},
-			Column{Duplicates: 1, CentsFound: 220}, false},
+			Side{Duplicates: 1, CentsFound: 220}, false},
 		{"three times, and one twice that is open",
 			[]*seqledgerv1.Transaction{entry("a", 100), entry("a", 100), entry("a", 100),
 				entry("b", 20), entry("c", 3), entry("c", 3)},
-			Column{Duplicates: 3, CentsFound: 326}, false},
-		{"lost", []*seqledgerv1.Transaction{entry("a", 100)}, Column{Lost: 1, CentsFound: 100}, false},
-		{"all lost", nil, Column{Lost: 2}, false},
+			Side{Duplicates: 3, CentsFound: 326}, false},
+		{"lost", []*seqledgerv1.Transaction{entry("a", 100)}, Side{Lost: 1, CentsFound: 100}, false},
+		{"all lost", nil, Side{Lost: 2}, false},
 		{"nobody's", []*seqledgerv1.Transaction{entry("a", 100), entry("b", 20), entry("x", 1)},
-			Column{Extra: 1, CentsFound: 121}, false},
+			Side{Extra: 1, CentsFound: 121}, false},
 		{"no payment", []*seqledgerv1.Transaction{entry("a", 100), entry("b", 20), {}},
-			Column{Extra: 1, CentsFound: 120}, false},
+			Side{Extra: 1, CentsFound: 120}, false},
 		{"another amount", []*seqledgerv1.Transaction{entry("a", 100), entry("b", 21)},
-			Column{Extra: 1, Lost: 1, CentsFound: 121}, false},
+			Side{Extra: 1, Lost: 1, CentsFound: 121}, false},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()

@@ -29,11 +29,11 @@ type child struct {
 // spawn starts a process of this program. Its standard output goes to out, which is read before
 // the process is waited for. A process that ends without having been told to is reported to
 // failed.
-func (c *column) spawn(ctx context.Context, name string, args []string, out func(io.Reader) error) (*child, error) {
+func (s *side) spawn(ctx context.Context, name string, args []string, out func(io.Reader) error) (*child, error) {
 	p := &child{
-		name: name, log: filepath.Join(c.dir, name+".log"), ended: make(chan struct{}),
+		name: name, log: filepath.Join(s.dir, name+".log"), ended: make(chan struct{}),
 		// Killed with ctx, whatever else goes wrong.
-		cmd: exec.CommandContext(ctx, c.options.Program, args...),
+		cmd: exec.CommandContext(ctx, s.options.Program, args...),
 	}
 	// Variables that the user's shell sets for other commands must not affect these processes.
 	for _, variable := range os.Environ() {
@@ -67,7 +67,7 @@ func (c *column) spawn(ctx context.Context, name string, args []string, out func
 		p.err = p.cmd.Wait()
 		if !p.expected.Load() && ctx.Err() == nil {
 			select {
-			case c.failed <- p.explain("ended by itself"):
+			case s.failed <- p.explain("ended by itself"):
 			default: // one reason is enough
 			}
 		}

@@ -12,9 +12,9 @@ import (
 
 // tool is a column that runs a script, with its files in a directory of the
 // test.
-func tool(t *testing.T, lines string) *column {
+func tool(t *testing.T, lines string) *side {
 	t.Helper()
-	return &column{
+	return &side{
 		name: "test", dir: t.TempDir(), options: &Options{Program: script(t, lines)}, failed: make(chan error, 1),
 	}
 }

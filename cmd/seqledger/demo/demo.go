@@ -53,9 +53,9 @@ type Report struct {
 	// Seconds is how long the faults and kills lasted.
 	Seconds float64 `json:"seconds"`
 	// Protected has the clients with Writers and journals.
-	Protected *Column `json:"protected"`
+	Protected *Side `json:"protected"`
 	// Plain has the clients that repeat unanswered requests as new writes.
-	Plain *Column `json:"plainRetries"`
+	Plain *Side `json:"plainRetries"`
 	// Dir holds all files; empty unless Options.Keep.
 	Dir string `json:"dir,omitempty"`
 }
@@ -101,7 +101,7 @@ func Run(ctx context.Context, o Options) (_ *Report, err error) {
 		report.Dir = ""
 		err = errors.Join(err, os.RemoveAll(dir))
 	}()
-	protected, plain := newColumn(&o, dir, "protected", false), newColumn(&o, dir, "plain-retries", true)
+	protected, plain := newSide(&o, dir, "protected", false), newSide(&o, dir, "plain-retries", true)
 	group, running := errgroup.WithContext(ctx)
 	// Both end with running at the latest, and kill their processes before.
 	// Wait, below, waits for them.

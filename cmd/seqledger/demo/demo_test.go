@@ -92,8 +92,8 @@ func TestLifetime(t *testing.T) {
 		{DefaultDuration, time.Second, 3 * time.Second},
 		{time.Hour, time.Second, 3 * time.Second},
 	} {
-		c := &column{options: &Options{Duration: test.duration}}
-		random := newDeck(1).random
+		c := &side{options: &Options{Duration: test.duration}}
+		random := newSchedule(1).random
 		for range 1000 {
 			if got := c.lifetime(random, serverLives); got < test.least || got > test.most {
 				t.Fatalf("%s: want %s to %s, got %s", test.duration, test.least, test.most, got)

@@ -2,13 +2,13 @@
 // that pay, and a proxy between them that injects network faults. It kills the server and the
 // clients, and then compares the intended payments with the ledger.
 //
-// It does all of that twice, side by side. The clients of one column write through a Writer
+// It does all of that twice, side by side. The clients of one side write through a Writer
 // with a journal. Those of the other repeat an unanswered request as a new write, like a plain
 // POST with retries. The server is the same for both.
 //
-// Run (demo.go) is the parent: column.go is one side of the table, child.go the processes,
-// audit.go the comparison. Everything that a client knows is in its book (book.go), a file that
-// is independent of the ledger and the journal, so that the audit is independent too. The proxy
-// is proxy.go for single calls and relay.go for write streams; a shuffled deck decides the
-// faults (deck.go). Pay (payer.go) is a client process.
+// Run (demo.go) is the parent: side.go is one side of the table, child.go the processes,
+// audit.go the comparison. Everything that a client knows is in its payment log, a file that is
+// independent of the ledger and the journal, so that the audit is independent too. The proxy is
+// proxy.go for single calls and relay.go for write streams; schedule.go decides the faults. Pay
+// (payer.go) is a client process, and its work is that of the example in client/payments.
 package demo

@@ -12,6 +12,7 @@ import (
 
 	"connectrpc.com/connect"
 
+	"github.com/seqledger/seqledger/client/payments"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 	"github.com/seqledger/seqledger/proto/seqledger/v1/seqledgerv1connect"
 )
@@ -103,15 +104,15 @@ func listen(t *testing.T, handler http.Handler) string {
 	return listener.Addr().String()
 }
 
-// rigged is a proxy whose deck deals these faults, and then none, in front of a
+// rigged is a proxy whose schedule has these faults, and then none, in front of a
 // fake server.
 func rigged(t *testing.T, faults ...fault) (*proxy, *fakeServer, seqledgerv1connect.LedgerServiceClient) {
 	t.Helper()
 	fake := new(fakeServer)
 	mux := http.NewServeMux()
 	mux.Handle(seqledgerv1connect.NewLedgerServiceHandler(fake))
-	d := newDeck(1)
-	d.cards = append(append([]fault(nil), faults...), make([]fault, 1000)...)
+	d := newSchedule(1)
+	d.faults = append(append([]fault(nil), faults...), make([]fault, 1000)...)
 	p, err := startProxy(listen(t, mux), d, newTally())
 	if err != nil {
 		t.Fatal(err)
@@ -124,8 +125,8 @@ func rigged(t *testing.T, faults ...fault) (*proxy, *fakeServer, seqledgerv1conn
 
 // write is a payment as the proxy sees it.
 func write(clientID string, sequence uint64) *seqledgerv1.WriteRequest {
-	p := payment{tag: fmt.Sprintf("%s/%d", clientID, sequence), cents: int64(sequence)}
+	p := payments.Payment{Tag: fmt.Sprintf("%s/%d", clientID, sequence), Cents: int64(sequence)}
 	return &seqledgerv1.WriteRequest{
-		Scope: scope(), ClientId: clientID, Sequence: sequence, Operations: []*seqledgerv1.Operation{p.operation()},
+		Scope: scope(), ClientId: clientID, Sequence: sequence, Operations: []*seqledgerv1.Operation{p.Operation()},
 	}
 }

@@ -2,10 +2,13 @@ package demo
 
 import (
 	"errors"
+	"path/filepath"
 	"testing"
 	"testing/synctest"
 
 	"golang.org/x/sync/errgroup"
+
+	"github.com/seqledger/seqledger/client/payments"
 )
 
 // TestPayGivesUp: a client that is told to finish while the ledger is gone does
@@ -18,14 +21,14 @@ func TestPayGivesUp(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			stop := make(chan struct{})
 			close(stop)
-			b, err := openBook(dir + "/" + bookName)
+			l, err := payments.OpenLog(filepath.Join(dir, logName), false)
 			if err != nil {
 				t.Fatal(err)
 			}
 			if plain { // something to settle
-				err = b.intend([]*payment{{tag: "a/1", cents: 1}})
+				err = l.Intend(&payments.Payment{Tag: "a/1", Cents: 1})
 			}
-			if err := errors.Join(err, b.close()); err != nil {
+			if err := errors.Join(err, l.Close()); err != nil {
 				t.Fatal(err)
 			}
 			var group errgroup.Group

@@ -10,13 +10,12 @@ import (
 	"time"
 
 	"github.com/seqledger/seqledger/client"
+	"github.com/seqledger/seqledger/client/payments"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 )
 
 const (
-	// batch is how many payments a client has under way at once.
-	batch = 8
-	// pace is the least time between two batches. It keeps the two columns comparable and the
+	// pace is the least time between two batches. It keeps the two sides comparable and the
 	// load low: this is not a benchmark.
 	pace = 25 * time.Millisecond
 )
@@ -25,7 +24,7 @@ const (
 type PayerOptions struct {
 	// Server is the host:port of the proxy, which the client takes for the ledger.
 	Server string
-	// Dir has the client's book and journal, also from earlier processes.
+	// Dir has the client's payment log and journal, also from earlier processes.
 	Dir string
 	// Name is the client's id; no other client of the ledger has it.
 	Name string
@@ -35,17 +34,17 @@ type PayerOptions struct {
 	Plain bool
 }
 
-// poster sends payments that are in the book and returns once each is acknowledged and recorded
-// as paid.
+// poster sends payments that are in the payment log, and returns once each is acknowledged and
+// recorded as paid.
 type poster interface {
-	post(ctx context.Context, payments []*payment) error
-	close(ctx context.Context) error
+	Post(ctx context.Context, due []*payments.Payment) error
+	Close(ctx context.Context) error
 }
 
 // payer is a client process.
 type payer struct {
 	options PayerOptions
-	book    *book
+	log     *payments.Log
 	client  *client.Client
 	poster  poster
 }
@@ -73,10 +72,10 @@ func Pay(ctx context.Context, stop <-chan struct{}, o PayerOptions) (err error) 
 	defer limit.Wait()
 	defer cancel(nil)
 	p := &payer{options: o}
-	if p.book, err = openBook(filepath.Join(o.Dir, bookName)); err != nil {
+	if p.log, err = payments.OpenLog(filepath.Join(o.Dir, logName), false); err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, p.book.close()) }()
+	defer func() { err = errors.Join(err, p.log.Close()) }()
 	attempts := 0
 	if o.Plain {
 		attempts = 1 // it does its own repeats
@@ -86,16 +85,21 @@ func Pay(ctx context.Context, stop <-chan struct{}, o PayerOptions) (err error) 
 	}
 	defer func() { err = errors.Join(err, p.client.Close()) }()
 	if o.Plain {
-		p.poster = &plainPoster{client: p.client, book: p.book}
-	} else if p.poster, err = openJournaled(ctx, p); err != nil {
-		return err
+		p.poster = &plainPoster{client: p.client, log: p.log}
+	} else {
+		p.poster, err = payments.Open(ctx, payments.Options{
+			Client: p.client, Dir: o.Dir, Scope: scope(), ClientID: o.Name, Log: p.log,
+		})
+		if err != nil {
+			return err
+		}
 	}
-	defer func() { err = errors.Join(err, p.poster.close(ctx)) }()
+	defer func() { err = errors.Join(err, p.poster.Close(ctx)) }()
 	return p.pay(ctx, stop)
 }
 
-// bookName is the file name of a client's book.
-const bookName = "book"
+// logName is the file name of a client's payment log.
+const logName = "payments"
 
 // scope is where the payments go.
 func scope() *seqledgerv1.Scope {
@@ -107,11 +111,11 @@ func (p *payer) pay(ctx context.Context, stop <-chan struct{}) error {
 	tick := time.NewTicker(pace)
 	defer tick.Stop()
 	// First the payments that an earlier process intended and did not record as paid.
-	due := p.book.unpaid()
+	due := p.log.Unpaid()
 	for {
 		for len(due) > 0 {
-			n := min(batch, len(due))
-			if err := p.poster.post(ctx, due[:n]); err != nil {
+			n := min(payments.Batch, len(due))
+			if err := p.poster.Post(ctx, due[:n]); err != nil {
 				return err
 			}
 			due = due[n:]
@@ -124,7 +128,7 @@ func (p *payer) pay(ctx context.Context, stop <-chan struct{}) error {
 			return context.Cause(ctx)
 		}
 		due = p.next()
-		if err := p.book.intend(due); err != nil {
+		if err := p.log.Intend(due...); err != nil {
 			return err
 		}
 	}
@@ -132,12 +136,12 @@ func (p *payer) pay(ctx context.Context, stop <-chan struct{}) error {
 
 // next makes up a batch of payments. A payment's amount follows from the seed and its number
 // alone.
-func (p *payer) next() []*payment {
-	payments := make([]*payment, batch)
-	for i := range payments {
-		number := uint64(len(p.book.payments) + i + 1)
+func (p *payer) next() []*payments.Payment {
+	due := make([]*payments.Payment, payments.Batch)
+	for i := range due {
+		number := uint64(len(p.log.Payments()) + i + 1)
 		random := rand.New(rand.NewPCG(p.options.Seed, number))
-		payments[i] = &payment{tag: fmt.Sprintf("%s/%d", p.options.Name, number), cents: 1 + random.Int64N(10_000)}
+		due[i] = &payments.Payment{Tag: fmt.Sprintf("%s/%d", p.options.Name, number), Cents: 1 + random.Int64N(10_000)}
 	}
-	return payments
+	return due
 }

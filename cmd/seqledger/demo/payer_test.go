@@ -13,6 +13,7 @@ import (
 	"connectrpc.com/connect"
 
 	"github.com/seqledger/seqledger/client"
+	"github.com/seqledger/seqledger/client/payments"
 	"github.com/seqledger/seqledger/ledger"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 	"github.com/seqledger/seqledger/proto/seqledger/v1/seqledgerv1connect"
@@ -64,7 +65,7 @@ func TestPay(t *testing.T) {
 		t.Run(fmt.Sprint("plain ", plain), func(t *testing.T) {
 			t.Parallel()
 			backend := realServer(t)
-			p, err := startProxy(backend, newDeck(7), newTally())
+			p, err := startProxy(backend, newSchedule(7), newTally())
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -74,7 +75,7 @@ func TestPay(t *testing.T) {
 			payUntil(t, p, 480, o)
 			p.settle()
 
-			b, _, err := readBook(filepath.Join(o.Dir, bookName))
+			all, err := payments.ReadLog(filepath.Join(o.Dir, logName))
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -87,7 +88,7 @@ func TestPay(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			got := compare(b.payments, found)
+			got := compare(all, found)
 			if got.Attempted < 480 || got.Acknowledged != got.Attempted || got.Lost != 0 || got.Extra != 0 {
 				t.Errorf("want all acknowledged and none lost, got %+v", got)
 			}
@@ -119,12 +120,12 @@ func TestReadLedgerEmpty(t *testing.T) {
 func TestPayAmounts(t *testing.T) {
 	t.Parallel()
 	amounts := func(seed uint64) (list []int64) {
-		p := &payer{options: PayerOptions{Name: "c", Seed: seed}, book: &book{}}
+		p := &payer{options: PayerOptions{Name: "c", Seed: seed}, log: new(payments.Log)}
 		for i, payment := range p.next() {
-			if want := fmt.Sprint("c/", i+1); payment.tag != want {
-				t.Errorf("want %s, got %s", want, payment.tag)
+			if want := fmt.Sprint("c/", i+1); payment.Tag != want {
+				t.Errorf("want %s, got %s", want, payment.Tag)
 			}
-			list = append(list, payment.cents)
+			list = append(list, payment.Cents)
 		}
 		return list
 	}
@@ -199,17 +200,17 @@ func TestPlainPoster(t *testing.T) {
 				t.Fatal(err)
 			}
 			defer conn.Close()
-			b, err := openBook(filepath.Join(t.TempDir(), bookName))
+			l, err := payments.OpenLog(filepath.Join(t.TempDir(), logName), false)
 			if err != nil {
 				t.Fatal(err)
 			}
-			defer b.close()
-			due := []*payment{{tag: "a/1", cents: 1}}
-			if err := b.intend(due); err != nil {
+			defer l.Close()
+			due := []*payments.Payment{{Tag: "a/1", Cents: 1}}
+			if err := l.Intend(due...); err != nil {
 				t.Fatal(err)
 			}
-			n := &plainPoster{client: conn, book: b}
-			if err := n.post(t.Context(), due); (err == nil) != test.paid || due[0].paid != test.paid {
+			n := &plainPoster{client: conn, log: l}
+			if err := n.Post(t.Context(), due); (err == nil) != test.paid || due[0].Paid != test.paid {
 				t.Errorf("want paid %t, got %v and the error %v", test.paid, due[0], err)
 			}
 			names := f.names()

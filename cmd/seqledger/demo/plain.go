@@ -9,6 +9,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/seqledger/seqledger/client"
+	"github.com/seqledger/seqledger/client/payments"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 )
 
@@ -23,55 +24,57 @@ const (
 // that two attempts mean one payment.
 type plainPoster struct {
 	client *client.Client
-	book   *book
+	log    *payments.Log
 }
 
-// post implements poster.
-func (n *plainPoster) post(ctx context.Context, payments []*payment) error {
+// Post implements poster.
+func (n *plainPoster) Post(ctx context.Context, due []*payments.Payment) error {
 	group, ctx := errgroup.WithContext(ctx)
-	tags := make([]string, len(payments))
-	for i, p := range payments {
-		tags[i] = p.tag
+	paid := make([]payments.Outcome, len(due))
+	for i, p := range due {
 		// Ends once the payment is acknowledged, or with ctx; Wait waits.
-		group.Go(func() error { return n.insist(ctx, p) })
+		group.Go(func() error {
+			receipt, err := n.sendUntilAnswered(ctx, p)
+			paid[i] = payments.Outcome{Tag: p.Tag, TxID: receipt.GetTxId()}
+			return err
+		})
 	}
 	if err := group.Wait(); err != nil {
 		return err
 	}
-	return n.book.note(tags...)
+	return n.log.Note(paid...)
 }
 
-// insist sends a payment until it is acknowledged.
-func (n *plainPoster) insist(ctx context.Context, p *payment) error {
+// sendUntilAnswered sends a payment until it is acknowledged.
+func (n *plainPoster) sendUntilAnswered(ctx context.Context, p *payments.Payment) (*seqledgerv1.Receipt, error) {
 	for {
-		err := n.attempt(ctx, p)
+		receipt, err := n.attempt(ctx, p)
 		if err == nil {
-			return nil
+			return receipt, nil
 		}
 		if ctx.Err() != nil {
-			return context.Cause(ctx)
+			return nil, context.Cause(ctx)
 		}
 		refused, _ := errors.AsType[*client.Error](err)
 		if !errors.Is(err, client.ErrOutcomeUnknown) && refused != nil && refused.Code != 0 &&
 			refused.Code != seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_QUEUE_FULL {
-			return err // the ledger would decide the same again
+			return nil, err // the ledger would decide the same again
 		}
 		if !pause(ctx, plainPause) {
-			return context.Cause(ctx)
+			return nil, context.Cause(ctx)
 		}
 	}
 }
 
 // attempt sends a payment once.
-func (n *plainPoster) attempt(ctx context.Context, p *payment) error {
+func (n *plainPoster) attempt(ctx context.Context, p *payments.Payment) (*seqledgerv1.Receipt, error) {
 	ctx, cancel := context.WithTimeout(ctx, plainTimeout)
 	defer cancel()
-	_, err := n.client.Write(ctx, &seqledgerv1.WriteRequest{
+	return n.client.Write(ctx, &seqledgerv1.WriteRequest{
 		Scope: scope(), ClientId: "post-" + rand.Text(), Sequence: 1,
-		Operations: []*seqledgerv1.Operation{p.operation()},
+		Operations: []*seqledgerv1.Operation{p.Operation()},
 	})
-	return err
 }
 
-// close implements poster.
-func (*plainPoster) close(context.Context) error { return nil }
+// Close implements poster.
+func (*plainPoster) Close(context.Context) error { return nil }

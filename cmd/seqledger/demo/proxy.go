@@ -29,7 +29,7 @@ type proxy struct {
 	backend   string // host:port of the server
 	transport *http.Transport
 	server    *http.Server
-	deck      *deck
+	schedule  *schedule
 	tally     *tally
 
 	ctx    context.Context //nolint:containedctx // It bounds the copies, which outlive their requests.
@@ -40,7 +40,7 @@ type proxy struct {
 }
 
 // startProxy listens on a free port of the loopback.
-func startProxy(backend string, d *deck, t *tally) (*proxy, error) {
+func startProxy(backend string, d *schedule, t *tally) (*proxy, error) {
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		return nil, err
@@ -48,7 +48,7 @@ func startProxy(backend string, d *deck, t *tally) (*proxy, error) {
 	protocols := new(http.Protocols)
 	protocols.SetUnencryptedHTTP2(true)
 	p := &proxy{
-		address: listener.Addr().String(), backend: backend, deck: d, tally: t,
+		address: listener.Addr().String(), backend: backend, schedule: d, tally: t,
 		transport: &http.Transport{Protocols: protocols, DisableCompression: true},
 		slots:     make(chan struct{}, maxCopies), served: make(chan struct{}),
 	}
@@ -98,7 +98,7 @@ func (p *proxy) single(w http.ResponseWriter, r *http.Request) {
 			p.tally.sent(write)
 		}
 	}
-	kind, wait := p.deck.draw()
+	kind, wait := p.schedule.next()
 	if !p.before(r.Context(), kind, wait) {
 		abort()
 	}

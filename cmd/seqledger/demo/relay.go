@@ -79,7 +79,7 @@ func (s *relay) requests(ctx context.Context, from io.Reader, to io.Writer) erro
 			return err
 		}
 		s.proxy.tally.sent(writes.GetWrites()...)
-		kind, wait := s.proxy.deck.draw()
+		kind, wait := s.proxy.schedule.next()
 		if !s.proxy.before(ctx, kind, wait) {
 			return errCut
 		}

@@ -3,6 +3,7 @@ package demo
 import (
 	"sync"
 
+	"github.com/seqledger/seqledger/client/payments"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 )
 
@@ -55,15 +56,15 @@ func (t *tally) sent(writes ...*seqledgerv1.WriteRequest) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	for _, write := range writes {
-		p, ok := paymentOf(write.GetOperations())
+		p, ok := payments.Of(write.GetOperations())
 		if !ok {
 			continue
 		}
-		if _, again := t.seen[p.tag]; again {
+		if _, again := t.seen[p.Tag]; again {
 			t.counts.Retried++
 			continue
 		}
-		t.seen[p.tag] = struct{}{}
+		t.seen[p.Tag] = struct{}{}
 		t.counts.Payments++
 	}
 }

@@ -22,7 +22,8 @@ func TestFrameEncodesLikeProto(t *testing.T) {
 		for range rapid.IntRange(0, 4).Draw(t, "writes") {
 			m := new(seqledgerv1.WriteRequest)
 			prototest.Message(t, m)
-			m.IncludeProof = false // a Writer asks for none
+			m.IncludeProof = false                        // a Writer asks for none
+			m.Namespace, m.Principal, m.Ttl = "", "", nil // nor for a keyed write
 			m.Sequence = rapid.Uint64Min(1).Draw(t, "sequence")
 			m.IdempotencyKey = "01234567-89ab-7cde-8f01-23456789abcd"
 			m.Operations = slices.DeleteFunc(m.Operations, func(o *seqledgerv1.Operation) bool {

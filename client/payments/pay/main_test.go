@@ -9,10 +9,12 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/seqledger/seqledger/client/payments"
 )
 
-// A name that would make a book which cannot be read again is refused before
-// there is a book.
+// A name that would make a payment log which cannot be read again is refused before
+// there is one.
 func TestNameIsRefusedAtTheStart(t *testing.T) {
 	t.Parallel()
 	for _, name := range []string{
@@ -20,7 +22,7 @@ func TestNameIsRefusedAtTheStart(t *testing.T) {
 		"\x7f", strings.Repeat("x", maxName+1),
 	} {
 		dir := t.TempDir()
-		// The context has ended, so that a name which passes leads to a book and
+		// The context has ended, so that a name which passes leads to a log and
 		// then to another error.
 		ctx, cancel := context.WithCancel(t.Context())
 		cancel()
@@ -28,13 +30,13 @@ func TestNameIsRefusedAtTheStart(t *testing.T) {
 		if err == nil || !strings.Contains(err.Error(), "--name") {
 			t.Errorf("%q: want an error that names the flag, got %v", name, err)
 		}
-		if _, err := os.Stat(filepath.Join(dir, "book")); !errors.Is(err, os.ErrNotExist) {
-			t.Errorf("%q: there is a book (%v)", name, err)
+		if _, err := os.Stat(filepath.Join(dir, logName)); !errors.Is(err, os.ErrNotExist) {
+			t.Errorf("%q: there is a payment log (%v)", name, err)
 		}
 	}
 }
 
-// The tags of every name that is taken come back out of the book as they went in.
+// The tags of every name that is taken come back out of the log as they went in.
 func TestNamesThatAreTakenCanBeReadBack(t *testing.T) {
 	t.Parallel()
 	var all bytes.Buffer
@@ -45,23 +47,24 @@ func TestNamesThatAreTakenCanBeReadBack(t *testing.T) {
 		if err := checkName(name); err != nil {
 			t.Fatal(err)
 		}
-		path, tag := filepath.Join(t.TempDir(), "book"), fmt.Sprintf("%s-%d", name, 1)
+		path, tag := filepath.Join(t.TempDir(), logName), fmt.Sprintf("%s-%d", name, 1)
 		for round := range 3 {
-			b, err := openBook(path)
+			l, err := payments.OpenLog(path, true)
 			if err != nil {
 				t.Fatalf("%q, round %d: %v", name, round, err)
 			}
 			switch round {
 			case 0:
-				err = b.intend(&payment{tag: tag, cents: 5})
+				err = l.Intend(&payments.Payment{Tag: tag, Cents: 5})
 			case 1:
-				err = b.note(outcome{tag: tag}, outcome{tag, "tx"})
+				err = l.Note(payments.Outcome{Tag: tag}, payments.Outcome{Tag: tag, TxID: "tx"})
 			}
-			if err := errors.Join(err, b.close()); err != nil {
+			if err := errors.Join(err, l.Close()); err != nil {
 				t.Fatalf("%q, round %d: %v", name, round, err)
 			}
-			if len(b.payments) != 1 || b.payments[0].tag != tag || b.payments[0].paid != (round > 0) {
-				t.Errorf("%q, round %d: the book has %+v", name, round, b.payments)
+			all := l.Payments()
+			if len(all) != 1 || all[0].Tag != tag || all[0].Paid != (round > 0) {
+				t.Errorf("%q, round %d: the log has %+v", name, round, all)
 			}
 		}
 	}

@@ -18,47 +18,47 @@ import (
 	"time"
 
 	"github.com/seqledger/seqledger/client"
+	"github.com/seqledger/seqledger/client/payments"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 )
 
 // The binaries under test.
-var tillBinary, serverBinary string
+var payBinary, serverBinary string
 
-// build builds the binaries into the test's own directory. Fuzzing the book,
-// which runs this package many times, needs none of them.
+// build builds the binaries into the test's own directory.
 func build(t *testing.T) {
 	t.Helper()
 	dir := t.TempDir()
-	tillBinary, serverBinary = filepath.Join(dir, "till"), filepath.Join(dir, "seqledger")
-	for binary, source := range map[string]string{tillBinary: ".", serverBinary: "../../cmd/seqledger"} {
-		if out, err := exec.Command("go", "build", "-o", binary, source).CombinedOutput(); err != nil {
+	payBinary, serverBinary = filepath.Join(dir, "pay"), filepath.Join(dir, "seqledger")
+	for binary, source := range map[string]string{payBinary: ".", serverBinary: "../../../cmd/seqledger"} {
+		if out, err := exec.Command("go", "build", "-ldflags=-w", "-o", binary, source).CombinedOutput(); err != nil {
 			t.Fatalf("go build %s: %v\n%s", source, err, out)
 		}
 	}
 }
 
-// kills is how many tills are killed in all. They are processes built without
+// kills is how often a program is killed in all. They are processes built without
 // the race detector, so that it makes no difference under go test -race.
 const (
 	kills      = 1000
 	killsShort = 100
-	tills      = 4
+	programs   = 4 // at once, each with a payment log of its own
 )
 
-// TestTillSurvivesKills kills tills with SIGKILL a thousand times at random
+// TestPaySurvivesKills kills the program with SIGKILL a thousand times at random
 // moments, and the server and their sessions now and then, and then audits: each
-// payment that a till's book intends is in the ledger exactly once, with its
+// payment that a payment log intends is in the ledger exactly once, with its
 // amount, and nothing else is there.
-func TestTillSurvivesKills(t *testing.T) {
+func TestPaySurvivesKills(t *testing.T) {
 	t.Parallel()
 	seed := rand.Uint64()
-	if text := os.Getenv("TILL_KILL_SEED"); text != "" {
+	if text := os.Getenv("PAY_KILL_SEED"); text != "" {
 		var err error
 		if seed, err = strconv.ParseUint(text, 10, 64); err != nil {
 			t.Fatal(err)
 		}
 	}
-	t.Logf("repeat with: TILL_KILL_SEED=%d go test ./client/till -run TestTillSurvivesKills", seed)
+	t.Logf("repeat with: PAY_KILL_SEED=%d go test ./client/payments/pay -run TestPaySurvivesKills", seed)
 	total := kills
 	if testing.Short() {
 		total = killsShort
@@ -67,14 +67,14 @@ func TestTillSurvivesKills(t *testing.T) {
 	build(t)
 	h := &harness{data: t.TempDir()}
 	h.serve(t, "127.0.0.1:0")
-	dirs := make([]string, tills)
+	dirs := make([]string, programs)
 	var group sync.WaitGroup
-	for i := range tills {
+	for i := range programs {
 		dirs[i] = t.TempDir()
 		// Ends after its share of the kills; the test waits for it.
 		group.Go(func() {
 			random := rand.New(rand.NewPCG(seed, uint64(i)))
-			for n := range total / tills {
+			for n := range total / programs {
 				h.disturb(t, random, i, n)
 				if !h.killOne(t, random, dirs[i], i) {
 					return
@@ -84,14 +84,14 @@ func TestTillSurvivesKills(t *testing.T) {
 		})
 	}
 	group.Wait()
-	t.Logf("%d tills and %d servers killed, %d sessions taken", h.killed.Load(), h.restarts.Load(), h.taken.Load())
-	if int(h.killed.Load()) != total/tills*tills {
+	t.Logf("%d programs and %d servers killed, %d sessions taken", h.killed.Load(), h.restarts.Load(), h.taken.Load())
+	if int(h.killed.Load()) != total/programs*programs {
 		t.Errorf("want %d kills, got %d", total, h.killed.Load())
 	}
 	h.audit(t, dirs)
 }
 
-// harness runs one server and the tills.
+// harness runs one server and the programs.
 type harness struct {
 	data string
 
@@ -136,11 +136,11 @@ func end(cmd *exec.Cmd) {
 	_ = cmd.Wait()
 }
 
-func tillName(i int) string { return fmt.Sprint("till-", i) }
+func clientName(i int) string { return fmt.Sprint("pay-", i) }
 
-// disturb kills the server now and then, and takes over a till's stream, like an operator
-// replacing a till that seems dead.
-func (h *harness) disturb(t *testing.T, random *rand.Rand, till, n int) {
+// disturb kills the server now and then, and takes over a stream, like an operator who replaces
+// a program that seems dead.
+func (h *harness) disturb(t *testing.T, random *rand.Rand, i, n int) {
 	if n%25 == 24 {
 		h.mu.Lock()
 		end(h.server)
@@ -156,16 +156,12 @@ func (h *harness) disturb(t *testing.T, random *rand.Rand, till, n int) {
 	attempt := make([]byte, 16)
 	_, _ = cryptorand.Read(attempt) // never fails: it ends the program instead
 	_, err := c.OpenSession(t.Context(),
-		&seqledgerv1.OpenSessionRequest{Scope: scope(), ClientId: tillName(till), AttemptId: attempt})
+		&seqledgerv1.OpenSessionRequest{Scope: scope(), ClientId: clientName(i), AttemptId: attempt})
 	if err != nil {
 		t.Logf("the stream was not taken over: %v", err) // the server was killed meanwhile
 		return
 	}
 	h.taken.Add(1)
-}
-
-func scope() *seqledgerv1.Scope {
-	return &seqledgerv1.Scope{Organization: "shop", Vault: "payments"}
 }
 
 func (h *harness) client(t *testing.T) *client.Client {
@@ -177,11 +173,11 @@ func (h *harness) client(t *testing.T) *client.Client {
 	return c
 }
 
-// killOne starts a till and kills it after a random time. It returns false when
-// the till ended by itself, which is an error.
-func (h *harness) killOne(t *testing.T, random *rand.Rand, dir string, till int) bool {
+// killOne starts a program and kills it after a random time. It returns false when
+// the program ended by itself, which is an error.
+func (h *harness) killOne(t *testing.T, random *rand.Rand, dir string, i int) bool {
 	var output bytes.Buffer
-	cmd := exec.Command(tillBinary, "--server", h.address, "--dir", dir, "--name", tillName(till), "--payments", "1000000")
+	cmd := exec.Command(payBinary, "--server", h.address, "--dir", dir, "--name", clientName(i), "--payments", "1000000")
 	cmd.Stdout, cmd.Stderr = &output, &output
 	if err := cmd.Start(); err != nil {
 		t.Error(err)
@@ -200,25 +196,25 @@ func (h *harness) killOne(t *testing.T, random *rand.Rand, dir string, till int)
 	_ = cmd.Process.Kill()
 	<-ended
 	if cmd.ProcessState.ExitCode() != -1 {
-		t.Errorf("a till that was not killed ended with %d: %s", cmd.ProcessState.ExitCode(), output.String())
+		t.Errorf("a program that was not killed ended with %d: %s", cmd.ProcessState.ExitCode(), output.String())
 		return false
 	}
 	h.killed.Add(1)
 	return true
 }
 
-// finish lets a till settle its open payments.
-func (h *harness) finish(t *testing.T, dir string, till int) {
+// finish lets a program settle its open payments.
+func (h *harness) finish(t *testing.T, dir string, i int) {
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 	defer cancel()
-	cmd := exec.CommandContext(ctx, tillBinary, "--server", h.address, "--dir", dir,
-		"--name", tillName(till), "--payments", "1")
+	cmd := exec.CommandContext(ctx, payBinary, "--server", h.address, "--dir", dir,
+		"--name", clientName(i), "--payments", "1")
 	if out, err := cmd.CombinedOutput(); err != nil {
-		t.Errorf("the last run of till %d: %v: %s", till, err, out)
+		t.Errorf("the last run of program %d: %v: %s", i, err, out)
 	}
 }
 
-// audit compares the books with the ledger.
+// audit compares the payment logs with the ledger.
 func (h *harness) audit(t *testing.T, dirs []string) {
 	t.Helper()
 	found, foundCents := h.ledger(t)
@@ -226,30 +222,27 @@ func (h *harness) audit(t *testing.T, dirs []string) {
 	var cents int64
 	unsettled := 0
 	for _, dir := range dirs {
-		b, err := openBook(filepath.Join(dir, "book"))
+		all, err := payments.ReadLog(filepath.Join(dir, logName))
 		if err != nil {
 			t.Fatal(err)
 		}
-		for _, p := range b.payments {
+		for _, p := range all {
 			intended++
-			cents += p.cents
-			got := found["payment/"+p.tag]
-			if len(got) != 1 || got[0] != fmt.Sprint(p.cents) || !p.paid {
-				t.Errorf("payment %s of %d (paid in the book: %v) is in the ledger as %v", p.tag, p.cents, p.paid, got)
+			cents += p.Cents
+			got := found["payment/"+p.Tag]
+			if len(got) != 1 || got[0] != fmt.Sprint(p.Cents) || !p.Paid {
+				t.Errorf("payment %s of %d (paid in the log: %v) is in the ledger as %v", p.Tag, p.Cents, p.Paid, got)
 			}
-			delete(found, "payment/"+p.tag)
+			delete(found, "payment/"+p.Tag)
 		}
-		content, err := os.ReadFile(filepath.Join(dir, "book"))
+		content, err := os.ReadFile(filepath.Join(dir, logName))
 		if err != nil {
 			t.Fatal(err)
 		}
 		unsettled += bytes.Count(content, []byte("unsettled "))
-		if err := b.close(); err != nil {
-			t.Error(err)
-		}
 	}
 	for key, got := range found {
-		t.Errorf("%s is in the ledger as %v and in no book", key, got)
+		t.Errorf("%s is in the ledger as %v and in no payment log", key, got)
 	}
 	if cents != foundCents || intended == 0 {
 		t.Errorf("%d payments of %d cents intended, %d cents in the ledger", intended, cents, foundCents)

@@ -9,6 +9,7 @@ import (
 
 	"github.com/seqledger/seqledger/client"
 	"github.com/seqledger/seqledger/client/journal"
+	"github.com/seqledger/seqledger/client/payments"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 )
 
@@ -22,7 +23,7 @@ func TestPayWithoutJournal(t *testing.T) {
 	}
 	t.Cleanup(p.close)
 	o := PayerOptions{Server: p.address, Dir: t.TempDir(), Name: "client-1"}
-	payUntil(t, p, batch, o)
+	payUntil(t, p, payments.Batch, o)
 	if err := os.Remove(filepath.Join(o.Dir, "journal")); err != nil {
 		t.Fatal(err)
 	}
@@ -31,10 +32,10 @@ func TestPayWithoutJournal(t *testing.T) {
 	}
 }
 
-// quiet is a deck that deals no faults.
-func quiet() *deck {
-	d := newDeck(0)
-	d.rest()
+// quiet is a schedule without faults.
+func quiet() *schedule {
+	d := newSchedule(0)
+	d.stop()
 	return d
 }
 

@@ -10,8 +10,8 @@ import (
 	"connectrpc.com/connect"
 )
 
-// A server that requires a credential, or refuses this one, ends the till with its message.
-func TestTillIsNotLetIn(t *testing.T) {
+// A server that requires a credential, or refuses this one, ends the program with its message.
+func TestPayIsNotLetIn(t *testing.T) {
 	t.Parallel()
 	for _, code := range []connect.Code{connect.CodeUnauthenticated, connect.CodePermissionDenied} {
 		answers := connect.NewErrorWriter()
@@ -26,7 +26,7 @@ func TestTillIsNotLetIn(t *testing.T) {
 		server.Start()
 		err := run(t.Context(), server.URL, t.TempDir(), "till", 1) // ends, or the test never does
 		if err == nil || !strings.Contains(err.Error(), code.String()) || !strings.Contains(err.Error(), "no key") {
-			t.Errorf("%s: the till ended with %v", code, err)
+			t.Errorf("%s: the program ended with %v", code, err)
 		}
 		server.Close()
 	}

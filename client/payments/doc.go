@@ -1,0 +1,17 @@
+// Package payments is an example: a program that posts payments to a ledger, each of them once,
+// however often the program is killed. Command pay uses it, and so does seqledger demo.
+//
+// The program keeps two files. The payment log ([Log]) is its own: what it intends to pay and
+// what it knows to be paid. The journal is the Writer's. The order of steps is what makes a
+// payment happen once:
+//
+//  1. "intended" goes into the payment log, durably.
+//  2. The payment is submitted with its tag. The Writer has it in the journal, durably, before
+//     it sends it.
+//  3. The ledger answers, and "paid" goes into the payment log, durably.
+//  4. The payment is acknowledged, and only then leaves the journal.
+//
+// After a crash at any point, [Open] asks the Writer first what the journal holds: step 2 or 3
+// was reached, and the Writer knows the outcome or finds it out. What the payment log intends
+// and the journal does not hold was not sent; [Log.Unpaid] lists it, to be posted again.
+package payments

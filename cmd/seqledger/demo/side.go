@@ -1,0 +1,203 @@
+package demo
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"strconv"
+	"time"
+)
+
+// side is one side of the demo: a server, a proxy, clients, and the loop that kills them.
+type side struct {
+	name     string
+	plain    bool
+	options  *Options
+	dir      string
+	tally    *tally
+	schedule *schedule
+
+	address string // of all processes of the server
+	server  *child
+	proxy   *proxy
+	clients []*child
+	// failed holds one reason why the demo cannot continue.
+	failed chan error
+}
+
+func newSide(o *Options, dir, name string, plain bool) *side {
+	return &side{
+		name: name, plain: plain, options: o, dir: filepath.Join(dir, name),
+		// The same seed on both sides: request n of each meets the same fault.
+		tally: newTally(), schedule: newSchedule(o.Seed), failed: make(chan error, 1),
+	}
+}
+
+// run runs the side. No process is left when it returns.
+func (s *side) run(ctx context.Context) (_ *Side, err error) {
+	defer s.close()
+	defer func() {
+		if err != nil && ctx.Err() == nil {
+			err = fmt.Errorf("%s: %w", s.name, err)
+		}
+	}()
+	if err := s.start(ctx); err != nil {
+		return nil, err
+	}
+	if err := s.killLoop(ctx); err != nil {
+		return nil, err
+	}
+	if err := s.finish(ctx); err != nil {
+		return nil, err
+	}
+	return s.audit(ctx)
+}
+
+// start starts everything.
+func (s *side) start(ctx context.Context) error {
+	if err := os.Mkdir(s.dir, 0o700); err != nil {
+		return err
+	}
+	s.address = "127.0.0.1:0"
+	if err := s.serve(ctx); err != nil {
+		return err
+	}
+	var err error
+	if s.proxy, err = startProxy(s.address, s.schedule, s.tally); err != nil {
+		return err
+	}
+	s.clients = make([]*child, s.options.Clients)
+	for i := range s.clients {
+		if err := os.Mkdir(s.clientDir(i), 0o700); err != nil {
+			return err
+		}
+		if err := s.pay(ctx, i); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// serve starts the server, always on the same port.
+func (s *side) serve(ctx context.Context) (err error) {
+	args := []string{"serve", "--json", "--log-level", "warn", "--listen", s.address,
+		"--data", filepath.Join(s.dir, "data")}
+	s.server, err = s.spawn(ctx, "server", args, readAddress(&s.address))
+	return err
+}
+
+// pay starts a client.
+func (s *side) pay(ctx context.Context, i int) (err error) {
+	args := []string{PayCommand, "--server", s.proxy.address, "--dir", s.clientDir(i), "--name", clientName(i),
+		"--seed", strconv.FormatUint(s.options.Seed+uint64(i), 10)}
+	if s.plain {
+		args = append(args, "--plain")
+	}
+	s.clients[i], err = s.spawn(ctx, clientName(i), args, silent)
+	return err
+}
+
+func clientName(i int) string { return fmt.Sprint("client-", i+1) }
+
+func (s *side) clientDir(i int) string { return filepath.Join(s.dir, clientName(i)) }
+
+// killLoop kills the server and the clients now and then, until the time
+// has passed and each kind of fault and kill has happened.
+func (s *side) killLoop(ctx context.Context) error {
+	random := rand.New(rand.NewPCG(s.options.Seed, 2))
+	began, up := time.Now(), time.NewTimer(s.options.Duration)
+	defer up.Stop()
+	server := time.NewTimer(s.lifetime(random, serverLives))
+	defer server.Stop()
+	client := time.NewTimer(s.lifetime(random, clientLives))
+	defer client.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		case err := <-s.failed:
+			return err
+		case <-up.C:
+			// Otherwise a short run on a slow machine might lack a kind of fault.
+			if s.tally.complete() || time.Since(began) > s.options.Duration+finishTimeout {
+				return nil
+			}
+			up.Reset(progressEvery)
+		case <-server.C:
+			s.server.kill()
+			s.tally.add(func(n *Counts) { n.ServersKilled++ })
+			if err := s.serve(ctx); err != nil {
+				return err
+			}
+			server.Reset(s.lifetime(random, serverLives))
+		case <-client.C:
+			i := random.IntN(len(s.clients))
+			s.clients[i].kill()
+			s.tally.add(func(n *Counts) { n.ClientsKilled++ })
+			if err := s.pay(ctx, i); err != nil {
+				return err
+			}
+			client.Reset(s.lifetime(random, clientLives))
+		}
+	}
+}
+
+// About how many kills there are in a run of at most the default length. A longer run has the
+// same pace.
+const (
+	serverLives = 5
+	clientLives = 25
+)
+
+// lifetime returns how long until the next kill, from half to one and a half of
+// the mean.
+func (s *side) lifetime(random *rand.Rand, lives int64) time.Duration {
+	mean := int64(min(s.options.Duration, DefaultDuration)) / lives
+	return time.Duration(mean/2 + random.Int64N(mean+1))
+}
+
+// finishTimeout bounds how long the clients take to settle open payments after the faults, and
+// how long the faults may be extended.
+const finishTimeout = 30 * time.Second
+
+// finish ends the faults, waits until the clients have settled their payments, and restarts the
+// server in an orderly way.
+func (s *side) finish(ctx context.Context) error {
+	s.schedule.stop()
+	patient, cancel := context.WithTimeoutCause(ctx, finishTimeout, errors.New("does not settle its payments"))
+	defer cancel()
+	for _, client := range s.clients {
+		// All at once, because each of them waits.
+		client.expected.Store(true)
+		_ = client.stdin.Close() // fails when it has ended, which finish finds
+	}
+	for _, client := range s.clients {
+		if err := client.finish(patient); err != nil {
+			return err
+		}
+	}
+	// Wait, so that no copy commits after the audit.
+	s.proxy.settle()
+	if err := s.server.stop(patient); err != nil {
+		return err
+	}
+	return s.serve(ctx)
+}
+
+// close ends whatever still runs.
+func (s *side) close() {
+	for _, client := range s.clients {
+		if client != nil {
+			client.kill()
+		}
+	}
+	if s.server != nil {
+		s.server.kill()
+	}
+	if s.proxy != nil {
+		s.proxy.close()
+	}
+}

@@ -1,0 +1,107 @@
+package main
+
+import "github.com/alecthomas/kong"
+
+// longHelp replaces the names of help texts by the texts. kong's own variables would do the same,
+// but it copies all of them for each flag, which takes longer than all else at a start.
+func longHelp(k *kong.Kong) error {
+	return kong.Visit(k.Model.Node, func(node kong.Visitable, next kong.Next) error {
+		switch node := node.(type) {
+		case *kong.Flag:
+			if text, ok := helpTexts[node.Help]; ok {
+				node.Help = text
+			}
+		case *kong.Node:
+			if text, ok := helpTexts[node.Help]; ok {
+				node.Help = text
+			}
+			for _, argument := range node.Positional {
+				if text, ok := helpTexts[argument.Help]; ok {
+					argument.Help = text
+				}
+			}
+		}
+		return next(nil)
+	})
+}
+
+// helpTexts are the help texts of flags that are too long for the flag's own line, which has
+// their names.
+var helpTexts = map[string]string{
+	"help_access_auth":    "YAML file with API keys and what they may do; see seqledger auth.",
+	"help_access_tlscert": "Certificate of the server, in PEM, with those between it and a root.",
+	"help_access_tlsclient_ca": "Demand a certificate of these authorities from each client, besides its " +
+		"credential.",
+	"help_access_corsorigin": "Let pages of this origin call from a browser, such as https://app.example.com; " +
+		"repeatable.",
+	"help_access_insecure": "Let other machines connect without TLS, or without --auth: who may do that is then " +
+		"yours to see to.",
+	"help_new_key_id": "Name of the key; what is written with it bears the actor client:ID.",
+	"help_new_key_scope": "Scopes: ORG, ORG/VAULT, with * for any run of characters, or * alone for all; " +
+		"repeatable.",
+	"help_new_key_client_id": "Client ids under which it may write, with * for any run of characters; repeatable.",
+	"help_new_key_role":      "reader, writer or admin.",
+	"help_new_key_append":    "Add it to this auth file, which is made if it is not there.",
+	"help_auth_check_token":  "Session token whose rights to explain; - reads it from standard input.",
+	"help_bench_streams":     "Write to so many streams at once, one write outstanding on each.",
+	"help_bench_rate": "Begin so many writes a second, whether earlier ones are answered or not; 0 for as fast " +
+		"as answers come.",
+	"help_connection_server": "Address of the server, host:port or https://host:port; several of one ledger with " +
+		"commas between them.",
+	"help_connection_token": "API key or session token. Other users of the machine can see it on a command line; " +
+		"better use the environment or a file.",
+	"help_connection_cleartext": "Send the token in clear to a host that is not this machine, where the network " +
+		"can read it.",
+	"help_connection_tlsca":   "Certificates to trust in place of the system's, for https.",
+	"help_connection_tlscert": "Certificate to show, for a server that asks for one.",
+	"help_demo_seed": "Decides which request meets which fault, who is killed when, and the amounts; 0 takes a " +
+		"new one.",
+	"help_import_append_lines": "Append each line as it stands, of any text file, rather than read operations " +
+		"from it.",
+	"help_import_state_file": "Where the import remembers what it has begun. Default: FILE.seqledger-import.",
+	"help_import_take_session": "Go on from this session of the stream, although the state file has another: " +
+		"only if you opened it yourself, and nothing writes under it.",
+	"help_list_entities": "List entities in the order of their keys. This is what list does without a word.",
+	"help_all_demo":      "Run a server and clients, break everything between them, and count what is paid twice.",
+	"help_restore_from_directory": "Restore this data directory, or copy of one, in place of a backup; no server " +
+		"may have it open.",
+	"help_restore_data": "Data directory to make; it must be absent or empty.",
+	"help_restore_ledger_time": "Ledger time to go on with, now or such as 2027-01-31T00:00:00Z; it may be " +
+		"earlier than it was. Default: as it was.",
+	"help_scope_scope": "Organization, or organization/vault. One slash at most: with more, use --organization " +
+		"and --vault.",
+	"help_stream_client_id": "Who numbers the writes: 1 to 256 bytes of printable ASCII.",
+	"help_serve_listen": "Address to listen on; port 0 takes a free one. Others than loopback need --auth and " +
+		"TLS.",
+	"help_serve_data": "Data directory; an absent or empty one becomes a new ledger.",
+	"help_serve_debug_listen": "Serve profiles (/debug/pprof/), /metrics, /healthz and /readyz on this address " +
+		"too, in clear, loopback only; off when empty.",
+	"help_serve_checkpoint_bytes": "How many bytes of changes gather in memory before they are written to the " +
+		"state file; 0 finds it, between 32 and 128 MiB. More writes less to the disk and takes some four times " +
+		"as much memory.",
+	"help_serve_backup_rate": "How fast a backup may read, in bytes per second; -1 for as fast as it can.",
+	"help_serve_disk_reserve": "Refuse writes while less than this is free on the disk of --data, in bytes; " +
+		"reads go on. 0 never refuses, until the disk is full and the server stops; -1 is 1 GiB, or a twentieth " +
+		"of a smaller disk.",
+	"help_serve_accept_clock": "Believe the system's clock though it is more than 30 days ahead of the last " +
+		"command, and further than this ledger ever paused: whatever has a time to live may expire.",
+	"help_serve_eviction_interval":       "New ledger: look for expired streams and entities after so many commands.",
+	"help_serve_client_ttl":              "New ledger: evict a stream that has been idle for longer.",
+	"help_session_open_expected_session": "Only if this is still the stream's session; 0 takes whatever there is.",
+	"help_session_open_attempt_id": "Name of the attempt, 32 hex digits: a repeat hands out the same session. " +
+		"Default: a new one.",
+	"help_update_eviction_interval": "Look for expired streams and entities after so many commands.",
+	"help_update_client_ttl":        "Evict a stream that has been idle for longer.",
+	"help_write_set":                "Set the entity KEY to the text VALUE.",
+	"help_write_set_file":           "Set the entity KEY to the bytes of a file.",
+	"help_relate":                   "Create a relationship.",
+	"help_unrelate":                 "Delete a relationship.",
+	"help_write_if_value":           "Only if KEY has the value VALUE.",
+	"help_write_expires_at":         "Let KEY, which is set, expire.",
+	"help_write_operations": "Read the operations from a JSON file, - for standard input, " +
+		"in place of the flags.",
+	"help_write_key":     "Idempotency key, a UUID. Default: a new one, or none with --sequence.",
+	"help_write_session": "Session that numbers the write; 0 for a stream without sessions.",
+	"help_write_include_proof": "Add the block header and a Merkle proof to the receipt, and check that they " +
+		"prove what was sent.",
+}

@@ -1,0 +1,66 @@
+package main
+
+import (
+	"context"
+	"time"
+
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	"github.com/seqledger/seqledger/client"
+	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
+)
+
+// updateCommand changes the replicated configuration. Its flags have the names of serve's flags
+// but no environment variables: a variable that was set for new ledgers must never change a
+// running one.
+type updateCommand struct {
+	clientFlags      `embed:""`
+	EvictionInterval *uint64        `help:"help_update_eviction_interval" env:"-" placeholder:"N"`
+	ClientTTL        *time.Duration `name:"client-ttl" help:"help_update_client_ttl" env:"-" placeholder:"DURATION"`
+	EvictionLimit    *uint64        `help:"Look at so many entries at a time." env:"-" placeholder:"N"`
+	ReceiptWindow    *uint64        `help:"Keep so many receipts of each stream." env:"-" placeholder:"N"`
+	MaxStreams       *uint64        `help:"Allow an organization so many streams." env:"-" placeholder:"N"`
+}
+
+// Help is shown below the flags.
+func (*updateCommand) Help() string {
+	return `Changes what is given, leaves the rest, and prints the whole configuration. A smaller receipt window holds at
+once: retries of older writes are then answered with ALREADY_COMMITTED.
+
+    seqledger config --client-ttl 48h
+    seqledger config --receipt-window 256 --max-streams 1000000`
+}
+
+// Run is called by kong.
+func (c *updateCommand) Run(e *environment) error {
+	request := new(seqledgerv1.UpdateConfigRequest)
+	// Absent and zero differ: the ledger does not change absent fields.
+	if c.EvictionInterval != nil {
+		request.EvictionIntervalSet = &seqledgerv1.UpdateConfigRequest_EvictionInterval{
+			EvictionInterval: *c.EvictionInterval,
+		}
+	}
+	if c.ClientTTL != nil {
+		request.ClientTtl = durationpb.New(*c.ClientTTL)
+	}
+	if c.EvictionLimit != nil {
+		request.EvictionLimitSet = &seqledgerv1.UpdateConfigRequest_EvictionLimit{EvictionLimit: *c.EvictionLimit}
+	}
+	if c.ReceiptWindow != nil {
+		request.ReceiptWindowSet = &seqledgerv1.UpdateConfigRequest_ReceiptWindow{ReceiptWindow: *c.ReceiptWindow}
+	}
+	if c.MaxStreams != nil {
+		request.MaxStreamsSet = &seqledgerv1.UpdateConfigRequest_MaxStreams{MaxStreams: *c.MaxStreams}
+	}
+	if proto.Size(request) == 0 {
+		return usage("nothing to change; seqledger status shows the configuration")
+	}
+	return c.call(e, func(ctx context.Context, conn *client.Client) error {
+		config, err := conn.UpdateConfig(ctx, request)
+		if err != nil {
+			return err
+		}
+		return e.show(config, func(t *table) { showConfig(t, config) })
+	})
+}

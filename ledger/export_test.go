@@ -1,0 +1,4 @@
+package ledger
+
+// SetSegmentBytes sets the size of log files. TestMain calls it, before anything is opened.
+func SetSegmentBytes(n int) { segmentBytes = n }
