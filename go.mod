@@ -34,6 +34,8 @@ require (
 	pgregory.net/rapid v1.3.0
 )
 
+require github.com/coder/websocket v1.8.15 // indirect
+
 require (
 	connectrpc.com/cors v0.1.0
 	github.com/armon/go-metrics v0.4.1 // indirect

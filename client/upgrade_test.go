@@ -6,7 +6,6 @@ import (
 	"testing"
 
 	"github.com/seqledger/seqledger/client"
-	"github.com/seqledger/seqledger/internal/direct"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 )
 
@@ -60,7 +59,7 @@ func TestAnUpgradeRefusedForTheMoment(t *testing.T) {
 	asked := make(chan struct{}, 100)
 	pass := b.pass
 	b.pass = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if r.Header.Get("Upgrade") == direct.Protocol {
+		if r.Header.Get("Upgrade") == "websocket" {
 			asked <- struct{}{}
 		}
 		pass.ServeHTTP(w, r)

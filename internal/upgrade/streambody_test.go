@@ -1,4 +1,4 @@
-package client
+package upgrade
 
 import (
 	"bytes"
@@ -30,14 +30,14 @@ func TestStreamBodyEndsWithItsStream(t *testing.T) {
 		if rapid.Bool().Draw(t, "byte by byte") {
 			open = iotest.OneByteReader(open)
 		}
-		got, err := io.ReadAll(&streamBody{ReadCloser: io.NopCloser(open)})
+		got, err := io.ReadAll(&StreamBody{ReadCloser: io.NopCloser(open)})
 		if err != nil || !bytes.Equal(got, all) {
 			t.Fatalf("%x came through as %x, %v", all, got, err)
 		}
 		// One that breaks off says so.
 		cut := rapid.IntRange(0, len(all)-1).Draw(t, "cut")
 		broken := io.MultiReader(bytes.NewReader(all[:cut]), iotest.ErrReader(iotest.ErrTimeout))
-		if _, err := io.ReadAll(&streamBody{ReadCloser: io.NopCloser(broken)}); err == nil {
+		if _, err := io.ReadAll(&StreamBody{ReadCloser: io.NopCloser(broken)}); err == nil {
 			t.Fatalf("%d of %d bytes were taken for the whole", cut, len(all))
 		}
 	})
