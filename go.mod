@@ -34,7 +34,7 @@ require (
 	pgregory.net/rapid v1.3.0
 )
 
-require github.com/coder/websocket v1.8.15 // indirect
+require github.com/coder/websocket v1.8.15
 
 require (
 	connectrpc.com/cors v0.1.0

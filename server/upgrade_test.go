@@ -504,3 +504,44 @@ func TestCredentialsOfPages(t *testing.T) {
 		})
 	}
 }
+
+// TestMessagesThatAreRefused: the stream says what is wrong with a message, after what came
+// before it is answered, and the close code says it to those who look at nothing else.
+func TestMessagesThatAreRefused(t *testing.T) {
+	t.Parallel()
+	const limit = 1 << 20
+	h := startWith(t, server.Options{MaxRequestBytes: limit})
+	first := prototest.Enveloped(frameOf(writeOf("c", 1, appendOp("x"))))
+	large := prototest.Enveloped(frameOf(writeOf("c", 2, appendOp(strings.Repeat("x", limit*2/3)))))
+	for name, test := range map[string]struct {
+		kind websocket.MessageType
+		data []byte
+		want string
+		code websocket.StatusCode
+	}{
+		"text":              {websocket.MessageText, first, "must be binary", websocket.StatusUnsupportedData},
+		"a large envelope":  {websocket.MessageBinary, prototest.Envelope(0, make([]byte, limit+1)), "", websocket.StatusNormalClosure},
+		"several envelopes": {websocket.MessageBinary, append(large, large...), "at most 1048581 bytes", websocket.StatusMessageTooBig},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			ws := h.page(t, &websocket.DialOptions{})
+			m := new(seqledgerv1.WriteStreamResponse)
+			sendMessage(t, ws, first)
+			if end, err := receiveMessage(ws, m); err != nil || m.Results[0].GetReceipt() == nil {
+				t.Fatal(m, end, err)
+			}
+			_ = ws.Write(within(t), test.kind, test.data) // the server may not read all of it
+			end, err := receiveMessage(ws, m)
+			for err == nil && end == "" { // the first of several may be answered
+				end, err = receiveMessage(ws, m)
+			}
+			if err != nil || !strings.Contains(end, `"invalid_argument"`) || !strings.Contains(end, test.want) {
+				t.Errorf("%s, %v", end, err)
+			}
+			if _, _, err := ws.Read(within(t)); websocket.CloseStatus(err) != test.code {
+				t.Errorf("%v, want close code %d", err, test.code)
+			}
+		})
+	}
+}
