@@ -519,9 +519,11 @@ func TestMessagesThatAreRefused(t *testing.T) {
 		want string
 		code websocket.StatusCode
 	}{
-		"text":              {websocket.MessageText, first, "must be binary", websocket.StatusUnsupportedData},
-		"a large envelope":  {websocket.MessageBinary, prototest.Envelope(0, make([]byte, limit+1)), "", websocket.StatusNormalClosure},
-		"several envelopes": {websocket.MessageBinary, append(large, large...), "at most 1048581 bytes", websocket.StatusMessageTooBig},
+		"text": {websocket.MessageText, first, "must be binary", websocket.StatusUnsupportedData},
+		"a large envelope": {websocket.MessageBinary, prototest.Envelope(0, make([]byte, limit+1)), "",
+			websocket.StatusNormalClosure},
+		"several envelopes": {websocket.MessageBinary, append(large, large...), "at most 1048581 bytes",
+			websocket.StatusMessageTooBig},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

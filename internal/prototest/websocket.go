@@ -40,7 +40,9 @@ func FrameHeader(first byte, length int) []byte {
 }
 
 // Frame is a client's frame.
-func Frame(first byte, payload []byte) []byte { return append(FrameHeader(first, len(payload)), payload...) }
+func Frame(first byte, payload []byte) []byte {
+	return append(FrameHeader(first, len(payload)), payload...)
+}
 
 // Envelope is data in an envelope of Connect's streaming protocol.
 func Envelope(flags byte, data []byte) []byte {

@@ -1,6 +1,7 @@
 package upgrade
 
 import (
+	"bufio"
 	"context"
 	"crypto/tls"
 	"encoding/base64"
@@ -64,6 +65,7 @@ type Codec interface {
 type ClientConn struct {
 	wire     clientWire
 	messages messages
+	reader   *bufio.Reader // of messages: a read of a message costs more than one of a buffer
 	codec    Codec
 	in       []byte // of the receiver
 	// silent is set once the stream was ended because of a silent server.
@@ -97,6 +99,7 @@ func Dial(ctx context.Context, transport http.RoundTripper, url string,
 	header http.Header, codec Codec) (*ClientConn, error) {
 	c := &ClientConn{codec: codec}
 	h := &handshake{RoundTripper: transport, wire: &c.wire}
+	//nolint:bodyclose // The library closes the body, which is the connection.
 	ws, response, err := websocket.Dial(ctx, url, &websocket.DialOptions{
 		HTTPClient: &http.Client{
 			Transport:     h,
@@ -116,6 +119,7 @@ func Dial(ctx context.Context, transport http.RoundTripper, url string,
 	}
 	ws.SetReadLimit(maxMessageBytes)
 	c.messages = messages{ws: ws, limit: maxMessageBytes}
+	c.reader = bufio.NewReaderSize(&c.messages, readBytes)
 	closed, cancel := context.WithCancel(ctx)
 	c.close = cancel
 	go c.watch(closed) // ends with Close, or with ctx
@@ -207,7 +211,7 @@ func (c *ClientConn) Send(m any) error {
 // io.EOF, or the *connect.Error that the server ended it with.
 func (c *ClientConn) Receive(m any) error {
 	var header [headerBytes]byte
-	if _, err := io.ReadFull(&c.messages, header[:]); err != nil {
+	if _, err := io.ReadFull(c.reader, header[:]); err != nil {
 		return c.explain(noEnd(err))
 	}
 	size := int(binary.BigEndian.Uint32(header[1:]))
@@ -237,7 +241,7 @@ func (c *ClientConn) readMessage(size int) error {
 	for len(c.in) < size {
 		more := min(size-len(c.in), readBytes)
 		c.in = slices.Grow(c.in, more)
-		n, err := io.ReadFull(&c.messages, c.in[len(c.in):len(c.in)+more])
+		n, err := io.ReadFull(c.reader, c.in[len(c.in):len(c.in)+more])
 		if c.in = c.in[:len(c.in)+n]; err != nil {
 			return err
 		}

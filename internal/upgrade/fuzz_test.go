@@ -70,7 +70,8 @@ func FuzzReceive(f *testing.F) {
 	message := func(flags byte, text string) []byte { return fromServer(prototest.Envelope(flags, []byte(text))) }
 	f.Add(message(0, ""))
 	f.Add(append(message(0, "\x0a\x00"), message(flagEnd, "{}")...))
-	f.Add(message(flagEnd, `{"error":{"code":"unavailable","message":"m","details":[{"type":"seqledger.v1.WriteError"}]}}`))
+	f.Add(message(flagEnd,
+		`{"error":{"code":"unavailable","message":"m","details":[{"type":"seqledger.v1.WriteError","value":"CAE"}]}}`))
 	f.Add(message(flagEnd, `{"error":{"code":"no such","details":[{"type":"","value":"*"}]}}`))
 	f.Add(message(flagCompressed, "x"))
 	f.Add(fromServer([]byte{0, 0xff, 0xff, 0xff, 0xff}))

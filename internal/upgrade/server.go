@@ -88,7 +88,8 @@ func (c *serverConn) serve(o Options, r *http.Request, next http.Handler) {
 		_ = c.wire.Conn.Close()
 	})()
 	inner := r.WithContext(ctx)
-	inner.Method, inner.Body, inner.ContentLength = http.MethodPost, &StreamBody{ReadCloser: c}, -1
+	inner.Method, inner.ContentLength = http.MethodPost, -1
+	inner.Body = &StreamBody{ReadCloser: io.NopCloser(bufio.NewReader(c))} // a read of c costs more than one of a buffer
 	inner.Header = r.Header.Clone()
 	inner.Header.Set("Content-Type", "application/connect+proto")
 	inner.Header.Set("Connect-Protocol-Version", "1")
@@ -238,10 +239,6 @@ func (c *serverConn) Read(p []byte) (int, error) {
 	}
 	return n, err
 }
-
-// Close implements io.Closer for the request's body. The connection ends with the
-// handler.
-func (c *serverConn) Close() error { return nil }
 
 // SetReadDeadline is for http.ResponseController.
 func (c *serverConn) SetReadDeadline(t time.Time) error { return c.wire.SetReadDeadline(t) }

@@ -26,7 +26,7 @@ func TestStreamBodyEndsWithItsStream(t *testing.T) {
 			message(rapid.SampledFrom([]byte{0, 1}).Draw(t, "flags"))
 		}
 		message(rapid.SampledFrom([]byte{2, 3}).Draw(t, "last"))
-		var open io.Reader = io.MultiReader(bytes.NewReader(all), iotest.ErrReader(iotest.ErrTimeout))
+		open := io.MultiReader(bytes.NewReader(all), iotest.ErrReader(iotest.ErrTimeout))
 		if rapid.Bool().Draw(t, "byte by byte") {
 			open = iotest.OneByteReader(open)
 		}

@@ -430,18 +430,20 @@ func TestFrames(t *testing.T) {
 		end    string
 		code   websocket.StatusCode
 	}{
-		"one each":      {slices.Concat(first, frame(binary, two), end), []uint64{1, 2}, "{}", normal},
-		"several":       {frame(binary, slices.Concat(one, two, last)), []uint64{1, 2}, "{}", normal},
-		"fragments":     {slices.Concat(frame(2, one[:3]), frame(0, one[3:8]), frame(0, nil), frame(0x80, one[8:]), end), []uint64{1}, "{}", normal},
+		"one each": {slices.Concat(first, frame(binary, two), end), []uint64{1, 2}, "{}", normal},
+		"several":  {frame(binary, slices.Concat(one, two, last)), []uint64{1, 2}, "{}", normal},
+		"fragments": {slices.Concat(frame(2, one[:3]), frame(0, one[3:8]), frame(0, nil), frame(0x80, one[8:]), end),
+			[]uint64{1}, "{}", normal},
 		"two messages":  {slices.Concat(frame(binary, one[:7]), frame(binary, one[7:]), end), []uint64{1}, "{}", normal},
 		"empty message": {slices.Concat(frame(binary, nil), first, end), []uint64{1}, "{}", normal},
 		"control frames": {slices.Concat(frame(prototest.FramePong, []byte("unasked")), frame(2, one[:3]),
 			frame(prototest.FramePing, []byte("x")), frame(prototest.FramePong, nil), frame(0x80, one[3:]), end),
 			[]uint64{1}, "{}", normal},
-		"closed in a message": {slices.Concat(first, frame(2, two[:7]), frame(prototest.FrameClose, []byte{3, 0xe8})), nil, "", normal},
+		"closed in a message": {
+			slices.Concat(first, frame(2, two[:7]), frame(prototest.FrameClose, []byte{3, 0xe8})), nil, "", normal},
 		"text": {slices.Concat(first, frame(prototest.FrameText, two)), []uint64{1},
 			"{}", websocket.StatusUnsupportedData},
-		"too long": {tooLong, []uint64{1}, "{}", websocket.StatusMessageTooBig},
+		"too long":      {tooLong, []uint64{1}, "{}", websocket.StatusMessageTooBig},
 		"continued":     {slices.Concat(frame(0x80, one)), nil, "", bad},
 		"unfinished":    {slices.Concat(frame(2, one[:7]), frame(binary, two)), nil, "", bad},
 		"unknown":       {frame(0x83, one), nil, "", bad},
