@@ -145,9 +145,8 @@ func (h *handshake) RoundTrip(r *http.Request) (*http.Response, error) {
 		response.Body = h.wire
 		return response, nil
 	}
-	// The library would wait for the body of a refusal, which may never end.
+	// Otherwise the library would read the body of a refusal, which may never end.
 	_ = response.Body.Close()
-	response.Body = http.NoBody
 	return response, nil
 }
 

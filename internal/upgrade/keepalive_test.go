@@ -331,3 +331,24 @@ func TestARefusalAfterTheUpgrade(t *testing.T) {
 		t.Errorf("close code %d", code)
 	}
 }
+
+// refusing is a transport whose server refuses, with a body that does not end.
+type refusing struct{ body io.ReadCloser }
+
+func (f refusing) RoundTrip(r *http.Request) (*http.Response, error) {
+	return &http.Response{StatusCode: http.StatusForbidden, Body: f.body, Request: r}, nil
+}
+
+// TestTheBodyOfARefusalIsNotAwaited: the ordinary stream waits for the answer alone.
+func TestTheBodyOfARefusalIsNotAwaited(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		body, _ := io.Pipe()
+		began := time.Now()
+		_, err := Dial(t.Context(), refusing{body}, "http://localhost/", nil, prototest.Codec{})
+		if refused, ok := errors.AsType[*RefusedError](err); !ok || refused.Status != http.StatusForbidden ||
+			time.Since(began) > 0 {
+			t.Errorf("%v after %s", err, time.Since(began))
+		}
+	})
+}
