@@ -198,13 +198,17 @@ func (t *tenants) hold(ctx context.Context, n int, text string) (opened int) {
 
 // announcedBodies say that six mebibytes will come, and send five bytes.
 func announcedBodies(ctx context.Context, _ *options, t *tenants) (string, error) {
-	head := func(path, kind, more string) string {
-		return fmt.Sprintf("POST %s HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer %s\r\nContent-Type: %s\r\n%s\r\n",
-			path, t.keys["bad"], kind, more)
+	head := func(method, path, more string) string {
+		return fmt.Sprintf("%s %s HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer %s\r\n%s\r\n",
+			method, path, t.keys["bad"], more)
 	}
-	stream := head(seqledgerv1connect.LedgerServiceWriteStreamProcedure, "application/connect+proto",
-		"Connection: Upgrade\r\nUpgrade: seqledger-direct\r\nConnect-Protocol-Version: 1\r\n") + "\x00\x00\x60\x00\x00"
-	unary := head(writePath, "application/proto", "Content-Length: 6291456\r\n") + strings.Repeat("x", 5<<10)
+	// A WebSocket whose first message has 6 MiB, of which the envelope's prefix comes.
+	stream := head("GET", seqledgerv1connect.LedgerServiceWriteStreamProcedure,
+		"Connection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\n"+
+			"Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Protocol: seqledger.v1\r\n") +
+		"\x82\xff\x00\x00\x00\x00\x00\x60\x00\x05\x00\x00\x00\x00" + "\x00\x00\x60\x00\x00"
+	unary := head("POST", writePath, "Content-Type: application/proto\r\nContent-Length: 6291456\r\n") +
+		strings.Repeat("x", 5<<10)
 	var group sync.WaitGroup
 	// Both end with ctx; joined below.
 	group.Go(func() { t.hold(ctx, 30, stream) })

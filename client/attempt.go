@@ -7,6 +7,8 @@ import (
 	"net/http"
 	"strings"
 	"sync/atomic"
+
+	"github.com/seqledger/seqledger/internal/upgrade"
 )
 
 // attempt is one transmission of a call. It reports whether any of the request's body may have
@@ -69,7 +71,7 @@ type attempts struct {
 func (t attempts) Do(r *http.Request) (*http.Response, error) {
 	answer, err := t.send(r)
 	if err == nil && isStream(answer.Header) {
-		answer.Body = &streamBody{ReadCloser: answer.Body}
+		answer.Body = &upgrade.StreamBody{ReadCloser: answer.Body}
 	}
 	return answer, err
 }

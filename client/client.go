@@ -9,7 +9,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/seqledger/seqledger/internal/direct"
+	"github.com/seqledger/seqledger/internal/upgrade"
 )
 
 // Client calls one ledger. It is safe for concurrent use. Close it after use.
@@ -43,7 +43,7 @@ func New(options Options) (*Client, error) {
 		c.http2 = newTransport()
 		c.http2.DialContext = c.conns.dial
 		c.http2.TLSClientConfig = options.TLS.Clone() // nil stays nil
-		c.upgrade = direct.NewTransport(c.http2)
+		c.upgrade = upgrade.NewTransport(c.http2)
 	}
 	c.endpoints = newEndpoints(bases, c.newEndpoint)
 	c.mux = newMux(c.endpoints, &c.options, &c.counters)

@@ -155,11 +155,12 @@
 // executes nothing. Calls use HTTP/2 if the server does not speak HTTP/1.1 or the environment
 // names a proxy. Watch and Backup always use HTTP/2.
 //
-// All Writers of a Client share one WriteStream. It uses an upgraded connection (an HTTP/1.1
-// upgrade to "seqledger-direct", which saves the wake-ups of HTTP/2) if the server offers one,
-// otherwise a stream of an HTTP/2 connection. A server that refuses the upgrade, or does not
-// answer it within a second, is not asked again for five minutes. Options.HTTP2 turns off both,
-// the upgrade and HTTP/1.1 for calls.
+// All Writers of a Client share one WriteStream. It uses an upgraded connection (a WebSocket,
+// which saves the wake-ups of HTTP/2) if the server and all intermediaries allow it, otherwise a
+// stream of an HTTP/2 connection. A server that refuses the upgrade, or does not answer it
+// within a second, is not asked again for five minutes; each server is remembered by itself.
+// The statuses 401, 429, 500, 502, 503 and 504 are not remembered, because they concern the
+// caller or the moment. Options.HTTP2 turns off both, the upgrade and HTTP/1.1 for calls.
 //
 // One goroutine sends on the stream. While it sends a frame, the writes for the next frame
 // collect; there are no timers. A write that finds nothing under way is sent by its caller's

@@ -15,7 +15,7 @@ import (
 	"connectrpc.com/connect"
 
 	"github.com/seqledger/seqledger/internal/address"
-	"github.com/seqledger/seqledger/internal/direct"
+	"github.com/seqledger/seqledger/internal/upgrade"
 	"github.com/seqledger/seqledger/internal/wire/message"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 	"github.com/seqledger/seqledger/proto/seqledger/v1/seqledgerv1connect"
@@ -228,7 +228,7 @@ func (e *endpoint) openStream(ctx context.Context) (writeStream, error) {
 		stream, err := e.openUpgraded(ctx, header)
 		switch dial, isDial := errors.AsType[*net.OpError](err); {
 		case err == nil:
-			return dedicatedStream{stream}, nil
+			return upgradedStream{stream}, nil
 		case ctx.Err() != nil:
 			return nil, ctx.Err()
 		case isDial && dial.Op == "dial":
@@ -244,10 +244,10 @@ func (e *endpoint) openStream(ctx context.Context) (writeStream, error) {
 }
 
 // openUpgraded requests an upgraded connection for the stream.
-func (e *endpoint) openUpgraded(ctx context.Context, header http.Header) (*direct.Stream, error) {
+func (e *endpoint) openUpgraded(ctx context.Context, header http.Header) (*upgrade.ClientConn, error) {
 	header = header.Clone()
 	header.Set("User-Agent", userAgent)
-	return direct.Open(ctx, e.upgrade, e.writeStreamURL(), header, message.Codec{})
+	return upgrade.Dial(ctx, e.upgrade, e.writeStreamURL(), header, message.Codec{})
 }
 
 // userAgent identifies this client to the server's operator, as Connect's own user agent does
@@ -258,10 +258,10 @@ const userAgent = "seqledger-go"
 // reconnecting does not wait for the same refusal again. It does not record an answer that
 // concerns only the caller or the moment.
 func (e *endpoint) noteUpgrade(ctx context.Context, err error) {
-	if refused, ok := errors.AsType[*direct.RefusedError](err); ok {
+	if refused, ok := errors.AsType[*upgrade.RefusedError](err); ok {
 		switch refused.Status {
-		case http.StatusUnauthorized, http.StatusForbidden, http.StatusTooManyRequests,
-			http.StatusInternalServerError, http.StatusBadGateway, http.StatusServiceUnavailable, http.StatusGatewayTimeout:
+		case http.StatusUnauthorized, http.StatusTooManyRequests, http.StatusInternalServerError,
+			http.StatusBadGateway, http.StatusServiceUnavailable, http.StatusGatewayTimeout:
 			return
 		}
 	}

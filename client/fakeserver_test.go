@@ -14,7 +14,7 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"github.com/seqledger/seqledger/client"
-	"github.com/seqledger/seqledger/internal/direct"
+	"github.com/seqledger/seqledger/internal/upgrade"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 	"github.com/seqledger/seqledger/proto/seqledger/v1/seqledgerv1connect"
 )
@@ -489,7 +489,9 @@ func (s *fakeServer) serve(listener net.Listener) func() {
 	closed, closeAll := context.WithCancel(context.Background())
 	path, ledger := seqledgerv1connect.NewLedgerServiceHandler(s, connect.WithCompressMinBytes(1<<10))
 	if !s.sharedOnly {
-		ledger = direct.Handler(closed, ledger)
+		ledger = upgrade.Handler(upgrade.Options{
+			Closed: closed, MaxMessageBytes: 64 << 20, PingEvery: upgrade.PingEvery,
+		}, ledger)
 	}
 	mux.Handle(path, ledger)
 	mux.Handle(seqledgerv1connect.NewAdminServiceHandler(s))

@@ -385,8 +385,8 @@ const inlineBytes = 4 << 10
 // faster than waking the sender. That requires that nothing else is under way, so that the send
 // cannot block, and that no other caller is likely to share the frame. mu is held.
 func (h *mux) canSendInline(size int) bool {
-	_, dedicated := h.current.(dedicatedStream)
-	return dedicated && h.inFlight.len() == 0 && h.ready.len() == 0 && h.lastBatch <= 1 && size <= inlineBytes
+	_, upgraded := h.current.(upgradedStream)
+	return upgraded && h.inFlight.len() == 0 && h.ready.len() == 0 && h.lastBatch <= 1 && size <= inlineBytes
 }
 
 // sendInline sends a single write, unless others have been queued since.

@@ -3,7 +3,7 @@ package client
 import (
 	"connectrpc.com/connect"
 
-	"github.com/seqledger/seqledger/internal/direct"
+	"github.com/seqledger/seqledger/internal/upgrade"
 	"github.com/seqledger/seqledger/internal/wire/message"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 )
@@ -19,23 +19,23 @@ type writeStream interface {
 
 var _ writeStream = (*connect.BidiStreamForClient[message.Frame, seqledgerv1.WriteStreamResponse])(nil)
 
-// dedicatedStream is a WriteStream on an upgraded connection.
-type dedicatedStream struct {
-	stream *direct.Stream
+// upgradedStream is a WriteStream on an upgraded connection.
+type upgradedStream struct {
+	stream *upgrade.ClientConn
 }
 
 // Send implements writeStream.
-func (d dedicatedStream) Send(next *message.Frame) error { return d.stream.Send(next) }
+func (u upgradedStream) Send(next *message.Frame) error { return u.stream.Send(next) }
 
 // Receive implements writeStream.
-func (d dedicatedStream) Receive() (*seqledgerv1.WriteStreamResponse, error) {
+func (u upgradedStream) Receive() (*seqledgerv1.WriteStreamResponse, error) {
 	response := new(seqledgerv1.WriteStreamResponse)
-	return response, d.stream.Receive(response)
+	return response, u.stream.Receive(response)
 }
 
 // CloseRequest implements writeStream. Nothing is in flight any more, or its answers are no
 // longer wanted, so both directions end.
-func (d dedicatedStream) CloseRequest() error { return d.stream.Close() }
+func (u upgradedStream) CloseRequest() error { return u.stream.Close() }
 
 // CloseResponse implements writeStream.
-func (d dedicatedStream) CloseResponse() error { return nil }
+func (u upgradedStream) CloseResponse() error { return nil }

@@ -9,7 +9,6 @@ import (
 	"connectrpc.com/connect"
 
 	"github.com/seqledger/seqledger/client"
-	"github.com/seqledger/seqledger/internal/direct"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 )
 
@@ -21,7 +20,7 @@ func TestTheStreamHasAConnectionToItself(t *testing.T) {
 		server *fakeServer
 		want   string
 	}{
-		"given":              {new(fakeServer), direct.Protocol},
+		"given":              {new(fakeServer), "websocket"},
 		"not given":          {&fakeServer{sharedOnly: true}, ""},
 		"a server of HTTP/2": {&fakeServer{http2Only: true}, ""},
 	} {

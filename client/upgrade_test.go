@@ -1,12 +1,15 @@
 package client_test
 
 import (
+	"net"
 	"net/http"
+	"net/http/httptest"
+	"net/http/httputil"
+	"net/url"
 	"sync/atomic"
 	"testing"
 
 	"github.com/seqledger/seqledger/client"
-	"github.com/seqledger/seqledger/internal/direct"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 )
 
@@ -17,7 +20,15 @@ func TestAnUpgradeThatIsSwallowed(t *testing.T) {
 	t.Parallel()
 	for name, answer := range map[string]http.HandlerFunc{
 		"without an answer": func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() },
-		"with an answer":    func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusNotImplemented) },
+		"with 501":          func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusNotImplemented) },
+		"with 403":          func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusForbidden) },
+		"with 426":          func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusUpgradeRequired) },
+		"with a redirect":   http.RedirectHandler("/", http.StatusFound).ServeHTTP,
+		"with a page that does not end": func(w http.ResponseWriter, r *http.Request) {
+			w.WriteHeader(http.StatusForbidden)
+			_ = http.NewResponseController(w).Flush()
+			<-r.Context().Done()
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -60,7 +71,7 @@ func TestAnUpgradeRefusedForTheMoment(t *testing.T) {
 	asked := make(chan struct{}, 100)
 	pass := b.pass
 	b.pass = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if r.Header.Get("Upgrade") == direct.Protocol {
+		if r.Header.Get("Upgrade") == "websocket" {
 			asked <- struct{}{}
 		}
 		pass.ServeHTTP(w, r)
@@ -91,5 +102,31 @@ func TestHTTP2OnRequest(t *testing.T) {
 	if _, err := c.GetClientState(t.Context(),
 		&seqledgerv1.GetClientStateRequest{Scope: org, ClientId: "till"}); err != nil {
 		t.Error(err)
+	}
+}
+
+// TestThroughAProxy: a reverse proxy that knows WebSocket passes it on. A connection that it
+// breaks is opened again.
+func TestThroughAProxy(t *testing.T) {
+	t.Parallel()
+	s := &fakeServer{ledger: newFakeLedger(), height: 3}
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(s.serve(listener))
+	front := httptest.NewServer(httputil.NewSingleHostReverseProxy(
+		&url.URL{Scheme: "http", Host: listener.Addr().String()}))
+	t.Cleanup(front.Close)
+	s.address = front.Listener.Addr().String()
+	w := newWriter(t, dial(t, s), "till")
+	for n := range uint64(3) {
+		wantCommitted(t, burst(t, w, payload("a"))[0], n+1)
+		s.mu.Lock()
+		if got := s.header.Get("Upgrade"); got != "websocket" {
+			t.Errorf("the stream came with Upgrade %q", got)
+		}
+		s.mu.Unlock()
+		front.CloseClientConnections()
 	}
 }

@@ -2,7 +2,6 @@ package server
 
 import (
 	"context"
-	"encoding/binary"
 	"errors"
 	"math/rand/v2"
 	"net"
@@ -12,8 +11,8 @@ import (
 	"time"
 
 	"connectrpc.com/connect"
-	"google.golang.org/protobuf/proto"
 
+	"github.com/seqledger/seqledger/internal/prototest"
 	"github.com/seqledger/seqledger/internal/wire"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 	"github.com/seqledger/seqledger/proto/seqledger/v1/seqledgerv1connect"
@@ -152,9 +151,9 @@ func TestHalfFrameIsDisconnected(t *testing.T) {
 	}
 }
 
-// TestDeafDedicatedStreamIsDisconnected: a stream with a connection to itself that
+// TestDeafUpgradedStreamIsDisconnected: a stream on an upgraded connection that
 // leaves its results unread loses its place as every other.
-func TestDeafDedicatedStreamIsDisconnected(t *testing.T) {
+func TestDeafUpgradedStreamIsDisconnected(t *testing.T) {
 	t.Parallel()
 	s := newTestServer(t, Options{})
 	s.stall = 20 * time.Millisecond
@@ -165,8 +164,7 @@ func TestDeafDedicatedStreamIsDisconnected(t *testing.T) {
 	}
 	defer conn.Close()
 	_ = conn.(*net.TCPConn).SetReadBuffer(4 << 10)
-	request := "POST /seqledger.v1.LedgerService/WriteStream HTTP/1.1\r\nHost: localhost\r\nConnection: Upgrade\r\n" +
-		"Upgrade: seqledger-direct\r\nContent-Type: application/connect+proto\r\n\r\n"
+	request := "GET /seqledger.v1.LedgerService/WriteStream HTTP/1.1\r\nHost: localhost\r\n" + prototest.Upgrade + "\r\n"
 	if _, err := conn.Write([]byte(request)); err != nil {
 		t.Fatal(err)
 	}
@@ -177,11 +175,7 @@ func TestDeafDedicatedStreamIsDisconnected(t *testing.T) {
 		write.Sequence = 7
 		frame.Writes = append(frame.Writes, write)
 	}
-	data, err := proto.Marshal(frame)
-	if err != nil {
-		t.Fatal(err)
-	}
-	message := append(binary.BigEndian.AppendUint32([]byte{0}, uint32(len(data))), data...)
+	message := prototest.Frame(prototest.FrameBinary, prototest.Enveloped(frame))
 	for err == nil {
 		_ = conn.SetWriteDeadline(time.Now().Add(20 * time.Second))
 		_, err = conn.Write(message)

@@ -27,6 +27,6 @@
 //
 // A malformed request changes nothing: it never reaches the log.
 //
-// A WriteStream can use an upgraded connection (see package internal/direct). Everything above
-// holds for it too.
+// A WriteStream can use an upgraded connection (see package internal/upgrade). Everything
+// above holds for it too. upgrade.go checks what a browser says before it gets one.
 package server

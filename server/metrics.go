@@ -24,9 +24,9 @@ type metrics struct {
 	panics   prometheus.Counter
 
 	writeStreams prometheus.Gauge
-	// ownConnections counts the writeStreams on upgraded connections.
-	ownConnections prometheus.Gauge
-	watches        prometheus.Gauge
+	// upgraded counts the writeStreams on upgraded connections.
+	upgraded prometheus.Gauge
+	watches  prometheus.Gauge
 
 	// results are created in advance, so that counting is one addition, and so that a rate
 	// includes the first of each.
@@ -74,7 +74,7 @@ func newMetrics(s *Server) *metrics {
 		writeStreams: prometheus.NewGauge(prometheus.GaugeOpts{
 			Name: "seqledger_write_streams_open", Help: "Open WriteStreams.",
 		}),
-		ownConnections: prometheus.NewGauge(prometheus.GaugeOpts{
+		upgraded: prometheus.NewGauge(prometheus.GaugeOpts{
 			Name: "seqledger_write_streams_own_connection",
 			Help: "Open WriteStreams that have a connection to themselves. Fewer than there are Go clients: something " +
 				"between does not let them.",
@@ -88,7 +88,7 @@ func newMetrics(s *Server) *metrics {
 		Name: "seqledger_build_info", Help: "1, with the server's version and the Go that built it.",
 		ConstLabels: prometheus.Labels{"version": s.options.Version, "goversion": runtime.Version()},
 	}, func() float64 { return 1 })
-	m.registry.MustRegister(m.requests, m.latency, results, m.panics, m.writeStreams, m.ownConnections, m.watches,
+	m.registry.MustRegister(m.requests, m.latency, results, m.panics, m.writeStreams, m.upgraded, m.watches,
 		version, newLedgerCollector(s), accessCollector{s}, admissionCollector{s.admission},
 		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	return m

@@ -14,7 +14,6 @@ import (
 
 	"connectrpc.com/connect"
 
-	"github.com/seqledger/seqledger/internal/direct"
 	"github.com/seqledger/seqledger/internal/wire"
 	"github.com/seqledger/seqledger/ledger"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
@@ -55,7 +54,7 @@ func (s *Server) mount(mux *http.ServeMux) {
 	stream := seqledgerv1connect.LedgerServiceWriteStreamProcedure
 	// Results are hashes and ids, which do not compress, and there are many.
 	uncompressed := connect.WithCompressMinBytes(math.MaxInt)
-	mux.Handle(stream, direct.Handler(s.closed, s.limitBody(writing, s.asStream(false,
+	mux.Handle(stream, s.upgradable(s.limitBody(writing, s.asStream(false,
 		connect.NewBidiStreamHandler(stream, s.writeStream, append(s.handlerOptions(writing), uncompressed)...)))))
 	backup := seqledgerv1connect.AdminServiceBackupProcedure
 	mux.Handle(backup, s.limitBody(reading, s.asStream(true,

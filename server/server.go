@@ -12,7 +12,7 @@ import (
 	"connectrpc.com/connect"
 	"connectrpc.com/grpcreflect"
 
-	"github.com/seqledger/seqledger/internal/direct"
+	"github.com/seqledger/seqledger/internal/upgrade"
 	"github.com/seqledger/seqledger/proto/seqledger/v1/seqledgerv1connect"
 	"github.com/seqledger/seqledger/server/admission"
 )
@@ -23,8 +23,8 @@ type Server struct {
 	metrics   *metrics
 	handler   http.Handler
 	admission *admission.Controller
-	// admission.StallTimeout, admission.BodyTimeout and direct.SignEvery, except in tests.
-	stall, late, signEvery time.Duration
+	// admission.StallTimeout, admission.BodyTimeout and upgrade.PingEvery, except in tests.
+	stall, late, pingEvery time.Duration
 
 	// draining ends when the server takes no new writes.
 	draining   context.Context //nolint:containedctx // It is the server's own state, not a caller's.
@@ -44,7 +44,7 @@ func New(o Options) (*Server, error) {
 		return nil, err
 	}
 	o.Logger = slog.New(requestLogger{o.Logger.Handler()})
-	s := &Server{options: o, stall: admission.StallTimeout, late: admission.BodyTimeout, signEvery: direct.SignEvery}
+	s := &Server{options: o, stall: admission.StallTimeout, late: admission.BodyTimeout, pingEvery: upgrade.PingEvery}
 	var err error
 	if s.admission, err = admission.New(s.admissionOptions()); err != nil {
 		return nil, fmt.Errorf("server: %w", err)
@@ -56,7 +56,7 @@ func New(o Options) (*Server, error) {
 	s.mount(mux)
 	s.mountReflection(mux)
 	outer := http.NewServeMux()
-	outer.Handle("/", withRequestID(s.authenticated(checkProtocol(mux))))
+	outer.Handle("/", withRequestID(s.fromBrowser(s.authenticated(checkProtocol(mux)))))
 	s.mountHealth(outer)
 	outer.Handle("GET /metrics", s.admitting(s.admission.OwnRequest, s.admission.Probe(s.observing(s.metrics.handler()))))
 	s.handler = s.drainWith(s.admission.BeforeAuth(s.checkHost(noStore(s.crossOrigin(outer)))))

@@ -4,12 +4,11 @@ import (
 	"context"
 	"errors"
 	"io"
-	"time"
 
 	"connectrpc.com/connect"
 	"golang.org/x/sync/semaphore"
 
-	"github.com/seqledger/seqledger/internal/direct"
+	"github.com/seqledger/seqledger/internal/upgrade"
 	"github.com/seqledger/seqledger/internal/wire"
 	"github.com/seqledger/seqledger/ledger"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
@@ -50,9 +49,7 @@ type writeStream struct {
 	// hurry is closed when the stream is about to end: what was read is submitted without a
 	// wait for the credential's rate.
 	hurry chan struct{}
-	beat  <-chan time.Time // when to check whether a keepalive is due; nil: never
-	said  bool             // something was sent since the last check; belongs to the sender
-	ended context.Context  //nolint:containedctx // It also ends with the caller's credential.
+	ended context.Context //nolint:containedctx // It also ends with the caller's credential.
 
 	// readErr is why the reader ended; nil after a half-close. It is set before
 	// batches is closed and read after.
@@ -64,7 +61,7 @@ type bidiStream = connect.BidiStream[wire.Frame, seqledgerv1.WriteStreamResponse
 // writeStream commits many writes and answers in their order.
 func (s *Server) writeStream(ctx context.Context, stream *bidiStream) error {
 	logger := s.options.Logger
-	logger.DebugContext(ctx, "write stream opened", "own_connection", direct.Given(ctx))
+	logger.DebugContext(ctx, "write stream opened", "upgraded", upgrade.IsUpgraded(ctx))
 	ctx, cancel := context.WithCancel(ctx)
 	ended, release := s.caller(ctx).Ended()
 	defer release()
@@ -73,12 +70,9 @@ func (s *Server) writeStream(ctx context.Context, stream *bidiStream) error {
 		room: semaphore.NewWeighted(maxStreamWrites), authorized: newAuthorizationCache(s.caller(ctx)),
 		party: s.party(ctx), hurry: make(chan struct{}), ended: ended,
 	}
-	if direct.Given(ctx) {
-		ticker := time.NewTicker(s.signEvery)
-		defer ticker.Stop()
-		st.beat = ticker.C
-		s.metrics.ownConnections.Inc()
-		defer s.metrics.ownConnections.Dec()
+	if upgrade.IsUpgraded(ctx) {
+		s.metrics.upgraded.Inc()
+		defer s.metrics.upgraded.Dec()
 	}
 	controls := admission.StreamControlsOf(ctx)
 	// Ends with the client's half-close, a failed read, or the interrupt below;
@@ -222,11 +216,6 @@ func (st *writeStream) send(ctx context.Context, controls *admission.StreamContr
 					return st.end(interrupted)
 				}
 				next = b
-			case <-st.beat:
-				if err := st.signOfLife(controls); err != nil {
-					return err
-				}
-				continue
 			case <-draining:
 				// Writes that have arrived are still read, and refused.
 				draining, interrupted = nil, ledger.ErrDraining
@@ -240,7 +229,7 @@ func (st *writeStream) send(ctx context.Context, controls *admission.StreamContr
 				continue
 			}
 		}
-		if err := st.await(ctx, next, controls); err != nil {
+		if err := next.await(ctx); err != nil {
 			return err
 		}
 		next.settle(ctx, st.server)
@@ -251,36 +240,21 @@ func (st *writeStream) send(ctx context.Context, controls *admission.StreamContr
 		if err := controls.Send(func() error { return st.conn.Send(answers.Response()) }); err != nil {
 			return err
 		}
-		st.said = true
 		st.room.Release(room)
 	}
 }
 
-// await returns once a batch is decided or the stream has ended, and sends keepalives
-// meanwhile: a slow disk must not look like a dead server.
-func (st *writeStream) await(ctx context.Context, b *batch, controls *admission.StreamControls) error {
-	for !b.settled() {
-		select {
-		case <-b.submission.Done():
-		case <-ctx.Done():
-			return context.Cause(ctx)
-		case <-st.beat:
-			if err := st.signOfLife(controls); err != nil {
-				return err
-			}
-		}
-	}
-	return nil
-}
-
-// signOfLife sends an empty message if nothing was sent for a while. HTTP/2 has pings for that;
-// an upgraded connection does not (see package direct).
-func (st *writeStream) signOfLife(controls *admission.StreamControls) error {
-	if st.said {
-		st.said = false
+// await returns once the batch is decided or the stream has ended.
+func (b *batch) await(ctx context.Context) error {
+	if b.settled() {
 		return nil
 	}
-	return controls.Send(func() error { return st.conn.Send(new(seqledgerv1.WriteStreamResponse)) })
+	select {
+	case <-b.submission.Done():
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
 }
 
 // coalesce adds the results of the batches that are already decided, and returns the first

@@ -380,10 +380,10 @@ func TestDrainUnderLoad(t *testing.T) {
 		stream := h.client.WriteStream(within(t))
 		drainUnderLoad(t, h, stream.Send, stream.Receive, stream.CloseResponse)
 	})
-	t.Run("dedicated", func(t *testing.T) {
+	t.Run("upgraded", func(t *testing.T) {
 		t.Parallel()
 		h := start(t)
-		stream := mustOpenDirect(t, h)
+		stream := mustOpenUpgraded(t, h)
 		drainUnderLoad(t, h, func(frame *seqledgerv1.WriteStreamRequest) error { return stream.Send(frame) },
 			func() (*seqledgerv1.WriteStreamResponse, error) {
 				m := new(seqledgerv1.WriteStreamResponse)

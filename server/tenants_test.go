@@ -16,7 +16,7 @@ import (
 	"connectrpc.com/connect"
 	"google.golang.org/protobuf/proto"
 
-	"github.com/seqledger/seqledger/internal/direct"
+	"github.com/seqledger/seqledger/internal/prototest"
 	"github.com/seqledger/seqledger/ledger/machine"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 	"github.com/seqledger/seqledger/proto/seqledger/v1/seqledgerv1connect"
@@ -112,13 +112,15 @@ func TestAnnouncedBodiesHoldNothing(t *testing.T) {
 		return fmt.Sprintf("POST %s HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer %s\r\nContent-Type: %s\r\n%s\r\n",
 			path, g.keys[id], kind, more)
 	}
+	stream := fmt.Sprintf("GET %s HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer %s\r\n%s\r\n%s",
+		seqledgerv1connect.LedgerServiceWriteStreamProcedure, g.keys["bad"], prototest.Upgrade,
+		prototest.FrameHeader(prototest.FrameBinary, 5+6<<20)) + "\x00\x00\x60\x00\x00" + strings.Repeat("x", 5<<10)
 	const length = "Content-Length: 6291456\r\n"
 	for range 30 {
 		connections = append(connections,
 			g.connect(t, head("bad", seqledgerv1connect.LedgerServiceWriteProcedure,
 				"application/proto", length)+strings.Repeat("x", 5<<10)),
-			g.connect(t, head("bad", seqledgerv1connect.LedgerServiceWriteStreamProcedure, "application/connect+proto",
-				"Connection: Upgrade\r\nUpgrade: "+direct.Protocol+"\r\n")+"\x00\x00\x60\x00\x00"+strings.Repeat("x", 5<<10)))
+			g.connect(t, stream))
 	}
 	defer closeAll(connections)
 	g.awaitObserved(t, "seqledger_arriving_bytes", func(v float64) bool { return v >= 60*3*(5<<10) && v < 2<<20 })
@@ -576,7 +578,7 @@ func TestHandlerEndsWithItsServer(t *testing.T) {
 	go func() { served <- hs.Serve(listener) }() // ends with Shutdown; received below
 	own := *h
 	own.url = "http://" + listener.Addr().String()
-	stream := mustOpenDirect(t, &own)
+	stream := mustOpenUpgraded(t, &own)
 	ask(t, stream, writeOf("c", 1, appendOp("x")))
 	if err := hs.Shutdown(within(t)); err != nil {
 		t.Error(err)

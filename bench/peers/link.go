@@ -11,7 +11,7 @@ import (
 
 	"google.golang.org/protobuf/proto"
 
-	"github.com/seqledger/seqledger/internal/direct"
+	"github.com/seqledger/seqledger/internal/upgrade"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 	"github.com/seqledger/seqledger/proto/seqledger/v1/seqledgerv1connect"
 )
@@ -20,7 +20,7 @@ import (
 // which a Writer does not send without need, and streams too many for Writers. It
 // has a connection to itself and fills its frames as the client does.
 type link struct {
-	stream *direct.Stream
+	stream *upgrade.ClientConn
 	wake   chan struct{} // has room for one: something waits
 	ended  sync.WaitGroup
 	cancel context.CancelFunc
@@ -42,7 +42,7 @@ type sent struct {
 // have nothing unusual.
 type plainCodec struct{}
 
-// MarshalAppend implements direct.Codec.
+// MarshalAppend implements upgrade.Codec.
 func (plainCodec) MarshalAppend(dst []byte, m any) ([]byte, error) {
 	frame, ok := m.(*seqledgerv1.WriteStreamRequest)
 	if !ok {
@@ -54,7 +54,7 @@ func (plainCodec) MarshalAppend(dst []byte, m any) ([]byte, error) {
 	return dst, err
 }
 
-// Unmarshal implements direct.Codec.
+// Unmarshal implements upgrade.Codec.
 func (plainCodec) Unmarshal(data []byte, m any) error {
 	if response, ok := m.(*seqledgerv1.WriteStreamResponse); ok {
 		response.Reset()
@@ -69,7 +69,7 @@ func openLink(ctx context.Context, address string) (*link, error) {
 	ctx, l.cancel = context.WithCancel(ctx)
 	var err error
 	url := "http://" + address + seqledgerv1connect.LedgerServiceWriteStreamProcedure
-	if l.stream, err = direct.Open(ctx, direct.NewTransport(new(http.Transport)), url, nil, plainCodec{}); err != nil {
+	if l.stream, err = upgrade.Dial(ctx, upgrade.NewTransport(new(http.Transport)), url, nil, plainCodec{}); err != nil {
 		l.cancel()
 		return nil, err
 	}

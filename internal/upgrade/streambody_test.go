@@ -1,4 +1,4 @@
-package client
+package upgrade
 
 import (
 	"bytes"
@@ -26,18 +26,18 @@ func TestStreamBodyEndsWithItsStream(t *testing.T) {
 			message(rapid.SampledFrom([]byte{0, 1}).Draw(t, "flags"))
 		}
 		message(rapid.SampledFrom([]byte{2, 3}).Draw(t, "last"))
-		var open io.Reader = io.MultiReader(bytes.NewReader(all), iotest.ErrReader(iotest.ErrTimeout))
+		open := io.MultiReader(bytes.NewReader(all), iotest.ErrReader(iotest.ErrTimeout))
 		if rapid.Bool().Draw(t, "byte by byte") {
 			open = iotest.OneByteReader(open)
 		}
-		got, err := io.ReadAll(&streamBody{ReadCloser: io.NopCloser(open)})
+		got, err := io.ReadAll(&StreamBody{ReadCloser: io.NopCloser(open)})
 		if err != nil || !bytes.Equal(got, all) {
 			t.Fatalf("%x came through as %x, %v", all, got, err)
 		}
 		// One that breaks off says so.
 		cut := rapid.IntRange(0, len(all)-1).Draw(t, "cut")
 		broken := io.MultiReader(bytes.NewReader(all[:cut]), iotest.ErrReader(iotest.ErrTimeout))
-		if _, err := io.ReadAll(&streamBody{ReadCloser: io.NopCloser(broken)}); err == nil {
+		if _, err := io.ReadAll(&StreamBody{ReadCloser: io.NopCloser(broken)}); err == nil {
 			t.Fatalf("%d of %d bytes were taken for the whole", cut, len(all))
 		}
 	})

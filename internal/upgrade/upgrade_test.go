@@ -1,9 +1,10 @@
-package direct
+package upgrade
 
 import (
 	"context"
 	"errors"
 	"io"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"slices"
@@ -11,6 +12,8 @@ import (
 	"testing"
 
 	"connectrpc.com/connect"
+	"github.com/coder/websocket"
+	"google.golang.org/protobuf/proto"
 
 	"github.com/seqledger/seqledger/internal/prototest"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
@@ -39,7 +42,7 @@ func (s *service) WriteStream(ctx context.Context, stream *bidi) error {
 			}
 			response.Results = append(response.Results, &seqledgerv1.WriteResult{
 				Result: &seqledgerv1.WriteResult_Receipt{
-					Receipt: &seqledgerv1.Receipt{Sequence: w.GetSequence(), Replayed: Given(ctx)}},
+					Receipt: &seqledgerv1.Receipt{Sequence: w.GetSequence(), Replayed: IsUpgraded(ctx)}},
 			})
 		}
 		if err := stream.Send(response); err != nil {
@@ -48,20 +51,32 @@ func (s *service) WriteStream(ctx context.Context, stream *bidi) error {
 	}
 }
 
+// testLimit is larger than any envelope of these tests.
+const testLimit = 1 << 20
+
+func testOptions(closed context.Context) Options {
+	return Options{Closed: closed, MaxMessageBytes: testLimit, PingEvery: PingEvery}
+}
+
 // serve starts the service behind Handler and returns the URL of WriteStream.
 func serve(t *testing.T, s *service, closed context.Context) string {
 	t.Helper()
 	path, handler := seqledgerv1connect.NewLedgerServiceHandler(s)
 	mux := http.NewServeMux()
-	mux.Handle(path, Handler(closed, handler))
-	server := httptest.NewServer(mux)
-	t.Cleanup(server.Close)
-	return server.URL + seqledgerv1connect.LedgerServiceWriteStreamProcedure
+	mux.Handle(path, Handler(testOptions(closed), handler))
+	return newServer(t, mux) + seqledgerv1connect.LedgerServiceWriteStreamProcedure
 }
 
-func open(t *testing.T, url string) *Stream {
+func newServer(t *testing.T, handler http.Handler) (url string) {
 	t.Helper()
-	s, err := Open(t.Context(), NewTransport(new(http.Transport)), url, nil, prototest.Codec{})
+	server := httptest.NewServer(handler)
+	t.Cleanup(server.Close)
+	return server.URL
+}
+
+func open(t *testing.T, url string) *ClientConn {
+	t.Helper()
+	s, err := Dial(t.Context(), NewTransport(new(http.Transport)), url, nil, prototest.Codec{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -85,7 +100,7 @@ func sequences(r *seqledgerv1.WriteStreamResponse) (all []uint64) {
 }
 
 // TestMessagesBothWays: each frame is answered, also those longer than any buffer,
-// and the handler knows that the connection is the stream's.
+// and the handler knows that the connection is upgraded.
 func TestMessagesBothWays(t *testing.T) {
 	t.Parallel()
 	s := open(t, serve(t, new(service), t.Context()))
@@ -102,7 +117,7 @@ func TestMessagesBothWays(t *testing.T) {
 			t.Fatalf("%d results and %v, want %d", len(response.GetResults()), err, len(want))
 		}
 		if !response.GetResults()[0].GetReceipt().GetReplayed() {
-			t.Error("the handler does not know that the connection is the stream's")
+			t.Error("the handler does not know that the connection is upgraded")
 		}
 	}
 }
@@ -191,13 +206,24 @@ func TestServersThatDoNotSwitch(t *testing.T) {
 			w.Header().Set("Connection", "Upgrade")
 			w.WriteHeader(http.StatusSwitchingProtocols)
 		}), 101},
+		"another sub-protocol": {http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			if ws, err := websocket.Accept(w, r, nil); err == nil {
+				_, _, _ = ws.Reader(r.Context())
+			}
+		}), 101},
+		"elsewhere": {http.RedirectHandler("/", http.StatusTemporaryRedirect), http.StatusTemporaryRedirect},
+		"without an end": {http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			w.WriteHeader(http.StatusForbidden)
+			_ = http.NewResponseController(w).Flush()
+			<-r.Context().Done()
+		}), http.StatusForbidden},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			server := httptest.NewServer(test.handler)
 			t.Cleanup(server.Close)
 			url := server.URL + seqledgerv1connect.LedgerServiceWriteStreamProcedure
-			_, err := Open(t.Context(), NewTransport(new(http.Transport)), url, nil, prototest.Codec{})
+			_, err := Dial(t.Context(), NewTransport(new(http.Transport)), url, nil, prototest.Codec{})
 			var refused *RefusedError
 			if !errors.As(err, &refused) || refused.Status != test.status {
 				t.Errorf("%v, want status %d", err, test.status)
@@ -210,13 +236,14 @@ func TestServersThatDoNotSwitch(t *testing.T) {
 // answer.
 func askWith(t *testing.T, url string, change func(r *http.Request)) *http.Response {
 	t.Helper()
-	r, err := http.NewRequestWithContext(t.Context(), http.MethodPost, url, nil)
+	r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, url, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
-	r.Header.Set("Connection", "Upgrade")
-	r.Header.Set("Upgrade", Protocol)
-	r.Header.Set("Content-Type", contentType)
+	r.Header = http.Header{
+		"Connection": {"Upgrade"}, "Upgrade": {"websocket"}, "Sec-Websocket-Version": {"13"},
+		"Sec-Websocket-Key": {"dGhlIHNhbXBsZSBub25jZQ=="}, ProtocolHeader: {Protocol},
+	}
 	change(r)
 	response, err := http.DefaultTransport.RoundTrip(r)
 	if err != nil {
@@ -231,13 +258,19 @@ func TestOthersPass(t *testing.T) {
 	t.Parallel()
 	url := serve(t, new(service), t.Context())
 	for name, change := range map[string]func(r *http.Request){
-		"no upgrade":       func(r *http.Request) { r.Header.Del("Upgrade") },
-		"another upgrade":  func(r *http.Request) { r.Header.Set("Upgrade", "h2c") },
-		"a part of it":     func(r *http.Request) { r.Header.Set("Upgrade", Protocol+"-2, x-"+Protocol) },
-		"no connection":    func(r *http.Request) { r.Header.Del("Connection") },
-		"gRPC":             func(r *http.Request) { r.Header.Set("Content-Type", "application/grpc+proto") },
-		"another encoding": func(r *http.Request) { r.Header.Set("Content-Type", "application/connect+json") },
-		"GET":              func(r *http.Request) { r.Method = http.MethodGet },
+		"no upgrade":      func(r *http.Request) { r.Header.Del("Upgrade") },
+		"another upgrade": func(r *http.Request) { r.Header.Set("Upgrade", "h2c") },
+		"a part of it":    func(r *http.Request) { r.Header.Set("Upgrade", "websocket-2, x-websocket") },
+		"no connection":   func(r *http.Request) { r.Header.Del("Connection") },
+		"POST":            func(r *http.Request) { r.Method = http.MethodPost },
+		"another version": func(r *http.Request) { r.Header.Set("Sec-Websocket-Version", "8") },
+		"no sub-protocol": func(r *http.Request) { r.Header.Del(ProtocolHeader) },
+		"another one":     func(r *http.Request) { r.Header.Set(ProtocolHeader, Protocol+"-2, x-"+Protocol) },
+		"an older client": func(r *http.Request) {
+			r.Method, r.Header = http.MethodPost, http.Header{
+				"Connection": {"Upgrade"}, "Upgrade": {"seqledger-direct"}, "Content-Type": {"application/connect+proto"},
+			}
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -254,15 +287,16 @@ func TestListsAreUnderstood(t *testing.T) {
 	t.Parallel()
 	url := serve(t, new(service), t.Context())
 	for name, change := range map[string]func(r *http.Request){
-		"in one line":       func(r *http.Request) { r.Header.Set("Connection", "keep-alive,\tUPGRADE") },
-		"in two lines":      func(r *http.Request) { r.Header["Connection"] = []string{"keep-alive", "Upgrade"} },
-		"several protocols": func(r *http.Request) { r.Header.Set("Upgrade", "websocket, "+Protocol) },
+		"in one line":           func(r *http.Request) { r.Header.Set("Connection", "keep-alive,\tUPGRADE") },
+		"in two lines":          func(r *http.Request) { r.Header["Connection"] = []string{"keep-alive", "Upgrade"} },
+		"several protocols":     func(r *http.Request) { r.Header.Set("Upgrade", "h2c, WebSocket") },
+		"several sub-protocols": func(r *http.Request) { r.Header.Set(ProtocolHeader, "chat,\t"+Protocol) },
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			response := askWith(t, url, change)
-			if response.StatusCode != http.StatusSwitchingProtocols || response.Header.Get("Upgrade") != Protocol {
-				t.Errorf("status %d, upgrade %q", response.StatusCode, response.Header.Get("Upgrade"))
+			if response.StatusCode != http.StatusSwitchingProtocols || response.Header.Get(ProtocolHeader) != Protocol {
+				t.Errorf("status %d, sub-protocol %q", response.StatusCode, response.Header.Get(ProtocolHeader))
 			}
 		})
 	}
@@ -284,7 +318,7 @@ func TestClosedEndsConnections(t *testing.T) {
 func TestAStreamEndsWithItsContext(t *testing.T) {
 	t.Parallel()
 	ctx, cancel := context.WithCancel(t.Context())
-	s, err := Open(ctx, NewTransport(new(http.Transport)), serve(t, new(service), t.Context()), nil, prototest.Codec{})
+	s, err := Dial(ctx, NewTransport(new(http.Transport)), serve(t, new(service), t.Context()), nil, prototest.Codec{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -301,7 +335,7 @@ func TestOverTLS(t *testing.T) {
 	t.Parallel()
 	path, handler := seqledgerv1connect.NewLedgerServiceHandler(new(service))
 	mux := http.NewServeMux()
-	mux.Handle(path, Handler(t.Context(), handler))
+	mux.Handle(path, Handler(testOptions(t.Context()), handler))
 	server := httptest.NewUnstartedServer(mux)
 	server.EnableHTTP2 = true
 	server.StartTLS()
@@ -311,7 +345,7 @@ func TestOverTLS(t *testing.T) {
 	config := server.Client().Transport.(*http.Transport).TLSClientConfig.Clone()
 	config.NextProtos = nil
 	transport := NewTransport(&http.Transport{Protocols: protocols, TLSClientConfig: config})
-	s, err := Open(t.Context(), transport,
+	s, err := Dial(t.Context(), transport,
 		server.URL+seqledgerv1connect.LedgerServiceWriteStreamProcedure, nil, prototest.Codec{})
 	if err != nil {
 		t.Fatal(err)
@@ -323,5 +357,125 @@ func TestOverTLS(t *testing.T) {
 	response := new(seqledgerv1.WriteStreamResponse)
 	if err := s.Receive(response); err != nil || !slices.Equal(sequences(response), []uint64{7}) {
 		t.Errorf("%v, %v", response, err)
+	}
+}
+
+// page opens a WebSocket as a page does.
+func page(t *testing.T, url string, o *websocket.DialOptions) *websocket.Conn {
+	t.Helper()
+	o.Subprotocols = []string{Protocol}
+	ws, _, err := websocket.Dial(t.Context(), url, o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = ws.CloseNow() })
+	return ws
+}
+
+// raw opens a WebSocket below which frames are written by hand.
+func raw(t *testing.T, url string, frames ...[]byte) *websocket.Conn {
+	t.Helper()
+	connections := make(chan net.Conn, 1)
+	ws := page(t, url, &websocket.DialOptions{HTTPClient: &http.Client{Transport: &http.Transport{
+		DialContext: func(ctx context.Context, network, address string) (net.Conn, error) {
+			c, err := new(net.Dialer).DialContext(ctx, network, address)
+			connections <- c
+			return c, err
+		},
+	}}})
+	if _, err := (<-connections).Write(slices.Concat(frames...)); err != nil {
+		t.Fatal(err)
+	}
+	return ws
+}
+
+// received are the sequences of the next messages until the end of the stream, the contents of
+// that, and the close code.
+func received(t *testing.T, ws *websocket.Conn) (all []uint64, end string, code websocket.StatusCode) {
+	t.Helper()
+	for {
+		kind, data, err := ws.Read(t.Context())
+		if err != nil {
+			return all, end, websocket.CloseStatus(err)
+		}
+		if kind != websocket.MessageBinary || len(data) < headerBytes || end != "" {
+			t.Fatalf("%s %q behind %q", kind, data, end)
+		}
+		if data[0] == flagEnd {
+			end = string(data[headerBytes:])
+			continue
+		}
+		response := new(seqledgerv1.WriteStreamResponse)
+		if err := proto.Unmarshal(data[headerBytes:], response); err != nil {
+			t.Fatal(err)
+		}
+		all = append(all, sequences(response)...)
+	}
+}
+
+// TestFrames: envelopes come in messages and frames of any size, among control frames, and a
+// malformed frame ends the connection with the code for it. What came before it is answered.
+func TestFrames(t *testing.T) {
+	t.Parallel()
+	const normal, bad = websocket.StatusNormalClosure, websocket.StatusProtocolError
+	frame, binary := prototest.Frame, byte(prototest.FrameBinary)
+	one, two := prototest.Enveloped(frameOf("c", 1)), prototest.Enveloped(frameOf("c", 2))
+	last := prototest.Envelope(flagEnd, []byte("{}"))
+	end := frame(binary, last)
+	first := frame(binary, one)
+	tooLong := slices.Concat(first, frame(binary, prototest.Enveloped(frameOf("c", make([]uint64, testLimit/4)...))))
+	for name, test := range map[string]struct {
+		frames []byte
+		want   []uint64
+		end    string
+		code   websocket.StatusCode
+	}{
+		"one each": {slices.Concat(first, frame(binary, two), end), []uint64{1, 2}, "{}", normal},
+		"several":  {frame(binary, slices.Concat(one, two, last)), []uint64{1, 2}, "{}", normal},
+		"fragments": {slices.Concat(frame(2, one[:3]), frame(0, one[3:8]), frame(0, nil), frame(0x80, one[8:]), end),
+			[]uint64{1}, "{}", normal},
+		"two messages":  {slices.Concat(frame(binary, one[:7]), frame(binary, one[7:]), end), []uint64{1}, "{}", normal},
+		"empty message": {slices.Concat(frame(binary, nil), first, end), []uint64{1}, "{}", normal},
+		"control frames": {slices.Concat(frame(prototest.FramePong, []byte("unasked")), frame(2, one[:3]),
+			frame(prototest.FramePing, []byte("x")), frame(prototest.FramePong, nil), frame(0x80, one[3:]), end),
+			[]uint64{1}, "{}", normal},
+		"closed in a message": {
+			slices.Concat(first, frame(2, two[:7]), frame(prototest.FrameClose, []byte{3, 0xe8})), nil, "", normal},
+		"text": {slices.Concat(first, frame(prototest.FrameText, two)), []uint64{1},
+			"{}", websocket.StatusUnsupportedData},
+		"too long":      {tooLong, []uint64{1}, "{}", websocket.StatusMessageTooBig},
+		"continued":     {slices.Concat(frame(0x80, one)), nil, "", bad},
+		"unfinished":    {slices.Concat(frame(2, one[:7]), frame(binary, two)), nil, "", bad},
+		"unknown":       {frame(0x83, one), nil, "", bad},
+		"compressed":    {frame(0xc2, one), nil, "", bad},
+		"long control":  {frame(prototest.FramePing, make([]byte, 126)), nil, "", bad},
+		"half a ping":   {frame(9, nil), nil, "", bad},
+		"bad close":     {frame(prototest.FrameClose, []byte{0, 1}), nil, "", bad},
+		"empty close":   {frame(prototest.FrameClose, nil), nil, "", websocket.StatusNoStatusRcvd},
+		"after the end": {slices.Concat(first, end, frame(binary, two)), []uint64{1}, "{}", normal},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			ws := raw(t, serve(t, new(service), t.Context()), test.frames)
+			all, end, code := received(t, ws)
+			if name == "closed in a message" {
+				all = nil // the answer may be sent before the close frame is read, or never
+			}
+			if !slices.Equal(all, test.want) || end != test.end || code != test.code {
+				t.Errorf("%d, %s, %d; want %d, %s, %d", all, end, code, test.want, test.end, test.code)
+			}
+		})
+	}
+}
+
+// TestPingsAreAnswered with their contents.
+func TestPingsAreAnswered(t *testing.T) {
+	t.Parallel()
+	ws := page(t, serve(t, new(service), t.Context()), &websocket.DialOptions{})
+	ctx := ws.CloseRead(t.Context()) // reads the pongs
+	for range 3 {
+		if err := ws.Ping(ctx); err != nil {
+			t.Fatal(err)
+		}
 	}
 }

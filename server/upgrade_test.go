@@ -1,0 +1,549 @@
+package server_test
+
+import (
+	"bytes"
+	"context"
+	"encoding/base64"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"connectrpc.com/connect"
+	"github.com/coder/websocket"
+	"google.golang.org/protobuf/proto"
+
+	"github.com/seqledger/seqledger/internal/prototest"
+	"github.com/seqledger/seqledger/internal/upgrade"
+	"github.com/seqledger/seqledger/ledger/machine"
+	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
+	"github.com/seqledger/seqledger/proto/seqledger/v1/seqledgerv1connect"
+	"github.com/seqledger/seqledger/server"
+)
+
+// openUpgraded asks for a WriteStream on an upgraded connection.
+func openUpgraded(t *testing.T, h *harness, token string) (*upgrade.ClientConn, error) {
+	t.Helper()
+	header := make(http.Header)
+	if token != "" {
+		header.Set("Authorization", "Bearer "+token)
+	}
+	transport := upgrade.NewTransport(new(http.Transport))
+	stream, err := upgrade.Dial(within(t), transport,
+		h.url+seqledgerv1connect.LedgerServiceWriteStreamProcedure, header, prototest.Codec{})
+	if err == nil {
+		t.Cleanup(func() { _ = stream.Close() })
+	}
+	return stream, err
+}
+
+func mustOpenUpgraded(t *testing.T, h *harness) *upgrade.ClientConn {
+	t.Helper()
+	stream, err := openUpgraded(t, h, "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return stream
+}
+
+// ask sends a frame and returns the results of the next message.
+func ask(t *testing.T, stream *upgrade.ClientConn, writes ...*seqledgerv1.WriteRequest) []*seqledgerv1.WriteResult {
+	t.Helper()
+	if err := stream.Send(frameOf(writes...)); err != nil {
+		t.Fatal(err)
+	}
+	response := new(seqledgerv1.WriteStreamResponse)
+	if err := stream.Receive(response); err != nil {
+		t.Fatal(err)
+	}
+	return response.Results
+}
+
+// TestUpgradedStream decides as every other: commits, repeats, refusals. An empty frame is a
+// keepalive and changes nothing.
+func TestUpgradedStream(t *testing.T) {
+	t.Parallel()
+	h := start(t)
+	stream := mustOpenUpgraded(t, h)
+	if err := stream.Send(frameOf()); err != nil {
+		t.Fatal(err)
+	}
+	first := ask(t, stream, writeOf("c", 1, appendOp("x")))
+	if len(first) != 1 || first[0].GetReceipt().GetSequence() != 1 {
+		t.Fatal(first)
+	}
+	r := ask(t, stream, writeOf("c", 1, appendOp("x")), writeOf("c", 3, appendOp("x")),
+		writeOf("", 1), writeOf("c", 2, appendOp("x")))
+	if len(r) != 4 {
+		t.Fatal(r)
+	}
+	if again := r[0].GetReceipt(); !again.GetReplayed() || again.GetTxId() != first[0].GetReceipt().GetTxId() {
+		t.Error("the repeat:", r[0])
+	}
+	if e := r[1].GetError(); e.GetCode() != seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_SEQUENCE_GAP {
+		t.Error("the gap:", r[1])
+	}
+	if e := r[2].GetError(); e.GetCode() != seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_INVALID_ARGUMENT {
+		t.Error("the bad write:", r[2])
+	}
+	if r[3].GetReceipt().GetSequence() != 2 {
+		t.Error("the good write:", r[3])
+	}
+	h.awaitStreams(t, "1")
+	if got := h.metric(t, "seqledger_write_streams_own_connection"); got != "1" {
+		t.Errorf("%s upgraded connections", got)
+	}
+	_ = stream.Close()
+	h.awaitStreams(t, "0")
+	if got := h.metric(t, "seqledger_write_streams_own_connection"); got != "0" {
+		t.Errorf("%s upgraded connections after the end", got)
+	}
+}
+
+// TestUpgradedStreamNeedsTheSameCredential as any request, and has the same rights.
+func TestUpgradedStreamNeedsTheSameCredential(t *testing.T) {
+	t.Parallel()
+	g := guard(t, server.Options{}, nil)
+	for name, token := range map[string]string{"none": "", "wrong": "slk_nobody"} {
+		var refused *upgrade.RefusedError
+		if _, err := openUpgraded(t, g.harness, token); !errors.As(err, &refused) ||
+			refused.Status != http.StatusUnauthorized {
+			t.Errorf("with %s: %v, want status 401", name, err)
+		}
+	}
+	stream, err := openUpgraded(t, g.harness, g.keys["writer"])
+	if err != nil {
+		t.Fatal(err)
+	}
+	if r := ask(t, stream, writeOf("till-1", 1, appendOp("x"))); r[0].GetReceipt() == nil {
+		t.Error(r)
+	}
+	if r := ask(t, stream, writeOf("other", 1,
+		appendOp("x"))); r[0].GetError().GetCode() != seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_PERMISSION_DENIED {
+		t.Error("a client id of others:", r)
+	}
+	var refused *upgrade.RefusedError
+	if _, err := openUpgraded(t, g.harness, g.keys["reader"]); !errors.As(err, &refused) ||
+		refused.Status != http.StatusForbidden {
+		t.Error("a reader opened a stream of writes:", err)
+	}
+}
+
+// TestUpgradedStreamsAreBounded like the others.
+func TestUpgradedStreamsAreBounded(t *testing.T) {
+	t.Parallel()
+	h := startWith(t, server.Options{MaxStreams: 1})
+	first := mustOpenUpgraded(t, h)
+	ask(t, first, writeOf("c", 1, appendOp("x")))
+	second := mustOpenUpgraded(t, h)
+	if err := second.Receive(new(seqledgerv1.WriteStreamResponse)); connect.CodeOf(err) != connect.CodeResourceExhausted {
+		t.Errorf("the second stream ended with %v", err)
+	}
+	ask(t, first, writeOf("c", 2, appendOp("x")))
+}
+
+// TestABadFrameEndsAnUpgradedStream and says what is wrong with it.
+func TestABadFrameEndsAnUpgradedStream(t *testing.T) {
+	t.Parallel()
+	h := start(t)
+	stream := mustOpenUpgraded(t, h)
+	var many []*seqledgerv1.WriteRequest
+	for i := range 1001 {
+		many = append(many, writeOf(fmt.Sprint(i), 1, appendOp("x")))
+	}
+	if err := stream.Send(frameOf(many...)); err != nil {
+		t.Fatal(err)
+	}
+	err := stream.Receive(new(seqledgerv1.WriteStreamResponse))
+	mustRefuse(t, err, connect.CodeInvalidArgument, seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_INVALID_ARGUMENT)
+}
+
+// rawRequest asks for an upgraded connection.
+const rawRequest = "GET " + seqledgerv1connect.LedgerServiceWriteStreamProcedure +
+	" HTTP/1.1\r\nHost: 127.0.0.1\r\n" + prototest.Upgrade + "\r\n"
+
+// rawFrame is a frame as it is sent on a connection.
+func rawFrame(m *seqledgerv1.WriteStreamRequest) []byte {
+	return prototest.Frame(prototest.FrameBinary, prototest.Enveloped(m))
+}
+
+// dialRaw opens a connection, sends the request for it and what follows.
+func (h *harness) dialRaw(t *testing.T, behind ...[]byte) *net.TCPConn {
+	t.Helper()
+	c, err := net.Dial("tcp", strings.TrimPrefix(h.url, "http://"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = c.Close() })
+	_ = c.SetDeadline(time.Now().Add(30 * time.Second)) // a test must not hang
+	if _, err := c.Write(append([]byte(rawRequest), bytes.Join(behind, nil)...)); err != nil {
+		t.Fatal(err)
+	}
+	return c.(*net.TCPConn)
+}
+
+// stall keeps the ledger from deciding anything, as a slow disk does, until release
+// is called.
+func (h *harness) stall(t *testing.T) (release func()) {
+	t.Helper()
+	stalled, over := make(chan struct{}), make(chan struct{})
+	// Ends with release, which the test calls.
+	go func() {
+		_ = h.ledger.View(context.Background(), func(machine.View) error {
+			close(stalled)
+			<-over
+			return nil
+		})
+	}()
+	<-stalled
+	return func() { close(over) }
+}
+
+// TestUpgradedHalfCloseAnswersEverything: the end of what a client sends, by an envelope or by
+// the end of its side of the connection, is not the end of what it is told. The close frame
+// comes last.
+func TestUpgradedHalfCloseAnswersEverything(t *testing.T) {
+	t.Parallel()
+	for name, last := range map[string][]byte{
+		"connection": nil, "envelope": prototest.Frame(prototest.FrameBinary, prototest.Envelope(2, []byte("{}"))),
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			h := start(t)
+			const frames = 200
+			var all [][]byte
+			for i := range frames {
+				all = append(all, rawFrame(frameOf(writeOf("c", uint64(i)+1, appendOp("x")))))
+			}
+			c := h.dialRaw(t, append(all, last)...)
+			if last == nil {
+				if err := c.CloseWrite(); err != nil {
+					t.Fatal(err)
+				}
+			}
+			data, err := io.ReadAll(c)
+			if n := bytes.Count(data, []byte("system:anonymous")); err != nil || n != frames ||
+				!bytes.HasSuffix(data, []byte("{}\x88\x02\x03\xe8")) {
+				t.Errorf("%d of %d writes were answered: %v, and at the end %q", n, frames, err, data[max(0, len(data)-100):])
+			}
+		})
+	}
+}
+
+// TestTheEndOfAnUpgradedStreamArrives although the client has sent data that the server no
+// longer reads, and reads late.
+func TestTheEndOfAnUpgradedStreamArrives(t *testing.T) {
+	t.Parallel()
+	h := start(t)
+	var good, bad []*seqledgerv1.WriteRequest
+	for i := range 1000 {
+		good = append(good, writeOf("c", uint64(i)+1, appendOp("x")))
+	}
+	for range 1001 {
+		bad = append(bad, writeOf("c", 1, appendOp("x")))
+	}
+	c := h.dialRaw(t, rawFrame(frameOf(good...)), rawFrame(frameOf(bad...)), make([]byte, 200_000))
+	for ctx := within(t); ctx.Err() == nil; {
+		if status, found := ledgerState(t, h.ledger, "c"); found && status.Last == 1000 &&
+			h.metric(t, "seqledger_streams_open") == "0" {
+			break
+		}
+	}
+	data, err := io.ReadAll(c)
+	if err != nil || !bytes.Contains(data, []byte(`"invalid_argument"`)) {
+		t.Errorf("the end was thrown away: %d bytes, %v", len(data), err)
+	}
+}
+
+// slowLog is a log that takes its time, as a pipe does that is full.
+type slowLog struct{ slog.Handler }
+
+func (slowLog) Enabled(context.Context, slog.Level) bool { return true }
+
+func (slowLog) Handle(_ context.Context, r slog.Record) error {
+	if r.Message == "request" {
+		<-time.After(50 * time.Millisecond)
+	}
+	return nil
+}
+
+func (l slowLog) WithAttrs([]slog.Attr) slog.Handler { return l }
+
+func (l slowLog) WithGroup(string) slog.Handler { return l }
+
+// TestAShutdownTellsAnUpgradedStream why it ends, however long the server takes to
+// put that into words.
+func TestAShutdownTellsAnUpgradedStream(t *testing.T) {
+	t.Parallel()
+	h := startWith(t, server.Options{Logger: slog.New(slowLog{slog.DiscardHandler})})
+	stream := mustOpenUpgraded(t, h)
+	ask(t, stream, writeOf("c", 1, appendOp("x")))
+	stopped := make(chan error, 1)
+	go func() { stopped <- h.stop() }() // ends with the drain; received below
+	err := stream.Receive(new(seqledgerv1.WriteStreamResponse))
+	mustRefuse(t, err, connect.CodeUnavailable, seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_DRAINING)
+	if err := <-stopped; err != nil {
+		t.Error(err)
+	}
+}
+
+// TestASlowDiskIsNoSilence: with more under way than a stream takes, and nothing
+// decided, the server still says that it is there; and everything is answered in
+// the end.
+func TestASlowDiskIsNoSilence(t *testing.T) {
+	t.Parallel()
+	h := start(t)
+	h.server.SetPingEvery(20 * time.Millisecond)
+	release := h.stall(t)
+	pings := make(chan struct{}, 1000)
+	ws := h.page(t, &websocket.DialOptions{OnPingReceived: func(context.Context, []byte) bool {
+		select {
+		case pings <- struct{}{}:
+		default:
+		}
+		return true
+	}})
+	const frames = 400
+	for i := range frames {
+		sendMessage(t, ws, prototest.Enveloped(frameOf(writeOf("c", uint64(i)+1, appendOp("x")))))
+	}
+	answers := make(chan *seqledgerv1.WriteStreamResponse, frames)
+	// Ends with the answers, or with the connection at the end of the test.
+	go func() {
+		defer close(answers)
+		for n := 0; n < frames; {
+			m := new(seqledgerv1.WriteStreamResponse)
+			if _, err := receiveMessage(ws, m); err != nil {
+				return
+			}
+			n += len(m.Results)
+			answers <- m
+		}
+	}()
+	for range 3 {
+		select {
+		case <-pings:
+		case m := <-answers:
+			t.Fatalf("%v: want a ping", m)
+		}
+	}
+	release()
+	next := uint64(1)
+	for m := range answers {
+		for _, r := range m.Results {
+			if r.GetReceipt().GetSequence() != next {
+				t.Fatal(r)
+			}
+			next++
+		}
+	}
+	if next != frames+1 {
+		t.Errorf("%d of %d writes were answered", next-1, frames)
+	}
+}
+
+// page opens a WebSocket as a page does.
+func (h *harness) page(t *testing.T, o *websocket.DialOptions) *websocket.Conn {
+	t.Helper()
+	if o.Subprotocols == nil {
+		o.Subprotocols = []string{upgrade.Protocol}
+	}
+	ws, _, err := websocket.Dial(within(t), h.url+seqledgerv1connect.LedgerServiceWriteStreamProcedure, o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = ws.CloseNow() })
+	return ws
+}
+
+func sendMessage(t *testing.T, ws *websocket.Conn, data []byte) {
+	t.Helper()
+	if err := ws.Write(within(t), websocket.MessageBinary, data); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// receiveMessage receives a message with one envelope, decodes it into m unless it is the end
+// of the stream, and returns that.
+func receiveMessage(ws *websocket.Conn, m proto.Message) (end string, err error) {
+	_, data, err := ws.Read(context.Background())
+	switch {
+	case err != nil:
+		return "", err
+	case len(data) < 5 || int(binary.BigEndian.Uint32(data[1:]))+5 != len(data):
+		return "", fmt.Errorf("%q is not one envelope", data)
+	case data[0] == 2:
+		return string(data[5:]), nil
+	}
+	return "", proto.Unmarshal(data[5:], m)
+}
+
+// TestAPageWrites: a page brings its key as a sub-protocol, because it cannot set headers. The
+// key is not sent back and not logged.
+func TestAPageWrites(t *testing.T) {
+	t.Parallel()
+	const origin = "https://app.example.com"
+	g := guard(t, server.Options{CORSOrigins: []string{origin}}, nil)
+	key := base64.RawURLEncoding.EncodeToString([]byte(g.keys["writer"]))
+	ws := g.page(t, &websocket.DialOptions{
+		HTTPHeader: http.Header{"Origin": {origin}}, Subprotocols: []string{upgrade.Protocol, "bearer." + key},
+	})
+	if ws.Subprotocol() != upgrade.Protocol {
+		t.Errorf("the sub-protocol is %q", ws.Subprotocol())
+	}
+	m := new(seqledgerv1.WriteStreamResponse)
+	sendMessage(t, ws, prototest.Enveloped(frameOf(writeOf("till-1", 1, appendOp("x")))))
+	if end, err := receiveMessage(ws, m); err != nil || end != "" ||
+		m.Results[0].GetReceipt().GetActor() != "client:writer" {
+		t.Fatal(m, end, err)
+	}
+	sendMessage(t, ws, prototest.Envelope(2, []byte("{}")))
+	if end, err := receiveMessage(ws, m); err != nil || end != "{}" {
+		t.Error(end, err)
+	}
+	if _, _, err := ws.Read(within(t)); websocket.CloseStatus(err) != websocket.StatusNormalClosure {
+		t.Errorf("%v, want a close frame", err)
+	}
+	if log := g.log.String(); strings.Contains(log, key) || strings.Contains(log, g.keys["writer"]) {
+		t.Error("the log has the key")
+	}
+}
+
+// upgradeStatus is the status of the answer to a request for an upgraded connection.
+func (h *harness) upgradeStatus(t *testing.T, header http.Header) (status int, text string) {
+	t.Helper()
+	ws, response, err := websocket.Dial(within(t), h.url+seqledgerv1connect.LedgerServiceWriteStreamProcedure,
+		&websocket.DialOptions{HTTPHeader: header})
+	if err == nil {
+		_ = ws.CloseNow()
+		return http.StatusSwitchingProtocols, ""
+	}
+	if response == nil {
+		t.Fatal(err)
+	}
+	body, err := io.ReadAll(response.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return response.StatusCode, string(body)
+}
+
+// TestOriginsOfPages: a browser opens a WebSocket to any server without asking it first, so a
+// page of another origin is refused. Programs send no origin.
+func TestOriginsOfPages(t *testing.T) {
+	t.Parallel()
+	const app = "http://app.example.com"
+	some, closed := startWith(t, server.Options{CORSOrigins: []string{app, "http://[::1]:3000"}}), start(t)
+	open := startWith(t, server.Options{CORSOrigins: []string{"*"}})
+	const yes, no = http.StatusSwitchingProtocols, http.StatusForbidden
+	for name, test := range map[string]struct {
+		h      *harness
+		origin []string
+		want   int
+	}{
+		"none":              {closed, nil, yes},
+		"the server itself": {closed, []string{closed.url}, yes},
+		"another":           {closed, []string{app}, no},
+		"another port":      {closed, []string{"http://127.0.0.1:1"}, no},
+		"opaque":            {closed, []string{"null"}, no},
+		"empty":             {closed, []string{""}, no},
+		"allowed":           {some, []string{app}, yes},
+		"allowed address":   {some, []string{"http://[::1]:3000"}, yes},
+		"another scheme":    {some, []string{"https://app.example.com"}, no},
+		"longer":            {some, []string{app + ".example.org"}, no},
+		"two":               {some, []string{app, "http://evil.example.com"}, no},
+		"any":               {open, []string{app}, yes},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			header := http.Header{"Sec-Websocket-Protocol": {upgrade.Protocol}}
+			if test.origin != nil {
+				header["Origin"] = test.origin
+			}
+			if status, text := test.h.upgradeStatus(t, header); status != test.want ||
+				status == no && !strings.Contains(text, "--cors-origin") {
+				t.Errorf("%d %s, want %d", status, text, test.want)
+			}
+		})
+	}
+}
+
+// TestCredentialsOfPages: one credential, in one place, that can be read.
+func TestCredentialsOfPages(t *testing.T) {
+	t.Parallel()
+	g := guard(t, server.Options{}, nil)
+	const protocol = upgrade.Protocol + ", "
+	key := "bearer." + base64.RawURLEncoding.EncodeToString([]byte(g.keys["writer"]))
+	for name, test := range map[string]struct {
+		header http.Header
+		want   int
+	}{
+		"good":            {http.Header{"Sec-Websocket-Protocol": {protocol + key}}, http.StatusSwitchingProtocols},
+		"in two lines":    {http.Header{"Sec-Websocket-Protocol": {key, upgrade.Protocol}}, http.StatusSwitchingProtocols},
+		"and a header":    {http.Header{"Sec-Websocket-Protocol": {protocol + key}, "Authorization": {"Bearer x"}}, 400},
+		"twice":           {http.Header{"Sec-Websocket-Protocol": {protocol + key + ", " + key}}, 400},
+		"padded":          {http.Header{"Sec-Websocket-Protocol": {protocol + key + "="}}, 400},
+		"empty":           {http.Header{"Sec-Websocket-Protocol": {protocol + "bearer."}}, 400},
+		"wrong":           {http.Header{"Sec-Websocket-Protocol": {protocol + "bearer.eHh4"}}, 401},
+		"with a newline":  {http.Header{"Sec-Websocket-Protocol": {protocol + "bearer.eAp4"}}, 401},
+		"none":            {http.Header{"Sec-Websocket-Protocol": {upgrade.Protocol}}, 401},
+		"no sub-protocol": {http.Header{"Sec-Websocket-Protocol": {key}}, 400},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			status, text := g.upgradeStatus(t, test.header)
+			if status != test.want || strings.Contains(text, strings.TrimPrefix(key, "bearer.")) {
+				t.Errorf("%d %s, want %d", status, text, test.want)
+			}
+		})
+	}
+}
+
+// TestMessagesThatAreRefused: the stream says what is wrong with a message, after what came
+// before it is answered, and the close code says it to those who look at nothing else.
+func TestMessagesThatAreRefused(t *testing.T) {
+	t.Parallel()
+	const limit = 1 << 20
+	h := startWith(t, server.Options{MaxRequestBytes: limit})
+	first := prototest.Enveloped(frameOf(writeOf("c", 1, appendOp("x"))))
+	large := prototest.Enveloped(frameOf(writeOf("c", 2, appendOp(strings.Repeat("x", limit*2/3)))))
+	for name, test := range map[string]struct {
+		kind websocket.MessageType
+		data []byte
+		want string
+		code websocket.StatusCode
+	}{
+		"text": {websocket.MessageText, first, "must be binary", websocket.StatusUnsupportedData},
+		"a large envelope": {websocket.MessageBinary, prototest.Envelope(0, make([]byte, limit+1)), "",
+			websocket.StatusNormalClosure},
+		"several envelopes": {websocket.MessageBinary, append(large, large...), "at most 1048581 bytes",
+			websocket.StatusMessageTooBig},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			ws := h.page(t, &websocket.DialOptions{})
+			m := new(seqledgerv1.WriteStreamResponse)
+			sendMessage(t, ws, first)
+			if end, err := receiveMessage(ws, m); err != nil || m.Results[0].GetReceipt() == nil {
+				t.Fatal(m, end, err)
+			}
+			_ = ws.Write(within(t), test.kind, test.data) // the server may not read all of it
+			end, err := receiveMessage(ws, m)
+			for err == nil && end == "" { // the first of several may be answered
+				end, err = receiveMessage(ws, m)
+			}
+			if err != nil || !strings.Contains(end, `"invalid_argument"`) || !strings.Contains(end, test.want) {
+				t.Errorf("%s, %v", end, err)
+			}
+			if _, _, err := ws.Read(within(t)); websocket.CloseStatus(err) != test.code {
+				t.Errorf("%v, want close code %d", err, test.code)
+			}
+		})
+	}
+}
