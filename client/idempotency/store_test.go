@@ -1,0 +1,139 @@
+package idempotency_test
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/seqledger/seqledger/client"
+	"github.com/seqledger/seqledger/client/idempotency"
+	"github.com/seqledger/seqledger/client/idempotency/storetest"
+)
+
+// mapBackend is the least that a database must have: two methods.
+type mapBackend struct {
+	mu     sync.Mutex
+	values map[string]mapValue
+	writes int
+	// fail may make a call fail; applied says whether a swap is stored all the same.
+	fail func(call, key string) (applied bool, err error)
+}
+
+type mapValue struct {
+	bytes     []byte
+	version   int
+	keepUntil time.Time
+}
+
+func newMapBackend() *mapBackend { return &mapBackend{values: map[string]mapValue{}} }
+
+func (b *mapBackend) Load(ctx context.Context, key string) ([]byte, string, time.Time, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.fail != nil {
+		if _, err := b.fail("load", key); err != nil {
+			return nil, "", time.Time{}, err
+		}
+	}
+	v, ok := b.values[key]
+	if ok && !v.keepUntil.IsZero() && v.keepUntil.Before(time.Now()) {
+		delete(b.values, key) // as early as a store may
+		ok = false
+	}
+	if !ok {
+		return nil, "", time.Now(), ctx.Err()
+	}
+	return bytes.Clone(v.bytes), strconv.Itoa(v.version), time.Now(), ctx.Err()
+}
+
+func (b *mapBackend) CompareAndSwap(
+	ctx context.Context, key, version string, value []byte, keepUntil time.Time,
+) (bool, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	var failure error
+	if b.fail != nil {
+		applied, err := b.fail("swap", key)
+		if err != nil && !applied {
+			return false, err
+		}
+		failure = err
+	}
+	current := ""
+	if v, ok := b.values[key]; ok {
+		current = strconv.Itoa(v.version)
+	}
+	if current != version {
+		return false, errors.Join(failure, ctx.Err())
+	}
+	b.writes++
+	b.values[key] = mapValue{bytes.Clone(value), b.writes, keepUntil}
+	return failure == nil, failure
+}
+
+// Every case runs over each store that needs no other process, with time that passes at once.
+func TestStores(t *testing.T) {
+	t.Parallel()
+	for name, open := range map[string]func() idempotency.Store{
+		"Memory":  idempotency.Memory,
+		"Backend": func() idempotency.Store { return idempotency.NewStore(newMapBackend()) },
+	} {
+		for _, c := range storetest.Cases() {
+			t.Run(name+"/"+c.Name, func(t *testing.T) {
+				t.Parallel()
+				synctest.Test(t, func(t *testing.T) { c.Test(t, open()) })
+			})
+		}
+	}
+}
+
+// startServer starts a real server and returns a client of it.
+func startServer(t *testing.T) *client.Client {
+	t.Helper()
+	dir := t.TempDir()
+	binary := filepath.Join(dir, "seqledger")
+	if out, err := exec.Command("go", "build", "-o", binary, "../../cmd/seqledger").CombinedOutput(); err != nil {
+		t.Fatalf("go build: %v\n%s", err, out)
+	}
+	cmd := exec.Command(binary, "serve", "--json", "--listen", "127.0.0.1:0", "--data", filepath.Join(dir, "data"))
+	var stderr bytes.Buffer
+	cmd.Stderr = &stderr
+	out, err := cmd.StdoutPipe()
+	if err == nil {
+		err = cmd.Start()
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		_ = cmd.Process.Kill()
+		_ = cmd.Wait()
+	})
+	var ready struct{ Address string }
+	line, err := bufio.NewReader(out).ReadBytes('\n')
+	if err != nil || json.Unmarshal(line, &ready) != nil {
+		t.Fatalf("the server said %q (%v): %s", line, err, stderr.String())
+	}
+	c, err := client.New(client.Options{Server: ready.Address})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = c.Close() })
+	return c
+}
+
+// The same cases over a server process.
+func TestLedgerStore(t *testing.T) {
+	t.Parallel()
+	c := startServer(t)
+	storetest.Run(t, func(*testing.T) idempotency.Store { return idempotency.Ledger(c) })
+}
