@@ -130,8 +130,8 @@ func (g *guard) timed(call string) func() {
 }
 
 // begin takes a key. It returns the owner, who must end with settle, release or abandon; or the
-// finished record, to replay; or an [*Error].
-func (g *guard) begin(ctx context.Context, key RecordKey, f Fingerprint) (*Owner, *Record, error) {
+// finished record, to replay; or an [*Error]. ctx is for the call, and work for the work.
+func (g *guard) begin(ctx, work context.Context, key RecordKey, f Fingerprint) (*Owner, *Record, error) {
 	request := &ReserveRequest{
 		Key: key, Fingerprint: f, AttemptID: NewAttemptID(), ValidUntil: time.Now().Add(keyed.MaxValidity),
 		Lease: g.Lease, TTL: g.TTL, OnLeaseExpired: g.OnLeaseExpired,
@@ -151,7 +151,7 @@ func (g *guard) begin(ctx context.Context, key RecordKey, f Fingerprint) (*Owner
 		if r.Attempt > 1 {
 			g.Metrics.Count(EventTakeover)
 		}
-		return g.newOwner(ctx, request, r), nil, nil
+		return g.newOwner(work, request, r), nil, nil
 	case Replay:
 		return nil, r.Record, nil // the caller counts whether it can be replayed
 	case InFlight:
@@ -185,8 +185,10 @@ func (g *guard) notReserved(ctx context.Context, request *ReserveRequest, err er
 	if invalid, ok := errors.AsType[*InvalidError](err); ok {
 		return &Error{Code: CodeKeyInvalid, Cause: invalid}
 	}
-	g.Metrics.Count(EventStoreFailure)
 	answer := fromStore(err)
+	if ctx.Err() == nil { // otherwise the caller has gone
+		g.Metrics.Count(EventStoreFailure)
+	}
 	if answer.Code == CodeQuota || g.open && ctx.Err() == nil {
 		return answer
 	}
@@ -238,15 +240,15 @@ func (o *Owner) Checkpoint(ctx context.Context, data []byte) error {
 	return err
 }
 
-// newOwner starts the heartbeats of a new ownership. The work's context ends when ctx ends, and
-// when another owner has taken over.
-func (g *guard) newOwner(ctx context.Context, request *ReserveRequest, r *Reservation) *Owner {
+// newOwner starts the heartbeats of a new ownership. The context of its work ends when work ends,
+// and when another owner has taken over.
+func (g *guard) newOwner(work context.Context, request *ReserveRequest, r *Reservation) *Owner {
 	o := &Owner{
 		guard: g, ownership: Ownership{request.Key, r.Token, request.AttemptID}, attempt: r.Attempt,
 		checkpoint: r.Checkpoint,
 	}
-	o.ctx, o.cancel = context.WithCancelCause(context.WithValue(ctx, ownerKey{}, o))
-	beating, quit := context.WithCancel(context.WithoutCancel(ctx))
+	o.ctx, o.cancel = context.WithCancelCause(context.WithValue(work, ownerKey{}, o))
+	beating, quit := context.WithCancel(context.WithoutCancel(work))
 	o.quit = quit
 	// Ends with the ownership, whose end waits for it.
 	o.beats.Go(func() { o.beat(beating) })

@@ -64,7 +64,7 @@ func (o DoOptions) Do(
 		return nil, err
 	}
 	g := &guard{Settings: settings, store: store}
-	owner, record, err := g.begin(ctx, key, o.Fingerprint)
+	owner, record, err := g.begin(ctx, ctx, key, o.Fingerprint)
 	switch {
 	case err != nil:
 		return nil, err
