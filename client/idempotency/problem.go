@@ -15,15 +15,7 @@ import (
 
 // mark sets the headers of every response to a request with a key.
 func (m *middleware) mark(header http.Header, r *http.Request, key string, replayed bool, expires time.Time) {
-	header.Set(HeaderKey, headerString(key))
-	for _, prefix := range []string{"", "X-"} {
-		header.Set(prefix+HeaderReplayed, strconv.FormatBool(replayed))
-	}
-	if !expires.IsZero() {
-		text := expires.UTC().Format(time.RFC3339)
-		header.Set(HeaderExpires, text)
-		header.Set("X-Idempotent-Expires", text)
-	}
+	markHeader(header, key, replayed, expires)
 	if header.Get("X-Request-Id") == "" {
 		header.Set("X-Request-Id", NewUUID())
 	}
