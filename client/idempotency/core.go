@@ -182,9 +182,6 @@ func (g *guard) reserve(ctx context.Context, request *ReserveRequest) (*Reservat
 // notReserved returns the error of a Reserve that failed. The key may be reserved all the same,
 // with no owner to do the work, so it is released unless the work runs without the store.
 func (g *guard) notReserved(ctx context.Context, request *ReserveRequest, err error) error {
-	if invalid, ok := errors.AsType[*InvalidError](err); ok {
-		return &Error{Code: CodeKeyInvalid, Cause: invalid}
-	}
 	answer := fromStore(err)
 	if ctx.Err() == nil { // otherwise the caller has gone
 		g.Metrics.Count(EventStoreFailure)

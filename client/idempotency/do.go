@@ -60,7 +60,7 @@ func (o DoOptions) Do(
 	ctx context.Context, store Store, key RecordKey, fn func(context.Context, *Owner) ([]byte, error),
 ) (*Done, error) {
 	settings, err := o.validate()
-	if err != nil {
+	if err = errors.Join(err, key.Validate()); err != nil {
 		return nil, err
 	}
 	g := &guard{Settings: settings, store: store}

@@ -73,7 +73,7 @@ func TestDoErrors(t *testing.T) {
 			if rejected, ok := errors.AsType[*idempotency.RejectedError](err); !ok || string(rejected.Response) != "no" {
 				t.Errorf("a repeat: %v", err)
 			}
-			time.Sleep(idempotency.DefaultRejectedTTL) // of the bubble's clock
+			pass(idempotency.DefaultRejectedTTL)
 			if done, err := idempotency.Do(t.Context(), store, doKey(), answering("yes", nil)); err != nil || done.Replayed {
 				t.Errorf("later: %+v, %v", done, err)
 			}
@@ -117,7 +117,7 @@ func TestDoKeepsItsLease(t *testing.T) {
 		o := idempotency.DoOptions{Settings: idempotency.Settings{Lease: time.Second, OnLeaseExpired: idempotency.TakeOver}}
 		done, err := o.Do(t.Context(), store, doKey(), func(ctx context.Context, _ *idempotency.Owner) ([]byte, error) {
 			for range 100 {
-				time.Sleep(time.Second) // of the bubble's clock
+				pass(time.Second)
 				if r, err := store.Reserve(ctx, &idempotency.ReserveRequest{
 					Key: doKey(), AttemptID: idempotency.NewAttemptID(), OnLeaseExpired: idempotency.TakeOver,
 				}); err != nil || r.Outcome != idempotency.InFlight {
@@ -141,7 +141,7 @@ func TestDoPanics(t *testing.T) {
 			defer func() { _ = recover() }()
 			_, _ = idempotency.Do(t.Context(), store, doKey(), func(context.Context, *idempotency.Owner) ([]byte, error) { panic("x") })
 		}()
-		time.Sleep(idempotency.DefaultLease) // of the bubble's clock; a heartbeat would keep the lease
+		pass(idempotency.DefaultLease) // a heartbeat would keep the lease
 		if _, err := idempotency.Do(t.Context(), store, doKey(), unexpected(t)); idempotency.CodeOf(err) != idempotency.CodeOutcomeUnknown {
 			t.Error(err)
 		}
@@ -162,7 +162,7 @@ func TestDoCheckpoints(t *testing.T) {
 			}
 			return nil, errors.New("killed")
 		})
-		time.Sleep(idempotency.DefaultLease) // of the bubble's clock
+		pass(idempotency.DefaultLease)
 		done, err := o.Do(t.Context(), store, doKey(), func(_ context.Context, owner *idempotency.Owner) ([]byte, error) {
 			if string(owner.LastCheckpoint()) != "half" || owner.Attempt() != 2 || owner.Token() <= first.Token() {
 				t.Errorf("the next owner is %+v", owner)
@@ -183,7 +183,7 @@ func TestJournalFiles(t *testing.T) {
 	t.Parallel()
 	store := idempotency.NewStore(failingBackend{})
 	dir := t.TempDir()
-	j, err := idempotency.OpenJournal(dir, store)
+	j, err := idempotency.OpenJournal(dir, store, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -204,7 +204,7 @@ func TestJournalFiles(t *testing.T) {
 	if err := os.WriteFile(files[0]+".tmp", []byte("seqledger"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if j, err = idempotency.OpenJournal(dir, store); err != nil || j.Len() != 1 {
+	if j, err = idempotency.OpenJournal(dir, store, nil); err != nil || j.Len() != 1 {
 		t.Fatalf("%v", err)
 	}
 	_ = j.Close()
@@ -215,7 +215,7 @@ func TestJournalFiles(t *testing.T) {
 		if err := os.WriteFile(files[0], damaged, 0o600); err != nil {
 			t.Fatal(err)
 		}
-		if j, err := idempotency.OpenJournal(dir, store); err == nil {
+		if j, err := idempotency.OpenJournal(dir, store, nil); err == nil {
 			_ = j.Close()
 			t.Fatalf("byte %d is damaged, and the result is taken", i)
 		}
@@ -225,11 +225,11 @@ func TestJournalFiles(t *testing.T) {
 // The bound of a journal.
 func TestJournalIsBounded(t *testing.T) {
 	t.Parallel()
-	j, err := idempotency.OpenJournal(t.TempDir(), idempotency.NewStore(failingBackend{}))
+	j, err := idempotency.OpenJournal(t.TempDir(), idempotency.NewStore(failingBackend{}), nil)
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer j.Close() //nolint:errcheck // The test is over.
+	defer j.Close()
 	for err == nil {
 		err = idempotency.AddToJournal(j, doKey(), nil)
 	}

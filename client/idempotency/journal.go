@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"slices"
@@ -36,6 +37,7 @@ type Journal struct {
 	store Store
 	dir   string
 	lock  *flock.Flock
+	log   *slog.Logger
 
 	mu      sync.Mutex
 	entries map[string]*journalEntry // by file name
@@ -61,8 +63,12 @@ const (
 
 // OpenJournal opens a directory, which it makes if necessary, and starts to repeat the results in
 // it. The store must be the one that the results belong to. A damaged file is an error that names
-// it: it has the only copy of a result.
-func OpenJournal(dir string, store Store) (*Journal, error) {
+// it: it has the only copy of a result. The logger, which may be nil, is told of results that the
+// store refuses because another owner has taken the key over.
+func OpenJournal(dir string, store Store, logger *slog.Logger) (*Journal, error) {
+	if logger == nil {
+		logger = slog.New(slog.DiscardHandler)
+	}
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, err
 	}
@@ -71,8 +77,8 @@ func OpenJournal(dir string, store Store) (*Journal, error) {
 		return nil, fmt.Errorf("idempotency: the journal %s is in use by another process (%w)", dir, errOr(err, "locked"))
 	}
 	j := &Journal{
-		store: store, dir: dir, lock: lock, entries: map[string]*journalEntry{}, added: make(chan struct{}, 1),
-		done: make(chan struct{}),
+		store: store, dir: dir, lock: lock, log: logger, entries: map[string]*journalEntry{},
+		added: make(chan struct{}, 1), done: make(chan struct{}),
 	}
 	if err := j.load(); err != nil {
 		return nil, errors.Join(err, lock.Unlock())
@@ -267,8 +273,13 @@ func (j *Journal) offer(ctx context.Context, name string) bool {
 	if entry.Kind == resultRejected {
 		call = j.store.Reject
 	}
-	if _, err := call(ctx, &entry.Owner, entry.Result); err != nil {
+	answer, err := call(ctx, &entry.Owner, entry.Result)
+	if err != nil {
+		j.log.WarnContext(ctx, "a result waits in the journal for the store", "file", name, "error", err)
 		return false
+	}
+	if answer.Outcome != OK {
+		j.log.ErrorContext(ctx, "a result came too late and was not stored", "file", name, "outcome", answer.Outcome.String())
 	}
 	if err := os.Remove(filepath.Join(j.dir, name)); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return false

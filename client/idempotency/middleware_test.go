@@ -398,7 +398,7 @@ func TestMiddlewareStatuses(t *testing.T) {
 				s.expect(s.send(), test.status, "false", 1)
 				if test.want == unknown {
 					s.refused(s.send(), http.StatusConflict, idempotency.CodeInFlight, idempotency.SameKey, 1)
-					time.Sleep(idempotency.DefaultLease) // of the bubble's clock
+					pass(idempotency.DefaultLease)
 					s.refused(s.send(), http.StatusConflict, idempotency.CodeOutcomeUnknown, idempotency.Reconcile, 1)
 					return
 				}
@@ -440,7 +440,7 @@ func TestMiddlewareClientDisconnects(t *testing.T) {
 		ctx, disconnect := context.WithCancel(t.Context())
 		s.charge.serve = func(w http.ResponseWriter, r *http.Request) {
 			disconnect()
-			time.Sleep(10 * idempotency.DefaultLease) // of the bubble's clock
+			pass(10 * idempotency.DefaultLease)
 			if r.Context().Err() != nil {
 				t.Error("the work was stopped")
 			}
@@ -451,6 +451,12 @@ func TestMiddlewareClientDisconnects(t *testing.T) {
 			t.Error(content)
 		}
 	})
+}
+
+// pass moves the clock of the test's bubble.
+func pass(d time.Duration) {
+	//nolint:forbidigo // In a synctest bubble this moves the clock and waits for nothing.
+	time.Sleep(d)
 }
 
 // brokenWriter is a connection that is closed.
@@ -476,7 +482,7 @@ func TestMiddlewareTakeover(t *testing.T) {
 			}
 			// The first one cannot reach the store for longer than its lease.
 			backend.setFail(func(string, string) (bool, error) { return false, errors.New("unreachable") })
-			time.Sleep(2 * idempotency.DefaultLease) // of the bubble's clock
+			pass(2 * idempotency.DefaultLease)
 			backend.setFail(nil)
 			s.expect(s.send(), http.StatusOK, "false", 2)
 			<-r.Context().Done()
@@ -581,6 +587,25 @@ func TestMiddlewareStreams(t *testing.T) {
 	s.refused(again, http.StatusGone, idempotency.CodeNotRetained, idempotency.Reconcile, 1)
 }
 
+// A response that its handler flushes is delivered as it comes, and kept.
+func TestMiddlewareKeepsWhatIsFlushed(t *testing.T) {
+	t.Parallel()
+	s := newService(t)
+	s.charge.serve = func(w http.ResponseWriter, _ *http.Request) {
+		for _, part := range []string{"a", "b", "c"} {
+			_, _ = io.WriteString(w, part)
+			if err := http.NewResponseController(w).Flush(); err != nil {
+				t.Error(err)
+			}
+		}
+	}
+	for _, replayed := range []string{"false", "true"} {
+		if content := s.expect(s.send(), http.StatusOK, replayed, 1); content != "abc" {
+			t.Errorf("%q, replayed %s", content, replayed)
+		}
+	}
+}
+
 // The largest body that is kept, and the next.
 func TestMiddlewareLargeResponses(t *testing.T) {
 	t.Parallel()
@@ -666,11 +691,11 @@ func TestMiddlewareJournal(t *testing.T) {
 	dir := t.TempDir()
 	backend := newMapBackend()
 	s := &service{T: t, store: idempotency.NewStore(backend), metrics: newCounter()}
-	journal, err := idempotency.OpenJournal(dir, s.store)
+	journal, err := idempotency.OpenJournal(dir, s.store, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := idempotency.OpenJournal(dir, s.store); err == nil {
+	if _, err := idempotency.OpenJournal(dir, s.store, nil); err == nil {
 		t.Error("two processes have one journal")
 	}
 	s.use(func(o *idempotency.Options) { o.Journal = journal })
@@ -690,7 +715,7 @@ func TestMiddlewareJournal(t *testing.T) {
 	}
 	backend.setFail(nil)
 	s.refused(s.send(), http.StatusConflict, idempotency.CodeInFlight, idempotency.SameKey, 1)
-	journal, err = idempotency.OpenJournal(dir, s.store)
+	journal, err = idempotency.OpenJournal(dir, s.store, nil)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"slices"
 	"strconv"
+	"strings"
 )
 
 // storedHeaders are the headers of a response that are kept with it. The others belong to one
@@ -91,19 +92,19 @@ func decodeResponse(b []byte) (*storedResponse, error) {
 }
 
 // recorder is the ResponseWriter of a keyed request. It holds the response back until its result
-// is stored, so that a client that has seen a response can rely on its replay. A response that is
-// flushed, or larger than a record, is a stream: it is delivered as it comes, and its body is not
-// kept.
+// is stored, so that a client that has seen a response can rely on its replay. A response that the
+// handler flushes, or that is too large for a record, is delivered as it comes. A body that is too
+// large, or a stream of events, is not kept.
 type recorder struct {
 	w      http.ResponseWriter
 	header http.Header // the handler's
 	// before runs once, before the header is sent.
 	before func(header http.Header)
 
-	status    int // 0 until the handler has decided it
-	body      []byte
-	streaming bool
-	sent      bool // the header
+	status    int    // 0 until the handler has decided it
+	body      []byte // at most MaxResponse
+	lost      bool   // the body is not in body any more
+	streaming bool   // delivered as it comes
 }
 
 // Header implements http.ResponseWriter.
@@ -124,51 +125,60 @@ func (r *recorder) WriteHeader(status int) {
 	r.status = status
 }
 
-// Write implements http.ResponseWriter.
+// Write implements http.ResponseWriter. A client that is gone does not stop the work.
 func (r *recorder) Write(b []byte) (int, error) {
 	r.WriteHeader(http.StatusOK)
-	if r.streaming {
-		return r.w.Write(b)
-	}
-	if len(r.body)+len(b) > MaxResponse {
+	if !r.lost && len(r.body)+len(b) > MaxResponse {
 		r.stream()
-		return r.w.Write(b)
+		r.lost, r.body = true, nil
 	}
-	r.body = append(r.body, b...)
+	if !r.lost {
+		r.body = append(r.body, b...)
+	}
+	if r.streaming {
+		_, _ = r.w.Write(b)
+	}
 	return len(b), nil
-}
-
-// stream delivers what was held back and everything that follows.
-func (r *recorder) stream() {
-	r.streaming = true
-	r.send()
-	_, _ = r.w.Write(r.body) // a client that is gone does not stop the work
-	r.body = nil
 }
 
 // Flush implements http.Flusher.
 func (r *recorder) Flush() {
 	r.WriteHeader(http.StatusOK)
-	if !r.streaming {
-		r.stream()
+	r.stream()
+	if strings.HasPrefix(r.header.Get("Content-Type"), "text/event-stream") {
+		r.lost, r.body = true, nil
 	}
 	_ = http.NewResponseController(r.w).Flush()
 }
 
-// send sends the header.
-func (r *recorder) send() {
-	if r.sent {
+// stream delivers what was held back, and from then on everything as it comes.
+func (r *recorder) stream() {
+	if r.streaming {
 		return
 	}
-	r.sent = true
+	r.streaming = true
+	r.send()
+	_, _ = r.w.Write(r.body)
+}
+
+// send sends the header.
+func (r *recorder) send() {
+	r.sniff()
 	r.before(r.header)
 	copyHeader(r.w.Header(), r.header)
 	r.w.WriteHeader(r.status)
 }
 
+// sniff sets the type of a body without one, as net/http would, so that a replay has the same.
+func (r *recorder) sniff() {
+	if len(r.body) > 0 && r.header.Get("Content-Type") == "" && r.header.Get("Content-Encoding") == "" {
+		r.header.Set("Content-Type", http.DetectContentType(r.body))
+	}
+}
+
 // deliver sends what was held back, and leaves trailers to the server.
 func (r *recorder) deliver() {
-	if r.sent {
+	if r.streaming {
 		copyHeader(r.w.Header(), r.header)
 		return
 	}
@@ -181,11 +191,9 @@ func (r *recorder) deliver() {
 
 // stored returns the response as it is kept.
 func (r *recorder) stored() *storedResponse {
-	if !r.streaming && len(r.body) > 0 && r.header.Get("Content-Type") == "" && r.header.Get("Content-Encoding") == "" {
-		r.header.Set("Content-Type", http.DetectContentType(r.body)) // as net/http would
-	}
+	r.sniff()
 	s := newStoredResponse(r.status, r.header)
-	s.Kept, s.Body = !r.streaming, r.body
+	s.Kept, s.Body = !r.lost, r.body
 	return s
 }
 
