@@ -138,7 +138,7 @@ func (s *casStore) decide(
 	}
 }
 
-// tokenWanted stands for the token of a new ownership until the store knows that it needs one.
+// tokenWanted stands for the token of a new ownership until one is needed.
 const tokenWanted = ^uint64(0)
 
 func decodeStored(value []byte) (*keyed.Record, error) {
@@ -316,7 +316,8 @@ func (s *casStore) finish(
 		return nil, err
 	}
 	if len(result.Response) > MaxResponse {
-		return nil, &InvalidError{"Response", fmt.Sprintf("must have at most %d bytes, has %d", MaxResponse, len(result.Response))}
+		return nil, &InvalidError{"Response", fmt.Sprintf("must have at most %d bytes, has %d", MaxResponse,
+			len(result.Response))}
 	}
 	return s.asOwner(ctx, owner, keyed.Command{Kind: kind, Response: result.Response, TTL: int64(ttl)})
 }

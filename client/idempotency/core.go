@@ -101,7 +101,8 @@ func (s Settings) validate() (Settings, error) {
 	if s.OnLeaseExpired > TakeOver {
 		return s, &InvalidError{"OnLeaseExpired", fmt.Sprintf("is %d, which is not known here", s.OnLeaseExpired)}
 	}
-	if s.StoreTimeout, err = span("StoreTimeout", s.StoreTimeout, DefaultStoreTimeout, time.Millisecond, time.Hour); err != nil {
+	if s.StoreTimeout, err = span("StoreTimeout", s.StoreTimeout, DefaultStoreTimeout, time.Millisecond,
+		time.Hour); err != nil {
 		return s, err
 	}
 	if s.Metrics == nil {

@@ -38,7 +38,8 @@ func TestDoOnce(t *testing.T) {
 	for range 100 {
 		// Ends with its call; the Wait below joins it.
 		group.Go(func() {
-			done, err := idempotency.Do(t.Context(), store, doKey(), func(_ context.Context, o *idempotency.Owner) ([]byte, error) {
+			done, err := idempotency.Do(t.Context(), store, doKey(), func(_ context.Context, o *idempotency.Owner) ([]byte,
+				error) {
 				runs.Add(1)
 				if o.Token() == 0 || o.Attempt() != 1 {
 					t.Errorf("owner %+v", o)
@@ -55,7 +56,8 @@ func TestDoOnce(t *testing.T) {
 		t.Errorf("the work ran %d times", runs.Load())
 	}
 	other := idempotency.DoOptions{Fingerprint: idempotency.Fingerprint{Algorithm: 1}}
-	if _, err := other.Do(t.Context(), store, doKey(), unexpected(t)); idempotency.CodeOf(err) != idempotency.CodeKeyReused {
+	if _, err := other.Do(t.Context(), store, doKey(),
+		unexpected(t)); idempotency.CodeOf(err) != idempotency.CodeKeyReused {
 		t.Errorf("another request: %v", err)
 	}
 }
@@ -86,11 +88,13 @@ func TestDoErrors(t *testing.T) {
 		"unknown": {broken, func(t *testing.T, store idempotency.Store) {
 			// The call waits for 30 s, less than the lease.
 			_, err := idempotency.Do(t.Context(), store, doKey(), unexpected(t))
-			if e, ok := errors.AsType[*idempotency.Error](err); !ok || e.Code != idempotency.CodeInFlight || e.RetryAfter > 30*time.Second {
+			if e, ok := errors.AsType[*idempotency.Error](err); !ok || e.Code != idempotency.CodeInFlight ||
+				e.RetryAfter > 30*time.Second {
 				t.Errorf("a repeat: %v", err)
 			}
 			_, err = idempotency.Do(t.Context(), store, doKey(), unexpected(t))
-			if e, ok := errors.AsType[*idempotency.Error](err); !ok || e.Code != idempotency.CodeOutcomeUnknown || e.Retryable() ||
+			if e, ok := errors.AsType[*idempotency.Error](err); !ok || e.Code != idempotency.CodeOutcomeUnknown ||
+				e.Retryable() ||
 				e.Action() != idempotency.Reconcile || e.Record.State != idempotency.Indeterminate {
 				t.Errorf("later: %v", err)
 			}
@@ -139,10 +143,14 @@ func TestDoPanics(t *testing.T) {
 		store := idempotency.Memory()
 		func() {
 			defer func() { _ = recover() }()
-			_, _ = idempotency.Do(t.Context(), store, doKey(), func(context.Context, *idempotency.Owner) ([]byte, error) { panic("x") })
+			_, _ = idempotency.Do(t.Context(), store, doKey(), func(context.Context, *idempotency.Owner) ([]byte,
+				error) {
+				panic("x")
+			})
 		}()
 		pass(idempotency.DefaultLease) // a heartbeat would keep the lease
-		if _, err := idempotency.Do(t.Context(), store, doKey(), unexpected(t)); idempotency.CodeOf(err) != idempotency.CodeOutcomeUnknown {
+		if _, err := idempotency.Do(t.Context(), store, doKey(),
+			unexpected(t)); idempotency.CodeOf(err) != idempotency.CodeOutcomeUnknown {
 			t.Error(err)
 		}
 	})

@@ -41,7 +41,7 @@
 // key is left to the end of its lease, and not released. Say with Options.ServerErrors or
 // [ErrNotExecuted] where you know better.
 //
-// A result is remembered for Settings.TTL. A repeat that comes later is a first request.
+// A result is kept for Settings.TTL. A repeat that comes later is a first request.
 //
 // # When the store fails
 //

@@ -30,7 +30,8 @@ func TestDraft_2_2_AKeyStandsForOnePayload(t *testing.T) {
 	t.Parallel()
 	s := newService(t)
 	s.expect(s.send(), http.StatusCreated, "false", 1)
-	s.refused(s.send(body(`{"amount":50}`)), http.StatusUnprocessableEntity, idempotency.CodeKeyReused, idempotency.OtherKey, 1)
+	s.refused(s.send(body(`{"amount":50}`)), http.StatusUnprocessableEntity, idempotency.CodeKeyReused,
+		idempotency.OtherKey, 1)
 	// The misuse does no harm to the first request.
 	s.expect(s.send(), http.StatusCreated, "true", 1)
 }

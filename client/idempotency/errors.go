@@ -48,17 +48,27 @@ type codeInfo struct {
 }
 
 var codes = map[Code]codeInfo{
-	CodeKeyMissing:       {http.StatusBadRequest, FixRequest, connect.CodeInvalidArgument, "The request needs an Idempotency-Key"},
-	CodeKeyInvalid:       {http.StatusBadRequest, FixRequest, connect.CodeInvalidArgument, "The Idempotency-Key is not valid"},
-	CodePrincipalMissing: {http.StatusBadRequest, FixRequest, connect.CodeInvalidArgument, "A request with a key needs a credential"},
-	CodeBodyInvalid:      {http.StatusBadRequest, FixRequest, connect.CodeInvalidArgument, "The body cannot be compared with that of a repeat"},
-	CodeBodyTooLarge:     {http.StatusRequestEntityTooLarge, FixRequest, connect.CodeInvalidArgument, "The body is too large for a request with a key"},
-	CodeKeyReused:        {http.StatusUnprocessableEntity, OtherKey, connect.CodeFailedPrecondition, "The key was used for another request"},
-	CodeInFlight:         {http.StatusConflict, SameKey, connect.CodeAborted, "The first request with this key is still running"},
-	CodeOutcomeUnknown:   {http.StatusConflict, Reconcile, connect.CodeFailedPrecondition, "Whether the request was executed is not known"},
-	CodeNotRetained:      {http.StatusGone, Reconcile, connect.CodeAlreadyExists, "The request was executed, and its response was not kept"},
-	CodeQuota:            {http.StatusTooManyRequests, SameKey, connect.CodeResourceExhausted, "Too many keys are in use"},
-	CodeStoreUnavailable: {http.StatusServiceUnavailable, SameKey, connect.CodeUnavailable, "The store of keys cannot be reached; nothing was executed"},
+	CodeKeyMissing: {http.StatusBadRequest, FixRequest, connect.CodeInvalidArgument,
+		"The request needs an Idempotency-Key"},
+	CodeKeyInvalid: {http.StatusBadRequest, FixRequest, connect.CodeInvalidArgument,
+		"The Idempotency-Key is not valid"},
+	CodePrincipalMissing: {http.StatusBadRequest, FixRequest, connect.CodeInvalidArgument,
+		"A request with a key needs a credential"},
+	CodeBodyInvalid: {http.StatusBadRequest, FixRequest, connect.CodeInvalidArgument,
+		"The body cannot be compared with that of a repeat"},
+	CodeBodyTooLarge: {http.StatusRequestEntityTooLarge, FixRequest, connect.CodeInvalidArgument,
+		"The body is too large for a request with a key"},
+	CodeKeyReused: {http.StatusUnprocessableEntity, OtherKey, connect.CodeFailedPrecondition,
+		"The key was used for another request"},
+	CodeInFlight: {http.StatusConflict, SameKey, connect.CodeAborted,
+		"The first request with this key is still running"},
+	CodeOutcomeUnknown: {http.StatusConflict, Reconcile, connect.CodeFailedPrecondition,
+		"Whether the request was executed is not known"},
+	CodeNotRetained: {http.StatusGone, Reconcile, connect.CodeAlreadyExists,
+		"The request was executed, and its response was not kept"},
+	CodeQuota: {http.StatusTooManyRequests, SameKey, connect.CodeResourceExhausted, "Too many keys are in use"},
+	CodeStoreUnavailable: {http.StatusServiceUnavailable, SameKey, connect.CodeUnavailable,
+		"The store of keys cannot be reached; nothing was executed"},
 }
 
 // Error is why a call did not run the work and has no result of it.

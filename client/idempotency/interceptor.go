@@ -96,7 +96,8 @@ func (i *interceptor) serve(
 }
 
 // identify returns the record and the fingerprint of a call. The error is an [*Error].
-func (i *interceptor) identify(ctx context.Context, request connect.AnyRequest) (key RecordKey, f Fingerprint, err error) {
+func (i *interceptor) identify(ctx context.Context, request connect.AnyRequest) (key RecordKey, f Fingerprint,
+	err error) {
 	key.Scope, key.Namespace = i.options.Scope, request.Spec().Procedure
 	if key.Key, err = ParseHeader(request.Header(), i.options.Strict); err != nil {
 		return key, f, &Error{Code: CodeKeyInvalid, Cause: err}
@@ -116,7 +117,8 @@ func (i *interceptor) identify(ctx context.Context, request connect.AnyRequest) 
 		return key, f, &Error{Code: CodeBodyInvalid, Cause: err}
 	}
 	f, err = NewFingerprint(FingerprintRaw, nil, &Request{
-		Method: http.MethodPost, Namespace: key.Namespace, MediaType: string(message.ProtoReflect().Descriptor().FullName()), Body: body,
+		Method: http.MethodPost, Namespace: key.Namespace, Body: body,
+		MediaType: string(message.ProtoReflect().Descriptor().FullName()),
 	})
 	return key, f, err
 }
@@ -212,7 +214,8 @@ func (i *interceptor) panicked(owner *Owner) {
 func encodeError(e *connect.Error) []byte {
 	status := &statuspb.Status{Code: int32(e.Code()), Message: e.Message()}
 	for _, detail := range e.Details() {
-		status.Details = append(status.Details, &anypb.Any{TypeUrl: "type.googleapis.com/" + detail.Type(), Value: detail.Bytes()})
+		status.Details = append(status.Details, &anypb.Any{TypeUrl: "type.googleapis.com/" + detail.Type(),
+			Value: detail.Bytes()})
 	}
 	for {
 		stored, err := proto.MarshalOptions{}.MarshalAppend([]byte{storedError}, status)

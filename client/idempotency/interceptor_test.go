@@ -50,7 +50,8 @@ func (s *entities) GetEntity(
 }
 
 // rpc starts a service behind an interceptor and returns it with a client for each protocol.
-func rpc(t *testing.T, change ...func(*idempotency.Options)) (*entities, map[string]seqledgerv1connect.LedgerServiceClient) {
+func rpc(t *testing.T, change ...func(*idempotency.Options)) (*entities,
+	map[string]seqledgerv1connect.LedgerServiceClient) {
 	t.Helper()
 	s := &entities{T: t}
 	options := idempotency.Options{Settings: idempotency.Settings{Wait: -1}}
@@ -65,7 +66,8 @@ func rpc(t *testing.T, change ...func(*idempotency.Options)) (*entities, map[str
 	t.Cleanup(server.Close)
 	clients := map[string]seqledgerv1connect.LedgerServiceClient{}
 	for name, o := range map[string][]connect.ClientOption{
-		"Connect": nil, "Connect with JSON": {connect.WithProtoJSON()}, "gRPC": {connect.WithGRPC()}, "gRPC-Web": {connect.WithGRPCWeb()},
+		"Connect": nil, "Connect with JSON": {connect.WithProtoJSON()}, "gRPC": {connect.WithGRPC()},
+		"gRPC-Web": {connect.WithGRPCWeb()},
 	} {
 		clients[name] = seqledgerv1connect.NewLedgerServiceClient(server.Client(), server.URL, o...)
 	}
@@ -87,7 +89,8 @@ func TestInterceptorReplays(t *testing.T) {
 	t.Parallel()
 	s, clients := rpc(t)
 	s.serve = func(ctx context.Context, header http.Header) error {
-		if header.Get("Idempotency-Fence") != "1" || header.Get("Idempotency-Attempt") != "1" || idempotency.FromContext(ctx) == nil {
+		if header.Get("Idempotency-Fence") != "1" || header.Get("Idempotency-Attempt") != "1" ||
+			idempotency.FromContext(ctx) == nil {
 			t.Errorf("the handler gets %v", header)
 		}
 		return nil
@@ -196,7 +199,8 @@ func TestInterceptorErrors(t *testing.T) {
 		connect.CodePermissionDenied:   {nil, 1, connect.CodeAborted},
 		connect.CodeUnavailable: {func(o *idempotency.Options) { o.ServerErrors = idempotency.StoreResult }, 1,
 			connect.CodeUnavailable},
-		connect.CodeUnauthenticated: {func(o *idempotency.Options) { o.ReleaseRefusals = true }, 2, connect.CodeUnauthenticated},
+		connect.CodeUnauthenticated: {func(o *idempotency.Options) { o.ReleaseRefusals = true }, 2,
+			connect.CodeUnauthenticated},
 	} {
 		var change []func(*idempotency.Options)
 		if test.option != nil {

@@ -110,7 +110,8 @@ func storeError(err error) error {
 
 // protocolError is an answer that the API does not have.
 func protocolError(outcome seqledgerv1.RecordOutcome) error {
-	return &client.Error{ConnectCode: connect.CodeInternal, Message: "the ledger answered with outcome " + outcome.String()}
+	return &client.Error{ConnectCode: connect.CodeInternal,
+		Message: "the ledger answered with outcome " + outcome.String()}
 }
 
 // Reserve implements Store.

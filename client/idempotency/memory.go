@@ -62,7 +62,8 @@ func (v *memoryValue) versionText() string {
 var errMemoryFull = errors.New("the store in memory is full")
 
 // CompareAndSwap implements Backend.
-func (m *memory) CompareAndSwap(ctx context.Context, key, version string, value []byte, keepUntil time.Time) (bool, error) {
+func (m *memory) CompareAndSwap(ctx context.Context, key, version string, value []byte, keepUntil time.Time) (bool,
+	error) {
 	if err := ctx.Err(); err != nil {
 		return false, err
 	}

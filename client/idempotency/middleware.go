@@ -68,7 +68,7 @@ type Options struct {
 	// for an anonymous one, which is refused. It must depend on nothing that the client can
 	// choose freely. Nil means a hash of the Authorization header.
 	Principal func(ctx context.Context, header http.Header) (string, error)
-	// Shared gives all callers one principal: whoever knows a key gets its response.
+	// Shared gives all callers one principal: every client that sends a key gets its response.
 	Shared bool
 	// ServerErrors says what a response of 500 or more leaves behind, and OnPanic what a panic
 	// does.
@@ -145,6 +145,8 @@ func (o Options) validate() (Options, error) {
 // The handler's request has Idempotency-Attempt and Idempotency-Fence, and a context that does not
 // end when the client disconnects; see also [FromContext]. Its response is held back until the
 // result is stored, up to 1 MiB.
+//
+// Authentication belongs before the middleware: a repeat is answered without the handler.
 func Middleware(store Store, options Options) func(http.Handler) http.Handler {
 	options, err := options.validate()
 	if err != nil {
@@ -176,7 +178,8 @@ func (m *middleware) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	case r.Method == http.MethodHead || r.Method == http.MethodOptions:
 		m.next.ServeHTTP(w, r)
 	case hasKey && upgrade:
-		m.fail(w, r, "", &Error{Code: CodeKeyInvalid, Cause: errors.New("a connection that is upgraded has no response to repeat")})
+		m.fail(w, r, "", &Error{Code: CodeKeyInvalid,
+			Cause: errors.New("a connection that is upgraded has no response to repeat")})
 	case !slices.Contains(m.options.Methods, r.Method):
 		m.next.ServeHTTP(w, r)
 	case !hasKey && m.options.Required:

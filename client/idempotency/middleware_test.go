@@ -135,7 +135,8 @@ func (s *service) expect(answer *http.Response, status int, replayed string, run
 		s.Fatal(err)
 	}
 	if answer.StatusCode != status || answer.Header.Get("Idempotent-Replayed") != replayed {
-		s.Fatalf("status %d, replayed %q; want %d, %q: %s", answer.StatusCode, answer.Header.Get("Idempotent-Replayed"), status,
+		s.Fatalf("status %d, replayed %q; want %d, %q: %s", answer.StatusCode, answer.Header.Get("Idempotent-Replayed"),
+			status,
 			replayed, content)
 	}
 	if n := s.charge.runs.Load(); n != runs {
@@ -145,7 +146,8 @@ func (s *service) expect(answer *http.Response, status int, replayed string, run
 }
 
 // refused checks a problem document.
-func (s *service) refused(answer *http.Response, status int, code idempotency.Code, action idempotency.Action, runs int64) {
+func (s *service) refused(answer *http.Response, status int, code idempotency.Code, action idempotency.Action,
+	runs int64) {
 	s.Helper()
 	content, _ := io.ReadAll(answer.Body)
 	var p struct {
@@ -164,7 +166,8 @@ func (s *service) refused(answer *http.Response, status int, code idempotency.Co
 		answer.Header.Get("Link") != `</.well-known/idempotency>; rel="describedby"` {
 		s.Errorf("header %v", answer.Header)
 	}
-	if status == http.StatusServiceUnavailable || status == http.StatusTooManyRequests || code == idempotency.CodeInFlight {
+	if status == http.StatusServiceUnavailable || status == http.StatusTooManyRequests ||
+		code == idempotency.CodeInFlight {
 		if answer.Header.Get("Retry-After") == "" {
 			s.Errorf("%s without Retry-After", code)
 		}
@@ -190,13 +193,15 @@ func TestMiddlewareReplays(t *testing.T) {
 	for name, want := range map[string]string{
 		"Content-Type": "application/json", "Location": "/charges/1", "Set-Cookie": "",
 		"Idempotency-Key": `"` + testKey + `"`, "X-Idempotent-Replayed": "true",
-		"Idempotency-Expires": first.Header.Get("Idempotency-Expires"), "X-Idempotent-Expires": first.Header.Get("Idempotency-Expires"),
+		"Idempotency-Expires":  first.Header.Get("Idempotency-Expires"),
+		"X-Idempotent-Expires": first.Header.Get("Idempotency-Expires"),
 	} {
 		if got := again.Header.Get(name); got != want {
 			t.Errorf("%s: %q, want %q", name, got, want)
 		}
 	}
-	if expires, err := time.Parse(time.RFC3339, first.Header.Get("Idempotency-Expires")); err != nil || expires.Before(time.Now()) {
+	if expires, err := time.Parse(time.RFC3339, first.Header.Get("Idempotency-Expires")); err != nil ||
+		expires.Before(time.Now()) {
 		t.Errorf("it expires %v, %v", expires, err)
 	}
 	if a, b := first.Header.Get("X-Request-Id"), again.Header.Get("X-Request-Id"); a == "" || b == "" || a == b {
@@ -205,7 +210,8 @@ func TestMiddlewareReplays(t *testing.T) {
 	if !strings.Contains(again.Header.Get("Access-Control-Expose-Headers"), "Idempotent-Replayed") {
 		t.Errorf("header %v", again.Header)
 	}
-	if s.metrics.of(idempotency.EventAcquired) != 1 || s.metrics.of(idempotency.EventReplayed) != 1 || s.metrics.calls["complete"] != 1 {
+	if s.metrics.of(idempotency.EventAcquired) != 1 || s.metrics.of(idempotency.EventReplayed) != 1 ||
+		s.metrics.calls["complete"] != 1 {
 		t.Errorf("%v %v", s.metrics.events, s.metrics.calls)
 	}
 }
@@ -370,19 +376,21 @@ func TestMiddlewareStatuses(t *testing.T) {
 		options func(*idempotency.Options)
 		want    after
 	}{
-		"200":                 {200, nil, after{200, "true", 1}},
-		"202":                 {202, nil, after{202, "true", 1}},
-		"303":                 {303, nil, after{303, "true", 1}},
-		"400":                 {400, nil, after{400, "true", 1}},
-		"404":                 {404, nil, after{404, "true", 1}},
-		"401":                 {401, nil, unknown},
-		"403":                 {403, nil, unknown},
-		"409":                 {409, nil, unknown},
-		"429":                 {429, nil, unknown},
-		"429 released":        {429, func(o *idempotency.Options) { o.ReleaseRefusals = true }, after{429, "false", 2}},
-		"500":                 {500, nil, unknown},
-		"500 released":        {500, func(o *idempotency.Options) { o.ServerErrors = idempotency.ReleaseKey }, after{500, "false", 2}},
-		"503 stored":          {503, func(o *idempotency.Options) { o.ServerErrors = idempotency.StoreResult }, after{503, "true", 1}},
+		"200":          {200, nil, after{200, "true", 1}},
+		"202":          {202, nil, after{202, "true", 1}},
+		"303":          {303, nil, after{303, "true", 1}},
+		"400":          {400, nil, after{400, "true", 1}},
+		"404":          {404, nil, after{404, "true", 1}},
+		"401":          {401, nil, unknown},
+		"403":          {403, nil, unknown},
+		"409":          {409, nil, unknown},
+		"429":          {429, nil, unknown},
+		"429 released": {429, func(o *idempotency.Options) { o.ReleaseRefusals = true }, after{429, "false", 2}},
+		"500":          {500, nil, unknown},
+		"500 released": {500, func(o *idempotency.Options) { o.ServerErrors = idempotency.ReleaseKey }, after{500,
+			"false", 2}},
+		"503 stored": {503, func(o *idempotency.Options) { o.ServerErrors = idempotency.StoreResult }, after{503,
+			"true", 1}},
 		"201 replayed as 200": {201, func(o *idempotency.Options) { o.ReplayStatus = 200 }, after{200, "true", 1}},
 		"404 replayed as 404": {404, func(o *idempotency.Options) { o.ReplayStatus = 200 }, after{404, "true", 1}},
 	} {
@@ -508,11 +516,74 @@ func (b *mapBackend) setFail(fail func(call, key string) (bool, error)) {
 	b.fail = fail
 }
 
+// An owner that loses its lease for a while still settles the unknown outcome, because no other can
+// have started.
+func TestMiddlewareLateResult(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		backend := newMapBackend()
+		s := &service{T: t, store: idempotency.NewStore(backend), metrics: newCounter()}
+		s.use()
+		s.charge.serve = func(w http.ResponseWriter, r *http.Request) {
+			backend.setFail(func(string, string) (bool, error) { return false, errors.New("unreachable") })
+			pass(2 * idempotency.DefaultLease)
+			backend.setFail(nil)
+			s.refused(s.send(), http.StatusConflict, idempotency.CodeOutcomeUnknown, idempotency.Reconcile, 1)
+			pass(idempotency.DefaultLease) // a heartbeat learns of it
+			if r.Context().Err() != nil {
+				t.Error("the work was stopped")
+			}
+			_, _ = io.WriteString(w, "late")
+		}
+		s.expect(s.send(), http.StatusOK, "false", 1)
+		if content := s.expect(s.send(), http.StatusOK, "true", 1); content != "late" {
+			t.Error(content)
+		}
+		if s.metrics.of(idempotency.EventLeaseLost) != 1 {
+			t.Error(s.metrics.events)
+		}
+	})
+}
+
+// watchingStore is a store that looks at each Complete.
+type watchingStore struct {
+	idempotency.Store
+
+	complete func()
+}
+
+func (s watchingStore) Complete(
+	ctx context.Context, owner *idempotency.Ownership, result idempotency.Result,
+) (*idempotency.Answer, error) {
+	s.complete()
+	return s.Store.Complete(ctx, owner, result)
+}
+
+// A client sees a response only after its result is stored.
+func TestMiddlewareHoldsTheResponse(t *testing.T) {
+	t.Parallel()
+	w := httptest.NewRecorder()
+	completed := false
+	s := &service{T: t, metrics: newCounter()}
+	s.store = watchingStore{idempotency.Memory(), func() {
+		completed = true
+		if w.Body.Len() > 0 {
+			t.Error("the response was sent before its result was stored")
+		}
+	}}
+	s.use()
+	s.handler.ServeHTTP(w, request())
+	if !completed || w.Body.Len() == 0 {
+		t.Errorf("completed %v, %d bytes", completed, w.Body.Len())
+	}
+}
+
 // Neither side can say what only the middleware may say.
 func TestMiddlewareStripsSpoofedHeaders(t *testing.T) {
 	t.Parallel()
 	s := newService(t)
-	spoofed := []string{"Idempotency-Attempt", "Idempotency-Fence", "Idempotent-Replayed", "X-Idempotent-Replayed", "Idempotency-Expires"}
+	spoofed := []string{"Idempotency-Attempt", "Idempotency-Fence", "Idempotent-Replayed", "X-Idempotent-Replayed",
+		"Idempotency-Expires"}
 	var change []func(*http.Request)
 	for _, name := range spoofed {
 		change = append(change, header(name, "99"))
@@ -550,7 +621,10 @@ func TestMiddlewareStripsSpoofedHeaders(t *testing.T) {
 func TestMiddlewareStreams(t *testing.T) {
 	t.Parallel()
 	s := newService(t)
-	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { s.handler.ServeHTTP(w, r) }))
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		s.handler.ServeHTTP(w,
+			r)
+	}))
 	t.Cleanup(server.Close)
 	next := make(chan struct{})
 	s.charge.serve = func(w http.ResponseWriter, _ *http.Request) {
@@ -704,7 +778,8 @@ func TestMiddlewareJournal(t *testing.T) {
 		_, _ = io.WriteString(w, "done")
 	}
 	answer := s.send()
-	if content := s.expect(answer, http.StatusOK, "false", 1); content != "done" || answer.Header.Get("Idempotency-Expires") != "" {
+	if content := s.expect(answer, http.StatusOK, "false", 1); content != "done" ||
+		answer.Header.Get("Idempotency-Expires") != "" {
 		t.Error(content, answer.Header)
 	}
 	if journal.Len() != 1 || s.metrics.of(idempotency.EventJournaled) != 1 {

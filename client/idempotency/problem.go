@@ -26,7 +26,8 @@ func (m *middleware) mark(header http.Header, r *http.Request, key string, repla
 
 // exposed are the headers that scripts in browsers may read.
 var exposed = []string{
-	HeaderKey, HeaderReplayed, "X-" + HeaderReplayed, HeaderExpires, "X-Idempotent-Expires", "X-Request-Id", "Retry-After", "Link",
+	HeaderKey, HeaderReplayed, "X-" + HeaderReplayed, HeaderExpires, "X-Idempotent-Expires", "X-Request-Id", "Retry-After",
+	"Link",
 }
 
 // expose adds the headers to those that the handler exposes to browsers.

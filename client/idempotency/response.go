@@ -13,7 +13,8 @@ import (
 // storedHeaders are the headers of a response that are kept with it. The others belong to one
 // delivery (Date, cookies, credentials, CORS) or to one connection.
 var storedHeaders = []string{
-	"Content-Type", "Content-Encoding", "Content-Language", "Content-Disposition", "Location", "Etag", "Last-Modified", "Link",
+	"Content-Type", "Content-Encoding", "Content-Language", "Content-Disposition", "Location", "Etag", "Last-Modified",
+	"Link",
 }
 
 // storedResponse is an HTTP response in a record.

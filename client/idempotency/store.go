@@ -250,13 +250,15 @@ func (k *RecordKey) Validate() error {
 		return &InvalidError{"Key.Key", fmt.Sprintf("must be visible ASCII; byte %d is not", i)}
 	}
 	if len(k.Namespace) > MaxNamespace {
-		return &InvalidError{"Key.Namespace", fmt.Sprintf("must have at most %d bytes, has %d", MaxNamespace, len(k.Namespace))}
+		return &InvalidError{"Key.Namespace", fmt.Sprintf("must have at most %d bytes, has %d", MaxNamespace,
+			len(k.Namespace))}
 	}
 	if i := firstOutside(k.Namespace, ' '); i >= 0 {
 		return &InvalidError{"Key.Namespace", fmt.Sprintf("must be printable ASCII; byte %d is not", i)}
 	}
 	if len(k.Principal) > MaxPrincipal {
-		return &InvalidError{"Key.Principal", fmt.Sprintf("must have at most %d bytes, has %d", MaxPrincipal, len(k.Principal))}
+		return &InvalidError{"Key.Principal", fmt.Sprintf("must have at most %d bytes, has %d", MaxPrincipal,
+			len(k.Principal))}
 	}
 	return nil
 }

@@ -6,6 +6,8 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"net/http"
+	"net/http/httptest"
 	"os/exec"
 	"path/filepath"
 	"strconv"
@@ -13,6 +15,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"connectrpc.com/connect"
 
 	"github.com/seqledger/seqledger/client"
 	"github.com/seqledger/seqledger/client/idempotency"
@@ -136,4 +140,46 @@ func TestLedgerStore(t *testing.T) {
 	t.Parallel()
 	c := startServer(t)
 	storetest.Run(t, func(*testing.T) idempotency.Store { return idempotency.Ledger(c) })
+	t.Run("Middleware", func(t *testing.T) {
+		t.Parallel()
+		s := &service{T: t, store: idempotency.Ledger(c), metrics: newCounter()}
+		s.use(func(o *idempotency.Options) { o.Scope.Organization = "shop" })
+		first := s.expect(s.send(), http.StatusCreated, "false", 1)
+		if again := s.expect(s.send(), http.StatusCreated, "true", 1); again != first {
+			t.Errorf("%q is replayed as %q", first, again)
+		}
+		s.refused(s.send(body("{}")), 422, idempotency.CodeKeyReused, idempotency.OtherKey, 1)
+		// A scope that the ledger refuses is the operator's mistake, and not the client's.
+		s.use(func(o *idempotency.Options) { o.StoreTimeout = time.Second })
+		s.refused(s.send(), 503, idempotency.CodeStoreUnavailable, idempotency.SameKey, 1)
+	})
+}
+
+// What a ledger's errors mean for a request with a key.
+func TestLedgerErrors(t *testing.T) {
+	t.Parallel()
+	for code, want := range map[connect.Code]struct {
+		status int
+		code   idempotency.Code
+	}{
+		connect.CodeResourceExhausted: {429, idempotency.CodeQuota},
+		connect.CodeUnavailable:       {503, idempotency.CodeStoreUnavailable},
+		connect.CodePermissionDenied:  {503, idempotency.CodeStoreUnavailable},
+	} {
+		answers := connect.NewErrorWriter()
+		server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			if err := answers.Write(w, r, connect.NewError(code, errors.New("no"))); err != nil {
+				t.Error(err)
+			}
+		}))
+		t.Cleanup(server.Close)
+		c, err := client.New(client.Options{Server: server.URL})
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = c.Close() })
+		s := &service{T: t, store: idempotency.Ledger(c), metrics: newCounter()}
+		s.use(func(o *idempotency.Options) { o.StoreTimeout = 100 * time.Millisecond })
+		s.refused(s.send(), want.status, want.code, idempotency.SameKey, 0)
+	}
 }

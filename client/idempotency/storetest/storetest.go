@@ -179,7 +179,8 @@ func oneOwnerFinishes(t *testing.T, store idempotency.Store) {
 	}
 	s.reserve(s.request(otherRequest), idempotency.Mismatch)
 	s.expect("Complete again", idempotency.OK)(s.Complete(s.ctx, owner, result("done")))
-	other := s.expect("Complete with another result", idempotency.AlreadyCompleted)(s.Complete(s.ctx, owner, result("other")))
+	other := s.expect("Complete with another result", idempotency.AlreadyCompleted)(s.Complete(s.ctx, owner,
+		result("other")))
 	if string(other.Record.Response) != "done" {
 		t.Errorf("the record is %+v", other.Record)
 	}
@@ -221,7 +222,8 @@ func lostAnswers(t *testing.T, store idempotency.Store) {
 }
 
 // race reserves from many callers at once and returns the owners, and what the others got.
-func (s *subject) race(change ...func(*idempotency.ReserveRequest)) (owners []*idempotency.Ownership, others []idempotency.Outcome) {
+func (s *subject) race(change ...func(*idempotency.ReserveRequest)) (owners []*idempotency.Ownership,
+	others []idempotency.Outcome) {
 	s.Helper()
 	var mu sync.Mutex
 	var group sync.WaitGroup
@@ -335,7 +337,8 @@ func lateCompletion(t *testing.T, store idempotency.Store) {
 	}
 	s.expect("Heartbeat", idempotency.LeaseLost)(s.Heartbeat(s.ctx, owner, 0))
 	s.expect("Release", idempotency.LeaseLost)(s.Release(s.ctx, owner))
-	s.expect("Complete", idempotency.OK)(s.Complete(s.ctx, owner, idempotency.Result{Response: []byte("late"), TTL: time.Hour}))
+	s.expect("Complete", idempotency.OK)(s.Complete(s.ctx, owner, idempotency.Result{Response: []byte("late"),
+		TTL: time.Hour}))
 	if r := s.reserve(s.request(), idempotency.Replay).Record; string(r.Response) != "late" {
 		t.Errorf("replay: %+v", r)
 	}
@@ -509,13 +512,15 @@ func invalidRequests(t *testing.T, store idempotency.Store) {
 		}
 	}
 	owner := s.acquire(s.request())
-	if _, err := s.Complete(s.ctx, owner, idempotency.Result{Response: make([]byte, idempotency.MaxResponse+1)}); !isInvalid(err) {
+	if _, err := s.Complete(s.ctx, owner, idempotency.Result{Response: make([]byte,
+		idempotency.MaxResponse+1)}); !isInvalid(err) {
 		t.Errorf("a long response: %v", err)
 	}
 	if _, err := s.Checkpoint(s.ctx, owner, make([]byte, idempotency.MaxCheckpoint+1)); !isInvalid(err) {
 		t.Errorf("a long checkpoint: %v", err)
 	}
-	if _, err := s.Complete(s.ctx, &idempotency.Ownership{Key: s.key, AttemptID: owner.AttemptID}, result("")); !isInvalid(err) {
+	if _, err := s.Complete(s.ctx, &idempotency.Ownership{Key: s.key, AttemptID: owner.AttemptID},
+		result("")); !isInvalid(err) {
 		t.Errorf("no token: %v", err)
 	}
 	if _, err := s.Get(s.ctx, &idempotency.RecordKey{}); !isInvalid(err) {
