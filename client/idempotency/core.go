@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/seqledger/seqledger/internal/keyed"
@@ -206,6 +207,9 @@ type Owner struct {
 	attempt    uint64
 	checkpoint []byte
 
+	// left is what the handler has said that its work leaves behind: a Disposition and 1, or 0.
+	left atomic.Uint32
+
 	ctx    context.Context // of the work
 	cancel context.CancelCauseFunc
 	beats  sync.WaitGroup // the goroutine of the heartbeats
@@ -221,6 +225,19 @@ func (o *Owner) Attempt() uint64 { return o.attempt }
 
 // LastCheckpoint returns what the previous owner has stored, or nil.
 func (o *Owner) LastCheckpoint() []byte { return o.checkpoint }
+
+// Leave says what the work of a handler leaves behind, in place of what its status, its error or its
+// panic says: [ReleaseKey], for example, for a 502 where nothing was sent to the service behind the
+// handler. It has no effect on a response of [Do], or on a success of [Interceptor].
+func (o *Owner) Leave(d Disposition) { o.left.Store(uint32(d) + 1) }
+
+// leaves returns what the work leaves behind: what the handler says, or d.
+func (o *Owner) leaves(d Disposition) Disposition {
+	if said := o.left.Load(); said > 0 {
+		return Disposition(said - 1)
+	}
+	return d
+}
 
 // ErrLeaseLost is the error of an owner that no longer owns its key: stop.
 var ErrLeaseLost = errors.New("idempotency: another owner has taken the key over")

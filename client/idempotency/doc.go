@@ -47,8 +47,8 @@
 //
 // Before the work, nothing is executed and the call fails with CodeStoreUnavailable (or the work
 // runs unguarded, with Options.Open). After the work, the response is delivered, the key stays
-// taken, and the [Journal] repeats the result until the store has it, also after a restart. Without
-// a journal the outcome is unknown to repeats.
+// taken (with [TakeOver] only until the lease ends), and the [Journal] repeats the result until the
+// store has it, also after a restart. Without a journal the outcome is unknown to repeats.
 //
 // # Stores
 //

@@ -186,7 +186,7 @@ func (i *interceptor) settleError(owner *Owner, err error) {
 			disposition = ReleaseKey
 		}
 	}
-	switch disposition {
+	switch owner.leaves(disposition) {
 	case ReleaseKey:
 		owner.release()
 	case LeaveUnknown:
@@ -198,7 +198,7 @@ func (i *interceptor) settleError(owner *Owner, err error) {
 
 // panicked ends the ownership of a handler that panics.
 func (i *interceptor) panicked(owner *Owner) {
-	switch i.options.OnPanic {
+	switch owner.leaves(i.options.OnPanic) {
 	case ReleaseKey:
 		owner.release()
 	case StoreResult:

@@ -32,16 +32,16 @@ var ErrJournalFull = errors.New("idempotency: the journal is full")
 
 // Journal keeps the results of work that is done while the store does not take them, and repeats
 // them until it does, also after a restart. It is a directory of one process, with a file for each
-// result: clear keys and responses, readable by its owner alone. It has at most 1,024 results.
+// result: clear keys and responses, readable by its owner alone. It has at most 1,024 results, of at most 1.4 MiB.
 type Journal struct {
 	store Store
 	dir   string
 	lock  *flock.Flock
 	log   *slog.Logger
 
-	mu      sync.Mutex
-	entries map[string]*journalEntry // by file name
-	next    uint64
+	mu    sync.Mutex
+	files map[string]bool // names; the results are read when they are offered
+	next  uint64
 
 	added  chan struct{} // has a token if add has made an entry
 	cancel context.CancelFunc
@@ -77,7 +77,7 @@ func OpenJournal(dir string, store Store, logger *slog.Logger) (*Journal, error)
 		return nil, fmt.Errorf("idempotency: the journal %s is in use by another process (%w)", dir, errOr(err, "locked"))
 	}
 	j := &Journal{
-		store: store, dir: dir, lock: lock, log: logger, entries: map[string]*journalEntry{},
+		store: store, dir: dir, lock: lock, log: logger, files: map[string]bool{},
 		added: make(chan struct{}, 1), done: make(chan struct{}),
 	}
 	if err := j.load(); err != nil {
@@ -109,7 +109,7 @@ func (j *Journal) Close() error {
 func (j *Journal) Len() int {
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	return len(j.entries)
+	return len(j.files)
 }
 
 // load reads the directory and removes files that were never completely written.
@@ -124,9 +124,8 @@ func (j *Journal) load() error {
 		case strings.HasSuffix(file.Name(), ".tmp"):
 			err = os.Remove(path)
 		case strings.HasSuffix(file.Name(), journalSuffix):
-			var entry *journalEntry
-			if entry, err = readEntry(path); err == nil {
-				j.entries[file.Name()] = entry
+			if _, err = readEntry(path); err == nil {
+				j.files[file.Name()] = true
 				var n uint64
 				if _, scanErr := fmt.Sscanf(file.Name(), "%020d", &n); scanErr == nil {
 					j.next = max(j.next, n+1)
@@ -179,7 +178,7 @@ func (j *Journal) add(entry *journalEntry) error {
 	}
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	if len(j.entries) >= journalEntries {
+	if len(j.files) >= journalEntries {
 		return ErrJournalFull
 	}
 	name := fmt.Sprintf("%020d%s", j.next, journalSuffix)
@@ -187,7 +186,7 @@ func (j *Journal) add(entry *journalEntry) error {
 	if err := writeDurably(j.dir, name, content); err != nil {
 		return err
 	}
-	j.entries[name] = entry
+	j.files[name] = true
 	select {
 	case j.added <- struct{}{}:
 	default:
@@ -247,7 +246,7 @@ func (j *Journal) retry(ctx context.Context) {
 func (j *Journal) round(ctx context.Context) (took bool) {
 	j.mu.Lock()
 	var names []string
-	for name := range j.entries {
+	for name := range j.files {
 		names = append(names, name)
 	}
 	j.mu.Unlock()
@@ -264,11 +263,13 @@ func (j *Journal) round(ctx context.Context) (took bool) {
 // offer offers a result to the store. Every outcome is final: the store has the result, or
 // another one stands.
 func (j *Journal) offer(ctx context.Context, name string) bool {
-	j.mu.Lock()
-	entry := j.entries[name]
-	j.mu.Unlock()
 	ctx, cancel := context.WithTimeout(ctx, journalRetry)
 	defer cancel()
+	entry, err := readEntry(filepath.Join(j.dir, name))
+	if err != nil {
+		j.log.ErrorContext(ctx, "a result in the journal cannot be read", "file", name, "error", err)
+		return false
+	}
 	call := j.store.Complete
 	if entry.Kind == resultRejected {
 		call = j.store.Reject
@@ -286,6 +287,6 @@ func (j *Journal) offer(ctx context.Context, name string) bool {
 	}
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	delete(j.entries, name)
+	delete(j.files, name)
 	return true
 }

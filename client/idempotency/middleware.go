@@ -65,7 +65,7 @@ type Options struct {
 	// Interceptor, whose handler has a limit of its own.
 	MaxBody int64
 	// Principal returns the party on whose behalf a request is made, at most 512 bytes, and ""
-	// for an anonymous one, which is refused. It must depend on nothing that the client can
+	// for an anonymous one, which is refused; so is an error, which is logged. It must depend on nothing that the client can
 	// choose freely. Nil means a hash of the Authorization header.
 	Principal func(ctx context.Context, header http.Header) (string, error)
 	// Shared gives all callers one principal: every client that sends a key gets its response.
@@ -169,7 +169,7 @@ type middleware struct {
 
 // ServeHTTP implements http.Handler.
 func (m *middleware) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	stripHeaders(r.Header)
+	r = stripped(r)
 	_, hasKey := r.Header[HeaderKey]
 	upgrade := r.Method == http.MethodConnect || r.Header.Get("Upgrade") != "" && !isH2C(r.Header)
 	switch {
@@ -194,14 +194,19 @@ func (m *middleware) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 // isH2C reports whether a request only asks for HTTP/2 in cleartext, which net/http ignores.
 func isH2C(header http.Header) bool { return strings.EqualFold(header.Get("Upgrade"), "h2c") }
 
+// stripped returns a copy of a request without what only a middleware may say.
+func stripped(r *http.Request) *http.Request {
+	r = r.WithContext(r.Context())
+	r.Header = r.Header.Clone()
+	stripHeaders(r.Header)
+	return r
+}
+
 // stripHeaders removes what only a middleware may say.
 func stripHeaders(header http.Header) {
 	for name := range header {
-		if name == HeaderKey {
-			continue
-		}
-		if strings.HasPrefix(name, "Idempotency-") || strings.HasPrefix(name, "Idempotent-") ||
-			strings.HasPrefix(name, "X-Idempotent-") {
+		if name != HeaderKey && (strings.HasPrefix(name, "Idempotency-") || strings.HasPrefix(name, "Idempotent-") ||
+			strings.HasPrefix(name, "X-Idempotent-")) {
 			delete(header, name)
 		}
 	}
@@ -295,11 +300,11 @@ func (o *Options) principal(ctx context.Context, header http.Header, warn *sync.
 		return "", nil
 	case o.Principal != nil:
 		principal, err := o.Principal(ctx, header)
-		if err == nil && principal == "" {
-			err = errors.New("the request is anonymous")
-		}
 		if err != nil {
-			return "", &Error{Code: CodePrincipalMissing, Cause: err}
+			o.Logger.WarnContext(ctx, "a request with a key has no principal", "error", err)
+		}
+		if err != nil || principal == "" {
+			return "", &Error{Code: CodePrincipalMissing} // the error may be nothing for the client
 		}
 		return principal, nil
 	}
@@ -322,11 +327,12 @@ func (m *middleware) run(w http.ResponseWriter, r *http.Request, owner *Owner) {
 	key := owner.ownership.Key.Key
 	// The client's disconnect ends the context of r and not the work's.
 	request := r.WithContext(owner.ctx)
-	request.Header = r.Header.Clone()
 	request.Header.Set(HeaderAttempt, strconv.FormatUint(owner.attempt, 10))
 	request.Header.Set(HeaderFence, strconv.FormatUint(owner.Token(), 10))
 	var expires time.Time
-	rec := &recorder{w: w, header: http.Header{}, before: func(header http.Header) {
+	header := http.Header{}
+	copyHeader(header, w.Header()) // what was set before the middleware
+	rec := &recorder{w: w, header: header, before: func(header http.Header) {
 		stripHeaders(header)
 		m.mark(header, r, key, false, expires)
 	}}
@@ -345,7 +351,7 @@ func (m *middleware) run(w http.ResponseWriter, r *http.Request, owner *Owner) {
 
 // settleResponse stores a response as its status says.
 func (m *middleware) settleResponse(owner *Owner, response *storedResponse) (expires time.Time) {
-	switch m.options.disposition(response.Status) {
+	switch owner.leaves(m.options.disposition(response.Status)) {
 	case ReleaseKey:
 		owner.release()
 	case LeaveUnknown:
@@ -378,7 +384,7 @@ func (o *Options) disposition(status int) Disposition {
 
 // panicked ends the ownership of a handler that panics. The panic goes on to the server.
 func (m *middleware) panicked(owner *Owner) {
-	switch m.options.OnPanic {
+	switch owner.leaves(m.options.OnPanic) {
 	case ReleaseKey:
 		owner.release()
 	case StoreResult:

@@ -10,6 +10,8 @@ import (
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
+	"net/http/httptrace"
+	"net/textproto"
 	"slices"
 	"strings"
 	"sync"
@@ -543,6 +545,72 @@ func TestMiddlewareLateResult(t *testing.T) {
 			t.Error(s.metrics.events)
 		}
 	})
+}
+
+// A handler that knows more than its status says so.
+func TestMiddlewareHandlerDecides(t *testing.T) {
+	t.Parallel()
+	for left, check := range map[idempotency.Disposition]func(*service){
+		idempotency.ReleaseKey:  func(s *service) { s.expect(s.send(), http.StatusBadGateway, "false", 2) },
+		idempotency.StoreResult: func(s *service) { s.expect(s.send(), http.StatusBadGateway, "true", 1) },
+		idempotency.LeaveUnknown: func(s *service) {
+			s.refused(s.send(), http.StatusConflict, idempotency.CodeInFlight, idempotency.SameKey, 1)
+		},
+	} {
+		s := newService(t, func(o *idempotency.Options) { o.ServerErrors = idempotency.StoreResult })
+		s.charge.serve = func(w http.ResponseWriter, r *http.Request) {
+			idempotency.FromContext(r.Context()).Leave(left)
+			w.WriteHeader(http.StatusBadGateway)
+		}
+		s.expect(s.send(), http.StatusBadGateway, "false", 1)
+		check(s)
+	}
+}
+
+// Headers from before the middleware, hints, and trailers are those of a handler without it.
+func TestMiddlewareHeaders(t *testing.T) {
+	t.Parallel()
+	s := newService(t)
+	s.charge.serve = func(w http.ResponseWriter, _ *http.Request) {
+		if w.Header().Get("X-Outer") != "1" {
+			t.Error("the handler does not see the headers that are set")
+		}
+		w.Header().Del("X-Removed")
+		w.Header().Set("Link", "</style.css>; rel=preload")
+		w.WriteHeader(http.StatusEarlyHints)
+		w.Header().Del("Link")
+		w.Header().Set("Trailer", "X-Sum")
+		_, _ = io.WriteString(w, "done")
+		w.Header().Set("X-Sum", "4")
+	}
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("X-Outer", "1")
+		w.Header().Set("X-Removed", "1")
+		spoofed := r.Header.Get("Idempotency-Fence")
+		s.handler.ServeHTTP(w, r)
+		if r.Header.Get("Idempotency-Fence") != spoofed {
+			t.Error("the middleware has changed the request that it was given")
+		}
+	}))
+	t.Cleanup(server.Close)
+	r, err := http.NewRequestWithContext(t.Context(), http.MethodPost, server.URL+"/charge", strings.NewReader("{}"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.Header = request(header("Idempotency-Fence", "99")).Header
+	var hinted string
+	r = r.WithContext(httptrace.WithClientTrace(r.Context(), &httptrace.ClientTrace{
+		Got1xxResponse: func(_ int, h textproto.MIMEHeader) error { hinted = h.Get("Link"); return nil },
+	}))
+	answer, err := http.DefaultClient.Do(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.expect(answer, http.StatusOK, "false", 1)
+	if hinted == "" || answer.Header.Get("Link") != "" || answer.Header.Get("X-Outer") != "1" ||
+		answer.Header.Get("X-Removed") != "" || answer.Trailer.Get("X-Sum") != "4" {
+		t.Errorf("hint %q, %v, trailers %v", hinted, answer.Header, answer.Trailer)
+	}
 }
 
 // watchingStore is a store that looks at each Complete.

@@ -118,9 +118,8 @@ func (r *recorder) WriteHeader(status int) {
 		return
 	case status >= 100 && status < 200 && status != http.StatusSwitchingProtocols:
 		// An informational response is delivered at once and never stored.
-		copyHeader(r.w.Header(), r.header)
+		r.apply()
 		r.w.WriteHeader(status)
-		clear(r.w.Header())
 		return
 	}
 	r.status = status
@@ -166,8 +165,14 @@ func (r *recorder) stream() {
 func (r *recorder) send() {
 	r.sniff()
 	r.before(r.header)
-	copyHeader(r.w.Header(), r.header)
+	r.apply()
 	r.w.WriteHeader(r.status)
+}
+
+// apply gives the connection the handler's header.
+func (r *recorder) apply() {
+	clear(r.w.Header())
+	copyHeader(r.w.Header(), r.header)
 }
 
 // sniff sets the type of a body without one, as net/http would, so that a replay has the same.
@@ -180,7 +185,7 @@ func (r *recorder) sniff() {
 // deliver sends what was held back, and leaves trailers to the server.
 func (r *recorder) deliver() {
 	if r.streaming {
-		copyHeader(r.w.Header(), r.header)
+		r.apply()
 		return
 	}
 	if len(r.body) > 0 && r.header.Get("Content-Length") == "" && r.header.Get("Trailer") == "" {
