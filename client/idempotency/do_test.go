@@ -246,6 +246,46 @@ func TestJournalIsBounded(t *testing.T) {
 	}
 }
 
+// A full store in memory refuses new keys, stores every result, and has room again when records have
+// expired.
+func TestMemoryIsBounded(t *testing.T) {
+	t.Parallel()
+	for name, store := range map[string]func() idempotency.Store{
+		"entries": func() idempotency.Store { return idempotency.MemoryOf(3, 1<<30) },
+		"bytes":   func() idempotency.Store { return idempotency.MemoryOf(1<<30, 1000) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				store := store()
+				key := func(i int) idempotency.RecordKey { return idempotency.RecordKey{Key: "k" + string(rune('a'+i))} }
+				once := func(i int) error {
+					_, err := idempotency.Do(t.Context(), store, key(i), func(context.Context, *idempotency.Owner) ([]byte, error) {
+						return make([]byte, 500), nil
+					})
+					return err
+				}
+				n, err := 0, error(nil)
+				for ; err == nil && n < 10; n++ {
+					err = once(n)
+				}
+				if e, ok := errors.AsType[*idempotency.Error](err); !ok || e.Code != idempotency.CodeQuota || e.RetryAfter == 0 {
+					t.Fatalf("after %d keys: %v", n, err)
+				}
+				for i := range n - 1 {
+					if record, err := store.Get(t.Context(), new(key(i))); err != nil || len(record.Response) != 500 {
+						t.Errorf("key %d: %+v, %v", i, record, err)
+					}
+				}
+				pass(idempotency.DefaultTTL + time.Hour)
+				if err := once(n); err != nil {
+					t.Error(err)
+				}
+			})
+		})
+	}
+}
+
 // failingBackend is a database that is down.
 type failingBackend struct{}
 

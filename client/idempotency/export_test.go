@@ -1,5 +1,11 @@
 package idempotency
 
+// CanonicalJSON is canonicalJSON.
+var CanonicalJSON = canonicalJSON
+
+// MemoryOf returns a store in memory with other bounds.
+func MemoryOf(entries, bytes int) Store { return NewStore(newMemory(entries, bytes)) }
+
 // AddToJournal leaves a result to a journal.
 func AddToJournal(j *Journal, key RecordKey, response []byte) error {
 	return j.add(&journalEntry{

@@ -27,7 +27,8 @@ const (
 	FingerprintRaw FingerprintMode = 1
 	// FingerprintJCS covers the JSON value of the body, in the canonical form of RFC 8785: the
 	// order of names and white space do not matter. Duplicate names, and integers that other
-	// implementations round (beyond ±(2⁵³−1)), are refused.
+	// implementations round (beyond ±(2⁵³−1)), are refused, as is a body that is not JSON, a
+	// compressed one among them. A request may have no body.
 	FingerprintJCS FingerprintMode = 2
 	// FingerprintPointers covers the values at chosen JSON pointers (RFC 6901), each in the form
 	// of FingerprintJCS.
@@ -111,12 +112,15 @@ func canonicalMediaType(text string) string {
 }
 
 func bodyDigest(mode FingerprintMode, pointers []string, body []byte) ([]byte, error) {
+	if len(body) == 0 && (mode == FingerprintJCS || mode == FingerprintPointers) {
+		return nil, nil // a request without a body is like no JSON value
+	}
 	switch mode {
 	case FingerprintRaw:
 		sum := sha256.Sum256(body)
 		return sum[:], nil
 	case FingerprintJCS:
-		canonical, err := CanonicalJSON(body)
+		canonical, err := canonicalJSON(body)
 		sum := sha256.Sum256(canonical)
 		return sum[:], err
 	case FingerprintPointers:
@@ -127,10 +131,10 @@ func bodyDigest(mode FingerprintMode, pointers []string, body []byte) ([]byte, e
 	return nil, fmt.Errorf("mode %d of a fingerprint is not known", mode)
 }
 
-// CanonicalJSON returns a JSON value in the canonical form of RFC 8785. It refuses duplicate
+// canonicalJSON returns a JSON value in the canonical form of RFC 8785. It refuses duplicate
 // names, invalid UTF-8, lone surrogates, and numbers that are not what they look like as a double:
 // integers beyond ±(2⁵³−1), and what overflows.
-func CanonicalJSON(value []byte) ([]byte, error) {
+func canonicalJSON(value []byte) ([]byte, error) {
 	if err := checkNumbers(value); err != nil {
 		return nil, err
 	}
@@ -184,7 +188,7 @@ func checkNumber(text string) error {
 // pointersDigest returns a digest of the values at pointers, each with its pointer, whether it is
 // there, and its canonical form.
 func pointersDigest(pointers []string, body []byte) ([]byte, error) {
-	if _, err := CanonicalJSON(body); err != nil { // the whole must be sound, so that no value is ambiguous
+	if _, err := canonicalJSON(body); err != nil { // the whole must be sound, so that no value is ambiguous
 		return nil, err
 	}
 	h := sha256.New()
@@ -198,7 +202,7 @@ func pointersDigest(pointers []string, body []byte) ([]byte, error) {
 			writePart(h, []byte{0})
 			continue
 		}
-		canonical, err := CanonicalJSON(body[start:end])
+		canonical, err := canonicalJSON(body[start:end])
 		if err != nil {
 			return nil, err
 		}

@@ -19,10 +19,12 @@ const (
 // Memory returns a store in memory, for tests and for a single process whose keys may be
 // forgotten when it ends. It has at most 100,000 records and refuses new ones beyond 256 MiB, with
 // a [*QuotaError].
-func Memory() Store { return NewStore(newMemory()) }
+func Memory() Store { return NewStore(newMemory(memoryEntries, memoryBytes)) }
 
 // memory is a Backend. Its clock is this process's.
 type memory struct {
+	maxEntries, maxBytes int
+
 	mu      sync.Mutex
 	values  map[string]*memoryValue
 	bytes   int // of values
@@ -38,7 +40,9 @@ type memoryValue struct {
 	changed   chan struct{} // closed when the version ends
 }
 
-func newMemory() *memory { return &memory{values: map[string]*memoryValue{}} }
+func newMemory(entries, bytes int) *memory {
+	return &memory{maxEntries: entries, maxBytes: bytes, values: map[string]*memoryValue{}}
+}
 
 // Load implements Backend.
 func (m *memory) Load(ctx context.Context, key string) ([]byte, string, time.Time, error) {
@@ -74,7 +78,7 @@ func (m *memory) CompareAndSwap(ctx context.Context, key, version string, value 
 	if v.versionText() != version {
 		return false, nil
 	}
-	if v == nil && (len(m.values) >= memoryEntries || m.bytes+len(value) > memoryBytes) {
+	if v == nil && (len(m.values) >= m.maxEntries || m.bytes+len(value) > m.maxBytes) {
 		return false, &QuotaError{RetryAfter: memoryCleanup, Cause: errMemoryFull}
 	}
 	if v != nil {
@@ -88,7 +92,7 @@ func (m *memory) CompareAndSwap(ctx context.Context, key, version string, value 
 }
 
 // cleanUp removes expired values now and then, so that a swap costs little on average and at most
-// one pass over memoryEntries. mu is held.
+// one pass over all values. mu is held.
 func (m *memory) cleanUp() {
 	now := time.Now()
 	if now.Sub(m.cleaned) < memoryCleanup {

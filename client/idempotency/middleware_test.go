@@ -364,6 +364,32 @@ func TestMiddlewareInFlight(t *testing.T) {
 	s.expect(s.send(), http.StatusOK, "false", 1)
 }
 
+// A client that waits and goes away takes nothing with it.
+func TestMiddlewareWaiterDisconnects(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s := newService(t, func(o *idempotency.Options) { o.Wait, o.ServerErrors = time.Minute, idempotency.ReleaseKey })
+		s.charge.serve = func(w http.ResponseWriter, _ *http.Request) {
+			if s.charge.runs.Load() > 1 {
+				return
+			}
+			ctx, disconnect := context.WithCancel(t.Context())
+			waited := make(chan struct{})
+			// Ends when its client disconnects; the receive below waits for it.
+			go func() {
+				defer close(waited)
+				s.handler.ServeHTTP(httptest.NewRecorder(), request().WithContext(ctx))
+			}()
+			synctest.Wait()
+			disconnect()
+			<-waited
+			w.WriteHeader(http.StatusInternalServerError)
+		}
+		s.expect(s.send(), http.StatusInternalServerError, "false", 1)
+		s.expect(s.send(), http.StatusOK, "false", 2)
+	})
+}
+
 // What each status leaves behind, with each disposition.
 func TestMiddlewareStatuses(t *testing.T) {
 	t.Parallel()
