@@ -59,8 +59,9 @@
 //
 // # Bounds
 //
-// A keyed request has at most Options.MaxBody bytes in memory and its response 1 MiB; a longer one,
-// and a stream of events, is delivered as it comes and kept without its body. Each owner has one
-// goroutine for its heartbeats, which ends with the work. A call of the store takes at most
-// Settings.StoreTimeout, besides the wait for another owner.
+// A keyed request has at most Options.MaxBody bytes in memory and its response 1 MiB, headers
+// included; a longer one, and a stream of events, is delivered as it comes and kept without its body.
+// Each owner has one goroutine for its heartbeats, which ends with the work. A call of the store takes
+// at most Settings.StoreTimeout, besides the wait for another owner; a failed Reserve takes one call
+// more, which releases the key in case only the answer was lost.
 package idempotency

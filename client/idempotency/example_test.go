@@ -96,13 +96,13 @@ func ExampleLedger() {
 	if err != nil {
 		log.Fatal(err)
 	}
-	defer c.Close() //nolint:errcheck // Nothing is under way.
+	defer c.Close()
 	store := idempotency.Ledger(c)
 	journal, err := idempotency.OpenJournal("/var/lib/shop/results", store, nil)
 	if err != nil {
 		log.Fatal(err)
 	}
-	defer journal.Close() //nolint:errcheck // What is left in it is tried again at the next start.
+	defer journal.Close()
 	guarded := idempotency.Middleware(store, idempotency.Options{
 		Settings:    idempotency.Settings{Journal: journal},
 		Scope:       idempotency.Scope{Organization: "shop"},

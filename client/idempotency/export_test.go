@@ -43,3 +43,6 @@ func LocateJSON(text []byte, pointer string) (value []byte, found bool, err erro
 	start, end, found, err := locate(text, pointer)
 	return text[start:end], found, err
 }
+
+// StoreKey returns the key of a record in a database.
+func StoreKey(k *RecordKey) string { return k.storeKey() }

@@ -1,6 +1,7 @@
 package idempotency_test
 
 import (
+	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"net/http"
@@ -270,5 +271,38 @@ func TestFingerprint(t *testing.T) {
 		if _, err := idempotency.NewFingerprint(mode, []string{"/a"}, r); err == nil {
 			t.Errorf("mode %d takes duplicate names", mode)
 		}
+	}
+}
+
+// What is stored must be found, and compared, by every later version.
+func TestFormatsAreStable(t *testing.T) {
+	t.Parallel()
+	for mode, want := range map[idempotency.FingerprintMode]string{
+		idempotency.FingerprintRaw:      "ffaccddf7201102fe2b8a7a77ba7c6a9e5cef43216d67e4d30c9174cc1122306",
+		idempotency.FingerprintJCS:      "cfd734f62707bce3e1c25851896dcb6bef201b80aa12b26f7b37225f415c0c68",
+		idempotency.FingerprintPointers: "02fe8be4b2c9a3ea8d7b32175ec31c4a028c7a670ff3ea854b730804c56868f8",
+		idempotency.FingerprintNone:     "46d03d965f09bda93284e15ca63b45e2260537da17573b4f3fe428d2dc8560f1",
+	} {
+		var pointers []string
+		if mode == idempotency.FingerprintPointers {
+			pointers = []string{"/amount", "/absent"}
+		}
+		f, err := idempotency.NewFingerprint(mode, pointers, &idempotency.Request{
+			Method: "POST", Namespace: "POST /charge", Target: &url.URL{Path: "/charge", RawQuery: "b=2&a=1"},
+			MediaType: "application/json", Body: []byte(`{"amount": 5, "to": "x"}`),
+		})
+		if got := hex.EncodeToString(f.Digest[:]); err != nil || got != want {
+			t.Errorf("mode %d: %s, %v; want %s", mode, got, err, want)
+		}
+	}
+	key := idempotency.StoreKey(&idempotency.RecordKey{
+		Scope: idempotency.Scope{Organization: "o", Vault: "v"}, Namespace: "n", Principal: "p", Key: "k",
+	})
+	if want := "records/6eef723d89e01798ba8528335c04d4e56b2e1463fa7cdefc84359087d1afd214"; key != want {
+		t.Errorf("the key of a record is %s, want %s", key, want)
+	}
+	response := idempotency.EncodeStored(201, http.Header{"Location": {"/a"}, "Date": {"today"}}, []byte("body"))
+	if want := "\x01\x37" + `{"status":201,"header":{"Location":["/a"]},"kept":true}body`; string(response) != want {
+		t.Errorf("a stored response is %q, want %q", response, want)
 	}
 }
