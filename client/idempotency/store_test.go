@@ -183,3 +183,62 @@ func TestLedgerErrors(t *testing.T) {
 		s.refused(s.send(), want.status, want.code, idempotency.SameKey, 0)
 	}
 }
+
+// A swap is stored and its answer is lost: the repeat of each call has the outcome of the first.
+func TestLostSwaps(t *testing.T) {
+	t.Parallel()
+	backend := newMapBackend()
+	store := idempotency.NewStore(backend)
+	lost := 0
+	repeat := func(call string, f func() (idempotency.Outcome, error)) {
+		t.Helper()
+		armed := map[string]bool{"tokens": true, "record": true} // by the beginning of the key
+		backend.setFail(func(kind, key string) (bool, error) {
+			if kind == "swap" && armed[key[:6]] {
+				armed[key[:6]] = false
+				lost++
+				return true, errors.New("the connection broke")
+			}
+			return false, nil
+		})
+		outcome, err := f()
+		for repeats := 0; err != nil && repeats < 2; repeats++ {
+			outcome, err = f()
+		}
+		if err != nil || outcome != idempotency.OK && outcome != idempotency.Acquired {
+			t.Errorf("%s: %v, %v", call, outcome, err)
+		}
+	}
+	request := &idempotency.ReserveRequest{Key: doKey(), AttemptID: idempotency.NewAttemptID()}
+	owner := &idempotency.Ownership{Key: doKey(), AttemptID: request.AttemptID}
+	repeat("Reserve", func() (idempotency.Outcome, error) {
+		r, err := store.Reserve(t.Context(), request)
+		if err != nil {
+			return 0, err
+		}
+		if owner.Token != 0 && owner.Token != r.Token {
+			t.Errorf("the owner had token %d and has %d", owner.Token, r.Token)
+		}
+		owner.Token = r.Token
+		return r.Outcome, nil
+	})
+	outcome := func(a *idempotency.Answer, err error) (idempotency.Outcome, error) {
+		if err != nil {
+			return 0, err
+		}
+		return a.Outcome, nil
+	}
+	repeat("Heartbeat", func() (idempotency.Outcome, error) { return outcome(store.Heartbeat(t.Context(), owner, 0)) })
+	repeat("Checkpoint", func() (idempotency.Outcome, error) {
+		return outcome(store.Checkpoint(t.Context(), owner, []byte("half")))
+	})
+	repeat("Complete", func() (idempotency.Outcome, error) {
+		return outcome(store.Complete(t.Context(), owner, idempotency.Result{Response: []byte("done")}))
+	})
+	if lost != 5 {
+		t.Errorf("%d answers were lost", lost)
+	}
+	if r, err := store.Get(t.Context(), new(doKey())); err != nil || string(r.Response) != "done" || r.Attempts != 1 {
+		t.Errorf("%+v, %v", r, err)
+	}
+}
