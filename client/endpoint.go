@@ -27,6 +27,7 @@ type endpoint struct {
 	options *Options
 	ledger  seqledgerv1connect.LedgerServiceClient
 	admin   seqledgerv1connect.AdminServiceClient
+	records seqledgerv1connect.IdempotencyServiceClient
 	frames  *connect.Client[message.Frame, seqledgerv1.WriteStreamResponse]
 	// pool holds the connections of unary calls; http2 holds those of streams and of calls that
 	// the pool cannot send. upgrade opens connections for the write stream alone. pool and
@@ -66,6 +67,7 @@ func (c *Client) newEndpoint(base *url.URL) *endpoint {
 	opts := []connect.ClientOption{connect.WithCodec(message.Codec{})}
 	e.ledger = seqledgerv1connect.NewLedgerServiceClient(do, base.String(), opts...)
 	e.admin = seqledgerv1connect.NewAdminServiceClient(do, base.String(), opts...)
+	e.records = seqledgerv1connect.NewIdempotencyServiceClient(do, base.String(), opts...)
 	// Receipts are small and random: gzip on the stream would cost more CPU
 	// than everything else together and save nothing.
 	e.frames = connect.NewClient[message.Frame, seqledgerv1.WriteStreamResponse](

@@ -1,0 +1,374 @@
+package idempotency
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/binary"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"time"
+
+	"github.com/seqledger/seqledger/internal/keyed"
+)
+
+// Backend is what a database needs for [NewStore]: values under keys, with a compare-and-swap
+// that is linearizable. A key is at most 80 letters, digits, '/' and '-'; a value is at most
+// 1.2 MiB.
+//
+// A backend may also implement [Notifier] and [TokenSource].
+type Backend interface {
+	// Load returns the value of a key, its version, and the time of the store's clock. A key
+	// without a value has a nil value and the version "". The clock should be the database's:
+	// the leases of all processes are compared with it.
+	Load(ctx context.Context, key string) (value []byte, version string, now time.Time, err error)
+	// CompareAndSwap stores a value if the version of the key is still the given one, durably,
+	// and reports whether it did. Every stored value has a version that its key never had
+	// before. The store may delete the value after keepUntil, and never before; a zero keepUntil
+	// means that the value is kept for ever. After an error the value may be stored or not.
+	CompareAndSwap(ctx context.Context, key, version string, value []byte, keepUntil time.Time) (swapped bool, err error)
+}
+
+// Notifier is a [Backend] that reports changes. Without it a waiting Reserve polls.
+type Notifier interface {
+	// Changed returns when the version of a key may no longer be the given one, or when ctx
+	// ends.
+	Changed(ctx context.Context, key, version string) error
+}
+
+// TokenSource is a [Backend] with a counter of its own. Without it tokens come from a value that
+// all reservations of the store increment by compare-and-swap.
+type TokenSource interface {
+	// NextToken returns a number above 0 that is higher than every number it has returned, to
+	// any process, before the call began.
+	NextToken(ctx context.Context) (uint64, error)
+}
+
+// ErrDamaged is returned for a stored value that is not a record. The store changes nothing
+// then.
+var ErrDamaged = errors.New("idempotency: a stored value is damaged")
+
+// The waits between the polls of a Reserve that waits, and between the attempts of a swap that
+// others overtook.
+const (
+	pollFirst = 10 * time.Millisecond
+	pollMax   = time.Second
+	swapMax   = 20 * time.Millisecond
+)
+
+const tokenKey = "tokens"
+
+// NewStore returns a store on a database. It decides by the same rules as the ledger, between a
+// Load and a CompareAndSwap: an acquiring Reserve is two swaps (one of them for the token; see
+// [TokenSource]), every other call that changes a record is one.
+//
+// Unlike the ledger, such a store cannot see that it was out of reach: leases end although their
+// owners could not extend them. Choose leases longer than the outages to be expected.
+func NewStore(backend Backend) Store { return &casStore{backend} }
+
+// casStore is a store on a Backend.
+type casStore struct{ backend Backend }
+
+// key returns the backend's key of a record: a hash, so that neither the client's key nor a
+// principal gets into the database.
+func (k *RecordKey) storeKey() string {
+	h := sha256.New()
+	hash := sha256.Sum256([]byte(k.Key))
+	for _, part := range []string{k.Scope.Organization, k.Scope.Vault, k.Namespace, k.Principal, string(hash[:])} {
+		h.Write(binary.BigEndian.AppendUint64(nil, uint64(len(part))))
+		h.Write([]byte(part))
+	}
+	return "records/" + hex.EncodeToString(h.Sum(nil))
+}
+
+// decided is the outcome of a command and what it was decided on.
+type decided struct {
+	keyed.Outcome
+
+	record  *keyed.Record
+	version string
+	now     int64
+}
+
+// decide applies a command to the record of a key. prepare adapts the command to the store's
+// time before each attempt; it may be nil.
+func (s *casStore) decide(
+	ctx context.Context, key *RecordKey, c keyed.Command, prepare func(c *keyed.Command, now int64),
+) (decided, error) {
+	name := key.storeKey()
+	for {
+		value, version, now, err := s.backend.Load(ctx, name)
+		if err != nil {
+			return decided{}, err
+		}
+		record, err := decodeStored(value)
+		if err != nil {
+			return decided{}, err
+		}
+		at := keyed.Moment{Now: now.UnixNano(), Token: tokenWanted}
+		if prepare != nil {
+			prepare(&c, at.Now)
+		}
+		next, out := keyed.Transition(record, &c, at)
+		if next != nil && next.Token == tokenWanted {
+			// Drawn behind the Load: the token is higher than that of every owner before, because
+			// the swap fails if there has been one since.
+			if at.Token, err = s.nextToken(ctx); err != nil {
+				return decided{}, err
+			}
+			if record != nil && at.Token <= record.Token {
+				return decided{}, fmt.Errorf("%w: token %d after %d", ErrDamaged, at.Token, record.Token)
+			}
+			next, out = keyed.Transition(record, &c, at)
+		}
+		if !out.Changed {
+			return decided{out, next, version, at.Now}, nil
+		}
+		swapped, err := s.backend.CompareAndSwap(ctx, name, version, next.Append(nil), keepUntil(next))
+		if err != nil {
+			return decided{}, err
+		}
+		if swapped {
+			return decided{out, next, version, at.Now}, nil
+		}
+		if err := pause(ctx, rand.N(swapMax)); err != nil {
+			return decided{}, err
+		}
+	}
+}
+
+// tokenWanted stands for the token of a new ownership until one is needed.
+const tokenWanted = ^uint64(0)
+
+func decodeStored(value []byte) (*keyed.Record, error) {
+	if value == nil {
+		return nil, nil
+	}
+	record, err := keyed.Decode(value)
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", ErrDamaged, err)
+	}
+	return record, nil
+}
+
+// keepUntil returns the time until which nothing may forget a record. One that is pending is
+// kept for as long as its outcome may be unknown behind its lease.
+func keepUntil(r *keyed.Record) time.Time {
+	switch {
+	case r.State != keyed.Pending:
+		return time.Unix(0, r.Due(keyed.Moment{}))
+	case r.Policy == keyed.TakeOver:
+		return time.Unix(0, r.LeaseEnd).Add(keyed.UnclaimedTTL + keyed.IndeterminateTTL)
+	}
+	return time.Unix(0, r.LeaseEnd).Add(keyed.IndeterminateTTL)
+}
+
+// nextToken increments the counter of the store.
+func (s *casStore) nextToken(ctx context.Context) (uint64, error) {
+	if own, ok := s.backend.(TokenSource); ok {
+		return own.NextToken(ctx)
+	}
+	for {
+		value, version, _, err := s.backend.Load(ctx, tokenKey)
+		if err != nil {
+			return 0, err
+		}
+		var last uint64
+		switch {
+		case len(value) == 8:
+			last = binary.BigEndian.Uint64(value)
+		case value != nil:
+			return 0, fmt.Errorf("%w: the counter of tokens has %d bytes", ErrDamaged, len(value))
+		}
+		next := binary.BigEndian.AppendUint64(nil, last+1)
+		swapped, err := s.backend.CompareAndSwap(ctx, tokenKey, version, next, time.Time{})
+		if err != nil || swapped {
+			return last + 1, err
+		}
+		if err := pause(ctx, rand.N(swapMax)); err != nil {
+			return 0, err
+		}
+	}
+}
+
+// pause waits for d or the end of ctx.
+func pause(ctx context.Context, d time.Duration) error {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// Reserve implements Store.
+func (s *casStore) Reserve(ctx context.Context, request *ReserveRequest) (*Reservation, error) {
+	r, err := request.validate()
+	if err != nil {
+		return nil, err
+	}
+	command := keyed.Command{
+		Kind: keyed.Reserve, AttemptID: keyed.AttemptID(r.AttemptID), Fingerprint: keyed.Fingerprint(r.Fingerprint),
+		Lease: int64(r.Lease), TTL: int64(r.TTL), Policy: keyed.Policy(r.OnLeaseExpired),
+	}
+	prepare := func(c *keyed.Command, now int64) {
+		c.ValidUntil = now + int64(keyed.MaxValidity)
+		if !r.ValidUntil.IsZero() {
+			c.ValidUntil = min(c.ValidUntil, max(0, r.ValidUntil.UnixNano()))
+		}
+	}
+	waiting, cancel := context.WithTimeout(ctx, r.Wait)
+	defer cancel()
+	for polls := 0; ; polls++ {
+		out, err := s.decide(ctx, &r.Key, command, prepare)
+		if err != nil {
+			return nil, err
+		}
+		switch {
+		case out.Code != keyed.InFlight:
+			return out.reservation(), nil
+		case waiting.Err() != nil:
+			return out.reservation(), ctx.Err()
+		}
+		s.awaitChange(waiting, r.Key.storeKey(), out, polls)
+	}
+}
+
+// awaitChange waits until a record has probably changed, its lease has ended, or ctx ends.
+func (s *casStore) awaitChange(ctx context.Context, name string, out decided, polls int) {
+	ctx, cancel := context.WithTimeout(ctx, out.RetryAfter)
+	defer cancel()
+	if notifier, ok := s.backend.(Notifier); ok {
+		if notifier.Changed(ctx, name, out.version) == nil {
+			return
+		}
+		// A notifier that fails must not make this a busy loop.
+	}
+	wait := pollMax
+	if polls < 7 {
+		wait = min(pollMax, pollFirst<<polls)
+	}
+	_ = pause(ctx, wait/2+rand.N(wait/2+1))
+}
+
+// reservation returns the answer to a Reserve.
+func (d *decided) reservation() *Reservation {
+	answer := &Reservation{Outcome: Outcome(d.Code)}
+	switch d.Code {
+	case keyed.Acquired:
+		answer.Token, answer.Attempt, answer.Checkpoint = d.record.Token, d.record.Attempts, d.record.Checkpoint
+		answer.LeaseExpires = time.Unix(0, d.record.LeaseEnd)
+	case keyed.Replay, keyed.Unknown:
+		answer.Record = publicRecord(d.record)
+	case keyed.InFlight:
+		answer.RetryAfter = d.RetryAfter
+	}
+	return answer
+}
+
+// publicRecord returns a record as callers see it.
+func publicRecord(k *keyed.Record) *Record {
+	r := &Record{
+		State: State(k.State), Fingerprint: Fingerprint(k.Fingerprint), Token: k.Token, Attempts: k.Attempts,
+		OnLeaseExpired: LeaseExpiry(k.Policy), LeaseExpires: time.Unix(0, k.LeaseEnd), Created: time.Unix(0, k.Created),
+		Response: k.Response, ResponseSize: k.ResponseSize, Checkpoint: k.Checkpoint,
+	}
+	if k.Completed != 0 {
+		r.Completed = time.Unix(0, k.Completed)
+	}
+	if k.Expires != 0 {
+		r.Expires = time.Unix(0, k.Expires)
+	}
+	return r
+}
+
+// asOwner applies a command of an owner.
+func (s *casStore) asOwner(ctx context.Context, owner *Ownership, c keyed.Command) (*Answer, error) {
+	if err := owner.validate(); err != nil {
+		return nil, err
+	}
+	c.AttemptID, c.Token = keyed.AttemptID(owner.AttemptID), owner.Token
+	out, err := s.decide(ctx, &owner.Key, c, nil)
+	if err != nil {
+		return nil, err
+	}
+	answer := &Answer{Outcome: Outcome(out.Code)}
+	switch live := out.record.Live(out.now); {
+	case out.Code == keyed.OK && c.Kind == keyed.Heartbeat:
+		answer.Expires = time.Unix(0, out.record.LeaseEnd)
+	case out.Code == keyed.OK && live && out.record.State != keyed.Pending:
+		answer.Expires = time.Unix(0, out.record.Expires)
+	case out.Code == keyed.AlreadyCompleted, out.Code == keyed.LeaseLost && live && out.record.State != keyed.Pending:
+		answer.Record = publicRecord(out.record)
+	}
+	return answer, nil
+}
+
+// finish stores a result.
+func (s *casStore) finish(
+	ctx context.Context, kind keyed.Kind, owner *Ownership, result Result, unset time.Duration,
+) (*Answer, error) {
+	ttl, err := span("TTL", result.TTL, unset, MinTTL, MaxTTL)
+	if err != nil {
+		return nil, err
+	}
+	if len(result.Response) > MaxResponse {
+		return nil, &InvalidError{"Response", fmt.Sprintf("must have at most %d bytes, has %d", MaxResponse,
+			len(result.Response))}
+	}
+	return s.asOwner(ctx, owner, keyed.Command{Kind: kind, Response: result.Response, TTL: int64(ttl)})
+}
+
+// Complete implements Store.
+func (s *casStore) Complete(ctx context.Context, owner *Ownership, result Result) (*Answer, error) {
+	return s.finish(ctx, keyed.Complete, owner, result, 0)
+}
+
+// Reject implements Store.
+func (s *casStore) Reject(ctx context.Context, owner *Ownership, result Result) (*Answer, error) {
+	return s.finish(ctx, keyed.Reject, owner, result, DefaultRejectedTTL)
+}
+
+// Release implements Store.
+func (s *casStore) Release(ctx context.Context, owner *Ownership) (*Answer, error) {
+	return s.asOwner(ctx, owner, keyed.Command{Kind: keyed.Release})
+}
+
+// Heartbeat implements Store.
+func (s *casStore) Heartbeat(ctx context.Context, owner *Ownership, lease time.Duration) (*Answer, error) {
+	lease, err := span("Lease", lease, DefaultLease, MinLease, MaxLease)
+	if err != nil {
+		return nil, err
+	}
+	return s.asOwner(ctx, owner, keyed.Command{Kind: keyed.Heartbeat, Lease: int64(lease)})
+}
+
+// Checkpoint implements Store.
+func (s *casStore) Checkpoint(ctx context.Context, owner *Ownership, data []byte) (*Answer, error) {
+	if len(data) > MaxCheckpoint {
+		return nil, &InvalidError{"Checkpoint", fmt.Sprintf("must have at most %d bytes, has %d", MaxCheckpoint, len(data))}
+	}
+	return s.asOwner(ctx, owner, keyed.Command{Kind: keyed.Checkpoint, Data: data})
+}
+
+// Get implements Store.
+func (s *casStore) Get(ctx context.Context, key *RecordKey) (*Record, error) {
+	if err := key.Validate(); err != nil {
+		return nil, err
+	}
+	value, _, now, err := s.backend.Load(ctx, key.storeKey())
+	if err != nil {
+		return nil, err
+	}
+	record, err := decodeStored(value)
+	if err != nil {
+		return nil, err
+	}
+	if record = record.At(keyed.Moment{Now: now.UnixNano()}); record == nil {
+		return nil, ErrNotFound
+	}
+	return publicRecord(record), nil
+}

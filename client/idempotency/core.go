@@ -1,0 +1,394 @@
+package idempotency
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/seqledger/seqledger/internal/keyed"
+)
+
+// Event is something that a [Metrics] counts.
+type Event string
+
+// The events.
+const (
+	EventAcquired      Event = "acquired"      // the work was started
+	EventTakeover      Event = "takeover"      // by the next owner, behind another's lease
+	EventReplayed      Event = "replayed"      // a stored result was returned
+	EventWaited        Event = "waited"        // for another owner
+	EventInFlight      Event = "in-flight"     // refused: another owner is at work
+	EventMismatch      Event = "mismatch"      // refused: the key stands for another request
+	EventIndeterminate Event = "indeterminate" // refused: the outcome is unknown
+	EventNotRetained   Event = "not-retained"  // refused: the response was not kept
+	EventLeaseLost     Event = "lease-lost"    // an owner has lost its lease
+	EventReleased      Event = "released"      // an owner has executed nothing
+	EventAbandoned     Event = "abandoned"     // an owner leaves the outcome unknown
+	EventJournaled     Event = "journaled"     // a result waits in the journal for the store
+	EventUnstored      Event = "unstored"      // a result could not be stored
+	EventBypassed      Event = "bypassed"      // the work ran without the store
+	EventStoreFailure  Event = "store-failure" // refused: the store does not answer
+)
+
+// Metrics takes what operators count. It is called often and concurrently, and never with a key
+// or a principal.
+type Metrics interface {
+	// Count adds one to an event.
+	Count(event Event)
+	// StoreLatency reports how long a store took for a call: "reserve", "complete", "reject",
+	// "release", "heartbeat" or "checkpoint".
+	StoreLatency(call string, took time.Duration)
+}
+
+type noMetrics struct{}
+
+func (noMetrics) Count(Event)                        {}
+func (noMetrics) StoreLatency(string, time.Duration) {}
+
+// The times of Settings that are left at zero.
+const (
+	DefaultWait         = 30 * time.Second
+	DefaultStoreTimeout = 5 * time.Second
+)
+
+// Settings is what [Middleware], [Interceptor] and [Do] have in common. The zero value is usable.
+type Settings struct {
+	// Lease is how long the store waits for a silent owner: 1 s to 24 h; 0 means 60 s. Owners
+	// send heartbeats three times per lease, so it does not bound the work.
+	Lease time.Duration
+	// TTL is how long a result is replayed, from when it was stored; 0 means 24 h.
+	TTL time.Duration
+	// RejectedTTL is TTL for refusals; 0 means 60 s.
+	RejectedTTL time.Duration
+	// Wait is how long a repeat waits for the first call, at most 60 s; 0 means 30 s, and a
+	// negative value that it does not wait.
+	Wait time.Duration
+	// OnLeaseExpired says what happens when an owner does not come back. The zero value,
+	// BecomeIndeterminate, never runs work twice.
+	OnLeaseExpired LeaseExpiry
+	// StoreTimeout bounds a call of the store, its repeats included; 0 means 5 s.
+	StoreTimeout time.Duration
+	// Journal keeps results that the store does not take. Without one such a result is lost to
+	// repeats: their answer is CodeOutcomeUnknown once the lease has ended.
+	Journal *Journal
+	// Metrics may be nil.
+	Metrics Metrics
+	// Logger may be nil. It never gets a key or a principal.
+	Logger *slog.Logger
+}
+
+// validate returns the settings with their defaults.
+func (s Settings) validate() (Settings, error) {
+	var err error
+	if s.Lease, err = span("Lease", s.Lease, DefaultLease, MinLease, MaxLease); err != nil {
+		return s, err
+	}
+	if s.TTL, err = span("TTL", s.TTL, DefaultTTL, MinTTL, MaxTTL); err != nil {
+		return s, err
+	}
+	if s.RejectedTTL, err = span("RejectedTTL", s.RejectedTTL, DefaultRejectedTTL, MinTTL, MaxTTL); err != nil {
+		return s, err
+	}
+	s.Wait = max(s.Wait, -1)
+	if s.Wait >= 0 {
+		if s.Wait, err = span("Wait", s.Wait, DefaultWait, 0, MaxWait); err != nil {
+			return s, err
+		}
+	}
+	if s.OnLeaseExpired > TakeOver {
+		return s, &InvalidError{"OnLeaseExpired", fmt.Sprintf("is %d, which is not known here", s.OnLeaseExpired)}
+	}
+	if s.StoreTimeout, err = span("StoreTimeout", s.StoreTimeout, DefaultStoreTimeout, time.Millisecond,
+		time.Hour); err != nil {
+		return s, err
+	}
+	if s.Metrics == nil {
+		s.Metrics = noMetrics{}
+	}
+	if s.Logger == nil {
+		s.Logger = slog.New(slog.DiscardHandler)
+	}
+	return s, nil
+}
+
+// guard lets work run once for a key. It is the core of every entry point: begin, then either
+// the work and settle, release or abandon, or a replay.
+type guard struct {
+	Settings
+
+	store Store
+	// open is set when work runs although the store does not answer.
+	open bool
+}
+
+// timed reports how long a call of the store took.
+func (g *guard) timed(call string) func() {
+	start := time.Now()
+	return func() { g.Metrics.StoreLatency(call, time.Since(start)) }
+}
+
+// begin takes a key. It returns the owner, who must end with settle, release or abandon; or the
+// finished record, to replay; or an [*Error]. ctx is for the call, and work for the work.
+func (g *guard) begin(ctx, work context.Context, key RecordKey, f Fingerprint) (*Owner, *Record, error) {
+	request := &ReserveRequest{
+		Key: key, Fingerprint: f, AttemptID: NewAttemptID(), ValidUntil: time.Now().Add(keyed.MaxValidity),
+		Lease: g.Lease, TTL: g.TTL, OnLeaseExpired: g.OnLeaseExpired,
+	}
+	r, err := g.reserve(ctx, request)
+	if err == nil && r.Outcome == InFlight && g.Wait > 0 {
+		g.Metrics.Count(EventWaited)
+		request.Wait = g.Wait
+		r, err = g.reserve(ctx, request)
+	}
+	if err != nil {
+		return nil, nil, g.notReserved(ctx, request, err)
+	}
+	switch r.Outcome {
+	case Acquired:
+		g.Metrics.Count(EventAcquired)
+		if r.Attempt > 1 {
+			g.Metrics.Count(EventTakeover)
+		}
+		return g.newOwner(work, request, r), nil, nil
+	case Replay:
+		return nil, r.Record, nil // the caller counts whether it can be replayed
+	case InFlight:
+		g.Metrics.Count(EventInFlight)
+		return nil, nil, &Error{Code: CodeInFlight, RetryAfter: max(time.Second, r.RetryAfter)}
+	case Mismatch:
+		g.Metrics.Count(EventMismatch)
+		return nil, nil, &Error{Code: CodeKeyReused}
+	case Unknown:
+		g.Metrics.Count(EventIndeterminate)
+		return nil, nil, &Error{Code: CodeOutcomeUnknown, Record: r.Record}
+	case Stale:
+		err = errors.New("the reservation came to the store after its validity: the clocks differ by minutes")
+	default:
+		err = fmt.Errorf("the store answered a Reserve with %v", r.Outcome)
+	}
+	g.Metrics.Count(EventStoreFailure)
+	return nil, nil, &Error{Code: CodeStoreUnavailable, RetryAfter: time.Second, Cause: err}
+}
+
+func (g *guard) reserve(ctx context.Context, request *ReserveRequest) (*Reservation, error) {
+	defer g.timed("reserve")()
+	ctx, cancel := context.WithTimeout(ctx, request.Wait+g.StoreTimeout)
+	defer cancel()
+	return g.store.Reserve(ctx, request)
+}
+
+// notReserved returns the error of a Reserve that failed. The key may be reserved all the same,
+// with no owner to do the work, so it is released unless the work runs without the store.
+func (g *guard) notReserved(ctx context.Context, request *ReserveRequest, err error) error {
+	answer := fromStore(err)
+	if ctx.Err() == nil { // otherwise the caller has gone
+		g.Metrics.Count(EventStoreFailure)
+	}
+	if answer.Code == CodeQuota || g.open && ctx.Err() == nil {
+		return answer
+	}
+	again, cancel := context.WithTimeout(context.WithoutCancel(ctx), g.StoreTimeout)
+	defer cancel()
+	request.Wait = 0
+	if r, err := g.store.Reserve(again, request); err == nil && r.Outcome == Acquired {
+		_, _ = g.store.Release(again, &Ownership{request.Key, r.Token, request.AttemptID})
+	}
+	return answer
+}
+
+// Owner is an ownership of a key, for the time of the work. It is safe for concurrent use.
+type Owner struct {
+	guard      *guard
+	ownership  Ownership
+	attempt    uint64
+	checkpoint []byte
+
+	// left is what the handler has said that its work leaves behind: a Disposition and 1, or 0.
+	left atomic.Uint32
+
+	ctx    context.Context // of the work
+	cancel context.CancelCauseFunc
+	beats  sync.WaitGroup // the goroutine of the heartbeats
+	quit   context.CancelFunc
+}
+
+// Token returns the fencing token. Every later ownership of any key in the store has a higher
+// one, so a resource that compares tokens can refuse an owner that was overtaken.
+func (o *Owner) Token() uint64 { return o.ownership.Token }
+
+// Attempt returns the number of this ownership of the key, from 1.
+func (o *Owner) Attempt() uint64 { return o.attempt }
+
+// LastCheckpoint returns what the previous owner has stored, or nil.
+func (o *Owner) LastCheckpoint() []byte { return o.checkpoint }
+
+// Leave says what the work of a handler leaves behind, in place of what its status, its error or its
+// panic says: [ReleaseKey], for example, for a 502 where nothing was sent to the service behind the
+// handler. It has no effect on a response of [Do], or on a success of [Interceptor].
+func (o *Owner) Leave(d Disposition) { o.left.Store(uint32(d) + 1) }
+
+// leaves returns what the work leaves behind: what the handler says, or d.
+func (o *Owner) leaves(d Disposition) Disposition {
+	if said := o.left.Load(); said > 0 {
+		return Disposition(said - 1)
+	}
+	return d
+}
+
+// ErrLeaseLost is the error of an owner that no longer owns its key: stop.
+var ErrLeaseLost = errors.New("idempotency: another owner has taken the key over")
+
+// Checkpoint stores progress for the next owner, at most 64 KiB. After [ErrLeaseLost] the work
+// must stop.
+func (o *Owner) Checkpoint(ctx context.Context, data []byte) error {
+	defer o.guard.timed("checkpoint")()
+	ctx, cancel := context.WithTimeout(ctx, o.guard.StoreTimeout)
+	defer cancel()
+	answer, err := o.guard.store.Checkpoint(ctx, &o.ownership, data)
+	if err == nil && answer.Outcome != OK {
+		err = ErrLeaseLost
+	}
+	return err
+}
+
+// newOwner starts the heartbeats of a new ownership. The context of its work ends when work ends,
+// and when another owner has taken over.
+func (g *guard) newOwner(work context.Context, request *ReserveRequest, r *Reservation) *Owner {
+	o := &Owner{
+		guard: g, ownership: Ownership{request.Key, r.Token, request.AttemptID}, attempt: r.Attempt,
+		checkpoint: r.Checkpoint,
+	}
+	o.ctx, o.cancel = context.WithCancelCause(context.WithValue(work, ownerKey{}, o))
+	beating, quit := context.WithCancel(context.WithoutCancel(work))
+	o.quit = quit
+	// Ends with the ownership, whose end waits for it.
+	o.beats.Go(func() { o.beat(beating) })
+	return o
+}
+
+type ownerKey struct{}
+
+// FromContext returns the ownership that a handler works under, or nil if its request has no key.
+func FromContext(ctx context.Context) *Owner {
+	o, _ := ctx.Value(ownerKey{}).(*Owner)
+	return o
+}
+
+// beat extends the lease until ctx ends or the lease is lost.
+func (o *Owner) beat(ctx context.Context) {
+	interval := o.guard.Lease / 3
+	for pause(ctx, interval) == nil {
+		lost, err := o.heartbeat(ctx, interval)
+		if err != nil && ctx.Err() == nil {
+			o.guard.Logger.WarnContext(ctx, "a lease could not be extended", "error", err)
+		}
+		if !lost {
+			continue
+		}
+		o.guard.Metrics.Count(EventLeaseLost)
+		if o.guard.OnLeaseExpired == TakeOver {
+			o.cancel(ErrLeaseLost)
+		}
+		// Otherwise no other owner can start, and the work's own late result is what settles the
+		// unknown outcome.
+		return
+	}
+}
+
+func (o *Owner) heartbeat(ctx context.Context, timeout time.Duration) (lost bool, err error) {
+	defer o.guard.timed("heartbeat")()
+	ctx, cancel := context.WithTimeout(ctx, timeout)
+	defer cancel()
+	answer, err := o.guard.store.Heartbeat(ctx, &o.ownership, o.guard.Lease)
+	return err == nil && answer.Outcome != OK, err
+}
+
+// end ends the heartbeats and the work's context.
+func (o *Owner) end() {
+	o.quit()
+	o.beats.Wait()
+	o.cancel(context.Canceled)
+}
+
+// settle stores the result of the work and returns when it expires, or zero if the store has not
+// taken it. A result that the store does not take goes into the journal: the key is never
+// released after the work.
+func (o *Owner) settle(kind resultKind, result Result) time.Time {
+	o.end()
+	g := o.guard
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(o.ctx), g.StoreTimeout)
+	defer cancel()
+	answer, err := g.finish(ctx, kind, &o.ownership, result)
+	switch {
+	case err != nil:
+		g.postpone(ctx, &journalEntry{Kind: kind, Owner: o.ownership, Result: result}, err)
+	case answer.Outcome == OK:
+		return answer.Expires
+	case answer.Outcome == LeaseLost:
+		g.Metrics.Count(EventLeaseLost)
+		g.Logger.WarnContext(ctx, "a result came after the lease and was not stored")
+	default:
+		g.Metrics.Count(EventUnstored)
+		g.Logger.ErrorContext(ctx, "a result was not stored", "outcome", answer.Outcome.String())
+	}
+	return time.Time{}
+}
+
+// resultKind says which call stores a result.
+type resultKind string
+
+const (
+	resultCommitted resultKind = "complete"
+	resultRejected  resultKind = "reject"
+)
+
+// finish calls Complete or Reject.
+func (g *guard) finish(ctx context.Context, kind resultKind, owner *Ownership, result Result) (*Answer, error) {
+	defer g.timed(string(kind))()
+	if kind == resultRejected {
+		result.TTL = g.RejectedTTL
+		return g.store.Reject(ctx, owner, result)
+	}
+	return g.store.Complete(ctx, owner, result)
+}
+
+// postpone leaves a result to the journal.
+func (g *guard) postpone(ctx context.Context, entry *journalEntry, cause error) {
+	err := errors.New("there is no journal")
+	if entry.Kind == resultRejected {
+		entry.Result.TTL = g.RejectedTTL
+	}
+	if g.Journal != nil {
+		if err = g.Journal.add(entry); err == nil {
+			g.Metrics.Count(EventJournaled)
+			g.Logger.WarnContext(ctx, "a result waits in the journal for the store", "error", cause)
+			return
+		}
+	}
+	g.Metrics.Count(EventUnstored)
+	g.Logger.ErrorContext(ctx, "a result was not stored: its outcome will be unknown", "error", cause, "journal", err)
+}
+
+// release frees the key because nothing was executed.
+func (o *Owner) release() {
+	o.end()
+	g := o.guard
+	defer g.timed("release")()
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(o.ctx), g.StoreTimeout)
+	defer cancel()
+	if _, err := g.store.Release(ctx, &o.ownership); err != nil {
+		g.Logger.WarnContext(ctx, "a key was not released: its outcome will be unknown", "error", err)
+		return
+	}
+	g.Metrics.Count(EventReleased)
+}
+
+// abandon leaves the outcome unknown: nothing extends the lease, and its end decides.
+func (o *Owner) abandon() {
+	o.end()
+	o.guard.Metrics.Count(EventAbandoned)
+}

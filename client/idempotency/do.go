@@ -1,0 +1,110 @@
+package idempotency
+
+import (
+	"context"
+	"errors"
+	"time"
+)
+
+// ErrNotExecuted is wrapped by the error of a function that has changed nothing: the key is
+// released, and the next call runs the function again.
+var ErrNotExecuted = errors.New("idempotency: not executed")
+
+// RejectedError is the error of a function that refuses the work for good. Repeats get it, too,
+// for Settings.RejectedTTL.
+type RejectedError struct {
+	Response []byte // at most 1 MiB
+}
+
+// Error implements error.
+func (e *RejectedError) Error() string { return "idempotency: the work was rejected" }
+
+// Done is the result of [Do].
+type Done struct {
+	Response []byte
+	// Replayed is true if an earlier call has done the work.
+	Replayed bool
+	// Expires is when the store forgets the result. It is zero if the store has not taken it:
+	// the result holds for this call, and waits in the journal if there is one.
+	Expires time.Time
+}
+
+// DoOptions configures [DoOptions.Do].
+type DoOptions struct {
+	Settings
+
+	// Fingerprint identifies the request. The zero value compares nothing: then only the key
+	// tells two requests apart.
+	Fingerprint Fingerprint
+}
+
+// Do runs fn once for a key and returns its response, or the response of the earlier call that
+// has run it. Response and error of fn decide:
+//
+//   - nil: the response is stored.
+//   - a [*RejectedError]: the refusal is stored and returned, now and to repeats.
+//   - an error that wraps [ErrNotExecuted]: the key is free again.
+//   - any other error, and a panic: the outcome is unknown. The store does not run the work
+//     again by itself, unless Settings.OnLeaseExpired says so.
+//
+// The context of fn ends with ctx, and when another owner has taken over. An error of Do that is
+// an [*Error] means that fn was not called.
+func Do(
+	ctx context.Context, store Store, key RecordKey, fn func(context.Context, *Owner) ([]byte, error),
+) (*Done, error) {
+	return DoOptions{}.Do(ctx, store, key, fn)
+}
+
+// Do is [Do] with options.
+func (o DoOptions) Do(
+	ctx context.Context, store Store, key RecordKey, fn func(context.Context, *Owner) ([]byte, error),
+) (*Done, error) {
+	settings, err := o.validate()
+	if err = errors.Join(err, key.Validate()); err != nil {
+		return nil, err
+	}
+	g := &guard{Settings: settings, store: store}
+	owner, record, err := g.begin(ctx, ctx, key, o.Fingerprint)
+	switch {
+	case err != nil:
+		return nil, err
+	case record != nil:
+		return g.replay(record)
+	}
+	settled := false
+	defer func() {
+		if !settled { // fn panicked
+			owner.abandon()
+		}
+	}()
+	response, err := fn(owner.ctx, owner)
+	if err == nil && len(response) > MaxResponse {
+		err = &InvalidError{"Response", "has more than 1 MiB; the work was done, and its outcome will be unknown"}
+	}
+	rejected, isRejected := errors.AsType[*RejectedError](err)
+	settled = true
+	switch {
+	case err == nil:
+		return &Done{Response: response, Expires: owner.settle(resultCommitted, Result{Response: response})}, nil
+	case isRejected:
+		owner.settle(resultRejected, Result{Response: rejected.Response})
+	case errors.Is(err, ErrNotExecuted):
+		owner.release()
+	default:
+		owner.abandon()
+	}
+	return nil, err
+}
+
+// replay returns the result of an earlier call.
+func (g *guard) replay(record *Record) (*Done, error) {
+	if record.ResponseSize > uint64(len(record.Response)) {
+		g.Metrics.Count(EventNotRetained)
+		return nil, &Error{Code: CodeNotRetained, Record: record}
+	}
+	g.Metrics.Count(EventReplayed)
+	if record.State == Rejected {
+		return nil, &RejectedError{record.Response}
+	}
+	return &Done{Response: record.Response, Replayed: true, Expires: record.Expires}, nil
+}

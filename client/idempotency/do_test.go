@@ -1,0 +1,344 @@
+package idempotency_test
+
+import (
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/seqledger/seqledger/client/idempotency"
+)
+
+func doKey() idempotency.RecordKey {
+	return idempotency.RecordKey{Namespace: "jobs", Key: "job-1"}
+}
+
+func answering(response string, err error) func(context.Context, *idempotency.Owner) ([]byte, error) {
+	return func(context.Context, *idempotency.Owner) ([]byte, error) { return []byte(response), err }
+}
+
+// unexpected is a function that must not be called.
+func unexpected(t *testing.T) func(context.Context, *idempotency.Owner) ([]byte, error) {
+	return func(context.Context, *idempotency.Owner) ([]byte, error) {
+		t.Error("the work runs again")
+		return nil, nil
+	}
+}
+
+func TestDoOnce(t *testing.T) {
+	t.Parallel()
+	store := idempotency.Memory()
+	var runs atomic.Int64
+	var group sync.WaitGroup
+	for range 100 {
+		// Ends with its call; the Wait below joins it.
+		group.Go(func() {
+			done, err := idempotency.Do(t.Context(), store, doKey(), func(_ context.Context, o *idempotency.Owner) ([]byte,
+				error) {
+				runs.Add(1)
+				if o.Token() == 0 || o.Attempt() != 1 {
+					t.Errorf("owner %+v", o)
+				}
+				return []byte("done"), nil
+			})
+			if err != nil || string(done.Response) != "done" || done.Expires.IsZero() {
+				t.Errorf("%+v, %v", done, err)
+			}
+		})
+	}
+	group.Wait()
+	if runs.Load() != 1 {
+		t.Errorf("the work ran %d times", runs.Load())
+	}
+	other := idempotency.DoOptions{Fingerprint: idempotency.Fingerprint{Algorithm: 1}}
+	if _, err := other.Do(t.Context(), store, doKey(),
+		unexpected(t)); idempotency.CodeOf(err) != idempotency.CodeKeyReused {
+		t.Errorf("another request: %v", err)
+	}
+}
+
+// What fn returns decides what the next call does.
+func TestDoErrors(t *testing.T) {
+	t.Parallel()
+	broken := errors.New("broken")
+	for name, test := range map[string]struct {
+		err  error
+		then func(t *testing.T, store idempotency.Store)
+	}{
+		"rejected": {&idempotency.RejectedError{Response: []byte("no")}, func(t *testing.T, store idempotency.Store) {
+			_, err := idempotency.Do(t.Context(), store, doKey(), unexpected(t))
+			if rejected, ok := errors.AsType[*idempotency.RejectedError](err); !ok || string(rejected.Response) != "no" {
+				t.Errorf("a repeat: %v", err)
+			}
+			pass(idempotency.DefaultRejectedTTL)
+			if done, err := idempotency.Do(t.Context(), store, doKey(), answering("yes", nil)); err != nil || done.Replayed {
+				t.Errorf("later: %+v, %v", done, err)
+			}
+		}},
+		"not executed": {errors.Join(broken, idempotency.ErrNotExecuted), func(t *testing.T, store idempotency.Store) {
+			if done, err := idempotency.Do(t.Context(), store, doKey(), answering("yes", nil)); err != nil || done.Replayed {
+				t.Errorf("a repeat: %+v, %v", done, err)
+			}
+		}},
+		"unknown": {broken, func(t *testing.T, store idempotency.Store) {
+			// The call waits for 30 s, less than the lease.
+			_, err := idempotency.Do(t.Context(), store, doKey(), unexpected(t))
+			if e, ok := errors.AsType[*idempotency.Error](err); !ok || e.Code != idempotency.CodeInFlight ||
+				e.RetryAfter > 30*time.Second {
+				t.Errorf("a repeat: %v", err)
+			}
+			_, err = idempotency.Do(t.Context(), store, doKey(), unexpected(t))
+			if e, ok := errors.AsType[*idempotency.Error](err); !ok || e.Code != idempotency.CodeOutcomeUnknown ||
+				e.Retryable() ||
+				e.Action() != idempotency.Reconcile || e.Record.State != idempotency.Indeterminate {
+				t.Errorf("later: %v", err)
+			}
+		}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				store := idempotency.Memory()
+				if _, err := idempotency.Do(t.Context(), store, doKey(), answering("", test.err)); !errors.Is(err, test.err) {
+					t.Errorf("the error of the work is %v", err)
+				}
+				test.then(t, store)
+			})
+		})
+	}
+}
+
+// Work that takes longer than its lease keeps it.
+func TestDoKeepsItsLease(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		store := idempotency.Memory()
+		o := idempotency.DoOptions{Settings: idempotency.Settings{Lease: time.Second, OnLeaseExpired: idempotency.TakeOver}}
+		done, err := o.Do(t.Context(), store, doKey(), func(ctx context.Context, _ *idempotency.Owner) ([]byte, error) {
+			for range 100 {
+				pass(time.Second)
+				if r, err := store.Reserve(ctx, &idempotency.ReserveRequest{
+					Key: doKey(), AttemptID: idempotency.NewAttemptID(), OnLeaseExpired: idempotency.TakeOver,
+				}); err != nil || r.Outcome != idempotency.InFlight {
+					t.Fatalf("another owner got %+v, %v", r, err)
+				}
+			}
+			return []byte("done"), ctx.Err()
+		})
+		if err != nil || string(done.Response) != "done" {
+			t.Errorf("%+v, %v", done, err)
+		}
+	})
+}
+
+// A panic of the work leaves the outcome unknown and no goroutine.
+func TestDoPanics(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		store := idempotency.Memory()
+		func() {
+			defer func() { _ = recover() }()
+			_, _ = idempotency.Do(t.Context(), store, doKey(), func(context.Context, *idempotency.Owner) ([]byte,
+				error) {
+				panic("x")
+			})
+		}()
+		pass(idempotency.DefaultLease) // a heartbeat would keep the lease
+		if _, err := idempotency.Do(t.Context(), store, doKey(),
+			unexpected(t)); idempotency.CodeOf(err) != idempotency.CodeOutcomeUnknown {
+			t.Error(err)
+		}
+	})
+}
+
+// A next owner goes on where the last one has stopped.
+func TestDoCheckpoints(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		store := idempotency.Memory()
+		o := idempotency.DoOptions{Settings: idempotency.Settings{OnLeaseExpired: idempotency.TakeOver}}
+		var first *idempotency.Owner
+		_, _ = o.Do(t.Context(), store, doKey(), func(ctx context.Context, owner *idempotency.Owner) ([]byte, error) {
+			first = owner
+			if err := owner.Checkpoint(ctx, []byte("half")); err != nil {
+				t.Error(err)
+			}
+			return nil, errors.New("killed")
+		})
+		pass(idempotency.DefaultLease)
+		done, err := o.Do(t.Context(), store, doKey(), func(_ context.Context, owner *idempotency.Owner) ([]byte, error) {
+			if string(owner.LastCheckpoint()) != "half" || owner.Attempt() != 2 || owner.Token() <= first.Token() {
+				t.Errorf("the next owner is %+v", owner)
+			}
+			if err := first.Checkpoint(t.Context(), nil); !errors.Is(err, idempotency.ErrLeaseLost) {
+				t.Errorf("the first one's checkpoint: %v", err)
+			}
+			return []byte("done"), nil
+		})
+		if err != nil || string(done.Response) != "done" {
+			t.Errorf("%+v, %v", done, err)
+		}
+	})
+}
+
+// What a crash leaves in the journal's directory.
+func TestJournalFiles(t *testing.T) {
+	t.Parallel()
+	store := idempotency.NewStore(failingBackend{})
+	dir := t.TempDir()
+	j, err := idempotency.OpenJournal(dir, store, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := idempotency.AddToJournal(j, doKey(), []byte("done")); err != nil {
+		t.Fatal(err)
+	}
+	if err := j.Close(); err != nil {
+		t.Fatal(err)
+	}
+	files, err := filepath.Glob(filepath.Join(dir, "*.result"))
+	if err != nil || len(files) != 1 {
+		t.Fatal(files, err)
+	}
+	if info, err := os.Stat(files[0]); err != nil || info.Mode().Perm() != 0o600 {
+		t.Errorf("%v, %v", info.Mode(), err)
+	}
+	// Half of a write is no result.
+	if err := os.WriteFile(files[0]+".tmp", []byte("seqledger"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if j, err = idempotency.OpenJournal(dir, store, nil); err != nil || j.Len() != 1 {
+		t.Fatalf("%v", err)
+	}
+	_ = j.Close()
+	whole, _ := os.ReadFile(files[0])
+	for i := range whole {
+		damaged := append([]byte(nil), whole...)
+		damaged[i] ^= 0x10
+		if err := os.WriteFile(files[0], damaged, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if j, err := idempotency.OpenJournal(dir, store, nil); err == nil {
+			_ = j.Close()
+			t.Fatalf("byte %d is damaged, and the result is taken", i)
+		}
+	}
+}
+
+// The bound of a journal.
+func TestJournalIsBounded(t *testing.T) {
+	t.Parallel()
+	j, err := idempotency.OpenJournal(t.TempDir(), idempotency.NewStore(failingBackend{}), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer j.Close()
+	for err == nil {
+		err = idempotency.AddToJournal(j, doKey(), nil)
+	}
+	if !errors.Is(err, idempotency.ErrJournalFull) || j.Len() != 1024 {
+		t.Errorf("%d results, %v", j.Len(), err)
+	}
+}
+
+// A full store in memory refuses new keys, stores every result, and has room again when records have
+// expired.
+func TestMemoryIsBounded(t *testing.T) {
+	t.Parallel()
+	for name, store := range map[string]func() idempotency.Store{
+		"entries": func() idempotency.Store { return idempotency.MemoryOf(3, 1<<30) },
+		"bytes":   func() idempotency.Store { return idempotency.MemoryOf(1<<30, 1000) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				store := store()
+				key := func(i int) idempotency.RecordKey { return idempotency.RecordKey{Key: "k" + string(rune('a'+i))} }
+				once := func(i int) error {
+					_, err := idempotency.Do(t.Context(), store, key(i), func(context.Context, *idempotency.Owner) ([]byte, error) {
+						return make([]byte, 500), nil
+					})
+					return err
+				}
+				n, err := 0, error(nil)
+				for ; err == nil && n < 10; n++ {
+					err = once(n)
+				}
+				if e, ok := errors.AsType[*idempotency.Error](err); !ok || e.Code != idempotency.CodeQuota || e.RetryAfter == 0 {
+					t.Fatalf("after %d keys: %v", n, err)
+				}
+				for i := range n - 1 {
+					if record, err := store.Get(t.Context(), new(key(i))); err != nil || len(record.Response) != 500 {
+						t.Errorf("key %d: %+v, %v", i, record, err)
+					}
+				}
+				pass(idempotency.DefaultTTL + time.Hour)
+				if err := once(n); err != nil {
+					t.Error(err)
+				}
+			})
+		})
+	}
+}
+
+// failingBackend is a database that is down.
+type failingBackend struct{}
+
+var errDown = errors.New("down")
+
+func (failingBackend) Load(context.Context, string) ([]byte, string, time.Time, error) {
+	return nil, "", time.Time{}, errDown
+}
+
+func (failingBackend) CompareAndSwap(context.Context, string, string, []byte, time.Time) (bool, error) {
+	return false, errDown
+}
+
+// Damage in a database is told and changes nothing.
+func TestDamagedValues(t *testing.T) {
+	t.Parallel()
+	backend := newMapBackend()
+	store := idempotency.NewStore(backend)
+	request := &idempotency.ReserveRequest{Key: doKey(), AttemptID: idempotency.NewAttemptID()}
+	if _, err := store.Reserve(t.Context(), request); err != nil {
+		t.Fatal(err)
+	}
+	writes := backend.writes
+	for key, v := range backend.values {
+		intact := v
+		v.bytes = v.bytes[:len(v.bytes)-1]
+		backend.values[key] = v
+		_, err := store.Reserve(t.Context(), &idempotency.ReserveRequest{
+			Key: idempotency.RecordKey{Key: doKey().Key, Namespace: doKey().Namespace}, AttemptID: idempotency.NewAttemptID(),
+		})
+		if key == "tokens" {
+			_, err = store.Reserve(t.Context(), &idempotency.ReserveRequest{
+				Key: idempotency.RecordKey{Key: "other"}, AttemptID: idempotency.NewAttemptID(),
+			})
+		}
+		if !errors.Is(err, idempotency.ErrDamaged) {
+			t.Errorf("%s is damaged: %v", key, err)
+		}
+		backend.values[key] = intact
+	}
+	if backend.writes != writes {
+		t.Error("damage was written over")
+	}
+	// A counter that begins anew would hand out tokens twice.
+	released, _ := store.Reserve(t.Context(), request)
+	if _, err := store.Release(t.Context(), &idempotency.Ownership{
+		Key: request.Key, Token: released.Token, AttemptID: request.AttemptID,
+	}); err != nil {
+		t.Fatal(err)
+	}
+	delete(backend.values, "tokens")
+	request.AttemptID = idempotency.NewAttemptID()
+	if _, err := store.Reserve(t.Context(), request); !errors.Is(err, idempotency.ErrDamaged) {
+		t.Errorf("the counter is lost: %v", err)
+	}
+}

@@ -1,0 +1,118 @@
+package idempotency
+
+import (
+	"errors"
+	"fmt"
+	"net/http"
+	"time"
+
+	"connectrpc.com/connect"
+)
+
+// Code says why work was not run and no result was returned. Codes are part of the API: they are
+// the code of a problem document and the reason of an ErrorInfo.
+type Code string
+
+// The codes.
+const (
+	CodeKeyMissing       Code = "key-missing"           // the route needs a key
+	CodeKeyInvalid       Code = "key-invalid"           // the header or the key is malformed
+	CodePrincipalMissing Code = "principal-missing"     // a keyed request without a principal
+	CodeBodyInvalid      Code = "body-invalid"          // the body has no fingerprint
+	CodeBodyTooLarge     Code = "body-too-large"        // the body is too large for one
+	CodeKeyReused        Code = "key-reused"            // the key stands for another request
+	CodeInFlight         Code = "in-flight"             // the first request is still running
+	CodeOutcomeUnknown   Code = "outcome-unknown"       // whether it was executed is not known
+	CodeNotRetained      Code = "response-not-retained" // executed, but the response was not kept
+	CodeQuota            Code = "quota"                 // too many keys or waiters
+	CodeStoreUnavailable Code = "store-unavailable"     // nothing was executed
+)
+
+// Action says what the client should do next.
+type Action string
+
+// The actions.
+const (
+	FixRequest Action = "fix-request" // send another request
+	OtherKey   Action = "new-key"     // send the request with another key
+	SameKey    Action = "same-key"    // send the same request with the same key later
+	Reconcile  Action = "reconcile"   // find out what happened before anything else
+)
+
+// codeInfo is what follows from a code.
+type codeInfo struct {
+	status  int
+	action  Action
+	connect connect.Code
+	title   string
+}
+
+var codes = map[Code]codeInfo{
+	CodeKeyMissing: {http.StatusBadRequest, FixRequest, connect.CodeInvalidArgument,
+		"The request needs an Idempotency-Key"},
+	CodeKeyInvalid: {http.StatusBadRequest, FixRequest, connect.CodeInvalidArgument,
+		"The Idempotency-Key is not valid"},
+	CodePrincipalMissing: {http.StatusBadRequest, FixRequest, connect.CodeInvalidArgument,
+		"A request with a key needs a credential"},
+	CodeBodyInvalid: {http.StatusBadRequest, FixRequest, connect.CodeInvalidArgument,
+		"The body cannot be compared with that of a repeat"},
+	CodeBodyTooLarge: {http.StatusRequestEntityTooLarge, FixRequest, connect.CodeInvalidArgument,
+		"The body is too large for a request with a key"},
+	CodeKeyReused: {http.StatusUnprocessableEntity, OtherKey, connect.CodeFailedPrecondition,
+		"The key was used for another request"},
+	CodeInFlight: {http.StatusConflict, SameKey, connect.CodeAborted,
+		"The first request with this key is still running"},
+	CodeOutcomeUnknown: {http.StatusConflict, Reconcile, connect.CodeFailedPrecondition,
+		"Whether the request was executed is not known"},
+	CodeNotRetained: {http.StatusGone, Reconcile, connect.CodeAlreadyExists,
+		"The request was executed, and its response was not kept"},
+	CodeQuota: {http.StatusTooManyRequests, SameKey, connect.CodeResourceExhausted, "Too many keys are in use"},
+	CodeStoreUnavailable: {http.StatusServiceUnavailable, SameKey, connect.CodeUnavailable,
+		"The store of keys cannot be reached; nothing was executed"},
+}
+
+// Error is why a call did not run the work and has no result of it.
+type Error struct {
+	Code Code
+	// RetryAfter is when to repeat the call, with the same key; 0 if it is not known.
+	RetryAfter time.Duration
+	// Record is the record, with CodeOutcomeUnknown and CodeNotRetained.
+	Record *Record
+	// Location is the Location of a response that was not kept.
+	Location string
+	// Cause is more detail. It contains nothing of the stored request.
+	Cause error
+}
+
+// Error implements error.
+func (e *Error) Error() string {
+	if e.Cause != nil {
+		return fmt.Sprintf("idempotency: %s: %v", e.Code, e.Cause)
+	}
+	return fmt.Sprintf("idempotency: %s: %s", e.Code, codes[e.Code].title)
+}
+
+// Unwrap returns the cause.
+func (e *Error) Unwrap() error { return e.Cause }
+
+// Action returns what the client should do next.
+func (e *Error) Action() Action { return codes[e.Code].action }
+
+// Retryable reports whether the same request with the same key may succeed later.
+func (e *Error) Retryable() bool { return e.Action() == SameKey }
+
+// CodeOf returns the code of an error, or "" if it has none.
+func CodeOf(err error) Code {
+	if e, ok := errors.AsType[*Error](err); ok {
+		return e.Code
+	}
+	return ""
+}
+
+// fromStore returns the Error for a store's error.
+func fromStore(err error) *Error {
+	if quota, ok := errors.AsType[*QuotaError](err); ok {
+		return &Error{Code: CodeQuota, RetryAfter: max(time.Second, quota.RetryAfter), Cause: err}
+	}
+	return &Error{Code: CodeStoreUnavailable, RetryAfter: time.Second, Cause: err}
+}

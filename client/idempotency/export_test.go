@@ -1,0 +1,48 @@
+package idempotency
+
+// CanonicalJSON is canonicalJSON.
+var CanonicalJSON = canonicalJSON
+
+// MemoryOf returns a store in memory with other bounds.
+func MemoryOf(entries, bytes int) Store { return NewStore(newMemory(entries, bytes)) }
+
+// AddToJournal leaves a result to a journal.
+func AddToJournal(j *Journal, key RecordKey, response []byte) error {
+	return j.add(&journalEntry{
+		Kind: resultCommitted, Owner: Ownership{key, 1, NewAttemptID()}, Result: Result{Response: response},
+	})
+}
+
+// DecodeStored decodes a stored response and encodes it again.
+func DecodeStored(b []byte) (again []byte, kept bool, err error) {
+	r, err := decodeResponse(b)
+	if err != nil {
+		return nil, false, err
+	}
+	return r.encode(), r.Kept, nil
+}
+
+// EncodeStored encodes a response.
+func EncodeStored(status int, header map[string][]string, body []byte) []byte {
+	r := newStoredResponse(status, header)
+	r.Kept, r.Body = true, body
+	return r.encode()
+}
+
+// DecodeJournal decodes a journal's file and encodes it again.
+func DecodeJournal(b []byte) ([]byte, error) {
+	e, err := decodeEntry(b)
+	if err != nil {
+		return nil, err
+	}
+	return e.encode()
+}
+
+// LocateJSON returns the value at a JSON pointer.
+func LocateJSON(text []byte, pointer string) (value []byte, found bool, err error) {
+	start, end, found, err := locate(text, pointer)
+	return text[start:end], found, err
+}
+
+// StoreKey returns the key of a record in a database.
+func StoreKey(k *RecordKey) string { return k.storeKey() }

@@ -1,0 +1,231 @@
+package idempotency_test
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"net/http/httptest"
+	"sync/atomic"
+	"testing"
+
+	"connectrpc.com/connect"
+	"google.golang.org/genproto/googleapis/rpc/errdetails"
+	"google.golang.org/protobuf/proto"
+
+	"github.com/seqledger/seqledger/client/idempotency"
+	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
+	"github.com/seqledger/seqledger/proto/seqledger/v1/seqledgerv1connect"
+)
+
+// entities is a Connect service that counts its calls.
+type entities struct {
+	seqledgerv1connect.UnimplementedLedgerServiceHandler
+
+	*testing.T
+	runs  atomic.Int64
+	serve func(ctx context.Context, header http.Header) error
+}
+
+// Write stands for any procedure with effects.
+func (s *entities) Write(
+	ctx context.Context, r *connect.Request[seqledgerv1.WriteRequest],
+) (*connect.Response[seqledgerv1.WriteResponse], error) {
+	n := s.runs.Add(1)
+	if s.serve != nil {
+		if err := s.serve(ctx, r.Header()); err != nil {
+			return nil, err
+		}
+	}
+	response := connect.NewResponse(&seqledgerv1.WriteResponse{Receipt: &seqledgerv1.Receipt{Sequence: uint64(n)}})
+	response.Header().Set("Idempotent-Replayed", "spoofed")
+	return response, nil
+}
+
+// GetEntity has no effects.
+func (s *entities) GetEntity(
+	context.Context, *connect.Request[seqledgerv1.GetEntityRequest],
+) (*connect.Response[seqledgerv1.GetEntityResponse], error) {
+	s.runs.Add(1)
+	return connect.NewResponse(new(seqledgerv1.GetEntityResponse)), nil
+}
+
+// rpc starts a service behind an interceptor and returns it with a client for each protocol.
+func rpc(t *testing.T, change ...func(*idempotency.Options)) (*entities,
+	map[string]seqledgerv1connect.LedgerServiceClient) {
+	t.Helper()
+	s := &entities{T: t}
+	options := idempotency.Options{Settings: idempotency.Settings{Wait: -1}}
+	for _, c := range change {
+		c(&options)
+	}
+	_, handler := seqledgerv1connect.NewLedgerServiceHandler(s,
+		connect.WithInterceptors(idempotency.Interceptor(idempotency.Memory(), options)))
+	server := httptest.NewUnstartedServer(handler)
+	server.EnableHTTP2 = true
+	server.StartTLS()
+	t.Cleanup(server.Close)
+	clients := map[string]seqledgerv1connect.LedgerServiceClient{}
+	for name, o := range map[string][]connect.ClientOption{
+		"Connect": nil, "Connect with JSON": {connect.WithProtoJSON()}, "gRPC": {connect.WithGRPC()},
+		"gRPC-Web": {connect.WithGRPCWeb()},
+	} {
+		clients[name] = seqledgerv1connect.NewLedgerServiceClient(server.Client(), server.URL, o...)
+	}
+	return s, clients
+}
+
+func writeCall(key, client string) *connect.Request[seqledgerv1.WriteRequest] {
+	r := connect.NewRequest(&seqledgerv1.WriteRequest{ClientId: client})
+	r.Header().Set("Authorization", "Bearer demo")
+	r.Header().Set("Idempotency-Fence", "99")
+	if key != "" {
+		r.Header().Set("Idempotency-Key", `"`+key+`"`)
+	}
+	return r
+}
+
+// A call runs once, whatever protocol and encoding its repeats have.
+func TestInterceptorReplays(t *testing.T) {
+	t.Parallel()
+	s, clients := rpc(t)
+	s.serve = func(ctx context.Context, header http.Header) error {
+		if header.Get("Idempotency-Fence") != "1" || header.Get("Idempotency-Attempt") != "1" ||
+			idempotency.FromContext(ctx) == nil {
+			t.Errorf("the handler gets %v", header)
+		}
+		return nil
+	}
+	var first *connect.Response[seqledgerv1.WriteResponse]
+	for range 2 {
+		for name, c := range clients {
+			answer, err := c.Write(t.Context(), writeCall("k", "a"))
+			if err != nil {
+				t.Fatalf("%s: %v", name, err)
+			}
+			want := "true"
+			if first == nil {
+				first, want = answer, "false"
+			}
+			if !proto.Equal(answer.Msg, first.Msg) || answer.Header().Get("Idempotent-Replayed") != want ||
+				answer.Header().Get("Idempotency-Key") != `"k"` ||
+				answer.Header().Get("Idempotency-Expires") != first.Header().Get("Idempotency-Expires") {
+				t.Errorf("%s: %v %v", name, answer.Msg, answer.Header())
+			}
+		}
+	}
+	if s.runs.Load() != 1 || first.Msg.GetReceipt().GetSequence() != 1 || first.Header().Get("Idempotency-Expires") == "" {
+		t.Errorf("%d runs, %v, %v", s.runs.Load(), first.Msg, first.Header())
+	}
+}
+
+// refusedCall checks an error of the interceptor.
+func refusedCall(t *testing.T, err error, code connect.Code, reason idempotency.Code, action idempotency.Action) {
+	t.Helper()
+	e, ok := errors.AsType[*connect.Error](err)
+	if !ok || e.Code() != code {
+		t.Fatalf("%v, want %v", err, code)
+	}
+	var info *errdetails.ErrorInfo
+	retry := false
+	for _, detail := range e.Details() {
+		switch m, _ := detail.Value(); m := m.(type) {
+		case *errdetails.ErrorInfo:
+			info = m
+		case *errdetails.RetryInfo:
+			retry = m.GetRetryDelay().AsDuration() > 0
+		}
+	}
+	if info.GetReason() != string(reason) || info.GetDomain() != idempotency.ErrorDomain ||
+		info.GetMetadata()["action"] != string(action) || retry != (action == idempotency.SameKey) {
+		t.Errorf("%v, retry %v; want %s, %s", info, retry, reason, action)
+	}
+}
+
+func TestInterceptorRefuses(t *testing.T) {
+	t.Parallel()
+	s, clients := rpc(t, func(o *idempotency.Options) { o.Required = true })
+	c := clients["gRPC"]
+	call := func(key, client string, change func(http.Header)) error {
+		r := writeCall(key, client)
+		if change != nil {
+			change(r.Header())
+		}
+		_, err := c.Write(t.Context(), r)
+		return err
+	}
+	refusedCall(t, call("", "a", nil), connect.CodeInvalidArgument, idempotency.CodeKeyMissing, idempotency.FixRequest)
+	refusedCall(t, call("a b", "a", nil), connect.CodeInvalidArgument, idempotency.CodeKeyInvalid, idempotency.FixRequest)
+	refusedCall(t, call("k", "a", func(h http.Header) { h.Del("Authorization") }), connect.CodeInvalidArgument,
+		idempotency.CodePrincipalMissing, idempotency.FixRequest)
+	if s.runs.Load() != 0 {
+		t.Errorf("%d runs", s.runs.Load())
+	}
+	s.serve = func(context.Context, http.Header) error {
+		refusedCall(t, call("k", "a", nil), connect.CodeAborted, idempotency.CodeInFlight, idempotency.SameKey)
+		return nil
+	}
+	if err := call("k", "a", nil); err != nil {
+		t.Fatal(err)
+	}
+	refusedCall(t, call("k", "b", nil), connect.CodeFailedPrecondition, idempotency.CodeKeyReused, idempotency.OtherKey)
+	if s.runs.Load() != 1 {
+		t.Errorf("%d runs", s.runs.Load())
+	}
+	// Without effects there is nothing to repeat.
+	for range 2 {
+		if _, err := c.GetEntity(t.Context(), connect.NewRequest(new(seqledgerv1.GetEntityRequest))); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if s.runs.Load() != 3 {
+		t.Errorf("%d runs", s.runs.Load())
+	}
+}
+
+// Final errors are replayed with their details; others leave what the options say.
+func TestInterceptorErrors(t *testing.T) {
+	t.Parallel()
+	detail, err := connect.NewErrorDetail(&errdetails.ResourceInfo{ResourceName: "invoice"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for code, test := range map[connect.Code]struct {
+		option func(*idempotency.Options)
+		runs   int64
+		then   connect.Code
+	}{
+		connect.CodeFailedPrecondition: {nil, 1, connect.CodeFailedPrecondition},
+		connect.CodeInternal:           {nil, 1, connect.CodeAborted}, // in flight until its lease ends
+		connect.CodePermissionDenied:   {nil, 1, connect.CodeAborted},
+		connect.CodeUnavailable: {func(o *idempotency.Options) { o.ServerErrors = idempotency.StoreResult }, 1,
+			connect.CodeUnavailable},
+		connect.CodeUnauthenticated: {func(o *idempotency.Options) { o.ReleaseRefusals = true }, 2,
+			connect.CodeUnauthenticated},
+	} {
+		var change []func(*idempotency.Options)
+		if test.option != nil {
+			change = append(change, test.option)
+		}
+		s, clients := rpc(t, change...)
+		s.serve = func(context.Context, http.Header) error {
+			e := connect.NewError(code, errors.New("no"))
+			e.AddDetail(detail)
+			return e
+		}
+		var last *connect.Error
+		for i, want := range []connect.Code{code, test.then} {
+			_, err := clients["Connect"].Write(t.Context(), writeCall("k", "a"))
+			if last, _ = errors.AsType[*connect.Error](err); last.Code() != want {
+				t.Errorf("%v: call %d is answered with %v, want %v", code, i, err, want)
+			}
+		}
+		if s.runs.Load() != test.runs {
+			t.Errorf("%v: %d runs, want %d", code, s.runs.Load(), test.runs)
+		}
+		if test.then == code {
+			if d, err := last.Details()[0].Value(); err != nil || d.(*errdetails.ResourceInfo).GetResourceName() != "invoice" {
+				t.Errorf("%v: details %v, %v", code, d, err)
+			}
+		}
+	}
+}

@@ -1,0 +1,292 @@
+package idempotency
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/gofrs/flock"
+)
+
+// The bounds of a journal.
+const (
+	journalEntries = 1024
+	journalRetry   = 10 * time.Second // one call of the store
+	journalFirst   = 100 * time.Millisecond
+	journalMax     = 30 * time.Second
+)
+
+// ErrJournalFull is returned when a journal has 1,024 results.
+var ErrJournalFull = errors.New("idempotency: the journal is full")
+
+// Journal keeps the results of work that is done while the store does not take them, and repeats
+// them until it does, also after a restart. It is a directory of one process, with a file for each
+// result: clear keys and responses, readable by its owner alone. It has at most 1,024 results, of at most 1.4 MiB.
+type Journal struct {
+	store Store
+	dir   string
+	lock  *flock.Flock
+	log   *slog.Logger
+
+	mu    sync.Mutex
+	files map[string]bool // names; the results are read when they are offered
+	next  uint64
+
+	added  chan struct{} // has a token if add has made an entry
+	cancel context.CancelFunc
+	done   chan struct{} // closed when the retries have ended
+}
+
+// journalEntry is a result that waits.
+type journalEntry struct {
+	Kind   resultKind
+	Owner  Ownership
+	Result Result
+}
+
+// A file is the magic, the SHA-256 of the rest, and the entry as JSON.
+const (
+	journalMagic  = "seqledger result 1\n"
+	journalSuffix = ".result"
+)
+
+// OpenJournal opens a directory, which it makes if necessary, and starts to repeat the results in
+// it. The store must be the one that the results belong to. A damaged file is an error that names
+// it: it has the only copy of a result. The logger, which may be nil, is told of results that the
+// store refuses because another owner has taken the key over.
+func OpenJournal(dir string, store Store, logger *slog.Logger) (*Journal, error) {
+	if logger == nil {
+		logger = slog.New(slog.DiscardHandler)
+	}
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return nil, err
+	}
+	lock := flock.New(filepath.Join(dir, "lock"))
+	if ok, err := lock.TryLock(); err != nil || !ok {
+		return nil, fmt.Errorf("idempotency: the journal %s is in use by another process (%w)", dir, errOr(err, "locked"))
+	}
+	j := &Journal{
+		store: store, dir: dir, lock: lock, log: logger, files: map[string]bool{},
+		added: make(chan struct{}, 1), done: make(chan struct{}),
+	}
+	if err := j.load(); err != nil {
+		return nil, errors.Join(err, lock.Unlock())
+	}
+	var ctx context.Context
+	ctx, j.cancel = context.WithCancel(context.Background())
+	// Ended and joined by Close.
+	go j.retry(ctx)
+	return j, nil
+}
+
+// errOr returns err, or an error of the text if it is nil.
+func errOr(err error, text string) error {
+	if err == nil {
+		return errors.New(text)
+	}
+	return err
+}
+
+// Close ends the retries. What the store has not taken stays in the directory.
+func (j *Journal) Close() error {
+	j.cancel()
+	<-j.done
+	return j.lock.Unlock()
+}
+
+// Len returns how many results wait.
+func (j *Journal) Len() int {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	return len(j.files)
+}
+
+// load reads the directory and removes files that were never completely written.
+func (j *Journal) load() error {
+	files, err := os.ReadDir(j.dir)
+	if err != nil {
+		return err
+	}
+	for _, file := range files {
+		path := filepath.Join(j.dir, file.Name())
+		switch {
+		case strings.HasSuffix(file.Name(), ".tmp"):
+			err = os.Remove(path)
+		case strings.HasSuffix(file.Name(), journalSuffix):
+			if _, err = readEntry(path); err == nil {
+				j.files[file.Name()] = true
+				var n uint64
+				if _, scanErr := fmt.Sscanf(file.Name(), "%020d", &n); scanErr == nil {
+					j.next = max(j.next, n+1)
+				}
+			}
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func readEntry(path string) (*journalEntry, error) {
+	content, err := os.ReadFile(path)
+	if err != nil {
+		return nil, err
+	}
+	entry, err := decodeEntry(content)
+	if err != nil {
+		return nil, fmt.Errorf("idempotency: %s is damaged: %w; move it away to go on, and look up what became of its key",
+			path, err)
+	}
+	return entry, nil
+}
+
+func decodeEntry(content []byte) (*journalEntry, error) {
+	rest, ok := bytes.CutPrefix(content, []byte(journalMagic))
+	if !ok || len(rest) < sha256.Size {
+		return nil, errors.New("it does not begin like a result")
+	}
+	if sum := sha256.Sum256(rest[sha256.Size:]); !bytes.Equal(sum[:], rest[:sha256.Size]) {
+		return nil, errors.New("its checksum does not match")
+	}
+	entry := new(journalEntry)
+	return entry, json.Unmarshal(rest[sha256.Size:], entry)
+}
+
+func (e *journalEntry) encode() ([]byte, error) {
+	text, err := json.Marshal(e)
+	sum := sha256.Sum256(text)
+	return slices.Concat([]byte(journalMagic), sum[:], text), err
+}
+
+// add stores a result durably.
+func (j *Journal) add(entry *journalEntry) error {
+	content, err := entry.encode()
+	if err != nil {
+		return err
+	}
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	if len(j.files) >= journalEntries {
+		return ErrJournalFull
+	}
+	name := fmt.Sprintf("%020d%s", j.next, journalSuffix)
+	j.next++
+	if err := writeDurably(j.dir, name, content); err != nil {
+		return err
+	}
+	j.files[name] = true
+	select {
+	case j.added <- struct{}{}:
+	default:
+	}
+	return nil
+}
+
+// writeDurably writes a file that after a crash is there as a whole or not at all.
+func writeDurably(dir, name string, content []byte) error {
+	temporary := filepath.Join(dir, name+".tmp")
+	f, err := os.OpenFile(temporary, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
+	if err != nil {
+		return err
+	}
+	_, err = f.Write(content)
+	if err == nil {
+		err = f.Sync()
+	}
+	if err = errors.Join(err, f.Close()); err != nil {
+		return err
+	}
+	if err := os.Rename(temporary, filepath.Join(dir, name)); err != nil {
+		return err
+	}
+	d, err := os.Open(dir)
+	if err != nil {
+		return err
+	}
+	return errors.Join(d.Sync(), d.Close())
+}
+
+// retry repeats the results until ctx ends.
+func (j *Journal) retry(ctx context.Context) {
+	defer close(j.done)
+	wait := journalFirst
+	for {
+		if j.round(ctx) {
+			wait = journalFirst
+		}
+		timer := time.NewTimer(wait)
+		if j.Len() == 0 {
+			timer.Stop() // until there is something to do
+		}
+		select {
+		case <-ctx.Done():
+			timer.Stop()
+			return
+		case <-timer.C:
+			wait = min(journalMax, 2*wait)
+		case <-j.added:
+			timer.Stop()
+		}
+	}
+}
+
+// round offers every result to the store once, and reports whether it took one.
+func (j *Journal) round(ctx context.Context) (took bool) {
+	j.mu.Lock()
+	var names []string
+	for name := range j.files {
+		names = append(names, name)
+	}
+	j.mu.Unlock()
+	slices.Sort(names)
+	for _, name := range names {
+		if ctx.Err() != nil {
+			return took
+		}
+		took = j.offer(ctx, name) || took
+	}
+	return took
+}
+
+// offer offers a result to the store. Every outcome is final: the store has the result, or
+// another one stands.
+func (j *Journal) offer(ctx context.Context, name string) bool {
+	ctx, cancel := context.WithTimeout(ctx, journalRetry)
+	defer cancel()
+	entry, err := readEntry(filepath.Join(j.dir, name))
+	if err != nil {
+		j.log.ErrorContext(ctx, "a result in the journal cannot be read", "file", name, "error", err)
+		return false
+	}
+	call := j.store.Complete
+	if entry.Kind == resultRejected {
+		call = j.store.Reject
+	}
+	answer, err := call(ctx, &entry.Owner, entry.Result)
+	if err != nil {
+		j.log.WarnContext(ctx, "a result waits in the journal for the store", "file", name, "error", err)
+		return false
+	}
+	if answer.Outcome != OK {
+		j.log.ErrorContext(ctx, "a result came too late and was not stored", "file", name, "outcome", answer.Outcome.String())
+	}
+	if err := os.Remove(filepath.Join(j.dir, name)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return false
+	}
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	delete(j.files, name)
+	return true
+}

@@ -1,0 +1,127 @@
+package idempotency
+
+import (
+	"crypto/rand"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"net/http"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/dunglas/httpsfv"
+)
+
+// HeaderKey is the request header with the key, as in draft-ietf-httpapi-idempotency-key-header.
+const HeaderKey = "Idempotency-Key"
+
+// NewAttemptID returns a random attempt. Draw one for each ownership that is asked for, and use it
+// again only to repeat a Reserve whose answer was lost.
+func NewAttemptID() (id AttemptID) {
+	_, _ = rand.Read(id[:]) // never fails
+	return id
+}
+
+// NewUUID returns a random UUID of version 7 (RFC 9562), whose order is about that of time.
+func NewUUID() string {
+	var id [16]byte
+	_, _ = rand.Read(id[6:]) // never fails
+	milliseconds := uint64(time.Now().UnixMilli())
+	for i := range 6 {
+		id[i] = byte(milliseconds >> (8 * (5 - i)))
+	}
+	id[6] = id[6]&0x0f | 0x70
+	id[8] = id[8]&0x3f | 0x80
+	text := hex.EncodeToString(id[:])
+	return text[:8] + "-" + text[8:12] + "-" + text[12:16] + "-" + text[16:20] + "-" + text[20:]
+}
+
+// nonceBytes is the length of a composed key's nonce in bytes.
+const nonceBytes = 8
+
+// NewKey returns a key for the request with the given number of a client,
+// {client_id}:{sequence}:{nonce}, with eight random bytes in hex as the nonce. It panics if the
+// key would be longer than 256 characters or the client id is not visible ASCII.
+func NewKey(clientID string, sequence uint64) string {
+	var nonce [nonceBytes]byte
+	_, _ = rand.Read(nonce[:]) // never fails
+	key := clientID + ":" + strconv.FormatUint(sequence, 10) + ":" + hex.EncodeToString(nonce[:])
+	if clientID == "" || len(key) > MaxKey || firstOutside(clientID, '!') >= 0 {
+		panic(fmt.Sprintf("idempotency: NewKey: client id %q is empty, too long or not visible ASCII", clientID))
+	}
+	return key
+}
+
+// ParseKey returns the parts of a key that [NewKey] made. It reads from the right, because a
+// client id may contain colons.
+func ParseKey(key string) (clientID string, sequence uint64, nonce string, err error) {
+	rest, nonce, ok := cutLast(key)
+	clientID, number, ok2 := cutLast(rest)
+	if !ok || !ok2 || clientID == "" || len(key) > MaxKey || firstOutside(key, '!') >= 0 {
+		return "", 0, "", fmt.Errorf("idempotency: %q is not of the form client_id:sequence:nonce", key)
+	}
+	if b, err := hex.DecodeString(nonce); err != nil || len(b) != nonceBytes || strings.ToLower(nonce) != nonce {
+		return "", 0, "", fmt.Errorf("idempotency: %q: the nonce must be %d lower-case hex digits", key, 2*nonceBytes)
+	}
+	sequence, err = strconv.ParseUint(number, 10, 64)
+	if err != nil || strconv.FormatUint(sequence, 10) != number {
+		return "", 0, "", fmt.Errorf("idempotency: %q: %q is not a sequence", key, number)
+	}
+	return clientID, sequence, nonce, nil
+}
+
+// cutLast splits s at its last colon.
+func cutLast(s string) (before, after string, ok bool) {
+	i := strings.LastIndexByte(s, ':')
+	if i < 0 {
+		return "", "", false
+	}
+	return s[:i], s[i+1:], true
+}
+
+// errKeyLines is the error of a header with several keys.
+var errKeyLines = errors.New("must be one line with one string")
+
+// ParseHeader returns the key of a request header, "" if it has none. The field is a string of
+// Structured Field Values (RFC 9651), as in "8e03978e-40d5-43dd-bc93-6894a57f9324" with its
+// quotes; parameters are ignored. Unless strict is set, the same key without quotes is taken as
+// well, and is the same key.
+func ParseHeader(header http.Header, strict bool) (string, error) {
+	lines := header.Values(HeaderKey)
+	if len(lines) == 0 {
+		return "", nil
+	}
+	if len(lines) > 1 {
+		return "", &InvalidError{HeaderKey, errKeyLines.Error()}
+	}
+	line := strings.Trim(lines[0], " \t")
+	key := line
+	if strict || strings.HasPrefix(line, `"`) {
+		item, err := httpsfv.UnmarshalItem([]string{line})
+		if err != nil {
+			return "", &InvalidError{HeaderKey, "must be a string of Structured Field Values, in double quotes: " + err.Error()}
+		}
+		text, ok := item.Value.(string)
+		if !ok {
+			return "", &InvalidError{HeaderKey, "must be a string of Structured Field Values, in double quotes"}
+		}
+		key = text
+	} else if strings.ContainsAny(line, `",;\`) {
+		// A bare key with one of these would look like a list, a parameter or an escape.
+		return "", &InvalidError{HeaderKey, errKeyLines.Error() + `; put a key with '"', ',', ';' or '\' in double quotes`}
+	}
+	if key == "" || len(key) > MaxKey || firstOutside(key, '!') >= 0 {
+		return "", &InvalidError{HeaderKey, fmt.Sprintf("must have 1 to %d visible ASCII characters", MaxKey)}
+	}
+	return key, nil
+}
+
+// headerString returns a key as a header field.
+func headerString(key string) string {
+	text, err := httpsfv.Marshal(httpsfv.NewItem(key))
+	if err != nil {
+		return "" // a key is visible ASCII
+	}
+	return text
+}

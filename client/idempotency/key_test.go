@@ -1,0 +1,308 @@
+package idempotency_test
+
+import (
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"net/http"
+	"net/url"
+	"strings"
+	"testing"
+
+	"github.com/dunglas/httpsfv"
+
+	"github.com/seqledger/seqledger/client/idempotency"
+)
+
+func TestComposedKeys(t *testing.T) {
+	t.Parallel()
+	seen := map[string]bool{}
+	for _, id := range []string{"billing-1", "urn:device:7", ":", "a:1:0123456789abcdef"} {
+		key := idempotency.NewKey(id, 42)
+		clientID, sequence, nonce, err := idempotency.ParseKey(key)
+		if err != nil || clientID != id || sequence != 42 || len(nonce) != 16 || seen[nonce] {
+			t.Errorf("%q is read as %q, %d, %q, %v", key, clientID, sequence, nonce, err)
+		}
+		seen[nonce] = true
+	}
+	for _, key := range []string{
+		"", ":", "a", "a:1", ":1:0123456789abcdef", "a::0123456789abcdef", "a:01:0123456789abcdef", "a:-1:0123456789abcdef",
+		"a:18446744073709551616:0123456789abcdef", "a:1:0123456789ABCDEF", "a:1:0123456789abcde", "a:1:0123456789abcdefff",
+		"a b:1:0123456789abcdef", strings.Repeat("a", 256) + ":1:0123456789abcdef",
+	} {
+		if clientID, sequence, nonce, err := idempotency.ParseKey(key); err == nil {
+			t.Errorf("%q is read as %q, %d, %q", key, clientID, sequence, nonce)
+		}
+	}
+}
+
+func TestNewUUID(t *testing.T) {
+	t.Parallel()
+	seen := map[string]bool{}
+	for range 100 {
+		id := idempotency.NewUUID()
+		if len(id) != 36 || id[8] != '-' || id[13] != '-' || id[18] != '-' || id[23] != '-' || id[14] != '7' ||
+			!strings.Contains("89ab", id[19:20]) || seen[id] {
+			t.Errorf("%q", id)
+		}
+		seen[id] = true
+	}
+}
+
+// The field's forms; the string ones are those of RFC 9651.
+func TestParseHeader(t *testing.T) {
+	t.Parallel()
+	for field, want := range map[string]struct{ compat, strict string }{
+		`"abc"`:       {"abc", "abc"},
+		`  "abc"  `:   {"abc", "abc"},
+		`"a\"b"`:      {`a"b`, `a"b`},
+		`"a\\b"`:      {`a\b`, `a\b`},
+		`"abc";v=1`:   {"abc", "abc"},
+		`"abc"; v`:    {"abc", "abc"},
+		`"a,b;c"`:     {"a,b;c", "a,b;c"},
+		`abc`:         {"abc", ""},
+		`8e03978e-40`: {"8e03978e-40", ""},
+		`1`:           {"1", ""},
+		`?1`:          {"?1", ""},
+		`:YWJj:`:      {":YWJj:", ""},
+		`a:1:0f`:      {"a:1:0f", ""},
+		"\tabc ":      {"abc", ""},
+		// Refused in both modes.
+		``: {}, ` `: {}, `""`: {}, `"`: {}, `"abc`: {}, `abc"`: {}, `a"b"`: {}, `"a\b"`: {}, `"a" "b"`: {}, `"a","b"`: {},
+		`a,b`: {}, `a;b`: {}, `a\b`: {}, `a b`: {}, `"a b"`: {}, "\"a\x00b\"": {}, "\"a\tb\"": {}, `"é"`: {}, `é`: {},
+		"\"\x7f\"": {},
+		`"a";`:     {}, `"a";V=1`: {}, `('a')`: {`('a')`, ""}, `'abc'`: {`'abc'`, ""}, `("a")`: {},
+		`"` + strings.Repeat("k", 257) + `"`: {},
+	} {
+		for mode, want := range map[bool]string{false: want.compat, true: want.strict} {
+			key, err := idempotency.ParseHeader(http.Header{"Idempotency-Key": {field}}, mode)
+			if key != want || (err == nil) != (want != "") {
+				t.Errorf("%q, strict %v: %q, %v; want %q", field, mode, key, err, want)
+			}
+		}
+	}
+	longest := strings.Repeat("k", 256)
+	if key, err := idempotency.ParseHeader(http.Header{"Idempotency-Key": {`"` + longest + `"`}}, true); key != longest {
+		t.Errorf("the longest key: %v", err)
+	}
+	if key, err := idempotency.ParseHeader(http.Header{"Idempotency-Key": {"a", "a"}}, false); err == nil {
+		t.Errorf("two lines are read as %q", key)
+	}
+	if key, err := idempotency.ParseHeader(http.Header{}, true); key != "" || err != nil {
+		t.Errorf("no line: %q, %v", key, err)
+	}
+}
+
+// FuzzParseHeader: what is taken is a key, as the library reads it, and its quoted form means the
+// same in both modes.
+func FuzzParseHeader(f *testing.F) {
+	for _, seed := range []string{`"abc"`, `abc`, `"a\"b";q=1`, `"a", "b"`, ``, `"é"`} {
+		f.Add(seed)
+	}
+	f.Fuzz(func(t *testing.T, field string) {
+		strictKey, strictErr := idempotency.ParseHeader(http.Header{"Idempotency-Key": {field}}, true)
+		key, err := idempotency.ParseHeader(http.Header{"Idempotency-Key": {field}}, false)
+		if strictErr == nil && (err != nil || key != strictKey) {
+			t.Fatalf("%q is %q in strict mode and %q, %v otherwise", field, strictKey, key, err)
+		}
+		if err != nil {
+			if _, ok := errors.AsType[*idempotency.InvalidError](err); !ok {
+				t.Fatalf("%q: %v", field, err)
+			}
+			return
+		}
+		if err := (&idempotency.RecordKey{Key: key}).Validate(); err != nil {
+			t.Fatalf("%q is read as %q: %v", field, key, err)
+		}
+		quoted, err := httpsfv.Marshal(httpsfv.NewItem(key))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if again, err := idempotency.ParseHeader(http.Header{"Idempotency-Key": {quoted}}, true); again != key {
+			t.Fatalf("%q is read as %q, and that as %q, %v", field, key, again, err)
+		}
+	})
+}
+
+// The examples of RFC 8785, and what this package refuses beyond it.
+func TestCanonicalJSON(t *testing.T) {
+	t.Parallel()
+	for _, test := range [][2]string{
+		// Section 3.2.2, with the number that rounds left out.
+		{`{"numbers": [1E30, 4.50, 2e-3, 0.000000000000000000000000001],
+		   "string": "\u20ac$\u000F\u000aA'\u0042\u0022\u005c\\\"\/", "literals": [null, true, false]}`,
+			`{"literals":[null,true,false],"numbers":[1e+30,4.5,0.002,1e-27],"string":"€$\u000f\nA'B\"\\\\\"/"}`},
+		// Section 3.2.3: names are sorted as UTF-16.
+		{`{"\u20ac":"Euro Sign","\r":"Carriage Return","\ufb33":"Hebrew Letter Dalet With Dagesh","1":"One",` +
+			`"\ud83d\ude00":"Emoji: Grinning Face","\u0080":"Control","\u00f6":"Latin Small Letter O With Diaeresis"}`,
+			"{\"\\r\":\"Carriage Return\",\"1\":\"One\",\"\u0080\":\"Control\"," +
+				"\"ö\":\"Latin Small Letter O With Diaeresis\",\"€\":\"Euro Sign\"," +
+				"\"😀\":\"Emoji: Grinning Face\",\"\ufb33\":\"Hebrew Letter Dalet With Dagesh\"}"},
+		// Appendix B, in part.
+		{`[0, -0, 5e-324, 1.7976931348623157e308, 9007199254740991, -9007199254740991]`,
+			`[0,0,5e-324,1.7976931348623157e+308,9007199254740991,-9007199254740991]`},
+		{`[295147905179352830000.0, 1e23, 333333333.3333332]`, `[295147905179352830000,1e+23,333333333.3333332]`},
+		{` "a" `, `"a"`}, {`{}`, `{}`}, {`[ ]`, `[]`}, {`1.0`, `1`},
+	} {
+		value, want := test[0], test[1]
+		got, err := idempotency.CanonicalJSON([]byte(value))
+		if err != nil || string(got) != want {
+			t.Errorf("%s\n is %s, %v\nwant %s", value, got, err, want)
+		}
+	}
+	for _, value := range []string{
+		``, ` `, `{`, `{"a":1}{}`, `1 2`, `{"a":1,"a":2}`, `{"a":1,"\u0061":2}`, `[{"b":{"a":1,"a":1}}]`,
+		`9007199254740992`, `-9007199254740992`, `[12345678901234567890]`, `1e400`, `-1e999`, `"\ud800"`, `"` + "\xff" + `"`,
+		`NaN`, `Infinity`, `01`, `{a:1}`, `'a'`, `[1,]`, "\ufeff{}",
+	} {
+		if got, err := idempotency.CanonicalJSON([]byte(value)); err == nil {
+			t.Errorf("%s is taken as %s", value, got)
+		}
+	}
+}
+
+// FuzzCanonicalJSON: the canonical form is its own canonical form and has the same value.
+func FuzzCanonicalJSON(f *testing.F) {
+	for _, seed := range []string{`{"b":[1.50,2],"a":"\u00e9"}`, `[1e21,0.1,-0]`, `"x"`, `{"a":{"a":null}}`} {
+		f.Add([]byte(seed))
+	}
+	f.Fuzz(func(t *testing.T, value []byte) {
+		canonical, err := idempotency.CanonicalJSON(value)
+		if err != nil {
+			return
+		}
+		again, err := idempotency.CanonicalJSON(canonical)
+		if err != nil && strings.Contains(err.Error(), "beyond") {
+			return // an integer that was written with a fraction or an exponent
+		}
+		if err != nil || string(again) != string(canonical) {
+			t.Fatalf("%s becomes %s, and that %s, %v", value, canonical, again, err)
+		}
+		var a, b any
+		if err := json.Unmarshal(value, &a); err != nil {
+			t.Skip("encoding/json refuses it: ", err)
+		}
+		if err := json.Unmarshal(canonical, &b); err != nil {
+			t.Fatalf("%s: %v", canonical, err)
+		}
+		if x, y := mustJSON(t, a), mustJSON(t, b); x != y {
+			t.Fatalf("%s and %s are not the same value", x, y)
+		}
+	})
+}
+
+func mustJSON(t *testing.T, v any) string {
+	t.Helper()
+	b, err := json.Marshal(v)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return strings.ReplaceAll(string(b), "-0", "0")
+}
+
+// Each part of a request counts, and what means the same does not.
+func TestFingerprint(t *testing.T) {
+	t.Parallel()
+	base := func() *idempotency.Request {
+		return &idempotency.Request{
+			Method: "POST", Namespace: "n", Target: &url.URL{Path: "/a", RawQuery: "x=1&y=2"},
+			MediaType: "application/json; charset=utf-8", Body: []byte(`{"a":1,"b":{"c":[2,3]}}`),
+		}
+	}
+	make := func(mode idempotency.FingerprintMode, change func(*idempotency.Request)) idempotency.Fingerprint {
+		r := base()
+		if change != nil {
+			change(r)
+		}
+		var pointers []string
+		if mode == idempotency.FingerprintPointers {
+			pointers = []string{"/a", "/b/c/1", "/none"}
+		}
+		f, err := idempotency.NewFingerprint(mode, pointers, r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if f.Algorithm != uint8(mode) {
+			t.Errorf("algorithm %d, want %d", f.Algorithm, mode)
+		}
+		return f
+	}
+	body := func(text string) func(*idempotency.Request) {
+		return func(r *idempotency.Request) { r.Body = []byte(text) }
+	}
+	const raw, jcs = idempotency.FingerprintRaw, idempotency.FingerprintJCS
+	const pointers, none = idempotency.FingerprintPointers, idempotency.FingerprintNone
+	all := []idempotency.FingerprintMode{raw, jcs, pointers, none}
+	for name, test := range map[string]struct {
+		change func(*idempotency.Request)
+		same   []idempotency.FingerprintMode
+	}{
+		"method":         {func(r *idempotency.Request) { r.Method = "PATCH" }, nil},
+		"namespace":      {func(r *idempotency.Request) { r.Namespace = "m" }, nil},
+		"path":           {func(r *idempotency.Request) { r.Target.Path = "/b" }, nil},
+		"query":          {func(r *idempotency.Request) { r.Target.RawQuery = "x=1&y=3" }, nil},
+		"query, order":   {func(r *idempotency.Request) { r.Target.RawQuery = "y=2&x=1" }, all},
+		"media type":     {func(r *idempotency.Request) { r.MediaType = "text/plain" }, nil},
+		"media type, as": {func(r *idempotency.Request) { r.MediaType = "Application/JSON;charset=utf-8" }, all},
+		"shifted":        {func(r *idempotency.Request) { r.Method, r.Namespace = "POSTn", "" }, nil},
+		"white space":    {body(`{"a": 1, "b": {"c": [2, 3]}}`), []idempotency.FingerprintMode{jcs, pointers, none}},
+		"order":          {body(`{"b":{"c":[2,3]},"a":1}`), []idempotency.FingerprintMode{jcs, pointers, none}},
+		"not chosen":     {body(`{"a":1,"b":{"c":[9,3]},"d":1}`), []idempotency.FingerprintMode{pointers, none}},
+		"chosen":         {body(`{"a":1,"b":{"c":[2,4]}}`), []idempotency.FingerprintMode{none}},
+		"chosen, absent": {body(`{"a":1,"b":{"c":[2]}}`), []idempotency.FingerprintMode{none}},
+		"chosen, null":   {body(`{"a":1,"b":{"c":[2,3]},"none":null}`), []idempotency.FingerprintMode{none}},
+	} {
+		for _, mode := range all {
+			want := false
+			for _, m := range test.same {
+				want = want || m == mode
+			}
+			if got := make(mode, test.change) == make(mode, nil); got != want {
+				t.Errorf("%s, mode %d: equal %v, want %v", name, mode, got, want)
+			}
+		}
+	}
+	for _, mode := range []idempotency.FingerprintMode{jcs, pointers} {
+		if make(mode, body("")) == make(mode, body("null")) || make(mode, body("")) == make(mode, nil) {
+			t.Errorf("mode %d: no body is like another one", mode)
+		}
+		r := base()
+		r.Body = []byte(`{"d":{"e":1,"e":2}}`)
+		if _, err := idempotency.NewFingerprint(mode, []string{"/a"}, r); err == nil {
+			t.Errorf("mode %d takes duplicate names", mode)
+		}
+	}
+}
+
+// What is stored must be found, and compared, by every later version.
+func TestFormatsAreStable(t *testing.T) {
+	t.Parallel()
+	for mode, want := range map[idempotency.FingerprintMode]string{
+		idempotency.FingerprintRaw:      "ffaccddf7201102fe2b8a7a77ba7c6a9e5cef43216d67e4d30c9174cc1122306",
+		idempotency.FingerprintJCS:      "cfd734f62707bce3e1c25851896dcb6bef201b80aa12b26f7b37225f415c0c68",
+		idempotency.FingerprintPointers: "02fe8be4b2c9a3ea8d7b32175ec31c4a028c7a670ff3ea854b730804c56868f8",
+		idempotency.FingerprintNone:     "46d03d965f09bda93284e15ca63b45e2260537da17573b4f3fe428d2dc8560f1",
+	} {
+		var pointers []string
+		if mode == idempotency.FingerprintPointers {
+			pointers = []string{"/amount", "/absent"}
+		}
+		f, err := idempotency.NewFingerprint(mode, pointers, &idempotency.Request{
+			Method: "POST", Namespace: "POST /charge", Target: &url.URL{Path: "/charge", RawQuery: "b=2&a=1"},
+			MediaType: "application/json", Body: []byte(`{"amount": 5, "to": "x"}`),
+		})
+		if got := hex.EncodeToString(f.Digest[:]); err != nil || got != want {
+			t.Errorf("mode %d: %s, %v; want %s", mode, got, err, want)
+		}
+	}
+	key := idempotency.StoreKey(&idempotency.RecordKey{
+		Scope: idempotency.Scope{Organization: "o", Vault: "v"}, Namespace: "n", Principal: "p", Key: "k",
+	})
+	if want := "records/6eef723d89e01798ba8528335c04d4e56b2e1463fa7cdefc84359087d1afd214"; key != want {
+		t.Errorf("the key of a record is %s, want %s", key, want)
+	}
+	response := idempotency.EncodeStored(201, http.Header{"Location": {"/a"}, "Date": {"today"}}, []byte("body"))
+	if want := "\x01\x37" + `{"status":201,"header":{"Location":["/a"]},"kept":true}body`; string(response) != want {
+		t.Errorf("a stored response is %q, want %q", response, want)
+	}
+}

@@ -1,0 +1,226 @@
+package idempotency
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"connectrpc.com/connect"
+	"google.golang.org/protobuf/types/known/durationpb"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	"github.com/seqledger/seqledger/client"
+	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
+)
+
+// Ledger returns a store on a ledger: a Reserve and a Complete are one log commit each. Its calls
+// are repeated until the ledger answers or their context ends. The Client stays the caller's to
+// close.
+func Ledger(c *client.Client) Store { return ledgerStore{c} }
+
+type ledgerStore struct{ client *client.Client }
+
+// wireOutcomes are the outcomes as the API names them.
+var wireOutcomes = map[seqledgerv1.RecordOutcome]Outcome{
+	seqledgerv1.RecordOutcome_RECORD_OUTCOME_OK:                OK,
+	seqledgerv1.RecordOutcome_RECORD_OUTCOME_ACQUIRED:          Acquired,
+	seqledgerv1.RecordOutcome_RECORD_OUTCOME_REPLAY:            Replay,
+	seqledgerv1.RecordOutcome_RECORD_OUTCOME_IN_FLIGHT:         InFlight,
+	seqledgerv1.RecordOutcome_RECORD_OUTCOME_MISMATCH:          Mismatch,
+	seqledgerv1.RecordOutcome_RECORD_OUTCOME_INDETERMINATE:     Unknown,
+	seqledgerv1.RecordOutcome_RECORD_OUTCOME_STALE:             Stale,
+	seqledgerv1.RecordOutcome_RECORD_OUTCOME_LEASE_LOST:        LeaseLost,
+	seqledgerv1.RecordOutcome_RECORD_OUTCOME_ALREADY_COMPLETED: AlreadyCompleted,
+}
+
+var wireStates = map[seqledgerv1.RecordState]State{
+	seqledgerv1.RecordState_RECORD_STATE_PENDING:       Pending,
+	seqledgerv1.RecordState_RECORD_STATE_COMMITTED:     Committed,
+	seqledgerv1.RecordState_RECORD_STATE_REJECTED:      Rejected,
+	seqledgerv1.RecordState_RECORD_STATE_INDETERMINATE: Indeterminate,
+	seqledgerv1.RecordState_RECORD_STATE_WRITTEN:       Written,
+}
+
+var wireExpiries = map[LeaseExpiry]seqledgerv1.LeaseExpiry{
+	BecomeIndeterminate: seqledgerv1.LeaseExpiry_LEASE_EXPIRY_INDETERMINATE,
+	TakeOver:            seqledgerv1.LeaseExpiry_LEASE_EXPIRY_TAKEOVER,
+}
+
+func (k *RecordKey) wire() *seqledgerv1.RecordKey {
+	return &seqledgerv1.RecordKey{
+		Scope:     &seqledgerv1.Scope{Organization: k.Scope.Organization, Vault: k.Scope.Vault},
+		Namespace: k.Namespace, Principal: k.Principal, Key: k.Key,
+	}
+}
+
+func (o *Ownership) wire() *seqledgerv1.Ownership {
+	return &seqledgerv1.Ownership{Record: o.Key.wire(), Token: o.Token, AttemptId: o.AttemptID[:]}
+}
+
+// wireSpan returns a duration, nil for 0.
+func wireSpan(d time.Duration) *durationpb.Duration {
+	if d == 0 {
+		return nil
+	}
+	return durationpb.New(d)
+}
+
+// fromWireTime returns a time, zero if it is unset.
+func fromWireTime(t *timestamppb.Timestamp) time.Time {
+	if t == nil {
+		return time.Time{}
+	}
+	return t.AsTime()
+}
+
+// fromWireRecord returns a record, nil for nil.
+func fromWireRecord(m *seqledgerv1.IdempotencyRecord) *Record {
+	if m == nil {
+		return nil
+	}
+	r := &Record{
+		State: wireStates[m.GetState()], Token: m.GetToken(), Attempts: m.GetAttempts(),
+		LeaseExpires: fromWireTime(m.GetLeaseExpiresAt()), Created: fromWireTime(m.GetCreatedAt()),
+		Completed: fromWireTime(m.GetCompletedAt()), Expires: fromWireTime(m.GetExpiresAt()),
+		Response: m.GetResponse(), ResponseSize: m.GetResponseSize(), Checkpoint: m.GetCheckpoint(),
+	}
+	if m.GetOnLeaseExpired() == seqledgerv1.LeaseExpiry_LEASE_EXPIRY_TAKEOVER {
+		r.OnLeaseExpired = TakeOver
+	}
+	r.Fingerprint.Algorithm = uint8(m.GetFingerprint().GetAlgorithm())
+	copy(r.Fingerprint.Digest[:], m.GetFingerprint().GetDigest())
+	return r
+}
+
+// storeError returns the error of a call as stores have it. An error that is one of the context
+// may have a last answer: a quota is worth telling.
+func storeError(err error) error {
+	e, ok := errors.AsType[*client.Error](err)
+	if !ok {
+		return err
+	}
+	switch {
+	case e.ConnectCode == connect.CodeResourceExhausted:
+		return &QuotaError{RetryAfter: e.RetryAfter, Cause: err}
+	case e.Code == seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_INVALID_ARGUMENT:
+		return &InvalidError{Field: e.Field, Problem: e.Message}
+	}
+	return err
+}
+
+// protocolError is an answer that the API does not have.
+func protocolError(outcome seqledgerv1.RecordOutcome) error {
+	return &client.Error{ConnectCode: connect.CodeInternal,
+		Message: "the ledger answered with outcome " + outcome.String()}
+}
+
+// Reserve implements Store.
+func (s ledgerStore) Reserve(ctx context.Context, request *ReserveRequest) (*Reservation, error) {
+	r, err := request.validate()
+	if err != nil {
+		return nil, err
+	}
+	message := &seqledgerv1.ReserveRequest{
+		Record: r.Key.wire(), AttemptId: r.AttemptID[:],
+		Fingerprint: &seqledgerv1.Fingerprint{
+			Algorithm: uint32(r.Fingerprint.Algorithm), Digest: r.Fingerprint.Digest[:],
+		},
+		Lease: durationpb.New(r.Lease), Ttl: durationpb.New(r.TTL), Wait: wireSpan(r.Wait),
+		OnLeaseExpired: wireExpiries[r.OnLeaseExpired],
+	}
+	if !r.ValidUntil.IsZero() {
+		message.ValidUntil = timestamppb.New(r.ValidUntil)
+	}
+	m, err := s.client.Reserve(ctx, message)
+	if err != nil {
+		return nil, storeError(err)
+	}
+	outcome, known := wireOutcomes[m.GetOutcome()]
+	if !known || outcome == OK || outcome == AlreadyCompleted ||
+		outcome == Acquired && m.GetToken() == 0 || (outcome == Replay || outcome == Unknown) && m.GetRecord() == nil {
+		return nil, protocolError(m.GetOutcome())
+	}
+	return &Reservation{
+		Outcome: outcome, Token: m.GetToken(), Attempt: m.GetAttempt(), Checkpoint: m.GetCheckpoint(),
+		LeaseExpires: fromWireTime(m.GetLeaseExpiresAt()), Record: fromWireRecord(m.GetRecord()),
+		RetryAfter: m.GetRetryAfter().AsDuration(),
+	}, nil
+}
+
+// answer returns the answer to an owner's call.
+func answer(
+	outcome seqledgerv1.RecordOutcome, record *seqledgerv1.IdempotencyRecord, expires *timestamppb.Timestamp, err error,
+) (*Answer, error) {
+	if err != nil {
+		return nil, storeError(err)
+	}
+	switch o := wireOutcomes[outcome]; o {
+	case OK, LeaseLost, AlreadyCompleted:
+		return &Answer{Outcome: o, Record: fromWireRecord(record), Expires: fromWireTime(expires)}, nil
+	}
+	return nil, protocolError(outcome)
+}
+
+// Complete implements Store.
+func (s ledgerStore) Complete(ctx context.Context, owner *Ownership, result Result) (*Answer, error) {
+	if err := owner.validate(); err != nil {
+		return nil, err
+	}
+	m, err := s.client.Complete(ctx, &seqledgerv1.CompleteRequest{
+		Owner: owner.wire(), Response: result.Response, Ttl: wireSpan(result.TTL),
+	})
+	return answer(m.GetOutcome(), m.GetRecord(), m.GetExpiresAt(), err)
+}
+
+// Reject implements Store.
+func (s ledgerStore) Reject(ctx context.Context, owner *Ownership, result Result) (*Answer, error) {
+	if err := owner.validate(); err != nil {
+		return nil, err
+	}
+	m, err := s.client.Reject(ctx, &seqledgerv1.RejectRequest{
+		Owner: owner.wire(), Response: result.Response, Ttl: wireSpan(result.TTL),
+	})
+	return answer(m.GetOutcome(), m.GetRecord(), m.GetExpiresAt(), err)
+}
+
+// Release implements Store.
+func (s ledgerStore) Release(ctx context.Context, owner *Ownership) (*Answer, error) {
+	if err := owner.validate(); err != nil {
+		return nil, err
+	}
+	m, err := s.client.Release(ctx, &seqledgerv1.ReleaseRequest{Owner: owner.wire()})
+	return answer(m.GetOutcome(), nil, nil, err)
+}
+
+// Heartbeat implements Store.
+func (s ledgerStore) Heartbeat(ctx context.Context, owner *Ownership, lease time.Duration) (*Answer, error) {
+	if err := owner.validate(); err != nil {
+		return nil, err
+	}
+	m, err := s.client.Heartbeat(ctx, &seqledgerv1.HeartbeatRequest{Owner: owner.wire(), Lease: wireSpan(lease)})
+	return answer(m.GetOutcome(), nil, m.GetLeaseExpiresAt(), err)
+}
+
+// Checkpoint implements Store.
+func (s ledgerStore) Checkpoint(ctx context.Context, owner *Ownership, data []byte) (*Answer, error) {
+	if err := owner.validate(); err != nil {
+		return nil, err
+	}
+	m, err := s.client.Checkpoint(ctx, &seqledgerv1.CheckpointRequest{Owner: owner.wire(), Data: data})
+	return answer(m.GetOutcome(), nil, nil, err)
+}
+
+// Get implements Store.
+func (s ledgerStore) Get(ctx context.Context, key *RecordKey) (*Record, error) {
+	if err := key.Validate(); err != nil {
+		return nil, err
+	}
+	m, err := s.client.GetRecord(ctx, &seqledgerv1.GetRecordRequest{Record: key.wire()})
+	switch {
+	case errors.Is(err, client.ErrNotFound):
+		return nil, ErrNotFound
+	case err != nil:
+		return nil, storeError(err)
+	}
+	return fromWireRecord(m), nil
+}

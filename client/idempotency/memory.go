@@ -1,0 +1,133 @@
+package idempotency
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"strconv"
+	"sync"
+	"time"
+)
+
+// The bounds of a store in memory. They hold for new keys; a result is always stored.
+const (
+	memoryEntries = 100_000
+	memoryBytes   = 256 << 20
+	memoryCleanup = 10 * time.Second // between two removals of expired records
+)
+
+// Memory returns a store in memory, for tests and for a single process whose keys may be
+// forgotten when it ends. It has at most 100,000 records and refuses new ones beyond 256 MiB, with
+// a [*QuotaError].
+func Memory() Store { return NewStore(newMemory(memoryEntries, memoryBytes)) }
+
+// memory is a Backend. Its clock is this process's.
+type memory struct {
+	maxEntries, maxBytes int
+
+	mu      sync.Mutex
+	values  map[string]*memoryValue
+	bytes   int // of values
+	version uint64
+	token   uint64
+	cleaned time.Time // when expired values were last removed
+}
+
+type memoryValue struct {
+	bytes     []byte
+	version   uint64
+	keepUntil time.Time
+	changed   chan struct{} // closed when the version ends
+}
+
+func newMemory(entries, bytes int) *memory {
+	return &memory{maxEntries: entries, maxBytes: bytes, values: map[string]*memoryValue{}}
+}
+
+// Load implements Backend.
+func (m *memory) Load(ctx context.Context, key string) ([]byte, string, time.Time, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	v := m.values[key]
+	if v == nil {
+		return nil, "", time.Now(), ctx.Err()
+	}
+	return slices.Clone(v.bytes), v.versionText(), time.Now(), ctx.Err()
+}
+
+// versionText returns the version as a Backend names it; a value that is absent has none.
+func (v *memoryValue) versionText() string {
+	if v == nil {
+		return ""
+	}
+	return strconv.FormatUint(v.version, 10)
+}
+
+var errMemoryFull = errors.New("the store in memory is full")
+
+// CompareAndSwap implements Backend.
+func (m *memory) CompareAndSwap(ctx context.Context, key, version string, value []byte, keepUntil time.Time) (bool,
+	error) {
+	if err := ctx.Err(); err != nil {
+		return false, err
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.cleanUp()
+	v := m.values[key]
+	if v.versionText() != version {
+		return false, nil
+	}
+	if v == nil && (len(m.values) >= m.maxEntries || m.bytes+len(value) > m.maxBytes) {
+		return false, &QuotaError{RetryAfter: memoryCleanup, Cause: errMemoryFull}
+	}
+	if v != nil {
+		m.bytes -= len(v.bytes)
+		close(v.changed)
+	}
+	m.version++
+	m.values[key] = &memoryValue{slices.Clone(value), m.version, keepUntil, make(chan struct{})}
+	m.bytes += len(value)
+	return true, nil
+}
+
+// cleanUp removes expired values now and then, so that a swap costs little on average and at most
+// one pass over all values. mu is held.
+func (m *memory) cleanUp() {
+	now := time.Now()
+	if now.Sub(m.cleaned) < memoryCleanup {
+		return
+	}
+	m.cleaned = now
+	for key, v := range m.values {
+		if !v.keepUntil.IsZero() && v.keepUntil.Before(now) {
+			m.bytes -= len(v.bytes)
+			delete(m.values, key)
+			close(v.changed)
+		}
+	}
+}
+
+// Changed implements Notifier.
+func (m *memory) Changed(ctx context.Context, key, version string) error {
+	m.mu.Lock()
+	v := m.values[key]
+	m.mu.Unlock()
+	if v == nil || v.versionText() != version {
+		return nil
+	}
+	select {
+	case <-v.changed:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// NextToken implements TokenSource.
+func (m *memory) NextToken(context.Context) (uint64, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.token++
+	return m.token, nil
+}

@@ -1,0 +1,178 @@
+package idempotency
+
+import (
+	"encoding/json"
+	"errors"
+	"math"
+	"net/http"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/go-json-experiment/json/jsontext"
+)
+
+// mark sets the headers of every response to a request with a key.
+func (m *middleware) mark(header http.Header, r *http.Request, key string, replayed bool, expires time.Time) {
+	markHeader(header, key, replayed, expires)
+	if header.Get("X-Request-Id") == "" {
+		header.Set("X-Request-Id", NewUUID())
+	}
+	if r.Header.Get("Origin") != "" {
+		expose(header)
+	}
+}
+
+// exposed are the headers that scripts in browsers may read.
+var exposed = []string{
+	HeaderKey, HeaderReplayed, "X-" + HeaderReplayed, HeaderExpires, "X-Idempotent-Expires", "X-Request-Id", "Retry-After",
+	"Link",
+}
+
+// expose adds the headers to those that the handler exposes to browsers.
+func expose(header http.Header) {
+	const name = "Access-Control-Expose-Headers"
+	header.Set(name, strings.Join(append(slices.Clone(header[name]), exposed...), ", "))
+}
+
+// replay answers with the response of an earlier request.
+func (m *middleware) replay(w http.ResponseWriter, r *http.Request, key string, record *Record) {
+	response, err := decodeResponse(record.Response)
+	if err != nil || !response.Kept {
+		m.Metrics.Count(EventNotRetained)
+		answer := &Error{Code: CodeNotRetained, Record: record, Cause: err}
+		if response != nil {
+			answer.Location = response.Header.Get("Location")
+		}
+		m.fail(w, r, key, answer)
+		return
+	}
+	m.Metrics.Count(EventReplayed)
+	if len(m.options.FreshFields) > 0 {
+		m.refresh(response)
+	}
+	header := w.Header()
+	copyHeader(header, response.Header)
+	m.mark(header, r, key, true, record.Expires)
+	status := response.Status
+	if m.options.ReplayStatus != 0 && status < 300 {
+		status = m.options.ReplayStatus
+	}
+	if status != http.StatusNoContent && status != http.StatusNotModified {
+		header.Set("Content-Length", strconv.Itoa(len(response.Body)))
+	}
+	w.WriteHeader(status)
+	_, _ = w.Write(response.Body) // the client may be gone
+}
+
+// refresh gives the fresh fields of a JSON response new values. A body that is not JSON stays.
+func (m *middleware) refresh(response *storedResponse) {
+	if response.Header.Get("Content-Encoding") != "" || !jsontext.Value(response.Body).IsValid() {
+		return
+	}
+	for _, pointer := range m.options.FreshFields {
+		start, end, found, err := locate(response.Body, pointer)
+		if err != nil || !found {
+			continue
+		}
+		response.Body = slices.Concat(response.Body[:start], []byte(strconv.Quote(NewUUID())), response.Body[end:])
+		response.Header.Del("Etag") // of the stored bytes
+	}
+}
+
+// problem is a problem document (RFC 9457).
+type problem struct {
+	Type      string `json:"type"`
+	Title     string `json:"title"`
+	Status    int    `json:"status"`
+	Detail    string `json:"detail,omitempty"`
+	Code      Code   `json:"code"`
+	Retryable bool   `json:"retryable"`
+	Action    Action `json:"action"`
+}
+
+// fail answers a request that was not executed, or whose response is not known.
+func (m *middleware) fail(w http.ResponseWriter, r *http.Request, key string, err error) {
+	e, ok := errors.AsType[*Error](err)
+	if !ok {
+		e = fromStore(err)
+	}
+	status := codes[e.Code].status
+	if e.Code == CodeKeyReused {
+		status = m.options.MismatchStatus
+	}
+	header := w.Header()
+	if key != "" {
+		m.mark(header, r, key, false, time.Time{})
+	}
+	header.Set("Content-Type", "application/problem+json")
+	header.Set("Cache-Control", "no-store")
+	header.Set("Link", "<"+m.options.DescribedBy+`>; rel="describedby"`)
+	if e.Location != "" {
+		header.Set("Location", e.Location)
+	}
+	if e.RetryAfter > 0 {
+		header.Set("Retry-After", strconv.Itoa(int(math.Ceil(e.RetryAfter.Seconds()))))
+	}
+	document := problem{
+		Type: m.options.DescribedBy + "#" + string(e.Code), Title: codes[e.Code].title, Status: status, Detail: e.detail(),
+		Code: e.Code, Retryable: e.Retryable(), Action: e.Action(),
+	}
+	if status >= 500 {
+		m.Logger.ErrorContext(r.Context(), "a request with a key was refused", "code", string(e.Code), "error", e.Cause)
+	}
+	body, _ := json.Marshal(document) // strings, a number and a bool always encode
+	w.WriteHeader(status)
+	_, _ = w.Write(append(body, '\n'))
+}
+
+// detail returns what a client may know of the cause: what is wrong with its request, and nothing
+// of the store.
+func (e *Error) detail() string {
+	if e.Cause != nil && e.Action() == FixRequest {
+		return e.Cause.Error()
+	}
+	return ""
+}
+
+// policy is the document at /.well-known/idempotency.
+type policy struct {
+	Header          string   `json:"header"`
+	Methods         []string `json:"methods"`
+	Required        bool     `json:"required"`
+	Strict          bool     `json:"strict"`
+	MaxKeyLength    int      `json:"max_key_length"`
+	Fingerprint     string   `json:"fingerprint"`
+	Pointers        []string `json:"pointers,omitempty"`
+	MaxBodyBytes    int64    `json:"max_body_bytes"`
+	TTLSeconds      float64  `json:"ttl_seconds"`
+	RejectedSeconds float64  `json:"rejected_ttl_seconds"`
+	WaitSeconds     float64  `json:"wait_seconds"`
+	OnLeaseExpired  string   `json:"on_lease_expired"`
+	MaxStoredBytes  int      `json:"max_stored_bytes"`
+	MismatchStatus  int      `json:"mismatch_status"`
+}
+
+var modeNames = map[FingerprintMode]string{
+	FingerprintRaw: "raw", FingerprintJCS: "jcs", FingerprintPointers: "pointers", FingerprintNone: "none",
+}
+
+// servePolicy answers with what clients must know.
+func (m *middleware) servePolicy(w http.ResponseWriter, r *http.Request) {
+	o := &m.options
+	p := policy{
+		Header: HeaderKey, Methods: o.Methods, Required: o.Required, Strict: o.Strict, MaxKeyLength: MaxKey,
+		Fingerprint: modeNames[o.Fingerprint], Pointers: o.Pointers, MaxBodyBytes: o.MaxBody, TTLSeconds: o.TTL.Seconds(),
+		RejectedSeconds: o.RejectedTTL.Seconds(), WaitSeconds: max(0, o.Wait.Seconds()), OnLeaseExpired: "indeterminate",
+		MaxStoredBytes: MaxResponse, MismatchStatus: o.MismatchStatus,
+	}
+	if o.OnLeaseExpired == TakeOver {
+		p.OnLeaseExpired = "takeover"
+	}
+	body, _ := json.Marshal(p) // strings and numbers always encode
+	w.Header().Set("Content-Type", "application/json")
+	if r.Method == http.MethodGet {
+		_, _ = w.Write(append(body, '\n'))
+	}
+}

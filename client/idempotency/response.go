@@ -1,0 +1,210 @@
+package idempotency
+
+import (
+	"encoding/binary"
+	"encoding/json"
+	"errors"
+	"net/http"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// storedHeaders are the headers of a response that are kept with it. The others belong to one
+// delivery (Date, cookies, credentials, CORS) or to one connection.
+var storedHeaders = []string{
+	"Content-Type", "Content-Encoding", "Content-Language", "Content-Disposition", "Location", "Etag", "Last-Modified",
+	"Link",
+}
+
+// storedResponse is an HTTP response in a record.
+type storedResponse struct {
+	Status int         `json:"status"`
+	Header http.Header `json:"header,omitempty"`
+	// Kept is false if the body was too large, or a stream.
+	Kept bool   `json:"kept"`
+	Body []byte `json:"-"`
+}
+
+// responseVersion begins every stored response.
+const responseVersion = 1
+
+var errStoredResponse = errors.New("the stored result is not an HTTP response of this middleware")
+
+// newStoredResponse returns a response with the headers that are kept.
+func newStoredResponse(status int, header http.Header) *storedResponse {
+	r := &storedResponse{Status: status, Header: http.Header{}}
+	for _, name := range storedHeaders {
+		if values := header[name]; len(values) > 0 {
+			r.Header[name] = slices.Clone(values)
+		}
+	}
+	return r
+}
+
+// encode returns the response as it is stored: u8 1, the length of the head as a varint, the head
+// as JSON, the body. A body that does not fit into a record is left out, and then the headers
+// other than a Location.
+func (r *storedResponse) encode() []byte {
+	for {
+		head, err := json.Marshal(r)
+		if err != nil {
+			head = nil // strings and numbers always encode
+		}
+		encoded := binary.AppendUvarint([]byte{responseVersion}, uint64(len(head)))
+		encoded = append(encoded, head...)
+		if r.Kept {
+			encoded = append(encoded, r.Body...)
+		}
+		switch {
+		case len(encoded) <= MaxResponse:
+			return encoded
+		case r.Kept:
+			r.Kept, r.Body = false, nil
+		default:
+			location := r.Header.Get("Location")
+			r.Header = nil
+			if len(location) < MaxResponse/2 && location != "" {
+				r.Header = http.Header{"Location": {location}}
+			}
+		}
+	}
+}
+
+// decodeResponse reads a stored response. Its body aliases b.
+func decodeResponse(b []byte) (*storedResponse, error) {
+	if len(b) == 0 || b[0] != responseVersion {
+		return nil, errStoredResponse
+	}
+	length, n := binary.Uvarint(b[1:])
+	if n <= 0 || length > uint64(len(b)-1-n) {
+		return nil, errStoredResponse
+	}
+	head, body := b[1+n:1+n+int(length)], b[1+n+int(length):]
+	r := new(storedResponse)
+	if err := json.Unmarshal(head, r); err != nil {
+		return nil, errStoredResponse
+	}
+	if r.Status < 200 || r.Status > 599 || !r.Kept && len(body) > 0 {
+		return nil, errStoredResponse
+	}
+	r.Body = body
+	return r, nil
+}
+
+// recorder is the ResponseWriter of a keyed request. It holds the response back until its result
+// is stored, so that a client that has seen a response can rely on its replay. A response that the
+// handler flushes, or that is too large for a record, is delivered as it comes. A body that is too
+// large, or a stream of events, is not kept.
+type recorder struct {
+	w      http.ResponseWriter
+	header http.Header // the handler's
+	// before runs once, before the header is sent.
+	before func(header http.Header)
+
+	status    int    // 0 until the handler has decided it
+	body      []byte // at most MaxResponse
+	lost      bool   // the body is not in body any more
+	streaming bool   // delivered as it comes
+}
+
+// Header implements http.ResponseWriter.
+func (r *recorder) Header() http.Header { return r.header }
+
+// WriteHeader implements http.ResponseWriter.
+func (r *recorder) WriteHeader(status int) {
+	switch {
+	case r.status != 0:
+		return
+	case status >= 100 && status < 200 && status != http.StatusSwitchingProtocols:
+		// An informational response is delivered at once and never stored.
+		r.apply()
+		r.w.WriteHeader(status)
+		return
+	}
+	r.status = status
+}
+
+// Write implements http.ResponseWriter. A client that is gone does not stop the work.
+func (r *recorder) Write(b []byte) (int, error) {
+	r.WriteHeader(http.StatusOK)
+	if !r.lost && len(r.body)+len(b) > MaxResponse {
+		r.stream()
+		r.lost, r.body = true, nil
+	}
+	if !r.lost {
+		r.body = append(r.body, b...)
+	}
+	if r.streaming {
+		_, _ = r.w.Write(b)
+	}
+	return len(b), nil
+}
+
+// Flush implements http.Flusher.
+func (r *recorder) Flush() {
+	r.WriteHeader(http.StatusOK)
+	r.stream()
+	if strings.HasPrefix(r.header.Get("Content-Type"), "text/event-stream") {
+		r.lost, r.body = true, nil
+	}
+	_ = http.NewResponseController(r.w).Flush()
+}
+
+// stream delivers what was held back, and from then on everything as it comes.
+func (r *recorder) stream() {
+	if r.streaming {
+		return
+	}
+	r.streaming = true
+	r.send()
+	_, _ = r.w.Write(r.body)
+}
+
+// send sends the header.
+func (r *recorder) send() {
+	r.sniff()
+	r.before(r.header)
+	r.apply()
+	r.w.WriteHeader(r.status)
+}
+
+// apply gives the connection the handler's header.
+func (r *recorder) apply() {
+	clear(r.w.Header())
+	copyHeader(r.w.Header(), r.header)
+}
+
+// sniff sets the type of a body without one, as net/http would, so that a replay has the same.
+func (r *recorder) sniff() {
+	if len(r.body) > 0 && r.header.Get("Content-Type") == "" && r.header.Get("Content-Encoding") == "" {
+		r.header.Set("Content-Type", http.DetectContentType(r.body))
+	}
+}
+
+// deliver sends what was held back, and leaves trailers to the server.
+func (r *recorder) deliver() {
+	if r.streaming {
+		r.apply()
+		return
+	}
+	if len(r.body) > 0 && r.header.Get("Content-Length") == "" && r.header.Get("Trailer") == "" {
+		r.header.Set("Content-Length", strconv.Itoa(len(r.body)))
+	}
+	r.send()
+	_, _ = r.w.Write(r.body)
+}
+
+// stored returns the response as it is kept.
+func (r *recorder) stored() *storedResponse {
+	r.sniff()
+	s := newStoredResponse(r.status, r.header)
+	s.Kept, s.Body = !r.lost, r.body
+	return s
+}
+
+func copyHeader(to, from http.Header) {
+	for name, values := range from {
+		to[name] = values
+	}
+}

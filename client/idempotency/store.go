@@ -1,0 +1,324 @@
+package idempotency
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/seqledger/seqledger/internal/keyed"
+)
+
+// The limits of requests to a store.
+const (
+	MaxKey        = 256                 // visible ASCII characters
+	MaxNamespace  = 128                 // bytes of printable ASCII
+	MaxPrincipal  = 512                 // bytes
+	MaxCheckpoint = keyed.MaxCheckpoint // 64 KiB
+	MaxResponse   = keyed.MaxResponse   // 1 MiB
+	MaxWait       = 60 * time.Second
+	MinLease      = time.Second
+	MaxLease      = keyed.MaxLease // 24 h
+	MinTTL        = time.Second
+	MaxTTL        = keyed.MaxTTL // 366 days
+)
+
+// The times of a reservation that a request leaves at zero.
+const (
+	DefaultLease       = 60 * time.Second
+	DefaultTTL         = 24 * time.Hour
+	DefaultRejectedTTL = 60 * time.Second
+)
+
+// Scope is the organization, and the vault in it, that a record belongs to. A store on a ledger
+// needs an organization; other stores take the zero Scope, too.
+type Scope struct{ Organization, Vault string }
+
+// RecordKey identifies a record. Two records are the same only if all fields are equal.
+type RecordKey struct {
+	Scope Scope
+	// Namespace is the route, the intake, the task type or the queue.
+	Namespace string
+	// Principal is the party on whose behalf the request is made. Empty means the holder of the
+	// store's credential; a ledger takes any other value only from a credential with the role
+	// delegate.
+	Principal string
+	// Key is what the client chose. A store keeps only its SHA-256.
+	Key string
+}
+
+// Fingerprint identifies a request, so that one key never answers two of them.
+type Fingerprint struct {
+	// Algorithm says how the digest was made; see [FingerprintMode]. Digests of different
+	// algorithms are never equal.
+	Algorithm uint8
+	Digest    [32]byte
+}
+
+// AttemptID identifies one ownership of a record. See [NewAttemptID].
+type AttemptID [16]byte
+
+// LeaseExpiry says what happens to a record when its owner's lease ends without a result.
+type LeaseExpiry uint8
+
+// The consequences of the end of a lease.
+const (
+	// BecomeIndeterminate makes the outcome unknown: the work does not run again before its
+	// owner, or a person, has found out what happened.
+	BecomeIndeterminate LeaseExpiry = LeaseExpiry(keyed.BecomeIndeterminate)
+	// TakeOver makes the next caller the owner, with a higher token: for work that is itself
+	// idempotent, or whose resource compares tokens.
+	TakeOver LeaseExpiry = LeaseExpiry(keyed.TakeOver)
+)
+
+// State is the state of a record.
+type State uint8
+
+// The states of a record.
+const (
+	Pending       State = State(keyed.Pending)       // an owner is at work
+	Committed     State = State(keyed.Committed)     // done
+	Rejected      State = State(keyed.Rejected)      // refused for good
+	Indeterminate State = State(keyed.Indeterminate) // whether it was done is not known
+	Written       State = State(keyed.Written)       // a keyed write to the ledger itself
+)
+
+// String returns the state in upper case, as the API names it.
+func (s State) String() string { return keyed.State(s).String() }
+
+// Record is a record as a store keeps it. Times are those of the store's clock.
+type Record struct {
+	State          State
+	Fingerprint    Fingerprint
+	Token          uint64 // fencing token of the last ownership
+	Attempts       uint64 // number of ownerships
+	OnLeaseExpired LeaseExpiry
+	LeaseExpires   time.Time
+	Created        time.Time
+	Completed      time.Time // zero until the record is finished
+	Expires        time.Time // zero while the record is pending
+	Response       []byte
+	ResponseSize   uint64 // bytes; more than Response has if the store no longer has it
+	Checkpoint     []byte
+}
+
+// Outcome is what became of a call. An error of a [Store] decides nothing; an outcome does.
+type Outcome uint8
+
+// The outcomes of calls.
+const (
+	OK               Outcome = Outcome(keyed.OK)               // done, now or by the same call before
+	Acquired         Outcome = Outcome(keyed.Acquired)         // the caller is the owner: do the work
+	Replay           Outcome = Outcome(keyed.Replay)           // finished before: see Record
+	InFlight         Outcome = Outcome(keyed.InFlight)         // another owner is at work
+	Mismatch         Outcome = Outcome(keyed.Mismatch)         // the key stands for another request
+	Unknown          Outcome = Outcome(keyed.Unknown)          // whether the work was done is not known
+	Stale            Outcome = Outcome(keyed.Stale)            // the Reserve came after its validity
+	LeaseLost        Outcome = Outcome(keyed.LeaseLost)        // the caller does not own the record
+	AlreadyCompleted Outcome = Outcome(keyed.AlreadyCompleted) // finished by the same owner with another result
+)
+
+// String returns the outcome's name.
+func (o Outcome) String() string {
+	names := [...]string{"", "OK", "ACQUIRED", "REPLAY", "IN_FLIGHT", "MISMATCH", "INDETERMINATE", "STALE", "LEASE_LOST",
+		"ALREADY_COMPLETED"}
+	if int(o) < len(names) && o > 0 {
+		return names[o]
+	}
+	return fmt.Sprintf("OUTCOME_%d", uint8(o))
+}
+
+// ReserveRequest asks for the ownership of a key.
+type ReserveRequest struct {
+	Key         RecordKey
+	Fingerprint Fingerprint
+	// AttemptID is random and required. A repeat of the call with the same one, because the
+	// answer was lost, gets the same token.
+	AttemptID AttemptID
+	// ValidUntil is when the request becomes invalid. A copy that arrives later reserves
+	// nothing. At most, and zero means, five minutes ahead by the store's clock.
+	ValidUntil time.Time
+	// Lease is how long the owner may be silent: 1 s to 24 h; 0 means 60 s.
+	Lease time.Duration
+	// TTL is how long a finished record answers: 1 s to 366 days; 0 means 24 h.
+	TTL time.Duration
+	// Wait is how long to wait while another owner is at work, at most 60 s.
+	Wait           time.Duration
+	OnLeaseExpired LeaseExpiry
+}
+
+// Reservation is the answer to a Reserve.
+type Reservation struct {
+	// Outcome is Acquired, Replay, InFlight, Mismatch, Unknown, Stale or LeaseLost.
+	Outcome Outcome
+	// Token is the fencing token, Attempt the number of the ownership, from 1, Checkpoint what
+	// the previous owner left, and LeaseExpires the end of the lease. Only with Acquired.
+	Token, Attempt uint64
+	Checkpoint     []byte
+	LeaseExpires   time.Time
+	// Record is the record. Only with Replay and Unknown.
+	Record *Record
+	// RetryAfter is the remaining lease of the owner. Only with InFlight.
+	RetryAfter time.Duration
+}
+
+// Ownership is what the owner of a record has from its Reserve.
+type Ownership struct {
+	Key       RecordKey
+	Token     uint64
+	AttemptID AttemptID
+}
+
+// Result is the result of the work.
+type Result struct {
+	Response []byte // at most 1 MiB
+	// TTL is how long the record answers. 0 keeps the TTL of Reserve, and means 60 s for a
+	// Reject.
+	TTL time.Duration
+}
+
+// Answer is the answer to a call of an owner.
+type Answer struct {
+	// Outcome is OK, LeaseLost or AlreadyCompleted.
+	Outcome Outcome
+	// Record is set with AlreadyCompleted, and with LeaseLost if another owner has finished the
+	// record.
+	Record *Record
+	// Expires is when the finished record expires, after Complete and Reject, and when the lease
+	// ends, after Heartbeat. Only with OK.
+	Expires time.Time
+}
+
+// Store keeps the records of keys. It is safe for concurrent use. Each call may be repeated with
+// the same arguments when its answer was lost. An error says nothing about what happened;
+// [ErrNotFound], [*InvalidError] and [*QuotaError] are the exceptions: they change nothing.
+//
+// [Ledger] and [Memory] return stores, and [NewStore] makes one from any database that has a
+// compare-and-swap. Package storetest has the tests that a store must pass.
+type Store interface {
+	// Reserve takes a key, or returns what has become of it. It checks the validity first, then
+	// whether the key stands for another request, then the state.
+	Reserve(ctx context.Context, request *ReserveRequest) (*Reservation, error)
+	// Complete stores the result of work that was done. It also resolves an unknown outcome.
+	Complete(ctx context.Context, owner *Ownership, result Result) (*Answer, error)
+	// Reject stores the refusal of work that was refused for good.
+	Reject(ctx context.Context, owner *Ownership, result Result) (*Answer, error)
+	// Release frees the key. Only an owner that has executed nothing may call it.
+	Release(ctx context.Context, owner *Ownership) (*Answer, error)
+	// Heartbeat extends the lease: the owner may be silent for the given time from now on. 0
+	// means 60 s.
+	Heartbeat(ctx context.Context, owner *Ownership, lease time.Duration) (*Answer, error)
+	// Checkpoint stores progress for the next owner, in place of what was stored before.
+	Checkpoint(ctx context.Context, owner *Ownership, data []byte) (*Answer, error)
+	// Get reads a record; an absent one is [ErrNotFound].
+	Get(ctx context.Context, key *RecordKey) (*Record, error)
+}
+
+// ErrNotFound is returned by [Store.Get] if there is no record.
+var ErrNotFound = errors.New("idempotency: no record of this key")
+
+// InvalidError is returned for a request that no store takes.
+type InvalidError struct {
+	Field   string // for example "Key.Namespace"
+	Problem string
+}
+
+// Error implements error.
+func (e *InvalidError) Error() string { return fmt.Sprintf("idempotency: %s %s", e.Field, e.Problem) }
+
+// QuotaError is returned when a store, or the caller's share of it, is full.
+type QuotaError struct {
+	RetryAfter time.Duration // 0 if the store does not say
+	Cause      error
+}
+
+// Error implements error.
+func (e *QuotaError) Error() string { return "idempotency: quota: " + e.Cause.Error() }
+
+// Unwrap returns the cause.
+func (e *QuotaError) Unwrap() error { return e.Cause }
+
+// Validate checks the key.
+func (k *RecordKey) Validate() error {
+	if k.Key == "" {
+		return &InvalidError{"Key.Key", "is required"}
+	}
+	if len(k.Key) > MaxKey {
+		return &InvalidError{"Key.Key", fmt.Sprintf("must have at most %d characters, has %d", MaxKey, len(k.Key))}
+	}
+	if i := firstOutside(k.Key, '!'); i >= 0 {
+		return &InvalidError{"Key.Key", fmt.Sprintf("must be visible ASCII; byte %d is not", i)}
+	}
+	if len(k.Namespace) > MaxNamespace {
+		return &InvalidError{"Key.Namespace", fmt.Sprintf("must have at most %d bytes, has %d", MaxNamespace,
+			len(k.Namespace))}
+	}
+	if i := firstOutside(k.Namespace, ' '); i >= 0 {
+		return &InvalidError{"Key.Namespace", fmt.Sprintf("must be printable ASCII; byte %d is not", i)}
+	}
+	if len(k.Principal) > MaxPrincipal {
+		return &InvalidError{"Key.Principal", fmt.Sprintf("must have at most %d bytes, has %d", MaxPrincipal,
+			len(k.Principal))}
+	}
+	return nil
+}
+
+// firstOutside returns the index of the first byte outside of least to '~', or -1.
+func firstOutside(s string, least byte) int {
+	for i := range len(s) {
+		if s[i] < least || s[i] > '~' {
+			return i
+		}
+	}
+	return -1
+}
+
+// span returns a duration of a request, or unset for 0.
+func span(field string, d, unset, least, most time.Duration) (time.Duration, error) {
+	if d == 0 {
+		return unset, nil
+	}
+	if d < least || d > most {
+		return 0, &InvalidError{field, fmt.Sprintf("must be %v to %v, is %v", least, most, d)}
+	}
+	return d, nil
+}
+
+// validate checks a request and returns it with its defaults.
+func (r *ReserveRequest) validate() (*ReserveRequest, error) {
+	if err := r.Key.Validate(); err != nil {
+		return nil, err
+	}
+	if r.AttemptID == (AttemptID{}) {
+		return nil, &InvalidError{"AttemptID", "is required; see NewAttemptID"}
+	}
+	if r.OnLeaseExpired > TakeOver {
+		return nil, &InvalidError{"OnLeaseExpired", fmt.Sprintf("is %d, which is not known here", r.OnLeaseExpired)}
+	}
+	resolved := *r
+	var err error
+	if resolved.Lease, err = span("Lease", r.Lease, DefaultLease, MinLease, MaxLease); err != nil {
+		return nil, err
+	}
+	if resolved.TTL, err = span("TTL", r.TTL, DefaultTTL, MinTTL, MaxTTL); err != nil {
+		return nil, err
+	}
+	if resolved.Wait, err = span("Wait", r.Wait, 0, 0, MaxWait); err != nil {
+		return nil, err
+	}
+	return &resolved, nil
+}
+
+// validate checks what names an owner.
+func (o *Ownership) validate() error {
+	if err := o.Key.Validate(); err != nil {
+		return err
+	}
+	if o.Token == 0 {
+		return &InvalidError{"Token", "is required"}
+	}
+	if o.AttemptID == (AttemptID{}) {
+		return &InvalidError{"AttemptID", "is required"}
+	}
+	return nil
+}

@@ -1,0 +1,244 @@
+package idempotency_test
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"net/http"
+	"net/http/httptest"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"connectrpc.com/connect"
+
+	"github.com/seqledger/seqledger/client"
+	"github.com/seqledger/seqledger/client/idempotency"
+	"github.com/seqledger/seqledger/client/idempotency/storetest"
+)
+
+// mapBackend is the least that a database must have: two methods.
+type mapBackend struct {
+	mu     sync.Mutex
+	values map[string]mapValue
+	writes int
+	// fail may make a call fail; applied says whether a swap is stored all the same.
+	fail func(call, key string) (applied bool, err error)
+}
+
+type mapValue struct {
+	bytes     []byte
+	version   int
+	keepUntil time.Time
+}
+
+func newMapBackend() *mapBackend { return &mapBackend{values: map[string]mapValue{}} }
+
+func (b *mapBackend) Load(ctx context.Context, key string) ([]byte, string, time.Time, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.fail != nil {
+		if _, err := b.fail("load", key); err != nil {
+			return nil, "", time.Time{}, err
+		}
+	}
+	v, ok := b.values[key]
+	if ok && !v.keepUntil.IsZero() && v.keepUntil.Before(time.Now()) {
+		delete(b.values, key) // as early as a store may
+		ok = false
+	}
+	if !ok {
+		return nil, "", time.Now(), ctx.Err()
+	}
+	return bytes.Clone(v.bytes), strconv.Itoa(v.version), time.Now(), ctx.Err()
+}
+
+func (b *mapBackend) CompareAndSwap(
+	ctx context.Context, key, version string, value []byte, keepUntil time.Time,
+) (bool, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	var failure error
+	if b.fail != nil {
+		applied, err := b.fail("swap", key)
+		if err != nil && !applied {
+			return false, err
+		}
+		failure = err
+	}
+	current := ""
+	if v, ok := b.values[key]; ok {
+		current = strconv.Itoa(v.version)
+	}
+	if current != version {
+		return false, errors.Join(failure, ctx.Err())
+	}
+	b.writes++
+	b.values[key] = mapValue{bytes.Clone(value), b.writes, keepUntil}
+	return failure == nil, failure
+}
+
+// Every case runs over each store that needs no other process, with time that passes at once.
+func TestStores(t *testing.T) {
+	t.Parallel()
+	for name, open := range map[string]func() idempotency.Store{
+		"Memory":  idempotency.Memory,
+		"Backend": func() idempotency.Store { return idempotency.NewStore(newMapBackend()) },
+	} {
+		for _, c := range storetest.Cases() {
+			t.Run(name+"/"+c.Name, func(t *testing.T) {
+				t.Parallel()
+				synctest.Test(t, func(t *testing.T) { c.Test(t, open()) })
+			})
+		}
+	}
+}
+
+// startServer starts a real server and returns a client of it.
+func startServer(t *testing.T) *client.Client {
+	t.Helper()
+	dir := t.TempDir()
+	binary := filepath.Join(dir, "seqledger")
+	if out, err := exec.Command("go", "build", "-o", binary, "../../cmd/seqledger").CombinedOutput(); err != nil {
+		t.Fatalf("go build: %v\n%s", err, out)
+	}
+	cmd := exec.Command(binary, "serve", "--json", "--listen", "127.0.0.1:0", "--data", filepath.Join(dir, "data"))
+	var stderr bytes.Buffer
+	cmd.Stderr = &stderr
+	out, err := cmd.StdoutPipe()
+	if err == nil {
+		err = cmd.Start()
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		_ = cmd.Process.Kill()
+		_ = cmd.Wait()
+	})
+	var ready struct{ Address string }
+	line, err := bufio.NewReader(out).ReadBytes('\n')
+	if err != nil || json.Unmarshal(line, &ready) != nil {
+		t.Fatalf("the server said %q (%v): %s", line, err, stderr.String())
+	}
+	c, err := client.New(client.Options{Server: ready.Address})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = c.Close() })
+	return c
+}
+
+// The same cases over a server process.
+func TestLedgerStore(t *testing.T) {
+	t.Parallel()
+	c := startServer(t)
+	storetest.Run(t, func(*testing.T) idempotency.Store { return idempotency.Ledger(c) })
+	t.Run("Middleware", func(t *testing.T) {
+		t.Parallel()
+		s := &service{T: t, store: idempotency.Ledger(c), metrics: newCounter()}
+		s.use(func(o *idempotency.Options) { o.Scope.Organization = "shop" })
+		first := s.expect(s.send(), http.StatusCreated, "false", 1)
+		if again := s.expect(s.send(), http.StatusCreated, "true", 1); again != first {
+			t.Errorf("%q is replayed as %q", first, again)
+		}
+		s.refused(s.send(body("{}")), 422, idempotency.CodeKeyReused, idempotency.OtherKey, 1)
+		// A scope that the ledger refuses is the operator's mistake, and not the client's.
+		s.use(func(o *idempotency.Options) { o.StoreTimeout = time.Second })
+		s.refused(s.send(), 503, idempotency.CodeStoreUnavailable, idempotency.SameKey, 1)
+	})
+}
+
+// What a ledger's errors mean for a request with a key.
+func TestLedgerErrors(t *testing.T) {
+	t.Parallel()
+	for code, want := range map[connect.Code]struct {
+		status int
+		code   idempotency.Code
+	}{
+		connect.CodeResourceExhausted: {429, idempotency.CodeQuota},
+		connect.CodeUnavailable:       {503, idempotency.CodeStoreUnavailable},
+		connect.CodePermissionDenied:  {503, idempotency.CodeStoreUnavailable},
+	} {
+		answers := connect.NewErrorWriter()
+		server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			if err := answers.Write(w, r, connect.NewError(code, errors.New("no"))); err != nil {
+				t.Error(err)
+			}
+		}))
+		t.Cleanup(server.Close)
+		c, err := client.New(client.Options{Server: server.URL})
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = c.Close() })
+		s := &service{T: t, store: idempotency.Ledger(c), metrics: newCounter()}
+		s.use(func(o *idempotency.Options) { o.StoreTimeout = 100 * time.Millisecond })
+		s.refused(s.send(), want.status, want.code, idempotency.SameKey, 0)
+	}
+}
+
+// A swap is stored and its answer is lost: the repeat of each call has the outcome of the first.
+func TestLostSwaps(t *testing.T) {
+	t.Parallel()
+	backend := newMapBackend()
+	store := idempotency.NewStore(backend)
+	lost := 0
+	repeat := func(call string, f func() (idempotency.Outcome, error)) {
+		t.Helper()
+		armed := map[string]bool{"tokens": true, "record": true} // by the beginning of the key
+		backend.setFail(func(kind, key string) (bool, error) {
+			if kind == "swap" && armed[key[:6]] {
+				armed[key[:6]] = false
+				lost++
+				return true, errors.New("the connection broke")
+			}
+			return false, nil
+		})
+		outcome, err := f()
+		for repeats := 0; err != nil && repeats < 2; repeats++ {
+			outcome, err = f()
+		}
+		if err != nil || outcome != idempotency.OK && outcome != idempotency.Acquired {
+			t.Errorf("%s: %v, %v", call, outcome, err)
+		}
+	}
+	request := &idempotency.ReserveRequest{Key: doKey(), AttemptID: idempotency.NewAttemptID()}
+	owner := &idempotency.Ownership{Key: doKey(), AttemptID: request.AttemptID}
+	repeat("Reserve", func() (idempotency.Outcome, error) {
+		r, err := store.Reserve(t.Context(), request)
+		if err != nil {
+			return 0, err
+		}
+		if owner.Token != 0 && owner.Token != r.Token {
+			t.Errorf("the owner had token %d and has %d", owner.Token, r.Token)
+		}
+		owner.Token = r.Token
+		return r.Outcome, nil
+	})
+	outcome := func(a *idempotency.Answer, err error) (idempotency.Outcome, error) {
+		if err != nil {
+			return 0, err
+		}
+		return a.Outcome, nil
+	}
+	repeat("Heartbeat", func() (idempotency.Outcome, error) { return outcome(store.Heartbeat(t.Context(), owner, 0)) })
+	repeat("Checkpoint", func() (idempotency.Outcome, error) {
+		return outcome(store.Checkpoint(t.Context(), owner, []byte("half")))
+	})
+	repeat("Complete", func() (idempotency.Outcome, error) {
+		return outcome(store.Complete(t.Context(), owner, idempotency.Result{Response: []byte("done")}))
+	})
+	if lost != 5 {
+		t.Errorf("%d answers were lost", lost)
+	}
+	if r, err := store.Get(t.Context(), new(doKey())); err != nil || string(r.Response) != "done" || r.Attempts != 1 {
+		t.Errorf("%+v, %v", r, err)
+	}
+}
