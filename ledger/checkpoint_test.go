@@ -67,8 +67,8 @@ func TestEntryBoundAfterRestart(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if got := l.entryCommands.Load(); got != 14 {
-			t.Errorf("an entry takes %d commands, want 14", got)
+		if got := l.entryCommands.Load(); got != 7 {
+			t.Errorf("an entry takes %d commands, want 7", got)
 		}
 		if err := l.Close(); err != nil {
 			t.Fatal(err)

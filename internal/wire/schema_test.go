@@ -256,6 +256,7 @@ func spoiledWrites(t *testing.T) (spoiled []spoiledWrite) {
 		m.Operations = append(m.Operations, &seqledgerv1.Operation{
 			Operation: &seqledgerv1.Operation_ExpireEntity{ExpireEntity: &seqledgerv1.ExpireEntity{Key: "k"}},
 		})
+		m.Namespace, m.Principal = "jobs", "user:1"
 		return m
 	}
 	total := 0

@@ -71,7 +71,7 @@ func TestEncodeIsValidateAndAppend(t *testing.T) {
 			t.Fatalf("the log would not take %x", c.Encoded())
 		}
 	})
-	if valid == 0 {
+	if valid == 0 && !testing.Short() { // rapid draws less with -short
 		t.Error("no drawn write was valid: the test says little")
 	}
 }
