@@ -38,7 +38,7 @@ TEST_ENV  := $(IN_MEMORY) GORACE=atexit_sleep_ms=0
 .PHONY: test
 test: ## Run the tests, shortened (-short), with the race detector where there is a C compiler
 	@test -n "$(RACE)" || echo "no C compiler: running without the race detector"
-	@echo "make test takes up to five minutes on two cores; make test-long runs at full length what is shortened here"
+	@echo "make test takes five to eight minutes on two cores; make test-long runs at full length what is shortened here"
 	$(TEST_ENV) $(GO) test -short $(RACE) -timeout 15m $$($(GO) list ./... | grep -v '/ledger/sim$$')
 	$(GO) test -short -timeout 15m ./ledger/sim
 

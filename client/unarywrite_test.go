@@ -140,7 +140,7 @@ func TestUnaryWriteAnswers(t *testing.T) {
 			case !test.committed && !errors.Is(err, test.is):
 				t.Errorf("got %v, %v, want %v", receipt, err, test.is)
 			}
-			if test.is == client.ErrUnauthenticated && errors.Is(err, client.ErrOutcomeUnknown) {
+			if errors.Is(test.is, client.ErrUnauthenticated) && errors.Is(err, client.ErrOutcomeUnknown) {
 				t.Error("the ledger's own refusal is final")
 			}
 		})

@@ -146,14 +146,6 @@ func (l *Ledger) WriteKeyed(ctx context.Context, w *machine.KeyedWrite, admit Ad
 	})
 }
 
-// KeyedRecord returns the record of a key, with its response and checkpoint, or
-// ErrNotFound of package machine.
-func (l *Ledger) KeyedRecord(ctx context.Context, id *machine.KeyedID) (k *machine.KeyedRecord, err error) {
-	err = l.View(ctx, func(v machine.View) error {
-		if k, err = v.Keyed(id, l.clock.now()); err == nil {
-			_, err = v.ReadAttachments(k)
-		}
-		return err
-	})
-	return k, err
-}
+// Now returns the ledger time that a command would have at this moment, in Unix
+// nanoseconds: what a reader should see of keyed records depends on it.
+func (l *Ledger) Now() int64 { return l.clock.now() }

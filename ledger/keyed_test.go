@@ -253,7 +253,11 @@ func TestKeyedWriteOnce(t *testing.T) {
 			t.Errorf("receipts at %d and %d", first, index)
 		}
 	}
-	k, err := l.KeyedRecord(t.Context(), &w.ID)
+	var k *machine.KeyedRecord
+	err := l.View(t.Context(), func(v machine.View) (err error) {
+		k, err = v.Keyed(&w.ID, l.Now())
+		return err
+	})
 	if err != nil || k.State != keyed.Written || k.Token != first {
 		t.Errorf("%+v, %v", k, err)
 	}

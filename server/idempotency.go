@@ -185,7 +185,13 @@ func (s *Server) getRecord(ctx context.Context, m *seqledgerv1.GetRecordRequest)
 	if err != nil {
 		return nil, err
 	}
-	record, err := s.options.Ledger.KeyedRecord(ctx, &id)
+	var record *machine.KeyedRecord
+	err = s.options.Ledger.View(ctx, func(v machine.View) (err error) {
+		if record, err = v.Keyed(&id, s.options.Ledger.Now()); err == nil {
+			_, err = v.ReadAttachments(record)
+		}
+		return err
+	})
 	if err != nil {
 		return nil, notFound(err, "a record of this key in %s", id.Scope)
 	}
@@ -226,7 +232,7 @@ func (s *Server) listRecords(
 	answer := new(seqledgerv1.ListRecordsResponse)
 	err = s.options.Ledger.View(ctx, func(v machine.View) error {
 		var last []byte
-		resume, err := v.VisitKeyed(scope, principal, namespace, after, v.Time(), func(key []byte, k *machine.KeyedRecord) bool {
+		resume, err := v.VisitKeyed(scope, principal, namespace, after, s.options.Ledger.Now(), func(key []byte, k *machine.KeyedRecord) bool {
 			rendered := wire.RenderRecord(k, false)
 			if m.State != 0 && rendered.State != m.State {
 				return true

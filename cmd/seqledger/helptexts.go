@@ -40,7 +40,7 @@ var helpTexts = map[string]string{
 	"help_new_key_scope": "Scopes: ORG, ORG/VAULT, with * for any run of characters, or * alone for all; " +
 		"repeatable.",
 	"help_new_key_client_id": "Client ids under which it may write, with * for any run of characters; repeatable.",
-	"help_new_key_role":      "reader, writer or admin.",
+	"help_new_key_role":      "reader, writer, delegate or admin.",
 	"help_new_key_append":    "Add it to this auth file, which is made if it is not there.",
 	"help_auth_check_token":  "Session token whose rights to explain; - reads it from standard input.",
 	"help_bench_streams":     "Write to so many streams at once, one write outstanding on each.",
@@ -61,6 +61,8 @@ var helpTexts = map[string]string{
 	"help_import_state_file": "Where the import remembers what it has begun. Default: FILE.seqledger-import.",
 	"help_import_take_session": "Go on from this session of the stream, although the state file has another: " +
 		"only if you opened it yourself, and nothing writes under it.",
+	"help_key_principal": "Party on whose behalf the request was made. Default: the caller itself; for others the role admin is needed.",
+	"help_key_state":     "Only those in this state: pending, committed, rejected, indeterminate or written (keyed writes).",
 	"help_list_entities": "List entities in the order of their keys. This is what list does without a word.",
 	"help_all_demo":      "Run a server and clients, break everything between them, and count what is paid twice.",
 	"help_restore_from_directory": "Restore this data directory, or copy of one, in place of a backup; no server " +

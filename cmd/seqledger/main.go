@@ -34,6 +34,7 @@ type commandLine struct {
 	Watch   watchCommand   `cmd:"" help:"Follow the blocks of a scope."`
 	State   stateCommand   `cmd:"" help:"Tell where a client's stream stands."`
 	Session sessionCommand `cmd:"" help:"Open a session."`
+	Key     keyCommand     `cmd:"" help:"Look up, purge and resolve the records of requests that have a key."`
 	Status  statusCommand  `cmd:"" help:"Describe a running server."`
 	Update  updateCommand  `cmd:"" name:"config" help:"Change the replicated configuration."`
 	Bench   benchCommand   `cmd:"" help:"Put a load on a running server and measure it."`

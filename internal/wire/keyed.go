@@ -219,13 +219,13 @@ func Lease(d *durationpb.Duration) (int64, error) {
 	return duration("lease", d, defaultLease, minLease, keyed.MaxLease)
 }
 
-// CompletedTTL and RejectedTTL return how long a result is to be known, in nanoseconds; 0 keeps
+// CompletedTTL returns how long a result is to be known, in nanoseconds; 0 keeps
 // the TTL of the Reserve. The error is a *machine.FieldError.
 func CompletedTTL(d *durationpb.Duration) (int64, error) {
 	return duration("ttl", d, 0, minTTL, keyed.MaxTTL)
 }
 
-// RejectedTTL: see CompletedTTL.
+// RejectedTTL is CompletedTTL for a refusal, which is known for a minute unless the call says otherwise.
 func RejectedTTL(d *durationpb.Duration) (int64, error) {
 	return duration("ttl", d, defaultRejectedTTL, minTTL, keyed.MaxTTL)
 }

@@ -1,0 +1,225 @@
+package main
+
+import (
+	"context"
+	"encoding/hex"
+	"iter"
+	"os"
+	"strings"
+	"time"
+
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	"github.com/seqledger/seqledger/client"
+	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
+)
+
+// keyCommand groups what an operator does with keyed records.
+type keyCommand struct {
+	List    keyListCommand    `cmd:"" help:"List the records of a scope."`
+	Get     keyGetCommand     `cmd:"" help:"Show the record of a key."`
+	Purge   keyPurgeCommand   `cmd:"" help:"Delete a finished record: its key is free then."`
+	Resolve keyResolveCommand `cmd:"" help:"Settle an unknown outcome, once it is found out."`
+}
+
+// recordFlags name one record.
+type recordFlags struct {
+	scopeFlags `embed:""`
+	Namespace  string `help:"Namespace of the key: a route, an intake, a task type." env:"-" placeholder:"TEXT"`
+	Principal  string `help:"help_key_principal" env:"-" placeholder:"TEXT"`
+	Key        string `arg:"" help:"The key, as its client chose it."`
+}
+
+func (f *recordFlags) record() (*seqledgerv1.RecordKey, error) {
+	scope, err := f.scope()
+	if err != nil {
+		return nil, err
+	}
+	return &seqledgerv1.RecordKey{Scope: scope, Namespace: f.Namespace, Principal: f.Principal, Key: f.Key}, nil
+}
+
+// recordState is a state as people write it.
+func recordState(s seqledgerv1.RecordState) string {
+	return strings.ToLower(strings.TrimPrefix(s.String(), "RECORD_STATE_"))
+}
+
+// keyListCommand lists records.
+type keyListCommand struct {
+	scopeFlags  `embed:""`
+	clientFlags `embed:""`
+	Namespace   string `help:"Only those of this namespace." env:"-" placeholder:"TEXT"`
+	Principal   string `help:"help_key_principal" env:"-" placeholder:"TEXT" xor:"principal"`
+	All         bool   `help:"The records of all principals; needs the role admin." env:"-" xor:"principal"`
+	State       string `help:"help_key_state" env:"-" default:"any" enum:"any,pending,committed,rejected,indeterminate,written" placeholder:"STATE"`
+}
+
+// Help is shown below the flags.
+func (*keyListCommand) Help() string {
+	return `Only the hash of a key is stored; get takes the key itself.
+
+    seqledger key list --scope acme/main --namespace charge
+    seqledger key list --scope acme/main --all --state indeterminate`
+}
+
+// Run is called by kong.
+func (c *keyListCommand) Run(e *environment) error {
+	scope, err := c.scope()
+	if err != nil {
+		return err
+	}
+	request := &seqledgerv1.ListRecordsRequest{
+		Scope: scope, Principal: c.Principal, EveryPrincipal: c.All, Namespace: c.Namespace, PageSize: listPage,
+		State: seqledgerv1.RecordState(seqledgerv1.RecordState_value["RECORD_STATE_"+strings.ToUpper(c.State)]),
+	}
+	items := func(ctx context.Context, conn *client.Client) iter.Seq2[*seqledgerv1.IdempotencyRecord, error] {
+		return conn.ListRecords(ctx, request)
+	}
+	return list(e, &c.clientFlags, items, []string{"STATE", "NAMESPACE", "PRINCIPAL", "KEY SHA-256", "TOKEN", "CREATED", "EXPIRES"},
+		func(e *environment, t *table, r *seqledgerv1.IdempotencyRecord) error {
+			if e.json {
+				return e.showJSON(r)
+			}
+			t.row(recordState(r.GetState()), quoted(r.GetNamespace()), quoted(r.GetPrincipal()), hex.EncodeToString(r.GetKeyHash()),
+				number(r.GetToken()), timestamp(r.GetCreatedAt()), timestamp(r.GetExpiresAt()))
+			return nil
+		})
+}
+
+// keyGetCommand shows a record.
+type keyGetCommand struct {
+	recordFlags `embed:""`
+	clientFlags `embed:""`
+}
+
+// Help is shown below the flags.
+func (*keyGetCommand) Help() string {
+	return `Examples:
+
+    seqledger key get --scope acme/main --namespace charge order-4711`
+}
+
+// Run is called by kong.
+func (c *keyGetCommand) Run(e *environment) error {
+	record, err := c.record()
+	if err != nil {
+		return err
+	}
+	return c.call(e, func(ctx context.Context, conn *client.Client) error {
+		r, err := conn.GetRecord(ctx, &seqledgerv1.GetRecordRequest{Record: record})
+		if err != nil {
+			return absent(err, "seqledger key list shows the records that there are; a namespace or principal may lack",
+				"there is no record of this key in %s", scopeName(record.GetScope()))
+		}
+		return e.show(r, func(t *table) {
+			t.field("state", recordState(r.GetState()))
+			t.field("principal", quoted(r.GetPrincipal()))
+			t.field("key sha-256", hex.EncodeToString(r.GetKeyHash()))
+			t.field("token", number(r.GetToken()))
+			t.field("attempts", number(r.GetAttempts()))
+			t.field("created", timestamp(r.GetCreatedAt()))
+			t.field("lease expires", timestamp(r.GetLeaseExpiresAt()))
+			t.field("completed", timestamp(r.GetCompletedAt()))
+			t.field("expires", timestamp(r.GetExpiresAt()))
+			t.field("checkpoint", display(r.GetCheckpoint()))
+			t.field("response", display(r.GetResponse()))
+		})
+	})
+}
+
+// keyPurgeCommand deletes a record.
+type keyPurgeCommand struct {
+	recordFlags `embed:""`
+	clientFlags `embed:""`
+}
+
+// Help is shown below the flags.
+func (*keyPurgeCommand) Help() string {
+	return `The work runs again when its client repeats the request. A record that is pending or whose outcome is unknown is
+refused; see resolve.
+
+    seqledger key purge --scope acme/main --namespace charge order-4711`
+}
+
+// Run is called by kong.
+func (c *keyPurgeCommand) Run(e *environment) error {
+	record, err := c.record()
+	if err != nil {
+		return err
+	}
+	return c.call(e, func(ctx context.Context, conn *client.Client) error {
+		answer, err := conn.PurgeRecord(ctx, &seqledgerv1.PurgeRecordRequest{Record: record})
+		if err != nil {
+			return err
+		}
+		return settled(e, answer.GetOutcome(), "purged")
+	})
+}
+
+// keyResolveCommand settles a record.
+type keyResolveCommand struct {
+	recordFlags  `embed:""`
+	clientFlags  `embed:""`
+	As           string        `help:"What the work turned out to be: committed or rejected." required:"" enum:"committed,rejected" env:"-" placeholder:"STATE"`
+	Response     string        `help:"What repeats of the request are answered with." env:"-" placeholder:"TEXT" xor:"response"`
+	ResponseFile string        `help:"The same, from a file." env:"-" type:"existingfile" placeholder:"FILE" xor:"response"`
+	TTL          time.Duration `help:"How long the record is known; unset keeps what was asked for when the key was reserved." name:"ttl" env:"-" placeholder:"DURATION"`
+}
+
+// Help is shown below the flags.
+func (*keyResolveCommand) Help() string {
+	return `Find out first, from the system that does the work, whether it was done: repeats are answered with this from then on.
+
+    seqledger key list --scope acme/main --all --state indeterminate
+    seqledger key resolve --scope acme/main --namespace charge order-4711 --as committed --response '{"charge":"ch_1"}'`
+}
+
+// Run is called by kong.
+func (c *keyResolveCommand) Run(e *environment) error {
+	record, err := c.record()
+	if err != nil {
+		return err
+	}
+	request := &seqledgerv1.ResolveRecordRequest{
+		Record: record, Response: []byte(c.Response), State: seqledgerv1.RecordState_RECORD_STATE_COMMITTED,
+	}
+	if c.As == "rejected" {
+		request.State = seqledgerv1.RecordState_RECORD_STATE_REJECTED
+	}
+	if c.ResponseFile != "" {
+		if request.Response, err = os.ReadFile(c.ResponseFile); err != nil {
+			return err
+		}
+	}
+	if c.TTL != 0 {
+		request.Ttl = durationpb.New(c.TTL)
+	}
+	return c.call(e, func(ctx context.Context, conn *client.Client) error {
+		answer, err := conn.ResolveRecord(ctx, request)
+		if err != nil {
+			return err
+		}
+		return settled(e, answer.GetOutcome(), c.As)
+	})
+}
+
+// settled prints what became of a record, or returns why nothing did.
+func settled(e *environment, outcome seqledgerv1.RecordOutcome, done string) error {
+	switch outcome {
+	case seqledgerv1.RecordOutcome_RECORD_OUTCOME_OK:
+		if e.json {
+			return e.showObject(map[string]string{"outcome": done})
+		}
+		t := newTable(e.stdout)
+		t.field("outcome", done)
+		return t.flush()
+	case seqledgerv1.RecordOutcome_RECORD_OUTCOME_NOT_FOUND:
+		return fail(exitRefused, "seqledger key list shows the records that there are", "there is no record of this key")
+	case seqledgerv1.RecordOutcome_RECORD_OUTCOME_NOT_FINAL:
+		return fail(exitRefused, "wait for its owner or the end of its lease; seqledger key get shows both",
+			"the outcome of the work is still open")
+	case seqledgerv1.RecordOutcome_RECORD_OUTCOME_ALREADY_COMPLETED:
+		return fail(exitRefused, "seqledger key get shows it", "the record is finished with another result")
+	default:
+		return fail(exitFailed, "", "the server answered with outcome %v, which is not known here", outcome)
+	}
+}
