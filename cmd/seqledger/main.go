@@ -34,6 +34,7 @@ type commandLine struct {
 	Watch   watchCommand   `cmd:"" help:"Follow the blocks of a scope."`
 	State   stateCommand   `cmd:"" help:"Tell where a client's stream stands."`
 	Session sessionCommand `cmd:"" help:"Open a session."`
+	Gateway gatewayCommand `cmd:"" help:"Stand before an HTTP service, which gets a request with a key once."`
 	Key     keyCommand     `cmd:"" help:"Look up, purge and resolve the records of requests that have a key."`
 	Status  statusCommand  `cmd:"" help:"Describe a running server."`
 	Update  updateCommand  `cmd:"" name:"config" help:"Change the replicated configuration."`
@@ -64,7 +65,7 @@ Exit codes:
     2  the command line or the configuration file is wrong
     3  refused: the ledger decided against it, or has no such thing; nothing was changed
     4  outcome unknown: the write may have been committed; repeat it with the same sequence and key
-    130, 143  stopped by SIGINT or SIGTERM before the end; watch, status --watch and serve end with 0`
+    130, 143  stopped by SIGINT or SIGTERM before the end; watch, status --watch, serve and gateway end with 0`
 
 // environment is what a command works with.
 type environment struct {

@@ -94,7 +94,7 @@ func TestPropertyOfOneKey(t *testing.T) {
 		}
 	})
 	for code := OK; code <= NotFinal; code++ {
-		if met[code] == 0 {
+		if met[code] == 0 && !testing.Short() { // rapid draws less with -short
 			t.Errorf("no command has met code %d", code)
 		}
 	}
