@@ -6,6 +6,15 @@ var CanonicalJSON = canonicalJSON
 // MemoryOf returns a store in memory with other bounds.
 func MemoryOf(entries, bytes int) Store { return NewStore(newMemory(entries, bytes)) }
 
+// MemoryBackend returns the backend of a store in memory.
+func MemoryBackend() interface {
+	Backend
+	Notifier
+	TokenSource
+} {
+	return newMemory(memoryEntries, memoryBytes)
+}
+
 // AddToJournal leaves a result to a journal.
 func AddToJournal(j *Journal, key RecordKey, response []byte) error {
 	return j.add(&journalEntry{

@@ -84,12 +84,31 @@ func (b *mapBackend) CompareAndSwap(
 	return failure == nil, failure
 }
 
+// A slow backend lets all callers load before one of them swaps, so that each race is a race.
+type (
+	slowBackend struct{ idempotency.Backend }
+	slowMemory  struct {
+		slowBackend
+		idempotency.Notifier
+		idempotency.TokenSource
+	}
+)
+
+func (b slowBackend) Load(ctx context.Context, key string) ([]byte, string, time.Time, error) {
+	value, version, now, err := b.Backend.Load(ctx, key)
+	pass(time.Millisecond)
+	return value, version, now, err
+}
+
 // Every case runs over each store that needs no other process, with time that passes at once.
 func TestStores(t *testing.T) {
 	t.Parallel()
 	for name, open := range map[string]func() idempotency.Store{
-		"Memory":  idempotency.Memory,
-		"Backend": func() idempotency.Store { return idempotency.NewStore(newMapBackend()) },
+		"Memory": func() idempotency.Store {
+			m := idempotency.MemoryBackend()
+			return idempotency.NewStore(slowMemory{slowBackend{m}, m, m})
+		},
+		"Backend": func() idempotency.Store { return idempotency.NewStore(slowBackend{newMapBackend()}) },
 	} {
 		for _, c := range storetest.Cases() {
 			t.Run(name+"/"+c.Name, func(t *testing.T) {

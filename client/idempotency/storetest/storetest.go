@@ -36,6 +36,7 @@ func Cases() []Case {
 		{"RaceForATakeover", raceForATakeover},
 		{"TokensGrow", tokensGrow},
 		{"ExpiredRecordIsReplaced", expiredRecordIsReplaced},
+		{"PendingRecordStays", pendingRecordStays},
 		{"LateCompletion", lateCompletion},
 		{"LateCompletionAfterATakeover", lateCompletionAfterATakeover},
 		{"HeartbeatsKeepTheLease", heartbeatsKeepTheLease},
@@ -325,6 +326,21 @@ func expiredRecordIsReplaced(t *testing.T, store idempotency.Store) {
 	if r := s.reserve(s.request(), idempotency.Replay).Record; string(r.Response) != "second" {
 		t.Errorf("replay: %+v", r)
 	}
+}
+
+// A record whose owner does not come back is there when its lease has ended, although nothing has
+// looked at it: a store that forgot it would let the work run twice.
+func pendingRecordStays(t *testing.T, store idempotency.Store) {
+	s := newSubject(t, store)
+	s.acquire(s.request(brief))
+	s.eventually("the end of the lease", func() bool {
+		r, err := s.Get(s.ctx, &s.key)
+		if err != nil {
+			t.Fatalf("Get: %v", err)
+		}
+		return r.State == idempotency.Indeterminate
+	})
+	s.reserve(s.request(), idempotency.Unknown)
 }
 
 // An owner that comes back late settles the unknown outcome.
