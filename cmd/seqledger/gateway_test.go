@@ -67,7 +67,7 @@ func (g *testGateway) charge(key, body string) (status int, replayed bool, text 
 	if err != nil {
 		return -1, false, err.Error()
 	}
-	defer answer.Body.Close() //nolint:errcheck // It was only read.
+	defer answer.Body.Close()
 	b, err := io.ReadAll(answer.Body)
 	if err != nil {
 		return -1, false, err.Error()

@@ -43,7 +43,7 @@ func send(t *testing.T, method, target, key, body string) (status int, header ht
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer answer.Body.Close() //nolint:errcheck // It was only read.
+	defer answer.Body.Close()
 	b, err := io.ReadAll(answer.Body)
 	if err != nil {
 		t.Fatal(err)
@@ -155,7 +155,7 @@ func TestEventsPass(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer answer.Body.Close() //nolint:errcheck // It was only read.
+	defer answer.Body.Close()
 	first := make([]byte, len("data: one\n\n"))
 	if _, err := io.ReadFull(answer.Body, first); err != nil || string(first) != "data: one\n\n" {
 		t.Fatal(string(first), err)
