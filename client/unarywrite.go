@@ -32,10 +32,13 @@ func (e *endpoint) write(
 	if e.pool == nil || e.isRefused(&e.noHTTP1) {
 		return e.ledger.Write(ctx, request)
 	}
+	if request.Msg.SizeVT() > inlineBody {
+		return e.ledger.Write(ctx, request)
+	}
 	body := writeBodies.Get().(*writeBody) //nolint:forcetypeassert // The pool holds nothing else.
 	defer writeBodies.Put(body)
 	var err error
-	if body.bytes, err = (message.Codec{}).MarshalAppend(body.bytes[:0], request.Msg); err != nil || len(body.bytes) > inlineBody {
+	if body.bytes, err = (message.Codec{}).MarshalAppend(body.bytes[:0], request.Msg); err != nil {
 		return e.ledger.Write(ctx, request)
 	}
 	a, _ := ctx.Value(attemptKey{}).(*attempt)
@@ -123,7 +126,9 @@ func (e *endpoint) appendWriteHeader(dst *bytes.Buffer, ctx context.Context, own
 			}
 		}
 	}
-	if deadline, ok := ctx.Deadline(); ok {
+	// The protocol has no more than ten digits; a later deadline is this side's alone.
+	const maxTimeout = 9_999_999_999
+	if deadline, ok := ctx.Deadline(); ok && time.Until(deadline).Milliseconds() <= maxTimeout {
 		dst.WriteString("Connect-Timeout-Ms: ")
 		dst.Write(strconv.AppendInt(dst.AvailableBuffer(), max(1, time.Until(deadline).Milliseconds()), 10))
 		dst.WriteString("\r\n")

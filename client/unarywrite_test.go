@@ -38,7 +38,7 @@ func TestUnaryWriteRequest(t *testing.T) {
 		header     http.Header
 		write      *seqledgerv1.WriteRequest
 	}
-	requests := make(chan sent, 2)
+	requests := make(chan sent, 3)
 	s := oneByOne(t, func(conn net.Conn, _ int, r *http.Request) bool {
 		body, err := io.ReadAll(r.Body)
 		w := new(seqledgerv1.WriteRequest)
@@ -64,7 +64,12 @@ func TestUnaryWriteRequest(t *testing.T) {
 	if _, err := c.Write(ctx, numbered(2)); err != nil {
 		t.Fatal(err)
 	}
-	for i, got := range []sent{<-requests, <-requests} {
+	late, stop := context.WithTimeout(t.Context(), 365*24*time.Hour)
+	defer stop()
+	if _, err := c.Write(late, numbered(3)); err != nil {
+		t.Fatal(err)
+	}
+	for i, got := range []sent{<-requests, <-requests, <-requests} {
 		if got.path != "POST /behind/a proxy"+seqledgerv1connect.LedgerServiceWriteProcedure || got.host != s.address {
 			t.Errorf("%s to %s", got.path, got.host)
 		}

@@ -54,32 +54,44 @@ func (l *Ledger) decideKeyed(ctx context.Context, c *machine.KeyedCommand, admit
 	// The proposer resolves times, and the state machine sees what it has resolved.
 	resolved := *c
 	resolved.ValidUntil = min(c.ValidUntil, l.clock.now()+int64(keyed.MaxValidity))
-	out, answered := machine.Outcome{}, false
-	err := l.View(ctx, func(v machine.View) (err error) {
-		out, answered, err = v.AnswerKeyed(&resolved, l.clock.now())
-		return err
-	})
-	if err == nil && !answered {
-		out, err = admit.propose(ctx, func(ctx context.Context) (machine.Outcome, error) {
-			return l.one(ctx, machine.AppendKeyed(nil, &resolved))
+	for {
+		out, answered := machine.Outcome{}, false
+		err := l.View(ctx, func(v machine.View) (err error) {
+			out, answered, err = v.AnswerKeyed(&resolved, l.clock.now())
+			return err
 		})
+		if err == nil && !answered {
+			out, err = admit.propose(ctx, func(ctx context.Context) (machine.Outcome, error) {
+				return l.one(ctx, machine.AppendKeyed(nil, &resolved))
+			})
+		}
+		if err != nil {
+			return machine.Outcome{}, err
+		}
+		whole, err := l.readAttachments(ctx, &out)
+		if err != nil || whole {
+			return out, err
+		}
+		// The record has changed since it was decided. A finished one without its response would
+		// look like an empty result, so the command, which may be repeated, is decided again. Each
+		// round needs another change of the record.
+		if ctx.Err() != nil {
+			return machine.Outcome{}, unknown(context.Cause(ctx))
+		}
 	}
-	if err != nil {
-		return machine.Outcome{}, err
-	}
-	return out, l.readAttachments(ctx, &out)
 }
 
-// readAttachments reads what the outcome's record has put aside. What has changed
-// since then was read too late: the record is not retained.
-func (l *Ledger) readAttachments(ctx context.Context, out *machine.Outcome) error {
+// readAttachments reads what the outcome's record has put aside. It returns false if
+// the record has changed since then.
+func (l *Ledger) readAttachments(ctx context.Context, out *machine.Outcome) (whole bool, err error) {
 	if out.Keyed == nil || out.Keyed.Record == nil || !out.Keyed.Record.HasAttachments() {
-		return nil
+		return true, nil
 	}
-	return l.View(ctx, func(v machine.View) error {
-		_, err := v.ReadAttachments(out.Keyed.Record)
+	err = l.View(ctx, func(v machine.View) (err error) {
+		whole, err = v.ReadAttachments(out.Keyed.Record)
 		return err
 	})
+	return whole, err
 }
 
 // reserve decides again and again until no other owner has the key.

@@ -267,3 +267,37 @@ func TestKeyedWriteOnce(t *testing.T) {
 		t.Errorf("another write under the key: %v, %v", out.Code, err)
 	}
 }
+
+// A response that is gone since its record was looked at is not an empty response: the command is
+// decided again.
+func TestAResponseThatIsGone(t *testing.T) {
+	t.Parallel()
+	l := openTest(t, Options{})
+	c := keyedCommand(l, "k", 1)
+	out, err := l.Keyed(t.Context(), c, 0, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	done := ownedCommand(c, keyed.Complete, out.Keyed.Record.Token, make([]byte, 5_000))
+	if _, err := l.Keyed(t.Context(), done, 0, nil); err != nil {
+		t.Fatal(err)
+	}
+	var seen machine.Outcome
+	err = l.View(t.Context(), func(v machine.View) (err error) {
+		seen, _, err = v.AnswerKeyed(keyedCommand(l, "k", 2), l.Now())
+		return err
+	})
+	if err != nil || seen.Code != machine.KeyedReplay {
+		t.Fatal(seen.Code, err)
+	}
+	if whole, err := l.readAttachments(t.Context(), &seen); !whole || err != nil || len(seen.Keyed.Record.Response) != 5_000 {
+		t.Error("the response is there:", whole, err)
+	}
+	purge := &machine.KeyedCommand{ID: c.ID, Actor: c.Actor, Command: keyed.Command{Kind: keyed.Purge}}
+	if _, err := l.Keyed(t.Context(), purge, 0, nil); err != nil {
+		t.Fatal(err)
+	}
+	if whole, err := l.readAttachments(t.Context(), &seen); whole || err != nil {
+		t.Error("a response that is gone:", whole, err)
+	}
+}

@@ -4,6 +4,8 @@ import (
 	"bytes"
 	"context"
 	"fmt"
+	"io"
+	"net"
 	"net/http"
 	"runtime"
 	"strings"
@@ -12,6 +14,7 @@ import (
 	"time"
 
 	"connectrpc.com/connect"
+	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/durationpb"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
@@ -497,5 +500,48 @@ func TestMalformedKeyedWrites(t *testing.T) {
 	_ = stream.CloseResponse()
 	if now := h.ledger.Stats().Commands; now != commands {
 		t.Errorf("%d commands reached the log", now-commands)
+	}
+}
+
+// A stored response that its client does not read takes room of the credential, as any answer does:
+// further ones are refused, and what owners must do is not.
+func TestUnreadReplaysTakeRoom(t *testing.T) {
+	t.Parallel()
+	g := guard(t, server.Options{}, map[string]string{"slow": `role: writer, scopes: [acme/main], client_ids: ["x"]`})
+	c := g.records("slow")
+	r := reserveOf("large", 1)
+	owned := reply(t, c.Reserve, r)
+	reply(t, c.Complete, &seqledgerv1.CompleteRequest{Owner: ownerOf(r, owned.Token), Response: bytes.Repeat([]byte{0xa5}, 1<<20)})
+	held := reserveOf("held", 1)
+	mine := reply(t, c.Reserve, held)
+	body, err := proto.Marshal(reserveOf("large", 2))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for range 40 { // each would take two mebibytes of 32
+		conn, err := net.Dial("tcp", strings.TrimPrefix(g.url, "http://"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = conn.Close() })
+		request := fmt.Sprintf("POST %s HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer %s\r\n"+
+			"Content-Type: application/proto\r\nContent-Length: %d\r\n\r\n%s",
+			seqledgerv1connect.IdempotencyServiceReserveProcedure, g.keys["slow"], len(body), body)
+		// As many as fill the buffers between the two sides.
+		if _, err := io.WriteString(conn, strings.Repeat(request, 16)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	var refused error
+	eventually(t, "a refusal", func() bool {
+		refused = call(t, c.Reserve, reserveOf("large", 3))
+		return refused != nil
+	})
+	if connect.CodeOf(refused) != connect.CodeResourceExhausted {
+		t.Error(refused)
+	}
+	beat := reply(t, c.Heartbeat, &seqledgerv1.HeartbeatRequest{Owner: ownerOf(held, mine.Token)})
+	if beat.Outcome != seqledgerv1.RecordOutcome_RECORD_OUTCOME_OK {
+		t.Error("an owner cannot keep its lease:", beat)
 	}
 }

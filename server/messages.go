@@ -12,6 +12,7 @@ import (
 	"connectrpc.com/connect"
 	"google.golang.org/protobuf/proto"
 
+	"github.com/seqledger/seqledger/internal/keyed"
 	"github.com/seqledger/seqledger/internal/wire"
 	"github.com/seqledger/seqledger/ledger/machine"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
@@ -141,7 +142,7 @@ func makeAnswer[P wire.Message[T], T, R any](
 ) (*R, error) {
 	a, ok := ctx.Value(readAnswerKey{}).(*readAnswer)
 	if !ok {
-		return handle(ctx, m)
+		return makeWriteAnswer(ctx, s, m, handle)
 	}
 	party := s.party(ctx)
 	var err error
@@ -168,6 +169,53 @@ func makeAnswer[P wire.Message[T], T, R any](
 	}
 	admission.Answering(ctx)
 	return answer, nil
+}
+
+// answerRoom has the memory of an answer to a call that changes something.
+type answerRoom struct {
+	release func() // nil until the memory is taken
+}
+
+type answerRoomKey struct{}
+
+// withAnswerRoom wraps the procedures that change something and may answer with much: a response
+// that was stored before. Its memory is charged until the handler ends, because its client may not
+// read it.
+func withAnswerRoom(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		a := new(answerRoom)
+		defer func() {
+			if a.release != nil {
+				a.release()
+			}
+		}()
+		next.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), answerRoomKey{}, a)))
+	})
+}
+
+// makeWriteAnswer is makeAnswer for a call that changes something. It may be repeated, so that its
+// answer can be refused.
+func makeWriteAnswer[P wire.Message[T], T, R any](
+	ctx context.Context, s *Server, m P, handle func(context.Context, P) (*R, error),
+) (*R, error) {
+	a, ok := ctx.Value(answerRoomKey{}).(*answerRoom)
+	if !ok {
+		return handle(ctx, m)
+	}
+	party := s.party(ctx)
+	// Only a Reserve is refused before its work: a Complete or a Heartbeat must not fail because
+	// other answers are not read.
+	if _, reserves := any(m).(*seqledgerv1.ReserveRequest); reserves {
+		if err := s.admission.MayAnswer(ctx, party, keyed.MaxResponse); err != nil {
+			return nil, err
+		}
+	}
+	answer, err := handle(ctx, m)
+	if err != nil {
+		return nil, err
+	}
+	a.release, err = s.admission.Answer(ctx, party, sizeOf(answer))
+	return answer, err
 }
 
 // largestAnswer returns how many bytes the answer to a read may have.

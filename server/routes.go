@@ -132,8 +132,11 @@ func unary[P wire.Message[T], T, R any](
 		return connect.NewResponse(answer), nil
 	}
 	mounted := http.Handler(connect.NewUnaryHandler(procedure, handler, s.handlerOptions(level)...))
-	if level == reading {
+	switch {
+	case level == reading:
 		mounted = withReadAnswer(mounted)
+	case strings.HasPrefix(procedure, "/"+seqledgerv1connect.IdempotencyServiceName+"/"):
+		mounted = withAnswerRoom(mounted)
 	}
 	mux.Handle(procedure, s.limitBody(level, admission.BodyDeadline(mounted)))
 }

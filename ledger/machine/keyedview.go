@@ -99,7 +99,7 @@ func (v View) ReadAttachments(k *KeyedRecord) (whole bool, err error) {
 
 // maxKeyedScan bounds how many records one VisitKeyed steps over. What it skips
 // counts, too, because applying waits for it.
-const maxKeyedScan = 2_000
+const maxKeyedScan = 500
 
 // VisitKeyed calls visit for the records of a scope, of one principal where that is
 // not empty, and of one namespace of it where that is not nil, in the order of their
