@@ -62,7 +62,7 @@ type interceptor struct {
 func (i *interceptor) serve(
 	ctx context.Context, request connect.AnyRequest, next connect.UnaryFunc,
 ) (connect.AnyResponse, error) {
-	stripHeaders(request.Header())
+	StripHeaders(request.Header())
 	_, hasKey := request.Header()[HeaderKey]
 	switch spec := request.Spec(); {
 	case spec.IsClient, spec.IdempotencyLevel == connect.IdempotencyNoSideEffects, !hasKey && !i.options.Required:
@@ -143,7 +143,7 @@ func (i *interceptor) run(
 		return nil, markError(err, key, false, time.Time{})
 	}
 	expires := i.settleResponse(ctx, owner, response)
-	stripHeaders(response.Header())
+	StripHeaders(response.Header())
 	markHeader(response.Header(), key, false, expires)
 	return response, nil
 }
@@ -309,7 +309,7 @@ func markError(err error, key string, replayed bool, expires time.Time) error {
 	if !ok {
 		e = connect.NewError(connect.CodeOf(err), err)
 	}
-	stripHeaders(e.Meta())
+	StripHeaders(e.Meta())
 	markHeader(e.Meta(), key, replayed, expires)
 	return e
 }

@@ -198,12 +198,12 @@ func isH2C(header http.Header) bool { return strings.EqualFold(header.Get("Upgra
 func stripped(r *http.Request) *http.Request {
 	r = r.WithContext(r.Context())
 	r.Header = r.Header.Clone()
-	stripHeaders(r.Header)
+	StripHeaders(r.Header)
 	return r
 }
 
 // stripHeaders removes what only a middleware may say.
-func stripHeaders(header http.Header) {
+func StripHeaders(header http.Header) {
 	for name := range header {
 		if name != HeaderKey && (strings.HasPrefix(name, "Idempotency-") || strings.HasPrefix(name, "Idempotent-") ||
 			strings.HasPrefix(name, "X-Idempotent-")) {
@@ -336,7 +336,7 @@ func (m *middleware) run(w http.ResponseWriter, r *http.Request, owner *Owner) {
 	header := http.Header{}
 	copyHeader(header, w.Header()) // what was set before the middleware
 	rec := &recorder{w: w, header: header, before: func(header http.Header) {
-		stripHeaders(header)
+		StripHeaders(header)
 		m.mark(header, r, key, false, expires)
 	}}
 	ended := false

@@ -43,6 +43,7 @@ type gatewayCommand struct {
 	ServerErrors    string        `help:"help_gateway_errors" enum:"indeterminate,release,store" default:"indeterminate"`
 	Open            bool          `help:"Let requests through without a key when the ledger does not answer: they may run twice."`
 	Timeout         time.Duration `help:"How long the service may take to answer; 0 means no limit." name:"upstream-timeout" default:"0"`
+	MaxRequests     int           `help:"Requests under way at once; further ones are refused with 503." default:"512"`
 	DrainTimeout    time.Duration `help:"How long to wait, when stopped, for what is under way." default:"30s"`
 }
 
@@ -77,7 +78,7 @@ func (c *gatewayCommand) Run(e *environment) (err error) {
 		return fail(exitFailed, "", "--listen %s: %w", c.Listen, err)
 	}
 	defer func() { _ = listener.Close() }() // by then the server has closed it
-	conn, stop, err := c.ledger(e)
+	conn, failed, stop, err := c.ledger(e)
 	if err != nil {
 		return err
 	}
@@ -89,7 +90,7 @@ func (c *gatewayCommand) Run(e *environment) (err error) {
 	}
 	defer func() { err = errors.Join(err, journal.Close()) }()
 	options.Idempotency.Journal = journal
-	return c.serve(e, listener, gateway.New(*options))
+	return c.serve(e, listener, gateway.New(*options), failed)
 }
 
 // options returns the gateway's options without its store. The errors are usage errors.
@@ -108,21 +109,8 @@ func (c *gatewayCommand) options(e *environment) (*gateway.Options, error) {
 	if err != nil {
 		return nil, err
 	}
-	switch {
-	case c.TokenFile != "" && c.Ledger == "":
-		return nil, usage("--ledger-token-file needs --ledger")
-	case c.Timeout < 0:
-		return nil, usage("--upstream-timeout: must not be negative")
-	case c.DrainTimeout <= 0:
-		return nil, usage("--drain-timeout: must be more than 0")
-	case c.Wait < 0 || c.Wait > idempotency.MaxWait:
-		return nil, usage("--wait: must be from 0 to %v", idempotency.MaxWait)
-	case c.Lease < idempotency.MinLease || c.Lease > idempotency.MaxLease:
-		return nil, usage("--lease: must be from %v to %v", idempotency.MinLease, idempotency.MaxLease)
-	case c.TTL < idempotency.MinTTL || c.TTL > idempotency.MaxTTL:
-		return nil, usage("--ttl: must be from %v to %v", idempotency.MinTTL, idempotency.MaxTTL)
-	case c.RejectedTTL < idempotency.MinTTL || c.RejectedTTL > idempotency.MaxTTL:
-		return nil, usage("--rejected-ttl: must be from %v to %v", idempotency.MinTTL, idempotency.MaxTTL)
+	if err := c.check(); err != nil {
+		return nil, err
 	}
 	o := idempotency.Options{
 		Settings: idempotency.Settings{TTL: c.TTL, RejectedTTL: c.RejectedTTL, Wait: c.Wait, Lease: c.Lease, Logger: e.log},
@@ -162,28 +150,52 @@ func (c *gatewayCommand) options(e *environment) (*gateway.Options, error) {
 			return "header:" + values[0], nil
 		}
 	}
-	return &gateway.Options{Upstream: upstream, Timeout: c.Timeout, Idempotency: o, Logger: e.log}, nil
+	return &gateway.Options{Upstream: upstream, Timeout: c.Timeout, MaxRequests: c.MaxRequests, Idempotency: o, Logger: e.log}, nil
+}
+
+// check refuses values that make no sense.
+func (c *gatewayCommand) check() error {
+	switch {
+	case c.TokenFile != "" && c.Ledger == "":
+		return usage("--ledger-token-file needs --ledger")
+	case c.Timeout < 0:
+		return usage("--upstream-timeout: must not be negative")
+	case c.MaxRequests < 1:
+		return usage("--max-requests: must be at least 1")
+	case c.DrainTimeout <= 0:
+		return usage("--drain-timeout: must be more than 0")
+	case c.Wait < 0 || c.Wait > idempotency.MaxWait:
+		return usage("--wait: must be from 0 to %v", idempotency.MaxWait)
+	case c.Lease < idempotency.MinLease || c.Lease > idempotency.MaxLease:
+		return usage("--lease: must be from %v to %v", idempotency.MinLease, idempotency.MaxLease)
+	case c.TTL < idempotency.MinTTL || c.TTL > idempotency.MaxTTL:
+		return usage("--ttl: must be from %v to %v", idempotency.MinTTL, idempotency.MaxTTL)
+	case c.RejectedTTL < idempotency.MinTTL || c.RejectedTTL > idempotency.MaxTTL:
+		return usage("--rejected-ttl: must be from %v to %v", idempotency.MinTTL, idempotency.MaxTTL)
+	}
+	return nil
 }
 
 // ledger connects to the ledger that keeps the records: a running one, or one in this process.
-func (c *gatewayCommand) ledger(e *environment) (conn *client.Client, stop func() error, err error) {
+// failed is closed when the one in this process ends by itself; nil for another.
+func (c *gatewayCommand) ledger(e *environment) (conn *client.Client, failed <-chan struct{}, stop func() error, err error) {
 	if c.Ledger != "" {
 		o, err := (&connectionFlags{Server: c.Ledger, TokenFile: c.TokenFile}).options()
 		if err != nil {
 			text := strings.NewReplacer("--server", "--ledger", "--token-file", "--ledger-token-file").Replace(err.Error())
-			return nil, nil, usage("%s", text)
+			return nil, nil, nil, usage("%s", text)
 		}
 		o.Logger = e.log
 		conn, err := client.New(o)
 		if err != nil {
-			return nil, nil, err
+			return nil, nil, nil, err
 		}
-		return conn, conn.Close, nil
+		return conn, nil, conn.Close, nil
 	}
 	// Not e.ctx: what is under way is answered after the signal.
 	l, err := ledger.Open(context.WithoutCancel(e.ctx), ledger.Options{Dir: c.Data, Logger: e.log})
 	if err != nil {
-		return nil, nil, fail(exitFailed, storageHint(err, c.Data), "--data %s: %w", c.Data, err)
+		return nil, nil, nil, fail(exitFailed, storageHint(err, c.Data), "--data %s: %w", c.Data, err)
 	}
 	// Insecure, because only this process can reach it.
 	s, err := server.New(server.Options{
@@ -191,12 +203,16 @@ func (c *gatewayCommand) ledger(e *environment) (conn *client.Client, stop func(
 		StoredFile: filepath.Join(c.Data, storedName), Insecure: true,
 	})
 	if err != nil {
-		return nil, nil, errors.Join(err, l.Close())
+		return nil, nil, nil, errors.Join(err, l.Close())
 	}
-	pipe, serving := gateway.NewPipe(), make(chan error, 1)
+	pipe, ended := gateway.NewPipe(), make(chan struct{})
+	var served error // belongs to the goroutine until ended is closed
 	ctx, end := context.WithCancel(context.WithoutCancel(e.ctx))
 	// Ends with end; stop waits for it.
-	go func() { serving <- s.Serve(ctx, pipe) }()
+	go func() {
+		defer close(ended)
+		served = s.Serve(ctx, pipe)
+	}()
 	conn, err = client.New(client.Options{
 		Server: "http://127.0.0.1", Logger: e.log,
 		HTTPClient: &http.Client{Transport: &http.Transport{DialContext: pipe.Dial, MaxIdleConnsPerHost: 1_024}},
@@ -207,12 +223,17 @@ func (c *gatewayCommand) ledger(e *environment) (conn *client.Client, stop func(
 			closed = conn.Close()
 		}
 		end()
-		return errors.Join(closed, <-serving, l.Close())
+		<-ended
+		err := errors.Join(closed, served, l.Close())
+		if failure := l.Err(); failure != nil {
+			return fail(exitFailed, storageHint(failure, c.Data), "%w", failure)
+		}
+		return err
 	}
 	if err != nil {
-		return nil, nil, errors.Join(err, stop())
+		return nil, nil, nil, errors.Join(err, stop())
 	}
-	return conn, stop, nil
+	return conn, ended, stop, nil
 }
 
 // gatewayReady is the one line that gateway prints, with --json.
@@ -222,7 +243,9 @@ type gatewayReady struct {
 }
 
 // serve answers until the process is told to stop.
-func (c *gatewayCommand) serve(e *environment, listener net.Listener, handler http.Handler) (err error) {
+func (c *gatewayCommand) serve(
+	e *environment, listener net.Listener, handler http.Handler, failed <-chan struct{},
+) (err error) {
 	s := &http.Server{Handler: handler, ReadHeaderTimeout: 10 * time.Second, IdleTimeout: 2 * time.Minute, MaxHeaderBytes: 64 << 10}
 	if e.json {
 		err = e.showObject(gatewayReady{listener.Addr().String(), c.Upstream})
@@ -238,6 +261,8 @@ func (c *gatewayCommand) serve(e *environment, listener net.Listener, handler ht
 	select {
 	case err := <-ended:
 		return err
+	case <-failed: // the error is that of the ledger
+		return s.Close()
 	case <-e.ctx.Done():
 	}
 	e.log.Info("stopping: answering what is under way", "reason", context.Cause(e.ctx), "at most", c.DrainTimeout)

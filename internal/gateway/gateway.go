@@ -3,6 +3,7 @@
 package gateway
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
@@ -14,7 +15,6 @@ import (
 	"net/http/httputil"
 	"net/url"
 	"os"
-	"strings"
 	"time"
 
 	"github.com/seqledger/seqledger/client/idempotency"
@@ -30,6 +30,9 @@ type Options struct {
 	// Timeout is how long the service may take until the header of its response; 0 means no
 	// limit. The outcome of a request that took longer is unknown.
 	Timeout time.Duration
+	// MaxRequests bounds the requests under way; 0 means 512. A request with a key takes up to
+	// four mebibytes. Further ones are refused with 503.
+	MaxRequests int
 	// Store keeps the records.
 	Store idempotency.Store
 	// Idempotency configures what has a key; see package idempotency.
@@ -55,23 +58,28 @@ func New(o Options) http.Handler {
 		},
 		Transport: once{transport},
 		ModifyResponse: func(r *http.Response) error {
-			strip(r.Header)
+			idempotency.StripHeaders(r.Header)
 			return nil
 		},
 		ErrorHandler: func(w http.ResponseWriter, r *http.Request, err error) { failed(w, r, err, o.Logger) },
 		ErrorLog:     slog.NewLogLogger(o.Logger.Handler(), slog.LevelWarn),
 	}
-	return logged(idempotency.Middleware(o.Store, o.Idempotency)(proxy), o.Logger)
+	return logged(bounded(idempotency.Middleware(o.Store, o.Idempotency)(proxy), cmp.Or(o.MaxRequests, 512)), o.Logger)
 }
 
-// strip removes what only a gateway may say, also of a response without a key.
-func strip(header http.Header) {
-	for name := range header {
-		if strings.HasPrefix(name, "Idempotency-") || strings.HasPrefix(name, "Idempotent-") ||
-			strings.HasPrefix(name, "X-Idempotent-") {
-			delete(header, name)
+// bounded refuses requests beyond a number, before anything of them is read.
+func bounded(next http.Handler, most int) http.Handler {
+	places := make(chan struct{}, most)
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		select {
+		case places <- struct{}{}:
+			defer func() { <-places }()
+			next.ServeHTTP(w, r)
+		default:
+			w.Header().Set("Retry-After", "1")
+			http.Error(w, "too many requests are under way; nothing was done", http.StatusServiceUnavailable)
 		}
-	}
+	})
 }
 
 // once keeps a transport from sending a request twice. net/http repeats a request whose connection

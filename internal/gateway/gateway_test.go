@@ -135,6 +135,31 @@ func TestHeadersThatOnlyAGatewaySends(t *testing.T) {
 	}
 }
 
+// Beyond its bound a gateway refuses requests, and the service does not see them.
+func TestRequestsAreBounded(t *testing.T) {
+	t.Parallel()
+	started, end := make(chan struct{}), make(chan struct{})
+	handler := bounded(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {
+		started <- struct{}{}
+		<-end
+	}), 1)
+	s := httptest.NewServer(handler)
+	t.Cleanup(s.Close)
+	done := make(chan int)
+	go func() { // received below
+		status, _, _ := send(t, http.MethodPost, s.URL, "", "")
+		done <- status
+	}()
+	<-started
+	if status, header, _ := send(t, http.MethodPost, s.URL, "", ""); status != http.StatusServiceUnavailable || header.Get("Retry-After") == "" {
+		t.Error(status, header)
+	}
+	close(end)
+	if status := <-done; status != http.StatusOK {
+		t.Error(status)
+	}
+}
+
 // Events pass as they come, and a page that goes does not end a keyed request.
 func TestEventsPass(t *testing.T) {
 	t.Parallel()
