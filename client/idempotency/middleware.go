@@ -202,7 +202,8 @@ func stripped(r *http.Request) *http.Request {
 	return r
 }
 
-// stripHeaders removes what only a middleware may say.
+// StripHeaders removes what only a middleware may say. A reverse proxy behind one calls it for its
+// responses, because the middleware leaves those of requests without a key alone.
 func StripHeaders(header http.Header) {
 	for name := range header {
 		if name != HeaderKey && (strings.HasPrefix(name, "Idempotency-") || strings.HasPrefix(name, "Idempotent-") ||
