@@ -42,7 +42,7 @@ func TestSimulation(t *testing.T) {
 	for _, what := range slices.Sorted(maps.Keys(s.counted)) {
 		t.Logf("%9d %s", s.counted[what], what)
 	}
-	const enough = 100_000
+	const enough = 1_000_000 // make sim's; fewer may miss what is rare
 	if commands < enough {
 		return
 	}
