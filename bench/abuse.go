@@ -78,7 +78,8 @@ func measureAbuse(ctx context.Context, o *options, run attack) ([]finding, error
 			{Measure: "p99 of another client, alone", Value: milliseconds(alone.ValueAtQuantile(99))},
 			{Measure: "p99 of another client, beside it", Value: milliseconds(beside.ValueAtQuantile(99))},
 			{Measure: "its longest wait", Value: milliseconds(beside.Max())},
-			{Measure: "healthy afterwards, all released", Value: after, Target: "yes", Verdict: verdict(after == "yes")},
+			{Measure: "healthy afterwards, all released", Value: after, Target: "yes",
+				Verdict: verdict(after == "yes")},
 		}, nil
 	})
 }

@@ -76,12 +76,13 @@ func hugeFrames(ctx context.Context, o *options, address string) (string, error)
 		})
 	}
 	frames := []*seqledgerv1.WriteStreamRequest{appends(1_000, 1_000, true), appends(16, 1_000, false), largest}
-	return flood(ctx, scaledTime(o, 10*time.Second), workersOfAbuse, func(ctx context.Context, worker int) (bool, error) {
-		l := openLanes(ctx, address, 1)[0]
-		defer l.close()
-		refused, err := l.count(frames[worker%len(frames)].Writes...)
-		return refused != nil || err != nil, nil // a frame that is too much ends its stream
-	})
+	return flood(ctx, scaledTime(o, 10*time.Second), workersOfAbuse,
+		func(ctx context.Context, worker int) (bool, error) {
+			l := openLanes(ctx, address, 1)[0]
+			defer l.close()
+			refused, err := l.count(frames[worker%len(frames)].Writes...)
+			return refused != nil || err != nil, nil // a frame that is too much ends its stream
+		})
 }
 
 // shortDeadlines give the server a millisecond.

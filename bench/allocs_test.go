@@ -30,10 +30,11 @@ func TestJudgeAllocs(t *testing.T) {
 		found map[string]float64
 		says  string // empty: no complaint
 	}{
-		"the same":              {found: map[string]float64{"alone": 61, "many": 2.4}},
-		"within the noise":      {found: map[string]float64{"alone": 62, "many": 2.5}},
-		"fewer":                 {found: map[string]float64{"alone": 30, "many": 1}},
-		"one more for many":     {found: map[string]float64{"alone": 61, "many": 3.4}, says: "many: 3.4, committed 2.4"},
+		"the same":         {found: map[string]float64{"alone": 61, "many": 2.4}},
+		"within the noise": {found: map[string]float64{"alone": 62, "many": 2.5}},
+		"fewer":            {found: map[string]float64{"alone": 30, "many": 1}},
+		"one more for many": {found: map[string]float64{"alone": 61, "many": 3.4},
+			says: "many: 3.4, committed 2.4"},
 		"some more alone":       {found: map[string]float64{"alone": 64, "many": 2.4}, says: "alone: 64.0"},
 		"without anything said": {found: map[string]float64{"new": 1}, says: "new has no committed figure"},
 	} {

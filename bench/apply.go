@@ -127,7 +127,8 @@ func seeds() []applyAttack {
 		change(func(a *applyAttack) { a.Kind, a.KeyBytes, a.Operations = "keyed", 400, 10 }),
 		change(func(a *applyAttack) { a.Kind, a.Streams, a.Busy, a.Window = "open", 1_000, true, 1_024 }),
 		change(func(a *applyAttack) {
-			a.Kind, a.Streams, a.Busy, a.Window, a.Entities, a.KeyBytes = "config", 1_000, true, 64, 30_000, machine.MaxKeyBytes
+			a.Kind, a.Streams, a.Busy, a.Window, a.Entities, a.KeyBytes = "config", 1_000, true, 64, 30_000,
+				machine.MaxKeyBytes
 		}),
 	}
 }
@@ -253,7 +254,8 @@ func runAttack(ctx context.Context, a applyAttack, below string) (result applyRe
 	open := func(at time.Time) error {
 		x.at = at
 		x.l, err = ledger.Open(ctx, ledger.Options{
-			Dir: filepath.Join(dir, "data"), Logger: slog.New(slog.DiscardHandler), Clock: func() time.Time { return at },
+			Dir: filepath.Join(dir, "data"), Logger: slog.New(slog.DiscardHandler),
+			Clock:  func() time.Time { return at },
 			Config: machine.Config{EvictionInterval: 1_000_000, EvictionLimit: a.Limit, ReceiptWindow: a.Window},
 		})
 		return err
@@ -491,7 +493,8 @@ func (x *attacker) command(i int) *machine.Write {
 	refused := func(w *machine.Write) *machine.Write {
 		last := &w.Operations[len(w.Operations)-1]
 		*last = machine.Operation{
-			Kind: machine.OpDeleteEntity, Key: []byte("absent"), Condition: machine.Condition{Kind: machine.ConditionMustExist},
+			Kind: machine.OpDeleteEntity, Key: []byte("absent"),
+			Condition: machine.Condition{Kind: machine.ConditionMustExist},
 		}
 		x.next[w.Scope.Vault+" "+w.ClientID]--
 		return w

@@ -14,8 +14,9 @@ func TestAttacksRun(t *testing.T) {
 		t.Run(kind, func(t *testing.T) {
 			t.Parallel()
 			r, err := runAttack(t.Context(), applyAttack{
-				Interval: 1, Limit: 10, Window: 4, Streams: 5, Busy: true, Entities: 20, Scopes: 3, KeyBytes: machine.MaxKeyBytes,
-				Comb: true, ValueBytes: 33, Tombstones: 10, Rewind: true, Kind: kind, Operations: 2, Commands: 64,
+				Interval: 1, Limit: 10, Window: 4, Streams: 5, Busy: true, Entities: 20, Scopes: 3,
+				KeyBytes: machine.MaxKeyBytes,
+				Comb:     true, ValueBytes: 33, Tombstones: 10, Rewind: true, Kind: kind, Operations: 2, Commands: 64,
 			}, t.TempDir())
 			if err != nil || r.Failure != "" || r.Slowest <= 0 {
 				t.Errorf("%+v, %v", r, err)

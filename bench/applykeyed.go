@@ -99,9 +99,11 @@ func (x *attacker) takeOver(ctx context.Context, i int) error {
 }
 
 func (x *attacker) writeKeyed(ctx context.Context, i int) error {
-	w := &machine.KeyedWrite{ID: x.keyedID(1<<24 + i), Actor: "client:attacker", TTL: int64(time.Hour), MaxKeys: 1 << 30}
+	w := &machine.KeyedWrite{ID: x.keyedID(1<<24 + i), Actor: "client:attacker", TTL: int64(time.Hour),
+		MaxKeys: 1 << 30}
 	for j := range x.Operations {
-		w.Operations = append(w.Operations, machine.Operation{Kind: machine.OpSetEntity, Key: x.key(1<<24 + i*x.Operations + j)})
+		w.Operations = append(w.Operations, machine.Operation{Kind: machine.OpSetEntity,
+			Key: x.key(1<<24 + i*x.Operations + j)})
 	}
 	_, err := x.l.WriteKeyed(ctx, w, nil)
 	return err
@@ -110,7 +112,8 @@ func (x *attacker) writeKeyed(ctx context.Context, i int) error {
 // openSession fences a prepared stream, whose record has a full window if the streams are busy.
 func (x *attacker) openSession(ctx context.Context, i int) error {
 	o := &machine.OpenSession{
-		Scope: x.scope(i % max(x.Streams, 1)), ClientID: fmt.Sprintf("stream-%d", i%max(x.Streams, 1)), Actor: "client:attacker",
+		Scope: x.scope(i % max(x.Streams, 1)), ClientID: fmt.Sprintf("stream-%d", i%max(x.Streams, 1)),
+		Actor: "client:attacker",
 	}
 	binary.BigEndian.PutUint64(o.AttemptID[:], uint64(i)+1)
 	_, err := x.l.OpenSession(ctx, o)
@@ -122,7 +125,8 @@ func (x *attacker) changeConfig(ctx context.Context, i int) error {
 	if i%64 != 0 {
 		return x.openSession(ctx, i)
 	}
-	interval, limit, window := []uint64{1, 2, 1_000}[i/64%3], []uint64{1, 100_000}[i/64%2], []uint64{1, 64, 1_024}[i/64%3]
+	interval, limit, window := []uint64{1, 2, 1_000}[i/64%3], []uint64{1, 100_000}[i/64%2],
+		[]uint64{1, 64, 1_024}[i/64%3]
 	_, err := x.l.UpdateConfig(ctx, &machine.ConfigUpdate{
 		EvictionInterval: &interval, EvictionLimit: &limit, ReceiptWindow: &window,
 	}, "bench")

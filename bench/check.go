@@ -33,7 +33,8 @@ func check(ctx context.Context, arguments []string, stdout io.Writer) (err error
 	var o checkOptions
 	flags := flag.NewFlagSet("check", flag.ContinueOnError)
 	flags.StringVar(&o.baseline, "baseline", "main", "revision to compare with")
-	flags.StringVar(&o.rows, "only", "^(engine/16|replay/2|stream/64|unary/64)$", "rows to compare, a regular expression")
+	flags.StringVar(&o.rows, "only", "^(engine/16|replay/2|stream/64|unary/64)$",
+		"rows to compare, a regular expression")
 	flags.IntVar(&o.pairs, "pairs", 7, "how often each side is measured")
 	flags.DurationVar(&o.duration, "duration", time.Second, "how long each row is measured each time")
 	flags.Float64Var(&o.tolerate, "tolerate", 0.15, "how much slower the median may be, as a fraction")

@@ -65,7 +65,8 @@ func growLoad(ctx context.Context, o *growthOptions, report *growthReport, stdou
 // minute loads for a minute, or less.
 func (s *steady) minute(ctx context.Context, length time.Duration) error {
 	c := s.crowd
-	measured, err := load.Open(ctx, load.Options{Workers: growthWriters, Duration: length, Rate: float64(s.options.rate)},
+	measured, err := load.Open(ctx, load.Options{Workers: growthWriters, Duration: length,
+		Rate: float64(s.options.rate)},
 		func(ctx context.Context, worker int) error { return c.write(ctx, c.pick(worker)) })
 	if err != nil {
 		return err
@@ -74,7 +75,8 @@ func (s *steady) minute(ctx context.Context, length time.Duration) error {
 	s.writes += uint64(measured.Operations)
 	p := minutePoint{
 		Minutes: s.loaded.Minutes(), Writes: s.writes, Written: s.logWritten(), PerSecond: measured.PerSecond(),
-		P50: measured.Milliseconds(50), P99: measured.Milliseconds(99), Unserved: measured.Unserved, MemoryBytes: c.memory(),
+		P50: measured.Milliseconds(50), P99: measured.Milliseconds(99), Unserved: measured.Unserved,
+		MemoryBytes: c.memory(),
 	}
 	if p.StateBytes, p.LogBytes, err = c.sizes(); err != nil {
 		return err

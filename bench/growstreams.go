@@ -35,7 +35,8 @@ var crowdPayload = make([]byte, payloadBytes)
 
 func crowdWrite(name string, stream int, sequence uint64) *machine.Write {
 	w := &machine.Write{
-		Scope: machine.Scope{Organization: "acme", Vault: "main"}, ClientID: fmt.Sprint(name, stream), Actor: "system:bench",
+		Scope: machine.Scope{Organization: "acme", Vault: "main"}, ClientID: fmt.Sprint(name, stream),
+		Actor:    "system:bench",
 		Sequence: sequence, Operations: []machine.Operation{{Kind: machine.OpAppend, Value: crowdPayload}},
 	}
 	w.Key.Present = true

@@ -199,7 +199,8 @@ const growthWriters = 256
 // quietLedger opens a ledger without a log.
 func quietLedger(ctx context.Context, dir string, config machine.Config,
 	clock func() time.Time) (*ledger.Ledger, error) {
-	return ledger.Open(ctx, ledger.Options{Dir: dir, Config: config, Clock: clock, Logger: slog.New(slog.DiscardHandler)})
+	return ledger.Open(ctx, ledger.Options{Dir: dir, Config: config, Clock: clock,
+		Logger: slog.New(slog.DiscardHandler)})
 }
 
 // heldBytes returns the bytes of all files below a directory, or of one file, as

@@ -76,7 +76,10 @@ func TestRowsReport(t *testing.T) {
 	o := quickOptions(t)
 	o.fraction, o.json = 0.5, filepath.Join(t.TempDir(), "report.json")
 	rows := []largeRow{
-		{"first", func(context.Context, *options) ([]finding, error) { return []finding{{Measure: "a", Value: "1"}}, nil }},
+		{"first", func(context.Context, *options) ([]finding, error) {
+			return []finding{{Measure: "a", Value: "1"}},
+				nil
+		}},
 		{"second", func(context.Context, *options) ([]finding, error) {
 			return []finding{{Measure: "b", Verdict: verdict(false)}}, nil
 		}},

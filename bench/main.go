@@ -170,7 +170,8 @@ func rows() []row {
 	add := func(kind string, measure func(context.Context, *options, *row) (result, error),
 		targets map[int]float64, counts ...int) {
 		for _, n := range counts {
-			rows = append(rows, row{name: fmt.Sprintf("%s/%d", kind, n), mustReach: targets[n], measure: measure, concurrent: n})
+			rows = append(rows, row{name: fmt.Sprintf("%s/%d", kind, n), mustReach: targets[n], measure: measure,
+				concurrent: n})
 		}
 	}
 	add("engine", measureEngine, map[int]float64{1: 8_000, 16: 50_000, 256: 200_000}, 1, 16, 256)

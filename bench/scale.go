@@ -44,9 +44,10 @@ func scaleRows() []largeRow {
 		}})
 	}
 	for _, n := range []int{1, 64, 256} {
-		rows = append(rows, largeRow{fmt.Sprint("journal/", n), func(ctx context.Context, o *options) ([]finding, error) {
-			return measureJournal(ctx, o, n)
-		}})
+		rows = append(rows, largeRow{fmt.Sprint("journal/", n),
+			func(ctx context.Context, o *options) ([]finding, error) {
+				return measureJournal(ctx, o, n)
+			}})
 	}
 	return append(rows, largeRow{"backup", measureBackup})
 }

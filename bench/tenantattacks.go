@@ -175,7 +175,8 @@ func getProofs(ctx context.Context, api seqledgerv1connect.LedgerServiceClient, 
 }
 
 func listAllEntities(ctx context.Context, api seqledgerv1connect.LedgerServiceClient, _ int) error {
-	_, err := api.ListEntities(ctx, connect.NewRequest(&seqledgerv1.ListEntitiesRequest{Scope: badScope, PageSize: 1_000}))
+	_, err := api.ListEntities(ctx, connect.NewRequest(&seqledgerv1.ListEntitiesRequest{Scope: badScope,
+		PageSize: 1_000}))
 	return err
 }
 
@@ -338,7 +339,8 @@ func healthChecks(ctx context.Context, o *options, t *tenants) (string, error) {
 	}
 	<-ctx.Done()
 	group.Wait()
-	return fmt.Sprintf("%d connections, %d calls each without a body: %d ended", connections, streams, ended.Load()), nil
+	return fmt.Sprintf("%d connections, %d calls each without a body: %d ended", connections, streams, ended.Load()),
+		nil
 }
 
 // newHTTP2From is newHTTP2 from one of many addresses.
@@ -515,7 +517,8 @@ func unaryWrites(deadline time.Duration) func(context.Context, *options, *tenant
 					if deadline > 0 {
 						limited, cancel = context.WithTimeout(ctx, deadline)
 					}
-					_, err := api.Write(limited, connect.NewRequest(badWrite(fmt.Sprintf("unary-%d-%d", i, n), 1, 1<<20)))
+					_, err := api.Write(limited,
+						connect.NewRequest(badWrite(fmt.Sprintf("unary-%d-%d", i, n), 1, 1<<20)))
 					cancel()
 					if err == nil {
 						committed.Add(1)

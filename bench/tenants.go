@@ -288,7 +288,8 @@ func newGoodTenant(ctx context.Context, t *tenants) (*goodTenant, error) {
 		}
 		sequence++
 		_, err := api.Write(context.WithoutCancel(ctx), connect.NewRequest(&seqledgerv1.WriteRequest{
-			Scope: goodScope, ClientId: "unary", Sequence: sequence, Operations: []*seqledgerv1.Operation{setValue("k", large)},
+			Scope: goodScope, ClientId: "unary", Sequence: sequence,
+			Operations: []*seqledgerv1.Operation{setValue("k", large)},
 		}))
 		return err
 	})

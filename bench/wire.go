@@ -220,7 +220,8 @@ func measureCalls(ctx context.Context, o *options, n int, http2 bool) (result, e
 		requests := make([]*seqledgerv1.WriteRequest, n)
 		for i := range requests {
 			requests[i] = &seqledgerv1.WriteRequest{
-				Scope: benchScope, ClientId: fmt.Sprint("client-", i), Operations: []*seqledgerv1.Operation{operation()},
+				Scope: benchScope, ClientId: fmt.Sprint("client-", i),
+				Operations: []*seqledgerv1.Operation{operation()},
 			}
 		}
 		return drive(ctx, o, n, func(ctx context.Context, i int) error {
@@ -246,7 +247,8 @@ func measureRawCalls(ctx context.Context, o *options, r *row) (result, error) {
 			}
 			defer conn.Close() //nolint:errcheck // It was only used to measure.
 			callers[i] = &rawCaller{conn: conn, answers: bufio.NewReader(conn), write: &seqledgerv1.WriteRequest{
-				Scope: benchScope, ClientId: fmt.Sprint("client-", i), Operations: []*seqledgerv1.Operation{operation()},
+				Scope: benchScope, ClientId: fmt.Sprint("client-", i),
+				Operations: []*seqledgerv1.Operation{operation()},
 			}}
 		}
 		return drive(ctx, o, r.concurrent, func(_ context.Context, i int) error { return callers[i].call(address) },

@@ -275,7 +275,8 @@ func TestSentinels(t *testing.T) {
 		{connect.NewError(connect.CodeResourceExhausted, nil), client.ErrUnavailable},
 		{connect.NewError(connect.CodePermissionDenied, nil), nil},
 		{withDetail(connect.CodeUnavailable, &seqledgerv1.WriteError{Code: codeDraining}), client.ErrUnavailable},
-		{withDetail(connect.CodeResourceExhausted, &seqledgerv1.WriteError{Code: codeQueueFull}), client.ErrUnavailable},
+		{withDetail(connect.CodeResourceExhausted, &seqledgerv1.WriteError{Code: codeQueueFull}),
+			client.ErrUnavailable},
 		{withDetail(connect.CodeUnavailable, &seqledgerv1.WriteError{Code: codeUnknown}), nil},
 		{withDetail(connect.CodeNotFound, &seqledgerv1.WriteError{Code: codeKeyNotFound}), nil},
 	} {
@@ -360,8 +361,9 @@ func TestConstructors(t *testing.T) {
 			remove(&seqledgerv1.DeleteEntity{Key: "k", Condition: version})},
 		"delete, if value": {client.Delete("k", client.IfValue([]byte("v"))), remove(&seqledgerv1.DeleteEntity{Key: "k",
 			Condition: &seqledgerv1.Condition{Condition: &seqledgerv1.Condition_ValueEquals{ValueEquals: []byte("v")}}})},
-		"relate": {client.Relate("r", "l", "s"), &seqledgerv1.Operation{Operation: &seqledgerv1.Operation_CreateRelationship{
-			CreateRelationship: &seqledgerv1.CreateRelationship{Resource: "r", Relation: "l", Subject: "s"}}}},
+		"relate": {client.Relate("r", "l", "s"),
+			&seqledgerv1.Operation{Operation: &seqledgerv1.Operation_CreateRelationship{
+				CreateRelationship: &seqledgerv1.CreateRelationship{Resource: "r", Relation: "l", Subject: "s"}}}},
 		"unrelate": {client.Unrelate("r", "l", "s"),
 			&seqledgerv1.Operation{Operation: &seqledgerv1.Operation_DeleteRelationship{
 				DeleteRelationship: &seqledgerv1.DeleteRelationship{Resource: "r", Relation: "l", Subject: "s"}}}},

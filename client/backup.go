@@ -59,7 +59,8 @@ func (c *Client) backup(ctx context.Context, w io.Writer, begin func(BackupInfo)
 		return info, protocolError("the backup does not begin with its header")
 	}
 	info = BackupInfo{
-		LedgerID: header.GetLedgerId(), Index: header.GetIndex(), Digest: header.GetDigest(), Bytes: header.GetSizeEstimate(),
+		LedgerID: header.GetLedgerId(), Index: header.GetIndex(), Digest: header.GetDigest(),
+		Bytes: header.GetSizeEstimate(),
 	}
 	if begin != nil {
 		if err := begin(info); err != nil {

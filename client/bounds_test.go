@@ -45,7 +45,8 @@ func TestAReopenOutlivesAStatusThatNeverComes(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 		defer cancel()
 		if receipt, err := w.Write(ctx, payload("b")); err != nil || receipt.GetSequence() != 1 || !hung.Load() {
-			t.Errorf("want the first write of the new stream, got %v, %v; a call has hung: %v", receipt, err, hung.Load())
+			t.Errorf("want the first write of the new stream, got %v, %v; a call has hung: %v", receipt, err,
+				hung.Load())
 		}
 		_ = w.Close(t.Context()) // before its journal
 	})
@@ -70,7 +71,8 @@ func (h *hangs) Sync() error {
 func hanging(t *testing.T) (*client.Client, *client.Writer, *hangs, *client.Pending) {
 	t.Helper()
 	s, c := start(t)
-	j := &hangs{File: openJournal(t, filepath.Join(t.TempDir(), "journal"), journal.Options{}), hang: make(chan struct{})}
+	j := &hangs{File: openJournal(t, filepath.Join(t.TempDir(), "journal"), journal.Options{}),
+		hang: make(chan struct{})}
 	t.Cleanup(func() { close(j.hang) }) // before the journal is closed
 	w := mustJournaled(t, c, j)
 	s.ledger.toggle("taken")
@@ -114,7 +116,8 @@ func TestCloseDoesNotWaitForTheDisk(t *testing.T) {
 	if !ok || len(unsettled.Writes) != 1 {
 		t.Errorf("want the write listed, got %v", err)
 	}
-	if _, err := p.Wait(t.Context()); !errors.Is(err, client.ErrOutcomeUnknown) || errors.Is(err, client.ErrNotExecuted) {
+	if _, err := p.Wait(t.Context()); !errors.Is(err, client.ErrOutcomeUnknown) ||
+		errors.Is(err, client.ErrNotExecuted) {
 		t.Errorf("the journal may still hold the write, so its outcome is unknown; got %v", err)
 	}
 	select {

@@ -140,7 +140,8 @@ func (c *Client) GetBlock(ctx context.Context, request *seqledgerv1.GetBlockRequ
 		case block == nil:
 			continue
 		case block.GetHeader().GetHeight() != request.GetHeight():
-			return nil, protocolError("block %d where %d was asked for", block.GetHeader().GetHeight(), request.GetHeight())
+			return nil, protocolError("block %d where %d was asked for", block.GetHeader().GetHeight(),
+				request.GetHeight())
 		}
 		return block, nil
 	}

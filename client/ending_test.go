@@ -17,7 +17,8 @@ import (
 // operations. Either way the Writer takes nothing more.
 func TestCodesThatEndAWriter(t *testing.T) {
 	t.Parallel()
-	for _, c := range []code{codeFenced, codeExpired, codeNeedsSession, codeKeyReused, codeSeqReused, codeExhausted, 999} {
+	for _, c := range []code{codeFenced, codeExpired, codeNeedsSession, codeKeyReused, codeSeqReused, codeExhausted,
+		999} {
 		for _, lost := range []bool{false, true} {
 			t.Run(c.String(), func(t *testing.T) {
 				t.Parallel()
@@ -66,7 +67,8 @@ func endsWith(t *testing.T, c code, lost bool) {
 			t.Errorf("the listed write is not the one submitted: %d", u.Sequence())
 		}
 	}
-	if _, err := w.Write(t.Context(), payload("2")); !errors.Is(err, client.ErrNotExecuted) || client.CodeOf(err) != c ||
+	if _, err := w.Write(t.Context(), payload("2")); !errors.Is(err, client.ErrNotExecuted) ||
+		client.CodeOf(err) != c ||
 		errors.Is(err, client.ErrOutcomeUnknown) {
 		t.Errorf("a Writer that ended takes nothing and says why, got %v", err)
 	}
@@ -180,7 +182,8 @@ func TestCloseSettlesWhatItCan(t *testing.T) {
 	if !ok || len(end.Writes) != 1 || !errors.Is(end, client.ErrClosed) || !errors.Is(end, client.ErrOutcomeUnknown) {
 		t.Errorf("want the open write listed, got %v", end)
 	}
-	if _, err := open.Wait(t.Context()); !errors.Is(err, client.ErrOutcomeUnknown) || !errors.Is(err, client.ErrClosed) {
+	if _, err := open.Wait(t.Context()); !errors.Is(err, client.ErrOutcomeUnknown) ||
+		!errors.Is(err, client.ErrClosed) {
 		t.Errorf("want the open write's outcome unknown, got %v", err)
 	}
 }

@@ -300,7 +300,8 @@ func (e *Error) isFinal() bool {
 // looked at its request.
 func (e *Error) turnedAway() bool {
 	switch e.ConnectCode {
-	case connect.CodeUnauthenticated, connect.CodePermissionDenied, connect.CodeUnimplemented, connect.CodeInvalidArgument:
+	case connect.CodeUnauthenticated, connect.CodePermissionDenied, connect.CodeUnimplemented,
+		connect.CodeInvalidArgument:
 		return e.wire
 	}
 	return false

@@ -22,7 +22,8 @@ func TestEveryCodeRoundTrips(t *testing.T) {
 	sentinels := map[string]error{
 		"SESSION_FENCED": ErrFenced, "SESSION_EXPIRED": ErrExpired, "OUTCOME_UNKNOWN": ErrOutcomeUnknown,
 		"ALREADY_COMMITTED": ErrAlreadyCommitted, "KEY_EXISTS": ErrConditionFailed,
-		"KEY_NOT_FOUND": ErrConditionFailed, "VERSION_MISMATCH": ErrConditionFailed, "VALUE_MISMATCH": ErrConditionFailed,
+		"KEY_NOT_FOUND": ErrConditionFailed, "VERSION_MISMATCH": ErrConditionFailed,
+		"VALUE_MISMATCH": ErrConditionFailed,
 	}
 	connectCodes := map[string]connect.Code{
 		"ALREADY_COMMITTED": connect.CodeAlreadyExists, "INVALID_ARGUMENT": connect.CodeInvalidArgument,
@@ -63,7 +64,8 @@ func TestEveryCodeRoundTrips(t *testing.T) {
 			if *fromStream != expected {
 				t.Errorf("got %+v\nwant %+v", fromStream, expected)
 			}
-			for _, sentinel := range []error{ErrFenced, ErrExpired, ErrOutcomeUnknown, ErrAlreadyCommitted, ErrConditionFailed} {
+			for _, sentinel := range []error{ErrFenced, ErrExpired, ErrOutcomeUnknown, ErrAlreadyCommitted,
+				ErrConditionFailed} {
 				want := sentinels[name] == sentinel //nolint:errorlint // Which of the sentinels it is, not what it wraps.
 				if got := errors.Is(fromStream, sentinel); got != want {
 					t.Errorf("errors.Is(%s, %v) is %v", name, sentinel, got)
@@ -186,7 +188,8 @@ func TestAnOpenOutcomeHidesRefusalsAlone(t *testing.T) {
 		if errors.Is(err, ErrConditionFailed) || CodeOf(err) != 0 {
 			t.Errorf("the refusal must not be found in %v", err)
 		}
-		if !errors.Is(err, ErrOutcomeUnknown) || !errors.Is(err, context.Canceled) || !errors.Is(err, io.ErrUnexpectedEOF) {
+		if !errors.Is(err, ErrOutcomeUnknown) || !errors.Is(err, context.Canceled) ||
+			!errors.Is(err, io.ErrUnexpectedEOF) {
 			t.Errorf("the rest must be found in %v", err)
 		}
 		if open, _ := errors.AsType[*OutcomeUnknownError](err); open.Refusal != refused {

@@ -70,7 +70,8 @@ func ExampleWriter_Submit() {
 		return
 	}
 	defer c.Close()
-	w, err := c.NewWriter(ctx, client.WriterOptions{Scope: &seqledgerv1.Scope{Organization: "acme"}, ClientID: "import"})
+	w, err := c.NewWriter(ctx, client.WriterOptions{Scope: &seqledgerv1.Scope{Organization: "acme"},
+		ClientID: "import"})
 	if err != nil {
 		fmt.Println(err)
 		return

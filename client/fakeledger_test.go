@@ -53,7 +53,8 @@ type committed struct {
 func newFakeLedger() *fakeLedger {
 	config := machine.DefaultConfig()
 	config.EvictionInterval, config.ClientTTL = 1, int64(24*time.Hour)
-	return &fakeLedger{Ledger: machinetest.NewLedger(machinetest.Create{ID: 0x0123456789abcdef, Config: config}, time.Now)}
+	return &fakeLedger{Ledger: machinetest.NewLedger(machinetest.Create{ID: 0x0123456789abcdef, Config: config},
+		time.Now)}
 }
 
 // txID is a transaction id.
@@ -165,7 +166,8 @@ func machineOperation(operation *seqledgerv1.Operation) machine.Operation {
 	case *seqledgerv1.Operation_Append:
 		return machine.Operation{Kind: machine.OpAppend, Value: o.Append.GetPayload()}
 	case *seqledgerv1.Operation_SetEntity:
-		op := machine.Operation{Kind: machine.OpSetEntity, Key: []byte(o.SetEntity.GetKey()), Value: o.SetEntity.GetValue()}
+		op := machine.Operation{Kind: machine.OpSetEntity, Key: []byte(o.SetEntity.GetKey()),
+			Value: o.SetEntity.GetValue()}
 		switch c := o.SetEntity.GetCondition(); {
 		case c.GetNotExists():
 			op.Condition.Kind = machine.ConditionNotExists
@@ -198,7 +200,8 @@ func renderState(s *machine.StreamState, c *machine.Config) *seqledgerv1.ClientS
 	return &seqledgerv1.ClientState{
 		Status: seqledgerv1.ClientStatus_CLIENT_STATUS_ACTIVE, LastCommittedSequence: s.Last,
 		Session: s.Session, CreatedIndex: s.CreatedIndex, ReceiptWindow: uint32(c.ReceiptWindow),
-		LastSeen: timestamppb.New(time.Unix(0, s.LastSeen)), ExpiresAt: timestamppb.New(time.Unix(0, s.LastSeen+c.ClientTTL)),
+		LastSeen:  timestamppb.New(time.Unix(0, s.LastSeen)),
+		ExpiresAt: timestamppb.New(time.Unix(0, s.LastSeen+c.ClientTTL)),
 	}
 }
 

@@ -274,7 +274,8 @@ func (s *fakeServer) Write(_ context.Context,
 
 // OpenSession implements the handler.
 func (s *fakeServer) OpenSession(_ context.Context,
-	request *connect.Request[seqledgerv1.OpenSessionRequest]) (*connect.Response[seqledgerv1.OpenSessionResponse], error) {
+	request *connect.Request[seqledgerv1.OpenSessionRequest]) (*connect.Response[seqledgerv1.OpenSessionResponse],
+	error) {
 	s.mu.Lock()
 	s.opens = append(s.opens, request.Msg)
 	before, after := s.onOpen, s.afterOpen

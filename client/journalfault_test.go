@@ -111,7 +111,8 @@ func TestJournalFaultBeforeARefusalIsReported(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := p.Wait(t.Context()); !errors.Is(err, client.ErrOutcomeUnknown) || errors.Is(err, client.ErrNotExecuted) {
+	if _, err := p.Wait(t.Context()); !errors.Is(err, client.ErrOutcomeUnknown) ||
+		errors.Is(err, client.ErrNotExecuted) {
 		t.Errorf("want an unknown outcome, got %v", err)
 	}
 	path = crash(t, c, j.File, path)
@@ -178,7 +179,8 @@ func TestJournalSessionOrder(t *testing.T) {
 	s.set(func(s *fakeServer) {
 		s.onOpen = func(r *seqledgerv1.OpenSessionRequest) error {
 			report, err := journal.Inspect(path)
-			if err != nil || len(report.Streams) != 1 || string(report.Streams[0].Head.Attempt) != string(r.GetAttemptId()) {
+			if err != nil || len(report.Streams) != 1 ||
+				string(report.Streams[0].Head.Attempt) != string(r.GetAttemptId()) {
 				t.Errorf("the attempt is not in the journal when it arrives: %+v, %v", report, err)
 			}
 			attempts = append(attempts, r.GetAttemptId())

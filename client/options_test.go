@@ -32,7 +32,8 @@ func TestOptionsOfAccess(t *testing.T) {
 			"Options.CleartextToken"},
 		"token in clear, later": {Options{Server: "https://a.example,b.example:1", Token: StaticToken("secret")},
 			"b.example:1"},
-		"token in clear, as told": {Options{Server: "ledger.example", Token: StaticToken("secret"), CleartextToken: true},
+		"token in clear, as told": {Options{Server: "ledger.example", Token: StaticToken("secret"),
+			CleartextToken: true},
 			""},
 		"a name that only sounds": {Options{Server: "localhost.example", Token: StaticToken("secret")},
 			"Options.CleartextToken"},
@@ -56,7 +57,8 @@ func TestTokensThatAreNone(t *testing.T) {
 	t.Parallel()
 	broken := errors.New("the vault is closed")
 	for name, token := range map[string]func(context.Context) (string, error){
-		"newline": StaticToken("secret\n"), "two words": StaticToken("secret secret"), "not ASCII": StaticToken("secrét"),
+		"newline": StaticToken("secret\n"), "two words": StaticToken("secret secret"),
+		"not ASCII":      StaticToken("secrét"),
 		"none to be had": func(context.Context) (string, error) { return "", broken },
 	} {
 		c, err := New(Options{Server: "localhost:1", Token: token})

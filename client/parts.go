@@ -76,7 +76,8 @@ func appendTransactions(block *seqledgerv1.Block, transactions []*seqledgerv1.Tr
 			due >= int(header.GetTxCount()) {
 			return protocolError(
 				"block %d of %d transactions has transaction %d of block %d, from operation %d on, at position %d",
-				header.GetHeight(), header.GetTxCount(), t.GetBlockPosition(), t.GetBlockHeight(), t.GetFirstOperation(), due)
+				header.GetHeight(), header.GetTxCount(), t.GetBlockPosition(), t.GetBlockHeight(),
+				t.GetFirstOperation(), due)
 		}
 		block.Transactions = append(block.Transactions, t)
 	}

@@ -29,7 +29,8 @@ func blockOfThree(t *testing.T, root byte) *seqledgerv1.Block {
 	}
 	block := &seqledgerv1.Block{Header: header, Hash: hash}
 	for i := range uint32(3) {
-		x := &seqledgerv1.Transaction{TxId: txID(1, uint64(i)), Scope: org, ClientId: "c", BlockHeight: 1, BlockPosition: i}
+		x := &seqledgerv1.Transaction{TxId: txID(1, uint64(i)), Scope: org, ClientId: "c", BlockHeight: 1,
+			BlockPosition: i}
 		for k := range 3 {
 			x.Operations = append(x.Operations, payload(fmt.Sprint(i, "/", k)))
 		}
@@ -103,12 +104,19 @@ func TestBlocksAreJoined(t *testing.T) {
 func TestPartsThatDoNotBelongTogether(t *testing.T) {
 	t.Parallel()
 	for name, change := range map[string]func(parts, others []*seqledgerv1.Block) []*seqledgerv1.Block{
-		"wrong order":           func(p, _ []*seqledgerv1.Block) []*seqledgerv1.Block { p[1], p[2] = p[2], p[1]; return p },
+		"wrong order": func(p, _ []*seqledgerv1.Block) []*seqledgerv1.Block {
+			p[1], p[2] = p[2],
+				p[1]
+			return p
+		},
 		"not from the start":    func(p, _ []*seqledgerv1.Block) []*seqledgerv1.Block { return p[1:] },
 		"not from the start, a": func(p, _ []*seqledgerv1.Block) []*seqledgerv1.Block { return p[3:] },
 		"a gap of operations":   func(p, _ []*seqledgerv1.Block) []*seqledgerv1.Block { return slices.Delete(p, 1, 2) },
-		"a part twice":          func(p, _ []*seqledgerv1.Block) []*seqledgerv1.Block { return slices.Insert(p, 1, p[0]) },
-		"of another block":      func(p, o []*seqledgerv1.Block) []*seqledgerv1.Block { p[2] = o[2]; return p },
+		"a part twice": func(p, _ []*seqledgerv1.Block) []*seqledgerv1.Block {
+			return slices.Insert(p, 1,
+				p[0])
+		},
+		"of another block": func(p, o []*seqledgerv1.Block) []*seqledgerv1.Block { p[2] = o[2]; return p },
 		"of another height": func(p, _ []*seqledgerv1.Block) []*seqledgerv1.Block {
 			p[3].Header.Height++
 			return p
@@ -122,7 +130,11 @@ func TestPartsThatDoNotBelongTogether(t *testing.T) {
 			p[2].Transactions, p[2].Next = nil, nil
 			return p
 		},
-		"the last transaction is missing": func(p, _ []*seqledgerv1.Block) []*seqledgerv1.Block { p[2].Next = nil; return p },
+		"the last transaction is missing": func(p,
+			_ []*seqledgerv1.Block) []*seqledgerv1.Block {
+			p[2].Next = nil
+			return p
+		},
 		"one transaction too many": func(p, _ []*seqledgerv1.Block) []*seqledgerv1.Block {
 			x := proto.CloneOf(p[3].GetTransactions()[0])
 			x.BlockPosition = 3
@@ -144,7 +156,8 @@ func TestPartsThatDoNotBelongTogether(t *testing.T) {
 			return p
 		},
 		"nothing in a part": func(p, _ []*seqledgerv1.Block) []*seqledgerv1.Block {
-			return slices.Insert(p, 3, &seqledgerv1.Block{Header: p[0].GetHeader(), Hash: p[0].GetHash(), Next: p[2].GetNext()})
+			return slices.Insert(p, 3, &seqledgerv1.Block{Header: p[0].GetHeader(), Hash: p[0].GetHash(),
+				Next: p[2].GetNext()})
 		},
 		"no operations in a part": func(p, _ []*seqledgerv1.Block) []*seqledgerv1.Block {
 			p[2].Transactions[0].Operations = nil
@@ -174,7 +187,8 @@ func transactionParts() []*seqledgerv1.GetTransactionResponse {
 		parts = append(parts, &seqledgerv1.GetTransactionResponse{
 			NextOperation: (i + 1) % 3,
 			Transaction: &seqledgerv1.Transaction{
-				TxId: txID(1, 1), Scope: org, FirstOperation: i, Operations: []*seqledgerv1.Operation{payload(fmt.Sprint(i))},
+				TxId: txID(1, 1), Scope: org, FirstOperation: i,
+				Operations: []*seqledgerv1.Operation{payload(fmt.Sprint(i))},
 			},
 		})
 	}
@@ -251,7 +265,8 @@ func TestAWatchOfHeaders(t *testing.T) {
 			}
 			return nil
 		}
-		seen, request := 0, &seqledgerv1.WatchRequest{Scope: org, Content: seqledgerv1.BlockContent_BLOCK_CONTENT_HEADER}
+		seen, request := 0, &seqledgerv1.WatchRequest{Scope: org,
+			Content: seqledgerv1.BlockContent_BLOCK_CONTENT_HEADER}
 		for block, err := range c.Watch(t.Context(), request) {
 			if err != nil {
 				if !errors.Is(err, test.want) {

@@ -119,7 +119,8 @@ func (p *Pending) answer(result *seqledgerv1.WriteResult) error {
 	switch result := result.GetResult().(type) {
 	case *seqledgerv1.WriteResult_Receipt:
 		if result.Receipt.GetSequence() != p.Sequence() {
-			return protocolError("receipt of sequence %d in answer to sequence %d", result.Receipt.GetSequence(), p.Sequence())
+			return protocolError("receipt of sequence %d in answer to sequence %d", result.Receipt.GetSequence(),
+				p.Sequence())
 		}
 		p.verdict, p.receipt = verdictCommitted, result.Receipt
 		p.checkReceipt()

@@ -129,7 +129,8 @@ func TestAPeerThatFallsSilent(t *testing.T) {
 			t.Errorf("the connection was closed after %v", waited)
 		}
 		if err := p.getOnce(t.Context()); err != nil || p.idleCount() != 1 || len(p.places) != 0 {
-			t.Errorf("the next call: %v, with %d connections kept and %d places taken", err, p.idleCount(), len(p.places))
+			t.Errorf("the next call: %v, with %d connections kept and %d places taken", err, p.idleCount(),
+				len(p.places))
 		}
 		close(never)
 		p.close()

@@ -406,7 +406,8 @@ func TestALargeRequestThatIsAnsweredEarly(t *testing.T) {
 	s := oneByOne(t, func(conn net.Conn, n int, r *http.Request) bool {
 		if n == 1 {
 			_, _ = fmt.Fprintf(conn,
-				"HTTP/1.1 400 Bad Request\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s", len(refused), refused)
+				"HTTP/1.1 400 Bad Request\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s",
+				len(refused), refused)
 			<-over
 			return false
 		}

@@ -62,7 +62,8 @@ func VerifyTransaction(
 		return fmt.Errorf("%w: %w", ErrProof, err)
 	}
 	if !bytes.Equal(root, header.GetTxRoot()) {
-		return fmt.Errorf("%w: transaction and path lead to the root %x, and block_header.tx_root is %x", ErrProof, root,
+		return fmt.Errorf("%w: transaction and path lead to the root %x, and block_header.tx_root is %x", ErrProof,
+			root,
 			header.GetTxRoot())
 	}
 	return nil

@@ -49,8 +49,9 @@ func goldenTransaction(t *testing.T) *seqledgerv1.Transaction {
 	}
 	return &seqledgerv1.Transaction{
 		TxId:  fmt.Sprintf("%x-%x-%x-%x-%x", id[:4], id[4:6], id[6:8], id[8:10], id[10:]),
-		Scope: &seqledgerv1.Scope{Organization: "acme", Vault: "vault-1"}, ClientId: "client 7", StreamCreatedIndex: 299,
-		Session: 300, Sequence: 5, IdempotencyKey: "deadbeef-0000-0000-0000-000000000001",
+		Scope: &seqledgerv1.Scope{Organization: "acme", Vault: "vault-1"}, ClientId: "client 7",
+		StreamCreatedIndex: 299,
+		Session:            300, Sequence: 5, IdempotencyKey: "deadbeef-0000-0000-0000-000000000001",
 		RequestHash: hex.EncodeToString(golden(t, "request_hash")), Actor: "user:42",
 		CommittedAt: &timestamppb.Timestamp{Seconds: 1_000_000}, Index: 1<<40 + 7, BlockHeight: 1_000,
 		Operations: []*seqledgerv1.Operation{
@@ -68,7 +69,8 @@ func goldenTransaction(t *testing.T) *seqledgerv1.Transaction {
 				CreateRelationship: &seqledgerv1.CreateRelationship{Resource: "doc", Relation: "owner", Subject: "bob"},
 			}},
 			{Operation: &seqledgerv1.Operation_DeleteRelationship{
-				DeleteRelationship: &seqledgerv1.DeleteRelationship{Resource: "doc", Relation: "viewer", Subject: "eve"},
+				DeleteRelationship: &seqledgerv1.DeleteRelationship{Resource: "doc", Relation: "viewer",
+					Subject: "eve"},
 			}},
 			payload("payload"),
 		},

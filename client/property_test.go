@@ -170,6 +170,7 @@ func audit(t *testing.T, history []committed, stream string, told map[string]out
 		t.Errorf("%s: %d writes acknowledged, %d committed", stream, acknowledged, len(found))
 	}
 	if acknowledged == 0 || acknowledged == len(told) {
-		t.Errorf("%s: %d of %d writes committed: the test must see commits and refusals", stream, acknowledged, len(told))
+		t.Errorf("%s: %d of %d writes committed: the test must see commits and refusals", stream, acknowledged,
+			len(told))
 	}
 }

@@ -126,7 +126,8 @@ func TestRecordCallsAreRepeated(t *testing.T) {
 	}
 	t.Cleanup(func() { _ = c.Close() })
 	ctx, owner := t.Context(), &seqledgerv1.Ownership{Token: 7}
-	if r, err := c.Reserve(ctx, &seqledgerv1.ReserveRequest{AttemptId: []byte("attempt")}); err != nil || r.GetToken() != 7 {
+	if r, err := c.Reserve(ctx, &seqledgerv1.ReserveRequest{AttemptId: []byte("attempt")}); err != nil ||
+		r.GetToken() != 7 {
 		t.Errorf("Reserve: %v, %v", r, err)
 	}
 	done, err := c.Complete(ctx, &seqledgerv1.CompleteRequest{Owner: owner, Response: []byte("done")})

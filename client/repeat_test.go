@@ -237,7 +237,8 @@ func TestAServerThatTakesConnectionsAndNothingElse(t *testing.T) {
 			ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
 			defer cancel()
 			_, err = c.Write(ctx, numbered(1))
-			if errors.Is(err, client.ErrOutcomeUnknown) != test.sent || errors.Is(err, client.ErrNotExecuted) == test.sent {
+			if errors.Is(err, client.ErrOutcomeUnknown) != test.sent ||
+				errors.Is(err, client.ErrNotExecuted) == test.sent {
 				t.Errorf("something was sent: %v, and the outcome is told as %v", test.sent, err)
 			}
 		})

@@ -53,7 +53,10 @@ func (s *fakeServer) answerOf(connectCode connect.Code, e *seqledgerv1.WriteErro
 	s.set(func(s *fakeServer) {
 		s.onRead = func() error { return withDetail(connectCode, e) }
 		s.onUnary = func(*seqledgerv1.WriteRequest) error { return withDetail(connectCode, e) }
-		s.onAnswer = func(*seqledgerv1.WriteRequest, *seqledgerv1.WriteResult) *seqledgerv1.WriteResult { return refusal(e) }
+		s.onAnswer = func(*seqledgerv1.WriteRequest,
+			*seqledgerv1.WriteResult) *seqledgerv1.WriteResult {
+			return refusal(e)
+		}
 	})
 }
 
@@ -139,7 +142,8 @@ func TestTheLeaderIsAsked(t *testing.T) {
 func TestALeaderThatMustNotHaveTheToken(t *testing.T) {
 	t.Parallel()
 	all := nodes(t, 2)
-	all[0].answerOf(connect.CodeUnavailable, &seqledgerv1.WriteError{Code: codeNotLeader, LeaderAddress: "192.0.2.1:7450"})
+	all[0].answerOf(connect.CodeUnavailable, &seqledgerv1.WriteError{Code: codeNotLeader,
+		LeaderAddress: "192.0.2.1:7450"})
 	c := dialAll(t, all, func(o *client.Options) { o.Token = client.StaticToken("secret") })
 	if receipt, err := c.Write(t.Context(), numbered(1)); err != nil {
 		t.Errorf("want the next of the list asked, got %v, %v", receipt, err)

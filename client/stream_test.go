@@ -53,7 +53,8 @@ func TestARefusedStreamTellsWhy(t *testing.T) {
 			t.Parallel()
 			s.ledger = newFakeLedger()
 			s.onStream = func() error {
-				return withDetail(connect.CodePermissionDenied, &seqledgerv1.WriteError{Code: codeDenied, Message: "who are you"})
+				return withDetail(connect.CodePermissionDenied,
+					&seqledgerv1.WriteError{Code: codeDenied, Message: "who are you"})
 			}
 			w := newWriter(t, startFake(t, s), "w")
 			_, err := w.Write(t.Context(), payload("x"))

@@ -124,7 +124,8 @@ func (w *Writer) prepare(tag string, operations []*seqledgerv1.Operation) (*Pend
 		}
 		op, ok := message.ReadOperation(operation)
 		if !ok {
-			return nil, fmt.Errorf("operation %d: its %T, or what that holds, is a nil pointer", i, operation.GetOperation())
+			return nil, fmt.Errorf("operation %d: its %T, or what that holds, is a nil pointer", i,
+				operation.GetOperation())
 		}
 		// Text that cannot be encoded would break a frame that other Writers share, so check it
 		// here.

@@ -112,7 +112,8 @@ func (b *writeBody) read(answer *http.Response) error {
 // isPlainAnswer reports whether an answer is an encoded message, and nothing else.
 func isPlainAnswer(answer *http.Response) bool {
 	return answer.StatusCode == http.StatusOK && answer.Header.Get("Content-Type") == "application/proto" &&
-		answer.Header.Get("Content-Encoding") == "" && 0 < answer.ContentLength && answer.ContentLength <= maxPlainAnswer
+		answer.Header.Get("Content-Encoding") == "" && 0 < answer.ContentLength &&
+		answer.ContentLength <= maxPlainAnswer
 }
 
 // appendWriteHeader begins a request in Connect's protocol.

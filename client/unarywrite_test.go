@@ -82,7 +82,8 @@ func TestUnaryWriteRequest(t *testing.T) {
 			}
 		}
 		timeout := got.header.Get("Connect-Timeout-Ms")
-		if ms, err := strconv.Atoi(timeout); (timeout != "") != (i == 1) || i == 1 && (err != nil || ms <= 3_500_000 || ms > 3_600_000) {
+		if ms, err := strconv.Atoi(timeout); (timeout != "") != (i == 1) || i == 1 &&
+			(err != nil || ms <= 3_500_000 || ms > 3_600_000) {
 			t.Errorf("write %d has the deadline %q", i, timeout)
 		}
 		if i == 0 && !proto.Equal(got.write, first) {
@@ -108,20 +109,25 @@ func TestUnaryWriteAnswers(t *testing.T) {
 		is           error // in any other case
 	}{
 		{name: "plain", answer: head + length(len(plain)) + string(plain), committed: true},
-		{name: "compressed", answer: head + "Content-Encoding: gzip\r\n" + length(zipped.Len()) + zipped.String(), committed: true},
+		{name: "compressed", answer: head + "Content-Encoding: gzip\r\n" + length(zipped.Len()) + zipped.String(),
+			committed: true},
 		{
-			name:   "in chunks",
-			answer: head + fmt.Sprintf("Transfer-Encoding: chunked\r\n\r\n%x\r\n%s\r\n0\r\n\r\n", len(plain), plain), committed: true,
+			name:      "in chunks",
+			answer:    head + fmt.Sprintf("Transfer-Encoding: chunked\r\n\r\n%x\r\n%s\r\n0\r\n\r\n", len(plain), plain),
+			committed: true,
 		},
 		{name: "cut off", answer: head + length(len(plain)) + string(plain[:3]), is: client.ErrOutcomeUnknown},
 		{name: "no message", answer: head + length(3) + "\xff\xff\xff", is: client.ErrOutcomeUnknown},
 		{name: "no receipt", answer: head + length(0), is: client.ErrOutcomeUnknown},
-		{name: "too long for its header", answer: head + length(2_000_000) + string(plain), is: client.ErrOutcomeUnknown},
+		{name: "too long for its header", answer: head + length(2_000_000) + string(plain),
+			is: client.ErrOutcomeUnknown},
 		{
-			name: "another type", answer: "HTTP/1.1 200 OK\r\nContent-Type: text/html\r\n" + length(2) + "no", is: client.ErrOutcomeUnknown,
+			name: "another type", answer: "HTTP/1.1 200 OK\r\nContent-Type: text/html\r\n" + length(2) + "no",
+			is: client.ErrOutcomeUnknown,
 		},
 		{
-			name: "a gateway's error", answer: "HTTP/1.1 502 Bad Gateway\r\nContent-Type: text/html\r\n" + length(2) + "no",
+			name: "a gateway's error", answer: "HTTP/1.1 502 Bad Gateway\r\nContent-Type: text/html\r\n" + length(2) +
+				"no",
 			is: client.ErrOutcomeUnknown,
 		},
 		{

@@ -80,7 +80,8 @@ func TestAnswersThatCannotBeRight(t *testing.T) {
 			s, c := start(t)
 			var answers atomic.Int32
 			s.set(func(s *fakeServer) {
-				s.onAnswer = func(_ *seqledgerv1.WriteRequest, right *seqledgerv1.WriteResult) *seqledgerv1.WriteResult {
+				s.onAnswer = func(_ *seqledgerv1.WriteRequest,
+					right *seqledgerv1.WriteResult) *seqledgerv1.WriteResult {
 					if answers.Add(1) == 1 {
 						return answer
 					}
@@ -106,7 +107,8 @@ func TestAGapBehindACommitEndsTheWriter(t *testing.T) {
 		}
 	})
 	w := newWriter(t, c, "w")
-	if _, err := w.Write(t.Context(), payload("1")); !errors.Is(err, client.ErrProtocol) || client.CodeOf(err) != codeGap {
+	if _, err := w.Write(t.Context(), payload("1")); !errors.Is(err, client.ErrProtocol) ||
+		client.CodeOf(err) != codeGap {
 		t.Errorf("want a protocol violation about the gap, got %v", err)
 	}
 	if w.Err() == nil {
@@ -119,7 +121,8 @@ func TestAGapBehindACommitEndsTheWriter(t *testing.T) {
 func TestSubmitBlocksWhenFull(t *testing.T) {
 	t.Parallel()
 	for name, options := range map[string]client.WriterOptions{
-		"count": {Scope: org, ClientID: "w", MaxPending: 2}, "bytes": {Scope: org, ClientID: "w", MaxPendingBytes: 1500},
+		"count": {Scope: org, ClientID: "w", MaxPending: 2},
+		"bytes": {Scope: org, ClientID: "w", MaxPendingBytes: 1500},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -133,7 +136,8 @@ func TestSubmitBlocksWhenFull(t *testing.T) {
 			burst(t, w, big, big)
 			ended, cancel := context.WithCancel(t.Context())
 			cancel()
-			if _, err := w.Submit(ended, big); !errors.Is(err, context.Canceled) || !errors.Is(err, client.ErrNotExecuted) {
+			if _, err := w.Submit(ended, big); !errors.Is(err, context.Canceled) ||
+				!errors.Is(err, client.ErrNotExecuted) {
 				t.Errorf("a full Writer must block until ctx ends, got %v", err)
 			}
 			var group sync.WaitGroup
@@ -231,7 +235,8 @@ func TestNilOperationsAreRefused(t *testing.T) {
 		{Operation: &seqledgerv1.Operation_DeleteRelationship{}},
 		{Operation: (*seqledgerv1.Operation_Append)(nil)}, {Operation: &seqledgerv1.Operation_Append{}},
 		{Operation: (*seqledgerv1.Operation_ExpireEntity)(nil)}, {Operation: &seqledgerv1.Operation_ExpireEntity{}},
-		{Operation: &seqledgerv1.Operation_SetEntity{SetEntity: &seqledgerv1.SetEntity{Key: "k", Condition: condition}}},
+		{Operation: &seqledgerv1.Operation_SetEntity{SetEntity: &seqledgerv1.SetEntity{Key: "k",
+			Condition: condition}}},
 		{Operation: &seqledgerv1.Operation_DeleteEntity{
 			DeleteEntity: &seqledgerv1.DeleteEntity{Key: "k", Condition: condition}}},
 	} {
@@ -256,12 +261,13 @@ func TestWritesThatCannotBeSent(t *testing.T) {
 	link := &seqledgerv1.CreateRelationship{Resource: bad}
 	unlink := &seqledgerv1.DeleteRelationship{Subject: bad}
 	for name, operations := range map[string][]*seqledgerv1.Operation{
-		"none": {}, "too many": make([]*seqledgerv1.Operation, 1001), "too large": {payload(strings.Repeat("x", 5<<20))},
-		"set":    {create(bad)},
-		"delete": {{Operation: &seqledgerv1.Operation_DeleteEntity{DeleteEntity: &seqledgerv1.DeleteEntity{Key: bad}}}},
-		"link":   {{Operation: &seqledgerv1.Operation_CreateRelationship{CreateRelationship: link}}},
-		"unlink": {{Operation: &seqledgerv1.Operation_DeleteRelationship{DeleteRelationship: unlink}}},
-		"expire": {{Operation: &seqledgerv1.Operation_ExpireEntity{ExpireEntity: &seqledgerv1.ExpireEntity{Key: bad}}}},
+		"none": {}, "too many": make([]*seqledgerv1.Operation, 1001),
+		"too large": {payload(strings.Repeat("x", 5<<20))},
+		"set":       {create(bad)},
+		"delete":    {{Operation: &seqledgerv1.Operation_DeleteEntity{DeleteEntity: &seqledgerv1.DeleteEntity{Key: bad}}}},
+		"link":      {{Operation: &seqledgerv1.Operation_CreateRelationship{CreateRelationship: link}}},
+		"unlink":    {{Operation: &seqledgerv1.Operation_DeleteRelationship{DeleteRelationship: unlink}}},
+		"expire":    {{Operation: &seqledgerv1.Operation_ExpireEntity{ExpireEntity: &seqledgerv1.ExpireEntity{Key: bad}}}},
 	} {
 		if _, err := w.Write(t.Context(), operations...); !errors.Is(err, client.ErrNotExecuted) {
 			t.Errorf("%s: want ErrNotExecuted, got %v", name, err)

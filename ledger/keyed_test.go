@@ -290,7 +290,8 @@ func TestAResponseThatIsGone(t *testing.T) {
 	if err != nil || seen.Code != machine.KeyedReplay {
 		t.Fatal(seen.Code, err)
 	}
-	if whole, err := l.readAttachments(t.Context(), &seen); !whole || err != nil || len(seen.Keyed.Record.Response) != 5_000 {
+	if whole, err := l.readAttachments(t.Context(), &seen); !whole || err != nil ||
+		len(seen.Keyed.Record.Response) != 5_000 {
 		t.Error("the response is there:", whole, err)
 	}
 	purge := &machine.KeyedCommand{ID: c.ID, Actor: c.Actor, Command: keyed.Command{Kind: keyed.Purge}}

@@ -215,7 +215,8 @@ func TestAbuseHalfBodies(t *testing.T) {
 	}
 	h.awaitMetric(t, "seqledger_arriving_bytes", func(v float64) bool { return v >= 30*3*(5<<10) && v < 1<<20 })
 	large := func() error {
-		_, err := h.client.Write(within(t), connect.NewRequest(writeOf("large", 1, appendOp(strings.Repeat("x", 1<<20)))))
+		_, err := h.client.Write(within(t), connect.NewRequest(writeOf("large", 1,
+			appendOp(strings.Repeat("x", 1<<20)))))
 		return err
 	}
 	if err := large(); err != nil {
@@ -347,7 +348,8 @@ func TestAbuseRetriesAndGaps(t *testing.T) {
 			if r := result.GetReceipt(); j%2 == 0 && (r == nil || !r.Replayed || r.TxId != first.TxId) {
 				t.Fatalf("a retry was answered with %v", result)
 			}
-			if e := result.GetError(); j%2 == 1 && e.GetCode() != seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_SEQUENCE_GAP {
+			if e := result.GetError(); j%2 == 1 &&
+				e.GetCode() != seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_SEQUENCE_GAP {
 				t.Fatalf("a gap was answered with %v", result)
 			}
 		}
@@ -443,7 +445,8 @@ func TestAbuseUnreadAnswers(t *testing.T) {
 	var watchers []*connect.ServerStreamForClient[seqledgerv1.WatchResponse]
 	const each = 5
 	for range each {
-		stream, err := api.Watch(within(t), connect.NewRequest(&seqledgerv1.WatchRequest{Scope: scope(), FromHeight: 1}))
+		stream, err := api.Watch(within(t), connect.NewRequest(&seqledgerv1.WatchRequest{Scope: scope(),
+			FromHeight: 1}))
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -218,7 +218,8 @@ func (s *Server) backup(
 	defer stop()
 	defer s.untilCallerEnds(ctx, cancel)()
 	out := &backupSender{stream: stream, controls: controls}
-	info, err := s.options.Ledger.Backup(ctx, out, ledger.BackupOptions{RateBytes: s.options.BackupRate, Begin: out.begin})
+	info, err := s.options.Ledger.Backup(ctx, out,
+		ledger.BackupOptions{RateBytes: s.options.BackupRate, Begin: out.begin})
 	if err != nil {
 		return err
 	}

@@ -151,11 +151,12 @@ func attempts(t *testing.T, l seqledgerv1connect.LedgerServiceClient,
 		"GetEntity":         call(t, l.GetEntity, &seqledgerv1.GetEntityRequest{Scope: scope(), Key: "k"}),
 		"ListEntities":      call(t, l.ListEntities, &seqledgerv1.ListEntitiesRequest{Scope: scope()}),
 		"ListRelationships": call(t, l.ListRelationships, &seqledgerv1.ListRelationshipsRequest{Scope: scope()}),
-		"GetTransaction":    call(t, l.GetTransaction, &seqledgerv1.GetTransactionRequest{TxId: txID, IncludeProof: true}),
-		"GetBlock":          call(t, l.GetBlock, &seqledgerv1.GetBlockRequest{Scope: scope(), Height: 1}),
-		"ListBlocks":        call(t, l.ListBlocks, &seqledgerv1.ListBlocksRequest{Scope: scope()}),
-		"GetStatus":         call(t, a.GetStatus, &seqledgerv1.GetStatusRequest{}),
-		"ListClients":       call(t, a.ListClients, &seqledgerv1.ListClientsRequest{Scope: scope()}),
+		"GetTransaction": call(t, l.GetTransaction,
+			&seqledgerv1.GetTransactionRequest{TxId: txID, IncludeProof: true}),
+		"GetBlock":    call(t, l.GetBlock, &seqledgerv1.GetBlockRequest{Scope: scope(), Height: 1}),
+		"ListBlocks":  call(t, l.ListBlocks, &seqledgerv1.ListBlocksRequest{Scope: scope()}),
+		"GetStatus":   call(t, a.GetStatus, &seqledgerv1.GetStatusRequest{}),
+		"ListClients": call(t, a.ListClients, &seqledgerv1.ListClientsRequest{Scope: scope()}),
 		"UpdateConfig": call(t, a.UpdateConfig, &seqledgerv1.UpdateConfigRequest{
 			MaxStreamsSet: &seqledgerv1.UpdateConfigRequest_MaxStreams{MaxStreams: 1_000}}),
 	}
@@ -226,7 +227,8 @@ func TestNoOracle(t *testing.T) {
 	for name, errs := range map[string][2]error{
 		"scope": {
 			call(t, l.GetEntity, &seqledgerv1.GetEntityRequest{Scope: scope(), Key: "k"}),
-			call(t, l.GetEntity, &seqledgerv1.GetEntityRequest{Scope: &seqledgerv1.Scope{Organization: "no", Vault: "such"},
+			call(t, l.GetEntity, &seqledgerv1.GetEntityRequest{Scope: &seqledgerv1.Scope{Organization: "no",
+				Vault: "such"},
 				Key: "k"}),
 		},
 		"client": {
@@ -323,7 +325,8 @@ func TestUnauthenticated(t *testing.T) {
 		}
 		said, err := io.ReadAll(answer.Body)
 		_ = answer.Body.Close()
-		if err != nil || !strings.Contains(string(said), "every scope") || strings.Contains(string(said), "seqledger_") {
+		if err != nil || !strings.Contains(string(said), "every scope") ||
+			strings.Contains(string(said), "seqledger_") {
 			t.Errorf("%s is told %q (%v)", who, said, err)
 		}
 	}

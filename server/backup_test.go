@@ -60,7 +60,8 @@ func TestBackup(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if s := status.Msg.GetStatus(); header.GetLedgerId() != s.GetLedgerId() || header.GetIndex() != receipt.GetIndex() ||
+	if s := status.Msg.GetStatus(); header.GetLedgerId() != s.GetLedgerId() ||
+		header.GetIndex() != receipt.GetIndex() ||
 		header.GetDigest() != s.GetDigest() || header.GetSizeEstimate() != trailer.GetTotalSize() ||
 		header.GetFormatVersion() != 1 {
 		t.Errorf("the header is %v, the status %v", header, s)

@@ -63,7 +63,8 @@ func BenchmarkConvert(b *testing.B) {
 	m := new(seqledgerv1.WriteStreamRequest)
 	for i := range writes {
 		m.Writes = append(m.Writes, &seqledgerv1.WriteRequest{
-			Scope: &seqledgerv1.Scope{Organization: "acme", Vault: "main"}, ClientId: "client-1", Sequence: uint64(i) + 1,
+			Scope: &seqledgerv1.Scope{Organization: "acme", Vault: "main"}, ClientId: "client-1",
+			Sequence:       uint64(i) + 1,
 			IdempotencyKey: fmt.Sprintf("00000000-0000-4000-8000-%012x", i),
 			Operations: []*seqledgerv1.Operation{{Operation: &seqledgerv1.Operation_SetEntity{
 				SetEntity: &seqledgerv1.SetEntity{Key: "account/1", Value: make([]byte, 128)},

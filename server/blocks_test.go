@@ -103,7 +103,8 @@ func TestWatchInParts(t *testing.T) {
 	h.largeBlocks(t)
 	grpc := seqledgerv1connect.NewLedgerServiceClient(h.h2, h.url,
 		connect.WithGRPC(), connect.WithReadMaxBytes(grpcDefault))
-	for content, check := range map[seqledgerv1.BlockContent]func(got []*seqledgerv1.Block, want *seqledgerv1.Block) bool{
+	for content, check := range map[seqledgerv1.BlockContent]func(got []*seqledgerv1.Block,
+		want *seqledgerv1.Block) bool{
 		seqledgerv1.BlockContent_BLOCK_CONTENT_PARTS: func(got []*seqledgerv1.Block, want *seqledgerv1.Block) bool {
 			return proto.Equal(whole(t, got), want)
 		},
@@ -111,7 +112,8 @@ func TestWatchInParts(t *testing.T) {
 			return len(got) == 1 && len(got[0].Transactions) == 0 && proto.Equal(got[0].Header, want.Header)
 		},
 	} {
-		stream, err := grpc.Watch(within(t), connect.NewRequest(&seqledgerv1.WatchRequest{Scope: scope(), Content: content}))
+		stream, err := grpc.Watch(within(t), connect.NewRequest(&seqledgerv1.WatchRequest{Scope: scope(),
+			Content: content}))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -256,7 +258,8 @@ func TestPartsThatAreNotThere(t *testing.T) {
 			"first_operation"},
 		"operation behind": {
 			call(t, h.client.GetTransaction,
-				&seqledgerv1.GetTransactionRequest{TxId: receipt.TxId, Parts: true, FirstOperation: 2}), "first_operation"},
+				&seqledgerv1.GetTransactionRequest{TxId: receipt.TxId, Parts: true, FirstOperation: 2}),
+			"first_operation"},
 		"receipts, not asked": {
 			call(t, h.client.GetClientState,
 				&seqledgerv1.GetClientStateRequest{Scope: scope(), ClientId: "c", ReceiptsBelow: 1}), "receipts_below"},
@@ -312,7 +315,8 @@ func TestPagesAreSmall(t *testing.T) {
 	})
 	relationships := pages(t, 1_000, func(token string) ([]*seqledgerv1.Relationship, string, error) {
 		m, err := grpc.ListRelationships(within(t),
-			connect.NewRequest(&seqledgerv1.ListRelationshipsRequest{Scope: scope(), PageSize: 1_000, PageToken: token}))
+			connect.NewRequest(&seqledgerv1.ListRelationshipsRequest{Scope: scope(), PageSize: 1_000,
+				PageToken: token}))
 		if err != nil {
 			return nil, "", err
 		}

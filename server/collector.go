@@ -122,7 +122,8 @@ func (c *ledgerCollector) describeAdmission() {
 	gauge := func(name, help string, read func(*admission.Gauges) int64) {
 		c.gauge(name, help, func(l *ledgerState) float64 { return float64(read(&l.admission)) })
 	}
-	gauge("requests_open", "Requests under way, streams included.", func(g *admission.Gauges) int64 { return g.Requests })
+	gauge("requests_open", "Requests under way, streams included.",
+		func(g *admission.Gauges) int64 { return g.Requests })
 	gauge("connections_open", "Open connections.", func(g *admission.Gauges) int64 { return g.Connections })
 	gauge("connections_unknown", "Open connections on which no caller has been authenticated yet.",
 		func(g *admission.Gauges) int64 { return g.UnknownConnections })
@@ -308,7 +309,8 @@ func (c admissionCollector) Collect(out chan<- prometheus.Metric) {
 		if b == admission.Connections {
 			connections += n
 		}
-		out <- prometheus.MustNewConstMetric(gateRefusalsDesc, prometheus.CounterValue, float64(n), b.String(), o.String())
+		out <- prometheus.MustNewConstMetric(gateRefusalsDesc, prometheus.CounterValue, float64(n), b.String(),
+			o.String())
 	})
 	out <- prometheus.MustNewConstMetric(connectionsRefusedDesc, prometheus.CounterValue, float64(connections))
 }

@@ -164,7 +164,8 @@ func TestDeafUpgradedStreamIsDisconnected(t *testing.T) {
 	}
 	defer conn.Close()
 	_ = conn.(*net.TCPConn).SetReadBuffer(4 << 10)
-	request := "GET /seqledger.v1.LedgerService/WriteStream HTTP/1.1\r\nHost: localhost\r\n" + prototest.Upgrade + "\r\n"
+	request := "GET /seqledger.v1.LedgerService/WriteStream HTTP/1.1\r\nHost: localhost\r\n" + prototest.Upgrade +
+		"\r\n"
 	if _, err := conn.Write([]byte(request)); err != nil {
 		t.Fatal(err)
 	}

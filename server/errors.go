@@ -86,7 +86,8 @@ func refusal(out *machine.Outcome, sequence uint64) *seqledgerv1.WriteError {
 		e.Message = fmt.Sprintf("sequence %d is more than one above the last committed one, which is %d; "+
 			"GetClientState tells where to go on", sequence, out.Last)
 	case machine.KeyExists, machine.KeyNotFound, machine.VersionMismatch, machine.ValueMismatch:
-		e.OperationIndex, e.Key, e.CurrentVersion = uint32(out.OperationIndex), string(out.EntityKey), out.CurrentVersion
+		e.OperationIndex, e.Key, e.CurrentVersion = uint32(out.OperationIndex), string(out.EntityKey),
+			out.CurrentVersion
 	case machine.TooManyStreams, machine.TooManyKeys:
 		e.RetryAfter = durationpb.New(tooManyStreamsRetry)
 	case machine.InvalidArgument:

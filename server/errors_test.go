@@ -183,7 +183,8 @@ func TestEveryWriteErrorCodeIsUsed(t *testing.T) {
 		used[code] = true
 	}
 	for _, err := range []error{
-		ledger.ErrOutcomeUnknown, ledger.ErrQueueFull, ledger.ErrDraining, &ledger.NotLeaderError{}, &machine.FieldError{},
+		ledger.ErrOutcomeUnknown, ledger.ErrQueueFull, ledger.ErrDraining, &ledger.NotLeaderError{},
+		&machine.FieldError{},
 	} {
 		e, _ := writeError(err)
 		used[e.GetCode()] = true

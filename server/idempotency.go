@@ -57,7 +57,8 @@ func (s *Server) reserve(ctx context.Context, m *seqledgerv1.ReserveRequest) (*s
 }
 
 // decideKeyed decides a command within its caller's limits.
-func (s *Server) decideKeyed(ctx context.Context, c *machine.KeyedCommand, wait time.Duration) (machine.Outcome, error) {
+func (s *Server) decideKeyed(ctx context.Context, c *machine.KeyedCommand, wait time.Duration) (machine.Outcome,
+	error) {
 	admit := s.admission.Finish
 	if c.Kind == keyed.Reserve || c.Kind == keyed.Checkpoint {
 		admit = s.admission.Write
@@ -106,7 +107,8 @@ func (s *Server) asOwner(
 // finish decides a Complete or a Reject.
 func (s *Server) finish(
 	ctx context.Context, owner *seqledgerv1.Ownership, c keyed.Command,
-) (outcome seqledgerv1.RecordOutcome, record *seqledgerv1.IdempotencyRecord, expires *timestamppb.Timestamp, err error) {
+) (outcome seqledgerv1.RecordOutcome, record *seqledgerv1.IdempotencyRecord, expires *timestamppb.Timestamp,
+	err error) {
 	out, err := s.asOwner(ctx, owner, c)
 	if err != nil {
 		return 0, nil, nil, err
@@ -127,7 +129,8 @@ func (s *Server) complete(ctx context.Context, m *seqledgerv1.CompleteRequest) (
 	if err != nil {
 		return nil, err
 	}
-	outcome, record, expires, err := s.finish(ctx, m.Owner, keyed.Command{Kind: keyed.Complete, Response: m.Response, TTL: ttl})
+	outcome, record, expires, err := s.finish(ctx, m.Owner,
+		keyed.Command{Kind: keyed.Complete, Response: m.Response, TTL: ttl})
 	if err != nil {
 		return nil, err
 	}
@@ -139,7 +142,8 @@ func (s *Server) reject(ctx context.Context, m *seqledgerv1.RejectRequest) (*seq
 	if err != nil {
 		return nil, err
 	}
-	outcome, record, expires, err := s.finish(ctx, m.Owner, keyed.Command{Kind: keyed.Reject, Response: m.Response, TTL: ttl})
+	outcome, record, expires, err := s.finish(ctx, m.Owner,
+		keyed.Command{Kind: keyed.Reject, Response: m.Response, TTL: ttl})
 	if err != nil {
 		return nil, err
 	}
@@ -154,7 +158,8 @@ func (s *Server) release(ctx context.Context, m *seqledgerv1.ReleaseRequest) (*s
 	return &seqledgerv1.ReleaseResponse{Outcome: wire.RecordOutcome(out.Code)}, nil
 }
 
-func (s *Server) heartbeat(ctx context.Context, m *seqledgerv1.HeartbeatRequest) (*seqledgerv1.HeartbeatResponse, error) {
+func (s *Server) heartbeat(ctx context.Context, m *seqledgerv1.HeartbeatRequest) (*seqledgerv1.HeartbeatResponse,
+	error) {
 	lease, err := wire.Lease(m.Lease)
 	if err != nil {
 		return nil, err
@@ -180,7 +185,8 @@ func (s *Server) checkpoint(
 	return &seqledgerv1.CheckpointResponse{Outcome: wire.RecordOutcome(out.Code)}, nil
 }
 
-func (s *Server) getRecord(ctx context.Context, m *seqledgerv1.GetRecordRequest) (*seqledgerv1.GetRecordResponse, error) {
+func (s *Server) getRecord(ctx context.Context, m *seqledgerv1.GetRecordRequest) (*seqledgerv1.GetRecordResponse,
+	error) {
 	id, err := wire.RecordID("record", m.Record, s.caller(ctx).Actor())
 	if err != nil {
 		return nil, err
@@ -232,18 +238,19 @@ func (s *Server) listRecords(
 	answer := new(seqledgerv1.ListRecordsResponse)
 	err = s.options.Ledger.View(ctx, func(v machine.View) error {
 		var last []byte
-		resume, err := v.VisitKeyed(scope, principal, namespace, after, s.options.Ledger.Now(), func(key []byte, k *machine.KeyedRecord) bool {
-			rendered := wire.RenderRecord(k, false)
-			if m.State != 0 && rendered.State != m.State {
+		resume, err := v.VisitKeyed(scope, principal, namespace, after, s.options.Ledger.Now(),
+			func(key []byte, k *machine.KeyedRecord) bool {
+				rendered := wire.RenderRecord(k, false)
+				if m.State != 0 && rendered.State != m.State {
+					return true
+				}
+				if len(answer.Records) == size {
+					answer.NextPageToken = q.Token(last)
+					return false
+				}
+				answer.Records, last = append(answer.Records, rendered), bytes.Clone(key)
 				return true
-			}
-			if len(answer.Records) == size {
-				answer.NextPageToken = q.Token(last)
-				return false
-			}
-			answer.Records, last = append(answer.Records, rendered), bytes.Clone(key)
-			return true
-		})
+			})
 		if resume != nil { // many records that do not match
 			answer.NextPageToken = q.Token(resume)
 		}
@@ -253,7 +260,8 @@ func (s *Server) listRecords(
 }
 
 // settle decides a Purge or a Resolve.
-func (s *Server) settle(ctx context.Context, record *seqledgerv1.RecordKey, command keyed.Command) (machine.Outcome, error) {
+func (s *Server) settle(ctx context.Context, record *seqledgerv1.RecordKey, command keyed.Command) (machine.Outcome,
+	error) {
 	id, err := wire.RecordID("record", record, s.caller(ctx).Actor())
 	if err != nil {
 		return machine.Outcome{}, err
@@ -284,7 +292,8 @@ func (s *Server) resolveRecord(
 	case seqledgerv1.RecordState_RECORD_STATE_REJECTED:
 		c.State = keyed.Rejected
 	default:
-		return nil, &machine.FieldError{Field: "state", Problem: "must be RECORD_STATE_COMMITTED or RECORD_STATE_REJECTED"}
+		return nil, &machine.FieldError{Field: "state",
+			Problem: "must be RECORD_STATE_COMMITTED or RECORD_STATE_REJECTED"}
 	}
 	var err error
 	if c.TTL, err = wire.CompletedTTL(m.Ttl); err != nil {

@@ -61,7 +61,8 @@ func eventually(t *testing.T, what string, holds func() bool) {
 }
 
 // reply makes one call and returns its answer.
-func reply[Q, R any](t testing.TB, f func(context.Context, *connect.Request[Q]) (*connect.Response[R], error), q *Q) *R {
+func reply[Q, R any](t testing.TB, f func(context.Context, *connect.Request[Q]) (*connect.Response[R], error),
+	q *Q) *R {
 	t.Helper()
 	answer, err := f(t.Context(), connect.NewRequest(q))
 	if err != nil {
@@ -80,7 +81,8 @@ func TestReservationOverTheWire(t *testing.T) {
 		key := strings.ReplaceAll(protocol, " ", "-")
 		first, second := reserveOf(key, 1), reserveOf(key, 2)
 		owned := reply(t, c.Reserve, first)
-		if owned.Outcome != seqledgerv1.RecordOutcome_RECORD_OUTCOME_ACQUIRED || owned.Token == 0 || owned.Attempt != 1 ||
+		if owned.Outcome != seqledgerv1.RecordOutcome_RECORD_OUTCOME_ACQUIRED || owned.Token == 0 ||
+			owned.Attempt != 1 ||
 			!owned.LeaseExpiresAt.AsTime().After(time.Now().Add(50*time.Second)) {
 			t.Fatal(protocol, owned)
 		}
@@ -93,12 +95,14 @@ func TestReservationOverTheWire(t *testing.T) {
 		}
 		stranger := reserveOf(second.Record.Key, 3)
 		stranger.Fingerprint.Digest[0] = 9
-		if other := reply(t, c.Reserve, stranger); other.Outcome != seqledgerv1.RecordOutcome_RECORD_OUTCOME_MISMATCH || other.Record != nil {
+		if other := reply(t, c.Reserve, stranger); other.Outcome != seqledgerv1.RecordOutcome_RECORD_OUTCOME_MISMATCH ||
+			other.Record != nil {
 			t.Errorf("%s: another request: %v", protocol, other)
 		}
 		owner := ownerOf(first, owned.Token)
 		beat := reply(t, c.Heartbeat, &seqledgerv1.HeartbeatRequest{Owner: owner, Lease: durationpb.New(time.Hour)})
-		if beat.Outcome != seqledgerv1.RecordOutcome_RECORD_OUTCOME_OK || !beat.LeaseExpiresAt.AsTime().After(time.Now().Add(time.Minute)) {
+		if beat.Outcome != seqledgerv1.RecordOutcome_RECORD_OUTCOME_OK ||
+			!beat.LeaseExpiresAt.AsTime().After(time.Now().Add(time.Minute)) {
 			t.Errorf("%s: heartbeat: %v", protocol, beat)
 		}
 		kept := reply(t, c.Checkpoint, &seqledgerv1.CheckpointRequest{Owner: owner, Data: []byte("half")})
@@ -106,24 +110,29 @@ func TestReservationOverTheWire(t *testing.T) {
 			t.Errorf("%s: checkpoint: %v", protocol, kept)
 		}
 		pending := reply(t, c.GetRecord, &seqledgerv1.GetRecordRequest{Record: first.Record}).Record
-		if pending.State != seqledgerv1.RecordState_RECORD_STATE_PENDING || string(pending.Checkpoint) != "half" || len(pending.KeyHash) != 32 {
+		if pending.State != seqledgerv1.RecordState_RECORD_STATE_PENDING || string(pending.Checkpoint) != "half" ||
+			len(pending.KeyHash) != 32 {
 			t.Errorf("%s: the record meanwhile: %v", protocol, pending)
 		}
 		response := bytes.Repeat([]byte("r"), 2_000)
-		done := reply(t, c.Complete, &seqledgerv1.CompleteRequest{Owner: owner, Response: response, Ttl: durationpb.New(time.Hour)})
+		done := reply(t, c.Complete, &seqledgerv1.CompleteRequest{Owner: owner, Response: response,
+			Ttl: durationpb.New(time.Hour)})
 		if done.Outcome != seqledgerv1.RecordOutcome_RECORD_OUTCOME_OK || done.Record != nil ||
 			!done.ExpiresAt.AsTime().After(time.Now().Add(59*time.Minute)) {
 			t.Errorf("%s: complete: %v", protocol, done)
 		}
-		if again := reply(t, c.Complete, &seqledgerv1.CompleteRequest{Owner: owner, Response: response}); again.Outcome != done.Outcome {
+		if again := reply(t, c.Complete, &seqledgerv1.CompleteRequest{Owner: owner,
+			Response: response}); again.Outcome != done.Outcome {
 			t.Errorf("%s: complete again: %v", protocol, again)
 		}
 		other := reply(t, c.Reject, &seqledgerv1.RejectRequest{Owner: owner, Response: []byte("no")})
-		if other.Outcome != seqledgerv1.RecordOutcome_RECORD_OUTCOME_ALREADY_COMPLETED || !bytes.Equal(other.Record.GetResponse(), response) {
+		if other.Outcome != seqledgerv1.RecordOutcome_RECORD_OUTCOME_ALREADY_COMPLETED ||
+			!bytes.Equal(other.Record.GetResponse(), response) {
 			t.Errorf("%s: a reject behind it: %v", protocol, other.Outcome)
 		}
 		replay := reply(t, c.Reserve, second)
-		if replay.Outcome != seqledgerv1.RecordOutcome_RECORD_OUTCOME_REPLAY || !bytes.Equal(replay.Record.Response, response) {
+		if replay.Outcome != seqledgerv1.RecordOutcome_RECORD_OUTCOME_REPLAY ||
+			!bytes.Equal(replay.Record.Response, response) {
 			t.Errorf("%s: replay: %v", protocol, replay.Outcome)
 		}
 		if purged := reply(t, c.PurgeRecord, &seqledgerv1.PurgeRecordRequest{Record: first.Record}); purged.Outcome != done.Outcome {
@@ -159,7 +168,8 @@ func TestReserveWaits(t *testing.T) {
 		})
 	}
 	eventually(t, "the callers to wait", func() bool { return h.ledger.Stats().KeyWaiters == callers })
-	if out := reply(t, c.Release, &seqledgerv1.ReleaseRequest{Owner: ownerOf(first, owned.Token)}); out.Outcome != seqledgerv1.RecordOutcome_RECORD_OUTCOME_OK {
+	if out := reply(t, c.Release, &seqledgerv1.ReleaseRequest{Owner: ownerOf(first,
+		owned.Token)}); out.Outcome != seqledgerv1.RecordOutcome_RECORD_OUTCOME_OK {
 		t.Fatal(out)
 	}
 	next := <-outcomes
@@ -169,7 +179,8 @@ func TestReserveWaits(t *testing.T) {
 	eventually(t, "the others to wait again", func() bool { return h.ledger.Stats().KeyWaiters == callers-1 })
 	for i := range callers {
 		r := reserveOf("k", byte(i+2))
-		out := reply(t, c.Complete, &seqledgerv1.CompleteRequest{Owner: ownerOf(r, next.Token), Response: []byte("done")})
+		out := reply(t, c.Complete, &seqledgerv1.CompleteRequest{Owner: ownerOf(r, next.Token),
+			Response: []byte("done")})
 		if out.Outcome == seqledgerv1.RecordOutcome_RECORD_OUTCOME_OK {
 			break
 		}
@@ -191,13 +202,16 @@ func TestMalformedReservations(t *testing.T) {
 	good := reply(t, c.Reserve, reserveOf("good", 1))
 	index := h.ledger.Stats().Commands
 	for field, spoil := range map[string]func(r *seqledgerv1.ReserveRequest){
-		"record":                func(r *seqledgerv1.ReserveRequest) { r.Record = nil },
-		"record.scope":          func(r *seqledgerv1.ReserveRequest) { r.Record.Scope = nil },
-		"record.key":            func(r *seqledgerv1.ReserveRequest) { r.Record.Key = "" },
-		"record.key ":           func(r *seqledgerv1.ReserveRequest) { r.Record.Key = "a b" },
-		"record.key  ":          func(r *seqledgerv1.ReserveRequest) { r.Record.Key = strings.Repeat("k", 257) },
-		"record.namespace":      func(r *seqledgerv1.ReserveRequest) { r.Record.Namespace = strings.Repeat("n", 129) },
-		"record.principal":      func(r *seqledgerv1.ReserveRequest) { r.Record.Principal = strings.Repeat("p", 2_000) },
+		"record":           func(r *seqledgerv1.ReserveRequest) { r.Record = nil },
+		"record.scope":     func(r *seqledgerv1.ReserveRequest) { r.Record.Scope = nil },
+		"record.key":       func(r *seqledgerv1.ReserveRequest) { r.Record.Key = "" },
+		"record.key ":      func(r *seqledgerv1.ReserveRequest) { r.Record.Key = "a b" },
+		"record.key  ":     func(r *seqledgerv1.ReserveRequest) { r.Record.Key = strings.Repeat("k", 257) },
+		"record.namespace": func(r *seqledgerv1.ReserveRequest) { r.Record.Namespace = strings.Repeat("n", 129) },
+		"record.principal": func(r *seqledgerv1.ReserveRequest) {
+			r.Record.Principal = strings.Repeat("p",
+				2_000)
+		},
 		"attempt_id":            func(r *seqledgerv1.ReserveRequest) { r.AttemptId = r.AttemptId[:15] },
 		"fingerprint":           func(r *seqledgerv1.ReserveRequest) { r.Fingerprint = nil },
 		"fingerprint.digest":    func(r *seqledgerv1.ReserveRequest) { r.Fingerprint.Digest = nil },
@@ -205,14 +219,18 @@ func TestMalformedReservations(t *testing.T) {
 		"lease":                 func(r *seqledgerv1.ReserveRequest) { r.Lease = durationpb.New(time.Millisecond) },
 		"ttl":                   func(r *seqledgerv1.ReserveRequest) { r.Ttl = durationpb.New(367 * 24 * time.Hour) },
 		"wait":                  func(r *seqledgerv1.ReserveRequest) { r.Wait = durationpb.New(61 * time.Second) },
-		"wait ":                 func(r *seqledgerv1.ReserveRequest) { r.Wait = &durationpb.Duration{Nanos: -1, Seconds: 1} },
-		"valid_until":           func(r *seqledgerv1.ReserveRequest) { r.ValidUntil = &timestamppb.Timestamp{Nanos: -1} },
-		"on_lease_expired":      func(r *seqledgerv1.ReserveRequest) { r.OnLeaseExpired = 7 },
+		"wait ": func(r *seqledgerv1.ReserveRequest) {
+			r.Wait = &durationpb.Duration{Nanos: -1,
+				Seconds: 1}
+		},
+		"valid_until":      func(r *seqledgerv1.ReserveRequest) { r.ValidUntil = &timestamppb.Timestamp{Nanos: -1} },
+		"on_lease_expired": func(r *seqledgerv1.ReserveRequest) { r.OnLeaseExpired = 7 },
 	} {
 		r := reserveOf("k", 1)
 		spoil(r)
 		err := call(t, c.Reserve, r)
-		if got := detail(err); connect.CodeOf(err) != connect.CodeInvalidArgument || got.GetField() != strings.TrimSpace(field) {
+		if got := detail(err); connect.CodeOf(err) != connect.CodeInvalidArgument ||
+			got.GetField() != strings.TrimSpace(field) {
 			t.Errorf("%s: %v, field %q", field, err, got.GetField())
 		}
 	}
@@ -226,8 +244,9 @@ func TestMalformedReservations(t *testing.T) {
 		"response": call(t, c.Complete, &seqledgerv1.CompleteRequest{Owner: owner, Response: make([]byte, 1<<20+1)}),
 		"data":     call(t, c.Checkpoint, &seqledgerv1.CheckpointRequest{Owner: owner, Data: make([]byte, 64<<10+1)}),
 		"ttl":      call(t, c.Complete, &seqledgerv1.CompleteRequest{Owner: owner, Ttl: durationpb.New(-1)}),
-		"lease":    call(t, c.Heartbeat, &seqledgerv1.HeartbeatRequest{Owner: owner, Lease: durationpb.New(25 * time.Hour)}),
-		"state":    call(t, c.ResolveRecord, &seqledgerv1.ResolveRecordRequest{Record: recordKey("good")}),
+		"lease": call(t, c.Heartbeat, &seqledgerv1.HeartbeatRequest{Owner: owner,
+			Lease: durationpb.New(25 * time.Hour)}),
+		"state": call(t, c.ResolveRecord, &seqledgerv1.ResolveRecordRequest{Record: recordKey("good")}),
 		"page_size": call(t, c.ListRecords, &seqledgerv1.ListRecordsRequest{
 			Scope: scope(), PageSize: 1_001}),
 		"principal": call(t, c.ListRecords, &seqledgerv1.ListRecordsRequest{
@@ -252,11 +271,13 @@ func TestMalformedReservations(t *testing.T) {
 func TestPrincipals(t *testing.T) {
 	t.Parallel()
 	g := guard(t, server.Options{}, map[string]string{
-		"gateway": `role: delegate, scopes: ["acme/main"]`, "second": `role: writer, scopes: [acme/main], client_ids: ["x"]`,
+		"gateway": `role: delegate, scopes: ["acme/main"]`,
+		"second":  `role: writer, scopes: [acme/main], client_ids: ["x"]`,
 	})
 	mine := reply(t, g.records("writer").Reserve, reserveOf("k", 1))
 	// The same key of another principal is another record.
-	if other := reply(t, g.records("second").Reserve, reserveOf("k", 2)); other.Outcome != seqledgerv1.RecordOutcome_RECORD_OUTCOME_ACQUIRED {
+	if other := reply(t, g.records("second").Reserve,
+		reserveOf("k", 2)); other.Outcome != seqledgerv1.RecordOutcome_RECORD_OUTCOME_ACQUIRED {
 		t.Error("another principal's key is in the way:", other)
 	}
 	named := func(key string, attempt byte) *seqledgerv1.ReserveRequest {
@@ -265,10 +286,12 @@ func TestPrincipals(t *testing.T) {
 		return r
 	}
 	for id, want := range map[string]connect.Code{
-		"writer": 0, "gateway": 0, "foreman": 0, "second": connect.CodePermissionDenied, "reader": connect.CodePermissionDenied,
+		"writer": 0, "gateway": 0, "foreman": 0, "second": connect.CodePermissionDenied,
+		"reader":    connect.CodePermissionDenied,
 		"elsewhere": connect.CodePermissionDenied, "": connect.CodeUnauthenticated,
 	} {
-		there, absent := call(t, g.records(id).Reserve, named("k", 7)), call(t, g.records(id).Reserve, named("absent", 1))
+		there, absent := call(t, g.records(id).Reserve, named("k", 7)),
+			call(t, g.records(id).Reserve, named("absent", 1))
 		for _, err := range []error{there, absent} {
 			if err != nil && connect.CodeOf(err) != want || err == nil && want != 0 {
 				t.Errorf("%s reserves for the writer: %v, want %v", id, err, want)
@@ -279,7 +302,8 @@ func TestPrincipals(t *testing.T) {
 		}
 	}
 	owner := ownerOf(named("k", 1), mine.Token)
-	if err := call(t, g.records("second").Complete, &seqledgerv1.CompleteRequest{Owner: owner}); connect.CodeOf(err) != connect.CodePermissionDenied {
+	if err := call(t, g.records("second").Complete,
+		&seqledgerv1.CompleteRequest{Owner: owner}); connect.CodeOf(err) != connect.CodePermissionDenied {
 		t.Error("another one completes:", err)
 	}
 	for id, want := range map[string]connect.Code{
@@ -288,8 +312,9 @@ func TestPrincipals(t *testing.T) {
 	} {
 		c := g.records(id)
 		got := map[string]error{
-			"GetRecord":   call(t, c.GetRecord, &seqledgerv1.GetRecordRequest{Record: named("k", 1).Record}),
-			"ListRecords": call(t, c.ListRecords, &seqledgerv1.ListRecordsRequest{Scope: scope(), Principal: "client:writer"}),
+			"GetRecord": call(t, c.GetRecord, &seqledgerv1.GetRecordRequest{Record: named("k", 1).Record}),
+			"ListRecords": call(t, c.ListRecords,
+				&seqledgerv1.ListRecordsRequest{Scope: scope(), Principal: "client:writer"}),
 			"PurgeRecord": call(t, c.PurgeRecord, &seqledgerv1.PurgeRecordRequest{Record: named("k", 1).Record}),
 			"ResolveRecord": call(t, c.ResolveRecord, &seqledgerv1.ResolveRecordRequest{
 				Record: named("k", 1).Record, State: seqledgerv1.RecordState_RECORD_STATE_COMMITTED}),
@@ -301,10 +326,12 @@ func TestPrincipals(t *testing.T) {
 		}
 	}
 	if err := call(t, g.records("writer").ListRecords,
-		&seqledgerv1.ListRecordsRequest{Scope: scope(), EveryPrincipal: true}); connect.CodeOf(err) != connect.CodePermissionDenied {
+		&seqledgerv1.ListRecordsRequest{Scope: scope(),
+			EveryPrincipal: true}); connect.CodeOf(err) != connect.CodePermissionDenied {
 		t.Error("a writer lists everything:", err)
 	}
-	if err := call(t, g.records("reader").PurgeRecord, &seqledgerv1.PurgeRecordRequest{Record: recordKey("k")}); connect.CodeOf(
+	if err := call(t, g.records("reader").PurgeRecord,
+		&seqledgerv1.PurgeRecordRequest{Record: recordKey("k")}); connect.CodeOf(
 		err) != connect.CodePermissionDenied {
 		t.Error("a reader purges:", err)
 	}
@@ -321,7 +348,8 @@ func TestListRecords(t *testing.T) {
 			r.Record.Namespace = fmt.Sprint("n", i%2)
 			owned := reply(t, g.records(id).Reserve, r)
 			if i == 0 {
-				reply(t, g.records(id).Reject, &seqledgerv1.RejectRequest{Owner: ownerOf(r, owned.Token), Response: []byte("no")})
+				reply(t, g.records(id).Reject,
+					&seqledgerv1.RejectRequest{Owner: ownerOf(r, owned.Token), Response: []byte("no")})
 			}
 		}
 	}
@@ -331,7 +359,8 @@ func TestListRecords(t *testing.T) {
 			page := reply(t, c.ListRecords, m)
 			for _, r := range page.Records {
 				seen[r.Principal+" "+r.Namespace+string(r.KeyHash)] = true
-				if r.Response != nil || r.State == seqledgerv1.RecordState_RECORD_STATE_REJECTED && r.ResponseSize != 2 {
+				if r.Response != nil || r.State == seqledgerv1.RecordState_RECORD_STATE_REJECTED &&
+					r.ResponseSize != 2 {
 					t.Error(r)
 				}
 			}
@@ -345,11 +374,12 @@ func TestListRecords(t *testing.T) {
 		m    *seqledgerv1.ListRecordsRequest
 		want int
 	}{
-		"own":         {"writer", &seqledgerv1.ListRecordsRequest{Scope: scope()}, each},
-		"all":         {"foreman", &seqledgerv1.ListRecordsRequest{Scope: scope(), EveryPrincipal: true}, 2 * each},
-		"another's":   {"foreman", &seqledgerv1.ListRecordsRequest{Scope: scope(), Principal: "client:second"}, each},
-		"namespace":   {"writer", &seqledgerv1.ListRecordsRequest{Scope: scope(), Namespace: "n1"}, each / 2},
-		"rejected":    {"foreman", &seqledgerv1.ListRecordsRequest{Scope: scope(), EveryPrincipal: true, State: seqledgerv1.RecordState_RECORD_STATE_REJECTED}, 2},
+		"own":       {"writer", &seqledgerv1.ListRecordsRequest{Scope: scope()}, each},
+		"all":       {"foreman", &seqledgerv1.ListRecordsRequest{Scope: scope(), EveryPrincipal: true}, 2 * each},
+		"another's": {"foreman", &seqledgerv1.ListRecordsRequest{Scope: scope(), Principal: "client:second"}, each},
+		"namespace": {"writer", &seqledgerv1.ListRecordsRequest{Scope: scope(), Namespace: "n1"}, each / 2},
+		"rejected": {"foreman", &seqledgerv1.ListRecordsRequest{Scope: scope(), EveryPrincipal: true,
+			State: seqledgerv1.RecordState_RECORD_STATE_REJECTED}, 2},
 		"admin's own": {"foreman", &seqledgerv1.ListRecordsRequest{Scope: scope()}, 0},
 	} {
 		if got := count(g.records(test.id), test.m); got != test.want {
@@ -368,7 +398,8 @@ func TestSharesOfKeys(t *testing.T) {
 	owned := reply(t, c.Reserve, reserveOf("a", 1))
 	other := reply(t, c.Reserve, reserveOf("b", 1))
 	err := call(t, c.Reserve, reserveOf("c", 1))
-	if connect.CodeOf(err) != connect.CodeResourceExhausted || detail(err).GetCode() != seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_TOO_MANY_KEYS ||
+	if connect.CodeOf(err) != connect.CodeResourceExhausted ||
+		detail(err).GetCode() != seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_TOO_MANY_KEYS ||
 		detail(err).GetRetryAfter() == nil {
 		t.Error("a third key:", err)
 	}
@@ -485,7 +516,8 @@ func TestMalformedKeyedWrites(t *testing.T) {
 		w := keyedWrite("k", "job")
 		spoil(w)
 		err := call(t, h.client.Write, w)
-		if got := detail(err); connect.CodeOf(err) != connect.CodeInvalidArgument || got.GetField() != strings.TrimSpace(field) {
+		if got := detail(err); connect.CodeOf(err) != connect.CodeInvalidArgument ||
+			got.GetField() != strings.TrimSpace(field) {
 			t.Errorf("%s: %v, field %q", field, err, got.GetField())
 		}
 	}
@@ -493,7 +525,8 @@ func TestMalformedKeyedWrites(t *testing.T) {
 	if err := stream.Send(frameOf(keyedWrite("k", "job"))); err != nil {
 		t.Fatal(err)
 	}
-	if r, err := stream.Receive(); err != nil || r.Results[0].GetError().GetCode() != seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_INVALID_ARGUMENT {
+	if r, err := stream.Receive(); err != nil ||
+		r.Results[0].GetError().GetCode() != seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_INVALID_ARGUMENT {
 		t.Error("a keyed write on a stream:", r, err)
 	}
 	_ = stream.CloseRequest()
@@ -511,7 +544,8 @@ func TestUnreadReplaysTakeRoom(t *testing.T) {
 	c := g.records("slow")
 	r := reserveOf("large", 1)
 	owned := reply(t, c.Reserve, r)
-	reply(t, c.Complete, &seqledgerv1.CompleteRequest{Owner: ownerOf(r, owned.Token), Response: bytes.Repeat([]byte{0xa5}, 1<<20)})
+	reply(t, c.Complete, &seqledgerv1.CompleteRequest{Owner: ownerOf(r, owned.Token),
+		Response: bytes.Repeat([]byte{0xa5}, 1<<20)})
 	held := reserveOf("held", 1)
 	mine := reply(t, c.Reserve, held)
 	body, err := proto.Marshal(reserveOf("large", 2))

@@ -175,7 +175,8 @@ func (s *Server) newBlockReader(
 	case seqledgerv1.BlockContent_BLOCK_CONTENT_UNSPECIFIED, seqledgerv1.BlockContent_BLOCK_CONTENT_HEADER,
 		seqledgerv1.BlockContent_BLOCK_CONTENT_PARTS:
 	default:
-		return nil, &machine.FieldError{Field: "content", Problem: fmt.Sprintf("is %d, which is not known here", content)}
+		return nil, &machine.FieldError{Field: "content",
+			Problem: fmt.Sprintf("is %d, which is not known here", content)}
 	}
 	return &blockReader{s, s.party(ctx), scope, content}, nil
 }

@@ -51,7 +51,8 @@ func TestClientState(t *testing.T) {
 	}
 	s := h.clientState(t, &seqledgerv1.GetClientStateRequest{ClientId: "c", IncludeReceipts: true})
 	if s.Status != seqledgerv1.ClientStatus_CLIENT_STATUS_ACTIVE || s.LastCommittedSequence != 3 ||
-		s.CreatedIndex != receipts[0].Index || s.LastIdempotencyKey != key || s.LastRequestHash != receipts[2].RequestHash ||
+		s.CreatedIndex != receipts[0].Index || s.LastIdempotencyKey != key ||
+		s.LastRequestHash != receipts[2].RequestHash ||
 		s.ReceiptWindow != 64 || s.Session != 0 {
 		t.Error(s)
 	}
@@ -305,7 +306,8 @@ func TestBlocksAreAChain(t *testing.T) {
 			t.Error(whole, err)
 		}
 	}
-	_, err := h.client.GetBlock(t.Context(), connect.NewRequest(&seqledgerv1.GetBlockRequest{Scope: scope(), Height: 8}))
+	_, err := h.client.GetBlock(t.Context(), connect.NewRequest(&seqledgerv1.GetBlockRequest{Scope: scope(),
+		Height: 8}))
 	if connect.CodeOf(err) != connect.CodeNotFound {
 		t.Error("a block that is not there:", err)
 	}
@@ -317,7 +319,8 @@ func TestWatch(t *testing.T) {
 	for i := range uint64(3) {
 		h.mustWrite(t, writeOf("c", i+1, appendOp("x")))
 	}
-	stream, err := h.client.Watch(within(t), connect.NewRequest(&seqledgerv1.WatchRequest{Scope: scope(), FromHeight: 2}))
+	stream, err := h.client.Watch(within(t), connect.NewRequest(&seqledgerv1.WatchRequest{Scope: scope(),
+		FromHeight: 2}))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -325,7 +328,8 @@ func TestWatch(t *testing.T) {
 		if height > 3 { // the first ones are there, the others come live
 			h.mustWrite(t, writeOf("c", height, appendOp("x")))
 		}
-		if !stream.Receive() || stream.Msg().Block.Header.Height != height || len(stream.Msg().Block.Transactions) != 1 {
+		if !stream.Receive() || stream.Msg().Block.Header.Height != height ||
+			len(stream.Msg().Block.Transactions) != 1 {
 			t.Fatalf("want height %d, got %v, %v", height, stream.Msg(), stream.Err())
 		}
 	}

@@ -68,11 +68,12 @@ var badWrites = map[string]struct{ body, field string }{
 		"operations[0].set_entity.ttl"},
 	"unknown condition": {`{` + good + `,"operations":[{"setEntity":{"key":"k","condition":{"lessThan":1}}}]}`,
 		"operations[0].set_entity.condition.lessThan"},
-	"wrong type":           {`{` + good + `,"includeProof":"yes"}`, "include_proof"},
-	"sequence too large":   {`{"sequence":"18446744073709551616"}`, "sequence"},
-	"negative sequence":    {`{"sequence":-1}`, "sequence"},
-	"fractional session":   {`{"session":1.5}`, "session"},
-	"bad base64":           {`{` + good + `,"operations":[{"append":{"payload":"*"}}]}`, "operations[0].append.payload"},
+	"wrong type":         {`{` + good + `,"includeProof":"yes"}`, "include_proof"},
+	"sequence too large": {`{"sequence":"18446744073709551616"}`, "sequence"},
+	"negative sequence":  {`{"sequence":-1}`, "sequence"},
+	"fractional session": {`{"session":1.5}`, "session"},
+	"bad base64": {`{` + good + `,"operations":[{"append":{"payload":"*"}}]}`,
+		"operations[0].append.payload"},
 	"scope is text":        {`{"scope":"acme"}`, "scope"},
 	"operations not array": {`{` + good + `,"operations":{}}`, "operations"},
 	"null operation":       {`{` + good + `,"operations":[null]}`, "operations[0]"},
@@ -85,7 +86,8 @@ var badWrites = map[string]struct{ body, field string }{
 	"no organization": {`{"scope":{"vault":"v"},"clientId":"c","sequence":"1","operations":[{"append":{}}]}`,
 		"scope.organization"},
 	"bad organization": {
-		`{"scope":{"organization":"a b"},"clientId":"c","sequence":"1","operations":[{"append":{}}]}`, "scope.organization",
+		`{"scope":{"organization":"a b"},"clientId":"c","sequence":"1","operations":[{"append":{}}]}`,
+		"scope.organization",
 	},
 	"bad vault": {
 		`{"scope":{"organization":"a","vault":"ä"},"clientId":"c","sequence":"1","operations":[{"append":{}}]}`,
@@ -187,7 +189,8 @@ func TestMalformedBinaryWritesChangeNothing(t *testing.T) {
 		"cut off within a number": {append(ok, 0x20, 0x80), "sequence"},
 		"noise":                   {[]byte{0xff, 0xff}, ""},
 	} {
-		status, _, text := h.post(t, seqledgerv1connect.LedgerServiceWriteProcedure, "application/proto", string(c.body))
+		status, _, text := h.post(t, seqledgerv1connect.LedgerServiceWriteProcedure, "application/proto",
+			string(c.body))
 		h.checkRefusal(t, name, status, text, c.field)
 	}
 	if after := h.state(t); after != before {
@@ -290,7 +293,8 @@ func TestHostMustBeLoopback(t *testing.T) {
 	h := start(t)
 	before := h.state(t)
 	for _, path := range []string{seqledgerv1connect.LedgerServiceWriteProcedure, "/metrics", "/healthz", "/"} {
-		for host, want := range map[string]bool{"evil.example": false, "evil.example:7400": false, "localhost:1": true} {
+		for host, want := range map[string]bool{"evil.example": false, "evil.example:7400": false,
+			"localhost:1": true} {
 			request, err := http.NewRequest(http.MethodPost, h.url+path,
 				strings.NewReader(`{`+good+`,"operations":[{"append":{}}]}`))
 			if err != nil {

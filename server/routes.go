@@ -68,7 +68,8 @@ func (s *Server) mount(mux *http.ServeMux) {
 func (s *Server) asStream(oneRequest bool, next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		admission.WithStreamControls(admission.StreamOptions{
-			Stall: s.stall, DrainStall: s.options.DrainTimeout / 2, Late: s.late, Draining: s.draining, OneRequest: oneRequest,
+			Stall: s.stall, DrainStall: s.options.DrainTimeout / 2, Late: s.late, Draining: s.draining,
+			OneRequest: oneRequest,
 		}, next).ServeHTTP(w, r)
 	})
 }

@@ -58,7 +58,8 @@ func New(o Options) (*Server, error) {
 	outer := http.NewServeMux()
 	outer.Handle("/", withRequestID(s.fromBrowser(s.authenticated(checkProtocol(mux)))))
 	s.mountHealth(outer)
-	outer.Handle("GET /metrics", s.admitting(s.admission.OwnRequest, s.admission.Probe(s.observing(s.metrics.handler()))))
+	outer.Handle("GET /metrics", s.admitting(s.admission.OwnRequest,
+		s.admission.Probe(s.observing(s.metrics.handler()))))
 	s.handler = s.drainWith(s.admission.BeforeAuth(s.checkHost(noStore(s.crossOrigin(outer)))))
 	return s, nil
 }

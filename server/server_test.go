@@ -217,13 +217,15 @@ func TestEveryProtocol(t *testing.T) {
 				t.Error("a retry must get the first receipt, replayed:", again, err)
 			}
 			_, err = client.Write(t.Context(), connect.NewRequest(writeOf("client of "+name, 9, appendOp("x"))))
-			e := mustRefuse(t, err, connect.CodeFailedPrecondition, seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_SEQUENCE_GAP)
+			e := mustRefuse(t, err, connect.CodeFailedPrecondition,
+				seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_SEQUENCE_GAP)
 			if e.LastCommittedSequence != 1 {
 				t.Error("the refusal must tell the last sequence:", e)
 			}
 			entity, err := client.GetEntity(t.Context(), connect.NewRequest(
 				&seqledgerv1.GetEntityRequest{Scope: scope(), Key: "key of " + name}))
-			if err != nil || string(entity.Msg.Entity.Value) != "value" || entity.Msg.Entity.TxId != answer.Msg.Receipt.TxId {
+			if err != nil || string(entity.Msg.Entity.Value) != "value" ||
+				entity.Msg.Entity.TxId != answer.Msg.Receipt.TxId {
 				t.Error("entity:", entity, err)
 			}
 			stream := client.WriteStream(t.Context())
@@ -305,7 +307,8 @@ func TestReadsOverGET(t *testing.T) {
 	if got := answer.Header().Get("Cache-Control"); got != "no-store" {
 		t.Errorf("Cache-Control is %q: a cache would answer with an old state", got)
 	}
-	_, err = client.GetEntity(t.Context(), connect.NewRequest(&seqledgerv1.GetEntityRequest{Scope: scope(), Key: "none"}))
+	_, err = client.GetEntity(t.Context(), connect.NewRequest(&seqledgerv1.GetEntityRequest{Scope: scope(),
+		Key: "none"}))
 	if connect.CodeOf(err) != connect.CodeNotFound {
 		t.Error("an absent entity must be not_found:", err)
 	}

@@ -73,7 +73,8 @@ func TestStreamAnswersInOrder(t *testing.T) {
 				for f := range frames {
 					var writes []*seqledgerv1.WriteRequest
 					for i := range size {
-						writes = append(writes, writeOf("client of "+name, uint64(f*size+i)+1, appendOp(fmt.Sprint(f, i))))
+						writes = append(writes,
+							writeOf("client of "+name, uint64(f*size+i)+1, appendOp(fmt.Sprint(f, i))))
 					}
 					if err := stream.Send(frameOf(writes...)); err != nil {
 						t.Error(err)
@@ -177,7 +178,8 @@ func TestStreamRefusesWhatIsNoFrame(t *testing.T) {
 			t.Error("what came before must be answered:", r)
 		}
 		_, err := stream.Receive()
-		e := mustRefuse(t, err, connect.CodeInvalidArgument, seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_INVALID_ARGUMENT)
+		e := mustRefuse(t, err, connect.CodeInvalidArgument,
+			seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_INVALID_ARGUMENT)
 		if got, _ := badRequest(err); e.Field != field || got != field {
 			t.Errorf("got the fields %q and %q, want %q", e.Field, got, field)
 		}

@@ -41,7 +41,8 @@ func scopeIn(organization string) *seqledgerv1.Scope {
 }
 
 func writeIn(organization, client string, sequence uint64, ops ...*seqledgerv1.Operation) *seqledgerv1.WriteRequest {
-	return &seqledgerv1.WriteRequest{Scope: scopeIn(organization), ClientId: client, Sequence: sequence, Operations: ops}
+	return &seqledgerv1.WriteRequest{Scope: scopeIn(organization), ClientId: client, Sequence: sequence,
+		Operations: ops}
 }
 
 // mustServe checks that the good tenant writes, little and much, streams and reads.
@@ -50,7 +51,8 @@ func (g *guarded) mustServe(t *testing.T, client string) {
 	l, _ := g.as("good")
 	for i, size := range []int{5, 100 << 10} {
 		if _, err := l.Write(within(t),
-			connect.NewRequest(writeIn("good", client, uint64(i+1), setOp("k", strings.Repeat("v", size))))); err != nil {
+			connect.NewRequest(writeIn("good", client, uint64(i+1),
+				setOp("k", strings.Repeat("v", size))))); err != nil {
 			t.Fatalf("the other tenant's write of %d bytes: %v", size, err)
 		}
 	}
@@ -126,7 +128,8 @@ func TestAnnouncedBodiesHoldNothing(t *testing.T) {
 	g.awaitObserved(t, "seqledger_arriving_bytes", func(v float64) bool { return v >= 60*3*(5<<10) && v < 2<<20 })
 	g.mustServe(t, "a")
 	// A role that may not write is refused before a body is looked at.
-	reader := g.connect(t, head("reader", seqledgerv1connect.LedgerServiceWriteProcedure, "application/proto", length)+"x")
+	reader := g.connect(t, head("reader", seqledgerv1connect.LedgerServiceWriteProcedure, "application/proto", length)+
+		"x")
 	if s := status(reader); !strings.Contains(s, " 403 ") {
 		t.Errorf("a reader announces a write: %q", s)
 	}
@@ -159,7 +162,8 @@ func TestUnreadPagesKeepNoPlace(t *testing.T) {
 	bad, _ := g.as("bad")
 	for i := range uint64(4) {
 		if _, err := bad.Write(within(t),
-			connect.NewRequest(writeIn("bad", "filler", i+1, setOp(fmt.Sprint("k", i), incompressible(600<<10))))); err != nil {
+			connect.NewRequest(writeIn("bad", "filler", i+1,
+				setOp(fmt.Sprint("k", i), incompressible(600<<10))))); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -183,7 +187,8 @@ func TestUnreadPagesKeepNoPlace(t *testing.T) {
 			request.Header.Set("Content-Type", "application/proto")
 			request.Header.Set("Accept-Encoding",
 				"identity") // compressing the pages would take most of the time
-			if answer, err := lone.Do(request); err == nil && answer.StatusCode != http.StatusOK { // the others are not read
+			if answer, err := lone.Do(request); err == nil &&
+				answer.StatusCode != http.StatusOK { // the others are not read
 				refused <- answer.StatusCode
 			}
 		}()
@@ -267,7 +272,8 @@ func TestConnectionsAreShared(t *testing.T) {
 	defer closeAll(connections)
 	refused := g.connect(t, text)
 	answer, err := io.ReadAll(refused)
-	if err != nil || !strings.Contains(string(answer), " 429 ") || !strings.Contains(string(answer), "Connection: close") {
+	if err != nil || !strings.Contains(string(answer), " 429 ") ||
+		!strings.Contains(string(answer), "Connection: close") {
 		t.Errorf("beyond it: %q, %v", answer, err)
 	}
 	g.mustServe(t, "a")
@@ -290,7 +296,8 @@ func TestHealthChecksWithoutBodiesAreBounded(t *testing.T) {
 			r, w := io.Pipe()
 			t.Cleanup(func() { _ = w.Close() })
 			go func() { // ends with ctx, or when it is cut
-				request, err := http.NewRequestWithContext(ctx, http.MethodPost, g.url+"/grpc.health.v1.Health/Check", r)
+				request, err := http.NewRequestWithContext(ctx, http.MethodPost, g.url+"/grpc.health.v1.Health/Check",
+					r)
 				if err != nil {
 					return
 				}
@@ -368,7 +375,8 @@ func TestReadThatWaitedIsAuthorizedAgain(t *testing.T) {
 	l, _ := g.as("good")
 	answered := make(chan error, 1)
 	go func() { // ends with the answer; received below
-		_, err := l.GetEntity(within(t), connect.NewRequest(&seqledgerv1.GetEntityRequest{Scope: scopeIn("good"), Key: "k"}))
+		_, err := l.GetEntity(within(t), connect.NewRequest(&seqledgerv1.GetEntityRequest{Scope: scopeIn("good"),
+			Key: "k"}))
 		answered <- err
 	}()
 	// Until it waits. The metrics would need a view, too.
@@ -498,8 +506,9 @@ func TestDiskReserve(t *testing.T) {
 	// What was committed before the disk was full is answered again.
 	known := writeOf("k", 1, appendOp("x"))
 	out, err := h.ledger.Write(within(t), &machine.Write{
-		Scope: machine.Scope{Organization: known.Scope.Organization, Vault: known.Scope.Vault}, ClientID: "k", Sequence: 1,
-		Actor: "client:before", Operations: []machine.Operation{{Kind: machine.OpAppend, Value: []byte("x")}},
+		Scope: machine.Scope{Organization: known.Scope.Organization, Vault: known.Scope.Vault}, ClientID: "k",
+		Sequence: 1,
+		Actor:    "client:before", Operations: []machine.Operation{{Kind: machine.OpAppend, Value: []byte("x")}},
 	})
 	if err != nil || out.Code != machine.Committed {
 		t.Fatal(out, err)

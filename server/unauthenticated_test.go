@@ -124,12 +124,14 @@ func deafConnection(t *testing.T, address, procedure, kind, body string, n int) 
 	go func() { _, _ = io.Copy(io.Discard, conn) }() // ends when the connection is closed
 	frame := func(kind, flags byte, id int, payload string) string {
 		size := len(payload)
-		return string([]byte{byte(size >> 16), byte(size >> 8), byte(size), kind, flags, 0, 0, byte(id >> 8), byte(id)}) +
+		return string([]byte{byte(size >> 16), byte(size >> 8), byte(size), kind, flags, 0, 0, byte(id >> 8),
+			byte(id)}) +
 			payload
 	}
 	var headers string
 	for _, field := range [][2]string{
-		{":method", "POST"}, {":scheme", "http"}, {":path", procedure}, {":authority", "localhost"}, {"content-type", kind},
+		{":method", "POST"}, {":scheme", "http"}, {":path", procedure}, {":authority", "localhost"},
+		{"content-type", kind},
 	} { // each a literal that is not indexed
 		headers += string([]byte{0, byte(len(field[0]))}) + field[0] + string([]byte{byte(len(field[1]))}) + field[1]
 	}

@@ -230,7 +230,8 @@ func TestUpgradedHalfCloseAnswersEverything(t *testing.T) {
 			data, err := io.ReadAll(c)
 			if n := bytes.Count(data, []byte("system:anonymous")); err != nil || n != frames ||
 				!bytes.HasSuffix(data, []byte("{}\x88\x02\x03\xe8")) {
-				t.Errorf("%d of %d writes were answered: %v, and at the end %q", n, frames, err, data[max(0, len(data)-100):])
+				t.Errorf("%d of %d writes were answered: %v, and at the end %q", n, frames, err,
+					data[max(0, len(data)-100):])
 			}
 		})
 	}
@@ -484,9 +485,11 @@ func TestCredentialsOfPages(t *testing.T) {
 		header http.Header
 		want   int
 	}{
-		"good":            {http.Header{"Sec-Websocket-Protocol": {protocol + key}}, http.StatusSwitchingProtocols},
-		"in two lines":    {http.Header{"Sec-Websocket-Protocol": {key, upgrade.Protocol}}, http.StatusSwitchingProtocols},
-		"and a header":    {http.Header{"Sec-Websocket-Protocol": {protocol + key}, "Authorization": {"Bearer x"}}, 400},
+		"good": {http.Header{"Sec-Websocket-Protocol": {protocol + key}}, http.StatusSwitchingProtocols},
+		"in two lines": {http.Header{"Sec-Websocket-Protocol": {key, upgrade.Protocol}},
+			http.StatusSwitchingProtocols},
+		"and a header": {http.Header{"Sec-Websocket-Protocol": {protocol + key}, "Authorization": {"Bearer x"}},
+			400},
 		"twice":           {http.Header{"Sec-Websocket-Protocol": {protocol + key + ", " + key}}, 400},
 		"padded":          {http.Header{"Sec-Websocket-Protocol": {protocol + key + "="}}, 400},
 		"empty":           {http.Header{"Sec-Websocket-Protocol": {protocol + "bearer."}}, 400},

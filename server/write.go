@@ -192,7 +192,8 @@ func (s *Server) openSession(
 		return err
 	})
 	if err != nil {
-		return nil, fmt.Errorf("%w: the session is open, its state could not be read: %w", ledger.ErrOutcomeUnknown, err)
+		return nil, fmt.Errorf("%w: the session is open, its state could not be read: %w", ledger.ErrOutcomeUnknown,
+			err)
 	}
 	s.metrics.success(methodOpenSession, out.Code)
 	return &seqledgerv1.OpenSessionResponse{

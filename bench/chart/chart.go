@@ -87,7 +87,8 @@ func (c *Chart) draw(b *strings.Builder, i int, x, y axis) {
 }
 
 func text(b *strings.Builder, x, y int, anchor, s, attributes string) {
-	fmt.Fprintf(b, `<text x="%d" y="%d" text-anchor="%s"%s>%s</text>`+"\n", x, y, anchor, attributes, html.EscapeString(s))
+	fmt.Fprintf(b, `<text x="%d" y="%d" text-anchor="%s"%s>%s</text>`+"\n", x, y, anchor, attributes,
+		html.EscapeString(s))
 }
 
 // axis maps values to places.

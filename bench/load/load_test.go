@@ -16,7 +16,8 @@ func TestClosedCounts(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		const took = 10 * time.Millisecond
-		r, err := load.Closed(t.Context(), load.Options{Workers: 3, Warmup: 95 * time.Millisecond, Duration: time.Second},
+		r, err := load.Closed(t.Context(), load.Options{Workers: 3, Warmup: 95 * time.Millisecond,
+			Duration: time.Second},
 			func(context.Context, int) error {
 				time.Sleep(took) //nolint:forbidigo // It is the simulated work, under a simulated clock.
 				return nil
@@ -25,7 +26,8 @@ func TestClosedCounts(t *testing.T) {
 			t.Fatal(err)
 		}
 		if r.Operations != 3*100 || r.Elapsed != time.Second || r.PerSecond() != 300 {
-			t.Errorf("want 300 operations in a second, got %d in %s, %v a second", r.Operations, r.Elapsed, r.PerSecond())
+			t.Errorf("want 300 operations in a second, got %d in %s, %v a second", r.Operations, r.Elapsed,
+				r.PerSecond())
 		}
 		if p := r.Milliseconds(99); p < 9.9 || p > 10.2 {
 			t.Errorf("want 10 ms, got %v", p)
@@ -119,7 +121,8 @@ func TestClosedEndsWhenAllAreDone(t *testing.T) {
 		return nil
 	})
 	if err != nil || r.Operations != 50 || r.Elapsed > time.Minute {
-		t.Errorf("want all 50 operations, because there is no warm-up, and an early end, got %d in %s, %v", r.Operations,
+		t.Errorf("want all 50 operations, because there is no warm-up, and an early end, got %d in %s, %v",
+			r.Operations,
 			r.Elapsed, err)
 	}
 }

@@ -69,7 +69,8 @@ func openLink(ctx context.Context, address string) (*link, error) {
 	ctx, l.cancel = context.WithCancel(ctx)
 	var err error
 	url := "http://" + address + seqledgerv1connect.LedgerServiceWriteStreamProcedure
-	if l.stream, err = upgrade.Dial(ctx, upgrade.NewTransport(new(http.Transport)), url, nil, plainCodec{}); err != nil {
+	if l.stream, err = upgrade.Dial(ctx, upgrade.NewTransport(new(http.Transport)), url, nil,
+		plainCodec{}); err != nil {
 		l.cancel()
 		return nil, err
 	}

@@ -50,7 +50,8 @@ func run(arguments []string, stdout, stderr io.Writer) error {
 		"measure the rows whose name matches this regular expression: fresh/64, retry-hot/64, …")
 	rates := flags.String("rates", "1000,5000,20000,50000",
 		"writes a second for the open loops, separated by commas; empty: none")
-	preload := flags.String("preload", "1000,100000", "idle streams to measure beside, separated by commas; empty: none")
+	preload := flags.String("preload", "1000,100000",
+		"idle streams to measure beside, separated by commas; empty: none")
 	quick := flags.Bool("quick", false, "one short round of little, without results in files: does it run?")
 	list := flags.Bool("list", false, "tell which systems are here and how to get the others, and measure nothing")
 	serve := flags.String("serve", "", "be the server of a system (used by peers itself)")

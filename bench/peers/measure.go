@@ -107,7 +107,8 @@ func (in *instance) measure(ctx context.Context, o *options, r row, connections 
 func (in *instance) measureCold(ctx context.Context, o *options, r row, connections int, count bool) (sample, error) {
 	at := place(r, connections)
 	at.numbered = true
-	cold := &store{first: maxWriters, replies: make([]string, max(o.coldStreams, r.writers)), payload: payload(r.payload)}
+	cold := &store{first: maxWriters, replies: make([]string, max(o.coldStreams, r.writers)),
+		payload: payload(r.payload)}
 	if in.ended {
 		return sample{}, errors.New("a round has one cold row at most")
 	}

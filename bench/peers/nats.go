@@ -62,7 +62,8 @@ func (n *natsServer) start(ctx context.Context, dir string) error {
 		return err
 	}
 	_, err = js.CreateStream(ctx, jetstream.StreamConfig{
-		Name: "ledger", Subjects: []string{"w.*"}, Storage: jetstream.FileStorage, Replicas: 1, Duplicates: 2 * time.Minute,
+		Name: "ledger", Subjects: []string{"w.*"}, Storage: jetstream.FileStorage, Replicas: 1,
+		Duplicates: 2 * time.Minute,
 	})
 	return err
 }

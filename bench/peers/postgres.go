@@ -36,7 +36,8 @@ type postgres struct {
 // postgresBinary finds a program of the newest PostgreSQL. Debian keeps them
 // away from the path.
 func postgresBinary(name string) (string, error) {
-	if found, _ := filepath.Glob("/usr/lib/postgresql/*/bin/" + name); len(found) > 0 { // an error is a bad pattern alone
+	if found, _ := filepath.Glob("/usr/lib/postgresql/*/bin/" +
+		name); len(found) > 0 { // an error is a bad pattern alone
 		return slices.Max(found), nil
 	}
 	path, err := exec.LookPath(name)
@@ -68,7 +69,8 @@ func (p *postgres) start(ctx context.Context, dir string) (err error) {
 	}
 	if p.credential != nil {
 		// It must reach its directory through ours.
-		err := errors.Join(os.Chmod(filepath.Dir(dir), 0o711), os.Chown(dir, int(p.credential.Uid), int(p.credential.Gid)))
+		err := errors.Join(os.Chmod(filepath.Dir(dir), 0o711),
+			os.Chown(dir, int(p.credential.Uid), int(p.credential.Gid)))
 		if err != nil {
 			return err
 		}

@@ -192,7 +192,8 @@ func (in *instance) openLoop(ctx context.Context, o *options, r row, connections
 	if err != nil {
 		return p, err
 	}
-	result, err := load.Open(ctx, load.Options{Workers: r.writers, Warmup: o.warmup, Duration: o.duration, Rate: rate}, do)
+	result, err := load.Open(ctx, load.Options{Workers: r.writers, Warmup: o.warmup, Duration: o.duration, Rate: rate},
+		do)
 	if err != nil {
 		return p, err
 	}

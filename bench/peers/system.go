@@ -104,13 +104,15 @@ func kinds() []kind {
 		{name: "seqledger", make: func() system { return &wire{multiplexed: true} }, find: builtIn(""),
 			settings:    "defaults; client.Writers over one WriteStream; retries over a second one",
 			connections: oneConnection, pipelines: true, retries: true},
-		{name: "seqledger-unary", make: func() system { return new(wire) }, find: builtIn(""), connections: oneConnection,
-			settings: "defaults; Write, Connect with protobuf", retries: true},
+		{name: "seqledger-unary", make: func() system { return new(wire) }, find: builtIn(""),
+			connections: oneConnection,
+			settings:    "defaults; Write, Connect with protobuf", retries: true},
 		{name: "postgres", make: func() system { return new(postgres) }, find: findPostgres, settings: postgresSettings,
 			connections: pools(8, 32, 64, 128), pipelines: true, retries: true},
 		{name: "redis", make: func() system { return new(redisServer) }, find: findRedis, settings: redisSettings,
 			connections: pools(8, 64, 256), pipelines: true, retries: true},
-		{name: "nats", make: func() system { return new(natsServer) }, find: builtIn("github.com/nats-io/nats-server/v2"),
+		{name: "nats", make: func() system { return new(natsServer) },
+			find:     builtIn("github.com/nats-io/nats-server/v2"),
 			settings: natsSettings, connections: pools(1, 4, 16), retries: true,
 			lacks: "no request hash is compared; an exact repeat is refused for its expected sequence before its id is " +
 				"looked at, " +

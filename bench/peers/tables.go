@@ -56,7 +56,8 @@ func (r *report) markdown() string {
 				count(p.Throughput), ms(p.P50), ms(p.P99),
 				count(float64(p.Resident >> 20)), fmt.Sprintf("%.1f", p.Restart)}
 		})
-	table(&b, "Too few syncs to be honest", []string{"what"}, r.Warnings, func(w string) []string { return []string{w} })
+	table(&b, "Too few syncs to be honest", []string{"what"}, r.Warnings,
+		func(w string) []string { return []string{w} })
 	return b.String()
 }
 

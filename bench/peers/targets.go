@@ -72,7 +72,8 @@ func (f *findings) judge() []verdict {
 }
 
 func newVerdict(target string, want float64, atMost bool, c ratio, measured bool) verdict {
-	v := verdict{Target: target, Want: want, AtMost: atMost, Got: c.Median, Low: c.Low, High: c.High, Verdict: "reached"}
+	v := verdict{Target: target, Want: want, AtMost: atMost, Got: c.Median, Low: c.Low, High: c.High,
+		Verdict: "reached"}
 	switch {
 	case !measured:
 		v.Verdict = "not measured"

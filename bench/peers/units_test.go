@@ -21,8 +21,9 @@ func TestParsePerf(t *testing.T) {
 		want   int64
 		broken bool
 	}{
-		"one event":    {"# started on\n\n42,,ext4:ext4_sync_file_enter,1000,100.00,,\n", 42, false},
-		"two events":   {"1,,syscalls:sys_enter_fsync,1,100.00,,\n2,,syscalls:sys_enter_fdatasync,1,100.00,,\n", 3, false},
+		"one event": {"# started on\n\n42,,ext4:ext4_sync_file_enter,1000,100.00,,\n", 42, false},
+		"two events": {"1,,syscalls:sys_enter_fsync,1,100.00,,\n2,,syscalls:sys_enter_fdatasync,1,100.00,,\n", 3,
+			false},
 		"did not run":  {"<not counted>,,ext4:ext4_sync_file_enter,0,100.00,,\n", 0, false},
 		"cannot count": {"<not supported>,,ext4:ext4_sync_file_enter,0,100.00,,\n", 0, true},
 		"nothing":      {"", 0, true},

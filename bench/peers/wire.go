@@ -85,8 +85,9 @@ var wireScope = &seqledgerv1.Scope{Organization: "bench", Vault: "peers"}
 // numberedRequest is a write that the harness numbers, without a session.
 func numberedRequest(prefix string, j *job) *seqledgerv1.WriteRequest {
 	return &seqledgerv1.WriteRequest{
-		Scope: wireScope, ClientId: prefix + j.client(), Sequence: j.sequence, IdempotencyKey: machine.FormatUUID(j.key()),
-		Operations: appendPayload(j.payload),
+		Scope: wireScope, ClientId: prefix + j.client(), Sequence: j.sequence,
+		IdempotencyKey: machine.FormatUUID(j.key()),
+		Operations:     appendPayload(j.payload),
 	}
 }
 

@@ -26,7 +26,8 @@ func (c *caller) fresh(ctx context.Context, to conn) error {
 		return fmt.Errorf("write %d of %s: %w", c.job.sequence, c.job.client(), err)
 	}
 	if a.replayed || a.reply == "" {
-		return fmt.Errorf("write %d of %s was answered as a repeat, or with nothing: %+v", c.job.sequence, c.job.client(), a)
+		return fmt.Errorf("write %d of %s was answered as a repeat, or with nothing: %+v", c.job.sequence,
+			c.job.client(), a)
 	}
 	c.reply = a.reply
 	return nil

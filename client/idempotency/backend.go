@@ -27,7 +27,8 @@ type Backend interface {
 	// and reports whether it did. Every stored value has a version that its key never had
 	// before. The store may delete the value after keepUntil, and never before; a zero keepUntil
 	// means that the value is kept for ever. After an error the value may be stored or not.
-	CompareAndSwap(ctx context.Context, key, version string, value []byte, keepUntil time.Time) (swapped bool, err error)
+	CompareAndSwap(ctx context.Context, key, version string, value []byte, keepUntil time.Time) (swapped bool,
+		err error)
 }
 
 // Notifier is a [Backend] that reports changes. Without it a waiting Reserve polls.
@@ -349,7 +350,8 @@ func (s *casStore) Heartbeat(ctx context.Context, owner *Ownership, lease time.D
 // Checkpoint implements Store.
 func (s *casStore) Checkpoint(ctx context.Context, owner *Ownership, data []byte) (*Answer, error) {
 	if len(data) > MaxCheckpoint {
-		return nil, &InvalidError{"Checkpoint", fmt.Sprintf("must have at most %d bytes, has %d", MaxCheckpoint, len(data))}
+		return nil, &InvalidError{"Checkpoint",
+			fmt.Sprintf("must have at most %d bytes, has %d", MaxCheckpoint, len(data))}
 	}
 	return s.asOwner(ctx, owner, keyed.Command{Kind: keyed.Checkpoint, Data: data})
 }

@@ -38,14 +38,15 @@ func TestDoOnce(t *testing.T) {
 	for range 100 {
 		// Ends with its call; the Wait below joins it.
 		group.Go(func() {
-			done, err := idempotency.Do(t.Context(), store, doKey(), func(_ context.Context, o *idempotency.Owner) ([]byte,
-				error) {
-				runs.Add(1)
-				if o.Token() == 0 || o.Attempt() != 1 {
-					t.Errorf("owner %+v", o)
-				}
-				return []byte("done"), nil
-			})
+			done, err := idempotency.Do(t.Context(), store, doKey(),
+				func(_ context.Context, o *idempotency.Owner) ([]byte,
+					error) {
+					runs.Add(1)
+					if o.Token() == 0 || o.Attempt() != 1 {
+						t.Errorf("owner %+v", o)
+					}
+					return []byte("done"), nil
+				})
 			if err != nil || string(done.Response) != "done" || done.Expires.IsZero() {
 				t.Errorf("%+v, %v", done, err)
 			}
@@ -72,16 +73,19 @@ func TestDoErrors(t *testing.T) {
 	}{
 		"rejected": {&idempotency.RejectedError{Response: []byte("no")}, func(t *testing.T, store idempotency.Store) {
 			_, err := idempotency.Do(t.Context(), store, doKey(), unexpected(t))
-			if rejected, ok := errors.AsType[*idempotency.RejectedError](err); !ok || string(rejected.Response) != "no" {
+			if rejected, ok := errors.AsType[*idempotency.RejectedError](err); !ok ||
+				string(rejected.Response) != "no" {
 				t.Errorf("a repeat: %v", err)
 			}
 			pass(idempotency.DefaultRejectedTTL)
-			if done, err := idempotency.Do(t.Context(), store, doKey(), answering("yes", nil)); err != nil || done.Replayed {
+			if done, err := idempotency.Do(t.Context(), store, doKey(), answering("yes", nil)); err != nil ||
+				done.Replayed {
 				t.Errorf("later: %+v, %v", done, err)
 			}
 		}},
 		"not executed": {errors.Join(broken, idempotency.ErrNotExecuted), func(t *testing.T, store idempotency.Store) {
-			if done, err := idempotency.Do(t.Context(), store, doKey(), answering("yes", nil)); err != nil || done.Replayed {
+			if done, err := idempotency.Do(t.Context(), store, doKey(), answering("yes", nil)); err != nil ||
+				done.Replayed {
 				t.Errorf("a repeat: %+v, %v", done, err)
 			}
 		}},
@@ -104,7 +108,8 @@ func TestDoErrors(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
 				store := idempotency.Memory()
-				if _, err := idempotency.Do(t.Context(), store, doKey(), answering("", test.err)); !errors.Is(err, test.err) {
+				if _, err := idempotency.Do(t.Context(), store, doKey(), answering("", test.err)); !errors.Is(err,
+					test.err) {
 					t.Errorf("the error of the work is %v", err)
 				}
 				test.then(t, store)
@@ -118,7 +123,8 @@ func TestDoKeepsItsLease(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		store := idempotency.Memory()
-		o := idempotency.DoOptions{Settings: idempotency.Settings{Lease: time.Second, OnLeaseExpired: idempotency.TakeOver}}
+		o := idempotency.DoOptions{Settings: idempotency.Settings{Lease: time.Second,
+			OnLeaseExpired: idempotency.TakeOver}}
 		done, err := o.Do(t.Context(), store, doKey(), func(ctx context.Context, _ *idempotency.Owner) ([]byte, error) {
 			for range 100 {
 				pass(time.Second)
@@ -171,15 +177,16 @@ func TestDoCheckpoints(t *testing.T) {
 			return nil, errors.New("killed")
 		})
 		pass(idempotency.DefaultLease)
-		done, err := o.Do(t.Context(), store, doKey(), func(_ context.Context, owner *idempotency.Owner) ([]byte, error) {
-			if string(owner.LastCheckpoint()) != "half" || owner.Attempt() != 2 || owner.Token() <= first.Token() {
-				t.Errorf("the next owner is %+v", owner)
-			}
-			if err := first.Checkpoint(t.Context(), nil); !errors.Is(err, idempotency.ErrLeaseLost) {
-				t.Errorf("the first one's checkpoint: %v", err)
-			}
-			return []byte("done"), nil
-		})
+		done, err := o.Do(t.Context(), store, doKey(),
+			func(_ context.Context, owner *idempotency.Owner) ([]byte, error) {
+				if string(owner.LastCheckpoint()) != "half" || owner.Attempt() != 2 || owner.Token() <= first.Token() {
+					t.Errorf("the next owner is %+v", owner)
+				}
+				if err := first.Checkpoint(t.Context(), nil); !errors.Is(err, idempotency.ErrLeaseLost) {
+					t.Errorf("the first one's checkpoint: %v", err)
+				}
+				return []byte("done"), nil
+			})
 		if err != nil || string(done.Response) != "done" {
 			t.Errorf("%+v, %v", done, err)
 		}
@@ -258,18 +265,23 @@ func TestMemoryIsBounded(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
 				store := store()
-				key := func(i int) idempotency.RecordKey { return idempotency.RecordKey{Key: "k" + string(rune('a'+i))} }
+				key := func(i int) idempotency.RecordKey {
+					return idempotency.RecordKey{Key: "k" +
+						string(rune('a'+i))}
+				}
 				once := func(i int) error {
-					_, err := idempotency.Do(t.Context(), store, key(i), func(context.Context, *idempotency.Owner) ([]byte, error) {
-						return make([]byte, 500), nil
-					})
+					_, err := idempotency.Do(t.Context(), store, key(i),
+						func(context.Context, *idempotency.Owner) ([]byte, error) {
+							return make([]byte, 500), nil
+						})
 					return err
 				}
 				n, err := 0, error(nil)
 				for ; err == nil && n < 10; n++ {
 					err = once(n)
 				}
-				if e, ok := errors.AsType[*idempotency.Error](err); !ok || e.Code != idempotency.CodeQuota || e.RetryAfter == 0 {
+				if e, ok := errors.AsType[*idempotency.Error](err); !ok || e.Code != idempotency.CodeQuota ||
+					e.RetryAfter == 0 {
 					t.Fatalf("after %d keys: %v", n, err)
 				}
 				for i := range n - 1 {
@@ -314,7 +326,8 @@ func TestDamagedValues(t *testing.T) {
 		v.bytes = v.bytes[:len(v.bytes)-1]
 		backend.values[key] = v
 		_, err := store.Reserve(t.Context(), &idempotency.ReserveRequest{
-			Key: idempotency.RecordKey{Key: doKey().Key, Namespace: doKey().Namespace}, AttemptID: idempotency.NewAttemptID(),
+			Key:       idempotency.RecordKey{Key: doKey().Key, Namespace: doKey().Namespace},
+			AttemptID: idempotency.NewAttemptID(),
 		})
 		if key == "tokens" {
 			_, err = store.Reserve(t.Context(), &idempotency.ReserveRequest{

@@ -145,7 +145,8 @@ func TestDraft_2_7_AnUncorrectedRequestFailsAgain(t *testing.T) {
 	s := newService(t)
 	s.expect(s.send(), http.StatusCreated, "false", 1)
 	for range 3 {
-		s.refused(s.send(body("{}")), http.StatusUnprocessableEntity, idempotency.CodeKeyReused, idempotency.OtherKey, 1)
+		s.refused(s.send(body("{}")), http.StatusUnprocessableEntity, idempotency.CodeKeyReused, idempotency.OtherKey,
+			1)
 		s.refused(s.send(header("Idempotency-Key", "a,b")), 400, idempotency.CodeKeyInvalid, idempotency.FixRequest, 1)
 	}
 }

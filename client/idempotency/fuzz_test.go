@@ -54,8 +54,9 @@ func FuzzLocateJSON(f *testing.F) {
 	f.Add([]byte(`{"":{"":null}}`), "//")
 	f.Add([]byte(`"x"`), "")
 	f.Fuzz(func(t *testing.T, text []byte, pointer string) {
-		if pointer != "" && pointer[0] != '/' || strings.Contains(strings.NewReplacer("~0", "", "~1", "").Replace(pointer),
-			"~") {
+		if pointer != "" && pointer[0] != '/' ||
+			strings.Contains(strings.NewReplacer("~0", "", "~1", "").Replace(pointer),
+				"~") {
 			return // the options refuse it
 		}
 		if _, err := idempotency.CanonicalJSON(text); err != nil {

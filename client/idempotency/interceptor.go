@@ -163,7 +163,8 @@ func (i *interceptor) settleResponse(ctx context.Context, owner *Owner, response
 	}
 	if !ok || err != nil || len(stored) > MaxResponse {
 		// Executed, and without a response to keep.
-		i.Logger.WarnContext(ctx, "a response is not kept", "procedure", owner.ownership.Key.Namespace, "bytes", len(stored))
+		i.Logger.WarnContext(ctx, "a response is not kept", "procedure", owner.ownership.Key.Namespace, "bytes",
+			len(stored))
 		stored = nil
 	}
 	return owner.settle(resultCommitted, Result{Response: stored})

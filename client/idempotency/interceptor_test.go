@@ -113,7 +113,8 @@ func TestInterceptorReplays(t *testing.T) {
 			}
 		}
 	}
-	if s.runs.Load() != 1 || first.Msg.GetReceipt().GetSequence() != 1 || first.Header().Get("Idempotency-Expires") == "" {
+	if s.runs.Load() != 1 || first.Msg.GetReceipt().GetSequence() != 1 ||
+		first.Header().Get("Idempotency-Expires") == "" {
 		t.Errorf("%d runs, %v, %v", s.runs.Load(), first.Msg, first.Header())
 	}
 }
@@ -154,7 +155,8 @@ func TestInterceptorRefuses(t *testing.T) {
 		return err
 	}
 	refusedCall(t, call("", "a", nil), connect.CodeInvalidArgument, idempotency.CodeKeyMissing, idempotency.FixRequest)
-	refusedCall(t, call("a b", "a", nil), connect.CodeInvalidArgument, idempotency.CodeKeyInvalid, idempotency.FixRequest)
+	refusedCall(t, call("a b", "a", nil), connect.CodeInvalidArgument, idempotency.CodeKeyInvalid,
+		idempotency.FixRequest)
 	refusedCall(t, call("k", "a", func(h http.Header) { h.Del("Authorization") }), connect.CodeInvalidArgument,
 		idempotency.CodePrincipalMissing, idempotency.FixRequest)
 	if s.runs.Load() != 0 {
@@ -223,7 +225,8 @@ func TestInterceptorErrors(t *testing.T) {
 			t.Errorf("%v: %d runs, want %d", code, s.runs.Load(), test.runs)
 		}
 		if test.then == code {
-			if d, err := last.Details()[0].Value(); err != nil || d.(*errdetails.ResourceInfo).GetResourceName() != "invoice" {
+			if d, err := last.Details()[0].Value(); err != nil ||
+				d.(*errdetails.ResourceInfo).GetResourceName() != "invoice" {
 				t.Errorf("%v: details %v, %v", code, d, err)
 			}
 		}

@@ -74,7 +74,8 @@ func OpenJournal(dir string, store Store, logger *slog.Logger) (*Journal, error)
 	}
 	lock := flock.New(filepath.Join(dir, "lock"))
 	if ok, err := lock.TryLock(); err != nil || !ok {
-		return nil, fmt.Errorf("idempotency: the journal %s is in use by another process (%w)", dir, errOr(err, "locked"))
+		return nil, fmt.Errorf("idempotency: the journal %s is in use by another process (%w)", dir,
+			errOr(err, "locked"))
 	}
 	j := &Journal{
 		store: store, dir: dir, lock: lock, log: logger, files: map[string]bool{},
@@ -280,7 +281,8 @@ func (j *Journal) offer(ctx context.Context, name string) bool {
 		return false
 	}
 	if answer.Outcome != OK {
-		j.log.ErrorContext(ctx, "a result came too late and was not stored", "file", name, "outcome", answer.Outcome.String())
+		j.log.ErrorContext(ctx, "a result came too late and was not stored", "file", name, "outcome",
+			answer.Outcome.String())
 	}
 	if err := os.Remove(filepath.Join(j.dir, name)); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return false

@@ -100,7 +100,8 @@ func ParseHeader(header http.Header, strict bool) (string, error) {
 	if strict || strings.HasPrefix(line, `"`) {
 		item, err := httpsfv.UnmarshalItem([]string{line})
 		if err != nil {
-			return "", &InvalidError{HeaderKey, "must be a string of Structured Field Values, in double quotes: " + err.Error()}
+			return "", &InvalidError{HeaderKey, "must be a string of Structured Field Values, in double quotes: " +
+				err.Error()}
 		}
 		text, ok := item.Value.(string)
 		if !ok {
@@ -109,7 +110,8 @@ func ParseHeader(header http.Header, strict bool) (string, error) {
 		key = text
 	} else if strings.ContainsAny(line, `",;\`) {
 		// A bare key with one of these would look like a list, a parameter or an escape.
-		return "", &InvalidError{HeaderKey, errKeyLines.Error() + `; put a key with '"', ',', ';' or '\' in double quotes`}
+		return "", &InvalidError{HeaderKey, errKeyLines.Error() +
+			`; put a key with '"', ',', ';' or '\' in double quotes`}
 	}
 	if key == "" || len(key) > MaxKey || firstOutside(key, '!') >= 0 {
 		return "", &InvalidError{HeaderKey, fmt.Sprintf("must have 1 to %d visible ASCII characters", MaxKey)}

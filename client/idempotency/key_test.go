@@ -26,8 +26,10 @@ func TestComposedKeys(t *testing.T) {
 		seen[nonce] = true
 	}
 	for _, key := range []string{
-		"", ":", "a", "a:1", ":1:0123456789abcdef", "a::0123456789abcdef", "a:01:0123456789abcdef", "a:-1:0123456789abcdef",
-		"a:18446744073709551616:0123456789abcdef", "a:1:0123456789ABCDEF", "a:1:0123456789abcde", "a:1:0123456789abcdefff",
+		"", ":", "a", "a:1", ":1:0123456789abcdef", "a::0123456789abcdef", "a:01:0123456789abcdef",
+		"a:-1:0123456789abcdef",
+		"a:18446744073709551616:0123456789abcdef", "a:1:0123456789ABCDEF", "a:1:0123456789abcde",
+		"a:1:0123456789abcdefff",
 		"a b:1:0123456789abcdef", strings.Repeat("a", 256) + ":1:0123456789abcdef",
 	} {
 		if clientID, sequence, nonce, err := idempotency.ParseKey(key); err == nil {
@@ -68,8 +70,10 @@ func TestParseHeader(t *testing.T) {
 		`a:1:0f`:      {"a:1:0f", ""},
 		"\tabc ":      {"abc", ""},
 		// Refused in both modes.
-		``: {}, ` `: {}, `""`: {}, `"`: {}, `"abc`: {}, `abc"`: {}, `a"b"`: {}, `"a\b"`: {}, `"a" "b"`: {}, `"a","b"`: {},
-		`a,b`: {}, `a;b`: {}, `a\b`: {}, `a b`: {}, `"a b"`: {}, "\"a\x00b\"": {}, "\"a\tb\"": {}, `"é"`: {}, `é`: {},
+		``: {}, ` `: {}, `""`: {}, `"`: {}, `"abc`: {}, `abc"`: {}, `a"b"`: {}, `"a\b"`: {}, `"a" "b"`: {},
+		`"a","b"`: {},
+		`a,b`:     {}, `a;b`: {}, `a\b`: {}, `a b`: {}, `"a b"`: {}, "\"a\x00b\"": {}, "\"a\tb\"": {}, `"é"`: {},
+		`é`:        {},
 		"\"\x7f\"": {},
 		`"a";`:     {}, `"a";V=1`: {}, `('a')`: {`('a')`, ""}, `'abc'`: {`'abc'`, ""}, `("a")`: {},
 		`"` + strings.Repeat("k", 257) + `"`: {},
@@ -82,7 +86,8 @@ func TestParseHeader(t *testing.T) {
 		}
 	}
 	longest := strings.Repeat("k", 256)
-	if key, err := idempotency.ParseHeader(http.Header{"Idempotency-Key": {`"` + longest + `"`}}, true); key != longest {
+	if key, err := idempotency.ParseHeader(http.Header{"Idempotency-Key": {`"` + longest + `"`}},
+		true); key != longest {
 		t.Errorf("the longest key: %v", err)
 	}
 	if key, err := idempotency.ParseHeader(http.Header{"Idempotency-Key": {"a", "a"}}, false); err == nil {
@@ -152,7 +157,8 @@ func TestCanonicalJSON(t *testing.T) {
 	}
 	for _, value := range []string{
 		``, ` `, `{`, `{"a":1}{}`, `1 2`, `{"a":1,"a":2}`, `{"a":1,"\u0061":2}`, `[{"b":{"a":1,"a":1}}]`,
-		`9007199254740992`, `-9007199254740992`, `[12345678901234567890]`, `1e400`, `-1e999`, `"\ud800"`, `"` + "\xff" + `"`,
+		`9007199254740992`, `-9007199254740992`, `[12345678901234567890]`, `1e400`, `-1e999`, `"\ud800"`,
+		`"` + "\xff" + `"`,
 		`NaN`, `Infinity`, `01`, `{a:1}`, `'a'`, `[1,]`, "\ufeff{}",
 	} {
 		if got, err := idempotency.CanonicalJSON([]byte(value)); err == nil {

@@ -65,7 +65,8 @@ type Options struct {
 	// Interceptor, whose handler has a limit of its own.
 	MaxBody int64
 	// Principal returns the party on whose behalf a request is made, at most 512 bytes, and ""
-	// for an anonymous one, which is refused; so is an error, which is logged. It must depend on nothing that the client can
+	// for an anonymous one, which is refused; so is an error, which is logged. It must depend on nothing that
+	// the client can
 	// choose freely. Nil means a hash of the Authorization header.
 	Principal func(ctx context.Context, header http.Header) (string, error)
 	// Shared gives all callers one principal: every client that sends a key gets its response.

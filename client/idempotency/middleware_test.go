@@ -252,14 +252,15 @@ func TestMiddlewareRefusesBadRequests(t *testing.T) {
 		status int
 		code   idempotency.Code
 	}{
-		"no key":         {func(r *http.Request) { r.Header.Del("Idempotency-Key") }, 400, idempotency.CodeKeyMissing},
-		"an empty key":   {header("Idempotency-Key", ""), 400, idempotency.CodeKeyInvalid},
-		"an empty one":   {header("Idempotency-Key", `""`), 400, idempotency.CodeKeyInvalid},
-		"two lines":      {header("Idempotency-Key", `"a"`, `"a"`), 400, idempotency.CodeKeyInvalid},
-		"a list":         {header("Idempotency-Key", `"a", "b"`), 400, idempotency.CodeKeyInvalid},
-		"a long key":     {header("Idempotency-Key", strings.Repeat("k", 257)), 400, idempotency.CodeKeyInvalid},
-		"a space":        {header("Idempotency-Key", `"a b"`), 400, idempotency.CodeKeyInvalid},
-		"anonymous":      {func(r *http.Request) { r.Header.Del("Authorization") }, 400, idempotency.CodePrincipalMissing},
+		"no key":       {func(r *http.Request) { r.Header.Del("Idempotency-Key") }, 400, idempotency.CodeKeyMissing},
+		"an empty key": {header("Idempotency-Key", ""), 400, idempotency.CodeKeyInvalid},
+		"an empty one": {header("Idempotency-Key", `""`), 400, idempotency.CodeKeyInvalid},
+		"two lines":    {header("Idempotency-Key", `"a"`, `"a"`), 400, idempotency.CodeKeyInvalid},
+		"a list":       {header("Idempotency-Key", `"a", "b"`), 400, idempotency.CodeKeyInvalid},
+		"a long key":   {header("Idempotency-Key", strings.Repeat("k", 257)), 400, idempotency.CodeKeyInvalid},
+		"a space":      {header("Idempotency-Key", `"a b"`), 400, idempotency.CodeKeyInvalid},
+		"anonymous": {func(r *http.Request) { r.Header.Del("Authorization") }, 400,
+			idempotency.CodePrincipalMissing},
 		"two principals": {header("Authorization", "a", "b"), 400, idempotency.CodePrincipalMissing},
 		"upgrade":        {header("Upgrade", "websocket"), 400, idempotency.CodeKeyInvalid},
 		"CONNECT":        {func(r *http.Request) { r.Method = http.MethodConnect }, 400, idempotency.CodeKeyInvalid},
@@ -359,7 +360,8 @@ func TestMiddlewareInFlight(t *testing.T) {
 	s.charge.serve = func(http.ResponseWriter, *http.Request) {
 		s.refused(s.send(), http.StatusConflict, idempotency.CodeInFlight, idempotency.SameKey, 1)
 		// A mismatch is told first.
-		s.refused(s.send(body("{}")), http.StatusUnprocessableEntity, idempotency.CodeKeyReused, idempotency.OtherKey, 1)
+		s.refused(s.send(body("{}")), http.StatusUnprocessableEntity, idempotency.CodeKeyReused, idempotency.OtherKey,
+			1)
 	}
 	s.expect(s.send(), http.StatusOK, "false", 1)
 }
@@ -368,7 +370,10 @@ func TestMiddlewareInFlight(t *testing.T) {
 func TestMiddlewareWaiterDisconnects(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		s := newService(t, func(o *idempotency.Options) { o.Wait, o.ServerErrors = time.Minute, idempotency.ReleaseKey })
+		s := newService(t, func(o *idempotency.Options) {
+			o.Wait, o.ServerErrors = time.Minute,
+				idempotency.ReleaseKey
+		})
 		s.charge.serve = func(w http.ResponseWriter, _ *http.Request) {
 			if s.charge.runs.Load() > 1 {
 				return
@@ -531,7 +536,8 @@ func TestMiddlewareTakeover(t *testing.T) {
 		if content := s.expect(s.send(), http.StatusOK, "true", 2); content != "second" {
 			t.Error(content)
 		}
-		if len(fences) != 2 || fences[0] != "1:1" || fences[1] != "2:2" || s.metrics.of(idempotency.EventTakeover) != 1 {
+		if len(fences) != 2 || fences[0] != "1:1" || fences[1] != "2:2" ||
+			s.metrics.of(idempotency.EventTakeover) != 1 {
 			t.Error(fences, s.metrics.events)
 		}
 	})

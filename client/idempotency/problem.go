@@ -26,7 +26,8 @@ func (m *middleware) mark(header http.Header, r *http.Request, key string, repla
 
 // exposed are the headers that scripts in browsers may read.
 var exposed = []string{
-	HeaderKey, HeaderReplayed, "X-" + HeaderReplayed, HeaderExpires, "X-Idempotent-Expires", "X-Request-Id", "Retry-After",
+	HeaderKey, HeaderReplayed, "X-" + HeaderReplayed, HeaderExpires, "X-Idempotent-Expires", "X-Request-Id",
+	"Retry-After",
 	"Link",
 }
 
@@ -116,8 +117,9 @@ func (m *middleware) fail(w http.ResponseWriter, r *http.Request, key string, er
 		header.Set("Retry-After", strconv.Itoa(int(math.Ceil(e.RetryAfter.Seconds()))))
 	}
 	document := problem{
-		Type: m.options.DescribedBy + "#" + string(e.Code), Title: codes[e.Code].title, Status: status, Detail: e.detail(),
-		Code: e.Code, Retryable: e.Retryable(), Action: e.Action(),
+		Type: m.options.DescribedBy + "#" + string(e.Code), Title: codes[e.Code].title, Status: status,
+		Detail: e.detail(),
+		Code:   e.Code, Retryable: e.Retryable(), Action: e.Action(),
 	}
 	if status >= 500 {
 		m.Logger.ErrorContext(r.Context(), "a request with a key was refused", "code", string(e.Code), "error", e.Cause)
@@ -163,8 +165,10 @@ func (m *middleware) servePolicy(w http.ResponseWriter, r *http.Request) {
 	o := &m.options
 	p := policy{
 		Header: HeaderKey, Methods: o.Methods, Required: o.Required, Strict: o.Strict, MaxKeyLength: MaxKey,
-		Fingerprint: modeNames[o.Fingerprint], Pointers: o.Pointers, MaxBodyBytes: o.MaxBody, TTLSeconds: o.TTL.Seconds(),
-		RejectedSeconds: o.RejectedTTL.Seconds(), WaitSeconds: max(0, o.Wait.Seconds()), OnLeaseExpired: "indeterminate",
+		Fingerprint: modeNames[o.Fingerprint], Pointers: o.Pointers, MaxBodyBytes: o.MaxBody,
+		TTLSeconds:      o.TTL.Seconds(),
+		RejectedSeconds: o.RejectedTTL.Seconds(), WaitSeconds: max(0, o.Wait.Seconds()),
+		OnLeaseExpired: "indeterminate",
 		MaxStoredBytes: MaxResponse, MismatchStatus: o.MismatchStatus,
 	}
 	if o.OnLeaseExpired == TakeOver {

@@ -120,7 +120,8 @@ const (
 
 // String returns the outcome's name.
 func (o Outcome) String() string {
-	names := [...]string{"", "OK", "ACQUIRED", "REPLAY", "IN_FLIGHT", "MISMATCH", "INDETERMINATE", "STALE", "LEASE_LOST",
+	names := [...]string{"", "OK", "ACQUIRED", "REPLAY", "IN_FLIGHT", "MISMATCH", "INDETERMINATE", "STALE",
+		"LEASE_LOST",
 		"ALREADY_COMPLETED"}
 	if int(o) < len(names) && o > 0 {
 		return names[o]

@@ -94,7 +94,8 @@ func TestJournalFaultWhileReplacing(t *testing.T) {
 			m.mu.Lock()
 			m.fail = func(at, p string) (int, error) {
 				// The first file was made by opening; only the rewrite is to fail.
-				if at == step && (m.steps["create"] > 1 || step == "syncDir") && (p == path+".new" || step == "syncDir") {
+				if at == step && (m.steps["create"] > 1 || step == "syncDir") &&
+					(p == path+".new" || step == "syncDir") {
 					return 9, errDisk
 				}
 				return 0, nil
@@ -103,7 +104,8 @@ func TestJournalFaultWhileReplacing(t *testing.T) {
 			failed := error(nil)
 			for id := uint64(1); id < 2000 && failed == nil; id++ {
 				if failed = f.Append(one,
-					Record{Kind: KindHead, Head: Head{Ledger: 7, Session: 3 + id, NextID: 1, NextSequence: 2}}); failed == nil {
+					Record{Kind: KindHead, Head: Head{Ledger: 7, Session: 3 + id, NextID: 1,
+						NextSequence: 2}}); failed == nil {
 					failed = f.Sync()
 				}
 			}
@@ -178,7 +180,8 @@ func TestJournalFaultTornTail(t *testing.T) {
 		m := newMemory().set(path, append(slices.Clone(content[:length]), room...))
 		f, err := Open(path, Options{storage: m})
 		if length < headerBytes &&
-			!bytes.Equal(append(content[:length:length], room...)[:min(headerBytes, length+len(room))], content[:headerBytes]) {
+			!bytes.Equal(append(content[:length:length], room...)[:min(headerBytes, length+len(room))],
+				content[:headerBytes]) {
 			if damage, ok := errors.AsType[*DamageError](err); !ok || damage.Offset != 0 {
 				t.Errorf("%d bytes: want damage at 0, got %v", length, err)
 			}

@@ -145,7 +145,8 @@ func TestJournalBounds(t *testing.T) {
 		default:
 		}
 		for ; first < id; first++ {
-			add(t, f, Record{Kind: KindSettled, ID: first, Receipt: make([]byte, 20)}, Record{Kind: KindAcknowledged, ID: first})
+			add(t, f, Record{Kind: KindSettled, ID: first, Receipt: make([]byte, 20)},
+				Record{Kind: KindAcknowledged, ID: first})
 		}
 		select {
 		case <-freed:

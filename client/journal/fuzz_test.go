@@ -28,7 +28,8 @@ func FuzzJournalFile(f *testing.F) {
 		streams := make(map[Name]*stream)
 		good, err := replay("journal", content, streams)
 		if err != nil {
-			if damage, ok := errors.AsType[*DamageError](err); !ok || damage.Offset < 0 || damage.Offset > int64(len(content)) {
+			if damage, ok := errors.AsType[*DamageError](err); !ok || damage.Offset < 0 ||
+				damage.Offset > int64(len(content)) {
 				t.Fatalf("want damage with its place, got %v", err)
 			}
 			return

@@ -59,7 +59,8 @@ func FuzzLog(f *testing.F) {
 				continue
 			}
 			intended += line
-			if at == len(l.payments) || fmt.Sprintf("intended %s %d\n", l.payments[at].Tag, l.payments[at].Cents) != line {
+			if at == len(l.payments) || fmt.Sprintf("intended %s %d\n", l.payments[at].Tag,
+				l.payments[at].Cents) != line {
 				t.Fatalf("%q is not read as it is written", line)
 			}
 			if paid := strings.Contains(whole, "\npaid "+l.payments[at].Tag+" "); paid != l.payments[at].Paid {

@@ -94,7 +94,8 @@ func (p *Payer) takeOver(ctx context.Context, unsettled *client.UnsettledError) 
 		}
 	}
 	return p.journal.Forget(journal.Name{
-		Organization: p.options.Scope.GetOrganization(), Vault: p.options.Scope.GetVault(), ClientID: p.options.ClientID,
+		Organization: p.options.Scope.GetOrganization(), Vault: p.options.Scope.GetVault(),
+		ClientID: p.options.ClientID,
 	})
 }
 

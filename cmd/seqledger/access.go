@@ -96,7 +96,8 @@ func (f *accessFlags) check(e *environment, listen string) error {
 	case noTLS && !f.Insecure:
 		return fail(exitUsage,
 			"give --tls-cert and --tls-key, or let a proxy on this machine do TLS; on a trusted network give --insecure",
-			"--listen %s: is not a loopback address, and there is no TLS: credentials would cross the network in clear", listen)
+			"--listen %s: is not a loopback address, and there is no TLS: credentials would cross the network in clear",
+			listen)
 	case noAuth:
 		e.log.Warn("INSECURE: everyone who can connect may do everything; --auth would require a credential", "listen",
 			listen)

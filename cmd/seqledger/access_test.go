@@ -20,7 +20,8 @@ import (
 // newKeyIn makes a key and adds it to an auth file.
 func newKeyIn(t *testing.T, file, id string, flags ...string) string {
 	t.Helper()
-	r := seqledger(t, append([]string{"auth", "new-key", "--id", id, "--append", file}, flags...)...).expect(t, exitDone,
+	r := seqledger(t, append([]string{"auth", "new-key", "--id", id, "--append", file}, flags...)...).expect(t,
+		exitDone,
 		"SIGHUP")
 	return strings.TrimSpace(r.stdout)
 }
@@ -155,10 +156,12 @@ func selfSigned(t *testing.T) (cert, key string) {
 		t.Fatal(err)
 	}
 	template := &x509.Certificate{
-		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "test"}, IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)},
-		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour), IsCA: true, BasicConstraintsValid: true,
-		KeyUsage:    x509.KeyUsageDigitalSignature | x509.KeyUsageCertSign,
-		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth},
+		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "test"},
+		IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)},
+		NotBefore:   time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour), IsCA: true,
+		BasicConstraintsValid: true,
+		KeyUsage:              x509.KeyUsageDigitalSignature | x509.KeyUsageCertSign,
+		ExtKeyUsage:           []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth},
 	}
 	der, err := x509.CreateCertificate(rand.Reader, template, template, &private.PublicKey, private)
 	if err != nil {
@@ -188,10 +191,12 @@ func TestServeTLS(t *testing.T) {
 		"--tls-ca", cert, input).expect(t, exitDone)
 
 	second := serve(t, "--tls-cert", cert, "--tls-key", key, "--tls-client-ca", cert)
-	seqledger(t, append(write, "--server", second.address, "--tls-ca", cert, "--timeout", "2s")...).expect(t, exitFailed)
+	seqledger(t, append(write, "--server", second.address, "--tls-ca", cert, "--timeout", "2s")...).expect(t,
+		exitFailed)
 	seqledger(t, append(write, "--server", second.address, "--tls-ca", cert, "--tls-cert", cert,
 		"--tls-key", key)...).expect(t, exitDone)
-	seqledger(t, append(write, "--server", second.address, "--tls-cert", cert)...).expect(t, exitUsage, "belong together")
+	seqledger(t, append(write, "--server", second.address, "--tls-cert", cert)...).expect(t, exitUsage,
+		"belong together")
 	seqledger(t, append(write, "--server", second.address, "--tls-ca", input)...).expect(t, exitUsage, "no certificate")
 }
 
@@ -206,8 +211,9 @@ func TestServeAccessFlags(t *testing.T) {
 		flags []string
 		says  string
 	}{
-		"auth, no TLS":      {[]string{"--listen", "0.0.0.0:0", "--auth", file}, "no TLS"},
-		"TLS, no auth":      {[]string{"--listen", "0.0.0.0:0", "--tls-cert", cert, "--tls-key", key}, "no authentication"},
+		"auth, no TLS": {[]string{"--listen", "0.0.0.0:0", "--auth", file}, "no TLS"},
+		"TLS, no auth": {[]string{"--listen", "0.0.0.0:0", "--tls-cert", cert, "--tls-key", key},
+			"no authentication"},
 		"half of TLS":       {[]string{"--tls-cert", cert}, "belong together"},
 		"client CA alone":   {[]string{"--tls-client-ca", cert}, "needs --tls-cert"},
 		"not a certificate": {[]string{"--tls-cert", file, "--tls-key", key}, "--tls-cert"},
@@ -218,7 +224,8 @@ func TestServeAccessFlags(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			data := filepath.Join(t.TempDir(), "never")
-			seqledger(t, append([]string{"serve", "--listen", "127.0.0.1:0", "--data", data}, test.flags...)...).expect(t,
+			seqledger(t, append([]string{"serve", "--listen", "127.0.0.1:0", "--data", data},
+				test.flags...)...).expect(t,
 				exitUsage, test.says)
 			if _, err := os.Stat(data); err == nil {
 				t.Error("a ledger was created")

@@ -68,7 +68,8 @@ func TestCommittedAndNotShown(t *testing.T) {
 	}
 	defer full.Close()
 	s := serve(t)
-	cmd := exec.Command(binary, "write", "--server", s.address, "--scope", "acme/main", "--client-id", "c", "--set", "a=1")
+	cmd := exec.Command(binary, "write", "--server", s.address, "--scope", "acme/main", "--client-id", "c", "--set",
+		"a=1")
 	var stderr strings.Builder
 	cmd.Stdout, cmd.Stderr = full, &stderr
 	_ = cmd.Run()

@@ -64,7 +64,8 @@ func (c *authCheckCommand) Run(e *environment) error {
 		return fail(exitRefused, "", "refused: %w", explained(err))
 	}
 	if wantsKey, isKey := c.Key != "", strings.HasPrefix(credential.Actor(), "client:"); wantsKey != isKey {
-		return fail(exitRefused, "", "refused: this is the credential of %s, which the other flag takes", credential.Actor())
+		return fail(exitRefused, "", "refused: this is the credential of %s, which the other flag takes",
+			credential.Actor())
 	}
 	grant, limits := credential.Grant(), credential.Limits()
 	result.Actor, result.Role = credential.Actor(), grant.Role.String()

@@ -46,7 +46,8 @@ func TestBackupRestoreProcesses(t *testing.T) {
 
 	data := filepath.Join(dir, "restored")
 	restored := seqledger(t, "restore", backup, "--data", data, "--json").expect(t, exitDone)
-	if restored.field(t, "backupLedgerId") != s.ledgerID || restored.field(t, "backupIndex") != made.field(t, "index") ||
+	if restored.field(t, "backupLedgerId") != s.ledgerID ||
+		restored.field(t, "backupIndex") != made.field(t, "index") ||
 		restored.field(t, "backupDigest") != made.field(t, "digest") {
 		t.Errorf("restored %v from %v", restored, made)
 	}
@@ -58,7 +59,8 @@ func TestBackupRestoreProcesses(t *testing.T) {
 	}
 	// An old receipt, a new one, and the stream between them.
 	r.do(t, "tx", tx).expect(t, exitDone, tx)
-	again := r.do(t, "write", "--scope", "acme/main", "--client-id", "till", "--json", "--set", "a=2").expect(t, exitDone)
+	again := r.do(t, "write", "--scope", "acme/main", "--client-id", "till", "--json", "--set", "a=2").expect(t,
+		exitDone)
 	if again.field(t, "sequence") != "2" || again.field(t, "txId") == tx {
 		t.Errorf("after the restore: %v", again)
 	}
@@ -121,7 +123,8 @@ func TestRestoreExpiresWriters(t *testing.T) {
 	data := filepath.Join(t.TempDir(), "restored")
 	seqledger(t, "restore", backup, "--data", data).expect(t, exitDone, "it goes on as ledger")
 	r := serveOn(t, data, s.address)
-	r.do(t, "write", "--scope", "acme/main", "--client-id", "w", "--session", session, "--sequence", "2", "--append", "y").
+	r.do(t, "write", "--scope", "acme/main", "--client-id", "w", "--session", session, "--sequence", "2", "--append",
+		"y").
 		expect(t, exitRefused, "SESSION_EXPIRED")
 	r.do(t, "state", "--scope", "acme/main", "--client-id", "w", "--session", session).expect(t, exitDone, "expired")
 	_, err := r.client(t).NewWriter(t.Context(), client.WriterOptions{
@@ -139,7 +142,8 @@ func TestRestoreFromDirectory(t *testing.T) {
 	s := serve(t)
 	write := func(s *testServer, text string) string {
 		t.Helper()
-		r := s.do(t, "write", "--scope", "acme/main", "--client-id", "c", "--json", "--append", text).expect(t, exitDone)
+		r := s.do(t, "write", "--scope", "acme/main", "--client-id", "c", "--json", "--append", text).expect(t,
+			exitDone)
 		return r.field(t, "txId").(string)
 	}
 	open := func(s *testServer) string {

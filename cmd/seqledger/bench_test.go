@@ -19,7 +19,8 @@ func TestBench(t *testing.T) {
 			t.Parallel()
 			s := serve(t)
 			said := seqledger(t, append(
-				[]string{"bench", "--server", s.address, "--streams", "3", "--duration", "200ms", "--json"}, arguments...)...).
+				[]string{"bench", "--server", s.address, "--streams", "3", "--duration", "200ms", "--json"},
+				arguments...)...).
 				expect(t, exitDone, "opening 3 streams in seqledger-bench")
 			var r benchResult
 			if err := json.Unmarshal([]byte(said.stdout), &r); err != nil {

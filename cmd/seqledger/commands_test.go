@@ -63,7 +63,8 @@ func TestExitCodes(t *testing.T) {
 	write().expect(t, exitUsage, "nothing to write")
 	write("--set", "a").expect(t, exitUsage, "KEY=")
 	write("--set", "a=1", "--operations", "-").expect(t, exitUsage, "--operations takes the place of --set")
-	s.do(t, "get", "--scope", "acme/main", "absent").expect(t, exitRefused, "not_found", `no entity "absent" in acme/main`)
+	s.do(t, "get", "--scope", "acme/main", "absent").expect(t, exitRefused, "not_found",
+		`no entity "absent" in acme/main`)
 	s.do(t, "tx", "no-id").expect(t, exitRefused, "tx_id")
 	s.do(t, "tx", "8f14e45f-ceea-867a-8000-000000000007").expect(t, exitRefused, "not_found",
 		"8f14e45f-ceea-867a-8000-000000000007")
@@ -82,7 +83,8 @@ func TestExitCodes(t *testing.T) {
 		"SESSION_FENCED")
 	s.do(t, append([]string{"session", "open"}, stream...)...).expect(t, exitDone)
 	write("--set", "a=3", "--session", session).expect(t, exitRefused, "SESSION_FENCED", "newer session")
-	s.do(t, append([]string{"session", "open", "--attempt-id", "ab"}, stream...)...).expect(t, exitUsage, "32 hex digits")
+	s.do(t, append([]string{"session", "open", "--attempt-id", "ab"}, stream...)...).expect(t, exitUsage,
+		"32 hex digits")
 
 	s.kill()
 	s.do(t, "status", "--timeout", "100ms").expect(t, exitFailed, s.address, "is the server running")
@@ -245,7 +247,8 @@ func TestBrokenPipe(t *testing.T) {
 	cmd.Stderr = &stderr
 	out, err := cmd.Output()
 	if err != nil || bytes.Count(out, []byte("\n")) != 1 || stderr.Len() > 0 {
-		t.Errorf("want one line and silence, got %d lines, %v, %q", bytes.Count(out, []byte("\n")), err, stderr.String())
+		t.Errorf("want one line and silence, got %d lines, %v, %q", bytes.Count(out, []byte("\n")), err,
+			stderr.String())
 	}
 }
 
@@ -253,7 +256,8 @@ func TestOperationsFromJSON(t *testing.T) {
 	t.Parallel()
 	s := serve(t)
 	write := []string{"write", "--scope", "acme", "--client-id", "c", "--server", s.address, "--operations"}
-	seqledgerInput(t, `[{"set": {"key": "a", "value": "1"}}, {"append": "x"}]`, append(write, "-")...).expect(t, exitDone)
+	seqledgerInput(t, `[{"set": {"key": "a", "value": "1"}}, {"append": "x"}]`, append(write, "-")...).expect(t,
+		exitDone)
 	s.do(t, "block", "--scope", "acme", "1").expect(t, exitDone, "a=1", "append")
 	file := writeFile(t, "op.json", "{\"delete\": {\"key\": \"a\"}}\n")
 	seqledger(t, append(write, file)...).expect(t, exitDone)

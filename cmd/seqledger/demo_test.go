@@ -103,7 +103,8 @@ func TestDemo(t *testing.T) {
 		t.Errorf("want duplicates from plain retries, got %+v", *report.Plain)
 	}
 	for _, c := range []*demo.Side{report.Protected, report.Plain} {
-		for i, n := range []uint64{c.LostRequests, c.LostAnswers, c.Delayed, c.Twice, c.ServersKilled, c.ClientsKilled} {
+		for i, n := range []uint64{c.LostRequests, c.LostAnswers, c.Delayed, c.Twice, c.ServersKilled,
+			c.ClientsKilled} {
 			if n == 0 {
 				t.Errorf("fault %d has not happened: %+v", i, *c)
 			}

@@ -196,7 +196,8 @@ func nextStep(e *client.Error) string {
 		seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_VERSION_MISMATCH,
 		seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_VALUE_MISMATCH:
 		return fmt.Sprintf("the condition of operation %d on %q failed; its version is %d (0: absent); "+
-			"read it with seqledger get and decide; the sequence is still free", e.OperationIndex, e.Key, e.CurrentVersion)
+			"read it with seqledger get and decide; the sequence is still free", e.OperationIndex, e.Key,
+			e.CurrentVersion)
 	case seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_INVALID_ARGUMENT:
 		if flag := fieldFlags[e.Field]; flag != "" {
 			return "correct " + flag + "; nothing was written"

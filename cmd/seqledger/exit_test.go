@@ -53,7 +53,8 @@ func TestClassify(t *testing.T) {
 		{"usage", usage("x"), exitUsage, "--help"},
 		{"usage inside", fmt.Errorf("a: %w", usage("x")), exitUsage, "--help"},
 		{"own", fail(exitRefused, "do this", "x"), exitRefused, "do this"},
-		{"unknown outcome", &client.OutcomeUnknownError{Sequence: 7, IdempotencyKey: "k", Cause: context.DeadlineExceeded},
+		{"unknown outcome", &client.OutcomeUnknownError{Sequence: 7, IdempotencyKey: "k",
+			Cause: context.DeadlineExceeded},
 			exitUnknown, "--sequence 7 --key k"},
 		{"unknown outcome without key",
 			&client.OutcomeUnknownError{Sequence: 7, Cause: errors.New("x")}, exitUnknown, "--sequence 7;"},
@@ -61,7 +62,8 @@ func TestClassify(t *testing.T) {
 		{"timeout", fmt.Errorf("a: %w", context.DeadlineExceeded), exitFailed, "--timeout"},
 		{"not found", &client.Error{ConnectCode: connect.CodeNotFound}, exitRefused, "not found in this scope"},
 		{"unavailable", &client.Error{ConnectCode: connect.CodeUnavailable}, exitFailed, "is the server running"},
-		{"other program", &client.Error{ConnectCode: connect.CodeUnimplemented}, exitFailed, "seqledger of this version"},
+		{"other program", &client.Error{ConnectCode: connect.CodeUnimplemented}, exitFailed,
+			"seqledger of this version"},
 		{"anything", errors.New("x"), exitFailed, ""},
 	} {
 		code, hint := classify(test.err)

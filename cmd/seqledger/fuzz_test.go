@@ -31,7 +31,8 @@ func FuzzShow(f *testing.F) {
 	for i, m := range []proto.Message{
 		&seqledgerv1.Receipt{TxId: "x\x1b[2J", Actor: "a\u202eb",
 			Results: []*seqledgerv1.OperationResult{{Version: 3}}, Proof: &seqledgerv1.MerkleProof{}},
-		&seqledgerv1.Transaction{Scope: &seqledgerv1.Scope{Organization: "a\n"}, Operations: []*seqledgerv1.Operation{{}}},
+		&seqledgerv1.Transaction{Scope: &seqledgerv1.Scope{Organization: "a\n"},
+			Operations: []*seqledgerv1.Operation{{}}},
 		&seqledgerv1.Block{Transactions: []*seqledgerv1.Transaction{{IdempotencyKey: "\x07"}, nil}},
 		&seqledgerv1.ClientState{LastRequestHash: "\t\r", Receipts: []*seqledgerv1.Receipt{nil}},
 		&seqledgerv1.Config{},
@@ -65,8 +66,9 @@ func FuzzShow(f *testing.F) {
 				return
 			}
 			code := report(&out, &client.Error{
-				Code: refusal.GetCode(), ConnectCode: connect.Code(which), Message: refusal.GetMessage(), Field: refusal.GetField(),
-				Key: refusal.GetKey(), LeaderAddress: refusal.GetLeaderAddress(),
+				Code: refusal.GetCode(), ConnectCode: connect.Code(which), Message: refusal.GetMessage(),
+				Field: refusal.GetField(),
+				Key:   refusal.GetKey(), LeaderAddress: refusal.GetLeaderAddress(),
 			})
 			if code != exitFailed && code != exitRefused && code != exitUnknown {
 				t.Errorf("%v ends with exit code %d", refusal, code)
@@ -93,7 +95,8 @@ func shown[M proto.Message](m M, show func(*table, M)) func(*table, []byte) erro
 // the same meaning in JSON. Each line is a flag and its value.
 func FuzzOperationFlags(f *testing.F) {
 	for _, text := range []string{
-		"set a=b\nif-not-exists a\nexpires-at a=2030-01-31T12:00:00Z", "delete a\nif-version a=17", "if-value a==\nset a=",
+		"set a=b\nif-not-exists a\nexpires-at a=2030-01-31T12:00:00Z", "delete a\nif-version a=17",
+		"if-value a==\nset a=",
 		"relate doc:1#viewer@user:ann@example.com\nunrelate #@", "append text\nappend", "set a=1\nset a=2\nif-exists a",
 		"set a=b\nexpires-at a=0001-01-01T00:00:00Z", "set =\nset", "if-version a=-1\ndelete a",
 	} {

@@ -113,7 +113,8 @@ func (c *gatewayCommand) options(e *environment) (*gateway.Options, error) {
 		return nil, err
 	}
 	o := idempotency.Options{
-		Settings: idempotency.Settings{TTL: c.TTL, RejectedTTL: c.RejectedTTL, Wait: c.Wait, Lease: c.Lease, Logger: e.log},
+		Settings: idempotency.Settings{TTL: c.TTL, RejectedTTL: c.RejectedTTL, Wait: c.Wait, Lease: c.Lease,
+			Logger: e.log},
 		Scope:    idempotency.Scope{Organization: scope.GetOrganization(), Vault: scope.GetVault()},
 		Required: c.Required, Strict: c.Strict, Open: c.Open,
 	}
@@ -150,7 +151,8 @@ func (c *gatewayCommand) options(e *environment) (*gateway.Options, error) {
 			return "header:" + values[0], nil
 		}
 	}
-	return &gateway.Options{Upstream: upstream, Timeout: c.Timeout, MaxRequests: c.MaxRequests, Idempotency: o, Logger: e.log}, nil
+	return &gateway.Options{Upstream: upstream, Timeout: c.Timeout, MaxRequests: c.MaxRequests, Idempotency: o,
+		Logger: e.log}, nil
 }
 
 // check refuses values that make no sense.
@@ -178,11 +180,13 @@ func (c *gatewayCommand) check() error {
 
 // ledger connects to the ledger that keeps the records: a running one, or one in this process.
 // failed is closed when the one in this process ends by itself; nil for another.
-func (c *gatewayCommand) ledger(e *environment) (conn *client.Client, failed <-chan struct{}, stop func() error, err error) {
+func (c *gatewayCommand) ledger(e *environment) (conn *client.Client, failed <-chan struct{}, stop func() error,
+	err error) {
 	if c.Ledger != "" {
 		o, err := (&connectionFlags{Server: c.Ledger, TokenFile: c.TokenFile}).options()
 		if err != nil {
-			text := strings.NewReplacer("--server", "--ledger", "--token-file", "--ledger-token-file").Replace(err.Error())
+			text := strings.NewReplacer("--server", "--ledger", "--token-file",
+				"--ledger-token-file").Replace(err.Error())
 			return nil, nil, nil, usage("%s", text)
 		}
 		o.Logger = e.log
@@ -246,7 +250,8 @@ type gatewayReady struct {
 func (c *gatewayCommand) serve(
 	e *environment, listener net.Listener, handler http.Handler, failed <-chan struct{},
 ) (err error) {
-	s := &http.Server{Handler: handler, ReadHeaderTimeout: 10 * time.Second, IdleTimeout: 2 * time.Minute, MaxHeaderBytes: 64 << 10}
+	s := &http.Server{Handler: handler, ReadHeaderTimeout: 10 * time.Second, IdleTimeout: 2 * time.Minute,
+		MaxHeaderBytes: 64 << 10}
 	if e.json {
 		err = e.showObject(gatewayReady{listener.Addr().String(), c.Upstream})
 	} else {

@@ -106,10 +106,12 @@ func TestGateway(t *testing.T) {
 	if executed.Load() != 1 || fresh.Load() != 1 {
 		t.Errorf("executed %d times, %d answers were no replays", executed.Load(), fresh.Load())
 	}
-	if status, _, text := g.charge(`"one"`, "6"); status != http.StatusUnprocessableEntity || !strings.Contains(text, "key-reused") {
+	if status, _, text := g.charge(`"one"`, "6"); status != http.StatusUnprocessableEntity ||
+		!strings.Contains(text, "key-reused") {
 		t.Errorf("another request with the key: %d %s", status, text)
 	}
-	if status, _, text := g.charge(`"`, "6"); status != http.StatusBadRequest || !strings.Contains(text, "key-invalid") {
+	if status, _, text := g.charge(`"`, "6"); status != http.StatusBadRequest ||
+		!strings.Contains(text, "key-invalid") {
 		t.Errorf("a malformed key: %d %s", status, text)
 	}
 	if err := g.cmd.Process.Signal(syscall.SIGTERM); err != nil {
@@ -119,7 +121,8 @@ func TestGateway(t *testing.T) {
 		t.Errorf("stopped with exit code %d: %s", code, g.stderr.String())
 	}
 	g = startGateway(t, dir, service.URL, data...)
-	if status, replayed, text := g.charge(`"one"`, "5"); status != http.StatusCreated || !replayed || text != "charge 1 of 5" {
+	if status, replayed, text := g.charge(`"one"`, "5"); status != http.StatusCreated || !replayed ||
+		text != "charge 1 of 5" {
 		t.Errorf("after a restart: %d %v %s", status, replayed, text)
 	}
 	if executed.Load() != 1 {
@@ -145,14 +148,16 @@ func TestGatewayKilled(t *testing.T) {
 	defer close(release)
 	s := serve(t)
 	flags := []string{"--ledger", s.address, "--lease", "1s", "--wait", "0", "--scope", "acme/main"}
-	first, second := startGateway(t, t.TempDir(), service.URL, flags...), startGateway(t, t.TempDir(), service.URL, flags...)
+	first, second := startGateway(t, t.TempDir(), service.URL, flags...),
+		startGateway(t, t.TempDir(), service.URL, flags...)
 	cut := make(chan int, 1)
 	go func() { // received below
 		status, _, _ := first.charge(`"k"`, "5")
 		cut <- status
 	}()
 	<-working
-	if status, _, text := second.charge(`"k"`, "5"); status != http.StatusConflict || !strings.Contains(text, "in-flight") {
+	if status, _, text := second.charge(`"k"`, "5"); status != http.StatusConflict ||
+		!strings.Contains(text, "in-flight") {
 		t.Errorf("beside the first one: %d %s", status, text)
 	}
 	first.kill()
@@ -169,7 +174,8 @@ func TestGatewayKilled(t *testing.T) {
 			t.Fatalf("%d %s", status, text)
 		}
 	}
-	records := s.do(t, "key", "list", "--scope", "acme/main", "--all", "--state", "indeterminate", "--json").expect(t, exitDone)
+	records := s.do(t, "key", "list", "--scope", "acme/main", "--all", "--state", "indeterminate", "--json").expect(t,
+		exitDone)
 	if n := strings.Count(records.stdout, "\n"); n != 1 {
 		t.Errorf("%d records are indeterminate: %s", n, records.stdout)
 	}
@@ -195,7 +201,8 @@ func TestGatewayUsage(t *testing.T) {
 		"--scope":             {"--upstream", "http://a", "--scope", "a/b/c"},
 	} {
 		dir := t.TempDir()
-		args = append([]string{"gateway", "--listen", "127.0.0.1:0", "--data", filepath.Join(dir, "d"), "--journal", filepath.Join(dir, "j")}, args...)
+		args = append([]string{"gateway", "--listen", "127.0.0.1:0", "--data", filepath.Join(dir, "d"), "--journal",
+			filepath.Join(dir, "j")}, args...)
 		seqledger(t, args...).expect(t, exitUsage, want)
 	}
 }

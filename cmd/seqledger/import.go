@@ -321,7 +321,8 @@ func (c *importCommand) explainOpen(state *importState, err error) error {
 	case errors.Is(err, client.ErrExpired):
 		return fail(exitRefused,
 			"find the last committed line with seqledger list blocks and block, and import those behind it from a new file",
-			"the stream was evicted since the last run, so its sequences no longer show which lines are committed: %w", err)
+			"the stream was evicted since the last run, so its sequences no longer show which lines are committed: %w",
+			err)
 	}
 	return err
 }

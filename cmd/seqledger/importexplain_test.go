@@ -32,13 +32,16 @@ func TestExplainSend(t *testing.T) {
 		{"changed input", false, errInputChanged, exitFailed, "compare"},
 		{"fenced", true, at(unknown(refusal(seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_SESSION_FENCED))),
 			exitRefused, "another process writes"},
-		{"evicted", true, at(unknown(refusal(seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_SESSION_EXPIRED))), exitRefused,
+		{"evicted", true, at(unknown(refusal(seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_SESSION_EXPIRED))),
+			exitRefused,
 			"evicted"},
 		{"refused line", false, at(
-			&client.NotExecutedError{Sequence: 8, Cause: refusal(seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_KEY_EXISTS)}),
+			&client.NotExecutedError{Sequence: 8,
+				Cause: refusal(seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_KEY_EXISTS)}),
 			exitRefused, "into a new file"},
 		{"invalid line", false, at(
-			&client.NotExecutedError{Sequence: 8, Cause: refusal(seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_INVALID_ARGUMENT)}),
+			&client.NotExecutedError{Sequence: 8,
+				Cause: refusal(seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_INVALID_ARGUMENT)}),
 			exitRefused, "nothing was written; then"},
 		{"stalled with lines under way", true, at(errStalled), exitUnknown, "see that the server at here is running"},
 		{"stalled before any", false, at(errStalled), exitFailed, "see that the server at here is running"},
@@ -51,14 +54,17 @@ func TestExplainSend(t *testing.T) {
 			i.signal = testSignal{}
 			test.err = at(i)
 		}
-		c := importCommand{File: "in.ndjson", clientFlags: clientFlags{connectionFlags: connectionFlags{Server: "here"}}}
-		run := &importRun{state: &importState{inputSummary: inputSummary{Lines: 20}}, committed: 7, unknown: test.unknown}
+		c := importCommand{File: "in.ndjson",
+			clientFlags: clientFlags{connectionFlags: connectionFlags{Server: "here"}}}
+		run := &importRun{state: &importState{inputSummary: inputSummary{Lines: 20}}, committed: 7,
+			unknown: test.unknown}
 		err := c.explainSend(run, test.err)
 		code, hint := classify(err)
 		if code != test.code || !strings.Contains(err.Error()+hint, test.says) {
 			t.Errorf("%s: want exit code %d and %q, got %d, %v, %q", test.name, test.code, test.says, code, err, hint)
 		}
-		if !strings.Contains(err.Error(), "7 of 20 lines are committed") || !strings.Contains(err.Error(), "in.ndjson") {
+		if !strings.Contains(err.Error(), "7 of 20 lines are committed") ||
+			!strings.Contains(err.Error(), "in.ndjson") {
 			t.Errorf("%s: want the file and how far it came, got %v", test.name, err)
 		}
 	}

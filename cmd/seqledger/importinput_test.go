@@ -34,7 +34,8 @@ func TestInputReader(t *testing.T) {
 		{"a\n\nb\r\n", []string{"a", "", "b\r"}},
 		{long + "\n" + long, []string{long, long}},
 	} {
-		for _, source := range []io.Reader{strings.NewReader(test.input), iotest.HalfReader(strings.NewReader(test.input))} {
+		for _, source := range []io.Reader{strings.NewReader(test.input),
+			iotest.HalfReader(strings.NewReader(test.input))} {
 			r := newInputReader(source)
 			var got []string
 			line, err := r.next()
@@ -108,7 +109,8 @@ func TestImportStateFile(t *testing.T) {
 	}
 	for name, content := range map[string]string{
 		"cut off": `{"format": 1`, "other format": `{"format": 2}`, "unknown field": `{"format": 1, "x": 1}`,
-		"short attempt": `{"format": 1, "attempt_id": "ab"}`, "no hex": `{"format": 1, "attempt_id": "xyz"}`, "empty": "",
+		"short attempt": `{"format": 1, "attempt_id": "ab"}`, "no hex": `{"format": 1, "attempt_id": "xyz"}`,
+		"empty": "",
 	} {
 		if err := os.WriteFile(path, []byte(content), 0o600); err != nil {
 			t.Fatal(err)
@@ -130,11 +132,12 @@ func TestSameImport(t *testing.T) {
 	changed := input
 	changed.SHA256 = strings.Repeat("cd", 32)
 	for name, err := range map[string]error{
-		"organization": state.sameImport(&seqledgerv1.Scope{Organization: "other", Vault: "main"}, "c", modeLines, input),
-		"vault":        state.sameImport(&seqledgerv1.Scope{Organization: "acme"}, "c", modeLines, input),
-		"client":       state.sameImport(scope, "d", modeLines, input),
-		"mode":         state.sameImport(scope, "c", modeOperations, input),
-		"digest":       state.sameImport(scope, "c", modeLines, changed),
+		"organization": state.sameImport(&seqledgerv1.Scope{Organization: "other", Vault: "main"}, "c", modeLines,
+			input),
+		"vault":  state.sameImport(&seqledgerv1.Scope{Organization: "acme"}, "c", modeLines, input),
+		"client": state.sameImport(scope, "d", modeLines, input),
+		"mode":   state.sameImport(scope, "c", modeOperations, input),
+		"digest": state.sameImport(scope, "c", modeLines, changed),
 	} {
 		if err == nil {
 			t.Errorf("%s: want a difference", name)

@@ -170,7 +170,8 @@ func (r *importRun) submit(ctx context.Context, input io.Reader, lines chan<- se
 		if want := r.state.Base + reader.line; pending.Sequence() != want {
 			// Only an eviction of the stream under our feet can do this.
 			return &lineError{reader.line,
-				fmt.Errorf("was sent as sequence %d, not %d: the stream was evicted meanwhile", pending.Sequence(), want)}
+				fmt.Errorf("was sent as sequence %d, not %d: the stream was evicted meanwhile", pending.Sequence(),
+					want)}
 		}
 		select {
 		case lines <- sentLine{reader.line, pending}:
@@ -223,7 +224,8 @@ func (c *importCommand) explainSend(run *importRun, err error) error {
 	case errors.Is(err, errInputChanged):
 		return fail(exitFailed, "compare what is committed with the file: seqledger watch --json shows it", where, err)
 	case errors.Is(err, client.ErrFenced):
-		return fail(exitRefused, "another process writes under --client-id "+c.ClientID+"; find out which one", where, err)
+		return fail(exitRefused, "another process writes under --client-id "+c.ClientID+"; find out which one", where,
+			err)
 	case errors.Is(err, client.ErrExpired):
 		return fail(exitRefused, "the stream was evicted; compare what is committed with the file", where, err)
 	case refused && notExecuted && refusal.Code != 0:

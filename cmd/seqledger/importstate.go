@@ -65,7 +65,8 @@ func loadImportState(path string) (*importState, error) {
 	// Refuse unknown fields: one that matters must not be ignored in a file of a newer version.
 	decoder.DisallowUnknownFields()
 	if err := decoder.Decode(state); err != nil {
-		return nil, fmt.Errorf("%s is not a state file of an import, or is damaged: %w", path, explainState(content, err))
+		return nil, fmt.Errorf("%s is not a state file of an import, or is damaged: %w", path,
+			explainState(content, err))
 	}
 	if _, err := decoder.Token(); !errors.Is(err, io.EOF) {
 		return nil, fmt.Errorf("%s is damaged: something follows its end", path)

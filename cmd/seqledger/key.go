@@ -74,12 +74,14 @@ func (c *keyListCommand) Run(e *environment) error {
 	items := func(ctx context.Context, conn *client.Client) iter.Seq2[*seqledgerv1.IdempotencyRecord, error] {
 		return conn.ListRecords(ctx, request)
 	}
-	return list(e, &c.clientFlags, items, []string{"STATE", "NAMESPACE", "PRINCIPAL", "KEY SHA-256", "TOKEN", "CREATED", "EXPIRES"},
+	return list(e, &c.clientFlags, items, []string{"STATE", "NAMESPACE", "PRINCIPAL", "KEY SHA-256", "TOKEN", "CREATED",
+		"EXPIRES"},
 		func(e *environment, t *table, r *seqledgerv1.IdempotencyRecord) error {
 			if e.json {
 				return e.showJSON(r)
 			}
-			t.row(recordState(r.GetState()), quoted(r.GetNamespace()), quoted(r.GetPrincipal()), hex.EncodeToString(r.GetKeyHash()),
+			t.row(recordState(r.GetState()), quoted(r.GetNamespace()), quoted(r.GetPrincipal()),
+				hex.EncodeToString(r.GetKeyHash()),
 				number(r.GetToken()), timestamp(r.GetCreatedAt()), timestamp(r.GetExpiresAt()))
 			return nil
 		})
@@ -213,7 +215,8 @@ func settled(e *environment, outcome seqledgerv1.RecordOutcome, done string) err
 		t.field("outcome", done)
 		return t.flush()
 	case seqledgerv1.RecordOutcome_RECORD_OUTCOME_NOT_FOUND:
-		return fail(exitRefused, "seqledger key list shows the records that there are", "there is no record of this key")
+		return fail(exitRefused, "seqledger key list shows the records that there are",
+			"there is no record of this key")
 	case seqledgerv1.RecordOutcome_RECORD_OUTCOME_NOT_FINAL:
 		return fail(exitRefused, "wait for its owner or the end of its lease; seqledger key get shows both",
 			"the outcome of the work is still open")

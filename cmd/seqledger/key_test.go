@@ -35,7 +35,8 @@ func TestKeyCommands(t *testing.T) {
 	key("get", "held").expect(t, exitDone, "pending", "system:anonymous")
 	key("purge", "held").expect(t, exitRefused, "still open")
 	key("resolve", "held", "--as", "committed").expect(t, exitRefused, "still open")
-	if _, err := c.Complete(t.Context(), &seqledgerv1.CompleteRequest{Owner: owner, Response: []byte("charged")}); err != nil {
+	if _, err := c.Complete(t.Context(), &seqledgerv1.CompleteRequest{Owner: owner,
+		Response: []byte("charged")}); err != nil {
 		t.Fatal(err)
 	}
 	key("get", "held").expect(t, exitDone, "committed", "charged")

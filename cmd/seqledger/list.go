@@ -83,7 +83,8 @@ func (c *listEntitiesCommand) Run(e *environment) error {
 		return err
 	}
 	items := func(ctx context.Context, conn *client.Client) iter.Seq2[*seqledgerv1.Entity, error] {
-		return conn.ListEntities(ctx, &seqledgerv1.ListEntitiesRequest{Scope: scope, Prefix: c.Prefix, PageSize: listPage})
+		return conn.ListEntities(ctx, &seqledgerv1.ListEntitiesRequest{Scope: scope, Prefix: c.Prefix,
+			PageSize: listPage})
 	}
 	return list(e, &c.clientFlags, items, []string{"KEY", "VERSION", "VALUE", "EXPIRES"},
 		func(e *environment, t *table, entity *seqledgerv1.Entity) error {
@@ -156,7 +157,8 @@ func (c *listBlocksCommand) Run(e *environment) error {
 		return err
 	}
 	items := func(ctx context.Context, conn *client.Client) iter.Seq2[*seqledgerv1.Block, error] {
-		return conn.ListBlocks(ctx, &seqledgerv1.ListBlocksRequest{Scope: scope, FromHeight: c.From, PageSize: listPage})
+		return conn.ListBlocks(ctx, &seqledgerv1.ListBlocksRequest{Scope: scope, FromHeight: c.From,
+			PageSize: listPage})
 	}
 	return list(e, &c.clientFlags, items, []string{"HEIGHT", "TRANSACTIONS", "COMMITTED", "HASH"},
 		func(e *environment, t *table, block *seqledgerv1.Block) error {

@@ -42,7 +42,8 @@ func TestFlagMessages(t *testing.T) {
 		args string
 		says []string
 	}{
-		{"serve --client-ttl 5", []string{`--client-ttl: "5" must be a duration with its unit`, "seqledger serve --help"}},
+		{"serve --client-ttl 5", []string{`--client-ttl: "5" must be a duration with its unit`,
+			"seqledger serve --help"}},
 		{"status --timeout soon", []string{`--timeout: "soon" must be a duration`, "seqledger status --help"}},
 		{"serve --log-level loud", []string{`--log-level: "loud" must be debug, info`}},
 		{"bench --streams 1.5", []string{`--streams: "1.5" must be a whole number`}},
@@ -185,8 +186,10 @@ func TestConnectionMessages(t *testing.T) {
 		{plain.address, []string{"--tls-ca", cert}, []string{"does not speak TLS"}},
 		{encrypted.address, nil, []string{"speaks TLS", "https://" + encrypted.address}},
 		{"https://" + encrypted.address, nil, []string{"not signed by a trusted authority", "--tls-ca"}},
-		{"https://" + encrypted.address, []string{"--tls-ca", otherCert}, []string{"not signed by a trusted authority"}},
-		{"https://localhost:" + port, []string{"--tls-ca", cert}, []string{`not for "localhost" but for ["127.0.0.1"]`}},
+		{"https://" + encrypted.address, []string{"--tls-ca", otherCert},
+			[]string{"not signed by a trusted authority"}},
+		{"https://localhost:" + port, []string{"--tls-ca", cert},
+			[]string{`not for "localhost" but for ["127.0.0.1"]`}},
 		{"https://" + mutual.address, []string{"--tls-ca", cert}, []string{"certificate required", "--tls-cert"}},
 		{"https://" + mutual.address, []string{"--tls-ca", cert, "--tls-cert", otherCert, "--tls-key", otherKey},
 			[]string{"TLS handshake", "--tls-client-ca"}},
@@ -335,7 +338,8 @@ func (openerOfUnknown) OpenSession(
 func TestSessionOpenUnknown(t *testing.T) {
 	t.Parallel()
 	attempt := strings.Repeat("ab", 16)
-	r := seqledger(t, "session", "open", "--scope", "a", "--client-id", "c", "--attempt-id", attempt, "--timeout", "100ms",
+	r := seqledger(t, "session", "open", "--scope", "a", "--client-id", "c", "--attempt-id", attempt, "--timeout",
+		"100ms",
 		"--server", serveHandler(t, openerOfUnknown{})).expect(t, exitUnknown, "may have been opened")
 	_, next, _ := strings.Cut(r.stderr, "next:")
 	if !strings.Contains(next, "--attempt-id "+attempt) || strings.Contains(next, "--sequence") {
@@ -368,7 +372,8 @@ func TestImportMessages(t *testing.T) {
 		}
 		mustSay(t, append(importArgs(input, "--state-file", path), "--server", "127.0.0.1:1"), test.code,
 			append(test.says, path)...)
-		if r := seqledger(t, append(importArgs(input, "--state-file", path), "--server", "127.0.0.1:1")...); path == dir &&
+		if r := seqledger(t, append(importArgs(input, "--state-file", path), "--server",
+			"127.0.0.1:1")...); path == dir &&
 			strings.Contains(r.stderr, "delete") {
 			t.Errorf("it says to delete a directory: %v", r)
 		}

@@ -129,8 +129,10 @@ func TestNodeExample(t *testing.T) {
 	for n := range payments {
 		run(strconv.Itoa(n+1), -1, false)
 	}
-	blocks := strings.Count(s.do(t, "list", "blocks", "--scope", "acme/main", "--json").expect(t, exitDone).stdout, "\n")
-	found := s.do(t, "watch", "--scope", "acme/main", "--json", "--limit", strconv.Itoa(blocks)).expect(t, exitDone).stdout
+	blocks := strings.Count(s.do(t, "list", "blocks", "--scope", "acme/main", "--json").expect(t, exitDone).stdout,
+		"\n")
+	found := s.do(t, "watch", "--scope", "acme/main", "--json", "--limit", strconv.Itoa(blocks)).expect(t,
+		exitDone).stdout
 	for n := range payments {
 		payload := base64.StdEncoding.EncodeToString(fmt.Appendf(nil, "%d 100", n+1))
 		if booked := strings.Count(found, `"`+payload+`"`); booked != 1 {

@@ -59,7 +59,8 @@ func TestNodeWebSocket(t *testing.T) {
 		t.Fatal(err)
 	}
 	output, err := exec.CommandContext(t.Context(), node, append(flags, "--no-warnings", "-e", nodeStream, "--",
-		"ws://"+s.address+"/seqledger.v1.LedgerService/WriteStream", base64.StdEncoding.EncodeToString(request))...).Output()
+		"ws://"+s.address+"/seqledger.v1.LedgerService/WriteStream",
+		base64.StdEncoding.EncodeToString(request))...).Output()
 	lines := strings.Split(strings.TrimSpace(string(output)), "\n")
 	if err != nil || len(lines) != 3 || lines[2] != "closed 1000 true seqledger.v1" {
 		t.Fatalf("%v\n%s", err, output)

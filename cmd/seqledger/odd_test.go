@@ -99,7 +99,8 @@ func TestNobodyReadsTheNotices(t *testing.T) {
 		t.Fatal(err)
 	}
 	_ = reader.Close()
-	cmd := exec.Command(binary, "write", "--server", s.address, "--scope", "acme/main", "--client-id", "c", "--set", "a=1")
+	cmd := exec.Command(binary, "write", "--server", s.address, "--scope", "acme/main", "--client-id", "c", "--set",
+		"a=1")
 	cmd.Stderr = writer
 	err = cmd.Run()
 	_ = writer.Close()

@@ -121,7 +121,8 @@ func TestAlertsAndDashboard(t *testing.T) {
 				!strings.HasSuffix(rule.Annotations["runbook_url"], "docs/operations.md#"+strings.ToLower(rule.Alert)) {
 				t.Errorf("%s: its runbook is not a section of docs/operations.md", rule.Alert)
 			}
-			if rule.Annotations["summary"] == "" || !slices.Contains([]string{"critical", "warning"}, rule.Labels["severity"]) {
+			if rule.Annotations["summary"] == "" ||
+				!slices.Contains([]string{"critical", "warning"}, rule.Labels["severity"]) {
 				t.Errorf("%s: wants a summary and a severity", rule.Alert)
 			}
 		}
@@ -213,7 +214,8 @@ func TestDeploymentFilesNameFlags(t *testing.T) {
 	for _, file := range []string{"seqledger.service", "Dockerfile"} {
 		found := 0
 		for line := range strings.Lines(readOperate(t, file)) {
-			if strings.HasPrefix(line, "#") || !strings.Contains(line, "seqledger") && !strings.Contains(line, "SEQLEDGER_") {
+			if strings.HasPrefix(line, "#") || !strings.Contains(line, "seqledger") &&
+				!strings.Contains(line, "SEQLEDGER_") {
 				continue
 			}
 			for _, word := range regexp.MustCompile(`--[a-z-]+|SEQLEDGER_[A-Z_]+`).FindAllString(line, -1) {
@@ -246,7 +248,8 @@ func TestHealthCheck(t *testing.T) {
 	cert, key := selfSigned(t)
 	ready := func(address string) result {
 		return seqledger(t, append(
-			[]string{"SEQLEDGER_SERVER=" + address, "SEQLEDGER_TLS_CERT=" + cert, "SEQLEDGER_TLS_KEY=" + key}, check[1:]...)...)
+			[]string{"SEQLEDGER_SERVER=" + address, "SEQLEDGER_TLS_CERT=" + cert, "SEQLEDGER_TLS_KEY=" + key},
+			check[1:]...)...)
 	}
 	plain := serve(t)
 	ready(plain.address).expect(t, exitDone)

@@ -127,7 +127,8 @@ func parseCondition(name, argument string) (*seqledgerv1.Condition, error) {
 	}
 	version, err := strconv.ParseUint(argument, 10, 64)
 	if err != nil {
-		return nil, fmt.Errorf("%q is not a version: it must be a number from 0 to %d", argument, uint64(math.MaxUint64))
+		return nil, fmt.Errorf("%q is not a version: it must be a number from 0 to %d", argument,
+			uint64(math.MaxUint64))
 	}
 	return &seqledgerv1.Condition{Condition: &seqledgerv1.Condition_Version{Version: version}}, nil
 }

@@ -54,7 +54,8 @@ func TestOperationFlags(t *testing.T) {
 		{[]string{"--relate", "doc:1#viewer@user:a@b.c"}, "relate doc:1#viewer@user:a@b.c"},
 		{[]string{"--unrelate", "doc:1#viewer@u"}, "unrelate doc:1#viewer@u"},
 		// The order of the command line, across different flags.
-		{[]string{"--append", "1", "--set", "a=2", "--delete", "b", "--append", "3", "--set", "c=4", "--relate", "r#s@t"},
+		{[]string{"--append", "1", "--set", "a=2", "--delete", "b", "--append", "3", "--set", "c=4", "--relate",
+			"r#s@t"},
 			"append 1; set a=2; delete b; append 3; set c=4; relate r#s@t"},
 		// A condition finds its operation from before and from behind.
 		{[]string{"--if-not-exists", "a", "--set", "a=1", "--delete", "b", "--if-version", "b=7"},

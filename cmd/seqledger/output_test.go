@@ -171,7 +171,8 @@ func TestRunInProcess(t *testing.T) {
 	} {
 		var stdout, stderr bytes.Buffer
 		code := run(test.args, strings.NewReader(""), &stdout, &stderr)
-		if code != test.code || !strings.Contains(stdout.String(), test.out) || !strings.Contains(stderr.String(), test.err) {
+		if code != test.code || !strings.Contains(stdout.String(), test.out) ||
+			!strings.Contains(stderr.String(), test.err) {
 			t.Errorf("%v: want exit code %d, %q and %q, got %d, %q and %q", test.args, test.code, test.out, test.err,
 				code, stdout.String(), stderr.String())
 		}

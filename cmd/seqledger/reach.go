@@ -42,7 +42,8 @@ func whyUnreachable(err error) *unreachableError {
 	if alert, ok := errors.AsType[*net.OpError](err); ok && alert.Op == "remote error" {
 		return &unreachableError{
 			"the server ended the TLS handshake: " + strings.TrimPrefix(alert.Err.Error(), "tls: "),
-			"if it is about a certificate: give --tls-cert and --tls-key with one that its --tls-client-ca has signed", true,
+			"if it is about a certificate: give --tls-cert and --tls-key with one that its --tls-client-ca has signed",
+			true,
 		}
 	}
 	if unknown, ok := errors.AsType[*net.DNSError](err); ok && unknown.IsNotFound {

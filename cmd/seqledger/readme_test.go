@@ -133,8 +133,10 @@ func TestReadmeStart(t *testing.T) {
 	if online < 10 || offline == "" {
 		t.Errorf("%d blocks were typed, and %q: the test tested too little", online, offline)
 	}
-	blocks := strings.Count(s.do(t, "list", "blocks", "--scope", "acme/main", "--json").expect(t, exitDone).stdout, "\n")
-	found := s.do(t, "watch", "--scope", "acme/main", "--json", "--limit", strconv.Itoa(blocks)).expect(t, exitDone).stdout
+	blocks := strings.Count(s.do(t, "list", "blocks", "--scope", "acme/main", "--json").expect(t, exitDone).stdout,
+		"\n")
+	found := s.do(t, "watch", "--scope", "acme/main", "--json", "--limit", strconv.Itoa(blocks)).expect(t,
+		exitDone).stdout
 	for _, payload := range []string{"c29sZCBvbmU=", "Zmlyc3Q=", "aGVsbG8="} { // sold one, first, hello
 		if n := strings.Count(found, payload); n != 1 {
 			t.Errorf("%s is in the ledger %d times: %s", payload, n, found)
@@ -207,7 +209,8 @@ func TestReadmeTransfer(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := w.Write(t.Context(), client.Set("balance/ann", []byte("100")), client.Set("balance/bob", []byte("0"))); err != nil {
+	if _, err := w.Write(t.Context(), client.Set("balance/ann", []byte("100")),
+		client.Set("balance/bob", []byte("0"))); err != nil {
 		t.Fatal(err)
 	}
 	var callers sync.WaitGroup

@@ -183,7 +183,8 @@ func showStatus(t *table, s, last *seqledgerv1.Status) {
 			(*seqledgerv1.NodeStatus).GetCommandsCommitted))
 		t.field("refused", number(node.GetCommandsRefused())+rateSuffix(s, last,
 			(*seqledgerv1.NodeStatus).GetCommandsRefused))
-		t.field("state file", byteSize(node.GetStateBytes())+", "+byteSize(node.GetPendingBytes())+" of changes wait for it")
+		t.field("state file", byteSize(node.GetStateBytes())+", "+byteSize(node.GetPendingBytes())+
+			" of changes wait for it")
 		t.field("log", byteSize(node.GetLogBytes()))
 		if free := node.GetDiskFreeBytes(); free > 0 {
 			t.field("disk free", byteSize(free))

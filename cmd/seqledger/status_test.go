@@ -22,7 +22,8 @@ func TestStatusForPeople(t *testing.T) {
 	s.do(t, "status").expect(t, exitDone, "ready ", "yes", "up ", "since ", "recovery", "log entries in", " ago)",
 		"committed", "state file", "KiB", "disk free", s.ledgerID)
 	r := s.do(t, "status", "--json").expect(t, exitDone, `"startedAt"`, `"diskFreeBytes"`)
-	if node, ok := r.field(t, "node").(map[string]any); !ok || node["commandsCommitted"] != "2" { // the ledger's own first
+	if node, ok := r.field(t, "node").(map[string]any); !ok ||
+		node["commandsCommitted"] != "2" { // the ledger's own first
 		t.Errorf("got %v", r)
 	}
 }

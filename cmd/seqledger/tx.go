@@ -70,7 +70,8 @@ func (c *txCommand) check(answer *seqledgerv1.GetTransactionResponse, wanted []b
 	if id := answer.GetTransaction().GetTxId(); !strings.EqualFold(id, c.ID) {
 		return nil, fail(exitFailed, untrusted, "the server answered with another transaction, %s", id)
 	}
-	if err := client.VerifyTransaction(answer.GetTransaction(), answer.GetBlockHeader(), answer.GetProof()); err != nil {
+	if err := client.VerifyTransaction(answer.GetTransaction(), answer.GetBlockHeader(),
+		answer.GetProof()); err != nil {
 		return nil, fail(exitFailed, untrusted, "%w", err)
 	}
 	if hash, err = client.BlockHash(answer.GetBlockHeader()); err != nil {

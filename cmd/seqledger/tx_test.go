@@ -29,8 +29,10 @@ func writeEveryKind(t *testing.T, s *testServer) {
 		s.do(t, append([]string{"write", "--scope", "acme/main", "--client-id", "c", "--include-proof"},
 			args...)...).expect(t, exitDone, "checked")
 	}
-	write("--set", "a=1", "--if-not-exists", "a", "--set", "gone=x", "--expires-at", "gone=2001-02-03T04:05:06.000000007Z",
-		"--set", "long="+strings.Repeat("x", 300), "--append", "", "--append", "text", "--relate", "doc:1#viewer@user:a")
+	write("--set", "a=1", "--if-not-exists", "a", "--set", "gone=x", "--expires-at",
+		"gone=2001-02-03T04:05:06.000000007Z",
+		"--set", "long="+strings.Repeat("x", 300), "--append", "", "--append", "text", "--relate",
+		"doc:1#viewer@user:a")
 	write("--set", "b=", "--expires-at", "b=2090-01-02T03:04:05Z")
 	write("--set", "a=2", "--if-value", "a=1", "--delete", "long", "--if-exists", "long", "--unrelate",
 		"doc:1#viewer@user:a", "--delete", "none")
@@ -77,7 +79,8 @@ func TestEveryProofHolds(t *testing.T) {
 			t.Fatal(err)
 		}
 		hash, err := client.BlockHash(block.GetHeader())
-		if err != nil || !bytes.Equal(hash, block.GetHash()) || !bytes.Equal(previous, block.GetHeader().GetPreviousHash()) {
+		if err != nil || !bytes.Equal(hash, block.GetHash()) ||
+			!bytes.Equal(previous, block.GetHeader().GetPreviousHash()) {
 			t.Errorf("block %d: hash %x (%v), the server says %x", height, hash, err, block.GetHash())
 		}
 		previous = hash
@@ -88,7 +91,8 @@ func TestEveryProofHolds(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if err := client.VerifyTransaction(answer.GetTransaction(), answer.GetBlockHeader(), answer.GetProof()); err != nil {
+			if err := client.VerifyTransaction(answer.GetTransaction(), answer.GetBlockHeader(),
+				answer.GetProof()); err != nil {
 				t.Errorf("%v: %v", transaction, err)
 			}
 			if err := client.VerifyTransaction(transaction, block.GetHeader(), answer.GetProof()); err != nil {
@@ -100,7 +104,8 @@ func TestEveryProofHolds(t *testing.T) {
 		}
 	}
 	if len(kinds) != 6 || largest < 2 {
-		t.Errorf("not every kind of operation was seen, or no block of several transactions: %v, at most %d", kinds, largest)
+		t.Errorf("not every kind of operation was seen, or no block of several transactions: %v, at most %d", kinds,
+			largest)
 	}
 	for sequence := uint64(1); sequence < 4; sequence++ { // on a replay, too
 		receipt, err := c.Write(t.Context(), &seqledgerv1.WriteRequest{
@@ -125,7 +130,8 @@ func TestEveryProofHolds(t *testing.T) {
 func TestTxChecksItsProof(t *testing.T) {
 	t.Parallel()
 	s := serve(t)
-	written := s.do(t, "write", "--scope", "acme/main", "--client-id", "c", "--set", "a=1", "--json").expect(t, exitDone)
+	written := s.do(t, "write", "--scope", "acme/main", "--client-id", "c", "--set", "a=1", "--json").expect(t,
+		exitDone)
 	id := written.field(t, "txId").(string)
 	block, err := s.client(t).GetBlock(t.Context(), &seqledgerv1.GetBlockRequest{Scope: provenScope, Height: 1})
 	if err != nil {
@@ -223,7 +229,8 @@ func (f *falseServer) GetTransaction(
 func TestTxRefusesAFalseAnswer(t *testing.T) {
 	t.Parallel()
 	s := serve(t)
-	written := s.do(t, "write", "--scope", "acme/main", "--client-id", "c", "--set", "a=1", "--json").expect(t, exitDone)
+	written := s.do(t, "write", "--scope", "acme/main", "--client-id", "c", "--set", "a=1", "--json").expect(t,
+		exitDone)
 	s.do(t, "write", "--scope", "acme/main", "--client-id", "c", "--set", "a=2").expect(t, exitDone)
 	id := written.field(t, "txId").(string)
 	real := s.client(t)
@@ -236,7 +243,8 @@ func TestTxRefusesAFalseAnswer(t *testing.T) {
 		}, "proof does not hold"},
 		"another root": {func(a *seqledgerv1.GetTransactionResponse) { a.GetBlockHeader().TxRoot[0] ^= 1 },
 			"proof does not hold"},
-		"no proof": {func(a *seqledgerv1.GetTransactionResponse) { a.BlockHeader, a.Proof = nil, nil }, "include_proof"},
+		"no proof": {func(a *seqledgerv1.GetTransactionResponse) { a.BlockHeader, a.Proof = nil, nil },
+			"include_proof"},
 		"another transaction": {func(a *seqledgerv1.GetTransactionResponse) {
 			block, err := real.GetBlock(t.Context(), &seqledgerv1.GetBlockRequest{Scope: provenScope, Height: 2})
 			if err != nil {
@@ -292,7 +300,8 @@ func TestWriteRefusesAFalseReceipt(t *testing.T) {
 		"cannot be checked": {refuse: true},
 	} {
 		server.real = real
-		r := write(server.serve(t), strings.ReplaceAll(says, " ", "-")).expect(t, exitFailed, says, "sequence 1 is committed")
+		r := write(server.serve(t), strings.ReplaceAll(says, " ", "-")).expect(t, exitFailed, says,
+			"sequence 1 is committed")
 		if r.stdout != "" {
 			t.Errorf("%s: want nothing shown, got %v", says, r)
 		}

@@ -114,8 +114,9 @@ func (c *verifyCommand) check(e *environment, options verify.Options) (*verify.R
 func (c *verifyCommand) conclude(e *environment, found *verify.Report, count uint64) error {
 	if e.json {
 		return e.showObject(verifyResult{
-			LedgerID: found.LedgerID.String(), Index: found.Index, Digest: found.Digest.String(), LogEntries: found.LogEntries,
-			Blocks: found.Blocks, Transactions: found.Transactions, Entities: found.Entities,
+			LedgerID: found.LedgerID.String(), Index: found.Index, Digest: found.Digest.String(),
+			LogEntries: found.LogEntries,
+			Blocks:     found.Blocks, Transactions: found.Transactions, Entities: found.Entities,
 			Relationships: found.Relationships, Streams: found.Streams, Receipts: found.Receipts, Problems: count,
 		})
 	}

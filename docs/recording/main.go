@@ -56,7 +56,8 @@ type frame struct {
 // frames replays the output. The first line is shown throughout.
 func frames(first string, output, timing []byte) ([]frame, error) {
 	// script begins the file with a line of its own.
-	if header, rest, found := bytes.Cut(output, []byte("\n")); found && bytes.HasPrefix(header, []byte("Script started")) {
+	if header, rest, found := bytes.Cut(output, []byte("\n")); found &&
+		bytes.HasPrefix(header, []byte("Script started")) {
 		output = rest
 	}
 	all := []frame{{0, []string{first}}}

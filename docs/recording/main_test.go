@@ -41,7 +41,8 @@ func TestFrames(t *testing.T) {
 // TestRecording: the picture that the README shows is small, sound XML, and ends with the table.
 func TestRecording(t *testing.T) {
 	t.Parallel()
-	for name, picture := range map[string]string{"a frame": render([]frame{{0, []string{"a < b"}}}), "demo.svg": committed(t)} {
+	for name, picture := range map[string]string{"a frame": render([]frame{{0, []string{"a < b"}}}),
+		"demo.svg": committed(t)} {
 		if len(picture) > 200<<10 {
 			t.Errorf("%s has %d bytes", name, len(picture))
 		}

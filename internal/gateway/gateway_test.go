@@ -126,7 +126,8 @@ func TestHeadersThatOnlyAGatewaySends(t *testing.T) {
 			t.Fatal(err)
 		}
 		_ = answer.Body.Close()
-		if answer.Header.Get(idempotency.HeaderReplayed) != want || answer.Header.Get(idempotency.HeaderExpires) == "never" {
+		if answer.Header.Get(idempotency.HeaderReplayed) != want ||
+			answer.Header.Get(idempotency.HeaderExpires) == "never" {
 			t.Errorf("key %q: the client got %v", key, answer.Header)
 		}
 		if got.Get(idempotency.HeaderFence) == "99" || strings.Contains(got.Get("X-Forwarded-For"), "10.0.0.1") {
@@ -151,7 +152,8 @@ func TestRequestsAreBounded(t *testing.T) {
 		done <- status
 	}()
 	<-started
-	if status, header, _ := send(t, http.MethodPost, s.URL, "", ""); status != http.StatusServiceUnavailable || header.Get("Retry-After") == "" {
+	if status, header, _ := send(t, http.MethodPost, s.URL, "", ""); status != http.StatusServiceUnavailable ||
+		header.Get("Retry-After") == "" {
 		t.Error(status, header)
 	}
 	close(end)

@@ -110,7 +110,8 @@ func drawCommand(t *rapid.T, r *Record, sent []*Command, now int64) *Command {
 		return rapid.SampledFrom(sent).Draw(t, "of")
 	}
 	c := &Command{
-		Kind: Kind(rapid.IntRange(1, 8).Draw(t, "kind")), AttemptID: AttemptID{rapid.ByteRange(1, 9).Draw(t, "attempt")},
+		Kind:        Kind(rapid.IntRange(1, 8).Draw(t, "kind")),
+		AttemptID:   AttemptID{rapid.ByteRange(1, 9).Draw(t, "attempt")},
 		Fingerprint: Fingerprint{1, [32]byte{rapid.SampledFrom([]byte{7, 7, 7, 8}).Draw(t, "request")}},
 		ValidUntil:  now + rapid.SampledFrom([]int64{-1, 0, second, 300 * second}).Draw(t, "valid"),
 		Lease:       rapid.SampledFrom([]int64{second, lease}).Draw(t, "lease"),

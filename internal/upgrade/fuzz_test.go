@@ -107,7 +107,8 @@ func (f fakeWriter) WriteHeader(int)                    { _, _ = f.conn.Write([]
 func (f fakeWriter) SetWriteDeadline(t time.Time) error { return f.conn.SetWriteDeadline(t) }
 
 func (f fakeWriter) Hijack() (net.Conn, *bufio.ReadWriter, error) {
-	return f.conn, bufio.NewReadWriter(bufio.NewReader(f.conn), bufio.NewWriter(f.conn)), f.conn.SetDeadline(time.Time{})
+	return f.conn, bufio.NewReadWriter(bufio.NewReader(f.conn), bufio.NewWriter(f.conn)),
+		f.conn.SetDeadline(time.Time{})
 }
 
 // request asks for an upgraded connection.

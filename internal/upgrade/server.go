@@ -89,7 +89,8 @@ func (c *serverConn) serve(o Options, r *http.Request, next http.Handler) {
 	})()
 	inner := r.WithContext(ctx)
 	inner.Method, inner.ContentLength = http.MethodPost, -1
-	inner.Body = &StreamBody{ReadCloser: io.NopCloser(bufio.NewReader(c))} // a read of c costs more than one of a buffer
+	// a read of c costs more than one of a buffer
+	inner.Body = &StreamBody{ReadCloser: io.NopCloser(bufio.NewReader(c))}
 	inner.Header = r.Header.Clone()
 	inner.Header.Set("Content-Type", "application/connect+proto")
 	inner.Header.Set("Connect-Protocol-Version", "1")

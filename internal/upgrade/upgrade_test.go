@@ -197,7 +197,8 @@ func TestServersThatDoNotSwitch(t *testing.T) {
 		status  int
 	}{
 		"without the protocol": {mux, http.StatusHTTPVersionNotSupported},
-		"unauthorized":         {http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(401) }), 401},
+		"unauthorized": {http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(401) }),
+			401},
 		"success": {http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 			_, _ = io.WriteString(w, "welcome to our web site")
 		}), 200},
@@ -268,7 +269,8 @@ func TestOthersPass(t *testing.T) {
 		"another one":     func(r *http.Request) { r.Header.Set(ProtocolHeader, Protocol+"-2, x-"+Protocol) },
 		"an older client": func(r *http.Request) {
 			r.Method, r.Header = http.MethodPost, http.Header{
-				"Connection": {"Upgrade"}, "Upgrade": {"seqledger-direct"}, "Content-Type": {"application/connect+proto"},
+				"Connection": {"Upgrade"}, "Upgrade": {"seqledger-direct"},
+				"Content-Type": {"application/connect+proto"},
 			}
 		},
 	} {
@@ -434,7 +436,8 @@ func TestFrames(t *testing.T) {
 		"several":  {frame(binary, slices.Concat(one, two, last)), []uint64{1, 2}, "{}", normal},
 		"fragments": {slices.Concat(frame(2, one[:3]), frame(0, one[3:8]), frame(0, nil), frame(0x80, one[8:]), end),
 			[]uint64{1}, "{}", normal},
-		"two messages":  {slices.Concat(frame(binary, one[:7]), frame(binary, one[7:]), end), []uint64{1}, "{}", normal},
+		"two messages": {slices.Concat(frame(binary, one[:7]), frame(binary, one[7:]), end), []uint64{1}, "{}",
+			normal},
 		"empty message": {slices.Concat(frame(binary, nil), first, end), []uint64{1}, "{}", normal},
 		"control frames": {slices.Concat(frame(prototest.FramePong, []byte("unasked")), frame(2, one[:3]),
 			frame(prototest.FramePing, []byte("x")), frame(prototest.FramePong, nil), frame(0x80, one[3:]), end),

@@ -153,7 +153,8 @@ func TestRenderState(t *testing.T) {
 	state := machine.StreamState{CreatedIndex: 1, Session: 2, Last: 3, LastSeen: 4e9}
 	got := RenderState(state, nil, config)
 	left := got.ExpiresAt.AsTime().Sub(got.LastSeen.AsTime()).Nanoseconds()
-	if left != config.ClientTTL || got.LastRequestHash != "" || got.LastIdempotencyKey != "" || got.LastCommittedSequence != 3 || got.Session != 2 || got.CreatedIndex != 1 {
+	if left != config.ClientTTL || got.LastRequestHash != "" || got.LastIdempotencyKey != "" ||
+		got.LastCommittedSequence != 3 || got.Session != 2 || got.CreatedIndex != 1 {
 		t.Error(got)
 	}
 	newest := receiptOf(3, 1)

@@ -37,7 +37,8 @@ func (e *Encoder) Encode(r *seqledgerv1.WriteRequest, actor string) (c machine.C
 		return c, &machine.FieldError{Field: "scope", Problem: "is required"}
 	}
 	if r.Namespace != "" || r.Principal != "" || r.Ttl != nil {
-		return c, &machine.FieldError{Field: "sequence", Problem: "must be 0 with namespace, principal or ttl, which a keyed write has"}
+		return c, &machine.FieldError{Field: "sequence",
+			Problem: "must be 0 with namespace, principal or ttl, which a keyed write has"}
 	}
 	w := machine.Write{
 		Scope: Scope(r.Scope), ClientID: r.ClientId, Actor: actor, Session: r.Session, Sequence: r.Sequence,

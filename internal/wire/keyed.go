@@ -40,7 +40,8 @@ func RecordID(path string, k *seqledgerv1.RecordKey, caller string) (id machine.
 		return id, err
 	}
 	id = machine.KeyedID{
-		Scope: Scope(k.Scope), Namespace: k.Namespace, Principal: Principal(k.Principal, caller), Key: sha256.Sum256([]byte(k.Key)),
+		Scope: Scope(k.Scope), Namespace: k.Namespace, Principal: Principal(k.Principal, caller),
+		Key: sha256.Sum256([]byte(k.Key)),
 	}
 	return id, FieldAt(path, id.Validate())
 }
@@ -96,7 +97,8 @@ func duration(field string, d *durationpb.Duration, unset, least, most time.Dura
 // attemptID returns the attempt of a request.
 func attemptID(field string, b []byte) (id keyed.AttemptID, err error) {
 	if len(b) != len(id) {
-		return id, &machine.FieldError{Field: field, Problem: fmt.Sprintf("must have %d bytes, has %d", len(id), len(b))}
+		return id, &machine.FieldError{Field: field,
+			Problem: fmt.Sprintf("must have %d bytes, has %d", len(id), len(b))}
 	}
 	return keyed.AttemptID(b), nil
 }
@@ -157,14 +159,16 @@ func fingerprintOf(m *seqledgerv1.Fingerprint) (f keyed.Fingerprint, err error) 
 		}
 	case len(m.Digest) != len(f.Digest):
 		return f, &machine.FieldError{
-			Field: "fingerprint.digest", Problem: fmt.Sprintf("must have %d bytes, has %d", len(f.Digest), len(m.Digest)),
+			Field: "fingerprint.digest", Problem: fmt.Sprintf("must have %d bytes, has %d", len(f.Digest),
+				len(m.Digest)),
 		}
 	}
 	return keyed.Fingerprint{Algorithm: uint8(m.Algorithm), Digest: [32]byte(m.Digest)}, nil
 }
 
 // OwnerCommand completes a command of the owner of a record. The error is a *machine.FieldError.
-func OwnerCommand(owner *seqledgerv1.Ownership, caller string, command keyed.Command) (c *machine.KeyedCommand, err error) {
+func OwnerCommand(owner *seqledgerv1.Ownership, caller string, command keyed.Command) (c *machine.KeyedCommand,
+	err error) {
 	c = &machine.KeyedCommand{Actor: caller, Command: command}
 	if c.ID, err = RecordID("owner.record", owner.GetRecord(), caller); err != nil {
 		return nil, err
@@ -198,7 +202,8 @@ func KeyedWrite(m *seqledgerv1.WriteRequest, caller string, maxKeys int) (w *mac
 			Scope: Scope(m.Scope), Namespace: m.Namespace, Principal: Principal(m.Principal, caller),
 			Key: sha256.Sum256([]byte(m.IdempotencyKey)),
 		},
-		ClientID: m.ClientId, Actor: caller, MaxKeys: uint64(maxKeys), Operations: make([]machine.Operation, len(m.Operations)),
+		ClientID: m.ClientId, Actor: caller, MaxKeys: uint64(maxKeys),
+		Operations: make([]machine.Operation, len(m.Operations)),
 	}
 	if w.TTL, err = duration("ttl", m.Ttl, defaultTTL, minTTL, keyed.MaxTTL); err != nil {
 		return nil, err
@@ -264,7 +269,8 @@ func RenderRecord(k *machine.KeyedRecord, whole bool) *seqledgerv1.IdempotencyRe
 		Token: k.Token, Attempts: k.Attempts, CreatedAt: Timestamp(k.Created), ResponseSize: k.ResponseSize,
 	}
 	if k.State != keyed.Written { // which was never reserved
-		r.Fingerprint = &seqledgerv1.Fingerprint{Algorithm: uint32(k.Fingerprint.Algorithm), Digest: k.Fingerprint.Digest[:]}
+		r.Fingerprint = &seqledgerv1.Fingerprint{Algorithm: uint32(k.Fingerprint.Algorithm),
+			Digest: k.Fingerprint.Digest[:]}
 		r.LeaseExpiresAt = Timestamp(k.LeaseEnd)
 		r.OnLeaseExpired = seqledgerv1.LeaseExpiry_LEASE_EXPIRY_INDETERMINATE
 		if k.Policy == keyed.TakeOver {

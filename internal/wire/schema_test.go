@@ -120,17 +120,19 @@ func TestGivenTwice(t *testing.T) {
 		data  []byte
 		field string
 	}{
-		"sequence":         {append(number(4, 1), number(4, 2)...), "sequence"},
-		"client":           {append(text(2, "a"), text(2, "b")...), "client_id"},
-		"scope":            {append(wrapped(1, text(1, "a")), wrapped(1, text(2, "b"))...), "scope"},
-		"organization":     {wrapped(1, text(1, "a"), text(1, "b")), "scope.organization"},
-		"operation twice":  {wrapped(6, wrapped(5, text(1, "a")), wrapped(5, text(1, "b"))), "operations[0].append"},
-		"two operations":   {wrapped(6, wrapped(5, text(1, "a")), wrapped(1, text(1, "b"))), "operations[0].set_entity"},
+		"sequence":        {append(number(4, 1), number(4, 2)...), "sequence"},
+		"client":          {append(text(2, "a"), text(2, "b")...), "client_id"},
+		"scope":           {append(wrapped(1, text(1, "a")), wrapped(1, text(2, "b"))...), "scope"},
+		"organization":    {wrapped(1, text(1, "a"), text(1, "b")), "scope.organization"},
+		"operation twice": {wrapped(6, wrapped(5, text(1, "a")), wrapped(5, text(1, "b"))), "operations[0].append"},
+		"two operations": {wrapped(6, wrapped(5, text(1, "a")), wrapped(1, text(1, "b"))),
+			"operations[0].set_entity"},
 		"key":              {set(text(1, "a"), text(1, "b")), "operations[0].set_entity.key"},
 		"two conditions":   {set(wrapped(3, notExists, mustExist)), "operations[0].set_entity.condition.must_exist"},
 		"condition twice":  {set(wrapped(3, notExists, notExists)), "operations[0].set_entity.condition.not_exists"},
 		"condition in two": {set(wrapped(3, notExists), wrapped(3, mustExist)), "operations[0].set_entity.condition"},
-		"seconds":          {set(wrapped(4, number(1, 1), number(1, 2))), "operations[0].set_entity.expires_at.seconds"},
+		"seconds": {set(wrapped(4, number(1, 1), number(1, 2))),
+			"operations[0].set_entity.expires_at.seconds"},
 	} {
 		err := decodeBinary(test.data, new(seqledgerv1.WriteRequest))
 		field, ok := err.(*machine.FieldError) //nolint:errorlint // Not wrapped.
@@ -357,7 +359,8 @@ var allRequests = []proto.Message{
 	(*seqledgerv1.UpdateConfigRequest)(nil), (*seqledgerv1.BackupRequest)(nil),
 	(*seqledgerv1.ReserveRequest)(nil), (*seqledgerv1.CompleteRequest)(nil), (*seqledgerv1.RejectRequest)(nil),
 	(*seqledgerv1.ReleaseRequest)(nil), (*seqledgerv1.HeartbeatRequest)(nil), (*seqledgerv1.CheckpointRequest)(nil),
-	(*seqledgerv1.GetRecordRequest)(nil), (*seqledgerv1.ListRecordsRequest)(nil), (*seqledgerv1.PurgeRecordRequest)(nil),
+	(*seqledgerv1.GetRecordRequest)(nil), (*seqledgerv1.ListRecordsRequest)(nil),
+	(*seqledgerv1.PurgeRecordRequest)(nil),
 	(*seqledgerv1.ResolveRecordRequest)(nil),
 }
 
@@ -370,7 +373,8 @@ func TestAllRequests(t *testing.T) {
 	}
 	known["seqledger.v1.WriteStreamRequest"] = true // FuzzFrame and FuzzSchema have it
 	for service, file := range map[protoreflect.Name]protoreflect.FileDescriptor{
-		"LedgerService": seqledgerv1.File_seqledger_v1_ledger_proto, "AdminService": seqledgerv1.File_seqledger_v1_admin_proto,
+		"LedgerService":      seqledgerv1.File_seqledger_v1_ledger_proto,
+		"AdminService":       seqledgerv1.File_seqledger_v1_admin_proto,
 		"IdempotencyService": seqledgerv1.File_seqledger_v1_idempotency_proto,
 	} {
 		methods := file.Services().ByName(service).Methods()

@@ -71,7 +71,8 @@ func TestBodyIsChargedAsItArrives(t *testing.T) {
 		"compressed small body": {false, true, "abc", copies*unfolds*3 + 3},
 		"compressed large body": {false, true, large, copies*6<<20 + 100<<10},
 		"compressed message":    {true, false, enveloped(1, "abc"), copies*unfolds*3 + 3},
-		"announced, not sent":   {true, false, string([]byte{0, 0, 90, 0, 0}) + strings.Repeat("x", 5<<10), copies * 5 << 10},
+		"announced, not sent": {true, false, string([]byte{0, 0, 90, 0, 0}) + strings.Repeat("x", 5<<10),
+			copies * 5 << 10},
 	} {
 		for _, size := range []int{1, 1_000, 1 << 20} {
 			c := newController(t, Options{Shares: true})
@@ -88,8 +89,10 @@ func TestBodyIsChargedAsItArrives(t *testing.T) {
 				if p.Share.arriving.Used() != c.arriving.Used() {
 					t.Fatal("the share and the whole differ")
 				}
-				if !test.compressed && len(got) == len(test.content) && c.arriving.Used() != test.charged && err == nil && n > 0 {
-					t.Errorf("%s in pieces of %d: %d bytes are charged, want %d", name, size, c.arriving.Used(), test.charged)
+				if !test.compressed && len(got) == len(test.content) && c.arriving.Used() != test.charged &&
+					err == nil && n > 0 {
+					t.Errorf("%s in pieces of %d: %d bytes are charged, want %d", name, size, c.arriving.Used(),
+						test.charged)
 				}
 				if err != nil {
 					if !errors.Is(err, io.EOF) {
@@ -291,7 +294,8 @@ func TestStalledMessageIsInterrupted(t *testing.T) {
 		stop := b.stream(t.Context(), BodyTimeout, func() { _ = reader.CloseWithError(stalled) })
 		defer stop()
 		began := time.Now()
-		if _, err := io.ReadAll(iotest.OneByteReader(b)); !errors.Is(err, io.ErrClosedPipe) && !errors.Is(err, stalled) {
+		if _, err := io.ReadAll(iotest.OneByteReader(b)); !errors.Is(err, io.ErrClosedPipe) &&
+			!errors.Is(err, stalled) {
 			t.Error("got", err)
 		}
 		if took := time.Since(began); took != BodyTimeout {

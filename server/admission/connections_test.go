@@ -239,7 +239,8 @@ func TestParseAddress(t *testing.T) {
 		"192.0.2.1:80": "192.0.2.1", "[::ffff:192.0.2.1]:80": "192.0.2.1", "[2001:db8:1:2:3::4]:1": "2001:db8:1:2::",
 		"[fe80::1%eth0]:1": "fe80::", "": "", "pipe": "", "192.0.2.1": "",
 	} {
-		if got := parseAddress(text); got != (netip.Addr{}) && got.String() != want || got == (netip.Addr{}) && want != "" {
+		if got := parseAddress(text); got != (netip.Addr{}) && got.String() != want || got == (netip.Addr{}) &&
+			want != "" {
 			t.Errorf("%q: got %v, want %s", text, got, want)
 		}
 	}

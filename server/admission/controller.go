@@ -415,7 +415,8 @@ func (c *Controller) Gauges() Gauges {
 	return Gauges{
 		Requests: c.requests.Count(), Streams: c.streams.Count(), Probes: c.probes.Count(),
 		Connections: c.connections.open.Count(), UnknownConnections: c.connections.unknownCount(),
-		Visits: c.visits.count(), ArrivingBytes: c.arriving.Used(), AnswerBytes: c.leaving.Used(), Reads: c.reads.Used() + c.largeReads.Used(),
+		Visits: c.visits.count(), ArrivingBytes: c.arriving.Used(), AnswerBytes: c.leaving.Used(),
+		Reads:     c.reads.Used() + c.largeReads.Used(),
 		DiskLevel: int64(c.disk.level()),
 	}
 }

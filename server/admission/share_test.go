@@ -59,10 +59,11 @@ func TestEveryBoundOfAShareHolds(t *testing.T) {
 			_, err := c.Request(ctx, p)
 			return err
 		}},
-		"a look at the metrics": {Requests, Limits{Requests: 2}, func(ctx context.Context, c *Controller, p Party) error {
-			_, err := c.OwnRequest(ctx, p)
-			return err
-		}},
+		"a look at the metrics": {Requests, Limits{Requests: 2},
+			func(ctx context.Context, c *Controller, p Party) error {
+				_, err := c.OwnRequest(ctx, p)
+				return err
+			}},
 		"requests a second": {RequestsPerSecond, Limits{RequestsPerSecond: 2},
 			func(ctx context.Context, c *Controller, p Party) error {
 				leave, err := c.Request(ctx, p)
@@ -235,7 +236,8 @@ func TestReadsWaitForTheirOwn(t *testing.T) {
 		}
 		full, stop := context.WithTimeout(t.Context(), time.Second)
 		defer stop()
-		if _, err := c.Read(full, other, false); !errors.Is(err, context.DeadlineExceeded) || other.Share.reads.Used() != 0 {
+		if _, err := c.Read(full, other, false); !errors.Is(err, context.DeadlineExceeded) ||
+			other.Share.reads.Used() != 0 {
 			t.Error("a server whose places are all taken:", err)
 		}
 	})

@@ -57,7 +57,8 @@ func parseBearer(value string) (string, error) {
 	}
 	for i := range len(text) {
 		c := text[i]
-		ok := c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9' || strings.IndexByte("-._~+/=", c) >= 0
+		ok := c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9' ||
+			strings.IndexByte("-._~+/=", c) >= 0
 		if !ok {
 			return "", refused("malformed", "the credential has a character that no credential has")
 		}

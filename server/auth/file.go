@@ -139,12 +139,14 @@ func (r *reader) limits(o *object) admission.Limits {
 	if !o.has("limits") {
 		return admission.Limits{}
 	}
-	l := r.object(o.values["limits"], o.at+"limits", "requests", "requests_per_second", "streams", "connections", "keys", "waiters",
+	l := r.object(o.values["limits"], o.at+"limits", "requests", "requests_per_second", "streams", "connections",
+		"keys", "waiters",
 		"message_bytes", "reads", "writes_per_second", "stored_bytes")
 	return admission.Limits{
 		Requests: l.count("requests", 1, maxLimit), RequestsPerSecond: l.count("requests_per_second", 1, maxLimit),
 		Streams: l.count("streams", 1, maxLimit), Connections: l.count("connections", 1, maxLimit),
-		MessageBytes: l.count("message_bytes", admission.MinMessageBytes, maxBytes), Reads: l.count("reads", 1, maxLimit),
+		MessageBytes:    l.count("message_bytes", admission.MinMessageBytes, maxBytes),
+		Reads:           l.count("reads", 1, maxLimit),
 		WritesPerSecond: l.count("writes_per_second", 1, maxLimit), StoredBytes: l.count("stored_bytes", 1, maxBytes),
 		Keys: l.count("keys", 1, maxLimit), Waiters: l.count("waiters", 1, maxLimit),
 	}

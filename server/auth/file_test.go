@@ -35,8 +35,9 @@ func TestFileErrors(t *testing.T) {
 		"section twice":   {key(rights) + "keys: []\n", []string{":6: keys was given at line 2"}},
 		"id twice": {key(rights) + "- id: a\n  hash: " + someHash + "\n" + rights,
 			[]string{":6: keys[1].id", "line 2"}},
-		"no id":              {"keys:\n- hash: " + someHash + "\n" + rights, []string{":2: keys[0].id is required"}},
-		"id with underscore": {"keys:\n- id: a_b\n  hash: " + someHash + "\n" + rights, []string{":2: keys[0].id must have"}},
+		"no id": {"keys:\n- hash: " + someHash + "\n" + rights, []string{":2: keys[0].id is required"}},
+		"id with underscore": {"keys:\n- id: a_b\n  hash: " + someHash + "\n" + rights,
+			[]string{":2: keys[0].id must have"}},
 		"id of another kind": {"keys:\n- id: 'system:gc'\n  hash: " + someHash + "\n" + rights,
 			[]string{":2: keys[0].id must have"}},
 		"id with a newline": {"keys:\n- id: \"a\\nb\"\n  hash: " + someHash + "\n" + rights,
@@ -176,7 +177,8 @@ func TestAppendKey(t *testing.T) {
 	}
 	for name, before := range map[string]string{
 		"new": "", "example": string(example), "tokens only": tokensFile,
-		"in brackets": "keys: [{id: a, hash: \"" + someHash + "\", role: reader, scopes: [acme]}]\n", "no keys": "keys: []\n",
+		"in brackets": "keys: [{id: a, hash: \"" + someHash + "\", role: reader, scopes: [acme]}]\n",
+		"no keys":     "keys: []\n",
 	} {
 		after, err := AppendKey("auth.yaml", []byte(before), entry)
 		if err != nil {
@@ -188,7 +190,8 @@ func TestAppendKey(t *testing.T) {
 			p.keys["new"].credential.expires.IsZero() {
 			t.Errorf("%s: %v in\n%s", name, err, after)
 		}
-		if name == "example" && (len(p.keys) != 4 || !strings.Contains(string(after), "# A report that reads everything.")) {
+		if name == "example" && (len(p.keys) != 4 ||
+			!strings.Contains(string(after), "# A report that reads everything.")) {
 			t.Errorf("the rest of the file is gone:\n%s", after)
 		}
 		if _, err := AppendKey("auth.yaml", after, entry); err == nil || !strings.Contains(err.Error(), "already") {

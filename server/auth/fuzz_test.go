@@ -41,7 +41,8 @@ func FuzzJWKS(f *testing.F) {
 			ok := false
 			switch k := key.key.(type) {
 			case *rsa.PublicKey:
-				ok = key.algorithm == "RS256" && k.N.BitLen() >= minRSABits && k.N.BitLen() <= maxRSABits && k.E >= 3 && k.E%2 == 1
+				ok = key.algorithm == "RS256" && k.N.BitLen() >= minRSABits && k.N.BitLen() <= maxRSABits && k.E >= 3 &&
+					k.E%2 == 1
 			case *ecdsa.PublicKey:
 				ok = key.algorithm == "ES256"
 			case ed25519.PublicKey:
@@ -121,7 +122,8 @@ func FuzzClaims(f *testing.F) {
 		// Whoever is let in now must be so for a moment, or its streams would end
 		// as they begin.
 		if c.grant.Role == 0 || len(c.grant.scopes) == 0 || c.expires.Before(time.Now().Add(-time.Minute)) {
-			t.Errorf("%q let in with role %v, %d scopes, until %v", claims, c.grant.Role, len(c.grant.scopes), c.expires)
+			t.Errorf("%q let in with role %v, %d scopes, until %v", claims, c.grant.Role, len(c.grant.scopes),
+				c.expires)
 		}
 	})
 }

@@ -91,12 +91,14 @@ func TestTokenAttacks(t *testing.T) {
 		"no kid":                {ec(nil, goodClaims()), "signature"},
 		"own key in the header": {
 			sign(t, jwt.SigningMethodES256, k.other, goodClaims(),
-				map[string]any{"kid": "mine", "jku": "https://evil.test", "jwk": map[string]any{"kty": "EC"}}), "signature"},
+				map[string]any{"kid": "mine", "jku": "https://evil.test", "jwk": map[string]any{"kty": "EC"}}),
+			"signature"},
 		"crit": {ec(map[string]any{"kid": "ec", "crit": []string{"b64"}, "b64": false}, goodClaims()),
 			"signature"},
 		"typ of a logout": {ec(map[string]any{"kid": "ec", "typ": "logout+jwt"}, goodClaims()), "signature"},
 		"changed claims": {parts[0] + "." +
-			strings.Split(esToken(t, claimsWith(jwt.MapClaims{"role": "admin"})), ".")[1] + "." + parts[2], "signature"},
+			strings.Split(esToken(t, claimsWith(jwt.MapClaims{"role": "admin"})), ".")[1] + "." + parts[2],
+			"signature"},
 		"no signature": {parts[0] + "." + parts[1] + ".", "signature"},
 		"zero signature": {parts[0] + "." + parts[1] + "." + base64.RawURLEncoding.EncodeToString(make([]byte, 64)),
 			"signature"},
@@ -116,8 +118,10 @@ func TestTokenAttacks(t *testing.T) {
 		"expiry 0":         {esToken(t, claimsWith(jwt.MapClaims{"exp": 0})), "claims"},
 		"expired": {esToken(t, claimsWith(jwt.MapClaims{"exp": time.Now().Add(-time.Minute).Unix()})),
 			"expired"},
-		"not yet":              {esToken(t, claimsWith(jwt.MapClaims{"nbf": time.Now().Add(time.Minute).Unix()})), "claims"},
-		"issued in the future": {esToken(t, claimsWith(jwt.MapClaims{"iat": time.Now().Add(time.Minute).Unix()})), "claims"},
+		"not yet": {esToken(t, claimsWith(jwt.MapClaims{"nbf": time.Now().Add(time.Minute).Unix()})),
+			"claims"},
+		"issued in the future": {esToken(t, claimsWith(jwt.MapClaims{"iat": time.Now().Add(time.Minute).Unix()})),
+			"claims"},
 	} {
 		_, err := a.Authenticate(bearer(attack.token))
 		var r *RefusedError
@@ -142,7 +146,8 @@ func TestClaims(t *testing.T) {
 		"no role": {"role": nil}, "unknown role": {"role": "root"},
 		"role is a list": {"role": []string{"admin"}}, "role in capitals": {"role": "Admin"},
 		"no scopes": {"scopes": nil}, "empty scopes": {"scopes": []string{}}, "bad scope": {"scopes": "a/b/c"},
-		"scopes of numbers": {"scopes": []any{"acme", 7}}, "scopes is an object": {"scopes": map[string]any{"acme": true}},
+		"scopes of numbers":      {"scopes": []any{"acme", 7}},
+		"scopes is an object":    {"scopes": map[string]any{"acme": true}},
 		"writer without clients": {"clients": nil}, "bad client": {"clients": "é"},
 	} {
 		if c, err := a.Authenticate(bearer(esToken(t, claimsWith(changes)))); err == nil {
@@ -246,7 +251,8 @@ func TestKeyIsForOneAlgorithm(t *testing.T) {
 	i := open(t, tokensFile).policy.Load().tokens
 	for kid, want := range map[string]jwt.SigningMethod{"rsa": jwt.SigningMethodRS256,
 		"ec": jwt.SigningMethodES256, "ed": jwt.SigningMethodEdDSA} {
-		for _, method := range []jwt.SigningMethod{jwt.SigningMethodRS256, jwt.SigningMethodRS512, jwt.SigningMethodES256,
+		for _, method := range []jwt.SigningMethod{jwt.SigningMethodRS256, jwt.SigningMethodRS512,
+			jwt.SigningMethodES256,
 			jwt.SigningMethodEdDSA, jwt.SigningMethodHS256} {
 			key, err := i.keyOf(&jwt.Token{Header: map[string]any{"kid": kid}, Method: method})
 			if (err == nil) != (method == want) || err != nil && key != nil {

@@ -210,7 +210,8 @@ func lostAnswers(t *testing.T, store idempotency.Store) {
 	for range 2 {
 		s.expect("Reject", idempotency.OK)(s.Reject(s.ctx, owner, result("no")))
 	}
-	if r := s.reserve(request, idempotency.Replay).Record; r.State != idempotency.Rejected || string(r.Response) != "no" {
+	if r := s.reserve(request, idempotency.Replay).Record; r.State != idempotency.Rejected ||
+		string(r.Response) != "no" {
 		t.Errorf("replay: %+v", r)
 	}
 	s.key.Key += "-released"

@@ -177,7 +177,8 @@ func (h *harness) client(t *testing.T) *client.Client {
 // the program ended by itself, which is an error.
 func (h *harness) killOne(t *testing.T, random *rand.Rand, dir string, i int) bool {
 	var output bytes.Buffer
-	cmd := exec.Command(payBinary, "--server", h.address, "--dir", dir, "--name", clientName(i), "--payments", "1000000")
+	cmd := exec.Command(payBinary, "--server", h.address, "--dir", dir, "--name", clientName(i), "--payments",
+		"1000000")
 	cmd.Stdout, cmd.Stderr = &output, &output
 	if err := cmd.Start(); err != nil {
 		t.Error(err)

@@ -83,7 +83,8 @@ func run(ctx context.Context, server, dir, name string, count int) (err error) {
 		var due []*payments.Payment
 		for range min(payments.Batch, count) {
 			number := len(log.Payments()) + len(due) + 1
-			due = append(due, &payments.Payment{Tag: fmt.Sprintf("%s-%d", name, number), Cents: 1 + rand.Int64N(10_000)})
+			due = append(due, &payments.Payment{Tag: fmt.Sprintf("%s-%d", name, number),
+				Cents: 1 + rand.Int64N(10_000)})
 		}
 		count -= len(due)
 		if err := log.Intend(due...); err != nil {

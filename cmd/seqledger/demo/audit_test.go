@@ -11,7 +11,8 @@ import (
 // was not intended. It does not report a payment that was never acknowledged as lost.
 func TestCompare(t *testing.T) {
 	t.Parallel()
-	intended := []*payments.Payment{{Tag: "a", Cents: 100, Paid: true}, {Tag: "b", Cents: 20, Paid: true}, {Tag: "c", Cents: 3}}
+	intended := []*payments.Payment{{Tag: "a", Cents: 100, Paid: true}, {Tag: "b", Cents: 20, Paid: true},
+		{Tag: "c", Cents: 3}}
 	entry := func(tag string, cents int64) *seqledgerv1.Transaction {
 		p := payments.Payment{Tag: tag, Cents: cents}
 		return &seqledgerv1.Transaction{Operations: []*seqledgerv1.Operation{p.Operation()}}

@@ -30,7 +30,8 @@ func FuzzReadFrame(f *testing.F) {
 			frame, err := readFrame(r)
 			if err != nil {
 				rest := content[len(got):]
-				if len(rest) >= frameHeader && binary.BigEndian.Uint32(rest[1:]) > maxFrame && errors.Is(err, io.ErrUnexpectedEOF) {
+				if len(rest) >= frameHeader && binary.BigEndian.Uint32(rest[1:]) > maxFrame &&
+					errors.Is(err, io.ErrUnexpectedEOF) {
 					t.Errorf("memory was taken for a frame that says %x", rest[:frameHeader])
 				}
 				break

@@ -215,7 +215,8 @@ func TestPlainPoster(t *testing.T) {
 			}
 			names := f.names()
 			slices.Sort(names)
-			if distinct := len(slices.Compact(slices.Clone(names))); distinct != test.attempts || len(names) != test.attempts {
+			if distinct := len(slices.Compact(slices.Clone(names))); distinct != test.attempts ||
+				len(names) != test.attempts {
 				t.Errorf("want %d different attempts, got %s", test.attempts, strings.Join(names, " "))
 			}
 		})

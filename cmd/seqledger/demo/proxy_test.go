@@ -39,7 +39,8 @@ func TestProxySingle(t *testing.T) {
 			if (err == nil) != test.answered {
 				t.Fatalf("want an answer: %t, got the error %v", test.answered, err)
 			}
-			if test.answered && (response.Msg.GetReceipt().GetTxId() != "a/1" || response.Msg.GetReceipt().GetReplayed()) {
+			if test.answered && (response.Msg.GetReceipt().GetTxId() != "a/1" ||
+				response.Msg.GetReceipt().GetReplayed()) {
 				t.Errorf("want the first answer, got %v", response.Msg)
 			}
 			// A lower bound: a slow machine cannot break it.

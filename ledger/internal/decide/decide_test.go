@@ -58,7 +58,8 @@ func TestWork(t *testing.T) {
 		{machine.Operation{Condition: machine.Condition{Kind: machine.ConditionMustExist}}, 1},
 		{machine.Operation{Condition: machine.Condition{Kind: machine.ConditionValueEquals}}, 8},
 		{machine.Operation{
-			Kind: machine.OpDeleteEntity, Key: []byte("k"), Condition: machine.Condition{Kind: machine.ConditionValueEquals},
+			Kind: machine.OpDeleteEntity, Key: []byte("k"),
+			Condition: machine.Condition{Kind: machine.ConditionValueEquals},
 		}, 8},
 		{machine.Operation{ExpiresAt: 1, Condition: machine.Condition{Kind: machine.ConditionValueEquals}}, 9},
 	} {
@@ -192,7 +193,8 @@ func TestEntryCommands(t *testing.T) {
 			n := EntryCommands(machine.Config{EvictionInterval: interval, EvictionLimit: limit})
 			passes := (uint64(n) + interval - 1) / interval
 			pass := min(limit*machine.BacklogFactor, machine.MaxPassWork)
-			if n < 1 || n > MaxEntryCommands || passes > maxEntryPasses || passes > 1 && passes*pass > maxEntryPassWork {
+			if n < 1 || n > MaxEntryCommands || passes > maxEntryPasses || passes > 1 &&
+				passes*pass > maxEntryPassWork {
 				t.Errorf("interval %d limit %d: %d commands have passes of %d units", interval, limit, n, passes*pass)
 			}
 		}
