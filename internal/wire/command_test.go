@@ -234,8 +234,8 @@ func checkCommand(t testing.TB, name string, m *seqledgerv1.WriteRequest) {
 		t.Fatalf("%s: one pass says %v, several say %v", name, err, slowErr)
 	}
 	if err != nil {
-		if _, ok := err.(*machine.FieldError); !ok ||
-			!utf8.ValidString(err.Error()) { //nolint:errorlint // Not wrapped.
+		_, ok := err.(*machine.FieldError) //nolint:errorlint // Not wrapped.
+		if !ok || !utf8.ValidString(err.Error()) {
 			t.Fatalf("%s: %T %q is no answer", name, err, err)
 		}
 		return
