@@ -186,7 +186,11 @@ func (b *Body) take(n int64) error { return b.hold(copies * n) }
 func (b *Body) hold(n int64) error {
 	share, limit := b.party.Share, int64(b.party.Limits.MessageBytes)
 	if b.Write {
+		if b.held == 0 {
+			b.slow()
+		}
 		if err := b.controller.mayWrite(b.ctx, b.party, b.read); err != nil {
+			share.refusedLarge()
 			return b.Refused(err)
 		}
 	}
@@ -203,13 +207,30 @@ func (b *Body) hold(n int64) error {
 	return nil
 }
 
+// slow waits while too many large writes of the credential were refused. Nothing is held yet.
+func (b *Body) slow() {
+	wait := b.party.Share.slowed()
+	if wait == 0 {
+		return
+	}
+	timer := time.NewTimer(wait)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+	case <-b.ctx.Done():
+	}
+}
+
 // wait takes n bytes of the party's share once there is room, or once this body gets the
 // overdraft.
 func (b *Body) wait(n, limit int64) error {
+	share := b.party.Share
 	if b.stall == nil {
+		if b.Write && b.controller.shares {
+			share.refusedLarge()
+		}
 		return b.refuse(b.controller.owner())
 	}
-	share := b.party.Share
 	if !b.overdraft {
 		// The client does not stall while the server is not reading.
 		if waiting := b.stall.Running(); waiting {

@@ -339,3 +339,55 @@ func FuzzBody(f *testing.F) {
 		}
 	})
 }
+
+// TestRefusedLargeWritesAreReadLater: a client that repeats large writes without a pause while they
+// are refused makes the server read a bounded number of them.
+func TestRefusedLargeWritesAreReadLater(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		c := newController(t, Options{Shares: true})
+		p, other := partyOf(c, "client:bad", Limits{}), partyOf(c, "client:good", Limits{})
+		done, err := c.Write(t.Context(), p, maxQueuedBytes)
+		if err != nil {
+			t.Fatal(err)
+		}
+		attempt := func(p Party) error {
+			b := newBody(c, p, false, strings.NewReader(strings.Repeat("x", 100<<10)))
+			b.Write = true
+			defer b.Release()
+			_, err := io.ReadAll(b)
+			return err
+		}
+		began := time.Now()
+		for range largeRefusals {
+			mustRefuse(t, attempt(p), QueuedBytes, OfCredential)
+		}
+		if waited := time.Since(began); waited != 0 {
+			t.Errorf("a second's worth of refusals took %s, want none", waited)
+		}
+		for range 5 * largeRefusals {
+			mustRefuse(t, attempt(p), QueuedBytes, OfCredential)
+		}
+		if waited := time.Since(began); waited < 4*time.Second || waited > 6*time.Second {
+			t.Errorf("five seconds' worth of refusals took %s", waited)
+		}
+		began = time.Now()
+		if err := attempt(other); err != nil || time.Since(began) != 0 {
+			t.Errorf("another credential waited %s, %v", time.Since(began), err)
+		}
+		done()
+		// Whatever was refused, one wait is short, and a pause pays for all of it.
+		for range 50 * largeRefusals {
+			p.Share.refusedLarge()
+		}
+		began = time.Now()
+		if err := attempt(p); err != nil || time.Since(began) > maxSlowed {
+			t.Errorf("waited %s, %v", time.Since(began), err)
+		}
+		time.Sleep(2 * maxSlowed)
+		began = time.Now()
+		if err := attempt(p); err != nil || time.Since(began) != 0 || !p.Share.idle() {
+			t.Errorf("after a pause: waited %s, %v, idle %t", time.Since(began), err, p.Share.idle())
+		}
+	})
+}

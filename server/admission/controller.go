@@ -294,6 +294,11 @@ func (c *Controller) command(
 	if !c.shares {
 		return func() {}, room(ctx, p)
 	}
+	defer func() {
+		if err != nil && bytes > freeBytes {
+			p.Share.refusedLarge()
+		}
+	}()
 	// The rate comes first, because a write for which there is no room is slowed, too: it has
 	// arrived, and is looked for among those that are committed.
 	if wait := p.Share.writePace.take(writeUnits(1, bytes), p.Limits.WritesPerSecond, false); wait > 0 {

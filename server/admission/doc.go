@@ -40,7 +40,7 @@
 //	reads that make their answers  32                    (reads) 8          wait for their own, then for the
 //	                                                                        processor
 //	writes a second                –                     (writes_per_       unary: refused; stream: slowed
-//	[writes_per_second]; of more                         second) 50,000
+//	[writes_per_second]; of more                         second) 25,000
 //	than a KiB: for each whole one
 //	writes in the engine           the ledger's queue,   2 MiB, and one     unary: refused; stream: waits for
 //	[queued_bytes]                 64 MiB                write in any case  its own
@@ -82,6 +82,9 @@
 // the keys, values and payloads of committed writes and 16 for each operation; a repeat or a
 // refusal stores nothing. They are stored in a file (see accounts.go); a kill loses the counts
 // of the last five seconds.
+//
+// A credential of which more than 64 large writes a second are refused has the next ones read
+// later, by up to a second each: flow control stops a client that repeats without a pause.
 //
 // A write is in the engine until it is decided, also when its caller has disconnected. So
 // goroutines that wait for decisions without a caller are bounded by the bytes in the engine,

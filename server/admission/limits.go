@@ -1,6 +1,9 @@
 package admission
 
-import "math"
+import (
+	"math"
+	"time"
+)
 
 // Limits are one credential's share of the bounds of a server. A field that is 0
 // has its default: a quarter of what the server has, so that four credentials that
@@ -55,15 +58,21 @@ const (
 	// maxReads is how many reads build their answers at the same time. A read that is sending
 	// its answer does not count.
 	maxReads = 32
-	// maxWritesPerSecond is about the engine's rate on two cores. It only defines the default
-	// share, a quarter of it.
-	maxWritesPerSecond = 200_000
+	// maxWritesPerSecond is more than a server on two cores takes from the network. It only
+	// defines the default share, a quarter of it.
+	maxWritesPerSecond = 100_000
 	// writeUnit is how many bytes of a write count as one write: the cost of a large write
 	// grows with its size.
 	writeUnit = 1 << 10
 	// maxQueuedBytes bounds one credential's writes in the engine, with their overhead. It is
 	// small, because another credential's next write waits behind all of it.
 	maxQueuedBytes = 2 << 20
+	// largeRefusals is how many large writes of one credential a second are refused at once. The
+	// bodies of those that follow are read later, by up to maxSlowed: a client that repeats them
+	// without a pause would otherwise have the server read hundreds of megabytes a second that it
+	// refuses.
+	largeRefusals = 64
+	maxSlowed     = time.Second
 	// maxKeys bounds the default share of keyed records, of some 300 bytes each.
 	maxKeys = 4_000_000
 	// maxWaiters is as many as the ledger lets wait.

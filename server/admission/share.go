@@ -20,6 +20,8 @@ type Share struct {
 	// largeReads is the place of a large read.
 	largeReads             Budget
 	requestPace, writePace pace
+	// refusedPace counts refused large writes.
+	refusedPace pace
 	// overdraft is held by the one stream that may continue to read its message when the share
 	// of arriving is used up. See Body.
 	overdraft Budget
@@ -29,13 +31,24 @@ type Share struct {
 
 func newShare(actor string) *Share {
 	now := time.Now()
-	return &Share{actor: actor, requestPace: pace{began: now}, writePace: pace{began: now}}
+	return &Share{actor: actor, requestPace: pace{began: now}, writePace: pace{began: now},
+		refusedPace: pace{began: now}}
 }
+
+// refusedLarge counts a large write that was refused. What is owed never grows beyond maxSlowed.
+func (s *Share) refusedLarge() {
+	if s.refusedPace.behind(largeRefusals) < maxSlowed {
+		s.refusedPace.take(1, largeRefusals, true)
+	}
+}
+
+// slowed returns how long to wait before the next large write is read.
+func (s *Share) slowed() time.Duration { return min(s.refusedPace.behind(largeRefusals), maxSlowed) }
 
 // idle reports whether the share can be dropped without a loss.
 func (s *Share) idle() bool {
 	return s.requests.Count() == 0 && s.streams.Count() == 0 && s.connections.Count() == 0 &&
-		s.requestPace.idle() && s.writePace.idle()
+		s.requestPace.idle() && s.writePace.idle() && s.refusedPace.idle()
 }
 
 // maxRememberedActors bounds the shares that are in memory.

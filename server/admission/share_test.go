@@ -149,7 +149,7 @@ func TestDefaultsSuitFour(t *testing.T) {
 		mustRefuse(t, err, Streams, OfCredential)
 		_, err = c.Answer(t.Context(), p, p.Limits.MessageBytes/4)
 		mustRefuse(t, err, AnswerBytes, OfCredential)
-		if p.Limits.Reads != maxReads/4 || p.Limits.WritesPerSecond != 50_000 || p.Limits.Connections != 2 {
+		if p.Limits.Reads != maxReads/4 || p.Limits.WritesPerSecond != 25_000 || p.Limits.Connections != 2 {
 			t.Errorf("%+v", p.Limits)
 		}
 	}
