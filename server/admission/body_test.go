@@ -384,7 +384,7 @@ func TestRefusedLargeWritesAreReadLater(t *testing.T) {
 		if err := attempt(p); err != nil || time.Since(began) > maxSlowed {
 			t.Errorf("waited %s, %v", time.Since(began), err)
 		}
-		time.Sleep(2 * maxSlowed)
+		time.Sleep(2 * maxSlowed) //nolint:forbidigo // Under a simulated clock.
 		began = time.Now()
 		if err := attempt(p); err != nil || time.Since(began) != 0 || !p.Share.idle() {
 			t.Errorf("after a pause: waited %s, %v, idle %t", time.Since(began), err, p.Share.idle())
