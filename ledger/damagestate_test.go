@@ -5,6 +5,8 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"io/fs"
+	"math"
 	"os"
 	"path/filepath"
 	"runtime"
@@ -40,6 +42,7 @@ func damageStep() int {
 // stateImage is a state file as a crash leaves it, with the log that belongs to it.
 type stateImage struct {
 	content  []byte
+	sums     []byte // of its pages; nil for a file that has none, as programs of before left it
 	identity []byte
 	entries  [][]byte         // at Raft index 1 and following
 	writes   []*machine.Write // committed, in their order
@@ -106,13 +109,26 @@ func newStateImage(t *testing.T) *stateImage {
 	for i := range int(binary.NativeEndian.Uint16(list[10:])) {
 		d.free[int(binary.NativeEndian.Uint64(list[16+8*i:]))] = true
 	}
+	d.sums, err = os.ReadFile(boltstore.SumsPath(small))
+	must(t, err)
 	life := &stateLife{}
-	must(t, os.WriteFile(path, d.content, 0o600))
+	must(t, d.put(path, d.content, d.sums))
 	if err := d.live(life, path); err != nil {
 		t.Fatalf("the life of a sound state: %v", err)
 	}
 	d.want = life.said
 	return d
+}
+
+// put writes a state file and its sums.
+func (d *stateImage) put(path string, content, sums []byte) error {
+	if sums == nil {
+		if err := os.Remove(boltstore.SumsPath(path)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return err
+		}
+		return os.WriteFile(path, content, 0o600)
+	}
+	return errors.Join(os.WriteFile(path, content, 0o600), os.WriteFile(boltstore.SumsPath(path), sums, 0o600))
 }
 
 func must(t testing.TB, err error) {
@@ -207,8 +223,13 @@ func (c *stateTally) String() string {
 
 // check lets a damaged state live, and counts what comes of it.
 func (d *stateImage) check(t *testing.T, c *stateTally, path string, damaged []byte, what string) {
+	d.checkWith(t, c, path, damaged, d.sums, what)
+}
+
+// checkWith is check for a state whose sums may be damaged, too.
+func (d *stateImage) checkWith(t *testing.T, c *stateTally, path string, damaged, sums []byte, what string) {
 	c.all.Add(1)
-	if err := os.WriteFile(path, damaged, 0o600); err != nil {
+	if err := d.put(path, damaged, sums); err != nil {
 		t.Errorf("%v", err)
 		return
 	}
@@ -220,7 +241,9 @@ func (d *stateImage) check(t *testing.T, c *stateTally, path string, damaged []b
 		t.Errorf("%s: %s (then %v)", what, life.wrong, err)
 	case refused && life.stage == "at the start":
 		c.refused.Add(1)
-		if text := err.Error(); !strings.Contains(text, path) || !strings.Contains(text, "backup") {
+		text := err.Error()
+		named := strings.Contains(text, path) || strings.Contains(text, boltstore.SumsPath(path))
+		if !named || !strings.Contains(text, "backup") && !strings.Contains(text, "verify") {
 			t.Errorf("%s: the message lacks the file or what to do: %v", what, err)
 		}
 	case err != nil:
@@ -282,6 +305,64 @@ func (d *stateImage) pageKind(page int) string {
 func TestDamage_StateBits(t *testing.T) {
 	t.Parallel()
 	d := newStateImage(t)
+	d.flipEach(t, damageStep())
+}
+
+// TestDamage_StateBitsWithoutSums does the same with a file that has no page checksums, as programs
+// of before left it: each start makes them of the damaged pages. What is left to notice it are the
+// checksums of records and what pages say twice.
+func TestDamage_StateBitsWithoutSums(t *testing.T) {
+	t.Parallel()
+	d := newStateImage(t)
+	d.sums = nil
+	d.flipEach(t, max(7, damageStep()))
+}
+
+// TestDamage_Sums flips each bit of the file of page checksums, and cuts it off at each length. A
+// start refuses it, or it has found the right checksums, so that nothing that follows is
+// different; some live on to show that.
+func TestDamage_Sums(t *testing.T) {
+	t.Parallel()
+	d := newStateImage(t)
+	var bits, cuts, lives stateTally
+	check := func(c *stateTally, i int, path string, sums []byte, what string) {
+		if i%(damageStep()*101) == 0 {
+			d.checkWith(t, &lives, path, d.content, sums, what)
+		}
+		c.all.Add(1)
+		err := d.put(path, d.content, sums)
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		s, err := boltstore.Open(path, boltstore.Options{Identity: d.identity, NoSync: true})
+		if err != nil {
+			if c.refused.Add(1); !errors.Is(err, machine.ErrCorrupt) {
+				t.Errorf("%s: %v", what, err)
+			}
+			return
+		}
+		_, compared, err := s.Scrub(0, math.MaxInt)
+		if err = errors.Join(err, s.Close()); err != nil || compared == 0 {
+			t.Errorf("%s: %d pages compared, %v", what, compared, err)
+		}
+		c.harmless.Add(1)
+	}
+	d.each(t, 8*len(d.sums), damageStep(), func(bit int, path string) {
+		b := bytes.Clone(d.sums)
+		b[bit/8] ^= 1 << (bit % 8)
+		check(&bits, bit, path, b, fmt.Sprintf("bit %d of the sums", bit))
+	})
+	t.Logf("flipped bits in page checksums: %s", &bits)
+	d.each(t, len(d.sums), damageStep(), func(size int, path string) {
+		check(&cuts, size, path, d.sums[:size:size], fmt.Sprintf("sums of %d bytes", size))
+	})
+	t.Logf("cuts of page checksums: %s", &cuts)
+	t.Logf("lives among these: %s", &lives)
+}
+
+func (d *stateImage) flipEach(t *testing.T, step int) {
+	t.Helper()
 	tallies := map[string]*stateTally{}
 	for page := range len(d.content) / damagePageSize {
 		tallies[d.pageKind(page)] = new(stateTally)
@@ -292,7 +373,7 @@ func TestDamage_StateBits(t *testing.T) {
 			t.Errorf("the file has no %s", kind)
 		}
 	}
-	d.each(t, 8*len(d.content), damageStep(), func(bit int, path string) {
+	d.each(t, 8*len(d.content), step, func(bit int, path string) {
 		b := bytes.Clone(d.content)
 		b[bit/8] ^= 1 << (bit % 8)
 		page := bit / 8 / damagePageSize

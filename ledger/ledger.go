@@ -151,6 +151,10 @@ func (l *Ledger) openState() (err error) {
 	if err != nil {
 		return fmt.Errorf("state: %w", err)
 	}
+	if l.store.SumsMade() && !l.directory.Fresh() && l.store.Checkpoint().Index > 0 {
+		l.options.Logger.Info("the checksums of the state file's pages were missing, and were made of the pages as they are; "+
+			"seqledger verify checks them against the blocks", "file", boltstore.SumsPath(l.directory.State()))
+	}
 	return l.store.View(func(r machine.Reader) error {
 		l.machine, err = machine.Open(r)
 		return err
@@ -226,13 +230,15 @@ func (l *Ledger) awaitReplay(ctx context.Context) error {
 }
 
 func (l *Ledger) startLoops() {
-	l.loops.Add(3)
+	l.loops.Add(4)
 	// Ends with stopping; joined by release.
 	go l.commitLoop()
 	// Ends when the commit loop has closed inFlight; joined by release.
 	go l.answerLoop()
 	// Ends with stopping; joined by release.
 	go l.tickLoop()
+	// Ends with stopping; joined by release.
+	go l.scrubLoop()
 	l.replayed.Store(true)
 	signal(l.checkpointDue) // the log may be long enough to be truncated
 }

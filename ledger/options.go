@@ -40,8 +40,13 @@ type Options struct {
 	// LogBytes is how much log gathers before it is truncated, and so about how
 	// much is replayed after a crash. Default: 128 MiB.
 	LogBytes int64
+	// ScrubBytes is how much of the state file is read a second to compare its pages with
+	// their checksums, in the background, so that damage is found before a write needs the
+	// page. 0 means 8 MiB, negative means not at all.
+	ScrubBytes int64
 
-	idleInterval time.Duration // without proposals before a tick; 0 means a second
+	scrubInterval time.Duration // between the beginnings of two rounds; 0 means an hour
+	idleInterval  time.Duration // without proposals before a tick; 0 means a second
 }
 
 func (o *Options) validate() error {
@@ -56,6 +61,8 @@ func (o *Options) validate() error {
 	orDefault(&o.CacheBytes, 64<<20)
 	orDefault(&o.QueueBytes, 64<<20)
 	orDefault(&o.LogBytes, 128<<20)
+	orDefault(&o.ScrubBytes, 8<<20)
+	orDefault((*int64)(&o.scrubInterval), int64(time.Hour))
 	orDefault((*int64)(&o.idleInterval), int64(time.Second))
 	if o.QueueBytes < minQueueBytes || o.CheckpointBytes < 0 || o.LogBytes < 0 {
 		return errors.New("ledger: Options: QueueBytes must be at least 16 MiB, " +

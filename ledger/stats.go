@@ -21,6 +21,9 @@ func (l *Ledger) Stats() stats.Stats {
 		Entries:   c.entries.Load(), Commands: c.commands.Load(), LogBytes: c.logBytes.Load(),
 		TimeJumps: c.timeJumps.Load(),
 
+		ScrubbedPages: c.scrubbed.Load(), ScrubRounds: c.scrubRounds.Load(), ScrubPosition: c.scrubPosition.Load(),
+		ScrubPages: l.store.ScrubPages(),
+
 		KeyWaiters:  l.keys.len(),
 		QueuedBytes: c.queuedBytes.Load(), QueueLimitBytes: l.options.QueueBytes,
 		InFlight: len(l.slots), QueueFull: c.queueFull.Load(), Slowed: c.slowed.Load(),
@@ -48,6 +51,9 @@ func (l *Ledger) Stats() stats.Stats {
 	s.CacheEntries, s.CacheBytes = l.cache.size()
 	if e := c.evictions.Load(); e != nil {
 		s.Evictions = *e
+	}
+	if at := c.lastScrub.Load(); at != 0 {
+		s.LastScrub = time.Unix(0, at)
 	}
 	l.queue.mu.Lock()
 	s.QueuedItems = len(l.queue.items)
@@ -78,6 +84,9 @@ type counters struct {
 	lastCheckpoint  atomic.Int64 // Unix nanoseconds
 	spills          stats.Histogram
 	spillBytes      atomic.Uint64
+
+	scrubbed, scrubRounds, scrubPosition atomic.Uint64
+	lastScrub                            atomic.Int64 // Unix nanoseconds; 0 before the first
 
 	opened            time.Time
 	recoveryTook      atomic.Int64 // nanoseconds

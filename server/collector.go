@@ -153,6 +153,20 @@ func (c *ledgerCollector) describeStorage() {
 	c.gauge("last_checkpoint_timestamp_seconds",
 		"When the last checkpoint ended, Unix seconds; before the first: the start.",
 		func(l *ledgerState) float64 { return unixSeconds(l.LastCheckpoint) })
+	c.counter("scrub_pages", "Pages of the state file that were compared with their checksums since the start.",
+		func(l *ledgerState) float64 { return float64(l.ScrubbedPages) })
+	c.counter("scrub_rounds", "Times that all of them were compared since the start.",
+		func(l *ledgerState) float64 { return float64(l.ScrubRounds) })
+	c.gauge("scrub_progress_ratio", "How far the present round is, 0 to 1; 0 between two rounds.",
+		func(l *ledgerState) float64 { return float64(l.ScrubPosition) / float64(max(l.ScrubPages, 1)) })
+	c.gauge("last_scrub_timestamp_seconds",
+		"When all pages of the state file were last compared with their checksums, Unix seconds; 0 before the first time.",
+		func(l *ledgerState) float64 {
+			if l.LastScrub.IsZero() {
+				return 0
+			}
+			return unixSeconds(l.LastScrub)
+		})
 	c.gauge("pending_bytes", "Changes in memory that wait for the state file.",
 		func(l *ledgerState) float64 { return float64(l.PendingBytes) })
 	c.gauge("log_pending_bytes", "Log since it was truncated.",

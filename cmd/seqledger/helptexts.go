@@ -86,6 +86,8 @@ var helpTexts = map[string]string{
 	"help_serve_data": "Data directory; an absent or empty one becomes a new ledger.",
 	"help_serve_debug_listen": "Serve profiles (/debug/pprof/), /metrics, /healthz and /readyz on this address " +
 		"too, in clear, loopback only; off when empty.",
+	"help_serve_scrub_bytes": "How many bytes of the state file to read a second, in the background, to compare its " +
+		"pages with their checksums; at most once an hour all of them. -1 reads none.",
 	"help_serve_checkpoint_bytes": "How many bytes of changes gather in memory before they are written to the " +
 		"state file; 0 finds it, between 32 and 128 MiB. More writes less to the disk and takes some four times " +
 		"as much memory.",

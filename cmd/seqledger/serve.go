@@ -24,6 +24,7 @@ type serveCommand struct {
 	DrainTimeout    time.Duration `help:"How long to wait, when stopped, for what is under way." default:"30s"`
 	DebugListen     string        `help:"help_serve_debug_listen" placeholder:"ADDRESS"`
 	CheckpointBytes int64         `help:"help_serve_checkpoint_bytes" default:"0"`
+	ScrubBytes      int64         `help:"help_serve_scrub_bytes" default:"8388608"`
 	BackupRate      int64         `help:"help_serve_backup_rate" default:"33554432"`
 	DiskReserve     int64         `help:"help_serve_disk_reserve" default:"-1"`
 	AcceptClock     bool          `help:"help_serve_accept_clock" env:"-"`
@@ -92,6 +93,7 @@ func (c *serveCommand) Run(e *environment) (err error) {
 	}
 	l, err := ledger.Open(e.ctx, ledger.Options{
 		Dir: c.Data, Config: config, Logger: e.log, CheckpointBytes: c.CheckpointBytes, AcceptClock: c.AcceptClock,
+		ScrubBytes: c.ScrubBytes,
 	})
 	if err != nil && e.ctx.Err() != nil {
 		return listener.Close() // told to stop before it was up, which is no failure

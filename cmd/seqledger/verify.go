@@ -35,6 +35,7 @@ type verifyResult struct {
 	Index         uint64 `json:"index,string"`
 	Digest        string `json:"digest"`
 	LogEntries    uint64 `json:"logEntries,string"`
+	Pages         uint64 `json:"pages,string"`
 	Blocks        uint64 `json:"blocks,string"`
 	Transactions  uint64 `json:"transactions,string"`
 	Entities      uint64 `json:"entities,string"`
@@ -115,8 +116,8 @@ func (c *verifyCommand) conclude(e *environment, found *verify.Report, count uin
 	if e.json {
 		return e.showObject(verifyResult{
 			LedgerID: found.LedgerID.String(), Index: found.Index, Digest: found.Digest.String(),
-			LogEntries: found.LogEntries,
-			Blocks:     found.Blocks, Transactions: found.Transactions, Entities: found.Entities,
+			LogEntries: found.LogEntries, Pages: found.Pages,
+			Blocks: found.Blocks, Transactions: found.Transactions, Entities: found.Entities,
 			Relationships: found.Relationships, Streams: found.Streams, Receipts: found.Receipts, Problems: count,
 		})
 	}
@@ -125,6 +126,9 @@ func (c *verifyCommand) conclude(e *environment, found *verify.Report, count uin
 	t.field("index", number(found.Index))
 	t.field("digest", found.Digest.String())
 	t.field("log entries", number(found.LogEntries)+" after the checkpoint")
+	if found.Pages > 0 {
+		t.field("pages", number(found.Pages)+" of the state file compared with their checksums")
+	}
 	t.field("blocks", number(found.Blocks))
 	t.field("transactions", number(found.Transactions))
 	t.field("entities", number(found.Entities))

@@ -132,6 +132,9 @@ func (s *Store) commit(f *frozenState) (err error) {
 	if err := s.noteFreeList(); err != nil {
 		return fmt.Errorf("read back what was committed: %w", pageDamage(controlTable, nil, err))
 	}
+	if err := s.updateSums(); err != nil {
+		return err
+	}
 	if !f.spill { // whose pages say nothing of what a checkpoint costs
 		stats := tx.Stats()
 		s.lastFlush.Store(&FlushSize{Changed: f.overlay.size(), Pages: stats.GetPageAlloc()})

@@ -3,7 +3,9 @@ package boltstore
 import (
 	"bytes"
 	"encoding/binary"
+	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"testing"
@@ -144,9 +146,13 @@ func recordValue(i int) []byte {
 	return append(fmt.Appendf(nil, "value-%06d-", i), bytes.Repeat([]byte{byte('a' + i%26)}, 88)...)
 }
 
-// edit changes the bytes of a file.
+// edit changes the bytes of a file. The page checksums would notice it, so they go: what is below
+// them is tested.
 func edit(t testing.TB, path string, change func(b []byte) []byte) {
 	t.Helper()
+	if err := os.Remove(SumsPath(path)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		t.Fatal(err)
+	}
 	b, err := os.ReadFile(path)
 	if err != nil {
 		t.Fatal(err)

@@ -18,6 +18,7 @@ import (
 	bolterrors "go.etcd.io/bbolt/errors"
 
 	"github.com/seqledger/seqledger/ledger/internal/boltpage"
+	"github.com/seqledger/seqledger/ledger/internal/pagesum"
 	"github.com/seqledger/seqledger/ledger/machine"
 )
 
@@ -64,6 +65,9 @@ type Options struct {
 	// thousands of records keeps a processor busy for seconds, and an Update
 	// beside it would take longer. Update and View go on meanwhile.
 	Yield func(worked time.Duration)
+	// NoPageSums opens the file without the checksums of its pages, for a copy that is about to
+	// be checked record by record and adopted.
+	NoPageSums bool
 	// NoSync leaves out every fsync. For tests only: a crash of the machine
 	// destroys the file.
 	NoSync bool
@@ -104,7 +108,11 @@ func open(path string, o Options, readOnly bool) (*Store, error) {
 	if err := s.openBolt(o); err != nil {
 		return nil, err
 	}
-	meta, err := s.checkPages()
+	sums := &pagesum.Options{Identity: o.Identity, ReadOnly: readOnly, NoSync: o.NoSync}
+	if o.NoPageSums {
+		sums = nil
+	}
+	meta, err := s.checkPages(sums)
 	if err == nil {
 		err = s.load(o.Identity)
 	}
@@ -274,7 +282,10 @@ func (s *Store) change(fn func(tx *bbolt.Tx) error) (err error) {
 		_ = tx.Rollback() // the first error is the one that tells the cause
 		return err
 	}
-	return tx.Commit()
+	if err := tx.Commit(); err != nil {
+		return err
+	}
+	return s.updateSums()
 }
 
 // syncDir makes a new name in dir durable.

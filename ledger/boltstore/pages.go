@@ -4,13 +4,16 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"math"
 	"os"
 	"runtime/debug"
+	"strings"
 	"unsafe"
 
 	"go.etcd.io/bbolt"
 
 	"github.com/seqledger/seqledger/ledger/internal/boltpage"
+	"github.com/seqledger/seqledger/ledger/internal/pagesum"
 	"github.com/seqledger/seqledger/ledger/machine"
 )
 
@@ -64,8 +67,9 @@ func pagesError(path string, err error) error {
 }
 
 // checkPages reads the inner pages of the file and the list of free ones, and
-// returns the meta page that counts, because only now is the file locked.
-func (s *Store) checkPages() (meta boltpage.Meta, err error) {
+// returns the meta page that counts, because only now is the file locked. sums says
+// how to open the checksums of the pages; nil for not at all.
+func (s *Store) checkPages(sums *pagesum.Options) (meta boltpage.Meta, err error) {
 	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
 	defer recoverDamage(controlTable, nil, &err)
 	if meta, err = checkFile(s.path); err != nil {
@@ -76,16 +80,167 @@ func (s *Store) checkPages() (meta boltpage.Meta, err error) {
 		return meta, err
 	}
 	defer func() { err = errors.Join(err, tx.Rollback()) }()
+	if sums != nil {
+		if err := s.openSums(tx, meta, sums); err != nil {
+			return meta, err
+		}
+	}
 	if err := s.pages(tx).Check(meta, false); err != nil {
 		return meta, pagesError(s.path, err)
+	}
+	if s.sums != nil && !s.readOnly && meta.Pages*uint64(meta.PageSize) <= verifiedAtOpen {
+		if _, _, err := s.sums.Verify(s.rawPages(tx), 0, math.MaxInt); err != nil {
+			return meta, fmt.Errorf("%s: %w: %w; "+adviceRestore, s.path, machine.ErrCorrupt, s.pageOf(tx, err))
+		}
 	}
 	return meta, nil
 }
 
-// pages returns the pages of a transaction, as they were when it began. They must
-// not be used after its end, nor while a writable one commits: then bbolt may map
-// the file elsewhere.
+// openSums opens the checksums of the pages, or makes them.
+func (s *Store) openSums(tx *bbolt.Tx, meta boltpage.Meta, o *pagesum.Options) (err error) {
+	if _, err := os.Stat(SumsPath(s.path)); errors.Is(err, fs.ErrNotExist) {
+		if o.ReadOnly {
+			return nil
+		}
+		// Nothing is left beside a file that is not this directory's.
+		if err := s.rawPages(tx).Check(meta, false); err != nil {
+			return pagesError(s.path, err)
+		}
+		if _, err := readControl(tx, o.Identity); err != nil {
+			return fmt.Errorf("%s: %w", s.path, err)
+		}
+	}
+	s.sums, err = pagesum.Open(SumsPath(s.path), s.rawPages(tx), meta, *o)
+	if errors.Is(err, pagesum.ErrForeign) {
+		if _, foreign := readControl(tx, o.Identity); errors.Is(foreign, ErrForeign) {
+			return fmt.Errorf("%s: %w", s.path, foreign) // which names both
+		}
+	}
+	return sumsError(s.path, err)
+}
+
+// verifiedAtOpen is the size up to which Open compares all pages of a file with their
+// checksums, in bytes; of a larger file it compares the inner ones. It takes about a
+// second where a disk reads as much in one.
+const verifiedAtOpen = 256 << 20
+
+// SumsPath returns the path of the page checksums of a state file: state.sum for state.db.
+func SumsPath(state string) string { return strings.TrimSuffix(state, ".db") + ".sum" }
+
+// sumsError says what is wrong with the page checksums of a file and what to do.
+func sumsError(state string, err error) error {
+	switch {
+	case errors.Is(err, pagesum.ErrSums):
+		return fmt.Errorf("%s: %w: %w; move it away and run seqledger verify on the directory: if that finds nothing, "+
+			"the next start makes it anew", state, machine.ErrCorrupt, err)
+	case errors.Is(err, pagesum.ErrForeign):
+		return fmt.Errorf("%s: %w: %w; put the right file back or "+adviceRestore, state, ErrForeign, err)
+	case errors.Is(err, pagesum.ErrOther):
+		return fmt.Errorf("%s: %w: %w; put back the one that belongs to the other, or move the checksums away if a "+
+			"program of before, which does not know them, has written the state since; or "+adviceRestore,
+			state, machine.ErrCorrupt, err)
+	case errors.Is(err, boltpage.ErrDamaged):
+		return pagesError(state, err)
+	}
+	return err
+}
+
+// updateSums computes the checksums of the pages that the last transaction has written.
+func (s *Store) updateSums() (err error) {
+	if s.sums == nil {
+		return nil
+	}
+	meta, err := boltpage.ReadMeta(s.file)
+	if err != nil {
+		return pageDamage(controlTable, nil, err)
+	}
+	tx, err := s.begin(false)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, tx.Rollback()) }()
+	return pageDamage(controlTable, nil, s.sums.Update(s.rawPages(tx), meta))
+}
+
+// Scrub compares up to count pages of the file with their checksums, from a page number
+// on, and returns the number to go on with, 0 at the end of the file, and how many
+// pages it has compared. Damage makes the store unusable, unless it was opened
+// read-only. It waits for a Flush or Spill, and they wait for it.
+func (s *Store) Scrub(from uint64, count int) (next uint64, compared int, err error) {
+	s.flushMu.Lock()
+	defer s.flushMu.Unlock()
+	if s.closed {
+		return 0, 0, ErrClosed
+	}
+	if err := s.Err(); err != nil || s.sums == nil {
+		return 0, 0, err
+	}
+	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
+	next, compared, err = s.scrub(from, count)
+	if err != nil && !s.readOnly {
+		err = s.fail(err)
+	}
+	return next, compared, err
+}
+
+func (s *Store) scrub(from uint64, count int) (next uint64, compared int, err error) {
+	defer recoverDamage(controlTable, nil, &err)
+	tx, err := s.begin(false)
+	if err != nil {
+		return 0, 0, err
+	}
+	defer func() { err = errors.Join(err, tx.Rollback()) }()
+	next, compared, err = s.sums.Verify(s.rawPages(tx), from, count)
+	if err != nil {
+		err = fmt.Errorf("%w: %w; "+adviceRestore, machine.ErrCorrupt, s.pageOf(tx, err))
+	}
+	return next, compared, err
+}
+
+// ScrubPages returns how many pages a scrub has before it: those of the file, free ones
+// included; 0 if the file has no checksums.
+func (s *Store) ScrubPages() uint64 {
+	if s.sums == nil {
+		return 0
+	}
+	return s.sums.Pages()
+}
+
+// PageSize returns the size of the file's pages in bytes.
+func (s *Store) PageSize() int { return s.bolt.Info().PageSize }
+
+// SumsMade reports whether Open found no page checksums and made them of the pages as they
+// were.
+func (s *Store) SumsMade() bool { return s.sums != nil && s.sums.Made() }
+
+// pageOf adds to an error of a page which table the page is of.
+func (s *Store) pageOf(tx *bbolt.Tx, err error) error {
+	wrong, ok := errors.AsType[*pagesum.PageError](err)
+	if !ok {
+		return err
+	}
+	buckets := s.rawPages(tx).Buckets(uint64(tx.Cursor().Bucket().Root()))
+	for table := range machine.Table(machine.TableCount) {
+		if b, found, _ := buckets.Bucket(bucketName(table)); found && b.Has(wrong.Page) {
+			return fmt.Errorf("%w, of table %d", err, table)
+		}
+	}
+	return fmt.Errorf("%w; it belongs to no table", err)
+}
+
+// pages returns the pages of a transaction, as they were when it began, each of which is
+// compared with its checksum when it is used first: but not in a store that is only read,
+// because an offline check goes on after damage, and calls Scrub. They must not be used
+// after its end, nor while a writable one commits: then bbolt may map the file elsewhere.
 func (s *Store) pages(tx *bbolt.Tx) boltpage.Pages {
+	if s.sums == nil || s.readOnly {
+		return s.rawPages(tx)
+	}
+	return s.rawPages(tx).Checked(s.sums.Check)
+}
+
+// rawPages is pages without the comparison.
+func (s *Store) rawPages(tx *bbolt.Tx) boltpage.Pages {
 	info := s.bolt.Info()
 	// bbolt has the address of its map as a number only. It is no memory of Go's,
 	// so nothing can move or free it.

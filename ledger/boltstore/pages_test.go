@@ -85,9 +85,7 @@ func TestDamagedPagesHideNothing(t *testing.T) {
 	for _, bit := range bits {
 		b := bytes.Clone(image)
 		b[bit/8] ^= 1 << (bit % 8)
-		if err := os.WriteFile(path, b, 0o600); err != nil {
-			t.Fatal(err)
-		}
+		edit(t, path, func([]byte) []byte { return b })
 		switch absent, err := askedFor(path, n); {
 		case errors.Is(err, machine.ErrCorrupt):
 			noticed++

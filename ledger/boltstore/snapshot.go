@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"runtime/debug"
 
@@ -127,8 +128,12 @@ func Adopt(path string, identity []byte) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, s.Close()) }()
-	if _, err := s.checkPages(); err != nil {
+	if _, err := s.checkPages(nil); err != nil {
 		return err
+	}
+	// The checksums of its pages go with the identity that it had: the next Open makes them anew.
+	if err := os.Remove(SumsPath(path)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("remove the page checksums: %w", err)
 	}
 	if err := s.adopt(identity); err != nil {
 		return fmt.Errorf("%s: %w", path, err)

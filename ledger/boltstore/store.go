@@ -10,6 +10,7 @@ import (
 
 	"go.etcd.io/bbolt"
 
+	"github.com/seqledger/seqledger/ledger/internal/pagesum"
 	"github.com/seqledger/seqledger/ledger/machine"
 )
 
@@ -42,6 +43,9 @@ type Store struct {
 	bolt     *bbolt.DB
 	file     *os.File // bolt's own handle
 	mapped   int64    // address space reserved for the file; 0 for none
+	// sums are the checksums of the file's pages; nil while it is adopted, and for a file that
+	// is only read and has none yet. They are updated under flushMu.
+	sums *pagesum.Sums
 
 	// flushMu lets one Flush or Spill run at a time; it is taken before mu.
 	flushMu sync.Mutex
@@ -241,12 +245,13 @@ func (s *Store) Close() error {
 	s.active, s.frozen = nil, nil
 	s.pending.Store(0)
 	s.spillable.Store(0)
+	errSums := s.sums.Close()
 	if s.poisoned.Load() {
 		// bbolt's Close would wait for ever for the lock that its panic left
 		// behind, so its memory map stays until the process ends.
-		return abandon(s.file)
+		return errors.Join(abandon(s.file), errSums)
 	}
-	if err := s.bolt.Close(); err != nil {
+	if err := errors.Join(s.bolt.Close(), errSums); err != nil {
 		return fmt.Errorf("close %s: %w", s.path, err)
 	}
 	return nil

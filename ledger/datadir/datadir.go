@@ -8,9 +8,10 @@
 //	          without it was never used
 //	CREATING  there only while the directory is being created
 //	state.db  the state (package boltstore)
+//	state.sum the checksums of its pages (package pagesum)
 //	log/      the replicated log (package raftlog)
 //
-// Creation is CREATING, state.db, log, LEDGER, then CREATING is removed. A
+// Creation is CREATING, state.db with state.sum, log, LEDGER, then CREATING is removed. A
 // crash in between leaves CREATING without LEDGER: nothing can have been
 // acknowledged, so the parts are removed and creation begins again.
 //
@@ -37,6 +38,8 @@ import (
 const (
 	// StateName is the name of the state file in a data directory.
 	StateName = "state.db"
+	// SumsName is the name of the file with the checksums of the state file's pages.
+	SumsName = "state.sum"
 	// LogName is the name of the log's directory in a data directory.
 	LogName = "log"
 
@@ -213,7 +216,7 @@ func (d *Directory) prepare(from Origin) error {
 	}
 	// CREATING itself stays until the new one takes its place: a restore that
 	// is killed here must not leave what looks empty.
-	if err := d.removeLeftovers(StateName, LogName); err != nil {
+	if err := d.removeLeftovers(StateName, SumsName, LogName); err != nil {
 		return err
 	}
 	d.identity = make([]byte, identityBytes)
@@ -377,7 +380,8 @@ func (d *Directory) removeLeftovers(names ...string) error {
 		return fmt.Errorf("data directory: %w", err)
 	}
 	for _, e := range entries {
-		for _, prefix := range []string{"." + creatingName + "-", "." + markerName + "-", StateName + newSuffix} {
+		for _, prefix := range []string{"." + creatingName + "-", "." + markerName + "-", StateName + newSuffix,
+			SumsName + newSuffix} {
 			if strings.HasPrefix(e.Name(), prefix) {
 				names = append(names, e.Name())
 			}

@@ -38,6 +38,12 @@ type Stats struct {
 	Truncations       uint64       // of the log
 	LogPendingBytes   int64        // log since it was truncated
 
+	// ScrubbedPages of the state file were compared with their checksums, in ScrubRounds whole
+	// rounds; the present one is at ScrubPosition of ScrubPages. LastScrub is when the last one
+	// ended; zero before the first.
+	ScrubbedPages, ScrubRounds, ScrubPosition, ScrubPages uint64
+	LastScrub                                             time.Time
+
 	CacheHits       uint64
 	CacheMisses     uint64
 	CacheEvictions  uint64 // receipts pushed out by others

@@ -33,6 +33,7 @@ type Report struct {
 	Index      uint64
 	Digest     machine.Hash
 	LogEntries uint64 // after the checkpoint, which were replayed in memory
+	Pages      uint64 // of the state file that were compared with their checksums
 	Problems   []machine.Problem
 	Omitted    uint64 // problems beyond the first maxProblems
 }
@@ -56,6 +57,12 @@ func Directory(ctx context.Context, dir string, o Options) (report *Report, err 
 		return report, nil
 	}
 	defer func() { err = errors.Join(err, store.Close()) }()
+	if report.Pages, err = scrub(ctx, store); err != nil {
+		if ctx.Err() != nil {
+			return nil, err
+		}
+		report.add(datadir.SumsName, err) // the first; what hangs on it follows
+	}
 	m, err := report.replay(ctx, d, store, func() error { return nil })
 	if err != nil || m == nil {
 		return report, err
@@ -132,7 +139,10 @@ const flushBytes = 32 << 20
 // directory's log, and checks everything in it. The report tells what the copy
 // holds then. Damage is an error for which errors.Is(err, machine.ErrCorrupt).
 func ReplayInto(ctx context.Context, path string, from *datadir.Directory) (report *Report, err error) {
-	store, err := boltstore.Open(path, boltstore.Options{Identity: from.Identity()})
+	if err := comparePages(ctx, from); err != nil {
+		return nil, err
+	}
+	store, err := boltstore.Open(path, boltstore.Options{Identity: from.Identity(), NoPageSums: true})
 	if err != nil {
 		return nil, fmt.Errorf("state in %s: %w", from.Path(), err)
 	}
@@ -154,6 +164,36 @@ func ReplayInto(ctx context.Context, path string, from *datadir.Directory) (repo
 		return nil, err
 	}
 	return report, store.Flush()
+}
+
+// comparePages compares the pages of a directory's state file with their checksums, which its copy
+// does not have.
+func comparePages(ctx context.Context, from *datadir.Directory) (err error) {
+	store, err := boltstore.OpenReadOnly(from.State(), from.Identity())
+	if err != nil {
+		return fmt.Errorf("state in %s: %w", from.Path(), err)
+	}
+	defer func() { err = errors.Join(err, store.Close()) }()
+	_, err = scrub(ctx, store)
+	return err
+}
+
+// scrubPages is how many pages are compared at a time.
+const scrubPages = 1 << 10
+
+// scrub compares all pages with their checksums, and returns how many; none if the file has
+// no checksums yet.
+func scrub(ctx context.Context, store *boltstore.Store) (pages uint64, err error) {
+	for next := uint64(0); ; {
+		if ctx.Err() != nil {
+			return pages, context.Cause(ctx)
+		}
+		var compared int
+		next, compared, err = store.Scrub(next, scrubPages)
+		if pages += uint64(compared); err != nil || next == 0 {
+			return pages, err
+		}
+	}
 }
 
 // problem makes an error of the problems of a directory; nil when there are none.

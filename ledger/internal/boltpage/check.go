@@ -120,6 +120,36 @@ func (c *checker) freeList(id uint64) error {
 	return c.use(id, len(b)/c.pages.pageSize)
 }
 
+// Live returns a bit for each page that is in use after the transaction of m, the list of free pages
+// included and the meta pages not: those that are not in the list.
+func (p Pages) Live(m Meta) ([]uint64, error) {
+	c := checker{pages: p, used: newBits(p.count()), free: newBits(p.count())}
+	if err := c.freeList(m.FreeList); err != nil {
+		return nil, err
+	}
+	live := newBits(m.Pages)
+	for i := uint64(firstPage); i < m.Pages; i++ {
+		if !c.free.has(i) {
+			live.set(i)
+		}
+	}
+	return live, nil
+}
+
+// MetaBefore returns the meta page of the transaction before that of m.
+func (p Pages) MetaBefore(m Meta) (Meta, error) {
+	offset := m.PageSize - m.Offset // of two pages, the other one
+	if int64(len(p.data)) < offset+headerSize+metaSize {
+		return Meta{}, damaged("it has no second meta page")
+	}
+	before, _, valid := parseMeta(p.data[offset+headerSize:])
+	if !valid {
+		return Meta{}, damaged("the meta page at %d is invalid", offset)
+	}
+	before.Offset = offset
+	return before, nil
+}
+
 // buckets walks through the tree of buckets and through each of them.
 func (c *checker) buckets(root uint64) error {
 	return c.tree(Bucket{pages: c.pages, root: root}, true, func(pg *page) error {

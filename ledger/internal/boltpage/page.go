@@ -10,11 +10,71 @@ import (
 type Pages struct {
 	data     []byte
 	pageSize int
+	check    func(id uint64, page []byte) error // nil for none
 }
 
 // New returns the pages in data, which is a file from its beginning to the end of
 // the last page in use. They are read when they are asked for.
-func New(data []byte, pageSize int) Pages { return Pages{data, pageSize} }
+func New(data []byte, pageSize int) Pages { return Pages{data: data, pageSize: pageSize} }
+
+// Checked returns the pages with a check that is called with each page before it is used. An error of
+// it is damage.
+func (p Pages) Checked(check func(id uint64, page []byte) error) Pages {
+	p.check = check
+	return p
+}
+
+// Count returns how many pages there are.
+func (p Pages) Count() uint64 { return p.count() }
+
+// Raw returns the bytes of one page, unchecked. The page must be there.
+func (p Pages) Raw(id uint64) []byte {
+	return p.data[id*uint64(p.pageSize) : (id+1)*uint64(p.pageSize)]
+}
+
+// Has reports whether a page belongs to a bucket, as far as its inner pages lead. It is for messages about
+// damage: it checks nothing, and reads the header of every page.
+func (b Bucket) Has(id uint64) bool {
+	if b.root == 0 {
+		return false
+	}
+	seen := newBits(b.pages.count())
+	for below := []uint64{b.root}; len(below) > 0; {
+		at := below[len(below)-1]
+		below = below[:len(below)-1]
+		if at == id {
+			return true
+		}
+		if inFile(at, b.pages.count()) != nil || seen.has(at) {
+			continue
+		}
+		seen.set(at)
+		pg, err := b.pages.page(at)
+		if err != nil {
+			continue
+		}
+		if at < id && id < at+uint64(len(pg.b)/b.pages.pageSize) {
+			return true
+		}
+		for i := 0; i < pg.count && !pg.leaf; i++ {
+			below = append(below, pg.element(i).child())
+		}
+	}
+	return false
+}
+
+// verify calls the check with some pages.
+func (p Pages) verify(id, count uint64) error {
+	if p.check == nil {
+		return nil
+	}
+	for i := id; i < id+count; i++ {
+		if err := p.check(i, p.Raw(i)); err != nil {
+			return damaged("%w", err)
+		}
+	}
+	return nil
+}
 
 // count is how many pages there are.
 func (p Pages) count() uint64 { return uint64(len(p.data) / p.pageSize) }
@@ -52,9 +112,16 @@ func (p Pages) extent(id uint64) ([]byte, error) {
 	if err := inFile(id, p.count()); err != nil {
 		return nil, err
 	}
+	// The first page says how many follow.
+	if err := p.verify(id, 1); err != nil {
+		return nil, err
+	}
 	b := p.data[id*uint64(p.pageSize):]
 	pages, err := extent(b, id, p.count())
 	if err != nil {
+		return nil, err
+	}
+	if err := p.verify(id+1, pages-1); err != nil {
 		return nil, err
 	}
 	return b[:pages*uint64(p.pageSize)], nil

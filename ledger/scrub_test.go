@@ -1,0 +1,77 @@
+package ledger
+
+import (
+	"errors"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/seqledger/seqledger/ledger/boltstore"
+	"github.com/seqledger/seqledger/ledger/internal/boltpage"
+	"github.com/seqledger/seqledger/ledger/machine"
+)
+
+// TestScrubStopsTheNode: a page that is damaged while the node runs, and that nothing reads, stops
+// it; whoever operates it sees before that how far the scrub is.
+func TestScrubStopsTheNode(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	l, err := Open(t.Context(), Options{Logger: slog.New(slog.DiscardHandler), Dir: dir, ScrubBytes: 1 << 30, scrubInterval: time.Nanosecond})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for !t.Failed() && l.Stats().ScrubRounds < 2 {
+		select {
+		case <-l.Failed():
+			t.Fatal(l.Err())
+		case <-time.After(time.Millisecond): //nolint:forbidigo // The condition is a counter's.
+		}
+	}
+	if s := l.Stats(); s.ScrubbedPages == 0 || s.ScrubPages == 0 || s.LastScrub.IsZero() {
+		t.Errorf("%+v", s)
+	}
+	state := filepath.Join(dir, "state.db")
+	file, err := os.OpenFile(state, os.O_RDWR, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	meta, err := boltpage.ReadMeta(file)
+	if err == nil {
+		_, err = file.WriteAt([]byte{1}, int64(meta.Root)*meta.PageSize+meta.PageSize-1)
+	}
+	if err = errors.Join(err, file.Close()); err != nil {
+		t.Fatal(err)
+	}
+	<-l.Failed()
+	if err := l.Err(); !errors.Is(err, machine.ErrCorrupt) || !strings.Contains(err.Error(), state) ||
+		!strings.Contains(err.Error(), "is not what was written") {
+		t.Error(err)
+	}
+	_ = l.Close() // it says the same
+	if _, err := Open(t.Context(), Options{Dir: dir, Logger: slog.New(slog.DiscardHandler)}); !errors.Is(err, machine.ErrCorrupt) {
+		t.Error("opened again:", err)
+	}
+}
+
+// TestMissingPageSumsAreMadeAnew: a directory of a program of before has none, and neither has one
+// whose operator moved a damaged file away.
+func TestMissingPageSumsAreMadeAnew(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	for range 2 {
+		l, err := Open(t.Context(), Options{Dir: dir, Logger: slog.New(slog.DiscardHandler)})
+		if err == nil {
+			err = l.Close()
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		sums := boltstore.SumsPath(filepath.Join(dir, "state.db"))
+		if err := os.Remove(sums); err != nil {
+			t.Fatal("there were none:", err)
+		}
+	}
+}
