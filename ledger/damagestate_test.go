@@ -315,7 +315,7 @@ func TestDamage_StateBitsWithoutSums(t *testing.T) {
 	t.Parallel()
 	d := newStateImage(t)
 	d.sums = nil
-	d.flipEach(t, max(7, damageStep()))
+	d.flipEach(t, max(61, damageStep()))
 }
 
 // TestDamage_Sums flips each bit of the file of page checksums, and cuts it off at each length. A
