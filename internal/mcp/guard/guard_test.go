@@ -272,19 +272,19 @@ func TestBadCalls(t *testing.T) {
 		return `{"jsonrpc":"2.0","id":7,"method":"tools/call","params":` + params + `}`
 	}
 	for line, want := range map[string]string{
-		`{"jsonrpc":"2.0","id":7,"method":"tools/call","method":"ping"}`:                      "duplicate",
-		`{"jsonrpc":"2.0","id":7,"Method":"tools/call"}`:                                      "case",
-		`{"jsonrpc":"2.0"`:                                                                    "no JSON-RPC message",
-		`{} {}`:                                                                               "behind",
-		`nonsense`:                                                                            "no JSON-RPC message",
-		call(`{"name":"charge","Name":"x","arguments":{"order":"A"}}`):                        "case",
-		call(`{"name":"charge","arguments":{"note":"A"}}`):                                    "/order, /amount",
-		call(`{"name":"charge","arguments":[1]}`):                                             "/order, /amount",
-		call(`{"name":"charge","arguments":{"order":9007199254740993}}`):                      "send it as a string",
-		call(`{"name":"charge","arguments":{"order":"A"},"_meta":{"` + MetaKey + `":5}}`):     "must be a string",
-		call(`{"name":"charge","arguments":{"order":"A"},"_meta":{"` + MetaKey + `":"a b"}}`): "visible ASCII",
-		call(`{"name":"charge","arguments":{"order":"A"},"_meta":{"` + MetaKey + `":""}}`):    "visible ASCII",
-		call(`{"name":"pay","arguments":{}}`):                                                 "needs a key",
+		`{"jsonrpc":"2.0","id":7,"method":"tools/call","method":"ping"}`: "duplicate",
+		`{"jsonrpc":"2.0","id":7,"Method":"tools/call"}`:                 "case",
+		`{"jsonrpc":"2.0"`: "no JSON-RPC message",
+		`{} {}`:            "behind",
+		`nonsense`:         "no JSON-RPC message",
+		call(`{"name":"charge","Name":"x","arguments":{"order":"A"}}`):                         "case",
+		call(`{"name":"charge","arguments":{"note":"A"}}`):                                     "/order, /amount",
+		call(`{"name":"charge","arguments":[1]}`):                                              "/order, /amount",
+		call(`{"name":"charge","arguments":{"order":9007199254740993}}`):                       "send it as a string",
+		call(`{"name":"charge","arguments":{"order":"A"},"_meta":{"` + MetaKey + `":5}}`):      "must be a string",
+		call(`{"name":"charge","arguments":{"order":"A"},"_meta":{"` + MetaKey + `":"a b"}}`):  "visible ASCII",
+		call(`{"name":"charge","arguments":{"order":"A"},"_meta":{"` + MetaKey + `":""}}`):     "visible ASCII",
+		call(`{"name":"pay","arguments":{}}`):                                                  "needs a key",
 		call(`{"name":"charge","arguments":{"order":"` + strings.Repeat("x", MaxCall) + `"}}`): "at most 1 MiB",
 	} {
 		answer := raw(t, in, out, line)

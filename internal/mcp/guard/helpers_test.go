@@ -238,4 +238,3 @@ func raw(t *testing.T, in io.Writer, out *bufio.Reader, line string) map[string]
 	}
 	return o
 }
-
