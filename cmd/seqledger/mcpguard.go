@@ -19,7 +19,7 @@ import (
 // mcpGuardCommand stands before an MCP server.
 type mcpGuardCommand struct {
 	scopeFlags    `embed:""`
-	Command       []string      `arg:"" optional:"" passthrough:"partial" help:"The server and its arguments, behind --."`
+	Command       []string      `arg:"" optional:"" help:"The server and its arguments, behind --."`
 	Upstream      string        `help:"The endpoint of a server over streamable HTTP, in place of a command." placeholder:"URL"`
 	UpstreamToken string        `help:"File with the bearer token for --upstream." name:"upstream-token-file" type:"path" placeholder:"FILE"`
 	Principal     string        `help:"help_guard_principal" placeholder:"TEXT"`
