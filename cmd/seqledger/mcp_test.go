@@ -63,9 +63,7 @@ func faultTools(dir string) *mcp.Server {
 			case "kill after":
 				_ = syscall.Kill(os.Getpid(), syscall.SIGKILL)
 			case "late":
-				for answer := filepath.Join(dir, "answer"); !exists(answer); {
-					time.Sleep(time.Millisecond) //nolint:forbidigo // Another process makes the file.
-				}
+				awaitAnswer(dir)
 			}
 			return &mcp.CallToolResult{Content: []mcp.Content{
 				&mcp.TextContent{Text: fmt.Sprintf("charge %d for %s", n, in.Order)}}}, nil, nil
@@ -76,6 +74,17 @@ func faultTools(dir string) *mcp.Server {
 			return &mcp.CallToolResult{Content: []mcp.Content{&mcp.TextContent{Text: string(content)}}}, nil, err
 		})
 	return s
+}
+
+// awaitAnswer waits until another process makes the file answer. A server whose guard was killed ends.
+func awaitAnswer(dir string) {
+	tick := time.NewTicker(time.Millisecond)
+	defer tick.Stop()
+	for parent := os.Getppid(); !exists(filepath.Join(dir, "answer")); <-tick.C {
+		if os.Getppid() != parent {
+			os.Exit(4)
+		}
+	}
 }
 
 func exists(path string) bool {
@@ -319,9 +328,6 @@ func TestGuardKilled(t *testing.T) {
 	}
 	if n := effects(dir, "A"); n != 1 {
 		t.Errorf("%d effects", n)
-	}
-	if err := os.WriteFile(filepath.Join(dir, "answer"), nil, 0o600); err != nil { // ends what was left
-		t.Fatal(err)
 	}
 }
 
