@@ -11,6 +11,7 @@ import (
 	"os/exec"
 	"os/signal"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -144,7 +145,7 @@ func startGuard(t *testing.T, dir string, args ...string) *agentHost {
 	}
 	command := append([]string{"mcp", "guard", "--config", rules, "--journal", filepath.Join(dir, "journal"),
 		"--data", filepath.Join(dir, "data")}, args...)
-	if !strings.Contains(strings.Join(args, " "), "--upstream") && !strings.Contains(strings.Join(args, " "), "-- ") {
+	if !strings.Contains(strings.Join(args, " "), "--upstream") && !slices.Contains(args, "--") {
 		command = append(command, "--", os.Args[0])
 	}
 	h := &agentHost{process: &process{ended: make(chan struct{})}, dir: dir}
