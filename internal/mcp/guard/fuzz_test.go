@@ -77,9 +77,6 @@ func FuzzMessages(f *testing.F) {
 		}
 		if theirErr == nil && m.batch == nil {
 			request, isRequest := theirs.(*jsonrpc.Request)
-			if isRequest != (m.method != "") && isRequest {
-				t.Fatalf("the SDK reads the method %q", request.Method)
-			}
 			if isRequest && request.Method != m.method {
 				t.Fatalf("method %q, the SDK reads %q", m.method, request.Method)
 			}
@@ -90,7 +87,7 @@ func FuzzMessages(f *testing.F) {
 				t.Fatal("a guarded call would pass")
 			}
 		}
-		if m.batch == nil {
+		if jsontext.Value(input).Kind() == '{' {
 			checkSet(t, input)
 		}
 	})
