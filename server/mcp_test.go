@@ -94,7 +94,8 @@ func TestToolsForAgents(t *testing.T) {
 	request := object{"request": object{"amount": 5, "to": "x"}, "attempt_id": attempt}
 	owned := expect("reserve", with(request), "outcome", "ACQUIRED", "next", "once")
 	expect("reserve", with(request), "outcome", "ACQUIRED", "token", fmt.Sprint(owned["token"])) // its own repeat
-	expect("reserve", with(object{"request": object{"to": "x", "amount": 5}}), "outcome", "IN_FLIGHT", "next", "do nothing")
+	expect("reserve", with(object{"request": object{"to": "x", "amount": 5}}), "outcome", "IN_FLIGHT", "next",
+		"do nothing")
 	expect("reserve", with(object{"request": object{"to": "x", "amount": 6}}), "outcome", "MISMATCH", "next", "new key")
 	expect("look_up", key, "found", "true", "next", "Wait")
 	owner := object{"token": owned["token"], "attempt_id": attempt}
@@ -126,8 +127,10 @@ func TestToolsForAgents(t *testing.T) {
 		{"reserve", object{"scope": "acme", "key": "a b", "request": 1}, "Correct record.key"},
 		{"complete", with(object{"token": "0", "attempt_id": attempt}), "token"},
 		{"resolve", with(object{"state": "maybe"}), "committed or rejected"},
-		{"write_once", object{"scope": "acme/main", "key": "report", "operations": []object{{"append": "x"}}}, "new key only"},
-		{"write_once", object{"scope": "acme/main", "key": "w", "operations": []object{{}}}, "operations[0] must have one of"},
+		{"write_once", object{"scope": "acme/main", "key": "report", "operations": []object{{"append": "x"}}},
+			"new key only"},
+		{"write_once", object{"scope": "acme/main", "key": "w", "operations": []object{{}}},
+			"operations[0] must have one of"},
 		{"write_once", object{"scope": "acme/main", "key": "w2", "operations": []object{
 			{"set": object{"key": "report/1", "value": "x", "if_absent": true}}}}, "decide anew"},
 	} {
@@ -145,7 +148,8 @@ func TestToolAnnotations(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	reads, destroys := map[string]bool{"look_up": true, "client_state": true}, map[string]bool{"resolve": true, "write_once": true}
+	reads, destroys := map[string]bool{"look_up": true, "client_state": true},
+		map[string]bool{"resolve": true, "write_once": true}
 	names := map[string]bool{}
 	for _, tool := range listed.Tools {
 		names[tool.Name] = true

@@ -67,7 +67,7 @@ func TestCompletion(t *testing.T) {
 		"seqledger session ":             "open",
 		"seqledger mcp gu":               "guard",
 		"seqledger mcp guard --ups":      "--upstream --upstream-token-file",
-		"seqledger mcp --names":          "--namespace",
+		"seqledger mcp tools --names":    "--namespace",
 		"seqledger status --ti":          "--timeout",
 		"seqledger serve --log-format ":  "json text",
 		"seqledger completion ":          "bash fish zsh",

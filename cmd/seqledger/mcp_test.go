@@ -396,7 +396,7 @@ func TestGuardWithoutItsLedger(t *testing.T) {
 		t.Errorf("a tool that is not guarded: %+v", r)
 	}
 	h.kill()
-	s = serveOn(t, s.data, s.address)
+	serveOn(t, s.data, s.address)
 	h = startGuard(t, dir, flags...)
 	deadline := time.Now().Add(hangs)
 	for {
@@ -479,9 +479,10 @@ func TestGuardUsage(t *testing.T) {
 		"--config is missing": command,
 		"name one server":     {"--config", rules},
 		wrong + ":3: tools.charge.windw is an unknown field": append([]string{"--config", wrong}, command...),
-		"no such file":                append([]string{"--config", rules + "x"}, command...),
-		"--upstream ":                 {"--config", rules, "--upstream", "127.0.0.1:80"},
-		"--upstream-token-file:":      {"--config", rules, "--upstream", "http://example.com", "--upstream-token-file", rules},
+		"no such file": append([]string{"--config", rules + "x"}, command...),
+		"--upstream ":  {"--config", rules, "--upstream", "127.0.0.1:80"},
+		"--upstream-token-file:": {"--config", rules, "--upstream", "http://example.com", "--upstream-token-file",
+			rules},
 		"--upstream-token-file needs": append([]string{"--config", rules, "--upstream-token-file", rules}, command...),
 		"--ledger-token-file":         append([]string{"--config", rules, "--ledger-token-file", rules}, command...),
 		"--max-calls":                 append([]string{"--config", rules, "--max-calls", "0"}, command...),
@@ -525,7 +526,8 @@ func TestServeMCP(t *testing.T) {
 	t.Parallel()
 	s := serve(t, "--mcp")
 	client := mcp.NewClient(&mcp.Implementation{Name: "agent", Version: "1"}, nil)
-	session, err := client.Connect(t.Context(), &mcp.StreamableClientTransport{Endpoint: "http://" + s.address + "/mcp"}, nil)
+	session, err := client.Connect(t.Context(),
+		&mcp.StreamableClientTransport{Endpoint: "http://" + s.address + "/mcp"}, nil)
 	if err != nil {
 		t.Fatal(err)
 	}

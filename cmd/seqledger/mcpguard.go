@@ -103,7 +103,8 @@ func (c *mcpGuardCommand) options(config string) (*guard.Options, error) {
 		return nil, usage("--config is missing: the file that names the tools to guard")
 	case (c.Upstream == "") == (len(c.Command) == 0):
 		return nil, usage("name one server: a command behind --, or --upstream URL")
-	case c.Upstream != "" && (err != nil || upstream.Host == "" || upstream.Scheme != "http" && upstream.Scheme != "https"):
+	case c.Upstream != "" && (err != nil || upstream.Host == "" || upstream.Scheme != "http" &&
+		upstream.Scheme != "https"):
 		return nil, usage("--upstream %s: must be an http or https URL", c.Upstream)
 	case c.UpstreamToken != "" && c.Upstream == "":
 		return nil, usage("--upstream-token-file needs --upstream")
@@ -136,7 +137,8 @@ func (c *mcpGuardCommand) guardProcess(e *environment, o *guard.Options) error {
 	defer signal.Stop(signals)
 	server, err := guard.StartProcess(c.Command, e.stderr)
 	if err != nil {
-		return fail(exitFailed, "the command behind -- must be a program on the PATH, or a path", "%s: %w", c.Command[0], err)
+		return fail(exitFailed, "the command behind -- must be a program on the PATH, or a path", "%s: %w",
+			c.Command[0], err)
 	}
 	ended, forwarded := make(chan struct{}), make(chan struct{})
 	// Ends when the server has ended; the receive below waits for it.

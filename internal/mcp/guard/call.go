@@ -58,10 +58,10 @@ func (g *Guard) guarded(ctx context.Context, m *message) bool {
 		return true
 	}
 	// Ends with the call, or with the server; Run waits for it.
-	g.calls.Go(func() {
+	go func() {
 		defer g.leave()
 		g.serve(ctx, c)
-	})
+	}()
 	return true
 }
 
@@ -226,14 +226,16 @@ func (g *Guard) run(ctx context.Context, c *call) []byte {
 	case ran && !errors.Is(err, idempotency.ErrNotExecuted):
 		g.Logger.WarnContext(ctx, "the outcome of a call is unknown", "tool", c.name, "key_hash", hashed(key),
 			"error", err)
-		return rpcResult(c.id, c.unknown(&record, "The server ended, or its connection broke, before it answered this call."))
+		return rpcResult(c.id, c.unknown(&record,
+			"The server ended, or its connection broke, before it answered this call."))
 	}
 	return rpcResult(c.id, c.refusal(&record, err))
 }
 
 // judge decides what an answer of the server leaves behind. It returns what [idempotency.Do] takes.
 func (c *call) judge(a *message) ([]byte, error) {
-	failed, kept := a.fault != nil, a.result
+	failed := a.fault != nil
+	var kept []byte
 	if failed {
 		if faultCode(a.fault) == codeElicitation {
 			return nil, errPassed
@@ -363,7 +365,8 @@ func (c *call) unknown(record *idempotency.RecordKey, why string) jsontext.Value
 	return advice(idempotency.CodeOutcomeUnknown, idempotency.Reconcile, fmt.Sprintf(
 		"%s It may have happened, and the tool %s is not run again by itself. Find out whether it happened before you "+
 			"do anything in its place: %s A person who knows settles it with: seqledger key resolve %s --namespace %s "+
-			"%s --as committed (or rejected) --response TEXT. Repeats of this call get that text.", why, c.name, find, scope,
+			"%s --as committed (or rejected) --response TEXT. Repeats of this call get that text.", why, c.name, find,
+		scope,
 		shell(record.Namespace), shell(record.Key)))
 }
 

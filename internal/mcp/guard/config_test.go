@@ -35,7 +35,9 @@ func TestDefaults(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got, want := *c.Tools["pay"], (Tool{Window: DefaultWindow, KeyWindow: DefaultKeyWindow, Errors: StoreErrors}); got.Window != want.Window || got.KeyWindow != want.KeyWindow || got.Errors != want.Errors ||
+	if got, want := *c.Tools["pay"], (Tool{Window: DefaultWindow, KeyWindow: DefaultKeyWindow,
+		Errors: StoreErrors}); got.Window != want.Window || got.KeyWindow != want.KeyWindow ||
+		got.Errors != want.Errors ||
 		got.Arguments != nil || got.KeyRequired || got.Timeout != 0 {
 		t.Errorf("%+v", got)
 	}

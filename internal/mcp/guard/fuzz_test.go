@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"bytes"
 	"encoding/json"
+	"errors"
 	"io"
 	"reflect"
 	"strings"
@@ -40,7 +41,7 @@ func FuzzLines(f *testing.F) {
 				all = append(all, '\n')
 			}
 			if err != nil {
-				if err != io.EOF {
+				if !errors.Is(err, io.EOF) {
 					t.Fatal(err)
 				}
 				break
@@ -131,7 +132,7 @@ func FuzzEvents(f *testing.F) {
 				events = append(events, string(data))
 				return nil
 			})
-			if err != io.EOF {
+			if !errors.Is(err, io.EOF) {
 				t.Fatal(err)
 			}
 			return events

@@ -72,6 +72,7 @@ type Guard struct {
 	calls sync.WaitGroup
 
 	mu      sync.Mutex
+	over    bool // the server has ended: nothing joins calls
 	next    uint64
 	pending map[string]*request // by the guard's own id
 
@@ -132,6 +133,9 @@ func (g *Guard) Run(ctx context.Context, in io.Reader, out io.Writer) error {
 	go g.readClient(context.WithoutCancel(ctx), bufio.NewReaderSize(in, 64<<10))
 	err := g.Upstream.Run(g.fromServer)
 	close(g.ended)
+	g.mu.Lock()
+	g.over = true
+	g.mu.Unlock()
 	g.calls.Wait()
 	return err
 }
@@ -214,17 +218,27 @@ func (g *Guard) refuseBatch(m *message) {
 	}
 }
 
-// enter takes a slot for a request of the guard's own; without one there are too many.
+// enter takes a slot for a request of the guard's own. There is none when there are too many, or the
+// server has ended.
 func (g *Guard) enter() bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.over {
+		return false
+	}
 	select {
 	case g.slots <- struct{}{}:
+		g.calls.Add(1)
 		return true
 	default:
 		return false
 	}
 }
 
-func (g *Guard) leave() { <-g.slots }
+func (g *Guard) leave() {
+	<-g.slots
+	g.calls.Done()
+}
 
 // await registers a request and returns its id.
 func (g *Guard) await(r *request) (id string) {
@@ -308,11 +322,12 @@ func (g *Guard) list(m *message) bool {
 	id := g.await(r)
 	own, err := setMembers(m.raw, edit{"id", quote(id)})
 	if err != nil {
+		g.take(quote(id))
 		g.leave()
 		return false // cannot be: the message was read
 	}
 	// Ends with the answer or the server; Run waits for it.
-	g.calls.Go(func() {
+	go func() {
 		defer g.leave()
 		sent := *m
 		sent.raw, sent.id = own, quote(id)
@@ -328,7 +343,7 @@ func (g *Guard) list(m *message) bool {
 			}
 		case <-g.ended:
 		}
-	})
+	}()
 	return true
 }
 

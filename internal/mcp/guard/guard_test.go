@@ -289,11 +289,13 @@ func TestBadCalls(t *testing.T) {
 	} {
 		answer := raw(t, in, out, line)
 		fault, _ := answer["error"].(map[string]any)
-		if text, _ := fault["message"].(string); !strings.Contains(text, want) || !strings.Contains(text, "nothing was done") {
+		if text, _ := fault["message"].(string); !strings.Contains(text, want) ||
+			!strings.Contains(text, "nothing was done") {
 			t.Errorf("%.100s: want %q, got %v", line, want, answer)
 		}
 	}
-	batch := "[" + call(`{"name":"charge","arguments":{"order":"A"}}`) + `,{"jsonrpc":"2.0","method":"notifications/x"}]`
+	batch := "[" + call(`{"name":"charge","arguments":{"order":"A"}}`) +
+		`,{"jsonrpc":"2.0","method":"notifications/x"}]`
 	go func() { _, _ = in.Write([]byte(batch + "\n")) }() // ends with the write
 	if answer, err := out.ReadString('\n'); err != nil || !strings.Contains(answer, "one by one") ||
 		strings.Count(answer, `"id"`) != 1 {

@@ -193,10 +193,10 @@ func (w *world) startGuard() (in io.WriteCloser, out io.Reader) {
 
 // reply is what a client got.
 type reply struct {
-	text               string
-	isError, replayed  bool
-	code, action       any
-	structured, unsaid any
+	text              string
+	isError, replayed bool
+	code, action      any
+	structured        any
 }
 
 // call calls a tool with arguments and, unless it is empty, a key.
@@ -212,7 +212,8 @@ func (w *world) call(tool, key string, arguments any) reply {
 	if err != nil {
 		return reply{text: err.Error(), isError: true, code: "rpc"}
 	}
-	r := reply{isError: result.IsError, replayed: result.Meta[metaReplayed] == true, structured: result.StructuredContent}
+	r := reply{isError: result.IsError, replayed: result.Meta[metaReplayed] == true,
+		structured: result.StructuredContent}
 	r.code, r.action = result.Meta[metaCode], result.Meta[metaAction]
 	for _, content := range result.Content {
 		if t, ok := content.(*mcp.TextContent); ok {

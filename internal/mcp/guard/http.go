@@ -69,6 +69,9 @@ func NewHTTP(o HTTPOptions) *HTTP {
 			CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 		}
 	}
+	if o.Logger == nil {
+		o.Logger = slog.New(slog.DiscardHandler)
+	}
 	h := &HTTP{HTTPOptions: o, lines: make(chan []byte), places: make(chan struct{}, maxPosts),
 		closed: make(chan struct{})}
 	h.ctx, h.cancel = context.WithCancel(context.Background())
@@ -143,10 +146,10 @@ func (h *HTTP) leave() {
 	h.posts.Done()
 }
 
-// Send implements [Upstream]. A message that others may depend on is sent before Send returns. The
-// failure of a call is answered in the server's place.
+// Send implements [Upstream]. It waits for the messages that begin a session, because the others need
+// the session. The failure of a call is answered in the server's place.
 func (h *HTTP) Send(m *message) error {
-	if !m.isCall() || m.method == "initialize" {
+	if m.method == "initialize" || m.method == "notifications/initialized" {
 		return h.Call(m)
 	}
 	if err := h.enter(); err != nil {
@@ -155,8 +158,13 @@ func (h *HTTP) Send(m *message) error {
 	// Ends with the answer or with ctx; Run waits for it.
 	go func() {
 		defer h.leave()
-		if err := h.post(m); err != nil {
+		err := h.post(m)
+		switch {
+		case err == nil:
+		case m.isCall():
 			h.deliver(rpcError(m.id, codeInternal, "seqledger: "+err.Error()))
+		default:
+			h.Logger.Warn("a message did not reach the server", "method", m.method, "error", err)
 		}
 	}()
 	return nil
@@ -214,7 +222,7 @@ func (h *HTTP) post(m *message) error {
 		h.listen()
 		fallthrough
 	case !m.isCall():
-		return nil
+		return err
 	case answered:
 		return nil
 	case err != nil:
@@ -391,7 +399,7 @@ func (h *HTTP) listen() {
 		case <-h.ctx.Done():
 		}
 	}()
-	go func() {
+	go func() { // the second
 		defer h.posts.Done()
 		for wait := listenFirst; h.listenOnce(ctx); wait = min(2*wait, listenMax) {
 			timer := time.NewTimer(wait)

@@ -32,7 +32,8 @@ func TestEverythingElsePasses(t *testing.T) {
 	}
 	w.charge(func(ctx context.Context, r *mcp.CallToolRequest, _ payment) (*mcp.CallToolResult, any, error) {
 		token := r.Params.GetProgressToken()
-		if err := r.Session.NotifyProgress(ctx, &mcp.ProgressNotificationParams{ProgressToken: token, Message: "half"}); err != nil {
+		if err := r.Session.NotifyProgress(ctx,
+			&mcp.ProgressNotificationParams{ProgressToken: token, Message: "half"}); err != nil {
 			return nil, nil, err
 		}
 		return text("paid"), nil, nil
@@ -47,12 +48,14 @@ func TestEverythingElsePasses(t *testing.T) {
 		func(context.Context, *mcp.ReadResourceRequest) (*mcp.ReadResourceResult, error) {
 			return &mcp.ReadResourceResult{Contents: []*mcp.ResourceContents{{URI: "file:///a", Text: "contents"}}}, nil
 		})
-	w.server.AddPrompt(&mcp.Prompt{Name: "p"}, func(context.Context, *mcp.GetPromptRequest) (*mcp.GetPromptResult, error) {
-		return &mcp.GetPromptResult{Description: "described"}, nil
-	})
+	w.server.AddPrompt(&mcp.Prompt{Name: "p"},
+		func(context.Context, *mcp.GetPromptRequest) (*mcp.GetPromptResult, error) {
+			return &mcp.GetPromptResult{Description: "described"}, nil
+		})
 	w.start()
 	ctx := t.Context()
-	params := &mcp.CallToolParams{Name: "charge", Arguments: payment{Order: "A"}, Meta: mcp.Meta{"progressToken": "mine"}}
+	params := &mcp.CallToolParams{Name: "charge", Arguments: payment{Order: "A"},
+		Meta: mcp.Meta{"progressToken": "mine"}}
 	if result, err := w.client.CallTool(ctx, params); err != nil || result.IsError {
 		t.Error(result, err)
 	}
@@ -154,11 +157,13 @@ func TestBytesPass(t *testing.T) {
 	} {
 		go func() { upstream.lines <- line }() // ends with the line
 		if got, err := lines.ReadString('\n'); err != nil || strings.TrimSuffix(got, "\n") != line {
-			t.Errorf("the server sent %d bytes, %.100s; the client got %d, %.100s (%v)", len(line), line, len(got), got, err)
+			t.Errorf("the server sent %d bytes, %.100s; the client got %d, %.100s (%v)", len(line), line, len(got), got,
+				err)
 		}
 	}
 	go func() { // ends with the write
-		_, _ = io.WriteString(toGuard, `{"id":1,"method":"`+strings.Repeat("x", MaxMessage)+`"}`+"\n"+`{"id":2,"method":"after"}`+"\n")
+		_, _ = io.WriteString(toGuard, `{"id":1,"method":"`+strings.Repeat("x", MaxMessage)+`"}`+"\n"+
+			`{"id":2,"method":"after"}`+"\n")
 	}()
 	if got, err := lines.ReadString('\n'); err != nil || !strings.Contains(got, "16 MiB") {
 		t.Errorf("a message that is too long: %.200s (%v)", got, err)
@@ -207,8 +212,9 @@ func TestHTTPThatFails(t *testing.T) {
 			_, _ = io.WriteString(w, "data: {\"jsonrpc\":\"2.0\",\"method\":\"notifications/progress\"}\n\ndata: {\"jsonrpc")
 			panic(http.ErrAbortHandler)
 		}, "outcome-unknown", 1},
-		"no answer":     {func(http.ResponseWriter, *http.Request) {}, "outcome-unknown", 1},
-		"a broken pipe": {func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) }, "outcome-unknown", 1},
+		"no answer": {func(http.ResponseWriter, *http.Request) {}, "outcome-unknown", 1},
+		"a broken pipe": {func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) }, "outcome-unknown",
+			1},
 		"a failure": {func(w http.ResponseWriter, _ *http.Request) { http.Error(w, "oops", http.StatusBadGateway) },
 			"outcome-unknown", 1},
 		"no session": {func(w http.ResponseWriter, _ *http.Request) { http.Error(w, "gone", http.StatusNotFound) },

@@ -125,7 +125,8 @@ type receiptOutput struct {
 
 func showReceipt(r *seqledgerv1.Receipt) *receiptOutput {
 	out := &receiptOutput{
-		TxID: r.GetTxId(), Replayed: r.GetReplayed(), Index: number(r.GetIndex()), BlockHeight: number(r.GetBlockHeight()),
+		TxID: r.GetTxId(), Replayed: r.GetReplayed(), Index: number(r.GetIndex()),
+		BlockHeight: number(r.GetBlockHeight()),
 		CommittedAt: moment(r.GetCommittedAt()), Actor: r.GetActor(),
 	}
 	if r.GetSequence() != 0 {
@@ -143,8 +144,9 @@ func (t *tools) writeOnce(ctx context.Context, in *writeInput) (*receiptOutput, 
 		return nil, err
 	}
 	request := &seqledgerv1.WriteRequest{
-		Scope: key.GetScope(), Namespace: key.GetNamespace(), Principal: key.GetPrincipal(), IdempotencyKey: key.GetKey(),
-		Ttl: seconds(in.TTLSeconds),
+		Scope: key.GetScope(), Namespace: key.GetNamespace(), Principal: key.GetPrincipal(),
+		IdempotencyKey: key.GetKey(),
+		Ttl:            seconds(in.TTLSeconds),
 	}
 	for i := range in.Operations {
 		m, err := in.Operations[i].message()

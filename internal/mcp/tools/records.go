@@ -23,14 +23,16 @@ func (t *tools) addRecords(s *mcp.Server) {
 	add(s, "complete", "Store the result of an action that was done, so that every repeat of it gets this result. Safe to "+
 		"repeat.", hints("Store a result", false, true, false), t.complete)
 	add(s, "reject", "Store that an action was refused for good (a declined card, an invalid order) and was not done. "+
-		"Never for a timeout or an unknown outcome. Safe to repeat.", hints("Store a refusal", false, true, false), t.reject)
+		"Never for a timeout or an unknown outcome. Safe to repeat.", hints("Store a refusal", false, true, false),
+		t.reject)
 	add(s, "heartbeat", "Keep a reserved key while its action takes longer than the lease. Stop the action when the "+
 		"outcome is LEASE_LOST.", hints("Keep a key", false, true, false), t.heartbeat)
 	add(s, "look_up", "Read what has become of a key, without changing anything.",
 		hints("Look a key up", true, true, false), t.lookUp)
 	add(s, "resolve", "Settle a key whose outcome is INDETERMINATE, once you have found out, from the system that does "+
-		"the action, whether it was done. It cannot be undone. Never guess.", hints("Settle an unknown outcome", false, true,
-		true), t.resolve)
+		"the action, whether it was done. It cannot be undone. Never guess.",
+		hints("Settle an unknown outcome", false, true,
+			true), t.resolve)
 }
 
 type reserveInput struct {
@@ -123,7 +125,8 @@ func (t *tools) reserve(ctx context.Context, in *reserveInput) (*reserveOutput, 
 	if err != nil {
 		return nil, advise(err)
 	}
-	out := &reserveOutput{AttemptID: in.AttemptID, Attempt: answer.GetAttempt(), Checkpoint: string(answer.GetCheckpoint()),
+	out := &reserveOutput{AttemptID: in.AttemptID, Attempt: answer.GetAttempt(),
+		Checkpoint:     string(answer.GetCheckpoint()),
 		LeaseExpiresAt: moment(answer.GetLeaseExpiresAt()), Record: showRecord(answer.GetRecord()),
 		RetryAfterSeconds: answer.GetRetryAfter().AsDuration().Seconds()}
 	if out.Outcome, out.Next = outcome(answer.GetOutcome()); answer.GetToken() != 0 {

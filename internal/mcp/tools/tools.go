@@ -252,7 +252,8 @@ func fingerprint(request any) (*seqledgerv1.Fingerprint, error) {
 	if err != nil {
 		return nil, err
 	}
-	f, err := idempotency.NewFingerprint(idempotency.FingerprintJCS, nil, &idempotency.Request{Method: "reserve", Body: body})
+	f, err := idempotency.NewFingerprint(idempotency.FingerprintJCS, nil,
+		&idempotency.Request{Method: "reserve", Body: body})
 	if err != nil {
 		return nil, fmt.Errorf("request cannot be compared with that of a repeat: %w; nothing was done", err)
 	}
