@@ -18,23 +18,12 @@ const mcpPath = "/mcp"
 func (s *Server) mountMCP(mux *http.ServeMux) error {
 	api := http.NewServeMux()
 	s.mount(api)
-	handler, err := s.options.MCP(inProcess{s.withRole(checkProtocol(api))})
+	handler, err := s.options.MCP(inProcess{checkProtocol(api)})
 	if err != nil {
 		return fmt.Errorf("server: Options.MCP: %w", err)
 	}
 	mux.Handle(mcpPath, s.fromAllowedPage(s.limitBody(writing, admission.BodyDeadline(handler))))
 	return nil
-}
-
-// withRole refuses what the caller's role does not allow before a message is read, as admit does.
-func (s *Server) withRole(next http.Handler) http.Handler {
-	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if err := s.admitRole(r.Context(), r.URL.Path); err != nil {
-			s.writeAuthError(w, r, err)
-			return
-		}
-		next.ServeHTTP(w, r)
-	})
 }
 
 // fromAllowedPage refuses pages of other origins: a browser sends some requests without asking first.

@@ -64,6 +64,42 @@ func TestARepeatAfterARestart(t *testing.T) {
 	if other := w.call("charge", "", payment{Order: "A", Amount: 5}); other.replayed {
 		t.Errorf("behind another server: %+v", other)
 	}
+	w.kill()
+	<-w.ended
+	w.principal = "ada"
+	w.start()
+	if other := w.call("charge", "", payment{Order: "A", Amount: 5}); other.replayed {
+		t.Errorf("of another principal: %+v", other)
+	}
+}
+
+// What a person has stored for an unknown outcome is the answer to a repeat: a text, or a whole answer.
+func TestWhatAPersonHasStored(t *testing.T) {
+	t.Parallel()
+	c := &call{message: &message{id: []byte("7")}}
+	for stored, want := range map[string]string{
+		`paid`:                                   `{"content":[{"type":"text","text":"paid"}],"isError":false,"_meta":{"replayed":true}}`,
+		`{"charge":"ch_1"}`:                      `{"content":[{"type":"text","text":"{\"charge\":\"ch_1\"}"}],"isError":false,"_meta":{"replayed":true}}`,
+		`{"error":"no"}`:                         `{"content":[{"type":"text","text":"{\"error\":\"no\"}"}],"isError":false,"_meta":{"replayed":true}}`,
+		`{"result":{"content":[]}}`:              `{"content":[],"_meta":{"replayed":true}}`,
+		`{"result":{"_meta":{"a":1},"x":2}}`:     `{"_meta":{"a":1,"replayed":true},"x":2}`,
+		`{"result":{"_meta":null}}`:              `{"_meta":{"replayed":true}}`,
+		`{"result":{"_meta":{"replayed":0}}}`:    `{"_meta":{"replayed":true}}`,
+		`{"error":{"code":-1,"message":"m"}}`:    `{"code":-1,"message":"m","data":{"replayed":true}}`,
+		`{"error":{"code":-1,"data":"no"}}`:      `{"code":-1,"data":"no"}`,
+		`{"result":{"content":[]},"other":true}`: `{"content":[{"type":"text","text":"{\"result\":{\"content\":[]},\"other\":true}"}],"isError":false,"_meta":{"replayed":true}}`,
+	} {
+		member := "result"
+		if strings.HasPrefix(stored, `{"error":{`) {
+			member = "error"
+		}
+		if got := string(c.replay([]byte(stored), false)); got != `{"jsonrpc":"2.0","id":7,"`+member+`":`+want+`}` {
+			t.Errorf("%s: got %s", stored, got)
+		}
+	}
+	if got := string(c.replay([]byte("no"), true)); !strings.Contains(got, `"isError":true`) {
+		t.Error(got)
+	}
 }
 
 // Many equal calls at once run the tool once, and all get its result.

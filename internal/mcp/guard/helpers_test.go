@@ -75,6 +75,8 @@ type world struct {
 	log     *lockedLog
 	server  *mcp.Server
 	effects atomic.Int32
+
+	principal string
 }
 
 // lockedLog collects what a guard logs.
@@ -173,7 +175,8 @@ func (w *world) startGuard() (in io.WriteCloser, out io.Reader) {
 	}()
 	g := New(Options{
 		Config: w.config, Upstream: w.pipes, Store: w.store, Scope: idempotency.Scope{Organization: "mcp"},
-		Logger: slog.New(slog.NewTextHandler(w.log, nil)),
+		Principal: w.principal,
+		Logger:    slog.New(slog.NewTextHandler(w.log, nil)),
 	})
 	w.ended = make(chan struct{})
 	ended := w.ended
