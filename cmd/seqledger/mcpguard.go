@@ -160,7 +160,11 @@ func (c *mcpGuardCommand) guardProcess(e *environment, o *guard.Options) error {
 		}
 	}()
 	o.Upstream = server
-	err = guard.New(*o).Run(context.WithoutCancel(e.ctx), e.stdin, e.stdout)
+	in := e.stdin
+	if i, ok := in.(interruptible); ok {
+		in = i.from // the server decides what a signal means; until it ends, messages pass
+	}
+	err = guard.New(*o).Run(context.WithoutCancel(e.ctx), in, e.stdout)
 	close(ended)
 	<-forwarded
 	exit, isExit := errors.AsType[*exec.ExitError](err)
