@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math/rand/v2"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -13,6 +14,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -329,6 +331,37 @@ func TestGuardKilled(t *testing.T) {
 	}
 	if n := effects(dir, "A"); n != 1 {
 		t.Errorf("%d effects", n)
+	}
+}
+
+// A guard that is killed at any moment, again and again, lets no order be charged twice, and the last
+// guard answers for every order: with the first result, or that its outcome is unknown.
+func TestGuardKilledAtAnyMoment(t *testing.T) {
+	t.Parallel()
+	const orders, kills = 12, 8
+	s, dir := serve(t), t.TempDir()
+	for range kills {
+		h := startGuard(t, dir, "--ledger", s.address)
+		var calls sync.WaitGroup
+		for order := range orders {
+			calls.Go(func() { _ = h.charge(fmt.Sprint("order-", order), "") })
+		}
+		kill := time.AfterFunc(rand.N(30*time.Millisecond), func() { _ = h.cmd.Process.Kill() })
+		calls.Wait()
+		kill.Stop()
+		h.kill()
+	}
+	h := startGuard(t, dir, "--ledger", s.address)
+	for i := range orders {
+		order := fmt.Sprint("order-", i)
+		r := h.charge(order, "")
+		for deadline := time.Now().Add(hangs); r.code == "in-flight" && time.Now().Before(deadline); {
+			r = h.charge(order, "")
+		}
+		n := effects(dir, order)
+		if n > 1 || r.code == nil && n != 1 || r.code != nil && r.code != "outcome-unknown" {
+			t.Errorf("%s: %d effects, answered %+v", order, n, r)
+		}
 	}
 }
 
