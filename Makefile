@@ -109,6 +109,13 @@ bench-check: ## Fail when this tree is more than 15 % slower than the branch mai
 bench-allocs: ## Fail when a write allocates more often than bench/allocs.json says
 	$(GO) run ./bench allocs
 
+# The packages have exact versions and their hashes in the lock file, and run no scripts of theirs.
+.PHONY: mcp-peers
+mcp-peers: ## Test seqledger mcp guard before an MCP server from npm (needs node and npm)
+	@dir=$$(mktemp -d) && trap 'rm -rf "$$dir"' EXIT && cp cmd/seqledger/testdata/mcpservers/*.json "$$dir" && \
+	  npm ci --prefix "$$dir" --ignore-scripts --no-audit --no-fund && \
+	  MCP_PEERS="$$dir" $(GO) test -count=1 -timeout 5m -run '^TestGuardBeforeAServerOfOthers$$' ./cmd/seqledger
+
 .PHONY: lint
 lint: $(TOOLS)/golangci-lint $(TOOLS)/buf ## Run the linters over Go and proto
 	$(TOOLS)/golangci-lint run ./...

@@ -4,6 +4,7 @@ import (
 	"crypto/tls"
 	"errors"
 	"log/slog"
+	"net/http"
 	"time"
 
 	"github.com/seqledger/seqledger/ledger"
@@ -47,6 +48,10 @@ type Options struct {
 	// may call from a browser; "*" is every one, and refused together with Auth.
 	// Default: none, no CORS header is ever sent.
 	CORSOrigins []string
+	// MCP makes the handler of /mcp, the endpoint for agents, from the API: a transport on which a
+	// request takes its caller and its limits from the context of the request to /mcp, which is
+	// authenticated and admitted before. Default: nil, there is no such endpoint.
+	MCP func(api http.RoundTripper) (http.Handler, error)
 	// DrainTimeout bounds how long Serve waits, after its context has ended, for requests under
 	// way. Default: 30 s.
 	DrainTimeout time.Duration

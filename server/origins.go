@@ -104,10 +104,14 @@ func (s *Server) crossOrigin(next http.Handler) http.Handler {
 	if len(s.options.CORSOrigins) == 0 {
 		return next
 	}
+	headers := append(connectcors.AllowedHeaders(), "Authorization")
+	if s.options.MCP != nil {
+		headers = append(headers, "Mcp-Protocol-Version", "Mcp-Method", "Mcp-Name")
+	}
 	return cors.New(cors.Options{
 		AllowedOrigins: slices.Clone(s.options.CORSOrigins),
 		AllowedMethods: connectcors.AllowedMethods(),
-		AllowedHeaders: append(connectcors.AllowedHeaders(), "Authorization"),
+		AllowedHeaders: headers,
 		ExposedHeaders: append(connectcors.ExposedHeaders(), "WWW-Authenticate", "Retry-After", "X-Request-Id"),
 		MaxAge:         int(corsMaxAge / time.Second),
 	}).Handler(next)

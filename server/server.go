@@ -55,6 +55,11 @@ func New(o Options) (*Server, error) {
 	mux := http.NewServeMux()
 	s.mount(mux)
 	s.mountReflection(mux)
+	if o.MCP != nil {
+		if err := s.mountMCP(mux); err != nil {
+			return nil, err
+		}
+	}
 	outer := http.NewServeMux()
 	outer.Handle("/", withRequestID(s.fromBrowser(s.authenticated(checkProtocol(mux)))))
 	s.mountHealth(outer)

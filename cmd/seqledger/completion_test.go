@@ -65,6 +65,9 @@ func TestCompletion(t *testing.T) {
 	for line, want := range map[string]string{
 		"seqledger ser":                  "serve",
 		"seqledger session ":             "open",
+		"seqledger mcp gu":               "guard",
+		"seqledger mcp guard --ups":      "--upstream --upstream-token-file",
+		"seqledger mcp tools --names":    "--namespace",
 		"seqledger status --ti":          "--timeout",
 		"seqledger serve --log-format ":  "json text",
 		"seqledger completion ":          "bash fish zsh",

@@ -22,6 +22,12 @@ func (configFile) BeforeResolve(ctx *kong.Context, trace *kong.Path, source *con
 	if path == "" {
 		return nil
 	}
+	if command := ctx.Selected(); command != nil && command.Target.CanAddr() {
+		if _, own := command.Target.Addr().Interface().(interface{ ownConfig() }); own {
+			source.path = path // the command reads it
+			return nil
+		}
+	}
 	if err := source.load(path); err != nil {
 		return err
 	}

@@ -35,6 +35,7 @@ type commandLine struct {
 	State   stateCommand   `cmd:"" help:"Tell where a client's stream stands."`
 	Session sessionCommand `cmd:"" help:"Open a session."`
 	Gateway gatewayCommand `cmd:"" help:"Stand before an HTTP service, which gets a request with a key once."`
+	MCP     mcpCommand     `cmd:"" name:"mcp" help:"Give agents the ledger's tools, or stand before an MCP server."`
 	Key     keyCommand     `cmd:"" help:"Look up, purge and resolve the records of requests that have a key."`
 	Status  statusCommand  `cmd:"" help:"Describe a running server."`
 	Update  updateCommand  `cmd:"" name:"config" help:"Change the replicated configuration."`

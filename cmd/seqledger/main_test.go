@@ -26,6 +26,9 @@ var binary string
 const buildFlags = "-w -X main.version=v9.8.7-dirty -X main.revision=0123abc"
 
 func TestMain(m *testing.M) {
+	if dir := os.Getenv(faultServerVariable); dir != "" {
+		os.Exit(faultServer(dir)) // this process is the MCP server of a test
+	}
 	os.Exit(func() int {
 		dir, err := os.MkdirTemp("", "seqledger-test-*")
 		if err != nil {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"net/http"
 	"os"
 	"os/signal"
 	"path/filepath"
@@ -12,6 +13,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/seqledger/seqledger/internal/mcp/tools"
 	"github.com/seqledger/seqledger/ledger"
 	"github.com/seqledger/seqledger/ledger/machine"
 	"github.com/seqledger/seqledger/server"
@@ -28,6 +30,7 @@ type serveCommand struct {
 	BackupRate      int64         `help:"help_serve_backup_rate" default:"33554432"`
 	DiskReserve     int64         `help:"help_serve_disk_reserve" default:"-1"`
 	AcceptClock     bool          `help:"help_serve_accept_clock" env:"-"`
+	MCP             bool          `name:"mcp" help:"Offer tools to agents over streamable HTTP, at /mcp of the same port and with the same credentials."`
 	accessFlags     `embed:""`
 
 	EvictionInterval uint64        `help:"help_serve_eviction_interval" default:"1000"`
@@ -51,6 +54,7 @@ SIGTERM and Ctrl-C stop the server once everything that it has accepted is answe
 later, stops it at once, which loses nothing that was acknowledged.
 
     seqledger serve
+    seqledger serve --mcp
     seqledger serve --listen 127.0.0.1:7451 --data /var/lib/seqledger --client-ttl 72h
     seqledger serve --listen 0.0.0.0:7450 --auth auth.yaml --tls-cert cert.pem --tls-key key.pem`
 }
@@ -141,11 +145,17 @@ func (c *serveCommand) check(config *machine.Config) error {
 
 // serve answers until the process is told to stop or the storage fails.
 func (c *serveCommand) serve(e *environment, l *ledger.Ledger, listener net.Listener, access *access) (err error) {
-	s, err := server.New(server.Options{
+	o := server.Options{
 		Ledger: l, Version: buildVersion().Version, Logger: e.log, DrainTimeout: c.DrainTimeout,
 		BackupRate: c.BackupRate, DiskReserve: c.DiskReserve, StoredFile: filepath.Join(c.Data, storedName),
 		Auth: access.auth, TLS: access.tls, Insecure: c.Insecure, CORSOrigins: c.CORSOrigin,
-	})
+	}
+	if c.MCP {
+		o.MCP = func(api http.RoundTripper) (http.Handler, error) {
+			return tools.Handler(tools.Options{Version: o.Version}, api, e.log)
+		}
+	}
+	s, err := server.New(o)
 	if err != nil {
 		return errors.Join(err, listener.Close())
 	}

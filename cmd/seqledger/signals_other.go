@@ -9,3 +9,6 @@ import (
 
 // notForServers are signals that must not end a server.
 var notForServers = []os.Signal{syscall.SIGPIPE}
+
+// forwardedSignals are signals that a guard passes to its server, besides the interrupt.
+var forwardedSignals []os.Signal

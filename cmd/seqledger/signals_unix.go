@@ -12,3 +12,6 @@ import (
 // a limit of the file size must be an ordinary storage failure. SIGHUP asks a service to read
 // its files again, which must not end a server that has none.
 var notForServers = []os.Signal{syscall.SIGPIPE, syscall.SIGXFSZ, syscall.SIGHUP}
+
+// forwardedSignals are signals that a guard passes to its server, besides SIGINT and SIGTERM.
+var forwardedSignals = []os.Signal{syscall.SIGHUP, syscall.SIGUSR1, syscall.SIGUSR2}

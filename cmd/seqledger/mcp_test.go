@@ -1,0 +1,572 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"os/exec"
+	"os/signal"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/modelcontextprotocol/go-sdk/mcp"
+)
+
+// faultServerVariable makes the test binary an MCP server with faults. It is the directory of what
+// the server has done.
+const faultServerVariable = "FAULT_SERVER"
+
+// faultServer is an MCP server whose tool charge does what its argument mode says. Each effect is a
+// line of the file effects.
+func faultServer(dir string) int {
+	hangups := make(chan os.Signal, 1)
+	signal.Notify(hangups, syscall.SIGHUP, syscall.SIGTERM)
+	s := faultTools(dir)
+	ended := make(chan error, 1)
+	go func() { ended <- s.Run(context.Background(), &mcp.StdioTransport{}) }() // ends with the process
+	fmt.Fprintln(os.Stderr, "fault server: ready")
+	select {
+	case <-ended:
+		return 0
+	case got := <-hangups:
+		fmt.Fprintln(os.Stderr, "fault server: got", got)
+		return 42
+	}
+}
+
+type faultInput struct {
+	Order string `json:"order"`
+	Mode  string `json:"mode,omitempty"`
+}
+
+func faultTools(dir string) *mcp.Server {
+	s := mcp.NewServer(&mcp.Implementation{Name: "fault", Version: "1"}, nil)
+	mcp.AddTool(s, &mcp.Tool{Name: "charge"},
+		func(_ context.Context, _ *mcp.CallToolRequest, in faultInput) (*mcp.CallToolResult, any, error) {
+			if in.Mode == "die before" {
+				os.Exit(3)
+			}
+			n, err := addEffect(dir, in.Order)
+			if err != nil {
+				return nil, nil, err
+			}
+			switch in.Mode {
+			case "die after":
+				os.Exit(3)
+			case "kill after":
+				_ = syscall.Kill(os.Getpid(), syscall.SIGKILL)
+			case "late":
+				awaitAnswer(dir)
+			}
+			return &mcp.CallToolResult{Content: []mcp.Content{
+				&mcp.TextContent{Text: fmt.Sprintf("charge %d for %s", n, in.Order)}}}, nil, nil
+		})
+	mcp.AddTool(s, &mcp.Tool{Name: "charges", Annotations: &mcp.ToolAnnotations{ReadOnlyHint: true}},
+		func(context.Context, *mcp.CallToolRequest, struct{}) (*mcp.CallToolResult, any, error) {
+			content, err := os.ReadFile(filepath.Join(dir, "effects"))
+			return &mcp.CallToolResult{Content: []mcp.Content{&mcp.TextContent{Text: string(content)}}}, nil, err
+		})
+	return s
+}
+
+// awaitAnswer waits until another process makes the file answer. A server whose guard was killed ends.
+func awaitAnswer(dir string) {
+	tick := time.NewTicker(time.Millisecond)
+	defer tick.Stop()
+	for parent := os.Getppid(); !exists(filepath.Join(dir, "answer")); <-tick.C {
+		if os.Getppid() != parent {
+			os.Exit(4)
+		}
+	}
+}
+
+func exists(path string) bool {
+	_, err := os.Stat(path)
+	return err == nil
+}
+
+// addEffect adds a line to the effects and returns how many there are.
+func addEffect(dir, order string) (int, error) {
+	f, err := os.OpenFile(filepath.Join(dir, "effects"), os.O_WRONLY|os.O_CREATE|os.O_APPEND, 0o600)
+	if err != nil {
+		return 0, err
+	}
+	if _, err = f.WriteString(order + "\n"); err != nil {
+		return 0, err
+	}
+	return effects(dir, ""), f.Close()
+}
+
+// effects returns how many effects there were for an order, or in all.
+func effects(dir, order string) (n int) {
+	content, _ := os.ReadFile(filepath.Join(dir, "effects"))
+	for line := range strings.Lines(string(content)) {
+		if order == "" || strings.TrimSpace(line) == order {
+			n++
+		}
+	}
+	return n
+}
+
+// agentHost is an agent's program with a guard that it has started.
+type agentHost struct {
+	*process
+	session *mcp.ClientSession
+	dir     string // of the fault server, and of the guard
+}
+
+const guardRules = `
+server: payments
+wait: 0s
+lease: 1s
+tools:
+  charge:
+    arguments: [order]
+    if-unknown: Call charges.
+`
+
+// startGuard starts a guard before a server: the fault server in dir, unless args end with another
+// one behind --.
+func startGuard(t *testing.T, dir string, args ...string) *agentHost {
+	t.Helper()
+	rules := filepath.Join(dir, "guard.yaml")
+	if !exists(rules) {
+		if err := os.WriteFile(rules, []byte(guardRules), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	command := append([]string{"mcp", "guard", "--config", rules, "--journal", filepath.Join(dir, "journal"),
+		"--data", filepath.Join(dir, "data")}, args...)
+	if !strings.Contains(strings.Join(args, " "), "--upstream") && !slices.Contains(args, "--") {
+		command = append(command, "--", os.Args[0])
+	}
+	h := &agentHost{process: &process{ended: make(chan struct{})}, dir: dir}
+	h.cmd = exec.Command(binary, command...)
+	h.cmd.Env = append(os.Environ(), faultServerVariable+"="+dir)
+	h.connect(t)
+	return h
+}
+
+// connect starts the process and connects a client to its standard input and output.
+func (h *agentHost) connect(t *testing.T) {
+	t.Helper()
+	in, err := h.cmd.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	fromProcess, out := io.Pipe()
+	h.cmd.Stdout, h.cmd.Stderr = out, &h.stderr
+	if err := h.cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	// Ends with the process, which the cleanup kills; the cleanup waits for it.
+	go func() {
+		defer close(h.ended)
+		_ = h.cmd.Wait()
+		_ = out.Close()
+	}()
+	t.Cleanup(func() {
+		_ = in.Close()
+		h.kill()
+		_ = fromProcess.Close()
+	})
+	client := mcp.NewClient(&mcp.Implementation{Name: "agent", Version: "1"}, nil)
+	h.session, err = client.Connect(t.Context(), &mcp.IOTransport{Reader: fromProcess, Writer: in}, nil)
+	if err != nil {
+		h.kill()
+		t.Fatalf("%v; stderr:\n%s", err, h.stderr.String())
+	}
+}
+
+// toolReply is what a tool answered.
+type toolReply struct {
+	text              string
+	isError, replayed bool
+	code              any
+}
+
+// charge calls a tool with the arguments of charge; a text that begins with "rpc:" is an error of the
+// connection.
+func (h *agentHost) charge(order, mode string) toolReply {
+	ctx, cancel := context.WithTimeout(context.Background(), hangs)
+	defer cancel()
+	return callTool(ctx, h.session, "charge", faultInput{order, mode})
+}
+
+func callTool(ctx context.Context, session *mcp.ClientSession, tool string, arguments any) (r toolReply) {
+	result, err := session.CallTool(ctx, &mcp.CallToolParams{Name: tool, Arguments: arguments})
+	if err != nil {
+		return toolReply{text: "rpc: " + err.Error(), isError: true}
+	}
+	r.isError, r.replayed, r.code = result.IsError, result.Meta["replayed"] == true, result.Meta["seqledger.dev/code"]
+	for _, content := range result.Content {
+		if text, ok := content.(*mcp.TextContent); ok {
+			r.text += text.Text
+		}
+	}
+	return r
+}
+
+// awaitCode repeats a call until it is answered with a code, and fails if the tool runs.
+func (h *agentHost) awaitCode(t *testing.T, order, code string) toolReply {
+	t.Helper()
+	deadline := time.Now().Add(hangs)
+	for {
+		r := h.charge(order, "")
+		if r.code == code {
+			return r
+		}
+		if r.code != "in-flight" || time.Now().After(deadline) {
+			t.Fatalf("want %s, got %+v; stderr:\n%s", code, r, h.stderr.String())
+		}
+	}
+}
+
+// One command before a server: a charge happens once, also after a restart of both; what is not
+// guarded passes; the server's log, exit code and signals are the guard's.
+func TestGuard(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	h := startGuard(t, dir)
+	if r := h.charge("A", ""); r.text != "charge 1 for A" || r.replayed {
+		t.Errorf("%+v", r)
+	}
+	if r := h.charge("A", ""); r.text != "charge 1 for A" || !r.replayed {
+		t.Errorf("again: %+v", r)
+	}
+	if r := callTool(t.Context(), h.session, "charges", struct{}{}); r.text != "A\n" || r.replayed {
+		t.Errorf("a tool that is not guarded: %+v", r)
+	}
+	tools, err := h.session.ListTools(t.Context(), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, tool := range tools.Tools {
+		if guarded := tool.Name == "charge"; (tool.Annotations != nil && tool.Annotations.IdempotentHint) != guarded {
+			t.Errorf("%s: %+v", tool.Name, tool.Annotations)
+		}
+	}
+	_ = h.session.Close() // closes the guard's input
+	if code := h.wait(t); code != exitDone || !strings.Contains(h.stderr.String(), "fault server: ready") {
+		t.Errorf("ended with exit code %d: %s", code, h.stderr.String())
+	}
+	h = startGuard(t, dir)
+	if r := h.charge("A", ""); r.text != "charge 1 for A" || !r.replayed {
+		t.Errorf("after a restart: %+v", r)
+	}
+	for _, s := range []syscall.Signal{syscall.SIGTERM, syscall.SIGHUP} {
+		if err := h.cmd.Process.Signal(s); err != nil {
+			t.Fatal(err)
+		}
+		if code := h.wait(t); code != 42 || !strings.Contains(h.stderr.String(), "fault server: got "+s.String()) {
+			t.Errorf("%v: exit code %d: %s", s, code, h.stderr.String())
+		}
+		h = startGuard(t, dir)
+	}
+	if n := effects(dir, ""); n != 1 {
+		t.Errorf("%d effects", n)
+	}
+}
+
+// A server that dies in the middle of a call leaves an unknown outcome, whether its effect has
+// happened or not: the agent is told so, the tool does not run again, and a person settles it.
+func TestGuardServerDies(t *testing.T) {
+	t.Parallel()
+	for mode, want := range map[string]int{"die before": 0, "die after": 1, "kill after": 1} {
+		t.Run(mode, func(t *testing.T) {
+			t.Parallel()
+			dir, s := t.TempDir(), serve(t)
+			flags := []string{"--ledger", s.address, "--scope", "acme/agents"}
+			h := startGuard(t, dir, flags...)
+			r := h.charge("A", mode)
+			if r.code != "outcome-unknown" || !r.isError || !strings.Contains(r.text, "Call charges.") {
+				t.Errorf("%+v", r)
+			}
+			if code := h.wait(t); code != 3 && code != exitSignal+9 {
+				t.Errorf("exit code %d", code)
+			}
+			h = startGuard(t, dir, flags...)
+			r = h.awaitCode(t, "A", "outcome-unknown")
+			if n := effects(dir, "A"); n != want {
+				t.Errorf("%d effects, want %d", n, want)
+			}
+			_, command, _ := strings.Cut(r.text, "seqledger key resolve ")
+			command, _, _ = strings.Cut(command, " (or")
+			args := append([]string{"key", "resolve"}, strings.Fields(command)...)
+			s.do(t, append(args, "--response", "settled by hand")...).expect(t, exitDone)
+			if r := h.charge("A", ""); r.text != "settled by hand" || !r.replayed || r.isError {
+				t.Errorf("after it was settled: %+v", r)
+			}
+		})
+	}
+}
+
+// A guard that is killed in the middle of a call leaves an unknown outcome; the next guard does not
+// run the tool again.
+func TestGuardKilled(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	h := startGuard(t, dir)
+	cut := make(chan toolReply, 1)
+	go func() { cut <- h.charge("A", "late") }() // received below
+	awaitEffect(t, dir, "A")
+	h.kill()
+	if r := <-cut; !strings.HasPrefix(r.text, "rpc:") {
+		t.Errorf("the call of a killed guard: %+v", r)
+	}
+	h = startGuard(t, dir)
+	h.awaitCode(t, "A", "outcome-unknown")
+	if r := h.charge("B", ""); r.isError || r.replayed {
+		t.Errorf("another order: %+v", r)
+	}
+	if n := effects(dir, "A"); n != 1 {
+		t.Errorf("%d effects", n)
+	}
+}
+
+// A guard that is killed at any moment, again and again, lets no order be charged twice, and the last
+// guard answers for every order: with the first result, or that its outcome is unknown.
+func TestGuardKilledAtAnyMoment(t *testing.T) {
+	t.Parallel()
+	const orders, kills = 12, 8
+	s, dir := serve(t), t.TempDir()
+	for range kills {
+		h := startGuard(t, dir, "--ledger", s.address)
+		var calls sync.WaitGroup
+		for order := range orders {
+			calls.Go(func() { _ = h.charge(fmt.Sprint("order-", order), "") })
+		}
+		kill := time.AfterFunc(rand.N(30*time.Millisecond), func() { _ = h.cmd.Process.Kill() })
+		calls.Wait()
+		kill.Stop()
+		h.kill()
+	}
+	h := startGuard(t, dir, "--ledger", s.address)
+	for i := range orders {
+		order := fmt.Sprint("order-", i)
+		r := h.charge(order, "")
+		for deadline := time.Now().Add(hangs); r.code == "in-flight" && time.Now().Before(deadline); {
+			r = h.charge(order, "")
+		}
+		n := effects(dir, order)
+		if n > 1 || r.code == nil && n != 1 || r.code != nil && r.code != "outcome-unknown" {
+			t.Errorf("%s: %d effects, answered %+v", order, n, r)
+		}
+	}
+}
+
+// awaitEffect waits until an order has an effect.
+func awaitEffect(t *testing.T, dir, order string) {
+	t.Helper()
+	deadline := time.After(hangs)
+	tick := time.NewTicker(time.Millisecond)
+	defer tick.Stop()
+	for effects(dir, order) == 0 {
+		select {
+		case <-tick.C:
+		case <-deadline:
+			t.Fatal("no effect")
+		}
+	}
+}
+
+// Two guards on one ledger are one: a call that runs behind the first one does not run behind the
+// second one, which gets its late result.
+func TestGuardsOnOneLedger(t *testing.T) {
+	t.Parallel()
+	s, dir := serve(t), t.TempDir()
+	flags := []string{"--ledger", s.address}
+	first := startGuard(t, dir, flags...)
+	second := startGuard(t, dir, append(flags, "--journal", filepath.Join(dir, "second"))...)
+	got := make(chan toolReply, 1)
+	go func() { got <- first.charge("A", "late") }() // received below
+	awaitEffect(t, dir, "A")
+	if r := second.charge("A", ""); r.code != "in-flight" || !strings.Contains(r.text, "Nothing new was done") {
+		t.Errorf("beside the first one: %+v", r)
+	}
+	if err := os.WriteFile(filepath.Join(dir, "answer"), nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if r := <-got; r.text != "charge 1 for A" || r.replayed {
+		t.Errorf("the first one: %+v", r)
+	}
+	if r := second.charge("A", ""); r.text != "charge 1 for A" || !r.replayed {
+		t.Errorf("the second one: %+v", r)
+	}
+}
+
+// When the ledger does not answer, no guarded tool runs, and the rest passes. A result that the ledger
+// cannot take waits in the journal, also while the guard restarts, and is stored later.
+func TestGuardWithoutItsLedger(t *testing.T) {
+	t.Parallel()
+	s, dir := serve(t), t.TempDir()
+	flags := []string{"--ledger", s.address}
+	h := startGuard(t, dir, flags...)
+	got := make(chan toolReply, 1)
+	go func() { got <- h.charge("A", "late") }() // received below
+	awaitEffect(t, dir, "A")
+	s.kill()
+	if err := os.WriteFile(filepath.Join(dir, "answer"), nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if r := <-got; r.text != "charge 1 for A" || r.replayed {
+		t.Errorf("the call whose result was not stored: %+v", r)
+	}
+	if r := h.charge("B", ""); r.code != "store-unavailable" || !strings.Contains(r.text, "Nothing was done") {
+		t.Errorf("a call without the ledger: %+v", r)
+	}
+	if r := callTool(t.Context(), h.session, "charges", struct{}{}); r.text != "A\n" {
+		t.Errorf("a tool that is not guarded: %+v", r)
+	}
+	h.kill()
+	serveOn(t, s.data, s.address)
+	h = startGuard(t, dir, flags...)
+	deadline := time.Now().Add(hangs)
+	for {
+		r := h.charge("A", "")
+		if r.text == "charge 1 for A" && r.replayed {
+			break
+		}
+		if r.code != "in-flight" && r.code != "outcome-unknown" || time.Now().After(deadline) {
+			t.Fatalf("%+v", r)
+		}
+	}
+	if n := effects(dir, ""); n != 1 {
+		t.Errorf("%d effects", n)
+	}
+}
+
+// A server over streamable HTTP is guarded in the same way, with sessions and without.
+func TestGuardBeforeHTTP(t *testing.T) {
+	t.Parallel()
+	for name, stateless := range map[string]bool{"with sessions": false, "without": true} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			dir := t.TempDir()
+			tools := faultTools(dir)
+			handler := mcp.NewStreamableHTTPHandler(func(*http.Request) *mcp.Server { return tools },
+				&mcp.StreamableHTTPOptions{Stateless: stateless, JSONResponse: stateless})
+			upstream := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				if r.Header.Get("Authorization") != "Bearer secret" {
+					http.Error(w, "who are you?", http.StatusUnauthorized)
+					return
+				}
+				handler.ServeHTTP(w, r)
+			}))
+			defer upstream.Close()
+			token := filepath.Join(dir, "token")
+			if err := os.WriteFile(token, []byte("secret\n"), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			h := startGuard(t, dir, "--upstream", upstream.URL, "--upstream-token-file", token)
+			if r := h.charge("A", ""); r.text != "charge 1 for A" || r.replayed {
+				t.Errorf("%+v", r)
+			}
+			if r := h.charge("A", ""); r.text != "charge 1 for A" || !r.replayed {
+				t.Errorf("again: %+v", r)
+			}
+			if r := callTool(t.Context(), h.session, "charges", struct{}{}); r.text != "A\n" {
+				t.Errorf("a tool that is not guarded: %+v", r)
+			}
+			upstream.CloseClientConnections()
+			upstream.Config.SetKeepAlivesEnabled(false)
+			upstream.Listener.Close()
+			if r := h.charge("B", ""); !r.isError || !strings.Contains(r.text, "Nothing was done") {
+				t.Errorf("a server that is gone: %+v", r)
+			}
+			if r := callTool(t.Context(), h.session, "charges", struct{}{}); !strings.HasPrefix(r.text, "rpc:") {
+				t.Errorf("a tool that is not guarded, of a server that is gone: %+v", r)
+			}
+			_ = h.session.Close()
+			if code := h.wait(t); code != exitDone {
+				t.Errorf("exit code %d: %s", code, h.stderr.String())
+			}
+			if n := effects(dir, ""); n != 1 {
+				t.Errorf("%d effects", n)
+			}
+		})
+	}
+}
+
+// A mistake on the command line or in the configuration is told before anything is opened or run.
+func TestGuardUsage(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	rules, wrong := filepath.Join(dir, "guard.yaml"), filepath.Join(dir, "wrong.yaml")
+	if err := errors.Join(os.WriteFile(rules, []byte(guardRules), 0o600),
+		os.WriteFile(wrong, []byte("server: p\ntools:\n  charge: {windw: 1h}\n"), 0o600)); err != nil {
+		t.Fatal(err)
+	}
+	command := []string{"--", "sh", "-c", "touch " + filepath.Join(dir, "ran")}
+	for want, args := range map[string][]string{
+		"--config is missing": command,
+		"name one server":     {"--config", rules},
+		wrong + ":3: tools.charge.windw is an unknown field": append([]string{"--config", wrong}, command...),
+		"no such file": append([]string{"--config", rules + "x"}, command...),
+		"--upstream ":  {"--config", rules, "--upstream", "127.0.0.1:80"},
+		"--upstream-token-file:": {"--config", rules, "--upstream", "http://example.com", "--upstream-token-file",
+			rules},
+		"--upstream-token-file needs": append([]string{"--config", rules, "--upstream-token-file", rules}, command...),
+		"--ledger-token-file":         append([]string{"--config", rules, "--ledger-token-file", rules}, command...),
+		"--max-calls":                 append([]string{"--config", rules, "--max-calls", "0"}, command...),
+		"--drain-timeout":             append([]string{"--config", rules, "--drain-timeout", "0s"}, command...),
+		"--scope":                     append([]string{"--config", rules, "--scope", "a/b/c"}, command...),
+	} {
+		args = append([]string{"mcp", "guard", "--data", filepath.Join(dir, "data")}, args...)
+		seqledger(t, args...).expect(t, exitUsage, want)
+	}
+	seqledger(t, "mcp", "guard", "--config", rules, "--data", filepath.Join(dir, "data"), "--journal",
+		filepath.Join(dir, "journal"), "--", filepath.Join(dir, "absent")).expect(t, exitFailed, "must be a program")
+	if exists(filepath.Join(dir, "ran")) {
+		t.Error("the server was started")
+	}
+}
+
+// An agent gets the ledger's tools on standard input and output.
+func TestMCP(t *testing.T) {
+	t.Parallel()
+	s := serve(t)
+	h := &agentHost{process: &process{ended: make(chan struct{})}}
+	h.cmd = exec.Command(binary, "mcp", "--server", s.address, "--scope", "acme/agents", "--namespace", "charge")
+	h.connect(t)
+	reserve := map[string]any{"key": "order-1", "request": map[string]int{"amount": 5}}
+	if r := callTool(t.Context(), h.session, "reserve", reserve); r.isError || !strings.Contains(r.text, "ACQUIRED") {
+		t.Errorf("%+v", r)
+	}
+	s.do(t, "key", "get", "--scope", "acme/agents", "--namespace", "charge", "order-1").expect(t, exitDone, "pending")
+	s.kill()
+	if r := callTool(t.Context(), h.session, "look_up", map[string]any{"scope": "a//b", "key": "x"}); !r.isError {
+		t.Errorf("%+v", r)
+	}
+	_ = h.session.Close()
+	if code := h.wait(t); code != exitDone {
+		t.Errorf("exit code %d: %s", code, h.stderr.String())
+	}
+}
+
+// The server offers the same over HTTP, if it is told to.
+func TestServeMCP(t *testing.T) {
+	t.Parallel()
+	s := serve(t, "--mcp")
+	client := mcp.NewClient(&mcp.Implementation{Name: "agent", Version: "1"}, nil)
+	session, err := client.Connect(t.Context(),
+		&mcp.StreamableClientTransport{Endpoint: "http://" + s.address + "/mcp"}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer session.Close()
+	look := map[string]any{"scope": "acme/agents", "key": "order-1"}
+	if r := callTool(t.Context(), session, "look_up", look); r.isError || !strings.Contains(r.text, `"found":false`) {
+		t.Errorf("%+v", r)
+	}
+}

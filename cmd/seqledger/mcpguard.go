@@ -1,0 +1,195 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"net/url"
+	"os"
+	"os/exec"
+	"os/signal"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/seqledger/seqledger/client/idempotency"
+	"github.com/seqledger/seqledger/internal/mcp/guard"
+)
+
+// mcpGuardCommand stands before an MCP server.
+type mcpGuardCommand struct {
+	scopeFlags    `embed:""`
+	Command       []string      `arg:"" optional:"" help:"The server and its arguments, behind --."`
+	Upstream      string        `help:"The endpoint of a server over streamable HTTP, in place of a command." placeholder:"URL"`
+	UpstreamToken string        `help:"File with the bearer token for --upstream." name:"upstream-token-file" type:"path" placeholder:"FILE"`
+	Principal     string        `help:"help_guard_principal" placeholder:"TEXT"`
+	Data          string        `help:"help_guard_data" default:"./seqledger-data" type:"path"`
+	Ledger        string        `help:"help_gateway_ledger" placeholder:"ADDRESS"`
+	TokenFile     string        `help:"File with the key to --ledger." name:"ledger-token-file" type:"path" placeholder:"FILE"`
+	Journal       string        `help:"Directory for results that the ledger did not take; they are stored later." default:"./seqledger-journal" type:"path"`
+	MaxCalls      int           `help:"Guarded calls under way at once; further ones are refused, and nothing is done." default:"64"`
+	DrainTimeout  time.Duration `help:"How long to wait, at the end, for what is under way." default:"30s"`
+}
+
+// ownConfig says that --config names a file of this command's own form.
+func (*mcpGuardCommand) ownConfig() {}
+
+// Help is shown below the flags.
+func (*mcpGuardCommand) Help() string {
+	return `An agent that plans anew after a timeout calls a tool again, and pays twice. The guard lets the tools that its
+configuration names run once for a key: the one in _meta of the call, else one of the call's arguments, for as long as
+the configuration says. A repeat gets the first result, with "replayed": true in its _meta. When the server or the
+guard was killed in the middle of a call, the outcome is unknown: repeats are told so, and the tool is not run again
+by itself; seqledger key resolve settles it. Everything else passes as it is.
+
+Here --config names the guard's own file, and not one with values for flags:
+
+    server: payments
+    tools:
+      create_charge:
+        arguments: [order]
+        window: 1h
+
+Put the guard where the agent's configuration has the server:
+
+    seqledger mcp guard --config guard.yaml -- npx -y @example/payments-mcp
+    seqledger mcp guard --config guard.yaml --upstream https://payments.example.com/mcp
+    seqledger mcp guard --config guard.yaml --ledger 127.0.0.1:7450 --scope acme/agents -- ./payments-mcp
+
+Standard error is the server's and the guard's log, signals reach the server, and its exit code is the guard's.`
+}
+
+// defaultGuardScope is where a guard keeps its records unless --scope says otherwise.
+const defaultGuardScope = "mcp/main"
+
+// Run is called by kong.
+func (c *mcpGuardCommand) Run(e *environment, config *configSource) (err error) {
+	options, err := c.options(config.path)
+	if err != nil {
+		return err
+	}
+	options.Logger = e.log
+	// The ledger of a gateway, and the flags that name it.
+	store := gatewayCommand{Data: c.Data, Ledger: c.Ledger, TokenFile: c.TokenFile, DrainTimeout: c.DrainTimeout}
+	conn, _, stop, err := store.ledger(e)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, stop()) }()
+	options.Store = idempotency.Ledger(conn)
+	options.Journal, err = idempotency.OpenJournal(c.Journal, options.Store, e.log)
+	if err != nil {
+		return fail(exitFailed, "give each guard a --journal of its own", "--journal %s: %w", c.Journal, err)
+	}
+	defer func() { err = errors.Join(err, options.Journal.Close()) }()
+	if c.Upstream != "" {
+		return c.guardHTTP(e, options)
+	}
+	return c.guardProcess(e, options)
+}
+
+// options returns the guard's options without its store and its server. The errors are usage errors.
+func (c *mcpGuardCommand) options(config string) (*guard.Options, error) {
+	if !c.given() {
+		c.Scope = defaultGuardScope
+	}
+	scope, err := c.scope()
+	if err != nil {
+		return nil, err
+	}
+	upstream, err := url.Parse(c.Upstream)
+	switch {
+	case config == "":
+		return nil, usage("--config is missing: the file that names the tools to guard")
+	case (c.Upstream == "") == (len(c.Command) == 0):
+		return nil, usage("name one server: a command behind --, or --upstream URL")
+	case c.Upstream != "" && (err != nil || upstream.Host == "" || upstream.Scheme != "http" &&
+		upstream.Scheme != "https"):
+		return nil, usage("--upstream %s: must be an http or https URL", c.Upstream)
+	case c.UpstreamToken != "" && c.Upstream == "":
+		return nil, usage("--upstream-token-file needs --upstream")
+	case c.UpstreamToken != "" && upstream.Scheme == "http" && !loopbackName(upstream.Hostname()):
+		return nil, usage("--upstream-token-file: the token would go to %s in clear; use https", upstream.Host)
+	case c.TokenFile != "" && c.Ledger == "":
+		return nil, usage("--ledger-token-file needs --ledger")
+	case len(c.Principal) > idempotency.MaxPrincipal:
+		return nil, usage("--principal: must have at most %d bytes", idempotency.MaxPrincipal)
+	case c.MaxCalls < 1:
+		return nil, usage("--max-calls: must be at least 1")
+	case c.DrainTimeout <= 0:
+		return nil, usage("--drain-timeout: must be more than 0")
+	}
+	rules, err := guard.ReadConfig(config)
+	if err != nil {
+		return nil, usage("--config: %w", err)
+	}
+	return &guard.Options{
+		Config: rules, Principal: c.Principal, MaxCalls: c.MaxCalls,
+		Scope: idempotency.Scope{Organization: scope.GetOrganization(), Vault: scope.GetVault()},
+	}, nil
+}
+
+// guardProcess guards a child process until it ends.
+func (c *mcpGuardCommand) guardProcess(e *environment, o *guard.Options) error {
+	// Before the start, because a signal between the two would be lost.
+	signals := make(chan os.Signal, 4)
+	signal.Notify(signals, forwardedSignals...)
+	defer signal.Stop(signals)
+	server, err := guard.StartProcess(c.Command, e.stderr)
+	if err != nil {
+		return fail(exitFailed, "the command behind -- must be a program on the PATH, or a path", "%s: %w",
+			c.Command[0], err)
+	}
+	ended, forwarded := make(chan struct{}), make(chan struct{})
+	// Ends when the server has ended; the receive below waits for it.
+	go func() {
+		defer close(forwarded)
+		stop := e.ctx.Done()
+		for {
+			select {
+			case s := <-signals:
+				_ = server.Signal(s) // it may have ended
+			case <-stop:
+				stop = nil
+				if s, ok := errors.AsType[interruptedError](context.Cause(e.ctx)); ok {
+					_ = server.Signal(s.signal)
+				}
+			case <-ended:
+				return
+			}
+		}
+	}()
+	o.Upstream = server
+	in := e.stdin
+	if i, ok := in.(interruptible); ok {
+		in = i.from // the server decides what a signal means; until it ends, messages pass
+	}
+	err = guard.New(*o).Run(context.WithoutCancel(e.ctx), in, e.stdout)
+	close(ended)
+	<-forwarded
+	exit, isExit := errors.AsType[*exec.ExitError](err)
+	if !isExit {
+		return err
+	}
+	code := exit.ExitCode()
+	if status, ok := exit.Sys().(syscall.WaitStatus); ok && status.Signaled() {
+		code = exitSignal + int(status.Signal())
+	}
+	return fail(code, "", "the MCP server ended: %w", err)
+}
+
+// guardHTTP guards a server over HTTP until the client has gone.
+func (c *mcpGuardCommand) guardHTTP(e *environment, o *guard.Options) error {
+	header := http.Header{}
+	if c.UpstreamToken != "" {
+		token, err := (&connectionFlags{TokenFile: c.UpstreamToken}).token()
+		if err != nil {
+			return usage("%s", strings.ReplaceAll(err.Error(), "--token-file", "--upstream-token-file"))
+		}
+		header.Set("Authorization", "Bearer "+token)
+	}
+	o.Upstream = guard.NewHTTP(guard.HTTPOptions{
+		Endpoint: c.Upstream, Header: header, DrainTimeout: c.DrainTimeout, Logger: e.log,
+	})
+	return guard.New(*o).Run(context.WithoutCancel(e.ctx), e.stdin, e.stdout)
+}

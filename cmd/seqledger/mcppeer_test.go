@@ -1,0 +1,144 @@
+//go:build unix
+
+package main
+
+import (
+	"errors"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// peersVariable names a directory with the packages of testdata/mcpservers; make mcp-peers installs
+// them and runs the tests that need them.
+const peersVariable = "MCP_PEERS"
+
+const peerRules = `
+server: files
+wait: 0s
+lease: 1s
+tools:
+  edit_file:
+`
+
+// startPeer starts a guard before a server of others, which may use the directory files.
+func startPeer(t *testing.T, dir, files string) *agentHost {
+	t.Helper()
+	peers := os.Getenv(peersVariable)
+	if peers == "" {
+		t.Skip("skipped: MCP_PEERS names no directory with packages from npm; make mcp-peers makes one")
+	}
+	node, err := exec.LookPath("node")
+	if err != nil {
+		t.Skip("skipped: there is no node here")
+	}
+	server := filepath.Join(peers, "node_modules", "@modelcontextprotocol", "server-filesystem", "dist", "index.js")
+	if !exists(server) {
+		t.Fatal("there is no", server)
+	}
+	return startGuard(t, dir, "--", "sh", "-c", `echo $$ >"$1"; exec "$2" "$3" "$4"`, "sh",
+		filepath.Join(dir, "pid"), node, server, files)
+}
+
+// edit are the arguments that double every letter a of a file.
+func edit(path string) map[string]any {
+	return map[string]any{"path": path, "edits": []map[string]string{{"oldText": "a", "newText": "aa"}}}
+}
+
+// A server of others behind a guard: an edit that is not idempotent happens once, everything else is
+// as without the guard, and a server that is killed in the middle leaves an unknown outcome.
+func TestGuardBeforeAServerOfOthers(t *testing.T) {
+	t.Parallel()
+	dir, files := t.TempDir(), t.TempDir()
+	text, pipe := filepath.Join(files, "text"), filepath.Join(files, "pipe")
+	if err := errors.Join(os.WriteFile(text, []byte("a"), 0o600), syscall.Mkfifo(pipe, 0o600),
+		os.WriteFile(filepath.Join(dir, "guard.yaml"), []byte(peerRules), 0o600)); err != nil {
+		t.Fatal(err)
+	}
+	h := startPeer(t, dir, files)
+	tools, err := h.session.ListTools(t.Context(), nil)
+	if err != nil || len(tools.Tools) < 5 {
+		t.Fatal(tools, err)
+	}
+	for _, tool := range tools.Tools {
+		if tool.Name == "edit_file" && (tool.Annotations == nil || !tool.Annotations.IdempotentHint) {
+			t.Errorf("%s: %+v", tool.Name, tool.Annotations)
+		}
+	}
+	first := callTool(t.Context(), h.session, "edit_file", edit(text))
+	again := callTool(t.Context(), h.session, "edit_file", edit(text))
+	if first.isError || first.replayed || !again.replayed || again.text != first.text {
+		t.Errorf("first %+v, again %+v", first, again)
+	}
+	read := callTool(t.Context(), h.session, "read_text_file", map[string]any{"path": text})
+	if content, err := os.ReadFile(text); err != nil || string(content) != "aa" || read.text != "aa" || read.replayed {
+		t.Errorf("the file has %q (%v), read as %+v", content, err, read)
+	}
+	cut := make(chan toolReply, 1)
+	go func() { cut <- callTool(t.Context(), h.session, "edit_file", edit(pipe)) }() // received below
+	awaitReader(t, pipe, true)
+	number, err := os.ReadFile(filepath.Join(dir, "pid"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	pid, err := strconv.Atoi(strings.TrimSpace(string(number)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	if r := <-cut; r.code != "outcome-unknown" {
+		t.Errorf("the call of a killed server: %+v", r)
+	}
+	if code := h.wait(t); code != exitSignal+9 {
+		t.Errorf("exit code %d: %s", code, h.stderr.String())
+	}
+	h = startPeer(t, dir, files)
+	for deadline := time.Now().Add(hangs); ; {
+		r := callTool(t.Context(), h.session, "edit_file", edit(pipe))
+		if r.code == "outcome-unknown" {
+			break
+		}
+		if r.code != "in-flight" || time.Now().After(deadline) {
+			t.Fatalf("the repeat: %+v", r)
+		}
+	}
+	awaitReader(t, pipe, false)
+	if r := callTool(t.Context(), h.session, "edit_file", edit(text)); !r.replayed || r.text != first.text {
+		t.Errorf("after the restart: %+v", r)
+	}
+}
+
+// awaitReader waits until a named pipe has a reader, or checks that it has none.
+func awaitReader(t *testing.T, path string, want bool) {
+	t.Helper()
+	deadline := time.After(hangs)
+	tick := time.NewTicker(time.Millisecond)
+	defer tick.Stop()
+	for {
+		// Fails with ENXIO while there is no reader.
+		f, err := os.OpenFile(path, os.O_WRONLY|syscall.O_NONBLOCK, 0)
+		if err == nil && !want {
+			_ = f.Close()
+			t.Errorf("%s has a reader", path)
+		}
+		if err == nil && want {
+			t.Cleanup(func() { _ = f.Close() }) // else the reader would meet the end
+			return
+		}
+		if !want {
+			return
+		}
+		select {
+		case <-tick.C:
+		case <-deadline:
+			t.Fatal(err)
+		}
+	}
+}

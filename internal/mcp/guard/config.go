@@ -1,0 +1,207 @@
+package guard
+
+import (
+	"fmt"
+	"io"
+	"os"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/go-json-experiment/json/jsontext"
+	"go.yaml.in/yaml/v3"
+
+	"github.com/seqledger/seqledger/client/idempotency"
+	"github.com/seqledger/seqledger/internal/yamlfile"
+)
+
+// The settings that a configuration leaves out.
+const (
+	DefaultWindow    = 10 * time.Minute
+	DefaultKeyWindow = 24 * time.Hour
+)
+
+// maxConfig bounds a configuration in bytes.
+const maxConfig = 1 << 20
+
+// Errors says what an answer of the server that is an error leaves behind.
+type Errors string
+
+// What an error leaves behind.
+const (
+	StoreErrors   Errors = "store"   // the error is the result: repeats get it, too
+	ReleaseErrors Errors = "release" // nothing was done: a repeat runs the tool again
+	UnknownErrors Errors = "unknown" // the outcome is unknown: repeats are refused
+)
+
+// Tool is how a tool is guarded.
+type Tool struct {
+	// Arguments are the JSON pointers of the arguments that make two calls without a key the same.
+	// Nil means all arguments.
+	Arguments []string
+	// Window is how long an equal call without a key is a repeat, from when the first one ended.
+	// KeyWindow is the same for calls with a key.
+	Window, KeyWindow time.Duration
+	// KeyRequired refuses calls without a key.
+	KeyRequired bool
+	// Errors is for answers that are errors: a result with isError, or an error of JSON-RPC.
+	Errors Errors
+	// Timeout is when the client is told that the call still runs; 0 means never. The call goes on.
+	Timeout time.Duration
+	// IfUnknown tells the agent how to find out whether a call has happened.
+	IfUnknown string
+}
+
+// Config is a guard's configuration file.
+type Config struct {
+	// Server names the MCP server in the records: their namespace is Server/TOOL.
+	Server string
+	// Wait is how long a repeat waits for the first call, at most 60 s; negative for not at all.
+	Wait time.Duration
+	// Lease is how long the store waits for a guard that was killed.
+	Lease time.Duration
+	// Tools are the guarded tools by name.
+	Tools map[string]*Tool
+}
+
+// namespace returns the namespace of a tool's records.
+func (c *Config) namespace(tool string) string { return c.Server + "/" + tool }
+
+// ReadConfig reads a configuration file. The error has every mistake, with file:line before each.
+func ReadConfig(path string) (*Config, error) {
+	file, err := os.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = file.Close() }() // read only
+	content, err := io.ReadAll(io.LimitReader(file, maxConfig+1))
+	if err == nil && len(content) > maxConfig {
+		err = fmt.Errorf("%s: has more than 1 MiB", path)
+	}
+	if err != nil {
+		return nil, err
+	}
+	return parseConfig(path, content)
+}
+
+// parseConfig reads a configuration. path is for messages.
+func parseConfig(path string, content []byte) (*Config, error) {
+	root, err := yamlfile.Parse(content)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", path, err)
+	}
+	r := yamlfile.NewReader(path)
+	if alias := yamlfile.FindAlias(root); alias != nil {
+		r.Fail(alias, "", "anchors and aliases are not taken here")
+		return nil, r.Err()
+	}
+	c := readConfig(r, root)
+	return c, r.Err()
+}
+
+// readConfig reads the whole file.
+func readConfig(r *yamlfile.Reader, root *yaml.Node) *Config {
+	o := r.Object(root, "", "server", "wait", "lease", "window", "key-window", "tools")
+	c := &Config{
+		Server: o.Text("server"), Tools: map[string]*Tool{},
+		Lease: duration(o, "lease", idempotency.DefaultLease, idempotency.MinLease, idempotency.MaxLease),
+		Wait:  duration(o, "wait", idempotency.DefaultWait, 0, idempotency.MaxWait),
+	}
+	if c.Wait == 0 {
+		c.Wait = -1
+	}
+	unset := Tool{
+		Errors:    StoreErrors,
+		Window:    duration(o, "window", DefaultWindow, idempotency.MinTTL, idempotency.MaxTTL),
+		KeyWindow: duration(o, "key-window", DefaultKeyWindow, idempotency.MinTTL, idempotency.MaxTTL),
+	}
+	tools := o.Node("tools")
+	if tools == nil || tools.Kind != yaml.MappingNode || len(tools.Content) == 0 {
+		o.Fail("tools", "must name at least one tool to run once, such as tools: {charge: {}}")
+		return c
+	}
+	var names []string // any
+	for pair := range slices.Chunk(tools.Content, 2) {
+		names = append(names, pair[0].Value)
+	}
+	all := r.Object(tools, "tools", names...)
+	for _, name := range slices.Compact(slices.Sorted(slices.Values(names))) {
+		n := all.Node(name)
+		c.Tools[name] = readTool(r, n, all.At(name), unset)
+		key := idempotency.RecordKey{Namespace: c.namespace(name), Key: "k"}
+		if err := key.Validate(); err != nil || name == "" {
+			r.Fail(n, all.At(name), "makes the namespace %q, which must be at most %d characters of printable ASCII",
+				c.namespace(name), idempotency.MaxNamespace)
+		}
+	}
+	return c
+}
+
+// duration returns a duration between two bounds, or unset.
+func duration(o *yamlfile.Object, name string, unset, least, most time.Duration) time.Duration {
+	if !o.Has(name) {
+		return unset
+	}
+	d, err := time.ParseDuration(o.Text(name))
+	if err != nil || d < least || d > most {
+		o.Fail(name, "must be a duration such as 90s, 10m or 24h, from %v to %v", least, most)
+		return unset
+	}
+	return d
+}
+
+// oneOf returns a text that must be one of some, the first of them if it is absent.
+func oneOf(o *yamlfile.Object, name string, choices ...string) string {
+	text := o.Optional(name, choices[0])
+	if !slices.Contains(choices, text) {
+		o.Fail(name, "must be one of %s", strings.Join(choices, ", "))
+	}
+	return text
+}
+
+// readTool reads how a tool is guarded. Nothing behind its name means the defaults.
+func readTool(r *yamlfile.Reader, n *yaml.Node, at string, unset Tool) *Tool {
+	t := unset
+	if n.Kind == yaml.ScalarNode && n.Tag == "!!null" {
+		return &t
+	}
+	o := r.Object(n, at, "arguments", "window", "key-window", "key", "errors", "timeout", "if-unknown")
+	t.Window = duration(o, "window", unset.Window, idempotency.MinTTL, idempotency.MaxTTL)
+	t.KeyWindow = duration(o, "key-window", unset.KeyWindow, idempotency.MinTTL, idempotency.MaxTTL)
+	t.KeyRequired = oneOf(o, "key", "optional", "required") == "required"
+	t.Errors = Errors(oneOf(o, "errors", string(StoreErrors), string(ReleaseErrors), string(UnknownErrors)))
+	t.Timeout = duration(o, "timeout", 0, time.Second, 24*time.Hour)
+	t.IfUnknown = o.Optional("if-unknown", "")
+	t.Arguments = pointers(o)
+	return &t
+}
+
+// maxArguments bounds the arguments that tell calls of a tool apart.
+const maxArguments = 100
+
+// pointers reads the arguments that tell calls apart: names, or JSON pointers, which begin with a
+// slash.
+func pointers(o *yamlfile.Object) []string {
+	if !o.Has("arguments") {
+		return nil
+	}
+	var all []string
+	for _, text := range o.Texts("arguments", maxArguments) {
+		pointer := text
+		if !strings.HasPrefix(text, "/") {
+			pointer = string(jsontext.Pointer("").AppendToken(text))
+		}
+		switch {
+		case text == "": // reported
+		case !jsontext.Pointer(pointer).IsValid():
+			o.Fail("arguments", "%q is neither the name of an argument nor a JSON pointer such as /order/id", text)
+		case slices.Contains(all, pointer):
+			o.Fail("arguments", "%q is there twice", text)
+		}
+		all = append(all, pointer)
+	}
+	if len(all) == 0 {
+		o.Fail("arguments", "must be a list of arguments such as [order, amount]; leave it out for all of them")
+	}
+	return all
+}

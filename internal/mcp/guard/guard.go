@@ -1,0 +1,496 @@
+package guard
+
+import (
+	"bufio"
+	"cmp"
+	"context"
+	"crypto/rand"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+
+	"github.com/go-json-experiment/json/jsontext"
+
+	"github.com/seqledger/seqledger/client/idempotency"
+)
+
+// defaultMaxCalls bounds the guarded calls under way.
+const defaultMaxCalls = 64
+
+// Upstream is the server behind a guard. Each message is one line of JSON, without its end.
+type Upstream interface {
+	// Run passes what the server sends to receive, one call at a time, until the server has ended.
+	// Its error says how the server ended.
+	Run(receive func(line []byte, rest *bufio.Reader) error) error
+	// Send sends a message, in the order of the calls.
+	Send(m *message) error
+	// Call sends a message that the guard waits for. It may return before or after the answer has
+	// come. An error that wraps [idempotency.ErrNotExecuted] means that the server did not get the
+	// message; any other says nothing.
+	Call(m *message) error
+	// CloseSend tells the server that no message follows. Answers that are due still come.
+	CloseSend() error
+}
+
+// Options configure a [Guard]. All but Principal, Journal, Logger and MaxCalls are required.
+type Options struct {
+	Config   *Config
+	Upstream Upstream
+	Store    idempotency.Store
+	Scope    idempotency.Scope
+	// Principal is the party on whose behalf the client calls; empty means the holder of the store's
+	// credential.
+	Principal string
+	// Journal keeps results that the store does not take.
+	Journal *idempotency.Journal
+	// Logger never gets a key, a principal or an argument.
+	Logger *slog.Logger
+	// MaxCalls bounds the guarded calls and tool lists under way; 0 means 64. Further calls are
+	// refused, and nothing is done.
+	MaxCalls int
+}
+
+// Guard passes messages between a client and a server.
+type Guard struct {
+	Options
+
+	out lineWriter
+	// prefix begins the ids of the guard's own requests. It is random, so that no client has them.
+	prefix string
+	// ended is closed when the server has ended.
+	ended chan struct{}
+	slots chan struct{} // one for each call under way
+	calls sync.WaitGroup
+
+	mu      sync.Mutex
+	over    bool // the server has ended: nothing joins calls
+	next    uint64
+	pending map[string]*request // by the guard's own id
+
+	listed map[string]bool // guarded tools that the server has; used by the receiver alone
+}
+
+// request is a request of the guard's own that waits for its answer.
+type request struct {
+	clientID  jsontext.Value
+	cancelled *atomic.Bool // by the client
+	answer    chan *message
+}
+
+// New returns a guard.
+func New(o Options) *Guard {
+	if o.Logger == nil {
+		o.Logger = slog.New(slog.DiscardHandler)
+	}
+	var prefix [8]byte
+	_, _ = rand.Read(prefix[:]) // never fails
+	return &Guard{
+		Options: o, prefix: "seqledger:" + hex.EncodeToString(prefix[:]) + ":", ended: make(chan struct{}),
+		slots: make(chan struct{}, cmp.Or(o.MaxCalls, defaultMaxCalls)), pending: map[string]*request{},
+		listed: map[string]bool{},
+	}
+}
+
+// lineWriter writes whole lines.
+type lineWriter struct {
+	mu     sync.Mutex
+	w      io.Writer
+	failed error
+}
+
+// write writes a line and, behind it, what is left of a long one.
+func (w *lineWriter) write(line []byte, more func(io.Writer) error) error {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.failed != nil {
+		return w.failed
+	}
+	if more == nil {
+		line = append(line, '\n')
+	}
+	_, w.failed = w.w.Write(line)
+	if w.failed == nil && more != nil {
+		w.failed = more(w.w)
+	}
+	return w.failed
+}
+
+// Run passes messages until the server has ended, and every guarded call has its answer. It returns
+// the error of the server's end. When the client closes in, the server is told so. Run may leave its
+// reader of in behind, which ends with in.
+func (g *Guard) Run(ctx context.Context, in io.Reader, out io.Writer) error {
+	g.out.w = out
+	// Ends when the client closes in; nothing waits for it, because a client may keep it open.
+	go g.readClient(context.WithoutCancel(ctx), bufio.NewReaderSize(in, 64<<10))
+	err := g.Upstream.Run(g.fromServer)
+	close(g.ended)
+	g.mu.Lock()
+	g.over = true
+	g.mu.Unlock()
+	g.calls.Wait()
+	return err
+}
+
+// readClient passes the client's messages until there are no more.
+func (g *Guard) readClient(ctx context.Context, in *bufio.Reader) {
+	for {
+		line, tooLong, err := readLine(in, MaxMessage)
+		switch {
+		case tooLong:
+			g.answer(rpcError(nil, codeInvalidRequest, "a message has at most 16 MiB; nothing was done"))
+			err = rest(io.Discard, in, line)
+		case len(line) > 0:
+			g.fromClient(ctx, line)
+		}
+		if err != nil {
+			break
+		}
+	}
+	if err := g.Upstream.CloseSend(); err != nil {
+		g.Logger.WarnContext(ctx, "the server's input was not closed", "error", err)
+	}
+}
+
+// answer sends a message of the guard's own. A client that is gone gets none.
+func (g *Guard) answer(line []byte) { _ = g.out.write(line, nil) }
+
+// fromClient handles one message of the client.
+func (g *Guard) fromClient(ctx context.Context, line []byte) {
+	if len(strings.TrimSpace(string(line[:min(len(line), 16)]))) == 0 && len(line) <= 16 {
+		return // an empty line
+	}
+	m, err := parseMessage(line)
+	if err != nil {
+		g.answer(rpcError(m.id, codeParse, "seqledger: this is no JSON-RPC message: "+err.Error()+"; nothing was done"))
+		return
+	}
+	for _, one := range m.batch {
+		if one.method == "tools/call" || one.method == "tools/list" {
+			g.refuseBatch(m)
+			return
+		}
+	}
+	switch m.method {
+	case "tools/call":
+		if g.guarded(ctx, m) {
+			return
+		}
+	case "tools/list":
+		if m.isCall() && g.list(m) {
+			return
+		}
+	case "notifications/cancelled":
+		if g.cancelled(m) {
+			return
+		}
+	}
+	g.pass(m)
+}
+
+// pass sends a message as it is.
+func (g *Guard) pass(m *message) {
+	err := g.Upstream.Send(m)
+	if err != nil && m.isCall() {
+		g.answer(rpcError(m.id, codeInternal, "seqledger: the server did not take the message: "+err.Error()))
+	}
+}
+
+// refuseBatch answers a batch with a call in it. Revisions of MCP after 2025-03-26 have no batches.
+func (g *Guard) refuseBatch(m *message) {
+	var answers []string
+	for _, one := range m.batch {
+		if one.isCall() {
+			answers = append(answers, string(rpcError(one.id, codeInvalidRequest,
+				"seqledger: a batch must not have calls of tools; nothing of it was done; send the messages one by one")))
+		}
+	}
+	if len(answers) > 0 {
+		g.answer([]byte("[" + strings.Join(answers, ",") + "]"))
+	}
+}
+
+// enter takes a slot for a request of the guard's own. There is none when there are too many, or the
+// server has ended.
+func (g *Guard) enter() bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.over {
+		return false
+	}
+	select {
+	case g.slots <- struct{}{}:
+		g.calls.Add(1)
+		return true
+	default:
+		return false
+	}
+}
+
+func (g *Guard) leave() {
+	<-g.slots
+	g.calls.Done()
+}
+
+// await registers a request and returns its id.
+func (g *Guard) await(r *request) (id string) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.next++
+	id = g.prefix + strconv.FormatUint(g.next, 10)
+	g.pending[id] = r
+	return id
+}
+
+// take returns the request with an id and forgets it. It is nil if there is none.
+func (g *Guard) take(id jsontext.Value) *request {
+	if id.Kind() != '"' {
+		return nil
+	}
+	text := stringOf(id)
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	r := g.pending[text]
+	delete(g.pending, text)
+	return r
+}
+
+// cancelled handles a notification that the client no longer waits, and reports whether the request
+// is one of the guard's own. What has begun goes on.
+func (g *Guard) cancelled(m *message) bool {
+	var id jsontext.Value
+	err := members(m.params, func(name string, value jsontext.Value) error {
+		if name == "requestId" {
+			id = value
+		}
+		return nil
+	})
+	if err != nil || id == nil {
+		return false
+	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	for _, r := range g.pending {
+		if sameID(r.clientID, id) {
+			r.cancelled.Store(true)
+			return true
+		}
+	}
+	return false
+}
+
+// sameID reports whether two ids are the same.
+func sameID(a, b jsontext.Value) bool {
+	if a.Kind() == '"' && b.Kind() == '"' {
+		return stringOf(a) == stringOf(b)
+	}
+	return string(a) == string(b)
+}
+
+// fromServer handles one message of the server. rest is set for one that is longer than the guard
+// reads: it passes as it is.
+func (g *Guard) fromServer(line []byte, more *bufio.Reader) error {
+	if more != nil {
+		g.Logger.Warn("a message of the server has more than 16 MiB; it passes unread")
+		return g.out.write(line, func(w io.Writer) error { return rest(w, more, line) })
+	}
+	m, err := parseMessage(line)
+	if err == nil && m.method == "" && m.id != nil {
+		if r := g.take(m.id); r != nil {
+			r.answer <- m
+			return nil
+		}
+	}
+	// A server may write what is no message; the client sees that as it would without a guard.
+	return g.out.write(line, nil)
+}
+
+// list asks for a page of tools, and reports whether it did.
+func (g *Guard) list(m *message) bool {
+	if !g.enter() {
+		return false // the list passes without hints
+	}
+	r := &request{clientID: m.id, cancelled: new(atomic.Bool), answer: make(chan *message, 1)}
+	id := g.await(r)
+	own, err := setMembers(m.raw, edit{"id", quote(id)})
+	if err != nil {
+		g.take(quote(id))
+		g.leave()
+		return false // cannot be: the message was read
+	}
+	// Ends with the answer or the server; Run waits for it.
+	go func() {
+		defer g.leave()
+		sent := *m
+		sent.raw, sent.id = own, quote(id)
+		if err := g.Upstream.Call(&sent); err != nil {
+			g.take(quote(id))
+			g.answer(rpcError(m.id, codeInternal, "seqledger: the server did not take the message: "+err.Error()))
+			return
+		}
+		select {
+		case a := <-r.answer:
+			if !r.cancelled.Load() {
+				g.answer(g.withHints(m, a))
+			}
+		case <-g.ended:
+		}
+	}()
+	return true
+}
+
+// withHints returns the answer to a list of tools for the client.
+func (g *Guard) withHints(m, a *message) []byte {
+	line, err := setMembers(a.raw, edit{"id", m.id})
+	if err != nil || a.result == nil {
+		return line
+	}
+	var tools []byte
+	var more bool
+	err = members(a.result, func(name string, value jsontext.Value) error {
+		switch name {
+		case "nextCursor":
+			more = true
+		case "tools":
+			return elements(value, func(tool jsontext.Value) error {
+				if tools != nil {
+					tools = append(tools, ',')
+				}
+				hinted, err := g.withHint(tool)
+				tools = append(tools, hinted...)
+				return err
+			})
+		}
+		return nil
+	})
+	if err != nil {
+		return line // the client will say what is wrong
+	}
+	if !more {
+		g.warnOfAbsent()
+	}
+	tools = slices.Concat([]byte{'['}, tools, []byte{']'})
+	if result, err := setMembers(a.result, edit{"tools", tools}); err == nil {
+		if hinted, err := setMembers(a.raw, edit{"id", m.id}, edit{"result", result}); err == nil {
+			return hinted
+		}
+	}
+	return line
+}
+
+// withHint returns a tool with idempotentHint, if it is guarded.
+func (g *Guard) withHint(tool jsontext.Value) (jsontext.Value, error) {
+	var name string
+	var schema jsontext.Value
+	annotations := jsontext.Value("{}")
+	err := members(tool, func(member string, value jsontext.Value) error {
+		switch {
+		case member == "name" && value.Kind() == '"':
+			name = stringOf(value)
+		case member == "annotations" && value.Kind() == '{':
+			annotations = value
+		case member == "inputSchema":
+			schema = value
+		}
+		return nil
+	})
+	t := g.Config.Tools[name]
+	if err != nil || t == nil {
+		return tool, err
+	}
+	g.checkArguments(name, t, schema)
+	annotations, err = setMembers(annotations, edit{"idempotentHint", jsontext.Value("true")})
+	if err != nil {
+		return nil, err
+	}
+	return setMembers(tool, edit{"annotations", annotations})
+}
+
+// checkArguments warns of arguments that a tool does not have, the first time that it is listed: calls
+// that differ in the argument that was meant would be repeats.
+func (g *Guard) checkArguments(name string, t *Tool, schema jsontext.Value) {
+	g.mu.Lock()
+	known := g.listed[name]
+	g.listed[name] = true
+	g.mu.Unlock()
+	properties := map[string]bool{}
+	err := members(schema, func(member string, value jsontext.Value) error {
+		if member != "properties" {
+			return nil
+		}
+		return members(value, func(property string, _ jsontext.Value) error {
+			properties[property] = true
+			return nil
+		})
+	})
+	if known || err != nil || len(properties) == 0 {
+		return
+	}
+	for _, pointer := range t.Arguments {
+		for first := range jsontext.Pointer(pointer).Tokens() {
+			if !properties[first] {
+				g.Logger.Warn("the configuration names an argument that the tool does not have", "tool", name,
+					"argument", first)
+			}
+			break
+		}
+	}
+}
+
+// warnOfAbsent warns of tools that the configuration names and the server does not have: a tool with
+// a slip in its name is not guarded.
+func (g *Guard) warnOfAbsent() {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	for _, name := range slices.Sorted(maps.Keys(g.Config.Tools)) {
+		if !g.listed[name] {
+			g.listed[name] = true
+			g.Logger.Warn("the configuration names a tool that the server does not list", "tool", name)
+		}
+	}
+}
+
+// hashed returns a key as logs have it.
+func hashed(key string) string {
+	sum := sha256.Sum256([]byte(key))
+	return hex.EncodeToString(sum[:6])
+}
+
+// errEnded is the error of a call that the server's end left without an answer.
+var errEnded = errors.New("the server ended before it answered")
+
+// ask sends a guarded call to the server and returns its answer.
+func (g *Guard) ask(m *message, cancelled *atomic.Bool) (*message, error) {
+	r := &request{clientID: m.id, cancelled: cancelled, answer: make(chan *message, 1)}
+	id := quote(g.await(r))
+	defer g.take(id)
+	own, err := setMembers(m.raw, edit{"id", id})
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", err, idempotency.ErrNotExecuted)
+	}
+	sent := *m
+	sent.raw = own
+	sent.id = id
+	if err := g.Upstream.Call(&sent); err != nil {
+		return nil, err
+	}
+	select {
+	case a := <-r.answer:
+		return a, nil
+	case <-g.ended:
+	}
+	select { // the answer may have been the server's last message
+	case a := <-r.answer:
+		return a, nil
+	default:
+		return nil, errEnded
+	}
+}

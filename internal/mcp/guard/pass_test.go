@@ -1,0 +1,267 @@
+package guard
+
+import (
+	"bufio"
+	"context"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+
+	"github.com/modelcontextprotocol/go-sdk/mcp"
+
+	"github.com/seqledger/seqledger/client/idempotency"
+)
+
+// Everything but guarded calls passes: resources, prompts, progress, logs, requests of the server to
+// the client, and calls of other tools, each as often as it is made.
+func TestEverythingElsePasses(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, testConfig)
+	progress, changed := make(chan string, 10), make(chan struct{}, 10)
+	w.options = &mcp.ClientOptions{
+		ProgressNotificationHandler: func(_ context.Context, r *mcp.ProgressNotificationClientRequest) {
+			progress <- r.Params.Message
+		},
+		ToolListChangedHandler: func(context.Context, *mcp.ToolListChangedRequest) { changed <- struct{}{} },
+		ElicitationHandler: func(context.Context, *mcp.ElicitRequest) (*mcp.ElicitResult, error) {
+			return &mcp.ElicitResult{Action: "accept", Content: map[string]any{"sure": true}}, nil
+		},
+	}
+	w.charge(func(ctx context.Context, r *mcp.CallToolRequest, _ payment) (*mcp.CallToolResult, any, error) {
+		token := r.Params.GetProgressToken()
+		if err := r.Session.NotifyProgress(ctx,
+			&mcp.ProgressNotificationParams{ProgressToken: token, Message: "half"}); err != nil {
+			return nil, nil, err
+		}
+		return text("paid"), nil, nil
+	})
+	ran := 0
+	mcp.AddTool(w.server, &mcp.Tool{Name: "roll", Annotations: &mcp.ToolAnnotations{Title: "Dice"}},
+		func(context.Context, *mcp.CallToolRequest, struct{}) (*mcp.CallToolResult, any, error) {
+			ran++
+			return text(fmt.Sprint(ran)), nil, nil
+		})
+	w.server.AddResource(&mcp.Resource{URI: "file:///a", Name: "a"},
+		func(context.Context, *mcp.ReadResourceRequest) (*mcp.ReadResourceResult, error) {
+			return &mcp.ReadResourceResult{Contents: []*mcp.ResourceContents{{URI: "file:///a", Text: "contents"}}}, nil
+		})
+	w.server.AddPrompt(&mcp.Prompt{Name: "p"},
+		func(context.Context, *mcp.GetPromptRequest) (*mcp.GetPromptResult, error) {
+			return &mcp.GetPromptResult{Description: "described"}, nil
+		})
+	w.start()
+	ctx := t.Context()
+	params := &mcp.CallToolParams{Name: "charge", Arguments: payment{Order: "A"},
+		Meta: mcp.Meta{"progressToken": "mine"}}
+	if result, err := w.client.CallTool(ctx, params); err != nil || result.IsError {
+		t.Error(result, err)
+	}
+	if got := <-progress; got != "half" {
+		t.Errorf("progress %q", got)
+	}
+	for want := range 2 {
+		if r := w.call("roll", "", struct{}{}); r.text != fmt.Sprint(want+1) || r.replayed {
+			t.Errorf("a tool that is not guarded: %+v", r)
+		}
+	}
+	if r, err := w.client.ReadResource(ctx, &mcp.ReadResourceParams{URI: "file:///a"}); err != nil ||
+		r.Contents[0].Text != "contents" {
+		t.Error(r, err)
+	}
+	if r, err := w.client.GetPrompt(ctx, &mcp.GetPromptParams{Name: "p"}); err != nil || r.Description != "described" {
+		t.Error(r, err)
+	}
+	tools, err := w.client.ListTools(ctx, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, tool := range tools.Tools {
+		guarded := tool.Name == "charge"
+		if guarded != (tool.Annotations != nil && tool.Annotations.IdempotentHint) ||
+			!guarded && tool.Annotations.Title != "Dice" || tool.InputSchema == nil {
+			t.Errorf("%s: %+v", tool.Name, tool.Annotations)
+		}
+	}
+	w.server.AddTool(&mcp.Tool{Name: "more", InputSchema: map[string]any{"type": "object"}}, nil)
+	<-changed
+}
+
+// echo is an Upstream that collects what it gets; its lines are written by the test.
+type echo struct {
+	got   chan string
+	lines chan string // closed at the end
+}
+
+func newEcho() *echo { return &echo{make(chan string, 100), make(chan string)} }
+
+// Run implements Upstream.
+func (e *echo) Run(receive func([]byte, *bufio.Reader) error) error {
+	for line := range e.lines {
+		r := bufio.NewReader(strings.NewReader(line + "\n"))
+		text, tooLong, err := readLine(r, MaxMessage)
+		if err != nil {
+			return err
+		}
+		if !tooLong {
+			r = nil
+		}
+		if err := receive(text, r); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Send implements Upstream.
+func (e *echo) Send(m *message) error { e.got <- string(m.raw); return nil }
+
+// Call implements Upstream.
+func (e *echo) Call(m *message) error { return e.Send(m) }
+
+// CloseSend implements Upstream.
+func (e *echo) CloseSend() error { return nil }
+
+// What passes is the same bytes in both directions, whatever it is.
+func TestBytesPass(t *testing.T) {
+	t.Parallel()
+	config, err := parseConfig("guard.yaml", []byte(testConfig))
+	if err != nil {
+		t.Fatal(err)
+	}
+	upstream := newEcho()
+	g := New(Options{Config: config, Upstream: upstream, Store: idempotency.Memory()})
+	in, toGuard := io.Pipe()
+	fromGuard, out := io.Pipe()
+	done := make(chan error, 1)
+	go func() { done <- g.Run(context.Background(), in, out) }() // received below
+	for _, line := range []string{
+		`{ "method":"x/unknown" , "id" : 1.50, "jsonrpc":"2.0","extra":[1e400,"\u0041"] }`,
+		`{"jsonrpc":"2.0","id":"a","method":"tools/call","params":{"name":"other","arguments":{"n":9007199254740993}}}`,
+		`{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":"a"}}`,
+		`{"jsonrpc":"2.0","id":9,"result":{"action":"accept"}}`,
+		`[{"jsonrpc":"2.0","id":3,"method":"ping"}]`,
+	} {
+		go func() { _, _ = io.WriteString(toGuard, line+"\n\n") }() // ends with the write
+		if got := <-upstream.got; got != line {
+			t.Errorf("sent %s, the server got %s", line, got)
+		}
+	}
+	lines := bufio.NewReader(fromGuard)
+	for _, line := range []string{
+		`{ "jsonrpc":"2.0","id":1.50,"result":{"x":[1e400]} }`, `{"method":"sampling/createMessage","id":4}`,
+		"this is a server that logs on its standard output", `{"a":1,"a":2}`, `{"id":"seqledger:1","result":{}}`,
+		`{"jsonrpc":"2.0","id":5,"result":"` + strings.Repeat("x", MaxMessage+100_000) + `"}`,
+	} {
+		go func() { upstream.lines <- line }() // ends with the line
+		if got, err := lines.ReadString('\n'); err != nil || strings.TrimSuffix(got, "\n") != line {
+			t.Errorf("the server sent %d bytes, %.100s; the client got %d, %.100s (%v)", len(line), line, len(got), got,
+				err)
+		}
+	}
+	go func() { // ends with the write
+		_, _ = io.WriteString(toGuard, `{"id":1,"method":"`+strings.Repeat("x", MaxMessage)+`"}`+"\n"+
+			`{"id":2,"method":"after"}`+"\n")
+	}()
+	if got, err := lines.ReadString('\n'); err != nil || !strings.Contains(got, "16 MiB") {
+		t.Errorf("a message that is too long: %.200s (%v)", got, err)
+	}
+	if got := <-upstream.got; got != `{"id":2,"method":"after"}` {
+		t.Errorf("the message behind it: %.200s", got)
+	}
+	close(upstream.lines)
+	if err := <-done; err != nil {
+		t.Error(err)
+	}
+	_ = toGuard.Close()
+}
+
+// A tool that the server does not have, and an argument that the tool does not have, are in the log.
+func TestWarnings(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, strings.Replace(testConfig, "[order, amount]", "[order, amuont]", 1)+"  chargee: {}\n")
+	w.charge(nil)
+	w.start()
+	for range 2 {
+		if _, err := w.client.ListTools(t.Context(), nil); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if log := w.log.String(); strings.Count(log, "amuont") != 1 || strings.Count(log, "chargee") != 1 {
+		t.Error(log)
+	}
+}
+
+// A server over HTTP whose answer is cut off leaves an unknown outcome; one that refuses the request
+// before any method leaves a free key; a message is never sent twice.
+func TestHTTPThatFails(t *testing.T) {
+	t.Parallel()
+	config, err := parseConfig("guard.yaml", []byte(testConfig))
+	if err != nil {
+		t.Fatal(err)
+	}
+	answers := map[string]struct {
+		handler http.HandlerFunc
+		first   string // code
+		runs    int
+	}{
+		"cut off": {func(w http.ResponseWriter, _ *http.Request) {
+			w.Header().Set("Content-Type", "text/event-stream")
+			_, _ = io.WriteString(w, "data: {\"jsonrpc\":\"2.0\",\"method\":\"notifications/progress\"}\n\ndata: {\"jsonrpc")
+			panic(http.ErrAbortHandler)
+		}, "outcome-unknown", 1},
+		"no answer": {func(http.ResponseWriter, *http.Request) {}, "outcome-unknown", 1},
+		"a broken pipe": {func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) }, "outcome-unknown",
+			1},
+		"a failure": {func(w http.ResponseWriter, _ *http.Request) { http.Error(w, "oops", http.StatusBadGateway) },
+			"outcome-unknown", 1},
+		"no session": {func(w http.ResponseWriter, _ *http.Request) { http.Error(w, "gone", http.StatusNotFound) },
+			"store-unavailable", 2},
+	}
+	for name, c := range answers {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			runs := make(chan struct{}, 10)
+			s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				runs <- struct{}{}
+				_, _ = io.Copy(io.Discard, r.Body)
+				c.handler(w, r)
+			}))
+			defer s.Close()
+			upstream := NewHTTP(HTTPOptions{Endpoint: s.URL, DrainTimeout: hangs})
+			settings := *config
+			settings.Wait = -1
+			g := New(Options{Config: &settings, Upstream: upstream, Store: idempotency.Memory()})
+			in, toGuard := io.Pipe()
+			fromGuard, out := io.Pipe()
+			done := make(chan error, 1)
+			go func() { done <- g.Run(context.Background(), in, out) }() // received below
+			lines := bufio.NewReader(fromGuard)
+			call := `{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"charge","arguments":{"order":"A"}}}`
+			codes := []string{c.first, c.first}
+			if c.runs == 1 {
+				codes[1] = "in-flight" // its lease has not ended
+			}
+			for _, code := range codes {
+				for answer := raw(t, toGuard, lines, call); ; answer = raw(t, toGuard, lines, "") {
+					if answer["method"] == "notifications/progress" {
+						continue
+					}
+					if !strings.Contains(fmt.Sprint(answer), metaCode+":"+code) {
+						t.Errorf("want %s, got %v", code, answer)
+					}
+					break
+				}
+			}
+			_ = toGuard.Close()
+			if err := <-done; err != nil {
+				t.Error(err)
+			}
+			if n := len(runs); n != c.runs {
+				t.Errorf("%d requests", n)
+			}
+		})
+	}
+}

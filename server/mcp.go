@@ -1,0 +1,85 @@
+package server
+
+import (
+	"bytes"
+	"fmt"
+	"io"
+	"net/http"
+
+	"github.com/seqledger/seqledger/server/admission"
+)
+
+// mcpPath is the endpoint for agents.
+const mcpPath = "/mcp"
+
+// mountMCP mounts the endpoint for agents. Its requests are authenticated and admitted like every
+// other, and what they ask of the API goes through the API's own handlers in memory, under the same
+// credential: with its role, its limits and its charges, and without a second request of its share.
+func (s *Server) mountMCP(mux *http.ServeMux) error {
+	api := http.NewServeMux()
+	s.mount(api)
+	handler, err := s.options.MCP(inProcess{checkProtocol(api)})
+	if err != nil {
+		return fmt.Errorf("server: Options.MCP: %w", err)
+	}
+	mux.Handle(mcpPath, s.fromAllowedPage(s.limitBody(writing, admission.BodyDeadline(handler))))
+	return nil
+}
+
+// fromAllowedPage refuses pages of other origins: a browser sends some requests without asking first.
+func (s *Server) fromAllowedPage(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if !s.allowsOrigin(r) {
+			http.Error(w, "a page of this origin may not call here: name the origin with --cors-origin",
+				http.StatusForbidden)
+			return
+		}
+		next.ServeHTTP(w, r)
+	})
+}
+
+// inProcess is a transport to a handler of this process.
+type inProcess struct{ handler http.Handler }
+
+// RoundTrip implements http.RoundTripper. The handler runs in the caller's goroutine.
+func (p inProcess) RoundTrip(r *http.Request) (*http.Response, error) {
+	inner := r.Clone(r.Context())
+	if inner.Body == nil {
+		inner.Body = http.NoBody
+	}
+	defer func() { _ = inner.Body.Close() }() // the handler has read what it wants
+	inner.RequestURI, inner.RemoteAddr = r.URL.RequestURI(), "in-process"
+	w := &memoryResponse{header: http.Header{}}
+	p.handler.ServeHTTP(w, inner)
+	if w.status == 0 {
+		w.status = http.StatusOK
+	}
+	return &http.Response{
+		StatusCode: w.status, Status: fmt.Sprintf("%d %s", w.status, http.StatusText(w.status)), Header: w.header,
+		Request: r, Proto: "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1, Body: io.NopCloser(&w.body),
+		ContentLength: int64(w.body.Len()),
+	}, nil
+}
+
+// memoryResponse is a response in memory. The handlers of the API bound what they answer.
+type memoryResponse struct {
+	header http.Header
+	status int
+	body   bytes.Buffer
+}
+
+// Header implements http.ResponseWriter.
+func (w *memoryResponse) Header() http.Header { return w.header }
+
+// WriteHeader implements http.ResponseWriter.
+func (w *memoryResponse) WriteHeader(status int) {
+	if w.status == 0 && status >= http.StatusOK {
+		w.status = status
+	}
+}
+
+// Write implements io.Writer.
+func (w *memoryResponse) Write(p []byte) (int, error) {
+	w.WriteHeader(http.StatusOK)
+	return w.body.Write(p)
+}

@@ -1,0 +1,292 @@
+package server_test
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"log/slog"
+	"net/http"
+	"strings"
+	"testing"
+
+	"github.com/modelcontextprotocol/go-sdk/mcp"
+
+	"github.com/seqledger/seqledger/internal/mcp/tools"
+	"github.com/seqledger/seqledger/server"
+)
+
+// withTools are the options of a server with the endpoint for agents.
+func withTools() server.Options {
+	return server.Options{MCP: func(api http.RoundTripper) (http.Handler, error) {
+		return tools.Handler(tools.Options{}, api, slog.New(slog.DiscardHandler))
+	}}
+}
+
+// agent connects an agent with a key; "" has none.
+func agent(t *testing.T, h *harness, key string) *mcp.ClientSession {
+	t.Helper()
+	client := mcp.NewClient(&mcp.Implementation{Name: "agent", Version: "1"}, nil)
+	session, err := client.Connect(t.Context(), &mcp.StreamableClientTransport{
+		Endpoint: h.url + "/mcp", HTTPClient: &http.Client{Transport: withBearer{key, h.h1.Transport}},
+	}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = session.Close() })
+	return session
+}
+
+// object is arguments or a result of a tool.
+type object = map[string]any
+
+// use calls a tool and returns its structured result, or its error.
+func use(t *testing.T, a *mcp.ClientSession, tool string, arguments object) (object, string) {
+	t.Helper()
+	result, err := a.CallTool(t.Context(), &mcp.CallToolParams{Name: tool, Arguments: arguments})
+	if err != nil {
+		return nil, err.Error()
+	}
+	if result.IsError {
+		text, err := json.Marshal(result.Content)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return nil, string(text)
+	}
+	o, ok := result.StructuredContent.(object)
+	if !ok {
+		t.Fatalf("%s: no structured result: %+v", tool, result)
+	}
+	return o, ""
+}
+
+// An agent reserves, completes and looks up; another one gets the result; each tool says what to do.
+func TestToolsForAgents(t *testing.T) {
+	t.Parallel()
+	h := startWith(t, withTools())
+	a := agent(t, h, "")
+	key := object{"scope": "acme/main", "namespace": "charge", "key": "order-1"}
+	with := func(more object) object {
+		o := object{}
+		for _, part := range []object{key, more} {
+			for name, value := range part {
+				o[name] = value
+			}
+		}
+		return o
+	}
+	expect := func(tool string, arguments object, want ...string) object {
+		t.Helper()
+		o, problem := use(t, a, tool, arguments)
+		if problem != "" {
+			t.Fatalf("%s: %s", tool, problem)
+		}
+		for i := 0; i < len(want); i += 2 {
+			if got := fmt.Sprint(o[want[i]]); !strings.Contains(got, want[i+1]) {
+				t.Errorf("%s: %s is %q, want %q", tool, want[i], got, want[i+1])
+			}
+		}
+		return o
+	}
+	expect("look_up", key, "found", "false", "next", "Call reserve")
+	attempt := strings.Repeat("ab", 16)
+	request := object{"request": object{"amount": 5, "to": "x"}, "attempt_id": attempt}
+	owned := expect("reserve", with(request), "outcome", "ACQUIRED", "next", "once")
+	expect("reserve", with(request), "outcome", "ACQUIRED", "token", fmt.Sprint(owned["token"])) // its own repeat
+	expect("reserve", with(object{"request": object{"to": "x", "amount": 5}}), "outcome", "IN_FLIGHT", "next",
+		"do nothing")
+	expect("reserve", with(object{"request": object{"to": "x", "amount": 6}}), "outcome", "MISMATCH", "next", "new key")
+	expect("look_up", key, "found", "true", "next", "Wait")
+	owner := object{"token": owned["token"], "attempt_id": attempt}
+	expect("resolve", with(object{"state": "committed"}), "outcome", "NOT_FINAL", "next", "Call again")
+	expect("heartbeat", with(owner), "outcome", "OK")
+	owner["response"] = "charged"
+	expect("complete", with(owner), "outcome", "OK")
+	expect("reject", with(owner), "outcome", "ALREADY_COMPLETED", "record", "charged")
+	expect("reserve", with(object{"request": object{"to": "x", "amount": 5}}), "outcome", "REPLAY", "record", "charged",
+		"next", "do not do it again")
+	expect("look_up", key, "record", "COMMITTED", "next", "do not do it again")
+
+	write := object{"scope": "acme/main", "key": "report", "operations": []object{
+		{"append": "made"}, {"set": object{"key": "report/1", "value": "done", "if_absent": true}}}}
+	first := expect("write_once", write, "replayed", "false")
+	expect("write_once", write, "replayed", "true", "tx_id", fmt.Sprint(first["tx_id"]))
+	expect("client_state", object{"scope": "acme/main", "client_id": "till-7"}, "last_committed_sequence", "0")
+	for _, c := range []struct {
+		tool      string
+		arguments object
+		want      string
+	}{
+		{"look_up", object{"key": "x"}, "scope is missing"},
+		{"look_up", object{"scope": "a/b/c", "key": "x"}, "organization/vault"},
+		{"look_up", object{"scope": "acme"}, "key"},
+		{"reserve", with(object{"request": 9007199254740993}), "send it as a string"},
+		{"reserve", with(object{"request": 1, "attempt_id": "zz"}), "32 hex digits"},
+		{"reserve", with(object{"request": 1, "on_lease_expired": "never"}), "indeterminate or takeover"},
+		{"reserve", object{"scope": "acme", "key": "a b", "request": 1}, "Correct record.key"},
+		{"complete", with(object{"token": "0", "attempt_id": attempt}), "token"},
+		{"resolve", with(object{"state": "maybe"}), "committed or rejected"},
+		{"write_once", object{"scope": "acme/main", "key": "report", "operations": []object{{"append": "x"}}},
+			"new key only"},
+		{"write_once", object{"scope": "acme/main", "key": "w", "operations": []object{{}}},
+			"operations[0] must have one of"},
+		{"write_once", object{"scope": "acme/main", "key": "w2", "operations": []object{
+			{"set": object{"key": "report/1", "value": "x", "if_absent": true}}}}, "decide anew"},
+	} {
+		if o, problem := use(t, a, c.tool, c.arguments); !strings.Contains(problem, c.want) {
+			t.Errorf("%s %v: want %q, got %v %s", c.tool, c.arguments, c.want, o, problem)
+		}
+	}
+}
+
+// Each tool has both schemas and says whether it only reads, may be repeated and destroys something.
+func TestToolAnnotations(t *testing.T) {
+	t.Parallel()
+	h := startWith(t, withTools())
+	listed, err := agent(t, h, "").ListTools(t.Context(), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	reads, destroys := map[string]bool{"look_up": true, "client_state": true},
+		map[string]bool{"resolve": true, "write_once": true}
+	names := map[string]bool{}
+	for _, tool := range listed.Tools {
+		names[tool.Name] = true
+		a := tool.Annotations
+		if a == nil || a.ReadOnlyHint != reads[tool.Name] || !a.IdempotentHint || a.DestructiveHint == nil ||
+			*a.DestructiveHint != destroys[tool.Name] || tool.InputSchema == nil || tool.OutputSchema == nil ||
+			tool.Description == "" {
+			t.Errorf("%s: %+v", tool.Name, a)
+		}
+	}
+	if len(names) != 8 {
+		t.Errorf("%d tools: %v", len(names), names)
+	}
+}
+
+// An agent has the rights of its own credential, and no other's.
+func TestAgentsHaveTheirOwnRights(t *testing.T) {
+	t.Parallel()
+	g := guard(t, withTools(), nil)
+	reserve := object{"scope": "acme/main", "key": "k", "request": "x"}
+	writer, reader := agent(t, g.harness, g.keys["writer"]), agent(t, g.harness, g.keys["reader"])
+	elsewhere := agent(t, g.harness, g.keys["elsewhere"])
+	if o, problem := use(t, writer, "reserve", reserve); problem != "" || o["outcome"] != "ACQUIRED" {
+		t.Error(o, problem)
+	}
+	for name, a := range map[string]*mcp.ClientSession{"reader": reader, "elsewhere": elsewhere} {
+		if o, problem := use(t, a, "reserve", reserve); !strings.Contains(problem, "does not allow it") {
+			t.Errorf("%s: %v %s", name, o, problem)
+		}
+	}
+	if o, problem := use(t, reader, "look_up", object{"scope": "acme/main", "key": "k"}); problem != "" ||
+		o["found"] != false {
+		t.Errorf("the reader sees the writer's key: %v %s", o, problem)
+	}
+	for _, key := range []string{"", "nonsense"} {
+		r, err := http.NewRequestWithContext(t.Context(), http.MethodPost, g.url+"/mcp", strings.NewReader("{}"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		answer, err := (&http.Client{Transport: withBearer{key, g.h1.Transport}}).Do(r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_ = answer.Body.Close()
+		if answer.StatusCode != http.StatusUnauthorized {
+			t.Errorf("key %q: %s", key, answer.Status)
+		}
+	}
+}
+
+// The endpoint is not there unless it is asked for; pages of other origins, foreign hosts and large
+// messages are refused.
+func TestTheEndpointForAgents(t *testing.T) {
+	t.Parallel()
+	post := func(h *harness, body string, header http.Header) int {
+		t.Helper()
+		r, err := http.NewRequestWithContext(t.Context(), http.MethodPost, h.url+"/mcp", strings.NewReader(body))
+		if err != nil {
+			t.Fatal(err)
+		}
+		r.Header = header.Clone()
+		r.Header.Set("Content-Type", "application/json")
+		r.Header.Set("Accept", "application/json, text/event-stream")
+		r.Host = header.Get("Host")
+		answer, err := h.h1.Do(r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer answer.Body.Close()
+		_, _ = io.Copy(io.Discard, answer.Body)
+		return answer.StatusCode
+	}
+	ping := `{"jsonrpc":"2.0","id":1,"method":"ping"}`
+	h := startWith(t, withTools())
+	for name, c := range map[string]struct {
+		header http.Header
+		body   string
+		want   int
+	}{
+		"a program":      {http.Header{}, ping, http.StatusOK},
+		"its own page":   {http.Header{"Origin": {h.url}}, ping, http.StatusOK},
+		"another page":   {http.Header{"Origin": {"https://evil.example"}}, ping, http.StatusForbidden},
+		"a foreign host": {http.Header{"Host": {"evil.example"}}, ping, http.StatusForbidden},
+		"too large":      {http.Header{}, `"` + strings.Repeat("x", 5<<20) + `"`, http.StatusRequestEntityTooLarge},
+		"no JSON":        {http.Header{}, "{", http.StatusBadRequest},
+	} {
+		if got := post(h, c.body, c.header); got != c.want {
+			t.Errorf("%s: status %d, want %d", name, got, c.want)
+		}
+	}
+	if got := post(start(t), ping, http.Header{}); got != http.StatusNotFound {
+		t.Errorf("without the endpoint: status %d", got)
+	}
+}
+
+// watched reports the calls of Reserve.
+type watched struct {
+	next  http.RoundTripper
+	begun chan struct{}
+	ended chan error // the end of the call's context, nil if it had not ended
+}
+
+// RoundTrip implements http.RoundTripper.
+func (w watched) RoundTrip(r *http.Request) (*http.Response, error) {
+	if strings.HasSuffix(r.URL.Path, "/Reserve") {
+		w.begun <- struct{}{}
+		defer func() { w.ended <- r.Context().Err() }()
+	}
+	return w.next.RoundTrip(r)
+}
+
+// A reserve that waits ends with its HTTP request: nothing is left that no limit counts.
+func TestAWaitingAgentThatLeaves(t *testing.T) {
+	t.Parallel()
+	begun, ended := make(chan struct{}, 2), make(chan error, 2)
+	h := startWith(t, server.Options{MCP: func(api http.RoundTripper) (http.Handler, error) {
+		return tools.Handler(tools.Options{}, watched{api, begun, ended}, slog.New(slog.DiscardHandler))
+	}})
+	a := agent(t, h, "")
+	reserve := object{"scope": "acme/main", "key": "k", "request": "x", "wait_seconds": 60}
+	if o, problem := use(t, a, "reserve", reserve); problem != "" {
+		t.Fatal(o, problem)
+	}
+	<-begun
+	<-ended
+	ctx, cancel := context.WithCancel(t.Context())
+	left := make(chan error, 1)
+	go func() { // received below
+		_, err := a.CallTool(ctx, &mcp.CallToolParams{Name: "reserve", Arguments: reserve})
+		left <- err
+	}()
+	<-begun
+	cancel()
+	if err := <-left; err == nil {
+		t.Error("the call was answered")
+	}
+	if err := <-ended; err == nil {
+		t.Error("the call waited for as long as it had asked")
+	}
+}
