@@ -98,6 +98,13 @@ func (g *Gateway) Reload(c *Config) {
 	}
 }
 
+// Routes returns the number of routes in effect.
+func (g *Gateway) Routes() int {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.config.Routes()
+}
+
 // Close ends what the gateway has running besides its requests.
 func (g *Gateway) Close() {
 	g.mu.Lock()
