@@ -166,7 +166,7 @@ func (c *Config) readRoutes(r *yamlfile.Reader, f *File) {
 		return
 	}
 	lines := map[string]int{} // of a path and a method
-	patterns := http.NewServeMux()
+	patterns, tried := http.NewServeMux(), map[string]bool{}
 	for i, n := range f.Routes.Content {
 		o := r.Object(n, fmt.Sprintf("routes[%d]", i), routeFields...)
 		if n.Kind != yaml.MappingNode {
@@ -175,7 +175,12 @@ func (c *Config) readRoutes(r *yamlfile.Reader, f *File) {
 		before := r.Failures()
 		s := readSettings(o, f.Default)
 		one := s.route(func(field, format string, args ...any) { o.Fail(field, format, args...) })
-		one.path = o.Text("path")
+		if one.path = o.Text("path"); one.path != "" && !tried[one.path] {
+			tried[one.path] = true
+			if problem := tryPattern(patterns, one.path); problem != "" {
+				o.Fail("path", "%s", problem)
+			}
+		}
 		if s.Upstream == "" {
 			o.Fail("upstream", "is required, here or before the routes")
 		}
@@ -194,11 +199,6 @@ func (c *Config) readRoutes(r *yamlfile.Reader, f *File) {
 				o.Fail("methods", "%s of this path was given at line %d already", method, line)
 			}
 			lines[name] = n.Line
-		}
-		if !slices.ContainsFunc(c.routes, func(other *route) bool { return other.path == one.path }) {
-			if problem := tryPattern(patterns, one.path); problem != "" {
-				o.Fail("path", "%s", problem)
-			}
 		}
 		c.routes = append(c.routes, one)
 	}

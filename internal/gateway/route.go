@@ -69,8 +69,8 @@ func (c *Config) principal(r *route) func(context.Context, http.Header) (string,
 	case r.header != "":
 		return func(_ context.Context, header http.Header) (string, error) {
 			values := header.Values(r.header)
-			if len(values) != 1 {
-				return "", fmt.Errorf("there are %d headers %s of a trusted proxy", len(values), r.header)
+			if len(values) != 1 || values[0] == "" {
+				return "", fmt.Errorf("it needs one header %s of a trusted proxy, with a value", r.header)
 			}
 			return limitPrincipal("header:" + values[0])
 		}
