@@ -5,7 +5,6 @@ import (
 	"encoding/base64"
 	"errors"
 	"fmt"
-	"io"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -265,12 +264,7 @@ func exchange(t *testing.T, r *http.Request) (answer *http.Response, text string
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer answer.Body.Close()
-	b, err := io.ReadAll(answer.Body)
-	if err != nil {
-		t.Error(err)
-	}
-	return answer, string(b)
+	return answer, readAll(t, answer)
 }
 
 // issuer signs session tokens.

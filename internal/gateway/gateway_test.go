@@ -15,6 +15,8 @@ import (
 	"github.com/seqledger/seqledger/internal/yamlfile"
 )
 
+var quiet = slog.New(slog.DiscardHandler)
+
 // plain are the settings that the command's flags have by themselves.
 func plain(upstream string) Settings {
 	return Settings{
@@ -48,7 +50,7 @@ func load(t *testing.T, defaults Settings, content string, proxies ...string) (*
 // start starts a gateway with a store of its own.
 func start(t *testing.T, c *Config, change ...func(*Options)) (base string, g *Gateway) {
 	t.Helper()
-	o := Options{Config: c, Store: idempotency.Memory(), Logger: slog.New(slog.DiscardHandler)}
+	o := Options{Config: c, Store: idempotency.Memory(), Logger: quiet}
 	for _, f := range change {
 		f(&o)
 	}
@@ -100,12 +102,7 @@ func sendAs(t *testing.T, who, method, target, key, body string) (status int, he
 		t.Error(err) // not Fatal: tests send from goroutines, too
 		return 0, nil, ""
 	}
-	defer answer.Body.Close()
-	b, err := io.ReadAll(answer.Body)
-	if err != nil {
-		t.Error(err)
-	}
-	return answer.StatusCode, answer.Header, string(b)
+	return answer.StatusCode, answer.Header, readAll(t, answer)
 }
 
 // A request whose connection breaks after it was sent is not sent again, although net/http counts a
