@@ -6,6 +6,7 @@ import (
 	"io"
 	"net/http"
 	"os"
+	"sync/atomic"
 	"time"
 )
 
@@ -27,6 +28,7 @@ type body struct {
 
 	waited time.Duration // for the client, in Read
 	bytes  int64
+	ended  atomic.Bool // by its end or by an error; a transport may read for a moment after the handler
 }
 
 // Read implements io.Reader. The deadline is removed after each call, because net/http takes the
@@ -39,11 +41,20 @@ func (b *body) Read(p []byte) (int, error) {
 	n, err := b.ReadCloser.Read(p)
 	b.waited += time.Since(began)
 	b.bytes += int64(n)
+	b.ended.Store(err != nil)
 	if errors.Is(err, os.ErrDeadlineExceeded) {
 		return n, errSlowBody
 	}
 	_ = b.controls.SetReadDeadline(time.Time{})
 	return n, err
+}
+
+// leave sets a deadline for the rest of a body that the request did not need: net/http reads some of
+// it before it sends the response.
+func (b *body) leave() {
+	if !b.ended.Load() {
+		_ = b.controls.SetReadDeadline(time.Now().Add(patience))
+	}
 }
 
 // response is a response with a deadline for each write. It notes the status.

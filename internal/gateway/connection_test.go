@@ -135,6 +135,25 @@ func post(t *testing.T, conn net.Conn, header, body string) int {
 	return answer.StatusCode
 }
 
+// A request is refused before its body is read, and the body never comes: the response goes out all the
+// same.
+func TestUnwantedBodies(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		dial, stop := inBubble(t, http.NotFoundHandler())
+		defer stop()
+		for _, expect := range []string{"", "Expect: 100-continue\r\n"} {
+			conn := dial()
+			fmt.Fprintf(conn, "POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 9\r\nIdempotency-Key: \"\r\n%s\r\n", expect)
+			answer, err := http.ReadResponse(bufio.NewReader(conn), nil)
+			if err != nil || answer.StatusCode != http.StatusBadRequest {
+				t.Fatal(answer, err)
+			}
+			_, _ = answer.Body.Close(), conn.Close()
+		}
+	})
+}
+
 // A body that comes at the stated rate is taken however long it takes; what the service takes to read
 // it does not count, and neither does the time that the service needs for its response.
 func TestSteadyBodiesPass(t *testing.T) {

@@ -248,7 +248,10 @@ func (g *Gateway) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	if r.Body != nil && r.Body != http.NoBody {
-		r.Body = &body{ReadCloser: r.Body, controls: seen.controls}
+		b := &body{ReadCloser: r.Body, controls: seen.controls}
+		defer b.leave()
+		r = r.WithContext(r.Context()) // net/http must find its own body in its own request
+		r.Body = b
 	}
 	switch {
 	case r.URL.Path == policyPath && (r.Method == http.MethodGet || r.Method == http.MethodHead):

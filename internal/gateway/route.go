@@ -25,6 +25,10 @@ func (g *Gateway) newRoute(c *Config, r *route) http.Handler {
 		// The responses of requests with a key are the middleware's.
 		ModifyResponse: func(answer *http.Response) error {
 			idempotency.StripHeaders(answer.Header)
+			idempotency.StripHeaders(answer.Trailer)                // which has the names; the values come with the body
+			if answer.StatusCode != http.StatusSwitchingProtocols { // whose body is the connection
+				answer.Body = &trailed{answer.Body, answer}
+			}
 			return nil
 		},
 		Transport:    once{g.transport(r.timeout)},
@@ -44,6 +48,22 @@ func (g *Gateway) newRoute(c *Config, r *route) http.Handler {
 		}
 		keyed.ServeHTTP(w, request)
 	})
+}
+
+// trailed is the body of a response whose trailers come behind it, without those that only a
+// gateway may send.
+type trailed struct {
+	io.ReadCloser
+	answer *http.Response
+}
+
+// Read implements io.Reader.
+func (t *trailed) Read(p []byte) (int, error) {
+	n, err := t.ReadCloser.Read(p)
+	if err != nil {
+		idempotency.StripHeaders(t.answer.Trailer)
+	}
+	return n, err
 }
 
 // rewrite makes the request to the service. What the client says about itself in X-Forwarded-* is
