@@ -84,11 +84,15 @@ func (s *response) Write(b []byte) (int, error) {
 }
 
 // deadline sets the time until which the client must have read n bytes more. ServeHTTP removes the
-// deadline of the connection's request before, and sets the one of what is written at its end. Only a response
+// deadline of the connection's request before. Only a response
 // writer that is not net/http's own refuses it, and then there is no connection to wait for.
 func (s *response) deadline(n int) {
 	_ = s.controls.SetWriteDeadline(time.Now().Add(patience + time.Duration(n)*time.Second/slowest))
 }
+
+// end sets the deadline of what net/http writes after the handler. It may first wait for a body; see
+// body.leave.
+func (s *response) end() { _ = s.controls.SetWriteDeadline(time.Now().Add(2 * patience)) }
 
 // Unwrap is for http.ResponseController.
 func (s *response) Unwrap() http.ResponseWriter { return s.ResponseWriter }

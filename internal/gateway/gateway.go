@@ -227,7 +227,7 @@ func (g *Gateway) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	began := time.Now()
 	seen := &response{ResponseWriter: w, controls: http.NewResponseController(w)}
 	_ = seen.controls.SetWriteDeadline(time.Time{})
-	defer seen.deadline(0)
+	defer seen.end()
 	route, label := g.current.Load().find(r), "none"
 	if route != nil {
 		label = route.label
