@@ -183,7 +183,7 @@ func mistakes(err error) []error {
 	if err == nil {
 		return nil
 	}
-	joined, ok := err.(interface{ Unwrap() []error }) //nolint:errorlint // Only what is joined directly is asked for.
+	joined, ok := err.(interface{ Unwrap() []error })
 	if !ok {
 		return []error{err}
 	}
@@ -225,7 +225,8 @@ func (c *gatewayCommand) check() error {
 		}
 	}
 	mistake(c.TokenFile != "" && c.Ledger == "", "--ledger-token-file needs --ledger")
-	mistake(c.LedgerListen != "" && c.Ledger != "", "--ledger-listen: is for this gateway's own ledger, and not for --ledger")
+	mistake(c.LedgerListen != "" && c.Ledger != "",
+		"--ledger-listen: is for this gateway's own ledger, and not for --ledger")
 	mistake(c.LedgerAuth != "" && c.LedgerListen == "", "--ledger-auth needs --ledger-listen")
 	mistake(c.MaxRequests < 1, "--max-requests: must be at least 1")
 	mistake(c.MaxPrincipal < 0, "--max-requests-per-principal: must not be negative")
@@ -238,7 +239,8 @@ func (c *gatewayCommand) check() error {
 		}
 		host, err := checkListen(flag, address)
 		mistake(err != nil, "%w", err)
-		mistake(err == nil && !loopbackName(host), "%s %s: is not a loopback address; reach it from elsewhere through ssh -L",
+		mistake(err == nil && !loopbackName(host),
+			"%s %s: is not a loopback address; reach it from elsewhere through ssh -L",
 			flag, address)
 	}
 	return errors.Join(problems...)

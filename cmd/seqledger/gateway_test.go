@@ -244,7 +244,8 @@ func TestGatewayExample(t *testing.T) {
 		}
 	}
 	with := strings.Replace(string(content), "# jwt:", "jwt:", 1)
-	seqledger(t, "gateway", "--config", writeFile(t, "gateway.yaml", with), "--check").expect(t, exitUsage, "jwt.jwks", ":31:")
+	seqledger(t, "gateway", "--config", writeFile(t, "gateway.yaml", with), "--check").expect(t, exitUsage, "jwt.jwks",
+		":31:")
 }
 
 var snake = regexp.MustCompile(`[A-Z]`)
@@ -291,7 +292,8 @@ func TestGatewayReload(t *testing.T) {
 	routes := func(upstream string) string { return "routes:\n- {path: /charge, upstream: '" + upstream + "'}\n" }
 	write(routes(first.URL))
 	dir := t.TempDir()
-	g := startGateway(t, dir, "", "--config", file, "--data", filepath.Join(dir, "data"), "--debug-listen", "127.0.0.1:0")
+	g := startGateway(t, dir, "", "--config", file, "--data", filepath.Join(dir, "data"), "--debug-listen",
+		"127.0.0.1:0")
 	if status, _, text := g.charge(`"1"`, "5"); status != http.StatusOK || text != "first" || g.Routes != 1 {
 		t.Errorf("%d %s, %d routes", status, text, g.Routes)
 	}
@@ -375,7 +377,8 @@ func TestGatewayLedgerListen(t *testing.T) {
 	if status, _, text := g.charge(`"lost"`, "5"); status != http.StatusInternalServerError {
 		t.Fatal(status, text)
 	}
-	if status, _, text := g.charge(`"third"`, "5"); status != http.StatusTooManyRequests || !strings.Contains(text, "quota") {
+	if status, _, text := g.charge(`"third"`, "5"); status != http.StatusTooManyRequests ||
+		!strings.Contains(text, "quota") {
 		t.Errorf("a third key of a principal: %d %s", status, text)
 	}
 	do := func(args ...string) result {
@@ -398,7 +401,8 @@ func TestGatewayLedgerListen(t *testing.T) {
 			t.Fatal(r)
 		}
 	}
-	if status, _, text := g.charge(`"lost"`, "5"); status != http.StatusConflict || !strings.Contains(text, "outcome-unknown") {
+	if status, _, text := g.charge(`"lost"`, "5"); status != http.StatusConflict ||
+		!strings.Contains(text, "outcome-unknown") {
 		t.Errorf("before it is settled: %d %s", status, text)
 	}
 	do(append([]string{"resolve", "lost", "--as", "committed"}, record...)...).expect(t, exitDone, "committed")

@@ -356,7 +356,8 @@ func TestGatewayThousandClients(t *testing.T) {
 	u := newUpstream(t)
 	s := serve(t)
 	flags := []string{"--ledger", s.address, "--wait", "60s", "--max-requests", "2000"}
-	gateways := []*testGateway{startGateway(t, t.TempDir(), u.URL, flags...), startGateway(t, t.TempDir(), u.URL, flags...)}
+	gateways := []*testGateway{startGateway(t, t.TempDir(), u.URL, flags...),
+		startGateway(t, t.TempDir(), u.URL, flags...)}
 	const clients = 1000
 	var group sync.WaitGroup
 	var equal, fresh, waiting atomic.Int32

@@ -95,23 +95,30 @@ func TestConfigMistakes(t *testing.T) {
 			`:3: routes[1].path "/a/b/{y}": matches some paths that "/a/{x}/c" matches`},
 		"no upstream": {func(s *Settings) { s.Upstream = "" }, "routes:\n- path: /a\n", nil,
 			":2: routes[0].upstream is required"},
-		"nothing":        {func(s *Settings) { s.Upstream = "" }, "", nil, "upstream: is required"},
-		"no network":     {nil, "", []string{"10.0.0.1"}, `trusted_proxies: "10.0.0.1" must be a network`},
-		"no proxy":       {func(s *Settings) { s.PrincipalHeader = "X-User" }, "", nil, "principal_header: needs trusted_proxies"},
-		"no route proxy": {nil, "routes:\n- path: /a\n  principal_header: X-User\n", nil, ":3: routes[0].principal_header needs trusted_proxies"},
-		"no jwt":         {func(s *Settings) { s.PrincipalClaim = "sub" }, "", nil, "principal_claim: needs the section jwt"},
-		"an empty jwt":   {nil, "jwt: {}\n", nil, ":1: jwt.issuer is required"},
-		"no algorithm":   {nil, "jwt: {issuer: a, audience: b, algorithms: [HS256], jwks: x}\n", nil, ":1: jwt.algorithms[0] must be one of"},
-		"no jwks file":   {nil, "jwt: {issuer: a, audience: b, algorithms: [ES256], jwks: x}\n", nil, ":1: jwt.jwks x: no such file"},
-		"jwks in clear":  {nil, "jwt: {issuer: a, audience: b, algorithms: [ES256], jwks: \"http://a.example/j\"}\n", nil, "must be an https URL"},
-		"jwt field":      {nil, "jwt: {issuers: a}\n", nil, ":1: jwt.issuers is an unknown field"},
-		"flag":           {func(s *Settings) { s.TTL = 0 }, "", nil, "ttl: must be from 1s"},
+		"nothing":    {func(s *Settings) { s.Upstream = "" }, "", nil, "upstream: is required"},
+		"no network": {nil, "", []string{"10.0.0.1"}, `trusted_proxies: "10.0.0.1" must be a network`},
+		"no proxy": {func(s *Settings) { s.PrincipalHeader = "X-User" }, "", nil,
+			"principal_header: needs trusted_proxies"},
+		"no route proxy": {nil, "routes:\n- path: /a\n  principal_header: X-User\n", nil,
+			":3: routes[0].principal_header needs trusted_proxies"},
+		"no jwt": {func(s *Settings) { s.PrincipalClaim = "sub" }, "", nil,
+			"principal_claim: needs the section jwt"},
+		"an empty jwt": {nil, "jwt: {}\n", nil, ":1: jwt.issuer is required"},
+		"no algorithm": {nil, "jwt: {issuer: a, audience: b, algorithms: [HS256], jwks: x}\n", nil,
+			":1: jwt.algorithms[0] must be one of"},
+		"no jwks file": {nil, "jwt: {issuer: a, audience: b, algorithms: [ES256], jwks: x}\n", nil,
+			":1: jwt.jwks x: no such file"},
+		"jwks in clear": {nil, "jwt: {issuer: a, audience: b, algorithms: [ES256], jwks: \"http://a.example/j\"}\n",
+			nil, "must be an https URL"},
+		"jwt field": {nil, "jwt: {issuers: a}\n", nil, ":1: jwt.issuers is an unknown field"},
+		"flag":      {func(s *Settings) { s.TTL = 0 }, "", nil, "ttl: must be from 1s"},
 	} {
 		defaults := plain("http://a")
 		if test.defaults != nil {
 			test.defaults(&defaults)
 		}
-		if _, err := load(t, defaults, test.content, test.proxies...); err == nil || !strings.Contains(err.Error(), test.want) {
+		if _, err := load(t, defaults, test.content, test.proxies...); err == nil ||
+			!strings.Contains(err.Error(), test.want) {
 			t.Errorf("%s: want %q, got %v", name, test.want, err)
 		}
 	}
@@ -189,7 +196,8 @@ routes:
 	if !strings.Contains(text, `"path":"/charges"`) || !strings.Contains(text, `"mismatch_status":409`) {
 		t.Error("the policy:", text)
 	}
-	if c, err = load(t, plain(""), content+fmt.Sprintf("- {path: /charges/all, upstream: %q}\n", first.URL)); err == nil {
+	if _, err = load(t, plain(""), content+fmt.Sprintf("- {path: /charges/all, upstream: %q}\n",
+		first.URL)); err == nil {
 		t.Error("a route without an upstream was taken")
 	}
 	c, err = load(t, plain(""), fmt.Sprintf("routes: [{path: /charges, upstream: %q}]", first.URL))
@@ -239,7 +247,8 @@ func TestPrincipalHeader(t *testing.T) {
 			}
 			continue
 		}
-		if _, text := post("alice", `"k"`); !strings.Contains(text, "alice") || !strings.Contains(text, "192.0.2.1, 127.0.0.1") {
+		if _, text := post("alice", `"k"`); !strings.Contains(text, "alice") ||
+			!strings.Contains(text, "192.0.2.1, 127.0.0.1") {
 			t.Errorf("trusted: %s", text)
 		}
 		if answer, _ := post("alice", `"k"`); answer.Header.Get(idempotency.HeaderReplayed) != "true" {
@@ -338,7 +347,8 @@ func TestPrincipalClaim(t *testing.T) {
 		base, g := start(t, c)
 		post := func(token string) string {
 			status, header, text := sendAs(t, token, http.MethodPost, base, `"k"`, "")
-			return fmt.Sprintf("%d %s %t", status, header.Get(idempotency.HeaderReplayed), strings.Contains(text, "principal-missing"))
+			return fmt.Sprintf("%d %s %t", status, header.Get(idempotency.HeaderReplayed),
+				strings.Contains(text, "principal-missing"))
 		}
 		if got := post(old.token(t, nil)); got != "201 false false" {
 			t.Error("the first:", got)
@@ -351,7 +361,8 @@ func TestPrincipalClaim(t *testing.T) {
 		}
 		forged := newIssuer(t, "1")
 		for name, token := range map[string]string{
-			"forged": forged.token(t, nil), "expired": old.token(t, jwt.MapClaims{"exp": 1}), "none": "", "basic": "Basic a",
+			"forged": forged.token(t, nil), "expired": old.token(t, jwt.MapClaims{"exp": 1}), "none": "",
+			"basic":                 "Basic a",
 			"of another issuer":     old.token(t, jwt.MapClaims{"iss": "https://evil.example"}),
 			"for another audience":  old.token(t, jwt.MapClaims{"aud": "mail"}),
 			"without the claim":     old.token(t, jwt.MapClaims{"sub": nil}),
@@ -429,7 +440,8 @@ func TestReplayCheck(t *testing.T) {
 	for said, want := range map[int]string{401: "replay-forbidden", 404: "replay-forbidden", 302: "replay-forbidden",
 		500: "replay-unchecked", 0: "replay-unchecked"} {
 		status = said
-		if got, header, text := post(); !strings.Contains(text, want) || header.Get(idempotency.HeaderReplayed) == "true" {
+		if got, header, text := post(); !strings.Contains(text, want) ||
+			header.Get(idempotency.HeaderReplayed) == "true" {
 			t.Errorf("the check says %d: %d %s, want %s", said, got, text, want)
 		}
 	}

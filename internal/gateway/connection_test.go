@@ -144,7 +144,8 @@ func TestUnwantedBodies(t *testing.T) {
 		defer stop()
 		for _, expect := range []string{"", "Expect: 100-continue\r\n"} {
 			conn := dial()
-			fmt.Fprintf(conn, "POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 9\r\nIdempotency-Key: \"\r\n%s\r\n", expect)
+			fmt.Fprintf(conn, "POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 9\r\nIdempotency-Key: \"\r\n%s\r\n",
+				expect)
 			answer, err := http.ReadResponse(bufio.NewReader(conn), nil)
 			if err != nil || answer.StatusCode != http.StatusBadRequest {
 				t.Fatal(answer, err)

@@ -236,7 +236,8 @@ func (g *Gateway) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		took := time.Since(began)
 		g.metrics.request(label, seen.status, took)
 		g.options.Logger.InfoContext(r.Context(), "request", "method", r.Method, "path", r.URL.Path, "route", label,
-			"status", seen.status, "replayed", w.Header().Get(idempotency.HeaderReplayed), "key_hash", keyHash(r.Header),
+			"status", seen.status, "replayed", w.Header().Get(idempotency.HeaderReplayed), "key_hash",
+			keyHash(r.Header),
 			"took", took)
 	}()
 	select {

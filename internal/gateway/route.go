@@ -25,7 +25,8 @@ func (g *Gateway) newRoute(c *Config, r *route) http.Handler {
 		// The responses of requests with a key are the middleware's.
 		ModifyResponse: func(answer *http.Response) error {
 			idempotency.StripHeaders(answer.Header)
-			idempotency.StripHeaders(answer.Trailer)                // which has the names; the values come with the body
+			// The trailers have their names by now; the values come with the body.
+			idempotency.StripHeaders(answer.Trailer)
 			if answer.StatusCode != http.StatusSwitchingProtocols { // whose body is the connection
 				answer.Body = &trailed{answer.Body, answer}
 			}

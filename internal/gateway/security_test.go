@@ -187,7 +187,8 @@ func TestAPrincipalBlocksNoOther(t *testing.T) {
 		t.Errorf("alice's fifth: %d %s", status, text)
 	}
 	for i := range 10 {
-		if status, _, text := sendAs(t, "bob", http.MethodPost, base, fmt.Sprintf(`"k%d"`, i), ""); status != http.StatusOK {
+		if status, _, text := sendAs(t, "bob", http.MethodPost, base, fmt.Sprintf(`"k%d"`, i),
+			""); status != http.StatusOK {
 			t.Errorf("bob: %d %s", status, text)
 		}
 	}
@@ -328,7 +329,8 @@ func (w lockedWriter) Write(b []byte) (int, error) {
 func scrape(t *testing.T, g *Gateway) string {
 	t.Helper()
 	w := httptest.NewRecorder()
-	promhttp.HandlerFor(g.Gatherer(), promhttp.HandlerOpts{}).ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/", nil))
+	promhttp.HandlerFor(g.Gatherer(), promhttp.HandlerOpts{}).ServeHTTP(w,
+		httptest.NewRequest(http.MethodGet, "/", nil))
 	return w.Body.String()
 }
 
@@ -391,7 +393,8 @@ func TestReloadUnderLoad(t *testing.T) {
 				key := fmt.Sprintf(`"%d-%d"`, i, n)
 				for _, replayed := range []string{"false", "true"} {
 					status, header, text := send(t, http.MethodPost, base+"/keyed", key, "x")
-					if status != http.StatusOK || header.Get(idempotency.HeaderReplayed) != replayed || text != "0" && text != "1" {
+					if status != http.StatusOK || header.Get(idempotency.HeaderReplayed) != replayed || text != "0" &&
+						text != "1" {
 						t.Errorf("%s: %d %v %s", key, status, header, text)
 					}
 				}

@@ -178,7 +178,8 @@ func TestChunkedUploads(t *testing.T) {
 		t.Error(text)
 	}
 	chunked := newRequest(t, http.MethodPost, base, `"k"`, struct{ io.Reader }{strings.NewReader("onetwo")})
-	if answer, text := exchange(t, chunked); text != "onetwo" || answer.Header.Get(idempotency.HeaderReplayed) != "false" {
+	if answer, text := exchange(t, chunked); text != "onetwo" ||
+		answer.Header.Get(idempotency.HeaderReplayed) != "false" {
 		t.Error(answer.StatusCode, text)
 	}
 	<-arrived
@@ -224,7 +225,8 @@ func TestTrailers(t *testing.T) {
 	}))
 	for _, test := range []struct{ key, sum string }{{"", "4"}, {`"k"`, "4"}, {`"k"`, ""}} {
 		answer, text := exchange(t, newRequest(t, http.MethodPost, base, test.key, http.NoBody))
-		if text != "body" || answer.Trailer.Get("X-Sum") != test.sum || (answer.Trailer.Get("X-Late") == "1") != (test.sum != "") {
+		if text != "body" || answer.Trailer.Get("X-Sum") != test.sum ||
+			(answer.Trailer.Get("X-Late") == "1") != (test.sum != "") {
 			t.Errorf("key %q: %q, trailers %v", test.key, text, answer.Trailer)
 		}
 		if all := fmt.Sprint(answer.Header, answer.Trailer); strings.Contains(all, "spoofed") {
@@ -330,7 +332,8 @@ func TestServiceTimesOut(t *testing.T) {
 	if status, _, text := send(t, http.MethodPost, base, `"k"`, "x"); status != http.StatusGatewayTimeout {
 		t.Error(status, text)
 	}
-	if status, _, text := send(t, http.MethodPost, base, `"k"`, "x"); status != http.StatusConflict || executed.Load() != 1 {
+	if status, _, text := send(t, http.MethodPost, base, `"k"`, "x"); status != http.StatusConflict ||
+		executed.Load() != 1 {
 		t.Errorf("the repeat: %d %s, executed %d times", status, text, executed.Load())
 	}
 }
