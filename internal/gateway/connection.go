@@ -1,6 +1,7 @@
 package gateway
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -26,6 +27,7 @@ type body struct {
 	io.ReadCloser
 	controls *http.ResponseController
 
+	until  atomic.Int64  // the deadline of the Read under way in Unix nanoseconds, or 0
 	waited time.Duration // for the client, in Read
 	bytes  int64
 	ended  atomic.Bool // by its end or by an error; a transport may read for a moment after the handler
@@ -37,7 +39,9 @@ type body struct {
 func (b *body) Read(p []byte) (int, error) {
 	began := time.Now()
 	allowed := patience + time.Duration(b.bytes)*time.Second/slowest
-	_ = b.controls.SetReadDeadline(began.Add(allowed - b.waited))
+	deadline := began.Add(allowed - b.waited)
+	b.until.Store(deadline.UnixNano())
+	_ = b.controls.SetReadDeadline(deadline)
 	n, err := b.ReadCloser.Read(p)
 	b.waited += time.Since(began)
 	b.bytes += int64(n)
@@ -45,8 +49,19 @@ func (b *body) Read(p []byte) (int, error) {
 	if errors.Is(err, os.ErrDeadlineExceeded) {
 		return n, errSlowBody
 	}
+	b.until.Store(0)
 	_ = b.controls.SetReadDeadline(time.Time{})
 	return n, err
+}
+
+// bodyKey is the key of a request's body in its context.
+type bodyKey struct{}
+
+// tooSlow reports whether the body of a request has come too slowly. net/http ends the request's
+// context before Read knows.
+func tooSlow(ctx context.Context) bool {
+	b, ok := ctx.Value(bodyKey{}).(*body)
+	return ok && b.until.Load() != 0 && time.Now().UnixNano() >= b.until.Load()
 }
 
 // leave sets a deadline for the rest of a body that the request did not need: net/http reads some of

@@ -99,7 +99,9 @@ func TestSlowBodies(t *testing.T) {
 					t.Error(err)
 					return
 				}
-				if answer.StatusCode == http.StatusRequestTimeout {
+				if answer.StatusCode != http.StatusRequestTimeout {
+					t.Errorf("client %d: %d", i, answer.StatusCode)
+				} else {
 					refused.Add(1)
 				}
 				_ = answer.Body.Close()

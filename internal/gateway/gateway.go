@@ -6,6 +6,7 @@ package gateway
 
 import (
 	"cmp"
+	"context"
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
@@ -251,7 +252,8 @@ func (g *Gateway) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if r.Body != nil && r.Body != http.NoBody {
 		b := &body{ReadCloser: r.Body, controls: seen.controls}
 		defer b.leave()
-		r = r.WithContext(r.Context()) // net/http must find its own body in its own request
+		// A copy, because net/http must find its own body in its own request.
+		r = r.WithContext(context.WithValue(r.Context(), bodyKey{}, b))
 		r.Body = b
 	}
 	switch {

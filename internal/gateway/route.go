@@ -216,7 +216,7 @@ func failed(w http.ResponseWriter, r *http.Request, err error, logger *slog.Logg
 	dial, isDial := errors.AsType[*net.OpError](err)
 	var timeout net.Error
 	switch {
-	case errors.Is(err, errSlowBody):
+	case errors.Is(err, errSlowBody), tooSlow(r.Context()):
 		status = http.StatusRequestTimeout
 	case isDial && dial.Op == "dial":
 		if owner := idempotency.FromContext(r.Context()); owner != nil {
