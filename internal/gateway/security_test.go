@@ -372,24 +372,11 @@ func TestReloadUnderLoad(t *testing.T) {
 		slow <- text
 	}()
 	<-working
-	stop := make(chan struct{})
-	reloads := make(chan int)
-	go func() { // ends with stop; received below
-		n := 0
-		for ; ; n++ {
-			select {
-			case <-stop:
-				reloads <- n
-				return
-			default:
-				g.Reload(configs[(n+1)%2])
-			}
-		}
-	}()
 	var group sync.WaitGroup
 	for i := range 8 {
 		group.Go(func() {
-			for n := range 100 {
+			for n := range 25 {
+				g.Reload(configs[n%2])
 				key := fmt.Sprintf(`"%d-%d"`, i, n)
 				for _, replayed := range []string{"false", "true"} {
 					status, header, text := send(t, http.MethodPost, base+"/keyed", key, "x")
@@ -402,10 +389,6 @@ func TestReloadUnderLoad(t *testing.T) {
 		})
 	}
 	group.Wait()
-	close(stop)
-	if n := <-reloads; n < 2 {
-		t.Errorf("%d reloads", n)
-	}
 	g.Reload(configs[1])
 	close(finish)
 	if text := <-slow; text != "0" {
@@ -413,7 +396,7 @@ func TestReloadUnderLoad(t *testing.T) {
 	}
 	mu.Lock()
 	defer mu.Unlock()
-	if len(executed) != 801 {
+	if len(executed) != 201 {
 		t.Errorf("%d keys reached a service", len(executed))
 	}
 	for key, n := range executed {
