@@ -2,13 +2,19 @@ package main
 
 import (
 	"bufio"
+	"cmp"
+	"crypto/sha256"
+	"encoding/hex"
 	"encoding/json"
 	"fmt"
 	"io"
 	"net/http"
 	"net/http/httptest"
+	"os"
 	"os/exec"
 	"path/filepath"
+	"reflect"
+	"regexp"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -20,6 +26,8 @@ import (
 // testGateway is a running seqledger gateway.
 type testGateway struct {
 	*process
+	gatewayReady
+
 	url string
 }
 
@@ -27,10 +35,11 @@ type testGateway struct {
 func startGateway(t *testing.T, dir, upstream string, args ...string) *testGateway {
 	t.Helper()
 	g := &testGateway{process: &process{ended: make(chan struct{})}}
-	g.cmd = exec.Command(binary, append([]string{
-		"gateway", "--json", "--listen", "127.0.0.1:0", "--upstream", upstream,
-		"--journal", filepath.Join(dir, "journal"),
-	}, args...)...)
+	own := []string{"gateway", "--json", "--listen", "127.0.0.1:0", "--journal", filepath.Join(dir, "journal")}
+	if upstream != "" {
+		own = append(own, "--upstream", upstream)
+	}
+	g.cmd = exec.Command(binary, append(own, args...)...)
 	g.cmd.Stderr = &g.stderr
 	out, err := g.cmd.StdoutPipe()
 	if err != nil {
@@ -46,12 +55,11 @@ func startGateway(t *testing.T, dir, upstream string, args ...string) *testGatew
 		_ = g.cmd.Wait()
 	}()
 	t.Cleanup(func() { g.kill() })
-	var ready gatewayReady
-	if err != nil || json.Unmarshal(line, &ready) != nil {
+	if err != nil || json.Unmarshal(line, &g.gatewayReady) != nil {
 		g.kill()
 		t.Fatalf("gateway said %q (%v); stderr:\n%s", line, err, g.stderr.String())
 	}
-	g.url = "http://" + ready.Address
+	g.url = "http://" + g.Address
 	return g
 }
 
@@ -199,10 +207,214 @@ func TestGatewayUsage(t *testing.T) {
 		"--upstream-timeout":  {"--upstream", "http://a", "--upstream-timeout", "-1s"},
 		"--drain-timeout":     {"--upstream", "http://a", "--drain-timeout", "0s"},
 		"--scope":             {"--upstream", "http://a", "--scope", "a/b/c"},
+		"--principal-header":  {"--upstream", "http://a", "--principal-header", "X-User"},
+		"--trusted-proxies":   {"--upstream", "http://a", "--trusted-proxies", "10.0.0.1"},
+		"--principal-claim":   {"--upstream", "http://a", "--principal-claim", "sub"},
+		"--pointers":          {"--upstream", "http://a", "--fingerprint", "pointers"},
+		"--effect-free":       {"--upstream", "http://a", "--effect-free", "404"},
+		"--replay-check":      {"--upstream", "http://a", "--replay-check", "/may"},
+		"--max-body":          {"--upstream", "http://a", "--max-body", "0"},
+		"--ledger-listen":     {"--upstream", "http://a", "--ledger-listen", "0.0.0.0:1"},
+		"--debug-listen":      {"--upstream", "http://a", "--debug-listen", "0.0.0.0:1"},
+		"--ledger-auth":       {"--upstream", "http://a", "--ledger-auth", "x"},
+		"--upstream: is":      {"--wait", "1s"},
 	} {
 		dir := t.TempDir()
 		args = append([]string{"gateway", "--listen", "127.0.0.1:0", "--data", filepath.Join(dir, "d"), "--journal",
 			filepath.Join(dir, "j")}, args...)
 		seqledger(t, args...).expect(t, exitUsage, want)
+	}
+}
+
+// The example is a configuration without mistakes.
+func TestGatewayExample(t *testing.T) {
+	t.Parallel()
+	const example = "../../docs/examples/gateway.yaml"
+	seqledger(t, "gateway", "--config", example, "--check").expect(t, exitDone, "no mistakes; 4 routes")
+	content, err := os.ReadFile(example)
+	if err != nil {
+		t.Fatal(err)
+	}
+	// Every setting of a route is in it, and so is the section that it has in a comment.
+	for _, field := range reflect.VisibleFields(reflect.TypeFor[gatewayRoute]()) {
+		name := cmp.Or(field.Tag.Get("name"), snake.ReplaceAllString(field.Name, "_$0"))
+		name = strings.ToLower(strings.TrimPrefix(strings.ReplaceAll(name, "-", "_"), "_"))
+		if !strings.Contains(string(content), name+":") && name != "principal_claim" {
+			t.Errorf("the example does not show %s", name)
+		}
+	}
+	with := strings.Replace(string(content), "# jwt:", "jwt:", 1)
+	seqledger(t, "gateway", "--config", writeFile(t, "gateway.yaml", with), "--check").expect(t, exitUsage, "jwt.jwks",
+		":31:")
+}
+
+var snake = regexp.MustCompile(`[A-Z]`)
+
+// All mistakes of a file are told at once, with their lines, those of flags among them.
+func TestGatewayConfigMistakes(t *testing.T) {
+	t.Parallel()
+	file := writeFile(t, "gateway.yaml", `upstream: 127.0.0.1:80
+ttl: 0s
+trusted_proxies: [10.0.0.0/8, home]
+routes:
+  - path: charges
+    wait: 2h
+  - {path: /jobs, color: red}
+`)
+	r := seqledger(t, "gateway", "--config", file, "--check").expect(t, exitUsage, "gateway.yaml:1: --upstream",
+		"gateway.yaml:2: --ttl", "gateway.yaml:3: --trusted-proxies", "gateway.yaml:5: routes[0].path",
+		"gateway.yaml:6: routes[0].wait", "gateway.yaml:7: routes[1].color")
+	if strings.Count(r.stderr, "  next: ") != 1 {
+		t.Error(r)
+	}
+	seqledger(t, "gateway", "--config", writeFile(t, "c.yaml", "upstram: http://a\n"), "--check").expect(t, exitUsage,
+		"c.yaml:1", "upstram")
+}
+
+// SIGHUP reads the file again: requests follow it, and a file with mistakes changes nothing. Metrics tell
+// of both.
+func TestGatewayReload(t *testing.T) {
+	t.Parallel()
+	service := func(name string) *httptest.Server {
+		s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+			_, _ = io.WriteString(w, name)
+		}))
+		t.Cleanup(s.Close)
+		return s
+	}
+	first, second := service("first"), service("second")
+	file := writeFile(t, "gateway.yaml", "")
+	write := func(content string) {
+		if err := os.WriteFile(file, []byte(content), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	routes := func(upstream string) string { return "routes:\n- {path: /charge, upstream: '" + upstream + "'}\n" }
+	write(routes(first.URL))
+	dir := t.TempDir()
+	g := startGateway(t, dir, "", "--config", file, "--data", filepath.Join(dir, "data"), "--debug-listen",
+		"127.0.0.1:0")
+	if status, _, text := g.charge(`"1"`, "5"); status != http.StatusOK || text != "first" || g.Routes != 1 {
+		t.Errorf("%d %s, %d routes", status, text, g.Routes)
+	}
+	hangUp := func(says string) {
+		t.Helper()
+		before := strings.Count(g.stderr.String(), says)
+		if err := g.cmd.Process.Signal(syscall.SIGHUP); err != nil {
+			t.Fatal(err)
+		}
+		awaitCount(t, g.process, says, before+1)
+	}
+	write(routes(second.URL) + "- {path: charge, wait: 2h}\n")
+	hangUp("routes[1].wait")
+	if !strings.Contains(g.stderr.String(), "gateway.yaml:3: routes[1].path") {
+		t.Error("not every mistake is in the log:", g.stderr.String())
+	}
+	if _, _, text := g.charge(`"2"`, "5"); text != "first" {
+		t.Errorf("after a file with mistakes: %s", text)
+	}
+	write(routes(second.URL) + "listen: 127.0.0.1:1\n")
+	hangUp("the configuration was read again")
+	if _, _, text := g.charge(`"3"`, "5"); text != "second" {
+		t.Errorf("after a good file: %s", text)
+	}
+	if _, replayed, text := g.charge(`"1"`, "5"); text != "first" || !replayed {
+		t.Errorf("the repeat of an earlier request: %s", text)
+	}
+	metrics, err := http.Get("http://" + g.Debug + "/metrics")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer metrics.Body.Close()
+	content, _ := io.ReadAll(metrics.Body)
+	for _, want := range []string{`seqledger_gateway_reloads_total{result="failed"} 1`,
+		`seqledger_gateway_reloads_total{result="taken"} 1`, `seqledger_gateway_events_total{event="acquired"} 3`,
+		"seqledger_index ", "go_goroutines "} {
+		if !strings.Contains(string(content), want) {
+			t.Errorf("no %s in the metrics", want)
+		}
+	}
+}
+
+// awaitCount waits until a process has said something so often.
+func awaitCount(t *testing.T, p *process, text string, n int) {
+	t.Helper()
+	deadline := time.After(hangs)
+	tick := time.NewTicker(5 * time.Millisecond)
+	defer tick.Stop()
+	for strings.Count(p.stderr.String(), text) < n {
+		select {
+		case <-tick.C:
+		case <-deadline:
+			t.Fatalf("not %d of %q in %q", n, text, p.stderr.String())
+		}
+	}
+}
+
+// The records of a gateway's own ledger are looked up, settled and purged while it runs, with a
+// credential if the operator wants one; and a principal has as many keys as it may have.
+func TestGatewayLedgerListen(t *testing.T) {
+	t.Parallel()
+	service := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.Header.Get("Idempotency-Key") == `"lost"` {
+			w.WriteHeader(http.StatusInternalServerError)
+		}
+	}))
+	t.Cleanup(service.Close)
+	dir := t.TempDir()
+	auth := filepath.Join(dir, "auth.yaml")
+	made := seqledger(t, "auth", "new-key", "--id", "operator", "--role", "admin", "--scope", "*", "--append", auth,
+		"--json")
+	if made.code != exitDone {
+		t.Fatal(made)
+	}
+	key, _ := made.field(t, "key").(string)
+	g := startGateway(t, dir, service.URL, "--data", filepath.Join(dir, "data"), "--ledger-listen", "127.0.0.1:0",
+		"--ledger-auth", auth, "--lease", "1s", "--wait", "0", "--max-keys-per-principal", "2")
+	if status, _, text := g.charge(`"kept"`, "5"); status != http.StatusOK {
+		t.Fatal(status, text)
+	}
+	if status, _, text := g.charge(`"lost"`, "5"); status != http.StatusInternalServerError {
+		t.Fatal(status, text)
+	}
+	if status, _, text := g.charge(`"third"`, "5"); status != http.StatusTooManyRequests ||
+		!strings.Contains(text, "quota") {
+		t.Errorf("a third key of a principal: %d %s", status, text)
+	}
+	do := func(args ...string) result {
+		return seqledger(t, append(append([]string{"SEQLEDGER_TOKEN=" + key, "key"}, args...), "--server", g.Ledger)...)
+	}
+	seqledger(t, "key", "list", "--scope", "gateway/main", "--all", "--server", g.Ledger).expect(t, exitRefused)
+	list := do("list", "--scope", "gateway/main", "--all", "--json").expect(t, exitDone)
+	if strings.Count(list.stdout, "\n") != 2 || strings.Contains(list.stdout, "kept") {
+		t.Error(list)
+	}
+	sum := sha256.Sum256([]byte("Bearer demo"))
+	record := []string{"--scope", "gateway/main", "--namespace", "POST /charge", "--principal",
+		"authorization:" + hex.EncodeToString(sum[:])}
+	do(append([]string{"get", "kept"}, record...)...).expect(t, exitDone, "committed")
+	deadline := time.Now().Add(hangs)
+	for {
+		if r := do(append([]string{"get", "lost"}, record...)...); strings.Contains(r.stdout, "indeterminate") {
+			break
+		} else if time.Now().After(deadline) {
+			t.Fatal(r)
+		}
+	}
+	if status, _, text := g.charge(`"lost"`, "5"); status != http.StatusConflict ||
+		!strings.Contains(text, "outcome-unknown") {
+		t.Errorf("before it is settled: %d %s", status, text)
+	}
+	do(append([]string{"resolve", "lost", "--as", "committed"}, record...)...).expect(t, exitDone, "committed")
+	if status, _, text := g.charge(`"lost"`, "5"); status != http.StatusGone {
+		t.Errorf("settled without a response: %d %s", status, text)
+	}
+	do(append([]string{"purge", "lost"}, record...)...).expect(t, exitDone, "purged")
+	do(append([]string{"get", "lost"}, record...)...).expect(t, exitRefused, "no record of this key")
+	if err := g.cmd.Process.Signal(syscall.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+	if code := g.wait(t); code != exitDone {
+		t.Errorf("exit code %d: %s", code, g.stderr.String())
 	}
 }

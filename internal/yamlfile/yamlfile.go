@@ -236,3 +236,33 @@ func Clip(s string) string {
 	}
 	return s
 }
+
+// Choice returns one of some words, or the default if the field is absent.
+func (o *Object) Choice(name, otherwise string, words ...string) string {
+	if !o.Has(name) {
+		return otherwise
+	}
+	text := o.Text(name)
+	if text != "" && !slices.Contains(words, text) {
+		o.Fail(name, "must be %s, is %q", strings.Join(words, " or "), Clip(text))
+	}
+	return text
+}
+
+// Bool returns true or false, or the default if the field is absent.
+func (o *Object) Bool(name string, otherwise bool) bool {
+	return o.Choice(name, strconv.FormatBool(otherwise), "true", "false") == "true"
+}
+
+// Duration returns a duration, or the default if the field is absent.
+func (o *Object) Duration(name string, otherwise time.Duration) time.Duration {
+	if !o.Has(name) {
+		return otherwise
+	}
+	before := o.r.failures
+	d, err := time.ParseDuration(o.Text(name))
+	if err != nil && o.r.failures == before {
+		o.Fail(name, "must be a duration with its unit, such as 500ms, 30s, 5m or 24h")
+	}
+	return d
+}

@@ -1,6 +1,7 @@
 package admission
 
 import (
+	"cmp"
 	"math"
 	"time"
 )
@@ -43,6 +44,9 @@ const shares = 4
 // Totals are the bounds of a server. A field that is 0 has its default.
 type Totals struct {
 	Requests, Streams, Connections int
+	// PrincipalKeys is how many keyed records each principal may have in a scope on a server
+	// without access control; 0 means no bound.
+	PrincipalKeys int
 }
 
 const (
@@ -128,6 +132,6 @@ func WithDefaults(l Limits) Limits { return Totals{}.withDefaults().share(l) }
 func (t Totals) whole() Limits {
 	return Limits{
 		Requests: t.Requests, Streams: t.Streams, Connections: t.Connections,
-		MessageBytes: maxMessageBytes, Reads: maxReads, Keys: math.MaxInt, Waiters: maxWaiters,
+		MessageBytes: maxMessageBytes, Reads: maxReads, Keys: cmp.Or(t.PrincipalKeys, math.MaxInt), Waiters: maxWaiters,
 	}
 }

@@ -1,0 +1,449 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"math"
+	"net/http"
+	"net/http/httptest"
+	"net/http/httputil"
+	"net/url"
+	"os"
+	"path"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// faultyStore is a ledger's address at which calls go astray.
+type faultyStore struct {
+	address string
+
+	mu    sync.Mutex
+	fault func(call string) storeFault
+}
+
+type storeFault int
+
+const (
+	passes     storeFault = iota
+	neverComes            // to the ledger
+	answerLost            // the ledger has decided
+)
+
+// newFaultyStore stands before a server.
+func newFaultyStore(t *testing.T, s *testServer) *faultyStore {
+	t.Helper()
+	f := &faultyStore{fault: func(string) storeFault { return passes }}
+	target := &url.URL{Scheme: "http", Host: s.address}
+	proxy := &httputil.ReverseProxy{Rewrite: func(r *httputil.ProxyRequest) { r.SetURL(target) }}
+	front := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		f.mu.Lock()
+		fault := f.fault
+		f.mu.Unlock()
+		switch fault(path.Base(r.URL.Path)) {
+		case neverComes:
+			panic(http.ErrAbortHandler)
+		case answerLost:
+			proxy.ServeHTTP(httptest.NewRecorder(), r)
+			panic(http.ErrAbortHandler)
+		default:
+			proxy.ServeHTTP(w, r)
+		}
+	}))
+	front.Config.Protocols = new(http.Protocols)
+	front.Config.Protocols.SetHTTP1(true)
+	front.Config.Protocols.SetUnencryptedHTTP2(true)
+	front.Start()
+	t.Cleanup(front.Close)
+	f.address = strings.TrimPrefix(front.URL, "http://")
+	return f
+}
+
+// set changes what happens to calls; nil lets them pass.
+func (f *faultyStore) set(fault func(call string) storeFault) {
+	if fault == nil {
+		fault = func(string) storeFault { return passes }
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.fault = fault
+}
+
+// on returns a fault of one call, and a count of how often it was made.
+func on(call string, fault storeFault) (func(string) storeFault, *atomic.Int32) {
+	var n atomic.Int32
+	return func(c string) storeFault {
+		if c != call {
+			return passes
+		}
+		if n.Add(1) > 1 && fault == answerLost {
+			return passes // once
+		}
+		return fault
+	}, &n
+}
+
+// upstream is a service whose charges a test watches.
+type upstream struct {
+	*httptest.Server
+
+	executed atomic.Int32
+	fences   chan uint64   // of each request, when it has arrived
+	finish   chan struct{} // each request waits for one
+}
+
+func newUpstream(t *testing.T) *upstream {
+	u := &upstream{fences: make(chan uint64, 2000), finish: make(chan struct{}, 2000)}
+	u.Server = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		n := u.executed.Add(1)
+		fence, _ := strconv.ParseUint(r.Header.Get("Idempotency-Fence"), 10, 64)
+		u.fences <- fence
+		select {
+		case <-u.finish:
+		case <-r.Context().Done():
+			return
+		}
+		w.WriteHeader(http.StatusCreated)
+		_, _ = fmt.Fprintf(w, "charge %d", n)
+	}))
+	t.Cleanup(u.Close)
+	return u
+}
+
+// answer is what a client saw; the status is -1 for an answer that was cut off.
+type answer struct {
+	status   int
+	replayed bool
+	text     string
+}
+
+// send charges in the background.
+func (g *testGateway) send(key string) <-chan answer {
+	c := make(chan answer, 1)
+	go func() { // received by the caller
+		status, replayed, text := g.charge(key, "5")
+		c <- answer{status, replayed, text}
+	}()
+	return c
+}
+
+// await waits for a condition that other goroutines bring about.
+func await(t *testing.T, holds func() bool) {
+	t.Helper()
+	deadline := time.After(hangs)
+	tick := time.NewTicker(5 * time.Millisecond)
+	defer tick.Stop()
+	for !holds() {
+		select {
+		case <-tick.C:
+		case <-deadline:
+			t.Fatal("the condition never holds")
+		}
+	}
+}
+
+// until charges until the answer contains a text.
+func (g *testGateway) until(t *testing.T, key, want string) answer {
+	t.Helper()
+	deadline := time.Now().Add(hangs)
+	for {
+		status, replayed, text := g.charge(key, "5")
+		if strings.Contains(text, want) {
+			return answer{status, replayed, text}
+		}
+		if time.Now().After(deadline) || status == http.StatusCreated {
+			t.Fatalf("%d %s, want %s", status, text, want)
+		}
+	}
+}
+
+// The store is down before the request: nothing is executed, and the client is told that it may come
+// again with the same key. A reservation whose answer is lost does not get in its own way.
+func TestGatewayStoreDownBefore(t *testing.T) {
+	t.Parallel()
+	u := newUpstream(t)
+	f := newFaultyStore(t, serve(t))
+	g := startGateway(t, t.TempDir(), u.URL, "--ledger", f.address)
+	down, _ := on("Reserve", neverComes)
+	f.set(down)
+	if status, _, text := g.charge(`"k"`, "5"); status != http.StatusServiceUnavailable ||
+		!strings.Contains(text, "store-unavailable") || u.executed.Load() != 0 {
+		t.Errorf("%d %s, executed %d times", status, text, u.executed.Load())
+	}
+	lost, calls := on("Reserve", answerLost)
+	f.set(lost)
+	u.finish <- struct{}{}
+	if status, _, text := g.charge(`"k"`, "5"); status != http.StatusCreated || text != "charge 1" || calls.Load() < 2 {
+		t.Errorf("after a lost answer: %d %s, %d calls", status, text, calls.Load())
+	}
+	if a := g.until(t, `"k"`, "charge"); !a.replayed || u.executed.Load() != 1 {
+		t.Errorf("%+v, executed %d times", a, u.executed.Load())
+	}
+}
+
+// The store is down during the request and comes back before its end: nobody notices.
+func TestGatewayStoreDownDuring(t *testing.T) {
+	t.Parallel()
+	u := newUpstream(t)
+	f := newFaultyStore(t, serve(t))
+	g := startGateway(t, t.TempDir(), u.URL, "--ledger", f.address, "--lease", "1s")
+	first := g.send(`"k"`)
+	<-u.fences
+	down, beats := on("Heartbeat", neverComes)
+	f.set(down)
+	await(t, func() bool { return beats.Load() > 1 })
+	f.set(nil)
+	u.finish <- struct{}{}
+	if a := <-first; a.status != http.StatusCreated {
+		t.Errorf("%+v", a)
+	}
+	if a := g.until(t, `"k"`, "charge 1"); !a.replayed || u.executed.Load() != 1 {
+		t.Errorf("%+v, executed %d times", a, u.executed.Load())
+	}
+}
+
+// The store is down when the service has answered: the client gets the response, the journal keeps it
+// through a kill of the gateway, and the repeat gets it once the store is back.
+func TestGatewayStoreDownAfter(t *testing.T) {
+	t.Parallel()
+	u := newUpstream(t)
+	f := newFaultyStore(t, serve(t))
+	dir := t.TempDir()
+	flags := []string{"--ledger", f.address, "--wait", "60s", "--lease", "1s"}
+	g := startGateway(t, dir, u.URL, flags...)
+	down, _ := on("Complete", neverComes)
+	f.set(down)
+	u.finish <- struct{}{}
+	if status, replayed, text := g.charge(`"k"`, "5"); status != http.StatusCreated || replayed || text != "charge 1" {
+		t.Errorf("%d %s", status, text)
+	}
+	g.kill()
+	if files, err := filepath.Glob(filepath.Join(dir, "journal", "*.result")); err != nil || len(files) != 1 {
+		t.Fatalf("in the journal: %v, %v", files, err)
+	}
+	f.set(nil)
+	g = startGateway(t, dir, u.URL, flags...)
+	deadline := time.Now().Add(hangs)
+	for {
+		status, replayed, text := g.charge(`"k"`, "5")
+		if replayed && text == "charge 1" {
+			break
+		}
+		if time.Now().After(deadline) || status == http.StatusCreated {
+			t.Fatalf("the repeat: %d %s", status, text)
+		}
+	}
+	if u.executed.Load() != 1 {
+		t.Errorf("executed %d times", u.executed.Load())
+	}
+}
+
+// A gateway is killed after the service has answered and before the result is stored: the client saw
+// nothing, the outcome is unknown, and no gateway runs it again.
+func TestGatewayKilledBeforeComplete(t *testing.T) {
+	t.Parallel()
+	u := newUpstream(t)
+	s := serve(t)
+	f := newFaultyStore(t, s)
+	dir := t.TempDir()
+	flags := []string{"--ledger", f.address, "--lease", "1s", "--wait", "0"}
+	g := startGateway(t, dir, u.URL, flags...)
+	completing, hang := make(chan struct{}, 10), make(chan struct{})
+	defer close(hang)
+	f.set(func(call string) storeFault {
+		if call == "Complete" {
+			completing <- struct{}{}
+			<-hang
+			return neverComes
+		}
+		return passes
+	})
+	first := g.send(`"k"`)
+	u.finish <- struct{}{}
+	<-completing
+	g.kill()
+	if a := <-first; a.status != -1 {
+		t.Errorf("the client of a killed gateway got %+v", a)
+	}
+	f.set(nil)
+	g = startGateway(t, dir, u.URL, flags...)
+	if a := g.until(t, `"k"`, "outcome-unknown"); a.status != http.StatusConflict || u.executed.Load() != 1 {
+		t.Errorf("%+v, executed %d times", a, u.executed.Load())
+	}
+	if status, _, _ := g.charge(`"k"`, "5"); status != http.StatusConflict || u.executed.Load() != 1 {
+		t.Errorf("%d, executed %d times", status, u.executed.Load())
+	}
+}
+
+// The owner is paused until its lease has run out, and wakes. By default nothing runs a second time,
+// and the owner's late result settles the unknown outcome.
+func TestGatewayPaused(t *testing.T) {
+	t.Parallel()
+	u := newUpstream(t)
+	s := serve(t)
+	flags := []string{"--ledger", s.address, "--lease", "1s", "--wait", "0"}
+	first, second := startGateway(t, t.TempDir(), u.URL, flags...), startGateway(t, t.TempDir(), u.URL, flags...)
+	paused := first.send(`"k"`)
+	<-u.fences
+	first.signal(t, syscall.SIGSTOP)
+	if a := second.until(t, `"k"`, "outcome-unknown"); a.status != http.StatusConflict {
+		t.Errorf("%+v", a)
+	}
+	u.finish <- struct{}{}
+	first.signal(t, syscall.SIGCONT)
+	if a := <-paused; a.status != http.StatusCreated || a.text != "charge 1" {
+		t.Errorf("the paused one's client: %+v", a)
+	}
+	if a := second.until(t, `"k"`, "charge 1"); !a.replayed || u.executed.Load() != 1 {
+		t.Errorf("the repeat: %+v, executed %d times", a, u.executed.Load())
+	}
+}
+
+func (g *testGateway) signal(t *testing.T, s os.Signal) {
+	t.Helper()
+	if err := g.cmd.Process.Signal(s); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// With takeover the next gateway runs the request again, under a higher fence, and what the paused one
+// says afterwards counts for nothing.
+func TestGatewayPausedTakeover(t *testing.T) {
+	t.Parallel()
+	u := newUpstream(t)
+	s := serve(t)
+	flags := []string{"--ledger", s.address, "--lease", "1s", "--wait", "0", "--on-lease-expired", "takeover"}
+	first, second := startGateway(t, t.TempDir(), u.URL, flags...), startGateway(t, t.TempDir(), u.URL, flags...)
+	paused := first.send(`"k"`)
+	lower := <-u.fences
+	first.signal(t, syscall.SIGSTOP)
+	u.finish <- struct{}{} // the paused one's response waits for it on its connection
+	u.finish <- struct{}{}
+	taken := second.until(t, `"k"`, "charge")
+	if taken.text != "charge 2" || taken.replayed {
+		t.Errorf("the taker: %+v", taken)
+	}
+	if higher := <-u.fences; higher <= lower {
+		t.Errorf("the fences are %d and %d", lower, higher)
+	}
+	first.signal(t, syscall.SIGCONT)
+	if a := <-paused; a.text == "charge 2" {
+		t.Errorf("the paused one's client: %+v", a)
+	}
+	for _, g := range []*testGateway{first, second} {
+		if a := g.until(t, `"k"`, "charge"); a.text != "charge 2" || !a.replayed {
+			t.Errorf("the repeat: %+v", a)
+		}
+	}
+	if u.executed.Load() != 2 {
+		t.Errorf("executed %d times", u.executed.Load())
+	}
+}
+
+// A thousand clients retry one key at once, at two gateways on one ledger: one call, and in the end a
+// thousand equal answers. Those for which there is no room to wait get 409, and come again.
+func TestGatewayThousandClients(t *testing.T) {
+	t.Parallel()
+	u := newUpstream(t)
+	s := serve(t)
+	flags := []string{"--ledger", s.address, "--wait", "60s", "--max-requests", "2000"}
+	gateways := []*testGateway{startGateway(t, t.TempDir(), u.URL, flags...),
+		startGateway(t, t.TempDir(), u.URL, flags...)}
+	const clients = 1000
+	var group sync.WaitGroup
+	var equal, fresh, waiting atomic.Int32
+	released := make(chan struct{})
+	for i := range clients {
+		group.Go(func() {
+			for {
+				status, replayed, text := gateways[i%2].charge(`"k"`, "5")
+				switch {
+				case status == http.StatusCreated && text == "charge 1":
+					equal.Add(1)
+					if !replayed {
+						fresh.Add(1)
+					}
+					return
+				case status == http.StatusConflict && strings.Contains(text, "in-flight"):
+					waiting.Add(1)
+					<-released
+				default:
+					t.Errorf("%d %s", status, text)
+					return
+				}
+			}
+		})
+	}
+	<-u.fences
+	await(t, func() bool { return waiting.Load() >= clients-100 }) // at most 64 wait for a key
+	u.finish <- struct{}{}
+	close(released)
+	group.Wait()
+	if u.executed.Load() != 1 || equal.Load() != clients || fresh.Load() != 1 {
+		t.Errorf("executed %d times, %d equal answers, %d of them fresh", u.executed.Load(), equal.Load(), fresh.Load())
+	}
+}
+
+// A gateway that is told to stop answers what is under way, and takes nothing more.
+func TestGatewayDrains(t *testing.T) {
+	t.Parallel()
+	u := newUpstream(t)
+	dir := t.TempDir()
+	g := startGateway(t, dir, u.URL, "--data", filepath.Join(dir, "data"))
+	first := g.send(`"k"`)
+	<-u.fences
+	g.signal(t, syscall.SIGTERM)
+	awaitLog(t, g.process, "stopping")
+	if answer, err := http.Get(g.url + "/"); err == nil {
+		_, _ = io.Copy(io.Discard, answer.Body)
+		_ = answer.Body.Close()
+		t.Errorf("a draining gateway answers %d", answer.StatusCode)
+	} else if !errors.Is(err, syscall.ECONNREFUSED) {
+		t.Log(err) // closed in its face
+	}
+	u.finish <- struct{}{}
+	if a := <-first; a.status != http.StatusCreated {
+		t.Errorf("%+v", a)
+	}
+	if code := g.wait(t); code != exitDone {
+		t.Errorf("exit code %d: %s", code, g.stderr.String())
+	}
+}
+
+// A gateway whose own ledger fails ends by itself, with what to do.
+func TestGatewayLedgerFails(t *testing.T) {
+	t.Parallel()
+	u := newUpstream(t)
+	dir := t.TempDir()
+	g := startGateway(t, dir, u.URL, "--data", filepath.Join(dir, "data"))
+	u.finish <- struct{}{}
+	if status, _, text := g.charge(`"a"`, "5"); status != http.StatusCreated {
+		t.Fatal(status, text)
+	}
+	limit := unix.Rlimit{Cur: 1, Max: math.MaxUint64}
+	if err := unix.Prlimit(g.cmd.Process.Pid, unix.RLIMIT_FSIZE, &limit, nil); err != nil {
+		t.Fatal(err)
+	}
+	if status, _, text := g.charge(`"b"`, "5"); status == http.StatusCreated {
+		t.Errorf("%d %s: acknowledged what was not stored", status, text)
+	}
+	if code := g.wait(t); code != exitFailed || !strings.Contains(g.stderr.String(), "repair the disk") {
+		t.Errorf("exit code %d: %s", code, g.stderr.String())
+	}
+	if u.executed.Load() != 1 {
+		t.Errorf("executed %d times", u.executed.Load())
+	}
+	g = startGateway(t, dir, u.URL, "--data", filepath.Join(dir, "data"))
+	if status, replayed, text := g.charge(`"a"`, "5"); status != http.StatusCreated || !replayed {
+		t.Errorf("after a restart: %d %s", status, text)
+	}
+}

@@ -1,0 +1,263 @@
+package gateway
+
+import (
+	"bufio"
+	"context"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/seqledger/seqledger/client/idempotency"
+)
+
+// inBubble starts a gateway before a service, both on connections in memory, in a synctest bubble. dial
+// connects to the gateway.
+func inBubble(t *testing.T, service http.Handler, change ...func(*Options)) (dial func() net.Conn, stop func()) {
+	t.Helper()
+	defaults := plain("http://service")
+	defaults.Shared = true
+	c, err := load(t, defaults, "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	o := Options{Config: c, Store: idempotency.Memory()}
+	o.Logger = quiet
+	for _, f := range change {
+		f(&o)
+	}
+	g := New(o)
+	behind, front := NewPipe(), NewPipe()
+	g.transports[0].DialContext = behind.Dial
+	servers := []*http.Server{{Handler: service}, {Handler: g}}
+	var group sync.WaitGroup
+	// End with the servers, which stop closes; it waits for them.
+	group.Go(func() { _ = servers[0].Serve(behind) })
+	group.Go(func() { _ = servers[1].Serve(front) })
+	dial = func() net.Conn {
+		conn, err := front.Dial(context.Background(), "", "")
+		if err != nil {
+			t.Error(err)
+		}
+		return conn
+	}
+	return dial, func() {
+		_, _ = servers[1].Close(), servers[0].Close()
+		group.Wait()
+		g.Close()
+	}
+}
+
+// pass moves the clock of the test's bubble.
+func pass(d time.Duration) {
+	//nolint:forbidigo // In a synctest bubble this moves the clock and waits for nothing.
+	time.Sleep(d)
+}
+
+// As many clients as the gateway takes requests send a byte now and then, with a key and without. The
+// gateway has room again after twenty seconds, and the service has seen no request that has a key.
+func TestSlowBodies(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		var keyed atomic.Int32
+		dial, stop := inBubble(t, http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+			_, _ = io.Copy(io.Discard, r.Body)
+			if r.Header.Get(idempotency.HeaderKey) != "" {
+				keyed.Add(1)
+			}
+		}), func(o *Options) { o.MaxRequests, o.MaxPerPrincipal = 16, 16 })
+		defer stop()
+		var clients sync.WaitGroup
+		var refused atomic.Int32
+		for i := range 16 {
+			// Ends with the response, or with the connection; the Wait below joins it.
+			clients.Go(func() {
+				conn := dial()
+				defer conn.Close()
+				key := ""
+				if i%2 == 0 {
+					key = fmt.Sprintf("Idempotency-Key: k%d\r\n", i)
+				}
+				fmt.Fprintf(conn, "POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 1000\r\n%s\r\n", key)
+				go func() { // ends when the gateway closes the connection
+					for {
+						if _, err := io.WriteString(conn, "x"); err != nil {
+							return
+						}
+						pass(3 * time.Second)
+					}
+				}()
+				answer, err := http.ReadResponse(bufio.NewReader(conn), nil)
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				if answer.StatusCode != http.StatusRequestTimeout {
+					t.Errorf("client %d: %d", i, answer.StatusCode)
+				} else {
+					refused.Add(1)
+				}
+				_ = answer.Body.Close()
+			})
+		}
+		synctest.Wait()
+		if status := post(t, dial(), "", "x"); status != http.StatusServiceUnavailable {
+			t.Errorf("beside 16 slow requests: %d", status)
+		}
+		pass(patience + time.Second)
+		synctest.Wait()
+		if status := post(t, dial(), "Idempotency-Key: k0\r\n", "x"); status != http.StatusOK {
+			t.Errorf("after %v: %d", patience, status)
+		}
+		clients.Wait()
+		if refused.Load() != 16 || keyed.Load() != 1 {
+			t.Errorf("%d requests were refused, the service saw %d with a key", refused.Load(), keyed.Load())
+		}
+	})
+}
+
+// post sends a request on a connection and returns the status.
+func post(t *testing.T, conn net.Conn, header, body string) int {
+	t.Helper()
+	defer conn.Close()
+	fmt.Fprintf(conn, "POST / HTTP/1.1\r\nHost: a\r\nContent-Length: %d\r\n%s\r\n%s", len(body), header, body)
+	answer, err := http.ReadResponse(bufio.NewReader(conn), nil)
+	if err != nil {
+		t.Error(err)
+		return 0
+	}
+	_ = answer.Body.Close()
+	return answer.StatusCode
+}
+
+// A request is refused before its body is read, and the body never comes: the response goes out all the
+// same.
+func TestUnwantedBodies(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		dial, stop := inBubble(t, http.NotFoundHandler())
+		defer stop()
+		for _, expect := range []string{"", "Expect: 100-continue\r\n"} {
+			conn := dial()
+			fmt.Fprintf(conn, "POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 9\r\nIdempotency-Key: \"\r\n%s\r\n",
+				expect)
+			answer, err := http.ReadResponse(bufio.NewReader(conn), nil)
+			if err != nil || answer.StatusCode != http.StatusBadRequest {
+				t.Fatal(answer, err)
+			}
+			_, _ = answer.Body.Close(), conn.Close()
+		}
+	})
+}
+
+// A body that comes at the stated rate is taken however long it takes; what the service takes to read
+// it does not count, and neither does the time that the service needs for its response.
+func TestSteadyBodiesPass(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		var got atomic.Int64
+		dial, stop := inBubble(t, http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+			pass(time.Minute)
+			n, _ := io.Copy(io.Discard, r.Body)
+			got.Store(n)
+			pass(time.Minute)
+		}))
+		defer stop()
+		const size = 50 * slowest
+		for _, key := range []string{"", "Idempotency-Key: k\r\n"} {
+			conn := dial()
+			fmt.Fprintf(conn, "POST / HTTP/1.1\r\nHost: a\r\nContent-Length: %d\r\n%s\r\n", size, key)
+			done := make(chan struct{})
+			go func() { // received below
+				defer close(done)
+				for range 50 {
+					pass(time.Second)
+					if _, err := io.WriteString(conn, strings.Repeat("x", slowest)); err != nil {
+						t.Error(err)
+						return
+					}
+				}
+			}()
+			answer, err := http.ReadResponse(bufio.NewReader(conn), nil)
+			if err != nil || answer.StatusCode != http.StatusOK || got.Load() != size {
+				t.Fatalf("key %q: %v, %v, the service got %d bytes", key, answer, err, got.Load())
+			}
+			_ = answer.Body.Close()
+			<-done
+			_ = conn.Close()
+		}
+	})
+}
+
+// A client that reads nothing is disconnected, and its place is free.
+func TestSlowReaders(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		dial, stop := inBubble(t, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+			// Without a length, httputil.ReverseProxy flushes under a mutex, which synctest.Wait waits for.
+			w.Header().Set("Content-Length", strconv.Itoa(100<<10))
+			_, _ = w.Write(make([]byte, 100<<10))
+		}), func(o *Options) { o.MaxRequests = 2 })
+		defer stop()
+		for _, key := range []string{"", "Idempotency-Key: k\r\n"} {
+			conn := dial()
+			defer conn.Close()
+			fmt.Fprintf(conn, "POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 0\r\n%s\r\n", key)
+		}
+		synctest.Wait()
+		if status := post(t, dial(), "", ""); status != http.StatusServiceUnavailable {
+			t.Errorf("beside two that read nothing: %d", status)
+		}
+		pass(2*patience + 100<<10/slowest*time.Second)
+		synctest.Wait()
+		if status := post(t, dial(), "", ""); status != http.StatusOK {
+			t.Errorf("afterwards: %d", status)
+		}
+	})
+}
+
+// Events may be further apart than any deadline.
+func TestSlowEvents(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		dial, stop := inBubble(t, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+			w.Header().Set("Content-Type", "text/event-stream")
+			for range 3 {
+				_, _ = io.WriteString(w, "data: x\n\n")
+				_ = http.NewResponseController(w).Flush()
+				pass(10 * patience)
+			}
+		}))
+		defer stop()
+		for _, key := range []string{"", "Idempotency-Key: k\r\n"} {
+			conn := dial()
+			fmt.Fprintf(conn, "POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 0\r\n%s\r\n", key)
+			answer, err := http.ReadResponse(bufio.NewReader(conn), nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if text := readAll(t, answer); strings.Count(text, "data: x") != 3 {
+				t.Errorf("key %q: %q", key, text)
+			}
+			_ = conn.Close()
+		}
+	})
+}
+
+// readAll reads a response.
+func readAll(t *testing.T, answer *http.Response) string {
+	t.Helper()
+	b, err := io.ReadAll(answer.Body)
+	if err != nil {
+		t.Error(err)
+	}
+	_ = answer.Body.Close()
+	return string(b)
+}

@@ -1,0 +1,410 @@
+package gateway
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+
+	"github.com/seqledger/seqledger/client/idempotency"
+)
+
+// spyStore notes the calls of a store, and which records they were about.
+type spyStore struct {
+	idempotency.Store
+
+	mu    sync.Mutex
+	calls []string
+	keys  []idempotency.RecordKey
+	fail  error // of every call
+}
+
+func (s *spyStore) note(call string, key *idempotency.RecordKey) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.calls, s.keys = append(s.calls, call), append(s.keys, *key)
+	return s.fail
+}
+
+// take returns what was noted since the last call.
+func (s *spyStore) take() (calls []string, keys []idempotency.RecordKey) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	calls, keys = s.calls, s.keys
+	s.calls, s.keys = nil, nil
+	return calls, keys
+}
+
+func (s *spyStore) Reserve(ctx context.Context, r *idempotency.ReserveRequest) (*idempotency.Reservation, error) {
+	if err := s.note("reserve", &r.Key); err != nil {
+		return nil, err
+	}
+	return s.Store.Reserve(ctx, r)
+}
+
+func (s *spyStore) Complete(
+	ctx context.Context, o *idempotency.Ownership, result idempotency.Result,
+) (*idempotency.Answer, error) {
+	if err := s.note("complete", &o.Key); err != nil {
+		return nil, err
+	}
+	return s.Store.Complete(ctx, o, result)
+}
+
+func (s *spyStore) Reject(
+	ctx context.Context, o *idempotency.Ownership, result idempotency.Result,
+) (*idempotency.Answer, error) {
+	if err := s.note("reject", &o.Key); err != nil {
+		return nil, err
+	}
+	return s.Store.Reject(ctx, o, result)
+}
+
+// Whatever has become of a key of one principal, another principal that sends it sees what it would see
+// if there were no such key: the same response, after the same calls of the store, about its own record
+// alone. It cannot read, replay, detect or block what is not its own.
+func TestPrincipalsAreApart(t *testing.T) {
+	t.Parallel()
+	working, finish := make(chan struct{}, 100), make(chan struct{})
+	var executed atomic.Int32
+	upstream := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		executed.Add(1)
+		if r.Header.Get("Authorization") != "alice" {
+			w.Header().Set("Date", "") // which differs by itself
+			_, _ = fmt.Fprint(w, "for "+r.Header.Get("Authorization"))
+			return
+		}
+		switch state := strings.TrimPrefix(r.URL.Path, "/"); state {
+		case "pending":
+			working <- struct{}{}
+			<-finish
+		case "rejected":
+			w.WriteHeader(http.StatusNotFound)
+		case "unknown":
+			w.WriteHeader(http.StatusInternalServerError)
+		}
+		_, _ = fmt.Fprint(w, "alice's secret")
+	}))
+	t.Cleanup(upstream.Close)
+	defaults := plain(upstream.URL)
+	c, err := load(t, defaults, "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	spy := &spyStore{Store: idempotency.Memory()}
+	base, _ := start(t, c, func(o *Options) { o.Store = spy })
+	// bob sends the key a few times, in the same way and in others.
+	bob := func(path string) (seen string, keys []idempotency.RecordKey) {
+		executedBefore := executed.Load()
+		spy.take()
+		for _, body := range []string{"same", "same", "other"} {
+			status, header, text := sendAs(t, "bob", http.MethodPost, base+path, `"the-key"`, body)
+			for _, name := range []string{"X-Request-Id", "Idempotency-Expires", "X-Idempotent-Expires", "Date"} {
+				header.Del(name)
+			}
+			seen += fmt.Sprintln(status, header, text)
+		}
+		calls, keys := spy.take()
+		return seen + fmt.Sprintln(calls, executed.Load()-executedBefore), keys
+	}
+	want, _ := bob("/none")
+	done := make(chan struct{})
+	for _, state := range []string{"committed", "rejected", "unknown", "pending"} {
+		if state == "pending" {
+			go func() { // ends with finish; the receive below waits for it
+				defer close(done)
+				_, _, _ = sendAs(t, "alice", http.MethodPost, base+"/pending", `"the-key"`, "same")
+			}()
+			<-working
+		} else {
+			_, _, _ = sendAs(t, "alice", http.MethodPost, base+"/"+state, `"the-key"`, "same")
+		}
+		got, keys := bob("/" + state)
+		if got != want {
+			t.Errorf("alice's key is %s: bob sees\n%s\nand without it\n%s", state, got, want)
+		}
+		for _, key := range keys {
+			if !strings.HasPrefix(key.Principal, "authorization:") || key.Principal != keys[0].Principal {
+				t.Errorf("a call about %q", key.Principal)
+			}
+		}
+	}
+	close(finish)
+	<-done
+	_, header, text := sendAs(t, "alice", http.MethodPost, base+"/pending", `"the-key"`, "same")
+	if header.Get(idempotency.HeaderReplayed) != "true" || text != "alice's secret" {
+		t.Error("alice's own repeat:", header, text)
+	}
+}
+
+// One principal that has all the requests under way that it may have leaves room for the others, and
+// what it waits for is no one else's.
+func TestAPrincipalBlocksNoOther(t *testing.T) {
+	t.Parallel()
+	working, finish := make(chan struct{}), make(chan struct{})
+	upstream := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		if r.Header.Get("Authorization") == "alice" {
+			working <- struct{}{}
+			<-finish
+		}
+	}))
+	t.Cleanup(upstream.Close)
+	defaults := plain(upstream.URL)
+	defaults.Wait = time.Minute
+	c, err := load(t, defaults, "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	base, g := start(t, c, func(o *Options) { o.MaxRequests = 8 })
+	var group sync.WaitGroup
+	for range 4 { // half of 8: one that works, three that wait for it
+		group.Go(func() {
+			if status, _, _ := sendAs(t, "alice", http.MethodPost, base, `"k"`, ""); status != http.StatusOK {
+				t.Errorf("alice: %d", status)
+			}
+		})
+	}
+	<-working
+	eventually(t, func() bool {
+		g.principals.Lock()
+		defer g.principals.Unlock()
+		for _, n := range g.underWay {
+			return n == 4
+		}
+		return false
+	})
+	if status, _, text := sendAs(t, "alice", http.MethodPost, base, `"k2"`, ""); status != http.StatusTooManyRequests {
+		t.Errorf("alice's fifth: %d %s", status, text)
+	}
+	for i := range 10 {
+		if status, _, text := sendAs(t, "bob", http.MethodPost, base, fmt.Sprintf(`"k%d"`, i),
+			""); status != http.StatusOK {
+			t.Errorf("bob: %d %s", status, text)
+		}
+	}
+	close(finish)
+	group.Wait()
+}
+
+// eventually waits for a condition that other goroutines bring about.
+func eventually(t *testing.T, holds func() bool) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	for !holds() {
+		timer := time.NewTimer(time.Millisecond)
+		select {
+		case <-timer.C:
+		case <-ctx.Done():
+			t.Fatal("the condition never holds")
+		}
+	}
+}
+
+// Every event that a gateway knows is counted, and neither the metrics nor the log have a key, a
+// principal, a body or a path that a client chose.
+func TestMetricsAndLog(t *testing.T) {
+	t.Parallel()
+	var log bytes.Buffer
+	var logging sync.Mutex
+	working, finish := make(chan struct{}), make(chan struct{})
+	upstream := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		switch r.URL.Path {
+		case "/slow":
+			working <- struct{}{}
+			<-finish
+		case "/events":
+			w.Header().Set("Content-Type", "text/event-stream")
+			_, _ = w.Write([]byte("data: x\n\n"))
+		case "/broken":
+			w.WriteHeader(http.StatusInternalServerError)
+		}
+	}))
+	t.Cleanup(upstream.Close)
+	defaults := plain(upstream.URL)
+	defaults.Open = true
+	c, err := load(t, defaults, "routes: [{path: /slow}, {path: /waits, wait: 60s}]")
+	if err != nil {
+		t.Fatal(err)
+	}
+	spy := &spyStore{Store: idempotency.Memory()}
+	journal, err := idempotency.OpenJournal(t.TempDir(), failingStore{}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = journal.Close() })
+	base, g := start(t, c, func(o *Options) {
+		o.Store, o.Journal = spy, journal
+		o.Logger = slog.New(slog.NewTextHandler(lockedWriter{&logging, &log}, nil))
+	})
+	post := func(path, key, body string) {
+		_, _, _ = sendAs(t, "Bearer secret-token", http.MethodPost, base+path, key, body)
+	}
+	post("/a", `"secret-key"`, "secret-body") // acquired
+	post("/a", `"secret-key"`, "secret-body") // replayed
+	post("/a", `"secret-key"`, "other")       // mismatch
+	post("/a", `secret-key`, "secret-body")   // replayed
+	done := make(chan struct{})
+	go func() { // received below
+		defer close(done)
+		post("/slow", `"secret-key"`, "") // acquired
+	}()
+	<-working
+	post("/slow", `"secret-key"`, "") // in flight
+	if text := scrape(t, g); !strings.Contains(text, "seqledger_gateway_requests_open 1\n") {
+		t.Errorf("not one request under way:\n%s", text)
+	}
+	close(finish)
+	<-done
+	post("/events", `"secret-key"`, "") // acquired
+	post("/events", `"secret-key"`, "") // not retained
+	post("/broken", `"secret-key"`, "") // acquired, abandoned
+	post("/chosen-by-a-client", "", "")
+	spy.mu.Lock()
+	spy.fail = errors.New("unreachable")
+	spy.mu.Unlock()
+	post("/a", `"secret-key"`, "") // store failure, bypassed
+	text := scrape(t, g)
+	for event, want := range map[idempotency.Event]int{
+		idempotency.EventAcquired: 4, idempotency.EventReplayed: 2, idempotency.EventMismatch: 1,
+		idempotency.EventInFlight: 1, idempotency.EventNotRetained: 1, idempotency.EventAbandoned: 1,
+		idempotency.EventStoreFailure: 1, idempotency.EventBypassed: 1, idempotency.EventLeaseLost: 0,
+		idempotency.EventTakeover: 0, idempotency.EventIndeterminate: 0, idempotency.EventWaited: 0,
+	} {
+		if !strings.Contains(text, fmt.Sprintf("seqledger_gateway_events_total{event=%q} %d\n", event, want)) {
+			t.Errorf("not %d of %s in\n%s", want, event, text)
+		}
+	}
+	for _, want := range []string{
+		`seqledger_gateway_store_duration_seconds_count{operation="complete"}`, `{route="/slow",status="2xx"} 1`,
+		`{route="other",status="5xx"} 1`, "seqledger_gateway_journal_results 0", `reloads_total{result="failed"} 0`,
+	} {
+		if !strings.Contains(text, want) {
+			t.Errorf("no %s in\n%s", want, text)
+		}
+	}
+	logging.Lock()
+	defer logging.Unlock()
+	if !strings.Contains(log.String(), "key_hash=") || !strings.Contains(log.String(), "replayed=true") {
+		t.Error("the access log:", log.String())
+	}
+	for name, content := range map[string]string{"metrics": text, "log": log.String()} {
+		for _, secret := range []string{"secret", "authorization:"} {
+			if strings.Contains(content, secret) {
+				t.Errorf("the %s have %q:\n%s", name, secret, content)
+			}
+		}
+	}
+	if strings.Contains(text, "chosen-by-a-client") {
+		t.Error("a client chooses a label")
+	}
+}
+
+// failingStore is a store that is out of reach.
+type failingStore struct{ idempotency.Store }
+
+// lockedWriter is for loggers whose output a test reads.
+type lockedWriter struct {
+	mu *sync.Mutex
+	to *bytes.Buffer
+}
+
+func (w lockedWriter) Write(b []byte) (int, error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.to.Write(b)
+}
+
+// scrape returns all metrics as text.
+func scrape(t *testing.T, g *Gateway) string {
+	t.Helper()
+	w := httptest.NewRecorder()
+	promhttp.HandlerFor(g.Gatherer(), promhttp.HandlerOpts{}).ServeHTTP(w,
+		httptest.NewRequest(http.MethodGet, "/", nil))
+	return w.Body.String()
+}
+
+// Requests that come while the configuration changes, over and over, are all answered by one of the
+// services, each key once; those under way end as they began.
+func TestReloadUnderLoad(t *testing.T) {
+	t.Parallel()
+	var mu sync.Mutex
+	executed := map[string]int{}
+	working, finish := make(chan struct{}, 2), make(chan struct{})
+	service := func(name string) *httptest.Server {
+		s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			if r.URL.Path == "/slow" {
+				working <- struct{}{}
+				<-finish
+			}
+			mu.Lock()
+			defer mu.Unlock()
+			executed[r.URL.Path+r.Header.Get(idempotency.HeaderKey)]++
+			_, _ = fmt.Fprint(w, name)
+		}))
+		t.Cleanup(s.Close)
+		return s
+	}
+	configs := make([]*Config, 2)
+	for i, s := range []*httptest.Server{service("0"), service("1")} {
+		defaults := plain(s.URL)
+		defaults.Shared = true
+		defaults.Timeout = time.Duration(i+1) * time.Hour // so that a reload changes the transports, too
+		var err error
+		if configs[i], err = load(t, defaults, "routes: [{path: /keyed}]"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	base, g := start(t, configs[0])
+	slow := make(chan string)
+	go func() { // received below
+		_, _, text := send(t, http.MethodPost, base+"/slow", `"slow"`, "")
+		slow <- text
+	}()
+	<-working
+	var group sync.WaitGroup
+	for i := range 8 {
+		group.Go(func() {
+			for n := range 25 {
+				g.Reload(configs[n%2])
+				key := fmt.Sprintf(`"%d-%d"`, i, n)
+				for _, replayed := range []string{"false", "true"} {
+					status, header, text := send(t, http.MethodPost, base+"/keyed", key, "x")
+					if status != http.StatusOK || header.Get(idempotency.HeaderReplayed) != replayed || text != "0" &&
+						text != "1" {
+						t.Errorf("%s: %d %v %s", key, status, header, text)
+					}
+				}
+			}
+		})
+	}
+	group.Wait()
+	g.Reload(configs[1])
+	close(finish)
+	if text := <-slow; text != "0" {
+		t.Errorf("what was under way ended at %s", text)
+	}
+	mu.Lock()
+	defer mu.Unlock()
+	if len(executed) != 201 {
+		t.Errorf("%d keys reached a service", len(executed))
+	}
+	for key, n := range executed {
+		if n != 1 {
+			t.Errorf("%s ran %d times", key, n)
+		}
+	}
+	if len(g.transports) != 1 {
+		t.Errorf("%d transports are left", len(g.transports))
+	}
+}
