@@ -22,6 +22,7 @@ func (l *Ledger) Stats() stats.Stats {
 		TimeJumps: c.timeJumps.Load(),
 
 		KeyWaiters:  l.keys.len(),
+		Keyed:       l.keyedCounters.stats(),
 		QueuedBytes: c.queuedBytes.Load(), QueueLimitBytes: l.options.QueueBytes,
 		InFlight: len(l.slots), QueueFull: c.queueFull.Load(), Slowed: c.slowed.Load(),
 
