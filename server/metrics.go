@@ -117,9 +117,14 @@ func (m *metrics) newResults() *prometheus.CounterVec {
 	return vec
 }
 
-func (m *metrics) handler() http.Handler {
-	return promhttp.HandlerFor(m.registry, promhttp.HandlerOpts{MaxRequestsInFlight: 4})
+func (m *metrics) handler() http.Handler { return metricsHandler(m.registry) }
+
+func metricsHandler(g prometheus.Gatherer) http.Handler {
+	return promhttp.HandlerFor(g, promhttp.HandlerOpts{MaxRequestsInFlight: 4})
 }
+
+// Gatherer returns the server's metrics.
+func (s *Server) Gatherer() prometheus.Gatherer { return s.metrics.registry }
 
 func (m *metrics) request(procedure, code string, took time.Duration) {
 	m.requests.WithLabelValues(procedure, code).Inc()

@@ -38,6 +38,9 @@ type Options struct {
 	// everything as system:anonymous. Serve then accepts only a loopback listener, and requests
 	// with a loopback Host.
 	Auth *auth.Authority
+	// PrincipalKeys is how many keyed records each principal may have in a scope when Auth is nil.
+	// With Auth the limits of the credentials say it. Default: 0, no bound.
+	PrincipalKeys int
 	// TLS makes Serve speak TLS; LoadTLS makes one. Default: nil, cleartext.
 	TLS *tls.Config
 	// Insecure lets Serve accept a listener that other machines can reach although Auth or TLS
@@ -68,7 +71,8 @@ func (o *Options) validate() error {
 	if o.Ledger == nil {
 		return errors.New("server: Options.Ledger is nil")
 	}
-	if o.MaxRequestBytes < 0 || o.MaxRequests < 0 || o.MaxConnections < 0 || o.MaxStreams < 0 || o.DrainTimeout < 0 {
+	if o.MaxRequestBytes < 0 || o.MaxRequests < 0 || o.MaxConnections < 0 || o.MaxStreams < 0 || o.DrainTimeout < 0 ||
+		o.PrincipalKeys < 0 {
 		return errors.New("server: Options: a limit is negative")
 	}
 	if err := ValidateOrigins(o.CORSOrigins, o.Auth != nil); err != nil {

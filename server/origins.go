@@ -26,23 +26,28 @@ var forwardedHeaders = []string{
 // everything.
 func (s *Server) loopbackOnly(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		for _, name := range forwardedHeaders {
-			if len(r.Header.Values(name)) > 0 {
-				s.admission.Visit(r.Context())
-				http.Error(w, "this server answers to programs on this machine alone, and the header "+name+
-					" says that a proxy has forwarded the request: give the server an auth file (--auth), "+
-					"or open it to everybody who can reach the proxy (--insecure)", http.StatusForbidden)
-				return
-			}
-		}
-		if !loopbackHost(r.Host) {
+		if problem := notLocal(r); problem != "" {
 			s.admission.Visit(r.Context())
-			http.Error(w, "this server answers only to a loopback Host: localhost, 127.0.0.0/8 or [::1]",
-				http.StatusForbidden)
+			http.Error(w, problem, http.StatusForbidden)
 			return
 		}
 		next.ServeHTTP(w, r)
 	})
+}
+
+// notLocal returns why loopbackOnly refuses a request, or "".
+func notLocal(r *http.Request) (problem string) {
+	for _, name := range forwardedHeaders {
+		if len(r.Header.Values(name)) > 0 {
+			return "this server answers to programs on this machine alone, and the header " + name +
+				" says that a proxy has forwarded the request: give the server an auth file (--auth), " +
+				"or open it to everybody who can reach the proxy (--insecure)"
+		}
+	}
+	if !loopbackHost(r.Host) {
+		return "this server answers only to a loopback Host: localhost, 127.0.0.0/8 or [::1]"
+	}
+	return ""
 }
 
 // loopbackHost reports whether a Host header, with or without a port, names this

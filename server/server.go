@@ -72,6 +72,7 @@ func (s *Server) admissionOptions() admission.Options {
 	return admission.Options{
 		Totals: admission.Totals{
 			Requests: s.options.MaxRequests, Streams: s.options.MaxStreams, Connections: s.options.MaxConnections,
+			PrincipalKeys: s.options.PrincipalKeys,
 		},
 		Shares: s.options.Auth != nil, Logger: s.options.Logger,
 		Disk: disk, DiskReserve: s.options.DiskReserve, StoredFile: s.options.StoredFile,

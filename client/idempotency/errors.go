@@ -20,10 +20,13 @@ const (
 	CodePrincipalMissing Code = "principal-missing"     // a keyed request without a principal
 	CodeBodyInvalid      Code = "body-invalid"          // the body has no fingerprint
 	CodeBodyTooLarge     Code = "body-too-large"        // the body is too large for one
+	CodeBodyTimeout      Code = "body-timeout"          // the body came too slowly; nothing was executed
 	CodeKeyReused        Code = "key-reused"            // the key stands for another request
 	CodeInFlight         Code = "in-flight"             // the first request is still running
 	CodeOutcomeUnknown   Code = "outcome-unknown"       // whether it was executed is not known
 	CodeNotRetained      Code = "response-not-retained" // executed, but the response was not kept
+	CodeReplayForbidden  Code = "replay-forbidden"      // executed, and the caller may not have the response
+	CodeReplayUnchecked  Code = "replay-unchecked"      // executed, and whether the caller may is not known
 	CodeQuota            Code = "quota"                 // too many keys or waiters
 	CodeStoreUnavailable Code = "store-unavailable"     // nothing was executed
 )
@@ -58,6 +61,8 @@ var codes = map[Code]codeInfo{
 		"The body cannot be compared with that of a repeat"},
 	CodeBodyTooLarge: {http.StatusRequestEntityTooLarge, FixRequest, connect.CodeInvalidArgument,
 		"The body is too large for a request with a key"},
+	CodeBodyTimeout: {http.StatusRequestTimeout, SameKey, connect.CodeDeadlineExceeded,
+		"The body came too slowly; nothing was executed"},
 	CodeKeyReused: {http.StatusUnprocessableEntity, OtherKey, connect.CodeFailedPrecondition,
 		"The key was used for another request"},
 	CodeInFlight: {http.StatusConflict, SameKey, connect.CodeAborted,
@@ -66,6 +71,10 @@ var codes = map[Code]codeInfo{
 		"Whether the request was executed is not known"},
 	CodeNotRetained: {http.StatusGone, Reconcile, connect.CodeAlreadyExists,
 		"The request was executed, and its response was not kept"},
+	CodeReplayForbidden: {http.StatusForbidden, FixRequest, connect.CodePermissionDenied,
+		"The request was executed, and this caller may not have its response"},
+	CodeReplayUnchecked: {http.StatusServiceUnavailable, SameKey, connect.CodeUnavailable,
+		"The request was executed, and whether this caller may have its response could not be found out"},
 	CodeQuota: {http.StatusTooManyRequests, SameKey, connect.CodeResourceExhausted, "Too many keys are in use"},
 	CodeStoreUnavailable: {http.StatusServiceUnavailable, SameKey, connect.CodeUnavailable,
 		"The store of keys cannot be reached; nothing was executed"},

@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"os"
 	"slices"
 	"strconv"
 	"strings"
@@ -77,6 +78,12 @@ type Options struct {
 	// ReleaseRefusals says that 401, 403, 407, 408, 409, 423, 425 and 429 are sent before the
 	// work has had effects: the key is released. Without it the outcome is unknown.
 	ReleaseRefusals bool
+	// ReleaseStatuses are those of these statuses of which ReleaseRefusals says so, where it does
+	// not say so of all. Not used by Interceptor.
+	ReleaseStatuses []int
+	// OutcomeOnly keeps of a result only that it was reached, its status and its Location: a repeat
+	// gets CodeNotRetained. It is for responses that must not be stored. Not used by Interceptor.
+	OutcomeOnly bool
 	// MismatchStatus is the status for a key that was used for another request: 422, which is
 	// also the default, or 409.
 	MismatchStatus int
@@ -86,6 +93,14 @@ type Options struct {
 	// FreshFields are JSON pointers to members of the response that get a new UUID when it is
 	// replayed, like /requestId.
 	FreshFields []string
+	// AllowReplay reports whether a request may have a stored response. It is asked before each
+	// replay; an error means that it is not known. Nil allows: a repeat has the principal of the
+	// first request. Not used by Interceptor.
+	AllowReplay func(r *http.Request) (bool, error)
+	// Admit counts a keyed request of a principal, before its body is read; leave ends the count.
+	// A request that it does not admit is refused with CodeQuota. Nil admits every request. Not used by
+	// Interceptor.
+	Admit func(principal string) (leave func(), ok bool)
 	// Open runs the handler without a key when the store does not answer, marked and counted.
 	// Work may then run twice. Without it the request is refused with 503.
 	Open bool
@@ -131,6 +146,8 @@ func (o Options) validate() (Options, error) {
 		err = &InvalidError{"ServerErrors, OnPanic", "must be LeaveUnknown, ReleaseKey or StoreResult"}
 	case o.Shared && o.Principal != nil:
 		err = &InvalidError{"Principal", "must not be set with Shared"}
+	case slices.ContainsFunc(o.ReleaseStatuses, func(status int) bool { return !isRefusal(status) }):
+		err = &InvalidError{"ReleaseStatuses", "must be of 401, 403, 407, 408, 409, 423, 425 and 429"}
 	case slices.Contains(o.Methods, http.MethodHead), slices.Contains(o.Methods, http.MethodOptions):
 		err = &InvalidError{"Methods", "must not have HEAD or OPTIONS, which have no effects"}
 	default:
@@ -216,7 +233,20 @@ func StripHeaders(header http.Header) {
 
 // serveKeyed serves a request with a key.
 func (m *middleware) serveKeyed(w http.ResponseWriter, r *http.Request) {
-	key, fingerprint, err := m.identify(w, r)
+	key, err := m.identify(r)
+	if err != nil {
+		m.fail(w, r, "", err)
+		return
+	}
+	if m.options.Admit != nil {
+		leave, ok := m.options.Admit(key.Principal)
+		if !ok {
+			m.fail(w, r, key.Key, &Error{Code: CodeQuota, RetryAfter: time.Second})
+			return
+		}
+		defer leave()
+	}
+	fingerprint, err := m.fingerprint(w, r, key.Namespace)
 	if err != nil {
 		m.fail(w, r, "", err)
 		return
@@ -224,6 +254,10 @@ func (m *middleware) serveKeyed(w http.ResponseWriter, r *http.Request) {
 	owner, record, err := m.begin(r.Context(), context.WithoutCancel(r.Context()), key, fingerprint)
 	switch {
 	case err == nil && record != nil:
+		if err := m.allowReplay(r); err != nil {
+			m.fail(w, r, key.Key, err)
+			return
+		}
 		m.replay(w, r, key.Key, record)
 	case err == nil:
 		m.run(w, r, owner)
@@ -237,32 +271,52 @@ func (m *middleware) serveKeyed(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// identify returns the record and the fingerprint of a request, and leaves its body to be read
-// again. The error is an [*Error].
-func (m *middleware) identify(w http.ResponseWriter, r *http.Request) (key RecordKey, f Fingerprint, err error) {
+// allowReplay asks whether a request may have a stored response. The error is an [*Error].
+func (m *middleware) allowReplay(r *http.Request) error {
+	if m.options.AllowReplay == nil {
+		return nil
+	}
+	allowed, err := m.options.AllowReplay(r)
+	switch {
+	case err != nil:
+		return &Error{Code: CodeReplayUnchecked, RetryAfter: time.Second, Cause: err}
+	case !allowed:
+		return &Error{Code: CodeReplayForbidden}
+	}
+	return nil
+}
+
+// identify returns which record a request belongs to. The error is an [*Error].
+func (m *middleware) identify(r *http.Request) (key RecordKey, err error) {
 	key.Scope = m.options.Scope
 	if key.Key, err = ParseHeader(r.Header, m.options.Strict); err != nil {
-		return key, f, &Error{Code: CodeKeyInvalid, Cause: err}
+		return key, &Error{Code: CodeKeyInvalid, Cause: err}
 	}
 	if key.Principal, err = m.principal(r.Context(), r.Header); err != nil {
-		return key, f, err
+		return key, err
 	}
 	key.Namespace = m.namespace(r)
 	if err := key.Validate(); err != nil {
-		return key, f, &Error{Code: CodeKeyInvalid, Cause: err}
+		return key, &Error{Code: CodeKeyInvalid, Cause: err}
 	}
+	return key, nil
+}
+
+// fingerprint returns the fingerprint of a request, and leaves its body to be read again. The error
+// is an [*Error].
+func (m *middleware) fingerprint(w http.ResponseWriter, r *http.Request, namespace string) (f Fingerprint, err error) {
 	request := &Request{
-		Method: r.Method, Namespace: key.Namespace, Target: r.URL, MediaType: r.Header.Get("Content-Type"),
+		Method: r.Method, Namespace: namespace, Target: r.URL, MediaType: r.Header.Get("Content-Type"),
 	}
 	if m.options.Fingerprint != FingerprintNone {
 		if request.Body, err = m.readBody(w, r); err != nil {
-			return key, f, err
+			return f, err
 		}
 	}
 	if f, err = NewFingerprint(m.options.Fingerprint, m.options.Pointers, request); err != nil {
-		return key, f, &Error{Code: CodeBodyInvalid, Cause: err}
+		return f, &Error{Code: CodeBodyInvalid, Cause: err}
 	}
-	return key, f, nil
+	return f, nil
 }
 
 // readBody reads the body of a request and puts it back.
@@ -273,6 +327,9 @@ func (m *middleware) readBody(w http.ResponseWriter, r *http.Request) ([]byte, e
 	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, m.options.MaxBody))
 	if _, tooLarge := errors.AsType[*http.MaxBytesError](err); tooLarge {
 		return nil, &Error{Code: CodeBodyTooLarge, Cause: fmt.Errorf("it may have at most %d bytes", m.options.MaxBody)}
+	}
+	if errors.Is(err, os.ErrDeadlineExceeded) {
+		return nil, &Error{Code: CodeBodyTimeout, RetryAfter: time.Second}
 	}
 	if err != nil {
 		return nil, &Error{Code: CodeBodyInvalid, Cause: fmt.Errorf("it did not come as a whole: %w", err)}
@@ -362,6 +419,9 @@ func (m *middleware) settleResponse(owner *Owner, response *storedResponse) (exp
 	case LeaveUnknown:
 		owner.abandon()
 	case StoreResult:
+		if m.options.OutcomeOnly {
+			response.forget()
+		}
 		kind := resultCommitted
 		if response.Status >= 400 && response.Status < 500 {
 			kind = resultRejected
@@ -373,18 +433,26 @@ func (m *middleware) settleResponse(owner *Owner, response *storedResponse) (exp
 
 // disposition says what a status leaves behind.
 func (o *Options) disposition(status int) Disposition {
-	switch status {
-	case http.StatusUnauthorized, http.StatusForbidden, http.StatusProxyAuthRequired, http.StatusRequestTimeout,
-		http.StatusConflict, http.StatusLocked, http.StatusTooEarly, http.StatusTooManyRequests:
-		if o.ReleaseRefusals {
-			return ReleaseKey
-		}
+	switch {
+	case isRefusal(status) && (o.ReleaseRefusals || slices.Contains(o.ReleaseStatuses, status)):
+		return ReleaseKey
+	case isRefusal(status):
 		return LeaveUnknown
-	}
-	if status >= 500 {
+	case status >= 500:
 		return o.ServerErrors
 	}
 	return StoreResult
+}
+
+// isRefusal reports whether a status says that the client may succeed with the same request later,
+// so that it is never stored.
+func isRefusal(status int) bool {
+	switch status {
+	case http.StatusUnauthorized, http.StatusForbidden, http.StatusProxyAuthRequired, http.StatusRequestTimeout,
+		http.StatusConflict, http.StatusLocked, http.StatusTooEarly, http.StatusTooManyRequests:
+		return true
+	}
+	return false
 }
 
 // panicked ends the ownership of a handler that panics. The panic goes on to the server.

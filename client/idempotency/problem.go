@@ -160,9 +160,13 @@ var modeNames = map[FingerprintMode]string{
 	FingerprintRaw: "raw", FingerprintJCS: "jcs", FingerprintPointers: "pointers", FingerprintNone: "none",
 }
 
-// servePolicy answers with what clients must know.
-func (m *middleware) servePolicy(w http.ResponseWriter, r *http.Request) {
-	o := &m.options
+// Policy returns what clients must know, as JSON: the document at /.well-known/idempotency. The
+// error is that of options that Middleware would not take.
+func (o Options) Policy() ([]byte, error) {
+	o, err := o.validate()
+	if err != nil {
+		return nil, err
+	}
 	p := policy{
 		Header: HeaderKey, Methods: o.Methods, Required: o.Required, Strict: o.Strict, MaxKeyLength: MaxKey,
 		Fingerprint: modeNames[o.Fingerprint], Pointers: o.Pointers, MaxBodyBytes: o.MaxBody,
@@ -174,7 +178,12 @@ func (m *middleware) servePolicy(w http.ResponseWriter, r *http.Request) {
 	if o.OnLeaseExpired == TakeOver {
 		p.OnLeaseExpired = "takeover"
 	}
-	body, _ := json.Marshal(p) // strings and numbers always encode
+	return json.Marshal(p)
+}
+
+// servePolicy answers with the policy.
+func (m *middleware) servePolicy(w http.ResponseWriter, r *http.Request) {
+	body, _ := m.options.Policy() // Middleware has validated them, and strings and numbers always encode
 	w.Header().Set("Content-Type", "application/json")
 	if r.Method == http.MethodGet {
 		_, _ = w.Write(append(body, '\n'))

@@ -42,6 +42,15 @@ func newStoredResponse(status int, header http.Header) *storedResponse {
 	return r
 }
 
+// forget drops everything but the status and the Location.
+func (r *storedResponse) forget() {
+	r.Kept, r.Body = false, nil
+	location := r.Header.Values("Location")
+	if r.Header = nil; len(location) > 0 {
+		r.Header = http.Header{"Location": location}
+	}
+}
+
 // encode returns the response as it is stored: u8 1, the length of the head as a varint, the head
 // as JSON, the body. A body that does not fit into a record is left out, and then the headers
 // other than a Location.

@@ -46,7 +46,7 @@ func (f *accessFlags) access(e *environment, listen string) (*access, error) {
 	if a.auth, err = auth.Open(f.Auth, auth.Options{Logger: e.log}); err != nil {
 		return nil, authFileError(fmt.Errorf("--auth: %w", err))
 	}
-	a.close = reloadOnSignal(a.auth)
+	a.close = reloadOnSignal(func() { _ = a.auth.Reload() })
 	return a, nil
 }
 
@@ -114,8 +114,8 @@ func authFileError(err error) error {
 	return fail(exitUsage, "correct the file; seqledger auth check FILE checks it", "%w", err)
 }
 
-// reloadOnSignal reads the auth file again for each SIGHUP. The authority logs the result.
-func reloadOnSignal(a *auth.Authority) (stop func()) {
+// reloadOnSignal reads files again for each SIGHUP. What reads them logs the result.
+func reloadOnSignal(reload func()) (stop func()) {
 	signals := make(chan os.Signal, 1) // one pending signal is enough
 	signal.Notify(signals, syscall.SIGHUP)
 	done, ended := make(chan struct{}), make(chan struct{})
@@ -125,7 +125,7 @@ func reloadOnSignal(a *auth.Authority) (stop func()) {
 		for {
 			select {
 			case <-signals:
-				_ = a.Reload()
+				reload()
 			case <-done:
 				return
 			}

@@ -33,22 +33,29 @@ func (configFile) BeforeResolve(ctx *kong.Context, trace *kong.Path, source *con
 type configSource struct {
 	path    string
 	entries map[string]configEntry
+	// sections are the values that are not one of a flag. Their commands read them.
+	sections map[string]*yaml.Node
 }
+
+// configSections are what a file may have besides values of flags.
+var configSections = []string{"routes", "jwt"} // of gateway
 
 // configEntry is one line of the file.
 type configEntry struct {
 	value string
+	list  bool // of values
 	line  int
 	used  bool
 }
 
-// load reads the file: a flat YAML mapping from flag names to values.
+// load reads the file: a YAML mapping from flag names, in which - may be _, to values or lists of
+// values, and the sections.
 func (s *configSource) load(path string) error {
 	content, err := os.ReadFile(path)
 	if err != nil {
 		return fmt.Errorf("--config: %w", err)
 	}
-	s.path, s.entries = path, make(map[string]configEntry)
+	s.path, s.entries, s.sections = path, make(map[string]configEntry), make(map[string]*yaml.Node)
 	var document yaml.Node
 	if err := yaml.Unmarshal(content, &document); err != nil {
 		return fmt.Errorf("%s: %w", path, err)
@@ -65,31 +72,61 @@ func (s *configSource) load(path string) error {
 		if value.Kind == yaml.AliasNode {
 			value = value.Alias
 		}
-		// null is refused too, because it could mean "nothing" or "the default".
-		if value.Kind != yaml.ScalarNode || value.Tag == "!!null" {
-			return fmt.Errorf("%s:%d: %s must have one plain value", path, key.Line, key.Value)
+		name := strings.ReplaceAll(key.Value, "_", "-")
+		earlier, twice := s.entries[name]
+		if section := s.sections[name]; section != nil {
+			earlier, twice = configEntry{line: section.Line}, true
 		}
-		if earlier, twice := s.entries[key.Value]; twice {
+		if twice {
 			return fmt.Errorf("%s:%d: %s is already given at line %d", path, key.Line, key.Value, earlier.line)
 		}
-		s.entries[key.Value] = configEntry{value: value.Value, line: key.Line}
+		if slices.Contains(configSections, name) {
+			s.sections[name] = value
+			continue
+		}
+		text, ok := plainValue(value)
+		if !ok {
+			return fmt.Errorf("%s:%d: %s must have one plain value", path, key.Line, key.Value)
+		}
+		s.entries[name] = configEntry{value: text, list: value.Kind == yaml.SequenceNode, line: key.Line}
 	}
 	return nil
+}
+
+// plainValue returns a value, or a list of them with commas between them, as a flag takes it. null is
+// no value, because it could mean "nothing" or "the default".
+func plainValue(n *yaml.Node) (text string, ok bool) {
+	if n.Kind == yaml.ScalarNode {
+		return n.Value, n.Tag != "!!null"
+	}
+	var list []string
+	for _, element := range n.Content {
+		if n.Kind != yaml.SequenceNode || element.Kind != yaml.ScalarNode || element.Tag == "!!null" ||
+			strings.Contains(element.Value, ",") {
+			return "", false
+		}
+		list = append(list, element.Value)
+	}
+	return strings.Join(list, ","), n.Kind == yaml.SequenceNode
 }
 
 // Validate refuses keys that are not a flag of any command: with a mistyped key an unwanted
 // default would otherwise apply.
 func (s *configSource) Validate(app *kong.Application) error {
-	known := make(map[string]bool)
+	known, lists := make(map[string]bool), make(map[string]bool)
 	eachFlag(app, func(flag *kong.Flag) {
 		if configurable(flag) {
 			known[flag.Name] = true
+			lists[flag.Name] = lists[flag.Name] || flag.IsSlice()
 		}
 	})
 	var problems []error
 	for key, entry := range s.entries {
-		if !known[key] {
+		switch {
+		case !known[key]:
 			problems = append(problems, fmt.Errorf("%s:%d: unknown key %s", s.path, entry.line, key))
+		case entry.list && !lists[key]:
+			problems = append(problems, fmt.Errorf("%s:%d: %s must have one plain value", s.path, entry.line, key))
 		}
 	}
 	slices.SortFunc(problems, func(a, b error) int { return strings.Compare(a.Error(), b.Error()) })

@@ -1,74 +1,121 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"net"
 	"net/http"
-	"net/url"
 	"os/signal"
-	"path/filepath"
 	"strings"
 	"syscall"
 	"time"
 
-	"github.com/seqledger/seqledger/client"
 	"github.com/seqledger/seqledger/client/idempotency"
 	"github.com/seqledger/seqledger/internal/gateway"
-	"github.com/seqledger/seqledger/ledger"
-	"github.com/seqledger/seqledger/server"
 )
 
 // gatewayCommand stands before an HTTP service.
 type gatewayCommand struct {
-	scopeFlags `embed:""`
-	Upstream   string `help:"The service, such as http://127.0.0.1:8080." required:"" placeholder:"URL"`
-	Listen     string `help:"Address to listen on; port 0 takes a free one." default:"127.0.0.1:7480"`
-	Data       string `help:"help_gateway_data" default:"./seqledger-data" type:"path"`
-	Ledger     string `help:"help_gateway_ledger" placeholder:"ADDRESS"`
-	TokenFile  string `help:"File with the key to --ledger; its role must be delegate." name:"ledger-token-file" type:"path" placeholder:"FILE"`
-	Journal    string `help:"help_gateway_journal" default:"./seqledger-journal" type:"path"`
+	gatewayProcess `embed:""`
+	gatewayRoute   `embed:""`
+	TrustedProxies []string `help:"help_gateway_proxies" placeholder:"CIDR"`
+	Check          bool     `help:"Check the flags and the configuration file, and end." env:"-"`
+}
 
+// gatewayProcess are the flags that a reload does not change.
+type gatewayProcess struct {
+	scopeFlags   `embed:""`
+	Listen       string        `help:"Address to listen on; port 0 takes a free one." default:"127.0.0.1:7480"`
+	Data         string        `help:"help_gateway_data" default:"./seqledger-data" type:"path"`
+	LedgerListen string        `help:"help_gateway_ledger_listen" placeholder:"ADDRESS"`
+	LedgerAuth   string        `help:"Auth file for --ledger-listen, as serve --auth has." type:"path" placeholder:"FILE"`
+	Ledger       string        `help:"help_gateway_ledger" placeholder:"ADDRESS"`
+	TokenFile    string        `help:"File with the key to --ledger; its role must be delegate." name:"ledger-token-file" type:"path" placeholder:"FILE"`
+	Journal      string        `help:"help_gateway_journal" default:"./seqledger-journal" type:"path"`
+	DebugListen  string        `help:"help_gateway_debug_listen" placeholder:"ADDRESS"`
+	MaxRequests  int           `help:"Requests under way at once; further ones are refused with 503." default:"512"`
+	MaxPrincipal int           `help:"help_gateway_max_principal" name:"max-requests-per-principal" default:"0"`
+	MaxKeys      int           `help:"help_gateway_max_keys" name:"max-keys-per-principal" default:"1000000"`
+	DrainTimeout time.Duration `help:"How long to wait, when stopped, for what is under way." default:"30s"`
+}
+
+// gatewayRoute are the flags that a route of the file may replace. The fields are those of
+// [gateway.Settings].
+type gatewayRoute struct {
+	Upstream        string        `help:"The service, such as http://127.0.0.1:8080." placeholder:"URL"`
+	Timeout         time.Duration `help:"How long the service may take to answer; 0 means no limit." name:"upstream-timeout" default:"0"`
 	Methods         []string      `help:"Methods whose keys count." default:"POST,PATCH"`
 	Required        bool          `help:"Refuse requests of these methods that have no key."`
 	Strict          bool          `help:"Take a key only as the draft has it, in double quotes."`
-	Fingerprint     string        `help:"help_gateway_fingerprint" enum:"raw,jcs,none" default:"raw"`
-	PrincipalHeader string        `help:"help_gateway_principal" placeholder:"NAME"`
+	Open            bool          `help:"Let requests through without a key when the ledger does not answer: they may run twice."`
+	Fingerprint     string        `help:"help_gateway_fingerprint" enum:"raw,jcs,pointers,none" default:"raw"`
+	Pointers        []string      `help:"JSON pointers of --fingerprint pointers." placeholder:"/NAME"`
+	MaxBody         int64         `help:"How many bytes the body of a request with a key may have." default:"1048576"`
 	TTL             time.Duration `help:"How long a response is replayed." name:"ttl" default:"24h"`
 	RejectedTTL     time.Duration `help:"How long a 4xx response is replayed." name:"rejected-ttl" default:"60s"`
 	Wait            time.Duration `help:"How long a repeat waits for the first request; at most 60s, 0 does not wait." default:"30s"`
 	Lease           time.Duration `help:"How long the ledger waits for a gateway that is silent, because it was killed." default:"60s"`
 	OnLeaseExpired  string        `help:"help_gateway_lease" enum:"indeterminate,takeover" default:"indeterminate"`
 	ServerErrors    string        `help:"help_gateway_errors" enum:"indeterminate,release,store" default:"indeterminate"`
-	Open            bool          `help:"Let requests through without a key when the ledger does not answer: they may run twice."`
-	Timeout         time.Duration `help:"How long the service may take to answer; 0 means no limit." name:"upstream-timeout" default:"0"`
-	MaxRequests     int           `help:"Requests under way at once; further ones are refused with 503." default:"512"`
-	DrainTimeout    time.Duration `help:"How long to wait, when stopped, for what is under way." default:"30s"`
+	EffectFree      []string      `help:"help_gateway_effect_free" placeholder:"STATUS"`
+	Stored          string        `help:"help_gateway_stored" enum:"response,outcome" default:"response"`
+	ReplayStatus    string        `help:"Status of a replay: original, or 200 for every stored success." enum:"original,200" default:"original"`
+	MismatchStatus  string        `help:"Status for a key that was used for another request: 422 or 409." enum:"422,409" default:"422"`
+	FreshFields     []string      `help:"help_gateway_fresh_fields" placeholder:"/NAME"`
+	ReplayCheck     string        `help:"help_gateway_replay_check" placeholder:"'METHOD PATH'"`
+	PrincipalHeader string        `help:"help_gateway_principal" placeholder:"NAME"`
+	PrincipalClaim  string        `help:"help_gateway_claim" placeholder:"NAME"`
+	Shared          bool          `help:"One principal for all callers, anonymous ones too: who knows a key gets its response."`
 }
 
 // Help is shown below the flags.
 func (*gatewayCommand) Help() string {
 	return `A request with the header Idempotency-Key reaches the service once. A repeat gets the first response, also when the
 service answered and the answer was lost, and when the client or this gateway was killed. The key belongs to who sends
-it: the hash of the Authorization header, or a header that the proxy before this one sets (--principal-header).
+it: the hash of the Authorization header, or a header that the proxy before this one sets (--principal-header), or a
+claim of a session token (--principal-claim).
 
     seqledger gateway --upstream http://127.0.0.1:8080
     curl -i -H 'Authorization: Bearer demo' -H 'Idempotency-Key: "8e03978e-40d5-43dd-bc93-6894a57f9324"' \
       -d '{"amount":5}' http://127.0.0.1:7480/charge
 
+The file of --config has values of these flags, and routes: paths with values of their own for the flags from
+--upstream on. SIGHUP reads it again; requests under way end as they began, and a file with a mistake changes nothing.
+
+    seqledger gateway --config gateway.yaml --check
+    seqledger gateway --config gateway.yaml --ledger-listen 127.0.0.1:7450 --debug-listen 127.0.0.1:7481
+
+    # gateway.yaml
+    upstream: http://127.0.0.1:8080
+    routes:
+      - {path: /charges, required: true, fingerprint: jcs, upstream_timeout: 20s}
+      - {path: "/jobs/{queue}", methods: [POST, PUT], fresh_fields: [/requestId], mismatch_status: 409}
+
 If this gateway is killed between a request and its response, or the service does not say how a request ended, the
-outcome is unknown: repeats get 409 outcome-unknown, and seqledger key resolve settles it, on the --ledger, or on a
-seqledger serve of --data while this gateway is stopped.`
+outcome is unknown: repeats get 409 outcome-unknown, and seqledger key resolve settles it, on the --ledger or on
+--ledger-listen.
+
+    seqledger key list --server 127.0.0.1:7450 --scope gateway/main --all --state indeterminate`
 }
 
 // defaultGatewayScope is where a gateway keeps its records unless --scope says otherwise.
 const defaultGatewayScope = "gateway/main"
 
 // Run is called by kong.
-func (c *gatewayCommand) Run(e *environment) (err error) {
-	options, err := c.options(e)
+func (c *gatewayCommand) Run(e *environment, file *configSource) (err error) {
+	config, err := c.load(file)
+	if err = errors.Join(err, c.check()); err != nil {
+		return err
+	}
+	scope, err := c.scopeOrDefault()
 	if err != nil {
+		return err
+	}
+	if c.Check {
+		_, err := fmt.Fprintf(e.stdout, "no mistakes; %d routes\n", config.Routes())
 		return err
 	}
 	tuneCollector()
@@ -78,184 +125,146 @@ func (c *gatewayCommand) Run(e *environment) (err error) {
 		return fail(exitFailed, "", "--listen %s: %w", c.Listen, err)
 	}
 	defer func() { _ = listener.Close() }() // by then the server has closed it
-	conn, failed, stop, err := c.ledger(e)
+	store, err := c.openStore(e)
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, stop()) }()
-	options.Store = idempotency.Ledger(conn)
-	journal, err := idempotency.OpenJournal(c.Journal, options.Store, e.log)
-	if err != nil {
+	defer func() { err = errors.Join(err, store.stop()) }()
+	o := gateway.Options{
+		Config: config, MaxRequests: c.MaxRequests, MaxPerPrincipal: c.MaxPrincipal,
+		Store: idempotency.Ledger(store.conn), Scope: scope, Logger: e.log,
+	}
+	if o.Journal, err = idempotency.OpenJournal(c.Journal, o.Store, e.log); err != nil {
 		return fail(exitFailed, "", "--journal %s: %w", c.Journal, err)
 	}
-	defer func() { err = errors.Join(err, journal.Close()) }()
-	options.Idempotency.Journal = journal
-	return c.serve(e, listener, gateway.New(*options), failed)
+	defer func() { err = errors.Join(err, o.Journal.Close()) }()
+	g := gateway.New(o)
+	defer g.Close()
+	defer reloadOnSignal(func() {
+		c.reload(e, g)
+		store.reload()
+	})()
+	debug, err := c.startDebug(e, g, store)
+	if err != nil {
+		return err
+	}
+	defer debug.stop()
+	return c.serve(e, listener, g, store, debug)
 }
 
-// options returns the gateway's options without its store. The errors are usage errors.
-func (c *gatewayCommand) options(e *environment) (*gateway.Options, error) {
-	upstream, err := url.Parse(c.Upstream)
-	if err != nil || upstream.Host == "" || upstream.Scheme != "http" && upstream.Scheme != "https" {
-		return nil, usage("--upstream %s: must be an http or https URL", c.Upstream)
-	}
-	if upstream.RawQuery != "" || upstream.Fragment != "" || upstream.User != nil {
-		return nil, usage("--upstream: must not have a user, a query or a fragment")
-	}
+// scopeOrDefault returns where the records are.
+func (c *gatewayCommand) scopeOrDefault() (idempotency.Scope, error) {
 	if !c.given() {
 		c.Scope = defaultGatewayScope
 	}
 	scope, err := c.scope()
+	return idempotency.Scope{Organization: scope.GetOrganization(), Vault: scope.GetVault()}, err
+}
+
+// load reads the configuration: the flags and the sections of the file. Every mistake is a usage
+// error, with the line of the file if it comes from there.
+func (c *gatewayCommand) load(file *configSource) (*gateway.Config, error) {
+	config, err := gateway.Load(&gateway.File{
+		Default: gateway.Settings(c.gatewayRoute), TrustedProxies: c.TrustedProxies,
+		Path: file.path, Routes: file.sections["routes"], JWT: file.sections["jwt"],
+	})
+	var problems []error
+	for _, mistake := range mistakes(err) {
+		if flag, ok := errors.AsType[*gateway.SettingError](mistake); ok {
+			mistake = file.locate(fmt.Errorf("--%s: %s", strings.ReplaceAll(flag.Field, "_", "-"), flag.Problem))
+		}
+		problems = append(problems, usage("%w", mistake))
+	}
+	return config, errors.Join(problems...)
+}
+
+// mistakes returns the errors that an error joins.
+func mistakes(err error) []error {
+	if err == nil {
+		return nil
+	}
+	joined, ok := err.(interface{ Unwrap() []error }) //nolint:errorlint // Only what is joined directly is asked for.
+	if !ok {
+		return []error{err}
+	}
+	var all []error
+	for _, one := range joined.Unwrap() {
+		all = append(all, mistakes(one)...)
+	}
+	return all
+}
+
+// reload makes the gateway follow the configuration as it is now, if it has no mistake.
+func (c *gatewayCommand) reload(e *environment, g *gateway.Gateway) {
+	var config *gateway.Config
+	again, file, err := e.parse()
+	if err == nil {
+		config, err = again.Gateway.load(file)
+	}
 	if err != nil {
-		return nil, err
-	}
-	if err := c.check(); err != nil {
-		return nil, err
-	}
-	o := idempotency.Options{
-		Settings: idempotency.Settings{TTL: c.TTL, RejectedTTL: c.RejectedTTL, Wait: c.Wait, Lease: c.Lease,
-			Logger: e.log},
-		Scope:    idempotency.Scope{Organization: scope.GetOrganization(), Vault: scope.GetVault()},
-		Required: c.Required, Strict: c.Strict, Open: c.Open,
-	}
-	if c.Wait == 0 {
-		o.Wait = -1
-	}
-	for _, method := range c.Methods {
-		if method = strings.ToUpper(method); method == http.MethodHead || method == http.MethodOptions || method == "" {
-			return nil, usage("--methods: %q has no effects to repeat", method)
+		for _, mistake := range mistakes(err) {
+			e.log.Error("the configuration was not taken; the one before it holds on", "error", mistake)
 		}
-		o.Methods = append(o.Methods, method)
+		g.Reloaded(false)
+		return
 	}
-	switch c.Fingerprint {
-	case "jcs":
-		o.Fingerprint = idempotency.FingerprintJCS
-	case "none":
-		o.Fingerprint = idempotency.FingerprintNone
+	if _, err := again.Gateway.scopeOrDefault(); err != nil || again.Gateway.gatewayProcess != c.gatewayProcess {
+		e.log.Warn("what is not about requests was changed, too: that needs a restart")
 	}
-	if c.OnLeaseExpired == "takeover" {
-		o.OnLeaseExpired = idempotency.TakeOver
-	}
-	switch c.ServerErrors {
-	case "release":
-		o.ServerErrors = idempotency.ReleaseKey
-	case "store":
-		o.ServerErrors = idempotency.StoreResult
-	}
-	if c.PrincipalHeader != "" {
-		o.Principal = func(_ context.Context, header http.Header) (string, error) {
-			values := header.Values(c.PrincipalHeader)
-			if len(values) != 1 {
-				return "", fmt.Errorf("there are %d headers %s", len(values), c.PrincipalHeader)
-			}
-			return "header:" + values[0], nil
-		}
-	}
-	return &gateway.Options{Upstream: upstream, Timeout: c.Timeout, MaxRequests: c.MaxRequests, Idempotency: o,
-		Logger: e.log}, nil
+	g.Reload(config)
+	g.Reloaded(true)
+	e.log.Info("the configuration was read again", "routes", config.Routes())
 }
 
 // check refuses values that make no sense.
 func (c *gatewayCommand) check() error {
-	switch {
-	case c.TokenFile != "" && c.Ledger == "":
-		return usage("--ledger-token-file needs --ledger")
-	case c.Timeout < 0:
-		return usage("--upstream-timeout: must not be negative")
-	case c.MaxRequests < 1:
-		return usage("--max-requests: must be at least 1")
-	case c.DrainTimeout <= 0:
-		return usage("--drain-timeout: must be more than 0")
-	case c.Wait < 0 || c.Wait > idempotency.MaxWait:
-		return usage("--wait: must be from 0 to %v", idempotency.MaxWait)
-	case c.Lease < idempotency.MinLease || c.Lease > idempotency.MaxLease:
-		return usage("--lease: must be from %v to %v", idempotency.MinLease, idempotency.MaxLease)
-	case c.TTL < idempotency.MinTTL || c.TTL > idempotency.MaxTTL:
-		return usage("--ttl: must be from %v to %v", idempotency.MinTTL, idempotency.MaxTTL)
-	case c.RejectedTTL < idempotency.MinTTL || c.RejectedTTL > idempotency.MaxTTL:
-		return usage("--rejected-ttl: must be from %v to %v", idempotency.MinTTL, idempotency.MaxTTL)
-	}
-	return nil
-}
-
-// ledger connects to the ledger that keeps the records: a running one, or one in this process.
-// failed is closed when the one in this process ends by itself; nil for another.
-func (c *gatewayCommand) ledger(e *environment) (conn *client.Client, failed <-chan struct{}, stop func() error,
-	err error) {
-	if c.Ledger != "" {
-		o, err := (&connectionFlags{Server: c.Ledger, TokenFile: c.TokenFile}).options()
-		if err != nil {
-			text := strings.NewReplacer("--server", "--ledger", "--token-file",
-				"--ledger-token-file").Replace(err.Error())
-			return nil, nil, nil, usage("%s", text)
+	var problems []error
+	mistake := func(wrong bool, format string, args ...any) {
+		if wrong {
+			problems = append(problems, usage(format, args...))
 		}
-		o.Logger = e.log
-		conn, err := client.New(o)
-		if err != nil {
-			return nil, nil, nil, err
+	}
+	mistake(c.TokenFile != "" && c.Ledger == "", "--ledger-token-file needs --ledger")
+	mistake(c.LedgerListen != "" && c.Ledger != "", "--ledger-listen: is for this gateway's own ledger, and not for --ledger")
+	mistake(c.LedgerAuth != "" && c.LedgerListen == "", "--ledger-auth needs --ledger-listen")
+	mistake(c.MaxRequests < 1, "--max-requests: must be at least 1")
+	mistake(c.MaxPrincipal < 0, "--max-requests-per-principal: must not be negative")
+	mistake(c.MaxKeys < 1, "--max-keys-per-principal: must be at least 1")
+	mistake(c.DrainTimeout <= 0, "--drain-timeout: must be more than 0")
+	for _, named := range [][2]string{{"--ledger-listen", c.LedgerListen}, {"--debug-listen", c.DebugListen}} {
+		flag, address := named[0], named[1]
+		if address == "" {
+			continue
 		}
-		return conn, nil, conn.Close, nil
+		host, err := checkListen(flag, address)
+		mistake(err != nil, "%w", err)
+		mistake(err == nil && !loopbackName(host), "%s %s: is not a loopback address; reach it from elsewhere through ssh -L",
+			flag, address)
 	}
-	// Not e.ctx: what is under way is answered after the signal.
-	l, err := ledger.Open(context.WithoutCancel(e.ctx), ledger.Options{Dir: c.Data, Logger: e.log})
-	if err != nil {
-		return nil, nil, nil, fail(exitFailed, storageHint(err, c.Data), "--data %s: %w", c.Data, err)
-	}
-	// Insecure, because only this process can reach it.
-	s, err := server.New(server.Options{
-		Ledger: l, Version: buildVersion().Version, Logger: e.log, DrainTimeout: c.DrainTimeout, DiskReserve: -1,
-		StoredFile: filepath.Join(c.Data, storedName), Insecure: true,
-	})
-	if err != nil {
-		return nil, nil, nil, errors.Join(err, l.Close())
-	}
-	pipe, ended := gateway.NewPipe(), make(chan struct{})
-	var served error // belongs to the goroutine until ended is closed
-	ctx, end := context.WithCancel(context.WithoutCancel(e.ctx))
-	// Ends with end; stop waits for it.
-	go func() {
-		defer close(ended)
-		served = s.Serve(ctx, pipe)
-	}()
-	conn, err = client.New(client.Options{
-		Server: "http://127.0.0.1", Logger: e.log,
-		HTTPClient: &http.Client{Transport: &http.Transport{DialContext: pipe.Dial, MaxIdleConnsPerHost: 1_024}},
-	})
-	stop = func() error {
-		var closed error
-		if conn != nil {
-			closed = conn.Close()
-		}
-		end()
-		<-ended
-		err := errors.Join(closed, served, l.Close())
-		if failure := l.Err(); failure != nil {
-			return fail(exitFailed, storageHint(failure, c.Data), "%w", failure)
-		}
-		return err
-	}
-	if err != nil {
-		return nil, nil, nil, errors.Join(err, stop())
-	}
-	return conn, ended, stop, nil
+	return errors.Join(problems...)
 }
 
 // gatewayReady is the one line that gateway prints, with --json.
 type gatewayReady struct {
 	Address  string `json:"address"`
-	Upstream string `json:"upstream"`
+	Upstream string `json:"upstream,omitempty"`
+	Routes   int    `json:"routes"`
+	Ledger   string `json:"ledger,omitempty"` // where --ledger-listen listens
+	Debug    string `json:"debug,omitempty"`  // where --debug-listen listens
 }
 
 // serve answers until the process is told to stop.
 func (c *gatewayCommand) serve(
-	e *environment, listener net.Listener, handler http.Handler, failed <-chan struct{},
+	e *environment, listener net.Listener, g *gateway.Gateway, store *gatewayStore, debug *gatewayDebug,
 ) (err error) {
-	s := &http.Server{Handler: handler, ReadHeaderTimeout: 10 * time.Second, IdleTimeout: 2 * time.Minute,
-		MaxHeaderBytes: 64 << 10}
+	s := &http.Server{Handler: g, ReadHeaderTimeout: 10 * time.Second, IdleTimeout: 2 * time.Minute,
+		MaxHeaderBytes: 64 << 10, ErrorLog: slog.NewLogLogger(e.log.Handler(), slog.LevelDebug)}
+	ready := gatewayReady{listener.Addr().String(), c.Upstream, g.Routes(), store.address, debug.address}
 	if e.json {
-		err = e.showObject(gatewayReady{listener.Addr().String(), c.Upstream})
+		err = e.showObject(ready)
 	} else {
-		_, err = fmt.Fprintf(e.stdout, "gateway on %s before %s\n", listener.Addr(), c.Upstream)
+		_, err = fmt.Fprintf(e.stdout, "gateway on %s before %s, %d routes\n", ready.Address,
+			cmp.Or(c.Upstream, "the services of its routes"), ready.Routes)
 	}
 	if err != nil && !errors.Is(err, syscall.EPIPE) {
 		return err
@@ -266,7 +275,7 @@ func (c *gatewayCommand) serve(
 	select {
 	case err := <-ended:
 		return err
-	case <-failed: // the error is that of the ledger
+	case <-store.failed: // the error is that of the ledger
 		return s.Close()
 	case <-e.ctx.Done():
 	}

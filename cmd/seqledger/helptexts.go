@@ -61,12 +61,32 @@ var helpTexts = map[string]string{
 	"help_import_state_file": "Where the import remembers what it has begun. Default: FILE.seqledger-import.",
 	"help_import_take_session": "Go on from this session of the stream, although the state file has another: " +
 		"only if you opened it yourself, and nothing writes under it.",
-	"help_gateway_data":        "Directory of the ledger that this gateway opens itself; nothing else may have it open.",
-	"help_gateway_ledger":      "Use a running ledger: host:port or URL, several with commas. Default: one of its own.",
-	"help_gateway_journal":     "Directory for responses that the ledger did not take; they are stored later.",
-	"help_gateway_fingerprint": "What of a body is compared: raw (its bytes), jcs (its JSON value) or none.",
-	"help_gateway_principal": "Header that says who sends a request. Only where a proxy sets it and nobody else can. " +
-		"Default: a hash of Authorization.",
+	"help_gateway_data":    "Directory of the ledger that this gateway opens itself; nothing else may have it open.",
+	"help_gateway_ledger":  "Use a running ledger: host:port or URL, several with commas. Default: one of its own.",
+	"help_gateway_journal": "Directory for responses that the ledger did not take; they are stored later.",
+	"help_gateway_ledger_listen": "Serve the ledger of this gateway on this address too, loopback only, for seqledger " +
+		"key; off when empty.",
+	"help_gateway_debug_listen": "Serve profiles (/debug/pprof/) and /metrics on this address, in clear, loopback " +
+		"only; off when empty.",
+	"help_gateway_max_principal": "Requests with a key that one principal may have under way; further ones are refused " +
+		"with 429. 0 means half of --max-requests.",
+	"help_gateway_max_keys": "Keys that the gateway's own ledger keeps for one principal; further ones are refused " +
+		"with 429.",
+	"help_gateway_proxies": "Networks of the proxies before this gateway, whose --principal-header and X-Forwarded-* " +
+		"headers are believed.",
+	"help_gateway_fingerprint": "What of a body is compared: raw (its bytes), jcs (its JSON value), pointers (some " +
+		"values of it) or none.",
+	"help_gateway_effect_free": "Which of 401, 403, 407, 408, 409, 423, 425 and 429 the service sends before anything " +
+		"has happened: they free the key. After the others the outcome is unknown.",
+	"help_gateway_stored": "What of a response is kept: response, or outcome, its status and Location alone, where " +
+		"bodies must not be stored. Repeats then get 410.",
+	"help_gateway_fresh_fields": "JSON pointers of fields that get a new UUID in a replay, such as /requestId.",
+	"help_gateway_replay_check": "Ask the service before each replay: a request of this method and path with the " +
+		"caller's headers; 2xx allows the replay. For example 'GET /may-read'.",
+	"help_gateway_principal": "Header that says who sends a request, from --trusted-proxies alone. Default: a hash of " +
+		"Authorization.",
+	"help_gateway_claim": "Claim of the session token (JWT) that says who sends a request, for example sub; the section " +
+		"jwt of the file says whose tokens.",
 	"help_gateway_lease":  "What a gateway that was killed leaves behind: indeterminate, or takeover for work that may run again.",
 	"help_gateway_errors": "What a response of 500 or more leaves behind: indeterminate, release (it had no effects) or store.",
 	"help_key_principal":  "Party on whose behalf the request was made. Default: the caller itself; for others the role admin is needed.",

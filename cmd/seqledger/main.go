@@ -75,6 +75,8 @@ type environment struct {
 	stderr io.Writer
 	json   bool
 	log    *slog.Logger
+	// parse parses the command line again, with the files and the environment as they are now.
+	parse func() (*commandLine, *configSource, error)
 }
 
 // notice prints a message on standard error. It returns no error, because a closed standard
@@ -112,6 +114,14 @@ func run(args []string, stdin io.Reader, stdout, stderr io.Writer) int {
 	e := &environment{
 		ctx: ctx, stdin: interruptible{ctx, stdin}, stdout: stdout, stderr: stderr,
 		json: cli.JSON, log: newLogger(stderr, cli.LogLevel, cli.LogFormat),
+	}
+	e.parse = func() (*commandLine, *configSource, error) {
+		cli, config := new(commandLine), new(configSource)
+		parser, err := newParser(cli, new(operationFlags), config, io.Discard, io.Discard)
+		if err == nil {
+			_, err = parser.Parse(args)
+		}
+		return cli, config, config.locate(err)
 	}
 	if unknown := unknownVariables(parser.Model, os.Environ()); len(unknown) > 0 {
 		e.log.Warn("no flag takes its value from these variables; --help of a command shows those that it has",

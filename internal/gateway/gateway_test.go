@@ -5,32 +5,85 @@ import (
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
-	"net/url"
+	"path/filepath"
 	"strings"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/seqledger/seqledger/client/idempotency"
+	"github.com/seqledger/seqledger/internal/yamlfile"
 )
 
-func serve(t *testing.T, service http.Handler) (base string, upstream *httptest.Server) {
+// plain are the settings that the command's flags have by themselves.
+func plain(upstream string) Settings {
+	return Settings{
+		Upstream: upstream, Methods: []string{http.MethodPost, http.MethodPatch}, Fingerprint: "raw", MaxBody: 1 << 20,
+		TTL: 24 * time.Hour, RejectedTTL: time.Minute, Lease: time.Minute, OnLeaseExpired: "indeterminate",
+		ServerErrors: "indeterminate", Stored: "response", ReplayStatus: "original", MismatchStatus: "422",
+	}
+}
+
+// load loads a configuration with this file.
+func load(t *testing.T, defaults Settings, content string, proxies ...string) (*Config, error) {
+	t.Helper()
+	f := &File{Default: defaults, TrustedProxies: proxies, Path: filepath.Join(t.TempDir(), "gateway.yaml")}
+	if content != "" {
+		root, err := yamlfile.Parse([]byte(content))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for i := 0; i < len(root.Content); i += 2 {
+			switch root.Content[i].Value {
+			case "routes":
+				f.Routes = root.Content[i+1]
+			case "jwt":
+				f.JWT = root.Content[i+1]
+			}
+		}
+	}
+	return Load(f)
+}
+
+// start starts a gateway with a store of its own.
+func start(t *testing.T, c *Config, change ...func(*Options)) (base string, g *Gateway) {
+	t.Helper()
+	o := Options{Config: c, Store: idempotency.Memory(), Logger: slog.New(slog.DiscardHandler)}
+	for _, f := range change {
+		f(&o)
+	}
+	g = New(o)
+	t.Cleanup(g.Close)
+	s := httptest.NewServer(g)
+	t.Cleanup(s.Close)
+	return s.URL, g
+}
+
+// serve starts a gateway before a service, with one principal for all.
+func serve(t *testing.T, service http.Handler, change ...func(*Settings)) (base string, upstream *httptest.Server) {
 	t.Helper()
 	upstream = httptest.NewServer(service)
 	t.Cleanup(upstream.Close)
-	target, err := url.Parse(upstream.URL)
+	s := plain(upstream.URL)
+	s.Shared = true
+	for _, f := range change {
+		f(&s)
+	}
+	c, err := load(t, s, "")
 	if err != nil {
 		t.Fatal(err)
 	}
-	handler := New(Options{
-		Upstream: target, Store: idempotency.Memory(), Logger: slog.New(slog.DiscardHandler),
-		Idempotency: idempotency.Options{Shared: true, Settings: idempotency.Settings{Wait: -1}},
-	})
-	s := httptest.NewServer(handler)
-	t.Cleanup(s.Close)
-	return s.URL, upstream
+	base, _ = start(t, c)
+	return base, upstream
 }
 
 func send(t *testing.T, method, target, key, body string) (status int, header http.Header, text string) {
+	t.Helper()
+	return sendAs(t, "", method, target, key, body)
+}
+
+// sendAs sends a request with credentials.
+func sendAs(t *testing.T, who, method, target, key, body string) (status int, header http.Header, text string) {
 	t.Helper()
 	r, err := http.NewRequestWithContext(t.Context(), method, target, strings.NewReader(body))
 	if err != nil {
@@ -39,14 +92,18 @@ func send(t *testing.T, method, target, key, body string) (status int, header ht
 	if key != "" {
 		r.Header.Set(idempotency.HeaderKey, key)
 	}
+	if who != "" {
+		r.Header.Set("Authorization", who)
+	}
 	answer, err := http.DefaultClient.Do(r)
 	if err != nil {
-		t.Fatal(err)
+		t.Error(err) // not Fatal: tests send from goroutines, too
+		return 0, nil, ""
 	}
 	defer answer.Body.Close()
 	b, err := io.ReadAll(answer.Body)
 	if err != nil {
-		t.Fatal(err)
+		t.Error(err)
 	}
 	return answer.StatusCode, answer.Header, string(b)
 }
@@ -136,29 +193,53 @@ func TestHeadersThatOnlyAGatewaySends(t *testing.T) {
 	}
 }
 
-// Beyond its bound a gateway refuses requests, and the service does not see them.
+// Beyond its bounds a gateway refuses requests, and the service does not see them: in all, and for
+// one principal.
 func TestRequestsAreBounded(t *testing.T) {
 	t.Parallel()
 	started, end := make(chan struct{}), make(chan struct{})
-	handler := bounded(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {
+	upstream := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {
 		started <- struct{}{}
 		<-end
-	}), 1)
-	s := httptest.NewServer(handler)
-	t.Cleanup(s.Close)
+	}))
+	t.Cleanup(upstream.Close)
+	c, err := load(t, plain(upstream.URL), "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	base, g := start(t, c, func(o *Options) { o.MaxRequests, o.MaxPerPrincipal = 2, 1 })
+	post := func(who, key string) (int, http.Header, string) {
+		return sendAs(t, who, http.MethodPost, base, key, "")
+	}
 	done := make(chan int)
 	go func() { // received below
-		status, _, _ := send(t, http.MethodPost, s.URL, "", "")
+		status, _, _ := post("a", "k1")
 		done <- status
 	}()
 	<-started
-	if status, header, _ := send(t, http.MethodPost, s.URL, "", ""); status != http.StatusServiceUnavailable ||
+	if status, header, text := post("a", "k2"); status != http.StatusTooManyRequests ||
+		header.Get("Retry-After") == "" || !strings.Contains(text, "quota") {
+		t.Error(status, header, text)
+	}
+	go func() { // received below
+		status, _, _ := post("b", "k2")
+		done <- status
+	}()
+	<-started
+	if status, header, _ := post("c", "k2"); status != http.StatusServiceUnavailable ||
 		header.Get("Retry-After") == "" {
 		t.Error(status, header)
 	}
 	close(end)
-	if status := <-done; status != http.StatusOK {
-		t.Error(status)
+	for range 2 {
+		if status := <-done; status != http.StatusOK {
+			t.Error(status)
+		}
+	}
+	g.principals.Lock()
+	defer g.principals.Unlock()
+	if len(g.underWay) != 0 {
+		t.Errorf("still counted: %v", g.underWay)
 	}
 }
 

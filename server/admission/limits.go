@@ -1,6 +1,9 @@
 package admission
 
-import "math"
+import (
+	"cmp"
+	"math"
+)
 
 // Limits are one credential's share of the bounds of a server. A field that is 0
 // has its default: a quarter of what the server has, so that four credentials that
@@ -40,6 +43,9 @@ const shares = 4
 // Totals are the bounds of a server. A field that is 0 has its default.
 type Totals struct {
 	Requests, Streams, Connections int
+	// PrincipalKeys is how many keyed records each principal may have in a scope on a server
+	// without access control; 0 means no bound.
+	PrincipalKeys int
 }
 
 const (
@@ -119,6 +125,6 @@ func WithDefaults(l Limits) Limits { return Totals{}.withDefaults().share(l) }
 func (t Totals) whole() Limits {
 	return Limits{
 		Requests: t.Requests, Streams: t.Streams, Connections: t.Connections,
-		MessageBytes: maxMessageBytes, Reads: maxReads, Keys: math.MaxInt, Waiters: maxWaiters,
+		MessageBytes: maxMessageBytes, Reads: maxReads, Keys: cmp.Or(t.PrincipalKeys, math.MaxInt), Waiters: maxWaiters,
 	}
 }

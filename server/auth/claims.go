@@ -47,7 +47,7 @@ func (i *issuer) credential(claims jwt.MapClaims) (*Credential, error) {
 	}
 	return &Credential{
 		actor: "user:" + subject, grant: grant, limits: s.limits, ended: i.ended, end: i.end,
-		expires: expires.Add(s.leeway).Truncate(time.Millisecond),
+		expires: expires.Add(i.leeway).Truncate(time.Millisecond),
 	}, nil
 }
 

@@ -6,6 +6,8 @@ import (
 	"time"
 
 	"go.yaml.in/yaml/v3"
+
+	"github.com/seqledger/seqledger/internal/yamlfile"
 )
 
 // Entry is a new key for an auth file.
@@ -70,7 +72,7 @@ func AppendKey(path string, content []byte, e *Entry) ([]byte, error) {
 		text, err := e.YAML()
 		return []byte(text), err
 	}
-	root, err := parseYAML(content)
+	root, err := yamlfile.Parse(content)
 	if err != nil {
 		return nil, &FileError{Path: path, Problem: err.Error()}
 	}

@@ -1,17 +1,22 @@
 package auth
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"slices"
 
 	"go.yaml.in/yaml/v3"
 
+	"github.com/seqledger/seqledger/internal/yamlfile"
 	"github.com/seqledger/seqledger/server/admission"
 )
+
+// FileError is a mistake in an auth file.
+type FileError = yamlfile.Error
+
+// reader reads the parts of an auth file.
+type reader struct{ *yamlfile.Reader }
 
 // maxKeys bounds the keys of a file.
 const maxKeys = 10_000
@@ -32,93 +37,60 @@ type policy struct {
 // read is nil, those files and the tokens are skipped. The error joins a *FileError for each
 // mistake.
 func parseFile(path string, content []byte, read func(name string) ([]byte, error)) (*policy, error) {
-	r := &reader{path: path}
-	root, err := parseYAML(content)
+	r := &reader{yamlfile.NewReader(path)}
+	root, err := yamlfile.Parse(content)
 	if err != nil {
 		return nil, &FileError{Path: path, Problem: err.Error()}
 	}
-	if alias := findAlias(root); alias != nil {
-		r.fail(alias, "", "anchors and aliases (& and *name) are not taken here; put a pattern with a star in quotes")
-		return nil, r.err()
+	if alias := yamlfile.FindAlias(root); alias != nil {
+		r.Fail(alias, "", "anchors and aliases (& and *name) are not taken here; put a pattern with a star in quotes")
+		return nil, r.Err()
 	}
-	o := r.object(root, "", "keys", "tokens")
+	o := r.Object(root, "", "keys", "tokens")
 	p := &policy{keys: make(map[string]*key)}
 	lines := make(map[string]int)
-	for i, n := range o.elements("keys", maxKeys) {
+	for i, n := range o.Elements("keys", maxKeys) {
 		k := r.key(n, fmt.Sprintf("keys[%d]", i))
 		if first, twice := lines[k.id]; twice && k.id != "" {
-			r.fail(n, fmt.Sprintf("keys[%d].id", i), "%q was given at line %d already", k.id, first)
+			r.Fail(n, fmt.Sprintf("keys[%d].id", i), "%q was given at line %d already", k.id, first)
 		}
 		lines[k.id], p.keys[k.id] = n.Line, k
 	}
-	if o.has("tokens") {
-		p.tokens = r.issuer(o.values["tokens"], read)
+	if o.Has("tokens") {
+		p.tokens = r.issuer(o.Node("tokens"), read)
 	}
-	if len(p.keys) == 0 && !o.has("tokens") && r.failures == 0 {
-		r.fail(root, "",
+	if len(p.keys) == 0 && !o.Has("tokens") && r.Failures() == 0 {
+		r.Fail(root, "",
 			"has neither keys nor tokens, so no caller would be accepted; seqledger auth new-key --append makes a key")
 	}
-	if err := r.err(); err != nil {
+	if err := r.Err(); err != nil {
 		return nil, err
 	}
 	return p, nil
 }
 
-// parseYAML returns the one document of a file.
-func parseYAML(content []byte) (root *yaml.Node, err error) {
-	var document yaml.Node
-	decoder := yaml.NewDecoder(bytes.NewReader(content))
-	if err := decoder.Decode(&document); err != nil {
-		if errors.Is(err, io.EOF) {
-			return nil, errors.New("the file is empty")
-		}
-		return nil, err
-	}
-	if err := decoder.Decode(new(yaml.Node)); !errors.Is(err, io.EOF) {
-		return nil, errors.New("the file must be one YAML document")
-	}
-	if len(document.Content) != 1 {
-		return nil, errors.New("the file is empty")
-	}
-	return document.Content[0], nil
-}
-
-// findAlias returns the first anchor or alias. They are refused, because one line would depend
-// on another, and a small file could expand to a huge one.
-func findAlias(n *yaml.Node) *yaml.Node {
-	if n.Kind == yaml.AliasNode || n.Anchor != "" {
-		return n
-	}
-	for _, child := range n.Content {
-		if found := findAlias(child); found != nil {
-			return found
-		}
-	}
-	return nil
-}
-
 // key reads an entry of keys.
 func (r *reader) key(n *yaml.Node, at string) *key {
-	o := r.object(n, at, "id", "hash", "role", "scopes", "client_ids", "expires", "limits")
-	k := &key{id: o.text("id")}
+	o := r.Object(n, at, "id", "hash", "role", "scopes", "client_ids", "expires", "limits")
+	k := &key{id: o.Text("id")}
 	if err := validateKeyID(k.id); err != nil && k.id != "" {
-		o.fail("id", "%v", err)
+		o.Fail("id", "%v", err)
 	}
 	var err error
-	if k.hash, err = parseHash(o.text("hash")); err != nil && o.has("hash") {
-		o.fail("hash", "%v", err)
+	if k.hash, err = parseHash(o.Text("hash")); err != nil && o.Has("hash") {
+		o.Fail("hash", "%v", err)
 	}
 	k.credential = &Credential{
-		actor: "client:" + k.id, grant: r.grant(o), expires: o.moment("expires"), limits: r.limits(o),
+		actor: "client:" + k.id, grant: r.grant(o), expires: o.Moment("expires"), limits: r.limits(o),
 	}
 	k.credential.ended, k.credential.end = context.WithCancelCause(context.Background())
 	return k
 }
 
-func (r *reader) grant(o *object) Grant {
-	before := r.failures
-	role, scopes, clients := o.text(fieldRole), o.texts(fieldScopes, maxPatterns), o.texts(fieldClientIDs, maxPatterns)
-	if r.failures > before {
+func (r *reader) grant(o *yamlfile.Object) Grant {
+	before := r.Failures()
+	role, scopes, clients := o.Text(fieldRole), o.Texts(fieldScopes, maxPatterns), o.Texts(fieldClientIDs, maxPatterns)
+	if r.Failures() > before {
 		return Grant{} // other errors may only follow from that
 	}
 	grant, err := newGrant(role, scopes, clients)
@@ -126,29 +98,29 @@ func (r *reader) grant(o *object) Grant {
 	switch {
 	case !errors.As(err, &mistake):
 	case mistake.index < 0:
-		o.fail(mistake.field, "%v", mistake.err)
+		o.Fail(mistake.field, "%v", mistake.err)
 	default:
-		r.fail(o.values[mistake.field].Content[mistake.index],
-			fmt.Sprintf("%s%s[%d]", o.at, mistake.field, mistake.index), "%v", mistake.err)
+		r.Fail(o.Node(mistake.field).Content[mistake.index],
+			fmt.Sprintf("%s[%d]", o.At(mistake.field), mistake.index), "%v", mistake.err)
 	}
 	return grant
 }
 
 // limits reads what a credential may use. All fields are optional.
-func (r *reader) limits(o *object) admission.Limits {
-	if !o.has("limits") {
+func (r *reader) limits(o *yamlfile.Object) admission.Limits {
+	if !o.Has("limits") {
 		return admission.Limits{}
 	}
-	l := r.object(o.values["limits"], o.at+"limits", "requests", "requests_per_second", "streams", "connections",
+	l := r.Object(o.Node("limits"), o.At("limits"), "requests", "requests_per_second", "streams", "connections",
 		"keys", "waiters",
 		"message_bytes", "reads", "writes_per_second", "stored_bytes")
 	return admission.Limits{
-		Requests: l.count("requests", 1, maxLimit), RequestsPerSecond: l.count("requests_per_second", 1, maxLimit),
-		Streams: l.count("streams", 1, maxLimit), Connections: l.count("connections", 1, maxLimit),
-		MessageBytes:    l.count("message_bytes", admission.MinMessageBytes, maxBytes),
-		Reads:           l.count("reads", 1, maxLimit),
-		WritesPerSecond: l.count("writes_per_second", 1, maxLimit), StoredBytes: l.count("stored_bytes", 1, maxBytes),
-		Keys: l.count("keys", 1, maxLimit), Waiters: l.count("waiters", 1, maxLimit),
+		Requests: l.Count("requests", 1, maxLimit), RequestsPerSecond: l.Count("requests_per_second", 1, maxLimit),
+		Streams: l.Count("streams", 1, maxLimit), Connections: l.Count("connections", 1, maxLimit),
+		MessageBytes:    l.Count("message_bytes", admission.MinMessageBytes, maxBytes),
+		Reads:           l.Count("reads", 1, maxLimit),
+		WritesPerSecond: l.Count("writes_per_second", 1, maxLimit), StoredBytes: l.Count("stored_bytes", 1, maxBytes),
+		Keys: l.Count("keys", 1, maxLimit), Waiters: l.Count("waiters", 1, maxLimit),
 	}
 }
 
@@ -156,41 +128,59 @@ func (r *reader) limits(o *object) admission.Limits {
 // verifies such a token can also sign one; "none" is not a signature.
 var algorithms = []string{"RS256", "ES256", "EdDSA"}
 
-// issuer reads the section tokens.
-func (r *reader) issuer(n *yaml.Node, read func(name string) ([]byte, error)) *issuer {
-	o := r.object(n, "tokens", "issuer", "audience", "algorithms", "jwks", "leeway", "claims", "limits")
-	before := r.failures
-	s := issuerSettings{
-		issuer: o.text("issuer"), audience: o.text("audience"), algorithms: o.texts("algorithms", len(algorithms)),
-		leeway: r.leeway(o), limits: r.limits(o),
+// tokenFields are the fields of a section that ReadVerifier reads.
+var tokenFields = []string{"issuer", "audience", "algorithms", "jwks", "leeway"}
+
+// ReadVerifier reads the fields issuer, audience, algorithms, jwks and leeway, and reports their
+// mistakes to the reader of the object. read returns the content of a JWKS by what the file calls it; if read
+// is nil, the JWKS is skipped. The result is nil after a mistake, and without read.
+func ReadVerifier(r *yamlfile.Reader, o *yamlfile.Object, read func(name string) ([]byte, error)) *Verifier {
+	before := r.Failures()
+	v := &Verifier{
+		issuer: o.Text("issuer"), audience: o.Text("audience"), algorithms: o.Texts("algorithms", len(algorithms)),
+		leeway: readLeeway(o),
 	}
-	for i, name := range s.algorithms {
+	for i, name := range v.algorithms {
 		if !slices.Contains(algorithms, name) {
-			r.fail(o.values["algorithms"].Content[i], fmt.Sprintf("tokens.algorithms[%d]", i),
-				"must be one of %v, is %q", algorithms, clip(name))
+			r.Fail(o.Node("algorithms").Content[i], fmt.Sprintf("%s[%d]", o.At("algorithms"), i),
+				"must be one of %v, is %q", algorithms, yamlfile.Clip(name))
 		}
 	}
-	if len(s.algorithms) == 0 {
-		o.fail("algorithms", "must have one of %v", algorithms)
+	if len(v.algorithms) == 0 {
+		o.Fail("algorithms", "must have one of %v", algorithms)
 	}
-	if o.has("claims") {
-		c := r.object(o.values["claims"], "tokens.claims", "role", "scopes", "client_ids")
-		s.roleClaim, s.scopesClaim, s.clientIDsClaim = c.text("role"), c.text("scopes"), c.optional("client_ids", "")
-	} else {
-		o.fail("claims", "is required: it names the claims that have role, scopes and client_ids")
-	}
-	name := o.text("jwks")
-	if r.failures > before || read == nil {
+	name := o.Text("jwks")
+	if r.Failures() > before || read == nil {
 		return nil
 	}
 	content, err := read(name)
 	if err == nil {
-		s.jwks = string(content)
-		s.keys, err = parseJWKS(content, s.algorithms)
+		v, err = v.WithKeys(content)
 	}
 	if err != nil {
-		o.fail("jwks", "%s: %v", name, err)
+		o.Fail("jwks", "%s: %v", name, err)
 		return nil
 	}
-	return newIssuer(s)
+	return v
+}
+
+// issuer reads the section tokens.
+func (r *reader) issuer(n *yaml.Node, read func(name string) ([]byte, error)) *issuer {
+	o := r.Object(n, "tokens", append([]string{"claims", "limits"}, tokenFields...)...)
+	before := r.Failures()
+	s := issuerSettings{limits: r.limits(o)}
+	if o.Has("claims") {
+		c := r.Object(o.Node("claims"), "tokens.claims", "role", "scopes", "client_ids")
+		s.roleClaim, s.scopesClaim, s.clientIDsClaim = c.Text("role"), c.Text("scopes"), c.Optional("client_ids", "")
+	} else {
+		o.Fail("claims", "is required: it names the claims that have role, scopes and client_ids")
+	}
+	if r.Failures() > before {
+		read = nil // the JWKS is not to blame
+	}
+	v := ReadVerifier(r.Reader, o, read)
+	if v == nil {
+		return nil
+	}
+	return newIssuer(v, s)
 }

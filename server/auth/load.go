@@ -17,7 +17,7 @@ const maxFileBytes = 16 << 20
 // load reads an auth file and the JWKS file that it names, whose path is
 // relative to it.
 func load(path string, logger *slog.Logger) (*policy, error) {
-	content, err := readFile(path, logger)
+	content, err := ReadFile(path, logger)
 	if err != nil {
 		return nil, &FileError{Path: path, Problem: err.Error()}
 	}
@@ -25,15 +25,15 @@ func load(path string, logger *slog.Logger) (*policy, error) {
 		if !filepath.IsAbs(name) {
 			name = filepath.Join(filepath.Dir(path), name)
 		}
-		return readFile(name, logger)
+		return ReadFile(name, logger)
 	})
 }
 
-// readFile reads a file that decides who may do what. It refuses a file that other users may
+// ReadFile reads a file that decides who may do what. It refuses a file that other users may
 // change, because they could give themselves access. It only warns about a file that others may
 // read, because it has no secret: a hash of 256 random bits is useless, and secrets that a
 // cluster manager mounts are often readable.
-func readFile(path string, logger *slog.Logger) (_ []byte, err error) {
+func ReadFile(path string, logger *slog.Logger) (_ []byte, err error) {
 	f, err := os.Open(path)
 	if err != nil {
 		return nil, unwrapPath(err)

@@ -5,6 +5,7 @@ import (
 	"crypto/sha256"
 	"errors"
 	"fmt"
+	"net/http"
 	"slices"
 	"strings"
 	"sync"
@@ -12,27 +13,77 @@ import (
 
 	"github.com/golang-jwt/jwt/v5"
 
+	"github.com/seqledger/seqledger/internal/yamlfile"
 	"github.com/seqledger/seqledger/server/admission"
 )
 
-// issuerSettings are the section tokens of a file.
-type issuerSettings struct {
+// Verifier verifies the session tokens (JWT) of one issuer. It is safe for concurrent use.
+type Verifier struct {
 	issuer, audience string
 	algorithms       []string
 	leeway           time.Duration
-	limits           admission.Limits
-	// roleClaim and the others are names of claims; clientIDsClaim may be empty.
-	roleClaim, scopesClaim, clientIDsClaim string
+	jwks             string // the content of the JWKS, to detect changes
 
-	jwks string // the file's content, to detect changes
-	keys map[string]verifyKey
+	keys   map[string]verifyKey
+	parser *jwt.Parser
 }
 
-// issuer verifies session tokens. It caches verified tokens, because the signature costs more
-// than the rest of a small request.
+// WithKeys returns a verifier of the same tokens with the keys of another JWKS.
+func (v *Verifier) WithKeys(jwks []byte) (*Verifier, error) {
+	keys, err := parseJWKS(jwks, v.algorithms)
+	if err != nil {
+		return nil, err
+	}
+	return newVerifier(*v, string(jwks), keys), nil
+}
+
+func newVerifier(v Verifier, jwks string, keys map[string]verifyKey) *Verifier {
+	v.jwks, v.keys = jwks, keys
+	v.parser = jwt.NewParser(
+		jwt.WithValidMethods(v.algorithms), jwt.WithIssuer(v.issuer), jwt.WithAudience(v.audience),
+		jwt.WithExpirationRequired(), jwt.WithIssuedAt(), jwt.WithLeeway(v.leeway), jwt.WithStrictDecoding(),
+	)
+	return &v
+}
+
+// Claim returns a claim, which must be a text, of the token in the one Authorization header of a
+// request. The error is a [*RefusedError].
+func (v *Verifier) Claim(h http.Header, name string) (string, error) {
+	token, err := bearerOf(h)
+	if err != nil {
+		return "", err
+	}
+	claims, err := v.verify(token)
+	if err != nil {
+		return "", err
+	}
+	text, ok := claims[name].(string)
+	if !ok || text == "" {
+		return "", &RefusedError{"claims", "the session token does not say whose it is",
+			fmt.Errorf("the claim %s must be a text", name)}
+	}
+	return text, nil
+}
+
+// same reports whether two verifiers take the same tokens.
+func (v *Verifier) same(other *Verifier) bool {
+	return v.issuer == other.issuer && v.audience == other.audience && slices.Equal(v.algorithms, other.algorithms) &&
+		v.leeway == other.leeway && v.jwks == other.jwks
+}
+
+// issuerSettings are what the section tokens of a file says besides the verifier's part.
+type issuerSettings struct {
+	limits admission.Limits
+	// roleClaim and the others are names of claims; clientIDsClaim may be empty.
+	roleClaim, scopesClaim, clientIDsClaim string
+}
+
+// issuer makes credentials of session tokens. It caches verified tokens, because the signature
+// costs more than the rest of a small request.
 type issuer struct {
+	*Verifier
+
 	settings issuerSettings
-	parser   *jwt.Parser
 	ended    context.Context //nolint:containedctx // It ends with all tokens of the issuer, not with a call.
 	end      context.CancelCauseFunc
 
@@ -50,25 +101,21 @@ const (
 	maxLeeway     = 2 * time.Minute
 )
 
-// leeway is small, because it extends the validity of every token.
-func (r *reader) leeway(o *object) time.Duration {
-	if !o.has("leeway") {
+// readLeeway reads a time that is small, because it extends the validity of every token.
+func readLeeway(o *yamlfile.Object) time.Duration {
+	if !o.Has("leeway") {
 		return defaultLeeway
 	}
-	d, err := time.ParseDuration(o.text("leeway"))
+	d, err := time.ParseDuration(o.Text("leeway"))
 	if err != nil || d < 0 || d > maxLeeway {
-		o.fail("leeway", "must be 0s to %v", maxLeeway)
+		o.Fail("leeway", "must be 0s to %v", maxLeeway)
 	}
 	return d
 }
 
-func newIssuer(s issuerSettings) *issuer {
-	i := &issuer{settings: s, recent: make(map[[sha256.Size]byte]*Credential)}
+func newIssuer(v *Verifier, s issuerSettings) *issuer {
+	i := &issuer{Verifier: v, settings: s, recent: make(map[[sha256.Size]byte]*Credential)}
 	i.ended, i.end = context.WithCancelCause(context.Background())
-	i.parser = jwt.NewParser(
-		jwt.WithValidMethods(s.algorithms), jwt.WithIssuer(s.issuer), jwt.WithAudience(s.audience),
-		jwt.WithExpirationRequired(), jwt.WithIssuedAt(), jwt.WithLeeway(s.leeway), jwt.WithStrictDecoding(),
-	)
 	return i
 }
 
@@ -77,10 +124,7 @@ func (i *issuer) same(other *issuer) bool {
 	if i == nil || other == nil {
 		return i == other
 	}
-	a, b := &i.settings, &other.settings
-	return a.issuer == b.issuer && a.audience == b.audience && slices.Equal(a.algorithms, b.algorithms) &&
-		a.leeway == b.leeway && a.limits == b.limits && a.roleClaim == b.roleClaim &&
-		a.scopesClaim == b.scopesClaim && a.clientIDsClaim == b.clientIDsClaim && a.jwks == b.jwks
+	return i.settings == other.settings && i.Verifier.same(other.Verifier)
 }
 
 // find returns the credential of a token. The error is a *RefusedError, or
@@ -110,9 +154,9 @@ func (i *issuer) find(text string, shares *admission.Registry) (*Credential, err
 
 // verify returns the claims of a token that is well-formed, correctly signed and currently
 // valid.
-func (i *issuer) verify(text string) (jwt.MapClaims, error) {
+func (v *Verifier) verify(text string) (jwt.MapClaims, error) {
 	claims := jwt.MapClaims{}
-	_, err := i.parser.ParseWithClaims(text, claims, i.keyOf)
+	_, err := v.parser.ParseWithClaims(text, claims, v.keyOf)
 	switch {
 	case err == nil:
 		return claims, nil
@@ -128,23 +172,23 @@ func (i *issuer) verify(text string) (jwt.MapClaims, error) {
 
 // keyOf returns the key that a token names, if it is for the algorithm that the token names.
 // Other header fields about keys are ignored.
-func (i *issuer) keyOf(t *jwt.Token) (any, error) {
+func (v *Verifier) keyOf(t *jwt.Token) (any, error) {
 	if _, critical := t.Header["crit"]; critical {
 		return nil, errors.New("crit demands an extension, and none is known here")
 	}
 	if kind, given := t.Header["typ"]; given && !isTokenType(kind) {
-		return nil, fmt.Errorf("typ is %q: this is no session token", clip(fmt.Sprint(kind)))
+		return nil, fmt.Errorf("typ is %q: this is no session token", yamlfile.Clip(fmt.Sprint(kind)))
 	}
 	kid, ok := t.Header["kid"].(string)
 	if !ok {
 		return nil, errors.New("the header has no kid")
 	}
-	key, known := i.settings.keys[kid]
+	key, known := v.keys[kid]
 	if !known {
-		return nil, fmt.Errorf("the kid %q is not in the JWKS file", clip(kid))
+		return nil, fmt.Errorf("the kid %q is not in the JWKS", yamlfile.Clip(kid))
 	}
 	if key.algorithm != t.Method.Alg() {
-		return nil, fmt.Errorf("the key %q is for %s, not for %s", clip(kid), key.algorithm, t.Method.Alg())
+		return nil, fmt.Errorf("the key %q is for %s, not for %s", yamlfile.Clip(kid), key.algorithm, t.Method.Alg())
 	}
 	return key.key, nil
 }

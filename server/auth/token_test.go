@@ -197,7 +197,7 @@ func TestTokenExpires(t *testing.T) {
 // TestRememberedTokensAreBounded also keeps the ones in use.
 func TestRememberedTokensAreBounded(t *testing.T) {
 	t.Parallel()
-	i := newIssuer(issuerSettings{})
+	i := newIssuer(new(Verifier), issuerSettings{})
 	c := new(Credential)
 	i.remember([32]byte{}, c)
 	for n := range 3 * maxTokens {

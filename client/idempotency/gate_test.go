@@ -1,0 +1,147 @@
+package idempotency_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"io"
+	"net/http"
+	"os"
+	"sync/atomic"
+	"testing"
+
+	"github.com/seqledger/seqledger/client/idempotency"
+)
+
+// What a replay needs besides the key: without it there is no response, and the work does not run.
+func TestMiddlewareAllowReplay(t *testing.T) {
+	t.Parallel()
+	var allowed bool
+	var failure error
+	var asked int
+	s := newService(t, func(o *idempotency.Options) {
+		o.AllowReplay = func(r *http.Request) (bool, error) {
+			asked++
+			if r.Header.Get("Authorization") != "Bearer demo" {
+				t.Errorf("asked for %v", r.Header)
+			}
+			return allowed, failure
+		}
+	})
+	s.expect(s.send(), http.StatusCreated, "false", 1)
+	if asked != 0 {
+		t.Error("asked before the first request")
+	}
+	forbidden := s.send()
+	if forbidden.Header.Get("Location") != "" {
+		t.Errorf("the refusal tells of the stored response: %v", forbidden.Header)
+	}
+	s.refused(forbidden, http.StatusForbidden, idempotency.CodeReplayForbidden, idempotency.FixRequest, 1)
+	failure = errors.New("no route to host")
+	s.refused(s.send(), http.StatusServiceUnavailable, idempotency.CodeReplayUnchecked, idempotency.SameKey, 1)
+	allowed, failure = true, nil
+	s.expect(s.send(), http.StatusCreated, "true", 1)
+}
+
+// A principal that is not admitted costs no body and no reservation.
+func TestMiddlewareAdmit(t *testing.T) {
+	t.Parallel()
+	admitted := map[string]int{}
+	full := false
+	s := newService(t, func(o *idempotency.Options) {
+		o.Admit = func(principal string) (func(), bool) {
+			if full {
+				return nil, false
+			}
+			admitted[principal]++
+			return func() { admitted[principal]-- }, true
+		}
+	})
+	s.charge.serve = func(_ http.ResponseWriter, r *http.Request) {
+		for principal, n := range admitted {
+			if keyed := r.Header.Get("Idempotency-Key") != ""; keyed != (n == 1) || principal == "" {
+				t.Errorf("%d of %q while the handler runs", n, principal)
+			}
+		}
+	}
+	s.expect(s.send(), http.StatusOK, "false", 1)
+	full = true
+	unread := func(r *http.Request) { r.Body = io.NopCloser(failingReader{errors.New("the body was read")}) }
+	s.refused(s.send(unread), http.StatusTooManyRequests, idempotency.CodeQuota, idempotency.SameKey, 1)
+	s.expect(s.send(func(r *http.Request) { r.Header.Del("Idempotency-Key") }), http.StatusOK, "", 2)
+	if len(admitted) != 1 {
+		t.Error(admitted)
+	}
+	for _, n := range admitted {
+		if n != 0 {
+			t.Error("a count was not ended")
+		}
+	}
+}
+
+type failingReader struct{ err error }
+
+func (r failingReader) Read([]byte) (int, error) { return 0, r.err }
+
+// A body that its server has given up on executed nothing, so that the same key may come again.
+func TestMiddlewareSlowBody(t *testing.T) {
+	t.Parallel()
+	s := newService(t)
+	slow := func(r *http.Request) { r.Body = io.NopCloser(failingReader{os.ErrDeadlineExceeded}) }
+	s.refused(s.send(slow), http.StatusRequestTimeout, idempotency.CodeBodyTimeout, idempotency.SameKey, 0)
+	s.expect(s.send(), http.StatusCreated, "false", 1)
+}
+
+// resultStore has the last result that was stored.
+type resultStore struct {
+	idempotency.Store
+
+	last *atomic.Pointer[[]byte]
+}
+
+func (s resultStore) Complete(
+	ctx context.Context, owner *idempotency.Ownership, result idempotency.Result,
+) (*idempotency.Answer, error) {
+	s.last.Store(&result.Response)
+	return s.Store.Complete(ctx, owner, result)
+}
+
+// Nothing of a response gets into the store but its status and its Location.
+func TestMiddlewareOutcomeOnly(t *testing.T) {
+	t.Parallel()
+	var stored atomic.Pointer[[]byte]
+	s := &service{T: t, metrics: newCounter()}
+	s.store = resultStore{idempotency.Memory(), &stored}
+	s.use(func(o *idempotency.Options) { o.OutcomeOnly = true })
+	s.charge.serve = func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Location", "/charges/1")
+		w.Header().Set("Etag", `"secret"`)
+		w.WriteHeader(http.StatusCreated)
+		_, _ = io.WriteString(w, "secret")
+	}
+	if content := s.expect(s.send(), http.StatusCreated, "false", 1); content != "secret" {
+		t.Error(content)
+	}
+	if kept := *stored.Load(); bytes.Contains(kept, []byte("secret")) || !bytes.Contains(kept, []byte("/charges/1")) {
+		t.Errorf("stored: %q", kept)
+	}
+	again := s.send()
+	if again.Header.Get("Location") != "/charges/1" {
+		t.Error(again.Header)
+	}
+	s.refused(again, http.StatusGone, idempotency.CodeNotRetained, idempotency.Reconcile, 1)
+}
+
+// Of the statuses that are never stored, only those that were named free the key.
+func TestMiddlewareReleaseStatuses(t *testing.T) {
+	t.Parallel()
+	s := newService(t, func(o *idempotency.Options) { o.ReleaseStatuses = []int{http.StatusTooManyRequests} })
+	s.charge.serve = func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusTooManyRequests) }
+	s.expect(s.send(), http.StatusTooManyRequests, "false", 1)
+	s.charge.serve = func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusForbidden) }
+	s.expect(s.send(), http.StatusForbidden, "false", 2)
+	s.refused(s.send(), http.StatusConflict, idempotency.CodeInFlight, idempotency.SameKey, 2)
+	if _, err := (idempotency.Options{ReleaseStatuses: []int{404}}).Policy(); err == nil {
+		t.Error("404 is stored, and was taken as a status that is not")
+	}
+}

@@ -1,0 +1,435 @@
+package gateway
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/netip"
+	"net/url"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"go.yaml.in/yaml/v3"
+
+	"github.com/seqledger/seqledger/client/idempotency"
+	"github.com/seqledger/seqledger/internal/yamlfile"
+	"github.com/seqledger/seqledger/server/auth"
+)
+
+// Settings are what flags say about every request, and what a route of the file says about its own.
+type Settings struct {
+	// Upstream is the service: an http or https URL, with an optional path that is put before
+	// that of each request.
+	Upstream string
+	// Timeout is how long the service may take until the header of its response; 0 means no
+	// limit. The outcome of a request that took longer is unknown.
+	Timeout time.Duration
+
+	Methods                []string // whose keys count
+	Required, Strict, Open bool     // see [idempotency.Options]
+	Fingerprint            string   // raw, jcs, pointers or none
+	Pointers               []string
+	MaxBody                int64 // bytes
+	TTL, RejectedTTL, Wait time.Duration
+	Lease                  time.Duration
+	OnLeaseExpired         string // indeterminate or takeover
+	ServerErrors           string // indeterminate, release or store
+	EffectFree             []string
+	Stored                 string // response or outcome
+	ReplayStatus           string // original or 200
+	MismatchStatus         string // 422 or 409
+	FreshFields            []string
+	// ReplayCheck is a method and a path, such as "GET /may", that the service answers with 2xx
+	// if a caller may have a stored response; empty asks nothing.
+	ReplayCheck string
+
+	// At most one of these says who sends a request: a header of a trusted proxy, a claim of a
+	// session token, or, for all callers together, Shared. Without one it is the hash of the
+	// Authorization header.
+	PrincipalHeader, PrincipalClaim string
+	Shared                          bool
+}
+
+// File is where a gateway's configuration comes from.
+type File struct {
+	// Default is for requests that no route matches, if it has an Upstream, and what each route
+	// begins with.
+	Default Settings
+	// TrustedProxies are the networks whose PrincipalHeader and X-Forwarded-* are believed, in
+	// CIDR notation.
+	TrustedProxies []string
+	// Path names the file in mistakes. Routes and JWT are its sections; either may be nil.
+	Path        string
+	Routes, JWT *yaml.Node
+}
+
+// SettingError is a mistake in [File.Default] or TrustedProxies.
+type SettingError struct {
+	Field   string // as in the file, for example rejected_ttl
+	Problem string
+}
+
+// Error implements error.
+func (e *SettingError) Error() string { return e.Field + ": " + e.Problem }
+
+// Config is a configuration that has no mistakes.
+type Config struct {
+	routes   []*route
+	fallback *route // nil: requests that no route matches are refused
+	trusted  []netip.Prefix
+	tokens   *tokens // nil: there is no section jwt
+}
+
+// Routes returns the number of routes.
+func (c *Config) Routes() int { return len(c.routes) }
+
+// route is what becomes of the requests of a path.
+type route struct {
+	path     string // a pattern of http.ServeMux, or "" for the fallback
+	upstream *url.URL
+	timeout  time.Duration
+
+	header, claim string // the principal's; at most one is set
+	check         *check
+	options       idempotency.Options
+}
+
+// check is what the service is asked before a replay.
+type check struct{ method, path string }
+
+// maxRoutes bounds the routes of a file.
+const maxRoutes = 1000
+
+// Load reads a configuration. The error joins a [*SettingError] or a [*yamlfile.Error] for each
+// mistake.
+func Load(f *File) (*Config, error) {
+	c, r := new(Config), yamlfile.NewReader(f.Path)
+	var problems []error
+	report := func(field, format string, args ...any) {
+		problems = append(problems, &SettingError{field, fmt.Sprintf(format, args...)})
+	}
+	for _, text := range f.TrustedProxies {
+		prefix, err := netip.ParsePrefix(text)
+		if err != nil {
+			report("trusted_proxies", "%q must be a network in CIDR notation, such as 10.0.0.0/8", yamlfile.Clip(text))
+		}
+		c.trusted = append(c.trusted, prefix.Masked())
+	}
+	for _, section := range []*yaml.Node{f.Routes, f.JWT} {
+		if section == nil {
+			continue
+		}
+		if alias := yamlfile.FindAlias(section); alias != nil {
+			r.Fail(alias, "", "anchors and aliases (& and *name) are not taken here")
+			return nil, r.Err()
+		}
+	}
+	if f.JWT != nil {
+		c.tokens = readTokens(r, f.JWT, filepath.Dir(f.Path))
+	}
+	if fallback := f.Default.route(report); f.Default.Upstream != "" {
+		c.fallback = fallback
+		if fallback.claim != "" && f.JWT == nil {
+			report("principal_claim", "needs the section jwt of a configuration file, which says whose tokens are taken")
+		}
+	}
+	if f.Default.PrincipalHeader != "" && len(f.TrustedProxies) == 0 {
+		report("principal_header", "%s", needsProxies)
+	}
+	if f.Routes != nil {
+		c.readRoutes(r, f)
+	}
+	if f.Default.Upstream == "" && f.Routes == nil {
+		report("upstream", "is required, for every path or in each route of a configuration file")
+	}
+	return c, errors.Join(append(problems, r.Err())...)
+}
+
+const needsProxies = "needs trusted_proxies: the networks of those that set it, because a client could set it, too"
+
+// routeFields are the fields of a route.
+var routeFields = []string{
+	"path", "methods", "upstream", "upstream_timeout", "required", "strict", "open", "fingerprint", "pointers",
+	"max_body", "ttl", "rejected_ttl", "wait", "lease", "on_lease_expired", "server_errors", "effect_free", "stored",
+	"replay_status", "mismatch_status", "fresh_fields", "replay_check", "principal_header", "principal_claim",
+	"shared",
+}
+
+// readRoutes reads the section routes.
+func (c *Config) readRoutes(r *yamlfile.Reader, f *File) {
+	if f.Routes.Kind != yaml.SequenceNode || len(f.Routes.Content) == 0 || len(f.Routes.Content) > maxRoutes {
+		r.Fail(f.Routes, "routes", "must be a list of 1 to %d routes", maxRoutes)
+		return
+	}
+	lines := map[string]int{} // of a path and a method
+	patterns := http.NewServeMux()
+	for i, n := range f.Routes.Content {
+		o := r.Object(n, fmt.Sprintf("routes[%d]", i), routeFields...)
+		if n.Kind != yaml.MappingNode {
+			continue
+		}
+		before := r.Failures()
+		s := readSettings(o, f.Default)
+		one := s.route(func(field, format string, args ...any) { o.Fail(field, format, args...) })
+		one.path = o.Text("path")
+		if s.Upstream == "" {
+			o.Fail("upstream", "is required, here or before the routes")
+		}
+		if one.claim != "" && f.JWT == nil {
+			o.Fail("principal_claim", "needs the section jwt, which says whose tokens are taken")
+		}
+		if o.Has("principal_header") && len(f.TrustedProxies) == 0 {
+			o.Fail("principal_header", "%s", needsProxies)
+		}
+		if r.Failures() > before {
+			continue
+		}
+		for _, method := range one.options.Methods {
+			name := one.path + " " + method
+			if line := lines[name]; line > 0 {
+				o.Fail("methods", "%s of this path was given at line %d already", method, line)
+			}
+			lines[name] = n.Line
+		}
+		if !slices.ContainsFunc(c.routes, func(other *route) bool { return other.path == one.path }) {
+			if problem := tryPattern(patterns, one.path); problem != "" {
+				o.Fail("path", "%s", problem)
+			}
+		}
+		c.routes = append(c.routes, one)
+	}
+}
+
+// tryPattern adds a pattern and returns what is wrong with it, or "".
+func tryPattern(mux *http.ServeMux, pattern string) (problem string) {
+	if !strings.HasPrefix(pattern, "/") {
+		return "must begin with a slash, such as /orders, /orders/{id} or /orders/ with everything below it"
+	}
+	defer func() {
+		if cause := recover(); cause != nil { // how http.ServeMux tells it
+			problem = fmt.Sprintf("%q: %s", yamlfile.Clip(pattern), patternProblem(fmt.Sprint(cause)))
+		}
+	}()
+	mux.Handle(pattern, http.NotFoundHandler())
+	return ""
+}
+
+// patternProblem shortens what http.ServeMux says, which names lines of this program.
+func patternProblem(text string) string {
+	if _, rest, found := strings.Cut(text, "conflicts with pattern "); found {
+		other, _, _ := strings.Cut(rest, " (registered")
+		return "matches some paths that " + other + " matches, too, and neither is more specific"
+	}
+	if _, rest, found := strings.Cut(text, "parsing "); found {
+		if _, reason, found := strings.Cut(rest, ": "); found {
+			return reason
+		}
+	}
+	return text
+}
+
+// readSettings reads the fields of a route; what it does not say is as in s.
+func readSettings(o *yamlfile.Object, s Settings) Settings {
+	list := func(name string, to *[]string) {
+		if o.Has(name) {
+			*to = o.Texts(name, 100)
+		}
+	}
+	s.Upstream = o.Optional("upstream", s.Upstream)
+	s.Timeout = o.Duration("upstream_timeout", s.Timeout)
+	list("methods", &s.Methods)
+	s.Required, s.Strict = o.Bool("required", s.Required), o.Bool("strict", s.Strict)
+	s.Open, s.Shared = o.Bool("open", s.Open), o.Bool("shared", s.Shared)
+	s.Fingerprint = o.Optional("fingerprint", s.Fingerprint)
+	list("pointers", &s.Pointers)
+	if o.Has("max_body") {
+		s.MaxBody = int64(o.Count("max_body", 1, maxBody))
+	}
+	s.TTL, s.RejectedTTL = o.Duration("ttl", s.TTL), o.Duration("rejected_ttl", s.RejectedTTL)
+	s.Wait, s.Lease = o.Duration("wait", s.Wait), o.Duration("lease", s.Lease)
+	s.OnLeaseExpired = o.Optional("on_lease_expired", s.OnLeaseExpired)
+	s.ServerErrors = o.Optional("server_errors", s.ServerErrors)
+	list("effect_free", &s.EffectFree)
+	s.Stored = o.Optional("stored", s.Stored)
+	s.ReplayStatus = o.Optional("replay_status", s.ReplayStatus)
+	s.MismatchStatus = o.Optional("mismatch_status", s.MismatchStatus)
+	list("fresh_fields", &s.FreshFields)
+	s.ReplayCheck = o.Optional("replay_check", s.ReplayCheck)
+	if o.Has("principal_header") || o.Has("principal_claim") || o.Has("shared") {
+		s.PrincipalHeader, s.PrincipalClaim = "", ""
+		s.Shared = o.Bool("shared", false)
+	}
+	s.PrincipalHeader = o.Optional("principal_header", s.PrincipalHeader)
+	s.PrincipalClaim = o.Optional("principal_claim", s.PrincipalClaim)
+	return s
+}
+
+// maxBody bounds what a route may let a keyed request's body have, because it is held in memory.
+const maxBody = 64 << 20
+
+// route returns the route of settings and reports their mistakes.
+func (s *Settings) route(report func(field, format string, args ...any)) *route {
+	choice := func(field, value string, words ...string) string {
+		if !slices.Contains(words, value) {
+			report(field, "must be %s, is %q", strings.Join(words, " or "), yamlfile.Clip(value))
+		}
+		return value
+	}
+	o := idempotency.Options{
+		Settings: idempotency.Settings{TTL: s.TTL, RejectedTTL: s.RejectedTTL, Wait: s.Wait, Lease: s.Lease},
+		Required: s.Required, Strict: s.Strict, Open: s.Open, Shared: s.Shared, Pointers: s.Pointers,
+		MaxBody: s.MaxBody, FreshFields: s.FreshFields,
+	}
+	if s.Wait == 0 {
+		o.Wait = -1
+	}
+	o.Fingerprint = map[string]idempotency.FingerprintMode{
+		"raw": idempotency.FingerprintRaw, "jcs": idempotency.FingerprintJCS,
+		"pointers": idempotency.FingerprintPointers, "none": idempotency.FingerprintNone,
+	}[choice("fingerprint", s.Fingerprint, "raw", "jcs", "pointers", "none")]
+	if choice("on_lease_expired", s.OnLeaseExpired, "indeterminate", "takeover") == "takeover" {
+		o.OnLeaseExpired = idempotency.TakeOver
+	}
+	o.ServerErrors = map[string]idempotency.Disposition{
+		"release": idempotency.ReleaseKey, "store": idempotency.StoreResult,
+	}[choice("server_errors", s.ServerErrors, "indeterminate", "release", "store")]
+	o.OutcomeOnly = choice("stored", s.Stored, "response", "outcome") == "outcome"
+	if choice("replay_status", s.ReplayStatus, "original", "200") == "200" {
+		o.ReplayStatus = http.StatusOK
+	}
+	o.MismatchStatus = http.StatusUnprocessableEntity
+	if choice("mismatch_status", s.MismatchStatus, "422", "409") == "409" {
+		o.MismatchStatus = http.StatusConflict
+	}
+	s.readMethods(report, &o)
+	s.readStatuses(report, &o)
+	s.checkTimes(report)
+	one := &route{
+		upstream: s.upstreamURL(report), timeout: s.Timeout, header: s.PrincipalHeader, claim: s.PrincipalClaim,
+		options: o, check: s.readCheck(report),
+	}
+	s.checkPrincipal(report)
+	s.checkPointers(report)
+	return one
+}
+
+// upstreamURL returns the URL of the service, or nil.
+func (s *Settings) upstreamURL(report func(field, format string, args ...any)) *url.URL {
+	if s.Upstream == "" {
+		return nil
+	}
+	upstream, err := url.Parse(s.Upstream)
+	switch {
+	case err != nil || upstream.Host == "" || upstream.Scheme != "http" && upstream.Scheme != "https":
+		report("upstream", "must be an http or https URL, such as http://127.0.0.1:8080")
+	case upstream.RawQuery != "" || upstream.Fragment != "" || upstream.User != nil:
+		report("upstream", "must not have a user, a query or a fragment")
+	}
+	return upstream
+}
+
+func (s *Settings) readMethods(report func(field, format string, args ...any), o *idempotency.Options) {
+	if len(s.Methods) == 0 {
+		report("methods", "must have one method")
+	}
+	for _, method := range s.Methods {
+		method = strings.ToUpper(method)
+		switch {
+		case method == http.MethodHead || method == http.MethodOptions:
+			report("methods", "%s has no effects to repeat", method)
+		case method == "" || method == http.MethodConnect || strings.Trim(method, "ABCDEFGHIJKLMNOPQRSTUVWXYZ-") != "":
+			report("methods", "%q must be a method, such as POST", yamlfile.Clip(method))
+		}
+		o.Methods = append(o.Methods, method)
+	}
+}
+
+// readStatuses reads effect_free.
+func (s *Settings) readStatuses(report func(field, format string, args ...any), o *idempotency.Options) {
+	for _, text := range s.EffectFree {
+		status, err := strconv.Atoi(text)
+		if _, wrong := (idempotency.Options{ReleaseStatuses: []int{status}}).Policy(); err != nil || wrong != nil {
+			report("effect_free", "%q must be one of 401, 403, 407, 408, 409, 423, 425, 429", yamlfile.Clip(text))
+		}
+		o.ReleaseStatuses = append(o.ReleaseStatuses, status)
+	}
+}
+
+func (s *Settings) checkTimes(report func(field, format string, args ...any)) {
+	within := func(field string, d, least, most time.Duration) {
+		if d < least || d > most {
+			report(field, "must be from %v to %v, is %v", least, most, d)
+		}
+	}
+	within("wait", s.Wait, 0, idempotency.MaxWait)
+	within("lease", s.Lease, idempotency.MinLease, idempotency.MaxLease)
+	within("ttl", s.TTL, idempotency.MinTTL, idempotency.MaxTTL)
+	within("rejected_ttl", s.RejectedTTL, idempotency.MinTTL, idempotency.MaxTTL)
+	within("upstream_timeout", s.Timeout, 0, 24*time.Hour)
+	if s.MaxBody < 1 || s.MaxBody > maxBody {
+		report("max_body", "must be 1 to %d bytes", maxBody)
+	}
+}
+
+func (s *Settings) readCheck(report func(field, format string, args ...any)) *check {
+	if s.ReplayCheck == "" {
+		return nil
+	}
+	method, path, found := strings.Cut(s.ReplayCheck, " ")
+	if target, err := url.Parse(path); !found || err != nil || !strings.HasPrefix(path, "/") || target.Host != "" ||
+		method != http.MethodGet && method != http.MethodHead && method != http.MethodPost {
+		report("replay_check", "must be GET, HEAD or POST, a space and a path, such as GET /may-read")
+	}
+	return &check{method, path}
+}
+
+func (s *Settings) checkPrincipal(report func(field, format string, args ...any)) {
+	if s.PrincipalHeader != "" && s.PrincipalClaim != "" {
+		report("principal_claim", "and principal_header: give one of them")
+	}
+	if s.Shared && s.PrincipalHeader+s.PrincipalClaim != "" {
+		report("shared", "means that all callers are one principal; leave out principal_header and principal_claim")
+	}
+	if strings.ContainsFunc(s.PrincipalHeader, func(c rune) bool {
+		return c != '-' && (c < '0' || c > '9') && (c < 'a' || c > 'z') && (c < 'A' || c > 'Z')
+	}) {
+		report("principal_header", "must be the name of a header, such as X-User")
+	}
+}
+
+func (s *Settings) checkPointers(report func(field, format string, args ...any)) {
+	if (s.Fingerprint == "pointers") != (len(s.Pointers) > 0) {
+		report("pointers", "belong to fingerprint pointers, which needs one at least")
+	}
+	each := func(field string, pointers []string) {
+		for _, pointer := range pointers {
+			if _, err := (idempotency.Options{FreshFields: []string{pointer}}).Policy(); err != nil {
+				report(field, "%q must be a JSON pointer, such as /requestId", yamlfile.Clip(pointer))
+			}
+		}
+	}
+	each("pointers", s.Pointers)
+	each("fresh_fields", s.FreshFields)
+}
+
+// readTokens reads the section jwt.
+func readTokens(r *yamlfile.Reader, n *yaml.Node, dir string) *tokens {
+	t := new(tokens)
+	o := r.Object(n, "jwt", "issuer", "audience", "algorithms", "jwks", "leeway")
+	v := auth.ReadVerifier(r, o, func(name string) ([]byte, error) {
+		if strings.Contains(name, "://") {
+			t.url = name
+			return fetchJWKS(context.Background(), name)
+		}
+		if !filepath.IsAbs(name) {
+			name = filepath.Join(dir, name)
+		}
+		return auth.ReadFile(name, nil)
+	})
+	t.verifier.Store(v)
+	return t
+}

@@ -1,0 +1,211 @@
+package gateway
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/http/httputil"
+	"net/url"
+	"os"
+	"strconv"
+	"time"
+
+	"github.com/seqledger/seqledger/client/idempotency"
+)
+
+// newRoute returns the handler of a route. mu is held.
+func (g *Gateway) newRoute(c *Config, r *route) http.Handler {
+	logger := g.options.Logger
+	proxy := &httputil.ReverseProxy{
+		Rewrite: func(p *httputil.ProxyRequest) { c.rewrite(p, r.upstream) },
+		// The responses of requests with a key are the middleware's.
+		ModifyResponse: func(answer *http.Response) error {
+			idempotency.StripHeaders(answer.Header)
+			return nil
+		},
+		Transport:    once{g.transport(r.timeout)},
+		ErrorHandler: func(w http.ResponseWriter, r *http.Request, err error) { failed(w, r, err, logger) },
+		ErrorLog:     slog.NewLogLogger(logger.Handler(), slog.LevelWarn),
+	}
+	o := r.options
+	o.Scope, o.Journal, o.Metrics, o.Logger = g.options.Scope, g.options.Journal, g.metrics, logger
+	o.Admit, o.Principal = g.admit, c.principal(r)
+	if r.check != nil {
+		o.AllowReplay = func(request *http.Request) (bool, error) { return r.check.ask(proxy, request) }
+	}
+	keyed := idempotency.Middleware(g.options.Store, o)(proxy)
+	return http.HandlerFunc(func(w http.ResponseWriter, request *http.Request) {
+		if r.header != "" && !c.trusts(request) {
+			request.Header.Del(r.header) // nobody vouches for it, here and at the service
+		}
+		keyed.ServeHTTP(w, request)
+	})
+}
+
+// rewrite makes the request to the service. What the client says about itself in X-Forwarded-* is
+// replaced, unless the client is a trusted proxy.
+func (c *Config) rewrite(p *httputil.ProxyRequest, upstream *url.URL) {
+	p.SetURL(upstream)
+	trusted := c.trusts(p.In)
+	if trusted {
+		p.Out.Header["X-Forwarded-For"] = p.In.Header["X-Forwarded-For"] // to which the proxy's own address is added
+	}
+	p.SetXForwarded()
+	for _, name := range []string{"X-Forwarded-Host", "X-Forwarded-Proto"} {
+		if said := p.In.Header.Get(name); trusted && said != "" {
+			p.Out.Header.Set(name, said)
+		}
+	}
+}
+
+// principal returns who sends a request of a route, nil for the middleware's own way. The kind is a
+// part of the principal, so that a header and a claim with one value are two parties.
+func (c *Config) principal(r *route) func(context.Context, http.Header) (string, error) {
+	switch {
+	case r.header != "":
+		return func(_ context.Context, header http.Header) (string, error) {
+			values := header.Values(r.header)
+			if len(values) != 1 {
+				return "", fmt.Errorf("there are %d headers %s of a trusted proxy", len(values), r.header)
+			}
+			return limitPrincipal("header:" + values[0])
+		}
+	case r.claim != "":
+		return func(_ context.Context, header http.Header) (string, error) {
+			value, err := c.tokens.verifier.Load().Claim(header, r.claim)
+			if err != nil {
+				return "", err
+			}
+			return limitPrincipal("claim:" + strconv.Quote(r.claim) + ":" + value)
+		}
+	}
+	return nil
+}
+
+func limitPrincipal(principal string) (string, error) {
+	if len(principal) > idempotency.MaxPrincipal {
+		return "", fmt.Errorf("it has %d bytes, and may have %d", len(principal), idempotency.MaxPrincipal)
+	}
+	return principal, nil
+}
+
+// ask asks the service whether a request may have a stored response: a request without a body, with
+// the same credentials, and with the original method and target in X-Original-*.
+func (k *check) ask(proxy http.Handler, request *http.Request) (bool, error) {
+	target, err := url.Parse(k.path)
+	if err != nil {
+		return false, err
+	}
+	question := request.Clone(request.Context())
+	question.Method, question.URL, question.RequestURI = k.method, target, ""
+	question.Body, question.ContentLength, question.TransferEncoding, question.Trailer = http.NoBody, 0, nil, nil
+	for _, name := range []string{
+		idempotency.HeaderKey, "X-" + idempotency.HeaderKey, "Content-Length", "Content-Type", "Content-Encoding",
+		"Expect", "If-Match", "If-None-Match", "If-Modified-Since", "If-Unmodified-Since", "Range",
+	} {
+		question.Header.Del(name)
+	}
+	question.Header.Set("X-Original-Method", request.Method)
+	question.Header.Set("X-Original-URI", request.URL.RequestURI())
+	ctx, cancel := context.WithTimeout(request.Context(), checkTimeout)
+	defer cancel()
+	said := &statusOnly{header: http.Header{}}
+	said.ask(proxy, question.WithContext(ctx))
+	if said.status == 0 || said.status >= 499 { // 499: the client has gone
+		return false, fmt.Errorf("the service answered the check with status %d", said.status)
+	}
+	return said.status < 300, nil
+}
+
+// checkTimeout bounds a check, and checkBytes what is read of its response.
+const (
+	checkTimeout = 10 * time.Second
+	checkBytes   = 64 << 10
+)
+
+// statusOnly is a response of which only the status counts.
+type statusOnly struct {
+	header http.Header
+	status int
+	bytes  int
+}
+
+// ask sends a request. A response that breaks off, or that goes on for long, has its status.
+func (s *statusOnly) ask(proxy http.Handler, question *http.Request) {
+	defer func() {
+		if cause := recover(); cause != nil && cause != http.ErrAbortHandler { //nolint:errorlint // It is that value.
+			panic(cause)
+		}
+	}()
+	proxy.ServeHTTP(s, question)
+}
+
+// Header implements http.ResponseWriter.
+func (s *statusOnly) Header() http.Header { return s.header }
+
+// WriteHeader implements http.ResponseWriter.
+func (s *statusOnly) WriteHeader(status int) {
+	if s.status == 0 && status >= 200 {
+		s.status = status
+	}
+}
+
+// Write implements io.Writer.
+func (s *statusOnly) Write(b []byte) (int, error) {
+	s.WriteHeader(http.StatusOK)
+	if s.bytes += len(b); s.bytes > checkBytes {
+		return 0, errors.New("enough")
+	}
+	return len(b), nil
+}
+
+// once keeps a transport from sending a request twice. net/http repeats a request whose connection
+// breaks if it counts as idempotent, and the header Idempotency-Key makes every request without a
+// body count so. But the service may have executed the first one.
+type once struct{ next http.RoundTripper }
+
+// RoundTrip implements http.RoundTripper.
+func (o once) RoundTrip(r *http.Request) (*http.Response, error) {
+	if r.Header.Get(idempotency.HeaderKey) != "" || r.Header.Get("X-Idempotency-Key") != "" {
+		r = r.Clone(r.Context())
+		if r.GetBody = nil; r.Body == nil || r.Body == http.NoBody {
+			r.Body = noBytes{}
+		}
+	}
+	return o.next.RoundTrip(r)
+}
+
+// noBytes is a body that net/http does not know to be empty, and so cannot send again.
+type noBytes struct{}
+
+// Read implements io.Reader.
+func (noBytes) Read([]byte) (int, error) { return 0, io.EOF }
+
+// Close implements io.Closer.
+func (noBytes) Close() error { return nil }
+
+// failed answers a request to which the service gave no response. If no connection was made,
+// nothing was executed, and the key is free again.
+func failed(w http.ResponseWriter, r *http.Request, err error, logger *slog.Logger) {
+	status := http.StatusBadGateway
+	dial, isDial := errors.AsType[*net.OpError](err)
+	var timeout net.Error
+	switch {
+	case errors.Is(err, errSlowBody):
+		status = http.StatusRequestTimeout
+	case isDial && dial.Op == "dial":
+		if owner := idempotency.FromContext(r.Context()); owner != nil {
+			owner.Leave(idempotency.ReleaseKey)
+		}
+	case errors.As(err, &timeout) && timeout.Timeout(), errors.Is(err, os.ErrDeadlineExceeded):
+		status = http.StatusGatewayTimeout
+	case errors.Is(err, context.Canceled):
+		status = 499 // the client has gone: only the log has this
+	}
+	logger.WarnContext(r.Context(), "the service gave no response", "path", r.URL.Path, "error", err)
+	w.WriteHeader(status)
+}
