@@ -625,15 +625,16 @@ func TestFormsOfVisitors(t *testing.T) {
 	p.took(6)
 }
 
-// startGateway starts the gateway before a service.
+// startGateway starts the gateway of the example jobs, before a service at another address than the
+// file's.
 func startGateway(t *testing.T, dir, listen, upstream string) *process {
 	t.Helper()
-	return start(t, "seqledger", "gateway", "--json", "--listen", listen, "--upstream", "http://"+upstream,
-		"--data", filepath.Join(dir, "data"), "--journal", filepath.Join(dir, "journal"))
+	return start(t, "seqledger", "gateway", "--json", "--config", "jobs/gateway.yaml", "--listen", listen,
+		"--upstream", "http://"+upstream, "--data", filepath.Join(dir, "data"), "--journal", filepath.Join(dir, "journal"))
 }
 
 // A job is started once for its key, also when the gateway is killed, and once for each request
-// without a key.
+// without a key. Every answer has a request id of its own.
 func TestJobs(t *testing.T) {
 	t.Parallel()
 	jobs, dir := start(t, "jobs", "--listen", "127.0.0.1:0"), t.TempDir()
@@ -644,7 +645,7 @@ func TestJobs(t *testing.T) {
 	}
 	const report, another = `{"report":"2026-11"}`, `{"report":"2026-12"}`
 	key := []string{"Idempotency-Key", `"8e03978e-40d5-43dd-bc93-6894a57f9324"`}
-	job, fresh := "", 0
+	job, fresh, requests := "", 0, map[string]bool{}
 	for _, a := range race(16, func(int) *answer { return send(report, key...) }) {
 		a.expect(t, http.StatusAccepted)
 		if id := a.field(t, "job", "id"); job == "" {
@@ -655,17 +656,21 @@ func TestJobs(t *testing.T) {
 		if a.header.Get("Idempotent-Replayed") == "false" {
 			fresh++
 		}
+		requests[a.field(t, "requestId")] = true
 	}
-	if fresh != 1 || job == "" {
-		t.Errorf("%d answers are the first, job %q", fresh, job)
+	if fresh != 1 || job == "" || len(requests) != 16 || requests[""] {
+		t.Errorf("%d answers are the first, job %q, request ids %v", fresh, job, requests)
 	}
 	gateway.kill()
 	gateway = startGateway(t, dir, gateway.address, jobs.address)
 	if a := send(report, key...).expect(t, http.StatusAccepted); a.field(t, "job", "id") != job ||
-		a.header.Get("Idempotent-Replayed") != "true" {
+		a.header.Get("Idempotent-Replayed") != "true" || requests[a.field(t, "requestId")] {
 		t.Errorf("after a kill: %+v, want job %s", a, job)
 	}
-	send(another, key...).expect(t, http.StatusUnprocessableEntity)
+	conflict := send(another, key...).expect(t, http.StatusConflict)
+	if conflict.field(t, "code") != "key-reused" || strings.Contains(conflict.body, job) {
+		t.Error(conflict.body)
+	}
 	ids := map[string]bool{job: true}
 	for range 2 {
 		ids[send(report).expect(t, http.StatusAccepted).field(t, "job", "id")] = true
