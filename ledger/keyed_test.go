@@ -131,7 +131,8 @@ func TestWaitingReserveEnds(t *testing.T) {
 			_, err := l.Keyed(context.Background(), ownedCommand(c, keyed.Reject, token, nil), 0, nil)
 			return err
 		}, machine.KeyedReplay},
-		"closed": {func(l *Ledger, _ *machine.KeyedCommand, _ uint64) error { return l.Close() }, machine.KeyedInFlight},
+		"closed": {func(l *Ledger, _ *machine.KeyedCommand, _ uint64) error { return l.Close() },
+			machine.KeyedInFlight},
 		"failed": {func(l *Ledger, _ *machine.KeyedCommand, _ uint64) error {
 			l.fail(errors.New("a disk that fails"))
 			return nil

@@ -122,8 +122,9 @@ func TestStructuredStrings(t *testing.T) {
 	}
 	// The other shapes of the vectors: other types, lists, white space around and within.
 	for field, want := range map[string]string{
-		`"foo"`: "foo", ` "foo" `: "foo", "\t\"foo\"": "foo", `'foo'`: "", `"foo`: "", `"foo \"bar\""`: "", `"foo\"bar\""`: `foo"bar"`,
-		`"foo \,"`: "", `"foo \`: "", `""`: "", `"   "`: "", `"foo" "bar"`: "", `"foo", "bar"`: "", `("foo")`: "",
+		`"foo"`: "foo", ` "foo" `: "foo", "\t\"foo\"": "foo", `'foo'`: "", `"foo`: "", `"foo \"bar\""`: "",
+		`"foo\"bar\""`: `foo"bar"`,
+		`"foo \,"`:     "", `"foo \`: "", `""`: "", `"   "`: "", `"foo" "bar"`: "", `"foo", "bar"`: "", `("foo")`: "",
 		`a="foo"`: "", `foo`: "", `4`: "", `-4.5`: "", `?0`: "", `@1659578233`: "", `:aGVsbG8=:`: "", `%"foo"`: "",
 		`"foo";a;b=2;c="x"`: "foo", `"foo" ;a`: "", `"foo";`: "", `"foo"; a`: "foo", `"foo";A`: "",
 	} {

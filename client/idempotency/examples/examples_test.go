@@ -28,7 +28,8 @@ func TestMain(m *testing.M) {
 	if err == nil {
 		binaries = dir
 		var out []byte
-		if out, err = exec.Command("go", "build", "-ldflags=-w", "-o", dir+"/", "./jobs", "./tasks", "./submit", "./forms",
+		if out, err = exec.Command("go", "build", "-ldflags=-w", "-o", dir+"/", "./jobs", "./tasks", "./submit",
+			"./forms",
 			"../../../cmd/seqledger").CombinedOutput(); err != nil {
 			err = fmt.Errorf("go build: %w\n%s", err, out)
 		}
@@ -198,7 +199,8 @@ func TestTasks(t *testing.T) {
 	dir := t.TempDir()
 	ledger := serve(t, dir, "127.0.0.1:0")
 	add := func(args ...string) (id, status string, code int) {
-		cmd := exec.Command(filepath.Join(binaries, "tasks"), append([]string{"add", "--server", ledger.address}, args...)...)
+		cmd := exec.Command(filepath.Join(binaries, "tasks"),
+			append([]string{"add", "--server", ledger.address}, args...)...)
 		out, err := cmd.Output()
 		if cmd.ProcessState == nil {
 			t.Error(err)
@@ -630,7 +632,8 @@ func TestFormsOfVisitors(t *testing.T) {
 func startGateway(t *testing.T, dir, listen, upstream string) *process {
 	t.Helper()
 	return start(t, "seqledger", "gateway", "--json", "--config", "jobs/gateway.yaml", "--listen", listen,
-		"--upstream", "http://"+upstream, "--data", filepath.Join(dir, "data"), "--journal", filepath.Join(dir, "journal"))
+		"--upstream", "http://"+upstream, "--data", filepath.Join(dir, "data"), "--journal",
+		filepath.Join(dir, "journal"))
 }
 
 // A job is started once for its key, also when the gateway is killed, and once for each request

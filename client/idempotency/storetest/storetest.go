@@ -485,7 +485,8 @@ func (s *subject) waiters() (answers func() []*idempotency.Reservation) {
 			}
 			if answer.Outcome == idempotency.Acquired { // ends at once, for the next one
 				owner := &idempotency.Ownership{Key: request.Key, Token: answer.Token, AttemptID: request.AttemptID}
-				if done, err := s.Complete(s.ctx, owner, result("by a waiter")); err != nil || done.Outcome != idempotency.OK {
+				if done, err := s.Complete(s.ctx, owner, result("by a waiter")); err != nil ||
+					done.Outcome != idempotency.OK {
 					s.Errorf("Complete: %+v, %v", done, err)
 				}
 			}

@@ -80,7 +80,8 @@ func (s *service) handler() http.Handler {
 // start starts a job: whatever else it does for a request, it does each time.
 func (s *service) start(w http.ResponseWriter, r *http.Request) {
 	var request struct{ Report string }
-	if err := json.NewDecoder(http.MaxBytesReader(w, r.Body, 1<<16)).Decode(&request); err != nil || request.Report == "" {
+	if err := json.NewDecoder(http.MaxBytesReader(w, r.Body, 1<<16)).Decode(&request); err != nil ||
+		request.Report == "" {
 		answer(w, http.StatusBadRequest, map[string]string{"code": "BAD_REQUEST", "message": "report is required"})
 		return
 	}

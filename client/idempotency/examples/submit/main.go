@@ -119,9 +119,10 @@ func (s *service) submit(w http.ResponseWriter, r *http.Request) {
 	}
 	// The client may go; the submission goes on, and the next request gets its result.
 	ctx := context.WithoutCancel(r.Context())
-	done, err := options.Do(ctx, s.store, recordKey(key), func(ctx context.Context, owner *idempotency.Owner) ([]byte, error) {
-		return s.run(ctx, job, owner)
-	})
+	done, err := options.Do(ctx, s.store, recordKey(key),
+		func(ctx context.Context, owner *idempotency.Owner) ([]byte, error) {
+			return s.run(ctx, job, owner)
+		})
 	if err != nil {
 		s.failed(w, err)
 		return
