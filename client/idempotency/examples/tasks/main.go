@@ -32,7 +32,7 @@ import (
 
 const usage = `usage: tasks add --key KEY [--queue QUEUE] [--unique type|queue|NAME] TYPE PAYLOAD
        tasks work [--queue QUEUE]
-Both take --server ADDRESS.`
+Both take --server ADDRESS`
 
 // keyTTL is how long a key is known. A producer that repeats a call later adds another task.
 const keyTTL = 30 * 24 * time.Hour
