@@ -192,46 +192,61 @@ func race(n int, f func(i int) *answer) []*answer {
 	return answers
 }
 
+// producer adds tasks to a ledger.
+type producer struct {
+	*testing.T
+
+	ledger *process
+}
+
+// add runs the program once.
+func (p *producer) add(args ...string) (id, status string, code int) {
+	cmd := exec.Command(filepath.Join(binaries, "tasks"),
+		append([]string{"add", "--server", p.ledger.address}, args...)...)
+	out, err := cmd.Output()
+	switch {
+	case cmd.ProcessState == nil:
+		p.Error(err)
+		return "", "", -1
+	case err != nil:
+		return "", "", cmd.ProcessState.ExitCode()
+	}
+	var got struct{ ID, Status string }
+	if err := json.Unmarshal(out, &got); err != nil {
+		p.Errorf("%v: %s", err, out)
+	}
+	return got.ID, got.Status, 0
+}
+
+// expect adds a task and checks the answer; any id will do if wantID is "".
+func (p *producer) expect(wantStatus, wantID string, args ...string) string {
+	p.Helper()
+	id, status, code := p.add(args...)
+	if code != 0 || status != wantStatus || wantID != "" && id != wantID {
+		p.Errorf("%v: %s %s, exit code %d; want %s %s", args, status, id, code, wantStatus, wantID)
+	}
+	return id
+}
+
+func (p *producer) conflict(args ...string) {
+	p.Helper()
+	if id, status, code := p.add(args...); code != 3 {
+		p.Errorf("%v: %s %s, exit code %d; want a conflict", args, status, id, code)
+	}
+}
+
 // A task is added once for its key, however many producers add it at once, and after the ledger was
-// killed. What the key is unique among is what the producer says.
+// killed. The key is known for 30 days.
 func TestTasks(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
-	ledger := serve(t, dir, "127.0.0.1:0")
-	add := func(args ...string) (id, status string, code int) {
-		cmd := exec.Command(filepath.Join(binaries, "tasks"),
-			append([]string{"add", "--server", ledger.address}, args...)...)
-		out, err := cmd.Output()
-		if cmd.ProcessState == nil {
-			t.Error(err)
-			return "", "", -1
-		}
-		var got struct{ ID, Status string }
-		if err == nil {
-			err = json.Unmarshal(out, &got)
-		}
-		if code := cmd.ProcessState.ExitCode(); code != 0 {
-			return "", "", code
-		}
-		if err != nil {
-			t.Error(err)
-		}
-		return got.ID, got.Status, 0
-	}
-	expect := func(wantStatus, wantID string, args ...string) string {
-		t.Helper()
-		id, status, code := add(args...)
-		if code != 0 || status != wantStatus || wantID != "" && id != wantID {
-			t.Errorf("%v: %s %s, exit code %d; want %s %s", args, status, id, code, wantStatus, wantID)
-		}
-		return id
-	}
+	p := &producer{t, serve(t, dir, "127.0.0.1:0")}
 	var mu sync.Mutex
 	statuses, ids := map[string]int{}, map[string]bool{}
 	var group sync.WaitGroup
 	for range 8 {
 		group.Go(func() {
-			id, status, _ := add("--key", "invoice-7", "mail", "hello")
+			id, status, _ := p.add("--key", "invoice-7", "mail", "hello")
 			mu.Lock()
 			defer mu.Unlock()
 			statuses[status]++
@@ -242,32 +257,49 @@ func TestTasks(t *testing.T) {
 	if statuses["created"] != 1 || statuses["existing"] != 7 || len(ids) != 1 {
 		t.Fatalf("%v, ids %v", statuses, ids)
 	}
-	ledger.kill()
-	ledger = serve(t, dir, ledger.address)
-	first := expect("existing", "", "--key", "invoice-7", "mail", "hello")
-	if !ids[first] {
-		t.Errorf("after a kill the id is %s", first)
+	p.ledger.kill()
+	p.ledger = serve(t, dir, p.ledger.address)
+	if id := p.expect("existing", "", "--key", "invoice-7", "mail", "hello"); !ids[id] {
+		t.Errorf("after a kill the id is %s, and was %v", id, ids)
 	}
-	// By type: another type has the key for itself, and the same type has it in every queue.
-	second := expect("created", "", "--key", "invoice-7", "print", "hello")
-	conflict := func(args ...string) {
-		t.Helper()
-		if id, status, code := add(args...); code != 3 {
-			t.Errorf("%v: %s %s, exit code %d; want a conflict", args, status, id, code)
-		}
+	p.conflict("--key", "invoice-7", "mail", "another text")
+	text, err := exec.Command(filepath.Join(binaries, "seqledger"), "key", "list", "--json", "--all", "--scope",
+		"tasks",
+		"--server", p.ledger.address).Output()
+	if err != nil {
+		t.Fatal(err)
 	}
-	conflict("--key", "invoice-7", "mail", "another text")
-	conflict("--key", "invoice-7", "--queue", "slow", "mail", "hello")
-	// By queue: another type under the key is a conflict, and not the wrong task.
-	third := expect("created", "", "--key", "invoice-7", "--unique", "queue", "mail", "hello")
-	conflict("--key", "invoice-7", "--unique", "queue", "print", "hello")
-	elsewhere := expect("created", "", "--key", "invoice-7", "--unique", "queue", "--queue", "slow", "print", "hello")
-	// By a name of the producer's, which is never a type or a queue.
-	fourth := expect("created", "", "--key", "invoice-7", "--unique", "mail", "mail", "hello")
-	expect("existing", fourth, "--key", "invoice-7", "--unique", "mail", "mail", "hello")
-	expect("existing", elsewhere, "--key", "invoice-7", "--unique", "queue", "--queue", "slow", "print", "hello")
+	var listed struct{ CreatedAt, ExpiresAt time.Time }
+	line, _, _ := bytes.Cut(text, []byte("\n"))
+	if err := json.Unmarshal(line, &listed); err != nil || listed.ExpiresAt.Sub(listed.CreatedAt) != 30*24*time.Hour {
+		t.Errorf("a key is known from %v to %v (%v): %s", listed.CreatedAt, listed.ExpiresAt, err, line)
+	}
+}
 
-	cmd := exec.Command(filepath.Join(binaries, "tasks"), "work", "--server", ledger.address)
+// What a key is unique among is what the producer says, and another task under it is a conflict and
+// not the wrong task. A worker gets the tasks of its queue in order.
+func TestTaskScopes(t *testing.T) {
+	t.Parallel()
+	p := &producer{t, serve(t, t.TempDir(), "127.0.0.1:0")}
+	key, byQueue, slow := []string{"--key", "7"}, []string{"--key", "7", "--unique", "queue"},
+		[]string{"--queue", "slow"}
+	with := func(lists ...[]string) []string { return slices.Concat(lists...) }
+	mail, print := []string{"mail", "hello"}, []string{"print", "hello"}
+	// By type: another type has the key for itself, and the same type has it in every queue.
+	first := p.expect("created", "", with(key, mail)...)
+	second := p.expect("created", "", with(key, print)...)
+	p.conflict(with(key, slow, mail)...)
+	// By queue: another type under the key is a conflict.
+	third := p.expect("created", "", with(byQueue, mail)...)
+	p.conflict(with(byQueue, print)...)
+	elsewhere := p.expect("created", "", with(byQueue, slow, print)...)
+	// By a name of the producer's, which is never a type or a queue.
+	custom := []string{"--key", "7", "--unique", "mail"}
+	fourth := p.expect("created", "", with(custom, mail)...)
+	p.expect("existing", fourth, with(custom, mail)...)
+	p.expect("existing", elsewhere, with(byQueue, slow, print)...)
+
+	cmd := exec.Command(filepath.Join(binaries, "tasks"), "work", "--server", p.ledger.address)
 	out, err := cmd.StdoutPipe()
 	if err == nil {
 		err = cmd.Start()
@@ -276,27 +308,13 @@ func TestTasks(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer func() { _ = cmd.Process.Kill(); _ = cmd.Wait() }()
-	// One that comes last, so that nothing else comes before it.
-	last := expect("created", "", "--key", "last", "mail", "the end")
+	last := p.expect("created", "", "--key", "last", "mail", "the end") // comes live
 	worked := bufio.NewScanner(out)
 	for _, want := range []string{first, second, third, fourth, last} {
 		var got struct{ ID string }
 		if !worked.Scan() || json.Unmarshal(worked.Bytes(), &got) != nil || got.ID != want {
 			t.Fatalf("the worker got %s, want %s", worked.Bytes(), want)
 		}
-	}
-	record := exec.Command(filepath.Join(binaries, "seqledger"), "key", "list", "--json", "--all", "--scope", "tasks",
-		"--server", ledger.address)
-	text, err := record.Output()
-	if err != nil {
-		t.Fatal(err)
-	}
-	var listed struct {
-		CreatedAt, ExpiresAt time.Time
-	}
-	line, _, _ := bytes.Cut(text, []byte("\n"))
-	if err := json.Unmarshal(line, &listed); err != nil || listed.ExpiresAt.Sub(listed.CreatedAt) != 30*24*time.Hour {
-		t.Errorf("a key is known from %v to %v (%v): %s", listed.CreatedAt, listed.ExpiresAt, err, line)
 	}
 }
 
