@@ -198,13 +198,13 @@ func TestLedgerErrors(t *testing.T) {
 			}
 		}))
 		t.Cleanup(server.Close)
-		c, err := client.New(client.Options{Server: server.URL})
+		c, err := client.New(client.Options{Server: server.URL, MaxAttempts: 1})
 		if err != nil {
 			t.Fatal(err)
 		}
 		t.Cleanup(func() { _ = c.Close() })
 		s := &service{T: t, store: idempotency.Ledger(c), metrics: newCounter()}
-		s.use(func(o *idempotency.Options) { o.StoreTimeout = 100 * time.Millisecond })
+		s.use()
 		s.refused(s.send(), want.status, want.code, idempotency.SameKey, 0)
 	}
 }
