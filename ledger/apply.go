@@ -29,6 +29,7 @@ func (a *applier) Apply(at raftlog.Position, entry []byte) any {
 			// Under the lock, because the next entry reuses what it looks at.
 			l.watchers.wake(l.machine.CommittedScopes)
 			l.keys.wake(l.machine.ChangedKeys)
+			l.keyedCounters.applied(l.machine.KeyedChanges)
 			l.standing.set(l.machine.Check())
 			l.entryCommands.Store(decide.EntryCommands(l.machine.View(tx).Config()))
 			l.counters.setEvictions(l.machine.Evictions())

@@ -31,10 +31,15 @@ func (l *Ledger) Keyed(
 		return machine.Outcome{}, err
 	}
 	decide := func() (machine.Outcome, error) { return l.decideKeyed(ctx, c, admit) }
+	call := decide
 	if wait > 0 && c.Kind == keyed.Reserve {
-		return l.reserve(ctx, string(c.ID.TableKey()), wait, decide)
+		call = func() (machine.Outcome, error) { return l.reserve(ctx, string(c.ID.TableKey()), wait, decide) }
 	}
-	return decide()
+	out, err := call()
+	if err == nil {
+		l.keyedCounters.called(c.Kind, out.Code)
+	}
+	return out, err
 }
 
 // Admit refuses a command, or calls propose, which puts it into the log, and returns
@@ -100,19 +105,22 @@ func (l *Ledger) reserve(
 ) (machine.Outcome, error) {
 	limit := time.NewTimer(wait)
 	defer limit.Stop()
-	for {
+	for waited := false; ; waited = true {
 		// Registered before the state is looked at, so that no end is missed.
 		waiting := l.keys.join(key)
 		if waiting == nil {
 			return decide()
 		}
 		out, err := decide()
-		if err != nil || out.Code != machine.KeyedInFlight ||
-			!l.awaitEnd(ctx, waiting, limit, time.Duration(out.Keyed.RetryAfter)) {
-			l.keys.leave(key, waiting)
+		inFlight := err == nil && out.Code == machine.KeyedInFlight
+		if inFlight && !waited {
+			l.keyedCounters.waited.Add(1)
+		}
+		again := inFlight && l.awaitEnd(ctx, waiting, limit, time.Duration(out.Keyed.RetryAfter))
+		l.keys.leave(key, waiting)
+		if !again {
 			return out, err
 		}
-		l.keys.leave(key, waiting)
 	}
 }
 
@@ -135,6 +143,14 @@ func (l *Ledger) awaitEnd(ctx context.Context, waiting *keyWaiters, limit *time.
 // WriteKeyed decides a write that belongs to a key and to no stream; see Write, and
 // for admit, Keyed.
 func (l *Ledger) WriteKeyed(ctx context.Context, w *machine.KeyedWrite, admit Admit) (machine.Outcome, error) {
+	out, err := l.writeKeyed(ctx, w, admit)
+	if err == nil {
+		l.keyedCounters.called(keyedWriteCall, out.Code)
+	}
+	return out, err
+}
+
+func (l *Ledger) writeKeyed(ctx context.Context, w *machine.KeyedWrite, admit Admit) (machine.Outcome, error) {
 	if err := w.Validate(); err != nil {
 		return machine.Outcome{}, err
 	}

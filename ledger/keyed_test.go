@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"runtime"
 	"sync"
 	"testing"
 	"time"
@@ -126,6 +127,16 @@ func TestWaitingReserveEnds(t *testing.T) {
 			_, err := l.Keyed(context.Background(), ownedCommand(c, keyed.Release, token, nil), 0, nil)
 			return err
 		}, machine.KeyedAcquired},
+		"rejected": {func(l *Ledger, c *machine.KeyedCommand, token uint64) error {
+			_, err := l.Keyed(context.Background(), ownedCommand(c, keyed.Reject, token, nil), 0, nil)
+			return err
+		}, machine.KeyedReplay},
+		"closed": {func(l *Ledger, _ *machine.KeyedCommand, _ uint64) error { return l.Close() },
+			machine.KeyedInFlight},
+		"failed": {func(l *Ledger, _ *machine.KeyedCommand, _ uint64) error {
+			l.fail(errors.New("a disk that fails"))
+			return nil
+		}, machine.KeyedInFlight},
 		"drained": {func(l *Ledger, _ *machine.KeyedCommand, _ uint64) error {
 			return l.Drain(context.Background())
 		}, machine.KeyedInFlight},
@@ -143,13 +154,17 @@ func TestWaitingReserveEnds(t *testing.T) {
 				}
 				result <- out
 			}()
-			for l.keys.len() == 0 { // until it is registered
+			for l.keyedCounters.waited.Load() == 0 { // until it waits
+				runtime.Gosched()
 			}
 			if err := test.end(l, owner, token); err != nil {
 				t.Fatal(err)
 			}
 			if out := <-result; out.Code != test.want {
 				t.Errorf("%v, want %v", out.Code, test.want)
+			}
+			if n := l.Stats().Keyed.Waited; n != 1 || l.keys.len() != 0 {
+				t.Errorf("%d calls have waited, and %d still do", n, l.keys.len())
 			}
 		})
 	}
@@ -170,6 +185,21 @@ func TestWaitingReserveEnds(t *testing.T) {
 			t.Errorf("%s: %v, %v, want %v", key, out.Code, err, want)
 		}
 	}
+}
+
+// An eviction pass that ends a lease wakes whatever waits for its key.
+func TestEvictionWakesWaiters(t *testing.T) {
+	t.Parallel()
+	l := openTest(t, Options{Config: machine.Config{EvictionInterval: 1}})
+	owner := keyedCommand(l, "k", 1)
+	owner.Lease = 1 // over with the next command
+	mustKeyed(t, l, owner, machine.KeyedAcquired)
+	key := string(owner.ID.TableKey())
+	waiting := l.keys.join(key)
+	defer l.keys.leave(key, waiting)
+	mustKeyed(t, l, keyedCommand(l, "another", 1), machine.KeyedAcquired) // its pass
+	<-waiting.next
+	mustKeyed(t, l, keyedCommand(l, "k", 2), machine.KeyedUnknown)
 }
 
 // The calls that wait are bounded, for a key and in all.
@@ -224,16 +254,20 @@ func TestReservationsKeepTime(t *testing.T) {
 	}
 }
 
-// Keyed writes commit once, through restarts, and are read back with their key.
-func TestKeyedWriteOnce(t *testing.T) {
-	t.Parallel()
-	l := openTest(t, Options{})
-	w := &machine.KeyedWrite{
+func jobWrite() *machine.KeyedWrite {
+	return &machine.KeyedWrite{
 		ID: machine.KeyedID{Scope: machine.Scope{Organization: "acme"}, Namespace: "jobs", Principal: "user:1",
 			Key: sha256.Sum256([]byte("job"))},
 		Actor: "client:test", TTL: int64(time.Hour), MaxKeys: 10,
 		Operations: []machine.Operation{{Kind: machine.OpAppend, Value: []byte("run")}},
 	}
+}
+
+// Keyed writes commit once, through restarts, and are read back with their key.
+func TestKeyedWriteOnce(t *testing.T) {
+	t.Parallel()
+	l := openTest(t, Options{})
+	w := jobWrite()
 	indexes := make(chan uint64, 32)
 	var group sync.WaitGroup
 	for range 32 {

@@ -36,6 +36,8 @@ type Ledger struct {
 	keys      waiters[string] // that wait for a reservation to end, by its key in the state
 	counters  counters
 
+	keyedCounters keyedCounters
+
 	budget        *semaphore.Weighted // bytes of submissions that wait or are in flight
 	unaryBudget   *semaphore.Weighted // the same, for single commands when budget has no room
 	entryCommands atomic.Int64        // see decide.EntryCommands
@@ -138,6 +140,7 @@ func newLedger(o Options) *Ledger {
 	}
 	l.keys.perKey, l.keys.total = maxKeyWaiters, maxWaiters
 	l.counters.begin()
+	l.keyedCounters.reservations.begin()
 	l.queue.wake = make(chan struct{}, 1)
 	l.entryCommands.Store(decide.EntryCommands(o.Config))
 	l.checkpointBytes.Store(cmp.Or(o.CheckpointBytes, minCheckpointBytes))
@@ -156,8 +159,10 @@ func (l *Ledger) openState() (err error) {
 			"seqledger verify checks them against the blocks", "file", boltstore.SumsPath(l.directory.State()))
 	}
 	return l.store.View(func(r machine.Reader) error {
-		l.machine, err = machine.Open(r)
-		return err
+		if l.machine, err = machine.Open(r); err != nil {
+			return err
+		}
+		return l.machine.View(r).VisitReservations(maxReservationScan, l.keyedCounters.reservations.add)
 	})
 }
 

@@ -25,6 +25,7 @@ func (l *Ledger) Stats() stats.Stats {
 		ScrubPages: l.store.ScrubPages(),
 
 		KeyWaiters:  l.keys.len(),
+		Keyed:       l.keyedCounters.stats(),
 		QueuedBytes: c.queuedBytes.Load(), QueueLimitBytes: l.options.QueueBytes,
 		InFlight: len(l.slots), QueueFull: c.queueFull.Load(), Slowed: c.slowed.Load(),
 

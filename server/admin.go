@@ -22,10 +22,12 @@ func (s *Server) getStatus(
 ) (*seqledgerv1.GetStatusResponse, error) {
 	all := s.caller(ctx).Administer() == nil
 	status := &seqledgerv1.Status{Version: s.options.Version, Caller: s.callerStatus(ctx)}
+	var reservations uint64
 	err := s.options.Ledger.View(ctx, func(v machine.View) error {
 		status.LedgerId = v.LedgerID().String()
 		status.LedgerTime = wire.Timestamp(v.Time())
 		if all {
+			reservations = v.PendingKeys()
 			status.Index = v.Index()
 			status.Digest = v.Digest().String()
 			status.Streams = v.Streams()
@@ -38,6 +40,7 @@ func (s *Server) getStatus(
 	}
 	if all {
 		status.Node = s.nodeStatus()
+		status.Node.Reservations = reservations
 	} else {
 		status.Node = &seqledgerv1.NodeStatus{Time: timestamppb.Now()}
 	}
@@ -70,8 +73,15 @@ func (s *Server) nodeStatus() *seqledgerv1.NodeStatus {
 		CommandsCommitted: stats.Decisions[machine.Committed],
 		LogBytes:          uint64(stats.LogPendingBytes), PendingBytes: uint64(stats.PendingBytes),
 	}
+	node.WaitingReserves = uint32(stats.KeyWaiters)
+	node.ReservationsIndeterminate = stats.Keyed.Indeterminate
+	if oldest := stats.Keyed.Oldest; !oldest.IsZero() {
+		node.OldestReservation = timestamppb.New(oldest)
+	}
 	for code, n := range stats.Decisions {
-		if code != machine.Committed && code != machine.Replayed {
+		switch code {
+		case machine.Committed, machine.Replayed, machine.KeyedOK, machine.KeyedAcquired, machine.KeyedReplay:
+		default:
 			node.CommandsRefused += n
 		}
 	}

@@ -2,10 +2,12 @@ package server
 
 import (
 	"context"
+	"strings"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/seqledger/seqledger/internal/keyed"
 	"github.com/seqledger/seqledger/ledger/datadir"
 	"github.com/seqledger/seqledger/ledger/machine"
 	"github.com/seqledger/seqledger/ledger/stats"
@@ -16,6 +18,7 @@ import (
 type ledgerCollector struct {
 	server        *Server
 	decisions     *prometheus.Desc
+	keyedCalls    *prometheus.Desc
 	values        []ledgerValue
 	distributions []ledgerDistribution
 }
@@ -41,6 +44,8 @@ type ledgerState struct {
 	stats.Stats
 	viewed         bool // the state is readable
 	streams, index uint64
+	reservations   uint64
+	now            int64 // ledger time that a command would have, Unix nanoseconds
 	maxStreams     uint64
 	time           int64
 	disk           datadir.Usage
@@ -51,10 +56,14 @@ type ledgerState struct {
 
 func newLedgerCollector(s *Server) *ledgerCollector {
 	c := &ledgerCollector{server: s, decisions: prometheus.NewDesc("seqledger_decisions_total",
-		"Commands decided since the start, replayed log included, by outcome.", []string{"code"}, nil)}
+		"Commands decided since the start, replayed log included, by outcome.", []string{"code"}, nil),
+		keyedCalls: prometheus.NewDesc("seqledger_keyed_calls_total",
+			"Calls about keys that were answered, keyed writes among them, by what became of each.",
+			[]string{"call", "code"}, nil)}
 	c.describeWrites()
 	c.describeStorage()
 	c.describeState()
+	c.describeKeyed()
 	return c
 }
 
@@ -217,11 +226,68 @@ func (c *ledgerCollector) describeState() {
 	})
 }
 
+// describeKeyed describes keyed records.
+func (c *ledgerCollector) describeKeyed() {
+	c.add(prometheus.GaugeValue, "keyed_reservations", "Keys that are reserved: their owners are at work, or gone.",
+		func(l *ledgerState) float64 { return float64(l.reservations) }, func(l *ledgerState) bool { return l.viewed })
+	c.add(prometheus.GaugeValue, "keyed_oldest_reservation_seconds",
+		"Age of the oldest reservation that is known, 0 if there is none.",
+		func(l *ledgerState) float64 {
+			if l.reservations == 0 || l.Keyed.Oldest.IsZero() {
+				return 0
+			}
+			return max(0, time.Unix(0, l.now).Sub(l.Keyed.Oldest).Seconds())
+		}, func(l *ledgerState) bool { return l.viewed && (l.reservations == 0 || !l.Keyed.Oldest.IsZero()) })
+	c.gauge("keyed_waiters", "Reserves that wait for another owner.",
+		func(l *ledgerState) float64 { return float64(l.KeyWaiters) })
+	c.counter("keyed_waited", "Reserves that have waited for another owner.",
+		func(l *ledgerState) float64 { return float64(l.Keyed.Waited) })
+	c.counter("keyed_takeovers", "Reservations that went to another owner, replayed log included.",
+		func(l *ledgerState) float64 { return float64(l.Keyed.Takeovers) })
+	c.counter("keyed_indeterminate", "Reservations whose lease ended without a result, replayed log included.",
+		func(l *ledgerState) float64 { return float64(l.Keyed.Indeterminate) })
+	c.counter("keyed_expired", "Records of keys that were removed after they had expired, replayed log included.",
+		func(l *ledgerState) float64 { return float64(l.Keyed.Expired) })
+}
+
+// keyedCallNames are the calls about keys. Kind 0 is a keyed write.
+var keyedCallNames = [...]string{
+	0: "write", keyed.Reserve: "reserve", keyed.Complete: "complete", keyed.Reject: "reject",
+	keyed.Release: "release", keyed.Heartbeat: "heartbeat", keyed.Checkpoint: "checkpoint",
+	keyed.Resolve: "resolve", keyed.Purge: "purge",
+}
+
+// keyedCodes are the outcomes that each call always has a counter for, so that a rate includes the
+// first of them. Others appear with the first one.
+var keyedCodes = map[keyed.Kind][]machine.Code{
+	0: {machine.Committed, machine.Replayed, machine.IdempotencyKeyReused, machine.TooManyKeys},
+	keyed.Reserve: {machine.KeyedAcquired, machine.KeyedReplay, machine.KeyedInFlight, machine.KeyedMismatch,
+		machine.KeyedUnknown, machine.KeyedStale, machine.KeyedLeaseLost, machine.TooManyKeys},
+	keyed.Complete:  {machine.KeyedOK, machine.KeyedLeaseLost, machine.KeyedAlreadyCompleted},
+	keyed.Reject:    {machine.KeyedOK, machine.KeyedLeaseLost, machine.KeyedAlreadyCompleted},
+	keyed.Release:   {machine.KeyedOK, machine.KeyedLeaseLost},
+	keyed.Heartbeat: {machine.KeyedOK, machine.KeyedLeaseLost},
+}
+
+// collectKeyedCalls reports the counters of calls about keys.
+func (c *ledgerCollector) collectKeyedCalls(calls map[stats.KeyedCall]uint64, out chan<- prometheus.Metric) {
+	for kind, codes := range keyedCodes {
+		for _, code := range codes {
+			calls[stats.KeyedCall{Kind: kind, Code: code}] += 0
+		}
+	}
+	for call, n := range calls {
+		out <- prometheus.MustNewConstMetric(c.keyedCalls, prometheus.CounterValue, float64(n),
+			keyedCallNames[call.Kind], strings.TrimPrefix(call.Code.String(), "KEYED_"))
+	}
+}
+
 func unixSeconds(t time.Time) float64 { return float64(t.UnixNano()) / 1e9 }
 
 // Describe implements prometheus.Collector.
 func (c *ledgerCollector) Describe(out chan<- *prometheus.Desc) {
 	out <- c.decisions
+	out <- c.keyedCalls
 	for _, v := range c.values {
 		out <- v.desc
 	}
@@ -236,6 +302,7 @@ func (c *ledgerCollector) Collect(out chan<- prometheus.Metric) {
 	for code, n := range state.Decisions {
 		out <- prometheus.MustNewConstMetric(c.decisions, prometheus.CounterValue, float64(n), code.String())
 	}
+	c.collectKeyedCalls(state.Keyed.Calls, out)
 	for _, v := range c.values {
 		if v.needs == nil || v.needs(state) {
 			out <- prometheus.MustNewConstMetric(v.desc, v.kind, v.read(state))
@@ -256,6 +323,7 @@ func (s *Server) ledgerState() *ledgerState {
 	state.viewed = s.options.Ledger.View(ctx, func(v machine.View) error {
 		state.streams, state.index, state.time = v.Streams(), v.Index(), v.Time()
 		state.maxStreams = v.Config().MaxStreams
+		state.reservations, state.now = v.PendingKeys(), s.options.Ledger.Now()
 		return nil
 	}) == nil
 	var err error

@@ -437,6 +437,61 @@ func TestSharesOfKeys(t *testing.T) {
 	}
 }
 
+// The keys and the waiters of one principal take nothing from another's, and a keyed write of one is
+// neither a replay nor a conflict for another.
+func TestPrincipalsDoNotBlock(t *testing.T) {
+	t.Parallel()
+	const limits = `role: writer, scopes: [acme/main], client_ids: ["x"], limits: {keys: 2, waiters: 1}`
+	g := guard(t, server.Options{}, map[string]string{"greedy": limits, "modest": limits})
+	greedy, modest := g.records("greedy"), g.records("modest")
+	reply(t, greedy.Reserve, reserveOf("a", 1))
+	reply(t, greedy.Reserve, reserveOf("b", 1))
+	if err := call(t, greedy.Reserve, reserveOf("c", 1)); connect.CodeOf(err) != connect.CodeResourceExhausted {
+		t.Fatal("a third key:", err)
+	}
+	waitFor := func(c seqledgerv1connect.IdempotencyServiceClient) (ended chan struct{}) {
+		ended = make(chan struct{})
+		go func() { // ends with the request's context, or with the reservation
+			defer close(ended)
+			wait := reserveOf("a", 2)
+			wait.Wait = durationpb.New(time.Minute)
+			_, _ = c.Reserve(t.Context(), connect.NewRequest(wait))
+		}()
+		return ended
+	}
+	waitFor(greedy)
+	eventually(t, "the greedy one to wait", func() bool { return g.ledger.Stats().KeyWaiters == 1 })
+	owned := reply(t, modest.Reserve, reserveOf("a", 1))
+	if owned.Outcome != seqledgerv1.RecordOutcome_RECORD_OUTCOME_ACQUIRED {
+		t.Fatal("another principal's key is in the way:", owned)
+	}
+	ended := waitFor(modest)
+	eventually(t, "the modest one to wait", func() bool { return g.ledger.Stats().KeyWaiters == 2 })
+	reply(t, modest.Complete, &seqledgerv1.CompleteRequest{Owner: ownerOf(reserveOf("a", 1), owned.Token)})
+	<-ended
+
+	write := func(id, value, principal string) (*connect.Response[seqledgerv1.WriteResponse], error) {
+		c := seqledgerv1connect.NewLedgerServiceClient(
+			&http.Client{Transport: withBearer{g.keys[id], g.h2.Transport}}, g.url)
+		w := keyedWrite("job", value)
+		w.Principal = principal
+		return c.Write(t.Context(), connect.NewRequest(w))
+	}
+	first, err := write("modest", "of the modest one", "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	second, err := write("writer", "of the writer", "")
+	if err != nil || second.Msg.Receipt.Replayed || second.Msg.Receipt.TxId == first.Msg.Receipt.TxId {
+		t.Errorf("the same key of another principal: %v, %v", second, err)
+	}
+	for _, value := range []string{"of the writer", "another"} { // a replay or a conflict, were it allowed
+		if _, err := write("modest", value, "client:writer"); connect.CodeOf(err) != connect.CodePermissionDenied {
+			t.Errorf("a writer writes for another: %v", err)
+		}
+	}
+}
+
 // keyedWrite returns a write that belongs to a key.
 func keyedWrite(key, value string) *seqledgerv1.WriteRequest {
 	return &seqledgerv1.WriteRequest{

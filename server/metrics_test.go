@@ -186,3 +186,66 @@ func TestGatesAreCounted(t *testing.T) {
 		t.Errorf("%s write streams are open after the last ended", got)
 	}
 }
+
+// What happens to keys is counted, and no key, namespace, principal or client id is in a label or
+// anywhere else in the metrics.
+func TestKeyedMetrics(t *testing.T) {
+	t.Parallel()
+	h := startWith(t, server.Options{})
+	const secret = "secret"
+	record := func(key string) *seqledgerv1.RecordKey {
+		return &seqledgerv1.RecordKey{Scope: &seqledgerv1.Scope{Organization: secret + "-organization"},
+			Namespace: secret + "-namespace", Principal: secret + "-principal", Key: secret + "-" + key}
+	}
+	reserve := func(key string, attempt byte) *seqledgerv1.ReserveRequest {
+		r := reserveOf(key, attempt)
+		r.Record = record(key)
+		return r
+	}
+	c := h.idempotency()
+	first := reserve("done", 1)
+	token := reply(t, c.Reserve, first).Token
+	reply(t, c.Reserve, reserve("done", 2))
+	reply(t, c.Complete, &seqledgerv1.CompleteRequest{Owner: ownerOf(first, token)})
+	reply(t, c.Reserve, reserve("done", 3))
+	other := reserve("done", 4)
+	other.Fingerprint.Digest[0]++
+	reply(t, c.Reserve, other)
+	reply(t, c.Reserve, reserve("pending", 1))
+	w := keyedWrite("a-job", "x")
+	w.Namespace, w.ClientId, w.IdempotencyKey = secret+"-namespace", secret+"-client", secret+"-write"
+	for range 2 {
+		reply(t, h.client.Write, proto.CloneOf(w))
+	}
+	_, text := h.get(t, "/metrics")
+	if strings.Contains(text, secret) {
+		t.Error("the metrics have what a client has chosen")
+	}
+	for _, want := range []string{
+		`seqledger_keyed_calls_total{call="reserve",code="ACQUIRED"} 2`,
+		`seqledger_keyed_calls_total{call="reserve",code="IN_FLIGHT"} 1`,
+		`seqledger_keyed_calls_total{call="reserve",code="REPLAY"} 1`,
+		`seqledger_keyed_calls_total{call="reserve",code="MISMATCH"} 1`,
+		`seqledger_keyed_calls_total{call="reserve",code="INDETERMINATE"} 0`,
+		`seqledger_keyed_calls_total{call="complete",code="OK"} 1`,
+		`seqledger_keyed_calls_total{call="heartbeat",code="LEASE_LOST"} 0`,
+		`seqledger_keyed_calls_total{call="write",code="COMMITTED"} 1`,
+		`seqledger_keyed_calls_total{call="write",code="REPLAYED"} 1`,
+		`seqledger_keyed_reservations 1`, `seqledger_keyed_waiters 0`, `seqledger_keyed_waited_total 0`,
+		`seqledger_keyed_takeovers_total 0`, `seqledger_keyed_indeterminate_total 0`, `seqledger_keyed_expired_total 0`,
+		`# TYPE seqledger_keyed_oldest_reservation_seconds gauge`,
+	} {
+		if !strings.Contains(text, want+"\n") {
+			t.Errorf("the metrics have no line %s", want)
+		}
+	}
+	status, err := h.admin.GetStatus(t.Context(), connect.NewRequest(&seqledgerv1.GetStatusRequest{}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	node := status.Msg.GetStatus().GetNode()
+	if node.GetReservations() != 1 || node.GetOldestReservation() == nil || node.GetWaitingReserves() != 0 ||
+		node.GetReservationsIndeterminate() != 0 || node.GetCommandsRefused() != 0 {
+		t.Errorf("status %v", node)
+	}
+}

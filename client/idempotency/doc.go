@@ -12,6 +12,9 @@
 // Work that is itself a write to the ledger needs none of them: a keyed write commits with its key
 // in one step.
 //
+// Work that none of them surrounds takes a key by hand: [Store.Reserve], and then [Store.Complete],
+// [Store.Reject] or [Store.Release]. The programs in examples show four uses as a whole.
+//
 // # What happens
 //
 // The first call reserves the key in a [Store] and becomes its owner, with a lease. It does the work,

@@ -25,6 +25,19 @@ func TestDraft_2_1_TheValueIsAString(t *testing.T) {
 	s.expect(s.send(header("Idempotency-Key", `"a-string"`)), http.StatusCreated, "false", 1)
 }
 
+// Section 2.1: clients MUST NOT send more than one field; what they send is not executed.
+func TestDraft_2_1_OneFieldInARequest(t *testing.T) {
+	t.Parallel()
+	s := newService(t)
+	for _, strict := range []bool{false, true} {
+		s.use(func(o *idempotency.Options) { o.Strict = strict })
+		for _, lines := range [][]string{{`"a"`, `"b"`}, {`"a"`, `"a"`}, {"a", "a"}, {`"a`, `b"`}, {"", `"a"`}} {
+			s.refused(s.send(header("Idempotency-Key", lines...)), 400, idempotency.CodeKeyInvalid,
+				idempotency.FixRequest, 0)
+		}
+	}
+}
+
 // Section 2.2: a key MUST NOT be reused with another request with a different payload.
 func TestDraft_2_2_AKeyStandsForOnePayload(t *testing.T) {
 	t.Parallel()
@@ -66,6 +79,55 @@ func TestDraft_2_3_TheExpiryIsPublished(t *testing.T) {
 		pass(1)
 		s.expect(s.send(), http.StatusCreated, "false", 2)
 	})
+}
+
+// Section 2.4: a fingerprint MAY be made of the whole payload, or of selected elements, or of the
+// values of the fields.
+func TestDraft_2_4_Fingerprints(t *testing.T) {
+	t.Parallel()
+	const first, reordered, otherNote, otherAmount = `{"amount":5,"note":"a"}`, `{ "note": "a", "amount": 5 }`,
+		`{"amount":5,"note":"b"}`, `{"amount":6,"note":"a"}`
+	for mode, same := range map[idempotency.FingerprintMode]map[string]bool{
+		idempotency.FingerprintRaw:      {first: true},
+		idempotency.FingerprintJCS:      {first: true, reordered: true},
+		idempotency.FingerprintPointers: {first: true, reordered: true, otherNote: true},
+		idempotency.FingerprintNone:     {first: true, reordered: true, otherNote: true, otherAmount: true},
+	} {
+		s := newService(t, func(o *idempotency.Options) {
+			if o.Fingerprint = mode; mode == idempotency.FingerprintPointers {
+				o.Pointers = []string{"/amount"}
+			}
+		})
+		s.expect(s.send(body(first)), http.StatusCreated, "false", 1)
+		for _, text := range []string{first, reordered, otherNote, otherAmount} {
+			t.Log(mode, text)
+			if same[text] {
+				s.expect(s.send(body(text)), http.StatusCreated, "true", 1)
+			} else {
+				s.refused(s.send(body(text)), 422, idempotency.CodeKeyReused, idempotency.OtherKey, 1)
+			}
+		}
+	}
+}
+
+// Section 2.5: the resource MUST publish its specification, which MUST include the expiry. Every
+// problem links to it.
+func TestDraft_2_5_TheSpecificationIsPublished(t *testing.T) {
+	t.Parallel()
+	s := newService(t, func(o *idempotency.Options) { o.Required = true })
+	problem := s.send(func(r *http.Request) { r.Header.Del("Idempotency-Key") })
+	link, _, _ := strings.Cut(strings.TrimPrefix(problem.Header.Get("Link"), "<"), ">")
+	answer := s.send(func(r *http.Request) { r.Method, r.URL.Path = http.MethodGet, link })
+	var policy map[string]any
+	if err := json.NewDecoder(answer.Body).Decode(&policy); err != nil || answer.StatusCode != http.StatusOK {
+		t.Fatalf("%s: %d, %v", link, answer.StatusCode, err)
+	}
+	for _, name := range []string{"ttl_seconds", "methods", "required"} {
+		if _, ok := policy[name]; !ok {
+			t.Errorf("the policy does not say %s: %v", name, policy)
+		}
+	}
+	s.expect(answer, http.StatusOK, "", 0)
 }
 
 // Section 2.5: for each request the resource SHOULD identify the key, generate the fingerprint if it
@@ -148,6 +210,31 @@ func TestDraft_2_7_AnUncorrectedRequestFailsAgain(t *testing.T) {
 		s.refused(s.send(body("{}")), http.StatusUnprocessableEntity, idempotency.CodeKeyReused, idempotency.OtherKey,
 			1)
 		s.refused(s.send(header("Idempotency-Key", "a,b")), 400, idempotency.CodeKeyInvalid, idempotency.FixRequest, 1)
+	}
+}
+
+// Section 2.7: for all other errors a client acts as the resource documents. Here they are never
+// replayed as results, and each problem says what to do next.
+func TestDraft_2_7_OtherErrors(t *testing.T) {
+	t.Parallel()
+	for _, status := range []int{401, 403, 429, 500, 502, 503, 504} {
+		s := newService(t)
+		s.charge.serve = func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(status) }
+		s.expect(s.send(), status, "false", 1)
+		s.refused(s.send(), http.StatusConflict, idempotency.CodeInFlight, idempotency.SameKey, 1)
+	}
+}
+
+// Section 6: the keys of the examples.
+func TestDraft_6_TheExamples(t *testing.T) {
+	t.Parallel()
+	s := newService(t, func(o *idempotency.Options) { o.Strict = true })
+	for i, key := range []string{`"8e03978e-40d5-43e8-bc93-6894a57f9324"`, `"clkyoesmbgybucifusbbtdsbohtyuuwz"`} {
+		s.expect(s.send(header("Idempotency-Key", key)), http.StatusCreated, "false", int64(i+1))
+		answer := s.send(header("Idempotency-Key", key))
+		if s.expect(answer, http.StatusCreated, "true", int64(i+1)); answer.Header.Get("Idempotency-Key") != key {
+			t.Errorf("%s comes back as %s", key, answer.Header.Get("Idempotency-Key"))
+		}
 	}
 }
 

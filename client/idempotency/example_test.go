@@ -2,12 +2,15 @@ package idempotency_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"log"
 	"net/http"
 	"net/http/httptest"
+	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"connectrpc.com/connect"
@@ -118,6 +121,150 @@ func ExampleInterceptor() {
 	mux := http.NewServeMux()
 	mux.Handle(seqledgerv1connect.NewLedgerServiceHandler(
 		seqledgerv1connect.UnimplementedLedgerServiceHandler{}, connect.WithInterceptors(once)))
+}
+
+// A refusal is a result, too: repeats get it without another attempt.
+func ExampleRejectedError() {
+	store := idempotency.Memory()
+	key := idempotency.RecordKey{Namespace: "cards", Key: "order-9"}
+	charge := func(context.Context, *idempotency.Owner) ([]byte, error) {
+		fmt.Println("asking the bank")
+		return nil, &idempotency.RejectedError{Response: []byte("card declined")}
+	}
+	for range 2 {
+		_, err := idempotency.Do(context.Background(), store, key, charge)
+		if rejected, ok := errors.AsType[*idempotency.RejectedError](err); ok {
+			fmt.Println(string(rejected.Response))
+		}
+	}
+	// Output:
+	// asking the bank
+	// card declined
+	// card declined
+}
+
+// The three steps of a reservation by hand, for work that no function or handler surrounds: for
+// example work that one process begins and another one finishes.
+func ExampleStore() {
+	ctx, store := context.Background(), idempotency.Memory()
+	request := &idempotency.ReserveRequest{
+		Key:       idempotency.RecordKey{Namespace: "shipments", Key: "order-4711"},
+		AttemptID: idempotency.NewAttemptID(),
+	}
+	reservation, err := store.Reserve(ctx, request)
+	if err != nil {
+		log.Fatal(err) // nothing is decided: send the same request again
+	}
+	if reservation.Outcome == idempotency.Acquired {
+		owner := &idempotency.Ownership{Key: request.Key, Token: reservation.Token, AttemptID: request.AttemptID}
+		// Here is the work.
+		done, err := store.Complete(ctx, owner, idempotency.Result{Response: []byte("parcel 12")})
+		if err != nil {
+			log.Fatal(err) // the same
+		}
+		fmt.Println(done.Outcome)
+	}
+	again := *request
+	again.AttemptID = idempotency.NewAttemptID()
+	if reservation, err = store.Reserve(ctx, &again); err != nil {
+		log.Fatal(err)
+	}
+	fmt.Println(reservation.Outcome, string(reservation.Record.Response))
+	// Output:
+	// OK
+	// REPLAY parcel 12
+}
+
+// A handler knows what its work leaves behind better than its status says.
+func ExampleFromContext() {
+	handler := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		owner := idempotency.FromContext(r.Context()) // nil without a key
+		if r.Header.Get("X-Simulate") == "no stock" {
+			if owner != nil {
+				owner.Leave(idempotency.ReleaseKey) // nothing was executed: the same key may try again
+			}
+			http.Error(w, "come back later", http.StatusServiceUnavailable)
+			return
+		}
+		fmt.Fprintln(w, "reserved in attempt", owner.Attempt())
+	})
+	guarded := idempotency.Middleware(idempotency.Memory(), idempotency.Options{})(handler)
+	for _, simulate := range []string{"no stock", ""} {
+		request := httptest.NewRequest(http.MethodPost, "/orders", strings.NewReader("{}"))
+		request.Header.Set("Authorization", "Bearer demo")
+		request.Header.Set("Idempotency-Key", `"order-12"`)
+		request.Header.Set("X-Simulate", simulate)
+		answer := httptest.NewRecorder()
+		guarded.ServeHTTP(answer, request)
+		fmt.Print(answer.Code, " ", answer.Body)
+	}
+	// Output:
+	// 503 come back later
+	// 200 reserved in attempt 1
+}
+
+// Two encodings of one request have one fingerprint.
+func ExampleNewFingerprint() {
+	of := func(body string) idempotency.Fingerprint {
+		f, err := idempotency.NewFingerprint(idempotency.FingerprintJCS, nil, &idempotency.Request{
+			Method: http.MethodPost, Namespace: "charges", MediaType: "application/json", Body: []byte(body),
+		})
+		if err != nil {
+			log.Fatal(err)
+		}
+		return f
+	}
+	fmt.Println(of(`{"amount":5,"to":"a"}`) == of(`{ "to": "a", "amount": 5.0 }`))
+	fmt.Println(of(`{"amount":5,"to":"a"}`) == of(`{"amount":6,"to":"a"}`))
+	// Output:
+	// true
+	// false
+}
+
+// table is a database with the two methods that a store needs. A real one has them in a few lines of
+// SQL: SELECT value, version, now(), and UPDATE … WHERE version = ….
+type table struct {
+	mu   sync.Mutex
+	rows map[string]row
+}
+
+type row struct {
+	value   []byte
+	version int
+}
+
+func (t *table) Load(_ context.Context, key string) (value []byte, version string, now time.Time, err error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if r, ok := t.rows[key]; ok {
+		return r.value, strconv.Itoa(r.version), time.Now(), nil
+	}
+	return nil, "", time.Now(), nil
+}
+
+func (t *table) CompareAndSwap(_ context.Context, key, version string, value []byte, _ time.Time) (bool, error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	r, ok := t.rows[key]
+	if ok && strconv.Itoa(r.version) != version || !ok && version != "" {
+		return false, nil
+	}
+	t.rows[key] = row{value, r.version + 1}
+	return true, nil
+}
+
+// Any database with a compare-and-swap is a store. Test yours with package storetest.
+func ExampleNewStore() {
+	store := idempotency.NewStore(&table{rows: map[string]row{}})
+	key := idempotency.RecordKey{Namespace: "invoices", Key: "invoice-7"}
+	for range 2 {
+		done, err := idempotency.Do(context.Background(), store, key,
+			func(context.Context, *idempotency.Owner) ([]byte, error) { return []byte("sent"), nil })
+		fmt.Println(string(done.Response), done.Replayed, err)
+	}
+	// Output:
+	// sent false <nil>
+	// sent true <nil>
 }
 
 // A key with the number of a client's request in it.

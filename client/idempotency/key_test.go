@@ -98,6 +98,43 @@ func TestParseHeader(t *testing.T) {
 	}
 }
 
+// Every byte in a string of RFC 9651, by itself and behind a backslash. A key is narrower than a
+// string: it has no spaces and is not empty.
+func TestStructuredStrings(t *testing.T) {
+	t.Parallel()
+	for b := range 256 {
+		char := string([]byte{byte(b)})
+		visible := b > ' ' && b <= '~'
+		for field, want := range map[string]string{
+			`"a` + char + `b"`:     map[bool]string{true: "a" + char + "b"}[visible && char != `"` && char != `\`],
+			`"a\` + char + `b"`:    map[bool]string{true: "a" + char + "b"}[char == `"` || char == `\`],
+			`"` + char:             "", // not closed
+			`"a"` + char + `b"`:    "", // closed twice
+			`"a";x="` + char + `"`: map[bool]string{true: "a"}[visible && char != `"` && char != `\` || char == " "],
+		} {
+			for _, strict := range []bool{false, true} {
+				key, err := idempotency.ParseHeader(http.Header{"Idempotency-Key": {field}}, strict)
+				if key != want || (err == nil) != (want != "") {
+					t.Errorf("%q, strict %v: %q, %v; want %q", field, strict, key, err, want)
+				}
+			}
+		}
+	}
+	// The other shapes of the vectors: other types, lists, white space around and within.
+	for field, want := range map[string]string{
+		`"foo"`: "foo", ` "foo" `: "foo", "\t\"foo\"": "foo", `'foo'`: "", `"foo`: "", `"foo \"bar\""`: "",
+		`"foo\"bar\""`: `foo"bar"`,
+		`"foo \,"`:     "", `"foo \`: "", `""`: "", `"   "`: "", `"foo" "bar"`: "", `"foo", "bar"`: "", `("foo")`: "",
+		`a="foo"`: "", `foo`: "", `4`: "", `-4.5`: "", `?0`: "", `@1659578233`: "", `:aGVsbG8=:`: "", `%"foo"`: "",
+		`"foo";a;b=2;c="x"`: "foo", `"foo" ;a`: "", `"foo";`: "", `"foo"; a`: "foo", `"foo";A`: "",
+	} {
+		key, err := idempotency.ParseHeader(http.Header{"Idempotency-Key": {field}}, true)
+		if key != want || (err == nil) != (want != "") {
+			t.Errorf("%q: %q, %v; want %q", field, key, err, want)
+		}
+	}
+}
+
 // FuzzParseHeader: what is taken is a key, as the library reads it, and its quoted form means the
 // same in both modes.
 func FuzzParseHeader(f *testing.F) {

@@ -28,6 +28,7 @@ type mapBackend struct {
 	mu     sync.Mutex
 	values map[string]mapValue
 	writes int
+	keeps  bool // values that may be deleted
 	// fail may make a call fail; applied says whether a swap is stored all the same.
 	fail func(call, key string) (applied bool, err error)
 }
@@ -49,7 +50,7 @@ func (b *mapBackend) Load(ctx context.Context, key string) ([]byte, string, time
 		}
 	}
 	v, ok := b.values[key]
-	if ok && !v.keepUntil.IsZero() && v.keepUntil.Before(time.Now()) {
+	if ok && !b.keeps && !v.keepUntil.IsZero() && v.keepUntil.Before(time.Now()) {
 		delete(b.values, key) // as early as a store may
 		ok = false
 	}
@@ -109,6 +110,11 @@ func TestStores(t *testing.T) {
 			return idempotency.NewStore(slowMemory{slowBackend{m}, m, m})
 		},
 		"Backend": func() idempotency.Store { return idempotency.NewStore(slowBackend{newMapBackend()}) },
+		"BackendThatKeeps": func() idempotency.Store {
+			b := newMapBackend()
+			b.keeps = true
+			return idempotency.NewStore(slowBackend{b})
+		},
 	} {
 		for _, c := range storetest.Cases() {
 			t.Run(name+"/"+c.Name, func(t *testing.T) {
@@ -192,13 +198,13 @@ func TestLedgerErrors(t *testing.T) {
 			}
 		}))
 		t.Cleanup(server.Close)
-		c, err := client.New(client.Options{Server: server.URL})
+		c, err := client.New(client.Options{Server: server.URL, MaxAttempts: 1})
 		if err != nil {
 			t.Fatal(err)
 		}
 		t.Cleanup(func() { _ = c.Close() })
 		s := &service{T: t, store: idempotency.Ledger(c), metrics: newCounter()}
-		s.use(func(o *idempotency.Options) { o.StoreTimeout = 100 * time.Millisecond })
+		s.use()
 		s.refused(s.send(), want.status, want.code, idempotency.SameKey, 0)
 	}
 }

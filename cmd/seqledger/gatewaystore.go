@@ -41,7 +41,7 @@ func (s *gatewayStore) reload() {
 }
 
 // openStore connects to the ledger.
-func (c *gatewayCommand) openStore(e *environment) (*gatewayStore, error) {
+func (c *gatewayProcess) openStore(e *environment) (*gatewayStore, error) {
 	if c.Ledger == "" {
 		return c.openLedger(e)
 	}
@@ -60,7 +60,7 @@ func (c *gatewayCommand) openStore(e *environment) (*gatewayStore, error) {
 
 // openLedger opens the ledger in --data. This process reaches it through a pipe, without
 // credentials; others through --ledger-listen.
-func (c *gatewayCommand) openLedger(e *environment) (*gatewayStore, error) {
+func (c *gatewayProcess) openLedger(e *environment) (*gatewayStore, error) {
 	s := new(gatewayStore)
 	listener, err := c.listenForLedger(e, s)
 	if err != nil {
@@ -114,7 +114,7 @@ func (c *gatewayCommand) openLedger(e *environment) (*gatewayStore, error) {
 
 // listenForLedger prepares --ledger-listen before the ledger is opened: a port in use must not make
 // one. The listener is nil without the flag.
-func (c *gatewayCommand) listenForLedger(e *environment, s *gatewayStore) (listener net.Listener, err error) {
+func (c *gatewayProcess) listenForLedger(e *environment, s *gatewayStore) (listener net.Listener, err error) {
 	if c.LedgerListen == "" {
 		return nil, nil
 	}
@@ -131,7 +131,7 @@ func (c *gatewayCommand) listenForLedger(e *environment, s *gatewayStore) (liste
 }
 
 // startServers serves the ledger to this process, and on the listener if there is one.
-func (c *gatewayCommand) startServers(
+func (c *gatewayProcess) startServers(
 	e *environment, s *gatewayStore, l *ledger.Ledger, listener net.Listener,
 	start func(*server.Server, net.Listener) <-chan struct{},
 ) error {

@@ -165,7 +165,8 @@ func newParser(cli *commandLine, operations *operationFlags, config *configSourc
 		kong.NamedMapper("operation", operations),
 		kong.DefaultEnvars("SEQLEDGER"),
 		kong.Bind(config),
-		kong.PostBuild(longHelp), kong.Vars{"version": "seqledger " + buildVersion().String()},
+		kong.PostBuild(longHelp), kong.PostBuild(keyedVariables),
+		kong.Vars{"version": "seqledger " + buildVersion().String()},
 	)...)
 }
 

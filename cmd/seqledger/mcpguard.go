@@ -70,13 +70,13 @@ func (c *mcpGuardCommand) Run(e *environment, config *configSource) (err error) 
 	}
 	options.Logger = e.log
 	// The ledger of a gateway, and the flags that name it.
-	store := gatewayCommand{Data: c.Data, Ledger: c.Ledger, TokenFile: c.TokenFile, DrainTimeout: c.DrainTimeout}
-	conn, _, stop, err := store.ledger(e)
+	ledger := gatewayProcess{Data: c.Data, Ledger: c.Ledger, TokenFile: c.TokenFile, DrainTimeout: c.DrainTimeout}
+	store, err := ledger.openStore(e)
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, stop()) }()
-	options.Store = idempotency.Ledger(conn)
+	defer func() { err = errors.Join(err, store.stop()) }()
+	options.Store = idempotency.Ledger(store.conn)
 	options.Journal, err = idempotency.OpenJournal(c.Journal, options.Store, e.log)
 	if err != nil {
 		return fail(exitFailed, "give each guard a --journal of its own", "--journal %s: %w", c.Journal, err)

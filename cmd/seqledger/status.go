@@ -183,6 +183,7 @@ func showStatus(t *table, s, last *seqledgerv1.Status) {
 			(*seqledgerv1.NodeStatus).GetCommandsCommitted))
 		t.field("refused", number(node.GetCommandsRefused())+rateSuffix(s, last,
 			(*seqledgerv1.NodeStatus).GetCommandsRefused))
+		t.field("reservations", reservations(s))
 		t.field("state file", byteSize(node.GetStateBytes())+", "+byteSize(node.GetPendingBytes())+
 			" of changes wait for it")
 		t.field("log", byteSize(node.GetLogBytes()))
@@ -191,6 +192,23 @@ func showStatus(t *table, s, last *seqledgerv1.Status) {
 		}
 	}
 	showConfig(t, s.GetConfig())
+}
+
+// reservations describes the keys that are reserved.
+func reservations(s *seqledgerv1.Status) string {
+	node := s.GetNode()
+	text := number(node.GetReservations())
+	if oldest := node.GetOldestReservation(); oldest != nil && node.GetReservations() > 0 {
+		// By the server's wall clock, which ledger time follows.
+		text += ", the oldest " + age(max(0, node.GetTime().AsTime().Sub(oldest.AsTime()))) + " old"
+	}
+	if n := node.GetWaitingReserves(); n > 0 {
+		text += fmt.Sprintf(", %s waiting for their end", number(uint64(n)))
+	}
+	if n := node.GetReservationsIndeterminate(); n > 0 {
+		text += fmt.Sprintf("; %s ended without a result since the start", number(n))
+	}
+	return text
 }
 
 // ledgerAge returns how long ago the last log entry was by the server's clock, or "" if the

@@ -315,6 +315,7 @@ func (m *Machine) changeKeyed(tx Tx, before *keyedEntry, next *keyed.Record, che
 	if err := m.countPending(before.record(), next); err != nil {
 		return nil, err
 	}
+	m.noteChanged(m.keyedKey, before.record(), next)
 	if created {
 		before = new(keyedEntry)
 		if err := m.countKeys(tx, m.keyedKey[:m.principalLength], 1); err != nil {
@@ -342,24 +343,51 @@ func (m *Machine) changeKeyed(tx Tx, before *keyedEntry, next *keyed.Record, che
 			return nil, err
 		}
 	}
-	m.noteChanged(m.keyedKey)
 	m.scratch = after.append(m.scratch[:0])
 	return after, tx.Put(TableKeyed, m.keyedKey, m.scratch)
 }
 
-func (m *Machine) noteChanged(key []byte) {
+// KeyedChange is what one command or eviction pass has done to a keyed record.
+type KeyedChange struct {
+	Key []byte // as KeyedID.TableKey gives it, until the next Apply
+	// Before and After are the states, 0 where there was or is no record.
+	Before, After keyed.State
+	// TakenOver tells that the reservation has gone to another owner.
+	TakenOver bool
+	// Created is when the record was created, Unix nanoseconds of ledger time; 0 if it is gone.
+	Created int64
+
+	end int // of the key in Machine.changedKeys
+}
+
+// noteChanged notes a change; nil stands for no record.
+func (m *Machine) noteChanged(key []byte, before, after *keyed.Record) {
 	m.changedKeys = append(m.changedKeys, key...)
-	m.keyEnds = append(m.keyEnds, len(m.changedKeys))
+	c := KeyedChange{end: len(m.changedKeys)}
+	if before != nil {
+		c.Before = before.State
+	}
+	if after != nil {
+		c.After, c.Created = after.State, after.Created
+		c.TakenOver = c.Before == keyed.Pending && c.After == keyed.Pending && before.Token != after.Token
+	}
+	m.keyedChanges = append(m.keyedChanges, c)
+}
+
+// KeyedChanges calls visit for what the last Apply has done to keyed records, in order.
+func (m *Machine) KeyedChanges(visit func(KeyedChange)) {
+	from := 0
+	for _, c := range m.keyedChanges {
+		c.Key = m.changedKeys[from:c.end]
+		visit(c)
+		from = c.end
+	}
 }
 
 // ChangedKeys calls visit for the keys, as KeyedID.TableKey gives them, of the
 // keyed records that the last Apply has changed, for some more than once.
 func (m *Machine) ChangedKeys(visit func(key string)) {
-	from := 0
-	for _, to := range m.keyEnds {
-		visit(string(m.changedKeys[from:to]))
-		from = to
-	}
+	m.KeyedChanges(func(c KeyedChange) { visit(string(c.Key)) })
 }
 
 // countPending counts the reservations that a change of a record begins or ends.
@@ -454,7 +482,7 @@ func (m *Machine) evictKeyed(tx Tx, entries []expiryEntry) error {
 			continue
 		}
 		if next.State != before.State {
-			m.noteChanged(e.key)
+			m.noteChanged(e.key, &before.Record, next)
 			m.digestEvent(digestTagKeyed, append(m.scratchKey(e.key), byte(next.State)))
 		}
 		before.Record = *next
@@ -494,7 +522,7 @@ func (m *Machine) removeKeyed(tx Tx, key []byte, e *keyedEntry) error {
 	if err := tx.Delete(TableKeyed, key); err != nil {
 		return err
 	}
-	m.noteChanged(key)
+	m.noteChanged(key, &e.Record, nil)
 	m.evictions.Keys++
 	m.digestEvent(digestTagKeyed, append(m.scratchKey(key), 0))
 	return nil

@@ -145,6 +145,27 @@ func (v View) VisitKeyed(
 // PendingKeys returns how many keyed records are reserved.
 func (v View) PendingKeys() uint64 { return v.head.pendingKeys }
 
+// VisitReservations calls visit for the reservations among the first records of the table, with when
+// each was created, and ends when it has found them all. It reads at most so many records.
+func (v View) VisitReservations(most int, visit func(key []byte, created int64)) error {
+	missing := v.PendingKeys()
+	if missing == 0 {
+		return nil
+	}
+	return v.scan(TableKeyed, nil, nil, func(key, value []byte) (bool, error) {
+		e, err := decodeKeyed(value)
+		if err != nil {
+			return false, err
+		}
+		if e.State == keyed.Pending {
+			visit(key, e.Created)
+			missing--
+		}
+		most--
+		return missing > 0 && most > 0, nil
+	})
+}
+
 // Keys returns how many keyed records a principal has in a scope, those that are
 // over and not yet removed included.
 func (v View) Keys(scope Scope, principal string) (uint64, error) {

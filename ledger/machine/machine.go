@@ -31,9 +31,9 @@ type Machine struct {
 
 	committed []Scope // of the blocks that the entry has closed
 	// changedKeys are the keys of the keyed records that the entry has changed, one
-	// behind the other; keyEnds tells where each ends.
-	changedKeys []byte
-	keyEnds     []int
+	// behind the other; keyedChanges tells where each ends, and what was done.
+	changedKeys  []byte
+	keyedChanges []KeyedChange
 
 	// passed is where the machine stood after each of the last entries, oldest
 	// first, to compare with the checks of those that follow.
@@ -97,7 +97,7 @@ func (m *Machine) Apply(tx Tx, entry []byte) ([]Outcome, error) {
 		return nil, err
 	}
 	m.head.advance(header.UnixNanos)
-	m.committed, m.changedKeys, m.keyEnds = m.committed[:0], m.changedKeys[:0], m.keyEnds[:0]
+	m.committed, m.changedKeys, m.keyedChanges = m.committed[:0], m.changedKeys[:0], m.keyedChanges[:0]
 	m.trim()
 
 	outcomes := make([]Outcome, len(commands))

@@ -6,6 +6,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/seqledger/seqledger/internal/keyed"
 	"github.com/seqledger/seqledger/ledger/machine"
 )
 
@@ -54,6 +55,7 @@ type Stats struct {
 	Evictions machine.Evictions
 
 	KeyWaiters int // calls of Reserve that wait for another owner
+	Keyed      Keyed
 
 	Opened           time.Time     // when Open began
 	RecoveryTook     time.Duration // from the start of the log to its end
@@ -63,6 +65,29 @@ type Stats struct {
 	// ClockAhead is how far ledger time is ahead of the wall clock. It says
 	// whether the wall clock was moved since the start, and decides nothing.
 	ClockAhead time.Duration
+}
+
+// Keyed counts what becomes of keyed records and of the calls on them.
+type Keyed struct {
+	// Calls are the calls that have ended, by kind and outcome, those that the state alone has
+	// answered included; a keyed write is a call of kind 0. Replayed entries of the log are not
+	// counted.
+	Calls map[KeyedCall]uint64
+	// Waited are the calls of Reserve that have waited for another owner.
+	Waited uint64
+	// Takeovers are reservations that went to another owner, Indeterminate those whose lease ended
+	// without a result, and Expired the finished records that were removed. Replayed entries of the
+	// log are included.
+	Takeovers, Indeterminate, Expired uint64
+	// Oldest is when the oldest reservation was made, in ledger time; zero if none is known. See
+	// package ledger for which are known.
+	Oldest time.Time
+}
+
+// KeyedCall is a kind of call on a keyed record, and what became of it.
+type KeyedCall struct {
+	Kind keyed.Kind
+	Code machine.Code
 }
 
 // Distribution says how often something was how large, since Open. It has the

@@ -36,14 +36,18 @@ func Cases() []Case {
 		{"RaceForATakeover", raceForATakeover},
 		{"TokensGrow", tokensGrow},
 		{"ExpiredRecordIsReplaced", expiredRecordIsReplaced},
+		{"RefusalExpires", refusalExpires},
 		{"PendingRecordStays", pendingRecordStays},
 		{"LateCompletion", lateCompletion},
 		{"LateCompletionAfterATakeover", lateCompletionAfterATakeover},
+		{"LostAnswerBehindATakeover", lostAnswerBehindATakeover},
 		{"HeartbeatsKeepTheLease", heartbeatsKeepTheLease},
 		{"ReleaseFreesTheKey", releaseFreesTheKey},
 		{"CheckpointReachesTheNextOwner", checkpointReachesTheNextOwner},
 		{"StaleReserve", staleReserve},
 		{"WaitEndsWithTheResult", waitEndsWithTheResult},
+		{"WaitEndsWithTheRefusal", waitEndsWithTheRefusal},
+		{"WaitEndsWithTheRelease", waitEndsWithTheRelease},
 		{"WaitEndsWithItsContext", waitEndsWithItsContext},
 		{"KeysAreApart", keysAreApart},
 		{"LargeValues", largeValues},
@@ -329,6 +333,20 @@ func expiredRecordIsReplaced(t *testing.T, store idempotency.Store) {
 	}
 }
 
+// A refusal answers for its own time, and then the key is free for any request.
+func refusalExpires(t *testing.T, store idempotency.Store) {
+	s := newSubject(t, store)
+	owner := s.acquire(s.request(func(r *idempotency.ReserveRequest) { r.TTL = time.Hour }))
+	s.expect("Reject", idempotency.OK)(s.Reject(s.ctx, owner, idempotency.Result{Response: []byte("no"),
+		TTL: time.Second}))
+	s.eventually("the end of the refusal", func() bool {
+		_, err := s.Get(s.ctx, &s.key)
+		return errors.Is(err, idempotency.ErrNotFound)
+	})
+	s.oneWinner(otherRequest)
+	s.reserve(s.request(), idempotency.Mismatch)
+}
+
 // A record whose owner does not come back is there when its lease has ended, although nothing has
 // looked at it: a store that forgot it would let the work run twice.
 func pendingRecordStays(t *testing.T, store idempotency.Store) {
@@ -384,6 +402,22 @@ func lateCompletionAfterATakeover(t *testing.T, store idempotency.Store) {
 	}
 }
 
+// A copy of a Reserve that comes behind a takeover makes no second owner.
+func lostAnswerBehindATakeover(t *testing.T, store idempotency.Store) {
+	s := newSubject(t, store)
+	request := s.request(brief, takingOver)
+	s.acquire(request)
+	second := s.acquire(s.request(takingOver, waiting))
+	if copied, err := s.Reserve(s.ctx, request); err != nil || copied.Outcome == idempotency.Acquired {
+		t.Errorf("the copy gets %+v, %v", copied, err)
+	}
+	s.expect("Heartbeat", idempotency.OK)(s.Heartbeat(s.ctx, second, time.Minute))
+	s.expect("Complete", idempotency.OK)(s.Complete(s.ctx, second, result("second")))
+	if r := s.reserve(request, idempotency.Replay).Record; string(r.Response) != "second" {
+		t.Errorf("replay: %+v", r)
+	}
+}
+
 func heartbeatsKeepTheLease(t *testing.T, store idempotency.Store) {
 	s := newSubject(t, store)
 	request := s.request(brief)
@@ -434,29 +468,80 @@ func staleReserve(t *testing.T, store idempotency.Store) {
 	}
 }
 
+// waiters reserves from many callers at once, who wait, and returns a function that waits for their
+// answers. Some may come behind what ends the reservation, and are answered the same.
+func (s *subject) waiters() (answers func() []*idempotency.Reservation) {
+	var mu sync.Mutex
+	var all []*idempotency.Reservation
+	var group sync.WaitGroup
+	for range racers {
+		// Ends with the reservation; the returned function joins it.
+		group.Go(func() {
+			request := s.request(waiting)
+			answer, err := s.Reserve(s.ctx, request)
+			if err != nil {
+				s.Errorf("Reserve: %v", err)
+				return
+			}
+			if answer.Outcome == idempotency.Acquired { // ends at once, for the next one
+				owner := &idempotency.Ownership{Key: request.Key, Token: answer.Token, AttemptID: request.AttemptID}
+				if done, err := s.Complete(s.ctx, owner, result("by a waiter")); err != nil ||
+					done.Outcome != idempotency.OK {
+					s.Errorf("Complete: %+v, %v", done, err)
+				}
+			}
+			mu.Lock()
+			defer mu.Unlock()
+			all = append(all, answer)
+		})
+	}
+	return func() []*idempotency.Reservation {
+		group.Wait()
+		return all
+	}
+}
+
 func waitEndsWithTheResult(t *testing.T, store idempotency.Store) {
 	s := newSubject(t, store)
 	owner := s.acquire(s.request())
-	answers := make(chan *idempotency.Reservation, racers)
-	var group sync.WaitGroup
-	for range racers {
-		// Ends with the result; the Wait below joins it.
-		group.Go(func() {
-			answer, err := s.Reserve(s.ctx, s.request(waiting))
-			if err != nil {
-				t.Errorf("Reserve: %v", err)
-				return
-			}
-			answers <- answer
-		})
-	}
+	answers := s.waiters()
 	s.expect("Complete", idempotency.OK)(s.Complete(s.ctx, owner, result("done")))
-	group.Wait()
-	close(answers)
-	for answer := range answers {
+	for _, answer := range answers() {
 		if answer.Outcome != idempotency.Replay || string(answer.Record.Response) != "done" {
 			t.Errorf("a caller that waited got %+v", answer)
 		}
+	}
+}
+
+func waitEndsWithTheRefusal(t *testing.T, store idempotency.Store) {
+	s := newSubject(t, store)
+	owner := s.acquire(s.request())
+	answers := s.waiters()
+	s.expect("Reject", idempotency.OK)(s.Reject(s.ctx, owner, result("no")))
+	for _, answer := range answers() {
+		if answer.Outcome != idempotency.Replay || answer.Record.State != idempotency.Rejected {
+			t.Errorf("a caller that waited got %+v", answer)
+		}
+	}
+}
+
+// One of those that wait becomes the owner, and the others get its result.
+func waitEndsWithTheRelease(t *testing.T, store idempotency.Store) {
+	s := newSubject(t, store)
+	owner := s.acquire(s.request())
+	answers := s.waiters()
+	s.expect("Release", idempotency.OK)(s.Release(s.ctx, owner))
+	owners := 0
+	for _, answer := range answers() {
+		switch {
+		case answer.Outcome == idempotency.Acquired && answer.Token > owner.Token:
+			owners++
+		case answer.Outcome != idempotency.Replay || string(answer.Record.Response) != "by a waiter":
+			t.Errorf("a caller that waited got %+v", answer)
+		}
+	}
+	if owners != 1 {
+		t.Errorf("%d of those that waited became owners", owners)
 	}
 }
 

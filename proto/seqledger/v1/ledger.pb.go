@@ -1897,9 +1897,19 @@ type NodeStatus struct {
 	// Room left on the file system of the data directory.
 	DiskFreeBytes uint64 `protobuf:"varint,10,opt,name=disk_free_bytes,json=diskFreeBytes,proto3" json:"disk_free_bytes,omitempty"`
 	// Why the node takes no writes; empty when it takes them.
-	NotReady      string `protobuf:"bytes,11,opt,name=not_ready,json=notReady,proto3" json:"not_ready,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	NotReady string `protobuf:"bytes,11,opt,name=not_ready,json=notReady,proto3" json:"not_ready,omitempty"`
+	// Keys that are reserved: their owners are at work, or gone.
+	Reservations uint64 `protobuf:"varint,12,opt,name=reservations,proto3" json:"reservations,omitempty"`
+	// When the oldest reservation that the node knows of was made, in ledger time;
+	// not set if there is none.
+	OldestReservation *timestamppb.Timestamp `protobuf:"bytes,13,opt,name=oldest_reservation,json=oldestReservation,proto3" json:"oldest_reservation,omitempty"`
+	// Reserves that wait for another owner.
+	WaitingReserves uint32 `protobuf:"varint,14,opt,name=waiting_reserves,json=waitingReserves,proto3" json:"waiting_reserves,omitempty"`
+	// Reservations whose lease ended without a result since the start, those that
+	// were replayed included.
+	ReservationsIndeterminate uint64 `protobuf:"varint,15,opt,name=reservations_indeterminate,json=reservationsIndeterminate,proto3" json:"reservations_indeterminate,omitempty"`
+	unknownFields             protoimpl.UnknownFields
+	sizeCache                 protoimpl.SizeCache
 }
 
 func (x *NodeStatus) Reset() {
@@ -2007,6 +2017,34 @@ func (x *NodeStatus) GetNotReady() string {
 		return x.NotReady
 	}
 	return ""
+}
+
+func (x *NodeStatus) GetReservations() uint64 {
+	if x != nil {
+		return x.Reservations
+	}
+	return 0
+}
+
+func (x *NodeStatus) GetOldestReservation() *timestamppb.Timestamp {
+	if x != nil {
+		return x.OldestReservation
+	}
+	return nil
+}
+
+func (x *NodeStatus) GetWaitingReserves() uint32 {
+	if x != nil {
+		return x.WaitingReserves
+	}
+	return 0
+}
+
+func (x *NodeStatus) GetReservationsIndeterminate() uint64 {
+	if x != nil {
+		return x.ReservationsIndeterminate
+	}
+	return 0
 }
 
 var File_seqledger_v1_ledger_proto protoreflect.FileDescriptor
@@ -2137,7 +2175,7 @@ const file_seqledger_v1_ledger_proto_rawDesc = "" +
 	"\n" +
 	"expires_at\x18\x05 \x01(\v2\x1a.google.protobuf.TimestampR\texpiresAt\x12!\n" +
 	"\fstored_bytes\x18\x06 \x01(\x04R\vstoredBytes\x12,\n" +
-	"\x12stored_bytes_limit\x18\a \x01(\x04R\x10storedBytesLimit\"\xee\x03\n" +
+	"\x12stored_bytes_limit\x18\a \x01(\x04R\x10storedBytesLimit\"\xc7\x05\n" +
 	"\n" +
 	"NodeStatus\x129\n" +
 	"\n" +
@@ -2153,7 +2191,11 @@ const file_seqledger_v1_ledger_proto_rawDesc = "" +
 	"\rpending_bytes\x18\t \x01(\x04R\fpendingBytes\x12&\n" +
 	"\x0fdisk_free_bytes\x18\n" +
 	" \x01(\x04R\rdiskFreeBytes\x12\x1b\n" +
-	"\tnot_ready\x18\v \x01(\tR\bnotReady*`\n" +
+	"\tnot_ready\x18\v \x01(\tR\bnotReady\x12\"\n" +
+	"\freservations\x18\f \x01(\x04R\freservations\x12I\n" +
+	"\x12oldest_reservation\x18\r \x01(\v2\x1a.google.protobuf.TimestampR\x11oldestReservation\x12)\n" +
+	"\x10waiting_reserves\x18\x0e \x01(\rR\x0fwaitingReserves\x12=\n" +
+	"\x1areservations_indeterminate\x18\x0f \x01(\x04R\x19reservationsIndeterminate*`\n" +
 	"\fBlockContent\x12\x1d\n" +
 	"\x19BLOCK_CONTENT_UNSPECIFIED\x10\x00\x12\x18\n" +
 	"\x14BLOCK_CONTENT_HEADER\x10\x01\x12\x17\n" +
@@ -2272,33 +2314,34 @@ var file_seqledger_v1_ledger_proto_depIdxs = []int32{
 	41, // 37: seqledger.v1.NodeStatus.started_at:type_name -> google.protobuf.Timestamp
 	41, // 38: seqledger.v1.NodeStatus.time:type_name -> google.protobuf.Timestamp
 	30, // 39: seqledger.v1.NodeStatus.recovery_duration:type_name -> google.protobuf.Duration
-	1,  // 40: seqledger.v1.LedgerService.Write:input_type -> seqledger.v1.WriteRequest
-	3,  // 41: seqledger.v1.LedgerService.WriteStream:input_type -> seqledger.v1.WriteStreamRequest
-	8,  // 42: seqledger.v1.LedgerService.GetClientState:input_type -> seqledger.v1.GetClientStateRequest
-	6,  // 43: seqledger.v1.LedgerService.OpenSession:input_type -> seqledger.v1.OpenSessionRequest
-	10, // 44: seqledger.v1.LedgerService.GetEntity:input_type -> seqledger.v1.GetEntityRequest
-	12, // 45: seqledger.v1.LedgerService.ListEntities:input_type -> seqledger.v1.ListEntitiesRequest
-	14, // 46: seqledger.v1.LedgerService.ListRelationships:input_type -> seqledger.v1.ListRelationshipsRequest
-	16, // 47: seqledger.v1.LedgerService.GetTransaction:input_type -> seqledger.v1.GetTransactionRequest
-	18, // 48: seqledger.v1.LedgerService.GetBlock:input_type -> seqledger.v1.GetBlockRequest
-	20, // 49: seqledger.v1.LedgerService.ListBlocks:input_type -> seqledger.v1.ListBlocksRequest
-	22, // 50: seqledger.v1.LedgerService.Watch:input_type -> seqledger.v1.WatchRequest
-	2,  // 51: seqledger.v1.LedgerService.Write:output_type -> seqledger.v1.WriteResponse
-	5,  // 52: seqledger.v1.LedgerService.WriteStream:output_type -> seqledger.v1.WriteStreamResponse
-	9,  // 53: seqledger.v1.LedgerService.GetClientState:output_type -> seqledger.v1.GetClientStateResponse
-	7,  // 54: seqledger.v1.LedgerService.OpenSession:output_type -> seqledger.v1.OpenSessionResponse
-	11, // 55: seqledger.v1.LedgerService.GetEntity:output_type -> seqledger.v1.GetEntityResponse
-	13, // 56: seqledger.v1.LedgerService.ListEntities:output_type -> seqledger.v1.ListEntitiesResponse
-	15, // 57: seqledger.v1.LedgerService.ListRelationships:output_type -> seqledger.v1.ListRelationshipsResponse
-	17, // 58: seqledger.v1.LedgerService.GetTransaction:output_type -> seqledger.v1.GetTransactionResponse
-	19, // 59: seqledger.v1.LedgerService.GetBlock:output_type -> seqledger.v1.GetBlockResponse
-	21, // 60: seqledger.v1.LedgerService.ListBlocks:output_type -> seqledger.v1.ListBlocksResponse
-	23, // 61: seqledger.v1.LedgerService.Watch:output_type -> seqledger.v1.WatchResponse
-	51, // [51:62] is the sub-list for method output_type
-	40, // [40:51] is the sub-list for method input_type
-	40, // [40:40] is the sub-list for extension type_name
-	40, // [40:40] is the sub-list for extension extendee
-	0,  // [0:40] is the sub-list for field type_name
+	41, // 40: seqledger.v1.NodeStatus.oldest_reservation:type_name -> google.protobuf.Timestamp
+	1,  // 41: seqledger.v1.LedgerService.Write:input_type -> seqledger.v1.WriteRequest
+	3,  // 42: seqledger.v1.LedgerService.WriteStream:input_type -> seqledger.v1.WriteStreamRequest
+	8,  // 43: seqledger.v1.LedgerService.GetClientState:input_type -> seqledger.v1.GetClientStateRequest
+	6,  // 44: seqledger.v1.LedgerService.OpenSession:input_type -> seqledger.v1.OpenSessionRequest
+	10, // 45: seqledger.v1.LedgerService.GetEntity:input_type -> seqledger.v1.GetEntityRequest
+	12, // 46: seqledger.v1.LedgerService.ListEntities:input_type -> seqledger.v1.ListEntitiesRequest
+	14, // 47: seqledger.v1.LedgerService.ListRelationships:input_type -> seqledger.v1.ListRelationshipsRequest
+	16, // 48: seqledger.v1.LedgerService.GetTransaction:input_type -> seqledger.v1.GetTransactionRequest
+	18, // 49: seqledger.v1.LedgerService.GetBlock:input_type -> seqledger.v1.GetBlockRequest
+	20, // 50: seqledger.v1.LedgerService.ListBlocks:input_type -> seqledger.v1.ListBlocksRequest
+	22, // 51: seqledger.v1.LedgerService.Watch:input_type -> seqledger.v1.WatchRequest
+	2,  // 52: seqledger.v1.LedgerService.Write:output_type -> seqledger.v1.WriteResponse
+	5,  // 53: seqledger.v1.LedgerService.WriteStream:output_type -> seqledger.v1.WriteStreamResponse
+	9,  // 54: seqledger.v1.LedgerService.GetClientState:output_type -> seqledger.v1.GetClientStateResponse
+	7,  // 55: seqledger.v1.LedgerService.OpenSession:output_type -> seqledger.v1.OpenSessionResponse
+	11, // 56: seqledger.v1.LedgerService.GetEntity:output_type -> seqledger.v1.GetEntityResponse
+	13, // 57: seqledger.v1.LedgerService.ListEntities:output_type -> seqledger.v1.ListEntitiesResponse
+	15, // 58: seqledger.v1.LedgerService.ListRelationships:output_type -> seqledger.v1.ListRelationshipsResponse
+	17, // 59: seqledger.v1.LedgerService.GetTransaction:output_type -> seqledger.v1.GetTransactionResponse
+	19, // 60: seqledger.v1.LedgerService.GetBlock:output_type -> seqledger.v1.GetBlockResponse
+	21, // 61: seqledger.v1.LedgerService.ListBlocks:output_type -> seqledger.v1.ListBlocksResponse
+	23, // 62: seqledger.v1.LedgerService.Watch:output_type -> seqledger.v1.WatchResponse
+	52, // [52:63] is the sub-list for method output_type
+	41, // [41:52] is the sub-list for method input_type
+	41, // [41:41] is the sub-list for extension type_name
+	41, // [41:41] is the sub-list for extension extendee
+	0,  // [0:41] is the sub-list for field type_name
 }
 
 func init() { file_seqledger_v1_ledger_proto_init() }

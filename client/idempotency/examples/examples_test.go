@@ -1,0 +1,703 @@
+package examples_test
+
+import (
+	"bufio"
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+)
+
+// binaries is the directory of the programs under test.
+var binaries string
+
+// TestMain builds the programs once. They are processes without the race detector.
+func TestMain(m *testing.M) {
+	dir, err := os.MkdirTemp("", "examples")
+	if err == nil {
+		binaries = dir
+		var out []byte
+		if out, err = exec.Command("go", "build", "-ldflags=-w", "-o", dir+"/", "./jobs", "./tasks", "./submit",
+			"./forms",
+			"../../../cmd/seqledger").CombinedOutput(); err != nil {
+			err = fmt.Errorf("go build: %w\n%s", err, out)
+		}
+	}
+	code := 1
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+	} else {
+		code = m.Run()
+	}
+	_ = os.RemoveAll(dir)
+	os.Exit(code)
+}
+
+// loopback is an address in the first line of a program.
+var loopback = regexp.MustCompile(`127\.0\.0\.1:\d+`)
+
+// process is a running program.
+type process struct {
+	*testing.T
+
+	cmd     *exec.Cmd
+	address string // that it listens on, from its first line
+
+	mu    sync.Mutex
+	lines []string // of its output, behind the first
+	grown *sync.Cond
+}
+
+// start starts a program and waits for its first line, which ends with its address.
+func start(t *testing.T, name string, args ...string) *process {
+	t.Helper()
+	p := &process{T: t, cmd: exec.Command(filepath.Join(binaries, name), args...)}
+	p.grown = sync.NewCond(&p.mu)
+	var stderr bytes.Buffer
+	p.cmd.Stderr = &stderr
+	out, err := p.cmd.StdoutPipe()
+	if err == nil {
+		err = p.cmd.Start()
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(p.kill)
+	reader := bufio.NewReader(out)
+	first, err := reader.ReadString('\n')
+	if err != nil {
+		p.kill()
+		t.Fatalf("%s said %q (%v): %s", name, first, err, stderr.String())
+	}
+	p.address = loopback.FindString(first)
+	go func() { // ends with the process
+		scanner := bufio.NewScanner(reader)
+		for scanner.Scan() {
+			p.mu.Lock()
+			p.lines = append(p.lines, scanner.Text())
+			p.grown.Broadcast()
+			p.mu.Unlock()
+		}
+	}()
+	return p
+}
+
+// kill is kill -9, and waits.
+func (p *process) kill() {
+	_ = p.cmd.Process.Kill()
+	_ = p.cmd.Wait()
+}
+
+// output waits for a number of lines and returns all that there are.
+func (p *process) output(least int) []string {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for len(p.lines) < least {
+		p.grown.Wait()
+	}
+	return slices.Clone(p.lines)
+}
+
+// serve starts a ledger in a directory.
+func serve(t *testing.T, dir, listen string) *process {
+	t.Helper()
+	return start(t, "seqledger", "serve", "--json", "--listen", listen, "--data", dir)
+}
+
+// answer is a response that was read.
+type answer struct {
+	status int
+	header http.Header
+	body   string
+}
+
+// field returns a member of a JSON body, by the names on the way to it.
+func (a *answer) field(t *testing.T, path ...string) string {
+	t.Helper()
+	var value any
+	if err := json.Unmarshal([]byte(a.body), &value); err != nil {
+		t.Fatalf("%v: %d %s", err, a.status, a.body)
+	}
+	for _, name := range path {
+		object, _ := value.(map[string]any)
+		value = object[name]
+	}
+	text, _ := value.(string)
+	return text
+}
+
+// request sends a request; the headers are names and values in turn.
+func request(t *testing.T, method, address, path, body string, headers ...string) *answer {
+	t.Helper()
+	r, err := http.NewRequestWithContext(t.Context(), method, "http://"+address+path, strings.NewReader(body))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := 0; i < len(headers); i += 2 {
+		r.Header.Set(headers[i], headers[i+1])
+	}
+	response, err := http.DefaultClient.Do(r)
+	if err != nil {
+		t.Error(err)
+		return new(answer)
+	}
+	defer response.Body.Close()
+	text, err := io.ReadAll(response.Body)
+	if err != nil {
+		t.Error(err)
+	}
+	return &answer{response.StatusCode, response.Header, string(text)}
+}
+
+// expect checks the status of an answer.
+func (a *answer) expect(t *testing.T, status int) *answer {
+	t.Helper()
+	if a.status != status {
+		t.Fatalf("status %d, want %d: %s", a.status, status, a.body)
+	}
+	return a
+}
+
+// eventually waits for a condition that other processes bring about.
+func eventually(t *testing.T, what string, holds func() bool) {
+	t.Helper()
+	for end := time.Now().Add(time.Minute); !holds(); {
+		timer := time.NewTimer(10 * time.Millisecond)
+		<-timer.C
+		if time.Now().After(end) {
+			t.Fatal("waited a minute for ", what)
+		}
+	}
+}
+
+// race calls f from many goroutines at once and returns the answers.
+func race(n int, f func(i int) *answer) []*answer {
+	answers := make([]*answer, n)
+	var group sync.WaitGroup
+	for i := range answers {
+		group.Go(func() { answers[i] = f(i) })
+	}
+	group.Wait()
+	return answers
+}
+
+// producer adds tasks to a ledger.
+type producer struct {
+	*testing.T
+
+	ledger *process
+}
+
+// add runs the program once.
+func (p *producer) add(args ...string) (id, status string, code int) {
+	cmd := exec.Command(filepath.Join(binaries, "tasks"),
+		append([]string{"add", "--server", p.ledger.address}, args...)...)
+	out, err := cmd.Output()
+	switch {
+	case cmd.ProcessState == nil:
+		p.Error(err)
+		return "", "", -1
+	case err != nil:
+		return "", "", cmd.ProcessState.ExitCode()
+	}
+	var got struct{ ID, Status string }
+	if err := json.Unmarshal(out, &got); err != nil {
+		p.Errorf("%v: %s", err, out)
+	}
+	return got.ID, got.Status, 0
+}
+
+// expect adds a task and checks the answer; any id will do if wantID is "".
+func (p *producer) expect(wantStatus, wantID string, args ...string) string {
+	p.Helper()
+	id, status, code := p.add(args...)
+	if code != 0 || status != wantStatus || wantID != "" && id != wantID {
+		p.Errorf("%v: %s %s, exit code %d; want %s %s", args, status, id, code, wantStatus, wantID)
+	}
+	return id
+}
+
+func (p *producer) conflict(args ...string) {
+	p.Helper()
+	if id, status, code := p.add(args...); code != 3 {
+		p.Errorf("%v: %s %s, exit code %d; want a conflict", args, status, id, code)
+	}
+}
+
+// A task is added once for its key, however many producers add it at once, and after the ledger was
+// killed. The key is known for 30 days.
+func TestTasks(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	p := &producer{t, serve(t, dir, "127.0.0.1:0")}
+	var mu sync.Mutex
+	statuses, ids := map[string]int{}, map[string]bool{}
+	var group sync.WaitGroup
+	for range 8 {
+		group.Go(func() {
+			id, status, _ := p.add("--key", "invoice-7", "mail", "hello")
+			mu.Lock()
+			defer mu.Unlock()
+			statuses[status]++
+			ids[id] = true
+		})
+	}
+	group.Wait()
+	if statuses["created"] != 1 || statuses["existing"] != 7 || len(ids) != 1 {
+		t.Fatalf("%v, ids %v", statuses, ids)
+	}
+	p.ledger.kill()
+	p.ledger = serve(t, dir, p.ledger.address)
+	if id := p.expect("existing", "", "--key", "invoice-7", "mail", "hello"); !ids[id] {
+		t.Errorf("after a kill the id is %s, and was %v", id, ids)
+	}
+	p.conflict("--key", "invoice-7", "mail", "another text")
+	text, err := exec.Command(filepath.Join(binaries, "seqledger"), "key", "list", "--json", "--all", "--scope",
+		"tasks",
+		"--server", p.ledger.address).Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var listed struct{ CreatedAt, ExpiresAt time.Time }
+	line, _, _ := bytes.Cut(text, []byte("\n"))
+	if err := json.Unmarshal(line, &listed); err != nil || listed.ExpiresAt.Sub(listed.CreatedAt) != 30*24*time.Hour {
+		t.Errorf("a key is known from %v to %v (%v): %s", listed.CreatedAt, listed.ExpiresAt, err, line)
+	}
+}
+
+// What a key is unique among is what the producer says, and another task under it is a conflict and
+// not the wrong task. A worker gets the tasks of its queue in order.
+func TestTaskScopes(t *testing.T) {
+	t.Parallel()
+	p := &producer{t, serve(t, t.TempDir(), "127.0.0.1:0")}
+	key, byQueue, slow := []string{"--key", "7"}, []string{"--key", "7", "--unique", "queue"},
+		[]string{"--queue", "slow"}
+	with := func(lists ...[]string) []string { return slices.Concat(lists...) }
+	mail, print := []string{"mail", "hello"}, []string{"print", "hello"}
+	// By type: another type has the key for itself, and the same type has it in every queue.
+	first := p.expect("created", "", with(key, mail)...)
+	second := p.expect("created", "", with(key, print)...)
+	p.conflict(with(key, slow, mail)...)
+	// By queue: another type under the key is a conflict.
+	third := p.expect("created", "", with(byQueue, mail)...)
+	p.conflict(with(byQueue, print)...)
+	elsewhere := p.expect("created", "", with(byQueue, slow, print)...)
+	// By a name of the producer's, which is never a type or a queue.
+	custom := []string{"--key", "7", "--unique", "mail"}
+	fourth := p.expect("created", "", with(custom, mail)...)
+	p.expect("existing", fourth, with(custom, mail)...)
+	p.expect("existing", elsewhere, with(byQueue, slow, print)...)
+
+	cmd := exec.Command(filepath.Join(binaries, "tasks"), "work", "--server", p.ledger.address)
+	out, err := cmd.StdoutPipe()
+	if err == nil {
+		err = cmd.Start()
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = cmd.Process.Kill(); _ = cmd.Wait() }()
+	last := p.expect("created", "", "--key", "last", "mail", "the end") // comes live
+	worked := bufio.NewScanner(out)
+	for _, want := range []string{first, second, third, fourth, last} {
+		var got struct{ ID string }
+		if !worked.Scan() || json.Unmarshal(worked.Bytes(), &got) != nil || got.ID != want {
+			t.Fatalf("the worker got %s, want %s", worked.Bytes(), want)
+		}
+	}
+}
+
+// runner is what takes jobs behind the example submit.
+type runner struct {
+	*httptest.Server
+
+	mu    sync.Mutex
+	jobs  []string
+	enter chan struct{} // gets a value for each job that comes
+	leave chan int      // has the status for each, which waits for it
+}
+
+func newRunner(t *testing.T) *runner {
+	r := &runner{enter: make(chan struct{}, 100), leave: make(chan int, 100)}
+	r.Server = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, request *http.Request) {
+		job, _ := io.ReadAll(request.Body)
+		r.mu.Lock()
+		r.jobs = append(r.jobs, string(job))
+		name := fmt.Sprint("job-", len(r.jobs))
+		r.mu.Unlock()
+		r.enter <- struct{}{}
+		select {
+		case status := <-r.leave:
+			w.WriteHeader(status)
+			_, _ = io.WriteString(w, name)
+		case <-request.Context().Done():
+		}
+	}))
+	t.Cleanup(r.Close)
+	return r
+}
+
+// ran fails unless as many jobs have come.
+func (r *runner) ran(t *testing.T, want int) {
+	t.Helper()
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if len(r.jobs) != want {
+		t.Fatalf("the runner got %q, want %d", r.jobs, want)
+	}
+}
+
+// submission is a ledger, a runner and a service between them.
+type submission struct {
+	*testing.T
+
+	ledger  *process
+	runner  *runner
+	service *process
+}
+
+func newSubmission(t *testing.T) *submission {
+	s := &submission{T: t, ledger: serve(t, t.TempDir(), "127.0.0.1:0"), runner: newRunner(t)}
+	s.service = s.replica("--wait", "60s")
+	return s
+}
+
+// replica starts one more service.
+func (s *submission) replica(args ...string) *process {
+	return start(s.T, "submit", append([]string{"--listen", "127.0.0.1:0", "--server", s.ledger.address,
+		"--runner", s.runner.URL}, args...)...)
+}
+
+const nightly = `"nightly"`
+
+// submit sends a job under the key nightly.
+func (s *submission) submit(to *process, body string) *answer {
+	return request(s.T, http.MethodPost, to.address, "/jobs", body, "Idempotency-Key", nightly)
+}
+
+// Requests that come while the first one is under way, to any replica, wait and get its job.
+func TestSubmitCoalesces(t *testing.T) {
+	t.Parallel()
+	s := newSubmission(t)
+	impatient := s.replica("--wait", "1ms")
+	const callers = 32
+	all := make(chan []*answer)
+	go func() { // received below
+		all <- race(callers, func(i int) *answer {
+			// White space and the order of names do not make another job.
+			return s.submit(s.service, []string{`{"image":"report","n":1}`, `{ "n": 1, "image": "report" }`}[i%2])
+		})
+	}()
+	<-s.runner.enter
+	eventually(t, "the others to wait", func() bool {
+		metrics := request(t, http.MethodGet, s.ledger.address, "/metrics", "").expect(t, http.StatusOK)
+		return strings.Contains(metrics.body, fmt.Sprintf("seqledger_keyed_waiters %d\n", callers-1))
+	})
+	pending := s.submit(impatient, `{"image":"report","n":1}`).expect(t, http.StatusAccepted)
+	if pending.field(t, "state") != "PENDING" || pending.header.Get("Retry-After") == "" {
+		t.Errorf("%+v", pending)
+	}
+	known := request(t, http.MethodGet, impatient.address, "/jobs/nightly", "").expect(t, http.StatusOK)
+	if known.field(t, "state") != "PENDING" {
+		t.Error(known.body)
+	}
+	s.submit(impatient, `{"image":"another"}`).expect(t, http.StatusConflict)
+	s.runner.leave <- http.StatusOK
+	first := 0
+	for _, a := range <-all {
+		a.expect(t, http.StatusCreated)
+		if a.field(t, "job") != "job-1" || a.field(t, "state") != "COMMITTED" {
+			t.Error(a.body)
+		}
+		if !strings.Contains(a.body, `"replayed":true`) {
+			first++
+		}
+	}
+	if first != 1 {
+		t.Errorf("%d answers are the first", first)
+	}
+	s.runner.ran(t, 1)
+	known = request(t, http.MethodGet, impatient.address, "/jobs/nightly", "").expect(t, http.StatusOK)
+	if known.field(t, "state") != "COMMITTED" || known.field(t, "job") != "job-1" {
+		t.Error(known.body)
+	}
+}
+
+// A refusal is kept, and a runner that was not reached leaves the key free.
+func TestSubmitRefusals(t *testing.T) {
+	t.Parallel()
+	s := newSubmission(t)
+	s.runner.leave <- http.StatusBadRequest
+	for range 3 {
+		refused := s.submit(s.service, "{}").expect(t, http.StatusUnprocessableEntity)
+		if refused.field(t, "state") != "REJECTED" || refused.field(t, "reason") != "job-1" {
+			t.Error(refused.body)
+		}
+	}
+	s.runner.ran(t, 1)
+	closed := httptest.NewServer(http.NotFoundHandler())
+	closed.Close()
+	unreachable := s.replica("--runner", closed.URL)
+	send := func(to *process) *answer {
+		return request(t, http.MethodPost, to.address, "/jobs", "{}", "Idempotency-Key", "free")
+	}
+	for range 2 {
+		send(unreachable).expect(t, http.StatusBadGateway)
+	}
+	request(t, http.MethodGet, s.service.address, "/jobs/free", "").expect(t, http.StatusNotFound)
+	s.runner.leave <- http.StatusOK
+	if done := send(s.service).expect(t, http.StatusCreated); done.field(t, "job") != "job-2" {
+		t.Error(done.body)
+	}
+	for _, key := range []string{"", "a,b", `"`} {
+		request(t, http.MethodPost, s.service.address, "/jobs", "{}", "Idempotency-Key", key).
+			expect(t, http.StatusBadRequest)
+	}
+	request(t, http.MethodPost, s.service.address, "/jobs", `{"a":1,"a":2}`, "Idempotency-Key", "k").
+		expect(t, http.StatusBadRequest)
+	s.runner.ran(t, 2)
+}
+
+// A service that is killed while the runner has a job submits it never again; a person settles it.
+func TestSubmitKilled(t *testing.T) {
+	t.Parallel()
+	s := newSubmission(t)
+	doomed := s.replica("--lease", "1s")
+	gone := make(chan error)
+	go func() { // received below
+		r, err := http.NewRequest(http.MethodPost, "http://"+doomed.address+"/jobs", strings.NewReader("{}"))
+		if err == nil {
+			r.Header.Set("Idempotency-Key", nightly)
+			var response *http.Response
+			if response, err = http.DefaultClient.Do(r); err == nil {
+				_ = response.Body.Close()
+			}
+		}
+		gone <- err
+	}()
+	<-s.runner.enter
+	doomed.kill()
+	if err := <-gone; err == nil {
+		t.Error("a service that was killed has answered")
+	}
+	for range 2 { // the first one waits for the lease
+		if a := s.submit(s.service, "{}").expect(t, http.StatusConflict); a.field(t, "state") != "INDETERMINATE" {
+			t.Error(a.body)
+		}
+	}
+	s.runner.ran(t, 1)
+	resolve := exec.Command(filepath.Join(binaries, "seqledger"), "key", "resolve", "--server", s.ledger.address,
+		"--scope", "submit", "--namespace", "jobs", "--as", "committed", "--response", "job-1", "nightly")
+	if out, err := resolve.CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	if done := s.submit(s.service, "{}").expect(t, http.StatusCreated); done.field(t, "job") != "job-1" {
+		t.Error(done.body)
+	}
+	s.runner.ran(t, 1)
+}
+
+// form is one that was given out.
+type form struct {
+	t          *testing.T
+	address    string
+	key, proof string
+}
+
+// open asks for an empty form.
+func open(t *testing.T, p *process, headers ...string) *form {
+	t.Helper()
+	a := request(t, http.MethodGet, p.address, "/intake/contact", "", headers...).expect(t, http.StatusOK)
+	return &form{t, p.address, a.field(t, "key"), a.field(t, "proof")}
+}
+
+// send sends the form to an intake, with its proof if it has one, and as a user unless that is "".
+func (f *form) send(name, user, body string) *answer {
+	f.t.Helper()
+	headers := []string{"Idempotency-Key", `"` + f.key + `"`, "Content-Type", "application/x-www-form-urlencoded"}
+	if f.proof != "" {
+		headers = append(headers, "Intake-Proof", f.proof)
+	}
+	if user != "" {
+		headers = append(headers, "Authorization", "Bearer "+user+"-secret")
+	}
+	return request(f.t, http.MethodPost, f.address, "/intake/"+name, body, headers...)
+}
+
+// id returns the submission of an answer, and checks whether it is replayed.
+func (f *form) id(a *answer, replayed bool) string {
+	f.t.Helper()
+	a.expect(f.t, http.StatusCreated)
+	if got := a.header.Get("Idempotent-Replayed"); got != fmt.Sprint(replayed) {
+		f.t.Errorf("replayed %s, want %v", got, replayed)
+	}
+	return a.field(f.t, "submission")
+}
+
+// took fails unless the program has printed as many forms.
+func (p *process) took(want int) {
+	p.Helper()
+	open(p.T, p).send("end", "", "x=y").expect(p.T, http.StatusCreated) // is printed behind all others
+	for least := 1; ; least++ {
+		lines := p.output(least)
+		if !strings.Contains(lines[len(lines)-1], " end: ") {
+			continue
+		}
+		if len(lines)-1 != want {
+			p.Errorf("%d forms were taken, want %d: %q", len(lines)-1, want, lines)
+		}
+		return
+	}
+}
+
+func startForms(t *testing.T) *process {
+	return start(t, "forms", "--listen", "127.0.0.1:0", "--server", serve(t, t.TempDir(), "127.0.0.1:0").address)
+}
+
+// A form is taken once for its intake and its user.
+func TestForms(t *testing.T) {
+	t.Parallel()
+	p := startForms(t)
+	alice := open(t, p, "Authorization", "Bearer alice-secret")
+	if alice.proof != "" {
+		t.Error("a user's form has a proof")
+	}
+	first := alice.id(alice.send("contact", "alice", "name=Ann"), false)
+	if again := alice.id(alice.send("contact", "alice", "name=Ann"), true); again != first {
+		t.Errorf("submission %s, then %s", first, again)
+	}
+	mismatch := alice.send("contact", "alice", "name=Bo").expect(t, http.StatusUnprocessableEntity)
+	if mismatch.field(t, "code") != "key-reused" || strings.Contains(mismatch.body, "Ann") {
+		t.Error(mismatch.body)
+	}
+	if other := alice.id(alice.send("orders", "alice", "name=Bo"), false); other == first {
+		t.Error("two intakes have one record")
+	}
+	if other := alice.id(alice.send("contact", "bob", "name=Bo"), false); other == first {
+		t.Error("two users have one record")
+	}
+	without := &form{t: t, address: p.address}
+	missing := request(t, http.MethodPost, p.address, "/intake/contact", "name=Ann", "Authorization",
+		"Bearer alice-secret").expect(t, http.StatusBadRequest)
+	if missing.field(t, "code") != "key-missing" {
+		t.Error(missing.body)
+	}
+	without.key = alice.key // an anonymous visitor who knows the key and has no proof
+	if a := without.send("contact", "", "name=Ann").expect(t, 400); a.field(t, "code") != "principal-missing" {
+		t.Error(a.body)
+	}
+	without.proof = "forged." + strings.Repeat("0", 64)
+	without.send("contact", "", "name=Ann").expect(t, http.StatusBadRequest)
+	without.send("contact", "mallory", "name=Ann").expect(t, http.StatusUnauthorized)
+	p.took(3)
+}
+
+// What a visitor has sent is the same submission after signing in, for the one who has its proof, and
+// for no other user.
+func TestFormsOfVisitors(t *testing.T) {
+	t.Parallel()
+	p := startForms(t)
+	f := open(t, p)
+	// The visitor's request and the repeats of the page, which has signed in meanwhile, all at once.
+	answers := race(8, func(i int) *answer { return f.send("contact", []string{"", "alice"}[i%2], "name=Ann") })
+	id := answers[0].field(t, "submission")
+	for _, a := range answers {
+		a.expect(t, http.StatusCreated)
+		if a.field(t, "submission") != id {
+			t.Errorf("submission %s and %s", id, a.body)
+		}
+	}
+	if again := f.id(f.send("contact", "alice", "name=Ann"), true); again != id {
+		t.Errorf("submission %s after signing in, want %s", again, id)
+	}
+	// Another user has no use for the proof, and none for the key: not even a conflict tells of it.
+	if other := f.id(f.send("contact", "bob", "name=Bo"), false); other == id {
+		t.Error("bob has got the visitor's submission")
+	}
+	// Without the proof it is out of reach, for the same user, too.
+	bare := &form{t: t, address: p.address, key: f.key}
+	if other := bare.id(bare.send("contact", "alice", "name=Bo"), false); other == id {
+		t.Error("the visitor's submission was reached without its proof")
+	}
+	stranger := open(t, p)
+	stranger.key = f.key
+	if other := stranger.id(stranger.send("contact", "", "name=Bo"), false); other == id {
+		t.Error("another visitor has got the submission")
+	}
+	// And a user's own records are not reachable with a proof of the user's choosing.
+	own := open(t, p, "Authorization", "Bearer bob-secret")
+	mine := own.id(own.send("contact", "bob", "name=Bob"), false)
+	own.proof = stranger.proof
+	if other := own.id(own.send("contact", "alice", "name=Bob"), false); other == mine {
+		t.Error("alice has got bob's submission")
+	}
+	p.took(6)
+}
+
+// startGateway starts the gateway of the example jobs, before a service at another address than the
+// file's.
+func startGateway(t *testing.T, dir, listen, upstream string) *process {
+	t.Helper()
+	return start(t, "seqledger", "gateway", "--json", "--config", "jobs/gateway.yaml", "--listen", listen,
+		"--upstream", "http://"+upstream, "--data", filepath.Join(dir, "data"), "--journal",
+		filepath.Join(dir, "journal"))
+}
+
+// A job is started once for its key, also when the gateway is killed, and once for each request
+// without a key. Every answer has a request id of its own.
+func TestJobs(t *testing.T) {
+	t.Parallel()
+	jobs, dir := start(t, "jobs", "--listen", "127.0.0.1:0"), t.TempDir()
+	gateway := startGateway(t, dir, "127.0.0.1:0", jobs.address)
+	send := func(body string, headers ...string) *answer {
+		return request(t, http.MethodPost, gateway.address, "/api/jobs", body,
+			append(headers, "Content-Type", "application/json", "Authorization", "Bearer demo")...)
+	}
+	const report, another = `{"report":"2026-11"}`, `{"report":"2026-12"}`
+	key := []string{"Idempotency-Key", `"8e03978e-40d5-43dd-bc93-6894a57f9324"`}
+	job, fresh, requests := "", 0, map[string]bool{}
+	for _, a := range race(16, func(int) *answer { return send(report, key...) }) {
+		a.expect(t, http.StatusAccepted)
+		if id := a.field(t, "job", "id"); job == "" {
+			job = id
+		} else if id != job {
+			t.Errorf("job %s and job %s", id, job)
+		}
+		if a.header.Get("Idempotent-Replayed") == "false" {
+			fresh++
+		}
+		requests[a.field(t, "requestId")] = true
+	}
+	if fresh != 1 || job == "" || len(requests) != 16 || requests[""] {
+		t.Errorf("%d answers are the first, job %q, request ids %v", fresh, job, requests)
+	}
+	gateway.kill()
+	gateway = startGateway(t, dir, gateway.address, jobs.address)
+	if a := send(report, key...).expect(t, http.StatusAccepted); a.field(t, "job", "id") != job ||
+		a.header.Get("Idempotent-Replayed") != "true" || requests[a.field(t, "requestId")] {
+		t.Errorf("after a kill: %+v, want job %s", a, job)
+	}
+	conflict := send(another, key...).expect(t, http.StatusConflict)
+	if conflict.field(t, "code") != "key-reused" || strings.Contains(conflict.body, job) {
+		t.Error(conflict.body)
+	}
+	ids := map[string]bool{job: true}
+	for range 2 {
+		ids[send(report).expect(t, http.StatusAccepted).field(t, "job", "id")] = true
+	}
+	listed := request(t, http.MethodGet, jobs.address, "/api/jobs", "").expect(t, http.StatusOK)
+	if n := strings.Count(listed.body, `"id"`); n != 3 || len(ids) != 3 {
+		t.Errorf("%d jobs, ids %v: %s", n, ids, listed.body)
+	}
+}

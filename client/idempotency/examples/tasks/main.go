@@ -1,0 +1,169 @@
+// Command tasks is an example: a task queue whose tasks are keyed writes. A task is added once for
+// its key, however often its producer repeats the call, and a worker follows the ledger:
+//
+//	go run ./cmd/seqledger serve
+//	go run ./client/idempotency/examples/tasks add --key invoice-7 mail '{"to":"a@example.com"}'
+//	go run ./client/idempotency/examples/tasks work
+//
+// The first add says that the task was created, every other that it exists, with the same id. The
+// same key with another task is a conflict, and adds nothing.
+//
+// What a key is unique among is the namespace of the write: all tasks of one type (the default), all
+// tasks of one queue (--unique queue), or whatever the producer names (--unique customer-9).
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"syscall"
+	"time"
+
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	"github.com/seqledger/seqledger/client"
+	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
+)
+
+const usage = `usage: tasks add --key KEY [--queue QUEUE] [--unique type|queue|NAME] TYPE PAYLOAD
+       tasks work [--queue QUEUE]
+Both take --server ADDRESS`
+
+// keyTTL is how long a key is known. A producer that repeats a call later adds another task.
+const keyTTL = 30 * 24 * time.Hour
+
+// exitConflict is the exit code of an add whose key stands for another task.
+const exitConflict = 3
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	err := run(ctx, os.Args[1:], os.Stdout)
+	switch {
+	case errors.Is(err, errConflict):
+		fmt.Fprintln(os.Stderr, "tasks:", err)
+		os.Exit(exitConflict)
+	case err != nil && ctx.Err() == nil:
+		fmt.Fprintln(os.Stderr, "tasks:", err)
+		os.Exit(1)
+	}
+}
+
+func run(ctx context.Context, args []string, out io.Writer) (err error) {
+	if len(args) == 0 || args[0] != "add" && args[0] != "work" {
+		return errors.New(usage)
+	}
+	flags := flag.NewFlagSet("tasks", flag.ContinueOnError)
+	server := flags.String("server", "127.0.0.1:7450", "address of the ledger")
+	queue := flags.String("queue", "default", "name of the queue")
+	key := flags.String("key", "", "what tells this task from all others")
+	unique := flags.String("unique", "type", "what the key is unique among: type, queue, or a name")
+	if err := flags.Parse(args[1:]); err != nil {
+		return err
+	}
+	c, err := client.New(client.Options{Server: *server})
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, c.Close()) }()
+	if args[0] == "work" {
+		return work(ctx, c, *queue, out)
+	}
+	if flags.NArg() != 2 || *key == "" {
+		return errors.New(usage)
+	}
+	return add(ctx, c, *unique, *key, task{*queue, flags.Arg(0), flags.Arg(1)}, out)
+}
+
+// task is what the ledger keeps of one. All of it belongs to the request that a key stands for, so
+// that a key never answers with another type of task, nor with one of another queue.
+type task struct {
+	Queue   string `json:"queue"`
+	Type    string `json:"type"`
+	Payload string `json:"payload"`
+}
+
+// scope is where all queues are.
+func scope() *seqledgerv1.Scope { return &seqledgerv1.Scope{Organization: "tasks"} }
+
+// namespace returns what a key is unique among. The prefixes keep a custom name from being that of
+// a type or a queue.
+func namespace(unique string, t task) string {
+	switch unique {
+	case "type":
+		return "type/" + t.Type
+	case "queue":
+		return "queue/" + t.Queue
+	}
+	return "custom/" + unique
+}
+
+var errConflict = errors.New("the key stands for another task; nothing was added")
+
+// added is the answer of add.
+type added struct {
+	ID     string `json:"id"`     // of the transaction, and so of the task
+	Status string `json:"status"` // created or existing
+}
+
+// add adds a task once.
+func add(ctx context.Context, c *client.Client, unique, key string, t task, out io.Writer) error {
+	payload, err := json.Marshal(t)
+	if err != nil {
+		return err
+	}
+	request := &seqledgerv1.WriteRequest{
+		Scope: scope(), Namespace: namespace(unique, t), IdempotencyKey: key, Ttl: durationpb.New(keyTTL),
+		Operations: []*seqledgerv1.Operation{client.Append(payload)},
+	}
+	var receipt *seqledgerv1.Receipt
+	for {
+		receipt, err = c.Write(ctx, request)
+		if !errors.Is(err, client.ErrOutcomeUnknown) || ctx.Err() != nil {
+			break
+		}
+		// The answer was lost: the same request finds out what became of it.
+	}
+	switch {
+	case client.CodeOf(err) == seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_IDEMPOTENCY_KEY_REUSED:
+		return errConflict
+	case err != nil:
+		return err
+	}
+	answer := added{receipt.GetTxId(), "created"}
+	if receipt.GetReplayed() {
+		answer.Status = "existing"
+	}
+	return json.NewEncoder(out).Encode(answer)
+}
+
+// work prints the tasks of a queue, from the first one on. A real worker keeps the height that it has
+// done, and makes what it does for a task safe to repeat: under the task's id as its own key.
+func work(ctx context.Context, c *client.Client, queue string, out io.Writer) error {
+	for block, err := range c.Watch(ctx, &seqledgerv1.WatchRequest{Scope: scope()}) {
+		if err != nil {
+			return err
+		}
+		for _, tx := range block.GetTransactions() {
+			for _, operation := range tx.GetOperations() {
+				var t task
+				if err := json.Unmarshal(operation.GetAppend().GetPayload(), &t); err != nil || t.Queue != queue {
+					continue // of another queue, or of another program
+				}
+				line := struct {
+					ID string `json:"id"`
+					task
+				}{tx.GetTxId(), t}
+				if err := json.NewEncoder(out).Encode(line); err != nil {
+					return err
+				}
+			}
+		}
+	}
+	return nil
+}

@@ -1,0 +1,133 @@
+package idempotency_test
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/seqledger/seqledger/client/idempotency"
+)
+
+// A principal cannot read, replay, detect or block another's keys: whatever has become of the other's
+// key, its own request with the same key is answered as if there were none, and so is its look at
+// the record.
+func TestPrincipalsCannotTell(t *testing.T) {
+	t.Parallel()
+	const none, running = 0, -1
+	for name, status := range map[string]int{
+		"no record": none, "committed": http.StatusCreated, "rejected": http.StatusNotFound,
+		"unknown": http.StatusBadGateway, "running": running,
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				s := newService(t)
+				leave, done := make(chan struct{}), make(chan struct{})
+				s.charge.serve = func(w http.ResponseWriter, _ *http.Request) {
+					if status == running {
+						<-leave
+						return
+					}
+					w.Header().Set("Location", "/victim")
+					w.WriteHeader(status)
+					_, _ = io.WriteString(w, "of the victim")
+				}
+				go func() { // ends with leave, which the test waits for
+					defer close(done)
+					if status != none {
+						s.send(header("Authorization", "Bearer victim"))
+					}
+				}()
+				synctest.Wait()
+				runs := s.charge.runs.Load()
+				s.charge.serve = nil
+				for i, change := range []func(*http.Request){func(*http.Request) {}, body(`{"amount":6}`)} {
+					answer := s.send(change, header("Authorization", "Bearer attacker"), header("Idempotency-Key",
+						[]string{`"` + testKey + `"`, `"other"`}[i]))
+					content := s.expect(answer, http.StatusCreated, "false", runs+int64(i)+1)
+					if said := fmt.Sprint(answer.Header, content); strings.Contains(said, "victim") {
+						t.Errorf("the answer is %s", said)
+					}
+				}
+				close(leave)
+				<-done
+			})
+		})
+	}
+}
+
+// What a store gets for its database has neither keys nor principals, and a conflict tells nothing of
+// the first request.
+func TestStoredValuesHaveNoKeys(t *testing.T) {
+	t.Parallel()
+	backend := newMapBackend()
+	s := &service{T: t, store: idempotency.NewStore(backend), metrics: newCounter()}
+	s.charge.serve = func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusNoContent) }
+	s.use(func(o *idempotency.Options) {
+		o.Namespace = func(*http.Request) string { return "secret-namespace" }
+		o.Principal = func(context.Context, http.Header) (string, error) { return "secret-principal", nil }
+	})
+	secret := header("Idempotency-Key", `"secret-key"`)
+	s.expect(s.send(secret, body("secret-body")), http.StatusNoContent, "false", 1)
+	conflict := s.send(secret, body("other"))
+	var text bytes.Buffer
+	if err := conflict.Write(&text); err != nil {
+		t.Fatal(err)
+	}
+	if said := strings.ReplaceAll(text.String(), `"secret-key"`, ""); strings.Contains(said, "secret") {
+		t.Errorf("the conflict says %s", said) // it echoes the key, which the client has sent
+	}
+	backend.mu.Lock()
+	defer backend.mu.Unlock()
+	if len(backend.values) < 2 {
+		t.Fatalf("%d values are stored", len(backend.values))
+	}
+	for key, value := range backend.values {
+		if strings.Contains(key+string(value.bytes), "secret") {
+			t.Errorf("the database has %q under %q", value.bytes, key)
+		}
+	}
+}
+
+// A principal whose request runs, or waits, holds up no other's.
+func TestPrincipalsDoNotBlock(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s := newService(t, func(o *idempotency.Options) { o.Wait = time.Minute })
+		leave := make(chan struct{})
+		s.charge.serve = func(w http.ResponseWriter, r *http.Request) {
+			if r.Header.Get("Authorization") == "Bearer slow" {
+				<-leave
+			}
+		}
+		var group sync.WaitGroup
+		for range 100 {
+			group.Go(func() { // ends with leave
+				w := httptest.NewRecorder()
+				s.handler.ServeHTTP(w, request(header("Authorization", "Bearer slow")))
+				if w.Code != http.StatusOK {
+					t.Error(w.Code)
+				}
+			})
+		}
+		synctest.Wait()
+		began := time.Now()
+		s.expect(s.send(), http.StatusOK, "false", 2)
+		if waited := time.Since(began); waited != 0 { // of the bubble's time, which passes only when all wait
+			t.Errorf("another principal waited for %v", waited)
+		}
+		close(leave)
+		group.Wait()
+		if n := s.charge.runs.Load(); n != 2 {
+			t.Errorf("the handler ran %d times", n)
+		}
+	})
+}

@@ -1,0 +1,65 @@
+package main
+
+import (
+	"io"
+	"strings"
+	"testing"
+	"time"
+)
+
+// parseGateway parses a gateway's command line with the environment as it is.
+func parseGateway(t *testing.T, args ...string) (*gatewayCommand, error) {
+	t.Helper()
+	cli, source := new(commandLine), new(configSource)
+	parser, err := newParser(cli, new(operationFlags), source, io.Discard, io.Discard)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = parser.Parse(append([]string{"gateway", "--upstream", "http://127.0.0.1:1"}, args...))
+	return &cli.Gateway, err
+}
+
+// The variables of all programs with keys set the gateway's times, below the flags and their own
+// variables and above the file. It sets the environment, so that it cannot run in parallel.
+func TestKeyedVariables(t *testing.T) {
+	for name, value := range map[string]string{
+		"PENDING_TTL_SECONDS": "20", "COMMITTED_TTL_SECONDS": "3600", "REJECTED_TTL_SECONDS": "5",
+		"PENDING_WAIT_TIMEOUT": "7", "WAIT_FOR_PENDING": "true",
+	} {
+		t.Setenv("SEQLEDGER_IDEMPOTENCY_"+name, value)
+	}
+	file := writeFile(t, "gateway.yaml", "lease: 1h\nttl: 2h\n")
+	check := func(wait, rejected time.Duration, args ...string) {
+		t.Helper()
+		c, err := parseGateway(t, append(args, "--config", file)...)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if c.Lease != 20*time.Second || c.TTL != time.Hour || c.RejectedTTL != rejected || c.Wait != wait {
+			t.Errorf("%v: lease %v, TTL %v, of refusals %v, wait %v", args, c.Lease, c.TTL, c.RejectedTTL, c.Wait)
+		}
+	}
+	check(7*time.Second, 5*time.Second)
+	check(7*time.Second, time.Minute, "--rejected-ttl", "1m")
+	t.Setenv("SEQLEDGER_REJECTED_TTL", "3s")
+	check(7*time.Second, 3*time.Second)
+	t.Setenv("SEQLEDGER_IDEMPOTENCY_WAIT_FOR_PENDING", "false")
+	check(0, 3*time.Second)
+	check(4*time.Second, 3*time.Second, "--wait", "4s")
+	for name, value := range map[string]string{"WAIT_FOR_PENDING": "maybe", "PENDING_TTL_SECONDS": "20 s"} {
+		name = "SEQLEDGER_IDEMPOTENCY_" + name
+		t.Setenv(name, value)
+		if _, err := parseGateway(t); err == nil || !strings.Contains(err.Error(), name) {
+			t.Errorf("%s=%s: %v", name, value, err)
+		}
+		t.Setenv(name, "1")
+	}
+	parser, err := newParser(new(commandLine), new(operationFlags), new(configSource), io.Discard, io.Discard)
+	if err != nil {
+		t.Fatal(err)
+	}
+	const good, bad = "SEQLEDGER_IDEMPOTENCY_PENDING_WAIT_TIMEOUT", "SEQLEDGER_IDEMPOTENCY_PENDING_TTL"
+	if got := unknownVariables(parser.Model, []string{good + "=1", bad + "=1"}); len(got) != 1 || got[0] != bad {
+		t.Errorf("%v are not known", got)
+	}
+}

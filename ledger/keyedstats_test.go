@@ -1,0 +1,146 @@
+package ledger
+
+import (
+	"fmt"
+	"log/slog"
+	"maps"
+	"math/rand/v2"
+	"testing"
+	"time"
+
+	"github.com/seqledger/seqledger/internal/keyed"
+	"github.com/seqledger/seqledger/ledger/machine"
+	"github.com/seqledger/seqledger/ledger/stats"
+)
+
+// What became of keys and of calls is counted, each under its own name.
+func TestKeyedCounters(t *testing.T) {
+	t.Parallel()
+	l := openTest(t, Options{})
+	owner := keyedCommand(l, "done", 1)
+	token := mustKeyed(t, l, owner, machine.KeyedAcquired).Keyed.Record.Token
+	mustKeyed(t, l, keyedCommand(l, "done", 2), machine.KeyedInFlight)
+	mustKeyed(t, l, ownedCommand(owner, keyed.Complete, token, []byte("done")), machine.KeyedOK)
+	mustKeyed(t, l, keyedCommand(l, "done", 3), machine.KeyedReplay) // from the state, not from the log
+	for policy, want := range map[keyed.Policy]machine.Code{keyed.BecomeIndeterminate: machine.KeyedUnknown,
+		keyed.TakeOver: machine.KeyedAcquired} {
+		key := fmt.Sprint("policy ", policy)
+		first := keyedCommand(l, key, 1)
+		first.Lease, first.Policy = int64(20*time.Millisecond), policy
+		mustKeyed(t, l, first, machine.KeyedAcquired)
+		out, err := l.Keyed(t.Context(), keyedCommand(l, key, 2), time.Minute, nil) // waits for the lease
+		if err != nil || out.Code != want {
+			t.Fatal(out.Code, err)
+		}
+	}
+	w := jobWrite()
+	for range 2 {
+		if _, err := l.WriteKeyed(t.Context(), w, nil); err != nil {
+			t.Fatal(err)
+		}
+	}
+	s := l.Stats().Keyed
+	if s.Takeovers != 1 || s.Indeterminate != 1 || s.Expired != 0 {
+		t.Errorf("%+v", s)
+	}
+	want := map[stats.KeyedCall]uint64{
+		{Kind: keyed.Reserve, Code: machine.KeyedAcquired}: 4, {Kind: keyed.Reserve, Code: machine.KeyedInFlight}: 1,
+		{Kind: keyed.Reserve, Code: machine.KeyedReplay}: 1, {Kind: keyed.Reserve, Code: machine.KeyedUnknown}: 1,
+		{Kind: keyed.Complete, Code: machine.KeyedOK}: 1,
+		{Code: machine.Committed}:                     1, {Code: machine.Replayed}: 1,
+	}
+	if !maps.Equal(s.Calls, want) {
+		t.Errorf("calls %v, want %v", s.Calls, want)
+	}
+}
+
+// A record that a pass removes counts as expired.
+func TestExpiredKeysAreCounted(t *testing.T) {
+	t.Parallel()
+	l := openTest(t, Options{Config: machine.Config{EvictionInterval: 1}})
+	w := jobWrite()
+	w.TTL = 1
+	for i := range 2 { // the second one's pass removes the first
+		w.ID.Key[0] = byte(i)
+		if _, err := l.WriteKeyed(t.Context(), w, nil); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if s := l.Stats().Keyed; s.Expired == 0 {
+		t.Errorf("%+v", s)
+	}
+}
+
+// The age of the oldest reservation is known while it is pending, also after a start, whether the
+// state file or the log has it.
+func TestOldestReservation(t *testing.T) {
+	t.Parallel()
+	o := Options{Dir: t.TempDir(), Logger: slog.New(slog.DiscardHandler)}
+	l := openTest(t, o)
+	var owners [3]*machine.KeyedCommand
+	var records [3]*machine.KeyedRecord
+	for i := range owners {
+		owners[i] = keyedCommand(l, fmt.Sprint(i), 1)
+		records[i] = mustKeyed(t, l, owners[i], machine.KeyedAcquired).Keyed.Record
+		if i == 1 { // the first two are in the state file, the third is in the log
+			if err := l.flush(); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	for i := range owners {
+		if got := l.Stats().Keyed.Oldest.UnixNano(); got != records[i].Created {
+			t.Errorf("the oldest is of %d, want %d", got, records[i].Created)
+		}
+		if err := l.Close(); err != nil {
+			t.Fatal(err)
+		}
+		l = openTest(t, o)
+		if got := l.Stats().Keyed.Oldest.UnixNano(); got != records[i].Created {
+			t.Errorf("after a start the oldest is of %d, want %d", got, records[i].Created)
+		}
+		mustKeyed(t, l, ownedCommand(owners[i], keyed.Heartbeat, records[i].Token, nil), machine.KeyedOK)
+		mustKeyed(t, l, ownedCommand(owners[i], keyed.Complete, records[i].Token, nil), machine.KeyedOK)
+	}
+	if got := l.Stats().Keyed.Oldest; !got.IsZero() {
+		t.Errorf("nothing is reserved, and the oldest is of %v", got)
+	}
+}
+
+// The reservations that are known agree with a model, and their memory stays in proportion to it.
+func TestKnownReservations(t *testing.T) {
+	t.Parallel()
+	seed := rand.Uint64()
+	t.Logf("seed %d", seed)
+	random := rand.New(rand.NewPCG(seed, 0))
+	var r reservations
+	r.begin()
+	model := map[int]int64{}
+	for step := range 20_000 {
+		n := random.IntN(50)
+		key := fmt.Append(nil, n)
+		if random.IntN(2) == 0 {
+			r.remove(key)
+			delete(model, n)
+		} else {
+			if model[n] == 0 {
+				model[n] = int64(1 + step/3 - random.IntN(2)*random.IntN(step/3+1)) // a late one now and then
+			}
+			r.add(key, model[n])
+		}
+		oldest := int64(0)
+		for _, created := range model {
+			if oldest == 0 || created < oldest {
+				oldest = created
+			}
+		}
+		got := int64(0)
+		if at := r.oldest(); !at.IsZero() {
+			got = at.UnixNano()
+		}
+		if got != oldest || len(r.known) != len(model) || len(r.order) > 2*len(model)+65 {
+			t.Fatalf("step %d: the oldest is %d, want %d; %d known and %d in order, want %d", step, got, oldest,
+				len(r.known), len(r.order), len(model))
+		}
+	}
+}
