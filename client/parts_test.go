@@ -149,7 +149,10 @@ func TestPartsThatDoNotBelongTogether(t *testing.T) {
 			p[1].Transactions[0].FirstOperation++
 			return p
 		},
-		"next is behind the end": func(p, _ []*seqledgerv1.Block) []*seqledgerv1.Block { p[0].Next.Operation++; return p },
+		"next is behind the end": func(p, _ []*seqledgerv1.Block) []*seqledgerv1.Block {
+			p[0].Next.Operation++
+			return p
+		},
 		"next is another transaction": func(p, _ []*seqledgerv1.Block) []*seqledgerv1.Block {
 			p[0].Next = &seqledgerv1.BlockPosition{Transaction: 1}
 			p[1] = p[2]

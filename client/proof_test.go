@@ -64,7 +64,9 @@ func goldenTransaction(t *testing.T) *seqledgerv1.Transaction {
 				ExpiresAt: &timestamppb.Timestamp{Seconds: 1 << 60 / 1_000_000_000, Nanos: 1 << 60 % 1_000_000_000},
 			}),
 			remove("k3", &seqledgerv1.Condition{Condition: &seqledgerv1.Condition_MustExist{MustExist: true}}),
-			remove("k4", &seqledgerv1.Condition{Condition: &seqledgerv1.Condition_ValueEquals{ValueEquals: []byte("w")}}),
+			remove("k4", &seqledgerv1.Condition{
+				Condition: &seqledgerv1.Condition_ValueEquals{ValueEquals: []byte("w")},
+			}),
 			{Operation: &seqledgerv1.Operation_CreateRelationship{
 				CreateRelationship: &seqledgerv1.CreateRelationship{Resource: "doc", Relation: "owner", Subject: "bob"},
 			}},

@@ -24,7 +24,7 @@ type newKeyCommand struct {
 	ID       string   `name:"id" help:"help_new_key_id" required:"" env:"-" placeholder:"ID"`
 	Scope    []string `help:"help_new_key_scope" required:"" env:"-" sep:"none" placeholder:"PATTERN"`
 	ClientID []string `name:"client-id" help:"help_new_key_client_id" env:"-" sep:"none" placeholder:"PATTERN"`
-	Role     string   `help:"help_new_key_role" required:"" env:"-" enum:"reader,writer,delegate,admin" placeholder:"ROLE"`
+	Role     string   `help:"help_new_key_role" required:"" env:"-" enum:"${roles}" placeholder:"ROLE"`
 	Expires  string   `help:"When it ends, such as 2027-01-31T00:00:00Z. Default: never." env:"-" placeholder:"RFC3339"`
 	Append   string   `help:"help_new_key_append" type:"path" env:"-" placeholder:"FILE"`
 }

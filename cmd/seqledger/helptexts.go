@@ -61,18 +61,26 @@ var helpTexts = map[string]string{
 	"help_import_state_file": "Where the import remembers what it has begun. Default: FILE.seqledger-import.",
 	"help_import_take_session": "Go on from this session of the stream, although the state file has another: " +
 		"only if you opened it yourself, and nothing writes under it.",
-	"help_gateway_data":        "Directory of the ledger that this gateway opens itself; nothing else may have it open.",
+	"help_gateway_data": "Directory of the ledger that this gateway opens itself; nothing else may have it " +
+		"open.",
 	"help_gateway_ledger":      "Use a running ledger: host:port or URL, several with commas. Default: one of its own.",
 	"help_gateway_journal":     "Directory for responses that the ledger did not take; they are stored later.",
 	"help_gateway_fingerprint": "What of a body is compared: raw (its bytes), jcs (its JSON value) or none.",
 	"help_gateway_principal": "Header that says who sends a request. Only where a proxy sets it and nobody else can. " +
 		"Default: a hash of Authorization.",
-	"help_gateway_lease":  "What a gateway that was killed leaves behind: indeterminate, or takeover for work that may run again.",
-	"help_gateway_errors": "What a response of 500 or more leaves behind: indeterminate, release (it had no effects) or store.",
-	"help_key_principal":  "Party on whose behalf the request was made. Default: the caller itself; for others the role admin is needed.",
-	"help_key_state":      "Only those in this state: pending, committed, rejected, indeterminate or written (keyed writes).",
-	"help_list_entities":  "List entities in the order of their keys. This is what list does without a word.",
-	"help_all_demo":       "Run a server and clients, break everything between them, and count what is paid twice.",
+	"help_gateway_lease": "What a gateway that was killed leaves behind: indeterminate, or takeover for work that " +
+		"may run again.",
+	"help_gateway_errors": "What a response of 500 or more leaves behind: indeterminate, release (it had no " +
+		"effects) or store.",
+	"help_key_principal": "Party on whose behalf the request was made. Default: the caller itself; for others the " +
+		"role admin is needed.",
+	"help_key_state": "Only those in this state: pending, committed, rejected, indeterminate or written " +
+		"(keyed writes).",
+	"help_key_as":        "What the work turned out to be: committed or rejected.",
+	"help_key_response":  "What repeats of the request are answered with.",
+	"help_key_ttl":       "How long the record is known; unset keeps what was asked for when the key was reserved.",
+	"help_list_entities": "List entities in the order of their keys. This is what list does without a word.",
+	"help_all_demo":      "Run a server and clients, break everything between them, and count what is paid twice.",
 	"help_restore_from_directory": "Restore this data directory, or copy of one, in place of a backup; no server " +
 		"may have it open.",
 	"help_restore_data": "Data directory to make; it must be absent or empty.",

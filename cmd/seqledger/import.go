@@ -247,7 +247,8 @@ func (c *importCommand) finished(e *environment, state *importState, sent uint64
 			state.Lines, c.File, state.Base+1, state.Base+state.Lines, state.LedgerID, state.Server, c.StateFile)
 	default:
 		_, err = fmt.Fprintf(e.stdout,
-			"imported: all %d lines of %s are committed as sequences %d to %d; this run sent %d in %s (%.0f a second)\n",
+			"imported: all %d lines of %s are committed as sequences %d to %d; this run sent %d in %s (%.0f a "+
+				"second)\n",
 			state.Lines, c.File, state.Base+1, state.Base+state.Lines, sent, took.Round(time.Millisecond), float64(
 				sent)/took.Seconds())
 	}
@@ -303,8 +304,8 @@ func (c *importCommand) openWriter(
 // may have lost lines that were committed after the backup.
 func otherLedgerHint(state *importState) string {
 	return fmt.Sprintf(
-		"give the --server of that ledger; lines may be committed there. If this is that ledger, restored from a backup: "+
-			"the last sequence that seqledger state shows, less %d, is the last line that is committed here; "+
+		"give the --server of that ledger; lines may be committed there. If this is that ledger, restored from a "+
+			"backup: the last sequence that seqledger state shows, less %d, is the last line that is committed here; "+
 			"check that line, and import those behind it from a new file", state.Base)
 }
 
@@ -320,7 +321,8 @@ func (c *importCommand) explainOpen(state *importState, err error) error {
 			"the stream is no longer this import's (it had session %d): %w", state.Session, err)
 	case errors.Is(err, client.ErrExpired):
 		return fail(exitRefused,
-			"find the last committed line with seqledger list blocks and block, and import those behind it from a new file",
+			"find the last committed line with seqledger list blocks and block, and import those behind it from a "+
+				"new file",
 			"the stream was evicted since the last run, so its sequences no longer show which lines are committed: %w",
 			err)
 	}

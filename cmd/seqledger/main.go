@@ -154,7 +154,11 @@ func newParser(cli *commandLine, operations *operationFlags, config *configSourc
 		kong.NamedMapper("operation", operations),
 		kong.DefaultEnvars("SEQLEDGER"),
 		kong.Bind(config),
-		kong.PostBuild(longHelp), kong.Vars{"version": "seqledger " + buildVersion().String()},
+		kong.PostBuild(longHelp), kong.Vars{
+			"version":       "seqledger " + buildVersion().String(),
+			"record_states": "pending,committed,rejected,indeterminate,written",
+			"roles":         "reader,writer,delegate,admin",
+		},
 	)...)
 }
 

@@ -26,8 +26,8 @@ type restoreCommand struct {
 
 // Help is shown below the flags.
 func (*restoreCommand) Help() string {
-	return `Everything in the backup is checked before the directory becomes a ledger. Killed at any moment, run the same
-command again: no server starts on a directory whose restore did not reach its end.
+	return `Everything in the backup is checked before the directory becomes a ledger. Killed at any moment, run the
+same command again: no server starts on a directory whose restore did not reach its end.
 
 The restored ledger begins a new epoch: a new ledger id for what is written from now on, and every session from
 before has expired, because nothing tells what was committed after the backup. Writes from after the backup are
@@ -145,7 +145,8 @@ func openBackup(e *environment, path string) (backup io.Reader, done func(), err
 	}
 	info, err := f.Stat()
 	if err == nil && info.IsDir() {
-		err = fail(exitUsage, "a data directory is restored with restore --from-directory and checked with verify --data",
+		err = fail(exitUsage, "a data directory is restored with restore --from-directory and checked with verify "+
+			"--data",
 			"%s is a directory, not a backup", path)
 	}
 	if err != nil {

@@ -20,13 +20,15 @@ type writeCommand struct {
 	streamFlags `embed:""`
 	clientFlags `embed:""`
 
-	Set         []string `help:"help_write_set" type:"operation" env:"-" sep:"none" placeholder:"KEY=VALUE"`
-	SetFile     []string `help:"help_write_set_file" type:"operation" env:"-" sep:"none" placeholder:"KEY=FILE"`
-	Delete      []string `help:"Delete the entity KEY." type:"operation" env:"-" sep:"none" placeholder:"KEY"`
-	Append      []string `help:"Append a text." type:"operation" env:"-" sep:"none" placeholder:"TEXT"`
-	AppendFile  []string `help:"Append the bytes of a file." type:"operation" env:"-" sep:"none" placeholder:"FILE"`
-	Relate      []string `help:"help_relate" type:"operation" env:"-" sep:"none" placeholder:"RESOURCE#RELATION@SUBJECT"`
-	Unrelate    []string `help:"help_unrelate" type:"operation" env:"-" sep:"none" placeholder:"RESOURCE#RELATION@SUBJECT"`
+	Set        []string `help:"help_write_set" type:"operation" env:"-" sep:"none" placeholder:"KEY=VALUE"`
+	SetFile    []string `help:"help_write_set_file" type:"operation" env:"-" sep:"none" placeholder:"KEY=FILE"`
+	Delete     []string `help:"Delete the entity KEY." type:"operation" env:"-" sep:"none" placeholder:"KEY"`
+	Append     []string `help:"Append a text." type:"operation" env:"-" sep:"none" placeholder:"TEXT"`
+	AppendFile []string `help:"Append the bytes of a file." type:"operation" env:"-" sep:"none" placeholder:"FILE"`
+
+	Relate   []string `help:"help_relate" type:"operation" env:"-" sep:"none" placeholder:"RESOURCE#RELATION@SUBJECT"`
+	Unrelate []string `help:"help_unrelate" type:"operation" env:"-" sep:"none" placeholder:"RESOURCE#RELATION@SUBJECT"`
+
 	IfNotExists []string `help:"Only if KEY is absent." type:"operation" env:"-" sep:"none" placeholder:"KEY"`
 	IfExists    []string `help:"Only if KEY is present." type:"operation" env:"-" sep:"none" placeholder:"KEY"`
 	IfVersion   []string `help:"Only if KEY has the version N." type:"operation" env:"-" sep:"none" placeholder:"KEY=N"`
