@@ -10,6 +10,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/seqledger/seqledger/cmd/seqledger/operation"
 	"github.com/seqledger/seqledger/server/auth"
 )
 
@@ -93,7 +94,7 @@ func (c *newKeyCommand) checkExpires() error {
 	if c.Expires == "" {
 		return nil
 	}
-	at, err := parseTime(c.Expires)
+	at, err := operation.ParseTime(c.Expires)
 	switch {
 	case err != nil:
 		return usage("--expires: %w", err)

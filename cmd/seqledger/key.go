@@ -11,6 +11,7 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	"github.com/seqledger/seqledger/client"
+	"github.com/seqledger/seqledger/cmd/seqledger/operation"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 )
 
@@ -122,8 +123,8 @@ func (c *keyGetCommand) Run(e *environment) error {
 			t.field("lease expires", timestamp(r.GetLeaseExpiresAt()))
 			t.field("completed", timestamp(r.GetCompletedAt()))
 			t.field("expires", timestamp(r.GetExpiresAt()))
-			t.field("checkpoint", display(r.GetCheckpoint()))
-			t.field("response", display(r.GetResponse()))
+			t.field("checkpoint", operation.Display(r.GetCheckpoint()))
+			t.field("response", operation.Display(r.GetResponse()))
 		})
 	})
 }

@@ -13,6 +13,8 @@ import (
 	"time"
 
 	"github.com/alecthomas/kong"
+
+	"github.com/seqledger/seqledger/cmd/seqledger/operation"
 )
 
 // commandLine is the whole command line.
@@ -93,7 +95,7 @@ func main() {
 // run executes one command line and returns its exit code.
 func run(args []string, stdin io.Reader, stdout, stderr io.Writer) int {
 	var cli commandLine
-	operations := new(operationFlags)
+	operations := new(operation.Flags)
 	config := new(configSource)
 	parser, err := newParser(&cli, operations, config, stdout, stderr)
 	if err != nil {
@@ -144,7 +146,7 @@ func signalCode(ctx context.Context, err error, code int) int {
 
 // newParser builds the grammar. operations receives the operation flags of a
 // write in the order of the command line, config the configuration file.
-func newParser(cli *commandLine, operations *operationFlags, config *configSource, stdout,
+func newParser(cli *commandLine, operations *operation.Flags, config *configSource, stdout,
 	stderr io.Writer) (*kong.Kong, error) {
 	return kong.New(cli, append(flagValues(),
 		kong.Name("seqledger"),

@@ -9,6 +9,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/seqledger/seqledger/cmd/seqledger/operation"
 	"github.com/seqledger/seqledger/ledger"
 	"github.com/seqledger/seqledger/ledger/backupfile"
 	"github.com/seqledger/seqledger/ledger/datadir"
@@ -124,7 +125,7 @@ func (c *restoreCommand) ledgerTime() (time.Time, error) {
 	case "now":
 		return time.Now(), nil
 	}
-	at, err := parseTime(c.LedgerTime)
+	at, err := operation.ParseTime(c.LedgerTime)
 	if err != nil {
 		return time.Time{}, usage("--ledger-time: %w", err)
 	}
