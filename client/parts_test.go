@@ -12,6 +12,7 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"github.com/seqledger/seqledger/client"
+	"github.com/seqledger/seqledger/client/proof"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 )
 
@@ -23,7 +24,7 @@ func blockOfThree(t *testing.T, root byte) *seqledgerv1.Block {
 		Scope: org, Height: 1, PreviousHash: make([]byte, 32), TxRoot: slices.Repeat([]byte{root}, 32), TxCount: 3,
 		CommittedAt: timestamppb.New(time.Unix(1, 0)),
 	}
-	hash, err := client.BlockHash(header)
+	hash, err := proof.BlockHash(header)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -10,6 +10,7 @@ import (
 	"connectrpc.com/connect"
 	"google.golang.org/protobuf/proto"
 
+	"github.com/seqledger/seqledger/client/proof"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 )
 
@@ -126,7 +127,7 @@ func (w *watch) follow(block *seqledgerv1.Block) error {
 	if header.GetHeight() != w.next {
 		return protocolError("got block %d, want block %d", header.GetHeight(), w.next)
 	}
-	hash, err := BlockHash(header)
+	hash, err := proof.BlockHash(header)
 	if err != nil {
 		return fmt.Errorf("%w: block %d: %w", ErrProtocol, w.next, err)
 	}
