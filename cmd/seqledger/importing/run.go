@@ -42,7 +42,7 @@ type sentLine struct {
 	pending *client.Pending
 }
 
-// send submits lines while a second goroutine collects their receipts.
+// Send submits lines while a second goroutine collects their receipts.
 func (r *Run) Send(ctx context.Context, input io.Reader) error {
 	// An interrupt ends sending at once and waiting a little later, so that
 	// what is under way is counted.
