@@ -63,7 +63,8 @@ func beginRun(t *testing.T, c *client.Client, content, mode string, committed ui
 	}
 	told := new([]uint64)
 	return &Run{
-		Writer: w, Timeout: time.Hour, Committed: committed, Progress: func(line uint64) { *told = append(*told, line) },
+		Writer: w, Timeout: time.Hour, Committed: committed,
+		Progress: func(line uint64) { *told = append(*told, line) },
 		State: &State{
 			Format: Format, Mode: mode, Summary: summary, Base: w.State().NextSequence - 1 - committed,
 		},
@@ -174,7 +175,8 @@ func TestSurveyNamesTheLine(t *testing.T) {
 	ctx, cancel := context.WithCancelCause(t.Context())
 	interrupt := errors.New("an operator")
 	cancel(interrupt)
-	if _, err := Survey(ctx, strings.NewReader(strings.Repeat("x\n", 2048)), ModeLines, look); !errors.Is(err, interrupt) {
+	_, err = Survey(ctx, strings.NewReader(strings.Repeat("x\n", 2048)), ModeLines, look)
+	if !errors.Is(err, interrupt) {
 		t.Errorf("interrupted: %v", err)
 	}
 }
@@ -239,8 +241,10 @@ func TestLoadExplains(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "state")
 	for content, says := range map[string]string{
-		`{"format": "1"}`: "format cannot be a string", `[]`: "must be a JSON object", `{"base": -1}`: "base cannot be a",
-		`{"format": 1,}`: "is not JSON", `{"format": 1} x`: "something follows its end", `{"format": 2}`: "has format 2",
+		`{"format": "1"}`: "format cannot be a string", `[]`: "must be a JSON object",
+		`{"base": -1}`:   "base cannot be a",
+		`{"format": 1,}`: "is not JSON", `{"format": 1} x`: "something follows its end",
+		`{"format": 2}`:                  "has format 2",
 		`{"format": 1, "colour": "red"}`: "colour", "": "empty or cut off",
 	} {
 		if err := os.WriteFile(path, []byte(content), 0o600); err != nil {
