@@ -64,10 +64,20 @@ func TestReserveCommand(t *testing.T) {
 		c.Policy != keyed.BecomeIndeterminate || c.ID.Principal != "ann" || c.Actor != keyedCaller {
 		t.Errorf("got %+v, wait %s", c, wait)
 	}
-	// A time before 1970 has passed. A negative one could be taken for another.
-	open.ValidUntil = &timestamppb.Timestamp{Seconds: -5}
-	if c, _, err = ReserveCommand(open, keyedCaller, 0); err != nil || c.ValidUntil != 0 {
-		t.Errorf("valid until before 1970: %d, %v", c.ValidUntil, err)
+	// Nanoseconds since 1970 fit into 64 bits from 1678 to 2262 alone. What is outside is no other time.
+	for at, want := range map[time.Time]int64{
+		time.Unix(-5, 0):                              0,
+		time.Date(1, 1, 1, 0, 0, 0, 0, time.UTC):      0,
+		time.Date(1500, 1, 1, 0, 0, 0, 0, time.UTC):   0,
+		time.Date(2300, 1, 1, 0, 0, 0, 0, time.UTC):   math.MaxInt64,
+		time.Date(9999, 12, 31, 0, 0, 0, 0, time.UTC): math.MaxInt64,
+		time.Unix(0, math.MaxInt64).Add(-time.Second): math.MaxInt64 - int64(time.Second),
+		time.Date(1970, 1, 1, 0, 0, 1, 500, time.UTC): int64(time.Second) + 500,
+	} {
+		open.ValidUntil = timestamppb.New(at)
+		if c, _, err = ReserveCommand(open, keyedCaller, 0); err != nil || c.ValidUntil != want {
+			t.Errorf("valid until %s: %d, %v, want %d", at, c.ValidUntil, err, want)
+		}
 	}
 }
 

@@ -63,6 +63,7 @@ func (r *inputReader) next() ([]byte, error) {
 		r.size += int64(len(part))
 		r.buf = append(r.buf, part...)
 		switch {
+		// A line is gathered only up to its bound, because a file without newlines may be any size.
 		case errors.Is(err, bufio.ErrBufferFull) && len(r.buf) <= MaxLineBytes:
 			continue
 		case errors.Is(err, bufio.ErrBufferFull), len(r.buf) > MaxLineBytes+1:

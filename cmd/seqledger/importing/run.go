@@ -150,10 +150,12 @@ func (r *Run) collect(ctx context.Context, lines <-chan sentLine, progressed fun
 				err = context.Cause(ctx)
 			}
 			return &LineError{sent.line, err}
+		// Never trust the count alone: a line under another number would be sent again by the next run.
 		case receipt.GetSequence() != r.State.Base+sent.line:
 			return &LineError{sent.line,
 				fmt.Errorf("its receipt has sequence %d, not %d", receipt.GetSequence(), r.State.Base+sent.line)}
 		}
+		// The receipts come in the order of the lines, so that one number says which are committed.
 		r.Committed = sent.line
 		progressed()
 		r.Progress(sent.line)

@@ -53,6 +53,8 @@ func Parse(text []byte) ([]*seqledgerv1.Operation, error) {
 			return nil, fmt.Errorf("a write has 1 to %d operations, not %d", machine.MaxOperations, len(items))
 		}
 	}
+	// Each is checked as the ledger would, so that a mistake is named by its place in the text rather
+	// than by a field of a request that the user has not seen.
 	operations := make([]*seqledgerv1.Operation, 0, len(items))
 	for i, item := range items {
 		operation, err := parseOperation(item)
