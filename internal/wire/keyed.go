@@ -152,8 +152,8 @@ func ReserveCommand(
 	return c, time.Duration(nanos), err
 }
 
-// sinceEpoch returns the nanoseconds from 1970 to a time: 0 for one before and the largest number for one that does
-// not fit. UnixNano alone would wrap around: a far future would be in the past.
+// sinceEpoch returns the nanoseconds from 1970 to a time: 0 for one before, and the largest number
+// for one that does not fit. UnixNano alone would wrap around, so that a far future were in the past.
 func sinceEpoch(t time.Time) int64 {
 	switch {
 	case t.Before(time.Unix(0, 0)):
