@@ -22,7 +22,7 @@ const (
 var (
 	// ErrStalled ends an import that makes no progress.
 	ErrStalled = errors.New("no progress within --timeout")
-	// ErrInputChanged: the file differs from what the first pass has read.
+	// ErrInputChanged reports that the file differs from what the first pass has read.
 	ErrInputChanged = errors.New("the input was changed while it was imported")
 )
 

@@ -92,7 +92,7 @@ func explainState(content []byte, err error) error {
 	return operation.ExplainJSON(content, errors.New(strings.TrimPrefix(err.Error(), "json: ")))
 }
 
-// ErrInUse: another import has locked the state file.
+// ErrInUse reports that another import has locked the state file.
 var ErrInUse = errors.New("another import is using the state file")
 
 // Lock locks a state file against other imports, because it can describe only one.
