@@ -360,7 +360,9 @@ func TestConstructors(t *testing.T) {
 		"delete, if version": {client.Delete("k", client.IfVersion(7)),
 			remove(&seqledgerv1.DeleteEntity{Key: "k", Condition: version})},
 		"delete, if value": {client.Delete("k", client.IfValue([]byte("v"))), remove(&seqledgerv1.DeleteEntity{Key: "k",
-			Condition: &seqledgerv1.Condition{Condition: &seqledgerv1.Condition_ValueEquals{ValueEquals: []byte("v")}}})},
+			Condition: &seqledgerv1.Condition{
+				Condition: &seqledgerv1.Condition_ValueEquals{ValueEquals: []byte("v")},
+			}})},
 		"relate": {client.Relate("r", "l", "s"),
 			&seqledgerv1.Operation{Operation: &seqledgerv1.Operation_CreateRelationship{
 				CreateRelationship: &seqledgerv1.CreateRelationship{Resource: "r", Relation: "l", Subject: "s"}}}},

@@ -177,7 +177,9 @@ func TestARefusalThatNeverFits(t *testing.T) {
 		}
 	})
 	w := newWriter(t, c, "w")
-	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Second)
+	// As long as it takes to count sessions that are opened without end, and more than a busy
+	// machine needs otherwise.
+	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
 	defer cancel()
 	receipt, err := w.Write(ctx, payload("x"))
 	if err != nil || !client.ReceiptGone(receipt) {
@@ -187,6 +189,6 @@ func TestARefusalThatNeverFits(t *testing.T) {
 		t.Errorf("the Writer does not go on: %v", err)
 	}
 	if n := s.openCount(); n > 20 {
-		t.Errorf("%d sessions were opened in 3 s without end; the caller got: %v", n, err)
+		t.Errorf("%d sessions were opened without end; the caller got: %v", n, err)
 	}
 }

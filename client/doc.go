@@ -238,7 +238,7 @@
 // # Proofs
 //
 // A receipt or a transaction that was asked for with include_proof comes with the header of its
-// block and a Merkle proof. [VerifyTransaction] and [VerifyReceipt] check them without trusting
-// the server, and [BlockHash] returns the block's hash for comparison with other sources.
-// [Client.Watch] checks that each block follows from the one before.
+// block and a Merkle proof. Package proof checks them without trusting the server, and computes the
+// block's hash for comparison with other sources. [Client.Watch] checks that each block follows
+// from the one before.
 package client

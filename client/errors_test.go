@@ -66,7 +66,8 @@ func TestEveryCodeRoundTrips(t *testing.T) {
 			}
 			for _, sentinel := range []error{ErrFenced, ErrExpired, ErrOutcomeUnknown, ErrAlreadyCommitted,
 				ErrConditionFailed} {
-				want := sentinels[name] == sentinel //nolint:errorlint // Which of the sentinels it is, not what it wraps.
+				//nolint:errorlint // Which of the sentinels it is, not what it wraps.
+				want := sentinels[name] == sentinel
 				if got := errors.Is(fromStream, sentinel); got != want {
 					t.Errorf("errors.Is(%s, %v) is %v", name, sentinel, got)
 				}

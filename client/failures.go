@@ -59,7 +59,8 @@ func newOutcomeUnknown(sequence uint64, key string, cause error) *OutcomeUnknown
 
 // Error implements error.
 func (e *OutcomeUnknownError) Error() string {
-	return fmt.Sprintf("outcome of write %d (key %s) unknown, repeat the same sequence and key or ask GetClientState: %v",
+	return fmt.Sprintf("outcome of write %d (key %s) unknown, repeat the same sequence and key or ask "+
+		"GetClientState: %v",
 		e.Sequence, e.IdempotencyKey, e.Cause)
 }
 

@@ -14,6 +14,7 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"github.com/seqledger/seqledger/client"
+	"github.com/seqledger/seqledger/client/proof"
 	"github.com/seqledger/seqledger/internal/upgrade"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 	"github.com/seqledger/seqledger/proto/seqledger/v1/seqledgerv1connect"
@@ -333,7 +334,7 @@ func (s *fakeServer) block(height uint64) *seqledgerv1.Block {
 			Scope: org, Height: at, PreviousHash: previous, TxRoot: root, TxCount: 1,
 			CommittedAt: timestamppb.New(time.Unix(int64(at), 0)),
 		}
-		hash, err := client.BlockHash(header)
+		hash, err := proof.BlockHash(header)
 		if err != nil {
 			panic(err)
 		}

@@ -144,7 +144,8 @@ func FuzzAnswers(f *testing.F) {
 		}}
 	}
 	refused := func(code seqledgerv1.WriteErrorCode) *seqledgerv1.WriteResult {
-		return &seqledgerv1.WriteResult{Result: &seqledgerv1.WriteResult_Error{Error: &seqledgerv1.WriteError{Code: code}}}
+		failure := &seqledgerv1.WriteError{Code: code}
+		return &seqledgerv1.WriteResult{Result: &seqledgerv1.WriteResult_Error{Error: failure}}
 	}
 	add := func(results ...*seqledgerv1.WriteResult) {
 		f.Add(encoded(f, &seqledgerv1.WriteStreamResponse{Results: results}), uint8(3))

@@ -106,7 +106,8 @@ func (h *mux) unlock() {
 	}
 }
 
-// wakeSender tells the sender that there is work.
+// wakeSender tells the sender that there is work. It never blocks, because callers may hold mu. A
+// token that is there already is enough: the sender takes it before it looks.
 func (h *mux) wakeSender() {
 	select {
 	case h.wake <- struct{}{}:
@@ -179,6 +180,8 @@ func (h *mux) run(ctx context.Context) {
 		if h.retire != nil {
 			e = h.retire
 		}
+		// The wait grows with each round over the servers and not with each server, because one
+		// that is away says nothing about the others.
 		wait := backoff(failures/len(h.endpoints.all), h.retryAfter)
 		h.progress, h.retire, h.retryAfter = false, nil, 0
 		h.unlock()

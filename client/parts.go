@@ -46,7 +46,8 @@ func (j *blockJoiner) add(part *seqledgerv1.Block) (*seqledgerv1.Block, error) {
 	}
 	if block.Next = part.GetNext(); block.Next != nil {
 		if len(part.GetTransactions()) == 0 || !isEnd(block, block.Next) {
-			return nil, protocolError("a part of block %d says that the next one begins at transaction %d, operation %d, "+
+			return nil, protocolError("a part of block %d says that the next one begins at transaction %d, "+
+				"operation %d, "+
 				"which is not where it ends", height, block.Next.GetTransaction(), block.Next.GetOperation())
 		}
 		return nil, nil

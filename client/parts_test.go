@@ -12,6 +12,7 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"github.com/seqledger/seqledger/client"
+	"github.com/seqledger/seqledger/client/proof"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 )
 
@@ -23,7 +24,7 @@ func blockOfThree(t *testing.T, root byte) *seqledgerv1.Block {
 		Scope: org, Height: 1, PreviousHash: make([]byte, 32), TxRoot: slices.Repeat([]byte{root}, 32), TxCount: 3,
 		CommittedAt: timestamppb.New(time.Unix(1, 0)),
 	}
-	hash, err := client.BlockHash(header)
+	hash, err := proof.BlockHash(header)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -149,7 +150,10 @@ func TestPartsThatDoNotBelongTogether(t *testing.T) {
 			p[1].Transactions[0].FirstOperation++
 			return p
 		},
-		"next is behind the end": func(p, _ []*seqledgerv1.Block) []*seqledgerv1.Block { p[0].Next.Operation++; return p },
+		"next is behind the end": func(p, _ []*seqledgerv1.Block) []*seqledgerv1.Block {
+			p[0].Next.Operation++
+			return p
+		},
 		"next is another transaction": func(p, _ []*seqledgerv1.Block) []*seqledgerv1.Block {
 			p[0].Next = &seqledgerv1.BlockPosition{Transaction: 1}
 			p[1] = p[2]

@@ -114,7 +114,8 @@ func (w *Writer) recover(ctx context.Context) error {
 		// The session is the journal's, so no other client has written. Either the ledger or
 		// the journal has lost writes, or this is an old copy of the journal.
 		if last+1 < first || last >= next {
-			return w.returnUnsettled(protocolError("the ledger has committed up to sequence %d, the journal says %d to %d",
+			return w.returnUnsettled(protocolError("the ledger has committed up to sequence %d, the journal says "+
+				"%d to %d",
 				last, first-1, next-1))
 		}
 	}

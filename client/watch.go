@@ -10,6 +10,7 @@ import (
 	"connectrpc.com/connect"
 	"google.golang.org/protobuf/proto"
 
+	"github.com/seqledger/seqledger/client/proof"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 )
 
@@ -126,7 +127,7 @@ func (w *watch) follow(block *seqledgerv1.Block) error {
 	if header.GetHeight() != w.next {
 		return protocolError("got block %d, want block %d", header.GetHeight(), w.next)
 	}
-	hash, err := BlockHash(header)
+	hash, err := proof.BlockHash(header)
 	if err != nil {
 		return fmt.Errorf("%w: block %d: %w", ErrProtocol, w.next, err)
 	}
@@ -155,7 +156,8 @@ func (w *watch) checkChain(ctx context.Context) error {
 		return err
 	}
 	if len(page.GetBlocks()) == 0 || !bytes.Equal(page.GetBlocks()[0].GetHash(), w.last) {
-		return fmt.Errorf("%w: it does not have block %d with the hash %x, which was yielded before the connection broke",
+		return fmt.Errorf("%w: it does not have block %d with the hash %x, which was yielded before the connection "+
+			"broke",
 			ErrOtherLedger, w.next-1, w.last)
 	}
 	return nil

@@ -66,7 +66,9 @@ func TestAWatchChecksEachBlock(t *testing.T) {
 			s.onBlock = func(b *seqledgerv1.Block) { b.Header.TxCount++ }
 		}, client.ErrProtocol},
 		"no header": {func(s *fakeServer) {
-			s.onBlock = func(b *seqledgerv1.Block) { b.Header = &seqledgerv1.BlockHeader{Height: b.GetHeader().GetHeight()} }
+			s.onBlock = func(b *seqledgerv1.Block) {
+				b.Header = &seqledgerv1.BlockHeader{Height: b.GetHeader().GetHeight()}
+			}
 		}, client.ErrProtocol},
 		"a hole": {func(s *fakeServer) {
 			s.onBlock = func(b *seqledgerv1.Block) { b.Header.Height++ }

@@ -260,14 +260,16 @@ func TestWritesThatCannotBeSent(t *testing.T) {
 	bad := "\xff"
 	link := &seqledgerv1.CreateRelationship{Resource: bad}
 	unlink := &seqledgerv1.DeleteRelationship{Subject: bad}
+	remove := &seqledgerv1.DeleteEntity{Key: bad}
+	expire := &seqledgerv1.ExpireEntity{Key: bad}
 	for name, operations := range map[string][]*seqledgerv1.Operation{
 		"none": {}, "too many": make([]*seqledgerv1.Operation, 1001),
 		"too large": {payload(strings.Repeat("x", 5<<20))},
 		"set":       {create(bad)},
-		"delete":    {{Operation: &seqledgerv1.Operation_DeleteEntity{DeleteEntity: &seqledgerv1.DeleteEntity{Key: bad}}}},
+		"delete":    {{Operation: &seqledgerv1.Operation_DeleteEntity{DeleteEntity: remove}}},
 		"link":      {{Operation: &seqledgerv1.Operation_CreateRelationship{CreateRelationship: link}}},
 		"unlink":    {{Operation: &seqledgerv1.Operation_DeleteRelationship{DeleteRelationship: unlink}}},
-		"expire":    {{Operation: &seqledgerv1.Operation_ExpireEntity{ExpireEntity: &seqledgerv1.ExpireEntity{Key: bad}}}},
+		"expire":    {{Operation: &seqledgerv1.Operation_ExpireEntity{ExpireEntity: expire}}},
 	} {
 		if _, err := w.Write(t.Context(), operations...); !errors.Is(err, client.ErrNotExecuted) {
 			t.Errorf("%s: want ErrNotExecuted, got %v", name, err)

@@ -166,15 +166,26 @@ func (l *Ledger) openState() (err error) {
 	})
 }
 
-// segmentBytes is the size of a log file. Only tests change it: each start reads a whole file.
+// segmentBytes is the most that a log file may have. Only tests change it: each start reads a whole
+// file.
 var segmentBytes = raftlog.DefaultSegmentBytes
+
+// minSegmentBytes keeps a small LogBytes from making a file of every few writes.
+const minSegmentBytes = 1 << 20
+
+// logFileBytes returns the size of a log file. The log is truncated by whole files, so it is never
+// shorter than one: with files of 64 MiB, a LogBytes of less would have no effect on the disk.
+func logFileBytes(logBytes int64, most int) int {
+	return int(min(max(logBytes/2, minSegmentBytes), int64(most)))
+}
 
 func (l *Ledger) openLog() (err error) {
 	at := l.store.Checkpoint()
 	l.log, err = raftlog.Open(raftlog.Options{
 		Dir: l.directory.Log(), NodeID: l.directory.NodeID(), Identity: l.directory.Identity(),
 		Create: l.directory.Fresh(), Checkpoint: raftlog.Position{Index: at.Index, Term: at.Term},
-		Machine: (*applier)(l), Logger: l.options.Logger, OnFailure: l.fail, SegmentBytes: segmentBytes,
+		Machine: (*applier)(l), Logger: l.options.Logger, OnFailure: l.fail,
+		SegmentBytes: logFileBytes(l.options.LogBytes, segmentBytes),
 		Stored: func(_ int, took time.Duration) {
 			l.counters.stored.Observe(int64(took))
 			l.syncs.observe(took)

@@ -67,9 +67,9 @@ func TestLeftoversInAnyDirectory(t *testing.T) {
 func TestConfigurationChangesUnderLoad(t *testing.T) {
 	t.Parallel()
 	const limit = uint64(20_000)
-	backlog := 100_000
+	backlog, rounds := 100_000, 10
 	if testing.Short() {
-		backlog = 40_000 // still more than one pass may evict
+		backlog, rounds = 30_000, 3 // still more than one pass may evict
 	}
 	dir, began := t.TempDir(), time.Now()
 	var expired []*machine.Write
@@ -96,7 +96,7 @@ func TestConfigurationChangesUnderLoad(t *testing.T) {
 	for i := range 8 {
 		// Each ends with its last submission; waited for below.
 		writers.Go(func() {
-			for round := range 10 {
+			for round := range rounds {
 				writes := make([]*machine.Write, 500)
 				for j := range writes {
 					writes[j] = appendWrite(fmt.Sprint("writer", i), uint64(round*len(writes)+j)+1, nil)

@@ -38,7 +38,8 @@ type Options struct {
 	// over a large state, and takes some four times its size of memory then.
 	CheckpointBytes int64
 	// LogBytes is how much log gathers before it is truncated, and so about how
-	// much is replayed after a crash. Default: 128 MiB.
+	// much is replayed after a crash. Default: 128 MiB. The log's files have half
+	// of it, 1 to 64 MiB, because the log is truncated by whole files.
 	LogBytes int64
 	// ScrubBytes is how much of the state file is read a second to compare its pages with
 	// their checksums, in the background, so that damage is found before a write needs the

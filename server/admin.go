@@ -245,10 +245,11 @@ type backupSender struct {
 }
 
 func (b *backupSender) begin(info backupfile.Info) error {
-	return b.send(&seqledgerv1.BackupResponse{Part: &seqledgerv1.BackupResponse_Header{Header: &seqledgerv1.BackupHeader{
+	header := &seqledgerv1.BackupHeader{
 		LedgerId: info.LedgerID.String(), Index: info.Index, Digest: info.Digest.String(),
 		SizeEstimate: uint64(info.Bytes), FormatVersion: backupfile.Version,
-	}}})
+	}
+	return b.send(&seqledgerv1.BackupResponse{Part: &seqledgerv1.BackupResponse_Header{Header: header}})
 }
 
 // Write implements io.Writer. The ledger writes a chunk of its format at a time.

@@ -135,10 +135,12 @@ func TestReservationOverTheWire(t *testing.T) {
 			!bytes.Equal(replay.Record.Response, response) {
 			t.Errorf("%s: replay: %v", protocol, replay.Outcome)
 		}
-		if purged := reply(t, c.PurgeRecord, &seqledgerv1.PurgeRecordRequest{Record: first.Record}); purged.Outcome != done.Outcome {
+		purged := reply(t, c.PurgeRecord, &seqledgerv1.PurgeRecordRequest{Record: first.Record})
+		if purged.Outcome != done.Outcome {
 			t.Errorf("%s: purge: %v", protocol, purged)
 		}
-		if err := call(t, c.GetRecord, &seqledgerv1.GetRecordRequest{Record: first.Record}); connect.CodeOf(err) != connect.CodeNotFound ||
+		err := call(t, c.GetRecord, &seqledgerv1.GetRecordRequest{Record: first.Record})
+		if connect.CodeOf(err) != connect.CodeNotFound ||
 			strings.Contains(err.Error(), first.Record.Key) {
 			t.Errorf("%s: a purged record: %v", protocol, err)
 		}
@@ -392,7 +394,8 @@ func TestListRecords(t *testing.T) {
 func TestSharesOfKeys(t *testing.T) {
 	t.Parallel()
 	g := guard(t, server.Options{}, map[string]string{
-		"few": `role: writer, scopes: [acme/main], client_ids: ["x"], limits: {keys: 2, waiters: 1, stored_bytes: 5000}`,
+		"few": `role: writer, scopes: [acme/main], client_ids: ["x"], ` +
+			`limits: {keys: 2, waiters: 1, stored_bytes: 5000}`,
 	})
 	c := g.records("few")
 	owned := reply(t, c.Reserve, reserveOf("a", 1))

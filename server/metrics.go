@@ -76,8 +76,8 @@ func newMetrics(s *Server) *metrics {
 		}),
 		upgraded: prometheus.NewGauge(prometheus.GaugeOpts{
 			Name: "seqledger_write_streams_own_connection",
-			Help: "Open WriteStreams that have a connection to themselves. Fewer than there are Go clients: something " +
-				"between does not let them.",
+			Help: "Open WriteStreams that have a connection to themselves. Fewer than there are Go clients: " +
+				"something between does not let them.",
 		}),
 		watches: prometheus.NewGauge(prometheus.GaugeOpts{
 			Name: "seqledger_watches_open", Help: "Open Watches.",
@@ -98,7 +98,8 @@ func newMetrics(s *Server) *metrics {
 func (m *metrics) newResults() *prometheus.CounterVec {
 	vec := prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "seqledger_results_total",
-		Help: "What became of each command that a client sent, by method and code: COMMITTED, REPLAYED or a WriteErrorCode.",
+		Help: "What became of each command that a client sent, by method and code: COMMITTED, REPLAYED or a " +
+			"WriteErrorCode.",
 	}, []string{"method", "code"})
 	codes := seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_UNSPECIFIED.Descriptor().Values()
 	last := 0

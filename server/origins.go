@@ -86,8 +86,8 @@ func ValidateOrigins(origins []string, authenticated bool) error {
 		if origin == anyOrigin {
 			if authenticated {
 				return fmt.Errorf(
-					"server: the CORS origin * together with authentication would let every page use what it has got hold of: " +
-						"name the origins")
+					"server: the CORS origin * together with authentication would let every page use what it has " +
+						"got hold of: name the origins")
 			}
 			continue
 		}
@@ -95,8 +95,8 @@ func ValidateOrigins(origins []string, authenticated bool) error {
 		if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" || origin != u.Scheme+"://"+u.Host ||
 			strings.ContainsAny(u.Host, "*") || u.Host != strings.ToLower(u.Host) {
 			return fmt.Errorf(
-				"server: the CORS origin %q must be scheme://host or scheme://host:port in lower case, without anything "+
-					"behind it", origin)
+				"server: the CORS origin %q must be scheme://host or scheme://host:port in lower case, without "+
+					"anything behind it", origin)
 		}
 	}
 	return nil

@@ -279,7 +279,8 @@ func protocolProblem(r *http.Request) error {
 	const maxDigits = 10
 	if timeout := r.Header.Get("Connect-Timeout-Ms"); timeout != "" {
 		if len(timeout) > maxDigits || strings.Trim(timeout, "0123456789") != "" {
-			return errors.New("the header Connect-Timeout-Ms must be a whole number of milliseconds with at most 10 digits")
+			return errors.New("the header Connect-Timeout-Ms must be a whole number of milliseconds with at most " +
+				"10 digits")
 		}
 	}
 	if r.Method == http.MethodGet && r.URL.RawQuery != "" {

@@ -38,6 +38,8 @@ func openLedger(t testing.TB, o ledger.Options) *ledger.Ledger {
 	t.Helper()
 	o.Dir = t.TempDir()
 	o.Logger = slog.New(slog.DiscardHandler)
+	// A start reads a whole log file, which the race detector makes the largest part of most tests.
+	o.LogBytes = 8 << 20
 	l, err := ledger.Open(context.Background(), o)
 	if err != nil {
 		t.Fatal(err)

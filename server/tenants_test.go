@@ -111,7 +111,8 @@ func TestAnnouncedBodiesHoldNothing(t *testing.T) {
 	g := tenants(t, server.Options{})
 	var connections []net.Conn
 	head := func(id, path, kind, more string) string {
-		return fmt.Sprintf("POST %s HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer %s\r\nContent-Type: %s\r\n%s\r\n",
+		return fmt.Sprintf("POST %s HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer %s\r\nContent-Type: "+
+			"%s\r\n%s\r\n",
 			path, g.keys[id], kind, more)
 	}
 	stream := fmt.Sprintf("GET %s HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer %s\r\n%s\r\n%s",
@@ -259,7 +260,8 @@ func TestConnectionsAreShared(t *testing.T) {
 	t.Parallel()
 	g := tenants(t, server.Options{MaxConnections: 40})
 	text := fmt.Sprintf(
-		"GET %s?encoding=json&message=%%7B%%7D&connect=v1 HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer %s\r\n\r\n",
+		"GET %s?encoding=json&message=%%7B%%7D&connect=v1 HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer "+
+			"%s\r\n\r\n",
 		seqledgerv1connect.AdminServiceGetStatusProcedure, g.keys["bad"])
 	var connections []net.Conn
 	for range 10 {

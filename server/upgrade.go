@@ -80,8 +80,8 @@ func moveCredential(h http.Header) (http.Header, error) {
 		return nil, errors.New("the sub-protocol bearer. must have the credential behind the dot, " +
 			"in base64url without padding")
 	case len(h["Authorization"]) > 0:
-		return nil, errors.New("there is a credential in the header Authorization and another one among the sub-protocols: " +
-			"send one of them")
+		return nil, errors.New("there is a credential in the header Authorization and another one among the " +
+			"sub-protocols: send one of them")
 	case slices.ContainsFunc(offered, isBearer):
 		return nil, errors.New("there is more than one credential among the sub-protocols: send one of them")
 	}

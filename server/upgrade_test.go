@@ -142,7 +142,8 @@ func TestUpgradedStreamsAreBounded(t *testing.T) {
 	first := mustOpenUpgraded(t, h)
 	ask(t, first, writeOf("c", 1, appendOp("x")))
 	second := mustOpenUpgraded(t, h)
-	if err := second.Receive(new(seqledgerv1.WriteStreamResponse)); connect.CodeOf(err) != connect.CodeResourceExhausted {
+	err := second.Receive(new(seqledgerv1.WriteStreamResponse))
+	if connect.CodeOf(err) != connect.CodeResourceExhausted {
 		t.Errorf("the second stream ended with %v", err)
 	}
 	ask(t, first, writeOf("c", 2, appendOp("x")))

@@ -147,7 +147,8 @@ func readEntry(path string) (*journalEntry, error) {
 	}
 	entry, err := decodeEntry(content)
 	if err != nil {
-		return nil, fmt.Errorf("idempotency: %s is damaged: %w; move it away to go on, and look up what became of its key",
+		return nil, fmt.Errorf("idempotency: %s is damaged: %w; move it away to go on, and look up what became of "+
+			"its key",
 			path, err)
 	}
 	return entry, nil

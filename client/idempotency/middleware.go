@@ -376,8 +376,8 @@ func (o *Options) principal(ctx context.Context, header http.Header, warn *sync.
 	}
 	if strings.HasPrefix(strings.ToLower(authorization[0]), "bearer ") && strings.Count(authorization[0], ".") == 2 {
 		warn.Do(func() {
-			o.Logger.WarnContext(ctx, "the Authorization header looks like a JWT, and each new token is a new principal; "+
-				"set Options.Principal to a claim of it")
+			o.Logger.WarnContext(ctx, "the Authorization header looks like a JWT, and each new token is a new "+
+				"principal; set Options.Principal to a claim of it")
 		})
 	}
 	sum := sha256.Sum256([]byte(authorization[0]))

@@ -153,7 +153,8 @@ func (f *File) load() error {
 	content, err := f.storage.read(f.path)
 	switch {
 	case errors.Is(err, fs.ErrNotExist) && f.options.MustExist:
-		return fmt.Errorf("%w: %s; if it was lost, find out from the ledger what was written before you begin a new one",
+		return fmt.Errorf("%w: %s; if it was lost, find out from the ledger what was written before you begin a "+
+			"new one",
 			ErrMissing, f.path)
 	case errors.Is(err, fs.ErrNotExist):
 	case err != nil:

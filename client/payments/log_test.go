@@ -34,7 +34,8 @@ func TestLogRefuses(t *testing.T) {
 // its whole lines.
 func FuzzLog(f *testing.F) {
 	f.Add(
-		[]byte("intended t-1 100\nintended t-2 5\nunsettled t-1\npaid t-1 01234567-89ab-8def-8000-000000000007\npaid t-2"))
+		[]byte("intended t-1 100\nintended t-2 5\nunsettled t-1\npaid t-1 " +
+			"01234567-89ab-8def-8000-000000000007\npaid t-2"))
 	f.Add([]byte("intended t-1 1O0\n"))
 	f.Add([]byte("intended t-1 -9223372036854775808\n"))
 	f.Add([]byte("intended  \n\n"))

@@ -92,10 +92,12 @@ func (f *accessFlags) check(e *environment, listen string) error {
 	switch {
 	case noAuth && !f.Insecure:
 		return fail(exitUsage, "give --auth, listen on 127.0.0.1 or [::1], or accept the risk with --insecure",
-			"--listen %s: is not a loopback address, and there is no authentication: anyone who can connect could write", listen)
+			"--listen %s: is not a loopback address, and there is no authentication: anyone who can connect could "+
+				"write", listen)
 	case noTLS && !f.Insecure:
 		return fail(exitUsage,
-			"give --tls-cert and --tls-key, or let a proxy on this machine do TLS; on a trusted network give --insecure",
+			"give --tls-cert and --tls-key, or let a proxy on this machine do TLS; on a trusted network give "+
+				"--insecure",
 			"--listen %s: is not a loopback address, and there is no TLS: credentials would cross the network in clear",
 			listen)
 	case noAuth:

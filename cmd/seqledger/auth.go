@@ -10,6 +10,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/seqledger/seqledger/cmd/seqledger/operation"
 	"github.com/seqledger/seqledger/server/auth"
 )
 
@@ -24,7 +25,7 @@ type newKeyCommand struct {
 	ID       string   `name:"id" help:"help_new_key_id" required:"" env:"-" placeholder:"ID"`
 	Scope    []string `help:"help_new_key_scope" required:"" env:"-" sep:"none" placeholder:"PATTERN"`
 	ClientID []string `name:"client-id" help:"help_new_key_client_id" env:"-" sep:"none" placeholder:"PATTERN"`
-	Role     string   `help:"help_new_key_role" required:"" env:"-" enum:"reader,writer,delegate,admin" placeholder:"ROLE"`
+	Role     string   `help:"help_new_key_role" required:"" env:"-" enum:"${roles}" placeholder:"ROLE"`
 	Expires  string   `help:"When it ends, such as 2027-01-31T00:00:00Z. Default: never." env:"-" placeholder:"RFC3339"`
 	Append   string   `help:"help_new_key_append" type:"path" env:"-" placeholder:"FILE"`
 }
@@ -93,7 +94,7 @@ func (c *newKeyCommand) checkExpires() error {
 	if c.Expires == "" {
 		return nil
 	}
-	at, err := parseTime(c.Expires)
+	at, err := operation.ParseTime(c.Expires)
 	switch {
 	case err != nil:
 		return usage("--expires: %w", err)

@@ -23,9 +23,9 @@ type backupCommand struct {
 
 // Help is shown below the flags.
 func (*backupCommand) Help() string {
-	return `The backup holds every write that was acknowledged before it began; the server goes on meanwhile. It is checked
-while it arrives, and the file appears under its name only when it is whole and on disk. One backup can be made
-at a time.
+	return `The backup holds every write that was acknowledged before it began; the server goes on meanwhile. It is
+checked while it arrives, and the file appears under its name only when it is whole and on disk. One backup can
+be made at a time.
 
 Bring it to another place, and try it now and then: seqledger verify --backup FILE checks all of it.
 

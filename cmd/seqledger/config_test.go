@@ -4,6 +4,8 @@ import (
 	"bytes"
 	"strings"
 	"testing"
+
+	"github.com/seqledger/seqledger/cmd/seqledger/operation"
 )
 
 // parseServe runs the grammar over a serve command and returns what it got.
@@ -11,7 +13,7 @@ func parseServe(t *testing.T, args ...string) (*commandLine, error) {
 	t.Helper()
 	var out bytes.Buffer
 	cli, source := new(commandLine), new(configSource)
-	parser, err := newParser(cli, new(operationFlags), source, &out, &out)
+	parser, err := newParser(cli, new(operation.Flags), source, &out, &out)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -61,7 +63,7 @@ func TestScopePrecedence(t *testing.T) {
 		t.Helper()
 		var cli commandLine
 		var out bytes.Buffer
-		parser, err := newParser(&cli, new(operationFlags), new(configSource), &out, &out)
+		parser, err := newParser(&cli, new(operation.Flags), new(configSource), &out, &out)
 		if err != nil {
 			t.Fatal(err)
 		}

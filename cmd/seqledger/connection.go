@@ -38,7 +38,8 @@ func (f *connectionFlags) options() (o client.Options, err error) {
 	for _, server := range servers {
 		if !f.Cleartext && !strings.HasPrefix(server, "https://") && !loopbackURL(server) {
 			return o, usage(
-				"--server %s: the token would go to %s in clear, where the network can read it; use https://, or --cleartext-token",
+				"--server %s: the token would go to %s in clear, where the network can read it; use https://, or "+
+					"--cleartext-token",
 				f.Server, server)
 		}
 	}
@@ -94,7 +95,8 @@ const maxTokenFile = 64 << 10
 func (f *connectionFlags) token() (token string, err error) {
 	defer func() {
 		if err == nil && strings.ContainsFunc(token, func(r rune) bool { return r <= ' ' || r > '~' }) {
-			token, err = "", usage("--token, $SEQLEDGER_TOKEN or --token-file: has a character that is not valid in a token")
+			token, err = "", usage("--token, $SEQLEDGER_TOKEN or --token-file: has a character that is not valid "+
+				"in a token")
 		}
 	}()
 	if f.TokenFile == "" {

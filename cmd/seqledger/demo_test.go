@@ -2,6 +2,7 @@ package main
 
 import (
 	"encoding/json"
+	"fmt"
 	"math/rand/v2"
 	"os"
 	"os/exec"
@@ -80,7 +81,21 @@ func TestDemo(t *testing.T) {
 		}
 	}
 	t.Logf("repeat with: DEMO_SEED=%d go test ./cmd/seqledger -run 'TestDemo$'", seed)
-	p, temporary := startDemo(t, "--duration", "3s", "--clients", "2", "--seed", strconv.FormatUint(seed, 10), "--json")
+	// On a busy machine three seconds may be over before each fault has happened.
+	for _, duration := range []string{"3s", "12s", "45s"} {
+		if missing := demoOnce(t, seed, duration); missing == "" {
+			return
+		} else if duration == "45s" {
+			t.Error(missing)
+		}
+	}
+}
+
+// demoOnce runs a demo and checks what it reports. It returns what has not happened, if anything.
+func demoOnce(t *testing.T, seed uint64, duration string) (missing string) {
+	t.Helper()
+	p, temporary := startDemo(t, "--duration", duration, "--clients", "2", "--seed",
+		strconv.FormatUint(seed, 10), "--json")
 	if code := p.wait(t); code != exitDone {
 		t.Fatalf("want exit code 0, got %d:\n%s%s", code, p.stdout.String(), p.stderr.String())
 	}
@@ -96,21 +111,24 @@ func TestDemo(t *testing.T) {
 		t.Errorf("want each payment once, got %+v", *one)
 	}
 	if one.Attempted == 0 || one.Retried == 0 || one.Replayed == 0 {
-		t.Errorf("want retries that were answered with their receipts, got %+v", *one)
+		missing = fmt.Sprintf("want retries that were answered with their receipts, got %+v", *one)
 	}
-	if report.Plain.Duplicates == 0 || report.Plain.Lost != 0 ||
-		report.Plain.CentsFound <= report.Plain.CentsAcknowledged {
-		t.Errorf("want duplicates from plain retries, got %+v", *report.Plain)
+	if report.Plain.Lost != 0 {
+		t.Errorf("want nothing lost by plain retries, got %+v", *report.Plain)
+	}
+	if report.Plain.Duplicates == 0 || report.Plain.CentsFound <= report.Plain.CentsAcknowledged {
+		missing = fmt.Sprintf("want duplicates from plain retries, got %+v", *report.Plain)
 	}
 	for _, c := range []*demo.Side{report.Protected, report.Plain} {
 		for i, n := range []uint64{c.LostRequests, c.LostAnswers, c.Delayed, c.Twice, c.ServersKilled,
 			c.ClientsKilled} {
 			if n == 0 {
-				t.Errorf("fault %d has not happened: %+v", i, *c)
+				missing = fmt.Sprintf("fault %d has not happened: %+v", i, *c)
 			}
 		}
 	}
 	nothingLeft(t, temporary)
+	return missing
 }
 
 // TestDemoInterrupted: Ctrl-C ends everything, whenever it comes.

@@ -15,9 +15,7 @@
 // connection.go hold the shared flags, access.go holds the flags of serve that say who may connect,
 // and output.go formats all answers. reach.go finds out why a server does not answer.
 //
-// Operations come from flags (operations.go) or from JSON (opjson.go). Import has several
-// files: import.go is the command, importinput.go reads the input, importstate.go is the state
-// that survives a kill, importrun.go decides where to continue and sends, importprogress.go
-// shows the progress. The demo itself is package demo; demo.go has its flags and demoshow.go
-// its output.
+// Operations come from flags or from JSON: see package operation. import.go is the command import,
+// with its flags and messages; package importing does the work. The demo itself is package demo;
+// demo.go has its flags and demoshow.go its output.
 package main

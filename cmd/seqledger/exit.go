@@ -121,7 +121,8 @@ func classify(err error) (code int, hint string) {
 	case errors.Is(err, context.Canceled):
 		return exitFailed, "interrupted; run it again"
 	case errors.Is(err, context.DeadlineExceeded):
-		return exitFailed, "no answer in time: is the server running and is --server right? give it longer with --timeout"
+		return exitFailed, "no answer in time: is the server running and is --server right? give it longer with " +
+			"--timeout"
 	case ok:
 		return connectExit(refusal.ConnectCode)
 	}
@@ -186,7 +187,8 @@ func nextStep(e *client.Error) string {
 	case seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_SEQUENCE_EXHAUSTED:
 		return "continue under a new --client-id"
 	case seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_SESSION_EXPIRED:
-		return "the stream was evicted after client_ttl without a write; find out what was written before you open a session"
+		return "the stream was evicted after client_ttl without a write; find out what was written before you open " +
+			"a session"
 	case seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_SESSION_FENCED:
 		return "another process has taken over the stream with a newer session; stop, and find out which process writes"
 	case seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_SESSION_REQUIRED:

@@ -16,6 +16,7 @@ import (
 	"connectrpc.com/connect"
 
 	"github.com/seqledger/seqledger/client"
+	"github.com/seqledger/seqledger/cmd/seqledger/operation"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 )
 
@@ -166,7 +167,7 @@ func TestDisplay(t *testing.T) {
 		"\x1b[2J": "base64:G1sySg==", "a\nb": "base64:YQpi", "a\tb": "base64:YQli",
 		"\xff": "base64:/w==", "a\u202eb": "base64:YeKArmI=",
 	} {
-		if got := display([]byte(value)); got != want {
+		if got := operation.Display([]byte(value)); got != want {
 			t.Errorf("%q: want %q, got %q", value, want, got)
 		}
 	}

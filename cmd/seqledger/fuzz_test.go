@@ -2,13 +2,11 @@ package main
 
 import (
 	"bytes"
-	"errors"
 	"strings"
 	"testing"
 	"unicode"
 
 	"connectrpc.com/connect"
-	"google.golang.org/protobuf/encoding/protojson"
 	"google.golang.org/protobuf/proto"
 
 	"github.com/seqledger/seqledger/client"
@@ -89,49 +87,6 @@ func shown[M proto.Message](m M, show func(*table, M)) func(*table, []byte) erro
 		show(t, m)
 		return nil
 	}
-}
-
-// FuzzOperationFlags: what flags are taken for is what the ledger takes, and has
-// the same meaning in JSON. Each line is a flag and its value.
-func FuzzOperationFlags(f *testing.F) {
-	for _, text := range []string{
-		"set a=b\nif-not-exists a\nexpires-at a=2030-01-31T12:00:00Z", "delete a\nif-version a=17",
-		"if-value a==\nset a=",
-		"relate doc:1#viewer@user:ann@example.com\nunrelate #@", "append text\nappend", "set a=1\nset a=2\nif-exists a",
-		"set a=b\nexpires-at a=0001-01-01T00:00:00Z", "set =\nset", "if-version a=-1\ndelete a",
-	} {
-		f.Add(text)
-	}
-	f.Fuzz(func(t *testing.T, text string) {
-		var flags operationFlags
-		for line := range strings.SplitSeq(text, "\n") {
-			name, value, _ := strings.Cut(line, " ")
-			if strings.HasSuffix(name, "-file") {
-				continue // must not read what a fuzzer names
-			}
-			flags.list = append(flags.list, operationFlag{name, value})
-		}
-		operations, err := flags.build()
-		if err != nil {
-			if own, ok := errors.AsType[*exitError](err); !ok || own.code != exitUsage {
-				t.Errorf("%v is not a usage error", err)
-			}
-			return
-		}
-		if len(operations) > len(flags.list) {
-			t.Errorf("%d flags made %d operations", len(flags.list), len(operations))
-		}
-		for _, operation := range operations {
-			data, err := protojson.Marshal(operation)
-			if err != nil {
-				t.Fatalf("%q made %v: %v", text, operation, err)
-			}
-			again, err := parseOperations(data)
-			if err != nil || len(again) != 1 || !proto.Equal(again[0], operation) {
-				t.Errorf("%q made %s, which reads as %v, %v", text, data, again, err)
-			}
-		}
-	})
 }
 
 // FuzzScope: a scope that is taken is shown as it was given.

@@ -87,14 +87,19 @@ var helpTexts = map[string]string{
 		"Authorization.",
 	"help_gateway_claim": "Claim of the session token (JWT) that says who sends a request, for example sub; the section " +
 		"jwt of the file says whose tokens.",
-	"help_gateway_lease":   "What a gateway that was killed leaves behind: indeterminate, or takeover for work that may run again.",
-	"help_gateway_errors":  "What a response of 500 or more leaves behind: indeterminate, release (it had no effects) or store.",
-	"help_key_principal":   "Party on whose behalf the request was made. Default: the caller itself; for others the role admin is needed.",
-	"help_key_state":       "Only those in this state: pending, committed, rejected, indeterminate or written (keyed writes).",
+	"help_gateway_lease":  "What a gateway that was killed leaves behind: indeterminate, or takeover for work that may run again.",
+	"help_gateway_errors": "What a response of 500 or more leaves behind: indeterminate, release (it had no effects) or store.",
+	"help_key_principal": "Party on whose behalf the request was made. Default: the caller itself; for others the " +
+		"role admin is needed.",
+	"help_key_state": "Only those in this state: pending, committed, rejected, indeterminate or written " +
+		"(keyed writes).",
 	"help_list_entities":   "List entities in the order of their keys. This is what list does without a word.",
 	"help_all_demo":        "Run a server and clients, break everything between them, and count what is paid twice.",
 	"help_guard_principal": "Party on whose behalf the agent calls. Default: the holder of the ledger's key; for others it needs the role delegate.",
 	"help_guard_data":      "Directory of the ledger that this guard opens itself; nothing else may have it open.",
+	"help_key_as":          "What the work turned out to be: committed or rejected.",
+	"help_key_response":    "What repeats of the request are answered with.",
+	"help_key_ttl":         "How long the record is known; unset keeps what was asked for when the key was reserved.",
 	"help_restore_from_directory": "Restore this data directory, or copy of one, in place of a backup; no server " +
 		"may have it open.",
 	"help_restore_data": "Data directory to make; it must be absent or empty.",

@@ -12,6 +12,8 @@ import (
 	"github.com/gofrs/flock"
 
 	"github.com/seqledger/seqledger/client"
+	"github.com/seqledger/seqledger/cmd/seqledger/importing"
+	"github.com/seqledger/seqledger/cmd/seqledger/operation"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 )
 
@@ -44,15 +46,15 @@ needs and run the command again, or put that line, corrected, and those behind i
     seqledger import --scope acme/main --client-id loader events.ndjson
     seqledger import --scope acme/main --client-id log-1 --append-lines /var/log/app.log
 
-` + operationHelp
+` + operation.Help
 }
 
 // mode is how the input is read.
 func (c *importCommand) mode() string {
 	if c.AppendLines {
-		return modeLines
+		return importing.ModeLines
 	}
-	return modeOperations
+	return importing.ModeOperations
 }
 
 // Run is called by kong.
@@ -75,7 +77,10 @@ func (c *importCommand) Run(e *environment) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, unlock()) }()
-	unlockState, err := lockImportState(c.StateFile)
+	unlockState, err := importing.Lock(c.StateFile)
+	if errors.Is(err, importing.ErrInUse) {
+		err = fail(exitFailed, "wait for it, stop it, or give this one its own --state-file", "%w %s", err, c.StateFile)
+	}
 	if err != nil {
 		return err
 	}
@@ -134,9 +139,21 @@ func openInput(path string) (*os.File, func() error, error) {
 	return f, func() error { return errors.Join(f.Close(), lock.Close()) }, nil
 }
 
+// checkStateFile refuses a path that cannot be a state file.
+func checkStateFile(path string) error {
+	if err := checkParent("--state-file", path); err != nil {
+		return err
+	}
+	info, err := os.Stat(path)
+	if err == nil && !info.Mode().IsRegular() {
+		return usage("--state-file %s: is a directory or not a regular file: name another path", path)
+	}
+	return nil // an error shows again when it is read
+}
+
 // noticeGrowth reports what was appended to the input since the import began, and how to import
 // that too.
-func (c *importCommand) noticeGrowth(e *environment, state *importState, input *os.File) error {
+func (c *importCommand) noticeGrowth(e *environment, state *importing.State, input *os.File) error {
 	info, err := input.Stat()
 	if err != nil {
 		return err
@@ -161,8 +178,8 @@ func (c *importCommand) noticeGrowth(e *environment, state *importState, input *
 
 // begin reads the input and the state file, and returns the state to continue from. It does not
 // call the server.
-func (c *importCommand) begin(e *environment, scope *seqledgerv1.Scope, input *os.File) (*importState, error) {
-	state, err := loadImportState(c.StateFile)
+func (c *importCommand) begin(e *environment, scope *seqledgerv1.Scope, input *os.File) (*importing.State, error) {
+	state, err := importing.Load(c.StateFile)
 	if err != nil {
 		return nil, fail(exitFailed,
 			"restore it; if you are sure that no line was imported, delete it", "state file: %w", err)
@@ -181,8 +198,8 @@ func (c *importCommand) begin(e *environment, scope *seqledgerv1.Scope, input *o
 	if state != nil {
 		look = nil
 	}
-	summary, err := survey(e.ctx, io.LimitReader(input, size), c.mode(), look)
-	if bad, ok := errors.AsType[*lineError](err); ok {
+	summary, err := importing.Survey(e.ctx, io.LimitReader(input, size), c.mode(), look)
+	if bad, ok := errors.AsType[*importing.LineError](err); ok {
 		hint := "correct the line and run it again; nothing was written"
 		if state != nil {
 			hint = "the file has changed since the import began: restore it"
@@ -200,12 +217,12 @@ func (c *importCommand) begin(e *environment, scope *seqledgerv1.Scope, input *o
 		if c.TakeSession != 0 {
 			return nil, usage("--take-session continues an import, and %s does not exist", c.StateFile)
 		}
-		return &importState{
-			Format: importFormat, Organization: scope.GetOrganization(), Vault: scope.GetVault(),
-			ClientID: c.ClientID, Mode: c.mode(), inputSummary: summary,
+		return &importing.State{
+			Format: importing.Format, Organization: scope.GetOrganization(), Vault: scope.GetVault(),
+			ClientID: c.ClientID, Mode: c.mode(), Summary: summary,
 		}, nil
 	}
-	if err := state.sameImport(scope, c.ClientID, c.mode(), summary); err != nil {
+	if err := sameImport(state, scope, c.ClientID, c.mode(), summary); err != nil {
 		hint := "restore the settings that the import began with; for another import, use another file or --state-file"
 		if errors.Is(err, errOtherInput) {
 			hint = "restore the file that the import began with; its lines may be committed, and a new import would " +
@@ -214,6 +231,43 @@ func (c *importCommand) begin(e *environment, scope *seqledgerv1.Scope, input *o
 		return nil, fail(exitRefused, hint, "%s does not belong to this import: %w", c.StateFile, err)
 	}
 	return state, nil
+}
+
+// pastExpiries counts the lines of an import that set an entity that has already expired.
+type pastExpiries struct {
+	now          time.Time
+	lines, first uint64
+}
+
+// look is the callback for survey.
+func (p *pastExpiries) look(line uint64, operations []*seqledgerv1.Operation) {
+	if operation.Expired(operations, p.now) == nil {
+		return
+	}
+	if p.lines++; p.lines == 1 {
+		p.first = line
+	}
+}
+
+// errOtherInput is the one difference that another state file does not solve: its import would
+// send lines that are already committed.
+var errOtherInput = errors.New("the input has changed")
+
+// sameImport returns why a state file belongs to another import, or nil.
+func sameImport(s *importing.State, scope *seqledgerv1.Scope, clientID, mode string, input importing.Summary) error {
+	switch {
+	case s.Organization != scope.GetOrganization() || s.Vault != scope.GetVault():
+		return fmt.Errorf("it was begun in the scope %s, not %s",
+			scopeName(&seqledgerv1.Scope{Organization: s.Organization, Vault: s.Vault}), scopeName(scope))
+	case s.ClientID != clientID:
+		return fmt.Errorf("it was begun with --client-id %s, not %s", s.ClientID, clientID)
+	case s.Mode != mode:
+		return fmt.Errorf("it was begun with the lines read as %s, not as %s", s.Mode, mode)
+	case s.Summary != input:
+		return fmt.Errorf("%w: its first %d bytes had SHA-256 %.16s…, now there are %d with SHA-256 %.16s…",
+			errOtherInput, s.Size, s.SHA256, input.Size, input.SHA256)
+	}
+	return nil
 }
 
 // importResult is printed with --json.
@@ -228,7 +282,7 @@ type importResult struct {
 }
 
 // finished reports a complete import.
-func (c *importCommand) finished(e *environment, state *importState, sent uint64, took time.Duration) (err error) {
+func (c *importCommand) finished(e *environment, state *importing.State, sent uint64, took time.Duration) (err error) {
 	switch {
 	case e.json:
 		result := importResult{
@@ -247,17 +301,74 @@ func (c *importCommand) finished(e *environment, state *importState, sent uint64
 			state.Lines, c.File, state.Base+1, state.Base+state.Lines, state.LedgerID, state.Server, c.StateFile)
 	default:
 		_, err = fmt.Fprintf(e.stdout,
-			"imported: all %d lines of %s are committed as sequences %d to %d; this run sent %d in %s (%.0f a second)\n",
+			"imported: all %d lines of %s are committed as sequences %d to %d; this run sent %d in %s (%.0f a "+
+				"second)\n",
 			state.Lines, c.File, state.Base+1, state.Base+state.Lines, sent, took.Round(time.Millisecond), float64(
 				sent)/took.Seconds())
 	}
 	return err
 }
 
+// resume opens a session, decides which line is next, sends from there, and records the result.
+// It returns how many lines it has sent.
+func (c *importCommand) resume(e *environment, conn *client.Client, scope *seqledgerv1.Scope,
+	state *importing.State, input io.Reader) (uint64, error) {
+	w, err := c.openWriter(e, conn, scope, state)
+	if err != nil {
+		return 0, err
+	}
+	opened := w.State()
+	last := opened.NextSequence - 1
+	if state.Session == 0 {
+		state.Base = last
+	}
+	// The expected session guarantees this already. Check it again, because a mistake would
+	// write lines twice or skip some.
+	if last < state.Base || last-state.Base > state.Lines {
+		return 0, fail(exitRefused, "find out who else writes under --client-id "+c.ClientID,
+			"the stream is no longer this import's: its last sequence is %d, and the import's are %d to %d",
+			last, state.Base+1, state.Base+state.Lines)
+	}
+	state.Session, state.AttemptID = opened.Session, ""
+	if err := state.Save(c.StateFile); err != nil {
+		return 0, fmt.Errorf("state file: %w; no line of this run was sent", err)
+	}
+	progress := c.progress(e, state.Lines, last-state.Base)
+	run := &importing.Run{
+		Writer: w, State: state, Committed: last - state.Base, Timeout: c.Timeout,
+		Progress: progress.To,
+	}
+	first := run.Committed
+	sendErr := run.Send(e.ctx, input)
+	progress.End()
+	// Everything that can be settled is settled; the next run handles the rest.
+	ended, cancel := context.WithCancel(context.Background())
+	cancel()
+	_ = w.Close(ended)
+
+	state.Done = sendErr == nil
+	// Nothing else changes the state any more: Close has waited for the Writer.
+	if err := state.Save(c.StateFile); err != nil {
+		sendErr = errors.Join(sendErr, fmt.Errorf("state file: %w", err))
+	}
+	if sendErr != nil {
+		return 0, c.explainSend(run, sendErr)
+	}
+	return run.Committed - first, nil
+}
+
+// progress shows how far an import is: nothing with --json.
+func (c *importCommand) progress(e *environment, total, first uint64) *importing.Progress {
+	if e.json {
+		return importing.NewProgress(e.stderr, nil, total, first)
+	}
+	return importing.NewProgress(e.stderr, e.notice, total, first)
+}
+
 // openWriter opens a session for the import, after it has recorded the attempt in the state
 // file.
 func (c *importCommand) openWriter(
-	e *environment, conn *client.Client, scope *seqledgerv1.Scope, state *importState,
+	e *environment, conn *client.Client, scope *seqledgerv1.Scope, state *importing.State,
 ) (w *client.Writer, err error) {
 	err = c.within(e, func(ctx context.Context) error {
 		status, err := conn.Status(ctx)
@@ -276,8 +387,8 @@ func (c *importCommand) openWriter(
 			}
 			state.Session, state.AttemptID = c.TakeSession, ""
 		}
-		attempt := state.attempt()
-		if err := state.save(c.StateFile); err != nil {
+		attempt := state.Attempt()
+		if err := state.Save(c.StateFile); err != nil {
 			return fail(exitFailed, "make the file writable, or move it with --state-file; nothing was sent",
 				"state file: %w", err)
 		}
@@ -288,7 +399,7 @@ func (c *importCommand) openWriter(
 				if session != 0 {
 					state.Session = session
 				}
-				return state.save(c.StateFile)
+				return state.Save(c.StateFile)
 			},
 		})
 		if err != nil {
@@ -301,15 +412,15 @@ func (c *importCommand) openWriter(
 
 // otherLedgerHint says what to do about another ledger id. A restored ledger has a new id, and
 // may have lost lines that were committed after the backup.
-func otherLedgerHint(state *importState) string {
+func otherLedgerHint(state *importing.State) string {
 	return fmt.Sprintf(
-		"give the --server of that ledger; lines may be committed there. If this is that ledger, restored from a backup: "+
-			"the last sequence that seqledger state shows, less %d, is the last line that is committed here; "+
+		"give the --server of that ledger; lines may be committed there. If this is that ledger, restored from a "+
+			"backup: the last sequence that seqledger state shows, less %d, is the last line that is committed here; "+
 			"check that line, and import those behind it from a new file", state.Base)
 }
 
 // explainOpen explains why no session could be opened.
-func (c *importCommand) explainOpen(state *importState, err error) error {
+func (c *importCommand) explainOpen(state *importing.State, err error) error {
 	begunAnew := "no line of this run was sent; if you still want it, delete " + c.StateFile + " and start again"
 	switch {
 	case errors.Is(err, client.ErrFenced) && state.Session == 0:
@@ -320,9 +431,38 @@ func (c *importCommand) explainOpen(state *importState, err error) error {
 			"the stream is no longer this import's (it had session %d): %w", state.Session, err)
 	case errors.Is(err, client.ErrExpired):
 		return fail(exitRefused,
-			"find the last committed line with seqledger list blocks and block, and import those behind it from a new file",
+			"find the last committed line with seqledger list blocks and block, and import those behind it from a "+
+				"new file",
 			"the stream was evicted since the last run, so its sequences no longer show which lines are committed: %w",
 			err)
 	}
 	return err
+}
+
+// explainSend tells what has become of an import that has not reached its end.
+func (c *importCommand) explainSend(run *importing.Run, err error) error {
+	where := fmt.Sprintf("%s: %%w (%d of %d lines are committed)", c.File, run.Committed, run.State.Lines)
+	again := "run the same command again; it goes on behind the last committed line"
+	refusal, refused := errors.AsType[*client.Error](err)
+	_, notExecuted := errors.AsType[*client.NotExecutedError](err)
+	code := exitFailed
+	// Interrupted, it is the next run that finds out, as after any interrupt.
+	if _, interrupted := errors.AsType[interruptedError](err); run.Unknown && !interrupted {
+		code = exitUnknown
+	}
+	switch {
+	case errors.Is(err, importing.ErrInputChanged):
+		return fail(exitFailed, "compare what is committed with the file: seqledger watch --json shows it", where, err)
+	case errors.Is(err, client.ErrFenced):
+		return fail(exitRefused, "another process writes under --client-id "+c.ClientID+"; find out which one", where,
+			err)
+	case errors.Is(err, client.ErrExpired):
+		return fail(exitRefused, "the stream was evicted; compare what is committed with the file", where, err)
+	case refused && notExecuted && refusal.Code != 0:
+		return fail(exitCodeOf(refusal.Code), nextStep(refusal)+"; then run the same command again, "+
+			"or put this line, corrected, and those behind it into a new file", where, err)
+	case errors.Is(err, importing.ErrStalled):
+		return fail(code, "see that the server at "+c.Server+" is running, and "+again, where, err)
+	}
+	return fail(code, again, where, err)
 }

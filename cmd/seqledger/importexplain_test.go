@@ -11,6 +11,7 @@ import (
 	"connectrpc.com/connect"
 
 	"github.com/seqledger/seqledger/client"
+	"github.com/seqledger/seqledger/cmd/seqledger/importing"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 )
 
@@ -20,7 +21,7 @@ func refusal(code seqledgerv1.WriteErrorCode) *client.Error { return &client.Err
 // has its exit code, says how far it came, and says what to do.
 func TestExplainSend(t *testing.T) {
 	t.Parallel()
-	at := func(err error) error { return &lineError{8, err} }
+	at := func(err error) error { return &importing.LineError{Line: 8, Err: err} }
 	unknown := func(cause error) error { return &client.OutcomeUnknownError{Sequence: 8, Cause: cause} }
 	for _, test := range []struct {
 		name    string
@@ -29,7 +30,7 @@ func TestExplainSend(t *testing.T) {
 		code    int
 		says    string // in the message or the hint
 	}{
-		{"changed input", false, errInputChanged, exitFailed, "compare"},
+		{"changed input", false, importing.ErrInputChanged, exitFailed, "compare"},
 		{"fenced", true, at(unknown(refusal(seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_SESSION_FENCED))),
 			exitRefused, "another process writes"},
 		{"evicted", true, at(unknown(refusal(seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_SESSION_EXPIRED))),
@@ -43,8 +44,9 @@ func TestExplainSend(t *testing.T) {
 			&client.NotExecutedError{Sequence: 8,
 				Cause: refusal(seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_INVALID_ARGUMENT)}),
 			exitRefused, "nothing was written; then"},
-		{"stalled with lines under way", true, at(errStalled), exitUnknown, "see that the server at here is running"},
-		{"stalled before any", false, at(errStalled), exitFailed, "see that the server at here is running"},
+		{"stalled with lines under way", true, at(importing.ErrStalled), exitUnknown,
+			"see that the server at here is running"},
+		{"stalled before any", false, at(importing.ErrStalled), exitFailed, "see that the server at here is running"},
 		{"interrupted", false, at(interruptedError{}), exitFailed, "run the same command again"},
 		{"interrupted with lines under way", true, at(interruptedError{}), exitFailed, "run the same command again"},
 		{"turned away", true, at(unknown(&client.Error{ConnectCode: connect.CodeUnimplemented})),
@@ -56,8 +58,8 @@ func TestExplainSend(t *testing.T) {
 		}
 		c := importCommand{File: "in.ndjson",
 			clientFlags: clientFlags{connectionFlags: connectionFlags{Server: "here"}}}
-		run := &importRun{state: &importState{inputSummary: inputSummary{Lines: 20}}, committed: 7,
-			unknown: test.unknown}
+		run := &importing.Run{State: &importing.State{Summary: importing.Summary{Lines: 20}}, Committed: 7,
+			Unknown: test.unknown}
 		err := c.explainSend(run, test.err)
 		code, hint := classify(err)
 		if code != test.code || !strings.Contains(err.Error()+hint, test.says) {
@@ -93,7 +95,7 @@ func TestExplainOpen(t *testing.T) {
 		{"no server", 5, context.DeadlineExceeded, exitFailed, "is the server running"},
 	} {
 		c := importCommand{StateFile: "state"}
-		err := c.explainOpen(&importState{Session: test.session}, test.err)
+		err := c.explainOpen(&importing.State{Session: test.session}, test.err)
 		code, hint := classify(err)
 		if code != test.code || !strings.Contains(hint, test.says) || !errors.Is(err, test.err) {
 			t.Errorf("%s: want exit code %d and %q, got %d, %v, %q", test.name, test.code, test.says, code, err, hint)
@@ -110,12 +112,12 @@ func TestImportEvicted(t *testing.T) {
 	input := numberedLines(t, 10)
 	s.do(t, importArgs(input)...).expect(t, exitDone)
 	path := input + ".seqledger-import"
-	state, err := loadImportState(path)
+	state, err := importing.Load(path)
 	if err != nil {
 		t.Fatal(err)
 	}
 	state.Done = false
-	if err := state.save(path); err != nil {
+	if err := state.Save(path); err != nil {
 		t.Fatal(err)
 	}
 	deadline := time.Now().Add(hangs)
@@ -147,7 +149,7 @@ func TestImportInputChanged(t *testing.T) {
 	conn := s.client(t)
 	scope := &seqledgerv1.Scope{Organization: "acme", Vault: "main"}
 	first := "{\"append\": \"1\"}\n{\"append\": \"2\"}\n"
-	summary, err := survey(t.Context(), strings.NewReader(first), modeOperations, ignore)
+	summary, err := importing.Survey(t.Context(), strings.NewReader(first), importing.ModeOperations, ignore)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -158,14 +160,40 @@ func TestImportInputChanged(t *testing.T) {
 		c := importCommand{File: "in", StateFile: writeFile(t, "state", ""),
 			clientFlags: clientFlags{connectionFlags: connectionFlags{Server: s.address}, Timeout: hangs}}
 		c.ClientID = fmt.Sprint("loader-", i)
-		state := &importState{Format: importFormat, ClientID: c.ClientID, Mode: modeOperations, inputSummary: summary}
+		state := begunImport(c.ClientID, importing.ModeOperations, summary)
 		var stderr lockedBuffer
 		e := &environment{ctx: t.Context(), stderr: &stderr}
-		if _, err := c.resume(e, conn, scope, state, strings.NewReader(second)); !errors.Is(err, errInputChanged) {
+		_, err := c.resume(e, conn, scope, state, strings.NewReader(second))
+		if !errors.Is(err, importing.ErrInputChanged) {
 			t.Errorf("%q after %q: want the change noticed, got %v", second, first, err)
 		}
-		if saved, err := loadImportState(c.StateFile); err != nil || saved.Done {
+		if saved, err := importing.Load(c.StateFile); err != nil || saved.Done {
 			t.Errorf("%q: want the import not done, got %+v, %v", second, saved, err)
+		}
+	}
+}
+
+func TestSameImport(t *testing.T) {
+	t.Parallel()
+	input := importing.Summary{SHA256: strings.Repeat("ab", 32), Size: 5, Lines: 2}
+	scope := &seqledgerv1.Scope{Organization: "acme", Vault: "main"}
+	state := &importing.State{Organization: "acme", Vault: "main", ClientID: "c", Mode: importing.ModeLines,
+		Summary: input}
+	if err := sameImport(state, scope, "c", importing.ModeLines, input); err != nil {
+		t.Errorf("want no difference, got %v", err)
+	}
+	changed := input
+	changed.SHA256 = strings.Repeat("cd", 32)
+	for name, err := range map[string]error{
+		"organization": sameImport(state, &seqledgerv1.Scope{Organization: "other", Vault: "main"}, "c",
+			importing.ModeLines, input),
+		"vault":  sameImport(state, &seqledgerv1.Scope{Organization: "acme"}, "c", importing.ModeLines, input),
+		"client": sameImport(state, scope, "d", importing.ModeLines, input),
+		"mode":   sameImport(state, scope, "c", importing.ModeOperations, input),
+		"digest": sameImport(state, scope, "c", importing.ModeLines, changed),
+	} {
+		if err == nil {
+			t.Errorf("%s: want a difference", name)
 		}
 	}
 }

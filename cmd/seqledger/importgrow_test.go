@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/seqledger/seqledger/cmd/seqledger/importing"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 )
 
@@ -26,15 +27,23 @@ func appendTo(t *testing.T, path, content string) {
 	}
 }
 
+// ignore looks at no line.
+func ignore(uint64, []*seqledgerv1.Operation) {}
+
+// begunImport is the state of an import that has not opened a session.
+func begunImport(clientID, mode string, summary importing.Summary) *importing.State {
+	return &importing.State{Format: importing.Format, ClientID: clientID, Mode: mode, Summary: summary}
+}
+
 // reopen makes a finished import an unfinished one.
 func reopen(t *testing.T, path string) {
 	t.Helper()
-	state, err := loadImportState(path)
+	state, err := importing.Load(path)
 	if err != nil {
 		t.Fatal(err)
 	}
 	state.Done = false
-	if err := state.save(path); err != nil {
+	if err := state.Save(path); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -74,14 +83,14 @@ func TestImportGrowsBetweenPasses(t *testing.T) {
 	t.Parallel()
 	s := serve(t)
 	begun := "first\nsec" // a line is being written
-	summary, err := survey(t.Context(), strings.NewReader(begun), modeLines, ignore)
+	summary, err := importing.Survey(t.Context(), strings.NewReader(begun), importing.ModeLines, ignore)
 	if err != nil {
 		t.Fatal(err)
 	}
 	c := importCommand{File: "in", StateFile: writeFile(t, "state", ""),
 		clientFlags: clientFlags{connectionFlags: connectionFlags{Server: s.address}, Timeout: hangs}}
 	c.ClientID = "loader"
-	state := &importState{Format: importFormat, ClientID: c.ClientID, Mode: modeLines, inputSummary: summary}
+	state := begunImport(c.ClientID, importing.ModeLines, summary)
 	e := &environment{ctx: t.Context(), stderr: new(lockedBuffer)}
 	scope := &seqledgerv1.Scope{Organization: "acme", Vault: "main"}
 	sent, err := c.resume(e, s.client(t), scope, state, strings.NewReader(begun+"ond\nthird\n"))
@@ -102,16 +111,16 @@ func TestImportResumesSlowly(t *testing.T) {
 	e := &environment{ctx: t.Context(), stderr: new(lockedBuffer)}
 	scope := &seqledgerv1.Scope{Organization: "acme", Vault: "main"}
 	conn := s.client(t)
-	state := &importState{Format: importFormat, ClientID: c.ClientID, Mode: modeLines}
+	state := &importing.State{Format: importing.Format, ClientID: c.ClientID, Mode: importing.ModeLines}
 	content := ""
 	for n := range 2 {
 		content += fmt.Sprintln("line", n)
-		summary, err := survey(t.Context(), strings.NewReader(content), modeLines, ignore)
+		summary, err := importing.Survey(t.Context(), strings.NewReader(content), importing.ModeLines, ignore)
 		if err != nil {
 			t.Fatal(err)
 		}
 		// The second import has one line more than what is committed.
-		state.inputSummary = summary
+		state.Summary = summary
 		input := &hookReader{content: strings.NewReader(content)}
 		if n == 1 {
 			input.hook = func() { <-time.After(c.Timeout + c.Timeout/4) }
@@ -126,7 +135,7 @@ func TestImportResumesSlowly(t *testing.T) {
 func TestImportStateAlone(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "state")
-	unlock, err := lockImportState(path)
+	unlock, err := importing.Lock(path)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -142,7 +151,7 @@ func TestImportStateAlone(t *testing.T) {
 	if err := os.WriteFile(path+".lock", nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	unlock, err = lockImportState(path)
+	unlock, err = importing.Lock(path)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -171,7 +180,7 @@ func TestImportStallsAtOnce(t *testing.T) {
 	t.Parallel()
 	s := serve(t)
 	content := "line\n"
-	summary, err := survey(t.Context(), strings.NewReader(content), modeLines, ignore)
+	summary, err := importing.Survey(t.Context(), strings.NewReader(content), importing.ModeLines, ignore)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -182,9 +191,9 @@ func TestImportStallsAtOnce(t *testing.T) {
 	defer cancel()
 	e := &environment{ctx: ctx, stderr: new(lockedBuffer)}
 	scope := &seqledgerv1.Scope{Organization: "acme", Vault: "main"}
-	state := &importState{Format: importFormat, ClientID: c.ClientID, Mode: modeLines, inputSummary: summary}
+	state := begunImport(c.ClientID, importing.ModeLines, summary)
 	_, err = c.resume(e, s.client(t), scope, state, &hookReader{strings.NewReader(content), s.kill})
-	if !errors.Is(err, errStalled) {
+	if !errors.Is(err, importing.ErrStalled) {
 		t.Errorf("want no progress within --timeout, got %v", err)
 	}
 }

@@ -21,6 +21,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/seqledger/seqledger/cmd/seqledger/importing"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 )
 
@@ -136,18 +137,18 @@ func TestImportPendingAttempt(t *testing.T) {
 
 	// Back to the moment after the first line, with a second attempt made.
 	path := input + ".seqledger-import"
-	state, err := loadImportState(path)
+	state, err := importing.Load(path)
 	if err != nil {
 		t.Fatal(err)
 	}
 	state.Done, state.AttemptID = false, strings.Repeat("ab", 16)
-	if err := state.save(path); err != nil {
+	if err := state.Save(path); err != nil {
 		t.Fatal(err)
 	}
 	opened := s.do(t, "session", "open", "--scope", "acme/main", "--client-id", "loader", "--json",
 		"--attempt-id", state.AttemptID, "--expected-session", fmt.Sprint(state.Session)).expect(t, exitDone)
 	s.do(t, args...).expect(t, exitDone, "already imported")
-	after, err := loadImportState(path)
+	after, err := importing.Load(path)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -11,6 +11,7 @@ import (
 
 	"github.com/seqledger/seqledger/client"
 	"github.com/seqledger/seqledger/client/journal"
+	"github.com/seqledger/seqledger/cmd/seqledger/operation"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 )
 
@@ -187,8 +188,8 @@ func (r *journalReport) show(e *environment) error {
 				what += ", transaction " + quoted(w.receipt.GetTxId())
 			}
 			t.field("write "+number(w.Sequence), what)
-			for _, operation := range w.operations {
-				verb, object := describeOperation(operation)
+			for _, op := range w.operations {
+				verb, object := operation.Describe(op)
 				t.row("  "+verb, object)
 			}
 		}

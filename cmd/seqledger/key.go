@@ -11,6 +11,7 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	"github.com/seqledger/seqledger/client"
+	"github.com/seqledger/seqledger/cmd/seqledger/operation"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 )
 
@@ -50,7 +51,7 @@ type keyListCommand struct {
 	Namespace   string `help:"Only those of this namespace." env:"-" placeholder:"TEXT"`
 	Principal   string `help:"help_key_principal" env:"-" placeholder:"TEXT" xor:"principal"`
 	All         bool   `help:"The records of all principals; needs the role admin." env:"-" xor:"principal"`
-	State       string `help:"help_key_state" env:"-" default:"any" enum:"any,pending,committed,rejected,indeterminate,written" placeholder:"STATE"`
+	State       string `help:"help_key_state" env:"-" default:"any" enum:"any,${record_states}" placeholder:"STATE"`
 }
 
 // Help is shown below the flags.
@@ -122,8 +123,8 @@ func (c *keyGetCommand) Run(e *environment) error {
 			t.field("lease expires", timestamp(r.GetLeaseExpiresAt()))
 			t.field("completed", timestamp(r.GetCompletedAt()))
 			t.field("expires", timestamp(r.GetExpiresAt()))
-			t.field("checkpoint", display(r.GetCheckpoint()))
-			t.field("response", display(r.GetResponse()))
+			t.field("checkpoint", operation.Display(r.GetCheckpoint()))
+			t.field("response", operation.Display(r.GetResponse()))
 		})
 	})
 }
@@ -136,8 +137,8 @@ type keyPurgeCommand struct {
 
 // Help is shown below the flags.
 func (*keyPurgeCommand) Help() string {
-	return `The work runs again when its client repeats the request. A record that is pending or whose outcome is unknown is
-refused; see resolve.
+	return `The work runs again when its client repeats the request. A record that is pending or whose outcome is
+unknown is refused; see resolve.
 
     seqledger key purge --scope acme/main --namespace charge order-4711`
 }
@@ -161,15 +162,17 @@ func (c *keyPurgeCommand) Run(e *environment) error {
 type keyResolveCommand struct {
 	recordFlags  `embed:""`
 	clientFlags  `embed:""`
-	As           string        `help:"What the work turned out to be: committed or rejected." required:"" enum:"committed,rejected" env:"-" placeholder:"STATE"`
-	Response     string        `help:"What repeats of the request are answered with." env:"-" placeholder:"TEXT" xor:"response"`
-	ResponseFile string        `help:"The same, from a file." env:"-" type:"existingfile" placeholder:"FILE" xor:"response"`
-	TTL          time.Duration `help:"How long the record is known; unset keeps what was asked for when the key was reserved." name:"ttl" env:"-" placeholder:"DURATION"`
+	As           string `help:"help_key_as" required:"" enum:"committed,rejected" env:"-" placeholder:"STATE"`
+	Response     string `help:"help_key_response" env:"-" placeholder:"TEXT" xor:"response"`
+	ResponseFile string `help:"The same, from a file." env:"-" type:"existingfile" xor:"response" placeholder:"FILE"`
+
+	TTL time.Duration `help:"help_key_ttl" name:"ttl" env:"-" placeholder:"DURATION"`
 }
 
 // Help is shown below the flags.
 func (*keyResolveCommand) Help() string {
-	return `Find out first, from the system that does the work, whether it was done: repeats are answered with this from then on.
+	return `Find out first, from the system that does the work, whether it was done: repeats are answered with this from
+then on.
 
     seqledger key list --scope acme/main --all --state indeterminate
     seqledger key resolve --scope acme/main --namespace charge order-4711 --as committed --response '{"charge":"ch_1"}'`

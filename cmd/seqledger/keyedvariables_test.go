@@ -5,13 +5,15 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/seqledger/seqledger/cmd/seqledger/operation"
 )
 
 // parseGateway parses a gateway's command line with the environment as it is.
 func parseGateway(t *testing.T, args ...string) (*gatewayCommand, error) {
 	t.Helper()
 	cli, source := new(commandLine), new(configSource)
-	parser, err := newParser(cli, new(operationFlags), source, io.Discard, io.Discard)
+	parser, err := newParser(cli, new(operation.Flags), source, io.Discard, io.Discard)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -54,7 +56,7 @@ func TestKeyedVariables(t *testing.T) {
 		}
 		t.Setenv(name, "1")
 	}
-	parser, err := newParser(new(commandLine), new(operationFlags), new(configSource), io.Discard, io.Discard)
+	parser, err := newParser(new(commandLine), new(operation.Flags), new(configSource), io.Discard, io.Discard)
 	if err != nil {
 		t.Fatal(err)
 	}

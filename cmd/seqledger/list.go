@@ -7,6 +7,7 @@ import (
 	"iter"
 
 	"github.com/seqledger/seqledger/client"
+	"github.com/seqledger/seqledger/cmd/seqledger/operation"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 )
 
@@ -92,7 +93,7 @@ func (c *listEntitiesCommand) Run(e *environment) error {
 				return e.showJSON(entity)
 			}
 			t.row(quoted(entity.GetKey()), number(entity.GetVersion()),
-				display(entity.GetValue()), timestamp(entity.GetExpiresAt()))
+				operation.Display(entity.GetValue()), timestamp(entity.GetExpiresAt()))
 			return nil
 		})
 }

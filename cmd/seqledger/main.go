@@ -13,6 +13,8 @@ import (
 	"time"
 
 	"github.com/alecthomas/kong"
+
+	"github.com/seqledger/seqledger/cmd/seqledger/operation"
 )
 
 // commandLine is the whole command line.
@@ -96,7 +98,7 @@ func main() {
 // run executes one command line and returns its exit code.
 func run(args []string, stdin io.Reader, stdout, stderr io.Writer) int {
 	var cli commandLine
-	operations := new(operationFlags)
+	operations := new(operation.Flags)
 	config := new(configSource)
 	parser, err := newParser(&cli, operations, config, stdout, stderr)
 	if err != nil {
@@ -118,7 +120,7 @@ func run(args []string, stdin io.Reader, stdout, stderr io.Writer) int {
 	}
 	e.parse = func() (*commandLine, *configSource, error) {
 		cli, config := new(commandLine), new(configSource)
-		parser, err := newParser(cli, new(operationFlags), config, io.Discard, io.Discard)
+		parser, err := newParser(cli, new(operation.Flags), config, io.Discard, io.Discard)
 		if err == nil {
 			_, err = parser.Parse(args)
 		}
@@ -155,7 +157,7 @@ func signalCode(ctx context.Context, err error, code int) int {
 
 // newParser builds the grammar. operations receives the operation flags of a
 // write in the order of the command line, config the configuration file.
-func newParser(cli *commandLine, operations *operationFlags, config *configSource, stdout,
+func newParser(cli *commandLine, operations *operation.Flags, config *configSource, stdout,
 	stderr io.Writer) (*kong.Kong, error) {
 	return kong.New(cli, append(flagValues(),
 		kong.Name("seqledger"),
@@ -165,8 +167,11 @@ func newParser(cli *commandLine, operations *operationFlags, config *configSourc
 		kong.NamedMapper("operation", operations),
 		kong.DefaultEnvars("SEQLEDGER"),
 		kong.Bind(config),
-		kong.PostBuild(longHelp), kong.PostBuild(keyedVariables),
-		kong.Vars{"version": "seqledger " + buildVersion().String()},
+		kong.PostBuild(longHelp), kong.PostBuild(keyedVariables), kong.Vars{
+			"version":       "seqledger " + buildVersion().String(),
+			"record_states": "pending,committed,rejected,indeterminate,written",
+			"roles":         "reader,writer,delegate,admin",
+		},
 	)...)
 }
 

@@ -382,3 +382,18 @@ func TestImportMessages(t *testing.T) {
 		t.Errorf("left behind: %v, %v", entries, err)
 	}
 }
+
+// innerWord returns a part of a message that users must not see: words of Go and of libraries,
+// or unprintable characters. It returns "" if there is none.
+func innerWord(message string) string {
+	for _, word := range []string{
+		"Go value", "main.", "json:", "proto:", "strconv", "parsing time", "2006-01-02", "time:",
+		"slog:", "client:", "server:", "Options.",
+		"x509:", "tls:", "\ufffd", "\u00a0", "%!", "nil",
+	} {
+		if strings.Contains(message, word) {
+			return word
+		}
+	}
+	return ""
+}

@@ -11,6 +11,7 @@ import (
 
 	"connectrpc.com/connect"
 
+	"github.com/seqledger/seqledger/cmd/seqledger/operation"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 	"github.com/seqledger/seqledger/proto/seqledger/v1/seqledgerv1connect"
 )
@@ -35,7 +36,7 @@ func TestHalfASurrogate(t *testing.T) {
 	t.Parallel()
 	for _, text := range []string{`{"append":"\ufffd\ud800"}`,
 		"{\"append\":\"\uFFFD\\ud800\"}", `{"append":"\\ufffd \ud800"}`} {
-		if operations, err := parseOperations([]byte(text)); err == nil {
+		if operations, err := operation.Parse([]byte(text)); err == nil {
 			t.Errorf("%s became %q", text, operations[0].GetAppend().GetPayload())
 		}
 	}

@@ -160,13 +160,14 @@ func TestDocumentLinks(t *testing.T) {
 	if err != nil || len(pages) < 7 {
 		t.Fatalf("%d pages in docs, %v", len(pages), err)
 	}
+	reference := regexp.MustCompile(`(?:\]\(|src="|srcset=")([^)"]*)[)"]`)
 	links := 0
 	for _, page := range append(pages, "../../README.md") {
 		content, err := os.ReadFile(page)
 		if err != nil {
 			t.Fatal(err)
 		}
-		for _, link := range regexp.MustCompile(`(?:\]\(|src="|srcset=")([^)"]*)[)"]`).FindAllStringSubmatch(string(content), -1) {
+		for _, link := range reference.FindAllStringSubmatch(string(content), -1) {
 			if strings.Contains(link[1], "://") {
 				continue
 			}
@@ -260,7 +261,8 @@ func TestHealthCheck(t *testing.T) {
 	mutual := serve(t, "--tls-cert", cert, "--tls-key", key, "--tls-client-ca", cert, "--debug-listen", "127.0.0.1:0")
 	ready(mutual.address).expect(t, exitFailed, "certificate required")
 	awaitLog(t, mutual.process, "serving profiles and metrics")
-	debug := regexp.MustCompile(`serving profiles and metrics" address=(\S+)`).FindStringSubmatch(mutual.stderr.String())
+	address := regexp.MustCompile(`serving profiles and metrics" address=(\S+)`)
+	debug := address.FindStringSubmatch(mutual.stderr.String())
 	ready(debug[1]).expect(t, exitDone)
 	conn := busy(t, plain)
 	if err := plain.cmd.Process.Signal(os.Interrupt); err != nil {

@@ -2,11 +2,14 @@ package main
 
 import (
 	"bytes"
+	"fmt"
 	"os"
 	"path/filepath"
+	"reflect"
 	"strings"
 	"testing"
 
+	"github.com/seqledger/seqledger/cmd/seqledger/operation"
 	"github.com/seqledger/seqledger/ledger/machine"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 )
@@ -17,7 +20,7 @@ func parseFlags(t *testing.T, args ...string) ([]*seqledgerv1.Operation, error) 
 	t.Helper()
 	var cli commandLine
 	var out bytes.Buffer
-	flags := new(operationFlags)
+	flags := new(operation.Flags)
 	parser, err := newParser(&cli, flags, new(configSource), &out, &out)
 	if err != nil {
 		t.Fatal(err)
@@ -25,17 +28,33 @@ func parseFlags(t *testing.T, args ...string) ([]*seqledgerv1.Operation, error) 
 	if _, err := parser.Parse(append([]string{"write", "--client-id", "c"}, args...)); err != nil {
 		return nil, err
 	}
-	return flags.build()
+	return flags.Build()
 }
 
 // describe shows operations as one text.
 func describe(operations []*seqledgerv1.Operation) string {
 	var parts []string
-	for _, operation := range operations {
-		verb, what := describeOperation(operation)
+	for _, op := range operations {
+		verb, what := operation.Describe(op)
 		parts = append(parts, verb+" "+what)
 	}
 	return strings.Join(parts, "; ")
+}
+
+// TestOperationsHaveFlags: each kind that the help has is a flag of write, and only those are.
+func TestOperationsHaveFlags(t *testing.T) {
+	t.Parallel()
+	choices := (*seqledgerv1.Operation)(nil).ProtoReflect().Descriptor().Oneofs().ByName("operation").Fields()
+	write := reflect.TypeFor[writeCommand]()
+	for i := range choices.Len() {
+		m := new(seqledgerv1.Operation)
+		m.ProtoReflect().Mutable(choices.Get(i))
+		verb, _ := operation.Describe(m)
+		_, hasFlag := write.FieldByName(strings.ToUpper(verb[:1]) + verb[1:])
+		if hasHelp := strings.Contains(operation.Help, fmt.Sprintf("{%q: ", verb)); hasHelp != hasFlag {
+			t.Errorf("%s: has help: %t, has a flag: %t", verb, hasHelp, hasFlag)
+		}
+	}
 }
 
 func TestOperationFlags(t *testing.T) {

@@ -2,7 +2,6 @@ package main
 
 import (
 	"bytes"
-	"encoding/base64"
 	"encoding/hex"
 	"encoding/json"
 	"fmt"
@@ -18,6 +17,7 @@ import (
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
+	"github.com/seqledger/seqledger/cmd/seqledger/operation"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 )
 
@@ -96,17 +96,8 @@ func timestamp(t *timestamppb.Timestamp) string {
 	return t.AsTime().UTC().Format(time.RFC3339Nano)
 }
 
-// display shows printable text as it is, and other bytes as base64 that can be used as input: a
-// terminal must not interpret a value.
-func display(value []byte) string {
-	if utf8.Valid(value) && bytes.IndexFunc(value, func(r rune) bool { return !unicode.IsPrint(r) }) < 0 {
-		return string(value)
-	}
-	return "base64:" + base64.StdEncoding.EncodeToString(value)
-}
-
 // quoted shows untrusted text on one line and in one column.
-func quoted(s string) string { return display([]byte(s)) }
+func quoted(s string) string { return operation.Display([]byte(s)) }
 
 // harmless is quoted for messages, which may have several lines: control characters show as
 // U+FFFD, and any kind of space as a space.
@@ -120,32 +111,6 @@ func harmless(message string) string {
 		}
 		return utf8.RuneError
 	}, message)
-}
-
-func describeOperation(m *seqledgerv1.Operation) (verb, object string) {
-	kind, op := kindOf(m)
-	if kind == nil {
-		return "unknown", ""
-	}
-	return kind.verb, kind.object(op)
-}
-
-func describeCondition(c *seqledgerv1.Condition) string {
-	switch c := c.GetCondition().(type) {
-	case *seqledgerv1.Condition_NotExists:
-		return "  if absent"
-	case *seqledgerv1.Condition_MustExist:
-		return "  if present"
-	case *seqledgerv1.Condition_Version:
-		return "  if version " + number(c.Version)
-	case *seqledgerv1.Condition_ValueEquals:
-		return "  if value " + display(c.ValueEquals)
-	}
-	return ""
-}
-
-func relationshipText(resource, relation, subject string) string {
-	return quoted(resource) + "#" + quoted(relation) + "@" + quoted(subject)
 }
 
 func showReceipt(t *table, r *seqledgerv1.Receipt) {
@@ -191,8 +156,8 @@ func showTransaction(t *table, tx *seqledgerv1.Transaction) {
 	t.field("committed", timestamp(tx.GetCommittedAt()))
 	t.field("actor", tx.GetActor())
 	t.field("request hash", tx.GetRequestHash())
-	for _, operation := range tx.GetOperations() {
-		verb, what := describeOperation(operation)
+	for _, op := range tx.GetOperations() {
+		verb, what := operation.Describe(op)
 		t.row(verb, what)
 	}
 }

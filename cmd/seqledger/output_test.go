@@ -98,35 +98,6 @@ func TestShowClientState(t *testing.T) {
 		"status unknown", "last sequence 0")
 }
 
-// TestProgressLines feeds an import's progress without a terminal: a line seldom
-// and nothing at all with --json.
-func TestProgressLines(t *testing.T) {
-	t.Parallel()
-	var stderr lockedBuffer
-	p := newProgress(&environment{stderr: &stderr}, 1000, 100)
-	p.to(200)
-	if out := stderr.String(); out != "" {
-		t.Errorf("want nothing at first, got %q", out)
-	}
-	p.began = p.began.Add(-10 * time.Second)
-	p.told = p.told.Add(-2 * progressEvery)
-	p.to(600)
-	p.to(601)
-	out := stderr.String()
-	if strings.Count(out, "\n") != 1 || !strings.Contains(out, "imported 600 of 1000 lines") ||
-		!strings.Contains(out, "left") {
-		t.Errorf("want one line about 600 lines and the time left, got %q", out)
-	}
-	p.end()
-	quiet := newProgress(&environment{stderr: &stderr, json: true}, 1000, 0)
-	quiet.told = quiet.told.Add(-2 * progressEvery)
-	quiet.to(600)
-	quiet.end()
-	if stderr.String() != out {
-		t.Errorf("want silence with --json, got %q", stderr.String())
-	}
-}
-
 // TestUntilSignalEnds expects the goroutine behind a context to be gone when its
 // stop has returned: every command line makes one.
 func TestUntilSignalEnds(t *testing.T) {

@@ -11,6 +11,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/seqledger/seqledger/client"
+	"github.com/seqledger/seqledger/client/proof"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 	"github.com/seqledger/seqledger/proto/seqledger/v1/seqledgerv1connect"
 )
@@ -84,7 +85,7 @@ func TestLargeBlocksAreWhole(t *testing.T) {
 		counter.transactions.Store(0)
 		answer, err := c.GetTransaction(t.Context(), &seqledgerv1.GetTransactionRequest{TxId: id, IncludeProof: true})
 		if err == nil {
-			err = client.VerifyTransaction(answer.GetTransaction(), answer.GetBlockHeader(), answer.GetProof())
+			err = proof.VerifyTransaction(answer.GetTransaction(), answer.GetBlockHeader(), answer.GetProof())
 		}
 		if err != nil || !proto.Equal(answer.GetTransaction(), want.Msg.GetBlock().GetTransactions()[0]) {
 			t.Errorf("the transaction of block %d: %v", height, err)

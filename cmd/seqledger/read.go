@@ -8,6 +8,7 @@ import (
 	"connectrpc.com/connect"
 
 	"github.com/seqledger/seqledger/client"
+	"github.com/seqledger/seqledger/cmd/seqledger/operation"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 )
 
@@ -40,7 +41,7 @@ func (c *getCommand) Run(e *environment) error {
 		return e.show(entity, func(t *table) {
 			t.field("key", quoted(entity.GetKey()))
 			// Print a row, because an empty value must show too.
-			t.row("value", display(entity.GetValue()))
+			t.row("value", operation.Display(entity.GetValue()))
 			t.field("version", number(entity.GetVersion()))
 			t.field("expires", timestamp(entity.GetExpiresAt()))
 			t.field("transaction", entity.GetTxId())

@@ -8,6 +8,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/seqledger/seqledger/client"
+	"github.com/seqledger/seqledger/client/proof"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 )
 
@@ -55,10 +56,10 @@ func checkReceipt(
 				sequence, field.name, receipt.GetTxId())
 		}
 	}
-	if err := client.VerifyReceipt(receipt, transaction); err != nil {
+	if err := proof.VerifyReceipt(receipt, transaction); err != nil {
 		return "", fail(exitFailed, untrusted, answered+"but its proof does not hold: %w", sequence, err)
 	}
-	block, err := client.BlockHash(receipt.GetBlockHeader())
+	block, err := proof.BlockHash(receipt.GetBlockHeader())
 	if err != nil {
 		return "", fail(exitFailed, untrusted, answered+"but: %w", sequence, err)
 	}

@@ -9,6 +9,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/seqledger/seqledger/cmd/seqledger/operation"
 	"github.com/seqledger/seqledger/ledger"
 	"github.com/seqledger/seqledger/ledger/backupfile"
 	"github.com/seqledger/seqledger/ledger/datadir"
@@ -26,8 +27,8 @@ type restoreCommand struct {
 
 // Help is shown below the flags.
 func (*restoreCommand) Help() string {
-	return `Everything in the backup is checked before the directory becomes a ledger. Killed at any moment, run the same
-command again: no server starts on a directory whose restore did not reach its end.
+	return `Everything in the backup is checked before the directory becomes a ledger. Killed at any moment, run the
+same command again: no server starts on a directory whose restore did not reach its end.
 
 The restored ledger begins a new epoch: a new ledger id for what is written from now on, and every session from
 before has expired, because nothing tells what was committed after the backup. Writes from after the backup are
@@ -124,7 +125,7 @@ func (c *restoreCommand) ledgerTime() (time.Time, error) {
 	case "now":
 		return time.Now(), nil
 	}
-	at, err := parseTime(c.LedgerTime)
+	at, err := operation.ParseTime(c.LedgerTime)
 	if err != nil {
 		return time.Time{}, usage("--ledger-time: %w", err)
 	}
@@ -145,7 +146,8 @@ func openBackup(e *environment, path string) (backup io.Reader, done func(), err
 	}
 	info, err := f.Stat()
 	if err == nil && info.IsDir() {
-		err = fail(exitUsage, "a data directory is restored with restore --from-directory and checked with verify --data",
+		err = fail(exitUsage, "a data directory is restored with restore --from-directory and checked with verify "+
+			"--data",
 			"%s is a directory, not a backup", path)
 	}
 	if err != nil {

@@ -52,7 +52,8 @@ func storageHint(err error, path string) string {
 		return "repair the disk under " + path + " (the system's log may tell more) " + lossless
 	case is(syscall.EIO):
 		return "the disk under " + path +
-			" cannot be read: the system's log may tell more; if the error persists, restore the directory from a backup"
+			" cannot be read: the system's log may tell more; if the error persists, restore the directory from a " +
+			"backup"
 	}
 	return ""
 }

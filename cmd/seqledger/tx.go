@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"github.com/seqledger/seqledger/client"
+	"github.com/seqledger/seqledger/client/proof"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 )
 
@@ -70,11 +71,11 @@ func (c *txCommand) check(answer *seqledgerv1.GetTransactionResponse, wanted []b
 	if id := answer.GetTransaction().GetTxId(); !strings.EqualFold(id, c.ID) {
 		return nil, fail(exitFailed, untrusted, "the server answered with another transaction, %s", id)
 	}
-	if err := client.VerifyTransaction(answer.GetTransaction(), answer.GetBlockHeader(),
+	if err := proof.VerifyTransaction(answer.GetTransaction(), answer.GetBlockHeader(),
 		answer.GetProof()); err != nil {
 		return nil, fail(exitFailed, untrusted, "%w", err)
 	}
-	if hash, err = client.BlockHash(answer.GetBlockHeader()); err != nil {
+	if hash, err = proof.BlockHash(answer.GetBlockHeader()); err != nil {
 		return nil, fail(exitFailed, untrusted, "%w", err)
 	}
 	if len(wanted) > 0 && !bytes.Equal(hash, wanted) {

@@ -14,6 +14,7 @@ import (
 	"connectrpc.com/connect"
 
 	"github.com/seqledger/seqledger/client"
+	"github.com/seqledger/seqledger/client/proof"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 	"github.com/seqledger/seqledger/proto/seqledger/v1/seqledgerv1connect"
 )
@@ -78,7 +79,7 @@ func TestEveryProofHolds(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		hash, err := client.BlockHash(block.GetHeader())
+		hash, err := proof.BlockHash(block.GetHeader())
 		if err != nil || !bytes.Equal(hash, block.GetHash()) ||
 			!bytes.Equal(previous, block.GetHeader().GetPreviousHash()) {
 			t.Errorf("block %d: hash %x (%v), the server says %x", height, hash, err, block.GetHash())
@@ -91,11 +92,11 @@ func TestEveryProofHolds(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if err := client.VerifyTransaction(answer.GetTransaction(), answer.GetBlockHeader(),
+			if err := proof.VerifyTransaction(answer.GetTransaction(), answer.GetBlockHeader(),
 				answer.GetProof()); err != nil {
 				t.Errorf("%v: %v", transaction, err)
 			}
-			if err := client.VerifyTransaction(transaction, block.GetHeader(), answer.GetProof()); err != nil {
+			if err := proof.VerifyTransaction(transaction, block.GetHeader(), answer.GetProof()); err != nil {
 				t.Errorf("as the block has it: %v: %v", transaction, err)
 			}
 			for _, operation := range transaction.GetOperations() {
@@ -119,7 +120,7 @@ func TestEveryProofHolds(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := client.VerifyReceipt(receipt, answer.GetTransaction()); err != nil {
+		if err := proof.VerifyReceipt(receipt, answer.GetTransaction()); err != nil {
 			t.Errorf("%v: %v", receipt, err)
 		}
 	}

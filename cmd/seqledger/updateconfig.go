@@ -25,8 +25,8 @@ type updateCommand struct {
 
 // Help is shown below the flags.
 func (*updateCommand) Help() string {
-	return `Changes what is given, leaves the rest, and prints the whole configuration. A smaller receipt window holds at
-once: retries of older writes are then answered with ALREADY_COMMITTED.
+	return `Changes what is given, leaves the rest, and prints the whole configuration. A smaller receipt window holds
+at once: retries of older writes are then answered with ALREADY_COMMITTED.
 
     seqledger config --client-ttl 48h
     seqledger config --receipt-window 256 --max-streams 1000000`

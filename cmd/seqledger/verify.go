@@ -63,7 +63,8 @@ func (c *verifyCommand) Run(e *environment) error {
 			e.notice("checked %d blocks, %d transactions", s.Blocks, s.Transactions)
 		}
 	}}
-	what, hint := c.Data, "stop using this directory and restore it from a backup; keep the damaged one to find the cause"
+	what, hint := c.Data, "stop using this directory and restore it from a backup; keep the damaged one to find "+
+		"the cause"
 	if c.Backup != "" {
 		what, hint = c.Backup, "make a new backup, and keep older ones until it is verified"
 	}

@@ -12,6 +12,8 @@ import (
 	"time"
 
 	"github.com/seqledger/seqledger/client"
+	"github.com/seqledger/seqledger/cmd/seqledger/importing"
+	"github.com/seqledger/seqledger/cmd/seqledger/operation"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 )
 
@@ -20,13 +22,15 @@ type writeCommand struct {
 	streamFlags `embed:""`
 	clientFlags `embed:""`
 
-	Set         []string `help:"help_write_set" type:"operation" env:"-" sep:"none" placeholder:"KEY=VALUE"`
-	SetFile     []string `help:"help_write_set_file" type:"operation" env:"-" sep:"none" placeholder:"KEY=FILE"`
-	Delete      []string `help:"Delete the entity KEY." type:"operation" env:"-" sep:"none" placeholder:"KEY"`
-	Append      []string `help:"Append a text." type:"operation" env:"-" sep:"none" placeholder:"TEXT"`
-	AppendFile  []string `help:"Append the bytes of a file." type:"operation" env:"-" sep:"none" placeholder:"FILE"`
-	Relate      []string `help:"help_relate" type:"operation" env:"-" sep:"none" placeholder:"RESOURCE#RELATION@SUBJECT"`
-	Unrelate    []string `help:"help_unrelate" type:"operation" env:"-" sep:"none" placeholder:"RESOURCE#RELATION@SUBJECT"`
+	Set        []string `help:"help_write_set" type:"operation" env:"-" sep:"none" placeholder:"KEY=VALUE"`
+	SetFile    []string `help:"help_write_set_file" type:"operation" env:"-" sep:"none" placeholder:"KEY=FILE"`
+	Delete     []string `help:"Delete the entity KEY." type:"operation" env:"-" sep:"none" placeholder:"KEY"`
+	Append     []string `help:"Append a text." type:"operation" env:"-" sep:"none" placeholder:"TEXT"`
+	AppendFile []string `help:"Append the bytes of a file." type:"operation" env:"-" sep:"none" placeholder:"FILE"`
+
+	Relate   []string `help:"help_relate" type:"operation" env:"-" sep:"none" placeholder:"RESOURCE#RELATION@SUBJECT"`
+	Unrelate []string `help:"help_unrelate" type:"operation" env:"-" sep:"none" placeholder:"RESOURCE#RELATION@SUBJECT"`
+
 	IfNotExists []string `help:"Only if KEY is absent." type:"operation" env:"-" sep:"none" placeholder:"KEY"`
 	IfExists    []string `help:"Only if KEY is present." type:"operation" env:"-" sep:"none" placeholder:"KEY"`
 	IfVersion   []string `help:"Only if KEY has the version N." type:"operation" env:"-" sep:"none" placeholder:"KEY=N"`
@@ -56,11 +60,11 @@ With --sequence and no --key the write carries no key, and a repeat is known by 
     echo '[{"set": {"key": "a", "value": "1"}}, {"append": "x"}]' |
         seqledger write --scope acme/main --client-id till-7 --operations -
 
-` + operationHelp
+` + operation.Help
 }
 
 // Run is called by kong.
-func (c *writeCommand) Run(e *environment, flags *operationFlags) error {
+func (c *writeCommand) Run(e *environment, flags *operation.Flags) error {
 	scope, err := c.scope()
 	if err != nil {
 		return err
@@ -72,7 +76,7 @@ func (c *writeCommand) Run(e *environment, flags *operationFlags) error {
 	if err != nil {
 		return err
 	}
-	if set := expired(operations, time.Now()); set != nil {
+	if set := operation.Expired(operations, time.Now()); set != nil {
 		e.notice("warning: the key %q is to expire at %s, which is in the past: it is absent at once",
 			set.GetKey(), timestamp(set.GetExpiresAt()))
 	}
@@ -152,16 +156,19 @@ func (c *writeCommand) notSent(sequence uint64, err error) error {
 }
 
 // operations returns the operations from the flags or from a file.
-func (c *writeCommand) operations(e *environment, flags *operationFlags) ([]*seqledgerv1.Operation, error) {
+func (c *writeCommand) operations(e *environment, flags *operation.Flags) ([]*seqledgerv1.Operation, error) {
 	if c.Operations == "" {
-		operations, err := flags.build()
-		if err == nil && len(operations) == 0 {
+		operations, err := flags.Build()
+		switch {
+		case err != nil:
+			err = usage("%w", err)
+		case len(operations) == 0:
 			err = usage("nothing to write: give --set, --delete, --append, … or --operations")
 		}
 		return operations, err
 	}
-	if len(flags.list) > 0 {
-		return nil, usage("--operations takes the place of --%s: give one of them", flags.list[0].name)
+	if given := flags.Names(); len(given) > 0 {
+		return nil, usage("--operations takes the place of --%s: give one of them", given[0])
 	}
 	text, err := readOperations(e, c.Operations)
 	if e.ctx.Err() != nil {
@@ -170,7 +177,7 @@ func (c *writeCommand) operations(e *environment, flags *operationFlags) ([]*seq
 	if err != nil {
 		return nil, usage("--operations %s: %w", c.Operations, err)
 	}
-	operations, err := parseOperations(bytes.TrimSpace(text))
+	operations, err := operation.Parse(bytes.TrimSpace(text))
 	if err != nil {
 		return nil, usage("--operations %s: %w", c.Operations, err)
 	}
@@ -188,9 +195,9 @@ func readOperations(e *environment, path string) (_ []byte, err error) {
 		defer func() { _ = f.Close() }() // read only
 		from = f
 	}
-	text, err := io.ReadAll(io.LimitReader(from, maxLineBytes+1))
-	if err == nil && len(text) > maxLineBytes {
-		err = fmt.Errorf("has more than %d bytes", maxLineBytes)
+	text, err := io.ReadAll(io.LimitReader(from, importing.MaxLineBytes+1))
+	if err == nil && len(text) > importing.MaxLineBytes {
+		err = fmt.Errorf("has more than %d bytes", importing.MaxLineBytes)
 	}
 	return text, err
 }

@@ -149,9 +149,10 @@ func render(all []frame) string {
 	width, height := 2*margin+int(float64(columns)*charWidth), 2*margin+rows*lineHeight
 	total := all[len(all)-1].at + hold
 	var b strings.Builder
-	fmt.Fprintf(&b, `<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 %d %d" width="%d" height="%d" role="img" xml:space="preserve" xml:space="preserve"`+
-		` font-family="ui-monospace, SFMono-Regular, Menlo, Consolas, 'DejaVu Sans Mono', monospace" font-size="%d"`+
-		` fill="#e6edf3">`+"\n", width, height, width, height, fontSize)
+	fmt.Fprintf(&b, `<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 %d %d" width="%d" height="%d"`+
+		` role="img" xml:space="preserve"`+
+		` font-family="ui-monospace, SFMono-Regular, Menlo, Consolas, 'DejaVu Sans Mono', monospace"`+
+		` font-size="%d" fill="#e6edf3">`+"\n", width, height, width, height, fontSize)
 	fmt.Fprintf(&b, "<title>%s</title>\n<style>text{white-space:pre}</style>\n", html.EscapeString(all[0].lines[0]))
 	fmt.Fprintf(&b, `<rect width="%d" height="%d" rx="8" fill="#0d1117" stroke="#7d8590"/>`+"\n", width, height)
 	for i, f := range all {

@@ -48,10 +48,21 @@ func TestRecording(t *testing.T) {
 		}
 		decoder := xml.NewDecoder(strings.NewReader(picture))
 		for {
-			if _, err := decoder.Token(); errors.Is(err, io.EOF) {
+			token, err := decoder.Token()
+			if errors.Is(err, io.EOF) {
 				break
 			} else if err != nil {
 				t.Fatalf("%s: %v", name, err)
+			}
+			// A browser shows nothing of an element that has an attribute twice; the decoder takes it.
+			if element, ok := token.(xml.StartElement); ok {
+				seen := map[xml.Name]bool{}
+				for _, attribute := range element.Attr {
+					if seen[attribute.Name] {
+						t.Errorf("%s: the element %s has %s twice", name, element.Name.Local, attribute.Name.Local)
+					}
+					seen[attribute.Name] = true
+				}
 			}
 		}
 		if strings.Count(picture, `<g visibility="visible">`) != 1 {

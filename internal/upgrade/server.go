@@ -55,6 +55,7 @@ func Handler(o Options, next http.Handler) http.Handler {
 			http.Error(w, "offer the WebSocket sub-protocol "+Protocol, http.StatusBadRequest)
 			return
 		}
+		// A client that does not read the answer must not keep this goroutine.
 		_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(endTimeout))
 		c := &serverConn{in: bufio.NewReaderSize(nil, readBytes), header: make(http.Header)}
 		var err error
@@ -89,7 +90,7 @@ func (c *serverConn) serve(o Options, r *http.Request, next http.Handler) {
 	})()
 	inner := r.WithContext(ctx)
 	inner.Method, inner.ContentLength = http.MethodPost, -1
-	// a read of c costs more than one of a buffer
+	// Buffered, because a read of c costs more than one of a buffer.
 	inner.Body = &StreamBody{ReadCloser: io.NopCloser(bufio.NewReader(c))}
 	inner.Header = r.Header.Clone()
 	inner.Header.Set("Content-Type", "application/connect+proto")
@@ -139,7 +140,7 @@ func (h hijacker) Hijack() (net.Conn, *bufio.ReadWriter, error) {
 	if err != nil {
 		return nil, nil, err
 	}
-	// Do not use net/http's reader: net/http would end the request's context with the first
+	// Never use net/http's reader: net/http would end the request's context with the first
 	// failed read, and with it the answers to accepted writes.
 	early, _ := buffered.Peek(buffered.Reader.Buffered())
 	w := &h.c.wire
@@ -217,7 +218,8 @@ func (c *serverConn) keepalive(ctx context.Context, every time.Duration) {
 			return
 		case <-ticker.C:
 		}
-		if c.wire.out.isEmpty() { // otherwise the client will hear from the server without a ping
+		// Otherwise the client will hear from the server without a ping.
+		if c.wire.out.isEmpty() {
 			// Not ctx: its end would close the connection before the end of the stream is sent.
 			limited, cancel := context.WithTimeout(context.Background(), every)
 			_ = c.messages.ws.Ping(limited)

@@ -59,7 +59,8 @@ func TestJSONErrorsAreInWordsOfTheAPI(t *testing.T) {
 		{block, "{\"content\":\"\xff\"}", `content: must be one of`},
 		{block, `{"start":{"transaction":4294967296}}`,
 			`start.transaction: must be a whole number from 0 to 4294967295`},
-		{config, `{"clientTtl":"1 day"}`, `client_ttl: must be a number of seconds with an s, such as "86400s", is "1 day"`},
+		{config, `{"clientTtl":"1 day"}`,
+			`client_ttl: must be a number of seconds with an s, such as "86400s", is "1 day"`},
 		{config, `{"clientTtl":86400}`, `client_ttl: must be a number of seconds`},
 	} {
 		err := decodeJSON([]byte(test.text), test.message())

@@ -62,7 +62,8 @@ func FieldAt(path string, err error) error {
 	return err
 }
 
-// validateIdempotencyKey checks the key of a record.
+// validateIdempotencyKey checks the key of a record: visible ASCII alone, so that a key is the same
+// in a header, in a log and on a command line.
 func validateIdempotencyKey(field, key string) error {
 	if key == "" {
 		return &machine.FieldError{Field: field, Problem: "is required"}
@@ -132,12 +133,14 @@ func ReserveCommand(
 		}
 	}
 	c.Policy = policy
-	c.ValidUntil = math.MaxInt64 // the ledger takes what is earlier
+	// The ledger takes what is earlier: its own bound counts from ledger time, and the server's clock
+	// must not decide anything.
+	c.ValidUntil = math.MaxInt64
 	if m.ValidUntil != nil {
 		if err := m.ValidUntil.CheckValid(); err != nil {
 			return nil, 0, &machine.FieldError{Field: "valid_until", Problem: "is not a valid time"}
 		}
-		c.ValidUntil = max(0, m.ValidUntil.AsTime().UnixNano())
+		c.ValidUntil = sinceEpoch(m.ValidUntil.AsTime())
 	}
 	if c.Lease, err = duration("lease", m.Lease, defaultLease, minLease, keyed.MaxLease); err != nil {
 		return nil, 0, err
@@ -147,6 +150,18 @@ func ReserveCommand(
 	}
 	nanos, err := duration("wait", m.Wait, 0, 0, maxWait)
 	return c, time.Duration(nanos), err
+}
+
+// sinceEpoch returns the nanoseconds from 1970 to a time: 0 for one before, and the largest number
+// for one that does not fit. UnixNano alone would wrap around, so that a far future were in the past.
+func sinceEpoch(t time.Time) int64 {
+	switch {
+	case t.Before(time.Unix(0, 0)):
+		return 0
+	case t.After(time.Unix(0, math.MaxInt64)):
+		return math.MaxInt64
+	}
+	return t.UnixNano()
 }
 
 func fingerprintOf(m *seqledgerv1.Fingerprint) (f keyed.Fingerprint, err error) {
@@ -283,6 +298,7 @@ func RenderRecord(k *machine.KeyedRecord, whole bool) *seqledgerv1.IdempotencyRe
 	if k.Expires != 0 {
 		r.ExpiresAt = Timestamp(k.Expires)
 	}
+	// A list must not read the responses of a thousand records into one message.
 	if whole {
 		r.Response, r.Checkpoint = k.Response, k.Checkpoint
 	}

@@ -34,7 +34,7 @@ var places = []struct {
 	{"ledger/machine/write.go", "Op%s", 1, "what it does"},
 	{"ledger/machine/audit.go", "Op%s", 1, "what it has done"},
 	{"client/operation.go", "%s", 1, "its constructor"},
-	{"cmd/seqledger/operationkinds.go", "%s", 1, "the table operationKinds"},
+	{"cmd/seqledger/operation/kinds.go", "%s", 1, "the table operationKinds"},
 }
 
 // kindNames returns the names of the kinds, in the API's order, as Go has them.

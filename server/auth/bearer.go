@@ -38,7 +38,8 @@ func bearerOf(h http.Header) (string, error) {
 	values := h["Authorization"]
 	switch len(values) {
 	case 0:
-		return "", refused("missing", "this server needs a credential: Authorization: Bearer and an API key or session token")
+		return "", refused("missing", "this server needs a credential: Authorization: Bearer and an API key or "+
+			"session token")
 	case 1:
 		return parseBearer(values[0])
 	}

@@ -26,7 +26,8 @@ func FuzzJWKS(f *testing.F) {
 	f.Add([]byte(`{"keys":[{"kid":"a","kty":"OKP","crv":"Ed25519","x":"","d":"x"}]}`))
 	f.Add(
 		[]byte(
-			`{"keys":[{"kid":"a","kty":"RSA","n":"AQAB","e":"AQAB"},{"kid":"b","kty":"EC","crv":"P-256","x":"AA","y":"AA"}]}`))
+			`{"keys":[{"kid":"a","kty":"RSA","n":"AQAB","e":"AQAB"},` +
+				`{"kid":"b","kty":"EC","crv":"P-256","x":"AA","y":"AA"}]}`))
 	f.Fuzz(func(t *testing.T, content []byte) {
 		keys, err := parseJWKS(content, algorithms)
 		if err != nil {
@@ -57,7 +58,8 @@ func FuzzJWKS(f *testing.F) {
 			t.Fatalf("%d keys are written and read as %d: %v", len(keys), len(again), err)
 		}
 		for kid, key := range keys {
-			same := key.key.(interface{ Equal(crypto.PublicKey) bool }) //nolint:forcetypeassert // Every public key has it.
+			//nolint:forcetypeassert // Every public key has it.
+			same := key.key.(interface{ Equal(crypto.PublicKey) bool })
 			if again[kid].algorithm != key.algorithm || !same.Equal(again[kid].key) {
 				t.Errorf("the key %q changed", kid)
 			}
@@ -73,8 +75,8 @@ func FuzzClaims(f *testing.F) {
 	for _, claims := range []string{
 		`{"iss":"https://issuer.test","aud":"seqledger","sub":"ann","exp":4000000000,"role":"writer",` +
 			`"scopes":["acme/main"],"clients":"till-*"}`,
-		`{"iss":"https://issuer.test","aud":["x","seqledger"],"sub":"ann","exp":4e9,"nbf":1,"iat":1.5,"role":"reader",` +
-			`"scopes":"*"}`,
+		`{"iss":"https://issuer.test","aud":["x","seqledger"],"sub":"ann","exp":4e9,"nbf":1,"iat":1.5,` +
+			`"role":"reader","scopes":"*"}`,
 		`{"iss":"https://issuer.test","aud":"seqledger","sub":"ann","exp":1e300,"role":"admin","scopes":"*"}`,
 		`{"iss":"https://issuer.test","aud":"seqledger","sub":"ann","exp":"4000000000","role":1,"scopes":[1]}`,
 		`{"iss":"https://issuer.test","aud":"other","sub":"ann","exp":4000000000,"role":"reader","scopes":"*"}`,

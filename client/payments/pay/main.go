@@ -47,7 +47,8 @@ func checkName(name string) error {
 	outside := func(r rune) bool { return r <= ' ' || r > '~' }
 	if name == "" || len(name) > maxName || strings.ContainsFunc(name, outside) {
 		return fmt.Errorf(
-			"--name %q: a name is 1 to %d printable ASCII characters without spaces; a dash does as well, as in front-desk",
+			"--name %q: a name is 1 to %d printable ASCII characters without spaces; a dash does as well, as in "+
+				"front-desk",
 			name, maxName)
 	}
 	return nil

@@ -33,7 +33,9 @@ func TestProxySingle(t *testing.T) {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
 			p, fake, service := rigged(t, test.kind)
-			_, wait := func() (fault, time.Duration) { d := newSchedule(1); d.faults = []fault{test.kind}; return d.next() }()
+			schedule := newSchedule(1)
+			schedule.faults = []fault{test.kind}
+			_, wait := schedule.next()
 			began := time.Now()
 			response, err := service.Write(t.Context(), connect.NewRequest(write("a", 1)))
 			if (err == nil) != test.answered {

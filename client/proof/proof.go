@@ -1,4 +1,7 @@
-package client
+// Package proof checks what a ledger answers without trusting it: that a transaction or a receipt
+// is in a block, by a Merkle proof, and what the hash of that block is. It makes no calls; package
+// client gets the answers, with include_proof.
+package proof
 
 import (
 	"bytes"
@@ -6,7 +9,7 @@ import (
 	"errors"
 	"fmt"
 
-	"github.com/transparency-dev/merkle/proof"
+	merkle "github.com/transparency-dev/merkle/proof"
 	"github.com/transparency-dev/merkle/rfc6962"
 	"google.golang.org/protobuf/proto"
 
@@ -14,15 +17,15 @@ import (
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 )
 
-// ErrProof reports that an answer and its proof contradict each other. Either the server's data
+// ErrInvalid reports that an answer and its proof contradict each other. Either the server's data
 // are damaged, or the answer was changed on the way, or the proof belongs to another
 // transaction.
-var ErrProof = errors.New("client: the proof does not hold")
+var ErrInvalid = errors.New("the proof does not hold")
 
 // VerifyTransaction checks that a transaction, with all its fields, is in the block of the
 // header. It hashes the canonical encoding (ledger/FORMAT.md) and follows the proof to the
 // header's tx_root, as in RFC 6962. GetTransaction with include_proof returns transaction,
-// header and proof. Any error is an [ErrProof] that names the field that does not match.
+// header and proof. Any error is an [ErrInvalid] that names the field that does not match.
 //
 // A header from the same answer only shows that the answer is consistent. To show that the
 // transaction is in the history that others see, compare [BlockHash] of the header with a hash
@@ -33,11 +36,12 @@ func VerifyTransaction(
 ) error {
 	switch {
 	case transaction == nil:
-		return fmt.Errorf("%w: the transaction is missing", ErrProof)
+		return fmt.Errorf("%w: the transaction is missing", ErrInvalid)
 	case header == nil || inclusion == nil:
-		return fmt.Errorf("%w: the proof is missing; ask for it with include_proof", ErrProof)
+		return fmt.Errorf("%w: the proof is missing; ask for it with include_proof", ErrInvalid)
 	case transaction.GetFirstOperation() != 0:
-		return fmt.Errorf("%w: the proof is of a whole transaction, and this is a part: join its parts first", ErrProof)
+		return fmt.Errorf("%w: the proof is of a whole transaction, and this is a part: join its parts first",
+			ErrInvalid)
 	}
 	if err := matchesHeader(transaction, header, inclusion); err != nil {
 		return err
@@ -47,22 +51,22 @@ func VerifyTransaction(
 	}
 	for i, hash := range inclusion.GetPath() {
 		if len(hash) != sha256.Size {
-			return fmt.Errorf("%w: proof.path[%d] has %d bytes, not %d", ErrProof, i, len(hash), sha256.Size)
+			return fmt.Errorf("%w: proof.path[%d] has %d bytes, not %d", ErrInvalid, i, len(hash), sha256.Size)
 		}
 	}
 	leaf, err := message.CanonicalTransaction(transaction)
 	if err != nil {
-		return fmt.Errorf("%w: transaction: %w", ErrProof, err)
+		return fmt.Errorf("%w: transaction: %w", ErrInvalid, err)
 	}
 	hasher := rfc6962.DefaultHasher
-	root, err := proof.RootFromInclusionProof(hasher, inclusion.GetLeafIndex(),
+	root, err := merkle.RootFromInclusionProof(hasher, inclusion.GetLeafIndex(),
 		inclusion.GetTreeSize(), hasher.HashLeaf(leaf),
 		inclusion.GetPath())
 	if err != nil {
-		return fmt.Errorf("%w: %w", ErrProof, err)
+		return fmt.Errorf("%w: %w", ErrInvalid, err)
 	}
 	if !bytes.Equal(root, header.GetTxRoot()) {
-		return fmt.Errorf("%w: transaction and path lead to the root %x, and block_header.tx_root is %x", ErrProof,
+		return fmt.Errorf("%w: transaction and path lead to the root %x, and block_header.tx_root is %x", ErrInvalid,
 			root,
 			header.GetTxRoot())
 	}
@@ -83,11 +87,11 @@ func matchesHeader(t *seqledgerv1.Transaction, header *seqledgerv1.BlockHeader,
 		{"proof.leaf_index", inclusion.GetLeafIndex() == uint64(t.GetBlockPosition())},
 	} {
 		if !field.same {
-			return fmt.Errorf("%w: %s is not the transaction's", ErrProof, field.name)
+			return fmt.Errorf("%w: %s is not the transaction's", ErrInvalid, field.name)
 		}
 	}
 	if inclusion.GetTreeSize() != uint64(header.GetTxCount()) {
-		return fmt.Errorf("%w: proof.tree_size is %d, and block_header.tx_count %d", ErrProof,
+		return fmt.Errorf("%w: proof.tree_size is %d, and block_header.tx_count %d", ErrInvalid,
 			inclusion.GetTreeSize(), header.GetTxCount())
 	}
 	return nil
@@ -114,23 +118,23 @@ func VerifyReceipt(receipt *seqledgerv1.Receipt, transaction *seqledgerv1.Transa
 		{"request_hash", receipt.GetRequestHash() == transaction.GetRequestHash()},
 	} {
 		if !field.same {
-			return fmt.Errorf("%w: the receipt's %s is not the transaction's", ErrProof, field.name)
+			return fmt.Errorf("%w: the receipt's %s is not the transaction's", ErrInvalid, field.name)
 		}
 	}
 	return VerifyTransaction(transaction, receipt.GetBlockHeader(), receipt.GetProof())
 }
 
 // BlockHash computes the hash of a block from its header: 32 bytes of SHA-256. It equals
-// Block.hash, and previous_hash of the next header. The error is an [ErrProof] for an invalid
+// Block.hash, and previous_hash of the next header. The error is an [ErrInvalid] for an invalid
 // header.
 func BlockHash(header *seqledgerv1.BlockHeader) ([]byte, error) {
 	if len(header.GetPreviousHash()) != sha256.Size || len(header.GetTxRoot()) != sha256.Size {
-		return nil, fmt.Errorf("%w: block_header: previous_hash and tx_root have %d and %d bytes, not %d", ErrProof,
+		return nil, fmt.Errorf("%w: block_header: previous_hash and tx_root have %d and %d bytes, not %d", ErrInvalid,
 			len(header.GetPreviousHash()), len(header.GetTxRoot()), sha256.Size)
 	}
 	encoded, err := message.CanonicalHeader(header)
 	if err != nil {
-		return nil, fmt.Errorf("%w: block_header: %w", ErrProof, err)
+		return nil, fmt.Errorf("%w: block_header: %w", ErrInvalid, err)
 	}
 	hash := sha256.Sum256(encoded)
 	return hash[:], nil

@@ -1,4 +1,4 @@
-package client_test
+package proof_test
 
 import (
 	"bytes"
@@ -16,6 +16,7 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"github.com/seqledger/seqledger/client"
+	"github.com/seqledger/seqledger/client/proof"
 	"github.com/seqledger/seqledger/internal/wire/message"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 )
@@ -23,7 +24,7 @@ import (
 // golden reads bytes that the ledger's own tests hold fixed.
 func golden(t *testing.T, name string) []byte {
 	t.Helper()
-	text, err := os.ReadFile(filepath.Join("..", "ledger", "machine", "testdata", "format", name+".hex"))
+	text, err := os.ReadFile(filepath.Join("..", "..", "ledger", "machine", "testdata", "format", name+".hex"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -64,7 +65,9 @@ func goldenTransaction(t *testing.T) *seqledgerv1.Transaction {
 				ExpiresAt: &timestamppb.Timestamp{Seconds: 1 << 60 / 1_000_000_000, Nanos: 1 << 60 % 1_000_000_000},
 			}),
 			remove("k3", &seqledgerv1.Condition{Condition: &seqledgerv1.Condition_MustExist{MustExist: true}}),
-			remove("k4", &seqledgerv1.Condition{Condition: &seqledgerv1.Condition_ValueEquals{ValueEquals: []byte("w")}}),
+			remove("k4", &seqledgerv1.Condition{
+				Condition: &seqledgerv1.Condition_ValueEquals{ValueEquals: []byte("w")},
+			}),
 			{Operation: &seqledgerv1.Operation_CreateRelationship{
 				CreateRelationship: &seqledgerv1.CreateRelationship{Resource: "doc", Relation: "owner", Subject: "bob"},
 			}},
@@ -72,7 +75,7 @@ func goldenTransaction(t *testing.T) *seqledgerv1.Transaction {
 				DeleteRelationship: &seqledgerv1.DeleteRelationship{Resource: "doc", Relation: "viewer",
 					Subject: "eve"},
 			}},
-			payload("payload"),
+			client.Append([]byte("payload")),
 		},
 	}
 }
@@ -97,11 +100,11 @@ func TestProofOfTheGoldenTransaction(t *testing.T) {
 	if err != nil || !bytes.Equal(encoded, golden(t, "transaction")) {
 		t.Errorf("the encoding is\n%x (%v), want\n%x", encoded, err, golden(t, "transaction"))
 	}
-	hash, err := client.BlockHash(header)
+	hash, err := proof.BlockHash(header)
 	if err != nil || !bytes.Equal(hash, golden(t, "block_header_hash")) {
 		t.Errorf("the header's hash is %x (%v), want %x", hash, err, golden(t, "block_header_hash"))
 	}
-	if err := client.VerifyTransaction(transaction, header, &seqledgerv1.MerkleProof{TreeSize: 1}); err != nil {
+	if err := proof.VerifyTransaction(transaction, header, &seqledgerv1.MerkleProof{TreeSize: 1}); err != nil {
 		t.Error(err)
 	}
 }
@@ -178,7 +181,7 @@ func TestProofsOfEveryPosition(t *testing.T) {
 	for n := 1; n <= 17; n++ {
 		for position := range n {
 			transaction, header, inclusion := blockOf(t, n, position)
-			if err := client.VerifyTransaction(transaction, header, inclusion); err != nil {
+			if err := proof.VerifyTransaction(transaction, header, inclusion); err != nil {
 				t.Errorf("%d of %d: %v", position, n, err)
 			}
 			if n == 1 {
@@ -186,7 +189,7 @@ func TestProofsOfEveryPosition(t *testing.T) {
 			}
 			other, _, _ := blockOf(t, n, (position+1)%n)
 			other.BlockPosition = uint32(position)
-			if err := client.VerifyTransaction(other, header, inclusion); !errors.Is(err, client.ErrProof) {
+			if err := proof.VerifyTransaction(other, header, inclusion); !errors.Is(err, proof.ErrInvalid) {
 				t.Errorf("another transaction as %d of %d: %v", position, n, err)
 			}
 		}
@@ -317,7 +320,7 @@ func wantEveryChangeNoticed[M proto.Message](t *testing.T, m M, least int, verif
 		for _, name := range but {
 			ignored = ignored || strings.Contains(what, name)
 		}
-		if err := verify(changed); ignored != (err == nil) || err != nil && !errors.Is(err, client.ErrProof) {
+		if err := verify(changed); ignored != (err == nil) || err != nil && !errors.Is(err, proof.ErrInvalid) {
 			t.Errorf("%T, %s: %v", m, what, err)
 		}
 	}
@@ -337,21 +340,21 @@ func TestEveryChangeBreaksTheProof(t *testing.T) {
 			Actor:       transaction.GetActor(),
 			RequestHash: transaction.GetRequestHash(), BlockHeader: header, Proof: inclusion,
 		}
-		if err := client.VerifyReceipt(receipt, transaction); err != nil {
+		if err := proof.VerifyReceipt(receipt, transaction); err != nil {
 			t.Fatal(err)
 		}
 		wantEveryChangeNoticed(t, transaction, 25, func(m *seqledgerv1.Transaction) error {
-			return client.VerifyTransaction(m, header, inclusion)
+			return proof.VerifyTransaction(m, header, inclusion)
 		})
 		// The chain is in no proof of a transaction, and in the hash of the block.
 		wantEveryChangeNoticed(t, header, 10, func(m *seqledgerv1.BlockHeader) error {
-			return client.VerifyTransaction(transaction, m, inclusion)
+			return proof.VerifyTransaction(transaction, m, inclusion)
 		}, "previous_hash with a flipped bit")
 		wantEveryChangeNoticed(t, inclusion, 4, func(m *seqledgerv1.MerkleProof) error {
-			return client.VerifyTransaction(transaction, header, m)
+			return proof.VerifyTransaction(transaction, header, m)
 		})
 		wantEveryChangeNoticed(t, receipt, 25, func(m *seqledgerv1.Receipt) error {
-			return client.VerifyReceipt(m, transaction)
+			return proof.VerifyReceipt(m, transaction)
 		}, "replayed", "previous_hash with a flipped bit")
 	}
 }
@@ -360,14 +363,14 @@ func TestEveryChangeBreaksTheProof(t *testing.T) {
 func TestEveryChangeChangesTheBlockHash(t *testing.T) {
 	t.Parallel()
 	header := goldenHeader(t)
-	hash, err := client.BlockHash(header)
+	hash, err := proof.BlockHash(header)
 	if err != nil {
 		t.Fatal(err)
 	}
 	wantEveryChangeNoticed(t, header, 10, func(m *seqledgerv1.BlockHeader) error {
-		other, err := client.BlockHash(m)
+		other, err := proof.BlockHash(m)
 		if err == nil && !bytes.Equal(hash, other) {
-			return client.ErrProof
+			return proof.ErrInvalid
 		}
 		return err
 	})
@@ -389,31 +392,31 @@ func TestProofsThatAreNone(t *testing.T) {
 		err  error
 		says string
 	}{
-		"nothing":        {client.VerifyTransaction(nil, nil, nil), "transaction is missing"},
-		"no header":      {client.VerifyTransaction(transaction, nil, inclusion), "include_proof"},
-		"no proof":       {client.VerifyTransaction(transaction, header, nil), "include_proof"},
-		"no receipt":     {client.VerifyReceipt(nil, transaction), "tx_id"},
-		"nothing at all": {client.VerifyReceipt(nil, nil), "transaction is missing"},
-		"no operation": {client.VerifyTransaction(with(func(m *seqledgerv1.Transaction) {
+		"nothing":        {proof.VerifyTransaction(nil, nil, nil), "transaction is missing"},
+		"no header":      {proof.VerifyTransaction(transaction, nil, inclusion), "include_proof"},
+		"no proof":       {proof.VerifyTransaction(transaction, header, nil), "include_proof"},
+		"no receipt":     {proof.VerifyReceipt(nil, transaction), "tx_id"},
+		"nothing at all": {proof.VerifyReceipt(nil, nil), "transaction is missing"},
+		"no operation": {proof.VerifyTransaction(with(func(m *seqledgerv1.Transaction) {
 			m.Operations = []*seqledgerv1.Operation{{}}
 		}), header, inclusion), "operations[0] is of no kind"},
-		"a nil operation": {client.VerifyTransaction(with(func(m *seqledgerv1.Transaction) {
+		"a nil operation": {proof.VerifyTransaction(with(func(m *seqledgerv1.Transaction) {
 			m.Operations = []*seqledgerv1.Operation{{Operation: (*seqledgerv1.Operation_Append)(nil)}}
 		}), header, inclusion), "operations[0] is of no kind"},
-		"a condition that is none": {client.VerifyTransaction(condition(new(seqledgerv1.Condition)), header, inclusion),
+		"a condition that is none": {proof.VerifyTransaction(condition(new(seqledgerv1.Condition)), header, inclusion),
 			"condition"},
-		"not_exists that is false": {client.VerifyTransaction(condition(&seqledgerv1.Condition{
+		"not_exists that is false": {proof.VerifyTransaction(condition(&seqledgerv1.Condition{
 			Condition: &seqledgerv1.Condition_NotExists{},
 		}), header, inclusion), "condition"},
-		"a short path": {client.VerifyTransaction(transaction, header,
+		"a short path": {proof.VerifyTransaction(transaction, header,
 			&seqledgerv1.MerkleProof{TreeSize: 1, Path: [][]byte{{1}}}), "path[0]"},
-		"a time that overflows": {client.VerifyTransaction(with(func(m *seqledgerv1.Transaction) {
-			m.Operations = []*seqledgerv1.Operation{create("k")}
+		"a time that overflows": {proof.VerifyTransaction(with(func(m *seqledgerv1.Transaction) {
+			m.Operations = []*seqledgerv1.Operation{client.Set("k", nil)}
 			m.Operations[0].GetSetEntity().ExpiresAt = &timestamppb.Timestamp{Seconds: 1 << 62}
 		}), header, inclusion), "expires_at"},
 	} {
-		if !errors.Is(test.err, client.ErrProof) || !strings.Contains(test.err.Error(), test.says) {
-			t.Errorf("%s: %v, want an ErrProof with %q", name, test.err, test.says)
+		if !errors.Is(test.err, proof.ErrInvalid) || !strings.Contains(test.err.Error(), test.says) {
+			t.Errorf("%s: %v, want an ErrInvalid with %q", name, test.err, test.says)
 		}
 	}
 }

@@ -1,4 +1,4 @@
-package main
+package importing
 
 import (
 	"bytes"
@@ -15,13 +15,13 @@ import (
 
 	"github.com/gofrs/flock"
 
-	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
+	"github.com/seqledger/seqledger/cmd/seqledger/operation"
 )
 
-// importFormat is the version of the state file.
-const importFormat = 1
+// Format is the version of the state file.
+const Format = 1
 
-// importState is what an import needs after a kill. It is written before each step whose
+// State is what an import needs after a kill. It is written before each step whose
 // repetition would otherwise be a second import:
 //
 //  1. before OpenSession, with AttemptID: a repeat of the same attempt gets the
@@ -33,7 +33,7 @@ const importFormat = 1
 //
 // It does not say which lines are committed. The ledger does: the last committed sequence of
 // the stream is Base plus the number of committed lines.
-type importState struct {
+type State struct {
 	Format       int    `json:"format"`
 	LedgerID     string `json:"ledger_id"`
 	Organization string `json:"organization"`
@@ -41,7 +41,7 @@ type importState struct {
 	ClientID     string `json:"client_id"`
 	Server       string `json:"server"` // for messages; only the ledger id is compared
 	Mode         string `json:"mode"`
-	inputSummary
+	Summary
 	// AttemptID is the attempt_id of the OpenSession that may be under way, in hex.
 	AttemptID string `json:"attempt_id,omitempty"`
 	// Session is the last opened session, 0 before the first.
@@ -51,8 +51,8 @@ type importState struct {
 	Done bool   `json:"done,omitempty"`
 }
 
-// loadImportState returns nil if there is no file.
-func loadImportState(path string) (*importState, error) {
+// Load returns nil if there is no file.
+func Load(path string) (*State, error) {
 	content, err := os.ReadFile(path)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
@@ -60,7 +60,7 @@ func loadImportState(path string) (*importState, error) {
 	if err != nil {
 		return nil, err
 	}
-	state := new(importState)
+	state := new(State)
 	decoder := json.NewDecoder(bytes.NewReader(content))
 	// Refuse unknown fields: one that matters must not be ignored in a file of a newer version.
 	decoder.DisallowUnknownFields()
@@ -71,8 +71,8 @@ func loadImportState(path string) (*importState, error) {
 	if _, err := decoder.Token(); !errors.Is(err, io.EOF) {
 		return nil, fmt.Errorf("%s is damaged: something follows its end", path)
 	}
-	if state.Format != importFormat {
-		return nil, fmt.Errorf("%s has format %d and this program reads format %d", path, state.Format, importFormat)
+	if state.Format != Format {
+		return nil, fmt.Errorf("%s has format %d and this program reads format %d", path, state.Format, Format)
 	}
 	if n, err := hex.DecodeString(state.AttemptID); err != nil || len(n) != 0 && len(n) != 16 {
 		return nil, fmt.Errorf("%s is damaged: its attempt_id has not 32 hex digits", path)
@@ -89,24 +89,15 @@ func explainState(content []byte, err error) error {
 	case ok:
 		return errors.New("it must be a JSON object")
 	}
-	return explainJSON(content, errors.New(strings.TrimPrefix(err.Error(), "json: ")))
+	return operation.ExplainJSON(content, errors.New(strings.TrimPrefix(err.Error(), "json: ")))
 }
 
-// checkStateFile refuses a path that cannot be a state file.
-func checkStateFile(path string) error {
-	if err := checkParent("--state-file", path); err != nil {
-		return err
-	}
-	info, err := os.Stat(path)
-	if err == nil && !info.Mode().IsRegular() {
-		return usage("--state-file %s: is a directory or not a regular file: name another path", path)
-	}
-	return nil // an error shows again when it is read
-}
+// ErrInUse reports that another import has locked the state file.
+var ErrInUse = errors.New("another import is using the state file")
 
-// lockImportState locks a state file against other imports, because it can describe only one.
-// The lock is on a separate file, because save replaces the state file itself.
-func lockImportState(path string) (unlock func() error, err error) {
+// Lock locks a state file against other imports, because it can describe only one.
+// The lock is on a separate file, because Save replaces the state file itself.
+func Lock(path string) (unlock func() error, err error) {
 	lock := flock.New(path+".lock", flock.SetPermissions(0o600))
 	locked, err := lock.TryLock()
 	if err != nil {
@@ -124,14 +115,13 @@ func lockImportState(path string) (unlock func() error, err error) {
 			}, nil
 		}
 	}
-	return nil, errors.Join(fail(exitFailed, "wait for it, stop it, or give this one its own --state-file",
-		"another import is using the state file %s", path), lock.Close())
+	return nil, errors.Join(ErrInUse, lock.Close())
 }
 
-// save replaces the file atomically, and returns once it is on disk. The temporary name is
-// fixed, so that kills leave at most one such file behind; lockImportState keeps other imports
+// Save replaces the file atomically, and returns once it is on disk. The temporary name is
+// fixed, so that kills leave at most one such file behind; Lock keeps other imports
 // from using it.
-func (s *importState) save(path string) (err error) {
+func (s *State) Save(path string) (err error) {
 	content, err := json.MarshalIndent(s, "", "  ")
 	if err != nil {
 		return err
@@ -161,30 +151,9 @@ func (s *importState) save(path string) (err error) {
 	return errors.Join(dir.Sync(), dir.Close())
 }
 
-// errOtherInput is the one difference that another state file does not solve: its import would
-// send lines that are already committed.
-var errOtherInput = errors.New("the input has changed")
-
-// sameImport returns why a state file belongs to another import, or nil.
-func (s *importState) sameImport(scope *seqledgerv1.Scope, clientID, mode string, input inputSummary) error {
-	switch {
-	case s.Organization != scope.GetOrganization() || s.Vault != scope.GetVault():
-		return fmt.Errorf("it was begun in the scope %s, not %s",
-			scopeName(&seqledgerv1.Scope{Organization: s.Organization, Vault: s.Vault}), scopeName(scope))
-	case s.ClientID != clientID:
-		return fmt.Errorf("it was begun with --client-id %s, not %s", s.ClientID, clientID)
-	case s.Mode != mode:
-		return fmt.Errorf("it was begun with the lines read as %s, not as %s", s.Mode, mode)
-	case s.inputSummary != input:
-		return fmt.Errorf("%w: its first %d bytes had SHA-256 %.16s…, now there are %d with SHA-256 %.16s…",
-			errOtherInput, s.Size, s.SHA256, input.Size, input.SHA256)
-	}
-	return nil
-}
-
-// attempt returns the attempt to open a session with: the one that may be under
+// Attempt returns the attempt to open a session with: the one that may be under
 // way, or a new one.
-func (s *importState) attempt() []byte {
+func (s *State) Attempt() []byte {
 	if s.AttemptID == "" {
 		id := make([]byte, 16)
 		_, _ = rand.Read(id) // never fails: it ends the program instead

@@ -1,4 +1,4 @@
-package main
+package operation
 
 import (
 	"bytes"
@@ -22,8 +22,8 @@ import (
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 )
 
-// operationHelp describes the JSON of operations to users.
-const operationHelp = `An operation in JSON is an object with one field:
+// Help describes the JSON of operations to users.
+const Help = `An operation in JSON is an object with one field:
 
     {"set": {"key": "balance/42", "value": "100"}}
     {"set": {"key": "k", "value": {"base64": "AAEC"}, "condition": {"not_exists": true},
@@ -37,10 +37,10 @@ A value is a JSON string, which stands for its UTF-8 bytes, or {"base64": "…"}
 {"not_exists": true}, {"must_exist": true}, {"version": N} and {"value_equals": VALUE}. The form of the
 API is taken too: {"setEntity": {"key": "k", "value": "<base64>"}}, {"append": {"payload": "<base64>"}}.`
 
-// parseOperations reads one operation, or an array of operations that make up one write. It
+// Parse reads one operation, or an array of operations that make up one write. It
 // accepts nothing ambiguous: no unknown or repeated names, and no text that JSON cannot
 // represent exactly.
-func parseOperations(text []byte) ([]*seqledgerv1.Operation, error) {
+func Parse(text []byte) ([]*seqledgerv1.Operation, error) {
 	if err := checkJSON(text); err != nil {
 		return nil, err
 	}
@@ -53,11 +53,13 @@ func parseOperations(text []byte) ([]*seqledgerv1.Operation, error) {
 			return nil, fmt.Errorf("a write has 1 to %d operations, not %d", machine.MaxOperations, len(items))
 		}
 	}
+	// Each is checked as the ledger would, so that a mistake is named by its place in the text rather
+	// than by a field of a request that the user has not seen.
 	operations := make([]*seqledgerv1.Operation, 0, len(items))
 	for i, item := range items {
 		operation, err := parseOperation(item)
 		if err == nil {
-			err = checkOperation(operation)
+			err = Check(operation)
 		}
 		if err != nil {
 			if len(items) > 1 {
@@ -191,12 +193,12 @@ func (o object) time(name string, into **timestamppb.Timestamp) error {
 	if err != nil {
 		return within(name, err)
 	}
-	*into, err = parseTime(s)
+	*into, err = ParseTime(s)
 	return within(name, err)
 }
 
-// parseTime parses a time in the form of flags, JSON operations and auth files.
-func parseTime(text string) (*timestamppb.Timestamp, error) {
+// ParseTime parses a time in the form of flags, JSON operations and auth files.
+func ParseTime(text string) (*timestamppb.Timestamp, error) {
 	at, err := time.Parse(time.RFC3339Nano, text)
 	if err != nil {
 		return nil, fmt.Errorf("%q is not a time with a zone, such as 2030-01-31T12:00:00Z", text)

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/seqledger/seqledger/cmd/seqledger/importing"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 )
 
@@ -86,12 +87,12 @@ func TestImportNotTheSame(t *testing.T) {
 	input := numberedLines(t, 20)
 	path := input + ".seqledger-import"
 	s.do(t, importArgs(input)...).expect(t, exitDone)
-	state, err := loadImportState(path)
+	state, err := importing.Load(path)
 	if err != nil {
 		t.Fatal(err)
 	}
 	state.Done = false
-	if err := state.save(path); err != nil {
+	if err := state.Save(path); err != nil {
 		t.Fatal(err)
 	}
 	refused := func(says string, args ...string) {
@@ -116,14 +117,14 @@ func TestImportNotTheSame(t *testing.T) {
 	s.do(t, importArgs(input, "--take-session", session)...).expect(t, exitDone, "all 20 lines")
 
 	// The same, with a write that is not the import's.
-	state, err = loadImportState(path)
+	state, err = importing.Load(path)
 	if err != nil {
 		t.Fatal(err)
 	}
 	s.do(t, "write", "--scope", "acme/main", "--client-id", "loader", "--session",
 		fmt.Sprint(state.Session), "--append", "x").expect(t, exitDone)
 	state.Done = false
-	if err := state.save(path); err != nil {
+	if err := state.Save(path); err != nil {
 		t.Fatal(err)
 	}
 	refused("last sequence is 21", importArgs(input)...)

@@ -1,10 +1,11 @@
-package main
+package importing
 
 import (
 	"bytes"
 	"crypto/sha256"
 	"encoding/hex"
 	"errors"
+	"fmt"
 	"io"
 	"os"
 	"path/filepath"
@@ -12,6 +13,7 @@ import (
 	"strings"
 	"testing"
 	"testing/iotest"
+	"time"
 
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 )
@@ -43,7 +45,7 @@ func TestInputReader(t *testing.T) {
 				got = append(got, string(line))
 			}
 			digest := sha256.Sum256([]byte(test.input))
-			want := inputSummary{SHA256: hex.EncodeToString(digest[:]),
+			want := Summary{SHA256: hex.EncodeToString(digest[:]),
 				Size: int64(len(test.input)), Lines: uint64(len(test.want))}
 			if !errors.Is(err, io.EOF) || !slices.Equal(got, test.want) || r.summary() != want {
 				t.Errorf("%.20q: want %d lines and %+v, got %d lines, %+v, %v", test.input,
@@ -55,13 +57,13 @@ func TestInputReader(t *testing.T) {
 
 func TestInputReaderErrors(t *testing.T) {
 	t.Parallel()
-	tooLong := io.MultiReader(strings.NewReader("first\n"), bytes.NewReader(make([]byte, maxLineBytes+2)))
-	_, err := survey(t.Context(), tooLong, modeLines, nil)
-	if bad, ok := errors.AsType[*lineError](err); !ok || bad.line != 2 {
+	tooLong := io.MultiReader(strings.NewReader("first\n"), bytes.NewReader(make([]byte, MaxLineBytes+2)))
+	_, err := Survey(t.Context(), tooLong, ModeLines, nil)
+	if bad, ok := errors.AsType[*LineError](err); !ok || bad.Line != 2 {
 		t.Errorf("want an error about line 2, got %v", err)
 	}
 	broken := errors.New("the disk is gone")
-	if _, err := survey(t.Context(), iotest.ErrReader(broken), modeLines, ignore); !errors.Is(err, broken) {
+	if _, err := Survey(t.Context(), iotest.ErrReader(broken), ModeLines, ignore); !errors.Is(err, broken) {
 		t.Errorf("want the reader's error, got %v", err)
 	}
 }
@@ -70,7 +72,7 @@ func TestInputReaderErrors(t *testing.T) {
 // reader uses its buffer for the next line while this one is being sent.
 func TestParseLineKeepsNothing(t *testing.T) {
 	t.Parallel()
-	for mode, line := range map[string]string{modeLines: "abc", modeOperations: `{"append": "abc"}`} {
+	for mode, line := range map[string]string{ModeLines: "abc", ModeOperations: `{"append": "abc"}`} {
 		buffer := []byte(line)
 		operations, err := parseLine(mode, buffer)
 		if err != nil {
@@ -86,20 +88,20 @@ func TestParseLineKeepsNothing(t *testing.T) {
 func TestImportStateFile(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "state")
-	if state, err := loadImportState(path); state != nil || err != nil {
+	if state, err := Load(path); state != nil || err != nil {
 		t.Errorf("want nothing for an absent file, got %v, %v", state, err)
 	}
-	want := importState{
-		Format: importFormat, LedgerID: "0123456789abcdef", Organization: "a/b", Vault: "c",
-		ClientID: "loader", Server: "s", Mode: modeLines,
-		inputSummary: inputSummary{SHA256: "ab", Size: 5, Lines: 2}, AttemptID: strings.Repeat("0f", 16),
+	want := State{
+		Format: Format, LedgerID: "0123456789abcdef", Organization: "a/b", Vault: "c",
+		ClientID: "loader", Server: "s", Mode: ModeLines,
+		Summary: Summary{SHA256: "ab", Size: 5, Lines: 2}, AttemptID: strings.Repeat("0f", 16),
 		Session: 1 << 63, Base: 1<<64 - 9, Done: true,
 	}
 	for range 2 { // the second one replaces the first
-		if err := want.save(path); err != nil {
+		if err := want.Save(path); err != nil {
 			t.Fatal(err)
 		}
-		got, err := loadImportState(path)
+		got, err := Load(path)
 		if err != nil || *got != want {
 			t.Errorf("want %+v, got %+v, %v", want, got, err)
 		}
@@ -115,32 +117,38 @@ func TestImportStateFile(t *testing.T) {
 		if err := os.WriteFile(path, []byte(content), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		if state, err := loadImportState(path); err == nil || !strings.Contains(err.Error(), path) {
+		if state, err := Load(path); err == nil || !strings.Contains(err.Error(), path) {
 			t.Errorf("%s: want an error that names the file, got %v, %v", name, state, err)
 		}
 	}
 }
 
-func TestSameImport(t *testing.T) {
+// TestProgressLines feeds an import's progress without a terminal: a line seldom
+// and nothing at all with --json.
+func TestProgressLines(t *testing.T) {
 	t.Parallel()
-	input := inputSummary{SHA256: strings.Repeat("ab", 32), Size: 5, Lines: 2}
-	scope := &seqledgerv1.Scope{Organization: "acme", Vault: "main"}
-	state := importState{Organization: "acme", Vault: "main", ClientID: "c", Mode: modeLines, inputSummary: input}
-	if err := state.sameImport(scope, "c", modeLines, input); err != nil {
-		t.Errorf("want no difference, got %v", err)
+	var stderr bytes.Buffer
+	notice := func(format string, args ...any) { _, _ = fmt.Fprintf(&stderr, format+"\n", args...) }
+	p := NewProgress(&stderr, notice, 1000, 100)
+	p.To(200)
+	if out := stderr.String(); out != "" {
+		t.Errorf("want nothing at first, got %q", out)
 	}
-	changed := input
-	changed.SHA256 = strings.Repeat("cd", 32)
-	for name, err := range map[string]error{
-		"organization": state.sameImport(&seqledgerv1.Scope{Organization: "other", Vault: "main"}, "c", modeLines,
-			input),
-		"vault":  state.sameImport(&seqledgerv1.Scope{Organization: "acme"}, "c", modeLines, input),
-		"client": state.sameImport(scope, "d", modeLines, input),
-		"mode":   state.sameImport(scope, "c", modeOperations, input),
-		"digest": state.sameImport(scope, "c", modeLines, changed),
-	} {
-		if err == nil {
-			t.Errorf("%s: want a difference", name)
-		}
+	p.began = p.began.Add(-10 * time.Second)
+	p.told = p.told.Add(-2 * progressEvery)
+	p.To(600)
+	p.To(601)
+	out := stderr.String()
+	if strings.Count(out, "\n") != 1 || !strings.Contains(out, "imported 600 of 1000 lines") ||
+		!strings.Contains(out, "left") {
+		t.Errorf("want one line about 600 lines and the time left, got %q", out)
+	}
+	p.End()
+	quiet := NewProgress(&stderr, nil, 1000, 0)
+	quiet.told = quiet.told.Add(-2 * progressEvery)
+	quiet.To(600)
+	quiet.End()
+	if stderr.String() != out {
+		t.Errorf("want silence, got %q", stderr.String())
 	}
 }

@@ -1,4 +1,4 @@
-package main
+package operation
 
 import (
 	"bytes"
@@ -19,9 +19,9 @@ import (
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 )
 
-// checkOperation refuses what the ledger would refuse in any state, so that an import stops
+// Check refuses what the ledger would refuse in any state, so that an import stops
 // before its first line and not in the middle.
-func checkOperation(operation *seqledgerv1.Operation) error {
+func Check(operation *seqledgerv1.Operation) error {
 	kind, op := kindOf(operation)
 	if kind == nil {
 		return errors.New("has no operation")
@@ -54,31 +54,15 @@ func checkExpiry(at *timestamppb.Timestamp) error {
 	return nil
 }
 
-// expired returns the first set whose entity expires before now, or nil. The ledger accepts it
+// Expired returns the first set whose entity expires before now, or nil. The ledger accepts it
 // and uses its own clock, so it only deserves a warning.
-func expired(operations []*seqledgerv1.Operation, now time.Time) *seqledgerv1.SetEntity {
+func Expired(operations []*seqledgerv1.Operation, now time.Time) *seqledgerv1.SetEntity {
 	for _, operation := range operations {
 		if set := operation.GetSetEntity(); set.GetExpiresAt() != nil && set.GetExpiresAt().AsTime().Before(now) {
 			return set
 		}
 	}
 	return nil
-}
-
-// pastExpiries counts the lines of an import that set an entity that has already expired.
-type pastExpiries struct {
-	now          time.Time
-	lines, first uint64
-}
-
-// look is the callback for survey.
-func (p *pastExpiries) look(line uint64, operations []*seqledgerv1.Operation) {
-	if expired(operations, p.now) == nil {
-		return
-	}
-	if p.lines++; p.lines == 1 {
-		p.first = line
-	}
 }
 
 func checkCondition(condition *seqledgerv1.Condition) error {
@@ -124,7 +108,7 @@ func checkJSON(text []byte) error {
 	decoder := json.NewDecoder(bytes.NewReader(text))
 	decoder.UseNumber()
 	if err := checkNames(decoder, 0); err != nil {
-		return explainJSON(text, err)
+		return ExplainJSON(text, err)
 	}
 	if _, err := decoder.Token(); !errors.Is(err, io.EOF) {
 		return errors.New("has something behind its JSON value")
@@ -132,9 +116,9 @@ func checkJSON(text []byte) error {
 	return nil
 }
 
-// explainJSON improves the decoder's error about a text that is not JSON. Other errors stay
+// ExplainJSON improves the decoder's error about a text that is not JSON. Other errors stay
 // unchanged.
-func explainJSON(text []byte, err error) error {
+func ExplainJSON(text []byte, err error) error {
 	syntax, is := errors.AsType[*json.SyntaxError](json.Unmarshal(text, new(json.RawMessage)))
 	switch {
 	case !is:

@@ -1,7 +1,8 @@
-package main
+package operation
 
 import (
 	"os"
+	"regexp"
 	"strings"
 	"testing"
 
@@ -9,6 +10,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/seqledger/seqledger/ledger/machine"
+	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 )
 
 // TestParseOperations reads testdata/operations.txt: a line of JSON, " => ", and
@@ -28,11 +30,11 @@ func TestParseOperations(t *testing.T) {
 		if !ok {
 			t.Fatalf("no arrow in %q", line)
 		}
-		operations, err := parseOperations([]byte(input))
+		operations, err := Parse([]byte(input))
 		if message, isError := strings.CutPrefix(want, "error: "); isError {
 			if err == nil || !strings.Contains(err.Error(), message) {
 				t.Errorf("%s\nwant an error with %q, got %q, %v", input, message, describe(operations), err)
-			} else if word := innerWord(err.Error()); word != "" {
+			} else if word := innerWord.FindString(err.Error()); word != "" {
 				t.Errorf("%s\nthe error has %q, which is internal to the program: %v", input, word, err)
 			}
 			continue
@@ -43,19 +45,18 @@ func TestParseOperations(t *testing.T) {
 	}
 }
 
-// innerWord returns a part of a message that users must not see: words of Go and of libraries,
-// or unprintable characters. It returns "" if there is none.
-func innerWord(message string) string {
-	for _, word := range []string{
-		"Go value", "main.", "json:", "proto:", "strconv", "parsing time", "2006-01-02", "time:",
-		"slog:", "client:", "server:", "Options.",
-		"x509:", "tls:", "\ufffd", "\u00a0", "%!", "nil",
-	} {
-		if strings.Contains(message, word) {
-			return word
-		}
+// innerWord matches what users must not see in a message: words of Go and of libraries, and
+// characters that cannot be printed.
+var innerWord = regexp.MustCompile("Go value|json:|proto:|strconv|parsing time|2006-01-02|time:|\ufffd|\u00a0|%!|nil")
+
+// describe shows operations as one text.
+func describe(operations []*seqledgerv1.Operation) string {
+	var parts []string
+	for _, operation := range operations {
+		verb, what := Describe(operation)
+		parts = append(parts, verb+" "+what)
 	}
-	return ""
+	return strings.Join(parts, "; ")
 }
 
 func TestParseOperationsLimits(t *testing.T) {
@@ -77,11 +78,54 @@ func TestParseOperationsLimits(t *testing.T) {
 		{"deep", strings.Repeat("[", 100) + strings.Repeat("]", 100), "nested"},
 		{"not UTF-8", "{\"append\": \"\xff\"}", "UTF-8"},
 	} {
-		_, err := parseOperations([]byte(test.input))
+		_, err := Parse([]byte(test.input))
 		if (err == nil) != (test.refused == "") || err != nil && !strings.Contains(err.Error(), test.refused) {
 			t.Errorf("%s: want %q, got %v", test.name, test.refused, err)
 		}
 	}
+}
+
+// FuzzOperationFlags: what flags are taken for is what the ledger takes, and has
+// the same meaning in JSON. Each line is a flag and its value.
+func FuzzOperationFlags(f *testing.F) {
+	for _, text := range []string{
+		"set a=b\nif-not-exists a\nexpires-at a=2030-01-31T12:00:00Z", "delete a\nif-version a=17",
+		"if-value a==\nset a=",
+		"relate doc:1#viewer@user:ann@example.com\nunrelate #@", "append text\nappend", "set a=1\nset a=2\nif-exists a",
+		"set a=b\nexpires-at a=0001-01-01T00:00:00Z", "set =\nset", "if-version a=-1\ndelete a",
+	} {
+		f.Add(text)
+	}
+	f.Fuzz(func(t *testing.T, text string) {
+		var flags Flags
+		for line := range strings.SplitSeq(text, "\n") {
+			name, value, _ := strings.Cut(line, " ")
+			if strings.HasSuffix(name, "-file") {
+				continue // must not read what a fuzzer names
+			}
+			flags.list = append(flags.list, operationFlag{name, value})
+		}
+		operations, err := flags.Build()
+		if err != nil {
+			if !strings.HasPrefix(err.Error(), "--") {
+				t.Errorf("%v does not name the flag", err)
+			}
+			return
+		}
+		if len(operations) > len(flags.list) {
+			t.Errorf("%d flags made %d operations", len(flags.list), len(operations))
+		}
+		for _, operation := range operations {
+			data, err := protojson.Marshal(operation)
+			if err != nil {
+				t.Fatalf("%q made %v: %v", text, operation, err)
+			}
+			again, err := Parse(data)
+			if err != nil || len(again) != 1 || !proto.Equal(again[0], operation) {
+				t.Errorf("%q made %s, which reads as %v, %v", text, data, again, err)
+			}
+		}
+	})
 }
 
 // FuzzParseOperations checks that whatever is accepted is what the ledger would
@@ -96,7 +140,7 @@ func FuzzParseOperations(f *testing.F) {
 		f.Add([]byte(input))
 	}
 	f.Fuzz(func(t *testing.T, line []byte) {
-		operations, err := parseLine(modeOperations, line)
+		operations, err := Parse(line)
 		if err != nil {
 			if strings.ContainsAny(err.Error(), "\n\u00a0") {
 				t.Fatalf("%q: the error %q is not one plain line", line, err)
@@ -107,14 +151,14 @@ func FuzzParseOperations(f *testing.F) {
 			t.Fatalf("%q was accepted and has no operation", line)
 		}
 		for _, operation := range operations {
-			if err := checkOperation(operation); err != nil {
+			if err := Check(operation); err != nil {
 				t.Fatalf("%q was accepted: %v", line, err)
 			}
 			text, err := protojson.Marshal(operation)
 			if err != nil {
 				t.Fatalf("%q: %v", line, err)
 			}
-			again, err := parseOperations(text)
+			again, err := Parse(text)
 			if err != nil || len(again) != 1 || !proto.Equal(operation, again[0]) {
 				t.Fatalf("%q is %s, which reads as %v, %v", line, text, again, err)
 			}

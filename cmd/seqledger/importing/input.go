@@ -1,4 +1,4 @@
-package main
+package importing
 
 import (
 	"bufio"
@@ -12,31 +12,32 @@ import (
 	"io"
 
 	"github.com/seqledger/seqledger/client"
+	"github.com/seqledger/seqledger/cmd/seqledger/operation"
 	"github.com/seqledger/seqledger/ledger/machine"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 )
 
-// maxLineBytes bounds a line. It allows for the largest write, whose values are longer in
+// MaxLineBytes bounds a line. It allows for the largest write, whose values are longer in
 // base64 and with JSON escapes.
-const maxLineBytes = 8 << 20
+const MaxLineBytes = 8 << 20
 
 // The ways to read an input. The names are part of the state file format.
 const (
-	modeOperations = "operations" // a line of JSON is a write
-	modeLines      = "lines"      // a line is a payload to append
+	ModeOperations = "operations" // a line of JSON is a write
+	ModeLines      = "lines"      // a line is a payload to append
 )
 
-// lineError is an error in one line of an input.
-type lineError struct {
-	line uint64 // from 1
-	err  error
+// LineError is an error in one line of an input.
+type LineError struct {
+	Line uint64 // from 1
+	Err  error
 }
 
 // Error implements error.
-func (e *lineError) Error() string { return fmt.Sprintf("line %d: %v", e.line, e.err) }
+func (e *LineError) Error() string { return fmt.Sprintf("line %d: %v", e.Line, e.Err) }
 
 // Unwrap returns the error without the line.
-func (e *lineError) Unwrap() error { return e.err }
+func (e *LineError) Unwrap() error { return e.Err }
 
 // inputReader reads a file line by line and keeps a digest of all its bytes.
 type inputReader struct {
@@ -62,10 +63,11 @@ func (r *inputReader) next() ([]byte, error) {
 		r.size += int64(len(part))
 		r.buf = append(r.buf, part...)
 		switch {
-		case errors.Is(err, bufio.ErrBufferFull) && len(r.buf) <= maxLineBytes:
+		// A line is gathered only up to its bound, because a file without newlines may be any size.
+		case errors.Is(err, bufio.ErrBufferFull) && len(r.buf) <= MaxLineBytes:
 			continue
-		case errors.Is(err, bufio.ErrBufferFull), len(r.buf) > maxLineBytes+1:
-			return nil, &lineError{r.line + 1, fmt.Errorf("has more than %d bytes", maxLineBytes)}
+		case errors.Is(err, bufio.ErrBufferFull), len(r.buf) > MaxLineBytes+1:
+			return nil, &LineError{r.line + 1, fmt.Errorf("has more than %d bytes", MaxLineBytes)}
 		case errors.Is(err, io.EOF) && len(r.buf) == 0:
 			return nil, io.EOF
 		case err != nil && !errors.Is(err, io.EOF):
@@ -77,22 +79,22 @@ func (r *inputReader) next() ([]byte, error) {
 }
 
 // summary describes what was read so far.
-func (r *inputReader) summary() inputSummary {
-	return inputSummary{SHA256: hex.EncodeToString(r.hash.Sum(nil)), Size: r.size, Lines: r.line}
+func (r *inputReader) summary() Summary {
+	return Summary{SHA256: hex.EncodeToString(r.hash.Sum(nil)), Size: r.size, Lines: r.line}
 }
 
-// inputSummary reports whether two inputs are the same.
-type inputSummary struct {
+// Summary reports whether two inputs are the same.
+type Summary struct {
 	SHA256 string `json:"sha256"`
 	Size   int64  `json:"size"` // bytes
 	Lines  uint64 `json:"lines"`
 }
 
-// survey reads a whole input. Unless look is nil it also parses every line, to find a bad line
+// Survey reads a whole input. Unless look is nil it also parses every line, to find a bad line
 // before anything is written, and calls look with the operations.
-func survey(
+func Survey(
 	ctx context.Context, input io.Reader, mode string, look func(line uint64, operations []*seqledgerv1.Operation),
-) (inputSummary, error) {
+) (Summary, error) {
 	r := newInputReader(input)
 	for {
 		line, err := r.next()
@@ -100,26 +102,26 @@ func survey(
 			return r.summary(), nil
 		}
 		if err != nil {
-			return inputSummary{}, err
+			return Summary{}, err
 		}
 		// Lines that were checked before are not checked again, because a newer version's
 		// stricter check must not stop an import that is half done.
 		if look != nil {
 			operations, err := parseLine(mode, line)
 			if err != nil {
-				return inputSummary{}, &lineError{r.line, err}
+				return Summary{}, &LineError{r.line, err}
 			}
 			look(r.line, operations)
 		}
 		if r.line%1024 == 0 && ctx.Err() != nil {
-			return inputSummary{}, context.Cause(ctx)
+			return Summary{}, context.Cause(ctx)
 		}
 	}
 }
 
 // parseLine returns the operations of a line's write. It does not retain the line.
 func parseLine(mode string, line []byte) ([]*seqledgerv1.Operation, error) {
-	if mode == modeLines {
+	if mode == ModeLines {
 		if len(line) > machine.MaxValueBytes {
 			return nil, fmt.Errorf("has %d bytes, at most %d can be appended", len(line), machine.MaxValueBytes)
 		}
@@ -129,5 +131,5 @@ func parseLine(mode string, line []byte) ([]*seqledgerv1.Operation, error) {
 		// Skipping it would break the rule that line n is sequence base + n.
 		return nil, errors.New("is blank, and every line must be a write")
 	}
-	return parseOperations(line)
+	return operation.Parse(line)
 }

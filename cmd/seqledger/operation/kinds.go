@@ -1,8 +1,9 @@
-package main
+package operation
 
 import (
 	"encoding/json"
 	"errors"
+	"time"
 
 	"github.com/seqledger/seqledger/internal/wire/message"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
@@ -24,7 +25,7 @@ type operationKind struct {
 }
 
 // operationKinds are the kinds of operations. A kind that is new in the API needs a line here, a
-// flag in writeCommand, and a line in operationHelp.
+// flag in writeCommand, and a line in Help.
 var operationKinds = []operationKind{
 	{message.SetEntity, "set", flagSet, parseSet, checkSet, describeSet},
 	{message.DeleteEntity, "delete", flagDelete, parseDelete, checkDelete, describeDelete},
@@ -80,9 +81,9 @@ func checkSet(op *message.Operation) error {
 }
 
 func describeSet(op *message.Operation) string {
-	object := quoted(op.Key) + "=" + display(op.Value)
+	object := quoted(op.Key) + "=" + Display(op.Value)
 	if op.ExpiresAt != nil {
-		object += "  expires " + timestamp(op.ExpiresAt)
+		object += "  expires " + op.ExpiresAt.AsTime().UTC().Format(time.RFC3339Nano)
 	}
 	return object + describeCondition(op.Condition)
 }
@@ -142,7 +143,7 @@ func parseAppend(op *message.Operation, body json.RawMessage) (err error) {
 
 func checkAppend(op *message.Operation) error { return checkValue("append", op.Value) }
 
-func describeAppend(op *message.Operation) string { return display(op.Value) }
+func describeAppend(op *message.Operation) string { return Display(op.Value) }
 
 func checkExpire(*message.Operation) error {
 	return errors.New("only the ledger itself expires entities; use delete")

@@ -1,25 +1,23 @@
-package main
+package operation
 
 import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"reflect"
 	"strings"
 	"testing"
 
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 )
 
-// TestOperationKinds: every kind of the API is in the table, with a flag and a line of help if users
-// can ask for it, and each entry is about its own kind.
+// TestOperationKinds: every kind of the API is in the table, with a line of help if users can ask
+// for it, and each entry is about its own kind.
 func TestOperationKinds(t *testing.T) {
 	t.Parallel()
 	choices := (*seqledgerv1.Operation)(nil).ProtoReflect().Descriptor().Oneofs().ByName("operation").Fields()
 	if choices.Len() != len(operationKinds) {
 		t.Errorf("the API has %d kinds, the table %d", choices.Len(), len(operationKinds))
 	}
-	write := reflect.TypeFor[writeCommand]()
 	for i := range choices.Len() {
 		m := new(seqledgerv1.Operation)
 		m.ProtoReflect().Mutable(choices.Get(i))
@@ -31,15 +29,14 @@ func TestOperationKinds(t *testing.T) {
 		if kindNamed(kind.verb) != kind {
 			t.Errorf("%s shares the verb %s", choices.Get(i).Name(), kind.verb)
 		}
-		if err := checkOperation(m); (err == nil) != (kind.verb == "append") { // an append alone may be empty
+		if err := Check(m); (err == nil) != (kind.verb == "append") { // an append alone may be empty
 			t.Errorf("an empty %s: %v", kind.verb, err)
 		}
-		if verb, _ := describeOperation(m); verb != kind.verb {
+		if verb, _ := Describe(m); verb != kind.verb {
 			t.Errorf("%s is shown as %s", kind.verb, verb)
 		}
-		_, hasFlag := write.FieldByName(strings.ToUpper(kind.verb[:1]) + kind.verb[1:])
-		hasHelp := strings.Contains(operationHelp, fmt.Sprintf("{%q: ", kind.verb))
-		for what, has := range map[string]bool{"flag": hasFlag, "help": hasHelp, "short form": kind.parse != nil} {
+		hasHelp := strings.Contains(Help, fmt.Sprintf("{%q: ", kind.verb))
+		for what, has := range map[string]bool{"help": hasHelp, "short form": kind.parse != nil} {
 			if has != (kind.flag != nil) {
 				t.Errorf("%s: has a %s: %t, can be given as a flag: %t", kind.verb, what, has, kind.flag != nil)
 			}

@@ -1,4 +1,4 @@
-package main
+package operation
 
 import (
 	"errors"
@@ -20,13 +20,13 @@ import (
 // operationFlag is one occurrence of a flag that adds or changes an operation.
 type operationFlag struct{ name, value string }
 
-// operationFlags collects the operation flags in the order of the command line,
+// Flags collects the operation flags in the order of the command line,
 // which is the order of the operations. It implements [kong.Mapper], because
 // kong otherwise keeps the order within one flag alone.
-type operationFlags struct{ list []operationFlag }
+type Flags struct{ list []operationFlag }
 
 // Decode implements [kong.Mapper].
-func (o *operationFlags) Decode(ctx *kong.DecodeContext, target reflect.Value) error {
+func (o *Flags) Decode(ctx *kong.DecodeContext, target reflect.Value) error {
 	var value string
 	if err := ctx.Scan.PopValueInto("value", &value); err != nil {
 		return err
@@ -36,31 +36,40 @@ func (o *operationFlags) Decode(ctx *kong.DecodeContext, target reflect.Value) e
 	return nil
 }
 
-// build returns the operations.
-func (o *operationFlags) build() ([]*seqledgerv1.Operation, error) {
-	b := operationBuilder{byKey: make(map[string][]*seqledgerv1.Operation)}
+// Names returns the names of the flags that were given, without dashes.
+func (o *Flags) Names() []string {
+	names := make([]string, 0, len(o.list))
+	for _, flag := range o.list {
+		names = append(names, flag.name)
+	}
+	return names
+}
+
+// Build returns the operations. Its errors name the flag.
+func (o *Flags) Build() ([]*seqledgerv1.Operation, error) {
+	b := builder{byKey: make(map[string][]*seqledgerv1.Operation)}
 	for _, flag := range o.list {
 		if err := b.add(flag); err != nil {
-			return nil, usage("--%s %s: %w", flag.name, flag.value, err)
+			return nil, fmt.Errorf("--%s %s: %w", flag.name, flag.value, err)
 		}
 	}
 	// After the operations, because a condition may precede its operation.
 	for _, flag := range o.list {
 		if err := b.attach(flag); err != nil {
-			return nil, usage("--%s %s: %w", flag.name, flag.value, err)
+			return nil, fmt.Errorf("--%s %s: %w", flag.name, flag.value, err)
 		}
 	}
 	return b.operations, nil
 }
 
-type operationBuilder struct {
+type builder struct {
 	operations []*seqledgerv1.Operation
 	byKey      map[string][]*seqledgerv1.Operation // the sets and deletes of a key
 }
 
 // add appends the operation of one flag; flags that change one are left for
 // attach.
-func (b *operationBuilder) add(flag operationFlag) error {
+func (b *builder) add(flag operationFlag) error {
 	verb, file := strings.CutSuffix(flag.name, "-file")
 	kind := kindNamed(verb)
 	if kind == nil || kind.flag == nil {
@@ -73,7 +82,7 @@ func (b *operationBuilder) add(flag operationFlag) error {
 	operation := op.Message()
 	// Check here, so that the message names the flag and not a field of a request that the user
 	// has not seen.
-	if err := checkOperation(operation); err != nil {
+	if err := Check(operation); err != nil {
 		return err
 	}
 	b.operations = append(b.operations, operation)
@@ -84,7 +93,7 @@ func (b *operationBuilder) add(flag operationFlag) error {
 }
 
 // attach gives a condition or an expiry to the operation of its key.
-func (b *operationBuilder) attach(flag operationFlag) (err error) {
+func (b *builder) attach(flag operationFlag) (err error) {
 	key, argument := flag.value, ""
 	switch flag.name {
 	case "if-version", "if-value", "expires-at":
@@ -146,7 +155,7 @@ func setCondition(operation *seqledgerv1.Operation, condition *seqledgerv1.Condi
 }
 
 func setExpiry(operation *seqledgerv1.Operation, argument string) error {
-	at, err := parseTime(argument)
+	at, err := ParseTime(argument)
 	if err != nil {
 		return err
 	}

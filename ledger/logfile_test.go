@@ -1,0 +1,35 @@
+package ledger_test
+
+import (
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/seqledger/seqledger/ledger"
+)
+
+// TestLogFilesFollowLogBytes: a log that is to be short has short files, because it is truncated by
+// whole ones.
+func TestLogFilesFollowLogBytes(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	closeLedger(t, open(t, ledger.Options{Dir: dir, LogBytes: 64 << 10}))
+	files, err := filepath.Glob(filepath.Join(dir, "log", "*", "*.wal"))
+	if err != nil || len(files) == 0 {
+		t.Fatalf("%d log files, %v", len(files), err)
+	}
+	for _, file := range files {
+		info, err := os.Stat(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if info.Size() != 1<<20 {
+			t.Errorf("%s has %d bytes, want 1 MiB", file, info.Size())
+		}
+	}
+	for logBytes, want := range map[int64]int{1: 1 << 20, 8 << 20: 4 << 20, 128 << 20: 64 << 20, 1 << 40: 64 << 20} {
+		if got := ledger.LogFileBytes(logBytes, 64<<20); got != want {
+			t.Errorf("LogBytes %d: files of %d bytes, want %d", logBytes, got, want)
+		}
+	}
+}
