@@ -11,6 +11,8 @@ import (
 	"go.etcd.io/etcd/server/v3/embed"
 	"go.uber.org/zap"
 	"go.uber.org/zap/zapcore"
+
+	"github.com/seqledger/seqledger/bench/harness"
 )
 
 const etcdSettings = "one member, defaults (every entry is synced before it is applied), 8 GiB quota; one Txn, " +
@@ -54,38 +56,19 @@ func serveEtcd(ctx context.Context, dir string) error {
 }
 
 // etcdServer is an etcd of one member in a process of its own.
-type etcdServer struct {
-	dir     string
-	address string
-	process *process
+type etcdServer struct{ child }
+
+func newEtcd() system {
+	e := new(etcdServer)
+	e.launch = func(ctx context.Context) error { return e.self(ctx, "etcd") }
+	return e
 }
-
-func (e *etcdServer) start(ctx context.Context, dir string) error {
-	e.dir = dir
-	return e.run(ctx)
-}
-
-func (e *etcdServer) run(ctx context.Context) (err error) {
-	e.process, e.address, err = launchSelf(ctx, "etcd", e.dir)
-	return err
-}
-
-func (e *etcdServer) restart(ctx context.Context) error {
-	if err := e.process.stop(); err != nil {
-		return err
-	}
-	return e.run(ctx)
-}
-
-func (e *etcdServer) processes() []int { return tree(e.process.command.Process.Pid) }
-
-func (e *etcdServer) stop() error { return e.process.stop() }
 
 func (e *etcdServer) connect(ctx context.Context, at placement) (conn, error) {
 	c := &etcdConn{}
 	for range at.connections {
 		one, err := clientv3.New(clientv3.Config{
-			Endpoints: []string{e.address}, Context: ctx, DialTimeout: startsWithin, Logger: zap.NewNop(),
+			Endpoints: []string{e.address}, Context: ctx, DialTimeout: harness.StartsWithin, Logger: zap.NewNop(),
 		})
 		if err != nil {
 			return nil, errors.Join(err, c.close())

@@ -1,3 +1,20 @@
+// Command peers measures seqledger against PostgreSQL, Redis, NATS JetStream
+// and etcd, all doing the same work with the same durability on this machine.
+//
+//	go run .                                  # the whole table, about 20 minutes
+//	go run . -quick                           # seconds: does it run?
+//	go run . -systems seqledger,redis -rows fresh/64
+//	go run . -list                            # which peers are here, and how to get the rest
+//
+// The work is one write: compare the sequence of the client's stream, store key, request hash
+// and reply, append the payload, make all of it durable, answer. A retry is the same request
+// again, and is answered with the stored reply. The table says beside a peer's name what it
+// cannot do.
+//
+// measure.go has the rows and their order, system.go the interface of a system; each system has
+// its own file. syncs.go counts syncs, report.go joins the rounds, holds them against targets and
+// writes the results. Loads, processes and tables are those of ../harness. The method and its
+// rules of fairness are in ../README.md.
 package main
 
 import (
@@ -10,10 +27,13 @@ import (
 	"os/signal"
 	"regexp"
 	"runtime/debug"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
 	"time"
+
+	"github.com/seqledger/seqledger/bench/harness"
 )
 
 // options are the flags.
@@ -87,7 +107,7 @@ func run(arguments []string, stdout, stderr io.Writer) error {
 	if err != nil {
 		return errors.Join(err, context.Cause(ctx))
 	}
-	return publish(o, newReport(ctx, o, found), stdout)
+	return found.publish(o, stdout)
 }
 
 // choose checks the flags and looks for the systems.
@@ -99,7 +119,7 @@ func (o *options) choose(systems, rows, rates, preload string) (err error) {
 	if err != nil {
 		return fmt.Errorf("-rows: %w", err)
 	}
-	for _, r := range allRows() {
+	for _, r := range allRows {
 		if pattern.MatchString(r.name()) {
 			o.rows = append(o.rows, r)
 		}
@@ -122,23 +142,50 @@ func (o *options) choose(systems, rows, rates, preload string) (err error) {
 	return nil
 }
 
+// chosenKinds returns the requested systems that are available, and prints on notice what is
+// missing.
+func chosenKinds(names string, notice func(format string, args ...any)) (chosen []kind, err error) {
+	all := kinds()
+	var wanted []string
+	if names != "" {
+		wanted = strings.Split(names, ",")
+	}
+	for _, name := range wanted {
+		if !slices.ContainsFunc(all, func(k kind) bool { return k.name == name }) {
+			return nil, fmt.Errorf("-systems: there is no system %q", name)
+		}
+	}
+	for _, k := range all {
+		if wanted != nil && !slices.Contains(wanted, k.name) {
+			continue
+		}
+		version, err := k.find()
+		if err != nil {
+			notice("%-20s not measured: %v", k.name, err)
+			continue
+		}
+		notice("%-20s %s", k.name, version)
+		notice("%-20s   %s", "", k.settings)
+		if k.lacks != "" {
+			notice("%-20s   does not do: %s", "", k.lacks)
+		}
+		chosen = append(chosen, k)
+	}
+	return chosen, nil
+}
+
 // quick makes it a smoke test of seconds.
 func (o *options) quick() {
 	o.rounds, o.duration, o.warmup, o.coldStreams = 1, 50*time.Millisecond, 10*time.Millisecond, 200
 	o.rates, o.preload, o.out = []int{500}, []int{500}, ""
 	o.smoke = true
-	var few []row
-	for _, r := range o.rows {
-		if r.writers <= 64 || r.pipelined {
-			few = append(few, r)
-		}
-	}
+	few := slices.DeleteFunc(slices.Clone(o.rows), func(r row) bool { return r.writers > 64 && !r.pipelined })
 	if len(few) > 0 {
 		o.rows = few
 	}
 }
 
-// estimate prints roughly how long the run will take.
+// estimate returns roughly how long the run will take.
 func (o *options) estimate() time.Duration {
 	var total time.Duration
 	one := o.duration + o.warmup + 100*time.Millisecond
@@ -178,13 +225,8 @@ func numbers(name, text string) ([]int, error) {
 // serveSystem is a child of the harness: a server that ends when its standard
 // input does, which is when the harness says so or has gone.
 func serveSystem(ctx context.Context, name, dir string) error {
-	ctx, stop := context.WithCancel(ctx)
+	ctx, stop := harness.UntilStdinEnds(ctx)
 	defer stop()
-	// Ends with the standard input; the process outlives it by the drain alone.
-	go func() {
-		_, _ = io.Copy(io.Discard, os.Stdin)
-		stop()
-	}()
 	switch name {
 	case "seqledger":
 		return serveLedger(ctx, dir)

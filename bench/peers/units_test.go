@@ -4,14 +4,13 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"os"
 	"slices"
 	"strings"
 	"sync"
 	"testing"
 	"time"
 
-	"github.com/seqledger/seqledger/bench/load"
+	"github.com/seqledger/seqledger/bench/harness"
 )
 
 func TestParsePerf(t *testing.T) {
@@ -45,18 +44,6 @@ func TestParseStrace(t *testing.T) {
 `
 	if got, err := parseStrace(output); got != 32 || err != nil {
 		t.Errorf("got %d, %v", got, err)
-	}
-}
-
-// Our own processes are there and have used something.
-func TestUsage(t *testing.T) {
-	t.Parallel()
-	u, err := usageOf([]int{os.Getpid(), 1 << 30})
-	if err != nil || u.resident <= 0 {
-		t.Errorf("got %+v, %v; a process that is gone must count nothing", u, err)
-	}
-	if pids := tree(os.Getpid()); pids[0] != os.Getpid() {
-		t.Errorf("got %v", pids)
 	}
 }
 
@@ -122,7 +109,7 @@ func TestStoreAsksForAll(t *testing.T) {
 	t.Parallel()
 	for _, streams := range []int{8, 100, 7919 * 2} {
 		to := &fake{stored: make(map[int]uint64)}
-		s := &store{first: 5, replies: make([]string, streams)}
+		s := newStore(streams, 1)
 		if err := s.fill(t.Context(), to, 4); err != nil {
 			t.Fatal(err)
 		}
@@ -131,7 +118,7 @@ func TestStoreAsksForAll(t *testing.T) {
 		for worker := range 2 {
 			for {
 				err := do(t.Context(), worker)
-				if errors.Is(err, load.ErrDone) {
+				if errors.Is(err, harness.ErrDone) {
 					break
 				}
 				if err != nil {
@@ -140,8 +127,8 @@ func TestStoreAsksForAll(t *testing.T) {
 			}
 		}
 		for stream := range streams {
-			if asked[5+stream] != 1 {
-				t.Fatalf("of %d: stream %d was asked for %d times", streams, 5+stream, asked[5+stream])
+			if asked[maxWriters+stream] != 1 {
+				t.Fatalf("of %d: stream %d was asked for %d times", streams, maxWriters+stream, asked[maxWriters+stream])
 			}
 		}
 	}
@@ -241,7 +228,11 @@ func TestPools(t *testing.T) {
 // The fields by which others read the results.
 func TestReportFields(t *testing.T) {
 	t.Parallel()
-	b, err := json.Marshal(report{Rows: []rowResult{{}}})
+	f := &findings{samples: map[cell][]harness.Values{{rowOf64, "seqledger"}: {(&harness.Result{
+		Latency: harness.NewLatencies(), Operations: 1, Used: harness.Values{"bytes_per_write": 1, "cpu_us_per_write": 1},
+	}).Values()}}}
+	r := f.report(&options{rows: allRows, kinds: kinds()})
+	b, err := json.Marshal(r)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -253,6 +244,14 @@ func TestReportFields(t *testing.T) {
 	} {
 		if !strings.Contains(string(b), `"`+field+`":`) {
 			t.Errorf("%s is missing", field)
+		}
+	}
+	// Every value of a row's table is in the report, but for what only some systems have.
+	row := r["rows"].([]harness.Line)[0]
+	for _, c := range rowColumns {
+		if _, ok := row[c.Name]; !ok && !slices.Contains([]string{"charged_bytes_per_write", "client_cpu_us_per_write",
+			"resident_bytes"}, c.Name) {
+			t.Errorf("the column %s has nothing", c.Name)
 		}
 	}
 }
