@@ -61,26 +61,17 @@ var abuses = []attack{
 // abuseRows are the rows of `bench abuse`.
 func abuseRows() []row {
 	var rows []row
-	add := func(name string, a *attack, measure func(context.Context, *bed, *attack) ([]harness.Line, error)) {
-		rows = append(rows, row{name, func(ctx context.Context, o *options) (lines []harness.Line, err error) {
-			err = onBed(ctx, o, func(ctx context.Context, b *bed) (err error) {
-				lines, err = measure(ctx, b, a)
-				return err
-			})
-			return lines, err
-		}})
-	}
 	for i := range abuses {
-		add(abuses[i].name, &abuses[i], measureAbuse)
+		rows = append(rows, row{abuses[i].name, abuses[i].measureAbuse})
 	}
 	for i := range tenantAttacks {
-		add("tenant: "+tenantAttacks[i].name, &tenantAttacks[i], measureTenant)
+		rows = append(rows, row{"tenant: " + tenantAttacks[i].name, tenantAttacks[i].measureTenant})
 	}
 	return rows
 }
 
 // measureAbuse attacks a server beside which a client of good manners works.
-func measureAbuse(ctx context.Context, b *bed, a *attack) ([]harness.Line, error) {
+func (a *attack) measureAbuse(ctx context.Context, b *bed) ([]harness.Line, error) {
 	if err := b.startServer(ctx); err != nil {
 		return nil, err
 	}

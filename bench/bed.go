@@ -7,7 +7,6 @@ import (
 	"flag"
 	"fmt"
 	"log/slog"
-	"net"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -61,11 +60,10 @@ func (b *bed) data() string { return filepath.Join(b.dir, "data") }
 // openLedger opens a ledger in this process.
 func (b *bed) openLedger(ctx context.Context) (err error) {
 	b.ledger, err = ledger.Open(ctx, ledger.Options{Dir: b.data(), Logger: slog.New(slog.DiscardHandler)})
-	if err != nil {
-		return err
+	if err == nil {
+		b.later(b.ledger.Close)
 	}
-	b.later(b.ledger.Close)
-	return b.profile()
+	return err
 }
 
 // startServer starts a server on the bed's directory.
@@ -144,37 +142,21 @@ func (s *serverOptions) flags(flags *flag.FlagSet) {
 
 // serve is the server's process. It says where it listens.
 func (s *serverOptions) serve(ctx context.Context, o *options) (err error) {
-	ctx, stop := harness.UntilStdinEnds(ctx)
-	defer stop()
-	server.TuneCollector() // as seqledger serve does
-	logger := slog.New(slog.DiscardHandler)
-	l, err := ledger.Open(ctx, ledger.Options{Dir: s.dir, Logger: logger, CheckpointBytes: o.checkpointBytes})
-	if err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, l.Close()) }()
-	options := server.Options{Ledger: l, Version: "bench", Logger: logger, DiskReserve: s.diskReserve}
+	so := server.Options{DiskReserve: s.diskReserve}
 	if s.authFile != "" {
-		if options.Auth, err = auth.Open(s.authFile, auth.Options{Logger: logger}); err != nil {
+		if so.Auth, err = auth.Open(s.authFile, auth.Options{Logger: slog.New(slog.DiscardHandler)}); err != nil {
 			return err
 		}
-		options.StoredFile = filepath.Join(s.dir, "STORED")
+		so.StoredFile = filepath.Join(s.dir, "STORED")
 	}
-	handler, err := server.New(options)
-	if err != nil {
-		return err
-	}
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		return err
-	}
-	fmt.Println(listener.Addr())
 	stopProfile, err := startProfile(o.profile)
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, stopProfile()) }()
-	return handler.Serve(ctx, listener)
+	ctx, stop := harness.UntilStdinEnds(ctx)
+	defer stop()
+	return errors.Join(
+		harness.ServeLedger(ctx, ledger.Options{Dir: s.dir, CheckpointBytes: o.checkpointBytes}, so), stopProfile())
 }
 
 // process is a server in a process of its own.

@@ -1,11 +1,14 @@
 package main
 
 import (
+	"context"
 	"os"
 	"regexp"
 	"slices"
 	"testing"
 	"time"
+
+	"github.com/seqledger/seqledger/bench/harness"
 )
 
 func quickOptions(t *testing.T) *options {
@@ -29,7 +32,11 @@ func TestRatesMeasure(t *testing.T) {
 	for _, r := range rates {
 		t.Run(r.kind, func(t *testing.T) {
 			t.Parallel()
-			measured, err := r.measure(t.Context(), quickOptions(t), 2)
+			var measured harness.Result
+			err := onBed(t.Context(), quickOptions(t), func(ctx context.Context, b *bed) (err error) {
+				measured, err = r.measure(ctx, b, 2)
+				return err
+			})
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -35,14 +35,9 @@ const (
 func gatewayRows() []row {
 	var rows []row
 	for _, n := range gatewayConnections {
-		rows = append(rows, row{fmt.Sprintf("gateway/%d", n),
-			func(ctx context.Context, o *options) (lines []harness.Line, err error) {
-				err = onBed(ctx, o, func(ctx context.Context, b *bed) (err error) {
-					lines, err = measureGateway(ctx, b, n)
-					return err
-				})
-				return lines, err
-			}})
+		rows = append(rows, row{fmt.Sprintf("gateway/%d", n), func(ctx context.Context, b *bed) ([]harness.Line, error) {
+			return measureGateway(ctx, b, n)
+		}})
 	}
 	return rows
 }

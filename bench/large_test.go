@@ -78,10 +78,10 @@ func TestRowsReport(t *testing.T) {
 	o := quickOptions(t)
 	o.fraction, o.json = 0.5, filepath.Join(t.TempDir(), "report.json")
 	rows := []row{
-		{"first", func(context.Context, *options) ([]harness.Line, error) {
+		{"first", func(context.Context, *bed) ([]harness.Line, error) {
 			return []harness.Line{told("a", "1")}, nil
 		}},
-		{"second", func(context.Context, *options) ([]harness.Line, error) {
+		{"second", func(context.Context, *bed) ([]harness.Line, error) {
 			return []harness.Line{held("b", "2", "3", false)}, nil
 		}},
 	}
@@ -111,7 +111,7 @@ func TestRowsReport(t *testing.T) {
 	}
 	broken := errors.New("broken")
 	o.json = filepath.Join(t.TempDir(), "none.json")
-	rows[1].measure = func(context.Context, *options) ([]harness.Line, error) { return nil, broken }
+	rows[1].measure = func(context.Context, *bed) ([]harness.Line, error) { return nil, broken }
 	if err := rowsTable.measure(t.Context(), "scale", o, &out); !errors.Is(err, broken) ||
 		!strings.Contains(err.Error(), "second") {
 		t.Errorf("got %v", err)

@@ -74,10 +74,10 @@ type table struct {
 	rows    func() []row
 }
 
-// row is one or more lines of a table.
+// row is one or more lines of a table, measured on a bed of its own.
 type row struct {
 	name    string
-	measure func(ctx context.Context, o *options) ([]harness.Line, error)
+	measure func(ctx context.Context, b *bed) ([]harness.Line, error)
 }
 
 var tables = map[string]table{
@@ -166,7 +166,11 @@ func (t *table) measure(ctx context.Context, kind string, o *options, stdout io.
 		if !o.only.MatchString(r.name) {
 			continue
 		}
-		lines, err := r.measure(ctx, o)
+		var lines []harness.Line
+		err := onBed(ctx, o, func(ctx context.Context, b *bed) (err error) {
+			lines, err = r.measure(ctx, b)
+			return err
+		})
 		if err != nil {
 			return fmt.Errorf("%s: %w", r.name, errors.Join(err, context.Cause(ctx)))
 		}

@@ -72,8 +72,8 @@ func rateRows() []row {
 	for _, r := range rates {
 		for _, n := range r.workers {
 			rows = append(rows, row{fmt.Sprintf("%s/%d", r.kind, n),
-				func(ctx context.Context, o *options) ([]harness.Line, error) {
-					measured, err := r.measure(ctx, o, n)
+				func(ctx context.Context, b *bed) ([]harness.Line, error) {
+					measured, err := r.measure(ctx, b, n)
 					if err != nil {
 						return nil, err
 					}
@@ -89,26 +89,23 @@ func rateRows() []row {
 }
 
 // measure measures so many workers.
-func (r *rate) measure(ctx context.Context, o *options, workers int) (measured harness.Result, err error) {
-	err = onBed(ctx, o, func(ctx context.Context, b *bed) error {
-		if r.server {
-			err = errors.Join(b.startServer(ctx), b.profile())
-		} else {
-			err = b.openLedger(ctx)
-		}
-		if err != nil {
-			return err
-		}
-		operation, err := r.prepare(ctx, b, workers)
-		if err != nil {
-			return err
-		}
-		measured, err = harness.Run(ctx, harness.Load{
-			Workers: workers, Warmup: o.warmup, Duration: o.duration, Group: r.group, Meter: b.meter,
-		}, operation)
-		return err
-	})
-	return measured, err
+func (r *rate) measure(ctx context.Context, b *bed, workers int) (harness.Result, error) {
+	var err error
+	if r.server {
+		err = errors.Join(b.startServer(ctx), b.profile())
+	} else {
+		err = errors.Join(b.openLedger(ctx), b.profile())
+	}
+	if err != nil {
+		return harness.Result{}, err
+	}
+	operation, err := r.prepare(ctx, b, workers)
+	if err != nil {
+		return harness.Result{}, err
+	}
+	return harness.Run(ctx, harness.Load{
+		Workers: workers, Warmup: b.o.warmup, Duration: b.o.duration, Group: r.group, Meter: b.meter,
+	}, operation)
 }
 
 // writer is one client's next write.

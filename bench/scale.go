@@ -38,38 +38,24 @@ const (
 
 // scaleRows are the rows of `bench scale`.
 func scaleRows() []row {
-	var rows []row
-	add := func(name string, measure func(ctx context.Context, b *bed) ([]harness.Line, error)) {
-		rows = append(rows, row{name, func(ctx context.Context, o *options) (lines []harness.Line, err error) {
-			err = onBed(ctx, o, func(ctx context.Context, b *bed) (err error) {
-				lines, err = measure(ctx, b)
-				return err
-			})
-			return lines, err
-		}})
+	return []row{
+		{"sustained", measureSustained},
+		// The same with more memory: what a checkpoint gathers, it need not write.
+		{"sustained, 512 MiB", func(ctx context.Context, b *bed) ([]harness.Line, error) {
+			with := *b.o
+			with.checkpointBytes = 512 << 20
+			b.o = &with
+			return measureSustained(ctx, b)
+		}},
+		{"million streams", measureMillion},
+		// The same pace in large rounds, as is the default, and in small ones.
+		{"eviction 1000/2000", measureEviction(1_000, 2_000)},
+		{"eviction 100/200", measureEviction(100, 200)},
+		{"journal/1", measureJournal(1)},
+		{"journal/64", measureJournal(64)},
+		{"journal/256", measureJournal(256)},
+		{"backup", measureBackup},
 	}
-	add("sustained", measureSustained)
-	// The same with more memory: what a checkpoint gathers, it need not write.
-	add("sustained, 512 MiB", func(ctx context.Context, b *bed) ([]harness.Line, error) {
-		with := *b.o
-		with.checkpointBytes = 512 << 20
-		b.o = &with
-		return measureSustained(ctx, b)
-	})
-	add("million streams", measureMillion)
-	// The same pace in large rounds, as is the default, and in small ones.
-	for _, rounds := range []struct{ interval, limit uint64 }{{1_000, 2_000}, {100, 200}} {
-		add(fmt.Sprintf("eviction %d/%d", rounds.interval, rounds.limit),
-			func(ctx context.Context, b *bed) ([]harness.Line, error) {
-				return measureEviction(ctx, b, rounds.interval, rounds.limit)
-			})
-	}
-	for _, n := range []int{1, 64, 256} {
-		rows = append(rows, row{fmt.Sprint("journal/", n),
-			func(ctx context.Context, o *options) ([]harness.Line, error) { return measureJournal(ctx, o, n) }})
-	}
-	add("backup", measureBackup)
-	return rows
 }
 
 // measureSustained writes to random entities for a minute.
@@ -170,57 +156,59 @@ func (p *population) fillLog(ctx context.Context, b *bed) error {
 
 // measureEviction writes while a million streams expire, in rounds of so many
 // entries after every so many commands.
-func measureEviction(ctx context.Context, b *bed, interval, limit uint64) ([]harness.Line, error) {
-	if err := b.startServer(ctx); err != nil {
-		return nil, err
-	}
-	idle, busy := newPopulation("idle-", scaled(b.o, 1_000_000), 0), newPopulation("busy-", outstanding, 0)
-	if err := idle.seed(ctx, b.server.address); err != nil {
-		return nil, err
-	}
-	// As long as the idle streams take to be older than the TTL is to be, and
-	// the same load as afterwards.
-	const ttl = 2 * time.Second
-	before, err := busy.load(ctx, b, outstanding, b.o.warmup, max(ttl+time.Second, scaledTime(b.o, 10*time.Second)))
-	if err != nil {
-		return nil, err
-	}
-	c, err := b.client(client.Options{})
-	if err != nil {
-		return nil, err
-	}
-	_, err = c.UpdateConfig(ctx, &seqledgerv1.UpdateConfigRequest{
-		ClientTtl:           durationpb.New(ttl),
-		EvictionIntervalSet: &seqledgerv1.UpdateConfigRequest_EvictionInterval{EvictionInterval: interval},
-		EvictionLimitSet:    &seqledgerv1.UpdateConfigRequest_EvictionLimit{EvictionLimit: limit},
-	})
-	if err != nil {
-		return nil, err
-	}
-	began := time.Now()
-	start, err := b.server.metric("seqledger_clients")
-	if err != nil {
-		return nil, err
-	}
-	meanwhile, err := busy.loadUntil(ctx, b, 0, func() (bool, error) { // no warm-up: eviction has begun
-		left, err := b.server.metric("seqledger_clients")
-		if err == nil && time.Since(began) > 10*time.Minute {
-			err = fmt.Errorf("%.0f streams are left after ten minutes", left)
+func measureEviction(interval, limit uint64) func(context.Context, *bed) ([]harness.Line, error) {
+	return func(ctx context.Context, b *bed) ([]harness.Line, error) {
+		if err := b.startServer(ctx); err != nil {
+			return nil, err
 		}
-		return left <= outstanding, err
-	})
-	if err != nil {
-		return nil, err
+		idle, busy := newPopulation("idle-", scaled(b.o, 1_000_000), 0), newPopulation("busy-", outstanding, 0)
+		if err := idle.seed(ctx, b.server.address); err != nil {
+			return nil, err
+		}
+		// As long as the idle streams take to be older than the TTL is to be, and
+		// the same load as afterwards.
+		const ttl = 2 * time.Second
+		before, err := busy.load(ctx, b, outstanding, b.o.warmup, max(ttl+time.Second, scaledTime(b.o, 10*time.Second)))
+		if err != nil {
+			return nil, err
+		}
+		c, err := b.client(client.Options{})
+		if err != nil {
+			return nil, err
+		}
+		_, err = c.UpdateConfig(ctx, &seqledgerv1.UpdateConfigRequest{
+			ClientTtl:           durationpb.New(ttl),
+			EvictionIntervalSet: &seqledgerv1.UpdateConfigRequest_EvictionInterval{EvictionInterval: interval},
+			EvictionLimitSet:    &seqledgerv1.UpdateConfigRequest_EvictionLimit{EvictionLimit: limit},
+		})
+		if err != nil {
+			return nil, err
+		}
+		began := time.Now()
+		start, err := b.server.metric("seqledger_clients")
+		if err != nil {
+			return nil, err
+		}
+		meanwhile, err := busy.loadUntil(ctx, b, 0, func() (bool, error) { // no warm-up: eviction has begun
+			left, err := b.server.metric("seqledger_clients")
+			if err == nil && time.Since(began) > 10*time.Minute {
+				err = fmt.Errorf("%.0f streams are left after ten minutes", left)
+			}
+			return left <= outstanding, err
+		})
+		if err != nil {
+			return nil, err
+		}
+		p99 := meanwhile.all.Milliseconds(99)
+		return []harness.Line{
+			told("streams evicted", harness.Count(start-outstanding)),
+			told("until the last was gone", inMilliseconds(time.Since(began))),
+			told("p99 before", milliseconds(before.p99())),
+			held("p99 of all writes meanwhile", milliseconds(p99), "<= 2 x before", p99 <= largestSlowdown*before.p99()),
+			told("worst p99 of an interval meanwhile", milliseconds(meanwhile.worst)),
+			told("longest pause meanwhile", inMilliseconds(meanwhile.pause)),
+		}, nil
 	}
-	p99 := meanwhile.all.Milliseconds(99)
-	return []harness.Line{
-		told("streams evicted", harness.Count(start-outstanding)),
-		told("until the last was gone", inMilliseconds(time.Since(began))),
-		told("p99 before", milliseconds(before.p99())),
-		held("p99 of all writes meanwhile", milliseconds(p99), "<= 2 x before", p99 <= largestSlowdown*before.p99()),
-		told("worst p99 of an interval meanwhile", milliseconds(meanwhile.worst)),
-		told("longest pause meanwhile", inMilliseconds(meanwhile.pause)),
-	}, nil
 }
 
 // intervals is what a load in several intervals came to.
@@ -249,21 +237,25 @@ func (p *population) loadUntil(
 }
 
 // measureJournal compares Writers with and without a journal.
-func measureJournal(ctx context.Context, o *options, writers int) ([]harness.Line, error) {
-	without, err := (&rate{server: true, prepare: streamWrites}).measure(ctx, o, writers)
-	if err != nil {
-		return nil, err
+func measureJournal(writers int) func(context.Context, *bed) ([]harness.Line, error) {
+	return func(ctx context.Context, b *bed) ([]harness.Line, error) {
+		var found [2]harness.Result
+		for i, r := range []rate{{server: true, prepare: streamWrites}, {server: true, prepare: journaledWrites}} {
+			err := onBed(ctx, b.o, func(ctx context.Context, b *bed) (err error) {
+				found[i], err = r.measure(ctx, b, writers)
+				return err
+			})
+			if err != nil {
+				return nil, err
+			}
+		}
+		part := found[1].PerSecond() / found[0].PerSecond()
+		return []harness.Line{
+			told("writes a second without", harness.Count(found[0].PerSecond())),
+			told("writes a second with a journal", harness.Count(found[1].PerSecond())),
+			held("part of the rate", fmt.Sprintf("%.0f %%", 100*part), ">= 60 %", part >= leastJournalRate),
+		}, nil
 	}
-	with, err := (&rate{server: true, prepare: journaledWrites}).measure(ctx, o, writers)
-	if err != nil {
-		return nil, err
-	}
-	part := with.PerSecond() / without.PerSecond()
-	return []harness.Line{
-		told("writes a second without", harness.Count(without.PerSecond())),
-		told("writes a second with a journal", harness.Count(with.PerSecond())),
-		held("part of the rate", fmt.Sprintf("%.0f %%", 100*part), ">= 60 %", part >= leastJournalRate),
-	}, nil
 }
 
 // measureBackup copies a ledger of a gibibyte while it is written to.

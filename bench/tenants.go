@@ -206,7 +206,7 @@ const (
 )
 
 // measureTenant measures the good tenant alone and beside the bad one.
-func measureTenant(ctx context.Context, b *bed, a *attack) ([]harness.Line, error) {
+func (a *attack) measureTenant(ctx context.Context, b *bed) ([]harness.Line, error) {
 	room := int64(0)
 	if a.room > 0 {
 		room = int64(max(leastRoom, scaled(b.o, a.room))) << 20

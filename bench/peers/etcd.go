@@ -81,9 +81,9 @@ func (e *etcdServer) connect(ctx context.Context, at placement) (conn, error) {
 // etcdConn calls over some connections, each shared by many callers.
 type etcdConn struct{ clients []*clientv3.Client }
 
-// commit is the work of one write. What the stream has reached is compared as
+// do is the work of one write, and of its repeat. What the stream has reached is compared as
 // text. The receipt is the stored request and the revision that stored it.
-func (c *etcdConn) commit(ctx context.Context, j *job) (answer, error) {
+func (c *etcdConn) do(ctx context.Context, j *job, _ bool) (answer, error) {
 	head := "s/" + j.client()
 	receipt := fmt.Sprintf("r/%s/%d", j.client(), j.sequence%64)
 	key, hash := j.key(), j.hash()
@@ -109,10 +109,6 @@ func (c *etcdConn) commit(ctx context.Context, j *job) (answer, error) {
 	}
 	return answer{reply: strconv.FormatInt(stored[0].ModRevision, 10), replayed: true}, nil
 }
-
-func (c *etcdConn) write(ctx context.Context, _ int, j *job) (answer, error) { return c.commit(ctx, j) }
-
-func (c *etcdConn) retry(ctx context.Context, _ int, j *job) (answer, error) { return c.commit(ctx, j) }
 
 func (c *etcdConn) close() error {
 	var err error

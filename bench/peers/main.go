@@ -34,6 +34,8 @@ import (
 	"time"
 
 	"github.com/seqledger/seqledger/bench/harness"
+	"github.com/seqledger/seqledger/ledger"
+	"github.com/seqledger/seqledger/server"
 )
 
 // options are the flags.
@@ -229,7 +231,7 @@ func serveSystem(ctx context.Context, name, dir string) error {
 	defer stop()
 	switch name {
 	case "seqledger":
-		return serveLedger(ctx, dir)
+		return harness.ServeLedger(ctx, ledger.Options{Dir: dir}, server.Options{})
 	case "nats":
 		return serveNATS(ctx, dir)
 	case "etcd":

@@ -149,7 +149,7 @@ func onStage(ctx context.Context, o *options, do func(s *stage) error) (err erro
 		k := &o.kinds[i]
 		in := &instance{kind: k, system: k.make(), dir: filepath.Join(dir, k.name)}
 		for id := range maxWriters {
-			in.callers = append(in.callers, &caller{id: id, job: job{stream: id}})
+			in.callers = append(in.callers, &caller{job: job{stream: id}})
 		}
 		s.instances = append(s.instances, in)
 		if err := os.Mkdir(in.dir, 0o755); err != nil {
@@ -418,7 +418,6 @@ func payload(size int) []byte {
 
 // caller is one client: it has one call under way at most.
 type caller struct {
-	id         int
 	job        job // the last write
 	reply      string
 	operations int
@@ -427,7 +426,7 @@ type caller struct {
 // fresh makes the next write.
 func (c *caller) fresh(ctx context.Context, to conn) error {
 	c.job.sequence++
-	a, err := to.write(ctx, c.id, &c.job)
+	a, err := to.do(ctx, &c.job, false)
 	if err != nil {
 		return fmt.Errorf("write %d of %s: %w", c.job.sequence, c.job.client(), err)
 	}
@@ -441,7 +440,7 @@ func (c *caller) fresh(ctx context.Context, to conn) error {
 
 // again repeats the last write and wants the same answer.
 func (c *caller) again(ctx context.Context, to conn) error {
-	a, err := to.retry(ctx, c.id, &c.job)
+	a, err := to.do(ctx, &c.job, true)
 	if err != nil {
 		return fmt.Errorf("retry %d of %s: %w", c.job.sequence, c.job.client(), err)
 	}
@@ -490,8 +489,8 @@ func newStore(streams, bytes int) *store {
 }
 
 // caller returns the caller of the only write of a stream; those of the rows come before.
-func (s *store) caller(worker, i int) *caller {
-	return &caller{id: worker, reply: s.replies[i], job: job{stream: maxWriters + i, payload: s.payload}}
+func (s *store) caller(i int) *caller {
+	return &caller{reply: s.replies[i], job: job{stream: maxWriters + i, payload: s.payload}}
 }
 
 // fill commits the one write of each stream.
@@ -500,7 +499,7 @@ func (s *store) fill(ctx context.Context, to conn, callers int) error {
 	for worker := range callers {
 		group.Go(func() error {
 			for i := worker; i < len(s.replies); i += callers {
-				c := s.caller(worker, i)
+				c := s.caller(i)
 				if err := c.fresh(ctx, to); err != nil {
 					return err
 				}
@@ -525,7 +524,7 @@ func (s *store) cold(workers int, to conn) harness.Operation {
 		if next[worker] >= share {
 			return harness.ErrDone
 		}
-		c := s.caller(worker, worker*share+next[worker]*stride%share)
+		c := s.caller(worker*share + next[worker]*stride%share)
 		next[worker]++
 		c.job.sequence = 1
 		return c.again(ctx, to)

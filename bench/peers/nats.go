@@ -110,26 +110,24 @@ func (c *natsConn) publish(ctx context.Context, j *job, expected *uint64) (*jets
 	return c.streams[j.stream%len(c.streams)].PublishMsg(ctx, message)
 }
 
-func (c *natsConn) write(ctx context.Context, _ int, j *job) (answer, error) {
+// do leaves the expected sequence of a repeat away: the server looks at it before it
+// looks for the message's id, and refuses the very request that it has stored.
+func (c *natsConn) do(ctx context.Context, j *job, repeat bool) (answer, error) {
 	known, _ := c.server.last.Load(j.stream)
 	last, _ := known.(uint64)
-	ack, err := c.publish(ctx, j, &last)
+	expected := &last
+	if repeat {
+		expected = nil
+	}
+	ack, err := c.publish(ctx, j, expected)
 	if err != nil {
 		return answer{}, err
 	}
-	if ack.Duplicate {
+	if !repeat && ack.Duplicate {
 		return answer{}, errors.New("a new write was taken for a repeat")
 	}
-	c.server.last.Store(j.stream, ack.Sequence)
-	return answer{reply: strconv.FormatUint(ack.Sequence, 10)}, nil
-}
-
-// retry leaves the expected sequence away: the server looks at it before it
-// looks for the message's id, and refuses the very request that it has stored.
-func (c *natsConn) retry(ctx context.Context, _ int, j *job) (answer, error) {
-	ack, err := c.publish(ctx, j, nil)
-	if err != nil {
-		return answer{}, err
+	if !repeat {
+		c.server.last.Store(j.stream, ack.Sequence)
 	}
 	return answer{reply: strconv.FormatUint(ack.Sequence, 10), replayed: ack.Duplicate}, nil
 }

@@ -175,12 +175,8 @@ func (p *postgres) connect(ctx context.Context, at placement) (conn, error) {
 // postgresPool makes each call on a connection of a pool.
 type postgresPool struct{ pool *pgxpool.Pool }
 
-func (p *postgresPool) write(ctx context.Context, _ int, j *job) (answer, error) {
+func (p *postgresPool) do(ctx context.Context, j *job, _ bool) (answer, error) {
 	return postgresAnswer(p.pool.QueryRow(ctx, postgresWrite, postgresArguments(j)...))
-}
-
-func (p *postgresPool) retry(ctx context.Context, caller int, j *job) (answer, error) {
-	return p.write(ctx, caller, j)
 }
 
 func (p *postgresPool) close() error {

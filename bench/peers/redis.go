@@ -91,16 +91,12 @@ func redisArguments(j *job) ([]string, []any) {
 	return []string{j.client(), "log"}, []any{j.sequence, key[:], hash[:], j.payload}
 }
 
-func (c *redisConn) write(ctx context.Context, caller int, j *job) (answer, error) {
+func (c *redisConn) do(ctx context.Context, j *job, repeat bool) (answer, error) {
 	if len(c.pipelines) > 0 {
-		return c.pipelines.write(ctx, caller, j)
+		return c.pipelines.do(ctx, j, repeat)
 	}
 	keys, arguments := redisArguments(j)
 	return redisAnswer(c.script.EvalSha(ctx, c.client, keys, arguments...))
-}
-
-func (c *redisConn) retry(ctx context.Context, caller int, j *job) (answer, error) {
-	return c.write(ctx, caller, j)
 }
 
 // send sends calls in one pipeline.

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"net"
 	"net/http"
 	"os"
 	"slices"
@@ -19,7 +18,6 @@ import (
 	"github.com/seqledger/seqledger/ledger/machine"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 	"github.com/seqledger/seqledger/proto/seqledger/v1/seqledgerv1connect"
-	"github.com/seqledger/seqledger/server"
 )
 
 // inProcess is a ledger in this process: no network, no encoding.
@@ -61,7 +59,7 @@ func (i *inProcess) logBytes() float64 { return float64(i.ledger.Stats().LogByte
 
 type inProcessConn struct{ ledger *ledger.Ledger }
 
-func (c *inProcessConn) write(_ context.Context, _ int, j *job) (answer, error) {
+func (c *inProcessConn) do(_ context.Context, j *job, _ bool) (answer, error) {
 	// Like a caller without a deadline.
 	out, err := c.ledger.Write(context.Background(), &machine.Write{
 		Scope: machine.Scope{Organization: "bench", Vault: "peers"}, ClientID: j.client(), Actor: "system:bench",
@@ -77,32 +75,7 @@ func (c *inProcessConn) write(_ context.Context, _ int, j *job) (answer, error) 
 	return answer{reply: fmt.Sprint(out.Receipt.Index), replayed: out.Code == machine.Replayed}, nil
 }
 
-func (c *inProcessConn) retry(ctx context.Context, caller int, j *job) (answer, error) {
-	return c.write(ctx, caller, j)
-}
-
 func (c *inProcessConn) close() error { return nil }
-
-// serveLedger is the server's process.
-func serveLedger(ctx context.Context, dir string) (err error) {
-	server.TuneCollector() // as seqledger serve does
-	logger := slog.New(slog.DiscardHandler)
-	l, err := ledger.Open(ctx, ledger.Options{Dir: dir, Logger: logger})
-	if err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, l.Close()) }()
-	s, err := server.New(server.Options{Ledger: l, Version: "bench", Logger: logger})
-	if err != nil {
-		return err
-	}
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		return err
-	}
-	fmt.Println(listener.Addr())
-	return s.Serve(ctx, listener)
-}
 
 // wire is a seqledger server in a process of its own.
 type wire struct {
@@ -162,12 +135,8 @@ func receiptAnswer(r *seqledgerv1.Receipt, err error) (answer, error) {
 // unaryConn makes a call of Write for each write.
 type unaryConn struct{ client *client.Client }
 
-func (c *unaryConn) write(ctx context.Context, _ int, j *job) (answer, error) {
+func (c *unaryConn) do(ctx context.Context, j *job, _ bool) (answer, error) {
 	return receiptAnswer(c.client.Write(ctx, request(j)))
-}
-
-func (c *unaryConn) retry(ctx context.Context, caller int, j *job) (answer, error) {
-	return c.write(ctx, caller, j)
 }
 
 func (c *unaryConn) close() error { return c.client.Close() }
@@ -188,9 +157,12 @@ type streamWriter struct {
 	key     string
 }
 
-func (c *streamConn) write(ctx context.Context, _ int, j *job) (answer, error) {
-	if c.numbered {
-		return c.link.do(ctx, j, false)
+func (c *streamConn) do(ctx context.Context, j *job, repeat bool) (answer, error) {
+	if repeat && !c.numbered && (j.writer == nil || j.writer.conn != c) {
+		return answer{}, errors.New("a retry of what was not written over this connection")
+	}
+	if repeat || c.numbered {
+		return c.link.do(ctx, j, repeat)
 	}
 	if err := c.give(ctx, j); err != nil {
 		return answer{}, err
@@ -222,13 +194,6 @@ func (c *streamConn) give(ctx context.Context, j *job) error {
 	j.writer = &streamWriter{conn: c, writer: writer, session: writer.State().Session}
 	c.writers.Store(j.stream, j.writer)
 	return nil
-}
-
-func (c *streamConn) retry(ctx context.Context, _ int, j *job) (answer, error) {
-	if !c.numbered && (j.writer == nil || j.writer.conn != c) {
-		return answer{}, errors.New("a retry of what was not written over this connection")
-	}
-	return c.link.do(ctx, j, true)
 }
 
 func (c *streamConn) close() error {

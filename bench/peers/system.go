@@ -67,10 +67,8 @@ type system interface {
 // conn is a way to a system. A caller has one call under way at most, and all
 // calls for a stream come from one caller.
 type conn interface {
-	// write commits what has not been committed before.
-	write(ctx context.Context, caller int, j *job) (answer, error)
-	// retry repeats what was committed.
-	retry(ctx context.Context, caller int, j *job) (answer, error)
+	// do commits what has not been committed before, or repeats what was.
+	do(ctx context.Context, j *job, repeat bool) (answer, error)
 	close() error
 }
 

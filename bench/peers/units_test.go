@@ -54,23 +54,19 @@ type fake struct {
 	lies   bool           // answers retries with something else
 }
 
-func (f *fake) write(_ context.Context, _ int, j *job) (answer, error) {
+func (f *fake) do(_ context.Context, j *job, repeat bool) (answer, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if j.sequence != f.stored[j.stream]+1 {
-		return answer{}, errors.New("gap")
-	}
-	f.stored[j.stream]++
-	return answer{reply: j.client()}, nil
-}
-
-func (f *fake) retry(_ context.Context, _ int, j *job) (answer, error) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	if f.lies || j.sequence != f.stored[j.stream] {
+	switch {
+	case repeat && (f.lies || j.sequence != f.stored[j.stream]):
 		return answer{reply: "another", replayed: true}, nil
+	case repeat:
+	case j.sequence != f.stored[j.stream]+1:
+		return answer{}, errors.New("gap")
+	default:
+		f.stored[j.stream]++
 	}
-	return answer{reply: j.client(), replayed: true}, nil
+	return answer{reply: j.client(), replayed: repeat}, nil
 }
 
 func (f *fake) close() error { return nil }
@@ -80,7 +76,7 @@ func TestOperationMixesAndChecks(t *testing.T) {
 	t.Parallel()
 	for workload, want := range map[string]uint64{"fresh": 1000, "mixed-1": 990, "mixed-10": 900, "retry-hot": 0} {
 		to := &fake{stored: make(map[int]uint64)}
-		callers := []*caller{{id: 0, job: job{stream: 7}}}
+		callers := []*caller{{job: job{stream: 7}}}
 		do, err := operation(t.Context(), row{workload, 1, false, smallPayload}, callers, to)
 		if err != nil {
 			t.Fatal(err)
@@ -140,9 +136,9 @@ type spy struct {
 	asked map[int]int
 }
 
-func (s *spy) retry(ctx context.Context, caller int, j *job) (answer, error) {
+func (s *spy) do(ctx context.Context, j *job, repeat bool) (answer, error) {
 	s.asked[j.stream]++
-	return s.fake.retry(ctx, caller, j)
+	return s.fake.do(ctx, j, repeat)
 }
 
 // Calls that come while a batch is under way share the next one, and each gets
