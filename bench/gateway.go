@@ -35,9 +35,10 @@ const (
 func gatewayRows() []row {
 	var rows []row
 	for _, n := range gatewayConnections {
-		rows = append(rows, row{fmt.Sprintf("gateway/%d", n), func(ctx context.Context, b *bed) ([]harness.Line, error) {
-			return measureGateway(ctx, b, n)
-		}})
+		rows = append(rows, row{fmt.Sprintf("gateway/%d", n),
+			func(ctx context.Context, b *bed) ([]harness.Line, error) {
+				return measureGateway(ctx, b, n)
+			}})
 	}
 	return rows
 }
@@ -154,7 +155,8 @@ func gatewayFindings(rounds [4][]harness.Values, commands float64) []harness.Lin
 }
 
 // start starts the service, the proxy and the gateway.
-func (g *gatewayRun) start(ctx context.Context, b *bed, connections int) (gateway *harness.Process, pids []int, err error) {
+func (g *gatewayRun) start(ctx context.Context, b *bed, connections int) (gateway *harness.Process, pids []int,
+	err error) {
 	binary := filepath.Join(b.dir, "seqledger")
 	const program = "github.com/seqledger/seqledger/cmd/seqledger"
 	if err := command(ctx, "", "go", "build", "-o", binary, program); err != nil {

@@ -80,7 +80,10 @@ func growth(ctx context.Context, arguments []string, stdout io.Writer) error {
 		report.Streams = slices.DeleteFunc(report.Streams,
 			func(old harness.Values) bool { return old["streams"] == p["streams"] })
 		report.Streams = append(report.Streams, p)
-		slices.SortFunc(report.Streams, func(a, b harness.Values) int { return cmp.Compare(a["streams"], b["streams"]) })
+		slices.SortFunc(report.Streams, func(a,
+			b harness.Values) int {
+			return cmp.Compare(a["streams"], b["streams"])
+		})
 		_, err = fmt.Fprintf(stdout, "%9d streams: %s; disk %.0f B a stream, memory %.0f MiB, %.0f MiB just opened\n",
 			n, sayCosts(p), p["bytes_per_stream"], p["memory_bytes"]/(1<<20), p["memory_open_bytes"]/(1<<20))
 		if err := errors.Join(err, report.publish(o.out)); err != nil {
@@ -188,9 +191,11 @@ func (r *growthReport) pictures() map[string]*harness.Chart {
 	return map[string]*harness.Chart{
 		"growth-costs.svg": draw(harness.Chart{Title: "Cost against streams", X: "streams", Y: "µs", LogX: true,
 			LogY: true}, r.Streams, "streams", micros...),
-		"growth-life.svg": draw(harness.Chart{Title: "Opening and checkpoint against streams", X: "streams", Y: "seconds",
+		"growth-life.svg": draw(harness.Chart{Title: "Opening and checkpoint against streams", X: "streams",
+			Y:    "seconds",
 			LogX: true, LogY: true}, r.Streams, "streams", life...),
-		"growth-minutes.svg": draw(harness.Chart{Title: "Cost against minutes of load", X: "minutes", Y: "µs", LogX: true,
+		"growth-minutes.svg": draw(harness.Chart{Title: "Cost against minutes of load", X: "minutes", Y: "µs",
+			LogX: true,
 			LogY: true}, r.Marks, "minutes", both...),
 		"growth-size.svg": draw(harness.Chart{Title: "Size against minutes of load", X: "minutes", Y: "MiB"}, r.Load,
 			"minutes", curve{"state file", "state_bytes", mebibyte}, curve{"log", "log_bytes", mebibyte},

@@ -134,7 +134,8 @@ func newPopulation(prefix string, streams, entities int) *population {
 // writes of a client.
 func (p *population) write(client int, operations ...*seqledgerv1.Operation) *seqledgerv1.WriteRequest {
 	w := &seqledgerv1.WriteRequest{
-		Scope: benchScope, ClientId: fmt.Sprint(p.prefix, client), Sequence: p.sequences[client], Operations: operations,
+		Scope: benchScope, ClientId: fmt.Sprint(p.prefix, client), Sequence: p.sequences[client],
+		Operations: operations,
 	}
 	advance(w)
 	p.sequences[client] = w.Sequence

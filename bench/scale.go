@@ -204,7 +204,8 @@ func measureEviction(interval, limit uint64) func(context.Context, *bed) ([]harn
 			told("streams evicted", harness.Count(start-outstanding)),
 			told("until the last was gone", inMilliseconds(time.Since(began))),
 			told("p99 before", milliseconds(before.p99())),
-			held("p99 of all writes meanwhile", milliseconds(p99), "<= 2 x before", p99 <= largestSlowdown*before.p99()),
+			held("p99 of all writes meanwhile", milliseconds(p99), "<= 2 x before",
+				p99 <= largestSlowdown*before.p99()),
 			told("worst p99 of an interval meanwhile", milliseconds(meanwhile.worst)),
 			told("longest pause meanwhile", inMilliseconds(meanwhile.pause)),
 		}, nil

@@ -45,12 +45,14 @@ func TestChart(t *testing.T) {
 		"linear":      {harness.Chart{Lines: []harness.Series{{Name: "a", Points: three}}}, 3},
 		"logarithmic": {harness.Chart{LogX: true, LogY: true, Lines: []harness.Series{{Name: "a", Points: three}}}, 3},
 		"zero has no log": {
-			harness.Chart{LogY: true, Lines: []harness.Series{{Points: []harness.Point{{X: 1, Y: 0}, {X: 2, Y: 5}}}}}, 1},
+			harness.Chart{LogY: true, Lines: []harness.Series{{Points: []harness.Point{{X: 1, Y: 0}, {X: 2, Y: 5}}}}},
+			1},
 		"not a number": {
 			harness.Chart{Lines: []harness.Series{{Points: []harness.Point{{X: 1, Y: math.NaN()}, {X: 2, Y: 5}}}}}, 1},
-		"one point":            {harness.Chart{LogX: true, Lines: []harness.Series{{Points: three[:1]}}}, 1},
-		"nothing":              {harness.Chart{Lines: []harness.Series{{Name: "none"}}}, 0},
-		"names are escaped":    {harness.Chart{Title: `<"&>`, Lines: []harness.Series{{Name: "</svg>", Points: three}}}, 3},
+		"one point": {harness.Chart{LogX: true, Lines: []harness.Series{{Points: three[:1]}}}, 1},
+		"nothing":   {harness.Chart{Lines: []harness.Series{{Name: "none"}}}, 0},
+		"names are escaped": {harness.Chart{Title: `<"&>`, Lines: []harness.Series{{Name: "</svg>", Points: three}}},
+			3},
 		"more lines than inks": {harness.Chart{Lines: make([]harness.Series, 20)}, 0},
 	} {
 		t.Run(name, func(t *testing.T) {

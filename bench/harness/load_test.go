@@ -100,7 +100,8 @@ func TestErrorsEndTheLoad(t *testing.T) {
 	if _, err := harness.Run(t.Context(), o, fails); !errors.Is(err, broken) {
 		t.Errorf("open: want the worker's error, got %v", err)
 	}
-	o = harness.Load{Workers: 1, Duration: time.Millisecond, Meter: func() (harness.Values, error) { return nil, broken }}
+	o = harness.Load{Workers: 1, Duration: time.Millisecond,
+		Meter: func() (harness.Values, error) { return nil, broken }}
 	if _, err := harness.Run(t.Context(), o, func(context.Context, int) error { return nil }); !errors.Is(err, broken) {
 		t.Errorf("want the meter's error, got %v", err)
 	}

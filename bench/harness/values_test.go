@@ -110,7 +110,8 @@ func TestUsage(t *testing.T) {
 func TestProcess(t *testing.T) {
 	t.Parallel()
 	log := filepath.Join(t.TempDir(), "log")
-	p, line, err := harness.LaunchServer(t.Context(), exec.Command("sh", "-c", "echo here; cat; echo gone >&2; exit 3"), log)
+	p, line, err := harness.LaunchServer(t.Context(), exec.Command("sh", "-c", "echo here; cat; echo gone >&2; exit 3"),
+		log)
 	if err != nil || line != "here" || len(p.Tree()) == 0 || p.Tree()[0] != p.Pid {
 		t.Fatalf("got %q, %v", line, err)
 	}

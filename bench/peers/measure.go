@@ -264,8 +264,9 @@ func (f *findings) openLoops(ctx context.Context, s *stage) error {
 					return err
 				}
 				line := harness.Line{
-					"system": in.kind.name, "rate_per_s": rate, "writers": r.writers, "served_per_s": result.PerSecond(),
-					"unserved": result.Unserved, "p50_ms": result.Latency.Milliseconds(50),
+					"system": in.kind.name, "rate_per_s": rate, "writers": r.writers,
+					"served_per_s": result.PerSecond(),
+					"unserved":     result.Unserved, "p50_ms": result.Latency.Milliseconds(50),
 					"p99_ms": result.Latency.Milliseconds(99), "p999_ms": result.Latency.Milliseconds(99.9),
 				}
 				f.open = append(f.open, line)

@@ -23,7 +23,8 @@ var (
 		{Head: "workload", Name: "workload"}, {Head: "pipelined", Name: "pipelined"},
 		{Head: "writers", Name: "writers", Format: "%.0f"}, {Head: "bytes", Name: "payload_bytes", Format: "%.0f"},
 		{Head: "system", Name: "system"}, {Head: "connections", Name: "connections", Format: "%.0f"},
-		{Head: "per second", Name: "throughput_per_s", Format: ","}, {Head: "lowest", Name: "throughput_min", Format: ","},
+		{Head: "per second", Name: "throughput_per_s", Format: ","},
+		{Head: "lowest", Name: "throughput_min", Format: ","},
 		{Head: "highest", Name: "throughput_max", Format: ","},
 	}, latencyColumns, []harness.Column{
 		{Head: "syncs/write", Name: "fsyncs_per_write", Format: "%.4f"},
@@ -53,7 +54,8 @@ var (
 		{Head: "system", Name: "system"}, {Head: "streams", Name: "streams", Format: ","},
 		{Head: "writers", Name: "writers", Format: "%.0f"}, {Head: "per second", Name: "throughput_per_s", Format: ","},
 	}, latencyColumns[:2], []harness.Column{
-		{Head: "resident bytes", Name: "resident_bytes", Format: ","}, {Head: "restart s", Name: "restart_s", Format: "%.1f"},
+		{Head: "resident bytes", Name: "resident_bytes", Format: ","},
+		{Head: "restart s", Name: "restart_s", Format: "%.1f"},
 	})
 )
 
@@ -233,7 +235,8 @@ func cheats(rows []harness.Line) []harness.Line {
 		// A tenth less is what begins and ends outside the time that is counted.
 		if least := 0.9 / float64(r["writers"].(int)); syncs < least {
 			list = append(list, harness.Line{"what": fmt.Sprintf(
-				"%s, %d writers: %.5f syncs per write, at least %.5f are needed", r["system"], r["writers"], syncs, least)})
+				"%s, %d writers: %.5f syncs per write, at least %.5f are needed", r["system"], r["writers"], syncs,
+				least)})
 		}
 	}
 	return list

@@ -124,7 +124,8 @@ func TestStoreAsksForAll(t *testing.T) {
 		}
 		for stream := range streams {
 			if asked[maxWriters+stream] != 1 {
-				t.Fatalf("of %d: stream %d was asked for %d times", streams, maxWriters+stream, asked[maxWriters+stream])
+				t.Fatalf("of %d: stream %d was asked for %d times", streams, maxWriters+stream,
+					asked[maxWriters+stream])
 			}
 		}
 	}
@@ -225,7 +226,8 @@ func TestPools(t *testing.T) {
 func TestReportFields(t *testing.T) {
 	t.Parallel()
 	f := &findings{samples: map[cell][]harness.Values{{rowOf64, "seqledger"}: {(&harness.Result{
-		Latency: harness.NewLatencies(), Operations: 1, Used: harness.Values{"bytes_per_write": 1, "cpu_us_per_write": 1},
+		Latency: harness.NewLatencies(), Operations: 1,
+		Used: harness.Values{"bytes_per_write": 1, "cpu_us_per_write": 1},
 	}).Values()}}}
 	r := f.report(&options{rows: allRows, kinds: kinds()})
 	b, err := json.Marshal(r)
