@@ -187,7 +187,7 @@ func (b *bed) beside(ctx context.Context, calls []call, attack func() (string, e
 	}
 	harness.Pause(ctx, scaledTime(b.o, 5*time.Second))
 	alone := interval()
-	memory := b.server.watchMemory(ctx)
+	memory := b.server.watchMemory()
 	done, err := attack()
 	meanwhile, used := interval(), memory()
 	cancel()

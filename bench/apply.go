@@ -266,7 +266,7 @@ func runAttack(ctx context.Context, a applyAttack, below string) (result applyRe
 			return err
 		}
 		faults, diskFaults := pageFaults()
-		failure := x.strike(ctx, func() func() uint64 { return watchMemory(x.l) })
+		failure := x.strike(ctx)
 		result = applyResult{Attack: a, Slowest: x.l.Stats().SlowestApply, Memory: x.memory}
 		result.Faults, result.DiskFaults = pageFaults()
 		result.Faults -= faults
@@ -279,40 +279,19 @@ func runAttack(ctx context.Context, a applyAttack, below string) (result applyRe
 	return result, err
 }
 
-// memoryInUse returns what the heap has in use beside the changes that wait for
-// the state file, which have a bound of their own.
-func memoryInUse(l *ledger.Ledger) uint64 {
-	var m runtime.MemStats
-	runtime.ReadMemStats(&m)
-	return m.HeapInuse - min(m.HeapInuse, uint64(l.Stats().PendingBytes))
-}
-
-// watchMemory samples memoryInUse until the returned function is called, which returns the
+// watchMemory samples what the heap has in use beside the changes that wait for the state file,
+// which have a bound of their own, until the returned function is called, which returns the
 // maximum growth.
 func watchMemory(l *ledger.Ledger) (growth func() uint64) {
-	debug.FreeOSMemory()
-	before := memoryInUse(l)
-	stop, done := make(chan struct{}), make(chan struct{})
-	largest := before
-	// Ends with stop; joined by growth.
-	go func() {
-		defer close(done)
-		tick := time.NewTicker(5 * time.Millisecond)
-		defer tick.Stop()
-		for {
-			select {
-			case <-tick.C:
-				largest = max(largest, memoryInUse(l))
-			case <-stop:
-				return
-			}
-		}
-	}()
-	return func() uint64 {
-		close(stop)
-		<-done
-		return largest - before
+	inUse := func() int64 {
+		var m runtime.MemStats
+		runtime.ReadMemStats(&m)
+		return max(0, int64(m.HeapInuse)-l.Stats().PendingBytes)
 	}
+	debug.FreeOSMemory()
+	before := inUse()
+	largest := harness.Largest(5*time.Millisecond, inUse)
+	return func() uint64 { return uint64(max(before, largest()) - before) }
 }
 
 func (x *attacker) scope(i int) machine.Scope {
@@ -403,9 +382,6 @@ func (x *attacker) prepare(ctx context.Context, now time.Time) error {
 	return x.targets(ctx)
 }
 
-// now is the time of the ledger's clock.
-func (x *attacker) now() time.Time { return x.at }
-
 // targets sets the entities that conditions compare, half of them in each of
 // two long writes, and fills the window of the stream that is reused.
 func (x *attacker) targets(ctx context.Context) error {
@@ -433,7 +409,7 @@ func (x *attacker) targets(ctx context.Context) error {
 
 // strike sends the attack twice, because the first half may only prepare what
 // the second one meets in memory.
-func (x *attacker) strike(ctx context.Context, watch func() (growth func() uint64)) error {
+func (x *attacker) strike(ctx context.Context) error {
 	interval := x.Interval
 	if _, err := x.l.UpdateConfig(ctx, &machine.ConfigUpdate{EvictionInterval: &interval}, "bench"); err != nil {
 		return err
@@ -455,7 +431,7 @@ func (x *attacker) strike(ctx context.Context, watch func() (growth func() uint6
 	}
 	commands := cmp.Or(x.Commands, 4_096)
 	if do := commandKinds[x.Kind]; do != nil {
-		growth := watch()
+		growth := watchMemory(x.l)
 		err := each(ctx, 2*commands, callers, func(ctx context.Context, i int) error { return do(x, ctx, i) })
 		x.memory = max(x.memory, growth())
 		return err
@@ -473,7 +449,7 @@ func (x *attacker) strike(ctx context.Context, watch func() (growth func() uint6
 				}))
 			}
 		}
-		growth := watch()
+		growth := watchMemory(x.l)
 		err := x.submit(ctx, writes)
 		x.memory = max(x.memory, growth())
 		if err != nil {
@@ -604,7 +580,7 @@ func attemptOf(i, round int) (id keyed.AttemptID) {
 // tryReserve begins an ownership of a key that ends after a second, and returns its token.
 func (x *attacker) tryReserve(ctx context.Context, i, round int) (token uint64, err error) {
 	out, err := x.l.Keyed(ctx, x.keyedCommand(i, keyed.Command{
-		Kind: keyed.Reserve, AttemptID: attemptOf(i, round), ValidUntil: x.now().Add(time.Minute).UnixNano(),
+		Kind: keyed.Reserve, AttemptID: attemptOf(i, round), ValidUntil: x.at.Add(time.Minute).UnixNano(),
 		Lease: int64(time.Second), TTL: int64(time.Hour), Policy: keyed.TakeOver,
 	}), 0, nil)
 	if err == nil && out.Keyed != nil && out.Keyed.Record != nil {

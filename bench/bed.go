@@ -15,8 +15,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/seqledger/seqledger/bench/harness"
@@ -198,22 +196,9 @@ func (p *process) metric(name string) (float64, error) {
 // watchMemory samples the server's memory until the returned function is called, which returns
 // the largest sample. It leaves mapped files out: the state file is mapped, and its pages belong
 // to the kernel.
-func (p *process) watchMemory(ctx context.Context) (largest func() int64) {
-	ctx, cancel := context.WithCancel(ctx)
-	var most atomic.Int64
-	var sampling sync.WaitGroup
-	// Ended by the returned function, which waits for it.
-	sampling.Go(func() {
-		for ctx.Err() == nil {
-			if kibibytes, err := harness.ProcField(p.Pid, "status", "RssAnon"); err == nil {
-				most.Store(max(most.Load(), kibibytes<<10))
-			}
-			harness.Pause(ctx, 20*time.Millisecond)
-		}
+func (p *process) watchMemory() (largest func() int64) {
+	return harness.Largest(20*time.Millisecond, func() int64 {
+		kibibytes, _ := harness.ProcField(p.Pid, "status", "RssAnon") // 0 when it has ended
+		return kibibytes << 10
 	})
-	return func() int64 {
-		cancel()
-		sampling.Wait()
-		return most.Load()
-	}
 }

@@ -16,7 +16,6 @@ import (
 	"path/filepath"
 	"runtime"
 	"slices"
-	"strconv"
 	"strings"
 	"syscall"
 	"time"
@@ -110,17 +109,16 @@ func growthFlags(arguments []string) (*growthOptions, error) {
 	if err := flags.Parse(arguments); err != nil {
 		return nil, err
 	}
-	fields := func(list string) []string { return strings.FieldsFunc(list, func(r rune) bool { return r == ',' }) }
-	for _, field := range fields(*streams) {
-		n, err := strconv.Atoi(field)
-		if err != nil || n < growthWriters {
-			return nil, fmt.Errorf("-streams: %q is not a number of at least %d", field, growthWriters)
-		}
-		o.streams = append(o.streams, n)
+	var err error
+	if o.streams, err = harness.Numbers("-streams", *streams, growthWriters); err != nil {
+		return nil, err
 	}
 	var last time.Duration
-	for _, field := range fields(*marks) {
+	for field := range strings.SplitSeq(*marks, ",") {
 		mark, err := time.ParseDuration(field)
+		if field == "" {
+			continue
+		}
 		if err != nil || mark <= last {
 			return nil, fmt.Errorf("-marks: %q is not a duration, such as 10m, longer than the one before", field)
 		}

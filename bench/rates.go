@@ -103,7 +103,7 @@ func (r *rate) measure(ctx context.Context, b *bed, workers int) (harness.Result
 	if err != nil {
 		return harness.Result{}, err
 	}
-	return harness.Run(ctx, harness.Load{
+	return harness.RunSome(ctx, harness.Load{
 		Workers: workers, Warmup: b.o.warmup, Duration: b.o.duration, Group: r.group, Meter: b.meter,
 	}, operation)
 }

@@ -94,7 +94,7 @@ func measureMillion(ctx context.Context, b *bed) ([]harness.Line, error) {
 	if err := b.startServer(ctx); err != nil {
 		return nil, err
 	}
-	watch := b.server.watchMemory(ctx)
+	watch := b.server.watchMemory()
 	err := p.seed(ctx, b.server.address)
 	filled := watch()
 	if err := errors.Join(err, b.server.Stop()); err != nil {
@@ -104,7 +104,7 @@ func measureMillion(ctx context.Context, b *bed) ([]harness.Line, error) {
 		return nil, err
 	}
 	clean := b.server.opened
-	watch = b.server.watchMemory(ctx)
+	watch = b.server.watchMemory()
 	err = errors.Join(p.fillLog(ctx, b), b.server.Kill())
 	used := watch()
 	if err != nil {
@@ -113,7 +113,7 @@ func measureMillion(ctx context.Context, b *bed) ([]harness.Line, error) {
 	if err := b.startServer(ctx); err != nil {
 		return nil, err
 	}
-	watch = b.server.watchMemory(ctx)
+	watch = b.server.watchMemory()
 	m, err := p.load(ctx, b, outstanding, b.o.warmup, scaledTime(b.o, 10*time.Second))
 	used = max(used, watch())
 	if err != nil {

@@ -299,3 +299,28 @@ func diskBytes(dir string) (int64, error) {
 	sectors, err := strconv.ParseInt(fields[sectorsWritten], 10, 64)
 	return sectors * 512, err
 }
+
+// Largest samples something until the returned function is called, which returns the largest
+// sample.
+func Largest(every time.Duration, sample func() int64) (stop func() int64) {
+	ending, ended := make(chan struct{}), make(chan int64)
+	// Ended by the returned function, which waits for it.
+	go func() {
+		tick := time.NewTicker(every)
+		defer tick.Stop()
+		largest := sample()
+		for {
+			select {
+			case <-tick.C:
+				largest = max(largest, sample())
+			case <-ending:
+				ended <- largest
+				return
+			}
+		}
+	}()
+	return func() int64 {
+		close(ending)
+		return <-ended
+	}
+}

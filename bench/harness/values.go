@@ -1,8 +1,11 @@
 package harness
 
 import (
+	"fmt"
 	"math"
 	"slices"
+	"strconv"
+	"strings"
 )
 
 // Values are named figures, such as throughput_per_s. Reports have them by these names.
@@ -84,4 +87,19 @@ func Turns(rounds, sides int, measure func(round, side int) error) error {
 		}
 	}
 	return nil
+}
+
+// Numbers reads the list of a flag, separated by commas; nothing has none.
+func Numbers(flag, list string, least int) (numbers []int, err error) {
+	for field := range strings.SplitSeq(list, ",") {
+		if field == "" {
+			continue
+		}
+		n, err := strconv.Atoi(field)
+		if err != nil || n < least {
+			return nil, fmt.Errorf("%s: %q is not a number of at least %d", flag, field, least)
+		}
+		numbers = append(numbers, n)
+	}
+	return numbers, nil
 }

@@ -8,6 +8,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/seqledger/seqledger/bench/harness"
 )
@@ -127,5 +129,37 @@ func TestProcess(t *testing.T) {
 	_, _, err = harness.LaunchServer(t.Context(), exec.Command("sh", "-c", "echo no room >&2; exit 1"), log)
 	if err == nil || !strings.Contains(err.Error(), "no room") {
 		t.Errorf("it did not start, and the error is %v", err)
+	}
+}
+
+// The largest sample counts, wherever it is, and the first is taken at once.
+func TestLargest(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		samples := []int64{1, 7, 3}
+		next := 0
+		stop := harness.Largest(time.Millisecond, func() int64 {
+			next++
+			return samples[min(next, len(samples))-1]
+		})
+		time.Sleep(10 * time.Millisecond) //nolint:forbidigo // It is a simulated clock.
+		if largest := stop(); largest != 7 || next < len(samples) {
+			t.Errorf("got %d after %d samples", largest, next)
+		}
+		if largest := harness.Largest(time.Hour, func() int64 { return 5 })(); largest != 5 {
+			t.Errorf("got %d", largest)
+		}
+	})
+}
+
+func TestNumbers(t *testing.T) {
+	t.Parallel()
+	if list, err := harness.Numbers("-rates", "10,20,", 1); err != nil || !slices.Equal(list, []int{10, 20}) {
+		t.Errorf("got %v, %v", list, err)
+	}
+	for _, wrong := range []string{"fast", "0", "1,-2"} {
+		if _, err := harness.Numbers("-rates", wrong, 1); err == nil || !strings.Contains(err.Error(), "-rates") {
+			t.Errorf("%q: want an error with the flag, got %v", wrong, err)
+		}
 	}
 }

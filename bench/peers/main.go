@@ -28,7 +28,6 @@ import (
 	"regexp"
 	"runtime/debug"
 	"slices"
-	"strconv"
 	"strings"
 	"syscall"
 	"time"
@@ -104,7 +103,6 @@ func run(arguments []string, stdout, stderr io.Writer) error {
 	if *quick {
 		o.quick()
 	}
-	o.notice("about %s\n", o.estimate().Round(time.Second))
 	found, err := measureAll(ctx, o)
 	if err != nil {
 		return errors.Join(err, context.Cause(ctx))
@@ -129,10 +127,10 @@ func (o *options) choose(systems, rows, rates, preload string) (err error) {
 	if len(o.rows) == 0 {
 		return errors.New("-rows matches no row")
 	}
-	if o.rates, err = numbers("-rates", rates); err != nil {
+	if o.rates, err = harness.Numbers("-rates", rates, 1); err != nil {
 		return err
 	}
-	if o.preload, err = numbers("-preload", preload); err != nil {
+	if o.preload, err = harness.Numbers("-preload", preload, 1); err != nil {
 		return err
 	}
 	if o.kinds, err = chosenKinds(systems, o.notice); err != nil {
@@ -185,43 +183,6 @@ func (o *options) quick() {
 	if len(few) > 0 {
 		o.rows = few
 	}
-}
-
-// estimate returns roughly how long the run will take.
-func (o *options) estimate() time.Duration {
-	var total time.Duration
-	one := o.duration + o.warmup + 100*time.Millisecond
-	stages := o.rounds + 1 + len(o.preload) + min(len(o.rates), 1)
-	for i := range o.kinds {
-		k := &o.kinds[i]
-		total += time.Duration(stages) * time.Second // to start and end it
-		for _, r := range o.rows {
-			if r.fits(k) {
-				total += time.Duration(o.rounds+1)*one + time.Duration(len(k.connections(r.writers, r.pipelined)))*one/4
-			}
-		}
-		total += time.Duration(len(o.rates)+len(o.preload)) * one
-		for _, streams := range o.preload {
-			total += time.Duration(streams) * 100 * time.Microsecond
-		}
-	}
-	return total
-}
-
-// numbers reads a list.
-func numbers(name, text string) ([]int, error) {
-	var list []int
-	for field := range strings.SplitSeq(text, ",") {
-		if field == "" {
-			continue
-		}
-		n, err := strconv.Atoi(field)
-		if err != nil || n < 1 {
-			return nil, fmt.Errorf("%s: %q is not a number of at least 1", name, field)
-		}
-		list = append(list, n)
-	}
-	return list, nil
 }
 
 // serveSystem is a child of the harness: a server that ends when its standard
