@@ -1,167 +1,208 @@
 package main
 
 import (
+	"bufio"
 	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"io"
+	"math/rand/v2"
+	"net"
 	"net/http"
+	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
-	"github.com/HdrHistogram/hdrhistogram-go"
+	"connectrpc.com/connect"
+	"golang.org/x/sync/errgroup"
 
+	"github.com/seqledger/seqledger/bench/harness"
 	"github.com/seqledger/seqledger/client"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
+	"github.com/seqledger/seqledger/proto/seqledger/v1/seqledgerv1connect"
 )
 
-// attack is something that a client should not do. It says what it did, and
-// what came of it.
-type attack func(ctx context.Context, o *options, address string) (done string, err error)
+// attack is something that a client should not do.
+type attack struct {
+	name  string
+	lasts time.Duration // at full size; 0: until it is done
+	// prepare makes what the attack needs, before anything is measured; nil for nothing.
+	prepare func(ctx context.Context, o *options, t *target) error
+	// run attacks until ctx ends, and says what it did and what came of it.
+	run func(ctx context.Context, o *options, t *target) (done string, err error)
+	// room is how much may be written before the disk is tight, in mebibytes at full
+	// size; 0 for as much as there is.
+	room int
+}
+
+// abuses are the attacks on a server without access control.
+var abuses = []attack{
+	{name: "one-shot clients", run: oneShotClients},
+	{name: "idle connections", lasts: 20 * time.Second, run: idleConnections},
+	{name: "slow headers", lasts: 20 * time.Second, run: drip(2_000,
+		"POST / HTTP/1.1\r\nHost: localhost\r\nX-Slow: ")},
+	// They announce a body and send a byte a second.
+	{name: "slow bodies", lasts: 40 * time.Second, run: drip(2_000, postText(writePath, "{", 1<<20))},
+	// They send all of a large body but its end.
+	{name: "half bodies", lasts: 40 * time.Second, run: drip(400,
+		postText(writePath, `{"clientId":"`+strings.Repeat("x", 5<<20), 6<<20))},
+	{name: "huge headers", run: hugeHeaders},
+	{name: "huge frames", lasts: 10 * time.Second, run: hugeFrames},
+	{name: "1 ms deadlines", lasts: 10 * time.Second, run: shortDeadlines},
+	{name: "only retries", lasts: 10 * time.Second, run: onlyRetries},
+	{name: "only gaps", lasts: 10 * time.Second, run: onlyGaps},
+	{name: "deaf streams", lasts: 30 * time.Second, run: deafStreams},
+	{name: "stalled watchers", lasts: 40 * time.Second, prepare: fillScope, run: stalledWatchers},
+	{name: "deaf readers", lasts: 40 * time.Second, prepare: fillScope, run: deafReaders},
+}
 
 // abuseRows are the rows of `bench abuse`.
-func abuseRows() []largeRow {
-	var rows []largeRow
-	for _, a := range []struct {
-		name string
-		run  attack
-	}{
-		{"one-shot clients", oneShotClients},
-		{"idle connections", idleConnections},
-		{"slow headers", slowHeaders},
-		{"slow bodies", slowBodies},
-		{"half bodies", halfBodies},
-		{"huge headers", hugeHeaders},
-		{"huge frames", hugeFrames},
-		{"1 ms deadlines", shortDeadlines},
-		{"only retries", onlyRetries},
-		{"only gaps", onlyGaps},
-		{"deaf streams", deafStreams},
-		{"stalled watchers", stalledWatchers},
-		{"deaf readers", deafReaders},
-	} {
-		rows = append(rows, largeRow{a.name, func(ctx context.Context, o *options) ([]finding, error) {
-			return measureAbuse(ctx, o, a.run)
-		}})
+func abuseRows() []row {
+	var rows []row
+	for i := range abuses {
+		rows = append(rows, row{abuses[i].name, abuses[i].measureAbuse})
 	}
-	return append(rows, tenantRows()...)
+	for i := range tenantAttacks {
+		rows = append(rows, row{"tenant: " + tenantAttacks[i].name, tenantAttacks[i].measureTenant})
+	}
+	return rows
 }
 
 // measureAbuse attacks a server beside which a client of good manners works.
-func measureAbuse(ctx context.Context, o *options, run attack) ([]finding, error) {
-	return onServer(ctx, o, func(s *process, _ string) (findings []finding, err error) {
-		c, err := client.New(client.Options{Server: s.address})
-		if err != nil {
+func (a *attack) measureAbuse(ctx context.Context, b *bed) ([]harness.Line, error) {
+	if err := b.startServer(ctx); err != nil {
+		return nil, err
+	}
+	t := &target{address: b.server.address}
+	if a.prepare != nil {
+		if err := a.prepare(ctx, b.o, t); err != nil {
 			return nil, err
 		}
-		defer func() { err = errors.Join(err, c.Close()) }()
-		b, err := newBystander(ctx, c)
-		if err != nil {
-			return nil, err
-		}
-		pause(ctx, scaledTime(o, 5*time.Second))
-		alone := b.interval()
-		memory := s.watchMemory(ctx)
-		done, attackErr := run(ctx, o, s.address)
-		beside := b.interval()
-		used := memory.stop()
-		if err := errors.Join(attackErr, b.stop(ctx)); err != nil {
-			return nil, err
-		}
-		after := "yes"
-		if err := healthy(ctx, s.address); err != nil {
-			after = err.Error()
-		}
-		return []finding{
-			{Measure: done},
-			{Measure: "largest RssAnon of the server", Value: mebibytes(used)},
-			{Measure: "p99 of another client, alone", Value: milliseconds(alone.ValueAtQuantile(99))},
-			{Measure: "p99 of another client, beside it", Value: milliseconds(beside.ValueAtQuantile(99))},
-			{Measure: "its longest wait", Value: milliseconds(beside.Max())},
-			{Measure: "healthy afterwards, all released", Value: after, Target: "yes",
-				Verdict: verdict(after == "yes")},
-		}, nil
-	})
-}
-
-// bystander is a client of good manners: it writes, waits for the answer, and
-// writes the next.
-type bystander struct {
-	client *client.Client
-	cancel context.CancelFunc
-	ended  sync.WaitGroup
-
-	mu           sync.Mutex
-	latency      *hdrhistogram.Histogram
-	acknowledged uint64
-	err          error
-}
-
-const bystanderID = "bystander"
-
-// newBystander begins to write.
-func newBystander(ctx context.Context, c *client.Client) (*bystander, error) {
-	w, err := c.NewWriter(ctx, client.WriterOptions{Scope: benchScope, ClientID: bystanderID})
+	}
+	c, err := b.client(client.Options{})
 	if err != nil {
 		return nil, err
 	}
-	ctx, cancel := context.WithCancel(ctx)
-	b := &bystander{client: c, cancel: cancel}
-	b.interval()
-	// Ended by stop, which waits for it.
-	b.ended.Go(func() {
-		for {
-			began := time.Now()
-			// Without the context: a write that is cut short is not answered.
-			_, err := w.Write(context.WithoutCancel(ctx), operation())
-			b.mu.Lock()
-			if b.err = err; err == nil {
-				b.acknowledged++
-				_ = b.latency.RecordValue(int64(time.Since(began))) // out of range: more than a minute
-			}
-			b.mu.Unlock()
-			if err != nil || ctx.Err() != nil {
-				return
-			}
-		}
-	})
-	return b, nil
-}
-
-// interval returns what was measured since the last call.
-func (b *bystander) interval() *hdrhistogram.Histogram {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	was := b.latency
-	b.latency = hdrhistogram.New(minLatency, maxLatency, digits)
-	return was
-}
-
-// stop ends the writes and checks that the ledger has exactly the acknowledged ones.
-func (b *bystander) stop(ctx context.Context) error {
-	b.cancel()
-	b.ended.Wait()
-	if b.err != nil {
-		return fmt.Errorf("the other client failed: %w", b.err)
-	}
-	state, err := b.client.GetClientState(ctx,
-		&seqledgerv1.GetClientStateRequest{Scope: benchScope, ClientId: bystanderID})
+	w, err := c.NewWriter(ctx, client.WriterOptions{Scope: benchScope, ClientID: "bystander"})
 	if err != nil {
+		return nil, err
+	}
+	m, err := b.beside(ctx, []call{{"writes", 0, func(ctx context.Context) error {
+		_, err := w.Write(ctx, operation())
 		return err
+	}}}, func() (string, error) { return a.attack(ctx, b.o, t) })
+	if err != nil {
+		return nil, err
 	}
-	if state.LastCommittedSequence != b.acknowledged {
-		return fmt.Errorf("%d writes were acknowledged, %d are there", b.acknowledged, state.LastCommittedSequence)
+	if len(m.refused) > 0 {
+		return nil, fmt.Errorf("the other client failed: %s", m.refused[0])
 	}
-	return nil
+	state, err := c.GetClientState(ctx, &seqledgerv1.GetClientStateRequest{Scope: benchScope, ClientId: "bystander"})
+	if err != nil {
+		return nil, err
+	}
+	if state.LastCommittedSequence != m.acknowledged {
+		return nil, fmt.Errorf("%d writes were acknowledged, %d are there", m.acknowledged, state.LastCommittedSequence)
+	}
+	after := "yes"
+	if err := b.server.healthy(ctx); err != nil {
+		after = err.Error()
+	}
+	return []harness.Line{
+		told(m.done, ""),
+		told("largest RssAnon of the server", mebibytes(m.memory)),
+		told("p99 of another client, alone", milliseconds(m.alone[0].Milliseconds(99))),
+		told("p99 of another client, beside it", milliseconds(m.meanwhile[0].Milliseconds(99))),
+		told("its longest wait", milliseconds(m.meanwhile[0].Milliseconds(100))),
+		held("healthy afterwards, all released", after, "yes", after == "yes"),
+	}, nil
 }
 
-// healthy waits until a server is ready and nothing of an attack is left.
-func healthy(ctx context.Context, address string) error {
+// attack prepares and runs an attack in this process.
+func (a *attack) attack(ctx context.Context, o *options, t *target) (done string, err error) {
+	if a.lasts > 0 {
+		limited, cancel := context.WithTimeout(ctx, scaledTime(o, a.lasts))
+		defer cancel()
+		ctx = limited
+	}
+	return a.run(ctx, o, t)
+}
+
+// call is something that a client of good manners does, one after the other.
+type call struct {
+	name  string
+	pause time.Duration // between two of them
+	do    func(ctx context.Context) error
+}
+
+// besides is what calls have met, alone and beside an attack.
+type besides struct {
+	done             string // what the attack says
+	alone, meanwhile []harness.Latencies
+	memory           int64 // the largest of the server during the attack, in bytes
+	acknowledged     uint64
+	refused          []string
+}
+
+// beside measures calls alone and beside an attack.
+func (b *bed) beside(ctx context.Context, calls []call, attack func() (string, error)) (m besides, err error) {
+	var mu sync.Mutex // guards latency and m
+	var latency []harness.Latencies
+	interval := func() (was []harness.Latencies) {
+		mu.Lock()
+		defer mu.Unlock()
+		was, latency = latency, nil
+		for range calls {
+			latency = append(latency, harness.NewLatencies())
+		}
+		return was
+	}
+	interval()
+	calling, cancel := context.WithCancel(ctx)
+	defer cancel()
+	var ended sync.WaitGroup
+	for kind, c := range calls {
+		// Ended by cancel; joined below.
+		ended.Go(func() {
+			for calling.Err() == nil {
+				began := time.Now()
+				err := c.do(context.WithoutCancel(ctx)) // one that is cut short is not answered
+				took := time.Since(began)
+				mu.Lock()
+				if err != nil {
+					m.refused = append(m.refused, err.Error())
+				} else {
+					m.acknowledged++
+					latency[kind].Record(took)
+				}
+				mu.Unlock()
+				if err != nil && c.pause == 0 {
+					return
+				}
+				harness.Pause(calling, c.pause)
+			}
+		})
+	}
+	harness.Pause(ctx, scaledTime(b.o, 5*time.Second))
+	alone := interval()
+	memory := b.server.watchMemory()
+	done, err := attack()
+	meanwhile, used := interval(), memory()
+	cancel()
+	ended.Wait()
+	m.done, m.alone, m.meanwhile, m.memory = done, alone, meanwhile, used
+	return m, err
+}
+
+// healthy waits until the server is ready and nothing of an attack is left.
+func (p *process) healthy(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, 20*time.Second)
 	defer cancel()
 	var last error // what was wrong, and not that the time was up
 	for {
-		err := looksHealthy(ctx, address)
+		err := p.looksHealthy(ctx)
 		if err == nil {
 			return nil
 		}
@@ -169,12 +210,12 @@ func healthy(ctx context.Context, address string) error {
 			return cmp.Or(last, err)
 		}
 		last = err
-		pause(ctx, 50*time.Millisecond)
+		harness.Pause(ctx, 50*time.Millisecond)
 	}
 }
 
-func looksHealthy(ctx context.Context, address string) error {
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+address+"/readyz", http.NoBody)
+func (p *process) looksHealthy(ctx context.Context) error {
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+p.address+"/readyz", http.NoBody)
 	if err != nil {
 		return err
 	}
@@ -192,9 +233,436 @@ func looksHealthy(ctx context.Context, address string) error {
 		// The bystander's, ours, and those that Go keeps for a while.
 		"seqledger_connections_open": 10,
 	} {
-		if n, err := serverMetric(address, name); err != nil || n > most {
+		if n, err := p.metric(name); err != nil || n > most {
 			return errors.Join(fmt.Errorf("%s is %g, want at most %g", name, n, most), err)
 		}
 	}
 	return nil
+}
+
+// each calls do for 0 to n-1, some of them at once, until one fails or ctx ends.
+func each(ctx context.Context, n, atOnce int, do func(ctx context.Context, i int) error) error {
+	group, ctx := errgroup.WithContext(ctx)
+	group.SetLimit(atOnce)
+	for i := 0; i < n && ctx.Err() == nil; i++ {
+		group.Go(func() error { return do(ctx, i) })
+	}
+	return group.Wait()
+}
+
+// repeat has workers call do with their numbers until ctx ends. What do returns ends when ctx
+// does, and refused tells whether it was.
+func repeat(ctx context.Context, workers int,
+	do func(ctx context.Context, worker int) (refused bool, err error)) (string, error) {
+	var done, refusals atomic.Int64
+	err := each(context.WithoutCancel(ctx), workers, workers, func(failed context.Context, worker int) error {
+		for ctx.Err() == nil && failed.Err() == nil {
+			refused, err := do(ctx, worker)
+			if ctx.Err() != nil {
+				break
+			}
+			if err != nil {
+				return err
+			}
+			done.Add(1)
+			if refused {
+				refusals.Add(1)
+			}
+		}
+		return nil
+	})
+	return fmt.Sprintf("%d at once: %d requests, %d refused", workers, done.Load(), refusals.Load()), err
+}
+
+// hold opens something n times, some at once, and keeps it until ctx ends: open returns what
+// gives it up, which is called afterwards. metric, if it has a name, is looked at before.
+func (t *target) hold(ctx context.Context, n, atOnce int, metric string,
+	open func(ctx context.Context, i int) (release func(), err error)) (string, error) {
+	life, end := context.WithCancel(context.WithoutCancel(ctx))
+	defer end()
+	var mu sync.Mutex
+	var releases []func()
+	opening := make(chan error, 1)
+	// Ends when all are opened, or with life; received below.
+	go func() {
+		opening <- each(life, n, atOnce, func(_ context.Context, i int) error {
+			if release, err := open(life, i); err == nil {
+				mu.Lock()
+				defer mu.Unlock()
+				releases = append(releases, release)
+			}
+			return nil // it was refused
+		})
+	}()
+	<-ctx.Done()
+	text := ""
+	if metric != "" {
+		there, err := (&process{address: t.address}).metric(metric)
+		if err != nil {
+			return "", err
+		}
+		text = fmt.Sprintf(", the server has %.0f", there)
+	}
+	mu.Lock()
+	opened := len(releases)
+	mu.Unlock()
+	end()
+	err := <-opening
+	for _, release := range releases {
+		release()
+	}
+	if opened == 0 {
+		err = errors.Join(err, errors.New("nothing was opened"))
+	}
+	return fmt.Sprintf("%d of %d opened%s", opened, n, text), err
+}
+
+// dial connects from one of many loopback addresses, because one has no more
+// than 28,000 ports. A connection that is closed leaves nothing behind.
+func dial(ctx context.Context, address string, i int) (*net.TCPConn, error) {
+	from := net.IPv4(127, 0, byte(1+i/250%250), byte(1+i%250))
+	dialer := net.Dialer{LocalAddr: &net.TCPAddr{IP: from}, Timeout: 10 * time.Second}
+	c, err := dialer.DialContext(ctx, "tcp", address)
+	if err != nil {
+		return nil, err
+	}
+	tcp, ok := c.(*net.TCPConn)
+	if !ok {
+		return nil, errors.Join(errors.New("not a TCP connection"), c.Close())
+	}
+	return tcp, tcp.SetLinger(0)
+}
+
+// send connects and sends text. Whatever closing says, the server is looked at afterwards.
+func send(ctx context.Context, address string, i int, text string) (c *net.TCPConn, release func(), err error) {
+	if c, err = dial(ctx, address, i); err != nil {
+		return nil, nil, err
+	}
+	if _, err = io.WriteString(c, text); err != nil {
+		_ = c.Close()
+	}
+	return c, func() { _ = c.Close() }, err
+}
+
+// ask sends text on a new connection and returns the status of the answer, or
+// "" if there is none.
+func ask(ctx context.Context, address string, i int, text string) (status string) {
+	c, err := dial(ctx, address, i)
+	if err != nil {
+		return ""
+	}
+	defer c.Close() //nolint:errcheck // As in send.
+	_ = c.SetDeadline(time.Now().Add(30 * time.Second))
+	_, _ = io.WriteString(c, text) // a server that refuses reads no further
+	line, err := bufio.NewReader(c).ReadString('\n')
+	if err != nil {
+		return ""
+	}
+	return strings.TrimSpace(line)
+}
+
+func postText(path, body string, length int) string {
+	return fmt.Sprintf(
+		"POST %s HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s",
+		path, length, body)
+}
+
+const writePath = seqledgerv1connect.LedgerServiceWriteProcedure
+
+// oneShotClients connect, write once and are never seen again.
+func oneShotClients(ctx context.Context, o *options, t *target) (string, error) {
+	n := scaled(o, 1_000_000)
+	var committed, refused, cut atomic.Int64
+	err := each(ctx, n, 64, func(ctx context.Context, i int) error {
+		body := fmt.Sprintf(`{"scope":{"organization":"acme","vault":"main"},"clientId":"once-%d","sequence":"1",`+
+			`"operations":[{"append":{"payload":"eA=="}}]}`, i)
+		switch status := ask(ctx, t.address, i, postText(writePath, body, len(body))); {
+		case strings.Contains(status, " 200 "):
+			committed.Add(1)
+		case status == "":
+			cut.Add(1)
+		default:
+			refused.Add(1)
+		}
+		return nil
+	})
+	return fmt.Sprintf("%d clients: %d committed, %d refused, %d cut off", n,
+		committed.Load(), refused.Load(), cut.Load()), err
+}
+
+// idleConnections are opened and left alone; one in ten has an open WriteStream.
+func idleConnections(ctx context.Context, o *options, t *target) (string, error) {
+	return t.hold(ctx, scaled(o, 10_000), 32, "seqledger_connections_open",
+		func(ctx context.Context, i int) (func(), error) {
+			if i%10 == 0 {
+				return t.openStream(ctx, "", false)
+			}
+			c, release, err := send(ctx, t.address, i, "GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n")
+			if err == nil {
+				_, err = bufio.NewReader(c).ReadString('\n')
+			}
+			return release, err
+		})
+}
+
+// drip sends a text on many connections, then a byte a second on each.
+func drip(connections int, text string) func(context.Context, *options, *target) (string, error) {
+	return func(ctx context.Context, o *options, t *target) (string, error) {
+		n := scaled(o, connections)
+		var closed, refused atomic.Int64
+		err := each(context.WithoutCancel(ctx), n, n, func(_ context.Context, i int) error {
+			c, release, err := send(ctx, t.address, i, text)
+			if c == nil {
+				refused.Add(1)
+				return nil
+			}
+			defer release()
+			for err == nil && ctx.Err() == nil {
+				harness.Pause(ctx, time.Second)
+				_, err = io.WriteString(c, "x")
+			}
+			if err != nil {
+				closed.Add(1)
+			}
+			return nil
+		})
+		return fmt.Sprintf("%d connections: %d refused, %d ended by the server", n, refused.Load(), closed.Load()), err
+	}
+}
+
+// hugeHeaders send a mebibyte of headers.
+func hugeHeaders(ctx context.Context, o *options, t *target) (string, error) {
+	n := scaled(o, 20_000)
+	text := "POST / HTTP/1.1\r\nHost: localhost\r\nX-Huge: " + strings.Repeat("x", 1<<20) + "\r\n\r\n"
+	err := each(ctx, n, 64, func(ctx context.Context, i int) error {
+		if status := ask(ctx, t.address, i, text); status != "" && !strings.Contains(status, " 431 ") {
+			return fmt.Errorf("a request with a mebibyte of headers was answered with %s", status)
+		}
+		return nil
+	})
+	return fmt.Sprintf("%d requests, all refused", n), err
+}
+
+// workersOfAbuse send requests at once.
+const workersOfAbuse = 64
+
+// frame returns writes with many operations, nearly empty.
+func frame(writes, operations int, one *seqledgerv1.Operation) []*seqledgerv1.WriteRequest {
+	ops := make([]*seqledgerv1.Operation, operations)
+	for i := range ops {
+		ops[i] = one
+	}
+	list := make([]*seqledgerv1.WriteRequest, writes)
+	for i := range list {
+		list[i] = &seqledgerv1.WriteRequest{Scope: benchScope, ClientId: fmt.Sprint("huge-", i), Sequence: 1,
+			Operations: ops}
+	}
+	return list
+}
+
+// hugeFrames are what takes the most memory for its bytes: a million empty
+// operations, sixteen thousand that are valid, and the largest write.
+func hugeFrames(ctx context.Context, _ *options, t *target) (string, error) {
+	frames := [][]*seqledgerv1.WriteRequest{
+		frame(1_000, 1_000, new(seqledgerv1.Operation)), frame(16, 1_000, appendOf(nil)),
+		frame(1, 4, appendOf(make([]byte, 1<<20-64))),
+	}
+	return repeat(ctx, workersOfAbuse, func(ctx context.Context, worker int) (bool, error) {
+		l := openLanes(ctx, t.address, 1)[0]
+		defer l.close()
+		refused, err := l.count(frames[worker%len(frames)]...)
+		return refused != nil || err != nil, nil // a frame that is too much ends its stream
+	})
+}
+
+// shortDeadlines give the server a millisecond.
+func shortDeadlines(ctx context.Context, _ *options, t *target) (string, error) {
+	c, disconnect := t.api("")
+	defer disconnect() // the connections are ours, and not what the server keeps
+	p := newPopulation("hasty-", 4*workersOfAbuse, 0)
+	return repeat(ctx, 4*workersOfAbuse, func(ctx context.Context, worker int) (bool, error) {
+		ctx, cancel := context.WithTimeout(ctx, time.Millisecond)
+		defer cancel()
+		_, err := c.Write(ctx, connect.NewRequest(p.write(worker, operation())))
+		return err != nil, nil
+	})
+}
+
+// onlyRetries repeat one write.
+func onlyRetries(ctx context.Context, _ *options, t *target) (string, error) {
+	lanes := openLanes(context.WithoutCancel(ctx), t.address, workersOfAbuse)
+	defer closeLanes(lanes)
+	p := newPopulation("again-", workersOfAbuse, 0)
+	writes := make([]*seqledgerv1.WriteRequest, workersOfAbuse)
+	for i := range writes {
+		writes[i] = p.write(i, operation())
+	}
+	return repeat(ctx, workersOfAbuse, func(_ context.Context, worker int) (bool, error) {
+		return false, lanes[worker].exchange(writes[worker])
+	})
+}
+
+// onlyGaps leave out a sequence each time.
+func onlyGaps(ctx context.Context, _ *options, t *target) (string, error) {
+	lanes := openLanes(context.WithoutCancel(ctx), t.address, workersOfAbuse)
+	defer closeLanes(lanes)
+	p := newPopulation("gap-", workersOfAbuse, 0)
+	return repeat(ctx, workersOfAbuse, func(_ context.Context, worker int) (bool, error) {
+		w := p.write(worker, operation())
+		w.Sequence++
+		refused, err := lanes[worker].count(w)
+		if err == nil && refused.GetCode() != seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_SEQUENCE_GAP {
+			err = fmt.Errorf("a gap was answered with %v", refused)
+		}
+		return true, err
+	})
+}
+
+// smallWindow returns a client whose unread answers stay with the server,
+// and what closes its connections, used or not.
+func smallWindow() (c *http.Client, disconnect func()) {
+	var mu sync.Mutex
+	var connections []net.Conn
+	protocols := new(http.Protocols)
+	protocols.SetUnencryptedHTTP2(true)
+	c = &http.Client{Transport: &http.Transport{
+		Protocols: protocols, DisableCompression: true,
+		HTTP2: &http.HTTP2Config{MaxReceiveBufferPerStream: 64 << 10, MaxReceiveBufferPerConnection: 1 << 20},
+		DialContext: func(ctx context.Context, _, address string) (net.Conn, error) {
+			tcp, err := dial(ctx, address, int(smallWindows.Add(1)))
+			if err != nil {
+				return nil, err
+			}
+			mu.Lock()
+			defer mu.Unlock()
+			connections = append(connections, tcp)
+			return tcp, nil
+		},
+	}}
+	return c, func() {
+		mu.Lock()
+		defer mu.Unlock()
+		for _, tcp := range connections {
+			_ = tcp.Close() // the server is looked at afterwards
+		}
+	}
+}
+
+// smallWindows numbers the connections of smallWindow.
+var smallWindows atomic.Int64
+
+// openStream opens a WriteStream on a connection of its own, and with full writes
+// until the server takes no more. It never reads.
+func (t *target) openStream(ctx context.Context, as string, full bool) (release func(), err error) {
+	ctx, cancel := context.WithCancel(ctx)
+	c, disconnect := smallWindow()
+	stream := seqledgerv1connect.NewLedgerServiceClient(t.as(as, c), "http://"+t.address).WriteStream(ctx)
+	if err := stream.Send(nil); err != nil { // the headers
+		cancel()
+		disconnect()
+		return nil, err
+	}
+	var writing sync.WaitGroup
+	if full {
+		p := newPopulation(fmt.Sprintf("deaf-%d-", smallWindows.Add(1)), 1, 0)
+		// Ends when the connection is closed; release waits for it.
+		writing.Go(func() {
+			for ctx.Err() == nil {
+				var writes []*seqledgerv1.WriteRequest
+				for range 250 {
+					writes = append(writes, p.write(0, operation()))
+				}
+				if stream.Send(&seqledgerv1.WriteStreamRequest{Writes: writes}) != nil {
+					return
+				}
+			}
+		})
+	}
+	return func() {
+		// Not by the context alone: a body that waits for its window does not
+		// notice.
+		cancel()
+		disconnect()
+		writing.Wait()
+	}, nil
+}
+
+// deafStreams write and read no results.
+func deafStreams(ctx context.Context, o *options, t *target) (string, error) {
+	return t.hold(ctx, scaled(o, 500), 32, "seqledger_streams_open", func(ctx context.Context, _ int) (func(), error) {
+		return t.openStream(ctx, "", true)
+	})
+}
+
+// fillScope makes something to read.
+func fillScope(ctx context.Context, o *options, t *target) error {
+	l := openLanes(ctx, t.address, 1)[0]
+	defer l.close()
+	p := newPopulation("filler-", 1, 0)
+	value := make([]byte, 1<<20)
+	for i := range scaled(o, 64) {
+		for j := range value { // what gzip makes small would fit where it is not read
+			value[j] = byte(rand.Uint32())
+		}
+		if err := l.exchange(p.write(0, setValue(fmt.Sprintf("large/%03d", i), value))); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// stalledWatchers watch and read no blocks.
+func stalledWatchers(ctx context.Context, o *options, t *target) (string, error) {
+	n := scaled(o, 500)
+	return t.hold(ctx, n, n, "", func(ctx context.Context, _ int) (func(), error) {
+		lone, disconnect := smallWindow()
+		c := seqledgerv1connect.NewLedgerServiceClient(lone, "http://"+t.address)
+		stream, err := c.Watch(ctx, connect.NewRequest(&seqledgerv1.WatchRequest{Scope: benchScope, FromHeight: 1}))
+		if err != nil {
+			disconnect()
+			return nil, err
+		}
+		return func() {
+			_ = stream.Close() // it was given up
+			disconnect()
+		}, nil
+	})
+}
+
+// deafReaders ask for pages of four mebibytes and do not read them.
+func deafReaders(ctx context.Context, o *options, t *target) (string, error) {
+	n := scaled(o, 1_000)
+	return t.hold(ctx, n, n, "", func(ctx context.Context, _ int) (func(), error) {
+		lone, disconnect := smallWindow()
+		release, err := t.askUnread(ctx, lone, seqledgerv1connect.LedgerServiceListEntitiesProcedure,
+			`{"scope":{"organization":"acme","vault":"main"},"pageSize":1000}`)
+		if err != nil {
+			disconnect()
+			return nil, err
+		}
+		return func() {
+			release()
+			disconnect()
+		}, nil
+	})
+}
+
+// askUnread makes a call and leaves its answer on the way.
+func (t *target) askUnread(ctx context.Context, c *http.Client, procedure, text string) (release func(), err error) {
+	request, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://"+t.address+procedure,
+		strings.NewReader(text))
+	if err != nil {
+		return nil, err
+	}
+	request.Header.Set("Content-Type", "application/json")
+	response, err := c.Do(request)
+	if err != nil {
+		return nil, err
+	}
+	release = func() { _ = response.Body.Close() } // it was given up
+	if response.StatusCode != http.StatusOK {
+		release()
+		return nil, errors.New(response.Status)
+	}
+	return release, nil
 }

@@ -9,14 +9,13 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"maps"
 	"math"
 	"net"
-	"os"
 	"runtime"
 	"slices"
 
-	"github.com/seqledger/seqledger/client"
-	"github.com/seqledger/seqledger/ledger"
+	"github.com/seqledger/seqledger/bench/harness"
 	"github.com/seqledger/seqledger/ledger/machine"
 	"github.com/seqledger/seqledger/server"
 )
@@ -37,7 +36,7 @@ const allocationsGrow = 0.03
 type allocRow struct {
 	name    string
 	writes  int // in one operation
-	prepare func(ctx context.Context, o *options, use func(operation func() error) error) error
+	prepare func(ctx context.Context, b *bed) (operation func() error, err error)
 }
 
 func allocRows() []allocRow {
@@ -71,11 +70,7 @@ func checkAllocs(ctx context.Context, arguments []string, stdout io.Writer) erro
 		found[r.name] = n
 	}
 	if *update {
-		b, err := json.MarshalIndent(found, "", "  ")
-		if err != nil {
-			return err
-		}
-		return os.WriteFile(allowedFile, append(b, '\n'), 0o644)
+		return harness.WriteJSON(allowedFile, found)
 	}
 	return judgeAllocs(stdout, found, allowed)
 }
@@ -85,7 +80,14 @@ func checkAllocs(ctx context.Context, arguments []string, stdout io.Writer) erro
 func (r *allocRow) measure(ctx context.Context, o *options) (least float64, err error) {
 	const tries, operations = 7, 40
 	least = math.Inf(1)
-	err = r.prepare(ctx, o, func(operation func() error) error {
+	err = onBed(ctx, o, func(ctx context.Context, b *bed) error {
+		if err := b.openLedger(ctx); err != nil {
+			return err
+		}
+		operation, err := r.prepare(ctx, b)
+		if err != nil {
+			return err
+		}
 		for range tries + 1 { // the first fills pools and caches
 			var before, after runtime.MemStats
 			runtime.ReadMemStats(&before)
@@ -103,62 +105,58 @@ func (r *allocRow) measure(ctx context.Context, o *options) (least float64, err 
 }
 
 // engineAllocs submits writes of so many streams together.
-func engineAllocs(together int) func(context.Context, *options, func(func() error) error) error {
-	return func(ctx context.Context, o *options, use func(func() error) error) error {
-		_, err := withLedger(ctx, o, func(l *ledger.Ledger, _ string) (result, error) {
-			writers, commands := newWriters(together), make([]machine.Command, together)
-			var memory []byte
-			return result{}, use(func() error {
-				memory = memory[:0]
-				for i := range writers {
-					var err error
-					if commands[i], memory, err = writers[i].next().Encode(memory); err != nil {
-						return err
-					}
-				}
-				submission, err := l.Submit(ctx, commands)
-				if err != nil {
+func engineAllocs(together int) func(context.Context, *bed) (func() error, error) {
+	return func(ctx context.Context, b *bed) (func() error, error) {
+		writers, commands := newWriters(together), make([]machine.Command, together)
+		var memory []byte
+		return func() (err error) {
+			memory = memory[:0]
+			for i := range writers {
+				if commands[i], memory, err = writers[i].next().Encode(memory); err != nil {
 					return err
 				}
-				outcomes, err := submission.Wait(ctx)
-				if err == nil && outcomes[0].Code != machine.Committed {
-					err = errors.New(outcomes[0].Code.String())
-				}
+			}
+			submission, err := b.ledger.Submit(ctx, commands)
+			if err != nil {
 				return err
-			})
-		})
-		return err
+			}
+			outcomes, err := submission.Wait(ctx)
+			if err != nil {
+				return err
+			}
+			return decided(outcomes[0], nil, machine.Committed)
+		}, nil
 	}
 }
 
-// wireAllocs has one Writer, whose every frame has one write.
-func wireAllocs(ctx context.Context, o *options, use func(func() error) error) error {
-	return withLoopback(ctx, o, func(address string) (err error) {
-		c, err := client.New(client.Options{Server: address})
-		if err != nil {
-			return err
-		}
-		defer func() { err = errors.Join(err, c.Close()) }()
-		w, err := c.NewWriter(ctx, client.WriterOptions{Scope: benchScope, ClientID: "allocs"})
-		if err != nil {
-			return err
-		}
-		payload := operation()
-		return use(func() error {
-			_, err := w.Write(ctx, payload)
-			return err
-		})
+// wireAllocs has one Writer, whose every frame has one write. The server is in this process, so
+// that client and server are counted together.
+func wireAllocs(ctx context.Context, b *bed) (func() error, error) {
+	s, err := server.New(server.Options{Ledger: b.ledger, Version: "bench", Logger: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		return nil, err
+	}
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return nil, err
+	}
+	serving, stop := context.WithCancel(ctx)
+	served := make(chan error, 1)
+	// Ends with serving; its end is waited for on served.
+	go func() { served <- s.Serve(serving, listener) }()
+	b.later(func() error {
+		stop()
+		return <-served
 	})
+	b.server = &process{address: listener.Addr().String()}
+	write, err := streamWrites(ctx, b, 1)
+	return func() error { return write(ctx, 0) }, err
 }
 
 // judgeAllocs fails when a figure has grown, or has nothing to be held against.
 func judgeAllocs(stdout io.Writer, found, allowed map[string]float64) error {
-	var names, grown []string
-	for name := range found {
-		names = append(names, name)
-	}
-	slices.Sort(names)
-	for _, name := range names {
+	var grown []string
+	for _, name := range slices.Sorted(maps.Keys(found)) {
 		limit, known := allowed[name]
 		verdict := "ok"
 		switch {
@@ -179,27 +177,4 @@ func judgeAllocs(stdout io.Writer, found, allowed map[string]float64) error {
 			"or, if they are worth it, commit the new figures with go run ./bench allocs -update and say why", grown)
 	}
 	return nil
-}
-
-// withLoopback serves a ledger in this process, so that client and server are
-// counted together.
-func withLoopback(ctx context.Context, o *options, use func(address string) error) error {
-	_, err := withLedger(ctx, o, func(l *ledger.Ledger, _ string) (r result, err error) {
-		s, err := server.New(server.Options{Ledger: l, Version: "bench", Logger: slog.New(slog.DiscardHandler)})
-		if err != nil {
-			return r, err
-		}
-		listener, err := net.Listen("tcp", "127.0.0.1:0")
-		if err != nil {
-			return r, err
-		}
-		serving, stop := context.WithCancel(ctx)
-		served := make(chan error, 1)
-		// Ends with serving; its end is waited for on served.
-		go func() { served <- s.Serve(serving, listener) }()
-		err = use(listener.Addr().String())
-		stop()
-		return r, errors.Join(err, <-served)
-	})
-	return err
 }

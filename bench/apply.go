@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"cmp"
 	"context"
+	"crypto/sha256"
 	"encoding/binary"
 	"encoding/json"
 	"errors"
@@ -13,8 +14,6 @@ import (
 	"log/slog"
 	"maps"
 	"math/rand/v2"
-	"os"
-	"path/filepath"
 	"runtime"
 	"runtime/debug"
 	"slices"
@@ -22,6 +21,8 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/seqledger/seqledger/bench/harness"
+	"github.com/seqledger/seqledger/internal/keyed"
 	"github.com/seqledger/seqledger/ledger"
 	"github.com/seqledger/seqledger/ledger/machine"
 	"github.com/seqledger/seqledger/server"
@@ -181,7 +182,7 @@ func worstApply(ctx context.Context, arguments []string, stdout io.Writer) error
 		begin, *duration = slices.Repeat([]applyAttack{a}, 5), 0
 	}
 	server.TuneCollector() // as in a server, which keeps less garbage
-	if _, err := fmt.Fprintf(stdout, "seed %d, %s, %d cores\n", *seed, processor(), runtime.NumCPU()); err != nil {
+	if _, err := fmt.Fprintf(stdout, "seed %d, %s\n", *seed, harness.Machine()); err != nil {
 		return err
 	}
 	random := rand.New(rand.NewPCG(*seed, 0))
@@ -244,80 +245,53 @@ type attacker struct {
 }
 
 func runAttack(ctx context.Context, a applyAttack, below string) (result applyResult, err error) {
-	dir, err := os.MkdirTemp(below, "seqledger-apply-*")
-	if err != nil {
-		return result, err
-	}
-	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
-	began := time.Now()
-	x := &attacker{applyAttack: a, next: map[string]uint64{}}
-	open := func(at time.Time) error {
-		x.at = at
-		x.l, err = ledger.Open(ctx, ledger.Options{
-			Dir: filepath.Join(dir, "data"), Logger: slog.New(slog.DiscardHandler),
-			Clock:  func() time.Time { return at },
-			Config: machine.Config{EvictionInterval: 1_000_000, EvictionLimit: a.Limit, ReceiptWindow: a.Window},
-		})
-		return err
-	}
-	if err := open(began); err != nil {
-		return result, err
-	}
-	if err := x.prepare(ctx, began); err != nil {
-		return result, errors.Join(err, x.l.Close())
-	}
-	if err := x.l.Close(); err != nil {
-		return result, err
-	}
-	if err := open(began.Add(48 * time.Hour)); err != nil {
-		return result, err
-	}
-	faults, diskFaults := pageFaults()
-	failure := x.strike(ctx, func() func() uint64 { return watchMemory(x.l) })
-	result = applyResult{Attack: a, Slowest: x.l.Stats().SlowestApply, Memory: x.memory}
-	result.Faults, result.DiskFaults = pageFaults()
-	result.Faults -= faults
-	result.DiskFaults -= diskFaults
-	if failure != nil {
-		result.Failure = failure.Error()
-	}
-	return result, x.l.Close()
+	err = onBed(ctx, &options{dir: below}, func(ctx context.Context, b *bed) error {
+		began := time.Now()
+		x := &attacker{applyAttack: a, next: map[string]uint64{}}
+		open := func(at time.Time) (err error) {
+			x.at = at
+			x.l, err = ledger.Open(ctx, ledger.Options{
+				Dir: b.data(), Logger: slog.New(slog.DiscardHandler), Clock: func() time.Time { return at },
+				Config: machine.Config{EvictionInterval: 1_000_000, EvictionLimit: a.Limit, ReceiptWindow: a.Window},
+			})
+			return err
+		}
+		if err := open(began); err != nil {
+			return err
+		}
+		if err := errors.Join(x.prepare(ctx, began), x.l.Close()); err != nil {
+			return err
+		}
+		if err := open(began.Add(48 * time.Hour)); err != nil {
+			return err
+		}
+		faults, diskFaults := pageFaults()
+		failure := x.strike(ctx)
+		result = applyResult{Attack: a, Slowest: x.l.Stats().SlowestApply, Memory: x.memory}
+		result.Faults, result.DiskFaults = pageFaults()
+		result.Faults -= faults
+		result.DiskFaults -= diskFaults
+		if failure != nil {
+			result.Failure = failure.Error()
+		}
+		return x.l.Close()
+	})
+	return result, err
 }
 
-// memoryInUse returns what the heap has in use beside the changes that wait for
-// the state file, which have a bound of their own.
-func memoryInUse(l *ledger.Ledger) uint64 {
-	var m runtime.MemStats
-	runtime.ReadMemStats(&m)
-	return m.HeapInuse - min(m.HeapInuse, uint64(l.Stats().PendingBytes))
-}
-
-// watchMemory samples memoryInUse until the returned function is called, which returns the
+// watchMemory samples what the heap has in use beside the changes that wait for the state file,
+// which have a bound of their own, until the returned function is called, which returns the
 // maximum growth.
 func watchMemory(l *ledger.Ledger) (growth func() uint64) {
-	debug.FreeOSMemory()
-	before := memoryInUse(l)
-	stop, done := make(chan struct{}), make(chan struct{})
-	largest := before
-	// Ends with stop; joined by growth.
-	go func() {
-		defer close(done)
-		tick := time.NewTicker(5 * time.Millisecond)
-		defer tick.Stop()
-		for {
-			select {
-			case <-tick.C:
-				largest = max(largest, memoryInUse(l))
-			case <-stop:
-				return
-			}
-		}
-	}()
-	return func() uint64 {
-		close(stop)
-		<-done
-		return largest - before
+	inUse := func() int64 {
+		var m runtime.MemStats
+		runtime.ReadMemStats(&m)
+		return max(0, int64(m.HeapInuse)-l.Stats().PendingBytes)
 	}
+	debug.FreeOSMemory()
+	before := inUse()
+	largest := harness.Largest(5*time.Millisecond, inUse)
+	return func() uint64 { return uint64(max(before, largest()) - before) }
 }
 
 func (x *attacker) scope(i int) machine.Scope {
@@ -408,9 +382,6 @@ func (x *attacker) prepare(ctx context.Context, now time.Time) error {
 	return x.targets(ctx)
 }
 
-// now is the time of the ledger's clock.
-func (x *attacker) now() time.Time { return x.at }
-
 // targets sets the entities that conditions compare, half of them in each of
 // two long writes, and fills the window of the stream that is reused.
 func (x *attacker) targets(ctx context.Context) error {
@@ -438,7 +409,7 @@ func (x *attacker) targets(ctx context.Context) error {
 
 // strike sends the attack twice, because the first half may only prepare what
 // the second one meets in memory.
-func (x *attacker) strike(ctx context.Context, watch func() (growth func() uint64)) error {
+func (x *attacker) strike(ctx context.Context) error {
 	interval := x.Interval
 	if _, err := x.l.UpdateConfig(ctx, &machine.ConfigUpdate{EvictionInterval: &interval}, "bench"); err != nil {
 		return err
@@ -460,8 +431,8 @@ func (x *attacker) strike(ctx context.Context, watch func() (growth func() uint6
 	}
 	commands := cmp.Or(x.Commands, 4_096)
 	if do := commandKinds[x.Kind]; do != nil {
-		growth := watch()
-		err := forEach(ctx, 2*commands, func(ctx context.Context, i int) error { return do(x, ctx, i) })
+		growth := watchMemory(x.l)
+		err := each(ctx, 2*commands, callers, func(ctx context.Context, i int) error { return do(x, ctx, i) })
 		x.memory = max(x.memory, growth())
 		return err
 	}
@@ -478,7 +449,7 @@ func (x *attacker) strike(ctx context.Context, watch func() (growth func() uint6
 				}))
 			}
 		}
-		growth := watch()
+		growth := watchMemory(x.l)
 		err := x.submit(ctx, writes)
 		x.memory = max(x.memory, growth())
 		if err != nil {
@@ -570,4 +541,126 @@ func pageFaults() (all, disk int64) {
 		return 0, 0
 	}
 	return usage.Minflt + usage.Majflt, usage.Majflt
+}
+
+// The kinds of attacks whose commands are not writes to streams.
+var commandKinds = map[string]func(x *attacker, ctx context.Context, i int) error{
+	"reserve":  (*attacker).reserve,
+	"complete": (*attacker).reserveAndComplete,
+	"takeover": (*attacker).takeOver,
+	"keyed":    (*attacker).writeKeyed,
+	"open":     (*attacker).openSession,
+	"config":   (*attacker).changeConfig,
+}
+
+// callers is how many commands of these kinds are under way at once, so that they fill entries.
+const callers = 1_024
+
+// keyedID names a record as expensively as a client can: a principal of its own for each, and
+// long parts.
+func (x *attacker) keyedID(i int) machine.KeyedID {
+	id := machine.KeyedID{
+		Scope: x.scope(i), Namespace: strings.Repeat("n", min(max(x.KeyBytes, 1), machine.MaxNamespace)),
+		Principal: "client:" + strings.Repeat("p", min(x.KeyBytes, 400)) + fmt.Sprintf("%09d", i),
+	}
+	id.Key = sha256.Sum256(binary.BigEndian.AppendUint64(nil, uint64(i)))
+	return id
+}
+
+func (x *attacker) keyedCommand(i int, c keyed.Command) *machine.KeyedCommand {
+	return &machine.KeyedCommand{ID: x.keyedID(i), Actor: "client:attacker", MaxKeys: 1 << 30, Command: c}
+}
+
+func attemptOf(i, round int) (id keyed.AttemptID) {
+	binary.BigEndian.PutUint64(id[:], uint64(i)+1)
+	id[15] = byte(round)
+	return id
+}
+
+// tryReserve begins an ownership of a key that ends after a second, and returns its token.
+func (x *attacker) tryReserve(ctx context.Context, i, round int) (token uint64, err error) {
+	out, err := x.l.Keyed(ctx, x.keyedCommand(i, keyed.Command{
+		Kind: keyed.Reserve, AttemptID: attemptOf(i, round), ValidUntil: x.at.Add(time.Minute).UnixNano(),
+		Lease: int64(time.Second), TTL: int64(time.Hour), Policy: keyed.TakeOver,
+	}), 0, nil)
+	if err == nil && out.Keyed != nil && out.Keyed.Record != nil {
+		token = out.Keyed.Record.Token
+	}
+	return token, err
+}
+
+func (x *attacker) reserve(ctx context.Context, i int) error {
+	_, err := x.tryReserve(ctx, 1<<24+i, 0)
+	return err
+}
+
+// reserveAndComplete finishes a record with a response, which also becomes due in the index anew.
+func (x *attacker) reserveAndComplete(ctx context.Context, i int) error {
+	token, err := x.tryReserve(ctx, 1<<24+i, 0)
+	if err != nil {
+		return err
+	}
+	_, err = x.l.Keyed(ctx, x.keyedCommand(1<<24+i, keyed.Command{
+		Kind: keyed.Complete, AttemptID: attemptOf(1<<24+i, 0), Token: token, TTL: int64(time.Hour),
+		Response: make([]byte, min(x.ValueBytes, 8_000)), // so that what waits is not most of the memory
+	}), 0, nil)
+	return err
+}
+
+// takeOver takes one of the prepared records, whose lease is over, or a record that an earlier
+// command of the attack has taken.
+func (x *attacker) takeOver(ctx context.Context, i int) error {
+	_, err := x.tryReserve(ctx, i%max(x.Keys, 100), 1+i/max(x.Keys, 100))
+	return err
+}
+
+func (x *attacker) writeKeyed(ctx context.Context, i int) error {
+	w := &machine.KeyedWrite{ID: x.keyedID(1<<24 + i), Actor: "client:attacker", TTL: int64(time.Hour),
+		MaxKeys: 1 << 30}
+	for j := range x.Operations {
+		w.Operations = append(w.Operations, machine.Operation{Kind: machine.OpSetEntity,
+			Key: x.key(1<<24 + i*x.Operations + j)})
+	}
+	_, err := x.l.WriteKeyed(ctx, w, nil)
+	return err
+}
+
+// openSession fences a prepared stream, whose record has a full window if the streams are busy.
+func (x *attacker) openSession(ctx context.Context, i int) error {
+	o := &machine.OpenSession{
+		Scope: x.scope(i % max(x.Streams, 1)), ClientID: fmt.Sprintf("stream-%d", i%max(x.Streams, 1)),
+		Actor: "client:attacker",
+	}
+	binary.BigEndian.PutUint64(o.AttemptID[:], uint64(i)+1)
+	_, err := x.l.OpenSession(ctx, o)
+	return err
+}
+
+// changeConfig mixes changes of what a pass may take with small writes.
+func (x *attacker) changeConfig(ctx context.Context, i int) error {
+	if i%64 != 0 {
+		return x.openSession(ctx, i)
+	}
+	interval, limit, window := []uint64{1, 2, 1_000}[i/64%3], []uint64{1, 100_000}[i/64%2],
+		[]uint64{1, 64, 1_024}[i/64%3]
+	_, err := x.l.UpdateConfig(ctx, &machine.ConfigUpdate{
+		EvictionInterval: &interval, EvictionLimit: &limit, ReceiptWindow: &window,
+	}, "bench")
+	return err
+}
+
+// prepareKeys makes records that have expired when the attack begins: finished ones, and every
+// eighth one abandoned by its owner.
+func (x *attacker) prepareKeys(ctx context.Context) error {
+	return each(ctx, x.Keys, callers, func(ctx context.Context, i int) error {
+		token, err := x.tryReserve(ctx, i, 0)
+		if err != nil || i%8 == 0 {
+			return err
+		}
+		_, err = x.l.Keyed(ctx, x.keyedCommand(i, keyed.Command{
+			Kind: keyed.Complete, AttemptID: attemptOf(i, 0), Token: token, TTL: int64(time.Hour),
+			Response: make([]byte, min(x.ValueBytes, 2_000)),
+		}), 0, nil)
+		return err
+	})
 }

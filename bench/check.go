@@ -7,6 +7,7 @@ import (
 	"flag"
 	"fmt"
 	"io"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -15,6 +16,8 @@ import (
 	"strings"
 	"syscall"
 	"time"
+
+	"github.com/seqledger/seqledger/bench/harness"
 )
 
 // checkOptions are the flags of bench check.
@@ -54,12 +57,8 @@ func check(ctx context.Context, arguments []string, stdout io.Writer) (err error
 	if err != nil {
 		return err
 	}
-	ratios, err := comparePairs(o.pairs, func(ours bool) (map[string]float64, error) {
-		binary := before
-		if ours {
-			binary = now
-		}
-		return speeds(ctx, &o, binary, dir)
+	ratios, err := comparePairs(o.pairs, func(side int) (map[string]float64, error) {
+		return speeds(ctx, &o, []string{before, now}[side], dir)
 	})
 	if err != nil {
 		return err
@@ -128,20 +127,22 @@ func parseTable(text string) (map[string]float64, error) {
 	return found, nil
 }
 
-// comparePairs measures both sides in turn, and begins with the other one each
-// time. The result is the ratio now / before of each pair, by row.
-func comparePairs(pairs int, measure func(ours bool) (map[string]float64, error)) (map[string][]float64, error) {
+// comparePairs measures both sides in turns: 0 is the baseline and 1 this tree. The result is the
+// ratio now / before of each pair, by row.
+func comparePairs(pairs int, measure func(side int) (map[string]float64, error)) (map[string][]float64, error) {
+	var found [2][]map[string]float64
+	err := harness.Turns(pairs, 2, func(_, side int) error {
+		speeds, err := measure(side)
+		found[side] = append(found[side], speeds)
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
 	ratios := make(map[string][]float64)
 	for pair := range pairs {
-		var sides [2]map[string]float64
-		for _, turn := range []int{pair % 2, 1 - pair%2} {
-			var err error
-			if sides[turn], err = measure(turn == 1); err != nil {
-				return nil, err
-			}
-		}
-		for row, before := range sides[0] {
-			if now, ok := sides[1][row]; ok && before > 0 {
+		for row, before := range found[0][pair] {
+			if now, ok := found[1][pair][row]; ok && before > 0 {
 				ratios[row] = append(ratios[row], now/before)
 			}
 		}
@@ -154,21 +155,17 @@ func comparePairs(pairs int, measure func(ours bool) (map[string]float64, error)
 
 // judge prints the ratios and fails when one has dropped too far.
 func judge(stdout io.Writer, ratios map[string][]float64, tolerate float64, baseline string) error {
-	var names, slower []string
-	for name := range ratios {
-		names = append(names, name)
-	}
-	slices.Sort(names)
-	for _, name := range names {
-		list := slices.Sorted(slices.Values(ratios[name]))
-		middle := (list[(len(list)-1)/2] + list[len(list)/2]) / 2
+	var slower []string
+	for _, name := range slices.Sorted(maps.Keys(ratios)) {
+		list := ratios[name]
+		middle := harness.Median(list)
 		verdict := "ok"
 		if middle < 1-tolerate {
 			verdict = "SLOWER"
 			slower = append(slower, fmt.Sprintf("%s: %.2f", name, middle))
 		}
 		if _, err := fmt.Fprintf(stdout, "%-12s %.2f of %s (%d pairs, %.2f to %.2f)  %s\n",
-			name, middle, baseline, len(list), list[0], list[len(list)-1], verdict); err != nil {
+			name, middle, baseline, len(list), slices.Min(list), slices.Max(list), verdict); err != nil {
 			return err
 		}
 	}

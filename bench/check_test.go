@@ -43,10 +43,11 @@ func TestCheckComparesPairs(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			calls, firsts := 0, make(map[bool]int)
-			ratios, err := comparePairs(4, func(ours bool) (map[string]float64, error) {
+			calls, firsts := 0, [2]int{}
+			ratios, err := comparePairs(4, func(side int) (map[string]float64, error) {
+				ours := side == 1
 				if calls%2 == 0 {
-					firsts[ours]++
+					firsts[side]++
 				}
 				calls++
 				noise := 1 / float64(1+(calls-1)/2) // the machine gets busier, pair by pair
@@ -62,7 +63,7 @@ func TestCheckComparesPairs(t *testing.T) {
 			})
 			var out strings.Builder
 			if err == nil {
-				if firsts[true] != firsts[false] {
+				if firsts[0] != firsts[1] {
 					t.Errorf("one side always began: %v", firsts)
 				}
 				err = judge(&out, ratios, 0.15, "main")

@@ -3,6 +3,7 @@ package main
 import (
 	"cmp"
 	"context"
+	"encoding/binary"
 	"encoding/json"
 	"errors"
 	"flag"
@@ -10,13 +11,17 @@ import (
 	"io"
 	"io/fs"
 	"log/slog"
+	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"runtime"
 	"slices"
-	"strconv"
 	"strings"
+	"syscall"
 	"time"
+	"unsafe"
 
+	"github.com/seqledger/seqledger/bench/harness"
 	"github.com/seqledger/seqledger/ledger"
 	"github.com/seqledger/seqledger/ledger/machine"
 )
@@ -30,73 +35,24 @@ type growthOptions struct {
 	dir, out string
 }
 
-// costs are what the operations of one ledger cost: medians of several rounds.
-type costs struct {
-	WriteMicros float64 `json:"write_us"` // throughput of 256 writers over all streams, as time for one write
-	WriteP99    float64 `json:"write_p99_ms"`
-	// WriteCPU is the processor time of the whole process for one write, with its part of the checkpoints.
-	WriteCPU     float64 `json:"write_cpu_us"`
-	ReplayMicros float64 `json:"replay_us"` // of a random stream's last write
-	ReplayP99    float64 `json:"replay_p99_ms"`
-	ReplayCPU    float64 `json:"replay_cpu_us"`
-	ReplayCached float64 `json:"replay_cached"` // the part of the replays that the response cache answered
-	OpenSeconds  float64 `json:"open_s"`        // after an orderly end
-	CloseSeconds float64 `json:"checkpoint_s"`  // an orderly end, whose work is a checkpoint of 1,000 changed streams
-	EvictMicros  float64 `json:"evict_us"`      // one stream, measured by letting all of them expire
-}
-
-// streamsPoint is what things cost with so many streams.
-type streamsPoint struct {
-	Streams int `json:"streams"`
-	costs
-	DiskBytes    int64   `json:"disk_bytes"`
-	MemoryBytes  int64   `json:"memory_bytes"`      // the heap, with what waits for a checkpoint
-	OpenMemory   int64   `json:"memory_open_bytes"` // the same of a ledger that was just opened
-	BytesAStream float64 `json:"bytes_per_stream"`  // of the disk
-}
-
-// minutePoint is what a minute of steady load has shown.
-type minutePoint struct {
-	Minutes     float64 `json:"minutes"` // of load so far
-	Writes      uint64  `json:"writes"`  // so far
-	PerSecond   float64 `json:"writes_per_s"`
-	P50         float64 `json:"p50_ms"`
-	P99         float64 `json:"p99_ms"`
-	Unserved    int64   `json:"unserved"` // due and not begun in that minute
-	StateBytes  int64   `json:"state_bytes"`
-	LogBytes    int64   `json:"log_bytes"`    // the files of the log
-	MemoryBytes int64   `json:"memory_bytes"` // the heap
-	Written     uint64  `json:"log_written"`  // to the log, so far
-}
-
-// markPoint is what things cost after some time of load.
-type markPoint struct {
-	Minutes float64 `json:"minutes"`
-	Writes  uint64  `json:"writes"`
-	costs
-	StateBytes int64  `json:"state_bytes"` // after an orderly end
-	LogBytes   int64  `json:"log_bytes"`   // the files of the log, then
-	Written    uint64 `json:"log_written"`
-}
-
-// day is a day at the rate of the load, extrapolated from the time between the
-// last two marks.
-type day struct {
-	Rate         int     `json:"writes_per_s"`
-	StateBytes   float64 `json:"state_bytes"`
-	LogBytes     int64   `json:"log_bytes"` // the most that the files of the log took: it is truncated
-	WrittenBytes float64 `json:"log_bytes_written"`
-	MemoryBytes  int64   `json:"memory_bytes"` // the most that was seen
-}
-
-// growthReport is growth.json.
+// growthReport is growth.json. The names of its values say their units.
 type growthReport struct {
-	Machine string         `json:"machine"`
-	Date    string         `json:"date"`
-	Streams []streamsPoint `json:"streams"`
-	Load    []minutePoint  `json:"load"`
-	Marks   []markPoint    `json:"marks"`
-	Day     day            `json:"day"`
+	Machine string           `json:"machine"`
+	Date    string           `json:"date"`
+	Streams []harness.Values `json:"streams"` // what things cost with so many streams
+	Load    []harness.Values `json:"load"`    // what a minute of steady load has shown
+	Marks   []harness.Values `json:"marks"`   // what things cost after so much of it
+	// Day is a day at the rate of the load, extrapolated from the time between the last two marks.
+	Day harness.Values `json:"day"`
+}
+
+// costs are what the operations of a ledger cost: the values of measure, for people.
+const costs = "write %.1f µs (p99 %.1f ms, processor %.1f µs), retry %.1f µs (processor %.1f µs, %.0f %% cached), " +
+	"open %.3f s, checkpoint %.3f s, eviction %.1f µs"
+
+func sayCosts(v harness.Values) string {
+	return fmt.Sprintf(costs, v["write_us"], v["write_p99_ms"], v["write_cpu_us"], v["replay_us"], v["replay_cpu_us"],
+		100*v["replay_cached"], v["open_s"], v["checkpoint_s"], v["evict_us"])
 }
 
 // growth measures how costs grow with time and with the number of streams.
@@ -109,7 +65,7 @@ func growth(ctx context.Context, arguments []string, stdout io.Writer) error {
 	if err != nil {
 		return err
 	}
-	report.Machine, report.Date = processor(), time.Now().UTC().Format(time.RFC3339)
+	report.Machine, report.Date = harness.Machine(), time.Now().UTC().Format(time.RFC3339)
 	if len(o.marks) > 0 {
 		if err := growLoad(ctx, o, report, stdout); err != nil {
 			return errors.Join(err, context.Cause(ctx))
@@ -120,25 +76,20 @@ func growth(ctx context.Context, arguments []string, stdout io.Writer) error {
 		if err != nil {
 			return fmt.Errorf("%d streams: %w", n, errors.Join(err, context.Cause(ctx)))
 		}
-		report.Streams = slices.DeleteFunc(report.Streams, func(old streamsPoint) bool { return old.Streams == n })
+		report.Streams = slices.DeleteFunc(report.Streams,
+			func(old harness.Values) bool { return old["streams"] == p["streams"] })
 		report.Streams = append(report.Streams, p)
-		slices.SortFunc(report.Streams, func(a, b streamsPoint) int { return cmp.Compare(a.Streams, b.Streams) })
-		_, err = fmt.Fprintf(stdout, "%9d streams: %s; disk %d B a stream, memory %d MiB, %d MiB just opened\n",
-			n, p.costs, int(p.BytesAStream), p.MemoryBytes>>20, p.OpenMemory>>20)
-		if err := errors.Join(err, publishGrowth(o, report)); err != nil {
+		slices.SortFunc(report.Streams, func(a,
+			b harness.Values) int {
+			return cmp.Compare(a["streams"], b["streams"])
+		})
+		_, err = fmt.Fprintf(stdout, "%9d streams: %s; disk %.0f B a stream, memory %.0f MiB, %.0f MiB just opened\n",
+			n, sayCosts(p), p["bytes_per_stream"], p["memory_bytes"]/(1<<20), p["memory_open_bytes"]/(1<<20))
+		if err := errors.Join(err, report.publish(o.out)); err != nil {
 			return err
 		}
 	}
 	return nil
-}
-
-// String says the costs in one line.
-func (c costs) String() string {
-	return fmt.Sprintf(
-		"write %.1f µs (p99 %.1f ms, processor %.1f µs), retry %.1f µs (processor %.1f µs, %.0f %% cached), open %.3f s,"+
-			" checkpoint %.3f s, eviction %.1f µs",
-		c.WriteMicros, c.WriteP99, c.WriteCPU, c.ReplayMicros, c.ReplayCPU, 100*c.ReplayCached,
-		c.OpenSeconds, c.CloseSeconds, c.EvictMicros)
 }
 
 // growthFlags reads the flags.
@@ -158,16 +109,16 @@ func growthFlags(arguments []string) (*growthOptions, error) {
 	if err := flags.Parse(arguments); err != nil {
 		return nil, err
 	}
-	for _, field := range fields(*streams) {
-		n, err := strconv.Atoi(field)
-		if err != nil || n < growthWriters {
-			return nil, fmt.Errorf("-streams: %q is not a number of at least %d", field, growthWriters)
-		}
-		o.streams = append(o.streams, n)
+	var err error
+	if o.streams, err = harness.Numbers("-streams", *streams, growthWriters); err != nil {
+		return nil, err
 	}
 	var last time.Duration
-	for _, field := range fields(*marks) {
+	for field := range strings.SplitSeq(*marks, ",") {
 		mark, err := time.ParseDuration(field)
+		if field == "" {
+			continue
+		}
 		if err != nil || mark <= last {
 			return nil, fmt.Errorf("-marks: %q is not a duration, such as 10m, longer than the one before", field)
 		}
@@ -183,44 +134,6 @@ func growthFlags(arguments []string) (*growthOptions, error) {
 		return nil, errors.New("growth takes flags alone, and -rate and -duration must be more than 0; see -help")
 	}
 	return &o, nil
-}
-
-// fields splits at commas; nothing has no fields.
-func fields(list string) []string {
-	if list == "" {
-		return nil
-	}
-	return strings.Split(list, ",")
-}
-
-// growthWriters write at once.
-const growthWriters = 256
-
-// quietLedger opens a ledger without a log.
-func quietLedger(ctx context.Context, dir string, config machine.Config,
-	clock func() time.Time) (*ledger.Ledger, error) {
-	return ledger.Open(ctx, ledger.Options{Dir: dir, Config: config, Clock: clock,
-		Logger: slog.New(slog.DiscardHandler)})
-}
-
-// heldBytes returns the bytes of all files below a directory, or of one file, as
-// the disk holds them.
-func heldBytes(path string) (bytes int64, err error) {
-	err = filepath.WalkDir(path, func(path string, entry fs.DirEntry, err error) error {
-		if errors.Is(err, fs.ErrNotExist) {
-			return nil // the log drops its old files meanwhile
-		}
-		if err != nil || entry.IsDir() {
-			return err
-		}
-		held, err := blocksOf(path)
-		if errors.Is(err, fs.ErrNotExist) {
-			return nil
-		}
-		bytes += held
-		return err
-	})
-	return bytes, err
 }
 
 // priorGrowth returns what an earlier run has left in the directory.
@@ -243,21 +156,439 @@ func priorGrowth(out string) (*growthReport, error) {
 	return report, err
 }
 
-// publishGrowth writes the files.
-func publishGrowth(o *growthOptions, report *growthReport) error {
-	if o.out == "" {
+// publish writes the files.
+func (r *growthReport) publish(out string) error {
+	if out == "" {
 		return nil
 	}
-	if err := os.MkdirAll(o.out, 0o755); err != nil {
+	return errors.Join(os.MkdirAll(out, 0o755), harness.WriteJSON(filepath.Join(out, "growth.json"), r),
+		harness.WritePictures(out, r.pictures()))
+}
+
+// curve is one line of a picture: a value of each point, in the picture's unit.
+type curve struct {
+	name, value string
+	factor      float64
+}
+
+// pictures returns the charts by the names of their files.
+func (r *growthReport) pictures() map[string]*harness.Chart {
+	draw := func(c harness.Chart, points []harness.Values, x string, curves ...curve) *harness.Chart {
+		for _, p := range points {
+			for _, line := range curves {
+				c.Add(line.name, p[x], p[line.value]*line.factor)
+			}
+		}
+		return &c
+	}
+	const mebibyte = 1.0 / (1 << 20)
+	micros := []curve{{"write", "write_us", 1}, {"retry", "replay_us", 1}, {"eviction", "evict_us", 1}}
+	life := []curve{{"open", "open_s", 1}, {"checkpoint", "checkpoint_s", 1}}
+	// Over the minutes both kinds share a picture, in one unit.
+	both := append(slices.Clone(micros), curve{"open", "open_s", 1e6}, curve{"checkpoint", "checkpoint_s", 1e6})
+	return map[string]*harness.Chart{
+		"growth-costs.svg": draw(harness.Chart{Title: "Cost against streams", X: "streams", Y: "µs", LogX: true,
+			LogY: true}, r.Streams, "streams", micros...),
+		"growth-life.svg": draw(harness.Chart{Title: "Opening and checkpoint against streams", X: "streams",
+			Y:    "seconds",
+			LogX: true, LogY: true}, r.Streams, "streams", life...),
+		"growth-minutes.svg": draw(harness.Chart{Title: "Cost against minutes of load", X: "minutes", Y: "µs",
+			LogX: true,
+			LogY: true}, r.Marks, "minutes", both...),
+		"growth-size.svg": draw(harness.Chart{Title: "Size against minutes of load", X: "minutes", Y: "MiB"}, r.Load,
+			"minutes", curve{"state file", "state_bytes", mebibyte}, curve{"log", "log_bytes", mebibyte},
+			curve{"memory", "memory_bytes", mebibyte}),
+		"growth-latency.svg": draw(harness.Chart{Title: "Latency against minutes of load", X: "minutes", Y: "ms",
+			LogY: true}, r.Load, "minutes", curve{"p50", "p50_ms", 1}, curve{"p99", "p99_ms", 1}),
+	}
+}
+
+const (
+	// growthWriters write at once.
+	growthWriters = 256
+	// steadyStreams is over how many streams the steady load writes.
+	steadyStreams = 10_000
+	// costRounds is how often a cost is measured; its median counts, because others may use the
+	// machine.
+	costRounds = 3
+)
+
+// growLoad writes at a steady rate, measures what things cost at the marks, and
+// extrapolates a day.
+func growLoad(ctx context.Context, o *growthOptions, report *growthReport, stdout io.Writer) error {
+	return withCrowd(ctx, o, steadyStreams, func(ctx context.Context, c *crowd) error {
+		report.Load, report.Marks = nil, nil
+		loaded := time.Duration(0)
+		written := 0.0 // bytes of the log up to the last opening
+		opened := c.ledger.Stats().LogBytes
+		writes := float64(steadyStreams)
+		point := func() harness.Values {
+			return harness.Values{"minutes": loaded.Minutes(), "writes": writes,
+				"log_written": written + float64(c.ledger.Stats().LogBytes-opened)}
+		}
+		for _, mark := range o.marks {
+			for loaded < mark {
+				length := min(time.Minute, mark-loaded)
+				measured, err := harness.Run(ctx, harness.Load{Workers: growthWriters, Duration: length,
+					Rate: float64(o.rate)},
+					func(ctx context.Context, worker int) error { return c.write(ctx, c.pick(worker)) })
+				if err != nil {
+					return err
+				}
+				loaded += length
+				writes += float64(measured.Operations)
+				p := point()
+				p["writes_per_s"], p["unserved"] = measured.PerSecond(), float64(measured.Unserved)
+				p["p50_ms"], p["p99_ms"] = measured.Latency.Milliseconds(50), measured.Latency.Milliseconds(99)
+				p["memory_bytes"] = c.memory()
+				if err := c.sizes(p); err != nil {
+					return err
+				}
+				report.Load = append(report.Load, p)
+				_, err = fmt.Fprintf(stdout, "%6.2f min: %9.0f writes, %5.0f/s, p50 %.2f ms, p99 %.2f ms, %.0f not begun, "+
+					"state %.0f MiB, log %.0f MiB, memory %.0f MiB\n", p["minutes"], p["writes"], p["writes_per_s"],
+					p["p50_ms"], p["p99_ms"], p["unserved"], p["state_bytes"]/(1<<20), p["log_bytes"]/(1<<20),
+					p["memory_bytes"]/(1<<20))
+				if err != nil {
+					return err
+				}
+			}
+			p := point()
+			if err := c.mark(ctx, o, p); err != nil {
+				return fmt.Errorf("after %v of load: %w", mark, err)
+			}
+			report.Marks = append(report.Marks, p)
+			written, opened = p["log_written"], c.ledger.Stats().LogBytes
+			if _, err := fmt.Fprintf(stdout, "%6.2f min: %s; state %.0f MiB\n", p["minutes"], sayCosts(p),
+				p["state_bytes"]/(1<<20)); err != nil {
+				return err
+			}
+			if err := report.publish(o.out); err != nil {
+				return err
+			}
+		}
+		report.Day = extrapolate(o.rate, report.Marks, report.Load)
+		d := report.Day
+		_, err := fmt.Fprintf(stdout, "a day at %d writes a second: a state file of %.1f GiB, a log of %.0f MiB at most, "+
+			"%.1f GiB written to it, %.0f MiB of memory at most\n", o.rate, d["state_bytes"]/(1<<30),
+			d["log_bytes"]/(1<<20), d["log_bytes_written"]/(1<<30), d["memory_bytes"]/(1<<20))
+		return errors.Join(err, report.publish(o.out))
+	})
+}
+
+// mark measures the costs while the load pauses: on a copy, because measuring
+// writes more than minutes of load do, and evicts.
+func (c *crowd) mark(ctx context.Context, o *growthOptions, p harness.Values) error {
+	if err := errors.Join(c.close(), c.sizes(p)); err != nil {
 		return err
 	}
-	b, err := json.MarshalIndent(report, "", "  ")
+	err := c.copied(func(copied *crowd) error {
+		if err := copied.open(ctx, nil); err != nil {
+			return err
+		}
+		return copied.measure(ctx, o, p)
+	})
+	return errors.Join(err, c.open(ctx, nil))
+}
+
+// extrapolate takes the growth for each write from the time between the last two
+// marks. At both the state file was complete; between them nothing but the load
+// has written.
+func extrapolate(rate int, marks, minutes []harness.Values) harness.Values {
+	first, last := marks[len(marks)-2], marks[len(marks)-1]
+	d := harness.Values{"writes_per_s": float64(rate), "state_bytes": 0, "log_bytes_written": 0, "log_bytes": 0,
+		"memory_bytes": 0}
+	writes := last["writes"] - first["writes"]
+	if writes <= 0 {
+		return d
+	}
+	const seconds = 24 * 60 * 60
+	times := seconds * float64(rate) / writes
+	d["state_bytes"] = (last["state_bytes"] - first["state_bytes"]) * times
+	d["log_bytes_written"] = (last["log_written"] - first["log_written"]) * times
+	// Not extrapolated: the log, what waits for a checkpoint and the cache of
+	// answers are bounded, and go up and down.
+	for _, p := range minutes {
+		if p["minutes"] > first["minutes"] {
+			d["memory_bytes"] = max(d["memory_bytes"], p["memory_bytes"])
+			d["log_bytes"] = max(d["log_bytes"], p["log_bytes"])
+		}
+	}
+	return d
+}
+
+// growStreams measures a ledger with so many streams.
+func growStreams(ctx context.Context, o *growthOptions, streams int) (p harness.Values, err error) {
+	err = withCrowd(ctx, o, streams, func(ctx context.Context, c *crowd) (err error) {
+		p = harness.Values{"streams": float64(streams), "memory_bytes": c.memory()}
+		if p["disk_bytes"], err = heldBytes(c.dir); err != nil {
+			return err
+		}
+		p["bytes_per_stream"] = p["disk_bytes"] / float64(streams)
+		if err := errors.Join(c.close(), c.open(ctx, nil)); err != nil {
+			return err
+		}
+		p["memory_open_bytes"] = c.memory()
+		return c.measure(ctx, o, p)
+	})
+	return p, err
+}
+
+// crowd is a ledger with many streams, shared out among the writers.
+type crowd struct {
+	ledger    *ledger.Ledger
+	dir       string
+	config    machine.Config
+	sequences []uint32 // by stream; one writer alone looks at each
+	random    []*rand.Rand
+}
+
+// crowdPayload is what every write of a crowd appends.
+var crowdPayload = make([]byte, payloadBytes)
+
+func crowdWrite(name string, stream int, sequence uint64) *machine.Write {
+	w := &machine.Write{
+		Scope: machine.Scope{Organization: "acme", Vault: "main"}, ClientID: fmt.Sprint(name, stream),
+		Actor:    "system:bench",
+		Sequence: sequence, Operations: []machine.Operation{{Kind: machine.OpAppend, Value: crowdPayload}},
+	}
+	w.Key.Present = true
+	binary.BigEndian.PutUint64(w.Key.UUID[:8], uint64(stream))
+	binary.BigEndian.PutUint64(w.Key.UUID[8:], sequence)
+	return w
+}
+
+// withCrowd uses a ledger with so many streams of one write each, and removes it afterwards.
+func withCrowd(
+	ctx context.Context, o *growthOptions, streams int, use func(ctx context.Context, c *crowd) error,
+) error {
+	return onBed(ctx, &options{dir: o.dir}, func(ctx context.Context, b *bed) error {
+		config := machine.DefaultConfig()
+		// Small, so that few writes let all streams go once they are due.
+		config.EvictionInterval = 100
+		config.MaxStreams = max(config.MaxStreams, uint64(streams)+growthWriters)
+		c := &crowd{dir: b.data(), config: config, sequences: make([]uint32, streams)}
+		if err := c.open(ctx, nil); err != nil {
+			return err
+		}
+		b.later(c.close)
+		for i := range growthWriters {
+			c.random = append(c.random, rand.New(rand.NewPCG(uint64(i), 1)))
+		}
+		err := each(ctx, growthWriters, growthWriters, func(ctx context.Context, worker int) error {
+			for stream := worker; stream < streams; stream += growthWriters {
+				if err := c.write(ctx, stream); err != nil {
+					return err
+				}
+			}
+			return nil
+		})
+		if err != nil {
+			return err
+		}
+		return use(ctx, c)
+	})
+}
+
+// open opens the ledger; a nil clock is the system's.
+func (c *crowd) open(ctx context.Context, clock func() time.Time) (err error) {
+	c.ledger, err = ledger.Open(ctx, ledger.Options{Dir: c.dir, Config: c.config, Clock: clock,
+		Logger: slog.New(slog.DiscardHandler)})
+	return err
+}
+
+// close ends the ledger in order, if it is open.
+func (c *crowd) close() error {
+	if c.ledger == nil {
+		return nil
+	}
+	ended := c.ledger
+	c.ledger = nil
+	return ended.Close()
+}
+
+// copied calls do with a copy of a closed crowd, which is removed afterwards.
+func (c *crowd) copied(do func(*crowd) error) (err error) {
+	dir, err := os.MkdirTemp(filepath.Dir(c.dir), "copy-*")
 	if err != nil {
 		return err
 	}
-	err = os.WriteFile(filepath.Join(o.out, "growth.json"), append(b, '\n'), 0o644)
-	for name, picture := range report.pictures() {
-		err = errors.Join(err, os.WriteFile(filepath.Join(o.out, name), []byte(picture.SVG()), 0o644))
+	other := &crowd{dir: dir, config: c.config, sequences: slices.Clone(c.sequences), random: c.random}
+	defer func() { err = errors.Join(err, other.close(), os.RemoveAll(dir)) }()
+	if err := os.CopyFS(dir, os.DirFS(c.dir)); err != nil {
+		return err
 	}
+	syscall.Sync() // otherwise writing the copy would disturb the measurement
+	return do(other)
+}
+
+// memory returns the bytes of the heap that are in use, without what the
+// crowd itself takes for each stream.
+func (c *crowd) memory() float64 {
+	// What a sync.Pool holds survives the first collection: that of the ledger
+	// that was open before is tens of megabytes.
+	runtime.GC()
+	runtime.GC()
+	var m runtime.MemStats
+	runtime.ReadMemStats(&m)
+	return float64(int64(m.HeapAlloc) - int64(len(c.sequences))*int64(unsafe.Sizeof(c.sequences[0])))
+}
+
+// write makes the next write of a stream.
+func (c *crowd) write(ctx context.Context, stream int) error {
+	c.sequences[stream]++
+	out, err := c.ledger.Write(ctx, crowdWrite("client-", stream, uint64(c.sequences[stream])))
+	return decided(out, err, machine.Committed)
+}
+
+// replay repeats the last write of a stream.
+func (c *crowd) replay(ctx context.Context, stream int) error {
+	out, err := c.ledger.Write(ctx, crowdWrite("client-", stream, uint64(c.sequences[stream])))
+	return decided(out, err, machine.Replayed)
+}
+
+// pick returns any stream of a writer's share.
+func (c *crowd) pick(worker int) int {
+	share := (len(c.sequences) - worker + growthWriters - 1) / growthWriters
+	return worker + growthWriters*c.random[worker].IntN(share)
+}
+
+// sizes adds the bytes of the disk that the state file and the log take.
+func (c *crowd) sizes(p harness.Values) (err error) {
+	var errLog error
+	p["state_bytes"], err = heldBytes(filepath.Join(c.dir, "state.db"))
+	p["log_bytes"], errLog = heldBytes(filepath.Join(c.dir, "log"))
+	return errors.Join(err, errLog)
+}
+
+// heldBytes returns the bytes of all files below a directory, or of one file, as
+// the disk holds them.
+func heldBytes(path string) (bytes float64, err error) {
+	err = filepath.WalkDir(path, func(path string, entry fs.DirEntry, err error) error {
+		var info syscall.Stat_t
+		if err == nil && !entry.IsDir() {
+			if err = syscall.Stat(path, &info); err == nil {
+				const blockBytes = 512 // whatever the file system's own are
+				bytes += float64(info.Blocks * blockBytes)
+			}
+		}
+		if errors.Is(err, fs.ErrNotExist) {
+			return nil // the log drops its old files meanwhile
+		}
+		return err
+	})
+	return bytes, err
+}
+
+// measure adds what the operations of an open crowd cost, in medians, and leaves it
+// closed.
+func (c *crowd) measure(ctx context.Context, o *growthOptions, p harness.Values) error {
+	rounds := make([]harness.Values, costRounds)
+	for i := range rounds {
+		rounds[i] = harness.Values{}
+		if err := errors.Join(c.speeds(ctx, o, rounds[i]), c.reopen(ctx, rounds[i])); err != nil {
+			return err
+		}
+	}
+	if err := c.close(); err != nil {
+		return err
+	}
+	writeMicros := harness.Median(harness.Of(rounds, "write_us"))
+	for i := range rounds {
+		err := c.copied(func(copied *crowd) (err error) {
+			rounds[i]["evict_us"], err = copied.evict(ctx, writeMicros)
+			return err
+		})
+		if err != nil {
+			return err
+		}
+	}
+	for name, value := range harness.Medians(rounds) {
+		p[name] = value
+	}
+	return nil
+}
+
+// speeds measures writes and replays: throughput of 256 writers over all streams, as time for one,
+// and the processor time of the whole process, with its part of the checkpoints.
+func (c *crowd) speeds(ctx context.Context, o *growthOptions, p harness.Values) error {
+	measure := func(name string, do func(ctx context.Context, stream int) error) error {
+		measured, err := harness.RunSome(ctx, harness.Load{
+			Workers: growthWriters, Warmup: o.duration / 10, Duration: o.duration, Meter: harness.Usage(c.dir),
+		}, func(ctx context.Context, worker int) error { return do(ctx, c.pick(worker)) })
+		if err != nil {
+			return err
+		}
+		v := measured.Values()
+		p[name+"_us"], p[name+"_p99_ms"] = 1e6/measured.PerSecond(), v["p99_ms"]
+		p[name+"_cpu_us"] = v["client_cpu_us_per_write"]
+		return nil
+	}
+	if err := measure("write", c.write); err != nil {
+		return err
+	}
+	before := c.ledger.Stats()
+	err := measure("replay", c.replay)
+	after := c.ledger.Stats()
+	hits, misses := after.CacheHits-before.CacheHits, after.CacheMisses-before.CacheMisses
+	p["replay_cached"] = float64(hits) / float64(max(1, hits+misses))
 	return err
+}
+
+// reopen measures an orderly end and the next start.
+func (c *crowd) reopen(ctx context.Context, p harness.Values) error {
+	// Without what the load has left behind.
+	if err := errors.Join(c.close(), c.open(ctx, nil)); err != nil {
+		return err
+	}
+	const changed = 1000
+	for i := range min(changed, len(c.sequences)) {
+		if err := c.write(ctx, c.pick(i%growthWriters)); err != nil {
+			return err
+		}
+	}
+	began := time.Now()
+	if err := c.close(); err != nil {
+		return err
+	}
+	p["checkpoint_s"] = time.Since(began).Seconds()
+	began = time.Now()
+	err := c.open(ctx, nil)
+	p["open_s"] = time.Since(began).Seconds()
+	return err
+}
+
+// evict opens a closed crowd at a time when all of its streams are due, lets
+// them go by writes of other streams, takes the time of these writes off, and
+// returns the microseconds for each stream.
+func (c *crowd) evict(ctx context.Context, writeMicros float64) (float64, error) {
+	later := time.Now().Add(2 * time.Duration(c.config.ClientTTL))
+	if err := c.open(ctx, func() time.Time { return later }); err != nil {
+		return 0, err
+	}
+	began := time.Now()
+	for round := uint64(1); ; round++ {
+		err := each(ctx, growthWriters, growthWriters, func(ctx context.Context, worker int) error {
+			out, err := c.ledger.Write(ctx, crowdWrite("late-", worker, round))
+			return decided(out, err, machine.Committed)
+		})
+		if err != nil {
+			return 0, err
+		}
+		var left uint64
+		if err := c.ledger.View(ctx, func(v machine.View) error {
+			left = v.Streams()
+			return nil
+		}); err != nil {
+			return 0, err
+		}
+		writes := float64(round * growthWriters)
+		if left <= growthWriters {
+			micros := float64(time.Since(began).Microseconds()) - writes*writeMicros
+			return max(0, micros/float64(len(c.sequences))), nil
+		}
+		if writes > float64(10*len(c.sequences)+100_000) {
+			return 0, fmt.Errorf("%d streams are still there after %.0f writes", left, writes)
+		}
+	}
 }

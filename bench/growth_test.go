@@ -1,13 +1,17 @@
 package main
 
 import (
+	"context"
 	"encoding/json"
+	"maps"
 	"os"
 	"path/filepath"
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
 
+	"github.com/seqledger/seqledger/bench/harness"
 	"github.com/seqledger/seqledger/ledger/machine"
 )
 
@@ -33,10 +37,14 @@ func grown(t *testing.T, out string, arguments ...string) (growthReport, string)
 	return report, said.String()
 }
 
-func (c *costs) areMeasured() bool {
-	return c.WriteMicros > 0 && c.WriteP99 > 0 && c.WriteCPU > 0 && c.ReplayMicros > 0 && c.ReplayCPU > 0 &&
-		c.ReplayP99 > 0 && c.OpenSeconds > 0 && c.CloseSeconds > 0
+// measured reports whether all of these values are more than 0.
+func measured(p harness.Values, names ...string) bool {
+	return !slices.ContainsFunc(names, func(name string) bool { return p[name] <= 0 })
 }
+
+// measuredCosts are the costs that cannot be 0.
+var measuredCosts = []string{"write_us", "write_p99_ms", "write_cpu_us", "replay_us", "replay_cpu_us", "replay_p99_ms",
+	"open_s", "checkpoint_s"}
 
 // TestGrowth runs it small, in two parts: every measurement must have been made,
 // nothing may be left behind, and the second part keeps what the first reported.
@@ -54,31 +62,35 @@ func TestGrowth(t *testing.T) {
 	}
 	for i, p := range loaded.Marks {
 		minute := loaded.Load[i]
-		if !p.areMeasured() || p.StateBytes <= 0 || p.Written == 0 || minute.P50 <= 0 || minute.P99 < minute.P50 ||
-			minute.LogBytes <= 0 || minute.MemoryBytes <= 0 {
+		if !measured(p, measuredCosts...) || !measured(p, "state_bytes", "log_written") ||
+			!measured(minute, "p50_ms", "log_bytes", "memory_bytes") || minute["p99_ms"] < minute["p50_ms"] {
 			t.Errorf("not measured: %+v, %+v", p, minute)
 		}
 		// What is measured at a mark must not count as load.
-		due := uint64(500 * p.Minutes * 60)
-		if all := p.Writes + uint64(loaded.Load[0].Unserved+loaded.Load[i].Unserved); p.Writes > steadyStreams+due+1 ||
-			all+1 < steadyStreams+due {
-			t.Errorf("%d writes after %.4f minutes, of which %d were due", p.Writes-steadyStreams, p.Minutes, due)
+		due := float64(uint64(500 * p["minutes"] * 60))
+		all := p["writes"] + loaded.Load[0]["unserved"]
+		if i > 0 {
+			all += minute["unserved"]
+		}
+		if p["writes"] > steadyStreams+due+1 || all+1 < steadyStreams+due {
+			t.Errorf("%v writes after %.4f minutes, of which %v were due", p["writes"]-steadyStreams, p["minutes"], due)
 		}
 	}
-	if loaded.Day.WrittenBytes <= 0 || loaded.Day.Rate != 500 || loaded.Day.LogBytes <= 0 {
+	if !measured(loaded.Day, "log_bytes_written", "log_bytes") || loaded.Day["writes_per_s"] != 500 {
 		t.Errorf("no day: %+v", loaded.Day)
 	}
 	both, _ := grown(t, out, "-streams", "300,600", "-marks", "")
-	if len(both.Streams) != 2 || !slices.Equal(both.Marks, loaded.Marks) || !slices.Equal(both.Load, loaded.Load) ||
-		both.Day != loaded.Day {
+	if len(both.Streams) != 2 || !reflect.DeepEqual(both.Marks, loaded.Marks) ||
+		!reflect.DeepEqual(both.Load, loaded.Load) || !maps.Equal(both.Day, loaded.Day) {
 		t.Fatalf("want the first part kept and the second added: %+v", both)
 	}
 	again, _ := grown(t, out, "-streams", "300", "-marks", "")
-	if len(again.Streams) != 2 || again.Streams[0] == both.Streams[0] || again.Streams[1] != both.Streams[1] {
+	if len(again.Streams) != 2 || maps.Equal(again.Streams[0], both.Streams[0]) ||
+		!maps.Equal(again.Streams[1], both.Streams[1]) {
 		t.Errorf("want 300 measured again and 600 kept: %+v", again.Streams)
 	}
 	for _, p := range both.Streams {
-		if !p.areMeasured() || p.DiskBytes <= 0 || p.MemoryBytes <= 0 || p.OpenMemory <= 0 {
+		if !measured(p, measuredCosts...) || !measured(p, "disk_bytes", "memory_bytes", "memory_open_bytes") {
 			t.Errorf("not measured: %+v", p)
 		}
 	}
@@ -101,14 +113,18 @@ func TestGrowthKeepsWhatItCannotRead(t *testing.T) {
 	}
 }
 
-// One bad round must not show.
-func TestMedianOfCosts(t *testing.T) {
+// What is committed can be continued and drawn.
+func TestCommittedGrowth(t *testing.T) {
 	t.Parallel()
-	low := costs{1, 2, 3, 4, 5, 6, 0.5, 8, 9, 10}
-	middle := costs{2, 3, 4, 5, 6, 7, 0.6, 9, 10, 11}
-	high := costs{100, 100, 100, 100, 100, 100, 1, 100, 100, 100}
-	if got := medianOf([]costs{high, low, middle}); got != middle {
-		t.Errorf("want %+v, got %+v", middle, got)
+	report, err := priorGrowth("results")
+	if err != nil || len(report.Streams) == 0 || len(report.Load) == 0 || len(report.Marks) < 2 {
+		t.Fatalf("got %+v, %v", report, err)
+	}
+	for name, picture := range report.pictures() {
+		was, err := os.ReadFile(filepath.Join("results", name))
+		if err != nil || picture.SVG() != string(was) {
+			t.Errorf("%s is not the picture of growth.json, %v", name, err)
+		}
 	}
 }
 
@@ -116,15 +132,6 @@ func TestMedianOfCosts(t *testing.T) {
 func TestCrowdIsEvicted(t *testing.T) {
 	t.Parallel()
 	const streams = 3000
-	c, err := openCrowd(t.Context(), t.TempDir(), streams)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() {
-		if err := c.close(); err != nil {
-			t.Error(err)
-		}
-	}()
 	count := func(c *crowd) (n uint64) {
 		err := c.ledger.View(t.Context(), func(v machine.View) error {
 			n = v.Streams()
@@ -135,31 +142,37 @@ func TestCrowdIsEvicted(t *testing.T) {
 		}
 		return n
 	}
-	if n := count(c); n != streams {
-		t.Fatalf("want %d streams, got %d", streams, n)
-	}
-	if err := c.close(); err != nil {
-		t.Fatal(err)
-	}
-	err = c.copied(func(copied *crowd) error {
-		_, err := copied.evict(t.Context(), 0)
+	err := withCrowd(t.Context(), &growthOptions{dir: t.TempDir()}, streams, func(ctx context.Context, c *crowd) error {
+		if n := count(c); n != streams {
+			t.Fatalf("want %d streams, got %d", streams, n)
+		}
+		if err := c.close(); err != nil {
+			return err
+		}
+		err := c.copied(func(copied *crowd) error {
+			_, err := copied.evict(ctx, 0)
+			if err != nil {
+				return err
+			}
+			if n := count(copied); n > growthWriters {
+				t.Errorf("%d streams are left", n)
+			}
+			return nil
+		})
 		if err != nil {
 			return err
 		}
-		if n := count(copied); n > growthWriters {
-			t.Errorf("%d streams are left", n)
+		// The original must not have noticed.
+		if err := c.open(ctx, nil); err != nil {
+			return err
+		}
+		if n := count(c); n != streams {
+			t.Errorf("want %d streams in the original, got %d", streams, n)
 		}
 		return nil
 	})
 	if err != nil {
 		t.Fatal(err)
-	}
-	// The original must not have noticed.
-	if err := c.open(t.Context(), nil); err != nil {
-		t.Fatal(err)
-	}
-	if n := count(c); n != streams {
-		t.Errorf("want %d streams in the original, got %d", streams, n)
 	}
 }
 
@@ -178,21 +191,22 @@ func TestGrowthRefuses(t *testing.T) {
 // What was before the last two marks fills the log up and must not count.
 func TestExtrapolateLeavesTheStartAway(t *testing.T) {
 	t.Parallel()
-	marks := []markPoint{
-		{Minutes: 1, Writes: 1000, StateBytes: 1 << 30, Written: 500_000},
-		{Minutes: 2, Writes: 2000, StateBytes: 2 << 30, Written: 1_000_000},
-		{Minutes: 4, Writes: 4000, StateBytes: 2<<30 + 200_000, Written: 2_000_000},
+	mark := func(minutes, writes, state, written float64) harness.Values {
+		return harness.Values{"minutes": minutes, "writes": writes, "state_bytes": state, "log_written": written}
 	}
-	minutes := []minutePoint{
-		{Minutes: 2, MemoryBytes: 100, LogBytes: 100}, {Minutes: 3, MemoryBytes: 9, LogBytes: 5},
-		{Minutes: 4, MemoryBytes: 8, LogBytes: 6},
+	minute := func(minutes, memory, log float64) harness.Values {
+		return harness.Values{"minutes": minutes, "memory_bytes": memory, "log_bytes": log}
 	}
+	marks := []harness.Values{mark(1, 1000, 1<<30, 500_000), mark(2, 2000, 2<<30, 1_000_000),
+		mark(4, 4000, 2<<30+200_000, 2_000_000)}
+	minutes := []harness.Values{minute(2, 100, 100), minute(3, 9, 5), minute(4, 8, 6)}
 	const rate, aDay = 10, 24 * 60 * 60 * 10
-	want := day{Rate: rate, StateBytes: 100 * aDay, WrittenBytes: 500 * aDay, MemoryBytes: 9, LogBytes: 6}
-	if d := extrapolate(rate, marks, minutes); d != want {
+	want := harness.Values{"writes_per_s": rate, "state_bytes": 100 * aDay, "log_bytes_written": 500 * aDay,
+		"memory_bytes": 9, "log_bytes": 6}
+	if d := extrapolate(rate, marks, minutes); !maps.Equal(d, want) {
 		t.Errorf("want %+v, got %+v", want, d)
 	}
-	if d := extrapolate(rate, []markPoint{{}, {}}, nil); d.StateBytes != 0 {
+	if d := extrapolate(rate, []harness.Values{{}, {}}, nil); d["state_bytes"] != 0 {
 		t.Errorf("nothing written: got %+v", d)
 	}
 }

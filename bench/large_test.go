@@ -9,6 +9,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/seqledger/seqledger/bench/harness"
 )
 
 // TestPauses: the longest time without an acknowledgement counts, and what was
@@ -69,40 +71,48 @@ func TestScaled(t *testing.T) {
 	}
 }
 
-// TestRowsReport: rows run in their order, each finding bears its row's name,
-// the report says how it came about, and a row that fails leaves no report.
+// TestRowsReport: rows run in their order, each line bears its row's name, the report says how it
+// came about, and a row that fails leaves no report.
 func TestRowsReport(t *testing.T) {
 	t.Parallel()
 	o := quickOptions(t)
 	o.fraction, o.json = 0.5, filepath.Join(t.TempDir(), "report.json")
-	rows := []largeRow{
-		{"first", func(context.Context, *options) ([]finding, error) {
-			return []finding{{Measure: "a", Value: "1"}},
-				nil
+	rows := []row{
+		{"first", func(context.Context, *bed) ([]harness.Line, error) {
+			return []harness.Line{told("a", "1")}, nil
 		}},
-		{"second", func(context.Context, *options) ([]finding, error) {
-			return []finding{{Measure: "b", Verdict: verdict(false)}}, nil
+		{"second", func(context.Context, *bed) ([]harness.Line, error) {
+			return []harness.Line{held("b", "2", "3", false)}, nil
 		}},
 	}
-	if err := measureRows(t.Context(), "scale", o, rows); err != nil {
+	rowsTable := table{"a table", findingColumns, func() []row { return rows }}
+	var out strings.Builder
+	if err := rowsTable.measure(t.Context(), "scale", o, &out); err != nil {
 		t.Fatal(err)
 	}
 	b, err := os.ReadFile(o.json)
 	if err != nil {
 		t.Fatal(err)
 	}
-	var r report
+	var r struct {
+		Kind, Commit, Machine string
+		Fraction              float64
+		Findings              []map[string]string
+	}
 	if err := json.Unmarshal(b, &r); err != nil {
 		t.Fatal(err)
 	}
 	if r.Kind != "scale" || r.Fraction != 0.5 || r.Commit == "" || r.Machine == "" || len(r.Findings) != 2 ||
-		r.Findings[0].Row != "first" || r.Findings[1].Verdict != "MISSED" {
+		r.Findings[0]["row"] != "first" || r.Findings[1]["verdict"] != "MISSED" {
 		t.Errorf("the report is %s", b)
+	}
+	if !strings.Contains(out.String(), "MISSED") {
+		t.Errorf("the table is %s", out.String())
 	}
 	broken := errors.New("broken")
 	o.json = filepath.Join(t.TempDir(), "none.json")
-	rows[1].measure = func(context.Context, *options) ([]finding, error) { return nil, broken }
-	if err := measureRows(t.Context(), "scale", o, rows); !errors.Is(err, broken) ||
+	rows[1].measure = func(context.Context, *bed) ([]harness.Line, error) { return nil, broken }
+	if err := rowsTable.measure(t.Context(), "scale", o, &out); !errors.Is(err, broken) ||
 		!strings.Contains(err.Error(), "second") {
 		t.Errorf("got %v", err)
 	}
@@ -114,11 +124,13 @@ func TestRowsReport(t *testing.T) {
 // TestRowsHaveNames: -only finds a row by its name, so that names differ.
 func TestRowsHaveNames(t *testing.T) {
 	t.Parallel()
-	names := map[string]bool{}
-	for _, row := range append(scaleRows(), abuseRows()...) {
-		if row.name == "" || names[row.name] {
-			t.Errorf("%q is not the name of one row", row.name)
+	for kind, all := range tables {
+		names := map[string]bool{}
+		for _, row := range all.rows() {
+			if row.name == "" || names[row.name] {
+				t.Errorf("%s: %q is not the name of one row", kind, row.name)
+			}
+			names[row.name] = true
 		}
-		names[row.name] = true
 	}
 }

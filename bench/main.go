@@ -3,6 +3,7 @@
 //	go run ./bench                     # everything, a few minutes
 //	go run ./bench -only stream -duration 10s
 //	go run ./bench -quick              # a fraction of a second each: does it run?
+//	go run ./bench gateway             # seqledger gateway beside a bare proxy and a bare service
 //	go run ./bench scale               # large ledgers, about ten minutes
 //	go run ./bench abuse               # clients that mean no good, about ten minutes
 //	go run ./bench scale -fraction 0.1 -json out.json
@@ -26,10 +27,11 @@ import (
 	"os"
 	"os/signal"
 	"regexp"
-	"runtime"
 	"strings"
 	"syscall"
 	"time"
+
+	"github.com/seqledger/seqledger/bench/harness"
 )
 
 // options are the flags.
@@ -48,13 +50,16 @@ type options struct {
 }
 
 func main() {
-	if err := run(); err != nil {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	err := run(ctx, os.Args[1:], os.Stdout)
+	stop()
+	if err != nil {
 		fmt.Fprintln(os.Stderr, "bench:", err)
 		os.Exit(1)
 	}
 }
 
-// commands are what bench does besides its table.
+// commands are what bench does besides its tables.
 var commands = map[string]func(ctx context.Context, arguments []string, stdout io.Writer) error{
 	"allocs": checkAllocs,
 	"check":  check,
@@ -62,50 +67,76 @@ var commands = map[string]func(ctx context.Context, arguments []string, stdout i
 	"apply":  worstApply,
 }
 
-func run() error {
-	if len(os.Args) > 1 {
-		if command, ok := commands[os.Args[1]]; ok {
-			ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-			defer stop()
-			return command(ctx, os.Args[2:], os.Stdout)
-		}
-	}
-	var o options
-	quick := flag.Bool("quick", false, "measure for a fraction of a second: does it run?")
-	only := flag.String("only", "", "measure the rows whose name matches this regular expression")
-	serve := flag.String("serve", "", "serve a ledger in this directory (used by bench itself)")
-	attack := flag.Bool("attack", false, "be a bad tenant (used by bench itself)")
-	authFile := flag.String("auth", "", "with -serve: the auth file (used by bench itself)")
-	diskReserve := flag.Int64("disk-reserve", -1,
-		"with -serve: refuse writes while fewer bytes are free (used by bench itself)")
-	flag.DurationVar(&o.duration, "duration", 8*time.Second, "how long each row is measured")
-	flag.StringVar(&o.dir, "dir", "", "make data directories below this one (default: the system's temporary directory)")
-	flag.BoolVar(&o.markdown, "markdown", false, "print the table as Markdown")
-	flag.StringVar(&o.profile, "profile", "", "write CPU profiles (of the server, too) with this prefix")
-	flag.StringVar(&o.json, "json", "", "scale and abuse: write the report to this file, too")
-	flag.Int64Var(&o.checkpointBytes, "checkpoint-bytes", 0,
-		"how many bytes of changes a server gathers before it writes them; 0 lets it find out")
-	flag.Float64Var(&o.fraction, "fraction", 1, "scale and abuse: of the full size")
-	kind, arguments := "", os.Args[1:]
+// table is rows that are measured one after the other, and what is told of them.
+type table struct {
+	title   string
+	columns []harness.Column
+	rows    func() []row
+}
+
+// row is one or more lines of a table, measured on a bed of its own.
+type row struct {
+	name    string
+	measure func(ctx context.Context, b *bed) ([]harness.Line, error)
+}
+
+var tables = map[string]table{
+	"":        {"128-byte append, acknowledged after fsync", rateColumns, rateRows},
+	"scale":   {"scale", findingColumns, scaleRows},
+	"abuse":   {"abuse", findingColumns, abuseRows},
+	"gateway": {"gateway", findingColumns, gatewayRows},
+}
+
+func run(ctx context.Context, arguments []string, stdout io.Writer) error {
+	kind := ""
 	if len(arguments) > 0 && !strings.HasPrefix(arguments[0], "-") {
 		kind, arguments = arguments[0], arguments[1:]
 	}
-	_ = flag.CommandLine.Parse(arguments) // it exits
-	if flag.NArg() > 0 {
-		return fmt.Errorf("unknown argument %q; see -help", flag.Arg(0))
+	if command, ok := commands[kind]; ok {
+		return command(ctx, arguments, stdout)
 	}
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	defer stop()
+	t, ok := tables[kind]
+	if !ok {
+		return fmt.Errorf("unknown kind %q: gateway, scale, abuse, growth, apply, allocs, check, or nothing for the "+
+			"table of rates", kind)
+	}
+	var o options
+	var s serverOptions
+	flags := flag.NewFlagSet("bench", flag.ContinueOnError)
+	quick := flags.Bool("quick", false, "measure for a fraction of a second: does it run?")
+	only := flags.String("only", "", "measure the rows whose name matches this regular expression")
+	upstream := flags.String("relay", "", "be a bare proxy before this service (used by bench itself)")
+	attack := flags.Bool("attack", false, "be a bad tenant (used by bench itself)")
+	s.flags(flags)
+	flags.DurationVar(&o.duration, "duration", 8*time.Second, "how long each row is measured")
+	flags.StringVar(&o.dir, "dir", "", "make data directories below this one (default: the system's temporary directory)")
+	flags.BoolVar(&o.markdown, "markdown", false, "print the table as Markdown")
+	flags.StringVar(&o.profile, "profile", "", "write CPU profiles (of the server, too) with this prefix")
+	flags.StringVar(&o.json, "json", "", "write the report to this file, too")
+	flags.Int64Var(&o.checkpointBytes, "checkpoint-bytes", 0,
+		"how many bytes of changes a server gathers before it writes them; 0 lets it find out")
+	flags.Float64Var(&o.fraction, "fraction", 1, "scale, abuse and gateway: of the full size")
+	if err := flags.Parse(arguments); err != nil {
+		if errors.Is(err, flag.ErrHelp) {
+			return nil
+		}
+		return err
+	}
+	if flags.NArg() > 0 {
+		return fmt.Errorf("unknown argument %q; see -help", flags.Arg(0))
+	}
 	if *attack {
-		return runTenantAttack(ctx, os.Stdin, os.Stdout)
+		return runTenantAttack(ctx, os.Stdin, stdout)
 	}
-	if *serve != "" {
-		return serveLedger(ctx, *serve, *authFile, o.profile, o.checkpointBytes, *diskReserve)
+	if *upstream != "" {
+		return relay(ctx, *upstream)
+	}
+	if s.dir != "" {
+		return s.serve(ctx, &o)
 	}
 	o.warmup = time.Second
 	if *quick {
-		o.duration, o.warmup = 200*time.Millisecond, 50*time.Millisecond
-		o.fraction = quickFraction
+		o.duration, o.warmup, o.fraction = 200*time.Millisecond, 50*time.Millisecond, quickFraction
 	}
 	var err error
 	if o.only, err = regexp.Compile(*only); err != nil {
@@ -114,93 +145,90 @@ func run() error {
 	if o.fraction <= 0 {
 		return errors.New("-fraction must be more than 0")
 	}
-	switch kind {
-	case "":
-		return measureAll(ctx, &o)
-	case "scale":
-		return measureRows(ctx, kind, &o, scaleRows())
-	case "abuse":
-		return measureRows(ctx, kind, &o, abuseRows())
-	}
-	return fmt.Errorf("unknown kind %q: scale, abuse, or nothing for the table of rates", kind)
+	return t.measure(ctx, kind, &o, stdout)
 }
 
 // quickFraction makes the large rows small enough for CI.
 const quickFraction = 0.005
 
-// largeRow is a row of scale or abuse.
-type largeRow struct {
-	name    string
-	measure func(ctx context.Context, o *options) ([]finding, error)
-}
-
-// measureRows runs the rows one after another and reports what they find.
-func measureRows(ctx context.Context, kind string, o *options, rows []largeRow) error {
-	r := newReport(kind, o)
-	r.header(o)
-	for _, row := range rows {
-		if !o.only.MatchString(row.name) {
-			continue
-		}
-		findings, err := row.measure(ctx, o)
-		if err != nil {
-			return fmt.Errorf("%s: %w", row.name, errors.Join(err, context.Cause(ctx)))
-		}
-		for i := range findings {
-			findings[i].Row = row.name
-		}
-		r.add(o, findings...)
+// measure runs the rows one after another. It prints each at once, because a run takes long, and
+// keeps a report if there is a name for it.
+func (t *table) measure(ctx context.Context, kind string, o *options, stdout io.Writer) error {
+	report := harness.NewReport()
+	report["kind"], report["fraction"] = kind, o.fraction
+	shown := &harness.Table{Columns: t.columns, Markdown: o.markdown}
+	if _, err := fmt.Fprintf(stdout, "%s: %s at %s, %s, %g of the full size\n\n%s", t.title, report["date"],
+		report["commit"], report["machine"], o.fraction, shown.Head()); err != nil {
+		return err
 	}
-	if len(r.Findings) == 0 {
-		return errors.New("-only matches no row")
-	}
-	return r.save(o.json)
-}
-
-// row is one line of the table.
-type row struct {
-	name       string
-	mustReach  float64 // operations a second
-	measure    func(ctx context.Context, o *options, r *row) (result, error)
-	concurrent int
-}
-
-func rows() []row {
-	var rows []row
-	add := func(kind string, measure func(context.Context, *options, *row) (result, error),
-		targets map[int]float64, counts ...int) {
-		for _, n := range counts {
-			rows = append(rows, row{name: fmt.Sprintf("%s/%d", kind, n), mustReach: targets[n], measure: measure,
-				concurrent: n})
-		}
-	}
-	add("engine", measureEngine, map[int]float64{1: 8_000, 16: 50_000, 256: 200_000}, 1, 16, 256)
-	add("replay", measureReplay, map[int]float64{2: 1_000_000}, 2)
-	add("stream", measureStream, map[int]float64{1: 4_500, 64: 45_000, 256: 65_000, 1024: 80_000}, 1, 64, 256, 1024)
-	add("unary", measureUnary, map[int]float64{1: 2_500, 64: 20_000, 256: 28_000}, 1, 64, 256)
-	add("unary-h2", measureUnaryHTTP2, map[int]float64{1: 1_500, 64: 11_000, 256: 15_000}, 1, 64, 256)
-	add("unary-raw", measureRawCalls, nil, 1, 64, 256)
-	return rows
-}
-
-func measureAll(ctx context.Context, o *options) error {
-	fmt.Printf("%s, %s, %d cores, %s, 128-byte append, acknowledged after fsync\n\n",
-		time.Now().UTC().Format("2006-01-02"), processor(), runtime.NumCPU(), runtime.Version())
-	printHeader(o)
-	measured := 0
-	for _, r := range rows() {
+	var findings []harness.Line
+	for _, r := range t.rows() {
 		if !o.only.MatchString(r.name) {
 			continue
 		}
-		result, err := r.measure(ctx, o, &r)
+		var lines []harness.Line
+		err := onBed(ctx, o, func(ctx context.Context, b *bed) (err error) {
+			lines, err = r.measure(ctx, b)
+			return err
+		})
 		if err != nil {
 			return fmt.Errorf("%s: %w", r.name, errors.Join(err, context.Cause(ctx)))
 		}
-		measured++
-		printRow(o, &r, &result)
+		for _, l := range lines {
+			l["row"] = r.name
+			if _, err := io.WriteString(stdout, shown.Line(l)); err != nil {
+				return err
+			}
+		}
+		findings = append(findings, lines...)
 	}
-	if measured == 0 {
+	if len(findings) == 0 {
 		return errors.New("-only matches no row")
 	}
-	return nil
+	if o.json == "" {
+		return nil
+	}
+	report["findings"] = findings
+	return harness.WriteJSON(o.json, report)
+}
+
+// findingColumns are those of tables whose lines are one finding each.
+var findingColumns = []harness.Column{
+	{Head: "row", Name: "row", Width: -28},
+	{Head: "measure", Name: "measure", Width: -46},
+	{Head: "value", Name: "value", Width: 18},
+	{Head: "target", Name: "target", Width: 14},
+	{Name: "verdict", Width: -8},
+}
+
+// told is a finding for the record.
+func told(measure, value string) harness.Line {
+	return harness.Line{"measure": measure, "value": value}
+}
+
+// held is a finding and whether it reaches its target.
+func held(measure, value, target string, reached bool) harness.Line {
+	return harness.Line{"measure": measure, "value": value, "target": target, "verdict": verdict(reached)}
+}
+
+// verdict words a comparison with a target.
+func verdict(reached bool) string {
+	if reached {
+		return "reached"
+	}
+	return "MISSED"
+}
+
+func milliseconds(ms float64) string { return fmt.Sprintf("%.2f ms", ms) }
+
+func inMilliseconds(d time.Duration) string { return milliseconds(d.Seconds() * 1e3) }
+
+func mebibytes(bytes int64) string { return fmt.Sprintf("%.0f MiB", float64(bytes)/(1<<20)) }
+
+// scaled returns a part of the full size.
+func scaled(o *options, n int) int { return max(1, int(float64(n)*o.fraction)) }
+
+// scaledTime is the same for a time, but not so short that nothing happens.
+func scaledTime(o *options, d time.Duration) time.Duration {
+	return min(d, max(300*time.Millisecond, time.Duration(float64(d)*o.fraction)))
 }

@@ -8,7 +8,6 @@ import (
 // call is a job that waits for its answer.
 type call struct {
 	job    *job
-	retry  bool
 	answer answer
 	err    error
 	done   chan struct{}
@@ -60,8 +59,8 @@ func newBatcher(send func(batch []*call)) *batcher {
 
 // do waits for the answer to a call. The caller must not return earlier, because the batch
 // still uses the job; a broken connection ends send and thereby the wait.
-func (b *batcher) do(ctx context.Context, j *job, retry bool) (answer, error) {
-	c := &call{job: j, retry: retry, done: make(chan struct{})}
+func (b *batcher) do(ctx context.Context, j *job, _ bool) (answer, error) {
+	c := &call{job: j, done: make(chan struct{})}
 	select {
 	case b.calls <- c:
 	case <-ctx.Done():
@@ -86,12 +85,8 @@ func (b *batcher) close() {
 // one, so that no two batches touch one stream.
 type batchers []*batcher
 
-func (b batchers) write(ctx context.Context, _ int, j *job) (answer, error) {
-	return b[j.stream%len(b)].do(ctx, j, false)
-}
-
-func (b batchers) retry(ctx context.Context, _ int, j *job) (answer, error) {
-	return b[j.stream%len(b)].do(ctx, j, true)
+func (b batchers) do(ctx context.Context, j *job, repeat bool) (answer, error) {
+	return b[j.stream%len(b)].do(ctx, j, repeat)
 }
 
 func (b batchers) close() {

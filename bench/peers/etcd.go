@@ -11,6 +11,8 @@ import (
 	"go.etcd.io/etcd/server/v3/embed"
 	"go.uber.org/zap"
 	"go.uber.org/zap/zapcore"
+
+	"github.com/seqledger/seqledger/bench/harness"
 )
 
 const etcdSettings = "one member, defaults (every entry is synced before it is applied), 8 GiB quota; one Txn, " +
@@ -54,38 +56,19 @@ func serveEtcd(ctx context.Context, dir string) error {
 }
 
 // etcdServer is an etcd of one member in a process of its own.
-type etcdServer struct {
-	dir     string
-	address string
-	process *process
+type etcdServer struct{ child }
+
+func newEtcd() system {
+	e := new(etcdServer)
+	e.launch = func(ctx context.Context) error { return e.self(ctx, "etcd") }
+	return e
 }
-
-func (e *etcdServer) start(ctx context.Context, dir string) error {
-	e.dir = dir
-	return e.run(ctx)
-}
-
-func (e *etcdServer) run(ctx context.Context) (err error) {
-	e.process, e.address, err = launchSelf(ctx, "etcd", e.dir)
-	return err
-}
-
-func (e *etcdServer) restart(ctx context.Context) error {
-	if err := e.process.stop(); err != nil {
-		return err
-	}
-	return e.run(ctx)
-}
-
-func (e *etcdServer) processes() []int { return tree(e.process.command.Process.Pid) }
-
-func (e *etcdServer) stop() error { return e.process.stop() }
 
 func (e *etcdServer) connect(ctx context.Context, at placement) (conn, error) {
 	c := &etcdConn{}
 	for range at.connections {
 		one, err := clientv3.New(clientv3.Config{
-			Endpoints: []string{e.address}, Context: ctx, DialTimeout: startsWithin, Logger: zap.NewNop(),
+			Endpoints: []string{e.address}, Context: ctx, DialTimeout: harness.StartsWithin, Logger: zap.NewNop(),
 		})
 		if err != nil {
 			return nil, errors.Join(err, c.close())
@@ -98,9 +81,9 @@ func (e *etcdServer) connect(ctx context.Context, at placement) (conn, error) {
 // etcdConn calls over some connections, each shared by many callers.
 type etcdConn struct{ clients []*clientv3.Client }
 
-// commit is the work of one write. What the stream has reached is compared as
+// do is the work of one write, and of its repeat. What the stream has reached is compared as
 // text. The receipt is the stored request and the revision that stored it.
-func (c *etcdConn) commit(ctx context.Context, j *job) (answer, error) {
+func (c *etcdConn) do(ctx context.Context, j *job, _ bool) (answer, error) {
 	head := "s/" + j.client()
 	receipt := fmt.Sprintf("r/%s/%d", j.client(), j.sequence%64)
 	key, hash := j.key(), j.hash()
@@ -126,10 +109,6 @@ func (c *etcdConn) commit(ctx context.Context, j *job) (answer, error) {
 	}
 	return answer{reply: strconv.FormatInt(stored[0].ModRevision, 10), replayed: true}, nil
 }
-
-func (c *etcdConn) write(ctx context.Context, _ int, j *job) (answer, error) { return c.commit(ctx, j) }
-
-func (c *etcdConn) retry(ctx context.Context, _ int, j *job) (answer, error) { return c.commit(ctx, j) }
 
 func (c *etcdConn) close() error {
 	var err error

@@ -85,16 +85,15 @@ func (c *floorConn) send(calls []*call) {
 	}
 }
 
-func (c *floorConn) write(ctx context.Context, _ int, j *job) (answer, error) {
-	if c.loop != nil {
-		return c.loop.do(ctx, j, false)
+func (c *floorConn) do(ctx context.Context, j *job, repeat bool) (answer, error) {
+	switch {
+	case repeat:
+		return answer{}, errors.New("the floor keeps no replies")
+	case c.loop != nil:
+		return c.loop.do(ctx, j, repeat)
 	}
 	c.floor.writes++
 	return answer{reply: strconv.FormatUint(c.floor.writes, 10)}, c.floor.append(j.payload)
-}
-
-func (c *floorConn) retry(context.Context, int, *job) (answer, error) {
-	return answer{}, errors.New("the floor keeps no replies")
 }
 
 func (c *floorConn) close() error {

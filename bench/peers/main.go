@@ -1,3 +1,20 @@
+// Command peers measures seqledger against PostgreSQL, Redis, NATS JetStream
+// and etcd, all doing the same work with the same durability on this machine.
+//
+//	go run .                                  # the whole table, about 20 minutes
+//	go run . -quick                           # seconds: does it run?
+//	go run . -systems seqledger,redis -rows fresh/64
+//	go run . -list                            # which peers are here, and how to get the rest
+//
+// The work is one write: compare the sequence of the client's stream, store key, request hash
+// and reply, append the payload, make all of it durable, answer. A retry is the same request
+// again, and is answered with the stored reply. The table says beside a peer's name what it
+// cannot do.
+//
+// measure.go has the rows and their order, system.go the interface of a system; each system has
+// its own file. syncs.go counts syncs, report.go joins the rounds, holds them against targets and
+// writes the results. Loads, processes and tables are those of ../harness. The method and its
+// rules of fairness are in ../README.md.
 package main
 
 import (
@@ -10,10 +27,14 @@ import (
 	"os/signal"
 	"regexp"
 	"runtime/debug"
-	"strconv"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
+
+	"github.com/seqledger/seqledger/bench/harness"
+	"github.com/seqledger/seqledger/ledger"
+	"github.com/seqledger/seqledger/server"
 )
 
 // options are the flags.
@@ -82,12 +103,11 @@ func run(arguments []string, stdout, stderr io.Writer) error {
 	if *quick {
 		o.quick()
 	}
-	o.notice("about %s\n", o.estimate().Round(time.Second))
 	found, err := measureAll(ctx, o)
 	if err != nil {
 		return errors.Join(err, context.Cause(ctx))
 	}
-	return publish(o, newReport(ctx, o, found), stdout)
+	return found.publish(o, stdout)
 }
 
 // choose checks the flags and looks for the systems.
@@ -99,7 +119,7 @@ func (o *options) choose(systems, rows, rates, preload string) (err error) {
 	if err != nil {
 		return fmt.Errorf("-rows: %w", err)
 	}
-	for _, r := range allRows() {
+	for _, r := range allRows {
 		if pattern.MatchString(r.name()) {
 			o.rows = append(o.rows, r)
 		}
@@ -107,10 +127,10 @@ func (o *options) choose(systems, rows, rates, preload string) (err error) {
 	if len(o.rows) == 0 {
 		return errors.New("-rows matches no row")
 	}
-	if o.rates, err = numbers("-rates", rates); err != nil {
+	if o.rates, err = harness.Numbers("-rates", rates, 1); err != nil {
 		return err
 	}
-	if o.preload, err = numbers("-preload", preload); err != nil {
+	if o.preload, err = harness.Numbers("-preload", preload, 1); err != nil {
 		return err
 	}
 	if o.kinds, err = chosenKinds(systems, o.notice); err != nil {
@@ -122,72 +142,57 @@ func (o *options) choose(systems, rows, rates, preload string) (err error) {
 	return nil
 }
 
+// chosenKinds returns the requested systems that are available, and prints on notice what is
+// missing.
+func chosenKinds(names string, notice func(format string, args ...any)) (chosen []kind, err error) {
+	all := kinds()
+	var wanted []string
+	if names != "" {
+		wanted = strings.Split(names, ",")
+	}
+	for _, name := range wanted {
+		if !slices.ContainsFunc(all, func(k kind) bool { return k.name == name }) {
+			return nil, fmt.Errorf("-systems: there is no system %q", name)
+		}
+	}
+	for _, k := range all {
+		if wanted != nil && !slices.Contains(wanted, k.name) {
+			continue
+		}
+		version, err := k.find()
+		if err != nil {
+			notice("%-20s not measured: %v", k.name, err)
+			continue
+		}
+		notice("%-20s %s", k.name, version)
+		notice("%-20s   %s", "", k.settings)
+		if k.lacks != "" {
+			notice("%-20s   does not do: %s", "", k.lacks)
+		}
+		chosen = append(chosen, k)
+	}
+	return chosen, nil
+}
+
 // quick makes it a smoke test of seconds.
 func (o *options) quick() {
 	o.rounds, o.duration, o.warmup, o.coldStreams = 1, 50*time.Millisecond, 10*time.Millisecond, 200
 	o.rates, o.preload, o.out = []int{500}, []int{500}, ""
 	o.smoke = true
-	var few []row
-	for _, r := range o.rows {
-		if r.writers <= 64 || r.pipelined {
-			few = append(few, r)
-		}
-	}
+	few := slices.DeleteFunc(slices.Clone(o.rows), func(r row) bool { return r.writers > 64 && !r.pipelined })
 	if len(few) > 0 {
 		o.rows = few
 	}
 }
 
-// estimate prints roughly how long the run will take.
-func (o *options) estimate() time.Duration {
-	var total time.Duration
-	one := o.duration + o.warmup + 100*time.Millisecond
-	stages := o.rounds + 1 + len(o.preload) + min(len(o.rates), 1)
-	for i := range o.kinds {
-		k := &o.kinds[i]
-		total += time.Duration(stages) * time.Second // to start and end it
-		for _, r := range o.rows {
-			if r.fits(k) {
-				total += time.Duration(o.rounds+1)*one + time.Duration(len(k.connections(r.writers, r.pipelined)))*one/4
-			}
-		}
-		total += time.Duration(len(o.rates)+len(o.preload)) * one
-		for _, streams := range o.preload {
-			total += time.Duration(streams) * 100 * time.Microsecond
-		}
-	}
-	return total
-}
-
-// numbers reads a list.
-func numbers(name, text string) ([]int, error) {
-	var list []int
-	for field := range strings.SplitSeq(text, ",") {
-		if field == "" {
-			continue
-		}
-		n, err := strconv.Atoi(field)
-		if err != nil || n < 1 {
-			return nil, fmt.Errorf("%s: %q is not a number of at least 1", name, field)
-		}
-		list = append(list, n)
-	}
-	return list, nil
-}
-
 // serveSystem is a child of the harness: a server that ends when its standard
 // input does, which is when the harness says so or has gone.
 func serveSystem(ctx context.Context, name, dir string) error {
-	ctx, stop := context.WithCancel(ctx)
+	ctx, stop := harness.UntilStdinEnds(ctx)
 	defer stop()
-	// Ends with the standard input; the process outlives it by the drain alone.
-	go func() {
-		_, _ = io.Copy(io.Discard, os.Stdin)
-		stop()
-	}()
 	switch name {
 	case "seqledger":
-		return serveLedger(ctx, dir)
+		return harness.ServeLedger(ctx, ledger.Options{Dir: dir}, server.Options{})
 	case "nats":
 		return serveNATS(ctx, dir)
 	case "etcd":

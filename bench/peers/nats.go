@@ -11,6 +11,8 @@ import (
 	"github.com/nats-io/nats-server/v2/server"
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/seqledger/seqledger/bench/harness"
 )
 
 const natsSettings = "sync_interval=always, file storage, one replica; publish with Nats-Msg-Id and " +
@@ -29,7 +31,7 @@ func serveNATS(ctx context.Context, dir string) error {
 		s.Shutdown()
 		s.WaitForShutdown()
 	}()
-	if !s.ReadyForConnections(startsWithin) {
+	if !s.ReadyForConnections(harness.StartsWithin) {
 		return errors.New("the server does not take connections")
 	}
 	fmt.Println(s.ClientURL())
@@ -39,17 +41,21 @@ func serveNATS(ctx context.Context, dir string) error {
 
 // natsServer is a NATS server in a process of its own.
 type natsServer struct {
-	dir     string
-	address string
-	process *process
+	child
+
 	// last is the stream's sequence of the last message on each subject. The
 	// client has to know it, as it has to know its own sequence with the others.
 	last sync.Map
 }
 
+func newNATS() system {
+	n := new(natsServer)
+	n.launch = func(ctx context.Context) error { return n.self(ctx, "nats") }
+	return n
+}
+
 func (n *natsServer) start(ctx context.Context, dir string) error {
-	n.dir = dir
-	if err := n.run(ctx); err != nil {
+	if err := n.child.start(ctx, dir); err != nil {
 		return err
 	}
 	c, err := nats.Connect(n.address)
@@ -67,22 +73,6 @@ func (n *natsServer) start(ctx context.Context, dir string) error {
 	})
 	return err
 }
-
-func (n *natsServer) run(ctx context.Context) (err error) {
-	n.process, n.address, err = launchSelf(ctx, "nats", n.dir)
-	return err
-}
-
-func (n *natsServer) restart(ctx context.Context) error {
-	if err := n.process.stop(); err != nil {
-		return err
-	}
-	return n.run(ctx)
-}
-
-func (n *natsServer) processes() []int { return tree(n.process.command.Process.Pid) }
-
-func (n *natsServer) stop() error { return n.process.stop() }
 
 func (n *natsServer) connect(_ context.Context, at placement) (conn, error) {
 	c := &natsConn{server: n}
@@ -120,26 +110,24 @@ func (c *natsConn) publish(ctx context.Context, j *job, expected *uint64) (*jets
 	return c.streams[j.stream%len(c.streams)].PublishMsg(ctx, message)
 }
 
-func (c *natsConn) write(ctx context.Context, _ int, j *job) (answer, error) {
+// do leaves the expected sequence of a repeat away: the server looks at it before it
+// looks for the message's id, and refuses the very request that it has stored.
+func (c *natsConn) do(ctx context.Context, j *job, repeat bool) (answer, error) {
 	known, _ := c.server.last.Load(j.stream)
 	last, _ := known.(uint64)
-	ack, err := c.publish(ctx, j, &last)
+	expected := &last
+	if repeat {
+		expected = nil
+	}
+	ack, err := c.publish(ctx, j, expected)
 	if err != nil {
 		return answer{}, err
 	}
-	if ack.Duplicate {
+	if !repeat && ack.Duplicate {
 		return answer{}, errors.New("a new write was taken for a repeat")
 	}
-	c.server.last.Store(j.stream, ack.Sequence)
-	return answer{reply: strconv.FormatUint(ack.Sequence, 10)}, nil
-}
-
-// retry leaves the expected sequence away: the server looks at it before it
-// looks for the message's id, and refuses the very request that it has stored.
-func (c *natsConn) retry(ctx context.Context, _ int, j *job) (answer, error) {
-	ack, err := c.publish(ctx, j, nil)
-	if err != nil {
-		return answer{}, err
+	if !repeat {
+		c.server.last.Store(j.stream, ack.Sequence)
 	}
 	return answer{reply: strconv.FormatUint(ack.Sequence, 10), replayed: ack.Duplicate}, nil
 }

@@ -7,13 +7,17 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"os/user"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"syscall"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/seqledger/seqledger/bench/harness"
 )
 
 //go:embed postgres.sql
@@ -27,10 +31,15 @@ const (
 
 // postgres is a PostgreSQL of its own.
 type postgres struct {
-	dir        string
-	port       int
+	child
+
 	credential *syscall.Credential
-	process    *process
+}
+
+func newPostgres() system {
+	p := new(postgres)
+	p.launch = p.run
+	return p
 }
 
 // postgresBinary finds a program of the newest PostgreSQL. Debian keeps them
@@ -63,7 +72,6 @@ func findPostgres() (string, error) {
 }
 
 func (p *postgres) start(ctx context.Context, dir string) (err error) {
-	p.dir = dir
 	if p.credential, err = unprivileged(); err != nil {
 		return err
 	}
@@ -86,10 +94,10 @@ func (p *postgres) start(ctx context.Context, dir string) (err error) {
 	if out, err := command.CombinedOutput(); err != nil {
 		return fmt.Errorf("initdb: %w: %s", err, out)
 	}
-	if err := p.run(ctx); err != nil {
+	if err := p.child.start(ctx, dir); err != nil {
 		return err
 	}
-	c, err := pgx.Connect(ctx, p.address())
+	c, err := pgx.Connect(ctx, p.address)
 	if err != nil {
 		return err
 	}
@@ -97,20 +105,18 @@ func (p *postgres) start(ctx context.Context, dir string) (err error) {
 	return errors.Join(err, c.Close(ctx))
 }
 
-func (p *postgres) address() string {
-	return fmt.Sprintf("postgres://bench@127.0.0.1:%d/postgres?sslmode=disable", p.port)
-}
-
 // run starts the server and waits until it answers.
-func (p *postgres) run(ctx context.Context) (err error) {
-	if p.port, err = freePort(); err != nil {
+func (p *postgres) run(ctx context.Context) error {
+	port, err := freePort()
+	if err != nil {
 		return err
 	}
+	p.address = fmt.Sprintf("postgres://bench@127.0.0.1:%d/postgres?sslmode=disable", port)
 	path, err := postgresBinary("postgres")
 	if err != nil {
 		return err
 	}
-	arguments := []string{"-D", p.dir + "/data", "-p", fmt.Sprint(p.port), "-h", "127.0.0.1", "-k", ""}
+	arguments := []string{"-D", p.dir + "/data", "-p", fmt.Sprint(port), "-h", "127.0.0.1", "-k", ""}
 	for _, setting := range []string{
 		"fsync=on", "synchronous_commit=on", "full_page_writes=on", "shared_buffers=512MB",
 		"max_wal_size=4GB", "max_connections=300",
@@ -119,12 +125,12 @@ func (p *postgres) run(ctx context.Context) (err error) {
 	}
 	command := exec.Command(path, arguments...)
 	command.Dir = p.dir
-	if p.process, err = launch(command, p.dir+".log", p.credential); err != nil {
+	if p.process, err = harness.Launch(command, p.dir+".log", p.credential); err != nil {
 		return err
 	}
-	p.process.signal = syscall.SIGINT // fast: does not wait for its clients
-	return p.process.ready(ctx, func(ctx context.Context) error {
-		c, err := pgx.Connect(ctx, p.address())
+	p.process.Signal = syscall.SIGINT // fast: does not wait for its clients
+	return p.process.Ready(ctx, func(ctx context.Context) error {
+		c, err := pgx.Connect(ctx, p.address)
 		if err != nil {
 			return err
 		}
@@ -132,22 +138,29 @@ func (p *postgres) run(ctx context.Context) (err error) {
 	})
 }
 
-func (p *postgres) restart(ctx context.Context) error {
-	if err := p.process.stop(); err != nil {
-		return err
+// unprivileged returns a user for servers that refuse to run as root, nil when
+// we are not root.
+func unprivileged() (*syscall.Credential, error) {
+	if os.Geteuid() != 0 {
+		return nil, nil
 	}
-	return p.run(ctx)
+	for _, name := range []string{"postgres", "nobody"} {
+		u, err := user.Lookup(name)
+		if err != nil {
+			continue
+		}
+		uid, errUser := strconv.ParseUint(u.Uid, 10, 32)
+		gid, errGroup := strconv.ParseUint(u.Gid, 10, 32)
+		return &syscall.Credential{Uid: uint32(uid), Gid: uint32(gid)}, errors.Join(errUser, errGroup)
+	}
+	return nil, errors.New("PostgreSQL does not run as root, and there is neither a user postgres nor nobody")
 }
-
-func (p *postgres) processes() []int { return tree(p.process.command.Process.Pid) }
-
-func (p *postgres) stop() error { return p.process.stop() }
 
 func (p *postgres) connect(ctx context.Context, at placement) (conn, error) {
 	if at.pipelined {
-		return connectPostgresPipelines(ctx, p.address(), at.connections)
+		return connectPostgresPipelines(ctx, p.address, at.connections)
 	}
-	config, err := pgxpool.ParseConfig(p.address())
+	config, err := pgxpool.ParseConfig(p.address)
 	if err != nil {
 		return nil, err
 	}
@@ -162,12 +175,8 @@ func (p *postgres) connect(ctx context.Context, at placement) (conn, error) {
 // postgresPool makes each call on a connection of a pool.
 type postgresPool struct{ pool *pgxpool.Pool }
 
-func (p *postgresPool) write(ctx context.Context, _ int, j *job) (answer, error) {
+func (p *postgresPool) do(ctx context.Context, j *job, _ bool) (answer, error) {
 	return postgresAnswer(p.pool.QueryRow(ctx, postgresWrite, postgresArguments(j)...))
-}
-
-func (p *postgresPool) retry(ctx context.Context, caller int, j *job) (answer, error) {
-	return p.write(ctx, caller, j)
 }
 
 func (p *postgresPool) close() error {

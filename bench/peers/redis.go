@@ -8,8 +8,11 @@ import (
 	"os/exec"
 	"strconv"
 	"strings"
+	"syscall"
 
 	"github.com/redis/go-redis/v9"
+
+	"github.com/seqledger/seqledger/bench/harness"
 )
 
 //go:embed write.lua
@@ -19,10 +22,12 @@ const redisSettings = "appendonly=yes appendfsync=always no rewrites of the file
 	" one round trip"
 
 // redisServer is a Redis of its own.
-type redisServer struct {
-	dir     string
-	port    int
-	process *process
+type redisServer struct{ child }
+
+func newRedis() system {
+	r := new(redisServer)
+	r.launch = r.run
+	return r
 }
 
 func findRedis() (string, error) {
@@ -34,47 +39,32 @@ func findRedis() (string, error) {
 	return strings.Join(strings.Fields(string(out))[:min(3, len(strings.Fields(string(out))))], " "), err
 }
 
-func (r *redisServer) start(ctx context.Context, dir string) error {
-	r.dir = dir
-	return r.run(ctx)
-}
-
 // run starts the server and waits until it has read its file.
-func (r *redisServer) run(ctx context.Context) (err error) {
-	if r.port, err = freePort(); err != nil {
+func (r *redisServer) run(ctx context.Context) error {
+	port, err := freePort()
+	if err != nil {
 		return err
 	}
-	command := exec.Command("redis-server", "--port", strconv.Itoa(r.port), "--bind", "127.0.0.1", "--dir", r.dir,
+	r.address = "127.0.0.1:" + strconv.Itoa(port)
+	command := exec.Command("redis-server", "--port", strconv.Itoa(port), "--bind", "127.0.0.1", "--dir", r.dir,
 		"--appendonly", "yes", "--appendfsync", "always", "--save", "",
 		"--auto-aof-rewrite-percentage", "0", "--daemonize", "no")
-	if r.process, err = launch(command, r.dir+".log", nil); err != nil {
+	if r.process, err = harness.Launch(command, r.dir+".log", nil); err != nil {
 		return err
 	}
-	client := redis.NewClient(&redis.Options{Addr: r.address(), MaxRetries: -1})
+	r.process.Signal = syscall.SIGTERM
+	client := redis.NewClient(&redis.Options{Addr: r.address, MaxRetries: -1})
 	defer client.Close() //nolint:errcheck // It was only asked.
-	return r.process.ready(ctx, func(ctx context.Context) error { return client.Ping(ctx).Err() })
+	return r.process.Ready(ctx, func(ctx context.Context) error { return client.Ping(ctx).Err() })
 }
-
-func (r *redisServer) address() string { return "127.0.0.1:" + strconv.Itoa(r.port) }
-
-func (r *redisServer) restart(ctx context.Context) error {
-	if err := r.process.stop(); err != nil {
-		return err
-	}
-	return r.run(ctx)
-}
-
-func (r *redisServer) processes() []int { return tree(r.process.command.Process.Pid) }
-
-func (r *redisServer) stop() error { return r.process.stop() }
 
 func (r *redisServer) connect(ctx context.Context, at placement) (conn, error) {
 	c := &redisConn{
 		client: redis.NewClient(&redis.Options{
-			Addr: r.address(), PoolSize: at.connections, MinIdleConns: at.connections,
+			Addr: r.address, PoolSize: at.connections, MinIdleConns: at.connections,
 			// Many callers may wait for a connection; and a repeat by the client
 			// itself would hide what went wrong.
-			PoolTimeout: startsWithin, ReadTimeout: startsWithin, MaxRetries: -1,
+			PoolTimeout: harness.StartsWithin, ReadTimeout: harness.StartsWithin, MaxRetries: -1,
 		}),
 		script: redis.NewScript(redisWrite),
 	}
@@ -101,16 +91,12 @@ func redisArguments(j *job) ([]string, []any) {
 	return []string{j.client(), "log"}, []any{j.sequence, key[:], hash[:], j.payload}
 }
 
-func (c *redisConn) write(ctx context.Context, caller int, j *job) (answer, error) {
+func (c *redisConn) do(ctx context.Context, j *job, repeat bool) (answer, error) {
 	if len(c.pipelines) > 0 {
-		return c.pipelines.write(ctx, caller, j)
+		return c.pipelines.do(ctx, j, repeat)
 	}
 	keys, arguments := redisArguments(j)
 	return redisAnswer(c.script.EvalSha(ctx, c.client, keys, arguments...))
-}
-
-func (c *redisConn) retry(ctx context.Context, caller int, j *job) (answer, error) {
-	return c.write(ctx, caller, j)
 }
 
 // send sends calls in one pipeline.

@@ -1,119 +1,269 @@
 package main
 
 import (
-	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"os"
-	"os/exec"
 	"path/filepath"
-	"runtime"
+	"slices"
 	"strings"
-	"time"
+
+	"github.com/seqledger/seqledger/bench/harness"
 )
 
-// report is peers.json.
-type report struct {
-	Machine   string            `json:"machine"`
-	Date      string            `json:"date"` // RFC 3339, UTC
-	Commit    string            `json:"commit"`
-	Rounds    int               `json:"rounds"`
-	Duration  float64           `json:"duration_s"` // measured, for each row in each round
-	Settings  map[string]string `json:"settings"`
-	Lacks     map[string]string `json:"lacks"`
-	Rows      []rowResult       `json:"rows"`
-	Ratios    []ratio           `json:"ratios"` // seqledger's throughput over the peer's
-	Targets   []verdict         `json:"targets"`
-	Warnings  []string          `json:"warnings"` // too few syncs
-	OpenLoop  []openPoint       `json:"open_loop"`
-	Preloaded []preloadPoint    `json:"preloaded"`
-	smoke     bool              // it is not for files
+// The columns of the tables, and the names of their values in peers.json.
+var (
+	latencyColumns = []harness.Column{
+		{Head: "p50 ms", Name: "p50_ms", Format: "%.3f"}, {Head: "p99 ms", Name: "p99_ms", Format: "%.3f"},
+		{Head: "p99.9 ms", Name: "p999_ms", Format: "%.3f"},
+	}
+	rowColumns = slices.Concat([]harness.Column{
+		{Head: "workload", Name: "workload"}, {Head: "pipelined", Name: "pipelined"},
+		{Head: "writers", Name: "writers", Format: "%.0f"}, {Head: "bytes", Name: "payload_bytes", Format: "%.0f"},
+		{Head: "system", Name: "system"}, {Head: "connections", Name: "connections", Format: "%.0f"},
+		{Head: "per second", Name: "throughput_per_s", Format: ","},
+		{Head: "lowest", Name: "throughput_min", Format: ","},
+		{Head: "highest", Name: "throughput_max", Format: ","},
+	}, latencyColumns, []harness.Column{
+		{Head: "syncs/write", Name: "fsyncs_per_write", Format: "%.4f"},
+		// Of the whole disk, whoever wrote them; as the kernel charges them to the server, in large
+		// pages. The server's processor time has the client's in it where both are one process.
+		{Head: "B/write (disk)", Name: "bytes_per_write", Format: ","},
+		{Head: "B/write (charged)", Name: "charged_bytes_per_write", Format: ","},
+		{Head: "CPU µs (server)", Name: "cpu_us_per_write", Format: "%.1f"},
+		{Head: "CPU µs (client)", Name: "client_cpu_us_per_write", Format: "%.1f"},
+		{Head: "resident bytes", Name: "resident_bytes", Format: ","},
+	})
+	targetColumns = []harness.Column{
+		{Head: "target", Name: "target"}, {Name: "sign"}, {Head: "want", Name: "want", Format: "%.4g"},
+		{Head: "got", Name: "got", Format: "%.2f"}, {Head: "between", Name: "low", Format: "%.2f"},
+		{Head: "and", Name: "high", Format: "%.2f"}, {Name: "verdict"},
+	}
+	ratioColumns = []harness.Column{
+		{Head: "row", Name: "row"}, {Head: "other", Name: "peer"}, {Head: "ratio", Name: "median", Format: "%.2f"},
+		{Head: "between", Name: "low", Format: "%.2f"}, {Head: "and", Name: "high", Format: "%.2f"},
+		{Head: "with probability", Name: "coverage", Format: "%.2f"},
+	}
+	openColumns = append([]harness.Column{
+		{Head: "system", Name: "system"}, {Head: "wanted/s", Name: "rate_per_s", Format: ","},
+		{Head: "served/s", Name: "served_per_s", Format: ","}, {Head: "unserved", Name: "unserved", Format: ","},
+	}, latencyColumns...)
+	preloadColumns = slices.Concat([]harness.Column{
+		{Head: "system", Name: "system"}, {Head: "streams", Name: "streams", Format: ","},
+		{Head: "writers", Name: "writers", Format: "%.0f"}, {Head: "per second", Name: "throughput_per_s", Format: ","},
+	}, latencyColumns[:2], []harness.Column{
+		{Head: "resident bytes", Name: "resident_bytes", Format: ","},
+		{Head: "restart s", Name: "restart_s", Format: "%.1f"},
+	})
+)
+
+// publish joins the rounds, prints the tables and writes the files.
+func (f *findings) publish(o *options, stdout io.Writer) error {
+	r := f.report(o)
+	text := fmt.Sprintf("# seqledger and others\n\n%s, %s, commit %s: %d rounds of %gs for each row.\n\n", r["date"],
+		r["machine"], r["commit"], o.rounds, o.duration.Seconds())
+	if o.smoke {
+		text += "A quick run: it shows that everything works, and its figures mean nothing.\n\n"
+	}
+	settings, lacks := r["settings"].(map[string]string), r["lacks"].(map[string]string)
+	for _, name := range slices.Sorted(maps.Keys(settings)) {
+		text += fmt.Sprintf("- `%s`: %s", name, settings[name])
+		if lacks[name] != "" {
+			text += ". Does not do: " + lacks[name]
+		}
+		text += "\n"
+	}
+	for _, section := range []struct {
+		title, name string
+		columns     []harness.Column
+	}{
+		{"Rows", "rows", rowColumns},
+		{"Targets", "targets", targetColumns},
+		{"Throughput of seqledger over that of another", "ratios", ratioColumns},
+		{"Latency at a fixed rate, from the moment a write was due", "open_loop", openColumns},
+		{"Beside idle streams", "preloaded", preloadColumns},
+		{"Too few syncs to be honest", "warnings", []harness.Column{{Head: "what", Name: "what"}}},
+	} {
+		text += "\n" + strings.TrimSuffix(harness.Section(section.title, section.columns,
+			r[section.name].([]harness.Line)), "\n")
+	}
+	if _, err := io.WriteString(stdout, text); err != nil || o.out == "" {
+		return err
+	}
+	return errors.Join(os.MkdirAll(o.out, 0o755), harness.WriteJSON(filepath.Join(o.out, "peers.json"), r),
+		os.WriteFile(filepath.Join(o.out, "peers.md"), []byte(text), 0o644),
+		harness.WritePictures(o.out, f.pictures()))
 }
 
-func newReport(ctx context.Context, o *options, f *findings) *report {
-	r := &report{
-		Machine: processor(), Date: time.Now().UTC().Format(time.RFC3339), Commit: commit(ctx), Rounds: o.rounds,
-		Duration: o.duration.Seconds(), Settings: map[string]string{}, Lacks: map[string]string{},
-		OpenLoop: f.open, Preloaded: f.preloaded, Targets: f.judge(), smoke: o.smoke,
-	}
+// report is peers.json.
+func (f *findings) report(o *options) harness.Report {
+	settings, lacks := map[string]string{}, map[string]string{}
 	for i := range o.kinds {
 		k := &o.kinds[i]
 		version, _ := k.find() // it was found before
-		r.Settings[k.name] = version + ": " + k.settings
+		settings[k.name] = version + ": " + k.settings
 		if k.lacks != "" {
-			r.Lacks[k.name] = k.lacks
+			lacks[k.name] = k.lacks
 		}
 	}
-	for _, row := range o.rows {
+	rows, ratios := []harness.Line{}, []harness.Line{}
+	for _, r := range o.rows {
 		for i := range o.kinds {
-			at := cell{row, o.kinds[i].name}
+			at := cell{r, o.kinds[i].name}
 			if len(f.samples[at]) == 0 {
 				continue
 			}
-			r.Rows = append(r.Rows, f.summarize(at))
-			c, ok := f.compare("seqledger", at.system, row, func(s *sample) float64 { return s.perSecond })
-			if ok && at.system != "seqledger" {
-				r.Ratios = append(r.Ratios, c)
+			rows = append(rows, f.line(at))
+			if c, ok := f.compare("seqledger", at.system, r, "throughput_per_s"); ok && at.system != "seqledger" {
+				ratios = append(ratios, c)
 			}
 		}
 	}
-	r.Warnings = cheats(r.Rows)
-	return r
+	report := harness.NewReport()
+	maps.Copy(report, harness.Report{
+		"rounds": o.rounds, "duration_s": o.duration.Seconds(), "settings": settings, "lacks": lacks, "rows": rows,
+		"ratios": ratios, "targets": f.judge(), "warnings": cheats(rows), "open_loop": f.open, "preloaded": f.preloaded,
+	})
+	return report
 }
 
-// publish prints the tables and writes the files.
-func publish(o *options, r *report, stdout io.Writer) error {
-	text := r.markdown()
-	if _, err := io.WriteString(stdout, text); err != nil {
-		return err
+// line makes one line of a cell's samples: medians, and the extremes of the throughput.
+func (f *findings) line(at cell) harness.Line {
+	speeds := harness.Of(f.samples[at], "throughput_per_s")
+	l := harness.Line{
+		"system": at.system, "workload": at.row.workload, "writers": at.row.writers, "pipelined": at.row.pipelined,
+		"payload_bytes": at.row.payload, "connections": f.connections[at],
+		"throughput_min": slices.Min(speeds), "throughput_max": slices.Max(speeds), "fsyncs_per_write": nil,
 	}
-	if o.out == "" {
-		return nil
+	if syncs, counted := f.syncs[at]["fsyncs_per_write"]; counted {
+		l["fsyncs_per_write"] = syncs
 	}
-	if err := os.MkdirAll(o.out, 0o755); err != nil {
-		return err
-	}
-	encoded, err := json.MarshalIndent(r, "", "  ")
-	if err != nil {
-		return err
-	}
-	files := map[string]string{"peers.json": string(encoded) + "\n", "peers.md": text}
-	for name, picture := range r.pictures() {
-		files[name] = picture.SVG()
-	}
-	for name, content := range files {
-		err = errors.Join(err, os.WriteFile(filepath.Join(o.out, name), []byte(content), 0o644))
-	}
-	return err
+	return l.With(harness.Medians(f.samples[at]))
 }
 
-func processor() string {
-	name := runtime.GOARCH
-	if b, err := os.ReadFile("/proc/cpuinfo"); err == nil {
-		if found := after(string(b), "model name\t: "); found != "" {
-			name = found
+// compare returns a value of a system divided by the peer's, and a range that has the true median
+// with a probability; ok is false when one of them was not measured.
+func (f *findings) compare(system, peer string, r row, value string) (l harness.Line, ok bool) {
+	ratios := harness.Ratios(harness.Of(f.samples[cell{r, system}], value), harness.Of(f.samples[cell{r, peer}], value))
+	if len(ratios) == 0 {
+		return nil, false
+	}
+	low, high, coverage := harness.Interval(ratios)
+	return harness.Line{"system": system, "peer": peer, "row": r.name(), "median": harness.Median(ratios),
+		"low": low, "high": high, "coverage": coverage}, true
+}
+
+// The rows that targets are about.
+var (
+	rowOfOne       = row{"fresh", 1, false, smallPayload}
+	rowOf64        = row{"fresh", 64, false, smallPayload}
+	rowOf256       = row{"fresh", 256, false, smallPayload}
+	rowOfPipelines = row{"fresh", maxWriters, true, smallPayload}
+	rowOfRetries   = row{"retry-hot", 64, false, smallPayload}
+)
+
+// marks are the targets for seqledger's speed relative to a peer.
+var marks = []struct {
+	peer string
+	row  row
+	want float64
+}{
+	{"postgres", rowOfOne, 1.2}, {"etcd", rowOfOne, 3}, {"nats", rowOfOne, 1.2}, {"redis", rowOfOne, 0.9},
+	{"postgres", rowOf64, 8}, {"etcd", rowOf64, 8}, {"nats", rowOf64, 5}, {"redis", rowOf64, 1.5},
+	{"postgres", rowOf256, 12}, {"etcd", rowOf256, 10}, {"nats", rowOf256, 10}, {"redis", rowOf256, 2},
+	{"postgres", rowOfPipelines, 10}, {"redis", rowOfPipelines, 1.2},
+	{"postgres", rowOfRetries, 3}, {"redis", rowOfRetries, 1},
+}
+
+// judge holds the findings against the marks, and against ceilings in process.
+func (f *findings) judge() (list []harness.Line) {
+	for _, m := range marks {
+		c, ok := f.compare("seqledger", m.peer, m.row, "throughput_per_s")
+		list = append(list, judged(fmt.Sprintf("%s: seqledger / %s", m.row.name(), m.peer), m.want, false, c, ok))
+	}
+	c, ok := f.compare("seqledger-inprocess", "floor", rowOfOne, "p50_ms")
+	list = append(list, judged("fresh/1: median latency in process / bare append and fdatasync", 1.3, true, c, ok))
+	for _, bytes := range []struct {
+		name, value string
+		want        float64
+	}{
+		{"fresh/256: bytes of log / bytes of payload, in process", "log_bytes_per_write", 2.5},
+		{"fresh/256: all bytes to the disk / bytes of payload, in process", "bytes_per_write", 6},
+	} {
+		all := harness.Of(f.samples[cell{rowOf256, "seqledger-inprocess"}], bytes.value)
+		for i := range all {
+			all[i] /= smallPayload
+		}
+		var c harness.Line
+		if len(all) > 0 {
+			low, high, _ := harness.Interval(all)
+			c = harness.Line{"median": harness.Median(all), "low": low, "high": high}
+		}
+		list = append(list, judged(bytes.name, bytes.want, true, c, len(all) > 0))
+	}
+	return list
+}
+
+// judged holds a median against a floor, or a ceiling.
+func judged(target string, want float64, atMost bool, c harness.Line, measured bool) harness.Line {
+	l := harness.Line{"target": target, "want": want, "sign": "≥", "verdict": "not measured"}
+	if atMost {
+		l["sign"] = "≤"
+	}
+	if !measured {
+		return l
+	}
+	got := c["median"].(float64)
+	l["got"], l["low"], l["high"], l["verdict"] = got, c["low"], c["high"], "reached"
+	if atMost && got > want || !atMost && got < want {
+		l["verdict"] = "MISSED"
+	}
+	return l
+}
+
+// cheats returns the rows in which a system synced less often than one sync for all waiting
+// callers explains.
+func cheats(rows []harness.Line) []harness.Line {
+	list := []harness.Line{}
+	for _, r := range rows {
+		syncs, counted := r["fsyncs_per_write"].(float64)
+		if r["workload"] != "fresh" || !counted {
+			continue
+		}
+		// A tenth less is what begins and ends outside the time that is counted.
+		if least := 0.9 / float64(r["writers"].(int)); syncs < least {
+			list = append(list, harness.Line{"what": fmt.Sprintf(
+				"%s, %d writers: %.5f syncs per write, at least %.5f are needed", r["system"], r["writers"], syncs,
+				least)})
 		}
 	}
-	kernel, _ := os.ReadFile("/proc/sys/kernel/osrelease") // a machine without has no name for it
-	return fmt.Sprintf("%d cores of %s, Linux %s, %s", runtime.NumCPU(), name,
-		strings.TrimSpace(string(kernel)), runtime.Version())
+	return list
 }
 
-// commit returns the checked-out commit, with -dirty if files differ from it.
-func commit(ctx context.Context) string {
-	out, err := exec.CommandContext(ctx, "git", "describe", "--always", "--dirty",
-		"--abbrev=12", "--exclude", "*").Output()
-	if err != nil {
-		return "unknown"
+// pictures returns the charts by the names of their files.
+func (f *findings) pictures() map[string]*harness.Chart {
+	throughput := &harness.Chart{Title: "Fresh writes of 128 bytes, each durable before its answer", X: "writers",
+		Y: "writes per second", LogX: true, LogY: true}
+	for _, r := range allRows {
+		for _, k := range kinds() {
+			samples := f.samples[cell{r, k.name}]
+			if r.workload == "fresh" && !r.pipelined && r.payload == smallPayload && len(samples) > 0 {
+				throughput.Add(k.name, float64(r.writers), harness.Median(harness.Of(samples, "throughput_per_s")))
+			}
+		}
 	}
-	return strings.TrimSpace(string(out))
-}
-
-func optional(f *float64) string {
-	if f == nil {
-		return "?"
+	latency := &harness.Chart{Title: "Latency at a fixed rate (99 %), from the moment a write was due",
+		X: "writes per second wanted", Y: "ms", LogX: true, LogY: true}
+	for _, p := range f.open {
+		latency.Add(p["system"].(string), float64(p["rate_per_s"].(int)), p["p99_ms"].(float64))
 	}
-	return fmt.Sprintf("%.4f", *f)
+	streams := &harness.Chart{Title: "64 writers beside idle streams", X: "streams",
+		Y: "writes per second", LogX: true, LogY: true}
+	for _, p := range f.preloaded {
+		streams.Add(p["system"].(string), float64(p["streams"].(int)), p["throughput_per_s"].(float64))
+	}
+	return map[string]*harness.Chart{"peers-throughput.svg": throughput,
+		"peers-latency.svg": latency, "peers-streams.svg": streams}
 }

@@ -1,45 +1,18 @@
 package main
 
 import (
-	"math"
+	"fmt"
 	"strings"
 	"testing"
+
+	"github.com/seqledger/seqledger/bench/harness"
 )
 
-func TestMedianAndInterval(t *testing.T) {
-	t.Parallel()
-	for name, test := range map[string]struct {
-		values              []float64
-		median, low, high   float64
-		coverage, tolerance float64
-	}{
-		"one":   {[]float64{3}, 3, 3, 3, 0, 1e-9},
-		"two":   {[]float64{4, 2}, 3, 2, 4, 0.5, 1e-9},
-		"five":  {[]float64{5, 1, 4, 2, 3}, 3, 1, 5, 0.9375, 1e-9},
-		"seven": {[]float64{7, 6, 5, 4, 3, 2, 1}, 4, 1, 7, 0.984, 1e-3},
-		// With eight or more rounds one disturbed round does not stretch it.
-		"eight, one disturbed": {[]float64{1, 2, 3, 4, 5, 6, 7, 1000}, 4.5, 1, 1000, 0.992, 1e-3},
-		"nine, one disturbed":  {[]float64{1, 2, 3, 4, 5, 6, 7, 8, 1000}, 5, 2, 8, 0.961, 1e-3},
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			low, high, coverage := interval(test.values)
-			if m := median(test.values); m != test.median {
-				t.Errorf("median %v, want %v", m, test.median)
-			}
-			if low != test.low || high != test.high || math.Abs(coverage-test.coverage) > test.tolerance {
-				t.Errorf("interval %v to %v with %v, want %v to %v with %v", low, high,
-					coverage, test.low, test.high, test.coverage)
-			}
-		})
-	}
-}
-
 // speeds gives a cell one sample for each speed.
-func speeds(list ...float64) []sample {
-	samples := make([]sample, len(list))
+func speeds(list ...float64) []harness.Values {
+	samples := make([]harness.Values, len(list))
 	for i, s := range list {
-		samples[i].perSecond = s
+		samples[i] = harness.Values{"throughput_per_s": s}
 	}
 	return samples
 }
@@ -48,27 +21,25 @@ func speeds(list ...float64) []sample {
 // the second round, and the ratio is the same.
 func TestCompareIsPaired(t *testing.T) {
 	t.Parallel()
-	r := row{"fresh", 64, false, smallPayload}
-	f := &findings{samples: map[cell][]sample{
+	r := rowOf64
+	f := &findings{samples: map[cell][]harness.Values{
 		{r, "seqledger"}: speeds(100, 300, 50), {r, "redis"}: speeds(50, 150, 25),
 	}}
-	speed := func(s *sample) float64 { return s.perSecond }
-	if c, ok := f.compare("seqledger", "redis", r, speed); !ok || c.Median != 2 || c.Low != 2 || c.High != 2 {
+	c, ok := f.compare("seqledger", "redis", r, "throughput_per_s")
+	if !ok || c["median"] != 2.0 || c["low"] != 2.0 || c["high"] != 2.0 {
 		t.Errorf("want exactly 2, got %+v, %v", c, ok)
 	}
-	if _, ok := f.compare("seqledger", "etcd", r, speed); ok {
+	if _, ok := f.compare("seqledger", "etcd", r, "throughput_per_s"); ok {
 		t.Error("compared with what was not measured")
 	}
 }
 
 func TestVerdicts(t *testing.T) {
 	t.Parallel()
-	row64 := row{"fresh", 64, false, smallPayload}
-	inProcess := row{"fresh", 256, false, smallPayload}
-	f := &findings{samples: map[cell][]sample{
-		{row64, "seqledger"}: speeds(100, 100, 100), {row64, "redis"}: speeds(50, 50, 50),
-		{row64, "postgres"}:                speeds(50, 50, 50),
-		{inProcess, "seqledger-inprocess"}: {{log: 300, disk: 3000}},
+	f := &findings{samples: map[cell][]harness.Values{
+		{rowOf64, "seqledger"}: speeds(100, 100, 100), {rowOf64, "redis"}: speeds(50, 50, 50),
+		{rowOf64, "postgres"}:             speeds(50, 50, 50),
+		{rowOf256, "seqledger-inprocess"}: {{"log_bytes_per_write": 300, "bytes_per_write": 3000}},
 	}}
 	want := map[string]string{
 		"fresh/64: seqledger / redis":                                     "reached", // 2 of 1.5
@@ -83,7 +54,7 @@ func TestVerdicts(t *testing.T) {
 	}
 	found := make(map[string]string)
 	for _, v := range f.judge() {
-		found[v.Target] = v.Verdict
+		found[v["target"].(string)] = v["verdict"].(string)
 	}
 	for target, verdict := range want {
 		if found[target] != verdict {
@@ -95,15 +66,13 @@ func TestVerdicts(t *testing.T) {
 // One sync serves all callers that wait for it, and no others.
 func TestCheats(t *testing.T) {
 	t.Parallel()
-	number := func(f float64) *float64 { return &f }
-	rows := []rowResult{
-		{System: "honest", Workload: "fresh", Writers: 64, SyncsPerWrite: number(1.0 / 64)},
-		{System: "lazy", Workload: "fresh", Writers: 64, SyncsPerWrite: number(1.0 / 200)},
-		{System: "never", Workload: "fresh", Writers: 1, SyncsPerWrite: number(0)},
-		{System: "retries need none", Workload: "retry-hot", Writers: 1, SyncsPerWrite: number(0)},
-		{System: "not counted", Workload: "fresh", Writers: 1},
+	fresh := func(system string, writers int, syncs any) harness.Line {
+		return harness.Line{"system": system, "workload": "fresh", "writers": writers, "fsyncs_per_write": syncs}
 	}
-	found := strings.Join(cheats(rows), "\n")
+	retries := fresh("retries need none", 1, 0.0)
+	retries["workload"] = "retry-hot"
+	found := fmt.Sprint(cheats([]harness.Line{fresh("honest", 64, 1.0/64), fresh("lazy", 64, 1.0/200),
+		fresh("never", 1, 0.0), retries, fresh("not counted", 1, nil)}))
 	for system, caught := range map[string]bool{"honest": false, "lazy": true, "never": true,
 		"retries need none": false, "not counted": false} {
 		if strings.Contains(found, system+",") != caught {

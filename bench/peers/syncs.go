@@ -12,12 +12,14 @@ import (
 	"strconv"
 	"strings"
 	"syscall"
+
+	"github.com/seqledger/seqledger/bench/harness"
 )
 
 // syncCounter counts how often processes have had a file synced. It slows them
 // down, so that a measurement of speed must not have one.
 type syncCounter struct {
-	process *process
+	process *harness.Process
 	control *os.File // perf alone: tells it when to count
 	answers *bufio.Reader
 	output  string
@@ -78,14 +80,14 @@ func countWithPerf(pids []int, dir, scratch string) (*syncCounter, error) {
 	command := exec.Command(path, "stat", "-x", ",", "-o", c.output, "-D", "-1", "--control", "fd:3,4",
 		"-e", strings.Join(events, ","), "-p", joined(pids))
 	command.ExtraFiles = []*os.File{controlOut, answersIn}
-	c.process, err = launch(command, c.output+".log", nil)
+	c.process, err = harness.Launch(command, c.output+".log", nil)
 	_, _ = controlOut.Close(), answersIn.Close() // perf has its own
 	if err != nil {
 		return nil, err
 	}
-	c.process.signal = os.Interrupt
+	c.process.Signal = os.Interrupt
 	if err := c.tell("enable"); err != nil {
-		return nil, errors.Join(fmt.Errorf("perf: %w; %s", err, c.process.tail()), c.process.stop())
+		return nil, errors.Join(fmt.Errorf("perf: %w; %s", err, c.process.Tail()), c.process.Stop())
 	}
 	return c, nil
 }
@@ -106,10 +108,10 @@ func countWithStrace(pids []int, scratch string) (*syncCounter, error) {
 	}
 	c := &syncCounter{output: filepath.Join(scratch, "strace"), parse: parseStrace}
 	command := exec.Command(path, "-f", "-c", "-e", "trace=fsync,fdatasync", "-o", c.output, "-p", joined(pids))
-	if c.process, err = launch(command, c.output+".log", nil); err != nil {
+	if c.process, err = harness.Launch(command, c.output+".log", nil); err != nil {
 		return nil, err
 	}
-	c.process.signal = os.Interrupt
+	c.process.Signal = os.Interrupt
 	return c, nil
 }
 
@@ -119,7 +121,7 @@ func (c *syncCounter) count() (int64, error) {
 	if c.control != nil {
 		err = c.tell("disable")
 	}
-	if err := errors.Join(err, c.process.stop()); err != nil {
+	if err := errors.Join(err, c.process.Stop()); err != nil {
 		return 0, err
 	}
 	b, err := os.ReadFile(c.output)

@@ -4,8 +4,11 @@ import (
 	"context"
 	"encoding/binary"
 	"fmt"
+	"net"
 
 	"github.com/zeebo/xxh3"
+
+	"github.com/seqledger/seqledger/bench/harness"
 )
 
 // job is one write: number sequence of stream.
@@ -64,10 +67,8 @@ type system interface {
 // conn is a way to a system. A caller has one call under way at most, and all
 // calls for a stream come from one caller.
 type conn interface {
-	// write commits what has not been committed before.
-	write(ctx context.Context, caller int, j *job) (answer, error)
-	// retry repeats what was committed.
-	retry(ctx context.Context, caller int, j *job) (answer, error)
+	// do commits what has not been committed before, or repeats what was.
+	do(ctx context.Context, j *job, repeat bool) (answer, error)
 	close() error
 }
 
@@ -87,6 +88,48 @@ type kind struct {
 	retries     bool // can do rows with retries
 }
 
+// child is a system whose server is a process of its own.
+type child struct {
+	dir     string
+	address string
+	process *harness.Process
+	// launch starts the server with what is in dir, and sets address and process.
+	launch func(ctx context.Context) error
+}
+
+// self launches this program as the server of a system.
+func (c *child) self(ctx context.Context, name string) (err error) {
+	c.process, c.address, err = harness.LaunchServer(ctx, harness.Self("-serve", name, "-dir", c.dir), c.dir+".log")
+	return err
+}
+
+func (c *child) start(ctx context.Context, dir string) error {
+	c.dir = dir
+	return c.launch(ctx)
+}
+
+func (c *child) restart(ctx context.Context) error {
+	if err := c.process.Stop(); err != nil {
+		return err
+	}
+	return c.launch(ctx)
+}
+
+func (c *child) processes() []int { return c.process.Tree() }
+
+func (c *child) stop() error { return c.process.Stop() }
+
+// freePort returns an unused port of loopback. Another process may take it before it is used;
+// then the server does not start and says so.
+func freePort() (int, error) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return 0, err
+	}
+	defer l.Close() //nolint:errcheck // Nothing was sent.
+	return l.Addr().(*net.TCPAddr).Port, nil
+}
+
 func builtIn(module string) func() (string, error) {
 	return func() (string, error) { return moduleVersion(module), nil }
 }
@@ -101,17 +144,17 @@ func kinds() []kind {
 		{name: "seqledger-inprocess", make: func() system { return new(inProcess) },
 			find: builtIn(""), connections: oneConnection,
 			settings: "ledger.Ledger in the process of the harness, defaults", retries: true},
-		{name: "seqledger", make: func() system { return &wire{multiplexed: true} }, find: builtIn(""),
+		{name: "seqledger", make: newWire(true), find: builtIn(""),
 			settings:    "defaults; client.Writers over one WriteStream; retries over a second one",
 			connections: oneConnection, pipelines: true, retries: true},
-		{name: "seqledger-unary", make: func() system { return new(wire) }, find: builtIn(""),
+		{name: "seqledger-unary", make: newWire(false), find: builtIn(""),
 			connections: oneConnection,
 			settings:    "defaults; Write, Connect with protobuf", retries: true},
-		{name: "postgres", make: func() system { return new(postgres) }, find: findPostgres, settings: postgresSettings,
+		{name: "postgres", make: newPostgres, find: findPostgres, settings: postgresSettings,
 			connections: pools(8, 32, 64, 128), pipelines: true, retries: true},
-		{name: "redis", make: func() system { return new(redisServer) }, find: findRedis, settings: redisSettings,
+		{name: "redis", make: newRedis, find: findRedis, settings: redisSettings,
 			connections: pools(8, 64, 256), pipelines: true, retries: true},
-		{name: "nats", make: func() system { return new(natsServer) },
+		{name: "nats", make: newNATS,
 			find:     builtIn("github.com/nats-io/nats-server/v2"),
 			settings: natsSettings, connections: pools(1, 4, 16), retries: true,
 			lacks: "no request hash is compared; an exact repeat is refused for its expected sequence before its id is " +
@@ -119,7 +162,7 @@ func kinds() []kind {
 				"so that retries go without one; the reply is the stream's sequence alone; a retry is known for the duplicate " +
 				"window of " +
 				"2 minutes, not for ever"},
-		{name: "etcd", make: func() system { return new(etcdServer) }, find: builtIn("go.etcd.io/etcd/server/v3"),
+		{name: "etcd", make: newEtcd, find: builtIn("go.etcd.io/etcd/server/v3"),
 			settings: etcdSettings, connections: pools(1, 4, 16), retries: true,
 			lacks: "the request hash is stored and the client has to compare it; a retry goes through the log like a write"},
 	}

@@ -79,7 +79,7 @@ func sameWork(t *testing.T, k *kind, s system, at placement, stream int) {
 		{stream: stream, sequence: 2, payload: payload(4096)}}
 	replies := make([]string, len(jobs))
 	for i, j := range jobs {
-		a, err := to.write(t.Context(), 0, j)
+		a, err := to.do(t.Context(), j, false)
 		if err != nil || a.replayed || a.reply == "" || slices.Contains(replies[:i], a.reply) {
 			t.Fatalf("write %d: %+v, %v", j.sequence, a, err)
 		}
@@ -87,17 +87,17 @@ func sameWork(t *testing.T, k *kind, s system, at placement, stream int) {
 	}
 	again := func(to conn, when string) {
 		for i, j := range jobs {
-			if a, err := to.retry(t.Context(), 0, j); err != nil || !a.replayed || a.reply != replies[i] {
+			if a, err := to.do(t.Context(), j, true); err != nil || !a.replayed || a.reply != replies[i] {
 				t.Errorf("%s: retry %d was answered with %+v, %v, want %q", when, j.sequence, a, err, replies[i])
 			}
 		}
 	}
 	again(to, "at once")
 	if k.name != "nats" { // which numbers by subject and compares no hash; said in its lacks
-		if a, err := to.write(t.Context(), 0, &job{stream: stream, sequence: 4, payload: payload(128)}); err == nil {
+		if a, err := to.do(t.Context(), &job{stream: stream, sequence: 4, payload: payload(128)}, false); err == nil {
 			t.Errorf("a gap was answered with %+v", a)
 		}
-		if a, err := to.retry(t.Context(), 0, &job{stream: stream, sequence: 2, payload: payload(129)}); err == nil {
+		if a, err := to.do(t.Context(), &job{stream: stream, sequence: 2, payload: payload(129)}, true); err == nil {
 			t.Errorf("another request under a sequence was answered with %+v", a)
 		}
 	}

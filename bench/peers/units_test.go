@@ -4,14 +4,13 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"os"
 	"slices"
 	"strings"
 	"sync"
 	"testing"
 	"time"
 
-	"github.com/seqledger/seqledger/bench/load"
+	"github.com/seqledger/seqledger/bench/harness"
 )
 
 func TestParsePerf(t *testing.T) {
@@ -48,18 +47,6 @@ func TestParseStrace(t *testing.T) {
 	}
 }
 
-// Our own processes are there and have used something.
-func TestUsage(t *testing.T) {
-	t.Parallel()
-	u, err := usageOf([]int{os.Getpid(), 1 << 30})
-	if err != nil || u.resident <= 0 {
-		t.Errorf("got %+v, %v; a process that is gone must count nothing", u, err)
-	}
-	if pids := tree(os.Getpid()); pids[0] != os.Getpid() {
-		t.Errorf("got %v", pids)
-	}
-}
-
 // fake is a conn that records its calls.
 type fake struct {
 	mu     sync.Mutex
@@ -67,23 +54,19 @@ type fake struct {
 	lies   bool           // answers retries with something else
 }
 
-func (f *fake) write(_ context.Context, _ int, j *job) (answer, error) {
+func (f *fake) do(_ context.Context, j *job, repeat bool) (answer, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if j.sequence != f.stored[j.stream]+1 {
-		return answer{}, errors.New("gap")
-	}
-	f.stored[j.stream]++
-	return answer{reply: j.client()}, nil
-}
-
-func (f *fake) retry(_ context.Context, _ int, j *job) (answer, error) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	if f.lies || j.sequence != f.stored[j.stream] {
+	switch {
+	case repeat && (f.lies || j.sequence != f.stored[j.stream]):
 		return answer{reply: "another", replayed: true}, nil
+	case repeat:
+	case j.sequence != f.stored[j.stream]+1:
+		return answer{}, errors.New("gap")
+	default:
+		f.stored[j.stream]++
 	}
-	return answer{reply: j.client(), replayed: true}, nil
+	return answer{reply: j.client(), replayed: repeat}, nil
 }
 
 func (f *fake) close() error { return nil }
@@ -93,7 +76,7 @@ func TestOperationMixesAndChecks(t *testing.T) {
 	t.Parallel()
 	for workload, want := range map[string]uint64{"fresh": 1000, "mixed-1": 990, "mixed-10": 900, "retry-hot": 0} {
 		to := &fake{stored: make(map[int]uint64)}
-		callers := []*caller{{id: 0, job: job{stream: 7}}}
+		callers := []*caller{{job: job{stream: 7}}}
 		do, err := operation(t.Context(), row{workload, 1, false, smallPayload}, callers, to)
 		if err != nil {
 			t.Fatal(err)
@@ -122,7 +105,7 @@ func TestStoreAsksForAll(t *testing.T) {
 	t.Parallel()
 	for _, streams := range []int{8, 100, 7919 * 2} {
 		to := &fake{stored: make(map[int]uint64)}
-		s := &store{first: 5, replies: make([]string, streams)}
+		s := newStore(streams, 1)
 		if err := s.fill(t.Context(), to, 4); err != nil {
 			t.Fatal(err)
 		}
@@ -131,7 +114,7 @@ func TestStoreAsksForAll(t *testing.T) {
 		for worker := range 2 {
 			for {
 				err := do(t.Context(), worker)
-				if errors.Is(err, load.ErrDone) {
+				if errors.Is(err, harness.ErrDone) {
 					break
 				}
 				if err != nil {
@@ -140,8 +123,9 @@ func TestStoreAsksForAll(t *testing.T) {
 			}
 		}
 		for stream := range streams {
-			if asked[5+stream] != 1 {
-				t.Fatalf("of %d: stream %d was asked for %d times", streams, 5+stream, asked[5+stream])
+			if asked[maxWriters+stream] != 1 {
+				t.Fatalf("of %d: stream %d was asked for %d times", streams, maxWriters+stream,
+					asked[maxWriters+stream])
 			}
 		}
 	}
@@ -153,9 +137,9 @@ type spy struct {
 	asked map[int]int
 }
 
-func (s *spy) retry(ctx context.Context, caller int, j *job) (answer, error) {
+func (s *spy) do(ctx context.Context, j *job, repeat bool) (answer, error) {
 	s.asked[j.stream]++
-	return s.fake.retry(ctx, caller, j)
+	return s.fake.do(ctx, j, repeat)
 }
 
 // Calls that come while a batch is under way share the next one, and each gets
@@ -214,9 +198,6 @@ func TestChoose(t *testing.T) {
 		!slices.Equal(o.rates, []int{10, 20}) || len(o.preload) != 0 {
 		t.Errorf("got %+v, %v", o, err)
 	}
-	if took := o.estimate(); took <= 0 || took > time.Minute {
-		t.Errorf("estimated %s", took)
-	}
 	for _, wrong := range [][4]string{{"oracle"}, {"", "("}, {"", "nothing"}, {"", "", "fast"}, {"", "", "", "0"}} {
 		if err := valid().choose(wrong[0], wrong[1], wrong[2], wrong[3]); err == nil {
 			t.Errorf("%q: want an error", wrong)
@@ -241,7 +222,12 @@ func TestPools(t *testing.T) {
 // The fields by which others read the results.
 func TestReportFields(t *testing.T) {
 	t.Parallel()
-	b, err := json.Marshal(report{Rows: []rowResult{{}}})
+	f := &findings{samples: map[cell][]harness.Values{{rowOf64, "seqledger"}: {(&harness.Result{
+		Latency: harness.NewLatencies(), Operations: 1,
+		Used: harness.Values{"bytes_per_write": 1, "cpu_us_per_write": 1},
+	}).Values()}}}
+	r := f.report(&options{rows: allRows, kinds: kinds()})
+	b, err := json.Marshal(r)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -253,6 +239,14 @@ func TestReportFields(t *testing.T) {
 	} {
 		if !strings.Contains(string(b), `"`+field+`":`) {
 			t.Errorf("%s is missing", field)
+		}
+	}
+	// Every value of a row's table is in the report, but for what only some systems have.
+	row := r["rows"].([]harness.Line)[0]
+	for _, c := range rowColumns {
+		if _, ok := row[c.Name]; !ok && !slices.Contains([]string{"charged_bytes_per_write", "client_cpu_us_per_write",
+			"resident_bytes"}, c.Name) {
+			t.Errorf("the column %s has nothing", c.Name)
 		}
 	}
 }

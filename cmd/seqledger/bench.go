@@ -9,7 +9,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
-	"github.com/seqledger/seqledger/bench/load"
+	"github.com/seqledger/seqledger/bench/harness"
 	"github.com/seqledger/seqledger/client"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 )
@@ -121,7 +121,7 @@ func (c *benchCommand) open(ctx context.Context, conn *client.Client,
 	return writers, group.Wait()
 }
 
-func (c *benchCommand) measure(ctx context.Context, writers []*client.Writer) (load.Result, error) {
+func (c *benchCommand) measure(ctx context.Context, writers []*client.Writer) (harness.Result, error) {
 	payload := make([]byte, c.Payload)
 	_, _ = rand.Read(payload) // random, because real payloads are not all zeros
 	operation := &seqledgerv1.Operation{
@@ -132,12 +132,8 @@ func (c *benchCommand) measure(ctx context.Context, writers []*client.Writer) (l
 		_, err := writers[worker].Write(ctx, operation)
 		return err
 	}
-	o := load.Options{Workers: c.Streams, Warmup: time.Second, Duration: c.Duration, Rate: c.Rate}
-	loop := load.Closed
-	if c.Rate > 0 {
-		loop = load.Open
-	}
-	measured, err := loop(ctx, o, write)
+	o := harness.Load{Workers: c.Streams, Warmup: time.Second, Duration: c.Duration, Rate: c.Rate}
+	measured, err := harness.Run(ctx, o, write)
 	switch {
 	case err != nil && ctx.Err() == nil:
 		// Not the exit code of an unknown outcome: these writes need not be settled.
@@ -149,11 +145,12 @@ func (c *benchCommand) measure(ctx context.Context, writers []*client.Writer) (l
 	return measured, err
 }
 
-func (c *benchCommand) show(e *environment, m *load.Result) error {
+func (c *benchCommand) show(e *environment, m *harness.Result) error {
 	r := benchResult{
 		Streams: c.Streams, Payload: c.Payload, Rate: c.Rate, Seconds: m.Elapsed.Seconds(), Writes: m.Operations,
 		Unserved: m.Unserved, PerSecond: m.PerSecond(),
-		P50: m.Milliseconds(50), P99: m.Milliseconds(99), P999: m.Milliseconds(99.9), Max: m.Milliseconds(100),
+		P50: m.Latency.Milliseconds(50), P99: m.Latency.Milliseconds(99), P999: m.Latency.Milliseconds(99.9),
+		Max: m.Latency.Milliseconds(100),
 	}
 	if e.json {
 		return e.showObject(r)

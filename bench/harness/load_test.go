@@ -1,4 +1,4 @@
-package load_test
+package harness_test
 
 import (
 	"context"
@@ -8,7 +8,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/seqledger/seqledger/bench/load"
+	"github.com/seqledger/seqledger/bench/harness"
 )
 
 // A closed loop counts what was begun between warm-up and end, once each.
@@ -16,7 +16,7 @@ func TestClosedCounts(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		const took = 10 * time.Millisecond
-		r, err := load.Closed(t.Context(), load.Options{Workers: 3, Warmup: 95 * time.Millisecond,
+		r, err := harness.Run(t.Context(), harness.Load{Workers: 3, Warmup: 95 * time.Millisecond,
 			Duration: time.Second},
 			func(context.Context, int) error {
 				time.Sleep(took) //nolint:forbidigo // It is the simulated work, under a simulated clock.
@@ -29,7 +29,7 @@ func TestClosedCounts(t *testing.T) {
 			t.Errorf("want 300 operations in a second, got %d in %s, %v a second", r.Operations, r.Elapsed,
 				r.PerSecond())
 		}
-		if p := r.Milliseconds(99); p < 9.9 || p > 10.2 {
+		if p := r.Latency.Milliseconds(99); p < 9.9 || p > 10.2 {
 			t.Errorf("want 10 ms, got %v", p)
 		}
 	})
@@ -41,7 +41,7 @@ func TestOpenChargesTheStallToAllWhoWaited(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		var calls atomic.Int64
-		r, err := load.Open(t.Context(), load.Options{Workers: 1, Rate: 100, Duration: 10 * time.Second},
+		r, err := harness.Run(t.Context(), harness.Load{Workers: 1, Rate: 100, Duration: 10 * time.Second},
 			func(context.Context, int) error {
 				if calls.Add(1) == 500 {
 					time.Sleep(time.Second) //nolint:forbidigo // It is the simulated stall, under a simulated clock.
@@ -55,10 +55,10 @@ func TestOpenChargesTheStallToAllWhoWaited(t *testing.T) {
 			t.Fatalf("want 1000 served operations, got %d and %d unserved", r.Operations, r.Unserved)
 		}
 		// The 5 % that were due in the first half of the stall waited longer than half of it.
-		if p := r.Milliseconds(96); p < 500 {
+		if p := r.Latency.Milliseconds(96); p < 500 {
 			t.Errorf("96 %% waited %v ms at most: those due during the stall are missing", p)
 		}
-		if p := r.Milliseconds(85); p > 1 {
+		if p := r.Latency.Milliseconds(85); p > 1 {
 			t.Errorf("85 %% waited up to %v ms, although the stall hit 10 %%", p)
 		}
 	})
@@ -68,7 +68,7 @@ func TestOpenChargesTheStallToAllWhoWaited(t *testing.T) {
 func TestOpenCountsTheUnserved(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		r, err := load.Open(t.Context(), load.Options{Workers: 2, Rate: 100, Duration: time.Second},
+		r, err := harness.Run(t.Context(), harness.Load{Workers: 2, Rate: 100, Duration: time.Second},
 			func(context.Context, int) error {
 				time.Sleep(100 * time.Millisecond) //nolint:forbidigo // It is the simulated work, under a simulated clock.
 				return nil
@@ -92,21 +92,62 @@ func TestErrorsEndTheLoad(t *testing.T) {
 		}
 		return nil
 	}
-	o := load.Options{Workers: 2, Duration: time.Hour, Rate: 1000}
-	if _, err := load.Closed(t.Context(), o, fails); !errors.Is(err, broken) {
+	o := harness.Load{Workers: 2, Duration: time.Hour}
+	if _, err := harness.Run(t.Context(), o, fails); !errors.Is(err, broken) {
 		t.Errorf("closed: want the worker's error, got %v", err)
 	}
-	if _, err := load.Open(t.Context(), o, fails); !errors.Is(err, broken) {
+	o.Rate = 1000
+	if _, err := harness.Run(t.Context(), o, fails); !errors.Is(err, broken) {
 		t.Errorf("open: want the worker's error, got %v", err)
 	}
-	o.Begin = func() error { return broken }
-	o.Duration = time.Millisecond
-	if _, err := load.Closed(t.Context(), o, func(context.Context, int) error { return nil }); !errors.Is(err, broken) {
-		t.Errorf("want the counter's error, got %v", err)
+	o = harness.Load{Workers: 1, Duration: time.Millisecond,
+		Meter: func() (harness.Values, error) { return nil, broken }}
+	if _, err := harness.Run(t.Context(), o, func(context.Context, int) error { return nil }); !errors.Is(err, broken) {
+		t.Errorf("want the meter's error, got %v", err)
 	}
-	if _, err := load.Open(t.Context(), load.Options{Workers: 1, Duration: 1}, nil); err == nil {
-		t.Error("want an error for an open loop without a rate")
-	}
+}
+
+// What the meter counts between begin and end is told for each operation.
+func TestUsedIsForEachOperation(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		read := 0.0
+		r, err := harness.Run(t.Context(), harness.Load{Workers: 1, Warmup: 5 * time.Millisecond, Duration: time.Second,
+			Group: 10, Meter: func() (harness.Values, error) {
+				read++
+				return harness.Values{"bytes": 5000 * read}, nil
+			}},
+			func(context.Context, int) error {
+				time.Sleep(10 * time.Millisecond) //nolint:forbidigo // It is the simulated work, under a simulated clock.
+				return nil
+			})
+		if v := r.Values(); err != nil || r.Operations != 1000 || r.Used["bytes"] != 5000 || v["bytes"] != 5 {
+			t.Errorf("want 5 bytes for each of 1000 operations, got %v of %d, %v", v["bytes"], r.Operations, err)
+		}
+	})
+}
+
+// A measurement in which nothing was done is made longer.
+func TestRunSome(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		slow := func(context.Context, int) error {
+			time.Sleep(time.Second) //nolint:forbidigo // It is the simulated work, under a simulated clock.
+			return nil
+		}
+		o := harness.Load{Workers: 1, Warmup: time.Millisecond, Duration: 50 * time.Millisecond}
+		if r, err := harness.RunSome(t.Context(), o, slow); err != nil || r.Operations != 1 {
+			t.Errorf("want one operation, got %d, %v", r.Operations, err)
+		}
+		o.Warmup = 0
+		never := func(ctx context.Context, _ int) error {
+			time.Sleep(time.Minute) //nolint:forbidigo // The same.
+			return nil
+		}
+		if _, err := harness.RunSome(t.Context(), o, never); err == nil {
+			t.Error("nothing was done in any time, and no error says so")
+		}
+	})
 }
 
 // Work that runs out ends the measurement early.
@@ -114,9 +155,9 @@ func TestClosedEndsWhenAllAreDone(t *testing.T) {
 	t.Parallel()
 	var left atomic.Int64
 	left.Store(50)
-	r, err := load.Closed(t.Context(), load.Options{Workers: 4, Duration: time.Hour}, func(context.Context, int) error {
+	r, err := harness.Run(t.Context(), harness.Load{Workers: 4, Duration: time.Hour}, func(context.Context, int) error {
 		if left.Add(-1) < 0 {
-			return load.ErrDone
+			return harness.ErrDone
 		}
 		return nil
 	})

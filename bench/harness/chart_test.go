@@ -1,4 +1,4 @@
-package chart_test
+package harness_test
 
 import (
 	"encoding/xml"
@@ -8,7 +8,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/seqledger/seqledger/bench/chart"
+	"github.com/seqledger/seqledger/bench/harness"
 )
 
 // wellFormed fails the test unless the text is XML, and counts its elements.
@@ -37,21 +37,23 @@ func wellFormed(t *testing.T, svg string) map[string]int {
 
 func TestChart(t *testing.T) {
 	t.Parallel()
-	three := []chart.Point{{X: 1, Y: 10}, {X: 64, Y: 1000}, {X: 256, Y: 20_000}}
+	three := []harness.Point{{X: 1, Y: 10}, {X: 64, Y: 1000}, {X: 256, Y: 20_000}}
 	for name, test := range map[string]struct {
-		chart  chart.Chart
+		chart  harness.Chart
 		points int
 	}{
-		"linear":      {chart.Chart{Lines: []chart.Line{{Name: "a", Points: three}}}, 3},
-		"logarithmic": {chart.Chart{LogX: true, LogY: true, Lines: []chart.Line{{Name: "a", Points: three}}}, 3},
+		"linear":      {harness.Chart{Lines: []harness.Series{{Name: "a", Points: three}}}, 3},
+		"logarithmic": {harness.Chart{LogX: true, LogY: true, Lines: []harness.Series{{Name: "a", Points: three}}}, 3},
 		"zero has no log": {
-			chart.Chart{LogY: true, Lines: []chart.Line{{Points: []chart.Point{{X: 1, Y: 0}, {X: 2, Y: 5}}}}}, 1},
+			harness.Chart{LogY: true, Lines: []harness.Series{{Points: []harness.Point{{X: 1, Y: 0}, {X: 2, Y: 5}}}}},
+			1},
 		"not a number": {
-			chart.Chart{Lines: []chart.Line{{Points: []chart.Point{{X: 1, Y: math.NaN()}, {X: 2, Y: 5}}}}}, 1},
-		"one point":            {chart.Chart{LogX: true, Lines: []chart.Line{{Points: three[:1]}}}, 1},
-		"nothing":              {chart.Chart{Lines: []chart.Line{{Name: "none"}}}, 0},
-		"names are escaped":    {chart.Chart{Title: `<"&>`, Lines: []chart.Line{{Name: "</svg>", Points: three}}}, 3},
-		"more lines than inks": {chart.Chart{Lines: make([]chart.Line, 20)}, 0},
+			harness.Chart{Lines: []harness.Series{{Points: []harness.Point{{X: 1, Y: math.NaN()}, {X: 2, Y: 5}}}}}, 1},
+		"one point": {harness.Chart{LogX: true, Lines: []harness.Series{{Points: three[:1]}}}, 1},
+		"nothing":   {harness.Chart{Lines: []harness.Series{{Name: "none"}}}, 0},
+		"names are escaped": {harness.Chart{Title: `<"&>`, Lines: []harness.Series{{Name: "</svg>", Points: three}}},
+			3},
+		"more lines than inks": {harness.Chart{Lines: make([]harness.Series, 20)}, 0},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

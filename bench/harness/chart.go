@@ -1,4 +1,4 @@
-package chart
+package harness
 
 import (
 	"fmt"
@@ -12,8 +12,8 @@ import (
 // points that are not are left out.
 type Point struct{ X, Y float64 }
 
-// Line is one series.
-type Line struct {
+// Series is one line of a chart.
+type Series struct {
 	Name   string
 	Points []Point
 }
@@ -22,7 +22,17 @@ type Line struct {
 type Chart struct {
 	Title, X, Y string // the title, and what the axes show with their units
 	LogX, LogY  bool
-	Lines       []Line
+	Lines       []Series
+}
+
+// Add puts a point at the end of the line of that name, which it makes if need be.
+func (c *Chart) Add(name string, x, y float64) {
+	i := slices.IndexFunc(c.Lines, func(s Series) bool { return s.Name == name })
+	if i < 0 {
+		i = len(c.Lines)
+		c.Lines = append(c.Lines, Series{Name: name})
+	}
+	c.Lines[i].Points = append(c.Lines[i].Points, Point{x, y})
 }
 
 const (

@@ -1,0 +1,120 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/seqledger/seqledger/bench/harness"
+)
+
+// The four sides are measured, every answer is what it must be, and a fresh key costs two commands.
+func TestGatewayMeasures(t *testing.T) {
+	t.Parallel()
+	if testing.Short() {
+		t.Skip("-short: it builds seqledger, which make test-long has")
+	}
+	var lines []harness.Line
+	o := quickOptions(t)
+	o.fraction = quickFraction
+	err := onBed(t.Context(), o, func(ctx context.Context, b *bed) (err error) {
+		lines, err = measureGateway(ctx, b, 2)
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if last := lines[len(lines)-1]; last["value"] != "2.00" || last["verdict"] != "reached" {
+		t.Errorf("want two commands for a fresh key, got %v", last)
+	}
+}
+
+// Replays are held against the proxy's requests of the same round.
+func TestGatewayFindings(t *testing.T) {
+	t.Parallel()
+	round := func(rates ...float64) (list []harness.Values) {
+		for _, rate := range rates {
+			list = append(list, harness.Values{"throughput_per_s": rate})
+		}
+		return list
+	}
+	for name, test := range map[string]struct {
+		replays      []harness.Values
+		commands     float64
+		replay, most string
+	}{
+		"dearer":             {round(90, 900, 9), 2, "MISSED", "reached"},
+		"as cheap":           {round(100, 1000, 9), 2.004, "reached", "reached"},
+		"a command too many": {round(100, 1000, 10), 2.01, "reached", "MISSED"},
+	} {
+		sides := [4][]harness.Values{round(1, 1, 1), round(100, 1000, 10), round(1, 1, 1), test.replays}
+		lines := gatewayFindings(sides, test.commands)
+		replay, commands := lines[len(lines)-2]["verdict"], lines[len(lines)-1]["verdict"]
+		if replay != test.replay || commands != test.most {
+			t.Errorf("%s: got %s and %s", name, replay, commands)
+		}
+	}
+}
+
+// What ends because the attack does is no failure; what fails before is.
+func TestRepeat(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		text, err := repeat(ctx, 2, func(ctx context.Context, worker int) (bool, error) {
+			harness.Pause(ctx, 300*time.Millisecond)
+			return worker == 0, ctx.Err()
+		})
+		if want := "2 at once: 6 requests, 3 refused"; err != nil || text != want {
+			t.Errorf("want %q, got %q, %v", want, text, err)
+		}
+		broken := errors.New("broken")
+		_, err = repeat(t.Context(), 2, func(_ context.Context, worker int) (bool, error) {
+			if worker == 1 {
+				return false, broken
+			}
+			harness.Pause(t.Context(), time.Millisecond)
+			return false, nil
+		})
+		if !errors.Is(err, broken) {
+			t.Errorf("want the worker's error, got %v", err)
+		}
+	})
+}
+
+// What is opened is kept until the attack ends, and given up; what still waits then is not counted.
+func TestHold(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		released := 0
+		text, err := new(target).hold(ctx, 4, 4, "", func(life context.Context, i int) (func(), error) {
+			switch i {
+			case 2:
+				return nil, errors.New("refused")
+			case 3:
+				<-life.Done()
+				return nil, life.Err()
+			}
+			return func() {
+				if ctx.Err() == nil {
+					t.Error("released before the end")
+				}
+				released++
+			}, nil
+		})
+		if want := "2 of 4 opened"; err != nil || text != want || released != 2 {
+			t.Errorf("want %q, got %q, %d released, %v", want, text, released, err)
+		}
+		none := func(context.Context, int) (func(), error) { return nil, errors.New("refused") }
+		ended, end := context.WithCancel(t.Context())
+		end()
+		if _, err := new(target).hold(ended, 1, 1, "", none); err == nil {
+			t.Error("nothing was opened, and no error says so")
+		}
+	})
+}

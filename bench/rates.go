@@ -1,0 +1,349 @@
+package main
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/seqledger/seqledger/bench/harness"
+	"github.com/seqledger/seqledger/client"
+	"github.com/seqledger/seqledger/client/journal"
+	"github.com/seqledger/seqledger/internal/keyed"
+	"github.com/seqledger/seqledger/ledger/machine"
+	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
+	"github.com/seqledger/seqledger/proto/seqledger/v1/seqledgerv1connect"
+)
+
+const payloadBytes = 128
+
+// rateColumns are those of the table of rates. bench check reads the first two.
+var rateColumns = []harness.Column{
+	{Head: "row", Name: "row", Width: -14},
+	{Head: "per second", Name: "throughput_per_s", Width: 11, Format: ","},
+	{Head: "must reach", Name: "must_reach", Width: 11, Format: ","},
+	{Name: "verdict", Width: -8},
+	{Head: "p50 ms", Name: "p50_ms", Width: 9, Format: "%.3f"},
+	{Head: "p99 ms", Name: "p99_ms", Width: 9, Format: "%.3f"},
+	{Head: "p99.9 ms", Name: "p999_ms", Width: 9, Format: "%.3f"},
+	{Head: "disk B/op", Name: "bytes_per_write", Width: 10, Format: "%.1f"},
+	{Head: "allocs/op", Name: "allocs_per_write", Width: 10, Format: "%.1f"},
+	{Head: "own µs/op", Name: "client_cpu_us_per_write", Width: 10, Format: "%.1f"},
+	{Head: "server µs/op", Name: "cpu_us_per_write", Width: 12, Format: "%.1f"},
+}
+
+// rate is some rows of the table of rates: one kind of operation, by so many workers at once.
+type rate struct {
+	kind    string
+	server  bool // on a server in a process of its own; else on a ledger in this process
+	workers []int
+	targets map[int]float64 // operations a second, by workers
+	group   int64           // operations that each call stands for; 0 is 1
+	// prepare makes what is there before, and returns what each worker does repeatedly.
+	prepare func(ctx context.Context, b *bed, workers int) (harness.Operation, error)
+}
+
+var rates = []rate{
+	{kind: "engine", prepare: engineWrites, workers: []int{1, 16, 256},
+		targets: map[int]float64{1: 8_000, 16: 50_000, 256: 200_000}},
+	{kind: "replay", prepare: engineReplays, workers: []int{2}, targets: map[int]float64{2: 1_000_000},
+		group: replayGroup},
+	{kind: "keyed", prepare: keyedPairs, workers: []int{1, 256}, targets: map[int]float64{256: 80_000}},
+	{kind: "stream", server: true, prepare: streamWrites, workers: []int{1, 64, 256, 1024},
+		targets: map[int]float64{1: 4_500, 64: 45_000, 256: 65_000, 1024: 80_000}},
+	{kind: "unary", server: true, prepare: unaryCalls(client.Options{}), workers: []int{1, 64, 256},
+		targets: map[int]float64{1: 2_500, 64: 20_000, 256: 28_000}},
+	{kind: "unary-h2", server: true, prepare: unaryCalls(client.Options{HTTP2: true}), workers: []int{1, 64, 256},
+		targets: map[int]float64{1: 1_500, 64: 11_000, 256: 15_000}},
+	{kind: "unary-raw", server: true, prepare: rawCalls, workers: []int{1, 64, 256}},
+}
+
+func rateRows() []row {
+	var rows []row
+	for _, r := range rates {
+		for _, n := range r.workers {
+			rows = append(rows, row{fmt.Sprintf("%s/%d", r.kind, n),
+				func(ctx context.Context, b *bed) ([]harness.Line, error) {
+					measured, err := r.measure(ctx, b, n)
+					if err != nil {
+						return nil, err
+					}
+					line := harness.Line{"verdict": ""}.With(measured.Values())
+					if target := r.targets[n]; target > 0 {
+						line["must_reach"], line["verdict"] = target, verdict(measured.PerSecond() >= target)
+					}
+					return []harness.Line{line}, nil
+				}})
+		}
+	}
+	return rows
+}
+
+// measure measures so many workers.
+func (r *rate) measure(ctx context.Context, b *bed, workers int) (harness.Result, error) {
+	var err error
+	if r.server {
+		err = errors.Join(b.startServer(ctx), b.profile())
+	} else {
+		err = errors.Join(b.openLedger(ctx), b.profile())
+	}
+	if err != nil {
+		return harness.Result{}, err
+	}
+	operation, err := r.prepare(ctx, b, workers)
+	if err != nil {
+		return harness.Result{}, err
+	}
+	return harness.RunSome(ctx, harness.Load{
+		Workers: workers, Warmup: b.o.warmup, Duration: b.o.duration, Group: r.group, Meter: b.meter,
+	}, operation)
+}
+
+// writer is one client's next write.
+type writer struct {
+	write machine.Write
+}
+
+func newWriters(n int) []writer {
+	writers := make([]writer, n)
+	for i := range writers {
+		w := &writers[i].write
+		w.Scope = machine.Scope{Organization: "acme", Vault: "main"}
+		w.ClientID, w.Actor = fmt.Sprint("client-", i), "system:bench"
+		w.Operations = []machine.Operation{{Kind: machine.OpAppend, Value: make([]byte, payloadBytes)}}
+		w.Key.Present = true
+		binary.BigEndian.PutUint64(w.Key.UUID[:8], uint64(i))
+	}
+	return writers
+}
+
+// next makes the write the one after.
+func (w *writer) next() *machine.Write {
+	w.write.Sequence++
+	binary.BigEndian.PutUint64(w.write.Key.UUID[8:], w.write.Sequence)
+	return &w.write
+}
+
+// decided returns an error unless a command was decided as it must be.
+func decided(out machine.Outcome, err error, want machine.Code) error {
+	if err == nil && out.Code != want {
+		err = fmt.Errorf("%s instead of %s", out.Code, want)
+	}
+	return err
+}
+
+func engineWrites(_ context.Context, b *bed, workers int) (harness.Operation, error) {
+	writers := newWriters(workers)
+	return func(_ context.Context, i int) error {
+		// Like a caller without a deadline.
+		out, err := b.ledger.Write(context.Background(), writers[i].next())
+		return decided(out, err, machine.Committed)
+	}, nil
+}
+
+// replayGroup is how many replays are one operation: a clock read for each would distort the
+// result.
+const replayGroup = 100
+
+// engineReplays repeats committed writes.
+func engineReplays(ctx context.Context, b *bed, workers int) (harness.Operation, error) {
+	const streams = 1_000
+	writers := newWriters(streams)
+	for i := range writers {
+		for range 2 { // the second fills the cache
+			writers[i].write.Sequence = 0
+			if _, err := b.ledger.Write(ctx, writers[i].next()); err != nil {
+				return nil, err
+			}
+		}
+	}
+	next := make([]int, workers)
+	return func(ctx context.Context, worker int) error {
+		for range replayGroup {
+			next[worker] += 7 // every worker walks through all streams
+			out, err := b.ledger.Write(ctx, &writers[next[worker]%streams].write)
+			if err := decided(out, err, machine.Replayed); err != nil {
+				return err
+			}
+		}
+		return nil
+	}, nil
+}
+
+// keyedPairs reserves a fresh key and completes it, as one operation.
+func keyedPairs(_ context.Context, b *bed, workers int) (harness.Operation, error) {
+	response, pairs := make([]byte, payloadBytes), make([]uint64, workers)
+	return func(_ context.Context, i int) error {
+		c := machine.KeyedCommand{Actor: "system:bench", MaxKeys: 1 << 40, ID: machine.KeyedID{
+			Scope: machine.Scope{Organization: "acme", Vault: "main"}, Namespace: "bench",
+			Principal: "client:" + strconv.Itoa(i),
+		}}
+		pairs[i]++
+		binary.BigEndian.PutUint64(c.ID.Key[:8], uint64(i))
+		binary.BigEndian.PutUint64(c.ID.Key[8:16], pairs[i])
+		attempt := keyed.AttemptID(c.ID.Key[:16])
+		attempt[0] = 1 // all zeros is no attempt
+		c.Command = keyed.Command{
+			Kind: keyed.Reserve, AttemptID: attempt, ValidUntil: time.Now().Add(time.Minute).UnixNano(),
+			Lease: int64(time.Minute), TTL: int64(time.Hour),
+		}
+		out, err := b.ledger.Keyed(context.Background(), &c, 0, nil)
+		if err := decided(out, err, machine.KeyedAcquired); err != nil {
+			return err
+		}
+		c.Command = keyed.Command{Kind: keyed.Complete, AttemptID: attempt, Token: out.Keyed.Record.Token,
+			Response: response}
+		out, err = b.ledger.Keyed(context.Background(), &c, 0, nil)
+		return decided(out, err, machine.KeyedOK)
+	}, nil
+}
+
+func operation() *seqledgerv1.Operation { return appendOf(make([]byte, payloadBytes)) }
+
+func appendOf(payload []byte) *seqledgerv1.Operation {
+	return &seqledgerv1.Operation{Operation: &seqledgerv1.Operation_Append{
+		Append: &seqledgerv1.Append{Payload: payload},
+	}}
+}
+
+func setValue(key string, value []byte) *seqledgerv1.Operation {
+	return &seqledgerv1.Operation{Operation: &seqledgerv1.Operation_SetEntity{
+		SetEntity: &seqledgerv1.SetEntity{Key: key, Value: value},
+	}}
+}
+
+var benchScope = &seqledgerv1.Scope{Organization: "acme", Vault: "main"}
+
+// streamWrites has one Writer for each worker, all over one connection.
+func streamWrites(ctx context.Context, b *bed, workers int) (harness.Operation, error) {
+	return writersWith(ctx, b, workers, nil)
+}
+
+// journaledWrites is streamWrites with a journal that all Writers share.
+func journaledWrites(ctx context.Context, b *bed, workers int) (harness.Operation, error) {
+	dir := filepath.Join(b.dir, "journal")
+	if err := os.Mkdir(dir, 0o700); err != nil {
+		return nil, err
+	}
+	j, err := journal.Open(filepath.Join(dir, "journal"), journal.Options{})
+	if err != nil {
+		return nil, err
+	}
+	b.later(j.Close) // before the client, so that it is closed after it: its Writers use it
+	return writersWith(ctx, b, workers, j)
+}
+
+func writersWith(ctx context.Context, b *bed, workers int, j *journal.File) (harness.Operation, error) {
+	c, err := b.client(client.Options{})
+	if err != nil {
+		return nil, err
+	}
+	writers := make([]*client.Writer, workers)
+	for i := range writers {
+		o := client.WriterOptions{Scope: benchScope, ClientID: fmt.Sprint("client-", i), Journal: j}
+		if writers[i], err = c.NewWriter(ctx, o); err != nil {
+			return nil, err
+		}
+	}
+	payload := operation()
+	return func(ctx context.Context, i int) error {
+		_, err := writers[i].Write(ctx, payload)
+		return err
+	}, nil
+}
+
+// unaryCalls has a caller of Client.Write for each worker, over the pool of HTTP/1.1 connections
+// or over HTTP/2.
+func unaryCalls(o client.Options) func(context.Context, *bed, int) (harness.Operation, error) {
+	return func(_ context.Context, b *bed, workers int) (harness.Operation, error) {
+		c, err := b.client(o)
+		if err != nil {
+			return nil, err
+		}
+		p := newPopulation("client-", workers, 0)
+		requests := make([]*seqledgerv1.WriteRequest, workers)
+		for i := range requests {
+			requests[i] = p.write(i, operation())
+		}
+		return func(ctx context.Context, i int) error {
+			_, err := c.Write(ctx, requests[i])
+			advance(requests[i])
+			return err
+		}, nil
+	}
+}
+
+// advance makes a request the next one of its client.
+func advance(w *seqledgerv1.WriteRequest) {
+	w.Sequence++
+	w.IdempotencyKey = fmt.Sprintf("00000000-0000-4000-8000-%012x", w.Sequence)
+}
+
+// rawCalls is unaryCalls with a client that does as little as one can: a connection for each
+// caller, the same header for each request, and of the answer only its length is looked at. It
+// shows what the server alone allows.
+func rawCalls(ctx context.Context, b *bed, workers int) (harness.Operation, error) {
+	p := newPopulation("client-", workers, 0)
+	callers := make([]*rawCaller, workers)
+	for i := range callers {
+		conn, err := (&net.Dialer{}).DialContext(ctx, "tcp", b.server.address)
+		if err != nil {
+			return nil, err
+		}
+		b.later(conn.Close)
+		callers[i] = &rawCaller{conn: conn, answers: bufio.NewReader(conn), write: p.write(i, operation())}
+	}
+	return func(_ context.Context, i int) error { return callers[i].call(b.server.address) }, nil
+}
+
+type rawCaller struct {
+	conn    net.Conn
+	answers *bufio.Reader
+	write   *seqledgerv1.WriteRequest
+	request []byte
+}
+
+func (c *rawCaller) call(host string) error {
+	c.request = fmt.Appendf(c.request[:0], "POST %s HTTP/1.1\r\nHost: %s\r\nContent-Type: application/proto\r\n"+
+		"Content-Length: %d\r\n\r\n", seqledgerv1connect.LedgerServiceWriteProcedure, host, c.write.SizeVT())
+	head := len(c.request)
+	c.request = slices.Grow(c.request, c.write.SizeVT())[:head+c.write.SizeVT()]
+	if _, err := c.write.MarshalToSizedBufferVT(c.request[head:]); err != nil {
+		return err
+	}
+	advance(c.write)
+	if _, err := c.conn.Write(c.request); err != nil {
+		return err
+	}
+	status, length := "", 0
+	for first := true; ; first = false {
+		line, err := c.answers.ReadSlice('\n')
+		switch {
+		case err != nil:
+			return err
+		case first:
+			status = string(line)
+		case len(line) == len("\r\n"):
+			_, err = c.answers.Discard(length)
+			if err == nil && !strings.HasPrefix(status, "HTTP/1.1 200 ") {
+				err = fmt.Errorf("the answer is %s", strings.TrimSpace(status))
+			}
+			return err
+		default:
+			if text, ok := bytes.CutPrefix(line, []byte("Content-Length: ")); ok {
+				if length, err = strconv.Atoi(string(bytes.TrimSpace(text))); err != nil {
+					return err
+				}
+			}
+		}
+	}
+}
