@@ -173,7 +173,8 @@ func judgeAllocs(stdout io.Writer, found, allowed map[string]float64) error {
 		}
 	}
 	if len(grown) > 0 {
-		return fmt.Errorf("more allocations per write: %v; find them with go run ./bench -only engine/256 -profile /tmp/p, "+
+		return fmt.Errorf("more allocations per write: %v; find them with go run ./bench -only engine/256 "+
+			"-profile /tmp/p, "+
 			"or, if they are worth it, commit the new figures with go run ./bench allocs -update and say why", grown)
 	}
 	return nil

@@ -41,7 +41,8 @@ func check(ctx context.Context, arguments []string, stdout io.Writer) (err error
 	flags.IntVar(&o.pairs, "pairs", 7, "how often each side is measured")
 	flags.DurationVar(&o.duration, "duration", time.Second, "how long each row is measured each time")
 	flags.Float64Var(&o.tolerate, "tolerate", 0.15, "how much slower the median may be, as a fraction")
-	flags.StringVar(&o.dir, "dir", "", "build and write below this directory (default: the system's temporary directory)")
+	flags.StringVar(&o.dir, "dir", "", "build and write below this directory (default: the system's temporary "+
+		"directory)")
 	if err := flags.Parse(arguments); err != nil {
 		return err
 	}
@@ -171,7 +172,8 @@ func judge(stdout io.Writer, ratios map[string][]float64, tolerate float64, base
 	}
 	if len(slower) > 0 {
 		return fmt.Errorf(
-			"slower than %s by more than %.0f %%: %s; run it again on a quiet machine, then find out with -profile what it "+
+			"slower than %s by more than %.0f %%: %s; run it again on a quiet machine, then find out with "+
+				"-profile what it "+
 				"costs",
 			baseline, 100*tolerate, strings.Join(slower, ", "))
 	}

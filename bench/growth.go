@@ -245,7 +245,8 @@ func growLoad(ctx context.Context, o *growthOptions, report *growthReport, stdou
 					return err
 				}
 				report.Load = append(report.Load, p)
-				_, err = fmt.Fprintf(stdout, "%6.2f min: %9.0f writes, %5.0f/s, p50 %.2f ms, p99 %.2f ms, %.0f not begun, "+
+				_, err = fmt.Fprintf(stdout, "%6.2f min: %9.0f writes, %5.0f/s, p50 %.2f ms, p99 %.2f ms, %.0f "+
+					"not begun, "+
 					"state %.0f MiB, log %.0f MiB, memory %.0f MiB\n", p["minutes"], p["writes"], p["writes_per_s"],
 					p["p50_ms"], p["p99_ms"], p["unserved"], p["state_bytes"]/(1<<20), p["log_bytes"]/(1<<20),
 					p["memory_bytes"]/(1<<20))
@@ -269,7 +270,8 @@ func growLoad(ctx context.Context, o *growthOptions, report *growthReport, stdou
 		}
 		report.Day = extrapolate(o.rate, report.Marks, report.Load)
 		d := report.Day
-		_, err := fmt.Fprintf(stdout, "a day at %d writes a second: a state file of %.1f GiB, a log of %.0f MiB at most, "+
+		_, err := fmt.Fprintf(stdout, "a day at %d writes a second: a state file of %.1f GiB, a log of %.0f MiB "+
+			"at most, "+
 			"%.1f GiB written to it, %.0f MiB of memory at most\n", o.rate, d["state_bytes"]/(1<<30),
 			d["log_bytes"]/(1<<20), d["log_bytes_written"]/(1<<30), d["memory_bytes"]/(1<<20))
 		return errors.Join(err, report.publish(o.out))

@@ -109,7 +109,8 @@ func run(ctx context.Context, arguments []string, stdout io.Writer) error {
 	attack := flags.Bool("attack", false, "be a bad tenant (used by bench itself)")
 	s.flags(flags)
 	flags.DurationVar(&o.duration, "duration", 8*time.Second, "how long each row is measured")
-	flags.StringVar(&o.dir, "dir", "", "make data directories below this one (default: the system's temporary directory)")
+	flags.StringVar(&o.dir, "dir", "", "make data directories below this one (default: the system's temporary "+
+		"directory)")
 	flags.BoolVar(&o.markdown, "markdown", false, "print the table as Markdown")
 	flags.StringVar(&o.profile, "profile", "", "write CPU profiles (of the server, too) with this prefix")
 	flags.StringVar(&o.json, "json", "", "write the report to this file, too")

@@ -484,7 +484,8 @@ func idleStreams(ctx context.Context, o *options, t *target) (string, error) {
 // keyedConnections have shown a key once.
 func keyedConnections(ctx context.Context, o *options, t *target) (string, error) {
 	text := fmt.Sprintf(
-		"GET %s?encoding=json&message=%%7B%%7D&connect=v1 HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer %s\r\n\r\n",
+		"GET %s?encoding=json&message=%%7B%%7D&connect=v1 HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer "+
+			"%s\r\n\r\n",
 		seqledgerv1connect.AdminServiceGetStatusProcedure, t.keys["reader"])
 	return t.holdText(ctx, scaled(o, 17_000), func(int) string { return text })
 }

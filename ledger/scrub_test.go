@@ -19,7 +19,8 @@ import (
 func TestScrubStopsTheNode(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
-	l, err := Open(t.Context(), Options{Logger: slog.New(slog.DiscardHandler), Dir: dir, ScrubBytes: 1 << 30, scrubInterval: time.Nanosecond})
+	l, err := Open(t.Context(), Options{Logger: slog.New(slog.DiscardHandler), Dir: dir, ScrubBytes: 1 << 30,
+		scrubInterval: time.Nanosecond})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -51,7 +52,8 @@ func TestScrubStopsTheNode(t *testing.T) {
 		t.Error(err)
 	}
 	_ = l.Close() // it says the same
-	if _, err := Open(t.Context(), Options{Dir: dir, Logger: slog.New(slog.DiscardHandler)}); !errors.Is(err, machine.ErrCorrupt) {
+	if _, err := Open(t.Context(), Options{Dir: dir, Logger: slog.New(slog.DiscardHandler)}); !errors.Is(err,
+		machine.ErrCorrupt) {
 		t.Error("opened again:", err)
 	}
 }

@@ -169,7 +169,8 @@ func (c *ledgerCollector) describeStorage() {
 	c.gauge("scrub_progress_ratio", "How far the present round is, 0 to 1; 0 between two rounds.",
 		func(l *ledgerState) float64 { return float64(l.ScrubPosition) / float64(max(l.ScrubPages, 1)) })
 	c.gauge("last_scrub_timestamp_seconds",
-		"When all pages of the state file were last compared with their checksums, Unix seconds; 0 before the first time.",
+		"When all pages of the state file were last compared with their checksums, Unix seconds; 0 before the "+
+			"first time.",
 		func(l *ledgerState) float64 {
 			if l.LastScrub.IsZero() {
 				return 0

@@ -19,7 +19,7 @@ func TestClosedCounts(t *testing.T) {
 		r, err := harness.Run(t.Context(), harness.Load{Workers: 3, Warmup: 95 * time.Millisecond,
 			Duration: time.Second},
 			func(context.Context, int) error {
-				time.Sleep(took) //nolint:forbidigo // It is the simulated work, under a simulated clock.
+				time.Sleep(took) //nolint:forbidigo // Simulated work and clock.
 				return nil
 			})
 		if err != nil {
@@ -70,7 +70,7 @@ func TestOpenCountsTheUnserved(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r, err := harness.Run(t.Context(), harness.Load{Workers: 2, Rate: 100, Duration: time.Second},
 			func(context.Context, int) error {
-				time.Sleep(100 * time.Millisecond) //nolint:forbidigo // It is the simulated work, under a simulated clock.
+				time.Sleep(100 * time.Millisecond) //nolint:forbidigo // Simulated work and clock.
 				return nil
 			})
 		if err != nil {
@@ -118,7 +118,7 @@ func TestUsedIsForEachOperation(t *testing.T) {
 				return harness.Values{"bytes": 5000 * read}, nil
 			}},
 			func(context.Context, int) error {
-				time.Sleep(10 * time.Millisecond) //nolint:forbidigo // It is the simulated work, under a simulated clock.
+				time.Sleep(10 * time.Millisecond) //nolint:forbidigo // Simulated work and clock.
 				return nil
 			})
 		if v := r.Values(); err != nil || r.Operations != 1000 || r.Used["bytes"] != 5000 || v["bytes"] != 5 {
@@ -132,7 +132,7 @@ func TestRunSome(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		slow := func(context.Context, int) error {
-			time.Sleep(time.Second) //nolint:forbidigo // It is the simulated work, under a simulated clock.
+			time.Sleep(time.Second) //nolint:forbidigo // Simulated work and clock.
 			return nil
 		}
 		o := harness.Load{Workers: 1, Warmup: time.Millisecond, Duration: 50 * time.Millisecond}

@@ -157,14 +157,17 @@ func kinds() []kind {
 		{name: "nats", make: newNATS,
 			find:     builtIn("github.com/nats-io/nats-server/v2"),
 			settings: natsSettings, connections: pools(1, 4, 16), retries: true,
-			lacks: "no request hash is compared; an exact repeat is refused for its expected sequence before its id is " +
+			lacks: "no request hash is compared; an exact repeat is refused for its expected sequence before its " +
+				"id is " +
 				"looked at, " +
-				"so that retries go without one; the reply is the stream's sequence alone; a retry is known for the duplicate " +
+				"so that retries go without one; the reply is the stream's sequence alone; a retry is known for " +
+				"the duplicate " +
 				"window of " +
 				"2 minutes, not for ever"},
 		{name: "etcd", make: newEtcd, find: builtIn("go.etcd.io/etcd/server/v3"),
 			settings: etcdSettings, connections: pools(1, 4, 16), retries: true,
-			lacks: "the request hash is stored and the client has to compare it; a retry goes through the log like a write"},
+			lacks: "the request hash is stored and the client has to compare it; a retry goes through the log " +
+				"like a write"},
 	}
 }
 

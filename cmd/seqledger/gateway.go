@@ -31,9 +31,9 @@ type gatewayProcess struct {
 	Listen       string        `help:"Address to listen on; port 0 takes a free one." default:"127.0.0.1:7480"`
 	Data         string        `help:"help_gateway_data" default:"./seqledger-data" type:"path"`
 	LedgerListen string        `help:"help_gateway_ledger_listen" placeholder:"ADDRESS"`
-	LedgerAuth   string        `help:"Auth file for --ledger-listen, as serve --auth has." type:"path" placeholder:"FILE"`
+	LedgerAuth   string        `help:"help_gateway_ledger_auth" type:"path" placeholder:"FILE"`
 	Ledger       string        `help:"help_gateway_ledger" placeholder:"ADDRESS"`
-	TokenFile    string        `help:"File with the key to --ledger; its role must be delegate." name:"ledger-token-file" type:"path" placeholder:"FILE"`
+	TokenFile    string        `help:"help_gateway_token_file" name:"ledger-token-file" type:"path" placeholder:"FILE"`
 	Journal      string        `help:"help_gateway_journal" default:"./seqledger-journal" type:"path"`
 	DebugListen  string        `help:"help_gateway_debug_listen" placeholder:"ADDRESS"`
 	MaxRequests  int           `help:"Requests under way at once; further ones are refused with 503." default:"512"`
@@ -46,29 +46,29 @@ type gatewayProcess struct {
 // [gateway.Settings].
 type gatewayRoute struct {
 	Upstream        string        `help:"The service, such as http://127.0.0.1:8080." placeholder:"URL"`
-	Timeout         time.Duration `help:"How long the service may take to answer; 0 means no limit." name:"upstream-timeout" default:"0"`
+	Timeout         time.Duration `help:"help_gateway_timeout" name:"upstream-timeout" default:"0"`
 	Methods         []string      `help:"Methods whose keys count." default:"POST,PATCH"`
 	Required        bool          `help:"Refuse requests of these methods that have no key."`
 	Strict          bool          `help:"Take a key only as the draft has it, in double quotes."`
-	Open            bool          `help:"Let requests through without a key when the ledger does not answer: they may run twice."`
+	Open            bool          `help:"help_gateway_open"`
 	Fingerprint     string        `help:"help_gateway_fingerprint" enum:"raw,jcs,pointers,none" default:"raw"`
 	Pointers        []string      `help:"JSON pointers of --fingerprint pointers." placeholder:"/NAME"`
 	MaxBody         int64         `help:"How many bytes the body of a request with a key may have." default:"1048576"`
 	TTL             time.Duration `help:"How long a response is replayed." name:"ttl" default:"24h"`
 	RejectedTTL     time.Duration `help:"How long a 4xx response is replayed." name:"rejected-ttl" default:"60s"`
-	Wait            time.Duration `help:"How long a repeat waits for the first request; at most 60s, 0 does not wait." default:"30s"`
-	Lease           time.Duration `help:"How long the ledger waits for a gateway that is silent, because it was killed." default:"60s"`
+	Wait            time.Duration `help:"help_gateway_wait" default:"30s"`
+	Lease           time.Duration `help:"help_gateway_lease" default:"60s"`
 	OnLeaseExpired  string        `help:"help_gateway_lease" enum:"indeterminate,takeover" default:"indeterminate"`
 	ServerErrors    string        `help:"help_gateway_errors" enum:"indeterminate,release,store" default:"indeterminate"`
 	EffectFree      []string      `help:"help_gateway_effect_free" placeholder:"STATUS"`
 	Stored          string        `help:"help_gateway_stored" enum:"response,outcome" default:"response"`
-	ReplayStatus    string        `help:"Status of a replay: original, or 200 for every stored success." enum:"original,200" default:"original"`
-	MismatchStatus  string        `help:"Status for a key that was used for another request: 422 or 409." enum:"422,409" default:"422"`
+	ReplayStatus    string        `help:"help_gateway_replay_status" enum:"original,200" default:"original"`
+	MismatchStatus  string        `help:"help_gateway_mismatch_status" enum:"422,409" default:"422"`
 	FreshFields     []string      `help:"help_gateway_fresh_fields" placeholder:"/NAME"`
 	ReplayCheck     string        `help:"help_gateway_replay_check" placeholder:"'METHOD PATH'"`
 	PrincipalHeader string        `help:"help_gateway_principal" placeholder:"NAME"`
 	PrincipalClaim  string        `help:"help_gateway_claim" placeholder:"NAME"`
-	Shared          bool          `help:"One principal for all callers, anonymous ones too: who knows a key gets its response."`
+	Shared          bool          `help:"help_gateway_shared"`
 }
 
 // Help is shown below the flags.

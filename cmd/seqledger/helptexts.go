@@ -64,11 +64,13 @@ var helpTexts = map[string]string{
 	"help_gateway_data":    "Directory of the ledger that this gateway opens itself; nothing else may have it open.",
 	"help_gateway_ledger":  "Use a running ledger: host:port or URL, several with commas. Default: one of its own.",
 	"help_gateway_journal": "Directory for responses that the ledger did not take; they are stored later.",
-	"help_gateway_ledger_listen": "Serve the ledger of this gateway on this address too, loopback only, for seqledger " +
+	"help_gateway_ledger_listen": "Serve the ledger of this gateway on this address too, loopback only, for " +
+		"seqledger " +
 		"key; off when empty.",
 	"help_gateway_debug_listen": "Serve profiles (/debug/pprof/) and /metrics on this address, in clear, loopback " +
 		"only; off when empty.",
-	"help_gateway_max_principal": "Requests with a key that one principal may have under way; further ones are refused " +
+	"help_gateway_max_principal": "Requests with a key that one principal may have under way; further ones are " +
+		"refused " +
 		"with 429. 0 means half of --max-requests.",
 	"help_gateway_max_keys": "Keys that the gateway's own ledger keeps for one principal; further ones are refused " +
 		"with 429.",
@@ -76,30 +78,51 @@ var helpTexts = map[string]string{
 		"headers are believed.",
 	"help_gateway_fingerprint": "What of a body is compared: raw (its bytes), jcs (its JSON value), pointers (some " +
 		"values of it) or none.",
-	"help_gateway_effect_free": "Which of 401, 403, 407, 408, 409, 423, 425 and 429 the service sends before anything " +
+	"help_gateway_effect_free": "Which of 401, 403, 407, 408, 409, 423, 425 and 429 the service sends before " +
+		"anything " +
 		"has happened: they free the key. After the others the outcome is unknown.",
 	"help_gateway_stored": "What of a response is kept: response, or outcome, its status and Location alone, where " +
 		"bodies must not be stored. Repeats then get 410.",
 	"help_gateway_fresh_fields": "JSON pointers of fields that get a new UUID in a replay, such as /requestId.",
 	"help_gateway_replay_check": "Ask the service before each replay: a request of this method and path with the " +
 		"caller's headers; 2xx allows the replay. For example 'GET /may-read'.",
-	"help_gateway_principal": "Header that says who sends a request, from --trusted-proxies alone. Default: a hash of " +
+	"help_gateway_principal": "Header that says who sends a request, from --trusted-proxies alone. Default: a " +
+		"hash of " +
 		"Authorization.",
-	"help_gateway_claim": "Claim of the session token (JWT) that says who sends a request, for example sub; the section " +
+	"help_gateway_claim": "Claim of the session token (JWT) that says who sends a request, for example sub; the " +
+		"section " +
 		"jwt of the file says whose tokens.",
-	"help_gateway_lease":  "What a gateway that was killed leaves behind: indeterminate, or takeover for work that may run again.",
-	"help_gateway_errors": "What a response of 500 or more leaves behind: indeterminate, release (it had no effects) or store.",
+	"help_gateway_lease": "What a gateway that was killed leaves behind: indeterminate, or takeover for work " +
+		"that may run again.",
+	"help_gateway_errors": "What a response of 500 or more leaves behind: indeterminate, release (it had no " +
+		"effects) or store.",
+	"help_gateway_ledger_auth": "Auth file for --ledger-listen, as serve --auth has.",
+	"help_gateway_token_file":  "File with the key to --ledger; its role must be delegate.",
+	"help_gateway_timeout":     "How long the service may take to answer; 0 means no limit.",
+	"help_gateway_open": "Let requests through without a key when the ledger does not answer: they may " +
+		"run twice.",
+	"help_gateway_wait":            "How long a repeat waits for the first request; at most 60s, 0 does not wait.",
+	"help_gateway_replay_status":   "Status of a replay: original, or 200 for every stored success.",
+	"help_gateway_mismatch_status": "Status for a key that was used for another request: 422 or 409.",
+	"help_gateway_shared": "One principal for all callers, anonymous ones too: who knows a key gets its " +
+		"response.",
+	"help_guard_upstream":       "The endpoint of a server over streamable HTTP, in place of a command.",
+	"help_guard_upstream_token": "File with the bearer token for --upstream.",
+	"help_guard_token_file":     "File with the key to --ledger.",
+	"help_guard_journal":        "Directory for results that the ledger did not take; they are stored later.",
+	"help_guard_max_calls":      "Guarded calls under way at once; further ones are refused, and nothing is done.",
 	"help_key_principal": "Party on whose behalf the request was made. Default: the caller itself; for others the " +
 		"role admin is needed.",
 	"help_key_state": "Only those in this state: pending, committed, rejected, indeterminate or written " +
 		"(keyed writes).",
-	"help_list_entities":   "List entities in the order of their keys. This is what list does without a word.",
-	"help_all_demo":        "Run a server and clients, break everything between them, and count what is paid twice.",
-	"help_guard_principal": "Party on whose behalf the agent calls. Default: the holder of the ledger's key; for others it needs the role delegate.",
-	"help_guard_data":      "Directory of the ledger that this guard opens itself; nothing else may have it open.",
-	"help_key_as":          "What the work turned out to be: committed or rejected.",
-	"help_key_response":    "What repeats of the request are answered with.",
-	"help_key_ttl":         "How long the record is known; unset keeps what was asked for when the key was reserved.",
+	"help_list_entities": "List entities in the order of their keys. This is what list does without a word.",
+	"help_all_demo":      "Run a server and clients, break everything between them, and count what is paid twice.",
+	"help_guard_principal": "Party on whose behalf the agent calls. Default: the holder of the ledger's key; " +
+		"for others it needs the role delegate.",
+	"help_guard_data":   "Directory of the ledger that this guard opens itself; nothing else may have it open.",
+	"help_key_as":       "What the work turned out to be: committed or rejected.",
+	"help_key_response": "What repeats of the request are answered with.",
+	"help_key_ttl":      "How long the record is known; unset keeps what was asked for when the key was reserved.",
 	"help_restore_from_directory": "Restore this data directory, or copy of one, in place of a backup; no server " +
 		"may have it open.",
 	"help_restore_data": "Data directory to make; it must be absent or empty.",

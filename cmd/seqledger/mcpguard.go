@@ -20,14 +20,14 @@ import (
 type mcpGuardCommand struct {
 	scopeFlags    `embed:""`
 	Command       []string      `arg:"" optional:"" help:"The server and its arguments, behind --."`
-	Upstream      string        `help:"The endpoint of a server over streamable HTTP, in place of a command." placeholder:"URL"`
-	UpstreamToken string        `help:"File with the bearer token for --upstream." name:"upstream-token-file" type:"path" placeholder:"FILE"`
+	Upstream      string        `help:"help_guard_upstream" placeholder:"URL"`
+	UpstreamToken string        `help:"help_guard_upstream_token" name:"upstream-token-file" type:"path" placeholder:"FILE"`
 	Principal     string        `help:"help_guard_principal" placeholder:"TEXT"`
 	Data          string        `help:"help_guard_data" default:"./seqledger-data" type:"path"`
 	Ledger        string        `help:"help_gateway_ledger" placeholder:"ADDRESS"`
-	TokenFile     string        `help:"File with the key to --ledger." name:"ledger-token-file" type:"path" placeholder:"FILE"`
-	Journal       string        `help:"Directory for results that the ledger did not take; they are stored later." default:"./seqledger-journal" type:"path"`
-	MaxCalls      int           `help:"Guarded calls under way at once; further ones are refused, and nothing is done." default:"64"`
+	TokenFile     string        `help:"help_guard_token_file" name:"ledger-token-file" type:"path" placeholder:"FILE"`
+	Journal       string        `help:"help_guard_journal" default:"./seqledger-journal" type:"path"`
+	MaxCalls      int           `help:"help_guard_max_calls" default:"64"`
 	DrainTimeout  time.Duration `help:"How long to wait, at the end, for what is under way." default:"30s"`
 }
 

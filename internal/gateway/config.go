@@ -134,7 +134,8 @@ func Load(f *File) (*Config, error) {
 	if fallback := f.Default.route(report); f.Default.Upstream != "" {
 		c.fallback = fallback
 		if fallback.claim != "" && f.JWT == nil {
-			report("principal_claim", "needs the section jwt of a configuration file, which says whose tokens are taken")
+			report("principal_claim", "needs the section jwt of a configuration file, which says whose tokens are "+
+				"taken")
 		}
 	}
 	if f.Default.PrincipalHeader != "" && len(f.TrustedProxies) == 0 {

@@ -223,7 +223,8 @@ func TestDamageOfAnOpenFileIsNoticed(t *testing.T) {
 		}
 		file, err := os.OpenFile(s.path, os.O_WRONLY, 0)
 		if err == nil {
-			_, err = file.WriteAt([]byte{content[at/testPageSize*testPageSize+11] ^ 1}, int64(at/testPageSize*testPageSize+11))
+			_, err = file.WriteAt([]byte{content[at/testPageSize*testPageSize+11] ^ 1},
+				int64(at/testPageSize*testPageSize+11))
 			err = errors.Join(err, file.Close())
 		}
 		if err != nil {
@@ -235,7 +236,11 @@ func TestDamageOfAnOpenFileIsNoticed(t *testing.T) {
 	original := readFiles(t, path)
 	for name, ask := range map[string]func(s *Store) error{
 		"first use": func(s *Store) error {
-			return s.View(func(r machine.Reader) error { _, err := r.Get(machine.TableStreams, recordKey(n/2)); return err })
+			return s.View(func(r machine.Reader) error {
+				_,
+					err := r.Get(machine.TableStreams, recordKey(n/2))
+				return err
+			})
 		},
 		"scrub": scrubAll,
 	} {

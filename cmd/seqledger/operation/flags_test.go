@@ -85,7 +85,8 @@ func TestFlagsBuildRefuses(t *testing.T) {
 	} {
 		operations, err := test.flags.Build()
 		if err == nil || !strings.HasPrefix(err.Error(), test.flag) || !strings.Contains(err.Error(), test.says) {
-			t.Errorf("%.80v: got %q, %v, want %s… %s", test.flags.list, describe(operations), err, test.flag, test.says)
+			t.Errorf("%.80v: got %q, %v, want %s… %s", test.flags.list, describe(operations), err, test.flag,
+				test.says)
 		}
 	}
 }

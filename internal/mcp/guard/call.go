@@ -250,7 +250,8 @@ func (c *call) judge(a *message) ([]byte, error) {
 	}
 	if len(kept) > idempotency.MaxResponse {
 		kept = fmt.Appendf(nil, `{"result":%s}`, advice(idempotency.CodeNotRetained, idempotency.Reconcile, fmt.Sprintf(
-			"An earlier call has run the tool and had its result, which has %d bytes, too many to keep. It was not run "+
+			"An earlier call has run the tool and had its result, which has %d bytes, too many to keep. It was "+
+				"not run "+
 				"again. Look up what it has done, if you need to know.", len(kept))))
 	}
 	switch {
@@ -399,12 +400,14 @@ func (c *call) refusal(record *idempotency.RecordKey, err error) jsontext.Value 
 		text = "The key was used for another call. Nothing was done. For a new action take a new key; to repeat the " +
 			"earlier call send its own arguments."
 	case idempotency.CodeNotRetained:
-		text = "An earlier call has run the tool, and its result is no longer kept. It was not run again. Look up what " +
+		text = "An earlier call has run the tool, and its result is no longer kept. It was not run again. Look up " +
+			"what " +
 			"it has done, if you need to know."
 	case idempotency.CodeQuota:
 		text = fmt.Sprintf("Too many keys are in use. Nothing was done. Repeat the same call in %d seconds.", wait)
 	case idempotency.CodeStoreUnavailable:
-		text = fmt.Sprintf("The ledger that keeps track of calls does not answer. Nothing was done. Repeat the same call "+
+		text = fmt.Sprintf("The ledger that keeps track of calls does not answer. Nothing was done. Repeat the "+
+			"same call "+
 			"in %d seconds.", wait)
 	}
 	return advice(e.Code, e.Action(), text)

@@ -210,7 +210,8 @@ func (g *Guard) refuseBatch(m *message) {
 	for _, one := range m.batch {
 		if one.isCall() {
 			answers = append(answers, string(rpcError(one.id, codeInvalidRequest,
-				"seqledger: a batch must not have calls of tools; nothing of it was done; send the messages one by one")))
+				"seqledger: a batch must not have calls of tools; nothing of it was done; send the messages one "+
+					"by one")))
 		}
 	}
 	if len(answers) > 0 {

@@ -209,7 +209,8 @@ func TestHTTPThatFails(t *testing.T) {
 	}{
 		"cut off": {func(w http.ResponseWriter, _ *http.Request) {
 			w.Header().Set("Content-Type", "text/event-stream")
-			_, _ = io.WriteString(w, "data: {\"jsonrpc\":\"2.0\",\"method\":\"notifications/progress\"}\n\ndata: {\"jsonrpc")
+			_, _ = io.WriteString(w, "data: {\"jsonrpc\":\"2.0\",\"method\":\"notifications/progress\"}\n\ndata: "+
+				"{\"jsonrpc")
 			panic(http.ErrAbortHandler)
 		}, "outcome-unknown", 1},
 		"no answer": {func(http.ResponseWriter, *http.Request) {}, "outcome-unknown", 1},

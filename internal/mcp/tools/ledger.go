@@ -14,9 +14,11 @@ import (
 
 // addLedger adds the tools about the ledger itself.
 func (t *tools) addLedger(s *mcp.Server) {
-	add(s, "write_once", "Commit a write to the ledger once for its key: all operations or none. A repeat with the same "+
+	add(s, "write_once", "Commit a write to the ledger once for its key: all operations or none. A repeat with "+
+		"the same "+
 		"key gets the same receipt.", hints("Write once", false, true, true), t.writeOnce)
-	add(s, "client_state", "Read where a numbered stream of writes stands: the last committed sequence, the session and, "+
+	add(s, "client_state", "Read where a numbered stream of writes stands: the last committed sequence, the "+
+		"session and, "+
 		"if asked, the last receipts.", hints("Read a stream's state", true, true, false), t.clientState)
 }
 

@@ -20,7 +20,8 @@ func (t *tools) addRecords(s *mcp.Server) {
 	add(s, "reserve", "Take a key before an action that must not happen twice. Do the action only if the outcome is "+
 		"ACQUIRED, then call complete or reject. A repeat of the call with the same attempt_id gets the same answer.",
 		hints("Reserve a key", false, true, false), t.reserve)
-	add(s, "complete", "Store the result of an action that was done, so that every repeat of it gets this result. Safe to "+
+	add(s, "complete", "Store the result of an action that was done, so that every repeat of it gets this result. "+
+		"Safe to "+
 		"repeat.", hints("Store a result", false, true, false), t.complete)
 	add(s, "reject", "Store that an action was refused for good (a declined card, an invalid order) and was not done. "+
 		"Never for a timeout or an unknown outcome. Safe to repeat.", hints("Store a refusal", false, true, false),
@@ -29,7 +30,8 @@ func (t *tools) addRecords(s *mcp.Server) {
 		"outcome is LEASE_LOST.", hints("Keep a key", false, true, false), t.heartbeat)
 	add(s, "look_up", "Read what has become of a key, without changing anything.",
 		hints("Look a key up", true, true, false), t.lookUp)
-	add(s, "resolve", "Settle a key whose outcome is INDETERMINATE, once you have found out, from the system that does "+
+	add(s, "resolve", "Settle a key whose outcome is INDETERMINATE, once you have found out, from the system that "+
+		"does "+
 		"the action, whether it was done. It cannot be undone. Never guess.",
 		hints("Settle an unknown outcome", false, true,
 			true), t.resolve)
@@ -60,25 +62,34 @@ type reserveOutput struct {
 
 // nextAfter says what to do after an outcome.
 var nextAfter = map[seqledgerv1.RecordOutcome]string{
-	seqledgerv1.RecordOutcome_RECORD_OUTCOME_ACQUIRED: "You own the key: do the action now, once, and then call complete " +
+	seqledgerv1.RecordOutcome_RECORD_OUTCOME_ACQUIRED: "You own the key: do the action now, once, and then call " +
+		"complete " +
 		"with token and attempt_id, or reject if it was refused for good.",
 	seqledgerv1.RecordOutcome_RECORD_OUTCOME_REPLAY: "The action was finished before: do not do it again; use " +
 		"record.response.",
-	seqledgerv1.RecordOutcome_RECORD_OUTCOME_IN_FLIGHT: "Another owner is doing the action: do nothing, and repeat this call " +
+	seqledgerv1.RecordOutcome_RECORD_OUTCOME_IN_FLIGHT: "Another owner is doing the action: do nothing, and " +
+		"repeat this call " +
 		"with the same key after retry_after_seconds at the latest.",
-	seqledgerv1.RecordOutcome_RECORD_OUTCOME_MISMATCH: "The key stands for another request: do nothing. Take a new key only " +
+	seqledgerv1.RecordOutcome_RECORD_OUTCOME_MISMATCH: "The key stands for another request: do nothing. Take a " +
+		"new key only " +
 		"if this is a new action.",
-	seqledgerv1.RecordOutcome_RECORD_OUTCOME_INDETERMINATE: "The action may have happened: do not do it. Ask the system that " +
+	seqledgerv1.RecordOutcome_RECORD_OUTCOME_INDETERMINATE: "The action may have happened: do not do it. Ask the " +
+		"system that " +
 		"does it whether it happened, then call resolve.",
-	seqledgerv1.RecordOutcome_RECORD_OUTCOME_STALE: "The call came too late and nothing is reserved: call again with a new " +
+	seqledgerv1.RecordOutcome_RECORD_OUTCOME_STALE: "The call came too late and nothing is reserved: call again " +
+		"with a new " +
 		"attempt_id and the same key.",
-	seqledgerv1.RecordOutcome_RECORD_OUTCOME_LEASE_LOST: "This attempt has ended and you do not own the key: stop the action. " +
+	seqledgerv1.RecordOutcome_RECORD_OUTCOME_LEASE_LOST: "This attempt has ended and you do not own the key: stop " +
+		"the action. " +
 		"Call reserve with a new attempt_id and the same key to see what became of it.",
-	seqledgerv1.RecordOutcome_RECORD_OUTCOME_ALREADY_COMPLETED: "The key is finished with another result, which stands: see " +
+	seqledgerv1.RecordOutcome_RECORD_OUTCOME_ALREADY_COMPLETED: "The key is finished with another result, which " +
+		"stands: see " +
 		"record.",
-	seqledgerv1.RecordOutcome_RECORD_OUTCOME_OK:        "Done.",
-	seqledgerv1.RecordOutcome_RECORD_OUTCOME_NOT_FOUND: "There is no record of this key: nothing was settled. Check key and namespace.",
-	seqledgerv1.RecordOutcome_RECORD_OUTCOME_NOT_FINAL: "The owner may still be at work: nothing was settled. Call again when its " +
+	seqledgerv1.RecordOutcome_RECORD_OUTCOME_OK: "Done.",
+	seqledgerv1.RecordOutcome_RECORD_OUTCOME_NOT_FOUND: "There is no record of this key: nothing was settled. " +
+		"Check key and namespace.",
+	seqledgerv1.RecordOutcome_RECORD_OUTCOME_NOT_FINAL: "The owner may still be at work: nothing was settled. " +
+		"Call again when its " +
 		"lease has ended; look_up shows when.",
 }
 
@@ -212,11 +223,13 @@ type lookUpOutput struct {
 
 // nextIn says what to do about a record that was looked up.
 var nextIn = map[seqledgerv1.RecordState]string{
-	seqledgerv1.RecordState_RECORD_STATE_PENDING: "An owner is at work, or was killed. Wait; do not do the action. Look again " +
+	seqledgerv1.RecordState_RECORD_STATE_PENDING: "An owner is at work, or was killed. Wait; do not do the " +
+		"action. Look again " +
 		"when the lease has ended.",
 	seqledgerv1.RecordState_RECORD_STATE_COMMITTED:     "The action was done: do not do it again; use record.response.",
 	seqledgerv1.RecordState_RECORD_STATE_REJECTED:      "The action was refused for good and was not done.",
-	seqledgerv1.RecordState_RECORD_STATE_INDETERMINATE: nextAfter[seqledgerv1.RecordOutcome_RECORD_OUTCOME_INDETERMINATE],
+	seqledgerv1.RecordState_RECORD_STATE_INDETERMINATE: //
+	nextAfter[seqledgerv1.RecordOutcome_RECORD_OUTCOME_INDETERMINATE],
 	seqledgerv1.RecordState_RECORD_STATE_WRITTEN:       "The write is committed.",
 }
 
@@ -230,7 +243,8 @@ func (t *tools) lookUp(ctx context.Context, in *record) (*lookUpOutput, error) {
 	r, err := t.Client.GetRecord(ctx, &seqledgerv1.GetRecordRequest{Record: key})
 	switch {
 	case errors.Is(err, client.ErrNotFound):
-		return &lookUpOutput{Next: "There is no record of this key: the action was never begun under it, or it is forgotten. " +
+		return &lookUpOutput{Next: "There is no record of this key: the action was never begun under it, or it is " +
+			"forgotten. " +
 			"Call reserve before you do the action."}, nil
 	case err != nil:
 		return nil, advise(err)

@@ -44,7 +44,8 @@ type PageError struct {
 
 // Error implements error.
 func (e *PageError) Error() string {
-	return fmt.Sprintf("page %d is not what was written: its checksum is %08x, it should be %08x", e.Page, e.Got, e.Want)
+	return fmt.Sprintf("page %d is not what was written: its checksum is %08x, it should be %08x", e.Page, e.Got,
+		e.Want)
 }
 
 // Options say how to open a file of checksums.
