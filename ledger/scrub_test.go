@@ -28,7 +28,7 @@ func TestScrubStopsTheNode(t *testing.T) {
 		select {
 		case <-l.Failed():
 			t.Fatal(l.Err())
-		case <-time.After(time.Millisecond): //nolint:forbidigo // The condition is a counter's.
+		case <-time.After(time.Millisecond):
 		}
 	}
 	if s := l.Stats(); s.ScrubbedPages == 0 || s.ScrubPages == 0 || s.LastScrub.IsZero() {

@@ -65,13 +65,11 @@ var helpTexts = map[string]string{
 	"help_gateway_ledger":  "Use a running ledger: host:port or URL, several with commas. Default: one of its own.",
 	"help_gateway_journal": "Directory for responses that the ledger did not take; they are stored later.",
 	"help_gateway_ledger_listen": "Serve the ledger of this gateway on this address too, loopback only, for " +
-		"seqledger " +
-		"key; off when empty.",
+		"seqledger key; off when empty.",
 	"help_gateway_debug_listen": "Serve profiles (/debug/pprof/) and /metrics on this address, in clear, loopback " +
 		"only; off when empty.",
 	"help_gateway_max_principal": "Requests with a key that one principal may have under way; further ones are " +
-		"refused " +
-		"with 429. 0 means half of --max-requests.",
+		"refused with 429. 0 means half of --max-requests.",
 	"help_gateway_max_keys": "Keys that the gateway's own ledger keeps for one principal; further ones are refused " +
 		"with 429.",
 	"help_gateway_proxies": "Networks of the proxies before this gateway, whose --principal-header and X-Forwarded-* " +
@@ -79,19 +77,16 @@ var helpTexts = map[string]string{
 	"help_gateway_fingerprint": "What of a body is compared: raw (its bytes), jcs (its JSON value), pointers (some " +
 		"values of it) or none.",
 	"help_gateway_effect_free": "Which of 401, 403, 407, 408, 409, 423, 425 and 429 the service sends before " +
-		"anything " +
-		"has happened: they free the key. After the others the outcome is unknown.",
+		"anything has happened: they free the key. After the others the outcome is unknown.",
 	"help_gateway_stored": "What of a response is kept: response, or outcome, its status and Location alone, where " +
 		"bodies must not be stored. Repeats then get 410.",
 	"help_gateway_fresh_fields": "JSON pointers of fields that get a new UUID in a replay, such as /requestId.",
 	"help_gateway_replay_check": "Ask the service before each replay: a request of this method and path with the " +
 		"caller's headers; 2xx allows the replay. For example 'GET /may-read'.",
-	"help_gateway_principal": "Header that says who sends a request, from --trusted-proxies alone. Default: a " +
-		"hash of " +
-		"Authorization.",
+	"help_gateway_principal": "Header that says who sends a request, from --trusted-proxies alone. Default: a hash " +
+		"of Authorization.",
 	"help_gateway_claim": "Claim of the session token (JWT) that says who sends a request, for example sub; the " +
-		"section " +
-		"jwt of the file says whose tokens.",
+		"section jwt of the file says whose tokens.",
 	"help_gateway_lease": "What a gateway that was killed leaves behind: indeterminate, or takeover for work " +
 		"that may run again.",
 	"help_gateway_errors": "What a response of 500 or more leaves behind: indeterminate, release (it had no " +
@@ -139,12 +134,12 @@ var helpTexts = map[string]string{
 	"help_serve_scrub_bytes": "How many bytes of the state file to read a second, in the background, to compare its " +
 		"pages with their checksums; at most once an hour all of them. -1 reads none.",
 	"help_serve_checkpoint_bytes": "How many bytes of changes gather in memory before they are written to the " +
-		"state file; 0 finds it, between 32 and 128 MiB. More writes less to the disk and takes some four times " +
-		"as much memory.",
+		"state file; 0 finds it, between 32 and 128 MiB. More writes less to the disk and takes some four times as " +
+		"much memory.",
 	"help_serve_backup_rate": "How fast a backup may read, in bytes per second; -1 for as fast as it can.",
-	"help_serve_disk_reserve": "Refuse writes while less than this is free on the disk of --data, in bytes; " +
-		"reads go on. 0 never refuses, until the disk is full and the server stops; -1 is 1 GiB, or a twentieth " +
-		"of a smaller disk.",
+	"help_serve_disk_reserve": "Refuse writes while less than this is free on the disk of --data, in bytes; reads " +
+		"go on. 0 never refuses, until the disk is full and the server stops; -1 is 1 GiB, or a twentieth of a " +
+		"smaller disk.",
 	"help_serve_accept_clock": "Believe the system's clock though it is more than 30 days ahead of the last " +
 		"command, and further than this ledger ever paused: whatever has a time to live may expire.",
 	"help_serve_eviction_interval":       "New ledger: look for expired streams and entities after so many commands.",

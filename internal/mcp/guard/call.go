@@ -401,8 +401,7 @@ func (c *call) refusal(record *idempotency.RecordKey, err error) jsontext.Value 
 			"earlier call send its own arguments."
 	case idempotency.CodeNotRetained:
 		text = "An earlier call has run the tool, and its result is no longer kept. It was not run again. Look up " +
-			"what " +
-			"it has done, if you need to know."
+			"what it has done, if you need to know."
 	case idempotency.CodeQuota:
 		text = fmt.Sprintf("Too many keys are in use. Nothing was done. Repeat the same call in %d seconds.", wait)
 	case idempotency.CodeStoreUnavailable:

@@ -60,37 +60,32 @@ type reserveOutput struct {
 	Record            *recordOutput `json:"record,omitempty" jsonschema:"with REPLAY and INDETERMINATE"`
 }
 
+// unknownNext says what to do when the outcome of an action is unknown.
+const unknownNext = "The action may have happened: do not do it. Ask the system that does it whether it happened, " +
+	"then call resolve."
+
 // nextAfter says what to do after an outcome.
 var nextAfter = map[seqledgerv1.RecordOutcome]string{
 	seqledgerv1.RecordOutcome_RECORD_OUTCOME_ACQUIRED: "You own the key: do the action now, once, and then call " +
-		"complete " +
-		"with token and attempt_id, or reject if it was refused for good.",
+		"complete with token and attempt_id, or reject if it was refused for good.",
 	seqledgerv1.RecordOutcome_RECORD_OUTCOME_REPLAY: "The action was finished before: do not do it again; use " +
 		"record.response.",
-	seqledgerv1.RecordOutcome_RECORD_OUTCOME_IN_FLIGHT: "Another owner is doing the action: do nothing, and " +
-		"repeat this call " +
-		"with the same key after retry_after_seconds at the latest.",
-	seqledgerv1.RecordOutcome_RECORD_OUTCOME_MISMATCH: "The key stands for another request: do nothing. Take a " +
-		"new key only " +
-		"if this is a new action.",
-	seqledgerv1.RecordOutcome_RECORD_OUTCOME_INDETERMINATE: "The action may have happened: do not do it. Ask the " +
-		"system that " +
-		"does it whether it happened, then call resolve.",
+	seqledgerv1.RecordOutcome_RECORD_OUTCOME_IN_FLIGHT: "Another owner is doing the action: do nothing, and repeat " +
+		"this call with the same key after retry_after_seconds at the latest.",
+	seqledgerv1.RecordOutcome_RECORD_OUTCOME_MISMATCH: "The key stands for another request: do nothing. Take a new " +
+		"key only if this is a new action.",
+	seqledgerv1.RecordOutcome_RECORD_OUTCOME_INDETERMINATE: unknownNext,
 	seqledgerv1.RecordOutcome_RECORD_OUTCOME_STALE: "The call came too late and nothing is reserved: call again " +
-		"with a new " +
-		"attempt_id and the same key.",
+		"with a new attempt_id and the same key.",
 	seqledgerv1.RecordOutcome_RECORD_OUTCOME_LEASE_LOST: "This attempt has ended and you do not own the key: stop " +
-		"the action. " +
-		"Call reserve with a new attempt_id and the same key to see what became of it.",
+		"the action. Call reserve with a new attempt_id and the same key to see what became of it.",
 	seqledgerv1.RecordOutcome_RECORD_OUTCOME_ALREADY_COMPLETED: "The key is finished with another result, which " +
-		"stands: see " +
-		"record.",
+		"stands: see record.",
 	seqledgerv1.RecordOutcome_RECORD_OUTCOME_OK: "Done.",
 	seqledgerv1.RecordOutcome_RECORD_OUTCOME_NOT_FOUND: "There is no record of this key: nothing was settled. " +
 		"Check key and namespace.",
-	seqledgerv1.RecordOutcome_RECORD_OUTCOME_NOT_FINAL: "The owner may still be at work: nothing was settled. " +
-		"Call again when its " +
-		"lease has ended; look_up shows when.",
+	seqledgerv1.RecordOutcome_RECORD_OUTCOME_NOT_FINAL: "The owner may still be at work: nothing was settled. Call " +
+		"again when its lease has ended; look_up shows when.",
 }
 
 // outcome returns the name of an outcome and what to do.
@@ -223,13 +218,11 @@ type lookUpOutput struct {
 
 // nextIn says what to do about a record that was looked up.
 var nextIn = map[seqledgerv1.RecordState]string{
-	seqledgerv1.RecordState_RECORD_STATE_PENDING: "An owner is at work, or was killed. Wait; do not do the " +
-		"action. Look again " +
-		"when the lease has ended.",
+	seqledgerv1.RecordState_RECORD_STATE_PENDING: "An owner is at work, or was killed. Wait; do not do the action. " +
+		"Look again when the lease has ended.",
 	seqledgerv1.RecordState_RECORD_STATE_COMMITTED:     "The action was done: do not do it again; use record.response.",
 	seqledgerv1.RecordState_RECORD_STATE_REJECTED:      "The action was refused for good and was not done.",
-	seqledgerv1.RecordState_RECORD_STATE_INDETERMINATE: //
-	nextAfter[seqledgerv1.RecordOutcome_RECORD_OUTCOME_INDETERMINATE],
+	seqledgerv1.RecordState_RECORD_STATE_INDETERMINATE: unknownNext,
 	seqledgerv1.RecordState_RECORD_STATE_WRITTEN:       "The write is committed.",
 }
 

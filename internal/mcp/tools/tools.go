@@ -234,8 +234,7 @@ func adviseOn(e *client.Error, otherwise string) string {
 		return "Correct " + e.Field + " and call again with the same key. Nothing was done."
 	case seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_IDEMPOTENCY_KEY_REUSED:
 		return "The key stands for another action, which was done; this one was not. Take a new key only if this " +
-			"is a new " +
-			"action; otherwise repeat the first call as it was."
+			"is a new action; otherwise repeat the first call as it was."
 	case seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_PERMISSION_DENIED:
 		return "Nothing was done. Do not repeat it: the credential of this server does not allow it."
 	case seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_TOO_MANY_KEYS:
