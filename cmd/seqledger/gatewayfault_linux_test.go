@@ -308,11 +308,30 @@ func TestGatewayPaused(t *testing.T) {
 	}
 }
 
+// signal sends a signal. A process that is to stop has stopped when it returns, with every thread: the
+// system lets them run on for a moment.
 func (g *testGateway) signal(t *testing.T, s os.Signal) {
 	t.Helper()
 	if err := g.cmd.Process.Signal(s); err != nil {
 		t.Fatal(err)
 	}
+	if s != syscall.SIGSTOP {
+		return
+	}
+	await(t, func() bool {
+		threads, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/stat", g.cmd.Process.Pid))
+		if err != nil || len(threads) == 0 {
+			t.Fatal("no threads to look at", err)
+		}
+		for _, thread := range threads {
+			stat, err := os.ReadFile(thread)
+			// The state follows the name, which is in parentheses.
+			if _, state, ok := strings.Cut(string(stat), ") "); err == nil && ok && state[0] != 'T' {
+				return false
+			}
+		}
+		return true
+	})
 }
 
 // With takeover the next gateway runs the request again, under a higher fence, and what the paused one
