@@ -10,6 +10,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -401,15 +402,16 @@ func TestPrincipalClaim(t *testing.T) {
 // A route may ask the service before a replay, with the caller's credentials and nothing else.
 func TestReplayCheck(t *testing.T) {
 	t.Parallel()
-	status := http.StatusNoContent
-	var asked *http.Request
+	var status atomic.Int64
+	status.Store(http.StatusNoContent)
+	var last atomic.Pointer[http.Request]
 	upstream := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.URL.Path == "/may" {
-			asked = r
-			if status == 0 {
+			last.Store(r)
+			if status.Load() == 0 {
 				panic(http.ErrAbortHandler)
 			}
-			w.WriteHeader(status)
+			w.WriteHeader(int(status.Load()))
 			return
 		}
 		w.WriteHeader(http.StatusCreated)
@@ -425,13 +427,14 @@ func TestReplayCheck(t *testing.T) {
 	post := func() (int, http.Header, string) {
 		return sendAs(t, "Bearer a", http.MethodPost, base+"/charge?x=1", `"k"`, "body")
 	}
-	if got, _, _ := post(); got != http.StatusCreated || asked != nil {
-		t.Fatal(got, asked)
+	if got, _, _ := post(); got != http.StatusCreated || last.Load() != nil {
+		t.Fatal(got, last.Load())
 	}
 	got, header, _ := post()
 	if got != http.StatusCreated || header.Get(idempotency.HeaderReplayed) != "true" {
 		t.Error(got, header)
 	}
+	asked := last.Load()
 	if asked == nil || asked.Method != http.MethodGet || asked.URL.RawQuery != "what=replay" ||
 		asked.Header.Get("Authorization") != "Bearer a" || asked.Header.Get("X-Original-Method") != "POST" ||
 		asked.Header.Get("X-Original-URI") != "/charge?x=1" || asked.Header.Get(idempotency.HeaderKey) != "" ||
@@ -440,7 +443,7 @@ func TestReplayCheck(t *testing.T) {
 	}
 	for said, want := range map[int]string{401: "replay-forbidden", 404: "replay-forbidden", 302: "replay-forbidden",
 		500: "replay-unchecked", 0: "replay-unchecked"} {
-		status = said
+		status.Store(int64(said))
 		if got, header, text := post(); !strings.Contains(text, want) ||
 			header.Get(idempotency.HeaderReplayed) == "true" {
 			t.Errorf("the check says %d: %d %s, want %s", said, got, text, want)
