@@ -5,6 +5,7 @@ import (
 	"syscall"
 
 	"github.com/seqledger/seqledger/ledger"
+	"github.com/seqledger/seqledger/ledger/boltstore"
 	"github.com/seqledger/seqledger/ledger/datadir"
 	"github.com/seqledger/seqledger/ledger/machine"
 	"github.com/seqledger/seqledger/ledger/verify"
@@ -45,6 +46,9 @@ func storageHint(err error, path string) string {
 	case errors.Is(err, machine.ErrDiverged):
 		return "if the program was just replaced, put the old one back, start and stop it, and replace it then; " +
 			"otherwise keep " + path + " as it is, and restore the directory from a backup"
+	case errors.Is(err, boltstore.ErrSums):
+		return "nothing is lost: move state.sum out of " + path + ", run seqledger verify --data " + path +
+			", and start again if that finds nothing"
 	case verify.IsDamage(err):
 		return "keep " + path + " unchanged, run seqledger verify --data " + path + " to see the damage, " +
 			"and restore the directory from a backup; do not start a server on it before"

@@ -130,7 +130,7 @@ func SumsPath(state string) string { return strings.TrimSuffix(state, ".db") + "
 // sumsError says what is wrong with the page checksums of a file and what to do.
 func sumsError(state string, err error) error {
 	switch {
-	case errors.Is(err, pagesum.ErrSums):
+	case errors.Is(err, ErrSums):
 		return fmt.Errorf("%s: %w: %w; move it away and run seqledger verify on the directory: if that finds nothing, "+
 			"the next start makes it anew", state, machine.ErrCorrupt, err)
 	case errors.Is(err, pagesum.ErrForeign):

@@ -23,6 +23,8 @@ var (
 	ErrForeign = errors.New("not the state of this data directory")
 	// ErrVersion means a file of another format version.
 	ErrVersion = errors.New("unknown format version")
+	// ErrSums means that the file of page checksums is damaged, and not the state file.
+	ErrSums = pagesum.ErrSums
 	// ErrReadOnly is the answer of a read-only store to Flush and Spill.
 	ErrReadOnly = errors.New("state store is read-only")
 	// ErrClosed is the answer of a closed store.

@@ -123,16 +123,20 @@ func (c *checker) freeList(id uint64) error {
 // Live returns a bit for each page that is in use after the transaction of m, the list of free pages
 // included and the meta pages not: those that are not in the list.
 func (p Pages) Live(m Meta) ([]uint64, error) {
+	if m.Pages <= firstPage || m.Pages > p.count() {
+		return nil, damaged("the meta page at %d says that there are %d pages, and there are %d", m.Offset, m.Pages,
+			p.count())
+	}
 	c := checker{pages: p, used: newBits(p.count()), free: newBits(p.count())}
 	if err := c.freeList(m.FreeList); err != nil {
 		return nil, err
 	}
 	live := newBits(m.Pages)
-	for i := uint64(firstPage); i < m.Pages; i++ {
-		if !c.free.has(i) {
-			live.set(i)
-		}
+	for i := range live {
+		live[i] = ^c.free[i]
 	}
+	live[0] &^= 1<<firstPage - 1
+	live[len(live)-1] &= ^uint64(0) >> (-m.Pages % 64)
 	return live, nil
 }
 

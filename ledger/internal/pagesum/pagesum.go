@@ -226,7 +226,8 @@ func (s *Sums) load(content []byte, pages boltpage.Pages, m boltpage.Meta) (stal
 			continue
 		}
 		newest = max(newest, h.txid)
-		matches := h.pageSize == m.PageSize && (h.txid == m.TxID || h.txid+1 == m.TxID)
+		// A bbolt file never gets shorter.
+		matches := h.pageSize == m.PageSize && h.pages <= m.Pages && (h.txid == m.TxID || h.txid+1 == m.TxID)
 		if matches && (chosen == nil || h.txid > chosen.txid) {
 			h.slot, chosen = slot, &h
 		}
@@ -234,12 +235,12 @@ func (s *Sums) load(content []byte, pages boltpage.Pages, m boltpage.Meta) (stal
 	switch {
 	case newest == 0:
 		return false, ErrSums
-	case chosen == nil:
+	case chosen == nil, newest > chosen.txid && chosen.txid != m.TxID:
 		return false, fmt.Errorf("%w: they are of transaction %d, the state file is at %d", ErrOther, newest, m.TxID)
 	}
 	h := *chosen
 	s.header, s.txid, s.pairs, s.digest = h.slot, h.txid, h.pairs, h.digest
-	t := newTable(max(h.pages, m.Pages))
+	t := newTable(m.Pages)
 	for k, p := range s.pairs {
 		if p.txid == 0 {
 			continue
@@ -306,11 +307,10 @@ func (s *Sums) parseHeader(slot []byte) (header, error) {
 
 // choose finds the slots that belong to a header.
 func (s *Sums) choose(content []byte, h *header) error {
-	count := pairsFor(h.pages)
-	if count > uint64(len(content)/slotSize) {
+	if h.pages > uint64(len(content)) { // each has four bytes here
 		return ErrSums
 	}
-	h.pairs = make([]pair, count)
+	h.pairs = make([]pair, pairsFor(h.pages))
 	var digest uint64
 	for k := range h.pairs {
 		for slot := range 2 {
