@@ -31,7 +31,8 @@ func small(t testing.TB) (pages boltpage.Pages, m boltpage.Meta, sums []byte) {
 		err = errors.Join(err, db.Update(func(tx *bbolt.Tx) error {
 			b, err := tx.CreateBucketIfNotExists([]byte("b"))
 			for k := range 300 {
-				err = errors.Join(err, b.Put(binary.BigEndian.AppendUint32(nil, uint32(k)), bytes.Repeat([]byte{byte(i)}, 40)))
+				err = errors.Join(err, b.Put(binary.BigEndian.AppendUint32(nil, uint32(k)),
+					bytes.Repeat([]byte{byte(i)}, 40)))
 			}
 			return err
 		}))
