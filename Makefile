@@ -1,5 +1,6 @@
 # Targets for people and for CI. `make help` lists them.
 GO        ?= go
+VERSITYGW ?= github.com/versity/versitygw/cmd/versitygw@v1.8.0
 GOLANGCI  ?= github.com/golangci/golangci-lint/v2/cmd/golangci-lint@v2.6.2
 BUF       ?= github.com/bufbuild/buf/cmd/buf@v1.70.0
 FUZZTIME  ?= 10m
@@ -18,6 +19,26 @@ help: ## Show the targets
 run: ## Start a server on 127.0.0.1:7450 with its data in ./seqledger-data
 	$(GO) run ./cmd/seqledger serve
 
+# What the tests of stores in databases need besides Go, and CI has.
+.PHONY: test-servers
+test-servers: ## Tell which database servers are missing here, whose tests are skipped
+	@for server in postgres:postgresql redis-server:redis-server pgbouncer:pgbouncer; do \
+	  command -v $${server%%:*} >/dev/null || test -x /usr/sbin/$${server%%:*} || \
+	  ls /usr/lib/postgresql/*/bin/$${server%%:*} >/dev/null 2>&1 || \
+	  echo "there is no $${server%%:*}: its tests are skipped; apt-get install $${server#*:}"; \
+	done
+	@command -v versitygw >/dev/null || test -x $(TOOLS)/versitygw || \
+	  echo "there is no versitygw: the tests of stores in S3 are skipped; make test-stores builds it"
+
+STORE_TESTS := ./client/idempotency/postgres ./client/idempotency/redis ./client/idempotency/s3/... ./client/follow ./internal/storeurl
+.PHONY: test-stores
+test-stores: $(TOOLS)/versitygw ## Test the stores of keys over PostgreSQL, Redis and S3, which must be installed
+	SEQLEDGER_TEST_SERVERS=1 PATH="$(TOOLS):$$PATH" $(GO) test -count=1 -timeout 15m $(STORE_TESTS)
+
+.PHONY: bench-stores
+bench-stores: $(TOOLS)/versitygw ## Measure a reservation and its result on each store of keys, by 1, 16 and 64 callers
+	PATH="$(TOOLS):$$PATH" $(GO) test -run '^$$' -bench 'BenchmarkStore|BenchmarkMemory' -benchtime 3s ./client/idempotency/...
+
 # What the program says of itself. Archives have no git: give VERSION and REVISION there.
 VERSION   ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo unknown)
 REVISION  ?= $(shell git rev-parse HEAD 2>/dev/null)
@@ -33,19 +54,19 @@ build: ## Build ./bin/seqledger
 IN_MEMORY := $(shell test -w /dev/shm && df -Pk /dev/shm | awk 'NR == 2 && $$4 > 4194304 {print "TMPDIR=/dev/shm"}')
 TEST_ENV  := $(IN_MEMORY) GORACE=atexit_sleep_ms=0
 
-# The simulation is one thread, in which the race detector finds nothing and takes most of
-# the time; make test-long runs it with and without.
+# The simulations are one thread, in which the race detector finds nothing and takes most of
+# the time.
 .PHONY: test
-test: ## Run the tests, shortened (-short), with the race detector where there is a C compiler
+test: test-servers ## Run the tests, shortened (-short), with the race detector where there is a C compiler
 	@test -n "$(RACE)" || echo "no C compiler: running without the race detector"
-	@echo "make test takes five to eight minutes on two cores; make test-long runs at full length what is shortened here"
-	$(TEST_ENV) $(GO) test -short $(RACE) -timeout 15m $$($(GO) list ./... | grep -v '/ledger/sim$$')
-	$(GO) test -short -timeout 15m ./ledger/sim
+	@echo "make test takes five to ten minutes on two cores; make test-long runs at full length what is shortened here"
+	$(TEST_ENV) $(GO) test -short $(RACE) -timeout 15m $$($(GO) list ./... | grep -vE '/ledger/(sim|raftlog/core)$$')
+	$(GO) test -short -timeout 15m ./ledger/sim ./ledger/raftlog/core
 
 # Without the race detector, which make test has: it makes most of them three times as long.
 .PHONY: test-long
-test-long: ## Run the tests at full length, and make damage (some fifteen minutes on two cores)
-	@echo "make test-long takes some fifteen minutes on two cores"
+test-long: ## Run the tests at full length, and make damage (some sixteen minutes on two cores)
+	@echo "make test-long takes some sixteen minutes on two cores"
 	$(GO) vet ./...
 	$(GO) test -timeout 30m ./...
 	$(MAKE) damage
@@ -64,7 +85,7 @@ sim: ## Simulate COMMANDS commands (default a million) from SEED; a failure prin
 damage: ## Damage small files of a ledger in every bit, cut and sector, and kill a restore at every step
 	@if [ -w /dev/shm ]; then export TMPDIR=/dev/shm; fi; \
 	GOGC=800 SEQLEDGER_DAMAGE_ALL=1 SEQLEDGER_FAULT_ALL=1 $(GO) test -count=1 -v -timeout 30m -run '^(TestDamage_.*|TestFault_FlippedBit|TestRestoreSurvivesKills)$$' \
-	  ./ledger ./ledger/raftlog ./ledger/internal/boltpage >damage.log 2>&1 || { cat damage.log; rm -f damage.log; exit 1; }
+	  ./ledger ./ledger/raftlog ./ledger/raftlog/segment ./ledger/blockfile ./ledger/internal/boltpage >damage.log 2>&1 || { cat damage.log; rm -f damage.log; exit 1; }
 	@grep -E '^ +[a-z]+_test.go:[0-9]+: |^ok ' damage.log; rm -f damage.log
 
 # At the end of its time Go's fuzzer may lose a race and fail without a finding
@@ -160,8 +181,57 @@ check-generated: generate ## Fail when the committed Go is not what the .proto f
 	git diff --exit-code -- proto
 	@test -z "$$(git ls-files --others --exclude-standard proto)" || { echo "generated files are not committed"; exit 1; }
 
+# The TypeScript client is apart from make test, which needs Go alone. The packages have exact versions
+# and their hashes in the lock file, and run no scripts of theirs.
+WEB := client/typescript
+.PHONY: test-web
+test-web: check-generated-web check-console ## Build and test the TypeScript client against a real server (needs node 20 and npm, and chromium for the browser tests)
+	$(GO) build -o bin/web/ ./cmd/seqledger ./$(WEB)/test/gopayer
+	npm --prefix $(WEB) run build
+	SEQLEDGER=$(CURDIR)/bin/web/seqledger GOPAYER=$(CURDIR)/bin/web/gopayer npm --prefix $(WEB) test
+	bin/web/seqledger conformance --short --client 'node $(WEB)/dist/test/driver.js'
+	bin/web/seqledger conformance --short --client 'node --experimental-websocket $(WEB)/dist/test/driver.js --stream'
+	@if [ -x "$${CHROMIUM:-/usr/bin/chromium}" ]; then \
+	  bin/web/seqledger conformance --short --timeout 5m --client 'node $(WEB)/dist/test/browser/driver.js'; \
+	else echo "the browser tests are skipped: apt-get install chromium, or set CHROMIUM to the path of a Chromium"; fi
+
+# Its built files are committed, so that Go alone builds the server.
+CONSOLE := server/console
+.PHONY: console
+console: ## Build the console into server/console/dist (needs node 20 and npm)
+	npm ci --prefix $(CONSOLE) --ignore-scripts --no-audit --no-fund
+	npm --prefix $(CONSOLE) run build
+
+.PHONY: check-console
+check-console: web-modules console ## Fail when the committed console is not what its sources give
+	npm --prefix $(CONSOLE) run check
+	git diff --exit-code -- $(CONSOLE)/dist
+	@test -z "$$(git ls-files --others --exclude-standard $(CONSOLE)/dist)" || { echo "built files are not committed"; exit 1; }
+
+.PHONY: bench-web
+bench-web: web-modules ## Measure the TypeScript client in Node against a server on this machine
+	$(GO) build -o bin/web/ ./cmd/seqledger
+	npm --prefix $(WEB) run build
+	bash $(WEB)/bench/run bin/web/seqledger $(WEB)/dist/bench/writes.js
+
+.PHONY: web-modules
+web-modules:
+	npm ci --prefix $(WEB) --ignore-scripts --no-audit --no-fund
+
+.PHONY: generate-web
+generate-web: web-modules $(TOOLS)/buf ## Generate TypeScript from the .proto files (needs node 20 and npm)
+	$(TOOLS)/buf generate --template $(WEB)/buf.gen.yaml
+
+.PHONY: check-generated-web
+check-generated-web: generate-web ## Fail when the committed TypeScript is not what the .proto files give
+	git diff --exit-code -- $(WEB)/src/gen
+	@test -z "$$(git ls-files --others --exclude-standard $(WEB)/src/gen)" || { echo "generated files are not committed"; exit 1; }
+
 $(TOOLS)/golangci-lint:
 	GOBIN=$(TOOLS) $(GO) install $(GOLANGCI)
+
+$(TOOLS)/versitygw:
+	GOBIN=$(TOOLS) $(GO) install $(VERSITYGW)
 
 $(TOOLS)/buf:
 	GOBIN=$(TOOLS) $(GO) install $(BUF)

@@ -20,11 +20,13 @@ import (
 
 	"github.com/seqledger/seqledger/bench/harness"
 	"github.com/seqledger/seqledger/client"
+	"github.com/seqledger/seqledger/client/writer"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 	"github.com/seqledger/seqledger/proto/seqledger/v1/seqledgerv1connect"
 )
 
-// attack is something that a client should not do.
+// attack is something that a client should not do, with what it must not do to
+// the others.
 type attack struct {
 	name  string
 	lasts time.Duration // at full size; 0: until it is done
@@ -43,9 +45,11 @@ var abuses = []attack{
 	{name: "idle connections", lasts: 20 * time.Second, run: idleConnections},
 	{name: "slow headers", lasts: 20 * time.Second, run: drip(2_000,
 		"POST / HTTP/1.1\r\nHost: localhost\r\nX-Slow: ")},
-	// They announce a body and send a byte a second.
+	// A client announces a body and sends a byte a second, because a server
+	// that waits for the whole would keep its memory.
 	{name: "slow bodies", lasts: 40 * time.Second, run: drip(2_000, postText(writePath, "{", 1<<20))},
-	// They send all of a large body but its end.
+	// A client sends all of a large body but its end, so that the server has
+	// paid for it and can never use it.
 	{name: "half bodies", lasts: 40 * time.Second, run: drip(400,
 		postText(writePath, `{"clientId":"`+strings.Repeat("x", 5<<20), 6<<20))},
 	{name: "huge headers", run: hugeHeaders},
@@ -70,7 +74,8 @@ func abuseRows() []row {
 	return rows
 }
 
-// measureAbuse attacks a server beside which a client of good manners works.
+// measureAbuse attacks a server while a well-behaved client uses it, because
+// what that client notices is the result.
 func (a *attack) measureAbuse(ctx context.Context, b *bed) ([]harness.Line, error) {
 	if err := b.startServer(ctx); err != nil {
 		return nil, err
@@ -85,7 +90,7 @@ func (a *attack) measureAbuse(ctx context.Context, b *bed) ([]harness.Line, erro
 	if err != nil {
 		return nil, err
 	}
-	w, err := c.NewWriter(ctx, client.WriterOptions{Scope: benchScope, ClientID: "bystander"})
+	w, err := writer.Open(ctx, c, writer.Options{Scope: benchScope, ClientID: "bystander"})
 	if err != nil {
 		return nil, err
 	}
@@ -130,14 +135,14 @@ func (a *attack) attack(ctx context.Context, o *options, t *target) (done string
 	return a.run(ctx, o, t)
 }
 
-// call is something that a client of good manners does, one after the other.
+// call is something that a well-behaved client does, one after the other.
 type call struct {
 	name  string
 	pause time.Duration // between two of them
 	do    func(ctx context.Context) error
 }
 
-// besides is what calls have met, alone and beside an attack.
+// besides is how calls fared, alone and during an attack.
 type besides struct {
 	done             string // what the attack says
 	alone, meanwhile []harness.Latencies
@@ -146,7 +151,8 @@ type besides struct {
 	refused          []string
 }
 
-// beside measures calls alone and beside an attack.
+// beside measures calls alone and during an attack on the same server, so that
+// both have the same machine and the same ledger.
 func (b *bed) beside(ctx context.Context, calls []call, attack func() (string, error)) (m besides, err error) {
 	var mu sync.Mutex // guards latency and m
 	var latency []harness.Latencies
@@ -230,7 +236,8 @@ func (p *process) looksHealthy(ctx context.Context) error {
 	for name, most := range map[string]float64{
 		"seqledger_requests_open": 1, "seqledger_streams_open": 1, "seqledger_arriving_bytes": 0,
 		"seqledger_panics_total": 0, "seqledger_queue_items": 1,
-		// The bystander's, ours, and those that Go keeps for a while.
+		// The bystander's, this process's, and those that net/http keeps for a
+		// while rather than closing them.
 		"seqledger_connections_open": 10,
 	} {
 		if n, err := p.metric(name); err != nil || n > most {
@@ -251,7 +258,7 @@ func each(ctx context.Context, n, atOnce int, do func(ctx context.Context, i int
 }
 
 // repeat has workers call do with their numbers until ctx ends. What do returns ends when ctx
-// does, and refused tells whether it was.
+// does, and refused reports whether it was.
 func repeat(ctx context.Context, workers int,
 	do func(ctx context.Context, worker int) (refused bool, err error)) (string, error) {
 	var done, refusals atomic.Int64
@@ -333,7 +340,8 @@ func dial(ctx context.Context, address string, i int) (*net.TCPConn, error) {
 	return tcp, tcp.SetLinger(0)
 }
 
-// send connects and sends text. Whatever closing says, the server is looked at afterwards.
+// send connects and sends text. An error of closing is dropped, because the state of the
+// server afterwards is what counts.
 func send(ctx context.Context, address string, i int, text string) (c *net.TCPConn, release func(), err error) {
 	if c, err = dial(ctx, address, i); err != nil {
 		return nil, nil, err
@@ -518,8 +526,9 @@ func onlyGaps(ctx context.Context, _ *options, t *target) (string, error) {
 	})
 }
 
-// smallWindow returns a client whose unread answers stay with the server,
-// and what closes its connections, used or not.
+// smallWindow returns a client with a small flow-control window, so that unread
+// answers stay with the server, and a function that closes its connections,
+// used or not.
 func smallWindow() (c *http.Client, disconnect func()) {
 	var mu sync.Mutex
 	var connections []net.Conn
@@ -551,8 +560,9 @@ func smallWindow() (c *http.Client, disconnect func()) {
 // smallWindows numbers the connections of smallWindow.
 var smallWindows atomic.Int64
 
-// openStream opens a WriteStream on a connection of its own, and with full writes
-// until the server takes no more. It never reads.
+// openStream opens a WriteStream on a connection of its own, and with full sends
+// writes until the server takes no more. It never reads, so that the results fill
+// every buffer on the way.
 func (t *target) openStream(ctx context.Context, as string, full bool) (release func(), err error) {
 	ctx, cancel := context.WithCancel(ctx)
 	c, disconnect := smallWindow()
@@ -579,8 +589,8 @@ func (t *target) openStream(ctx context.Context, as string, full bool) (release 
 		})
 	}
 	return func() {
-		// Not by the context alone: a body that waits for its window does not
-		// notice.
+		// The connection is closed, too, because a body that waits for its
+		// window does not notice the end of its context.
 		cancel()
 		disconnect()
 		writing.Wait()

@@ -16,6 +16,7 @@ import (
 	"slices"
 
 	"github.com/seqledger/seqledger/bench/harness"
+	"github.com/seqledger/seqledger/client"
 	"github.com/seqledger/seqledger/ledger/machine"
 	"github.com/seqledger/seqledger/server"
 )
@@ -27,12 +28,12 @@ var allowedAllocations []byte
 
 const allowedFile = "bench/allocs.json"
 
-// allocationsGrow is how far a figure may be above the committed one. The
-// figures are steady to about a hundredth.
+// allocationsGrow is how far a figure may be above the committed one. It can be
+// small because the figures are steady to about a hundredth.
 const allocationsGrow = 0.03
 
-// allocRow is a way to write whose allocations do not depend on timing: how many
-// writes share a log entry is given and not left to chance.
+// allocRow is a way to write whose allocations do not depend on timing, because
+// the number of writes in a log entry is given and not left to chance.
 type allocRow struct {
 	name    string
 	writes  int // in one operation
@@ -43,7 +44,10 @@ func allocRows() []allocRow {
 	return []allocRow{
 		{"engine alone", 1, engineAllocs(1)},
 		{"engine 256 at once", 256, engineAllocs(256)},
-		{"client and server", 1, wireAllocs},
+		{"client and server", 1, wireAllocs(streamWrites)},
+		{"unary call", 1, wireAllocs(unaryCalls(client.Options{}))},
+		{"keyed pair", 1, keyedAllocs},
+		{"replay", replayGroup, replayAllocs},
 	}
 }
 
@@ -63,7 +67,7 @@ func checkAllocs(ctx context.Context, arguments []string, stdout io.Writer) erro
 	}
 	found := make(map[string]float64)
 	for _, r := range allocRows() {
-		n, err := r.measure(ctx, &o)
+		n, err := r.measure(ctx, &o, 7, 40)
 		if err != nil {
 			return fmt.Errorf("%s: %w", r.name, err)
 		}
@@ -77,8 +81,7 @@ func checkAllocs(ctx context.Context, arguments []string, stdout io.Writer) erro
 
 // measure returns the allocations of one write: the least of some tries, because
 // checkpoints and the runtime's own come and go.
-func (r *allocRow) measure(ctx context.Context, o *options) (least float64, err error) {
-	const tries, operations = 7, 40
+func (r *allocRow) measure(ctx context.Context, o *options, tries, operations int) (least float64, err error) {
 	least = math.Inf(1)
 	err = onBed(ctx, o, func(ctx context.Context, b *bed) error {
 		if err := b.openLedger(ctx); err != nil {
@@ -129,31 +132,42 @@ func engineAllocs(together int) func(context.Context, *bed) (func() error, error
 	}
 }
 
-// wireAllocs has one Writer, whose every frame has one write. The server is in this process, so
-// that client and server are counted together.
-func wireAllocs(ctx context.Context, b *bed) (func() error, error) {
-	s, err := server.New(server.Options{Ledger: b.ledger, Version: "bench", Logger: slog.New(slog.DiscardHandler)})
-	if err != nil {
-		return nil, err
-	}
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		return nil, err
-	}
-	serving, stop := context.WithCancel(ctx)
-	served := make(chan error, 1)
-	// Ends with serving; its end is waited for on served.
-	go func() { served <- s.Serve(serving, listener) }()
-	b.later(func() error {
-		stop()
-		return <-served
-	})
-	b.server = &process{address: listener.Addr().String()}
-	write, err := streamWrites(ctx, b, 1)
-	return func() error { return write(ctx, 0) }, err
+// keyedAllocs has one caller that reserves a key and completes it.
+func keyedAllocs(ctx context.Context, b *bed) (func() error, error) {
+	pair, err := keyedPairs(ctx, b, 1)
+	return func() error { return pair(ctx, 0) }, err
 }
 
-// judgeAllocs fails when a figure has grown, or has nothing to be held against.
+// wireAllocs has one caller: a Writer, whose every frame has one write, or of unary calls. The
+// server is in this process, so that client and server are counted together.
+func wireAllocs(
+	prepare func(context.Context, *bed, int) (harness.Operation, error),
+) func(context.Context, *bed) (func() error, error) {
+	return func(ctx context.Context, b *bed) (func() error, error) {
+		s, err := server.New(server.Options{Ledger: b.ledger, Version: "bench", Logger: slog.New(slog.DiscardHandler)})
+		if err != nil {
+			return nil, err
+		}
+		listener, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			return nil, err
+		}
+		serving, stop := context.WithCancel(ctx)
+		served := make(chan error, 1)
+		// Ends with serving; its end is waited for on served.
+		go func() { served <- s.Serve(serving, listener) }()
+		b.later(func() error {
+			stop()
+			return <-served
+		})
+		b.server = &process{address: listener.Addr().String()}
+		write, err := prepare(ctx, b, 1)
+		return func() error { return write(ctx, 0) }, err
+	}
+}
+
+// judgeAllocs fails when a figure has grown, or when a row has no committed
+// figure, which would otherwise never be compared.
 func judgeAllocs(stdout io.Writer, found, allowed map[string]float64) error {
 	var grown []string
 	for _, name := range slices.Sorted(maps.Keys(found)) {
@@ -178,4 +192,10 @@ func judgeAllocs(stdout io.Writer, found, allowed map[string]float64) error {
 			"or, if they are worth it, commit the new figures with go run ./bench allocs -update and say why", grown)
 	}
 	return nil
+}
+
+// replayAllocs has one caller that asks again for what is committed.
+func replayAllocs(ctx context.Context, b *bed) (func() error, error) {
+	replay, err := engineReplays(ctx, b, 1)
+	return func() error { return replay(ctx, 0) }, err
 }

@@ -58,7 +58,7 @@ func TestJudgeAllocs(t *testing.T) {
 func TestAllocRowsRun(t *testing.T) {
 	t.Parallel()
 	for _, r := range allocRows() {
-		n, err := r.measure(t.Context(), quickOptions(t))
+		n, err := r.measure(t.Context(), quickOptions(t), 1, 3)
 		if err != nil || n <= 0 {
 			t.Errorf("%s: %v allocations, %v", r.name, n, err)
 		}

@@ -15,10 +15,9 @@ import (
 	"maps"
 	"math/rand/v2"
 	"runtime"
-	"runtime/debug"
 	"slices"
 	"strings"
-	"syscall"
+	"sync"
 	"time"
 
 	"github.com/seqledger/seqledger/bench/harness"
@@ -36,7 +35,8 @@ const (
 
 // applyAttack is a way to prepare a ledger and then to make one apply slow. Every
 // field is something that a client or, for the first three, the configuration
-// decides. The search changes them at random.
+// decides. The search changes them at random, because nobody knows in advance
+// which combination is the worst.
 type applyAttack struct {
 	Interval, Limit, Window uint64
 	Streams                 int    // idle for longer than their TTL when the attack begins
@@ -95,7 +95,8 @@ func (a applyAttack) mutate(random *rand.Rand) applyAttack {
 	return a
 }
 
-// seeds are where the search begins: what reviews have found before.
+// seeds are where the search begins: the worst cases that reviews have found,
+// so that none of them comes back unnoticed.
 func seeds() []applyAttack {
 	a := applyAttack{Interval: 1_000, Limit: 2_000, Window: 64, Scopes: 1, KeyBytes: 20, Kind: "refused", Operations: 1}
 	change := func(f func(a *applyAttack)) applyAttack {
@@ -124,7 +125,9 @@ func seeds() []applyAttack {
 		change(func(a *applyAttack) { a.Keys, a.KeyBytes, a.Interval, a.Limit = 20_000, 400, 1, 100_000 }),
 		change(func(a *applyAttack) { a.Kind, a.KeyBytes = "reserve", 400 }),
 		change(func(a *applyAttack) { a.Kind, a.KeyBytes, a.ValueBytes = "complete", 400, 60_000 }),
+		change(func(a *applyAttack) { a.Kind = "outcomes" }),
 		change(func(a *applyAttack) { a.Kind, a.KeyBytes, a.Keys = "takeover", 400, 20_000 }),
+		change(func(a *applyAttack) { a.Kind, a.KeyBytes = "waiters", 400 }),
 		change(func(a *applyAttack) { a.Kind, a.KeyBytes, a.Operations = "keyed", 400, 10 }),
 		change(func(a *applyAttack) { a.Kind, a.Streams, a.Busy, a.Window = "open", 1_000, true, 1_024 }),
 		change(func(a *applyAttack) {
@@ -136,16 +139,49 @@ func seeds() []applyAttack {
 
 // applyResult is what an attack has cost.
 type applyResult struct {
-	Attack  applyAttack   `json:"attack"`
-	Slowest time.Duration `json:"slowest_ns"`
-	Memory  uint64        `json:"memory_bytes"` // of the heap beyond that of before the attack, at most
-	// Faults are the page faults of the process during the attack, and how many of them read from
-	// the disk: parts of the state file that were not in memory.
-	Faults, DiskFaults int64
-	Failure            string `json:"failure,omitempty"`
+	Attack applyAttack `json:"attack"`
+	// Slowest is the apply that took longest by the clock, Dearest the one that took most of a
+	// processor, Largest the one during which most was allocated.
+	Slowest, Dearest, Largest applyCost
+	// Memory is the largest growth of the heap during the attack, garbage included, in bytes.
+	Memory  uint64 `json:"memory_bytes"`
+	Failure string `json:"failure,omitempty"`
 }
 
-func (r *applyResult) worse(o *applyResult) bool { return r.Slowest > o.Slowest }
+func (r *applyResult) worse(o *applyResult) bool { return r.Dearest.Processor > o.Dearest.Processor }
+
+// missed reports whether the attack misses a mark. It looks at the processor and the
+// bytes rather than the clock, so that other work on the machine does not matter.
+func (r *applyResult) missed() bool {
+	return r.Failure != "" || r.Dearest.Processor > maxApply || r.Largest.Allocated > maxApplyMemory
+}
+
+// waited reports whether an apply took too long because its thread did not run, or the heap grew too much
+// because the collector did not.
+func (r *applyResult) waited() bool {
+	return !r.missed() && (r.Slowest.Took > maxApply || r.Memory > maxApplyMemory)
+}
+
+// line is a line of the search's table.
+func (r *applyResult) line() string {
+	ms := func(d time.Duration) float64 { return d.Seconds() * 1e3 }
+	text, _ := json.Marshal(r.Attack)
+	verdict := ""
+	switch {
+	case r.missed():
+		verdict = "  MISSED " + r.Failure
+	case r.waited():
+		verdict = "  waited"
+	}
+	s := &r.Slowest
+	return fmt.Sprintf("%7.1f %7.1f %7.1f %7.1f %7.1f %6d %5d %5d %5d  %s%s\n", ms(r.Dearest.Processor),
+		ms(s.Took), ms(s.Processor), ms(s.Queued), ms(s.Asleep()), s.Faults, s.DiskFaults, r.Largest.Allocated>>20,
+		r.Memory>>20, text, verdict)
+}
+
+const applyHead = "Milliseconds of a processor that one apply took, at most; milliseconds of the slowest apply by " +
+	"the clock, on a processor,\nready but without one, and asleep; its page faults, and those from the disk; MiB " +
+	"allocated during one apply, and MiB\nthat the heap grew by in the attack.\n"
 
 // parseAttack reads an attack as a search prints it.
 func parseAttack(text string) (a applyAttack, err error) {
@@ -182,26 +218,18 @@ func worstApply(ctx context.Context, arguments []string, stdout io.Writer) error
 		begin, *duration = slices.Repeat([]applyAttack{a}, 5), 0
 	}
 	server.TuneCollector() // as in a server, which keeps less garbage
-	if _, err := fmt.Fprintf(stdout, "seed %d, %s\n", *seed, harness.Machine()); err != nil {
+	if _, err := fmt.Fprintf(stdout, "seed %d, %s\n%s", *seed, harness.Machine(), applyHead); err != nil {
 		return err
 	}
 	random := rand.New(rand.NewPCG(*seed, 0))
 	var found []applyResult
-	var missed int
 	measure := func(a applyAttack) error {
 		r, err := runAttack(ctx, a, *dir)
 		if err != nil {
 			return err
 		}
-		verdict := ""
-		if r.Slowest > maxApply || r.Memory > maxApplyMemory || r.Failure != "" {
-			missed++
-			verdict = "  MISSED " + r.Failure
-		}
-		text, _ := json.Marshal(a)
 		found = append(found, r)
-		_, err = fmt.Fprintf(stdout, "%6.1f ms %5d MiB %7d faults (%d from disk)  %s%s\n",
-			r.Slowest.Seconds()*1e3, r.Memory>>20, r.Faults, r.DiskFaults, text, verdict)
+		_, err = io.WriteString(stdout, r.line())
 		return err
 	}
 	for _, a := range begin {
@@ -210,7 +238,8 @@ func worstApply(ctx context.Context, arguments []string, stdout io.Writer) error
 		}
 	}
 	for end := time.Now().Add(*duration); time.Now().Before(end); {
-		// A tournament keeps the search from one slow sample's neighbourhood.
+		// A tournament, so that one slow sample does not keep the search in its
+		// neighbourhood.
 		best := &found[random.IntN(len(found))]
 		for range 3 {
 			if o := &found[random.IntN(len(found))]; o.worse(best) {
@@ -221,17 +250,42 @@ func worstApply(ctx context.Context, arguments []string, stdout io.Writer) error
 			return err
 		}
 	}
-	worst := slices.MaxFunc(found, func(a, b applyResult) int { return cmp.Compare(a.Slowest, b.Slowest) })
-	text, _ := json.Marshal(worst.Attack)
-	_, err := fmt.Fprintf(stdout, "%d attacks; the slowest apply took %.1f ms: %s\n",
-		len(found), worst.Slowest.Seconds()*1e3, text)
-	if err != nil {
-		return err
+	return judgeApplies(stdout, found)
+}
+
+// judgeApplies prints the worst of a search, and returns an error if marks were missed.
+func judgeApplies(stdout io.Writer, found []applyResult) error {
+	missed, waited := 0, 0
+	dearest, slowest, largest := &found[0], &found[0], &found[0]
+	for i := range found {
+		r := &found[i]
+		if r.missed() {
+			missed++
+		}
+		if r.waited() {
+			waited++
+		}
+		if r.worse(dearest) {
+			dearest = r
+		}
+		if r.Slowest.Took > slowest.Slowest.Took {
+			slowest = r
+		}
+		if r.Largest.Allocated > largest.Largest.Allocated {
+			largest = r
+		}
 	}
-	if missed > 0 {
-		return fmt.Errorf("%d attacks made one apply take more than %v or %d MiB", missed, maxApply, maxApplyMemory>>20)
+	_, err := fmt.Fprintf(stdout, "%d attacks. The dearest, the slowest, and the one with most allocated:\n%s%s%s",
+		len(found), dearest.line(), slowest.line(), largest.line())
+	if err == nil && waited > 0 {
+		_, err = fmt.Fprintf(stdout, "%d had an apply of more than %v by the clock, or a heap that grew by more than "+
+			"%d MiB, and miss no mark: was the machine busy?\n", waited, maxApply, maxApplyMemory>>20)
 	}
-	return nil
+	if err == nil && missed > 0 {
+		err = fmt.Errorf("%d attacks made one apply take more than %v of a processor, or allocate %d MiB",
+			missed, maxApply, maxApplyMemory>>20)
+	}
+	return err
 }
 
 // attacker drives a ledger that belongs to one attack.
@@ -241,18 +295,23 @@ type attacker struct {
 	next map[string]uint64 // sequences by scope and client
 	at   time.Time         // of the ledger's clock
 
-	memory uint64 // that the attack took at most, in bytes
+	owners sync.Map // by record of waitForOwner: a channel that is closed once it is reserved
+	memory uint64   // that the attack took at most, in bytes
 }
 
 func runAttack(ctx context.Context, a applyAttack, below string) (result applyResult, err error) {
 	err = onBed(ctx, &options{dir: below}, func(ctx context.Context, b *bed) error {
 		began := time.Now()
 		x := &attacker{applyAttack: a, next: map[string]uint64{}}
+		meter := new(applyMeter)
 		open := func(at time.Time) (err error) {
 			x.at = at
 			x.l, err = ledger.Open(ctx, ledger.Options{
 				Dir: b.data(), Logger: slog.New(slog.DiscardHandler), Clock: func() time.Time { return at },
-				Config: machine.Config{EvictionInterval: 1_000_000, EvictionLimit: a.Limit, ReceiptWindow: a.Window},
+				ObserveApply: meter.observe,
+				Config: machine.Config{
+					EvictionInterval: 1_000_000, EvictionLimit: a.Limit, ReceiptWindow: a.Window,
+				},
 			})
 			return err
 		}
@@ -265,12 +324,12 @@ func runAttack(ctx context.Context, a applyAttack, below string) (result applyRe
 		if err := open(began.Add(48 * time.Hour)); err != nil {
 			return err
 		}
-		faults, diskFaults := pageFaults()
+		meter.reset()
 		failure := x.strike(ctx)
-		result = applyResult{Attack: a, Slowest: x.l.Stats().SlowestApply, Memory: x.memory}
-		result.Faults, result.DiskFaults = pageFaults()
-		result.Faults -= faults
-		result.DiskFaults -= diskFaults
+		result = applyResult{Attack: a, Memory: x.memory}
+		if err := meter.worst(&result); err != nil {
+			return errors.Join(err, x.l.Close())
+		}
 		if failure != nil {
 			result.Failure = failure.Error()
 		}
@@ -279,16 +338,12 @@ func runAttack(ctx context.Context, a applyAttack, below string) (result applyRe
 	return result, err
 }
 
-// watchMemory samples what the heap has in use beside the changes that wait for the state file,
-// which have a bound of their own, until the returned function is called, which returns the
-// maximum growth.
+// watchMemory samples the heap in use until the returned function is called, which returns the
+// maximum growth. It leaves out the changes that wait for the state file, because they have a
+// bound of their own.
 func watchMemory(l *ledger.Ledger) (growth func() uint64) {
-	inUse := func() int64 {
-		var m runtime.MemStats
-		runtime.ReadMemStats(&m)
-		return max(0, int64(m.HeapInuse)-l.Stats().PendingBytes)
-	}
-	debug.FreeOSMemory()
+	inUse := func() int64 { return max(0, heapInUse()-l.Stats().PendingBytes) }
+	runtime.GC()
 	before := inUse()
 	largest := harness.Largest(5*time.Millisecond, inUse)
 	return func() uint64 { return uint64(max(before, largest()) - before) }
@@ -533,21 +588,13 @@ func (x *attacker) targetCount() int {
 	return 1_000
 }
 
-// pageFaults returns the page faults of this process so far, and how many of them read from a
-// disk.
-func pageFaults() (all, disk int64) {
-	var usage syscall.Rusage
-	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &usage); err != nil {
-		return 0, 0
-	}
-	return usage.Minflt + usage.Majflt, usage.Majflt
-}
-
 // The kinds of attacks whose commands are not writes to streams.
 var commandKinds = map[string]func(x *attacker, ctx context.Context, i int) error{
 	"reserve":  (*attacker).reserve,
 	"complete": (*attacker).reserveAndComplete,
+	"outcomes": (*attacker).completeLarge,
 	"takeover": (*attacker).takeOver,
+	"waiters":  (*attacker).waitForOwner,
 	"keyed":    (*attacker).writeKeyed,
 	"open":     (*attacker).openSession,
 	"config":   (*attacker).changeConfig,
@@ -573,16 +620,20 @@ func (x *attacker) keyedCommand(i int, c keyed.Command) *machine.KeyedCommand {
 
 func attemptOf(i, round int) (id keyed.AttemptID) {
 	binary.BigEndian.PutUint64(id[:], uint64(i)+1)
-	id[15] = byte(round)
+	binary.BigEndian.PutUint64(id[8:], uint64(round))
 	return id
+}
+
+func (x *attacker) reservation(i, round int) *machine.KeyedCommand {
+	return x.keyedCommand(i, keyed.Command{
+		Kind: keyed.Reserve, AttemptID: attemptOf(i, round), ValidUntil: x.at.Add(time.Minute).UnixNano(),
+		Lease: int64(time.Second), TTL: int64(time.Hour), Policy: keyed.TakeOver,
+	})
 }
 
 // tryReserve begins an ownership of a key that ends after a second, and returns its token.
 func (x *attacker) tryReserve(ctx context.Context, i, round int) (token uint64, err error) {
-	out, err := x.l.Keyed(ctx, x.keyedCommand(i, keyed.Command{
-		Kind: keyed.Reserve, AttemptID: attemptOf(i, round), ValidUntil: x.at.Add(time.Minute).UnixNano(),
-		Lease: int64(time.Second), TTL: int64(time.Hour), Policy: keyed.TakeOver,
-	}), 0, nil)
+	out, err := x.l.Keyed(ctx, x.reservation(i, round), 0, nil)
 	if err == nil && out.Keyed != nil && out.Keyed.Record != nil {
 		token = out.Keyed.Record.Token
 	}
@@ -594,17 +645,65 @@ func (x *attacker) reserve(ctx context.Context, i int) error {
 	return err
 }
 
+// complete finishes a reservation with a response.
+func (x *attacker) complete(ctx context.Context, i int, token uint64, response int) error {
+	_, err := x.l.Keyed(ctx, x.keyedCommand(i, keyed.Command{
+		Kind: keyed.Complete, AttemptID: attemptOf(i, 0), Token: token, TTL: int64(time.Hour),
+		Response: make([]byte, response),
+	}), 0, nil)
+	return err
+}
+
 // reserveAndComplete finishes a record with a response, which also becomes due in the index anew.
 func (x *attacker) reserveAndComplete(ctx context.Context, i int) error {
 	token, err := x.tryReserve(ctx, 1<<24+i, 0)
 	if err != nil {
 		return err
 	}
-	_, err = x.l.Keyed(ctx, x.keyedCommand(1<<24+i, keyed.Command{
-		Kind: keyed.Complete, AttemptID: attemptOf(1<<24+i, 0), Token: token, TTL: int64(time.Hour),
-		Response: make([]byte, min(x.ValueBytes, 8_000)), // so that what waits is not most of the memory
-	}), 0, nil)
-	return err
+	return x.complete(ctx, 1<<24+i, token, min(x.ValueBytes, 8_000)) // so that what waits is not most of the memory
+}
+
+// completeLarge is reserveAndComplete with the largest responses, of which 64 are as much as the state
+// file's changes may be.
+func (x *attacker) completeLarge(ctx context.Context, i int) error {
+	if i >= 64 {
+		return nil
+	}
+	token, err := x.tryReserve(ctx, 1<<24+i, 0)
+	if err != nil {
+		return err
+	}
+	return x.complete(ctx, 1<<24+i, token, keyed.MaxResponse)
+}
+
+// waitForOwner has 255 of 256 calls wait for the reservation of the first, which wakes all of them
+// when it is finished.
+func (x *attacker) waitForOwner(ctx context.Context, i int) error {
+	const together = 256
+	record := 1<<24 + i/together
+	first, _ := x.owners.LoadOrStore(record, make(chan struct{}))
+	reserved := first.(chan struct{}) //nolint:forcetypeassert // The map holds nothing else.
+	if i%together != 0 {
+		select {
+		case <-reserved:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+		_, err := x.l.Keyed(ctx, x.reservation(record, i), time.Minute, nil)
+		return err
+	}
+	token, err := x.tryReserve(ctx, record, 0)
+	close(reserved)
+	if err != nil {
+		return err
+	}
+	for range 100 { // milliseconds, at most: the others come at once
+		if x.l.Stats().KeyWaiters >= together/2 {
+			break
+		}
+		harness.Pause(ctx, time.Millisecond)
+	}
+	return x.complete(ctx, record, token, 100)
 }
 
 // takeOver takes one of the prepared records, whose lease is over, or a record that an earlier
@@ -657,10 +756,6 @@ func (x *attacker) prepareKeys(ctx context.Context) error {
 		if err != nil || i%8 == 0 {
 			return err
 		}
-		_, err = x.l.Keyed(ctx, x.keyedCommand(i, keyed.Command{
-			Kind: keyed.Complete, AttemptID: attemptOf(i, 0), Token: token, TTL: int64(time.Hour),
-			Response: make([]byte, min(x.ValueBytes, 2_000)),
-		}), 0, nil)
-		return err
+		return x.complete(ctx, i, token, min(x.ValueBytes, 2_000))
 	})
 }

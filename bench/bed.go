@@ -194,8 +194,8 @@ func (p *process) metric(name string) (float64, error) {
 }
 
 // watchMemory samples the server's memory until the returned function is called, which returns
-// the largest sample. It leaves mapped files out: the state file is mapped, and its pages belong
-// to the kernel.
+// the largest sample. It leaves mapped files out, because the pages of the state file belong to
+// the kernel, which can drop them.
 func (p *process) watchMemory() (largest func() int64) {
 	return harness.Largest(20*time.Millisecond, func() int64 {
 		kibibytes, _ := harness.ProcField(p.Pid, "status", "RssAnon") // 0 when it has ended

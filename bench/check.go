@@ -30,7 +30,7 @@ type checkOptions struct {
 	dir      string
 }
 
-// check measures this tree against an older one, pair by pair in one run: a
+// check measures this tree against an older one, pair by pair in one run, because a
 // busy machine is busy for both, which a number from another day could not say.
 func check(ctx context.Context, arguments []string, stdout io.Writer) (err error) {
 	var o checkOptions
@@ -78,7 +78,7 @@ func buildBoth(ctx context.Context, revision, dir string) (before, now string, e
 		command(ctx, tree, "go", "build", "-o", before, "./bench"),
 		command(ctx, "", "go", "build", "-o", now, "./bench"),
 	)
-	// Not with ctx: it must be taken down also after an interrupt.
+	// Not with ctx, because it must be taken down also after an interrupt.
 	return before, now, errors.Join(err,
 		command(context.WithoutCancel(ctx), "", "git", "worktree", "remove", "--force", tree))
 }
@@ -96,7 +96,8 @@ func command(ctx context.Context, dir, name string, arguments ...string) error {
 // speeds runs a bench and reads its table.
 func speeds(ctx context.Context, o *checkOptions, binary, dir string) (map[string]float64, error) {
 	c := exec.CommandContext(ctx, binary, "-markdown", "-only", o.rows, "-duration", o.duration.String(), "-dir", dir)
-	// An interrupt lets it remove what it has written and end its server.
+	// An interrupt rather than a kill, so that it removes what it has written
+	// and ends its server.
 	c.Cancel = func() error { return c.Process.Signal(os.Interrupt) }
 	c.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGTERM}
 	var stderr bytes.Buffer
@@ -128,8 +129,9 @@ func parseTable(text string) (map[string]float64, error) {
 	return found, nil
 }
 
-// comparePairs measures both sides in turns: 0 is the baseline and 1 this tree. The result is the
-// ratio now / before of each pair, by row.
+// comparePairs measures both sides in turns, so that a change in the load of the machine hits
+// both: 0 is the baseline and 1 this tree. The result is the ratio now / before of each pair, by
+// row.
 func comparePairs(pairs int, measure func(side int) (map[string]float64, error)) (map[string][]float64, error) {
 	var found [2][]map[string]float64
 	err := harness.Turns(pairs, 2, func(_, side int) error {

@@ -58,7 +58,8 @@ func relay(ctx context.Context, upstream string) error {
 		}
 		handler = &httputil.ReverseProxy{
 			Rewrite: func(r *httputil.ProxyRequest) { r.SetURL(to) },
-			// As many idle connections as the gateway keeps.
+			// As many idle connections as the gateway keeps, because otherwise
+			// the bare proxy would pay for new ones.
 			Transport: &http.Transport{MaxIdleConnsPerHost: 1_024},
 		}
 	}
@@ -149,7 +150,8 @@ func gatewayFindings(rounds [4][]harness.Values, commands float64) []harness.Lin
 	ratio := harness.Median(harness.Ratios(rate(sideReplays), rate(sideProxy)))
 	return append(lines,
 		held("replays for each request of the bare proxy", fmt.Sprintf("%.2f", ratio), ">= 1", ratio >= 1),
-		// A ledger counts in its log what else it has to say, such as that time has passed.
+		// More than the reservation and its completion may be there, because a ledger also
+		// logs that time has passed.
 		held("commands in the log for a fresh key", fmt.Sprintf("%.2f", commands), "<= 2",
 			commands < mostLogCommands+0.005))
 }
@@ -214,7 +216,7 @@ func (g *gatewayRun) request(ctx context.Context, side, worker int) error {
 
 // send sends a request with a key, and checks that the answer is what it must be.
 func (g *gatewayRun) send(ctx context.Context, side, worker int, key int64) error {
-	// Not ctx: a key whose request is cut off could not be counted.
+	// Not ctx, because a key whose request is cut off could not be counted.
 	body := strings.NewReader(fmt.Sprintf(`{"amount":5,"note":"%0100d"}`, key))
 	r, err := http.NewRequestWithContext(context.WithoutCancel(ctx), http.MethodPost, g.urls[side]+"/charge", body)
 	if err != nil {

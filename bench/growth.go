@@ -136,7 +136,8 @@ func growthFlags(arguments []string) (*growthOptions, error) {
 	return &o, nil
 }
 
-// priorGrowth returns what an earlier run has left in the directory.
+// priorGrowth returns what an earlier run has left in the directory, so that a
+// run of hours can be continued.
 func priorGrowth(out string) (*growthReport, error) {
 	report := &growthReport{}
 	if out == "" {
@@ -184,7 +185,8 @@ func (r *growthReport) pictures() map[string]*harness.Chart {
 	const mebibyte = 1.0 / (1 << 20)
 	micros := []curve{{"write", "write_us", 1}, {"retry", "replay_us", 1}, {"eviction", "evict_us", 1}}
 	life := []curve{{"open", "open_s", 1}, {"checkpoint", "checkpoint_s", 1}}
-	// Over the minutes both kinds share a picture, in one unit.
+	// Both kinds share a picture over the minutes, in one unit, so that they
+	// can be compared.
 	both := append(slices.Clone(micros), curve{"open", "open_s", 1e6}, curve{"checkpoint", "checkpoint_s", 1e6})
 	return map[string]*harness.Chart{
 		"growth-costs.svg": draw(harness.Chart{Title: "Cost against streams", X: "streams", Y: "µs", LogX: true,
@@ -294,8 +296,8 @@ func (c *crowd) mark(ctx context.Context, o *growthOptions, p harness.Values) er
 }
 
 // extrapolate takes the growth for each write from the time between the last two
-// marks. At both the state file was complete; between them nothing but the load
-// has written.
+// marks, because at both the state file was complete and nothing but the load
+// has written between them.
 func extrapolate(rate int, marks, minutes []harness.Values) harness.Values {
 	first, last := marks[len(marks)-2], marks[len(marks)-1]
 	d := harness.Values{"writes_per_s": float64(rate), "state_bytes": 0, "log_bytes_written": 0, "log_bytes": 0,
@@ -308,7 +310,7 @@ func extrapolate(rate int, marks, minutes []harness.Values) harness.Values {
 	times := seconds * float64(rate) / writes
 	d["state_bytes"] = (last["state_bytes"] - first["state_bytes"]) * times
 	d["log_bytes_written"] = (last["log_written"] - first["log_written"]) * times
-	// Not extrapolated: the log, what waits for a checkpoint and the cache of
+	// Not extrapolated, because the log, what waits for a checkpoint and the cache of
 	// answers are bounded, and go up and down.
 	for _, p := range minutes {
 		if p["minutes"] > first["minutes"] {
@@ -427,8 +429,8 @@ func (c *crowd) copied(do func(*crowd) error) (err error) {
 // memory returns the bytes of the heap that are in use, without what the
 // crowd itself takes for each stream.
 func (c *crowd) memory() float64 {
-	// What a sync.Pool holds survives the first collection: that of the ledger
-	// that was open before is tens of megabytes.
+	// Twice, because what a sync.Pool holds survives the first collection: that
+	// of the ledger that was open before is tens of megabytes.
 	runtime.GC()
 	runtime.GC()
 	var m runtime.MemStats
@@ -539,7 +541,7 @@ func (c *crowd) speeds(ctx context.Context, o *growthOptions, p harness.Values) 
 
 // reopen measures an orderly end and the next start.
 func (c *crowd) reopen(ctx context.Context, p harness.Values) error {
-	// Without what the load has left behind.
+	// Opened anew, so that nothing that the load has left behind counts.
 	if err := errors.Join(c.close(), c.open(ctx, nil)); err != nil {
 		return err
 	}

@@ -18,15 +18,20 @@ import (
 	"github.com/seqledger/seqledger/proto/seqledger/v1/seqledgerv1connect"
 )
 
-// newHTTP2 returns a client with one connection of its own.
+// newHTTP2 returns a client with one connection of its own. Without the limit, net/http dials for
+// every request that begins before the first connection is open, and leaves the rest unused. A
+// server closes the oldest unused connections of an address that has more than 256 of them, and
+// on a busy machine those may be connections whose first request is on its way.
 func newHTTP2() *http.Client {
 	protocols := new(http.Protocols)
 	protocols.SetUnencryptedHTTP2(true)
-	return &http.Client{Transport: &http.Transport{Protocols: protocols, DisableCompression: true}}
+	return &http.Client{Transport: &http.Transport{
+		Protocols: protocols, DisableCompression: true, MaxConnsPerHost: 1,
+	}}
 }
 
-// lane is a WriteStream with one message outstanding at a time. It carries the
-// writes of many clients, which a client.Writer does not.
+// lane is a WriteStream with one message outstanding at a time. It is used
+// instead of a writer.Writer, because it carries the writes of many clients.
 type lane struct {
 	stream *connect.BidiStreamForClient[seqledgerv1.WriteStreamRequest, seqledgerv1.WriteStreamResponse]
 	close  func()

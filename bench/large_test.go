@@ -4,10 +4,15 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"net"
+	"net/http"
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/seqledger/seqledger/bench/harness"
@@ -28,6 +33,38 @@ func TestPauses(t *testing.T) {
 	if longest := time.Duration(p.longest.Load()); longest >= time.Hour {
 		t.Errorf("a restart keeps %s", longest)
 	}
+}
+
+// TestOneConnection: requests that begin together wait for one connection and do not each open
+// their own.
+func TestOneConnection(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		c := newHTTP2()
+		var dials atomic.Int32
+		release := make(chan struct{})
+		transport, _ := c.Transport.(*http.Transport)
+		transport.DialContext = func(context.Context, string, string) (net.Conn, error) {
+			dials.Add(1)
+			<-release
+			return nil, errors.New("no server")
+		}
+		var requests sync.WaitGroup
+		for range 16 {
+			requests.Go(func() {
+				if answer, err := c.Get("http://ledger/"); err == nil {
+					_ = answer.Body.Close()
+					t.Error("an answer without a server")
+				}
+			})
+		}
+		synctest.Wait()
+		if n := dials.Load(); n != 1 {
+			t.Errorf("%d connections are opened at once, want 1", n)
+		}
+		close(release)
+		requests.Wait()
+	})
 }
 
 // TestPopulation: every client's writes are numbered by one, and each worker

@@ -18,6 +18,7 @@ import (
 	"github.com/seqledger/seqledger/bench/harness"
 	"github.com/seqledger/seqledger/client"
 	"github.com/seqledger/seqledger/client/journal"
+	"github.com/seqledger/seqledger/client/writer"
 	"github.com/seqledger/seqledger/internal/keyed"
 	"github.com/seqledger/seqledger/ledger/machine"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
@@ -108,13 +109,13 @@ func (r *rate) measure(ctx context.Context, b *bed, workers int) (harness.Result
 	}, operation)
 }
 
-// writer is one client's next write.
-type writer struct {
+// engineWriter is one client's next write.
+type engineWriter struct {
 	write machine.Write
 }
 
-func newWriters(n int) []writer {
-	writers := make([]writer, n)
+func newWriters(n int) []engineWriter {
+	writers := make([]engineWriter, n)
 	for i := range writers {
 		w := &writers[i].write
 		w.Scope = machine.Scope{Organization: "acme", Vault: "main"}
@@ -127,7 +128,7 @@ func newWriters(n int) []writer {
 }
 
 // next makes the write the one after.
-func (w *writer) next() *machine.Write {
+func (w *engineWriter) next() *machine.Write {
 	w.write.Sequence++
 	binary.BigEndian.PutUint64(w.write.Key.UUID[8:], w.write.Sequence)
 	return &w.write
@@ -150,7 +151,7 @@ func engineWrites(_ context.Context, b *bed, workers int) (harness.Operation, er
 	}, nil
 }
 
-// replayGroup is how many replays are one operation: a clock read for each would distort the
+// replayGroup is how many replays are one operation, because a clock read for each would distort the
 // result.
 const replayGroup = 100
 
@@ -247,10 +248,10 @@ func writersWith(ctx context.Context, b *bed, workers int, j *journal.File) (har
 	if err != nil {
 		return nil, err
 	}
-	writers := make([]*client.Writer, workers)
+	writers := make([]*writer.Writer, workers)
 	for i := range writers {
-		o := client.WriterOptions{Scope: benchScope, ClientID: fmt.Sprint("client-", i), Journal: j}
-		if writers[i], err = c.NewWriter(ctx, o); err != nil {
+		o := writer.Options{Scope: benchScope, ClientID: fmt.Sprint("client-", i), Journal: j}
+		if writers[i], err = writer.Open(ctx, c, o); err != nil {
 			return nil, err
 		}
 	}

@@ -40,7 +40,7 @@ const (
 func scaleRows() []row {
 	return []row{
 		{"sustained", measureSustained},
-		// The same with more memory: what a checkpoint gathers, it need not write.
+		// The same with more memory, because what a checkpoint gathers, it need not write.
 		{"sustained, 512 MiB", func(ctx context.Context, b *bed) ([]harness.Line, error) {
 			with := *b.o
 			with.checkpointBytes = 512 << 20
@@ -48,7 +48,8 @@ func scaleRows() []row {
 			return measureSustained(ctx, b)
 		}},
 		{"million streams", measureMillion},
-		// The same pace in large rounds, as is the default, and in small ones.
+		// The same pace in large rounds, the default, and in small ones,
+		// because a large round holds up the writes behind it.
 		{"eviction 1000/2000", measureEviction(1_000, 2_000)},
 		{"eviction 100/200", measureEviction(100, 200)},
 		{"journal/1", measureJournal(1)},

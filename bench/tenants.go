@@ -22,6 +22,7 @@ import (
 
 	"github.com/seqledger/seqledger/bench/harness"
 	"github.com/seqledger/seqledger/client"
+	"github.com/seqledger/seqledger/client/writer"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 	"github.com/seqledger/seqledger/proto/seqledger/v1/seqledgerv1connect"
 	"github.com/seqledger/seqledger/server/auth"
@@ -71,7 +72,8 @@ type target struct {
 var tenantRights = map[string]string{
 	"good": `{role: writer, scopes: ["good/*"], client_ids: ["*"]`,
 	"bad":  `{role: writer, scopes: ["bad/*"], client_ids: ["*"]`,
-	// reader may do less than a writer, and spoils as much.
+	// reader may do less than a writer, and is here because it can spoil as
+	// much.
 	"reader": `{role: reader, scopes: ["bad/*"]`,
 	"root":   `{role: admin, scopes: ["*"], client_ids: ["*"]`,
 }
@@ -195,7 +197,8 @@ func (t *target) as(id string, c *http.Client) *http.Client {
 	return &http.Client{Transport: bearer{t.keys[id], c.Transport}}
 }
 
-// leastRoom is that of the smallest run, in mebibytes: a new ledger takes some of it.
+// leastRoom is the room of the smallest run, in mebibytes. It is not less, because a
+// new ledger takes some of it.
 const leastRoom = 128
 
 // What the good tenant may notice at most: a p99 five times as long as alone, or this many
@@ -249,7 +252,7 @@ func (b *bed) goodCalls(ctx context.Context, t *target) ([]call, error) {
 	if err != nil {
 		return nil, err
 	}
-	w, err := c.NewWriter(ctx, client.WriterOptions{Scope: goodScope, ClientID: "stream"})
+	w, err := writer.Open(ctx, c, writer.Options{Scope: goodScope, ClientID: "stream"})
 	if err != nil {
 		return nil, err
 	}
@@ -292,7 +295,8 @@ func badWrite(client string, sequence uint64, bytes int) *seqledgerv1.WriteReque
 	return w
 }
 
-// noise is what gzip makes no smaller.
+// noise is incompressible, so that a compressed answer is as large as a plain
+// one.
 var noise = func() []byte {
 	b := make([]byte, 1<<20)
 	_, _ = rand.NewChaCha8([32]byte{}).Read(b) // it never fails
@@ -467,7 +471,8 @@ func unread(procedure, text string) func(context.Context, *options, *target) (st
 		}
 		n := len(clients) * each
 		return t.hold(ctx, n, n, "", func(ctx context.Context, i int) (func(), error) {
-			// It is the places that count, not the rush.
+			// Slowly, because the places that the calls take count, and not the
+			// rush.
 			harness.Pause(ctx, time.Duration(1+i/each)*100*time.Millisecond)
 			return t.askUnread(ctx, clients[i/each], procedure, text)
 		})
@@ -509,7 +514,8 @@ func healthChecks(ctx context.Context, o *options, t *target) (string, error) {
 	var ended atomic.Int64
 	var calling sync.WaitGroup
 	held, err := t.hold(ctx, n, n, "", func(life context.Context, i int) (func(), error) {
-		// It is the memory that counts, not the rush.
+		// Slowly, because the memory that the calls take counts, and not the
+		// rush.
 		harness.Pause(life, time.Duration(1+i/each)*50*time.Millisecond)
 		body, never := io.Pipe()
 		request, err := http.NewRequestWithContext(life, http.MethodPost,
@@ -547,8 +553,9 @@ func someTransactions(ctx context.Context, _ *options, t *target) error {
 	return nil
 }
 
-// foreignTransactions asks the other way round: the good tenant for transactions of the bad
-// one, and for some that are not there. It measures how long not_found takes.
+// foreignTransactions has the good tenant ask for transactions of the bad one, and for some
+// that do not exist. It measures how long not_found takes, which must not tell the two
+// apart.
 func foreignTransactions(ctx context.Context, _ *options, t *target) (string, error) {
 	bad, disconnect := t.api("bad")
 	defer disconnect()

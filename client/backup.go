@@ -9,6 +9,8 @@ import (
 
 	"connectrpc.com/connect"
 
+	"github.com/seqledger/seqledger/client/failure"
+	"github.com/seqledger/seqledger/client/internal/rpc"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 )
 
@@ -23,7 +25,7 @@ type BackupInfo struct {
 
 // Backup writes a backup of the whole ledger to w. The backup contains everything that was
 // acknowledged before the call; the ledger keeps taking writes meanwhile. w holds the complete
-// backup only if the error is nil. Backup is not retried: after an error w holds the beginning
+// backup only if the error is nil. Backup is not retried, because after an error w holds the beginning
 // of a backup, which cannot be used.
 //
 // begin is called with the backup's description before the first byte is written; an error from
@@ -40,23 +42,23 @@ func (c *Client) Backup(ctx context.Context, w io.Writer, begin func(BackupInfo)
 func (c *Client) backup(ctx context.Context, w io.Writer, begin func(BackupInfo) error) (info BackupInfo, err error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	defer context.AfterFunc(c.ctx, cancel)()
+	defer context.AfterFunc(c.core.Context(), cancel)()
 	request := connect.NewRequest(&seqledgerv1.BackupRequest{})
-	if _, err := c.options.authorize(ctx, request.Header()); err != nil {
+	if _, err := c.core.Options.Authorize(ctx, request.Header()); err != nil {
 		return info, err
 	}
-	stream, err := c.endpoints.use().admin.Backup(ctx, request)
+	stream, err := c.core.Endpoint().Admin.Backup(ctx, request)
 	if err != nil {
-		return info, errorFromConnect(err)
+		return info, failure.FromConnect(err, 0)
 	}
-	// Cancelling first ends the stream at once; see watch.once.
+	// Cancel first, because that ends the stream at once; see watch.once.
 	defer func() { cancel(); _ = stream.Close() }()
 	if !stream.Receive() {
 		return info, streamEnd(stream.Err())
 	}
 	header := stream.Msg().GetHeader()
 	if header == nil {
-		return info, protocolError("the backup does not begin with its header")
+		return info, rpc.ProtocolError("the backup does not begin with its header")
 	}
 	info = BackupInfo{
 		LedgerID: header.GetLedgerId(), Index: header.GetIndex(), Digest: header.GetDigest(),
@@ -80,7 +82,7 @@ func (c *Client) backup(ctx context.Context, w io.Writer, begin func(BackupInfo)
 			info.Bytes, info.SHA256 = size, hash.Sum(nil)
 			return info, checkTrailer(part.Trailer, &info)
 		default:
-			return info, protocolError("this client does not know a part of the backup")
+			return info, rpc.ProtocolError("this client does not know a part of the backup")
 		}
 	}
 	return info, streamEnd(stream.Err())
@@ -89,15 +91,15 @@ func (c *Client) backup(ctx context.Context, w io.Writer, begin func(BackupInfo)
 // streamEnd is the error of a stream that ended before its trailer.
 func streamEnd(err error) error {
 	if err != nil {
-		return errorFromConnect(err)
+		return failure.FromConnect(err, 0)
 	}
-	return protocolError("the backup ended before its trailer")
+	return rpc.ProtocolError("the backup ended before its trailer")
 }
 
 // checkTrailer compares what was received with what was sent.
 func checkTrailer(t *seqledgerv1.BackupTrailer, info *BackupInfo) error {
 	if t.GetTotalSize() != info.Bytes || !bytes.Equal(t.GetSha256(), info.SHA256) {
-		return protocolError("%d bytes arrived with SHA-256 %x, and %d with %x were sent",
+		return rpc.ProtocolError("%d bytes arrived with SHA-256 %x, and %d with %x were sent",
 			info.Bytes, info.SHA256, t.GetTotalSize(), t.GetSha256())
 	}
 	return nil

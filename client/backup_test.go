@@ -12,6 +12,7 @@ import (
 	"connectrpc.com/connect"
 
 	"github.com/seqledger/seqledger/client"
+	"github.com/seqledger/seqledger/client/failure"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 	"github.com/seqledger/seqledger/proto/seqledger/v1/seqledgerv1connect"
 )
@@ -66,19 +67,20 @@ func TestBackup(t *testing.T) {
 	}{
 		"whole": {parts: []*seqledgerv1.BackupResponse{header(), chunk("abc"), chunk("def"), trailer("abcdef")}},
 		"changed": {parts: []*seqledgerv1.BackupResponse{header(), chunk("abc"), chunk("dXf"), trailer("abcdef")},
-			want: client.ErrProtocol},
+			want: failure.ErrProtocol},
 		"another size": {parts: []*seqledgerv1.BackupResponse{header(), chunk("abcdef"), short},
-			want: client.ErrProtocol},
+			want: failure.ErrProtocol},
 		"a chunk is gone": {parts: []*seqledgerv1.BackupResponse{header(), chunk("abc"), trailer("abcdef")},
-			want: client.ErrProtocol},
+			want: failure.ErrProtocol},
 		"no trailer": {parts: []*seqledgerv1.BackupResponse{header(), chunk("abc"), chunk("def")},
-			want: client.ErrProtocol},
+			want: failure.ErrProtocol},
 		"no header": {parts: []*seqledgerv1.BackupResponse{chunk("abcdef"), trailer("abcdef")},
-			want: client.ErrProtocol},
+			want: failure.ErrProtocol},
 		"two headers": {parts: []*seqledgerv1.BackupResponse{header(), header(), trailer("")},
-			want: client.ErrProtocol},
-		"an empty message": {parts: []*seqledgerv1.BackupResponse{header(), {}, trailer("")}, want: client.ErrProtocol},
-		"nothing":          {want: client.ErrProtocol},
+			want: failure.ErrProtocol},
+		"an empty message": {parts: []*seqledgerv1.BackupResponse{header(), {}, trailer("")},
+			want: failure.ErrProtocol},
+		"nothing": {want: failure.ErrProtocol},
 		"broken off": {parts: []*seqledgerv1.BackupResponse{header(), chunk("abc")},
 			err: connect.NewError(connect.CodeUnavailable, nil), code: connect.CodeUnavailable},
 		"refused": {err: connect.NewError(connect.CodeResourceExhausted, errors.New("another backup")),
@@ -87,7 +89,7 @@ func TestBackup(t *testing.T) {
 		conn := serveBackup(t, &backupServer{parts: c.parts, err: c.err})
 		var out bytes.Buffer
 		info, err := conn.Backup(t.Context(), &out, nil)
-		failed, _ := errors.AsType[*client.Error](err)
+		failed, _ := errors.AsType[*failure.Error](err)
 		switch {
 		case c.want == nil && c.code == 0:
 			if err != nil || out.String() != "abcdef" || info.Index != 7 || info.Bytes != 6 || len(info.SHA256) != 32 {

@@ -5,45 +5,122 @@ import (
 
 	"google.golang.org/protobuf/proto"
 
+	"github.com/seqledger/seqledger/client/failure"
+	"github.com/seqledger/seqledger/client/internal/rpc"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
+	"github.com/seqledger/seqledger/proto/seqledger/v1/seqledgerv1connect"
+)
+
+// The methods of the API.
+var (
+	rpcWriteBatch        = rpc.Ledger(seqledgerv1connect.LedgerServiceClient.WriteBatch)
+	rpcOpenSession       = rpc.Ledger(seqledgerv1connect.LedgerServiceClient.OpenSession)
+	rpcGetClientState    = rpc.Ledger(seqledgerv1connect.LedgerServiceClient.GetClientState)
+	rpcGetEntity         = rpc.Ledger(seqledgerv1connect.LedgerServiceClient.GetEntity)
+	rpcGetTransaction    = rpc.Ledger(seqledgerv1connect.LedgerServiceClient.GetTransaction)
+	rpcGetBlock          = rpc.Ledger(seqledgerv1connect.LedgerServiceClient.GetBlock)
+	rpcListEntities      = rpc.Ledger(seqledgerv1connect.LedgerServiceClient.ListEntities)
+	rpcListRelationships = rpc.Ledger(seqledgerv1connect.LedgerServiceClient.ListRelationships)
+	rpcListBlocks        = rpc.Ledger(seqledgerv1connect.LedgerServiceClient.ListBlocks)
+	rpcGetStatus         = rpc.Admin(seqledgerv1connect.AdminServiceClient.GetStatus)
+	rpcListClients       = rpc.Admin(seqledgerv1connect.AdminServiceClient.ListClients)
+	rpcUpdateConfig      = rpc.Admin(seqledgerv1connect.AdminServiceClient.UpdateConfig)
 )
 
 // Write commits one write, numbered by the caller, exactly once. When the answer is lost it
 // sends the same bytes again until ctx ends. That is safe because the ledger recognises a
-// repeat by its sequence and key. Most programs want a [Writer].
+// repeat by its sequence and key. Most programs want a writer.Writer.
 //
 // The error is
 //
-//   - an [*OutcomeUnknownError] whenever a copy that was sent may still be executed,
+//   - an [*failure.OutcomeUnknownError] whenever a copy that was sent may still be executed,
 //     also when a later copy was refused: the refusal is not final while the first may
 //     be under way. Settle it by calling Write with the same request again, or with
 //     GetClientState.
-//   - a [*NotExecutedError] when nothing was sent, because no connection could be had.
-//   - [ErrAlreadyCommitted] for a write that is committed and whose receipt is gone.
+//   - a [*failure.NotExecutedError] when nothing was sent, because no connection could be had.
+//   - [failure.ErrAlreadyCommitted] for a write that is committed and whose receipt is gone.
 //   - a refusal, otherwise: no copy that this call sent was executed.
 //
 // Each of these describes only the copies that this call sent. Copies that an earlier call sent
 // with the same sequence may still commit, until a new session fences them.
 func (c *Client) Write(ctx context.Context, request *seqledgerv1.WriteRequest) (*seqledgerv1.Receipt, error) {
-	sent, open := false, false
-	response, err := call(ctx, c, rpcWrite, request, func(attemptSent bool, e *Error) {
-		sent = sent || attemptSent
-		open = open || attemptSent && e.leavesOutcomeOpen()
-	})
+	var copies writeCopies
+	response, err := rpc.Call(ctx, c.core, rpc.Write, request, copies.add)
 	switch {
-	case err == nil && response.GetReceipt() == nil:
-		err = protocolError("an answer without a receipt")
-		return nil, newOutcomeUnknown(request.GetSequence(), request.GetIdempotencyKey(), err)
-	case err == nil:
-		return response.GetReceipt(), nil
-	case CodeOf(err) == seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_ALREADY_COMMITTED:
-		return nil, err
-	case open:
-		return nil, newOutcomeUnknown(request.GetSequence(), request.GetIdempotencyKey(), err)
-	case !sent:
-		return nil, &NotExecutedError{Sequence: request.GetSequence(), Cause: &unsentError{err}}
+	case err != nil:
+		return nil, copies.failure(request, err)
+	case response.GetReceipt() == nil:
+		err = rpc.ProtocolError("an answer without a receipt")
+		return nil, failure.OutcomeUnknown(request.GetSequence(), request.GetIdempotencyKey(), err)
 	}
-	return nil, err
+	return response.GetReceipt(), nil
+}
+
+// BatchResult is what became of one write of a batch.
+type BatchResult struct {
+	// Receipt of the committed write; nil if there is an error.
+	Receipt *seqledgerv1.Receipt
+	// Err is what Write would have returned; nil for a committed write.
+	Err error
+}
+
+// WriteBatch commits up to 1,000 writes, numbered by the caller, in one call: it is [Client.Write]
+// for a program that has gathered several. They are decided in their order, each by itself, so that
+// a refused one does not keep those behind it from being decided: those of the same stream are then
+// refused for the gap. The results have the order of the writes.
+//
+// When the answer is lost it sends the same bytes again until ctx ends. The error of each write is
+// that of Write, and means the same.
+func (c *Client) WriteBatch(ctx context.Context, writes []*seqledgerv1.WriteRequest) []BatchResult {
+	var copies writeCopies
+	results := make([]BatchResult, len(writes))
+	response, err := rpc.Call(ctx, c.core, rpcWriteBatch, &seqledgerv1.WriteBatchRequest{Writes: writes}, copies.add)
+	answers := response.GetResults()
+	if err == nil && len(answers) != len(writes) {
+		err = rpc.ProtocolError("%d results for %d writes", len(answers), len(writes))
+		copies = writeCopies{sent: true, open: true}
+	}
+	for i, request := range writes {
+		switch {
+		case err != nil:
+			results[i].Err = copies.failure(request, err)
+		case answers[i].GetReceipt() != nil:
+			results[i].Receipt = answers[i].GetReceipt()
+		case answers[i].GetError() != nil:
+			e := failure.FromStream(answers[i].GetError())
+			decided := writeCopies{sent: true, open: copies.open || e.IsOpen()}
+			results[i].Err = decided.failure(request, e)
+		default:
+			results[i].Err = failure.OutcomeUnknown(request.GetSequence(), request.GetIdempotencyKey(),
+				rpc.ProtocolError("an answer without a receipt"))
+		}
+	}
+	return results
+}
+
+// writeCopies is what is known of the copies of a write that a call has sent.
+type writeCopies struct {
+	sent bool // at least one may have arrived
+	open bool // one may still be executed
+}
+
+// add is told of an attempt that failed.
+func (w *writeCopies) add(sent bool, e *failure.Error) {
+	w.sent = w.sent || sent
+	w.open = w.open || sent && e.IsOpen()
+}
+
+// failure returns the error of a write, from that of the last attempt.
+func (w *writeCopies) failure(request *seqledgerv1.WriteRequest, err error) error {
+	switch {
+	case failure.CodeOf(err) == seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_ALREADY_COMMITTED:
+		return err
+	case w.open:
+		return failure.OutcomeUnknown(request.GetSequence(), request.GetIdempotencyKey(), err)
+	case !w.sent:
+		return &failure.NotExecutedError{Sequence: request.GetSequence(), Cause: &unsentError{err}}
+	}
+	return err
 }
 
 // unsentError is the reason why a call sent nothing.
@@ -59,7 +136,7 @@ func (e *unsentError) Unwrap() error { return e.cause }
 func (c *Client) GetClientState(
 	ctx context.Context, request *seqledgerv1.GetClientStateRequest,
 ) (*seqledgerv1.ClientState, error) {
-	response, err := call(ctx, c, rpcGetClientState, request, nil)
+	response, err := rpc.Call(ctx, c.core, rpcGetClientState, request, nil)
 	return response.GetState(), err
 }
 
@@ -68,42 +145,42 @@ func (c *Client) GetClientState(
 func (c *Client) OpenSession(
 	ctx context.Context, request *seqledgerv1.OpenSessionRequest,
 ) (*seqledgerv1.OpenSessionResponse, error) {
-	return call(ctx, c, rpcOpenSession, request, nil)
+	return rpc.Call(ctx, c.core, rpcOpenSession, request, nil)
 }
 
-// GetEntity reads one entity; an absent one is [ErrNotFound].
+// GetEntity reads one entity; an absent one is [failure.ErrNotFound].
 func (c *Client) GetEntity(ctx context.Context, request *seqledgerv1.GetEntityRequest) (*seqledgerv1.Entity, error) {
-	response, err := call(ctx, c, rpcGetEntity, request, nil)
+	response, err := rpc.Call(ctx, c.core, rpcGetEntity, request, nil)
 	return response.GetEntity(), err
 }
 
 // GetTransaction reads one committed write, with its proof if asked; an absent one is
-// [ErrNotFound]. The answer has all operations, whatever their size: a large transaction is
+// [failure.ErrNotFound]. The answer has all operations, whatever their size: a large transaction is
 // read in parts and joined. request.parts and request.first_operation are ignored, and
-// next_operation in the answer is 0. Parts that do not belong together are an [ErrProtocol].
+// next_operation in the answer is 0. Parts that do not belong together are an [failure.ErrProtocol].
 func (c *Client) GetTransaction(
 	ctx context.Context, request *seqledgerv1.GetTransactionRequest,
 ) (*seqledgerv1.GetTransactionResponse, error) {
 	ask := new(seqledgerv1.GetTransactionRequest)
 	proto.Merge(ask, request)
 	ask.Parts, ask.FirstOperation = true, 0
-	answer, err := call(ctx, c, rpcGetTransaction, ask, nil)
+	answer, err := rpc.Call(ctx, c.core, rpcGetTransaction, ask, nil)
 	if err != nil {
 		return nil, err
 	}
 	transaction := answer.GetTransaction()
 	if transaction == nil || transaction.GetFirstOperation() != 0 {
-		return nil, protocolError("an answer without the beginning of the transaction")
+		return nil, rpc.ProtocolError("an answer without the beginning of the transaction")
 	}
 	ask.IncludeProof = false // the first part has it
 	for next := answer.GetNextOperation(); next != 0; {
 		if int(next) != len(transaction.GetOperations()) {
-			return nil, protocolError(
+			return nil, rpc.ProtocolError(
 				"a part of transaction %s says that the next one begins at operation %d, and ends before %d",
 				transaction.GetTxId(), next, len(transaction.GetOperations()))
 		}
 		ask.FirstOperation = next
-		part, err := call(ctx, c, rpcGetTransaction, ask, nil)
+		part, err := rpc.Call(ctx, c.core, rpcGetTransaction, ask, nil)
 		if err != nil {
 			return nil, err
 		}
@@ -116,20 +193,20 @@ func (c *Client) GetTransaction(
 	return answer, nil
 }
 
-// GetBlock reads one block; an absent one is [ErrNotFound]. The block is whole, whatever its
+// GetBlock reads one block; an absent one is [failure.ErrNotFound]. The block is whole, whatever its
 // size: a large one is read in parts and joined. BLOCK_CONTENT_PARTS and request.start are
 // therefore ignored, and next in the block is unset. Parts that do not belong together are an
-// [ErrProtocol]. With BLOCK_CONTENT_HEADER the block has no transactions.
+// [failure.ErrProtocol]. With BLOCK_CONTENT_HEADER the block has no transactions.
 func (c *Client) GetBlock(ctx context.Context, request *seqledgerv1.GetBlockRequest) (*seqledgerv1.Block, error) {
 	if !readsParts(request.GetContent()) {
-		response, err := call(ctx, c, rpcGetBlock, request, nil)
+		response, err := rpc.Call(ctx, c.core, rpcGetBlock, request, nil)
 		return response.GetBlock(), err
 	}
 	ask := new(seqledgerv1.GetBlockRequest)
 	proto.Merge(ask, request)
 	ask.Content, ask.Start = seqledgerv1.BlockContent_BLOCK_CONTENT_PARTS, nil
 	for joiner := new(blockJoiner); ; ask.Start = joiner.block.GetNext() {
-		response, err := call(ctx, c, rpcGetBlock, ask, nil)
+		response, err := rpc.Call(ctx, c.core, rpcGetBlock, ask, nil)
 		if err != nil {
 			return nil, err
 		}
@@ -140,7 +217,7 @@ func (c *Client) GetBlock(ctx context.Context, request *seqledgerv1.GetBlockRequ
 		case block == nil:
 			continue
 		case block.GetHeader().GetHeight() != request.GetHeight():
-			return nil, protocolError("block %d where %d was asked for", block.GetHeader().GetHeight(),
+			return nil, rpc.ProtocolError("block %d where %d was asked for", block.GetHeader().GetHeight(),
 				request.GetHeight())
 		}
 		return block, nil
@@ -149,7 +226,7 @@ func (c *Client) GetBlock(ctx context.Context, request *seqledgerv1.GetBlockRequ
 
 // Status describes the server.
 func (c *Client) Status(ctx context.Context) (*seqledgerv1.Status, error) {
-	response, err := call(ctx, c, rpcGetStatus, &seqledgerv1.GetStatusRequest{}, nil)
+	response, err := rpc.Call(ctx, c.core, rpcGetStatus, &seqledgerv1.GetStatusRequest{}, nil)
 	return response.GetStatus(), err
 }
 
@@ -158,6 +235,6 @@ func (c *Client) Status(ctx context.Context) (*seqledgerv1.Status, error) {
 func (c *Client) UpdateConfig(
 	ctx context.Context, request *seqledgerv1.UpdateConfigRequest,
 ) (*seqledgerv1.Config, error) {
-	response, err := call(ctx, c, rpcUpdateConfig, request, nil)
+	response, err := rpc.Call(ctx, c.core, rpcUpdateConfig, request, nil)
 	return response.GetConfig(), err
 }

@@ -6,6 +6,7 @@ import (
 
 	"google.golang.org/protobuf/proto"
 
+	"github.com/seqledger/seqledger/client/internal/rpc"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 )
 
@@ -19,13 +20,13 @@ type listRequest[R any] interface {
 // listing yields the items of all pages in order and reads each page when it is needed. It ends
 // after an error.
 func listing[Req, Res, T any, R listRequest[Req]](
-	ctx context.Context, c *Client, method unary[Req, Res], request R,
+	ctx context.Context, c *Client, method rpc.Unary[Req, Res], request R,
 	turn func(request R, token string), items func(*Res) ([]T, string),
 ) iter.Seq2[T, error] {
 	return func(yield func(T, error) bool) {
 		request := proto.CloneOf(request)
 		for {
-			page, err := call(ctx, c, method, (*Req)(request), nil)
+			page, err := rpc.Call(ctx, c.core, method, (*Req)(request), nil)
 			if err != nil {
 				var none T
 				yield(none, err)

@@ -1,4 +1,4 @@
-package client
+package client_test
 
 import (
 	"context"
@@ -10,38 +10,44 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/seqledger/seqledger/client"
+	"github.com/seqledger/seqledger/client/failure"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 )
 
 func TestOptionsOfAccess(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]struct {
-		options Options
+		options client.Options
 		says    string // empty: good
 	}{
-		"TLS":              {Options{Server: "https://localhost:1", TLS: new(tls.Config)}, ""},
-		"https, no TLS":    {Options{Server: "https://localhost:1"}, ""},
-		"TLS in cleartext": {Options{Server: "http://localhost:1", TLS: new(tls.Config)}, "https"},
-		"TLS, no scheme":   {Options{Server: "localhost:1", TLS: new(tls.Config)}, "https"},
+		"TLS":              {client.Options{Server: "https://localhost:1", TLS: new(tls.Config)}, ""},
+		"https, no TLS":    {client.Options{Server: "https://localhost:1"}, ""},
+		"TLS in cleartext": {client.Options{Server: "http://localhost:1", TLS: new(tls.Config)}, "https"},
+		"TLS, no scheme":   {client.Options{Server: "localhost:1", TLS: new(tls.Config)}, "https"},
 		"TLS twice": {
-			Options{Server: "https://localhost:1", TLS: new(tls.Config), HTTPClient: http.DefaultClient}, "HTTPClient"},
-		"token on this machine": {Options{Server: "localhost:1", Token: StaticToken("secret")}, ""},
-		"token on loopback":     {Options{Server: "[::1]:1,http://127.3.4.5", Token: StaticToken("secret")}, ""},
-		"token over TLS":        {Options{Server: "https://ledger.example", Token: StaticToken("secret")}, ""},
-		"token in clear": {Options{Server: "http://ledger.example", Token: StaticToken("secret")},
+			client.Options{Server: "https://localhost:1", TLS: new(tls.Config), HTTPClient: http.DefaultClient},
+			"HTTPClient"},
+		"token on this machine": {client.Options{Server: "localhost:1", Token: client.StaticToken("secret")}, ""},
+		"token on loopback": {client.Options{Server: "[::1]:1,http://127.3.4.5",
+			Token: client.StaticToken("secret")}, ""},
+		"token over TLS": {client.Options{Server: "https://ledger.example", Token: client.StaticToken("secret")},
+			""},
+		"token in clear": {client.Options{Server: "http://ledger.example", Token: client.StaticToken("secret")},
 			"Options.CleartextToken"},
-		"token in clear, later": {Options{Server: "https://a.example,b.example:1", Token: StaticToken("secret")},
+		"token in clear, later": {client.Options{Server: "https://a.example,b.example:1",
+			Token: client.StaticToken("secret")},
 			"b.example:1"},
-		"token in clear, as told": {Options{Server: "ledger.example", Token: StaticToken("secret"),
+		"token in clear, as told": {client.Options{Server: "ledger.example", Token: client.StaticToken("secret"),
 			CleartextToken: true},
 			""},
-		"a name that only sounds": {Options{Server: "localhost.example", Token: StaticToken("secret")},
+		"a name that only sounds": {client.Options{Server: "localhost.example", Token: client.StaticToken("secret")},
 			"Options.CleartextToken"},
-		"no token in clear": {Options{Server: "http://ledger.example"}, ""},
-		"several servers":   {Options{Server: "a:1, http://b , https://c/"}, ""},
-		"an empty server":   {Options{Server: "a:1,,b:1"}, "Options.Server"},
+		"no token in clear": {client.Options{Server: "http://ledger.example"}, ""},
+		"several servers":   {client.Options{Server: "a:1, http://b , https://c/"}, ""},
+		"an empty server":   {client.Options{Server: "a:1,,b:1"}, "Options.Server"},
 	} {
-		c, err := New(test.options)
+		c, err := client.New(test.options)
 		if err == nil {
 			_ = c.Close()
 		}
@@ -57,16 +63,16 @@ func TestTokensThatAreNone(t *testing.T) {
 	t.Parallel()
 	broken := errors.New("the vault is closed")
 	for name, token := range map[string]func(context.Context) (string, error){
-		"newline": StaticToken("secret\n"), "two words": StaticToken("secret secret"),
-		"not ASCII":      StaticToken("secrét"),
+		"newline": client.StaticToken("secret\n"), "two words": client.StaticToken("secret secret"),
+		"not ASCII":      client.StaticToken("secrét"),
 		"none to be had": func(context.Context) (string, error) { return "", broken },
 	} {
-		c, err := New(Options{Server: "localhost:1", Token: token})
+		c, err := client.New(client.Options{Server: "localhost:1", Token: token})
 		if err != nil {
 			t.Fatal(err)
 		}
 		_, err = c.Write(t.Context(), &seqledgerv1.WriteRequest{Sequence: 1})
-		if !errors.Is(err, ErrNotExecuted) || !strings.Contains(err.Error(), "Options.Token") ||
+		if !errors.Is(err, failure.ErrNotExecuted) || !strings.Contains(err.Error(), "Options.Token") ||
 			strings.Contains(err.Error(), "secr") {
 			t.Errorf("%s: got %v", name, err)
 		}
@@ -91,7 +97,8 @@ func TestTokenOverTLS(t *testing.T) {
 	t.Cleanup(s.Close)
 	roots := x509.NewCertPool()
 	ask := func(config *tls.Config) {
-		c, err := New(Options{Server: s.URL, Token: StaticToken("sl_a_b"), TLS: config, MaxAttempts: 1})
+		c, err := client.New(client.Options{Server: s.URL, Token: client.StaticToken("sl_a_b"), TLS: config,
+			MaxAttempts: 1})
 		if err != nil {
 			t.Fatal(err)
 		}

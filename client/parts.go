@@ -5,12 +5,13 @@ import (
 
 	"google.golang.org/protobuf/proto"
 
+	"github.com/seqledger/seqledger/client/internal/rpc"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 )
 
-// This file joins blocks and transactions that the server sends in parts. A server
+// This file joins blocks and transactions that the server sends in parts. Because a server
 // refuses a block that is too large for one message, and a proxy may refuse a message
-// that the server allows, so the client always asks for parts. A small block is one part.
+// that the server allows, the client always asks for parts. A small block is one part.
 
 // readsParts reports whether a request for this content is answered with whole blocks, which
 // come in parts. The server decides about content unknown to this client.
@@ -32,13 +33,13 @@ func (j *blockJoiner) add(part *seqledgerv1.Block) (*seqledgerv1.Block, error) {
 	height := header.GetHeight()
 	if j.block == nil {
 		if header == nil {
-			return nil, protocolError("a block without a header")
+			return nil, rpc.ProtocolError("a block without a header")
 		}
 		j.block = &seqledgerv1.Block{Header: header, Hash: part.GetHash()}
 	}
 	block := j.block
 	if !proto.Equal(header, block.GetHeader()) || !bytes.Equal(part.GetHash(), block.GetHash()) {
-		return nil, protocolError("got a part of block %d with the hash %x, want a part of block %d with the hash %x",
+		return nil, rpc.ProtocolError("got a part of block %d with the hash %x, want one of block %d with the hash %x",
 			height, part.GetHash(), block.GetHeader().GetHeight(), block.GetHash())
 	}
 	if err := appendTransactions(block, part.GetTransactions()); err != nil {
@@ -46,14 +47,14 @@ func (j *blockJoiner) add(part *seqledgerv1.Block) (*seqledgerv1.Block, error) {
 	}
 	if block.Next = part.GetNext(); block.Next != nil {
 		if len(part.GetTransactions()) == 0 || !isEnd(block, block.Next) {
-			return nil, protocolError("a part of block %d says that the next one begins at transaction %d, "+
+			return nil, rpc.ProtocolError("a part of block %d says that the next one begins at transaction %d, "+
 				"operation %d, "+
 				"which is not where it ends", height, block.Next.GetTransaction(), block.Next.GetOperation())
 		}
 		return nil, nil
 	}
 	if n := len(block.GetTransactions()); n != int(header.GetTxCount()) {
-		return nil, protocolError("block %d came with %d transactions, and its header says %d", height, n,
+		return nil, rpc.ProtocolError("block %d came with %d transactions, and its header says %d", height, n,
 			header.GetTxCount())
 	}
 	j.block = nil
@@ -75,7 +76,7 @@ func appendTransactions(block *seqledgerv1.Block, transactions []*seqledgerv1.Tr
 		due := len(block.GetTransactions())
 		if t.GetBlockHeight() != header.GetHeight() || int(t.GetBlockPosition()) != due || t.GetFirstOperation() != 0 ||
 			due >= int(header.GetTxCount()) {
-			return protocolError(
+			return rpc.ProtocolError(
 				"block %d of %d transactions has transaction %d of block %d, from operation %d on, at position %d",
 				header.GetHeight(), header.GetTxCount(), t.GetBlockPosition(), t.GetBlockHeight(),
 				t.GetFirstOperation(), due)
@@ -100,14 +101,15 @@ func isEnd(block *seqledgerv1.Block, at *seqledgerv1.BlockPosition) bool {
 func appendOperations(t, part *seqledgerv1.Transaction) error {
 	before, more := t.GetOperations(), part.GetOperations()
 	if int(part.GetFirstOperation()) != len(before) || len(more) == 0 {
-		return protocolError("transaction %s has %d operations from %d on, want operation %d",
+		return rpc.ProtocolError("transaction %s has %d operations from %d on, want operation %d",
 			part.GetTxId(), len(more), part.GetFirstOperation(), len(before))
 	}
 	part.Operations, part.FirstOperation, t.Operations = nil, 0, nil
 	same := proto.Equal(t, part)
 	t.Operations = append(before, more...)
 	if !same {
-		return protocolError("got a part of transaction %s, want a part of transaction %s", part.GetTxId(), t.GetTxId())
+		return rpc.ProtocolError("got a part of transaction %s, want a part of transaction %s", part.GetTxId(),
+			t.GetTxId())
 	}
 	return nil
 }

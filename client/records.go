@@ -4,82 +4,75 @@ import (
 	"context"
 	"iter"
 
-	"connectrpc.com/connect"
-
+	"github.com/seqledger/seqledger/client/internal/rpc"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 	"github.com/seqledger/seqledger/proto/seqledger/v1/seqledgerv1connect"
 )
 
 // The methods of IdempotencyService. Package client/idempotency builds on them.
 var (
-	rpcReserve       = recordMethod(seqledgerv1connect.IdempotencyServiceClient.Reserve)
-	rpcComplete      = recordMethod(seqledgerv1connect.IdempotencyServiceClient.Complete)
-	rpcReject        = recordMethod(seqledgerv1connect.IdempotencyServiceClient.Reject)
-	rpcRelease       = recordMethod(seqledgerv1connect.IdempotencyServiceClient.Release)
-	rpcHeartbeat     = recordMethod(seqledgerv1connect.IdempotencyServiceClient.Heartbeat)
-	rpcCheckpoint    = recordMethod(seqledgerv1connect.IdempotencyServiceClient.Checkpoint)
-	rpcGetRecord     = recordMethod(seqledgerv1connect.IdempotencyServiceClient.GetRecord)
-	rpcListRecords   = recordMethod(seqledgerv1connect.IdempotencyServiceClient.ListRecords)
-	rpcPurgeRecord   = recordMethod(seqledgerv1connect.IdempotencyServiceClient.PurgeRecord)
-	rpcResolveRecord = recordMethod(seqledgerv1connect.IdempotencyServiceClient.ResolveRecord)
+	rpcReserve       = rpc.Records(seqledgerv1connect.IdempotencyServiceClient.Reserve)
+	rpcComplete      = rpc.Records(seqledgerv1connect.IdempotencyServiceClient.Complete)
+	rpcReject        = rpc.Records(seqledgerv1connect.IdempotencyServiceClient.Reject)
+	rpcRelease       = rpc.Records(seqledgerv1connect.IdempotencyServiceClient.Release)
+	rpcHeartbeat     = rpc.Records(seqledgerv1connect.IdempotencyServiceClient.Heartbeat)
+	rpcCheckpoint    = rpc.Records(seqledgerv1connect.IdempotencyServiceClient.Checkpoint)
+	rpcGetRecord     = rpc.Records(seqledgerv1connect.IdempotencyServiceClient.GetRecord)
+	rpcListRecords   = rpc.Records(seqledgerv1connect.IdempotencyServiceClient.ListRecords)
+	rpcPurgeRecord   = rpc.Records(seqledgerv1connect.IdempotencyServiceClient.PurgeRecord)
+	rpcResolveRecord = rpc.Records(seqledgerv1connect.IdempotencyServiceClient.ResolveRecord)
 )
-
-func recordMethod[Req, Res any](m method[seqledgerv1connect.IdempotencyServiceClient, Req, Res]) unary[Req, Res] {
-	return func(ctx context.Context, e *endpoint, r *connect.Request[Req]) (*connect.Response[Res], error) {
-		return m(e.records, ctx, r)
-	}
-}
 
 // Reserve takes an idempotency key, or returns what has become of it. It is repeated like every
 // call of a record, with the same attempt_id, until it is answered or ctx ends: the owner then
 // gets its own token again. Most programs want package client/idempotency.
 //
-// Set valid_until. A request without it is valid for five minutes from whenever it arrives, so a
+// Set valid_until. Because a request without it is valid for five minutes from whenever it arrives, a
 // copy that the network delays makes a reservation without an owner.
 func (c *Client) Reserve(
 	ctx context.Context, request *seqledgerv1.ReserveRequest,
 ) (*seqledgerv1.ReserveResponse, error) {
-	return call(ctx, c, rpcReserve, request, nil)
+	return rpc.Call(ctx, c.core, rpcReserve, request, nil)
 }
 
 // Complete stores the result of work that was done.
 func (c *Client) Complete(
 	ctx context.Context, request *seqledgerv1.CompleteRequest,
 ) (*seqledgerv1.CompleteResponse, error) {
-	return call(ctx, c, rpcComplete, request, nil)
+	return rpc.Call(ctx, c.core, rpcComplete, request, nil)
 }
 
 // Reject stores the result of work that was refused for good.
 func (c *Client) Reject(ctx context.Context, request *seqledgerv1.RejectRequest) (*seqledgerv1.RejectResponse, error) {
-	return call(ctx, c, rpcReject, request, nil)
+	return rpc.Call(ctx, c.core, rpcReject, request, nil)
 }
 
 // Release frees a key. Only an owner that has executed nothing may call it.
 func (c *Client) Release(
 	ctx context.Context, request *seqledgerv1.ReleaseRequest,
 ) (*seqledgerv1.ReleaseResponse, error) {
-	return call(ctx, c, rpcRelease, request, nil)
+	return rpc.Call(ctx, c.core, rpcRelease, request, nil)
 }
 
 // Heartbeat extends the lease of an owner.
 func (c *Client) Heartbeat(
 	ctx context.Context, request *seqledgerv1.HeartbeatRequest,
 ) (*seqledgerv1.HeartbeatResponse, error) {
-	return call(ctx, c, rpcHeartbeat, request, nil)
+	return rpc.Call(ctx, c.core, rpcHeartbeat, request, nil)
 }
 
 // Checkpoint stores progress for the next owner.
 func (c *Client) Checkpoint(
 	ctx context.Context, request *seqledgerv1.CheckpointRequest,
 ) (*seqledgerv1.CheckpointResponse, error) {
-	return call(ctx, c, rpcCheckpoint, request, nil)
+	return rpc.Call(ctx, c.core, rpcCheckpoint, request, nil)
 }
 
-// GetRecord reads the record of a key; an absent one is [ErrNotFound].
+// GetRecord reads the record of a key; an absent one is [failure.ErrNotFound].
 func (c *Client) GetRecord(
 	ctx context.Context, request *seqledgerv1.GetRecordRequest,
 ) (*seqledgerv1.IdempotencyRecord, error) {
-	response, err := call(ctx, c, rpcGetRecord, request, nil)
+	response, err := rpc.Call(ctx, c.core, rpcGetRecord, request, nil)
 	return response.GetRecord(), err
 }
 
@@ -100,12 +93,12 @@ func (c *Client) ListRecords(
 func (c *Client) PurgeRecord(
 	ctx context.Context, request *seqledgerv1.PurgeRecordRequest,
 ) (*seqledgerv1.PurgeRecordResponse, error) {
-	return call(ctx, c, rpcPurgeRecord, request, nil)
+	return rpc.Call(ctx, c.core, rpcPurgeRecord, request, nil)
 }
 
 // ResolveRecord sets the result of work whose outcome is unknown.
 func (c *Client) ResolveRecord(
 	ctx context.Context, request *seqledgerv1.ResolveRecordRequest,
 ) (*seqledgerv1.ResolveRecordResponse, error) {
-	return call(ctx, c, rpcResolveRecord, request, nil)
+	return rpc.Call(ctx, c.core, rpcResolveRecord, request, nil)
 }

@@ -13,6 +13,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/seqledger/seqledger/client"
+	"github.com/seqledger/seqledger/client/failure"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 	"github.com/seqledger/seqledger/proto/seqledger/v1/seqledgerv1connect"
 )
@@ -144,7 +145,7 @@ func TestRecordCallsAreRepeated(t *testing.T) {
 	wantOK(t, "PurgeRecord", purged.GetOutcome(), err)
 	resolved, err := c.ResolveRecord(ctx, &seqledgerv1.ResolveRecordRequest{})
 	wantOK(t, "ResolveRecord", resolved.GetOutcome(), err)
-	if r, err := c.GetRecord(ctx, &seqledgerv1.GetRecordRequest{}); r != nil || !errors.Is(err, client.ErrNotFound) {
+	if r, err := c.GetRecord(ctx, &seqledgerv1.GetRecordRequest{}); r != nil || !errors.Is(err, failure.ErrNotFound) {
 		t.Errorf("GetRecord: %v, %v", r, err)
 	}
 	var tokens []uint64

@@ -3,6 +3,7 @@ package client
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"iter"
 	"time"
@@ -10,6 +11,8 @@ import (
 	"connectrpc.com/connect"
 	"google.golang.org/protobuf/proto"
 
+	"github.com/seqledger/seqledger/client/failure"
+	"github.com/seqledger/seqledger/client/internal/rpc"
 	"github.com/seqledger/seqledger/client/proof"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 )
@@ -20,13 +23,13 @@ import (
 //
 // Blocks are whole, whatever their size: large ones come in parts and are joined.
 // BLOCK_CONTENT_PARTS therefore has no effect. Parts that do not belong together are an
-// [ErrProtocol]. With BLOCK_CONTENT_HEADER the blocks have no transactions, and are checked the
+// [failure.ErrProtocol]. With BLOCK_CONTENT_HEADER the blocks have no transactions, and are checked the
 // same way.
 //
 // Watch reconnects at the next height after a broken connection, until ctx ends or
 // Options.MaxAttempts attempts in a row bring no block; then it yields the last error and ends.
 // If the ledger's chain differs from the blocks that were yielded, or is shorter, as after a
-// restore from a backup, the error is [ErrOtherLedger]: go back to the last block that both
+// restore from a backup, the error is [failure.ErrOtherLedger]: go back to the last block that both
 // have.
 func (c *Client) Watch(ctx context.Context, request *seqledgerv1.WatchRequest) iter.Seq2[*seqledgerv1.Block, error] {
 	return func(yield func(*seqledgerv1.Block, error) bool) {
@@ -38,7 +41,7 @@ func (c *Client) Watch(ctx context.Context, request *seqledgerv1.WatchRequest) i
 				return
 			}
 			if w.next > from {
-				failures, w.renewal = 0, tokenRenewal{}
+				failures, w.renewal = 0, rpc.TokenRenewal{}
 			}
 			if err := w.goOn(ctx, failures, err); err != nil {
 				yield(nil, fmt.Errorf("watch at height %d: %w", w.next, err))
@@ -50,20 +53,20 @@ func (c *Client) Watch(ctx context.Context, request *seqledgerv1.WatchRequest) i
 
 // watch is the state of a Watch.
 type watch struct {
-	client  *Client
+	client  *rpc.Client
 	request *seqledgerv1.WatchRequest
 	next    uint64 // height
 	// last is the hash of the block before, nil before the first.
 	last []byte
 	// endpoint and token are those of the last attempt, which began at began.
-	endpoint *endpoint
+	endpoint *rpc.Endpoint
 	token    string
 	began    time.Time
-	renewal  tokenRenewal
+	renewal  rpc.TokenRenewal
 }
 
 func newWatch(c *Client, request *seqledgerv1.WatchRequest) *watch {
-	w := &watch{client: c, request: new(seqledgerv1.WatchRequest), next: max(1, request.GetFromHeight())}
+	w := &watch{client: c.core, request: new(seqledgerv1.WatchRequest), next: max(1, request.GetFromHeight())}
 	proto.Merge(w.request, request)
 	if readsParts(request.GetContent()) {
 		w.request.Content = seqledgerv1.BlockContent_BLOCK_CONTENT_PARTS
@@ -75,24 +78,24 @@ func newWatch(c *Client, request *seqledgerv1.WatchRequest) *watch {
 func (w *watch) once(ctx context.Context, yield func(*seqledgerv1.Block, error) bool) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	defer context.AfterFunc(w.client.ctx, cancel)()
+	defer context.AfterFunc(w.client.Context(), cancel)()
 	w.began = time.Now()
 	if err := w.checkChain(ctx); err != nil {
 		return err
 	}
-	w.endpoint = w.client.endpoints.use()
-	a := new(attempt)
+	w.endpoint = w.client.Endpoint()
+	a := new(rpc.Attempt)
 	w.request.FromHeight = w.next
 	message := connect.NewRequest(w.request)
 	var err error
-	if w.token, err = w.client.options.authorize(ctx, message.Header()); err != nil {
+	if w.token, err = w.client.Options.Authorize(ctx, message.Header()); err != nil {
 		return err
 	}
-	stream, err := w.endpoint.ledger.Watch(withAttempt(ctx, a), message)
+	stream, err := w.endpoint.Ledger.Watch(rpc.WithAttempt(ctx, a), message)
 	if err != nil {
-		return errorFromCall(err, a)
+		return rpc.FromCall(err, a)
 	}
-	// Cancelling first ends the stream at once; closing alone would wait for
+	// Cancel first, because that ends the stream at once; closing alone would wait for
 	// the server to finish a stream that has no end.
 	defer func() { cancel(); _ = stream.Close() }()
 	// A block that arrives incomplete is read again from its start.
@@ -115,41 +118,42 @@ func (w *watch) once(ctx context.Context, yield func(*seqledgerv1.Block, error) 
 		}
 	}
 	if err := stream.Err(); err != nil {
-		return errorFromCall(err, a)
+		return rpc.FromCall(err, a)
 	}
-	// A watch has no end of its own, so a clean end means that the server is shutting down.
-	return errorFromConnect(connect.NewError(connect.CodeUnavailable, fmt.Errorf("the server ended the watch")))
+	// Because a watch has no end of its own, a clean end means that the server is shutting down.
+	return failure.FromConnect(connect.NewError(connect.CodeUnavailable, errors.New("the server ended the watch")), 0)
 }
 
 // follow takes the next block.
 func (w *watch) follow(block *seqledgerv1.Block) error {
 	header := block.GetHeader()
 	if header.GetHeight() != w.next {
-		return protocolError("got block %d, want block %d", header.GetHeight(), w.next)
+		return rpc.ProtocolError("got block %d, want block %d", header.GetHeight(), w.next)
 	}
 	hash, err := proof.BlockHash(header)
 	if err != nil {
-		return fmt.Errorf("%w: block %d: %w", ErrProtocol, w.next, err)
+		return fmt.Errorf("%w: block %d: %w", failure.ErrProtocol, w.next, err)
 	}
 	if !bytes.Equal(hash, block.GetHash()) {
-		return protocolError("block %d: its header hashes to %x, its hash field says %x", w.next, hash, block.GetHash())
+		return rpc.ProtocolError("block %d: its header hashes to %x, its hash field says %x", w.next, hash,
+			block.GetHash())
 	}
 	if w.last != nil && !bytes.Equal(header.GetPreviousHash(), w.last) {
 		return fmt.Errorf("%w: block %d follows from %x, and block %d had the hash %x",
-			ErrOtherLedger, w.next, header.GetPreviousHash(), w.next-1, w.last)
+			failure.ErrOtherLedger, w.next, header.GetPreviousHash(), w.next-1, w.last)
 	}
 	w.next, w.last = w.next+1, hash
 	return nil
 }
 
 // checkChain checks, before a watch continues on another connection, that the ledger still has
-// the last block that was yielded. Without it, a shorter chain would be noticed only when it
+// the last block that was yielded. Otherwise a shorter chain would be noticed only when it
 // has grown again.
 func (w *watch) checkChain(ctx context.Context) error {
 	if w.last == nil {
 		return nil
 	}
-	page, err := call(ctx, w.client, rpcListBlocks, &seqledgerv1.ListBlocksRequest{
+	page, err := rpc.Call(ctx, w.client, rpcListBlocks, &seqledgerv1.ListBlocksRequest{
 		Scope: w.request.GetScope(), FromHeight: w.next - 1, PageSize: 1,
 	}, nil)
 	if err != nil {
@@ -158,28 +162,28 @@ func (w *watch) checkChain(ctx context.Context) error {
 	if len(page.GetBlocks()) == 0 || !bytes.Equal(page.GetBlocks()[0].GetHash(), w.last) {
 		return fmt.Errorf("%w: it does not have block %d with the hash %x, which was yielded before the connection "+
 			"broke",
-			ErrOtherLedger, w.next-1, w.last)
+			failure.ErrOtherLedger, w.next-1, w.last)
 	}
 	return nil
 }
 
 // goOn waits before the next connection. An error ends the watch.
 func (w *watch) goOn(ctx context.Context, failures int, err error) error {
-	last, ok := err.(*Error) //nolint:errorlint // A wrapped error was already retried.
-	limit := w.client.options.MaxAttempts
+	last, ok := err.(*failure.Error) //nolint:errorlint // A wrapped error was already retried.
+	limit := w.client.Options.MaxAttempts
 	if !ok || limit > 0 && failures+1 >= limit || ctx.Err() != nil {
 		return err
 	}
-	if time.Since(w.began) >= tokenPatience {
+	if time.Since(w.began) >= rpc.TokenPatience {
 		// The server had accepted the token, which has expired since. A quiet scope may outlast
 		// many tokens.
-		w.renewal = tokenRenewal{}
+		w.renewal = rpc.TokenRenewal{}
 	}
 	// Once blocks have arrived, an answer that is not in Connect's form comes from an
 	// intermediary and is temporary.
-	between := !last.wire && w.last != nil
-	if !between && !last.worthRetrying() && !w.renewal.allows(ctx, &w.client.options, w.token, last) {
+	between := !last.IsWire() && w.last != nil
+	if !between && !last.IsTemporary() && !w.renewal.Allows(ctx, &w.client.Options, w.token, last) {
 		return err
 	}
-	return w.client.pause(ctx, w.endpoint, failures, last)
+	return w.client.Pause(ctx, w.endpoint, failures, last)
 }

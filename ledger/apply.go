@@ -21,6 +21,9 @@ func (a *applier) Apply(at raftlog.Position, entry []byte) any {
 	if at.Index <= l.store.Applied().Index || l.Err() != nil {
 		return nil
 	}
+	if l.options.ObserveApply != nil {
+		defer l.options.ObserveApply()()
+	}
 	began := time.Now()
 	var outcomes []machine.Outcome
 	err := l.store.Update(boltstore.Position{Index: at.Index, Term: at.Term}, func(tx machine.Tx) (err error) {
@@ -31,6 +34,7 @@ func (a *applier) Apply(at raftlog.Position, entry []byte) any {
 			l.keys.wake(l.machine.ChangedKeys)
 			l.keyedCounters.applied(l.machine.KeyedChanges)
 			l.standing.set(l.machine.Check())
+			l.setHorizon(l.machine.View(tx).Horizon())
 			l.entryCommands.Store(decide.EntryCommands(l.machine.View(tx).Config()))
 			l.counters.setEvictions(l.machine.Evictions())
 		}
@@ -49,7 +53,7 @@ func (a *applier) Apply(at raftlog.Position, entry []byte) any {
 }
 
 func (l *Ledger) checkpointIsDue() bool {
-	if l.flushIsDue() || l.store.SpillableBytes() >= l.spillBytes() {
+	if l.flushIsDue() || l.blocksAreDue() {
 		return true
 	}
 	log := l.opened.Load()

@@ -37,7 +37,7 @@ type BackupOptions struct {
 // Backup writes a backup to w while the ledger goes on. It holds everything
 // that was acknowledged before the call, and stands for one ledger index. One
 // can be made at a time: see ErrBackupRefused. An error of w ends the backup and
-// nothing else; what w has got then is refused by Restore. Close waits for a
+// nothing else; what w has got then is refused by package restore. Close waits for a
 // call of w.Write to return.
 //
 // Until it ends, the state file grows by what is flushed meanwhile, because no
@@ -54,6 +54,11 @@ func (l *Ledger) Backup(ctx context.Context, w io.Writer, o BackupOptions) (info
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	defer context.AfterFunc(l.stopping, func() { cancel(ErrClosed) })()
+	leave, err := turn(ctx, l.blockFiles)
+	if err != nil {
+		return info, err
+	}
+	defer leave()
 	snapshot, err := l.snapshot(ctx)
 	if err != nil {
 		return info, err
@@ -69,8 +74,10 @@ func (l *Ledger) Backup(ctx context.Context, w io.Writer, o BackupOptions) (info
 	}
 	pace := pacer{rate: o.RateBytes}
 	out, err := backupfile.NewWriter(w, &info, func(n int) error { return pace.wait(ctx, n) })
-	if err == nil {
-		err = snapshot.CopyTo(out)
+	for _, file := range snapshot.Files() {
+		if err == nil {
+			err = file.CopyTo(out)
+		}
 	}
 	if err == nil {
 		info.SHA256, err = out.Finish()
@@ -112,9 +119,13 @@ func describe(s *boltstore.Snapshot) (info backupfile.Info, err error) {
 			return errors.New("the ledger has no id yet")
 		}
 		info = backupfile.Info{
-			LedgerID: v.LedgerID(), Index: v.Index(), Digest: v.Digest(),
-			StateBytes: s.Size(), Bytes: backupfile.Size(s.Size()),
+			LedgerID: v.LedgerID(), Index: v.Index(), Digest: v.Digest(), First: s.FirstBlocks(),
 		}
+		var sizes []int64
+		for _, file := range s.Files() {
+			sizes = append(sizes, file.Size)
+		}
+		info.SetSizes(sizes)
 		return nil
 	})
 	return info, err

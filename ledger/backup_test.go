@@ -17,6 +17,7 @@ import (
 	"github.com/seqledger/seqledger/ledger"
 	"github.com/seqledger/seqledger/ledger/backupfile"
 	"github.com/seqledger/seqledger/ledger/machine"
+	"github.com/seqledger/seqledger/ledger/restore"
 	"github.com/seqledger/seqledger/ledger/verify"
 )
 
@@ -53,19 +54,19 @@ func backUp(t testing.TB, l *ledger.Ledger) ([]byte, backupfile.Info) {
 	return b.Bytes(), info
 }
 
-// restore makes a new directory of a backup.
-func restore(t testing.TB, backup []byte) (string, ledger.RestoreInfo) {
+// restoreBackup makes a new directory of a backup.
+func restoreBackup(t testing.TB, backup []byte) (string, restore.Info) {
 	t.Helper()
 	dir := filepath.Join(t.TempDir(), "restored")
-	info, err := ledger.Restore(t.Context(), bytes.NewReader(backup), restoreTo(dir))
+	info, err := restore.Backup(t.Context(), bytes.NewReader(backup), restoreTo(dir))
 	if err != nil {
 		t.Fatal(err)
 	}
 	return dir, info
 }
 
-func restoreTo(dir string) ledger.RestoreOptions {
-	return ledger.RestoreOptions{Dir: dir, Logger: slog.New(slog.DiscardHandler)}
+func restoreTo(dir string) restore.Options {
+	return restore.Options{Dir: dir, Logger: slog.New(slog.DiscardHandler)}
 }
 
 func openSession(t testing.TB, l *ledger.Ledger, client string, attempt byte, expected uint64) machine.Outcome {
@@ -201,11 +202,11 @@ func TestBackupUnderLoad(t *testing.T) {
 	}
 	closeLedger(t, l)
 	for _, b := range all {
-		dir, info := restore(t, b.backup)
+		dir, info := restoreBackup(t, b.backup)
 		mustVerify(t, dir, b.backup)
 		r := open(t, ledger.Options{Dir: dir, Clock: clock})
 		mustHoldReceipts(t, r, b.receipts, b.clients)
-		if info.Backup != b.info || info.Index <= newest {
+		if !reflect.DeepEqual(info.Backup, b.info) || info.Index <= newest {
 			t.Errorf("restored %+v from %+v, and the old ledger went up to index %d", info, b.info, newest)
 		}
 		mustBeginAnew(t, r, info, newest)
@@ -251,7 +252,7 @@ func receiptOf(t machine.Transaction) machine.Receipt {
 
 // mustBeginAnew: a restored ledger refuses what belongs to the old one, and
 // gives out nothing that the old one may have given out.
-func mustBeginAnew(t *testing.T, l *ledger.Ledger, info ledger.RestoreInfo, newest uint64) {
+func mustBeginAnew(t *testing.T, l *ledger.Ledger, info restore.Info, newest uint64) {
 	t.Helper()
 	var s machine.StreamState
 	err := l.View(t.Context(), func(v machine.View) (err error) {
@@ -289,8 +290,8 @@ func TestRestoreOfRestore(t *testing.T) {
 	l := open(t, ledger.Options{})
 	first := mustWrite(t, l, appendWrite("c", 1, []byte("a")), machine.Committed).Receipt
 	backup, _ := backUp(t, l)
-	dirA, a := restore(t, backup)
-	_, b := restore(t, backup)
+	dirA, a := restoreBackup(t, backup)
+	_, b := restoreBackup(t, backup)
 	if a.Index == b.Index {
 		t.Errorf("two restores of one backup both begin at index %d: sessions of one could pass for sessions of "+
 			"the other", a.Index)
@@ -302,7 +303,7 @@ func TestRestoreOfRestore(t *testing.T) {
 	second := mustWrite(t, restored, appendWrite("c", 2, []byte("b")), machine.Committed).Receipt
 	again, _ := backUp(t, restored)
 	closeLedger(t, restored)
-	dir, info := restore(t, again)
+	dir, info := restoreBackup(t, again)
 	mustVerify(t, dir, again)
 	if info.Index <= second.Index || info.Backup.LedgerID != a.LedgerID {
 		t.Errorf("restore of a restore: %+v after %+v", info, a)
@@ -318,7 +319,7 @@ func TestRestoreLooksAtNoClock(t *testing.T) {
 	l := open(t, ledger.Options{Clock: func() time.Time { return past }})
 	mustWrite(t, l, appendWrite("c", 1, []byte("a")), machine.Committed)
 	backup, _ := backUp(t, l)
-	dir, _ := restore(t, backup)
+	dir, _ := restoreBackup(t, backup)
 	r := open(t, ledger.Options{Dir: dir, Clock: func() time.Time { return past }})
 	err := r.View(t.Context(), func(v machine.View) error {
 		if at := time.Unix(0, v.Time()); at.Sub(past) > time.Hour {
@@ -356,14 +357,14 @@ func TestRestoreSetsTime(t *testing.T) {
 	for _, wrong := range []time.Time{time.Unix(-1, 0), now.AddDate(300, 0, 0)} {
 		to := restoreTo(filepath.Join(t.TempDir(), "refused"))
 		to.Time = wrong
-		if _, err := ledger.RestoreDirectory(t.Context(), o.Dir, to); err == nil ||
-			!strings.Contains(err.Error(), "RestoreOptions.Time") {
+		if _, err := restore.Directory(t.Context(), o.Dir, to); err == nil ||
+			!strings.Contains(err.Error(), "Options.Time") {
 			t.Errorf("a restore to the time %s: %v", wrong, err)
 		}
 	}
 	to := restoreTo(filepath.Join(t.TempDir(), "restored"))
 	to.Time = now
-	if _, err := ledger.RestoreDirectory(t.Context(), o.Dir, to); err != nil {
+	if _, err := restore.Directory(t.Context(), o.Dir, to); err != nil {
 		t.Fatal(err)
 	}
 	o.Dir = to.Dir
@@ -506,5 +507,31 @@ func TestVerifyBackupFindsDamage(t *testing.T) {
 		if err != nil || len(report.Problems) != 1 {
 			t.Errorf("%s: %v %+v", name, err, report)
 		}
+	}
+}
+
+// Blocks may come between the checkpoint of a backup and its snapshot. The backup
+// stands for the checkpoint, and nothing of them is restored.
+func TestBackupBeforeMoreBlocks(t *testing.T) {
+	t.Parallel()
+	l := open(t, ledger.Options{})
+	mustWrite(t, l, appendWrite("c", 1, []byte("covered")), machine.Committed)
+	if err := l.Flush(); err != nil {
+		t.Fatal(err)
+	}
+	mustWrite(t, l, appendWrite("c", 2, []byte("later")), machine.Committed)
+	var backup bytes.Buffer
+	info, err := l.BackupNow(&backup)
+	if err != nil || info.Index != 2 { // the creation and one write
+		t.Fatal(info, err)
+	}
+	report, err := verify.Backup(t.Context(), bytes.NewReader(backup.Bytes()), verify.Options{})
+	if err != nil || len(report.Problems) != 0 || report.Transactions != 1 {
+		t.Errorf("verify: %v %+v", err, report)
+	}
+	dir, _ := restoreBackup(t, backup.Bytes())
+	report, err = verify.Directory(t.Context(), dir, verify.Options{})
+	if err != nil || len(report.Problems) != 0 || report.Transactions != 1 {
+		t.Errorf("verify of the restored directory: %v %+v", err, report)
 	}
 }

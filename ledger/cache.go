@@ -82,7 +82,7 @@ func (c *cache) Put(name decide.ReceiptName, r *machine.Receipt) {
 // retryBuffers spare an allocation for each write.
 var retryBuffers = sync.Pool{New: func() any { return new(decide.Buffer) }}
 
-// retryGroup is how many writes are looked at in one view of the state: opening
+// retryGroup is how many writes are looked at in one view of the state, because opening
 // one for each would take longer than the look, and many would hold up the
 // applier.
 const retryGroup = 32
@@ -90,7 +90,7 @@ const retryGroup = 32
 // answerRetries answers those of at most retryGroup commands without the log that
 // are retries which the log would answer with their first receipts (rule 4). All
 // else is for the log to decide and gets nil, and so is a retry that meets the
-// applier at work: going through the log is always right, and waiting here would
+// applier at work, because going through the log is always right, and waiting here would
 // hold up every new write.
 func (l *Ledger) answerRetries(
 	ctx context.Context, commands []machine.Command,

@@ -7,9 +7,9 @@ import (
 	"github.com/seqledger/seqledger/ledger/boltstore"
 )
 
-// checkpointLoop writes what has gathered in memory to the state file, blocks
-// before the rest, and truncates the log, whenever enough has come together. It works
-// beside the commit path: neither the log nor the applier waits for it.
+// checkpointLoop syncs the blocks, writes what has gathered in memory to the state
+// file and truncates the log, whenever enough has come together. It works beside the
+// commit path: neither the log nor the applier waits for it.
 func (l *Ledger) checkpointLoop() {
 	defer l.loops.Done()
 	for {
@@ -36,54 +36,41 @@ func (l *Ledger) checkpoint() error {
 	if l.flushIsDue() {
 		return l.flush()
 	}
-	if l.store.SpillableBytes() >= l.spillBytes() {
-		return l.spill()
+	if l.blocksAreDue() {
+		return l.syncBlocks()
 	}
 	return nil
 }
 
 // maxTombstones is how many deletions of the expiry index gather before a
-// checkpoint: until then an eviction pass may have to step over them.
+// checkpoint, because until then an eviction pass may have to step over them.
 const maxTombstones = 1 << 16
 
 func (l *Ledger) flushIsDue() bool {
 	return l.store.PendingBytes() >= l.checkpointBytes.Load() || l.store.Tombstones() >= maxTombstones
 }
 
-// maxSpillBytes is how many bytes of blocks gather before they are written ahead
-// of the checkpoint. A spill costs two fsyncs and, beside its blocks, the pages
-// on the way to the end of their table and the list of free pages. Next to 8 MiB
-// that is little, and a spill of more would only take more memory.
-const maxSpillBytes = 8 << 20
+// maxUnsyncedBlocks is how many bytes of blocks gather before they are synced, so
+// that a checkpoint, and the log's syncs beside it, do not have to wait for many.
+const maxUnsyncedBlocks = 8 << 20
 
-// spillsPerFreeList is how many times the bytes of the list of free pages a spill
-// has of blocks. After a large eviction, or a long backup, the list has some MiB.
-const spillsPerFreeList = 4
-
-// spillBytes is how many bytes of blocks make a spill due: a quarter of a small
-// checkpoint, because blocks may be no more than a third of what gathers, or more
-// where writing the list of free pages would cost more than a quarter of that. If
-// that is more than a checkpoint, the checkpoint comes first and writes the blocks.
-func (l *Ledger) spillBytes() int64 {
-	return spillDue(l.checkpointBytes.Load(), l.store.FreeListBytes())
+// blocksAreDue reports whether so many blocks have gathered, or a quarter of a small
+// checkpoint.
+func (l *Ledger) blocksAreDue() bool {
+	return l.store.UnsyncedBlocks() >= max(1, min(maxUnsyncedBlocks, l.checkpointBytes.Load()/4))
 }
 
-func spillDue(checkpointBytes, freeListBytes int64) int64 {
-	return max(min(maxSpillBytes, checkpointBytes/4), spillsPerFreeList*freeListBytes, 1)
-}
-
-// spill writes blocks ahead of the checkpoint.
-func (l *Ledger) spill() error {
+// syncBlocks makes blocks durable between two checkpoints.
+func (l *Ledger) syncBlocks() error {
 	began := time.Now()
-	written, err := l.store.Spill()
+	written, err := l.store.SyncBlocks()
 	if written > 0 {
-		l.counters.spilled(began, written)
+		l.counters.syncedBlocks(began, written)
 	}
-	signal(l.flushed)
 	return err
 }
 
-// lastCheckpoint makes the next start short: nothing is left to replay.
+// lastCheckpoint makes the next start short, because nothing is left to replay.
 func (l *Ledger) lastCheckpoint() error {
 	return errors.Join(l.flush(), l.log.Truncate())
 }

@@ -1,8 +1,6 @@
 package ledger
 
 import (
-	"bytes"
-	"errors"
 	"fmt"
 	"log/slog"
 	"path/filepath"
@@ -12,10 +10,8 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/seqledger/seqledger/ledger/backupfile"
 	"github.com/seqledger/seqledger/ledger/boltstore"
 	"github.com/seqledger/seqledger/ledger/machine"
-	"github.com/seqledger/seqledger/ledger/verify"
 )
 
 func TestCheckpointsGrowWhereTheyCostMuch(t *testing.T) {
@@ -108,26 +104,6 @@ func TestFlushIsCountedOnce(t *testing.T) {
 	}
 }
 
-// Blocks are spilled at 8 MiB, earlier where checkpoints are small, and later where
-// each spill would write a long list of free pages.
-func TestSpillsAreSmallerThanCheckpoints(t *testing.T) {
-	t.Parallel()
-	const kib, mib = 1 << 10, 1 << 20
-	for _, tt := range []struct{ checkpoint, freeList, want int64 }{
-		{1, 0, 1},
-		{16 * kib, 0, 4 * kib},
-		{32 * mib, 4 * kib, 8 * mib},
-		{128 * mib, 2 * mib, 8 * mib},
-		{128 * mib, 3 * mib, 12 * mib},
-		{32 * mib, 100 * mib, 400 * mib}, // never: the checkpoint is due before
-	} {
-		if got := spillDue(tt.checkpoint, tt.freeList); got != tt.want {
-			t.Errorf("a checkpoint of %d bytes, a list of %d: a spill is due at %d, want %d", tt.checkpoint,
-				tt.freeList, got, tt.want)
-		}
-	}
-}
-
 // What passes of eviction must step over does not gather without bound: so many
 // deletions of the expiry index make a checkpoint due, however little memory they take.
 func TestTombstonesMakeACheckpointDue(t *testing.T) {
@@ -172,63 +148,11 @@ func TestTombstonesMakeACheckpointDue(t *testing.T) {
 	}
 }
 
-// A spill may come between the checkpoint of a backup and its snapshot. The
-// backup stands for the checkpoint, and nothing of the spill is restored.
-func TestBackupWithASpillInIt(t *testing.T) {
-	t.Parallel()
-	l := openTest(t, Options{})
-	write := func(sequence uint64) {
-		t.Helper()
-		if _, err := l.Write(t.Context(), testWrite("c", sequence, 10)); err != nil {
-			t.Fatal(err)
-		}
-	}
-	write(1)
-	if err := l.flush(); err != nil {
-		t.Fatal(err)
-	}
-	write(2)
-	if written, err := l.store.Spill(); err != nil || written == 0 {
-		t.Fatal(written, err)
-	}
-	var backup bytes.Buffer
-	snapshot, err := l.store.Snapshot()
-	if err != nil {
-		t.Fatal(err)
-	}
-	info, err := describe(snapshot)
-	if err != nil || info.Index != 2 { // the creation and one write
-		t.Fatal(info, err)
-	}
-	out, err := backupfile.NewWriter(&backup, &info, func(int) error { return nil })
-	if err != nil {
-		t.Fatal(err)
-	}
-	err = snapshot.CopyTo(out)
-	_, finished := out.Finish()
-	if err := errors.Join(err, finished, snapshot.Close()); err != nil {
-		t.Fatal(err)
-	}
-	report, err := verify.Backup(t.Context(), bytes.NewReader(backup.Bytes()), verify.Options{})
-	if err != nil || len(report.Problems) != 0 || report.Transactions != 1 {
-		t.Errorf("verify: %v %+v", err, report)
-	}
-	dir := t.TempDir()
-	o := RestoreOptions{Dir: dir, Logger: slog.New(slog.DiscardHandler)}
-	if _, err := Restore(t.Context(), bytes.NewReader(backup.Bytes()), o); err != nil {
-		t.Fatal(err)
-	}
-	report, err = verify.Directory(t.Context(), dir, verify.Options{})
-	if err != nil || len(report.Problems) != 0 || report.Transactions != 1 {
-		t.Errorf("verify of the restored directory: %v %+v", err, report)
-	}
-}
-
 // While a checkpoint takes its time, proposals wait as soon as too much has
 // gathered, and go on after it.
 func TestProposalsWaitForACheckpoint(t *testing.T) {
 	t.Parallel()
-	const due, payload = 16 << 10, 4 << 10
+	const due, each = 16 << 10, 20
 	l, err := Open(t.Context(), Options{Dir: t.TempDir(), Logger: slog.New(slog.DiscardHandler), CheckpointBytes: due})
 	if err != nil {
 		t.Fatal(err)
@@ -239,10 +163,12 @@ func TestProposalsWaitForACheckpoint(t *testing.T) {
 	group.Go(func() {
 		defer close(written)
 		for sequence := uint64(1); sequence <= 100; sequence++ {
-			if _, err := l.Write(t.Context(), &machine.Write{
-				Scope: machine.Scope{Organization: "acme"}, ClientID: "c", Actor: "system:test", Sequence: sequence,
-				Operations: []machine.Operation{{Kind: machine.OpAppend, Value: make([]byte, payload)}},
-			}); err != nil {
+			w := testWrite("c", sequence, 1)
+			for i := range each { // blocks alone would not gather
+				w.Operations = append(w.Operations,
+					machine.Operation{Kind: machine.OpSetEntity, Key: fmt.Appendf(nil, "%d/%d", sequence, i)})
+			}
+			if _, err := l.Write(t.Context(), w); err != nil {
 				t.Error(err)
 				return
 			}
@@ -257,7 +183,7 @@ func TestProposalsWaitForACheckpoint(t *testing.T) {
 			runtime.Gosched()
 		}
 	}
-	if n := l.Stats().PendingBytes; n > 4*due+4*payload {
+	if n := l.Stats().PendingBytes; n > 4*due+4*each*500 {
 		t.Errorf("%d bytes of changes wait for the state file", n)
 	}
 	l.flushing.Unlock()

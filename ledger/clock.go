@@ -1,9 +1,12 @@
 package ledger
 
 import (
+	"errors"
+	"fmt"
 	"sync"
 	"time"
 
+	"github.com/seqledger/seqledger/ledger/datadir"
 	"github.com/seqledger/seqledger/ledger/internal/decide"
 )
 
@@ -24,6 +27,9 @@ type clock struct {
 // ledger time. For the rest see [decide.TermBase].
 func (c *clock) begin(last int64, longest time.Duration, wall time.Time, accept bool) (ahead time.Duration, err error) {
 	base, err := decide.TermBase(last, longest, wall, accept)
+	if _, refused := errors.AsType[*decide.ClockError](err); refused {
+		return 0, fmt.Errorf("%w: %w", datadir.ErrClock, err)
+	}
 	if err != nil {
 		return 0, err
 	}

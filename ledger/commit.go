@@ -77,22 +77,38 @@ type inflightEntry struct {
 // cause. The error of a malformed write is a *machine.FieldError.
 func (l *Ledger) Write(ctx context.Context, w *machine.Write) (machine.Outcome, error) {
 	buffer := encodeBuffers.Get().(*encodeBuffer) //nolint:forcetypeassert // The pool holds nothing else.
+	defer buffer.free()
 	var err error
-	buffer.command[0], buffer.memory, err = w.Encode(buffer.memory[:0])
-	var s *Submission
-	if err == nil {
-		s, err = l.SubmitNow(ctx, buffer.command[:])
+	if buffer.command[0], buffer.memory, err = w.Encode(buffer.memory[:0]); err != nil {
+		return machine.Outcome{}, err
 	}
-	buffer.command[0] = machine.Command{}
-	encodeBuffers.Put(buffer)
+	return l.write(ctx, buffer.command[:])
+}
+
+// WriteEncoded is Write for a write that is encoded. The command may be used again once WriteEncoded
+// returns.
+func (l *Ledger) WriteEncoded(ctx context.Context, c *machine.Command) (machine.Outcome, error) {
+	buffer := encodeBuffers.Get().(*encodeBuffer) //nolint:forcetypeassert // The pool holds nothing else.
+	defer buffer.free()
+	buffer.command[0] = *c
+	return l.write(ctx, buffer.command[:])
+}
+
+// write decides one command. A retry that the state answers needs no submission, and nearly no memory.
+func (l *Ledger) write(ctx context.Context, command []machine.Command) (machine.Outcome, error) {
+	if err := mustBeEncoded(command); err != nil {
+		return machine.Outcome{}, err
+	}
+	receipts, err := l.answerRetries(ctx, command)
 	if err != nil {
 		return machine.Outcome{}, err
 	}
-	outcomes, err := s.Wait(ctx)
-	if err != nil {
-		return machine.Outcome{}, err
+	if receipts[0] != nil {
+		return replayed(&command[0], receipts[0]), nil
 	}
-	return outcomes[0], nil
+	s := &Submission{commands: make([]queuedCommand, 0, 1)}
+	s.addWrite(&command[0])
+	return l.decide(ctx, s)
 }
 
 // Submit puts commands on the queue, in their order, and does not wait for the
@@ -113,10 +129,8 @@ func (l *Ledger) submit(ctx context.Context, commands []machine.Command, wait bo
 		problem := fmt.Sprintf("must be at most %d, are %d", maxSubmissionCommands, len(commands))
 		return nil, &machine.FieldError{Field: "writes", Problem: problem}
 	}
-	for i := range commands {
-		if len(commands[i].Encoded()) == 0 { // it would stop every node that applies it
-			return nil, &machine.FieldError{Field: fmt.Sprintf("writes[%d]", i), Problem: "was not encoded"}
-		}
+	if err := mustBeEncoded(commands); err != nil {
+		return nil, err
 	}
 	s := &Submission{commands: make([]queuedCommand, 0, len(commands))}
 	buffer := frameBuffers.Get().(*frameBuffer) //nolint:forcetypeassert // The pool holds nothing else.
@@ -153,12 +167,22 @@ func (l *Ledger) submit(ctx context.Context, commands []machine.Command, wait bo
 	return s, nil
 }
 
+// mustBeEncoded refuses an empty command, which would stop every node that applies it.
+func mustBeEncoded(commands []machine.Command) error {
+	for i := range commands {
+		if len(commands[i].Encoded()) == 0 {
+			return &machine.FieldError{Field: fmt.Sprintf("writes[%d]", i), Problem: "was not encoded"}
+		}
+	}
+	return nil
+}
+
 // OpenSession decides an OpenSession; see Write.
 func (l *Ledger) OpenSession(ctx context.Context, o *machine.OpenSession) (machine.Outcome, error) {
 	if err := o.Validate(); err != nil {
 		return machine.Outcome{}, err
 	}
-	return l.one(ctx, machine.AppendOpenSession(nil, o))
+	return l.one(ctx, origin{o.Scope, o.Actor}, machine.AppendOpenSession(nil, o))
 }
 
 // UpdateConfig changes the replicated configuration; see Write. The outcome
@@ -167,9 +191,9 @@ func (l *Ledger) UpdateConfig(ctx context.Context, u *machine.ConfigUpdate, acto
 	return l.exclusive(ctx, machine.AppendUpdateConfig(nil, u, actor))
 }
 
-func (l *Ledger) one(ctx context.Context, command []byte) (machine.Outcome, error) {
+func (l *Ledger) one(ctx context.Context, from origin, command []byte) (machine.Outcome, error) {
 	s := new(Submission)
-	s.add(command, 1)
+	s.addFrom(from, command, 1)
 	return l.decide(ctx, s)
 }
 
@@ -253,7 +277,7 @@ func (l *Ledger) commitLoop() {
 	}
 }
 
-// proposeNext proposes one log entry and tells whether there was anything to
+// proposeNext proposes one log entry and reports whether there was anything to
 // propose.
 func (l *Ledger) proposeNext() bool {
 	l.awaitRoom()

@@ -6,8 +6,11 @@ import (
 	"fmt"
 	"log/slog"
 	"math"
+	"slices"
 	"testing"
 	"time"
+
+	"pgregory.net/rapid"
 
 	"github.com/seqledger/seqledger/ledger/internal/decide"
 	"github.com/seqledger/seqledger/ledger/machine"
@@ -72,6 +75,165 @@ func TestTakeKeepsEntriesSmall(t *testing.T) {
 			t.Errorf("entry %d has %d spans and %d commands (%d counted)", i, len(spans), n, commands)
 		}
 	}
+}
+
+// from is where an actor's commands about the organization of the same name, or another, come from.
+func from(actor, organization string) origin {
+	return origin{machine.Scope{Organization: organization, Vault: "main"}, actor}
+}
+
+// queued is a submission of commands of these sizes.
+func queued(o origin, sizes ...int) *Submission {
+	s := new(Submission)
+	for _, size := range sizes {
+		s.addFrom(o, make([]byte, size), 1)
+	}
+	return s
+}
+
+// A small write shares neither an entry nor the queue with the large writes of another tenant: each large one
+// lets the small ones pass once.
+func TestSmallWritesPassLargeOnes(t *testing.T) {
+	t.Parallel()
+	const small, large = 200, 4 << 20
+	var q queue
+	names := map[*Submission]string{}
+	add := func(name string, s *Submission) {
+		names[s] = name
+		q.items = append(q.items, s)
+	}
+	take := func(want ...string) {
+		t.Helper()
+		spans, commands, size := q.take(decide.MaxEntryCommands)
+		var got []string
+		n := 0
+		for _, p := range spans {
+			got = append(got, names[p.submission])
+			n += p.to - p.from
+			if size > decide.MaxEntryBytes && len(spans) > 1 {
+				t.Errorf("%s shares an entry of %d bytes", got, size)
+			}
+		}
+		if !slices.Equal(got, want) || n != commands {
+			t.Errorf("took %q with %d commands (%d counted), want %q", got, n, commands, want)
+		}
+	}
+	for range 3 {
+		add("large", queued(from("bad", "bad"), large))
+	}
+	add("behind", queued(from("bad", "bad"), small))
+	add("of its scope", queued(from("good", "bad"), small))
+	add("of its actor", queued(from("bad", "good"), small))
+	add("one", queued(from("new", "new"), small, small))
+	add("other", queued(from("fair", "fair"), small))
+	add("next", queued(from("new", "new"), small))
+	take("one", "other", "next")
+	add("late", queued(from("new", "new"), small))
+	take("large")
+	take("late")
+	take("large")
+	take("large") // nothing passes
+	take("behind", "of its scope", "of its actor")
+	take()
+
+	add("large", queued(from("bad", "bad"), large))
+	add("its", queued(from("good", "good"), large))
+	add("after its", queued(from("good", "good"), small))
+	add("small", queued(from("fair", "fair"), small))
+	take("small")
+	take("large")
+	take("its")
+	take("after its")
+
+	// Nothing passes a change of the configuration, or commands of several scopes.
+	change, several := queued(origin{}, small), queued(from("good", "good"), small)
+	change.exclusive = true
+	several.addFrom(from("good", "fair"), make([]byte, small), 1)
+	for name, s := range map[string]*Submission{"change": change, "several": several} {
+		add("large", queued(from("bad", "bad"), large))
+		add(name, s)
+		add("small", queued(from("ugly", "ugly"), small))
+		take("large")
+		if s.exclusive {
+			take(name)
+			take("small")
+		} else {
+			take(name, "small")
+		}
+	}
+}
+
+// However the queue is cut into entries, each command is taken once, a scope's and an actor's
+// commands stay in their order, and a change of the configuration stays where it is.
+func TestTakeKeepsOrder(t *testing.T) {
+	t.Parallel()
+	rapid.Check(t, func(t *rapid.T) {
+		type place struct {
+			s    *Submission
+			from int
+		}
+		var q queue
+		var all []*Submission
+		var taken []place
+		sizes := rapid.SampledFrom([]int{10, 200, 3_000, largeCommand - 4, largeCommand, 300 << 10, 2 << 20})
+		for range rapid.IntRange(1, 40).Draw(t, "steps") {
+			if rapid.Bool().Draw(t, "take") {
+				limit := rapid.IntRange(1, 9).Draw(t, "limit")
+				spans, commands, size := q.take(limit)
+				if commands > limit || size > decide.MaxEntryBytes && commands > 1 {
+					t.Fatalf("an entry has %d commands of %d bytes", commands, size)
+				}
+				for _, p := range spans {
+					for i := p.from; i < p.to; i++ {
+						taken = append(taken, place{p.submission, i})
+					}
+				}
+				continue
+			}
+			name := rapid.SampledFrom([]string{"a", "b", "c"})
+			s := queued(from(name.Draw(t, "actor"), name.Draw(t, "organization")),
+				rapid.SliceOfN(sizes, 1, 5).Draw(t, "sizes")...)
+			if kind := rapid.IntRange(0, 9).Draw(t, "kind"); kind == 0 {
+				s = queued(origin{}, 10)
+				s.exclusive = true
+			} else if kind == 1 {
+				s.origin = origin{}
+			}
+			all = append(all, s)
+			q.items = append(q.items, s)
+		}
+		for len(q.items) > 0 {
+			spans, _, _ := q.take(7)
+			for _, p := range spans {
+				for i := p.from; i < p.to; i++ {
+					taken = append(taken, place{p.submission, i})
+				}
+			}
+		}
+		at := map[place]int{}
+		for i, p := range taken {
+			if _, again := at[p]; again {
+				t.Fatal("a command was taken twice")
+			}
+			at[p] = i
+		}
+		for i, s := range all {
+			for j := range s.commands {
+				if _, ok := at[place{s, j}]; !ok {
+					t.Fatal("a command was not taken")
+				}
+				if j > 0 && at[place{s, j}] < at[place{s, j - 1}] {
+					t.Fatal("a submission's commands were turned round")
+				}
+			}
+			for _, later := range all[i+1:] {
+				fixed := s.origin == origin{} || later.origin == origin{} || s.origin.ordered(later.origin)
+				if fixed && at[place{later, 0}] < at[place{s, len(s.commands) - 1}] {
+					t.Fatalf("%+v passed %+v", later.origin, s.origin)
+				}
+			}
+		}
+	})
 }
 
 // What is spread over entries is answered as one.

@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/seqledger/seqledger/ledger/boltstore"
 	"github.com/seqledger/seqledger/ledger/machine"
@@ -94,6 +95,9 @@ func (d *stateImage) reopen(path string) (*boltstore.Store, *machine.Machine, er
 		}
 	}
 	if err == nil {
+		err = s.EndReplay()
+	}
+	if err == nil {
 		return s, m, nil
 	}
 	return nil, nil, errors.Join(err, s.Close())
@@ -143,7 +147,7 @@ func (d *stateImage) session(l *stateLife, s *boltstore.Store, m *machine.Machin
 	}
 	err := apply("new writes", 1e9, commands...)
 	if err == nil {
-		_, err = s.Spill()
+		_, err = s.SyncBlocks()
 	}
 	if err := errors.Join(err, s.Flush()); err != nil {
 		return err
@@ -203,7 +207,8 @@ func (d *stateImage) sayAll(l *stateLife, s *boltstore.Store, m *machine.Machine
 }
 
 func (d *stateImage) sayScope(l *stateLife, v machine.View, scope machine.Scope) error {
-	for _, key := range append(d.keys, "account", "account/of/client/01", "zzz") {
+	// A copy, because the lives run at once and share the keys.
+	for _, key := range slices.Concat(d.keys, []string{"account", "account/of/client/01", "zzz"}) {
 		e, err := v.Entity(scope, key)
 		if found, err := l.sayFound(err); err != nil {
 			return err
@@ -227,14 +232,14 @@ func (d *stateImage) sayScope(l *stateLife, v machine.View, scope machine.Scope)
 	if err != nil {
 		return err
 	}
-	height, hash, err := v.ChainHead(scope)
+	chain, err := v.Chain(scope)
 	if err != nil {
 		return err
 	}
-	l.sayNumbers(height)
-	l.say(hash[:])
-	for h := uint64(1); h <= height+1; h++ {
-		header, err := v.BlockHeader(scope, h)
+	l.sayNumbers(chain.Height)
+	l.say(chain.Hash[:])
+	for h := uint64(1); h <= chain.Height+1; h++ {
+		header, err := v.BlockHeader(chain, h)
 		if found, err := l.sayFound(err); err != nil {
 			return err
 		} else if found {

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"math"
 	"os"
 	"path/filepath"
@@ -42,7 +43,8 @@ func damageStep() int {
 // stateImage is a state file as a crash leaves it, with the log that belongs to it.
 type stateImage struct {
 	content  []byte
-	sums     []byte // of its pages; nil for a file that has none, as programs of before left it
+	blocks   map[string][]byte // the block files, by name
+	sums     []byte            // of its pages; nil for a file that has none, as programs of before left it
 	identity []byte
 	entries  [][]byte         // at Raft index 1 and following
 	writes   []*machine.Write // committed, in their order
@@ -53,7 +55,7 @@ type stateImage struct {
 }
 
 const (
-	damageClients = 7
+	damageClients = 8
 	damageRounds  = 4
 )
 
@@ -90,7 +92,7 @@ func newStateImage(t *testing.T) *stateImage {
 			must(t, s.Flush())
 		}
 		if round == damageRounds-2 {
-			_, err := s.Spill()
+			_, err := s.SyncBlocks()
 			must(t, err)
 		}
 	}
@@ -102,6 +104,14 @@ func newStateImage(t *testing.T) *stateImage {
 	must(t, from.Close())
 	d.content, err = os.ReadFile(small)
 	must(t, err)
+	d.blocks = map[string][]byte{}
+	for _, name := range blockFiles(t, dir) {
+		d.blocks[filepath.Base(name)], err = os.ReadFile(name)
+		must(t, err)
+	}
+	if len(d.blocks) < 3 {
+		t.Errorf("the image has only %d block files", len(d.blocks))
+	}
 	d.content, d.free = d.content[:used], map[int]bool{}
 	meta, err := boltpage.ReadMeta(bytes.NewReader(d.content))
 	must(t, err)
@@ -112,7 +122,7 @@ func newStateImage(t *testing.T) *stateImage {
 	d.sums, err = os.ReadFile(boltstore.SumsPath(small))
 	must(t, err)
 	life := &stateLife{}
-	must(t, d.put(path, d.content, d.sums))
+	must(t, d.put(path, d.content, d.sums, d.blocks))
 	if err := d.live(life, path); err != nil {
 		t.Fatalf("the life of a sound state: %v", err)
 	}
@@ -120,15 +130,20 @@ func newStateImage(t *testing.T) *stateImage {
 	return d
 }
 
-// put writes a state file and its sums.
-func (d *stateImage) put(path string, content, sums []byte) error {
-	if sums == nil {
-		if err := os.Remove(boltstore.SumsPath(path)); err != nil && !errors.Is(err, fs.ErrNotExist) {
-			return err
-		}
-		return os.WriteFile(path, content, 0o600)
+// put writes a state file, its sums, and the block files beside it.
+func (d *stateImage) put(path string, state, sums []byte, blocks map[string][]byte) error {
+	dir := boltstore.BlocksOf(path)
+	err := errors.Join(os.RemoveAll(dir), os.Mkdir(dir, 0o700), os.WriteFile(path, state, 0o600))
+	for name, b := range blocks {
+		err = errors.Join(err, os.WriteFile(filepath.Join(dir, name), b, 0o600))
 	}
-	return errors.Join(os.WriteFile(path, content, 0o600), os.WriteFile(boltstore.SumsPath(path), sums, 0o600))
+	if sums == nil {
+		if removed := os.Remove(boltstore.SumsPath(path)); !errors.Is(removed, fs.ErrNotExist) {
+			err = errors.Join(err, removed)
+		}
+		return err
+	}
+	return errors.Join(err, os.WriteFile(boltstore.SumsPath(path), sums, 0o600))
 }
 
 func must(t testing.TB, err error) {
@@ -140,7 +155,9 @@ func must(t testing.TB, err error) {
 
 func (d *stateImage) open(t *testing.T, path string, create bool) (*boltstore.Store, *machine.Machine) {
 	t.Helper()
-	s, err := boltstore.Open(path, boltstore.Options{Create: create, Identity: d.identity, NoSync: true})
+	s, err := boltstore.Open(path, boltstore.Options{
+		Create: create, Identity: d.identity, NoSync: true, SealBytes: 2_500,
+	})
 	must(t, err)
 	var m *machine.Machine
 	must(t, s.View(func(r machine.Reader) (err error) { m, err = machine.Open(r); return err }))
@@ -203,9 +220,15 @@ func damageWrite(client int, sequence uint64) *machine.Write {
 			Subject: []byte("user/1"),
 		})
 	default:
+		if client == 3 { // so that a page of the checkpoint needs others behind it
+			w.Operations = append(w.Operations, machine.Operation{
+				Kind: machine.OpCreateRelationship, Key: bytes.Repeat([]byte("k"), 1_000), Relation: []byte("of"),
+				Subject: bytes.Repeat([]byte("s"), 1_000),
+			})
+		}
 		size := 20
 		if client == damageClients-1 {
-			size = 1_500 // so that a page needs others behind it
+			size = 1_500 // a record of several sectors
 		}
 		w.Operations = append(w.Operations, machine.Operation{Kind: machine.OpAppend,
 			Value: bytes.Repeat([]byte{byte(client)}, size)})
@@ -223,13 +246,26 @@ func (c *stateTally) String() string {
 
 // check lets a damaged state live, and counts what comes of it.
 func (d *stateImage) check(t *testing.T, c *stateTally, path string, damaged []byte, what string) {
-	d.checkWith(t, c, path, damaged, d.sums, what)
+	d.checkAll(t, c, path, damaged, d.sums, d.blocks, what)
 }
 
 // checkWith is check for a state whose sums may be damaged, too.
 func (d *stateImage) checkWith(t *testing.T, c *stateTally, path string, damaged, sums []byte, what string) {
+	d.checkAll(t, c, path, damaged, sums, d.blocks, what)
+}
+
+// checkBlocks is check of a block file.
+func (d *stateImage) checkBlocks(t *testing.T, c *stateTally, path, name string, damaged []byte, what string) {
+	blocks := maps.Clone(d.blocks)
+	blocks[name] = damaged
+	d.checkAll(t, c, path, d.content, d.sums, blocks, fmt.Sprintf("%s: %s", name, what))
+}
+
+func (d *stateImage) checkAll(
+	t *testing.T, c *stateTally, path string, state, sums []byte, blocks map[string][]byte, what string,
+) {
 	c.all.Add(1)
-	if err := d.put(path, damaged, sums); err != nil {
+	if err := d.put(path, state, sums, blocks); err != nil {
 		t.Errorf("%v", err)
 		return
 	}
@@ -249,7 +285,8 @@ func (d *stateImage) checkWith(t *testing.T, c *stateTally, path string, damaged
 	case err != nil:
 		c.stopped.Add(1)
 		if text := err.Error(); !errors.Is(err, machine.ErrCorrupt) || !strings.Contains(text, "table ") &&
-			!strings.Contains(text, "ledger index") && !strings.Contains(text, path) {
+			!strings.Contains(text, "ledger index") && !strings.Contains(text, "block file 0") &&
+			!strings.Contains(text, path) {
 			t.Errorf("%s: %s: the error names no damage or no place: %v", what, life.stage, err)
 		}
 	case life.at != len(d.want):
@@ -330,7 +367,7 @@ func TestDamage_Sums(t *testing.T) {
 			d.checkWith(t, &lives, path, d.content, sums, what)
 		}
 		c.all.Add(1)
-		err := d.put(path, d.content, sums)
+		err := d.put(path, d.content, sums, d.blocks)
 		if err != nil {
 			t.Error(err)
 			return
@@ -422,6 +459,39 @@ func TestDamage_StateSectors(t *testing.T) {
 		d.check(t, &c, path, b, fmt.Sprintf("sectors %d and %d", other, one))
 	})
 	t.Logf("zeroed and exchanged sectors: %s", &c)
+}
+
+// TestDamage_Blocks flips each bit of each block file, cuts it off at each length, and
+// zeroes each sector.
+func TestDamage_Blocks(t *testing.T) {
+	t.Parallel()
+	d := newStateImage(t)
+	var bits, cuts, sectors stateTally
+	for name, content := range d.blocks {
+		d.each(t, 8*len(content), damageStep(), func(bit int, path string) {
+			b := bytes.Clone(content)
+			b[bit/8] ^= 1 << (bit % 8)
+			d.checkBlocks(t, &bits, path, name, b, fmt.Sprintf("bit %d of byte %d", bit%8, bit/8))
+		})
+		step := max(1, damageStep()/50)
+		if testing.Short() {
+			step = min(149, damageStep()) // a prime as the other step is: it meets all places in a record
+		}
+		d.each(t, len(content), step, func(size int, path string) {
+			d.checkBlocks(t, &cuts, path, name, content[:size], fmt.Sprintf("%d bytes", size))
+		})
+		d.each(t, len(content)-512, step, func(at int, path string) {
+			b := bytes.Clone(content)
+			clear(b[at : at+512])
+			d.checkBlocks(t, &sectors, path, name, b, fmt.Sprintf("512 bytes from byte %d on", at))
+		})
+	}
+	t.Logf("flipped bits: %s; cuts: %s; zeroed sectors: %s", &bits, &cuts, &sectors)
+	for _, c := range []*stateTally{&bits, &cuts, &sectors} {
+		if c.refused.Load()+c.stopped.Load() == 0 || c.harmless.Load() == 0 {
+			t.Error("damage of one kind is never noticed, or never made good")
+		}
+	}
 }
 
 // TestDamage_Marker flips each bit of the marker LEDGER, and cuts it off at each

@@ -11,14 +11,21 @@
 //	})
 //	err = l.Close()
 //
-// A Ledger owns a data directory (package datadir). Its parts are the state machine,
-// which decides (package machine), the replicated log, which makes durable (package
-// raftlog), and the store, which has the state (package boltstore). This package
-// joins them: commit.go is the way of a write, apply.go where the log meets the
-// state, checkpoint.go how the state reaches the disk, cache.go how a retry is
-// answered without the log, backup.go and restore.go how a ledger is copied.
-// Packages backupfile and verify are the format of a backup, and the audit of what
-// is stored.
+// A Ledger owns a data directory (package datadir). It joins three parts: the state
+// machine decides what a command does (package machine), the replicated log makes
+// commands durable (package raftlog), and the store holds the state (package
+// boltstore).
+//
+//	commit.go      the path of a write into the log
+//	apply.go       log entries change the state
+//	checkpoint.go  the state reaches the disk
+//	cache.go       a retry is answered without the log
+//	read.go        views of the state and of blocks
+//	backup.go      a copy of a running ledger
+//	epoch.go       a restored copy becomes a ledger of its own
+//
+// Packages restore and upgrade make data directories from backups and from older
+// formats, verify audits them, and backupfile is the format of a backup.
 //
 // An outcome with a refusal code is a result. An error means that no decision
 // is known: see ErrOutcomeUnknown. DESIGN.md beside this file gives the reasons

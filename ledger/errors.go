@@ -3,8 +3,6 @@ package ledger
 import (
 	"errors"
 	"fmt"
-
-	"github.com/seqledger/seqledger/ledger/internal/decide"
 )
 
 // Errors that say what a caller may do next.
@@ -22,10 +20,6 @@ var (
 	// storage. The ledger must be closed and its process must stop.
 	ErrFailed = errors.New("the storage failed and the ledger has stopped")
 )
-
-// ClockError is returned by Open when the clock is too far ahead of the last
-// command of the ledger to be right; see Options.AcceptClock.
-type ClockError = decide.ClockError
 
 // NotLeaderError says that nothing was proposed because another node leads.
 type NotLeaderError struct {

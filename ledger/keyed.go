@@ -2,6 +2,8 @@ package ledger
 
 import (
 	"context"
+	"slices"
+	"sync"
 	"time"
 
 	"github.com/seqledger/seqledger/internal/keyed"
@@ -25,28 +27,31 @@ const (
 // A command that must go into the log is given to admit. What waits, or is answered
 // from the state, needs no admission.
 func (l *Ledger) Keyed(
-	ctx context.Context, c *machine.KeyedCommand, wait time.Duration, admit Admit,
+	ctx context.Context, c *machine.KeyedCommand, wait time.Duration, admit admission,
 ) (machine.Outcome, error) {
 	if err := c.Validate(); err != nil {
 		return machine.Outcome{}, err
 	}
-	decide := func() (machine.Outcome, error) { return l.decideKeyed(ctx, c, admit) }
-	call := decide
+	var out machine.Outcome
+	var err error
 	if wait > 0 && c.Kind == keyed.Reserve {
-		call = func() (machine.Outcome, error) { return l.reserve(ctx, string(c.ID.TableKey()), wait, decide) }
+		out, err = l.reserve(ctx, c, wait, admit)
+	} else {
+		out, err = l.decideKeyed(ctx, c, admit)
 	}
-	out, err := call()
 	if err == nil {
 		l.keyedCounters.called(c.Kind, out.Code)
 	}
 	return out, err
 }
 
-// Admit refuses a command, or calls propose, which puts it into the log, and returns
+// admission refuses a command, or calls propose, which puts it into the log, and returns
 // what that returns. nil admits everything.
-type Admit func(ctx context.Context, propose func(context.Context) (machine.Outcome, error)) (machine.Outcome, error)
+type admission func(
+	ctx context.Context, propose func(context.Context) (machine.Outcome, error),
+) (machine.Outcome, error)
 
-func (a Admit) propose(
+func (a admission) propose(
 	ctx context.Context, propose func(context.Context) (machine.Outcome, error),
 ) (machine.Outcome, error) {
 	if a == nil {
@@ -55,27 +60,54 @@ func (a Admit) propose(
 	return a(ctx, propose)
 }
 
-func (l *Ledger) decideKeyed(ctx context.Context, c *machine.KeyedCommand, admit Admit) (machine.Outcome, error) {
+// keyedCall is a command on its way. It is used again, because what it has would be a dozen pieces of
+// memory for each command.
+type keyedCall struct {
+	command  machine.KeyedCommand
+	now      int64  // ledger time of the look
+	key      []byte // of the record, to ask whether it is pending
+	encoded  []byte
+	out      machine.Outcome
+	answered bool
+}
+
+var keyedCalls = sync.Pool{New: func() any { return new(keyedCall) }}
+
+// maxKeyedCall is how many bytes of an encoded command are kept for the next one.
+const maxKeyedCall = 4 << 10
+
+// end gives the memory to the next call.
+func (k *keyedCall) end() {
+	encoded := k.encoded[:0]
+	if cap(encoded) > maxKeyedCall {
+		encoded = nil
+	}
+	*k = keyedCall{key: k.key[:0], encoded: encoded}
+	keyedCalls.Put(k)
+}
+
+// look decides the command from the state if that is possible.
+func (k *keyedCall) look(v machine.View) (err error) {
+	k.out, k.answered, err = v.AnswerKeyed(&k.command, k.now)
+	return err
+}
+
+func (l *Ledger) decideKeyed(ctx context.Context, c *machine.KeyedCommand, admit admission) (machine.Outcome, error) {
+	k := keyedCalls.Get().(*keyedCall) //nolint:forcetypeassert // The pool holds nothing else.
+	defer k.end()
+	k.command, k.now = *c, l.clock.now()
 	// The proposer resolves times, and the state machine sees what it has resolved.
-	resolved := *c
-	resolved.ValidUntil = min(c.ValidUntil, l.clock.now()+int64(keyed.MaxValidity))
+	k.command.ValidUntil = min(c.ValidUntil, k.now+int64(keyed.MaxValidity))
 	for {
-		out, answered := machine.Outcome{}, false
-		err := l.View(ctx, func(v machine.View) (err error) {
-			out, answered, err = v.AnswerKeyed(&resolved, l.clock.now())
-			return err
-		})
-		if err == nil && !answered {
-			out, err = admit.propose(ctx, func(ctx context.Context) (machine.Outcome, error) {
-				return l.one(ctx, machine.AppendKeyed(nil, &resolved))
-			})
-		}
-		if err != nil {
+		if err := l.decideOnce(ctx, k, admit); err != nil {
 			return machine.Outcome{}, err
 		}
-		whole, err := l.readAttachments(ctx, &out)
+		whole, err := l.readAttachments(ctx, &k.out)
+		if k.out.Keyed != nil && k.out.Keyed.Record != nil {
+			k.out.Keyed.Record.ID = c.ID
+		}
 		if err != nil || whole {
-			return out, err
+			return k.out, err
 		}
 		// The record has changed since it was decided. A finished one without its response would
 		// look like an empty result, so the command, which may be repeated, is decided again. Each
@@ -83,7 +115,46 @@ func (l *Ledger) decideKeyed(ctx context.Context, c *machine.KeyedCommand, admit
 		if ctx.Err() != nil {
 			return machine.Outcome{}, unknown(context.Cause(ctx))
 		}
+		k.now = l.clock.now()
 	}
+}
+
+// mustPropose reports whether a look at the state would most likely be in vain: the command of an
+// owner changes a record that is pending. If the caller is not its owner, the log answers what the state
+// would have.
+func (l *Ledger) mustPropose(k *keyedCall) bool {
+	switch k.command.Kind {
+	case keyed.Complete, keyed.Reject, keyed.Release, keyed.Heartbeat, keyed.Checkpoint:
+		k.key = k.command.ID.AppendTableKey(k.key[:0])
+		return l.keyedCounters.reservations.has(k.key)
+	}
+	return false
+}
+
+// decideOnce decides a command from the state, or else in the log.
+func (l *Ledger) decideOnce(ctx context.Context, k *keyedCall, admit admission) error {
+	k.answered = false
+	if !l.mustPropose(k) {
+		if err := l.View(ctx, k.look); err != nil {
+			return err
+		}
+	}
+	if k.answered {
+		return nil
+	}
+	k.encoded = machine.AppendKeyed(k.encoded[:0], &k.command)
+	from := origin{k.command.ID.Scope, k.command.Actor}
+	var err error
+	if admit == nil {
+		k.out, err = l.one(ctx, from, k.encoded)
+	} else {
+		// admit may return before it proposes, when ctx ends, and k then belongs to another call.
+		encoded := slices.Clone(k.encoded)
+		k.out, err = admit(ctx, func(ctx context.Context) (machine.Outcome, error) {
+			return l.one(ctx, from, encoded)
+		})
+	}
+	return err
 }
 
 // readAttachments reads what the outcome's record has put aside. It returns false if
@@ -101,17 +172,18 @@ func (l *Ledger) readAttachments(ctx context.Context, out *machine.Outcome) (who
 
 // reserve decides again and again until no other owner has the key.
 func (l *Ledger) reserve(
-	ctx context.Context, key string, wait time.Duration, decide func() (machine.Outcome, error),
+	ctx context.Context, c *machine.KeyedCommand, wait time.Duration, admit admission,
 ) (machine.Outcome, error) {
+	key := string(c.ID.TableKey())
 	limit := time.NewTimer(wait)
 	defer limit.Stop()
 	for waited := false; ; waited = true {
 		// Registered before the state is looked at, so that no end is missed.
 		waiting := l.keys.join(key)
 		if waiting == nil {
-			return decide()
+			return l.decideKeyed(ctx, c, admit)
 		}
-		out, err := decide()
+		out, err := l.decideKeyed(ctx, c, admit)
 		inFlight := err == nil && out.Code == machine.KeyedInFlight
 		if inFlight && !waited {
 			l.keyedCounters.waited.Add(1)
@@ -124,7 +196,7 @@ func (l *Ledger) reserve(
 	}
 }
 
-// awaitEnd waits for the end of a reservation, or of its lease, and tells whether
+// awaitEnd waits for the end of a reservation, or of its lease, and reports whether
 // it is worth asking again.
 func (l *Ledger) awaitEnd(ctx context.Context, waiting *keyWaiters, limit *time.Timer, lease time.Duration) bool {
 	leaseEnd := time.NewTimer(lease)
@@ -142,7 +214,7 @@ func (l *Ledger) awaitEnd(ctx context.Context, waiting *keyWaiters, limit *time.
 
 // WriteKeyed decides a write that belongs to a key and to no stream; see Write, and
 // for admit, Keyed.
-func (l *Ledger) WriteKeyed(ctx context.Context, w *machine.KeyedWrite, admit Admit) (machine.Outcome, error) {
+func (l *Ledger) WriteKeyed(ctx context.Context, w *machine.KeyedWrite, admit admission) (machine.Outcome, error) {
 	out, err := l.writeKeyed(ctx, w, admit)
 	if err == nil {
 		l.keyedCounters.called(keyedWriteCall, out.Code)
@@ -150,7 +222,7 @@ func (l *Ledger) WriteKeyed(ctx context.Context, w *machine.KeyedWrite, admit Ad
 	return out, err
 }
 
-func (l *Ledger) writeKeyed(ctx context.Context, w *machine.KeyedWrite, admit Admit) (machine.Outcome, error) {
+func (l *Ledger) writeKeyed(ctx context.Context, w *machine.KeyedWrite, admit admission) (machine.Outcome, error) {
 	if err := w.Validate(); err != nil {
 		return machine.Outcome{}, err
 	}

@@ -336,3 +336,67 @@ func TestAResponseThatIsGone(t *testing.T) {
 		t.Error("a response that is gone:", whole, err)
 	}
 }
+
+// What a finished record answers costs no log entry, however often it is asked. The commands of an owner
+// go into the log without a look at the state, and are decided there as the state would have it.
+func TestWhatGoesIntoTheLog(t *testing.T) {
+	t.Parallel()
+	l := openTest(t, Options{})
+	c := keyedCommand(l, "k", 1)
+	token := mustKeyed(t, l, c, machine.KeyedAcquired).Keyed.Record.Token
+	expect := func(what string, more uint64, do func()) {
+		t.Helper()
+		before := l.Stats().Commands
+		do()
+		if n := l.Stats().Commands - before; n != more {
+			t.Errorf("%s: %d commands, want %d", what, n, more)
+		}
+	}
+	expect("a Reserve of a key that is pending", 0, func() {
+		if out := mustKeyed(t, l, keyedCommand(l, "k", 2), machine.KeyedInFlight); out.Keyed.Record.ID != c.ID {
+			t.Errorf("the outcome's record is that of %v", out.Keyed.Record.ID)
+		}
+	})
+	expect("a Heartbeat, and a Complete with another token", 2, func() {
+		mustKeyed(t, l, ownedCommand(c, keyed.Heartbeat, token, nil), machine.KeyedOK)
+		mustKeyed(t, l, ownedCommand(c, keyed.Complete, token+1, []byte("wrong")), machine.KeyedLeaseLost)
+	})
+	done := ownedCommand(c, keyed.Complete, token, []byte("done"))
+	expect("a Complete", 1, func() { mustKeyed(t, l, done, machine.KeyedOK) })
+	expect("what a finished record answers", 0, func() {
+		for range 3 {
+			mustKeyed(t, l, done, machine.KeyedOK)
+			mustKeyed(t, l, ownedCommand(c, keyed.Complete, token, []byte("other")), machine.KeyedAlreadyCompleted)
+			mustKeyed(t, l, ownedCommand(c, keyed.Heartbeat, token, nil), machine.KeyedLeaseLost)
+			out := mustKeyed(t, l, keyedCommand(l, "k", 3), machine.KeyedReplay)
+			if string(out.Keyed.Record.Response) != "done" || out.Keyed.Record.ID != c.ID {
+				t.Errorf("a replay: %+v", out.Keyed.Record)
+			}
+		}
+	})
+}
+
+// A caller that is gone may leave its command to an admission that proposes it later. It is then still
+// that command, whatever other calls have done meanwhile.
+func TestACommandOutlivesItsCaller(t *testing.T) {
+	t.Parallel()
+	l := openTest(t, Options{})
+	gone := errors.New("the caller is gone")
+	var later func(context.Context) (machine.Outcome, error)
+	_, err := l.Keyed(t.Context(), keyedCommand(l, "first", 1), 0, func(
+		_ context.Context, propose func(context.Context) (machine.Outcome, error),
+	) (machine.Outcome, error) {
+		later = propose
+		return machine.Outcome{}, gone
+	})
+	if !errors.Is(err, gone) {
+		t.Fatal(err)
+	}
+	for i := range 10 {
+		mustKeyed(t, l, keyedCommand(l, fmt.Sprint("another ", i), 2), machine.KeyedAcquired)
+	}
+	if out, err := later(t.Context()); err != nil || out.Code != machine.KeyedAcquired {
+		t.Fatalf("%v, %v, want the first command's own reservation", out.Code, err)
+	}
+	mustKeyed(t, l, keyedCommand(l, "first", 3), machine.KeyedInFlight)
+}

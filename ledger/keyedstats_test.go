@@ -1,6 +1,7 @@
 package ledger
 
 import (
+	"context"
 	"fmt"
 	"log/slog"
 	"maps"
@@ -143,4 +144,127 @@ func TestKnownReservations(t *testing.T) {
 				len(r.known), len(r.order), len(model))
 		}
 	}
+}
+
+// The records are counted by state while they change: what the counts say is what is there, in a ledger
+// that was opened empty, and in one that was opened with records, from which on changes come between the
+// steps of the count.
+func TestRecordsAreCounted(t *testing.T) {
+	t.Parallel()
+	o := Options{Dir: t.TempDir(), Logger: slog.New(slog.DiscardHandler),
+		Config: machine.Config{EvictionInterval: 16}}
+	draw := rand.New(rand.NewPCG(rand.Uint64(), rand.Uint64()))
+	for range 3 {
+		l, err := Open(t.Context(), o)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for range 500 {
+			changeSomeRecord(t, l, draw)
+		}
+		eventually(t, func() bool { return l.Stats().Keyed.Records != nil })
+		for range 100 {
+			changeSomeRecord(t, l, draw)
+		}
+		// Again and again, because ledger time goes on by itself.
+		eventually(t, func() bool { return maps.Equal(l.Stats().Keyed.Records, countRecords(t, l)) })
+		if err := l.Close(); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// Changes before and behind the key up to which records are counted are each counted once, wherever the
+// steps of the count fall.
+func TestCountInSteps(t *testing.T) {
+	t.Parallel()
+	l := openTest(t, Options{Config: machine.Config{EvictionInterval: 16}})
+	draw := rand.New(rand.NewPCG(rand.Uint64(), rand.Uint64()))
+	for range 200 {
+		changeSomeRecord(t, l, draw)
+	}
+	eventually(t, func() bool { return l.Stats().Keyed.Records != nil })
+	records := &l.keyedCounters.records
+	records.mu.Lock() // as after a start
+	records.byState, records.upTo, records.whole = [keyed.Written + 1]uint64{}, nil, false
+	records.mu.Unlock()
+	for more := true; more; {
+		err := l.View(t.Context(), func(v machine.View) (err error) {
+			more, err = records.step(v, 1+draw.IntN(9))
+			return err
+		}, machine.TableKeyed)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for range 8 {
+			changeSomeRecord(t, l, draw)
+		}
+	}
+	eventually(t, func() bool { return maps.Equal(l.Stats().Keyed.Records, countRecords(t, l)) })
+}
+
+// eventually waits for a condition that other goroutines bring about.
+func eventually(t *testing.T, holds func() bool) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	for !holds() {
+		timer := time.NewTimer(time.Millisecond)
+		select {
+		case <-timer.C:
+		case <-ctx.Done():
+			t.Fatal("the condition never holds")
+		}
+	}
+}
+
+// changeSomeRecord sends a random command about one of some keys. Most records expire soon.
+func changeSomeRecord(t *testing.T, l *Ledger, draw *rand.Rand) {
+	t.Helper()
+	key := fmt.Sprint("key ", draw.IntN(60))
+	c := keyedCommand(l, key, byte(1+draw.IntN(250)))
+	c.Lease, c.TTL = 1+draw.Int64N(int64(20*time.Millisecond)), 1+draw.Int64N(int64(10*time.Millisecond))
+	c.Policy, c.ValidUntil = keyed.Policy(draw.IntN(2)), l.clock.now()+int64(time.Millisecond)
+	if draw.IntN(8) == 0 {
+		w := jobWrite()
+		w.ID, w.TTL = c.ID, c.TTL
+		if _, err := l.WriteKeyed(t.Context(), w, nil); err != nil {
+			t.Fatal(err)
+		}
+		return
+	}
+	out, err := l.Keyed(t.Context(), c, 0, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if out.Code != machine.KeyedAcquired || draw.IntN(4) == 0 {
+		return
+	}
+	kinds := []keyed.Kind{keyed.Complete, keyed.Reject, keyed.Release, keyed.Heartbeat, keyed.Checkpoint}
+	owned := ownedCommand(c, kinds[draw.IntN(len(kinds))], out.Keyed.Record.Token, []byte("x"))
+	owned.Lease = draw.Int64N(2) * int64(time.Millisecond)
+	if _, err := l.Keyed(t.Context(), owned, 0, nil); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// countRecords counts the records that are there, by their stored state.
+func countRecords(t *testing.T, l *Ledger) map[keyed.State]uint64 {
+	t.Helper()
+	counts := map[keyed.State]uint64{}
+	for s := keyed.Pending; s <= keyed.Written; s++ {
+		counts[s] = 0
+	}
+	err := l.View(t.Context(), func(v machine.View) error {
+		_, err := v.VisitKeyedStates(nil, 1_000, func(_ []byte, s keyed.State) {
+			if s != keyed.Released {
+				counts[s]++
+			}
+		})
+		return err
+	}, machine.TableKeyed)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return counts
 }

@@ -18,7 +18,6 @@ import (
 	"github.com/seqledger/seqledger/ledger/internal/decide"
 	"github.com/seqledger/seqledger/ledger/machine"
 	"github.com/seqledger/seqledger/ledger/raftlog"
-	"github.com/seqledger/seqledger/ledger/verify"
 )
 
 // Ledger is an open ledger. Its methods may be called from many goroutines.
@@ -51,6 +50,7 @@ type Ledger struct {
 	flushing        sync.Mutex   // so that each flush is counted once
 
 	backups       chan struct{} // has room for the one backup that may be made
+	blockFiles    chan struct{} // has room for one: who copies block files, or removes some
 	checkpointDue chan struct{} // has room for one: more than one say nothing new
 	flushed       chan struct{} // the same, for the commit loop that waits for room
 
@@ -58,8 +58,18 @@ type Ledger struct {
 	stopping context.Context
 	loops    sync.WaitGroup
 
-	views     chan struct{} // has room for the Views that may run at once
-	pieceTime time.Duration // pieceTime, but for tests
+	views      chan struct{} // has room for the Views that may run at once
+	blockReads chan struct{} // the same for reads of blocks
+	pieceTime  time.Duration // pieceTime, but for tests
+
+	horizon   atomic.Pointer[machine.Horizon] // of the last entry that was applied
+	retainDue chan struct{}                   // has room for one
+
+	archiver   archiver
+	archiveDue chan struct{} // has room for one
+	// dropping lets one dropHistory run at a time; retainHook is for tests.
+	dropping   sync.Mutex
+	retainHook func(step string)
 
 	replayed  atomic.Bool
 	draining  atomic.Bool
@@ -129,11 +139,14 @@ func newLedger(o Options) *Ledger {
 		inFlight:    make(chan inflightEntry, maxInFlight),
 		slots:       make(chan struct{}, maxInFlight),
 
-		views: make(chan struct{}, viewsAtOnce()), pieceTime: pieceTime,
+		views: make(chan struct{}, readsAtOnce()), blockReads: make(chan struct{}, readsAtOnce()), pieceTime: pieceTime,
 
 		backups:       make(chan struct{}, 1),
+		blockFiles:    make(chan struct{}, 1),
 		checkpointDue: make(chan struct{}, 1),
 		flushed:       make(chan struct{}, 1),
+		retainDue:     make(chan struct{}, 1),
+		archiveDue:    make(chan struct{}, 1),
 
 		stop: stop, stopping: stopping,
 		failed: make(chan struct{}),
@@ -149,7 +162,7 @@ func newLedger(o Options) *Ledger {
 
 func (l *Ledger) openState() (err error) {
 	l.store, err = boltstore.Open(l.directory.State(), boltstore.Options{
-		Create: l.directory.Fresh(), Identity: l.directory.Identity(), Yield: l.yield,
+		Create: l.directory.Fresh(), Identity: l.directory.Identity(), Yield: l.yield, SealBytes: sealBytes,
 	})
 	if err != nil {
 		return fmt.Errorf("state: %w", err)
@@ -163,9 +176,14 @@ func (l *Ledger) openState() (err error) {
 		if l.machine, err = machine.Open(r); err != nil {
 			return err
 		}
+		l.setHorizon(l.machine.View(r).Horizon())
 		return l.machine.View(r).VisitReservations(maxReservationScan, l.keyedCounters.reservations.add)
 	})
 }
+
+// sealBytes is the length at which the block files of a new ledger are sealed; 0 is
+// the default. Only tests change it.
+var sealBytes int64
 
 // segmentBytes is the most that a log file may have. Only tests change it: each start reads a whole
 // file.
@@ -212,24 +230,26 @@ func (l *Ledger) awaitReplay(ctx context.Context) error {
 	if err := l.Err(); err != nil {
 		return err
 	}
+	if err := l.store.EndReplay(); err != nil {
+		// Nothing is written any more: what the disk has helps to find the cause.
+		l.fail(err)
+		return l.Err()
+	}
 	var last int64
 	var longest time.Duration
+	l.store.Presort(machine.TableKeyed)
 	err := l.store.View(func(r machine.Reader) error {
 		view := l.machine.View(r)
-		if err := verify.MustReachProven(l.store.Proven(), view.Index()); err != nil {
-			return err
-		}
 		last, longest = view.Time(), time.Duration(view.LongestPause())
 		l.standing.set(l.machine.Check())
 		if view.Created() { // nothing has been applied that would have told the configuration
 			l.entryCommands.Store(decide.EntryCommands(view.Config()))
 		}
-		return nil
+		_, err := l.keyedCounters.records.step(view, countStep) // all of them in a small ledger
+		return err
 	})
 	if err != nil {
-		// Nothing is written any more: what the disk has helps to find the cause.
-		l.fail(err)
-		return l.Err()
+		return err
 	}
 	jump, err := l.clock.begin(last, longest, l.options.Clock(), l.options.AcceptClock)
 	if err != nil {
@@ -247,7 +267,7 @@ func (l *Ledger) awaitReplay(ctx context.Context) error {
 }
 
 func (l *Ledger) startLoops() {
-	l.loops.Add(4)
+	l.loops.Add(7)
 	// Ends with stopping; joined by release.
 	go l.commitLoop()
 	// Ends when the commit loop has closed inFlight; joined by release.
@@ -256,6 +276,12 @@ func (l *Ledger) startLoops() {
 	go l.tickLoop()
 	// Ends with stopping; joined by release.
 	go l.scrubLoop()
+	// Ends with the count, or stopping; joined by release.
+	go l.countLoop()
+	// Ends with stopping; joined by release.
+	go l.retainLoop()
+	// Ends with stopping, or at once without an archive; joined by release.
+	go l.archiveLoop()
 	l.replayed.Store(true)
 	signal(l.checkpointDue) // the log may be long enough to be truncated
 }
@@ -279,7 +305,8 @@ func (l *Ledger) create(ctx context.Context) error {
 		return fmt.Errorf("random ledger id: %w", err)
 	}
 	ledgerID := machine.LedgerID(binary.BigEndian.Uint64(random[:8]))
-	_, err = l.one(ctx, machine.AppendCreate(nil, ledgerID, binary.BigEndian.Uint64(random[8:]), l.options.Config))
+	create := machine.AppendCreate(nil, ledgerID, binary.BigEndian.Uint64(random[8:]), l.options.Config)
+	_, err = l.one(ctx, origin{}, create)
 	return err
 }
 

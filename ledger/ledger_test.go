@@ -270,8 +270,12 @@ func TestWatchSeesEveryBlock(t *testing.T) {
 	go func() { // joined by <-done
 		next := uint64(1)
 		for header, err := range l.Watch(t.Context(), scope, 0) {
+			var chain *machine.Chain
 			if err == nil {
-				_, err = l.VisitBlock(t.Context(), scope, header.Height, 0, func(tx machine.Transaction) bool {
+				chain, err = l.Chain(t.Context(), scope)
+			}
+			if err == nil {
+				_, err = l.VisitBlock(t.Context(), chain, header.Height, 0, func(tx machine.Transaction) bool {
 					if tx.Sequence != next {
 						t.Errorf("sequence %d came where %d was due", tx.Sequence, next)
 					}

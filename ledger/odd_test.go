@@ -14,6 +14,7 @@ import (
 
 	"github.com/seqledger/seqledger/ledger"
 	"github.com/seqledger/seqledger/ledger/machine"
+	"github.com/seqledger/seqledger/ledger/restore"
 )
 
 // TestDirectoryNames: a data directory may have any name, as every file of
@@ -49,7 +50,7 @@ func TestLeftoversInAnyDirectory(t *testing.T) {
 			}
 		}
 		// It fails, but not before what was left is removed.
-		_, err := ledger.Restore(t.Context(), strings.NewReader("no backup"), ledger.RestoreOptions{
+		_, err := restore.Backup(t.Context(), strings.NewReader("no backup"), restore.Options{
 			Dir: dir, Logger: slog.New(slog.DiscardHandler),
 		})
 		if err == nil {
@@ -122,17 +123,18 @@ func TestConfigurationChangesUnderLoad(t *testing.T) {
 		t.Fatal(err)
 	}
 	writers.Wait()
+	chain, err := l.Chain(t.Context(), scope)
+	if err != nil {
+		t.Fatal(err)
+	}
 	most := 0
 	for height := uint64(1); ; height++ {
 		gone := 0
-		err := l.View(t.Context(), func(v machine.View) error {
-			b, err := v.Block(scope, height)
-			for i := range b.Transactions {
-				if b.Transactions[i].Actor == "system:gc" {
-					gone += len(b.Transactions[i].Operations)
-				}
+		_, err := l.VisitBlock(t.Context(), chain, height, 0, func(x machine.Transaction) bool {
+			if x.Actor == "system:gc" {
+				gone += len(x.Operations)
 			}
-			return err
+			return true
 		})
 		if errors.Is(err, machine.ErrNotFound) {
 			break

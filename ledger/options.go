@@ -21,8 +21,8 @@ type Options struct {
 	// away since; nothing else looks at it. Default: time.Now.
 	Clock func() time.Time
 	// AcceptClock says that the clock is right though it is far ahead of the last
-	// command. Without it Open returns a *ClockError when ledger time would move
-	// by more than 30 days, and by more than the longest pause of the ledger so
+	// command. Without it Open returns a datadir.ErrClock when ledger time would
+	// move by more than 30 days, and by more than the longest pause of the ledger so
 	// far.
 	AcceptClock bool
 	// CacheBytes bounds the response cache; 0 means 64 MiB, negative means no
@@ -41,13 +41,22 @@ type Options struct {
 	// much is replayed after a crash. Default: 128 MiB. The log's files have half
 	// of it, 1 to 64 MiB, because the log is truncated by whole files.
 	LogBytes int64
-	// ScrubBytes is how much of the state file is read a second to compare its pages with
+	// ScrubBytes is how much of the state file and the block files is read a second to compare them with
 	// their checksums, in the background, so that damage is found before a write needs the
 	// page. 0 means 8 MiB, negative means not at all.
 	ScrubBytes int64
+	// Archive is the directory of an archive (see package archive), which must be there. Sealed block files are
+	// copied to it, and none is removed by retention that it has not confirmed. Empty for none.
+	Archive string
+	// ObserveApply, unless it is nil, is called before each log entry is applied, and what it
+	// returns after it, both by the goroutine that applies. It is for measurements: all writes
+	// wait for it.
+	ObserveApply func() (end func())
 
 	scrubInterval time.Duration // between the beginnings of two rounds; 0 means an hour
 	idleInterval  time.Duration // without proposals before a tick; 0 means a second
+	// retainInterval is how often files before the horizon, and sealed ones, are looked for; 0 means ten seconds.
+	retainInterval time.Duration
 }
 
 func (o *Options) validate() error {
@@ -65,6 +74,7 @@ func (o *Options) validate() error {
 	orDefault(&o.ScrubBytes, 8<<20)
 	orDefault((*int64)(&o.scrubInterval), int64(time.Hour))
 	orDefault((*int64)(&o.idleInterval), int64(time.Second))
+	orDefault((*int64)(&o.retainInterval), int64(10*time.Second))
 	if o.QueueBytes < minQueueBytes || o.CheckpointBytes < 0 || o.LogBytes < 0 {
 		return errors.New("ledger: Options: QueueBytes must be at least 16 MiB, " +
 			"CheckpointBytes and LogBytes not negative")

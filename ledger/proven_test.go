@@ -3,6 +3,7 @@ package ledger_test
 import (
 	"bytes"
 	"errors"
+	"fmt"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -13,48 +14,42 @@ import (
 	"go.etcd.io/bbolt"
 
 	"github.com/seqledger/seqledger/ledger"
+	"github.com/seqledger/seqledger/ledger/blockfile"
 	"github.com/seqledger/seqledger/ledger/machine"
+	"github.com/seqledger/seqledger/ledger/restore"
 	"github.com/seqledger/seqledger/ledger/verify"
 )
 
-// spilling makes spills of 16 KiB, and checkpoints that the tests below do not
-// reach.
-func spilling(dir string) ledger.Options {
+// rarely makes checkpoints that the tests below do not reach, and block files of a few
+// records.
+func rarely(dir string) ledger.Options {
 	return ledger.Options{Dir: dir, Logger: slog.New(slog.DiscardHandler), CheckpointBytes: 64 << 10}
 }
 
-const spilledWrites = 12
+const uncoveredWrites = 12
 
-// crashedAfterASpill is a directory as a crash leaves it right after a spill
-// that had the last write in it, too.
-func crashedAfterASpill(t *testing.T) (dir string) {
+// crashedBehindACheckpoint is a directory as a crash leaves it, with the blocks of
+// writes that no checkpoint covers.
+func crashedBehindACheckpoint(t *testing.T) (dir string) {
 	t.Helper()
 	live := t.TempDir()
-	l := open(t, spilling(live))
-	for sequence := uint64(1); sequence <= spilledWrites; sequence++ {
+	l := open(t, rarely(live))
+	for sequence := uint64(1); sequence <= uncoveredWrites; sequence++ {
 		mustWrite(t, l, appendWrite("c", sequence, bytes.Repeat([]byte{byte(sequence)}, 20<<10)), machine.Committed)
-		awaitSpill(t, l)
 	}
-	s := l.Stats()
-	if s.SpillSeconds.Count == 0 || s.SpillBytes < spilledWrites*20<<10 || s.CheckpointSeconds.Count != 0 {
-		t.Fatalf("%d spills of %d bytes and %d checkpoints", s.SpillSeconds.Count, s.SpillBytes,
-			s.CheckpointSeconds.Count)
-	}
-	dir = t.TempDir()
-	copySparse(t, dir, live)
-	closeLedger(t, l)
-	return dir
-}
-
-// awaitSpill waits until less is in memory than makes a spill.
-func awaitSpill(t *testing.T, l *ledger.Ledger) {
-	t.Helper()
-	for l.Stats().PendingBytes > 16<<10 {
-		if t.Context().Err() != nil {
-			t.Fatal("blocks wait in memory, and none is spilled")
+	for s := l.Stats(); s.BlockSyncBytes < uncoveredWrites*20<<9; s = l.Stats() { // half of them
+		if t.Context().Err() != nil || s.CheckpointSeconds.Count != 0 {
+			t.Fatalf("%d bytes of blocks are synced after %d checkpoints", s.BlockSyncBytes, s.CheckpointSeconds.Count)
 		}
 		runtime.Gosched()
 	}
+	dir = t.TempDir()
+	copySparse(t, dir, live)
+	if !aheadOfCheckpoint(t, dir) {
+		t.Fatal("the checkpoint covers all blocks")
+	}
+	closeLedger(t, l)
+	return dir
 }
 
 // damageEndOfLog flips a bit in the last batch of the log.
@@ -71,44 +66,41 @@ func damageEndOfLog(t *testing.T, dir string) {
 	}
 }
 
-// A crash leaves blocks ahead of the checkpoint. The replay makes them again.
-func TestStartAfterASpill(t *testing.T) {
+// A crash leaves blocks behind the checkpoint. The replay makes them again.
+func TestStartWithUncoveredBlocks(t *testing.T) {
 	t.Parallel()
-	dir := crashedAfterASpill(t)
+	dir := crashedBehindACheckpoint(t)
 	report, err := verify.Directory(t.Context(), dir, verify.Options{})
-	if err != nil || len(report.Problems) != 0 || report.Transactions != spilledWrites {
+	if err != nil || len(report.Problems) != 0 || report.Transactions != uncoveredWrites {
 		t.Fatalf("verify: %v %+v", err, report)
 	}
-	l := open(t, spilling(dir))
-	awaitSpill(t, l) // what a replay gathers does not wait for the next write
-	for sequence := uint64(1); sequence <= spilledWrites; sequence++ {
+	l := open(t, rarely(dir))
+	for sequence := uint64(1); sequence <= uncoveredWrites; sequence++ {
 		mustWrite(t, l, appendWrite("c", sequence, bytes.Repeat([]byte{byte(sequence)}, 20<<10)), machine.Replayed)
 	}
-	mustWrite(t, l, appendWrite("c", spilledWrites+1, make([]byte, 20<<10)), machine.Committed)
+	mustWrite(t, l, appendWrite("c", uncoveredWrites+1, make([]byte, 20<<10)), machine.Committed)
 	closeLedger(t, l)
 	report, err = verify.Directory(t.Context(), dir, verify.Options{})
-	if err != nil || len(report.Problems) != 0 || report.Transactions != spilledWrites+1 {
+	if err != nil || len(report.Problems) != 0 || report.Transactions != uncoveredWrites+1 {
 		t.Errorf("verify after the replay: %v %+v", err, report)
 	}
 }
 
-// Damage to the very last batch of the log looks like a torn write. A spill
-// that had it proves that it was whole, at every start and to Verify.
+// Damage to the very last batch of the log looks like a torn write. A block of it
+// proves that it was whole, at every start and to Verify.
 func TestLostEndOfTheLogIsNoticed(t *testing.T) {
 	t.Parallel()
-	dir := crashedAfterASpill(t)
+	dir := crashedBehindACheckpoint(t)
 	damageEndOfLog(t, dir)
-	state, err := os.ReadFile(filepath.Join(dir, "state.db"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	const what = "the log reaches to ledger index 12, but state.db proves that writes up to index 13 were decided"
+	before := storedState(t, dir)
+	const what = "the log reaches to the blocks of ledger index 12, but blocks proves that writes up to index 13 " +
+		"were decided"
 	report, err := verify.Directory(t.Context(), dir, verify.Options{})
 	if err != nil || len(report.Problems) == 0 || !strings.Contains(report.Problems[0].What, what) {
 		t.Errorf("verify: %v %+v", err, report)
 	}
 	for range 2 { // the first one must not do away with the proof
-		l, err := ledger.Open(t.Context(), spilling(dir))
+		l, err := ledger.Open(t.Context(), rarely(dir))
 		if err == nil {
 			_ = l.Close()
 			t.Fatal("a log that lost its end was opened")
@@ -118,54 +110,112 @@ func TestLostEndOfTheLogIsNoticed(t *testing.T) {
 			t.Errorf("open: %v", err)
 		}
 	}
-	if after, err := os.ReadFile(filepath.Join(dir, "state.db")); err != nil || len(after) != len(state) {
-		t.Errorf("the state file had %d bytes and has %d, %v", len(state), len(after), err)
+	if storedState(t, dir) != before {
+		t.Error("a refused start has changed the state file or the blocks")
 	}
 }
 
-// aheadOfCheckpoint tells whether a crash has left blocks ahead of the
-// checkpoint of a directory.
-func aheadOfCheckpoint(t *testing.T, dir string) (ahead bool) {
+// storedState returns the sizes of the state file and of the block files, and the
+// bytes of these.
+func storedState(t *testing.T, dir string) (all string) {
+	t.Helper()
+	info, err := os.Stat(filepath.Join(dir, "state.db"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	all = fmt.Sprint(info.Size())
+	for _, name := range blockFiles(t, dir) {
+		b, err := os.ReadFile(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		all += name + string(b)
+	}
+	return all
+}
+
+// blockFiles returns the paths of the block files of a directory.
+func blockFiles(t *testing.T, dir string) []string {
+	t.Helper()
+	names, err := filepath.Glob(filepath.Join(dir, "blocks", "*.blocks"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return names
+}
+
+// aheadOfCheckpoint tells whether a crash has left blocks behind what the checkpoint of
+// a directory covers.
+func aheadOfCheckpoint(t *testing.T, dir string) bool {
 	t.Helper()
 	db, err := bbolt.Open(filepath.Join(dir, "state.db"), 0o600, &bbolt.Options{ReadOnly: true})
 	if err != nil {
 		t.Fatal(err)
 	}
-	err = db.View(func(tx *bbolt.Tx) error {
+	var mark blockfile.Mark
+	err = db.View(func(tx *bbolt.Tx) (err error) {
 		const checksum = 4
-		ahead = len(tx.Bucket([]byte("seqledger")).Get([]byte("ahead"))) > checksum
-		return nil
+		sealed := tx.Bucket([]byte("seqledger")).Get([]byte("blocks"))
+		mark, err = blockfile.DecodeMark(sealed[:len(sealed)-checksum])
+		return err
 	})
 	if err := errors.Join(err, db.Close()); err != nil {
 		t.Fatal(err)
 	}
-	return ahead
+	for _, name := range blockFiles(t, dir) {
+		info, err := os.Stat(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		last := blockfile.Name(mark.Number)
+		if base := filepath.Base(name); base > last || base == last && info.Size() > mark.Length {
+			return true
+		}
+	}
+	return false
 }
 
-// A block ahead of the checkpoint is hidden until the replay has made it again;
-// verify must not take that for sound which a running ledger stops at.
-func TestVerifyFindsADamagedLeftover(t *testing.T) {
+// A block behind the checkpoint that a crash has torn is made again, wherever in it the
+// tear is.
+func TestTornBlocksAreMadeAgain(t *testing.T) {
 	t.Parallel()
-	dir := crashedAfterASpill(t)
-	db, err := bbolt.Open(filepath.Join(dir, "state.db"), 0o600, nil)
+	dir := crashedBehindACheckpoint(t)
+	names := blockFiles(t, dir)
+	content, err := os.ReadFile(names[0])
 	if err != nil {
 		t.Fatal(err)
 	}
-	err = db.Update(func(tx *bbolt.Tx) error {
-		bucket := tx.Bucket([]byte{byte(machine.TableBlocks)})
-		cursor := bucket.Cursor()
-		cursor.First()
-		key, value := cursor.Next() // neither the first nor the last, which every start looks at
-		damaged := bytes.Clone(value)
-		damaged[1_000] ^= 1
-		return bucket.Put(bytes.Clone(key), damaged)
-	})
-	if err := errors.Join(err, db.Close()); err != nil {
+	for at := 200; at < len(content); at += 7_001 {
+		content[at] ^= 1
+	}
+	if err := os.WriteFile(names[0], content, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for range 2 {
+		report, err := verify.Directory(t.Context(), dir, verify.Options{})
+		if err != nil || len(report.Problems) != 0 || report.Transactions != uncoveredWrites {
+			t.Fatalf("verify: %v %+v", err, report)
+		}
+		closeLedger(t, open(t, rarely(dir)))
+	}
+}
+
+// A log that is replayed onto blocks of another history is refused, by a start and by
+// verify.
+func TestBlocksOfAnotherHistoryAreRefused(t *testing.T) {
+	t.Parallel()
+	dir, other := crashedBehindACheckpoint(t), crashedBehindACheckpoint(t)
+	if err := errors.Join(os.RemoveAll(filepath.Join(dir, "blocks")),
+		os.Rename(filepath.Join(other, "blocks"), filepath.Join(dir, "blocks"))); err != nil {
 		t.Fatal(err)
 	}
 	report, err := verify.Directory(t.Context(), dir, verify.Options{})
 	if err != nil || len(report.Problems) == 0 {
-		t.Errorf("%d problems, %v", len(report.Problems), err)
+		t.Errorf("verify finds nothing: %v", err)
+	}
+	if l, err := ledger.Open(t.Context(), rarely(dir)); !verify.IsDamage(err) {
+		_ = l.Close()
+		t.Errorf("a start says %v", err)
 	}
 }
 
@@ -197,12 +247,11 @@ func diverged(t *testing.T) (dir string) {
 	crashed := t.TempDir()
 	copySparse(t, crashed, first) // before a checkpoint has the write
 	closeLedger(t, l)
-	state, err := os.ReadFile(filepath.Join(other, "state.db"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := os.WriteFile(filepath.Join(crashed, "state.db"), state, 0o600); err != nil {
-		t.Fatal(err)
+	for _, name := range []string{"state.db", "blocks"} {
+		to := filepath.Join(crashed, name)
+		if err := errors.Join(os.RemoveAll(to), os.Rename(filepath.Join(other, name), to)); err != nil {
+			t.Fatal(err)
+		}
 	}
 	// It is another program's state that this stands for, and no damage.
 	if err := os.Remove(filepath.Join(crashed, "state.sum")); err != nil {
@@ -212,7 +261,7 @@ func diverged(t *testing.T) (dir string) {
 }
 
 // TestReplayThatDecidesOtherwise: a start whose replay goes another way than the log
-// went is refused, although no block was written ahead of the checkpoint.
+// went is refused, although no block lies behind the checkpoint.
 func TestReplayThatDecidesOtherwise(t *testing.T) {
 	t.Parallel()
 	var dir string
@@ -234,7 +283,7 @@ func TestReplayThatDecidesOtherwise(t *testing.T) {
 		t.Errorf("verify finds nothing: %v", err)
 	}
 	copied := filepath.Join(t.TempDir(), "restored")
-	if _, err := ledger.RestoreDirectory(t.Context(), dir, restoreTo(copied)); !verify.IsDamage(err) {
+	if _, err := restore.Directory(t.Context(), dir, restoreTo(copied)); !verify.IsDamage(err) {
 		t.Errorf("a restore of it: %v", err)
 	}
 }

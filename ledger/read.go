@@ -12,28 +12,31 @@ import (
 	"github.com/seqledger/seqledger/ledger/raftlog"
 )
 
-// Nothing is applied while a View lasts, so every read takes part in how long a
-// write waits. Three rules keep that below two milliseconds:
+// Nothing is applied while a View lasts, so every read of what changes takes part in how
+// long a write waits. Three rules keep that below two milliseconds:
 //
-//   - A View reads something short. What is long is read in pieces ([Ledger.Pieces]),
-//     with the lock free between them.
+//   - A View reads something short: what a request needs of the tables, and of a chain of
+//     blocks where it ends.
 //   - Only as many Views run at once as half of the processors can run. The applier
 //     waits for all of them, and sixteen that share two processors take eight times as
 //     long; the other half is for the writes, which Views hold up by taking processor
 //     time, too. Views beyond that wait for their turn, in the order in which they came.
-//   - What needs no lock (encoding, hashing, sending) happens after the View.
+//   - What needs no lock happens after the View: encoding, hashing, sending, and reading
+//     what is in blocks ([Ledger.Blocks]), which never changes and may be on the disk.
+//
+// As many reads of blocks run at once, for the sake of the processors alone.
 
-// pieceTime is how long one View of Pieces goes on. It ends with the step during
+// pieceTime is after how long Pieces lets others have their turn. It ends with the step during
 // which the time is up. The clock decides where the pieces are cut, and never what
 // is read.
 const pieceTime = 200 * time.Microsecond
 
-// viewsAtOnce returns how many Views may run at once.
-func viewsAtOnce() int { return max(1, runtime.GOMAXPROCS(0)/2) }
+// readsAtOnce returns how many Views may run at once, and how many reads of blocks.
+func readsAtOnce() int { return max(1, runtime.GOMAXPROCS(0)/2) }
 
 // View calls read with a consistent view of the state that is as fresh as
 // every write acknowledged before the call. Applying waits while read runs, so
-// it must be short: read what is long in Pieces. read must not call View or Pieces.
+// it must be short: read what is in blocks afterwards. read must not call View.
 // ordered are the tables that read goes through in their order: what has changed in
 // them is sorted first, while the ledger goes on applying.
 func (l *Ledger) View(ctx context.Context, read func(v machine.View) error, ordered ...machine.Table) error {
@@ -49,35 +52,65 @@ func (l *Ledger) View(ctx context.Context, read func(v machine.View) error, orde
 // view is View of the state as it is here, which may be older than what another
 // node has acknowledged.
 func (l *Ledger) view(ctx context.Context, read func(v machine.View) error) error {
-	select {
-	case l.views <- struct{}{}:
-	default:
-		select {
-		case l.views <- struct{}{}:
-		case <-ctx.Done():
-			return context.Cause(ctx)
-		}
+	leave, err := turn(ctx, l.views)
+	if err != nil {
+		return err
 	}
-	defer func() { <-l.views }()
-	err := l.store.View(func(r machine.Reader) error { return read(l.machine.View(r)) })
+	defer leave()
+	err = l.store.View(func(r machine.Reader) error { return read(l.machine.View(r)) })
 	return l.readFailed(err)
 }
 
-// Pieces calls step again and again until it returns false or an error, in Views
-// of [pieceTime]. A step must be as short as a View. The state may change between
-// two steps, but not go back: a step finds at least what the step before found. A
-// caller that wants an answer of one moment reads in one step what changes, and
-// what does not (blocks, and what is in them) in the others. The error is the
-// step's, the storage's or the cause of ctx.
-func (l *Ledger) Pieces(ctx context.Context, step func(v machine.View) (more bool, err error)) error {
+// turn takes one of the places of a channel until leave is called.
+func turn(ctx context.Context, places chan struct{}) (leave func(), err error) {
+	select {
+	case places <- struct{}{}:
+	default:
+		select {
+		case places <- struct{}{}:
+		case <-ctx.Done():
+			return nil, context.Cause(ctx)
+		}
+	}
+	return func() { <-places }, nil
+}
+
+// Blocks calls read with the blocks of the ledger, among them that of every write that was
+// acknowledged before the call; what retention has dropped is a *machine.GoneError. Neither waits for the
+// other: blocks are applied while read runs, and read while something is applied.
+func (l *Ledger) Blocks(ctx context.Context, read func(b machine.Blocks) error) error {
+	if err := l.fresh(ctx); err != nil {
+		return err
+	}
+	return l.blocks(ctx, read)
+}
+
+func (l *Ledger) blocks(ctx context.Context, read func(b machine.Blocks) error) error {
+	leave, err := turn(ctx, l.blockReads)
+	if err != nil {
+		return err
+	}
+	defer leave()
+	horizon := *l.horizon.Load()
+	err = l.store.ViewBlocks(func(r machine.Reader) error { return read(machine.NewBlocks(r, horizon)) })
+	if errors.Is(err, machine.ErrDropped) { // the horizon has moved meanwhile
+		return &machine.GoneError{Horizon: l.horizon.Load().Index()}
+	}
+	return l.readFailed(err)
+}
+
+// Pieces calls step again and again until it returns false or an error, and lets
+// others have their turn each [pieceTime]. The error is the step's, the storage's or the
+// cause of ctx.
+func (l *Ledger) Pieces(ctx context.Context, step func(b machine.Blocks) (more bool, err error)) error {
 	if err := l.fresh(ctx); err != nil {
 		return err
 	}
 	for more := true; more; {
-		err := l.view(ctx, func(v machine.View) (err error) {
+		err := l.blocks(ctx, func(b machine.Blocks) (err error) {
 			began := time.Now()
 			for {
-				if more, err = step(v); err != nil || !more || time.Since(began) >= l.pieceTime {
+				if more, err = step(b); err != nil || !more || time.Since(began) >= l.pieceTime {
 					return err
 				}
 			}
@@ -94,22 +127,32 @@ func (l *Ledger) Pieces(ctx context.Context, step func(v machine.View) (more boo
 	return nil
 }
 
+// Chain returns the chain of blocks of a scope, with those of every write that was
+// acknowledged before the call.
+func (l *Ledger) Chain(ctx context.Context, scope machine.Scope) (c *machine.Chain, err error) {
+	err = l.View(ctx, func(v machine.View) (err error) {
+		c, err = v.Chain(scope)
+		return err
+	})
+	return c, err
+}
+
 // partBytes is how many bytes of transactions one step reads, at least one
 // transaction.
 const partBytes = 64 << 10
 
 // VisitBlock calls visit for the transactions of a block from a position on, in
-// order, until visit returns false. The block is read in Pieces and visit is called
+// order, until visit returns false. The block is read in parts and visit is called
 // between them, so that a reader of a large block holds no more of it than it
 // keeps. The header is that of the block, also when nothing is visited. The error
 // is ErrNotFound of package machine where there is no such block.
 func (l *Ledger) VisitBlock(
-	ctx context.Context, scope machine.Scope, height uint64, from uint32, visit func(machine.Transaction) bool,
+	ctx context.Context, chain *machine.Chain, height uint64, from uint32, visit func(machine.Transaction) bool,
 ) (header machine.BlockHeader, err error) {
 	for {
 		var part machine.BlockPart
-		err := l.View(ctx, func(v machine.View) (err error) {
-			part, err = v.BlockPart(scope, height, from, partBytes)
+		err := l.Blocks(ctx, func(b machine.Blocks) (err error) {
+			part, err = b.BlockPart(chain, height, from, partBytes)
 			return err
 		})
 		if err != nil {
@@ -130,11 +173,11 @@ func (l *Ledger) VisitBlock(
 
 // BlockTree returns the Merkle tree of a block, which makes the proofs of its
 // transactions.
-func (l *Ledger) BlockTree(ctx context.Context, scope machine.Scope, height uint64) (*machine.BlockTree, error) {
+func (l *Ledger) BlockTree(ctx context.Context, chain *machine.Chain, height uint64) (*machine.BlockTree, error) {
 	var header machine.BlockHeader
 	var leaves []machine.Hash
-	err := l.Pieces(ctx, func(v machine.View) (bool, error) {
-		h, some, err := v.LeafHashes(scope, height, uint32(len(leaves)), partBytes)
+	err := l.Pieces(ctx, func(b machine.Blocks) (bool, error) {
+		h, some, err := b.LeafHashes(chain, height, uint32(len(leaves)), partBytes)
 		header, leaves = h, append(leaves, some...)
 		return len(leaves) < int(h.TxCount), err
 	})

@@ -4,7 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"iter"
 	"log/slog"
+	"math"
 	"reflect"
 	"runtime"
 	"strings"
@@ -99,26 +101,89 @@ func TestViewWaitsForItsTurn(t *testing.T) {
 	}
 }
 
-// Writes are applied between the pieces of a read, however many there are.
-func TestWritesGoOnBetweenPieces(t *testing.T) {
+// What is in blocks is read while an entry is being applied, and so under its lock: headers,
+// transactions, receipts, proofs, long values, and a Watch that has blocks ahead of it.
+func TestBlocksAreReadWhileAnEntryIsApplied(t *testing.T) {
 	t.Parallel()
-	l := newReadLedger(t)
-	written := make(chan struct{})
-	var first uint64
-	err := l.Pieces(t.Context(), func(v machine.View) (bool, error) {
-		if first == 0 {
-			first = v.Index()
-			go func() { // ends with the write; received below
-				defer close(written)
-				commitPayloads(t, l, "c", "x")
-			}()
-		}
-		return v.Index() == first, nil
-	})
+	l, err := Open(t.Context(), Options{Dir: t.TempDir(), Logger: slog.New(slog.DiscardHandler)})
 	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = l.Close() }() // the store is stopped below
+	long := strings.Repeat("v", 1_000)
+	write := machine.Write{
+		Scope: testScope, ClientID: "c", Actor: "client:test", Sequence: 1,
+		Operations: []machine.Operation{{Kind: machine.OpSetEntity, Key: []byte("k"), Value: []byte(long)}},
+	}
+	s, err := l.Submit(t.Context(), commandsOf(t, &write))
+	if err != nil {
+		t.Fatal(err)
+	}
+	outcomes, err := s.Wait(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	index := outcomes[0].Index
+	for i := range 3 {
+		commitPayloads(t, l, fmt.Sprint("d", i), "x")
+	}
+	var value machine.EntityRef
+	var id machine.TxID
+	if err := l.View(t.Context(), func(v machine.View) (err error) {
+		id = v.TxIDAt(index)
+		value, err = v.EntityRef(testScope, "k")
+		return err
+	}); err != nil {
+		t.Fatal(err)
+	}
+	chain, err := l.Chain(t.Context(), testScope)
+	if err != nil || chain.Height != 4 {
+		t.Fatal(chain, err)
+	}
+	reads := func() error {
+		tree, err := l.BlockTree(t.Context(), chain, 1)
+		if err != nil {
+			return err
+		}
+		if proof, err := tree.Proof(0); err != nil || proof.Header.Height != 1 {
+			return fmt.Errorf("proof of %+v: %w", proof.Header, err)
+		}
+		all := func(machine.Transaction) bool { return true }
+		if _, err := l.VisitBlock(t.Context(), chain, 2, 0, all); err != nil {
+			return err
+		}
+		return l.Blocks(t.Context(), func(b machine.Blocks) error {
+			scope, scopeErr := b.TransactionScope(id)
+			x, transactionErr := b.Transaction(id)
+			receipt, receiptErr := b.ReceiptAt(index)
+			header, headerErr := b.BlockHeader(chain, 4)
+			err := errors.Join(scopeErr, transactionErr, receiptErr, headerErr, b.ReadValue(&value))
+			if err == nil && (scope != testScope || x.Index != index || receipt.Index != index || header.Height != 4 ||
+				string(value.Value) != long) {
+				err = fmt.Errorf("%v, %+v, %+v, %+v, %q", scope, x, receipt, header, value.Value)
+			}
+			return err
+		})
+	}
+	watched, stop := iter.Pull2(l.Watch(t.Context(), testScope, 1))
+	defer stop()
+	if header, err, _ := watched(); err != nil || header.Height != 1 { // it has looked where the chain ends
+		t.Fatal(header, err)
+	}
+	failure := errors.New("nothing is applied")
+	at := l.store.Applied()
+	at.Index++
+	err = l.store.Update(at, func(machine.Tx) error {
+		for height := uint64(2); height <= 4; height++ {
+			if header, err, _ := watched(); err != nil || header.Height != height {
+				return fmt.Errorf("watched %+v, want height %d: %w", header, height, err)
+			}
+		}
+		return errors.Join(reads(), failure)
+	})
+	if !errors.Is(err, failure) || strings.Contains(err.Error(), "\n") {
 		t.Error(err)
 	}
-	<-written
 }
 
 // Pieces ends with what its steps say, and with its context.
@@ -127,7 +192,7 @@ func TestPiecesEnd(t *testing.T) {
 	l := newReadLedger(t)
 	failure := errors.New("enough")
 	steps := 0
-	if err := l.Pieces(t.Context(), func(machine.View) (bool, error) {
+	if err := l.Pieces(t.Context(), func(machine.Blocks) (bool, error) {
 		steps++
 		return true, failure
 	}); !errors.Is(err, failure) || steps != 1 {
@@ -135,7 +200,7 @@ func TestPiecesEnd(t *testing.T) {
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	steps = 0
-	err := l.Pieces(ctx, func(machine.View) (bool, error) {
+	err := l.Pieces(ctx, func(machine.Blocks) (bool, error) {
 		steps++
 		cancel()
 		return true, nil
@@ -154,9 +219,13 @@ func TestBlocksInPieces(t *testing.T) {
 		payloads = append(payloads, strings.Repeat(fmt.Sprint(i), 10_000))
 	}
 	commitPayloads(t, l, "c", payloads...)
-	var want machine.Block
-	if err := l.View(t.Context(), func(v machine.View) (err error) {
-		want, err = v.Block(testScope, 1)
+	chain, err := l.Chain(t.Context(), testScope)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var want machine.BlockPart
+	if err := l.Blocks(t.Context(), func(b machine.Blocks) (err error) {
+		want, err = b.BlockPart(chain, 1, 0, math.MaxInt)
 		return err
 	}); err != nil {
 		t.Fatal(err)
@@ -164,24 +233,23 @@ func TestBlocksInPieces(t *testing.T) {
 	if len(want.Transactions) != len(payloads) {
 		t.Fatalf("the block has %d transactions", len(want.Transactions))
 	}
-	var got machine.Block
-	var err error
-	got.Header, err = l.VisitBlock(t.Context(), testScope, 1, 0, func(x machine.Transaction) bool {
-		got.Transactions = append(got.Transactions, x)
+	var all []machine.Transaction
+	header, err := l.VisitBlock(t.Context(), chain, 1, 0, func(x machine.Transaction) bool {
+		all = append(all, x)
 		return true
 	})
-	if err != nil || !reflect.DeepEqual(got, want) {
+	if err != nil || header != want.Header || !reflect.DeepEqual(all, want.Transactions) {
 		t.Errorf("another block, %v", err)
 	}
 	var some []machine.Transaction
-	header, err := l.VisitBlock(t.Context(), testScope, 1, 7, func(x machine.Transaction) bool {
+	header, err = l.VisitBlock(t.Context(), chain, 1, 7, func(x machine.Transaction) bool {
 		some = append(some, x)
 		return len(some) < 9
 	})
 	if err != nil || header != want.Header || !reflect.DeepEqual(some, want.Transactions[7:16]) {
 		t.Errorf("from 7 on: %d transactions, %v", len(some), err)
 	}
-	tree, err := l.BlockTree(t.Context(), testScope, 1)
+	tree, err := l.BlockTree(t.Context(), chain, 1)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -196,8 +264,8 @@ func TestBlocksInPieces(t *testing.T) {
 		}
 	}
 	for _, height := range []uint64{0, 2} {
-		_, blockErr := l.VisitBlock(t.Context(), testScope, height, 0, func(machine.Transaction) bool { return true })
-		_, treeErr := l.BlockTree(t.Context(), testScope, height)
+		_, blockErr := l.VisitBlock(t.Context(), chain, height, 0, func(machine.Transaction) bool { return true })
+		_, treeErr := l.BlockTree(t.Context(), chain, height)
 		if !errors.Is(blockErr, machine.ErrNotFound) || !errors.Is(treeErr, machine.ErrNotFound) {
 			t.Errorf("height %d: %v, %v", height, blockErr, treeErr)
 		}

@@ -18,6 +18,7 @@ import (
 	"github.com/seqledger/seqledger/ledger/backupfile"
 	"github.com/seqledger/seqledger/ledger/datadir"
 	"github.com/seqledger/seqledger/ledger/machine"
+	"github.com/seqledger/seqledger/ledger/restore"
 	"github.com/seqledger/seqledger/ledger/verify"
 )
 
@@ -68,14 +69,14 @@ func restoreChild(dir string) error {
 		return err
 	}
 	s := &suicide{Handler: slog.DiscardHandler, left: step}
-	o := ledger.RestoreOptions{Dir: dir, Logger: slog.New(s)}
+	o := restore.Options{Dir: dir, Logger: slog.New(s)}
 	if info, err := os.Stat(source); err == nil && info.IsDir() {
 		o.Progress = func(done, total int64) { // each chunk is like the next one
 			if done == total || done <= 512<<10 {
 				s.step()
 			}
 		}
-		_, err = ledger.RestoreDirectory(context.Background(), source, o)
+		_, err = restore.Directory(context.Background(), source, o)
 		return err
 	}
 	backup, err := os.Open(source)
@@ -83,7 +84,7 @@ func restoreChild(dir string) error {
 		return err
 	}
 	s.backup = backup
-	_, err = ledger.Restore(context.Background(), s, o)
+	_, err = restore.Backup(context.Background(), s, o)
 	return err
 }
 
@@ -194,7 +195,7 @@ func killedRestore(t *testing.T, from, dir string, step int, info backupfile.Inf
 func restoreFrom(t *testing.T, from, dir string) error {
 	t.Helper()
 	if info, err := os.Stat(from); err == nil && info.IsDir() {
-		_, err = ledger.RestoreDirectory(t.Context(), from, restoreTo(dir))
+		_, err = restore.Directory(t.Context(), from, restoreTo(dir))
 		return err
 	}
 	backup, err := os.Open(from)
@@ -202,7 +203,7 @@ func restoreFrom(t *testing.T, from, dir string) error {
 		return err
 	}
 	defer backup.Close()
-	_, err = ledger.Restore(t.Context(), backup, restoreTo(dir))
+	_, err = restore.Backup(t.Context(), backup, restoreTo(dir))
 	return err
 }
 
@@ -239,7 +240,7 @@ func TestRestoreRefusesFullDirectory(t *testing.T) {
 	for dir, want := range map[string]string{aLedger: "holds a ledger already", other: "letter.txt",
 		inUse: "holds a ledger already"} {
 		before := listing(t, dir)
-		_, err := ledger.Restore(t.Context(), bytes.NewReader(backup), restoreTo(dir))
+		_, err := restore.Backup(t.Context(), bytes.NewReader(backup), restoreTo(dir))
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v, want %q", dir, err, want)
 		}
@@ -280,7 +281,7 @@ func TestRestoreRefusesDamage(t *testing.T) {
 		"changed": append(bytes.Clone(backup[:len(backup)-1]), backup[len(backup)-1]^1),
 	} {
 		dir := filepath.Join(t.TempDir(), "restored")
-		_, err := ledger.Restore(t.Context(), bytes.NewReader(b), restoreTo(dir))
+		_, err := restore.Backup(t.Context(), bytes.NewReader(b), restoreTo(dir))
 		if _, ok := errors.AsType[*backupfile.DamageError](err); !ok {
 			t.Errorf("%s: %v", name, err)
 		}
@@ -290,7 +291,7 @@ func TestRestoreRefusesDamage(t *testing.T) {
 		if _, err := ledger.Open(t.Context(), ledger.Options{Dir: dir}); !errors.Is(err, datadir.ErrRestoring) {
 			t.Errorf("%s: a start says %v", name, err)
 		}
-		if _, err := ledger.Restore(t.Context(), bytes.NewReader(backup), restoreTo(dir)); err != nil {
+		if _, err := restore.Backup(t.Context(), bytes.NewReader(backup), restoreTo(dir)); err != nil {
 			t.Errorf("%s: the good one afterwards: %v", name, err)
 		}
 	}

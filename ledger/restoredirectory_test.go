@@ -14,6 +14,7 @@ import (
 	"github.com/seqledger/seqledger/ledger"
 	"github.com/seqledger/seqledger/ledger/datadir"
 	"github.com/seqledger/seqledger/ledger/machine"
+	"github.com/seqledger/seqledger/ledger/restore"
 	"github.com/seqledger/seqledger/ledger/verify"
 )
 
@@ -66,7 +67,7 @@ func TestRestoreDirectoryGivesOutNothingTwice(t *testing.T) {
 
 		before := contents(t, copied)
 		dir := filepath.Join(t.TempDir(), "restored")
-		info, err := ledger.RestoreDirectory(t.Context(), copied, restoreTo(dir))
+		info, err := restore.Directory(t.Context(), copied, restoreTo(dir))
 		if err != nil {
 			t.Fatalf("stopped %v: %v", stopped, err)
 		}
@@ -92,16 +93,16 @@ func TestRestoreDirectoryGivesOutNothingTwice(t *testing.T) {
 	}
 }
 
-// Blocks that were spilled ahead of the checkpoint are in the copy, too.
-func TestRestoreDirectoryAfterASpill(t *testing.T) {
+// Blocks behind the checkpoint are in the copy, too.
+func TestRestoreDirectoryWithUncoveredBlocks(t *testing.T) {
 	t.Parallel()
-	crashed := crashedAfterASpill(t)
+	crashed := crashedBehindACheckpoint(t)
 	dir := filepath.Join(t.TempDir(), "restored")
-	if _, err := ledger.RestoreDirectory(t.Context(), crashed, restoreTo(dir)); err != nil {
+	if _, err := restore.Directory(t.Context(), crashed, restoreTo(dir)); err != nil {
 		t.Fatal(err)
 	}
 	report, err := verify.Directory(t.Context(), dir, verify.Options{})
-	if err != nil || len(report.Problems) != 0 || report.Transactions != spilledWrites {
+	if err != nil || len(report.Problems) != 0 || report.Transactions != uncoveredWrites {
 		t.Errorf("verify: %v %+v", err, report)
 	}
 }
@@ -114,7 +115,7 @@ func TestRestoreDirectoryRefusesItsSource(t *testing.T) {
 		t.Fatal(err)
 	}
 	open(t, ledger.Options{Dir: inUse})
-	if _, err := ledger.Restore(t.Context(), strings.NewReader("no backup"), restoreTo(half)); err == nil {
+	if _, err := restore.Backup(t.Context(), strings.NewReader("no backup"), restoreTo(half)); err == nil {
 		t.Fatal("a letter was restored")
 	}
 	for source, want := range map[string]string{
@@ -122,7 +123,7 @@ func TestRestoreDirectoryRefusesItsSource(t *testing.T) {
 		filepath.Join(foreign, "absent"): "no such file", filepath.Join(foreign, "letter.txt"): "letter.txt",
 	} {
 		dir := filepath.Join(t.TempDir(), "restored")
-		if _, err := ledger.RestoreDirectory(t.Context(), source, restoreTo(dir)); err == nil ||
+		if _, err := restore.Directory(t.Context(), source, restoreTo(dir)); err == nil ||
 			!strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v, want %q", source, err, want)
 		}
@@ -153,7 +154,7 @@ func TestRestoreDirectoryRefusesDamage(t *testing.T) {
 		}
 	}
 	for name, damage := range map[string]func(dir string) error{
-		"payload":    flip("state.db", "needle-123"),
+		"payload":    flip("blocks/0000000001.blocks", "needle-123"),
 		"entity":     flip("state.db", "hay-290"),
 		"cut state":  func(dir string) error { return os.Truncate(filepath.Join(dir, "state.db"), 20_000) },
 		"lost state": func(dir string) error { return os.Remove(filepath.Join(dir, "state.db")) },
@@ -164,7 +165,7 @@ func TestRestoreDirectoryRefusesDamage(t *testing.T) {
 		if err := damage(copied); err != nil {
 			t.Fatal(name, err)
 		}
-		_, err := ledger.RestoreDirectory(t.Context(), copied, restoreTo(dir))
+		_, err := restore.Directory(t.Context(), copied, restoreTo(dir))
 		if err == nil || name != "lost state" && !verify.IsDamage(err) {
 			t.Errorf("%s: %v", name, err)
 		}
@@ -174,7 +175,7 @@ func TestRestoreDirectoryRefusesDamage(t *testing.T) {
 		if _, err := ledger.Open(t.Context(), ledger.Options{Dir: dir}); !errors.Is(err, datadir.ErrRestoring) {
 			t.Errorf("%s: a start says %v", name, err)
 		}
-		if _, err := ledger.RestoreDirectory(t.Context(), source, restoreTo(dir)); err != nil {
+		if _, err := restore.Directory(t.Context(), source, restoreTo(dir)); err != nil {
 			t.Errorf("%s: the good one afterwards: %v", name, err)
 		}
 	}

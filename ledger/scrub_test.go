@@ -1,6 +1,7 @@
 package ledger
 
 import (
+	"bytes"
 	"errors"
 	"log/slog"
 	"os"
@@ -15,7 +16,7 @@ import (
 )
 
 // TestScrubStopsTheNode: a page that is damaged while the node runs, and that nothing reads, stops
-// it; whoever operates it sees before that how far the scrub is.
+// it; the counters tell before that how far the scrub is.
 func TestScrubStopsTheNode(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -31,7 +32,7 @@ func TestScrubStopsTheNode(t *testing.T) {
 		case <-time.After(time.Millisecond):
 		}
 	}
-	if s := l.Stats(); s.ScrubbedPages == 0 || s.ScrubPages == 0 || s.LastScrub.IsZero() {
+	if s := l.Stats(); s.ScrubbedPages == 0 || s.ScrubBytes == 0 || s.LastScrub.IsZero() {
 		t.Errorf("%+v", s)
 	}
 	state := filepath.Join(dir, "state.db")
@@ -56,6 +57,46 @@ func TestScrubStopsTheNode(t *testing.T) {
 		machine.ErrCorrupt) {
 		t.Error("opened again:", err)
 	}
+}
+
+// TestScrubOfBlocksStopsTheNode: a block that is damaged while the node runs, and that nothing reads,
+// stops it.
+func TestScrubOfBlocksStopsTheNode(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	l, err := Open(t.Context(), Options{Logger: slog.New(slog.DiscardHandler), Dir: dir, ScrubBytes: 1 << 30,
+		scrubInterval: time.Nanosecond})
+	if err != nil {
+		t.Fatal(err)
+	}
+	commitPayloads(t, l, "c", strings.Repeat("needle", 1_000))
+	for rounds := l.Stats().ScrubRounds; !t.Failed() && l.Stats().ScrubRounds < rounds+2; {
+		select {
+		case <-l.Failed():
+			t.Fatal(l.Err())
+		case <-time.After(time.Millisecond):
+		}
+	}
+	if s := l.Stats(); s.ScrubbedBlockBytes < 6_000 || s.ScrubBytes < uint64(s.BlockBytes) || s.BlockBytes < 6_000 {
+		t.Errorf("%+v", s)
+	}
+	name := filepath.Join(dir, "blocks", "0000000001.blocks")
+	content, err := os.ReadFile(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	file, err := os.OpenFile(name, os.O_RDWR, 0)
+	if err == nil {
+		_, err = file.WriteAt([]byte{'m'}, int64(bytes.Index(content, []byte("needle"))))
+	}
+	if err = errors.Join(err, file.Close()); err != nil {
+		t.Fatal(err)
+	}
+	<-l.Failed()
+	if err := l.Err(); !errors.Is(err, machine.ErrCorrupt) || !strings.Contains(err.Error(), filepath.Base(name)) {
+		t.Error(err)
+	}
+	_ = l.Close() // it says the same
 }
 
 // TestMissingPageSumsAreMadeAnew: a directory of a program of before has none, and neither has one

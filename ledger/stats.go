@@ -22,7 +22,8 @@ func (l *Ledger) Stats() stats.Stats {
 		TimeJumps: c.timeJumps.Load(),
 
 		ScrubbedPages: c.scrubbed.Load(), ScrubRounds: c.scrubRounds.Load(), ScrubPosition: c.scrubPosition.Load(),
-		ScrubPages: l.store.ScrubPages(),
+		ScrubBytes:         l.store.ScrubPages()*uint64(l.store.PageSize()) + uint64(l.store.BlockBytes()),
+		ScrubbedBlockBytes: c.scrubbedBlocks.Load(),
 
 		KeyWaiters:  l.keys.len(),
 		Keyed:       l.keyedCounters.stats(),
@@ -34,7 +35,10 @@ func (l *Ledger) Stats() stats.Stats {
 
 		PendingBytes: l.store.PendingBytes(), CheckpointSeconds: c.checkpoints.Distribution(),
 		CheckpointBytes: c.checkpointBytes.Load(), LastCheckpoint: time.Unix(0, c.lastCheckpoint.Load()),
-		SpillSeconds: c.spills.Distribution(), SpillBytes: c.spillBytes.Load(),
+		BlockSyncSeconds: c.blockSyncs.Distribution(), BlockSyncBytes: c.blockSyncBytes.Load(),
+		BlockBytes:   l.store.BlockBytes(),
+		DroppedFiles: c.droppedFiles.Load(), DroppedBytes: c.droppedBytes.Load(), CarriedValues: c.carried.Load(),
+		Archive:     l.archiveStats(),
 		Truncations: c.truncates.Load(), LogPendingBytes: l.log.BytesSinceTruncate(),
 
 		CacheHits: l.cache.hits.Load(), CacheMisses: l.cache.misses.Load(), CacheEvictions: l.cache.evicted.Load(),
@@ -83,11 +87,13 @@ type counters struct {
 	checkpoints     stats.Histogram
 	checkpointBytes atomic.Uint64
 	lastCheckpoint  atomic.Int64 // Unix nanoseconds
-	spills          stats.Histogram
-	spillBytes      atomic.Uint64
+	blockSyncs      stats.Histogram
+	blockSyncBytes  atomic.Uint64
 
-	scrubbed, scrubRounds, scrubPosition atomic.Uint64
-	lastScrub                            atomic.Int64 // Unix nanoseconds; 0 before the first
+	droppedFiles, droppedBytes, carried atomic.Uint64
+
+	scrubbed, scrubbedBlocks, scrubRounds, scrubPosition atomic.Uint64
+	lastScrub                                            atomic.Int64 // Unix nanoseconds; 0 before the first
 
 	opened            time.Time
 	recoveryTook      atomic.Int64 // nanoseconds
@@ -101,7 +107,7 @@ func (c *counters) begin() {
 	c.stored.Scale = stats.Durations
 	c.applied.Scale = stats.Durations
 	c.checkpoints.Scale = stats.Durations
-	c.spills.Scale = stats.Durations
+	c.blockSyncs.Scale = stats.Durations
 	c.opened = time.Now()
 	c.lastCheckpoint.Store(c.opened.UnixNano())
 }
@@ -119,9 +125,9 @@ func (c *counters) checkpointed(began time.Time, bytes int64) {
 	c.lastCheckpoint.Store(time.Now().UnixNano())
 }
 
-func (c *counters) spilled(began time.Time, bytes int64) {
-	c.spills.Since(began)
-	c.spillBytes.Add(uint64(bytes))
+func (c *counters) syncedBlocks(began time.Time, bytes int64) {
+	c.blockSyncs.Since(began)
+	c.blockSyncBytes.Add(uint64(bytes))
 }
 
 // setEvictions keeps a copy that Stats may read beside the applier. Rounds are

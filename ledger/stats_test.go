@@ -4,6 +4,7 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -57,6 +58,21 @@ func TestStatsOfWrites(t *testing.T) {
 }
 
 // TestStatsOfCheckpoints: a checkpoint is counted once it wrote something, and
+// TestObserveApply: each applied entry is observed from its beginning to its end.
+func TestObserveApply(t *testing.T) {
+	t.Parallel()
+	var begun, ended atomic.Uint64
+	l := open(t, ledger.Options{ObserveApply: func() func() {
+		begun.Add(1)
+		return func() { ended.Add(1) }
+	}})
+	mustWrite(t, l, appendWrite("a", 1, []byte("x")), machine.Committed)
+	mustWrite(t, l, appendWrite("a", 3, []byte("x")), machine.SequenceGap)
+	if entries := l.Stats().Entries; begun.Load() != entries || ended.Load() != entries {
+		t.Errorf("%d applies begun, %d ended, want %d", begun.Load(), ended.Load(), entries)
+	}
+}
+
 // the age of the last one begins anew.
 func TestStatsOfCheckpoints(t *testing.T) {
 	t.Parallel()

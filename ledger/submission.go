@@ -2,6 +2,7 @@ package ledger
 
 import (
 	"context"
+	"encoding/binary"
 	"errors"
 	"slices"
 	"sync"
@@ -22,12 +23,26 @@ type Submission struct {
 	err       error
 	done      chan struct{} // nil: nothing had to be proposed
 	exclusive bool          // it has an entry to itself
+	origin    origin        // of all commands; the zero one if there are several, or none is known
+	large     bool          // one of the commands is large; see takeSmall
 
 	cost     int64
 	budget   *semaphore.Weighted // that cost was taken from
 	proposed int                 // commands; belongs to the commit loop
 	decided  int                 // commands; belongs to the answer loop
 	logged   bool                // a part of it is, or may be, in the log; the same
+}
+
+// origin is what decides whether commands may be taken in another order than they came in.
+type origin struct {
+	scope machine.Scope
+	actor string
+}
+
+// ordered reports whether commands of two origins keep their order: those of a scope, which has streams
+// and conditions, and those of an actor, which may have sent them one after the other.
+func (o origin) ordered(other origin) bool {
+	return o.scope == other.scope || o.actor == other.actor
 }
 
 // queuedCommand is one command of a submission.
@@ -41,6 +56,8 @@ type queue struct {
 	mu    sync.Mutex
 	items []*Submission
 	wake  chan struct{} // has room for one
+	// yielded: the last entry was taken from behind a large command; see takeSmall.
+	yielded bool
 }
 
 // span is some commands of a submission in one log entry.
@@ -87,16 +104,37 @@ type encodeBuffer struct {
 
 var encodeBuffers = sync.Pool{New: func() any { return new(encodeBuffer) }}
 
-func (s *Submission) addWrite(c *machine.Command) { s.add(c.Encoded(), decide.CommandWork(c)) }
+// free gives the memory to the next write.
+func (b *encodeBuffer) free() {
+	b.command[0] = machine.Command{}
+	encodeBuffers.Put(b)
+}
+
+func (s *Submission) addWrite(c *machine.Command) {
+	w := c.Write()
+	s.addFrom(origin{w.Scope, w.Actor}, c.Encoded(), decide.CommandWork(c))
+}
 
 func (s *Submission) addKeyedWrite(w *machine.KeyedWrite) {
-	s.add(machine.AppendKeyedWrite(nil, w), decide.Work(w.Operations))
+	s.addFrom(origin{w.ID.Scope, w.Actor}, machine.AppendKeyedWrite(nil, w), decide.Work(w.Operations))
+}
+
+// addFrom adds a command whose origin is known.
+func (s *Submission) addFrom(from origin, command []byte, work int) {
+	if len(s.commands) == 0 {
+		s.origin = from
+	}
+	if s.origin != from {
+		s.origin = origin{}
+	}
+	s.add(command, work)
 }
 
 func (s *Submission) add(command []byte, work int) {
-	s.frames = machine.AppendFramed(s.frames, command)
+	s.frames = machine.AppendFramed(slices.Grow(s.frames, len(command)+binary.MaxVarintLen32), command)
 	s.commands = append(s.commands, queuedCommand{len(s.frames), work})
 	s.cost += int64(len(command)) + commandOverhead
+	s.large = s.large || len(command) >= largeCommand
 }
 
 // Wait returns one outcome for each command once all are decided. When ctx
@@ -127,19 +165,17 @@ func (q *queue) take(limit int) (spans []span, commands, size int) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	entry := decide.NewEntry(limit)
+	if q.yielded = !q.yielded && q.takeSmall(&entry, &spans); q.yielded {
+		return spans, entry.Commands, entry.Bytes
+	}
 	for len(q.items) > 0 && !entry.Full() {
 		s := q.items[0]
 		if s.exclusive && entry.Commands > 0 {
 			break // the next one is its own
 		}
-		p := span{s, s.proposed, s.proposed}
-		for p.to < len(s.commands) && entry.Take(s.commands[p.to].end-s.start(p.to), s.commands[p.to].work) {
-			p.to++
-		}
-		if p.to > p.from {
+		if p := s.take(&entry); p.to > p.from {
 			spans = append(spans, p)
 		}
-		s.proposed = p.to
 		if s.proposed < len(s.commands) {
 			break
 		}
@@ -150,6 +186,74 @@ func (q *queue) take(limit int) (spans []span, commands, size int) {
 		}
 	}
 	return spans, entry.Commands, entry.Bytes
+}
+
+// take proposes as many commands as the entry takes.
+func (s *Submission) take(entry *decide.Entry) span {
+	p := span{s, s.proposed, s.proposed}
+	for p.to < len(s.commands) && entry.Take(s.commands[p.to].end-s.start(p.to), s.commands[p.to].work) {
+		p.to++
+	}
+	s.proposed = p.to
+	return p
+}
+
+const (
+	// largeCommand is the size in bytes from which a command lets small ones pass.
+	largeCommand = 64 << 10
+	// maxLookahead and maxPassed bound what takeSmall looks at: submissions, and origins whose
+	// commands it leaves where they are.
+	maxLookahead = 1_024
+	maxPassed    = 16
+)
+
+// takeSmall fills an entry with submissions of small commands from behind a large command at the
+// front of the queue, and reports whether there are any. A small write then shares neither the sync of
+// a write of some mebibytes, which takes tens of milliseconds, nor the queue of those behind it. The
+// large command goes into the next entry, so that it waits for one entry at most. Only commands of
+// other scopes and actors pass it. mu is held.
+func (q *queue) takeSmall(entry *decide.Entry, spans *[]span) bool {
+	if len(q.items) < 2 || !q.items[0].large || !q.items[0].startsLarge() {
+		return false
+	}
+	var passed []origin
+	left := q.items[:0] // what is looked at and not taken
+	seen := 0
+	for _, s := range q.items[:min(len(q.items), maxLookahead)] {
+		if s.exclusive || s.origin == (origin{}) || entry.Full() || len(passed) == maxPassed {
+			break
+		}
+		seen++
+		if slices.ContainsFunc(passed, s.origin.ordered) || s.proposed > 0 || s.large || !s.fits(entry) {
+			if left = append(left, s); !slices.Contains(passed, s.origin) {
+				passed = append(passed, s.origin)
+			}
+			continue
+		}
+		*spans = append(*spans, s.take(entry))
+	}
+	if len(*spans) > 0 {
+		n := copy(q.items[len(left):], q.items[seen:])
+		clear(q.items[len(left)+n:])
+		q.items = q.items[:len(left)+n]
+	}
+	return len(*spans) > 0
+}
+
+// startsLarge reports whether the next command is large.
+func (s *Submission) startsLarge() bool {
+	return s.commands[s.proposed].end-s.start(s.proposed) >= largeCommand
+}
+
+// fits reports whether the entry takes the whole submission. It changes nothing.
+func (s *Submission) fits(entry *decide.Entry) bool {
+	rest := *entry
+	for i := range s.commands {
+		if !rest.Take(s.commands[i].end-s.start(i), s.commands[i].work) {
+			return false
+		}
+	}
+	return true
 }
 
 // start returns where a command begins in frames.

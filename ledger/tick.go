@@ -28,7 +28,7 @@ func (s *standing) get() machine.Check {
 }
 
 // tickLoop moves ledger time while clients are silent, if a stream or an entity
-// is due. Without it an idle ledger would expire nothing: ledger time moves with
+// is due. Without it an idle ledger would expire nothing, because ledger time moves with
 // commands alone.
 func (l *Ledger) tickLoop() {
 	defer l.loops.Done()
@@ -57,7 +57,7 @@ const presenceInterval = 24 * time.Hour
 
 // tick proposes as many ticks as are missing to the next eviction pass, if the
 // ledger is idle and something is due, or one if it is time for one. An error
-// needs no answer: either the ledger stops, or the next tick tries again.
+// needs no answer, because either the ledger stops, or the next tick tries again.
 func (l *Ledger) tick() {
 	idle := time.Duration(l.clock.now() - l.lastProposed.Load())
 	if idle < l.options.idleInterval {

@@ -7,6 +7,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/seqledger/seqledger/ledger/datadir"
+	"github.com/seqledger/seqledger/ledger/internal/decide"
 	"github.com/seqledger/seqledger/ledger/machine"
 )
 
@@ -153,8 +155,8 @@ func TestClockThatIsHardToBelieve(t *testing.T) {
 		{"a clock that is behind", 0, false, false},
 	} {
 		err := start(began.Add(step.at), step.accept)
-		wrong, isClock := errors.AsType[*ClockError](err)
-		if isClock != step.refused || err != nil && !isClock {
+		wrong, isClock := errors.AsType[*decide.ClockError](err)
+		if isClock != step.refused || isClock != errors.Is(err, datadir.ErrClock) || err != nil && !isClock {
 			t.Errorf("%s: %v", step.name, err)
 		}
 		if isClock && (!wrong.Wall.After(wrong.Ledger) ||

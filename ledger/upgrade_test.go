@@ -2,16 +2,19 @@ package ledger_test
 
 import (
 	"archive/tar"
+	"bytes"
 	"compress/gzip"
 	"errors"
 	"fmt"
 	"io"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/seqledger/seqledger/ledger"
 	"github.com/seqledger/seqledger/ledger/machine"
+	"github.com/seqledger/seqledger/ledger/upgrade"
 	"github.com/seqledger/seqledger/ledger/verify"
 )
 
@@ -76,16 +79,36 @@ func oldWrite(i int) *machine.Write {
 	return w
 }
 
-// A data directory of format level 1 is verified and opened, however it was
-// left: after a clean stop, killed before the first checkpoint, and killed with
-// blocks ahead of a checkpoint. Every write that it has is answered as before,
-// and it goes on at the level of this program.
-func TestDirectoriesOfLevel1(t *testing.T) {
+// oldDirectories are those in testdata: of format level 1 with a state file of version 2, and of
+// level 2 with one of version 3. Each was left after a clean stop, killed before the first
+// checkpoint, and killed with blocks ahead of a checkpoint.
+var oldDirectories = []string{
+	"level1/clean", "level1/killed", "level1/ahead", "format3/clean", "format3/killed", "format3/ahead",
+}
+
+// A data directory of an older format is upgraded, verified and opened, however it was
+// left. Every write that it has is answered as before, and it goes on at the level of this
+// program.
+func TestOldDirectories(t *testing.T) {
 	t.Parallel()
-	for _, name := range []string{"level1/clean", "level1/killed", "level1/ahead"} {
+	for _, name := range oldDirectories {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			dir, writes, index, digest := oldDirectory(t, name)
+			if _, err := ledger.Open(t.Context(), ledger.Options{Dir: dir}); err == nil ||
+				!strings.Contains(err.Error(), "seqledger upgrade --data") {
+				t.Errorf("a start before the upgrade says %v", err)
+			}
+			// What an upgrade leaves that was killed.
+			must(t, errors.Join(os.Mkdir(filepath.Join(dir, "blocks"), 0o700),
+				os.WriteFile(filepath.Join(dir, "blocks", "0000000001.blocks"), []byte("half a file"), 0o600),
+				os.WriteFile(filepath.Join(dir, "state.db.new-1"), []byte("half a state"), 0o600)))
+			for _, upgraded := range []bool{true, false} { // the second time there is nothing to do
+				info, err := upgrade.Directory(t.Context(), dir, upgrade.Options{})
+				if err != nil || info.Upgraded != upgraded || info.Index != index || info.Digest.String() != digest {
+					t.Fatalf("upgrade: %+v, %v", info, err)
+				}
+			}
 			verify := func() *verify.Report {
 				t.Helper()
 				report, err := verify.Directory(t.Context(), dir, verify.Options{})
@@ -133,6 +156,99 @@ func TestDirectoriesOfLevel1(t *testing.T) {
 				closeLedger(t, l)
 			}
 			verify()
+			if got := listing(t, dir); strings.Contains(got, "new-") {
+				t.Errorf("the upgrade leaves %s", got)
+			}
+		})
+	}
+}
+
+// copyTree copies a directory as a kill of the process would leave it.
+func copyTree(t *testing.T, from string) (to string) {
+	t.Helper()
+	to = filepath.Join(t.TempDir(), "data")
+	if err := os.CopyFS(to, os.DirFS(from)); err != nil {
+		t.Fatal(err)
+	}
+	return to
+}
+
+// An upgrade that is killed, wherever it is, is begun again and gives the same. What it leaves is
+// the older directory until the very last step.
+func TestUpgradeThatIsKilled(t *testing.T) {
+	t.Parallel()
+	for _, name := range []string{"level1/ahead", "format3/ahead", "format3/clean"} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			dir, _, index, digest := oldDirectory(t, name)
+			pristine := copyTree(t, dir)
+			var killed []string // directories
+			copied, checked := 0, 0
+			keep := func(n *int, every int) {
+				if *n++; *n%every == 1 {
+					killed = append(killed, copyTree(t, dir))
+				}
+			}
+			every := 50
+			if testing.Short() {
+				every = 400
+			}
+			_, err := upgrade.Directory(t.Context(), dir, upgrade.Options{
+				Progress: func(int64) { keep(&copied, every) },
+				Verified: func(machine.AuditSummary) { keep(&checked, every) },
+			})
+			if err != nil || copied < 200 || checked < 200 {
+				t.Fatalf("%v: %d records were copied, %d blocks checked", err, copied, checked)
+			}
+			for i, at := range killed {
+				for _, name := range []string{"state.db", "LEDGER"} {
+					want, wantErr := os.ReadFile(filepath.Join(pristine, name))
+					got, gotErr := os.ReadFile(filepath.Join(at, name))
+					if must(t, errors.Join(wantErr, gotErr)); !bytes.Equal(got, want) {
+						t.Errorf("killed at %d of %d: %s has changed", i, len(killed), name)
+					}
+				}
+			}
+			// The last step: the checksums of the pages go, and then the new state file comes.
+			withoutSums := copyTree(t, pristine)
+			must(t, os.RemoveAll(filepath.Join(withoutSums, "state.sum")))
+			for i, at := range append(killed, withoutSums, dir) {
+				info, err := upgrade.Directory(t.Context(), at, upgrade.Options{})
+				if err != nil || info.Upgraded != (at != dir) || info.Index != index || info.Digest.String() != digest {
+					t.Fatalf("killed at %d of %d, and again: %+v, %v", i, len(killed), info, err)
+				}
+				if got, want := listing(t, at), listing(t, dir); got != want {
+					t.Errorf("killed at %d of %d: it leaves %s\nwant %s", i, len(killed), got, want)
+				}
+			}
+		})
+	}
+}
+
+// An upgrade finds damage in what it reads, and leaves the directory as it was.
+func TestUpgradeRefusesDamage(t *testing.T) {
+	t.Parallel()
+	for _, name := range []string{"level1/clean", "format3/clean"} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			dir, _, _, _ := oldDirectory(t, name)
+			state := filepath.Join(dir, "state.db")
+			content, err := os.ReadFile(state)
+			must(t, err)
+			at := bytes.Index(content, []byte("payload 17"))
+			if at < 0 {
+				t.Fatal("the state file does not have the write")
+			}
+			content[at] ^= 1
+			must(t, os.WriteFile(state, content, 0o600))
+			_, err = upgrade.Directory(t.Context(), dir, upgrade.Options{})
+			if !errors.Is(err, machine.ErrCorrupt) {
+				t.Fatal(err)
+			}
+			after, err := os.ReadFile(state)
+			if must(t, err); !bytes.Equal(after, content) {
+				t.Error("the state file has changed")
+			}
 		})
 	}
 }

@@ -14,8 +14,9 @@ import (
 // in a block.
 func (l *Ledger) Watch(ctx context.Context, scope machine.Scope, from uint64) iter.Seq2[machine.BlockHeader, error] {
 	return func(yield func(machine.BlockHeader, error) bool) {
+		w := chainWatch{l, &machine.Chain{Scope: scope}}
 		for height := max(from, 1); ; height++ {
-			header, err := l.nextHeader(ctx, scope, height)
+			header, err := w.next(ctx, height)
 			if !yield(header, err) || err != nil {
 				return
 			}
@@ -23,16 +24,24 @@ func (l *Ledger) Watch(ctx context.Context, scope machine.Scope, from uint64) it
 	}
 }
 
-// nextHeader returns the header of a block as soon as the block is there.
-func (l *Ledger) nextHeader(ctx context.Context, scope machine.Scope, height uint64) (machine.BlockHeader, error) {
+// chainWatch reads a chain of blocks that grows. It looks where the chain ends, under the
+// lock of the applier, only once it has read as far as it knows.
+type chainWatch struct {
+	*Ledger
+
+	chain *machine.Chain
+}
+
+// next returns the header of a block as soon as the block is there.
+func (w *chainWatch) next(ctx context.Context, height uint64) (machine.BlockHeader, error) {
 	for {
-		header, err := l.headerAt(ctx, scope, height)
+		header, err := w.headerAt(ctx, height)
 		if !errors.Is(err, machine.ErrNotFound) {
 			return header, err
 		}
-		waiters := l.watchers.join(scope)
+		waiters := w.watchers.join(w.chain.Scope)
 		// Looked at again after joining, so that no block is missed in between.
-		header, err = l.headerAt(ctx, scope, height)
+		header, err = w.headerAt(ctx, height)
 		if errors.Is(err, machine.ErrNotFound) {
 			select {
 			case <-waiters.next:
@@ -40,21 +49,24 @@ func (l *Ledger) nextHeader(ctx context.Context, scope machine.Scope, height uin
 				err = context.Cause(ctx)
 			}
 		}
-		l.watchers.leave(scope, waiters)
+		w.watchers.leave(w.chain.Scope, waiters)
 		if !errors.Is(err, machine.ErrNotFound) {
 			return header, err
 		}
 	}
 }
 
-func (l *Ledger) headerAt(
-	ctx context.Context, scope machine.Scope, height uint64,
-) (header machine.BlockHeader, err error) {
-	if l.draining.Load() {
+func (w *chainWatch) headerAt(ctx context.Context, height uint64) (header machine.BlockHeader, err error) {
+	if w.draining.Load() {
 		return header, ErrClosed
 	}
-	err = l.View(ctx, func(v machine.View) (err error) {
-		header, err = v.BlockHeader(scope, height)
+	if height > w.chain.Height {
+		if w.chain, err = w.Chain(ctx, w.chain.Scope); err != nil {
+			return header, err
+		}
+	}
+	err = w.Blocks(ctx, func(b machine.Blocks) (err error) {
+		header, err = b.BlockHeader(w.chain, height)
 		return err
 	})
 	return header, err

@@ -11,6 +11,7 @@ import (
 	"github.com/seqledger/seqledger/ledger"
 	"github.com/seqledger/seqledger/ledger/backupfile"
 	"github.com/seqledger/seqledger/ledger/machine"
+	"github.com/seqledger/seqledger/ledger/stats"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 	"github.com/seqledger/seqledger/server/admission"
 )
@@ -32,6 +33,7 @@ func (s *Server) getStatus(
 			status.Digest = v.Digest().String()
 			status.Streams = v.Streams()
 			status.Config = wire.RenderConfig(v.Config())
+			status.Retention = wire.RenderRetention(v.Retained())
 		}
 		return nil
 	})
@@ -66,19 +68,20 @@ func (s *Server) callerStatus(ctx context.Context) *seqledgerv1.CallerStatus {
 
 // nodeStatus describes this node.
 func (s *Server) nodeStatus() *seqledgerv1.NodeStatus {
-	stats := s.options.Ledger.Stats()
+	counted := s.options.Ledger.Stats()
 	node := &seqledgerv1.NodeStatus{
-		StartedAt: timestamppb.New(stats.Opened), Time: timestamppb.Now(),
-		RecoveredEntries: stats.RecoveredEntries, RecoveryDuration: durationpb.New(stats.RecoveryTook),
-		CommandsCommitted: stats.Decisions[machine.Committed],
-		LogBytes:          uint64(stats.LogPendingBytes), PendingBytes: uint64(stats.PendingBytes),
+		StartedAt: timestamppb.New(counted.Opened), Time: timestamppb.Now(),
+		RecoveredEntries: counted.RecoveredEntries, RecoveryDuration: durationpb.New(counted.RecoveryTook),
+		CommandsCommitted: counted.Decisions[machine.Committed],
+		LogBytes:          uint64(counted.LogPendingBytes), PendingBytes: uint64(counted.PendingBytes),
+		BlockBytes: uint64(counted.BlockBytes), Archive: archiveStatus(counted.Archive),
 	}
-	node.WaitingReserves = uint32(stats.KeyWaiters)
-	node.ReservationsIndeterminate = stats.Keyed.Indeterminate
-	if oldest := stats.Keyed.Oldest; !oldest.IsZero() {
+	node.WaitingReserves = uint32(counted.KeyWaiters)
+	node.ReservationsIndeterminate = counted.Keyed.Indeterminate
+	if oldest := counted.Keyed.Oldest; !oldest.IsZero() {
 		node.OldestReservation = timestamppb.New(oldest)
 	}
-	for code, n := range stats.Decisions {
+	for code, n := range counted.Decisions {
 		switch code {
 		case machine.Committed, machine.Replayed, machine.KeyedOK, machine.KeyedAcquired, machine.KeyedReplay:
 		default:
@@ -90,6 +93,21 @@ func (s *Server) nodeStatus() *seqledgerv1.NodeStatus {
 		node.StateBytes, node.DiskFreeBytes = disk.State, disk.Free
 	}
 	return node
+}
+
+// archiveStatus describes the archive; nil for none.
+func archiveStatus(a *stats.Archive) *seqledgerv1.ArchiveStatus {
+	if a == nil {
+		return nil
+	}
+	status := &seqledgerv1.ArchiveStatus{
+		Directory: a.Directory, Files: a.Files, Bytes: a.Bytes, LastIndex: a.Last,
+		WaitingFiles: a.WaitingFiles, WaitingBytes: a.WaitingBytes, Problem: a.Problem,
+	}
+	if !a.FailingSince.IsZero() {
+		status.FailingSince = timestamppb.New(a.FailingSince)
+	}
+	return status
 }
 
 // listClients pages through the streams.
@@ -125,11 +143,17 @@ func (s *Server) listClients(
 	if len(page.streams) == 0 {
 		return answer, nil
 	}
-	err = s.options.Ledger.Pieces(ctx, func(v machine.View) (bool, error) {
+	err = s.options.Ledger.Pieces(ctx, func(b machine.Blocks) (bool, error) {
 		stream := &page.streams[len(answer.Clients)]
-		newest, err := newestReceipt(v, stream)
-		if err != nil {
-			return false, err
+		var newest *machine.Receipt
+		if stream.Newest != 0 {
+			r, err := b.ReceiptAt(stream.Newest)
+			if err != nil && !isGone(err) {
+				return false, err
+			}
+			if err == nil { // else it is gone since the view
+				newest = &r
+			}
 		}
 		answer.Clients = append(answer.Clients, &seqledgerv1.ClientEntry{
 			Scope: wire.RenderScope(stream.Scope), ClientId: stream.ClientID,
@@ -148,7 +172,7 @@ type streamPage struct {
 	more    bool
 }
 
-// streamsInView is how many streams one view reads: their records have up to 8 KiB.
+// streamsInView is how many streams one view reads, because their records have up to 8 KiB.
 const streamsInView = 100
 
 // findStreams finds the streams of a page.
@@ -193,7 +217,7 @@ func (s *Server) updateConfig(
 	if s.isDraining() {
 		return nil, ledger.ErrDraining
 	}
-	// The quota does not apply: a smaller configuration may make room.
+	// The quota does not apply, because a smaller configuration may make room.
 	out, err := s.options.Ledger.UpdateConfig(ctx, update, s.caller(ctx).Actor())
 	if err != nil {
 		return nil, err
@@ -207,7 +231,7 @@ func (s *Server) updateConfig(
 
 type backupStream = connect.ServerStream[seqledgerv1.BackupResponse]
 
-// backup sends a backup until it is complete, the client disconnects, or the server drains: a
+// backup sends a backup until it is complete, the client disconnects, or the server drains, because a
 // backup may take hours, and can be repeated.
 func (s *Server) backup(
 	ctx context.Context, r *connect.Request[wire.Request[seqledgerv1.BackupRequest, *seqledgerv1.BackupRequest]],
@@ -260,8 +284,8 @@ func (b *backupSender) Write(chunk []byte) (int, error) {
 	return len(chunk), nil
 }
 
-// send fails if the client takes no data for too long. While a backup is open, the state file
-// cannot reuse its old pages, so a client that stopped reading would make it grow without
+// send fails if the client takes no data for too long. Because while a backup is open, the state file
+// cannot reuse its old pages, a client that stopped reading would make it grow without
 // bound.
 func (b *backupSender) send(part *seqledgerv1.BackupResponse) error {
 	return b.controls.Send(func() error { return b.stream.Send(part) })

@@ -133,7 +133,7 @@ func accessError(err error) *connect.Error {
 	case errors.Is(err, auth.ErrRevoked), errors.Is(err, auth.ErrExpired):
 		return connect.NewError(connect.CodeUnauthenticated, err)
 	case errors.Is(err, auth.ErrChanged):
-		// Not final: a caller that retries is authenticated again.
+		// Not final, because a caller that retries is authenticated again.
 		return connect.NewError(connect.CodeUnavailable, err)
 	case errors.As(err, &refused):
 		return withDetails(connect.CodeResourceExhausted, refusedError(refused))

@@ -27,7 +27,7 @@ const (
 	readStream
 	// writeAsClient allows credentials that may write as the request's client_id.
 	writeAsClient
-	// writeStreamed allows writers. The handler checks each write of the stream.
+	// writeStreamed allows writers. The handler checks each write of the stream or batch.
 	writeStreamed
 	// readTransaction allows readers. The handler checks the transaction's scope, which is not
 	// in the request.
@@ -46,6 +46,7 @@ const (
 var permissions = map[string]permission{
 	seqledgerv1connect.LedgerServiceWriteProcedure:             writeAsClient,
 	seqledgerv1connect.LedgerServiceWriteStreamProcedure:       writeStreamed, // converter.convert
+	seqledgerv1connect.LedgerServiceWriteBatchProcedure:        writeStreamed, // converter.convert
 	seqledgerv1connect.LedgerServiceOpenSessionProcedure:       writeAsClient,
 	seqledgerv1connect.LedgerServiceGetClientStateProcedure:    readStream,
 	seqledgerv1connect.LedgerServiceGetEntityProcedure:         readScope,
@@ -248,10 +249,9 @@ func (s *Server) authorizeStream(ctx context.Context, procedure string) error {
 	}
 }
 
-// authorizationCache caches decisions for the writes of one WriteStream: a stream has a million
-// writes of a few clients, and a map lookup beats pattern matching. Decisions are valid as long
-// as the credential: a changed auth file ends the credential, and with it the stream. It is for
-// one goroutine.
+// authorizationCache caches decisions for the writes of one WriteStream or WriteBatch, because a stream has a
+// million writes of a few clients, and a map lookup beats pattern matching. Decisions are valid as long as
+// the credential: a changed auth file ends the credential, and with it the stream. It is for one goroutine.
 type authorizationCache struct {
 	credential *auth.Credential
 	known      map[authorizationKey]error // nil errors: permitted

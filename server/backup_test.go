@@ -11,7 +11,8 @@ import (
 
 	"connectrpc.com/connect"
 
-	"github.com/seqledger/seqledger/ledger"
+	"github.com/seqledger/seqledger/ledger/backupfile"
+	"github.com/seqledger/seqledger/ledger/restore"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 	"github.com/seqledger/seqledger/proto/seqledger/v1/seqledgerv1connect"
 	"github.com/seqledger/seqledger/server"
@@ -63,11 +64,11 @@ func TestBackup(t *testing.T) {
 	if s := status.Msg.GetStatus(); header.GetLedgerId() != s.GetLedgerId() ||
 		header.GetIndex() != receipt.GetIndex() ||
 		header.GetDigest() != s.GetDigest() || header.GetSizeEstimate() != trailer.GetTotalSize() ||
-		header.GetFormatVersion() != 1 {
+		header.GetFormatVersion() != backupfile.Version {
 		t.Errorf("the header is %v, the status %v", header, s)
 	}
-	info, err := ledger.Restore(t.Context(), &file,
-		ledger.RestoreOptions{Dir: t.TempDir(), Logger: slog.New(slog.DiscardHandler)})
+	info, err := restore.Backup(t.Context(), &file,
+		restore.Options{Dir: t.TempDir(), Logger: slog.New(slog.DiscardHandler)})
 	if err != nil || info.Backup.Index != receipt.GetIndex() {
 		t.Errorf("restore: %+v %v", info, err)
 	}

@@ -24,6 +24,7 @@ type batch struct {
 
 	submission *ledger.Submission // nil: see refused
 	refused    *seqledgerv1.WriteError
+	refusal    error // that refused is about
 	// outcomes of the valid writes, after settle. For a refused batch they have the outcomes of
 	// writes that had been committed before; the others have the Code 0.
 	outcomes []machine.Outcome
@@ -47,34 +48,37 @@ type placed struct {
 	err   *seqledgerv1.WriteError
 }
 
-// newBatch converts a frame and submits its permitted writes. It waits while the credential
-// exceeds its rate or its share of the engine, or the queue is full. The error is that of ctx.
-func (st *writeStream) newBatch(ctx context.Context, f *wire.Frame) (*batch, error) {
-	s := st.server
+// engine is how a batch enters the engine: a stream waits for room, a single call does not.
+type engine interface {
+	// enter submits commands with the given bytes of operations. leave is for the batch.
+	// After an error nothing was submitted, and neither is used.
+	enter(ctx context.Context, commands []machine.Command, bytes int) (s *ledger.Submission, leave func(), err error)
+}
+
+// newBatch converts a frame and submits its permitted writes. The error is that of ctx.
+func (s *Server) newBatch(
+	ctx context.Context, f *wire.Frame, authorized *authorizationCache, to engine,
+) (*batch, error) {
 	b := &batch{size: len(f.Writes)}
 	c := converters.Get().(*converter) //nolint:forcetypeassert // The pool holds nothing else.
 	defer c.release()
 	// This is the last use of the frame: while its writes wait, their commands alone take memory.
-	commands := c.convert(b, f, st.authorized)
+	commands := c.convert(b, f, authorized)
 	if len(commands) == 0 {
 		return b, nil
 	}
 	err := error(ledger.ErrDraining)
 	if !s.isDraining() {
-		b.leave, err = s.admission.Writes(ctx, st.hurry, st.party, len(commands), b.bytes())
-	}
-	if err == nil {
-		b.submission, err = s.options.Ledger.Submit(ctx, commands)
+		b.submission, b.leave, err = to.enter(ctx, commands, b.bytes())
 	}
 	if err == nil {
 		return b, nil
 	}
-	b.left()
-	b.submission = nil
+	b.submission, b.leave = nil, nil
 	if ctx.Err() != nil {
 		return nil, context.Cause(ctx)
 	}
-	b.refused = s.writeErrorOf(ctx, err)
+	b.refuse(ctx, s, err)
 	if hasNoRoom(err) {
 		b.outcomes, err = s.options.Ledger.Repeated(ctx, commands)
 		if err != nil && ctx.Err() != nil {
@@ -155,6 +159,11 @@ func chargedOperations(operations []machine.Operation) (n int) {
 	return n
 }
 
+// refuse makes an error that of all its valid writes.
+func (b *batch) refuse(ctx context.Context, s *Server, err error) {
+	b.refused, b.refusal = s.writeErrorOf(ctx, err), err
+}
+
 // bytes returns the bytes of all operations of the batch.
 func (b *batch) bytes() (n int) {
 	for i := range b.writes {
@@ -202,7 +211,7 @@ func (b *batch) settled() bool {
 	}
 }
 
-// settle stores the outcomes of a settled batch. It ignores the end of ctx: what was committed
+// settle stores the outcomes of a settled batch. It ignores the end of ctx, because what was committed
 // counts.
 func (b *batch) settle(ctx context.Context, s *Server) {
 	if b.submission == nil {
@@ -211,7 +220,7 @@ func (b *batch) settle(ctx context.Context, s *Server) {
 	outcomes, err := b.submission.Wait(context.WithoutCancel(ctx))
 	b.left()
 	if err != nil {
-		b.refused = s.writeErrorOf(ctx, err)
+		b.refuse(ctx, s, err)
 	}
 	b.outcomes = outcomes
 }
@@ -233,11 +242,12 @@ func (s *Server) writeErrorOf(ctx context.Context, err error) *seqledgerv1.Write
 // maxResults is the number of results after which no further frame joins a response.
 const maxResults = wire.MaxFrameWrites
 
-// answers builds the responses of one stream.
+// answers builds the responses of one stream, or the one of a call.
 type answers struct {
 	wire.Results
 
-	tally tally
+	method method // which it counts for
+	tally  tally
 	// tree is the tree of the last proof's block in this response, cached because the writes of
 	// a frame are in few blocks.
 	tree       *machine.BlockTree
@@ -280,7 +290,7 @@ func (a *answers) add(ctx context.Context, s *Server, p admission.Party, b *batc
 
 // refused counts a refusal.
 func (a *answers) refused(s *Server, e *seqledgerv1.WriteError) {
-	s.metrics.refusal(methodWriteStream, e.Code)
+	s.metrics.refusal(a.method, e.Code)
 	a.tally.refused++
 }
 
@@ -300,7 +310,7 @@ func (a *answers) addOutcome(ctx context.Context, s *Server, out *machine.Outcom
 			return
 		}
 	}
-	s.metrics.success(methodWriteStream, out.Code)
+	s.metrics.success(a.method, out.Code)
 	if out.Code == machine.Replayed {
 		a.tally.replayed++
 	} else {
@@ -311,7 +321,7 @@ func (a *answers) addOutcome(ctx context.Context, s *Server, out *machine.Outcom
 // addProof adds the proof of a committed write. See Server.addProof.
 func (a *answers) addProof(ctx context.Context, s *Server, m *seqledgerv1.Receipt, scope machine.Scope) error {
 	if a.tree == nil || a.treeScope != scope || a.treeHeight != m.BlockHeight {
-		tree, err := s.blockTree(ctx, scope, m.BlockHeight)
+		tree, err := s.writtenBlockTree(ctx, scope, m.BlockHeight)
 		if err != nil {
 			return err
 		}

@@ -19,6 +19,7 @@ type ledgerCollector struct {
 	server        *Server
 	decisions     *prometheus.Desc
 	keyedCalls    *prometheus.Desc
+	keyedRecords  *prometheus.Desc
 	values        []ledgerValue
 	distributions []ledgerDistribution
 }
@@ -47,6 +48,7 @@ type ledgerState struct {
 	reservations   uint64
 	now            int64 // ledger time that a command would have, Unix nanoseconds
 	maxStreams     uint64
+	horizon        uint64
 	time           int64
 	disk           datadir.Usage
 	measured       bool // the disk
@@ -59,7 +61,10 @@ func newLedgerCollector(s *Server) *ledgerCollector {
 		"Commands decided since the start, replayed log included, by outcome.", []string{"code"}, nil),
 		keyedCalls: prometheus.NewDesc("seqledger_keyed_calls_total",
 			"Calls about keys that were answered, keyed writes among them, by what became of each.",
-			[]string{"call", "code"}, nil)}
+			[]string{"call", "code"}, nil),
+		keyedRecords: prometheus.NewDesc("seqledger_keyed_records",
+			"Records of keys by state, those that have expired and are not yet removed included; absent for a while "+
+				"after a start, until they are counted.", []string{"state"}, nil)}
 	c.describeWrites()
 	c.describeStorage()
 	c.describeState()
@@ -155,21 +160,28 @@ func (c *ledgerCollector) describeStorage() {
 		func(l *ledgerState) stats.Distribution { return l.CheckpointSeconds })
 	c.counter("checkpoint_bytes", "Changes written to the state file, as they stood in memory.",
 		func(l *ledgerState) float64 { return float64(l.CheckpointBytes) })
-	c.histogram("spill_duration_seconds", "A write of blocks to the state file ahead of a checkpoint, fsync included.",
-		func(l *ledgerState) stats.Distribution { return l.SpillSeconds })
-	c.counter("spill_bytes", "Blocks written to the state file ahead of checkpoints, as they stood in memory.",
-		func(l *ledgerState) float64 { return float64(l.SpillBytes) })
+	c.histogram("spill_duration_seconds", "An fsync of the block files between two checkpoints.",
+		func(l *ledgerState) stats.Distribution { return l.BlockSyncSeconds })
+	c.counter("spill_bytes", "Bytes of block files made durable between checkpoints.",
+		func(l *ledgerState) float64 { return float64(l.BlockSyncBytes) })
+	c.gauge("block_files_bytes", "Size of the block files.",
+		func(l *ledgerState) float64 { return float64(l.BlockBytes) })
+	c.counter("dropped_block_bytes", "Bytes of block files that retention has removed since the start.",
+		func(l *ledgerState) float64 { return float64(l.DroppedBytes) })
+	c.describeArchive()
 	c.gauge("last_checkpoint_timestamp_seconds",
 		"When the last checkpoint ended, Unix seconds; before the first: the start.",
 		func(l *ledgerState) float64 { return unixSeconds(l.LastCheckpoint) })
 	c.counter("scrub_pages", "Pages of the state file that were compared with their checksums since the start.",
 		func(l *ledgerState) float64 { return float64(l.ScrubbedPages) })
+	c.counter("scrub_block_bytes", "Bytes of block files that were compared with their checksums since the start.",
+		func(l *ledgerState) float64 { return float64(l.ScrubbedBlockBytes) })
 	c.counter("scrub_rounds", "Times that all of them were compared since the start.",
 		func(l *ledgerState) float64 { return float64(l.ScrubRounds) })
 	c.gauge("scrub_progress_ratio", "How far the present round is, 0 to 1; 0 between two rounds.",
-		func(l *ledgerState) float64 { return float64(l.ScrubPosition) / float64(max(l.ScrubPages, 1)) })
+		func(l *ledgerState) float64 { return float64(l.ScrubPosition) / float64(max(l.ScrubBytes, 1)) })
 	c.gauge("last_scrub_timestamp_seconds",
-		"When all pages of the state file were last compared with their checksums, Unix seconds; 0 before the "+
+		"When the state file and the block files were last compared with their checksums, Unix seconds; 0 before the "+
 			"first time.",
 		func(l *ledgerState) float64 {
 			if l.LastScrub.IsZero() {
@@ -196,6 +208,26 @@ func (c *ledgerCollector) describeStorage() {
 		func(l *ledgerState) float64 { return float64(l.RecoveredEntries) })
 }
 
+// describeArchive describes the archive, if there is one.
+func (c *ledgerCollector) describeArchive() {
+	archived := func(l *ledgerState) bool { return l.Archive != nil }
+	c.add(prometheus.GaugeValue, "archive_bytes", "Bytes of block files that the archive has confirmed.",
+		func(l *ledgerState) float64 { return float64(l.Archive.Bytes) }, archived)
+	c.add(prometheus.GaugeValue, "archive_waiting_bytes",
+		"Bytes of sealed block files that the archive has not confirmed; retention drops none of them.",
+		func(l *ledgerState) float64 { return float64(l.Archive.WaitingBytes) }, archived)
+	c.add(prometheus.GaugeValue, "archive_failing_seconds",
+		"For how long files could not be copied to the archive, 0 while they can.",
+		func(l *ledgerState) float64 {
+			if l.Archive.FailingSince.IsZero() {
+				return 0
+			}
+			return max(0, time.Since(l.Archive.FailingSince).Seconds())
+		}, archived)
+	c.add(prometheus.CounterValue, "archive_failures_total", "Tries to copy a file to the archive that failed.",
+		func(l *ledgerState) float64 { return float64(l.Archive.Failures) }, archived)
+}
+
 // describeState describes the ledger's contents and its clock.
 func (c *ledgerCollector) describeState() {
 	viewed := func(l *ledgerState) bool { return l.viewed }
@@ -203,6 +235,8 @@ func (c *ledgerCollector) describeState() {
 		func(l *ledgerState) float64 { return float64(l.streams) }, viewed)
 	c.add(prometheus.GaugeValue, "max_streams", "How many streams one organization may have.",
 		func(l *ledgerState) float64 { return float64(l.maxStreams) }, viewed)
+	c.add(prometheus.GaugeValue, "horizon", "The first ledger index that is kept, 0 if all are.",
+		func(l *ledgerState) float64 { return float64(l.horizon) }, viewed)
 	c.add(prometheus.GaugeValue, "index", "The ledger index.",
 		func(l *ledgerState) float64 { return float64(l.index) }, viewed)
 	c.add(prometheus.GaugeValue, "ledger_time_seconds", "Ledger time of the last log entry, Unix seconds.",
@@ -289,6 +323,7 @@ func unixSeconds(t time.Time) float64 { return float64(t.UnixNano()) / 1e9 }
 func (c *ledgerCollector) Describe(out chan<- *prometheus.Desc) {
 	out <- c.decisions
 	out <- c.keyedCalls
+	out <- c.keyedRecords
 	for _, v := range c.values {
 		out <- v.desc
 	}
@@ -304,6 +339,10 @@ func (c *ledgerCollector) Collect(out chan<- prometheus.Metric) {
 		out <- prometheus.MustNewConstMetric(c.decisions, prometheus.CounterValue, float64(n), code.String())
 	}
 	c.collectKeyedCalls(state.Keyed.Calls, out)
+	for s, n := range state.Keyed.Records {
+		out <- prometheus.MustNewConstMetric(c.keyedRecords, prometheus.GaugeValue, float64(n),
+			strings.ToLower(s.String()))
+	}
 	for _, v := range c.values {
 		if v.needs == nil || v.needs(state) {
 			out <- prometheus.MustNewConstMetric(v.desc, v.kind, v.read(state))
@@ -323,7 +362,7 @@ func (s *Server) ledgerState() *ledgerState {
 	defer cancel()
 	state.viewed = s.options.Ledger.View(ctx, func(v machine.View) error {
 		state.streams, state.index, state.time = v.Streams(), v.Index(), v.Time()
-		state.maxStreams = v.Config().MaxStreams
+		state.maxStreams, state.horizon = v.Config().MaxStreams, v.Horizon().Index()
 		state.reservations, state.now = v.PendingKeys(), s.options.Ledger.Now()
 		return nil
 	}) == nil

@@ -82,6 +82,10 @@ func refusal(out *machine.Outcome, sequence uint64) *seqledgerv1.WriteError {
 		e.Code = outcomeCodes[out.Code]
 	}
 	switch out.Code {
+	case machine.AlreadyCommitted:
+		if out.Receipt.Index != 0 { // of a keyed write
+			e.TxId = machine.NewTxID(out.Receipt.LedgerID, out.Receipt.Index).String()
+		}
 	case machine.SequenceGap:
 		e.Message = fmt.Sprintf("sequence %d is more than one above the last committed one, which is %d; "+
 			"GetClientState tells where to go on", sequence, out.Last)
@@ -106,7 +110,7 @@ func fieldMessage(f *machine.FieldError) string {
 }
 
 // writeError returns the WriteError of an error and the Connect code that goes with it; nil
-// when the error is not about a write. Storage errors are not passed on: they do not help a
+// when the error is not about a write. Storage errors are not passed on, because they do not help a
 // client and may reveal too much.
 func writeError(err error) (*seqledgerv1.WriteError, connect.Code) {
 	var field *machine.FieldError
@@ -213,6 +217,22 @@ func notFound(err error, format string, args ...any) error {
 	return fmt.Errorf("%s: %w", fmt.Sprintf(format, args...), machine.ErrNotFound)
 }
 
+func isGone(err error) bool {
+	_, gone := errors.AsType[*machine.GoneError](err)
+	return gone
+}
+
+// goneError returns the Connect error for what retention has dropped. It says from where on there is something.
+func goneError(err error) *connect.Error {
+	gone, _ := errors.AsType[*machine.GoneError](err)
+	answer := connect.NewError(connect.CodeOutOfRange, gone)
+	detail, failed := connect.NewErrorDetail(&seqledgerv1.Gone{Horizon: gone.Horizon, FirstHeight: gone.FirstHeight})
+	if failed == nil {
+		answer.AddDetail(detail)
+	}
+	return answer
+}
+
 // internalError only says where the operator finds more.
 func internalError(ctx context.Context) *connect.Error {
 	return connect.NewError(connect.CodeInternal, errors.New(withReference(ctx, errPanicked.Error())))
@@ -233,6 +253,10 @@ func connectError(ctx context.Context, logger *slog.Logger, err error) *connect.
 		switch {
 		case errors.Is(err, machine.ErrNotFound):
 			return connect.NewError(connect.CodeNotFound, err)
+		case errors.Is(err, machine.ErrChanged):
+			return connect.NewError(connect.CodeAborted, machine.ErrChanged)
+		case e == nil && isGone(err):
+			return goneError(err)
 		case errors.Is(err, ledger.ErrBackupRefused):
 			return connect.NewError(connect.CodeResourceExhausted, err)
 		case e == nil && errors.Is(err, context.DeadlineExceeded):

@@ -13,7 +13,7 @@ import (
 	"github.com/seqledger/seqledger/server/admission"
 )
 
-// mountHealth mounts the health checks. They need no credential, so each of their requests is a
+// mountHealth mounts the health checks. Because they need no credential, each of their requests is a
 // visit until its end (see package admission). Alive means: do not restart the process. Ready
 // means: send it requests. A draining server is alive and not ready.
 func (s *Server) mountHealth(mux *http.ServeMux) {

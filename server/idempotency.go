@@ -160,7 +160,7 @@ func (s *Server) release(ctx context.Context, m *seqledgerv1.ReleaseRequest) (*s
 
 func (s *Server) heartbeat(ctx context.Context, m *seqledgerv1.HeartbeatRequest) (*seqledgerv1.HeartbeatResponse,
 	error) {
-	lease, err := wire.Lease(m.Lease)
+	lease, err := wire.Lease(m)
 	if err != nil {
 		return nil, err
 	}

@@ -2,6 +2,7 @@ package server
 
 import (
 	"context"
+	"errors"
 	"fmt"
 
 	"google.golang.org/protobuf/proto"
@@ -34,11 +35,16 @@ func (s *Server) listEntities(
 	if err != nil {
 		return nil, err
 	}
-	page, err := s.findEntities(ctx, scope, m.Prefix, string(after), size)
-	if err != nil {
-		return nil, err
+	var page *entityPage
+	var answer *seqledgerv1.ListEntitiesResponse
+	for range maxChangedReads {
+		if page, err = s.findEntities(ctx, scope, m.Prefix, string(after), size); err == nil {
+			answer, err = s.readEntities(ctx, page)
+		}
+		if !errors.Is(err, machine.ErrChanged) {
+			break
+		}
 	}
-	answer, err := s.readEntities(ctx, page)
 	if err != nil {
 		return nil, err
 	}
@@ -88,10 +94,14 @@ func (s *Server) readEntities(ctx context.Context, page *entityPage) (*seqledger
 		return answer, nil
 	}
 	size := 0
-	err := s.options.Ledger.Pieces(ctx, func(v machine.View) (bool, error) {
+	err := s.options.Ledger.Pieces(ctx, func(b machine.Blocks) (bool, error) {
 		i := len(answer.Entities)
 		ref := &page.entities[i]
-		if err := v.ReadValue(ref); err != nil {
+		err := b.ReadValue(ref)
+		if errors.Is(err, machine.ErrChanged) && i > 0 {
+			return false, nil // the next page finds the entity as it is then
+		}
+		if err != nil {
 			return false, err
 		}
 		rendered := wire.RenderEntity(&ref.Entity, page.ids[i])
@@ -172,25 +182,23 @@ func (s *Server) listBlocks(
 		return nil, err
 	}
 	answer := new(seqledgerv1.ListBlocksResponse)
-	newest := uint64(0)
-	err = s.options.Ledger.Pieces(ctx, func(v machine.View) (bool, error) {
-		if newest == 0 { // the page ends here, even if blocks are committed meanwhile
-			head, _, err := v.ChainHead(scope)
-			newest = head
-			return height <= newest, err
-		}
-		header, err := v.BlockHeader(scope, height)
+	chain, err := s.options.Ledger.Chain(ctx, scope) // the page ends where it ends now
+	if err != nil || height > chain.Height {
+		return answer, err
+	}
+	err = s.options.Ledger.Pieces(ctx, func(b machine.Blocks) (bool, error) {
+		header, err := b.BlockHeader(chain, height)
 		if err != nil {
 			return false, err
 		}
 		answer.Blocks = append(answer.Blocks, wire.RenderBlock(&header))
 		height++
-		return height <= newest && len(answer.Blocks) < size, nil
+		return height <= chain.Height && len(answer.Blocks) < size, nil
 	})
 	if err != nil {
 		return nil, err
 	}
-	if height <= newest {
+	if height <= chain.Height {
 		answer.NextPageToken = q.HeightToken(height)
 	}
 	return answer, nil

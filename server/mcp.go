@@ -26,7 +26,7 @@ func (s *Server) mountMCP(mux *http.ServeMux) error {
 	return nil
 }
 
-// fromAllowedPage refuses pages of other origins: a browser sends some requests without asking first.
+// fromAllowedPage refuses pages of other origins, because a browser sends some requests without asking first.
 func (s *Server) fromAllowedPage(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if !s.allowsOrigin(r) {

@@ -34,7 +34,7 @@ func tooLargeError(largest int) error {
 	})
 }
 
-// bodyKey finds the body of a compressed request in its context.
+// bodyKey finds the body of a compressed request or of a WriteBatch in its context.
 type bodyKey struct{}
 
 // limitBody charges the messages of requests to their callers as they arrive.
@@ -54,7 +54,7 @@ func (s *Server) limitBody(level connect.IdempotencyLevel, next http.Handler) ht
 			},
 		}
 		switch r.URL.Path {
-		case seqledgerv1connect.LedgerServiceWriteProcedure:
+		case seqledgerv1connect.LedgerServiceWriteProcedure, seqledgerv1connect.LedgerServiceWriteBatchProcedure:
 			o.Write = true
 			fallthrough
 		case seqledgerv1connect.LedgerServiceWriteStreamProcedure:
@@ -62,7 +62,7 @@ func (s *Server) limitBody(level connect.IdempotencyLevel, next http.Handler) ht
 		}
 		body := s.admission.NewBody(r, s.party(r.Context()), o)
 		defer body.Release()
-		if o.Compressed {
+		if o.Compressed || r.URL.Path == seqledgerv1connect.LedgerServiceWriteBatchProcedure {
 			r = r.WithContext(context.WithValue(r.Context(), bodyKey{}, body))
 		}
 		r.Body = body
@@ -82,7 +82,7 @@ func isCompressed(r *http.Request) bool {
 	return encoding != "" && !strings.EqualFold(encoding, "identity")
 }
 
-// releaseBody releases the memory of a compressed request once it is decoded: the ledger's
+// releaseBody releases the memory of such a request once it is decoded: the ledger's
 // queue bounds the decoded writes.
 func releaseBody(ctx context.Context) {
 	if body, ok := ctx.Value(bodyKey{}).(*admission.Body); ok {
@@ -150,7 +150,7 @@ func makeAnswer[P wire.Message[T], T, R any](
 	if a.done, err = s.admission.Read(ctx, party, largest == wire.MaxPageBytes); err != nil {
 		return nil, err
 	}
-	// After the wait: the answers before this one may have taken the room meanwhile.
+	// After the wait, because the answers before this one may have taken the room meanwhile.
 	if err := s.admission.MayAnswer(ctx, party, largest); err != nil {
 		return nil, err
 	}
@@ -260,7 +260,7 @@ func (c compressor) Write(p []byte) (n int, err error) {
 	return n, err
 }
 
-// compression answers with the fastest gzip: it takes a third of the default level's time, and
+// compression answers with the fastest gzip, because it takes a third of the default level's time, and
 // the result is hardly larger.
 func compression() connect.HandlerOption {
 	return connect.WithCompression("gzip",

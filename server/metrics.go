@@ -15,7 +15,7 @@ import (
 	"github.com/seqledger/seqledger/proto/seqledger/v1/seqledgerv1connect"
 )
 
-// metrics are the server's counters. No label has a value chosen by a client: a million client
+// metrics are the server's counters. No label has a value chosen by a client, because a million client
 // ids would be a million series.
 type metrics struct {
 	registry *prometheus.Registry
@@ -39,15 +39,17 @@ type method uint8
 const (
 	methodWrite method = iota
 	methodWriteStream
+	methodWriteBatch
 	methodOpenSession
 	methodUpdateConfig
 	methodCount
 )
 
-// methods are the unary methods by procedure: the observer counts their errors. A WriteStream
-// counts its own in its results.
+// methods are the unary methods by procedure: the observer counts the errors of their calls. A
+// WriteStream and a WriteBatch count their results themselves.
 var methods = map[string]method{
 	seqledgerv1connect.LedgerServiceWriteProcedure:       methodWrite,
+	seqledgerv1connect.LedgerServiceWriteBatchProcedure:  methodWriteBatch,
 	seqledgerv1connect.LedgerServiceOpenSessionProcedure: methodOpenSession,
 	seqledgerv1connect.AdminServiceUpdateConfigProcedure: methodUpdateConfig,
 }
@@ -106,7 +108,7 @@ func (m *metrics) newResults() *prometheus.CounterVec {
 	for i := range codes.Len() {
 		last = max(last, int(codes.Get(i).Number()))
 	}
-	for i, name := range [methodCount]string{"Write", "WriteStream", "OpenSession", "UpdateConfig"} {
+	for i, name := range [methodCount]string{"Write", "WriteStream", "WriteBatch", "OpenSession", "UpdateConfig"} {
 		r := &m.results[i]
 		r.committed, r.replayed = vec.WithLabelValues(name, "COMMITTED"), vec.WithLabelValues(name, "REPLAYED")
 		r.errors = make([]prometheus.Counter, last+1)

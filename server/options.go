@@ -55,6 +55,9 @@ type Options struct {
 	// request takes its caller and its limits from the context of the request to /mcp, which is
 	// authenticated and admitted before. Default: nil, there is no such endpoint.
 	MCP func(api http.RoundTripper) (http.Handler, error)
+	// NoConsole leaves out the web page at /console/. Default: it is served, to everybody who can
+	// connect; what it shows needs a credential like every call.
+	NoConsole bool
 	// DrainTimeout bounds how long Serve waits, after its context has ended, for requests under
 	// way. Default: 30 s.
 	DrainTimeout time.Duration

@@ -96,7 +96,7 @@ func TestMetrics(t *testing.T) {
 	}
 	for _, name := range []string{
 		"seqledger_pending_bytes", "seqledger_log_bytes_total", "seqledger_checkpoint_duration_seconds_count",
-		"seqledger_spill_duration_seconds_count", "seqledger_spill_bytes_total",
+		"seqledger_spill_duration_seconds_count", "seqledger_spill_bytes_total", "seqledger_block_files_bytes",
 		"seqledger_cache_hits_total",
 		"seqledger_cache_misses_total", "seqledger_index", "seqledger_ledger_time_seconds", "go_goroutines",
 		"process_resident_memory_bytes",

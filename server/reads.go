@@ -14,9 +14,9 @@ import (
 	"github.com/seqledger/seqledger/server/admission"
 )
 
-// Nothing is applied during a view of the state, so reads copy what they need in short views
-// and render it afterwards. Longer reads are split into pieces (ledger.Ledger.Pieces). What
-// each answer is consistent with:
+// Nothing is applied during a view of the state, so reads copy what they need of it in short
+// views, and read what is in blocks (ledger.Ledger.Blocks and Pieces) and render it afterwards.
+// What each answer is consistent with:
 //
 //   - GetClientState and a page of ListEntities or ListRelationships are of one
 //     moment: one view finds the keys, versions and places of everything, and what
@@ -122,14 +122,22 @@ func (s *Server) readReceipts(ctx context.Context, indexes []uint64) (receipts [
 	if !more() {
 		return nil, true, nil
 	}
-	err = s.options.Ledger.Pieces(ctx, func(v machine.View) (bool, error) {
-		r, err := v.ReceiptAt(indexes[len(receipts)])
+	err = s.options.Ledger.Pieces(ctx, func(b machine.Blocks) (bool, error) {
+		r, err := b.ReceiptAt(indexes[len(receipts)])
+		if isGone(err) { // since the view, as are all that follow
+			indexes = indexes[:len(receipts)]
+			return false, nil
+		}
 		receipts = append(receipts, r)
 		size += receiptBytes + resultBytes*len(r.Versions)
 		return more(), err
 	})
 	return receipts, len(receipts) == len(indexes), err
 }
+
+// maxChangedReads is how often an entity is read whose value is dropped again and again before it is read, each
+// time because the entity has changed.
+const maxChangedReads = 3
 
 // getEntity reads one entity.
 func (s *Server) getEntity(
@@ -142,24 +150,32 @@ func (s *Server) getEntity(
 	if err := machine.ValidateKey(m.Key, "key"); err != nil {
 		return nil, err
 	}
-	var entity machine.Entity
+	var entity machine.EntityRef
 	var id machine.TxID
-	err = s.options.Ledger.View(ctx, func(v machine.View) (err error) {
-		entity, err = v.Entity(scope, m.Key)
-		id = v.TxIDAt(entity.Version)
-		return err
-	})
+	for range maxChangedReads {
+		err = s.options.Ledger.View(ctx, func(v machine.View) (err error) {
+			entity, err = v.EntityRef(scope, m.Key)
+			id = v.TxIDAt(entity.Version)
+			return err
+		})
+		if err == nil && !entity.HasValue() {
+			err = s.options.Ledger.Blocks(ctx, func(b machine.Blocks) error { return b.ReadValue(&entity) })
+		}
+		if !errors.Is(err, machine.ErrChanged) {
+			break
+		}
+	}
 	if err != nil {
 		return nil, notFound(err, "entity %q of %s", wire.Clip(m.Key), scope)
 	}
-	return &seqledgerv1.GetEntityResponse{Entity: wire.RenderEntity(&entity, id)}, nil
+	return &seqledgerv1.GetEntityResponse{Entity: wire.RenderEntity(&entity.Entity, id)}, nil
 }
 
 // blockReader reads blocks for one caller.
 type blockReader struct {
 	server  *Server
 	party   admission.Party
-	scope   machine.Scope
+	chain   *machine.Chain // of the scope, as far as it was when a block was behind it last
 	content seqledgerv1.BlockContent
 }
 
@@ -178,7 +194,7 @@ func (s *Server) newBlockReader(
 		return nil, &machine.FieldError{Field: "content",
 			Problem: fmt.Sprintf("is %d, which is not known here", content)}
 	}
-	return &blockReader{s, s.party(ctx), scope, content}, nil
+	return &blockReader{s, s.party(ctx), &machine.Chain{Scope: scope}, content}, nil
 }
 
 // read returns the block of a height, or the part of it that begins at a position. A block that
@@ -186,10 +202,18 @@ func (s *Server) newBlockReader(
 func (b *blockReader) read(
 	ctx context.Context, height uint64, start *seqledgerv1.BlockPosition,
 ) (*seqledgerv1.Block, error) {
+	engine := b.server.options.Ledger
+	if height > b.chain.Height {
+		chain, err := engine.Chain(ctx, b.chain.Scope)
+		if err != nil {
+			return nil, err
+		}
+		b.chain = chain
+	}
 	if b.content == seqledgerv1.BlockContent_BLOCK_CONTENT_HEADER {
 		var header machine.BlockHeader
-		err := b.server.options.Ledger.View(ctx, func(v machine.View) (err error) {
-			header, err = v.BlockHeader(b.scope, height)
+		err := engine.Blocks(ctx, func(blocks machine.Blocks) (err error) {
+			header, err = blocks.BlockHeader(b.chain, height)
 			return err
 		})
 		return wire.RenderBlock(&header), b.notFound(err, height)
@@ -200,7 +224,7 @@ func (b *blockReader) read(
 	}
 	part := wire.NewPart(limit)
 	first := int(start.GetOperation())
-	header, err := b.server.options.Ledger.VisitBlock(ctx, b.scope, height, start.GetTransaction(),
+	header, err := engine.VisitBlock(ctx, b.chain, height, start.GetTransaction(),
 		func(t machine.Transaction) bool {
 			more := part.Add(&t, first)
 			first = 0
@@ -213,7 +237,7 @@ func (b *blockReader) read(
 		return nil, &machine.FieldError{Field: "start", Problem: "is behind the end of the block"}
 	}
 	if b.content != seqledgerv1.BlockContent_BLOCK_CONTENT_PARTS && part.Next != nil {
-		// Not resource_exhausted, which clients repeat: the block's size does not change.
+		// Not resource_exhausted, which clients repeat, because the block's size does not change.
 		return nil, connect.NewError(connect.CodeOutOfRange, fmt.Errorf(
 			"block %d has more than %d bytes, which is too much for one message; ask for its parts "+
 				"(content: BLOCK_CONTENT_PARTS) or its header (BLOCK_CONTENT_HEADER)", height, limit))
@@ -224,7 +248,7 @@ func (b *blockReader) read(
 }
 
 func (b *blockReader) notFound(err error, height uint64) error {
-	return notFound(err, "block %d of %s", height, b.scope)
+	return notFound(err, "block %d of %s", height, b.chain.Scope)
 }
 
 // getBlock reads one block of a scope.
@@ -279,7 +303,7 @@ func (s *Server) getTransaction(
 	if !m.IncludeProof {
 		return answer, nil
 	}
-	tree, err := s.options.Ledger.BlockTree(ctx, scope, height)
+	tree, err := s.blockTree(ctx, scope, height)
 	if err != nil {
 		return nil, err
 	}
@@ -311,8 +335,8 @@ func awaitStep(ctx context.Context, began time.Time) {
 // the answer nor its time reveals the contents of other scopes.
 func (s *Server) transaction(ctx context.Context, id machine.TxID) (x machine.Transaction, err error) {
 	var scope machine.Scope
-	err = s.options.Ledger.View(ctx, func(v machine.View) (err error) {
-		scope, err = v.TransactionScope(id)
+	err = s.options.Ledger.Blocks(ctx, func(b machine.Blocks) (err error) {
+		scope, err = b.TransactionScope(id)
 		return err
 	})
 	if err == nil && s.caller(ctx).Read(scope) != nil {
@@ -321,8 +345,8 @@ func (s *Server) transaction(ctx context.Context, id machine.TxID) (x machine.Tr
 	if err != nil {
 		return x, err
 	}
-	err = s.options.Ledger.View(ctx, func(v machine.View) (err error) {
-		x, err = v.Transaction(id)
+	err = s.options.Ledger.Blocks(ctx, func(b machine.Blocks) (err error) {
+		x, err = b.Transaction(id)
 		return err
 	})
 	return x, err

@@ -2,7 +2,8 @@ package server
 
 import (
 	"context"
-	"fmt"
+	"encoding/binary"
+	"encoding/hex"
 	"log/slog"
 	"math/rand/v2"
 	"net/http"
@@ -33,11 +34,18 @@ func withRequestID(next http.Handler) http.Handler {
 		if !validRequestID(info.id) {
 			// Two requests with one id would be a nuisance but not a danger, so ids need not be
 			// unpredictable.
-			info.id = fmt.Sprintf("%016x", rand.Uint64())
+			info.id = newRequestID()
 		}
 		w.Header().Set(requestIDHeader, info.id)
 		next.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), requestInfoKey{}, info)))
 	})
+}
+
+// newRequestID returns 16 hexadecimal digits.
+func newRequestID() string {
+	var id [8]byte
+	binary.BigEndian.PutUint64(id[:], rand.Uint64())
+	return hex.EncodeToString(id[:])
 }
 
 // validRequestID reports whether an id is 1 to 64 visible ASCII characters.

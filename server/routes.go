@@ -51,8 +51,10 @@ func (s *Server) mount(mux *http.ServeMux) {
 	unary(s, mux, seqledgerv1connect.IdempotencyServicePurgeRecordProcedure, writing, s.purgeRecord)
 	unary(s, mux, seqledgerv1connect.IdempotencyServiceResolveRecordProcedure, writing, s.resolveRecord)
 
+	s.mountWriteBatch(mux)
 	stream := seqledgerv1connect.LedgerServiceWriteStreamProcedure
-	// Results are hashes and ids, which do not compress, and there are many.
+	// Never compressed, because results are hashes and ids, which do not
+	// compress, and there are many.
 	uncompressed := connect.WithCompressMinBytes(math.MaxInt)
 	mux.Handle(stream, s.upgradable(s.limitBody(writing, s.asStream(false,
 		connect.NewBidiStreamHandler(stream, s.writeStream, append(s.handlerOptions(writing), uncompressed)...)))))
@@ -118,15 +120,7 @@ func unary[P wire.Message[T], T, R any](
 	handle func(context.Context, P) (*R, error),
 ) {
 	handler := func(ctx context.Context, r *connect.Request[wire.Request[T, P]]) (*connect.Response[R], error) {
-		m, err := r.Msg.Get()
-		if err != nil {
-			return nil, err
-		}
-		if err := s.authorize(ctx, procedure, m); err != nil {
-			return nil, err
-		}
-		releaseBody(ctx)
-		answer, err := makeAnswer(ctx, s, procedure, m, handle)
+		answer, err := answerUnary(ctx, s, procedure, r.Msg, handle)
 		if err != nil {
 			return nil, err
 		}
@@ -134,12 +128,30 @@ func unary[P wire.Message[T], T, R any](
 	}
 	mounted := http.Handler(connect.NewUnaryHandler(procedure, handler, s.handlerOptions(level)...))
 	switch {
+	case procedure == seqledgerv1connect.LedgerServiceWriteProcedure:
+		mounted = &directWrite{s, mounted, &observer{s}, connect.NewErrorWriter()}
 	case level == reading:
 		mounted = withReadAnswer(mounted)
 	case strings.HasPrefix(procedure, "/"+seqledgerv1connect.IdempotencyServiceName+"/"):
 		mounted = withAnswerRoom(mounted)
 	}
 	mux.Handle(procedure, s.limitBody(level, admission.BodyDeadline(mounted)))
+}
+
+// answerUnary authorizes and answers a request.
+func answerUnary[P wire.Message[T], T, R any](
+	ctx context.Context, s *Server, procedure string, request *wire.Request[T, P],
+	handle func(context.Context, P) (*R, error),
+) (*R, error) {
+	m, err := request.Get()
+	if err != nil {
+		return nil, err
+	}
+	if err := s.authorize(ctx, procedure, m); err != nil {
+		return nil, err
+	}
+	releaseBody(ctx)
+	return makeAnswer(ctx, s, procedure, m, handle)
 }
 
 // observer wraps every call: it converts errors for clients, recovers panics, counts, and logs
@@ -149,22 +161,39 @@ type observer struct{ server *Server }
 // WrapUnary implements connect.Interceptor.
 func (o *observer) WrapUnary(next connect.UnaryFunc) connect.UnaryFunc {
 	return func(ctx context.Context, request connect.AnyRequest) (answer connect.AnyResponse, err error) {
-		began := time.Now()
-		procedure := request.Spec().Procedure
-		defer func() {
-			if p := recover(); p != nil {
-				answer, err = nil, o.server.panicked(ctx, procedure, p)
-			}
-			err = o.done(ctx, procedure, began, err)
-		}()
-		answer, err = next(ctx, request)
-		if err != nil && procedure == seqledgerv1connect.LedgerServiceWriteProcedure && errors.Is(err, ctx.Err()) {
-			// Connect checks the deadline before it calls the handler, and its error would not
-			// say what to do next.
-			err = errors.Join(ledger.ErrOutcomeUnknown, err)
+		err = o.unary(ctx, request.Spec().Procedure, func() (err error) {
+			answer, err = next(ctx, request)
+			return err
+		})
+		if err != nil {
+			return nil, err
 		}
-		return answer, err
+		return answer, nil
 	}
+}
+
+// writes reports whether a procedure is a unary one that commits writes.
+func writes(procedure string) bool {
+	return procedure == seqledgerv1connect.LedgerServiceWriteProcedure ||
+		procedure == seqledgerv1connect.LedgerServiceWriteBatchProcedure
+}
+
+// unary observes one call. It returns nil or a *connect.Error.
+func (o *observer) unary(ctx context.Context, procedure string, call func() error) (err error) {
+	began := time.Now()
+	defer func() {
+		if p := recover(); p != nil {
+			err = o.server.panicked(ctx, procedure, p)
+		}
+		err = o.done(ctx, procedure, began, err)
+	}()
+	err = call()
+	if err != nil && writes(procedure) && errors.Is(err, ctx.Err()) {
+		// Connect and directWrite check the deadline before they call the handler, and that error
+		// would not say what to do next.
+		err = errors.Join(ledger.ErrOutcomeUnknown, err)
+	}
+	return err
 }
 
 // WrapStreamingHandler implements connect.Interceptor.
@@ -243,7 +272,8 @@ func (s *Server) countRefusal(procedure string, failed *connect.Error) {
 	}
 }
 
-// panicked logs and counts a panic. Only its own request fails.
+// panicked logs and counts a panic. Only its own request fails, because a
+// mistake in one call must not end the others.
 func (s *Server) panicked(ctx context.Context, procedure string, value any) error {
 	if err, ok := value.(error); ok && errors.Is(err, http.ErrAbortHandler) {
 		panic(value) // net/http's own way to end a request

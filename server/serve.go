@@ -60,8 +60,8 @@ func (s *Server) Serve(ctx context.Context, listener net.Listener) error {
 	// Close what is still open after the timeout.
 	s.close()
 	err = errors.Join(err, ignoreClosed(hs.Close()), ignoreClosed(<-served))
-	// Close does not wait for the handlers, but the caller closes the ledger next. Their
-	// contexts have ended, so they return soon.
+	// Close does not wait for the handlers, but the caller closes the ledger next. Because their
+	// contexts have ended, they return soon.
 	last, cancel := context.WithTimeout(context.WithoutCancel(ctx), lastMoment)
 	defer cancel()
 	return errors.Join(err, s.admission.AwaitRequests(last))

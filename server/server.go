@@ -15,6 +15,7 @@ import (
 	"github.com/seqledger/seqledger/internal/upgrade"
 	"github.com/seqledger/seqledger/proto/seqledger/v1/seqledgerv1connect"
 	"github.com/seqledger/seqledger/server/admission"
+	"github.com/seqledger/seqledger/server/console"
 )
 
 // Server serves one ledger.
@@ -29,7 +30,7 @@ type Server struct {
 	// draining ends when the server takes no new writes.
 	draining   context.Context //nolint:containedctx // It is the server's own state, not a caller's.
 	startDrain context.CancelFunc
-	// closed ends when all connections are closed: net/http does not track upgraded
+	// closed ends when all connections are closed, because net/http does not track upgraded
 	// connections.
 	closed context.Context //nolint:containedctx // As above.
 	close  context.CancelFunc
@@ -61,7 +62,13 @@ func New(o Options) (*Server, error) {
 		}
 	}
 	outer := http.NewServeMux()
-	outer.Handle("/", withRequestID(s.fromBrowser(s.authenticated(checkProtocol(mux)))))
+	api := withRequestID(s.fromBrowser(s.authenticated(checkProtocol(mux))))
+	if !o.NoConsole {
+		// A visit, like a health check: its files need no credential.
+		outer.Handle("GET "+console.Path, s.admission.Probe(console.Handler()))
+		api = console.Redirect(api)
+	}
+	outer.Handle("/", api)
 	s.mountHealth(outer)
 	outer.Handle("GET /metrics", s.admitting(s.admission.OwnRequest,
 		s.admission.Probe(s.observing(s.metrics.handler()))))

@@ -11,6 +11,7 @@ import (
 	"github.com/seqledger/seqledger/internal/upgrade"
 	"github.com/seqledger/seqledger/internal/wire"
 	"github.com/seqledger/seqledger/ledger"
+	"github.com/seqledger/seqledger/ledger/machine"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 	"github.com/seqledger/seqledger/server/admission"
 )
@@ -70,6 +71,7 @@ func (s *Server) writeStream(ctx context.Context, stream *bidiStream) error {
 		room: semaphore.NewWeighted(maxStreamWrites), authorized: newAuthorizationCache(s.caller(ctx)),
 		party: s.party(ctx), hurry: make(chan struct{}), ended: ended,
 	}
+	st.answers.method = methodWriteStream
 	if upgrade.IsUpgraded(ctx) {
 		s.metrics.upgraded.Inc()
 		defer s.metrics.upgraded.Dec()
@@ -82,13 +84,13 @@ func (s *Server) writeStream(ctx context.Context, stream *bidiStream) error {
 		cancel()
 		controls.Interrupt()
 		for b := range st.batches { // until the reader closes it
-			st.abandon(b)
+			s.abandon(st.party, b)
 		}
 		n := st.answers.tally
 		logger.DebugContext(ctx, "write stream closed",
 			"committed", n.committed, "replayed", n.replayed, "refused", n.refused)
 	}()
-	// Send the headers: the client may wait for them before it sends anything.
+	// Send the headers, because the client may wait for them before it sends anything.
 	if err := stream.Send(nil); err != nil {
 		return err
 	}
@@ -137,12 +139,12 @@ func (st *writeStream) read(ctx context.Context, controls *admission.StreamContr
 		if st.readErr = controls.Grow(int64(f.Operations) * decodedOperation); st.readErr != nil {
 			return
 		}
-		b, err := st.newBatch(ctx, &f)
+		b, err := st.server.newBatch(ctx, &f, st.authorized, st)
 		controls.Release()
 		if err == nil {
 			b.room = room
 			if err = st.accept(ctx, b); err != nil {
-				st.abandon(b)
+				st.server.abandon(st.party, b)
 			}
 		}
 		if err != nil {
@@ -150,6 +152,22 @@ func (st *writeStream) read(ctx context.Context, controls *admission.StreamContr
 			return
 		}
 	}
+}
+
+// enter implements engine. It waits while the credential exceeds its rate or its share of the
+// engine, or the queue is full.
+func (st *writeStream) enter(
+	ctx context.Context, commands []machine.Command, bytes int,
+) (*ledger.Submission, func(), error) {
+	leave, err := st.server.admission.Writes(ctx, st.hurry, st.party, len(commands), bytes)
+	if err != nil {
+		return nil, nil, err
+	}
+	submission, err := st.server.options.Ledger.Submit(ctx, commands)
+	if err != nil && leave != nil {
+		leave()
+	}
+	return submission, leave, err
 }
 
 // accept passes a batch to the sender. The error is that of ctx.
@@ -173,7 +191,7 @@ func (st *writeStream) hurryUp() {
 
 // abandon handles a batch whose results are no longer needed. Its writes are in the engine
 // until they are decided, and count until then.
-func (st *writeStream) abandon(b *batch) {
+func (s *Server) abandon(p admission.Party, b *batch) {
 	if b == nil || b.submission == nil || b.leave == nil {
 		return
 	}
@@ -181,7 +199,7 @@ func (st *writeStream) abandon(b *batch) {
 		// It does not wait, because the submission is done.
 		if outcomes, err := b.submission.Wait(context.Background()); err == nil {
 			b.outcomes = outcomes
-			st.server.stored(st.party, b)
+			s.stored(p, b)
 		}
 		b.left() // last, because Drain waits for it
 	}
@@ -207,7 +225,7 @@ func (st *writeStream) send(ctx context.Context, controls *admission.StreamContr
 	var interrupted error // why reading was cut short
 	answers := &st.answers
 	var next *batch // taken from batches and not yet answered
-	defer func() { st.abandon(next) }()
+	defer func() { st.server.abandon(st.party, next) }()
 	for {
 		if next == nil {
 			select {

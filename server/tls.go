@@ -111,7 +111,8 @@ func (p *pemFiles) config() (*tls.Config, error) {
 		Certificates: []tls.Certificate{pair},
 		NextProtos:   []string{"h2", "http/1.1"},
 		MinVersion:   tls.VersionTLS12,
-		// For TLS 1.2: only forward-secret, authenticated ciphers, as HTTP/2 requires.
+		// For TLS 1.2: only forward-secret, authenticated ciphers, because HTTP/2 must
+		// not be used with others.
 		CipherSuites: []uint16{
 			tls.TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256, tls.TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256,
 			tls.TLS_ECDHE_ECDSA_WITH_AES_256_GCM_SHA384, tls.TLS_ECDHE_RSA_WITH_AES_256_GCM_SHA384,

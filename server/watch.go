@@ -45,7 +45,7 @@ func (s *Server) watch(
 	w := &watcher{blockReader: reader, stream: stream, controls: controls}
 	s.options.Logger.DebugContext(ctx, "watch opened")
 	defer func() { s.options.Logger.DebugContext(ctx, "watch closed", "messages", w.sent) }()
-	for header, err := range s.options.Ledger.Watch(ctx, reader.scope, m.FromHeight) {
+	for header, err := range s.options.Ledger.Watch(ctx, reader.chain.Scope, m.FromHeight) {
 		if err == nil {
 			err = w.send(ctx, header.Height)
 		}

@@ -41,7 +41,9 @@ func (s *Server) write(ctx context.Context, m *seqledgerv1.WriteRequest) (*seqle
 // writeSequenced commits a write of a stream.
 func (s *Server) writeSequenced(ctx context.Context, m *seqledgerv1.WriteRequest) (machine.Outcome, error) {
 	var encoder wire.Encoder
-	command, err := encoder.Encode(m, s.caller(ctx).Actor())
+	actor := s.caller(ctx).Actor()
+	encoder.Grow(m.SizeVT() + len(actor) + chargedOperation*len(m.Operations)) // about what it takes
+	command, err := encoder.Encode(m, actor)
 	if err != nil {
 		return machine.Outcome{}, err
 	}
@@ -53,20 +55,11 @@ func (s *Server) writeSequenced(ctx context.Context, m *seqledgerv1.WriteRequest
 
 // commit submits a write to the engine, within its caller's limits.
 func (s *Server) commit(ctx context.Context, command machine.Command) (machine.Outcome, error) {
-	commands := []machine.Command{command}
 	out, err := s.decide(ctx, chargedBytes(&command), func(ctx context.Context) (machine.Outcome, error) {
-		submission, err := s.options.Ledger.SubmitNow(ctx, commands)
-		if err != nil {
-			return machine.Outcome{}, err
-		}
-		outcomes, err := submission.Wait(ctx)
-		if err != nil {
-			return machine.Outcome{}, err
-		}
-		return outcomes[0], nil
+		return s.options.Ledger.WriteEncoded(ctx, &command)
 	})
 	if hasNoRoom(err) {
-		again, failed := s.options.Ledger.Repeated(ctx, commands)
+		again, failed := s.options.Ledger.Repeated(ctx, []machine.Command{command})
 		if failed == nil && again[0].Code != 0 {
 			return again[0], nil
 		}
@@ -136,20 +129,30 @@ func (s *Server) admitted(
 // addProof adds the proof of a committed write to its receipt. The write is committed in any
 // case, so a failure must not look like a refusal.
 func (s *Server) addProof(ctx context.Context, receipt *seqledgerv1.Receipt, scope machine.Scope) error {
-	tree, err := s.blockTree(ctx, scope, receipt.BlockHeight)
+	tree, err := s.writtenBlockTree(ctx, scope, receipt.BlockHeight)
 	if err != nil {
 		return err
 	}
 	return setProof(receipt, tree)
 }
 
-// blockTree reads the block of a committed write. See addProof.
-func (s *Server) blockTree(ctx context.Context, scope machine.Scope, height uint64) (*machine.BlockTree, error) {
-	tree, err := s.options.Ledger.BlockTree(ctx, scope, height)
+// writtenBlockTree reads the block of a committed write. See addProof.
+func (s *Server) writtenBlockTree(
+	ctx context.Context, scope machine.Scope, height uint64,
+) (*machine.BlockTree, error) {
+	tree, err := s.blockTree(ctx, scope, height)
 	if err != nil {
 		return nil, proofError(err)
 	}
 	return tree, nil
+}
+
+func (s *Server) blockTree(ctx context.Context, scope machine.Scope, height uint64) (*machine.BlockTree, error) {
+	chain, err := s.options.Ledger.Chain(ctx, scope)
+	if err != nil {
+		return nil, err
+	}
+	return s.options.Ledger.BlockTree(ctx, chain, height)
 }
 
 func setProof(receipt *seqledgerv1.Receipt, tree *machine.BlockTree) error {
@@ -185,12 +188,7 @@ func (s *Server) openSession(
 	if err := outcomeError(&out, 0); err != nil {
 		return nil, err
 	}
-	stream := machine.NamedStream{Scope: o.Scope, ClientID: o.ClientID, StreamState: out.Stream}
-	var newest *machine.Receipt
-	err = s.options.Ledger.View(ctx, func(v machine.View) (err error) {
-		newest, err = newestReceipt(v, &stream)
-		return err
-	})
+	newest, err := s.newestReceipt(ctx, o.Scope, o.ClientID, out.Stream.Last)
 	if err != nil {
 		return nil, fmt.Errorf("%w: the session is open, its state could not be read: %w", ledger.ErrOutcomeUnknown,
 			err)
@@ -201,14 +199,24 @@ func (s *Server) openSession(
 	}, nil
 }
 
-// newestReceipt returns the receipt of the last committed write of a stream, or nil if there is
+// newestReceipt returns the receipt of a stream's last committed write, or nil if there is
 // none or the stream has newer writes.
-func newestReceipt(v machine.View, stream *machine.NamedStream) (*machine.Receipt, error) {
-	if stream.Last == 0 {
+func (s *Server) newestReceipt(
+	ctx context.Context, scope machine.Scope, clientID string, last uint64,
+) (*machine.Receipt, error) {
+	if last == 0 {
 		return nil, nil //nolint:nilnil // A nil receipt is a valid answer.
 	}
-	receipts, err := v.Receipts(stream.Scope, stream.ClientID, 1)
-	if err != nil || len(receipts) == 0 || receipts[0].Sequence != stream.Last {
+	var indexes []uint64
+	err := s.options.Ledger.View(ctx, func(v machine.View) (err error) {
+		indexes, err = v.ReceiptIndexes(scope, clientID, 0, 1)
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	receipts, _, err := s.readReceipts(ctx, indexes)
+	if err != nil || len(receipts) == 0 || receipts[0].Sequence != last {
 		return nil, err
 	}
 	return &receipts[0], nil

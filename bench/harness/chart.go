@@ -42,7 +42,8 @@ const (
 
 var colors = []string{"#d1242f", "#0969da", "#1a7f37", "#bf8700", "#8250df", "#bc4c00", "#1b7c83", "#6e7781", "#cf4aa0"}
 
-// SVG returns the picture. The same chart always gives the same bytes.
+// SVG returns the picture. The same chart always gives the same bytes, so that
+// a picture changes in a commit only when its figures do.
 func (c *Chart) SVG() string {
 	var b strings.Builder
 	fmt.Fprintf(&b,

@@ -16,7 +16,7 @@ import (
 // The operation is not counted and the worker ends; the others go on.
 var ErrDone = errors.New("the worker has nothing left to do")
 
-// Latencies are recorded in nanoseconds between these, to a hundredth: more digits would make
+// Latencies are recorded in nanoseconds between these, to a hundredth, because more digits would make
 // the histograms of many workers evict the measured system from the processor's caches.
 const (
 	digits     = 2
@@ -52,8 +52,9 @@ type Load struct {
 	Rate float64
 	// Meter is read when the measurement begins and when it ends. It may be nil.
 	Meter Meter
-	// Group is how many operations each call stands for, where a reading of the clock for each
-	// would distort the result; 0 is 1.
+	// Group is how many operations each call stands for; 0 is 1. It is for operations so short
+	// that a reading of the clock for each would distort the result, and must not be used
+	// otherwise, because the latencies are those of groups.
 	Group int64
 }
 
@@ -64,8 +65,8 @@ type Meter func() (Values, error)
 type Result struct {
 	Operations int64
 	// Unserved counts the operations of an open loop that were due and had not
-	// even begun when the time was over. Latency has each with the time that it
-	// had waited until then, which is less than it would have taken.
+	// begun when the time was over. Latency has each with the time that it had
+	// waited until then, because leaving them out would hide the worst.
 	Unserved int64
 	Elapsed  time.Duration
 	Latency  Latencies
@@ -121,7 +122,8 @@ func Run(ctx context.Context, l Load, operation Operation) (Result, error) {
 	if l.Rate > 0 {
 		loop = r.open
 	}
-	// Without a warm-up everything counts, including operations before the meter is read.
+	// Without a warm-up everything counts, so that not even the operations before the
+	// meter is read are lost.
 	r.started = time.Now()
 	if l.Warmup > 0 {
 		r.start(loop)
@@ -159,7 +161,7 @@ func Run(ctx context.Context, l Load, operation Operation) (Result, error) {
 	return result, nil
 }
 
-// RunSome is Run until at least one operation is measured, for ever longer: a disk that others keep
+// RunSome is Run until at least one operation is measured, for ever longer, because a disk that others keep
 // busy may take longer for a sync than a short measurement lasts.
 func RunSome(ctx context.Context, l Load, operation Operation) (Result, error) {
 	const longest = 20 * time.Second // what one operation may take

@@ -26,7 +26,7 @@ const (
 // Process is a program that the harness has started and will end.
 type Process struct {
 	// Signal tells it to end; nil closes its standard input instead, as the programs that are the
-	// harness itself want it: they also end when the harness dies.
+	// harness itself want it, because they also end when the harness dies.
 	Signal os.Signal
 	Pid    int
 
@@ -99,7 +99,9 @@ func LaunchServer(ctx context.Context, command *exec.Cmd, log string) (p *Proces
 	return p, strings.TrimSpace(line), nil
 }
 
-// Self is a command that runs this program with other arguments.
+// Self is a command that runs this program with other arguments, so that a
+// server is measured in a process of its own and its usage is not mixed with
+// the client's.
 func Self(arguments ...string) *exec.Cmd { return exec.Command("/proc/self/exe", arguments...) }
 
 // UntilStdinEnds is the life of a server that [Launch] has started from this program: it ends
@@ -230,7 +232,8 @@ func Usage(dir string, pids ...int) Meter {
 // gone reports whether all that failed is that a process has ended meanwhile.
 func gone(err error) bool { return errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ESRCH) }
 
-// Resident returns how many bytes of memory processes have now; shared ones count for each.
+// Resident returns how many bytes of memory processes have now. Shared pages count for each
+// process, because the kernel does not say whose they are.
 func Resident(pids ...int) (bytes int64) {
 	for _, pid := range pids {
 		if kibibytes, err := ProcField(pid, "status", "VmRSS"); err == nil { // otherwise it has ended
@@ -266,7 +269,8 @@ func processorTime(pid int) (time.Duration, error) {
 	if err != nil {
 		return 0, err
 	}
-	// The name of the program, in brackets, may have anything in it.
+	// From the last bracket, because the name of the program, in brackets, may
+	// have anything in it.
 	fields := strings.Fields(string(stat[strings.LastIndexByte(string(stat), ')')+1:]))
 	const user, system = 11, 12
 	if len(fields) <= system {
@@ -280,7 +284,7 @@ func processorTime(pid int) (time.Duration, error) {
 
 // diskBytes returns how many bytes have been written to the block device that a directory is on,
 // by any process; 0 where it is not a device of its own. The kernel's count for a process is not
-// suitable: it counts a whole large page for every few bytes that make it dirty.
+// suitable, because it counts a whole large page for every few bytes that make it dirty.
 func diskBytes(dir string) (int64, error) {
 	var info syscall.Stat_t
 	if err := syscall.Stat(dir, &info); err != nil {

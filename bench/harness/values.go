@@ -40,7 +40,7 @@ func Median(list []float64) float64 {
 	return (sorted[(len(sorted)-1)/2] + sorted[len(sorted)/2]) / 2
 }
 
-// Ratios divides rounds by rounds, pair by pair: what disturbs a machine for a minute disturbs
+// Ratios divides rounds by rounds, pair by pair, because what disturbs a machine for a minute disturbs
 // both of a pair.
 func Ratios(ours, theirs []float64) []float64 {
 	ratios := make([]float64, min(len(ours), len(theirs)))
@@ -52,8 +52,8 @@ func Ratios(ours, theirs []float64) []float64 {
 
 // Interval returns the narrowest pair of values, equally far from both ends,
 // that encloses the true median with a probability of at least 93 %, or the
-// extremes. It assumes nothing but that rounds are independent: each value is
-// above the true median with probability one half.
+// extremes. It needs no distribution, because each value is above the true
+// median with probability one half; rounds must be independent.
 func Interval(list []float64) (low, high, coverage float64) {
 	sorted := slices.Sorted(slices.Values(list))
 	n := len(sorted)

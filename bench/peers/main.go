@@ -76,10 +76,10 @@ func run(arguments []string, stdout, stderr io.Writer) error {
 	quick := flags.Bool("quick", false, "one short round of little, without results in files: does it run?")
 	list := flags.Bool("list", false, "tell which systems are here and how to get the others, and measure nothing")
 	serve := flags.String("serve", "", "be the server of a system (used by peers itself)")
+	logs := flags.Bool("logs", false, "compare logs of Raft entries instead: their speed, and damaged files")
 	flags.IntVar(&o.rounds, "rounds", 5, "how often each row is measured")
 	flags.DurationVar(&o.duration, "duration", 1500*time.Millisecond, "how long each row is measured in each round")
-	flags.DurationVar(&o.warmup, "warmup", 300*time.Millisecond, "how long each row runs before it is measured")
-	flags.IntVar(&o.coldStreams, "cold-streams", 20_000, "how many writes are retried after a restart")
+	o.warmup, o.coldStreams = 300*time.Millisecond, 20_000
 	flags.StringVar(&o.dir, "dir", "",
 		"let systems write below this directory (default: the system's temporary directory)")
 	flags.StringVar(&o.out, "out", "", "write peers.json, peers.md and pictures into this directory")
@@ -93,6 +93,9 @@ func run(arguments []string, stdout, stderr io.Writer) error {
 	defer stop()
 	if *serve != "" {
 		return serveSystem(ctx, *serve, o.dir)
+	}
+	if *logs {
+		return compareLogs(o.dir, o.rounds, stdout)
 	}
 	if err := o.choose(*systems, *rows, *rates, *preload); err != nil {
 		return err
@@ -112,8 +115,8 @@ func run(arguments []string, stdout, stderr io.Writer) error {
 
 // choose checks the flags and looks for the systems.
 func (o *options) choose(systems, rows, rates, preload string) (err error) {
-	if o.rounds < 1 || o.duration <= 0 || o.warmup < 0 || o.coldStreams < 1 {
-		return errors.New("-rounds, -duration and -cold-streams must be more than 0")
+	if o.rounds < 1 || o.duration <= 0 {
+		return errors.New("-rounds and -duration must be more than 0")
 	}
 	pattern, err := regexp.Compile(rows)
 	if err != nil {

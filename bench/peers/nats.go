@@ -110,7 +110,7 @@ func (c *natsConn) publish(ctx context.Context, j *job, expected *uint64) (*jets
 	return c.streams[j.stream%len(c.streams)].PublishMsg(ctx, message)
 }
 
-// do leaves the expected sequence of a repeat away: the server looks at it before it
+// do leaves the expected sequence of a repeat away, because the server looks at it before it
 // looks for the message's id, and refuses the very request that it has stored.
 func (c *natsConn) do(ctx context.Context, j *job, repeat bool) (answer, error) {
 	known, _ := c.server.last.Load(j.stream)

@@ -233,7 +233,7 @@ func sendPostgres(ctx context.Context, c *pgx.Conn, calls []*call) {
 	for _, one := range calls {
 		one.answer, one.err = postgresAnswer(results.QueryRow())
 	}
-	// The commit comes last: before it no answer counts.
+	// The commit comes last, because before it no answer counts.
 	if err := results.Close(); err != nil {
 		for _, one := range calls {
 			one.err = errors.Join(one.err, err)

@@ -13,6 +13,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/seqledger/seqledger/client"
+	"github.com/seqledger/seqledger/client/writer"
 	"github.com/seqledger/seqledger/internal/upgrade"
 	"github.com/seqledger/seqledger/ledger"
 	"github.com/seqledger/seqledger/ledger/machine"
@@ -152,7 +153,7 @@ type streamConn struct {
 // streamWriter is a Writer and its last write.
 type streamWriter struct {
 	conn    *streamConn
-	writer  *client.Writer
+	writer  *writer.Writer
 	session uint64
 	key     string
 }
@@ -187,11 +188,11 @@ func (c *streamConn) give(ctx context.Context, j *job) error {
 		j.writer = known.(*streamWriter)
 		return nil
 	}
-	writer, err := c.client.NewWriter(ctx, client.WriterOptions{Scope: wireScope, ClientID: j.client()})
+	w, err := writer.Open(ctx, c.client, writer.Options{Scope: wireScope, ClientID: j.client()})
 	if err != nil {
 		return err
 	}
-	j.writer = &streamWriter{conn: c, writer: writer, session: writer.State().Session}
+	j.writer = &streamWriter{conn: c, writer: w, session: w.State().Session}
 	c.writers.Store(j.stream, j.writer)
 	return nil
 }

@@ -145,7 +145,7 @@ func kinds() []kind {
 			find: builtIn(""), connections: oneConnection,
 			settings: "ledger.Ledger in the process of the harness, defaults", retries: true},
 		{name: "seqledger", make: newWire(true), find: builtIn(""),
-			settings:    "defaults; client.Writers over one WriteStream; retries over a second one",
+			settings:    "defaults; writer.Writers over one WriteStream; retries over a second one",
 			connections: oneConnection, pipelines: true, retries: true},
 		{name: "seqledger-unary", make: newWire(false), find: builtIn(""),
 			connections: oneConnection,

@@ -17,7 +17,7 @@ import (
 // that is linearizable. A key is at most 80 letters, digits, '/' and '-'; a value is at most
 // 1.2 MiB.
 //
-// A backend may also implement [Notifier] and [TokenSource].
+// A backend may also implement [Notifier], [TokenSource] and [Namer].
 type Backend interface {
 	// Load returns the value of a key, its version, and the time of the store's clock. A key
 	// without a value has a nil value and the version "". The clock should be the database's:
@@ -46,6 +46,13 @@ type TokenSource interface {
 	NextToken(ctx context.Context) (uint64, error)
 }
 
+// Namer is a [Backend] that names its values itself. Equal names mean equal keys; a name need not be as
+// [Backend] describes it.
+type Namer interface {
+	// Name returns the name of a record. hash is the name that it would have otherwise.
+	Name(key *RecordKey, hash string) string
+}
+
 // ErrDamaged is returned for a stored value that is not a record. The store changes nothing
 // then.
 var ErrDamaged = errors.New("idempotency: a stored value is damaged")
@@ -66,12 +73,12 @@ const tokenKey = "tokens"
 //
 // Unlike the ledger, such a store cannot see that it was out of reach: leases end although their
 // owners could not extend them. Choose leases longer than the outages to be expected.
-func NewStore(backend Backend) Store { return &casStore{backend} }
+func NewStore(backend Backend) Resolver { return &casStore{backend} }
 
 // casStore is a store on a Backend.
 type casStore struct{ backend Backend }
 
-// key returns the backend's key of a record: a hash, so that neither the client's key nor a
+// storeKey returns the backend's key of a record: a hash, so that neither the client's key nor a
 // principal gets into the database.
 func (k *RecordKey) storeKey() string {
 	h := sha256.New()
@@ -81,6 +88,14 @@ func (k *RecordKey) storeKey() string {
 		h.Write([]byte(part))
 	}
 	return "records/" + hex.EncodeToString(h.Sum(nil))
+}
+
+// name returns the backend's name of a record.
+func (s *casStore) name(key *RecordKey) string {
+	if own, ok := s.backend.(Namer); ok {
+		return own.Name(key, key.storeKey())
+	}
+	return key.storeKey()
 }
 
 // decided is the outcome of a command and what it was decided on.
@@ -97,7 +112,7 @@ type decided struct {
 func (s *casStore) decide(
 	ctx context.Context, key *RecordKey, c keyed.Command, prepare func(c *keyed.Command, now int64),
 ) (decided, error) {
-	name := key.storeKey()
+	name := s.name(key)
 	for {
 		value, version, now, err := s.backend.Load(ctx, name)
 		if err != nil {
@@ -234,7 +249,7 @@ func (s *casStore) Reserve(ctx context.Context, request *ReserveRequest) (*Reser
 		case waiting.Err() != nil:
 			return out.reservation(), ctx.Err()
 		}
-		s.awaitChange(waiting, r.Key.storeKey(), out, polls)
+		s.awaitChange(waiting, s.name(&r.Key), out, polls)
 	}
 }
 
@@ -302,6 +317,7 @@ func (s *casStore) asOwner(ctx context.Context, owner *Ownership, c keyed.Comman
 		answer.Expires = time.Unix(0, out.record.LeaseEnd)
 	case out.Code == keyed.OK && live && out.record.State != keyed.Pending:
 		answer.Expires = time.Unix(0, out.record.Expires)
+	case c.Kind != keyed.Complete && c.Kind != keyed.Reject: // only an owner with a result asks for the other one
 	case out.Code == keyed.AlreadyCompleted, out.Code == keyed.LeaseLost && live && out.record.State != keyed.Pending:
 		answer.Record = publicRecord(out.record)
 	}
@@ -340,6 +356,9 @@ func (s *casStore) Release(ctx context.Context, owner *Ownership) (*Answer, erro
 
 // Heartbeat implements Store.
 func (s *casStore) Heartbeat(ctx context.Context, owner *Ownership, lease time.Duration) (*Answer, error) {
+	if lease == EndLease {
+		return s.asOwner(ctx, owner, keyed.Command{Kind: keyed.Heartbeat})
+	}
 	lease, err := span("Lease", lease, DefaultLease, MinLease, MaxLease)
 	if err != nil {
 		return nil, err
@@ -361,7 +380,7 @@ func (s *casStore) Get(ctx context.Context, key *RecordKey) (*Record, error) {
 	if err := key.Validate(); err != nil {
 		return nil, err
 	}
-	value, _, now, err := s.backend.Load(ctx, key.storeKey())
+	value, _, now, err := s.backend.Load(ctx, s.name(key))
 	if err != nil {
 		return nil, err
 	}

@@ -182,7 +182,8 @@ func (g *guard) reserve(ctx context.Context, request *ReserveRequest) (*Reservat
 }
 
 // notReserved returns the error of a Reserve that failed. The key may be reserved all the same,
-// with no owner to do the work, so it is released unless the work runs without the store.
+// with no owner to do the work. So it is released, unless the work runs without the store,
+// because repeats would otherwise wait for the lease.
 func (g *guard) notReserved(ctx context.Context, request *ReserveRequest, err error) error {
 	answer := fromStore(err)
 	if ctx.Err() == nil { // otherwise the caller has gone
@@ -300,10 +301,15 @@ func (o *Owner) beat(ctx context.Context) {
 }
 
 func (o *Owner) heartbeat(ctx context.Context, timeout time.Duration) (lost bool, err error) {
-	defer o.guard.timed("heartbeat")()
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
-	answer, err := o.guard.store.Heartbeat(ctx, &o.ownership, o.guard.Lease)
+	return o.extend(ctx, o.guard.Lease)
+}
+
+// extend makes the lease last for a time from now on, or ends it.
+func (o *Owner) extend(ctx context.Context, lease time.Duration) (lost bool, err error) {
+	defer o.guard.timed("heartbeat")()
+	answer, err := o.guard.store.Heartbeat(ctx, &o.ownership, lease)
 	return err == nil && answer.Outcome != OK, err
 }
 
@@ -387,8 +393,20 @@ func (o *Owner) release() {
 	g.Metrics.Count(EventReleased)
 }
 
-// abandon leaves the outcome unknown: nothing extends the lease, and its end decides.
+// abandon leaves the outcome unknown. The lease is ended at once, so that repeats need not wait to hear
+// of it. With TakeOver it runs out: what the work has begun elsewhere may still go on, and the next owner
+// would start beside it.
 func (o *Owner) abandon() {
 	o.end()
-	o.guard.Metrics.Count(EventAbandoned)
+	g := o.guard
+	g.Metrics.Count(EventAbandoned)
+	if g.OnLeaseExpired == TakeOver {
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(o.ctx), g.StoreTimeout)
+	defer cancel()
+	if _, err := o.extend(ctx, EndLease); err != nil {
+		g.Logger.WarnContext(ctx, "an unknown outcome was not stored: it will be known when the lease has ended",
+			"error", err)
+	}
 }

@@ -56,7 +56,8 @@
 // # Stores
 //
 // [Ledger] keeps records in a seqledger server or cluster: one log commit to reserve and one to
-// complete. [Memory] is for tests and single processes. [NewStore] makes a store of any database
+// complete. Packages postgres, redis and s3 below this one keep them where a team's data already is.
+// [Memory] is for tests and single processes. [NewStore] makes a store of any database
 // with a compare-and-swap, from two methods; it runs the same transition as the ledger. Package
 // storetest tests any of them.
 //

@@ -221,7 +221,7 @@ func TestDraft_2_7_OtherErrors(t *testing.T) {
 		s := newService(t)
 		s.charge.serve = func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(status) }
 		s.expect(s.send(), status, "false", 1)
-		s.refused(s.send(), http.StatusConflict, idempotency.CodeInFlight, idempotency.SameKey, 1)
+		s.refused(s.send(), http.StatusConflict, idempotency.CodeOutcomeUnknown, idempotency.Reconcile, 1)
 	}
 }
 

@@ -85,8 +85,8 @@ func writePart(h hash.Hash, part []byte) {
 	h.Write(part)
 }
 
-// canonicalTarget returns the path, and the query in the order of its names. A query that does
-// not parse is kept as it is.
+// canonicalTarget returns the path, and the query in the order of its names, because some
+// clients build a query from a map. A query that does not parse is kept as it is.
 func canonicalTarget(u *url.URL) string {
 	if u == nil {
 		return ""
@@ -145,7 +145,9 @@ func canonicalJSON(value []byte) ([]byte, error) {
 	return canonical, nil
 }
 
-// maxSafeInteger is the highest integer that every implementation with doubles takes exactly.
+// maxSafeInteger is the highest integer that a double holds exactly. A greater one is
+// refused, because another implementation might round it, and two requests would have one
+// fingerprint.
 const maxSafeInteger = 1<<53 - 1
 
 // checkNumbers refuses unsafe numbers, and what is not one JSON value.

@@ -140,7 +140,7 @@ func TestMiddlewareReleaseStatuses(t *testing.T) {
 	s.expect(s.send(), http.StatusTooManyRequests, "false", 1)
 	s.charge.serve = func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusForbidden) }
 	s.expect(s.send(), http.StatusForbidden, "false", 2)
-	s.refused(s.send(), http.StatusConflict, idempotency.CodeInFlight, idempotency.SameKey, 2)
+	s.refused(s.send(), http.StatusConflict, idempotency.CodeOutcomeUnknown, idempotency.Reconcile, 2)
 	if _, err := (idempotency.Options{ReleaseStatuses: []int{404}}).Policy(); err == nil {
 		t.Error("404 is stored, and was taken as a status that is not")
 	}

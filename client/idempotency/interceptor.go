@@ -123,7 +123,8 @@ func (i *interceptor) identify(ctx context.Context, request connect.AnyRequest) 
 	return key, f, err
 }
 
-// run runs the handler as the owner of a key. The client's disconnect does not stop it.
+// run runs the handler as the owner of a key. The client's disconnect does not stop it,
+// because the repeat wants its result.
 func (i *interceptor) run(
 	ctx context.Context, request connect.AnyRequest, next connect.UnaryFunc, owner *Owner,
 ) (response connect.AnyResponse, err error) {
@@ -211,7 +212,8 @@ func (i *interceptor) panicked(owner *Owner) {
 	}
 }
 
-// encodeError returns an error as it is stored, without the details that do not fit.
+// encodeError returns an error as it is stored, without the details that do not fit,
+// nor a message that does not: the code must never be lost to them.
 func encodeError(e *connect.Error) []byte {
 	status := &statuspb.Status{Code: int32(e.Code()), Message: e.Message()}
 	for _, detail := range e.Details() {

@@ -197,8 +197,8 @@ func TestInterceptorErrors(t *testing.T) {
 		then   connect.Code
 	}{
 		connect.CodeFailedPrecondition: {nil, 1, connect.CodeFailedPrecondition},
-		connect.CodeInternal:           {nil, 1, connect.CodeAborted}, // in flight until its lease ends
-		connect.CodePermissionDenied:   {nil, 1, connect.CodeAborted},
+		connect.CodeInternal:           {nil, 1, connect.CodeFailedPrecondition}, // whether it ran is not known
+		connect.CodePermissionDenied:   {nil, 1, connect.CodeFailedPrecondition},
 		connect.CodeUnavailable: {func(o *idempotency.Options) { o.ServerErrors = idempotency.StoreResult }, 1,
 			connect.CodeUnavailable},
 		connect.CodeUnauthenticated: {func(o *idempotency.Options) { o.ReleaseRefusals = true }, 2,

@@ -196,7 +196,8 @@ func (j *Journal) add(entry *journalEntry) error {
 	return nil
 }
 
-// writeDurably writes a file that after a crash is there as a whole or not at all.
+// writeDurably writes a file under a temporary name and renames it, so that after
+// a crash it is there as a whole or not at all.
 func writeDurably(dir, name string, content []byte) error {
 	temporary := filepath.Join(dir, name+".tmp")
 	f, err := os.OpenFile(temporary, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
@@ -244,7 +245,8 @@ func (j *Journal) retry(ctx context.Context) {
 	}
 }
 
-// round offers every result to the store once, and reports whether it took one.
+// round offers every result to the store once, rather than stopping at the
+// first failure, and reports whether the store took one.
 func (j *Journal) round(ctx context.Context) (took bool) {
 	j.mu.Lock()
 	var names []string
@@ -262,8 +264,8 @@ func (j *Journal) round(ctx context.Context) (took bool) {
 	return took
 }
 
-// offer offers a result to the store. Every outcome is final: the store has the result, or
-// another one stands.
+// offer offers a result to the store. Every outcome is final, because either the store has
+// the result now, or another one stands.
 func (j *Journal) offer(ctx context.Context, name string) bool {
 	ctx, cancel := context.WithTimeout(ctx, journalRetry)
 	defer cancel()

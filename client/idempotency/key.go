@@ -109,7 +109,8 @@ func ParseHeader(header http.Header, strict bool) (string, error) {
 		}
 		key = text
 	} else if strings.ContainsAny(line, `",;\`) {
-		// A bare key with one of these would look like a list, a parameter or an escape.
+		// A bare key with one of these is refused, because it would look like a list, a
+		// parameter or an escape.
 		return "", &InvalidError{HeaderKey, errKeyLines.Error() +
 			`; put a key with '"', ',', ';' or '\' in double quotes`}
 	}

@@ -10,6 +10,7 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"github.com/seqledger/seqledger/client"
+	"github.com/seqledger/seqledger/client/failure"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 )
 
@@ -95,7 +96,7 @@ func fromWireRecord(m *seqledgerv1.IdempotencyRecord) *Record {
 // storeError returns the error of a call as stores have it. An error that is one of the context
 // may have a last answer: a quota is worth telling.
 func storeError(err error) error {
-	e, ok := errors.AsType[*client.Error](err)
+	e, ok := errors.AsType[*failure.Error](err)
 	if !ok {
 		return err
 	}
@@ -110,7 +111,7 @@ func storeError(err error) error {
 
 // protocolError is an answer that the API does not have.
 func protocolError(outcome seqledgerv1.RecordOutcome) error {
-	return &client.Error{ConnectCode: connect.CodeInternal,
+	return &failure.Error{ConnectCode: connect.CodeInternal,
 		Message: "the ledger answered with outcome " + outcome.String()}
 }
 
@@ -197,7 +198,11 @@ func (s ledgerStore) Heartbeat(ctx context.Context, owner *Ownership, lease time
 	if err := owner.validate(); err != nil {
 		return nil, err
 	}
-	m, err := s.client.Heartbeat(ctx, &seqledgerv1.HeartbeatRequest{Owner: owner.wire(), Lease: wireSpan(lease)})
+	request := &seqledgerv1.HeartbeatRequest{Owner: owner.wire(), End: lease == EndLease}
+	if !request.End {
+		request.Lease = wireSpan(lease)
+	}
+	m, err := s.client.Heartbeat(ctx, request)
 	return answer(m.GetOutcome(), nil, m.GetLeaseExpiresAt(), err)
 }
 
@@ -217,7 +222,7 @@ func (s ledgerStore) Get(ctx context.Context, key *RecordKey) (*Record, error) {
 	}
 	m, err := s.client.GetRecord(ctx, &seqledgerv1.GetRecordRequest{Record: key.wire()})
 	switch {
-	case errors.Is(err, client.ErrNotFound):
+	case errors.Is(err, failure.ErrNotFound):
 		return nil, ErrNotFound
 	case err != nil:
 		return nil, storeError(err)

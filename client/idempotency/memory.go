@@ -16,9 +16,9 @@ const (
 	memoryCleanup = 10 * time.Second // between two removals of expired records
 )
 
-// Memory returns a store in memory, for tests and for a single process whose keys may be
-// forgotten when it ends. It has at most 100,000 records and refuses new ones beyond 256 MiB, with
-// a [*QuotaError].
+// Memory returns a store in memory, for tests and for a single process whose keys may be forgotten
+// when it ends. It has at most 100,000 records and refuses new ones beyond 256 MiB, with a
+// [*QuotaError], rather than forgetting one whose result a repeat needs.
 func Memory() Store { return NewStore(newMemory(memoryEntries, memoryBytes)) }
 
 // memory is a Backend. Its clock is this process's.

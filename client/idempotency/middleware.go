@@ -93,9 +93,10 @@ type Options struct {
 	// FreshFields are JSON pointers to members of the response that get a new UUID when it is
 	// replayed, like /requestId.
 	FreshFields []string
-	// AllowReplay reports whether a request may have a stored response. It is asked before each
-	// replay; an error means that it is not known. Nil allows: a repeat has the principal of the
-	// first request. Not used by Interceptor.
+	// AllowReplay reports whether a request may have a stored response, because the caller's
+	// rights may have changed since the first one. It is asked before each replay; an error
+	// means that it is not known. Nil allows: a repeat has the principal of the first request.
+	// Not used by Interceptor.
 	AllowReplay func(r *http.Request) (bool, error)
 	// Admit counts a keyed request of a principal, before its body is read; leave ends the count.
 	// A request that it does not admit is refused with CodeQuota. Nil admits every request. Not used by
@@ -387,7 +388,8 @@ func (o *Options) principal(ctx context.Context, header http.Header, warn *sync.
 // run runs the handler as the owner of a key.
 func (m *middleware) run(w http.ResponseWriter, r *http.Request, owner *Owner) {
 	key := owner.ownership.Key.Key
-	// The client's disconnect ends the context of r and not the work's.
+	// The client's disconnect ends the context of r and must not end the
+	// work's, which goes on for the repeat.
 	request := r.WithContext(owner.ctx)
 	request.Header.Set(HeaderAttempt, strconv.FormatUint(owner.attempt, 10))
 	request.Header.Set(HeaderFence, strconv.FormatUint(owner.Token(), 10))
@@ -455,7 +457,8 @@ func isRefusal(status int) bool {
 	return false
 }
 
-// panicked ends the ownership of a handler that panics. The panic goes on to the server.
+// panicked ends the ownership of a handler that panics. The panic goes on to the server,
+// so that it is logged as without the middleware.
 func (m *middleware) panicked(owner *Owner) {
 	switch owner.leaves(m.options.OnPanic) {
 	case ReleaseKey:

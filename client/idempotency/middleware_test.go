@@ -438,8 +438,6 @@ func TestMiddlewareStatuses(t *testing.T) {
 				s.charge.serve = func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(test.status) }
 				s.expect(s.send(), test.status, "false", 1)
 				if test.want == unknown {
-					s.refused(s.send(), http.StatusConflict, idempotency.CodeInFlight, idempotency.SameKey, 1)
-					pass(idempotency.DefaultLease)
 					s.refused(s.send(), http.StatusConflict, idempotency.CodeOutcomeUnknown, idempotency.Reconcile, 1)
 					return
 				}
@@ -449,11 +447,61 @@ func TestMiddlewareStatuses(t *testing.T) {
 	}
 }
 
+// An unknown outcome is said at once, to a caller that waits, too.
+func TestUnknownAtOnce(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s := newService(t, func(o *idempotency.Options) { o.Wait = idempotency.DefaultWait })
+		waited := make(chan time.Duration, 1)
+		s.charge.serve = func(w http.ResponseWriter, _ *http.Request) {
+			began := time.Now()
+			// Ends with its response; received below.
+			go func() {
+				s.refused(s.send(), http.StatusConflict, idempotency.CodeOutcomeUnknown, idempotency.Reconcile, 1)
+				waited <- time.Since(began)
+			}()
+			pass(time.Second)
+			w.WriteHeader(http.StatusInternalServerError)
+		}
+		s.expect(s.send(), http.StatusInternalServerError, "false", 1)
+		if took := <-waited; took != time.Second {
+			t.Errorf("a caller that waited heard of it after %v", took)
+		}
+	})
+}
+
+// If the store does not hear of an unknown outcome, or the next caller may take over, the lease runs out
+// first.
+func TestUnknownAfterTheLease(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s, backend := newService(t), newMapBackend()
+		s.store = idempotency.NewStore(backend)
+		s.use()
+		s.charge.serve = func(w http.ResponseWriter, _ *http.Request) {
+			backend.setFail(func(string, string) (bool, error) { return false, errors.New("unreachable") })
+			w.WriteHeader(http.StatusInternalServerError)
+		}
+		s.expect(s.send(), http.StatusInternalServerError, "false", 1)
+		backend.setFail(nil)
+		s.refused(s.send(), http.StatusConflict, idempotency.CodeInFlight, idempotency.SameKey, 1)
+		pass(idempotency.DefaultLease)
+		s.refused(s.send(), http.StatusConflict, idempotency.CodeOutcomeUnknown, idempotency.Reconcile, 1)
+
+		s = newService(t, func(o *idempotency.Options) { o.OnLeaseExpired = idempotency.TakeOver })
+		s.charge.serve = func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusInternalServerError) }
+		s.expect(s.send(), http.StatusInternalServerError, "false", 1)
+		s.refused(s.send(), http.StatusConflict, idempotency.CodeInFlight, idempotency.SameKey, 1)
+		pass(idempotency.DefaultLease)
+		s.expect(s.send(), http.StatusInternalServerError, "false", 2)
+	})
+}
+
 func TestMiddlewarePanic(t *testing.T) {
 	t.Parallel()
 	for disposition, check := range map[idempotency.Disposition]func(*service){
 		idempotency.LeaveUnknown: func(s *service) {
-			s.refused(s.send(), http.StatusConflict, idempotency.CodeInFlight, idempotency.SameKey, 1)
+			s.refused(s.send(), http.StatusConflict, idempotency.CodeOutcomeUnknown, idempotency.Reconcile, 1)
 		},
 		idempotency.ReleaseKey:  func(s *service) { s.expect(s.send(), http.StatusOK, "false", 2) },
 		idempotency.StoreResult: func(s *service) { s.expect(s.send(), http.StatusInternalServerError, "true", 1) },
@@ -586,7 +634,7 @@ func TestMiddlewareHandlerDecides(t *testing.T) {
 		idempotency.ReleaseKey:  func(s *service) { s.expect(s.send(), http.StatusBadGateway, "false", 2) },
 		idempotency.StoreResult: func(s *service) { s.expect(s.send(), http.StatusBadGateway, "true", 1) },
 		idempotency.LeaveUnknown: func(s *service) {
-			s.refused(s.send(), http.StatusConflict, idempotency.CodeInFlight, idempotency.SameKey, 1)
+			s.refused(s.send(), http.StatusConflict, idempotency.CodeOutcomeUnknown, idempotency.Reconcile, 1)
 		},
 	} {
 		s := newService(t, func(o *idempotency.Options) { o.ServerErrors = idempotency.StoreResult })

@@ -67,7 +67,8 @@ func (m *middleware) replay(w http.ResponseWriter, r *http.Request, key string, 
 	_, _ = w.Write(response.Body) // the client may be gone
 }
 
-// refresh gives the fresh fields of a JSON response new values. A body that is not JSON stays.
+// refresh gives the fresh fields of a JSON response new values. A body that is not JSON stays
+// as it is, rather than failing a replay that is otherwise right.
 func (m *middleware) refresh(response *storedResponse) {
 	if response.Header.Get("Content-Encoding") != "" || !jsontext.Value(response.Body).IsValid() {
 		return
@@ -129,8 +130,8 @@ func (m *middleware) fail(w http.ResponseWriter, r *http.Request, key string, er
 	_, _ = w.Write(append(body, '\n'))
 }
 
-// detail returns what a client may know of the cause: what is wrong with its request, and nothing
-// of the store.
+// detail returns what a client may know of the cause: what is wrong with its request, and never
+// anything of the store.
 func (e *Error) detail() string {
 	if e.Cause != nil && e.Action() == FixRequest {
 		return e.Cause.Error()

@@ -150,7 +150,8 @@ func (r *recorder) Write(b []byte) (int, error) {
 	return len(b), nil
 }
 
-// Flush implements http.Flusher.
+// Flush implements http.Flusher. What was held back is delivered, because the
+// client of a stream waits for it.
 func (r *recorder) Flush() {
 	r.WriteHeader(http.StatusOK)
 	r.stream()

@@ -23,6 +23,11 @@ const (
 	MaxTTL        = keyed.MaxTTL // 366 days
 )
 
+// EndLease is the lease of a Heartbeat by an owner that has stopped and does not know what became of
+// its work. The lease ends at once: the outcome is unknown, or with [TakeOver] the next caller is the
+// owner.
+const EndLease time.Duration = -1
+
 // The times of a reservation that a request leaves at zero.
 const (
 	DefaultLease       = 60 * time.Second
@@ -182,8 +187,8 @@ type Result struct {
 type Answer struct {
 	// Outcome is OK, LeaseLost or AlreadyCompleted.
 	Outcome Outcome
-	// Record is set with AlreadyCompleted, and with LeaseLost if another owner has finished the
-	// record.
+	// Record is set by Complete and Reject: with AlreadyCompleted, and with LeaseLost unless the
+	// record has another owner or is gone.
 	Record *Record
 	// Expires is when the finished record expires, after Complete and Reject, and when the lease
 	// ends, after Heartbeat. Only with OK.
@@ -207,7 +212,7 @@ type Store interface {
 	// Release frees the key. Only an owner that has executed nothing may call it.
 	Release(ctx context.Context, owner *Ownership) (*Answer, error)
 	// Heartbeat extends the lease: the owner may be silent for the given time from now on. 0
-	// means 60 s.
+	// means 60 s, and [EndLease] ends the lease.
 	Heartbeat(ctx context.Context, owner *Ownership, lease time.Duration) (*Answer, error)
 	// Checkpoint stores progress for the next owner, in place of what was stored before.
 	Checkpoint(ctx context.Context, owner *Ownership, data []byte) (*Answer, error)

@@ -267,3 +267,8 @@ func TestLostSwaps(t *testing.T) {
 		t.Errorf("%+v, %v", r, err)
 	}
 }
+
+func BenchmarkMemory(b *testing.B) {
+	// Of more entries than a run has keys.
+	storetest.Benchmark(b, idempotency.MemoryOf(100_000_000, 8<<30))
+}

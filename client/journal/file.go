@@ -274,7 +274,7 @@ func (f *File) Append(name Name, record Record) error {
 		return fmt.Errorf("journal: stream %s is not claimed", name)
 	}
 	if record.Kind == KindWrite {
-		// Check the tag first: waiting for room does not help if the tag waits for its own
+		// Check the tag first, because waiting for room does not help if the tag waits for its own
 		// acknowledgement.
 		if err := f.checkTag(s, record.Tag); err != nil {
 			return fmt.Errorf("journal: stream %s: %w", name, err)

@@ -55,7 +55,7 @@ func (f *File) flush() {
 		f.spare = group
 	}
 	if err != nil {
-		// The error is final. It is not known what reached the disk, and a later fsync that
+		// The error is final, because it is not known what reached the disk, and a later fsync that
 		// succeeds does not cover the bytes of one that failed.
 		f.err = fmt.Errorf("%w: %s: %w; writes that were not answered are unsettled until the journal is opened again",
 			ErrFailed, f.path, err)
@@ -138,7 +138,7 @@ func (f *File) replace(content []byte) error {
 		err = f.storage.rename(temporary, f.path)
 	}
 	if err == nil {
-		// Until the directory is on disk, a power failure could bring the old
+		// Sync the directory, because until it is on disk a power failure could bring the old
 		// file back, without what is added to the new one from here on.
 		err = f.storage.syncDir(filepath.Dir(f.path))
 	}
@@ -146,7 +146,7 @@ func (f *File) replace(content []byte) error {
 		return errors.Join(err, next.Close())
 	}
 	if f.current != nil {
-		// The old file is no longer needed, so an error does not matter.
+		// Because the old file is no longer needed, an error does not matter.
 		_ = f.current.Close()
 	}
 	f.current, f.size, f.allocated = next, int64(len(content)), int64(len(padded))

@@ -40,7 +40,7 @@ func (disk) read(path string) ([]byte, error) { return os.ReadFile(path) }
 func (disk) create(path string) (file, error) {
 	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
 	if err != nil {
-		return nil, err // not f, which would make a non-nil interface
+		return nil, err // not f, because a nil *os.File makes a non-nil interface
 	}
 	return diskFile{f}, nil
 }

@@ -5,7 +5,7 @@ import (
 	"syscall"
 )
 
-// syncData does not flush timestamps, which halves the work of an fsync: a write into allocated
+// syncData does not flush timestamps, which halves the work of an fsync, because a write into allocated
 // room changes no other metadata.
 func syncData(f *os.File) error {
 	for {

@@ -27,7 +27,7 @@ type rememberedTag struct {
 }
 
 // remember removes a settled write with a tag from a stream and queues the record of that,
-// which keeps the tag in use. The record needs no reserved room: it is smaller than the write,
+// which keeps the tag in use. The record needs no reserved room, because it is smaller than the write,
 // and remembered tags have their own bound. mu is held.
 func (f *File) remember(s *stream, r *Record) error {
 	e := s.settled[r.ID]
@@ -60,7 +60,7 @@ func (f *File) takeOverTags() {
 }
 
 // forgetTags drops the oldest tags: those whose time has passed, and those beyond the bound. It
-// writes no record: reading the file does the same, and a rewrite leaves them out. mu is held.
+// writes no record, because reading the file does the same, and a rewrite leaves them out. mu is held.
 func (f *File) forgetTags() {
 	limit := int(f.options.MaxBytes / 32)
 	for len(f.tags) > 0 && (f.tagBytes > limit || !f.remembers(f.tags[0].Acknowledged)) {

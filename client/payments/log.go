@@ -8,7 +8,7 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/seqledger/seqledger/client"
+	"github.com/seqledger/seqledger/client/op"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 )
 
@@ -25,7 +25,7 @@ const entityKey = "payment/"
 // Operation writes the payment under its own key. It has no condition, so that only the identity
 // of the write keeps it from being made twice.
 func (p *Payment) Operation() *seqledgerv1.Operation {
-	return client.Set(entityKey+p.Tag, fmt.Append(nil, p.Cents))
+	return op.Set(entityKey+p.Tag, fmt.Append(nil, p.Cents))
 }
 
 // Of reads a payment from the operations of a write, and reports whether it has one.
@@ -55,7 +55,7 @@ type Log struct {
 // written when the program was killed, and counts as not written: it is cut off.
 //
 // With sync, what is recorded survives a power failure, as the journal does. Without it, it
-// survives a kill alone, which is enough for the demo: it kills processes and not the machine.
+// survives a kill alone, which is enough for the demo, because it kills processes and not the machine.
 func OpenLog(path string, sync bool) (*Log, error) {
 	l, whole, err := readLog(path)
 	if err != nil && !errors.Is(err, os.ErrNotExist) {
@@ -68,7 +68,7 @@ func OpenLog(path string, sync bool) (*Log, error) {
 		_, err = l.file.Seek(whole, 0)
 	}
 	if l.sync = sync; err == nil && sync {
-		// Sync before use: what was read may not be on disk yet.
+		// Sync before use, because what was read may not be on disk yet.
 		err = l.file.Sync()
 	}
 	if err != nil {

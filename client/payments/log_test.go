@@ -7,7 +7,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/seqledger/seqledger/client"
+	"github.com/seqledger/seqledger/client/op"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 )
 
@@ -127,8 +127,8 @@ func TestOf(t *testing.T) {
 		t.Errorf("want %v, got %v", want, got)
 	}
 	for _, operations := range [][]*seqledgerv1.Operation{
-		nil, {{}}, {want.Operation(), want.Operation()}, {client.Set("balance/1", []byte("5"))},
-		{client.Set("payment/1", []byte("five"))}, {client.Append([]byte("payment/1 5"))},
+		nil, {{}}, {want.Operation(), want.Operation()}, {op.Set("balance/1", []byte("5"))},
+		{op.Set("payment/1", []byte("five"))}, {op.Append([]byte("payment/1 5"))},
 	} {
 		if p, ok := Of(operations); ok {
 			t.Errorf("want no payment in %v, got %v", operations, p)

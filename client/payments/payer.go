@@ -7,7 +7,9 @@ import (
 	"path/filepath"
 
 	"github.com/seqledger/seqledger/client"
+	"github.com/seqledger/seqledger/client/failure"
 	"github.com/seqledger/seqledger/client/journal"
+	"github.com/seqledger/seqledger/client/writer"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 )
 
@@ -28,7 +30,7 @@ type Options struct {
 type Payer struct {
 	options Options
 	journal *journal.File
-	writer  *client.Writer
+	writer  *writer.Writer
 }
 
 // Open opens the journal and takes over the stream, waiting as long as the ledger cannot be
@@ -54,17 +56,17 @@ func Open(ctx context.Context, o Options) (_ *Payer, err error) {
 // loop is never busy.
 func (p *Payer) openWriter(ctx context.Context) error {
 	for {
-		writer, err := p.options.Client.NewWriter(ctx, client.WriterOptions{
+		w, err := writer.Open(ctx, p.options.Client, writer.Options{
 			Scope: p.options.Scope, ClientID: p.options.ClientID, Journal: p.journal,
 		})
 		if err == nil {
-			p.writer = writer
+			p.writer = w
 			return nil
 		}
-		if unsettled, ok := errors.AsType[*client.UnsettledError](err); ok {
+		if unsettled, ok := errors.AsType[*writer.UnsettledError](err); ok {
 			err = p.takeOver(ctx, unsettled)
 		}
-		if err != nil && (ctx.Err() != nil || !errors.Is(err, client.ErrUnavailable)) {
+		if err != nil && (ctx.Err() != nil || !errors.Is(err, failure.ErrUnavailable)) {
 			return err
 		}
 	}
@@ -73,8 +75,8 @@ func (p *Payer) openWriter(ctx context.Context) error {
 // takeOver settles the payments that the Writer could not, because another session took the
 // stream or it was evicted. No copy of these payments can commit any more, so the ledger's
 // state is final: the payments that it has are paid, and the rest will be submitted anew.
-func (p *Payer) takeOver(ctx context.Context, unsettled *client.UnsettledError) error {
-	if !errors.Is(unsettled, client.ErrFenced) && !errors.Is(unsettled, client.ErrExpired) {
+func (p *Payer) takeOver(ctx context.Context, unsettled *writer.UnsettledError) error {
+	if !errors.Is(unsettled, failure.ErrFenced) && !errors.Is(unsettled, failure.ErrExpired) {
 		return fmt.Errorf("a person has to look at this: %w", unsettled)
 	}
 	for _, write := range unsettled.Writes {
@@ -83,7 +85,7 @@ func (p *Payer) takeOver(ctx context.Context, unsettled *client.UnsettledError) 
 		}
 		entity, err := p.options.Client.GetEntity(ctx,
 			&seqledgerv1.GetEntityRequest{Scope: p.options.Scope, Key: entityKey + write.Tag()})
-		if errors.Is(err, client.ErrNotFound) {
+		if errors.Is(err, failure.ErrNotFound) {
 			continue
 		}
 		if err != nil {
@@ -104,7 +106,7 @@ func (p *Payer) takeOver(ctx context.Context, unsettled *client.UnsettledError) 
 func (p *Payer) Post(ctx context.Context, payments []*Payment) error {
 	for len(payments) > 0 {
 		n := min(Batch, len(payments))
-		var sent []*client.Pending
+		var sent []*writer.Pending
 		for _, payment := range payments[:n] {
 			pending, err := p.writer.SubmitTagged(ctx, payment.Tag, payment.Operation())
 			if err != nil {
@@ -122,7 +124,7 @@ func (p *Payer) Post(ctx context.Context, payments []*Payment) error {
 
 // settle waits for the outcomes of payments, records them in the payment log, and only then
 // acknowledges them in the journal.
-func (p *Payer) settle(ctx context.Context, sent []*client.Pending) error {
+func (p *Payer) settle(ctx context.Context, sent []*writer.Pending) error {
 	var paid []Outcome
 	for _, pending := range sent {
 		receipt, err := pending.Wait(ctx)
@@ -145,7 +147,7 @@ func (p *Payer) settle(ctx context.Context, sent []*client.Pending) error {
 // receiptName returns the transaction id, or a note that the ledger no longer keeps the
 // receipt.
 func receiptName(receipt *seqledgerv1.Receipt) string {
-	if client.ReceiptGone(receipt) {
+	if writer.ReceiptGone(receipt) {
 		return fmt.Sprintf("sequence-%d", receipt.GetSequence())
 	}
 	return receipt.GetTxId()

@@ -15,7 +15,7 @@ import (
 	"google.golang.org/protobuf/reflect/protoreflect"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
-	"github.com/seqledger/seqledger/client"
+	"github.com/seqledger/seqledger/client/op"
 	"github.com/seqledger/seqledger/client/proof"
 	"github.com/seqledger/seqledger/internal/wire/message"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
@@ -75,7 +75,7 @@ func goldenTransaction(t *testing.T) *seqledgerv1.Transaction {
 				DeleteRelationship: &seqledgerv1.DeleteRelationship{Resource: "doc", Relation: "viewer",
 					Subject: "eve"},
 			}},
-			client.Append([]byte("payload")),
+			op.Append([]byte("payload")),
 		},
 	}
 }
@@ -411,7 +411,7 @@ func TestProofsThatAreNone(t *testing.T) {
 		"a short path": {proof.VerifyTransaction(transaction, header,
 			&seqledgerv1.MerkleProof{TreeSize: 1, Path: [][]byte{{1}}}), "path[0]"},
 		"a time that overflows": {proof.VerifyTransaction(with(func(m *seqledgerv1.Transaction) {
-			m.Operations = []*seqledgerv1.Operation{client.Set("k", nil)}
+			m.Operations = []*seqledgerv1.Operation{op.Set("k", nil)}
 			m.Operations[0].GetSetEntity().ExpiresAt = &timestamppb.Timestamp{Seconds: 1 << 62}
 		}), header, inclusion), "expires_at"},
 	} {

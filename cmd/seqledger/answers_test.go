@@ -9,7 +9,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/seqledger/seqledger/client"
+	"github.com/seqledger/seqledger/client/failure"
+	"github.com/seqledger/seqledger/client/op"
+	"github.com/seqledger/seqledger/client/writer"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 )
 
@@ -113,17 +115,17 @@ func TestPoisonedWrite(t *testing.T) {
 	t.Parallel()
 	s := serve(t)
 	c := s.client(t)
-	writer := func(id string) *client.Writer {
-		w, err := c.NewWriter(t.Context(), client.WriterOptions{Scope: provenScope, ClientID: id})
+	open := func(id string) *writer.Writer {
+		w, err := writer.Open(t.Context(), c, writer.Options{Scope: provenScope, ClientID: id})
 		if err != nil {
 			t.Fatal(err)
 		}
 		return w
 	}
-	bad, good := writer("bad"), writer("good")
+	bad, good := open("bad"), open("good")
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 	defer cancel()
-	plain := func() *seqledgerv1.Operation { return client.Append([]byte("x")) }
+	plain := func() *seqledgerv1.Operation { return op.Append([]byte("x")) }
 	poison := plain()
 	poison.ProtoReflect().SetUnknown([]byte{0xf8, 0x06, 1}) // field 111, as a newer program would set it
 	stop := make(chan error, 1)
@@ -145,7 +147,7 @@ func TestPoisonedWrite(t *testing.T) {
 	}()
 	for range 50 {
 		_, err := bad.Write(ctx, poison)
-		if !errors.Is(err, client.ErrNotExecuted) {
+		if !errors.Is(err, failure.ErrNotExecuted) {
 			t.Errorf("the write can never be executed, and the answer is: %v", err)
 			break
 		}

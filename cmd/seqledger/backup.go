@@ -12,6 +12,7 @@ import (
 	"connectrpc.com/connect"
 
 	"github.com/seqledger/seqledger/client"
+	"github.com/seqledger/seqledger/client/failure"
 )
 
 // backupCommand makes a backup of a running server's ledger.
@@ -100,8 +101,8 @@ func (c *backupCommand) make(e *environment) (info client.BackupInfo, err error)
 	if err = errors.Join(err, f.Close()); err != nil {
 		return info, err
 	}
-	// A link does not overwrite a file that was created in the meantime, but not every file
-	// system has links.
+	// A link does not overwrite a file that was created in the meantime. It is tried rather than
+	// required, because not every file system has links.
 	switch err := os.Link(f.Name(), c.File); {
 	case errors.Is(err, os.ErrExist):
 		return info, errFileThere(c.File)
@@ -137,7 +138,7 @@ func (c *backupCommand) receive(e *environment, w io.Writer) (info client.Backup
 	if err != nil && e.ctx.Err() != nil {
 		return info, context.Cause(e.ctx)
 	}
-	if refusal, ok := errors.AsType[*client.Error](err); ok && refusal.ConnectCode == connect.CodeResourceExhausted {
+	if refusal, ok := errors.AsType[*failure.Error](err); ok && refusal.ConnectCode == connect.CodeResourceExhausted {
 		return info, fail(exitFailed, "nothing was backed up; run it again later", "%w", err)
 	}
 	return info, err

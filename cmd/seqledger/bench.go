@@ -11,13 +11,14 @@ import (
 
 	"github.com/seqledger/seqledger/bench/harness"
 	"github.com/seqledger/seqledger/client"
+	"github.com/seqledger/seqledger/client/writer"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 )
 
 // benchCommand puts a load on a server.
 type benchCommand struct {
 	clientFlags `embed:""`
-	// Not --scope: its environment variable and configuration name the scope of real writes.
+	// Not --scope, because its environment variable and configuration name the scope of real writes.
 	Into     string        `help:"Organization to write to." default:"seqledger-bench" env:"-"`
 	Streams  int           `help:"help_bench_streams" default:"64" env:"-"`
 	Duration time.Duration `help:"Measure for so long, after a second that is not measured." default:"10s" env:"-"`
@@ -84,7 +85,7 @@ func (c *benchCommand) Run(e *environment) error {
 	scope := &seqledgerv1.Scope{Organization: c.Into}
 	return c.connected(e, func(conn *client.Client) error {
 		e.notice("opening %d streams in %s", c.Streams, scopeName(scope))
-		var writers []*client.Writer
+		var writers []*writer.Writer
 		err := c.within(e, func(ctx context.Context) (err error) {
 			writers, err = c.open(ctx, conn, scope)
 			return err
@@ -100,19 +101,19 @@ func (c *benchCommand) Run(e *environment) error {
 	})
 }
 
-// open returns a Writer for each stream. The names are new, so two runs do not fence each
+// open returns a Writer for each stream. The names are new, so that two runs do not fence each
 // other.
 func (c *benchCommand) open(ctx context.Context, conn *client.Client,
-	scope *seqledgerv1.Scope) ([]*client.Writer, error) {
+	scope *seqledgerv1.Scope) ([]*writer.Writer, error) {
 	name := make([]byte, 6)
 	_, _ = rand.Read(name) // never fails: it ends the program instead
-	writers := make([]*client.Writer, c.Streams)
+	writers := make([]*writer.Writer, c.Streams)
 	group, ctx := errgroup.WithContext(ctx)
 	const atOnce = 64
 	group.SetLimit(atOnce)
 	for i := range writers {
 		group.Go(func() (err error) {
-			writers[i], err = conn.NewWriter(ctx, client.WriterOptions{
+			writers[i], err = writer.Open(ctx, conn, writer.Options{
 				Scope: scope, ClientID: fmt.Sprintf("bench-%s-%d", hex.EncodeToString(name), i+1),
 			})
 			return err
@@ -121,7 +122,7 @@ func (c *benchCommand) open(ctx context.Context, conn *client.Client,
 	return writers, group.Wait()
 }
 
-func (c *benchCommand) measure(ctx context.Context, writers []*client.Writer) (harness.Result, error) {
+func (c *benchCommand) measure(ctx context.Context, writers []*writer.Writer) (harness.Result, error) {
 	payload := make([]byte, c.Payload)
 	_, _ = rand.Read(payload) // random, because real payloads are not all zeros
 	operation := &seqledgerv1.Operation{
@@ -136,7 +137,7 @@ func (c *benchCommand) measure(ctx context.Context, writers []*client.Writer) (h
 	measured, err := harness.Run(ctx, o, write)
 	switch {
 	case err != nil && ctx.Err() == nil:
-		// Not the exit code of an unknown outcome: these writes need not be settled.
+		// Not the exit code of an unknown outcome, because these writes need not be settled.
 		return measured, fail(exitFailed,
 			"is the server still running? --timeout waits longer for an answer", "a write failed: %w", err)
 	case err == nil && measured.Operations == 0:

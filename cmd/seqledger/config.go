@@ -186,8 +186,8 @@ func (s *configSource) Resolve(_ *kong.Context, _ *kong.Path, flag *kong.Flag) (
 		return nil, nil
 	}
 	for _, name := range flag.Envs {
-		// kong asks resolvers after it has read the environment and lets them win. Here the
-		// environment must win.
+		// kong asks resolvers after it has read the environment and lets them win. Here
+		// the environment must win instead of the file.
 		if _, set := os.LookupEnv(name); set {
 			return nil, nil
 		}

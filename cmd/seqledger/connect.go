@@ -10,6 +10,7 @@ import (
 	"connectrpc.com/connect"
 
 	"github.com/seqledger/seqledger/client"
+	"github.com/seqledger/seqledger/client/failure"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 )
 
@@ -43,7 +44,8 @@ func (f *clientFlags) connected(e *environment, do func(c *client.Client) error)
 	return f.connect(e, math.MaxInt, do)
 }
 
-// quietTime is how long to wait for an answer before printing why there is none.
+// quietTime is how long to wait for an answer before printing why there is none,
+// so that one that is only slow needs no explanation.
 const quietTime = time.Second
 
 // within runs do with a context that ends after the timeout. If there is no answer it finds out
@@ -108,7 +110,7 @@ func (f *clientFlags) waitQuietly(ctx context.Context) *unreachableError {
 func (f *clientFlags) explainWithin(err error, why *unreachableError, late bool) error {
 	code, _ := classify(err)
 	inVain := why != nil && why.final
-	last, answered := errors.AsType[*client.Error](err)
+	last, answered := errors.AsType[*failure.Error](err)
 	switch {
 	case err != nil && inVain && code == exitUnknown: // and stays so
 		return fmt.Errorf("%w; %s: %s", err, f.Server, why.what)
@@ -127,7 +129,8 @@ func (f *clientFlags) explainWithin(err error, why *unreachableError, late bool)
 	return err
 }
 
-// attempts bounds how often a command without a timeout tries to connect.
+// attempts bounds how often a command without a timeout tries to connect, so
+// that it ends when the address is wrong.
 const attempts = 8
 
 // connected runs do with a client and closes it.
@@ -179,7 +182,7 @@ func (f *connectionFlags) explain(e *environment, err error) error {
 
 // connectionBroke reports whether an error may come from the connection and not from a server.
 func connectionBroke(err error) bool {
-	answer, ok := errors.AsType[*client.Error](err)
+	answer, ok := errors.AsType[*failure.Error](err)
 	if !ok || answer.Code != seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_UNSPECIFIED {
 		return false
 	}

@@ -73,7 +73,7 @@ func (p *demoProgress) draw(now demo.Progress) {
 	var b strings.Builder
 	b.WriteString(p.erase())
 	for _, line := range lines {
-		// A wrapped line would take two lines and shift the others down.
+		// Cut it, because a wrapped line would take two lines and shift the others down.
 		b.WriteString(line[:min(len(line), width-1)] + "\n")
 	}
 	p.drawn = len(lines)

@@ -6,6 +6,7 @@
 //	seqledger import --scope acme/main --client-id loader events.ndjson
 //	seqledger verify --data ./seqledger-data
 //	seqledger demo
+//	seqledger conformance --client ./my-client
 //
 // main.go parses the command line and turns an error into a message and an exit code (exit.go). A
 // flag comes from the command line, the environment, a YAML file or its default, in this order
@@ -17,5 +18,6 @@
 //
 // Operations come from flags or from JSON: see package operation. import.go is the command import,
 // with its flags and messages; package importing does the work. The demo itself is package demo;
-// demo.go has its flags and demoshow.go its output.
+// demo.go has its flags and demoshow.go its output. conformance.go is the command of package
+// conformance.
 package main

@@ -13,7 +13,7 @@ import (
 	"connectrpc.com/connect"
 	"github.com/alecthomas/kong"
 
-	"github.com/seqledger/seqledger/client"
+	"github.com/seqledger/seqledger/client/failure"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 )
 
@@ -60,7 +60,7 @@ func withHelp(err error, command *kong.Node) error {
 // missingValue matches kong's message for a flag at the end without its value.
 var missingValue = regexp.MustCompile(`expected .+ value but got "EOL" \(<EOL>\)`)
 
-// plainParseError removes the parser's jargon from its errors. The rest of the text stays: it
+// plainParseError removes the parser's jargon from its errors. The rest of the text stays, because it
 // names the flag and the variable.
 func plainParseError(err error) error {
 	if text := missingValue.ReplaceAllString(err.Error(), "its value is missing"); text != err.Error() {
@@ -111,10 +111,10 @@ func classify(err error) (code int, hint string) {
 	if why, ok := errors.AsType[*unreachableError](err); ok {
 		return exitFailed, why.hint
 	}
-	if unknown, ok := errors.AsType[*client.OutcomeUnknownError](err); ok {
+	if unknown, ok := errors.AsType[*failure.OutcomeUnknownError](err); ok {
 		return exitUnknown, repeatHint(unknown.Sequence, unknown.IdempotencyKey)
 	}
-	refusal, ok := errors.AsType[*client.Error](err)
+	refusal, ok := errors.AsType[*failure.Error](err)
 	switch {
 	case ok && refusal.Code != seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_UNSPECIFIED:
 		return exitCodeOf(refusal.Code), nextStep(refusal)
@@ -173,7 +173,7 @@ func repeatHint(sequence uint64, key string) string {
 }
 
 // nextStep says what to do about a refusal.
-func nextStep(e *client.Error) string {
+func nextStep(e *failure.Error) string {
 	switch e.Code {
 	case seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_SEQUENCE_GAP:
 		return fmt.Sprintf("the next sequence of this stream is %d; see seqledger state", e.LastCommittedSequence+1)
@@ -230,6 +230,7 @@ var fieldFlags = map[string]string{
 	"height": "the height", "key": "the key", "tx_id": "the transaction's id",
 	"eviction_interval": "--eviction-interval", "client_ttl": "--client-ttl", "eviction_limit": "--eviction-limit",
 	"receipt_window": "--receipt-window", "max_streams": "--max-streams",
+	"retain_blocks": "--retain-blocks", "retain_bytes": "--retain-bytes",
 }
 
 const sessionRequiredHint = "the stream has a session, so a write needs --session: " +

@@ -15,7 +15,7 @@ import (
 
 	"connectrpc.com/connect"
 
-	"github.com/seqledger/seqledger/client"
+	"github.com/seqledger/seqledger/client/failure"
 	"github.com/seqledger/seqledger/cmd/seqledger/operation"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 )
@@ -36,7 +36,7 @@ func TestEveryCode(t *testing.T) {
 		if !special {
 			want = exitRefused
 		}
-		got, hint := classify(fmt.Errorf("wrapped: %w", &client.Error{Code: code}))
+		got, hint := classify(fmt.Errorf("wrapped: %w", &failure.Error{Code: code}))
 		if got != want || hint == "" {
 			t.Errorf("%s: want exit code %d and a next step, got %d and %q", short, want, got, hint)
 		}
@@ -54,16 +54,16 @@ func TestClassify(t *testing.T) {
 		{"usage", usage("x"), exitUsage, "--help"},
 		{"usage inside", fmt.Errorf("a: %w", usage("x")), exitUsage, "--help"},
 		{"own", fail(exitRefused, "do this", "x"), exitRefused, "do this"},
-		{"unknown outcome", &client.OutcomeUnknownError{Sequence: 7, IdempotencyKey: "k",
+		{"unknown outcome", &failure.OutcomeUnknownError{Sequence: 7, IdempotencyKey: "k",
 			Cause: context.DeadlineExceeded},
 			exitUnknown, "--sequence 7 --key k"},
 		{"unknown outcome without key",
-			&client.OutcomeUnknownError{Sequence: 7, Cause: errors.New("x")}, exitUnknown, "--sequence 7;"},
+			&failure.OutcomeUnknownError{Sequence: 7, Cause: errors.New("x")}, exitUnknown, "--sequence 7;"},
 		{"interrupt", interruptedError{os.Interrupt}, exitFailed, "interrupted"},
 		{"timeout", fmt.Errorf("a: %w", context.DeadlineExceeded), exitFailed, "--timeout"},
-		{"not found", &client.Error{ConnectCode: connect.CodeNotFound}, exitRefused, "not found in this scope"},
-		{"unavailable", &client.Error{ConnectCode: connect.CodeUnavailable}, exitFailed, "is the server running"},
-		{"other program", &client.Error{ConnectCode: connect.CodeUnimplemented}, exitFailed,
+		{"not found", &failure.Error{ConnectCode: connect.CodeNotFound}, exitRefused, "not found in this scope"},
+		{"unavailable", &failure.Error{ConnectCode: connect.CodeUnavailable}, exitFailed, "is the server running"},
+		{"other program", &failure.Error{ConnectCode: connect.CodeUnimplemented}, exitFailed,
 			"seqledger of this version"},
 		{"anything", errors.New("x"), exitFailed, ""},
 	} {
@@ -80,7 +80,7 @@ func TestReport(t *testing.T) {
 	if code := report(&out, nil); code != exitDone || out.Len() > 0 {
 		t.Errorf("want 0 and silence for no error, got %d, %q", code, out.String())
 	}
-	code := report(&out, fmt.Errorf("outer: %w", &client.Error{
+	code := report(&out, fmt.Errorf("outer: %w", &failure.Error{
 		Code:  seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_INVALID_ARGUMENT,
 		Field: "operations[0].append.payload", Message: "too long",
 	}))
@@ -149,7 +149,7 @@ func TestSignalCode(t *testing.T) {
 func TestReportKeepsPaths(t *testing.T) {
 	t.Parallel()
 	var out bytes.Buffer
-	report(&out, fmt.Errorf("restore of /backups/ledger.seqledger: %w", &client.Error{
+	report(&out, fmt.Errorf("restore of /backups/ledger.seqledger: %w", &failure.Error{
 		ConnectCode: connect.CodeUnavailable, Message: "open seqledger: no\u00a0such\x1bfile",
 	}))
 	want := "seqledger: restore of /backups/ledger.seqledger: unavailable: open seqledger: no such\ufffdfile\n"

@@ -6,6 +6,7 @@ import (
 	"math"
 	"reflect"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/alecthomas/kong"
@@ -41,6 +42,14 @@ func flagValues() []kong.Option {
 			target.SetInt(int64(d))
 			return nil
 		})),
+		kong.TypeMapper(reflect.TypeFor[byteCount](), valueReader(func(text string, target reflect.Value) error {
+			n, err := parseByteCount(text)
+			if err != nil {
+				return err
+			}
+			target.SetUint(uint64(n))
+			return nil
+		})),
 		kong.TypeMapper(reflect.TypeFor[slog.Level](), valueReader(func(text string, target reflect.Value) error {
 			var level slog.Level
 			if err := level.UnmarshalText([]byte(text)); err != nil {
@@ -50,6 +59,24 @@ func flagValues() []kong.Option {
 			return nil
 		})),
 	}
+}
+
+// byteCount is a number of bytes.
+type byteCount uint64
+
+// parseByteCount reads a number of bytes: 1048576, 1MiB, 500GiB.
+func parseByteCount(text string) (byteCount, error) {
+	digits, shift := text, 0
+	for unit, bits := range map[string]int{"KiB": 10, "MiB": 20, "GiB": 30, "TiB": 40} {
+		if number, has := strings.CutSuffix(text, unit); has {
+			digits, shift = number, bits
+		}
+	}
+	n, err := strconv.ParseUint(digits, 10, 64)
+	if err != nil || n > math.MaxUint64>>shift {
+		return 0, fmt.Errorf("%q must be a number of bytes, such as 1048576, 64MiB or 500GiB", text)
+	}
+	return byteCount(n << shift), nil
 }
 
 // valueReader turns a function that parses one value into a mapper.

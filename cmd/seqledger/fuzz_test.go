@@ -9,7 +9,7 @@ import (
 	"connectrpc.com/connect"
 	"google.golang.org/protobuf/proto"
 
-	"github.com/seqledger/seqledger/client"
+	"github.com/seqledger/seqledger/client/failure"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 )
 
@@ -63,7 +63,7 @@ func FuzzShow(f *testing.F) {
 			if proto.Unmarshal(data, refusal) != nil {
 				return
 			}
-			code := report(&out, &client.Error{
+			code := report(&out, &failure.Error{
 				Code: refusal.GetCode(), ConnectCode: connect.Code(which), Message: refusal.GetMessage(),
 				Field: refusal.GetField(),
 				Key:   refusal.GetKey(), LeaderAddress: refusal.GetLeaderAddress(),

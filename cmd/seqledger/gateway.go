@@ -27,19 +27,13 @@ type gatewayCommand struct {
 
 // gatewayProcess are the flags that a reload does not change.
 type gatewayProcess struct {
-	scopeFlags   `embed:""`
-	Listen       string        `help:"Address to listen on; port 0 takes a free one." default:"127.0.0.1:7480"`
-	Data         string        `help:"help_gateway_data" default:"./seqledger-data" type:"path"`
-	LedgerListen string        `help:"help_gateway_ledger_listen" placeholder:"ADDRESS"`
-	LedgerAuth   string        `help:"help_gateway_ledger_auth" type:"path" placeholder:"FILE"`
-	Ledger       string        `help:"help_gateway_ledger" placeholder:"ADDRESS"`
-	TokenFile    string        `help:"help_gateway_token_file" name:"ledger-token-file" type:"path" placeholder:"FILE"`
-	Journal      string        `help:"help_gateway_journal" default:"./seqledger-journal" type:"path"`
-	DebugListen  string        `help:"help_gateway_debug_listen" placeholder:"ADDRESS"`
-	MaxRequests  int           `help:"Requests under way at once; further ones are refused with 503." default:"512"`
-	MaxPrincipal int           `help:"help_gateway_max_principal" name:"max-requests-per-principal" default:"0"`
-	MaxKeys      int           `help:"help_gateway_max_keys" name:"max-keys-per-principal" default:"1000000"`
-	DrainTimeout time.Duration `help:"How long to wait, when stopped, for what is under way." default:"30s"`
+	scopeFlags    `embed:""`
+	Listen        string `help:"Address to listen on; port 0 takes a free one." default:"127.0.0.1:7480"`
+	keyStoreFlags `embed:""`
+	DebugListen   string `help:"help_gateway_debug_listen" placeholder:"ADDRESS"`
+	MaxRequests   int    `help:"Requests under way at once; further ones are refused with 503." default:"512"`
+	MaxPrincipal  int    `help:"help_gateway_max_principal" name:"max-requests-per-principal" default:"0"`
+	MaxPeer       int    `help:"help_gateway_max_peer" name:"max-requests-per-peer" default:"0"`
 }
 
 // gatewayRoute are the flags that a route of the file may replace. The fields are those of
@@ -125,19 +119,15 @@ func (c *gatewayCommand) Run(e *environment, file *configSource) (err error) {
 		return fail(exitFailed, "", "--listen %s: %w", c.Listen, err)
 	}
 	defer func() { _ = listener.Close() }() // by then the server has closed it
-	store, err := c.openStore(e)
+	store, err := c.open(e)
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, store.stop()) }()
 	o := gateway.Options{
-		Config: config, MaxRequests: c.MaxRequests, MaxPerPrincipal: c.MaxPrincipal,
-		Store: idempotency.Ledger(store.conn), Scope: scope, Logger: e.log,
+		Config: config, MaxRequests: c.MaxRequests, MaxPerPrincipal: c.MaxPrincipal, MaxPerPeer: c.MaxPeer,
+		Store: store, Journal: store.journal, Scope: scope, Logger: e.log,
 	}
-	if o.Journal, err = idempotency.OpenJournal(c.Journal, o.Store, e.log); err != nil {
-		return fail(exitFailed, "", "--journal %s: %w", c.Journal, err)
-	}
-	defer func() { err = errors.Join(err, o.Journal.Close()) }()
 	g := gateway.New(o)
 	defer g.Close()
 	defer reloadOnSignal(func() {
@@ -224,26 +214,10 @@ func (c *gatewayCommand) check() error {
 			problems = append(problems, usage(format, args...))
 		}
 	}
-	mistake(c.TokenFile != "" && c.Ledger == "", "--ledger-token-file needs --ledger")
-	mistake(c.LedgerListen != "" && c.Ledger != "",
-		"--ledger-listen: is for this gateway's own ledger, and not for --ledger")
-	mistake(c.LedgerAuth != "" && c.LedgerListen == "", "--ledger-auth needs --ledger-listen")
 	mistake(c.MaxRequests < 1, "--max-requests: must be at least 1")
 	mistake(c.MaxPrincipal < 0, "--max-requests-per-principal: must not be negative")
-	mistake(c.MaxKeys < 1, "--max-keys-per-principal: must be at least 1")
-	mistake(c.DrainTimeout <= 0, "--drain-timeout: must be more than 0")
-	for _, named := range [][2]string{{"--ledger-listen", c.LedgerListen}, {"--debug-listen", c.DebugListen}} {
-		flag, address := named[0], named[1]
-		if address == "" {
-			continue
-		}
-		host, err := checkListen(flag, address)
-		mistake(err != nil, "%w", err)
-		mistake(err == nil && !loopbackName(host),
-			"%s %s: is not a loopback address; reach it from elsewhere through ssh -L",
-			flag, address)
-	}
-	return errors.Join(problems...)
+	mistake(c.MaxPeer < 0, "--max-requests-per-peer: must not be negative")
+	return errors.Join(append(problems, c.keyStoreFlags.check(), checkLoopback("--debug-listen", c.DebugListen))...)
 }
 
 // gatewayReady is the one line that gateway prints, with --json.
@@ -257,7 +231,7 @@ type gatewayReady struct {
 
 // serve answers until the process is told to stop.
 func (c *gatewayCommand) serve(
-	e *environment, listener net.Listener, g *gateway.Gateway, store *gatewayStore, debug *gatewayDebug,
+	e *environment, listener net.Listener, g *gateway.Gateway, store *keyStore, debug *gatewayDebug,
 ) (err error) {
 	s := &http.Server{Handler: g, ReadHeaderTimeout: 10 * time.Second, IdleTimeout: 2 * time.Minute,
 		MaxHeaderBytes: 64 << 10, ErrorLog: slog.NewLogLogger(e.log.Handler(), slog.LevelDebug)}
@@ -277,7 +251,7 @@ func (c *gatewayCommand) serve(
 	select {
 	case err := <-ended:
 		return err
-	case <-store.failed: // the error is that of the ledger
+	case <-store.failed(): // the error is that of the ledger
 		return s.Close()
 	case <-e.ctx.Done():
 	}

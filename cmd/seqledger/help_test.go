@@ -20,7 +20,8 @@ func TestHelpGolden(t *testing.T) {
 		"", "serve", "write", "import", "get", "list entities", "list relationships", "list blocks", "list clients",
 		"tx", "block", "watch", "state", "session open", "status", "config", "backup",
 		"restore", "auth new-key", "auth check",
-		"verify", "bench", "demo", "journal show", "mcp", "mcp guard", "version", "help", "completion",
+		"verify", "upgrade", "bench", "demo", "conformance", "journal show", "mcp", "mcp guard", "version", "help",
+		"completion",
 	}
 	for _, command := range commands {
 		name := filepath.Join("testdata", "help",

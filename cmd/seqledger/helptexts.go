@@ -2,8 +2,9 @@ package main
 
 import "github.com/alecthomas/kong"
 
-// longHelp replaces the names of help texts by the texts. kong's own variables would do the same,
-// but it copies all of them for each flag, which takes longer than all else at a start.
+// longHelp replaces the names of help texts by the texts. It is used instead of
+// kong's own variables, because kong copies all of them for each flag, which takes longer than all else at a
+// start.
 func longHelp(k *kong.Kong) error {
 	return kong.Visit(k.Model.Node, func(node kong.Visitable, next kong.Next) error {
 		switch node := node.(type) {
@@ -46,6 +47,7 @@ var helpTexts = map[string]string{
 	"help_bench_streams":     "Write to so many streams at once, one write outstanding on each.",
 	"help_bench_rate": "Begin so many writes a second, whether earlier ones are answered or not; 0 for as fast " +
 		"as answers come.",
+	"help_conformance_client": "Command that starts the client, for a shell. Default: the client of this program.",
 	"help_connection_server": "Address of the server, host:port or https://host:port; several of one ledger with " +
 		"commas between them.",
 	"help_connection_token": "API key or session token. Other users of the machine can see it on a command line; " +
@@ -61,17 +63,21 @@ var helpTexts = map[string]string{
 	"help_import_state_file": "Where the import remembers what it has begun. Default: FILE.seqledger-import.",
 	"help_import_take_session": "Go on from this session of the stream, although the state file has another: " +
 		"only if you opened it yourself, and nothing writes under it.",
-	"help_gateway_data":    "Directory of the ledger that this gateway opens itself; nothing else may have it open.",
-	"help_gateway_ledger":  "Use a running ledger: host:port or URL, several with commas. Default: one of its own.",
-	"help_gateway_journal": "Directory for responses that the ledger did not take; they are stored later.",
-	"help_gateway_ledger_listen": "Serve the ledger of this gateway on this address too, loopback only, for " +
+	"help_store_url": "What keeps the records: ledger, postgres://…, redis://…, s3://BUCKET/PREFIX, or memory: " +
+		"(forgotten at the end). A password is better in the variable.",
+	"help_store_data":    "Directory of the ledger that this process opens itself; nothing else may have it open.",
+	"help_store_ledger":  "Use a running ledger: host:port or URL, several with commas. Default: one of its own.",
+	"help_store_journal": "Directory for results that the ledger did not take; they are stored later.",
+	"help_store_listen": "Serve the ledger of this process on this address too, loopback only, for " +
 		"seqledger key; off when empty.",
 	"help_gateway_debug_listen": "Serve profiles (/debug/pprof/) and /metrics on this address, in clear, loopback " +
 		"only; off when empty.",
 	"help_gateway_max_principal": "Requests with a key that one principal may have under way; further ones are " +
 		"refused with 429. 0 means half of --max-requests.",
-	"help_gateway_max_keys": "Keys that the gateway's own ledger keeps for one principal; further ones are refused " +
-		"with 429.",
+	"help_gateway_max_peer": "Requests that one address, or one /64 of IPv6, may have under way, but for trusted " +
+		"proxies and this machine; further ones are refused with 429. 0 means half of --max-requests.",
+	"help_store_max_keys": "Keys that the ledger of this process keeps for one principal; further ones are " +
+		"refused.",
 	"help_gateway_proxies": "Networks of the proxies before this gateway, whose --principal-header and X-Forwarded-* " +
 		"headers are believed.",
 	"help_gateway_fingerprint": "What of a body is compared: raw (its bytes), jcs (its JSON value), pointers (some " +
@@ -91,9 +97,10 @@ var helpTexts = map[string]string{
 		"that may run again.",
 	"help_gateway_errors": "What a response of 500 or more leaves behind: indeterminate, release (it had no " +
 		"effects) or store.",
-	"help_gateway_ledger_auth": "Auth file for --ledger-listen, as serve --auth has.",
-	"help_gateway_token_file":  "File with the key to --ledger; its role must be delegate.",
-	"help_gateway_timeout":     "How long the service may take to answer; 0 means no limit.",
+	"help_store_auth": "Auth file for --ledger-listen, as serve --auth has.",
+	"help_store_token_file": "File with the key to --ledger; to act for other principals it needs the role " +
+		"delegate.",
+	"help_gateway_timeout": "How long the service may take to answer; 0 means no limit.",
 	"help_gateway_open": "Let requests through without a key when the ledger does not answer: they may " +
 		"run twice.",
 	"help_gateway_wait":            "How long a repeat waits for the first request; at most 60s, 0 does not wait.",
@@ -103,8 +110,6 @@ var helpTexts = map[string]string{
 		"response.",
 	"help_guard_upstream":       "The endpoint of a server over streamable HTTP, in place of a command.",
 	"help_guard_upstream_token": "File with the bearer token for --upstream.",
-	"help_guard_token_file":     "File with the key to --ledger.",
-	"help_guard_journal":        "Directory for results that the ledger did not take; they are stored later.",
 	"help_guard_max_calls":      "Guarded calls under way at once; further ones are refused, and nothing is done.",
 	"help_key_principal": "Party on whose behalf the request was made. Default: the caller itself; for others the " +
 		"role admin is needed.",
@@ -114,7 +119,7 @@ var helpTexts = map[string]string{
 	"help_all_demo":      "Run a server and clients, break everything between them, and count what is paid twice.",
 	"help_guard_principal": "Party on whose behalf the agent calls. Default: the holder of the ledger's key; " +
 		"for others it needs the role delegate.",
-	"help_guard_data":   "Directory of the ledger that this guard opens itself; nothing else may have it open.",
+	"help_key_store":    "What keeps the records: ledger, for that of --server, or as for --store of gateway.",
 	"help_key_as":       "What the work turned out to be: committed or rejected.",
 	"help_key_response": "What repeats of the request are answered with.",
 	"help_key_ttl":      "How long the record is known; unset keeps what was asked for when the key was reserved.",
@@ -142,7 +147,17 @@ var helpTexts = map[string]string{
 		"smaller disk.",
 	"help_serve_accept_clock": "Believe the system's clock though it is more than 30 days ahead of the last " +
 		"command, and further than this ledger ever paused: whatever has a time to live may expire.",
-	"help_serve_eviction_interval":       "New ledger: look for expired streams and entities after so many commands.",
+	"help_serve_eviction_interval": "New ledger: look for expired streams and entities after so many commands.",
+	"help_serve_archive": "Copy sealed block files to this directory, and let retention remove none that " +
+		"is not there.",
+	"help_serve_retain_blocks": "New ledger: drop transactions that are older, with their blocks and receipts; 0 " +
+		"keeps them for ever.",
+	"help_serve_retain_bytes": "New ledger: drop the oldest transactions while the newer ones have as many bytes of " +
+		"operations; 0 sets no bound.",
+	"help_update_retain_blocks": "Drop transactions that are older, with their blocks and receipts; 0 keeps them " +
+		"for ever.",
+	"help_update_retain_bytes": "Drop the oldest transactions while the newer ones have as many bytes of " +
+		"operations; 0 sets no bound.",
 	"help_serve_client_ttl":              "New ledger: evict a stream that has been idle for longer.",
 	"help_session_open_expected_session": "Only if this is still the stream's session; 0 takes whatever there is.",
 	"help_session_open_attempt_id": "Name of the attempt, 32 hex digits: a repeat hands out the same session. " +
@@ -155,6 +170,8 @@ var helpTexts = map[string]string{
 	"help_unrelate":                 "Delete a relationship.",
 	"help_write_if_value":           "Only if KEY has the value VALUE.",
 	"help_write_expires_at":         "Let KEY, which is set, expire.",
+	"help_write_file": "Commit each line of this file as a write, at most 1,000 in one call; - for standard " +
+		"input.",
 	"help_write_operations": "Read the operations from a JSON file, - for standard input, " +
 		"in place of the flags.",
 	"help_write_key":     "Idempotency key, a UUID. Default: a new one, or none with --sequence.",

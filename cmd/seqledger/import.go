@@ -12,6 +12,8 @@ import (
 	"github.com/gofrs/flock"
 
 	"github.com/seqledger/seqledger/client"
+	"github.com/seqledger/seqledger/client/failure"
+	"github.com/seqledger/seqledger/client/writer"
 	"github.com/seqledger/seqledger/cmd/seqledger/importing"
 	"github.com/seqledger/seqledger/cmd/seqledger/operation"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
@@ -113,7 +115,7 @@ func (c *importCommand) Run(e *environment) (err error) {
 	return c.finished(e, state, sent, time.Since(began))
 }
 
-// openInput opens a file and locks it against other imports: two imports would fence each other
+// openInput opens a file and locks it against other imports, because two imports would fence each other
 // in turns.
 func openInput(path string) (*os.File, func() error, error) {
 	info, err := os.Stat(path)
@@ -188,7 +190,7 @@ func (c *importCommand) begin(e *environment, scope *seqledgerv1.Scope, input *o
 	if err != nil {
 		return nil, err
 	}
-	// A file may grow while it is imported; only its size at the beginning counts.
+	// Only its size at the beginning counts, because a file may grow while it is imported.
 	size := info.Size()
 	if state != nil {
 		size = state.Size
@@ -249,7 +251,7 @@ func (p *pastExpiries) look(line uint64, operations []*seqledgerv1.Operation) {
 	}
 }
 
-// errOtherInput is the one difference that another state file does not solve: its import would
+// errOtherInput is the one difference that another state file does not solve, because its import would
 // send lines that are already committed.
 var errOtherInput = errors.New("the input has changed")
 
@@ -369,7 +371,7 @@ func (c *importCommand) progress(e *environment, total, first uint64) *importing
 // file.
 func (c *importCommand) openWriter(
 	e *environment, conn *client.Client, scope *seqledgerv1.Scope, state *importing.State,
-) (w *client.Writer, err error) {
+) (w *writer.Writer, err error) {
 	err = c.within(e, func(ctx context.Context) error {
 		status, err := conn.Status(ctx)
 		if err != nil {
@@ -392,7 +394,7 @@ func (c *importCommand) openWriter(
 			return fail(exitFailed, "make the file writable, or move it with --state-file; nothing was sent",
 				"state file: %w", err)
 		}
-		w, err = conn.NewWriter(ctx, client.WriterOptions{
+		w, err = writer.Open(ctx, conn, writer.Options{
 			Scope: scope, ClientID: c.ClientID, AttemptID: attempt, ExpectedSession: state.Session, NoReopen: true,
 			SaveSession: func(attempt []byte, session uint64) error {
 				state.AttemptID = hex.EncodeToString(attempt)
@@ -423,13 +425,13 @@ func otherLedgerHint(state *importing.State) string {
 func (c *importCommand) explainOpen(state *importing.State, err error) error {
 	begunAnew := "no line of this run was sent; if you still want it, delete " + c.StateFile + " and start again"
 	switch {
-	case errors.Is(err, client.ErrFenced) && state.Session == 0:
+	case errors.Is(err, failure.ErrFenced) && state.Session == 0:
 		return fail(exitRefused, begunAnew, "another process took over the stream before the first line: %w", err)
-	case errors.Is(err, client.ErrFenced):
+	case errors.Is(err, failure.ErrFenced):
 		return fail(exitRefused, "find out what writes under --client-id "+c.ClientID+"; if you opened the session "+
 			"that seqledger state shows, and nothing writes under it, continue with --take-session",
 			"the stream is no longer this import's (it had session %d): %w", state.Session, err)
-	case errors.Is(err, client.ErrExpired):
+	case errors.Is(err, failure.ErrExpired):
 		return fail(exitRefused,
 			"find the last committed line with seqledger list blocks and block, and import those behind it from a "+
 				"new file",
@@ -443,8 +445,8 @@ func (c *importCommand) explainOpen(state *importing.State, err error) error {
 func (c *importCommand) explainSend(run *importing.Run, err error) error {
 	where := fmt.Sprintf("%s: %%w (%d of %d lines are committed)", c.File, run.Committed, run.State.Lines)
 	again := "run the same command again; it goes on behind the last committed line"
-	refusal, refused := errors.AsType[*client.Error](err)
-	_, notExecuted := errors.AsType[*client.NotExecutedError](err)
+	refusal, refused := errors.AsType[*failure.Error](err)
+	_, notExecuted := errors.AsType[*failure.NotExecutedError](err)
 	code := exitFailed
 	// Interrupted, it is the next run that finds out, as after any interrupt.
 	if _, interrupted := errors.AsType[interruptedError](err); run.Unknown && !interrupted {
@@ -453,10 +455,10 @@ func (c *importCommand) explainSend(run *importing.Run, err error) error {
 	switch {
 	case errors.Is(err, importing.ErrInputChanged):
 		return fail(exitFailed, "compare what is committed with the file: seqledger watch --json shows it", where, err)
-	case errors.Is(err, client.ErrFenced):
+	case errors.Is(err, failure.ErrFenced):
 		return fail(exitRefused, "another process writes under --client-id "+c.ClientID+"; find out which one", where,
 			err)
-	case errors.Is(err, client.ErrExpired):
+	case errors.Is(err, failure.ErrExpired):
 		return fail(exitRefused, "the stream was evicted; compare what is committed with the file", where, err)
 	case refused && notExecuted && refusal.Code != 0:
 		return fail(exitCodeOf(refusal.Code), nextStep(refusal)+"; then run the same command again, "+

@@ -10,19 +10,19 @@ import (
 
 	"connectrpc.com/connect"
 
-	"github.com/seqledger/seqledger/client"
+	"github.com/seqledger/seqledger/client/failure"
 	"github.com/seqledger/seqledger/cmd/seqledger/importing"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 )
 
-func refusal(code seqledgerv1.WriteErrorCode) *client.Error { return &client.Error{Code: code} }
+func refusal(code seqledgerv1.WriteErrorCode) *failure.Error { return &failure.Error{Code: code} }
 
 // TestExplainSend goes through the ways in which an import can end early. Each
 // has its exit code, says how far it came, and says what to do.
 func TestExplainSend(t *testing.T) {
 	t.Parallel()
 	at := func(err error) error { return &importing.LineError{Line: 8, Err: err} }
-	unknown := func(cause error) error { return &client.OutcomeUnknownError{Sequence: 8, Cause: cause} }
+	unknown := func(cause error) error { return &failure.OutcomeUnknownError{Sequence: 8, Cause: cause} }
 	for _, test := range []struct {
 		name    string
 		unknown bool
@@ -37,11 +37,11 @@ func TestExplainSend(t *testing.T) {
 			exitRefused,
 			"evicted"},
 		{"refused line", false, at(
-			&client.NotExecutedError{Sequence: 8,
+			&failure.NotExecutedError{Sequence: 8,
 				Cause: refusal(seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_KEY_EXISTS)}),
 			exitRefused, "into a new file"},
 		{"invalid line", false, at(
-			&client.NotExecutedError{Sequence: 8,
+			&failure.NotExecutedError{Sequence: 8,
 				Cause: refusal(seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_INVALID_ARGUMENT)}),
 			exitRefused, "nothing was written; then"},
 		{"stalled with lines under way", true, at(importing.ErrStalled), exitUnknown,
@@ -49,7 +49,7 @@ func TestExplainSend(t *testing.T) {
 		{"stalled before any", false, at(importing.ErrStalled), exitFailed, "see that the server at here is running"},
 		{"interrupted", false, at(interruptedError{}), exitFailed, "run the same command again"},
 		{"interrupted with lines under way", true, at(interruptedError{}), exitFailed, "run the same command again"},
-		{"turned away", true, at(unknown(&client.Error{ConnectCode: connect.CodeUnimplemented})),
+		{"turned away", true, at(unknown(&failure.Error{ConnectCode: connect.CodeUnimplemented})),
 			exitUnknown, "run the same command again"},
 	} {
 		if i, ok := errors.AsType[interruptedError](test.err); ok {

@@ -9,8 +9,8 @@ import (
 	"google.golang.org/protobuf/encoding/protojson"
 	"google.golang.org/protobuf/proto"
 
-	"github.com/seqledger/seqledger/client"
 	"github.com/seqledger/seqledger/client/journal"
+	"github.com/seqledger/seqledger/client/op"
 	"github.com/seqledger/seqledger/cmd/seqledger/operation"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 )
@@ -124,7 +124,7 @@ func newJournalStream(state journal.State) (journalStream, error) {
 	for _, entry := range state.Entries {
 		w := journalWrite{Sequence: entry.Sequence, Tag: entry.Tag, IdempotencyKey: entry.Key, State: "unsettled"}
 		var err error
-		if w.operations, err = client.DecodeOperations(entry.Request); err != nil {
+		if w.operations, err = op.Decode(entry.Request); err != nil {
 			return s, err
 		}
 		for _, operation := range w.operations {
@@ -188,8 +188,8 @@ func (r *journalReport) show(e *environment) error {
 				what += ", transaction " + quoted(w.receipt.GetTxId())
 			}
 			t.field("write "+number(w.Sequence), what)
-			for _, op := range w.operations {
-				verb, object := operation.Describe(op)
+			for _, o := range w.operations {
+				verb, object := operation.Describe(o)
 				t.row("  "+verb, object)
 			}
 		}

@@ -8,8 +8,8 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/seqledger/seqledger/client"
 	"github.com/seqledger/seqledger/client/journal"
+	"github.com/seqledger/seqledger/client/writer"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 )
 
@@ -23,13 +23,13 @@ func journalled(t *testing.T) (path string, j *journal.File) {
 	}
 	t.Cleanup(func() { _ = j.Close() })
 	s := serve(t)
-	w, err := s.client(t).NewWriter(t.Context(), client.WriterOptions{
+	w, err := writer.Open(t.Context(), s.client(t), writer.Options{
 		Scope: &seqledgerv1.Scope{Organization: "acme", Vault: "main"}, ClientID: "till", Journal: j,
 	})
 	if err != nil {
 		t.Fatal(err)
 	}
-	submit := func(tag string) *client.Pending {
+	submit := func(tag string) *writer.Pending {
 		p, err := w.SubmitTagged(t.Context(), tag, &seqledgerv1.Operation{Operation: &seqledgerv1.Operation_Append{
 			Append: &seqledgerv1.Append{Payload: []byte("pay " + tag)},
 		}})

@@ -91,7 +91,7 @@ func (c *keyListCommand) Run(e *environment) error {
 // keyGetCommand shows a record.
 type keyGetCommand struct {
 	recordFlags `embed:""`
-	clientFlags `embed:""`
+	keyFlags    `embed:""`
 }
 
 // Help is shown below the flags.
@@ -107,7 +107,7 @@ func (c *keyGetCommand) Run(e *environment) error {
 	if err != nil {
 		return err
 	}
-	return c.call(e, func(ctx context.Context, conn *client.Client) error {
+	return c.records(e, func(ctx context.Context, conn recordCalls) error {
 		r, err := conn.GetRecord(ctx, &seqledgerv1.GetRecordRequest{Record: record})
 		if err != nil {
 			return absent(err, "seqledger key list shows the records that there are; a namespace or principal may lack",
@@ -132,7 +132,7 @@ func (c *keyGetCommand) Run(e *environment) error {
 // keyPurgeCommand deletes a record.
 type keyPurgeCommand struct {
 	recordFlags `embed:""`
-	clientFlags `embed:""`
+	keyFlags    `embed:""`
 }
 
 // Help is shown below the flags.
@@ -149,7 +149,7 @@ func (c *keyPurgeCommand) Run(e *environment) error {
 	if err != nil {
 		return err
 	}
-	return c.call(e, func(ctx context.Context, conn *client.Client) error {
+	return c.records(e, func(ctx context.Context, conn recordCalls) error {
 		answer, err := conn.PurgeRecord(ctx, &seqledgerv1.PurgeRecordRequest{Record: record})
 		if err != nil {
 			return err
@@ -161,7 +161,7 @@ func (c *keyPurgeCommand) Run(e *environment) error {
 // keyResolveCommand settles a record.
 type keyResolveCommand struct {
 	recordFlags  `embed:""`
-	clientFlags  `embed:""`
+	keyFlags     `embed:""`
 	As           string `help:"help_key_as" required:"" enum:"committed,rejected" env:"-" placeholder:"STATE"`
 	Response     string `help:"help_key_response" env:"-" placeholder:"TEXT" xor:"response"`
 	ResponseFile string `help:"The same, from a file." env:"-" type:"existingfile" xor:"response" placeholder:"FILE"`
@@ -198,7 +198,7 @@ func (c *keyResolveCommand) Run(e *environment) error {
 	if c.TTL != 0 {
 		request.Ttl = durationpb.New(c.TTL)
 	}
-	return c.call(e, func(ctx context.Context, conn *client.Client) error {
+	return c.records(e, func(ctx context.Context, conn recordCalls) error {
 		answer, err := conn.ResolveRecord(ctx, request)
 		if err != nil {
 			return err

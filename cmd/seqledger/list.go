@@ -22,7 +22,7 @@ type listCommand struct {
 // listPage is the server's largest page size, because a list shows all pages anyway.
 const listPage = 1000
 
-// list prints the items of a listing with show. The timeout applies to each item, so a long
+// list prints the items of a listing with show. Because the timeout applies to each item, a long
 // list may take long.
 func list[T any](e *environment, flags *clientFlags,
 	items func(ctx context.Context, c *client.Client) iter.Seq2[T, error],

@@ -26,34 +26,40 @@ type commandLine struct {
 
 	PrintVersion kong.VersionFlag `name:"version" help:"Print the version." env:"-"`
 
-	Serve   serveCommand   `cmd:"" help:"Serve a ledger."`
-	Write   writeCommand   `cmd:"" help:"Commit one write, once."`
-	Import  importCommand  `cmd:"" help:"Commit every line of a file, once, however often it is killed and run again."`
-	Get     getCommand     `cmd:"" help:"Read one entity."`
-	List    listCommand    `cmd:"" help:"List entities, relationships, blocks or clients."`
-	Tx      txCommand      `cmd:"" help:"Read one transaction."`
-	Block   blockCommand   `cmd:"" help:"Read one block."`
-	Watch   watchCommand   `cmd:"" help:"Follow the blocks of a scope."`
-	State   stateCommand   `cmd:"" help:"Tell where a client's stream stands."`
-	Session sessionCommand `cmd:"" help:"Open a session."`
-	Gateway gatewayCommand `cmd:"" help:"Stand before an HTTP service, which gets a request with a key once."`
-	MCP     mcpCommand     `cmd:"" name:"mcp" help:"Give agents the ledger's tools, or stand before an MCP server."`
-	Key     keyCommand     `cmd:"" help:"Look up, purge and resolve the records of requests that have a key."`
-	Status  statusCommand  `cmd:"" help:"Describe a running server."`
-	Update  updateCommand  `cmd:"" name:"config" help:"Change the replicated configuration."`
-	Bench   benchCommand   `cmd:"" help:"Put a load on a running server and measure it."`
-	Auth    authCommand    `cmd:"" help:"Make API keys and check auth files."`
-	Backup  backupCommand  `cmd:"" help:"Make a backup of a running server's ledger."`
-	Restore restoreCommand `cmd:"" help:"Make a data directory from a backup."`
-	Verify  verifyCommand  `cmd:"" help:"Check a data directory that no server has open, or a backup."`
-	Journal journalCommand `cmd:"" help:"Look into the journal of a program that writes."`
-	Demo    demoCommand    `cmd:"" help:"help_all_demo"`
-	Version versionCommand `cmd:"" help:"Print the version."`
+	Serve   serveCommand       `cmd:"" help:"Serve a ledger."`
+	Write   writeCommand       `cmd:"" help:"Commit one write, once."`
+	Import  importCommand      `cmd:"" help:"Commit every line of a file, once, however often it is killed and run again."`
+	Get     getCommand         `cmd:"" help:"Read one entity."`
+	List    listCommand        `cmd:"" help:"List entities, relationships, blocks or clients."`
+	Tx      txCommand          `cmd:"" help:"Read one transaction."`
+	Block   blockCommand       `cmd:"" help:"Read one block."`
+	Watch   watchCommand       `cmd:"" help:"Follow the blocks of a scope."`
+	State   stateCommand       `cmd:"" help:"Tell where a client's stream stands."`
+	Session sessionCommand     `cmd:"" help:"Open a session."`
+	Gateway gatewayCommand     `cmd:"" help:"Stand before an HTTP service, which gets a request with a key once."`
+	MCP     mcpCommand         `cmd:"" name:"mcp" help:"Give agents the ledger's tools, or stand before an MCP server."`
+	Key     keyCommand         `cmd:"" help:"Look up, purge and resolve the records of requests that have a key."`
+	Store   storeCommand       `cmd:"" help:"Prepare a store of keys in a database of yours."`
+	Status  statusCommand      `cmd:"" help:"Describe a running server."`
+	Update  updateCommand      `cmd:"" name:"config" help:"Change the replicated configuration."`
+	Bench   benchCommand       `cmd:"" help:"Put a load on a running server and measure it."`
+	Auth    authCommand        `cmd:"" help:"Make API keys and check auth files."`
+	Backup  backupCommand      `cmd:"" help:"Make a backup of a running server's ledger."`
+	Restore restoreCommand     `cmd:"" help:"Make a data directory from a backup."`
+	Verify  verifyCommand      `cmd:"" help:"Check a data directory that no server has open, or a backup."`
+	Archive archiveCommand     `cmd:"" help:"Look into the archive of a ledger's history."`
+	Upgrade upgradeCommand     `cmd:"" help:"Convert a data directory of an older version."`
+	Journal journalCommand     `cmd:"" help:"Look into the journal of a program that writes."`
+	Demo    demoCommand        `cmd:"" help:"help_all_demo"`
+	Conform conformanceCommand `cmd:"" name:"conformance" help:"Hold a client program against the duties of a client."`
+	Version versionCommand     `cmd:"" help:"Print the version."`
 
 	Help       helpCommand       `cmd:"" help:"Show the help of a command."`
 	Completion completionCommand `cmd:"" help:"Print the completion script of a shell."`
 
 	DemoClient demoClientCommand `cmd:"" name:"demo-client" hidden:"" help:"A client of the demo, which starts it."`
+
+	ConformanceClient conformanceClientCommand `cmd:"" name:"conformance-client" hidden:"" help:"A client of conformance."`
 }
 
 const description = `A ledger that makes retries safe.
@@ -184,7 +190,7 @@ func newLogger(w io.Writer, level slog.Level, format string) *slog.Logger {
 	return slog.New(slog.NewTextHandler(w, options))
 }
 
-// echoTime is how long after a signal another one counts as the same: a Ctrl-C reaches the
+// echoTime is how long after a signal another one counts as the same, because a Ctrl-C reaches the
 // process from the terminal and again from make, go run or a supervisor that forwards it.
 const echoTime = time.Second
 

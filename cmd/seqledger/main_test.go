@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/seqledger/seqledger/client"
+	"github.com/seqledger/seqledger/internal/servertest"
 )
 
 // binary is the program under test, built once by TestMain: the tests run real
@@ -28,6 +29,9 @@ const buildFlags = "-w -X main.version=v9.8.7-dirty -X main.revision=0123abc"
 func TestMain(m *testing.M) {
 	if dir := os.Getenv(faultServerVariable); dir != "" {
 		os.Exit(faultServer(dir)) // this process is the MCP server of a test
+	}
+	if os.Getenv(naiveVariable) != "" {
+		os.Exit(naiveClient(os.Stdin, os.Stdout)) // this process is the client of a test
 	}
 	os.Exit(func() int {
 		dir, err := os.MkdirTemp("", "seqledger-test-*")
@@ -48,6 +52,10 @@ func TestMain(m *testing.M) {
 			if name, _, _ := strings.Cut(variable, "="); name == "COLUMNS" || strings.HasPrefix(name, "SEQLEDGER_") {
 				os.Unsetenv(name)
 			}
+		}
+		for _, variable := range servertest.S3Environment() { // of the gateways of a test
+			name, value, _ := strings.Cut(variable, "=")
+			os.Setenv(name, value)
 		}
 		return m.Run()
 	}())

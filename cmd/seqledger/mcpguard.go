@@ -10,7 +10,6 @@ import (
 	"os/signal"
 	"strings"
 	"syscall"
-	"time"
 
 	"github.com/seqledger/seqledger/client/idempotency"
 	"github.com/seqledger/seqledger/internal/mcp/guard"
@@ -19,16 +18,12 @@ import (
 // mcpGuardCommand stands before an MCP server.
 type mcpGuardCommand struct {
 	scopeFlags    `embed:""`
-	Command       []string      `arg:"" optional:"" help:"The server and its arguments, behind --."`
-	Upstream      string        `help:"help_guard_upstream" placeholder:"URL"`
-	UpstreamToken string        `help:"help_guard_upstream_token" name:"upstream-token-file" type:"path" placeholder:"FILE"`
-	Principal     string        `help:"help_guard_principal" placeholder:"TEXT"`
-	Data          string        `help:"help_guard_data" default:"./seqledger-data" type:"path"`
-	Ledger        string        `help:"help_gateway_ledger" placeholder:"ADDRESS"`
-	TokenFile     string        `help:"help_guard_token_file" name:"ledger-token-file" type:"path" placeholder:"FILE"`
-	Journal       string        `help:"help_guard_journal" default:"./seqledger-journal" type:"path"`
-	MaxCalls      int           `help:"help_guard_max_calls" default:"64"`
-	DrainTimeout  time.Duration `help:"How long to wait, at the end, for what is under way." default:"30s"`
+	Command       []string `arg:"" optional:"" help:"The server and its arguments, behind --."`
+	Upstream      string   `help:"help_guard_upstream" placeholder:"URL"`
+	UpstreamToken string   `help:"help_guard_upstream_token" name:"upstream-token-file" type:"path" placeholder:"FILE"`
+	Principal     string   `help:"help_guard_principal" placeholder:"TEXT"`
+	keyStoreFlags `embed:""`
+	MaxCalls      int `help:"help_guard_max_calls" default:"64"`
 }
 
 // ownConfig says that --config names a file of this command's own form.
@@ -69,19 +64,12 @@ func (c *mcpGuardCommand) Run(e *environment, config *configSource) (err error) 
 		return err
 	}
 	options.Logger = e.log
-	// The ledger of a gateway, and the flags that name it.
-	ledger := gatewayProcess{Data: c.Data, Ledger: c.Ledger, TokenFile: c.TokenFile, DrainTimeout: c.DrainTimeout}
-	store, err := ledger.openStore(e)
+	store, err := c.open(e)
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, store.stop()) }()
-	options.Store = idempotency.Ledger(store.conn)
-	options.Journal, err = idempotency.OpenJournal(c.Journal, options.Store, e.log)
-	if err != nil {
-		return fail(exitFailed, "give each guard a --journal of its own", "--journal %s: %w", c.Journal, err)
-	}
-	defer func() { err = errors.Join(err, options.Journal.Close()) }()
+	options.Store, options.Journal = store, store.journal
 	if c.Upstream != "" {
 		return c.guardHTTP(e, options)
 	}
@@ -110,14 +98,13 @@ func (c *mcpGuardCommand) options(config string) (*guard.Options, error) {
 		return nil, usage("--upstream-token-file needs --upstream")
 	case c.UpstreamToken != "" && upstream.Scheme == "http" && !loopbackName(upstream.Hostname()):
 		return nil, usage("--upstream-token-file: the token would go to %s in clear; use https", upstream.Host)
-	case c.TokenFile != "" && c.Ledger == "":
-		return nil, usage("--ledger-token-file needs --ledger")
 	case len(c.Principal) > idempotency.MaxPrincipal:
 		return nil, usage("--principal: must have at most %d bytes", idempotency.MaxPrincipal)
 	case c.MaxCalls < 1:
 		return nil, usage("--max-calls: must be at least 1")
-	case c.DrainTimeout <= 0:
-		return nil, usage("--drain-timeout: must be more than 0")
+	}
+	if err := c.keyStoreFlags.check(); err != nil {
+		return nil, err
 	}
 	rules, err := guard.ReadConfig(config)
 	if err != nil {

@@ -11,7 +11,7 @@ import (
 
 	"connectrpc.com/connect"
 
-	"github.com/seqledger/seqledger/client"
+	"github.com/seqledger/seqledger/client/failure"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 	"github.com/seqledger/seqledger/proto/seqledger/v1/seqledgerv1connect"
 )
@@ -281,8 +281,8 @@ func TestNothingWasSent(t *testing.T) {
 // TestNotSent: what the error of a write means for it.
 func TestNotSent(t *testing.T) {
 	t.Parallel()
-	refused := &client.Error{ConnectCode: connect.CodeUnavailable, Message: "dial tcp: connection refused"}
-	draining := &client.Error{Code: seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_DRAINING,
+	refused := &failure.Error{ConnectCode: connect.CodeUnavailable, Message: "dial tcp: connection refused"}
+	draining := &failure.Error{Code: seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_DRAINING,
 		ConnectCode: connect.CodeUnavailable}
 	for _, test := range []struct {
 		name  string
@@ -292,11 +292,11 @@ func TestNotSent(t *testing.T) {
 		says  string
 	}{
 		{"numbered here", 0, refused, exitFailed, "sequence 7 was not executed"},
-		{"numbered here, as the client says it", 0, &client.NotExecutedError{Sequence: 7, Cause: refused},
+		{"numbered here, as the client says it", 0, &failure.NotExecutedError{Sequence: 7, Cause: refused},
 			exitFailed, "sequence 7 was not executed"},
 		{"numbered before", 7, refused, exitUnknown, "an earlier one may have"},
 		{"wrong certificate", 0, &unreachableError{what: "x"}, exitFailed, "sequence 7 was not executed"},
-		{"unknown", 0, &client.OutcomeUnknownError{Sequence: 7, Cause: refused}, exitUnknown, "outcome of write 7"},
+		{"unknown", 0, &failure.OutcomeUnknownError{Sequence: 7, Cause: refused}, exitUnknown, "outcome of write 7"},
 		{"refused", 0, draining, exitFailed, "DRAINING"},
 		{"another error", 0, errors.New("disk"), exitFailed, "disk"},
 	} {

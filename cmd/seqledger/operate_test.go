@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"io"
 	"net/http"
+	"net/http/httptest"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -49,12 +50,28 @@ func readOperate(t *testing.T, name string) string {
 	return string(content)
 }
 
+// scrapeGateway returns /metrics of a gateway with some activity.
+func scrapeGateway(t *testing.T) string {
+	t.Helper()
+	service := httptest.NewServer(http.NotFoundHandler())
+	t.Cleanup(service.Close)
+	dir := t.TempDir()
+	g := startGateway(t, dir, service.URL, "--data", filepath.Join(dir, "data"), "--debug-listen", "127.0.0.1:0")
+	g.charge(`"k"`, "5")
+	return scrapeAddress(t, g.Debug)
+}
+
 // scrape returns /metrics of a server with some activity.
 func scrape(t *testing.T) string {
 	t.Helper()
-	s := serve(t)
+	s := serve(t, "--archive", filepath.Join(t.TempDir(), "archive"))
 	s.do(t, "write", "--scope", "acme", "--client-id", "a", "--append", "x").expect(t, exitDone)
-	answer, err := http.Get("http://" + s.address + "/metrics")
+	return scrapeAddress(t, s.address)
+}
+
+func scrapeAddress(t *testing.T, address string) string {
+	t.Helper()
+	answer, err := http.Get("http://" + address + "/metrics")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -103,7 +120,7 @@ func checkExpression(t *testing.T, where, expression, metrics string) {
 // the operations page.
 func TestAlertsAndDashboard(t *testing.T) {
 	t.Parallel()
-	metrics := scrape(t)
+	metrics := scrape(t) + scrapeGateway(t)
 	page, err := os.ReadFile("../../docs/operations.md")
 	if err != nil {
 		t.Fatal(err)

@@ -183,6 +183,22 @@ func showConfig(t *table, c *seqledgerv1.Config) {
 	t.field("eviction limit", number(c.GetEvictionLimit())+" entries")
 	t.field("receipt window", number(c.GetReceiptWindow())+" receipts")
 	t.field("max streams", number(c.GetMaxStreams())+" per organization")
+	t.field("retain blocks", retainedFor(c.GetRetainBlocks().AsDuration()))
+	t.field("retain bytes", retainedBytes(c.GetRetainBytes()))
+}
+
+func retainedFor(d time.Duration) string {
+	if d == 0 {
+		return "for ever"
+	}
+	return d.String()
+}
+
+func retainedBytes(n uint64) string {
+	if n == 0 {
+		return "no bound"
+	}
+	return byteSize(n) + " of operations"
 }
 
 func showClientState(t *table, s *seqledgerv1.ClientState) {

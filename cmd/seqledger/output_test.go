@@ -8,7 +8,7 @@ import (
 
 	"google.golang.org/protobuf/types/known/timestamppb"
 
-	"github.com/seqledger/seqledger/client"
+	"github.com/seqledger/seqledger/client/op"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 )
 
@@ -70,10 +70,10 @@ func TestShowTransaction(t *testing.T) {
 		TxId: "tx", Scope: &seqledgerv1.Scope{Organization: "acme", Vault: "main"}, ClientId: "till-7",
 		Sequence: 7, IdempotencyKey: "key", Index: 9,
 		Operations: []*seqledgerv1.Operation{
-			client.Set("k", []byte("v")),
+			op.Set("k", []byte("v")),
 			{Operation: &seqledgerv1.Operation_DeleteEntity{DeleteEntity: &seqledgerv1.DeleteEntity{Key: "k\x1b"}}},
 			{Operation: &seqledgerv1.Operation_ExpireEntity{ExpireEntity: &seqledgerv1.ExpireEntity{Key: "old"}}},
-			client.Append([]byte{0}),
+			op.Append([]byte{0}),
 			{},
 		},
 	}

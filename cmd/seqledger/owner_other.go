@@ -7,5 +7,5 @@ import (
 	"os"
 )
 
-// keepOwner does nothing: on this system a new file has the permissions of its directory.
+// keepOwner does nothing, because on this system a new file has the permissions of its directory.
 func keepOwner(*os.File, fs.FileInfo) error { return nil }

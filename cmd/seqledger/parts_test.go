@@ -11,6 +11,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/seqledger/seqledger/client"
+	"github.com/seqledger/seqledger/client/op"
 	"github.com/seqledger/seqledger/client/proof"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 	"github.com/seqledger/seqledger/proto/seqledger/v1/seqledgerv1connect"
@@ -50,13 +51,13 @@ func TestLargeBlocksAreWhole(t *testing.T) {
 	t.Cleanup(func() { _ = c.Close() })
 	var four, many []*seqledgerv1.Operation
 	for i := range 4 {
-		four = append(four, client.Set(fmt.Sprint("large/", i), []byte(strings.Repeat("v", 1<<20-64))))
+		four = append(four, op.Set(fmt.Sprint("large/", i), []byte(strings.Repeat("v", 1<<20-64))))
 	}
 	for i := range 1_000 {
-		many = append(many, client.Set(fmt.Sprintf("many/%03d", i), []byte(strings.Repeat("v", 4<<10-32))))
+		many = append(many, op.Set(fmt.Sprintf("many/%03d", i), []byte(strings.Repeat("v", 4<<10-32))))
 	}
 	const blocks = 3
-	for i, operations := range [blocks][]*seqledgerv1.Operation{four, many, {client.Append(nil)}} {
+	for i, operations := range [blocks][]*seqledgerv1.Operation{four, many, {op.Append(nil)}} {
 		_, err := c.Write(t.Context(), &seqledgerv1.WriteRequest{
 			Scope: provenScope, ClientId: "c", Sequence: uint64(i) + 1, Operations: operations,
 		})

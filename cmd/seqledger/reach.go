@@ -128,7 +128,7 @@ func shakeHands(ctx context.Context, base *url.URL, config *tls.Config) (err err
 
 // speaksTLS reports whether a TLS handshake begins at an address.
 func speaksTLS(ctx context.Context, base *url.URL) bool {
-	// The peer's identity does not matter: nothing is sent and nothing is trusted.
+	// The peer's identity does not matter, because nothing is sent and nothing is trusted.
 	dialer := tls.Dialer{Config: &tls.Config{InsecureSkipVerify: true, MinVersion: tls.VersionTLS12}}
 	conn, err := dialer.DialContext(ctx, "tcp", address.Of(base))
 	if err == nil {

@@ -8,6 +8,7 @@ import (
 	"connectrpc.com/connect"
 
 	"github.com/seqledger/seqledger/client"
+	"github.com/seqledger/seqledger/client/failure"
 	"github.com/seqledger/seqledger/cmd/seqledger/operation"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 )
@@ -51,7 +52,7 @@ func (c *getCommand) Run(e *environment) error {
 
 // absent names what a server has not found; other errors stay unchanged.
 func absent(err error, hint, format string, args ...any) error {
-	answer, ok := errors.AsType[*client.Error](err)
+	answer, ok := errors.AsType[*failure.Error](err)
 	if !ok || answer.ConnectCode != connect.CodeNotFound {
 		return err
 	}
@@ -91,7 +92,7 @@ func (c *blockCommand) Run(e *environment) error {
 // watchCommand follows the blocks of a scope.
 type watchCommand struct {
 	scopeFlags `embed:""`
-	// Without the timeout of clientFlags: a watch is silent while there are no writes, which
+	// Without the timeout of clientFlags, because a watch is silent while there are no writes, which
 	// looks the same as a failure.
 	connectionFlags `embed:""`
 	From            uint64 `help:"Height of the first block." default:"1" env:"-"`

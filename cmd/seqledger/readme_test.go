@@ -15,6 +15,9 @@ import (
 	"testing"
 
 	"github.com/seqledger/seqledger/client"
+	"github.com/seqledger/seqledger/client/failure"
+	"github.com/seqledger/seqledger/client/op"
+	"github.com/seqledger/seqledger/client/writer"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 )
 
@@ -24,7 +27,7 @@ import (
 var bank = &seqledgerv1.Scope{Organization: "acme", Vault: "main"}
 
 // pay moves an amount between two accounts: once for each id, however often it is called.
-func pay(ctx context.Context, c *client.Client, w *client.Writer, id, from, to string, amount int64) error {
+func pay(ctx context.Context, c *client.Client, w *writer.Writer, id, from, to string, amount int64) error {
 	payment := fmt.Sprintf("%d from %s to %s", amount, from, to)
 	for {
 		payer, payerVersion, err1 := balance(ctx, c, from)
@@ -35,21 +38,21 @@ func pay(ctx context.Context, c *client.Client, w *client.Writer, id, from, to s
 			return nil // an earlier call made it
 		case err3 == nil:
 			return fmt.Errorf("payment %s is another one: %s", id, done.GetValue())
-		case !errors.Is(err3, client.ErrNotFound) || err1 != nil || err2 != nil:
+		case !errors.Is(err3, failure.ErrNotFound) || err1 != nil || err2 != nil:
 			return errors.Join(err1, err2, err3)
 		case amount <= 0 || from == to || payer < amount:
 			return fmt.Errorf("payment %s of %s is refused: the balance is %d", id, payment, payer)
 		}
 		_, err := w.Write(ctx, // all three operations, or none
-			client.Set("payment/"+id, []byte(payment), client.IfAbsent()),
-			client.Set("balance/"+from, fmt.Append(nil, payer-amount), client.IfVersion(payerVersion)),
-			client.Set("balance/"+to, fmt.Append(nil, payee+amount), client.IfVersion(payeeVersion)))
+			op.Set("payment/"+id, []byte(payment), op.IfAbsent()),
+			op.Set("balance/"+from, fmt.Append(nil, payer-amount), op.IfVersion(payerVersion)),
+			op.Set("balance/"+to, fmt.Append(nil, payee+amount), op.IfVersion(payeeVersion)))
 		switch {
-		case errors.Is(err, client.ErrStopped): // a write before this one was refused
+		case errors.Is(err, writer.ErrStopped): // a write before this one was refused
 			if err := w.Resume(ctx); err != nil {
 				return err
 			}
-		case !errors.Is(err, client.ErrConditionFailed):
+		case !errors.Is(err, failure.ErrConditionFailed):
 			return err // nil: paid. Otherwise call again with the same id: it cannot pay twice.
 		}
 	} // another payment changed a balance first: read again
@@ -78,11 +81,11 @@ func documentScripts(t *testing.T, document, section string) []string {
 		t.Fatalf("%s has no section %q", document, section)
 	}
 	text, _, _ = strings.Cut(text, "\n## ")
-	blocks := regexp.MustCompile("(?m)^```\n((?:.*\n)*?)```$").FindAllStringSubmatch(text, -1)
+	blocks := regexp.MustCompile("(?m)^```(?:sh|bash)?\n((?:.*\n)*?)```$").FindAllStringSubmatch(text, -1)
 	blocks = append(blocks, regexp.MustCompile(`(?m)^\n((?:    .*\n)+)`).FindAllStringSubmatch(text, -1)...)
 	var scripts []string
 	for _, block := range blocks {
-		if regexp.MustCompile(`(?m)^ *(seqledger|curl|printf) `).MatchString(block[1]) {
+		if regexp.MustCompile(`(?m)^ *(seqledger|curl|printf|for|call) `).MatchString(block[1]) {
 			scripts = append(scripts, block[1])
 		}
 	}
@@ -182,6 +185,38 @@ func TestReadmeBackup(t *testing.T) {
 	serveOn(t, filepath.Join(dir, "seqledger-new"), "127.0.0.1:0", "--auth", filepath.Join(dir, "auth.yaml"))
 }
 
+// TestDocumentCalls types what the pages on clients and keys say, twice. A repeat gets the first answer.
+func TestDocumentCalls(t *testing.T) {
+	t.Parallel()
+	for _, tool := range []string{"curl", "openssl"} {
+		if _, err := exec.LookPath(tool); err != nil {
+			t.Skip(tool, "is not installed")
+		}
+	}
+	s := serve(t)
+	for _, place := range []struct {
+		document, section string
+		first, again      []string // in the output
+	}{
+		{"docs/clients.md", "On the wire", []string{`"receipt"`}, []string{`"receipt"`, `"replayed"`}},
+		{"docs/keys.md", "A write that has a key", []string{`"txId"`, `"replayed"`}, []string{`"txId"`, `"replayed"`}},
+		{"docs/keys.md", "Reserve, do it, complete",
+			[]string{"RECORD_OUTCOME_ACQUIRED", "RECORD_STATE_COMMITTED", "Y2hhcmdlZA=="},
+			[]string{"RECORD_OUTCOME_REPLAY", "RECORD_STATE_COMMITTED"}},
+	} {
+		for _, script := range documentScripts(t, place.document, place.section) {
+			script = strings.ReplaceAll(script, "127.0.0.1:7450", s.address)
+			for _, want := range [][]string{place.first, place.again} {
+				r := shell(t, t.TempDir(), s.address, script)
+				missing := slices.IndexFunc(want, func(part string) bool { return !strings.Contains(r.stdout, part) })
+				if r.code != exitDone || missing >= 0 {
+					t.Errorf("%s: %s\n%v\nwant %v", place.document, script, r, want)
+				}
+			}
+		}
+	}
+}
+
 // TestReadmeTransfer runs the README's transfer as it stands there: each payment twice,
 // from many callers at once. No payment is made twice and no money appears or is lost.
 func TestReadmeTransfer(t *testing.T) {
@@ -205,12 +240,12 @@ func TestReadmeTransfer(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = c.Close() })
-	w, err := c.NewWriter(t.Context(), client.WriterOptions{Scope: bank, ClientID: "till-1"})
+	w, err := writer.Open(t.Context(), c, writer.Options{Scope: bank, ClientID: "till-1"})
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := w.Write(t.Context(), client.Set("balance/ann", []byte("100")),
-		client.Set("balance/bob", []byte("0"))); err != nil {
+	if _, err := w.Write(t.Context(), op.Set("balance/ann", []byte("100")),
+		op.Set("balance/bob", []byte("0"))); err != nil {
 		t.Fatal(err)
 	}
 	var callers sync.WaitGroup
@@ -227,9 +262,9 @@ func TestReadmeTransfer(t *testing.T) {
 			t.Errorf("%s has %d, want %d: %v", name, amount, want, err)
 		}
 	}
-	if p, err := w.Submit(t.Context(), client.Set("nobody", nil, client.IfPresent())); err != nil {
+	if p, err := w.Submit(t.Context(), op.Set("nobody", nil, op.IfPresent())); err != nil {
 		t.Fatal(err)
-	} else if _, err := p.Wait(t.Context()); !errors.Is(err, client.ErrConditionFailed) {
+	} else if _, err := p.Wait(t.Context()); !errors.Is(err, failure.ErrConditionFailed) {
 		t.Fatal(err)
 	}
 	if err := pay(t.Context(), c, w, "behind a refused write", "bob", "ann", 1); err != nil {

@@ -20,7 +20,7 @@ const untrusted = "do not rely on this answer: ask again over TLS; if it persist
 const sameAnswer = "run it again with the sequence and the key above: the answer is the same receipt"
 
 // checkReceipt follows the receipt's proof from the write to the header of its block and
-// returns the block's hash as text. A receipt does not have all the hashed fields, so
+// returns the block's hash as text. Because a receipt does not have all the hashed fields,
 // checkReceipt gets the transaction and compares it with what was sent. Every error says that
 // the server did answer the write.
 func checkReceipt(

@@ -10,9 +10,9 @@ import (
 	"time"
 
 	"github.com/seqledger/seqledger/cmd/seqledger/operation"
-	"github.com/seqledger/seqledger/ledger"
 	"github.com/seqledger/seqledger/ledger/backupfile"
 	"github.com/seqledger/seqledger/ledger/datadir"
+	"github.com/seqledger/seqledger/ledger/restore"
 	"github.com/seqledger/seqledger/ledger/verify"
 )
 
@@ -62,7 +62,7 @@ type restoreResult struct {
 
 // Run is called by kong.
 func (c *restoreCommand) Run(e *environment) (err error) {
-	source, restore, done, err := c.source(e)
+	source, run, done, err := c.source(e)
 	if err != nil {
 		return err
 	}
@@ -72,7 +72,7 @@ func (c *restoreCommand) Run(e *environment) (err error) {
 		return err
 	}
 	var told *transfer
-	info, err := restore(ledger.RestoreOptions{Dir: c.Data, Logger: e.log, Time: at, Progress: func(done, total int64) {
+	info, err := run(restore.Options{Dir: c.Data, Logger: e.log, Time: at, Progress: func(done, total int64) {
 		if told == nil {
 			told = newTransfer(e, "restoring", total)
 		}
@@ -99,21 +99,21 @@ func (c *restoreCommand) Run(e *environment) (err error) {
 
 // source returns what is restored, and how.
 func (c *restoreCommand) source(e *environment) (
-	name string, restore func(ledger.RestoreOptions) (ledger.RestoreInfo, error), done func(), err error,
+	name string, run func(restore.Options) (restore.Info, error), done func(), err error,
 ) {
 	switch {
 	case c.File != "" && c.FromDirectory != "":
 		return "", nil, nil, usage("the backup %s and --from-directory: give one of them", c.File)
 	case c.FromDirectory != "":
-		return c.FromDirectory, func(o ledger.RestoreOptions) (ledger.RestoreInfo, error) {
-			return ledger.RestoreDirectory(e.ctx, c.FromDirectory, o)
+		return c.FromDirectory, func(o restore.Options) (restore.Info, error) {
+			return restore.Directory(e.ctx, c.FromDirectory, o)
 		}, func() {}, nil
 	case c.File == "":
 		return "", nil, nil, usage("nothing to restore: name a backup, or a data directory with --from-directory")
 	}
 	backup, done, err := openBackup(e, c.File)
-	return c.File, func(o ledger.RestoreOptions) (ledger.RestoreInfo, error) {
-		return ledger.Restore(e.ctx, backup, o)
+	return c.File, func(o restore.Options) (restore.Info, error) {
+		return restore.Backup(e.ctx, backup, o)
 	}, done, err
 }
 

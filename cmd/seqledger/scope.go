@@ -8,8 +8,8 @@ import (
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 )
 
-// scopeFlags name a scope. An organization and a vault may contain slashes. A wrong guess where
-// one ends could write to the wrong scope, so --scope takes at most one slash and the rest
+// scopeFlags name a scope. An organization and a vault may contain slashes. Because a wrong guess where
+// one ends could write to the wrong scope, --scope takes at most one slash and the rest
 // needs the explicit flags.
 type scopeFlags struct {
 	Scope        string `help:"help_scope_scope" placeholder:"ORG[/VAULT]"`
@@ -77,7 +77,7 @@ func scopeName(scope *seqledgerv1.Scope) string {
 	case scope.GetVault() == "":
 		return scope.GetOrganization()
 	case strings.Contains(scope.GetOrganization()+scope.GetVault(), "/"):
-		// --scope would refuse this form, as it must.
+		// --scope must never take this form, because it would be read as another scope.
 		return scope.GetOrganization() + " / " + scope.GetVault()
 	}
 	return scope.GetOrganization() + "/" + scope.GetVault()

@@ -29,8 +29,10 @@ type serveCommand struct {
 	ScrubBytes      int64         `help:"help_serve_scrub_bytes" default:"8388608"`
 	BackupRate      int64         `help:"help_serve_backup_rate" default:"33554432"`
 	DiskReserve     int64         `help:"help_serve_disk_reserve" default:"-1"`
+	Archive         string        `help:"help_serve_archive" type:"path" placeholder:"DIR"`
 	AcceptClock     bool          `help:"help_serve_accept_clock" env:"-"`
 	MCP             bool          `name:"mcp" help:"Offer tools to agents over streamable HTTP, at /mcp of the same port and with the same credentials."`
+	NoConsole       bool          `help:"Do not serve the console, a web page at /console/ on which a person looks at the ledger."`
 	accessFlags     `embed:""`
 
 	EvictionInterval uint64        `help:"help_serve_eviction_interval" default:"1000"`
@@ -38,6 +40,8 @@ type serveCommand struct {
 	EvictionLimit    uint64        `help:"New ledger: look at so many entries at a time." default:"2000"`
 	ReceiptWindow    uint64        `help:"New ledger: keep so many receipts of each stream." default:"64"`
 	MaxStreams       uint64        `help:"New ledger: allow an organization so many streams." default:"10000000"`
+	RetainBlocks     time.Duration `help:"help_serve_retain_blocks" default:"0s"`
+	RetainBytes      byteCount     `help:"help_serve_retain_bytes" default:"0" placeholder:"SIZE"`
 }
 
 // Help is shown below the flags.
@@ -56,6 +60,7 @@ later, stops it at once, which loses nothing that was acknowledged.
     seqledger serve
     seqledger serve --mcp
     seqledger serve --listen 127.0.0.1:7451 --data /var/lib/seqledger --client-ttl 72h
+    seqledger serve --retain-blocks 2160h --retain-bytes 500GiB --archive /mnt/archive
     seqledger serve --listen 0.0.0.0:7450 --auth auth.yaml --tls-cert cert.pem --tls-key key.pem`
 }
 
@@ -75,6 +80,7 @@ func (c *serveCommand) Run(e *environment) (err error) {
 	config := machine.Config{
 		EvictionInterval: c.EvictionInterval, ClientTTL: int64(c.ClientTTL), EvictionLimit: c.EvictionLimit,
 		ReceiptWindow: c.ReceiptWindow, MaxStreams: c.MaxStreams,
+		RetainBlocks: int64(c.RetainBlocks), RetainBytes: uint64(c.RetainBytes),
 	}
 	if err := c.check(&config); err != nil {
 		return err
@@ -97,7 +103,7 @@ func (c *serveCommand) Run(e *environment) (err error) {
 	}
 	l, err := ledger.Open(e.ctx, ledger.Options{
 		Dir: c.Data, Config: config, Logger: e.log, CheckpointBytes: c.CheckpointBytes, AcceptClock: c.AcceptClock,
-		ScrubBytes: c.ScrubBytes,
+		ScrubBytes: c.ScrubBytes, Archive: c.Archive,
 	})
 	if err != nil && e.ctx.Err() != nil {
 		return listener.Close() // told to stop before it was up, which is no failure
@@ -115,7 +121,7 @@ func (c *serveCommand) Run(e *environment) (err error) {
 	return errors.Join(serveErr, closeErr)
 }
 
-// A checkpoint below the least would be written at every other write; one beyond
+// Bounded because a checkpoint below the least would be written at every other write; one beyond
 // the most would take the memory that it is to bound.
 const (
 	leastCheckpointBytes = 1 << 20
@@ -149,6 +155,7 @@ func (c *serveCommand) serve(e *environment, l *ledger.Ledger, listener net.List
 		Ledger: l, Version: buildVersion().Version, Logger: e.log, DrainTimeout: c.DrainTimeout,
 		BackupRate: c.BackupRate, DiskReserve: c.DiskReserve, StoredFile: filepath.Join(c.Data, storedName),
 		Auth: access.auth, TLS: access.tls, Insecure: c.Insecure, CORSOrigins: c.CORSOrigin,
+		NoConsole: c.NoConsole,
 	}
 	if c.MCP {
 		o.MCP = func(api http.RoundTripper) (http.Handler, error) {
@@ -174,7 +181,7 @@ func (c *serveCommand) serve(e *environment, l *ledger.Ledger, listener net.List
 	}
 	defer func() { err = errors.Join(err, stopDebug()) }()
 	c.logServing(e, l, listener.Addr(), id)
-	// The listener already accepts connections, so a program that reads this line may call.
+	// Because the listener already accepts connections, a program that reads this line may call.
 	if e.json {
 		err = e.showObject(serveReady{listener.Addr().String(), c.Data, id.String()})
 	} else {

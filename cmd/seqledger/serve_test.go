@@ -245,14 +245,14 @@ func TestVerify(t *testing.T) {
 	seqledger(t, "verify", "--data", filepath.Join(s.data, "absent")).expect(t, exitFailed, "no such file")
 
 	// One changed byte of a payload must be found.
-	path := filepath.Join(s.data, "state.db")
+	path := filepath.Join(s.data, "blocks", "0000000001.blocks")
 	content, err := os.ReadFile(path)
 	if err != nil {
 		t.Fatal(err)
 	}
 	changed := strings.ReplaceAll(string(content), "a payload to be found", "a payload to be Found")
 	if changed == string(content) {
-		t.Fatal("the payload is not in the state file")
+		t.Fatal("the payload is not in the block file")
 	}
 	if err := os.WriteFile(path, []byte(changed), 0o600); err != nil {
 		t.Fatal(err)

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/seqledger/seqledger/client"
+	"github.com/seqledger/seqledger/client/writer"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 )
 
@@ -35,7 +36,7 @@ func TestInvariant1_ServerSurvivesKills(t *testing.T) {
 	var running sync.WaitGroup
 	for i := range writers {
 		load.received[i] = map[uint64]*seqledgerv1.Receipt{}
-		w, err := c.NewWriter(t.Context(), client.WriterOptions{Scope: killScope(), ClientID: fmt.Sprint("writer-", i)})
+		w, err := writer.Open(t.Context(), c, writer.Options{Scope: killScope(), ClientID: fmt.Sprint("writer-", i)})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -68,25 +69,25 @@ type killLoad struct {
 	progress chan struct{}                     // has room for one: a write was acknowledged
 }
 
-func (l *killLoad) write(t *testing.T, w *client.Writer, writer int, stop chan struct{}) {
+func (l *killLoad) write(t *testing.T, w *writer.Writer, id int, stop chan struct{}) {
 	for n := 1; ; n++ {
 		select {
 		case <-stop:
 			if err := w.Close(context.Background()); err != nil {
-				t.Errorf("writer %d: close: %v", writer, err)
+				t.Errorf("writer %d: close: %v", id, err)
 			}
 			return
 		default:
 		}
 		receipt, err := w.Write(context.Background(), &seqledgerv1.Operation{Operation: &seqledgerv1.Operation_Append{
-			Append: &seqledgerv1.Append{Payload: fmt.Appendf(nil, "%d/%d", writer, n)},
+			Append: &seqledgerv1.Append{Payload: fmt.Appendf(nil, "%d/%d", id, n)},
 		}})
 		if err != nil {
-			t.Errorf("writer %d: write %d: %v", writer, n, err)
+			t.Errorf("writer %d: write %d: %v", id, n, err)
 			return
 		}
 		l.mu.Lock()
-		l.received[writer][uint64(n)] = receipt
+		l.received[id][uint64(n)] = receipt
 		l.mu.Unlock()
 		select {
 		case l.progress <- struct{}{}:
@@ -120,14 +121,14 @@ func (l *killLoad) audit(t *testing.T, c *client.Client) {
 			break
 		}
 	}
-	for writer, m := range l.received {
+	for id, m := range l.received {
 		for n, receipt := range m {
 			acknowledged++
-			tx := found[fmt.Sprintf("writer-%d %d", writer, n)]
-			payload := fmt.Sprintf("%d/%d", writer, n)
+			tx := found[fmt.Sprintf("writer-%d %d", id, n)]
+			payload := fmt.Sprintf("%d/%d", id, n)
 			if tx == nil || tx.GetTxId() != receipt.GetTxId() || tx.GetBlockHeight() != receipt.GetBlockHeight() ||
 				string(tx.GetOperations()[0].GetAppend().GetPayload()) != payload {
-				t.Errorf("writer %d sequence %d: acknowledged %v, found %v", writer, n, receipt, tx)
+				t.Errorf("writer %d sequence %d: acknowledged %v, found %v", id, n, receipt, tx)
 			}
 		}
 	}

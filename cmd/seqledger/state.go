@@ -79,7 +79,7 @@ func (c *sessionOpenCommand) Run(e *environment) error {
 		return usage("--attempt-id %s: must have 32 hex digits", c.AttemptID)
 	}
 	return c.call(e, func(ctx context.Context, conn *client.Client) error {
-		// Ask for the status first: if the server does not answer, no session was requested.
+		// Ask for the status first, because if the server does not answer, no session was requested.
 		_, err := conn.GetClientState(ctx, &seqledgerv1.GetClientStateRequest{Scope: scope, ClientId: c.ClientID})
 		if err != nil {
 			return err
@@ -91,7 +91,7 @@ func (c *sessionOpenCommand) Run(e *environment) error {
 			Scope: scope, ClientId: c.ClientID, AttemptId: attempt, ExpectedSession: c.ExpectedSession,
 		})
 		if err != nil {
-			// A lost answer is not "not opened": the older session may be fenced.
+			// A lost answer is not "not opened", because the older session may be fenced.
 			if code, _ := classify(err); code == exitFailed || code == exitUnknown {
 				return fail(exitUnknown, fmt.Sprintf("run it again with --attempt-id %x", attempt),
 					"the session may have been opened: %w", err)

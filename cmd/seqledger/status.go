@@ -57,7 +57,7 @@ func (c *statusCommand) Run(e *environment) error {
 	})
 }
 
-// ready asks once, like a load balancer, without credentials: a health check repeats it.
+// ready asks once, like a load balancer, without credentials, because a health check repeats it.
 func (c *statusCommand) ready(e *environment) error {
 	if err := c.check(); err != nil {
 		return err
@@ -105,7 +105,7 @@ func (c *statusCommand) watch(e *environment) error {
 	}
 	tick := time.NewTicker(c.Interval)
 	defer tick.Stop()
-	// A few attempts each time: a failure is printed, and the next round asks again.
+	// A few attempts each time, because a failure is printed, and the next round asks again.
 	err := c.connectionFlags.connected(e, func(conn *client.Client) error {
 		var last *seqledgerv1.Status
 		for {
@@ -187,11 +187,35 @@ func showStatus(t *table, s, last *seqledgerv1.Status) {
 		t.field("state file", byteSize(node.GetStateBytes())+", "+byteSize(node.GetPendingBytes())+
 			" of changes wait for it")
 		t.field("log", byteSize(node.GetLogBytes()))
+		t.field("blocks", byteSize(node.GetBlockBytes())+history(s.GetRetention()))
+		showArchive(t, node.GetArchive())
 		if free := node.GetDiskFreeBytes(); free > 0 {
 			t.field("disk free", byteSize(free))
 		}
 	}
 	showConfig(t, s.GetConfig())
+}
+
+// history says where the blocks begin.
+func history(r *seqledgerv1.Retention) string {
+	if r.GetHorizon() == 0 {
+		return ""
+	}
+	return ", from index " + number(r.GetHorizon()) + " on, after " + timestamp(r.GetGoneUntil())
+}
+
+// showArchive says what a node has archived, if it archives.
+func showArchive(t *table, a *seqledgerv1.ArchiveStatus) {
+	if a == nil {
+		return
+	}
+	t.field("archive", oneLine(a.GetDirectory()))
+	t.field("archived", fmt.Sprintf("%d files, %s, up to index %d", a.GetFiles(), byteSize(a.GetBytes()),
+		a.GetLastIndex()))
+	t.field("to be archived", fmt.Sprintf("%d files, %s", a.GetWaitingFiles(), byteSize(a.GetWaitingBytes())))
+	if a.GetProblem() != "" {
+		t.field("archive fails", "since "+timestamp(a.GetFailingSince())+": "+oneLine(a.GetProblem()))
+	}
 }
 
 // reservations describes the keys that are reserved.

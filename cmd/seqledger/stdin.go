@@ -5,7 +5,7 @@ import (
 	"io"
 )
 
-// interruptible is standard input whose Read also ends with ctx: a signal must end a command
+// interruptible is standard input whose Read also ends with ctx, because a signal must end a command
 // that waits for input.
 type interruptible struct {
 	ctx  context.Context //nolint:containedctx // It lasts as long as the process.

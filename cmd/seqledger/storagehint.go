@@ -24,9 +24,8 @@ func storageHint(err error, path string) string {
 		}
 		return false
 	}
-	_, clock := errors.AsType[*ledger.ClockError](err)
 	switch {
-	case clock:
+	case errors.Is(err, datadir.ErrClock):
 		return "set the system's clock right; if it is right, give --accept-clock once; " +
 			"if the ledger's own time is wrong, restore --ledger-time sets it back"
 	case errors.Is(err, datadir.ErrInUse):

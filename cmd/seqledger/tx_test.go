@@ -14,7 +14,10 @@ import (
 	"connectrpc.com/connect"
 
 	"github.com/seqledger/seqledger/client"
+	"github.com/seqledger/seqledger/client/failure"
+	"github.com/seqledger/seqledger/client/op"
 	"github.com/seqledger/seqledger/client/proof"
+	"github.com/seqledger/seqledger/client/writer"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 	"github.com/seqledger/seqledger/proto/seqledger/v1/seqledgerv1connect"
 )
@@ -39,13 +42,13 @@ func writeEveryKind(t *testing.T, s *testServer) {
 		"doc:1#viewer@user:a", "--delete", "none")
 	version := s.do(t, "get", "--scope", "acme/main", "a", "--json").expect(t, exitDone).field(t, "version").(string)
 	write("--delete", "a", "--if-version", "a="+version, "--sequence", "4") // no key
-	writer, err := s.client(t).NewWriter(t.Context(), client.WriterOptions{Scope: provenScope, ClientID: "w"})
+	w, err := writer.Open(t.Context(), s.client(t), writer.Options{Scope: provenScope, ClientID: "w"})
 	if err != nil {
 		t.Fatal(err)
 	}
-	var sent []*client.Pending
+	var sent []*writer.Pending
 	for i := range 40 {
-		pending, err := writer.Submit(t.Context(), client.Append(fmt.Append(nil, i)))
+		pending, err := w.Submit(t.Context(), op.Append(fmt.Append(nil, i)))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -56,7 +59,7 @@ func writeEveryKind(t *testing.T, s *testServer) {
 			t.Fatal(err)
 		}
 	}
-	if err := writer.Close(t.Context()); err != nil {
+	if err := w.Close(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -73,7 +76,7 @@ func TestEveryProofHolds(t *testing.T) {
 	previous := make([]byte, 32)
 	for height := uint64(1); ; height++ {
 		block, err := c.GetBlock(t.Context(), &seqledgerv1.GetBlockRequest{Scope: provenScope, Height: height})
-		if refusal, ok := errors.AsType[*client.Error](err); ok && refusal.ConnectCode == connect.CodeNotFound {
+		if refusal, ok := errors.AsType[*failure.Error](err); ok && refusal.ConnectCode == connect.CodeNotFound {
 			break // the chain has ended
 		}
 		if err != nil {
@@ -111,7 +114,7 @@ func TestEveryProofHolds(t *testing.T) {
 	for sequence := uint64(1); sequence < 4; sequence++ { // on a replay, too
 		receipt, err := c.Write(t.Context(), &seqledgerv1.WriteRequest{
 			Scope: provenScope, ClientId: "r", Sequence: (sequence + 1) / 2, IncludeProof: true,
-			Operations: []*seqledgerv1.Operation{client.Append(fmt.Append(nil, (sequence+1)/2))},
+			Operations: []*seqledgerv1.Operation{op.Append(fmt.Append(nil, (sequence+1)/2))},
 		})
 		if err != nil {
 			t.Fatal(err)

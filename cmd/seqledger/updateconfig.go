@@ -21,21 +21,25 @@ type updateCommand struct {
 	EvictionLimit    *uint64        `help:"Look at so many entries at a time." env:"-" placeholder:"N"`
 	ReceiptWindow    *uint64        `help:"Keep so many receipts of each stream." env:"-" placeholder:"N"`
 	MaxStreams       *uint64        `help:"Allow an organization so many streams." env:"-" placeholder:"N"`
+	RetainBlocks     *time.Duration `help:"help_update_retain_blocks" env:"-" placeholder:"DURATION"`
+	RetainBytes      *byteCount     `help:"help_update_retain_bytes" env:"-" placeholder:"SIZE"`
 }
 
 // Help is shown below the flags.
 func (*updateCommand) Help() string {
 	return `Changes what is given, leaves the rest, and prints the whole configuration. A smaller receipt window holds
-at once: retries of older writes are then answered with ALREADY_COMMITTED.
+at once: retries of older writes are then answered with ALREADY_COMMITTED. What retention has dropped never comes
+back: a longer one holds from then on.
 
     seqledger config --client-ttl 48h
-    seqledger config --receipt-window 256 --max-streams 1000000`
+    seqledger config --receipt-window 256 --max-streams 1000000
+    seqledger config --retain-blocks 2160h --retain-bytes 500GiB`
 }
 
 // Run is called by kong.
 func (c *updateCommand) Run(e *environment) error {
 	request := new(seqledgerv1.UpdateConfigRequest)
-	// Absent and zero differ: the ledger does not change absent fields.
+	// Absent and zero differ, because the ledger does not change absent fields.
 	if c.EvictionInterval != nil {
 		request.EvictionIntervalSet = &seqledgerv1.UpdateConfigRequest_EvictionInterval{
 			EvictionInterval: *c.EvictionInterval,
@@ -52,6 +56,12 @@ func (c *updateCommand) Run(e *environment) error {
 	}
 	if c.MaxStreams != nil {
 		request.MaxStreamsSet = &seqledgerv1.UpdateConfigRequest_MaxStreams{MaxStreams: *c.MaxStreams}
+	}
+	if c.RetainBlocks != nil {
+		request.RetainBlocks = durationpb.New(*c.RetainBlocks)
+	}
+	if c.RetainBytes != nil {
+		request.RetainBytesSet = &seqledgerv1.UpdateConfigRequest_RetainBytes{RetainBytes: uint64(*c.RetainBytes)}
 	}
 	if proto.Size(request) == 0 {
 		return usage("nothing to change; seqledger status shows the configuration")

@@ -59,7 +59,7 @@ func buildVersion() versionInfo {
 	return versionOf(info, version, revision)
 }
 
-// versionOf merges what the go command and the linker's flags say. The flags win: a build with
+// versionOf merges what the go command and the linker's flags say. The flags win, because a build with
 // -buildvcs=false or from an archive has no other version.
 func versionOf(info *debug.BuildInfo, version, revision string) versionInfo {
 	v := versionInfo{Version: info.Main.Version, Go: info.GoVersion}

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/seqledger/seqledger/client"
+	"github.com/seqledger/seqledger/client/failure"
 	"github.com/seqledger/seqledger/cmd/seqledger/importing"
 	"github.com/seqledger/seqledger/cmd/seqledger/operation"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
@@ -37,6 +38,7 @@ type writeCommand struct {
 	IfValue     []string `help:"help_write_if_value" type:"operation" env:"-" sep:"none" placeholder:"KEY=VALUE"`
 	ExpiresAt   []string `help:"help_write_expires_at" type:"operation" env:"-" sep:"none" placeholder:"KEY=RFC3339"`
 	Operations  string   `help:"help_write_operations" env:"-" placeholder:"FILE"`
+	File        string   `help:"help_write_file" env:"-" placeholder:"FILE"`
 
 	Sequence     uint64 `help:"Sequence of the write; 0 asks the ledger for the next one." env:"-" placeholder:"N"`
 	Key          string `help:"help_write_key" env:"-" placeholder:"UUID"`
@@ -60,6 +62,12 @@ With --sequence and no --key the write carries no key, and a repeat is known by 
     echo '[{"set": {"key": "a", "value": "1"}}, {"append": "x"}]' |
         seqledger write --scope acme/main --client-id till-7 --operations -
 
+With --file, each line of a file is a write of its own, as JSON like that of --operations; all go in one call,
+numbered one after the other, and are answered line by line. A write that is refused leaves those behind it
+with a gap. If it is killed or ends with exit code 4, run it again with the first sequence that it named.
+
+    seqledger write --scope acme/main --client-id till-7 --file offline.jsonl
+
 ` + operation.Help
 }
 
@@ -68,6 +76,9 @@ func (c *writeCommand) Run(e *environment, flags *operation.Flags) error {
 	scope, err := c.scope()
 	if err != nil {
 		return err
+	}
+	if c.File != "" {
+		return c.writeFile(e, scope, flags)
 	}
 	operations, err := c.operations(e, flags)
 	if err == nil {
@@ -135,7 +146,7 @@ func (c *writeCommand) show(
 // notSent converts the error of a write that was never sent into one that says so. Other
 // errors, such as an unknown outcome, stay unchanged.
 func (c *writeCommand) notSent(sequence uint64, err error) error {
-	answer, answered := errors.AsType[*client.Error](err)
+	answer, answered := errors.AsType[*failure.Error](err)
 	_, unreachable := errors.AsType[*unreachableError](err)
 	_, interrupted := errors.AsType[interruptedError](err)
 	code, hint := classify(err)
@@ -184,7 +195,8 @@ func (c *writeCommand) operations(e *environment, flags *operation.Flags) ([]*se
 	return operations, nil
 }
 
-// readOperations reads a file or standard input, at most as much as one line of an import.
+// readOperations reads a file or standard input, at most as much as one line of an import,
+// so that a file named by mistake does not fill the memory.
 func readOperations(e *environment, path string) (_ []byte, err error) {
 	from := e.stdin
 	if path != "-" {
@@ -213,7 +225,7 @@ func (c *writeCommand) number(ctx context.Context, conn *client.Client, request 
 	if err != nil {
 		return err
 	}
-	// The ledger would refuse it too, but only after a useless key was printed.
+	// Refuse it here, because the ledger would do so only after a useless key was printed.
 	if state.GetSession() != 0 && request.GetSession() == 0 {
 		return fail(exitRefused, sessionRequiredHint, "SESSION_REQUIRED: the stream of %s has the session %d",
 			c.ClientID, state.GetSession())

@@ -94,7 +94,7 @@ type screen struct {
 // sequence matches the escape sequences up n lines and clear to the end, and a line's end.
 var sequence = regexp.MustCompile(`\x1b\[(\d*)([A-Za-z])|\r?\n`)
 
-// write shows text. Other escape sequences are an error: the picture would be wrong.
+// write shows text. Other escape sequences are an error, because the picture would be wrong.
 func (s *screen) write(text string) error {
 	for text != "" {
 		place := sequence.FindStringSubmatchIndex(text)

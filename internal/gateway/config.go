@@ -101,7 +101,7 @@ type route struct {
 // check is what the service is asked before a replay.
 type check struct{ method, path string }
 
-// maxRoutes bounds the routes of a file.
+// maxRoutes bounds the routes of a file, because each has counters of its own.
 const maxRoutes = 1000
 
 // Load reads a configuration. The error joins a [*SettingError] or a [*yamlfile.Error] for each
@@ -219,7 +219,8 @@ func tryPattern(mux *http.ServeMux, pattern string) (problem string) {
 	return ""
 }
 
-// patternProblem shortens what http.ServeMux says, which names lines of this program.
+// patternProblem shortens what http.ServeMux says, because that names lines of this
+// program rather than of the file.
 func patternProblem(text string) string {
 	if _, rest, found := strings.Cut(text, "conflicts with pattern "); found {
 		other, _, _ := strings.Cut(rest, " (registered")

@@ -170,8 +170,8 @@ routes:
 		contains                string
 	}{
 		{"POST", "/charges", "", "", 400, "key-missing"},
-		{"POST", "//charges", "", "", 400, "key-missing"},
-		{"POST", "/x/../charges", "", "", 400, "key-missing"},
+		{"POST", "//charges", "", "", 400, "path-ambiguous"},
+		{"POST", "/x/../charges", "", "", 400, "path-ambiguous"},
 		{"POST", "/%63harges", "", "", 400, "key-missing"},
 		{"PATCH", "/charges", "", "", 400, "key-missing"},
 		{"POST", "/charges/1", "", "", 201, "first"},

@@ -57,15 +57,15 @@ func (b *body) Read(p []byte) (int, error) {
 // bodyKey is the key of a request's body in its context.
 type bodyKey struct{}
 
-// tooSlow reports whether the body of a request has come too slowly. net/http ends the request's
-// context before Read knows.
+// tooSlow reports whether the body of a request has come too slowly. It looks at the deadline,
+// because net/http ends the request's context before Read knows.
 func tooSlow(ctx context.Context) bool {
 	b, ok := ctx.Value(bodyKey{}).(*body)
 	return ok && b.until.Load() != 0 && time.Now().UnixNano() >= b.until.Load()
 }
 
-// leave sets a deadline for the rest of a body that the request did not need: net/http reads some of
-// it before it sends the response.
+// leave sets a deadline for the rest of a body that the request did not need, because net/http reads
+// some of it before it sends the response.
 func (b *body) leave() {
 	if !b.ended.Load() {
 		_ = b.controls.SetReadDeadline(time.Now().Add(patience))

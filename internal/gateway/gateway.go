@@ -10,12 +10,12 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
+	"fmt"
 	"log/slog"
 	"maps"
 	"net"
 	"net/http"
 	"net/netip"
-	"path"
 	"slices"
 	"strings"
 	"sync"
@@ -36,6 +36,9 @@ type Options struct {
 	// MaxPerPrincipal bounds the requests under way that have a key and one principal; 0 means
 	// half of MaxRequests. Further ones are refused with 429.
 	MaxPerPrincipal int
+	// MaxPerPeer bounds the requests under way from one address, or one /64 of IPv6; 0 means half of
+	// MaxRequests. Further ones are refused with 429. Trusted proxies and this machine have no bound.
+	MaxPerPeer int
 	// Store keeps the records, in Scope.
 	Store idempotency.Store
 	Scope idempotency.Scope
@@ -56,16 +59,44 @@ type Gateway struct {
 	config     *Config
 	current    atomic.Pointer[table]
 
-	principals sync.Mutex
-	underWay   map[string]int // requests with a key, by principal; at most MaxRequests entries
+	principals counts // of requests with a key
+	peers      counts // of all requests
+}
+
+// counts are numbers of requests under way, by whose they are. It has no more entries than there are
+// requests under way.
+type counts struct {
+	mu sync.Mutex
+	of map[string]int
+}
+
+// enter counts a request if there are fewer than most; leave ends the count.
+func (c *counts) enter(whose string, most int) (leave func(), ok bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.of[whose] >= most {
+		return nil, false
+	}
+	if c.of == nil {
+		c.of = map[string]int{}
+	}
+	c.of[whose]++
+	return func() {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		if c.of[whose]--; c.of[whose] == 0 {
+			delete(c.of, whose)
+		}
+	}, true
 }
 
 // New returns a gateway. The caller must call Close.
 func New(o Options) *Gateway {
 	o.MaxRequests = cmp.Or(o.MaxRequests, 512)
 	o.MaxPerPrincipal = cmp.Or(o.MaxPerPrincipal, max(1, o.MaxRequests/2))
+	o.MaxPerPeer = cmp.Or(o.MaxPerPeer, max(1, o.MaxRequests/2))
 	g := &Gateway{
-		options: o, requests: make(chan struct{}, o.MaxRequests), underWay: map[string]int{},
+		options: o, requests: make(chan struct{}, o.MaxRequests),
 		transports: map[time.Duration]*http.Transport{},
 	}
 	g.metrics = newMetrics(g)
@@ -74,7 +105,7 @@ func New(o Options) *Gateway {
 }
 
 // Reload makes requests that come from now on follow another configuration. Those under way end with
-// the old one.
+// the old one, so that one request never follows two rules.
 func (g *Gateway) Reload(c *Config) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -139,6 +170,10 @@ type table struct {
 	patterns *http.ServeMux // of *pathRoutes
 	fallback *routeHandler  // nil: refuse
 	policy   []byte
+	config   *Config
+	// strict is set if more than one rule is in effect, or a path is put before those of the
+	// requests, because a path with two readings could then avoid a rule.
+	strict bool
 }
 
 // routeHandler serves a route. Its label is the route's in the metrics.
@@ -159,7 +194,7 @@ func (p *pathRoutes) ServeHTTP(w http.ResponseWriter, r *http.Request) { p.other
 
 // newTable returns the table of a configuration. mu is held.
 func (g *Gateway) newTable(c *Config) *table {
-	t := &table{patterns: http.NewServeMux()}
+	t := &table{patterns: http.NewServeMux(), config: c}
 	paths := map[string]*pathRoutes{}
 	for _, r := range c.routes {
 		h := &routeHandler{g.newRoute(c, r), r.path}
@@ -176,29 +211,9 @@ func (g *Gateway) newTable(c *Config) *table {
 	if c.fallback != nil {
 		t.fallback = &routeHandler{g.newRoute(c, c.fallback), "other"}
 	}
+	t.strict = len(c.routes) > 0 || c.fallback != nil && strings.Trim(c.fallback.upstream.Path, "/") != ""
 	t.policy = c.policy()
 	return t
-}
-
-// find returns the route of a request, or nil. It looks at the path without dots and double
-// slashes, so that another spelling does not lead around a route; the service gets the path as it
-// came.
-func (t *table) find(r *http.Request) *routeHandler {
-	clean := path.Clean("/" + r.URL.Path)
-	if strings.HasSuffix(r.URL.Path, "/") && clean != "/" {
-		clean += "/"
-	}
-	target := *r.URL
-	target.Path, target.RawPath = clean, ""
-	found, _ := t.patterns.Handler(&http.Request{Method: http.MethodGet, Host: r.Host, URL: &target})
-	p, ok := found.(*pathRoutes)
-	if !ok { // no pattern, or a redirect to one
-		return t.fallback
-	}
-	if h := p.byMethod[r.Method]; h != nil {
-		return h
-	}
-	return p.other
 }
 
 // policyPath is where clients find the rules.
@@ -229,7 +244,8 @@ func (g *Gateway) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	seen := &response{ResponseWriter: w, controls: http.NewResponseController(w)}
 	_ = seen.controls.SetWriteDeadline(time.Time{})
 	defer seen.end()
-	route, label := g.current.Load().find(r), "none"
+	route, clear := g.current.Load().find(r)
+	label := "none"
 	if route != nil {
 		label = route.label
 	}
@@ -241,14 +257,11 @@ func (g *Gateway) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 			keyHash(r.Header),
 			"took", took)
 	}()
-	select {
-	case g.requests <- struct{}{}:
-		defer func() { <-g.requests }()
-	default: // before anything of it is read
-		w.Header().Set("Retry-After", "1")
-		http.Error(seen, "too many requests are under way; nothing was done", http.StatusServiceUnavailable)
+	leave, ok := g.enter(seen, r)
+	if !ok { // before anything of it is read
 		return
 	}
+	defer leave()
 	if r.Body != nil && r.Body != http.NoBody {
 		b := &body{ReadCloser: r.Body, controls: seen.controls}
 		defer b.leave()
@@ -260,17 +273,28 @@ func (g *Gateway) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	case r.URL.Path == policyPath && (r.Method == http.MethodGet || r.Method == http.MethodHead):
 		seen.Header().Set("Content-Type", "application/json")
 		_, _ = seen.Write(g.current.Load().policy) // the client may be gone
+	case !clear:
+		refuse(seen, http.StatusBadRequest, "path-ambiguous",
+			"The path may be read in several ways; write it as its route has it. Nothing was done")
+	case strings.ToUpper(r.Method) != r.Method: // some services see no difference
+		refuse(seen, http.StatusBadRequest, "method-invalid", "Methods are in upper case; nothing was done")
 	case route == nil:
-		seen.Header().Set("Content-Type", "application/problem+json")
-		seen.WriteHeader(http.StatusNotFound)
-		_, _ = seen.Write([]byte(`{"type":"about:blank","title":"No route of this gateway has this path; nothing was done",` +
-			`"status":404,"code":"route-unknown","retryable":false,"action":"fix-request"}` + "\n"))
+		refuse(seen, http.StatusNotFound, "route-unknown", "No route of this gateway has this path; nothing was done")
 	default:
 		route.ServeHTTP(seen, r)
 	}
 }
 
+// refuse answers a request that reaches no route.
+func refuse(w http.ResponseWriter, status int, code, title string) {
+	w.Header().Set("Content-Type", "application/problem+json")
+	w.WriteHeader(status)
+	_, _ = fmt.Fprintf(w, `{"type":"about:blank","title":%q,"status":%d,"code":%q,"retryable":false,`+
+		`"action":"fix-request"}`+"\n", title, status, code) // the client may be gone
+}
+
 // keyHash returns the beginning of the hash that the store keeps of a key, or "" without one.
+// Logs have it instead of the key, which may be a secret.
 func keyHash(header http.Header) string {
 	values := header.Values(idempotency.HeaderKey)
 	if len(values) == 0 {
@@ -284,31 +308,60 @@ func keyHash(header http.Header) string {
 	return hex.EncodeToString(sum[:6])
 }
 
-// admit counts a request of a principal.
-func (g *Gateway) admit(principal string) (leave func(), ok bool) {
-	g.principals.Lock()
-	defer g.principals.Unlock()
-	if g.underWay[principal] >= g.options.MaxPerPrincipal {
+// enter counts a request, or refuses it; leave ends the count.
+func (g *Gateway) enter(w http.ResponseWriter, r *http.Request) (leave func(), ok bool) {
+	leavePeer := func() {}
+	if peer := g.current.Load().config.boundedPeer(r); peer != "" {
+		if leavePeer, ok = g.peers.enter(peer, g.options.MaxPerPeer); !ok {
+			w.Header().Set("Retry-After", "1")
+			http.Error(w, "too many requests from this address are under way; nothing was done",
+				http.StatusTooManyRequests)
+			return nil, false
+		}
+	}
+	select {
+	case g.requests <- struct{}{}:
+		return func() {
+			<-g.requests
+			leavePeer()
+		}, true
+	default:
+		leavePeer()
+		w.Header().Set("Retry-After", "1")
+		http.Error(w, "too many requests are under way; nothing was done", http.StatusServiceUnavailable)
 		return nil, false
 	}
-	g.underWay[principal]++
-	return func() {
-		g.principals.Lock()
-		defer g.principals.Unlock()
-		if g.underWay[principal]--; g.underWay[principal] == 0 {
-			delete(g.underWay, principal)
-		}
-	}, true
+}
+
+// admit counts a request of a principal.
+func (g *Gateway) admit(principal string) (leave func(), ok bool) {
+	return g.principals.enter(principal, g.options.MaxPerPrincipal)
 }
 
 // trusts reports whether a request comes from a trusted proxy.
-func (c *Config) trusts(r *http.Request) bool {
-	peer, err := netip.ParseAddrPort(r.RemoteAddr)
-	if err != nil {
-		return false
-	}
-	address := peer.Addr().Unmap().WithZone("")
+func (c *Config) trusts(r *http.Request) bool { return c.trustsAddress(peerOf(r)) }
+
+func (c *Config) trustsAddress(address netip.Addr) bool {
 	return slices.ContainsFunc(c.trusted, func(p netip.Prefix) bool { return p.Contains(address) })
+}
+
+// peerOf returns the address that a request comes from; it is not valid if that has none.
+func peerOf(r *http.Request) netip.Addr {
+	peer, _ := netip.ParseAddrPort(r.RemoteAddr) // the zero value has no address
+	return peer.Addr().Unmap().WithZone("")
+}
+
+// boundedPeer returns whose bound a request counts for, or "" if it has none.
+func (c *Config) boundedPeer(r *http.Request) string {
+	address := peerOf(r)
+	if !address.IsValid() || address.IsLoopback() || c.trustsAddress(address) {
+		return ""
+	}
+	const network = 64 // bits: what one customer of a provider has
+	if prefix, err := address.Prefix(network); err == nil && address.Is6() {
+		address = prefix.Addr()
+	}
+	return address.String()
 }
 
 // Gatherer returns the gateway's metrics.

@@ -7,6 +7,7 @@ import (
 	"net/http/httptest"
 	"path/filepath"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -134,9 +135,63 @@ func TestARequestIsSentOnce(t *testing.T) {
 				t.Errorf("executed %d times, status %d", n, status)
 			}
 			status, _, text := send(t, http.MethodPost, base+"/charge", `"k"`, body)
-			if n := executed.Load(); n != 1 || status != http.StatusConflict || !strings.Contains(text, "in-flight") {
+			if n := executed.Load(); n != 1 || status != http.StatusConflict ||
+				!strings.Contains(text, "outcome-unknown") {
 				t.Errorf("the repeat: executed %d times, status %d, %s", n, status, text)
 			}
+		})
+	}
+}
+
+// A repeat that waits hears at once that the outcome is unknown: behind a response of 500, and a
+// connection that breaks after the request was sent.
+func TestUnknownOutcomeEndsAWait(t *testing.T) {
+	t.Parallel()
+	for name, end := range map[string]func(w http.ResponseWriter){
+		"500": func(w http.ResponseWriter) { w.WriteHeader(http.StatusInternalServerError) },
+		"a broken connection": func(w http.ResponseWriter) {
+			if conn, _, err := http.NewResponseController(w).Hijack(); err == nil {
+				_ = conn.Close()
+			}
+		},
+		"half a response": func(w http.ResponseWriter) {
+			w.Header().Set("Content-Length", "100")
+			_, _ = io.WriteString(w, "half")
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			began, over := make(chan struct{}), make(chan struct{})
+			base, _ := serve(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				_, _ = io.Copy(io.Discard, r.Body)
+				close(began) // a second run would panic
+				<-over
+				end(w)
+			}), func(s *Settings) { s.Wait = s.Lease / 3 })
+			var group sync.WaitGroup
+			group.Go(func() {
+				body := strings.NewReader("x")
+				r, err := http.NewRequestWithContext(t.Context(), http.MethodPost, base+"/charge", body)
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				r.Header.Set(idempotency.HeaderKey, `"k"`)
+				if answer, err := http.DefaultClient.Do(r); err == nil { // half a response is none
+					_ = answer.Body.Close()
+				}
+			})
+			<-began
+			for range 8 {
+				group.Go(func() {
+					status, _, text := send(t, http.MethodPost, base+"/charge", `"k"`, "x")
+					if status != http.StatusConflict || !strings.Contains(text, "outcome-unknown") {
+						t.Errorf("a repeat: status %d, %s", status, text)
+					}
+				})
+			}
+			close(over)
+			group.Wait()
 		})
 	}
 }
@@ -233,10 +288,10 @@ func TestRequestsAreBounded(t *testing.T) {
 			t.Error(status)
 		}
 	}
-	g.principals.Lock()
-	defer g.principals.Unlock()
-	if len(g.underWay) != 0 {
-		t.Errorf("still counted: %v", g.underWay)
+	g.principals.mu.Lock()
+	defer g.principals.mu.Unlock()
+	if len(g.principals.of) != 0 {
+		t.Errorf("still counted: %v", g.principals.of)
 	}
 }
 

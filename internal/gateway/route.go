@@ -21,7 +21,10 @@ import (
 func (g *Gateway) newRoute(c *Config, r *route) http.Handler {
 	logger := g.options.Logger
 	proxy := &httputil.ReverseProxy{
-		Rewrite: func(p *httputil.ProxyRequest) { c.rewrite(p, r.upstream) },
+		Rewrite: func(p *httputil.ProxyRequest) {
+			c.rewrite(p, r.upstream)
+			r.keep(p.Out.Header, p.In.Header)
+		},
 		// The responses of requests with a key are the middleware's.
 		ModifyResponse: func(answer *http.Response) error {
 			idempotency.StripHeaders(answer.Header)
@@ -44,15 +47,13 @@ func (g *Gateway) newRoute(c *Config, r *route) http.Handler {
 	}
 	keyed := idempotency.Middleware(g.options.Store, o)(proxy)
 	return http.HandlerFunc(func(w http.ResponseWriter, request *http.Request) {
-		if r.header != "" && !c.trusts(request) {
-			request.Header.Del(r.header) // nobody vouches for it, here and at the service
-		}
+		c.strip(request, r)
 		keyed.ServeHTTP(w, request)
 	})
 }
 
-// trailed is the body of a response whose trailers come behind it, without those that only a
-// gateway may send.
+// trailed is the body of a response whose trailers come behind it. It removes those that
+// only a gateway may send, so that a service cannot claim a replay.
 type trailed struct {
 	io.ReadCloser
 	answer *http.Response
@@ -186,7 +187,7 @@ func (s *statusOnly) Write(b []byte) (int, error) {
 
 // once keeps a transport from sending a request twice. net/http repeats a request whose connection
 // breaks if it counts as idempotent, and the header Idempotency-Key makes every request without a
-// body count so. But the service may have executed the first one.
+// body count so. That must never happen here, because the service may have executed the first one.
 type once struct{ next http.RoundTripper }
 
 // RoundTrip implements http.RoundTripper.
@@ -210,7 +211,7 @@ func (noBytes) Read([]byte) (int, error) { return 0, io.EOF }
 func (noBytes) Close() error { return nil }
 
 // failed answers a request to which the service gave no response. If no connection was made,
-// nothing was executed, and the key is free again.
+// nothing was executed, and the key is free again; otherwise the outcome is unknown.
 func failed(w http.ResponseWriter, r *http.Request, err error, logger *slog.Logger) {
 	status := http.StatusBadGateway
 	dial, isDial := errors.AsType[*net.OpError](err)

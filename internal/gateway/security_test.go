@@ -176,9 +176,9 @@ func TestAPrincipalBlocksNoOther(t *testing.T) {
 	}
 	<-working
 	eventually(t, func() bool {
-		g.principals.Lock()
-		defer g.principals.Unlock()
-		for _, n := range g.underWay {
+		g.principals.mu.Lock()
+		defer g.principals.mu.Unlock()
+		for _, n := range g.principals.of {
 			return n == 4
 		}
 		return false
@@ -194,6 +194,64 @@ func TestAPrincipalBlocksNoOther(t *testing.T) {
 	}
 	close(finish)
 	group.Wait()
+}
+
+// One address has no more than its bound under way, with keys and without, whatever credentials it makes
+// up; others have room, and a trusted proxy and this machine have no bound of their own.
+func TestAPeerBlocksNoOther(t *testing.T) {
+	t.Parallel()
+	working, finish := make(chan struct{}), make(chan struct{})
+	upstream := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		if r.URL.Path == "/slow" {
+			working <- struct{}{}
+			<-finish
+		}
+	}))
+	t.Cleanup(upstream.Close)
+	c, err := load(t, plain(upstream.URL), "", "203.0.113.0/24")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, g := start(t, c, func(o *Options) { o.MaxRequests, o.MaxPerPeer = 8, 3 })
+	from := func(peer, path, key string) int {
+		r := httptest.NewRequestWithContext(t.Context(), http.MethodPost, path, nil)
+		r.RemoteAddr = peer
+		r.Header.Set("Authorization", "made up "+key)
+		if key != "" {
+			r.Header.Set(idempotency.HeaderKey, key)
+		}
+		w := httptest.NewRecorder()
+		g.ServeHTTP(w, r)
+		if w.Code == http.StatusTooManyRequests && w.Header().Get("Retry-After") == "" {
+			t.Error("a refusal does not say when to come again")
+		}
+		return w.Code
+	}
+	var group sync.WaitGroup
+	for _, key := range []string{"", "a", "b"} {
+		group.Go(func() {
+			if status := from("[2001:db8::1]:1", "/slow", key); status != http.StatusOK {
+				t.Errorf("within the bound: %d", status)
+			}
+		})
+		<-working
+	}
+	for peer, want := range map[string]int{
+		"[2001:db8::1]:2": http.StatusTooManyRequests, "[2001:db8::ffff:0:1%eth0]:1": http.StatusTooManyRequests,
+		"[2001:db8:0:1::1]:1": http.StatusOK, "192.0.2.1:1": http.StatusOK, "[::ffff:192.0.2.1]:1": http.StatusOK,
+		"203.0.113.9:1": http.StatusOK, "127.0.0.1:1": http.StatusOK, "@": http.StatusOK,
+	} {
+		for _, key := range []string{"", "c"} {
+			if status := from(peer, "/quick", key); status != want {
+				t.Errorf("%s, key %q: %d, want %d", peer, key, status, want)
+			}
+		}
+	}
+	close(finish)
+	group.Wait()
+	if len(g.peers.of) != 0 || len(g.principals.of) != 0 {
+		t.Errorf("counts are left: %v, %v", g.peers.of, g.principals.of)
+	}
 }
 
 // eventually waits for a condition that other goroutines bring about.

@@ -15,7 +15,8 @@ import (
 	"github.com/seqledger/seqledger/server/auth"
 )
 
-// tokens verifies session tokens. Keys from a URL are fetched again now and then.
+// tokens verifies session tokens. Keys from a URL are fetched again now and then,
+// so that an issuer can replace them.
 type tokens struct {
 	verifier atomic.Pointer[auth.Verifier]
 	url      string // "" for a file, which is read again when the configuration is

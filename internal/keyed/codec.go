@@ -44,11 +44,20 @@ func (r *Record) Append(dst []byte) []byte {
 
 // Decode reads a record. Its checkpoint and response alias b.
 func Decode(b []byte) (*Record, error) {
+	r := new(Record)
+	if err := r.Decode(b); err != nil {
+		return nil, err
+	}
+	return r, nil
+}
+
+// Decode reads a record into r, which has no meaning after an error. Its checkpoint and response alias b.
+func (r *Record) Decode(b []byte) error {
 	d := decoder{rest: b}
 	if d.octet() != recordVersion {
-		return nil, ErrEncoding
+		return ErrEncoding
 	}
-	r := &Record{State: State(d.octet())}
+	*r = Record{State: State(d.octet())}
 	r.Fingerprint.Algorithm = d.octet()
 	d.copy(r.Fingerprint.Digest[:])
 	r.Token = d.uvarint()
@@ -63,7 +72,7 @@ func Decode(b []byte) (*Record, error) {
 	r.Response = d.bytes()
 	n := d.uvarint()
 	if n > MaxPastAttempts+1 {
-		return nil, ErrEncoding
+		return ErrEncoding
 	}
 	for range n {
 		var p PastAttempt
@@ -72,9 +81,9 @@ func Decode(b []byte) (*Record, error) {
 		r.Past = append(r.Past, p)
 	}
 	if d.bad || len(d.rest) > 0 || r.State < Released || r.State > Written || r.Policy > TakeOver {
-		return nil, ErrEncoding
+		return ErrEncoding
 	}
-	return r, nil
+	return nil
 }
 
 // decoder reads an encoding. The first error sticks.

@@ -114,7 +114,7 @@ func drawCommand(t *rapid.T, r *Record, sent []*Command, now int64) *Command {
 		AttemptID:   AttemptID{rapid.ByteRange(1, 9).Draw(t, "attempt")},
 		Fingerprint: Fingerprint{1, [32]byte{rapid.SampledFrom([]byte{7, 7, 7, 8}).Draw(t, "request")}},
 		ValidUntil:  now + rapid.SampledFrom([]int64{-1, 0, second, 300 * second}).Draw(t, "valid"),
-		Lease:       rapid.SampledFrom([]int64{second, lease}).Draw(t, "lease"),
+		Lease:       rapid.SampledFrom([]int64{second, lease, lease, 0}).Draw(t, "lease"),
 		TTL:         rapid.SampledFrom([]int64{second, 500 * second}).Draw(t, "ttl"),
 		Policy:      Policy(rapid.IntRange(0, 1).Draw(t, "policy")),
 		State:       rapid.SampledFrom([]State{Committed, Rejected}).Draw(t, "state"),

@@ -29,7 +29,7 @@ type Command struct {
 
 	Fingerprint Fingerprint // Reserve
 	ValidUntil  int64       // Reserve: Unix nanoseconds
-	Lease       int64       // Reserve, Heartbeat: nanoseconds
+	Lease       int64       // Reserve, Heartbeat: nanoseconds; 0 in a Heartbeat ends the lease
 	TTL         int64       // Reserve; Complete, Reject and Resolve, 0 keeps the TTL of the Reserve
 	Policy      Policy      // Reserve
 
@@ -282,6 +282,10 @@ func (r *Record) byOwner(c *Command, at Moment) (*Record, Outcome) {
 		next = *r.released(at.Now)
 	case Heartbeat:
 		next.LeaseEnd, next.LeaseSet = max(r.leaseEnd(at), at.Now+c.Lease), at.Now
+		if c.Lease == 0 {
+			next.LeaseEnd = min(r.leaseEnd(at), at.Now)
+			next = *next.settled(at)
+		}
 	case Checkpoint:
 		next.Checkpoint, next.CheckpointSize = c.Data, uint64(len(c.Data))
 	default:

@@ -83,7 +83,7 @@ func NewTransport(transport *http.Transport) *http.Transport {
 	t.Protocols = new(http.Protocols)
 	t.Protocols.SetHTTP1(true)
 	t.HTTP2 = nil
-	// A clone of a transport for HTTP/2 would offer only HTTP/2.
+	// Otherwise a clone of a transport for HTTP/2 would offer only HTTP/2.
 	t.TLSNextProto = map[string]func(string, *tls.Conn) http.RoundTripper{}
 	if t.TLSClientConfig != nil {
 		t.TLSClientConfig.NextProtos = []string{"http/1.1"}
@@ -254,7 +254,7 @@ var closeFrame = []byte{0x88, 0x82, 0, 0, 0, 0, 0x03, 0xe8}
 // Close ends the connection. Pending operations fail.
 func (c *ClientConn) Close() error {
 	defer c.close()
-	// The library's Close would wait for the server's close frame, and for a Receive.
+	// Not the library's Close, because it would wait for the server's close frame, and for a Receive.
 	if c.sending.TryLock() { // otherwise a frame is half sent
 		defer c.sending.Unlock()
 		bound := time.AfterFunc(closeTimeout, func() { _ = c.wire.Close() })

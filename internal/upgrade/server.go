@@ -25,7 +25,7 @@ const (
 	// stream, unread.
 	endTimeout = 10 * time.Second
 	// lingerLimit is how long the end of a stream may take to reach a client that
-	// is still sending: closing at once would make the kernel throw it away.
+	// is still sending, because closing at once would make the kernel throw it away.
 	lingerLimit = time.Second
 	// controlBytes fits any control frame, so that the library writes it in one piece.
 	controlBytes = 256
@@ -116,7 +116,7 @@ func IsRequested(r *http.Request) bool {
 	return r.ProtoMajor == 1 && r.Method == http.MethodGet && is("Connection", "Upgrade") && is("Upgrade", "websocket")
 }
 
-// Tokens returns the elements of a header's lists: an intermediary may have joined or added
+// Tokens returns the elements of a header's lists, because an intermediary may have joined or added
 // some.
 func Tokens(h http.Header, name string) (all []string) {
 	for _, list := range h[name] {
@@ -169,7 +169,7 @@ func (w *serverWire) Read(p []byte) (int, error) {
 	return w.reader.Read(p)
 }
 
-// renew extends the deadline of reads now and then: each change costs as much as a small read.
+// renew extends the deadline of reads now and then, because each change costs as much as a small read.
 func (w *serverWire) renew() {
 	now := time.Now()
 	w.mu.Lock()
@@ -192,7 +192,8 @@ func (w *serverWire) SetReadDeadline(t time.Time) error {
 func (w *serverWire) Write(p []byte) (int, error) { return w.out.Write(p) }
 
 // Close ends reads. The library closes the connection as soon as it has answered a close frame;
-// what was written must be sent first, so the connection ends with the handler.
+// what was
+// written must be sent first, so the connection ends with the handler, and must not end before.
 func (w *serverWire) Close() error { return w.SetReadDeadline(time.Unix(1, 0)) }
 
 // serverConn is the server's end of a connection, as a handler sees it: the body of
@@ -220,7 +221,7 @@ func (c *serverConn) keepalive(ctx context.Context, every time.Duration) {
 		}
 		// Otherwise the client will hear from the server without a ping.
 		if c.wire.out.isEmpty() {
-			// Not ctx: its end would close the connection before the end of the stream is sent.
+			// Not ctx, because its end would close the connection before the end of the stream is sent.
 			limited, cancel := context.WithTimeout(context.Background(), every)
 			_ = c.messages.ws.Ping(limited)
 			cancel()
@@ -229,7 +230,7 @@ func (c *serverConn) keepalive(ctx context.Context, every time.Duration) {
 }
 
 // Read implements io.Reader for the request's body. It does not wait for more than has arrived,
-// as the library does: a message is charged to its caller as it arrives.
+// as the library does, because a message is charged to its caller as it arrives.
 func (c *serverConn) Read(p []byte) (int, error) {
 	if c.messages.failed == nil && c.in.Buffered() == 0 {
 		if _, err := c.in.Peek(1); err != nil {

@@ -9,7 +9,7 @@ import (
 // stream, while Connect reads on to the end of the connection or of the HTTP answer. A
 // WebSocket stays open for the other direction. Some proxies end the answer to a bidirectional
 // stream only when the request has ended, and the request ends only when the stream is known to
-// have ended: each would wait for the other.
+// have ended, because each would wait for the other.
 type StreamBody struct {
 	io.ReadCloser
 

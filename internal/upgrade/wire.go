@@ -22,7 +22,7 @@ const (
 	readBytes = 16 << 10
 	// keptBytes is the largest buffer that is kept for the next message.
 	keptBytes = 256 << 10
-	// maxPongs bounds the pongs that wait for a peer that does not read.
+	// maxPongs bounds the pongs that wait for a peer that does not read, which must not fill memory.
 	maxPongs = 16
 )
 
@@ -111,7 +111,7 @@ type messages struct {
 
 	message io.Reader // the current one, or nil
 	size    int64     // what was read of it
-	// failed is why no more can be read: a failed read may have lost its place among the frames.
+	// failed is why no more can be read, because a failed read may have lost its place among the frames.
 	failed error
 	// code is the close code of a refused message, or 0.
 	code websocket.StatusCode

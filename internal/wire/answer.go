@@ -132,7 +132,14 @@ func RenderConfig(c machine.Config) *seqledgerv1.Config {
 		EvictionInterval: c.EvictionInterval,
 		ClientTtl:        &durationpb.Duration{Seconds: c.ClientTTL / 1e9, Nanos: int32(c.ClientTTL % 1e9)},
 		EvictionLimit:    c.EvictionLimit, ReceiptWindow: c.ReceiptWindow, MaxStreams: c.MaxStreams,
+		RetainBlocks: &durationpb.Duration{Seconds: c.RetainBlocks / 1e9, Nanos: int32(c.RetainBlocks % 1e9)},
+		RetainBytes:  c.RetainBytes,
 	}
+}
+
+// RenderRetention renders what of the history is kept.
+func RenderRetention(r machine.Retained) *seqledgerv1.Retention {
+	return &seqledgerv1.Retention{Horizon: r.Horizon.Index(), GoneUntil: Timestamp(r.Since), Bytes: r.Bytes}
 }
 
 // RenderEntity renders an entity. The id is that of the transaction that set it.

@@ -3,8 +3,10 @@ package wire
 import (
 	"fmt"
 	"math"
+	"slices"
 	"time"
 
+	"google.golang.org/protobuf/types/known/durationpb"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"github.com/seqledger/seqledger/internal/wire/message"
@@ -29,6 +31,9 @@ func (e *Encoder) Reset() {
 		e.memory = nil
 	}
 }
+
+// Grow makes room for commands of n bytes, so that their memory is not enlarged step by step.
+func (e *Encoder) Grow(n int) { e.memory = slices.Grow(e.memory, n) }
 
 // Encode makes the command of an actor's request. It is valid until Reset, and has strings of the
 // request. The error is a *machine.FieldError.
@@ -179,25 +184,39 @@ func ConfigUpdate(m *seqledgerv1.UpdateConfigRequest) (*machine.ConfigUpdate, er
 		EvictionLimit:    ifSet(m.EvictionLimitSet != nil, m.GetEvictionLimit()),
 		ReceiptWindow:    ifSet(m.ReceiptWindowSet != nil, m.GetReceiptWindow()),
 		MaxStreams:       ifSet(m.MaxStreamsSet != nil, m.GetMaxStreams()),
+		RetainBytes:      ifSet(m.RetainBytesSet != nil, m.GetRetainBytes()),
 	}
 	config := machine.DefaultConfig()
-	if m.ClientTtl != nil {
-		ttl := m.ClientTtl.AsDuration() // the nearest that 64 bits can hold
-		if m.ClientTtl.CheckValid() != nil || int64(ttl/time.Second) != m.ClientTtl.Seconds {
-			return nil, &machine.FieldError{Field: "client_ttl", Problem: "must be 1 s to 292 years"}
-		}
-		config.ClientTTL = int64(ttl)
-		update.ClientTTL = &config.ClientTTL
+	var err error
+	if update.ClientTTL, err = configDuration(&config.ClientTTL, m.ClientTtl, "client_ttl"); err != nil {
+		return nil, err
+	}
+	if update.RetainBlocks, err = configDuration(&config.RetainBlocks, m.RetainBlocks, "retain_blocks"); err != nil {
+		return nil, err
 	}
 	for to, from := range map[*uint64]*uint64{
 		&config.EvictionInterval: update.EvictionInterval, &config.EvictionLimit: update.EvictionLimit,
 		&config.ReceiptWindow: update.ReceiptWindow, &config.MaxStreams: update.MaxStreams,
+		&config.RetainBytes: update.RetainBytes,
 	} {
 		if from != nil {
 			*to = *from
 		}
 	}
 	return update, config.Validate()
+}
+
+// configDuration sets a field to a duration and returns it in nanoseconds, or nil if it is not set.
+func configDuration(field *int64, m *durationpb.Duration, name string) (*int64, error) {
+	if m == nil {
+		return nil, nil
+	}
+	d := m.AsDuration() // the nearest that 64 bits can hold
+	if m.CheckValid() != nil || int64(d/time.Second) != m.Seconds {
+		return nil, &machine.FieldError{Field: name, Problem: "must be 1 s to 292 years"}
+	}
+	*field = int64(d)
+	return field, nil
 }
 
 // ifSet returns a pointer to a value that is set in the request, otherwise nil.

@@ -42,7 +42,8 @@ const (
 	// maxObjects of a request in JSON: an operation has three, a write two beside,
 	// the frame is one.
 	maxObjects = 3*MaxFrameOperations + 2*MaxFrameWrites + 1
-	// maxDepth of lists and objects in one another; a frame has seven.
+	// maxDepth of lists and objects in one another, so that a reader cannot run out of stack; a frame
+	// has seven.
 	maxDepth = 16
 )
 

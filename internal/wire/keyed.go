@@ -184,6 +184,9 @@ func fingerprintOf(m *seqledgerv1.Fingerprint) (f keyed.Fingerprint, err error) 
 // OwnerCommand completes a command of the owner of a record. The error is a *machine.FieldError.
 func OwnerCommand(owner *seqledgerv1.Ownership, caller string, command keyed.Command) (c *machine.KeyedCommand,
 	err error) {
+	if owner == nil {
+		return nil, &machine.FieldError{Field: "owner", Problem: "is required"}
+	}
 	c = &machine.KeyedCommand{Actor: caller, Command: command}
 	if c.ID, err = RecordID("owner.record", owner.GetRecord(), caller); err != nil {
 		return nil, err
@@ -233,10 +236,16 @@ func KeyedWrite(m *seqledgerv1.WriteRequest, caller string, maxKeys int) (w *mac
 	return w, w.Validate()
 }
 
-// Lease returns the lease that a Heartbeat asks for, in nanoseconds. The error is a
+// Lease returns the lease that a Heartbeat asks for, in nanoseconds; 0 ends it. The error is a
 // *machine.FieldError.
-func Lease(d *durationpb.Duration) (int64, error) {
-	return duration("lease", d, defaultLease, minLease, keyed.MaxLease)
+func Lease(m *seqledgerv1.HeartbeatRequest) (int64, error) {
+	if !m.End {
+		return duration("lease", m.Lease, defaultLease, minLease, keyed.MaxLease)
+	}
+	if m.Lease != nil {
+		return 0, &machine.FieldError{Field: "lease", Problem: "must be unset with end"}
+	}
+	return 0, nil
 }
 
 // CompletedTTL returns how long a result is to be known, in nanoseconds; 0 keeps

@@ -167,7 +167,7 @@ func TestOwnerCommand(t *testing.T) {
 		refusedField(t, name, err, test.field, test.says)
 	}
 	_, err = OwnerCommand(nil, keyedCaller, keyed.Command{})
-	refusedField(t, "nothing", err, "owner.record", "required")
+	refusedField(t, "nothing", err, "owner", "required")
 }
 
 func TestKeyedWriteCommand(t *testing.T) {
@@ -221,13 +221,19 @@ func TestKeyedWriteCommand(t *testing.T) {
 // known for a minute, so that a client can correct its request and try again.
 func TestTimesOfResults(t *testing.T) {
 	t.Parallel()
+	lease := func(d *durationpb.Duration) (int64, error) { return Lease(&seqledgerv1.HeartbeatRequest{Lease: d}) }
+	if got, err := Lease(&seqledgerv1.HeartbeatRequest{End: true}); got != 0 || err != nil {
+		t.Errorf("the end of a lease is %d, %v", got, err)
+	}
+	_, err := Lease(&seqledgerv1.HeartbeatRequest{End: true, Lease: durationpb.New(time.Minute)})
+	refusedField(t, "the end of a lease that lasts", err, "lease", "must be unset with end")
 	for name, test := range map[string]struct {
 		resolve       func(*durationpb.Duration) (int64, error)
 		unset         time.Duration
 		field         string
 		least, beyond time.Duration
 	}{
-		"lease":     {Lease, time.Minute, "lease", time.Second, keyed.MaxLease + 1},
+		"lease":     {lease, time.Minute, "lease", time.Second, keyed.MaxLease + 1},
 		"completed": {CompletedTTL, 0, "ttl", time.Second, keyed.MaxTTL + 1},
 		"rejected":  {RejectedTTL, time.Minute, "ttl", time.Second, keyed.MaxTTL + 1},
 	} {

@@ -48,7 +48,7 @@ func NewQuery(procedure string, filters ...string) Query {
 }
 
 // Token returns the text that continues the query after a cursor. It only protects against
-// mistakes: a forged token gives no access that the caller does not have.
+// mistakes, because a forged token gives no access that the caller does not have.
 func (q Query) Token(cursor []byte) string {
 	b := append([]byte{tokenVersion}, q[:]...)
 	return base64.RawURLEncoding.EncodeToString(append(b, cursor...))

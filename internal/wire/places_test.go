@@ -33,7 +33,7 @@ var places = []struct {
 	{"ledger/machine/operation.go", "Op%s", 2, "appendOperation and decodeOperation"},
 	{"ledger/machine/write.go", "Op%s", 1, "what it does"},
 	{"ledger/machine/audit.go", "Op%s", 1, "what it has done"},
-	{"client/operation.go", "%s", 1, "its constructor"},
+	{"client/op/op.go", "%s", 1, "its constructor"},
 	{"cmd/seqledger/operation/kinds.go", "%s", 1, "the table operationKinds"},
 }
 
@@ -72,7 +72,7 @@ func missingKinds(read func(file string) ([]byte, error), kinds []string) (missi
 			return true
 		})
 		for _, kind := range kinds {
-			if p.file == "client/operation.go" && kind == "ExpireEntity" {
+			if p.file == "client/op/op.go" && kind == "ExpireEntity" {
 				continue // the ledger alone makes it
 			}
 			if name := fmt.Sprintf(p.name, kind); found[name] < p.times {

@@ -154,20 +154,20 @@ func notDecoded(m proto.Message) *machine.FieldError {
 const (
 	// MaxFrameWrites is how many writes one message of a WriteStream may carry.
 	MaxFrameWrites = 1_000
-	// MaxFrameOperations is how many operations those writes may have together. An empty
-	// operation takes two bytes on the wire and some 250 decoded and converted, so without this
+	// MaxFrameOperations is how many operations those writes may have together. Because an empty
+	// operation takes two bytes on the wire and some 250 decoded and converted, without this
 	// limit 4 MB could become 500.
 	MaxFrameOperations = 16_384
 )
 
-// Frame is a message of a WriteStream: writes, and the errors of the invalid ones. An invalid
+// Frame is a message of a WriteStream, or a WriteBatch: writes, and the errors of the invalid ones. An invalid
 // write must not affect the others, so each has an error of its own.
 type Frame struct {
 	Writes []*seqledgerv1.WriteRequest
 	// Operations of all valid writes together.
 	Operations int
 	Bad        map[int]error // *machine.FieldErrors, by place; nil: none
-	Invalid    error         // about the whole frame, a *machine.FieldError: the stream cannot continue
+	Invalid    error         // about the whole frame, a *machine.FieldError: nothing of it can be decided
 }
 
 // decodeBinary checks the writes one by one, and decodes them all at once if none is invalid.

@@ -40,7 +40,8 @@ type schemaField struct {
 // maxFieldNumber is the highest in any request.
 const maxFieldNumber = 15
 
-// schemas are those of all requests but the frames of a WriteStream, which are read write by write.
+// schemas are those of all requests but a WriteBatch and the frames of a WriteStream, which are read
+// write by write.
 var schemas = func() map[protoreflect.FullName]*schema {
 	all := make(map[protoreflect.FullName]*schema)
 	for _, file := range []protoreflect.FileDescriptor{
@@ -50,7 +51,7 @@ var schemas = func() map[protoreflect.FullName]*schema {
 		for i := range file.Services().Len() {
 			methods := file.Services().Get(i).Methods()
 			for j := range methods.Len() {
-				if input := methods.Get(j).Input(); input != frameDescriptor {
+				if input := methods.Get(j).Input(); input != frameDescriptor && input != batchDescriptor {
 					all[input.FullName()] = newSchema(input, machine.MaxOperations)
 				}
 			}
@@ -60,11 +61,13 @@ var schemas = func() map[protoreflect.FullName]*schema {
 }()
 
 var (
+	// Both have the same fields.
 	frameDescriptor = (*seqledgerv1.WriteStreamRequest)(nil).ProtoReflect().Descriptor()
+	batchDescriptor = (*seqledgerv1.WriteBatchRequest)(nil).ProtoReflect().Descriptor()
 	writeSchema     = schemas[(*seqledgerv1.WriteRequest)(nil).ProtoReflect().Descriptor().FullName()]
 )
 
-// newSchema panics for a message that schema cannot describe, so a program with such a message does
+// newSchema panics for a message that schema cannot describe, so that a program with such a message does
 // not start.
 func newSchema(d protoreflect.MessageDescriptor, limit int) *schema {
 	s := &schema{limit: limit}
@@ -108,7 +111,7 @@ func wireType(kind protoreflect.Kind) protowire.Type {
 // their limit and text that is UTF-8. The generated decoder and proto.Unmarshal give the same result
 // for it; any other encoding the generated decoder might accept.
 //
-// The path of a field is put together on the way out of a mistake, so a valid encoding costs no
+// The path of a field is put together on the way out of a mistake, so that a valid encoding costs no
 // memory.
 func (s *schema) check(data []byte) (elements int, problem *machine.FieldError) {
 	seen, own := uint64(0), 0

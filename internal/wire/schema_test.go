@@ -371,7 +371,8 @@ func TestAllRequests(t *testing.T) {
 	for _, m := range allRequests {
 		known[string(m.ProtoReflect().Descriptor().FullName())] = true
 	}
-	known["seqledger.v1.WriteStreamRequest"] = true // FuzzFrame and FuzzSchema have it
+	// FuzzFrame and FuzzSchema have the first; the second is decoded as the first, whose fields it has.
+	known["seqledger.v1.WriteStreamRequest"], known["seqledger.v1.WriteBatchRequest"] = true, true
 	for service, file := range map[protoreflect.Name]protoreflect.FileDescriptor{
 		"LedgerService":      seqledgerv1.File_seqledger_v1_ledger_proto,
 		"AdminService":       seqledgerv1.File_seqledger_v1_admin_proto,
@@ -383,6 +384,19 @@ func TestAllRequests(t *testing.T) {
 				t.Errorf("%s is not in allRequests", name)
 			}
 		}
+	}
+}
+
+// A WriteBatchRequest is decoded as a frame, so both must have the same fields.
+func TestABatchIsAFrame(t *testing.T) {
+	t.Parallel()
+	frame, batch := frameDescriptor.Fields(), batchDescriptor.Fields()
+	if frame.Len() != 1 || batch.Len() != 1 {
+		t.Fatal(frame.Len(), batch.Len(), "fields")
+	}
+	a, b := frame.Get(0), batch.Get(0)
+	if a.Name() != b.Name() || a.Number() != b.Number() || a.Message() != b.Message() || !b.IsList() {
+		t.Error(a, b)
 	}
 }
 

@@ -1,10 +1,10 @@
 // Package backupfile is the format of a backup: it writes one, and reads one with
 // every check that it allows.
 //
-// A backup is a header, the state file in chunks, and a trailer; FORMAT.md of
-// package ledger has the bytes. The header says how long the state is, and every
-// chunk but the last is full, so that a backup of a given header has one length,
-// and nothing can be left out, added or moved without notice.
+// A backup is a header, the state file and the block files in chunks, and a trailer;
+// FORMAT.md of package ledger has the bytes. The header says how long each file is,
+// and every chunk but the last is full, so that a backup of a given header has one
+// length, and nothing can be left out, added or moved without notice.
 package backupfile
 
 import (
@@ -23,15 +23,23 @@ import (
 
 const (
 	// Version is the version of the format.
-	Version = 1
+	Version = 3
+	// version2 does not say which block file is the first: none had been dropped.
+	version2 = 2
 
 	magic         = "seqledger backup"
-	headerBytes   = len(magic) + 4 + 8 + 8 + sha256.Size + 8 + 4
+	headerBytes   = len(magic) + 4 + 8 + 8 + sha256.Size + 4 + firstBytes + 4 // up to the sizes of the files
+	firstBytes    = 8
+	sizeBytes     = 8
 	chunkBytes    = 256 << 10
 	chunkOverhead = 4 + 4
 	trailerBytes  = 4 + 8 + sha256.Size
 	// maxStateBytes keeps sums of sizes within 64 bits.
 	maxStateBytes = 1 << 60
+	// maxFirst keeps numbers of files within 64 bits.
+	maxFirst = 1 << 60
+	// maxFiles bounds what is read before the checksum of a header.
+	maxFiles = 1 << 20
 )
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
@@ -41,7 +49,9 @@ type Info struct {
 	LedgerID   machine.LedgerID
 	Index      uint64       // ledger index of the last command in it
 	Digest     machine.Hash // running digest at that index
-	StateBytes int64        // of the state file in it
+	Sizes      []int64      // of the files in it, in bytes: the state file, then the block files
+	First      uint64       // number of the first block file; 0 for a backup without any
+	StateBytes int64        // of all these files
 	Bytes      int64        // of the whole backup
 	SHA256     machine.Hash // of the whole backup; known at its end
 }
@@ -57,10 +67,15 @@ func (e *DamageError) Error() string {
 	return fmt.Sprintf("the backup is damaged at byte %d: %s; use another copy or another backup", e.Offset, e.What)
 }
 
-// Size returns how long a backup of so many bytes of state is.
-func Size(state int64) int64 {
-	chunks := (state + chunkBytes - 1) / chunkBytes
-	return int64(headerBytes) + state + chunks*chunkOverhead + int64(trailerBytes)
+// SetSizes takes over how long the files are that go into a backup, and with that
+// how long the backup is.
+func (i *Info) SetSizes(sizes []int64) {
+	i.Sizes, i.StateBytes = sizes, 0
+	for _, size := range sizes {
+		i.StateBytes += size
+	}
+	chunks := (i.StateBytes + chunkBytes - 1) / chunkBytes
+	i.Bytes = int64(headerBytes+len(sizes)*sizeBytes+4) + i.StateBytes + chunks*chunkOverhead + int64(trailerBytes)
 }
 
 func (i *Info) header() []byte {
@@ -69,7 +84,12 @@ func (i *Info) header() []byte {
 	b = binary.BigEndian.AppendUint64(b, uint64(i.LedgerID))
 	b = binary.BigEndian.AppendUint64(b, i.Index)
 	b = append(b, i.Digest[:]...)
-	b = binary.BigEndian.AppendUint64(b, uint64(i.StateBytes))
+	b = binary.BigEndian.AppendUint32(b, uint32(len(i.Sizes)))
+	b = binary.BigEndian.AppendUint64(b, i.First)
+	b = binary.BigEndian.AppendUint32(b, crc32.Checksum(b, castagnoli)) // before the number is believed
+	for _, size := range i.Sizes {
+		b = binary.BigEndian.AppendUint64(b, uint64(size))
+	}
 	return binary.BigEndian.AppendUint32(b, crc32.Checksum(b, castagnoli))
 }
 
@@ -80,7 +100,7 @@ func chunkSum(at int64, chunk []byte) uint32 {
 	return crc32.Update(crc32.Checksum(place, castagnoli), castagnoli, chunk)
 }
 
-// Writer makes a backup of the state that is written to it.
+// Writer makes a backup of the files that are written to it, one after another.
 type Writer struct {
 	w     io.Writer
 	hash  hash.Hash // over everything that was sent
@@ -156,25 +176,27 @@ type reader struct {
 	at   int64 // bytes read
 }
 
-// Read checks a backup to its very last byte, and copies the state in it, each
-// chunk once its own checksum has been checked. Only a nil error says that the
+// Read checks a backup to its very last byte, and copies the files in it, each
+// chunk once its own checksum has been checked. It calls open before it writes a file, with 0 for
+// the state file and with its number for a block file. Only a nil error says that the
 // whole is right. The error is a *DamageError when something is wrong with the
-// backup. progress is told how many bytes of the state have been copied, of how
+// backup. progress is told how many bytes of the files have been copied, of how
 // many; may be nil.
 func Read(
-	ctx context.Context, backup io.Reader, state io.Writer, progress func(done, total int64),
+	ctx context.Context, backup io.Reader, open func(file uint64) (io.Writer, error), progress func(done, total int64),
 ) (info Info, err error) {
 	r := &reader{ctx: ctx, r: backup, hash: sha256.New()}
 	if info, err = r.header(); err != nil {
 		return info, err
 	}
+	files := splitter{sizes: info.Sizes, first: info.First, open: open}
 	buffer := make([]byte, 4+chunkBytes+4)
 	for done := int64(0); done < info.StateBytes; {
 		body, err := r.chunk(buffer, done, info.StateBytes-done)
 		if err != nil {
 			return info, err
 		}
-		if _, err := state.Write(body); err != nil {
+		if err := files.write(body); err != nil {
 			return info, err
 		}
 		done += int64(len(body))
@@ -187,6 +209,38 @@ func Read(
 	}
 	r.hash.Sum(info.SHA256[:0])
 	return info, nil
+}
+
+// splitter writes bytes to one file after another.
+type splitter struct {
+	sizes []int64
+	first uint64 // number of the first block file
+	open  func(file uint64) (io.Writer, error)
+	next  int // the file that is opened next
+	w     io.Writer
+	left  int64 // of the current file
+}
+
+func (s *splitter) write(b []byte) (err error) {
+	for len(b) > 0 {
+		for s.left == 0 {
+			number := uint64(0)
+			if s.next > 0 {
+				number = s.first + uint64(s.next) - 1
+			}
+			if s.w, err = s.open(number); err != nil {
+				return err
+			}
+			s.left = s.sizes[s.next]
+			s.next++
+		}
+		n := min(int64(len(b)), s.left)
+		if _, err := s.w.Write(b[:n]); err != nil {
+			return err
+		}
+		b, s.left = b[n:], s.left-n
+	}
+	return nil
 }
 
 // read fills b and counts it into the hash.
@@ -216,26 +270,68 @@ func (r *reader) header() (info Info, err error) {
 		return info, err
 	}
 	rest := b[len(magic):]
-	if version := binary.BigEndian.Uint32(rest); version != Version {
+	version := binary.BigEndian.Uint32(rest)
+	switch version {
+	case Version:
+	case version2:
+		b = b[:headerBytes-firstBytes]
+		rest = b[len(magic):]
+	default:
 		return info, &DamageError{int64(len(magic)),
-			fmt.Sprintf("it has format version %d and this program reads version %d", version, Version)}
+			fmt.Sprintf("it has format version %d and this program reads versions %d and %d",
+				version, version2, Version)}
 	}
 	if err := r.read(rest[4:], "its header"); err != nil {
 		return info, err
 	}
-	sum := len(b) - 4
-	if binary.BigEndian.Uint32(b[sum:]) != crc32.Checksum(b[:sum], castagnoli) {
-		return info, &DamageError{int64(len(magic)), "the checksum of its header is wrong"}
+	wrong := &DamageError{int64(len(magic)), "the checksum of its header is wrong"}
+	if sum := len(b) - 4; binary.BigEndian.Uint32(b[sum:]) != crc32.Checksum(b[:sum], castagnoli) {
+		return info, wrong
+	}
+	files := binary.BigEndian.Uint32(rest[20+sha256.Size:])
+	if files == 0 || files > maxFiles {
+		return info, &DamageError{int64(len(magic)), fmt.Sprintf("its header speaks of %d files", files)}
+	}
+	sizes := make([]byte, int(files)*sizeBytes+4)
+	if err := r.read(sizes, "its header"); err != nil {
+		return info, err
+	}
+	b, sum := append(b, sizes[:len(sizes)-4]...), sizes[len(sizes)-4:]
+	if binary.BigEndian.Uint32(sum) != crc32.Checksum(b, castagnoli) {
+		return info, wrong
 	}
 	info.LedgerID = machine.LedgerID(binary.BigEndian.Uint64(rest[4:]))
 	info.Index = binary.BigEndian.Uint64(rest[12:])
 	copy(info.Digest[:], rest[20:])
-	size := binary.BigEndian.Uint64(rest[20+sha256.Size:])
-	if size == 0 || size > maxStateBytes {
-		return info, &DamageError{int64(len(magic)), fmt.Sprintf("its header speaks of %d bytes of state", size)}
+	if info.First = 1; version == Version {
+		info.First = binary.BigEndian.Uint64(rest[24+sha256.Size:])
 	}
-	info.StateBytes, info.Bytes = int64(size), Size(int64(size))
+	if info.First > maxFirst || files > 1 && info.First == 0 {
+		return info, &DamageError{int64(len(magic)), fmt.Sprintf("its header speaks of block file %d", info.First)}
+	}
+	if err := info.readSizes(sizes[:len(sizes)-4]); err != nil {
+		return info, err
+	}
+	if version == version2 {
+		info.Bytes -= firstBytes
+	}
 	return info, nil
+}
+
+// readSizes takes the sizes of the files from a header.
+func (i *Info) readSizes(b []byte) error {
+	var sizes []int64
+	total := uint64(0)
+	for ; len(b) > 0; b = b[sizeBytes:] {
+		size := binary.BigEndian.Uint64(b)
+		if size == 0 || size > maxStateBytes || total+size > maxStateBytes {
+			return &DamageError{int64(len(magic)), fmt.Sprintf("its header speaks of a file of %d bytes", size)}
+		}
+		total += size
+		sizes = append(sizes, int64(size))
+	}
+	i.SetSizes(sizes)
+	return nil
 }
 
 // chunk reads the next chunk into the buffer and returns its body.

@@ -3,19 +3,33 @@ package backupfile
 import (
 	"bytes"
 	"context"
+	"crypto/sha256"
+	"encoding/binary"
 	"errors"
 	"fmt"
+	"hash/crc32"
+	"io"
 	"math/rand/v2"
 	"os"
+	"slices"
 	"strconv"
 	"testing"
 )
+
+// testFirst is the number of the first block file in a test's backup.
+const testFirst = 40
 
 // encoded makes a backup of some bytes in place of a state file.
 func encoded(t testing.TB, state []byte) []byte {
 	t.Helper()
 	var out bytes.Buffer
-	info := Info{LedgerID: 7, Index: 9, StateBytes: int64(len(state))}
+	info := Info{LedgerID: 7, Index: 9, First: testFirst}
+	// As three files, where there is enough for them.
+	if n := int64(len(state)); n < 5 {
+		info.SetSizes([]int64{n})
+	} else {
+		info.SetSizes([]int64{n - 4, 1, 3})
+	}
 	w, err := NewWriter(&out, &info, func(int) error { return nil })
 	if err != nil {
 		t.Fatal(err)
@@ -26,17 +40,29 @@ func encoded(t testing.TB, state []byte) []byte {
 	if info.SHA256, err = w.Finish(); err != nil {
 		t.Fatal(err)
 	}
-	if got := Size(info.StateBytes); got != int64(out.Len()) {
-		t.Errorf("a backup of %d bytes was announced with %d bytes and has %d", len(state), got, out.Len())
+	if info.Bytes != int64(out.Len()) {
+		t.Errorf("a backup of %d bytes was announced with %d bytes and has %d", len(state), info.Bytes, out.Len())
 	}
 	return out.Bytes()
 }
 
-// decoded reads a backup and returns the state in it.
+// decoded reads a backup and returns the files in it, one behind the other.
 func decoded(b []byte) (info Info, state []byte, err error) {
-	var out bytes.Buffer
-	info, err = Read(context.Background(), bytes.NewReader(b), &out, nil)
-	return info, out.Bytes(), err
+	var files []*bytes.Buffer
+	info, err = Read(context.Background(), bytes.NewReader(b), func(file uint64) (io.Writer, error) {
+		if want := uint64(len(files)); want == 0 && file != 0 || want > 0 && file != testFirst+want-1 {
+			return nil, fmt.Errorf("file %d is opened behind %d files", file, len(files))
+		}
+		files = append(files, new(bytes.Buffer))
+		return files[len(files)-1], nil
+	}, nil)
+	for i, f := range files {
+		if err == nil && int64(f.Len()) != info.Sizes[i] {
+			err = fmt.Errorf("file %d has %d bytes, want %d", i, f.Len(), info.Sizes[i])
+		}
+		state = append(state, f.Bytes()...)
+	}
+	return info, state, err
 }
 
 func TestRoundTrip(t *testing.T) {
@@ -52,6 +78,28 @@ func TestRoundTrip(t *testing.T) {
 			info.Bytes != int64(len(b)) {
 			t.Errorf("%d bytes: %+v %v", size, info, err)
 		}
+	}
+}
+
+// A backup of version 2, which begins with the first block file, is read.
+func TestVersion2(t *testing.T) {
+	t.Parallel()
+	b := encoded(t, []byte("the state file"))
+	old := append([]byte{}, b[:headerBytes-firstBytes-4]...)
+	old[len(magic)+3] = version2
+	old = binary.BigEndian.AppendUint32(old, crc32.Checksum(old, castagnoli))
+	old = append(old, b[headerBytes:headerBytes+3*sizeBytes]...)
+	old = binary.BigEndian.AppendUint32(old, crc32.Checksum(old, castagnoli))
+	old = append(old, b[headerBytes+3*sizeBytes+4:len(b)-sha256.Size]...)
+	sum := sha256.Sum256(old)
+	old = append(old, sum[:]...)
+	var opened []uint64
+	info, err := Read(t.Context(), bytes.NewReader(old), func(file uint64) (io.Writer, error) {
+		opened = append(opened, file)
+		return io.Discard, nil
+	}, nil)
+	if err != nil || info.First != 1 || info.Bytes != int64(len(old)) || !slices.Equal(opened, []uint64{0, 1, 2}) {
+		t.Errorf("files %v, %+v, %v", opened, info, err)
 	}
 }
 
@@ -93,7 +141,7 @@ func TestDamage(t *testing.T) {
 	}
 	wantDamage(t, "a byte too many", len(small), append(bytes.Clone(small), 0))
 	// Two whole chunks that change places bear the right sums of their bytes.
-	first, size := headerBytes, chunkBytes+chunkOverhead
+	first, size := headerBytes+3*sizeBytes+4, chunkBytes+chunkOverhead
 	other := encoded(t, append(bytes.Repeat([]byte{1}, chunkBytes), bytes.Repeat([]byte{2}, chunkBytes)...))
 	swapped := append(bytes.Clone(other[:first]), other[first+size:first+2*size]...)
 	swapped = append(append(swapped, other[first:first+size]...), other[first+2*size:]...)
@@ -110,7 +158,7 @@ func FuzzRead(f *testing.F) {
 	f.Add([]byte(magic))
 	f.Fuzz(func(t *testing.T, b []byte) {
 		info, state, err := decoded(b)
-		if err != nil {
+		if err != nil || b[len(magic)+3] != Version {
 			return
 		}
 		var again bytes.Buffer

@@ -2,7 +2,6 @@ package boltstore
 
 import (
 	"bytes"
-	"fmt"
 
 	"github.com/seqledger/seqledger/ledger/internal/boltpage"
 	"github.com/seqledger/seqledger/ledger/machine"
@@ -15,8 +14,14 @@ import (
 // file has the key. Who deletes from the front of a table again and again should
 // pass the last deleted key as from rather than start over.
 func (r *reader) Ascend(table machine.Table, from []byte, visit func(key, value []byte) bool) error {
-	if table >= machine.TableCount {
-		return r.fail(fmt.Errorf("no table %d", table))
+	if err := r.mayRead(table); err != nil {
+		return r.fail(err)
+	}
+	if table == machine.TableBlocks {
+		if err := r.ascendBlocks(from, visit); err != nil {
+			return r.fail(err)
+		}
+		return nil
 	}
 	layers, err := r.layers(table, from)
 	if err != nil {
@@ -83,7 +88,6 @@ type layer struct {
 
 	changes entries          // of an overlay, from the position on
 	stored  *boltpage.Cursor // nil for an overlay
-	hidden  []byte           // the file's first key that is not to be seen; nil for none
 }
 
 // layers returns the layers of a table, newest first, each at its first key
@@ -100,6 +104,9 @@ func (r *reader) layers(table machine.Table, from []byte) ([]layer, error) {
 		l.atEntry()
 		layers = append(layers, l)
 	}
+	if r.store.lacks(table) {
+		return layers, nil
+	}
 	l, err := r.storedLayer(table, from)
 	if err != nil {
 		return nil, err
@@ -109,38 +116,25 @@ func (r *reader) layers(table machine.Table, from []byte) ([]layer, error) {
 
 // storedLayer is the file's part of layers.
 func (r *reader) storedLayer(table machine.Table, from []byte) (l layer, err error) {
-	if table >= r.store.tables {
-		return layer{}, nil
-	}
 	defer recoverDamage(table, from, &err)
 	// Not the cursor of Get: visit may call Get, which would move it.
 	if l.stored, err = r.cursor(table); err != nil {
 		return layer{}, err
 	}
-	if table == machine.TableBlocks {
-		l.hidden = r.hidden
-	}
 	key, sealed, err := l.stored.Seek(from)
 	if err != nil {
 		return layer{}, pageDamage(table, from, err)
 	}
-	if err := l.atStored(table, key, sealed); err != nil || bytes.Equal(key, from) {
-		return l, err
+	if l.atStored(key, sealed); bytes.Equal(key, from) {
+		return l, nil
 	}
 	// What comes before the first key must come before from, or records are left
 	// out, as in a lookup that finds nothing.
 	return l, checkGap(l.stored, table, from, key, sealed)
 }
 
-// atStored takes over what the cursor stands at. The key that ends what is to be
-// seen is checked, because no one reads it.
-func (l *layer) atStored(table machine.Table, key, sealed []byte) error {
-	l.key, l.sealed = key, sealed
-	if l.ok = key != nil && !hides(l.hidden, key); l.ok {
-		return nil
-	}
-	return checkStored(table, key, sealed)
-}
+// atStored takes over what the cursor stands at.
+func (l *layer) atStored(key, sealed []byte) { l.key, l.sealed, l.ok = key, sealed, key != nil }
 
 // atEntry takes over the overlay's first entry that is left.
 func (l *layer) atEntry() {
@@ -182,5 +176,6 @@ func (l *layer) next(table machine.Table, check bool) (err error) {
 	if key != nil && bytes.Compare(key, before) <= 0 {
 		return damaged(table, before, "followed by key %x, which is not greater", key)
 	}
-	return l.atStored(table, key, sealed)
+	l.atStored(key, sealed)
+	return nil
 }

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -68,11 +69,11 @@ func checkPair(r machine.Reader, last uint64) (uint64, error) {
 			return 0, fmt.Errorf("entry %d: record of entry %d", now, i)
 		}
 	}
-	return now, checkBlocks(r, now)
+	return now, checkAllBlocks(r, now)
 }
 
 // checkBlocks expects the blocks of all entries up to now, and no other.
-func checkBlocks(r machine.Reader, now uint64) error {
+func checkAllBlocks(r machine.Reader, now uint64) error {
 	from := uint64(1)
 	if now > 200 {
 		from = now - 200
@@ -100,8 +101,35 @@ func checkBlocks(r machine.Reader, now uint64) error {
 	return nil
 }
 
-// Views, flushes and updates at once: every View must see the state after one
-// whole entry, and each Flush must make durable what was applied before it.
+// checkSomeBlocks expects the blocks of all entries up to now, of which it reads some, and
+// perhaps of later ones.
+func checkSomeBlocks(r machine.Reader, now uint64) error {
+	for _, i := range []uint64{1, 1 + now/3, max(now, 1)} {
+		if i > now {
+			continue
+		}
+		if value, err := r.Get(machine.TableBlocks, blockKey(i)); err != nil || !bytes.Equal(value, blockKey(i)) {
+			return fmt.Errorf("entry %d: block %d is %x: %w", now, i, value, err)
+		}
+	}
+	expected := max(now, 1)
+	err := r.Ascend(machine.TableBlocks, blockKey(expected), func(key, value []byte) bool {
+		if !bytes.Equal(key, blockKey(expected)) || !bytes.Equal(value, key) {
+			expected = 0
+			return false
+		}
+		expected++
+		return true
+	})
+	if err == nil && expected < now+1 {
+		err = fmt.Errorf("entry %d: the blocks behind it are others", now)
+	}
+	return err
+}
+
+// Views, reads of blocks, flushes and updates at once, with files sealed meanwhile: every
+// View must see the state after one whole entry, and each Flush must make durable what was
+// applied before it.
 func TestViewsAreSnapshots(t *testing.T) {
 	t.Parallel()
 	entries := uint64(3000)
@@ -125,8 +153,17 @@ func TestViewsAreSnapshots(t *testing.T) {
 	}
 	wg.Go(func() {
 		for !stop.Load() {
-			if _, err := s.Spill(); err != nil {
-				t.Errorf("spill: %v", err)
+			now := s.Applied().Index
+			if err := s.ViewBlocks(func(r machine.Reader) error { return checkSomeBlocks(r, now) }); err != nil {
+				t.Errorf("view of blocks: %v", err)
+				return
+			}
+		}
+	})
+	wg.Go(func() {
+		for !stop.Load() {
+			if _, err := s.SyncBlocks(); err != nil {
+				t.Errorf("sync of blocks: %v", err)
 				return
 			}
 		}
@@ -158,6 +195,38 @@ func TestViewsAreSnapshots(t *testing.T) {
 	}
 }
 
+// Blocks are read in the middle of an Update, which has the lock, and show those of the Updates
+// before it. Nothing else is read so.
+func TestBlocksAreReadDuringAnUpdate(t *testing.T) {
+	t.Parallel()
+	s := fresh(t)
+	for i := range uint64(20) {
+		if err := applyPair(s, i+1); err != nil {
+			t.Fatal(err)
+		}
+	}
+	err := s.Update(Position{Index: 21, Term: 1}, func(tx machine.Tx) error {
+		if err := tx.Put(machine.TableBlocks, blockKey(21), blockKey(21)); err != nil {
+			return err
+		}
+		return s.ViewBlocks(func(r machine.Reader) error { return checkAllBlocks(r, 20) })
+	})
+	if err != nil {
+		t.Error(err)
+	}
+	err = s.ViewBlocks(func(r machine.Reader) error {
+		_, getErr := r.Get(machine.TableStreams, leftKey)
+		scanErr := r.Ascend(machine.TableExpiry, nil, func(_, _ []byte) bool { return true })
+		if getErr == nil || scanErr == nil {
+			t.Errorf("a table that changes was read: %v, %v", getErr, scanErr)
+		}
+		return nil
+	})
+	if err == nil || !strings.Contains(err.Error(), "blocks alone") {
+		t.Error(err)
+	}
+}
+
 // A store closed in the middle of everything must reopen at a whole entry, and
 // the calls it cuts off must say ErrClosed.
 func TestCloseDuringEverything(t *testing.T) {
@@ -181,7 +250,11 @@ func TestCloseDuringEverything(t *testing.T) {
 			}
 			return err
 		},
-		"spill": func(uint64) error { _, err := s.Spill(); return err },
+		"spill": func(uint64) error { _, err := s.SyncBlocks(); return err },
+		"view of blocks": func(uint64) error {
+			now := s.Applied().Index
+			return s.ViewBlocks(func(r machine.Reader) error { return checkSomeBlocks(r, now) })
+		},
 		"view": func(uint64) error {
 			return s.View(func(r machine.Reader) error { _, err := checkPair(r, 0); return err })
 		},

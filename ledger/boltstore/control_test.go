@@ -17,22 +17,23 @@ import (
 // version and identity writes.
 func FuzzControlRecords(f *testing.F) {
 	format := binary.LittleEndian.AppendUint32([]byte(formatMagic), formatVersion)
+	mark := firstMark(Options{Identity: testIdentity}).Append(nil)
 	newer := binary.LittleEndian.AppendUint32([]byte(formatMagic), formatVersion+1)
-	f.Add(format, testIdentity, make([]byte, 16), []byte{}, true)
-	f.Add(format, testIdentity, make([]byte, 17), []byte{}, true)
-	f.Add(newer, testIdentity, make([]byte, 16), []byte{}, true)
-	f.Add(format, []byte("another"), make([]byte, 16), []byte{}, true)
+	f.Add(format, testIdentity, make([]byte, 16), mark, true)
+	f.Add(format, testIdentity, make([]byte, 17), mark, true)
+	f.Add(newer, testIdentity, make([]byte, 16), mark, true)
+	f.Add(format, []byte("another"), make([]byte, 16), mark, true)
 	f.Add([]byte("of another program"), []byte{}, []byte{}, []byte{}, true)
 	f.Add(format, testIdentity, make([]byte, 16), blockKey(7), true)
 	f.Add(sealed(controlTable, keyFormat, format), sealed(controlTable, keyIdentity, testIdentity),
-		sealed(controlTable, keyApplied, []byte("0123456789abcdef")), sealed(controlTable, keyAhead, nil), false)
+		sealed(controlTable, keyApplied, []byte("0123456789abcdef")), sealed(controlTable, keyBlocks, mark), false)
 	f.Add([]byte{}, []byte{1, 2, 3}, []byte{0, 0, 0, 0}, []byte{}, false)
 	db, err := bbolt.Open(filepath.Join(f.TempDir(), "state.db"), 0o600, &bbolt.Options{NoSync: true})
 	if err != nil {
 		f.Fatal(err)
 	}
 	f.Cleanup(func() { _ = db.Close() })
-	f.Fuzz(func(t *testing.T, format, identity, applied, ahead []byte, seal bool) {
+	f.Fuzz(func(t *testing.T, format, identity, applied, blocks []byte, seal bool) {
 		tx, err := db.Begin(true)
 		if err != nil {
 			t.Fatal(err)
@@ -45,7 +46,7 @@ func FuzzControlRecords(f *testing.F) {
 		}
 		stored := map[string][]byte{
 			string(keyFormat): format, string(keyIdentity): identity, string(keyApplied): applied,
-			string(keyAhead): ahead,
+			string(keyBlocks): blocks,
 		}
 		for key, value := range stored {
 			if seal {
@@ -67,7 +68,7 @@ func FuzzControlRecords(f *testing.F) {
 		version := binary.LittleEndian.AppendUint32([]byte(formatMagic), formatVersion)
 		for key, value := range map[string][]byte{
 			string(keyFormat): version, string(keyIdentity): testIdentity, string(keyApplied): position,
-			string(keyAhead): c.ahead,
+			string(keyBlocks): c.mark.Append(nil),
 		} {
 			if want := sealed(controlTable, []byte(key), value); !bytes.Equal(stored[key], want) {
 				t.Errorf("%s is %x and was taken for %x", key, stored[key], want)

@@ -1,5 +1,6 @@
 // Package boltstore keeps the state of the ledger in one bbolt file with an
-// in-memory write-back overlay in front of it. It implements [machine.Reader]
+// in-memory write-back overlay in front of it, and its blocks in files beside it. It
+// implements [machine.Reader]
 // and [machine.Tx].
 //
 // # Where durability comes from
@@ -35,16 +36,15 @@
 // before the overlay is dropped as a whole. The keys are sorted when
 // a read needs their order; nothing ever goes by the order of the hash table.
 //
-// # Blocks go ahead
+// # Blocks
 //
-// [Store.Spill] writes the blocks, and nothing else, before the next Flush is
-// due: they are only ever appended, so that waiting would gain them nothing and
-// only take room in the overlay. The applied position does not move. The control
-// record "ahead" names the first block that the checkpoint does not cover. After
-// a crash such blocks are leftovers: the log is replayed and makes the same ones
-// again. Until it has, they are hidden from every read. When a block is written
-// whose leftover is there, the two are compared, and the leftover is kept; one
-// that differs stops the store. What is still hidden at a Flush stays "ahead".
+// The records of machine.TableBlocks are in no table of the file and in no overlay.
+// An Update appends them to the block files beside the state file (package blockfile),
+// where reads find them; they become visible to a View when the Update has ended. A
+// Flush syncs the block files first and records in its transaction how far they reach.
+// What a start finds behind that is not part of the state until the log has made it
+// again, equal byte for byte; [Store.EndReplay] looks whether it all came again.
+// [Store.SyncBlocks] syncs between two flushes, so that a flush has less to wait for.
 //
 // # Locks
 //
@@ -52,10 +52,10 @@
 //
 //	flushMu → mu → bbolt's own locks
 //
-// Flush and Spill commit while they hold flushMu but not mu, so Update and View
-// run beside them. bbolt waits for open read transactions when it must map a larger
-// file; a View or Update therefore opens at most one and never waits for a
-// Flush while it is open. View must not be called inside another View or
+// Flush commits while it holds flushMu but not mu, so Update and View run beside it.
+// bbolt waits for open read transactions when it must map a larger file; a View or Update
+// therefore opens at most one and never waits for a Flush while it is open. ViewBlocks takes
+// a lock that Close alone takes for itself. View must not be called inside another View or
 // Update of the same store: a waiting Update between the two would lock both
 // up for ever.
 //
@@ -84,5 +84,6 @@
 // One bucket per table, named by the table's number in one byte; keys as they
 // are; values followed by the checksum, four bytes, little endian. One bucket
 // "seqledger" with the records "format" (magic, version), "identity", "applied"
-// (index, term) and "ahead" (key of a block, or empty), sealed in the same way under table number 255.
+// (index, term) and "blocks" (how far the block files reach), sealed in the same way
+// under table number 255. The table of blocks has no bucket.
 package boltstore

@@ -9,15 +9,17 @@ import (
 
 	"go.etcd.io/bbolt"
 
+	"github.com/seqledger/seqledger/ledger/blockfile"
 	"github.com/seqledger/seqledger/ledger/machine"
 )
 
-// Flush makes everything durable that was applied before the call: the overlay
-// goes to the file in one transaction with its log position, and the file is
-// fsynced. Updates and Views run on meanwhile. Concurrent calls are served in
-// turn, and one whose changes a predecessor has already written returns without
-// writing. An error makes the store unusable: the pages of a failed fsync may
-// be lost, and only a replay from the log is sure to bring them back.
+// Flush makes everything durable that was applied before the call: the block
+// files are fsynced, and then the overlay goes to the state file in one transaction
+// with its log position and the length of the block files, and that is fsynced.
+// Updates and Views run on meanwhile. Concurrent calls are served in turn, and one whose
+// changes a predecessor has already written returns without writing. An error makes the
+// store unusable: the pages of a failed fsync may be lost, and only a replay from the log is
+// sure to bring them back.
 func (s *Store) Flush() error {
 	target := s.updates.Load()
 	s.flushMu.Lock()
@@ -35,24 +37,18 @@ func (s *Store) Flush() error {
 	return s.write(frozen)
 }
 
-// frozenState is what one Flush or Spill writes.
+// frozenState is what one Flush writes.
 type frozenState struct {
 	overlay *overlay
-	spill   bool // blocks alone, and no position
 	at      Position
+	mark    blockfile.Mark // where the blocks of that position end
 	updates uint64
-	hidden  []byte // Store.hidden once it is written; commit finds it
-	known   bool   // the file has all of the blocks already; the same
 }
 
 // write makes durable what is frozen; under flushMu.
 func (s *Store) write(f *frozenState) error {
 	if err := s.commit(f); err != nil {
-		what := "flush"
-		if f.spill {
-			what = "spill of blocks"
-		}
-		return s.fail(fmt.Errorf("%s up to log entry %d: %w", what, f.at.Index, err))
+		return s.fail(fmt.Errorf("flush up to log entry %d: %w", f.at.Index, err))
 	}
 	s.thaw(f)
 	return nil
@@ -72,7 +68,7 @@ func (s *Store) freeze() (*frozenState, error) {
 	}
 	s.frozen, s.active = s.active, new(overlay)
 	s.measure()
-	return &frozenState{overlay: s.frozen, at: s.Applied(), updates: updates}, nil
+	return &frozenState{overlay: s.frozen, at: s.Applied(), mark: s.blocks.Mark(), updates: updates}, nil
 }
 
 // writable says why nothing may be frozen, or nil. Under mu, because an Update
@@ -94,19 +90,19 @@ func (s *Store) thaw(f *frozenState) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.frozen = nil
-	s.hidden = f.hidden
 	s.measure()
-	if f.spill {
-		return
-	}
-	s.flushed = f.updates
+	s.flushed, s.durable = f.updates, f.mark
 	s.positions.Lock()
 	defer s.positions.Unlock()
 	s.positions.checkpoint = f.at
 }
 
-// commit writes the frozen overlay in one bbolt transaction.
+// commit writes the frozen overlay in one bbolt transaction, once the blocks that it
+// refers to are durable.
 func (s *Store) commit(f *frozenState) (err error) {
+	if _, err := s.blocks.Sync(); err != nil {
+		return err
+	}
 	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
 	tx, err := s.begin(true)
 	if err != nil {
@@ -123,43 +119,28 @@ func (s *Store) commit(f *frozenState) (err error) {
 		_ = tx.Rollback() // the first error is the one that tells the cause
 		return err
 	}
-	if f.spill && f.known {
-		return tx.Rollback()
-	}
 	if err := tx.Commit(); err != nil {
 		return fmt.Errorf("commit: %w", err)
 	}
-	if err := s.noteFreeList(); err != nil {
+	if err := s.checkFreeList(); err != nil {
 		return fmt.Errorf("read back what was committed: %w", pageDamage(controlTable, nil, err))
 	}
 	if err := s.updateSums(); err != nil {
 		return err
 	}
-	if !f.spill { // whose pages say nothing of what a checkpoint costs
-		stats := tx.Stats()
-		s.lastFlush.Store(&FlushSize{Changed: f.overlay.size(), Pages: stats.GetPageAlloc()})
-	}
+	stats := tx.Stats()
+	s.lastFlush.Store(&FlushSize{Changed: f.overlay.size(), Pages: stats.GetPageAlloc()})
 	return nil
 }
 
 // fill puts everything that is frozen into the transaction.
 func (s *Store) fill(tx *bbolt.Tx, f *frozenState) error {
 	for table := range machine.Table(machine.TableCount) {
-		changes := f.overlay.table(table).sorted()
-		if table == machine.TableBlocks {
-			var err error
-			if changes, err = s.newBlocks(tx, f, changes); err != nil {
-				return err
-			}
-		}
-		if err := s.writeTable(tx, table, changes); err != nil {
+		if err := s.writeTable(tx, table, f.overlay.table(table).sorted()); err != nil {
 			return err
 		}
 	}
-	if f.spill {
-		return markAhead(tx, f)
-	}
-	return errors.Join(putApplied(tx, f.at), putControl(tx, keyAhead, f.hidden))
+	return errors.Join(putApplied(tx, f.at), putControl(tx, keyBlocks, f.mark.Append(nil)))
 }
 
 // FlushSize tells what a Flush wrote, in bytes.
@@ -231,10 +212,8 @@ func (s *Store) writeTable(tx *bbolt.Tx, table machine.Table, changes entries) e
 // the middle need the room.
 func fillPercent(table machine.Table) float64 {
 	switch table {
-	case machine.TableBlocks:
-		return 1.0
-	case machine.TableHeights, machine.TableExpiry:
-		return 0.9 // append within a scope, or a kind: a split is near a run's end
+	case machine.TableExpiry:
+		return 0.9 // append within a kind: a split is near a run's end
 	default:
 		return bbolt.DefaultFillPercent
 	}

@@ -15,6 +15,9 @@ import (
 
 var testIdentity = []byte("0123456789abcdef")
 
+// testSealBytes makes block files of a few records.
+const testSealBytes = 300
+
 // fresh creates a store in a directory of its own and closes it with the test.
 func fresh(t testing.TB) *Store {
 	t.Helper()
@@ -24,7 +27,7 @@ func fresh(t testing.TB) *Store {
 // reopen opens the store at path, creating it if need be.
 func reopen(t testing.TB, path string) *Store {
 	t.Helper()
-	s, err := Open(path, Options{Create: true, Identity: testIdentity, NoSync: true})
+	s, err := Open(path, Options{Create: true, Identity: testIdentity, SealBytes: testSealBytes, NoSync: true})
 	if err != nil {
 		t.Fatalf("open: %v", err)
 	}
@@ -67,19 +70,6 @@ func flush(t testing.TB, s *Store) {
 	if err := s.Flush(); err != nil {
 		t.Fatalf("flush: %v", err)
 	}
-}
-
-// spill expects that blocks were written ahead.
-func spill(t testing.TB, s *Store) {
-	t.Helper()
-	if written, err := s.Spill(); err != nil || written == 0 {
-		t.Fatalf("spill: %d bytes, %v", written, err)
-	}
-}
-
-func spillError(s *Store) error {
-	_, err := s.Spill()
-	return err
 }
 
 // blockKey is a key as the machine makes it.

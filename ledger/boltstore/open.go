@@ -17,6 +17,7 @@ import (
 	"go.etcd.io/bbolt"
 	bolterrors "go.etcd.io/bbolt/errors"
 
+	"github.com/seqledger/seqledger/ledger/blockfile"
 	"github.com/seqledger/seqledger/ledger/internal/boltpage"
 	"github.com/seqledger/seqledger/ledger/internal/pagesum"
 	"github.com/seqledger/seqledger/ledger/machine"
@@ -24,11 +25,9 @@ import (
 
 const (
 	formatMagic   = "seqledger state\n"
-	formatVersion = 3
-
-	// tables2 is how many tables a file of version 2 has, which is opened for reading
-	// as it is, and raised to formatVersion when it is opened for writing.
-	tables2 = 9
+	formatVersion = 5
+	// formatVersion4 has no table of carried values, and all block files. Open makes it the newest one.
+	formatVersion4 = 4
 
 	// lockTimeout is long enough for a process that is just exiting and short
 	// enough that an operator sees the answer at once.
@@ -44,10 +43,10 @@ var (
 	keyFormat     = []byte("format")
 	keyIdentity   = []byte("identity")
 	keyApplied    = []byte("applied")
-	// keyAhead is the first block that applied does not cover; empty for none.
-	// It is always there, so that it cannot vanish by a bit that flips in its
-	// key: then leftovers would be taken for history.
-	keyAhead = []byte("ahead")
+	// keyBlocks is where the blocks end that applied covers: a blockfile.Mark.
+	keyBlocks = []byte("blocks")
+	// keyStart is where the blocks begin: a blockfile.Start, or empty where all are there.
+	keyStart = []byte("start")
 )
 
 // Options says how to open a store.
@@ -60,17 +59,22 @@ type Options struct {
 	// must be the same at every later opening, so that files of two
 	// directories cannot be mixed up.
 	Identity []byte
-	// Yield is called by Flush and Spill now and then, with how long they have
+	// Yield is called by Flush now and then, with how long they have
 	// worked since the last time; nil for no pauses. A flush of hundreds of
 	// thousands of records keeps a processor busy for seconds, and an Update
 	// beside it would take longer. Update and View go on meanwhile.
 	Yield func(worked time.Duration)
+	// SealBytes is the length at which the block files of a new state are sealed, in
+	// bytes; default [blockfile.DefaultSealBytes]. Only tests give another.
+	SealBytes int64
 	// NoPageSums opens the file without the checksums of its pages, for a copy that is about to
 	// be checked record by record and adopted.
 	NoPageSums bool
 	// NoSync leaves out every fsync. For tests only: a crash of the machine
 	// destroys the file.
 	NoSync bool
+
+	archive func(blockfile.Disk) blockfile.Disk // see OpenWithArchive
 }
 
 // Open opens the state for reading and writing and keeps it locked until
@@ -100,6 +104,12 @@ func OpenReadOnly(path string, identity []byte) (*Store, error) {
 	return open(path, Options{Identity: identity}, true)
 }
 
+// OpenWithArchive is OpenReadOnly with the block files that were dropped: disk returns a disk that has them, too,
+// given that of the files that are there.
+func OpenWithArchive(path string, identity []byte, disk func(blockfile.Disk) blockfile.Disk) (*Store, error) {
+	return open(path, Options{Identity: identity, archive: disk}, true)
+}
+
 func open(path string, o Options, readOnly bool) (*Store, error) {
 	if _, err := checkFile(path); err != nil {
 		return nil, err
@@ -113,14 +123,11 @@ func open(path string, o Options, readOnly bool) (*Store, error) {
 		sums = nil
 	}
 	meta, err := s.checkPages(sums)
-	if err == nil {
-		err = s.load(o.Identity)
-	}
-	if err == nil && !readOnly && s.tables < machine.TableCount {
-		err = s.raise()
+	if err == nil && !readOnly && !o.NoPageSums {
+		meta, err = s.convert(meta, o)
 	}
 	if err == nil {
-		err = s.noteFreeList()
+		err = s.load(o)
 	}
 	if err == nil && !readOnly && !o.NoSync {
 		err = s.settle(meta)
@@ -171,6 +178,7 @@ func (s *Store) openBolt(o Options) (err error) {
 	case err != nil:
 		return fmt.Errorf("open %s: %w", s.path, err)
 	}
+	s.pageSize = s.bolt.Info().PageSize
 	return nil
 }
 
@@ -237,32 +245,31 @@ func initialize(path string, o Options) error {
 			return err
 		}
 		return errors.Join(
-			putTables(tx, 0),
+			putTables(tx),
 			putControl(tx, keyIdentity, o.Identity),
 			putApplied(tx, Position{}),
-			putControl(tx, keyAhead, nil),
+			putControl(tx, keyBlocks, firstMark(o).Append(nil)),
+			putControl(tx, keyStart, nil),
 		)
 	})
 	return errors.Join(err, db.Close())
 }
 
-// putTables adds the tables from first on, and says that the file has them all.
-func putTables(tx *bbolt.Tx, first machine.Table) error {
-	for table := first; table < machine.TableCount; table++ {
+// putTables makes the tables, and says which format they have.
+func putTables(tx *bbolt.Tx) error {
+	for table := range machine.Table(machine.TableCount) {
+		if !table.InStateFile() {
+			continue
+		}
 		if _, err := tx.CreateBucket(bucketName(table)); err != nil {
 			return fmt.Errorf("table %d: %w", table, err)
 		}
 	}
-	return putControl(tx, keyFormat, binary.LittleEndian.AppendUint32([]byte(formatMagic), formatVersion))
+	return putFormat(tx)
 }
 
-// raise adds to a file of an older version what it lacks, in one transaction.
-func (s *Store) raise() error {
-	if err := s.change(func(tx *bbolt.Tx) error { return putTables(tx, s.tables) }); err != nil {
-		return fmt.Errorf("%s: raise it to format version %d: %w", s.path, formatVersion, err)
-	}
-	s.tables = machine.TableCount
-	return nil
+func putFormat(tx *bbolt.Tx) error {
+	return putControl(tx, keyFormat, binary.LittleEndian.AppendUint32([]byte(formatMagic), formatVersion))
 }
 
 // change runs fn on the file and commits.
@@ -321,58 +328,50 @@ func (s *Store) settle(meta boltpage.Meta) error {
 }
 
 // load checks the control records and takes over what they say.
-func (s *Store) load(identity []byte) (err error) {
+func (s *Store) load(o Options) (err error) {
 	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
 	tx, err := s.begin(false)
 	if err != nil {
 		return fmt.Errorf("%s: %w; "+adviceRestore, s.path, err)
 	}
 	defer func() { err = errors.Join(err, tx.Rollback()) }()
-	c, err := readControl(tx, identity)
-	if err == nil {
-		s.proven, err = s.lastLeftover(tx, c.ahead)
-	}
+	c, err := readControl(tx, o.Identity)
 	if err != nil {
 		return fmt.Errorf("%s: %w", s.path, err)
 	}
 	s.positions.applied, s.positions.checkpoint = c.applied, c.applied
-	s.hidden, s.tables = c.ahead, c.tables
+	s.version = c.version
+	if err := s.openBlocks(c, o); err != nil {
+		return fmt.Errorf("%s: %w", s.path, err)
+	}
 	return nil
 }
 
 // control is what the store's own records say.
 type control struct {
+	version uint32
 	applied Position
-	ahead   []byte        // nil for none
-	tables  machine.Table // how many the file has
+	mark    blockfile.Mark
+	start   blockfile.Start
 }
 
 // readControl reads the control records once format and identity are right; any
 // identity is for nil.
 func readControl(tx *bbolt.Tx, identity []byte) (c control, err error) {
 	defer recoverDamage(controlTable, nil, &err)
-	bucket := tx.Bucket(controlBucket)
-	if bucket == nil {
-		return control{}, fmt.Errorf("%w: %s", ErrForeign, otherProgram)
-	}
-	format, err := getControl(bucket, keyFormat, len(formatMagic)+4)
+	version, bucket, err := readFormat(tx)
 	if err != nil {
 		return control{}, err
 	}
-	if string(format[:len(formatMagic)]) != formatMagic {
-		return control{}, fmt.Errorf("%w: %s", ErrForeign, otherProgram)
-	}
-	switch v := binary.LittleEndian.Uint32(format[len(formatMagic):]); {
-	case v == formatVersion:
-		c.tables = machine.TableCount
-	case v == 2:
-		c.tables = tables2
-	case v < 2:
-		return control{}, fmt.Errorf("%w %d, this binary knows 2 and %d; nothing converts it: "+
-			"use the binary that wrote it", ErrVersion, v, formatVersion)
+	switch version {
+	case formatVersion, formatVersion4:
+	case 2, 3:
+		return control{}, fmt.Errorf("%w %d, this binary knows %d: convert the data directory with "+
+			"`seqledger upgrade --data DIR`, which programs of before cannot open any more",
+			ErrVersion, version, formatVersion)
 	default:
-		return control{}, fmt.Errorf("%w %d, this binary knows 2 and %d; use the binary that wrote it, or upgrade",
-			ErrVersion, v, formatVersion)
+		return control{}, fmt.Errorf("%w %d, this binary knows %d; use the binary that wrote it",
+			ErrVersion, version, formatVersion)
 	}
 	stored, err := getControl(bucket, keyIdentity, -1)
 	if err != nil {
@@ -386,16 +385,80 @@ func readControl(tx *bbolt.Tx, identity []byte) (c control, err error) {
 	if err != nil {
 		return control{}, err
 	}
-	ahead, err := getControl(bucket, keyAhead, -1)
+	mark, err := getControl(bucket, keyBlocks, -1)
 	if err != nil {
 		return control{}, err
 	}
+	if c.mark, err = blockfile.DecodeMark(mark); err != nil {
+		return control{}, fmt.Errorf("control record %q: %w; "+adviceRestore, keyBlocks, err)
+	}
+	if c.version = version; version == formatVersion {
+		if c.start, err = readStart(bucket); err != nil {
+			return control{}, err
+		}
+	}
 	c.applied.Index = binary.LittleEndian.Uint64(applied)
 	c.applied.Term = binary.LittleEndian.Uint64(applied[8:])
-	if len(ahead) > 0 {
-		c.ahead = bytes.Clone(ahead)
-	}
 	return c, nil
+}
+
+func readStart(bucket *bbolt.Bucket) (s blockfile.Start, err error) {
+	start, err := getControl(bucket, keyStart, -1)
+	if err != nil || len(start) == 0 {
+		return s, err
+	}
+	if s, err = blockfile.DecodeStart(start); err != nil {
+		return s, fmt.Errorf("control record %q: %w; "+adviceRestore, keyStart, err)
+	}
+	return s, nil
+}
+
+// convert gives a file of version 4 what it lacks, in one transaction. Programs that know no newer version
+// refuse the file from then on, because they would look for block files that may have been dropped.
+func (s *Store) convert(meta boltpage.Meta, o Options) (boltpage.Meta, error) {
+	old, err := s.isVersion4(o.Identity)
+	if err != nil || !old {
+		return meta, err
+	}
+	err = s.change(func(tx *bbolt.Tx) error {
+		if _, err := tx.CreateBucketIfNotExists(bucketName(machine.TableCarried)); err != nil {
+			return err
+		}
+		return errors.Join(putControl(tx, keyStart, nil), putFormat(tx))
+	})
+	if err != nil {
+		return meta, fmt.Errorf("%s: make it one of format version %d: %w", s.path, formatVersion, err)
+	}
+	return boltpage.ReadMeta(s.file)
+}
+
+func (s *Store) isVersion4(identity []byte) (old bool, err error) {
+	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
+	tx, err := s.begin(false)
+	if err != nil {
+		return false, fmt.Errorf("%s: %w; "+adviceRestore, s.path, err)
+	}
+	defer func() { err = errors.Join(err, tx.Rollback()) }()
+	c, err := readControl(tx, identity)
+	if err != nil {
+		return false, fmt.Errorf("%s: %w", s.path, err)
+	}
+	return c.version == formatVersion4, nil
+}
+
+// readFormat returns the format version of a file, and the bucket of its own records.
+func readFormat(tx *bbolt.Tx) (version uint32, bucket *bbolt.Bucket, err error) {
+	if bucket = tx.Bucket(controlBucket); bucket == nil {
+		return 0, nil, fmt.Errorf("%w: %s", ErrForeign, otherProgram)
+	}
+	format, err := getControl(bucket, keyFormat, len(formatMagic)+4)
+	if err != nil {
+		return 0, nil, err
+	}
+	if string(format[:len(formatMagic)]) != formatMagic {
+		return 0, nil, fmt.Errorf("%w: %s", ErrForeign, otherProgram)
+	}
+	return binary.LittleEndian.Uint32(format[len(formatMagic):]), bucket, nil
 }
 
 // getControl returns a control record of the given size, or any for -1.

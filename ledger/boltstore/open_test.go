@@ -155,96 +155,16 @@ func TestOpenRefusesOtherIdentityAndVersion(t *testing.T) {
 		"identity 30313233343536373839616263646566, this directory 616e6f74686572")
 	rewriteControl(t, path, keyFormat, binary.LittleEndian.AppendUint32([]byte(formatMagic), formatVersion+1))
 	refused(t, path, testIdentity, ErrVersion,
-		"version 4, this binary knows 2 and 3; use the binary that wrote it, or upgrade")
+		"version 6, this binary knows 5; use the binary that wrote it")
 	rewriteControl(t, path, keyFormat, binary.LittleEndian.AppendUint32([]byte(formatMagic), 1))
 	refused(t, path, testIdentity, ErrVersion,
-		"version 1, this binary knows 2 and 3; nothing converts it: use the binary that wrote it")
+		"version 1, this binary knows 5; use the binary that wrote it")
+	rewriteControl(t, path, keyFormat, binary.LittleEndian.AppendUint32([]byte(formatMagic), 3))
+	refused(t, path, testIdentity, ErrVersion, "seqledger upgrade --data DIR")
 	rewriteControl(t, path, keyFormat, []byte("short"))
 	refused(t, path, testIdentity, machine.ErrCorrupt, "restore") // wrong length
 	rewriteControl(t, path, keyFormat, []byte("SEQLEDGER STATE\n\x01\x00\x00\x00"))
 	refused(t, path, testIdentity, ErrForeign, "some other program")
-}
-
-// A file of version 2 lacks tables. They read as empty, and are there once it has
-// been opened for writing.
-func TestOpenVersion2(t *testing.T) {
-	t.Parallel()
-	path := filled(t, 3)
-	db, err := bbolt.Open(path, 0o600, &bbolt.Options{NoSync: true})
-	if err != nil {
-		t.Fatal(err)
-	}
-	err = db.Update(func(tx *bbolt.Tx) error {
-		for table := machine.Table(tables2); table < machine.TableCount; table++ {
-			if err := tx.DeleteBucket(bucketName(table)); err != nil {
-				return err
-			}
-		}
-		return putControl(tx, keyFormat, binary.LittleEndian.AppendUint32([]byte(formatMagic), 2))
-	})
-	if err := errors.Join(err, db.Close()); err != nil {
-		t.Fatal(err)
-	}
-	check := func(s *Store, want []byte) {
-		t.Helper()
-		err := s.View(func(r machine.Reader) error {
-			for table := machine.Table(tables2); table < machine.TableCount; table++ {
-				value, err := r.Get(table, []byte("key"))
-				if err != nil {
-					return err
-				}
-				if !bytes.Equal(value, want) {
-					t.Errorf("table %d has %q, want %q", table, value, want)
-				}
-				n := 0
-				err = r.Ascend(table, nil, func([]byte, []byte) bool { n++; return true })
-				if err != nil {
-					return err
-				}
-				if n != min(1, len(want)) {
-					t.Errorf("table %d has %d records", table, n)
-				}
-			}
-			return nil
-		})
-		if err != nil {
-			t.Error(err)
-		}
-	}
-	put := func(s *Store) {
-		t.Helper()
-		err := s.Update(next(s), func(tx machine.Tx) error {
-			for table := machine.Table(tables2); table < machine.TableCount; table++ {
-				if err := tx.Put(table, []byte("key"), recordValue(1)); err != nil {
-					return err
-				}
-			}
-			return nil
-		})
-		if err != nil {
-			t.Fatal(err)
-		}
-		check(s, recordValue(1))
-	}
-	s, err := OpenReadOnly(path, testIdentity)
-	if err != nil {
-		t.Fatal(err)
-	}
-	check(s, nil)
-	put(s)
-	if err := s.Close(); err != nil {
-		t.Fatal(err)
-	}
-	for range 2 {
-		if s, err = Open(path, Options{Identity: testIdentity, NoSync: true}); err != nil {
-			t.Fatal(err)
-		}
-		put(s)
-		flush(t, s)
-		if err := s.Close(); err != nil {
-			t.Fatal(err)
-		}
-	}
 }
 
 // rewriteControl replaces a control record, with a right checksum.
@@ -262,7 +182,7 @@ func rewriteControl(t *testing.T, path string, key, value []byte) {
 
 func TestOpenRefusesDamagedControlRecord(t *testing.T) {
 	t.Parallel()
-	for _, text := range []string{formatMagic, string(testIdentity), string(keyApplied), string(keyAhead)} {
+	for _, text := range []string{formatMagic, string(testIdentity), string(keyApplied), string(keyBlocks)} {
 		path := filled(t, 1)
 		edit(t, path, func(b []byte) []byte {
 			// Old pages hold copies; all of them are hit.

@@ -206,8 +206,8 @@ func (s *Store) ScrubPages() uint64 {
 	return s.sums.Pages()
 }
 
-// PageSize returns the size of the file's pages in bytes.
-func (s *Store) PageSize() int { return s.bolt.Info().PageSize }
+// PageSize returns the size of the file's pages in bytes, of a closed store, too.
+func (s *Store) PageSize() int { return s.pageSize }
 
 // SumsMade reports whether Open found no page checksums and made them of the pages as they
 // were.
@@ -265,18 +265,12 @@ func pageDamage(table machine.Table, key []byte, err error) error {
 	return err
 }
 
-// FreeListBytes returns how many bytes the list of the file's free pages takes. Each
-// Flush and each Spill writes all of it. It never waits.
-func (s *Store) FreeListBytes() int64 { return s.freeList.Load() }
-
-// noteFreeList notes how long the list is that the last transaction has written.
-func (s *Store) noteFreeList() error {
+// checkFreeList checks the list of free pages that the last transaction has written.
+func (s *Store) checkFreeList() error {
 	meta, err := boltpage.ReadMeta(s.file)
-	if err != nil {
-		return err
+	if err == nil {
+		_, err = boltpage.CheckFreeList(s.file, meta)
 	}
-	size, err := boltpage.CheckFreeList(s.file, meta)
-	s.freeList.Store(size)
 	return err
 }
 

@@ -8,6 +8,7 @@ import (
 
 	"go.etcd.io/bbolt"
 
+	"github.com/seqledger/seqledger/ledger/blockfile"
 	"github.com/seqledger/seqledger/ledger/internal/boltpage"
 	"github.com/seqledger/seqledger/ledger/machine"
 )
@@ -19,13 +20,18 @@ type reader struct {
 	store  *Store
 	active *overlay
 	frozen *overlay // nil when no flush is running
-	hidden []byte   // see Store.hidden
+	// updating tells that this is an Update, which reads the blocks that it appends;
+	// blocksOnly that it reads blocks alone, without the lock.
+	updating, blocksOnly bool
+	amending             bool // it may change local tables alone
 
 	// The bbolt transaction is opened by the first read that needs it. Most
 	// Views are answered by the overlay and must not pay for one.
 	tx          *bbolt.Tx
 	cursors     [machine.TableCount]*boltpage.Cursor // for Get; reused
-	faultPanics bool                                 // the goroutine's setting before tx was opened
+	blocks      *blockfile.Reader                    // the same for the block files
+	armed       bool                                 // faults of the memory maps panic
+	faultPanics bool                                 // the goroutine's setting before
 
 	failure error // the first error of the storage, even if fn dropped it
 	done    bool
@@ -33,8 +39,22 @@ type reader struct {
 
 // Get implements [machine.Reader].
 func (r *reader) Get(table machine.Table, key []byte) ([]byte, error) {
-	if table >= machine.TableCount {
-		return nil, r.fail(fmt.Errorf("no table %d", table))
+	if err := r.mayRead(table); err != nil {
+		return nil, r.fail(err)
+	}
+	if r.blocksOnly && table == machine.TableCarried {
+		value, err := r.store.getCarried(key)
+		if err != nil {
+			return nil, r.fail(err)
+		}
+		return value, nil
+	}
+	if table == machine.TableBlocks {
+		value, err := r.getBlocks(key)
+		if err != nil {
+			return nil, r.fail(err)
+		}
+		return value, nil
 	}
 	if e, known := r.active.get(table, key); known {
 		return e.value(), nil
@@ -51,12 +71,37 @@ func (r *reader) Get(table machine.Table, key []byte) ([]byte, error) {
 	return value, nil
 }
 
+// mayRead returns an error unless the reader may read a table.
+func (r *reader) mayRead(table machine.Table) error {
+	if table >= machine.TableCount {
+		return fmt.Errorf("no table %d", table)
+	}
+	if r.blocksOnly && table != machine.TableBlocks && table != machine.TableCarried {
+		return fmt.Errorf("table %d is read where blocks alone may be", table)
+	}
+	return nil
+}
+
+// getCarried returns a copy of a carried value, of the state as it is now.
+func (s *Store) getCarried(key []byte) (value []byte, err error) {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	err = s.view(func(r machine.Reader) error {
+		found, err := r.Get(machine.TableCarried, key)
+		if found != nil {
+			value = append([]byte{}, found...)
+		}
+		return err
+	})
+	return value, err
+}
+
 // getStored looks key up in the file.
 func (r *reader) getStored(table machine.Table, key []byte) (value []byte, err error) {
-	defer recoverDamage(table, key, &err)
-	if table >= r.store.tables || table == machine.TableBlocks && hides(r.hidden, key) {
+	if r.store.lacks(table) {
 		return nil, nil
 	}
+	defer recoverDamage(table, key, &err)
 	c := r.cursors[table]
 	if c == nil {
 		if c, err = r.cursor(table); err != nil {
@@ -121,33 +166,47 @@ func (r *reader) cursor(table machine.Table) (*boltpage.Cursor, error) {
 
 // begin opens the bbolt transaction unless it is open.
 func (r *reader) begin() error {
-	if r.done {
-		// A transaction opened now would never be closed and would keep bbolt
-		// from reusing pages for ever.
-		return errors.New("reader used after its View or Update returned")
-	}
 	if r.tx != nil {
 		return nil
 	}
-	// A damaged or truncated file shows as a fault of the memory map, which
-	// would kill the process. Turned into a panic it can be recovered. The
-	// setting belongs to the goroutine, so finish restores it.
-	r.faultPanics = debug.SetPanicOnFault(true)
+	if err := r.arm(); err != nil {
+		return err
+	}
 	tx, err := r.store.begin(false)
 	if err != nil {
-		debug.SetPanicOnFault(r.faultPanics)
 		return err
 	}
 	r.tx = tx
 	return nil
 }
 
+// arm turns faults of the memory maps into panics.
+func (r *reader) arm() error {
+	if r.done {
+		// A transaction opened now would never be closed and would keep bbolt
+		// from reusing pages for ever.
+		return errors.New("reader used after its View or Update returned")
+	}
+	if !r.armed {
+		// A damaged or truncated file shows as a fault of its map, which would kill the
+		// process. Turned into a panic it can be recovered. The setting belongs to the
+		// goroutine, so finish restores it.
+		r.faultPanics, r.armed = debug.SetPanicOnFault(true), true
+	}
+	return nil
+}
+
 // finish closes the bbolt transaction and returns the storage's first error.
 func (r *reader) finish() (err error) {
 	r.done = true
+	if r.blocks != nil {
+		r.blocks.Close()
+	}
+	if r.armed {
+		debug.SetPanicOnFault(r.faultPanics)
+	}
 	if r.tx != nil {
 		defer recoverDamage(controlTable, nil, &err)
-		debug.SetPanicOnFault(r.faultPanics)
 		if err := r.tx.Rollback(); err != nil {
 			return r.fail(fmt.Errorf("end a read: %w", err))
 		}
@@ -157,7 +216,8 @@ func (r *reader) finish() (err error) {
 
 // fail keeps the first error of the storage.
 func (r *reader) fail(err error) error {
-	if r.failure == nil {
+	// The file was dropped since the reader was made, which is no failure.
+	if r.failure == nil && !errors.Is(err, machine.ErrDropped) {
 		r.failure = err
 	}
 	return err
@@ -168,8 +228,11 @@ type writer struct{ reader }
 
 // Put implements [machine.Tx].
 func (w *writer) Put(table machine.Table, key, value []byte) error {
-	if err := checkKey(table, key); err != nil {
+	if err := w.mayChange(table, key); err != nil {
 		return w.fail(err)
+	}
+	if table == machine.TableBlocks {
+		return w.appendBlocks(key, value)
 	}
 	w.active.put(table, key, value)
 	return nil
@@ -177,11 +240,22 @@ func (w *writer) Put(table machine.Table, key, value []byte) error {
 
 // Delete implements [machine.Tx].
 func (w *writer) Delete(table machine.Table, key []byte) error {
-	if err := checkKey(table, key); err != nil {
+	if err := w.mayChange(table, key); err != nil {
 		return w.fail(err)
+	}
+	if table == machine.TableBlocks {
+		return w.fail(fmt.Errorf("table %d key %x: blocks are not deleted", table, key))
 	}
 	w.active.remove(table, key)
 	return nil
+}
+
+// mayChange returns an error unless the writer may change a key.
+func (w *writer) mayChange(table machine.Table, key []byte) error {
+	if w.amending && table < machine.FirstLocalTable {
+		return fmt.Errorf("table %d is replicated, and changes with the log alone", table)
+	}
+	return checkKey(table, key)
 }
 
 // checkKey refuses what bbolt would refuse at the flush, when the change has

@@ -6,10 +6,12 @@ import (
 	"io"
 	"io/fs"
 	"os"
+	"path/filepath"
 	"runtime/debug"
 
 	"go.etcd.io/bbolt"
 
+	"github.com/seqledger/seqledger/ledger/blockfile"
 	"github.com/seqledger/seqledger/ledger/machine"
 )
 
@@ -25,8 +27,13 @@ var ErrNoRoom = errors.New("the state file has nearly outgrown the address space
 type Snapshot struct {
 	store *Store
 	tx    *bbolt.Tx
-	ahead []byte // the first block that was spilled after the flush; nil for none
+	mark  blockfile.Mark // where its blocks end
+	first uint64
 }
+
+// FirstBlocks returns the number of the first block file of the snapshot. No block file may be dropped while it
+// is open.
+func (sn *Snapshot) FirstBlocks() uint64 { return sn.first }
 
 // Snapshot opens a snapshot of the last flush. The store must not be closed
 // before it: Close would wait for it.
@@ -44,21 +51,38 @@ func (s *Store) Snapshot() (*Snapshot, error) {
 	if err != nil {
 		return nil, errors.Join(s.fail(err), tx.Rollback())
 	}
-	return &Snapshot{s, tx, c.ahead}, nil
+	return &Snapshot{s, tx, c.mark, max(c.start.Number, 1)}, nil
 }
 
 // Close gives the pages free.
 func (sn *Snapshot) Close() error { return sn.tx.Rollback() }
 
-// Size returns how many bytes CopyTo writes.
-func (sn *Snapshot) Size() int64 { return sn.tx.Size() }
+// SnapshotFile is a file of a snapshot.
+type SnapshotFile struct {
+	Name   string // relative to the data directory, with slashes
+	Size   int64  // bytes
+	CopyTo func(w io.Writer) error
+}
+
+// Files returns what makes up the snapshot: the state file first, then the block
+// files in order.
+func (sn *Snapshot) Files() []SnapshotFile {
+	files := []SnapshotFile{{filepath.Base(sn.store.path), sn.tx.Size(), sn.copyState}}
+	for _, part := range sn.store.blocks.Parts(sn.mark) {
+		files = append(files, SnapshotFile{BlocksName + "/" + part.Name, part.Size, part.CopyTo})
+	}
+	return files
+}
 
 // View lets fn read the snapshot. The error is fn's own or the storage's; a panic
 // of fn goes on.
 func (sn *Snapshot) View(fn func(r machine.Reader) error) (err error) {
 	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
-	r := &reader{store: sn.store, active: new(overlay), tx: sn.tx, hidden: sn.ahead}
+	r := &reader{
+		store: sn.store, active: new(overlay), tx: sn.tx, armed: true, blocks: sn.store.blocks.ReaderTo(sn.mark.Last),
+	}
 	defer func() {
+		r.blocks.Close()
 		if p := r.takeFault(recover()); p != nil {
 			panic(p)
 		}
@@ -69,11 +93,10 @@ func (sn *Snapshot) View(fn func(r machine.Reader) error) (err error) {
 	return fn(r)
 }
 
-// CopyTo writes the snapshot to w as a bbolt file, with the blocks of a [Store.Spill]
-// that came between the flush and the snapshot, which [Adopt] removes, of which w gets some tens of
-// KiB at a time. It reads the file, not the map. It ends with [ErrNoRoom]
-// before it would get into the way of a flush, and otherwise with the error of w.
-func (sn *Snapshot) CopyTo(w io.Writer) error {
+// copyState writes the state of the snapshot to w as a bbolt file, some tens of KiB
+// at a time. It reads the file, not the map. It ends with [ErrNoRoom] before it would
+// get into the way of a flush, and otherwise with the error of w.
+func (sn *Snapshot) copyState(w io.Writer) error {
 	out := &roomyWriter{store: sn.store, w: w}
 	_, err := sn.tx.WriteTo(out)
 	if out.err != nil {
@@ -143,19 +166,10 @@ func Adopt(path string, identity []byte) (err error) {
 
 func (s *Store) adopt(identity []byte) error {
 	return s.change(func(tx *bbolt.Tx) error {
-		c, err := readControl(tx, nil)
-		if err == nil {
-			// The log that would make them again stays behind.
-			err = s.removeLeftovers(tx, c.ahead)
-		}
-		if err == nil && c.tables < machine.TableCount {
-			err = putTables(tx, c.tables)
-		}
-		if err != nil {
+		if _, err := readControl(tx, nil); err != nil {
 			return err
 		}
-		return errors.Join(putControl(tx, keyIdentity, identity), putApplied(tx, Position{}),
-			putControl(tx, keyAhead, nil))
+		return errors.Join(putControl(tx, keyIdentity, identity), putApplied(tx, Position{}))
 	})
 }
 

@@ -10,21 +10,12 @@ import (
 	"github.com/seqledger/seqledger/ledger/machine"
 )
 
-// copied writes a snapshot to a file and returns its path.
+// copied writes a snapshot to a directory and returns the path of the state file.
 func copied(t *testing.T, sn *Snapshot) string {
 	t.Helper()
-	var b bytes.Buffer
-	if err := sn.CopyTo(&b); err != nil {
-		t.Fatal(err)
-	}
-	if int64(b.Len()) != sn.Size() {
-		t.Errorf("the copy has %d bytes, announced were %d", b.Len(), sn.Size())
-	}
-	path := filepath.Join(t.TempDir(), "copy.db")
-	if err := os.WriteFile(path, b.Bytes(), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	return path
+	dir := t.TempDir()
+	copySnapshot(t, sn, dir)
+	return filepath.Join(dir, "state.db")
 }
 
 // A snapshot holds what was flushed before it, whatever comes after, and the
@@ -173,12 +164,12 @@ func TestSnapshotGivesWay(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s.mapped = sn.Size()
-	if err := sn.CopyTo(new(bytes.Buffer)); !errors.Is(err, ErrNoRoom) {
+	s.mapped = sn.tx.Size()
+	if err := sn.copyState(new(bytes.Buffer)); !errors.Is(err, ErrNoRoom) {
 		t.Errorf("a file as large as its map: %v", err)
 	}
-	s.mapped = 4 * sn.Size()
-	if err := sn.CopyTo(new(bytes.Buffer)); err != nil {
+	s.mapped = 4 * sn.tx.Size()
+	if err := sn.copyState(new(bytes.Buffer)); err != nil {
 		t.Errorf("a file of a quarter of its map: %v", err)
 	}
 	if err := sn.Close(); err != nil {

@@ -10,6 +10,7 @@ import (
 
 	"go.etcd.io/bbolt"
 
+	"github.com/seqledger/seqledger/ledger/blockfile"
 	"github.com/seqledger/seqledger/ledger/internal/pagesum"
 	"github.com/seqledger/seqledger/ledger/machine"
 )
@@ -25,7 +26,7 @@ var (
 	ErrVersion = errors.New("unknown format version")
 	// ErrSums means that the file of page checksums is damaged, and not the state file.
 	ErrSums = pagesum.ErrSums
-	// ErrReadOnly is the answer of a read-only store to Flush and Spill.
+	// ErrReadOnly is the answer of a read-only store to Flush and SyncBlocks.
 	ErrReadOnly = errors.New("state store is read-only")
 	// ErrClosed is the answer of a closed store.
 	ErrClosed = errors.New("state store is closed")
@@ -35,7 +36,8 @@ var (
 // zero Position is before the first entry.
 type Position struct{ Index, Term uint64 }
 
-// Store is the state of the ledger: a bbolt file under an overlay in memory.
+// Store is the state of the ledger: a bbolt file under an overlay in memory, and
+// the block files beside it.
 // All methods are safe for concurrent use. It starts no goroutine; the owner
 // decides when to Flush and must slow down by PendingBytes, which is the only
 // bound of the overlay's memory.
@@ -45,37 +47,34 @@ type Store struct {
 	bolt     *bbolt.DB
 	file     *os.File // bolt's own handle
 	mapped   int64    // address space reserved for the file; 0 for none
+	pageSize int      // of the file, in bytes
 	// sums are the checksums of the file's pages; nil while it is adopted, and for a file that
 	// is only read and has none yet. They are updated under flushMu.
 	sums *pagesum.Sums
 
-	// flushMu lets one Flush or Spill run at a time; it is taken before mu.
+	blocks  *blockfile.Files
+	version uint32         // of the file's format
+	durable blockfile.Mark // of the last flush; under flushMu
+
+	// flushMu lets one Flush or SyncBlocks run at a time; it is taken before mu.
 	flushMu sync.Mutex
 	flushed uint64 // the updates that are durable; under flushMu
 
 	// mu is held shared by a View and exclusively by an Update and by the two
-	// brief swaps of a Flush or Spill.
+	// brief swaps of a Flush.
 	mu     sync.RWMutex
 	active *overlay
 	frozen *overlay
 	closed bool
-	// hidden is the first block in the file that a Spill left there before the
-	// file was opened and that the log has not made again since: from it on the
-	// file's blocks are not part of the state. nil for none. It changes with
-	// flushMu and mu held.
-	hidden []byte
-	proven []byte // the last of them, as Open found it
-
-	tables machine.Table // how many the file has; those beyond are empty
+	// reading is held shared by ViewBlocks and exclusively by Close; taken before mu.
+	reading sync.RWMutex
 
 	presorting sync.Mutex // taken before mu
 
-	updates   atomic.Uint64 // the updates applied since Open
-	pending   atomic.Int64
-	tombs     atomic.Int64
-	spillable atomic.Int64
-	freeList  atomic.Int64 // see FreeListBytes
-	failed    atomic.Pointer[error]
+	updates atomic.Uint64 // the updates applied since Open
+	pending atomic.Int64
+	tombs   atomic.Int64
+	failed  atomic.Pointer[error]
 
 	yield     func(worked time.Duration) // see Options
 	lastFlush atomic.Pointer[FlushSize]
@@ -110,7 +109,7 @@ func (s *Store) Update(at Position, fn func(tx machine.Tx) error) (err error) {
 		return s.fail(fmt.Errorf("apply log entry %d (term %d): already at %d (term %d)",
 			at.Index, at.Term, applied.Index, applied.Term))
 	}
-	w := &writer{reader{store: s, active: s.active, frozen: s.frozen, hidden: s.hidden}}
+	w := &writer{reader{store: s, active: s.active, frozen: s.frozen, updating: true}}
 	returned := false
 	// Deferred, because fn may leave by a panic or by runtime.Goexit.
 	defer func() {
@@ -126,6 +125,7 @@ func (s *Store) Update(at Position, fn func(tx machine.Tx) error) (err error) {
 			_ = s.fail(fmt.Errorf("apply log entry %d: abandoned", at.Index))
 		default:
 			s.updates.Add(1)
+			s.blocks.Publish()
 			s.setApplied(at)
 		}
 	}()
@@ -159,11 +159,25 @@ func (s *Store) TryView(fn func(r machine.Reader) error) (ran bool, err error) {
 	return true, s.view(fn)
 }
 
+// ViewBlocks lets fn read the records of machine.TableBlocks that an ended Update has
+// stored, and machine.TableCarried, and nothing else. It neither waits for an Update or Flush nor holds one
+// up, unless it reads a carried value; only Close waits for it. Otherwise it is View. A record that is dropped
+// meanwhile is machine.ErrDropped.
+func (s *Store) ViewBlocks(fn func(r machine.Reader) error) (err error) {
+	s.reading.RLock()
+	defer s.reading.RUnlock()
+	return s.read(&reader{store: s, blocksOnly: true}, fn)
+}
+
 func (s *Store) view(fn func(r machine.Reader) error) (err error) {
+	return s.read(&reader{store: s, active: s.active, frozen: s.frozen}, fn)
+}
+
+// read lets fn read by a reader, under a lock that keeps Close out.
+func (s *Store) read(r *reader, fn func(r machine.Reader) error) (err error) {
 	if err := s.usable(); err != nil {
 		return err
 	}
-	r := &reader{store: s, active: s.active, frozen: s.frozen, hidden: s.hidden}
 	defer func() {
 		if p := r.end(recover(), &err); p != nil {
 			panic(p)
@@ -193,7 +207,7 @@ func (r *reader) end(p any, err *error) any {
 // bbolt takes them.
 func (r *reader) takeFault(p any) any {
 	fault, ok := p.(interface{ Addr() uintptr })
-	if !ok || r.tx == nil {
+	if !ok || !r.armed {
 		return p
 	}
 	_ = r.fail(damaged(controlTable, nil, "memory fault at %#x", fault.Addr()))
@@ -238,6 +252,8 @@ func (s *Store) Err() error {
 func (s *Store) Close() error {
 	s.flushMu.Lock()
 	defer s.flushMu.Unlock()
+	s.reading.Lock()
+	defer s.reading.Unlock()
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.closed {
@@ -246,17 +262,16 @@ func (s *Store) Close() error {
 	s.closed = true
 	s.active, s.frozen = nil, nil
 	s.pending.Store(0)
-	s.spillable.Store(0)
-	errSums := s.sums.Close()
+	others := errors.Join(s.closeBlocks(), s.sums.Close())
 	if s.poisoned.Load() {
 		// bbolt's Close would wait for ever for the lock that its panic left
 		// behind, so its memory map stays until the process ends.
-		return errors.Join(abandon(s.file), errSums)
+		return errors.Join(others, abandon(s.file))
 	}
-	if err := errors.Join(s.bolt.Close(), errSums); err != nil {
-		return fmt.Errorf("close %s: %w", s.path, err)
+	if err := s.bolt.Close(); err != nil {
+		return errors.Join(others, fmt.Errorf("close %s: %w", s.path, err))
 	}
-	return nil
+	return others
 }
 
 // usable says why the store cannot be used, or nil. Called under mu, so that
@@ -288,7 +303,6 @@ func (s *Store) measure() {
 		n += s.frozen.size()
 	}
 	s.pending.Store(n)
-	s.spillable.Store(s.active.table(machine.TableBlocks).size())
 	s.tombs.Store(int64(s.active.table(machine.TableExpiry).deleted))
 }
 

@@ -270,10 +270,10 @@ func TestFailedUpdateIsSticky(t *testing.T) {
 				t.Fatal("the store goes on after a failed Update")
 			}
 			for call, err := range map[string]error{
-				"Update": s.Update(next(s), func(machine.Tx) error { return nil }),
-				"View":   s.View(func(machine.Reader) error { return nil }),
-				"Flush":  s.Flush(),
-				"Spill":  spillError(s),
+				"Update":     s.Update(next(s), func(machine.Tx) error { return nil }),
+				"View":       s.View(func(machine.Reader) error { return nil }),
+				"Flush":      s.Flush(),
+				"SyncBlocks": syncError(s),
 			} {
 				if !errors.Is(err, errors.Unwrap(s.Err())) {
 					t.Errorf("%s after the failure = %v, want %v", call, err, s.Err())
@@ -429,10 +429,10 @@ func TestClosedStoreRefuses(t *testing.T) {
 		}
 	}
 	for call, err := range map[string]error{
-		"Update": s.Update(next(s), func(machine.Tx) error { return nil }),
-		"View":   s.View(func(machine.Reader) error { return nil }),
-		"Flush":  s.Flush(),
-		"Spill":  spillError(s),
+		"Update":     s.Update(next(s), func(machine.Tx) error { return nil }),
+		"View":       s.View(func(machine.Reader) error { return nil }),
+		"Flush":      s.Flush(),
+		"SyncBlocks": syncError(s),
 	} {
 		if !errors.Is(err, ErrClosed) {
 			t.Errorf("%s = %v, want ErrClosed", call, err)

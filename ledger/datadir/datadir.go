@@ -9,9 +9,10 @@
 //	CREATING  there only while the directory is being created
 //	state.db  the state (package boltstore)
 //	state.sum the checksums of its pages (package pagesum)
+//	blocks/   the block files that belong to it (package blockfile)
 //	log/      the replicated log (package raftlog)
 //
-// Creation is CREATING, state.db with state.sum, log, LEDGER, then CREATING is removed. A
+// Creation is CREATING, state.db with its sums and blocks, log, LEDGER, then CREATING is removed. A
 // crash in between leaves CREATING without LEDGER: nothing can have been
 // acknowledged, so the parts are removed and creation begins again.
 //
@@ -33,11 +34,15 @@ import (
 	"strings"
 
 	"github.com/gofrs/flock"
+
+	"github.com/seqledger/seqledger/ledger/blockfile"
 )
 
 const (
 	// StateName is the name of the state file in a data directory.
 	StateName = "state.db"
+	// BlocksName is the name of the directory of the block files.
+	BlocksName = "blocks"
 	// SumsName is the name of the file with the checksums of the state file's pages.
 	SumsName = "state.sum"
 	// LogName is the name of the log's directory in a data directory.
@@ -60,6 +65,8 @@ var (
 	ErrInUse = errors.New("the data directory is in use by another process")
 	// ErrRestoring says that a restore into the data directory did not reach its end.
 	ErrRestoring = errors.New("a restore into the data directory was interrupted: run it again before anything else")
+	// ErrClock says that the clock is too far ahead of the directory's last command to be right.
+	ErrClock = errors.New("the clock is too far ahead of the ledger to be right")
 )
 
 // Origin is what a directory is made from; CREATING holds it.
@@ -92,7 +99,7 @@ func Open(path string, from Origin) (*Directory, error) {
 	if err := makeDirectory(path); err != nil {
 		return nil, fmt.Errorf("data directory: %w", err)
 	}
-	// Before the lock, which would leave a file in a directory that is refused.
+	// Before the lock, because that would leave a file in a directory that is refused.
 	// Whether a restore was interrupted or goes on is known with the lock alone.
 	if err := (&Directory{path: path}).inspect(from); err != nil && !errors.Is(err, ErrRestoring) {
 		return nil, err
@@ -112,7 +119,7 @@ func Open(path string, from Origin) (*Directory, error) {
 
 // OpenLedger locks a directory that holds a ledger and is only to be read.
 func OpenLedger(path string) (*Directory, error) {
-	// Before the lock, which would leave a file in a directory that is refused.
+	// Before the lock, because that would leave a file in a directory that is refused.
 	if err := (&Directory{path: path}).mustBeLedger(); err != nil {
 		return nil, err
 	}
@@ -126,7 +133,7 @@ func OpenLedger(path string) (*Directory, error) {
 	return d, nil
 }
 
-// makeDirectory is os.MkdirAll that makes the new names durable: a directory
+// makeDirectory is os.MkdirAll that makes the new names durable, because a directory
 // whose name is lost takes everything in it along.
 func makeDirectory(path string) error {
 	path, err := filepath.Abs(path)
@@ -216,7 +223,7 @@ func (d *Directory) prepare(from Origin) error {
 	}
 	// CREATING itself stays until the new one takes its place: a restore that
 	// is killed here must not leave what looks empty.
-	if err := d.removeLeftovers(StateName, SumsName, LogName); err != nil {
+	if err := d.removeLeftovers(StateName, SumsName, BlocksName, LogName); err != nil {
 		return err
 	}
 	d.identity = make([]byte, identityBytes)
@@ -294,7 +301,7 @@ func (d *Directory) Finish() error {
 // Path returns the path that the directory was opened by.
 func (d *Directory) Path() string { return d.path }
 
-// Fresh tells whether a ledger is being created in the directory.
+// Fresh reports whether a ledger is being created in the directory.
 func (d *Directory) Fresh() bool { return d.fresh }
 
 // Identity returns the 16 random bytes that the parts of the directory bear.
@@ -306,38 +313,87 @@ func (d *Directory) NodeID() string { return hex.EncodeToString(d.identity) }
 // State returns the path of the state file.
 func (d *Directory) State() string { return d.file(StateName) }
 
+// Blocks returns the path of the directory of the block files.
+func (d *Directory) Blocks() string { return d.file(BlocksName) }
+
 // Log returns the path of the log's directory.
 func (d *Directory) Log() string { return d.file(LogName) }
 
 func (d *Directory) file(name string) string { return filepath.Join(d.path, name) }
 
-// MakeState makes the state file of a directory that is being restored: fill
-// writes it, and prepare makes it the directory's own once it is on disk. Only
-// then does the file get its name, so that a crash leaves a whole one or none.
-func (d *Directory) MakeState(fill func(io.Writer) error, prepare func(path string) error) (err error) {
-	f, err := os.CreateTemp(d.path, StateName+newSuffix+"*")
-	if err != nil {
-		return fmt.Errorf("restored state: %w", err)
+// MakeState makes the state of a directory that is being restored: fill writes its
+// files, and prepare makes the state file the directory's own once all of them are on
+// disk. Only then does that get its name, so that a crash leaves a whole one or none.
+// What lies in blocks counts for nothing without it.
+//
+// fill calls open for one file after another: 0 is the state file, and every other
+// number that of a block file.
+func (d *Directory) MakeState(
+	fill func(open func(file uint64) (io.Writer, error)) error, prepare func(path string) error,
+) (err error) {
+	if err := os.Mkdir(d.Blocks(), 0o700); err != nil {
+		return fmt.Errorf("restored blocks: %w", err)
+	}
+	w := &stateWriter{directory: d}
+	err = fill(w.open)
+	if err = errors.Join(err, w.finish()); err == nil && w.state == "" {
+		err = errors.New("restored state: there is none")
 	}
 	defer func() {
 		if err != nil { // CREATING stays: the directory must not pass for an empty one
-			_ = os.Remove(f.Name())
+			_ = errors.Join(os.RemoveAll(w.state), os.RemoveAll(d.Blocks()))
 		}
 	}()
-	if err = fill(f); err == nil {
-		err = f.Sync()
-	}
-	if err = errors.Join(err, f.Close()); err != nil {
+	if err != nil {
 		return err
 	}
-	if err := prepare(f.Name()); err != nil {
+	if err := (&Directory{path: d.Blocks()}).sync(); err != nil {
 		return err
 	}
-	if err := os.Rename(f.Name(), d.State()); err != nil {
+	if err := prepare(w.state); err != nil {
+		return err
+	}
+	if err := os.Rename(w.state, d.State()); err != nil {
 		return fmt.Errorf("restored state: %w", err)
 	}
 	return d.sync()
 }
+
+// stateWriter makes the files of a state, one after another.
+type stateWriter struct {
+	directory *Directory
+	state     string // the path of the state file for the time being
+	current   *os.File
+}
+
+// open begins a file once the one before it is on disk.
+func (w *stateWriter) open(file uint64) (_ io.Writer, err error) {
+	if err := w.finish(); err != nil {
+		return nil, err
+	}
+	d := w.directory
+	if file > 0 {
+		w.current, err = os.Create(filepath.Join(d.Blocks(), blockfile.Name(file)))
+	} else if w.current, err = os.CreateTemp(d.path, StateName+newSuffix+"*"); err == nil {
+		w.state = w.current.Name()
+	}
+	if err != nil {
+		return nil, fmt.Errorf("restored state: %w", err)
+	}
+	return w.current, nil
+}
+
+func (w *stateWriter) finish() error {
+	if w.current == nil {
+		return nil
+	}
+	err := errors.Join(w.current.Sync(), w.current.Close())
+	w.current = nil
+	return err
+}
+
+// WriteFile makes a file of the directory appear whole, durably, or not at all.
+func (d *Directory) WriteFile(name string, content []byte) error { return d.writeFile(name, content) }
 
 // writeFile makes a file appear whole or not at all.
 func (d *Directory) writeFile(name string, content []byte) (err error) {
@@ -371,6 +427,9 @@ func (d *Directory) remove(names ...string) error {
 	}
 	return d.sync()
 }
+
+// RemoveUnfinished removes state files that were never whole.
+func (d *Directory) RemoveUnfinished() error { return d.removeLeftovers() }
 
 // removeLeftovers removes names, and the temporary files that a crash during
 // the creation may have left.

@@ -209,16 +209,28 @@ func TestMakeState(t *testing.T) {
 	failed := errors.New("no space left")
 	path := t.TempDir()
 	d := begin(t, path, Restored)
-	fill := func(w io.Writer) error {
-		_, err := io.WriteString(w, "state")
-		return err
+	type opener = func(file uint64) (io.Writer, error)
+	fill := func(open opener) error {
+		for file, content := range []string{"state", "blocks", "more"} {
+			w, err := open(uint64(file))
+			if err == nil {
+				_, err = io.WriteString(w, content)
+			}
+			if err != nil {
+				return err
+			}
+		}
+		return nil
 	}
-	if err := d.MakeState(func(w io.Writer) error { return errors.Join(fill(w), failed) },
+	if err := d.MakeState(func(open opener) error { return errors.Join(fill(open), failed) },
 		func(string) error { t.Error("half a file was prepared"); return nil }); !errors.Is(err, failed) {
 		t.Errorf("fill fails: %v", err)
 	}
 	if err := d.MakeState(fill, func(string) error { return failed }); !errors.Is(err, failed) {
 		t.Errorf("prepare fails: %v", err)
+	}
+	if err := d.MakeState(func(opener) error { return nil }, func(string) error { return nil }); err == nil {
+		t.Error("a state without a file is taken")
 	}
 	if got := names(t, path); got != "CREATING LOCK" {
 		t.Errorf("the failures left %s", got)
@@ -226,6 +238,9 @@ func TestMakeState(t *testing.T) {
 	err := d.MakeState(fill, func(temporary string) error {
 		if content, err := os.ReadFile(temporary); err != nil || string(content) != "state" {
 			t.Errorf("prepared is %q, %v", content, err)
+		}
+		if content, err := os.ReadFile(filepath.Join(d.Blocks(), "0000000002.blocks")); string(content) != "more" {
+			t.Errorf("the second block file is %q, %v", content, err)
 		}
 		if _, err := os.Stat(d.State()); err == nil {
 			t.Error("the file has its name before it is prepared")

@@ -1,10 +1,10 @@
 package machine
 
 import (
-	"bytes"
 	"crypto/sha256"
 	"encoding/binary"
 	"fmt"
+	"slices"
 )
 
 // Problem is something in the state that is not as it must be.
@@ -16,6 +16,11 @@ type Problem struct {
 // AuditSummary counts what an audit has looked at.
 type AuditSummary struct {
 	Blocks, Transactions, Entities, Relationships, Streams, Receipts, Keys uint64
+
+	// Dropped is the ledger index up to which the blocks were not there, because retention has dropped
+	// them: what they did cannot be recomputed. 0 if all were there.
+	Dropped uint64
+	Carried uint64 // values that were in these blocks
 }
 
 // Audit checks a whole state against itself and returns what it has counted.
@@ -26,15 +31,31 @@ type AuditSummary struct {
 // block; the error is the storage's.
 //
 // It cannot recompute the running digest, because that covers refused commands, too,
-// nor sessions, because they are in no block.
+// nor sessions, because they are in no block. Where the first blocks have been dropped, it takes what they did from
+// the state, and checks everything that was done since.
 func (m *Machine) Audit(r Reader, report func(Problem), progress func(AuditSummary)) (AuditSummary, error) {
+	return m.audit(r, false, report, progress)
+}
+
+// AuditWhole is Audit of a state of which all blocks are there, with those that retention has dropped: nothing is
+// taken from the state.
+func (m *Machine) AuditWhole(r Reader, report func(Problem), progress func(AuditSummary)) (AuditSummary, error) {
+	return m.audit(r, true, report, progress)
+}
+
+func (m *Machine) audit(
+	r Reader, whole bool, report func(Problem), progress func(AuditSummary),
+) (AuditSummary, error) {
 	a := &auditor{
-		r: r, head: &m.head, report: report, progress: progress,
+		whole: whole,
+		r:     r, head: &m.head, report: report, progress: progress,
 		chains: map[string]chain{}, streams: map[uint64]streamLife{},
 		entities: map[string]entityDigest{}, relationships: map[string]uint64{}, keyedWrites: map[string]uint64{},
+		removed: map[string]struct{}{}, unrelated: map[string]struct{}{},
 	}
 	for _, step := range []func() error{
-		a.blocks, a.chainHeads, a.entityTable, a.relationshipTable, a.streamTable, a.keyedTables, a.expiryTable,
+		a.marks, a.blocks, a.retained, a.chainHeads, a.entityTable, a.relationshipTable, a.streamTable, a.keyedTables,
+		a.expiryTable, a.carriedTable,
 	} {
 		if err := step(); err != nil {
 			return a.sum, err
@@ -43,7 +64,8 @@ func (m *Machine) Audit(r Reader, report func(Problem), progress func(AuditSumma
 	return a.sum, nil
 }
 
-// auditor recomputes the state from the blocks.
+// auditor recomputes the state from the blocks alone, so that a table that is
+// wrong in itself cannot vouch for itself.
 type auditor struct {
 	r        Reader
 	head     *head
@@ -58,15 +80,22 @@ type auditor struct {
 
 	keyedWrites map[string]uint64 // by key in TableKeyed: the index of the last one
 
+	whole bool // no block has been dropped
+
+	// What the blocks that are there have removed. Of what they have neither set nor removed nothing is
+	// known if earlier ones have been dropped.
+	removed, unrelated map[string]struct{}
+	history            []interval
+
 	// What the expiry index must have.
 	streamEntries, entityEntries, keyedEntries uint64
 }
 
 type chain struct {
-	height uint64
-	hash   Hash
-	time   int64
-	last   uint64 // key of the record
+	chainHead
+
+	time int64
+	last uint64 // key of the record
 }
 
 type streamLife struct {
@@ -81,8 +110,9 @@ type entityDigest struct {
 	entityPlace
 }
 
-// matches tells whether a record says what the blocks do. Of a value that is in
-// its block it is enough that the record leads to the operation.
+// matches reports whether a record says what the blocks do. A value that is in
+// its block need not be compared, because the record leads to the very
+// operation that set it.
 func (want *entityDigest) matches(got *entity) bool {
 	if got.version != want.version || got.expiresAt != want.expiresAt || got.inBlock != want.inBlock {
 		return false
@@ -102,8 +132,8 @@ func (a *auditor) problem(where, format string, args ...any) {
 	a.report(Problem{Where: where, What: fmt.Sprintf(format, args...)})
 }
 
-// scan visits a whole table. A defect that visit returns is reported, and the
-// scan goes on.
+// scan visits a whole table. A defect that visit returns is reported and the
+// scan goes on, because one finding must not hide the next.
 func (a *auditor) scan(table Table, name string, visit func(k, v []byte) error) error {
 	return a.r.Ascend(table, nil, func(k, v []byte) bool {
 		if err := visit(k, v); err != nil {
@@ -115,8 +145,8 @@ func (a *auditor) scan(table Table, name string, visit func(k, v []byte) error) 
 
 // blocks walks through the history in the order of the ledger index.
 func (a *auditor) blocks() error {
-	previous := uint64(0)
-	return a.scan(TableBlocks, "record of blocks", func(k, record []byte) error {
+	previous, begun := uint64(0), false
+	err := a.scan(TableBlocks, "record of blocks", func(k, record []byte) error {
 		if len(k) != 8 {
 			return fmt.Errorf("the key has %d bytes instead of 8", len(k))
 		}
@@ -128,9 +158,13 @@ func (a *auditor) blocks() error {
 		if err != nil {
 			return err
 		}
+		if !begun {
+			begun = true
+			a.begin(opened.first - 1)
+		}
 		var txs []pendingAudit
-		err = opened.visitBlocks(func(place uint64, b *blockRecord) bool {
-			txs = append(txs, a.block(last, place, b)...)
+		err = opened.visitBlocks(func(p place, b *blockRecord) bool {
+			txs = append(txs, a.block(p, uint64(opened.level), b)...)
 			return true
 		})
 		a.transactions(previous, last, txs)
@@ -141,46 +175,45 @@ func (a *auditor) blocks() error {
 		}
 		return err
 	})
+	if !begun && a.head.retention.horizon > 0 {
+		a.begin(a.head.retention.horizon - 1)
+	}
+	return err
 }
 
 // pendingAudit is a transaction of one record, which are judged in the order
 // of their index.
 type pendingAudit struct {
-	t      Transaction
-	where  string
-	level1 bool
-}
-
-// level is the level whose rules the transaction's record follows.
-func (p *pendingAudit) level() uint64 {
-	if p.level1 {
-		return 1
-	}
-	return Level
+	t     Transaction
+	where string
+	level uint64 // by whose rules it was decided
 }
 
 // block checks one block by itself and against its chain.
-func (a *auditor) block(last, place uint64, b *blockRecord) (txs []pendingAudit) {
+func (a *auditor) block(p place, level uint64, b *blockRecord) (txs []pendingAudit) {
 	a.sum.Blocks++
 	scopeKey := appendScopeKey(nil, b.header.Scope)
 	where := fmt.Sprintf("block %d of %s", b.header.Height, b.header.Scope)
 	c := a.chains[string(scopeKey)]
+	places := b.places()
+	if c.height == 0 {
+		c = a.resume(&b.header, places)
+	}
+	c.learn(places, a.sum.Dropped)
 	switch {
 	case b.header.Height != c.height+1:
 		a.problem(where, "the block before it in the chain is %d", c.height)
 	case b.header.PreviousHash != c.hash:
 		a.problem(where, "its previous_hash is %s, the block before has %s", b.header.PreviousHash, c.hash)
-	case b.header.CommittedAt < c.time && !a.setBack(c.last, last) || b.header.CommittedAt > a.latestTime():
+	case b.header.CommittedAt < c.time && !a.setBack(c.last, p.record) || b.header.CommittedAt > a.latestTime():
 		a.problem(where, "it was committed before its predecessor, or after the ledger's time")
+	case !slices.Equal(places, c.links()):
+		a.problem(where, "it says that the blocks below it are at %v, they are at %v", places, c.links())
 	}
-	a.chains[string(scopeKey)] = chain{b.header.Height, b.header.Hash(), b.header.CommittedAt, last}
-
-	location := binary.AppendUvarint(appendIndexKey(nil, last), place)
-	stored, err := a.r.Get(TableHeights, appendHeightKey(nil, scopeKey, b.header.Height))
-	if err != nil {
-		a.problem(where, "its place in the index of heights: %v", err)
-	} else if !bytes.Equal(stored, location) {
-		a.problem(where, "the index of heights says %x, it is at %x", stored, location)
+	if b.header.Height == c.height+1 { // else its places would be those of other heights
+		c.add(b.header.Hash(), p)
+		c.time, c.last = b.header.CommittedAt, p.record
+		a.chains[string(scopeKey)] = c
 	}
 	leaves, err := b.leaves()
 	if err != nil {
@@ -200,7 +233,7 @@ func (a *auditor) block(last, place uint64, b *blockRecord) (txs []pendingAudit)
 		if t.Scope != b.header.Scope || t.CommittedAt != b.header.CommittedAt {
 			a.problem(at, "its scope or time is not the block's")
 		}
-		txs = append(txs, pendingAudit{t, at, b.version1})
+		txs = append(txs, pendingAudit{t, at, level})
 		return true
 	})
 	if err != nil {
@@ -212,7 +245,7 @@ func (a *auditor) block(last, place uint64, b *blockRecord) (txs []pendingAudit)
 // latestTime is the latest that ledger time has ever been.
 func (a *auditor) latestTime() int64 { return max(a.head.time, a.head.timeSetBackFrom()) }
 
-// setBack tells whether an epoch between two ledger indexes set ledger time back.
+// setBack reports whether an epoch between two ledger indexes set ledger time back.
 func (a *auditor) setBack(from, to uint64) bool {
 	for _, e := range a.head.epochs {
 		if e.timeBefore != 0 && from < e.start && e.start <= to {
@@ -233,8 +266,7 @@ func (a *auditor) rows(r *record, txs []pendingAudit) {
 			a.problem(txs[i].where, "the rows of its record do not lead to it")
 		}
 	}
-	rows, ok := r.count()
-	if !ok || rows != uint64(len(txs)) {
+	if rows := r.count(); rows != uint64(len(txs)) {
 		a.problem(fmt.Sprintf("record of %d transactions", len(txs)), "its rows lead to %d", rows)
 	}
 }
@@ -253,6 +285,7 @@ func (a *auditor) transactions(after, last uint64, txs []pendingAudit) {
 			a.problem(where, "it bears ledger id %s, index %d belongs to %s", t.LedgerID, t.Index, want)
 		}
 		hash, encoded := HashOperations(nil, t.Operations)
+		a.count(t.Index, len(encoded)-uvarintLength(len(t.Operations)))
 		if hash != t.RequestHash {
 			a.problem(where, "its request_hash is %s, its operations have %s", t.RequestHash, hash)
 		}
@@ -261,10 +294,10 @@ func (a *auditor) transactions(after, last uint64, txs []pendingAudit) {
 		_, offsets := decodeOperationsAt(&d, nil, nil)
 		for j := range t.Operations {
 			place := entityPlace{entityInBlock, uint64(offsets[j])}
-			if txs[i].level1 {
+			if txs[i].level == 1 {
 				place = entityPlace{entityInBlockLevel1, uint64(j)}
 			}
-			if !leftOut(txs[i].level(), len(t.Operations[j].Value), len(encoded)) {
+			if !leftOut(txs[i].level, len(t.Operations[j].Value), len(encoded)) {
 				place = entityPlace{}
 			}
 			a.operation(t, j, place, where)
@@ -300,13 +333,13 @@ func (a *auditor) sequence(t *Transaction, where string) {
 	if known && life.key != key {
 		a.problem(where, "creation index %d belongs to another stream", t.CreatedIndex)
 	}
-	if t.Sequence != life.last+1 {
+	if t.Sequence != life.last+1 && (known || t.CreatedIndex > a.sum.Dropped) {
 		a.problem(where, "client %q sequence %d follows %d", t.ClientID, t.Sequence, life.last)
 	}
 	a.streams[t.CreatedIndex] = streamLife{key, t.Sequence}
 }
 
-// expired tells whether an entity was past its time when a transaction was
+// expired reports whether an entity was past its time when a transaction was
 // committed.
 func (a *auditor) expired(e entityDigest, t *Transaction) bool {
 	then := head{time: t.CommittedAt}
@@ -323,9 +356,10 @@ func (a *auditor) operation(t *Transaction, i int, place entityPlace, where stri
 	op := &t.Operations[i]
 	scopeKey := appendScopeKey(nil, t.Scope)
 	key := string(append(scopeKey, op.Key...))
-	e, present := a.entities[key]
-	present = present && !a.expired(e, t)
-	if code := op.Condition.audit(e, present); code != 0 {
+	e, there := a.entities[key]
+	known := there || a.knowsAbsent(a.removed, key)
+	present := there && !a.expired(e, t)
+	if code := op.Condition.audit(e, present); code != 0 && known {
 		a.problem(where, "condition of operation %d did not hold: %s", i, code)
 	}
 	changed := true
@@ -333,25 +367,20 @@ func (a *auditor) operation(t *Transaction, i int, place entityPlace, where stri
 	case OpSetEntity:
 		a.entities[key] = entityDigest{t.Index, op.ExpiresAt, digestValue(op.Value), place}
 	case OpDeleteEntity:
-		if changed = present; present {
-			delete(a.entities, key)
+		if changed = present; !known {
+			changed = t.Versions[i] != 0
+		}
+		if changed {
+			a.remove(key)
 		}
 	case OpExpireEntity:
-		if _, there := a.entities[key]; present || !there {
+		if known && (present || !there) {
 			a.problem(where, "operation %d expired an entity that is absent or whose time has not come", i)
 		}
-		delete(a.entities, key)
+		a.remove(key)
 	case OpCreateRelationship, OpDeleteRelationship:
 		key = string(appendRelationshipParts(scopeKey, op.Key, op.Relation, op.Subject))
-		_, there := a.relationships[key]
-		if changed = there != (op.Kind == OpCreateRelationship); !changed {
-			break
-		}
-		if there {
-			delete(a.relationships, key)
-		} else {
-			a.relationships[key] = t.Index
-		}
+		changed = a.relate(key, op.Kind == OpCreateRelationship, t.Index, t.Versions[i] != 0)
 	case OpAppend:
 	}
 	if changed != (t.Versions[i] != 0) {

@@ -52,8 +52,7 @@ func (d *decoder) header() BlockHeader {
 type blockBuilder struct {
 	scope    Scope
 	scopeKey []byte
-	height   uint64 // of the block being built
-	previous Hash
+	chain    chainHead // below the block being built
 	body     []byte
 	leaves   []Hash
 	// Where the block and its body begin in the record, once it is written.
@@ -62,10 +61,9 @@ type blockBuilder struct {
 
 // pendingTx finds a transaction that is in no closed block yet.
 type pendingTx struct {
-	index    uint64
-	block    *blockBuilder
-	position uint32 // in the block
-	offset   int    // in the body
+	index  uint64
+	block  *blockBuilder
+	offset int // in the body
 }
 
 // addTransaction appends the transaction in m.transaction, which stands behind
@@ -74,14 +72,13 @@ type pendingTx struct {
 func (m *Machine) addTransaction(b *blockBuilder, index uint64, head int, changed []byte) (Hash, uint32) {
 	leaf := Hash(sha256.Sum256(m.transaction))
 	t := storedTransaction{encoded: m.transaction[1:], head: head, changed: changed, position: uint32(len(b.leaves))}
-	m.pending = append(m.pending, pendingTx{index, b, t.position, len(b.body)})
+	m.pending = append(m.pending, pendingTx{index, b, len(b.body)})
 	before := len(b.body)
-	if m.head.level == 1 {
-		b.body = appendStoredVersion1(b.body, t)
-	} else {
-		b.body = appendStored(b.body, t)
-	}
+	b.body = appendStored(b.body, t)
 	m.gathered += len(b.body) - before
+	if m.head.level > 2 {
+		m.head.retention.bytes += uint64(len(t.encoded) - t.head)
+	}
 	b.leaves = append(b.leaves, leaf)
 	return leaf, t.position
 }
@@ -97,18 +94,16 @@ func (m *Machine) builder(tx Tx, scopeKey []byte) (*blockBuilder, error) {
 	}
 	b := m.newBuilder()
 	b.scope, b.scopeKey = scope, append(b.scopeKey[:0], scopeKey...)
-	b.height, b.previous, err = readChainHead(tx, scopeKey)
-	if err != nil {
+	if err := b.chain.read(tx, scopeKey); err != nil {
 		return nil, err
 	}
-	b.height++
 	m.building[string(scopeKey)] = b
 	m.blocks = append(m.blocks, b)
 	return b, nil
 }
 
 // newBuilder returns an empty builder that reuses the buffers of an earlier
-// one: they are what grows most while an entry is applied.
+// one, because they are what grows most while an entry is applied.
 func (m *Machine) newBuilder() *blockBuilder {
 	if n := len(m.spare); n > 0 {
 		b := m.spare[n-1]
@@ -127,6 +122,9 @@ func (m *Machine) recycle() {
 		room -= cap(b.body)
 	}
 	for _, b := range m.blocks {
+		if cap(b.body) > maxBuffer { // as in trim
+			continue
+		}
 		if room -= cap(b.body); room < 0 || len(m.spare) == maxSpare {
 			break
 		}
@@ -147,13 +145,7 @@ func (m *Machine) findPending(index uint64) (t storedTransaction, height uint64,
 	}
 	p := &m.pending[i]
 	d := decoder{rest: p.block.body[p.offset:]}
-	if m.head.level == 1 {
-		t = d.storedVersion1()
-		t.position = p.position
-	} else {
-		t = d.storedTransaction()
-	}
-	return t, p.block.height, true
+	return d.storedTransaction(), p.block.chain.height + 1, true
 }
 
 // maxPiece is how many bytes of transactions are gathered before their blocks
@@ -173,11 +165,7 @@ func (m *Machine) closeBlocks(tx Tx) error {
 	if len(m.blocks) == 0 {
 		return nil
 	}
-	write := m.writeRecord
-	if m.head.level == 1 {
-		write = m.writeRecordVersion1
-	}
-	if err := write(tx); err != nil {
+	if err := m.writeRecord(tx); err != nil {
 		return err
 	}
 	for _, b := range m.blocks {
@@ -189,58 +177,65 @@ func (m *Machine) closeBlocks(tx Tx) error {
 
 // writeRecord stores the blocks under the index of their last transaction.
 func (m *Machine) writeRecord(tx Tx) error {
-	first, last := m.pending[0].index, m.pending[len(m.pending)-1].index
-	record := binary.BigEndian.AppendUint64(append(m.record[:0], recordVersion), first)
-	record = binary.AppendUvarint(record, uint64(len(m.blocks)))
+	level := byte(min(m.head.level, recordLevel))
+	m.record = appendRecord(m.record[:0], level, m.blocks, m.pending, func(i int) ([]byte, Hash) {
+		return m.sealHeader(m.blocks[i])
+	})
+	if len(m.record) > maxRecordBytes {
+		return fmt.Errorf("the blocks of one log entry take %d bytes, more than %d", len(m.record), maxRecordBytes)
+	}
 	for _, b := range m.blocks {
-		header, hash := m.sealHeader(b)
-		b.blockOffset = len(record)
-		record = appendBlock(record, header, b.body)
-		b.bodyOffset = len(record) - len(b.body)
-		if err := m.putBlock(tx, b, hash, last, uint64(b.blockOffset)); err != nil {
+		m.scratch = b.chain.append(m.scratch[:0])
+		if err := tx.Put(TableScopes, b.scopeKey, m.scratch); err != nil {
 			return err
 		}
 	}
-	next := first
-	for i := range m.pending { // in the order of their indexes
-		p := &m.pending[i]
-		for ; next < p.index; next++ {
+	return tx.Put(TableBlocks, appendIndexKey(nil, m.pending[len(m.pending)-1].index), m.record)
+}
+
+// appendRecord appends the record of blocks, and moves the chain of each to the block. Seal
+// returns the encoded header of a block, valid until the next call, and its hash.
+func appendRecord(
+	record []byte, level byte, blocks []*blockBuilder, pending []pendingTx, seal func(i int) ([]byte, Hash),
+) []byte {
+	first, last := pending[0].index, pending[len(pending)-1].index
+	record = binary.BigEndian.AppendUint64(append(record, recordVersion, level), first)
+	record = binary.AppendUvarint(record, uint64(len(blocks)))
+	for i, b := range blocks {
+		header, hash := seal(i)
+		b.blockOffset = len(record)
+		record = appendBlock(record, header, first, b.chain.links(), b.body)
+		b.bodyOffset = len(record) - len(b.body)
+		b.chain.add(hash, place{last, uint32(b.blockOffset)})
+	}
+	rows, next := uint32(0), first
+	for i := range pending { // in the order of their indexes
+		p := &pending[i]
+		for ; level > 1 && next < p.index; next++ {
 			record = binary.BigEndian.AppendUint64(record, 1<<64-1) // noRow twice
+			rows++
+		}
+		if level == 1 {
+			record = binary.BigEndian.AppendUint64(record, p.index)
 		}
 		record = binary.BigEndian.AppendUint32(record, uint32(p.block.bodyOffset+p.offset))
 		record = binary.BigEndian.AppendUint32(record, uint32(p.block.blockOffset))
 		next++
+		rows++
 	}
-	record = binary.BigEndian.AppendUint32(record, uint32(next-first))
-	m.record = record
-	if len(record) > maxRecordBytes {
-		return fmt.Errorf("the blocks of one log entry take %d bytes, more than %d", len(record), maxRecordBytes)
-	}
-	return tx.Put(TableBlocks, appendIndexKey(nil, last), record)
+	return binary.BigEndian.AppendUint32(record, rows)
 }
 
 // sealHeader returns the encoded header of a block that gets no more
 // transactions, valid until the next call, and its hash.
 func (m *Machine) sealHeader(b *blockBuilder) (encoded []byte, hash Hash) {
 	header := BlockHeader{
-		Scope: b.scope, Height: b.height, PreviousHash: b.previous, TxCount: uint32(len(b.leaves)),
+		Scope: b.scope, Height: b.chain.height + 1, PreviousHash: b.chain.hash, TxCount: uint32(len(b.leaves)),
 		CommittedAt: m.head.time,
 	}
 	header.TxRoot = merkleRoot(b.leaves)
 	m.scratch = header.append(append(m.scratch[:0], headerPrefix))
 	return m.scratch[1:], sha256.Sum256(m.scratch)
-}
-
-// putBlock makes a block the last of its scope, and findable by its height.
-// Record and place lead to it.
-func (m *Machine) putBlock(tx Tx, b *blockBuilder, hash Hash, record, place uint64) error {
-	key := appendHeightKey(nil, b.scopeKey, b.height)
-	value := binary.AppendUvarint(appendIndexKey(nil, record), place)
-	if err := tx.Put(TableHeights, key, value); err != nil {
-		return err
-	}
-	value = append(binary.AppendUvarint(nil, b.height), hash[:]...)
-	return tx.Put(TableScopes, b.scopeKey, value)
 }
 
 // maxRecordBytes must not be exceeded, because offsets have 32 bits and stores have a
@@ -253,16 +248,4 @@ func (m *Machine) CommittedScopes(visit func(Scope)) {
 	for _, s := range m.committed {
 		visit(s)
 	}
-}
-
-// readChainHead returns the height and hash of the last block of a scope, or
-// zeros when there is none.
-func readChainHead(r Reader, scopeKey []byte) (uint64, Hash, error) {
-	b, err := r.Get(TableScopes, scopeKey)
-	if err != nil || b == nil {
-		return 0, Hash{}, err
-	}
-	d := decoder{rest: b}
-	height, hash := d.uvarint(), d.hash()
-	return height, hash, d.done("chain head")
 }

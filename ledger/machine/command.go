@@ -13,21 +13,23 @@ const (
 	commandCreateLevel1 commandKind = 1 // ledgers of level 1 began with it
 	commandWrite        commandKind = 2
 	commandOpenSession  commandKind = 3
-	commandUpdateConfig commandKind = 4
+	commandUpdateLevel2 commandKind = 4 // as commandUpdateConfig, without retention
 	commandEpochLevel1  commandKind = 5 // as commandEpoch, but keeps ledger time
 	commandTick         commandKind = 6
 	commandEpoch        commandKind = 7
 	commandRaiseLevel   commandKind = 8
-	commandCreate       commandKind = 9
+	commandCreateLevel2 commandKind = 9 // as commandCreate, without retention
 	commandKeyed        commandKind = 10
 	commandKeyedWrite   commandKind = 11
+	commandUpdateConfig commandKind = 12
+	commandCreate       commandKind = 13
 )
 
 // Level is the newest format level: the set of commands, and of constants that
 // decide or shape state, that this program knows. A ledger has one level. It is
 // part of the state and rises by a command alone, so that every entry of a log
 // is decided by the rules that it was decided by first.
-const Level = 2
+const Level = 3
 
 // The versions of a log entry's header.
 const (
@@ -208,6 +210,7 @@ func (c *writeCommand) decode(d *decoder) {
 // decodeOperations reads the operations, which end the command.
 func (c *writeCommand) decodeOperations(d *decoder) {
 	c.encodedOperations = d.rest
+	clear(c.operations) // what stays behind the shorter ones would keep an entry in memory
 	c.operations, c.offsets = decodeOperationsAt(d, c.operations[:0], c.offsets[:0])
 	for i := range c.operations {
 		if c.operations[i].Kind == OpExpireEntity {
@@ -215,6 +218,12 @@ func (c *writeCommand) decodeOperations(d *decoder) {
 		}
 	}
 	c.countLength = uvarintLength(len(c.operations))
+}
+
+// release lets go of the entry that c was decoded from.
+func (c *writeCommand) release() {
+	clear(c.operations)
+	*c = writeCommand{operations: c.operations[:0], offsets: c.offsets[:0]}
 }
 
 type openSessionCommand struct {
@@ -234,10 +243,11 @@ func (c *openSessionCommand) decode(d *decoder) {
 	}
 }
 
-func decodeConfigUpdate(d *decoder) (u ConfigUpdate) {
+// decodeConfigUpdate reads so many of the fields.
+func decodeConfigUpdate(d *decoder, fields int) (u ConfigUpdate) {
 	d.bytes() // the actor stands there for readers of the log
-	var values [5]*uint64
-	for i := range values {
+	var values [7]*uint64
+	for i := range values[:fields] {
 		switch d.octet() {
 		case 0:
 		case 1:
@@ -248,20 +258,30 @@ func decodeConfigUpdate(d *decoder) (u ConfigUpdate) {
 		}
 	}
 	u.EvictionInterval, u.EvictionLimit = values[0], values[2]
-	u.ReceiptWindow, u.MaxStreams = values[3], values[4]
-	if values[1] != nil {
-		ttl := int64(*values[1])
-		u.ClientTTL = &ttl
-	}
+	u.ReceiptWindow, u.MaxStreams, u.RetainBytes = values[3], values[4], values[6]
+	u.ClientTTL, u.RetainBlocks = signed(values[1]), signed(values[5])
 	return u
 }
 
-// fields returns the fields in the order of the encoding.
-func (u *ConfigUpdate) fields() [5]*uint64 {
-	var ttl *uint64
-	if u.ClientTTL != nil {
-		v := uint64(*u.ClientTTL)
-		ttl = &v
+func signed(value *uint64) *int64 {
+	if value == nil {
+		return nil
 	}
-	return [5]*uint64{u.EvictionInterval, ttl, u.EvictionLimit, u.ReceiptWindow, u.MaxStreams}
+	v := int64(*value)
+	return &v
+}
+
+// fields returns the fields in the order of the encoding.
+func (u *ConfigUpdate) fields() [7]*uint64 {
+	unsigned := func(value *int64) *uint64 {
+		if value == nil {
+			return nil
+		}
+		v := uint64(*value)
+		return &v
+	}
+	return [7]*uint64{
+		u.EvictionInterval, unsigned(u.ClientTTL), u.EvictionLimit, u.ReceiptWindow, u.MaxStreams,
+		unsigned(u.RetainBlocks), u.RetainBytes,
+	}
 }

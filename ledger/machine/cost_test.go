@@ -51,7 +51,9 @@ var (
 	commandCost = costs{gets: 4, walks: 1, visits: 1, writes: 7}
 	// entity, again when it is set; value; entity and expiry
 	operationCost = costs{gets: 2, walks: 1, visits: 1, writes: 3}
-	passCost      = costs{walks: 3, visits: 3}
+	passCost      = costs{walks: 3, visits: 3, writes: 1} // of the expiry index for each kind; a mark
+	// the marks, of which those are removed that the horizon passes
+	retentionCost = costs{walks: 1, visits: 1 + maxMarksPassed, writes: maxMarksPassed}
 	// the record twice, a count; entry, record, count, and a block for each scope
 	unitCost = costs{gets: 3, visits: 1, writes: 5}
 )
@@ -78,7 +80,8 @@ func TestCostOfAnEntryIsBounded(t *testing.T) {
 			EvictionInterval: pick[uint64](t, "interval", 1, 2, 7, 100), ClientTTL: second,
 			EvictionLimit: pick[uint64](t, "limit", 1, 10, 200, 100_000), ReceiptWindow: pick[uint64](t, "window", 1,
 				64, 1_024),
-			MaxStreams: 1 << 20,
+			MaxStreams:   1 << 20,
+			RetainBlocks: pick(t, "retain", 0, 0, second, 5*second),
 		}
 		mem := &meter{Memory: NewMemory()}
 		m, err := Open(mem)
@@ -104,6 +107,9 @@ func TestCostOfAnEntryIsBounded(t *testing.T) {
 			bound.add(len(commands), commandCost)
 			bound.add(operations, operationCost)
 			bound.add(passes, passCost)
+			if config.RetainBlocks != 0 {
+				bound.add(passes, retentionCost)
+			}
 			bound.add(units, unitCost)
 			for what, of := range map[string][2]int{
 				"gets": {mem.gets, bound.gets}, "walks": {mem.walks, bound.walks},

@@ -5,9 +5,9 @@ import (
 	"fmt"
 )
 
-// Command is a valid write as it stands in the log, with what the look for a
-// retry needs of it. An [Encoder] makes it, from then on nothing checks, encodes
-// or changes it again.
+// Command is a valid write in the form of the log, with what the look for a
+// retry needs of it. An [Encoder] makes it. Nothing checks, encodes or changes
+// it afterwards, so that what is decided is what was checked.
 type Command struct {
 	write       Write  // without its operations
 	encoded     []byte // as the log has it

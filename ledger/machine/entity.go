@@ -3,6 +3,7 @@ package machine
 import (
 	"bytes"
 	"encoding/binary"
+	"errors"
 	"fmt"
 )
 
@@ -20,11 +21,11 @@ const (
 const maxValueInRecord = 32
 
 // maxReferredWrite is the longest write of level 1, as bytes of its encoded
-// operations, whose values are left out of the records: reading one fetches and
-// checks the whole record of blocks that it is in.
+// operations, whose values are left out of the records: reading one decodes and
+// checks all of them.
 const maxReferredWrite = 64 << 10
 
-// leftOut tells whether a value that a write sets stays in its block alone.
+// leftOut reports whether a value that a write sets stays in its block alone.
 func leftOut(level uint64, valueBytes, writeBytes int) bool {
 	return valueBytes > maxValueInRecord && (level > 1 || writeBytes <= maxReferredWrite)
 }
@@ -97,7 +98,7 @@ func (e *entity) leaveOut(level uint64, c *writeCommand, operation int) {
 func (e *entity) valueIn(t *storedTransaction, key []byte, length int) (value []byte, checked int, err error) {
 	if e.inBlock == entityInBlockLevel1 {
 		value, err = e.valueInLevel1(t, key)
-		return value, 0, err
+		return value, len(t.encoded), err
 	}
 	setKey, from, to, err := t.setAt(e.at)
 	if err != nil {
@@ -116,7 +117,11 @@ func (e *entity) valueIn(t *storedTransaction, key []byte, length int) (value []
 
 // valueInLevel1 is valueIn for a record that has the number of an operation.
 func (e *entity) valueInLevel1(t *storedTransaction, key []byte) ([]byte, error) {
-	d := decoder{rest: t.encoded}
+	encoded, err := t.verified()
+	if err != nil {
+		return nil, err
+	}
+	d := decoder{rest: encoded}
 	d.transactionHead()
 	n, op := d.operationCount(), Operation{}
 	for i := uint64(0); i <= e.at && i < n; i++ {
@@ -133,12 +138,15 @@ func (e *entity) notSet(key []byte) error {
 }
 
 // valueReader reads values that are in blocks of the state. It keeps the last
-// record of blocks: entities that stand side by side were often set together.
+// record of blocks, because entities that stand side by side were often set together.
 type valueReader struct {
 	r       Reader
 	record  record // as valid as what r hands out
 	last    uint64 // the key of the record; 0 for none
 	fetched int    // bytes that were checked so far
+
+	later   bool // than the view in which the entities were found
+	horizon uint64
 }
 
 // read returns the value of an entity. It aliases the storage. For length see
@@ -148,12 +156,14 @@ func (v *valueReader) read(e *entity, key []byte, length int) ([]byte, error) {
 		return e.value, nil
 	}
 	l, found, err := v.locate(e.version)
+	if errors.Is(err, ErrDropped) {
+		err = nil // then it was carried before
+	}
 	if err != nil {
 		return nil, err
 	}
 	if !found {
-		return nil, fmt.Errorf("%w: no transaction at ledger index %d, which has set entity %q", ErrCorrupt,
-			e.version, key)
+		return v.carried(e, key, length)
 	}
 	value, checked, err := e.valueIn(&l.stored, key, length)
 	v.fetched += checked
@@ -172,13 +182,10 @@ func (v *valueReader) locate(index uint64) (l located, found bool, err error) {
 	if err != nil || v.last == 0 {
 		return l, false, err
 	}
-	if v.record.rows == nil {
-		v.fetched += len(v.record.data) // the store has checked all of it
-	}
 	return v.record.find(index)
 }
 
-// expired tells whether an entity is absent for reads and conditions, though
+// expired reports whether an entity is absent for reads and conditions, though
 // its record may still be there.
 func (h *head) entityExpired(e *entity) bool { return h.expired(e.expiresAt, e.version) }
 

@@ -21,7 +21,9 @@ type Evictions struct {
 // Evictions returns the counts.
 func (m *Machine) Evictions() Evictions { return m.evictions }
 
-// actorGC is who removes expired entities.
+// actorGC is the actor of the transactions that remove expired entities. A
+// credential cannot have this name, because the server sets the part before the
+// colon.
 const actorGC = "system:gc"
 
 // MaxPassWork bounds what one eviction pass does, in units of some five
@@ -34,12 +36,12 @@ const (
 )
 
 // entryWork is what an entry of the expiry index costs a pass, by the length of
-// its key and of the record that is read for it, in bytes. A stream that has
-// been written since is put back with its whole record.
+// its key and of the record that is read for it, in bytes. The record counts
+// because a stream that has been written since is put back as a whole.
 func entryWork(key, record int) int { return 1 + key/256 + record/2048 }
 
-// keyedWork is how many times as much the removal of a keyed record costs, which also has a count
-// of its principal's records and up to two attachments.
+// keyedWork is how many times as much the removal of a keyed record costs, because the count of
+// its principal's records and up to two attachments change with it.
 const keyedWork = 3
 
 // pass is what is left of an eviction pass.
@@ -49,7 +51,8 @@ type pass struct {
 	more    bool // there are due entries that it does not take
 }
 
-// take counts an entry in, if there is room for it.
+// take counts an entry in and reports whether there is room for it. It sets
+// more otherwise, so that the next pass takes a larger share.
 func (p *pass) take(work int) bool {
 	if p.entries == 0 || work > p.work {
 		p.more = true
@@ -120,10 +123,12 @@ func sortByKey(entries []expiryEntry) {
 }
 
 // cursors holds, by kind, a key that no entry of the expiry index comes before; nil is not known.
+// It spares a pass the deleted keys at the front of the index, and never decides what a pass
+// takes.
 type cursors [expiryKinds][]byte
 
-// from returns where a walk over a kind begins, or false if the kind has no entries. In that case
-// a walk would step over the deleted keys of the kinds behind it.
+// from returns where a walk over a kind begins, or false if the kind has no entries, because a
+// walk would then step over the deleted keys of the kinds behind it.
 func (c *cursors) from(kind byte) (key []byte, any bool) {
 	switch key := c[kind]; {
 	case key == nil:
@@ -163,7 +168,8 @@ func (m *Machine) collectDue(
 	return entries, err
 }
 
-// entryWork reads what it must to know what an entry costs.
+// entryWork returns what an entry costs. The lengths come from the state, so
+// that every node counts the same work.
 func (m *Machine) entryWork(r Reader, kind byte, key []byte) (int, error) {
 	if kind == expiryEntity || m.head.level == 1 {
 		return entryWork(len(key), 0), nil
@@ -243,8 +249,9 @@ func missingStream(key []byte) error {
 	return fmt.Errorf("%w: the expiry index has stream %x, which is not there", ErrCorrupt, key)
 }
 
-// putExpiry adds an entry to the index. One that comes before the cursor, as
-// that of an entity that was born expired does, moves the cursor back.
+// putExpiry adds an entry to the index. An entity that was born expired may
+// come before the cursor, which moves back then, because a walk from the cursor
+// would never find the entry.
 func (m *Machine) putExpiry(tx Tx, key []byte) error {
 	if cursor := m.cursor[key[0]]; bytes.Compare(key, cursor) < 0 {
 		m.cursor[key[0]] = bytes.Clone(key)
@@ -291,7 +298,8 @@ func (m *Machine) evictStreams(tx Tx, entries []expiryEntry, due int64) error {
 	return m.countStreams(tx, organization, -removed)
 }
 
-// removeStream leaves the stream to be counted.
+// removeStream removes a stream. The caller counts it, because neighbours of
+// one organization are counted together.
 func (m *Machine) removeStream(tx Tx, e expiryEntry, created uint64) error {
 	if err := tx.Delete(TableExpiry, e.indexKey); err != nil {
 		return err
@@ -322,9 +330,9 @@ func (m *Machine) reindexStream(tx Tx, record []byte, e expiryEntry) error {
 	return tx.Put(TableStreams, e.key, m.scratch)
 }
 
-// expireEntities removes expired entities by transactions of their own: one
-// for each scope, and one more for every MaxOperations. Each takes a ledger
-// index, which counts as no command.
+// expireEntities removes expired entities by transactions of their own, so that
+// the blocks tell what has left the state: one for each scope, and one more for
+// every MaxOperations. Each takes a ledger index, which counts as no command.
 func (m *Machine) expireEntities(tx Tx, entries []expiryEntry) error {
 	sortByKey(entries)
 	for len(entries) > 0 {

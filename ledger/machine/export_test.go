@@ -25,7 +25,7 @@ type HandedOut struct {
 func (m *Memory) Len(table Table) int { return len(m.tables[table].keys) }
 
 // Clear empties a table.
-func (m *Memory) Clear(table Table) { m.tables[table] = memoryTable{} }
+func (m *Memory) Clear(table Table) { m.tables[table] = memoryTable{values: map[string][]byte{}} }
 
 func pick[V any](t *rapid.T, what string, from ...V) V { return rapid.SampledFrom(from).Draw(t, what) }
 

@@ -150,8 +150,8 @@ func FuzzRecords(f *testing.F) {
 			if err != nil {
 				continue
 			}
-			_, _ = record.count()
-			_ = record.visitBlocks(func(_ uint64, block *blockRecord) bool { // must not panic, whatever it says
+			_ = record.count()
+			_ = record.visitBlocks(func(_ place, block *blockRecord) bool { // must not panic, whatever it says
 				_, err := block.leaves()
 				return err == nil && block.visit(func(_ uint32, stored storedTransaction) bool {
 					_, err := stored.decode(1)
@@ -167,7 +167,7 @@ func FuzzRecords(f *testing.F) {
 func FuzzDamagedState(f *testing.F) {
 	base := preparedState(f)
 	f.Add(byte(TableStreams), uint(0), []byte{1, 2, 3})
-	f.Add(byte(TableBlocks), uint(1), []byte{1, 1, 200})
+	f.Add(byte(TableBlocks), uint(1), []byte{recordVersion, 1, 200})
 	f.Add(byte(TableExpiry), uint(1), []byte{})
 	for table := range base.mem.tables {
 		for i, key := range base.mem.tables[table].keys {

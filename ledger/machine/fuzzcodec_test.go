@@ -73,13 +73,13 @@ func recode(command []byte) []byte {
 		})
 	case commandUpdateConfig:
 		actor := decoder{rest: d.rest}
-		update := decodeConfigUpdate(&d)
+		update := decodeConfigUpdate(&d, 7)
 		if d.done("update") != nil {
 			return nil
 		}
 		return AppendUpdateConfig([]byte{}, &update, string(actor.bytes()))
 	case commandCreate:
-		id, seed, config, level := LedgerID(d.uint64()), d.uint64(), decodeConfig(&d), d.uvarint()
+		id, seed, config, level := LedgerID(d.uint64()), d.uint64(), decodeConfig(&d, true), d.uvarint()
 		if d.done("create") != nil || level != Level {
 			return nil
 		}
@@ -199,18 +199,18 @@ type walkedTransaction struct {
 	header                  BlockHeader
 }
 
-// walk reads a record of version 2 without its rows, and returns what is in it
+// walk reads a record without its rows, and returns what is in it
 // and the one form that all of it has; nil when it does not decode.
 func walk(record []byte) (found []walkedTransaction, canonical []byte) {
 	d := decoder{rest: record}
 	at := func() int { return len(record) - len(d.rest) }
 	d.version(recordVersion)
-	first, blocks := d.uint64(), d.uvarint()
-	canonical = binary.BigEndian.AppendUint64([]byte{recordVersion}, first)
+	level, first, blocks := d.octet(), d.uint64(), d.uvarint()
+	canonical = binary.BigEndian.AppendUint64([]byte{recordVersion, level}, first)
 	canonical = binary.AppendUvarint(canonical, blocks)
 	for range blocks {
 		block := at()
-		b := d.block()
+		b := d.block(first)
 		if d.bad {
 			return nil, nil
 		}
@@ -227,22 +227,26 @@ func walk(record []byte) (found []walkedTransaction, canonical []byte) {
 		if inner.done("block") != nil {
 			return nil, nil
 		}
-		canonical = appendBlock(canonical, b.header.append(nil), body)
+		canonical = appendBlock(canonical, b.header.append(nil), first, b.places(), body)
 	}
 	slices.SortStableFunc(found, func(a, b walkedTransaction) int { return cmp.Compare(a.index, b.index) })
-	next := first
+	rows, next := uint32(0), first
 	for _, x := range found {
-		if x.index < next || x.index-next > uint64(len(record)) {
+		if x.index < next || level > 1 && x.index-next > uint64(len(record)) {
 			return nil, nil
 		}
-		for ; next < x.index; next++ {
+		for ; level > 1 && next < x.index; next++ {
 			canonical = binary.BigEndian.AppendUint64(canonical, 1<<64-1)
+			rows++
+		}
+		if level == 1 {
+			canonical = binary.BigEndian.AppendUint64(canonical, x.index)
 		}
 		canonical = binary.BigEndian.AppendUint32(canonical, uint32(x.offset))
 		canonical = binary.BigEndian.AppendUint32(canonical, uint32(x.block))
-		next++
+		next, rows = x.index+1, rows+1
 	}
-	return found, binary.BigEndian.AppendUint32(canonical, uint32(next-first))
+	return found, binary.BigEndian.AppendUint32(canonical, rows)
 }
 
 // FuzzBlockRecord: looking a transaction up by its index never panics and finds
@@ -254,21 +258,26 @@ func FuzzBlockRecord(f *testing.F) {
 	other.Scope = Scope{"acme", "vault"}
 	base.entry(AppendWrite(nil, appendWrite("d", 1, 0, "x")), AppendWrite(nil, appendWrite("gap", 5, 0, "x")),
 		AppendWrite(nil, other), AppendWrite(nil, appendWrite("d", 2, 0, "z")))
-	table := &base.mem.tables[TableBlocks]
-	for _, key := range table.keys {
-		record := table.values[key]
-		found, canonical := walk(record)
-		if !bytes.Equal(canonical, record) {
-			f.Fatalf("a record of the machine walks to %x, it is %x", canonical, record)
-		}
-		f.Add(record, []byte(key), found[0].index)
+	tables := []*memoryTable{&base.mem.tables[TableBlocks]}
+	for _, log := range level1Logs(f) {
+		tables = append(tables, &log.replay(f).tables[TableBlocks])
 	}
-	f.Add([]byte{recordVersion, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0}, appendIndexKey(nil, 1), uint64(1))
-	f.Add([]byte{recordVersion, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0xff, 0xff, 0xff, 0xff}, appendIndexKey(nil, 1<<32-1),
+	for _, table := range tables {
+		for _, key := range table.keys {
+			record := table.values[key]
+			found, canonical := walk(record)
+			if !bytes.Equal(canonical, record) {
+				f.Fatalf("a record of the machine walks to %x, it is %x", canonical, record)
+			}
+			f.Add(record, []byte(key), found[0].index)
+		}
+	}
+	f.Add([]byte{recordVersion, 2, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0}, appendIndexKey(nil, 1), uint64(1))
+	f.Add([]byte{recordVersion, 2, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0xff, 0xff, 0xff, 0xff}, appendIndexKey(nil, 1<<32-1),
 		uint64(1))
 	f.Fuzz(func(t *testing.T, data, key []byte, index uint64) {
 		record, err := openRecord(key, data)
-		if err != nil || record.rows == nil || index > binary.BigEndian.Uint64(key) {
+		if err != nil || index > binary.BigEndian.Uint64(key) {
 			return // recordOf asks for no index behind the key
 		}
 		l, ok, err := record.find(index)
@@ -294,82 +303,6 @@ func FuzzBlockRecord(f *testing.F) {
 		if among := slices.ContainsFunc(found, func(x walkedTransaction) bool { return x.index == index }); ok &&
 			!among {
 			t.Errorf("the lookup finds index %d, the walk does not", index)
-		}
-	})
-}
-
-// walkVersion1 is walk for a record of version 1.
-func walkVersion1(record []byte) (found []walkedTransaction, canonical []byte) {
-	d := decoder{rest: record}
-	at := func(inner *decoder) int { return len(record) - len(inner.rest) }
-	d.version(recordVersion1)
-	blocks := d.uvarint()
-	canonical = binary.AppendUvarint([]byte{recordVersion1}, blocks)
-	for range blocks {
-		block := at(&d)
-		inner := decoder{rest: d.bytes()}
-		behind := len(d.rest) // inner knows nothing of what follows it
-		header := inner.header()
-		body := header.append(nil)
-		for position := range header.TxCount {
-			offset := len(record) - behind - len(inner.rest)
-			stored := inner.storedVersion1()
-			if inner.bad {
-				return nil, nil
-			}
-			body = appendStoredVersion1(body, stored)
-			found = append(found, walkedTransaction{stored.index(), block, int(position), offset, header})
-		}
-		if inner.done("block") != nil || d.bad {
-			return nil, nil
-		}
-		canonical = appendBytes(canonical, body)
-	}
-	slices.SortStableFunc(found, func(a, b walkedTransaction) int { return cmp.Compare(a.index, b.index) })
-	for _, x := range found {
-		for _, number := range []int{x.block, x.position, x.offset} {
-			canonical = binary.BigEndian.AppendUint32(canonical, uint32(number))
-		}
-	}
-	return found, binary.BigEndian.AppendUint32(canonical, uint32(len(found)))
-}
-
-// FuzzBlockRecordVersion1 is FuzzBlockRecord for records of version 1.
-func FuzzBlockRecordVersion1(f *testing.F) {
-	for _, log := range level1Logs(f) {
-		for _, record := range log.replay(f).tables[TableBlocks].values {
-			found, canonical := walkVersion1(record)
-			if !bytes.Equal(canonical, record) {
-				f.Fatalf("a record walks to %x, it is %x", canonical, record)
-			}
-			f.Add(record, found[0].index)
-		}
-	}
-	f.Add([]byte{recordVersion1, 0, 0, 0, 0, 0}, uint64(1))
-	f.Add([]byte{recordVersion1, 0, 0xff, 0xff, 0xff, 0xff}, uint64(1))
-	f.Fuzz(func(t *testing.T, record []byte, index uint64) {
-		b, position, stored, ok, err := lookupVersion1(record, index)
-		if ok && (err != nil || stored.index() != index || position >= b.header.TxCount) {
-			t.Errorf("index %d is found as %d at %d of %d, %v", index, stored.index(), position, b.header.TxCount, err)
-		}
-		found, canonical := walkVersion1(record)
-		if canonical == nil || !bytes.Equal(canonical, record) {
-			return
-		}
-		for i, x := range found {
-			if i > 0 && found[i-1].index == x.index {
-				return // no two transactions have one index
-			}
-		}
-		for _, x := range found {
-			b, position, stored, ok, err := lookupVersion1(record, x.index)
-			if !ok || err != nil || b.header != x.header || int(position) != x.position || stored.index() != x.index {
-				t.Errorf("the walk finds %+v, the lookup %d of %+v: %v, %v", x, position, b.header, ok, err)
-			}
-		}
-		among := slices.ContainsFunc(found, func(x walkedTransaction) bool { return x.index == index })
-		if ok != among || err != nil {
-			t.Errorf("the walk finds index %d: %v; the lookup: %v, %v", index, among, ok, err)
 		}
 	})
 }
@@ -438,8 +371,9 @@ func FuzzCounters(f *testing.F) {
 				t.Fatal(err)
 			}
 		}
-		if height, hash, err := readChainHead(mem, []byte("k")); err == nil {
-			if again := append(binary.AppendUvarint(nil, height), hash[:]...); !bytes.Equal(again, value) {
+		var head chainHead
+		if err := head.read(mem, []byte("k")); err == nil {
+			if again := head.append(nil); !bytes.Equal(again, value) {
 				t.Errorf("chain head: %x decodes, and encodes to %x", value, again)
 			}
 		}

@@ -1,6 +1,7 @@
 package machine
 
 import (
+	"encoding/binary"
 	"encoding/hex"
 	"flag"
 	"fmt"
@@ -89,7 +90,7 @@ func goldenTransaction() Transaction {
 // The canonical bytes of every kind of command, record and hash.
 func TestGoldenFormat(t *testing.T) {
 	t.Parallel()
-	config := Config{1_000, 24 * 3600 * second, 2_000, 64, 10_000_000}
+	config := Config{1_000, 24 * 3600 * second, 2_000, 64, 10_000_000, 90 * 24 * 3600 * second, 500 << 30}
 	w := goldenWrite()
 	bare := &Write{Scope: Scope{Organization: "acme"}, ClientID: "c", Actor: "a", Sequence: 1,
 		Operations: []Operation{{Kind: OpAppend, Value: []byte("x")}}}
@@ -103,6 +104,8 @@ func TestGoldenFormat(t *testing.T) {
 		CommittedAt: testStart,
 	}
 	headerHash := header.Hash()
+	links := []place{{299, 10}, {200, 11}, {100, 12}, {7, 128}}
+	chain := chainHead{height: 6, hash: headerHash, places: []place{{1<<40 + 7, 300}, {1<<40 + 7, 300}, {299, 11}}}
 	leaf := LeafHash(x.Encode())
 	node := hashNode(&leaf, &headerHash)
 	s := stream{
@@ -113,8 +116,10 @@ func TestGoldenFormat(t *testing.T) {
 		s.window.push(slot, 64)
 	}
 	h := head{
-		level: 2, index: 1<<40 + 8, time: testStart, digest: Hash{0xaa, 31: 0xbb}, streams: 3, config: config,
+		level: 3, index: 1<<40 + 8, time: testStart, digest: Hash{0xaa, 31: 0xbb}, streams: 3, config: config,
 		sincePass: 999, backlog: true, longestPause: 90 * second,
+		retention: retention{horizon: 1 << 40, dropped: mark{1<<40 - 1, testStart - 9, 300}, bytes: 1 << 33,
+			marked: mark{time: testStart - 8, bytes: 70_000}},
 		epochs: []epoch{{1, testLedger, 0}, {1 << 32, 0xfeed, testStart + 5}},
 	}
 	e := entity{present: true, version: 1<<40 + 7, expiresAt: 1 << 60, value: []byte("value")}
@@ -149,6 +154,7 @@ func TestGoldenFormat(t *testing.T) {
 		"command_update_nothing": AppendUpdateConfig(nil, &ConfigUpdate{}, "system:test"),
 		"command_update_all": AppendUpdateConfig(nil, &ConfigUpdate{
 			new(uint64(1)), new(second), new(uint64(3)), new(uint64(4)), new(uint64(500)),
+			new(6 * second), new(uint64(7 << 20)),
 		}, "system:test"),
 		"command_epoch": AppendEpoch(nil, 0xfeed, testStart),
 		"command_tick":  AppendTick(nil),
@@ -167,7 +173,8 @@ func TestGoldenFormat(t *testing.T) {
 		"transaction":        x.Encode(),
 		"transaction_hash":   leaf[:],
 		"transaction_stored": appendStored(nil, stored),
-		"block":              appendBlock(nil, header.append(nil), appendStored(nil, stored)),
+		"block":              appendBlock(nil, header.append(nil), 300, links, appendStored(nil, stored)),
+		"record_chain":       chain.append(nil),
 		"merkle_node":        node[:],
 		"block_header":       header.append(nil),
 		"block_header_hash":  headerHash[:],
@@ -176,10 +183,12 @@ func TestGoldenFormat(t *testing.T) {
 		"record_entity_long": inBlock.append(nil),
 		"head":               h.append(nil),
 		"tx_id":              id[:],
+		"record_mark":        h.retention.marked.append(nil),
+		"key_mark":           appendMarkKey(nil, 1<<40+7),
+		"key_carried":        inBlock.carriedKey(nil, 2),
 		"key_scope":          appendScopeKey(nil, w.Scope),
 		"key_expiry": appendExpiryKey(nil, expiryEntity, testStart,
 			append(appendScopeKey(nil, w.Scope), "k"...)),
-		"key_height": appendHeightKey(nil, appendScopeKey(nil, w.Scope), 258),
 		"key_relationship": appendRelationshipParts(appendScopeKey(nil, w.Scope), []byte("doc"), []byte("owner"),
 			[]byte("bob")),
 	} {
@@ -197,6 +206,40 @@ func TestGoldenFormat(t *testing.T) {
 func TestGoldenHistory(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t, testConfig())
+	f.goldenHistory()
+	var state []byte
+	for table := range f.mem.tables {
+		for _, key := range f.mem.tables[table].keys {
+			state = append(state, byte(table))
+			state = appendBytes(state, key)
+			state = appendBytes(state, f.mem.tables[table].values[key])
+		}
+	}
+	digest := f.view().Digest()
+	golden(t, "history_state", state)
+	golden(t, "history_digest", digest[:])
+}
+
+// The same history in a ledger of level 2 has the digest that programs of then gave it.
+func TestHistoryOfLevel2(t *testing.T) {
+	t.Parallel()
+	f := &fixture{TB: t, mem: NewMemory(), now: testStart}
+	f.reopen()
+	c := testConfig()
+	create := append(binary.BigEndian.AppendUint64([]byte{byte(commandCreateLevel2)}, uint64(testLedger)),
+		0, 0, 0, 0, 0, 0, 0, 77)
+	for _, field := range []uint64{c.EvictionInterval, uint64(c.ClientTTL), c.EvictionLimit, c.ReceiptWindow,
+		c.MaxStreams, 2} {
+		create = binary.AppendUvarint(create, field)
+	}
+	f.entry(create)
+	f.goldenHistory()
+	if digest := f.view().Digest(); string(digest[:]) != string(goldenBytes(t, "level2", "history_digest")) {
+		t.Errorf("the digest is %s", digest)
+	}
+}
+
+func (f *fixture) goldenHistory() {
 	session := f.open("a", 1, 0, Committed).Session
 	f.now += second
 	f.entry(
@@ -210,17 +253,6 @@ func TestGoldenHistory(t *testing.T) {
 	f.round()
 	f.commit(appendWrite("c", 1, 0, "x"))
 	f.one(AppendEpoch(nil, 0xfeed, 0))
-	var state []byte
-	for table := range f.mem.tables {
-		for _, key := range f.mem.tables[table].keys {
-			state = append(state, byte(table))
-			state = appendBytes(state, key)
-			state = appendBytes(state, f.mem.tables[table].values[key])
-		}
-	}
-	digest := f.view().Digest()
-	golden(t, "history_state", state)
-	golden(t, "history_digest", digest[:])
 }
 
 // The golden bytes are read back: the format is not only written.

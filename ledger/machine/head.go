@@ -10,8 +10,9 @@ import (
 )
 
 const (
-	headVersion1 = 1 // of ledgers of level 1
-	headVersion  = 2
+	headVersion1 = 1 // of programs that knew level 1
+	headVersion2 = 2 // of programs that knew level 2
+	headVersion  = 3
 )
 
 // head is the part of the state that every command changes.
@@ -32,6 +33,8 @@ type head struct {
 	// floorSet, because owners could not renew them while the ledger was out of reach.
 	leaseFloor, floorSet int64
 	pendingKeys          uint64 // keyed records that are reserved
+
+	retention retention
 
 	epochs []epoch // ascending; the last is the current one
 }
@@ -71,7 +74,7 @@ func (h *head) ledgerIDAt(index uint64) LedgerID {
 	return h.epochs[0].id
 }
 
-// expired tells whether an entity that was set at an index is past its time.
+// expired reports whether an entity that was set at an index is past its time.
 // 0 means never.
 func (h *head) expired(expiresAt int64, version uint64) bool {
 	if expiresAt == 0 {
@@ -131,6 +134,7 @@ func (h *head) append(dst []byte) []byte {
 	dst = binary.AppendUvarint(dst, uint64(h.longestPause))
 	dst = appendTime(appendTime(dst, h.leaseFloor), h.floorSet)
 	dst = binary.AppendUvarint(dst, h.pendingKeys)
+	dst = h.retention.append(dst)
 	dst = binary.AppendUvarint(dst, uint64(len(h.epochs)))
 	for _, e := range h.epochs {
 		dst = binary.AppendUvarint(dst, e.start)
@@ -146,7 +150,7 @@ func decodeHead(b []byte) (head, error) {
 	version := d.octet()
 	switch version {
 	case headVersion1:
-	case headVersion:
+	case headVersion2, headVersion:
 		h.level = d.uvarint()
 	default:
 		d.fail()
@@ -155,16 +159,19 @@ func decodeHead(b []byte) (head, error) {
 	h.time = d.time()
 	h.digest = d.hash()
 	h.streams = d.uvarint()
-	h.config = decodeConfig(&d)
+	h.config = decodeConfig(&d, version == headVersion)
 	h.seed = d.uint64()
-	if version == headVersion {
+	if version != headVersion1 {
 		h.sincePass, h.backlog, h.longestPause = d.uvarint(), d.bool(), int64(d.uvarint())
 		h.leaseFloor, h.floorSet, h.pendingKeys = d.time(), d.time(), d.uvarint()
+	}
+	if version == headVersion {
+		h.retention.decode(&d)
 	}
 	n := d.uvarint()
 	for range n {
 		e := epoch{start: d.uvarint(), id: LedgerID(d.uint64())}
-		if version == headVersion {
+		if version != headVersion1 {
 			e.timeBefore = d.time()
 		}
 		if h.epochs = append(h.epochs, e); d.bad {
@@ -189,17 +196,24 @@ func appendConfig(dst []byte, c Config) []byte {
 	dst = binary.AppendUvarint(dst, uint64(c.ClientTTL))
 	dst = binary.AppendUvarint(dst, c.EvictionLimit)
 	dst = binary.AppendUvarint(dst, c.ReceiptWindow)
-	return binary.AppendUvarint(dst, c.MaxStreams)
+	dst = binary.AppendUvarint(dst, c.MaxStreams)
+	dst = binary.AppendUvarint(dst, uint64(c.RetainBlocks))
+	return binary.AppendUvarint(dst, c.RetainBytes)
 }
 
-func decodeConfig(d *decoder) Config {
-	return Config{
+// decodeConfig reads a configuration, which up to level 2 said nothing of retention.
+func decodeConfig(d *decoder, retains bool) Config {
+	c := Config{
 		EvictionInterval: d.uvarint(),
 		ClientTTL:        int64(d.uvarint()),
 		EvictionLimit:    d.uvarint(),
 		ReceiptWindow:    d.uvarint(),
 		MaxStreams:       d.uvarint(),
 	}
+	if retains {
+		c.RetainBlocks, c.RetainBytes = int64(d.uvarint()), d.uvarint()
+	}
+	return c
 }
 
 // with returns the configuration after an update.
@@ -213,8 +227,12 @@ func (c Config) with(u *ConfigUpdate) Config {
 	set(&c.EvictionLimit, u.EvictionLimit)
 	set(&c.ReceiptWindow, u.ReceiptWindow)
 	set(&c.MaxStreams, u.MaxStreams)
+	set(&c.RetainBytes, u.RetainBytes)
 	if u.ClientTTL != nil {
 		c.ClientTTL = *u.ClientTTL
+	}
+	if u.RetainBlocks != nil {
+		c.RetainBlocks = *u.RetainBlocks
 	}
 	return c
 }

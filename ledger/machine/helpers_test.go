@@ -175,7 +175,12 @@ func (f *fixture) open(client string, attempt byte, expected uint64, want Code) 
 
 func (f *fixture) configure(u ConfigUpdate) Outcome {
 	f.Helper()
-	return f.one(AppendUpdateConfig(nil, &u, "system:test"))
+	command := AppendUpdateConfig(nil, &u, "system:test")
+	if f.m.head.level < 3 { // it does not know the last two fields, which are not set
+		command[0] = byte(commandUpdateLevel2)
+		command = command[:len(command)-2]
+	}
+	return f.one(command)
 }
 
 // round makes an eviction pass follow the next command, by way of the interval,
@@ -275,4 +280,29 @@ func sameReceipt(t testing.TB, what string, got, want Receipt) {
 	if !versions || fmt.Sprint(got) != fmt.Sprint(want) {
 		t.Errorf("%s: the receipt is\n%+v, want\n%+v (versions equal: %v)", what, got, want, versions)
 	}
+}
+
+// Block is what one log entry committed in one scope.
+type Block struct {
+	Header       BlockHeader
+	Transactions []Transaction
+}
+
+// Block returns the block of a height, or ErrNotFound.
+func (v View) Block(scope Scope, height uint64) (Block, error) {
+	c, err := v.Chain(scope)
+	if err != nil {
+		return Block{}, err
+	}
+	part, err := v.BlockPart(c, height, 0, 1<<62)
+	return Block{part.Header, part.Transactions}, err
+}
+
+// headerAt returns the header of the block of a height, or ErrNotFound.
+func (v View) headerAt(scope Scope, height uint64) (BlockHeader, error) {
+	c, err := v.Chain(scope)
+	if err != nil {
+		return BlockHeader{}, err
+	}
+	return v.BlockHeader(c, height)
 }

@@ -1,13 +1,16 @@
 package machine
 
 import (
+	"bytes"
 	"encoding/binary"
 	"fmt"
+	"slices"
 
 	"github.com/seqledger/seqledger/internal/keyed"
 )
 
-// KeyedID identifies a keyed record. Only the hash of the key is ever stored.
+// KeyedID identifies a keyed record. Only the hash of the key is ever stored,
+// because a client may put something into a key that must not be kept.
 type KeyedID struct {
 	Scope     Scope
 	Namespace string   // 0–128 bytes of printable ASCII: a route, an intake, a task type
@@ -50,8 +53,10 @@ func appendPrincipalKey[T ~string | ~[]byte](dst []byte, organization, vault, pr
 }
 
 // appendKeyedKey is the key of a record in TableKeyed: by scope, principal,
-// namespace and key, each part behind its length.
+// namespace and key, each part behind its length, so that the records of one
+// principal, and of one namespace, are neighbours.
 func appendKeyedKey[T ~string | ~[]byte](dst []byte, organization, vault, principal, namespace T, key []byte) []byte {
+	dst = slices.Grow(dst, 5+len(organization)+len(vault)+len(principal)+len(namespace)+len(key))
 	dst = appendPrincipalKey(dst, organization, vault, principal)
 	dst = append(dst, byte(len(namespace)))
 	dst = append(dst, namespace...)
@@ -88,7 +93,8 @@ type keyedEntry struct {
 const (
 	keyedVersion = 1
 	// maxInlineAttachment is the longest response or checkpoint, in bytes, that a
-	// record holds itself.
+	// record holds itself. A longer one has a row of its own, because every
+	// heartbeat writes the record anew.
 	maxInlineAttachment = 512
 )
 
@@ -101,18 +107,22 @@ func (e *keyedEntry) append(dst []byte) []byte {
 }
 
 func decodeKeyed(b []byte) (*keyedEntry, error) {
+	e := new(keyedEntry)
+	return e, e.decode(b)
+}
+
+// decode reads an entry into e. Its checkpoint and response alias b.
+func (e *keyedEntry) decode(b []byte) error {
 	d := decoder{rest: b}
 	d.version(keyedVersion)
-	e := &keyedEntry{indexed: d.time(), responseAt: d.uvarint(), checkpointAt: d.uvarint()}
+	e.indexed, e.responseAt, e.checkpointAt = d.time(), d.uvarint(), d.uvarint()
 	if d.bad {
-		return nil, fmt.Errorf("%w: keyed record", ErrCorrupt)
+		return fmt.Errorf("%w: keyed record", ErrCorrupt)
 	}
-	r, err := keyed.Decode(d.rest)
-	if err != nil {
-		return nil, fmt.Errorf("%w: %w", ErrCorrupt, err)
+	if err := e.Decode(d.rest); err != nil {
+		return fmt.Errorf("%w: %w", ErrCorrupt, err)
 	}
-	e.Record = *r
-	return e, nil
+	return nil
 }
 
 // moment is the time at which a command meets a record.
@@ -122,11 +132,22 @@ func (h *head) moment() keyed.Moment {
 
 // loadKeyed reads a record into memory of its own; nil when there is none.
 func loadKeyed(r Reader, key []byte) (*keyedEntry, error) {
+	return loadKeyedInto(r, key, new(keyedEntry))
+}
+
+// loadKeyedInto is loadKeyed into an entry that may have been used before.
+func loadKeyedInto(r Reader, key []byte, e *keyedEntry) (*keyedEntry, error) {
 	b, err := r.Get(TableKeyed, key)
 	if err != nil || b == nil {
 		return nil, err
 	}
-	return decodeKeyed(append([]byte(nil), b...))
+	if err := e.decode(b); err != nil {
+		return nil, err
+	}
+	// Copied, because b is valid only until the transaction ends. Most records
+	// have neither.
+	e.Response, e.Checkpoint = bytes.Clone(e.Response), bytes.Clone(e.Checkpoint)
+	return e, nil
 }
 
 // KeyedCommand is a command on a keyed record. Times and limits have been resolved
@@ -148,8 +169,21 @@ type KeyedOutcome struct {
 	Changed    bool  // the record
 }
 
+// keyedAnswer is an outcome and its record in one piece of memory, because every command makes both.
+type keyedAnswer struct {
+	outcome KeyedOutcome
+	record  KeyedRecord
+}
+
+// set makes e the record of the outcome.
+func (a *keyedAnswer) set(e *keyedEntry) {
+	a.record = KeyedRecord{Record: e.Record, responseAt: e.responseAt, checkpointAt: e.checkpointAt}
+	a.outcome.Record = &a.record
+}
+
 // KeyedRecord is a record as it is kept.
 type KeyedRecord struct {
+	// ID is not set in an outcome, whose command has it.
 	ID KeyedID
 	keyed.Record
 
@@ -253,7 +287,7 @@ func (c *keyedCommand) decode(d *decoder) {
 // applyKeyed decides a command on a keyed record.
 func (m *Machine) applyKeyed(tx Tx, c *keyedCommand, out *Outcome) error {
 	m.setKeyedKey(&c.id)
-	before, err := loadKeyed(tx, m.keyedKey)
+	before, err := loadKeyedInto(tx, m.keyedKey, &m.keyedBefore)
 	if err != nil {
 		return err
 	}
@@ -269,7 +303,8 @@ func (m *Machine) applyKeyed(tx Tx, c *keyedCommand, out *Outcome) error {
 	}
 	next, decided := keyed.Transition(before.record(), &c.command, m.head.moment())
 	out.Code = codeOfKeyed(decided.Code)
-	out.Keyed = &KeyedOutcome{RetryAfter: int64(decided.RetryAfter), Changed: decided.Changed}
+	answer := &keyedAnswer{outcome: KeyedOutcome{RetryAfter: int64(decided.RetryAfter), Changed: decided.Changed}}
+	out.Keyed = &answer.outcome
 	after := before
 	if decided.Changed {
 		checkpoint := c.command.Kind == keyed.Checkpoint && decided.Code == keyed.OK
@@ -278,11 +313,7 @@ func (m *Machine) applyKeyed(tx Tx, c *keyedCommand, out *Outcome) error {
 		}
 	}
 	if next.Live(m.head.time) {
-		id, err := splitKeyedKey(m.keyedKey)
-		if err != nil {
-			return err
-		}
-		out.Keyed.Record = after.public(id)
+		answer.set(after)
 	}
 	return nil
 }
@@ -308,8 +339,8 @@ func (m *Machine) setKeyedKey(id *keyedID) {
 	m.principalLength = 2 + len(id.organization) + len(id.vault) + 2 + len(id.principal)
 }
 
-// changeKeyed stores what a record has become, which is not nil. Checkpoint tells
-// that the command has brought a new checkpoint.
+// changeKeyed stores what a record has become, which is not nil, and returns its entry until the next
+// command. Checkpoint tells that the command has brought a new checkpoint.
 func (m *Machine) changeKeyed(tx Tx, before *keyedEntry, next *keyed.Record, checkpoint bool) (*keyedEntry, error) {
 	created := before == nil
 	if err := m.countPending(before.record(), next); err != nil {
@@ -317,12 +348,14 @@ func (m *Machine) changeKeyed(tx Tx, before *keyedEntry, next *keyed.Record, che
 	}
 	m.noteChanged(m.keyedKey, before.record(), next)
 	if created {
-		before = new(keyedEntry)
+		m.keyedBefore = keyedEntry{}
+		before = &m.keyedBefore
 		if err := m.countKeys(tx, m.keyedKey[:m.principalLength], 1); err != nil {
 			return nil, err
 		}
 	}
-	after := &keyedEntry{
+	after := &m.keyedAfter
+	*after = keyedEntry{
 		Record: *next, indexed: before.indexed, responseAt: before.responseAt, checkpointAt: before.checkpointAt,
 	}
 	var err error
@@ -348,6 +381,8 @@ func (m *Machine) changeKeyed(tx Tx, before *keyedEntry, next *keyed.Record, che
 }
 
 // KeyedChange is what one command or eviction pass has done to a keyed record.
+// It is for metrics and for Reserves that wait, and must not be used in a
+// decision.
 type KeyedChange struct {
 	Key []byte // as KeyedID.TableKey gives it, until the next Apply
 	// Before and After are the states, 0 where there was or is no record.
@@ -405,7 +440,8 @@ func (m *Machine) countPending(before, after *keyed.Record) error {
 }
 
 // attach stores a response or checkpoint, and removes the one before. A long one
-// stands under the index of the command; no command has two.
+// stands under the index of the command, which is free because no command
+// attaches two.
 func (m *Machine) attach(tx Tx, old uint64, content []byte) (inline []byte, at uint64, err error) {
 	if old != 0 {
 		if err := tx.Delete(TableAttachments, appendIndexKey(nil, old)); err != nil {
@@ -432,7 +468,7 @@ func (m *Machine) indexKeyed(tx Tx, e *keyedEntry, due int64, created bool) erro
 	return m.putExpiry(tx, m.key)
 }
 
-// principalFull tells whether the principal of m.keyedKey has as many records as
+// principalFull reports whether the principal of m.keyedKey has as many records as
 // it may.
 func (m *Machine) principalFull(r Reader, maxKeys uint64) (bool, error) {
 	n, err := readCount(r, TablePrincipals, m.keyedKey[:m.principalLength])
@@ -451,7 +487,8 @@ func (m *Machine) countKeys(tx Tx, principal []byte, delta int) error {
 	if n += uint64(delta); n == 0 {
 		return tx.Delete(TablePrincipals, principal)
 	}
-	return tx.Put(TablePrincipals, principal, binary.AppendUvarint(nil, n))
+	m.scratch = binary.AppendUvarint(m.scratch[:0], n)
+	return tx.Put(TablePrincipals, principal, m.scratch)
 }
 
 // evictKeyed moves the records on whose time has come, in the order of their

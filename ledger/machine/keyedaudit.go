@@ -94,6 +94,9 @@ func (a *auditor) keyedRecord(key []byte, e *keyedEntry) error {
 	case e.State != keyed.Written:
 		return nil
 	}
+	if _, wrote := a.keyedWrites[string(key)]; !wrote && e.Token <= a.sum.Dropped {
+		return nil
+	}
 	t, found, err := findTransaction(a.r, e.Token)
 	if err != nil {
 		return err

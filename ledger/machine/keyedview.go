@@ -26,8 +26,11 @@ func (v View) Keyed(id *KeyedID, unixNanos int64) (*KeyedRecord, error) {
 }
 
 // TableKey returns the key of the record in the state.
-func (id *KeyedID) TableKey() []byte {
-	return appendKeyedKey(nil, id.Scope.Organization, id.Scope.Vault, id.Principal, id.Namespace, id.Key[:])
+func (id *KeyedID) TableKey() []byte { return id.AppendTableKey(nil) }
+
+// AppendTableKey appends the key of the record in the state.
+func (id *KeyedID) AppendTableKey(dst []byte) []byte {
+	return appendKeyedKey(dst, id.Scope.Organization, id.Scope.Vault, id.Principal, id.Namespace, id.Key[:])
 }
 
 func (v View) keyedRecord(id KeyedID, e *keyedEntry, unixNanos int64) (*KeyedRecord, error) {
@@ -54,7 +57,9 @@ func (v View) AnswerKeyed(c *KeyedCommand, unixNanos int64) (out Outcome, answer
 		return out, false, nil
 	}
 	out.Code = codeOfKeyed(decided.Code)
-	out.Keyed = &KeyedOutcome{RetryAfter: int64(decided.RetryAfter), Record: e.public(c.ID)}
+	answer := &keyedAnswer{outcome: KeyedOutcome{RetryAfter: int64(decided.RetryAfter)}}
+	answer.set(e)
+	out.Keyed = &answer.outcome
 	return out, true, nil
 }
 
@@ -63,7 +68,7 @@ func (v View) AnswerKeyed(c *KeyedCommand, unixNanos int64) (out Outcome, answer
 func (v View) AnswerKeyedWrite(w *KeyedWrite, hash RequestHash, unixNanos int64) (r Receipt, answered bool, err error) {
 	e, err := loadKeyed(v.r, w.ID.TableKey())
 	if err != nil || !e.record().Live(max(unixNanos, v.head.time)) || e.State != keyed.Written ||
-		e.Fingerprint.Digest != writtenDigest(hash) {
+		e.Fingerprint.Digest != writtenDigest(hash) || e.Token < v.head.retention.horizon {
 		return r, false, err
 	}
 	if r, err = v.ReceiptAt(e.Token); err != nil {
@@ -73,7 +78,7 @@ func (v View) AnswerKeyedWrite(w *KeyedWrite, hash RequestHash, unixNanos int64)
 	return r, true, nil
 }
 
-// HasAttachments tells whether the record has put a long response or checkpoint
+// HasAttachments reports whether the record has put a long response or checkpoint
 // aside.
 func (k *KeyedRecord) HasAttachments() bool { return k.responseAt != 0 || k.checkpointAt != 0 }
 
@@ -164,6 +169,23 @@ func (v View) VisitReservations(most int, visit func(key []byte, created int64))
 		most--
 		return missing > 0 && most > 0, nil
 	})
+}
+
+// VisitKeyedStates calls visit for at most so many records behind a key, in the order of their keys. more
+// is false if there are none behind them.
+func (v View) VisitKeyedStates(after []byte, most int, visit func(key []byte, s keyed.State)) (more bool, err error) {
+	err = v.scan(TableKeyed, nil, after, func(key, value []byte) (bool, error) {
+		if most--; most < 0 {
+			more = true
+			return false, nil
+		}
+		e, err := decodeKeyed(value)
+		if err == nil {
+			visit(key, e.State)
+		}
+		return true, err
+	})
+	return more, err
 }
 
 // Keys returns how many keyed records a principal has in a scope, those that are

@@ -93,6 +93,11 @@ func (m *Machine) answerKeyedWrite(r Reader, known *keyedEntry, hash RequestHash
 		out.Code = IdempotencyKeyReused
 		return nil
 	}
+	if known.Token < m.head.retention.horizon {
+		out.Code = AlreadyCommitted
+		out.Receipt.LedgerID, out.Receipt.Index = m.head.ledgerIDAt(known.Token), known.Token
+		return nil
+	}
 	receipt, err := m.receiptAt(r, known.Token)
 	if err == nil {
 		out.Code = replay(receipt, out)

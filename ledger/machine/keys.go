@@ -73,10 +73,6 @@ func splitExpiryKey(k []byte) (kind byte, unixNanos int64, key []byte, err error
 	return kind, unixNanos, d.rest, nil
 }
 
-func appendHeightKey(dst, scopeKey []byte, height uint64) []byte {
-	return binary.BigEndian.AppendUint64(append(dst, scopeKey...), height)
-}
-
 func appendIndexKey(dst []byte, index uint64) []byte {
 	return binary.BigEndian.AppendUint64(dst, index)
 }
@@ -104,5 +100,5 @@ func splitRelationship(rest []byte) (r Relationship, err error) {
 	return r, d.done("relationship key")
 }
 
-// outside tells whether an ascending scan has left the prefix.
+// outside reports whether an ascending scan has left the prefix.
 func outside(key, prefix []byte) bool { return !bytes.HasPrefix(key, prefix) }

@@ -7,8 +7,8 @@ import (
 	"github.com/seqledger/seqledger/internal/keyed"
 )
 
-// The limits of requests. A request beyond one is refused before it reaches
-// the log.
+// The limits of requests. A request beyond one is refused before it reaches the
+// log, because a command in the log must be decided, whatever it costs.
 const (
 	MaxScopePart   = 128     // bytes of an organization or a vault
 	MaxClientID    = 256     // bytes
@@ -22,6 +22,7 @@ const (
 	maxInterval    = 1_000_000
 	maxEvictLimit  = 100_000
 	maxWindow      = 1_024
+	minRetainBytes = 1 << 20   // of history
 	maxLedgerIndex = 1<<58 - 1 // what a transaction id has room for
 )
 
@@ -74,7 +75,8 @@ func ValidateKey[T ~string | ~[]byte](key T, field string) error {
 	return nil // never err: a nil *FieldError is an error that is not nil
 }
 
-// keyError does not check again what isUTF8 says of the key.
+// keyError is the error of an invalid key. With isUTF8 it does not look at the
+// text again, because its decoder has.
 func keyError[T ~string | ~[]byte](key T, field string, isUTF8 bool) *FieldError {
 	if len(key) == 0 || len(key) > MaxKeyBytes {
 		return &FieldError{field, fmt.Sprintf("must have 1 to %d bytes, has %d", MaxKeyBytes, len(key))}
@@ -255,6 +257,10 @@ func (c Config) Validate() error {
 		return &FieldError{"receipt_window", fmt.Sprintf("must be 1 to %d", maxWindow)}
 	case c.MaxStreams < 1:
 		return &FieldError{"max_streams", "must be at least 1"}
+	case c.RetainBlocks != 0 && c.RetainBlocks < minTTL:
+		return &FieldError{"retain_blocks", "must be at least 1 s, or 0 for no bound"}
+	case c.RetainBytes != 0 && c.RetainBytes < minRetainBytes:
+		return &FieldError{"retain_bytes", fmt.Sprintf("must be at least %d, or 0 for no bound", minRetainBytes)}
 	}
 	return nil
 }
@@ -269,7 +275,7 @@ func (c *KeyedCommand) Validate() error {
 	switch {
 	case len(c.Actor) == 0 || len(c.Actor) > maxActorBytes:
 		return &FieldError{"actor", fmt.Sprintf("must have 1 to %d bytes, has %d", maxActorBytes, len(c.Actor))}
-	case (reserve || heartbeat) && (c.Lease < 1 || c.Lease > int64(keyed.MaxLease)):
+	case reserve && c.Lease < 1, (reserve || heartbeat) && (c.Lease < 0 || c.Lease > int64(keyed.MaxLease)):
 		return &FieldError{"lease", fmt.Sprintf("must be more than 0 and at most %v", keyed.MaxLease)}
 	case reserve && c.TTL < 1, c.TTL < 0, c.TTL > int64(keyed.MaxTTL):
 		return &FieldError{"ttl", fmt.Sprintf("must be more than 0 and at most %v", keyed.MaxTTL)}

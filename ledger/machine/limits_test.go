@@ -170,7 +170,7 @@ func TestConfigLimits(t *testing.T) {
 	if err := DefaultConfig().Validate(); err != nil {
 		t.Errorf("the default is out of range: %v", err)
 	}
-	want := Config{1_000, 24 * 3600 * second, 2_000, 64, 10_000_000}
+	want := Config{1_000, 24 * 3600 * second, 2_000, 64, 10_000_000, 0, 0}
 	if DefaultConfig() != want {
 		t.Errorf("the default is %+v, want %+v", DefaultConfig(), want)
 	}

@@ -36,7 +36,8 @@ type Machine struct {
 	keyedChanges []KeyedChange
 
 	// passed is where the machine stood after each of the last entries, oldest
-	// first, to compare with the checks of those that follow.
+	// first. The check of a later entry is compared with it, so that a node
+	// whose state differs from the proposer's stops.
 	passed []Check
 
 	// cursor is, by kind, a key that no entry of the expiry index comes before;
@@ -55,6 +56,8 @@ type Machine struct {
 	keyed       keyedCommand
 	keyedWrite  keyedWriteCommand
 	keyedKey    []byte
+	// keyedBefore and keyedAfter are the entry that a keyed command finds and leaves.
+	keyedBefore, keyedAfter keyedEntry
 	// principalLength is how much of keyedKey is its principal's.
 	principalLength int
 	key             []byte
@@ -114,8 +117,9 @@ func (m *Machine) Apply(tx Tx, entry []byte) ([]Outcome, error) {
 	return outcomes, tx.Put(TableMeta, headKey, m.scratch)
 }
 
-// maxPassed is how many entries back a check is compared. A proposer is no more
-// entries ahead of what it has applied than it has in flight.
+// maxPassed is how many entries back a check is compared. It is enough because
+// a proposer is no more entries ahead of what it has applied than it has in
+// flight.
 const maxPassed = 64
 
 // pass notes where the machine stands after an entry.
@@ -127,8 +131,8 @@ func (m *Machine) pass(c Check) {
 	m.passed = append(m.passed, c)
 }
 
-// compare compares the check of an entry with where the machine stood. What it
-// has passed before it was opened it cannot compare.
+// compare compares the check of an entry with where the machine stood. It
+// passes over a position from before Open, because passed begins there.
 func (m *Machine) compare(c Check) error {
 	if c == (Check{}) {
 		return nil
@@ -162,22 +166,24 @@ func (m *Machine) Check() Check {
 }
 
 // maxBuffer is the capacity, in bytes, up to which a buffer is kept from one
-// entry to the next.
+// entry to the next, so that one large write does not hold its memory for ever.
 const maxBuffer = 1 << 20
 
-// trim drops buffers that a large entry has left behind.
+// trim drops the buffers and the references that the entry before has left behind.
 func (m *Machine) trim() {
 	for _, buffer := range []*[]byte{&m.scratch, &m.transaction, &m.digestInput, &m.record, &m.changedKeys} {
 		if cap(*buffer) > maxBuffer {
 			*buffer = nil
 		}
 	}
+	m.write.release()
+	m.keyedWrite.write.release()
 }
 
 func (m *Machine) applyCommand(tx Tx, command []byte, out *Outcome) error {
 	d := decoder{rest: command}
 	kind := commandKind(d.octet())
-	if !m.head.created() && kind != commandCreate && kind != commandCreateLevel1 {
+	if !m.head.created() && kind != commandCreate && kind != commandCreateLevel2 && kind != commandCreateLevel1 {
 		return ErrNotCreated
 	}
 	// The margin is wide, because a command may take more indexes than its own: one for
@@ -200,10 +206,13 @@ func (m *Machine) applyCommand(tx Tx, command []byte, out *Outcome) error {
 	if !m.passDue() {
 		return nil
 	}
-	return m.evict(tx)
+	if err := m.evict(tx); err != nil {
+		return err
+	}
+	return m.retain(tx)
 }
 
-// passDue counts the command and tells whether an eviction pass follows it. The
+// passDue counts the command and reports whether an eviction pass follows it. The
 // interval is read after the command has taken effect, because the command may be
 // the one that changes it.
 func (m *Machine) passDue() bool {
@@ -236,16 +245,27 @@ func (m *Machine) dispatch(tx Tx, kind commandKind, d *decoder, out *Outcome) (l
 		return nil, m.applyOpenSession(tx, &c, out)
 	case commandKeyedWrite, commandKeyed:
 		return m.dispatchKeyed(tx, kind, d, out)
-	case commandUpdateConfig:
-		update := decodeConfigUpdate(d)
-		if err := d.done("configuration command"); err != nil {
-			return nil, err
-		}
-		m.setConfig(m.head.config.with(&update), out)
-		return nil, nil
+	case commandUpdateConfig, commandUpdateLevel2:
+		return nil, m.dispatchUpdate(kind, d, out)
 	default:
 		return nil, m.dispatchRare(tx, kind, d, out)
 	}
+}
+
+// dispatchUpdate decides a change of the configuration.
+func (m *Machine) dispatchUpdate(kind commandKind, d *decoder, out *Outcome) error {
+	fields := 5
+	if kind == commandUpdateConfig {
+		if fields = 7; m.head.level < 3 {
+			return fmt.Errorf("%w: a configuration of level 3 in a ledger of format level %d", ErrCorrupt, m.head.level)
+		}
+	}
+	update := decodeConfigUpdate(d, fields)
+	if err := d.done("configuration command"); err != nil {
+		return err
+	}
+	m.setConfig(m.head.config.with(&update), out)
+	return nil
 }
 
 // dispatchKeyed decides what belongs to a key and not to a stream.
@@ -270,13 +290,16 @@ func (m *Machine) dispatchKeyed(tx Tx, kind commandKind, d *decoder, out *Outcom
 // dispatchRare decides the commands that commit no transaction and come rarely.
 func (m *Machine) dispatchRare(tx Tx, kind commandKind, d *decoder, out *Outcome) error {
 	switch kind {
-	case commandCreate, commandCreateLevel1:
-		id, seed, config, level := LedgerID(d.uint64()), d.uint64(), decodeConfig(d), uint64(1)
-		if kind == commandCreate {
+	case commandCreate, commandCreateLevel2, commandCreateLevel1:
+		id, seed, config, level := LedgerID(d.uint64()), d.uint64(), decodeConfig(d, kind == commandCreate), uint64(1)
+		if kind != commandCreateLevel1 {
 			level = d.uvarint()
 		}
 		if err := d.done("create command"); err != nil {
 			return err
+		}
+		if (level > 2) != (kind == commandCreate) {
+			return fmt.Errorf("%w: create command of kind %d with format level %d", ErrCorrupt, kind, level)
 		}
 		return m.applyCreate(id, seed, config, level, out)
 	case commandEpoch, commandEpochLevel1:
@@ -315,6 +338,7 @@ func (m *Machine) applyCreate(id LedgerID, seed uint64, config Config, level uin
 	}
 	m.head.seed, m.head.level = seed, level
 	m.head.epochs = []epoch{{start: m.head.index, id: id}}
+	m.head.retention.marked.time = m.head.time
 	m.setConfig(config, out)
 	return nil
 }
@@ -327,8 +351,9 @@ func knownLevel(level uint64) error {
 	return nil
 }
 
-// applyRaiseLevel moves the ledger to a newer level. What is committed before
-// it stands in blocks of the older one.
+// applyRaiseLevel moves the ledger to a newer level. It closes the open blocks
+// first, because what was committed before it must stand in blocks of the older
+// level.
 func (m *Machine) applyRaiseLevel(tx Tx, level uint64, out *Outcome) error {
 	if err := knownLevel(level); err != nil {
 		return err
@@ -340,7 +365,11 @@ func (m *Machine) applyRaiseLevel(tx Tx, level uint64, out *Outcome) error {
 	if err := m.closeBlocks(tx); err != nil {
 		return err
 	}
+	before := m.head.level
 	m.head.level, m.head.sincePass, out.Code = level, 0, Committed
+	if before < 3 && level >= 3 {
+		return m.beginRetention(tx)
+	}
 	return nil
 }
 
@@ -371,6 +400,9 @@ func (m *Machine) applyEpoch(tx Tx, id LedgerID, unixNanos int64, out *Outcome) 
 	if unixNanos != 0 {
 		if unixNanos < m.head.time {
 			begun.timeBefore, m.head.longestPause = m.head.time, 0
+			if err := m.setMarksBack(tx, unixNanos); err != nil {
+				return err
+			}
 		}
 		m.head.time = unixNanos
 	}
@@ -388,7 +420,9 @@ func epochStart(index uint64, id LedgerID) uint64 {
 	return (index/step+1)*step + jump + uint64(id)%jump
 }
 
-// Tags keep the kinds of digest inputs apart.
+// Tags keep the kinds of digest inputs apart: without them an eviction could
+// have the bytes of a command, and two different histories one digest, which
+// must never be.
 const (
 	digestTagCommand  byte = 1
 	digestTagEviction byte = 2

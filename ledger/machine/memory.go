@@ -76,8 +76,9 @@ func (m *Memory) Clone() *Memory {
 	return c
 }
 
-// Difference returns the first key at which two states differ, and false when
-// they are equal.
+// Difference returns the first key at which two states differ, in the order of
+// keys and never of a map, so that a failing test names the same key again;
+// false when they are equal.
 func (m *Memory) Difference(o *Memory) (table Table, key string, differ bool) {
 	for i := range m.tables {
 		a, b := &m.tables[i], &o.tables[i]

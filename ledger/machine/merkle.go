@@ -38,8 +38,9 @@ func merkleRoot(leaves []Hash) Hash {
 	return leaves[0]
 }
 
-// merklePath returns the inclusion path of leaf i, from its sibling upwards.
-// It overwrites leaves.
+// merklePath returns the inclusion path of leaf i, from its sibling upwards. It
+// overwrites leaves rather than copying them, which would double the memory of
+// a large block.
 func merklePath(leaves []Hash, i int) []Hash {
 	path := make([]Hash, 0, bits.Len(uint(len(leaves))))
 	for n := len(leaves); n > 1; n = (n + 1) / 2 {

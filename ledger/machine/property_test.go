@@ -2,6 +2,7 @@ package machine_test
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -25,6 +26,7 @@ type history struct {
 	log      []Logged
 	writes   []*Write // everything that was ever sent, to be sent again
 	receipts []HandedOut
+	dropped  uint64 // the horizon up to which blocks have been dropped
 }
 
 var (
@@ -51,7 +53,8 @@ func newHistory(t *rapid.T) *history {
 	config := Config{
 		EvictionInterval: pick[uint64](t, "interval", 1, 2, 5, 9), ClientTTL: pick[int64](t, "ttl", 2, 10, 30) * second,
 		EvictionLimit: pick[uint64](t, "limit", 1, 2, 3, 50), ReceiptWindow: pick[uint64](t, "window", 1, 2, 3, 5),
-		MaxStreams: pick[uint64](t, "max streams", 2, 4, 50),
+		MaxStreams:   pick[uint64](t, "max streams", 2, 4, 50),
+		RetainBlocks: pick[int64](t, "retain", 0, 1, 3, 20) * second,
 	}
 	h := &history{T: t, mem: NewMemory(), model: machinetest.NewModel(), now: testStart}
 	h.reopen()
@@ -121,6 +124,14 @@ func (h *history) step() {
 		h.Fatalf("after the entry: index %d, time %d, %d streams, %+v\nwant index %d, time %d, %d streams, %+v",
 			v.Index(), v.Time(), v.Streams(), v.Config(),
 			h.model.Index, h.model.Time, len(h.model.Streams), h.model.Config)
+	}
+	if retained := v.Retained(); retained.Horizon.Index() != h.model.Horizon {
+		h.Fatalf("after the entry: the horizon is %d, want %d", retained.Horizon.Index(), h.model.Horizon)
+	}
+	if h.model.Horizon > h.dropped && rapid.IntRange(0, 2).Draw(h.T, "drop") == 0 {
+		h.dropped = h.model.Horizon
+		machinetest.Drop(h.mem, h.m)
+		h.model.Fired["history dropped"]++
 	}
 	if rapid.IntRange(0, 4).Draw(h.T, "restart") == 0 {
 		h.reopen()
@@ -268,6 +279,10 @@ func (h *history) update() *ConfigUpdate {
 	u.EvictionLimit = number("limit", 1, 2, 5, 50, 50, 100_001)
 	u.ReceiptWindow = number("window", 1, 2, 3, 5, 5, 1_025)
 	u.MaxStreams = number("max streams", 1, 3, 9, 9, 9, 0)
+	u.RetainBytes = number("retain bytes", 0, 0, 1<<20, 1)
+	if retain := number("retain", 0, 1, 3, 20); retain != nil {
+		u.RetainBlocks = new(int64(*retain) * second)
+	}
 	if ttl := number("ttl", 1, 5, 20, 30, 0); ttl != nil {
 		u.ClientTTL = new(int64(*ttl) * second)
 	}
@@ -283,7 +298,7 @@ func rulesThatMustFire() []string {
 		"stream evicted", "stream put back", "limit left something", "entities expired",
 		"update config: COMMITTED", "update config: INVALID_ARGUMENT",
 		"epoch: COMMITTED", "tick: COMMITTED", "time set back", "stream brought back",
-		"pass after a backlog",
+		"pass after a backlog", "mark", "horizon moved", "history dropped",
 	}
 	for code := Committed; code <= TooManyStreams; code++ {
 		rules = append(rules, "write: "+code.String())
@@ -387,6 +402,12 @@ func (h *history) checkAudits() {
 	}
 	for _, x := range h.model.Transactions {
 		found, err := h.m.View(h.mem).Transaction(NewTxID(x.Receipt.LedgerID, x.Receipt.Index))
+		if x.Receipt.Index < h.model.Horizon {
+			if gone, ok := errors.AsType[*GoneError](err); !ok || gone.Horizon != h.model.Horizon {
+				h.Fatalf("transaction %d lies before the horizon, %d: %v", x.Receipt.Index, h.model.Horizon, err)
+			}
+			continue
+		}
 		if err != nil || found.ClientID != x.Stream.ID || found.CreatedIndex != x.Created ||
 			found.Scope != x.Stream.Scope ||
 			!slices.Equal(found.Versions, x.Receipt.Versions) && x.Write != nil {
@@ -415,8 +436,13 @@ func (h *history) checkOtherGroupings() {
 			h.Fatalf("invariant 8: applied %s, the digest is %s, want %s", name, got, digest)
 		}
 		want := h.mem.Clone()
+		// What was dropped, and carried, is a matter of each node.
+		machinetest.Drop(want, h.m)
+		machinetest.Drop(mem, m)
+		want.Clear(TableCarried)
+		mem.Clear(TableCarried)
 		if name != "as it was" {
-			for _, table := range []Table{TableBlocks, TableHeights, TableScopes} {
+			for _, table := range []Table{TableBlocks, TableScopes} {
 				want.Clear(table)
 				mem.Clear(table)
 			}
@@ -435,11 +461,7 @@ func (h *history) checkReplayAddsNothing() {
 			continue // answered by its key under rule 6: it is another request that was committed
 		}
 		s := h.model.Stream(x.Write.Scope, x.Write.ClientID)
-		found, err := h.m.View(h.mem).Transaction(NewTxID(x.Receipt.LedgerID, x.Receipt.Index))
-		if err != nil {
-			h.Fatal(err)
-		}
-		if x.Write.Session == 0 && found.CreatedIndex != s.CreatedIndex {
+		if x.Write.Session == 0 && h.model.Transactions[x.Receipt.Index].Created != s.CreatedIndex {
 			continue
 		}
 		// A copy of the state, since a round in between could evict the stream.

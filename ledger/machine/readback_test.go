@@ -22,7 +22,8 @@ func readBack(r Reader, receipts []HandedOut) error {
 	}
 	a := blockReader{
 		view: m.View(r), at: map[uint64]Transaction{}, numbered: map[[2]uint64]uint64{}, inSession: map[string]uint64{},
-		count: map[uint64]uint64{}, highest: map[uint64]uint64{},
+		count: map[uint64]uint64{}, highest: map[uint64]uint64{}, lowest: map[uint64]uint64{},
+		horizon: m.head.retention.horizon,
 	}
 	var scopes []Scope
 	err = r.Ascend(TableScopes, nil, func(key, _ []byte) bool {
@@ -39,7 +40,8 @@ func readBack(r Reader, receipts []HandedOut) error {
 		}
 	}
 	for created, n := range a.count {
-		if a.highest[created] != n {
+		first := a.lowest[created]
+		if first != 1 && created >= a.horizon || a.highest[created] != first-1+n {
 			return fmt.Errorf("invariant 3: stream %d has %d transactions up to sequence %d", created, n,
 				a.highest[created])
 		}
@@ -62,16 +64,32 @@ type blockReader struct {
 	inSession map[string]uint64    // scope, client, session, sequence → ledger index
 	count     map[uint64]uint64    // creation index → transactions
 	highest   map[uint64]uint64    // creation index → sequence
+	lowest    map[uint64]uint64    // the same
+	horizon   uint64
 }
 
 // chain walks the blocks of a scope.
 func (a *blockReader) chain(scope Scope) error {
-	height, hash, err := a.view.ChainHead(scope)
+	chain, err := a.view.Chain(scope)
+	if err != nil {
+		return err
+	}
+	height, hash := chain.Height, chain.Hash
+	first, err := a.view.FirstHeight(chain)
 	if err != nil {
 		return err
 	}
 	var previous Hash
-	for h := uint64(1); h <= height; h++ {
+	if first > height { // none is kept
+		previous = hash
+	}
+	for h := uint64(1); h < first; h++ {
+		_, err := a.view.Block(scope, h)
+		if gone, ok := errors.AsType[*GoneError](err); !ok || gone.FirstHeight != first || gone.Horizon != a.horizon {
+			return fmt.Errorf("block %d, before the first that is kept, which is %d: %w", h, first, err)
+		}
+	}
+	for h := first; h <= height; h++ {
 		block, err := a.view.Block(scope, h)
 		if err != nil {
 			return fmt.Errorf("block %d: %w", h, err)
@@ -79,6 +97,7 @@ func (a *blockReader) chain(scope Scope) error {
 		switch {
 		case block.Header.Scope != scope || block.Header.Height != h:
 			return fmt.Errorf("block %d says that it is %d of %s", h, block.Header.Height, block.Header.Scope)
+		case h == first && first > 1: // the header says what was before it
 		case block.Header.PreviousHash != previous:
 			return fmt.Errorf("block %d: the chain is broken", h)
 		case int(block.Header.TxCount) != len(block.Transactions) || len(block.Transactions) == 0:
@@ -117,7 +136,11 @@ func (a *blockReader) block(block *Block) error {
 		if x.BlockHeight != block.Header.Height || int(x.Position) != i || x.Scope != block.Header.Scope {
 			return fmt.Errorf("transaction %d does not know its place: %d/%d", x.Index, x.BlockHeight, x.Position)
 		}
-		if err := verifyProof(a.view, &x, leaves[i]); err != nil {
+		if _, err := a.view.Proof(x.Index); x.Index < a.horizon {
+			if _, gone := errors.AsType[*GoneError](err); !gone {
+				return fmt.Errorf("proof of transaction %d before the horizon: %w", x.Index, err)
+			}
+		} else if err := verifyProof(a.view, &x, leaves[i]); err != nil {
 			return fmt.Errorf("proof of transaction %d: %w", x.Index, err)
 		}
 		if err := a.transaction(&x); err != nil {
@@ -161,7 +184,11 @@ func (a *blockReader) transaction(x *Transaction) error {
 		return fmt.Errorf("ledger index %d has two transactions, in %s and %s", x.Index, other.Scope, x.Scope)
 	}
 	a.at[x.Index] = *x
-	if found, err := a.view.Transaction(x.ID()); err != nil || !bytes.Equal(found.Encode(), x.Encode()) {
+	if found, err := a.view.Transaction(x.ID()); x.Index < a.horizon {
+		if _, gone := errors.AsType[*GoneError](err); !gone {
+			return fmt.Errorf("transaction %d before the horizon: %w", x.Index, err)
+		}
+	} else if err != nil || !bytes.Equal(found.Encode(), x.Encode()) {
 		return fmt.Errorf("transaction %d is not found by its id: %w", x.Index, err)
 	}
 	if hash, _ := HashOperations(nil, x.Operations); hash != x.RequestHash {
@@ -176,7 +203,10 @@ func (a *blockReader) transaction(x *Transaction) error {
 			x.Sequence, x.CreatedIndex, other, x.Index)
 	}
 	a.numbered[number] = x.Index
-	a.count[x.CreatedIndex]++
+	if a.count[x.CreatedIndex]++; a.count[x.CreatedIndex] == 1 {
+		a.lowest[x.CreatedIndex] = x.Sequence
+	}
+	a.lowest[x.CreatedIndex] = min(a.lowest[x.CreatedIndex], x.Sequence)
 	a.highest[x.CreatedIndex] = max(a.highest[x.CreatedIndex], x.Sequence)
 	if x.Session == 0 {
 		return nil
@@ -195,7 +225,7 @@ func (a *blockReader) streams() error {
 	var wrong error
 	err := a.view.VisitStreams(nil, nil, func(_ []byte, s NamedStream) bool {
 		n++
-		if s.Last != a.highest[s.CreatedIndex] {
+		if s.Last != a.highest[s.CreatedIndex] && (a.highest[s.CreatedIndex] != 0 || s.CreatedIndex >= a.horizon) {
 			wrong = fmt.Errorf("invariant 3: stream %s/%s is at %d, its last transaction at %d",
 				s.Scope, s.ClientID, s.Last, a.highest[s.CreatedIndex])
 		}
@@ -217,6 +247,9 @@ func (a *blockReader) streams() error {
 
 func (a *blockReader) receipt(h HandedOut) error {
 	x, there := a.at[h.Receipt.Index]
+	if !there && h.Receipt.Index < a.horizon {
+		return nil
+	}
 	if !there {
 		return fmt.Errorf("invariant 2: the transaction of an acknowledged write is not there: %+v", h.Receipt)
 	}

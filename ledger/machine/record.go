@@ -4,45 +4,52 @@ import (
 	"encoding/binary"
 	"fmt"
 	"hash/crc32"
+	"sort"
 )
 
 // A record holds the blocks that one log entry, or a piece of one, has
 // committed. It stands in TableBlocks under a ledger index at or behind the
 // index of each of its transactions, and no other record's key lies between.
 //
-// A record of version 2 is checked part by part, so that reading one
-// transaction costs its own bytes and not those of the others. Every part bears
-// a CRC-32C:
+// It is checked part by part, so that reading one transaction costs its own bytes and not
+// those of the others. Every part bears a CRC-32C:
 //
 //   - the head of a transaction: everything but its operations, which is at most
 //     some 1,300 bytes. A receipt needs no more.
 //   - the operations, in chunks of operationChunk bytes. A value needs the chunks
 //     that its operation lies in.
-//   - the header of a block.
+//   - the header of a block, with the places of earlier blocks of its scope.
 //
 // The rows that lead to a transaction have no checksum. They need none: what a
 // damaged row leads to is not the head of the transaction that was asked for,
 // and its block is not one of the transaction's scope.
 const (
-	recordVersion1 = 1 // of level 1: checked as a whole, by the store
-	recordVersion  = 2
+	recordVersion = 3
+
+	// recordLevel is the last level that changed how a record is read. One of a higher level bears it, so
+	// that no damage turns a level into another that reads alike.
+	recordLevel = 2
 
 	operationChunk = 16 << 10 // bytes
 
 	// A row leads from a ledger index to its transaction: u32 where it is stored
-	// and u32 where its block begins, both from the beginning of the record. An
-	// index without a transaction has noRow in both.
-	rowSize = 8
-	noRow   = 1<<32 - 1
+	// and u32 where its block begins, both from the beginning of the record. There is one
+	// for each index from the first to the last; that of an index without a transaction
+	// has noRow in both. In a record of level 1 an epoch may lie between two
+	// transactions, and their indexes far apart: there each transaction has a row, which
+	// begins with u64 its index.
+	rowSize       = 8
+	rowSizeLevel1 = 16
+	noRow         = 1<<32 - 1
 
-	recordStart = 1 + 8 // the version and the first ledger index
+	recordStart = 1 + 1 + 8 // the version, the level and the first ledger index
 )
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
 func checksum(b []byte) uint32 { return crc32.Checksum(b, castagnoli) }
 
-// SelfChecked tells whether the parts of a stored value have checksums of their
+// SelfChecked reports whether the parts of a stored value have checksums of their
 // own, so that a store need not check the whole when it hands the value out.
 func SelfChecked(table Table, value []byte) bool {
 	return table == TableBlocks && len(value) > 0 && value[0] == recordVersion
@@ -58,48 +65,53 @@ func CheckKey(key, value []byte) error {
 // record is a record of blocks that has been opened for reading.
 type record struct {
 	data  []byte
-	last  uint64 // the ledger index in its key
-	first uint64 // version 2: the ledger index of the first row
-	rows  []byte // version 2
+	level byte   // by whose rules its transactions were decided
+	last  uint64 // the ledger index in its key, of the last row
+	first uint64 // the ledger index of the first row
+	rows  []byte
 }
 
 // openRecord checks what can be checked without reading the blocks.
 func openRecord(key, data []byte) (r record, err error) {
 	d := decoder{rest: data}
-	switch d.octet() {
-	case recordVersion1:
-		if len(key) != 8 {
-			return r, fmt.Errorf("%w: record of blocks under a key of %d bytes", ErrCorrupt, len(key))
-		}
-		return record{data: data, last: binary.BigEndian.Uint64(key)}, nil
-	case recordVersion:
-	default:
-		return r, fmt.Errorf("%w: record of blocks of unknown version", ErrCorrupt)
+	version, level := d.octet(), d.octet()
+	if version != recordVersion || level == 0 || level > recordLevel {
+		return r, fmt.Errorf("%w: record of blocks of unknown version %d or level %d", ErrCorrupt, version, level)
 	}
 	first := d.uint64()
 	if len(key) != 8 || len(d.rest) < 4 {
 		return r, fmt.Errorf("%w: record of blocks does not decode", ErrCorrupt)
 	}
 	body := len(data) - 4
-	rows := uint64(binary.BigEndian.Uint32(data[body:]))
-	if rows == 0 || rows > uint64(body-recordStart)/rowSize || binary.BigEndian.Uint64(key) != first+rows-1 {
+	rows, size := uint64(binary.BigEndian.Uint32(data[body:])), rowSize
+	if level == 1 {
+		size = rowSizeLevel1
+	}
+	if rows == 0 || rows > uint64(body-recordStart)/uint64(size) {
+		return r, fmt.Errorf("%w: record of blocks does not decode", ErrCorrupt)
+	}
+	at := body - int(rows)*size
+	r = record{data: data[:at], level: level, last: first + rows - 1, first: first, rows: data[at:body]}
+	if level == 1 {
+		r.last = binary.BigEndian.Uint64(r.rows[len(r.rows)-size:])
+	}
+	if binary.BigEndian.Uint64(key) != r.last || level == 1 && binary.BigEndian.Uint64(r.rows) != first {
 		return r, fmt.Errorf("%w: record of blocks under another key", ErrCorrupt)
 	}
-	at := body - int(rows)*rowSize
-	return record{data: data[:at], last: first + rows - 1, first: first, rows: data[at:body]}, nil
+	return r, nil
 }
 
 // count returns how many transactions the rows lead to.
-func (r *record) count() (n uint64, ok bool) {
-	if r.rows == nil {
-		return tableRows(r.data)
+func (r *record) count() (n uint64) {
+	if r.level == 1 {
+		return uint64(len(r.rows) / rowSizeLevel1)
 	}
 	for rows := r.rows; len(rows) > 0; rows = rows[rowSize:] {
 		if binary.BigEndian.Uint64(rows) != 1<<64-1 { // noRow twice
 			n++
 		}
 	}
-	return n, true
+	return n
 }
 
 // located is a transaction in its record.
@@ -112,18 +124,11 @@ type located struct {
 
 // find returns the transaction that took an index, if there is one.
 func (r *record) find(index uint64) (l located, found bool, err error) {
-	if r.rows == nil {
-		b, position, t, found, err := lookupVersion1(r.data, index)
-		return located{t, b.header, position, b}, found, err
-	}
-	if index < r.first {
-		return l, false, nil // between two records: the index has no transaction
-	}
-	row := r.rows[(index-r.first)*rowSize:]
-	at, blockAt := binary.BigEndian.Uint32(row), binary.BigEndian.Uint32(row[4:])
-	if at == noRow && blockAt == noRow {
+	row := r.row(index)
+	if row == nil {
 		return l, false, nil
 	}
+	at, blockAt := binary.BigEndian.Uint32(row), binary.BigEndian.Uint32(row[4:])
 	d := decoder{rest: r.data}
 	d.take(uint64(at))
 	l.stored = d.storedTransaction()
@@ -140,11 +145,34 @@ func (r *record) find(index uint64) (l located, found bool, err error) {
 	return l, true, nil
 }
 
+// row returns where the transaction of an index, which is not behind the last, and its block
+// are, or nil when it has none.
+func (r *record) row(index uint64) []byte {
+	if r.level == 1 {
+		i := sort.Search(len(r.rows)/rowSizeLevel1, func(i int) bool {
+			return binary.BigEndian.Uint64(r.rows[i*rowSizeLevel1:]) >= index
+		})
+		row := r.rows[i*rowSizeLevel1:]
+		if binary.BigEndian.Uint64(row) != index {
+			return nil
+		}
+		return row[8:]
+	}
+	if index < r.first {
+		return nil // between two records
+	}
+	row := r.rows[(index-r.first)*rowSize:]
+	if binary.BigEndian.Uint64(row) == 1<<64-1 { // noRow twice
+		return nil
+	}
+	return row
+}
+
 // blockAt returns the block that begins at an offset.
 func (r *record) blockAt(offset uint32) (blockRecord, error) {
 	d := decoder{rest: r.data}
 	d.take(uint64(offset))
-	b := d.block()
+	b := d.block(r.first)
 	if d.bad {
 		return blockRecord{}, fmt.Errorf("%w: header of a block in the record that ends at ledger index %d",
 			ErrCorrupt, r.last)
@@ -152,40 +180,18 @@ func (r *record) blockAt(offset uint32) (blockRecord, error) {
 	return b, nil
 }
 
-// blockAtPlace returns the block that the table of heights has a place for.
-func (r *record) blockAtPlace(place uint64) (b blockRecord, err error) {
-	if r.rows != nil {
-		if place > noRow {
-			place = noRow
-		}
-		return r.blockAt(uint32(place))
-	}
-	found := false
-	err = r.visitBlocks(func(at uint64, candidate *blockRecord) bool {
-		b, found = *candidate, at == place
-		return !found
-	})
-	if err == nil && !found {
-		err = fmt.Errorf("%w: no block %d in the record that ends at ledger index %d", ErrCorrupt, place, r.last)
-	}
-	return b, err
-}
-
 // visitBlocks calls f for the blocks of the record, in their order, until it
-// returns false. Place is what the table of heights has for the block.
-func (r *record) visitBlocks(f func(place uint64, b *blockRecord) bool) error {
-	if r.rows == nil {
-		return visitBlocksVersion1(r.data, f)
-	}
+// returns false.
+func (r *record) visitBlocks(f func(p place, b *blockRecord) bool) error {
 	d := decoder{rest: r.data}
 	d.take(recordStart)
 	for range d.uvarint() {
-		offset := uint64(len(r.data) - len(d.rest))
-		b := d.block()
+		p := place{r.last, uint32(len(r.data) - len(d.rest))}
+		b := d.block(r.first)
 		if d.bad {
 			break
 		}
-		if !f(offset, &b) {
+		if !f(p, &b) {
 			return nil
 		}
 	}
@@ -194,34 +200,47 @@ func (r *record) visitBlocks(f func(place uint64, b *blockRecord) bool) error {
 
 // blockRecord is one block inside a record.
 type blockRecord struct {
-	header   BlockHeader
-	body     []byte // the stored transactions
-	version1 bool
+	header BlockHeader
+	body   []byte // the stored transactions
+
+	first uint64 // the ledger index of the first row of its record
+	links []byte // encoded places, relative to first
 }
 
-// block reads a block of version 2.
-func (d *decoder) block() blockRecord {
+// places returns the places of the blocks below that this one leads to.
+func (b *blockRecord) places() (places []place) {
+	d := decoder{rest: b.links}
+	d.places(b.first, b.header.Height, func(p place) { places = append(places, p) })
+	return places
+}
+
+// block reads a block of a record with its first ledger index.
+func (d *decoder) block(first uint64) blockRecord {
 	sum := d.uint32()
 	checked := d.rest
-	header := d.bytes()
+	inner := decoder{rest: d.bytes()}
+	b := blockRecord{header: inner.header(), first: first}
+	links := d.rest
+	if inner.bad || len(inner.rest) != 0 {
+		d.fail()
+	}
+	d.places(first, b.header.Height, func(place) {})
+	b.links = links[:len(links)-len(d.rest)]
 	size := d.uint32()
 	if d.bad || checksum(checked[:len(checked)-len(d.rest)]) != sum {
 		d.fail()
 		return blockRecord{}
 	}
-	inner := decoder{rest: header}
-	b := blockRecord{header: inner.header(), body: d.take(uint64(size))}
-	if inner.bad || len(inner.rest) != 0 {
-		d.fail()
-	}
+	b.body = d.take(uint64(size))
 	return b
 }
 
-// appendBlock appends a block of version 2.
-func appendBlock(dst, header, body []byte) []byte {
+// appendBlock appends a block of a record with its first ledger index.
+func appendBlock(dst, header []byte, first uint64, links []place, body []byte) []byte {
 	at := len(dst)
 	dst = binary.BigEndian.AppendUint32(dst, 0)
 	dst = appendBytes(dst, header)
+	dst = appendPlaces(dst, first, links)
 	dst = binary.BigEndian.AppendUint32(dst, uint32(len(body)))
 	binary.BigEndian.PutUint32(dst[at:], checksum(dst[at+4:]))
 	return append(dst, body...)
@@ -231,13 +250,7 @@ func appendBlock(dst, header, body []byte) []byte {
 func (b *blockRecord) visit(f func(position uint32, t storedTransaction) bool) error {
 	d := decoder{rest: b.body}
 	for position := range b.header.TxCount {
-		var t storedTransaction
-		if b.version1 {
-			t = d.storedVersion1()
-			t.position = position
-		} else {
-			t = d.storedTransaction()
-		}
+		t := d.storedTransaction()
 		if d.bad || t.position != position {
 			d.fail()
 			break
@@ -268,12 +281,12 @@ func (b *blockRecord) leaves() ([]Hash, error) {
 type storedTransaction struct {
 	encoded  []byte // the leaf
 	head     int    // how many bytes of encoded come before the operations, their number included; 0: not known
-	sums     []byte // version 2: a checksum for each chunk of the operations
+	sums     []byte // a checksum for each chunk of the operations; nil: they are not checked
 	changed  []byte // nil: every operation changed something; else a bitmap
 	position uint32 // in its block
 }
 
-// appendStored appends a transaction as a record of version 2 has it. How many
+// appendStored appends a transaction as a record has it. How many
 // operations changed something is beside the leaf, because a reader who
 // recomputes the leaf from a Transaction does not know it.
 func appendStored(dst []byte, t storedTransaction) []byte {
@@ -298,7 +311,7 @@ func chunkOf(operations []byte, chunk int) []byte {
 	return operations[chunk*operationChunk : min((chunk+1)*operationChunk, len(operations))]
 }
 
-// storedTransaction reads a transaction of version 2. Its head is checked, its
+// storedTransaction reads a transaction. Its head is checked, its
 // operations are not.
 func (d *decoder) storedTransaction() (t storedTransaction) {
 	sum := d.uint32()
@@ -321,11 +334,6 @@ func (d *decoder) storedTransaction() (t storedTransaction) {
 	}
 	t.head, t.changed, t.position = int(size), changed, uint32(position)
 	return t
-}
-
-// storedVersion1 reads a transaction of version 1.
-func (d *decoder) storedVersion1() storedTransaction {
-	return storedTransaction{encoded: d.bytes(), changed: d.bytes()}
 }
 
 func (t *storedTransaction) index() uint64 {
@@ -357,8 +365,7 @@ func (t *storedTransaction) verified() ([]byte, error) {
 	return t.encoded, t.check(0, len(t.encoded)-t.head)
 }
 
-// check checks the operations between two offsets. Those of version 1 were
-// checked with their record.
+// check checks the operations between two offsets.
 func (t *storedTransaction) check(from, to int) error {
 	if t.sums == nil {
 		return nil
@@ -374,7 +381,7 @@ func (t *storedTransaction) check(from, to int) error {
 
 // setAt reads the operation that begins at an offset, which must have set an
 // entity. What comes before the value is checked; the value is from there to to,
-// and check tells whether it is sound.
+// and check reports whether it is sound.
 func (t *storedTransaction) setAt(offset uint64) (key []byte, from, to int, err error) {
 	operations := t.encoded[t.head:]
 	d := decoder{}

@@ -51,7 +51,7 @@ func TestEveryBitOfARecord(t *testing.T) {
 		for _, scope := range []Scope{testScope, vault.Scope} {
 			block, err := v.Block(scope, 1)
 			say("block", block, err)
-			header, err := v.BlockHeader(scope, 1)
+			header, err := v.headerAt(scope, 1)
 			say("header", header, err)
 		}
 		return b.String()

@@ -63,14 +63,15 @@ func (m *Machine) putSession(tx Tx, out *Outcome) error {
 	return m.putStream(tx)
 }
 
-// organizationFull tells whether the organization has as many streams as it
+// organizationFull reports whether the organization has as many streams as it
 // may.
 func (m *Machine) organizationFull(r Reader, organization []byte) (bool, error) {
 	n, err := readCount(r, TableOrganizations, organization)
 	return n >= m.head.config.MaxStreams, err
 }
 
-// readCount reads a table of counts; what it does not have is 0.
+// readCount reads a table of counts. A missing row is 0, because a count that
+// reaches 0 is deleted.
 func readCount(r Reader, table Table, key []byte) (uint64, error) {
 	b, err := r.Get(table, key)
 	if err != nil || b == nil {

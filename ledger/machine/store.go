@@ -6,20 +6,28 @@ type Table uint8
 
 // The tables of the state. ledger/FORMAT.md gives the keys and values.
 const (
-	TableMeta          Table = iota // "head" and what the host keeps beside it
+	TableMeta          Table = iota // "head", and the marks of the history: see retention.go
 	TableStreams                    // stream key → stream record
 	TableExpiry                     // kind, time, key → nothing
 	TableEntities                   // scope, entity key → entity record
 	TableRelationships              // scope, resource, relation, subject → version
 	TableBlocks                     // last ledger index of a log entry → its blocks
-	TableHeights                    // scope, height → where the block is
+	_                               // up to state format 3 an index of heights
 	TableScopes                     // scope → head of its chain
 	TableOrganizations              // organization → number of streams
 	TableKeyed                      // scope, principal, namespace, key hash → keyed record
 	TableAttachments                // ledger index → a long response or checkpoint
 	TablePrincipals                 // scope, principal → number of keyed records
+	TableCarried                    // version, place → a value that blocks no longer have
 	TableCount         = iota
 )
+
+// FirstLocalTable is the first of the tables that are a matter of one node. No decision and no
+// digest depends on which node has what in them.
+const FirstLocalTable = TableCarried
+
+// InStateFile reports whether a table is one of the state file.
+func (t Table) InStateFile() bool { return t < TableCount && t != TableBlocks && t != TableBlocks+1 }
 
 // Reader reads the state. Slices handed out are valid until the call that
 // produced the Reader returns, or the next Put or Delete, whichever is first;

@@ -190,7 +190,7 @@ func (t *storedTransaction) versions(index uint64, operations int) ([]uint64, er
 	return versions, nil
 }
 
-// validBitmap tells whether changed is what addTransaction stores for n
+// validBitmap reports whether changed is what addTransaction stores for n
 // operations: nothing when all of them changed something, otherwise a bit for
 // each and none besides.
 func validBitmap(changed []byte, n int) bool {

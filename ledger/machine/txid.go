@@ -89,7 +89,8 @@ func nibble(c byte) byte {
 	return 0xff
 }
 
-// clip keeps an error message from repeating a huge input.
+// clip shortens a text for an error message, which must not repeat a huge
+// input.
 func clip(s string) string {
 	if len(s) > 64 {
 		return s[:64] + "…"

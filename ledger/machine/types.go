@@ -49,8 +49,8 @@ type LedgerID uint64
 // String returns the id as 16 hex digits.
 func (id LedgerID) String() string { return fmt.Sprintf("%016x", uint64(id)) }
 
-// OperationKind says what an operation does. The numbers are part of the
-// format of the log.
+// OperationKind says what an operation does. The numbers must never change,
+// because logs and blocks have them.
 type OperationKind uint8
 
 // The kinds of operations.
@@ -63,8 +63,8 @@ const (
 	OpExpireEntity       OperationKind = 6 // only the machine itself makes these
 )
 
-// ConditionKind says what a condition asks for. The numbers are part of the
-// format of the log.
+// ConditionKind says what a condition asks for. The numbers must never change,
+// because logs and blocks have them.
 type ConditionKind uint8
 
 // The kinds of conditions.
@@ -122,6 +122,10 @@ type Config struct {
 	EvictionLimit    uint64 // entries of the expiry index in a round, 1–10^5
 	ReceiptWindow    uint64 // receipts kept for a stream, 1–1,024
 	MaxStreams       uint64 // streams of one organization, at least 1
+	// RetainBlocks and RetainBytes say how much history is kept: each bounds it, 0 does not. See
+	// [View.Horizon].
+	RetainBlocks int64  // nanoseconds of ledger time, at least 1 s
+	RetainBytes  uint64 // bytes of encoded operations, at least 1 MiB
 }
 
 // DefaultConfig returns the configuration of a ledger created without flags.
@@ -142,6 +146,8 @@ type ConfigUpdate struct {
 	EvictionLimit    *uint64
 	ReceiptWindow    *uint64
 	MaxStreams       *uint64
+	RetainBlocks     *int64 // nanoseconds
+	RetainBytes      *uint64
 }
 
 // FieldError says which field of a request is wrong. Field is a path in the
@@ -158,7 +164,8 @@ func (e *FieldError) Error() string { return e.Field + ": " + e.Problem }
 // what was written. The node must stop.
 var ErrCorrupt = errors.New("damaged data")
 
-// Code is the outcome of a command. The numbers are part of the digest.
+// Code is the outcome of a command. The numbers must never change, because the
+// running digest covers them.
 type Code uint8
 
 // The outcomes of commands.

@@ -9,16 +9,19 @@ import (
 // Reader that it was made from. What its methods return is copied and stays
 // valid.
 type View struct {
-	r      Reader
+	Blocks
+
 	head   *head
 	cursor *cursors // see Machine.cursor
 }
 
 // View returns a view of the state that the machine stands at. The caller
 // keeps Apply from running meanwhile.
-func (m *Machine) View(r Reader) View { return View{r: r, head: &m.head, cursor: &m.cursor} }
+func (m *Machine) View(r Reader) View {
+	return View{Blocks: Blocks{r: r, horizon: m.head.horizon()}, head: &m.head, cursor: &m.cursor}
+}
 
-// Created tells whether the ledger has been created.
+// Created reports whether the ledger has been created.
 func (v View) Created() bool { return v.head.created() }
 
 // Index returns the ledger index.
@@ -43,7 +46,8 @@ func (v View) CommandsToPass() uint64 {
 	return interval - min(c.sincePass, interval-1)
 }
 
-// Due tells whether an eviction pass at a ledger time would find anything.
+// Due reports whether an eviction pass at a ledger time would find anything.
+// Without it an idle ledger would write a tick to its log for nothing.
 func (v View) Due(unixNanos int64) (bool, error) {
 	for kind, before := range []int64{
 		expiryStream: unixNanos - v.head.config.ClientTTL, expiryEntity: unixNanos + 1, expiryKeyed: unixNanos + 1,
@@ -63,7 +67,7 @@ func (v View) Due(unixNanos int64) (bool, error) {
 			return due, err
 		}
 	}
-	return false, nil
+	return v.retentionDue(unixNanos)
 }
 
 // Digest returns the running digest at Index.
@@ -99,7 +103,7 @@ func (v View) stream(scope Scope, clientID string) (s stream, found bool, err er
 	return s, true, s.decode(b)
 }
 
-// InWindow tells whether a write is a retry that the state may answer: its
+// InWindow reports whether a write is a retry that the state may answer: its
 // session is the stream's, and its sequence is in the window. It returns the
 // creation index, which tells two lives of a stream apart. Buffer is scratch
 // space; pass what is returned to the next call.
@@ -117,6 +121,12 @@ func (v View) InWindow(buffer []byte, w *Write) (scratch []byte, createdIndex ui
 	}
 	ok = w.Session == s.session && (w.Session == 0 || w.Session >= v.head.epochStart()) &&
 		w.Sequence <= s.last && s.last-w.Sequence < size
+	if ok && s.created < v.head.retention.horizon { // else no receipt of it is before the horizon
+		if err := s.decode(b); err != nil {
+			return buffer, 0, false, err
+		}
+		_, ok = v.head.slot(&s, w.Sequence)
+	}
 	return buffer, s.created, ok, nil
 }
 
@@ -127,7 +137,7 @@ func (v View) Replay(w *Write, hash RequestHash) (r Receipt, ok bool, err error)
 	if err != nil || !found {
 		return r, false, err
 	}
-	slot, ok := s.slot(w.Sequence, v.head.config.ReceiptWindow)
+	slot, ok := v.head.slot(&s, w.Sequence)
 	if !ok {
 		return r, false, nil
 	}
@@ -138,13 +148,13 @@ func (v View) Replay(w *Write, hash RequestHash) (r Receipt, ok bool, err error)
 	return r, r.Answers(w.Key, hash), nil
 }
 
-// Answers tells whether the receipt is the answer to a request with its
+// Answers reports whether the receipt is the answer to a request with its
 // sequence that bears a key and a hash: rule 4.
 func (r *Receipt) Answers(key Key, hash RequestHash) bool {
 	return r.RequestHash == hash && (r.Key == key || !r.Key.Present || !key.Present)
 }
 
-// SessionExpired tells whether a write of the session would be answered with
+// SessionExpired reports whether a write of the session would be answered with
 // SESSION_EXPIRED (rule 1).
 func (v View) SessionExpired(s StreamState, found bool, session uint64) bool {
 	return session != 0 && (!found || session > s.Session || session < v.head.epochStart())
@@ -159,10 +169,11 @@ func (v View) Receipts(scope Scope, clientID string, limit int) ([]Receipt, erro
 	}
 	var receipts []Receipt
 	for i := range s.visible(v.head.config.ReceiptWindow) {
-		if len(receipts) == limit {
+		slot := s.window.slot(i)
+		if len(receipts) == limit || slot.index < v.head.retention.horizon {
 			break
 		}
-		r, err := readWindowReceipt(v.r, &s, s.window.slot(i), s.last-i)
+		r, err := readWindowReceipt(v.r, &s, slot, s.last-i)
 		if err != nil {
 			return nil, err
 		}
@@ -173,7 +184,7 @@ func (v View) Receipts(scope Scope, clientID string, limit int) ([]Receipt, erro
 
 // ReceiptIndexes returns the ledger indexes of the receipts of a stream that are
 // in the window, newest first, at most limit, of sequences lower than below; 0
-// means all. [View.ReceiptAt] reads the receipts themselves, in any later View.
+// means all. [Blocks.ReceiptAt] reads the receipts themselves, at any later moment.
 func (v View) ReceiptIndexes(scope Scope, clientID string, below uint64, limit int) ([]uint64, error) {
 	s, found, err := v.stream(scope, clientID)
 	if err != nil || !found {
@@ -181,19 +192,23 @@ func (v View) ReceiptIndexes(scope Scope, clientID string, below uint64, limit i
 	}
 	var indexes []uint64
 	for i := range s.visible(v.head.config.ReceiptWindow) {
-		if len(indexes) == limit {
+		index := s.window.slot(i).index
+		if len(indexes) == limit || index < v.head.retention.horizon {
 			break
 		}
 		if below == 0 || s.last-i < below {
-			indexes = append(indexes, s.window.slot(i).index)
+			indexes = append(indexes, index)
 		}
 	}
 	return indexes, nil
 }
 
-// ReceiptAt returns the receipt of the transaction that took an index.
-func (v View) ReceiptAt(index uint64) (Receipt, error) {
-	l, found, err := locate(v.r, index)
+// ReceiptAt returns the receipt of the transaction that took an index, or a *GoneError.
+func (b Blocks) ReceiptAt(index uint64) (Receipt, error) {
+	if err := b.horizon.check(index); err != nil {
+		return Receipt{}, err
+	}
+	l, found, err := locate(b.r, index)
 	if err != nil {
 		return Receipt{}, err
 	}

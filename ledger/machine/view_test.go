@@ -165,7 +165,7 @@ func TestNotFound(t *testing.T) {
 	_, entity := v.Entity(testScope, "absent")
 	_, elsewhere := v.Entity(Scope{"acme", "v"}, "k")
 	_, block := v.Block(testScope, 2)
-	_, zero := v.BlockHeader(testScope, 0)
+	_, zero := v.headerAt(testScope, 0)
 	_, command := v.Transaction(NewTxID(testLedger, 1)) // an index without a transaction
 	_, later := v.Transaction(NewTxID(testLedger, 99))
 	_, foreign := v.Transaction(NewTxID(testLedger+1, 2))
@@ -175,8 +175,8 @@ func TestNotFound(t *testing.T) {
 			t.Errorf("case %d gives %v, want ErrNotFound", i, err)
 		}
 	}
-	if height, hash, err := v.ChainHead(Scope{"nobody", ""}); height != 0 || hash != (Hash{}) || err != nil {
-		t.Errorf("a scope without blocks has head %d %s %v", height, hash, err)
+	if c, err := v.Chain(Scope{"nobody", ""}); err != nil || c.Height != 0 || c.Hash != (Hash{}) {
+		t.Errorf("a scope without blocks has %+v, %v", c, err)
 	}
 	if receipts, err := v.Receipts(testScope, "nobody", 5); len(receipts) != 0 || err != nil {
 		t.Errorf("a client that is not there has receipts %v, %v", receipts, err)
@@ -221,8 +221,8 @@ func TestBlocksAndProofs(t *testing.T) {
 		}
 		f.now++
 	}
-	if height, _, err := f.view().ChainHead(testScope); height != uint64(len(sizes)) || err != nil {
-		t.Errorf("the chain is at %d, %v, want %d", height, err, len(sizes))
+	if c, err := f.view().Chain(testScope); err != nil || c.Height != uint64(len(sizes)) {
+		t.Errorf("the chain is %+v, %v, want height %d", c, err, len(sizes))
 	}
 	if err := readBack(f.mem, nil); err != nil {
 		t.Error(err)

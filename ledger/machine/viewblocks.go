@@ -6,85 +6,36 @@ import (
 	"fmt"
 )
 
-// Blocks, transactions and their proofs. A part of something long lets a caller read
-// all of it in several short Views: nothing is applied while a View lasts. Blocks
-// never change, so parts that were read in different Views fit together. What does
-// change (the keys of a listing, the window of a stream) is read in one View, without
-// the values and receipts, which are in blocks.
-
-// ChainHead returns the height and hash of the last block of a scope, zeros
-// when it has none.
-func (v View) ChainHead(scope Scope) (uint64, Hash, error) {
-	return readChainHead(v.r, appendScopeKey(nil, scope))
+// Blocks reads blocks, transactions, receipts and values that are in blocks. None of them ever
+// changes, so that parts that were read at different moments fit together, and reading
+// them needs none of the tables that do change. A part of something long lets a caller read
+// all of it in several short steps.
+//
+// What lies before the horizon is gone for every method, though its file may still be there: the error
+// is a *[GoneError].
+type Blocks struct {
+	r       Reader
+	horizon Horizon
+	later   bool // than the view in which references to values were found
 }
 
-// Block is what one log entry committed in one scope.
-type Block struct {
-	Header       BlockHeader
-	Transactions []Transaction
-}
-
-// Block returns the block of a height, or ErrNotFound.
-func (v View) Block(scope Scope, height uint64) (Block, error) {
-	var block Block
-	err := v.blockRecord(scope, height, func(b *blockRecord) error {
-		block.Header = b.header
-		var failed error
-		err := b.visit(func(_ uint32, t storedTransaction) bool {
-			x, err := t.decode(b.header.Height)
-			failed = err
-			block.Transactions = append(block.Transactions, x.clone())
-			return err == nil
-		})
-		return firstErr(err, failed)
-	})
-	return block, err
-}
+// NewBlocks returns the blocks of a Reader, of which it reads TableBlocks and TableCarried alone. What its
+// methods return is copied and stays valid.
+func NewBlocks(r Reader, h Horizon) Blocks { return Blocks{r, h, true} }
 
 // BlockHeader returns the header of a height, or ErrNotFound.
-func (v View) BlockHeader(scope Scope, height uint64) (header BlockHeader, err error) {
-	err = v.blockRecord(scope, height, func(b *blockRecord) error {
-		header = b.header
-		return nil
-	})
-	return header, err
-}
-
-func (v View) blockRecord(scope Scope, height uint64, visit func(*blockRecord) error) error {
-	location, err := v.r.Get(TableHeights, appendHeightKey(nil, appendScopeKey(nil, scope), height))
-	if err != nil {
-		return err
-	}
-	if location == nil {
-		return ErrNotFound
-	}
-	d := decoder{rest: location}
-	last, place := d.take(8), d.uvarint()
-	if err := d.done("block location"); err != nil {
-		return err
-	}
-	data, err := v.r.Get(TableBlocks, last)
-	if err != nil {
-		return err
-	}
-	r, err := openRecord(last, data)
-	if err != nil {
-		return err
-	}
-	b, err := r.blockAtPlace(place)
-	if err != nil {
-		return err
-	}
-	if b.header.Height != height || b.header.Scope != scope {
-		return fmt.Errorf("%w: block %d of %s is not where its height says", ErrCorrupt, height, scope)
-	}
-	return visit(&b)
+func (b Blocks) BlockHeader(c *Chain, height uint64) (BlockHeader, error) {
+	found, err := b.find(c, height)
+	return found.header, err
 }
 
 // Transaction returns the transaction of an id, or ErrNotFound.
-func (v View) Transaction(id TxID) (Transaction, error) {
+func (b Blocks) Transaction(id TxID) (Transaction, error) {
 	ledger, index := id.Parts()
-	t, found, err := findTransaction(v.r, index)
+	if err := b.horizon.checkID(id); err != nil {
+		return Transaction{}, err
+	}
+	t, found, err := findTransaction(b.r, index)
 	if err != nil {
 		return Transaction{}, err
 	}
@@ -104,8 +55,11 @@ type Proof struct {
 
 // Proof returns the proof for the transaction that took an index, or
 // ErrNotFound.
-func (v View) Proof(index uint64) (Proof, error) {
-	l, found, err := locate(v.r, index)
+func (b Blocks) Proof(index uint64) (Proof, error) {
+	if err := b.horizon.check(index); err != nil {
+		return Proof{}, err
+	}
+	l, found, err := locate(b.r, index)
 	if err != nil {
 		return Proof{}, err
 	}
@@ -178,9 +132,9 @@ type BlockPart struct {
 // after the transaction with which the encodings exceed maxBytes, so that it
 // returns at least one unless the position is at the end. It returns ErrNotFound
 // where there is no such block.
-func (v View) BlockPart(scope Scope, height uint64, from uint32, maxBytes int) (part BlockPart, err error) {
+func (b Blocks) BlockPart(c *Chain, height uint64, from uint32, maxBytes int) (part BlockPart, err error) {
 	part.Next = from
-	err = v.visitFrom(scope, height, from, maxBytes, &part.Header, func(position uint32, t storedTransaction) error {
+	err = b.visitFrom(c, height, from, maxBytes, &part.Header, func(position uint32, t storedTransaction) error {
 		x, err := t.decode(height)
 		part.Transactions, part.Next = append(part.Transactions, x.clone()), position+1
 		return err
@@ -189,11 +143,11 @@ func (v View) BlockPart(scope Scope, height uint64, from uint32, maxBytes int) (
 }
 
 // LeafHashes returns the header of a block and the leaf hashes of its
-// transactions from a position on. It stops like [View.BlockPart].
-func (v View) LeafHashes(
-	scope Scope, height uint64, from uint32, maxBytes int,
+// transactions from a position on. It stops like [Blocks.BlockPart].
+func (b Blocks) LeafHashes(
+	c *Chain, height uint64, from uint32, maxBytes int,
 ) (header BlockHeader, leaves []Hash, err error) {
-	err = v.visitFrom(scope, height, from, maxBytes, &header, func(_ uint32, t storedTransaction) error {
+	err = b.visitFrom(c, height, from, maxBytes, &header, func(_ uint32, t storedTransaction) error {
 		encoded, err := t.verified()
 		leaves = append(leaves, LeafHash(encoded))
 		return err
@@ -203,24 +157,26 @@ func (v View) LeafHashes(
 
 // visitFrom calls visit for the transactions of a block from a position on,
 // until their encodings exceed maxBytes.
-func (v View) visitFrom(
-	scope Scope, height uint64, from uint32, maxBytes int, header *BlockHeader,
+func (b Blocks) visitFrom(
+	c *Chain, height uint64, from uint32, maxBytes int, header *BlockHeader,
 	visit func(position uint32, t storedTransaction) error,
 ) error {
-	return v.blockRecord(scope, height, func(b *blockRecord) error {
-		*header = b.header
-		var failed error
-		size := 0
-		err := b.visit(func(position uint32, t storedTransaction) bool {
-			if position < from {
-				return true
-			}
-			failed = visit(position, t)
-			size += len(t.encoded)
-			return failed == nil && size <= maxBytes
-		})
-		return firstErr(err, failed)
+	block, err := b.find(c, height)
+	if err != nil {
+		return err
+	}
+	*header = block.header
+	var failed error
+	size := 0
+	err = block.visit(func(position uint32, t storedTransaction) bool {
+		if position < from {
+			return true
+		}
+		failed = visit(position, t)
+		size += len(t.encoded)
+		return failed == nil && size <= maxBytes
 	})
+	return firstErr(err, failed)
 }
 
 // BlockTree is the Merkle tree of a block. It makes the proofs of all its
@@ -275,11 +231,14 @@ func (t *BlockTree) Proof(position uint32) (Proof, error) {
 // It reads a record of blocks for an id that has no transaction, too, so that a
 // caller who may not see the transaction cannot tell by the time of the answer
 // whether it is there.
-func (v View) TransactionScope(id TxID) (scope Scope, err error) {
+func (b Blocks) TransactionScope(id TxID) (scope Scope, err error) {
 	ledger, index := id.Parts()
+	if err := b.horizon.checkID(id); err != nil {
+		return Scope{}, err
+	}
 	looked, found := false, false
 	look := func(from uint64) error {
-		record, last, failed := recordOf(v.r, from)
+		record, last, failed := recordOf(b.r, from)
 		if failed != nil || last == 0 {
 			return failed
 		}
@@ -290,10 +249,10 @@ func (v View) TransactionScope(id TxID) (scope Scope, err error) {
 		}
 		return failed
 	}
-	if failed := look(min(index, v.head.index)); failed != nil {
+	if failed := look(index); failed != nil {
 		return Scope{}, failed
 	}
-	if !looked { // the entries since then have committed nothing
+	if !looked { // no block is at or behind it
 		if failed := look(0); failed != nil {
 			return Scope{}, failed
 		}
@@ -302,4 +261,59 @@ func (v View) TransactionScope(id TxID) (scope Scope, err error) {
 		return Scope{}, ErrNotFound
 	}
 	return scope, nil
+}
+
+// VisitScope calls visit for the blocks of a scope from a height on, in order, until it returns false. It needs no
+// chain, and reads every record for that: it is for an archive, which has no state. Each block is checked against
+// its tx_root, and against the block before it.
+func (b Blocks) VisitScope(scope Scope, from uint64, visit func(h BlockHeader, txs []Transaction) bool) error {
+	var before *BlockHeader
+	var failed error
+	err := b.r.Ascend(TableBlocks, nil, func(key, data []byte) bool {
+		opened, err := openRecord(key, data)
+		if err != nil {
+			failed = err
+			return false
+		}
+		more := true
+		err = opened.visitBlocks(func(_ place, block *blockRecord) bool {
+			if block.header.Scope != scope || block.header.Height < from {
+				return true
+			}
+			var txs []Transaction
+			if txs, failed = block.transactions(before); failed == nil {
+				more = visit(block.header, txs)
+			}
+			header := block.header
+			before = &header
+			return more && failed == nil
+		})
+		failed = firstErr(failed, err)
+		return more && failed == nil
+	})
+	return firstErr(err, failed)
+}
+
+// transactions returns the transactions of a block that follows another, or is the first to be looked at.
+func (b *blockRecord) transactions(before *BlockHeader) (txs []Transaction, err error) {
+	if before != nil && (b.header.Height != before.Height+1 || b.header.PreviousHash != before.Hash()) {
+		return nil, fmt.Errorf("%w: block %d of %s does not follow block %d",
+			ErrCorrupt, b.header.Height, b.header.Scope, before.Height)
+	}
+	leaves, err := b.leaves()
+	if err == nil && merkleRoot(leaves) != b.header.TxRoot {
+		err = fmt.Errorf("%w: the transactions of block %d of %s do not lead to its root", ErrCorrupt, b.header.Height,
+			b.header.Scope)
+	}
+	if err != nil {
+		return nil, err
+	}
+	var failed error
+	err = b.visit(func(_ uint32, t storedTransaction) bool {
+		var x Transaction
+		x, failed = t.decode(b.header.Height)
+		txs = append(txs, x.clone())
+		return failed == nil
+	})
+	return txs, firstErr(err, failed)
 }

@@ -10,6 +10,8 @@ type NamedStream struct {
 	Scope    Scope
 	ClientID string
 	StreamState
+
+	Newest uint64 // the ledger index of the newest receipt, 0 for none; see [Blocks.ReceiptAt]
 }
 
 // VisitStreams calls visit for the streams whose encoded key is
@@ -30,7 +32,14 @@ func (v View) VisitStreams(scope *Scope, after []byte, visit func(key []byte, s 
 		if err := s.decode(value); err != nil {
 			return false, err
 		}
-		return visit(bytes.Clone(key), NamedStream{streamScope, string(clientID), s.state()}), nil
+		named := NamedStream{Scope: streamScope, ClientID: string(clientID), StreamState: s.state()}
+		if s.visible(v.head.config.ReceiptWindow) > 0 {
+			named.Newest = s.window.slot(0).index
+		}
+		if named.Newest < v.head.retention.horizon {
+			named.Newest = 0
+		}
+		return visit(bytes.Clone(key), named), nil
 	})
 }
 
@@ -65,21 +74,41 @@ type Entity struct {
 
 // Entity returns an entity, or ErrNotFound.
 func (v View) Entity(scope Scope, key string) (Entity, error) {
+	ref, err := v.EntityRef(scope, key)
+	if err == nil {
+		err = v.ReadValue(&ref)
+	}
+	return ref.Entity, err
+}
+
+// EntityRef returns an entity of which the value may still have to be read, or ErrNotFound.
+func (v View) EntityRef(scope Scope, key string) (EntityRef, error) {
 	b, err := v.r.Get(TableEntities, append(appendScopeKey(nil, scope), key...))
 	if err != nil {
-		return Entity{}, err
+		return EntityRef{}, err
 	}
 	if b == nil {
-		return Entity{}, ErrNotFound
+		return EntityRef{}, ErrNotFound
 	}
 	e, err := decodeEntity(b)
 	if err != nil {
-		return Entity{}, err
+		return EntityRef{}, err
 	}
 	if v.head.entityExpired(&e) {
-		return Entity{}, ErrNotFound
+		return EntityRef{}, ErrNotFound
 	}
-	return (&valueReader{r: v.r}).entity(&e, key)
+	return e.ref(key), nil
+}
+
+// ref copies an entity, but for a value that is in its block.
+func (e *entity) ref(key string) EntityRef {
+	ref := EntityRef{Entity: Entity{Key: key, Version: e.version, ExpiresAt: e.expiresAt}}
+	if e.inBlock != 0 {
+		ref.record, ref.missing = *e, true
+	} else {
+		ref.Value = bytes.Clone(e.value)
+	}
+	return ref
 }
 
 // entity makes a copy with the value, wherever that is.
@@ -89,13 +118,16 @@ func (v *valueReader) entity(e *entity, key string) (Entity, error) {
 }
 
 // EntityRef is an entity of which the value may still have to be read, with
-// [View.ReadValue].
+// [Blocks.ReadValue].
 type EntityRef struct {
 	Entity
 
 	record  entity // with inBlock, if the value has not been read
 	missing bool
 }
+
+// HasValue reports whether the value is there.
+func (ref *EntityRef) HasValue() bool { return !ref.missing }
 
 // maxExpiredScan bounds how many expired entities one visit steps over, which takes
 // some 0.25 µs for each: eviction may be far behind, and applying waits while a view
@@ -129,13 +161,7 @@ func (v View) VisitEntityRefs(
 			}
 			return expired < maxExpiredScan, nil
 		}
-		ref := EntityRef{Entity: Entity{Key: key, Version: e.version, ExpiresAt: e.expiresAt}}
-		if e.inBlock != 0 {
-			ref.record, ref.missing = e, true
-		} else {
-			ref.Value = bytes.Clone(e.value)
-		}
-		return visit(ref), nil
+		return visit(e.ref(key)), nil
 	})
 	return resume, err
 }
@@ -163,9 +189,11 @@ func (v View) VisitEntities(scope Scope, prefix, after string, visit func(Entity
 	return resume, firstErr(err, failed)
 }
 
-// ReadValue reads the value of an entity unless it is there. It may run in a
-// later View than the one that the entity is from.
-func (v View) ReadValue(ref *EntityRef) error { return ref.read(&valueReader{r: v.r}) }
+// ReadValue reads the value of an entity unless it is there. The error is ErrChanged if the entity
+// has been set or removed since the view that found it, and the value is no longer kept.
+func (b Blocks) ReadValue(ref *EntityRef) error {
+	return ref.read(&valueReader{r: b.r, later: b.later, horizon: b.horizon.index})
+}
 
 func (ref *EntityRef) read(values *valueReader) error {
 	if !ref.missing {

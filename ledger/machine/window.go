@@ -31,7 +31,8 @@ func (w *window) fingerprint(i uint64) uint32 {
 }
 
 // slot returns slot i, which must be below size. Places that make no sense give
-// an index at which no receipt will be found.
+// an index at which no receipt is found, so that a damaged window is an error
+// and never a wrong receipt.
 func (w *window) slot(i uint64) windowSlot {
 	index, rest := uint64(0), w.deltas
 	for j := uint64(0); j <= i; j++ {
@@ -98,7 +99,7 @@ func (w *window) append(dst []byte) []byte {
 }
 
 // decode copies a window of a known size, which is the rest of a stream's
-// record. Only check tells whether its deltas make sense.
+// record. Only check reports whether its deltas make sense.
 func (w *window) decode(d *decoder, size uint64) {
 	if size > maxWindow {
 		d.fail()

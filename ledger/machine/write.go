@@ -7,7 +7,7 @@ import (
 )
 
 // loadStream reads the stream of a command into m.stream and its key into
-// m.streamKey.
+// m.streamKey, which every write uses again so that none allocates.
 func (m *Machine) loadStream(r Reader, organization, vault, clientID []byte) (found bool, err error) {
 	m.streamKey = appendScope(m.streamKey[:0], organization, vault)
 	m.scopeLength = len(m.streamKey)
@@ -67,7 +67,8 @@ func (m *Machine) applyWrite(tx Tx, c *writeCommand, out *Outcome) (*Hash, error
 }
 
 // checkSession is rules 1–3; it returns 0 when none of them matches. A session
-// from before the current epoch has expired, wherever its number stands.
+// from before the current epoch has expired wherever its number stands, because
+// the ledger that gave it out may have gone on elsewhere.
 func (m *Machine) checkSession(s *stream, found bool, session uint64) Code {
 	switch {
 	case session != 0 && (!found || session > s.session || session < m.head.epochStart()):
@@ -83,7 +84,7 @@ func (m *Machine) checkSession(s *stream, found bool, session uint64) Code {
 // checkDuplicate is rules 4–6; it returns 0 when none of them matches.
 func (m *Machine) checkDuplicate(tx Tx, s *stream, c *writeCommand, hash RequestHash, out *Outcome) (Code, error) {
 	if c.sequence <= s.last {
-		slot, ok := s.slot(c.sequence, m.head.config.ReceiptWindow)
+		slot, ok := m.head.slot(s, c.sequence)
 		if !ok {
 			out.CommittedSequence = c.sequence
 			return AlreadyCommitted, nil // rule 5
@@ -109,7 +110,11 @@ func (m *Machine) checkDuplicate(tx Tx, s *stream, c *writeCommand, hash Request
 		if s.window.fingerprint(i) != fingerprint {
 			continue
 		}
-		r, err := m.windowReceipt(tx, s, s.window.slot(i), s.last-i)
+		slot := s.window.slot(i)
+		if slot.index < m.head.retention.horizon {
+			break // as are all that follow
+		}
+		r, err := m.windowReceipt(tx, s, slot, s.last-i)
 		if err != nil {
 			return 0, err
 		}
@@ -131,7 +136,7 @@ func replay(r Receipt, out *Outcome) Code {
 	return Replayed
 }
 
-// windowReceipt reads the receipt of a window slot, which must be there: a
+// windowReceipt reads the receipt of a window slot, which must be there, because a
 // stream that points at nothing is damage.
 func (m *Machine) windowReceipt(r Reader, s *stream, slot windowSlot, sequence uint64) (Receipt, error) {
 	if t, height, pending := m.findPending(slot.index); pending {
@@ -211,7 +216,7 @@ func (m *Machine) commitWrite(
 	out.Code = Committed
 	out.Receipt = Receipt{
 		LedgerID: m.head.ledgerID(), Sequence: c.sequence, Session: c.session, Index: m.head.index,
-		BlockHeight: b.height, Position: position, CommittedAt: m.head.time, Actor: m.actor(c.actor),
+		BlockHeight: b.chain.height + 1, Position: position, CommittedAt: m.head.time, Actor: m.actor(c.actor),
 		RequestHash: hash, Key: c.key, Versions: versions,
 	}
 	return &leaf, nil
@@ -246,8 +251,9 @@ func (m *Machine) putStream(tx Tx) error {
 // checkConditions is rule 10: it looks at the state with the earlier
 // operations of the same write in place, and changes nothing.
 func (m *Machine) checkConditions(r Reader, scopeKey []byte, ops []Operation, out *Outcome) error {
-	// What the earlier operations of this write leave behind. Only looked up by
-	// key, never ranged over.
+	// What the earlier operations of this write leave behind. It is looked up
+	// by key and never ranged over, because the order of a map must not decide
+	// anything.
 	var earlier map[string]entity
 	// One reader does for all conditions, because nothing is put while they are checked.
 	m.values = valueReader{r: r}

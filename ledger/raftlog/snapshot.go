@@ -13,6 +13,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/hashicorp/raft"
 )
@@ -63,6 +64,11 @@ type durableSnapshots struct {
 	dir  string
 	sync func(dir string) error
 	fail func(error) // told the first error of a snapshot that is being written; nil while none is written
+
+	// The last one that was begun, and when, in milliseconds. Only Create uses them, which Raft calls
+	// in one goroutine.
+	index, term uint64
+	began       int64
 }
 
 // failed makes an error final, like one of the log itself: what a failed sync
@@ -80,7 +86,13 @@ func (s *durableSnapshots) failed(err error) error {
 func (s *durableSnapshots) Create(version raft.SnapshotVersion, index, term uint64, configuration raft.Configuration,
 	configurationIndex uint64, transport raft.Transport,
 ) (raft.SnapshotSink, error) {
+	// The name of a snapshot has its term, its index and a millisecond. One of the same place in the same
+	// millisecond could not get its name, which would stop the log.
+	for index == s.index && term == s.term && time.Now().UnixMilli() == s.began {
+		<-time.After(time.Millisecond)
+	}
 	sink, err := s.SnapshotStore.Create(version, index, term, configuration, configurationIndex, transport)
+	s.index, s.term, s.began = index, term, time.Now().UnixMilli()
 	if err != nil {
 		return nil, s.failed(err)
 	}

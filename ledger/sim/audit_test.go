@@ -2,6 +2,7 @@ package sim
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -142,6 +143,12 @@ func (w *world) auditTransactions(v machine.View) {
 	for _, index := range slices.Sorted(maps.Keys(txs)) {
 		x := txs[index]
 		got, err := v.Transaction(machine.NewTxID(x.Receipt.LedgerID, index))
+		if horizon := w.oracle.model.Horizon; index < horizon {
+			if gone, ok := errors.AsType[*machine.GoneError](err); !ok || gone.Horizon != horizon {
+				w.fail(&x.Stream, "transaction at ledger index %d, before the horizon at %d: %v", index, horizon, err)
+			}
+			continue
+		}
 		if err != nil {
 			w.fail(&x.Stream, "transaction at ledger index %d: %v", index, err)
 		}
@@ -232,6 +239,9 @@ func (w *world) auditRepeats(r replayed) {
 
 func difference(a, b machine.Reader) string {
 	for table := range machine.Table(machine.TableCount) {
+		if table != machine.TableBlocks && !table.InStateFile() {
+			continue
+		}
 		if where := tableDifference(table, a, b); where != "" {
 			return where
 		}

@@ -26,7 +26,7 @@ func TestControlsAreCaught(t *testing.T) {
 		{"torn record believed", bugs{believeTorn: true}, "nobody proposed"},
 		{"log believed without a sync", bugs{noResync: true}, "lost"},
 		{"position apart from data", bugs{tornCheckpoint: true}, "invariant 8"},
-		{"leftovers of a spill are believed", bugs{believeSpill: true}, "is believed"},
+		{"checkpoint before its blocks", bugs{blocksUnsynced: true}, "block file"},
 		{"truncation before the checkpoint", bugs{truncateEarly: true}, "lost"},
 		{"refusal reported too early", bugs{hastyClient: true}, "as not executed"},
 		{"recovery without expected_session", bugs{blindRecovery: true}, "open under session"},

@@ -41,7 +41,7 @@ func (n *node) load() {
 			n.log.last()+1-uint64(len(n.log.records)), n.log.last(), covered)
 	}
 	n.w.oracle.found(n.log.records, covered)
-	n.mustHideLeftovers()
+	n.mustHideBlocks()
 	if n.log.last() == 0 {
 		n.create()
 		return
@@ -54,7 +54,7 @@ func (n *node) replay() {
 	applied := n.state.applied().Index
 	for range 20 {
 		if n.log.last() == applied {
-			n.mustReachProven()
+			n.w.must(n.state.endReplay(), "looking for blocks that the log has not made")
 			n.step(n.quick(), func() { n.begin(); n.propose() })
 			return
 		}
@@ -65,32 +65,16 @@ func (n *node) replay() {
 	n.step(n.w.upTo(millisecond), n.replay)
 }
 
-// mustHideLeftovers looks for blocks that lie behind the checkpoint.
-func (n *node) mustHideLeftovers() {
-	if n.state.proven() > 0 {
-		n.w.counted["leftovers of spills"]++
-	}
+// mustHideBlocks looks for blocks that lie behind the checkpoint.
+func (n *node) mustHideBlocks() {
 	err := n.state.view(func(r machine.Reader) error {
 		index := n.m.View(r).Index()
 		return r.Ascend(machine.TableBlocks, binary.BigEndian.AppendUint64(nil, index+1), func(key, _ []byte) bool {
-			n.w.fail(nil, "the checkpoint stands at ledger index %d, and a leftover of a spill with key %x is believed",
-				index, key)
+			n.w.fail(nil, "the checkpoint stands at ledger index %d, and a block with key %x is believed", index, key)
 			return false
 		})
 	})
 	n.w.must(err, "looking for blocks behind the checkpoint")
-}
-
-// mustReachProven holds that the state file never proves more than the log has.
-func (n *node) mustReachProven() {
-	err := n.state.view(func(r machine.Reader) error {
-		if index, proven := n.m.View(r).Index(), n.state.proven(); proven > index {
-			n.w.fail(nil, "invariant 2: the state file has the block of ledger index %d, and the log reaches to %d",
-				proven, index)
-		}
-		return nil
-	})
-	n.w.must(err, "reading the ledger index")
 }
 
 // create proposes the first command of a ledger.
@@ -126,7 +110,7 @@ func (n *node) stop(power bool) {
 		n.w.counted["kills"]++
 		n.log.kill(n.w)
 	}
-	n.w.must(n.state.crash(n.w), "opening the checkpoint")
+	n.w.must(n.state.crash(n.w, power), "opening the checkpoint")
 	next := newNode(n.w, n.state)
 	next.life, next.log = n.life, n.log
 	*n = *next

@@ -281,26 +281,20 @@ func (n *node) applyRecord(r record) []machine.Outcome {
 	case n.state.pending() >= n.w.plan.flushEvery:
 		n.flush()
 	case n.w.chance(30):
-		n.spill()
+		n.syncBlocks()
 	}
 	return outcomes
 }
 
-// spill writes blocks ahead of the checkpoint, beside everything else.
-func (n *node) spill() {
+// syncBlocks makes blocks durable ahead of the checkpoint, beside everything else.
+func (n *node) syncBlocks() {
 	if n.flushing {
 		return
 	}
 	n.flushing = true
-	n.state.beginSpill()
-	// Not in a replay: a spill makes none shorter, so that a long log would never
-	// be replayed to its end.
-	if n.ready && !n.w.calm && n.w.plan.crash > 0 && n.w.chance(20) {
-		n.step(n.w.upTo(10*n.w.plan.syncTime), n.die) // in the middle of it, or soon after
-	}
 	n.step(n.w.upTo(5*n.w.plan.syncTime), func() {
-		n.w.must(n.state.endSpill(), "writing blocks ahead of the checkpoint")
-		n.w.counted["spills"]++
+		n.w.must(n.state.syncBlocks(), "syncing blocks")
+		n.w.counted["syncs of blocks"]++
 		n.flushing = false
 		n.propose()
 	})

@@ -210,6 +210,8 @@ func (o *operator) act() {
 			c.epoch = ledgerID + machine.LedgerID(o.restores)
 			c.encoded = machine.AppendEpoch(nil, c.epoch, 0)
 		}
+	case 7:
+		c.update = &machine.ConfigUpdate{RetainBlocks: new(pick[int64](w, 0, 1, 5, 60) * second)}
 	case 5, 6:
 		c.tick, c.encoded = true, machine.AppendTick(nil)
 	}

@@ -38,7 +38,7 @@ func run(seed uint64, limit int, b bugs, dir string) (res result) {
 			res.err = w.explain(violation{what: fmt.Sprintf("panic: %v\n%s", v, debug.Stack())})
 		}
 		if w.node != nil {
-			if err := errors.Join(w.node.state.close(), os.RemoveAll(w.file)); err != nil && res.err == nil {
+			if err := errors.Join(w.node.state.close(), os.RemoveAll(w.dir)); err != nil && res.err == nil {
 				res.err = err
 			}
 		}
@@ -58,13 +58,14 @@ func run(seed uint64, limit int, b bugs, dir string) (res result) {
 func (w *world) build(dir string) {
 	var state stateDisk = newMemoryDisk()
 	if w.plan.real {
-		w.file = filepath.Join(dir, fmt.Sprintf("state-%d.db", w.seed))
-		file, err := openFile(w.file)
+		w.dir = filepath.Join(dir, fmt.Sprint("seed-", w.seed)) // block files lie beside the state file
+		w.must(os.Mkdir(w.dir, 0o700), "creating its directory")
+		file, err := openFile(filepath.Join(w.dir, "state.db"))
 		w.must(err, "creating the state")
 		state = file
 	} else {
 		memory := state.(*memoryDisk)
-		memory.torn, memory.believe = w.bugs.tornCheckpoint, w.bugs.believeSpill
+		memory.torn, memory.noSync = w.bugs.tornCheckpoint, w.bugs.blocksUnsynced
 	}
 	w.node = newNode(w, state)
 	for i := range w.plan.writers {

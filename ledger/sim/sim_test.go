@@ -55,8 +55,8 @@ func TestSimulation(t *testing.T) {
 
 // mustHappen is what a simulation that is worth its time meets.
 var mustHappen = []string{
-	"kills", "power losses", "syncs failed", "torn tails cut", "checkpoints", "spills", "leftovers of spills",
-	"truncations",
+	"kills", "power losses", "syncs failed", "torn tails cut", "checkpoints", "syncs of blocks",
+	"blocks behind a checkpoint", "truncations",
 	"answered from the state",
 	"clients died", "connections broken", "queue full", "streams given up", "streams kept alive",
 	"writes done", "writes not executed", "writes unsettled",
@@ -66,7 +66,7 @@ var mustHappen = []string{
 	"write: KEY_NOT_FOUND", "write: VERSION_MISMATCH", "write: TOO_MANY_STREAMS",
 	"open session: COMMITTED", "open session: SESSION_EXPIRED", "open session: SESSION_FENCED",
 	"update config: INVALID_ARGUMENT",
-	"stream evicted", "stream put back", "entities expired",
+	"stream evicted", "stream put back", "entities expired", "mark", "horizon moved",
 }
 
 // simulation shares episodes out to workers. Which of them runs one has no

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 
+	"github.com/seqledger/seqledger/ledger/blockfile"
 	"github.com/seqledger/seqledger/ledger/boltstore"
 	"github.com/seqledger/seqledger/ledger/machine"
 )
@@ -19,34 +20,34 @@ type stateDisk interface {
 	pending() int64 // bytes that wait for a checkpoint
 	beginFlush()
 	endFlush() error
-	// A spill writes blocks ahead of the checkpoint, never beside a flush.
-	beginSpill()
-	endSpill() error
-	// proven is the last ledger index whose block a start found ahead of the
-	// checkpoint; 0 for none.
-	proven() uint64
-	// crash drops what is in memory and opens the checkpoint again. A flush
-	// that was under way has happened or not.
-	crash(w *world) error
+	// syncBlocks makes blocks durable between two checkpoints, never beside a flush.
+	syncBlocks() error
+	// endReplay returns an error if blocks are left that the log has not made again.
+	endReplay() error
+	// crash drops what is in memory and opens the checkpoint again; with power, also what
+	// was not synced. A flush that was under way has happened or not.
+	crash(w *world, power bool) error
 	close() error
 }
 
-// memoryDisk simulates the state file.
+// memoryDisk simulates the state file. Its block files are the real ones, on a
+// simulated disk.
 type memoryDisk struct {
 	now, durable *machine.Memory
 	dirty        map[stateKey]int64 // bytes changed since the last freeze
 	order        []stateKey         // the same, in the order of change
 	bytes        int64
-	frozen       []frozenValue // what a flush or spill is writing
+	frozen       []frozenValue // what a flush is writing
 	flushing     bool
-	spilling     bool
-	ahead        map[stateKey]struct{} // blocks in durable that its position does not cover
-	stillAhead   map[stateKey]struct{} // what ahead is when the flush has ended
-	provenIndex  uint64
-	believe      bool // a control: a start takes what is ahead for history
 	at, frozenAt boltstore.Position
 	durableAt    boltstore.Position
 	torn         bool // a control: position and data are not one write
+
+	disk       *blockfile.MemoryDisk
+	blocks     *blockfile.Files
+	frozenMark blockfile.Mark
+	mark       blockfile.Mark // of the checkpoint
+	noSync     bool           // a control: a checkpoint does not wait for its blocks
 }
 
 type stateKey struct {
@@ -60,11 +61,29 @@ type frozenValue struct {
 }
 
 func newMemoryDisk() *memoryDisk {
-	return &memoryDisk{now: machine.NewMemory(), durable: machine.NewMemory(), dirty: map[stateKey]int64{}}
+	d := &memoryDisk{
+		now: machine.NewMemory(), durable: machine.NewMemory(), dirty: map[stateKey]int64{},
+		disk: blockfile.NewMemoryDisk(), mark: blockfile.Mark{SealBytes: 20_000},
+	}
+	if err := d.openBlocks(); err != nil {
+		panic(err) // there is nothing that it could be about
+	}
+	return d
+}
+
+func (d *memoryDisk) openBlocks() error {
+	blocks, err := blockfile.Open(blockfile.Options{Disk: d.disk, Mark: d.mark})
+	if err == nil {
+		d.blocks = blocks
+	}
+	return err
 }
 
 // Put notes what changes; a memoryDisk is the machine.Tx of its own updates.
 func (d *memoryDisk) Put(table machine.Table, key, value []byte) error {
+	if table == machine.TableBlocks {
+		return d.blocks.Append(binary.BigEndian.Uint64(key), value)
+	}
 	d.touch(table, key, len(value))
 	return d.now.Put(table, key, value)
 }
@@ -74,12 +93,30 @@ func (d *memoryDisk) Delete(table machine.Table, key []byte) error {
 	return d.now.Delete(table, key)
 }
 
-func (d *memoryDisk) Get(table machine.Table, key []byte) ([]byte, error) {
-	return d.now.Get(table, key)
+func (d *memoryDisk) Get(table machine.Table, key []byte) (value []byte, err error) {
+	if table != machine.TableBlocks {
+		return d.now.Get(table, key)
+	}
+	err = d.Ascend(table, key, func(k, v []byte) bool {
+		if bytes.Equal(k, key) {
+			value = v
+		}
+		return false
+	})
+	return value, err
 }
 
 func (d *memoryDisk) Ascend(table machine.Table, from []byte, visit func(k, v []byte) bool) error {
-	return d.now.Ascend(table, from, visit)
+	if table != machine.TableBlocks {
+		return d.now.Ascend(table, from, visit)
+	}
+	var key [8]byte
+	copy(key[:], from)
+	r := d.blocks.OwnReader()
+	defer r.Close()
+	return r.Ascend(binary.BigEndian.Uint64(key[:]), func(x blockfile.Record) bool {
+		return visit(binary.BigEndian.AppendUint64(nil, x.Last), x.Data)
+	})
 }
 
 func (d *memoryDisk) touch(table machine.Table, key []byte, size int) {
@@ -100,80 +137,52 @@ func (d *memoryDisk) update(at boltstore.Position, fn func(tx machine.Tx) error)
 	return err
 }
 
-func (d *memoryDisk) view(fn func(r machine.Reader) error) error { return fn(d.now) }
+func (d *memoryDisk) view(fn func(r machine.Reader) error) error { return fn(d) }
 func (d *memoryDisk) applied() boltstore.Position                { return d.at }
 func (d *memoryDisk) checkpoint() boltstore.Position             { return d.durableAt }
 func (d *memoryDisk) pending() int64                             { return d.bytes }
-func (d *memoryDisk) close() error                               { return nil }
+func (d *memoryDisk) close() error                               { return d.blocks.Close() }
 
-func (d *memoryDisk) proven() uint64 { return d.provenIndex }
+func (d *memoryDisk) syncBlocks() error {
+	_, err := d.blocks.Sync()
+	return err
+}
 
-// freeze sets aside what has changed in some tables.
-func (d *memoryDisk) freeze(wanted func(machine.Table) bool) {
-	d.frozen = d.frozen[:0]
-	kept := d.order[:0]
-	for _, k := range d.order {
-		if !wanted(k.table) {
-			kept = append(kept, k)
-			continue
-		}
-		value, _ := d.now.Get(k.table, []byte(k.key)) // it has no error to give
-		d.frozen = append(d.frozen, frozenValue{k, value})
-		d.bytes -= d.dirty[k]
-		delete(d.dirty, k)
+func (d *memoryDisk) endReplay() error {
+	behind, err := d.blocks.Finish()
+	if err == nil && behind > 0 {
+		err = fmt.Errorf("invariant 2: there is a block of ledger index %d, and the log ends before it", behind)
 	}
-	d.order = kept
+	return err
 }
 
 func (d *memoryDisk) beginFlush() {
-	d.freeze(func(machine.Table) bool { return true })
-	d.frozenAt, d.flushing = d.at, true
-	// What the replay has not made again yet is not covered by the flush.
-	d.stillAhead = map[stateKey]struct{}{}
-	for k := range d.ahead {
-		if value, _ := d.now.Get(k.table, []byte(k.key)); value == nil {
-			d.stillAhead[k] = struct{}{}
-		}
+	d.frozen = d.frozen[:0]
+	for _, k := range d.order {
+		value, _ := d.now.Get(k.table, []byte(k.key)) // it has no error to give
+		d.frozen = append(d.frozen, frozenValue{k, value})
 	}
+	clear(d.dirty)
+	d.order, d.bytes = d.order[:0], 0
+	d.frozenAt, d.frozenMark, d.flushing = d.at, d.blocks.Mark(), true
 }
 
 func (d *memoryDisk) endFlush() error {
-	err := d.writeFrozen()
-	d.durableAt, d.flushing, d.ahead = d.frozenAt, false, d.stillAhead
-	return err
-}
-
-func (d *memoryDisk) beginSpill() {
-	d.freeze(func(t machine.Table) bool { return t == machine.TableBlocks })
-	d.spilling = true
-}
-
-func (d *memoryDisk) endSpill() error {
-	d.spilling = false
-	if d.ahead == nil {
-		d.ahead = map[stateKey]struct{}{}
-	}
-	keys := d.frozen
-	err := d.writeFrozen()
-	for _, f := range keys {
-		d.ahead[f.stateKey] = struct{}{}
-	}
-	return err
-}
-
-// writeFrozen makes durable what is frozen. A block that is ahead may only be
-// written again as it is.
-func (d *memoryDisk) writeFrozen() error {
-	for _, f := range d.frozen {
-		if _, leftover := d.ahead[f.stateKey]; leftover {
-			if old, _ := d.durable.Get(f.table, []byte(f.key)); !bytes.Equal(old, f.value) {
-				return fmt.Errorf("invariant 8: a replay gives another block at key %x", f.key)
-			}
+	if !d.noSync {
+		if _, err := d.blocks.Sync(); err != nil {
+			return err
 		}
+	}
+	d.writeFrozen()
+	d.durableAt, d.mark, d.flushing = d.frozenAt, d.frozenMark, false
+	return nil
+}
+
+func (d *memoryDisk) writeFrozen() {
+	for _, f := range d.frozen {
 		_ = restore(d.durable, f.stateKey, f.value) // memory has no errors
 	}
 	d.frozen = d.frozen[:0]
-	return nil
 }
 
 func restore(m *machine.Memory, k stateKey, value []byte) error {
@@ -183,7 +192,7 @@ func restore(m *machine.Memory, k stateKey, value []byte) error {
 	return m.Put(k.table, []byte(k.key), value)
 }
 
-func (d *memoryDisk) crash(w *world) error {
+func (d *memoryDisk) crash(w *world, power bool) error {
 	keys := slices.Clone(d.order)
 	for _, f := range d.frozen {
 		keys = append(keys, f.stateKey)
@@ -191,18 +200,10 @@ func (d *memoryDisk) crash(w *world) error {
 	if err := d.interrupt(w); err != nil {
 		return err
 	}
-	d.provenIndex = 0
-	for k := range d.ahead {
-		keys = append(keys, k)
-		d.provenIndex = max(d.provenIndex, binary.BigEndian.Uint64([]byte(k.key)))
-	}
 	for _, k := range keys {
 		value, err := d.durable.Get(k.table, []byte(k.key))
 		if err != nil {
 			return err
-		}
-		if _, leftover := d.ahead[k]; leftover && !d.believe {
-			value = nil
 		}
 		if err := restore(d.now, k, value); err != nil {
 			return err
@@ -211,21 +212,28 @@ func (d *memoryDisk) crash(w *world) error {
 	clear(d.dirty)
 	d.order, d.bytes, d.frozen = d.order[:0], 0, d.frozen[:0]
 	d.at = d.durableAt
-	return nil
+	if d.blocks.Mark() != d.mark {
+		w.counted["blocks behind a checkpoint"]++
+	}
+	if err := d.blocks.Close(); err != nil {
+		return err
+	}
+	if power {
+		d.disk.Crash(w.rng.IntN)
+	}
+	return d.openBlocks()
 }
 
 // interrupt ends what is being written, done or not: the page that switches had
 // reached the disk, or it had not.
 func (d *memoryDisk) interrupt(w *world) error {
-	flushing, spilling := d.flushing, d.spilling
-	d.flushing, d.spilling = false, false
+	flushing := d.flushing
+	d.flushing = false
 	switch {
 	case flushing && d.torn:
-		return d.writeFrozen()
+		d.writeFrozen()
 	case flushing && w.chance(2):
 		return d.endFlush()
-	case spilling && w.chance(2):
-		return d.endSpill()
 	}
 	return nil
 }
@@ -239,7 +247,9 @@ type fileDisk struct {
 var fileIdentity = []byte("a simulated one.")
 
 func openFile(path string) (*fileDisk, error) {
-	store, err := boltstore.Open(path, boltstore.Options{Create: true, Identity: fileIdentity, NoSync: true})
+	store, err := boltstore.Open(path, boltstore.Options{
+		Create: true, Identity: fileIdentity, NoSync: true, SealBytes: 20_000,
+	})
 	return &fileDisk{store, path}, err
 }
 
@@ -253,17 +263,10 @@ func (d *fileDisk) pending() int64                             { return d.Pendin
 func (d *fileDisk) beginFlush()                                {}
 func (d *fileDisk) endFlush() error                            { return d.Flush() }
 func (d *fileDisk) close() error                               { return d.Close() }
-func (d *fileDisk) beginSpill()                                {}
-func (d *fileDisk) endSpill() error                            { _, err := d.Spill(); return err }
+func (d *fileDisk) syncBlocks() error                          { _, err := d.SyncBlocks(); return err }
+func (d *fileDisk) endReplay() error                           { return d.EndReplay() }
 
-func (d *fileDisk) proven() uint64 {
-	if key := d.Proven(); key != nil {
-		return binary.BigEndian.Uint64(key)
-	}
-	return 0
-}
-
-func (d *fileDisk) crash(w *world) error {
+func (d *fileDisk) crash(*world, bool) error {
 	if err := d.Close(); err != nil {
 		return err
 	}

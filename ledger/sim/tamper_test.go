@@ -21,7 +21,7 @@ type bugs struct {
 	believeTorn     bool // a torn record counts as written
 	noResync        bool // what is read after a kill counts as synced
 	tornCheckpoint  bool // data and position of a checkpoint are two writes
-	believeSpill    bool // blocks ahead of the checkpoint count as history
+	blocksUnsynced  bool // a checkpoint is taken before its blocks are synced
 	truncateEarly   bool // the log is truncated before the checkpoint is durable
 	hastyClient     bool // a writer reports every refusal as final
 	blindRecovery   bool // a writer recovers without expected_session

@@ -36,7 +36,7 @@ type world struct {
 	oracle  *oracle
 	actors  []actor
 	counted map[string]int // how often things have happened
-	file    string         // of the state, if it is a real one
+	dir     string         // of the real state file; "" for a simulated one
 	faults  int
 }
 

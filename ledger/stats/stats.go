@@ -34,16 +34,22 @@ type Stats struct {
 	CheckpointSeconds Distribution // a write of the state file, fsync included
 	CheckpointBytes   uint64       // of changes, as they stood in memory
 	LastCheckpoint    time.Time    // when the last one ended; before the first: when the ledger was opened
-	SpillSeconds      Distribution // a write of blocks ahead of a checkpoint, fsync included
-	SpillBytes        uint64       // of blocks, as they stood in memory
+	BlockSyncSeconds  Distribution // an fsync of the block files between two checkpoints
+	BlockSyncBytes    uint64       // of blocks that it made durable
+	BlockBytes        int64        // of all block files
+	DroppedFiles      uint64       // block files that retention has removed
+	DroppedBytes      uint64       // of these
+	CarriedValues     uint64       // values that were alive in them
+	Archive           *Archive     // nil for none
 	Truncations       uint64       // of the log
 	LogPendingBytes   int64        // log since it was truncated
 
-	// ScrubbedPages of the state file were compared with their checksums, in ScrubRounds whole
-	// rounds; the present one is at ScrubPosition of ScrubPages. LastScrub is when the last one
-	// ended; zero before the first.
-	ScrubbedPages, ScrubRounds, ScrubPosition, ScrubPages uint64
-	LastScrub                                             time.Time
+	// ScrubbedPages of the state file and ScrubbedBlockBytes of the block files were compared
+	// with their checksums, in ScrubRounds whole rounds; the present one is at byte ScrubPosition
+	// of ScrubBytes. LastScrub is when the last one ended; zero before the first.
+	ScrubbedPages, ScrubbedBlockBytes      uint64
+	ScrubRounds, ScrubPosition, ScrubBytes uint64
+	LastScrub                              time.Time
 
 	CacheHits       uint64
 	CacheMisses     uint64
@@ -67,6 +73,17 @@ type Stats struct {
 	ClockAhead time.Duration
 }
 
+// Archive is what a node knows of its archive.
+type Archive struct {
+	Directory                  string
+	Files, Bytes               uint64 // that the archive has confirmed
+	Last                       uint64 // ledger index of the last record in them
+	WaitingFiles, WaitingBytes uint64 // sealed, and not confirmed
+	Failures                   uint64 // tries that failed since the start
+	Problem                    string // of the last try; empty if it succeeded
+	FailingSince               time.Time
+}
+
 // Keyed counts what becomes of keyed records and of the calls on them.
 type Keyed struct {
 	// Calls are the calls that have ended, by kind and outcome, those that the state alone has
@@ -82,6 +99,9 @@ type Keyed struct {
 	// Oldest is when the oldest reservation was made, in ledger time; zero if none is known. See
 	// package ledger for which are known.
 	Oldest time.Time
+	// Records are the records by state, those that have expired and are not yet removed included.
+	// It is nil for a while after a start, until they are counted.
+	Records map[keyed.State]uint64
 }
 
 // KeyedCall is a kind of call on a keyed record, and what became of it.

@@ -7,13 +7,15 @@ package verify
 
 import (
 	"context"
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"io"
 	"os"
+	"path/filepath"
 
+	"github.com/seqledger/seqledger/ledger/archive"
 	"github.com/seqledger/seqledger/ledger/backupfile"
+	"github.com/seqledger/seqledger/ledger/blockfile"
 	"github.com/seqledger/seqledger/ledger/boltstore"
 	"github.com/seqledger/seqledger/ledger/datadir"
 	"github.com/seqledger/seqledger/ledger/machine"
@@ -24,6 +26,9 @@ import (
 type Options struct {
 	// Progress is told of every block that has been checked; may be nil.
 	Progress func(machine.AuditSummary)
+	// Archive is the directory of an archive that has the blocks which were dropped; empty for none. They are
+	// audited with the others then.
+	Archive string
 }
 
 // Report is what was checked, and what is wrong with it.
@@ -38,7 +43,8 @@ type Report struct {
 	Omitted    uint64 // problems beyond the first maxProblems
 }
 
-// maxProblems bounds the report of a directory that is thoroughly broken.
+// maxProblems bounds the report, because a directory that is damaged all over
+// would otherwise have one for every row.
 const maxProblems = 1_000
 
 // Directory checks a data directory that no process has open, and changes nothing
@@ -50,8 +56,22 @@ func Directory(ctx context.Context, dir string, o Options) (report *Report, err 
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, d.Close()) }()
+	return State(ctx, d, d.State(), o)
+}
+
+// State checks a state file of a directory with the block files and the log that are
+// there, as Directory does. The state file may be one that is to become the directory's.
+func State(ctx context.Context, d *datadir.Directory, path string, o Options) (report *Report, err error) {
 	report = new(Report)
-	store, err := boltstore.OpenReadOnly(d.State(), d.Identity())
+	open := boltstore.OpenReadOnly
+	if o.Archive != "" {
+		open = func(path string, identity []byte) (*boltstore.Store, error) {
+			return boltstore.OpenWithArchive(path, identity, func(own blockfile.Disk) blockfile.Disk {
+				return archive.With(own, o.Archive)
+			})
+		}
+	}
+	store, err := open(path, d.Identity())
 	if err != nil {
 		report.add(datadir.StateName, err)
 		return report, nil
@@ -73,17 +93,17 @@ func Directory(ctx context.Context, dir string, o Options) (report *Report, err 
 // Backup checks a backup: its checksums first, then the state in it, as Directory
 // does that of a directory. It puts the state into the system's directory for
 // temporary files, because an audit reads at random; that takes as much room as the
-// backup. Damage of
-// either kind is in the report.
+// backup. Damage of either kind is in the report.
 func Backup(ctx context.Context, backup io.Reader, o Options) (report *Report, err error) {
-	f, err := os.CreateTemp("", "seqledger-backup-*")
+	dir, err := os.MkdirTemp("", "seqledger-backup-*")
 	if err != nil {
 		return nil, fmt.Errorf("verify: %w", err)
 	}
-	defer func() { err = errors.Join(err, os.Remove(f.Name())) }()
+	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
 	report = new(Report)
-	info, err := backupfile.Read(ctx, backup, f, nil)
-	if err = errors.Join(err, f.Close()); err != nil {
+	files := &backupFiles{dir: dir}
+	info, err := backupfile.Read(ctx, backup, files.open, nil)
+	if err = errors.Join(err, files.close()); err != nil {
 		damage, damaged := errors.AsType[*backupfile.DamageError](err)
 		if !damaged {
 			return nil, err
@@ -93,11 +113,38 @@ func Backup(ctx context.Context, backup io.Reader, o Options) (report *Report, e
 		})
 		return report, nil
 	}
-	return report, report.auditFile(ctx, f.Name(), &info, o.Progress)
+	return report, report.auditFile(ctx, filepath.Join(dir, datadir.StateName), &info, o.Progress)
 }
 
-// auditFile checks the state file of a backup, which it makes its own first: no
-// other process knows the file.
+// backupFiles writes the files of a backup into a directory.
+type backupFiles struct {
+	dir     string
+	current *os.File
+}
+
+func (b *backupFiles) open(file uint64) (io.Writer, error) {
+	path := filepath.Join(b.dir, datadir.StateName)
+	if file > 0 {
+		path = filepath.Join(b.dir, datadir.BlocksName, blockfile.Name(file))
+	}
+	err := errors.Join(b.close(), os.MkdirAll(filepath.Dir(path), 0o700))
+	if err == nil {
+		b.current, err = os.Create(path)
+	}
+	return b.current, err
+}
+
+func (b *backupFiles) close() error {
+	if b.current == nil {
+		return nil
+	}
+	err := b.current.Close()
+	b.current = nil
+	return err
+}
+
+// auditFile checks the state of a backup, which it makes its own first: no other
+// process knows the file.
 func (p *Report) auditFile(
 	ctx context.Context, path string, info *backupfile.Info, progress func(machine.AuditSummary),
 ) (err error) {
@@ -158,7 +205,7 @@ func ReplayInto(ctx context.Context, path string, from *datadir.Directory) (repo
 		err = report.audit(ctx, store, m, nil)
 	}
 	if err == nil {
-		err = report.problem(from.Path())
+		err = report.Problem(from.Path())
 	}
 	if err != nil {
 		return nil, err
@@ -196,8 +243,8 @@ func scrub(ctx context.Context, store *boltstore.Store) (pages uint64, err error
 	}
 }
 
-// problem makes an error of the problems of a directory; nil when there are none.
-func (p *Report) problem(dir string) error {
+// Problem makes an error of the problems of a directory; nil when there are none.
+func (p *Report) Problem(dir string) error {
 	if len(p.Problems) == 0 {
 		return nil
 	}
@@ -215,7 +262,11 @@ func (p *Report) audit(
 		if v.Created() { // a crash may have come before the first command
 			p.LedgerID, p.Index, p.Digest = v.LedgerID(), v.Index(), v.Digest()
 		}
-		p.AuditSummary, err = m.Audit(contextReader{r, ctx}, p.addProblem, progress)
+		audit := m.Audit
+		if store.BlockBase() == 0 {
+			audit = m.AuditWhole
+		}
+		p.AuditSummary, err = audit(contextReader{r, ctx}, p.addProblem, progress)
 		return err
 	})
 	if err != nil && ctx.Err() == nil {
@@ -271,43 +322,10 @@ func (p *Report) replay(
 	case err != nil: // the state by itself can still be audited
 		p.add(datadir.LogName, err)
 	}
-	if err := store.CheckAhead(); err != nil {
-		p.add(datadir.StateName, err)
+	if err := store.EndReplay(); err != nil {
+		p.add(datadir.BlocksName, err)
 	}
-	return m, p.mustReachProven(store, m)
-}
-
-// mustReachProven looks whether the log has everything that was applied.
-func (p *Report) mustReachProven(store *boltstore.Store, m *machine.Machine) error {
-	return store.View(func(r machine.Reader) error {
-		if err := MustReachProven(store.Proven(), m.View(r).Index()); err != nil {
-			p.add(datadir.LogName, err)
-		}
-		return nil
-	})
-}
-
-// MustReachProven compares the ledger index after the replay with the last block
-// that the state file has from before, ahead of its checkpoint. Only what was
-// durable in the log and committed is ever applied, so a log that ends before
-// that block has lost entries, perhaps acknowledged ones. Nothing else shows that,
-// because a damaged batch at its very end looks like a torn write. Proven is the key of the block, or nil.
-func MustReachProven(proven []byte, index uint64) error {
-	if proven == nil {
-		return nil
-	}
-	if len(proven) != 8 {
-		return fmt.Errorf("%s: %w: the last block has a key of %d bytes instead of 8; restore the data directory "+
-			"from a backup",
-			datadir.StateName, machine.ErrCorrupt, len(proven))
-	}
-	if last := binary.BigEndian.Uint64(proven); last > index {
-		return fmt.Errorf("%w: the log reaches to ledger index %d, but %s proves that writes up to index %d were "+
-			"decided: "+
-			"the end of the log is lost; restore the data directory from a backup", machine.ErrCorrupt, index,
-			datadir.StateName, last)
-	}
-	return nil
+	return m, nil
 }
 
 // openMachine reads the head of the state; nil when it is damaged.
@@ -323,7 +341,7 @@ func (p *Report) openMachine(store *boltstore.Store) (m *machine.Machine) {
 	return m
 }
 
-// IsDamage tells whether an error means that what is stored is not what was
+// IsDamage reports whether an error means that what is stored is not what was
 // written. Then acknowledged writes may be missing, and only a backup helps;
 // any other failure of the storage has lost nothing that was acknowledged.
 func IsDamage(err error) bool { return errors.Is(err, machine.ErrCorrupt) || raftlog.IsDamage(err) }

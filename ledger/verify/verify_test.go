@@ -78,9 +78,11 @@ func TestVerifySound(t *testing.T) {
 
 func TestVerifyFindsFlippedBit(t *testing.T) {
 	t.Parallel()
-	for _, needle := range []string{"needle-123", "hay-290", "client-3"} {
+	for needle, name := range map[string]string{
+		"needle-123": "blocks/0000000001.blocks", "hay-290": "state.db", "client-3": "state.db",
+	} {
 		dir := written(t)
-		path := filepath.Join(dir, "state.db")
+		path := filepath.Join(dir, name)
 		b, err := os.ReadFile(path)
 		if err != nil {
 			t.Fatal(err)

@@ -37,8 +37,8 @@ type BodyOptions struct {
 	Largest int64
 	// Enveloped reports whether the body is a sequence of messages, each behind a prefix.
 	Enveloped bool
-	// Write reports whether the message is a single write. A write that would be refused at its
-	// end is refused while it arrives, because reading it costs as much as a valid one.
+	// Write reports whether the message is a call's only one, with one write or many. A write that
+	// would be refused at its end is refused while it arrives, because reading it costs as much as a valid one.
 	Write bool
 	// Compressed reports whether a body with a single message is compressed.
 	Compressed bool

@@ -278,18 +278,23 @@ const CommandOverhead = 900
 // called: when the write is decided and its stored bytes are counted, whether or not its caller
 // still waits. The error is a *Refusal.
 func (c *Controller) Write(ctx context.Context, p Party, bytes int) (done func(), err error) {
-	return c.command(ctx, p, bytes, c.mayStore)
+	return c.command(ctx, p, 1, bytes, c.mayStore)
+}
+
+// WriteAll is Write for the writes of one call, which are admitted or refused together.
+func (c *Controller) WriteAll(ctx context.Context, p Party, writes, bytes int) (done func(), err error) {
+	return c.command(ctx, p, writes, bytes, c.mayStore)
 }
 
 // Finish is Write for the end of something that was admitted before: what its owner has done must
 // not be lost because the credential has used up its stored bytes meanwhile.
 func (c *Controller) Finish(ctx context.Context, p Party, bytes int) (done func(), err error) {
-	return c.command(ctx, p, bytes, func(ctx context.Context, _ Party) error { return c.diskRoom(ctx) })
+	return c.command(ctx, p, 1, bytes, func(ctx context.Context, _ Party) error { return c.diskRoom(ctx) })
 }
 
-// command admits a command that room says whether there is room for.
+// command admits commands that room says whether there is room for.
 func (c *Controller) command(
-	ctx context.Context, p Party, bytes int, room func(context.Context, Party) error,
+	ctx context.Context, p Party, commands, bytes int, room func(context.Context, Party) error,
 ) (done func(), err error) {
 	if !c.shares {
 		return func() {}, room(ctx, p)
@@ -301,13 +306,13 @@ func (c *Controller) command(
 	}()
 	// The rate comes first, because a write for which there is no room is slowed, too: it has
 	// arrived, and is looked for among those that are committed.
-	if wait := p.Share.writePace.take(writeUnits(1, bytes), p.Limits.WritesPerSecond, false); wait > 0 {
+	if wait := p.Share.writePace.take(writeUnits(commands, bytes), p.Limits.WritesPerSecond, false); wait > 0 {
 		return nil, c.refuse(ctx, WritesPerSecond, OfCredential, wait)
 	}
 	if err := room(ctx, p); err != nil {
 		return nil, err
 	}
-	n := int64(bytes) + CommandOverhead
+	n := int64(bytes) + int64(commands)*CommandOverhead
 	if !p.Share.queued.TryAcquire(n, maxQueuedBytes) {
 		return nil, c.refuse(ctx, QueuedBytes, OfCredential, roomRetry)
 	}

@@ -39,8 +39,8 @@ func newDeadlines(w http.ResponseWriter, r *http.Request) deadlines {
 	return deadlines{http.NewResponseController(w), r.Body != nil && r.Body != http.NoBody && r.ContentLength != 0}
 }
 
-// visit sets the deadlines of a request of an unknown caller: for its answer, and for the body
-// that net/http reads and drops before it sends one.
+// visit sets the deadlines of a request of an unknown caller: for its answer, and for the
+// body, because net/http reads and drops one before it sends an answer.
 func (d *deadlines) visit() {
 	_ = d.controls.SetWriteDeadline(time.Now().Add(visitAnswer))
 	if d.hasBody {

@@ -33,7 +33,7 @@ func refused(reason, problem string) *RefusedError {
 func (e *RefusedError) Missing() bool { return e.Reason == "missing" }
 
 // bearerOf returns the one bearer credential of a request. Two headers are
-// refused: a proxy might have looked at the other one.
+// refused, because a proxy might have looked at the other one.
 func bearerOf(h http.Header) (string, error) {
 	values := h["Authorization"]
 	switch len(values) {

@@ -11,7 +11,7 @@ import (
 // maxSubjectBytes leaves room in an actor, which has at most 512 bytes.
 const maxSubjectBytes = 256
 
-// credential returns the credential of verified claims. The issuer has signed them, so an error
+// credential returns the credential of verified claims. Because the issuer has signed them, an error
 // is a mistake in its configuration or in the server's.
 func (i *issuer) credential(claims jwt.MapClaims) (*Credential, error) {
 	wrong := func(err error) error {

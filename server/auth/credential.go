@@ -172,7 +172,7 @@ func (c *Credential) Inspect(scope machine.Scope, principal string) error {
 	return nil
 }
 
-// Observe returns nil if figures about the whole ledger may be seen, else a *DeniedError: they
+// Observe returns nil if figures about the whole ledger may be seen, else a *DeniedError, because they
 // reveal what others do.
 func (c *Credential) Observe() error {
 	switch {

@@ -102,8 +102,8 @@ func newGrant(role string, scopes, clientIDs []string) (Grant, error) {
 	return g, nil
 }
 
-// DeniedError reports that a credential does not permit a request. It depends only on the
-// credential and the request, so it reveals nothing about the ledger.
+// DeniedError reports that a credential does not permit a request. Because it depends only on the
+// credential and the request, it reveals nothing about the ledger.
 type DeniedError struct {
 	// Field of the request that the credential does not cover; empty when its
 	// role is not enough.

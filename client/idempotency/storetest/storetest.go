@@ -42,6 +42,8 @@ func Cases() []Case {
 		{"LateCompletionAfterATakeover", lateCompletionAfterATakeover},
 		{"LostAnswerBehindATakeover", lostAnswerBehindATakeover},
 		{"HeartbeatsKeepTheLease", heartbeatsKeepTheLease},
+		{"EndOfALease", endOfALease},
+		{"EndOfALeaseOfATakeover", endOfALeaseOfATakeover},
 		{"ReleaseFreesTheKey", releaseFreesTheKey},
 		{"CheckpointReachesTheNextOwner", checkpointReachesTheNextOwner},
 		{"StaleReserve", staleReserve},
@@ -434,6 +436,36 @@ func heartbeatsKeepTheLease(t *testing.T, store idempotency.Store) {
 	if in := s.reserve(s.request(), idempotency.InFlight); in.RetryAfter <= time.Minute {
 		t.Errorf("the lease ends in %v", in.RetryAfter)
 	}
+}
+
+// An owner that does not know what became of its work ends its lease: callers that wait hear of it at
+// once, and its late result still settles the key.
+func endOfALease(t *testing.T, store idempotency.Store) {
+	s := newSubject(t, store)
+	owner := s.acquire(s.request())
+	answers := s.waiters()
+	s.expect("Heartbeat", idempotency.OK)(s.Heartbeat(s.ctx, owner, idempotency.EndLease))
+	for _, answer := range answers() {
+		if answer.Outcome != idempotency.Unknown {
+			t.Errorf("a caller that waited got %+v", answer)
+		}
+	}
+	if r, err := s.Get(s.ctx, &s.key); err != nil || r.State != idempotency.Indeterminate {
+		t.Errorf("the record is %+v, %v", r, err)
+	}
+	s.expect("Heartbeat", idempotency.LeaseLost)(s.Heartbeat(s.ctx, owner, time.Minute))
+	s.expect("Complete", idempotency.OK)(s.Complete(s.ctx, owner, result("after all")))
+	s.reserve(s.request(), idempotency.Replay)
+}
+
+// Where the next caller may take over, it need not wait for the time that the lease would have had.
+func endOfALeaseOfATakeover(t *testing.T, store idempotency.Store) {
+	s := newSubject(t, store)
+	owner := s.acquire(s.request(takingOver))
+	s.expect("Heartbeat", idempotency.OK)(s.Heartbeat(s.ctx, owner, idempotency.EndLease))
+	next := s.acquire(s.request(takingOver))
+	s.expect("Complete of the first", idempotency.LeaseLost)(s.Complete(s.ctx, owner, result("late")))
+	s.expect("Complete", idempotency.OK)(s.Complete(s.ctx, next, result("done")))
 }
 
 func releaseFreesTheKey(t *testing.T, store idempotency.Store) {

@@ -18,7 +18,9 @@ import (
 	"time"
 
 	"github.com/seqledger/seqledger/client"
+	"github.com/seqledger/seqledger/client/op"
 	"github.com/seqledger/seqledger/client/payments"
+	"github.com/seqledger/seqledger/client/writer"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 )
 
@@ -262,11 +264,11 @@ func (h *harness) ledger(t *testing.T) (map[string][]string, int64) {
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	// A block of our own, so that the end is known.
-	w, err := c.NewWriter(ctx, client.WriterOptions{Scope: scope(), ClientID: "auditor"})
+	w, err := writer.Open(ctx, c, writer.Options{Scope: scope(), ClientID: "auditor"})
 	if err != nil {
 		t.Fatal(err)
 	}
-	end, err := w.Write(ctx, client.Append([]byte("audit")))
+	end, err := w.Write(ctx, op.Append([]byte("audit")))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -37,7 +37,7 @@ func main() {
 // logName is the name of the payment log's file.
 const logName = "book"
 
-// maxName leaves room for the number behind it: a tag has at most 256 bytes.
+// maxName leaves room for the number behind it, because a tag has at most 256 bytes.
 const maxName = 200
 
 // checkName refuses a name that the payment log could not store: the name is part of every tag, and

@@ -6,8 +6,8 @@
 // with a journal. Those of the other repeat an unanswered request as a new write, like a plain
 // POST with retries. The server is the same for both.
 //
-// Run (demo.go) is the parent: side.go is one side of the table, child.go the processes,
-// audit.go the comparison. Everything that a client knows is in its payment log, a file that is
+// Run (demo.go) is the parent: side.go is one side of the table, package child has the
+// processes, audit.go the comparison. Everything that a client knows is in its payment log, a file that is
 // independent of the ledger and the journal, so that the audit is independent too. The proxy is
 // proxy.go for single calls and relay.go for write streams; schedule.go decides the faults. Pay
 // (payer.go) is a client process, and its work is that of the example in client/payments.

@@ -16,7 +16,7 @@ import (
 
 const (
 	// pace is the least time between two batches. It keeps the two sides comparable and the
-	// load low: this is not a benchmark.
+	// load low, because this is not a benchmark.
 	pace = 25 * time.Millisecond
 )
 

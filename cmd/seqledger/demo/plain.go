@@ -9,6 +9,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/seqledger/seqledger/client"
+	"github.com/seqledger/seqledger/client/failure"
 	"github.com/seqledger/seqledger/client/payments"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 )
@@ -19,8 +20,8 @@ const (
 	plainPause   = 20 * time.Millisecond
 )
 
-// plainPoster pays like a client without idempotency: it repeats what was not answered. Each
-// attempt is a write of its own, without a key and on a new stream, so the ledger cannot know
+// plainPoster pays like a client without idempotency: it repeats what was not answered. Because each
+// attempt is a write of its own, without a key and on a new stream, the ledger cannot know
 // that two attempts mean one payment.
 type plainPoster struct {
 	client *client.Client
@@ -55,8 +56,8 @@ func (n *plainPoster) sendUntilAnswered(ctx context.Context, p *payments.Payment
 		if ctx.Err() != nil {
 			return nil, context.Cause(ctx)
 		}
-		refused, _ := errors.AsType[*client.Error](err)
-		if !errors.Is(err, client.ErrOutcomeUnknown) && refused != nil && refused.Code != 0 &&
+		refused, _ := errors.AsType[*failure.Error](err)
+		if !errors.Is(err, failure.ErrOutcomeUnknown) && refused != nil && refused.Code != 0 &&
 			refused.Code != seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_QUEUE_FULL {
 			return nil, err // the ledger would decide the same again
 		}

@@ -20,8 +20,8 @@ const (
 // maxDelay bounds how long a request waits, and how late a copy follows.
 const maxDelay = 60 * time.Millisecond
 
-// mix is the set of faults for a fixed number of requests; the seed decides their order. A
-// shuffled mix, unlike independent draws, gives even a short run its share of each.
+// mix is the set of faults for a fixed number of requests; the seed decides their order.
+// It is shuffled rather than drawn, so that even a short run has its share of each.
 var mix = map[fault]int{faultNone: 34, faultLoseRequest: 4, faultLoseAnswer: 4, faultDelay: 4, faultTwice: 4}
 
 // schedule says which request meets which fault. Two schedules with the same seed say the same.

@@ -4,11 +4,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"strconv"
 	"time"
+
+	"github.com/seqledger/seqledger/cmd/seqledger/child"
 )
 
 // side is one side of the demo: a server, a proxy, clients, and the loop that kills them.
@@ -21,9 +24,9 @@ type side struct {
 	schedule *schedule
 
 	address string // of all processes of the server
-	server  *child
+	server  *child.Child
 	proxy   *proxy
-	clients []*child
+	clients []*child.Child
 	// failed holds one reason why the demo cannot continue.
 	failed chan error
 }
@@ -69,7 +72,7 @@ func (s *side) start(ctx context.Context) error {
 	if s.proxy, err = startProxy(s.address, s.schedule, s.tally); err != nil {
 		return err
 	}
-	s.clients = make([]*child, s.options.Clients)
+	s.clients = make([]*child.Child, s.options.Clients)
 	for i := range s.clients {
 		if err := os.Mkdir(s.clientDir(i), 0o700); err != nil {
 			return err
@@ -81,11 +84,22 @@ func (s *side) start(ctx context.Context) error {
 	return nil
 }
 
+// spawn starts a process of this program. One that ends without having been told to is reported to
+// failed.
+func (s *side) spawn(
+	ctx context.Context, name string, args []string, started func(io.Reader) error,
+) (*child.Child, error) {
+	return child.Start(ctx, child.Options{
+		Name: name, Command: append([]string{s.options.Program}, args...), Log: filepath.Join(s.dir, name+".log"),
+		Started: started, Failed: s.failed,
+	})
+}
+
 // serve starts the server, always on the same port.
 func (s *side) serve(ctx context.Context) (err error) {
 	args := []string{"serve", "--json", "--log-level", "warn", "--listen", s.address,
 		"--data", filepath.Join(s.dir, "data")}
-	s.server, err = s.spawn(ctx, "server", args, readAddress(&s.address))
+	s.server, err = s.spawn(ctx, "server", args, child.Address(&s.address))
 	return err
 }
 
@@ -96,7 +110,7 @@ func (s *side) pay(ctx context.Context, i int) (err error) {
 	if s.plain {
 		args = append(args, "--plain")
 	}
-	s.clients[i], err = s.spawn(ctx, clientName(i), args, silent)
+	s.clients[i], err = s.spawn(ctx, clientName(i), args, nil)
 	return err
 }
 
@@ -127,7 +141,7 @@ func (s *side) killLoop(ctx context.Context) error {
 			}
 			up.Reset(progressEvery)
 		case <-server.C:
-			s.server.kill()
+			s.server.Kill()
 			s.tally.add(func(n *Counts) { n.ServersKilled++ })
 			if err := s.serve(ctx); err != nil {
 				return err
@@ -135,7 +149,7 @@ func (s *side) killLoop(ctx context.Context) error {
 			server.Reset(s.lifetime(random, serverLives))
 		case <-client.C:
 			i := random.IntN(len(s.clients))
-			s.clients[i].kill()
+			s.clients[i].Kill()
 			s.tally.add(func(n *Counts) { n.ClientsKilled++ })
 			if err := s.pay(ctx, i); err != nil {
 				return err
@@ -171,17 +185,16 @@ func (s *side) finish(ctx context.Context) error {
 	defer cancel()
 	for _, client := range s.clients {
 		// All at once, because each of them waits.
-		client.expected.Store(true)
-		_ = client.stdin.Close() // fails when it has ended, which finish finds
+		client.CloseInput()
 	}
 	for _, client := range s.clients {
-		if err := client.finish(patient); err != nil {
+		if err := client.Finish(patient); err != nil {
 			return err
 		}
 	}
 	// Wait, so that no copy commits after the audit.
 	s.proxy.settle()
-	if err := s.server.stop(patient); err != nil {
+	if err := s.server.Stop(patient); err != nil {
 		return err
 	}
 	return s.serve(ctx)
@@ -191,11 +204,11 @@ func (s *side) finish(ctx context.Context) error {
 func (s *side) close() {
 	for _, client := range s.clients {
 		if client != nil {
-			client.kill()
+			client.Kill()
 		}
 	}
 	if s.server != nil {
-		s.server.kill()
+		s.server.Kill()
 	}
 	if s.proxy != nil {
 		s.proxy.close()

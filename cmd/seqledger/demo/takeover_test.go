@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/seqledger/seqledger/client"
+	"github.com/seqledger/seqledger/client/failure"
 	"github.com/seqledger/seqledger/client/journal"
 	"github.com/seqledger/seqledger/client/payments"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
@@ -69,7 +70,7 @@ func TestPayFenced(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := <-done; !errors.Is(err, client.ErrFenced) {
+	if err := <-done; !errors.Is(err, failure.ErrFenced) {
 		t.Errorf("want that the stream is fenced, got %v", err)
 	}
 }

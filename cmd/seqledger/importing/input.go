@@ -11,7 +11,7 @@ import (
 	"hash"
 	"io"
 
-	"github.com/seqledger/seqledger/client"
+	"github.com/seqledger/seqledger/client/op"
 	"github.com/seqledger/seqledger/cmd/seqledger/operation"
 	"github.com/seqledger/seqledger/ledger/machine"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
@@ -125,10 +125,10 @@ func parseLine(mode string, line []byte) ([]*seqledgerv1.Operation, error) {
 		if len(line) > machine.MaxValueBytes {
 			return nil, fmt.Errorf("has %d bytes, at most %d can be appended", len(line), machine.MaxValueBytes)
 		}
-		return []*seqledgerv1.Operation{client.Append(bytes.Clone(line))}, nil
+		return []*seqledgerv1.Operation{op.Append(bytes.Clone(line))}, nil
 	}
 	if len(bytes.TrimSpace(line)) == 0 {
-		// Skipping it would break the rule that line n is sequence base + n.
+		// It must not be skipped, because that would break the rule that line n is sequence base + n.
 		return nil, errors.New("is blank, and every line must be a write")
 	}
 	return operation.Parse(line)

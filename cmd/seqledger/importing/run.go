@@ -8,7 +8,8 @@ import (
 	"math"
 	"time"
 
-	"github.com/seqledger/seqledger/client"
+	"github.com/seqledger/seqledger/client/failure"
+	"github.com/seqledger/seqledger/client/writer"
 )
 
 const (
@@ -28,7 +29,7 @@ var (
 
 // Run sends the lines of an input that are not committed yet.
 type Run struct {
-	Writer    *client.Writer
+	Writer    *writer.Writer
 	State     *State
 	Timeout   time.Duration
 	Progress  func(line uint64)
@@ -39,7 +40,7 @@ type Run struct {
 // sentLine is a line on its way.
 type sentLine struct {
 	line    uint64
-	pending *client.Pending
+	pending *writer.Pending
 }
 
 // Send submits lines while a second goroutine collects their receipts.
@@ -145,7 +146,7 @@ func (r *Run) collect(ctx context.Context, lines <-chan sentLine, progressed fun
 		receipt, err := sent.pending.Wait(ctx)
 		switch {
 		case err != nil:
-			r.Unknown = errors.Is(err, client.ErrOutcomeUnknown)
+			r.Unknown = errors.Is(err, failure.ErrOutcomeUnknown)
 			if ctx.Err() != nil {
 				err = context.Cause(ctx)
 			}

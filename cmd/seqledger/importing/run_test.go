@@ -15,6 +15,8 @@ import (
 	"time"
 
 	"github.com/seqledger/seqledger/client"
+	"github.com/seqledger/seqledger/client/failure"
+	"github.com/seqledger/seqledger/client/writer"
 	"github.com/seqledger/seqledger/ledger"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 	"github.com/seqledger/seqledger/server"
@@ -52,7 +54,7 @@ var scope = &seqledgerv1.Scope{Organization: "acme"}
 // beginRun begins to import content, of which the ledger has the first committed lines.
 func beginRun(t *testing.T, c *client.Client, content, mode string, committed uint64) (*Run, *[]uint64) {
 	t.Helper()
-	w, err := c.NewWriter(t.Context(), client.WriterOptions{Scope: scope, ClientID: "loader", NoReopen: true})
+	w, err := writer.Open(t.Context(), c, writer.Options{Scope: scope, ClientID: "loader", NoReopen: true})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -76,7 +78,7 @@ func payloads(t *testing.T, c *client.Client, blocks int) (texts []string) {
 	t.Helper()
 	for height := range blocks {
 		block, err := c.GetBlock(t.Context(), &seqledgerv1.GetBlockRequest{Scope: scope, Height: uint64(height) + 1})
-		if errors.Is(err, client.ErrNotFound) {
+		if errors.Is(err, failure.ErrNotFound) {
 			return texts
 		}
 		if err != nil {
@@ -126,7 +128,7 @@ func TestRunStopsAtARefusal(t *testing.T) {
 	r, told := beginRun(t, c, content, ModeOperations, 0)
 	err := r.Send(t.Context(), strings.NewReader(content))
 	bad, ok := errors.AsType[*LineError](err)
-	if !ok || bad.Line != 2 || !errors.Is(err, client.ErrNotExecuted) || !errors.Is(err, client.ErrConditionFailed) {
+	if !ok || bad.Line != 2 || !errors.Is(err, failure.ErrNotExecuted) || !errors.Is(err, failure.ErrConditionFailed) {
 		t.Errorf("got %v, want the refusal of line 2", err)
 	}
 	if r.Committed != 1 || r.Unknown || !slices.Equal(*told, []uint64{1}) {

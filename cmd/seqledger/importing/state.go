@@ -104,7 +104,7 @@ func Lock(path string) (unlock func() error, err error) {
 		return nil, fmt.Errorf("lock of %s: %w", path, err)
 	}
 	if locked {
-		// The previous holder may have removed the lock file between open and lock. Then
+		// Look again, because the previous holder may have removed the lock file between open and lock. Then
 		// another import could lock a new file at the same time.
 		ours, ourErr := lock.Stat()
 		there, err := os.Stat(lock.Path())
@@ -127,7 +127,7 @@ func (s *State) Save(path string) (err error) {
 		return err
 	}
 	temporary := path + ".tmp"
-	// Only for its owner: a change could make an import start again.
+	// Only for its owner, because a change could make an import start again.
 	f, err := os.OpenFile(temporary, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
 	if err != nil {
 		return err
@@ -142,7 +142,7 @@ func (s *State) Save(path string) (err error) {
 	if err := os.Rename(temporary, path); err != nil {
 		return err
 	}
-	// Until the directory is on disk too, a power failure could bring the old
+	// Sync the directory, because until it is on disk too, a power failure could bring the old
 	// state back.
 	dir, err := os.Open(filepath.Dir(path))
 	if err != nil {

@@ -105,7 +105,7 @@ func (b *builder) attach(flag operationFlag) (err error) {
 	if err != nil {
 		return err
 	}
-	// A condition on the wrong one of two operations would silently check the wrong thing, so
+	// Because a condition on the wrong one of two operations would silently check the wrong thing,
 	// exactly one operation must match.
 	owners := b.byKey[key]
 	switch {

@@ -310,7 +310,8 @@ func (g *Guard) fromServer(line []byte, more *bufio.Reader) error {
 			return nil
 		}
 	}
-	// A server may write what is no message; the client sees that as it would without a guard.
+	// Passed on as it is, because a server may write what is no message, and the client must
+	// see what it would see without a guard.
 	return g.out.write(line, nil)
 }
 

@@ -436,7 +436,9 @@ func (h *HTTP) listenOnce(ctx context.Context) bool {
 	return ctx.Err() == nil
 }
 
-// endSession tells the server that the session is over.
+// endSession tells the server that the session is over, so that it can free
+// what it keeps. Its failure is ignored, because there is nothing else to do
+// about the session.
 func (h *HTTP) endSession() {
 	h.mu.Lock()
 	session := h.session

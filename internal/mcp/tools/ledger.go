@@ -8,7 +8,7 @@ import (
 
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
-	"github.com/seqledger/seqledger/client"
+	"github.com/seqledger/seqledger/client/op"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 )
 
@@ -49,18 +49,18 @@ type operation struct {
 }
 
 // conditions returns the condition of an entity's operation, none or one.
-func (e *entity) conditions() (all []client.Condition, err error) {
+func (e *entity) conditions() (all []op.Condition, err error) {
 	if e.IfAbsent {
-		all = append(all, client.IfAbsent())
+		all = append(all, op.IfAbsent())
 	}
 	if e.IfPresent {
-		all = append(all, client.IfPresent())
+		all = append(all, op.IfPresent())
 	}
 	if e.IfValue != nil {
-		all = append(all, client.IfValue([]byte(*e.IfValue)))
+		all = append(all, op.IfValue([]byte(*e.IfValue)))
 	}
 	if e.IfVersion != nil {
-		all = append(all, client.IfVersion(*e.IfVersion))
+		all = append(all, op.IfVersion(*e.IfVersion))
 	}
 	if len(all) > 1 {
 		err = errors.New("has more than one condition")
@@ -72,18 +72,18 @@ func (e *entity) conditions() (all []client.Condition, err error) {
 func (o *operation) message() (m *seqledgerv1.Operation, err error) {
 	kinds := 0
 	if o.Append != nil {
-		kinds, m = kinds+1, client.Append([]byte(*o.Append))
+		kinds, m = kinds+1, op.Append([]byte(*o.Append))
 	}
 	if o.Set != nil {
 		conditions, bad := o.Set.conditions()
 		if kinds++; bad != nil {
 			return nil, bad
 		}
-		var options []client.SetOption
+		var options []op.SetOption
 		for _, c := range conditions {
 			options = append(options, c)
 		}
-		m = client.Set(o.Set.Key, []byte(o.Set.Value), options...)
+		m = op.Set(o.Set.Key, []byte(o.Set.Value), options...)
 	}
 	if o.Delete != nil {
 		conditions, bad := o.Delete.conditions()
@@ -93,13 +93,13 @@ func (o *operation) message() (m *seqledgerv1.Operation, err error) {
 		if o.Delete.Value != "" {
 			return nil, errors.New("deletes, and must not have a value")
 		}
-		m = client.Delete(o.Delete.Key, conditions...)
+		m = op.Delete(o.Delete.Key, conditions...)
 	}
 	if r := o.Relate; r != nil {
-		kinds, m = kinds+1, client.Relate(r.Resource, r.Relation, r.Subject)
+		kinds, m = kinds+1, op.Relate(r.Resource, r.Relation, r.Subject)
 	}
 	if r := o.Unrelate; r != nil {
-		kinds, m = kinds+1, client.Unrelate(r.Resource, r.Relation, r.Subject)
+		kinds, m = kinds+1, op.Unrelate(r.Resource, r.Relation, r.Subject)
 	}
 	if kinds != 1 {
 		return nil, fmt.Errorf("must have one of append, set, delete, relate and unrelate, has %d", kinds)

@@ -10,7 +10,7 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
-	"github.com/seqledger/seqledger/client"
+	"github.com/seqledger/seqledger/client/failure"
 	"github.com/seqledger/seqledger/client/idempotency"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 )
@@ -55,6 +55,7 @@ type reserveOutput struct {
 	AttemptID         string        `json:"attempt_id,omitempty" jsonschema:"complete and reject need it"`
 	Attempt           uint64        `json:"attempt,omitempty" jsonschema:"which owner you are, from 1"`
 	Checkpoint        string        `json:"checkpoint,omitempty" jsonschema:"what the owner before has left"`
+	CheckpointBase64  string        `json:"checkpoint_base64,omitempty" jsonschema:"the same in base64, where it is not text"`
 	LeaseExpiresAt    string        `json:"lease_expires_at,omitempty"`
 	RetryAfterSeconds float64       `json:"retry_after_seconds,omitempty"`
 	Record            *recordOutput `json:"record,omitempty" jsonschema:"with REPLAY and INDETERMINATE"`
@@ -132,9 +133,9 @@ func (t *tools) reserve(ctx context.Context, in *reserveInput) (*reserveOutput, 
 		return nil, advise(err)
 	}
 	out := &reserveOutput{AttemptID: in.AttemptID, Attempt: answer.GetAttempt(),
-		Checkpoint:     string(answer.GetCheckpoint()),
 		LeaseExpiresAt: moment(answer.GetLeaseExpiresAt()), Record: showRecord(answer.GetRecord()),
 		RetryAfterSeconds: answer.GetRetryAfter().AsDuration().Seconds()}
+	out.Checkpoint, out.CheckpointBase64 = textOrBytes(answer.GetCheckpoint())
 	if out.Outcome, out.Next = outcome(answer.GetOutcome()); answer.GetToken() != 0 {
 		out.Token = number(answer.GetToken())
 	}
@@ -235,7 +236,7 @@ func (t *tools) lookUp(ctx context.Context, in *record) (*lookUpOutput, error) {
 	defer cancel()
 	r, err := t.Client.GetRecord(ctx, &seqledgerv1.GetRecordRequest{Record: key})
 	switch {
-	case errors.Is(err, client.ErrNotFound):
+	case errors.Is(err, failure.ErrNotFound):
 		return &lookUpOutput{Next: "There is no record of this key: the action was never begun under it, or it is " +
 			"forgotten. " +
 			"Call reserve before you do the action."}, nil

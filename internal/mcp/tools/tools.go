@@ -2,6 +2,7 @@ package tools
 
 import (
 	"context"
+	"encoding/base64"
 	"encoding/hex"
 	"encoding/json"
 	"errors"
@@ -9,12 +10,14 @@ import (
 	"strconv"
 	"strings"
 	"time"
+	"unicode/utf8"
 
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 	"google.golang.org/protobuf/types/known/durationpb"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"github.com/seqledger/seqledger/client"
+	"github.com/seqledger/seqledger/client/failure"
 	"github.com/seqledger/seqledger/client/idempotency"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 )
@@ -187,20 +190,36 @@ type recordOutput struct {
 	LeaseExpiresAt string `json:"lease_expires_at,omitempty" jsonschema:"when the last owner's lease ends or ended"`
 	ExpiresAt      string `json:"expires_at,omitempty" jsonschema:"when the record is forgotten"`
 	Response       string `json:"response,omitempty" jsonschema:"the result, as its owner stored it"`
+	// ResponseBase64 is set instead of Response where the result is not UTF-8, because JSON cannot
+	// carry it and an agent must not get another one. So is CheckpointBase64.
+	ResponseBase64 string `json:"response_base64,omitempty" jsonschema:"the result in base64, where it is not text"`
 	ResponseBytes  uint64 `json:"response_bytes,omitempty" jsonschema:"size of the result; more than response has if it was not kept"`
 	Checkpoint     string `json:"checkpoint,omitempty" jsonschema:"progress of past owners"`
+
+	CheckpointBase64 string `json:"checkpoint_base64,omitempty" jsonschema:"the progress in base64, where it is not text"`
 }
 
 func showRecord(r *seqledgerv1.IdempotencyRecord) *recordOutput {
 	if r == nil {
 		return nil
 	}
-	return &recordOutput{
+	out := &recordOutput{
 		State: strings.TrimPrefix(r.GetState().String(), "RECORD_STATE_"), Token: number(r.GetToken()),
 		Attempts: r.GetAttempts(), CreatedAt: moment(r.GetCreatedAt()), CompletedAt: moment(r.GetCompletedAt()),
 		LeaseExpiresAt: moment(r.GetLeaseExpiresAt()), ExpiresAt: moment(r.GetExpiresAt()),
-		Response: string(r.GetResponse()), ResponseBytes: r.GetResponseSize(), Checkpoint: string(r.GetCheckpoint()),
+		ResponseBytes: r.GetResponseSize(),
 	}
+	out.Response, out.ResponseBase64 = textOrBytes(r.GetResponse())
+	out.Checkpoint, out.CheckpointBase64 = textOrBytes(r.GetCheckpoint())
+	return out
+}
+
+// textOrBytes returns b as text if it is UTF-8, otherwise in base64.
+func textOrBytes(b []byte) (text, encoded string) {
+	if utf8.Valid(b) {
+		return string(b), ""
+	}
+	return "", base64.StdEncoding.EncodeToString(b)
 }
 
 func number(n uint64) string { return strconv.FormatUint(n, 10) }
@@ -210,16 +229,19 @@ func advise(err error) error {
 	if err == nil {
 		return nil
 	}
-	refusal, _ := errors.AsType[*client.Error](err)
+	refusal, _ := errors.AsType[*failure.Error](err)
 	next := "Whether the ledger took it is not known; to repeat the same call with the same key is safe."
 	switch {
-	case errors.Is(err, client.ErrNotFound):
+	case errors.Is(err, failure.ErrOutcomeUnknown):
+		// Before the others, because an earlier copy of the request may have been executed whatever
+		// the last one was answered.
+	case errors.Is(err, failure.ErrNotFound):
 		next = "There is no such thing in this scope, namespace and principal. Check them; nothing was changed."
-	case errors.Is(err, client.ErrConditionFailed):
+	case errors.Is(err, failure.ErrConditionFailed):
 		next = "Nothing was written, and the key is free. Read the entity again and decide anew."
-	case errors.Is(err, client.ErrUnauthenticated):
+	case errors.Is(err, failure.ErrUnauthenticated):
 		next = "Nothing was done. A person must give this server a valid credential (--token-file)."
-	case errors.Is(err, client.ErrNotExecuted):
+	case errors.Is(err, failure.ErrNotExecuted):
 		next = "Nothing was written. Repeat the same call with the same key."
 	case refusal != nil:
 		next = adviseOn(refusal, next)
@@ -228,7 +250,7 @@ func advise(err error) error {
 }
 
 // adviseOn says what to do about a refusal.
-func adviseOn(e *client.Error, otherwise string) string {
+func adviseOn(e *failure.Error, otherwise string) string {
 	switch e.Code {
 	case seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_INVALID_ARGUMENT:
 		return "Correct " + e.Field + " and call again with the same key. Nothing was done."

@@ -90,7 +90,8 @@ func unusualOperation(operation *seqledgerv1.Operation) bool {
 func garbledResult(result *seqledgerv1.WriteResult) bool {
 	e := result.GetError()
 	return garbledReceipt(result.GetReceipt()) ||
-		garbled(e.GetMessage()) || garbled(e.GetKey()) || garbled(e.GetField()) || garbled(e.GetLeaderAddress())
+		garbled(e.GetMessage()) || garbled(e.GetKey()) || garbled(e.GetField()) || garbled(e.GetLeaderAddress()) ||
+		garbled(e.GetTxId())
 }
 
 func garbledReceipt(r *seqledgerv1.Receipt) bool {

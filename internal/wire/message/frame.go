@@ -22,11 +22,11 @@ const (
 )
 
 // Frame is a WriteStreamRequest whose writes are already encoded. Submit encodes the
-// operations, and the journal and every copy that is sent have those bytes. The caller can
-// therefore reuse its buffers without changing a write that has its number and key.
+// operations, and the journal and every copy that is sent have those bytes. Submit
+// encodes so that the caller can reuse its buffers without changing a write that has its number and key.
 type Frame struct{ Writes []EncodedWrite }
 
-// EncodedWrite is one write of a frame. It is a copy of the Writer's data, so a frame can be
+// EncodedWrite is one write of a frame. It is a copy of the Writer's data, so that a frame can be
 // encoded without the multiplexer's mutex.
 type EncodedWrite struct {
 	Stream            []byte // see EncodeStream
@@ -85,7 +85,7 @@ func (f *Frame) marshalAppend(b []byte) []byte {
 
 // DecodeOperations reads what EncodeOperations wrote.
 func DecodeOperations(request []byte) ([]*seqledgerv1.Operation, error) {
-	// A Writer sends the bytes of its journal unchanged, so any other field would become part of the
+	// Because a Writer sends the bytes of its journal unchanged, any other field would become part of the
 	// write.
 	for rest := request; len(rest) > 0; {
 		number, kind, n := protowire.ConsumeField(rest)

@@ -64,8 +64,8 @@ func (c *checker) use(id uint64, pages int) error {
 }
 
 // CheckFreeList reads the beginning of the list of free pages and returns how many
-// bytes the list takes in the file. bbolt allocates as much memory as the length
-// says, so this comes before bbolt opens the file. It fails with ErrDamaged or the
+// bytes the list takes in the file. It comes before bbolt opens the file,
+// because bbolt allocates as much memory as the length says. It fails with ErrDamaged or the
 // reader's error.
 func CheckFreeList(file io.ReaderAt, m Meta) (size int64, err error) {
 	if err := inFile(m.FreeList, m.Pages); err != nil {
@@ -205,7 +205,7 @@ func (c *checker) aboveRoots() error {
 	return nil
 }
 
-// passes tells whether the way of a cursor leads through a page.
+// passes reports whether the way of a cursor leads through a page.
 func (c *Cursor) passes(id uint64) bool {
 	return slices.ContainsFunc(c.levels, func(l level) bool { return l.page.id == id })
 }

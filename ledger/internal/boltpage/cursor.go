@@ -314,7 +314,7 @@ func (c *Cursor) VerifyLeaf(key []byte, beside bool) error {
 	return nil
 }
 
-// Covers tells whether key is or would be in the leaf that VerifyLeaf has checked
+// Covers reports whether key is or would be in the leaf that VerifyLeaf has checked
 // last, as far as the inner pages say so. In doubt it does not, because a leaf that was not
 // checked must not be changed.
 func (c *Cursor) Covers(key []byte) bool {

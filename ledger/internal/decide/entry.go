@@ -70,7 +70,7 @@ func (e *Entry) Take(size, work int) bool {
 	return true
 }
 
-// Full tells whether the entry takes no more.
+// Full reports whether the entry takes no more.
 func (e *Entry) Full() bool { return e.Commands >= e.limit }
 
 // EntryCommands returns how many commands an entry may have, so that the

@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// LastYear is the last one that a wall clock may say: the times of the log end
+// LastYear is the last one that a wall clock may say, because the times of the log end
 // in the year 2262.
 const LastYear = 2200
 
@@ -14,7 +14,7 @@ const LastYear = 2200
 const MaxPause = 30 * 24 * time.Hour
 
 // ClockError says that a wall clock is too far ahead of ledger time to be
-// right. A wrong one would expire everything at once.
+// right. It is refused because a wrong one would expire everything at once.
 type ClockError struct {
 	Wall, Ledger time.Time
 }

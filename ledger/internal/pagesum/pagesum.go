@@ -390,7 +390,7 @@ func (s *Sums) Update(pages boltpage.Pages, m boltpage.Meta) error {
 			t.sums[id].Store(crc32.Checksum(pages.Raw(id), castagnoli))
 			dirty[int(id/sumsInSlot)] = true
 		}
-		// In this order: a reader that sees a page in use must see its checksum. What has just been
+		// In this order, because a reader that sees a page in use must see its checksum. What has just been
 		// computed from a page says nothing of its way to the disk, so it is checked when it is read
 		// from there.
 		t.checked[i].And(^(now &^ was))

@@ -10,15 +10,16 @@ import (
 	"github.com/seqledger/seqledger/ledger/machine"
 )
 
-// Expired tells whether an entity is absent though its record may be there.
+// Expired reports whether an entity is absent though its record may be there.
 func (m *Model) Expired(e Entity) bool {
 	return e.ExpiresAt != 0 && (e.ExpiresAt <= m.Time || slices.ContainsFunc(m.epochs, func(past epoch) bool {
 		return past.start > e.Version && past.timeBefore >= e.ExpiresAt
 	}))
 }
 
-// changes are what one write does to entities and relationships. They wait beside
-// the model until all of its conditions have held.
+// changes are what one write does to entities and relationships. They are kept
+// apart from the model until all of its conditions have held, because a refused
+// write must not change anything.
 type changes struct {
 	m        *Model
 	scope    machine.Scope
@@ -197,7 +198,7 @@ func (m *Model) expire(due []Name) {
 	}
 }
 
-// SameReceipt tells whether two receipts are equal in every field.
+// SameReceipt reports whether two receipts are equal in every field.
 func SameReceipt(a, b *machine.Receipt) bool {
 	return a.LedgerID == b.LedgerID && a.Sequence == b.Sequence && a.Session == b.Session && a.Index == b.Index &&
 		a.BlockHeight == b.BlockHeight && a.Position == b.Position && a.CommittedAt == b.CommittedAt &&

@@ -2,6 +2,7 @@ package machinetest
 
 import (
 	"cmp"
+	"encoding/binary"
 	"fmt"
 	"math"
 	"slices"
@@ -26,6 +27,12 @@ type Model struct {
 	// Fired counts how often each rule has decided something.
 	Fired map[string]int
 
+	// Horizon is the first ledger index that is kept; 0: all are. Bytes counts the operations of all
+	// transactions.
+	Horizon, Bytes uint64
+
+	marks     []mark // at and behind the horizon
+	marked    mark   // the last one
 	sincePass uint64 // commands since the last eviction pass
 	backlog   bool   // that pass left something due
 	epochs    []epoch
@@ -138,7 +145,7 @@ func (m *Model) Apply(command any) (out machine.Outcome) {
 	case *machine.ConfigUpdate:
 		kind, out = "update config: ", m.update(c)
 	case Create:
-		m.Config, m.epochs = c.Config, []epoch{{start: m.Index, id: c.ID}}
+		m.Config, m.epochs, m.marked.time = c.Config, []epoch{{start: m.Index, id: c.ID}}, m.Time
 		kind, out = "create: ", machine.Outcome{Code: machine.Committed, Config: c.Config}
 	case Epoch:
 		m.begin(c)
@@ -153,6 +160,7 @@ func (m *Model) Apply(command any) (out machine.Outcome) {
 	if m.sincePass++; m.sincePass >= m.Config.EvictionInterval {
 		m.sincePass = 0
 		m.pass()
+		m.retain()
 	}
 	return out
 }
@@ -165,6 +173,7 @@ func (m *Model) begin(c Epoch) {
 	if c.Time != 0 {
 		if c.Time < m.Time {
 			next.timeBefore = m.Time
+			m.setMarksBack(c.Time)
 			m.Fired["time set back"]++
 		}
 		m.Time = c.Time
@@ -180,6 +189,8 @@ func (m *Model) update(u *machine.ConfigUpdate) machine.Outcome {
 	c.ReceiptWindow = *cmp.Or(u.ReceiptWindow, &c.ReceiptWindow)
 	c.MaxStreams = *cmp.Or(u.MaxStreams, &c.MaxStreams)
 	c.ClientTTL = *cmp.Or(u.ClientTTL, &c.ClientTTL)
+	c.RetainBlocks = *cmp.Or(u.RetainBlocks, &c.RetainBlocks)
+	c.RetainBytes = *cmp.Or(u.RetainBytes, &c.RetainBytes)
 	field := ""
 	switch {
 	case c.EvictionInterval < 1 || c.EvictionInterval > 1_000_000:
@@ -192,6 +203,10 @@ func (m *Model) update(u *machine.ConfigUpdate) machine.Outcome {
 		field = "receipt_window"
 	case c.MaxStreams < 1:
 		field = "max_streams"
+	case c.RetainBlocks != 0 && c.RetainBlocks < second:
+		field = "retain_blocks"
+	case c.RetainBytes != 0 && c.RetainBytes < 1<<20:
+		field = "retain_bytes"
 	}
 	if field != "" {
 		return machine.Outcome{
@@ -265,7 +280,12 @@ func (m *Model) openSession(o *machine.OpenSession) machine.Outcome {
 // Window returns the receipts of a stream that retries may still ask for, oldest
 // first.
 func (m *Model) Window(s *Stream) []*Transaction {
-	return s.Window[max(0, len(s.Window)-int(m.Config.ReceiptWindow)):]
+	window := s.Window[max(0, len(s.Window)-int(m.Config.ReceiptWindow)):]
+	gone := 0
+	for gone < len(window) && window[gone].Receipt.Index < m.Horizon {
+		gone++
+	}
+	return window[gone:]
 }
 
 // Retry returns what rules 1 to 6 say of a write, without deciding it; the Code is
@@ -380,6 +400,8 @@ func (m *Model) transact(scope machine.Scope, r machine.Receipt, ops []machine.O
 	r.LedgerID, r.Index, r.CommittedAt = m.epoch().id, m.Index, m.Time
 	r.BlockHeight, r.Position = m.heights[scope], m.inBlock[scope]
 	m.inBlock[scope]++
+	_, encoded := machine.HashOperations(nil, ops)
+	m.Bytes += uint64(len(encoded) - len(binary.AppendUvarint(nil, uint64(len(ops)))))
 	x := &Transaction{Stream: Name{Scope: scope}, Receipt: r, Operations: ops}
 	m.Transactions[m.Index] = x
 	return x

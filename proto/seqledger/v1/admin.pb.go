@@ -256,8 +256,16 @@ type UpdateConfigRequest struct {
 	//
 	//	*UpdateConfigRequest_MaxStreams
 	MaxStreamsSet isUpdateConfigRequest_MaxStreamsSet `protobuf_oneof:"max_streams_set"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	// See Config. Set to 0 s it lets the history be kept for ever.
+	RetainBlocks *durationpb.Duration `protobuf:"bytes,6,opt,name=retain_blocks,json=retainBlocks,proto3" json:"retain_blocks,omitempty"`
+	// Set to change it.
+	//
+	// Types that are valid to be assigned to RetainBytesSet:
+	//
+	//	*UpdateConfigRequest_RetainBytes
+	RetainBytesSet isUpdateConfigRequest_RetainBytesSet `protobuf_oneof:"retain_bytes_set"`
+	unknownFields  protoimpl.UnknownFields
+	sizeCache      protoimpl.SizeCache
 }
 
 func (x *UpdateConfigRequest) Reset() {
@@ -361,6 +369,29 @@ func (x *UpdateConfigRequest) GetMaxStreams() uint64 {
 	return 0
 }
 
+func (x *UpdateConfigRequest) GetRetainBlocks() *durationpb.Duration {
+	if x != nil {
+		return x.RetainBlocks
+	}
+	return nil
+}
+
+func (x *UpdateConfigRequest) GetRetainBytesSet() isUpdateConfigRequest_RetainBytesSet {
+	if x != nil {
+		return x.RetainBytesSet
+	}
+	return nil
+}
+
+func (x *UpdateConfigRequest) GetRetainBytes() uint64 {
+	if x != nil {
+		if x, ok := x.RetainBytesSet.(*UpdateConfigRequest_RetainBytes); ok {
+			return x.RetainBytes
+		}
+	}
+	return 0
+}
+
 type isUpdateConfigRequest_EvictionIntervalSet interface {
 	isUpdateConfigRequest_EvictionIntervalSet()
 }
@@ -404,6 +435,17 @@ type UpdateConfigRequest_MaxStreams struct {
 }
 
 func (*UpdateConfigRequest_MaxStreams) isUpdateConfigRequest_MaxStreamsSet() {}
+
+type isUpdateConfigRequest_RetainBytesSet interface {
+	isUpdateConfigRequest_RetainBytesSet()
+}
+
+type UpdateConfigRequest_RetainBytes struct {
+	// See Config.
+	RetainBytes uint64 `protobuf:"varint,7,opt,name=retain_bytes,json=retainBytes,proto3,oneof"`
+}
+
+func (*UpdateConfigRequest_RetainBytes) isUpdateConfigRequest_RetainBytesSet() {}
 
 // UpdateConfigResponse holds the configuration as it is now.
 type UpdateConfigResponse struct {
@@ -744,7 +786,7 @@ const file_seqledger_v1_admin_proto_rawDesc = "" +
 	"page_token\x18\x03 \x01(\tR\tpageToken\"r\n" +
 	"\x13ListClientsResponse\x123\n" +
 	"\aclients\x18\x01 \x03(\v2\x19.seqledger.v1.ClientEntryR\aclients\x12&\n" +
-	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\"\xcb\x02\n" +
+	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\"\xc4\x03\n" +
 	"\x13UpdateConfigRequest\x12-\n" +
 	"\x11eviction_interval\x18\x01 \x01(\x04H\x00R\x10evictionInterval\x128\n" +
 	"\n" +
@@ -752,11 +794,14 @@ const file_seqledger_v1_admin_proto_rawDesc = "" +
 	"\x0eeviction_limit\x18\x03 \x01(\x04H\x01R\revictionLimit\x12'\n" +
 	"\x0ereceipt_window\x18\x04 \x01(\x04H\x02R\rreceiptWindow\x12!\n" +
 	"\vmax_streams\x18\x05 \x01(\x04H\x03R\n" +
-	"maxStreamsB\x17\n" +
+	"maxStreams\x12>\n" +
+	"\rretain_blocks\x18\x06 \x01(\v2\x19.google.protobuf.DurationR\fretainBlocks\x12#\n" +
+	"\fretain_bytes\x18\a \x01(\x04H\x04R\vretainBytesB\x17\n" +
 	"\x15eviction_interval_setB\x14\n" +
 	"\x12eviction_limit_setB\x14\n" +
 	"\x12receipt_window_setB\x11\n" +
-	"\x0fmax_streams_set\"D\n" +
+	"\x0fmax_streams_setB\x12\n" +
+	"\x10retain_bytes_set\"D\n" +
 	"\x14UpdateConfigResponse\x12,\n" +
 	"\x06config\x18\x01 \x01(\v2\x14.seqledger.v1.ConfigR\x06config\"\x0f\n" +
 	"\rBackupRequest\"\x9f\x01\n" +
@@ -816,22 +861,23 @@ var file_seqledger_v1_admin_proto_depIdxs = []int32{
 	11, // 1: seqledger.v1.ListClientsRequest.scope:type_name -> seqledger.v1.Scope
 	12, // 2: seqledger.v1.ListClientsResponse.clients:type_name -> seqledger.v1.ClientEntry
 	13, // 3: seqledger.v1.UpdateConfigRequest.client_ttl:type_name -> google.protobuf.Duration
-	14, // 4: seqledger.v1.UpdateConfigResponse.config:type_name -> seqledger.v1.Config
-	8,  // 5: seqledger.v1.BackupResponse.header:type_name -> seqledger.v1.BackupHeader
-	9,  // 6: seqledger.v1.BackupResponse.trailer:type_name -> seqledger.v1.BackupTrailer
-	0,  // 7: seqledger.v1.AdminService.GetStatus:input_type -> seqledger.v1.GetStatusRequest
-	2,  // 8: seqledger.v1.AdminService.ListClients:input_type -> seqledger.v1.ListClientsRequest
-	4,  // 9: seqledger.v1.AdminService.UpdateConfig:input_type -> seqledger.v1.UpdateConfigRequest
-	6,  // 10: seqledger.v1.AdminService.Backup:input_type -> seqledger.v1.BackupRequest
-	1,  // 11: seqledger.v1.AdminService.GetStatus:output_type -> seqledger.v1.GetStatusResponse
-	3,  // 12: seqledger.v1.AdminService.ListClients:output_type -> seqledger.v1.ListClientsResponse
-	5,  // 13: seqledger.v1.AdminService.UpdateConfig:output_type -> seqledger.v1.UpdateConfigResponse
-	7,  // 14: seqledger.v1.AdminService.Backup:output_type -> seqledger.v1.BackupResponse
-	11, // [11:15] is the sub-list for method output_type
-	7,  // [7:11] is the sub-list for method input_type
-	7,  // [7:7] is the sub-list for extension type_name
-	7,  // [7:7] is the sub-list for extension extendee
-	0,  // [0:7] is the sub-list for field type_name
+	13, // 4: seqledger.v1.UpdateConfigRequest.retain_blocks:type_name -> google.protobuf.Duration
+	14, // 5: seqledger.v1.UpdateConfigResponse.config:type_name -> seqledger.v1.Config
+	8,  // 6: seqledger.v1.BackupResponse.header:type_name -> seqledger.v1.BackupHeader
+	9,  // 7: seqledger.v1.BackupResponse.trailer:type_name -> seqledger.v1.BackupTrailer
+	0,  // 8: seqledger.v1.AdminService.GetStatus:input_type -> seqledger.v1.GetStatusRequest
+	2,  // 9: seqledger.v1.AdminService.ListClients:input_type -> seqledger.v1.ListClientsRequest
+	4,  // 10: seqledger.v1.AdminService.UpdateConfig:input_type -> seqledger.v1.UpdateConfigRequest
+	6,  // 11: seqledger.v1.AdminService.Backup:input_type -> seqledger.v1.BackupRequest
+	1,  // 12: seqledger.v1.AdminService.GetStatus:output_type -> seqledger.v1.GetStatusResponse
+	3,  // 13: seqledger.v1.AdminService.ListClients:output_type -> seqledger.v1.ListClientsResponse
+	5,  // 14: seqledger.v1.AdminService.UpdateConfig:output_type -> seqledger.v1.UpdateConfigResponse
+	7,  // 15: seqledger.v1.AdminService.Backup:output_type -> seqledger.v1.BackupResponse
+	12, // [12:16] is the sub-list for method output_type
+	8,  // [8:12] is the sub-list for method input_type
+	8,  // [8:8] is the sub-list for extension type_name
+	8,  // [8:8] is the sub-list for extension extendee
+	0,  // [0:8] is the sub-list for field type_name
 }
 
 func init() { file_seqledger_v1_admin_proto_init() }
@@ -846,6 +892,7 @@ func file_seqledger_v1_admin_proto_init() {
 		(*UpdateConfigRequest_EvictionLimit)(nil),
 		(*UpdateConfigRequest_ReceiptWindow)(nil),
 		(*UpdateConfigRequest_MaxStreams)(nil),
+		(*UpdateConfigRequest_RetainBytes)(nil),
 	}
 	file_seqledger_v1_admin_proto_msgTypes[7].OneofWrappers = []any{
 		(*BackupResponse_Header)(nil),

@@ -89,7 +89,7 @@ const (
 	RecordState_RECORD_STATE_COMMITTED RecordState = 2
 	// Refused for good; response has the refusal.
 	RecordState_RECORD_STATE_REJECTED RecordState = 3
-	// Its owner did not come back, and nobody knows whether the work was done.
+	// Its owner did not come back, and it is not known whether the work was done.
 	RecordState_RECORD_STATE_INDETERMINATE RecordState = 4
 	// A keyed write, committed in the ledger itself. token is its ledger index.
 	RecordState_RECORD_STATE_WRITTEN RecordState = 5
@@ -158,7 +158,7 @@ const (
 	RecordOutcome_RECORD_OUTCOME_IN_FLIGHT RecordOutcome = 4
 	// The key stands for another request. Nothing is told about that.
 	RecordOutcome_RECORD_OUTCOME_MISMATCH RecordOutcome = 5
-	// Nobody knows whether the work was done; see record.
+	// It is not known whether the work was done; see record.
 	RecordOutcome_RECORD_OUTCOME_INDETERMINATE RecordOutcome = 6
 	// The call came after its valid_until. Nothing is reserved: draw a new attempt.
 	RecordOutcome_RECORD_OUTCOME_STALE RecordOutcome = 7
@@ -1176,7 +1176,10 @@ type HeartbeatRequest struct {
 	// Whose lease it is. Required.
 	Owner *Ownership `protobuf:"bytes,1,opt,name=owner,proto3" json:"owner,omitempty"`
 	// How long the owner may be silent from now on: 1 s to 24 h; unset means 60 s.
-	Lease         *durationpb.Duration `protobuf:"bytes,2,opt,name=lease,proto3" json:"lease,omitempty"`
+	Lease *durationpb.Duration `protobuf:"bytes,2,opt,name=lease,proto3" json:"lease,omitempty"`
+	// Ends the lease now, in place of extending it: the owner has stopped and does not know
+	// what became of its work. on_lease_expired says what follows. lease must be unset.
+	End           bool `protobuf:"varint,3,opt,name=end,proto3" json:"end,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1223,6 +1226,13 @@ func (x *HeartbeatRequest) GetLease() *durationpb.Duration {
 		return x.Lease
 	}
 	return nil
+}
+
+func (x *HeartbeatRequest) GetEnd() bool {
+	if x != nil {
+		return x.End
+	}
+	return false
 }
 
 // HeartbeatResponse says whether the caller is still the owner.
@@ -1933,10 +1943,11 @@ const file_seqledger_v1_idempotency_proto_rawDesc = "" +
 	"\x0eReleaseRequest\x12-\n" +
 	"\x05owner\x18\x01 \x01(\v2\x17.seqledger.v1.OwnershipR\x05owner\"H\n" +
 	"\x0fReleaseResponse\x125\n" +
-	"\aoutcome\x18\x01 \x01(\x0e2\x1b.seqledger.v1.RecordOutcomeR\aoutcome\"r\n" +
+	"\aoutcome\x18\x01 \x01(\x0e2\x1b.seqledger.v1.RecordOutcomeR\aoutcome\"\x84\x01\n" +
 	"\x10HeartbeatRequest\x12-\n" +
 	"\x05owner\x18\x01 \x01(\v2\x17.seqledger.v1.OwnershipR\x05owner\x12/\n" +
-	"\x05lease\x18\x02 \x01(\v2\x19.google.protobuf.DurationR\x05lease\"\x90\x01\n" +
+	"\x05lease\x18\x02 \x01(\v2\x19.google.protobuf.DurationR\x05lease\x12\x10\n" +
+	"\x03end\x18\x03 \x01(\bR\x03end\"\x90\x01\n" +
 	"\x11HeartbeatResponse\x125\n" +
 	"\aoutcome\x18\x01 \x01(\x0e2\x1b.seqledger.v1.RecordOutcomeR\aoutcome\x12D\n" +
 	"\x10lease_expires_at\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\x0eleaseExpiresAt\"V\n" +

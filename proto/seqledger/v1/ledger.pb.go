@@ -95,12 +95,14 @@ type WriteRequest struct {
 	// count: it belongs to no stream, session must be 0, client_id may be empty, and
 	// idempotency_key is required. It is committed once for each scope, namespace,
 	// principal and key; a repeat gets the same receipt, and another request under
-	// the key is IDEMPOTENCY_KEY_REUSED.
+	// the key is IDEMPOTENCY_KEY_REUSED. A keyed write is a call of its own: in a
+	// WriteStream or a WriteBatch it is refused.
 	Sequence uint64 `protobuf:"varint,4,opt,name=sequence,proto3" json:"sequence,omitempty"`
-	// UUID text; may be empty. In a keyed write 1-256 visible ASCII characters. The same key is used again only for the same
-	// request. It is known for as long as the receipt that bears it is in the
-	// stream's window (Config.receipt_window writes), and means nothing in another
-	// stream; after that the same key under a new sequence is a new write.
+	// UUID text; may be empty. In a keyed write 1-256 visible ASCII characters.
+	// The same key is used again only for the same request. It is known for as
+	// long as the receipt that bears it is in the stream's window
+	// (Config.receipt_window writes), and means nothing in another stream; after
+	// that the same key under a new sequence is a new write.
 	IdempotencyKey string `protobuf:"bytes,5,opt,name=idempotency_key,json=idempotencyKey,proto3" json:"idempotency_key,omitempty"`
 	// 1-1,000 operations, together at most 4 MiB.
 	Operations []*Operation `protobuf:"bytes,6,rep,name=operations,proto3" json:"operations,omitempty"`
@@ -311,7 +313,7 @@ func (x *WriteStreamRequest) GetWrites() []*WriteRequest {
 	return nil
 }
 
-// WriteResult is the outcome of one write of a WriteStream.
+// WriteResult is the outcome of one write of a WriteStream or a WriteBatch.
 type WriteResult struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Types that are valid to be assigned to Result:
@@ -442,6 +444,99 @@ func (x *WriteStreamResponse) GetResults() []*WriteResult {
 	return nil
 }
 
+// WriteBatchRequest carries the writes of one call, of one stream or of many.
+type WriteBatchRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Decided in this order. From 1 to 1,000, with at most 16,384 operations
+	// together.
+	Writes        []*WriteRequest `protobuf:"bytes,1,rep,name=writes,proto3" json:"writes,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *WriteBatchRequest) Reset() {
+	*x = WriteBatchRequest{}
+	mi := &file_seqledger_v1_ledger_proto_msgTypes[5]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *WriteBatchRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*WriteBatchRequest) ProtoMessage() {}
+
+func (x *WriteBatchRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_seqledger_v1_ledger_proto_msgTypes[5]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use WriteBatchRequest.ProtoReflect.Descriptor instead.
+func (*WriteBatchRequest) Descriptor() ([]byte, []int) {
+	return file_seqledger_v1_ledger_proto_rawDescGZIP(), []int{5}
+}
+
+func (x *WriteBatchRequest) GetWrites() []*WriteRequest {
+	if x != nil {
+		return x.Writes
+	}
+	return nil
+}
+
+// WriteBatchResponse carries the results, in the order of the writes.
+type WriteBatchResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// One for each write.
+	Results       []*WriteResult `protobuf:"bytes,1,rep,name=results,proto3" json:"results,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *WriteBatchResponse) Reset() {
+	*x = WriteBatchResponse{}
+	mi := &file_seqledger_v1_ledger_proto_msgTypes[6]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *WriteBatchResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*WriteBatchResponse) ProtoMessage() {}
+
+func (x *WriteBatchResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_seqledger_v1_ledger_proto_msgTypes[6]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use WriteBatchResponse.ProtoReflect.Descriptor instead.
+func (*WriteBatchResponse) Descriptor() ([]byte, []int) {
+	return file_seqledger_v1_ledger_proto_rawDescGZIP(), []int{6}
+}
+
+func (x *WriteBatchResponse) GetResults() []*WriteResult {
+	if x != nil {
+		return x.Results
+	}
+	return nil
+}
+
 // OpenSessionRequest asks for a new session.
 type OpenSessionRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -463,7 +558,7 @@ type OpenSessionRequest struct {
 
 func (x *OpenSessionRequest) Reset() {
 	*x = OpenSessionRequest{}
-	mi := &file_seqledger_v1_ledger_proto_msgTypes[5]
+	mi := &file_seqledger_v1_ledger_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -475,7 +570,7 @@ func (x *OpenSessionRequest) String() string {
 func (*OpenSessionRequest) ProtoMessage() {}
 
 func (x *OpenSessionRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_seqledger_v1_ledger_proto_msgTypes[5]
+	mi := &file_seqledger_v1_ledger_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -488,7 +583,7 @@ func (x *OpenSessionRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use OpenSessionRequest.ProtoReflect.Descriptor instead.
 func (*OpenSessionRequest) Descriptor() ([]byte, []int) {
-	return file_seqledger_v1_ledger_proto_rawDescGZIP(), []int{5}
+	return file_seqledger_v1_ledger_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *OpenSessionRequest) GetScope() *Scope {
@@ -532,7 +627,7 @@ type OpenSessionResponse struct {
 
 func (x *OpenSessionResponse) Reset() {
 	*x = OpenSessionResponse{}
-	mi := &file_seqledger_v1_ledger_proto_msgTypes[6]
+	mi := &file_seqledger_v1_ledger_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -544,7 +639,7 @@ func (x *OpenSessionResponse) String() string {
 func (*OpenSessionResponse) ProtoMessage() {}
 
 func (x *OpenSessionResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_seqledger_v1_ledger_proto_msgTypes[6]
+	mi := &file_seqledger_v1_ledger_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -557,7 +652,7 @@ func (x *OpenSessionResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use OpenSessionResponse.ProtoReflect.Descriptor instead.
 func (*OpenSessionResponse) Descriptor() ([]byte, []int) {
-	return file_seqledger_v1_ledger_proto_rawDescGZIP(), []int{6}
+	return file_seqledger_v1_ledger_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *OpenSessionResponse) GetState() *ClientState {
@@ -593,7 +688,7 @@ type GetClientStateRequest struct {
 
 func (x *GetClientStateRequest) Reset() {
 	*x = GetClientStateRequest{}
-	mi := &file_seqledger_v1_ledger_proto_msgTypes[7]
+	mi := &file_seqledger_v1_ledger_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -605,7 +700,7 @@ func (x *GetClientStateRequest) String() string {
 func (*GetClientStateRequest) ProtoMessage() {}
 
 func (x *GetClientStateRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_seqledger_v1_ledger_proto_msgTypes[7]
+	mi := &file_seqledger_v1_ledger_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -618,7 +713,7 @@ func (x *GetClientStateRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetClientStateRequest.ProtoReflect.Descriptor instead.
 func (*GetClientStateRequest) Descriptor() ([]byte, []int) {
-	return file_seqledger_v1_ledger_proto_rawDescGZIP(), []int{7}
+	return file_seqledger_v1_ledger_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *GetClientStateRequest) GetScope() *Scope {
@@ -667,7 +762,7 @@ type GetClientStateResponse struct {
 
 func (x *GetClientStateResponse) Reset() {
 	*x = GetClientStateResponse{}
-	mi := &file_seqledger_v1_ledger_proto_msgTypes[8]
+	mi := &file_seqledger_v1_ledger_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -679,7 +774,7 @@ func (x *GetClientStateResponse) String() string {
 func (*GetClientStateResponse) ProtoMessage() {}
 
 func (x *GetClientStateResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_seqledger_v1_ledger_proto_msgTypes[8]
+	mi := &file_seqledger_v1_ledger_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -692,7 +787,7 @@ func (x *GetClientStateResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetClientStateResponse.ProtoReflect.Descriptor instead.
 func (*GetClientStateResponse) Descriptor() ([]byte, []int) {
-	return file_seqledger_v1_ledger_proto_rawDescGZIP(), []int{8}
+	return file_seqledger_v1_ledger_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *GetClientStateResponse) GetState() *ClientState {
@@ -715,7 +810,7 @@ type GetEntityRequest struct {
 
 func (x *GetEntityRequest) Reset() {
 	*x = GetEntityRequest{}
-	mi := &file_seqledger_v1_ledger_proto_msgTypes[9]
+	mi := &file_seqledger_v1_ledger_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -727,7 +822,7 @@ func (x *GetEntityRequest) String() string {
 func (*GetEntityRequest) ProtoMessage() {}
 
 func (x *GetEntityRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_seqledger_v1_ledger_proto_msgTypes[9]
+	mi := &file_seqledger_v1_ledger_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -740,7 +835,7 @@ func (x *GetEntityRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetEntityRequest.ProtoReflect.Descriptor instead.
 func (*GetEntityRequest) Descriptor() ([]byte, []int) {
-	return file_seqledger_v1_ledger_proto_rawDescGZIP(), []int{9}
+	return file_seqledger_v1_ledger_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *GetEntityRequest) GetScope() *Scope {
@@ -768,7 +863,7 @@ type GetEntityResponse struct {
 
 func (x *GetEntityResponse) Reset() {
 	*x = GetEntityResponse{}
-	mi := &file_seqledger_v1_ledger_proto_msgTypes[10]
+	mi := &file_seqledger_v1_ledger_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -780,7 +875,7 @@ func (x *GetEntityResponse) String() string {
 func (*GetEntityResponse) ProtoMessage() {}
 
 func (x *GetEntityResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_seqledger_v1_ledger_proto_msgTypes[10]
+	mi := &file_seqledger_v1_ledger_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -793,7 +888,7 @@ func (x *GetEntityResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetEntityResponse.ProtoReflect.Descriptor instead.
 func (*GetEntityResponse) Descriptor() ([]byte, []int) {
-	return file_seqledger_v1_ledger_proto_rawDescGZIP(), []int{10}
+	return file_seqledger_v1_ledger_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *GetEntityResponse) GetEntity() *Entity {
@@ -821,7 +916,7 @@ type ListEntitiesRequest struct {
 
 func (x *ListEntitiesRequest) Reset() {
 	*x = ListEntitiesRequest{}
-	mi := &file_seqledger_v1_ledger_proto_msgTypes[11]
+	mi := &file_seqledger_v1_ledger_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -833,7 +928,7 @@ func (x *ListEntitiesRequest) String() string {
 func (*ListEntitiesRequest) ProtoMessage() {}
 
 func (x *ListEntitiesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_seqledger_v1_ledger_proto_msgTypes[11]
+	mi := &file_seqledger_v1_ledger_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -846,7 +941,7 @@ func (x *ListEntitiesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListEntitiesRequest.ProtoReflect.Descriptor instead.
 func (*ListEntitiesRequest) Descriptor() ([]byte, []int) {
-	return file_seqledger_v1_ledger_proto_rawDescGZIP(), []int{11}
+	return file_seqledger_v1_ledger_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *ListEntitiesRequest) GetScope() *Scope {
@@ -891,7 +986,7 @@ type ListEntitiesResponse struct {
 
 func (x *ListEntitiesResponse) Reset() {
 	*x = ListEntitiesResponse{}
-	mi := &file_seqledger_v1_ledger_proto_msgTypes[12]
+	mi := &file_seqledger_v1_ledger_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -903,7 +998,7 @@ func (x *ListEntitiesResponse) String() string {
 func (*ListEntitiesResponse) ProtoMessage() {}
 
 func (x *ListEntitiesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_seqledger_v1_ledger_proto_msgTypes[12]
+	mi := &file_seqledger_v1_ledger_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -916,7 +1011,7 @@ func (x *ListEntitiesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListEntitiesResponse.ProtoReflect.Descriptor instead.
 func (*ListEntitiesResponse) Descriptor() ([]byte, []int) {
-	return file_seqledger_v1_ledger_proto_rawDescGZIP(), []int{12}
+	return file_seqledger_v1_ledger_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *ListEntitiesResponse) GetEntities() []*Entity {
@@ -952,7 +1047,7 @@ type ListRelationshipsRequest struct {
 
 func (x *ListRelationshipsRequest) Reset() {
 	*x = ListRelationshipsRequest{}
-	mi := &file_seqledger_v1_ledger_proto_msgTypes[13]
+	mi := &file_seqledger_v1_ledger_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -964,7 +1059,7 @@ func (x *ListRelationshipsRequest) String() string {
 func (*ListRelationshipsRequest) ProtoMessage() {}
 
 func (x *ListRelationshipsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_seqledger_v1_ledger_proto_msgTypes[13]
+	mi := &file_seqledger_v1_ledger_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -977,7 +1072,7 @@ func (x *ListRelationshipsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListRelationshipsRequest.ProtoReflect.Descriptor instead.
 func (*ListRelationshipsRequest) Descriptor() ([]byte, []int) {
-	return file_seqledger_v1_ledger_proto_rawDescGZIP(), []int{13}
+	return file_seqledger_v1_ledger_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *ListRelationshipsRequest) GetScope() *Scope {
@@ -1029,7 +1124,7 @@ type ListRelationshipsResponse struct {
 
 func (x *ListRelationshipsResponse) Reset() {
 	*x = ListRelationshipsResponse{}
-	mi := &file_seqledger_v1_ledger_proto_msgTypes[14]
+	mi := &file_seqledger_v1_ledger_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1041,7 +1136,7 @@ func (x *ListRelationshipsResponse) String() string {
 func (*ListRelationshipsResponse) ProtoMessage() {}
 
 func (x *ListRelationshipsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_seqledger_v1_ledger_proto_msgTypes[14]
+	mi := &file_seqledger_v1_ledger_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1054,7 +1149,7 @@ func (x *ListRelationshipsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListRelationshipsResponse.ProtoReflect.Descriptor instead.
 func (*ListRelationshipsResponse) Descriptor() ([]byte, []int) {
-	return file_seqledger_v1_ledger_proto_rawDescGZIP(), []int{14}
+	return file_seqledger_v1_ledger_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *ListRelationshipsResponse) GetRelationships() []*Relationship {
@@ -1090,7 +1185,7 @@ type GetTransactionRequest struct {
 
 func (x *GetTransactionRequest) Reset() {
 	*x = GetTransactionRequest{}
-	mi := &file_seqledger_v1_ledger_proto_msgTypes[15]
+	mi := &file_seqledger_v1_ledger_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1102,7 +1197,7 @@ func (x *GetTransactionRequest) String() string {
 func (*GetTransactionRequest) ProtoMessage() {}
 
 func (x *GetTransactionRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_seqledger_v1_ledger_proto_msgTypes[15]
+	mi := &file_seqledger_v1_ledger_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1115,7 +1210,7 @@ func (x *GetTransactionRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetTransactionRequest.ProtoReflect.Descriptor instead.
 func (*GetTransactionRequest) Descriptor() ([]byte, []int) {
-	return file_seqledger_v1_ledger_proto_rawDescGZIP(), []int{15}
+	return file_seqledger_v1_ledger_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *GetTransactionRequest) GetTxId() string {
@@ -1166,7 +1261,7 @@ type GetTransactionResponse struct {
 
 func (x *GetTransactionResponse) Reset() {
 	*x = GetTransactionResponse{}
-	mi := &file_seqledger_v1_ledger_proto_msgTypes[16]
+	mi := &file_seqledger_v1_ledger_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1178,7 +1273,7 @@ func (x *GetTransactionResponse) String() string {
 func (*GetTransactionResponse) ProtoMessage() {}
 
 func (x *GetTransactionResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_seqledger_v1_ledger_proto_msgTypes[16]
+	mi := &file_seqledger_v1_ledger_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1191,7 +1286,7 @@ func (x *GetTransactionResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetTransactionResponse.ProtoReflect.Descriptor instead.
 func (*GetTransactionResponse) Descriptor() ([]byte, []int) {
-	return file_seqledger_v1_ledger_proto_rawDescGZIP(), []int{16}
+	return file_seqledger_v1_ledger_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *GetTransactionResponse) GetTransaction() *Transaction {
@@ -1240,7 +1335,7 @@ type GetBlockRequest struct {
 
 func (x *GetBlockRequest) Reset() {
 	*x = GetBlockRequest{}
-	mi := &file_seqledger_v1_ledger_proto_msgTypes[17]
+	mi := &file_seqledger_v1_ledger_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1252,7 +1347,7 @@ func (x *GetBlockRequest) String() string {
 func (*GetBlockRequest) ProtoMessage() {}
 
 func (x *GetBlockRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_seqledger_v1_ledger_proto_msgTypes[17]
+	mi := &file_seqledger_v1_ledger_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1265,7 +1360,7 @@ func (x *GetBlockRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetBlockRequest.ProtoReflect.Descriptor instead.
 func (*GetBlockRequest) Descriptor() ([]byte, []int) {
-	return file_seqledger_v1_ledger_proto_rawDescGZIP(), []int{17}
+	return file_seqledger_v1_ledger_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *GetBlockRequest) GetScope() *Scope {
@@ -1307,7 +1402,7 @@ type GetBlockResponse struct {
 
 func (x *GetBlockResponse) Reset() {
 	*x = GetBlockResponse{}
-	mi := &file_seqledger_v1_ledger_proto_msgTypes[18]
+	mi := &file_seqledger_v1_ledger_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1319,7 +1414,7 @@ func (x *GetBlockResponse) String() string {
 func (*GetBlockResponse) ProtoMessage() {}
 
 func (x *GetBlockResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_seqledger_v1_ledger_proto_msgTypes[18]
+	mi := &file_seqledger_v1_ledger_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1332,7 +1427,7 @@ func (x *GetBlockResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetBlockResponse.ProtoReflect.Descriptor instead.
 func (*GetBlockResponse) Descriptor() ([]byte, []int) {
-	return file_seqledger_v1_ledger_proto_rawDescGZIP(), []int{18}
+	return file_seqledger_v1_ledger_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *GetBlockResponse) GetBlock() *Block {
@@ -1359,7 +1454,7 @@ type ListBlocksRequest struct {
 
 func (x *ListBlocksRequest) Reset() {
 	*x = ListBlocksRequest{}
-	mi := &file_seqledger_v1_ledger_proto_msgTypes[19]
+	mi := &file_seqledger_v1_ledger_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1371,7 +1466,7 @@ func (x *ListBlocksRequest) String() string {
 func (*ListBlocksRequest) ProtoMessage() {}
 
 func (x *ListBlocksRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_seqledger_v1_ledger_proto_msgTypes[19]
+	mi := &file_seqledger_v1_ledger_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1384,7 +1479,7 @@ func (x *ListBlocksRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListBlocksRequest.ProtoReflect.Descriptor instead.
 func (*ListBlocksRequest) Descriptor() ([]byte, []int) {
-	return file_seqledger_v1_ledger_proto_rawDescGZIP(), []int{19}
+	return file_seqledger_v1_ledger_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *ListBlocksRequest) GetScope() *Scope {
@@ -1428,7 +1523,7 @@ type ListBlocksResponse struct {
 
 func (x *ListBlocksResponse) Reset() {
 	*x = ListBlocksResponse{}
-	mi := &file_seqledger_v1_ledger_proto_msgTypes[20]
+	mi := &file_seqledger_v1_ledger_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1440,7 +1535,7 @@ func (x *ListBlocksResponse) String() string {
 func (*ListBlocksResponse) ProtoMessage() {}
 
 func (x *ListBlocksResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_seqledger_v1_ledger_proto_msgTypes[20]
+	mi := &file_seqledger_v1_ledger_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1453,7 +1548,7 @@ func (x *ListBlocksResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListBlocksResponse.ProtoReflect.Descriptor instead.
 func (*ListBlocksResponse) Descriptor() ([]byte, []int) {
-	return file_seqledger_v1_ledger_proto_rawDescGZIP(), []int{20}
+	return file_seqledger_v1_ledger_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *ListBlocksResponse) GetBlocks() []*Block {
@@ -1485,7 +1580,7 @@ type WatchRequest struct {
 
 func (x *WatchRequest) Reset() {
 	*x = WatchRequest{}
-	mi := &file_seqledger_v1_ledger_proto_msgTypes[21]
+	mi := &file_seqledger_v1_ledger_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1497,7 +1592,7 @@ func (x *WatchRequest) String() string {
 func (*WatchRequest) ProtoMessage() {}
 
 func (x *WatchRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_seqledger_v1_ledger_proto_msgTypes[21]
+	mi := &file_seqledger_v1_ledger_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1510,7 +1605,7 @@ func (x *WatchRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchRequest.ProtoReflect.Descriptor instead.
 func (*WatchRequest) Descriptor() ([]byte, []int) {
-	return file_seqledger_v1_ledger_proto_rawDescGZIP(), []int{21}
+	return file_seqledger_v1_ledger_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *WatchRequest) GetScope() *Scope {
@@ -1546,7 +1641,7 @@ type WatchResponse struct {
 
 func (x *WatchResponse) Reset() {
 	*x = WatchResponse{}
-	mi := &file_seqledger_v1_ledger_proto_msgTypes[22]
+	mi := &file_seqledger_v1_ledger_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1558,7 +1653,7 @@ func (x *WatchResponse) String() string {
 func (*WatchResponse) ProtoMessage() {}
 
 func (x *WatchResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_seqledger_v1_ledger_proto_msgTypes[22]
+	mi := &file_seqledger_v1_ledger_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1571,7 +1666,7 @@ func (x *WatchResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchResponse.ProtoReflect.Descriptor instead.
 func (*WatchResponse) Descriptor() ([]byte, []int) {
-	return file_seqledger_v1_ledger_proto_rawDescGZIP(), []int{22}
+	return file_seqledger_v1_ledger_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *WatchResponse) GetBlock() *Block {
@@ -1596,7 +1691,7 @@ type ClientEntry struct {
 
 func (x *ClientEntry) Reset() {
 	*x = ClientEntry{}
-	mi := &file_seqledger_v1_ledger_proto_msgTypes[23]
+	mi := &file_seqledger_v1_ledger_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1608,7 +1703,7 @@ func (x *ClientEntry) String() string {
 func (*ClientEntry) ProtoMessage() {}
 
 func (x *ClientEntry) ProtoReflect() protoreflect.Message {
-	mi := &file_seqledger_v1_ledger_proto_msgTypes[23]
+	mi := &file_seqledger_v1_ledger_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1621,7 +1716,7 @@ func (x *ClientEntry) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ClientEntry.ProtoReflect.Descriptor instead.
 func (*ClientEntry) Descriptor() ([]byte, []int) {
-	return file_seqledger_v1_ledger_proto_rawDescGZIP(), []int{23}
+	return file_seqledger_v1_ledger_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *ClientEntry) GetScope() *Scope {
@@ -1665,6 +1760,8 @@ type Status struct {
 	Streams uint64 `protobuf:"varint,6,opt,name=streams,proto3" json:"streams,omitempty"`
 	// The replicated configuration.
 	Config *Config `protobuf:"bytes,7,opt,name=config,proto3" json:"config,omitempty"`
+	// What of the history is kept.
+	Retention *Retention `protobuf:"bytes,8,opt,name=retention,proto3" json:"retention,omitempty"`
 	// What is true of the node that answers, and of no other. It stands apart
 	// because the fields above are replicated state: equal on every node at one
 	// index.
@@ -1677,7 +1774,7 @@ type Status struct {
 
 func (x *Status) Reset() {
 	*x = Status{}
-	mi := &file_seqledger_v1_ledger_proto_msgTypes[24]
+	mi := &file_seqledger_v1_ledger_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1689,7 +1786,7 @@ func (x *Status) String() string {
 func (*Status) ProtoMessage() {}
 
 func (x *Status) ProtoReflect() protoreflect.Message {
-	mi := &file_seqledger_v1_ledger_proto_msgTypes[24]
+	mi := &file_seqledger_v1_ledger_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1702,7 +1799,7 @@ func (x *Status) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Status.ProtoReflect.Descriptor instead.
 func (*Status) Descriptor() ([]byte, []int) {
-	return file_seqledger_v1_ledger_proto_rawDescGZIP(), []int{24}
+	return file_seqledger_v1_ledger_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *Status) GetVersion() string {
@@ -1754,6 +1851,13 @@ func (x *Status) GetConfig() *Config {
 	return nil
 }
 
+func (x *Status) GetRetention() *Retention {
+	if x != nil {
+		return x.Retention
+	}
+	return nil
+}
+
 func (x *Status) GetNode() *NodeStatus {
 	if x != nil {
 		return x.Node
@@ -1792,7 +1896,7 @@ type CallerStatus struct {
 
 func (x *CallerStatus) Reset() {
 	*x = CallerStatus{}
-	mi := &file_seqledger_v1_ledger_proto_msgTypes[25]
+	mi := &file_seqledger_v1_ledger_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1804,7 +1908,7 @@ func (x *CallerStatus) String() string {
 func (*CallerStatus) ProtoMessage() {}
 
 func (x *CallerStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_seqledger_v1_ledger_proto_msgTypes[25]
+	mi := &file_seqledger_v1_ledger_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1817,7 +1921,7 @@ func (x *CallerStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CallerStatus.ProtoReflect.Descriptor instead.
 func (*CallerStatus) Descriptor() ([]byte, []int) {
-	return file_seqledger_v1_ledger_proto_rawDescGZIP(), []int{25}
+	return file_seqledger_v1_ledger_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *CallerStatus) GetActor() string {
@@ -1876,7 +1980,7 @@ type NodeStatus struct {
 	// When the node was started, by its wall clock.
 	StartedAt *timestamppb.Timestamp `protobuf:"bytes,1,opt,name=started_at,json=startedAt,proto3" json:"started_at,omitempty"`
 	// Its wall clock now. Ages are taken against this one, because that of
-	// whoever asks may differ.
+	// the caller may differ.
 	Time *timestamppb.Timestamp `protobuf:"bytes,2,opt,name=time,proto3" json:"time,omitempty"`
 	// Log entries that were replayed at the start.
 	RecoveredEntries uint64 `protobuf:"varint,3,opt,name=recovered_entries,json=recoveredEntries,proto3" json:"recovered_entries,omitempty"`
@@ -1908,13 +2012,17 @@ type NodeStatus struct {
 	// Reservations whose lease ended without a result since the start, those that
 	// were replayed included.
 	ReservationsIndeterminate uint64 `protobuf:"varint,15,opt,name=reservations_indeterminate,json=reservationsIndeterminate,proto3" json:"reservations_indeterminate,omitempty"`
-	unknownFields             protoimpl.UnknownFields
-	sizeCache                 protoimpl.SizeCache
+	// Size of the block files.
+	BlockBytes uint64 `protobuf:"varint,16,opt,name=block_bytes,json=blockBytes,proto3" json:"block_bytes,omitempty"`
+	// The archive; not set if the node has none.
+	Archive       *ArchiveStatus `protobuf:"bytes,17,opt,name=archive,proto3" json:"archive,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *NodeStatus) Reset() {
 	*x = NodeStatus{}
-	mi := &file_seqledger_v1_ledger_proto_msgTypes[26]
+	mi := &file_seqledger_v1_ledger_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1926,7 +2034,7 @@ func (x *NodeStatus) String() string {
 func (*NodeStatus) ProtoMessage() {}
 
 func (x *NodeStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_seqledger_v1_ledger_proto_msgTypes[26]
+	mi := &file_seqledger_v1_ledger_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1939,7 +2047,7 @@ func (x *NodeStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NodeStatus.ProtoReflect.Descriptor instead.
 func (*NodeStatus) Descriptor() ([]byte, []int) {
-	return file_seqledger_v1_ledger_proto_rawDescGZIP(), []int{26}
+	return file_seqledger_v1_ledger_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *NodeStatus) GetStartedAt() *timestamppb.Timestamp {
@@ -2047,6 +2155,195 @@ func (x *NodeStatus) GetReservationsIndeterminate() uint64 {
 	return 0
 }
 
+func (x *NodeStatus) GetBlockBytes() uint64 {
+	if x != nil {
+		return x.BlockBytes
+	}
+	return 0
+}
+
+func (x *NodeStatus) GetArchive() *ArchiveStatus {
+	if x != nil {
+		return x.Archive
+	}
+	return nil
+}
+
+// Retention says what of the history is kept.
+type Retention struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The first ledger index that is kept; 0: all are.
+	Horizon uint64 `protobuf:"varint,1,opt,name=horizon,proto3" json:"horizon,omitempty"`
+	// What was committed up to this ledger time is gone; not set if nothing is.
+	GoneUntil *timestamppb.Timestamp `protobuf:"bytes,2,opt,name=gone_until,json=goneUntil,proto3" json:"gone_until,omitempty"`
+	// Bytes of the encoded operations that are kept, without those that were
+	// committed before the ledger had format level 3.
+	Bytes         uint64 `protobuf:"varint,3,opt,name=bytes,proto3" json:"bytes,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Retention) Reset() {
+	*x = Retention{}
+	mi := &file_seqledger_v1_ledger_proto_msgTypes[29]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Retention) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Retention) ProtoMessage() {}
+
+func (x *Retention) ProtoReflect() protoreflect.Message {
+	mi := &file_seqledger_v1_ledger_proto_msgTypes[29]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Retention.ProtoReflect.Descriptor instead.
+func (*Retention) Descriptor() ([]byte, []int) {
+	return file_seqledger_v1_ledger_proto_rawDescGZIP(), []int{29}
+}
+
+func (x *Retention) GetHorizon() uint64 {
+	if x != nil {
+		return x.Horizon
+	}
+	return 0
+}
+
+func (x *Retention) GetGoneUntil() *timestamppb.Timestamp {
+	if x != nil {
+		return x.GoneUntil
+	}
+	return nil
+}
+
+func (x *Retention) GetBytes() uint64 {
+	if x != nil {
+		return x.Bytes
+	}
+	return 0
+}
+
+// ArchiveStatus describes where a node keeps copies of its sealed block files.
+type ArchiveStatus struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The directory.
+	Directory string `protobuf:"bytes,1,opt,name=directory,proto3" json:"directory,omitempty"`
+	// Files that the archive has confirmed, and their bytes.
+	Files uint64 `protobuf:"varint,2,opt,name=files,proto3" json:"files,omitempty"`
+	// See files.
+	Bytes uint64 `protobuf:"varint,3,opt,name=bytes,proto3" json:"bytes,omitempty"`
+	// Ledger index of the last record in them.
+	LastIndex uint64 `protobuf:"varint,4,opt,name=last_index,json=lastIndex,proto3" json:"last_index,omitempty"`
+	// Sealed files that it has not confirmed, and their bytes. Retention drops none
+	// of them.
+	WaitingFiles uint64 `protobuf:"varint,5,opt,name=waiting_files,json=waitingFiles,proto3" json:"waiting_files,omitempty"`
+	// See waiting_files.
+	WaitingBytes uint64 `protobuf:"varint,6,opt,name=waiting_bytes,json=waitingBytes,proto3" json:"waiting_bytes,omitempty"`
+	// Why the last try to copy a file failed; empty if it did not.
+	Problem string `protobuf:"bytes,7,opt,name=problem,proto3" json:"problem,omitempty"`
+	// Since when it has failed.
+	FailingSince  *timestamppb.Timestamp `protobuf:"bytes,8,opt,name=failing_since,json=failingSince,proto3" json:"failing_since,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ArchiveStatus) Reset() {
+	*x = ArchiveStatus{}
+	mi := &file_seqledger_v1_ledger_proto_msgTypes[30]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ArchiveStatus) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ArchiveStatus) ProtoMessage() {}
+
+func (x *ArchiveStatus) ProtoReflect() protoreflect.Message {
+	mi := &file_seqledger_v1_ledger_proto_msgTypes[30]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ArchiveStatus.ProtoReflect.Descriptor instead.
+func (*ArchiveStatus) Descriptor() ([]byte, []int) {
+	return file_seqledger_v1_ledger_proto_rawDescGZIP(), []int{30}
+}
+
+func (x *ArchiveStatus) GetDirectory() string {
+	if x != nil {
+		return x.Directory
+	}
+	return ""
+}
+
+func (x *ArchiveStatus) GetFiles() uint64 {
+	if x != nil {
+		return x.Files
+	}
+	return 0
+}
+
+func (x *ArchiveStatus) GetBytes() uint64 {
+	if x != nil {
+		return x.Bytes
+	}
+	return 0
+}
+
+func (x *ArchiveStatus) GetLastIndex() uint64 {
+	if x != nil {
+		return x.LastIndex
+	}
+	return 0
+}
+
+func (x *ArchiveStatus) GetWaitingFiles() uint64 {
+	if x != nil {
+		return x.WaitingFiles
+	}
+	return 0
+}
+
+func (x *ArchiveStatus) GetWaitingBytes() uint64 {
+	if x != nil {
+		return x.WaitingBytes
+	}
+	return 0
+}
+
+func (x *ArchiveStatus) GetProblem() string {
+	if x != nil {
+		return x.Problem
+	}
+	return ""
+}
+
+func (x *ArchiveStatus) GetFailingSince() *timestamppb.Timestamp {
+	if x != nil {
+		return x.FailingSince
+	}
+	return nil
+}
+
 var File_seqledger_v1_ledger_proto protoreflect.FileDescriptor
 
 const file_seqledger_v1_ledger_proto_rawDesc = "" +
@@ -2075,6 +2372,10 @@ const file_seqledger_v1_ledger_proto_rawDesc = "" +
 	"\x05error\x18\x02 \x01(\v2\x18.seqledger.v1.WriteErrorH\x00R\x05errorB\b\n" +
 	"\x06result\"J\n" +
 	"\x13WriteStreamResponse\x123\n" +
+	"\aresults\x18\x01 \x03(\v2\x19.seqledger.v1.WriteResultR\aresults\"G\n" +
+	"\x11WriteBatchRequest\x122\n" +
+	"\x06writes\x18\x01 \x03(\v2\x1a.seqledger.v1.WriteRequestR\x06writes\"I\n" +
+	"\x12WriteBatchResponse\x123\n" +
 	"\aresults\x18\x01 \x03(\v2\x19.seqledger.v1.WriteResultR\aresults\"\xa6\x01\n" +
 	"\x12OpenSessionRequest\x12)\n" +
 	"\x05scope\x18\x01 \x01(\v2\x13.seqledger.v1.ScopeR\x05scope\x12\x1b\n" +
@@ -2154,7 +2455,7 @@ const file_seqledger_v1_ledger_proto_rawDesc = "" +
 	"\vClientEntry\x12)\n" +
 	"\x05scope\x18\x01 \x01(\v2\x13.seqledger.v1.ScopeR\x05scope\x12\x1b\n" +
 	"\tclient_id\x18\x02 \x01(\tR\bclientId\x12/\n" +
-	"\x05state\x18\x03 \x01(\v2\x19.seqledger.v1.ClientStateR\x05state\"\xd4\x02\n" +
+	"\x05state\x18\x03 \x01(\v2\x19.seqledger.v1.ClientStateR\x05state\"\x8b\x03\n" +
 	"\x06Status\x12\x18\n" +
 	"\aversion\x18\x01 \x01(\tR\aversion\x12\x1b\n" +
 	"\tledger_id\x18\x02 \x01(\tR\bledgerId\x12\x14\n" +
@@ -2163,7 +2464,8 @@ const file_seqledger_v1_ledger_proto_rawDesc = "" +
 	"ledgerTime\x12\x16\n" +
 	"\x06digest\x18\x05 \x01(\tR\x06digest\x12\x18\n" +
 	"\astreams\x18\x06 \x01(\x04R\astreams\x12,\n" +
-	"\x06config\x18\a \x01(\v2\x14.seqledger.v1.ConfigR\x06config\x12,\n" +
+	"\x06config\x18\a \x01(\v2\x14.seqledger.v1.ConfigR\x06config\x125\n" +
+	"\tretention\x18\b \x01(\v2\x17.seqledger.v1.RetentionR\tretention\x12,\n" +
 	"\x04node\x18\x14 \x01(\v2\x18.seqledger.v1.NodeStatusR\x04node\x122\n" +
 	"\x06caller\x18\x15 \x01(\v2\x1a.seqledger.v1.CallerStatusR\x06caller\"\xfb\x01\n" +
 	"\fCallerStatus\x12\x14\n" +
@@ -2175,7 +2477,7 @@ const file_seqledger_v1_ledger_proto_rawDesc = "" +
 	"\n" +
 	"expires_at\x18\x05 \x01(\v2\x1a.google.protobuf.TimestampR\texpiresAt\x12!\n" +
 	"\fstored_bytes\x18\x06 \x01(\x04R\vstoredBytes\x12,\n" +
-	"\x12stored_bytes_limit\x18\a \x01(\x04R\x10storedBytesLimit\"\xc7\x05\n" +
+	"\x12stored_bytes_limit\x18\a \x01(\x04R\x10storedBytesLimit\"\x9f\x06\n" +
 	"\n" +
 	"NodeStatus\x129\n" +
 	"\n" +
@@ -2195,14 +2497,34 @@ const file_seqledger_v1_ledger_proto_rawDesc = "" +
 	"\freservations\x18\f \x01(\x04R\freservations\x12I\n" +
 	"\x12oldest_reservation\x18\r \x01(\v2\x1a.google.protobuf.TimestampR\x11oldestReservation\x12)\n" +
 	"\x10waiting_reserves\x18\x0e \x01(\rR\x0fwaitingReserves\x12=\n" +
-	"\x1areservations_indeterminate\x18\x0f \x01(\x04R\x19reservationsIndeterminate*`\n" +
+	"\x1areservations_indeterminate\x18\x0f \x01(\x04R\x19reservationsIndeterminate\x12\x1f\n" +
+	"\vblock_bytes\x18\x10 \x01(\x04R\n" +
+	"blockBytes\x125\n" +
+	"\aarchive\x18\x11 \x01(\v2\x1b.seqledger.v1.ArchiveStatusR\aarchive\"v\n" +
+	"\tRetention\x12\x18\n" +
+	"\ahorizon\x18\x01 \x01(\x04R\ahorizon\x129\n" +
+	"\n" +
+	"gone_until\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\tgoneUntil\x12\x14\n" +
+	"\x05bytes\x18\x03 \x01(\x04R\x05bytes\"\x9d\x02\n" +
+	"\rArchiveStatus\x12\x1c\n" +
+	"\tdirectory\x18\x01 \x01(\tR\tdirectory\x12\x14\n" +
+	"\x05files\x18\x02 \x01(\x04R\x05files\x12\x14\n" +
+	"\x05bytes\x18\x03 \x01(\x04R\x05bytes\x12\x1d\n" +
+	"\n" +
+	"last_index\x18\x04 \x01(\x04R\tlastIndex\x12#\n" +
+	"\rwaiting_files\x18\x05 \x01(\x04R\fwaitingFiles\x12#\n" +
+	"\rwaiting_bytes\x18\x06 \x01(\x04R\fwaitingBytes\x12\x18\n" +
+	"\aproblem\x18\a \x01(\tR\aproblem\x12?\n" +
+	"\rfailing_since\x18\b \x01(\v2\x1a.google.protobuf.TimestampR\ffailingSince*`\n" +
 	"\fBlockContent\x12\x1d\n" +
 	"\x19BLOCK_CONTENT_UNSPECIFIED\x10\x00\x12\x18\n" +
 	"\x14BLOCK_CONTENT_HEADER\x10\x01\x12\x17\n" +
-	"\x13BLOCK_CONTENT_PARTS\x10\x022\xca\a\n" +
+	"\x13BLOCK_CONTENT_PARTS\x10\x022\x9b\b\n" +
 	"\rLedgerService\x12@\n" +
 	"\x05Write\x12\x1a.seqledger.v1.WriteRequest\x1a\x1b.seqledger.v1.WriteResponse\x12V\n" +
-	"\vWriteStream\x12 .seqledger.v1.WriteStreamRequest\x1a!.seqledger.v1.WriteStreamResponse(\x010\x01\x12`\n" +
+	"\vWriteStream\x12 .seqledger.v1.WriteStreamRequest\x1a!.seqledger.v1.WriteStreamResponse(\x010\x01\x12O\n" +
+	"\n" +
+	"WriteBatch\x12\x1f.seqledger.v1.WriteBatchRequest\x1a .seqledger.v1.WriteBatchResponse\x12`\n" +
 	"\x0eGetClientState\x12#.seqledger.v1.GetClientStateRequest\x1a$.seqledger.v1.GetClientStateResponse\"\x03\x90\x02\x01\x12R\n" +
 	"\vOpenSession\x12 .seqledger.v1.OpenSessionRequest\x1a!.seqledger.v1.OpenSessionResponse\x12Q\n" +
 	"\tGetEntity\x12\x1e.seqledger.v1.GetEntityRequest\x1a\x1f.seqledger.v1.GetEntityResponse\"\x03\x90\x02\x01\x12Z\n" +
@@ -2227,7 +2549,7 @@ func file_seqledger_v1_ledger_proto_rawDescGZIP() []byte {
 }
 
 var file_seqledger_v1_ledger_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_seqledger_v1_ledger_proto_msgTypes = make([]protoimpl.MessageInfo, 27)
+var file_seqledger_v1_ledger_proto_msgTypes = make([]protoimpl.MessageInfo, 31)
 var file_seqledger_v1_ledger_proto_goTypes = []any{
 	(BlockContent)(0),                 // 0: seqledger.v1.BlockContent
 	(*WriteRequest)(nil),              // 1: seqledger.v1.WriteRequest
@@ -2235,113 +2557,125 @@ var file_seqledger_v1_ledger_proto_goTypes = []any{
 	(*WriteStreamRequest)(nil),        // 3: seqledger.v1.WriteStreamRequest
 	(*WriteResult)(nil),               // 4: seqledger.v1.WriteResult
 	(*WriteStreamResponse)(nil),       // 5: seqledger.v1.WriteStreamResponse
-	(*OpenSessionRequest)(nil),        // 6: seqledger.v1.OpenSessionRequest
-	(*OpenSessionResponse)(nil),       // 7: seqledger.v1.OpenSessionResponse
-	(*GetClientStateRequest)(nil),     // 8: seqledger.v1.GetClientStateRequest
-	(*GetClientStateResponse)(nil),    // 9: seqledger.v1.GetClientStateResponse
-	(*GetEntityRequest)(nil),          // 10: seqledger.v1.GetEntityRequest
-	(*GetEntityResponse)(nil),         // 11: seqledger.v1.GetEntityResponse
-	(*ListEntitiesRequest)(nil),       // 12: seqledger.v1.ListEntitiesRequest
-	(*ListEntitiesResponse)(nil),      // 13: seqledger.v1.ListEntitiesResponse
-	(*ListRelationshipsRequest)(nil),  // 14: seqledger.v1.ListRelationshipsRequest
-	(*ListRelationshipsResponse)(nil), // 15: seqledger.v1.ListRelationshipsResponse
-	(*GetTransactionRequest)(nil),     // 16: seqledger.v1.GetTransactionRequest
-	(*GetTransactionResponse)(nil),    // 17: seqledger.v1.GetTransactionResponse
-	(*GetBlockRequest)(nil),           // 18: seqledger.v1.GetBlockRequest
-	(*GetBlockResponse)(nil),          // 19: seqledger.v1.GetBlockResponse
-	(*ListBlocksRequest)(nil),         // 20: seqledger.v1.ListBlocksRequest
-	(*ListBlocksResponse)(nil),        // 21: seqledger.v1.ListBlocksResponse
-	(*WatchRequest)(nil),              // 22: seqledger.v1.WatchRequest
-	(*WatchResponse)(nil),             // 23: seqledger.v1.WatchResponse
-	(*ClientEntry)(nil),               // 24: seqledger.v1.ClientEntry
-	(*Status)(nil),                    // 25: seqledger.v1.Status
-	(*CallerStatus)(nil),              // 26: seqledger.v1.CallerStatus
-	(*NodeStatus)(nil),                // 27: seqledger.v1.NodeStatus
-	(*Scope)(nil),                     // 28: seqledger.v1.Scope
-	(*Operation)(nil),                 // 29: seqledger.v1.Operation
-	(*durationpb.Duration)(nil),       // 30: google.protobuf.Duration
-	(*Receipt)(nil),                   // 31: seqledger.v1.Receipt
-	(*WriteError)(nil),                // 32: seqledger.v1.WriteError
-	(*ClientState)(nil),               // 33: seqledger.v1.ClientState
-	(*Entity)(nil),                    // 34: seqledger.v1.Entity
-	(*Relationship)(nil),              // 35: seqledger.v1.Relationship
-	(*Transaction)(nil),               // 36: seqledger.v1.Transaction
-	(*BlockHeader)(nil),               // 37: seqledger.v1.BlockHeader
-	(*MerkleProof)(nil),               // 38: seqledger.v1.MerkleProof
-	(*BlockPosition)(nil),             // 39: seqledger.v1.BlockPosition
-	(*Block)(nil),                     // 40: seqledger.v1.Block
-	(*timestamppb.Timestamp)(nil),     // 41: google.protobuf.Timestamp
-	(*Config)(nil),                    // 42: seqledger.v1.Config
+	(*WriteBatchRequest)(nil),         // 6: seqledger.v1.WriteBatchRequest
+	(*WriteBatchResponse)(nil),        // 7: seqledger.v1.WriteBatchResponse
+	(*OpenSessionRequest)(nil),        // 8: seqledger.v1.OpenSessionRequest
+	(*OpenSessionResponse)(nil),       // 9: seqledger.v1.OpenSessionResponse
+	(*GetClientStateRequest)(nil),     // 10: seqledger.v1.GetClientStateRequest
+	(*GetClientStateResponse)(nil),    // 11: seqledger.v1.GetClientStateResponse
+	(*GetEntityRequest)(nil),          // 12: seqledger.v1.GetEntityRequest
+	(*GetEntityResponse)(nil),         // 13: seqledger.v1.GetEntityResponse
+	(*ListEntitiesRequest)(nil),       // 14: seqledger.v1.ListEntitiesRequest
+	(*ListEntitiesResponse)(nil),      // 15: seqledger.v1.ListEntitiesResponse
+	(*ListRelationshipsRequest)(nil),  // 16: seqledger.v1.ListRelationshipsRequest
+	(*ListRelationshipsResponse)(nil), // 17: seqledger.v1.ListRelationshipsResponse
+	(*GetTransactionRequest)(nil),     // 18: seqledger.v1.GetTransactionRequest
+	(*GetTransactionResponse)(nil),    // 19: seqledger.v1.GetTransactionResponse
+	(*GetBlockRequest)(nil),           // 20: seqledger.v1.GetBlockRequest
+	(*GetBlockResponse)(nil),          // 21: seqledger.v1.GetBlockResponse
+	(*ListBlocksRequest)(nil),         // 22: seqledger.v1.ListBlocksRequest
+	(*ListBlocksResponse)(nil),        // 23: seqledger.v1.ListBlocksResponse
+	(*WatchRequest)(nil),              // 24: seqledger.v1.WatchRequest
+	(*WatchResponse)(nil),             // 25: seqledger.v1.WatchResponse
+	(*ClientEntry)(nil),               // 26: seqledger.v1.ClientEntry
+	(*Status)(nil),                    // 27: seqledger.v1.Status
+	(*CallerStatus)(nil),              // 28: seqledger.v1.CallerStatus
+	(*NodeStatus)(nil),                // 29: seqledger.v1.NodeStatus
+	(*Retention)(nil),                 // 30: seqledger.v1.Retention
+	(*ArchiveStatus)(nil),             // 31: seqledger.v1.ArchiveStatus
+	(*Scope)(nil),                     // 32: seqledger.v1.Scope
+	(*Operation)(nil),                 // 33: seqledger.v1.Operation
+	(*durationpb.Duration)(nil),       // 34: google.protobuf.Duration
+	(*Receipt)(nil),                   // 35: seqledger.v1.Receipt
+	(*WriteError)(nil),                // 36: seqledger.v1.WriteError
+	(*ClientState)(nil),               // 37: seqledger.v1.ClientState
+	(*Entity)(nil),                    // 38: seqledger.v1.Entity
+	(*Relationship)(nil),              // 39: seqledger.v1.Relationship
+	(*Transaction)(nil),               // 40: seqledger.v1.Transaction
+	(*BlockHeader)(nil),               // 41: seqledger.v1.BlockHeader
+	(*MerkleProof)(nil),               // 42: seqledger.v1.MerkleProof
+	(*BlockPosition)(nil),             // 43: seqledger.v1.BlockPosition
+	(*Block)(nil),                     // 44: seqledger.v1.Block
+	(*timestamppb.Timestamp)(nil),     // 45: google.protobuf.Timestamp
+	(*Config)(nil),                    // 46: seqledger.v1.Config
 }
 var file_seqledger_v1_ledger_proto_depIdxs = []int32{
-	28, // 0: seqledger.v1.WriteRequest.scope:type_name -> seqledger.v1.Scope
-	29, // 1: seqledger.v1.WriteRequest.operations:type_name -> seqledger.v1.Operation
-	30, // 2: seqledger.v1.WriteRequest.ttl:type_name -> google.protobuf.Duration
-	31, // 3: seqledger.v1.WriteResponse.receipt:type_name -> seqledger.v1.Receipt
+	32, // 0: seqledger.v1.WriteRequest.scope:type_name -> seqledger.v1.Scope
+	33, // 1: seqledger.v1.WriteRequest.operations:type_name -> seqledger.v1.Operation
+	34, // 2: seqledger.v1.WriteRequest.ttl:type_name -> google.protobuf.Duration
+	35, // 3: seqledger.v1.WriteResponse.receipt:type_name -> seqledger.v1.Receipt
 	1,  // 4: seqledger.v1.WriteStreamRequest.writes:type_name -> seqledger.v1.WriteRequest
-	31, // 5: seqledger.v1.WriteResult.receipt:type_name -> seqledger.v1.Receipt
-	32, // 6: seqledger.v1.WriteResult.error:type_name -> seqledger.v1.WriteError
+	35, // 5: seqledger.v1.WriteResult.receipt:type_name -> seqledger.v1.Receipt
+	36, // 6: seqledger.v1.WriteResult.error:type_name -> seqledger.v1.WriteError
 	4,  // 7: seqledger.v1.WriteStreamResponse.results:type_name -> seqledger.v1.WriteResult
-	28, // 8: seqledger.v1.OpenSessionRequest.scope:type_name -> seqledger.v1.Scope
-	33, // 9: seqledger.v1.OpenSessionResponse.state:type_name -> seqledger.v1.ClientState
-	28, // 10: seqledger.v1.GetClientStateRequest.scope:type_name -> seqledger.v1.Scope
-	33, // 11: seqledger.v1.GetClientStateResponse.state:type_name -> seqledger.v1.ClientState
-	28, // 12: seqledger.v1.GetEntityRequest.scope:type_name -> seqledger.v1.Scope
-	34, // 13: seqledger.v1.GetEntityResponse.entity:type_name -> seqledger.v1.Entity
-	28, // 14: seqledger.v1.ListEntitiesRequest.scope:type_name -> seqledger.v1.Scope
-	34, // 15: seqledger.v1.ListEntitiesResponse.entities:type_name -> seqledger.v1.Entity
-	28, // 16: seqledger.v1.ListRelationshipsRequest.scope:type_name -> seqledger.v1.Scope
-	35, // 17: seqledger.v1.ListRelationshipsResponse.relationships:type_name -> seqledger.v1.Relationship
-	36, // 18: seqledger.v1.GetTransactionResponse.transaction:type_name -> seqledger.v1.Transaction
-	37, // 19: seqledger.v1.GetTransactionResponse.block_header:type_name -> seqledger.v1.BlockHeader
-	38, // 20: seqledger.v1.GetTransactionResponse.proof:type_name -> seqledger.v1.MerkleProof
-	28, // 21: seqledger.v1.GetBlockRequest.scope:type_name -> seqledger.v1.Scope
-	0,  // 22: seqledger.v1.GetBlockRequest.content:type_name -> seqledger.v1.BlockContent
-	39, // 23: seqledger.v1.GetBlockRequest.start:type_name -> seqledger.v1.BlockPosition
-	40, // 24: seqledger.v1.GetBlockResponse.block:type_name -> seqledger.v1.Block
-	28, // 25: seqledger.v1.ListBlocksRequest.scope:type_name -> seqledger.v1.Scope
-	40, // 26: seqledger.v1.ListBlocksResponse.blocks:type_name -> seqledger.v1.Block
-	28, // 27: seqledger.v1.WatchRequest.scope:type_name -> seqledger.v1.Scope
-	0,  // 28: seqledger.v1.WatchRequest.content:type_name -> seqledger.v1.BlockContent
-	40, // 29: seqledger.v1.WatchResponse.block:type_name -> seqledger.v1.Block
-	28, // 30: seqledger.v1.ClientEntry.scope:type_name -> seqledger.v1.Scope
-	33, // 31: seqledger.v1.ClientEntry.state:type_name -> seqledger.v1.ClientState
-	41, // 32: seqledger.v1.Status.ledger_time:type_name -> google.protobuf.Timestamp
-	42, // 33: seqledger.v1.Status.config:type_name -> seqledger.v1.Config
-	27, // 34: seqledger.v1.Status.node:type_name -> seqledger.v1.NodeStatus
-	26, // 35: seqledger.v1.Status.caller:type_name -> seqledger.v1.CallerStatus
-	41, // 36: seqledger.v1.CallerStatus.expires_at:type_name -> google.protobuf.Timestamp
-	41, // 37: seqledger.v1.NodeStatus.started_at:type_name -> google.protobuf.Timestamp
-	41, // 38: seqledger.v1.NodeStatus.time:type_name -> google.protobuf.Timestamp
-	30, // 39: seqledger.v1.NodeStatus.recovery_duration:type_name -> google.protobuf.Duration
-	41, // 40: seqledger.v1.NodeStatus.oldest_reservation:type_name -> google.protobuf.Timestamp
-	1,  // 41: seqledger.v1.LedgerService.Write:input_type -> seqledger.v1.WriteRequest
-	3,  // 42: seqledger.v1.LedgerService.WriteStream:input_type -> seqledger.v1.WriteStreamRequest
-	8,  // 43: seqledger.v1.LedgerService.GetClientState:input_type -> seqledger.v1.GetClientStateRequest
-	6,  // 44: seqledger.v1.LedgerService.OpenSession:input_type -> seqledger.v1.OpenSessionRequest
-	10, // 45: seqledger.v1.LedgerService.GetEntity:input_type -> seqledger.v1.GetEntityRequest
-	12, // 46: seqledger.v1.LedgerService.ListEntities:input_type -> seqledger.v1.ListEntitiesRequest
-	14, // 47: seqledger.v1.LedgerService.ListRelationships:input_type -> seqledger.v1.ListRelationshipsRequest
-	16, // 48: seqledger.v1.LedgerService.GetTransaction:input_type -> seqledger.v1.GetTransactionRequest
-	18, // 49: seqledger.v1.LedgerService.GetBlock:input_type -> seqledger.v1.GetBlockRequest
-	20, // 50: seqledger.v1.LedgerService.ListBlocks:input_type -> seqledger.v1.ListBlocksRequest
-	22, // 51: seqledger.v1.LedgerService.Watch:input_type -> seqledger.v1.WatchRequest
-	2,  // 52: seqledger.v1.LedgerService.Write:output_type -> seqledger.v1.WriteResponse
-	5,  // 53: seqledger.v1.LedgerService.WriteStream:output_type -> seqledger.v1.WriteStreamResponse
-	9,  // 54: seqledger.v1.LedgerService.GetClientState:output_type -> seqledger.v1.GetClientStateResponse
-	7,  // 55: seqledger.v1.LedgerService.OpenSession:output_type -> seqledger.v1.OpenSessionResponse
-	11, // 56: seqledger.v1.LedgerService.GetEntity:output_type -> seqledger.v1.GetEntityResponse
-	13, // 57: seqledger.v1.LedgerService.ListEntities:output_type -> seqledger.v1.ListEntitiesResponse
-	15, // 58: seqledger.v1.LedgerService.ListRelationships:output_type -> seqledger.v1.ListRelationshipsResponse
-	17, // 59: seqledger.v1.LedgerService.GetTransaction:output_type -> seqledger.v1.GetTransactionResponse
-	19, // 60: seqledger.v1.LedgerService.GetBlock:output_type -> seqledger.v1.GetBlockResponse
-	21, // 61: seqledger.v1.LedgerService.ListBlocks:output_type -> seqledger.v1.ListBlocksResponse
-	23, // 62: seqledger.v1.LedgerService.Watch:output_type -> seqledger.v1.WatchResponse
-	52, // [52:63] is the sub-list for method output_type
-	41, // [41:52] is the sub-list for method input_type
-	41, // [41:41] is the sub-list for extension type_name
-	41, // [41:41] is the sub-list for extension extendee
-	0,  // [0:41] is the sub-list for field type_name
+	1,  // 8: seqledger.v1.WriteBatchRequest.writes:type_name -> seqledger.v1.WriteRequest
+	4,  // 9: seqledger.v1.WriteBatchResponse.results:type_name -> seqledger.v1.WriteResult
+	32, // 10: seqledger.v1.OpenSessionRequest.scope:type_name -> seqledger.v1.Scope
+	37, // 11: seqledger.v1.OpenSessionResponse.state:type_name -> seqledger.v1.ClientState
+	32, // 12: seqledger.v1.GetClientStateRequest.scope:type_name -> seqledger.v1.Scope
+	37, // 13: seqledger.v1.GetClientStateResponse.state:type_name -> seqledger.v1.ClientState
+	32, // 14: seqledger.v1.GetEntityRequest.scope:type_name -> seqledger.v1.Scope
+	38, // 15: seqledger.v1.GetEntityResponse.entity:type_name -> seqledger.v1.Entity
+	32, // 16: seqledger.v1.ListEntitiesRequest.scope:type_name -> seqledger.v1.Scope
+	38, // 17: seqledger.v1.ListEntitiesResponse.entities:type_name -> seqledger.v1.Entity
+	32, // 18: seqledger.v1.ListRelationshipsRequest.scope:type_name -> seqledger.v1.Scope
+	39, // 19: seqledger.v1.ListRelationshipsResponse.relationships:type_name -> seqledger.v1.Relationship
+	40, // 20: seqledger.v1.GetTransactionResponse.transaction:type_name -> seqledger.v1.Transaction
+	41, // 21: seqledger.v1.GetTransactionResponse.block_header:type_name -> seqledger.v1.BlockHeader
+	42, // 22: seqledger.v1.GetTransactionResponse.proof:type_name -> seqledger.v1.MerkleProof
+	32, // 23: seqledger.v1.GetBlockRequest.scope:type_name -> seqledger.v1.Scope
+	0,  // 24: seqledger.v1.GetBlockRequest.content:type_name -> seqledger.v1.BlockContent
+	43, // 25: seqledger.v1.GetBlockRequest.start:type_name -> seqledger.v1.BlockPosition
+	44, // 26: seqledger.v1.GetBlockResponse.block:type_name -> seqledger.v1.Block
+	32, // 27: seqledger.v1.ListBlocksRequest.scope:type_name -> seqledger.v1.Scope
+	44, // 28: seqledger.v1.ListBlocksResponse.blocks:type_name -> seqledger.v1.Block
+	32, // 29: seqledger.v1.WatchRequest.scope:type_name -> seqledger.v1.Scope
+	0,  // 30: seqledger.v1.WatchRequest.content:type_name -> seqledger.v1.BlockContent
+	44, // 31: seqledger.v1.WatchResponse.block:type_name -> seqledger.v1.Block
+	32, // 32: seqledger.v1.ClientEntry.scope:type_name -> seqledger.v1.Scope
+	37, // 33: seqledger.v1.ClientEntry.state:type_name -> seqledger.v1.ClientState
+	45, // 34: seqledger.v1.Status.ledger_time:type_name -> google.protobuf.Timestamp
+	46, // 35: seqledger.v1.Status.config:type_name -> seqledger.v1.Config
+	30, // 36: seqledger.v1.Status.retention:type_name -> seqledger.v1.Retention
+	29, // 37: seqledger.v1.Status.node:type_name -> seqledger.v1.NodeStatus
+	28, // 38: seqledger.v1.Status.caller:type_name -> seqledger.v1.CallerStatus
+	45, // 39: seqledger.v1.CallerStatus.expires_at:type_name -> google.protobuf.Timestamp
+	45, // 40: seqledger.v1.NodeStatus.started_at:type_name -> google.protobuf.Timestamp
+	45, // 41: seqledger.v1.NodeStatus.time:type_name -> google.protobuf.Timestamp
+	34, // 42: seqledger.v1.NodeStatus.recovery_duration:type_name -> google.protobuf.Duration
+	45, // 43: seqledger.v1.NodeStatus.oldest_reservation:type_name -> google.protobuf.Timestamp
+	31, // 44: seqledger.v1.NodeStatus.archive:type_name -> seqledger.v1.ArchiveStatus
+	45, // 45: seqledger.v1.Retention.gone_until:type_name -> google.protobuf.Timestamp
+	45, // 46: seqledger.v1.ArchiveStatus.failing_since:type_name -> google.protobuf.Timestamp
+	1,  // 47: seqledger.v1.LedgerService.Write:input_type -> seqledger.v1.WriteRequest
+	3,  // 48: seqledger.v1.LedgerService.WriteStream:input_type -> seqledger.v1.WriteStreamRequest
+	6,  // 49: seqledger.v1.LedgerService.WriteBatch:input_type -> seqledger.v1.WriteBatchRequest
+	10, // 50: seqledger.v1.LedgerService.GetClientState:input_type -> seqledger.v1.GetClientStateRequest
+	8,  // 51: seqledger.v1.LedgerService.OpenSession:input_type -> seqledger.v1.OpenSessionRequest
+	12, // 52: seqledger.v1.LedgerService.GetEntity:input_type -> seqledger.v1.GetEntityRequest
+	14, // 53: seqledger.v1.LedgerService.ListEntities:input_type -> seqledger.v1.ListEntitiesRequest
+	16, // 54: seqledger.v1.LedgerService.ListRelationships:input_type -> seqledger.v1.ListRelationshipsRequest
+	18, // 55: seqledger.v1.LedgerService.GetTransaction:input_type -> seqledger.v1.GetTransactionRequest
+	20, // 56: seqledger.v1.LedgerService.GetBlock:input_type -> seqledger.v1.GetBlockRequest
+	22, // 57: seqledger.v1.LedgerService.ListBlocks:input_type -> seqledger.v1.ListBlocksRequest
+	24, // 58: seqledger.v1.LedgerService.Watch:input_type -> seqledger.v1.WatchRequest
+	2,  // 59: seqledger.v1.LedgerService.Write:output_type -> seqledger.v1.WriteResponse
+	5,  // 60: seqledger.v1.LedgerService.WriteStream:output_type -> seqledger.v1.WriteStreamResponse
+	7,  // 61: seqledger.v1.LedgerService.WriteBatch:output_type -> seqledger.v1.WriteBatchResponse
+	11, // 62: seqledger.v1.LedgerService.GetClientState:output_type -> seqledger.v1.GetClientStateResponse
+	9,  // 63: seqledger.v1.LedgerService.OpenSession:output_type -> seqledger.v1.OpenSessionResponse
+	13, // 64: seqledger.v1.LedgerService.GetEntity:output_type -> seqledger.v1.GetEntityResponse
+	15, // 65: seqledger.v1.LedgerService.ListEntities:output_type -> seqledger.v1.ListEntitiesResponse
+	17, // 66: seqledger.v1.LedgerService.ListRelationships:output_type -> seqledger.v1.ListRelationshipsResponse
+	19, // 67: seqledger.v1.LedgerService.GetTransaction:output_type -> seqledger.v1.GetTransactionResponse
+	21, // 68: seqledger.v1.LedgerService.GetBlock:output_type -> seqledger.v1.GetBlockResponse
+	23, // 69: seqledger.v1.LedgerService.ListBlocks:output_type -> seqledger.v1.ListBlocksResponse
+	25, // 70: seqledger.v1.LedgerService.Watch:output_type -> seqledger.v1.WatchResponse
+	59, // [59:71] is the sub-list for method output_type
+	47, // [47:59] is the sub-list for method input_type
+	47, // [47:47] is the sub-list for extension type_name
+	47, // [47:47] is the sub-list for extension extendee
+	0,  // [0:47] is the sub-list for field type_name
 }
 
 func init() { file_seqledger_v1_ledger_proto_init() }
@@ -2360,7 +2694,7 @@ func file_seqledger_v1_ledger_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_seqledger_v1_ledger_proto_rawDesc), len(file_seqledger_v1_ledger_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   27,
+			NumMessages:   31,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -1860,7 +1860,13 @@ type Config struct {
 	// idempotency key is known. 1-1,024; default 64.
 	ReceiptWindow uint64 `protobuf:"varint,4,opt,name=receipt_window,json=receiptWindow,proto3" json:"receipt_window,omitempty"`
 	// How many streams an organization may have. At least 1; default 10 million.
-	MaxStreams    uint64 `protobuf:"varint,5,opt,name=max_streams,json=maxStreams,proto3" json:"max_streams,omitempty"`
+	MaxStreams uint64 `protobuf:"varint,5,opt,name=max_streams,json=maxStreams,proto3" json:"max_streams,omitempty"`
+	// Transactions that are older, in ledger time, are dropped. At least 1 s; 0, the
+	// default, keeps them for ever.
+	RetainBlocks *durationpb.Duration `protobuf:"bytes,6,opt,name=retain_blocks,json=retainBlocks,proto3" json:"retain_blocks,omitempty"`
+	// The oldest transactions are dropped while the newer ones have as many bytes of
+	// encoded operations. At least 1 MiB; 0, the default, sets no bound.
+	RetainBytes   uint64 `protobuf:"varint,7,opt,name=retain_bytes,json=retainBytes,proto3" json:"retain_bytes,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1930,6 +1936,77 @@ func (x *Config) GetMaxStreams() uint64 {
 	return 0
 }
 
+func (x *Config) GetRetainBlocks() *durationpb.Duration {
+	if x != nil {
+		return x.RetainBlocks
+	}
+	return nil
+}
+
+func (x *Config) GetRetainBytes() uint64 {
+	if x != nil {
+		return x.RetainBytes
+	}
+	return 0
+}
+
+// Gone is the detail of an out_of_range error about history that retention has
+// dropped.
+type Gone struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The first ledger index that is kept.
+	Horizon uint64 `protobuf:"varint,1,opt,name=horizon,proto3" json:"horizon,omitempty"`
+	// The first height of the scope that is kept; one more than its last block if
+	// none is. 0 if the request was not about the blocks of a scope.
+	FirstHeight   uint64 `protobuf:"varint,2,opt,name=first_height,json=firstHeight,proto3" json:"first_height,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Gone) Reset() {
+	*x = Gone{}
+	mi := &file_seqledger_v1_types_proto_msgTypes[20]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Gone) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Gone) ProtoMessage() {}
+
+func (x *Gone) ProtoReflect() protoreflect.Message {
+	mi := &file_seqledger_v1_types_proto_msgTypes[20]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Gone.ProtoReflect.Descriptor instead.
+func (*Gone) Descriptor() ([]byte, []int) {
+	return file_seqledger_v1_types_proto_rawDescGZIP(), []int{20}
+}
+
+func (x *Gone) GetHorizon() uint64 {
+	if x != nil {
+		return x.Horizon
+	}
+	return 0
+}
+
+func (x *Gone) GetFirstHeight() uint64 {
+	if x != nil {
+		return x.FirstHeight
+	}
+	return 0
+}
+
 // WriteError is the detail of every refused Write and the error of a write in
 // a WriteStream. Nothing else decides a write: after an error without a
 // WriteError the same request goes again, under the same sequence and key, at
@@ -1961,13 +2038,16 @@ type WriteError struct {
 	RetryAfter *durationpb.Duration `protobuf:"bytes,10,opt,name=retry_after,json=retryAfter,proto3" json:"retry_after,omitempty"`
 	// Where the leader is. Only with NOT_LEADER.
 	LeaderAddress string `protobuf:"bytes,11,opt,name=leader_address,json=leaderAddress,proto3" json:"leader_address,omitempty"`
+	// The transaction that has been committed. Only with ALREADY_COMMITTED, for a
+	// keyed write whose transaction has been dropped.
+	TxId          string `protobuf:"bytes,12,opt,name=tx_id,json=txId,proto3" json:"tx_id,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *WriteError) Reset() {
 	*x = WriteError{}
-	mi := &file_seqledger_v1_types_proto_msgTypes[20]
+	mi := &file_seqledger_v1_types_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1979,7 +2059,7 @@ func (x *WriteError) String() string {
 func (*WriteError) ProtoMessage() {}
 
 func (x *WriteError) ProtoReflect() protoreflect.Message {
-	mi := &file_seqledger_v1_types_proto_msgTypes[20]
+	mi := &file_seqledger_v1_types_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1992,7 +2072,7 @@ func (x *WriteError) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WriteError.ProtoReflect.Descriptor instead.
 func (*WriteError) Descriptor() ([]byte, []int) {
-	return file_seqledger_v1_types_proto_rawDescGZIP(), []int{20}
+	return file_seqledger_v1_types_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *WriteError) GetCode() WriteErrorCode {
@@ -2068,6 +2148,13 @@ func (x *WriteError) GetRetryAfter() *durationpb.Duration {
 func (x *WriteError) GetLeaderAddress() string {
 	if x != nil {
 		return x.LeaderAddress
+	}
+	return ""
+}
+
+func (x *WriteError) GetTxId() string {
+	if x != nil {
+		return x.TxId
 	}
 	return ""
 }
@@ -2198,7 +2285,7 @@ const file_seqledger_v1_types_proto_rawDesc = "" +
 	"\x0ereceipt_window\x18\t \x01(\rR\rreceiptWindow\x121\n" +
 	"\breceipts\x18\n" +
 	" \x03(\v2\x15.seqledger.v1.ReceiptR\breceipts\x12.\n" +
-	"\x13next_receipts_below\x18\v \x01(\x04R\x11nextReceiptsBelow\"\xde\x01\n" +
+	"\x13next_receipts_below\x18\v \x01(\x04R\x11nextReceiptsBelow\"\xc1\x02\n" +
 	"\x06Config\x12+\n" +
 	"\x11eviction_interval\x18\x01 \x01(\x04R\x10evictionInterval\x128\n" +
 	"\n" +
@@ -2206,7 +2293,12 @@ const file_seqledger_v1_types_proto_rawDesc = "" +
 	"\x0eeviction_limit\x18\x03 \x01(\x04R\revictionLimit\x12%\n" +
 	"\x0ereceipt_window\x18\x04 \x01(\x04R\rreceiptWindow\x12\x1f\n" +
 	"\vmax_streams\x18\x05 \x01(\x04R\n" +
-	"maxStreams\"\xb6\x03\n" +
+	"maxStreams\x12>\n" +
+	"\rretain_blocks\x18\x06 \x01(\v2\x19.google.protobuf.DurationR\fretainBlocks\x12!\n" +
+	"\fretain_bytes\x18\a \x01(\x04R\vretainBytes\"C\n" +
+	"\x04Gone\x12\x18\n" +
+	"\ahorizon\x18\x01 \x01(\x04R\ahorizon\x12!\n" +
+	"\ffirst_height\x18\x02 \x01(\x04R\vfirstHeight\"\xcb\x03\n" +
 	"\n" +
 	"WriteError\x120\n" +
 	"\x04code\x18\x01 \x01(\x0e2\x1c.seqledger.v1.WriteErrorCodeR\x04code\x12\x18\n" +
@@ -2221,7 +2313,8 @@ const file_seqledger_v1_types_proto_rawDesc = "" +
 	"\vretry_after\x18\n" +
 	" \x01(\v2\x19.google.protobuf.DurationR\n" +
 	"retryAfter\x12%\n" +
-	"\x0eleader_address\x18\v \x01(\tR\rleaderAddress*}\n" +
+	"\x0eleader_address\x18\v \x01(\tR\rleaderAddress\x12\x13\n" +
+	"\x05tx_id\x18\f \x01(\tR\x04txId*}\n" +
 	"\fClientStatus\x12\x1d\n" +
 	"\x19CLIENT_STATUS_UNSPECIFIED\x10\x00\x12\x19\n" +
 	"\x15CLIENT_STATUS_UNKNOWN\x10\x01\x12\x18\n" +
@@ -2264,7 +2357,7 @@ func file_seqledger_v1_types_proto_rawDescGZIP() []byte {
 }
 
 var file_seqledger_v1_types_proto_enumTypes = make([]protoimpl.EnumInfo, 2)
-var file_seqledger_v1_types_proto_msgTypes = make([]protoimpl.MessageInfo, 21)
+var file_seqledger_v1_types_proto_msgTypes = make([]protoimpl.MessageInfo, 22)
 var file_seqledger_v1_types_proto_goTypes = []any{
 	(ClientStatus)(0),             // 0: seqledger.v1.ClientStatus
 	(WriteErrorCode)(0),           // 1: seqledger.v1.WriteErrorCode
@@ -2288,13 +2381,14 @@ var file_seqledger_v1_types_proto_goTypes = []any{
 	(*Relationship)(nil),          // 19: seqledger.v1.Relationship
 	(*ClientState)(nil),           // 20: seqledger.v1.ClientState
 	(*Config)(nil),                // 21: seqledger.v1.Config
-	(*WriteError)(nil),            // 22: seqledger.v1.WriteError
-	(*timestamppb.Timestamp)(nil), // 23: google.protobuf.Timestamp
-	(*durationpb.Duration)(nil),   // 24: google.protobuf.Duration
+	(*Gone)(nil),                  // 22: seqledger.v1.Gone
+	(*WriteError)(nil),            // 23: seqledger.v1.WriteError
+	(*timestamppb.Timestamp)(nil), // 24: google.protobuf.Timestamp
+	(*durationpb.Duration)(nil),   // 25: google.protobuf.Duration
 }
 var file_seqledger_v1_types_proto_depIdxs = []int32{
 	3,  // 0: seqledger.v1.SetEntity.condition:type_name -> seqledger.v1.Condition
-	23, // 1: seqledger.v1.SetEntity.expires_at:type_name -> google.protobuf.Timestamp
+	24, // 1: seqledger.v1.SetEntity.expires_at:type_name -> google.protobuf.Timestamp
 	3,  // 2: seqledger.v1.DeleteEntity.condition:type_name -> seqledger.v1.Condition
 	4,  // 3: seqledger.v1.Operation.set_entity:type_name -> seqledger.v1.SetEntity
 	5,  // 4: seqledger.v1.Operation.delete_entity:type_name -> seqledger.v1.DeleteEntity
@@ -2302,31 +2396,32 @@ var file_seqledger_v1_types_proto_depIdxs = []int32{
 	7,  // 6: seqledger.v1.Operation.delete_relationship:type_name -> seqledger.v1.DeleteRelationship
 	8,  // 7: seqledger.v1.Operation.append:type_name -> seqledger.v1.Append
 	9,  // 8: seqledger.v1.Operation.expire_entity:type_name -> seqledger.v1.ExpireEntity
-	23, // 9: seqledger.v1.Receipt.committed_at:type_name -> google.protobuf.Timestamp
+	24, // 9: seqledger.v1.Receipt.committed_at:type_name -> google.protobuf.Timestamp
 	11, // 10: seqledger.v1.Receipt.results:type_name -> seqledger.v1.OperationResult
 	14, // 11: seqledger.v1.Receipt.block_header:type_name -> seqledger.v1.BlockHeader
 	12, // 12: seqledger.v1.Receipt.proof:type_name -> seqledger.v1.MerkleProof
 	2,  // 13: seqledger.v1.BlockHeader.scope:type_name -> seqledger.v1.Scope
-	23, // 14: seqledger.v1.BlockHeader.committed_at:type_name -> google.protobuf.Timestamp
+	24, // 14: seqledger.v1.BlockHeader.committed_at:type_name -> google.protobuf.Timestamp
 	14, // 15: seqledger.v1.Block.header:type_name -> seqledger.v1.BlockHeader
 	17, // 16: seqledger.v1.Block.transactions:type_name -> seqledger.v1.Transaction
 	16, // 17: seqledger.v1.Block.next:type_name -> seqledger.v1.BlockPosition
 	2,  // 18: seqledger.v1.Transaction.scope:type_name -> seqledger.v1.Scope
-	23, // 19: seqledger.v1.Transaction.committed_at:type_name -> google.protobuf.Timestamp
+	24, // 19: seqledger.v1.Transaction.committed_at:type_name -> google.protobuf.Timestamp
 	10, // 20: seqledger.v1.Transaction.operations:type_name -> seqledger.v1.Operation
-	23, // 21: seqledger.v1.Entity.expires_at:type_name -> google.protobuf.Timestamp
+	24, // 21: seqledger.v1.Entity.expires_at:type_name -> google.protobuf.Timestamp
 	0,  // 22: seqledger.v1.ClientState.status:type_name -> seqledger.v1.ClientStatus
-	23, // 23: seqledger.v1.ClientState.last_seen:type_name -> google.protobuf.Timestamp
-	23, // 24: seqledger.v1.ClientState.expires_at:type_name -> google.protobuf.Timestamp
+	24, // 23: seqledger.v1.ClientState.last_seen:type_name -> google.protobuf.Timestamp
+	24, // 24: seqledger.v1.ClientState.expires_at:type_name -> google.protobuf.Timestamp
 	13, // 25: seqledger.v1.ClientState.receipts:type_name -> seqledger.v1.Receipt
-	24, // 26: seqledger.v1.Config.client_ttl:type_name -> google.protobuf.Duration
-	1,  // 27: seqledger.v1.WriteError.code:type_name -> seqledger.v1.WriteErrorCode
-	24, // 28: seqledger.v1.WriteError.retry_after:type_name -> google.protobuf.Duration
-	29, // [29:29] is the sub-list for method output_type
-	29, // [29:29] is the sub-list for method input_type
-	29, // [29:29] is the sub-list for extension type_name
-	29, // [29:29] is the sub-list for extension extendee
-	0,  // [0:29] is the sub-list for field type_name
+	25, // 26: seqledger.v1.Config.client_ttl:type_name -> google.protobuf.Duration
+	25, // 27: seqledger.v1.Config.retain_blocks:type_name -> google.protobuf.Duration
+	1,  // 28: seqledger.v1.WriteError.code:type_name -> seqledger.v1.WriteErrorCode
+	25, // 29: seqledger.v1.WriteError.retry_after:type_name -> google.protobuf.Duration
+	30, // [30:30] is the sub-list for method output_type
+	30, // [30:30] is the sub-list for method input_type
+	30, // [30:30] is the sub-list for extension type_name
+	30, // [30:30] is the sub-list for extension extendee
+	0,  // [0:30] is the sub-list for field type_name
 }
 
 func init() { file_seqledger_v1_types_proto_init() }
@@ -2354,7 +2449,7 @@ func file_seqledger_v1_types_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_seqledger_v1_types_proto_rawDesc), len(file_seqledger_v1_types_proto_rawDesc)),
 			NumEnums:      2,
-			NumMessages:   21,
+			NumMessages:   22,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

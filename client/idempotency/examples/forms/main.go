@@ -7,8 +7,8 @@
 //	curl -i -H 'Idempotency-Key: "KEY"' -H 'Intake-Proof: PROOF' -d 'name=Ann' http://127.0.0.1:8082/intake/contact
 //
 // A key is unique for an intake and a party. The party of a user is the user. An anonymous visitor
-// has none, so a form that is given to one carries a proof, which only that visitor has: whoever
-// sends it is the visitor. When the visitor signs in before the answer has come, the page sends the
+// has none, so a form that is given to one carries a proof, which only that visitor has: a caller that
+// sends it is that visitor. When the visitor signs in before the answer has come, the page sends the
 // form again, with the proof and the user's credential (try 'Authorization: Bearer alice-secret'), and
 // gets the answer that the visitor would have got. From then on the proof is that user's: another
 // user who sends it is treated as if it were not there.

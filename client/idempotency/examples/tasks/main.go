@@ -27,6 +27,8 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	"github.com/seqledger/seqledger/client"
+	"github.com/seqledger/seqledger/client/failure"
+	"github.com/seqledger/seqledger/client/op"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 )
 
@@ -119,18 +121,18 @@ func add(ctx context.Context, c *client.Client, unique, key string, t task, out 
 	}
 	request := &seqledgerv1.WriteRequest{
 		Scope: scope(), Namespace: namespace(unique, t), IdempotencyKey: key, Ttl: durationpb.New(keyTTL),
-		Operations: []*seqledgerv1.Operation{client.Append(payload)},
+		Operations: []*seqledgerv1.Operation{op.Append(payload)},
 	}
 	var receipt *seqledgerv1.Receipt
 	for {
 		receipt, err = c.Write(ctx, request)
-		if !errors.Is(err, client.ErrOutcomeUnknown) || ctx.Err() != nil {
+		if !errors.Is(err, failure.ErrOutcomeUnknown) || ctx.Err() != nil {
 			break
 		}
 		// The answer was lost: the same request finds out what became of it.
 	}
 	switch {
-	case client.CodeOf(err) == seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_IDEMPOTENCY_KEY_REUSED:
+	case failure.CodeOf(err) == seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_IDEMPOTENCY_KEY_REUSED:
 		return errConflict
 	case err != nil:
 		return err

@@ -89,7 +89,7 @@ type IdempotencyServiceClient interface {
 	ListRecords(context.Context, *connect.Request[v1.ListRecordsRequest]) (*connect.Response[v1.ListRecordsResponse], error)
 	// PurgeRecord deletes a finished record: the key is free then.
 	PurgeRecord(context.Context, *connect.Request[v1.PurgeRecordRequest]) (*connect.Response[v1.PurgeRecordResponse], error)
-	// ResolveRecord settles an unknown outcome, by who has found it out.
+	// ResolveRecord settles an unknown outcome, once it has been found out.
 	ResolveRecord(context.Context, *connect.Request[v1.ResolveRecordRequest]) (*connect.Response[v1.ResolveRecordResponse], error)
 }
 
@@ -257,7 +257,7 @@ type IdempotencyServiceHandler interface {
 	ListRecords(context.Context, *connect.Request[v1.ListRecordsRequest]) (*connect.Response[v1.ListRecordsResponse], error)
 	// PurgeRecord deletes a finished record: the key is free then.
 	PurgeRecord(context.Context, *connect.Request[v1.PurgeRecordRequest]) (*connect.Response[v1.PurgeRecordResponse], error)
-	// ResolveRecord settles an unknown outcome, by who has found it out.
+	// ResolveRecord settles an unknown outcome, once it has been found out.
 	ResolveRecord(context.Context, *connect.Request[v1.ResolveRecordRequest]) (*connect.Response[v1.ResolveRecordResponse], error)
 }
 

@@ -38,6 +38,9 @@ const (
 	// LedgerServiceWriteStreamProcedure is the fully-qualified name of the LedgerService's WriteStream
 	// RPC.
 	LedgerServiceWriteStreamProcedure = "/seqledger.v1.LedgerService/WriteStream"
+	// LedgerServiceWriteBatchProcedure is the fully-qualified name of the LedgerService's WriteBatch
+	// RPC.
+	LedgerServiceWriteBatchProcedure = "/seqledger.v1.LedgerService/WriteBatch"
 	// LedgerServiceGetClientStateProcedure is the fully-qualified name of the LedgerService's
 	// GetClientState RPC.
 	LedgerServiceGetClientStateProcedure = "/seqledger.v1.LedgerService/GetClientState"
@@ -75,6 +78,12 @@ type LedgerServiceClient interface {
 	// WriteStream commits many writes. Results come in the order of the writes
 	// on this stream; a refused write is a result, and the stream goes on.
 	WriteStream(context.Context) *connect.BidiStreamForClient[v1.WriteStreamRequest, v1.WriteStreamResponse]
+	// WriteBatch commits many writes in one call, for clients that cannot stream
+	// in both directions. Results come in the order of the writes; a refused
+	// write is a result, and the ones behind it are decided all the same. An
+	// error of the call is one of all its writes: what may be repeated after the
+	// error of a Write may be repeated here, as a whole.
+	WriteBatch(context.Context, *connect.Request[v1.WriteBatchRequest]) (*connect.Response[v1.WriteBatchResponse], error)
 	// GetClientState tells a client that lost its place where to resume.
 	GetClientState(context.Context, *connect.Request[v1.GetClientStateRequest]) (*connect.Response[v1.GetClientStateResponse], error)
 	// OpenSession takes a stream over: every older session is fenced from then
@@ -119,6 +128,12 @@ func NewLedgerServiceClient(httpClient connect.HTTPClient, baseURL string, opts 
 			httpClient,
 			baseURL+LedgerServiceWriteStreamProcedure,
 			connect.WithSchema(ledgerServiceMethods.ByName("WriteStream")),
+			connect.WithClientOptions(opts...),
+		),
+		writeBatch: connect.NewClient[v1.WriteBatchRequest, v1.WriteBatchResponse](
+			httpClient,
+			baseURL+LedgerServiceWriteBatchProcedure,
+			connect.WithSchema(ledgerServiceMethods.ByName("WriteBatch")),
 			connect.WithClientOptions(opts...),
 		),
 		getClientState: connect.NewClient[v1.GetClientStateRequest, v1.GetClientStateResponse](
@@ -190,6 +205,7 @@ func NewLedgerServiceClient(httpClient connect.HTTPClient, baseURL string, opts 
 type ledgerServiceClient struct {
 	write             *connect.Client[v1.WriteRequest, v1.WriteResponse]
 	writeStream       *connect.Client[v1.WriteStreamRequest, v1.WriteStreamResponse]
+	writeBatch        *connect.Client[v1.WriteBatchRequest, v1.WriteBatchResponse]
 	getClientState    *connect.Client[v1.GetClientStateRequest, v1.GetClientStateResponse]
 	openSession       *connect.Client[v1.OpenSessionRequest, v1.OpenSessionResponse]
 	getEntity         *connect.Client[v1.GetEntityRequest, v1.GetEntityResponse]
@@ -209,6 +225,11 @@ func (c *ledgerServiceClient) Write(ctx context.Context, req *connect.Request[v1
 // WriteStream calls seqledger.v1.LedgerService.WriteStream.
 func (c *ledgerServiceClient) WriteStream(ctx context.Context) *connect.BidiStreamForClient[v1.WriteStreamRequest, v1.WriteStreamResponse] {
 	return c.writeStream.CallBidiStream(ctx)
+}
+
+// WriteBatch calls seqledger.v1.LedgerService.WriteBatch.
+func (c *ledgerServiceClient) WriteBatch(ctx context.Context, req *connect.Request[v1.WriteBatchRequest]) (*connect.Response[v1.WriteBatchResponse], error) {
+	return c.writeBatch.CallUnary(ctx, req)
 }
 
 // GetClientState calls seqledger.v1.LedgerService.GetClientState.
@@ -267,6 +288,12 @@ type LedgerServiceHandler interface {
 	// WriteStream commits many writes. Results come in the order of the writes
 	// on this stream; a refused write is a result, and the stream goes on.
 	WriteStream(context.Context, *connect.BidiStream[v1.WriteStreamRequest, v1.WriteStreamResponse]) error
+	// WriteBatch commits many writes in one call, for clients that cannot stream
+	// in both directions. Results come in the order of the writes; a refused
+	// write is a result, and the ones behind it are decided all the same. An
+	// error of the call is one of all its writes: what may be repeated after the
+	// error of a Write may be repeated here, as a whole.
+	WriteBatch(context.Context, *connect.Request[v1.WriteBatchRequest]) (*connect.Response[v1.WriteBatchResponse], error)
 	// GetClientState tells a client that lost its place where to resume.
 	GetClientState(context.Context, *connect.Request[v1.GetClientStateRequest]) (*connect.Response[v1.GetClientStateResponse], error)
 	// OpenSession takes a stream over: every older session is fenced from then
@@ -307,6 +334,12 @@ func NewLedgerServiceHandler(svc LedgerServiceHandler, opts ...connect.HandlerOp
 		LedgerServiceWriteStreamProcedure,
 		svc.WriteStream,
 		connect.WithSchema(ledgerServiceMethods.ByName("WriteStream")),
+		connect.WithHandlerOptions(opts...),
+	)
+	ledgerServiceWriteBatchHandler := connect.NewUnaryHandler(
+		LedgerServiceWriteBatchProcedure,
+		svc.WriteBatch,
+		connect.WithSchema(ledgerServiceMethods.ByName("WriteBatch")),
 		connect.WithHandlerOptions(opts...),
 	)
 	ledgerServiceGetClientStateHandler := connect.NewUnaryHandler(
@@ -377,6 +410,8 @@ func NewLedgerServiceHandler(svc LedgerServiceHandler, opts ...connect.HandlerOp
 			ledgerServiceWriteHandler.ServeHTTP(w, r)
 		case LedgerServiceWriteStreamProcedure:
 			ledgerServiceWriteStreamHandler.ServeHTTP(w, r)
+		case LedgerServiceWriteBatchProcedure:
+			ledgerServiceWriteBatchHandler.ServeHTTP(w, r)
 		case LedgerServiceGetClientStateProcedure:
 			ledgerServiceGetClientStateHandler.ServeHTTP(w, r)
 		case LedgerServiceOpenSessionProcedure:
@@ -410,6 +445,10 @@ func (UnimplementedLedgerServiceHandler) Write(context.Context, *connect.Request
 
 func (UnimplementedLedgerServiceHandler) WriteStream(context.Context, *connect.BidiStream[v1.WriteStreamRequest, v1.WriteStreamResponse]) error {
 	return connect.NewError(connect.CodeUnimplemented, errors.New("seqledger.v1.LedgerService.WriteStream is not implemented"))
+}
+
+func (UnimplementedLedgerServiceHandler) WriteBatch(context.Context, *connect.Request[v1.WriteBatchRequest]) (*connect.Response[v1.WriteBatchResponse], error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("seqledger.v1.LedgerService.WriteBatch is not implemented"))
 }
 
 func (UnimplementedLedgerServiceHandler) GetClientState(context.Context, *connect.Request[v1.GetClientStateRequest]) (*connect.Response[v1.GetClientStateResponse], error) {

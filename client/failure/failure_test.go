@@ -1,0 +1,185 @@
+package failure
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"testing"
+	"time"
+	"unicode/utf8"
+
+	"connectrpc.com/connect"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/anypb"
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
+)
+
+// TestEveryCodeRoundTrips sends each code through both ways, as the detail of an
+// RPC error and as a result in a stream: both must give the same Error, with
+// every field and the Connect code of the API's table.
+func TestEveryCodeRoundTrips(t *testing.T) {
+	t.Parallel()
+	sentinels := map[string]error{
+		"SESSION_FENCED": ErrFenced, "SESSION_EXPIRED": ErrExpired, "OUTCOME_UNKNOWN": ErrOutcomeUnknown,
+		"ALREADY_COMMITTED": ErrAlreadyCommitted, "KEY_EXISTS": ErrConditionFailed,
+		"KEY_NOT_FOUND": ErrConditionFailed, "VERSION_MISMATCH": ErrConditionFailed,
+		"VALUE_MISMATCH": ErrConditionFailed,
+	}
+	connectCodes := map[string]connect.Code{
+		"ALREADY_COMMITTED": connect.CodeAlreadyExists, "INVALID_ARGUMENT": connect.CodeInvalidArgument,
+		"PERMISSION_DENIED": connect.CodePermissionDenied, "QUEUE_FULL": connect.CodeResourceExhausted,
+		"TOO_MANY_STREAMS": connect.CodeResourceExhausted, "NOT_LEADER": connect.CodeUnavailable,
+		"DRAINING": connect.CodeUnavailable, "OUTCOME_UNKNOWN": connect.CodeUnavailable,
+		"UNSPECIFIED": connect.CodeUnknown,
+	}
+	for number, full := range seqledgerv1.WriteErrorCode_name {
+		name := full[len("WRITE_ERROR_CODE_"):]
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			want, listed := connectCodes[name]
+			if !listed {
+				want = connect.CodeFailedPrecondition
+			}
+			wire := &seqledgerv1.WriteError{
+				Code: seqledgerv1.WriteErrorCode(number), Message: "why", LastCommittedSequence: 1, Session: 2,
+				CommittedSequence: 3, OperationIndex: 4, Key: "k", CurrentVersion: 5, Field: "f",
+				RetryAfter: durationpb.New(6 * time.Second), LeaderAddress: "l:1",
+			}
+			rpc := connect.NewError(want, errors.New("why"))
+			detail, err := connect.NewErrorDetail(wire)
+			if err != nil {
+				t.Fatal(err)
+			}
+			rpc.AddDetail(detail)
+			fromRPC, fromStream := FromConnect(rpc, 0), FromStream(wire)
+			fromRPC.cause, fromRPC.wire = nil, true // the only differences that are meant
+			if *fromRPC != *fromStream {
+				t.Errorf("the two ways differ:\n%+v\n%+v", fromRPC, fromStream)
+			}
+			expected := Error{
+				Code: wire.GetCode(), ConnectCode: want, Message: "why", LastCommittedSequence: 1, Session: 2,
+				CommittedSequence: 3, OperationIndex: 4, Key: "k", CurrentVersion: 5, Field: "f",
+				RetryAfter: 6 * time.Second, LeaderAddress: "l:1", wire: true,
+			}
+			if *fromStream != expected {
+				t.Errorf("got %+v\nwant %+v", fromStream, expected)
+			}
+			for _, sentinel := range []error{ErrFenced, ErrExpired, ErrOutcomeUnknown, ErrAlreadyCommitted,
+				ErrConditionFailed} {
+				//nolint:errorlint // Which of the sentinels it is, not what it wraps.
+				want := sentinels[name] == sentinel
+				if got := errors.Is(fromStream, sentinel); got != want {
+					t.Errorf("errors.Is(%s, %v) is %v", name, sentinel, got)
+				}
+			}
+			if CodeOf(&NotExecutedError{Cause: fromStream}) != wire.GetCode() {
+				t.Error("CodeOf must find the code through the wrapping")
+			}
+		})
+	}
+}
+
+// TestACodeOfANewerServerIsNeverTakenForARefusal: we do not know what it allows,
+// so the write counts as possibly executed.
+func TestACodeOfANewerServerIsNeverTakenForARefusal(t *testing.T) {
+	t.Parallel()
+	newer := FromStream(&seqledgerv1.WriteError{Code: 999})
+	if !newer.IsOpen() || !newer.IsFinal() {
+		t.Error("an unknown code must leave the outcome open, and not be repeated")
+	}
+}
+
+// TestErrorsWithoutADetail: a bare code says nothing certain about a write,
+// except when the call was turned away as a whole.
+func TestErrorsWithoutADetail(t *testing.T) {
+	t.Parallel()
+	for code, open := range map[connect.Code]bool{
+		connect.CodeUnavailable: true, connect.CodeInternal: true, connect.CodeDeadlineExceeded: true,
+		connect.CodeUnknown: true, connect.CodeUnauthenticated: false, connect.CodePermissionDenied: false,
+		connect.CodeUnimplemented: false,
+	} {
+		if got := FromConnect(connect.NewWireError(code, nil), 0).IsOpen(); got != open {
+			t.Errorf("%v leaves the outcome open: %v, want %v", code, got, open)
+		}
+		// An error made by this side or by a proxy is not an answer of the server.
+		if !FromConnect(connect.NewError(code, nil), 0).IsOpen() {
+			t.Errorf("%v made on this side must leave the outcome open", code)
+		}
+	}
+	plain := errors.New("plain")
+	if e := FromConnect(plain, 0); !errors.Is(e, plain) || !e.IsOpen() || !e.IsTemporary() {
+		t.Error("an error of the transport keeps its cause, leaves the outcome open and is worth a retry")
+	}
+}
+
+// TestAnOpenOutcomeHidesRefusalsAlone: wherever a refusal stands in the cause it
+// is told in Refusal and not found by errors.Is, and everything else is found.
+func TestAnOpenOutcomeHidesRefusalsAlone(t *testing.T) {
+	t.Parallel()
+	refused := FromStream(&seqledgerv1.WriteError{Code: seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_KEY_EXISTS})
+	broken := FromConnect(connect.NewError(connect.CodeUnavailable, io.ErrUnexpectedEOF), 0)
+	for _, cause := range []error{
+		fmt.Errorf("%w: %w: %w", context.Canceled, refused, broken),
+		errors.Join(fmt.Errorf("late: %w", fmt.Errorf("%w, last answer: %w", context.Canceled, refused)), broken),
+	} {
+		err := error(OutcomeUnknown(7, "k", cause))
+		if errors.Is(err, ErrConditionFailed) || CodeOf(err) != 0 {
+			t.Errorf("the refusal must not be found in %v", err)
+		}
+		if !errors.Is(err, ErrOutcomeUnknown) || !errors.Is(err, context.Canceled) ||
+			!errors.Is(err, io.ErrUnexpectedEOF) {
+			t.Errorf("the rest must be found in %v", err)
+		}
+		if open, _ := errors.AsType[*OutcomeUnknownError](err); open.Refusal != refused {
+			t.Errorf("the refusal must be told, got %v", open.Refusal)
+		}
+	}
+}
+
+func encoded(f testing.TB, m proto.Message) []byte {
+	f.Helper()
+	b, err := proto.Marshal(m)
+	if err != nil {
+		f.Fatal(err)
+	}
+	return b
+}
+
+// FuzzServerError: whatever details an error has, it is told as one, keeps its
+// code, and leaves an outcome open unless the server itself has decided.
+func FuzzServerError(f *testing.F) {
+	refusal := encoded(f, &seqledgerv1.WriteError{Code: seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_KEY_EXISTS,
+		Message: "m", Key: "k"})
+	f.Add(uint32(connect.CodeFailedPrecondition), "said", "type.googleapis.com/seqledger.v1.WriteError", refusal, true)
+	f.Add(uint32(connect.CodeUnavailable), "", "type.googleapis.com/seqledger.v1.WriteError", refusal[:3], false)
+	f.Add(uint32(99), "\xff", "seqledger.v1.Nothing", []byte{}, true)
+	f.Add(uint32(0), "", "", []byte{8, 99}, true)
+	f.Fuzz(func(t *testing.T, code uint32, message, kind string, detail []byte, wire bool) {
+		failure := connect.NewError(connect.Code(code), errors.New(message))
+		if wire {
+			failure = connect.NewWireError(connect.Code(code), errors.New(message))
+		}
+		added, err := connect.NewErrorDetail(&anypb.Any{TypeUrl: kind, Value: detail})
+		if err != nil {
+			t.Fatal(err)
+		}
+		failure.AddDetail(added)
+		e := FromConnect(failure, 0)
+		if e.ConnectCode != connect.Code(code) || e.Error() == "" || !errors.Is(e, failure) {
+			t.Errorf("%v became %v with code %v", failure, e, e.ConnectCode)
+		}
+		if utf8.ValidString(message) && !utf8.ValidString(e.Error()) {
+			t.Errorf("%q is not UTF-8", e.Error())
+		}
+		if !wire && !e.IsOpen() {
+			t.Errorf("%v did not come from the server, and is trusted", e)
+		}
+		_, known := seqledgerv1.WriteErrorCode_name[int32(e.Code)]
+		if !known && !e.IsOpen() {
+			t.Errorf("%v has an unknown code, and is trusted", e)
+		}
+	})
+}

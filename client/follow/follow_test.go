@@ -1,0 +1,252 @@
+package follow_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/seqledger/seqledger/client"
+	"github.com/seqledger/seqledger/client/follow"
+	"github.com/seqledger/seqledger/client/op"
+	"github.com/seqledger/seqledger/internal/embedded"
+	"github.com/seqledger/seqledger/internal/servertest"
+	"github.com/seqledger/seqledger/internal/storefaults"
+	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
+)
+
+var scope = &seqledgerv1.Scope{Organization: "bank", Vault: "main"}
+
+// openLedger serves a ledger until stop is called, or the test ends.
+func openLedger(t *testing.T, dir string) (c *client.Client, stop func()) {
+	t.Helper()
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	l, err := embedded.Open(t.Context(), embedded.Options{Dir: dir, Version: "test", Listener: listener})
+	if err != nil {
+		t.Fatal(err)
+	}
+	c, err = client.New(client.Options{Server: listener.Addr().String()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	stop = sync.OnceFunc(func() {
+		if err := errors.Join(c.Close(), l.Close()); err != nil {
+			t.Error(err)
+		}
+	})
+	t.Cleanup(stop)
+	return c, stop
+}
+
+// transfer commits a block that moves an amount between two accounts.
+func transfer(t *testing.T, c *client.Client, key string, from, to, amount int) {
+	t.Helper()
+	_, err := c.Write(t.Context(), &seqledgerv1.WriteRequest{
+		Scope: scope, IdempotencyKey: key, Namespace: "transfers",
+		Operations: []*seqledgerv1.Operation{op.Append(fmt.Appendf(nil, "%d %d %d", from, to, amount))},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// openDatabase makes the tables of positions and of balances.
+func openDatabase(t *testing.T, url string) *pgxpool.Pool {
+	t.Helper()
+	db, err := pgxpool.New(t.Context(), url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(db.Close)
+	tables := follow.Schema() +
+		"CREATE TABLE IF NOT EXISTS balances (account int PRIMARY KEY, balance bigint NOT NULL);" +
+		"CREATE TABLE IF NOT EXISTS applied (height bigint NOT NULL)"
+	if _, err := db.Exec(t.Context(), tables, pgx.QueryExecModeSimpleProtocol); err != nil {
+		t.Fatal(err)
+	}
+	return db
+}
+
+// keepBalances applies the transfers of a block.
+func keepBalances(ctx context.Context, tx pgx.Tx, block *seqledgerv1.Block) error {
+	for _, t := range block.GetTransactions() {
+		for _, o := range t.GetOperations() {
+			var from, to, amount int
+			if _, err := fmt.Sscan(string(o.GetAppend().GetPayload()), &from, &to, &amount); err != nil {
+				return err
+			}
+			_, err := tx.Exec(ctx, `INSERT INTO balances VALUES ($1, -$3::bigint), ($2, $3::bigint)
+				ON CONFLICT (account) DO UPDATE SET balance = balances.balance + excluded.balance`, from, to, amount)
+			if err != nil {
+				return err
+			}
+		}
+	}
+	_, err := tx.Exec(ctx, "INSERT INTO applied VALUES ($1)", block.GetHeader().GetHeight())
+	return err
+}
+
+// await waits until the blocks to a height were applied, each once.
+func await(t *testing.T, db *pgxpool.Pool, height int) {
+	t.Helper()
+	for {
+		var applied, distinct, highest int
+		err := db.QueryRow(t.Context(), `SELECT count(*), count(DISTINCT height), coalesce(max(height), 0)
+			FROM applied`).Scan(&applied, &distinct, &highest)
+		if err == nil && applied != distinct {
+			t.Fatalf("%d blocks were applied %d times", distinct, applied)
+		}
+		if err == nil && highest >= height {
+			if highest != height || applied != height {
+				t.Fatalf("%d blocks were applied to height %d, want %d", applied, highest, height)
+			}
+			return
+		}
+		if t.Context().Err() != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// start follows until stop is called, which returns the error.
+func start(t *testing.T, c *client.Client, db *pgxpool.Pool, fn follow.Apply) (stop func() error) {
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	// Ends with stop, or with the test.
+	go func() { ended <- follow.Into(ctx, c, db, scope, fn, follow.Options{}) }()
+	return sync.OnceValue(func() error {
+		cancel()
+		return <-ended
+	})
+}
+
+// Blocks are applied once: by two followers at once, over restarts, and across crashes of the database and
+// of its connections.
+func TestOnce(t *testing.T) {
+	t.Parallel()
+	server := servertest.Postgres(t)
+	proxy := storefaults.Start(t, server.Address)
+	c, _ := openLedger(t, filepath.Join(t.TempDir(), "data"))
+	db := openDatabase(t, server.URL)
+	faulty := openDatabase(t, strings.Replace(server.URL, server.Address, proxy.Address, 1))
+	const rounds, perRound = 6, 20
+	height := 0
+	for round := range rounds {
+		one, two := start(t, c, faulty, keepBalances), start(t, c, faulty, keepBalances)
+		for i := range perRound {
+			height++
+			transfer(t, c, strconv.Itoa(height), i%5, 5+i%7, i)
+			switch {
+			case round == 1 && i == perRound/2:
+				server.Kill()
+				server.Start()
+			case round == 2 && i%5 == 0:
+				proxy.Set(storefaults.LoseAnswers) // of commits, for example
+				proxy.Set(storefaults.Pass)
+			case round == 3 && i == perRound/2:
+				if err := one(); !errors.Is(err, context.Canceled) {
+					t.Errorf("a follower that was stopped: %v", err)
+				}
+			}
+		}
+		await(t, db, height)
+		for _, stop := range []func() error{one, two} {
+			if err := stop(); !errors.Is(err, context.Canceled) {
+				t.Errorf("a follower that was stopped: %v", err)
+			}
+		}
+	}
+	var sum int
+	if err := db.QueryRow(t.Context(), "SELECT sum(balance) FROM balances").Scan(&sum); err != nil || sum != 0 {
+		t.Errorf("the balances have the sum %d, %v", sum, err)
+	}
+}
+
+var errNo = errors.New("no")
+
+// An error of the function ends following, and leaves nothing of its block.
+func TestErrorOfFunction(t *testing.T) {
+	t.Parallel()
+	server := servertest.Postgres(t)
+	c, _ := openLedger(t, filepath.Join(t.TempDir(), "data"))
+	db := openDatabase(t, server.URL)
+	transfer(t, c, "one", 1, 2, 3)
+	err := follow.Into(t.Context(), c, db, scope, func(ctx context.Context, tx pgx.Tx, b *seqledgerv1.Block) error {
+		return errors.Join(keepBalances(ctx, tx, b), errNo)
+	}, follow.Options{})
+	if !errors.Is(err, errNo) {
+		t.Errorf("Into: %v", err)
+	}
+	stop := start(t, c, db, keepBalances)
+	await(t, db, 1)
+	_ = stop()
+}
+
+// A ledger that was set back to a backup lacks blocks that were applied. Nothing of its new history is applied
+// before the database was reconciled.
+func TestDiverged(t *testing.T) {
+	t.Parallel()
+	server := servertest.Postgres(t)
+	db := openDatabase(t, server.URL)
+	data, backup := filepath.Join(t.TempDir(), "data"), filepath.Join(t.TempDir(), "backup")
+	write := func(c *client.Client, name string, n int) {
+		for i := range n {
+			transfer(t, c, name+strconv.Itoa(i), 1, 2, 1)
+		}
+	}
+	c, closeLedger := openLedger(t, data)
+	write(c, "both", 5)
+	closeLedger()
+	if err := os.CopyFS(backup, os.DirFS(data)); err != nil {
+		t.Fatal(err)
+	}
+	c, closeLedger = openLedger(t, data)
+	write(c, "lost", 3)
+	stop := start(t, c, db, keepBalances)
+	await(t, db, 8)
+	_ = stop()
+	closeLedger()
+	restored, _ := openLedger(t, backup)
+	for _, more := range []int{0, 1, 9} { // a shorter history, and longer ones
+		write(restored, "new"+strconv.Itoa(more), more)
+		err := follow.Into(t.Context(), restored, db, scope, keepBalances, follow.Options{})
+		if diverged, ok := errors.AsType[*follow.DivergedError](err); !ok || *diverged != (follow.DivergedError{
+			Applied: 8, Common: 5,
+		}) {
+			t.Fatalf("with %d new blocks: %v", more, err)
+		}
+		await(t, db, 8)
+	}
+	err := pgx.BeginFunc(t.Context(), db, func(tx pgx.Tx) error {
+		if _, err := tx.Exec(t.Context(), "DELETE FROM applied WHERE height > 5"); err != nil {
+			return err
+		}
+		return follow.Rewind(t.Context(), tx, scope, 5, follow.Options{})
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	stop = start(t, restored, db, keepBalances)
+	await(t, db, 15)
+	_ = stop()
+	for _, height := range []uint64{16, 99} {
+		err := pgx.BeginFunc(t.Context(), db, func(tx pgx.Tx) error {
+			return follow.Rewind(t.Context(), tx, scope, height, follow.Options{})
+		})
+		if err == nil {
+			t.Errorf("a position was set ahead to %d", height)
+		}
+	}
+}

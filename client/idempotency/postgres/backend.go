@@ -1,0 +1,249 @@
+package postgres
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/seqledger/seqledger/client/idempotency"
+)
+
+// channel is the channel of notifications. Their payload is the key, in hex.
+const channel = "idempotency_records"
+
+// The statements. Parameters have casts, because they are sent without asking the server for their
+// types first.
+const (
+	loadRecord = `SELECT r.record, r.version, clock_timestamp()
+		FROM (VALUES (1)) AS one LEFT JOIN idempotency_records r ON r.key = $1::bytea`
+
+	insertRecord = `INSERT INTO idempotency_records
+		(key, version, record, keep_until, organization, vault, namespace, principal, key_hash)
+		VALUES ($1::bytea, nextval('idempotency_tokens'), $2::bytea, $3::timestamptz, $4::text, $5::text, $6::text,
+			$7::text, $8::bytea)
+		ON CONFLICT (key) DO NOTHING`
+
+	// The row of the result has two purposes: it says that the swap was made, and it notifies.
+	updateRecord = `WITH swapped AS (
+		UPDATE idempotency_records
+		SET version = nextval('idempotency_tokens'), record = $3::bytea, keep_until = $4::timestamptz
+		WHERE key = $1::bytea AND version = $2::bigint RETURNING waited_until)
+		SELECT CASE WHEN waited_until > clock_timestamp()
+			THEN pg_notify('` + channel + `', encode($1::bytea, 'hex'))::text END FROM swapped`
+
+	// Renewed rarely, so that callers that poll do not write each time.
+	announceWait = `UPDATE idempotency_records SET waited_until = clock_timestamp() + interval '60 seconds'
+		WHERE key = $1::bytea AND version = $2::bigint
+		AND (waited_until IS NULL OR waited_until < clock_timestamp() + interval '30 seconds')`
+
+	recordVersion = `SELECT version FROM idempotency_records WHERE key = $1::bytea`
+
+	drawToken = `SELECT nextval('idempotency_tokens')`
+)
+
+// querier is a pool or a transaction.
+type querier interface {
+	Exec(ctx context.Context, sql string, arguments ...any) (pgconn.CommandTag, error)
+	QueryRow(ctx context.Context, sql string, arguments ...any) pgx.Row
+}
+
+// description is what a row says of its record to people.
+type description struct {
+	Organization, Vault, Namespace, Principal string
+	KeyHash                                   [32]byte
+}
+
+// rowName is an idempotency.Namer. The name of a record is the key of its row in hex, and its
+// description.
+type rowName struct{}
+
+// Name implements idempotency.Namer.
+func (rowName) Name(key *idempotency.RecordKey, hash string) string {
+	// Of the description, bytes that are no text are replaced.
+	d, err := json.Marshal(description{
+		key.Scope.Organization, key.Scope.Vault, key.Namespace, key.Principal, sha256.Sum256([]byte(key.Key)),
+	})
+	if err != nil {
+		panic(err) // strings and numbers have JSON
+	}
+	return strings.TrimPrefix(hash, "records/") + string(d)
+}
+
+// rowKeyLength is the length of a key in hex.
+const rowKeyLength = 2 * sha256.Size
+
+// rowKey returns the key of a row.
+func rowKey(name string) ([]byte, error) {
+	b, err := hex.DecodeString(name[:min(rowKeyLength, len(name))])
+	if err != nil || len(b) != sha256.Size {
+		return nil, fmt.Errorf("%q is not the name of a record", name)
+	}
+	return b, nil
+}
+
+// insert writes the first record of a key.
+func insert(ctx context.Context, q querier, name string, record []byte, keepUntil time.Time) (bool, error) {
+	key, err := rowKey(name)
+	if err != nil {
+		return false, err
+	}
+	var d description
+	if err := json.Unmarshal([]byte(name[rowKeyLength:]), &d); err != nil {
+		return false, err
+	}
+	text := func(s string) string { return strings.ReplaceAll(s, "\x00", "\uFFFD") } // which PostgreSQL refuses
+	tag, err := q.Exec(ctx, insertRecord, key, record, keepUntil, text(d.Organization), text(d.Vault),
+		text(d.Namespace), text(d.Principal), d.KeyHash[:])
+	return err == nil && tag.RowsAffected() == 1, err
+}
+
+// load reads a record.
+func load(ctx context.Context, q querier, key string) (record []byte, version string, now time.Time, err error) {
+	name, err := rowKey(key)
+	if err != nil {
+		return nil, "", time.Time{}, err
+	}
+	var number *int64
+	if err := q.QueryRow(ctx, loadRecord, name).Scan(&record, &number, &now); err != nil {
+		return nil, "", time.Time{}, err
+	}
+	if number == nil {
+		return nil, "", now, nil
+	}
+	return record, strconv.FormatInt(*number, 10), now, nil
+}
+
+// swap writes a record if its version is the given one.
+func swap(ctx context.Context, q querier, key, version string, record []byte, keepUntil time.Time) (bool, error) {
+	if version == "" {
+		return insert(ctx, q, key, record, keepUntil)
+	}
+	name, err := rowKey(key)
+	if err != nil {
+		return false, err
+	}
+	number, err := strconv.ParseInt(version, 10, 64)
+	if err != nil {
+		return false, err
+	}
+	var notified *string
+	err = q.QueryRow(ctx, updateRecord, name, number, record, keepUntil).Scan(&notified)
+	if errors.Is(err, pgx.ErrNoRows) {
+		return false, nil
+	}
+	return err == nil, err
+}
+
+// nextToken draws a token.
+func nextToken(ctx context.Context, q querier) (uint64, error) {
+	var token int64
+	err := q.QueryRow(ctx, drawToken).Scan(&token)
+	return uint64(token), err
+}
+
+// backend is an idempotency.Backend in which every call is a transaction of its own.
+type backend struct {
+	rowName
+
+	pool     *pgxpool.Pool
+	listener *listener
+}
+
+// Load implements idempotency.Backend. Every call of a store begins with it, so it also replaces
+// connections that broke while they were idle, for example by a restart of the server.
+func (b *backend) Load(ctx context.Context, key string) ([]byte, string, time.Time, error) {
+	for reset := false; ; {
+		record, version, now, err := load(ctx, b.pool, key)
+		switch {
+		case ctx.Err() == nil && overtaken(err): // a read can be rolled back, too
+		case ctx.Err() == nil && broken(err) && !reset:
+			reset = true
+			b.pool.Reset()
+		default:
+			return record, version, now, err
+		}
+	}
+}
+
+// broken reports whether a statement failed with its connection.
+func broken(err error) bool {
+	failure, ok := errors.AsType[*pgconn.PgError](err)
+	if !ok {
+		return err != nil
+	}
+	return strings.HasPrefix(failure.Code, "57P") // the server is shutting down
+}
+
+// CompareAndSwap implements idempotency.Backend.
+func (b *backend) CompareAndSwap(
+	ctx context.Context, key, version string, record []byte, keepUntil time.Time,
+) (bool, error) {
+	swapped, err := swap(ctx, b.pool, key, version, record, keepUntil)
+	if overtaken(err) {
+		return false, nil
+	}
+	return swapped, err
+}
+
+// overtaken reports whether a transaction was rolled back in favor of another one. That happens to
+// single statements if the database's default isolation is repeatable read or serializable.
+func overtaken(err error) bool {
+	failure, ok := errors.AsType[*pgconn.PgError](err)
+	return ok && (failure.Code == "40001" || failure.Code == "40P01")
+}
+
+// NextToken implements idempotency.TokenSource.
+func (b *backend) NextToken(ctx context.Context) (uint64, error) { return nextToken(ctx, b.pool) }
+
+// pollInterval is how often a waiting caller looks at its record although it is notified.
+const pollInterval = time.Second
+
+// Changed implements idempotency.Notifier. It returns after pollInterval at the latest, in case a
+// notification was lost.
+func (b *backend) Changed(ctx context.Context, key, version string) error {
+	name, err := rowKey(key)
+	if err != nil {
+		return err
+	}
+	number, err := strconv.ParseInt(version, 10, 64)
+	if err != nil {
+		return err
+	}
+	woken, leave, err := b.listener.wait(ctx, hex.EncodeToString(name))
+	if err != nil {
+		return err
+	}
+	defer leave()
+	if _, err := b.pool.Exec(ctx, announceWait, name, number); err != nil && !overtaken(err) {
+		return err
+	}
+	// A swap before the announcement notifies nobody, but shows here.
+	var current int64
+	err = b.pool.QueryRow(ctx, recordVersion, name).Scan(&current)
+	switch {
+	case errors.Is(err, pgx.ErrNoRows), err == nil && current != number:
+		return nil
+	case err != nil:
+		return err
+	}
+	timer := time.NewTimer(pollInterval)
+	defer timer.Stop()
+	select {
+	case <-woken:
+		return nil
+	case <-timer.C:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}

@@ -1,0 +1,203 @@
+package postgres
+
+import (
+	"context"
+	_ "embed"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/seqledger/seqledger/client/idempotency"
+)
+
+//go:embed schema.sql
+var schema string
+
+// Schema returns the statements that make the table and the sequence. They may be run again.
+func Schema() string { return schema }
+
+// Privileges returns the statements that give a role what a store needs, and no more. role is an SQL
+// identifier, quoted if it has to be.
+func Privileges(role string) string {
+	return "GRANT SELECT, INSERT, UPDATE, DELETE ON idempotency_records TO " + role + ";\n" +
+		"GRANT USAGE ON SEQUENCE idempotency_tokens TO " + role + ";\n"
+}
+
+// DefaultCleanupInterval is how often a store deletes expired records.
+const DefaultCleanupInterval = 10 * time.Second
+
+// Options configure a store. The zero value is usable.
+type Options struct {
+	// ListenURL is the server's own address for notifications, where the store's passes a
+	// PgBouncer in transaction mode. Empty means the store's.
+	ListenURL string
+	// CleanupInterval is how often expired records are deleted, a thousand in each statement; 0 means 10 s,
+	// and a negative value that another process does it.
+	CleanupInterval time.Duration
+	// Logger may be nil. It never gets a key or a principal.
+	Logger *slog.Logger
+}
+
+// Store keeps records in PostgreSQL. It is safe for concurrent use.
+type Store struct {
+	idempotency.Resolver
+
+	backend *backend
+	owned   *pgxpool.Pool // nil for the caller's
+	stop    context.CancelFunc
+	joined  sync.WaitGroup // the cleanup
+}
+
+// Open connects to a database. The parameters of the URL are those of libpq and of pgxpool
+// (pool_max_conns=16). An error does not contain the password.
+func Open(ctx context.Context, url string, o Options) (*Store, error) {
+	config, err := parse(url)
+	if err != nil {
+		return nil, err
+	}
+	pool, err := pgxpool.NewWithConfig(ctx, config)
+	if err != nil {
+		return nil, err
+	}
+	s, err := New(ctx, pool, o)
+	if err != nil {
+		pool.Close()
+		return nil, err
+	}
+	s.owned = pool
+	return s, nil
+}
+
+// parse returns the configuration of a URL.
+func parse(url string) (*pgxpool.Config, error) {
+	config, err := pgxpool.ParseConfig(url)
+	if err != nil {
+		return nil, err
+	}
+	if config.ConnConfig.DefaultQueryExecMode == pgx.QueryExecModeCacheStatement {
+		// The default of pgx, which does not work behind PgBouncer's transaction mode unless that is
+		// told to follow prepared statements.
+		config.ConnConfig.DefaultQueryExecMode = pgx.QueryExecModeExec
+	}
+	return config, nil
+}
+
+// New returns a store that uses the caller's pool, which the caller closes after the store.
+func New(ctx context.Context, pool *pgxpool.Pool, o Options) (*Store, error) {
+	if o.Logger == nil {
+		o.Logger = slog.New(slog.DiscardHandler)
+	}
+	listen := pool.Config().ConnConfig
+	if o.ListenURL != "" {
+		config, err := pgx.ParseConfig(o.ListenURL)
+		if err != nil {
+			return nil, err
+		}
+		listen = config
+	}
+	if err := check(ctx, pool); err != nil {
+		return nil, err
+	}
+	b := &backend{pool: pool}
+	b.listener = newListener(listen, pool, o.Logger)
+	running, stop := context.WithCancel(context.WithoutCancel(ctx))
+	s := &Store{Resolver: idempotency.NewStore(b), backend: b, stop: stop}
+	if o.CleanupInterval == 0 {
+		o.CleanupInterval = DefaultCleanupInterval
+	}
+	if o.CleanupInterval > 0 {
+		// Ended and waited for by Close.
+		s.joined.Go(func() { s.cleanUp(running, o.CleanupInterval, o.Logger) })
+	}
+	return s, nil
+}
+
+// Close ends what the store runs in the background, and waits for it. Calls that are under way
+// fail.
+func (s *Store) Close() error {
+	s.stop()
+	s.backend.listener.close()
+	s.joined.Wait()
+	if s.owned != nil {
+		s.owned.Close()
+	}
+	return nil
+}
+
+// Init makes the table and the sequence.
+func Init(ctx context.Context, url string) error {
+	config, err := parse(url)
+	if err != nil {
+		return err
+	}
+	conn, err := pgx.ConnectConfig(ctx, config.ConnConfig)
+	if err != nil {
+		return err
+	}
+	// One simple query is one transaction.
+	_, err = conn.PgConn().Exec(ctx, schema).ReadAll()
+	return errors.Join(err, conn.Close(context.WithoutCancel(ctx)))
+}
+
+// check refuses a server that cannot keep a store's promises.
+func check(ctx context.Context, pool *pgxpool.Pool) error {
+	var version int
+	var standby, table bool
+	var fsync, commit string
+	err := pool.QueryRow(ctx, `SELECT current_setting('server_version_num')::int, pg_is_in_recovery(),
+		current_setting('fsync'), current_setting('synchronous_commit'),
+		to_regclass('idempotency_records') IS NOT NULL AND to_regclass('idempotency_tokens') IS NOT NULL`).
+		Scan(&version, &standby, &fsync, &commit, &table)
+	switch {
+	case err != nil:
+		return err
+	case version < 130000:
+		return fmt.Errorf("PostgreSQL %d is too old: 13 and later", version/10000)
+	case standby:
+		return errors.New("the server is a standby, which cannot store anything")
+	case fsync == "off" || commit == "off":
+		return fmt.Errorf("the server acknowledges what it has not stored (fsync %s, synchronous_commit %s), so that "+
+			"a crash would forget keys", fsync, commit)
+	case !table:
+		return errors.New("there is no table idempotency_records: run seqledger store init with the same URL, once")
+	}
+	return nil
+}
+
+// expiredBatch deletes expired records. A record that is in use is locked, and left to another round.
+// Expired ones are kept for a minute, in which the clock may be set back.
+const expiredBatch = `DELETE FROM idempotency_records WHERE keep_until < clock_timestamp() - interval '1 minute'
+	AND key = ANY (ARRAY(SELECT key FROM idempotency_records
+		WHERE keep_until < clock_timestamp() - interval '1 minute' ORDER BY keep_until LIMIT 1000
+		FOR UPDATE SKIP LOCKED))`
+
+// cleanUp deletes expired records until ctx ends.
+func (s *Store) cleanUp(ctx context.Context, interval time.Duration, log *slog.Logger) {
+	tick := time.NewTicker(interval)
+	defer tick.Stop()
+	for {
+		if err := s.deleteExpired(ctx); err != nil && ctx.Err() == nil {
+			log.WarnContext(ctx, "expired records of keys were not deleted", "error", err)
+		}
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// deleteExpired deletes all expired records, in batches.
+func (s *Store) deleteExpired(ctx context.Context) error {
+	for {
+		tag, err := s.backend.pool.Exec(ctx, expiredBatch)
+		if err != nil || tag.RowsAffected() < 1000 {
+			return err
+		}
+	}
+}

@@ -1,0 +1,390 @@
+package postgres_test
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/seqledger/seqledger/client/idempotency"
+	"github.com/seqledger/seqledger/client/idempotency/postgres"
+	"github.com/seqledger/seqledger/client/idempotency/storetest"
+	"github.com/seqledger/seqledger/internal/servertest"
+	"github.com/seqledger/seqledger/internal/storefaults"
+)
+
+// open makes the table and opens a store.
+func open(t testing.TB, url string, o postgres.Options) *postgres.Store {
+	t.Helper()
+	if err := postgres.Init(t.Context(), url); err != nil {
+		t.Fatal(err)
+	}
+	s, err := postgres.Open(t.Context(), url, o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = s.Close() })
+	return s
+}
+
+func connect(t *testing.T, url string) *pgxpool.Pool {
+	t.Helper()
+	pool, err := pgxpool.New(t.Context(), url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(pool.Close)
+	return pool
+}
+
+func key(text string) idempotency.RecordKey {
+	return idempotency.RecordKey{Scope: idempotency.Scope{Organization: "acme"}, Namespace: "test", Key: text}
+}
+
+// The suite over a server: plainly, within transactions, and under the strictest isolation.
+func TestSuite(t *testing.T) {
+	t.Parallel()
+	server := servertest.Postgres(t)
+	t.Run("Store", func(t *testing.T) {
+		t.Parallel()
+		shared := open(t, server.URL, postgres.Options{CleanupInterval: 100 * time.Millisecond})
+		storetest.Run(t, func(*testing.T) idempotency.Store { return shared })
+	})
+	t.Run("Transactions", func(t *testing.T) {
+		t.Parallel()
+		shared := open(t, server.URL, postgres.Options{CleanupInterval: -1})
+		pool := connect(t, server.URL+"&pool_max_conns=150") // a caller that waits keeps its connection
+		storetest.Run(t, func(*testing.T) idempotency.Store { return &eachInTx{shared, pool} })
+	})
+	t.Run("Serializable", func(t *testing.T) {
+		t.Parallel()
+		shared := open(t, server.URL+"&default_transaction_isolation=serializable", postgres.Options{})
+		storetest.Run(t, func(*testing.T) idempotency.Store { return shared })
+	})
+}
+
+// PgBouncer hands each statement to another connection.
+func TestSuiteBehindPgBouncer(t *testing.T) {
+	t.Parallel()
+	server := servertest.Postgres(t)
+	bouncer := servertest.PgBouncer(t, server)
+	for name, o := range map[string]postgres.Options{
+		"Polling": {}, "ListenURL": {ListenURL: server.URL},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			shared := open(t, bouncer.URL, o)
+			storetest.Run(t, func(*testing.T) idempotency.Store { return shared })
+		})
+	}
+}
+
+// eachInTx makes each call in a transaction of its own.
+type eachInTx struct {
+	store *postgres.Store
+	pool  *pgxpool.Pool
+}
+
+func inTx[T any](ctx context.Context, s *eachInTx, call func(idempotency.Store) (T, error)) (result T, err error) {
+	err = pgx.BeginFunc(ctx, s.pool, func(tx pgx.Tx) (err error) {
+		result, err = call(s.store.WithTx(tx))
+		return err
+	})
+	return result, err
+}
+
+func (s *eachInTx) Reserve(ctx context.Context, r *idempotency.ReserveRequest) (*idempotency.Reservation, error) {
+	return inTx(ctx, s, func(store idempotency.Store) (*idempotency.Reservation, error) {
+		return store.Reserve(ctx, r)
+	})
+}
+
+func (s *eachInTx) answer(
+	ctx context.Context, call func(idempotency.Store) (*idempotency.Answer, error),
+) (*idempotency.Answer, error) {
+	return inTx(ctx, s, call)
+}
+
+func (s *eachInTx) Complete(
+	ctx context.Context, o *idempotency.Ownership, r idempotency.Result,
+) (*idempotency.Answer, error) {
+	return s.answer(ctx, func(store idempotency.Store) (*idempotency.Answer, error) {
+		return store.Complete(ctx, o, r)
+	})
+}
+
+func (s *eachInTx) Reject(
+	ctx context.Context, o *idempotency.Ownership, r idempotency.Result,
+) (*idempotency.Answer, error) {
+	return s.answer(ctx, func(store idempotency.Store) (*idempotency.Answer, error) { return store.Reject(ctx, o, r) })
+}
+
+func (s *eachInTx) Release(ctx context.Context, o *idempotency.Ownership) (*idempotency.Answer, error) {
+	return s.answer(ctx, func(store idempotency.Store) (*idempotency.Answer, error) { return store.Release(ctx, o) })
+}
+
+func (s *eachInTx) Heartbeat(
+	ctx context.Context, o *idempotency.Ownership, lease time.Duration,
+) (*idempotency.Answer, error) {
+	return s.answer(ctx, func(store idempotency.Store) (*idempotency.Answer, error) {
+		return store.Heartbeat(ctx, o, lease)
+	})
+}
+
+func (s *eachInTx) Checkpoint(
+	ctx context.Context, o *idempotency.Ownership, data []byte,
+) (*idempotency.Answer, error) {
+	return s.answer(ctx, func(store idempotency.Store) (*idempotency.Answer, error) {
+		return store.Checkpoint(ctx, o, data)
+	})
+}
+
+func (s *eachInTx) Get(ctx context.Context, k *idempotency.RecordKey) (*idempotency.Record, error) {
+	return inTx(ctx, s, func(store idempotency.Store) (*idempotency.Record, error) { return store.Get(ctx, k) })
+}
+
+// A server that cannot keep a promise is refused.
+func TestRefusals(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		settings []string
+		init     bool
+		want     string
+	}{
+		"no table":           {want: "store init"},
+		"fsync":              {[]string{"fsync=off"}, true, "fsync off"},
+		"synchronous_commit": {[]string{"synchronous_commit=off"}, true, "synchronous_commit off"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			server := servertest.Postgres(t, c.settings...)
+			if c.init {
+				if err := postgres.Init(t.Context(), server.URL); err != nil {
+					t.Fatal(err)
+				}
+			}
+			s, err := postgres.Open(t.Context(), server.URL, postgres.Options{})
+			if err == nil {
+				_ = s.Close()
+			}
+			if err == nil || !strings.Contains(err.Error(), c.want) {
+				t.Errorf("the server is taken: %v", err)
+			}
+		})
+	}
+}
+
+// The privileges that Privileges lists are enough.
+func TestPrivileges(t *testing.T) {
+	t.Parallel()
+	server := servertest.Postgres(t)
+	open(t, server.URL, postgres.Options{CleanupInterval: -1})
+	if _, err := connect(t, server.URL).Exec(t.Context(),
+		"CREATE ROLE app LOGIN; "+postgres.Privileges("app"), pgx.QueryExecModeSimpleProtocol); err != nil {
+		t.Fatal(err)
+	}
+	s, err := postgres.Open(t.Context(), strings.Replace(server.URL, "test@", "app@", 1),
+		postgres.Options{CleanupInterval: 10 * time.Millisecond})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = s.Close() })
+	if _, err := idempotency.Do(t.Context(), s, key("k"), succeed); err != nil {
+		t.Error(err)
+	}
+}
+
+func succeed(context.Context, *idempotency.Owner) ([]byte, error) { return []byte("done"), nil }
+
+// A row says of its record what people look for, and not the key.
+func TestDescription(t *testing.T) {
+	t.Parallel()
+	server := servertest.Postgres(t)
+	s := open(t, server.URL, postgres.Options{})
+	k := key("order-4711")
+	k.Principal = "p\x00\xff"
+	if _, err := idempotency.Do(t.Context(), s, k, succeed); err != nil {
+		t.Fatal(err)
+	}
+	var organization, namespace, principal string
+	var state int
+	var found bool
+	if err := connect(t, server.URL).QueryRow(t.Context(), `SELECT organization, namespace, principal, state,
+		key_hash = sha256('order-4711') FROM idempotency_records`).Scan(&organization, &namespace, &principal, &state,
+		&found); err != nil {
+		t.Fatal(err)
+	}
+	if organization != "acme" || namespace != "test" || principal != "p\uFFFD\uFFFD" || state != 3 || !found {
+		t.Errorf("%q %q %q %d %v", organization, namespace, principal, state, found)
+	}
+}
+
+// Only what may be deleted is, and all of it.
+func TestCleanup(t *testing.T) {
+	t.Parallel()
+	server := servertest.Postgres(t)
+	s := open(t, server.URL, postgres.Options{CleanupInterval: 10 * time.Millisecond})
+	if _, err := idempotency.Do(t.Context(), s, key("live"), succeed); err != nil {
+		t.Fatal(err)
+	}
+	pool := connect(t, server.URL)
+	if _, err := pool.Exec(t.Context(), `INSERT INTO idempotency_records
+		(key, version, record, keep_until, organization, vault, namespace, principal, key_hash)
+		SELECT sha256(n::text::bytea), n, '\x0103', clock_timestamp() - interval '2 minutes', '', '', '', '', ''
+		FROM generate_series(1, 2500) AS n`); err != nil {
+		t.Fatal(err)
+	}
+	for left := 0; left != 1; {
+		if err := pool.QueryRow(t.Context(), "SELECT count(*) FROM idempotency_records").Scan(&left); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if r, err := s.Get(t.Context(), new(key("live"))); err != nil || r.State != idempotency.Committed {
+		t.Errorf("the record that must stay is %+v, %v", r, err)
+	}
+}
+
+var errNo = errors.New("no")
+
+// Reservation, effect and result commit together or not at all.
+func TestWithTx(t *testing.T) {
+	t.Parallel()
+	server := servertest.Postgres(t)
+	s := open(t, server.URL, postgres.Options{})
+	pool := connect(t, server.URL)
+	if _, err := pool.Exec(t.Context(), "CREATE TABLE effects (n int)"); err != nil {
+		t.Fatal(err)
+	}
+	effects := func() (n int) {
+		t.Helper()
+		if err := pool.QueryRow(t.Context(), "SELECT count(*) FROM effects").Scan(&n); err != nil {
+			t.Fatal(err)
+		}
+		return n
+	}
+	// Heartbeats come while the work uses the transaction.
+	settings := idempotency.Settings{Lease: time.Second}
+	work := func(ctx context.Context, after error) (done *idempotency.Done, err error) {
+		err = pgx.BeginFunc(ctx, pool, func(tx pgx.Tx) (err error) {
+			done, err = idempotency.DoOptions{Settings: settings}.Do(ctx, s.WithTx(tx), key("k"),
+				func(ctx context.Context, _ *idempotency.Owner) ([]byte, error) {
+					_, err := tx.Exec(ctx, "INSERT INTO effects SELECT 1 FROM pg_sleep(1.2)")
+					return []byte("done"), errors.Join(err, after)
+				})
+			return err
+		})
+		return done, err
+	}
+	if _, err := work(t.Context(), errNo); !errors.Is(err, errNo) || effects() != 0 {
+		t.Fatalf("a transaction that failed: %v, %d effects", err, effects())
+	}
+	var group sync.WaitGroup
+	var mu sync.Mutex
+	replayed := 0
+	for range 8 {
+		group.Go(func() {
+			done, err := work(t.Context(), nil)
+			if err != nil || string(done.Response) != "done" {
+				t.Errorf("%+v, %v", done, err)
+				return
+			}
+			mu.Lock()
+			defer mu.Unlock()
+			if done.Replayed {
+				replayed++
+			}
+		})
+	}
+	group.Wait()
+	if effects() != 1 || replayed != 7 {
+		t.Errorf("%d effects, %d replays", effects(), replayed)
+	}
+	// The result stands outside of transactions, too.
+	done, err := idempotency.Do(t.Context(), s, key("k"), succeed)
+	if err != nil || !done.Replayed {
+		t.Errorf("%+v, %v", done, err)
+	}
+}
+
+// A transaction under repeatable read that lost a race fails as a whole, and its repeat gets the result.
+func TestWithTxRepeatableRead(t *testing.T) {
+	t.Parallel()
+	server := servertest.Postgres(t)
+	s := open(t, server.URL, postgres.Options{})
+	pool := connect(t, server.URL)
+	attempt := func() (done *idempotency.Done, err error) {
+		err = pgx.BeginTxFunc(t.Context(), pool, pgx.TxOptions{IsoLevel: pgx.RepeatableRead}, func(tx pgx.Tx) error {
+			if _, err := tx.Exec(t.Context(), "SELECT 1 FROM idempotency_records"); err != nil { // takes the snapshot
+				return err
+			}
+			if done == nil {
+				_, err := idempotency.Do(t.Context(), s, key("k"), succeed)
+				if err != nil {
+					return err
+				}
+			}
+			done, err = idempotency.Do(t.Context(), s.WithTx(tx), key("k"), succeed)
+			return err
+		})
+		return done, err
+	}
+	if done, err := attempt(); err == nil {
+		t.Errorf("the transaction that lost has %+v", done)
+	}
+	if done, err := attempt(); err != nil || !done.Replayed {
+		t.Errorf("its repeat has %+v, %v", done, err)
+	}
+}
+
+// What was acknowledged is there after kill -9 of the server, and the store goes on.
+func TestKill(t *testing.T) {
+	t.Parallel()
+	server := servertest.Postgres(t)
+	s := open(t, server.URL, postgres.Options{})
+	request := &idempotency.ReserveRequest{Key: key("pending"), AttemptID: idempotency.NewAttemptID()}
+	pending, err := s.Reserve(t.Context(), request)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := idempotency.Do(t.Context(), s, key("done"), succeed); err != nil {
+		t.Fatal(err)
+	}
+	server.Kill()
+	for err == nil { // its children end a moment later
+		_, err = s.Get(t.Context(), new(key("done")))
+	}
+	if errors.Is(err, idempotency.ErrNotFound) {
+		t.Errorf("Get without a server: %v", err)
+	}
+	server.Start()
+	done, err := idempotency.Do(t.Context(), s, key("done"), succeed)
+	if err != nil || !done.Replayed {
+		t.Errorf("%+v, %v", done, err)
+	}
+	again, err := s.Reserve(t.Context(), request)
+	if err != nil || again.Outcome != idempotency.Acquired || again.Token != pending.Token {
+		t.Errorf("%+v, %v; want token %d", again, err, pending.Token)
+	}
+	request = &idempotency.ReserveRequest{Key: key("new"), AttemptID: idempotency.NewAttemptID()}
+	later, err := s.Reserve(t.Context(), request)
+	if err != nil || later.Token <= pending.Token {
+		t.Errorf("%+v, %v; want a token above %d", later, err, pending.Token)
+	}
+}
+
+func TestFaults(t *testing.T) {
+	t.Parallel()
+	server := servertest.Postgres(t)
+	p := storefaults.Start(t, server.Address)
+	url := strings.Replace(server.URL, server.Address, p.Address, 1)
+	storefaults.Run(t, p, open(t, url, postgres.Options{CleanupInterval: -1}))
+}
+
+func BenchmarkStore(b *testing.B) {
+	storetest.Benchmark(b, open(b, servertest.Postgres(b).URL+"&pool_max_conns=64", postgres.Options{}))
+}

@@ -1,0 +1,121 @@
+package postgres
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/seqledger/seqledger/client/idempotency"
+)
+
+// WithTx returns a store within a transaction, which the caller begins and ends. A reservation, the
+// work and its result commit together. If the transaction is rolled back, or the process ends, the
+// key is free again and nothing has happened:
+//
+//	err := pgx.BeginFunc(ctx, pool, func(tx pgx.Tx) error {
+//		pay := func(ctx context.Context, _ *idempotency.Owner) ([]byte, error) {
+//			_, err := tx.Exec(ctx, "UPDATE accounts SET balance = balance - $1 WHERE id = $2", amount, id)
+//			return []byte("done"), err
+//		}
+//		done, err = idempotency.Do(ctx, store.WithTx(tx), key, pay)
+//		return err
+//	})
+//
+// A caller with the same key waits in its reservation until the first transaction has ended, for
+// as long as its context (of [idempotency.Do]: Settings.StoreTimeout) lasts, and gets the result then.
+// Two transactions that take two keys in different orders are a deadlock, which PostgreSQL ends by
+// failing one.
+//
+// In a transaction of the isolation repeatable read or serializable, PostgreSQL fails the call that
+// lost a race; repeat the whole transaction, as for any other serialization failure. An error of the
+// store leaves the transaction failed: roll it back.
+//
+// The table must be in the search_path of the transaction. The store must not be used after the
+// transaction, nor while the caller uses tx in another goroutine; only the heartbeats of a reservation of
+// the same transaction may come at any time, because nobody else sees that reservation yet.
+func (s *Store) WithTx(tx pgx.Tx) idempotency.Store {
+	b := &txBackend{tx: tx, changed: map[string]bool{}}
+	return &txStore{Store: idempotency.NewStore(b), reserved: map[idempotency.AttemptID]uint64{}}
+}
+
+// txStore is a store within a transaction.
+type txStore struct {
+	idempotency.Store
+
+	mu       sync.Mutex
+	reserved map[idempotency.AttemptID]uint64 // tokens of the reservations of this transaction
+}
+
+// Reserve implements idempotency.Store.
+func (s *txStore) Reserve(
+	ctx context.Context, request *idempotency.ReserveRequest,
+) (*idempotency.Reservation, error) {
+	r, err := s.Store.Reserve(ctx, request)
+	if err == nil && r.Outcome == idempotency.Acquired {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.reserved[request.AttemptID] = r.Token
+	}
+	return r, err
+}
+
+// Heartbeat implements idempotency.Store. The lease of a reservation that is not committed matters to
+// nobody, and the transaction, which a caller is using meanwhile, is left alone.
+func (s *txStore) Heartbeat(
+	ctx context.Context, owner *idempotency.Ownership, lease time.Duration,
+) (*idempotency.Answer, error) {
+	s.mu.Lock()
+	token, own := s.reserved[owner.AttemptID]
+	s.mu.Unlock()
+	if lease < 0 || !own || token != owner.Token {
+		return s.Store.Heartbeat(ctx, owner, lease)
+	}
+	if lease == 0 {
+		lease = idempotency.DefaultLease
+	}
+	return &idempotency.Answer{Outcome: idempotency.OK, Expires: time.Now().Add(lease)}, ctx.Err()
+}
+
+// txBackend is an idempotency.Backend within a transaction. It announces no wait and hears no
+// notifications: an announcement would lock the record that another owner wants to finish.
+type txBackend struct {
+	rowName
+
+	tx pgx.Tx
+	// changed are the records that this transaction has changed, and so has locked until its end.
+	changed map[string]bool
+}
+
+// Load implements idempotency.Backend.
+func (b *txBackend) Load(ctx context.Context, key string) ([]byte, string, time.Time, error) {
+	return load(ctx, b.tx, key)
+}
+
+// CompareAndSwap implements idempotency.Backend.
+func (b *txBackend) CompareAndSwap(
+	ctx context.Context, key, version string, record []byte, keepUntil time.Time,
+) (bool, error) {
+	if version == "" || b.changed[key] {
+		swapped, err := swap(ctx, b.tx, key, version, record, keepUntil)
+		b.changed[key] = b.changed[key] || swapped
+		return swapped, err
+	}
+	// An update that waited for another one and then does not match leaves the record locked, which would keep
+	// its owner from finishing it while this transaction waits for that. The end of the savepoint unlocks it.
+	inner, err := b.tx.Begin(ctx)
+	if err != nil {
+		return false, err
+	}
+	swapped, err := swap(ctx, inner, key, version, record, keepUntil)
+	if err != nil || !swapped {
+		return false, errors.Join(err, inner.Rollback(ctx))
+	}
+	b.changed[key] = true
+	return true, inner.Commit(ctx)
+}
+
+// NextToken implements idempotency.TokenSource.
+func (b *txBackend) NextToken(ctx context.Context) (uint64, error) { return nextToken(ctx, b.tx) }

@@ -1,0 +1,167 @@
+package redis
+
+import (
+	"context"
+	_ "embed"
+	"errors"
+	"fmt"
+	"net"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/seqledger/seqledger/client/idempotency"
+)
+
+//go:embed load.lua
+var loadText string
+
+//go:embed swap.lua
+var swapText string
+
+//go:embed token.lua
+var tokenText string
+
+var loadScript, swapScript, tokenScript = redis.NewScript(loadText), redis.NewScript(swapText),
+	redis.NewScript(tokenText)
+
+// backend is an idempotency.Backend.
+type backend struct {
+	client                    *redis.Client
+	records, counter, channel string // names of keys; the first is a prefix
+
+	minReplicas    int
+	replicaTimeout time.Duration
+
+	listener *listener
+}
+
+// name returns the name of a record without the prefix.
+func name(key string) string { return strings.TrimPrefix(key, "records/") }
+
+// loadAttempts is how often Load tries when connections break: those of a pool break together, and
+// it is the first call of every command.
+const loadAttempts = 3
+
+// Load implements idempotency.Backend.
+func (b *backend) Load(ctx context.Context, key string) ([]byte, string, time.Time, error) {
+	for attempt := 1; ; attempt++ {
+		answer, err := loadScript.Run(ctx, b.client, []string{b.records + name(key)}).Slice()
+		if err == nil {
+			return decodeLoad(answer)
+		}
+		if _, isNet := errors.AsType[net.Error](err); ctx.Err() != nil || attempt == loadAttempts ||
+			!isNet && !strings.HasSuffix(err.Error(), "EOF") {
+			return nil, "", time.Time{}, err
+		}
+	}
+}
+
+// decodeLoad reads the answer of load.lua.
+func decodeLoad(answer []any) (record []byte, version string, now time.Time, err error) {
+	if len(answer) != 4 {
+		return nil, "", time.Time{}, fmt.Errorf("load.lua answered %d values", len(answer))
+	}
+	text, _ := answer[2].(string)
+	seconds, err := strconv.ParseInt(text, 10, 64)
+	if err != nil {
+		return nil, "", time.Time{}, fmt.Errorf("the time of the Redis: %w", err)
+	}
+	text, _ = answer[3].(string)
+	micros, err := strconv.ParseInt(text, 10, 64)
+	if err != nil {
+		return nil, "", time.Time{}, fmt.Errorf("the time of the Redis: %w", err)
+	}
+	now = time.Unix(seconds, micros*1000)
+	version, hasVersion := answer[0].(string)
+	value, hasRecord := answer[1].(string)
+	switch {
+	case hasVersion && hasRecord && version != "":
+		return []byte(value), version, now, nil
+	case !hasVersion && !hasRecord:
+		return nil, "", now, nil
+	}
+	return nil, "", time.Time{}, fmt.Errorf("%w: a record in Redis has no version", idempotency.ErrDamaged)
+}
+
+// CompareAndSwap implements idempotency.Backend.
+func (b *backend) CompareAndSwap(
+	ctx context.Context, key, version string, record []byte, keepUntil time.Time,
+) (bool, error) {
+	keep := "0"
+	if !keepUntil.IsZero() {
+		keep = strconv.FormatInt(keepUntil.UnixMilli()+1, 10) // never before
+	}
+	keys := []string{b.records + name(key), b.counter}
+	arguments := []any{version, record, keep, b.channel, name(key)}
+	if b.minReplicas == 0 {
+		n, err := swapScript.Run(ctx, b.client, keys, arguments...).Int()
+		return n == 1, quota(err)
+	}
+	// WAIT is about what its own connection has written, which a pipeline uses for all its commands. The
+	// text is sent each time, because a missing script would be known too late.
+	pipeline := b.client.Pipeline()
+	swap := pipeline.Eval(ctx, swapText, keys, arguments...)
+	wait := pipeline.Do(ctx, "WAIT", b.minReplicas, b.replicaTimeout.Milliseconds())
+	_, _ = pipeline.Exec(ctx) // each command has its own error
+	n, err := swap.Int()
+	if err != nil || n != 1 {
+		return false, quota(err)
+	}
+	reached, err := wait.Int64()
+	if err == nil && reached < int64(b.minReplicas) {
+		err = fmt.Errorf("a change has reached %d replicas within %v, of %d", reached, b.replicaTimeout, b.minReplicas)
+	}
+	return err == nil, err
+}
+
+// quota returns the error of a write to a server whose memory is full as a QuotaError. Nothing was
+// written then.
+func quota(err error) error {
+	if err != nil && strings.HasPrefix(err.Error(), "OOM ") {
+		return &idempotency.QuotaError{RetryAfter: time.Second, Cause: err}
+	}
+	return err
+}
+
+// NextToken implements idempotency.TokenSource.
+func (b *backend) NextToken(ctx context.Context) (uint64, error) {
+	text, err := tokenScript.Run(ctx, b.client, []string{b.counter}).Text()
+	if err != nil {
+		return 0, quota(err)
+	}
+	return strconv.ParseUint(text, 10, 64)
+}
+
+// pollInterval is how often a waiting caller looks at its record although it is notified.
+const pollInterval = time.Second
+
+// Changed implements idempotency.Notifier. It returns after pollInterval at the latest, because a
+// notification can be lost.
+func (b *backend) Changed(ctx context.Context, key, version string) error {
+	woken, leave, err := b.listener.wait(ctx, name(key))
+	if err != nil {
+		return err
+	}
+	defer leave()
+	// A swap before the registration shows here.
+	current, err := b.client.HGet(ctx, b.records+name(key), "version").Result()
+	switch {
+	case errors.Is(err, redis.Nil), err == nil && current != version:
+		return nil
+	case err != nil:
+		return err
+	}
+	timer := time.NewTimer(pollInterval)
+	defer timer.Stop()
+	select {
+	case <-woken:
+		return nil
+	case <-timer.C:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}

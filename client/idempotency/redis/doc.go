@@ -1,0 +1,38 @@
+// Package redis keeps the records of idempotency keys in Redis, version 6.2 and later, or Valkey.
+//
+//	store, err := redis.Open(ctx, "redis://cache.example.com:6379/0?prefix=shop", redis.Options{})
+//	defer store.Close()
+//	handler = idempotency.Middleware(store, options)(handler)
+//
+// # How it decides
+//
+// The store reads a record, decides by the rules of package idempotency, and writes the record with a
+// script if its version is still the one that was read. Redis runs a script as a whole. All keys of a
+// store have the same hash tag, so that the scripts' keys are always in one slot. Times are the server's.
+//
+// It is no lock, and not Redlock, which is a lock without a fencing token: a holder that was paused goes on
+// when its time is over, and nothing can refuse it. Here the record is the lock: it stays when the lease
+// ends, it has a token that grows with every ownership, and a result is only taken from its owner.
+//
+// Tokens and versions come from one counter, which is never behind the server's clock in microseconds.
+// So they grow even if Redis forgets the counter's last values, unless the clock is set back as far.
+//
+// # What can be lost
+//
+// A store is as durable as its Redis, and Redis acknowledges writes that it can lose. A lost record is a
+// free key: the work runs again.
+//
+//	appendfsync always                  nothing in a crash or a loss of power
+//	appendfsync everysec                what was written in the last two seconds before a loss of power
+//	no append-only file                 what was written since the last snapshot
+//	failover to a replica               what the replica did not have; Options.MinReplicas makes that rare
+//	failover with MinReplicas           a write that its caller was told of is on that many replicas, but Sentinel
+//	                                    may promote another one
+//
+// [Open] logs a warning for each of the first cases that it finds. It refuses a server that evicts keys when
+// its memory is full (a maxmemory-policy other than noeviction), and a replica. Where running twice is not
+// acceptable, use the ledger or PostgreSQL.
+//
+// There is no quota of keys for each principal. A server whose memory is full refuses new keys with an
+// [*idempotency.QuotaError]; it then refuses results, too, which the middleware's journal keeps.
+package redis

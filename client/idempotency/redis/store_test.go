@@ -1,0 +1,275 @@
+package redis_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	driver "github.com/redis/go-redis/v9"
+
+	"github.com/seqledger/seqledger/client/idempotency"
+	"github.com/seqledger/seqledger/client/idempotency/redis"
+	"github.com/seqledger/seqledger/client/idempotency/storetest"
+	"github.com/seqledger/seqledger/internal/servertest"
+	"github.com/seqledger/seqledger/internal/storefaults"
+)
+
+func open(t testing.TB, url string, o redis.Options) *redis.Store {
+	t.Helper()
+	s, err := redis.Open(t.Context(), url, o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = s.Close() })
+	return s
+}
+
+func connect(t *testing.T, server *servertest.Server) *driver.Client {
+	t.Helper()
+	c := driver.NewClient(&driver.Options{Addr: server.Address})
+	t.Cleanup(func() { _ = c.Close() })
+	return c
+}
+
+func key(text string) idempotency.RecordKey {
+	return idempotency.RecordKey{Scope: idempotency.Scope{Organization: "acme"}, Namespace: "test", Key: text}
+}
+
+func succeed(context.Context, *idempotency.Owner) ([]byte, error) { return []byte("done"), nil }
+
+// reserve takes a key.
+func reserve(t *testing.T, s idempotency.Store, k string) *idempotency.Ownership {
+	t.Helper()
+	request := &idempotency.ReserveRequest{Key: key(k), AttemptID: idempotency.NewAttemptID()}
+	r, err := s.Reserve(t.Context(), request)
+	if err != nil || r.Outcome != idempotency.Acquired {
+		t.Fatalf("Reserve of %s: %+v, %v", k, r, err)
+	}
+	return &idempotency.Ownership{Key: request.Key, Token: r.Token, AttemptID: request.AttemptID}
+}
+
+func TestSuite(t *testing.T) {
+	t.Parallel()
+	server := servertest.Redis(t)
+	shared := open(t, server.URL, redis.Options{})
+	storetest.Run(t, func(*testing.T) idempotency.Store { return shared })
+}
+
+func TestSuiteWithAReplica(t *testing.T) {
+	t.Parallel()
+	server := servertest.Redis(t)
+	replicate(t, server)
+	shared := open(t, server.URL+"?min_replicas=1&replica_timeout=10s&prefix=other", redis.Options{})
+	storetest.Run(t, func(*testing.T) idempotency.Store { return shared })
+}
+
+// replicate starts a replica and waits until the server counts it.
+func replicate(t *testing.T, server *servertest.Server) *servertest.Server {
+	t.Helper()
+	host, port, _ := strings.Cut(server.Address, ":")
+	replica := servertest.Redis(t, "--replicaof", host+" "+port)
+	c := connect(t, server)
+	for n := int64(0); n < 1; {
+		var err error
+		if n, err = c.Wait(t.Context(), 1, time.Second).Result(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return replica
+}
+
+// A change that a replica does not have is an error, and the call may be repeated once it does.
+func TestReplicaLost(t *testing.T) {
+	t.Parallel()
+	server := servertest.Redis(t)
+	replica := replicate(t, server)
+	s := open(t, server.URL, redis.Options{MinReplicas: 1, ReplicaTimeout: 50 * time.Millisecond})
+	replica.Pause()
+	request := &idempotency.ReserveRequest{Key: key("k"), AttemptID: idempotency.NewAttemptID()}
+	if r, err := s.Reserve(t.Context(), request); err == nil {
+		t.Errorf("a Reserve that the replica does not have: %+v", r)
+	}
+	replica.Continue()
+	for {
+		r, err := s.Reserve(t.Context(), request)
+		if err == nil {
+			if r.Outcome != idempotency.Acquired || r.Attempt != 1 {
+				t.Errorf("%+v", r)
+			}
+			return
+		}
+		if t.Context().Err() != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// A server that would forget keys is refused.
+func TestRefusals(t *testing.T) {
+	t.Parallel()
+	server := servertest.Redis(t, "--maxmemory-policy", "volatile-lru")
+	healthy := servertest.Redis(t)
+	replica := replicate(t, healthy)
+	for name, c := range map[string]struct{ url, want string }{
+		"cluster":      {servertest.Redis(t, "--cluster-enabled", "yes").URL, "cluster"},
+		"evicts":       {server.URL, "noeviction"},
+		"replica":      {replica.URL, "replica"},
+		"few replicas": {healthy.URL + "?min_replicas=2", "min_replicas"},
+		"prefix":       {healthy.URL + "?prefix=%7Ba%7D", "braces"},
+		"timeout":      {healthy.URL + "?replica_timeout=1us", "1ms"},
+	} {
+		s, err := redis.Open(t.Context(), c.url, redis.Options{})
+		if err == nil {
+			_ = s.Close()
+		}
+		if err == nil || !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+// What a server may lose is said when the store is opened.
+func TestWarnings(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		settings []string
+		want     string
+	}{
+		"always":   {nil, ""},
+		"everysec": {[]string{"--appendfsync", "everysec"}, "everysec"},
+		"none":     {[]string{"--appendonly", "no"}, "append-only"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			var log bytes.Buffer
+			open(t, servertest.Redis(t, c.settings...).URL,
+				redis.Options{Logger: slog.New(slog.NewTextHandler(&log, nil))})
+			if (log.Len() > 0) != (c.want != "") || !strings.Contains(log.String(), c.want) {
+				t.Errorf("the log is %q, want %q", log.String(), c.want)
+			}
+		})
+	}
+}
+
+// A server without memory takes no keys, and changes nothing.
+func TestFull(t *testing.T) {
+	t.Parallel()
+	server := servertest.Redis(t)
+	s := open(t, server.URL, redis.Options{})
+	owner := reserve(t, s, "k")
+	if err := connect(t, server).ConfigSet(t.Context(), "maxmemory", "1").Err(); err != nil {
+		t.Fatal(err)
+	}
+	request := &idempotency.ReserveRequest{Key: key("new"), AttemptID: idempotency.NewAttemptID()}
+	_, err := s.Reserve(t.Context(), request)
+	if _, ok := errors.AsType[*idempotency.QuotaError](err); !ok {
+		t.Errorf("Reserve: %v", err)
+	}
+	if err := connect(t, server).ConfigSet(t.Context(), "maxmemory", "0").Err(); err != nil {
+		t.Fatal(err)
+	}
+	if a, err := s.Complete(t.Context(), owner, idempotency.Result{}); err != nil || a.Outcome != idempotency.OK {
+		t.Errorf("Complete: %+v, %v", a, err)
+	}
+	if _, err := s.Get(t.Context(), new(key("new"))); !errors.Is(err, idempotency.ErrNotFound) {
+		t.Errorf("Get: %v", err)
+	}
+}
+
+// With appendfsync always, what was acknowledged is there after kill -9.
+func TestKill(t *testing.T) {
+	t.Parallel()
+	server := servertest.Redis(t)
+	s := open(t, server.URL, redis.Options{})
+	owner := reserve(t, s, "pending")
+	if _, err := idempotency.Do(t.Context(), s, key("done"), succeed); err != nil {
+		t.Fatal(err)
+	}
+	server.Kill()
+	server.Start()
+	if done, err := idempotency.Do(t.Context(), s, key("done"), succeed); err != nil || !done.Replayed {
+		t.Errorf("%+v, %v", done, err)
+	}
+	if next := reserve(t, s, "new"); next.Token <= owner.Token {
+		t.Errorf("token %d after %d", next.Token, owner.Token)
+	}
+	if a, err := s.Complete(t.Context(), owner, idempotency.Result{}); err != nil || a.Outcome != idempotency.OK {
+		t.Errorf("Complete: %+v, %v", a, err)
+	}
+}
+
+// A loss of power with appendfsync everysec cuts the end of the append-only file off. The keys in it are
+// lost, as documented, and nothing else is: tokens still grow, and what came before is there.
+func TestLostLastSecond(t *testing.T) {
+	t.Parallel()
+	server := servertest.Redis(t, "--appendfsync", "everysec")
+	s := open(t, server.URL, redis.Options{})
+	if _, err := idempotency.Do(t.Context(), s, key("before"), succeed); err != nil {
+		t.Fatal(err)
+	}
+	files, _ := filepath.Glob(filepath.Join(server.Dir, "appendonlydir", "*.incr.aof")) // Redis 7
+	if len(files) == 0 {
+		files, _ = filepath.Glob(filepath.Join(server.Dir, "appendonly.aof"))
+	}
+	if len(files) != 1 {
+		t.Fatalf("append-only files: %v", files)
+	}
+	info, err := os.Stat(files[0])
+	if err != nil {
+		t.Fatal(err)
+	}
+	lost := reserve(t, s, "lost")
+	server.Kill()
+	if err := os.Truncate(files[0], info.Size()); err != nil {
+		t.Fatal(err)
+	}
+	server.Start()
+	if done, err := idempotency.Do(t.Context(), s, key("before"), succeed); err != nil || !done.Replayed {
+		t.Errorf("before the loss: %+v, %v", done, err)
+	}
+	if _, err := s.Get(t.Context(), &lost.Key); !errors.Is(err, idempotency.ErrNotFound) {
+		t.Errorf("what was cut off: %v", err)
+	}
+	next := reserve(t, s, "lost")
+	if next.Token <= lost.Token {
+		t.Errorf("token %d after %d", next.Token, lost.Token)
+	}
+	// The owner of before is no owner any more.
+	if a, err := s.Complete(t.Context(), lost, idempotency.Result{}); err != nil || a.Outcome != idempotency.LeaseLost {
+		t.Errorf("Complete of a lost owner: %+v, %v", a, err)
+	}
+}
+
+// All keys of a store have one hash tag, and two prefixes share nothing.
+func TestPrefixes(t *testing.T) {
+	t.Parallel()
+	server := servertest.Redis(t)
+	reserve(t, open(t, server.URL, redis.Options{}), "k")
+	reserve(t, open(t, server.URL+"?prefix=shop", redis.Options{}), "k")
+	names, err := connect(t, server).Keys(t.Context(), "*").Result()
+	if err != nil || len(names) != 4 {
+		t.Errorf("%v, %v", names, err)
+	}
+	for _, n := range names {
+		if !strings.HasPrefix(n, "{shop}:") && !strings.HasPrefix(n, "{idempotency}:") {
+			t.Errorf("a key is named %s", n)
+		}
+	}
+}
+
+func TestFaults(t *testing.T) {
+	t.Parallel()
+	server := servertest.Redis(t)
+	p := storefaults.Start(t, server.Address)
+	storefaults.Run(t, p, open(t, strings.Replace(server.URL, server.Address, p.Address, 1), redis.Options{}))
+}
+
+func BenchmarkStore(b *testing.B) {
+	storetest.Benchmark(b, open(b, servertest.Redis(b).URL+"?pool_size=64", redis.Options{}))
+}

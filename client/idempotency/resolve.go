@@ -1,0 +1,70 @@
+package idempotency
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/seqledger/seqledger/internal/keyed"
+)
+
+// ErrNotFinal is returned by a [Resolver] while the owner of a record may still be at work, or, for Purge,
+// while the outcome is not known. Nothing was changed.
+var ErrNotFinal = errors.New("idempotency: the outcome of the work is still open")
+
+// Resolver is a [Store] whose records people, or programs that have found out what happened, may settle. The
+// stores of [NewStore] are Resolvers; for a ledger use its API. An absent record is [ErrNotFound].
+type Resolver interface {
+	Store
+	// Resolve settles an unknown outcome: state is Committed or Rejected, and result what repeats get
+	// from then on. The outcome is OK, also when it was settled in the same way before, or
+	// AlreadyCompleted, with the record.
+	Resolve(ctx context.Context, key *RecordKey, state State, result Result) (*Answer, error)
+	// Purge deletes a finished record: its key is free then, and the work runs again for it.
+	Purge(ctx context.Context, key *RecordKey) (*Answer, error)
+}
+
+// Resolve implements Resolver.
+func (s *casStore) Resolve(ctx context.Context, key *RecordKey, state State, result Result) (*Answer, error) {
+	if state != Committed && state != Rejected {
+		return nil, &InvalidError{"State", "must be Committed or Rejected, is " + state.String()}
+	}
+	ttl, err := span("TTL", result.TTL, 0, MinTTL, MaxTTL)
+	if err != nil {
+		return nil, err
+	}
+	if len(result.Response) > MaxResponse {
+		return nil, &InvalidError{"Response", fmt.Sprintf("must have at most %d bytes, has %d", MaxResponse,
+			len(result.Response))}
+	}
+	return s.settle(ctx, key, keyed.Command{
+		Kind: keyed.Resolve, State: keyed.State(state), Response: result.Response, TTL: int64(ttl),
+	})
+}
+
+// Purge implements Resolver.
+func (s *casStore) Purge(ctx context.Context, key *RecordKey) (*Answer, error) {
+	return s.settle(ctx, key, keyed.Command{Kind: keyed.Purge})
+}
+
+// settle applies a command that comes from no owner.
+func (s *casStore) settle(ctx context.Context, key *RecordKey, c keyed.Command) (*Answer, error) {
+	if err := key.Validate(); err != nil {
+		return nil, err
+	}
+	out, err := s.decide(ctx, key, c, nil)
+	if err != nil {
+		return nil, err
+	}
+	switch out.Code {
+	case keyed.NotFound:
+		return nil, ErrNotFound
+	case keyed.NotFinal:
+		return nil, ErrNotFinal
+	}
+	answer := &Answer{Outcome: Outcome(out.Code)}
+	if out.Code == keyed.AlreadyCompleted {
+		answer.Record = publicRecord(out.record)
+	}
+	return answer, nil
+}

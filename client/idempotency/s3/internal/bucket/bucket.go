@@ -1,0 +1,183 @@
+// Package bucket reads and conditionally writes the objects of a bucket.
+package bucket
+
+import (
+	"bytes"
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/url"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/aws/aws-sdk-go-v2/aws"
+	awsmiddleware "github.com/aws/aws-sdk-go-v2/aws/middleware"
+	"github.com/aws/aws-sdk-go-v2/config"
+	"github.com/aws/aws-sdk-go-v2/service/s3"
+	"github.com/aws/smithy-go"
+	smithyhttp "github.com/aws/smithy-go/transport/http"
+)
+
+// Connect returns the bucket of a URL of the form s3://BUCKET/PREFIX, and its parameters. own are the names of
+// the caller's parameters, besides region, endpoint and path_style.
+func Connect(ctx context.Context, address string, own ...string) (*Objects, url.Values, error) {
+	u, err := url.Parse(address)
+	if err != nil || u.Scheme != "s3" || u.Host == "" {
+		return nil, nil, errors.New("the URL must be of the form s3://BUCKET/PREFIX?region=REGION")
+	}
+	query := u.Query()
+	for name := range query {
+		if !slices.Contains(append(own, "region", "endpoint", "path_style"), name) {
+			return nil, nil, fmt.Errorf("the URL has the unknown parameter %q", name)
+		}
+	}
+	var loading []func(*config.LoadOptions) error
+	if region := query.Get("region"); region != "" {
+		loading = append(loading, config.WithRegion(region))
+	}
+	settings, err := config.LoadDefaultConfig(ctx, loading...)
+	if err != nil {
+		return nil, nil, err
+	}
+	client := s3.NewFromConfig(settings, func(o *s3.Options) {
+		o.UsePathStyle = query.Get("path_style") == "true"
+		if endpoint := query.Get("endpoint"); endpoint != "" {
+			o.BaseEndpoint = aws.String(endpoint)
+		}
+		// Stores of others refuse the checksums that Amazon's newer clients add.
+		o.RequestChecksumCalculation = aws.RequestChecksumCalculationWhenRequired
+		o.ResponseChecksumValidation = aws.ResponseChecksumValidationWhenRequired
+	})
+	return &Objects{client, u.Host, strings.Trim(u.Path, "/")}, query, nil
+}
+
+// Objects are the objects of a bucket below a prefix.
+type Objects struct {
+	Client         *s3.Client
+	Bucket, Prefix string
+}
+
+// name returns the whole name of an object.
+func (o *Objects) name(relative string) *string {
+	if o.Prefix != "" {
+		relative = o.Prefix + "/" + relative
+	}
+	return &relative
+}
+
+// Get reads an object. An absent one has the ETag "". now is the time of the store in whole seconds.
+func (o *Objects) Get(ctx context.Context, name string) (body []byte, etag string, now time.Time, err error) {
+	answer, err := o.Client.GetObject(ctx, &s3.GetObjectInput{Bucket: &o.Bucket, Key: o.name(name)})
+	if err != nil {
+		response, ok := errors.AsType[*smithyhttp.ResponseError](err)
+		if !ok || response.HTTPStatusCode() != http.StatusNotFound || isNoBucket(err) {
+			return nil, "", time.Time{}, err
+		}
+		now, err = http.ParseTime(response.HTTPResponse().Header.Get("Date"))
+		return nil, "", now, err
+	}
+	defer func() { _ = answer.Body.Close() }()
+	var buffer bytes.Buffer
+	if _, err := buffer.ReadFrom(answer.Body); err != nil {
+		return nil, "", time.Time{}, err
+	}
+	now, ok := awsmiddleware.GetServerTime(answer.ResultMetadata)
+	if !ok || aws.ToString(answer.ETag) == "" {
+		return nil, "", time.Time{}, errors.New("the answer of the store has no Date or no ETag")
+	}
+	return buffer.Bytes(), *answer.ETag, now, nil
+}
+
+// isNoBucket reports whether an error says that the bucket does not exist, which is no absent object.
+func isNoBucket(err error) bool {
+	failure, ok := errors.AsType[smithy.APIError](err)
+	return ok && failure.ErrorCode() == "NoSuchBucket"
+}
+
+// Put writes an object if its ETag is the given one, "" for an absent object, and reports whether it did.
+func (o *Objects) Put(ctx context.Context, name, etag string, body []byte) (written bool, now string, err error) {
+	input := &s3.PutObjectInput{
+		Bucket: &o.Bucket, Key: o.name(name), Body: bytes.NewReader(body), ContentType: aws.String("application/json"),
+	}
+	if etag == "" {
+		input.IfNoneMatch = aws.String("*")
+	} else {
+		input.IfMatch = &etag
+	}
+	answer, err := o.Client.PutObject(ctx, input)
+	if err == nil {
+		return true, aws.ToString(answer.ETag), nil
+	}
+	if response, ok := errors.AsType[*smithyhttp.ResponseError](err); ok && !isNoBucket(err) {
+		switch status := response.HTTPStatusCode(); {
+		case status == http.StatusPreconditionFailed:
+			return false, "", nil
+		case status == http.StatusConflict: // another conditional write is under way
+			return false, "", nil
+		case status == http.StatusNotFound && etag != "": // deleted meanwhile
+			return false, "", nil
+		}
+	}
+	return false, "", err
+}
+
+// ErrNoConditions is returned for a store that ignores the conditions of writes.
+var ErrNoConditions = errors.New("the store ignores the conditions of writes (If-None-Match, If-Match): two owners " +
+	"could run at once")
+
+// CheckConditions tries every condition on an object of its own.
+func (o *Objects) CheckConditions(ctx context.Context) (err error) {
+	name := "idempotency-probes/" + rand.Text() + ".json"
+	written, first, err := o.Put(ctx, name, "", []byte(`{"probe":1}`))
+	switch {
+	case err != nil:
+		return err
+	case !written || first == "":
+		return fmt.Errorf("%w: a new object is refused", ErrNoConditions)
+	}
+	defer func() {
+		_, deleted := o.Client.DeleteObject(ctx, &s3.DeleteObjectInput{Bucket: &o.Bucket, Key: o.name(name)})
+		_ = deleted // a probe that stays is harmless, and the right to delete is not needed otherwise
+	}()
+	written, second, err := o.Put(ctx, name, first, []byte(`{"probe":2}`))
+	switch {
+	case err != nil:
+		return err
+	case !written || second == first:
+		return fmt.Errorf("%w: If-Match refuses the object's own ETag", ErrNoConditions)
+	}
+	for condition, etag := range map[string]string{"If-None-Match": "", "If-Match": first} {
+		written, _, err := o.Put(ctx, name, etag, []byte(`{"probe":3}`))
+		if err == nil && written {
+			err = fmt.Errorf("%w: %s", ErrNoConditions, condition)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	body, etag, _, err := o.Get(ctx, name)
+	if err == nil && (string(body) != `{"probe":2}` || etag != second) {
+		err = fmt.Errorf("%w: an object is not read as it was written", ErrNoConditions)
+	}
+	return err
+}
+
+// Escape makes a text part of an object's name: letters, digits, '-' and '_' stay, others have the form %XX, and
+// nothing is '-'.
+func Escape(s string) string {
+	if s == "" {
+		return "-"
+	}
+	var out strings.Builder
+	for _, c := range []byte(s) {
+		if c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9' || c == '_' || c == '-' && s != "-" {
+			out.WriteByte(c)
+		} else {
+			fmt.Fprintf(&out, "%%%02X", c)
+		}
+	}
+	return out.String()
+}

@@ -1,0 +1,185 @@
+package jobs_test
+
+import (
+	"errors"
+	"fmt"
+	"net/http"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	driver "github.com/aws/aws-sdk-go-v2/service/s3"
+
+	"github.com/seqledger/seqledger/client/idempotency"
+	"github.com/seqledger/seqledger/client/idempotency/s3/jobs"
+	"github.com/seqledger/seqledger/internal/servertest"
+)
+
+// counter counts requests, and loses the answer to one of them.
+type counter struct{ n, lose atomic.Int32 }
+
+var errLost = errors.New("the answer was lost")
+
+func (c *counter) Do(r *http.Request) (*http.Response, error) {
+	answer, err := http.DefaultClient.Do(r)
+	if c.n.Add(1) == c.lose.Load() && err == nil {
+		_ = answer.Body.Close()
+		return nil, errLost
+	}
+	return answer, err
+}
+
+// open opens a queue and counts its requests.
+func open(t *testing.T, address string) (*jobs.Queue, *counter) {
+	t.Helper()
+	c := new(counter)
+	client := driver.New(servertest.S3Client(address).Options(), func(o *driver.Options) {
+		o.HTTPClient, o.RetryMaxAttempts = c, 1
+	})
+	q, err := jobs.New(t.Context(), client, servertest.S3Bucket, "queue")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return q, c
+}
+
+// A key stands for one task, and costs two requests and then one.
+func TestSubmit(t *testing.T) {
+	t.Parallel()
+	q, requests := open(t, servertest.S3(t).Address)
+	submit := func(want int32, input string, options ...jobs.Option) (*jobs.Task, error) {
+		t.Helper()
+		before := requests.n.Load()
+		task, err := q.Submit(t.Context(), "resize", []byte(input), options...)
+		if n := requests.n.Load() - before; n != want {
+			t.Errorf("the submit took %d requests, want %d", n, want)
+		}
+		return task, err
+	}
+	key := jobs.WithKey("order-4711")
+	first, err := submit(2, "a", key)
+	if err != nil || !first.Created || first.ExpiresAt.Sub(first.CreatedAt) != jobs.DefaultTTL {
+		t.Fatalf("%+v, %v", first, err)
+	}
+	again, err := submit(1, "a", key)
+	if err != nil || again.Created || again.ID != first.ID || string(again.Input) != "a" || again.Type != "resize" {
+		t.Errorf("the repeat: %+v, %v", again, err)
+	}
+	_, err = submit(1, "b", key)
+	if c, ok := errors.AsType[*jobs.ConflictError](err); !ok || c.TaskID != first.ID || c.Stored != first.InputHash ||
+		!strings.Contains(err.Error(), c.Stored) || !strings.Contains(err.Error(), c.Given) || c.Given == c.Stored {
+		t.Errorf("another input: %v", err)
+	}
+	other, err := submit(2, "b", key, jobs.WithScope("other"))
+	if err != nil || !other.Created || other.ID == first.ID {
+		t.Errorf("another scope: %+v, %v", other, err)
+	}
+	one, errOne := submit(1, "a")
+	two, errTwo := submit(1, "a")
+	if errOne != nil || errTwo != nil || one.ID == two.ID {
+		t.Errorf("without a key: %+v, %+v, %v, %v", one, two, errOne, errTwo)
+	}
+}
+
+// race submits from many producers at once, of which one creates the task, and returns its id.
+func race(t *testing.T, address string, options ...jobs.Option) string {
+	t.Helper()
+	var group sync.WaitGroup
+	var mu sync.Mutex
+	ids, created := map[string]bool{}, 0
+	id := ""
+	for range 16 {
+		q, _ := open(t, address)
+		// Ends with its Submit; the Wait below joins it.
+		group.Go(func() {
+			task, err := q.Submit(t.Context(), "resize", []byte("a"), options...)
+			mu.Lock()
+			defer mu.Unlock()
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			id, ids[task.ID] = task.ID, true
+			if task.Created {
+				created++
+			}
+		})
+	}
+	group.Wait()
+	if len(ids) != 1 || created != 1 {
+		t.Errorf("%d tasks, %d of them created", len(ids), created)
+	}
+	return id
+}
+
+// Many producers create one task: for a new key, and for one that has expired.
+func TestRace(t *testing.T) {
+	t.Parallel()
+	server := servertest.S3(t)
+	race(t, server.Address, jobs.WithKey("new"))
+	q, _ := open(t, server.Address)
+	old, err := q.Submit(t.Context(), "resize", []byte("other"), jobs.WithKey("old"), jobs.WithTTL(time.Second))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := 0; ; i++ { // until the bucket's clock, which a new task shows, is at the end of the old one
+		clock, err := q.Submit(t.Context(), "clock", nil, jobs.WithKey(fmt.Sprint("clock", i)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !clock.CreatedAt.Before(old.ExpiresAt) {
+			break
+		}
+	}
+	if id := race(t, server.Address, jobs.WithKey("old")); id == old.ID {
+		t.Error("the task that has expired was returned")
+	}
+}
+
+// A producer that loses the answer to one of its requests repeats the submit, and has one task.
+func TestLostAnswers(t *testing.T) {
+	t.Parallel()
+	q, requests := open(t, servertest.S3(t).Address)
+	for lost := range int32(2) {
+		key := jobs.WithKey(fmt.Sprint("k", lost))
+		requests.lose.Store(requests.n.Load() + 1 + lost)
+		if task, err := q.Submit(t.Context(), "resize", []byte("a"), key); !errors.Is(err, errLost) {
+			t.Errorf("the answer to request %d was lost: %+v, %v", lost+1, task, err)
+		}
+		first, err := q.Submit(t.Context(), "resize", []byte("a"), key)
+		if err != nil || first.Created != (lost == 0) { // the second request is what creates it
+			t.Errorf("after the loss of answer %d: %+v, %v", lost+1, first, err)
+		}
+		again, err := q.Submit(t.Context(), "resize", []byte("a"), key)
+		if err != nil || again.ID != first.ID {
+			t.Errorf("after the loss of answer %d: %+v and %+v, %v", lost+1, first, again, err)
+		}
+	}
+}
+
+func TestInvalid(t *testing.T) {
+	t.Parallel()
+	q, _ := open(t, servertest.S3(t).Address)
+	for name, c := range map[string]struct {
+		taskType string
+		options  []jobs.Option
+	}{
+		"no type":    {"", nil},
+		"long type":  {strings.Repeat("t", 129), nil},
+		"key":        {"t", []jobs.Option{jobs.WithKey("a b")}},
+		"no scope":   {"t", []jobs.Option{jobs.WithScope("")}},
+		"long TTL":   {"t", []jobs.Option{jobs.WithTTL(1000 * time.Hour * 24)}},
+		"short TTL":  {"t", []jobs.Option{jobs.WithTTL(time.Millisecond)}},
+		"long scope": {"t", []jobs.Option{jobs.WithScope(strings.Repeat("s", 129))}},
+	} {
+		_, err := q.Submit(t.Context(), c.taskType, nil, c.options...)
+		if _, ok := errors.AsType[*idempotency.InvalidError](err); !ok {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	if _, err := jobs.Decode([]byte(`{"status":"ready","task_id":"x"}`)); !errors.Is(err, idempotency.ErrDamaged) {
+		t.Errorf("Decode: %v", err)
+	}
+}

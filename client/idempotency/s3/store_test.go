@@ -1,0 +1,256 @@
+package s3_test
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"net/http/httputil"
+	"net/url"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/aws/aws-sdk-go-v2/aws"
+	driver "github.com/aws/aws-sdk-go-v2/service/s3"
+
+	"github.com/seqledger/seqledger/client/idempotency"
+	"github.com/seqledger/seqledger/client/idempotency/s3"
+	"github.com/seqledger/seqledger/client/idempotency/storetest"
+	"github.com/seqledger/seqledger/internal/servertest"
+	"github.com/seqledger/seqledger/internal/storefaults"
+)
+
+func open(t testing.TB, address string, o s3.Options) *s3.Store {
+	t.Helper()
+	o.Bucket = servertest.S3Bucket
+	s, err := s3.New(t.Context(), servertest.S3Client(address), o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+func key(text string) idempotency.RecordKey {
+	return idempotency.RecordKey{
+		Scope: idempotency.Scope{Organization: "acme", Vault: "main"}, Namespace: "test", Key: text,
+	}
+}
+
+func succeed(context.Context, *idempotency.Owner) ([]byte, error) { return []byte("done"), nil }
+
+func TestSuite(t *testing.T) {
+	t.Parallel()
+	server := servertest.S3(t)
+	shared := open(t, server.Address, s3.Options{Prefix: "suite"})
+	storetest.Run(t, func(*testing.T) idempotency.Store { return shared })
+}
+
+// Two processes draw tokens from one object.
+func TestSuiteOfTwo(t *testing.T) {
+	t.Parallel()
+	server := servertest.S3(t)
+	stores := make(chan idempotency.Store, 2)
+	stores <- open(t, server.Address, s3.Options{StoreKeys: true})
+	stores <- open(t, server.Address, s3.Options{StoreKeys: true})
+	storetest.Run(t, func(*testing.T) idempotency.Store {
+		s := <-stores
+		stores <- s
+		return s
+	})
+}
+
+func TestFaults(t *testing.T) {
+	t.Parallel()
+	server := servertest.S3(t)
+	p := storefaults.Start(t, server.Address)
+	storefaults.Run(t, p, open(t, p.Address, s3.Options{}))
+}
+
+// Others read the fields of an object; the key is there only when asked for.
+func TestLayout(t *testing.T) {
+	t.Parallel()
+	server := servertest.S3(t)
+	client := servertest.S3Client(server.Address)
+	for _, withKeys := range []bool{false, true} {
+		prefix := map[bool]string{false: "plain", true: "keys"}[withKeys]
+		s := open(t, server.Address, s3.Options{Prefix: prefix, StoreKeys: withKeys})
+		read := func() (name string, fields map[string]any) {
+			t.Helper()
+			list, err := client.ListObjectsV2(t.Context(), &driver.ListObjectsV2Input{
+				Bucket: aws.String(servertest.S3Bucket), Prefix: aws.String(prefix + "/idempotency/"),
+			})
+			if err != nil || len(list.Contents) != 1 {
+				t.Fatalf("%+v, %v", list, err)
+			}
+			o, err := client.GetObject(t.Context(), &driver.GetObjectInput{
+				Bucket: aws.String(servertest.S3Bucket), Key: list.Contents[0].Key,
+			})
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer o.Body.Close()
+			if err := json.NewDecoder(o.Body).Decode(&fields); err != nil {
+				t.Fatal(err)
+			}
+			return *list.Contents[0].Key, fields
+		}
+		_, err := idempotency.Do(t.Context(), s, key("order-4711"),
+			func(context.Context, *idempotency.Owner) ([]byte, error) {
+				if _, fields := read(); fields["status"] != "creating" || fields["state"] != "PENDING" {
+					t.Errorf("during the work: %v", fields)
+				}
+				return nil, nil
+			})
+		if err != nil {
+			t.Fatal(err)
+		}
+		name, fields := read()
+		want := prefix + "/idempotency/acme/main/" + fields["key_hash"].(string) + ".json"
+		if name != want || fields["scope"] != "acme/main" || fields["status"] != "ready" ||
+			fields["state"] != "COMMITTED" {
+			t.Errorf("%s: %v; want the name %s", name, fields, want)
+		}
+		if (fields["key"] == "order-4711") != withKeys {
+			t.Errorf("the key is %v", fields["key"])
+		}
+	}
+}
+
+// A store that ignores a condition is refused.
+func TestConditions(t *testing.T) {
+	t.Parallel()
+	server := servertest.S3(t)
+	target := &url.URL{Scheme: "http", Host: server.Address}
+	for _, header := range []string{"If-None-Match", "If-Match"} {
+		t.Run(header, func(t *testing.T) {
+			t.Parallel()
+			// Signatures cover only some headers, and not these when the client has not signed them.
+			fake := httptest.NewServer(ignoring(header))
+			t.Cleanup(fake.Close)
+			_, err := s3.New(t.Context(), servertest.S3Client(strings.TrimPrefix(fake.URL, "http://")),
+				s3.Options{Bucket: servertest.S3Bucket})
+			if !errors.Is(err, s3.ErrNoConditions) {
+				t.Errorf("the store is taken: %v", err)
+			}
+		})
+	}
+	honest := httptest.NewServer(&httputil.ReverseProxy{Rewrite: func(r *httputil.ProxyRequest) {
+		r.SetURL(target)
+		r.Out.Host = r.In.Host
+	}})
+	t.Cleanup(honest.Close)
+	open(t, strings.TrimPrefix(honest.URL, "http://"), s3.Options{})
+}
+
+// ignoring is a bucket in memory that ignores one of the conditions.
+func ignoring(header string) http.Handler {
+	var mu sync.Mutex
+	objects := map[string]string{}
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		mu.Lock()
+		defer mu.Unlock()
+		old, there := objects[r.URL.Path]
+		etag := func(body string) string { return `"` + body[len(body)-2:len(body)-1] + `"` }
+		switch r.Method {
+		case http.MethodPut:
+			body, _ := io.ReadAll(r.Body)
+			none, match := r.Header.Get("If-None-Match"), r.Header.Get("If-Match")
+			if header != "If-None-Match" && none != "" && there ||
+				header != "If-Match" && match != "" && match != etag(old) {
+				w.WriteHeader(http.StatusPreconditionFailed)
+				return
+			}
+			objects[r.URL.Path] = string(body)
+			w.Header().Set("ETag", etag(string(body)))
+		case http.MethodDelete:
+			delete(objects, r.URL.Path)
+			w.WriteHeader(http.StatusNoContent)
+		default:
+			w.WriteHeader(http.StatusNotFound)
+		}
+	})
+}
+
+// A record must not be deleted by the lifecycle rule while it is needed.
+func TestLongTTL(t *testing.T) {
+	t.Parallel()
+	server := servertest.S3(t)
+	s := open(t, server.Address, s3.Options{MaxTTL: time.Hour})
+	_, err := s.Reserve(t.Context(), &idempotency.ReserveRequest{
+		Key: key("k"), AttemptID: idempotency.NewAttemptID(), TTL: 2 * time.Hour,
+	})
+	if invalid, ok := errors.AsType[*idempotency.InvalidError](err); !ok || invalid.Field != "TTL" {
+		t.Errorf("Reserve: %v", err)
+	}
+}
+
+func TestLifecycle(t *testing.T) {
+	t.Parallel()
+	for maxTTL, want := range map[time.Duration]string{0: `"Days": 63`, 100 * 24 * time.Hour: `"Days": 102`} {
+		text, err := s3.Lifecycle(s3.Options{Prefix: "p", MaxTTL: maxTTL})
+		if err != nil || !strings.Contains(text, want) || !strings.Contains(text, `"Prefix": "p/idempotency/"`) {
+			t.Errorf("%v: %s, %v", maxTTL, text, err)
+		}
+	}
+}
+
+// Tokens do not begin again although their object was deleted.
+func TestDeletedCounter(t *testing.T) {
+	t.Parallel()
+	server := servertest.S3(t)
+	first := reserve(t, open(t, server.Address, s3.Options{}), "one")
+	_, err := servertest.S3Client(server.Address).DeleteObject(t.Context(), &driver.DeleteObjectInput{
+		Bucket: aws.String(servertest.S3Bucket), Key: aws.String("idempotency-tokens.json"),
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	// The store's clock, from which the counter begins, has whole seconds.
+	if second := reserve(t, open(t, server.Address, s3.Options{}), "two"); second < first {
+		t.Errorf("token %d after %d", second, first)
+	}
+}
+
+func reserve(t *testing.T, s idempotency.Store, k string) (token uint64) {
+	t.Helper()
+	r, err := s.Reserve(t.Context(), &idempotency.ReserveRequest{Key: key(k), AttemptID: idempotency.NewAttemptID()})
+	if err != nil || r.Outcome != idempotency.Acquired {
+		t.Fatalf("%+v, %v", r, err)
+	}
+	return r.Token
+}
+
+func TestKill(t *testing.T) {
+	t.Parallel()
+	server := servertest.S3(t)
+	s := open(t, server.Address, s3.Options{})
+	if _, err := idempotency.Do(t.Context(), s, key("done"), succeed); err != nil {
+		t.Fatal(err)
+	}
+	server.Kill()
+	server.Start()
+	if done, err := idempotency.Do(t.Context(), s, key("done"), succeed); err != nil || !done.Replayed {
+		t.Errorf("%+v, %v", done, err)
+	}
+}
+
+// Mistakes in a URL are said.
+func TestURL(t *testing.T) {
+	t.Parallel()
+	for _, address := range []string{
+		"s3:bucket", "s3:///prefix", "http://bucket", "s3://b?unknown=1", "s3://b?max_ttl=x",
+		"s3://b?region=r&max_ttl=999999h",
+	} {
+		if _, err := s3.Open(t.Context(), address, s3.Options{}); err == nil {
+			t.Errorf("%s is taken", address)
+		}
+	}
+}
+
+func BenchmarkStore(b *testing.B) {
+	storetest.Benchmark(b, open(b, servertest.S3(b).Address, s3.Options{}))
+}

@@ -1,0 +1,138 @@
+package s3
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	mathrand "math/rand/v2"
+	"sync"
+	"time"
+
+	"github.com/seqledger/seqledger/client/idempotency"
+	"github.com/seqledger/seqledger/client/idempotency/s3/internal/bucket"
+)
+
+const (
+	tokensName    = "idempotency-tokens.json"
+	tokensTimeout = 10 * time.Second
+	tokensPause   = 50 * time.Millisecond // at most, after another process was first
+)
+
+// tokens draws fencing tokens from an object with the last one, by compare-and-swap. Callers that come
+// while a swap is under way share the next one.
+type tokens struct {
+	objects *bucket.Objects
+	leader  chan struct{} // holds a value while a caller swaps
+
+	mu      sync.Mutex
+	waiting []*tokenCall
+
+	// Of the last swap, for the leader.
+	last uint64
+	etag string
+}
+
+// tokenCall is a call that waits for its token.
+type tokenCall struct {
+	done  chan struct{} // closed when token and err are set
+	token uint64
+	err   error
+}
+
+func newTokens(o *bucket.Objects) *tokens { return &tokens{objects: o, leader: make(chan struct{}, 1)} }
+
+// next returns a token above all that were returned, in any process, before the call.
+func (t *tokens) next(ctx context.Context) (uint64, error) {
+	call := &tokenCall{done: make(chan struct{})}
+	t.mu.Lock()
+	t.waiting = append(t.waiting, call)
+	t.mu.Unlock()
+	select {
+	case t.leader <- struct{}{}:
+		t.lead(ctx)
+		<-t.leader
+	case <-call.done:
+	case <-ctx.Done():
+		return 0, ctx.Err() // its token, if it gets one, is never used
+	}
+	select {
+	case <-call.done:
+		return call.token, call.err
+	case <-ctx.Done():
+		return 0, ctx.Err()
+	}
+}
+
+// lead draws tokens for all callers that wait. They must not fail with the context of this one.
+func (t *tokens) lead(ctx context.Context) {
+	t.mu.Lock()
+	calls := t.waiting
+	t.waiting = nil
+	t.mu.Unlock()
+	if len(calls) == 0 {
+		return // an earlier leader has served them
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), tokensTimeout)
+	defer cancel()
+	first, err := t.draw(ctx, uint64(len(calls)))
+	for i, call := range calls {
+		call.token, call.err = first+uint64(i), err
+		close(call.done)
+	}
+}
+
+// counter is the content of the object.
+type counter struct {
+	Last uint64 `json:"last"`
+}
+
+// draw adds n to the last token and returns the first of the new ones.
+func (t *tokens) draw(ctx context.Context, n uint64) (first uint64, err error) {
+	for known := t.etag != ""; ; known = false {
+		if !known { // otherwise the swap fails if another process was first
+			if err := t.read(ctx); err != nil {
+				return 0, err
+			}
+		}
+		body, err := json.Marshal(counter{t.last + n})
+		if err != nil {
+			return 0, err
+		}
+		written, etag, err := t.objects.Put(ctx, tokensName, t.etag, body)
+		if err != nil {
+			t.etag = "" // whether it was written is not known
+			return 0, err
+		}
+		if written {
+			first, t.last, t.etag = t.last+1, t.last+n, etag
+			return first, nil
+		}
+		if known {
+			continue
+		}
+		timer := time.NewTimer(mathrand.N(tokensPause))
+		select {
+		case <-timer.C:
+		case <-ctx.Done():
+			timer.Stop()
+			return 0, ctx.Err()
+		}
+	}
+}
+
+// read reads the object; an absent one has the ETag "".
+func (t *tokens) read(ctx context.Context) error {
+	body, etag, now, err := t.objects.Get(ctx, tokensName)
+	if err != nil {
+		return err
+	}
+	// Begins with the time, so that tokens grow even if the object was deleted by mistake.
+	c := counter{uint64(now.UnixMicro())}
+	if etag != "" {
+		if err := json.Unmarshal(body, &c); err != nil || c.Last == 0 {
+			return fmt.Errorf("%w: the object %s", idempotency.ErrDamaged, tokensName)
+		}
+	}
+	t.last, t.etag = c.Last, etag
+	return nil
+}

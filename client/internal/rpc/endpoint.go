@@ -1,0 +1,278 @@
+package rpc
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"net"
+	"net/http"
+	"net/url"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"connectrpc.com/connect"
+
+	"github.com/seqledger/seqledger/client/failure"
+	"github.com/seqledger/seqledger/internal/address"
+	"github.com/seqledger/seqledger/internal/upgrade"
+	"github.com/seqledger/seqledger/internal/wire/message"
+	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
+	"github.com/seqledger/seqledger/proto/seqledger/v1/seqledgerv1connect"
+)
+
+// Endpoint is one server of the ledger.
+type Endpoint struct {
+	base    *url.URL
+	options *Options
+	Ledger  seqledgerv1connect.LedgerServiceClient
+	Admin   seqledgerv1connect.AdminServiceClient
+	Records seqledgerv1connect.IdempotencyServiceClient
+	frames  *connect.Client[message.Frame, seqledgerv1.WriteStreamResponse]
+	// pool holds the connections of unary calls; http2 holds those of streams and of calls that
+	// the pool cannot send. upgrade opens connections for the write stream alone. pool and
+	// upgrade may be nil; with Options.HTTPClient all three are nil.
+	pool    *pool
+	http2   http.RoundTripper
+	upgrade *http.Transport
+	// writeHeader begins every request of write.
+	writeHeader string
+
+	mu sync.Mutex
+	// noHTTP1 and noUpgrade are the times until which the server is assumed not to speak
+	// HTTP/1.1, and not to upgrade a connection for a write stream.
+	noHTTP1, noUpgrade time.Time
+}
+
+// refusalMemory is how long the Client assumes that a server still does not offer what it has
+// refused.
+const refusalMemory = 5 * time.Minute
+
+// newEndpoint returns an endpoint that shares the transports of its Client.
+func (c *Client) newEndpoint(base *url.URL) *Endpoint {
+	e := &Endpoint{base: base, options: &c.Options}
+	do := attempts{e.roundTrip}
+	if c.Options.HTTPClient != nil {
+		do.do = c.Options.HTTPClient.Do
+	} else {
+		e.http2 = c.http2
+		if !c.Options.HTTP2 && !viaProxy(base) {
+			e.pool = newPool(c.conns.dial, address.Of(base), callTLS(base, c.Options.TLS))
+		}
+		if !c.Options.HTTP2 {
+			e.upgrade = c.upgrade
+		}
+	}
+	e.writeHeader = e.newWriteHeader()
+	opts := []connect.ClientOption{connect.WithCodec(message.Codec{})}
+	e.Ledger = seqledgerv1connect.NewLedgerServiceClient(do, base.String(), opts...)
+	e.Admin = seqledgerv1connect.NewAdminServiceClient(do, base.String(), opts...)
+	if e.Records = c.Options.Records; e.Records == nil {
+		e.Records = seqledgerv1connect.NewIdempotencyServiceClient(do, base.String(), opts...)
+	}
+	// Receipts are small and random: gzip on the stream would cost more CPU
+	// than everything else together and save nothing.
+	e.frames = connect.NewClient[message.Frame, seqledgerv1.WriteStreamResponse](
+		do, e.writeStreamURL(), append(opts, connect.WithAcceptCompression("gzip", nil, nil))...)
+	return e
+}
+
+// Host returns the server's host and port, for messages.
+func (e *Endpoint) Host() string { return e.base.Host }
+
+// writeStreamURL is the URL of the WriteStream procedure.
+func (e *Endpoint) writeStreamURL() string {
+	return e.base.String() + seqledgerv1connect.LedgerServiceWriteStreamProcedure
+}
+
+// viaProxy reports whether the environment names a proxy for a server. net/http supports
+// proxies, the pool does not.
+func viaProxy(base *url.URL) bool {
+	proxy, err := http.ProxyFromEnvironment(&http.Request{URL: base})
+	return proxy != nil || err != nil
+}
+
+// callTLS returns the TLS configuration of a pool's connections, nil for cleartext.
+func callTLS(base *url.URL, config *tls.Config) *tls.Config {
+	if base.Scheme != "https" {
+		return nil
+	}
+	if config = config.Clone(); config == nil {
+		config = new(tls.Config)
+	}
+	if config.ServerName == "" {
+		config.ServerName = base.Hostname()
+	}
+	// Offer nothing else, because a server that is also offered HTTP/2 chooses that.
+	config.NextProtos = []string{"http/1.1"}
+	return config
+}
+
+// roundTrip sends a request: a unary call over the pool where the server speaks
+// HTTP/1.1, and everything else over HTTP/2.
+func (e *Endpoint) roundTrip(r *http.Request) (*http.Response, error) {
+	if isStream(r.Header) || e.pool == nil || e.isRefused(&e.noHTTP1) {
+		return e.http2.RoundTrip(r)
+	}
+	answer, err := e.pool.RoundTrip(r)
+	if !errors.Is(err, errNotHTTP1) {
+		return answer, err
+	}
+	return e.overHTTP2(r)
+}
+
+// overHTTP2 sends a request of which nothing was sent because the server does not speak HTTP/1.1.
+func (e *Endpoint) overHTTP2(r *http.Request) (*http.Response, error) {
+	answer, err := e.http2.RoundTrip(r)
+	if err == nil {
+		e.options.Logger.InfoContext(r.Context(), "the server takes calls over HTTP/2 alone", "server", e.base.Host)
+		e.refused(&e.noHTTP1)
+	}
+	return answer, err
+}
+
+// isRefused reports whether the server has recently refused an offer.
+func (e *Endpoint) isRefused(until *time.Time) bool {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return time.Now().Before(*until)
+}
+
+func (e *Endpoint) refused(until *time.Time) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	*until = time.Now().Add(refusalMemory)
+}
+
+// close closes what no call uses.
+func (e *Endpoint) close() {
+	if e.pool != nil {
+		e.pool.close()
+	}
+}
+
+// endpoints are the servers of a ledger, of which one is in use. It is safe for
+// concurrent use.
+type endpoints struct {
+	all []*Endpoint // as they were given
+	new func(*url.URL) *Endpoint
+
+	mu sync.Mutex
+	// current is in use: one of all, or named, which another server has called the
+	// leader.
+	current, named *Endpoint
+}
+
+// use returns the server to send to.
+func (s *endpoints) use() *Endpoint {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.current
+}
+
+// moveOn chooses another server when from cannot take a call, unless another call has done so
+// since. leader is the leader's address in the answer, or empty.
+func (s *endpoints) moveOn(from *Endpoint, leader string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.current != from {
+		return
+	}
+	if to := s.find(from, leader); to != nil {
+		s.current = to
+		return
+	}
+	// A server that is not in the list is followed by the first one.
+	s.current = s.all[(slices.Index(s.all, from)+1)%len(s.all)]
+}
+
+// find returns the server at an address that another server gave, or nil if it may not be used.
+// mu is held.
+func (s *endpoints) find(from *Endpoint, leader string) *Endpoint {
+	if leader == "" {
+		return nil
+	}
+	if !strings.Contains(leader, "://") {
+		leader = from.base.Scheme + "://" + leader
+	}
+	base, err := parseServer(leader)
+	if err != nil || base.Scheme != from.base.Scheme || !from.options.mayHaveToken(base) {
+		return nil
+	}
+	for _, e := range append(slices.Clip(s.all), s.named) {
+		if e != nil && address.Of(e.base) == address.Of(base) {
+			return e
+		}
+	}
+	if s.named != nil {
+		s.named.close()
+	}
+	s.named = s.new(base)
+	return s.named
+}
+
+// close closes what no call uses.
+func (s *endpoints) close() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, e := range append(slices.Clip(s.all), s.named) {
+		if e != nil {
+			e.close()
+		}
+	}
+}
+
+// OpenStream opens a write stream on an upgraded connection, or an ordinary one if the upgrade
+// is refused. The refusal may come from an intermediary or from a server that speaks only
+// HTTP/2. If it was a refusal of the call itself, the ordinary stream returns it with all its
+// details.
+func (e *Endpoint) OpenStream(ctx context.Context) (Stream, error) {
+	header := make(http.Header)
+	if _, err := e.options.Authorize(ctx, header); err != nil {
+		return nil, err
+	}
+	if e.upgrade != nil && !e.isRefused(&e.noUpgrade) {
+		stream, err := e.openUpgraded(ctx, header)
+		switch dial, isDial := errors.AsType[*net.OpError](err); {
+		case err == nil:
+			return UpgradedStream{stream}, nil
+		case ctx.Err() != nil:
+			return nil, ctx.Err()
+		case isDial && dial.Op == "dial":
+			return nil, failure.FromConnect(connect.NewError(connect.CodeUnavailable, err), 0)
+		}
+		e.noteUpgrade(ctx, err)
+	}
+	stream := e.frames.CallBidiStream(ctx)
+	for name, values := range header {
+		stream.RequestHeader()[name] = values
+	}
+	return stream, nil
+}
+
+// openUpgraded requests an upgraded connection for the stream.
+func (e *Endpoint) openUpgraded(ctx context.Context, header http.Header) (*upgrade.ClientConn, error) {
+	header = header.Clone()
+	header.Set("User-Agent", userAgent)
+	return upgrade.Dial(ctx, e.upgrade, e.writeStreamURL(), header, message.Codec{})
+}
+
+// userAgent identifies this client to the server's operator, as Connect's own user agent does
+// for calls.
+const userAgent = "seqledger-go"
+
+// noteUpgrade records that a server, or an intermediary, does not upgrade connections, so that
+// reconnecting does not wait for the same refusal again. It does not record an answer that
+// concerns only the caller or the moment.
+func (e *Endpoint) noteUpgrade(ctx context.Context, err error) {
+	if refused, ok := errors.AsType[*upgrade.RefusedError](err); ok {
+		switch refused.Status {
+		case http.StatusUnauthorized, http.StatusTooManyRequests, http.StatusInternalServerError,
+			http.StatusBadGateway, http.StatusServiceUnavailable, http.StatusGatewayTimeout:
+			return
+		}
+	}
+	e.options.Logger.InfoContext(ctx, "the write stream shares its connection", "server", e.base.Host, "reason", err)
+	e.refused(&e.noUpgrade)
+}

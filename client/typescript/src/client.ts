@@ -1,0 +1,339 @@
+// A Client makes calls, and has the Writers that share its connections.
+
+import {
+  create, type DescMessage, type DescMethodUnary, type MessageInitShape, type MessageShape,
+} from "@bufbuild/protobuf";
+import type { Transport } from "@connectrpc/connect";
+import { createConnectTransport } from "@connectrpc/connect-web";
+import { appendOperations, BlockJoiner, Watch } from "./blocks.js";
+import { ClosedError, Code, errorFromConnect, ProtocolError } from "./errors.js";
+import { AdminService } from "./gen/seqledger/v1/admin_pb.js";
+import {
+  BlockContent, type GetTransactionResponse, LedgerService, type OpenSessionRequestSchema, type OpenSessionResponse,
+  type WriteBatchRequest, type WriteBatchResponse,
+} from "./gen/seqledger/v1/ledger_pb.js";
+import type { BlockPosition } from "./gen/seqledger/v1/types_pb.js";
+import { backoff, sleep } from "./retry.js";
+import { Sender } from "./sender.js";
+import { bearerProtocol, type StreamEvents, type WebSocketConstructor, WriteStream } from "./stream.js";
+import {
+  type Block, type BlockHeader, type ClientState, clientStateOf, type Entity, entityOf, headerOf, instantOf,
+  type MerkleProof, proofOf, type Relationship, type Scope, type Status, type Transaction, transactionOf,
+} from "./types.js";
+import { Writer, type WriterOptions } from "./writer.js";
+
+/** ClientOptions configure a Client. baseUrl is required. */
+export interface ClientOptions {
+  /** The URL of the server, with http:// or https://. */
+  baseUrl: string;
+  /**
+   * Returns the API key or session token that is sent as the bearer token of every call. It is
+   * called often, so it should cache its result. Renewing a token does not end a Writer.
+   */
+  token?: () => string | Promise<string>;
+  /** Lets the token go over http:// to a host that is not this machine. */
+  cleartextToken?: boolean;
+  /**
+   * Replaces the transport, which uses fetch. It must use the binary format, and must not repeat a
+   * request by itself.
+   */
+  transport?: Transport;
+  /**
+   * Replaces the platform's WebSocket, which carries writes when there are many; false uses none.
+   * Node has one from version 22 on. There is none by default with a transport.
+   */
+  webSocket?: WebSocketConstructor | false;
+  /** @internal How many calls within a second open a stream. */
+  streamCalls?: number;
+}
+
+/** CallOptions are options of one call. */
+export interface CallOptions {
+  /** Ends the call and its repeats. */
+  signal?: AbortSignal;
+  /** Bounds one attempt, in milliseconds; 30 seconds by default. */
+  timeoutMs?: number;
+}
+
+const attemptMs = 30_000;
+
+/** createClient returns a client of one ledger. It connects when it is used. */
+export function createClient(options: ClientOptions): Client {
+  return new Client(options);
+}
+
+/** Client makes calls. Each is repeated until its answer is final or its signal ends it. */
+export class Client {
+  /** @internal */ readonly sender: Sender;
+  private readonly transport: Transport;
+  private readonly writers = new Set<Writer>();
+  private readonly abort = new AbortController();
+
+  constructor(private readonly options: ClientOptions) {
+    const base = new URL(options.baseUrl);
+    if (base.protocol !== "http:" && base.protocol !== "https:") {
+      throw new TypeError(`ClientOptions.baseUrl is ${options.baseUrl}, and must begin with http:// or https://`);
+    }
+    const cleartext = base.protocol === "http:" && !isLoopback(base.hostname);
+    if (options.token !== undefined && cleartext && options.cleartextToken !== true) {
+      throw new TypeError(
+        `ClientOptions.token would go to ${base.host} in clear text; use https://, or set cleartextToken`,
+      );
+    }
+    this.transport = options.transport ?? createConnectTransport({ baseUrl: options.baseUrl, useBinaryFormat: true });
+    const standard = globalThis.WebSocket as WebSocketConstructor | undefined;
+    const webSocket = options.webSocket ?? (options.transport === undefined ? standard : undefined);
+    this.sender = new Sender({
+      writeBatch: (request) => this.writeBatch(request),
+      callsRepeat: options.transport === undefined && !isNode(),
+      openStream: webSocket === undefined || webSocket === false
+        ? undefined
+        : (events) => this.openStream(webSocket, events),
+    }, options.streamCalls);
+  }
+
+  /**
+   * Opens a session and returns a Writer that continues after the stream's last committed sequence.
+   * Older sessions are fenced: no copy of their writes can commit any more.
+   *
+   * With a journal it recovers the writes in it; see Writer.recovered. An UnsettledError reports
+   * that this is not possible: the stream was evicted or fenced, or the ledger is another one. Then
+   * nothing was sent again. Journal.forget lets the next openWriter begin without those writes.
+   */
+  openWriter(options: WriterOptions): Promise<Writer> {
+    if (this.abort.signal.aborted) return Promise.reject(new ClosedError("the Client"));
+    return Writer.open(this, options);
+  }
+
+  /** Returns where a stream stands. */
+  async getClientState(scope: Scope, clientId: string, options: CallOptions = {}): Promise<ClientState> {
+    const { state } = await this.call(LedgerService.method.getClientState, { scope, clientId }, options);
+    return clientStateOf(state!);
+  }
+
+  /** Reads one entity; isNotFound tells that it is absent. */
+  async getEntity(scope: Scope, key: string, options: CallOptions = {}): Promise<Entity> {
+    const { entity } = await this.call(LedgerService.method.getEntity, { scope, key }, options);
+    return entityOf(entity!);
+  }
+
+  /** Reads one committed write; isNotFound tells that there is none. A large one is read in parts. */
+  async getTransaction(txId: string, options: CallOptions = {}): Promise<Transaction> {
+    return transactionOf((await this.readTransaction(txId, false, options)).transaction!);
+  }
+
+  /** Reads one committed write with the header of its block and its proof; see verifyTransaction. */
+  async getTransactionWithProof(
+    txId: string, options: CallOptions = {},
+  ): Promise<{ transaction: Transaction; header: BlockHeader; proof: MerkleProof }> {
+    const { transaction, blockHeader, proof } = await this.readTransaction(txId, true, options);
+    if (blockHeader === undefined || proof === undefined) throw new ProtocolError("an answer without the proof");
+    return { transaction: transactionOf(transaction!), header: headerOf(blockHeader), proof: proofOf(proof)! };
+  }
+
+  private async readTransaction(
+    txId: string, includeProof: boolean, options: CallOptions,
+  ): Promise<GetTransactionResponse> {
+    const method = LedgerService.method.getTransaction;
+    const whole = await this.call(method, { txId, includeProof, parts: true }, options);
+    const t = whole.transaction;
+    if (t === undefined || t.firstOperation !== 0) {
+      throw new ProtocolError("an answer without the beginning of the transaction");
+    }
+    for (let next = whole.nextOperation; next !== 0; ) {
+      if (next !== t.operations.length) {
+        throw new ProtocolError(`a part of transaction ${txId} is followed by operation ${next}, and ends elsewhere`);
+      }
+      const part = await this.call(method, { txId, parts: true, firstOperation: next }, options);
+      appendOperations(t, part.transaction);
+      next = part.nextOperation;
+    }
+    return whole;
+  }
+
+  /** Reads one block; isNotFound tells that there is none. A large one is read in parts. */
+  async getBlock(scope: Scope, height: bigint, options: CallOptions = {}): Promise<Block> {
+    const joiner = new BlockJoiner();
+    for (let start: BlockPosition | undefined; ; start = joiner.next) {
+      const request = { scope, height, content: BlockContent.PARTS, start };
+      const { block: part } = await this.call(LedgerService.method.getBlock, request, options);
+      const block = joiner.add(part);
+      if (block === undefined) continue;
+      if (block.header.height !== height) throw new ProtocolError(`got block ${block.header.height}, want ${height}`);
+      return block;
+    }
+  }
+
+  /** Yields the entities of a scope whose keys begin with a prefix, in the order of their keys. */
+  async *listEntities(scope: Scope, prefix = "", options: CallOptions = {}): AsyncGenerator<Entity> {
+    for (let pageToken = ""; ; ) {
+      const page = await this.call(LedgerService.method.listEntities, { scope, prefix, pageToken }, options);
+      yield* page.entities.map(entityOf);
+      pageToken = page.nextPageToken;
+      if (pageToken === "") return;
+    }
+  }
+
+  /** Yields relationships of a scope: all, those of a resource, or those of one relation of it. */
+  async *listRelationships(
+    scope: Scope, filter: { resource?: string; relation?: string } = {}, options: CallOptions = {},
+  ): AsyncGenerator<Relationship> {
+    for (let pageToken = ""; ; ) {
+      const request = { scope, ...filter, pageToken };
+      const page = await this.call(LedgerService.method.listRelationships, request, options);
+      for (const { resource, relation, subject } of page.relationships) yield { resource, relation, subject };
+      pageToken = page.nextPageToken;
+      if (pageToken === "") return;
+    }
+  }
+
+  /**
+   * Yields the blocks of a scope in order and without gaps, from a height on (1 by default), until the
+   * signal ends it or the caller leaves the loop. It checks each block's hash, and that it follows
+   * from the block before. After a broken connection it goes on at the next height.
+   *
+   * An OtherLedgerError says that the ledger's chain differs from the blocks that were yielded, or is
+   * shorter, as after a restore from a backup.
+   */
+  watch(scope: Scope, options: { fromHeight?: bigint; signal?: AbortSignal } = {}): AsyncGenerator<Block> {
+    const watch = new Watch(scope, options.fromHeight ?? 1n, {
+      open: async (request, signal) => {
+        const headers = await this.headers();
+        async function* once(): AsyncGenerator<typeof request> {
+          yield request;
+        }
+        const method = LedgerService.method.watch;
+        return (await this.transport.stream(method, signal, undefined, headers, once())).message;
+      },
+      hashOf: async (height, signal) => {
+        const request = { scope, fromHeight: height, pageSize: 1 };
+        return (await this.call(LedgerService.method.listBlocks, request, { signal })).blocks[0]?.hash;
+      },
+    });
+    return watch.blocks(this.signalOf(options.signal));
+  }
+
+  private signalOf(signal: AbortSignal | undefined): AbortSignal {
+    return signal === undefined ? this.abort.signal : AbortSignal.any([this.abort.signal, signal]);
+  }
+
+  /** Describes the server. */
+  async status(options: CallOptions = {}): Promise<Status> {
+    const { status } = await this.call(AdminService.method.getStatus, {}, options);
+    return {
+      version: status!.version, ledgerId: status!.ledgerId, index: status!.index,
+      ledgerTime: instantOf(status!.ledgerTime),
+    };
+  }
+
+  /** @internal */
+  openSession(
+    request: MessageInitShape<typeof OpenSessionRequestSchema>, options: CallOptions,
+  ): Promise<OpenSessionResponse> {
+    return this.call(LedgerService.method.openSession, request, options);
+  }
+
+  /** Sends a batch once: the Writers decide about repeats. */
+  private async writeBatch(request: WriteBatchRequest): Promise<WriteBatchResponse> {
+    const method = LedgerService.method.writeBatch;
+    const headers = await this.headers();
+    const answer = await this.transport.unary(method, this.abort.signal, attemptMs, headers, request);
+    return answer.message;
+  }
+
+  private async openStream(webSocket: WebSocketConstructor, events: StreamEvents): Promise<WriteStream> {
+    const token = await this.token();
+    const procedure = `${LedgerService.typeName}/${LedgerService.method.writeStream.name}`;
+    const url = new URL(`${this.options.baseUrl.replace(/\/$/, "")}/${procedure}`);
+    url.protocol = url.protocol === "https:" ? "wss:" : "ws:";
+    const protocols = token === undefined ? ["seqledger.v1"] : ["seqledger.v1", bearerProtocol(token)];
+    return new WriteStream(url.href, protocols, webSocket, events);
+  }
+
+  /** Does one call, and repeats it with the same message until the answer is final. */
+  private async call<I extends DescMessage, O extends DescMessage>(
+    method: DescMethodUnary<I, O>, init: MessageInitShape<I>, options: CallOptions,
+  ): Promise<MessageShape<O>> {
+    const signal = this.signalOf(options.signal);
+    const message = create(method.input, init);
+    let renewed = false;
+    for (let n = 0; ; n++) {
+      if (signal.aborted) throw signal.reason;
+      const headers = await this.headers();
+      try {
+        const timeoutMs = options.timeoutMs ?? attemptMs;
+        return (await this.transport.unary(method, signal, timeoutMs, headers, message)).message;
+      } catch (thrown) {
+        if (signal.aborted) throw signal.reason;
+        const e = errorFromConnect(thrown);
+        // A token may have been renewed meanwhile. Once, because a function may make a new one each time.
+        const again: boolean = !renewed && e.connectCode === Code.Unauthenticated && (await this.renewed(headers));
+        if (!e.worthRetrying && !again) throw e;
+        renewed ||= again;
+        await sleep(backoff(n, e.retryAfterMs), signal);
+      }
+    }
+  }
+
+  private async headers(): Promise<Headers> {
+    const headers = new Headers();
+    const token = await this.token();
+    if (token !== undefined) headers.set("Authorization", `Bearer ${token}`);
+    return headers;
+  }
+
+  private async token(): Promise<string | undefined> {
+    const token = await this.options.token?.();
+    if (token === undefined || token === "") return undefined;
+    if (!/^[!-~]+$/.test(token)) throw new TypeError("ClientOptions.token returned a token with an invalid character");
+    return token;
+  }
+
+  private async renewed(refused: Headers): Promise<boolean> {
+    return (await this.headers()).get("Authorization") !== refused.get("Authorization");
+  }
+
+  /** @internal */
+  add(w: Writer): void {
+    if (this.abort.signal.aborted) throw new ClosedError("the Client");
+    this.writers.add(w);
+  }
+
+  /** @internal */
+  remove(w: Writer): void {
+    this.writers.delete(w);
+  }
+
+  /** Sends at once what waits for the network, for example when a page is online again. */
+  wake(): void {
+    this.sender.wake();
+  }
+
+  /** Ends all Writers at once, and rejects with the first UnsettledError. Close Writers first to wait. */
+  async close(): Promise<void> {
+    const writers = [...this.writers];
+    const closing = writers.map((w) => w.close({ signal: AbortSignal.abort(new ClosedError("the Client")) }));
+    this.abort.abort(new ClosedError("the Client"));
+    this.sender.close();
+    const failed = (await Promise.allSettled(closing)).find((r) => r.status === "rejected");
+    if (failed !== undefined) throw failed.reason;
+  }
+
+  async [Symbol.asyncDispose](): Promise<void> {
+    await this.close();
+  }
+}
+
+/**
+ * isNode reports whether fetch is Node's, which sends a POST once. A browser sends it again by itself
+ * when a connection that it has used before breaks: then a refusal may answer a second copy while the
+ * first one is still under way.
+ */
+function isNode(): boolean {
+  return (globalThis as { process?: { release?: { name?: string } } }).process?.release?.name === "node";
+}
+
+function isLoopback(host: string): boolean {
+  return host === "localhost" || host === "[::1]" || /^127(\.\d+){3}$/.test(host);
+}
+

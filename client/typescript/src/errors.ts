@@ -1,0 +1,345 @@
+// Errors of this package, and what an answer of the server or of an intermediary means. The rules
+// are those of the Go package client/failure.
+
+import { Code, ConnectError } from "@connectrpc/connect";
+import type { Duration } from "@bufbuild/protobuf/wkt";
+import { type WriteError, WriteErrorCode, WriteErrorSchema } from "./gen/seqledger/v1/types_pb.js";
+import type { Pending } from "./pending.js";
+
+export { Code, WriteErrorCode };
+
+/** LedgerError is what the server, or an intermediary, answered in place of a result. */
+export class LedgerError extends Error {
+  override readonly name = "LedgerError";
+  /** Why a write was refused. UNSPECIFIED when the answer carried no WriteError. */
+  code: WriteErrorCode = WriteErrorCode.UNSPECIFIED;
+  /** The stream's last committed sequence, if the decision depended on it. */
+  lastCommittedSequence = 0n;
+  /** The stream's session, if the decision depended on it. */
+  session = 0n;
+  /** The sequence that the key or the request was committed under. */
+  committedSequence = 0n;
+  /** The index of the operation that failed, from 0. */
+  operationIndex = 0;
+  /** The entity key whose condition failed. */
+  key = "";
+  /** That entity's version, 0 when it is absent. */
+  currentVersion = 0n;
+  /** The invalid field of an INVALID_ARGUMENT. */
+  field = "";
+  /** How long the server asks to wait, in milliseconds; 0 if it does not ask. */
+  retryAfterMs = 0;
+  /**
+   * True when the answer was in Connect's own form, as a seqledger server's always is. Otherwise
+   * this side made the error from an HTTP status or a broken connection, and it says nothing about
+   * what the server did.
+   */
+  wire = false;
+  /** The HTTP status of an answer that was not in Connect's form, or 0. */
+  status = 0;
+  /** True when the answer carries a seqledger server's own challenge for a token. */
+  challenged = false;
+  /** True when no connection could be had, so that nothing was sent. */
+  neverSent = false;
+
+  /** connectCode is the code of the call; in a batch, the code that a single Write would have had. */
+  constructor(
+    readonly connectCode: Code,
+    message: string,
+    options?: ErrorOptions,
+  ) {
+    super(message, options);
+  }
+
+  /** Reports whether the same request may succeed a moment later. */
+  get worthRetrying(): boolean {
+    switch (this.code) {
+      case WriteErrorCode.QUEUE_FULL:
+      case WriteErrorCode.NOT_LEADER:
+      case WriteErrorCode.DRAINING:
+      case WriteErrorCode.OUTCOME_UNKNOWN:
+        return true;
+      case WriteErrorCode.UNSPECIFIED:
+        break;
+      default:
+        return false;
+    }
+    if (this.status !== 0 && this.status !== 200) {
+      // A load balancer or another program answered, not the ledger. These statuses are temporary.
+      if (this.status === 408 || this.status === 425 || this.status === 429) return true;
+      return this.status >= 500 && this.status !== 501 && this.status !== 505;
+    }
+    if (!this.wire && isTLSRefusal(this.cause)) return false;
+    switch (this.connectCode) {
+      case Code.Canceled:
+      case Code.Unknown:
+      case Code.DeadlineExceeded:
+      case Code.ResourceExhausted:
+      case Code.Aborted:
+      case Code.Internal:
+      case Code.Unavailable:
+        return true;
+    }
+    return false;
+  }
+
+  /**
+   * Reports whether the ledger itself has refused the call and would refuse it again. A refusal
+   * that may come from an intermediary is not final: a load balancer with no server behind it may
+   * answer 404 or 401 for half a second.
+   */
+  get isFinal(): boolean {
+    return this.code !== WriteErrorCode.UNSPECIFIED && !this.worthRetrying;
+  }
+
+  /**
+   * Reports whether a write that got this answer may be committed, now or later. Every answer
+   * counts as open unless it is known to precede the proposal.
+   */
+  get leavesOutcomeOpen(): boolean {
+    if (!this.wire || this.code === WriteErrorCode.OUTCOME_UNKNOWN) return true;
+    if (this.code !== WriteErrorCode.UNSPECIFIED) return WriteErrorCode[this.code] === undefined;
+    switch (this.connectCode) {
+      case Code.Unauthenticated:
+      case Code.PermissionDenied:
+      case Code.Unimplemented:
+      case Code.InvalidArgument:
+        return false;
+    }
+    return true;
+  }
+
+  /** Reports whether the server refused a whole message, most likely because it is too large. */
+  get refusesFrame(): boolean {
+    return this.wire && this.code === WriteErrorCode.INVALID_ARGUMENT;
+  }
+}
+
+/**
+ * NotExecutedError reports that a write was not executed and never will be: no copy of it is under
+ * way. Submitting the same operations again is a new write and cannot double the old one.
+ */
+export class NotExecutedError extends Error {
+  override readonly name = "NotExecutedError";
+
+  /**
+   * sequence is the number of the write, which is free again; 0 if it never got one. cause is the
+   * refusal (a LedgerError), a StoppedError, or what ended the Writer or the wait.
+   */
+  constructor(
+    readonly sequence: bigint,
+    override readonly cause: unknown,
+  ) {
+    super(`${sequence === 0n ? "write" : `write ${sequence}`} not executed: ${messageOf(cause)}`);
+  }
+}
+
+/**
+ * OutcomeUnknownError reports that a write was sent and its outcome is not known on this side. As
+ * long as its Writer runs, it still settles the write: pending.settled has the outcome.
+ */
+export class OutcomeUnknownError extends Error {
+  override readonly name = "OutcomeUnknownError";
+  readonly sequence: bigint;
+  readonly idempotencyKey: string;
+
+  /** cause is what ended the wait or the Writer. A refusal in it is about another copy or write. */
+  constructor(
+    readonly pending: Pending,
+    override readonly cause: unknown,
+  ) {
+    super(
+      `outcome of write ${pending.sequence} (key ${pending.key}) unknown, repeat the same sequence and key ` +
+        `or ask getClientState: ${messageOf(cause)}`,
+    );
+    this.sequence = pending.sequence;
+    this.idempotencyKey = pending.key;
+  }
+}
+
+/** StoppedError names the refused write that stopped a Writer. */
+export class StoppedError extends Error {
+  override readonly name = "StoppedError";
+
+  constructor(
+    readonly sequence: bigint,
+    readonly refusal: LedgerError,
+  ) {
+    super(`write ${sequence} before it was refused (${refusal.message}); call resume`);
+  }
+}
+
+/**
+ * UnsettledError reports why a Writer ended and which writes it could not settle. The application
+ * must find out their outcomes, because the Writer no longer sends them.
+ */
+export class UnsettledError extends Error {
+  override readonly name = "UnsettledError";
+
+  /** writes may have been committed or not, in the order of their sequences. */
+  constructor(
+    readonly writes: Pending[],
+    override readonly cause: unknown,
+  ) {
+    super(
+      writes.length === 0
+        ? `writer ended, every write settled: ${messageOf(cause)}`
+        : `writer ended with ${writes.length} unsettled writes from ${writes[0]!.sequence} on: ${messageOf(cause)}`,
+    );
+  }
+}
+
+/** ClosedError: the Client, the Writer or the journal was closed. */
+export class ClosedError extends Error {
+  override readonly name = "ClosedError";
+  constructor(what: string, options?: ErrorOptions) {
+    super(`${what} is closed`, options);
+  }
+}
+
+/** OtherLedgerError: the server's ledger is not the one of the journal or of the watch. */
+export class OtherLedgerError extends Error {
+  override readonly name = "OtherLedgerError";
+}
+
+/** ProtocolError: the server's answers contradict each other or the request. */
+export class ProtocolError extends Error {
+  override readonly name = "ProtocolError";
+}
+
+/**
+ * codeOf returns the code of the refusal that an error of this package is about, UNSPECIFIED when
+ * there is none. The code of an OutcomeUnknownError is SESSION_FENCED, SESSION_EXPIRED or
+ * UNSPECIFIED: any other refusal is not about this write.
+ */
+export function codeOf(error: unknown): WriteErrorCode {
+  if (error instanceof LedgerError) return error.code;
+  if (error instanceof NotExecutedError || error instanceof UnsettledError) return codeOf(error.cause);
+  if (error instanceof OutcomeUnknownError) {
+    const code = codeOf(error.cause);
+    return code === WriteErrorCode.SESSION_FENCED || code === WriteErrorCode.SESSION_EXPIRED
+      ? code
+      : WriteErrorCode.UNSPECIFIED;
+  }
+  return WriteErrorCode.UNSPECIFIED;
+}
+
+/** isConditionFailed reports whether a condition of the write did not hold. Read again and decide. */
+export function isConditionFailed(error: unknown): boolean {
+  switch (codeOf(error)) {
+    case WriteErrorCode.KEY_EXISTS:
+    case WriteErrorCode.KEY_NOT_FOUND:
+    case WriteErrorCode.VERSION_MISMATCH:
+    case WriteErrorCode.VALUE_MISMATCH:
+      return true;
+  }
+  return false;
+}
+
+/** isFenced reports whether another process has taken the stream over. Stop. */
+export function isFenced(error: unknown): boolean {
+  return codeOf(error) === WriteErrorCode.SESSION_FENCED;
+}
+
+/** isExpired reports whether the stream was evicted. */
+export function isExpired(error: unknown): boolean {
+  return codeOf(error) === WriteErrorCode.SESSION_EXPIRED;
+}
+
+/** isNotFound reports whether there is no such entity, transaction or block that the caller may read. */
+export function isNotFound(error: unknown): boolean {
+  return error instanceof LedgerError && error.code === 0 && error.connectCode === Code.NotFound;
+}
+
+/** messageOf returns the text of anything that was thrown. */
+export function messageOf(error: unknown): string {
+  return error instanceof Error ? error.message : String(error);
+}
+
+/** The header value with which a seqledger server asks for a token. */
+const challenge = `Bearer realm="seqledger"`;
+
+/** errorFromConnect converts the error of a call. */
+export function errorFromConnect(thrown: unknown): LedgerError {
+  if (thrown instanceof LedgerError) return thrown;
+  const rpc = ConnectError.from(thrown);
+  const e = new LedgerError(rpc.code, rpc.rawMessage, { cause: rpc.cause ?? thrown });
+  const status = /^HTTP (\d{3})$/.exec(rpc.rawMessage);
+  if (status !== null) {
+    e.status = Number(status[1]);
+  } else {
+    e.wire = rpc.rawMessage !== "" && (rpc.metadata.get("content-type") ?? "").startsWith("application/json");
+  }
+  e.neverSent = hasCode(e.cause, /^(ECONNREFUSED|ENOTFOUND|EAI_AGAIN)$/);
+  e.challenged = e.wire && (rpc.metadata.get("www-authenticate") ?? "").startsWith(challenge);
+  const refusal = rpc.findDetails(WriteErrorSchema)[0];
+  if (refusal !== undefined) {
+    copyDetail(e, refusal);
+    e.wire = true;
+  }
+  return e;
+}
+
+/** errorFromResult converts the error of one write in a batch or a stream. */
+export function errorFromResult(refusal: WriteError): LedgerError {
+  const e = new LedgerError(connectCodeOf(refusal.code), "");
+  copyDetail(e, refusal);
+  e.wire = true;
+  return e;
+}
+
+function copyDetail(e: LedgerError, refusal: WriteError): void {
+  e.code = refusal.code;
+  e.lastCommittedSequence = refusal.lastCommittedSequence;
+  e.session = refusal.session;
+  e.committedSequence = refusal.committedSequence;
+  e.operationIndex = refusal.operationIndex;
+  e.key = refusal.key;
+  e.currentVersion = refusal.currentVersion;
+  e.field = refusal.field;
+  e.retryAfterMs = milliseconds(refusal.retryAfter);
+  const field = refusal.field === "" ? "" : ` (${refusal.field})`;
+  e.message = `${WriteErrorCode[refusal.code] ?? `code ${refusal.code}`}${field}: ${refusal.message || e.message}`;
+}
+
+/** connectCodeOf returns the code of a call that is refused so, as the API defines it. */
+function connectCodeOf(code: WriteErrorCode): Code {
+  switch (code) {
+    case WriteErrorCode.UNSPECIFIED:
+      return Code.Unknown;
+    case WriteErrorCode.ALREADY_COMMITTED:
+      return Code.AlreadyExists;
+    case WriteErrorCode.INVALID_ARGUMENT:
+      return Code.InvalidArgument;
+    case WriteErrorCode.PERMISSION_DENIED:
+      return Code.PermissionDenied;
+    case WriteErrorCode.QUEUE_FULL:
+    case WriteErrorCode.TOO_MANY_STREAMS:
+      return Code.ResourceExhausted;
+    case WriteErrorCode.NOT_LEADER:
+    case WriteErrorCode.DRAINING:
+    case WriteErrorCode.OUTCOME_UNKNOWN:
+      return Code.Unavailable;
+  }
+  return Code.FailedPrecondition;
+}
+
+/** milliseconds returns the length of a duration; 0 for none. */
+export function milliseconds(duration: Duration | undefined): number {
+  return duration === undefined ? 0 : Number(duration.seconds) * 1000 + duration.nanos / 1e6;
+}
+
+/** isTLSRefusal reports whether one side does not trust the other. A retry fails the same way. */
+function isTLSRefusal(cause: unknown): boolean {
+  return hasCode(cause, /CERT|SELF_SIGNED|UNABLE_TO_(GET|VERIFY)|^ERR_SSL_/);
+}
+
+/** hasCode looks for a system error's code in an error and its causes. */
+function hasCode(error: unknown, pattern: RegExp): boolean {
+  for (let depth = 0; depth < 8 && error instanceof Error; depth++) {
+    const code = (error as { code?: unknown }).code;
+    if (typeof code === "string" && pattern.test(code)) return true;
+    error = error.cause;
+  }
+  return false;
+}

@@ -1,0 +1,235 @@
+// A journal in IndexedDB, for browsers.
+//
+// A database has one object store, whose records are the groups of a journal under numbers that
+// follow each other. A group is stored by one transaction, which is complete once it is on disk
+// ("strict": browsers answer earlier by default). A rewrite removes the groups and stores one, in
+// one transaction. A Web Lock keeps every other page and worker of the origin out.
+
+import { messageOf } from "./errors.js";
+import { Journal, JournalError, type JournalOptions, type JournalStorage } from "./journal.js";
+import { type Decoded, decodeRecords } from "./records.js";
+
+/** IndexedDbOptions configure a journal in IndexedDB. */
+export interface IndexedDbOptions extends JournalOptions {
+  /** Waits while another page has the journal, instead of a JournalError ("locked"). */
+  wait?: boolean;
+  /** Ends the wait. */
+  signal?: AbortSignal;
+}
+
+const storeName = "groups";
+// The browser's own estimate is coarse, and it needs room for its files.
+const marginBytes = 1 << 20;
+const estimateEveryMs = 1000;
+
+/**
+ * indexedDbJournal opens the journal of a name in this origin's storage, and creates it if
+ * necessary. Only one page or worker at a time has it.
+ *
+ * A browser may delete the storage of an origin when the disk is nearly full, or when the user asks
+ * for that. persistent tells whether it has agreed not to do so by itself. A journal that was deleted
+ * looks like a new one: set mustExist if the program has had one. While the journal is open, a
+ * deletion is found with the next write, which fails.
+ */
+export async function indexedDbJournal(
+  name: string, options: IndexedDbOptions = {},
+): Promise<Journal & { readonly persistent: boolean }> {
+  Journal.validate(options);
+  const persistent = (await navigator.storage?.persist?.().catch(() => false)) ?? false;
+  const release = await lock(name, options);
+  const storage = new IndexedDbStorage(name, release);
+  try {
+    const records = await storage.load(options.mustExist ?? false);
+    return Object.assign(await Journal.open(storage, records, options), { persistent });
+  } catch (e) {
+    await storage.close();
+    throw e;
+  }
+}
+
+/** Takes the lock of a journal, and returns the function that releases it. */
+function lock(name: string, options: IndexedDbOptions): Promise<() => void> {
+  const { locks } = navigator as { locks?: LockManager };
+  if (locks === undefined) {
+    return Promise.reject(new Error("this page has no Web Locks, which browsers have on https and localhost"));
+  }
+  return new Promise((resolve, reject) => {
+    const wait = options.wait ?? false;
+    const request: LockOptions = wait ? { signal: options.signal } : { ifAvailable: true };
+    const held = locks.request(`seqledger journal ${name}`, request, (granted) => {
+      if (granted === null) throw new JournalError("locked", `journal ${name} is open in another page`);
+      return new Promise<void>((release) => resolve(release));
+    });
+    held.catch(reject);
+  });
+}
+
+/** IndexedDbStorage is the database of a journal. */
+class IndexedDbStorage implements JournalStorage {
+  readonly name: string;
+  private db: IDBDatabase | undefined;
+  private closed = false;
+  /** The numbers of the first and the last group; none while first is greater. */
+  private first = 1;
+  private last = 0;
+  /** Bytes that the origin may still store, as far as known. */
+  private room = Infinity;
+  private estimatedAt = -Infinity;
+
+  constructor(
+    private readonly journal: string,
+    private readonly release: () => void,
+  ) {
+    this.name = `journal ${journal}`;
+  }
+
+  /** Reads all groups. */
+  async load(mustExist: boolean): Promise<Decoded[]> {
+    await this.estimate();
+    const db = await this.open();
+    const { keys, groups } = await readAll(db);
+    if (keys.length === 0 && mustExist) {
+      throw new JournalError(
+        "missing",
+        `${this.name} is missing; if the browser has deleted it, find out from the ledger what was written before ` +
+          "you begin a new one",
+      );
+    }
+    const damaged = (reason: string): JournalError => new JournalError("damaged", `${this.name} is damaged: ${reason}`);
+    keys.forEach((key, i) => {
+      if (key !== (keys[0] as number) + i) throw damaged(`group ${String(key)} follows ${String(keys[i - 1])}`);
+    });
+    if (keys.length > 0) {
+      this.first = keys[0] as number;
+      this.last = keys.at(-1) as number;
+    }
+    try {
+      return groups.flatMap((group) => [...decodeRecords(group)]);
+    } catch (e) {
+      throw damaged(messageOf(e));
+    }
+  }
+
+  async extend(records: Uint8Array): Promise<void> {
+    const next = this.last + 1;
+    await this.change(next, (store) => store.add(records, next));
+    this.last = next;
+    void this.estimate();
+  }
+
+  async replace(records: Uint8Array): Promise<void> {
+    // An empty journal has an empty group, which tells it from one that was deleted.
+    const next = this.last + 1;
+    await this.change(next, (store) => {
+      store.clear();
+      store.add(records, next);
+    });
+    this.first = this.last = next;
+    void this.estimate();
+  }
+
+  /**
+   * Makes a change in one transaction, after which the last group has the number next. Browsers cut
+   * the connection of a page in the background now and then: it is opened again, and the groups in
+   * the database tell whether the change was made before.
+   */
+  private async change(next: number, change: (store: IDBObjectStore) => void): Promise<void> {
+    try {
+      await this.transact(await this.open(), change);
+      return;
+    } catch (e) {
+      if (this.closed || isQuota(e)) throw e;
+      this.db?.close();
+      this.db = undefined;
+    }
+    const db = await this.open();
+    const { keys } = await readAll(db, false);
+    if (keys.at(-1) === next) return;
+    const intact = keys.at(-1) === next - 1 && keys[0] === this.first || (keys.length === 0 && next === 1);
+    if (!intact) throw new Error("its groups are not those that were stored: the browser has deleted them");
+    await this.transact(db, change);
+  }
+
+  private transact(db: IDBDatabase, change: (store: IDBObjectStore) => void): Promise<void> {
+    return new Promise((resolve, reject) => {
+      // A group that is deleted between two transactions must not go unnoticed.
+      const transaction = db.transaction(storeName, "readwrite", { durability: "strict" });
+      const store = transaction.objectStore(storeName);
+      transaction.oncomplete = () => resolve();
+      transaction.onabort = () => reject(transaction.error ?? new Error("the browser has ended the transaction"));
+      const expected = this.last;
+      const newest = store.openKeyCursor(null, "prev");
+      newest.onsuccess = () => {
+        if ((newest.result?.key ?? 0) !== expected) {
+          transaction.abort();
+          return;
+        }
+        change(store);
+        transaction.commit();
+      };
+    });
+  }
+
+  /** Opens the database, or returns the open one. */
+  private async open(): Promise<IDBDatabase> {
+    if (this.closed) throw new Error("it is closed");
+    if (this.db !== undefined) return this.db;
+    const db = await openDatabase(`seqledger journal ${this.journal}`);
+    db.onclose = () => {
+      if (this.db === db) this.db = undefined;
+    };
+    // Somebody deletes the database. It must not wait for this page, and the next change finds out.
+    db.onversionchange = () => {
+      db.close();
+      if (this.db === db) this.db = undefined;
+    };
+    this.db = db;
+    return db;
+  }
+
+  lacksRoom(bytes: number): string | undefined {
+    // Twice, because a rewrite is stored before the browser frees what it replaces.
+    if (2 * bytes + marginBytes <= this.room) return undefined;
+    void this.estimate();
+    return `the browser has room for ${this.room} bytes`;
+  }
+
+  private async estimate(): Promise<void> {
+    const now = performance.now();
+    if (now - this.estimatedAt < estimateEveryMs) return;
+    this.estimatedAt = now;
+    const { quota, usage } = (await navigator.storage?.estimate?.().catch(() => undefined)) ?? {};
+    this.room = quota === undefined || usage === undefined ? Infinity : Math.max(0, quota - usage);
+  }
+
+  async close(): Promise<void> {
+    this.closed = true;
+    this.db?.close();
+    this.release();
+  }
+}
+
+function openDatabase(name: string): Promise<IDBDatabase> {
+  return new Promise((resolve, reject) => {
+    const request = indexedDB.open(name, 1);
+    request.onupgradeneeded = () => request.result.createObjectStore(storeName);
+    request.onsuccess = () => resolve(request.result);
+    request.onerror = () => reject(request.error!);
+    // A page that holds an older version back would be one without the lock.
+    request.onblocked = () => reject(new Error("another page has the database open"));
+  });
+}
+
+/** Reads the numbers of the groups, and their bytes. */
+function readAll(db: IDBDatabase, bytes = true): Promise<{ keys: IDBValidKey[]; groups: Uint8Array[] }> {
+  return new Promise((resolve, reject) => {
+    const transaction = db.transaction(storeName, "readonly");
+    const store = transaction.objectStore(storeName);
+    const keys = store.getAllKeys();
+    const groups = bytes ? store.getAll() : undefined;
+    transaction.oncomplete = () => resolve({ keys: keys.result, groups: (groups?.result ?? []) as Uint8Array[] });
+    transaction.onabort = () => reject(transaction.error ?? new Error("the browser has ended the transaction"));
+  });
+}
+
+const isQuota = (e: unknown): boolean => e instanceof DOMException && e.name === "QuotaExceededError";

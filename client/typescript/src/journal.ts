@@ -1,0 +1,386 @@
+// A journal keeps the writes that are not settled, so that they survive a crash of the program. The
+// rules are those of the Go package client/journal. Where the bytes go is the storage's business.
+
+import { ClosedError, messageOf } from "./errors.js";
+import {
+  byteLength, type Decoded, type Entry, type Head, type JournalRecord, newHead, RecordBuffer, StreamState,
+  type StreamName, type Tag,
+} from "./records.js";
+
+export type { Entry, Head, JournalRecord, StreamName } from "./records.js";
+
+/** JournalOptions configure a journal. */
+export interface JournalOptions {
+  /**
+   * Bounds the stored bytes; 64 MiB by default. At most a quarter may be live: writes that are
+   * under way, or whose outcome is not acknowledged. Beyond that a Writer's submit waits.
+   */
+  maxBytes?: number;
+  /**
+   * Refuses to create a journal. Set it if the program has had one before: a lost journal would
+   * look like an empty one, and its writes would be sent a second time.
+   */
+  mustExist?: boolean;
+  /**
+   * How long a tag stays in use after its write is acknowledged, in milliseconds; 24 hours by
+   * default, 0 means not at all.
+   */
+  rememberTagsMs?: number;
+}
+
+/** JournalError says why a journal did not take a record, or cannot be used. */
+export class JournalError extends Error {
+  override readonly name = "JournalError";
+
+  /**
+   * The reasons: "full" (settling and acknowledging writes makes room), "too-large" (would not fit
+   * an empty journal), "tag-in-use" (the write with this tag is under way or committed, so this is
+   * not a new write), "claimed" (another Writer has the stream), "locked" (another process has the
+   * journal), "no-space" (the browser has no room for the write), "missing" (mustExist is set),
+   * "damaged", and "failed" (the storage failed, so nothing
+   * later is certain to be stored; open the journal again once the cause is repaired).
+   */
+  constructor(
+    readonly reason:
+      | "full" | "too-large" | "no-space" | "tag-in-use" | "claimed" | "locked" | "missing" | "damaged" | "failed",
+    message: string,
+    options?: ErrorOptions,
+  ) {
+    super(message, options);
+  }
+}
+
+/** JournalStorage stores groups of records. A journal calls one method at a time. */
+export interface JournalStorage {
+  /** What messages call the journal. */
+  readonly name: string;
+  /** Stores a group behind those before, and returns once it is durable. */
+  extend(records: Uint8Array): Promise<void>;
+  /** Replaces everything by one group, which may be empty, and returns once that is durable. */
+  replace(records: Uint8Array): Promise<void>;
+  close(): Promise<void>;
+  /** Returns why there is no room for so many more bytes, or nothing. */
+  lacksRoom?(bytes: number): string | undefined;
+}
+
+const defaultMaxBytes = 64 << 20;
+const minMaxBytes = 16 << 10;
+const limitMaxBytes = 1 << 30;
+const defaultRememberTagsMs = 24 * 3600 * 1000;
+// More than what a group takes beside its records.
+const groupOverhead = 16;
+
+/** tagCost is more than what a remembered tag takes, in bytes. */
+const tagCost = (tag: string): number => 32 + byteLength(tag);
+
+/** Journal is an open journal. Any number of Writers of a program share one, and with it each sync. */
+export class Journal {
+  private readonly streams = new Map<string, StreamState>();
+  private numbers = 0n;
+  private buffer = new RecordBuffer();
+  private appended = 0;
+  private durable = 0;
+  private flushing: Promise<void> | undefined;
+  private live = 0;
+  private freed = signal();
+  /** The remembered tags, the oldest first; tagBytes is their size. */
+  private tags: (Tag & { stream: StreamState })[] = [];
+  private tagBytes = 0;
+  private failure: Error | undefined;
+  private closed = false;
+  /** Bytes in the storage, and after the last rewrite. */
+  private size = 0;
+  private rewritten = 0;
+  private readonly maxBytes: number;
+  private readonly rememberTagsMs: number;
+
+  private constructor(
+    private readonly storage: JournalStorage,
+    options: JournalOptions,
+  ) {
+    this.maxBytes = options.maxBytes ?? defaultMaxBytes;
+    this.rememberTagsMs = options.rememberTagsMs ?? defaultRememberTagsMs;
+  }
+
+  /** Checks options that open would refuse. */
+  static validate(options: JournalOptions): void {
+    const maxBytes = options.maxBytes ?? defaultMaxBytes;
+    if (!(maxBytes >= minMaxBytes && maxBytes <= limitMaxBytes)) {
+      throw new RangeError(`maxBytes is ${maxBytes}, must be ${minMaxBytes} to ${limitMaxBytes}`);
+    }
+  }
+
+  /**
+   * Opens the journal whose records were read from a storage, and writes it anew, so that what was
+   * read is known to be stored.
+   */
+  static async open(storage: JournalStorage, records: Iterable<Decoded>, options: JournalOptions): Promise<Journal> {
+    Journal.validate(options);
+    const j = new Journal(storage, options);
+    try {
+      j.replay(records);
+    } catch (e) {
+      throw new JournalError("damaged", `${storage.name} is damaged: ${messageOf(e)}`, { cause: e });
+    }
+    await j.rewrite();
+    return j;
+  }
+
+  private replay(records: Iterable<Decoded>): void {
+    const numbered = new Map<bigint, StreamState>();
+    for (const r of records) {
+      const s = numbered.get(r.number);
+      if (r.kind === "stream") {
+        const key = keyOf(r.name);
+        if (s !== undefined || this.streams.has(key)) throw new Error(`stream ${r.number} is named twice`);
+        const named = new StreamState(r.name, r.number);
+        numbered.set(r.number, named);
+        this.streams.set(key, named);
+      } else if (s === undefined) {
+        throw new Error(`a record of stream ${r.number}, which has no name`);
+      } else {
+        s.apply(r);
+      }
+    }
+    for (const s of this.streams.values()) {
+      this.live += s.live;
+      for (const [tag, seconds] of s.remembered) {
+        this.tags.push({ stream: s, tag, seconds });
+        this.tagBytes += tagCost(tag);
+      }
+    }
+    this.tags.sort((a, b) => (a.seconds < b.seconds ? -1 : a.seconds > b.seconds ? 1 : 0));
+  }
+
+  /** Returns what the journal holds. */
+  contents(): { name: StreamName; head: Head; entries: Entry[] }[] {
+    return [...this.streams.values()]
+      .filter((s) => !s.empty)
+      .map((s) => ({ name: s.name, head: { ...s.head }, entries: s.entries().map((e) => ({ ...e })) }));
+  }
+
+  /** Reserves a stream for a Writer, until release, and returns its state. */
+  claim(name: StreamName): { head: Head; entries: Entry[] } {
+    this.usable();
+    let s = this.streams.get(keyOf(name));
+    if (s === undefined) {
+      s = new StreamState(name, ++this.numbers);
+      this.streams.set(keyOf(name), s);
+    }
+    if (s.claimed) throw new JournalError("claimed", `stream ${describe(name)} is in use by another Writer`);
+    s.claimed = true;
+    return { head: { ...s.head }, entries: s.entries().map((e) => ({ ...e })) };
+  }
+
+  /** Ends a claim. The stream's state stays in the journal. */
+  release(name: StreamName): void {
+    const s = this.streams.get(keyOf(name));
+    if (s !== undefined) s.claimed = false;
+  }
+
+  /** Adds a record of a claimed stream. It does not wait for the storage: sync does. */
+  append(name: StreamName, record: JournalRecord): void {
+    this.usable();
+    const s = this.streams.get(keyOf(name));
+    if (s === undefined || !s.claimed) throw new Error(`stream ${describe(name)} is not claimed`);
+    if (record.kind === "write") {
+      // Check the tag first: waiting for room does not help if the tag waits for its own
+      // acknowledgement.
+      this.checkTag(s, record.write.tag);
+      this.room(StreamState.cost(record.write));
+    }
+    if (record.kind === "acknowledged" && this.rememberTagsMs > 0) {
+      const tag = s.settled.get(record.id)?.tag;
+      if (tag !== undefined) return this.remember(s, tag);
+    }
+    this.add(s, record);
+  }
+
+  private add(s: StreamState, record: JournalRecord): void {
+    const before = s.live;
+    s.apply(record);
+    this.live += s.live - before;
+    if (s.live < before) {
+      this.freed.resolve();
+      this.freed = signal();
+    }
+    if (!s.written) {
+      this.buffer.stream(s.number, s.name);
+      s.written = true;
+    }
+    this.buffer.record(s.number, record);
+    this.appended++;
+  }
+
+  private room(cost: number): void {
+    const limit = this.maxBytes / 4;
+    if (cost > limit) {
+      throw new JournalError("too-large", `the write needs ${cost} bytes, and a quarter of maxBytes is ${limit}`);
+    }
+    const lacking = this.storage.lacksRoom?.(cost + this.buffer.length);
+    if (lacking !== undefined) throw new JournalError("no-space", `${this.storage.name}: ${lacking}`);
+    if (this.live + cost > limit) {
+      throw new JournalError("full", `${this.live} of ${limit} live bytes of the journal are taken`);
+    }
+  }
+
+  /** Resolves the next time room becomes free. Ask for it before an append that may find none. */
+  get roomFreed(): Promise<void> {
+    return this.freed.promise;
+  }
+
+  private remember(s: StreamState, tag: string): void {
+    const seconds = BigInt(Math.floor(Date.now() / 1000));
+    this.add(s, { kind: "remembered", seconds, tag });
+    this.tags.push({ stream: s, tag, seconds });
+    this.tagBytes += tagCost(tag);
+    this.forgetTags();
+  }
+
+  /** Drops the oldest tags: those whose time has passed, and those beyond the bound. */
+  private forgetTags(): void {
+    let n = 0;
+    for (const t of this.tags) {
+      if (this.tagBytes <= this.maxBytes / 32 && this.remembers(t.seconds)) break;
+      this.tagBytes -= tagCost(t.tag);
+      // A tag that was used and acknowledged again has a later entry.
+      if (t.stream.remembered.get(t.tag) === t.seconds) t.stream.remembered.delete(t.tag);
+      n++;
+    }
+    this.tags.splice(0, n);
+  }
+
+  private remembers(seconds: bigint): boolean {
+    return this.rememberTagsMs > 0 && Date.now() - Number(seconds) * 1000 < this.rememberTagsMs;
+  }
+
+  private checkTag(s: StreamState, tag: string): void {
+    if (tag === "") return;
+    const seconds = s.remembered.get(tag);
+    if (s.tags.has(tag) || (seconds !== undefined && this.remembers(seconds))) {
+      throw new JournalError("tag-in-use", `tag ${JSON.stringify(tag)} is in use: its write is under way or committed`);
+    }
+  }
+
+  /**
+   * Returns once everything that was appended before the call is durable. One flush serves all
+   * callers that arrive during the one before. There is no timer.
+   */
+  async sync(): Promise<void> {
+    const target = this.appended;
+    while (this.durable < target) {
+      if (this.failure !== undefined) throw this.failure;
+      this.flushing ??= this.flush().finally(() => (this.flushing = undefined));
+      await this.flushing;
+    }
+  }
+
+  private async flush(): Promise<void> {
+    const upTo = this.appended;
+    try {
+      // The obsolete bytes must outweigh the result of a rewrite by enough to make rewrites rare.
+      if (this.size + this.buffer.length > this.maxBytes / 8 + 2 * Math.max(this.live, this.rewritten)) {
+        await this.rewrite();
+      } else {
+        const group = this.buffer.take();
+        this.size += groupOverhead + group.length;
+        await this.storage.extend(group);
+      }
+      this.durable = upTo;
+    } catch (e) {
+      // It is final: it is not known what was stored, and a later sync that succeeds does not cover
+      // the bytes of one that failed.
+      this.failure = new JournalError(
+        "failed",
+        `${this.storage.name} failed: ${messageOf(e)}; ` +
+          "writes that were not answered are unsettled until it is opened again",
+        { cause: e },
+      );
+    }
+  }
+
+  /** Stores the present state in place of everything, without unused streams. */
+  private async rewrite(): Promise<void> {
+    this.forgetTags();
+    this.buffer.take(); // the snapshot has its records
+    const b = new RecordBuffer();
+    this.numbers = 0n;
+    for (const [key, s] of this.streams) {
+      if (s.empty) {
+        this.streams.delete(key);
+        continue;
+      }
+      s.number = ++this.numbers;
+      s.written = true;
+      s.snapshot(b);
+    }
+    this.size = this.rewritten = groupOverhead + b.length;
+    await this.storage.replace(b.take());
+  }
+
+  /**
+   * Durably removes the unsettled writes of a stream and its session. Call it when the application
+   * has handled the writes of an UnsettledError: none of them is sent again, and the next Writer
+   * takes over the stream from its current session.
+   */
+  async forget(name: StreamName): Promise<void> {
+    this.usable();
+    const s = this.streams.get(keyOf(name));
+    if (s === undefined) return;
+    if (s.claimed) {
+      throw new JournalError("claimed", `close the Writer of ${describe(name)} before its writes are forgotten`);
+    }
+    const first = s.unsettled[0];
+    if (first !== undefined) this.add(s, { kind: "dropped", id: first.id });
+    this.add(s, { kind: "head", head: newHead(s.head.nextId) });
+    await this.sync();
+  }
+
+  private usable(): void {
+    if (this.closed) throw new ClosedError("the journal");
+    if (this.failure !== undefined) throw this.failure;
+  }
+
+  /** Stores what is not yet stored and releases the lock. Close the Writers first. */
+  async close(): Promise<void> {
+    if (this.closed) return;
+    try {
+      await this.sync();
+    } finally {
+      this.closed = true;
+      await this.flushing;
+      await this.storage.close();
+    }
+  }
+
+  async [Symbol.asyncDispose](): Promise<void> {
+    await this.close();
+  }
+}
+
+/** keyOf returns a text that is different for each stream. A scope's name may have a slash. */
+function keyOf(name: StreamName): string {
+  return `${name.organization}\n${name.vault}\n${name.clientId}`;
+}
+
+/** describe returns the name of a stream for messages. */
+function describe(name: StreamName): string {
+  return `${name.organization}${name.vault === "" ? "" : `/${name.vault}`}, client id ${JSON.stringify(name.clientId)}`;
+}
+
+/** signal returns a promise and the function that resolves it. */
+export function signal(): { promise: Promise<void>; resolve: () => void } {
+  let resolve = (): void => {};
+  const promise = new Promise<void>((r) => (resolve = r));
+  return { promise, resolve };
+}
+
+/**
+ * memoryJournal returns a journal that ends with the program. Writers that follow one another in a
+ * program continue from it, and writes can have tags.
+ */
+export function memoryJournal(options: JournalOptions = {}): Promise<Journal> {
+  const nothing = (): Promise<void> => Promise.resolve();
+  const storage = { name: "the journal in memory", extend: nothing, replace: nothing, close: nothing };
+  return Journal.open(storage, [], options);
+}

@@ -1,0 +1,3 @@
+// What needs Node: journals in files.
+
+export { fileJournal } from "./filejournal.js";

@@ -1,0 +1,46 @@
+// Debian's Chromium, and the server of the page.
+
+import { existsSync, readFileSync } from "node:fs";
+import { createServer, type Server } from "node:http";
+import type { AddressInfo } from "node:net";
+import { join } from "node:path";
+import { fileURLToPath } from "node:url";
+import { type BrowserContext, chromium } from "playwright-core";
+
+export const executablePath = process.env["CHROMIUM"] ?? "/usr/bin/chromium";
+
+/** What to install if there is no Chromium. */
+export const missing = existsSync(executablePath)
+  ? false
+  : `${executablePath} is missing: apt-get install chromium, or set CHROMIUM to the path of a Chromium`;
+
+/** launch starts Chromium with a profile of its own. It asks nobody on the network about anything. */
+export function launch(profile: string): Promise<BrowserContext> {
+  return chromium.launchPersistentContext(profile, {
+    executablePath, headless: true,
+    args: [
+      "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
+      "--disable-component-update", "--disable-sync",
+    ],
+  });
+}
+
+/** servePage serves the page that npm run build made, on a port of the loopback. */
+export async function servePage(port = 0): Promise<{ url: string; port: number; server: Server }> {
+  const scripts = fileURLToPath(new URL("../../page/", import.meta.url));
+  const server = createServer((request, response) => {
+    const { pathname } = new URL(request.url!, "http://localhost");
+    if (pathname.endsWith(".js")) {
+      response.writeHead(200, { "content-type": "text/javascript" }).end(readFileSync(join(scripts, pathname)));
+      return;
+    }
+    response.writeHead(200, { "content-type": "text/html" });
+    response.end('<!doctype html><title>loading</title><script type="module" src="/page.js"></script>');
+  });
+  await new Promise<void>((resolve, reject) => {
+    server.once("error", reject);
+    server.listen(port, "127.0.0.1", resolve);
+  });
+  const chosen = (server.address() as AddressInfo).port;
+  return { url: `http://127.0.0.1:${chosen}/`, port: chosen, server };
+}

@@ -1,0 +1,216 @@
+// The console of a real server, in Chromium: every page, with a screenshot where SCREENSHOTS names a
+// directory, and without anything that axe finds.
+
+import assert from "node:assert/strict";
+import { readFileSync } from "node:fs";
+import { createRequire } from "node:module";
+import { join } from "node:path";
+import { test, type TestContext } from "node:test";
+import type { BrowserContext, Page } from "playwright-core";
+import { append, createClient, setEntity } from "../../src/index.js";
+import { Ledger, run, startLedger, temporary } from "../support.js";
+import { launch, missing } from "./chromium.js";
+
+const axe = createRequire(import.meta.url).resolve("axe-core/axe.min.js");
+const scope = { organization: "acme", vault: "main" };
+
+/** Opens the console, and collects what the browser complains about and whom it calls. */
+async function open(
+  t: TestContext, address: string,
+): Promise<{ context: BrowserContext; page: Page; complaints: string[]; hosts: Set<string> }> {
+  const context = await launch(temporary(t));
+  t.after(() => context.close());
+  const page = context.pages()[0] ?? (await context.newPage());
+  const complaints: string[] = [];
+  const hosts = new Set<string>();
+  page.on("console", (m) => {
+    if (m.type() === "error") complaints.push(m.text());
+  });
+  page.on("pageerror", (e) => complaints.push(String(e)));
+  page.on("request", (r) => {
+    if (!r.url().startsWith("data:")) hosts.add(new URL(r.url()).host);
+  });
+  await page.goto(`http://${address}/`);
+  return { context, page, complaints, hosts };
+}
+
+/** Checks a page that is in its place, and keeps a picture of it. */
+async function look(page: Page, name: string): Promise<void> {
+  const directory = process.env["SCREENSHOTS"];
+  if (directory !== undefined) await page.screenshot({ path: join(directory, `${name}.png`), fullPage: true });
+  // The page's policy allows no scripts of others, the debugger's connection is not bound by it.
+  const session = await page.context().newCDPSession(page);
+  await session.send("Runtime.evaluate", { expression: readFileSync(axe, "utf8") });
+  const { result } = await session.send("Runtime.evaluate", {
+    expression: "axe.run().then((r) => JSON.stringify(r.violations.map((v) => [v.id, v.nodes.map((n) => n.html)])))",
+    awaitPromise: true, returnByValue: true,
+  });
+  await session.detach();
+  assert.deepEqual(JSON.parse(result.value as string), [], name);
+}
+
+const visit = (page: Page, name: string): Promise<void> =>
+  page.getByRole("navigation").getByRole("link", { name, exact: true }).click();
+const fill = (page: Page, label: string, value: string): Promise<void> =>
+  page.getByLabel(label, { exact: true }).first().fill(value);
+const press = (page: Page, name: string): Promise<void> =>
+  page.getByRole("main").getByRole("button", { name, exact: true }).first().click();
+
+/** Writes what the pages show, and returns a transaction that is not alone in its block. */
+async function written(ledger: Ledger): Promise<string> {
+  await using client = createClient({ baseUrl: `http://${ledger.address}` });
+  const writer = await client.openWriter({ scope, clientId: "till-7" });
+  const pendings = Array.from({ length: 30 }, (_, i) => writer.submit([append(`sale ${i}`)]));
+  await Promise.all(pendings.map((p) => p.settled));
+  await writer.write([setEntity("balance/42", "100")]);
+  await writer.write([setEntity("balance/42", "1", { condition: { notExists: true } })]).catch(() => {});
+  return (await pendings[20]!.settled).txId;
+}
+
+const browser = (name: string, run: (t: TestContext) => Promise<void>): void =>
+  void test(name, { skip: missing === false ? false : missing }, run);
+
+browser("every page of the console does its work, and axe finds nothing", async (t) => {
+  const ledger = await startLedger(t);
+  const txId = await written(ledger);
+  const { page, complaints, hosts } = await open(t, ledger.address);
+  await page.waitForURL("**/console/");
+
+  await page.getByText("Takes writes.").waitFor();
+  await page.getByText("read again and decide").waitFor();
+  await page.getByRole("img", { name: /^writes a second: \d/ }).waitFor();
+  await look(page, "overview");
+
+  await visit(page, "Streams");
+  await press(page, "List");
+  await page.getByRole("button", { name: "till-7" }).click();
+  await press(page, "Find");
+  await page.getByText("The 31 receipts in the window").waitFor();
+  await look(page, "streams");
+
+  await visit(page, "Transaction");
+  await fill(page, "Transaction id", txId);
+  await press(page, "Find");
+  await page.getByText("This page has computed the hashes below").waitFor();
+  await page.getByText("append sale 20").waitFor();
+  const hash = (await page.locator(".proof li").last().locator("code").innerText()).trim();
+  await fill(page, "Block hash that you know from elsewhere", hash.replace(/.$/, (c) => (c === "0" ? "1" : "0")));
+  await page.getByText("It is another hash.").waitFor();
+  await fill(page, "Block hash that you know from elsewhere", hash);
+  await page.getByText("It is the hash of this block").waitFor();
+  await look(page, "transaction");
+  await page.getByText("Find by client id and sequence").click();
+  await fill(page, "Scope", "acme/main");
+  await fill(page, "Client id", "till-7");
+  await fill(page, "Sequence", "31");
+  await page.getByRole("button", { name: "Find" }).nth(1).click();
+  await page.getByText("set balance/42 = 100").waitFor();
+
+  await visit(page, "Blocks");
+  await fill(page, "Scope", "acme/main");
+  await press(page, "List");
+  await page.getByRole("button", { name: "1", exact: true }).click();
+  await page.getByText("append sale 0", { exact: true }).waitFor();
+  await look(page, "blocks");
+  // The hash of the block is the one that the command line says.
+  const block = JSON.parse(run("block", "1", "--server", ledger.address, "--scope", "acme/main", "--json"));
+  const shown = await page.locator("td code").first().innerText();
+  assert.equal(Buffer.from(block.hash, "base64").toString("hex"), shown);
+
+  await visit(page, "Entities");
+  await fill(page, "Scope", "acme/main");
+  await press(page, "List");
+  await page.getByText("balance/42").waitFor();
+  await look(page, "entities");
+
+  await visit(page, "Follow");
+  await fill(page, "Scope", "acme/main");
+  await press(page, "Follow");
+  await page.getByText("set balance/42 = 100").waitFor();
+  run("write", "--server", ledger.address, "--scope", "acme/main", "--client-id", "late", "--append", "as it comes");
+  await page.getByText("append as it comes").waitFor();
+  await look(page, "follow");
+
+  await visit(page, "Reservations");
+  await fill(page, "Scope", "acme/main");
+  await press(page, "List");
+  await page.getByText("0 records").waitFor();
+  await look(page, "reservations");
+
+  await visit(page, "Try it");
+  await press(page, "Write, lose the answer, write again");
+  await page.getByText("marked as replayed").waitFor();
+  await page.getByText("The stream has 1 committed write.").waitFor();
+  await look(page, "try");
+
+  assert.deepEqual([...hosts], [ledger.address]);
+  assert.deepEqual(complaints, []);
+});
+
+browser("an API key is asked for, kept for the tab, and never in a URL", async (t) => {
+  const directory = temporary(t);
+  const file = join(directory, "auth.yaml");
+  const key = run("auth", "new-key", "--id", "operator", "--scope", "*", "--role", "admin", "--append", file);
+  const secret = /\b[A-Za-z0-9_-]{30,}\b/.exec(key)![0];
+  const ledger = await startLedger(t, "--auth", file);
+  const { page } = await open(t, ledger.address);
+  const urls: string[] = [];
+  page.on("request", (r) => urls.push(r.url()));
+  await page.getByText("give an API key above").first().waitFor();
+  await look(page, "login");
+  await fill(page, "API key", "nonsense");
+  await page.getByRole("button", { name: "Use" }).click();
+  await page.getByRole("banner").getByRole("alert").waitFor();
+  await fill(page, "API key", secret);
+  await page.getByRole("button", { name: "Use" }).click();
+  await page.getByText("client:operator (admin)").waitFor();
+  await page.reload();
+  await page.getByText("client:operator (admin)").waitFor();
+  await page.getByRole("button", { name: "Forget the key" }).click();
+  await page.getByText("give an API key above").first().waitFor();
+  assert.ok(urls.every((url) => !url.includes(secret)));
+});
+
+browser("a telephone shows the console without sideways scrolling", async (t) => {
+  const ledger = await startLedger(t);
+  const { page } = await open(t, ledger.address);
+  await page.setViewportSize({ width: 375, height: 700 });
+  for (const name of ["Overview", "Streams", "Transaction", "Follow", "Try it"]) {
+    await visit(page, name);
+    const [inner, whole] = await page.evaluate(() => [innerWidth, document.documentElement.scrollWidth]);
+    assert.ok(whole! <= inner!, `${name}: ${whole} of ${inner}`);
+  }
+  await page.emulateMedia({ colorScheme: "dark" });
+  await look(page, "telephone-dark");
+});
+
+browser("a busy scope does not freeze the page that follows it", async (t) => {
+  const ledger = await startLedger(t);
+  const { page } = await open(t, ledger.address);
+  await using client = createClient({ baseUrl: `http://${ledger.address}` });
+  const writer = await client.openWriter({ scope, clientId: "busy" });
+  await writer.write([append("first")]);
+  await visit(page, "Follow");
+  await fill(page, "Scope", "acme/main");
+  await press(page, "Follow");
+  await page.getByText("append first").waitFor();
+  const wanted = 5000;
+  for (let n = 0; n < wanted; n += 50) {
+    const batch = Array.from({ length: 50 }, (_, i) => writer.submit([append(`busy ${n + i}`)]));
+    await Promise.all(batch.map((p) => p.settled));
+  }
+  // It shows the newest, keeps no more than its bound, and goes elsewhere when told to.
+  await page.getByText(`append busy ${wanted - 1}`, { exact: true }).waitFor();
+  await page.getByText(`${wanted + 1} transactions since`).waitFor();
+  assert.equal(await page.locator("tbody tr").count(), 200);
+  await visit(page, "Overview");
+  await page.getByText("Takes writes.").waitFor();
+});
+
+browser("--no-console leaves it out", async (t) => {
+  const ledger = await startLedger(t, "--no-console");
+  for (const path of ["/", "/console/"]) {
+    const answer = await fetch(`http://${ledger.address}${path}`, { redirect: "manual" });
+    assert.equal(answer.status, 404, path);
+  }
+});

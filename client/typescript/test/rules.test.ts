@@ -1,0 +1,373 @@
+// What a Writer concludes from the answers of a server. A scripted server gives them.
+
+import { create, fromBinary, type MessageInitShape, toBinary } from "@bufbuild/protobuf";
+import { Code, ConnectError, createRouterTransport } from "@connectrpc/connect";
+import assert from "node:assert/strict";
+import { test, type TestContext } from "node:test";
+import {
+  append, type Client, codeOf, createClient, isExpired, isFenced, Journal, JournalError, memoryJournal,
+  NotExecutedError, OutcomeUnknownError, type Pending, ProtocolError, receiptGone, StoppedError, UnsettledError,
+  type WebSocketConstructor, WriteErrorCode as E, type Writer,
+} from "../src/index.js";
+import { AdminService } from "../src/gen/seqledger/v1/admin_pb.js";
+import {
+  LedgerService, type OpenSessionRequest, OpenSessionResponseSchema, type WriteRequest, type WriteResultSchema,
+  WriteStreamRequestSchema, WriteStreamResponseSchema,
+} from "../src/gen/seqledger/v1/ledger_pb.js";
+import { WriteErrorSchema } from "../src/gen/seqledger/v1/types_pb.js";
+
+const scope = { organization: "acme", vault: "main" };
+const txId = "01234567-89ab-8cde-b000-00000000000a";
+const otherTxId = "01234567-89ab-8cde-bc00-00000000000a";
+
+/** An answer to one write: its number and no more is a receipt; a code is a refusal. */
+type Result = MessageInitShape<typeof WriteResultSchema>;
+const receipt = (sequence: bigint, more: { replayed?: boolean; txId?: string } = {}): Result =>
+  ({ result: { case: "receipt", value: { txId, sequence, session: 1n, ...more } } });
+const refusal = (code: E): Result => ({ result: { case: "error", value: { code, message: "refused" } } });
+const commitAll = (writes: WriteRequest[]): Result[] => writes.map((w) => receipt(w.sequence));
+
+/** callError is the refusal of a whole call. */
+const callError = (code: E, connectCode: Code): ConnectError =>
+  new ConnectError("refused", connectCode, undefined, [
+    { desc: WriteErrorSchema, value: { code, message: "refused" } },
+  ]);
+
+interface Script {
+  client: Client;
+  writer: Writer;
+  batches: WriteRequest[][];
+  opens: OpenSessionRequest[];
+}
+
+interface Server {
+  /** Answers batch number n, from 0; commits all without it. */
+  batch?: (writes: WriteRequest[], n: number) => Result[];
+  /** What OpenSession number n, from 0, says that is committed. */
+  last?: (n: number) => bigint;
+  open?: (request: OpenSessionRequest, n: number) => void;
+  ttlMs?: number;
+}
+
+/** A WebSocket whose server answers each message with the results of answer, or breaks off if that throws. */
+function socketOf(answer: (writes: WriteRequest[]) => Result[]): { sockets: object[]; socket: WebSocketConstructor } {
+  const sockets: object[] = [];
+  class Socket {
+    bufferedAmount = 0;
+    onopen?: () => void;
+    onclose?: () => void;
+    onmessage?: (event: { data: ArrayBuffer }) => void;
+    constructor() {
+      sockets.push(this);
+      setImmediate(() => this.onopen?.());
+    }
+    send(data: Uint8Array): void {
+      if (data[0] === 0) setImmediate(() => this.answer(fromBinary(WriteStreamRequestSchema, data.subarray(5)).writes));
+    }
+    private answer(writes: WriteRequest[]): void {
+      let content: Uint8Array;
+      try {
+        content = toBinary(WriteStreamResponseSchema, create(WriteStreamResponseSchema, { results: answer(writes) }));
+      } catch (e) {
+        if (e instanceof ConnectError && e.message.includes("cut")) return this.onclose?.();
+        throw e;
+      }
+      const data = new Uint8Array(5 + content.length);
+      new DataView(data.buffer).setUint32(1, content.length);
+      data.set(content, 5);
+      this.onmessage?.({ data: data.buffer });
+    }
+    close(): void {}
+  }
+  return { sockets, socket: Socket as unknown as WebSocketConstructor };
+}
+
+async function script(
+  t: TestContext, server: Server, options: { journal?: Journal; noReopen?: true } = {}, stream = false,
+): Promise<Script> {
+  // An idle Writer does not keep a process alive.
+  const alive = setInterval(() => {}, 1000);
+  t.after(() => clearInterval(alive));
+  const batches: WriteRequest[][] = [];
+  const opens: OpenSessionRequest[] = [];
+  const answer = (writes: WriteRequest[]): Result[] => {
+    if (writes[0]!.clientId === "warm") return commitAll(writes);
+    const n = batches.push(writes) - 1;
+    return server.batch?.(writes, n) ?? commitAll(writes);
+  };
+  const { sockets, socket } = socketOf(answer);
+  const transport = createRouterTransport(({ service }) => {
+    service(LedgerService, {
+      openSession(request) {
+        if (request.clientId === "warm") return { state: { session: 1n, receiptWindow: 64 } };
+        const n = opens.push(request) - 1;
+        server.open?.(request, n);
+        const ttl = server.ttlMs ?? 86_400_000;
+        return create(OpenSessionResponseSchema, {
+          state: {
+            session: BigInt(n + 1), lastCommittedSequence: server.last?.(n) ?? 0n, receiptWindow: 64,
+            lastSeen: { seconds: 1000n },
+            expiresAt: { seconds: 1000n + BigInt(Math.floor(ttl / 1000)), nanos: (ttl % 1000) * 1e6 },
+          },
+          previousSession: request.expectedSession,
+        });
+      },
+      writeBatch: (request) => ({ results: answer(request.writes) }),
+    });
+    service(AdminService, { getStatus: () => ({ status: { ledgerId: "0123456789abcdec" } }) });
+  });
+  const client = createClient({
+    baseUrl: "http://in.memory", transport, ...(stream ? { webSocket: socket, streamCalls: 1 } : {}),
+  });
+  t.after(() => client.close().catch(() => {}));
+  if (stream) {
+    // Its first write goes in a call, which opens the stream.
+    const warm = await client.openWriter({ scope, clientId: "warm" });
+    await warm.write([append("1")]);
+    while (!client.sender.streams) await new Promise((resolve) => setImmediate(resolve));
+    assert.equal(sockets.length, 1);
+  }
+  return { client, writer: await client.openWriter({ scope, clientId: "w", ...options }), batches, opens };
+}
+
+const submit = (w: Writer, n: number): Pending[] => Array.from({ length: n }, (_, i) => w.submit([append(String(i))]));
+
+/** What became of a write: the class of its error, and the code or the class of what caused it. */
+async function outcome(p: Pending): Promise<string> {
+  try {
+    const r = await p.settled;
+    return receiptGone(r) ? "committed, receipt gone" : "committed";
+  } catch (e) {
+    const unknown = e instanceof OutcomeUnknownError ? "unknown" : String(e);
+    const kind = e instanceof NotExecutedError ? "not executed" : unknown;
+    const { cause } = e as { cause: unknown };
+    const protocol = cause instanceof ProtocolError ? "protocol" : E[codeOf(cause)];
+    const why = cause instanceof StoppedError ? "stopped" : protocol;
+    return `${kind}: ${why}`;
+  }
+}
+
+// The columns: the answers to each round of sending, for writes 1, 2, …; what OpenSession says is
+// committed; what becomes of the writes; how many sessions were opened; and whether the Writer has
+// ended. "lost" is a call without an answer.
+const cases: {
+  name: string; rounds: (Result | "lost")[][]; last?: bigint; want: string[]; sessions: number; ended?: true;
+}[] = [
+  { name: "all committed", rounds: [[receipt(1n), receipt(2n)]], want: ["committed", "committed"], sessions: 1 },
+  {
+    name: "a refusal of the only copies is final",
+    rounds: [[receipt(1n), refusal(E.KEY_EXISTS), refusal(E.SEQUENCE_GAP)]],
+    want: ["committed", "not executed: KEY_EXISTS", "not executed: stopped"], sessions: 1,
+  },
+  {
+    name: "a refusal after a lost answer is fenced first",
+    rounds: [["lost"], [refusal(E.KEY_EXISTS), refusal(E.SEQUENCE_GAP)]],
+    want: ["not executed: KEY_EXISTS", "not executed: stopped"], sessions: 2,
+  },
+  {
+    name: "a refused write that the new session shows as committed is a commit",
+    rounds: [
+      ["lost"], [refusal(E.KEY_EXISTS), refusal(E.SEQUENCE_GAP)], [receipt(1n, { replayed: true }), receipt(2n)],
+    ],
+    last: 1n, want: ["committed", "committed"], sessions: 2,
+  },
+  {
+    name: "an unknown outcome makes a later refusal doubtful",
+    rounds: [[refusal(E.OUTCOME_UNKNOWN)], [refusal(E.VERSION_MISMATCH)]],
+    want: ["not executed: VERSION_MISMATCH"], sessions: 2,
+  },
+  {
+    name: "a server that drains or is full is asked again",
+    rounds: [[refusal(E.DRAINING)], [refusal(E.QUEUE_FULL)], [receipt(1n)]], want: ["committed"], sessions: 1,
+  },
+  {
+    name: "a refusal of a second copy is fenced, although the first one was not proposed",
+    rounds: [[refusal(E.DRAINING)], [refusal(E.KEY_EXISTS)]], want: ["not executed: KEY_EXISTS"], sessions: 2,
+  },
+  {
+    name: "a commit behind a refusal proves that the refused one committed through a copy",
+    rounds: [[refusal(E.KEY_EXISTS), receipt(2n)], [receipt(1n, { replayed: true })]],
+    last: 2n, want: ["committed", "committed"], sessions: 2,
+  },
+  {
+    name: "ALREADY_COMMITTED of a repeat is a commit",
+    rounds: [["lost"], [refusal(E.ALREADY_COMMITTED)]], want: ["committed, receipt gone"], sessions: 1,
+  },
+  {
+    name: "ALREADY_COMMITTED of an only copy is another client's write",
+    rounds: [[refusal(E.ALREADY_COMMITTED)]], want: ["not executed: protocol"], sessions: 1, ended: true,
+  },
+  {
+    name: "an only copy that is answered as a repeat may be another client's",
+    rounds: [[receipt(1n, { replayed: true })]], want: ["unknown: protocol"], sessions: 1, ended: true,
+  },
+  {
+    name: "a receipt of another ledger ends the Writer",
+    rounds: [[receipt(1n), receipt(2n, { txId: otherTxId })]],
+    want: ["committed", "unknown: protocol"], sessions: 1, ended: true,
+  },
+  {
+    name: "a gap behind a commit is a lost commit",
+    rounds: [[receipt(1n), refusal(E.SEQUENCE_GAP)]],
+    want: ["committed", "not executed: protocol"], sessions: 1, ended: true,
+  },
+  {
+    name: "fenced after one copy", rounds: [[refusal(E.SESSION_FENCED), refusal(E.SESSION_FENCED)]],
+    want: ["not executed: SESSION_FENCED", "not executed: SESSION_FENCED"], sessions: 1, ended: true,
+  },
+  {
+    name: "expired after a lost copy", rounds: [["lost"], [refusal(E.SESSION_EXPIRED)]],
+    want: ["unknown: SESSION_EXPIRED"], sessions: 1, ended: true,
+  },
+  {
+    name: "a code of a newer server decides nothing", rounds: [[refusal(999 as E)]],
+    want: ["unknown: undefined"], sessions: 1, ended: true,
+  },
+  {
+    name: "too few results decide nothing", rounds: [[receipt(1n)], [receipt(1n, { replayed: true }), receipt(2n)]],
+    want: ["committed", "committed"], sessions: 1,
+  },
+  {
+    name: "a receipt of another number decides nothing",
+    rounds: [[receipt(7n)], [receipt(1n)]], want: ["committed"], sessions: 1,
+  },
+  {
+    name: "an empty result decides nothing", rounds: [[{}], [receipt(1n)]], want: ["committed"], sessions: 1,
+  },
+  {
+    name: "a ledger that lost a commit under the new session",
+    rounds: [[receipt(1n), refusal(E.OUTCOME_UNKNOWN)], [refusal(E.KEY_EXISTS)]],
+    last: 0n, want: ["committed", "unknown: protocol"], sessions: 2, ended: true,
+  },
+];
+
+// On a stream too few results are followed by the others.
+const onStream = cases.filter(({ name }) => !name.startsWith("too few")).map((c) => ({ ...c, stream: true }));
+for (const c of [...cases, ...onStream]) {
+  const stream = "stream" in c;
+  test(stream ? `on a stream: ${c.name}` : c.name, async (t) => {
+    let round = 0;
+    const { writer, batches, opens } = await script(t, {
+      last: (n) => (n === 0 ? 0n : (c.last ?? 0n)),
+      batch: () => {
+        const answers = c.rounds[round++] ?? assert.fail("a round too many");
+        if (answers.includes("lost")) throw new ConnectError("cut", Code.Unavailable);
+        return answers as Result[];
+      },
+    }, {}, stream);
+    const pendings = submit(writer, c.want.length);
+    const got: string[] = [];
+    for (const p of pendings) got.push(await outcome(p));
+    assert.deepEqual(got, c.want);
+    assert.equal(opens.length, c.sessions, "sessions");
+    assert.equal(round, c.rounds.length, "rounds");
+    assert.equal(writer.error instanceof UnsettledError, c.ended ?? false, String(writer.error));
+    // Every copy of a write has the same key and the same operations.
+    for (const w of batches.flat()) {
+      const p = pendings[Number(w.sequence) - 1]!;
+      assert.equal(w.idempotencyKey, p.key);
+      assert.deepEqual(w.operations, p.operations);
+      assert.deepEqual([w.scope?.organization, w.scope?.vault, w.clientId], ["acme", "main", "w"]);
+    }
+  });
+}
+
+test("with a journal, no write is reported as not executed when the Writer ends", async (t) => {
+  const { writer } = await script(t, { batch: () => [refusal(E.SESSION_FENCED)] }, {
+    journal: await memoryJournal(),
+  });
+  const [p] = submit(writer, 1);
+  assert.equal(await outcome(p!), "unknown: SESSION_FENCED");
+  assert.equal((writer.error as UnsettledError).writes.length, 1);
+});
+
+test("nothing is sent before the journal has it, and a journal that fails ends the Writer", async (t) => {
+  const events: string[] = [];
+  let fail = false;
+  const storage = {
+    name: "the test's journal",
+    extend: async () => {
+      if (fail) throw new Error("disk full");
+      await new Promise((resolve) => setImmediate(resolve)); // time enough to send
+      events.push("stored");
+    },
+    replace: () => Promise.resolve(),
+    close: () => Promise.resolve(),
+  };
+  const { writer, opens } = await script(t, {
+    batch: (writes) => {
+      events.push("sent");
+      return commitAll(writes);
+    },
+    open: () => events.push("opened"),
+  }, { journal: await Journal.open(storage, [], {}) });
+  await writer.write([append("1")]);
+  // The attempt before the call, the session before the write, and the write before it is sent.
+  assert.deepEqual(events, ["stored", "opened", "stored", "stored", "sent"]);
+  fail = true;
+  const p = writer.submit([append("2")]);
+  assert.match(await outcome(p), /^unknown/);
+  const { cause } = writer.error as UnsettledError;
+  assert.ok(cause instanceof JournalError && cause.reason === "failed", String(cause));
+  assert.deepEqual([events.length, opens.length], [5, 1]);
+  await assert.rejects(writer.write([append("3")]), NotExecutedError);
+});
+
+test("a refused message is sent in smaller ones, and a single write is refused after a session", async (t) => {
+  const { writer, batches, opens } = await script(t, {
+    batch: (writes) => {
+      if (writes.length > 2 || writes.some((w) => w.operations.length === 2)) {
+        throw callError(E.INVALID_ARGUMENT, Code.InvalidArgument);
+      }
+      return commitAll(writes);
+    },
+    last: (n) => (n === 0 ? 0n : 8n),
+  });
+  const pendings = submit(writer, 8);
+  for (const p of pendings) assert.equal(await outcome(p), "committed");
+  assert.ok(batches.length > 4 && opens.length === 1);
+  const large = writer.submit([append("a"), append("b")]);
+  assert.equal(await outcome(large), "not executed: INVALID_ARGUMENT");
+  assert.equal(opens.length, 2);
+});
+
+test("a refusal of the whole call that is final ends the Writer", async (t) => {
+  const { writer } = await script(t, {
+    batch: () => {
+      throw callError(E.PERMISSION_DENIED, Code.PermissionDenied);
+    },
+  });
+  const [p] = submit(writer, 1);
+  assert.equal(await outcome(p!), "unknown: PERMISSION_DENIED");
+  assert.equal(codeOf(writer.error), E.PERMISSION_DENIED);
+});
+
+test("an idle stream is kept alive with the same attempt, and is started anew when it was evicted", async (t) => {
+  let evicted = (): void => {};
+  const anew = new Promise<void>((resolve) => (evicted = resolve));
+  const { writer, opens } = await script(t, {
+    ttlMs: 300,
+    open: (request, n) => {
+      if (n === 2) throw callError(E.SESSION_EXPIRED, Code.FailedPrecondition);
+      if (request.expectedSession === 0n && n > 0) evicted();
+    },
+  });
+  await anew;
+  const [first, again, refused, opened] = [opens[0]!, opens[1]!, opens[2]!, opens[3]!];
+  assert.deepEqual([again.attemptId, refused.attemptId], [first.attemptId, first.attemptId]);
+  assert.deepEqual([again.expectedSession, opened.expectedSession], [1n, 0n]);
+  assert.notDeepEqual(opened.attemptId, first.attemptId);
+  assert.equal((await writer.write([append("x")])).sequence, 1n);
+});
+
+test("an idle Writer that is fenced or may not start anew ends", async (t) => {
+  for (const [code, is] of [[E.SESSION_FENCED, isFenced], [E.SESSION_EXPIRED, isExpired]] as const) {
+    const { writer } = await script(t, {
+      ttlMs: 300,
+      open: (_, n) => {
+        if (n > 0) throw callError(code, Code.FailedPrecondition);
+      },
+    }, { noReopen: true });
+    assert.ok(is(await writer.done));
+  }
+});

@@ -1,0 +1,398 @@
+package writer_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"connectrpc.com/connect"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	"github.com/seqledger/seqledger/client"
+	"github.com/seqledger/seqledger/client/failure"
+	"github.com/seqledger/seqledger/client/op"
+	"github.com/seqledger/seqledger/client/writer"
+	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
+)
+
+// TestALoneWriteNeedsNoResume: a caller that waits for each write knows of the refusal, and the
+// next write takes the number.
+func TestALoneWriteNeedsNoResume(t *testing.T) {
+	t.Parallel()
+	s, c := start(t)
+	s.ledger.toggle("taken")
+	w := newWriter(t, c, "w")
+	for range 3 {
+		if _, err := w.Write(t.Context(), create("taken")); !errors.Is(err, failure.ErrConditionFailed) ||
+			!errors.Is(err, failure.ErrNotExecuted) {
+			t.Errorf("want the refusal, got %v", err)
+		}
+		if err := w.Err(); err != nil {
+			t.Errorf("the Writer has stopped: %v", err)
+		}
+	}
+	if receipt, err := w.Write(t.Context(), payload("x")); err != nil || receipt.GetSequence() != 1 {
+		t.Errorf("want number 1, got %v, %v", receipt, err)
+	}
+}
+
+// TestWritesAtOnceNeedNoResume: concurrent writes need no Resume if all their callers wait. A
+// write from Submit, refused or behind a refused one, stops the Writer.
+func TestWritesAtOnceNeedNoResume(t *testing.T) {
+	t.Parallel()
+	for name, test := range map[string]struct {
+		submitFirst, submitSecond, stops bool
+	}{
+		"both wait": {false, false, false}, "the refused one was submitted": {true, false, true},
+		"the one behind was submitted": {false, true, true}, "both were submitted": {true, true, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s, c := start(t)
+			s.ledger.toggle("taken")
+			w := newWriter(t, c, "w")
+			release := hold(s, func(*seqledgerv1.WriteRequest) fault { return faultNone })
+			var group sync.WaitGroup
+			send := func(submit bool, operation *seqledgerv1.Operation) {
+				if submit {
+					burst(t, w, operation)
+					return
+				}
+				before := w.State().Pending
+				// Ends with its outcome; joined below.
+				group.Go(func() {
+					if _, err := w.Write(t.Context(), operation); !errors.Is(err, failure.ErrNotExecuted) {
+						t.Errorf("want not executed, got %v", err)
+					}
+				})
+				eventually(t, "the write to be taken", func() bool { return w.State().Pending > before })
+			}
+			send(test.submitFirst, create("taken"))
+			send(test.submitSecond, payload("behind"))
+			release(w, 2)
+			group.Wait()
+			eventually(t, "the outcome", func() bool { return w.State().Pending == 0 })
+			if stopped := errors.Is(w.Err(), writer.ErrStopped); stopped != test.stops {
+				t.Errorf("stopped: %v, want %v: %v", stopped, test.stops, w.Err())
+			}
+		})
+	}
+}
+
+// TestAWriteThatNobodyWaitsForAnyMore stops the Writer when it is refused: its caller was
+// told that the outcome is not known.
+func TestAWriteThatNobodyWaitsForAnyMore(t *testing.T) {
+	t.Parallel()
+	s, c := start(t)
+	s.ledger.toggle("taken")
+	w := newWriter(t, c, "w")
+	arrived, release := make(chan struct{}), make(chan struct{})
+	s.set(func(s *fakeServer) {
+		s.onWrite = func(*seqledgerv1.WriteRequest) fault { close(arrived); <-release; return faultNone }
+	})
+	ctx, cancel := context.WithCancel(t.Context())
+	// Ends the call once its write is under way; ends itself by that.
+	go func() { <-arrived; cancel() }()
+	_, err := w.Write(ctx, create("taken"))
+	open, ok := errors.AsType[*failure.OutcomeUnknownError](err)
+	if !ok || open.Sequence != 1 || !errors.Is(err, context.Canceled) {
+		t.Fatalf("want an unknown outcome with the write, got %v", err)
+	}
+	pending, ok := open.Pending.(*writer.Pending)
+	if !ok || pending.Sequence() != 1 {
+		t.Fatalf("want the write to wait for, got %v", open.Pending)
+	}
+	close(release)
+	wantNotExecuted(t, pending, failure.ErrConditionFailed)
+	if !errors.Is(w.Err(), writer.ErrStopped) {
+		t.Errorf("want the Writer stopped, got %v", w.Err())
+	}
+}
+
+// TestDoneAndErr covers a Writer that runs, is closed, and is ended by the ledger.
+func TestDoneAndErr(t *testing.T) {
+	t.Parallel()
+	_, c := start(t)
+	first := newWriter(t, c, "w")
+	if _, err := first.Write(t.Context(), payload("1")); err != nil || first.Err() != nil {
+		t.Fatal(err, first.Err())
+	}
+	second := newWriter(t, c, "w") // takes the stream over
+	if _, err := first.Write(t.Context(), payload("2")); !errors.Is(err, failure.ErrFenced) {
+		t.Fatal(err)
+	}
+	<-first.Done()
+	if err := first.Err(); !errors.Is(err, failure.ErrFenced) {
+		t.Errorf("want ErrFenced, got %v", err)
+	}
+	select {
+	case <-second.Done():
+		t.Error("the second Writer has ended, too")
+	default:
+	}
+	if err := second.Close(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	<-second.Done()
+	if err := second.Err(); !errors.Is(err, failure.ErrClosed) {
+		t.Errorf("want ErrClosed, got %v", err)
+	}
+}
+
+// TestShutdown settles what was submitted, takes nothing more, and closes the Client; what
+// its time does not settle it lists.
+func TestShutdown(t *testing.T) {
+	t.Parallel()
+	s, c := start(t)
+	w, other := newWriter(t, c, "w"), newWriter(t, c, "other")
+	release := hold(s, func(*seqledgerv1.WriteRequest) fault { return faultNone })
+	p := burst(t, w, payload("1"), payload("2"))
+	down := make(chan error)
+	// Ends with Shutdown; the test waits for it.
+	go func() { down <- c.Shutdown(t.Context()) }()
+	<-other.Done() // which has nothing to wait for
+	eventually(t, "the other Writer to close", func() bool { return writer.Closing(w) })
+	if _, err := w.Submit(t.Context(), payload("3")); !errors.Is(err, failure.ErrClosed) {
+		t.Errorf("want ErrClosed, got %v", err)
+	}
+	release(w, 2)
+	if err := <-down; err != nil {
+		t.Error(err)
+	}
+	wantCommitted(t, p[1], 2)
+	if err := ask(t.Context(), c); !errors.Is(err, failure.ErrClosed) {
+		t.Errorf("want the Client closed, got %v", err)
+	}
+
+	s, c = start(t)
+	w = newWriter(t, c, "w")
+	release = hold(s, func(*seqledgerv1.WriteRequest) fault { return faultNone })
+	p = burst(t, w, payload("1"))
+	eventually(t, "the write to be sent", func() bool { return writer.InFlight(w) == 1 })
+	ended, cancel := context.WithCancel(t.Context())
+	cancel()
+	unsettled, ok := errors.AsType[*writer.UnsettledError](c.Shutdown(ended))
+	if !ok || len(unsettled.Writes) != 1 || unsettled.Writes[0] != p[0] {
+		t.Errorf("want the open write listed, got %v", unsettled)
+	}
+	release(w, 0)
+}
+
+// TestCountersAndLog: what went on is counted, and told without a payload, a key or a token.
+func TestCountersAndLog(t *testing.T) {
+	t.Parallel()
+	s := &fakeServer{ledger: newFakeLedger()}
+	var log lockedBuffer
+	c := startFake(t, s, func(o *client.Options) {
+		o.Token = client.StaticToken("secret-token")
+		o.Logger = slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelDebug}))
+	})
+	s.ledger.toggle("taken")
+	var seen atomic.Int32
+	s.set(func(s *fakeServer) {
+		s.onWrite = func(*seqledgerv1.WriteRequest) fault {
+			if seen.Add(1) == 2 {
+				return faultDrop
+			}
+			return faultNone
+		}
+		s.onRead = func() error {
+			if seen.Add(1)%2 == 0 {
+				return errLost
+			}
+			return nil
+		}
+	})
+	w := newWriter(t, c, "till-7")
+	if _, err := w.Write(t.Context(), payload("secret payload")); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := w.Write(t.Context(), create("taken")); !errors.Is(err, failure.ErrConditionFailed) {
+		t.Fatal(err)
+	}
+	seen.Store(1)
+	if err := ask(t.Context(), c); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := newWriter(t, c, "till-7").Write(t.Context(), payload("x")); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := w.Write(t.Context(), payload("y")); !errors.Is(err, failure.ErrFenced) {
+		t.Fatal(err)
+	}
+	n := c.Counters()
+	want := client.Counters{CallRepeats: 1, Streams: 2, Sent: 5, Committed: 2, Refused: 2, Fences: 1}
+	if n != want {
+		t.Errorf("got  %+v\nwant %+v", n, want)
+	}
+	eventually(t, "the last words", func() bool { return strings.Contains(log.String(), "a writer has ended") })
+	text := log.String()
+	for _, words := range []string{"a call is repeated", "the write stream has ended",
+		"a session is opened", "client_id=till-7"} {
+		if !strings.Contains(text, words) {
+			t.Errorf("the log does not say %q", words)
+		}
+	}
+	for _, secret := range []string{"secret", "taken"} {
+		if strings.Contains(text, secret) {
+			t.Errorf("the log says %q: %s", secret, text)
+		}
+	}
+}
+
+// lockedBuffer is a buffer for several goroutines.
+type lockedBuffer struct {
+	mu     sync.Mutex
+	buffer bytes.Buffer
+}
+
+func (b *lockedBuffer) Write(p []byte) (int, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.buffer.Write(p)
+}
+
+func (b *lockedBuffer) String() string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.buffer.String()
+}
+
+// TestSentinels of answers that carry no WriteError, and of those that do.
+func TestSentinels(t *testing.T) {
+	t.Parallel()
+	s := &fakeServer{ledger: newFakeLedger()}
+	c := startFake(t, s, func(o *client.Options) { o.MaxAttempts = 1 })
+	all := []error{failure.ErrNotFound, failure.ErrUnauthenticated, failure.ErrUnavailable}
+	for _, test := range []struct {
+		answer error
+		want   error // nil: none
+	}{
+		{connect.NewError(connect.CodeNotFound, nil), failure.ErrNotFound},
+		{connect.NewError(connect.CodeUnauthenticated, nil), failure.ErrUnauthenticated},
+		{connect.NewError(connect.CodeUnavailable, nil), failure.ErrUnavailable},
+		{connect.NewError(connect.CodeResourceExhausted, nil), failure.ErrUnavailable},
+		{connect.NewError(connect.CodePermissionDenied, nil), nil},
+		{withDetail(connect.CodeUnavailable, &seqledgerv1.WriteError{Code: codeDraining}), failure.ErrUnavailable},
+		{withDetail(connect.CodeResourceExhausted, &seqledgerv1.WriteError{Code: codeQueueFull}),
+			failure.ErrUnavailable},
+		{withDetail(connect.CodeUnavailable, &seqledgerv1.WriteError{Code: codeUnknown}), nil},
+		{withDetail(connect.CodeNotFound, &seqledgerv1.WriteError{Code: codeKeyNotFound}), nil},
+	} {
+		s.set(func(s *fakeServer) { s.onRead = func() error { return test.answer } })
+		err := ask(t.Context(), c)
+		for _, sentinel := range all {
+			if want := test.want == sentinel; errors.Is(err, sentinel) != want { //nolint:errorlint // Which one it is.
+				t.Errorf("%v: errors.Is(%v) is %v", test.answer, sentinel, !want)
+			}
+		}
+	}
+}
+
+// TestListingsTurnTheirPages: listings begin where the request says, and read no further page
+// after the caller stops.
+func TestListingsTurnTheirPages(t *testing.T) {
+	t.Parallel()
+	s, c := start(t)
+	var asked []string
+	s.set(func(s *fakeServer) {
+		s.onEntities = func(r *seqledgerv1.ListEntitiesRequest) (*seqledgerv1.ListEntitiesResponse, error) {
+			asked = append(asked, r.GetPageToken())
+			var from int
+			_, _ = fmt.Sscan(r.GetPageToken(), &from)
+			if from >= 6 {
+				return nil, connect.NewError(connect.CodeInvalidArgument, errors.New("no such page"))
+			}
+			answer := &seqledgerv1.ListEntitiesResponse{NextPageToken: fmt.Sprint(from + int(r.GetPageSize()))}
+			for i := range int(r.GetPageSize()) {
+				answer.Entities = append(answer.Entities, &seqledgerv1.Entity{Key: fmt.Sprint(r.GetPrefix(), from+i)})
+			}
+			return answer, nil
+		}
+	})
+	request := &seqledgerv1.ListEntitiesRequest{Scope: org, Prefix: "k", PageSize: 2, PageToken: "2"}
+	before := proto.CloneOf(request)
+	var keys []string
+	var last error
+	for entity, err := range c.ListEntities(t.Context(), request) {
+		if err != nil {
+			last = err
+			continue
+		}
+		keys = append(keys, entity.GetKey())
+	}
+	if fmt.Sprint(keys) != "[k2 k3 k4 k5]" || last == nil || fmt.Sprint(asked) != "[2 4 6]" {
+		t.Errorf("got %v and %v, asked for %v", keys, last, asked)
+	}
+	if !proto.Equal(request, before) {
+		t.Errorf("the request was changed to %v", request)
+	}
+	asked = nil
+	for range c.ListEntities(t.Context(), &seqledgerv1.ListEntitiesRequest{PageSize: 2}) {
+		break
+	}
+	if len(asked) != 1 {
+		t.Errorf("one entity took %d pages", len(asked))
+	}
+}
+
+// TestConstructors build what the messages of the API would.
+func TestConstructors(t *testing.T) {
+	t.Parallel()
+	at := time.Unix(1_800_000_000, 5)
+	set := func(s *seqledgerv1.SetEntity) *seqledgerv1.Operation {
+		return &seqledgerv1.Operation{Operation: &seqledgerv1.Operation_SetEntity{SetEntity: s}}
+	}
+	remove := func(d *seqledgerv1.DeleteEntity) *seqledgerv1.Operation {
+		return &seqledgerv1.Operation{Operation: &seqledgerv1.Operation_DeleteEntity{DeleteEntity: d}}
+	}
+	version := &seqledgerv1.Condition{Condition: &seqledgerv1.Condition_Version{Version: 7}}
+	for name, test := range map[string]struct{ got, want *seqledgerv1.Operation }{
+		"append":         {op.Append([]byte("b")), payload("b")},
+		"set":            {op.Set("k", []byte("v")), set(&seqledgerv1.SetEntity{Key: "k", Value: []byte("v")})},
+		"set, if absent": {op.Set("k", nil, op.IfAbsent()), create("k")},
+		"set, if version, expires": {op.Set("k", nil, op.IfVersion(7), op.ExpiresAt(at)),
+			set(&seqledgerv1.SetEntity{Key: "k", Condition: version, ExpiresAt: timestamppb.New(at)})},
+		"set, if present": {op.Set("k", nil, op.IfPresent()), set(&seqledgerv1.SetEntity{Key: "k",
+			Condition: &seqledgerv1.Condition{Condition: &seqledgerv1.Condition_MustExist{MustExist: true}}})},
+		"delete": {op.Delete("k"), remove(&seqledgerv1.DeleteEntity{Key: "k"})},
+		"delete, if version": {op.Delete("k", op.IfVersion(7)),
+			remove(&seqledgerv1.DeleteEntity{Key: "k", Condition: version})},
+		"delete, if value": {op.Delete("k", op.IfValue([]byte("v"))), remove(&seqledgerv1.DeleteEntity{Key: "k",
+			Condition: &seqledgerv1.Condition{
+				Condition: &seqledgerv1.Condition_ValueEquals{ValueEquals: []byte("v")},
+			}})},
+		"relate": {op.Relate("r", "l", "s"),
+			&seqledgerv1.Operation{Operation: &seqledgerv1.Operation_CreateRelationship{
+				CreateRelationship: &seqledgerv1.CreateRelationship{Resource: "r", Relation: "l", Subject: "s"}}}},
+		"unrelate": {op.Unrelate("r", "l", "s"),
+			&seqledgerv1.Operation{Operation: &seqledgerv1.Operation_DeleteRelationship{
+				DeleteRelationship: &seqledgerv1.DeleteRelationship{Resource: "r", Relation: "l", Subject: "s"}}}},
+	} {
+		if !proto.Equal(test.got, test.want) {
+			t.Errorf("%s: got %v, want %v", name, test.got, test.want)
+		}
+	}
+	for name, build := range map[string]func(){
+		"two conditions":         func() { op.Set("k", nil, op.IfAbsent(), op.IfVersion(1)) },
+		"two conditions, delete": func() { op.Delete("k", op.IfPresent(), op.IfVersion(1)) },
+		"an empty condition":     func() { op.Set("k", nil, op.Condition{}) },
+	} {
+		func() {
+			defer func() {
+				if recover() == nil {
+					t.Errorf("%s: one of them would be dropped in silence", name)
+				}
+			}()
+			build()
+		}()
+	}
+}

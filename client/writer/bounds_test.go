@@ -1,0 +1,224 @@
+package writer_test
+
+import (
+	"context"
+	"errors"
+	"path/filepath"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/seqledger/seqledger/client"
+	"github.com/seqledger/seqledger/client/failure"
+	"github.com/seqledger/seqledger/client/journal"
+	"github.com/seqledger/seqledger/client/writer"
+	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
+)
+
+// TestAReopenOutlivesAStatusThatNeverComes: the stream of an idle Writer with a journal was
+// evicted, and the call that asks for the ledger's id hangs once. The Writer asks again.
+func TestAReopenOutlivesAStatusThatNeverComes(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "journal")
+	inBubble(t, func(t *testing.T, s *fakeServer, c *client.Client) {
+		j, err := journal.Open(path, journal.Options{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer func() { _ = j.Close() }()
+		w := mustJournaled(t, c, j)
+		if _, err := w.Write(t.Context(), payload("a")); err != nil {
+			t.Fatal(err)
+		}
+		never := make(chan struct{})
+		defer close(never)
+		var hung atomic.Bool
+		s.set(func(s *fakeServer) {
+			s.onStatus = func() {
+				if hung.CompareAndSwap(false, true) {
+					<-never
+				}
+			}
+		})
+		s.ledger.evictAll()
+		//nolint:forbidigo // In a synctest bubble this moves the clock and waits for nothing.
+		time.Sleep(17 * time.Hour)
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		if receipt, err := w.Write(ctx, payload("b")); err != nil || receipt.GetSequence() != 1 || !hung.Load() {
+			t.Errorf("want the first write of the new stream, got %v, %v; a call has hung: %v", receipt, err,
+				hung.Load())
+		}
+		_ = w.Close(t.Context()) // before its journal
+	})
+}
+
+// hangs is a journal whose disk does not answer while hang is open.
+type hangs struct {
+	*journal.File
+	armed atomic.Bool
+	hang  chan struct{}
+}
+
+func (h *hangs) Sync() error {
+	if h.armed.Load() {
+		<-h.hang
+	}
+	return h.File.Sync()
+}
+
+// hanging returns a Writer whose journal's disk does not answer any more, while the
+// Writer takes a refused write out of it.
+func hanging(t *testing.T) (*client.Client, *writer.Writer, *hangs, *writer.Pending) {
+	t.Helper()
+	s, c := start(t)
+	j := &hangs{File: openJournal(t, filepath.Join(t.TempDir(), "journal"), journal.Options{}),
+		hang: make(chan struct{})}
+	t.Cleanup(func() { close(j.hang) }) // before the journal is closed
+	w := mustJournaled(t, c, j)
+	s.ledger.toggle("taken")
+	answered := make(chan struct{})
+	s.set(func(s *fakeServer) {
+		s.onWrite = func(*seqledgerv1.WriteRequest) fault { j.armed.Store(true); return faultNone }
+		s.onAnswer = func(_ *seqledgerv1.WriteRequest, right *seqledgerv1.WriteResult) *seqledgerv1.WriteResult {
+			close(answered)
+			return right
+		}
+	})
+	p := burst(t, w, create("taken"))[0]
+	<-answered
+	return c, w, j, p
+}
+
+// returns fails the test when do does not return, in a time that is far beyond what it
+// may take and far below for ever.
+func returns(t *testing.T, what string, do func()) {
+	t.Helper()
+	done := make(chan struct{})
+	// Ends with do; the select waits for it, and so does the cleanup of what holds it.
+	go func() { defer close(done); do() }()
+	select {
+	case <-done:
+	case <-time.After(20 * time.Second):
+		t.Errorf("%s does not return", what)
+	}
+}
+
+// TestCloseDoesNotWaitForTheDisk: Close waits for a journal's disk no longer than its context,
+// and reports the writes as unsettled.
+func TestCloseDoesNotWaitForTheDisk(t *testing.T) {
+	t.Parallel()
+	_, w, _, p := hanging(t)
+	ended, cancel := context.WithCancel(t.Context())
+	cancel()
+	var err error
+	returns(t, "Close", func() { err = w.Close(ended) })
+	unsettled, ok := errors.AsType[*writer.UnsettledError](err)
+	if !ok || len(unsettled.Writes) != 1 {
+		t.Errorf("want the write listed, got %v", err)
+	}
+	if _, err := p.Wait(t.Context()); !errors.Is(err, failure.ErrOutcomeUnknown) ||
+		errors.Is(err, failure.ErrNotExecuted) {
+		t.Errorf("the journal may still hold the write, so its outcome is unknown; got %v", err)
+	}
+	select {
+	case <-w.Done():
+	default:
+		t.Error("the Writer has not ended")
+	}
+}
+
+// TestClientCloseDoesNotWaitForTheDisk for ever, and says so; nor does Open beyond
+// its context.
+func TestClientCloseDoesNotWaitForTheDisk(t *testing.T) {
+	t.Parallel()
+	c, _, j, _ := hanging(t)
+	limited, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+	defer cancel()
+	returns(t, "Open", func() {
+		o := writer.WithJournal(writer.Options{Scope: org, ClientID: "another"}, j)
+		if _, err := writer.Open(limited, c, o); !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("want the end of the context, got %v", err)
+		}
+	})
+	returns(t, "Close", func() {
+		if err := c.Close(); !errors.Is(err, failure.ErrOutcomeUnknown) {
+			t.Errorf("want the open write listed, got %v", err)
+		}
+	})
+}
+
+// TestTheClaimIsFreeOnceTheWriterIsClosed also when a disk that did not answer in time
+// answers later.
+func TestTheClaimIsFreeOnceTheWriterIsClosed(t *testing.T) {
+	t.Parallel()
+	_, w, j, _ := hanging(t)
+	ended, cancel := context.WithCancel(t.Context())
+	cancel()
+	_ = w.Close(ended) // lists what is open
+	if _, err := j.Claim(till); err != nil {
+		t.Errorf("the stream of a closed Writer is taken: %v", err)
+	}
+}
+
+// TestCallsEndWithTheirContextAndTheClient: calls that are repeated until they succeed must end
+// with either.
+func TestCallsEndWithTheirContextAndTheClient(t *testing.T) {
+	inBubble(t, func(t *testing.T, s *fakeServer, c *client.Client) {
+		s.set(func(s *fakeServer) { s.onRead = func() error { return errLost } })
+		ask := func(ctx context.Context) error {
+			_, err := c.GetClientState(ctx, &seqledgerv1.GetClientStateRequest{Scope: org, ClientId: "x"})
+			return err
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+		defer cancel()
+		began := time.Now()
+		if err := ask(ctx); !errors.Is(err, context.DeadlineExceeded) || !errors.Is(err, failure.ErrUnavailable) {
+			t.Errorf("want the end of the context and the last answer, got %v", err)
+		}
+		if waited := time.Since(began); waited != 30*time.Second {
+			t.Errorf("a call of 30 s ended after %v", waited)
+		}
+		ended := make(chan error)
+		// Ends with the Client.
+		go func() { ended <- ask(t.Context()) }()
+		synctest.Wait()
+		_ = c.Close()
+		if err := <-ended; !errors.Is(err, failure.ErrClosed) {
+			t.Errorf("want ErrClosed, got %v", err)
+		}
+	})
+}
+
+// TestClientCloseLeavesADiskBehind: a write waits for a disk that does not answer, and
+// nothing can interrupt that. Close waits for five seconds, says why it goes, and the
+// goroutine ends with the disk.
+func TestClientCloseLeavesADiskBehind(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "journal")
+	inBubble(t, func(t *testing.T, _ *fakeServer, c *client.Client) {
+		file, err := journal.Open(path, journal.Options{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		j := &hangs{File: file, hang: make(chan struct{})}
+		w := mustJournaled(t, c, j)
+		j.armed.Store(true)
+		p := burst(t, w, payload("a"))[0]
+		synctest.Wait()
+		began := time.Now()
+		err = c.Close()
+		if waited := time.Since(began); waited != 5*time.Second {
+			t.Errorf("Close waited %v", waited)
+		}
+		if !errors.Is(err, failure.ErrOutcomeUnknown) || !strings.Contains(err.Error(), "disk") {
+			t.Errorf("want the open write and the disk told, got %v", err)
+		}
+		if _, err := p.Wait(t.Context()); !errors.Is(err, failure.ErrOutcomeUnknown) {
+			t.Errorf("want no outcome, got %v", err)
+		}
+		close(j.hang)
+		synctest.Wait()
+		_ = file.Close()
+	})
+}

@@ -1,0 +1,350 @@
+package writer_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/seqledger/seqledger/client"
+	"github.com/seqledger/seqledger/client/failure"
+	"github.com/seqledger/seqledger/client/journal"
+	"github.com/seqledger/seqledger/client/writer"
+	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
+)
+
+// openJournal opens a journal that ends with the test.
+func openJournal(t testing.TB, path string, options journal.Options) *journal.File {
+	t.Helper()
+	j, err := journal.Open(path, options)
+	if err != nil {
+		t.Fatalf("opening the journal: %v", err)
+	}
+	t.Cleanup(func() { _ = j.Close() })
+	return j
+}
+
+// till is the stream of these tests.
+var till = journal.Name{Organization: "acme", ClientID: "till"}
+
+// journaled opens a Writer with a journal.
+func journaled(t testing.TB, c *client.Client, j writer.JournalFile) (*writer.Writer, error) {
+	t.Helper()
+	return writer.Open(t.Context(), c, writer.WithJournal(writer.Options{Scope: org, ClientID: "till"}, j))
+}
+
+// mustJournaled opens one that must open.
+func mustJournaled(t testing.TB, c *client.Client, j writer.JournalFile) *writer.Writer {
+	t.Helper()
+	w, err := journaled(t, c, j)
+	if err != nil {
+		t.Fatalf("opening a writer with a journal: %v", err)
+	}
+	return w
+}
+
+// crash ends a client as a kill would, as far as the journal is concerned: it copies only what
+// was durable for the next process.
+func crash(t testing.TB, c *client.Client, j *journal.File, path string) string {
+	t.Helper()
+	next := filepath.Join(t.TempDir(), "journal")
+	// First, so that nothing is sent that the copy does not know.
+	_ = c.Close()
+	copyFile(t, path, next)
+	_ = j.Close() // would add the outcomes that were noted without waiting
+	return next
+}
+
+// dial returns a further client of s.
+func dial(t testing.TB, s *fakeServer, change ...func(*client.Options)) *client.Client {
+	t.Helper()
+	o := client.Options{Server: s.address}
+	for _, change := range change {
+		change(&o)
+	}
+	c, err := client.New(o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = c.Close() })
+	return c
+}
+
+// TestJournalRecovery kills a client with writes in all states and expects the
+// next one to bring each to its outcome: once, under the same number and key.
+func TestJournalRecovery(t *testing.T) {
+	t.Parallel()
+	s, c := start(t)
+	path := filepath.Join(t.TempDir(), "journal")
+	j := openJournal(t, path, journal.Options{})
+	w := mustJournaled(t, c, j)
+	first := w.State().Session
+
+	// a: told and acknowledged; b: told; c: committed, the answer lost; d and
+	// e: lost on the way.
+	told(t, w, "a").Acknowledge()
+	told(t, w, "b")
+	var arrived atomic.Int32
+	hold := make(chan struct{})
+	s.set(func(s *fakeServer) {
+		s.onWrite = func(r *seqledgerv1.WriteRequest) fault {
+			switch n := arrived.Add(1); {
+			case n == 1:
+				return faultLost
+			default:
+				<-hold
+				return faultDrop
+			}
+		}
+	})
+	for _, tag := range []string{"c", "d", "e"} {
+		if _, err := w.SubmitTagged(t.Context(), tag, payload(tag)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	eventually(t, "the repeat of c to arrive", func() bool { return arrived.Load() >= 2 })
+	if err := j.Sync(); err != nil {
+		t.Fatal(err)
+	}
+	path = crash(t, c, j, path)
+	close(hold)
+	s.set(func(s *fakeServer) { s.onWrite = nil })
+
+	j = openJournal(t, path, journal.Options{MustExist: true})
+	w = mustJournaled(t, dial(t, s), j)
+	var tags []string
+	for _, p := range w.Recovered() {
+		receipt, err := p.Wait(t.Context())
+		if err != nil {
+			t.Errorf("recovered %s: %v", p.Tag(), err)
+		}
+		if before := p.Tag() < "d"; before != (receipt.GetSession() == first) {
+			t.Errorf("%s was committed in session %d; the first was %d", p.Tag(), receipt.GetSession(), first)
+		}
+		if got := string(p.Operations()[0].GetAppend().GetPayload()); got != p.Tag() {
+			t.Errorf("the operations of %s became %q", p.Tag(), got)
+		}
+		tags = append(tags, p.Tag())
+		if _, err := w.SubmitTagged(t.Context(), p.Tag(), payload("again")); !errors.Is(err, journal.ErrTagInUse) ||
+			errors.Is(err, failure.ErrNotExecuted) {
+			t.Errorf("a tag that is in the journal must be refused, got %v", err)
+		}
+		if err := p.Acknowledge(); err != nil {
+			t.Errorf("acknowledging %s: %v", p.Tag(), err)
+		}
+	}
+	if fmt.Sprint(tags) != "[b c d e]" {
+		t.Errorf("want b to e recovered, got %v", tags)
+	}
+	told(t, w, "f")
+	expectHistory(t, s, "a", "b", "c", "d", "e", "f")
+	if left := j.Streams(); len(left) != 1 || len(left[0].Entries) != 1 || left[0].Entries[0].Tag != "f" {
+		t.Errorf("want only f left in the journal, got %v", left)
+	}
+}
+
+// told writes and waits for the receipt.
+func told(t testing.TB, w *writer.Writer, tag string) *writer.Pending {
+	t.Helper()
+	p, err := w.SubmitTagged(t.Context(), tag, payload(tag))
+	if err == nil {
+		_, err = p.Wait(t.Context())
+	}
+	if err != nil {
+		t.Fatalf("writing %s: %v", tag, err)
+	}
+	return p
+}
+
+// expectHistory compares what was committed, in order.
+func expectHistory(t testing.TB, s *fakeServer, want ...string) {
+	t.Helper()
+	var got []string
+	for _, c := range s.ledger.history() {
+		got = append(got, string(c.operations[0].GetAppend().GetPayload()))
+	}
+	if fmt.Sprint(got) != fmt.Sprint(want) {
+		t.Errorf("want %v committed, got %v", want, got)
+	}
+}
+
+// TestJournalHandsOver: a stream that was evicted or taken, and another ledger,
+// leave the unsettled writes to the application, and nothing is sent again
+// before or after it has taken them over.
+func TestJournalHandsOver(t *testing.T) {
+	t.Parallel()
+	for name, test := range map[string]struct {
+		meanwhile func(*testing.T, *fakeServer)
+		want      error
+	}{
+		"evicted": {func(_ *testing.T, s *fakeServer) { s.ledger.evictAll() }, failure.ErrExpired},
+		"fenced": {func(t *testing.T, s *fakeServer) {
+			if err := newWriter(t, dial(t, s), "till").Close(t.Context()); err != nil {
+				t.Error(err)
+			}
+		}, failure.ErrFenced},
+		"another ledger": {func(_ *testing.T, s *fakeServer) {
+			s.ledger.becomesAnother()
+		}, failure.ErrOtherLedger},
+		"a ledger that went back": {func(_ *testing.T, s *fakeServer) {
+			s.ledger.loses("till")
+		}, failure.ErrProtocol},
+		"a ledger that is ahead": {func(_ *testing.T, s *fakeServer) {
+			s.ledger.runsAhead("till", 9)
+		}, failure.ErrProtocol},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s, c := start(t)
+			path := filepath.Join(t.TempDir(), "journal")
+			j := openJournal(t, path, journal.Options{})
+			w := mustJournaled(t, c, j)
+			told(t, w, "told")
+			// By its session, because a copy may still be on its way when the
+			// client is gone, and the next life must not send any.
+			first := w.State().Session
+			s.set(func(s *fakeServer) {
+				s.onWrite = func(r *seqledgerv1.WriteRequest) fault {
+					if r.GetSession() == first {
+						return faultDrop
+					}
+					return faultNone
+				}
+			})
+			if _, err := w.SubmitTagged(t.Context(), "lost", payload("lost")); err != nil {
+				t.Fatal(err)
+			}
+			if err := j.Sync(); err != nil {
+				t.Fatal(err)
+			}
+			path = crash(t, c, j, path)
+			test.meanwhile(t, s)
+			handsOver(t, s, openJournal(t, path, journal.Options{}), test.want)
+		})
+	}
+}
+
+func handsOver(t *testing.T, s *fakeServer, j *journal.File, want error) {
+	for range 2 { // until the application says so, they are handed over
+		_, err := journaled(t, dial(t, s), j)
+		unsettled, ok := errors.AsType[*writer.UnsettledError](err)
+		if !ok || !errors.Is(err, want) || !errors.Is(err, failure.ErrOutcomeUnknown) {
+			t.Fatalf("want an UnsettledError with %v, got %v", want, err)
+		}
+		if len(unsettled.Writes) != 1 || unsettled.Writes[0].Tag() != "lost" || unsettled.Writes[0].Sequence() != 2 {
+			t.Errorf("want the lost write handed over, got %v", unsettled.Writes)
+		}
+	}
+	if err := j.Forget(till); err != nil {
+		t.Fatal(err)
+	}
+	w := mustJournaled(t, dial(t, s), j)
+	recovered := w.Recovered()
+	if len(recovered) != 1 || recovered[0].Tag() != "told" {
+		t.Errorf("an outcome that was not acknowledged must stay, got %v", recovered)
+	}
+	told(t, w, "new")
+	expectHistory(t, s, "told", "new")
+}
+
+// TestJournalRefusal: what was reported as not executed is out of the journal
+// by then, so that a crash after the report sends none of it.
+func TestJournalRefusal(t *testing.T) {
+	t.Parallel()
+	s, c := start(t)
+	path := filepath.Join(t.TempDir(), "journal")
+	j := openJournal(t, path, journal.Options{})
+	w := mustJournaled(t, c, j)
+	s.ledger.toggle("taken")
+	refused, err := w.SubmitTagged(t.Context(), "refused", payload("refused"), create("taken"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := refused.Wait(t.Context()); !errors.Is(err, failure.ErrConditionFailed) ||
+		!errors.Is(err, failure.ErrNotExecuted) {
+		t.Fatalf("want the refusal, got %v", err)
+	}
+	path = crash(t, c, j, path)
+	s.ledger.toggle("taken") // now it would succeed
+	j = openJournal(t, path, journal.Options{})
+	w = mustJournaled(t, dial(t, s), j)
+	if got := w.Recovered(); len(got) != 0 {
+		t.Errorf("want nothing recovered, got %d", len(got))
+	}
+	told(t, w, "refused") // the tag is free, and so is the number
+	if next := w.State().NextSequence; next != 2 {
+		t.Errorf("want 2 as the next sequence, got %d", next)
+	}
+	expectHistory(t, s, "refused")
+}
+
+// TestJournalFull: Submit waits for room, and a write that can never fit is
+// refused for certain.
+func TestJournalFull(t *testing.T) {
+	t.Parallel()
+	_, c := start(t)
+	j := openJournal(t, filepath.Join(t.TempDir(), "journal"), journal.Options{MaxBytes: 16 << 10})
+	w := mustJournaled(t, c, j)
+	big := string(make([]byte, 2<<10))
+	first := told(t, w, "first")
+	if p, err := w.SubmitTagged(t.Context(), "second", payload(big[:100])); err != nil {
+		t.Fatal(err)
+	} else if _, err := p.Wait(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	var err error
+	withMoreTime(t, func(impatient context.Context) bool {
+		_, err = w.Submit(impatient, payload(big))
+		return errors.Is(err, journal.ErrFull)
+	})
+	if !errors.Is(err, failure.ErrNotExecuted) || !errors.Is(err, context.DeadlineExceeded) ||
+		!errors.Is(err, journal.ErrFull) {
+		t.Errorf("want to be told that the journal had no room, got %v", err)
+	}
+	accepted := make(chan error, 1)
+	// Ends when there is room; the test waits for it.
+	go func() {
+		_, err := w.Submit(t.Context(), payload(big))
+		accepted <- err
+	}()
+	if err := first.Acknowledge(); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-accepted; err != nil {
+		t.Errorf("room became free, but: %v", err)
+	}
+	_, err = w.Submit(t.Context(), payload(string(make([]byte, 5<<10))))
+	if !errors.Is(err, journal.ErrTooLarge) || !errors.Is(err, failure.ErrNotExecuted) {
+		t.Errorf("want ErrTooLarge, got %v", err)
+	}
+}
+
+func copyFile(t testing.TB, from, to string) {
+	t.Helper()
+	content, err := os.ReadFile(from)
+	if err == nil {
+		err = os.WriteFile(to, content, 0o600)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// eventually polls, because what it waits for happens in a server.
+func eventually(t testing.TB, what string, condition func() bool) {
+	t.Helper()
+	tick := time.NewTicker(time.Millisecond)
+	defer tick.Stop()
+	deadline := time.After(time.Minute)
+	for !condition() {
+		select {
+		case <-tick.C:
+		case <-deadline:
+			t.Fatalf("waited in vain for %s", what)
+		}
+	}
+}

@@ -1,0 +1,229 @@
+package writer_test
+
+import (
+	"errors"
+	"runtime"
+	"sync/atomic"
+	"testing"
+
+	"github.com/seqledger/seqledger/client/failure"
+	"github.com/seqledger/seqledger/client/writer"
+	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
+)
+
+// hold makes the server keep the first write until the test lets go. The
+// returned function waits until n writes of w are on their way before it does,
+// so that they are answered in one round, whatever the scheduler does.
+func hold(s *fakeServer, then func(*seqledgerv1.WriteRequest) fault) (release func(w *writer.Writer, n int)) {
+	gate := make(chan struct{})
+	s.set(func(s *fakeServer) {
+		s.onWrite = func(request *seqledgerv1.WriteRequest) fault {
+			if request.GetSequence() == 1 {
+				<-gate
+			}
+			return then(request)
+		}
+	})
+	return func(w *writer.Writer, n int) {
+		for writer.InFlight(w) < n {
+			runtime.Gosched()
+		}
+		close(gate)
+	}
+}
+
+// burst submits writes one behind the other without waiting.
+func burst(t *testing.T, w *writer.Writer, operations ...*seqledgerv1.Operation) []*writer.Pending {
+	t.Helper()
+	var pendings []*writer.Pending
+	for _, operation := range operations {
+		p, err := w.Submit(t.Context(), operation)
+		if err != nil {
+			t.Fatalf("submitting: %v", err)
+		}
+		pendings = append(pendings, p)
+	}
+	return pendings
+}
+
+// wantCommitted fails unless p is committed under sequence.
+func wantCommitted(t *testing.T, p *writer.Pending, sequence uint64) {
+	t.Helper()
+	receipt, err := p.Wait(t.Context())
+	if err != nil || receipt.GetSequence() != sequence {
+		t.Fatalf("want sequence %d committed, got %v, %v", sequence, receipt, err)
+	}
+}
+
+// wantNotExecuted fails unless p was not executed because of cause.
+func wantNotExecuted(t *testing.T, p *writer.Pending, cause error) {
+	t.Helper()
+	if _, err := p.Wait(t.Context()); !errors.Is(err, failure.ErrNotExecuted) || !errors.Is(err, cause) {
+		t.Fatalf("want not executed because of %v, got %v", cause, err)
+	}
+}
+
+// TestARefusalStopsTheWriterUntilResume: the refused write and those behind it
+// are told apart, nothing is taken until Resume, and the numbers are used again
+// without a new session, because no copy can be under way.
+func TestARefusalStopsTheWriterUntilResume(t *testing.T) {
+	t.Parallel()
+	s, c := start(t)
+	s.ledger.toggle("taken")
+	release := hold(s, func(*seqledgerv1.WriteRequest) fault { return faultNone })
+	w := newWriter(t, c, "w")
+	p := burst(t, w, payload("1"), create("taken"), payload("3"), payload("4"))
+	release(w, len(p))
+	wantCommitted(t, p[0], 1)
+	wantNotExecuted(t, p[1], failure.ErrConditionFailed)
+	wantNotExecuted(t, p[2], writer.ErrStopped)
+	wantNotExecuted(t, p[3], writer.ErrStopped)
+	if _, err := p[2].Wait(t.Context()); errors.Is(err, failure.ErrConditionFailed) {
+		t.Error("a write behind the refused one must not look refused itself")
+	}
+	stopped, ok := errors.AsType[*writer.StoppedError](w.Err())
+	if !ok || stopped.Sequence != 2 || failure.CodeOf(stopped.Refusal) != codeKeyExists {
+		t.Errorf("the state must name the refused write and why, got %v", w.Err())
+	}
+	if _, err := w.Write(t.Context(), payload("5")); !errors.Is(err, writer.ErrStopped) ||
+		!errors.Is(err, failure.ErrNotExecuted) {
+		t.Errorf("before Resume a write must be refused as stopped, got %v", err)
+	}
+	if err := w.Resume(t.Context()); err != nil {
+		t.Fatalf("resuming: %v", err)
+	}
+	if receipt, err := w.Write(t.Context(), payload("6")); err != nil || receipt.GetSequence() != 2 {
+		t.Errorf("after Resume the refused number is next, got %v, %v", receipt, err)
+	}
+	if n := s.openCount(); n != 1 {
+		t.Errorf("no copy was under way, so one session must do; %d were opened", n)
+	}
+}
+
+// TestARefusalIsFencedWhenCopiesBehindItAreUnderWay is the trap in renumbering:
+// write 2 was sent once and refused, and the stream broke with write 3 on its
+// way. Without a new session a later write 2 would fill the gap and let the old
+// 3 commit, although it was reported as not executed.
+func TestARefusalIsFencedWhenCopiesBehindItAreUnderWay(t *testing.T) {
+	t.Parallel()
+	s, c := start(t)
+	s.ledger.toggle("taken")
+	var done atomic.Bool
+	release := hold(s, func(r *seqledgerv1.WriteRequest) fault {
+		if r.GetSequence() == 3 && done.CompareAndSwap(false, true) {
+			return faultGhost
+		}
+		return faultNone
+	})
+	w := newWriter(t, c, "w")
+	p := burst(t, w, payload("1"), create("taken"), payload("old 3"))
+	release(w, len(p))
+	wantNotExecuted(t, p[1], failure.ErrConditionFailed)
+	wantNotExecuted(t, p[2], writer.ErrStopped)
+	if err := w.Resume(t.Context()); err != nil {
+		t.Fatalf("resuming: %v", err)
+	}
+	if _, err := w.Write(t.Context(), payload("new 2")); err != nil {
+		t.Fatalf("writing on: %v", err)
+	}
+	if !s.releaseGhost(func(int) int { return 0 }) {
+		t.Fatal("the test must have a copy under way")
+	}
+	receipt, err := w.Write(t.Context(), payload("new 3"))
+	if err != nil || receipt.GetSequence() != 3 || receipt.GetReplayed() {
+		t.Errorf("number 3 must be free for the new write, got %v, %v", receipt, err)
+	}
+	if n := len(s.ledger.history()); n != 3 {
+		t.Errorf("want 3 commits and not the copy of old 3, got %d", n)
+	}
+	if n := s.openCount(); n != 2 {
+		t.Errorf("want the Writer to fence the copy with one more session, got %d in all", n)
+	}
+}
+
+// TestARefusedWriteThatCommittedThroughACopyIsACommit: the second copy is
+// refused, the first commits before the new session. Reporting the refusal
+// would be wrong; the receipt comes by sending again, and the writes behind go
+// on.
+func TestARefusedWriteThatCommittedThroughACopyIsACommit(t *testing.T) {
+	t.Parallel()
+	s, c := start(t)
+	var sent atomic.Int32
+	release := hold(s, func(r *seqledgerv1.WriteRequest) fault {
+		if r.GetSequence() == 2 {
+			switch sent.Add(1) {
+			case 1:
+				return faultGhost
+			case 2:
+				s.ledger.toggle("taken") // the condition fails for this copy
+			}
+		}
+		return faultNone
+	})
+	w := newWriter(t, c, "w")
+	s.set(func(s *fakeServer) {
+		s.onOpen = func(*seqledgerv1.OpenSessionRequest) error {
+			s.ledger.toggle("taken") // and holds again for the first one
+			s.releaseGhost(func(int) int { return 0 })
+			return nil
+		}
+	})
+	p := burst(t, w, payload("1"), create("taken"), payload("3"))
+	release(w, len(p))
+	wantCommitted(t, p[1], 2)
+	wantCommitted(t, p[2], 3)
+	if receipt, _ := p[1].Wait(t.Context()); !receipt.GetReplayed() || writer.ReceiptGone(receipt) {
+		t.Errorf("want the original receipt by replay, got %v", receipt)
+	}
+	if err := w.Err(); err != nil {
+		t.Errorf("nothing was refused in the end, so the Writer continues; got %v", err)
+	}
+}
+
+// TestARefusalWaitsForItsSession: while the new session cannot be opened the
+// refusal must not be reported, because it is not final.
+func TestARefusalWaitsForItsSession(t *testing.T) {
+	t.Parallel()
+	s, c := start(t)
+	s.ledger.toggle("taken")
+	w := newWriter(t, c, "w")
+	var opens, drops atomic.Int32
+	early := make(chan bool, 1)
+	var p *writer.Pending
+	ready := make(chan struct{})
+	s.set(func(s *fakeServer) {
+		s.onWrite = func(*seqledgerv1.WriteRequest) fault {
+			if drops.Add(1) == 1 {
+				return faultDrop
+			}
+			return faultNone
+		}
+		s.onOpen = func(*seqledgerv1.OpenSessionRequest) error {
+			<-ready
+			if opens.Add(1) < 3 {
+				return errLost
+			}
+			select {
+			case <-p.Done():
+				early <- true
+			default:
+				early <- false
+			}
+			return nil
+		}
+	})
+	p = burst(t, w, create("taken"))[0]
+	close(ready)
+	wantNotExecuted(t, p, failure.ErrConditionFailed)
+	if <-early {
+		t.Error("the refusal was reported before the copies were fenced")
+	}
+	for i, open := range s.opens[2:] {
+		if string(open.GetAttemptId()) != string(s.opens[1].GetAttemptId()) {
+			t.Errorf("repeat %d of OpenSession has another attempt_id", i+1)
+		}
+	}
+	if s.opens[1].GetExpectedSession() == 0 {
+		t.Error("fencing its own copies, a Writer must expect its own session")
+	}
+}

@@ -1,0 +1,170 @@
+package writer_test
+
+import (
+	"errors"
+	"net"
+	"strings"
+	"sync/atomic"
+	"testing"
+
+	"connectrpc.com/connect"
+
+	"github.com/seqledger/seqledger/client"
+	"github.com/seqledger/seqledger/client/failure"
+	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
+)
+
+// nodes serves one ledger from several servers.
+func nodes(t *testing.T, n int) []*fakeServer {
+	t.Helper()
+	ledger := newFakeLedger()
+	var all []*fakeServer
+	for range n {
+		s := &fakeServer{ledger: ledger, height: 3}
+		listener, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		s.address = listener.Addr().String()
+		stop := s.serve(listener)
+		var once atomic.Bool
+		s.stop = func() {
+			if once.CompareAndSwap(false, true) {
+				stop()
+			}
+		}
+		t.Cleanup(s.stop)
+		all = append(all, s)
+	}
+	return all
+}
+
+// dialAll returns a client of all servers, in their order.
+func dialAll(t *testing.T, all []*fakeServer, change ...func(*client.Options)) *client.Client {
+	t.Helper()
+	var addresses []string
+	for _, s := range all {
+		addresses = append(addresses, s.address)
+	}
+	return dial(t, &fakeServer{address: strings.Join(addresses, ",")}, change...)
+}
+
+// answerOf makes every call and write of a fake be answered with a WriteError.
+func (s *fakeServer) answerOf(connectCode connect.Code, e *seqledgerv1.WriteError) {
+	s.set(func(s *fakeServer) {
+		s.onRead = func() error { return withDetail(connectCode, e) }
+		s.onUnary = func(*seqledgerv1.WriteRequest) error { return withDetail(connectCode, e) }
+		s.onAnswer = func(*seqledgerv1.WriteRequest,
+			*seqledgerv1.WriteResult) *seqledgerv1.WriteResult {
+			return refusal(e)
+		}
+	})
+}
+
+// TestTheNextServer takes over when one is gone or drains, for calls, for the write stream
+// and for a watch; each write is committed once.
+func TestTheNextServer(t *testing.T) {
+	t.Parallel()
+	for name, leave := range map[string]func(*fakeServer){
+		"gone": func(s *fakeServer) { s.stop() },
+		"draining": func(s *fakeServer) {
+			s.answerOf(connect.CodeUnavailable, &seqledgerv1.WriteError{Code: codeDraining})
+			s.set(func(s *fakeServer) { s.onWatch = func(uint64) error { return errBroken } })
+		},
+		"not the leader": func(s *fakeServer) {
+			s.answerOf(connect.CodeUnavailable, &seqledgerv1.WriteError{Code: codeNotLeader})
+			s.set(func(s *fakeServer) { s.onWatch = func(uint64) error { return errBroken } })
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			all := nodes(t, 3)
+			c := dialAll(t, all)
+			w := newWriter(t, c, "w")
+			for i := range uint64(10) {
+				if i == 5 {
+					leave(all[0])
+				}
+				wantCommitted(t, burst(t, w, payload("x"))[0], i+1)
+				if err := ask(t.Context(), c); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if seen, err := watchedUntil(t, c, 3); seen != 3 || err != nil {
+				t.Errorf("the watch saw %d blocks, %v", seen, err)
+			}
+			if n := len(all[0].ledger.history()); n != 10 {
+				t.Errorf("%d writes are committed", n)
+			}
+		})
+	}
+}
+
+// TestTheLeaderIsAsked where its address says, whether that is in the list or not, and all
+// servers in turn where it does not.
+func TestTheLeaderIsAsked(t *testing.T) {
+	t.Parallel()
+	for name, test := range map[string]struct {
+		listed  int // servers that the client is told of; the last node leads
+		address func(string) string
+	}{
+		"in the list":     {4, func(a string) string { return a }},
+		"not in the list": {2, func(a string) string { return a }},
+		"with a scheme":   {2, func(a string) string { return "http://" + a }},
+		"not told":        {4, func(string) string { return "" }},
+		"nonsense":        {4, func(string) string { return "ftp://%zz" }},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			all := nodes(t, 4)
+			leader := all[3]
+			for _, s := range all[:3] {
+				s.answerOf(connect.CodeUnavailable,
+					&seqledgerv1.WriteError{Code: codeNotLeader, LeaderAddress: test.address(leader.address)})
+			}
+			c := dialAll(t, all[:test.listed])
+			receipt, err := c.Write(t.Context(), numbered(1))
+			if err != nil || receipt.GetReplayed() {
+				t.Fatal(receipt, err)
+			}
+			wantCommitted(t, burst(t, newWriter(t, c, "w"), payload("x"))[0], 1)
+			if err := ask(t.Context(), c); err != nil {
+				t.Error(err)
+			}
+			if n := len(leader.unary); n != 1 {
+				t.Errorf("the leader got %d calls", n)
+			}
+		})
+	}
+}
+
+// TestALeaderThatMustNotHaveTheToken: a server cannot have the token sent in clear to
+// another machine.
+func TestALeaderThatMustNotHaveTheToken(t *testing.T) {
+	t.Parallel()
+	all := nodes(t, 2)
+	all[0].answerOf(connect.CodeUnavailable, &seqledgerv1.WriteError{Code: codeNotLeader,
+		LeaderAddress: "192.0.2.1:7450"})
+	c := dialAll(t, all, func(o *client.Options) { o.Token = client.StaticToken("secret") })
+	if receipt, err := c.Write(t.Context(), numbered(1)); err != nil {
+		t.Errorf("want the next of the list asked, got %v, %v", receipt, err)
+	}
+}
+
+// TestARefusalBySecondServer is a refusal: no other is asked for a better answer.
+func TestARefusalBySecondServer(t *testing.T) {
+	t.Parallel()
+	all := nodes(t, 3)
+	all[0].stop()
+	all[0].ledger.toggle("taken")
+	c := dialAll(t, all)
+	r := numbered(1)
+	r.Operations = []*seqledgerv1.Operation{create("taken")}
+	if _, err := c.Write(t.Context(), r); !errors.Is(err, failure.ErrConditionFailed) ||
+		errors.Is(err, failure.ErrOutcomeUnknown) {
+		t.Errorf("want a certain refusal, got %v", err)
+	}
+	if len(all[1].unary) != 1 || len(all[2].unary) != 0 {
+		t.Errorf("the servers got %d and %d calls", len(all[1].unary), len(all[2].unary))
+	}
+}

@@ -1,0 +1,76 @@
+package writer
+
+import (
+	"testing"
+
+	"github.com/seqledger/seqledger/client/failure"
+	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
+)
+
+// TestRingKeepsTheOrder through growth and wrapping, compared with a slice.
+func TestRingKeepsTheOrder(t *testing.T) {
+	t.Parallel()
+	var r ring[int]
+	var model []int
+	for i := range 1000 {
+		r.push(i)
+		model = append(model, i)
+		if i%3 == 2 {
+			if got := r.pop(); got != model[0] {
+				t.Fatalf("popped %d, want %d", got, model[0])
+			}
+			model = model[1:]
+		}
+	}
+	if r.len() != len(model) {
+		t.Fatalf("%d left, want %d", r.len(), len(model))
+	}
+	for i, want := range model {
+		if r.at(i) != want {
+			t.Fatalf("at(%d) is %d, want %d", i, r.at(i), want)
+		}
+	}
+}
+
+// TestTheLedgerIDIsFoundInATxID around the version, the variant and the index; other text has
+// none.
+func TestTheLedgerIDIsFoundInATxID(t *testing.T) {
+	t.Parallel()
+	for text, want := range map[string]uint64{
+		"01234567-89ab-8cde-bc00-000000000001": 0x0123456789abcdef,
+		"01234567-89ab-8cde-bfff-ffffffffffff": 0x0123456789abcdef, // the greatest index
+		"ffffffff-ffff-8fff-bc00-000000000007": 1<<64 - 1,
+		"00000000-0000-8000-8400-000000000007": 1,
+	} {
+		if got, ok := ledgerOf(text); !ok || got != want {
+			t.Errorf("%s is of ledger %016x, got %016x, %v", text, want, got, ok)
+		}
+	}
+	for _, text := range []string{"", "tx-1", "01234567-89ab-7cde-bc00-000000000001", "01234567-89ab-8cde-bc00"} {
+		if _, ok := ledgerOf(text); ok {
+			t.Errorf("%q is not a tx_id", text)
+		}
+	}
+}
+
+// TestKeysAreDistinctUUIDs of version 7, in the form that the API wants.
+func TestKeysAreDistinctUUIDs(t *testing.T) {
+	t.Parallel()
+	seen := make(map[string]bool)
+	for range 10_000 {
+		key := newKey()
+		if len(key) != 36 || key[14] != '7' || key[8] != '-' || key[23] != '-' || seen[key] {
+			t.Fatalf("%q is not a fresh UUIDv7", key)
+		}
+		seen[key] = true
+	}
+}
+
+// TestACodeOfANewerServerEndsTheWriter: a wrong guess about what it allows could execute a write
+// twice.
+func TestACodeOfANewerServerEndsTheWriter(t *testing.T) {
+	t.Parallel()
+	if got := verdictOf(failure.FromStream(&seqledgerv1.WriteError{Code: 999})); got != verdictFatal {
+		t.Errorf("an unknown code is judged as %v, want the end of the Writer", got)
+	}
+}

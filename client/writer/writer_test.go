@@ -1,0 +1,282 @@
+package writer_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+
+	"github.com/seqledger/seqledger/client/failure"
+	"github.com/seqledger/seqledger/client/writer"
+	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
+)
+
+// TestAWriterContinuesTheStream: numbers go on where the stream stands, also in
+// a second Writer.
+func TestAWriterContinuesTheStream(t *testing.T) {
+	t.Parallel()
+	s, c := start(t)
+	for round := range 3 {
+		w := newWriter(t, c, "w")
+		for i := range 5 {
+			receipt, err := w.Write(t.Context(), payload("x"))
+			if want := uint64(round*5 + i + 1); err != nil || receipt.GetSequence() != want {
+				t.Fatalf("want sequence %d, got %v, %v", want, receipt, err)
+			}
+		}
+		if err := w.Close(t.Context()); err != nil {
+			t.Fatalf("closing: %v", err)
+		}
+	}
+	if got := s.header.Get("Connect-Accept-Encoding"); got != "" {
+		t.Errorf("the stream must not ask for compression, asked for %q", got)
+	}
+}
+
+// TestAReceiptThatIsGoneIsStillACommit: an error here would make callers pay
+// twice.
+func TestAReceiptThatIsGoneIsStillACommit(t *testing.T) {
+	t.Parallel()
+	s, c := start(t)
+	var sent atomic.Int32
+	s.set(func(s *fakeServer) {
+		s.onWrite = func(r *seqledgerv1.WriteRequest) fault {
+			if r.GetSequence() == 1 && sent.Add(1) == 1 {
+				return faultLost
+			}
+			return faultNone
+		}
+		// As if the window had shrunk.
+		s.onAnswer = func(r *seqledgerv1.WriteRequest, right *seqledgerv1.WriteResult) *seqledgerv1.WriteResult {
+			if !right.GetReceipt().GetReplayed() {
+				return right
+			}
+			return refusal(&seqledgerv1.WriteError{
+				Code: codeCommitted, LastCommittedSequence: r.GetSequence(), Session: r.GetSession(),
+			})
+		}
+	})
+	w := newWriter(t, c, "w")
+	receipt, err := w.Write(t.Context(), payload("1"))
+	if err != nil || !writer.ReceiptGone(receipt) || receipt.GetSequence() != 1 {
+		t.Errorf("want a commit of 1 without its receipt, got %v, %v", receipt, err)
+	}
+	if receipt, err := w.Write(t.Context(), payload("2")); err != nil || writer.ReceiptGone(receipt) {
+		t.Errorf("the Writer must go on with real receipts, got %v, %v", receipt, err)
+	}
+}
+
+// TestAnswersThatCannotBeRight break the stream; the write is sent again and
+// committed once, under its number.
+func TestAnswersThatCannotBeRight(t *testing.T) {
+	t.Parallel()
+	wrong := &seqledgerv1.WriteResult{
+		Result: &seqledgerv1.WriteResult_Receipt{Receipt: &seqledgerv1.Receipt{Sequence: 77, TxId: "tx"}}}
+	for name, answer := range map[string]*seqledgerv1.WriteResult{"another sequence": wrong, "empty": {}} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s, c := start(t)
+			var answers atomic.Int32
+			s.set(func(s *fakeServer) {
+				s.onAnswer = func(_ *seqledgerv1.WriteRequest,
+					right *seqledgerv1.WriteResult) *seqledgerv1.WriteResult {
+					if answers.Add(1) == 1 {
+						return answer
+					}
+					return right
+				}
+			})
+			receipt, err := newWriter(t, c, "w").Write(t.Context(), payload("1"))
+			if err != nil || receipt.GetSequence() != 1 || !receipt.GetReplayed() || answers.Load() != 2 {
+				t.Errorf("want the receipt of 1 by replay, got %v, %v", receipt, err)
+			}
+		})
+	}
+}
+
+// TestAGapBehindACommitEndsTheWriter: the ledger has lost an acknowledged write
+// or is another one; going on would hide that.
+func TestAGapBehindACommitEndsTheWriter(t *testing.T) {
+	t.Parallel()
+	s, c := start(t)
+	s.set(func(s *fakeServer) {
+		s.onAnswer = func(*seqledgerv1.WriteRequest, *seqledgerv1.WriteResult) *seqledgerv1.WriteResult {
+			return refusal(&seqledgerv1.WriteError{Code: codeGap})
+		}
+	})
+	w := newWriter(t, c, "w")
+	if _, err := w.Write(t.Context(), payload("1")); !errors.Is(err, failure.ErrProtocol) ||
+		failure.CodeOf(err) != codeGap {
+		t.Errorf("want a protocol violation about the gap, got %v", err)
+	}
+	if w.Err() == nil {
+		t.Error("the Writer must have ended")
+	}
+}
+
+// TestSubmitBlocksWhenFull, in count and in bytes, until ctx ends or a write is settled; a
+// Submit that was cancelled has taken no number.
+func TestSubmitBlocksWhenFull(t *testing.T) {
+	t.Parallel()
+	for name, options := range map[string]writer.Options{
+		"count": {Scope: org, ClientID: "w", MaxPending: 2},
+		"bytes": {Scope: org, ClientID: "w", MaxPendingBytes: 1500},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s, c := start(t)
+			release := hold(s, func(*seqledgerv1.WriteRequest) fault { return faultNone })
+			w, err := writer.Open(t.Context(), c, options)
+			if err != nil {
+				t.Fatal(err)
+			}
+			big := payload(strings.Repeat("x", 600))
+			burst(t, w, big, big)
+			ended, cancel := context.WithCancel(t.Context())
+			cancel()
+			if _, err := w.Submit(ended, big); !errors.Is(err, context.Canceled) ||
+				!errors.Is(err, failure.ErrNotExecuted) {
+				t.Errorf("a full Writer must block until ctx ends, got %v", err)
+			}
+			var group sync.WaitGroup
+			for range 8 {
+				// Ends once its write is committed; the test waits for it.
+				group.Go(func() {
+					if _, err := w.Write(t.Context(), big); err != nil {
+						t.Errorf("a blocked write must go on once there is room: %v", err)
+					}
+				})
+			}
+			release(w, 2)
+			group.Wait()
+			if next := w.State().NextSequence; next != 11 {
+				t.Errorf("10 writes were taken, but the next number is %d", next)
+			}
+		})
+	}
+}
+
+// TestAWriterNeverHasMoreUnansweredThanTheWindow, otherwise a repeat of the
+// oldest would not find its receipt.
+func TestAWriterNeverHasMoreUnansweredThanTheWindow(t *testing.T) {
+	t.Parallel()
+	s, c := start(t)
+	s.ledger.setWindow(4)
+	release := hold(s, func(*seqledgerv1.WriteRequest) fault { return faultNone })
+	w, err := writer.Open(t.Context(), c, writer.Options{Scope: org, ClientID: "w", MaxPending: 100})
+	if err != nil {
+		t.Fatal(err)
+	}
+	burst(t, w, payload("1"), payload("2"), payload("3"), payload("4"))
+	ended, cancel := context.WithCancel(t.Context())
+	cancel()
+	if _, err := w.Submit(ended, payload("5")); !errors.Is(err, context.Canceled) {
+		t.Errorf("the window of 4 is full, but Submit says %v", err)
+	}
+	release(w, 4)
+	if err := w.Flush(t.Context()); err != nil || w.State().Pending != 0 {
+		t.Errorf("Flush must settle all four, got %v with %d pending", err, w.State().Pending)
+	}
+}
+
+// TestWritersShareFrames: what waits travels together, in frames of at most
+// 1,000 writes.
+func TestWritersShareFrames(t *testing.T) {
+	t.Parallel()
+	s, c := start(t)
+	release := hold(s, func(*seqledgerv1.WriteRequest) fault { return faultNone })
+	first := newWriter(t, c, "first")
+	var writers []*writer.Writer
+	for i := range 20 {
+		writers = append(writers, newWriter(t, c, fmt.Sprint("w", i)))
+	}
+	burst(t, first, payload("1"))
+	for _, w := range writers {
+		for range 60 {
+			burst(t, w, payload(strings.Repeat("x", 100)))
+		}
+	}
+	release(first, 1)
+	for _, w := range writers {
+		if err := w.Close(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	total := 0
+	for _, n := range s.frames {
+		total += n
+		if n > 1000 {
+			t.Errorf("a frame of %d writes", n)
+		}
+	}
+	if total != 1201 {
+		t.Errorf("want 1,201 writes in all frames, each sent once, got %d", total)
+	}
+}
+
+// TestNilOperationsAreRefused by themselves, with their place in the write: a nil
+// pointer must neither end the program nor be sent as something else.
+func TestNilOperationsAreRefused(t *testing.T) {
+	t.Parallel()
+	_, c := start(t)
+	w := newWriter(t, c, "w")
+	condition := &seqledgerv1.Condition{Condition: (*seqledgerv1.Condition_NotExists)(nil)}
+	for _, nothing := range []*seqledgerv1.Operation{
+		nil,
+		{Operation: (*seqledgerv1.Operation_SetEntity)(nil)}, {Operation: &seqledgerv1.Operation_SetEntity{}},
+		{Operation: (*seqledgerv1.Operation_DeleteEntity)(nil)}, {Operation: &seqledgerv1.Operation_DeleteEntity{}},
+		{Operation: (*seqledgerv1.Operation_CreateRelationship)(nil)},
+		{Operation: &seqledgerv1.Operation_CreateRelationship{}},
+		{Operation: (*seqledgerv1.Operation_DeleteRelationship)(nil)},
+		{Operation: &seqledgerv1.Operation_DeleteRelationship{}},
+		{Operation: (*seqledgerv1.Operation_Append)(nil)}, {Operation: &seqledgerv1.Operation_Append{}},
+		{Operation: (*seqledgerv1.Operation_ExpireEntity)(nil)}, {Operation: &seqledgerv1.Operation_ExpireEntity{}},
+		{Operation: &seqledgerv1.Operation_SetEntity{SetEntity: &seqledgerv1.SetEntity{Key: "k",
+			Condition: condition}}},
+		{Operation: &seqledgerv1.Operation_DeleteEntity{
+			DeleteEntity: &seqledgerv1.DeleteEntity{Key: "k", Condition: condition}}},
+	} {
+		_, err := w.Write(t.Context(), payload("good"), nothing)
+		if !errors.Is(err, failure.ErrNotExecuted) || !strings.Contains(err.Error(), "operation 1") ||
+			!strings.Contains(err.Error(), "nil") {
+			t.Errorf("%T: want ErrNotExecuted that names operation 1, got %v", nothing.GetOperation(), err)
+		}
+	}
+	if receipt, err := w.Write(t.Context(), payload("good")); err != nil || receipt.GetSequence() != 1 {
+		t.Errorf("none of them may take a number, got %v, %v", receipt, err)
+	}
+}
+
+// TestWritesThatCannotBeSent are refused by themselves: inside a shared frame
+// they would break the stream of every Writer.
+func TestWritesThatCannotBeSent(t *testing.T) {
+	t.Parallel()
+	_, c := start(t)
+	w := newWriter(t, c, "w")
+	bad := "\xff"
+	link := &seqledgerv1.CreateRelationship{Resource: bad}
+	unlink := &seqledgerv1.DeleteRelationship{Subject: bad}
+	remove := &seqledgerv1.DeleteEntity{Key: bad}
+	expire := &seqledgerv1.ExpireEntity{Key: bad}
+	for name, operations := range map[string][]*seqledgerv1.Operation{
+		"none": {}, "too many": make([]*seqledgerv1.Operation, 1001),
+		"too large": {payload(strings.Repeat("x", 5<<20))},
+		"set":       {create(bad)},
+		"delete":    {{Operation: &seqledgerv1.Operation_DeleteEntity{DeleteEntity: remove}}},
+		"link":      {{Operation: &seqledgerv1.Operation_CreateRelationship{CreateRelationship: link}}},
+		"unlink":    {{Operation: &seqledgerv1.Operation_DeleteRelationship{DeleteRelationship: unlink}}},
+		"expire":    {{Operation: &seqledgerv1.Operation_ExpireEntity{ExpireEntity: expire}}},
+	} {
+		if _, err := w.Write(t.Context(), operations...); !errors.Is(err, failure.ErrNotExecuted) {
+			t.Errorf("%s: want ErrNotExecuted, got %v", name, err)
+		}
+	}
+	if receipt, err := w.Write(t.Context(), payload("good")); err != nil || receipt.GetSequence() != 1 {
+		t.Errorf("none of them may take a number, got %v, %v", receipt, err)
+	}
+}

@@ -1,0 +1,163 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/seqledger/seqledger/client"
+	"github.com/seqledger/seqledger/internal/wire"
+	"github.com/seqledger/seqledger/ledger/archive"
+	"github.com/seqledger/seqledger/ledger/machine"
+)
+
+// archiveCommand is about the archive of a ledger.
+type archiveCommand struct {
+	Status archiveStatusCommand `cmd:"" help:"Tell what a running server has archived."`
+	Verify archiveVerifyCommand `cmd:"" help:"Check an archive. It needs no ledger."`
+	Cat    archiveCatCommand    `cmd:"" help:"Print the blocks of a scope from an archive. It needs no ledger."`
+}
+
+// archiveStatusCommand asks a server.
+type archiveStatusCommand struct {
+	clientFlags `embed:""`
+}
+
+// Run is called by kong.
+func (c *archiveStatusCommand) Run(e *environment) error {
+	return c.call(e, func(ctx context.Context, conn *client.Client) error {
+		status, err := conn.Status(ctx)
+		if err != nil {
+			return err
+		}
+		archive := status.GetNode().GetArchive()
+		if archive == nil {
+			return fail(exitRefused, "serve --archive DIR copies its block files to one", "the server has no archive")
+		}
+		return e.show(archive, func(t *table) { showArchive(t, archive) })
+	})
+}
+
+// archiveVerifyCommand checks an archive.
+type archiveVerifyCommand struct {
+	Dir string `arg:"" help:"Directory of the archive." type:"path"`
+}
+
+// Help is shown below the flags.
+func (*archiveVerifyCommand) Help() string {
+	return `Reads every byte: the chain of the index, and of each file its hash, its records and what it says of the file
+before it. Problems are printed one a line. Exit code 1 says that there are some, or that the check could not be done.
+
+    seqledger archive verify /mnt/archive`
+}
+
+// archiveVerifyResult is the last line with --json.
+type archiveVerifyResult struct {
+	ID        string   `json:"id"`
+	Files     uint64   `json:"files,string"`
+	Bytes     int64    `json:"bytes,string"`
+	LastIndex uint64   `json:"lastIndex,string"`
+	Unlisted  []string `json:"unlisted,omitempty"`
+	Problems  int      `json:"problems"`
+}
+
+// Run is called by kong.
+func (c *archiveVerifyCommand) Run(e *environment) error {
+	told := time.Now()
+	checked := uint64(0)
+	report, err := archive.Verify(e.ctx, c.Dir, func(r archive.Report) {
+		checked++
+		if now := time.Now(); !e.json && now.Sub(told) >= progressEvery {
+			told = now
+			e.notice("checked %d of %d files, %s", checked, r.Files, byteSize(uint64(r.Bytes)))
+		}
+	})
+	if err != nil {
+		if e.ctx.Err() != nil {
+			return context.Cause(e.ctx)
+		}
+		return fail(exitFailed, "", "archive verify: %w", err)
+	}
+	for _, p := range report.Problems {
+		if e.json {
+			err = e.showObject(verifyProblem{p.Where, p.What})
+		} else {
+			_, err = fmt.Fprintf(e.stdout, "%s: %s\n", oneLine(p.Where), oneLine(p.What))
+		}
+		if err != nil {
+			return err
+		}
+	}
+	if err := c.conclude(e, &report); err != nil {
+		return err
+	}
+	if n := len(report.Problems); n > 0 {
+		return fail(exitFailed, "do not let retention go on with this archive; a ledger that still has these files "+
+			"makes them again in a new directory", "archive verify %s: %d problems", c.Dir, n)
+	}
+	return nil
+}
+
+func (c *archiveVerifyCommand) conclude(e *environment, r *archive.Report) error {
+	if e.json {
+		return e.showObject(archiveVerifyResult{r.ID, r.Files, r.Bytes, r.Last, r.Unlisted, len(r.Problems)})
+	}
+	t := newTable(e.stdout)
+	t.field("archive", r.ID)
+	t.field("files", fmt.Sprintf("%d, %s", r.Files, byteSize(uint64(r.Bytes))))
+	t.field("up to index", number(r.Last))
+	for _, name := range r.Unlisted {
+		t.field("not in the index", oneLine(name))
+	}
+	t.field("problems", number(uint64(len(r.Problems))))
+	return t.flush()
+}
+
+// archiveCatCommand prints blocks.
+type archiveCatCommand struct {
+	Dir        string `arg:"" help:"Directory of the archive." type:"path"`
+	scopeFlags `embed:""`
+	FromHeight uint64 `help:"Height of the first block." default:"1" env:"-"`
+	Limit      uint64 `help:"End after so many blocks; 0 for all." env:"-" placeholder:"N"`
+}
+
+// Help is shown below the flags.
+func (*archiveCatCommand) Help() string {
+	return `Blocks come in order, each checked against its transactions and the block before it. The archive has the blocks
+of sealed files; the ledger has the newest ones.
+
+    seqledger archive cat /mnt/archive --scope acme/main --from-height 1 --json`
+}
+
+// Run is called by kong.
+func (c *archiveCatCommand) Run(e *environment) error {
+	m, err := c.scope()
+	if err != nil {
+		return err
+	}
+	scope := machine.Scope{Organization: m.GetOrganization(), Vault: m.GetVault()}
+	var failed error
+	seen := uint64(0)
+	err = archive.VisitScope(c.Dir, scope, c.FromHeight, func(h machine.BlockHeader, txs []machine.Transaction) bool {
+		block, part := wire.RenderBlock(&h), wire.NewPart(1<<40)
+		for i := range txs {
+			part.Add(&txs[i], 0)
+		}
+		block.Transactions = part.Transactions
+		failed = e.show(block, func(t *table) {
+			showBlock(t, block)
+			t.row("")
+		})
+		seen++
+		return failed == nil && seen != c.Limit && e.ctx.Err() == nil
+	})
+	switch {
+	case e.ctx.Err() != nil:
+		return context.Cause(e.ctx)
+	case err != nil:
+		return fail(exitFailed, "seqledger archive verify tells how much is damaged", "archive cat: %w", err)
+	case failed == nil && seen == 0:
+		return fail(exitRefused, "", "the archive has no block of %s from height %d on", scope, c.FromHeight)
+	}
+	return failed
+}

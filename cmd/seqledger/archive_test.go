@@ -1,0 +1,73 @@
+package main
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/seqledger/seqledger/ledger"
+	"github.com/seqledger/seqledger/ledger/machine"
+)
+
+// archivedLedger makes a ledger whose first files are in an archive alone, and closes it.
+func archivedLedger(t *testing.T) (data, archived string) {
+	t.Helper()
+	data, archived = filepath.Join(t.TempDir(), "data"), t.TempDir()
+	l, err := ledger.Open(t.Context(), ledger.Options{
+		Dir: data, Archive: archived, Config: machine.Config{EvictionInterval: 1, RetainBytes: 1 << 20},
+		CheckpointBytes: 1 << 20, LogBytes: 4 << 20,
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	payload := make([]byte, machine.MaxValueBytes)
+	sequence := uint64(0)
+	for deadline := time.Now().Add(2 * time.Minute); l.Stats().DroppedFiles == 0; {
+		sequence++
+		_, err := l.Write(t.Context(), &machine.Write{
+			Scope: machine.Scope{Organization: "acme", Vault: "main"}, ClientID: "c", Actor: "a", Sequence: sequence,
+			Operations: []machine.Operation{{Kind: machine.OpAppend, Value: payload}},
+		})
+		if err != nil || time.Now().After(deadline) {
+			t.Fatalf("after %d writes nothing is dropped: %v", sequence, err)
+		}
+	}
+	if err := l.Close(); err != nil {
+		t.Fatal(err)
+	}
+	return data, archived
+}
+
+// The archive is checked and read without a ledger, and the whole history with it.
+func TestArchiveCommands(t *testing.T) {
+	t.Parallel()
+	if testing.Short() {
+		t.Skip("it writes two files of 64 MiB")
+	}
+	data, archived := archivedLedger(t)
+	seqledger(t, "archive", "verify", archived).expect(t, exitDone, "problems")
+	seqledger(t, "verify", "--data", data).expect(t, exitDone, "dropped")
+	whole := seqledger(t, "verify", "--data", data, "--archive", archived).expect(t, exitDone)
+	if strings.Contains(whole.String(), "dropped") {
+		t.Errorf("with its archive: %s", whole)
+	}
+	seqledger(t, "archive", "cat", archived, "--scope", "acme/main", "--from-height", "2", "--limit", "1", "--json").
+		expect(t, exitDone, `"height":"2"`)
+	seqledger(t, "archive", "cat", archived, "--scope", "acme/other").expect(t, exitRefused, "no block")
+	seqledger(t, "archive", "verify", t.TempDir()).expect(t, exitFailed, "no INDEX")
+	seqledger(t, "verify", "--archive", archived, "--backup", "x").expect(t, exitUsage)
+	name := filepath.Join(archived, "0000000001.blocks")
+	b, err := os.ReadFile(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	b[len(b)/2] ^= 1
+	if err := os.WriteFile(name, b, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	seqledger(t, "archive", "verify", archived).expect(t, exitFailed, "0000000001.blocks")
+	seqledger(t, "verify", "--data", data, "--archive", archived).expect(t, exitFailed)
+	seqledger(t, "verify", "--data", data).expect(t, exitDone)
+}

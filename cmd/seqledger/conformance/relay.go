@@ -1,0 +1,245 @@
+package conformance
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"net/http"
+	"sync"
+	"time"
+)
+
+// envelopeHeader is a byte of flags and four of length, before each message of a stream.
+const envelopeHeader = 5
+
+// readEnvelope reads one message of a stream, header and all. io.EOF says that there is no more.
+func readEnvelope(r io.Reader) ([]byte, error) {
+	header := make([]byte, envelopeHeader)
+	if _, err := io.ReadFull(r, header); err != nil {
+		return nil, err
+	}
+	length := binary.BigEndian.Uint32(header[1:])
+	if length > maxMessage {
+		return nil, fmt.Errorf("a message of %d bytes, at most %d are expected", length, maxMessage)
+	}
+	envelope := append(header, make([]byte, length)...)
+	_, err := io.ReadFull(r, envelope[envelopeHeader:])
+	if errors.Is(err, io.EOF) {
+		err = io.ErrUnexpectedEOF // a truncated message is not the end
+	}
+	return envelope, err
+}
+
+// upstream is a stream from the proxy to the server. It may outlive the client's stream.
+type upstream struct {
+	cancel context.CancelFunc
+	feed   *io.PipeWriter
+	ended  chan struct{} // closed once the server has ended the stream
+	err    error         // why, after ended; nil is a plain end
+}
+
+// sink gets what the server answers on a stream.
+type sink interface {
+	head(response *http.Response) error
+	message(envelope []byte) error
+	trailer(response *http.Response)
+}
+
+// connect opens a stream like that of r, whose answers go to a sink; nil drops them.
+func (p *proxy) connect(r *http.Request, to sink) (*upstream, error) {
+	ctx, cancel := context.WithCancel(p.ctx)
+	body, feed := io.Pipe()
+	request, err := p.forward(ctx, r, body)
+	if err != nil {
+		cancel()
+		return nil, err
+	}
+	u := &upstream{cancel: cancel, feed: feed, ended: make(chan struct{})}
+	p.open.Add(1)
+	// Ends when the server has answered, or with close or the proxy; the proxy waits for it.
+	go func() {
+		defer p.open.Done()
+		u.err = p.answers(request, to)
+		_ = body.CloseWithError(errors.Join(u.err, errCut)) // a message that is sent now must not wait for ever
+		close(u.ended)
+	}()
+	return u, nil
+}
+
+// answers hands the server's messages to a sink.
+func (p *proxy) answers(request *http.Request, to sink) error {
+	response, err := p.streams.RoundTrip(request)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = response.Body.Close() }() // read only
+	if to != nil {
+		if err := to.head(response); err != nil {
+			return err
+		}
+	}
+	for {
+		envelope, err := readEnvelope(response.Body)
+		switch {
+		case errors.Is(err, io.EOF):
+			if to != nil {
+				to.trailer(response)
+			}
+			return nil
+		case err != nil:
+			return err
+		case to != nil:
+			if err := to.message(envelope); err != nil {
+				return err
+			}
+		}
+	}
+}
+
+// finish sends a last message and waits until the server has answered everything.
+func (u *upstream) finish(envelope []byte) error {
+	defer u.close()
+	if _, err := u.feed.Write(envelope); err != nil {
+		return err
+	}
+	_ = u.feed.Close() // never fails
+	<-u.ended
+	return u.err
+}
+
+// close ends the stream, whatever is under way.
+func (u *upstream) close() {
+	_ = u.feed.CloseWithError(errCut) // never fails
+	u.cancel()
+	<-u.ended
+}
+
+// stream is a client's stream through the proxy.
+type stream struct {
+	proxy *proxy
+	r     *http.Request
+
+	mu sync.Mutex
+	w  http.ResponseWriter // nil when the client gets no more answers
+}
+
+// serveStream relays a stream until it ends or breaks on either side.
+func (p *proxy) serveStream(w http.ResponseWriter, r *http.Request) {
+	s := &stream{proxy: p, r: r, w: w}
+	up, err := p.connect(r, s)
+	if err != nil {
+		abort()
+	}
+	requested := make(chan error, 1)
+	// Ends with the request's body, which is ended below and waited for there.
+	go func() { requested <- s.requests(up) }()
+	select {
+	case err = <-requested:
+		if err == nil { // the client sends no more, and the server answers what it has sent
+			<-up.ended
+			err = up.err
+		}
+	case <-up.ended:
+		err = up.err
+		_ = http.NewResponseController(w).SetReadDeadline(time.Unix(1, 0))
+		if e := <-requested; errors.Is(e, errCut) {
+			err = e
+		}
+	}
+	s.mute()
+	if !errors.Is(err, errHeld) {
+		up.close()
+	}
+	if err != nil {
+		abort()
+	}
+}
+
+// errHeld cuts the client's side of a stream and leaves that to the server open.
+var errHeld = fmt.Errorf("%w, and its last message is held", errCut)
+
+// requests hands the client's messages to the server. It returns nil at their end.
+func (s *stream) requests(up *upstream) error {
+	for {
+		envelope, err := readEnvelope(s.r.Body)
+		if errors.Is(err, io.EOF) || err == nil && envelope[0]&2 != 0 {
+			return up.feed.Close()
+		}
+		if err != nil {
+			return err
+		}
+		f := s.proxy.decide(s.r)
+		call(f.before)
+		switch f.kind {
+		case drop, answer:
+			return errCut
+		case hold:
+			s.mute()
+			s.proxy.keep(func(context.Context) error { return up.finish(envelope) })
+			return errHeld
+		case lose, mangle:
+			s.mute()
+			err := up.finish(envelope)
+			call(f.after)
+			return errors.Join(err, errCut)
+		case twice:
+			s.proxy.keep(func(context.Context) error {
+				again, err := s.proxy.connect(s.r, nil)
+				if err != nil {
+					return err
+				}
+				return again.finish(envelope)
+			})
+		}
+		if _, err := up.feed.Write(envelope); err != nil {
+			return err
+		}
+	}
+}
+
+// mute keeps the rest of the answers from the client.
+func (s *stream) mute() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.w = nil
+}
+
+// head implements sink.
+func (s *stream) head(response *http.Response) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.w == nil {
+		return nil
+	}
+	maps.Copy(s.w.Header(), response.Header)
+	s.w.WriteHeader(response.StatusCode)
+	return http.NewResponseController(s.w).Flush()
+}
+
+// message implements sink.
+func (s *stream) message(envelope []byte) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.w == nil {
+		return nil
+	}
+	if _, err := s.w.Write(envelope); err != nil {
+		return err
+	}
+	return http.NewResponseController(s.w).Flush()
+}
+
+// trailer implements sink.
+func (s *stream) trailer(response *http.Response) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.w == nil {
+		return
+	}
+	for name, values := range response.Trailer {
+		s.w.Header()[http.TrailerPrefix+name] = values
+	}
+}

@@ -1,0 +1,139 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"os"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/seqledger/seqledger/client"
+	"github.com/seqledger/seqledger/client/failure"
+	"github.com/seqledger/seqledger/client/op"
+	"github.com/seqledger/seqledger/cmd/seqledger/conformance"
+	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
+)
+
+// TestConformance holds the Go client against every case.
+func TestConformance(t *testing.T) {
+	t.Parallel()
+	args := []string{"conformance"}
+	if testing.Short() {
+		args = append(args, "--short")
+	}
+	got := seqledger(t, args...).expect(t, exitDone)
+	for _, c := range conformance.Cases() {
+		if !strings.Contains(got.stdout, "ok    "+c.Name+" ") {
+			t.Errorf("no result of %s in\n%s", c.Name, got.stdout)
+		}
+	}
+}
+
+// TestConformanceOfANaiveClient: a client that repeats under a new number, has no journal and knows
+// no session falls short of the cases that are about that.
+func TestConformanceOfANaiveClient(t *testing.T) {
+	t.Parallel()
+	short := []string{
+		"lost-answers", "refusal-behind-a-commit", "two-programs", "takeover", "eviction", "another-ledger",
+		"crash-after",
+	}
+	got := seqledger(t, "conformance", "--client", "env "+naiveVariable+"=1 '"+os.Args[0]+"'", "--timeout", "20s",
+		"--only", "^(numbering|"+strings.Join(short, "|")+")$").
+		expect(t, exitFailed, fmt.Sprintf("falls short of %d of %d cases", len(short), len(short)+1))
+	if !regexp.MustCompile(`(?m)^ok +numbering `).MatchString(got.stdout) {
+		t.Errorf("without faults it has to pass:\n%s", got.stdout)
+	}
+}
+
+// TestConformanceUsage: what cannot be run is said before anything is started.
+func TestConformanceUsage(t *testing.T) {
+	t.Parallel()
+	seqledger(t, "conformance", "--only", "(").expect(t, exitUsage, "--only")
+	seqledger(t, "conformance", "--only", "nonsense").expect(t, exitUsage, "no case has such a name")
+	seqledger(t, "conformance", "--timeout", "0s").expect(t, exitUsage, "--timeout")
+	got := seqledger(t, "conformance", "--client", "exit 3 #", "--only", "^numbering$").expect(t, exitFailed)
+	if !strings.Contains(got.stdout, "ended by itself") {
+		t.Errorf("a client that ends: %s", got.stdout)
+	}
+	list := seqledger(t, "conformance", "--list").expect(t, exitDone)
+	if !slices.ContainsFunc(strings.Split(list.stdout, "\n"), func(line string) bool {
+		return strings.HasPrefix(line, "takeover ")
+	}) {
+		t.Errorf("%s", list.stdout)
+	}
+}
+
+// naiveVariable makes the test binary the naive client.
+const naiveVariable = "CONFORMANCE_NAIVE_CLIENT"
+
+// naiveClient does what a POST with retries does: what is not answered is sent again as a new write.
+func naiveClient(in io.Reader, out io.Writer) int {
+	ctx, say := context.Background(), json.NewEncoder(out)
+	var c *client.Client
+	stream := &seqledgerv1.WriteRequest{}
+	for lines := bufio.NewScanner(in); lines.Scan(); {
+		var command struct{ Do, ID, Server, Organization, Vault, ClientID, Set, If string }
+		if err := json.Unmarshal(lines.Bytes(), &command); err != nil {
+			return 1
+		}
+		switch command.Do {
+		case "open":
+			var err error
+			if c, err = client.New(client.Options{Server: command.Server, MaxAttempts: 1}); err != nil {
+				return 1
+			}
+			stream.Scope = &seqledgerv1.Scope{Organization: command.Organization, Vault: command.Vault}
+			stream.ClientId = command.ClientID
+			_ = say.Encode(map[string]any{"event": "opened"})
+		case "submit":
+			operation := op.Append([]byte(command.ID))
+			switch {
+			case command.If == "absent":
+				operation = op.Set(command.Set, []byte(command.ID), op.IfAbsent())
+			case command.If == "present":
+				operation = op.Set(command.Set, []byte(command.ID), op.IfPresent())
+			}
+			receipt, err := naiveWrite(ctx, c, stream, operation)
+			e := map[string]any{"event": "outcome", "id": command.ID, "outcome": "committed"}
+			if err != nil {
+				e["outcome"], e["message"] = "not_executed", err.Error()
+			} else {
+				e["sequence"], e["txId"] = fmt.Sprint(receipt.GetSequence()), receipt.GetTxId()
+			}
+			_ = say.Encode(e)
+		case "resume":
+			_ = say.Encode(map[string]any{"event": "resumed"})
+		case "close":
+			return 0
+		}
+	}
+	return 0
+}
+
+// naiveWrite writes under the next number, until there is an answer.
+func naiveWrite(
+	ctx context.Context, c *client.Client, stream *seqledgerv1.WriteRequest, operation *seqledgerv1.Operation,
+) (*seqledgerv1.Receipt, error) {
+	for {
+		state, err := c.GetClientState(ctx, &seqledgerv1.GetClientStateRequest{
+			Scope: stream.GetScope(), ClientId: stream.GetClientId(),
+		})
+		var receipt *seqledgerv1.Receipt
+		if err == nil {
+			receipt, err = c.Write(ctx, &seqledgerv1.WriteRequest{
+				Scope: stream.GetScope(), ClientId: stream.GetClientId(), Session: state.GetSession(),
+				Sequence: state.GetLastCommittedSequence() + 1, Operations: []*seqledgerv1.Operation{operation},
+			})
+		}
+		if err == nil || failure.CodeOf(err) != seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_UNSPECIFIED {
+			return receipt, err
+		}
+		time.Sleep(10 * time.Millisecond) //nolint:forbidigo // A naive client does so.
+	}
+}

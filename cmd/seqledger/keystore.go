@@ -1,0 +1,252 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+
+	"github.com/seqledger/seqledger/client"
+	"github.com/seqledger/seqledger/client/idempotency"
+	"github.com/seqledger/seqledger/internal/embedded"
+	"github.com/seqledger/seqledger/internal/gateway"
+	"github.com/seqledger/seqledger/internal/storeurl"
+	"github.com/seqledger/seqledger/server"
+	"github.com/seqledger/seqledger/server/auth"
+)
+
+// keyStoreFlags say what keeps the records of keys: a running ledger, one in this process, or another
+// store.
+type keyStoreFlags struct {
+	Store        string        `help:"help_store_url" default:"ledger" placeholder:"URL"`
+	Data         string        `help:"help_store_data" default:"./seqledger-data" type:"path"`
+	LedgerListen string        `help:"help_store_listen" placeholder:"ADDRESS"`
+	LedgerAuth   string        `help:"help_store_auth" type:"path" placeholder:"FILE"`
+	Ledger       string        `help:"help_store_ledger" placeholder:"ADDRESS"`
+	TokenFile    string        `help:"help_store_token_file" name:"ledger-token-file" type:"path" placeholder:"FILE"`
+	Journal      string        `help:"help_store_journal" default:"./seqledger-journal" type:"path"`
+	MaxKeys      int           `help:"help_store_max_keys" name:"max-keys-per-principal" default:"1000000"`
+	DrainTimeout time.Duration `help:"How long to wait, when stopped, for what is under way." default:"30s"`
+}
+
+// check returns the mistakes in the flags.
+func (c *keyStoreFlags) check() error {
+	var problems []error
+	mistake := func(wrong bool, format string, args ...any) {
+		if wrong {
+			problems = append(problems, usage(format, args...))
+		}
+	}
+	mistake(c.TokenFile != "" && c.Ledger == "", "--ledger-token-file needs --ledger")
+	mistake(c.LedgerListen != "" && c.Ledger != "",
+		"--ledger-listen: is for the ledger in this process, and not for --ledger")
+	mistake(c.LedgerAuth != "" && c.LedgerListen == "", "--ledger-auth needs --ledger-listen")
+	mistake(c.MaxKeys < 1, "--max-keys-per-principal: must be at least 1")
+	if c.foreign() {
+		if err := storeurl.Check(c.Store); err != nil {
+			problems = append(problems, usage("--store: %w", err))
+		}
+		mistake(c.Ledger != "", "--ledger: is for the store ledger, and not for another --store")
+		mistake(c.LedgerListen != "", "--ledger-listen: is for the store ledger, and not for another --store")
+		mistake(c.MaxKeys != defaultMaxKeys,
+			"--max-keys-per-principal: only the ledger of this process counts keys, and not another --store")
+	}
+	mistake(c.DrainTimeout <= 0, "--drain-timeout: must be more than 0")
+	return errors.Join(append(problems, checkLoopback("--ledger-listen", c.LedgerListen))...)
+}
+
+// defaultMaxKeys is the default of MaxKeys.
+const defaultMaxKeys = 1_000_000
+
+// foreign reports whether the records are not in a ledger.
+func (c *keyStoreFlags) foreign() bool { return c.Store != "" && c.Store != "ledger" }
+
+// checkLoopback refuses an address of a flag that other machines could reach.
+func checkLoopback(flag, address string) error {
+	if address == "" {
+		return nil
+	}
+	host, err := checkListen(flag, address)
+	if err != nil {
+		return usage("%w", err)
+	}
+	if !loopbackName(host) {
+		return usage("%s %s: is not a loopback address; reach it from elsewhere through ssh -L", flag, address)
+	}
+	return nil
+}
+
+// keyStore is what keeps the records of keys.
+type keyStore struct {
+	idempotency.Store
+
+	journal *idempotency.Journal
+	own     *embedded.Ledger // nil if it is not a ledger in this process
+	// address is where --ledger-listen listens, or "".
+	address string
+	access  *auth.Authority // of --ledger-auth, or nil
+	// stop ends what was started, and returns why the ledger in this process has failed.
+	stop func() error
+}
+
+// failed is closed when the ledger in this process has failed; nil for a running one.
+func (s *keyStore) failed() <-chan struct{} {
+	if s.own == nil {
+		return nil
+	}
+	return s.own.Failed()
+}
+
+// reload reads the file of --ledger-auth again.
+func (s *keyStore) reload() {
+	if s.access != nil {
+		_ = s.access.Reload() // which logs the result
+	}
+}
+
+// open connects to the store or opens the ledger in --data, and opens the journal.
+func (c *keyStoreFlags) open(e *environment) (s *keyStore, err error) {
+	switch {
+	case c.foreign():
+		s, err = c.openForeign(e)
+	case c.Ledger == "":
+		s, err = c.openEmbedded(e)
+	default:
+		s, err = c.connect(e)
+	}
+	if err != nil {
+		return nil, err
+	}
+	if s.journal, err = idempotency.OpenJournal(c.Journal, s.Store, e.log); err != nil {
+		return nil, errors.Join(fail(exitFailed, "give each process a --journal of its own",
+			"--journal %s: %w", c.Journal, err), s.stop())
+	}
+	closeLedger := s.stop
+	s.stop = func() error { return errors.Join(s.journal.Close(), closeLedger()) }
+	return s, nil
+}
+
+// foreignStoreTimeout bounds the connection to a store at the start.
+const foreignStoreTimeout = 10 * time.Second
+
+// openForeign connects to the store of --store.
+func (c *keyStoreFlags) openForeign(e *environment) (*keyStore, error) {
+	ctx, cancel := context.WithTimeout(e.ctx, foreignStoreTimeout)
+	defer cancel()
+	s, closing, err := storeurl.Open(ctx, c.Store, e.log)
+	if err != nil {
+		return nil, fail(exitFailed, "seqledger store init makes the tables of a store", "--store: %w", err)
+	}
+	return &keyStore{Store: s, stop: closing}, nil
+}
+
+// connect connects to the ledger of --ledger.
+func (c *keyStoreFlags) connect(e *environment) (*keyStore, error) {
+	o, err := (&connectionFlags{Server: c.Ledger, TokenFile: c.TokenFile}).options()
+	if err != nil {
+		text := strings.NewReplacer("--server", "--ledger", "--token-file", "--ledger-token-file").Replace(err.Error())
+		return nil, usage("%s", text)
+	}
+	o.Logger = e.log
+	conn, err := client.New(o)
+	if err != nil {
+		return nil, err
+	}
+	return &keyStore{Store: idempotency.Ledger(conn), stop: conn.Close}, nil
+}
+
+// openEmbedded opens the ledger in --data, which others reach through --ledger-listen.
+func (c *keyStoreFlags) openEmbedded(e *environment) (*keyStore, error) {
+	s := new(keyStore)
+	// Before the ledger is opened: a port in use must not make one.
+	listener, err := c.listen(e, s)
+	if err != nil {
+		return nil, err
+	}
+	// Not e.ctx: what is under way is answered after the signal.
+	s.own, err = embedded.Open(context.WithoutCancel(e.ctx), embedded.Options{
+		Dir: c.Data, Version: buildVersion().Version, Logger: e.log, PrincipalKeys: c.MaxKeys,
+		Listener: listener, Auth: s.access, StoredFile: filepath.Join(c.Data, storedName),
+		DrainTimeout: c.DrainTimeout,
+	})
+	if err != nil {
+		return nil, fail(exitFailed, storageHint(err, c.Data), "--data %s: %w", c.Data, err)
+	}
+	s.Store = idempotency.Ledger(s.own.Client())
+	s.stop = func() error {
+		err := s.own.Close()
+		if failure, ok := errors.AsType[*embedded.FailedError](err); ok {
+			return fail(exitFailed, storageHint(failure.Cause, c.Data), "%w", failure.Cause)
+		}
+		return err
+	}
+	return s, nil
+}
+
+// listen prepares --ledger-listen. The listener is nil without the flag.
+func (c *keyStoreFlags) listen(e *environment, s *keyStore) (listener net.Listener, err error) {
+	if c.LedgerListen == "" {
+		return nil, nil
+	}
+	if c.LedgerAuth != "" {
+		if s.access, err = auth.Open(c.LedgerAuth, auth.Options{Logger: e.log}); err != nil {
+			return nil, authFileError(fmt.Errorf("--ledger-auth: %w", err))
+		}
+	}
+	if listener, err = net.Listen("tcp", c.LedgerListen); err != nil {
+		return nil, fail(exitFailed, "", "--ledger-listen %s: %w", c.LedgerListen, err)
+	}
+	s.address = listener.Addr().String()
+	e.log.Info("serving the ledger", "address", s.address)
+	return listener, nil
+}
+
+// gatewayDebug serves profiles and metrics, if configured.
+type gatewayDebug struct {
+	address string
+	stop    func()
+}
+
+// startDebug serves profiles and metrics until stop is called, which waits for the end.
+func (c *gatewayCommand) startDebug(e *environment, g *gateway.Gateway, s *keyStore) (*gatewayDebug, error) {
+	if c.DebugListen == "" {
+		return &gatewayDebug{stop: func() {}}, nil
+	}
+	metrics := prometheus.Gatherers{g.Gatherer()}
+	if s.own != nil {
+		metrics = append(metrics, s.own.Metrics())
+	} else { // which the ledger's metrics have besides
+		process := prometheus.NewRegistry()
+		process.MustRegister(collectors.NewGoCollector(),
+			collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+		metrics = append(metrics, process)
+	}
+	listener, err := net.Listen("tcp", c.DebugListen)
+	if err != nil {
+		return nil, fail(exitFailed, "give another address, or omit --debug-listen", "--debug-listen %s: %w",
+			c.DebugListen, err)
+	}
+	d := &gatewayDebug{address: listener.Addr().String()}
+	// The signal does not end it, so that a hanging drain can be inspected.
+	ctx, cancel := context.WithCancel(context.WithoutCancel(e.ctx))
+	ended := make(chan struct{})
+	// Ends with cancel; stop waits for it.
+	go func() {
+		defer close(ended)
+		if err := server.ServeProfiles(ctx, listener, metrics); err != nil && ctx.Err() == nil {
+			e.log.Error("the debug listener failed", "address", d.address, "error", err) // the gateway goes on
+		}
+	}()
+	e.log.Info("serving profiles and metrics", "address", d.address)
+	d.stop = func() {
+		cancel()
+		<-ended
+	}
+	return d, nil
+}

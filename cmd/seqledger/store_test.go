@@ -1,0 +1,132 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+
+	"github.com/seqledger/seqledger/client/idempotency"
+	"github.com/seqledger/seqledger/internal/servertest"
+	"github.com/seqledger/seqledger/internal/storeurl"
+)
+
+// Two gateways share a store in a database: a key runs once before both of them, and a crash of gateway
+// or database changes nothing.
+func TestGatewayStores(t *testing.T) {
+	t.Parallel()
+	for name, start := range map[string]func(t *testing.T) *servertest.Server{
+		"postgres": func(t *testing.T) *servertest.Server { return servertest.Postgres(t) },
+		"redis":    func(t *testing.T) *servertest.Server { return servertest.Redis(t) },
+		"s3":       func(t *testing.T) *servertest.Server { return servertest.S3(t) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			server := start(t)
+			init := seqledger(t, "store", "init", server.URL)
+			if name == "redis" {
+				init.expect(t, exitRefused, "needs no tables")
+			} else {
+				init.expect(t, exitDone, map[string]string{"postgres": "GRANT", "s3": "Expiration"}[name])
+				seqledger(t, "store", "init", server.URL).expect(t, exitDone) // again
+			}
+			var executed atomic.Int32
+			service := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				b, _ := io.ReadAll(r.Body)
+				w.WriteHeader(http.StatusCreated)
+				_, _ = fmt.Fprintf(w, "charge %d of %s", executed.Add(1), b)
+			}))
+			defer service.Close()
+			one := startGateway(t, t.TempDir(), service.URL, "--store", server.URL)
+			two := startGateway(t, t.TempDir(), service.URL, "--store", server.URL)
+			var group sync.WaitGroup
+			for i := range 32 {
+				group.Go(func() {
+					g := one
+					if i%2 == 0 {
+						g = two
+					}
+					if status, _, text := g.charge(`"one"`, "5"); status != http.StatusCreated || text != "charge 1 of 5" {
+						t.Errorf("%d %s", status, text)
+					}
+				})
+			}
+			group.Wait()
+			one.kill()
+			server.Kill()
+			if status, _, text := two.charge(`"two"`, "5"); status != http.StatusServiceUnavailable ||
+				!strings.Contains(text, "store-unavailable") {
+				t.Errorf("without the store: %d %s", status, text)
+			}
+			server.Start()
+			if status, replayed, text := two.charge(`"one"`, "5"); status != http.StatusCreated || !replayed {
+				t.Errorf("after the crash: %d %v %s", status, replayed, text)
+			}
+			if executed.Load() != 1 {
+				t.Errorf("executed %d times", executed.Load())
+			}
+			settle(t, server.URL)
+		})
+	}
+}
+
+// settle looks at an unknown outcome in a store, and settles it.
+func settle(t *testing.T, url string) {
+	t.Helper()
+	s, closing, err := storeurl.Open(t.Context(), url, slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = closing() }()
+	key := idempotency.RecordKey{
+		Scope: idempotency.Scope{Organization: "acme", Vault: "main"}, Namespace: "charge", Key: "k",
+	}
+	_, err = idempotency.Do(t.Context(), s, key, func(context.Context, *idempotency.Owner) ([]byte, error) {
+		return nil, errors.New("the line broke")
+	})
+	if err == nil {
+		t.Fatal("the work did not fail")
+	}
+	run := func(command string, args ...string) result {
+		return seqledger(t, append([]string{"key", command, "k", "--store", url, "--scope", "acme/main", "--namespace",
+			"charge"}, args...)...)
+	}
+	run("get").expect(t, exitDone, "indeterminate")
+	run("purge").expect(t, exitRefused, "still open")
+	run("resolve", "--as", "committed", "--response", "ch_1").expect(t, exitDone, "committed")
+	run("resolve", "--as", "rejected").expect(t, exitRefused, "another result")
+	run("get").expect(t, exitDone, "committed", "ch_1")
+	run("purge").expect(t, exitDone, "purged")
+	run("get").expect(t, exitRefused, "no record of this key")
+}
+
+func TestStoreMistakes(t *testing.T) {
+	t.Parallel()
+	gateway := []string{"gateway", "--check", "--upstream", "http://127.0.0.1:1"}
+	for _, c := range []struct {
+		args []string
+		want string
+	}{
+		{[]string{"--store", "mysql://app:secret@db/shop"}, "names no store"},
+		{[]string{"--store", "memory:", "--ledger", "127.0.0.1:1"}, "--ledger: is for the store ledger"},
+		{[]string{"--store", "memory:", "--ledger-listen", "127.0.0.1:0"}, "--ledger-listen: is for the store ledger"},
+		{[]string{"--store", "memory:", "--max-keys-per-principal", "5"}, "--max-keys-per-principal"},
+	} {
+		r := seqledger(t, append(gateway, c.args...)...).expect(t, exitUsage, c.want)
+		if strings.Contains(r.String(), "secret") {
+			t.Error("the password is shown:", r)
+		}
+	}
+	seqledger(t, append(gateway, "--store", "memory:")...).expect(t, exitDone)
+	seqledger(t, "store", "init", "memory:").expect(t, exitRefused, "needs no tables")
+	seqledger(t, "store", "init", "--print", "postgres://db").expect(t, exitDone, "CREATE TABLE", "GRANT")
+	seqledger(t, "key", "get", "k", "--scope", "a", "--store", "nonsense").expect(t, exitUsage, "names no store")
+	seqledger(t, "store", "init", "nonsense").expect(t, exitUsage, "names no store")
+}

@@ -1,0 +1,129 @@
+package main
+
+import (
+	"context"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"time"
+
+	"connectrpc.com/connect"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	"github.com/seqledger/seqledger/client"
+	"github.com/seqledger/seqledger/client/failure"
+	"github.com/seqledger/seqledger/client/idempotency"
+	"github.com/seqledger/seqledger/internal/storeurl"
+	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
+)
+
+// recordCalls are the calls about one record. A ledger's client has them, and storeRecords.
+type recordCalls interface {
+	GetRecord(ctx context.Context, r *seqledgerv1.GetRecordRequest) (*seqledgerv1.IdempotencyRecord, error)
+	PurgeRecord(ctx context.Context, r *seqledgerv1.PurgeRecordRequest) (*seqledgerv1.PurgeRecordResponse, error)
+	ResolveRecord(ctx context.Context, r *seqledgerv1.ResolveRecordRequest) (*seqledgerv1.ResolveRecordResponse, error)
+}
+
+// keyFlags say where a record is: in the ledger of a server, or in another store.
+type keyFlags struct {
+	clientFlags `embed:""`
+	Store       string `help:"help_key_store" default:"ledger" placeholder:"URL"`
+}
+
+// records makes calls about a record.
+func (f *keyFlags) records(e *environment, do func(ctx context.Context, calls recordCalls) error) error {
+	if f.Store == "" || f.Store == "ledger" {
+		return f.call(e, func(ctx context.Context, c *client.Client) error { return do(ctx, c) })
+	}
+	if err := errors.Join(f.check(), storeurl.Check(f.Store)); err != nil {
+		return usage("--store: %w", err)
+	}
+	ctx, cancel := context.WithTimeout(e.ctx, f.Timeout)
+	defer cancel()
+	s, closing, err := storeurl.Open(ctx, f.Store, e.log)
+	if err != nil {
+		return fail(exitFailed, "", "--store: %w", err)
+	}
+	resolver, ok := s.(idempotency.Resolver)
+	if !ok {
+		return errors.Join(fail(exitFailed, "", "--store: its records cannot be looked up"), closing())
+	}
+	return errors.Join(do(ctx, &storeRecords{resolver}), closing())
+}
+
+// storeRecords makes calls about the records of a store that is no ledger.
+type storeRecords struct{ store idempotency.Resolver }
+
+// storeKey returns the key of a record in a store.
+func storeKey(r *seqledgerv1.RecordKey) *idempotency.RecordKey {
+	return &idempotency.RecordKey{
+		Scope:     idempotency.Scope{Organization: r.GetScope().GetOrganization(), Vault: r.GetScope().GetVault()},
+		Namespace: r.GetNamespace(), Principal: r.GetPrincipal(), Key: r.GetKey(),
+	}
+}
+
+// GetRecord implements recordCalls.
+func (s *storeRecords) GetRecord(
+	ctx context.Context, request *seqledgerv1.GetRecordRequest,
+) (*seqledgerv1.IdempotencyRecord, error) {
+	key := request.GetRecord()
+	r, err := s.store.Get(ctx, storeKey(key))
+	if errors.Is(err, idempotency.ErrNotFound) {
+		return nil, failure.FromConnect(connect.NewError(connect.CodeNotFound, err), 0)
+	}
+	if err != nil {
+		return nil, err
+	}
+	hash := sha256.Sum256([]byte(key.GetKey()))
+	at := func(t time.Time) *timestamppb.Timestamp {
+		if t.IsZero() {
+			return nil
+		}
+		return timestamppb.New(t)
+	}
+	return &seqledgerv1.IdempotencyRecord{
+		Scope: key.GetScope(), Namespace: key.GetNamespace(), Principal: key.GetPrincipal(), KeyHash: hash[:],
+		State: seqledgerv1.RecordState(seqledgerv1.RecordState_value["RECORD_STATE_"+r.State.String()]),
+		Token: r.Token, Attempts: r.Attempts, LeaseExpiresAt: at(r.LeaseExpires), CreatedAt: at(r.Created),
+		CompletedAt: at(r.Completed), ExpiresAt: at(r.Expires), Response: r.Response, Checkpoint: r.Checkpoint,
+	}, nil
+}
+
+// storeOutcome returns the outcome of a call that settles a record.
+func storeOutcome(answer *idempotency.Answer, err error) (seqledgerv1.RecordOutcome, error) {
+	switch {
+	case errors.Is(err, idempotency.ErrNotFound):
+		return seqledgerv1.RecordOutcome_RECORD_OUTCOME_NOT_FOUND, nil
+	case errors.Is(err, idempotency.ErrNotFinal):
+		return seqledgerv1.RecordOutcome_RECORD_OUTCOME_NOT_FINAL, nil
+	case err != nil:
+		return 0, err
+	case answer.Outcome == idempotency.OK:
+		return seqledgerv1.RecordOutcome_RECORD_OUTCOME_OK, nil
+	case answer.Outcome == idempotency.AlreadyCompleted:
+		return seqledgerv1.RecordOutcome_RECORD_OUTCOME_ALREADY_COMPLETED, nil
+	}
+	return 0, fmt.Errorf("the store answered with %v", answer.Outcome)
+}
+
+// PurgeRecord implements recordCalls.
+func (s *storeRecords) PurgeRecord(
+	ctx context.Context, request *seqledgerv1.PurgeRecordRequest,
+) (*seqledgerv1.PurgeRecordResponse, error) {
+	outcome, err := storeOutcome(s.store.Purge(ctx, storeKey(request.GetRecord())))
+	return &seqledgerv1.PurgeRecordResponse{Outcome: outcome}, err
+}
+
+// ResolveRecord implements recordCalls.
+func (s *storeRecords) ResolveRecord(
+	ctx context.Context, request *seqledgerv1.ResolveRecordRequest,
+) (*seqledgerv1.ResolveRecordResponse, error) {
+	state := idempotency.Committed
+	if request.GetState() == seqledgerv1.RecordState_RECORD_STATE_REJECTED {
+		state = idempotency.Rejected
+	}
+	outcome, err := storeOutcome(s.store.Resolve(ctx, storeKey(request.GetRecord()), state, idempotency.Result{
+		Response: request.GetResponse(), TTL: request.GetTtl().AsDuration(),
+	}))
+	return &seqledgerv1.ResolveRecordResponse{Outcome: outcome}, err
+}

@@ -1,0 +1,114 @@
+package embedded_test
+
+import (
+	"context"
+	"errors"
+	"net"
+	"testing"
+	"time"
+
+	"connectrpc.com/connect"
+
+	"github.com/seqledger/seqledger/client"
+	"github.com/seqledger/seqledger/client/failure"
+	"github.com/seqledger/seqledger/client/idempotency"
+	"github.com/seqledger/seqledger/client/idempotency/storetest"
+	"github.com/seqledger/seqledger/internal/embedded"
+	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
+)
+
+// open opens a ledger for a test.
+func open(t *testing.T, o embedded.Options) *embedded.Ledger {
+	t.Helper()
+	o.Dir = t.TempDir() + "/data"
+	l, err := embedded.Open(t.Context(), o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := l.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return l
+}
+
+// The store of a ledger in the process passes what every store must pass.
+func TestStore(t *testing.T) {
+	t.Parallel()
+	store := idempotency.Ledger(open(t, embedded.Options{}).Client())
+	storetest.Run(t, func(*testing.T) idempotency.Store { return store })
+}
+
+func request(key string) *idempotency.ReserveRequest {
+	return &idempotency.ReserveRequest{
+		Key: idempotency.RecordKey{
+			Scope: idempotency.Scope{Organization: "acme"}, Namespace: "charges", Principal: "alice", Key: key,
+		},
+		AttemptID: idempotency.NewAttemptID(), ValidUntil: time.Now().Add(time.Minute),
+	}
+}
+
+// Errors are those of a ledger behind a connection.
+func TestErrors(t *testing.T) {
+	t.Parallel()
+	l := open(t, embedded.Options{PrincipalKeys: 1})
+	store := idempotency.Ledger(l.Client())
+	first := request("first")
+	if _, err := store.Get(t.Context(), &first.Key); !errors.Is(err, idempotency.ErrNotFound) {
+		t.Errorf("Get of an absent record: %v", err)
+	}
+	if r, err := store.Reserve(t.Context(), first); err != nil || r.Outcome != idempotency.Acquired {
+		t.Fatalf("the first Reserve: %+v, %v", r, err)
+	}
+	// The call is repeated until its context ends, because keys expire.
+	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+	defer cancel()
+	_, err := store.Reserve(ctx, request("second"))
+	if _, full := errors.AsType[*idempotency.QuotaError](err); !full {
+		t.Errorf("a Reserve beyond the bound: %v", err)
+	}
+	_, err = l.Client().Reserve(t.Context(), &seqledgerv1.ReserveRequest{})
+	if refused, ok := errors.AsType[*failure.Error](err); !ok || refused.ConnectCode != connect.CodeInvalidArgument ||
+		refused.Field != "record" {
+		t.Errorf("a Reserve of nothing: %v", err)
+	}
+}
+
+// What one way to the ledger has stored, the other one shows.
+func TestListener(t *testing.T) {
+	t.Parallel()
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	store := idempotency.Ledger(open(t, embedded.Options{Listener: listener}).Client())
+	other, err := client.New(client.Options{Server: listener.Addr().String()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer other.Close()
+	reserved := request("key")
+	if _, err := store.Reserve(t.Context(), reserved); err != nil {
+		t.Fatal(err)
+	}
+	record, err := idempotency.Ledger(other).Get(t.Context(), &reserved.Key)
+	if err != nil || record.State != idempotency.Pending {
+		t.Errorf("Get over the network: %+v, %v", record, err)
+	}
+}
+
+// A ledger that does not open leaves no listener behind.
+func TestOpenFails(t *testing.T) {
+	t.Parallel()
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := embedded.Open(t.Context(), embedded.Options{Dir: "/dev/null/data", Listener: listener}); err == nil {
+		t.Fatal("a ledger below a device was opened")
+	}
+	if _, err := listener.Accept(); !errors.Is(err, net.ErrClosed) {
+		t.Errorf("the listener is still open: %v", err)
+	}
+}

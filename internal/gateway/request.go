@@ -1,0 +1,161 @@
+package gateway
+
+import (
+	"net/http"
+	"net/url"
+	"path"
+	"slices"
+	"strings"
+
+	"github.com/seqledger/seqledger/client/idempotency"
+)
+
+// A rule of a route must hold however a client spells its request. So what two programs may read in
+// different ways is refused where it matters, and headers that only the gateway or a trusted proxy may
+// send do not reach the service, also in spellings that some services take for them.
+
+// find returns the route of a request, or nil. It returns false if the service may read the path
+// as another one, because the service gets the path as it came and must not see one that no rule
+// was applied to.
+func (t *table) find(r *http.Request) (route *routeHandler, ok bool) {
+	if !t.strict {
+		return t.fallback, true
+	}
+	var found *pathRoutes
+	paths, ok := readings(r.URL)
+	for i, one := range paths {
+		p := t.lookUp(one)
+		if i > 0 && p != found {
+			return nil, false
+		}
+		found = p
+	}
+	switch {
+	case !ok:
+		return nil, false
+	case found == nil:
+		return t.fallback, true
+	}
+	if h := found.byMethod[r.Method]; h != nil {
+		return h, true
+	}
+	return found.other, true
+}
+
+// lookUp returns the routes of a path in its escaped form, or nil. It ignores a slash at the end unless
+// there are routes for both, because many services do.
+func (t *table) lookUp(escaped string) *pathRoutes {
+	if p := t.match(escaped); p != nil {
+		return p
+	}
+	if cut, found := strings.CutSuffix(escaped, "/"); found {
+		return t.match(cut)
+	}
+	return t.match(escaped + "/")
+}
+
+func (t *table) match(escaped string) *pathRoutes {
+	unescaped, err := url.PathUnescape(escaped)
+	if err != nil {
+		return nil
+	}
+	found, _ := t.patterns.Handler(&http.Request{
+		Method: http.MethodGet, URL: &url.URL{Path: unescaped, RawPath: escaped},
+	})
+	p, _ := found.(*pathRoutes) // or a redirect, or a refusal
+	return p
+}
+
+// readings returns the paths that services may take a URL for, in their escaped form: with double
+// slashes as one or as they are, with an escaped slash as a slash or as a letter, with what follows a
+// semicolon or without it. It is false for a path that no client sends by chance, and that may lead
+// anywhere: with a segment of dots, a backslash or a control character.
+func readings(u *url.URL) (paths []string, ok bool) {
+	decoded, escaped := "/"+strings.TrimPrefix(u.Path, "/"), "/"+strings.TrimPrefix(u.EscapedPath(), "/")
+	if strings.ContainsFunc(decoded, func(c rune) bool { return c < ' ' || c == 0x7f || c == '\\' }) {
+		return nil, false
+	}
+	for segment := range strings.SplitSeq(decoded, "/") {
+		name, _, _ := strings.Cut(segment, ";")
+		if name == "." || name == ".." {
+			return nil, false
+		}
+	}
+	merged := (&url.URL{Path: merge(decoded)}).EscapedPath()
+	paths = append(paths, merged)
+	if !strings.Contains(decoded, "//") && !strings.Contains(decoded, ";") && decoded == escaped {
+		return paths, true // nearly always
+	}
+	parts := strings.Split(merge(decoded), "/")
+	for i, part := range parts {
+		parts[i], _, _ = strings.Cut(part, ";")
+	}
+	// An empty segment is like no name of a route, and like every {name}.
+	literal := escaped
+	for strings.Contains(literal, "//") {
+		literal = strings.ReplaceAll(literal, "//", "/%00/")
+	}
+	return append(paths, (&url.URL{Path: strings.Join(parts, "/")}).EscapedPath(), merge(escaped), literal), true
+}
+
+// merge makes one slash of several.
+func merge(p string) string {
+	clean := path.Clean(p)
+	if strings.HasSuffix(p, "/") && clean != "/" {
+		clean += "/"
+	}
+	return clean
+}
+
+// What names a method or a path besides those of the request, which some services take in their place.
+var (
+	otherMethods = []string{"X-Http-Method", "X-Http-Method-Override", "X-Method-Override"}
+	otherPaths   = []string{"X-Original-Method", "X-Original-Uri", "X-Original-Url", "X-Rewrite-Url"}
+)
+
+// strip removes headers that the client may not send to a route.
+func (c *Config) strip(r *http.Request, route *route) {
+	trusted := c.trusts(r)
+	if route.header != "" && !trusted {
+		r.Header.Del(route.header) // no trusted proxy has set it
+	}
+	if !trusted {
+		for _, name := range otherPaths {
+			r.Header.Del(name)
+		}
+	}
+	if !slices.Contains(route.options.Methods, r.Method) {
+		for _, name := range otherMethods {
+			r.Header.Del(name)
+		}
+	}
+	for name := range r.Header {
+		if strings.Contains(name, "_") && route.imitated(name) {
+			delete(r.Header, name)
+		}
+	}
+}
+
+// imitated reports whether a header with an underscore is one that the client may not send, because
+// services behind CGI or WSGI see no difference between _ and -.
+func (r *route) imitated(name string) bool {
+	name = http.CanonicalHeaderKey(strings.ReplaceAll(name, "_", "-"))
+	header := http.Header{name: nil}
+	idempotency.StripHeaders(header)
+	return len(header) == 0 || name == idempotency.HeaderKey || strings.EqualFold(name, r.header) ||
+		strings.HasPrefix(name, "X-Forwarded-") || slices.Contains(otherPaths, name) ||
+		slices.Contains(otherMethods, name)
+}
+
+// keep restores what the header Connection of a client may have removed on the way to the service,
+// because no client may hide the key, what the gateway says about it, or who sends the request.
+func (r *route) keep(out, in http.Header) {
+	for _, name := range []string{
+		idempotency.HeaderKey, idempotency.HeaderAttempt, idempotency.HeaderFence, "Authorization",
+		http.CanonicalHeaderKey(r.header),
+	} {
+		if values, ok := in[name]; ok && name != "" {
+			out[name] = values
+		}
+	}
+}

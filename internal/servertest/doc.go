@@ -1,0 +1,6 @@
+// Package servertest starts the database servers that tests need, from what is installed on this
+// machine, on free ports of loopback. A test whose server is not installed is skipped and says which
+// package has it; with SEQLEDGER_TEST_SERVERS=1 it fails instead.
+//
+// Each server belongs to the test that has started it, and ends with it.
+package servertest

@@ -1,0 +1,180 @@
+package servertest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"os/user"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/seqledger/seqledger/bench/harness"
+)
+
+// Server is a server of a test. Its methods fail the test.
+type Server struct {
+	URL     string // for clients
+	Address string // host and port
+	Dir     string // its files
+
+	t       testing.TB
+	process *harness.Process
+	command func() *exec.Cmd
+	user    *syscall.Credential
+	// children is true if the server has processes of its own.
+	children bool
+	answers  func(ctx context.Context) error
+}
+
+// required is read at the start, because tests of commands clear such variables.
+var required = os.Getenv("SEQLEDGER_TEST_SERVERS") == "1"
+
+// missing ends a test whose server is not installed.
+func missing(t testing.TB, what, install string) {
+	t.Helper()
+	if required {
+		t.Fatalf("SEQLEDGER_TEST_SERVERS=1, and there is no %s: %s", what, install)
+	}
+	t.Skipf("skipped: there is no %s; %s", what, install)
+}
+
+// newServer makes a directory and takes a port.
+func newServer(t testing.TB, name string, credential *syscall.Credential) *Server {
+	t.Helper()
+	// Not t.TempDir, which other users cannot enter.
+	dir, err := os.MkdirTemp("", "seqledger-"+name+"-")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if credential != nil {
+		if err := os.Chown(dir, int(credential.Uid), int(credential.Gid)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	s := &Server{Dir: dir, t: t, user: credential}
+	s.Address = freeAddress(t)
+	t.Cleanup(func() {
+		if s.process != nil {
+			s.end()
+		}
+		if t.Failed() && s.process != nil {
+			t.Logf("%s: %s", name, s.process.Tail())
+		}
+		_ = os.RemoveAll(dir)
+	})
+	return s
+}
+
+// end ends the server for good; its data is thrown away.
+func (s *Server) end() {
+	if s.children {
+		_ = s.process.Stop() // which waits for them: they would write to the directory while it is removed
+		return
+	}
+	_ = s.process.Kill()
+}
+
+// freeAddress returns an address of loopback on which nothing listens.
+func freeAddress(t testing.TB) string {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = l.Close() }()
+	return l.Addr().String()
+}
+
+func (s *Server) port() string {
+	_, port, _ := net.SplitHostPort(s.Address) // our own
+	return port
+}
+
+// Start starts the server, again after Kill, and waits until it answers.
+func (s *Server) Start() {
+	s.t.Helper()
+	for deadline := time.Now().Add(harness.StartsWithin); ; {
+		process, err := harness.Launch(s.command(), filepath.Join(s.Dir, "log"), s.user)
+		if err != nil {
+			s.t.Fatal(err)
+		}
+		process.Signal = syscall.SIGQUIT // to PostgreSQL: at once
+		s.process = process
+		if err = process.Ready(s.t.Context(), s.answers); err == nil {
+			return
+		}
+		// After a kill, children of the last process may still hold its memory for a moment.
+		if time.Now().After(deadline) || s.t.Context().Err() != nil {
+			s.t.Fatal(err)
+		}
+	}
+}
+
+// Kill ends the server like a crash (kill -9).
+func (s *Server) Kill() {
+	s.t.Helper()
+	_ = s.process.Kill() // it may have ended
+}
+
+// Pause stops the process without ending it, until Continue.
+func (s *Server) Pause() { s.signal(syscall.SIGSTOP) }
+
+// Continue ends Pause.
+func (s *Server) Continue() { s.signal(syscall.SIGCONT) }
+
+func (s *Server) signal(signal syscall.Signal) {
+	s.t.Helper()
+	if err := syscall.Kill(s.process.Pid, signal); err != nil {
+		s.t.Fatal(err)
+	}
+}
+
+// unprivileged returns a user for servers that refuse to run as root; nil when we are not root.
+func unprivileged(t testing.TB) *syscall.Credential {
+	t.Helper()
+	if os.Geteuid() != 0 {
+		return nil
+	}
+	for _, name := range []string{"postgres", "nobody"} {
+		u, err := user.Lookup(name)
+		if err != nil {
+			continue
+		}
+		uid, errUser := strconv.ParseUint(u.Uid, 10, 32)
+		gid, errGroup := strconv.ParseUint(u.Gid, 10, 32)
+		if err := errors.Join(errUser, errGroup); err != nil {
+			t.Fatal(err)
+		}
+		return &syscall.Credential{Uid: uint32(uid), Gid: uint32(gid)}
+	}
+	missing(t, "user postgres", "apt-get install postgresql")
+	return nil
+}
+
+// find returns the path of a program, "" if it is not there. pattern is where it may be besides the path.
+func find(name, pattern string) string {
+	if found, _ := filepath.Glob(pattern); len(found) > 0 { // an error is a bad pattern alone
+		return slices.Max(found)
+	}
+	path, err := exec.LookPath(name)
+	if err != nil {
+		return ""
+	}
+	return path
+}
+
+// dials is an answers function for servers that are ready when they accept connections.
+func (s *Server) dials(ctx context.Context) error {
+	conn, err := new(net.Dialer).DialContext(ctx, "tcp", s.Address)
+	if err != nil {
+		return fmt.Errorf("%s: %w", s.Address, err)
+	}
+	return conn.Close()
+}

@@ -1,0 +1,133 @@
+// Package storeurl opens the stores of idempotency keys that a URL names, for commands. Programs use the
+// packages below client/idempotency themselves.
+package storeurl
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"strings"
+
+	"github.com/seqledger/seqledger/client/idempotency"
+	"github.com/seqledger/seqledger/client/idempotency/postgres"
+	"github.com/seqledger/seqledger/client/idempotency/redis"
+	"github.com/seqledger/seqledger/client/idempotency/s3"
+)
+
+// Forms are the URLs that [Open] takes, for help texts.
+const Forms = "postgres://…, redis://…, rediss://…, s3://BUCKET/PREFIX, memory:"
+
+// UnknownError is returned for a URL of no store.
+type UnknownError struct{ Scheme string }
+
+// Error implements error.
+func (e *UnknownError) Error() string { return fmt.Sprintf("%q names no store: %s", e.Scheme, Forms) }
+
+// kind is a kind of store.
+type kind struct {
+	open func(ctx context.Context, url string, log *slog.Logger) (idempotency.Store, func() error, error)
+	init func(ctx context.Context, url string) (text string, err error)
+	// statements returns what init does, for people who do it by hand.
+	statements func() string
+}
+
+var kinds = map[string]kind{
+	"memory":     {open: openMemory},
+	"postgres":   {openPostgres, initPostgres, postgresStatements},
+	"postgresql": {openPostgres, initPostgres, postgresStatements},
+	"redis":      {open: openRedis},
+	"rediss":     {open: openRedis},
+	"s3":         {open: openS3, init: initS3},
+}
+
+// find returns the kind of a URL. Its error has no more of the URL than the scheme, because the rest may have a
+// password.
+func find(url string) (kind, error) {
+	scheme, _, ok := strings.Cut(url, ":")
+	k, known := kinds[scheme]
+	if !ok || !known {
+		return kind{}, &UnknownError{scheme}
+	}
+	return k, nil
+}
+
+// Check returns an [*UnknownError] for a URL of no store. It does not connect.
+func Check(url string) error {
+	_, err := find(url)
+	return err
+}
+
+// Open connects to a store. closing it ends its connections.
+func Open(ctx context.Context, url string, log *slog.Logger) (s idempotency.Store, closing func() error, err error) {
+	k, err := find(url)
+	if err != nil {
+		return nil, nil, err
+	}
+	return k.open(ctx, url, log)
+}
+
+// ErrNothingToInit is returned for stores that need no preparation.
+var ErrNothingToInit = errors.New("this store needs no tables")
+
+// Init makes what a store needs, and returns what the operator should do besides.
+func Init(ctx context.Context, url string) (text string, err error) {
+	k, err := find(url)
+	if err != nil {
+		return "", err
+	}
+	if k.init == nil {
+		return "", ErrNothingToInit
+	}
+	return k.init(ctx, url)
+}
+
+// Statements returns what Init does. It does not connect.
+func Statements(url string) (string, error) {
+	k, err := find(url)
+	if err != nil {
+		return "", err
+	}
+	if k.statements == nil {
+		return "", ErrNothingToInit
+	}
+	return k.statements(), nil
+}
+
+func openMemory(context.Context, string, *slog.Logger) (idempotency.Store, func() error, error) {
+	return idempotency.Memory(), func() error { return nil }, nil
+}
+
+func openPostgres(ctx context.Context, url string, log *slog.Logger) (idempotency.Store, func() error, error) {
+	s, err := postgres.Open(ctx, url, postgres.Options{Logger: log})
+	if err != nil {
+		return nil, nil, err
+	}
+	return s, s.Close, nil
+}
+
+func initPostgres(ctx context.Context, url string) (string, error) {
+	return "-- what a role needs that uses the store\n" + postgres.Privileges("app"), postgres.Init(ctx, url)
+}
+
+func postgresStatements() string {
+	return postgres.Schema() + "\n-- what a role needs that uses the store\n" + postgres.Privileges("app")
+}
+
+func openRedis(ctx context.Context, url string, log *slog.Logger) (idempotency.Store, func() error, error) {
+	s, err := redis.Open(ctx, url, redis.Options{Logger: log})
+	if err != nil {
+		return nil, nil, err
+	}
+	return s, s.Close, nil
+}
+
+func openS3(ctx context.Context, url string, _ *slog.Logger) (idempotency.Store, func() error, error) {
+	s, err := s3.Open(ctx, url, s3.Options{})
+	if err != nil {
+		return nil, nil, err
+	}
+	return s, s.Close, nil
+}
+
+func initS3(ctx context.Context, url string) (string, error) { return s3.Init(ctx, url) }

@@ -1,0 +1,272 @@
+package archive
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+
+	"github.com/seqledger/seqledger/ledger/blockfile"
+	"github.com/seqledger/seqledger/ledger/machine"
+)
+
+// newSuffix is what a name ends with until what bears it is whole.
+const newSuffix = ".new"
+
+// Archive is an archive that is written to. It belongs to one goroutine, and to one ledger: two that wrote to
+// one archive would write over each other's index.
+type Archive struct {
+	dir   string
+	index *index
+	last  *blockfile.SealedInfo // of the last file; nil until it has been read
+
+	step func(name string) // for tests; may be nil
+}
+
+// Create makes an archive of a directory that is there and has no index yet, and returns its id.
+func Create(dir string) (id string, err error) {
+	if _, err := readIndex(dir); !errors.Is(err, ErrNone) {
+		if err == nil {
+			err = fmt.Errorf("%s: there is an archive already", dir)
+		}
+		return "", err
+	}
+	var random [16]byte
+	if _, err := rand.Read(random[:]); err != nil {
+		return "", err
+	}
+	a := &Archive{dir: dir}
+	return hex.EncodeToString(random[:]), a.write(&index{id: hex.EncodeToString(random[:])})
+}
+
+// Open opens the archive of an id; any one for an empty id.
+func Open(dir, id string) (*Archive, error) {
+	x, err := readIndex(dir)
+	if err != nil {
+		return nil, err
+	}
+	if id != "" && x.id != id {
+		return nil, fmt.Errorf("%s: %w: it has id %s, and %s was expected", dir, ErrOther, x.id, id)
+	}
+	return &Archive{dir: dir, index: x}, nil
+}
+
+// ID returns the random id that the archive got when it was made.
+func (a *Archive) ID() string { return a.index.id }
+
+// Entries returns the confirmed files in order.
+func (a *Archive) Entries() []Entry { return a.index.entries }
+
+// Disk returns the directory as block files are read from it.
+func (a *Archive) Disk() blockfile.Disk { return blockfile.Directory{Path: a.dir} }
+
+func (a *Archive) at(step string) {
+	if a.step != nil {
+		a.step(step)
+	}
+}
+
+func (a *Archive) path(name string) string { return filepath.Join(a.dir, name) }
+
+// Add copies a sealed file of the ledger, and confirms it. The files must come in the order of their numbers; the
+// first may have any. One that is confirmed already must be the same. Damage of the ledger's own file is
+// machine.ErrCorrupt; an archive of another ledger is ErrOther; every other error is the archive's, and
+// leaves what was confirmed as it was.
+func (a *Archive) Add(ctx context.Context, number uint64, source blockfile.File) error {
+	if last, any := a.index.last(); any && number != last.Number+1 {
+		if number <= last.Number {
+			return a.compare(number, source)
+		}
+		return fmt.Errorf("%s: %w: it ends with %s, and %s is missing in it",
+			a.dir, ErrOther, blockfile.Name(last.Number), blockfile.Name(last.Number+1))
+	}
+	name := blockfile.Name(number)
+	a.at("copy")
+	if err := a.copyFile(ctx, name+newSuffix, source); err != nil {
+		return err
+	}
+	a.at("check")
+	info, err := a.check(name + newSuffix)
+	if err == nil && info.Number != number {
+		err = fmt.Errorf("%w: it has the header of %s", machine.ErrCorrupt, blockfile.Name(info.Number))
+	}
+	if err != nil {
+		return fmt.Errorf("copy of %s in %s: %w", name, a.dir, errors.Join(err, sourceError(source)))
+	}
+	if err := a.follows(&info); err != nil {
+		return err
+	}
+	a.at("rename")
+	if err := os.Rename(a.path(name+newSuffix), a.path(name)); err != nil {
+		return err
+	}
+	if err := syncDirectory(a.dir); err != nil {
+		return err
+	}
+	a.at("index")
+	entry := Entry{Number: number, Last: info.Last, Size: info.Size, SHA256: info.SHA256}
+	if err := a.write(a.index.add(entry)); err != nil {
+		return err
+	}
+	a.last = &info
+	a.at("done")
+	return nil
+}
+
+// sourceError checks the file that a bad copy was made of: what is wrong there is the ledger's damage.
+func sourceError(source blockfile.File) error {
+	if _, err := blockfile.CheckSealed(source); err != nil {
+		return fmt.Errorf("and so is the file itself: %w", err)
+	}
+	return nil
+}
+
+// compare compares a file of the ledger with the confirmed one of its number.
+func (a *Archive) compare(number uint64, source blockfile.File) error {
+	info, err := blockfile.CheckSealed(source)
+	if err != nil {
+		return err
+	}
+	for _, e := range a.index.entries {
+		if e.Number == number && e.SHA256 == info.SHA256 {
+			return nil
+		}
+	}
+	return fmt.Errorf("%s: %w: it has another %s", a.dir, ErrOther, blockfile.Name(number))
+}
+
+// follows compares a new file with the last one that is confirmed.
+func (a *Archive) follows(info *blockfile.SealedInfo) error {
+	last, any := a.index.last()
+	if !any {
+		return nil
+	}
+	if a.last == nil || a.last.Number != last.Number {
+		before, err := a.check(blockfile.Name(last.Number))
+		if err != nil {
+			return fmt.Errorf("%s in %s: %w", blockfile.Name(last.Number), a.dir, err)
+		}
+		a.last = &before
+	}
+	if err := info.Follows(a.last); err != nil {
+		return fmt.Errorf("%s: %w: %w", a.dir, ErrOther, err)
+	}
+	return nil
+}
+
+// Confirmed returns an error unless a file is in the index as it is on the disk now, with its size. It reads
+// the index again, so that an archive which has gone away, or was exchanged, confirms nothing.
+func (a *Archive) Confirmed(number uint64) error {
+	x, err := readIndex(a.dir)
+	if err != nil {
+		return err
+	}
+	if x.id != a.index.id || x.chain != a.index.chain {
+		return fmt.Errorf("%s: %w: its index has changed", a.dir, ErrOther)
+	}
+	for _, e := range x.entries {
+		if e.Number != number {
+			continue
+		}
+		info, err := os.Stat(a.path(blockfile.Name(number)))
+		if err == nil && info.Size() != e.Size {
+			err = fmt.Errorf("%s in %s has %d bytes and must have %d",
+				blockfile.Name(number), a.dir, info.Size(), e.Size)
+		}
+		return err
+	}
+	return fmt.Errorf("%s in %s is not confirmed", blockfile.Name(number), a.dir)
+}
+
+// copyFile makes a synced copy.
+func (a *Archive) copyFile(ctx context.Context, name string, source blockfile.File) (err error) {
+	size, err := source.Size()
+	if err != nil {
+		return err
+	}
+	to, err := os.OpenFile(a.path(name), os.O_CREATE|os.O_TRUNC|os.O_WRONLY, 0o600)
+	if err != nil {
+		return err
+	}
+	defer func() {
+		if err != nil { // so that a full archive has room for something
+			_ = os.Remove(a.path(name))
+		}
+	}()
+	in := readerWith{ctx, io.NewSectionReader(source, 0, size)}
+	_, err = io.CopyBuffer(struct{ io.Writer }{to}, in, make([]byte, 256<<10))
+	if err == nil {
+		err = to.Sync()
+	}
+	return errors.Join(err, to.Close())
+}
+
+type readerWith struct {
+	ctx context.Context //nolint:containedctx // It lives as long as one copy.
+	io.Reader
+}
+
+func (r readerWith) Read(b []byte) (int, error) {
+	if r.ctx.Err() != nil {
+		return 0, context.Cause(r.ctx)
+	}
+	return r.Reader.Read(b)
+}
+
+// check reads all of a file in the archive.
+func (a *Archive) check(name string) (info blockfile.SealedInfo, err error) {
+	file, err := blockfile.Directory{Path: a.dir}.OpenSealed(name)
+	if err != nil {
+		return info, err
+	}
+	defer func() { err = errors.Join(err, file.Close()) }()
+	return blockfile.CheckSealed(file)
+}
+
+// write makes an index the one of the archive.
+func (a *Archive) write(x *index) (err error) {
+	content := x.encode()
+	f, err := os.OpenFile(a.path(IndexName+newSuffix), os.O_CREATE|os.O_TRUNC|os.O_WRONLY, 0o600)
+	if err != nil {
+		return err
+	}
+	_, err = f.Write(content)
+	if err == nil {
+		err = f.Sync()
+	}
+	if err = errors.Join(err, f.Close()); err != nil {
+		return err
+	}
+	a.at("index written")
+	if err := os.Rename(a.path(IndexName+newSuffix), a.path(IndexName)); err != nil {
+		return err
+	}
+	if err := syncDirectory(a.dir); err != nil {
+		return err
+	}
+	written, err := readIndex(a.dir)
+	if err != nil {
+		return err
+	}
+	a.index = written
+	return nil
+}
+
+// syncDirectory makes names durable. Not every file system that is mounted from elsewhere knows how; then its
+// renames are durable when they return.
+func syncDirectory(path string) error {
+	d, err := os.Open(path)
+	if err != nil {
+		return err
+	}
+	err = d.Sync()
+	if errors.Is(err, errors.ErrUnsupported) || errors.Is(err, fs.ErrInvalid) || isInvalid(err) {
+		err = nil
+	}
+	return errors.Join(err, d.Close())
+}

@@ -1,0 +1,325 @@
+package archive
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/seqledger/seqledger/ledger/blockfile"
+	"github.com/seqledger/seqledger/ledger/machine"
+)
+
+// ledgerFiles are the block files of a ledger, of some records each.
+type ledgerFiles struct {
+	testing.TB
+	dir    string
+	sealed []blockfile.SealedFile
+}
+
+func newLedgerFiles(t testing.TB, id byte) *ledgerFiles {
+	t.Helper()
+	l := &ledgerFiles{TB: t, dir: t.TempDir()}
+	files, err := blockfile.Open(blockfile.Options{
+		Disk: blockfile.Directory{Path: l.dir, NoSync: true}, Mark: blockfile.Mark{ID: [16]byte{id}, SealBytes: 300},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := range uint64(40) {
+		if err := files.Append(i+1, bytes.Repeat([]byte{byte(i), id}, 20)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	files.Publish()
+	l.sealed = files.Sealed(1 << 60)
+	if err := files.Close(); err != nil || len(l.sealed) < 5 {
+		t.Fatal(err, len(l.sealed))
+	}
+	return l
+}
+
+func (l *ledgerFiles) add(a *Archive, number uint64) error {
+	l.Helper()
+	f, err := blockfile.Directory{Path: l.dir}.OpenSealed(blockfile.Name(number))
+	if err != nil {
+		l.Fatal(err)
+	}
+	defer func() { _ = f.Close() }()
+	return a.Add(context.Background(), number, f)
+}
+
+func newArchive(t testing.TB) (dir string, a *Archive) {
+	t.Helper()
+	dir = t.TempDir()
+	id, err := Create(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if a, err = Open(dir, id); err != nil {
+		t.Fatal(err)
+	}
+	return dir, a
+}
+
+// full is an archive with all of a ledger's files.
+func full(t testing.TB) (dir string, l *ledgerFiles) {
+	t.Helper()
+	l = newLedgerFiles(t, 1)
+	dir, a := newArchive(t)
+	for _, f := range l.sealed {
+		if err := l.add(a, f.Number); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return dir, l
+}
+
+func mustBeSound(t testing.TB, dir string, files int) {
+	t.Helper()
+	report, err := Verify(context.Background(), dir, nil)
+	if err != nil || len(report.Problems) != 0 || report.Files != uint64(files) {
+		t.Errorf("verify: %+v, %v, want %d files", report, err, files)
+	}
+}
+
+// What was added is there, byte for byte, is confirmed, and is found again by another that opens the archive.
+func TestArchive(t *testing.T) {
+	t.Parallel()
+	dir, l := full(t)
+	mustBeSound(t, dir, len(l.sealed))
+	a, err := Open(dir, "")
+	if err != nil || len(a.Entries()) != len(l.sealed) {
+		t.Fatal(a, err)
+	}
+	for i, f := range l.sealed {
+		name := blockfile.Name(f.Number)
+		want, _ := os.ReadFile(filepath.Join(l.dir, name))
+		got, err := os.ReadFile(filepath.Join(dir, name))
+		if err != nil || !bytes.Equal(got, want) || a.Entries()[i].Last != f.Last || a.Confirmed(f.Number) != nil {
+			t.Errorf("%s: %v, %v", name, err, a.Confirmed(f.Number))
+		}
+		if err := l.add(a, f.Number); err != nil {
+			t.Errorf("%s again: %v", name, err)
+		}
+	}
+	if err := a.Confirmed(l.sealed[len(l.sealed)-1].Number + 1); err == nil {
+		t.Error("a file that is not there is confirmed")
+	}
+	files, err := blockfile.OpenAllSealed(a.Disk(), 1, uint64(len(l.sealed)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	r, n := files.Reader(), uint64(0)
+	err = r.Ascend(0, func(x blockfile.Record) bool { n++; return x.Check() == nil && x.Last == n })
+	if r.Close(); err != nil || n != l.sealed[len(l.sealed)-1].Last {
+		t.Errorf("read %d records, %v", n, err)
+	}
+	if err := files.Close(); err != nil {
+		t.Error(err)
+	}
+}
+
+// Another archive, another ledger, a gap and a directory without an index are refused, and change nothing.
+func TestRefusals(t *testing.T) {
+	t.Parallel()
+	l, other := newLedgerFiles(t, 1), newLedgerFiles(t, 2)
+	dir, a := newArchive(t)
+	for number := uint64(1); number <= 2; number++ {
+		if err := l.add(a, number); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for what, err := range map[string]error{
+		"a gap":                  l.add(a, 4),
+		"a file of another":      other.add(a, 3),
+		"a confirmed one of it":  other.add(a, 2),
+		"an archive of other id": func() error { _, err := Open(dir, strings.Repeat("00", 16)); return err }(),
+	} {
+		if !errors.Is(err, ErrOther) {
+			t.Errorf("%s: %v, want ErrOther", what, err)
+		}
+	}
+	if _, err := Open(t.TempDir(), ""); !errors.Is(err, ErrNone) {
+		t.Errorf("an empty directory: %v, want ErrNone", err)
+	}
+	if _, err := Create(dir); err == nil {
+		t.Error("an archive was made over another")
+	}
+	mustBeSound(t, dir, 2)
+	// One that goes away confirms nothing.
+	if err := os.Rename(filepath.Join(dir, IndexName), filepath.Join(dir, "away")); err != nil {
+		t.Fatal(err)
+	}
+	if err := a.Confirmed(1); !errors.Is(err, ErrNone) {
+		t.Errorf("away: %v", err)
+	}
+}
+
+// A crash at any step leaves what is confirmed as it was, and the file is added after it.
+func TestCrashAtEachStep(t *testing.T) {
+	t.Parallel()
+	l := newLedgerFiles(t, 1)
+	steps := []string{"copy", "check", "rename", "index", "index written", "done"}
+	for _, crash := range steps {
+		dir, a := newArchive(t)
+		if err := l.add(a, 1); err != nil {
+			t.Fatal(err)
+		}
+		func() {
+			defer func() { _ = recover() }()
+			a.step = func(step string) {
+				if step == crash {
+					panic(crash)
+				}
+			}
+			_ = l.add(a, 2)
+			t.Errorf("step %q was not come to", crash)
+		}()
+		again, err := Open(dir, "")
+		if err != nil {
+			t.Fatal(err)
+		}
+		confirmed := 1
+		if crash == "done" {
+			confirmed = 2
+		}
+		mustBeSound(t, dir, confirmed)
+		for number := uint64(2); number <= 3; number++ {
+			if err := l.add(again, number); err != nil {
+				t.Errorf("after a crash at %q: %v", crash, err)
+			}
+		}
+		mustBeSound(t, dir, 3)
+	}
+}
+
+// A file of the ledger that is damaged is not archived, and one that was cut neither.
+func TestDamagedSourceIsNotArchived(t *testing.T) {
+	t.Parallel()
+	l := newLedgerFiles(t, 1)
+	path := filepath.Join(l.dir, blockfile.Name(1))
+	sound, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, a := newArchive(t)
+	step := 1
+	if testing.Short() {
+		step = 9
+	}
+	for at := 0; at < len(sound); at += step {
+		damaged := slices.Clone(sound)
+		damaged[at] ^= 1
+		if err := os.WriteFile(path, damaged, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if err := l.add(a, 1); !errors.Is(err, machine.ErrCorrupt) || len(a.Entries()) != 0 {
+			t.Fatalf("byte %d of the source changed: %v", at, err)
+		}
+	}
+}
+
+// Verify finds every changed byte of every file and of the index, every cut, and what is missing or exchanged.
+func TestVerifyFindsDamage(t *testing.T) {
+	t.Parallel()
+	dir, _ := full(t)
+	names, err := os.ReadDir(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	found := func(what string) {
+		t.Helper()
+		report, err := Verify(context.Background(), dir, nil)
+		if err == nil && len(report.Problems) == 0 {
+			t.Errorf("%s is not found", what)
+		}
+	}
+	step := 1
+	if testing.Short() {
+		step = 5
+	}
+	var before []byte
+	for _, n := range names {
+		path := filepath.Join(dir, n.Name())
+		sound, err := os.ReadFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		write := func(b []byte) {
+			if err := os.WriteFile(path, b, 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}
+		for at := 0; at < len(sound); at += step {
+			damaged := slices.Clone(sound)
+			damaged[at] ^= 1 << (at % 8)
+			write(damaged)
+			found(fmt.Sprintf("%s: byte %d changed", n.Name(), at))
+		}
+		for size := 0; size < len(sound); size += 17 {
+			if size == len(sound) || n.Name() == IndexName && sound[max(size-1, 0)] == '\n' && size > 60 {
+				continue // whole lines of the index are an older index: see TestOlderIndex
+			}
+			write(sound[:size])
+			found(fmt.Sprintf("%s: cut to %d bytes", n.Name(), size))
+		}
+		if before != nil {
+			write(before)
+			found(n.Name() + ": exchanged with the one before")
+		}
+		if err := os.Remove(path); err != nil {
+			t.Fatal(err)
+		}
+		found(n.Name() + ": missing")
+		write(sound)
+		before = sound
+	}
+	mustBeSound(t, dir, len(names)-1)
+}
+
+// An index that has lost its end confirms less, never more.
+func TestOlderIndex(t *testing.T) {
+	t.Parallel()
+	dir, l := full(t)
+	a, err := Open(dir, "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	path := filepath.Join(dir, IndexName)
+	b, _ := os.ReadFile(path)
+	lines := bytes.SplitAfter(b, []byte("\n"))
+	older := bytes.Join(lines[:len(lines)-2], nil)
+	if err := os.WriteFile(path, older, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := a.Confirmed(1); !errors.Is(err, ErrOther) {
+		t.Errorf("with an older index: %v", err)
+	}
+	again, err := Open(dir, "")
+	if err != nil || len(again.Entries()) != len(l.sealed)-1 {
+		t.Fatal(again, err)
+	}
+	if err := l.add(again, uint64(len(l.sealed))); err != nil {
+		t.Error(err)
+	}
+	mustBeSound(t, dir, len(l.sealed))
+}
+
+// FuzzIndex: what is read as an index is written in the same way.
+func FuzzIndex(f *testing.F) {
+	x := (&index{id: strings.Repeat("0a", 16)}).add(Entry{Number: 3, Last: 4, Size: 5})
+	f.Add((&index{id: strings.Repeat("0a", 16)}).encode())
+	f.Add(x.encode())
+	f.Fuzz(func(t *testing.T, b []byte) {
+		x, err := decodeIndex(b)
+		if err == nil && !bytes.Equal(x.encode(), b) {
+			t.Errorf("%q reads as another index", b)
+		}
+	})
+}

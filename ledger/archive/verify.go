@@ -1,0 +1,111 @@
+package archive
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+
+	"github.com/seqledger/seqledger/ledger/blockfile"
+	"github.com/seqledger/seqledger/ledger/machine"
+)
+
+// Report is what was checked of an archive, and what is wrong with it.
+type Report struct {
+	ID       string
+	Files    uint64 // in the index
+	Bytes    int64  // of the files that were checked
+	First    uint64 // number of the first file; 0 for none
+	Last     uint64 // ledger index of the last record
+	Problems []machine.Problem
+	Unlisted []string // names that the index does not have: a copy that was interrupted, or something else
+}
+
+// Verify checks an archive: the chain of its index, and every byte of every file, which must be what the index
+// says and follow the file before it. It needs no ledger. progress is told after each file; may be nil.
+// The error tells that the check itself could not be done.
+func Verify(ctx context.Context, dir string, progress func(Report)) (report Report, err error) {
+	names, err := os.ReadDir(dir)
+	if err != nil {
+		return report, err
+	}
+	x, err := readIndex(dir)
+	if errors.Is(err, machine.ErrCorrupt) {
+		report.add(IndexName, err)
+		return report, nil
+	}
+	if err != nil {
+		return report, err
+	}
+	a := &Archive{dir: dir, index: x}
+	report.ID, report.Files = x.id, uint64(len(x.entries))
+	listed := map[string]bool{IndexName: true}
+	var before *blockfile.SealedInfo
+	for i := range x.entries {
+		if ctx.Err() != nil {
+			return report, context.Cause(ctx)
+		}
+		e := &x.entries[i]
+		name := blockfile.Name(e.Number)
+		listed[name] = true
+		if i == 0 {
+			report.First = e.Number
+		}
+		report.Last = e.Last
+		info, err := a.check(name)
+		if err == nil {
+			err = sameAs(&info, e, before)
+		}
+		if before = nil; err != nil {
+			report.add(name, err)
+		} else {
+			before = &info
+			report.Bytes += info.Size
+		}
+		if progress != nil {
+			progress(report)
+		}
+	}
+	for _, n := range names {
+		if !listed[n.Name()] {
+			report.Unlisted = append(report.Unlisted, n.Name())
+		}
+	}
+	return report, nil
+}
+
+func (r *Report) add(where string, err error) {
+	r.Problems = append(r.Problems, machine.Problem{Where: where, What: err.Error()})
+}
+
+// sameAs compares a file with its line of the index, and with the file before it.
+func sameAs(info *blockfile.SealedInfo, e *Entry, before *blockfile.SealedInfo) error {
+	if info.SHA256 != e.SHA256 || info.Size != e.Size || info.Last != e.Last || info.Number != e.Number {
+		return fmt.Errorf("%w: it is not the file that the index speaks of", machine.ErrCorrupt)
+	}
+	if before == nil {
+		return nil
+	}
+	return info.Follows(before)
+}
+
+// With returns a disk that has the block files of an archive beside those of a ledger, whose own come first.
+func With(own blockfile.Disk, dir string) blockfile.Disk {
+	return joined{own, blockfile.Directory{Path: dir}}
+}
+
+// joined reads a file from the archive if the ledger does not have it.
+type joined struct {
+	blockfile.Disk
+	archive blockfile.Disk
+}
+
+// OpenSealed implements [blockfile.Disk].
+func (d joined) OpenSealed(name string) (blockfile.File, error) {
+	f, err := d.Disk.OpenSealed(name)
+	if errors.Is(err, os.ErrNotExist) && strings.HasSuffix(name, ".blocks") {
+		return d.archive.OpenSealed(name)
+	}
+	return f, err
+}

@@ -1,0 +1,168 @@
+package ledger
+
+import (
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/seqledger/seqledger/ledger/archive"
+)
+
+func openArchiving(t *testing.T, dir, to string) *retainingLedger {
+	t.Helper()
+	return openRetaining(t, dir, func(o *Options) { o.Archive = to })
+}
+
+// archiveAll waits until nothing waits for the archive.
+func (l *retainingLedger) archiveAll() {
+	l.Helper()
+	if err := l.flush(); err != nil {
+		l.Fatal(err)
+	}
+	l.archiveFiles(l.Context())
+	if s := l.Stats().Archive; s.WaitingFiles != 0 || s.Problem != "" || s.Files == 0 {
+		l.Fatalf("after archiving: %+v", s)
+	}
+}
+
+func verifyArchive(t *testing.T, dir string) archive.Report {
+	t.Helper()
+	report, err := archive.Verify(t.Context(), dir, nil)
+	if err != nil || len(report.Problems) != 0 {
+		t.Fatalf("the archive: %+v, %v", report, err)
+	}
+	return report
+}
+
+// Every file that is dropped is in the archive first, and together with what is kept they are the whole history.
+func TestNothingIsDroppedThatIsNotArchived(t *testing.T) {
+	t.Parallel()
+	dir, to := t.TempDir(), t.TempDir()
+	l := openArchiving(t, dir, to)
+	values := longValues(5)
+	l.set(1, values)
+	for range 3 {
+		l.fill(1 << 20)
+	}
+	l.archiveAll()
+	l.awaitDrop()
+	l.wantValues(values)
+	report := verifyArchive(t, to)
+	if report.First != 1 || report.Files < l.Stats().DroppedFiles {
+		t.Errorf("%d files were dropped, the archive has %+v", l.Stats().DroppedFiles, report)
+	}
+	l.closeAndAudit()
+	// After a restart it goes on with the same archive.
+	l = openArchiving(t, dir, to)
+	l.fill(1 << 20)
+	l.archiveAll()
+	if more := verifyArchive(t, to); more.Files <= report.Files {
+		t.Errorf("the archive has %d files, it had %d", more.Files, report.Files)
+	}
+	l.closeAndAudit()
+}
+
+// An archive that is away, read-only, exchanged or another ledger's stops the removal of files, not the writes, and
+// says so; when it is back everything goes on.
+func TestArchiveThatCannotBeWritten(t *testing.T) {
+	t.Parallel()
+	for name, fault := range map[string]struct{ begin, end func(t *testing.T, to string) }{
+		"away": {
+			func(t *testing.T, to string) { mustDo(t, os.Rename(to, to+".away")) },
+			func(t *testing.T, to string) { mustDo(t, os.Rename(to+".away", to)) },
+		},
+		"not mounted": {
+			func(t *testing.T, to string) { mustDo(t, errors.Join(os.Rename(to, to+".away"), os.Mkdir(to, 0o700))) },
+			func(t *testing.T, to string) { mustDo(t, errors.Join(os.Remove(to), os.Rename(to+".away", to))) },
+		},
+		"exchanged": {
+			func(t *testing.T, to string) {
+				mustDo(t, errors.Join(os.Rename(to, to+".away"), os.Mkdir(to, 0o700)))
+				_, err := archive.Create(to)
+				mustDo(t, err)
+			},
+			func(t *testing.T, to string) { mustDo(t, errors.Join(os.RemoveAll(to), os.Rename(to+".away", to))) },
+		},
+		"no file can be made": { // root may write to what is read-only
+			func(t *testing.T, to string) { mustDo(t, os.Mkdir(filepath.Join(to, "INDEX.new"), 0o700)) },
+			func(t *testing.T, to string) { mustDo(t, os.Remove(filepath.Join(to, "INDEX.new"))) },
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			dir, to := t.TempDir(), filepath.Join(t.TempDir(), "archive")
+			mustDo(t, os.Mkdir(to, 0o700))
+			l := openArchiving(t, dir, to)
+			l.fill(1 << 19)
+			l.archiveAll()
+			archived := l.Stats().Archive.Files
+			fault.begin(t, to)
+			l.fill(3 << 20)
+			mustDo(t, l.flush())
+			l.archiveFiles(t.Context())
+			s := l.Stats().Archive
+			if s.Problem == "" || s.FailingSince.IsZero() || s.Failures == 0 || s.WaitingFiles == 0 ||
+				s.WaitingBytes == 0 {
+				t.Errorf("the fault is not told: %+v", s)
+			}
+			mustDo(t, l.dropHistory(t.Context()))
+			if n := l.Stats().DroppedFiles; n > archived {
+				t.Fatalf("%d files were dropped, %d are archived", n, archived)
+			}
+			fault.end(t, to)
+			l.archiveAll()
+			if s := l.Stats().Archive; !s.FailingSince.IsZero() {
+				t.Errorf("still failing: %+v", s)
+			}
+			mustDo(t, l.dropHistory(t.Context()))
+			l.await("files to be dropped", func() bool { return l.Stats().DroppedFiles > archived })
+			verifyArchive(t, to)
+			l.closeAndAudit()
+		})
+	}
+}
+
+func mustDo(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// An old copy of a ledger that goes on by itself does not take the archive of the other for its own, wherever their
+// histories part.
+func TestArchiveOfAnotherHistory(t *testing.T) {
+	t.Parallel()
+	dir, to := t.TempDir(), t.TempDir()
+	l := openArchiving(t, dir, to)
+	l.fill(1 << 19)
+	l.archiveAll()
+	mustDo(t, l.Close())
+	copied := t.TempDir()
+	mustDo(t, os.CopyFS(copied, os.DirFS(dir)))
+	l = openArchiving(t, dir, to)
+	l.fill(1 << 19)
+	l.archiveAll()
+	mustDo(t, l.Close())
+	before := verifyArchive(t, to)
+
+	other := openArchiving(t, copied, to)
+	w := testWrite("another", 1, 20_000) // the histories part
+	if _, err := other.Write(context.Background(), w); err != nil {
+		t.Fatal(err)
+	}
+	other.fill(3 << 20)
+	mustDo(t, other.flush())
+	other.archiveFiles(t.Context())
+	if s := other.Stats().Archive; !strings.Contains(s.Problem, archive.ErrOther.Error()) {
+		t.Errorf("an old copy takes the archive: %+v", s)
+	}
+	mustDo(t, other.dropHistory(t.Context()))
+	other.closeAndAudit()
+	if after := verifyArchive(t, to); after.Files != before.Files {
+		t.Errorf("the archive has %d files, it had %d", after.Files, before.Files)
+	}
+}

@@ -1,0 +1,115 @@
+package blockfile
+
+import (
+	"bufio"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"io"
+
+	"github.com/seqledger/seqledger/ledger/machine"
+)
+
+// SealedInfo is what a sealed file says of itself, once all of it has been checked.
+type SealedInfo struct {
+	ID     [16]byte // as in Mark
+	Start           // where the files would begin with this one
+	Last   uint64   // ledger index of the last record
+	Size   int64    // bytes
+	Hash   [sha256.Size]byte
+	SHA256 [sha256.Size]byte // of the whole file; Hash, which the next file bears, is without the footer
+}
+
+// Follows returns an error unless the file is the one behind another.
+func (i *SealedInfo) Follows(before *SealedInfo) error {
+	if i.ID != before.ID || i.Number != before.Number+1 || i.After != before.Last || i.Previous != before.Hash ||
+		i.Base != before.Base+uint64(before.Size) {
+		return fmt.Errorf("%w: block file %s does not follow %s: one of them is of another ledger or time",
+			machine.ErrCorrupt, Name(i.Number), Name(before.Number))
+	}
+	return nil
+}
+
+// CheckSealed reads a whole sealed file: its header, its records with their checksums, its footer and its hash.
+// Damage is machine.ErrCorrupt.
+func CheckSealed(file File) (info SealedInfo, err error) {
+	foot, x, err := readFooter(file)
+	if err != nil {
+		return info, err
+	}
+	if info.Size, err = file.Size(); err != nil {
+		return info, err
+	}
+	content, whole := sha256.New(), sha256.New()
+	in := bufio.NewReaderSize(io.NewSectionReader(file, 0, info.Size), 1<<20)
+	b := make([]byte, headerSize)
+	if _, err := io.ReadFull(in, b); err != nil {
+		return info, err
+	}
+	h, err := decodeFileHeader(b)
+	if err != nil {
+		return info, err
+	}
+	both := io.MultiWriter(content, whole)
+	_, _ = both.Write(b) // never fails
+	s := scanner{file: file, end: foot.end, at: int64(headerSize), in: in}
+	last, found := h.after, index(nil)
+	for offset := int64(headerSize); offset < foot.end; {
+		record, ok, err := s.next(h.base, offset)
+		if err != nil {
+			return info, err
+		}
+		header, _ := decodeRecordHeader(record, h.base+uint64(offset))
+		if !ok || header.last <= last {
+			return info, fmt.Errorf("%w: no whole record at byte %d", machine.ErrCorrupt, offset)
+		}
+		_, _ = both.Write(record) // never fails
+		found = found.add(header.last, offset)
+		last, offset = header.last, offset+int64(len(record))
+	}
+	if _, err := io.Copy(whole, in); err != nil {
+		return info, err
+	}
+	content.Sum(info.Hash[:0])
+	whole.Sum(info.SHA256[:0])
+	if info.Hash != foot.hash || last != foot.last || !sameIndex(found, x) {
+		return info, fmt.Errorf("%w: its footer is of other records", machine.ErrCorrupt)
+	}
+	info.ID, info.Last = h.id, last
+	info.Start = Start{Number: h.number, Base: h.base, After: h.after, Previous: h.previous}
+	return info, nil
+}
+
+func sameIndex(a, b index) bool {
+	if len(a) != len(b) {
+		return false
+	}
+	for i := range a {
+		if a[i] != b[i] {
+			return false
+		}
+	}
+	return true
+}
+
+// OpenAllSealed opens files that are all sealed, of an archive, from a number to another, to read them. It checks
+// the header and the end of each, as Open does.
+func OpenAllSealed(d Disk, first, last uint64) (*Files, error) {
+	f := &Files{disk: d}
+	f.handles.init(d)
+	f.first.Store(first)
+	header, err := readFileHeader(d, first)
+	for next := header; err == nil && next.number <= last; {
+		f.id = header.id
+		if next, err = f.openSealed(next); err != nil {
+			err = fmt.Errorf("block file %s: %w", Name(next.number), err)
+			break
+		}
+		f.current.header, f.current.last = next, next.after
+	}
+	if err != nil {
+		return nil, errors.Join(err, f.Close())
+	}
+	f.Publish()
+	return f, nil
+}

@@ -1,0 +1,115 @@
+package boltstore
+
+import (
+	"errors"
+	"fmt"
+	"math"
+
+	"go.etcd.io/bbolt"
+
+	"github.com/seqledger/seqledger/ledger/blockfile"
+	"github.com/seqledger/seqledger/ledger/machine"
+)
+
+// Amend changes tables that are a matter of this node (machine.FirstLocalTable and those behind it) beside the
+// log: the applied position stays. What it changes becomes durable with the next Flush. It excludes Views and
+// Updates like an Update; an error makes the store unusable in the same way.
+func (s *Store) Amend(fn func(tx machine.Tx) error) (err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if err := s.writable(); err != nil {
+		return err
+	}
+	w := &writer{reader{store: s, active: s.active, frozen: s.frozen, updating: true, amending: true}}
+	defer func() {
+		s.measure()
+		p := w.end(recover(), &err)
+		if err != nil || p != nil {
+			err = s.fail(fmt.Errorf("amend: %w", errors.Join(err, errorOf(p))))
+		}
+		if p != nil {
+			panic(p)
+		}
+		if err == nil {
+			s.updates.Add(1)
+		}
+	}()
+	return fn(w)
+}
+
+func errorOf(p any) error {
+	if p == nil {
+		return nil
+	}
+	return fmt.Errorf("panic: %v", p)
+}
+
+// Droppable returns the sealed block files in which every record lies before a ledger index, in order. After a
+// Flush DropBlocks would remove them. It never waits.
+func (s *Store) Droppable(ledgerIndex uint64) []blockfile.SealedFile {
+	files := s.blocks.Sealed(math.MaxUint64)
+	n := 0
+	for n < len(files) && files[n].Last < ledgerIndex {
+		n++
+	}
+	return files[:n]
+}
+
+// SealedBlocks returns the sealed block files that the last Flush covers, in order.
+func (s *Store) SealedBlocks() []blockfile.SealedFile {
+	s.flushMu.Lock()
+	defer s.flushMu.Unlock()
+	return s.blocks.Sealed(s.durable.Number)
+}
+
+// DropBlocks removes the block files in which every record lies before a ledger index, and returns how many
+// bytes they had. The horizon of the last Flush must not lie before that index, because a replay reads what is
+// behind the horizon, and values that are alive in these files must have been carried before it. It first
+// records durably where the files begin: a crash leaves files that the next Open removes. An error makes
+// the store unusable.
+func (s *Store) DropBlocks(ledgerIndex uint64) (bytes int64, err error) {
+	s.flushMu.Lock()
+	defer s.flushMu.Unlock()
+	if s.closed {
+		return 0, ErrClosed
+	}
+	if s.readOnly {
+		return 0, ErrReadOnly
+	}
+	if err := s.Err(); err != nil {
+		return 0, err
+	}
+	start, some, err := s.blocks.Before(ledgerIndex, s.durable)
+	if err != nil {
+		return 0, s.fail(err)
+	}
+	if !some {
+		return 0, nil
+	}
+	err = s.change(func(tx *bbolt.Tx) error { return putControl(tx, keyStart, start.Append(nil)) })
+	if err != nil {
+		return 0, s.fail(fmt.Errorf("drop block files before %s: %w", blockfile.Name(start.Number), err))
+	}
+	before := s.blocks.Base()
+	s.forget(start)
+	if err := s.blocks.RemoveDropped(); err != nil {
+		return 0, s.fail(err)
+	}
+	return int64(start.Base - before), nil
+}
+
+func (s *Store) forget(start blockfile.Start) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.blocks.Forget(start)
+}
+
+// lacks tells whether the file is of a version that did not have a table, and is only read.
+func (s *Store) lacks(table machine.Table) bool {
+	return s.version == formatVersion4 && table == machine.TableCarried
+}
+
+// SealedBlockFile returns a sealed block file for reading.
+func (s *Store) SealedBlockFile(number uint64) (blockfile.File, error) {
+	return blockfile.Directory{Path: BlocksOf(s.path)}.OpenSealed(blockfile.Name(number))
+}

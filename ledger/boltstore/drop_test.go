@@ -1,0 +1,277 @@
+package boltstore
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"testing"
+
+	"go.etcd.io/bbolt"
+
+	"github.com/seqledger/seqledger/ledger/blockfile"
+	"github.com/seqledger/seqledger/ledger/machine"
+)
+
+// blockIndexes returns the ledger indexes of the records of blocks that a view has.
+func blockIndexes(t testing.TB, view func(func(machine.Reader) error) error) (indexes []uint64) {
+	t.Helper()
+	err := view(func(r machine.Reader) error {
+		return r.Ascend(machine.TableBlocks, nil, func(key, value []byte) bool {
+			index := binary.BigEndian.Uint64(key)
+			if string(value) != fmt.Sprintf("block %d", index) {
+				t.Errorf("block %d is %q", index, value)
+			}
+			indexes = append(indexes, index)
+			return true
+		})
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return indexes
+}
+
+func fileNumbers(t testing.TB, path string) []uint64 {
+	t.Helper()
+	numbers, err := blockfile.List(blockfile.Directory{Path: BlocksOf(path)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return numbers
+}
+
+// Whole files before an index are dropped, no other ones, and that stays so: after a reopening, for a verifier,
+// and with the files that a crash has left.
+func TestDropBlocks(t *testing.T) {
+	t.Parallel()
+	s := fresh(t)
+	apply(t, s, 40)
+	if n, err := s.DropBlocks(41); n != 0 || err != nil {
+		t.Fatalf("dropped %d bytes that no checkpoint covers, %v", n, err)
+	}
+	flush(t, s)
+	apply(t, s, 60)
+	all, before := fileNumbers(t, s.path), s.BlockBytes()
+	old := map[string][]byte{}
+	for _, number := range all {
+		b, err := os.ReadFile(filepath.Join(BlocksOf(s.path), blockfile.Name(number)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		old[blockfile.Name(number)] = b
+	}
+	droppable := s.Droppable(20)
+	n, err := s.DropBlocks(20)
+	if err != nil || n == 0 || s.BlockBytes() != before-n || s.BlockBase() != uint64(n) {
+		t.Fatalf("dropped %d bytes of %d, %d are left, %v", n, before, s.BlockBytes(), err)
+	}
+	kept := fileNumbers(t, s.path)
+	if !slices.Equal(kept, all[len(droppable):]) {
+		t.Errorf("the files are %v, they were %v, and %d could be dropped", kept, all, len(droppable))
+	}
+	if again, err := s.DropBlocks(20); again != 0 || err != nil {
+		t.Errorf("dropping again: %d, %v", again, err)
+	}
+	first := droppable[len(droppable)-1].Last + 1
+	check := func(what string, view func(func(machine.Reader) error) error, last uint64) {
+		t.Helper()
+		got := blockIndexes(t, view)
+		if len(got) == 0 || got[0] != first || got[len(got)-1] != last || uint64(len(got)) != last-first+1 {
+			t.Errorf("%s: the blocks are %v, want %d to %d", what, got, first, last)
+		}
+	}
+	check("at once", s.View, 60)
+	flush(t, s)
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
+	for _, left := range []int{0, 1, len(droppable)} { // what a crash leaves: they are removed from the first on
+		for _, number := range all[len(droppable)-left : len(droppable)] {
+			name := filepath.Join(BlocksOf(s.path), blockfile.Name(number))
+			if err := os.WriteFile(name, old[blockfile.Name(number)], 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}
+		verifier, err := OpenReadOnly(s.path, testIdentity)
+		if err != nil {
+			t.Fatal(err)
+		}
+		check("a verifier", verifier.View, 60)
+		if err := verifier.Close(); err != nil {
+			t.Fatal(err)
+		}
+		again := reopen(t, s.path)
+		check("reopened", again.View, 60)
+		if numbers := fileNumbers(t, s.path); !slices.Equal(numbers[:len(kept)], kept) {
+			t.Errorf("with %d files left by a crash there are %v, want %v", left, numbers, kept)
+		}
+		apply(t, again, again.Applied().Index+1)
+		if err := again.Close(); err != nil { // without a flush, so that the next one finds the same
+			t.Fatal(err)
+		}
+	}
+}
+
+// A file that must be there is missed, though others before it have been dropped.
+func TestMissingFileBehindTheStart(t *testing.T) {
+	t.Parallel()
+	s := fresh(t)
+	apply(t, s, 60)
+	flush(t, s)
+	if _, err := s.DropBlocks(20); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
+	for _, number := range fileNumbers(t, s.path) {
+		name := filepath.Join(BlocksOf(s.path), blockfile.Name(number))
+		if err := os.Rename(name, name+".away"); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := Open(s.path, Options{Identity: testIdentity, NoSync: true}); err == nil {
+			t.Errorf("opened without %s", name)
+		}
+		if err := os.Rename(name+".away", name); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// A reader from before that comes to a file which is gone is told so, and nothing stops.
+func TestReaderMeetsDroppedBlocks(t *testing.T) {
+	t.Parallel()
+	s := fresh(t)
+	apply(t, s, 60)
+	flush(t, s)
+	err := s.ViewBlocks(func(r machine.Reader) error {
+		if _, err := r.Get(machine.TableBlocks, blockKey(59)); err != nil {
+			return err
+		}
+		if _, err := s.DropBlocks(30); err != nil {
+			return err
+		}
+		value, err := r.Get(machine.TableBlocks, blockKey(2))
+		if !errors.Is(err, machine.ErrDropped) {
+			t.Errorf("a dropped block is %q, %v", value, err)
+		}
+		_, err = r.Get(machine.TableBlocks, blockKey(58))
+		return err
+	})
+	if err != nil || s.Err() != nil {
+		t.Errorf("%v, and the store: %v", err, s.Err())
+	}
+	for from, round := uint64(0), 0; round == 0 || from != 0; round++ {
+		if from, _, err = s.ScrubBlocks(from, 100); err != nil || round > 1_000 {
+			t.Fatalf("scrub after the drop: %v", err)
+		}
+	}
+	apply(t, s, 70)
+	if got := blockIndexes(t, s.View); got[len(got)-1] != 70 {
+		t.Errorf("the blocks end with %d", got[len(got)-1])
+	}
+}
+
+const carried = machine.TableCarried
+
+// An Amend changes local tables beside the log, and is durable with the next flush.
+func TestAmend(t *testing.T) {
+	t.Parallel()
+	s := fresh(t)
+	apply(t, s, 3)
+	flush(t, s)
+	at := s.Applied()
+	put := func(key string) {
+		t.Helper()
+		err := s.Amend(func(tx machine.Tx) error { return tx.Put(carried, []byte(key), []byte("value")) })
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	put("a")
+	flush(t, s)
+	put("b")
+	for _, view := range []func(func(machine.Reader) error) error{s.View, s.ViewBlocks} {
+		err := view(func(r machine.Reader) error {
+			for _, key := range []string{"a", "b"} {
+				if value, err := r.Get(carried, []byte(key)); string(value) != "value" || err != nil {
+					t.Errorf("%s is %q, %v", key, value, err)
+				}
+			}
+			return nil
+		})
+		if err != nil {
+			t.Error(err)
+		}
+	}
+	if s.Applied() != at || s.Checkpoint() != at {
+		t.Errorf("the position is %v, the checkpoint %v, they were %v", s.Applied(), s.Checkpoint(), at)
+	}
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
+	again := reopen(t, s.path)
+	if a, b := get(t, again, carried, "a"), get(t, again, carried, "b"); a != "value" || b != "<absent>" {
+		t.Errorf("after a crash a is %q and b %q, want a alone, which was flushed", a, b)
+	}
+	err := again.Amend(func(tx machine.Tx) error { return tx.Put(streams, []byte("k"), []byte("v")) })
+	if err == nil || again.Err() == nil {
+		t.Error("an Amend has changed a replicated table")
+	}
+}
+
+// A file of version 4 is read as it is by a verifier, and gets what it lacks when it is opened.
+func TestVersion4IsConverted(t *testing.T) {
+	t.Parallel()
+	s := fresh(t)
+	apply(t, s, 20)
+	flush(t, s)
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Remove(SumsPath(s.path)); err != nil {
+		t.Fatal(err)
+	}
+	db, err := bbolt.Open(s.path, 0o600, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	err = db.Update(func(tx *bbolt.Tx) error {
+		return errors.Join(tx.DeleteBucket(bucketName(carried)), tx.Bucket(controlBucket).Delete(keyStart),
+			putControl(tx, keyFormat, binary.LittleEndian.AppendUint32([]byte(formatMagic), formatVersion4)))
+	})
+	if err := errors.Join(err, db.Close()); err != nil {
+		t.Fatal(err)
+	}
+	verifier, err := OpenReadOnly(s.path, testIdentity)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := get(t, verifier, carried, "a"); got != "<absent>" || len(blockIndexes(t, verifier.View)) != 20 {
+		t.Errorf("a verifier finds %q, and other blocks", got)
+	}
+	if err := verifier.View(func(r machine.Reader) error { _, err := list(r, carried, ""); return err }); err != nil {
+		t.Error(err)
+	}
+	if err := verifier.Close(); err != nil {
+		t.Fatal(err)
+	}
+	for range 2 {
+		again := reopen(t, s.path)
+		put := func(tx machine.Tx) error { return tx.Put(carried, []byte("a"), []byte("v")) }
+		if err := again.Amend(put); err != nil {
+			t.Fatal(err)
+		}
+		flush(t, again)
+		if again.version != formatVersion || get(t, again, carried, "a") != "v" ||
+			len(blockIndexes(t, again.View)) != 20 {
+			t.Errorf("it has version %d", again.version)
+		}
+		if err := again.Close(); err != nil {
+			t.Fatal(err)
+		}
+	}
+}

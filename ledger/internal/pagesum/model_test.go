@@ -1,0 +1,338 @@
+package pagesum
+
+import (
+	"bytes"
+	"encoding/binary"
+	"errors"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"go.etcd.io/bbolt"
+	"pgregory.net/rapid"
+
+	"github.com/seqledger/seqledger/internal/rapidtest"
+	"github.com/seqledger/seqledger/ledger/internal/boltpage"
+)
+
+// disk is a state file, its checksums, and what a test does to them.
+type disk struct {
+	dir  string
+	db   *bbolt.DB
+	sums *Sums
+	// before is the file of checksums as the last Update that was complete left it.
+	before []byte
+}
+
+func (d *disk) statePath() string { return filepath.Join(d.dir, "state.db") }
+func (d *disk) sumsPath() string  { return filepath.Join(d.dir, "state.sum") }
+
+// read returns the pages of the state file as they are now.
+func (d *disk) read(t *rapid.T) (boltpage.Pages, boltpage.Meta) {
+	content, err := os.ReadFile(d.statePath())
+	if err != nil {
+		t.Fatal(err)
+	}
+	m, err := boltpage.ReadMeta(bytes.NewReader(content))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return boltpage.New(content[:int64(m.Pages)*m.PageSize], int(m.PageSize)), m
+}
+
+// transact changes some keys, so that pages come into use and become free.
+func (d *disk) transact(t *rapid.T) {
+	keys := rapid.IntRange(1, 60).Draw(t, "keys")
+	first, size := rapid.IntRange(0, 400).Draw(t, "first"), rapid.IntRange(0, 300).Draw(t, "size")
+	remove := rapid.IntRange(0, 3).Draw(t, "remove") == 0
+	if rapid.IntRange(0, 60).Draw(t, "large") == 0 {
+		keys, size = 600, 2000 // more pages than one pair of slots has checksums
+	}
+	err := d.db.Update(func(tx *bbolt.Tx) error {
+		b, err := tx.CreateBucketIfNotExists([]byte("b"))
+		for k := first; k < first+keys && err == nil; k++ {
+			key := binary.BigEndian.AppendUint32(nil, uint32(k))
+			if remove {
+				err = b.Delete(key)
+			} else {
+				err = b.Put(key, bytes.Repeat([]byte{byte(k)}, size))
+			}
+		}
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// open opens the checksums of the state file as it is.
+func (d *disk) open(t *rapid.T) {
+	pages, m := d.read(t)
+	s, err := Open(d.sumsPath(), pages, m, testOptions)
+	if err != nil {
+		t.Fatalf("the checksums are refused: %v", err)
+	}
+	d.sums = s
+	d.keep(t)
+}
+
+func (d *disk) keep(t *rapid.T) {
+	content, err := os.ReadFile(d.sumsPath())
+	if err != nil {
+		t.Fatal(err)
+	}
+	d.before = content
+}
+
+// crash leaves any of the slots that the last Update has written as they were, as a power failure may, and
+// opens the checksums again.
+func (d *disk) crash(t *rapid.T) {
+	if err := d.sums.Close(); err != nil {
+		t.Fatal(err)
+	}
+	now, err := os.ReadFile(d.sumsPath())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for at := 0; at < len(now); at += slotSize {
+		slot := now[at:min(at+slotSize, len(now))]
+		var was []byte
+		if at < len(d.before) {
+			was = d.before[at:min(at+slotSize, len(d.before))]
+		}
+		if !bytes.Equal(slot, was) && rapid.Bool().Draw(t, "lost") {
+			clear(slot[copy(slot, was):])
+		}
+	}
+	if err := os.WriteFile(d.sumsPath(), now, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	d.open(t)
+}
+
+// check compares what the checksums say with the pages themselves: all in use are right, and one changed
+// byte of any is found.
+func (d *disk) check(t *rapid.T) {
+	pages, m := d.read(t)
+	live, err := pages.Live(m)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var used []uint64
+	for id := uint64(firstPage); id < m.Pages; id++ {
+		if live[id/64]>>(id%64)&1 == 1 {
+			used = append(used, id)
+		}
+	}
+	compared, steps := 0, rapid.IntRange(1, 40).Draw(t, "pages at a time")
+	for next := uint64(0); ; {
+		var n int
+		if next, n, err = d.sums.Verify(pages, next, steps); err != nil {
+			t.Fatalf("a page that is right is refused: %v", err)
+		}
+		if compared += n; next == 0 {
+			break
+		}
+	}
+	if compared != len(used) {
+		t.Fatalf("%d pages were compared, %d are in use", compared, len(used))
+	}
+	id := rapid.SampledFrom(used).Draw(t, "page")
+	wrong := bytes.Clone(pages.Raw(id))
+	wrong[rapid.IntRange(0, len(wrong)-1).Draw(t, "byte")] ^= 1 << rapid.IntRange(0, 7).Draw(t, "bit")
+	bad, isPage := errors.AsType[*PageError](d.sums.table.Load().compare(id, wrong))
+	if !isPage || bad.Page != id || bad.Got == bad.Want {
+		t.Fatalf("page %d with another bit: %v", id, bad)
+	}
+}
+
+// use reads every page in use, as a store does, and returns which they are.
+func (d *disk) use(t *rapid.T) map[uint64]bool {
+	pages, m := d.read(t)
+	live, err := pages.Live(m)
+	if err != nil {
+		t.Fatal(err)
+	}
+	used := map[uint64]bool{}
+	for id := uint64(firstPage); id < m.Pages; id++ {
+		if live[id/64]>>(id%64)&1 == 1 {
+			used[id] = true
+			if err := d.sums.Check(id, pages.Raw(id)); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	return used
+}
+
+// checkReused: a page that came into use is compared when it is read from the disk, also if it was read under
+// an earlier transaction.
+func (d *disk) checkReused(t *rapid.T, pages boltpage.Pages, m boltpage.Meta, before map[uint64]bool) {
+	live, err := pages.Live(m)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for id := uint64(firstPage); id < m.Pages; id++ {
+		if live[id/64]>>(id%64)&1 == 1 && !before[id] {
+			wrong := bytes.Clone(pages.Raw(id))
+			wrong[0] ^= 1
+			if d.sums.Check(id, wrong) == nil {
+				t.Fatalf("page %d, written by transaction %d, is not compared", id, m.TxID)
+			}
+		}
+	}
+}
+
+// TestTransactionsAndCrashes: through any transactions, updates, crashes at any point of an update, and starts,
+// the checksums are taken, and are those of every page in use. Without an update, only the transaction before
+// is known, and the next start brings the checksums up to date.
+func TestTransactionsAndCrashes(t *testing.T) {
+	t.Parallel()
+	crashes, unknown, grown := 0, 0, 0
+	rapidtest.CheckUntil(t, func() string {
+		if crashes == 0 || unknown == 0 || grown == 0 {
+			return "no crash in an update, no start before one, or no file of several pairs"
+		}
+		return ""
+	}, func(rt *rapid.T) {
+		d := &disk{dir: t.TempDir()}
+		db, err := bbolt.Open(d.statePath(), 0o600, &bbolt.Options{PageSize: 1024, NoSync: true})
+		if err != nil {
+			rt.Fatal(err)
+		}
+		d.db = db
+		defer func() { _ = errors.Join(d.db.Close(), d.sums.Close()) }()
+		d.transact(rt)
+		d.open(rt)
+		if !d.sums.Made() {
+			rt.Fatal("checksums that were not there are not told to be made")
+		}
+		for range rapid.IntRange(1, 4).Draw(rt, "transactions") {
+			d.keep(rt)
+			before := d.use(rt)
+			d.transact(rt)
+			pages, m := d.read(rt)
+			what := rapid.IntRange(0, 3).Draw(rt, "then")
+			if what == 0 { // the process ends between the transaction and its checksums
+				unknown++
+				if err := d.sums.Close(); err != nil {
+					rt.Fatal(err)
+				}
+				d.open(rt)
+			} else {
+				if err := d.sums.Update(pages, m); err != nil {
+					rt.Fatal(err)
+				}
+				d.checkReused(rt, pages, m, before)
+			}
+			if what == 1 {
+				crashes++
+				d.crash(rt)
+			}
+			if m.Pages > sumsInSlot {
+				grown++
+			}
+			d.check(rt)
+		}
+	})
+}
+
+// TestCopiesOfOtherTimes: checksums and state file of different transactions are refused, with a name for it,
+// unless the checksums are those of the transaction before.
+func TestCopiesOfOtherTimes(t *testing.T) {
+	t.Parallel()
+	rapid.Check(t, func(rt *rapid.T) {
+		d := &disk{dir: t.TempDir()}
+		db, err := bbolt.Open(d.statePath(), 0o600, &bbolt.Options{PageSize: 1024, NoSync: true})
+		if err != nil {
+			rt.Fatal(err)
+		}
+		d.db = db
+		defer func() { _ = errors.Join(d.db.Close(), d.sums.Close()) }()
+		d.transact(rt)
+		d.open(rt)
+		var sums [][]byte
+		for range 5 {
+			sums = append(sums, d.before)
+			d.transact(rt)
+			pages, m := d.read(rt)
+			if err := d.sums.Update(pages, m); err != nil {
+				rt.Fatal(err)
+			}
+			d.keep(rt)
+		}
+		pages, m := d.read(rt)
+		age := rapid.IntRange(1, 5).Draw(rt, "age")
+		if err := os.WriteFile(d.sumsPath(), sums[5-age], 0o600); err != nil {
+			rt.Fatal(err)
+		}
+		o := testOptions
+		o.ReadOnly = rapid.Bool().Draw(rt, "read only")
+		s, err := Open(d.sumsPath(), pages, m, o)
+		if age == 1 {
+			if err != nil {
+				rt.Fatalf("checksums of the transaction before: %v", err)
+			}
+			if _, _, err := s.Verify(pages, 0, 1<<20); err != nil {
+				rt.Fatal(err)
+			}
+			_ = s.Close()
+			return
+		}
+		if !errors.Is(err, ErrOther) {
+			rt.Fatalf("checksums that are %d transactions old: %v", age, err)
+		}
+		o.Identity = []byte("another")
+		if _, err := Open(d.sumsPath(), pages, m, o); !errors.Is(err, ErrForeign) {
+			rt.Fatalf("checksums of another directory: %v", err)
+		}
+	})
+}
+
+// TestCheckReadsAPageOnce: a page is compared at its first use, again after it was written anew, and never where
+// nothing is known of it.
+func TestCheckReadsAPageOnce(t *testing.T) {
+	t.Parallel()
+	pages, m, _ := small(t)
+	s, err := Open(filepath.Join(t.TempDir(), "state.sum"), pages, m, testOptions)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	live, err := pages.Live(m)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var used, free uint64
+	for id := uint64(firstPage); id < m.Pages; id++ {
+		if live[0]>>id&1 == 1 {
+			used = id
+		} else {
+			free = id
+		}
+	}
+	wrong := bytes.Repeat([]byte{0xee}, 4096)
+	if s.Check(used, wrong) == nil {
+		t.Error("a wrong page is taken at its first use")
+	}
+	if err := s.Check(used, pages.Raw(used)); err != nil {
+		t.Error(err)
+	}
+	if err := s.Check(used, wrong); err != nil {
+		t.Errorf("a page that was compared is compared again: %v", err)
+	}
+	for _, unknown := range []uint64{0, 1, free, m.Pages + 100} {
+		if err := s.Check(unknown, wrong); err != nil {
+			t.Errorf("page %d has no checksum, and is refused: %v", unknown, err)
+		}
+	}
+	// The scrub compares again what was compared before.
+	content := bytes.Clone(pages.Raw(0))
+	for id := uint64(1); id < m.Pages; id++ {
+		content = append(content, pages.Raw(id)...)
+	}
+	content[used*4096+17] ^= 1
+	if _, _, err := s.Verify(boltpage.New(content, 4096), used, 10); err == nil {
+		t.Error("a page that has changed since it was compared passes the scrub")
+	}
+}

@@ -1,0 +1,224 @@
+package core_test
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"strconv"
+	"testing"
+
+	pb "go.etcd.io/raft/v3/raftpb"
+)
+
+const second = 1000 * millisecond
+
+// again does something every so often, for as long as there are faults.
+func (w *world) again(most int64, do func()) {
+	w.after(w.upTo(most), nil, func() {
+		if w.faults {
+			do()
+			w.again(most, do)
+		}
+	})
+}
+
+// partition cuts some ways, and mends those of before.
+func (w *world) partition() {
+	clear(w.cut)
+	a, b := w.nodes[w.rng.IntN(len(w.nodes))].id, w.nodes[w.rng.IntN(len(w.nodes))].id
+	switch w.rng.IntN(6) {
+	case 0:
+		w.met["cut one way"]++
+		w.cut[[2]uint64{a, b}] = true
+	case 1:
+		w.cut[[2]uint64{a, b}], w.cut[[2]uint64{b, a}] = true, true
+		w.met["cut both ways"]++
+	case 2:
+		for _, n := range w.nodes {
+			w.cut[[2]uint64{a, n.id}] = true
+			if w.chance(2) {
+				w.cut[[2]uint64{n.id, a}] = true
+			}
+		}
+		w.met["cut off"]++
+	}
+}
+
+// change proposes other members, and starts the node that joins.
+func (w *world) change() {
+	n := w.leader()
+	if n == nil {
+		return
+	}
+	w.next++
+	m := n.core.Members()
+	change := new(pb.ConfChangeV2)
+	add := func(kind pb.ConfChangeType, id uint64) {
+		change.Changes = append(change.Changes, &pb.ConfChangeSingle{Type: kind.Enum(), NodeId: &id})
+	}
+	switch {
+	case len(m.Learners) > 0: // promoted, and another one removed in the same step
+		add(pb.ConfChangeAddNode, m.Learners[0])
+		if len(m.Voters) > 2 && w.chance(2) {
+			add(pb.ConfChangeRemoveNode, m.Voters[w.rng.IntN(len(m.Voters))])
+			w.met["joint change proposed"]++
+		}
+	case len(m.Voters) > 3 && w.chance(2):
+		add(pb.ConfChangeRemoveNode, m.Voters[w.rng.IntN(len(m.Voters))])
+	case len(w.nodes) < 9:
+		id := m.Highest + 1
+		add(pb.ConfChangeAddLearnerNode, id)
+		if w.node(id) == nil {
+			w.add(id, state{})
+		}
+	default:
+		return
+	}
+	_ = n.core.Change(w.next, change) // a refusal is an answer
+	n.effects()
+}
+
+// simulate runs a cluster under faults until so many proposals are answered, then lets it come to rest.
+func simulate(seed uint64, answers int, mutant string) *world {
+	w := newWorld(seed, 3, mutant)
+	w.faults = true
+	w.again(2*millisecond, w.propose)
+	w.again(5*millisecond, w.read)
+	w.again(600*millisecond, w.partition)
+	w.again(700*millisecond, w.change)
+	w.again(1500*millisecond, func() {
+		if n := w.nodes[w.rng.IntN(len(w.nodes))]; n.up {
+			n.crash()
+		}
+	})
+	w.again(2*second, func() {
+		if n := w.leader(); n != nil {
+			w.met["transfer"]++
+			n.must(n.core.Transfer(w.nodes[w.rng.IntN(len(w.nodes))].id))
+			n.effects()
+		}
+	})
+	if !w.run(600*second, func() bool { return w.answers >= answers }) {
+		w.failf("%d of %d proposals were answered in %d s", w.answers, answers, w.now/second)
+	}
+	w.faults = false
+	clear(w.cut)
+	if !w.run(30*second, w.atRest) {
+		w.failf("the cluster did not come to rest: %s", w.describe())
+	}
+	return w
+}
+
+// atRest tells whether the members have applied everything.
+func (w *world) atRest() bool {
+	n := w.leader()
+	if n == nil || n.core.Applied().Index < w.last {
+		return false
+	}
+	m := n.core.Members()
+	for _, other := range w.nodes {
+		if m.Has(other.id) && (!other.up || other.core.Applied() != n.core.Applied()) {
+			return false
+		}
+	}
+	return true
+}
+
+func (w *world) describe() (s string) {
+	for _, n := range w.nodes {
+		s += fmt.Sprintf("node %d up %t leads %t applied %v of %d with %+v; ",
+			n.id, n.up, n.leads, n.state.Position, w.last, n.state.members)
+	}
+	return s
+}
+
+// seeds runs simulations with new seeds, or with CORE_SEED alone, and reports what they met.
+func seeds(t *testing.T, count, answers int, mutant string) (map[string]int, error) {
+	t.Helper()
+	met := map[string]int{}
+	from := uint64(1) // a mutant is found by the same seed each time
+	if mutant == "" {
+		from = rand.Uint64() >> 16
+		if s, err := strconv.ParseUint(os.Getenv("CORE_SEED"), 10, 64); err == nil {
+			from, count = s, 1
+		}
+	}
+	for seed := from; seed < from+uint64(count); seed++ {
+		w := simulate(seed, answers, mutant)
+		for what, n := range w.met {
+			met[what] += n
+		}
+		if w.wrong != nil {
+			return met, fmt.Errorf("seed %d: %w; to repeat: CORE_SEED=%d go test -run %s ./ledger/raftlog/core",
+				seed, w.wrong, seed, t.Name())
+		}
+	}
+	return met, nil
+}
+
+// TestCluster simulates clusters under faults, and says which it has met.
+func TestCluster(t *testing.T) {
+	t.Parallel()
+	all := map[string]int{}
+	wanted := []string{
+		"election", "kill", "power loss", "power loss during a write", "slow sync", "failed sync",
+		"message lost", "message doubled", "message delayed", "cut one way", "cut both ways", "cut off",
+		"truncation", "snapshot sent", "snapshot installed", "log behind an installed state",
+		"change of members", "joint change proposed", "slow apply", "crash behind a vote", "transfer",
+		"read answered", "read answered by a follower", "proposal lost",
+	}
+	missing := func() string {
+		for _, what := range wanted {
+			if all[what] == 0 {
+				return what
+			}
+		}
+		return ""
+	}
+	for round := 0; ; round++ {
+		met, err := seeds(t, 4, 2000, "")
+		if err != nil {
+			t.Fatal(err)
+		}
+		for what, n := range met {
+			all[what] += n
+		}
+		if missing() == "" || testing.Short() || os.Getenv("CORE_SEED") != "" {
+			break
+		}
+		if round == 20 {
+			t.Fatalf("never met: %s", missing())
+		}
+	}
+	t.Log(all)
+}
+
+// TestSameSeedSameTrace runs a seed twice.
+func TestSameSeedSameTrace(t *testing.T) {
+	t.Parallel()
+	a, b := simulate(11, 1500, ""), simulate(11, 1500, "")
+	if a.wrong != nil || a.trace != b.trace || a.now != b.now {
+		t.Fatalf("%v: trace %x at %d, and %x at %d", a.wrong, a.trace, a.now, b.trace, b.now)
+	}
+	if c := simulate(12, 1500, ""); c.trace == a.trace {
+		t.Fatal("another seed gave the same trace")
+	}
+}
+
+// TestMutantsAreFound breaks a rule of the host and expects the simulation to notice.
+func TestMutantsAreFound(t *testing.T) {
+	t.Parallel()
+	for _, mutant := range []string{
+		"acknowledge before the sync", "vote not stored", "log emptied before the state is durable",
+		"a leader reads without a majority",
+	} {
+		t.Run(mutant, func(t *testing.T) {
+			t.Parallel()
+			_, err := seeds(t, 100, 2000, mutant)
+			if err == nil {
+				t.Fatal("no seed found it")
+			}
+			t.Log(err)
+		})
+	}
+}

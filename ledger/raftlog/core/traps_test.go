@@ -1,0 +1,714 @@
+package core_test
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"math/rand/v2"
+	"slices"
+	"testing"
+
+	pb "go.etcd.io/raft/v3/raftpb"
+
+	"github.com/seqledger/seqledger/ledger/raftlog/core"
+	"github.com/seqledger/seqledger/ledger/raftlog/segment"
+	"github.com/seqledger/seqledger/ledger/raftlog/simdisk"
+)
+
+// host is a node whose disk and state store take no time, unless they are held.
+type host struct {
+	*core.Node
+	id       uint64
+	log      *segment.Log
+	options  core.Options
+	snapshot *core.Snapshot
+	held     bool // appends are written and not reported
+	waiting  uint64
+	heldBack bool // applies are not made
+	applies  []core.Committed
+	applied  []core.Committed
+	lost     []uint64
+	reads    []uint64
+	appends  []core.Append
+	sent     []*pb.Message
+}
+
+// group is some hosts and the messages between them.
+type group struct {
+	t     *testing.T
+	hosts map[uint64]*host
+	queue []*pb.Message
+	drop  func(*pb.Message) bool
+}
+
+// newGroup starts voters whose log begins behind entry 1. While the test runs it alone draws from
+// the library's source of randomness.
+func newGroup(t *testing.T, ids ...uint64) *group {
+	t.Helper()
+	t.Parallel()
+	random.mu.Lock()
+	random.current = rand.NewChaCha8([32]byte{1})
+	t.Cleanup(func() { random.current = nil; random.mu.Unlock() })
+	g := &group{t: t, hosts: map[uint64]*host{}, drop: func(*pb.Message) bool { return false }}
+	m := core.Members{Voters: ids, Highest: slices.Max(ids)}
+	for _, id := range ids {
+		g.start(id, segment.Position{Index: 1, Term: 1}, m)
+	}
+	return g
+}
+
+func (g *group) start(id uint64, at segment.Position, m core.Members) *host {
+	g.t.Helper()
+	o := segment.Options{
+		Disk: simdisk.New(), Identity: fmt.Append(nil, id), SegmentBytes: 64 << 10,
+		Random: io.Reader(rand.NewChaCha8([32]byte{2})), Logger: slog.New(slog.DiscardHandler),
+	}
+	c := segment.Checkpoint{Position: at, Data: m.Encode()}
+	if err := segment.Create(o, c, segment.State{Term: at.Term}); err != nil {
+		g.t.Fatal(err)
+	}
+	log, err := segment.Open(o)
+	if err != nil {
+		g.t.Fatal(err)
+	}
+	h := &host{id: id, log: log, options: core.Options{ID: id, Applied: at, Members: m, Log: log, Nonce: id}}
+	h.options.Snapshot = func(uint64) (core.Snapshot, error) {
+		if h.snapshot == nil {
+			return core.Snapshot{}, errors.New("none")
+		}
+		return *h.snapshot, nil
+	}
+	g.hosts[id] = h
+	g.restart(h, at, m)
+	return h
+}
+
+// restart makes a new node of what is in the host's log.
+func (g *group) restart(h *host, applied segment.Position, m core.Members) {
+	g.t.Helper()
+	h.options.Applied, h.options.Members, h.options.State = applied, m, h.log.State()
+	h.options.Nonce += 100
+	n, err := core.New(h.options)
+	if err != nil {
+		g.t.Fatal(err)
+	}
+	h.Node, h.waiting, h.applies, h.appends = n, 0, nil, nil
+}
+
+// effects does what one node wants, and tells whether there was anything.
+func (g *group) effects(h *host) bool {
+	out := h.Effects()
+	h.lost, h.reads = append(h.lost, out.Lost...), append(h.reads, out.Reads...)
+	h.appends, h.sent = append(h.appends, out.Append...), append(h.sent, out.Send...)
+	h.applies = append(h.applies, out.Apply...)
+	for _, a := range out.Append {
+		if a.Snapshot != nil {
+			c := segment.Checkpoint{Position: a.Snapshot.Position, Data: a.Snapshot.Members.Encode()}
+			g.must(h.log.Reset(c, segment.State{Term: a.Snapshot.Term}))
+		}
+		g.must(errors.Join(h.log.Append(a.State, a.Entries), h.log.Sync()))
+		h.waiting = a.Number
+	}
+	g.queue = append(g.queue, out.Send...)
+	busy := len(out.Send) > 0
+	if !h.held && h.waiting > 0 {
+		busy = true
+		number := h.waiting
+		h.waiting = 0
+		g.must(h.Appended(number))
+	}
+	if !h.heldBack && len(h.applies) > 0 {
+		busy = true
+		h.applied = append(h.applied, h.applies...)
+		last := h.applies[len(h.applies)-1].Index
+		h.applies = nil
+		g.must(h.Done(last))
+	}
+	return busy
+}
+
+func (g *group) must(err error) {
+	if err != nil {
+		g.t.Helper()
+		g.t.Fatal(err)
+	}
+}
+
+// settle delivers messages until nothing moves.
+func (g *group) settle() {
+	g.t.Helper()
+	for busy := true; busy; {
+		busy = false
+		for _, id := range g.ids() {
+			busy = g.effects(g.hosts[id]) || busy
+		}
+		queue := g.queue
+		g.queue = nil
+		for _, m := range queue {
+			if to := g.hosts[m.GetTo()]; to != nil && !g.drop(m) {
+				g.must(to.Receive(m))
+				busy = true
+			}
+		}
+	}
+}
+
+func (g *group) ids() (ids []uint64) {
+	for id := range g.hosts {
+		ids = append(ids, id)
+	}
+	slices.Sort(ids)
+	return ids
+}
+
+// elect makes a node the leader.
+func (g *group) elect(id uint64) *host {
+	g.t.Helper()
+	g.must(g.hosts[id].Campaign())
+	g.settle()
+	if !g.hosts[id].Role().Leads {
+		g.t.Fatalf("node %d does not lead: %+v", id, g.hosts[id].Role())
+	}
+	return g.hosts[id]
+}
+
+func (g *group) tick(h *host, times int) {
+	for range times {
+		g.must(h.Tick())
+	}
+}
+
+// cutOff drops what comes from and goes to a node.
+func (g *group) cutOff(id uint64) {
+	g.drop = func(m *pb.Message) bool { return m.GetFrom() == id || m.GetTo() == id }
+}
+
+func (g *group) mend() { g.drop = func(*pb.Message) bool { return false } }
+
+func change(kind pb.ConfChangeType, id uint64) *pb.ConfChangeV2 {
+	return &pb.ConfChangeV2{Changes: []*pb.ConfChangeSingle{{Type: kind.Enum(), NodeId: &id}}}
+}
+
+func types(messages []*pb.Message) (list []pb.MessageType) {
+	for _, m := range messages {
+		list = append(list, m.GetType())
+	}
+	return list
+}
+
+// A leader whose sync hangs sends entries and heartbeats, and takes messages.
+func TestTicksAndMessagesPassASlowDisk(t *testing.T) {
+	g := newGroup(t, 1, 2, 3)
+	l := g.elect(1)
+	l.held, l.sent = true, nil
+	g.must(l.Propose(1, []byte("x")))
+	g.effects(l)
+	if sent := types(l.sent); !slices.Contains(sent, pb.MsgApp) {
+		t.Fatalf("the entry waits for the leader's own disk: %v", sent)
+	}
+	g.settle()
+	if len(l.applied) != 1 { // the entry of the term
+		t.Fatalf("applied %d entries, one of which the leader has not on its disk", len(l.applied)-1)
+	}
+	l.sent = nil
+	g.tick(l, 1)
+	g.effects(l)
+	if sent := types(l.sent); !slices.Contains(sent, pb.MsgHeartbeat) {
+		t.Fatalf("no heartbeat while the disk is slow: %v", sent)
+	}
+	l.held = false
+	g.settle()
+	if len(l.applied) != 2 || l.applied[1].Proposal != 1 {
+		t.Fatalf("applied %v", l.applied)
+	}
+}
+
+// A vote, and the receipt of entries, leave after they are durable.
+func TestResponsesWaitForTheDisk(t *testing.T) {
+	g := newGroup(t, 1, 2, 3)
+	two := g.hosts[2]
+	two.held = true
+	g.must(g.hosts[1].Campaign())
+	g.settle()
+	for _, m := range two.sent {
+		if m.GetType() == pb.MsgVoteResp {
+			t.Fatal("a vote was sent before it was durable")
+		}
+	}
+	two.held, two.sent = false, nil
+	g.settle()
+	if !slices.Contains(types(two.sent), pb.MsgVoteResp) {
+		t.Fatalf("no vote: %v", types(two.sent))
+	}
+	two.held, two.sent = true, nil
+	g.must(g.hosts[1].Propose(7, []byte("x")))
+	g.settle()
+	if slices.Contains(types(two.sent), pb.MsgAppResp) {
+		t.Fatal("an entry was acknowledged before it was durable")
+	}
+	two.held = false
+	g.settle()
+	if !slices.Contains(types(two.sent), pb.MsgAppResp) {
+		t.Fatal("an entry was not acknowledged")
+	}
+}
+
+// A follower that is too far behind gets a snapshot. Its state comes before the log, the state of
+// Raft and the entries, in one append, and the answer after all of it. Until the sender reports
+// what became of the message, nothing more is sent.
+func TestSnapshotIsDurableBeforeItsAnswer(t *testing.T) {
+	g := newGroup(t, 1, 2, 3)
+	l := g.elect(1)
+	g.cutOff(3)
+	for i := range uint64(200) {
+		g.must(l.Propose(i+1, make([]byte, 1000)))
+		g.settle()
+	}
+	at := l.Applied()
+	g.must(l.log.Truncate(segment.Checkpoint{Position: at}))
+	g.must(l.Truncated(l.log.First()))
+	l.snapshot = &core.Snapshot{Position: at, Members: l.Members(), Data: []byte("state")}
+	three := g.hosts[3]
+	three.held, three.sent, three.appends = true, nil, nil
+	lost := 0
+	g.drop = func(m *pb.Message) bool {
+		if m.GetType() == pb.MsgSnap && lost == 0 {
+			lost++
+			return true
+		}
+		return false
+	}
+	for range 20 {
+		g.tick(l, 1)
+		g.settle()
+	}
+	if lost != 1 || len(three.appends) != 0 {
+		t.Fatalf("%d snapshots lost, %d appends: nothing was to follow before a report", lost, len(three.appends))
+	}
+	g.must(l.SnapshotSent(3, false))
+	for range 3 {
+		g.tick(l, 1)
+		g.settle()
+	}
+	k := slices.IndexFunc(three.appends, func(a core.Append) bool { return a.Snapshot != nil })
+	if k < 0 {
+		t.Fatalf("no snapshot: %+v", three.appends)
+	}
+	s := three.appends[k].Snapshot
+	if s.Position != at || string(s.Data) != "state" || !slices.Equal(s.Members.Voters, []uint64{1, 2, 3}) {
+		t.Fatalf("snapshot %+v", s)
+	}
+	if slices.Contains(types(three.sent), pb.MsgAppResp) && three.Applied() == at {
+		t.Fatal("the snapshot was acknowledged before it was durable")
+	}
+	three.held = false
+	for range 3 {
+		g.settle()
+		g.tick(l, 1)
+	}
+	if three.Applied().Index < at.Index {
+		t.Fatalf("node 3 is at %v", three.Applied())
+	}
+}
+
+// The commit index is not stored with each entry: at a start it is at least what was applied.
+func TestRestartKnowsWhatItAppliedIsCommitted(t *testing.T) {
+	g := newGroup(t, 1)
+	l := g.elect(1)
+	for i := range uint64(5) {
+		g.must(l.Propose(i+1, []byte("x")))
+		g.settle()
+	}
+	if c := l.log.State().Commit; c >= l.Applied().Index {
+		t.Fatalf("commit %d was stored with each entry", c)
+	}
+	at := l.Applied()
+	g.restart(l, at, l.Members())
+	if l.Applied() != at || g.elect(1).Applied().Index != at.Index+1 {
+		t.Fatalf("applied %v", l.Applied())
+	}
+}
+
+// A sole voter that has just started reads only when it has applied an entry of its own term: the
+// library would answer with what it knew to be committed before.
+func TestSoleVoterReadsInItsOwnTerm(t *testing.T) {
+	g := newGroup(t, 1)
+	l := g.elect(1)
+	g.must(l.Propose(1, []byte("x")))
+	g.settle()
+	was := l.Applied()
+	g.restart(l, segment.Position{Index: 1, Term: 1}, l.Members()) // the state store has nothing of it
+	g.must(l.Campaign())
+	l.heldBack = true
+	g.must(l.Read(5))
+	g.settle()
+	if len(l.reads) != 0 {
+		t.Fatal("a read was answered before the entries of before were applied")
+	}
+	l.heldBack = false
+	g.settle()
+	if !slices.Equal(l.reads, []uint64{5}) || l.Applied().Index <= was.Index {
+		t.Fatalf("reads %v at %v", l.reads, l.Applied())
+	}
+	// The same for a read that another node asks for.
+	g.restart(l, segment.Position{Index: 1, Term: 1}, l.Members())
+	g.must(l.Campaign())
+	l.heldBack, l.sent = true, nil
+	g.effects(l)
+	g.effects(l)
+	from := uint64(9)
+	g.must(l.Receive(&pb.Message{
+		Type: pb.MsgReadIndex.Enum(), From: &from, Entries: []*pb.Entry{{Data: []byte("1234567812345678")}},
+	}))
+	g.settle()
+	if slices.Contains(types(l.sent), pb.MsgReadIndexResp) {
+		t.Fatal("another node's read was answered before the entries of before were applied")
+	}
+}
+
+// A question that is lost is asked again, under another name, and an old answer does not count.
+func TestLostReadIsAskedAgain(t *testing.T) {
+	g := newGroup(t, 1, 2, 3)
+	g.elect(1)
+	two := g.hosts[2]
+	var contexts []string
+	g.drop = func(m *pb.Message) bool {
+		if m.GetType() == pb.MsgReadIndex {
+			contexts = append(contexts, string(m.GetEntries()[0].GetData()))
+		}
+		return m.GetType() == pb.MsgReadIndex
+	}
+	g.must(two.Read(8))
+	for range 15 {
+		g.tick(g.hosts[1], 1)
+		g.tick(two, 1)
+		g.settle()
+	}
+	if len(contexts) < 2 || contexts[0] == contexts[1] || len(two.reads) != 0 {
+		t.Fatalf("%d questions, %d answers", len(contexts), len(two.reads))
+	}
+	index := uint64(1)
+	from, to, term := uint64(1), uint64(2), two.Role().Term
+	g.must(two.Receive(&pb.Message{
+		Type: pb.MsgReadIndexResp.Enum(), From: &from, To: &to, Term: &term, Index: &index,
+		Entries: []*pb.Entry{{Data: []byte(contexts[0])}},
+	}))
+	g.settle()
+	if len(two.reads) != 0 {
+		t.Fatal("the answer to a question of before was taken")
+	}
+	g.mend()
+	for range 15 {
+		g.tick(g.hosts[1], 1)
+		g.tick(two, 1)
+		g.settle()
+	}
+	if !slices.Equal(two.reads, []uint64{8}) {
+		t.Fatalf("reads %v", two.reads)
+	}
+}
+
+// A leader that hears from no majority answers no read, and steps down.
+func TestLeaderWithoutMajorityStepsDown(t *testing.T) {
+	g := newGroup(t, 1, 2, 3)
+	l := g.elect(1)
+	g.cutOff(1)
+	g.must(l.Propose(4, []byte("x")))
+	g.must(l.Read(5))
+	for range 25 {
+		g.tick(l, 1)
+		g.settle()
+	}
+	if l.Role().Leads || len(l.reads) != 0 || !slices.Equal(l.lost, []uint64{4}) {
+		t.Fatalf("leads %t, reads %v, lost %v", l.Role().Leads, l.reads, l.lost)
+	}
+}
+
+// A node that was cut off comes back without deposing the leader.
+func TestReturningNodeDeposesNoLeader(t *testing.T) {
+	g := newGroup(t, 1, 2, 3)
+	l := g.elect(1)
+	term := l.Role().Term
+	g.cutOff(3)
+	for range 60 {
+		g.tick(g.hosts[3], 1)
+		g.tick(l, 1)
+		g.settle()
+	}
+	g.mend()
+	for range 5 {
+		g.tick(l, 1)
+		g.tick(g.hosts[3], 1)
+		g.settle()
+	}
+	if !l.Role().Leads || l.Role().Term != term || g.hosts[3].Role().Leader != 1 {
+		t.Fatalf("roles %+v and %+v", l.Role(), g.hosts[3].Role())
+	}
+}
+
+// A follower proposes nothing and forwards nothing: the leader stamps the time.
+func TestFollowerProposesNothing(t *testing.T) {
+	g := newGroup(t, 1, 2, 3)
+	g.elect(1)
+	two := g.hosts[2]
+	two.sent = nil
+	if err := two.Propose(1, []byte("x")); !errors.Is(err, core.ErrNotLeader) {
+		t.Fatal(err)
+	}
+	if g.effects(two); len(two.sent) > 0 {
+		t.Fatalf("it sent %v", types(two.sent))
+	}
+}
+
+// What a leader may propose without a majority, and send to a follower that does not answer, is bounded.
+func TestUncommittedAndInflightAreBounded(t *testing.T) {
+	g := newGroup(t, 1, 2, 3)
+	l := g.elect(1)
+	g.drop = func(*pb.Message) bool { return true }
+	l.sent = nil
+	var err error
+	count := uint64(0)
+	for ; err == nil; count++ {
+		err = l.Propose(count+1, make([]byte, 1<<20))
+		g.settle()
+	}
+	if !errors.Is(err, core.ErrNotProposed) || count != core.MaxUncommittedBytes>>20+1 {
+		t.Fatalf("after %d MiB: %v", count-1, err)
+	}
+	sent := 0
+	for _, m := range l.sent {
+		for _, e := range m.GetEntries() {
+			if m.GetTo() == 2 {
+				sent += len(e.GetData())
+			}
+		}
+	}
+	if sent > core.MaxInflightBytes+core.MaxMessageBytes {
+		t.Fatalf("%d bytes were sent to a follower that does not answer", sent)
+	}
+	g.mend()
+	g.must(l.Unreachable(2)) // so that it is asked where it is
+	g.must(l.Unreachable(3))
+	for range 4 {
+		g.tick(l, 1)
+		g.settle()
+	}
+	if n := len(l.applied); n != int(count) { // and the entry of the term
+		t.Fatalf("%d applied of %d", n, count)
+	}
+}
+
+// Members change when the change is applied, one change at a time, and a refusal is an error.
+func TestChangeOfMembers(t *testing.T) {
+	g := newGroup(t, 1, 2, 3)
+	l := g.elect(1)
+	l.heldBack = true
+	g.must(l.Change(1, change(pb.ConfChangeAddLearnerNode, 4)))
+	g.settle()
+	if m := l.Members(); m.Has(4) {
+		t.Fatal("the change holds before it is applied")
+	}
+	if err := l.Change(2, change(pb.ConfChangeAddLearnerNode, 5)); !errors.Is(err, core.ErrNotProposed) {
+		t.Fatalf("a second change: %v", err)
+	}
+	l.heldBack = false
+	g.settle()
+	for _, h := range g.hosts {
+		if m := h.Members(); !slices.Equal(m.Learners, []uint64{4}) || m.Highest != 4 {
+			t.Fatalf("node %d has members %+v", h.id, m)
+		}
+	}
+	g.must(l.Change(3, change(pb.ConfChangeRemoveNode, 4)))
+	g.settle()
+	for what, c := range map[string]*pb.ConfChangeV2{
+		"an id that was used":   change(pb.ConfChangeAddNode, 4),
+		"the leader":            change(pb.ConfChangeRemoveNode, 1),
+		"a learner as a leader": change(pb.ConfChangeAddLearnerNode, 1),
+		"nothing":               {},
+	} {
+		if err := l.Change(9, c); !errors.Is(err, core.ErrNotProposed) {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
+	l.applied = nil
+	g.must(l.Change(10, change(pb.ConfChangeRemoveNode, 3)))
+	g.settle()
+	if len(l.applied) != 1 || l.applied[0].Proposal != 10 || l.applied[0].Kind != core.KindChange {
+		t.Fatalf("applied %+v", l.applied)
+	}
+}
+
+// A change that no member can make is passed over by all; the library would panic.
+func TestImpossibleChangeIsPassedOver(t *testing.T) {
+	g := newGroup(t, 1)
+	l := g.hosts[1]
+	// It stands in the log, as another program may have written it.
+	entries := []segment.Entry{
+		{Index: 2, Term: 1, Kind: core.KindChange, Data: []byte{0xff, 0xff}},
+		{Index: 3, Term: 1, Kind: core.KindChange, Data: []byte{0x12, 0x02, 0x10, 0x01}}, // adds node 1
+	}
+	g.must(errors.Join(l.log.Append(nil, entries), l.log.Sync()))
+	g.restart(l, segment.Position{Index: 1, Term: 1}, l.Members())
+	l = g.elect(1)
+	if m := l.Members(); l.Err() != nil || l.Applied().Index != 4 || !slices.Equal(m.Voters, []uint64{1}) {
+		t.Fatalf("%v, at %v with %+v", l.Err(), l.Applied(), m)
+	}
+}
+
+// One of two voters is removed and gone for ever. The other one restarts with a state store that
+// knows nothing of it, and leads alone: that the change is committed was durable before it held.
+func TestRemovedVoterIsNotNeeded(t *testing.T) {
+	g := newGroup(t, 1, 2)
+	l := g.elect(1)
+	members := l.Members()
+	g.must(l.Change(1, change(pb.ConfChangeRemoveNode, 2)))
+	g.settle()
+	if m := l.Members(); len(m.Voters) != 1 {
+		t.Fatalf("members %+v", m)
+	}
+	delete(g.hosts, 2)
+	g.restart(l, segment.Position{Index: 1, Term: 1}, members)
+	for range 30 {
+		g.tick(l, 1)
+		g.settle()
+	}
+	if !l.Role().Leads {
+		t.Fatalf("it waits for the vote of a voter that was removed: %+v", l.Members())
+	}
+}
+
+// A leader that a change of before removes steps down.
+func TestRemovedLeaderStepsDown(t *testing.T) {
+	g := newGroup(t, 1, 2, 3)
+	l := g.elect(1)
+	// The change reaches node 2, and is not committed when node 2 is elected.
+	g.drop = func(m *pb.Message) bool { return m.GetType() == pb.MsgAppResp || m.GetTo() == 3 }
+	g.must(l.Change(1, change(pb.ConfChangeRemoveNode, 2)))
+	g.settle()
+	g.cutOff(1)
+	two, three := g.hosts[2], g.hosts[3]
+	for i := 0; i < 200 && !two.Role().Leads && !slices.Contains(two.Members().Voters, 0); i++ {
+		g.tick(two, 1)
+		g.tick(three, 1)
+		g.settle()
+		if m := two.Members(); len(m.Voters) == 2 {
+			break
+		}
+	}
+	if m := two.Members(); len(m.Voters) != 2 {
+		t.Fatalf("the change was not made: %+v, %+v", m, two.Role())
+	}
+	if two.Role().Leads {
+		t.Fatal("a node that was removed leads")
+	}
+}
+
+// A panic of the library stops the node for good.
+func TestPanicIsFinal(t *testing.T) {
+	g := newGroup(t, 1, 2, 3)
+	l := g.elect(1)
+	g.cutOff(1)
+	g.must(l.Propose(3, []byte("x")))
+	g.settle()
+	from, to, term, commit := uint64(2), uint64(1), uint64(99), uint64(1<<40)
+	err := l.Receive(&pb.Message{
+		Type: pb.MsgHeartbeat.Enum(), From: &from, To: &to, Term: &term, Commit: &commit,
+	})
+	if err == nil || !errors.Is(l.Err(), err) {
+		t.Fatalf("%v, %v", err, l.Err())
+	}
+	out := l.Effects()
+	if len(out.Send)+len(out.Append)+len(out.Apply)+len(out.Reads) > 0 || !slices.Equal(out.Lost, []uint64{3}) {
+		t.Fatalf("effects of a node that stopped: %+v", out)
+	}
+	if e := l.Propose(4, []byte("y")); !errors.Is(e, core.ErrNotProposed) || !errors.Is(l.Tick(), err) {
+		t.Fatalf("it goes on: %v", e)
+	}
+	if out := l.Effects(); len(out.Lost)+len(out.Append) > 0 {
+		t.Fatalf("effects of a node that stopped: %+v", out)
+	}
+}
+
+// While the leadership is handed over nothing is proposed, and the new leader has everything.
+func TestTransfer(t *testing.T) {
+	g := newGroup(t, 1, 2, 3)
+	l := g.elect(1)
+	g.must(l.Propose(1, []byte("x")))
+	g.settle()
+	g.drop = func(m *pb.Message) bool { return m.GetType() == pb.MsgTimeoutNow }
+	g.must(l.Transfer(2))
+	if err := l.Propose(2, []byte("y")); !errors.Is(err, core.ErrNotProposed) {
+		t.Fatalf("proposed during a transfer: %v", err)
+	}
+	g.tick(l, 12) // given up
+	g.mend()
+	g.settle()
+	g.must(l.Transfer(2))
+	g.settle()
+	if !g.hosts[2].Role().Leads || l.Role().Leader != 2 {
+		t.Fatalf("roles %+v and %+v", g.hosts[2].Role(), l.Role())
+	}
+	if len(l.lost) > 0 {
+		t.Fatalf("lost %v, all of which were answered", l.lost)
+	}
+}
+
+// The entries of a Ready are the proposals in their order, also beside the entry that begins a term.
+func TestProposalsKeepTheirNumbers(t *testing.T) {
+	g := newGroup(t, 1, 2, 3)
+	g.must(g.hosts[1].Campaign())
+	l, next := g.hosts[1], uint64(100)
+	for i := 0; i < 50; i++ {
+		if err := l.Propose(next, fmt.Append(nil, next)); err == nil {
+			next++
+		} else if !errors.Is(err, core.ErrNotLeader) {
+			t.Fatal(err)
+		}
+		if i%7 == 3 {
+			g.settle()
+		} else {
+			g.effects(l)
+		}
+	}
+	g.settle()
+	want := uint64(100)
+	for _, c := range l.applied {
+		if len(c.Data) == 0 {
+			continue
+		}
+		if c.Proposal != want || string(c.Data) != fmt.Sprint(want) {
+			t.Fatalf("entry %q is proposal %d, want %d", c.Data, c.Proposal, want)
+		}
+		want++
+	}
+	if want != next || want < 120 {
+		t.Fatalf("%d proposals, %d applied", next-100, want-100)
+	}
+}
+
+// A start is refused when state, log and the state of Raft do not belong together.
+func TestStartIsChecked(t *testing.T) {
+	g := newGroup(t, 1)
+	l := g.elect(1)
+	g.must(l.Propose(1, []byte("x")))
+	g.settle()
+	at, state := l.Applied(), l.log.State()
+	for what, spoil := range map[string]func(*core.Options){
+		"a state store that is further":   func(o *core.Options) { o.Applied.Index += 9 },
+		"a state store of another term":   func(o *core.Options) { o.Applied.Term++ },
+		"a state store before the log":    func(o *core.Options) { o.Applied.Index = 0 },
+		"a term below the last entry's":   func(o *core.Options) { o.State.Term = 0 },
+		"no id":                           func(o *core.Options) { o.ID = 0 },
+		"a member above the highest id":   func(o *core.Options) { o.Members.Voters = []uint64{3} },
+		"an election at the first tick":   func(o *core.Options) { o.ElectionTicks = 1 },
+		"the id of the library's threads": func(o *core.Options) { o.ID = 1<<64 - 1 },
+	} {
+		o := l.options
+		o.Applied, o.State = at, state
+		spoil(&o)
+		if _, err := core.New(o); err == nil {
+			t.Errorf("%s: accepted", what)
+		}
+	}
+}

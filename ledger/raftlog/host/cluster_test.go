@@ -1,0 +1,320 @@
+package host_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	pb "go.etcd.io/raft/v3/raftpb"
+
+	"github.com/seqledger/seqledger/ledger/raftlog/core"
+	"github.com/seqledger/seqledger/ledger/raftlog/host"
+	"github.com/seqledger/seqledger/ledger/raftlog/segment"
+	"github.com/seqledger/seqledger/ledger/raftlog/simdisk"
+)
+
+// stalling is a disk whose syncs of files may hang.
+type stalling struct {
+	*simdisk.Disk
+	mu   sync.Mutex
+	gate chan struct{} // nil: open
+}
+
+type stallingFile struct {
+	segment.File
+	disk *stalling
+}
+
+// stall holds syncs from now on and returns what lets them go.
+func (d *stalling) stall() (release func()) {
+	gate := make(chan struct{})
+	d.mu.Lock()
+	d.gate = gate
+	d.mu.Unlock()
+	return func() {
+		d.mu.Lock()
+		d.gate = nil
+		d.mu.Unlock()
+		close(gate)
+	}
+}
+
+func (d *stalling) Create(name string, size int64) (segment.File, error) {
+	f, err := d.Disk.Create(name, size)
+	return stallingFile{f, d}, err
+}
+
+func (d *stalling) Open(name string) (segment.File, error) {
+	f, err := d.Disk.Open(name)
+	return stallingFile{f, d}, err
+}
+
+func (f stallingFile) Sync() error {
+	f.disk.mu.Lock()
+	gate := f.disk.gate
+	f.disk.mu.Unlock()
+	if gate != nil {
+		<-gate
+	}
+	return f.File.Sync()
+}
+
+// member is a node of a cluster in this process.
+type member struct {
+	running
+	id      uint64
+	disk    *stalling
+	machine *recorder
+	inbox   chan *pb.Message
+	cut     bool // under cluster.mu
+}
+
+// cluster joins its members by queues that lose what does not fit.
+type cluster struct {
+	t       *testing.T
+	mu      sync.Mutex
+	members map[uint64]*member
+	ended   chan struct{}
+	ferries sync.WaitGroup
+}
+
+// newCluster starts three voters. It must be in a bubble of synctest, and stopped there.
+func newCluster(t *testing.T) *cluster {
+	t.Helper()
+	c := &cluster{t: t, members: map[uint64]*member{}, ended: make(chan struct{})}
+	voters := core.Members{Voters: []uint64{1, 2, 3}, Highest: 3}
+	for _, id := range voters.Voters {
+		c.members[id] = &member{
+			id: id, disk: &stalling{Disk: simdisk.New()}, machine: &recorder{}, inbox: make(chan *pb.Message, 1000),
+		}
+	}
+	for _, m := range c.members {
+		create(t, m.disk, voters)
+		m.running = start(t, m.disk, m.machine, func(o *host.Options) { o.ID, o.Send = m.id, c.send })
+		c.ferries.Go(func() { // ends with ended; waited for by stop
+			for {
+				select {
+				case message := <-m.inbox:
+					_ = m.Receive(message) // fails once the host has stopped
+				case <-c.ended:
+					return
+				}
+			}
+		})
+	}
+	return c
+}
+
+func (c *cluster) send(messages []*pb.Message) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, message := range messages {
+		to := c.members[message.GetTo()]
+		if to.cut || c.members[message.GetFrom()].cut {
+			continue
+		}
+		select {
+		case to.inbox <- message:
+		default:
+		}
+	}
+}
+
+func (c *cluster) cut(id uint64, cut bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.members[id].cut = cut
+}
+
+func (c *cluster) stop() {
+	for _, m := range c.members {
+		_ = errors.Join(m.Close(), m.log.Close())
+	}
+	close(c.ended)
+	c.ferries.Wait()
+}
+
+// leader waits until one of the nodes is ready to lead, and returns the others, too.
+func (c *cluster) leader(among ...uint64) (leader *member, others []*member) {
+	c.t.Helper()
+	for range 1000 {
+		<-time.After(10 * time.Millisecond) // of the bubble's time
+		for _, id := range among {
+			if m := c.members[id]; m.Role().Leads && m.ready(c.t) {
+				for _, id := range among {
+					if id != m.id {
+						others = append(others, c.members[id])
+					}
+				}
+				return m, others
+			}
+		}
+	}
+	c.t.Fatal("no leader")
+	return nil, nil
+}
+
+// ready tells whether a node is ready to lead within a second.
+func (m *member) ready(t *testing.T) bool {
+	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+	defer cancel()
+	return m.Ready(ctx) == nil
+}
+
+func inCluster(t *testing.T, test func(t *testing.T, c *cluster)) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		c := newCluster(t)
+		defer c.stop()
+		test(t, c)
+	})
+}
+
+// A leader whose disk or state machine hangs goes on sending heartbeats, so that nobody else is
+// elected; what is not durable on it is not acknowledged by it.
+func TestHeartbeatsPassAStalledDisk(t *testing.T) {
+	inCluster(t, func(t *testing.T, c *cluster) {
+		leader, others := c.leader(1, 2, 3)
+		write(t, leader.Host, numbered(10)...)
+		term := leader.Role().Term
+		release := leader.disk.stall()
+		stalled := leader.Propose([]byte("stalled"))
+		<-time.After(time.Minute)
+		select {
+		case <-stalled.Done():
+			t.Error("acknowledged before it was durable here")
+		default:
+		}
+		for _, m := range others {
+			if got := m.machine.texts(); len(got) != 11 {
+				t.Errorf("node %d has %d entries: they leave before the leader's sync", m.id, len(got))
+			}
+		}
+		release()
+		if _, err := stalled.Wait(); err != nil {
+			t.Error(err)
+		}
+
+		applying := make(chan struct{})
+		leader.machine.onApply = func(string) { <-applying }
+		slow := leader.Propose([]byte("slow"))
+		<-time.After(time.Minute)
+		close(applying)
+		if _, err := slow.Wait(); err != nil {
+			t.Error(err)
+		}
+		for _, m := range c.members {
+			if role := m.Role(); role.Leader != leader.id || role.Term != term {
+				t.Errorf("node %d: %+v, want node %d in term %d", m.id, role, leader.id, term)
+			}
+		}
+	})
+}
+
+// A leader that is gone is replaced, with all that it had acknowledged. One that comes back follows.
+func TestFailover(t *testing.T) {
+	inCluster(t, func(t *testing.T, c *cluster) {
+		first, others := c.leader(1, 2, 3)
+		write(t, first.Host, numbered(100)...)
+		if _, err := others[0].Propose([]byte("misplaced")).Wait(); !errors.Is(err, host.ErrNotLeader) {
+			t.Errorf("a proposal to a follower: %v", err)
+		}
+		c.cut(first.id, true)
+		cutOff := first.Propose([]byte("cut off"))
+		next, _ := c.leader(others[0].id, others[1].id)
+		if got := next.machine.texts(); !slices.Equal(got, numbered(100)) {
+			t.Errorf("the next leader has %d entries, want 100", len(got))
+		}
+		if _, err := cutOff.Wait(); !errors.Is(err, host.ErrOutcomeUnknown) {
+			t.Errorf("a proposal without a majority: %v", err)
+		}
+		write(t, next.Host, "of the next leader")
+		c.cut(first.id, false)
+		must(t, first.ReadBarrier(t.Context()))
+		want := append(numbered(100), "of the next leader")
+		if got := first.machine.texts(); !slices.Equal(got, want) {
+			t.Errorf("the first leader has %d entries, want %d", len(got), len(want))
+		}
+	})
+}
+
+// Each node answers reads that see what was acknowledged before, and none without a majority.
+func TestClusterReads(t *testing.T) {
+	inCluster(t, func(t *testing.T, c *cluster) {
+		leader, others := c.leader(1, 2, 3)
+		for i := range 20 {
+			write(t, leader.Host, fmt.Sprint(i))
+			for _, m := range c.members {
+				must(t, m.ReadBarrier(t.Context()))
+				if got := len(m.machine.texts()); got != i+1 {
+					t.Fatalf("node %d reads with %d entries, and %d were acknowledged", m.id, got, i+1)
+				}
+			}
+		}
+		for _, m := range others {
+			c.cut(m.id, true)
+		}
+		answered := make(chan error, 1)
+		go func() { answered <- leader.ReadBarrier(t.Context()) }() // ends with the leader; received below
+		<-time.After(time.Minute)
+		select {
+		case err := <-answered:
+			t.Errorf("a read without a majority: %v", err)
+		default:
+		}
+		must(t, leader.Close())
+		if err := <-answered; !errors.Is(err, host.ErrClosed) {
+			t.Errorf("a read that waits when the host is closed: %v", err)
+		}
+	})
+}
+
+// A sole voter that gets company asks it before it answers reads.
+func TestSoleVoterGetsCompany(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		d, m := simdisk.New(), &recorder{}
+		create(t, d, sole)
+		r := start(t, d, m, func(o *host.Options) { o.Send = func([]*pb.Message) {} }) // nobody hears it
+		must(t, r.Ready(t.Context()))
+		must(t, r.ReadBarrier(t.Context()))
+		second := uint64(2)
+		change := &pb.ConfChangeV2{Changes: []*pb.ConfChangeSingle{
+			{Type: pb.ConfChangeAddNode.Enum(), NodeId: &second},
+		}}
+		if _, err := r.Change(change).Wait(); err != nil {
+			t.Fatal(err)
+		}
+		if members := r.Members(); !slices.Equal(members.Voters, []uint64{1, 2}) {
+			t.Errorf("the members are %+v", members)
+		}
+		answered := make(chan error, 1)
+		go func() { answered <- r.ReadBarrier(t.Context()) }() // ends with Close; received below
+		<-time.After(time.Minute)
+		select {
+		case err := <-answered:
+			t.Errorf("a read without the second voter: %v", err)
+		default:
+		}
+		must(t, errors.Join(r.Close(), r.log.Close()))
+		<-answered
+		m.checkpoint(r.Covered())
+		log, err := segment.Open(segmentOptions(d))
+		must(t, err)
+		defer log.Close()
+		members := sole
+		found, err := log.Entries(1, log.Last().Index+1, 1<<20)
+		must(t, err)
+		for i := range found {
+			members = members.After(&found[i])
+		}
+		if !slices.Equal(members.Voters, []uint64{1, 2}) {
+			t.Errorf("the log says that the members are %+v", members)
+		}
+	})
+}

@@ -1,0 +1,147 @@
+package host_test
+
+import (
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+	"sync"
+	"testing"
+
+	"github.com/seqledger/seqledger/ledger/raftlog/core"
+	"github.com/seqledger/seqledger/ledger/raftlog/host"
+	"github.com/seqledger/seqledger/ledger/raftlog/segment"
+)
+
+var errDisk = errors.New("input/output error")
+
+// recorder is a state machine: what is durable survives a restart, what is merely applied does not.
+type recorder struct {
+	mu      sync.Mutex
+	applied []segment.Position
+	entries []string
+	durable segment.Position
+	members core.Members // as of durable
+	onApply func(entry string)
+}
+
+func (r *recorder) apply(at segment.Position, entry []byte) any {
+	if r.onApply != nil {
+		r.onApply(string(entry))
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if n := len(r.applied); n > 0 && at.Index <= r.applied[n-1].Index {
+		panic(fmt.Sprintf("entry %d is applied behind entry %d", at.Index, r.applied[n-1].Index))
+	}
+	r.applied, r.entries = append(r.applied, at), append(r.entries, string(entry))
+	return "result of " + string(entry)
+}
+
+func (r *recorder) texts() []string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return slices.Clone(r.entries)
+}
+
+// checkpoint makes durable what was applied up to a position.
+func (r *recorder) checkpoint(at segment.Position) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.durable = at
+}
+
+// restarted is what a crash leaves.
+func (r *recorder) restarted() *recorder {
+	next := &recorder{durable: r.durable, members: r.members}
+	for i, at := range r.applied {
+		if at.Index <= r.durable.Index {
+			next.applied, next.entries = append(next.applied, at), append(next.entries, r.entries[i])
+		}
+	}
+	return next
+}
+
+func segmentOptions(d segment.Disk) segment.Options {
+	return segment.Options{
+		Disk: d, Identity: []byte("host"), SegmentBytes: 16 << 10, Random: rand.Reader,
+		Logger: slog.New(slog.DiscardHandler),
+	}
+}
+
+// create makes the log of a new node.
+func create(t testing.TB, d segment.Disk, members core.Members) {
+	t.Helper()
+	must(t, segment.Create(segmentOptions(d), segment.Checkpoint{Data: members.Encode()}, segment.State{}))
+}
+
+var sole = core.Members{Voters: []uint64{1}, Highest: 1}
+
+// running is a host with its log, which the test closes when it is over.
+type running struct {
+	*host.Host
+	log *segment.Log
+}
+
+// start runs a host on what the disk has.
+func start(t testing.TB, d segment.Disk, m *recorder, change func(*host.Options)) running {
+	t.Helper()
+	log, err := segment.Open(segmentOptions(d))
+	must(t, err)
+	members, _, err := core.DecodeMembers(log.Checkpoint().Data)
+	must(t, err)
+	for i := max(log.First(), log.Checkpoint().Index+1); i <= m.durable.Index; i++ {
+		found, err := log.Entries(i, i+1, 1<<20)
+		must(t, err)
+		members = members.After(&found[0])
+	}
+	o := host.Options{
+		ID: 1, Log: log, Applied: m.durable, Members: members, Apply: m.apply, Logger: slog.New(slog.DiscardHandler),
+	}
+	if change != nil {
+		change(&o)
+	}
+	h, err := host.Start(o)
+	must(t, err)
+	t.Cleanup(func() { _ = h.Close(); _ = log.Close() })
+	return running{h, log}
+}
+
+// started runs the sole voter of a new log.
+func started(t testing.TB, d segment.Disk, m *recorder, change func(*host.Options)) running {
+	t.Helper()
+	create(t, d, sole)
+	r := start(t, d, m, change)
+	must(t, r.Ready(t.Context()))
+	return r
+}
+
+// write proposes the texts one after the other, and wants all of them committed.
+func write(t testing.TB, h *host.Host, texts ...string) {
+	t.Helper()
+	proposals := make([]*host.Proposal, len(texts))
+	for i, text := range texts {
+		proposals[i] = h.Propose([]byte(text))
+	}
+	for i, p := range proposals {
+		if result, err := p.Wait(); err != nil || result != "result of "+texts[i] {
+			t.Fatalf("proposal %q: %v, %v", texts[i], result, err)
+		}
+	}
+}
+
+func numbered(n int) []string {
+	texts := make([]string, n)
+	for i := range texts {
+		texts[i] = fmt.Sprintf("entry-%05d", i)
+	}
+	return texts
+}
+
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}

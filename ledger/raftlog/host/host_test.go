@@ -1,0 +1,342 @@
+package host_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/seqledger/seqledger/ledger/raftlog/host"
+	"github.com/seqledger/seqledger/ledger/raftlog/segment"
+	"github.com/seqledger/seqledger/ledger/raftlog/simdisk"
+)
+
+// What was acknowledged is there after a restart, in the order of the proposals.
+func TestRestartFindsEverything(t *testing.T) {
+	t.Parallel()
+	d, m := simdisk.New(), &recorder{}
+	r := started(t, d, m, nil)
+	texts := numbered(500)
+	write(t, r.Host, texts...)
+	must(t, errors.Join(r.Close(), r.log.Close()))
+	again := m.restarted()
+	r = start(t, d, again, nil)
+	must(t, r.Ready(t.Context()))
+	if got := again.texts(); !slices.Equal(got, texts) {
+		t.Fatalf("%d entries, want %d in their order", len(got), len(texts))
+	}
+	if r.Covered().Index != again.applied[len(texts)-1].Index {
+		t.Errorf("covered %v", r.Covered())
+	}
+}
+
+// Many proposers, each gets its own result, and each write of entries is told with its size.
+func TestResultsReachTheirProposers(t *testing.T) {
+	t.Parallel()
+	var stored atomic.Int64
+	r := started(t, simdisk.New(), &recorder{}, func(o *host.Options) {
+		o.Stored = func(bytes int, _ time.Duration) { stored.Add(int64(bytes)) }
+	})
+	var callers sync.WaitGroup
+	for _, text := range numbered(300) {
+		callers.Go(func() { // ends with its answer; waited for below
+			if result, err := r.Propose([]byte(text)).Wait(); err != nil || result != "result of "+text {
+				t.Errorf("%s: %v, %v", text, result, err)
+			}
+		})
+	}
+	callers.Wait()
+	if want := int64(300 * len("entry-00000")); stored.Load() != want {
+		t.Errorf("told of %d bytes, want %d", stored.Load(), want)
+	}
+}
+
+// Close answers what was proposed before and refuses what comes after it.
+func TestClose(t *testing.T) {
+	t.Parallel()
+	r := started(t, simdisk.New(), &recorder{}, nil)
+	var before []*host.Proposal
+	for _, text := range numbered(50) {
+		before = append(before, r.Propose([]byte(text)))
+	}
+	must(t, r.Close())
+	must(t, r.Close())
+	for i, p := range before {
+		if _, err := p.Wait(); err != nil {
+			t.Errorf("proposal %d, made before: %v", i, err)
+		}
+	}
+	_, err := r.Propose([]byte("late")).Wait()
+	for what, err := range map[string]error{
+		"Propose": err, "Ready": r.Ready(t.Context()), "ReadBarrier": r.ReadBarrier(t.Context()),
+		"Truncate": r.Truncate(r.Covered()),
+	} {
+		if !errors.Is(err, host.ErrClosed) {
+			t.Errorf("%s after Close: %v", what, err)
+		}
+	}
+}
+
+// The log ends before what the state store does not hold, and a start finds the rest.
+func TestTruncate(t *testing.T) {
+	t.Parallel()
+	d, m := simdisk.New(), &recorder{}
+	r := started(t, d, m, nil)
+	var texts []string
+	for round := range 5 {
+		for _, text := range numbered(60) {
+			texts = append(texts, text+strings.Repeat("x", 1000))
+		}
+		write(t, r.Host, texts[60*round:]...)
+		at := r.Covered()
+		m.checkpoint(at)
+		must(t, errors.Join(r.Truncate(at), r.Truncate(at)))
+		if first := r.log.First(); first > at.Index+1 || round > 0 && first < at.Index/2 {
+			t.Fatalf("the log begins at %d after a truncation at %d", first, at.Index)
+		}
+	}
+	write(t, r.Host, "last")
+	must(t, errors.Join(r.Close(), r.log.Close()))
+	again := m.restarted()
+	must(t, start(t, d, again, nil).Ready(t.Context()))
+	if got := again.texts(); !slices.Equal(got, append(texts, "last")) {
+		t.Errorf("%d entries, want %d", len(got), len(texts)+1)
+	}
+}
+
+// A failed sync under pipelined proposals stops the node for good.
+func TestFailedSyncStopsTheHost(t *testing.T) {
+	t.Parallel()
+	for _, step := range []int{1, 2} { // the write, and the sync
+		d, m := simdisk.New(), &recorder{}
+		var failures atomic.Int64
+		r := started(t, d, m, func(o *host.Options) { o.OnFailure = func(error) { failures.Add(1) } })
+		write(t, r.Host, "first")
+		d.FailAt(step, errDisk)
+		var doomed []*host.Proposal
+		for range 100 {
+			doomed = append(doomed, r.Propose([]byte("doomed")))
+		}
+		for i, p := range doomed {
+			_, err := p.Wait()
+			unknown := errors.Is(err, host.ErrOutcomeUnknown)
+			if !errors.Is(err, errDisk) || unknown == errors.Is(err, host.ErrNotLeader) || i == 0 && !unknown {
+				t.Fatalf("step %d, proposal %d: %v", step, i, err)
+			}
+		}
+		steps := d.Steps()
+		_, err := r.Propose([]byte("late")).Wait()
+		for what, err := range map[string]error{
+			"Propose": err, "Ready": r.Ready(t.Context()), "ReadBarrier": r.ReadBarrier(t.Context()),
+			"Truncate": r.Truncate(r.Covered()), "Close": r.Close(), "the log's Close": r.log.Close(),
+		} {
+			if !errors.Is(err, errDisk) {
+				t.Errorf("step %d, %s: %v, want the failure", step, what, err)
+			}
+		}
+		if failures.Load() != 1 || d.Steps() != steps || !slices.Equal(m.texts(), []string{"first"}) {
+			t.Errorf("step %d: told of %d failures, %d changes of the disk behind it, applied %q",
+				step, failures.Load(), d.Steps()-steps, m.texts())
+		}
+	}
+}
+
+// A failure ends every wait at once, even while the state machine hangs.
+func TestFailEndsWaits(t *testing.T) {
+	t.Parallel()
+	entered, release := make(chan struct{}), make(chan struct{})
+	m := &recorder{onApply: func(string) { close(entered); <-release }}
+	r := started(t, simdisk.New(), m, nil)
+	waiting := []*host.Proposal{r.Propose([]byte("stuck in Apply"))}
+	<-entered
+	for range 50 {
+		waiting = append(waiting, r.Propose([]byte("behind it")))
+	}
+	r.Fail(errDisk)
+	for i, p := range waiting {
+		if _, err := p.Wait(); !errors.Is(err, host.ErrOutcomeUnknown) || !errors.Is(err, errDisk) {
+			t.Errorf("proposal %d: %v", i, err)
+		}
+	}
+	close(release)
+	if err := r.Close(); !errors.Is(err, errDisk) {
+		t.Errorf("Close: %v", err)
+	}
+}
+
+// A state machine that has failed gets no further command, and what it returned is no result.
+func TestFailedMachineGetsNothingMore(t *testing.T) {
+	t.Parallel()
+	var h *host.Host
+	m := &recorder{onApply: func(entry string) {
+		if entry == "poison" {
+			h.Fail(errDisk)
+		}
+	}}
+	h = started(t, simdisk.New(), m, nil).Host
+	write(t, h, "good")
+	for _, p := range []*host.Proposal{h.Propose([]byte("poison")), h.Propose([]byte("after"))} {
+		if result, err := p.Wait(); result != nil || !errors.Is(err, errDisk) {
+			t.Errorf("%v, %v", result, err)
+		}
+	}
+	_ = h.Close()
+	if got := m.texts(); !slices.Equal(got, []string{"good", "poison"}) {
+		t.Errorf("applied %q", got)
+	}
+}
+
+// What cannot be proposed is refused and never in the log.
+func TestRefusals(t *testing.T) {
+	t.Parallel()
+	m := &recorder{}
+	d := &stalling{Disk: simdisk.New()}
+	r := started(t, d, m, nil)
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	must(t, errors.Join(r.Ready(ctx), r.ReadBarrier(ctx))) // neither has to wait
+	if _, err := r.Propose(make([]byte, host.MaxEntryBytes+1)).Wait(); !errors.Is(err, host.ErrEntryTooLarge) {
+		t.Errorf("too large: %v", err)
+	}
+	if _, err := r.Propose(nil).Wait(); !errors.Is(err, host.ErrNotLeader) {
+		t.Errorf("empty: %v", err)
+	}
+	release := d.stall()
+	largest := make([]byte, host.MaxEntryBytes)
+	under := []*host.Proposal{r.Propose(largest), r.Propose(largest)}
+	if _, err := r.Propose(largest).Wait(); !errors.Is(err, host.ErrNotLeader) {
+		t.Errorf("while too much is uncommitted: %v", err)
+	}
+	r.Fail(errDisk)
+	release()
+	for _, p := range under {
+		if _, err := p.Wait(); !errors.Is(err, host.ErrOutcomeUnknown) {
+			t.Errorf("two of the largest entries: %v", err)
+		}
+	}
+}
+
+// TestOptions: what cannot work is refused.
+func TestOptions(t *testing.T) {
+	t.Parallel()
+	d := simdisk.New()
+	create(t, d, sole)
+	log, err := segment.Open(segmentOptions(d))
+	must(t, err)
+	defer log.Close()
+	for what, change := range map[string]func(*host.Options){
+		"Log": func(o *host.Options) { o.Log = nil }, "Apply": func(o *host.Options) { o.Apply = nil },
+		"Tick":   func(o *host.Options) { o.Tick = -1 },
+		"Send":   func(o *host.Options) { o.Members.Voters = []uint64{1, 2} },
+		"node 2": func(o *host.Options) { o.ID = 2 }, "state is at 7": func(o *host.Options) { o.Applied.Index = 7 },
+	} {
+		o := host.Options{ID: 1, Log: log, Members: sole, Apply: (&recorder{}).apply}
+		change(&o)
+		if h, err := host.Start(o); err == nil || !strings.Contains(err.Error(), what) {
+			t.Errorf("%s: %v, %v", what, h, err)
+		}
+	}
+}
+
+// Whatever call of the disk fails, with proposals in flight, and whatever a power loss or the end of the
+// process leaves: what was acknowledged is found, in order, and nothing that was never proposed.
+func TestPowerLossKeepsTheAcknowledged(t *testing.T) {
+	t.Parallel()
+	seed := rand.Uint64()
+	if s := os.Getenv("HOST_SEED"); s != "" {
+		if _, err := fmt.Sscan(s, &seed); err != nil {
+			t.Fatal(err)
+		}
+	}
+	rounds := 60
+	if testing.Short() {
+		rounds = 15
+	}
+	rng := rand.New(rand.NewPCG(seed, 1))
+	met := map[string]int{}
+	for round := range rounds {
+		if !t.Run("", func(t *testing.T) { faultRound(t, rng, met) }) {
+			t.Fatalf("round %d; repeat with HOST_SEED=%d go test -run %s ./ledger/raftlog/host", round, seed, t.Name())
+		}
+	}
+	for _, what := range []string{"fault", "unknown", "truncation", "acknowledged"} {
+		if met[what] == 0 {
+			t.Errorf("never met: %s", what)
+		}
+	}
+}
+
+func faultRound(t *testing.T, rng *rand.Rand, met map[string]int) {
+	d, m := simdisk.New(), &recorder{}
+	create(t, d, sole)
+	var proposed, acknowledged []string
+	for life := range 4 {
+		r := start(t, d, m, nil)
+		must(t, r.Ready(t.Context()))
+		d.FailAt(1+rng.IntN(120), errDisk)
+		for burst := range 12 {
+			var texts []string
+			var inFlight []*host.Proposal
+			for i := range 1 + rng.IntN(20) {
+				text := fmt.Sprintf("%d.%d.%d.%s", life, burst, i, strings.Repeat("x", rng.IntN(300)))
+				texts, inFlight = append(texts, text), append(inFlight, r.Propose([]byte(text)))
+			}
+			proposed = append(proposed, texts...)
+			for i, p := range inFlight {
+				switch _, err := p.Wait(); {
+				case err == nil:
+					acknowledged = append(acknowledged, texts[i])
+					met["acknowledged"]++
+				case errors.Is(err, host.ErrOutcomeUnknown):
+					met["unknown"]++
+				}
+			}
+			if rng.IntN(4) == 0 && r.Err() == nil {
+				at := r.Covered()
+				m.checkpoint(at)
+				if r.Truncate(at) == nil {
+					met["truncation"]++
+				}
+			}
+		}
+		if r.Close() != nil {
+			met["fault"]++
+		}
+		if rng.IntN(2) == 0 {
+			_ = r.log.Close()
+		}
+		if rng.IntN(3) == 0 {
+			d.Kill()
+		} else {
+			d.PowerLoss(rng)
+		}
+		m = m.restarted()
+	}
+	r := start(t, d, m, nil)
+	must(t, r.Ready(t.Context()))
+	found := m.texts()
+	if !isSubsequence(acknowledged, found) {
+		t.Errorf("%d were acknowledged, and not all of them are among the %d found, in order",
+			len(acknowledged), len(found))
+	}
+	if !isSubsequence(found, proposed) {
+		t.Errorf("the %d found are not among the %d proposed, in order", len(found), len(proposed))
+	}
+}
+
+// isSubsequence tells whether part is whole with some left out.
+func isSubsequence(part, whole []string) bool {
+	for _, s := range whole {
+		if len(part) > 0 && part[0] == s {
+			part = part[1:]
+		}
+	}
+	return len(part) == 0
+}

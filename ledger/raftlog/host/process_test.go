@@ -1,0 +1,117 @@
+package host_test
+
+import (
+	"bufio"
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/seqledger/seqledger/ledger/raftlog/core"
+	"github.com/seqledger/seqledger/ledger/raftlog/host"
+	"github.com/seqledger/seqledger/ledger/raftlog/segment"
+)
+
+const childDirectory = "HOST_TEST_DIRECTORY"
+
+// TestMain runs the writer that TestKilledProcess kills.
+func TestMain(m *testing.M) {
+	if dir := os.Getenv(childDirectory); dir != "" {
+		fmt.Println(writeForEver(dir))
+		os.Exit(1)
+	}
+	os.Exit(m.Run())
+}
+
+// writeForEver proposes from several goroutines and prints what was acknowledged.
+func writeForEver(dir string) error {
+	log, err := segment.Open(segmentOptions(segment.OpenDirectory(dir)))
+	if err != nil {
+		return err
+	}
+	members, _, err := core.DecodeMembers(log.Checkpoint().Data)
+	if err != nil {
+		return err
+	}
+	h, err := host.Start(host.Options{
+		ID: 1, Log: log, Members: members, Apply: func(segment.Position, []byte) any { return nil },
+	})
+	if err != nil {
+		return err
+	}
+	if err := h.Ready(context.Background()); err != nil {
+		return err
+	}
+	var out sync.Mutex
+	failed := make(chan error)
+	for writer := range 8 {
+		go func() { // ends with the process
+			for i := 0; ; i++ {
+				text := fmt.Sprintf("%d.%d.%d.%s", os.Getpid(), writer, i, strings.Repeat("x", i%500))
+				if _, err := h.Propose([]byte(text)).Wait(); err != nil {
+					failed <- err
+				}
+				out.Lock()
+				fmt.Println(text)
+				out.Unlock()
+			}
+		}()
+	}
+	return <-failed
+}
+
+// TestKilledProcess kills a writer with SIGKILL again and again: what it has acknowledged is there.
+func TestKilledProcess(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	create(t, segment.OpenDirectory(dir), sole)
+	acknowledged := map[string]bool{}
+	lives := 8
+	if testing.Short() {
+		lives = 3
+	}
+	for life := range lives {
+		child := exec.Command(os.Args[0]) //nolint:gosec // It is this test.
+		child.Env = append(os.Environ(), childDirectory+"="+dir)
+		out, err := child.StdoutPipe()
+		must(t, err)
+		must(t, child.Start())
+		lines := bufio.NewScanner(out)
+		note := func() {
+			if !strings.HasPrefix(lines.Text(), fmt.Sprint(child.Process.Pid, ".")) {
+				t.Fatalf("the writer failed: %s", lines.Text())
+			}
+			acknowledged[lines.Text()] = true
+		}
+		for n := 0; n < 200+life*61 && lines.Scan(); n++ {
+			note()
+		}
+		must(t, child.Process.Kill())
+		for lines.Scan() { // what it still wrote to the pipe; the last line may be cut off
+			if strings.Count(lines.Text(), ".") == 3 {
+				acknowledged[lines.Text()] = true
+			}
+		}
+		_ = child.Wait()
+	}
+	m := &recorder{}
+	must(t, start(t, segment.OpenDirectory(dir), m, nil).Ready(t.Context()))
+	found := map[string]bool{}
+	for _, text := range m.texts() {
+		if found[text] {
+			t.Errorf("%q was applied twice", text)
+		}
+		found[text] = true
+	}
+	for text := range acknowledged {
+		if !found[text] {
+			t.Errorf("%q was acknowledged and is gone", text)
+		}
+	}
+	if len(acknowledged) < lives*200 {
+		t.Errorf("%d were acknowledged, want %d", len(acknowledged), lives*200)
+	}
+}

@@ -1,0 +1,88 @@
+package host
+
+import (
+	"errors"
+	"fmt"
+
+	pb "go.etcd.io/raft/v3/raftpb"
+)
+
+// Proposal is an entry on its way through the log.
+type Proposal struct {
+	done   chan struct{}
+	result any
+	err    error
+}
+
+var errLost = errors.New("the leadership was lost meanwhile")
+
+func (p *Proposal) answer(result any, err error) {
+	p.result, p.err = result, err
+	close(p.done)
+}
+
+// Done is closed when Wait does not block any more.
+func (p *Proposal) Done() <-chan struct{} { return p.done }
+
+// Wait blocks until the entry is committed and applied and returns the result of Options.Apply. It
+// fails with ErrNotLeader, ErrClosed or ErrEntryTooLarge when the entry was certainly never in the
+// log, with ErrOutcomeUnknown when that cannot be told.
+func (p *Proposal) Wait() (any, error) {
+	<-p.done
+	return p.result, p.err
+}
+
+// Propose appends an entry to the log if this node is the leader, and does not wait for the disk. The
+// order of Propose calls is the order of the log. The entry is not empty, has at most MaxEntryBytes
+// and must not be changed afterwards.
+func (h *Host) Propose(entry []byte) *Proposal {
+	if len(entry) > MaxEntryBytes {
+		return refused(fmt.Errorf("%w: %d bytes, at most %d", ErrEntryTooLarge, len(entry), MaxEntryBytes))
+	}
+	return h.propose(func(number uint64) error { return h.node.Propose(number, entry) })
+}
+
+// Change proposes other members, as core.Node.Change does. Its result is nil.
+func (h *Host) Change(change *pb.ConfChangeV2) *Proposal {
+	return h.propose(func(number uint64) error { return h.node.Change(number, change) })
+}
+
+func (h *Host) propose(do func(number uint64) error) *Proposal {
+	p := &Proposal{done: make(chan struct{})}
+	err := h.event(func() error {
+		if h.closing {
+			return ErrClosed
+		}
+		h.number++
+		err := do(h.number)
+		if err == nil {
+			h.proposals[h.number] = p
+		}
+		return err
+	})
+	switch failure := h.Err(); {
+	case err == nil:
+		return p
+	case errors.Is(err, ErrClosed):
+		return refused(ErrClosed)
+	case failure != nil:
+		return refused(fmt.Errorf("%w: the log has failed: %w", ErrNotLeader, failure))
+	}
+	return refused(fmt.Errorf("%w: %w", ErrNotLeader, err))
+}
+
+// takeProposal returns a proposal that has no answer yet, or nil. The caller answers it.
+func (h *Host) takeProposal(number uint64) *Proposal {
+	p := h.proposals[number]
+	delete(h.proposals, number)
+	return p
+}
+
+func refused(err error) *Proposal {
+	p := &Proposal{done: make(chan struct{})}
+	p.answer(nil, err)
+	return p
+}
+
+// unknown wraps the reason why it is not known whether an entry is committed.
+func unknown(cause error) error { return fmt.Errorf("%w: %w", ErrOutcomeUnknown, cause) }

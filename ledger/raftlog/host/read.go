@@ -1,0 +1,81 @@
+package host
+
+import (
+	"context"
+
+	"github.com/seqledger/seqledger/ledger/raftlog/core"
+)
+
+// Role returns who leads, as far as this node knows.
+func (h *Host) Role() core.Role {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.node.Role()
+}
+
+// Ready waits until this node leads and has applied everything that was ever committed. It
+// fails with the failure of a failed host, ErrClosed, or the context's error.
+func (h *Host) Ready(ctx context.Context) error {
+	for {
+		h.mu.Lock()
+		err, ready, changed := h.unusableLocked(), h.node.Ready(), h.changed
+		h.mu.Unlock()
+		if err != nil || ready {
+			return err
+		}
+		select {
+		case <-changed:
+		case <-h.stop:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+}
+
+// unusableLocked returns the failure, or ErrClosed, or nil.
+func (h *Host) unusableLocked() error {
+	if err := h.stoppedLocked(); err != nil {
+		return err
+	}
+	if h.closing {
+		return ErrClosed
+	}
+	return nil
+}
+
+// ReadBarrier returns once the state is as fresh as every write that was acknowledged before the
+// call, by any node. For a sole voter that has been Ready it costs an atomic load; otherwise the
+// leader asks a majority, and this node waits until it has applied as much. Without a leader it
+// waits for one. It fails with ErrClosed, the failure, core.ErrTooManyReads or the context's error.
+func (h *Host) ReadBarrier(ctx context.Context) error {
+	if h.solo.Load() {
+		return nil // no other node can lead, and what this node acknowledged it has applied
+	}
+	done := make(chan struct{})
+	var number uint64
+	err := h.event(func() error {
+		if h.closing {
+			return ErrClosed
+		}
+		h.number++
+		number = h.number
+		h.reads[number] = done
+		return h.node.Read(number)
+	})
+	if err == nil {
+		select {
+		case <-done:
+			return nil
+		case <-h.stop:
+			h.mu.Lock()
+			err = h.stoppedLocked()
+			h.mu.Unlock()
+		case <-ctx.Done():
+			err = ctx.Err()
+		}
+	}
+	h.mu.Lock()
+	delete(h.reads, number)
+	h.mu.Unlock()
+	return err
+}

@@ -1,0 +1,519 @@
+package segment
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"slices"
+	"sync"
+)
+
+// Options configures Create and Open. Disk, Identity and, but for ReadOnly, Random are required.
+type Options struct {
+	Disk     Disk
+	Identity []byte // 1 to 256 bytes that name the log; each segment repeats them
+	// SegmentBytes is the size of one file, header included, 8 KiB to 1 GiB; 0 means
+	// DefaultSegmentBytes. An entry that does not fit gets a larger file of its own.
+	SegmentBytes int64
+	// Random gives each segment a salt, so that no payload can be taken for a record.
+	Random io.Reader
+	// ReadOnly repairs and writes nothing; Append and all that writes fails.
+	ReadOnly bool
+	Logger   *slog.Logger // nil: slog.Default()
+}
+
+// DefaultSegmentBytes is the size of one file when Options does not say.
+const DefaultSegmentBytes = 64 << 20
+
+func (o *Options) validate() error {
+	if o.SegmentBytes == 0 {
+		o.SegmentBytes = DefaultSegmentBytes
+	}
+	if o.Logger == nil {
+		o.Logger = slog.Default()
+	}
+	switch {
+	case o.Disk == nil:
+		return errors.New("segment: Options.Disk is nil")
+	case o.Random == nil && !o.ReadOnly:
+		return errors.New("segment: Options.Random is nil")
+	case len(o.Identity) == 0 || len(o.Identity) > maxIdentity:
+		return fmt.Errorf("segment: Options.Identity has %d bytes, want 1 to %d", len(o.Identity), maxIdentity)
+	case o.SegmentBytes < 2*headerBytes || o.SegmentBytes > 1<<30:
+		return fmt.Errorf("segment: Options.SegmentBytes is %d, want %d to %d", o.SegmentBytes, 2*headerBytes, 1<<30)
+	}
+	o.SegmentBytes = padded(int(o.SegmentBytes))
+	return nil
+}
+
+// Log is an open log. One goroutine writes at a time, the others wait; reads may
+// come from any, beside a write.
+type Log struct {
+	o Options
+
+	// writing is held by everything that writes, syncs included.
+	writing  sync.Mutex
+	crc      uint32 // of the last record
+	end      int64  // of the current segment
+	synced   int64  // the current segment is durable up to here
+	unsealed *file  // the one before the current, while nothing durable says that there is a next
+	buffer   []byte // records that are not written yet; at most maxKeptBuffer between two calls
+	// mustContinue says, while the log is opened, that the newest segment held acknowledged records.
+	mustContinue bool
+	failure      error // the first error; nothing is written after it
+
+	// mu guards what readers see. A writer holds it while it changes that.
+	mu         sync.RWMutex
+	files      []*file  // oldest first; the last one is the current
+	base       Position // the entry before the first one
+	points     []point
+	rewound    bool // the next entry does not lie behind the last one
+	last       Position
+	state      State
+	checkpoint Checkpoint
+	bytes      int64 // of entries since the last truncation
+
+	removing sync.Mutex // one removal at a time, in order
+}
+
+// file is a segment.
+type file struct {
+	*header
+	name string
+	seed uint32
+	File
+	base   Position // the entry before its first one; a rewind may lower it
+	sealAt int64    // where its seal is, once another segment follows
+}
+
+// point says where an entry lies. From there on the entries lie one after the
+// other, up to the next point: of one term, in one file, with only records
+// between that are no entries. There is one at each pointBytes.
+type point struct {
+	at     Position
+	file   *file
+	offset int64
+}
+
+const (
+	pointBytes    = 64 << 10
+	maxKeptBuffer = 4 << 20
+)
+
+func newFile(h *header, f File) *file {
+	return &file{header: h, name: fmt.Sprintf(fileTemplate, h.number), seed: h.seed(), File: f, base: h.base}
+}
+
+// Create makes a log without entries that continues behind a checkpoint; the
+// zero one is before the first entry. It fails when the disk holds a log.
+func Create(o Options, c Checkpoint, state State) error {
+	if err := o.validate(); err != nil {
+		return err
+	}
+	names, err := segmentNames(o.Disk)
+	if err != nil {
+		return err
+	}
+	if len(names) > 0 {
+		return fmt.Errorf("segment: there is a log already: %s", names[0])
+	}
+	if err := c.validate(); err != nil {
+		return err
+	}
+	f, err := makeFile(&o, &header{
+		number: 1, size: o.SegmentBytes, base: c.Position, state: state, checkpoint: c, identity: o.Identity,
+	})
+	if err != nil {
+		return err
+	}
+	return f.Close()
+}
+
+func (c *Checkpoint) validate() error {
+	if len(c.Data) > MaxCheckpointBytes {
+		return fmt.Errorf("segment: a checkpoint with %d bytes, at most %d", len(c.Data), MaxCheckpointBytes)
+	}
+	return nil
+}
+
+// makeFile makes a segment durable under its name. Until it has that name it is
+// no part of the log.
+func makeFile(o *Options, h *header) (*file, error) {
+	var random [12]byte
+	if _, err := io.ReadFull(o.Random, random[:]); err != nil {
+		return nil, fmt.Errorf("segment: random salt: %w", err)
+	}
+	h.salt, h.marker = [8]byte(random[:8]), uint32(random[8])|uint32(random[9])<<8|uint32(random[10])<<16|1<<31
+	opened, err := o.Disk.Create(temporary, h.size)
+	if err != nil {
+		return nil, fmt.Errorf("segment: %w", err)
+	}
+	f := newFile(h, opened)
+	if _, err = f.WriteAt(h.encode(), 0); err == nil {
+		err = f.File.Sync()
+	}
+	if err == nil {
+		err = o.Disk.Rename(temporary, f.name)
+	}
+	if err == nil {
+		err = o.Disk.Sync()
+	}
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("segment: make %s: %w", f.name, err), f.Close())
+	}
+	return f, nil
+}
+
+// Append writes a state, unless it is nil, and then entries, which replace
+// what the log has from the index of the first one on. They are durable after the
+// next Sync. The log keeps none of the memory.
+func (l *Log) Append(state *State, entries []Entry) error {
+	return l.write(func() error {
+		if state != nil && *state != l.state {
+			if err := l.add(record{kind: kindState}, encodeState(*state)); err != nil {
+				return err
+			}
+			l.state = *state
+		}
+		if len(entries) > 0 && entries[0].Index <= l.last.Index {
+			if err := l.rewind(entries[0].Index - 1); err != nil {
+				return err
+			}
+		}
+		for i := range entries {
+			if err := l.addEntry(&entries[i]); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}
+
+// write runs one change of the log and writes what it has added. The first error
+// is final: what the disk holds then is not known.
+func (l *Log) write(change func() error) error {
+	l.writing.Lock()
+	defer l.writing.Unlock()
+	if l.failure != nil {
+		return l.failure
+	}
+	l.mu.Lock()
+	err := change()
+	if err == nil {
+		err = l.flush()
+	}
+	l.mu.Unlock()
+	return l.sticky(err)
+}
+
+// sticky keeps the first error.
+func (l *Log) sticky(err error) error {
+	if err != nil && l.failure == nil {
+		l.failure = err
+	}
+	return l.failure
+}
+
+func (l *Log) current() *file { return l.files[len(l.files)-1] }
+
+func (l *Log) addEntry(e *Entry) error {
+	if e.Index != l.last.Index+1 || e.Term < l.last.Term || len(e.Data) > MaxEntryBytes {
+		return fmt.Errorf("segment: entry %d of term %d with %d bytes cannot follow entry %d of term %d",
+			e.Index, e.Term, len(e.Data), l.last.Index, l.last.Term)
+	}
+	at := Position{e.Index, e.Term}
+	if err := l.add(record{kind: kindEntry, entryKind: e.Kind, at: at}, e.Data); err != nil {
+		return err
+	}
+	l.indexEntry(at, l.end-recordBytes-padded(len(e.Data)))
+	l.bytes += int64(len(e.Data)) + recordBytes
+	return nil
+}
+
+// indexEntry notes an entry that lies at offset in the current segment.
+func (l *Log) indexEntry(at Position, offset int64) {
+	n := len(l.points)
+	if n == 0 || l.points[n-1].at.Term != at.Term || l.points[n-1].file != l.current() ||
+		offset-l.points[n-1].offset >= pointBytes || l.rewound {
+		l.points = append(l.points, point{at, l.current(), offset})
+		l.rewound = false
+	}
+	l.last = at
+}
+
+// rewind makes the log end at an index that it has.
+func (l *Log) rewind(to uint64) error {
+	term, err := l.term(to)
+	if err != nil {
+		return fmt.Errorf("segment: entries from %d on cannot be replaced: %w", to+1, err)
+	}
+	if err := l.add(record{kind: kindRewind, at: Position{to, term}}, nil); err != nil {
+		return err
+	}
+	l.indexRewind(Position{to, term})
+	return nil
+}
+
+func (l *Log) indexRewind(to Position) {
+	n := len(l.points)
+	for n > 0 && l.points[n-1].at.Index > to.Index {
+		n--
+	}
+	l.points = slices.Delete(l.points, n, len(l.points))
+	l.last = to
+	l.current().base = lower(l.current().base, to)
+	l.base = lower(l.base, to)
+	l.rewound = true
+}
+
+func lower(a, b Position) Position {
+	if b.Index < a.Index {
+		return b
+	}
+	return a
+}
+
+// add puts a record into the buffer, behind a new segment if this one is full.
+func (l *Log) add(r record, payload []byte) error {
+	need := recordBytes + padded(len(payload))
+	if l.end+need+sealedBytes > l.current().size {
+		if err := l.rotate(need, false, l.last); err != nil {
+			return err
+		}
+	}
+	r.previous, r.durable = l.crc, l.synced
+	f := l.current()
+	l.buffer = r.append(l.buffer, f.header, f.seed, payload)
+	l.crc, l.end = r.crc, l.end+need
+	return nil
+}
+
+// flush writes the buffer.
+func (l *Log) flush() error {
+	if len(l.buffer) == 0 {
+		return nil
+	}
+	_, err := l.current().WriteAt(l.buffer, l.end-int64(len(l.buffer)))
+	if l.buffer = l.buffer[:0]; cap(l.buffer) > maxKeptBuffer {
+		l.buffer = nil
+	}
+	if err != nil {
+		return fmt.Errorf("segment: write %s: %w", l.current().name, err)
+	}
+	return nil
+}
+
+// rotate goes on in a new segment. The one before is durable first, so that only
+// the newest segment ever has a torn end. The caller holds both locks.
+func (l *Log) rotate(need int64, reset bool, base Position) error {
+	if err := l.flush(); err != nil {
+		return err
+	}
+	h := &header{
+		number: l.current().number + 1, size: max(l.o.SegmentBytes, padded(int(headerBytes+need+sealedBytes))),
+		previous: l.crc, reset: reset, base: base, state: l.state, checkpoint: l.checkpoint, identity: l.o.Identity,
+	}
+	empty := l.end == headerBytes && len(l.files) > 1
+	if empty { // it is too small for an entry: the new one takes its place, and its name
+		h.number--
+	}
+	// Readers go on meanwhile: all that they see is written.
+	l.mu.Unlock()
+	err := l.sync()
+	var f *file
+	if err == nil {
+		f, err = makeFile(&l.o, h)
+	}
+	l.mu.Lock()
+	if err != nil {
+		return err
+	}
+	if empty {
+		err = l.current().Close()
+		l.files[len(l.files)-1] = f
+	} else {
+		l.unsealed, l.current().sealAt = l.current(), l.end
+		l.files = append(l.files, f)
+	}
+	l.end, l.synced = headerBytes, headerBytes
+	return err
+}
+
+// Sync makes durable what was appended.
+func (l *Log) Sync() error {
+	l.writing.Lock()
+	defer l.writing.Unlock()
+	if l.failure != nil {
+		return l.failure
+	}
+	return l.sticky(l.sync())
+}
+
+func (l *Log) sync() error {
+	if l.synced == l.end {
+		return nil
+	}
+	if err := l.current().File.Sync(); err != nil {
+		return fmt.Errorf("segment: sync %s: %w", l.current().name, err)
+	}
+	l.synced = l.end
+	return l.seal()
+}
+
+// seal notes in the segment before that this one has records, once they are
+// durable and before the first of them is acknowledged: a newest segment that is
+// lost is missed.
+func (l *Log) seal() error {
+	f := l.unsealed
+	if f == nil || l.synced == headerBytes {
+		return nil
+	}
+	r := record{kind: kindSeal, previous: l.current().previous, durable: f.sealAt, at: l.current().header.base}
+	if _, err := f.WriteAt(r.append(nil, f.header, f.seed, nil), f.sealAt); err != nil {
+		return fmt.Errorf("segment: seal %s: %w", f.name, err)
+	}
+	if err := f.File.Sync(); err != nil {
+		return fmt.Errorf("segment: sync %s: %w", f.name, err)
+	}
+	l.unsealed = nil
+	return nil
+}
+
+// Truncate notes a checkpoint and removes the segments of which every entry is
+// at or before it. Entries in the newest segment stay.
+func (l *Log) Truncate(c Checkpoint) error {
+	if err := c.validate(); err != nil {
+		return err
+	}
+	l.removing.Lock()
+	defer l.removing.Unlock()
+	err := l.write(func() error {
+		if c.Index > l.last.Index || c.Index < l.checkpoint.Index {
+			return fmt.Errorf("segment: a checkpoint at %d, behind one at %d, in a log that ends at %d",
+				c.Index, l.checkpoint.Index, l.last.Index)
+		}
+		if err := l.add(record{kind: kindCheckpoint, at: c.Position}, c.Data); err != nil {
+			return err
+		}
+		c.Data = slices.Clone(c.Data)
+		l.checkpoint, l.bytes = c, 0
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	if err := l.Sync(); err != nil {
+		return err
+	}
+	return l.remove(l.detachCovered(c.Index))
+}
+
+// detachCovered takes the segments out of the log of which every entry is at or before index.
+func (l *Log) detachCovered(index uint64) []*file {
+	l.writing.Lock()
+	defer l.writing.Unlock()
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	gone := 0
+	for gone < len(l.files)-1 && l.files[gone+1].header.base.Index <= index && l.files[gone] != l.unsealed {
+		gone++
+	}
+	removed := l.detach(gone)
+	l.base = l.files[0].base
+	for _, f := range l.files {
+		l.base = lower(l.base, f.base)
+	}
+	return removed
+}
+
+// detach takes the oldest segments out of the log.
+func (l *Log) detach(count int) []*file {
+	removed := slices.Clone(l.files[:count])
+	l.files = slices.Delete(l.files, 0, count)
+	keep := slices.IndexFunc(l.points, func(p point) bool { return !slices.Contains(removed, p.file) })
+	if keep < 0 {
+		keep = len(l.points)
+	}
+	l.points = slices.Delete(l.points, 0, keep)
+	return removed
+}
+
+// remove deletes files, the oldest first, each durably before the next, so that
+// no crash leaves a gap.
+func (l *Log) remove(files []*file) error {
+	for _, f := range files {
+		err := f.Close()
+		if err == nil {
+			err = l.o.Disk.Remove(f.name)
+		}
+		if err == nil {
+			err = l.o.Disk.Sync()
+		}
+		if err != nil {
+			l.writing.Lock()
+			defer l.writing.Unlock()
+			return l.sticky(fmt.Errorf("segment: remove %s: %w", f.name, err))
+		}
+	}
+	return nil
+}
+
+// Reset empties the log, which goes on behind the checkpoint: the state store
+// has installed another node's state, and must be durable before.
+func (l *Log) Reset(c Checkpoint, state State) error {
+	if err := c.validate(); err != nil {
+		return err
+	}
+	l.removing.Lock()
+	defer l.removing.Unlock()
+	var removed []*file
+	err := l.write(func() error {
+		l.checkpoint = Checkpoint{c.Position, slices.Clone(c.Data)}
+		l.state = state
+		if err := l.rotate(0, true, c.Position); err != nil {
+			return err
+		}
+		l.points, l.base, l.last, l.bytes = nil, c.Position, c.Position, 0
+		l.unsealed = nil // it goes; the new segment's header says so
+		removed = l.detach(len(l.files) - 1)
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	return l.remove(removed)
+}
+
+// Close writes a last record, by which damage to those before it is told from a
+// torn write, and closes the files. It returns the failure of a failed log.
+func (l *Log) Close() error {
+	l.writing.Lock()
+	defer l.writing.Unlock()
+	if errors.Is(l.failure, ErrClosed) {
+		return nil
+	}
+	if l.failure == nil {
+		l.mu.Lock()
+		err := l.sync()
+		if err == nil {
+			err = l.add(record{kind: kindState}, encodeState(l.state))
+		}
+		if err == nil {
+			err = l.flush()
+		}
+		l.mu.Unlock()
+		if err == nil {
+			err = l.sync()
+		}
+		_ = l.sticky(err)
+	}
+	errs := []error{l.failure}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, f := range l.files {
+		errs = append(errs, f.Close())
+	}
+	l.failure = ErrClosed
+	return errors.Join(errs...)
+}

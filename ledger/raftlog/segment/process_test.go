@@ -1,0 +1,233 @@
+package segment_test
+
+import (
+	"bufio"
+	"crypto/rand"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/seqledger/seqledger/ledger/raftlog/segment"
+	"github.com/seqledger/seqledger/ledger/raftlog/simdisk"
+)
+
+const childDirectory = "SEGMENT_TEST_DIRECTORY"
+
+// TestMain runs the writer that TestKilledProcess kills.
+func TestMain(m *testing.M) {
+	if dir := os.Getenv(childDirectory); dir != "" {
+		if err := writeForEver(dir); err != nil {
+			fmt.Println(err)
+		}
+		os.Exit(1)
+	}
+	os.Exit(m.Run())
+}
+
+func childOptions(dir string) segment.Options {
+	return segment.Options{
+		Disk: segment.OpenDirectory(dir), Identity: identity, SegmentBytes: 32 << 10, Random: rand.Reader,
+	}
+}
+
+// writeForEver appends entries that hold their index and prints each index that is durable.
+func writeForEver(dir string) error {
+	l, err := segment.Open(childOptions(dir))
+	if err != nil {
+		return err
+	}
+	for i := l.Last().Index + 1; ; i++ {
+		data := binary.BigEndian.AppendUint64(make([]byte, i%700, 708), i)
+		state := &segment.State{Term: 1, Commit: i - 1}
+		if err := l.Append(state, []segment.Entry{{Index: i, Term: 1, Data: data}}); err != nil {
+			return err
+		}
+		if err := l.Sync(); err != nil {
+			return err
+		}
+		fmt.Println(i)
+		if i%100 == 0 {
+			if err := l.Truncate(segment.Checkpoint{Position: segment.Position{Index: i - 50, Term: 1}}); err != nil {
+				return err
+			}
+		}
+	}
+}
+
+// TestKilledProcess kills a writer with SIGKILL again and again: what it had reported is there.
+func TestKilledProcess(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	if err := segment.Create(childOptions(dir), segment.Checkpoint{}, segment.State{}); err != nil {
+		t.Fatal(err)
+	}
+	reported := uint64(0)
+	for life := range 8 {
+		child := exec.Command(os.Args[0]) //nolint:gosec // It is this test.
+		child.Env = append(os.Environ(), childDirectory+"="+dir)
+		out, err := child.StdoutPipe()
+		if err == nil {
+			err = child.Start()
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		lines := bufio.NewScanner(out)
+		for n := 0; n < 150+life*61 && lines.Scan(); n++ {
+			i, err := strconv.ParseUint(strings.TrimSpace(lines.Text()), 10, 64)
+			if err != nil {
+				t.Fatalf("the writer failed: %s", lines.Text())
+			}
+			reported = i
+		}
+		if err := child.Process.Kill(); err != nil {
+			t.Fatal(err)
+		}
+		for lines.Scan() { // what it still wrote to the pipe
+			if i, err := strconv.ParseUint(lines.Text(), 10, 64); err == nil {
+				reported = i
+			}
+		}
+		_ = child.Wait()
+		l, err := segment.Open(childOptions(dir))
+		if err != nil {
+			t.Fatalf("life %d: %v", life, err)
+		}
+		if l.Last().Index < reported || l.State().Commit+1 < reported {
+			t.Fatalf("life %d: it ends at %d with %v, and %d was reported", life, l.Last().Index, l.State(), reported)
+		}
+		entries, err := l.Entries(l.First(), l.Last().Index+1, 1<<30)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, e := range entries {
+			if binary.BigEndian.Uint64(e.Data[len(e.Data)-8:]) != e.Index {
+				t.Fatalf("entry %d holds %x", e.Index, e.Data)
+			}
+		}
+		if err := l.Close(); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// hanging is a disk on which the next new file takes until release is closed.
+type hanging struct {
+	*simdisk.Disk
+	entered, release chan struct{}
+}
+
+func (d hanging) Create(name string, size int64) (segment.File, error) {
+	if d.entered != nil {
+		close(d.entered)
+		<-d.release
+	}
+	return d.Disk.Create(name, size)
+}
+
+// A new segment takes some syncs. What was appended before can be read meanwhile: the node that asks
+// holds back its heartbeats until it has the answer.
+func TestReadsPassANewSegment(t *testing.T) {
+	t.Parallel()
+	d := simdisk.New()
+	if err := segment.Create(options(d), segment.Checkpoint{}, segment.State{}); err != nil {
+		t.Fatal(err)
+	}
+	slow := hanging{d, make(chan struct{}), make(chan struct{})}
+	o := options(d)
+	o.Disk = slow
+	l, err := segment.Open(o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	entry := func(i uint64) []segment.Entry {
+		return []segment.Entry{{Index: i, Term: 1, Data: make([]byte, 3000)}}
+	}
+	if err := errors.Join(l.Append(nil, entry(1)), l.Sync()); err != nil {
+		t.Fatal(err)
+	}
+	appended := make(chan error, 1)
+	go func() { appended <- l.Append(nil, entry(2)) }() // ends with release; received below
+	<-slow.entered
+	read := make(chan error, 1)
+	go func() { // the same
+		_, err := l.Term(1)
+		found, readErr := l.Entries(1, 2, 1)
+		if len(found) != 1 || l.Last().Index != 1 {
+			err = errors.Join(err, fmt.Errorf("%d entries, the last is %d", len(found), l.Last().Index))
+		}
+		read <- errors.Join(err, readErr)
+	}()
+	select {
+	case err = <-read:
+	case <-time.After(time.Minute):
+		err = errors.New("a read waits for the new segment")
+	}
+	close(slow.release)
+	if err := errors.Join(err, <-appended, l.Sync(), l.Close()); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestReadsBesideWrites reads and truncates while another goroutine appends. It shows something
+// with the race detector.
+func TestReadsBesideWrites(t *testing.T) {
+	t.Parallel()
+	d := simdisk.New()
+	if err := segment.Create(options(d), segment.Checkpoint{}, segment.State{}); err != nil {
+		t.Fatal(err)
+	}
+	l, err := segment.Open(options(d))
+	if err != nil {
+		t.Fatal(err)
+	}
+	const last = 2000
+	var all sync.WaitGroup
+	all.Go(func() { // ends at the last entry
+		for i := uint64(1); i <= last; i++ {
+			entry := segment.Entry{Index: i, Term: 1, Data: make([]byte, 100)}
+			if err := errors.Join(l.Append(nil, []segment.Entry{entry}), l.Sync()); err != nil {
+				t.Error(err)
+			}
+		}
+	})
+	all.Go(func() { // the same
+		for l.Last().Index < last {
+			if at := l.Last(); at.Index > 0 {
+				if err := l.Truncate(segment.Checkpoint{Position: at}); err != nil {
+					t.Error(err)
+				}
+			}
+		}
+	})
+	all.Go(func() { // the same
+		for at := l.Last().Index; at < last; at = l.Last().Index {
+			first := l.First()
+			found, err := l.Entries(first, at+1, 1<<20)
+			gone := errors.Is(err, segment.ErrTruncated) || errors.Is(err, segment.ErrMissing)
+			if err != nil && !gone {
+				t.Error(err)
+			}
+			for i, e := range found {
+				if e.Index != first+uint64(i) {
+					t.Errorf("entry %d at the place of %d", e.Index, first+uint64(i))
+				}
+			}
+			if _, err := l.Term(first); err != nil && !errors.Is(err, segment.ErrTruncated) &&
+				!errors.Is(err, segment.ErrMissing) {
+				t.Error(err)
+			}
+		}
+	})
+	all.Wait()
+	if err := l.Close(); err != nil {
+		t.Fatal(err)
+	}
+}

@@ -1,0 +1,112 @@
+package transport
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"strconv"
+
+	"connectrpc.com/connect"
+)
+
+// procedure is the path of a stream; its version is that of the handshake and the frames.
+const procedure = "/seqledger.raft.v1/Stream"
+
+// Headers of both sides of a stream.
+const (
+	headerLedger = "Seqledger-Ledger"
+	headerFrom   = "Seqledger-From"
+	headerTo     = "Seqledger-To"
+)
+
+// introduce says in a header who this node is and to which one it speaks.
+func (t *Transport) introduce(h http.Header, to uint64) {
+	h.Set(headerLedger, t.o.Ledger)
+	h.Set(headerFrom, strconv.FormatUint(t.o.ID, 10))
+	h.Set(headerTo, strconv.FormatUint(to, 10))
+}
+
+// identify reads who the other side is, and refuses it unless it is a node of this ledger that speaks to
+// this one.
+func (t *Transport) identify(h http.Header) (from uint64, err error) {
+	if ledger := h.Get(headerLedger); ledger != t.o.Ledger {
+		return 0, refusef("node of ledger %q, and this is ledger %q", ledger, t.o.Ledger)
+	}
+	if to := h.Get(headerTo); to != strconv.FormatUint(t.o.ID, 10) {
+		return 0, refusef("it looks for node %q, and this is node %d", to, t.o.ID)
+	}
+	from, err = strconv.ParseUint(h.Get(headerFrom), 10, 64)
+	if err != nil || from == 0 || from == t.o.ID {
+		return 0, refusef("it says that it is node %q", h.Get(headerFrom))
+	}
+	return from, nil
+}
+
+func refusef(format string, args ...any) error {
+	return connect.NewError(connect.CodePermissionDenied, fmt.Errorf(format, args...))
+}
+
+// handler accepts the streams of nodes with lower ids.
+func (t *Transport) handler() http.Handler {
+	mux := http.NewServeMux()
+	mux.Handle(procedure, connect.NewBidiStreamHandler(procedure, t.accept, options()))
+	return mux
+}
+
+func (t *Transport) accept(ctx context.Context, s *connect.BidiStream[frame, frame]) error {
+	if !t.begin() {
+		return connect.NewError(connect.CodeUnavailable, errEnded)
+	}
+	defer t.loops.Done()
+	from, err := t.identify(s.RequestHeader())
+	if err != nil {
+		t.o.Logger.Warn("a stream of the consensus was refused", "from", s.Peer().Addr, "error", err)
+		return err
+	}
+	p := t.peer(from)
+	if p == nil {
+		err := refusef("node %d is no member", from)
+		t.o.Logger.Warn("a stream of the consensus was refused", "from", s.Peer().Addr, "error", err)
+		return err
+	}
+	t.introduce(s.ResponseHeader(), from)
+	return p.run(ctx, s)
+}
+
+// connectTo opens a stream to a peer, checks who answers, and runs it.
+func (t *Transport) connectTo(ctx context.Context, p *peer) error {
+	scheme := "http://"
+	if t.o.TLS != nil {
+		scheme = "https://"
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	client := connect.NewClient[frame, frame](t.client, scheme+p.address+procedure, options())
+	s := client.CallBidiStream(ctx)
+	defer func() {
+		cancel()
+		// The library waits for more of the request and does not see that it was cancelled.
+		_ = s.CloseRequest()
+	}()
+	t.introduce(s.RequestHeader(), p.id)
+	// An empty frame, which sends the headers. The other side answers with one.
+	if err := s.Send(new(frame)); err != nil {
+		_, received := s.Receive() // says more
+		return fmt.Errorf("%w: %w", err, received)
+	}
+	if _, err := s.Receive(); err != nil {
+		return err
+	}
+	from, err := t.identify(s.ResponseHeader())
+	if err == nil && from != p.id {
+		err = refusef("node %d answers at the address of node %d", from, p.id)
+	}
+	if err != nil {
+		return err
+	}
+	return p.run(ctx, clientStream{s})
+}
+
+// clientStream gives the client's side of a stream the methods of the server's.
+type clientStream struct {
+	*connect.BidiStreamForClient[frame, frame]
+}

@@ -1,0 +1,233 @@
+package transport
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"net"
+	"net/http"
+	"sync"
+	"time"
+
+	pb "go.etcd.io/raft/v3/raftpb"
+)
+
+// Bounds of a transport.
+const (
+	// MaxQueueMessages and MaxQueueBytes bound what waits for one node.
+	MaxQueueMessages = 4096
+	MaxQueueBytes    = 64 << 20
+	// frameBytes is about what one frame has; a single message may have more.
+	frameBytes = 1 << 20
+	// maxFrameBytes is the most that a frame may have: an entry of the largest size and its message.
+	maxFrameBytes = 64<<20 + 1<<20
+
+	pingAfter    = 2 * time.Second
+	pingTimeout  = 2 * time.Second
+	firstRetry   = 50 * time.Millisecond
+	longestRetry = time.Second
+	dialTimeout  = 2 * time.Second
+)
+
+// ErrNotEncrypted refuses an address that other machines can reach when there is no TLS.
+var ErrNotEncrypted = errors.New("transport: the address is not loopback, and there is no TLS")
+
+// Options configures New. Ledger, ID and Receive are required.
+type Options struct {
+	Ledger string // id of the ledger; nodes of another one are refused
+	ID     uint64 // of this node
+	// Receive takes messages of one node in the order of its stream. It is called from one goroutine for
+	// each node, and holds back that node's next messages until it returns.
+	Receive func(messages []*pb.Message)
+	// Unreachable is told that messages to a node were lost, from a goroutine of the transport; may
+	// be nil.
+	Unreachable func(id uint64)
+	// TLS is used on both sides: Certificates, RootCAs for the nodes that this one connects to and
+	// ClientCAs for those that connect to it. Nil: not encrypted.
+	TLS *tls.Config
+	// Insecure allows addresses without TLS that are not loopback.
+	Insecure bool
+	Logger   *slog.Logger // nil: slog.Default()
+}
+
+func (o *Options) validate() error {
+	switch {
+	case o.Ledger == "":
+		return errors.New("transport: Options.Ledger is empty")
+	case o.ID == 0:
+		return errors.New("transport: Options.ID is 0")
+	case o.Receive == nil:
+		return errors.New("transport: Options.Receive is nil")
+	case o.TLS != nil && (o.TLS.RootCAs == nil || o.TLS.ClientCAs == nil):
+		return errors.New("transport: Options.TLS needs RootCAs and ClientCAs, or any certificate would do")
+	}
+	if o.Logger == nil {
+		o.Logger = slog.Default()
+	}
+	if o.Unreachable == nil {
+		o.Unreachable = func(uint64) {}
+	}
+	return nil
+}
+
+// Transport is the messages from and to this node. Its methods may be called from any goroutine.
+type Transport struct {
+	o      Options
+	client *http.Client
+	server *http.Server
+
+	ctx   context.Context //nolint:containedctx // It lives from New to Close.
+	stop  context.CancelFunc
+	loops sync.WaitGroup
+
+	mu    sync.Mutex
+	peers map[uint64]*peer
+}
+
+// New returns a transport without peers. Close ends it.
+func New(o Options) (*Transport, error) {
+	if err := o.validate(); err != nil {
+		return nil, err
+	}
+	t := &Transport{o: o, peers: map[uint64]*peer{}}
+	t.ctx, t.stop = context.WithCancel(context.Background())
+	protocols := new(http.Protocols)
+	protocols.SetHTTP2(o.TLS != nil)
+	protocols.SetUnencryptedHTTP2(o.TLS == nil)
+	http2 := &http.HTTP2Config{
+		SendPingTimeout: pingAfter, PingTimeout: pingTimeout,
+		MaxReceiveBufferPerStream: 4 << 20, MaxReceiveBufferPerConnection: 4 << 20,
+	}
+	ours, theirs := o.TLS.Clone(), o.TLS.Clone() // nil stays nil
+	if o.TLS != nil {
+		theirs.ClientAuth = tls.RequireAndVerifyClientCert
+		ours.MinVersion, theirs.MinVersion = tls.VersionTLS13, tls.VersionTLS13
+	}
+	t.client = &http.Client{Transport: &http.Transport{
+		TLSClientConfig: ours, Protocols: protocols, HTTP2: http2, DisableCompression: true,
+		DialContext: (&net.Dialer{Timeout: dialTimeout}).DialContext, TLSHandshakeTimeout: dialTimeout,
+	}}
+	t.server = &http.Server{
+		TLSConfig: theirs, Protocols: protocols, HTTP2: http2, Handler: t.handler(),
+		ReadHeaderTimeout: dialTimeout, MaxHeaderBytes: 16 << 10,
+		ErrorLog: slog.NewLogLogger(o.Logger.Handler(), slog.LevelDebug),
+	}
+	return t, nil
+}
+
+// Serve accepts streams of other nodes until Close, and closes the listener.
+func (t *Transport) Serve(l net.Listener) error {
+	if err := t.allowed(l.Addr().String()); err != nil {
+		return errors.Join(err, l.Close())
+	}
+	var err error
+	if t.o.TLS != nil {
+		err = t.server.ServeTLS(l, "", "")
+	} else {
+		err = t.server.Serve(l)
+	}
+	if errors.Is(err, http.ErrServerClosed) {
+		return nil
+	}
+	return err
+}
+
+// allowed refuses what must not cross a network in clear.
+func (t *Transport) allowed(address string) error {
+	if t.o.TLS != nil || t.o.Insecure {
+		return nil
+	}
+	host, _, err := net.SplitHostPort(address)
+	if err != nil {
+		return fmt.Errorf("transport: %w", err)
+	}
+	if ip := net.ParseIP(host); ip == nil || !ip.IsLoopback() {
+		return fmt.Errorf("%w: %s", ErrNotEncrypted, address)
+	}
+	return nil
+}
+
+// SetPeers says which other nodes are members, and their addresses, host and port. The streams of
+// all others end, and they are refused from then on.
+func (t *Transport) SetPeers(addresses map[uint64]string) error {
+	for id, address := range addresses {
+		if id == t.o.ID || id == 0 {
+			return fmt.Errorf("transport: node %d cannot be a peer of node %d", id, t.o.ID)
+		}
+		if err := t.allowed(address); err != nil {
+			return fmt.Errorf("node %d: %w", id, err)
+		}
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.ctx.Err() != nil {
+		return nil
+	}
+	for id, p := range t.peers {
+		if addresses[id] != p.address {
+			p.stop()
+			delete(t.peers, id)
+		}
+	}
+	for id, address := range addresses {
+		if t.peers[id] == nil {
+			t.peers[id] = t.newPeer(id, address)
+		}
+	}
+	return nil
+}
+
+// peer returns the peer with an id, or nil.
+func (t *Transport) peer(id uint64) *peer {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.peers[id]
+}
+
+// begin counts a stream that was accepted, unless Close was called.
+func (t *Transport) begin() bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.ctx.Err() != nil {
+		return false
+	}
+	t.loops.Add(1)
+	return true
+}
+
+// Send queues messages to the nodes that they name. It does not block, and drops what has no room.
+// The messages must not be changed afterwards.
+func (t *Transport) Send(messages []*pb.Message) {
+	for _, m := range messages {
+		if p := t.peer(m.GetTo()); p != nil {
+			p.enqueue(m)
+		}
+	}
+}
+
+// Connected tells which peers have a stream.
+func (t *Transport) Connected() map[uint64]bool {
+	t.mu.Lock()
+	peers := maps.Clone(t.peers)
+	t.mu.Unlock()
+	connected := make(map[uint64]bool, len(peers))
+	for id, p := range peers {
+		connected[id] = p.connected()
+	}
+	return connected
+}
+
+// Close ends all streams and waits for its goroutines. Messages that wait are dropped.
+func (t *Transport) Close() error {
+	t.mu.Lock()
+	t.stop()
+	t.peers = map[uint64]*peer{}
+	t.mu.Unlock()
+	err := t.server.Close()
+	t.client.CloseIdleConnections()
+	t.loops.Wait()
+	return err
+}

@@ -1,0 +1,508 @@
+package transport
+
+import (
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"errors"
+	"log/slog"
+	"maps"
+	"math/big"
+	"net"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	pb "go.etcd.io/raft/v3/raftpb"
+)
+
+// node is a transport with its listener, and what it has received.
+type node struct {
+	*Transport
+	address  string
+	received chan *pb.Message
+	lost     chan uint64
+	log      *logged
+	serving  sync.WaitGroup
+}
+
+// logged keeps what was logged.
+type logged struct {
+	mu    sync.Mutex
+	text  strings.Builder
+	lines chan struct{} // has room for one
+}
+
+func (l *logged) Write(b []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	signal(l.lines)
+	return l.text.Write(b)
+}
+
+// await waits until something was logged.
+func (l *logged) await(t *testing.T, what string) {
+	t.Helper()
+	for {
+		l.mu.Lock()
+		found := strings.Contains(l.text.String(), what)
+		l.mu.Unlock()
+		if found {
+			return
+		}
+		select {
+		case <-l.lines:
+		case <-time.After(time.Minute):
+			t.Fatalf("never logged: %q; but %s", what, l.text.String())
+		}
+	}
+}
+
+func start(t *testing.T, id uint64, change func(*Options)) *node {
+	t.Helper()
+	return startOn(t, id, "127.0.0.1:0", change)
+}
+
+func startOn(t *testing.T, id uint64, address string, change func(*Options)) *node {
+	t.Helper()
+	n := &node{
+		received: make(chan *pb.Message, 100_000), lost: make(chan uint64, 100_000),
+		log: &logged{lines: make(chan struct{}, 1)},
+	}
+	o := Options{
+		Ledger: "ledger-1", ID: id, Unreachable: func(id uint64) { n.lost <- id },
+		Logger: slog.New(slog.NewTextHandler(n.log, nil)),
+		Receive: func(messages []*pb.Message) {
+			for _, m := range messages {
+				n.received <- m
+			}
+		},
+	}
+	if change != nil {
+		change(&o)
+	}
+	var err error
+	if n.Transport, err = New(o); err != nil {
+		t.Fatal(err)
+	}
+	l, err := net.Listen("tcp", address)
+	if err != nil {
+		t.Fatal(err)
+	}
+	n.address = l.Addr().String()
+	n.serving.Go(func() { // ends with Close; waited for by stop
+		if err := n.Serve(l); err != nil {
+			t.Error(err)
+		}
+	})
+	t.Cleanup(n.stop)
+	return n
+}
+
+func (n *node) stop() {
+	_ = n.Close()
+	n.serving.Wait()
+}
+
+// join makes nodes each other's peers.
+func join(t *testing.T, nodes ...*node) {
+	t.Helper()
+	addresses := map[uint64]string{}
+	for _, n := range nodes {
+		addresses[n.o.ID] = n.address
+	}
+	for _, n := range nodes {
+		others := maps.Clone(addresses)
+		delete(others, n.o.ID)
+		if err := n.SetPeers(others); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// message is one with a number, which is kept as the index.
+func message(from, to, number uint64, kind pb.MessageType, bytes int) *pb.Message {
+	m := &pb.Message{Type: kind.Enum(), From: &from, To: &to, Index: &number}
+	if bytes > 0 {
+		m.Entries = []*pb.Entry{{Data: make([]byte, bytes)}}
+	}
+	return m
+}
+
+// get returns the next message that arrives.
+func (n *node) get(t *testing.T) *pb.Message {
+	t.Helper()
+	select {
+	case m := <-n.received:
+		return m
+	case <-time.After(time.Minute):
+		t.Fatalf("node %d receives nothing; it says %s", n.o.ID, n.log.text.String())
+		return nil
+	}
+}
+
+// reach sends from one node to another until something arrives: what is sent without a stream is lost.
+func reach(t *testing.T, from, to *node) {
+	t.Helper()
+	ticker := time.NewTicker(5 * time.Millisecond)
+	defer ticker.Stop()
+	for deadline := time.After(time.Minute); ; {
+		from.Send([]*pb.Message{message(from.o.ID, to.o.ID, 0, pb.MsgHeartbeat, 0)})
+		select {
+		case <-to.received:
+			return
+		case <-deadline:
+			t.Fatalf("node %d does not reach node %d: %s %s",
+				from.o.ID, to.o.ID, from.log.text.String(), to.log.text.String())
+		case <-ticker.C:
+		}
+	}
+}
+
+// Each node reaches each other one, over one stream for each pair, and messages arrive in their order.
+func TestMessagesArrive(t *testing.T) {
+	t.Parallel()
+	nodes := []*node{start(t, 1, nil), start(t, 2, nil), start(t, 7, nil)}
+	join(t, nodes...)
+	for _, from := range nodes {
+		for _, to := range nodes {
+			if from == to {
+				continue
+			}
+			reach(t, from, to)
+			const count = 500
+			for i := range uint64(count) {
+				from.Send([]*pb.Message{message(from.o.ID, to.o.ID, i+1, pb.MsgApp, 100)})
+			}
+			for i := uint64(0); i < count; {
+				m := to.get(t)
+				if m.GetFrom() != from.o.ID || m.GetIndex() == 0 {
+					continue // sent to reach it
+				}
+				if i++; m.GetIndex() != i || len(m.GetEntries()[0].GetData()) != 100 {
+					t.Fatalf("message %d of node %d where number %d should be", m.GetIndex(), from.o.ID, i)
+				}
+			}
+		}
+	}
+	for _, n := range nodes {
+		for id, connected := range n.Connected() {
+			p := n.peer(id)
+			if p.mu.Lock(); !connected || p.current != 1 {
+				t.Errorf("node %d has had %d streams with node %d, connected: %t", n.o.ID, p.current, id, connected)
+			}
+			p.mu.Unlock()
+		}
+	}
+}
+
+// A node that restarts is reached again, and so it is at another address.
+func TestRestartedNodeIsReached(t *testing.T) {
+	t.Parallel()
+	one, two := start(t, 1, nil), start(t, 2, nil)
+	join(t, one, two)
+	reach(t, one, two)
+	two.stop()
+	two = startOn(t, 2, two.address, nil)
+	join(t, one, two)
+	reach(t, one, two)
+	one.stop()
+	one = start(t, 1, nil)
+	join(t, one, two)
+	reach(t, two, one)
+	reach(t, one, two)
+}
+
+// Nodes that do not belong here are refused with the reason, on the side where it can be seen, and none of their
+// messages is delivered.
+func TestRefusals(t *testing.T) {
+	t.Parallel()
+	for name, tt := range map[string]struct {
+		change func(*Options) // of the node that connects
+		peers  func(one, two *node) (ofOne, ofTwo map[uint64]string)
+		says   string
+	}{
+		"another ledger": {
+			func(o *Options) { o.Ledger = "ledger-2" },
+			func(one, two *node) (_, _ map[uint64]string) {
+				return map[uint64]string{2: two.address}, map[uint64]string{1: one.address}
+			}, `node of ledger \"ledger-2\", and this is ledger \"ledger-1\"`,
+		},
+		"no member": {
+			nil, func(_, two *node) (_, _ map[uint64]string) { return map[uint64]string{2: two.address}, nil },
+			"node 1 is no member",
+		},
+		"wrong address": {
+			nil, func(one, two *node) (_, _ map[uint64]string) {
+				return map[uint64]string{3: two.address}, map[uint64]string{1: one.address}
+			}, `it looks for node \"3\", and this is node 2`,
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			one, two := start(t, 1, tt.change), start(t, 2, nil)
+			ofOne, ofTwo := tt.peers(one, two)
+			if err := errors.Join(one.SetPeers(ofOne), two.SetPeers(ofTwo)); err != nil {
+				t.Fatal(err)
+			}
+			one.log.await(t, tt.says)
+			two.log.await(t, tt.says)
+			for id := range ofOne {
+				one.Send([]*pb.Message{message(1, id, 1, pb.MsgHeartbeat, 0)})
+				if lost := <-one.lost; lost != id {
+					t.Errorf("lost to node %d", lost)
+				}
+			}
+			if len(two.received) > 0 {
+				t.Errorf("received %v", <-two.received)
+			}
+		})
+	}
+}
+
+// A member that is removed is cut off, and refused when it comes again.
+func TestRemovedMemberIsCutOff(t *testing.T) {
+	t.Parallel()
+	one, two := start(t, 1, nil), start(t, 2, nil)
+	join(t, one, two)
+	reach(t, one, two)
+	if err := two.SetPeers(nil); err != nil {
+		t.Fatal(err)
+	}
+	one.log.await(t, "node 1 is no member")
+	if connected := two.Connected(); len(connected) != 0 {
+		t.Errorf("connected: %v", connected)
+	}
+}
+
+// A message in the name of another node ends the stream, and is not delivered.
+func TestForgedMessageEndsTheStream(t *testing.T) {
+	t.Parallel()
+	one, two := start(t, 1, nil), start(t, 2, nil)
+	join(t, one, two)
+	reach(t, one, two)
+	one.peer(2).enqueue(message(3, 2, 99, pb.MsgApp, 0))
+	one.log.await(t, "node 1 sent a message from node 3 to node 2")
+	reach(t, one, two) // it may try again
+	for len(two.received) > 0 {
+		if m := <-two.received; m.GetIndex() == 99 {
+			t.Error("a forged message was delivered")
+		}
+	}
+}
+
+// Whatever one node does not take, what waits for it is bounded, nothing blocks, and the loss is told.
+func TestFullQueueDropsMessages(t *testing.T) {
+	t.Parallel()
+	for name, tt := range map[string]struct{ count, bytes int }{
+		"count": {3 * MaxQueueMessages, 0}, "bytes": {300, 1 << 20},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			hold := make(chan struct{})
+			var once sync.Once
+			release := func() { once.Do(func() { close(hold) }) }
+			one := start(t, 1, nil)
+			two := start(t, 2, func(o *Options) {
+				receive := o.Receive
+				o.Receive = func(m []*pb.Message) { <-hold; receive(m) }
+			})
+			t.Cleanup(release)
+			join(t, one, two)
+			for !one.Connected()[2] {
+				<-time.After(time.Millisecond)
+			}
+			for len(one.lost) > 0 {
+				<-one.lost
+			}
+			p := one.peer(2)
+			for i := range tt.count {
+				one.Send([]*pb.Message{message(1, 2, uint64(i+1), pb.MsgApp, tt.bytes)})
+				p.mu.Lock()
+				messages, bytes := len(p.urgent)+len(p.bulk), p.bytes
+				p.mu.Unlock()
+				if messages > MaxQueueMessages || bytes > MaxQueueBytes {
+					t.Fatalf("%d messages with %d bytes wait", messages, bytes)
+				}
+			}
+			if tt.bytes > 0 { // what the sockets take is less than all of it
+				if lost := <-one.lost; lost != 2 {
+					t.Errorf("lost to node %d", lost)
+				}
+			}
+			release()
+			two.get(t)
+		})
+	}
+}
+
+// Heartbeats and votes pass entries that wait, and a frame has a bounded size.
+func TestHeartbeatsPassEntries(t *testing.T) {
+	t.Parallel()
+	p := &peer{attached: true, wake: make(chan struct{}, 1), lost: make(chan struct{}, 1)}
+	for i := range uint64(20) {
+		p.enqueue(message(1, 2, i, pb.MsgApp, 300<<10))
+	}
+	p.enqueue(message(1, 2, 100, pb.MsgHeartbeat, 0))
+	var order []uint64
+	for {
+		f, err := p.next()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if len(f.bytes) == 0 {
+			break
+		}
+		if len(f.bytes) > frameBytes {
+			t.Errorf("a frame of %d bytes", len(f.bytes))
+		}
+		messages, err := decode(f)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, m := range messages {
+			order = append(order, m.GetIndex())
+		}
+	}
+	if len(order) != 21 || order[0] != 100 || order[1] != 0 || order[20] != 19 || p.bytes != 0 {
+		t.Errorf("order %v, and %d bytes are left", order, p.bytes)
+	}
+	p.enqueue(message(1, 2, 1, pb.MsgApp, maxFrameBytes))
+	if len(p.bulk) > 0 || len(p.lost) == 0 {
+		t.Error("a message that no frame can hold was queued")
+	}
+}
+
+// authority signs certificates of nodes.
+type authority struct {
+	certificate *x509.Certificate
+	key         *ecdsa.PrivateKey
+}
+
+func newAuthority(t *testing.T) *authority {
+	t.Helper()
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	template := &x509.Certificate{
+		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "authority"}, NotBefore: time.Now().Add(-time.Hour),
+		NotAfter: time.Now().Add(time.Hour), IsCA: true, BasicConstraintsValid: true, KeyUsage: x509.KeyUsageCertSign,
+	}
+	der, err := x509.CreateCertificate(rand.Reader, template, template, &key.PublicKey, key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	certificate, err := x509.ParseCertificate(der)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return &authority{certificate, key}
+}
+
+// config returns the TLS of a node with a certificate of this authority that trusts the others.
+func (a *authority) config(t *testing.T, trusted ...*authority) *tls.Config {
+	t.Helper()
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	template := &x509.Certificate{
+		SerialNumber: big.NewInt(2), NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour),
+		IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)}, KeyUsage: x509.KeyUsageDigitalSignature,
+		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth},
+	}
+	der, err := x509.CreateCertificate(rand.Reader, template, a.certificate, &key.PublicKey, a.key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	pool := x509.NewCertPool()
+	for _, other := range trusted {
+		pool.AddCert(other.certificate)
+	}
+	return &tls.Config{
+		Certificates: []tls.Certificate{{Certificate: [][]byte{der}, PrivateKey: key}}, RootCAs: pool, ClientCAs: pool,
+		MinVersion: tls.VersionTLS13,
+	}
+}
+
+// With TLS, both sides need a certificate of an authority that the other one trusts.
+func TestMutualTLS(t *testing.T) {
+	t.Parallel()
+	ours, theirs := newAuthority(t), newAuthority(t)
+	with := func(c *tls.Config) func(*Options) { return func(o *Options) { o.TLS = c } }
+	t.Run("trusted", func(t *testing.T) {
+		t.Parallel()
+		one, two := start(t, 1, with(ours.config(t, ours))), start(t, 2, with(ours.config(t, ours)))
+		join(t, one, two)
+		reach(t, one, two)
+		reach(t, two, one)
+	})
+	for name, change := range map[string]func(*Options){
+		"a client of another authority": with(theirs.config(t, ours)),
+		"a client that trusts another":  with(ours.config(t, theirs)),
+		"a client without TLS":          nil,
+		"a client without certificate": with(func() *tls.Config {
+			c := ours.config(t, ours)
+			c.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) {
+				return new(tls.Certificate), nil
+			}
+			return c
+		}()),
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			one, two := start(t, 1, change), start(t, 2, with(ours.config(t, ours)))
+			join(t, one, two)
+			one.log.await(t, "no stream to a node of the cluster")
+			if two.Connected()[1] || len(two.received) > 0 {
+				t.Error("it was let in")
+			}
+		})
+	}
+}
+
+// Without TLS nothing crosses a network, unless that is wanted.
+func TestNotEncrypted(t *testing.T) {
+	t.Parallel()
+	n := start(t, 1, nil)
+	if err := n.SetPeers(map[uint64]string{2: "192.0.2.7:7451"}); !errors.Is(err, ErrNotEncrypted) {
+		t.Errorf("a peer elsewhere: %v", err)
+	}
+	l, err := net.Listen("tcp", "0.0.0.0:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := n.Serve(l); !errors.Is(err, ErrNotEncrypted) {
+		t.Errorf("a listener for everybody: %v", err)
+	}
+	insecure := start(t, 1, func(o *Options) { o.Insecure = true })
+	if err := insecure.allowed("192.0.2.7:7451"); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestOptions: what cannot work is refused.
+func TestOptions(t *testing.T) {
+	t.Parallel()
+	for what, change := range map[string]func(*Options){
+		"Ledger": func(o *Options) { o.Ledger = "" }, "ID": func(o *Options) { o.ID = 0 },
+		"Receive": func(o *Options) { o.Receive = nil }, "RootCAs": func(o *Options) { o.TLS = new(tls.Config) },
+	} {
+		o := Options{Ledger: "x", ID: 1, Receive: func([]*pb.Message) {}}
+		change(&o)
+		if n, err := New(o); err == nil || !strings.Contains(err.Error(), what) {
+			t.Errorf("%s: %v, %v", what, n, err)
+		}
+	}
+	n := start(t, 1, nil)
+	for _, id := range []uint64{0, 1} {
+		if err := n.SetPeers(map[uint64]string{id: "127.0.0.1:1"}); err == nil {
+			t.Errorf("node %d was taken for a peer", id)
+		}
+	}
+}

@@ -1,0 +1,251 @@
+// Package restore makes a data directory of a backup, or of another data directory.
+//
+// What it makes is a ledger of its own. Writes that came after the backup are gone, and
+// nothing tells what they were given. So the restored ledger begins an epoch, in which none
+// of their transaction ids and sessions is given out again: see ledger.BeginEpoch.
+//
+// A restore is killed at every step by the tests of package ledger, which has the processes
+// for it.
+package restore
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/seqledger/seqledger/ledger"
+	"github.com/seqledger/seqledger/ledger/backupfile"
+	"github.com/seqledger/seqledger/ledger/blockfile"
+	"github.com/seqledger/seqledger/ledger/boltstore"
+	"github.com/seqledger/seqledger/ledger/datadir"
+	"github.com/seqledger/seqledger/ledger/internal/decide"
+	"github.com/seqledger/seqledger/ledger/machine"
+	"github.com/seqledger/seqledger/ledger/verify"
+)
+
+// Options say where to restore to. Only Dir is required.
+type Options struct {
+	// Dir is the data directory to make. It must be absent or empty, or hold
+	// nothing but a restore that was interrupted.
+	Dir string
+	// Logger receives what operators should know. Default: slog.Default().
+	Logger *slog.Logger
+	// Progress is told how many bytes of the state have been written, of how
+	// many; may be nil.
+	Progress func(done, total int64)
+	// Time is the ledger time to go on with, from 1970 to 2200. It may be before the
+	// last command, which repairs a ledger that a wrong clock has moved ahead: what
+	// has expired stays expired, and everything else has its time again. The zero
+	// Time keeps ledger time as it is.
+	Time time.Time
+
+	// disk lets a test fail the disk below the state file.
+	disk func(io.Writer) io.Writer
+}
+
+// Info tells what a restore has made.
+type Info struct {
+	// Backup is what was restored. Bytes and SHA256 are 0 for a data directory.
+	Backup   backupfile.Info
+	LedgerID machine.LedgerID // of the transactions from now on
+	Index    uint64           // the ledger begins anew after it
+	Digest   machine.Hash     // at that index
+}
+
+// Backup makes a data directory from a backup. Nothing of the backup is used before
+// all of it has been checked (see backupfile.DamageError).
+//
+// The directory is a ledger only when the EPOCH is on disk, too. One in which a restore
+// was killed or failed is refused by ledger.Open; a restore begins it anew. Ledger time
+// stands still meanwhile: no clock is looked at.
+func Backup(ctx context.Context, backup io.Reader, o Options) (Info, error) {
+	return restore(ctx, &o, func(d *datadir.Directory) (backupfile.Info, error) {
+		return receiveBackup(ctx, d, backup, &o)
+	})
+}
+
+// Directory is Backup with a data directory in place of a backup: one that no process
+// has open, or a copy of one. It changes nothing in source.
+//
+// A copy must not be opened as it is once the ledger that it was made of has gone on:
+// both would give out the same indexes, and so the same transaction ids and sessions.
+// The EPOCH prevents that, as it does for a backup.
+//
+// A data directory has no checksum over the whole, so everything in it is audited as
+// package verify does; damage is an error for which verify.IsDamage is true. The log is
+// copied into the system's directory for temporary files to be read.
+func Directory(ctx context.Context, source string, o Options) (info Info, err error) {
+	// Before anything is made, so that a mistyped source leaves nothing behind.
+	from, err := datadir.OpenLedger(source)
+	if err != nil {
+		return info, err
+	}
+	defer func() { err = errors.Join(err, from.Close()) }()
+	return restore(ctx, &o, func(d *datadir.Directory) (backupfile.Info, error) {
+		return receiveDirectory(ctx, d, from, &o)
+	})
+}
+
+// restore makes a data directory of the state that receive puts into it.
+func restore(
+	ctx context.Context, o *Options, receive func(*datadir.Directory) (backupfile.Info, error),
+) (info Info, err error) {
+	if err := o.validate(); err != nil {
+		return info, err
+	}
+	d, err := datadir.Open(o.Dir, datadir.Restored)
+	if err != nil {
+		return info, err
+	}
+	if info.Backup, err = receive(d); err != nil {
+		return info, errors.Join(err, d.Close())
+	}
+	info.LedgerID, info.Index, info.Digest, err = ledger.BeginEpoch(ctx, d, info.Backup, o.Time, o.Logger)
+	return info, err
+}
+
+func (o *Options) validate() error {
+	if o.Dir == "" {
+		return errors.New("restore: Options.Dir is empty")
+	}
+	if y := o.Time.Year(); !o.Time.IsZero() && (y < 1970 || y > decide.LastYear) {
+		return fmt.Errorf("restore: Options.Time is %s, want a year from 1970 to %d",
+			o.Time.Format(time.DateOnly), decide.LastYear)
+	}
+	if o.Logger == nil {
+		o.Logger = slog.Default()
+	}
+	return nil
+}
+
+// receiveBackup puts the state of a backup into a directory that is being restored.
+func receiveBackup(
+	ctx context.Context, d *datadir.Directory, backup io.Reader, o *Options,
+) (info backupfile.Info, err error) {
+	fill := func(open func(file uint64) (io.Writer, error)) (err error) {
+		info, err = backupfile.Read(ctx, backup, o.opener(open), o.Progress)
+		return err
+	}
+	return info, d.MakeState(fill, func(path string) error {
+		if err := boltstore.Adopt(path, d.Identity()); err != nil {
+			return fmt.Errorf("state in the backup: %w", err)
+		}
+		return nil
+	})
+}
+
+// receiveDirectory puts the state of another directory into one that is being
+// restored, with everything that the other's log has.
+func receiveDirectory(
+	ctx context.Context, d, from *datadir.Directory, o *Options,
+) (info backupfile.Info, err error) {
+	fill := func(open func(file uint64) (io.Writer, error)) (err error) {
+		info.Sizes, info.StateBytes, err = copyState(ctx, from, o.opener(open), o.Progress)
+		return err
+	}
+	return info, d.MakeState(fill, func(path string) error {
+		o.Logger.Info("the state is copied; its log is replayed and everything is checked",
+			"from", from.Path(), "bytes", info.StateBytes)
+		report, err := verify.ReplayInto(ctx, path, from)
+		if err != nil {
+			return err
+		}
+		if report.Index == 0 {
+			return fmt.Errorf("%s holds no ledger: its creation did not reach the first command", from.Path())
+		}
+		info.LedgerID, info.Index, info.Digest = report.LedgerID, report.Index, report.Digest
+		o.Logger.Info("everything is checked", "ledger", info.LedgerID, "index", info.Index)
+		return boltstore.Adopt(path, d.Identity())
+	})
+}
+
+// opener opens a file and returns what writes to the disk below it.
+func (o *Options) opener(open func(file uint64) (io.Writer, error)) func(file uint64) (io.Writer, error) {
+	return func(file uint64) (io.Writer, error) {
+		w, err := open(file)
+		if err == nil && o.disk != nil {
+			w = o.disk(w)
+		}
+		return w, err
+	}
+}
+
+// copyState copies the state file and the block files of a directory, and returns how
+// many bytes each of them has, and all.
+func copyState(
+	ctx context.Context, from *datadir.Directory, open func(file uint64) (io.Writer, error),
+	progress func(done, total int64),
+) (sizes []int64, total int64, err error) {
+	paths := []string{from.State()}
+	numbers, err := blockfile.List(blockfile.Directory{Path: from.Blocks()})
+	if err != nil {
+		return nil, 0, err
+	}
+	for _, number := range numbers {
+		paths = append(paths, filepath.Join(from.Blocks(), blockfile.Name(number)))
+	}
+	for _, path := range paths {
+		stat, err := os.Stat(path)
+		if err != nil {
+			return nil, 0, err
+		}
+		sizes, total = append(sizes, stat.Size()), total+stat.Size()
+	}
+	done := int64(0)
+	for i, path := range paths {
+		number := uint64(0)
+		if i > 0 {
+			number = numbers[i-1]
+		}
+		if i > 1 && number != numbers[i-2]+1 {
+			return nil, 0, fmt.Errorf("%w: block file %s is missing in %s; use a backup",
+				machine.ErrCorrupt, blockfile.Name(numbers[i-2]+1), from.Path())
+		}
+		w, err := open(number)
+		if err != nil {
+			return nil, 0, err
+		}
+		if err := copyFile(ctx, w, path, func(n int) {
+			if done += int64(n); progress != nil {
+				progress(done, total)
+			}
+		}); err != nil {
+			return nil, 0, err
+		}
+	}
+	return sizes, total, nil
+}
+
+// copyBytes is how many bytes a copy of a file has in memory.
+const copyBytes = 256 << 10
+
+// copyFile copies a file, and calls copied after each piece.
+func copyFile(ctx context.Context, to io.Writer, path string, copied func(n int)) error {
+	f, err := os.Open(path)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = f.Close() }() // it was only read
+	buffer := make([]byte, copyBytes)
+	for {
+		if ctx.Err() != nil {
+			return context.Cause(ctx)
+		}
+		n, readErr := f.Read(buffer)
+		if _, err := to.Write(buffer[:n]); err != nil {
+			return err
+		}
+		copied(n)
+		if errors.Is(readErr, io.EOF) {
+			return nil
+		}
+		if readErr != nil {
+			return readErr
+		}
+	}
+}

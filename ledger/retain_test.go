@@ -1,0 +1,312 @@
+package ledger
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/seqledger/seqledger/ledger/machine"
+)
+
+// retainingLedger is a ledger that keeps ten seconds, with a pass after each command, and a clock that a test
+// moves. It looks for files when the horizon moves, and otherwise never.
+type retainingLedger struct {
+	*Ledger
+	testing.TB
+	dir  string
+	next uint64
+}
+
+func openRetaining(t *testing.T, dir string, change func(*Options)) *retainingLedger {
+	t.Helper()
+	o := Options{
+		Dir: dir, CheckpointBytes: 1 << 20, retainInterval: time.Hour,
+		Config: machine.Config{EvictionInterval: 1, RetainBytes: 1 << 20},
+	}
+	if change != nil {
+		change(&o)
+	}
+	l := &retainingLedger{Ledger: openTest(t, o), TB: t, dir: dir}
+	err := l.View(t.Context(), func(v machine.View) error {
+		s, _, err := v.Stream(testScope, "filler")
+		l.next = s.Last + 1
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return l
+}
+
+// fill writes until so many bytes have been written.
+func (l *retainingLedger) fill(bytes int) (receipts []machine.Receipt) {
+	l.Helper()
+	const each = 20_000
+	for written := 0; written < bytes; written += each {
+		w := testWrite("filler", l.next, each)
+		out, err := l.Write(l.Context(), w)
+		if err != nil || out.Code != machine.Committed {
+			l.Fatalf("write %d: %v %v", l.next, out.Code, err)
+		}
+		receipts = append(receipts, out.Receipt)
+		l.next++
+	}
+	return receipts
+}
+
+func (l *retainingLedger) set(sequence uint64, values map[string]string) {
+	l.Helper()
+	w := testWrite("setter", sequence, 1)
+	for key, value := range values {
+		w.Operations = append(w.Operations, machine.Operation{
+			Kind: machine.OpSetEntity, Key: []byte(key), Value: []byte(value),
+		})
+	}
+	if out, err := l.Write(l.Context(), w); err != nil || out.Code != machine.Committed {
+		l.Fatalf("set: %v %v", out.Code, err)
+	}
+}
+
+func (l *retainingLedger) wantValues(values map[string]string) {
+	l.Helper()
+	var refs []machine.EntityRef
+	err := l.View(l.Context(), func(v machine.View) error {
+		for key, want := range values {
+			e, err := v.Entity(testScope, key)
+			if err != nil || string(e.Value) != want {
+				l.Errorf("%s is %d bytes, %v, want %d", key, len(e.Value), err, len(want))
+			}
+			ref, err := v.EntityRef(testScope, key)
+			if err != nil {
+				return err
+			}
+			refs = append(refs, ref)
+		}
+		return nil
+	})
+	for i := range refs {
+		if err == nil {
+			err = l.Blocks(l.Context(), func(b machine.Blocks) error { return b.ReadValue(&refs[i]) })
+		}
+		if err == nil && string(refs[i].Value) != values[refs[i].Key] {
+			l.Errorf("%s read beside the lock is another value", refs[i].Key)
+		}
+	}
+	if err != nil {
+		l.Error(err)
+	}
+}
+
+// awaitDrop waits until files have been dropped.
+func (l *retainingLedger) awaitDrop() {
+	l.Helper()
+	l.await("files to be dropped", func() bool { return l.Stats().DroppedFiles > 0 })
+}
+
+func (l *retainingLedger) await(what string, done func() bool) {
+	l.Helper()
+	deadline := time.After(time.Minute)
+	ticker := time.NewTicker(time.Millisecond)
+	defer ticker.Stop()
+	for !done() {
+		select {
+		case <-ticker.C:
+		case <-deadline:
+			l.Fatalf("waiting for %s", what)
+		}
+		if l.Err() != nil {
+			l.Fatalf("waiting for %s: %v", what, l.Err())
+		}
+	}
+}
+
+func (l *retainingLedger) files() (names []string) {
+	l.Helper()
+	entries, err := os.ReadDir(filepath.Join(l.dir, "blocks"))
+	if err != nil {
+		l.Fatal(err)
+	}
+	for _, e := range entries {
+		names = append(names, e.Name())
+	}
+	return names
+}
+
+// closeAndAudit closes the ledger, and audits it.
+func (l *retainingLedger) closeAndAudit() {
+	l.Helper()
+	if problems := l.audit(); len(problems) != 0 {
+		l.Error(problems)
+	}
+	if err := l.Close(); err != nil {
+		l.Fatal(err)
+	}
+}
+
+func (l *retainingLedger) audit() (problems []machine.Problem) {
+	l.Helper()
+	err := l.store.View(func(r machine.Reader) error {
+		_, err := l.machine.Audit(r, func(p machine.Problem) { problems = append(problems, p) }, nil)
+		return err
+	})
+	if err != nil {
+		l.Fatal(err)
+	}
+	return problems
+}
+
+// longValues are values that stay in their blocks, of several lengths.
+func longValues(n int) map[string]string {
+	values := map[string]string{"short": "x"}
+	for i := range n {
+		values[fmt.Sprint("long", i)] = strings.Repeat(fmt.Sprint(i%10), 33+i*997)
+	}
+	return values
+}
+
+// History before the horizon is dropped with its files, values that are alive stay, and every answer says so, also
+// after a restart.
+func TestHistoryIsDropped(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	l := openRetaining(t, dir, nil)
+	values := longValues(30)
+	l.set(1, values)
+	old := l.fill(1 << 20)
+	values["long0"] = "changed to a short one"
+	l.set(2, map[string]string{"long0": values["long0"]})
+	recent := l.fill(3 << 19)
+	l.awaitDrop()
+	check := func() {
+		t.Helper()
+		l.wantValues(values)
+		var id machine.TxID
+		_ = l.View(t.Context(), func(v machine.View) error { id = v.TxIDAt(old[0].Index); return nil })
+		for what, read := range map[string]func(b machine.Blocks) error{
+			"transaction": func(b machine.Blocks) error { _, err := b.Transaction(id); return err },
+			"proof":       func(b machine.Blocks) error { _, err := b.Proof(old[0].Index); return err },
+			"receipt":     func(b machine.Blocks) error { _, err := b.ReceiptAt(old[0].Index); return err },
+		} {
+			err := l.Blocks(t.Context(), read)
+			if gone, ok := errors.AsType[*machine.GoneError](err); !ok || gone.Horizon <= old[0].Index {
+				t.Errorf("%s before the horizon: %v", what, err)
+			}
+		}
+		for _, err := range l.Watch(t.Context(), testScope, 1) {
+			gone, ok := errors.AsType[*machine.GoneError](err)
+			if !ok || gone.FirstHeight <= old[0].BlockHeight || gone.FirstHeight > recent[len(recent)-1].BlockHeight {
+				t.Errorf("watch from below: %v", err)
+				break
+			}
+			for header, err := range l.Watch(t.Context(), testScope, gone.FirstHeight) {
+				if err != nil || header.Height != gone.FirstHeight {
+					t.Errorf("watch from the first height: %+v, %v", header, err)
+				}
+				break
+			}
+			break
+		}
+		out, err := l.Write(t.Context(), testWrite("filler", 1, 20_000))
+		if err != nil || out.Code != machine.AlreadyCommitted {
+			t.Errorf("a retry from before the horizon: %v %v", out.Code, err)
+		}
+		last := recent[len(recent)-1]
+		out, err = l.Write(t.Context(), testWrite("filler", last.Sequence, 20_000))
+		if err != nil || out.Code != machine.Replayed || out.Receipt.Index != last.Index {
+			t.Errorf("a retry from behind the horizon: %+v %v", out, err)
+		}
+	}
+	check()
+	if names := l.files(); slices.Contains(names, "0000000001.blocks") || l.Stats().BlockBytes > 5<<19 {
+		t.Errorf("the files are %v, of %d bytes", names, l.Stats().BlockBytes)
+	}
+	l.closeAndAudit()
+	l = openRetaining(t, dir, nil)
+	check()
+	l.closeAndAudit()
+}
+
+// What a ledger takes stays bounded, however long it is written to.
+func TestDiskStaysBounded(t *testing.T) {
+	t.Parallel()
+	l := openRetaining(t, t.TempDir(), nil)
+	largest := int64(0)
+	for range 20 {
+		l.fill(1 << 20)
+		l.await("the files to be dropped", func() bool {
+			return len(l.store.Droppable(l.horizon.Load().Index())) == 0 || l.Stats().BlockBytes < 3<<20
+		})
+		largest = max(largest, l.Stats().BlockBytes)
+	}
+	if largest > 4<<20 {
+		t.Errorf("with 1 MiB to keep the block files took %d bytes", largest)
+	}
+	l.closeAndAudit()
+}
+
+// A crash at any step of dropping leaves a directory that opens, has everything, and goes on: copies of it are
+// taken while the steps are gone through.
+func TestCrashWhileHistoryIsDropped(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	l := openRetaining(t, dir, nil)
+	values := longValues(20)
+	l.dropping.Lock()
+	l.set(1, values)
+	l.fill(5 << 19)
+	var crashes atomic.Int32
+	crash := func(step string) {
+		t.Helper()
+		// What is not synced is not there after a crash of the machine; after one of the process it is.
+		copied := t.TempDir()
+		if err := os.CopyFS(copied, os.DirFS(dir)); err != nil {
+			t.Fatal(err)
+		}
+		again := openRetaining(t, copied, nil)
+		again.wantValues(values)
+		again.fill(20_000)
+		again.fill(2 << 20)
+		again.awaitDrop()
+		again.wantValues(values)
+		if problems := again.audit(); len(problems) != 0 {
+			t.Errorf("%s: %v", step, problems)
+		}
+		if err := again.Close(); err != nil {
+			t.Errorf("%s: %v", step, err)
+		}
+		crashes.Add(1)
+	}
+	l.retainHook = crash
+	l.dropping.Unlock()
+	if err := l.dropHistory(context.Background()); err != nil && l.Stats().DroppedFiles == 0 {
+		t.Fatal(err)
+	}
+	if crashes.Load() < 4 {
+		t.Errorf("%d crashes", crashes.Load())
+	}
+	l.wantValues(values)
+	l.closeAndAudit()
+}
+
+// While a backup reads the files none is dropped; afterwards they are.
+func TestNothingIsDroppedDuringABackup(t *testing.T) {
+	t.Parallel()
+	l := openRetaining(t, t.TempDir(), nil)
+	l.backups <- struct{}{}
+	l.fill(3 << 20)
+	l.await("the horizon", func() bool { return len(l.store.Droppable(l.horizon.Load().Index())) > 0 })
+	if err := l.dropHistory(t.Context()); err != nil || l.Stats().DroppedFiles != 0 {
+		t.Errorf("dropped %d files, %v", l.Stats().DroppedFiles, err)
+	}
+	<-l.backups
+	signal(l.retainDue)
+	l.awaitDrop()
+	l.closeAndAudit()
+}

@@ -1,0 +1,140 @@
+package admission
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+// Every refusal says whose bound it is, which one, and that nothing was done.
+func TestRefusalsExplainThemselves(t *testing.T) {
+	t.Parallel()
+	seen := map[string]bool{}
+	for b := Bound(0); b < boundCount; b++ {
+		for _, o := range owners[b] {
+			text := (&Refusal{Bound: b, Owner: o}).Error()
+			if !strings.Contains(text, "nothing was done") || strings.Contains(text, "of ;") ||
+				strings.Contains(text, "of  (") {
+				t.Errorf("%s of %s: %s", b, o, text)
+			}
+			if names := o == OfCredential; names && !strings.Contains(text, "("+b.String()+")") {
+				t.Errorf("%s of %s does not name its field: %s", b, o, text)
+			}
+			seen[o.String()] = true
+		}
+	}
+	for _, owner := range []Owner{OfServer, OfCredential, OfAddress, OfConnection} {
+		if !seen[owner.String()] {
+			t.Errorf("no bound has the owner %s", owner)
+		}
+	}
+	disk := (&Refusal{Bound: DiskReserve}).Error()
+	if !strings.Contains(disk, "free space") || strings.Contains(disk, "credential") {
+		t.Error(disk)
+	}
+}
+
+// A file of stored bytes that cannot be written is an error at the end and in the log meanwhile, and costs
+// no counts: the next write of the file has them all.
+func TestStoredBytesThatCannotBeWritten(t *testing.T) {
+	t.Parallel()
+	dir := filepath.Join(t.TempDir(), "data")
+	if err := os.Mkdir(dir, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	path := filepath.Join(dir, "STORED")
+	synctest.Test(t, func(t *testing.T) {
+		c := newController(t, Options{Shares: true, StoredFile: path})
+		p := partyOf(c, "client:a", Limits{})
+		if err := os.Rename(dir, dir+".away"); err != nil { // as a file system that has gone
+			t.Fatal(err)
+		}
+		c.Stored(p, 10)
+		<-time.After(accountsEvery)
+		synctest.Wait()
+		if got := c.StoredBytes(p); got != 10 {
+			t.Errorf("%d bytes are counted, want 10", got)
+		}
+		if err := os.Rename(dir+".away", dir); err != nil {
+			t.Fatal(err)
+		}
+		c.Stored(p, 5)
+		<-time.After(accountsEvery)
+		synctest.Wait()
+		again := newController(t, Options{Shares: true, StoredFile: path})
+		if got := again.StoredBytes(partyOf(again, "client:a", Limits{})); got != 15 {
+			t.Errorf("%d bytes are written down, want 15", got)
+		}
+		c.Stored(p, 1)
+		if err := os.Rename(dir, dir+".away"); err != nil {
+			t.Fatal(err)
+		}
+		if err := c.Close(); !errors.Is(err, os.ErrNotExist) || !strings.Contains(err.Error(), "stored bytes") {
+			t.Errorf("a file that cannot be written at the end: %v", err)
+		}
+	})
+}
+
+// A line that no server wrote is damage, although the checksum of the file is right.
+func TestStoredBytesOfNoServer(t *testing.T) {
+	t.Parallel()
+	for _, line := range []string{"", "7", "x client:a", "-1 client:a", "7 ", " client:a"} {
+		path := filepath.Join(t.TempDir(), "STORED")
+		if err := os.WriteFile(path, storedFile(line+"\n"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		_, err := New(Options{Shares: true, StoredFile: path})
+		if err == nil || !strings.Contains(err.Error(), path) {
+			t.Errorf("%q: %v", line, err)
+		}
+	}
+	path := filepath.Join(t.TempDir(), "STORED")
+	if err := os.WriteFile(path, storedFile("7 client:a\n"), 0o600); err != nil { // the control
+		t.Fatal(err)
+	}
+	c := newController(t, Options{Shares: true, StoredFile: path})
+	if got := c.StoredBytes(partyOf(c, "client:a", Limits{})); got != 7 {
+		t.Errorf("%d bytes are stored, want 7", got)
+	}
+}
+
+// storedFile is a file of stored bytes with these lines, as a server writes it.
+func storedFile(lines string) []byte {
+	digest := sha256.Sum256([]byte(lines))
+	return []byte(accountsFormat + hex.EncodeToString(digest[:]) + "\n" + lines)
+}
+
+// Nobody waits beyond the bound of waiters, and each that leaves makes room.
+func TestWaitersOfACredential(t *testing.T) {
+	t.Parallel()
+	c := newController(t, Options{Shares: true})
+	p := partyOf(c, "a", Limits{Waiters: 2})
+	var leave []func()
+	for range 2 {
+		done, ok := c.Waiter(p)
+		if !ok {
+			t.Fatal("there is room, and nobody may wait")
+		}
+		leave = append(leave, done)
+	}
+	if _, ok := c.Waiter(p); ok {
+		t.Error("a third may wait")
+	}
+	if _, ok := c.Waiter(partyOf(c, "b", Limits{Waiters: 2})); !ok {
+		t.Error("another credential may not wait")
+	}
+	leave[0]()
+	if _, ok := c.Waiter(p); !ok {
+		t.Error("room that was left is not taken")
+	}
+	if got := fmt.Sprint(c.Gauges().Requests, c.Gauges().Streams, c.Gauges().DiskLevel); got != "0 0 0" {
+		t.Errorf("the gauges are %s", got)
+	}
+}

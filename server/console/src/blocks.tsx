@@ -1,0 +1,149 @@
+// Blocks and entities of a scope, and blocks as they come.
+
+import type { Entity } from "@seqledger/gen/types_pb";
+import { type Block } from "@seqledger/client";
+import type { Block as BlockMessage } from "@seqledger/gen/types_pb";
+import type { ComponentChildren, JSX } from "preact";
+import { useState } from "preact/hooks";
+import { client, ledger } from "./api";
+import { bytes, hex, operationText, scopeOf, time, timeOf } from "./format";
+import { Field, Form, Table } from "./parts";
+
+const pageSize = 50;
+
+/** Blocks pages through the headers of a scope, and shows one block. */
+export function Blocks(): JSX.Element {
+  const [scope, setScope] = useState("");
+  const [from, setFrom] = useState("");
+  const [blocks, setBlocks] = useState<BlockMessage[]>();
+  const [block, setBlock] = useState<Block>();
+  const list = async (signal: AbortSignal, height: bigint): Promise<void> => {
+    setBlock(undefined);
+    const request = { scope: scopeOf(scope), fromHeight: height, pageSize };
+    setBlocks((await ledger.listBlocks(request, { signal })).blocks);
+  };
+  const last = blocks?.at(-1)?.header?.height ?? 0n;
+  const first = blocks?.[0]?.header?.height ?? 0n;
+  const back = first > BigInt(pageSize) ? first - BigInt(pageSize) : 1n;
+  const show = async (height: bigint): Promise<void> => setBlock(await client.getBlock(scopeOf(scope), height));
+  return (
+    <>
+      <h1>Blocks</h1>
+      <Form action={(signal) => list(signal, BigInt(from || "1"))} verb="List">
+        <Field label="Scope" value={scope} onValue={setScope} placeholder="acme/main" />
+        <Field label="From height" value={from} onValue={setFrom} placeholder="1" />
+      </Form>
+      {blocks && (
+        <>
+          <Table caption={`${blocks.length} blocks`} head={["height", "committed", "transactions", "hash"]}
+            rows={blocks.map((b) => [
+              <button type="button" class="link" onClick={() => void show(b.header!.height)}>
+                {b.header!.height.toString()}
+              </button>,
+              timeOf(b.header!.committedAt), String(b.header!.txCount), <code>{hex(b.hash)}</code>,
+            ])} />
+          <div class="row">
+            {first > 1n && <Form action={(signal) => list(signal, back)} verb="Earlier">{null}</Form>}
+            {blocks.length === pageSize && <Form action={(signal) => list(signal, last + 1n)} verb="Later">{null}</Form>}
+          </div>
+        </>
+      )}
+      {block && <Transactions block={block} />}
+    </>
+  );
+}
+
+function rowsOf(block: Block): ComponentChildren[][] {
+  return block.transactions.map((t) => [
+    time(t.committedAt), t.clientId, t.sequence.toString(), <a href={`#/transaction/${t.txId}`}>{t.txId}</a>,
+    <code>{t.operations.map(operationText).join("; ").slice(0, 400)}</code>,
+  ]);
+}
+
+const txHead = ["committed", "client id", "sequence", "transaction", "operations"];
+
+function Transactions({ block }: { block: Block }): JSX.Element {
+  return <Table caption={`Block ${block.header.height}`} head={txHead} rows={rowsOf(block)} />;
+}
+
+/** Entities pages through the entities of a scope. */
+export function Entities(): JSX.Element {
+  const [scope, setScope] = useState("");
+  const [prefix, setPrefix] = useState("");
+  const [entities, setEntities] = useState<Entity[]>();
+  const [next, setNext] = useState("");
+  const list = async (signal: AbortSignal, pageToken: string): Promise<void> => {
+    const request = { scope: scopeOf(scope), prefix, pageSize, pageToken };
+    const page = await ledger.listEntities(request, { signal });
+    setEntities(page.entities);
+    setNext(page.nextPageToken);
+  };
+  return (
+    <>
+      <h1>Entities</h1>
+      <Form action={(signal) => list(signal, "")} verb="List">
+        <Field label="Scope" value={scope} onValue={setScope} placeholder="acme/main" />
+        <Field label="Prefix of the key" value={prefix} onValue={setPrefix} />
+      </Form>
+      {entities && (
+        <Table caption={`${entities.length} entities`} head={["key", "value", "version", "expires", "transaction"]}
+          rows={entities.map((e) => [
+            e.key, <code>{bytes(e.value).slice(0, 400)}</code>, e.version.toString(), timeOf(e.expiresAt),
+            <a href={`#/transaction/${e.txId}`}>{e.txId}</a>,
+          ])} />
+      )}
+      {entities && next !== "" && <Form action={(signal) => list(signal, next)} verb="Next page">{null}</Form>}
+    </>
+  );
+}
+
+const shown = 200;
+
+/** Follow shows the transactions of a scope as they are committed; the page checks their hash chain. */
+export function Follow(): JSX.Element {
+  const [scope, setScope] = useState("");
+  const [rows, setRows] = useState<ComponentChildren[][]>();
+  const [seen, setSeen] = useState(0);
+  const follow = async (signal: AbortSignal): Promise<void> => {
+    setRows([]);
+    setSeen(0);
+    let newest: ComponentChildren[][] = [];
+    let n = 0;
+    let drawing = false;
+    // Once for each picture of the screen, however many blocks there are.
+    const draw = (): void => {
+      if (drawing) return;
+      drawing = true;
+      requestAnimationFrame(() => {
+        drawing = false;
+        if (signal.aborted) return;
+        setRows(newest);
+        setSeen(n);
+      });
+    };
+    let page = await ledger.listBlocks({ scope: scopeOf(scope), pageSize: 1000 }, { signal });
+    let from = 1n;
+    while (page.blocks.length > 0) {
+      from = page.blocks.at(-1)!.header!.height;
+      if (page.nextPageToken === "") break;
+      page = await ledger.listBlocks({ scope: scopeOf(scope), pageSize: 1000, pageToken: page.nextPageToken }, { signal });
+    }
+    for await (const block of client.watch(scopeOf(scope), { fromHeight: from, signal })) {
+      n += block.transactions.length;
+      newest = [...rowsOf(block).reverse(), ...newest].slice(0, shown);
+      draw();
+    }
+  };
+  return (
+    <>
+      <h1>Follow</h1>
+      <Form action={follow} verb="Follow">
+        <Field label="Scope" value={scope} onValue={setScope} placeholder="acme/main" />
+      </Form>
+      {rows && (
+        <Table caption={`${seen} transactions since the last block before; the newest first, at most ${shown}`}
+          head={txHead} rows={rows} />
+      )}
+    </>
+  );
+}

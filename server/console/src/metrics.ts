@@ -1,0 +1,54 @@
+// Reads the server's metrics, and makes rates and quantiles of two readings.
+
+/** Sample is one reading: the value of each series, by its name and labels as the server wrote them. */
+export interface Sample {
+  at: number; // milliseconds of performance.now
+  values: Map<string, number>;
+}
+
+/** parse reads the text format of Prometheus. */
+export function parse(text: string, at: number): Sample {
+  const values = new Map<string, number>();
+  for (const line of text.split("\n")) {
+    if (line === "" || line.startsWith("#")) continue;
+    const space = line.lastIndexOf(" ");
+    values.set(line.slice(0, space), Number(line.slice(space + 1)));
+  }
+  return { at, values };
+}
+
+/** label returns a label's value in the name of a series. */
+export const label = (series: string, name: string): string =>
+  new RegExp(`[{,]${name}="([^"]*)"`).exec(series)?.[1] ?? "";
+
+/** rate returns by how much a counter grew in a second. A restart of the server counts as no growth. */
+export function rate(before: Sample, now: Sample, matches: (series: string) => boolean): number {
+  let grown = 0;
+  for (const [series, value] of now.values) {
+    if (matches(series)) grown += Math.max(0, value - (before.values.get(series) ?? 0));
+  }
+  return grown / Math.max(0.001, (now.at - before.at) / 1000);
+}
+
+/** quantile returns a quantile of what a histogram counted between two readings; NaN if that is nothing. */
+export function quantile(before: Sample, now: Sample, name: string, q: number): number {
+  const buckets: { le: number; n: number }[] = [];
+  for (const [series, value] of now.values) {
+    if (!series.startsWith(`${name}_bucket{`)) continue;
+    buckets.push({ le: Number(label(series, "le").replace("+Inf", "Infinity")), n: value - (before.values.get(series) ?? 0) });
+  }
+  buckets.sort((a, b) => a.le - b.le);
+  const total = buckets.at(-1)?.n ?? 0;
+  if (total <= 0) return NaN;
+  let lower = 0;
+  let below = 0;
+  for (const { le, n } of buckets) {
+    if (n >= q * total) {
+      // As Prometheus does: evenly spread within the bucket.
+      return le === Infinity ? lower : lower + (le - lower) * ((q * total - below) / Math.max(1, n - below));
+    }
+    lower = le;
+    below = n;
+  }
+  return lower;
+}

@@ -1,0 +1,111 @@
+// Whether the ledger is well.
+
+import { Code } from "@connectrpc/connect";
+import type { Status } from "@seqledger/gen/ledger_pb";
+import type { JSX } from "preact";
+import { useState } from "preact/hooks";
+import { admin, fetchMetrics } from "./api";
+import { advice } from "./advice";
+import { count, seconds, size, timeOf } from "./format";
+import { label, parse, quantile, rate, type Sample } from "./metrics";
+import { Facts, Plot, Problem, Table, useEvery } from "./parts";
+
+const everyMs = 1000;
+const points = 120;
+const commits = (s: string): boolean => s.startsWith("seqledger_decisions_total{") && label(s, "code") === "COMMITTED";
+const refusals = (s: string): boolean => s.startsWith("seqledger_results_total{") &&
+  label(s, "code") !== "COMMITTED" && label(s, "code") !== "REPLAYED";
+
+interface Point {
+  writes: number;
+  refused: number;
+  p50: number;
+  p99: number;
+  log: number;
+  pending: number;
+}
+
+/** Overview shows the state and the last two minutes, as long as the page is open. */
+export function Overview(): JSX.Element {
+  const [status, setStatus] = useState<Status>();
+  const [last, setLast] = useState<Sample>();
+  const [history, setHistory] = useState<Point[]>([]);
+  const statusError = useEvery(everyMs, async (signal) => setStatus((await admin.getStatus({}, { signal })).status));
+  const error = useEvery(everyMs, async (signal) => {
+    const now = parse(await fetchMetrics(signal), performance.now());
+    if (last !== undefined) {
+      const value = (name: string): number => now.values.get(`seqledger_${name}`) ?? NaN;
+      const histogram = "seqledger_log_store_duration_seconds";
+      setHistory([...history.slice(1 - points), {
+        writes: rate(last, now, commits), refused: rate(last, now, refusals),
+        p50: quantile(last, now, histogram, 0.5), p99: quantile(last, now, histogram, 0.99),
+        log: value("log_pending_bytes"), pending: value("pending_bytes"),
+      }]);
+    }
+    setLast(now);
+  });
+  const noMetrics = (error as { code?: Code } | undefined)?.code === Code.PermissionDenied;
+  return (
+    <>
+      <h1>Overview</h1>
+      <Problem error={statusError} />
+      {status && <State status={status} />}
+      {noMetrics ? <p>This credential may not see figures about the whole ledger.</p> : <Problem error={error} />}
+      <Plots history={history} />
+      {last && <Refusals sample={last} />}
+    </>
+  );
+}
+
+function State({ status }: { status: Status }): JSX.Element {
+  const { node, config, caller } = status;
+  const well = node !== undefined && node.notReady === "";
+  return (
+    <>
+      <p class={well ? "good" : "problem"} role="status">
+        {well ? "Takes writes." : `Takes no writes: ${node?.notReady ?? "unknown"}`}
+      </p>
+      <Facts of={[
+        ["ledger", status.ledgerId], ["version", status.version], ["index", status.index.toString()],
+        ["ledger time", timeOf(status.ledgerTime)], ["streams", count(Number(status.streams))],
+        ["started", timeOf(node?.startedAt)], ["disk free", size(Number(node?.diskFreeBytes ?? 0))],
+        ["state file", size(Number(node?.stateBytes ?? 0))], ["log", size(Number(node?.logBytes ?? 0))],
+        ["reservations", count(Number(node?.reservations ?? 0))],
+        ["receipt window", String(config?.receiptWindow ?? "–")],
+        ["client TTL", config?.clientTtl ? `${config.clientTtl.seconds} s` : "–"],
+        ["you are", `${caller?.actor ?? ""} (${caller?.role ?? ""})`],
+      ]} />
+    </>
+  );
+}
+
+function Plots({ history }: { history: Point[] }): JSX.Element {
+  const plots: [string, keyof Point, (n: number) => string][] = [
+    ["writes a second", "writes", count], ["refused a second", "refused", count],
+    ["log write p50", "p50", seconds], ["log write p99", "p99", seconds],
+    ["log since its truncation", "log", size], ["waits for the state file", "pending", size],
+  ];
+  return (
+    <div class="plots">
+      {plots.map(([name, field, text]) => {
+        const values = history.map((p) => p[field]);
+        const newest = values.at(-1) ?? NaN;
+        return (
+          <Plot key={field} name={name} values={values} points={points}
+            text={Number.isFinite(newest) ? text(newest) : "–"} />
+        );
+      })}
+    </div>
+  );
+}
+
+/** Refusals since the start, each with what a client should do. */
+function Refusals({ sample }: { sample: Sample }): JSX.Element | null {
+  const totals = new Map<string, number>();
+  for (const [series, n] of sample.values) {
+    if (refusals(series) && n > 0) totals.set(label(series, "code"), (totals.get(label(series, "code")) ?? 0) + n);
+  }
+  if (totals.size === 0) return <p>No write was refused since the server's start.</p>;
+  const rows = [...totals].sort((a, b) => b[1] - a[1]).map(([code, n]) => [code, count(n), advice(code)]);
+  return <Table caption="Refused since the server's start" head={["reason", "writes", "what the client should do"]} rows={rows} />;
+}

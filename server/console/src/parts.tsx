@@ -1,0 +1,140 @@
+// Parts of pages.
+
+import type { ComponentChildren, JSX } from "preact";
+import { useEffect, useRef, useState } from "preact/hooks";
+import { messageOf, needsKey } from "./api";
+
+/** Problem shows an error, and says nothing without one. */
+export function Problem({ error }: { error: unknown }): JSX.Element | null {
+  if (error === undefined) return null;
+  const hint = needsKey(error) ? " – give an API key above." : "";
+  return <p class="problem" role="alert">{messageOf(error)}{hint}</p>;
+}
+
+/** Field is an input with its label. */
+export function Field(
+  props: { label: string; value: string; onValue: (value: string) => void; type?: string; placeholder?: string;
+    wide?: boolean },
+): JSX.Element {
+  return (
+    <label class={props.wide ? "wide" : undefined}>
+      <span>{props.label}</span>
+      <input
+        type={props.type ?? "text"} value={props.value} placeholder={props.placeholder} spellcheck={false}
+        autocomplete="off" onInput={(e) => props.onValue(e.currentTarget.value)}
+      />
+    </label>
+  );
+}
+
+/** Form runs an action, and shows its error. Another action, or leaving the page, ends the one before. */
+export function Form(
+  { action, children, verb }: {
+    action: (signal: AbortSignal) => Promise<void>; children: ComponentChildren; verb: string;
+  },
+): JSX.Element {
+  const [error, setError] = useState<unknown>();
+  const [busy, setBusy] = useState(false);
+  const running = useRef<AbortController>();
+  useEffect(() => () => running.current?.abort(), []);
+  const run = async (e: Event): Promise<void> => {
+    e.preventDefault();
+    running.current?.abort();
+    const mine = (running.current = new AbortController());
+    setError(undefined);
+    setBusy(true);
+    try {
+      await action(mine.signal);
+    } catch (e) {
+      if (!mine.signal.aborted) setError(e);
+    }
+    if (running.current === mine) setBusy(false);
+  };
+  return (
+    <form onSubmit={run}>
+      {children}
+      <button type="submit" aria-busy={busy}>{verb}</button>
+      <Problem error={error} />
+    </form>
+  );
+}
+
+/** Facts is a list of names and values. */
+export function Facts({ of }: { of: [string, ComponentChildren][] }): JSX.Element {
+  return (
+    <dl>
+      {of.map(([name, value]) => <div key={name}><dt>{name}</dt><dd>{value}</dd></div>)}
+    </dl>
+  );
+}
+
+/** Table has a heading for those who cannot see it as one. */
+export function Table(
+  { caption, head, rows }: { caption: string; head: string[]; rows: ComponentChildren[][] },
+): JSX.Element {
+  return (
+    <div class="scroll" tabIndex={0} role="region" aria-label={caption}>
+      <table>
+        <caption>{caption}</caption>
+        <thead><tr>{head.map((h) => <th key={h} scope="col">{h}</th>)}</tr></thead>
+        <tbody>{rows.map((row, i) => <tr key={i}>{row.map((cell, j) => <td key={j}>{cell}</td>)}</tr>)}</tbody>
+      </table>
+    </div>
+  );
+}
+
+const width = 300;
+const height = 60;
+
+/** Plot draws the last values of something, the newest at the right; NaN leaves a gap. */
+export function Plot(
+  { name, values, text, points }: { name: string; values: number[]; text: string; points: number },
+): JSX.Element {
+  const top = Math.max(...values.filter(Number.isFinite), Number.MIN_VALUE);
+  const from = points - values.length;
+  let line = "";
+  let pen = "M";
+  values.forEach((v, i) => {
+    if (!Number.isFinite(v)) {
+      pen = "M";
+      return;
+    }
+    const x = ((from + i) / (points - 1)) * width;
+    line += `${pen}${x.toFixed(1)} ${(height - 2 - (v / top) * (height - 6)).toFixed(1)}`;
+    pen = "L";
+  });
+  return (
+    <figure>
+      <figcaption>{name}<strong>{text}</strong></figcaption>
+      <svg viewBox={`0 0 ${width} ${height}`} role="img" aria-label={`${name}: ${text}`} preserveAspectRatio="none">
+        <path d={line} />
+      </svg>
+    </figure>
+  );
+}
+
+/** useEvery calls an action now and then while the page is seen, and returns its latest error. */
+export function useEvery(ms: number, action: (signal: AbortSignal) => Promise<void>): unknown {
+  const [error, setError] = useState<unknown>();
+  const latest = useRef(action);
+  latest.current = action;
+  useEffect(() => {
+    const ended = new AbortController();
+    let timer: ReturnType<typeof setTimeout>;
+    const turn = async (): Promise<void> => {
+      try {
+        if (!document.hidden) await latest.current(ended.signal);
+        if (!ended.signal.aborted) setError(undefined);
+      } catch (e) {
+        if (!ended.signal.aborted) setError(e);
+      }
+      if (!ended.signal.aborted) timer = setTimeout(turn, ms);
+    };
+    void turn();
+    return () => {
+      ended.abort();
+      clearTimeout(timer);
+    };
+  }, [ms]);
+  return error;
+}

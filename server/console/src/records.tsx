@@ -1,0 +1,74 @@
+// Reservations of keys that wait for a decision, and settling them.
+
+import { type IdempotencyRecord, RecordOutcome, RecordState } from "@seqledger/gen/idempotency_pb";
+import type { JSX } from "preact";
+import { useState } from "preact/hooks";
+import { records } from "./api";
+import { hex, scopeOf, timeOf } from "./format";
+import { Field, Form, Table } from "./parts";
+
+/** Reservations lists the records whose outcome is open, and settles one. */
+export function Reservations(): JSX.Element {
+  const [scope, setScope] = useState("");
+  const [found, setFound] = useState<IdempotencyRecord[]>();
+  const list = async (signal: AbortSignal): Promise<void> => {
+    const all: IdempotencyRecord[] = [];
+    for (const state of [RecordState.INDETERMINATE, RecordState.PENDING]) {
+      const request = { scope: scopeOf(scope), state, everyPrincipal: true, pageSize: 200 };
+      all.push(...(await records.listRecords(request, { signal })).records);
+    }
+    setFound(all);
+  };
+  return (
+    <>
+      <h1>Reservations</h1>
+      <p>Requests with a key whose outcome is open. It needs an admin's credential to see those of all principals.</p>
+      <Form action={list} verb="List">
+        <Field label="Scope" value={scope} onValue={setScope} placeholder="acme/main" />
+      </Form>
+      {found && (
+        <Table caption={`${found.length} records, the first 200 of each state`}
+          head={["state", "namespace", "principal", "hash of the key", "attempts", "since", "lease ends"]}
+          rows={found.map((r) => [
+            RecordState[r.state], r.namespace || "–", r.principal || "–", <code>{hex(r.keyHash).slice(0, 16)}…</code>,
+            r.attempts.toString(), timeOf(r.createdAt), timeOf(r.leaseExpiresAt),
+          ])} />
+      )}
+      <Settle scope={scope} />
+    </>
+  );
+}
+
+function Settle({ scope }: { scope: string }): JSX.Element {
+  const [namespace, setNamespace] = useState("");
+  const [principal, setPrincipal] = useState("");
+  const [key, setKey] = useState("");
+  const [response, setResponse] = useState("");
+  const [done, setDone] = useState(false);
+  const [said, setSaid] = useState("");
+  const settle = async (signal: AbortSignal): Promise<void> => {
+    setSaid("");
+    const { outcome } = await records.resolveRecord({
+      record: { scope: scopeOf(scope), namespace, principal, key },
+      state: done ? RecordState.COMMITTED : RecordState.REJECTED, response: new TextEncoder().encode(response),
+    }, { signal });
+    setSaid(RecordOutcome[outcome] ?? String(outcome));
+  };
+  return (
+    <section aria-label="Settle an outcome">
+      <h2>Settle an unknown outcome</h2>
+      <p>Find out first whether the work was done. What you say here is what every repeat gets from then on.</p>
+      <Form action={settle} verb="Settle">
+        <Field label="Namespace" value={namespace} onValue={setNamespace} />
+        <Field label="Principal" value={principal} onValue={setPrincipal} />
+        <Field label="Key" value={key} onValue={setKey} />
+        <Field label="Response" value={response} onValue={setResponse} wide />
+        <label class="check">
+          <input type="checkbox" checked={done} onChange={(e) => setDone(e.currentTarget.checked)} />
+          <span>The work was done</span>
+        </label>
+      </Form>
+      {said !== "" && <p role="status">{said}</p>}
+    </section>
+  );
+}

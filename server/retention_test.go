@@ -1,0 +1,88 @@
+package server_test
+
+import (
+	"errors"
+	"strings"
+	"testing"
+
+	"connectrpc.com/connect"
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
+)
+
+// goneDetail fails unless an error is out_of_range and says from where on there is something.
+func goneDetail(t *testing.T, what string, err error) *seqledgerv1.Gone {
+	t.Helper()
+	failed, ok := errors.AsType[*connect.Error](err)
+	if !ok || failed.Code() != connect.CodeOutOfRange || len(failed.Details()) != 1 {
+		t.Fatalf("%s: %v, want out_of_range with a detail", what, err)
+	}
+	detail, err := failed.Details()[0].Value()
+	gone, ok := detail.(*seqledgerv1.Gone)
+	if err != nil || !ok || gone.Horizon == 0 {
+		t.Fatalf("%s: %v, %v, want Gone", what, detail, err)
+	}
+	return gone
+}
+
+// What retention has dropped is answered with out_of_range and where the history begins, by every read; the status
+// says it, too.
+func TestReadsBeforeTheHorizon(t *testing.T) {
+	t.Parallel()
+	h := start(t)
+	_, err := h.admin.UpdateConfig(t.Context(), connect.NewRequest(&seqledgerv1.UpdateConfigRequest{
+		EvictionIntervalSet: &seqledgerv1.UpdateConfigRequest_EvictionInterval{EvictionInterval: 1},
+		RetainBlocks:        durationpb.New(0),
+		RetainBytesSet:      &seqledgerv1.UpdateConfigRequest_RetainBytes{RetainBytes: 1 << 20},
+	}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	payload := strings.Repeat("x", 200_000)
+	var receipts []*seqledgerv1.Receipt
+	for i := range uint64(12) {
+		receipts = append(receipts, h.mustWrite(t, writeOf("c", i+1, appendOp(payload), setOp("k", payload[:i+100]))))
+	}
+	first := receipts[0]
+	_, err = h.client.GetTransaction(t.Context(),
+		connect.NewRequest(&seqledgerv1.GetTransactionRequest{TxId: first.TxId}))
+	if gone := goneDetail(t, "GetTransaction", err); gone.FirstHeight != 0 || gone.Horizon <= first.Index {
+		t.Error(gone)
+	}
+	_, err = h.client.GetBlock(t.Context(), connect.NewRequest(&seqledgerv1.GetBlockRequest{
+		Scope: scope(), Height: first.BlockHeight,
+	}))
+	gone := goneDetail(t, "GetBlock", err)
+	_, err = h.client.ListBlocks(t.Context(), connect.NewRequest(&seqledgerv1.ListBlocksRequest{Scope: scope()}))
+	if also := goneDetail(t, "ListBlocks", err); also.FirstHeight != gone.FirstHeight {
+		t.Error(also, gone)
+	}
+	watch, err := h.client.Watch(t.Context(), connect.NewRequest(&seqledgerv1.WatchRequest{Scope: scope()}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for watch.Receive() && watch.Msg().GetBlock() == nil { // the first message has none
+	}
+	goneDetail(t, "Watch", watch.Err())
+	if _, err := h.client.GetBlock(t.Context(), connect.NewRequest(&seqledgerv1.GetBlockRequest{
+		Scope: scope(), Height: gone.FirstHeight,
+	})); err != nil {
+		t.Error("the first block that is kept:", err)
+	}
+	state := h.clientState(t, &seqledgerv1.GetClientStateRequest{ClientId: "c", IncludeReceipts: true})
+	if n := len(state.Receipts); n == 0 || n >= len(receipts) || state.LastCommittedSequence != 12 {
+		t.Errorf("%d receipts are left of %d", n, len(receipts))
+	}
+	_, err = h.client.Write(t.Context(),
+		connect.NewRequest(writeOf("c", 1, appendOp(payload), setOp("k", payload[:100]))))
+	mustRefuse(t, err, connect.CodeAlreadyExists, seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_ALREADY_COMMITTED)
+	status, err := h.admin.GetStatus(t.Context(), connect.NewRequest(&seqledgerv1.GetStatusRequest{}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if r := status.Msg.Status.Retention; r.Horizon != gone.Horizon || r.Bytes < 1<<20 || r.Bytes > 2<<20 ||
+		r.GoneUntil == nil || status.Msg.Status.Config.RetainBytes != 1<<20 {
+		t.Error(r, status.Msg.Status.Config)
+	}
+}

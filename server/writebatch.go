@@ -1,0 +1,121 @@
+package server
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+
+	"connectrpc.com/connect"
+
+	"github.com/seqledger/seqledger/internal/wire"
+	"github.com/seqledger/seqledger/ledger"
+	"github.com/seqledger/seqledger/ledger/machine"
+	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
+	"github.com/seqledger/seqledger/proto/seqledger/v1/seqledgerv1connect"
+	"github.com/seqledger/seqledger/server/admission"
+)
+
+// A WriteBatch is one frame of a WriteStream as a call of its own: what the frame's writes come to
+// are its results. What a single Write is refused for before the engine has it, such as a full
+// queue, is the error of the call, so that clients treat both alike.
+
+// mountWriteBatch registers the handler.
+func (s *Server) mountWriteBatch(mux *http.ServeMux) {
+	procedure := seqledgerv1connect.LedgerServiceWriteBatchProcedure
+	handler := connect.NewUnaryHandler(procedure, s.writeBatch, s.handlerOptions(writing)...)
+	mux.Handle(procedure, s.limitBody(writing, admission.BodyDeadline(withAnswerRoom(handler))))
+}
+
+// writeBatch commits the writes of one call.
+func (s *Server) writeBatch(
+	ctx context.Context, r *connect.Request[wire.Frame],
+) (*connect.Response[seqledgerv1.WriteBatchResponse], error) {
+	f := r.Msg
+	if f.Invalid != nil {
+		return nil, f.Invalid
+	}
+	if len(f.Writes) == 0 {
+		return nil, &machine.FieldError{Field: "writes", Problem: "must have at least one element"}
+	}
+	if err := s.authorize(ctx, seqledgerv1connect.LedgerServiceWriteBatchProcedure, nil); err != nil {
+		return nil, err
+	}
+	// Many small operations take more memory decoded than encoded.
+	body, _ := ctx.Value(bodyKey{}).(*admission.Body)
+	if err := body.Grow(int64(f.Operations) * decodedOperation); err != nil {
+		return nil, err
+	}
+	call := batchCall{s, s.party(ctx)}
+	// Before the writes are submitted: a refusal must mean that they are not.
+	if err := call.takeAnswerRoom(ctx, f); err != nil {
+		return nil, err
+	}
+	b, err := s.newBatch(ctx, f, newAuthorizationCache(s.caller(ctx)), call)
+	releaseBody(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", ledger.ErrOutcomeUnknown, err)
+	}
+	if err := b.await(ctx); err != nil {
+		s.abandon(call.party, b)
+		return nil, fmt.Errorf("%w: %w", ledger.ErrOutcomeUnknown, err)
+	}
+	b.settle(ctx, s)
+	if b.refusal != nil && !b.anyRepeated() {
+		return nil, b.refusal
+	}
+	answers := answers{method: methodWriteBatch}
+	answers.add(ctx, s, call.party, b)
+	return connect.NewResponse(&seqledgerv1.WriteBatchResponse{Results: answers.Response().Results}), nil
+}
+
+// batchCall is the caller of a WriteBatch.
+type batchCall struct {
+	server *Server
+	party  admission.Party
+}
+
+// enter implements engine. It does not wait.
+func (c batchCall) enter(
+	ctx context.Context, commands []machine.Command, bytes int,
+) (*ledger.Submission, func(), error) {
+	leave, err := c.server.admission.WriteAll(ctx, c.party, len(commands), bytes)
+	if err != nil {
+		return nil, nil, err
+	}
+	submission, err := c.server.options.Ledger.SubmitNow(ctx, commands)
+	if err != nil {
+		leave()
+	}
+	return submission, leave, err
+}
+
+// The most that a result can have, in bytes: a receipt or an error with its texts, an error's key,
+// a version for each operation, and a proof with its header.
+const (
+	maxResultBytes  = 512
+	maxVersionBytes = 16
+	maxProofBytes   = 1_536
+)
+
+// takeAnswerRoom takes room for the largest answer that a batch can have, until the handler ends.
+func (c batchCall) takeAnswerRoom(ctx context.Context, f *wire.Frame) (err error) {
+	size := f.Operations * maxVersionBytes
+	for _, w := range f.Writes {
+		if size += maxResultBytes + machine.MaxKeyBytes; w.IncludeProof {
+			size += maxProofBytes
+		}
+	}
+	room, _ := ctx.Value(answerRoomKey{}).(*answerRoom)
+	room.release, err = c.server.admission.Answer(ctx, c.party, size)
+	return err
+}
+
+// anyRepeated reports whether a refused batch has the outcome of a write that was committed before.
+func (b *batch) anyRepeated() bool {
+	for i := range b.outcomes {
+		if b.outcomes[i].Code != 0 {
+			return true
+		}
+	}
+	return false
+}
