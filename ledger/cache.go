@@ -3,7 +3,6 @@ package ledger
 import (
 	"context"
 	"errors"
-	"sync"
 	"sync/atomic"
 
 	"github.com/maypok86/otter/v2"
@@ -79,31 +78,27 @@ func (c *cache) Put(name decide.ReceiptName, r *machine.Receipt) {
 	}
 }
 
-// retryBuffers spare an allocation for each write.
-var retryBuffers = sync.Pool{New: func() any { return new(decide.Buffer) }}
-
 // retryGroup is how many writes are looked at in one view of the state, because opening
 // one for each would take longer than the look, and many would hold up the
 // applier.
 const retryGroup = 32
 
-// answerRetries answers those of at most retryGroup commands without the log that
-// are retries which the log would answer with their first receipts (rule 4). All
-// else is for the log to decide and gets nil, and so is a retry that meets the
+// answerRetries sets the receipts of those of at most retryGroup commands that are
+// retries which the log would answer with their first receipts (rule 4), without the
+// log. All else is for the log to decide and gets nil, and so is a retry that meets the
 // applier at work, because going through the log is always right, and waiting here would
-// hold up every new write.
+// hold up every new write. There is a receipt for each command.
 func (l *Ledger) answerRetries(
-	ctx context.Context, commands []machine.Command,
-) (receipts [retryGroup]*machine.Receipt, err error) {
+	ctx context.Context, commands []machine.Command, receipts []*machine.Receipt, buffer *decide.Buffer,
+) error {
+	clear(receipts)
 	if err := l.fresh(ctx); err != nil {
 		if _, elsewhere := errors.AsType[*NotLeaderError](err); !elsewhere && !errors.Is(err, ErrClosed) {
 			err = unknown(err) // an earlier copy of a write may be committed
 		}
-		return receipts, err
+		return err
 	}
-	buffer := retryBuffers.Get().(*decide.Buffer) //nolint:forcetypeassert // The pool holds nothing else.
-	defer retryBuffers.Put(buffer)
-	_, err = l.store.TryView(func(r machine.Reader) (err error) {
+	_, err := l.store.TryView(func(r machine.Reader) (err error) {
 		view := l.machine.View(r)
 		for i := range commands {
 			if receipts[i], err = decide.Retry(view, &commands[i], l.cache, buffer); err != nil {
@@ -114,9 +109,9 @@ func (l *Ledger) answerRetries(
 	})
 	if err != nil {
 		// Nothing was proposed, but a write that is repeated may be committed.
-		return receipts, unknown(l.readFailed(err))
+		return unknown(l.readFailed(err))
 	}
-	return receipts, nil
+	return nil
 }
 
 // Repeated returns the outcomes of those of the writes that repeat a committed one whose

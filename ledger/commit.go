@@ -8,6 +8,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/seqledger/seqledger/ledger/internal/decide"
 	"github.com/seqledger/seqledger/ledger/machine"
 	"github.com/seqledger/seqledger/ledger/raftlog"
 )
@@ -76,35 +77,38 @@ type inflightEntry struct {
 // ErrQueueFull. When ctx ends first, the error wraps ErrOutcomeUnknown and the
 // cause. The error of a malformed write is a *machine.FieldError.
 func (l *Ledger) Write(ctx context.Context, w *machine.Write) (machine.Outcome, error) {
-	buffer := encodeBuffers.Get().(*encodeBuffer) //nolint:forcetypeassert // The pool holds nothing else.
+	buffer := getWriteBuffer()
 	defer buffer.free()
+	var command [1]machine.Command
 	var err error
-	if buffer.command[0], buffer.memory, err = w.Encode(buffer.memory[:0]); err != nil {
+	if command[0], buffer.memory, err = w.Encode(buffer.memory); err != nil {
 		return machine.Outcome{}, err
 	}
-	return l.write(ctx, buffer.command[:])
+	return l.write(ctx, command[:], &buffer.retry)
 }
 
 // WriteEncoded is Write for a write that is encoded. The command may be used again once WriteEncoded
 // returns.
 func (l *Ledger) WriteEncoded(ctx context.Context, c *machine.Command) (machine.Outcome, error) {
-	buffer := encodeBuffers.Get().(*encodeBuffer) //nolint:forcetypeassert // The pool holds nothing else.
+	buffer := getWriteBuffer()
 	defer buffer.free()
-	buffer.command[0] = *c
-	return l.write(ctx, buffer.command[:])
+	command := [1]machine.Command{*c}
+	return l.write(ctx, command[:], &buffer.retry)
 }
 
 // write decides one command. A retry that the state answers needs no submission, and nearly no memory.
-func (l *Ledger) write(ctx context.Context, command []machine.Command) (machine.Outcome, error) {
+func (l *Ledger) write(
+	ctx context.Context, command []machine.Command, buffer *decide.Buffer,
+) (machine.Outcome, error) {
 	if err := mustBeEncoded(command); err != nil {
 		return machine.Outcome{}, err
 	}
-	receipts, err := l.answerRetries(ctx, command)
-	if err != nil {
+	var receipt [1]*machine.Receipt
+	if err := l.answerRetries(ctx, command, receipt[:], buffer); err != nil {
 		return machine.Outcome{}, err
 	}
-	if receipts[0] != nil {
-		return replayed(&command[0], receipts[0]), nil
+	if receipt[0] != nil {
+		return replayed(&command[0], receipt[0]), nil
 	}
 	s := &Submission{commands: make([]queuedCommand, 0, 1)}
 	s.addWrite(&command[0])
@@ -133,15 +137,14 @@ func (l *Ledger) submit(ctx context.Context, commands []machine.Command, wait bo
 		return nil, err
 	}
 	s := &Submission{commands: make([]queuedCommand, 0, len(commands))}
-	buffer := frameBuffers.Get().(*frameBuffer) //nolint:forcetypeassert // The pool holds nothing else.
-	defer frameBuffers.Put(buffer)
+	buffer := getWriteBuffer()
+	defer buffer.free()
 	s.frames = buffer.memory
 	var receipts [retryGroup]*machine.Receipt
 	for i := range commands {
 		if i%retryGroup == 0 {
-			var err error
 			group := commands[i:min(i+retryGroup, len(commands))]
-			if receipts, err = l.answerRetries(ctx, group); err != nil {
+			if err := l.answerRetries(ctx, group, receipts[:], &buffer.retry); err != nil {
 				return nil, err
 			}
 		}

@@ -66,7 +66,7 @@ type span struct {
 	from, to   int
 }
 
-// place keeps the outcome of a write that need not be proposed. From the first on,
+// setReplayed keeps the outcome of a write that need not be proposed. From the first on,
 // those that are no longer correspond to the commands one by one.
 func (s *Submission) setReplayed(i int, out machine.Outcome, total int) {
 	if s.outcomes == nil {
@@ -79,35 +79,37 @@ func (s *Submission) setReplayed(i int, out machine.Outcome, total int) {
 	s.outcomes[i] = out
 }
 
-// frameBuffer spares growing the frames of each submission step by step.
-type frameBuffer struct{ memory []byte }
+// writeBuffer is what looking at writes and framing them takes, kept for the next ones.
+type writeBuffer struct {
+	memory []byte // nothing of what it holds is needed by the next one
+	retry  decide.Buffer
+}
 
-var frameBuffers = sync.Pool{New: func() any { return new(frameBuffer) }}
+var writeBuffers = sync.Pool{New: func() any { return new(writeBuffer) }}
+
+func getWriteBuffer() *writeBuffer {
+	return writeBuffers.Get().(*writeBuffer) //nolint:forcetypeassert // The pool holds nothing else.
+}
+
+// longBuffer is how many bytes a buffer does not keep.
+const longBuffer = 64 << 10
+
+func (b *writeBuffer) free() {
+	if b.memory = b.memory[:0]; cap(b.memory) > longBuffer {
+		b.memory = nil
+	}
+	writeBuffers.Put(b)
+}
 
 // take returns frames that were made in the buffer, in memory of their own. What is
 // long keeps the memory that it has, and the buffer begins anew.
-func (b *frameBuffer) take(frames []byte) []byte {
-	const long = 64 << 10
-	if len(frames) > long {
+func (b *writeBuffer) take(frames []byte) []byte {
+	if len(frames) > longBuffer {
 		b.memory = nil
 		return frames
 	}
 	b.memory = frames[:0]
 	return slices.Clone(frames)
-}
-
-// encodeBuffer is the memory of one write until it is queued.
-type encodeBuffer struct {
-	memory  []byte
-	command [1]machine.Command
-}
-
-var encodeBuffers = sync.Pool{New: func() any { return new(encodeBuffer) }}
-
-// free gives the memory to the next write.
-func (b *encodeBuffer) free() {
-	b.command[0] = machine.Command{}
-	encodeBuffers.Put(b)
 }
 
 func (s *Submission) addWrite(c *machine.Command) {

@@ -16,7 +16,7 @@ func TestEveryOutcomeHasItsPlace(t *testing.T) {
 	random := rand.New(rand.NewPCG(seed, 2))
 	for range 5_000 {
 		n := 1 + random.IntN(40)
-		s, buffer := new(Submission), new(frameBuffer)
+		s, buffer := new(Submission), new(writeBuffer)
 		s.frames = buffer.memory
 		var logged []int
 		for i := range n {

@@ -14,6 +14,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
+	"golang.org/x/sync/errgroup"
 
 	"github.com/seqledger/seqledger/client"
 	"github.com/seqledger/seqledger/client/follow"
@@ -177,6 +178,30 @@ func TestOnce(t *testing.T) {
 var errNo = errors.New("no")
 
 // An error of the function ends following, and leaves nothing of its block.
+func TestSchemaAtTheSameTime(t *testing.T) {
+	t.Parallel()
+	db, err := pgxpool.New(t.Context(), servertest.Postgres(t).URL+"&pool_max_conns=16")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(db.Close)
+	for range 4 {
+		var group errgroup.Group
+		for range 16 {
+			group.Go(func() error {
+				_, err := db.Exec(t.Context(), follow.Schema())
+				return err
+			})
+		}
+		if err := group.Wait(); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := db.Exec(t.Context(), "DROP TABLE seqledger_follow, seqledger_follow_blocks"); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
 func TestErrorOfFunction(t *testing.T) {
 	t.Parallel()
 	server := servertest.Postgres(t)

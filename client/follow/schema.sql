@@ -1,4 +1,9 @@
 -- The positions of followers. Every statement may be run again.
+
+-- Two that made the tables at the same time would both find that there are none, and one would fail. Held to
+-- the end of the transaction, which a simple query is; so it works through a PgBouncer, too.
+SELECT pg_advisory_xact_lock(hashtext('seqledger_follow'));
+
 CREATE TABLE IF NOT EXISTS seqledger_follow (
   follower     text NOT NULL,
   organization text NOT NULL,

@@ -1,5 +1,9 @@
 -- The tables of seqledger's idempotency keys. Every statement may be run again.
 
+-- Two that made the tables at the same time would both find that there are none, and one would fail. Held to
+-- the end of the transaction, which a simple query is; so it works through a PgBouncer, too.
+SELECT pg_advisory_xact_lock(hashtext('seqledger idempotency_records'));
+
 -- Numbers ownerships (fencing tokens) and the versions of records. Cached numbers would be handed
 -- out in another order than they are drawn.
 CREATE SEQUENCE IF NOT EXISTS idempotency_tokens CACHE 1 NO CYCLE;

@@ -10,6 +10,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
+	"golang.org/x/sync/errgroup"
 
 	"github.com/seqledger/seqledger/client/idempotency"
 	"github.com/seqledger/seqledger/client/idempotency/postgres"
@@ -180,6 +181,25 @@ func TestRefusals(t *testing.T) {
 }
 
 // The privileges that Privileges lists are enough.
+// Every gateway of a deployment may begin with store init.
+func TestInitAtTheSameTime(t *testing.T) {
+	t.Parallel()
+	server := servertest.Postgres(t)
+	pool := connect(t, server.URL)
+	for range 4 {
+		var group errgroup.Group
+		for range 16 {
+			group.Go(func() error { return postgres.Init(t.Context(), server.URL) })
+		}
+		if err := group.Wait(); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := pool.Exec(t.Context(), "DROP TABLE idempotency_records; DROP SEQUENCE idempotency_tokens"); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
 func TestPrivileges(t *testing.T) {
 	t.Parallel()
 	server := servertest.Postgres(t)
