@@ -194,7 +194,8 @@ func TestInitAtTheSameTime(t *testing.T) {
 		if err := group.Wait(); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := pool.Exec(t.Context(), "DROP TABLE idempotency_records; DROP SEQUENCE idempotency_tokens"); err != nil {
+		const drop = "DROP TABLE idempotency_records; DROP SEQUENCE idempotency_tokens"
+		if _, err := pool.Exec(t.Context(), drop); err != nil {
 			t.Fatal(err)
 		}
 	}
