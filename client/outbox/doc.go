@@ -1,0 +1,54 @@
+// Package outbox writes rows of a PostgreSQL table to the ledger, each exactly once. An application inserts
+// a row in the transaction that changes its own data; a relay sends the row afterwards, and writes the receipt,
+// or the refusal, back into it.
+//
+//	tx, err := db.Begin(ctx)
+//	…                                                        // the application's own statements
+//	id, err := outbox.Insert(ctx, tx, "", "orders", op.Append(order))
+//	err = tx.Commit(ctx)
+//
+//	relay, err := outbox.NewRelay(ledger, db, outbox.Options{Scope: scope})
+//	err = relay.Run(ctx)                                     // here, or in another process
+//
+// Programs in other languages insert into the table by themselves: a stream, and the operations in the JSON of
+// the API.
+//
+//	INSERT INTO seqledger_outbox (stream, operations)
+//	VALUES ('orders', '[{"append": {"payload": "b25l"}}]');
+//
+// # Streams and order
+//
+// The rows of one stream are written one after another, by one client id, and a row is written only after all
+// rows before it. Their order is that in which the relay finds them: by id, among the rows that are committed
+// when it looks. Two transactions that run at the same time have no order before that. Streams are independent
+// of each other.
+//
+// # Why a row is written once
+//
+// The table is the journal of the writes. A row gets its number, its key and the bytes of its write in a
+// transaction that ends before anything is sent; from then on these bytes are sent under this number until the
+// ledger has decided. The ledger commits a number once. A relay that starts, after a crash of its own, of
+// the database or of the ledger, opens a new session of the stream, with the old one as expected_session: it
+// fences all copies that were sent before, and succeeds only if no other program has written to the stream since.
+// Then it sends what has a number and no outcome again.
+//
+// A refusal is believed only after another new session: it fences copies of the refused row, and of the rows
+// behind it, that may still be under way. If last_committed_sequence has reached the row by then, one of the
+// copies has committed, and the row is sent again for its receipt. Otherwise the refusal is final, and
+// its number and those behind it are free.
+//
+// Each change of a stream's rows by a relay is a transaction that first locks the stream's row and looks whether
+// the relay still owns the stream. A relay owns a stream for some seconds and renews that. Ownership keeps two
+// relays from fencing each other for ever; correctness does not depend on it, nor on any clock.
+//
+// # What stops a stream
+//
+//   - A refused row, unless Options.Park is set. [Retry] lets the row be written again, [Skip] leaves it out.
+//   - Another program that opened a session on the client id, or wrote under it.
+//   - Another ledger than before, such as one that was restored from a backup, which may lack rows that were
+//     committed. Compare them with the ledger, then call [Resume].
+//   - A stream that the ledger has evicted (client_ttl) while rows had numbers and no outcome.
+//
+// The rows that may have been committed then keep their numbers, and are listed by [ReadStatus]. The other
+// streams go on.
+package outbox

@@ -1,0 +1,255 @@
+package outbox
+
+import (
+	"cmp"
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/seqledger/seqledger/client"
+	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
+)
+
+// Defaults of [Options].
+const (
+	DefaultClientPrefix = "outbox."
+	DefaultPoll         = 100 * time.Millisecond
+	DefaultConcurrency  = 8
+)
+
+// Options configure a relay. Scope is required.
+type Options struct {
+	// Scope is where the rows go.
+	Scope *seqledgerv1.Scope
+	// Table is the table of rows, with its schema before a dot if it is not in the search_path. Empty means
+	// DefaultTable.
+	Table string
+	// ClientPrefix stands before the name of a stream in its client id. Empty means DefaultClientPrefix. No
+	// other program may write under these client ids.
+	ClientPrefix string
+	// Park leaves a refused row out and goes on with the row behind it; otherwise its stream stops.
+	Park bool
+	// Poll is how often the table is looked at for new rows; 0 means DefaultPoll.
+	Poll time.Duration
+	// Concurrency is how many streams are worked on at once; 0 means DefaultConcurrency.
+	Concurrency int
+	// DeleteAfter is how long committed rows are kept; 0 means for ever.
+	DeleteAfter time.Duration
+	// Logger may be nil. It never gets the operations of a row.
+	Logger *slog.Logger
+}
+
+// How long a relay owns a stream without renewing that, and how often it does.
+const (
+	ownFor = 15 * time.Second
+	renew  = 5 * time.Second
+)
+
+// Counters say what a relay has done since it was made.
+type Counters struct {
+	Committed uint64 // rows
+	Refused   uint64 // rows
+	Repeated  uint64 // sends after one that left a row open
+	Sessions  uint64 // opened
+	Stopped   uint64 // streams that this relay has stopped
+	Owned     uint64 // streams that it works on now
+}
+
+// Relay writes the rows of an outbox to a ledger. Any number of relays may run on one table: each stream is
+// worked on by one of them, and by another one seconds after that was killed.
+type Relay struct {
+	ledger  *client.Client
+	db      *pgxpool.Pool
+	options Options
+	tables  tables
+	log     *slog.Logger
+	owner   string // of the streams that this relay works on
+
+	mu      sync.Mutex
+	streams map[string]*stream // that this relay owns
+
+	committed, refused, repeated, sessions, stopped atomic.Uint64
+}
+
+// NewRelay checks the options and returns a relay. The caller closes the client and the pool after Run has
+// ended.
+func NewRelay(ledger *client.Client, db *pgxpool.Pool, o Options) (*Relay, error) {
+	t, err := tablesOf(o.Table)
+	switch {
+	case err != nil:
+		return nil, err
+	case o.Scope.GetOrganization() == "" || o.Scope.GetVault() == "":
+		return nil, errors.New("outbox: Options.Scope is incomplete")
+	case o.Poll < 0 || o.Concurrency < 0 || o.DeleteAfter < 0:
+		return nil, errors.New("outbox: Options.Poll, Concurrency and DeleteAfter must not be negative")
+	}
+	o.ClientPrefix = cmp.Or(o.ClientPrefix, DefaultClientPrefix)
+	o.Poll = cmp.Or(o.Poll, DefaultPoll)
+	o.Concurrency = cmp.Or(o.Concurrency, DefaultConcurrency)
+	if o.Logger == nil {
+		o.Logger = slog.New(slog.DiscardHandler)
+	}
+	return &Relay{
+		ledger: ledger, db: db, options: o, tables: t, log: o.Logger, owner: rand.Text(),
+		streams: map[string]*stream{},
+	}, nil
+}
+
+// Counters returns what the relay has done.
+func (r *Relay) Counters() Counters {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return Counters{
+		Committed: r.committed.Load(), Refused: r.refused.Load(), Repeated: r.repeated.Load(),
+		Sessions: r.sessions.Load(), Stopped: r.stopped.Load(), Owned: uint64(len(r.streams)),
+	}
+}
+
+// Run writes rows until ctx ends, and returns its error. It goes on after failures of the ledger and of the
+// database, except that it returns an error at once if the tables are not there or may not be used. Run may be
+// called once.
+func (r *Relay) Run(ctx context.Context) error {
+	if err := r.check(ctx); err != nil {
+		return err
+	}
+	var loops sync.WaitGroup
+	// Ends with ctx; waited for before the streams are given up.
+	loops.Go(func() { r.every(ctx, renew, r.renewOwnership) })
+	if r.options.DeleteAfter > 0 {
+		// As above.
+		loops.Go(func() { r.every(ctx, r.options.DeleteAfter/10+time.Second, r.deleteCommitted) })
+	}
+	places := make(chan struct{}, r.options.Concurrency)
+	r.every(ctx, r.options.Poll, func(ctx context.Context) error { return r.look(ctx, places) })
+	for range cap(places) { // until the streams that are worked on have ended
+		places <- struct{}{}
+	}
+	loops.Wait()
+	r.giveUp(context.WithoutCancel(ctx))
+	return ctx.Err()
+}
+
+// check tells early what no repeat would mend.
+func (r *Relay) check(ctx context.Context) error {
+	for _, table := range []string{"{table}", "{streams}"} {
+		_, err := r.db.Exec(ctx, r.tables.statement("SELECT FROM "+table+" LIMIT 0"))
+		if err != nil {
+			return fmt.Errorf("outbox: %w", err)
+		}
+	}
+	return nil
+}
+
+// every does something again and again, until ctx ends.
+func (r *Relay) every(ctx context.Context, pause time.Duration, do func(ctx context.Context) error) {
+	tick := time.NewTicker(pause)
+	defer tick.Stop()
+	for ctx.Err() == nil {
+		if err := do(ctx); err != nil && ctx.Err() == nil {
+			r.log.WarnContext(ctx, "the outbox's database failed; it is tried again", "error", err)
+		}
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+		}
+	}
+}
+
+// openStreams lists the streams that have rows to write, with one look into the index for each.
+const openStreams = `WITH RECURSIVE found AS (
+	(SELECT stream FROM {table} WHERE state IN ('new', 'sent') ORDER BY stream LIMIT 1)
+	UNION ALL
+	SELECT (SELECT stream FROM {table} t WHERE state IN ('new', 'sent') AND t.stream > found.stream
+		ORDER BY stream LIMIT 1) FROM found WHERE stream IS NOT NULL)
+	SELECT found.stream FROM found LEFT JOIN {streams} s ON s.stream = found.stream
+	WHERE found.stream IS NOT NULL AND s.stopped IS NULL
+	AND (s.owner IS NULL OR s.owner = $1 OR s.owned_until < clock_timestamp())`
+
+// look begins work on the streams that have rows to write and that nobody works on.
+func (r *Relay) look(ctx context.Context, places chan struct{}) error {
+	rows, err := r.db.Query(ctx, r.tables.statement(openStreams), r.owner)
+	if err != nil {
+		return err
+	}
+	names, err := pgx.CollectRows(rows, pgx.RowTo[string])
+	if err != nil {
+		return err
+	}
+	for _, name := range names {
+		s := r.take(name)
+		if s == nil {
+			continue
+		}
+		select {
+		case places <- struct{}{}:
+		case <-ctx.Done():
+			s.busy.Store(false)
+			return nil
+		}
+		// Ends when the stream has no more rows, and with ctx; Run waits for it with the places.
+		go func() {
+			defer func() { <-places }()
+			s.work(ctx)
+		}()
+	}
+	return nil
+}
+
+// take returns a stream that nobody works on, marked as worked on, or nil.
+func (r *Relay) take(name string) *stream {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	s := r.streams[name]
+	if s == nil {
+		s = &stream{relay: r, name: name}
+		r.streams[name] = s
+	}
+	if !s.busy.CompareAndSwap(false, true) {
+		return nil
+	}
+	return s
+}
+
+// forget is called when this relay does not own a stream any more.
+func (r *Relay) forget(s *stream) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	delete(r.streams, s.name)
+}
+
+func (r *Relay) renewOwnership(ctx context.Context) error {
+	_, err := r.db.Exec(ctx, r.tables.statement(`UPDATE {streams}
+		SET owned_until = clock_timestamp() + $2::interval WHERE owner = $1`), r.owner, ownFor)
+	return err
+}
+
+// giveUp lets the next relay begin at once.
+func (r *Relay) giveUp(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, renew)
+	defer cancel()
+	_, err := r.db.Exec(ctx, r.tables.statement("UPDATE {streams} SET owner = NULL WHERE owner = $1"), r.owner)
+	if err != nil {
+		r.log.WarnContext(ctx, "the streams of the outbox could not be given up: another relay waits some seconds",
+			"error", err)
+	}
+}
+
+// deleteCommitted deletes old rows, in batches.
+func (r *Relay) deleteCommitted(ctx context.Context) error {
+	const batch = `DELETE FROM {table} WHERE id = ANY (ARRAY(SELECT id FROM {table} WHERE state = 'committed'
+		AND settled_at < clock_timestamp() - $1::interval ORDER BY settled_at LIMIT 1000 FOR UPDATE SKIP LOCKED))`
+	for {
+		tag, err := r.db.Exec(ctx, r.tables.statement(batch), r.options.DeleteAfter)
+		if err != nil || tag.RowsAffected() < 1000 {
+			return err
+		}
+	}
+}

@@ -1,0 +1,343 @@
+package outbox
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	mrand "math/rand/v2"
+	"sync/atomic"
+	"time"
+
+	"github.com/seqledger/seqledger/client"
+	"github.com/seqledger/seqledger/client/failure"
+	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
+)
+
+// The most that one call carries. The number of rows is bounded by the receipt window, too.
+const (
+	maxBatch      = 1000
+	maxBatchBytes = 1 << 20
+)
+
+// stream is a stream that this relay owns, or tries to. One goroutine works on it at a time.
+type stream struct {
+	relay *Relay
+	name  string
+	busy  atomic.Bool
+
+	head   head
+	open   bool // head.session was opened by this relay, and nothing says that it has ended
+	window int  // the receipt window
+	ttl    time.Duration
+	used   time.Time // when the ledger last heard of the session
+	rows   []row     // numbered and not settled, in order
+	single int       // how many rows are sent in calls of their own
+}
+
+// head is where a stream stands.
+type head struct {
+	organization, vault, clientID, ledgerID string
+	session                                 uint64
+	attempt                                 []byte
+	next                                    uint64 // the number of the next row that gets one
+	committed                               uint64 // the last number, as of the opening of the session
+}
+
+// row is a row that has a number.
+type row struct {
+	id       int64
+	sequence uint64
+	key      string
+	request  []byte
+}
+
+var (
+	// errLost: another relay owns the stream.
+	errLost = errors.New("another relay works on the stream")
+	// errStopped: the stream has been stopped.
+	errStopped = errors.New("the stream is stopped")
+)
+
+// stopError stops a stream until somebody has looked at it.
+type stopError struct{ reason string }
+
+func (e *stopError) Error() string { return e.reason }
+
+func stopf(format string, args ...any) error { return &stopError{fmt.Sprintf(format, args...)} }
+
+// work writes the stream's rows until there are no more, ctx ends, or the stream is lost or stopped.
+func (s *stream) work(ctx context.Context) {
+	defer s.busy.Store(false)
+	for failures := 0; ctx.Err() == nil; {
+		more, err := s.step(ctx)
+		stop, isStop := errors.AsType[*stopError](err)
+		switch {
+		case err == nil && !more:
+			return
+		case err == nil:
+			failures = 0
+			continue
+		case isStop:
+			if err = s.stop(ctx, stop.reason); err == nil {
+				err = errStopped
+			}
+		}
+		if errors.Is(err, errLost) || errors.Is(err, errStopped) {
+			s.relay.forget(s)
+			return
+		}
+		// Whatever was under way: the table knows it.
+		s.open = false
+		if ctx.Err() == nil {
+			s.relay.log.WarnContext(ctx, "a stream of the outbox waits after a failure", "stream", s.name, "error", err)
+		}
+		pause(ctx, failures)
+		failures++
+	}
+}
+
+// pause waits after a failure, the longer the more there were.
+func pause(ctx context.Context, failures int) {
+	const first, most = 20 * time.Millisecond, 5 * time.Second
+	d := min(most, first<<min(failures, 10))
+	timer := time.NewTimer(d/2 + mrand.N(d/2+1))
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+	case <-ctx.Done():
+	}
+}
+
+// step writes one batch of rows, and reports whether there may be more.
+func (s *stream) step(ctx context.Context) (more bool, err error) {
+	// A session that nothing is written under ends with the stream, after client_ttl.
+	if s.open && len(s.rows) == 0 && time.Since(s.used) > s.ttl/3 {
+		s.open = false
+	}
+	if !s.open {
+		if err := s.openSession(ctx); err != nil {
+			return false, err
+		}
+	}
+	if len(s.rows) == 0 {
+		if err := s.advance(ctx, nil); err != nil {
+			return false, err
+		}
+	}
+	if len(s.rows) == 0 {
+		return false, nil
+	}
+	batch := s.batch()
+	results := s.relay.ledger.WriteBatch(ctx, s.requests(batch))
+	settled, failed := s.judge(batch, results)
+	if len(settled) > 0 {
+		s.used = time.Now()
+	}
+	if failed == nil {
+		return true, s.advance(ctx, settled)
+	}
+	// What is behind the first row without a receipt is not looked at: it is sent again.
+	if err := s.settle(ctx, settled); err != nil {
+		return false, err
+	}
+	return true, s.failed(ctx, batch[len(settled)], len(batch), failed)
+}
+
+// batch returns the rows of the next call: as many as the window and a message allow.
+func (s *stream) batch() []row {
+	most, bytes := min(len(s.rows), s.window, maxBatch), 0
+	if s.single > 0 {
+		s.single--
+		most = 1
+	}
+	for i, r := range s.rows[:most] {
+		if bytes += len(r.request); bytes > maxBatchBytes && i > 0 {
+			return s.rows[:i]
+		}
+	}
+	return s.rows[:most]
+}
+
+// requests returns the writes of rows.
+func (s *stream) requests(rows []row) []*seqledgerv1.WriteRequest {
+	requests := make([]*seqledgerv1.WriteRequest, len(rows))
+	for i, r := range rows {
+		requests[i] = decodeRequest(r.request)
+		requests[i].Scope = &seqledgerv1.Scope{Organization: s.head.organization, Vault: s.head.vault}
+		requests[i].ClientId, requests[i].Session = s.head.clientID, s.head.session
+		requests[i].Sequence, requests[i].IdempotencyKey = r.sequence, r.key
+	}
+	return requests
+}
+
+// settlement is a committed row. A nil receipt is of a row whose receipt the ledger no longer keeps.
+type settlement struct {
+	row     row
+	receipt *seqledgerv1.Receipt
+}
+
+// judge returns the rows that are committed, up to the first that is not known to be, and the error of that.
+func (s *stream) judge(rows []row, results []client.BatchResult) (settled []settlement, failed error) {
+	for i, result := range results {
+		switch {
+		case result.Err == nil && result.Receipt.GetSequence() != rows[i].sequence:
+			// The number is free, but the key is known: by a write that this table did not number.
+			return settled, stopf("row %d was sent as number %d, and the ledger has its key under number %d",
+				rows[i].id, rows[i].sequence, result.Receipt.GetSequence())
+		case result.Err == nil:
+			settled = append(settled, settlement{rows[i], result.Receipt})
+		case errors.Is(result.Err, failure.ErrAlreadyCommitted):
+			// The session was opened on the condition that nobody else writes to the stream, so the
+			// number's write is the row's.
+			settled = append(settled, settlement{row: rows[i]})
+		default:
+			return settled, result.Err
+		}
+	}
+	return settled, nil
+}
+
+// codeOf returns the code with which the ledger answered, also where that is not final.
+func codeOf(err error) (code seqledgerv1.WriteErrorCode, refusal *failure.Error) {
+	if unknown, ok := errors.AsType[*failure.OutcomeUnknownError](err); ok && unknown.Refusal != nil {
+		return unknown.Refusal.Code, unknown.Refusal
+	}
+	if refusal, ok := errors.AsType[*failure.Error](err); ok {
+		return refusal.Code, refusal
+	}
+	return 0, nil
+}
+
+// failed goes on after the first row of a call that is not known to be committed.
+func (s *stream) failed(ctx context.Context, r row, sent int, err error) error {
+	s.relay.repeated.Add(1)
+	code, refusal := codeOf(err)
+	switch code {
+	case seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_KEY_EXISTS,
+		seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_KEY_NOT_FOUND,
+		seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_VERSION_MISMATCH,
+		seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_VALUE_MISMATCH:
+		return s.refuse(ctx, r, code, refusal)
+	case seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_INVALID_ARGUMENT:
+		if sent > 1 {
+			s.single = sent // one of them is invalid, and the call says it of all
+			return nil
+		}
+		return s.refuse(ctx, r, code, refusal)
+	case seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_SEQUENCE_EXHAUSTED,
+		seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_SEQUENCE_REUSED,
+		seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_IDEMPOTENCY_KEY_REUSED:
+		return stopf("row %d: %s", r.id, refusal.Error())
+	case seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_SESSION_FENCED,
+		seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_SESSION_EXPIRED,
+		seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_SESSION_REQUIRED,
+		seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_SEQUENCE_GAP:
+		s.open = false // opening a session says what has happened
+		return nil
+	}
+	if stop, ok := errors.AsType[*stopError](err); ok {
+		return stop
+	}
+	s.note(ctx, err)
+	return err
+}
+
+// refuse settles a row that was refused, once no copy of it, or of a row behind it, can be under way.
+func (s *stream) refuse(
+	ctx context.Context, r row, code seqledgerv1.WriteErrorCode, refusal *failure.Error,
+) error {
+	if err := s.openSession(ctx); err != nil {
+		return err
+	}
+	if s.head.committed >= r.sequence {
+		return nil // a copy of it has committed: it is sent again for the receipt
+	}
+	return s.settleRefused(ctx, r, codeName(code), refusal.Message)
+}
+
+// openSession takes the stream over: behind it, no earlier copy of any row can commit.
+func (s *stream) openSession(ctx context.Context) error {
+	s.open = false
+	if err := s.claim(ctx); err != nil {
+		return err
+	}
+	if err := s.checkLedger(ctx); err != nil {
+		return err
+	}
+	for {
+		if s.head.attempt == nil {
+			attempt := make([]byte, 16)
+			_, _ = rand.Read(attempt) // never fails: it ends the program instead
+			if err := s.saveAttempt(ctx, attempt); err != nil {
+				return err
+			}
+		}
+		answer, err := s.relay.ledger.OpenSession(ctx, &seqledgerv1.OpenSessionRequest{
+			Scope:    &seqledgerv1.Scope{Organization: s.head.organization, Vault: s.head.vault},
+			ClientId: s.head.clientID, AttemptId: s.head.attempt, ExpectedSession: s.head.session,
+		})
+		switch {
+		case err == nil:
+			return s.opened(ctx, answer.GetState())
+		case errors.Is(err, failure.ErrExpired) && len(s.rows) == 0 && s.head.session != 0:
+			// The ledger forgot the stream, of which nothing is open: it begins anew.
+			if err := s.saveSession(ctx, 0, s.head.next); err != nil {
+				return err
+			}
+		case errors.Is(err, failure.ErrExpired):
+			return stopf("the ledger has evicted the stream while %d rows had no outcome", len(s.rows))
+		case errors.Is(err, failure.ErrFenced):
+			return stopf("another program has opened a session as %q", s.head.clientID)
+		default:
+			s.note(ctx, err)
+			return err
+		}
+	}
+}
+
+// checkLedger compares the ledger with the one that the stream's numbers are of.
+func (s *stream) checkLedger(ctx context.Context) error {
+	status, err := s.relay.ledger.Status(ctx)
+	if err != nil {
+		s.note(ctx, err)
+		return fmt.Errorf("asking for the ledger's id: %w", err)
+	}
+	id := status.GetLedgerId()
+	switch {
+	case id == "":
+		return errors.New("the server does not say its ledger's id")
+	case s.head.ledgerID == "":
+		s.head.ledgerID = id // durable with the attempt
+	case s.head.ledgerID != id:
+		return stopf("the ledger is %s, and rows were written to %s: was it restored from a backup?", id, s.head.ledgerID)
+	}
+	return nil
+}
+
+// opened takes in where the ledger says that the stream stands.
+func (s *stream) opened(ctx context.Context, state *seqledgerv1.ClientState) error {
+	s.relay.sessions.Add(1)
+	last, next := state.GetLastCommittedSequence(), s.head.next
+	switch {
+	case len(s.rows) > 0 && (last+1 < s.rows[0].sequence || last >= next):
+		return stopf("the ledger has committed the numbers to %d, and the rows without an outcome are %d to %d",
+			last, s.rows[0].sequence, next-1)
+	case len(s.rows) == 0 && s.head.session == 0:
+		next = last + 1 // of a stream that is new here
+	case len(s.rows) == 0 && last+1 != next:
+		return stopf("the ledger has committed the numbers to %d, and the rows to %d", last, next-1)
+	}
+	if err := s.saveSession(ctx, state.GetSession(), next); err != nil {
+		return err
+	}
+	s.head.committed = last
+	s.window = int(max(1, state.GetReceiptWindow()))
+	s.ttl, s.used, s.open = ttlOf(state), time.Now(), true
+	return nil
+}
+
+// ttlOf returns after which time without a commit the ledger forgets the stream.
+func ttlOf(state *seqledgerv1.ClientState) time.Duration {
+	return state.GetExpiresAt().AsTime().Sub(state.GetLastSeen().AsTime())
+}

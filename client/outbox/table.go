@@ -1,0 +1,341 @@
+package outbox
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"google.golang.org/protobuf/proto"
+
+	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
+)
+
+// encodeRequest returns the bytes of a row's write that are kept with its number.
+func encodeRequest(operations []*seqledgerv1.Operation) ([]byte, error) {
+	return proto.MarshalOptions{Deterministic: true}.Marshal(&seqledgerv1.WriteRequest{Operations: operations})
+}
+
+// decodeRequest returns what encodeRequest was given. Bytes that it did not make are a request without
+// operations, which the ledger refuses.
+func decodeRequest(b []byte) *seqledgerv1.WriteRequest {
+	request := new(seqledgerv1.WriteRequest)
+	if err := proto.Unmarshal(b, request); err != nil {
+		return new(seqledgerv1.WriteRequest)
+	}
+	return request
+}
+
+// newKey returns an idempotency key, a random UUID.
+func newKey() string {
+	var id [16]byte
+	_, _ = rand.Read(id[:]) // never fails: it ends the program instead
+	id[6], id[8] = id[6]&0x0f|0x40, id[8]&0x3f|0x80
+	return fmt.Sprintf("%x-%x-%x-%x-%x", id[:4], id[4:6], id[6:8], id[8:10], id[10:])
+}
+
+// codeName returns the name of a refusal, such as KEY_EXISTS.
+func codeName(code seqledgerv1.WriteErrorCode) string {
+	return strings.TrimPrefix(code.String(), "WRITE_ERROR_CODE_")
+}
+
+// in runs do in a transaction that begins with the proof that this relay owns the stream.
+func (s *stream) in(ctx context.Context, do func(tx pgx.Tx) error) error {
+	return pgx.BeginFunc(ctx, s.relay.db, func(tx pgx.Tx) error {
+		var one int
+		err := tx.QueryRow(ctx, s.relay.tables.statement(
+			`SELECT 1 FROM {streams} WHERE stream = $1 AND owner = $2 AND stopped IS NULL FOR UPDATE`),
+			s.name, s.relay.owner).Scan(&one)
+		if errors.Is(err, pgx.ErrNoRows) {
+			return errLost
+		}
+		if err != nil {
+			return err
+		}
+		return do(tx)
+	})
+}
+
+// exec runs a statement about the stream in a transaction of its own.
+func (s *stream) exec(ctx context.Context, statement string, arguments ...any) error {
+	return s.in(ctx, func(tx pgx.Tx) error {
+		_, err := tx.Exec(ctx, s.relay.tables.statement(statement), append([]any{s.name}, arguments...)...)
+		return err
+	})
+}
+
+// claim makes this relay the stream's owner, and reads where the stream stands.
+func (s *stream) claim(ctx context.Context) error {
+	r := s.relay
+	const insert = `INSERT INTO {streams} (stream, organization, vault, client_id) VALUES ($1, $2, $3, $4)
+		ON CONFLICT DO NOTHING`
+	_, err := r.db.Exec(ctx, r.tables.statement(insert), s.name, r.options.Scope.GetOrganization(),
+		r.options.Scope.GetVault(), r.options.ClientPrefix+s.name)
+	if err != nil {
+		return err
+	}
+	const update = `UPDATE {streams} SET owner = $2, owned_until = clock_timestamp() + $3::interval
+		WHERE stream = $1 AND stopped IS NULL
+		AND (owner IS NULL OR owner = $2 OR owned_until < clock_timestamp())
+		RETURNING organization, vault, client_id, ledger_id, session, attempt, next_sequence`
+	h := head{committed: s.head.committed}
+	err = r.db.QueryRow(ctx, r.tables.statement(update), s.name, r.owner, ownFor).Scan(
+		&h.organization, &h.vault, &h.clientID, &h.ledgerID, &h.session, &h.attempt, &h.next)
+	if errors.Is(err, pgx.ErrNoRows) {
+		return errLost
+	}
+	if err != nil {
+		return err
+	}
+	s.head = h
+	return s.in(ctx, func(tx pgx.Tx) error { return s.readSent(ctx, tx) })
+}
+
+// readSent reads the rows that have numbers.
+func (s *stream) readSent(ctx context.Context, tx pgx.Tx) error {
+	rows, err := tx.Query(ctx, s.relay.tables.statement(`SELECT id, sequence, idempotency_key, request FROM {table}
+		WHERE stream = $1 AND state = 'sent' ORDER BY sequence`), s.name)
+	if err != nil {
+		return err
+	}
+	s.rows, err = pgx.CollectRows(rows, func(found pgx.CollectableRow) (r row, err error) {
+		return r, found.Scan(&r.id, &r.sequence, &r.key, &r.request)
+	})
+	if err != nil {
+		return err
+	}
+	for i, r := range s.rows {
+		if want := s.head.next - uint64(len(s.rows)-i); r.sequence != want {
+			return stopf("the table was changed by hand: row %d has number %d, and %d was expected", r.id, r.sequence, want)
+		}
+	}
+	return nil
+}
+
+func (s *stream) saveAttempt(ctx context.Context, attempt []byte) error {
+	err := s.exec(ctx, `UPDATE {streams} SET attempt = $2, ledger_id = $3 WHERE stream = $1`, attempt, s.head.ledgerID)
+	if err == nil {
+		s.head.attempt = attempt
+	}
+	return err
+}
+
+// saveSession notes a session before anything is sent under it. From then on its attempt must not be repeated:
+// that would return the same session, and fence no copies of what is sent.
+func (s *stream) saveSession(ctx context.Context, session, next uint64) error {
+	err := s.exec(ctx, `UPDATE {streams} SET attempt = NULL, session = $2, next_sequence = $3, last_error = NULL
+		WHERE stream = $1`, session, next)
+	if err == nil {
+		s.head.attempt, s.head.session, s.head.next = nil, session, next
+	}
+	return err
+}
+
+// note says in the table why a stream does not go on. It is a service to people, so that its own failure
+// is none.
+func (s *stream) note(ctx context.Context, failure error) {
+	_ = s.exec(ctx, `UPDATE {streams} SET last_error = $2 WHERE stream = $1`, printable(failure.Error()))
+}
+
+// printable makes a text that PostgreSQL takes.
+func printable(text string) string {
+	return strings.ToValidUTF8(strings.ReplaceAll(text, "\x00", "\uFFFD"), "\uFFFD")
+}
+
+// stop stops the stream until somebody has looked at it.
+func (s *stream) stop(ctx context.Context, reason string) error {
+	err := s.exec(ctx, `UPDATE {streams} SET stopped = $2, owner = NULL WHERE stream = $1`, printable(reason))
+	if err == nil {
+		s.stopped(ctx, reason)
+	}
+	return err
+}
+
+func (s *stream) stopped(ctx context.Context, reason string) {
+	s.relay.stopped.Add(1)
+	s.relay.log.ErrorContext(ctx, "a stream of the outbox is stopped", "stream", s.name, "reason", reason)
+}
+
+// settle notes that rows are committed.
+func (s *stream) settle(ctx context.Context, settled []settlement) error {
+	if len(settled) == 0 {
+		return nil
+	}
+	err := s.in(ctx, func(tx pgx.Tx) error { return s.settleIn(ctx, tx, settled) })
+	if err == nil {
+		s.relay.committed.Add(uint64(len(settled)))
+		s.rows = s.rows[len(settled):]
+	}
+	return err
+}
+
+// advance notes that rows are committed, and gives numbers to the next ones when none has one. It is one
+// transaction, because each waits for the disk.
+func (s *stream) advance(ctx context.Context, settled []settlement) error {
+	rest := s.rows[len(settled):]
+	if len(rest) > 0 {
+		return s.settle(ctx, settled)
+	}
+	var numbered []row
+	var refused error
+	err := s.in(ctx, func(tx pgx.Tx) (err error) {
+		if err := s.settleIn(ctx, tx, settled); err != nil {
+			return err
+		}
+		numbered, refused, err = s.number(ctx, tx)
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	s.relay.committed.Add(uint64(len(settled)))
+	s.rows, s.head.next = numbered, s.head.next+uint64(len(numbered))
+	return refused
+}
+
+// settleIn notes that rows, which are the first ones, are committed.
+func (s *stream) settleIn(ctx context.Context, tx pgx.Tx, settled []settlement) error {
+	if len(settled) == 0 {
+		return nil
+	}
+	ids, txIDs := make([]int64, len(settled)), make([]*string, len(settled))
+	heights, times := make([]*int64, len(settled)), make([]*time.Time, len(settled))
+	for i, one := range settled {
+		ids[i] = one.row.id
+		if r := one.receipt; r != nil {
+			id, height, at := r.GetTxId(), int64(r.GetBlockHeight()), r.GetCommittedAt().AsTime()
+			txIDs[i], heights[i], times[i] = &id, &height, &at
+		}
+	}
+	const update = `UPDATE {table} t SET state = 'committed', settled_at = clock_timestamp(), request = NULL,
+		tx_id = u.tx_id, block_height = u.height, committed_at = u.at
+		FROM unnest($1::bigint[], $2::text[], $3::bigint[], $4::timestamptz[]) AS u(id, tx_id, height, at)
+		WHERE t.id = u.id AND t.state = 'sent'`
+	tag, err := tx.Exec(ctx, s.relay.tables.statement(update), ids, txIDs, heights, times)
+	switch {
+	case err != nil:
+		return err
+	case tag.RowsAffected() != int64(len(settled)):
+		return stopf("the table was changed by hand: of %d rows that were sent, %d are left", len(settled), tag.RowsAffected())
+	}
+	return nil
+}
+
+// number gives numbers to the next rows. refused says that the first of them can never be written, and that
+// the stream has been stopped for it.
+func (s *stream) number(ctx context.Context, tx pgx.Tx) (numbered []row, refused, err error) {
+	found, err := tx.Query(ctx, s.relay.tables.statement(`SELECT id, operations FROM {table}
+		WHERE stream = $1 AND state = 'new' ORDER BY id LIMIT $2`), s.name, min(s.window, maxBatch))
+	if err != nil {
+		return nil, nil, err
+	}
+	type candidate struct {
+		id   int64
+		text []byte
+	}
+	candidates, err := pgx.CollectRows(found, func(row pgx.CollectableRow) (c candidate, err error) {
+		return c, row.Scan(&c.id, &c.text)
+	})
+	if err != nil {
+		return nil, nil, err
+	}
+	for _, c := range candidates {
+		operations, invalid := decodeOperations(c.text)
+		var request []byte
+		if invalid == nil {
+			request, invalid = encodeRequest(operations)
+		}
+		if invalid != nil && len(numbered) > 0 {
+			break // its turn comes when the rows before it are committed
+		}
+		if invalid != nil {
+			code := codeName(seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_INVALID_ARGUMENT)
+			refused, err = s.refuseIn(ctx, tx, c.id, code, "operations: "+invalid.Error())
+			if refused != nil || err != nil {
+				return nil, refused, err
+			}
+			continue
+		}
+		next := s.head.next + uint64(len(numbered))
+		numbered = append(numbered, row{id: c.id, sequence: next, key: newKey(), request: request})
+	}
+	return numbered, nil, s.saveNumbers(ctx, tx, numbered)
+}
+
+// saveNumbers notes numbers, before anything is sent under them.
+func (s *stream) saveNumbers(ctx context.Context, tx pgx.Tx, numbered []row) error {
+	if len(numbered) == 0 {
+		return nil
+	}
+	ids, sequences := make([]int64, len(numbered)), make([]int64, len(numbered))
+	keys, requests := make([]string, len(numbered)), make([][]byte, len(numbered))
+	for i, r := range numbered {
+		ids[i], sequences[i], keys[i], requests[i] = r.id, int64(r.sequence), r.key, r.request
+	}
+	const update = `UPDATE {table} t SET state = 'sent', sequence = u.sequence, idempotency_key = u.key,
+		request = u.request
+		FROM unnest($1::bigint[], $2::bigint[], $3::text[], $4::bytea[]) AS u(id, sequence, key, request)
+		WHERE t.id = u.id AND t.state = 'new'`
+	tag, err := tx.Exec(ctx, s.relay.tables.statement(update), ids, sequences, keys, requests)
+	switch {
+	case err != nil:
+		return err
+	case tag.RowsAffected() != int64(len(numbered)):
+		return fmt.Errorf("of %d new rows, %d were there a moment later", len(numbered), tag.RowsAffected())
+	}
+	_, err = tx.Exec(ctx, s.relay.tables.statement(`UPDATE {streams} SET next_sequence = $2 WHERE stream = $1`),
+		s.name, s.head.next+uint64(len(numbered)))
+	return err
+}
+
+// settleRefused notes that a row was refused for good. The numbers of the rows behind it are free, too.
+func (s *stream) settleRefused(ctx context.Context, r row, code, message string) error {
+	var stopped error
+	err := s.in(ctx, func(tx pgx.Tx) (err error) {
+		const free = `UPDATE {table} SET state = 'new', sequence = NULL, idempotency_key = NULL, request = NULL
+			WHERE stream = $1 AND state = 'sent'`
+		if _, err := tx.Exec(ctx, s.relay.tables.statement(free), s.name); err != nil {
+			return err
+		}
+		if stopped, err = s.refuseIn(ctx, tx, r.id, code, message); err != nil {
+			return err
+		}
+		_, err = tx.Exec(ctx, s.relay.tables.statement(`UPDATE {streams} SET next_sequence = $2 WHERE stream = $1`),
+			s.name, r.sequence)
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	s.rows, s.head.next = nil, r.sequence
+	return stopped
+}
+
+// refuseIn notes that a row, which has no number, was refused. stopped says that its stream was stopped for it.
+func (s *stream) refuseIn(ctx context.Context, tx pgx.Tx, id int64, code, message string) (stopped, err error) {
+	s.relay.refused.Add(1)
+	state := "refused"
+	if s.relay.options.Park {
+		state = "skipped"
+	}
+	const update = `UPDATE {table} SET state = $2, refusal_code = $3, refusal = $4, settled_at = clock_timestamp()
+		WHERE id = $1`
+	if _, err := tx.Exec(ctx, s.relay.tables.statement(update), id, state, code, printable(message)); err != nil {
+		return nil, err
+	}
+	s.relay.log.WarnContext(ctx, "a row of the outbox was refused", "stream", s.name, "row", id, "code", code)
+	if s.relay.options.Park {
+		return nil, nil
+	}
+	reason := fmt.Sprintf("row %d was refused: %s", id, code)
+	_, err = tx.Exec(ctx, s.relay.tables.statement(`UPDATE {streams} SET stopped = $2, owner = NULL WHERE stream = $1`),
+		s.name, reason)
+	if err != nil {
+		return nil, err
+	}
+	s.stopped(ctx, reason)
+	return errStopped, nil
+}
