@@ -274,7 +274,8 @@ func TestHelp(t *testing.T) {
 	seqledger(t, "--help").expect(t, exitDone, "4  outcome unknown", "serve", "verify", "session open")
 	for _, command := range []string{
 		"serve", "write", "import", "get", "list entities", "list relationships", "list blocks", "list clients",
-		"tx", "block", "watch", "state", "session open", "status", "config", "verify", "version", "help", "completion",
+		"tx", "block", "watch", "state", "session open", "status", "config", "config set",
+		"config get", "config list", "verify", "version", "help", "completion",
 	} {
 		args := append(strings.Fields(command), "--help")
 		seqledger(t, args...).expect(t, exitDone, "    seqledger "+strings.Fields(command)[0], "$SEQLEDGER_CONFIG")

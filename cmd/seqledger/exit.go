@@ -208,7 +208,7 @@ func nextStep(e *failure.Error) string {
 	case seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_PERMISSION_DENIED:
 		return "nothing was done; seqledger auth check FILE --key - tells what a key of the server's auth file may do"
 	case seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_TOO_MANY_STREAMS:
-		return "wait until idle streams are evicted, or raise it with seqledger config --max-streams"
+		return "wait until idle streams are evicted, or raise it with seqledger config set max_streams"
 	case seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_TOO_MANY_KEYS:
 		return "wait until records have expired, purge some, or raise keys in the limits of the credential"
 	case seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_NOT_LEADER:

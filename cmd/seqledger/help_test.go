@@ -18,7 +18,8 @@ func TestHelpGolden(t *testing.T) {
 	t.Parallel()
 	commands := []string{
 		"", "serve", "write", "import", "get", "list entities", "list relationships", "list blocks", "list clients",
-		"tx", "block", "watch", "state", "session open", "status", "config", "backup",
+		"tx", "block", "watch", "state", "session open", "status", "config", "config set", "config get", "config list",
+		"config update", "backup",
 		"restore", "auth new-key", "auth check",
 		"verify", "upgrade", "bench", "demo", "conformance", "journal show", "mcp", "mcp guard", "version", "help",
 		"completion",

@@ -154,6 +154,7 @@ var helpTexts = map[string]string{
 		"keeps them for ever.",
 	"help_serve_retain_bytes": "New ledger: drop the oldest transactions while the newer ones have as many bytes of " +
 		"operations; 0 sets no bound.",
+	"help_config_update": "Change several settings by flags. This is what config does without a word.",
 	"help_update_retain_blocks": "Drop transactions that are older, with their blocks and receipts; 0 keeps them " +
 		"for ever.",
 	"help_update_retain_bytes": "Drop the oldest transactions while the newer ones have as many bytes of " +

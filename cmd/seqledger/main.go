@@ -41,7 +41,7 @@ type commandLine struct {
 	Key     keyCommand         `cmd:"" help:"Look up, purge and resolve the records of requests that have a key."`
 	Store   storeCommand       `cmd:"" help:"Prepare a store of keys in a database of yours."`
 	Status  statusCommand      `cmd:"" help:"Describe a running server."`
-	Update  updateCommand      `cmd:"" name:"config" help:"Change the replicated configuration."`
+	Update  configCommand      `cmd:"" name:"config" help:"Show and change the replicated configuration."`
 	Bench   benchCommand       `cmd:"" help:"Put a load on a running server and measure it."`
 	Auth    authCommand        `cmd:"" help:"Make API keys and check auth files."`
 	Backup  backupCommand      `cmd:"" help:"Make a backup of a running server's ledger."`

@@ -222,10 +222,10 @@ func TestServeConfig(t *testing.T) {
 		"1 per organization", "7 commands", "9 entries", s.ledgerID)
 	s.do(t, "write", "--scope", "acme", "--client-id", "a", "--append", "x").expect(t, exitDone)
 	s.do(t, "write", "--scope", "acme", "--client-id", "b", "--append", "x").expect(t,
-		exitRefused, "TOO_MANY_STREAMS", "--max-streams")
+		exitRefused, "TOO_MANY_STREAMS", "config set max_streams")
 	s.do(t, "config", "--max-streams", "2").expect(t, exitDone, "2 per organization", "8 receipts")
 	s.do(t, "write", "--scope", "acme", "--client-id", "b", "--append", "x").expect(t, exitDone)
-	s.do(t, "config").expect(t, exitUsage, "nothing to change")
+	s.do(t, "config").expect(t, exitDone, "max_streams", "client_ttl", "2h0m0s")
 	s.do(t, "config", "--receipt-window", "0").expect(t, exitRefused, "INVALID_ARGUMENT", "receipt_window")
 }
 

@@ -11,6 +11,25 @@ import (
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 )
 
+// configCommand is about the replicated configuration. Without a word it is what updateCommand does.
+type configCommand struct {
+	Update updateCommand     `cmd:"" default:"withargs" help:"help_config_update"`
+	Set    configSetCommand  `cmd:"" help:"Change one setting."`
+	Get    configGetCommand  `cmd:"" help:"Print one setting."`
+	List   configListCommand `cmd:"" help:"Print all settings."`
+}
+
+// Help is shown below the flags.
+func (*configCommand) Help() string {
+	return `The settings are part of the ledger's replicated state. config alone prints them, with the flags of config
+update it changes several at once.
+
+    seqledger config
+    seqledger config set retain_blocks 2160h
+    seqledger config get retain_blocks
+    seqledger config --receipt-window 256 --max-streams 1000000`
+}
+
 // updateCommand changes the replicated configuration. Its flags have the names of serve's flags
 // but no environment variables: a variable that was set for new ledgers must never change a
 // running one.
@@ -27,7 +46,8 @@ type updateCommand struct {
 
 // Help is shown below the flags.
 func (*updateCommand) Help() string {
-	return `Changes what is given, leaves the rest, and prints the whole configuration. A smaller receipt window holds
+	return `Without flags the configuration is printed, as list does it. With flags what is given is changed, the rest is
+left, and the whole configuration is printed. A smaller receipt window holds
 at once: retries of older writes are then answered with ALREADY_COMMITTED. What retention has dropped never comes
 back: a longer one holds from then on.
 
@@ -63,8 +83,8 @@ func (c *updateCommand) Run(e *environment) error {
 	if c.RetainBytes != nil {
 		request.RetainBytesSet = &seqledgerv1.UpdateConfigRequest_RetainBytes{RetainBytes: uint64(*c.RetainBytes)}
 	}
-	if proto.Size(request) == 0 {
-		return usage("nothing to change; seqledger status shows the configuration")
+	if proto.Size(request) == 0 { // an update without a field would take a place in the log
+		return listSettings(e, &c.clientFlags)
 	}
 	return c.call(e, func(ctx context.Context, conn *client.Client) error {
 		config, err := conn.UpdateConfig(ctx, request)
