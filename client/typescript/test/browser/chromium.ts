@@ -25,9 +25,13 @@ export function launch(profile: string): Promise<BrowserContext> {
   });
 }
 
-/** servePage serves the page that npm run build made, on a port of the loopback. */
+/**
+ * servePage serves the page that npm run build made, and the examples as they are, on a port of the
+ * loopback.
+ */
 export async function servePage(port = 0): Promise<{ url: string; port: number; server: Server }> {
   const scripts = fileURLToPath(new URL("../../page/", import.meta.url));
+  const examples = fileURLToPath(new URL("../../../examples/", import.meta.url));
   const server = createServer((request, response) => {
     const { pathname } = new URL(request.url!, "http://localhost");
     if (pathname.endsWith(".js")) {
@@ -35,6 +39,10 @@ export async function servePage(port = 0): Promise<{ url: string; port: number; 
       return;
     }
     response.writeHead(200, { "content-type": "text/html" });
+    if (pathname.endsWith(".html")) {
+      response.end(readFileSync(join(examples, pathname)));
+      return;
+    }
     response.end('<!doctype html><title>loading</title><script type="module" src="/page.js"></script>');
   });
   await new Promise<void>((resolve, reject) => {

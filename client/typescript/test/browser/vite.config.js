@@ -1,4 +1,4 @@
-// Bundles the page of the browser tests from what tsc has made.
+// Bundles the pages of the browser tests, and the examples, from what tsc has made.
 import { fileURLToPath } from "node:url";
 import { defineConfig } from "vite";
 
@@ -6,12 +6,17 @@ const dist = fileURLToPath(new URL("../../dist", import.meta.url));
 
 export default defineConfig({
   logLevel: "warn",
+  // Strict mode, which the example is tested in, is a thing of React's development version.
+  define: { "process.env.NODE_ENV": '"development"' },
   build: {
     target: "es2022",
     outDir: `${dist}/page`,
     emptyOutDir: true,
     lib: {
-      entry: { page: `${dist}/test/browser/page.js`, serviceworker: `${dist}/examples/serviceworker.js` },
+      entry: {
+        page: `${dist}/test/browser/page.js`,
+        ...Object.fromEntries(["react", "serviceworker", "till"].map((name) => [name, `${dist}/examples/${name}.js`])),
+      },
       formats: ["es"],
       fileName: (_, name) => `${name}.js`,
     },
