@@ -38,7 +38,13 @@ const (
 // entryWork is what an entry of the expiry index costs a pass, by the length of
 // its key and of the record that is read for it, in bytes. The record counts
 // because a stream that has been written since is put back as a whole.
-func entryWork(key, record int) int { return 1 + key/256 + record/2048 }
+func entryWork(key, record int) int { return 1 + key/workKeyBytes + record/workRecordBytes }
+
+// So many bytes of a key, or of a record, cost a unit.
+const (
+	workKeyBytes    = 256
+	workRecordBytes = 2_048
+)
 
 // keyedWork is how many times as much the removal of a keyed record costs, because the count of
 // its principal's records and up to two attachments change with it.
