@@ -12,7 +12,6 @@ import (
 	"github.com/seqledger/seqledger/client/internal/rpc"
 	"github.com/seqledger/seqledger/client/journal"
 	"github.com/seqledger/seqledger/client/op"
-	"github.com/seqledger/seqledger/internal/wire/message"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 )
 
@@ -45,15 +44,6 @@ func (w *Writer) open(ctx context.Context) error {
 		w.kept.journal.Release(name)
 	}
 	return err
-}
-
-// DecodeOperations reads the Request of an entry of a journal.
-func DecodeOperations(request []byte) ([]*seqledgerv1.Operation, error) {
-	operations, err := message.DecodeOperations(request)
-	if err != nil {
-		return nil, fmt.Errorf("client: the operations of a journalled write: %w", err)
-	}
-	return operations, nil
 }
 
 // load creates the pending writes from the journal's entries.
