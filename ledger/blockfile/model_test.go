@@ -1,0 +1,174 @@
+package blockfile
+
+import (
+	"bytes"
+	"slices"
+	"testing"
+
+	"pgregory.net/rapid"
+)
+
+// filesModel is what the files must have: a list of records, of which the first may have been dropped.
+type filesModel struct {
+	disk    *MemoryDisk
+	files   *Files
+	records []stored // all that are not dropped
+	last    uint64   // ledger index of the last record ever appended
+
+	// As of the last checkpoint.
+	mark    Mark
+	start   Start
+	covered uint64 // ledger index of the last record that the mark covers
+}
+
+func (m *filesModel) open(t *rapid.T) {
+	var err error
+	if m.files, err = Open(Options{Disk: m.disk, Mark: m.mark, Start: m.start}); err != nil {
+		t.Fatal(err)
+	}
+	// What the log has behind the checkpoint.
+	for _, r := range m.records {
+		if r.last > m.covered {
+			if err := m.files.Append(r.last, r.data); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	m.files.Publish()
+	if behind, err := m.files.Finish(); err != nil || behind != 0 {
+		t.Fatal(behind, err)
+	}
+}
+
+func (m *filesModel) append(t *rapid.T) {
+	for range rapid.IntRange(1, 8).Draw(t, "records") {
+		m.last += rapid.Uint64Range(1, 3).Draw(t, "gap")
+		r := stored{m.last, bytes.Repeat([]byte{byte(m.last)}, rapid.IntRange(0, 120).Draw(t, "size"))}
+		if err := m.files.Append(r.last, r.data); err != nil {
+			t.Fatal(err)
+		}
+		m.records = append(m.records, r)
+	}
+	m.files.Publish()
+}
+
+func (m *filesModel) checkpoint(t *rapid.T) {
+	if _, err := m.files.Sync(); err != nil {
+		t.Fatal(err)
+	}
+	if n := m.files.Unsynced(); n != 0 {
+		t.Fatalf("%d bytes are not synced behind a sync", n)
+	}
+	m.mark, m.covered = m.files.Mark(), m.last
+}
+
+// restart begins at the last checkpoint, and with crash after a loss of power.
+func (m *filesModel) restart(t *rapid.T, crash bool) {
+	if err := m.files.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if crash {
+		m.disk.Crash(func(n int) int { return rapid.IntRange(0, n-1).Draw(t, "survives") })
+	}
+	m.open(t)
+}
+
+// drop drops the files before some record.
+func (m *filesModel) drop(t *rapid.T) {
+	horizon := rapid.Uint64Range(0, m.last+1).Draw(t, "horizon")
+	start, ok, err := m.files.Before(horizon, m.mark)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !ok {
+		return
+	}
+	if start.After >= horizon {
+		t.Fatalf("records up to %d would go, and those from %d on are kept", start.After, horizon)
+	}
+	m.start = start
+	m.records = slices.DeleteFunc(m.records, func(r stored) bool { return r.last <= start.After })
+	m.files.Forget(start)
+	if rapid.Bool().Draw(t, "removed") { // otherwise the next start does it
+		if err := m.files.RemoveDropped(); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// check compares every way of reading with the model.
+func (m *filesModel) check(t *rapid.T) {
+	got, err := contents(m.files)
+	if err != nil || !same(got, m.records) {
+		t.Fatalf("%d records (%v), want %d", len(got), err, len(m.records))
+	}
+	r := m.files.Reader()
+	defer r.Close()
+	from := rapid.Uint64Range(m.start.After+1, m.last+2).Draw(t, "from")
+	at := slices.IndexFunc(m.records, func(r stored) bool { return r.last >= from })
+	x, found, err := r.Find(from)
+	if err != nil || found != (at >= 0) || found && x.Last != m.records[at].last {
+		t.Fatalf("the record at %d: %v %d (%v)", from, found, x.Last, err)
+	}
+	limit := rapid.Uint64Range(0, m.last+1).Draw(t, "limit")
+	bounded := m.files.ReaderTo(limit)
+	defer bounded.Close()
+	n := 0
+	if err := bounded.Ascend(0, func(Record) bool { n++; return true }); err != nil {
+		t.Fatal(err)
+	}
+	want := 0
+	for _, r := range m.records {
+		if r.last <= limit {
+			want++
+		}
+	}
+	if n != want {
+		t.Fatalf("a reader to %d finds %d records, want %d", limit, n, want)
+	}
+	compared, err := scrubAll(m.files, rapid.IntRange(1, 500).Draw(t, "scrubbed at once"))
+	if err != nil || int64(compared) > m.files.Bytes() {
+		t.Fatalf("%d of %d bytes scrubbed: %v", compared, m.files.Bytes(), err)
+	}
+	m.checkParts(t)
+}
+
+// checkParts adds the parts up to the mark up.
+func (m *filesModel) checkParts(t *rapid.T) {
+	var size int64
+	var whole bytes.Buffer
+	for _, part := range m.files.Parts(m.mark) {
+		size += part.Size
+		if err := part.CopyTo(&whole); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if int64(whole.Len()) != size || size > m.files.Bytes() {
+		t.Fatalf("the parts have %d bytes, %d were copied, and the files have %d", size, whole.Len(), m.files.Bytes())
+	}
+	if m.files.Base() != m.start.Base {
+		t.Fatalf("the files begin at %d, want %d", m.files.Base(), m.start.Base)
+	}
+}
+
+// Whatever is appended, dropped, and cut by losses of power: the files have what the model has.
+func TestModel(t *testing.T) {
+	t.Parallel()
+	rapid.Check(t, func(t *rapid.T) {
+		m := &filesModel{disk: NewMemoryDisk(), mark: Mark{
+			ID: testID, SealBytes: rapid.SampledFrom([]int64{1, 300, 1500}).Draw(t, "seal"),
+		}}
+		m.open(t)
+		t.Repeat(map[string]func(*rapid.T){
+			"append":     m.append,
+			"checkpoint": m.checkpoint,
+			"restart":    func(t *rapid.T) { m.restart(t, false) },
+			"crash":      func(t *rapid.T) { m.restart(t, true) },
+			"drop":       m.drop,
+			"":           m.check,
+		})
+		if err := m.files.Close(); err != nil {
+			t.Fatal(err)
+		}
+	})
+}

@@ -1,0 +1,196 @@
+package blockfile
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"errors"
+	"math/rand/v2"
+	"strings"
+	"testing"
+
+	"github.com/seqledger/seqledger/ledger/machine"
+)
+
+// sealedFiles returns a disk with files of which all but the last are sealed, and how many there are.
+func sealedFiles(t *testing.T, seed uint64) (disk *MemoryDisk, records []stored, sealed uint64) {
+	t.Helper()
+	disk, records = NewMemoryDisk(), makeRecords(rand.New(rand.NewPCG(seed, 3)), 20, 80)
+	f := mustOpen(t, Options{Disk: disk, Mark: Mark{ID: testID, SealBytes: imageSealBytes}})
+	mustAppend(t, f, records)
+	if _, err := f.Sync(); err != nil {
+		t.Fatal(err)
+	}
+	if sealed = f.Mark().Number - 1; sealed < 2 {
+		t.Fatalf("only %d files are sealed", sealed)
+	}
+	return disk, records, sealed
+}
+
+func checkSealed(t *testing.T, disk *MemoryDisk, number uint64) (SealedInfo, error) {
+	t.Helper()
+	file, err := disk.OpenSealed(Name(number))
+	if err != nil {
+		t.Fatal(err)
+	}
+	info, err := CheckSealed(file)
+	if closeErr := file.Close(); closeErr != nil {
+		t.Error(closeErr)
+	}
+	return info, err
+}
+
+// What a sealed file says of itself makes a chain with the next.
+func TestCheckSealed(t *testing.T) {
+	t.Parallel()
+	disk, records, sealed := sealedFiles(t, 1)
+	var before SealedInfo
+	for number := uint64(1); number <= sealed; number++ {
+		info, err := checkSealed(t, disk, number)
+		if err != nil {
+			t.Fatal(err)
+		}
+		content := disk.files[Name(number)].data
+		if info.ID != testID || info.Number != number || info.Size != int64(len(content)) ||
+			info.SHA256 != sha256.Sum256(content) {
+			t.Errorf("file %d: %+v", number, info)
+		}
+		if number > 1 {
+			if err := info.Follows(&before); err != nil {
+				t.Error(err)
+			}
+		}
+		before = info
+	}
+	if before.Last == 0 || before.Last > records[len(records)-1].last {
+		t.Errorf("the last sealed record is %d", before.Last)
+	}
+	// The file that is still written is not sealed.
+	if _, err := checkSealed(t, disk, sealed+1); !errors.Is(err, machine.ErrCorrupt) {
+		t.Error(err)
+	}
+}
+
+func TestFollows(t *testing.T) {
+	t.Parallel()
+	disk, _, _ := sealedFiles(t, 2)
+	first, err := checkSealed(t, disk, 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	second, err := checkSealed(t, disk, 2)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, change := range map[string]func(i *SealedInfo){
+		"another ledger":   func(i *SealedInfo) { i.ID[3]++ },
+		"a gap":            func(i *SealedInfo) { i.Number++ },
+		"other records":    func(i *SealedInfo) { i.After++ },
+		"another content":  func(i *SealedInfo) { i.Previous[31] ^= 1 },
+		"another position": func(i *SealedInfo) { i.Base++ },
+	} {
+		changed := second
+		change(&changed)
+		err := changed.Follows(&first)
+		if !errors.Is(err, machine.ErrCorrupt) || !strings.Contains(err.Error(), Name(1)) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+// CheckSealed reads every byte: none can change, go or come without an error.
+func TestDamage_SealedFile(t *testing.T) {
+	t.Parallel()
+	disk, _, _ := sealedFiles(t, 3)
+	whole := bytes.Clone(disk.files[Name(2)].data)
+	try := func(what string, at int, content []byte) {
+		disk.files[Name(2)].data = content
+		if _, err := checkSealed(t, disk, 2); err == nil {
+			t.Errorf("%s at byte %d is not noticed", what, at)
+		}
+	}
+	for bit := range 8 * len(whole) {
+		content := bytes.Clone(whole)
+		content[bit/8] ^= 1 << (bit % 8)
+		try("a flipped bit", bit/8, content)
+	}
+	for length := range whole {
+		try("a cut", length, bytes.Clone(whole[:length]))
+	}
+	try("a byte more", len(whole), append(bytes.Clone(whole), 0))
+	t.Logf("%d bits and %d cuts of a sealed file of %d bytes", 8*len(whole), len(whole), len(whole))
+	disk.files[Name(2)].data = whole
+	if _, err := checkSealed(t, disk, 2); err != nil {
+		t.Error(err)
+	}
+}
+
+// A footer whose checksums are right, and which is of other records, is noticed too.
+func TestFooterOfOtherRecords(t *testing.T) {
+	t.Parallel()
+	disk, _, _ := sealedFiles(t, 5)
+	file := disk.files[Name(2)]
+	whole := bytes.Clone(file.data)
+	foot, x, err := readFooter(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	foot.index = x
+	for name, change := range map[string]func(f *footer){
+		"hash":       func(f *footer) { f.hash[0] ^= 1 },
+		"last":       func(f *footer) { f.last++ },
+		"index":      func(f *footer) { f.index = index{{f.index[0].last + 1, f.index[0].offset}} },
+		"less index": func(f *footer) { f.index = nil },
+	} {
+		changed := foot
+		change(&changed)
+		file.data = append(bytes.Clone(whole[:foot.end]), changed.encode()...)
+		if _, err := checkSealed(t, disk, 2); !errors.Is(err, machine.ErrCorrupt) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+// The sealed files of an archive are read without the ledger that made them.
+func TestOpenAllSealed(t *testing.T) {
+	t.Parallel()
+	disk, records, sealed := sealedFiles(t, 4)
+	for first := uint64(1); first <= sealed; first++ {
+		f, err := OpenAllSealed(disk, first, sealed)
+		if err != nil {
+			t.Fatal(err)
+		}
+		got, err := contents(f)
+		if err != nil {
+			t.Fatal(err)
+		}
+		from, err := checkSealed(t, disk, first)
+		if err != nil {
+			t.Fatal(err)
+		}
+		to, err := checkSealed(t, disk, sealed)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var want []stored
+		for _, r := range records {
+			if r.last > from.After && r.last <= to.Last {
+				want = append(want, r)
+			}
+		}
+		if !same(got, want) {
+			t.Errorf("from file %d: %d records, want %d", first, len(got), len(want))
+		}
+		if err := f.Close(); err != nil {
+			t.Error(err)
+		}
+	}
+	// A gap, and a file that follows another one.
+	disk.files[Name(1)], disk.files[Name(2)] = disk.files[Name(2)], disk.files[Name(1)]
+	if f, err := OpenAllSealed(disk, 1, sealed); err == nil {
+		t.Error("exchanged files were opened", f.Close())
+	}
+	delete(disk.files, Name(2))
+	if f, err := OpenAllSealed(disk, 1, sealed); err == nil {
+		t.Error("a missing file was not missed", f.Close())
+	}
+}
