@@ -32,7 +32,7 @@ func TestScrubStopsTheNode(t *testing.T) {
 		case <-time.After(time.Millisecond):
 		}
 	}
-	if s := l.Stats(); s.ScrubbedPages == 0 || s.ScrubBytes == 0 || s.LastScrub.IsZero() {
+	if s := l.Stats(); s.ScrubbedPages == 0 || s.ScrubBytes == 0 || s.ScrubRate != 1<<30 || s.LastScrub.IsZero() {
 		t.Errorf("%+v", s)
 	}
 	state := filepath.Join(dir, "state.db")

@@ -23,7 +23,7 @@ func (l *Ledger) Stats() stats.Stats {
 
 		ScrubbedPages: c.scrubbed.Load(), ScrubRounds: c.scrubRounds.Load(), ScrubPosition: c.scrubPosition.Load(),
 		ScrubBytes:         l.store.ScrubPages()*uint64(l.store.PageSize()) + uint64(l.store.BlockBytes()),
-		ScrubbedBlockBytes: c.scrubbedBlocks.Load(),
+		ScrubbedBlockBytes: c.scrubbedBlocks.Load(), ScrubRate: uint64(max(l.options.ScrubBytes, 0)),
 
 		KeyWaiters:  l.keys.len(),
 		Keyed:       l.keyedCounters.stats(),

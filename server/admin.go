@@ -75,6 +75,7 @@ func (s *Server) nodeStatus() *seqledgerv1.NodeStatus {
 		CommandsCommitted: counted.Decisions[machine.Committed],
 		LogBytes:          uint64(counted.LogPendingBytes), PendingBytes: uint64(counted.PendingBytes),
 		BlockBytes: uint64(counted.BlockBytes), Archive: archiveStatus(counted.Archive),
+		Scrub: scrubStatus(&counted),
 	}
 	node.WaitingReserves = uint32(counted.KeyWaiters)
 	node.ReservationsIndeterminate = counted.Keyed.Indeterminate
@@ -93,6 +94,21 @@ func (s *Server) nodeStatus() *seqledgerv1.NodeStatus {
 		node.StateBytes, node.DiskFreeBytes = disk.State, disk.Free
 	}
 	return node
+}
+
+// scrubStatus describes the background's comparison with checksums; nil if it is off.
+func scrubStatus(s *stats.Stats) *seqledgerv1.ScrubStatus {
+	if s.ScrubRate == 0 {
+		return nil
+	}
+	status := &seqledgerv1.ScrubStatus{
+		// What is compared can shrink while a round is under way.
+		Position: min(s.ScrubPosition, s.ScrubBytes), Size: s.ScrubBytes, Rounds: s.ScrubRounds, Rate: s.ScrubRate,
+	}
+	if !s.LastScrub.IsZero() {
+		status.LastRound = timestamppb.New(s.LastScrub)
+	}
+	return status
 }
 
 // archiveStatus describes the archive; nil for none.

@@ -188,6 +188,7 @@ func showStatus(t *table, s, last *seqledgerv1.Status) {
 			" of changes wait for it")
 		t.field("log", byteSize(node.GetLogBytes()))
 		t.field("blocks", byteSize(node.GetBlockBytes())+history(s.GetRetention()))
+		showScrub(t, node)
 		showArchive(t, node.GetArchive())
 		if free := node.GetDiskFreeBytes(); free > 0 {
 			t.field("disk free", byteSize(free))
@@ -202,6 +203,26 @@ func history(r *seqledgerv1.Retention) string {
 		return ""
 	}
 	return ", from index " + number(r.GetHorizon()) + " on, after " + timestamp(r.GetGoneUntil())
+}
+
+// showScrub says how far the comparison with checksums is. Servers of before report none.
+func showScrub(t *table, node *seqledgerv1.NodeStatus) {
+	s := node.GetScrub()
+	if s == nil {
+		return
+	}
+	text := "between two rounds"
+	if s.GetPosition() > 0 {
+		text = fmt.Sprintf("%s of %s (%d %%)", byteSize(s.GetPosition()), byteSize(s.GetSize()),
+			s.GetPosition()*100/max(s.GetSize(), s.GetPosition()))
+	}
+	if s.GetLastRound() == nil {
+		text += "; no round has ended since the start"
+	} else {
+		passed := node.GetTime().AsTime().Sub(s.GetLastRound().AsTime())
+		text += fmt.Sprintf("; %s rounds, the last %s ago", number(s.GetRounds()), age(max(0, passed)))
+	}
+	t.field("scrub", text)
 }
 
 // showArchive says what a node has archived, if it archives.

@@ -28,6 +28,55 @@ func TestStatusForPeople(t *testing.T) {
 	}
 }
 
+// TestStatusTellsScrub: how far the comparison with checksums is, when its last round ended, and nothing where
+// it is off.
+func TestStatusTellsScrub(t *testing.T) {
+	t.Parallel()
+	now := time.Date(2026, 11, 23, 12, 0, 0, 0, time.UTC)
+	for _, test := range []struct {
+		scrub *seqledgerv1.ScrubStatus
+		want  string // "" for no line
+	}{
+		{nil, ""},
+		{
+			&seqledgerv1.ScrubStatus{Position: 3 << 20, Size: 12 << 20},
+			"3.0 MiB of 12.0 MiB (25 %); no round has ended since the start",
+		},
+		{
+			&seqledgerv1.ScrubStatus{Size: 12 << 20, Rounds: 2, LastRound: timestamppb.New(now.Add(-90 * time.Second))},
+			"between two rounds; 2 rounds, the last 1m30s ago",
+		},
+		{ // by a clock that was set back, and of a file that was cut since
+			&seqledgerv1.ScrubStatus{Position: 9, Size: 3, Rounds: 1, LastRound: timestamppb.New(now.Add(time.Hour))},
+			"9 B of 3 B (100 %); 1 rounds, the last 0s ago",
+		},
+	} {
+		var out strings.Builder
+		table := newTable(&out)
+		showScrub(table, &seqledgerv1.NodeStatus{Time: timestamppb.New(now), Scrub: test.scrub})
+		if err := table.flush(); err != nil {
+			t.Fatal(err)
+		}
+		name, text, _ := strings.Cut(strings.TrimSpace(out.String()), " ")
+		wantName := "scrub"
+		if test.want == "" {
+			wantName = ""
+		}
+		if name != wantName || strings.TrimSpace(text) != test.want {
+			t.Errorf("%v: want %q, got %q", test.scrub, test.want, out.String())
+		}
+	}
+	s := serve(t)
+	s.do(t, "status").expect(t, exitDone, "scrub ", "round")
+	if node, ok := s.do(t, "status", "--json").field(t, "node").(map[string]any); !ok || node["scrub"] == nil {
+		t.Errorf("want the scrub among what the node says, got %v", node)
+	}
+	s = serve(t, "--scrub-bytes=-1")
+	if r := s.do(t, "status").expect(t, exitDone); strings.Contains(r.stdout, "scrub") {
+		t.Errorf("want no word of a scrub that is off, got %v", r)
+	}
+}
+
 func TestStatusReady(t *testing.T) {
 	t.Parallel()
 	s := serve(t)

@@ -46,9 +46,11 @@ type Stats struct {
 
 	// ScrubbedPages of the state file and ScrubbedBlockBytes of the block files were compared
 	// with their checksums, in ScrubRounds whole rounds; the present one is at byte ScrubPosition
-	// of ScrubBytes. LastScrub is when the last one ended; zero before the first.
+	// of ScrubBytes, and reads at most ScrubRate bytes a second, 0 being never. LastScrub is when the last one
+	// ended; zero before the first.
 	ScrubbedPages, ScrubbedBlockBytes      uint64
 	ScrubRounds, ScrubPosition, ScrubBytes uint64
+	ScrubRate                              uint64
 	LastScrub                              time.Time
 
 	CacheHits       uint64

@@ -2015,7 +2015,10 @@ type NodeStatus struct {
 	// Size of the block files.
 	BlockBytes uint64 `protobuf:"varint,16,opt,name=block_bytes,json=blockBytes,proto3" json:"block_bytes,omitempty"`
 	// The archive; not set if the node has none.
-	Archive       *ArchiveStatus `protobuf:"bytes,17,opt,name=archive,proto3" json:"archive,omitempty"`
+	Archive *ArchiveStatus `protobuf:"bytes,17,opt,name=archive,proto3" json:"archive,omitempty"`
+	// The comparison of what is stored with its checksums, which goes on in the
+	// background; not set if it is off.
+	Scrub         *ScrubStatus `protobuf:"bytes,18,opt,name=scrub,proto3" json:"scrub,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2169,6 +2172,96 @@ func (x *NodeStatus) GetArchive() *ArchiveStatus {
 	return nil
 }
 
+func (x *NodeStatus) GetScrub() *ScrubStatus {
+	if x != nil {
+		return x.Scrub
+	}
+	return nil
+}
+
+// ScrubStatus says how far a node has compared its state file and its block
+// files with their checksums. A difference stops the node.
+type ScrubStatus struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// How far the present round is; 0 between two rounds.
+	Position uint64 `protobuf:"varint,1,opt,name=position,proto3" json:"position,omitempty"`
+	// Bytes of a whole round.
+	Size uint64 `protobuf:"varint,2,opt,name=size,proto3" json:"size,omitempty"`
+	// Whole rounds since the start.
+	Rounds uint64 `protobuf:"varint,3,opt,name=rounds,proto3" json:"rounds,omitempty"`
+	// When the last of them ended; not set before the first.
+	LastRound *timestamppb.Timestamp `protobuf:"bytes,4,opt,name=last_round,json=lastRound,proto3" json:"last_round,omitempty"`
+	// Bytes that are read a second, at most.
+	Rate          uint64 `protobuf:"varint,5,opt,name=rate,proto3" json:"rate,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ScrubStatus) Reset() {
+	*x = ScrubStatus{}
+	mi := &file_seqledger_v1_ledger_proto_msgTypes[29]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ScrubStatus) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ScrubStatus) ProtoMessage() {}
+
+func (x *ScrubStatus) ProtoReflect() protoreflect.Message {
+	mi := &file_seqledger_v1_ledger_proto_msgTypes[29]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ScrubStatus.ProtoReflect.Descriptor instead.
+func (*ScrubStatus) Descriptor() ([]byte, []int) {
+	return file_seqledger_v1_ledger_proto_rawDescGZIP(), []int{29}
+}
+
+func (x *ScrubStatus) GetPosition() uint64 {
+	if x != nil {
+		return x.Position
+	}
+	return 0
+}
+
+func (x *ScrubStatus) GetSize() uint64 {
+	if x != nil {
+		return x.Size
+	}
+	return 0
+}
+
+func (x *ScrubStatus) GetRounds() uint64 {
+	if x != nil {
+		return x.Rounds
+	}
+	return 0
+}
+
+func (x *ScrubStatus) GetLastRound() *timestamppb.Timestamp {
+	if x != nil {
+		return x.LastRound
+	}
+	return nil
+}
+
+func (x *ScrubStatus) GetRate() uint64 {
+	if x != nil {
+		return x.Rate
+	}
+	return 0
+}
+
 // Retention says what of the history is kept.
 type Retention struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -2185,7 +2278,7 @@ type Retention struct {
 
 func (x *Retention) Reset() {
 	*x = Retention{}
-	mi := &file_seqledger_v1_ledger_proto_msgTypes[29]
+	mi := &file_seqledger_v1_ledger_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2197,7 +2290,7 @@ func (x *Retention) String() string {
 func (*Retention) ProtoMessage() {}
 
 func (x *Retention) ProtoReflect() protoreflect.Message {
-	mi := &file_seqledger_v1_ledger_proto_msgTypes[29]
+	mi := &file_seqledger_v1_ledger_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2210,7 +2303,7 @@ func (x *Retention) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Retention.ProtoReflect.Descriptor instead.
 func (*Retention) Descriptor() ([]byte, []int) {
-	return file_seqledger_v1_ledger_proto_rawDescGZIP(), []int{29}
+	return file_seqledger_v1_ledger_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *Retention) GetHorizon() uint64 {
@@ -2260,7 +2353,7 @@ type ArchiveStatus struct {
 
 func (x *ArchiveStatus) Reset() {
 	*x = ArchiveStatus{}
-	mi := &file_seqledger_v1_ledger_proto_msgTypes[30]
+	mi := &file_seqledger_v1_ledger_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2272,7 +2365,7 @@ func (x *ArchiveStatus) String() string {
 func (*ArchiveStatus) ProtoMessage() {}
 
 func (x *ArchiveStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_seqledger_v1_ledger_proto_msgTypes[30]
+	mi := &file_seqledger_v1_ledger_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2285,7 +2378,7 @@ func (x *ArchiveStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ArchiveStatus.ProtoReflect.Descriptor instead.
 func (*ArchiveStatus) Descriptor() ([]byte, []int) {
-	return file_seqledger_v1_ledger_proto_rawDescGZIP(), []int{30}
+	return file_seqledger_v1_ledger_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *ArchiveStatus) GetDirectory() string {
@@ -2477,7 +2570,7 @@ const file_seqledger_v1_ledger_proto_rawDesc = "" +
 	"\n" +
 	"expires_at\x18\x05 \x01(\v2\x1a.google.protobuf.TimestampR\texpiresAt\x12!\n" +
 	"\fstored_bytes\x18\x06 \x01(\x04R\vstoredBytes\x12,\n" +
-	"\x12stored_bytes_limit\x18\a \x01(\x04R\x10storedBytesLimit\"\x9f\x06\n" +
+	"\x12stored_bytes_limit\x18\a \x01(\x04R\x10storedBytesLimit\"\xd0\x06\n" +
 	"\n" +
 	"NodeStatus\x129\n" +
 	"\n" +
@@ -2500,7 +2593,15 @@ const file_seqledger_v1_ledger_proto_rawDesc = "" +
 	"\x1areservations_indeterminate\x18\x0f \x01(\x04R\x19reservationsIndeterminate\x12\x1f\n" +
 	"\vblock_bytes\x18\x10 \x01(\x04R\n" +
 	"blockBytes\x125\n" +
-	"\aarchive\x18\x11 \x01(\v2\x1b.seqledger.v1.ArchiveStatusR\aarchive\"v\n" +
+	"\aarchive\x18\x11 \x01(\v2\x1b.seqledger.v1.ArchiveStatusR\aarchive\x12/\n" +
+	"\x05scrub\x18\x12 \x01(\v2\x19.seqledger.v1.ScrubStatusR\x05scrub\"\xa4\x01\n" +
+	"\vScrubStatus\x12\x1a\n" +
+	"\bposition\x18\x01 \x01(\x04R\bposition\x12\x12\n" +
+	"\x04size\x18\x02 \x01(\x04R\x04size\x12\x16\n" +
+	"\x06rounds\x18\x03 \x01(\x04R\x06rounds\x129\n" +
+	"\n" +
+	"last_round\x18\x04 \x01(\v2\x1a.google.protobuf.TimestampR\tlastRound\x12\x12\n" +
+	"\x04rate\x18\x05 \x01(\x04R\x04rate\"v\n" +
 	"\tRetention\x12\x18\n" +
 	"\ahorizon\x18\x01 \x01(\x04R\ahorizon\x129\n" +
 	"\n" +
@@ -2549,7 +2650,7 @@ func file_seqledger_v1_ledger_proto_rawDescGZIP() []byte {
 }
 
 var file_seqledger_v1_ledger_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_seqledger_v1_ledger_proto_msgTypes = make([]protoimpl.MessageInfo, 31)
+var file_seqledger_v1_ledger_proto_msgTypes = make([]protoimpl.MessageInfo, 32)
 var file_seqledger_v1_ledger_proto_goTypes = []any{
 	(BlockContent)(0),                 // 0: seqledger.v1.BlockContent
 	(*WriteRequest)(nil),              // 1: seqledger.v1.WriteRequest
@@ -2581,101 +2682,104 @@ var file_seqledger_v1_ledger_proto_goTypes = []any{
 	(*Status)(nil),                    // 27: seqledger.v1.Status
 	(*CallerStatus)(nil),              // 28: seqledger.v1.CallerStatus
 	(*NodeStatus)(nil),                // 29: seqledger.v1.NodeStatus
-	(*Retention)(nil),                 // 30: seqledger.v1.Retention
-	(*ArchiveStatus)(nil),             // 31: seqledger.v1.ArchiveStatus
-	(*Scope)(nil),                     // 32: seqledger.v1.Scope
-	(*Operation)(nil),                 // 33: seqledger.v1.Operation
-	(*durationpb.Duration)(nil),       // 34: google.protobuf.Duration
-	(*Receipt)(nil),                   // 35: seqledger.v1.Receipt
-	(*WriteError)(nil),                // 36: seqledger.v1.WriteError
-	(*ClientState)(nil),               // 37: seqledger.v1.ClientState
-	(*Entity)(nil),                    // 38: seqledger.v1.Entity
-	(*Relationship)(nil),              // 39: seqledger.v1.Relationship
-	(*Transaction)(nil),               // 40: seqledger.v1.Transaction
-	(*BlockHeader)(nil),               // 41: seqledger.v1.BlockHeader
-	(*MerkleProof)(nil),               // 42: seqledger.v1.MerkleProof
-	(*BlockPosition)(nil),             // 43: seqledger.v1.BlockPosition
-	(*Block)(nil),                     // 44: seqledger.v1.Block
-	(*timestamppb.Timestamp)(nil),     // 45: google.protobuf.Timestamp
-	(*Config)(nil),                    // 46: seqledger.v1.Config
+	(*ScrubStatus)(nil),               // 30: seqledger.v1.ScrubStatus
+	(*Retention)(nil),                 // 31: seqledger.v1.Retention
+	(*ArchiveStatus)(nil),             // 32: seqledger.v1.ArchiveStatus
+	(*Scope)(nil),                     // 33: seqledger.v1.Scope
+	(*Operation)(nil),                 // 34: seqledger.v1.Operation
+	(*durationpb.Duration)(nil),       // 35: google.protobuf.Duration
+	(*Receipt)(nil),                   // 36: seqledger.v1.Receipt
+	(*WriteError)(nil),                // 37: seqledger.v1.WriteError
+	(*ClientState)(nil),               // 38: seqledger.v1.ClientState
+	(*Entity)(nil),                    // 39: seqledger.v1.Entity
+	(*Relationship)(nil),              // 40: seqledger.v1.Relationship
+	(*Transaction)(nil),               // 41: seqledger.v1.Transaction
+	(*BlockHeader)(nil),               // 42: seqledger.v1.BlockHeader
+	(*MerkleProof)(nil),               // 43: seqledger.v1.MerkleProof
+	(*BlockPosition)(nil),             // 44: seqledger.v1.BlockPosition
+	(*Block)(nil),                     // 45: seqledger.v1.Block
+	(*timestamppb.Timestamp)(nil),     // 46: google.protobuf.Timestamp
+	(*Config)(nil),                    // 47: seqledger.v1.Config
 }
 var file_seqledger_v1_ledger_proto_depIdxs = []int32{
-	32, // 0: seqledger.v1.WriteRequest.scope:type_name -> seqledger.v1.Scope
-	33, // 1: seqledger.v1.WriteRequest.operations:type_name -> seqledger.v1.Operation
-	34, // 2: seqledger.v1.WriteRequest.ttl:type_name -> google.protobuf.Duration
-	35, // 3: seqledger.v1.WriteResponse.receipt:type_name -> seqledger.v1.Receipt
+	33, // 0: seqledger.v1.WriteRequest.scope:type_name -> seqledger.v1.Scope
+	34, // 1: seqledger.v1.WriteRequest.operations:type_name -> seqledger.v1.Operation
+	35, // 2: seqledger.v1.WriteRequest.ttl:type_name -> google.protobuf.Duration
+	36, // 3: seqledger.v1.WriteResponse.receipt:type_name -> seqledger.v1.Receipt
 	1,  // 4: seqledger.v1.WriteStreamRequest.writes:type_name -> seqledger.v1.WriteRequest
-	35, // 5: seqledger.v1.WriteResult.receipt:type_name -> seqledger.v1.Receipt
-	36, // 6: seqledger.v1.WriteResult.error:type_name -> seqledger.v1.WriteError
+	36, // 5: seqledger.v1.WriteResult.receipt:type_name -> seqledger.v1.Receipt
+	37, // 6: seqledger.v1.WriteResult.error:type_name -> seqledger.v1.WriteError
 	4,  // 7: seqledger.v1.WriteStreamResponse.results:type_name -> seqledger.v1.WriteResult
 	1,  // 8: seqledger.v1.WriteBatchRequest.writes:type_name -> seqledger.v1.WriteRequest
 	4,  // 9: seqledger.v1.WriteBatchResponse.results:type_name -> seqledger.v1.WriteResult
-	32, // 10: seqledger.v1.OpenSessionRequest.scope:type_name -> seqledger.v1.Scope
-	37, // 11: seqledger.v1.OpenSessionResponse.state:type_name -> seqledger.v1.ClientState
-	32, // 12: seqledger.v1.GetClientStateRequest.scope:type_name -> seqledger.v1.Scope
-	37, // 13: seqledger.v1.GetClientStateResponse.state:type_name -> seqledger.v1.ClientState
-	32, // 14: seqledger.v1.GetEntityRequest.scope:type_name -> seqledger.v1.Scope
-	38, // 15: seqledger.v1.GetEntityResponse.entity:type_name -> seqledger.v1.Entity
-	32, // 16: seqledger.v1.ListEntitiesRequest.scope:type_name -> seqledger.v1.Scope
-	38, // 17: seqledger.v1.ListEntitiesResponse.entities:type_name -> seqledger.v1.Entity
-	32, // 18: seqledger.v1.ListRelationshipsRequest.scope:type_name -> seqledger.v1.Scope
-	39, // 19: seqledger.v1.ListRelationshipsResponse.relationships:type_name -> seqledger.v1.Relationship
-	40, // 20: seqledger.v1.GetTransactionResponse.transaction:type_name -> seqledger.v1.Transaction
-	41, // 21: seqledger.v1.GetTransactionResponse.block_header:type_name -> seqledger.v1.BlockHeader
-	42, // 22: seqledger.v1.GetTransactionResponse.proof:type_name -> seqledger.v1.MerkleProof
-	32, // 23: seqledger.v1.GetBlockRequest.scope:type_name -> seqledger.v1.Scope
+	33, // 10: seqledger.v1.OpenSessionRequest.scope:type_name -> seqledger.v1.Scope
+	38, // 11: seqledger.v1.OpenSessionResponse.state:type_name -> seqledger.v1.ClientState
+	33, // 12: seqledger.v1.GetClientStateRequest.scope:type_name -> seqledger.v1.Scope
+	38, // 13: seqledger.v1.GetClientStateResponse.state:type_name -> seqledger.v1.ClientState
+	33, // 14: seqledger.v1.GetEntityRequest.scope:type_name -> seqledger.v1.Scope
+	39, // 15: seqledger.v1.GetEntityResponse.entity:type_name -> seqledger.v1.Entity
+	33, // 16: seqledger.v1.ListEntitiesRequest.scope:type_name -> seqledger.v1.Scope
+	39, // 17: seqledger.v1.ListEntitiesResponse.entities:type_name -> seqledger.v1.Entity
+	33, // 18: seqledger.v1.ListRelationshipsRequest.scope:type_name -> seqledger.v1.Scope
+	40, // 19: seqledger.v1.ListRelationshipsResponse.relationships:type_name -> seqledger.v1.Relationship
+	41, // 20: seqledger.v1.GetTransactionResponse.transaction:type_name -> seqledger.v1.Transaction
+	42, // 21: seqledger.v1.GetTransactionResponse.block_header:type_name -> seqledger.v1.BlockHeader
+	43, // 22: seqledger.v1.GetTransactionResponse.proof:type_name -> seqledger.v1.MerkleProof
+	33, // 23: seqledger.v1.GetBlockRequest.scope:type_name -> seqledger.v1.Scope
 	0,  // 24: seqledger.v1.GetBlockRequest.content:type_name -> seqledger.v1.BlockContent
-	43, // 25: seqledger.v1.GetBlockRequest.start:type_name -> seqledger.v1.BlockPosition
-	44, // 26: seqledger.v1.GetBlockResponse.block:type_name -> seqledger.v1.Block
-	32, // 27: seqledger.v1.ListBlocksRequest.scope:type_name -> seqledger.v1.Scope
-	44, // 28: seqledger.v1.ListBlocksResponse.blocks:type_name -> seqledger.v1.Block
-	32, // 29: seqledger.v1.WatchRequest.scope:type_name -> seqledger.v1.Scope
+	44, // 25: seqledger.v1.GetBlockRequest.start:type_name -> seqledger.v1.BlockPosition
+	45, // 26: seqledger.v1.GetBlockResponse.block:type_name -> seqledger.v1.Block
+	33, // 27: seqledger.v1.ListBlocksRequest.scope:type_name -> seqledger.v1.Scope
+	45, // 28: seqledger.v1.ListBlocksResponse.blocks:type_name -> seqledger.v1.Block
+	33, // 29: seqledger.v1.WatchRequest.scope:type_name -> seqledger.v1.Scope
 	0,  // 30: seqledger.v1.WatchRequest.content:type_name -> seqledger.v1.BlockContent
-	44, // 31: seqledger.v1.WatchResponse.block:type_name -> seqledger.v1.Block
-	32, // 32: seqledger.v1.ClientEntry.scope:type_name -> seqledger.v1.Scope
-	37, // 33: seqledger.v1.ClientEntry.state:type_name -> seqledger.v1.ClientState
-	45, // 34: seqledger.v1.Status.ledger_time:type_name -> google.protobuf.Timestamp
-	46, // 35: seqledger.v1.Status.config:type_name -> seqledger.v1.Config
-	30, // 36: seqledger.v1.Status.retention:type_name -> seqledger.v1.Retention
+	45, // 31: seqledger.v1.WatchResponse.block:type_name -> seqledger.v1.Block
+	33, // 32: seqledger.v1.ClientEntry.scope:type_name -> seqledger.v1.Scope
+	38, // 33: seqledger.v1.ClientEntry.state:type_name -> seqledger.v1.ClientState
+	46, // 34: seqledger.v1.Status.ledger_time:type_name -> google.protobuf.Timestamp
+	47, // 35: seqledger.v1.Status.config:type_name -> seqledger.v1.Config
+	31, // 36: seqledger.v1.Status.retention:type_name -> seqledger.v1.Retention
 	29, // 37: seqledger.v1.Status.node:type_name -> seqledger.v1.NodeStatus
 	28, // 38: seqledger.v1.Status.caller:type_name -> seqledger.v1.CallerStatus
-	45, // 39: seqledger.v1.CallerStatus.expires_at:type_name -> google.protobuf.Timestamp
-	45, // 40: seqledger.v1.NodeStatus.started_at:type_name -> google.protobuf.Timestamp
-	45, // 41: seqledger.v1.NodeStatus.time:type_name -> google.protobuf.Timestamp
-	34, // 42: seqledger.v1.NodeStatus.recovery_duration:type_name -> google.protobuf.Duration
-	45, // 43: seqledger.v1.NodeStatus.oldest_reservation:type_name -> google.protobuf.Timestamp
-	31, // 44: seqledger.v1.NodeStatus.archive:type_name -> seqledger.v1.ArchiveStatus
-	45, // 45: seqledger.v1.Retention.gone_until:type_name -> google.protobuf.Timestamp
-	45, // 46: seqledger.v1.ArchiveStatus.failing_since:type_name -> google.protobuf.Timestamp
-	1,  // 47: seqledger.v1.LedgerService.Write:input_type -> seqledger.v1.WriteRequest
-	3,  // 48: seqledger.v1.LedgerService.WriteStream:input_type -> seqledger.v1.WriteStreamRequest
-	6,  // 49: seqledger.v1.LedgerService.WriteBatch:input_type -> seqledger.v1.WriteBatchRequest
-	10, // 50: seqledger.v1.LedgerService.GetClientState:input_type -> seqledger.v1.GetClientStateRequest
-	8,  // 51: seqledger.v1.LedgerService.OpenSession:input_type -> seqledger.v1.OpenSessionRequest
-	12, // 52: seqledger.v1.LedgerService.GetEntity:input_type -> seqledger.v1.GetEntityRequest
-	14, // 53: seqledger.v1.LedgerService.ListEntities:input_type -> seqledger.v1.ListEntitiesRequest
-	16, // 54: seqledger.v1.LedgerService.ListRelationships:input_type -> seqledger.v1.ListRelationshipsRequest
-	18, // 55: seqledger.v1.LedgerService.GetTransaction:input_type -> seqledger.v1.GetTransactionRequest
-	20, // 56: seqledger.v1.LedgerService.GetBlock:input_type -> seqledger.v1.GetBlockRequest
-	22, // 57: seqledger.v1.LedgerService.ListBlocks:input_type -> seqledger.v1.ListBlocksRequest
-	24, // 58: seqledger.v1.LedgerService.Watch:input_type -> seqledger.v1.WatchRequest
-	2,  // 59: seqledger.v1.LedgerService.Write:output_type -> seqledger.v1.WriteResponse
-	5,  // 60: seqledger.v1.LedgerService.WriteStream:output_type -> seqledger.v1.WriteStreamResponse
-	7,  // 61: seqledger.v1.LedgerService.WriteBatch:output_type -> seqledger.v1.WriteBatchResponse
-	11, // 62: seqledger.v1.LedgerService.GetClientState:output_type -> seqledger.v1.GetClientStateResponse
-	9,  // 63: seqledger.v1.LedgerService.OpenSession:output_type -> seqledger.v1.OpenSessionResponse
-	13, // 64: seqledger.v1.LedgerService.GetEntity:output_type -> seqledger.v1.GetEntityResponse
-	15, // 65: seqledger.v1.LedgerService.ListEntities:output_type -> seqledger.v1.ListEntitiesResponse
-	17, // 66: seqledger.v1.LedgerService.ListRelationships:output_type -> seqledger.v1.ListRelationshipsResponse
-	19, // 67: seqledger.v1.LedgerService.GetTransaction:output_type -> seqledger.v1.GetTransactionResponse
-	21, // 68: seqledger.v1.LedgerService.GetBlock:output_type -> seqledger.v1.GetBlockResponse
-	23, // 69: seqledger.v1.LedgerService.ListBlocks:output_type -> seqledger.v1.ListBlocksResponse
-	25, // 70: seqledger.v1.LedgerService.Watch:output_type -> seqledger.v1.WatchResponse
-	59, // [59:71] is the sub-list for method output_type
-	47, // [47:59] is the sub-list for method input_type
-	47, // [47:47] is the sub-list for extension type_name
-	47, // [47:47] is the sub-list for extension extendee
-	0,  // [0:47] is the sub-list for field type_name
+	46, // 39: seqledger.v1.CallerStatus.expires_at:type_name -> google.protobuf.Timestamp
+	46, // 40: seqledger.v1.NodeStatus.started_at:type_name -> google.protobuf.Timestamp
+	46, // 41: seqledger.v1.NodeStatus.time:type_name -> google.protobuf.Timestamp
+	35, // 42: seqledger.v1.NodeStatus.recovery_duration:type_name -> google.protobuf.Duration
+	46, // 43: seqledger.v1.NodeStatus.oldest_reservation:type_name -> google.protobuf.Timestamp
+	32, // 44: seqledger.v1.NodeStatus.archive:type_name -> seqledger.v1.ArchiveStatus
+	30, // 45: seqledger.v1.NodeStatus.scrub:type_name -> seqledger.v1.ScrubStatus
+	46, // 46: seqledger.v1.ScrubStatus.last_round:type_name -> google.protobuf.Timestamp
+	46, // 47: seqledger.v1.Retention.gone_until:type_name -> google.protobuf.Timestamp
+	46, // 48: seqledger.v1.ArchiveStatus.failing_since:type_name -> google.protobuf.Timestamp
+	1,  // 49: seqledger.v1.LedgerService.Write:input_type -> seqledger.v1.WriteRequest
+	3,  // 50: seqledger.v1.LedgerService.WriteStream:input_type -> seqledger.v1.WriteStreamRequest
+	6,  // 51: seqledger.v1.LedgerService.WriteBatch:input_type -> seqledger.v1.WriteBatchRequest
+	10, // 52: seqledger.v1.LedgerService.GetClientState:input_type -> seqledger.v1.GetClientStateRequest
+	8,  // 53: seqledger.v1.LedgerService.OpenSession:input_type -> seqledger.v1.OpenSessionRequest
+	12, // 54: seqledger.v1.LedgerService.GetEntity:input_type -> seqledger.v1.GetEntityRequest
+	14, // 55: seqledger.v1.LedgerService.ListEntities:input_type -> seqledger.v1.ListEntitiesRequest
+	16, // 56: seqledger.v1.LedgerService.ListRelationships:input_type -> seqledger.v1.ListRelationshipsRequest
+	18, // 57: seqledger.v1.LedgerService.GetTransaction:input_type -> seqledger.v1.GetTransactionRequest
+	20, // 58: seqledger.v1.LedgerService.GetBlock:input_type -> seqledger.v1.GetBlockRequest
+	22, // 59: seqledger.v1.LedgerService.ListBlocks:input_type -> seqledger.v1.ListBlocksRequest
+	24, // 60: seqledger.v1.LedgerService.Watch:input_type -> seqledger.v1.WatchRequest
+	2,  // 61: seqledger.v1.LedgerService.Write:output_type -> seqledger.v1.WriteResponse
+	5,  // 62: seqledger.v1.LedgerService.WriteStream:output_type -> seqledger.v1.WriteStreamResponse
+	7,  // 63: seqledger.v1.LedgerService.WriteBatch:output_type -> seqledger.v1.WriteBatchResponse
+	11, // 64: seqledger.v1.LedgerService.GetClientState:output_type -> seqledger.v1.GetClientStateResponse
+	9,  // 65: seqledger.v1.LedgerService.OpenSession:output_type -> seqledger.v1.OpenSessionResponse
+	13, // 66: seqledger.v1.LedgerService.GetEntity:output_type -> seqledger.v1.GetEntityResponse
+	15, // 67: seqledger.v1.LedgerService.ListEntities:output_type -> seqledger.v1.ListEntitiesResponse
+	17, // 68: seqledger.v1.LedgerService.ListRelationships:output_type -> seqledger.v1.ListRelationshipsResponse
+	19, // 69: seqledger.v1.LedgerService.GetTransaction:output_type -> seqledger.v1.GetTransactionResponse
+	21, // 70: seqledger.v1.LedgerService.GetBlock:output_type -> seqledger.v1.GetBlockResponse
+	23, // 71: seqledger.v1.LedgerService.ListBlocks:output_type -> seqledger.v1.ListBlocksResponse
+	25, // 72: seqledger.v1.LedgerService.Watch:output_type -> seqledger.v1.WatchResponse
+	61, // [61:73] is the sub-list for method output_type
+	49, // [49:61] is the sub-list for method input_type
+	49, // [49:49] is the sub-list for extension type_name
+	49, // [49:49] is the sub-list for extension extendee
+	0,  // [0:49] is the sub-list for field type_name
 }
 
 func init() { file_seqledger_v1_ledger_proto_init() }
@@ -2694,7 +2798,7 @@ func file_seqledger_v1_ledger_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_seqledger_v1_ledger_proto_rawDesc), len(file_seqledger_v1_ledger_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   31,
+			NumMessages:   32,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

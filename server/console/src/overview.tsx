@@ -1,7 +1,7 @@
 // Whether the ledger is well.
 
 import { Code } from "@connectrpc/connect";
-import type { Status } from "@seqledger/gen/ledger_pb";
+import type { ScrubStatus, Status } from "@seqledger/gen/ledger_pb";
 import type { JSX } from "preact";
 import { useState } from "preact/hooks";
 import { admin, fetchMetrics } from "./api";
@@ -57,6 +57,13 @@ export function Overview(): JSX.Element {
   );
 }
 
+/** How far the comparison of the stored bytes with their checksums is. */
+function scrubbed(scrub: ScrubStatus | undefined): string {
+  if (scrub === undefined) return "not compared";
+  const last = scrub.lastRound ? `last round ${timeOf(scrub.lastRound)}` : "first round";
+  return scrub.position > 0n ? `${size(Number(scrub.position))} of ${size(Number(scrub.size))}, ${last}` : last;
+}
+
 function State({ status }: { status: Status }): JSX.Element {
   const { node, config, caller } = status;
   const well = node !== undefined && node.notReady === "";
@@ -69,6 +76,7 @@ function State({ status }: { status: Status }): JSX.Element {
         ["ledger", status.ledgerId], ["version", status.version], ["index", status.index.toString()],
         ["ledger time", timeOf(status.ledgerTime)], ["streams", count(Number(status.streams))],
         ["started", timeOf(node?.startedAt)], ["disk free", size(Number(node?.diskFreeBytes ?? 0))],
+        ["checksums", scrubbed(node?.scrub)],
         ["state file", size(Number(node?.stateBytes ?? 0))], ["log", size(Number(node?.logBytes ?? 0))],
         ["reservations", count(Number(node?.reservations ?? 0))],
         ["receipt window", String(config?.receiptWindow ?? "–")],
