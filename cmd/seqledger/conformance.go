@@ -14,13 +14,14 @@ import (
 
 // conformanceCommand holds a client program against the duties of a client.
 type conformanceCommand struct {
-	Client  string        `help:"help_conformance_client" placeholder:"COMMAND" env:"-"`
-	Only    string        `help:"Run the cases whose names match this regular expression." placeholder:"REGEXP" env:"-"`
-	List    bool          `help:"List the cases, and run none." env:"-"`
-	Seed    uint64        `help:"Decides the random faults and kills; 0 takes a new one." default:"0" env:"-"`
-	Timeout time.Duration `help:"How long one case may take." default:"2m" env:"-"`
-	Short   bool          `help:"Kill the client less often." env:"-"`
-	Keep    bool          `help:"Keep the directory with the ledgers, journals and logs, and say where it is." env:"-"`
+	Client   string        `help:"help_conformance_client" placeholder:"COMMAND" env:"-"`
+	Only     string        `help:"Run the cases whose names match this regular expression." placeholder:"REGEXP" env:"-"`
+	List     bool          `help:"List the cases, and run none." env:"-"`
+	Seed     uint64        `help:"Decides the random faults and kills; 0 takes a new one." default:"0" env:"-"`
+	Timeout  time.Duration `help:"How long one case may take." default:"2m" env:"-"`
+	Parallel int           `help:"How many cases run at once." default:"1" env:"-"`
+	Short    bool          `help:"Kill the client less often." env:"-"`
+	Keep     bool          `help:"Keep the directory with the ledgers, journals and logs, and say where it is." env:"-"`
 }
 
 // Help is shown below the flags.
@@ -52,7 +53,7 @@ func (c *conformanceCommand) Run(e *environment) error {
 	}
 	options := conformance.Options{
 		Program: program, Command: []string{program, "conformance-client"}, Seed: c.Seed, Timeout: c.Timeout,
-		Short: c.Short, Keep: c.Keep,
+		Parallel: c.Parallel, Short: c.Short, Keep: c.Keep,
 	}
 	if c.Client != "" {
 		// The shell reads the quotes; exec leaves no shell between this program and the client.
@@ -63,6 +64,9 @@ func (c *conformanceCommand) Run(e *environment) error {
 	}
 	if c.Timeout <= 0 {
 		return usage("--timeout: must be more than 0")
+	}
+	if c.Parallel < 1 {
+		return usage("--parallel: must be at least 1")
 	}
 	for options.Seed == 0 {
 		options.Seed = rand.Uint64()

@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -20,18 +21,42 @@ import (
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 )
 
-// TestConformance holds the Go client against every case.
+// TestConformance holds the Go client against every case. The table is in the order of the cases,
+// although they run side by side.
 func TestConformance(t *testing.T) {
 	t.Parallel()
-	args := []string{"conformance"}
+	args := []string{"conformance", "--parallel", "4"}
 	if testing.Short() {
 		args = append(args, "--short")
 	}
 	got := seqledger(t, args...).expect(t, exitDone)
+	rest := got.stdout
 	for _, c := range conformance.Cases() {
-		if !strings.Contains(got.stdout, "ok    "+c.Name+" ") {
-			t.Errorf("no result of %s in\n%s", c.Name, got.stdout)
+		_, after, found := strings.Cut(rest, "ok    "+c.Name+" ")
+		if !found {
+			t.Fatalf("no result of %s in its place in\n%s", c.Name, got.stdout)
 		}
+		rest = after
+	}
+}
+
+// TestConformanceThatIsCanceled: cases that run side by side all end, and those that wait for their turn
+// never begin, when the run is canceled or one of them cannot begin.
+func TestConformanceThatIsCanceled(t *testing.T) {
+	t.Parallel()
+	options := conformance.Options{
+		Program: binary, Command: []string{"sleep", "600"}, Parallel: 3, // it never says opened
+		Only: regexp.MustCompile("^(numbering|lost|repeats|late)"), Seed: 1,
+	}
+	gone := errors.New("no more time")
+	ctx, cancel := context.WithTimeoutCause(t.Context(), 200*time.Millisecond, gone)
+	defer cancel()
+	if _, err := conformance.Run(ctx, options); !errors.Is(err, gone) {
+		t.Errorf("Run after it was canceled: %v", err)
+	}
+	options.Program = "/nonexistent"
+	if _, err := conformance.Run(t.Context(), options); err == nil || !strings.HasPrefix(err.Error(), "case num") {
+		t.Errorf("Run without a server: %v", err)
 	}
 }
 
@@ -57,6 +82,7 @@ func TestConformanceUsage(t *testing.T) {
 	seqledger(t, "conformance", "--only", "(").expect(t, exitUsage, "--only")
 	seqledger(t, "conformance", "--only", "nonsense").expect(t, exitUsage, "no case has such a name")
 	seqledger(t, "conformance", "--timeout", "0s").expect(t, exitUsage, "--timeout")
+	seqledger(t, "conformance", "--parallel", "0").expect(t, exitUsage, "--parallel")
 	got := seqledger(t, "conformance", "--client", "exit 3 #", "--only", "^numbering$").expect(t, exitFailed)
 	if !strings.Contains(got.stdout, "ended by itself") {
 		t.Errorf("a client that ends: %s", got.stdout)

@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"sync"
 	"time"
 )
 
@@ -25,6 +26,9 @@ type Options struct {
 	Seed uint64
 	// Timeout bounds one case; 0 means DefaultTimeout.
 	Timeout time.Duration
+	// Parallel is how many cases run at once, each with a server, a proxy and a client of its own; 0
+	// means 1.
+	Parallel int
 	// Short does fewer repeats of the cases that kill.
 	Short bool
 	// Keep leaves the directory with all files; Report.Dir is its name.
@@ -76,9 +80,9 @@ func Cases() (all []Case) {
 	return all
 }
 
-// Run holds a client against the cases, one after the other. When it returns, all processes have
-// ended and, without Keep, all files are removed. An error means that the cases could not be carried
-// out. If ctx ends, the error is its cause.
+// Run holds a client against the cases; the results are in their order. When it returns, all
+// processes have ended and, without Keep, all files are removed. An error means that the cases could
+// not be carried out. If ctx ends, the error is its cause.
 func Run(ctx context.Context, o Options) (_ *Report, err error) {
 	if o.Timeout == 0 {
 		o.Timeout = DefaultTimeout
@@ -95,28 +99,74 @@ func Run(ctx context.Context, o Options) (_ *Report, err error) {
 		report.Dir = ""
 		err = errors.Join(err, os.RemoveAll(dir))
 	}()
-	for _, c := range cases {
-		if o.Only != nil && !o.Only.MatchString(c.Name) {
-			continue
-		}
-		began := time.Now()
-		err := runCase(ctx, &o, c, filepath.Join(dir, c.Name))
-		if ctx.Err() != nil {
-			return nil, context.Cause(ctx)
-		}
-		result := Result{Case: c.Case, Seconds: time.Since(began).Seconds()}
-		if _, broken := errors.AsType[*setupError](err); broken {
-			return nil, fmt.Errorf("case %s: %w", c.Name, err)
-		}
-		if err != nil {
-			result.Problem = err.Error()
-		}
+	err = runAll(ctx, &o, dir, func(result Result) {
 		report.Results = append(report.Results, result)
 		if o.Progress != nil {
 			o.Progress(result)
 		}
+	})
+	if err != nil {
+		return nil, err
 	}
 	return report, nil
+}
+
+// ran is what came of a case.
+type ran struct {
+	seconds float64
+	err     error
+}
+
+// runAll runs the cases that are selected, and calls tell with each result as soon as those before
+// it are known: a table in the order of the cases can be compared with another one. When it returns,
+// all cases have ended.
+func runAll(ctx context.Context, o *Options, dir string, tell func(Result)) error {
+	var selected []testCase
+	for _, c := range cases {
+		if o.Only == nil || o.Only.MatchString(c.Name) {
+			selected = append(selected, c)
+		}
+	}
+	all, cancel := context.WithCancel(ctx)
+	var running sync.WaitGroup
+	defer running.Wait()
+	defer cancel()
+	turns := make(chan struct{}, max(1, o.Parallel))
+	results := make([]chan ran, len(selected))
+	for i, c := range selected {
+		results[i] = make(chan ran, 1)
+		// Ends with its case, or without it when all is canceled; then nobody reads results[i].
+		running.Go(func() {
+			select {
+			case turns <- struct{}{}:
+			case <-all.Done():
+				return
+			}
+			began := time.Now()
+			err := runCase(all, o, c, filepath.Join(dir, c.Name))
+			results[i] <- ran{time.Since(began).Seconds(), err}
+			<-turns
+		})
+	}
+	for i, c := range selected {
+		var r ran
+		select {
+		case r = <-results[i]:
+		case <-ctx.Done():
+		}
+		if ctx.Err() != nil {
+			return context.Cause(ctx)
+		}
+		if _, broken := errors.AsType[*setupError](r.err); broken {
+			return fmt.Errorf("case %s: %w", c.Name, r.err)
+		}
+		result := Result{Case: c.Case, Seconds: r.seconds}
+		if r.err != nil {
+			result.Problem = r.err.Error()
+		}
+		tell(result)
+	}
+	return nil
 }
 
 // setupError says that a case could not begin, which is not the client's fault.

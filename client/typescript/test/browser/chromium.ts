@@ -14,15 +14,20 @@ export const missing = existsSync(executablePath)
   ? false
   : `${executablePath} is missing: apt-get install chromium, or set CHROMIUM to the path of a Chromium`;
 
+// Ends a test that hangs. A machine that has too much to do must not look like one.
+const patienceMs = 120_000;
+
 /** launch starts Chromium with a profile of its own. It asks nobody on the network about anything. */
-export function launch(profile: string): Promise<BrowserContext> {
-  return chromium.launchPersistentContext(profile, {
-    executablePath, headless: true,
+export async function launch(profile: string): Promise<BrowserContext> {
+  const context = await chromium.launchPersistentContext(profile, {
+    executablePath, headless: true, timeout: patienceMs,
     args: [
       "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
       "--disable-component-update", "--disable-sync",
     ],
   });
+  context.setDefaultTimeout(patienceMs);
+  return context;
 }
 
 /**
