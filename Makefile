@@ -193,6 +193,7 @@ test-web: check-generated-web check-console ## Build and test the TypeScript cli
 	SEQLEDGER=$(CURDIR)/bin/web/seqledger GOPAYER=$(CURDIR)/bin/web/gopayer npm --prefix $(WEB) test
 	bin/web/seqledger conformance --short --parallel 4 --client 'node $(WEB)/dist/test/driver.js'
 	bin/web/seqledger conformance --short --parallel 4 --client 'node --experimental-websocket $(WEB)/dist/test/driver.js --stream'
+	bin/web/seqledger conformance --short --parallel 4 --client 'node $(WEB)/dist/test/driver.js --http2'
 	@if [ -x "$${CHROMIUM:-/usr/bin/chromium}" ]; then \
 	  bin/web/seqledger conformance --short --parallel 3 --timeout 5m --client 'node $(WEB)/dist/test/browser/driver.js'; \
 	else echo "the browser tests are skipped: apt-get install chromium, or set CHROMIUM to the path of a Chromium"; fi

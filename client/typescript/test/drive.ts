@@ -24,6 +24,8 @@ export interface Command {
 export interface Surroundings {
   openJournal(c: Command): Promise<Journal>;
   options: Partial<ClientOptions>;
+  /** Makes the client, instead of createClient. */
+  connect?(options: ClientOptions): Client;
   say(event: object): void;
   /** Ends the program, after close. */
   exit(): void;
@@ -51,7 +53,7 @@ function codeName(error: unknown): string | undefined {
 }
 
 async function open(c: Command): Promise<void> {
-  client = createClient({ baseUrl: c.server, ...around.options });
+  client = (around.connect ?? createClient)({ baseUrl: c.server, ...around.options });
   try {
     journal = await around.openJournal(c);
   } catch (e) {

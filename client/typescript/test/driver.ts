@@ -2,8 +2,10 @@
 //
 //     seqledger conformance --client 'node dist/test/driver.js'
 //     seqledger conformance --client 'node --experimental-websocket dist/test/driver.js --stream'
+//     seqledger conformance --client 'node dist/test/driver.js --http2'
 
 import { createInterface } from "node:readline";
+import { createHttp2Client } from "../src/node/http2.js";
 import { fileJournal } from "../src/node/index.js";
 import { type Command, drive } from "./drive.js";
 
@@ -12,6 +14,7 @@ const streamed = process.argv.includes("--stream");
 const obey = drive({
   openJournal: (c) => fileJournal(c.journal, c.journalBytes === undefined ? {} : { maxBytes: c.journalBytes }),
   options: streamed ? { streamCalls: 1 } : { webSocket: false },
+  ...(process.argv.includes("--http2") ? { connect: createHttp2Client } : {}),
   say: (event) => process.stdout.write(`${JSON.stringify(event)}\n`),
   exit: () => process.exit(0),
 });
