@@ -83,7 +83,9 @@ func (l *Ledger) beginEpoch(
 	if err != nil {
 		return 0, 0, digest, err
 	}
-	return id, out.Index, digest, l.directory.Finish()
+	err = l.directory.Finish()
+	l.options.Logger.Debug("the directory has its marker", "ledger", id, "error", err)
+	return id, out.Index, digest, err
 }
 
 // mustHold compares the restored state with what its backup says of itself.

@@ -68,11 +68,11 @@ func syncEvents(trace string) (events []syncEvent) {
 		case begun != nil && begun[3] != "":
 			underWay[begun[1]] = begun[2]
 		case begun != nil:
-			if strings.HasSuffix(begun[2], ".wal") && strings.Contains(line, " = 0") {
+			if strings.HasSuffix(begun[2], ".log") && strings.Contains(line, " = 0") {
 				events = append(events, logSynced)
 			}
 		case resumed != nil:
-			if strings.HasSuffix(underWay[resumed[1]], ".wal") {
+			if strings.HasSuffix(underWay[resumed[1]], ".log") {
 				events = append(events, logSynced)
 			}
 		case lineWritten.MatchString(line):
@@ -87,12 +87,12 @@ func syncEvents(trace string) (events []syncEvent) {
 func TestSyncEvents(t *testing.T) {
 	t.Parallel()
 	const trace = `7 write(1<pipe:[3]>, "1 2\n", 4) = 4
-8 fsync(5</d/log/wal/0001.wal> <unfinished ...>
+8 fsync(5</d/log/segments/0001.log> <unfinished ...>
 7 write(1<pipe:[3]>, "2 3\n", 4) = 4
 9 fdatasync(6</d/state.db>) = 0
 8 <... fsync resumed>)                  = 0 (DELAYED)
-8 fsync(5</d/log/wal/0001.wal>) = -1 EIO (Input/output error) (INJECTED)
-8 fsync(5</d/log/wal/0001.wal>)         = 0 (DELAYED)
+8 fsync(5</d/log/segments/0001.log>) = -1 EIO (Input/output error) (INJECTED)
+8 fsync(5</d/log/segments/0001.log>)         = 0 (DELAYED)
 7 write(1<pipe:[3]>, "3 4\n" <unfinished ...>
 7 write(2<pipe:[4]>, "5 6\n", 4) = 4
 `

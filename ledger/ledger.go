@@ -200,8 +200,8 @@ func logFileBytes(logBytes int64, most int) int {
 
 func (l *Ledger) openLog() (err error) {
 	at := l.store.Checkpoint()
-	l.log, err = raftlog.Open(raftlog.Options{
-		Dir: l.directory.Log(), NodeID: l.directory.NodeID(), Identity: l.directory.Identity(),
+	o := raftlog.Options{
+		Dir: l.directory.Log(), Identity: l.directory.Identity(),
 		Create: l.directory.Fresh(), Checkpoint: raftlog.Position{Index: at.Index, Term: at.Term},
 		Machine: (*applier)(l), Logger: l.options.Logger, OnFailure: l.fail,
 		SegmentBytes: logFileBytes(l.options.LogBytes, segmentBytes),
@@ -209,7 +209,16 @@ func (l *Ledger) openLog() (err error) {
 			l.counters.stored.Observe(int64(took))
 			l.syncs.observe(took)
 		},
-	})
+	}
+	switch {
+	case l.directory.HasOldLog():
+		err = raftlog.Convert(o, l.directory.LogConverted)
+	case !l.directory.Fresh():
+		err = raftlog.RemoveOld(o.Dir) // which an interrupted conversion may have left
+	}
+	if err == nil {
+		l.log, err = raftlog.Open(o)
+	}
 	if err != nil {
 		return fmt.Errorf("log: %w", err)
 	}

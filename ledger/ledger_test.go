@@ -420,8 +420,8 @@ func TestDirectoryIsRefused(t *testing.T) {
 	})
 	t.Run("other version", func(t *testing.T) {
 		dir := filled(t)
-		replaceInFile(t, filepath.Join(dir, "LEDGER"), `"format":1`, `"format":2`)
-		refused(t, dir, "format version 2")
+		replaceInFile(t, filepath.Join(dir, "LEDGER"), `"format":2`, `"format":3`)
+		refused(t, dir, "format version 3")
 	})
 	t.Run("damaged marker", func(t *testing.T) {
 		dir := filled(t)
@@ -430,7 +430,7 @@ func TestDirectoryIsRefused(t *testing.T) {
 		}
 		refused(t, dir, "damaged")
 	})
-	for _, name := range []string{"LEDGER", "state.db", "log/wal/wal-meta.db", "log"} {
+	for _, name := range []string{"LEDGER", "state.db", "log/segments", "log"} {
 		t.Run("lost "+name, func(t *testing.T) {
 			dir := filled(t)
 			if err := os.RemoveAll(filepath.Join(dir, name)); err != nil {
@@ -513,9 +513,8 @@ func TestLogAndMemoryAreBounded(t *testing.T) {
 		t.Errorf("flushes %d, truncations %d: want some of each", stats.CheckpointSeconds.Count, stats.Truncations)
 	}
 	closeLedger(t, l)
-	// 64 entries stay behind a truncation.
 	l = open(t, ledger.Options{Dir: dir})
-	if n := l.Stats().LogPendingBytes; n > 80*payload {
+	if n := l.Stats().LogPendingBytes; n > 16*payload {
 		t.Errorf("the log holds %d bytes after a clean stop, of %d written", n, writes*payload)
 	}
 	for sequence := uint64(writes - 63); sequence <= writes; sequence++ {

@@ -14,7 +14,7 @@ func TestLogFilesFollowLogBytes(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	closeLedger(t, open(t, ledger.Options{Dir: dir, LogBytes: 64 << 10}))
-	files, err := filepath.Glob(filepath.Join(dir, "log", "*", "*.wal"))
+	files, err := filepath.Glob(filepath.Join(dir, "log", "*", "*.log"))
 	if err != nil || len(files) == 0 {
 		t.Fatalf("%d log files, %v", len(files), err)
 	}

@@ -55,7 +55,7 @@ func crashedBehindACheckpoint(t *testing.T) (dir string) {
 // damageEndOfLog flips a bit in the last batch of the log.
 func damageEndOfLog(t *testing.T, dir string) {
 	t.Helper()
-	path := filepath.Join(dir, matching(t, dir, "log/wal/*.wal"))
+	path := filepath.Join(dir, matching(t, dir, "log/segments/*.log"))
 	content, err := os.ReadFile(path)
 	if err != nil {
 		t.Fatal(err)

@@ -252,3 +252,101 @@ func TestUpgradeRefusesDamage(t *testing.T) {
 		})
 	}
 }
+
+// startedBefore returns a directory of format 1, whose state has the format of this program: its log
+// is still to be converted.
+func startedBefore(t *testing.T, name string) (dir string, writes int) {
+	t.Helper()
+	dir, writes, _, _ = oldDirectory(t, name)
+	if _, err := upgrade.Directory(t.Context(), dir, upgrade.Options{}); err != nil {
+		t.Fatal(err)
+	}
+	return dir, writes
+}
+
+// The first start converts a log of before, also behind a conversion that was interrupted at any of
+// the moments that can be told apart. A start in a program of before is refused from then on.
+func TestOldLogIsConverted(t *testing.T) {
+	t.Parallel()
+	for name, interrupted := range map[string]func(dir string) error{
+		"never": func(string) error { return nil },
+		"in the middle": func(dir string) error {
+			return errors.Join(os.Mkdir(filepath.Join(dir, "log", "segments.tmp"), 0o700),
+				os.WriteFile(filepath.Join(dir, "log", "segments.tmp", "0000000000000001.log"), []byte("x"), 0o600))
+		},
+		"before the marker": func(dir string) error {
+			return errors.Join(os.Mkdir(filepath.Join(dir, "log", "segments"), 0o700),
+				os.WriteFile(filepath.Join(dir, "log", "segments", "0000000000000001.log"), []byte("x"), 0o600))
+		},
+		"behind the marker": func(dir string) error {
+			left := filepath.Join(dir, "left")
+			if err := os.CopyFS(left, os.DirFS(filepath.Join(dir, "log"))); err != nil {
+				return err
+			}
+			l, err := ledger.Open(t.Context(), ledger.Options{Dir: dir})
+			if err == nil {
+				err = l.Close()
+			}
+			return errors.Join(err, os.Rename(filepath.Join(left, "wal"), filepath.Join(dir, "log", "wal")),
+				os.RemoveAll(left))
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			dir, writes := startedBefore(t, "format3/killed")
+			must(t, interrupted(dir))
+			for range 2 {
+				l := open(t, ledger.Options{Dir: dir})
+				const window, clients = 8, 7
+				for i := range writes {
+					want := machine.Replayed
+					if i < writes-window*clients {
+						want = machine.AlreadyCommitted
+					}
+					mustWrite(t, l, oldWrite(i), want)
+				}
+				closeLedger(t, l)
+			}
+			marker, err := os.ReadFile(filepath.Join(dir, "LEDGER"))
+			if err != nil || !strings.HasPrefix(string(marker), `{"format":2,`) {
+				t.Errorf("the marker is %q, %v", marker, err)
+			}
+			for _, gone := range []string{"wal", "snapshots", "segments.tmp", "wal.copy"} {
+				if _, err := os.Stat(filepath.Join(dir, "log", gone)); !errors.Is(err, os.ErrNotExist) {
+					t.Errorf("%s is still there: %v", gone, err)
+				}
+			}
+			report, err := verify.Directory(t.Context(), dir, verify.Options{})
+			if err != nil || len(report.Problems) > 0 {
+				t.Errorf("verify: %+v, %v", report, err)
+			}
+		})
+	}
+}
+
+// A damaged log of before is refused, again and again, and stays as it is.
+func TestDamagedOldLogIsRefused(t *testing.T) {
+	t.Parallel()
+	dir, _ := startedBefore(t, "format3/killed")
+	path := filepath.Join(dir, matching(t, dir, "log/wal/*.wal"))
+	content, err := os.ReadFile(path)
+	must(t, err)
+	content[len(trimZeros(content))/2] ^= 1
+	must(t, os.WriteFile(path, content, 0o600))
+	for range 2 {
+		l, err := ledger.Open(t.Context(), ledger.Options{Dir: dir})
+		if err == nil {
+			t.Fatalf("a damaged log was opened: %v", l.Close())
+		}
+		if !verify.IsDamage(err) || !strings.Contains(err.Error(), "backup") {
+			t.Errorf("the start says %v", err)
+		}
+	}
+	if now, err := os.ReadFile(path); err != nil || !bytes.Equal(now, content) {
+		t.Errorf("the damaged log was changed: %v", err)
+	}
+	report, err := verify.Directory(t.Context(), dir, verify.Options{})
+	if err != nil || len(report.Problems) == 0 {
+		t.Errorf("verify: %+v, %v", report, err)
+	}
+}

@@ -42,7 +42,7 @@ func TestFault_ServerSaysWhatToDo(t *testing.T) {
 			}
 			lines := strings.Split(strings.TrimSpace(s.stderr.String()), "\n")
 			end := strings.Join(lines[max(len(lines)-2, 0):], "\n")
-			for _, part := range []string{tt.says, ".wal", "  next: ", tt.advice, s.data,
+			for _, part := range []string{tt.says, ".log", "  next: ", tt.advice, s.data,
 				"nothing that was acknowledged is lost"} {
 				if !strings.Contains(end, part) {
 					t.Errorf("the last lines lack %q: %s", part, end)

@@ -55,7 +55,9 @@ const (
 
 	// formatVersion is the version of everything in the directory. See
 	// FORMAT.md.
-	formatVersion = 1
+	formatVersion = 2
+	// oldLogVersion differs from it in the log alone, which is converted at the first start.
+	oldLogVersion = 1
 
 	identityBytes = 16
 )
@@ -84,6 +86,7 @@ type Directory struct {
 	lock     *flock.Flock
 	identity []byte // identityBytes that its parts bear
 	fresh    bool   // being created
+	format   int    // formatVersion, or that of the marker
 }
 
 type marker struct {
@@ -204,7 +207,7 @@ func (d *Directory) inspect(from Origin) error {
 	} else if !errors.Is(err, os.ErrNotExist) {
 		return fmt.Errorf("data directory: %w", err)
 	}
-	d.fresh = true
+	d.fresh, d.format = true, formatVersion
 	begun, err := os.ReadFile(d.file(creatingName))
 	switch {
 	case err != nil, Origin(begun) != Created && Origin(begun) != Restored:
@@ -261,10 +264,11 @@ func (d *Directory) readMarker() error {
 	if err := json.Unmarshal(b, &m); err != nil {
 		return fmt.Errorf("%s is damaged: %w; restore the directory from a backup", d.file(markerName), err)
 	}
-	if m.Format != formatVersion {
-		return fmt.Errorf("%s has format version %d and this program reads version %d; use the seqledger that wrote it",
-			d.path, m.Format, formatVersion)
+	if m.Format != formatVersion && m.Format != oldLogVersion {
+		return fmt.Errorf("%s has format version %d and this program reads versions %d and %d; "+
+			"use the seqledger that wrote it", d.path, m.Format, oldLogVersion, formatVersion)
 	}
+	d.format = m.Format
 	d.identity, err = hex.DecodeString(m.Directory)
 	if err != nil || len(d.identity) != identityBytes {
 		return fmt.Errorf("%s is damaged: %q is no directory id; restore the directory from a backup",
@@ -280,7 +284,7 @@ func (d *Directory) readMarker() error {
 
 // marker returns the one form of this directory's marker.
 func (d *Directory) marker() ([]byte, error) {
-	b, err := json.Marshal(marker{Format: formatVersion, Directory: hex.EncodeToString(d.identity), Node: d.NodeID()})
+	b, err := json.Marshal(marker{Format: d.format, Directory: hex.EncodeToString(d.identity), Node: d.NodeID()})
 	return append(b, '\n'), err
 }
 
@@ -296,6 +300,25 @@ func (d *Directory) Finish() error {
 	}
 	d.fresh = false
 	return d.remove(creatingName)
+}
+
+// HasOldLog reports whether the log of the directory was written by a program of before, and
+// not converted yet.
+func (d *Directory) HasOldLog() bool { return d.format == oldLogVersion }
+
+// LogConverted notes durably that the log has the form of this program. Programs of before refuse
+// the directory from then on.
+func (d *Directory) LogConverted() error {
+	now := &Directory{path: d.path, identity: d.identity, format: formatVersion}
+	b, err := now.marker()
+	if err != nil {
+		return err
+	}
+	if err := d.writeFile(markerName, b); err != nil {
+		return err
+	}
+	d.format = formatVersion
+	return nil
 }
 
 // Path returns the path that the directory was opened by.

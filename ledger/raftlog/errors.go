@@ -5,19 +5,23 @@ import (
 	"fmt"
 	"syscall"
 
-	wal "github.com/hashicorp/raft-wal"
+	"github.com/seqledger/seqledger/ledger/raftlog/host"
+	"github.com/seqledger/seqledger/ledger/raftlog/legacy"
+	"github.com/seqledger/seqledger/ledger/raftlog/segment"
 )
 
 var (
 	// ErrNotLeader means that the proposal was certainly never in the log, so
 	// that it is safe to send it elsewhere as if it had never been made.
-	ErrNotLeader = errors.New("raftlog: not the leader")
+	ErrNotLeader = host.ErrNotLeader
 	// ErrOutcomeUnknown means that the entry may or may not be committed, now
 	// or after a restart. It wraps the cause.
-	ErrOutcomeUnknown = errors.New("raftlog: outcome unknown")
+	ErrOutcomeUnknown = host.ErrOutcomeUnknown
 	// ErrClosed means that the log was closed before the call; a proposal that
 	// ends with it was never in the log.
-	ErrClosed = errors.New("raftlog: closed")
+	ErrClosed = host.ErrClosed
+	// ErrEntryTooLarge refuses an entry over MaxEntryBytes; it was never proposed.
+	ErrEntryTooLarge = host.ErrEntryTooLarge
 )
 
 // DamageError refuses a log that is not the one the state store was written
@@ -47,13 +51,14 @@ func (e *DamageError) Unwrap() error { return e.Cause }
 // written, rather than that it could not be read or written.
 func IsDamage(err error) bool {
 	_, found := errors.AsType[*DamageError](err)
-	return found || errors.Is(err, wal.ErrCorrupt)
+	_, damaged := errors.AsType[*segment.DamageError](err)
+	return found || damaged || legacy.IsDamage(err)
 }
 
-// damage builds a DamageError for dir, unless the cause is a system that could
-// not do what it was asked: an operator who lacks file descriptors must not be
+// refusal says that a log cannot be opened: it is damaged, unless the cause is a system
+// that could not do what it was asked. An operator who lacks file descriptors must not be
 // told to restore a backup.
-func damage(dir string, cause error, format string, args ...any) error {
+func refusal(dir string, cause error, format string, args ...any) error {
 	found := fmt.Sprintf(format, args...)
 	for _, errno := range []syscall.Errno{
 		syscall.EMFILE, syscall.ENFILE, syscall.EROFS, syscall.EACCES, syscall.EPERM, syscall.ENOSPC, syscall.EDQUOT,
@@ -65,6 +70,3 @@ func damage(dir string, cause error, format string, args ...any) error {
 	}
 	return &DamageError{Dir: dir, Found: found, Cause: cause}
 }
-
-// unknown wraps the reason why it is not known whether an entry is committed.
-func unknown(cause error) error { return fmt.Errorf("%w: %w", ErrOutcomeUnknown, cause) }

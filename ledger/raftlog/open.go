@@ -1,36 +1,25 @@
 package raftlog
 
 import (
+	"crypto/rand"
 	"errors"
 	"fmt"
-	"math"
 	"os"
 	"path/filepath"
-	"strings"
-	"sync"
-	"time"
 
-	"github.com/hashicorp/raft"
+	"github.com/seqledger/seqledger/ledger/raftlog/core"
+	"github.com/seqledger/seqledger/ledger/raftlog/host"
+	"github.com/seqledger/seqledger/ledger/raftlog/segment"
 )
 
 const (
-	// trailingEntries stay in the log behind a truncation, so that it is never
-	// empty after its first entry (an empty one is a lost one) and a follower
-	// that is a moment behind still finds what it misses. Entries are batches of
-	// writes and may be large, so there are few of them.
-	trailingEntries = 64
-	// queuedEntries bounds what Raft takes in one disk write, and its queue.
-	queuedEntries = 64
-	// keptSnapshots is one more than needed: the newest may be half written.
-	keptSnapshots = 2
-	// soleTimeout is how long a sole voter that has lost its leadership waits for a
-	// leader that cannot exist. At the start it does not wait; see campaign.
-	soleTimeout = 50 * time.Millisecond
-	// never is how often Raft looks by itself whether to take a snapshot.
-	never = 10 * 365 * 24 * time.Hour
+	segmentsDir    = "segments"
+	newSegmentsDir = "segments.tmp"
+	// firstNode is the id of the node that makes a log.
+	firstNode = 1
 )
 
-// Open opens the log, or makes one when Options.Create is set, and starts Raft.
+// Open opens the log, or makes one when Options.Create is set, and starts the consensus.
 // Committed entries reach Machine.Apply from then on; wait for Ready before the
 // first proposal. A log that does not fit the state store is refused with a
 // *DamageError.
@@ -38,169 +27,150 @@ func Open(o Options) (*Log, error) {
 	if err := o.validate(); err != nil {
 		return nil, err
 	}
-	transport := o.Transport
-	if transport == nil {
-		_, transport = raft.NewInmemTransport(raft.ServerAddress(o.NodeID))
-	}
-	conf := raftConfig(&o)
 	if o.Create {
-		self := raft.Server{ID: conf.LocalID, Address: transport.LocalAddr(), Suffrage: raft.Voter}
-		if err := create(&o, conf, transport, self); err != nil {
+		if err := create(&o); err != nil {
 			return nil, err
 		}
 	}
-	disk, err := openDisk(&o)
+	files, members, err := openSegments(&o, false)
 	if err != nil {
 		return nil, err
 	}
-	l, err := start(&o, conf, disk, transport)
+	l := &Log{options: o, files: files}
+	l.host, err = host.Start(host.Options{
+		ID: members.Voters[0], Log: files, Applied: segment.Position(o.Checkpoint), Members: members,
+		Apply: func(at segment.Position, entry []byte) any {
+			return o.Machine.Apply(Position(at), entry)
+		},
+		Logger: o.Logger, OnFailure: o.OnFailure, Stored: o.Stored,
+	})
 	if err != nil {
-		return nil, errors.Join(err, disk.Close())
+		return nil, errors.Join(fmt.Errorf("raftlog: %w", err), files.Close())
 	}
 	return l, nil
 }
 
-func raftConfig(o *Options) *raft.Config {
-	c := raft.DefaultConfig()
-	c.LocalID = raft.ServerID(o.NodeID)
-	c.Logger = newHclog(o.Logger, "raft")
-	c.BatchApplyCh = true // otherwise Propose would wait for the disk
-	c.MaxAppendEntries = queuedEntries
-	c.TrailingLogs = trailingEntries
-	c.SnapshotInterval = never // only Truncate takes one
-	c.SnapshotThreshold = math.MaxUint64
-	c.NoSnapshotRestoreOnStart = true // the state is in the machine's store already
-	c.NoLegacyTelemetry = true
-	// A node that was removed becomes a follower without a leader; its
-	// operator stops it.
-	c.ShutdownOnRemove = false
-	return c
+func (o *Options) segments(readOnly bool) segment.Options {
+	return segment.Options{
+		Disk: o.disk(filepath.Join(o.Dir, segmentsDir)), Identity: o.Identity, SegmentBytes: int64(o.SegmentBytes),
+		Random: rand.Reader, ReadOnly: readOnly, Logger: o.Logger,
+	}
 }
 
-// start checks the log and starts Raft on it.
-func start(o *Options, conf *raft.Config, disk diskStore, transport raft.Transport) (*Log, error) {
-	snapshots, err := openSnapshots(o, conf)
-	if err != nil {
-		return nil, err
-	}
-	found, err := inspect(o, disk, snapshots)
-	if err != nil {
-		return nil, err
-	}
-	sole := isSole(found.configuration, conf.LocalID)
-	if sole {
-		// campaign halves them
-		conf.HeartbeatTimeout, conf.ElectionTimeout, conf.LeaderLeaseTimeout = 2*soleTimeout, 2*soleTimeout, soleTimeout
-	} else if o.Transport == nil {
-		return nil, damage(o.Dir, nil, "it names the members %+v, and node %q is not the only voter of them: "+
-			"its newest snapshot or entry is damaged, or it is of a cluster, for which Options.Transport is needed",
-			found.configuration.Servers, o.NodeID)
-	}
-	l := &Log{
-		options:      *o,
-		logger:       o.Logger,
-		node:         conf.LocalID,
-		stop:         make(chan struct{}),
-		establishing: make(chan struct{}, 1),
-	}
-	l.close = sync.OnceValue(l.doClose)
-	snapshots.fail = l.fail
-	l.sole.Store(sole)
-	l.store = &guardedStore{
-		disk:       disk,
-		failed:     l.failed,
-		fail:       l.fail,
-		stored:     o.Stored,
-		configured: l.configured,
-		rewound:    func() { l.sole.Store(false) },
-	}
-	l.store.bytes.Store(found.bytes)
-	machine := &fsm{machine: o.Machine, identity: o.Identity, failed: l.failed, covered: found.covered}
-	if err := l.run(conf, machine, snapshots, transport); err != nil {
-		return nil, err
-	}
-	return l, nil
-}
-
-// run starts Raft. NewRaft gets a goroutine of its own, because guardedStore
-// ends the goroutine that meets an error where Raft would panic.
-func (l *Log) run(conf *raft.Config, machine raft.FSM, snapshots raft.SnapshotStore, transport raft.Transport) error {
-	var node *raft.Raft
-	err := errors.New("raftlog: Raft did not start")
-	var started sync.WaitGroup
-	// Ends with NewRaft or with the first storage error; waited for right below.
-	started.Go(func() { node, err = raft.NewRaft(conf, machine, l.store, l.store, snapshots, transport) })
-	started.Wait()
-	if failure := l.failed(); failure != nil && node == nil {
-		return failure
-	}
-	if err == nil && l.sole.Load() {
-		if err = campaign(node); err != nil {
-			err = errors.Join(err, node.Shutdown().Error())
-		}
-	}
-	if err != nil {
+// create makes a log with one member. It is built beside its final place and renamed, so
+// that a crash leaves either no log or a whole one.
+func create(o *Options) error {
+	if err := os.MkdirAll(o.Dir, 0o755); err != nil {
 		return fmt.Errorf("raftlog: %w", err)
 	}
-	l.mu.Lock()
-	l.raft = node
-	if l.failed() != nil {
-		l.stopRaftLocked() // fail had no Raft to stop yet
+	if _, err := os.Stat(filepath.Join(o.Dir, segmentsDir)); !errors.Is(err, os.ErrNotExist) {
+		return fmt.Errorf("raftlog: cannot create a log in %s: %s is there already (%w)", o.Dir, segmentsDir,
+			os.ErrExist)
 	}
-	l.mu.Unlock()
+	tmp := filepath.Join(o.Dir, newSegmentsDir)
+	// Nothing in it was ever acknowledged: it had not got its name yet.
+	if err := errors.Join(os.RemoveAll(tmp), os.Mkdir(tmp, 0o755)); err != nil {
+		return fmt.Errorf("raftlog: %w", err)
+	}
+	made := o.segments(false)
+	made.Disk = o.disk(tmp)
+	if err := segment.Create(made, checkpointAt(Position{}), segment.State{}); err != nil {
+		return fmt.Errorf("raftlog: create a log in %s: %w", o.Dir, err)
+	}
+	if err := os.Rename(tmp, filepath.Join(o.Dir, segmentsDir)); err != nil {
+		return fmt.Errorf("raftlog: %w", err)
+	}
+	return errors.Join(syncDir(o.Dir), syncDir(filepath.Dir(o.Dir)))
+}
+
+// checkpointAt is the checkpoint of a log that has one member.
+func checkpointAt(at Position) segment.Checkpoint {
+	members := core.Members{Voters: []uint64{firstNode}, Highest: firstNode}
+	return segment.Checkpoint{Position: segment.Position(at), Data: members.Encode()}
+}
+
+// openSegments opens the files of an existing log, and refuses a log that does not continue the
+// state store without a gap. It returns the members as of the state store.
+func openSegments(o *Options, readOnly bool) (files *segment.Log, members core.Members, err error) {
+	path := filepath.Join(o.Dir, segmentsDir)
+	if _, err := os.Stat(path); errors.Is(err, os.ErrNotExist) {
+		return nil, members, refusal(o.Dir, err, "its directory %s cannot be found", segmentsDir)
+	}
+	if files, err = segment.Open(o.segments(readOnly)); err != nil {
+		return nil, members, refusal(o.Dir, err, "it cannot be opened")
+	}
+	members, err = check(o, files)
+	if err != nil {
+		// Nothing may be written to it, not even that it was closed.
+		return nil, members, errors.Join(err, files.Abandon())
+	}
+	return files, members, nil
+}
+
+// check compares a log with the state store, and returns the members as of there.
+func check(o *Options, files *segment.Log) (members core.Members, err error) {
+	at, last, truncated := o.Checkpoint, Position(files.Last()), Position(files.Checkpoint().Position)
+	switch {
+	case last.Index < at.Index:
+		return members, refusal(o.Dir, nil, "it ends at index %d, before the state store's %s", last.Index, at)
+	case at.Index < truncated.Index:
+		return members, refusal(o.Dir, nil, "there is a gap after the state store's %s: "+
+			"the log was truncated when the store was at %s; the state store is older than the log", at, truncated)
+	case files.State().Term < last.Term:
+		return members, refusal(o.Dir, nil, "it notes term %d, and entry %d is of term %d",
+			files.State().Term, last.Index, last.Term)
+	}
+	term, err := files.Term(at.Index)
+	if err != nil {
+		return members, refusal(o.Dir, err, "the term of entry %d cannot be read", at.Index)
+	}
+	if term != at.Term {
+		return members, refusal(o.Dir, nil, "entry %d is of term %d, and the state store knows %s: "+
+			"the logs of two histories are mixed", at.Index, term, at)
+	}
+	if members, _, err = core.DecodeMembers(files.Checkpoint().Data); err != nil {
+		return members, refusal(o.Dir, err, "its checkpoint does not name the members")
+	}
+	err = visit(files, truncated.Index+1, at.Index, func(e *segment.Entry) error {
+		members = members.After(e)
+		return nil
+	})
+	switch {
+	case err != nil:
+		return members, refusal(o.Dir, err, "its entries cannot be read")
+	case len(members.Voters) != 1 || len(members.Outgoing) > 0:
+		return members, refusal(o.Dir, nil, "it names the members %+v, and this program runs one node", members)
+	}
+	return members, nil
+}
+
+// readBytes is about how much of the log is read at once.
+const readBytes = 8 << 20
+
+// visit reads the entries from one index to another one.
+func visit(files *segment.Log, from, to uint64, do func(*segment.Entry) error) error {
+	for from <= to {
+		entries, err := files.Entries(from, to+1, readBytes)
+		if err != nil {
+			return err
+		}
+		for i := range entries {
+			if err := do(&entries[i]); err != nil {
+				return err
+			}
+		}
+		from += uint64(len(entries))
+	}
 	return nil
 }
 
-// campaign makes a sole voter stand for election at once: it would find out by
-// waiting that there is no leader, and serves no call meanwhile. Raft looks for
-// its leader as soon as the time that it may be silent becomes shorter.
-func campaign(node *raft.Raft) error {
-	c := node.ReloadableConfig()
-	c.HeartbeatTimeout /= 2
-	c.ElectionTimeout /= 2
-	return node.ReloadConfig(c)
-}
-
-// configured learns of a membership that is about to be in the log.
-func (l *Log) configured(encoded []byte) {
-	conf, err := decodeConfiguration(encoded)
-	// In doubt the leadership is verified, which is always right.
-	l.sole.Store(err == nil && isSole(conf, l.node))
-}
-
-func openSnapshots(o *Options, conf *raft.Config) (*durableSnapshots, error) {
-	// What a crash left of a snapshot is of no use, and nothing else removes it.
-	left, err := os.ReadDir(filepath.Join(o.Dir, snapshotDir)) // not Glob: the path is used literally
-	if errors.Is(err, os.ErrNotExist) {
-		err = nil
-	}
-	for _, e := range left {
-		if strings.HasSuffix(e.Name(), snapshotTmp) {
-			err = errors.Join(err, os.RemoveAll(filepath.Join(o.Dir, snapshotDir, e.Name())))
-		}
-	}
+func syncDir(dir string) error {
+	d, err := os.Open(dir)
 	if err != nil {
-		return nil, fmt.Errorf("raftlog: %w", err)
+		return fmt.Errorf("raftlog: %w", err)
 	}
-	store, err := raft.NewFileSnapshotStoreWithLogger(o.Dir, keptSnapshots, conf.Logger)
-	if err != nil {
-		return nil, fmt.Errorf("raftlog: %w", err)
+	if err := errors.Join(d.Sync(), d.Close()); err != nil {
+		return fmt.Errorf("raftlog: sync %s: %w", dir, err)
 	}
-	// The store syncs neither its directory's name nor, here, the removals. The
-	// log is cut off on the word of what is in it: it must not vanish as a whole.
-	path := filepath.Join(o.Dir, snapshotDir)
-	if err := errors.Join(o.sync(path), o.sync(o.Dir)); err != nil {
-		return nil, err
-	}
-	leftovers, err := checkSnapshotMetadata(path)
-	if err != nil {
-		return nil, damage(o.Dir, err, "the metadata of a snapshot is damaged")
-	}
-	for _, name := range leftovers {
-		// The store does not see it, and so would never remove it.
-		if err := os.RemoveAll(name); err != nil {
-			return nil, fmt.Errorf("raftlog: remove what is left of an old snapshot: %w", err)
-		}
-	}
-	return &durableSnapshots{SnapshotStore: store, dir: path, sync: o.sync}, nil
+	return nil
 }

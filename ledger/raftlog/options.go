@@ -6,8 +6,8 @@ import (
 	"log/slog"
 	"time"
 
-	"github.com/hashicorp/raft"
-	"github.com/hashicorp/raft-wal/types"
+	"github.com/seqledger/seqledger/ledger/raftlog/host"
+	"github.com/seqledger/seqledger/ledger/raftlog/segment"
 )
 
 // Position is a place in the log. The zero Position is before the first entry.
@@ -21,37 +21,29 @@ func (p Position) String() string { return fmt.Sprintf("index %d of term %d", p.
 
 // Machine is what the log drives: the state machine with its store.
 type Machine interface {
-	// Apply is called for each committed command entry in log order, from one
-	// goroutine, also while the log is replayed after a start. The machine
-	// itself skips positions at or below what it has applied, because a replay
-	// begins wherever the log does. The result goes to the proposer. A storage
-	// failure inside is reported with Log.Fail, which the machine may call from
-	// within Apply. Entry must not be changed and may be kept.
+	// Apply is called for each committed command entry behind Options.Checkpoint in log
+	// order, from one goroutine, also while the log is replayed after a start. The result
+	// goes to the proposer. A storage failure inside is reported with Log.Fail, which the
+	// machine may call from within Apply. Entry must not be changed and may be kept.
 	Apply(at Position, entry []byte) any
 	// Checkpoint blocks until everything applied up to and including at is
 	// durable in the machine's own store, because the log is truncated right
-	// after. At is the position of a command that was passed to Apply, or
-	// already in Options.Checkpoint. It runs beside Apply, and must return when
-	// the machine's store fails.
+	// after. At is the position of a command that was passed to Apply. It runs beside
+	// Apply, and must return when the machine's store fails.
 	Checkpoint(at Position) error
 }
 
 // Limits and defaults of the log.
 const (
 	// DefaultSegmentBytes is the size of one log file.
-	DefaultSegmentBytes = 64 << 20
-	// MaxEntryBytes bounds one proposed entry. raft-wal reads back none above
-	// 64 MiB, and keeps offsets in 32 bits, so that a segment with the 65 entries
-	// that may overflow it in one write must stay below 4 GiB.
-	MaxEntryBytes = 32 << 20
-	// maxIdentityBytes bounds Options.Identity, which is stored twice.
-	maxIdentityBytes = 256
+	DefaultSegmentBytes = segment.DefaultSegmentBytes
+	// MaxEntryBytes bounds one proposed entry.
+	MaxEntryBytes = host.MaxEntryBytes
 )
 
-// Options configures Open. Dir, NodeID, Identity and Machine are required.
+// Options configures Open. Dir, Identity and Machine are required.
 type Options struct {
-	Dir      string // holds wal/ and snapshots/; made when Create is set
-	NodeID   string // name of this node in the cluster, stable for ever
+	Dir      string // holds segments/; made when Create is set
 	Identity []byte // 1–256 bytes that name the data directory; must match at open
 
 	// Create makes a new log with this node as its sole voter, and fails when
@@ -66,48 +58,41 @@ type Options struct {
 	OnFailure func(error)  // told the first storage error, once; must not block; may be nil
 
 	// Stored is told of each write of entries: their bytes and how long it took,
-	// fsync included. It must not block; may be nil.
+	// the sync included. It must not block; may be nil.
 	Stored func(bytes int, took time.Duration)
 
-	// Transport connects the nodes; Close closes it if it has a Close method.
-	// Nil means in process, which serves a sole voter only.
-	Transport raft.Transport
-	// SegmentBytes is the size of one log file, 4 KiB to 1 GiB; zero means
+	// SegmentBytes is the size of one log file, 8 KiB to 1 GiB; zero means
 	// DefaultSegmentBytes. A change holds for the files made after it.
 	SegmentBytes int
 
-	// files and wrap let a test fail the disk below and the store above raft-wal;
-	// synced tells it of each directory that was synced, and may fail that.
-	files  types.VFS
-	wrap   func(diskStore) diskStore
-	synced func(dir string) error
+	// disk lets a test fail the files of the log, and step a conversion between its steps.
+	disk func(path string) segment.Disk
+	step func() error
 }
 
 func (o *Options) validate() error {
 	switch {
 	case o.Dir == "":
 		return errors.New("raftlog: Options.Dir is empty")
-	case o.NodeID == "":
-		return errors.New("raftlog: Options.NodeID is empty")
-	case len(o.Identity) == 0 || len(o.Identity) > maxIdentityBytes:
-		return fmt.Errorf("raftlog: Options.Identity has %d bytes, want 1 to %d", len(o.Identity), maxIdentityBytes)
 	case o.Machine == nil:
 		return errors.New("raftlog: Options.Machine is nil")
 	case o.Create && o.Checkpoint != Position{}:
 		// A state store that already holds commands belongs to some other log;
 		// an empty log beside it would number new entries below the old ones.
 		return fmt.Errorf("raftlog: cannot create a log for a state store that is at %s", o.Checkpoint)
-	case o.SegmentBytes != 0 && (o.SegmentBytes < 4<<10 || o.SegmentBytes > 1<<30):
-		return fmt.Errorf("raftlog: Options.SegmentBytes is %d, want 4096 to %d", o.SegmentBytes, 1<<30)
 	}
-	if o.SegmentBytes == 0 {
-		o.SegmentBytes = DefaultSegmentBytes
-	}
+	o.setDefaults()
+	return nil
+}
+
+func (o *Options) setDefaults() {
 	if o.Logger == nil {
 		o.Logger = slog.Default()
 	}
-	if o.Stored == nil {
-		o.Stored = func(int, time.Duration) {}
+	if o.disk == nil {
+		o.disk = segment.OpenDirectory
 	}
-	return nil
+	if o.step == nil {
+		o.step = func() error { return nil }
+	}
 }

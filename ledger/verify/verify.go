@@ -298,7 +298,11 @@ func (p *Report) replay(
 		return nil, nil
 	}
 	at := store.Checkpoint()
-	err = raftlog.Read(d.Log(), d.Identity(), raftlog.Position{Index: at.Index, Term: at.Term},
+	read := raftlog.Read
+	if d.HasOldLog() {
+		read = raftlog.ReadOld
+	}
+	err = read(d.Log(), d.Identity(), raftlog.Position{Index: at.Index, Term: at.Term},
 		func(at raftlog.Position, entry []byte) error {
 			if err := ctx.Err(); err != nil {
 				return err

@@ -106,7 +106,7 @@ func TestVerifyFindsFlippedBit(t *testing.T) {
 func TestVerifyFindsDamagedLog(t *testing.T) {
 	t.Parallel()
 	dir := written(t)
-	segments, err := filepath.Glob(filepath.Join(dir, "log", "wal", "*.wal"))
+	segments, err := filepath.Glob(filepath.Join(dir, "log", "segments", "*.log"))
 	if err != nil || len(segments) == 0 {
 		t.Fatal(segments, err)
 	}

@@ -1,8 +1,8 @@
 // Package core is the consensus of one node without goroutines, clock, disk or
 // network: events go in, effects come out. It hosts [go.etcd.io/raft/v3]. The same
 // events give the same effects, so that a simulation runs it as it is, but for the
-// election timeouts, which the library draws from crypto/rand.Reader. Nothing in
-// the ledger uses it yet.
+// election timeouts, which the library draws from crypto/rand.Reader. Package
+// host drives it.
 //
 // # How to read it
 //

@@ -1,5 +1,5 @@
 // Package host runs one node's consensus: it drives [core.Node] and the files of
-// [segment.Log] with goroutines and a clock. Nothing in the ledger uses it yet.
+// [segment.Log] with goroutines and a clock.
 //
 // # How to read it
 //

@@ -1,7 +1,7 @@
 // Package segment keeps the entries of a replicated log in files of a fixed size,
 // with Raft's term and vote beside them, so that one sync makes both durable. It
 // imports the standard library and golang.org/x/sys alone; goroutines, clock and
-// randomness are the caller's. Nothing in the ledger uses it yet.
+// randomness are the caller's.
 //
 // # How to read it
 //

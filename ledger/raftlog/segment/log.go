@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"slices"
 	"sync"
+	"sync/atomic"
 )
 
 // Options configures Create and Open. Disk, Identity and, but for ReadOnly, Random are required.
@@ -72,7 +73,7 @@ type Log struct {
 	last       Position
 	state      State
 	checkpoint Checkpoint
-	bytes      int64 // of entries since the last truncation
+	bytes      atomic.Int64 // of entries since the last truncation; read without mu, which a write holds
 
 	removing sync.Mutex // one removal at a time, in order
 }
@@ -227,7 +228,7 @@ func (l *Log) addEntry(e *Entry) error {
 		return err
 	}
 	l.indexEntry(at, l.end-recordBytes-padded(len(e.Data)))
-	l.bytes += int64(len(e.Data)) + recordBytes
+	l.bytes.Add(int64(len(e.Data)) + recordBytes)
 	return nil
 }
 
@@ -397,7 +398,8 @@ func (l *Log) Truncate(c Checkpoint) error {
 			return err
 		}
 		c.Data = slices.Clone(c.Data)
-		l.checkpoint, l.bytes = c, 0
+		l.checkpoint = c
+		l.bytes.Store(0)
 		return nil
 	})
 	if err != nil {
@@ -474,7 +476,8 @@ func (l *Log) Reset(c Checkpoint, state State) error {
 		if err := l.rotate(0, true, c.Position); err != nil {
 			return err
 		}
-		l.points, l.base, l.last, l.bytes = nil, c.Position, c.Position, 0
+		l.points, l.base, l.last = nil, c.Position, c.Position
+		l.bytes.Store(0)
 		l.unsealed = nil // it goes; the new segment's header says so
 		removed = l.detach(len(l.files) - 1)
 		return nil
@@ -508,9 +511,24 @@ func (l *Log) Close() error {
 		}
 		_ = l.sticky(err)
 	}
-	errs := []error{l.failure}
+	failure := l.failure // which closeFiles changes
+	return errors.Join(failure, l.closeFiles())
+}
+
+// Abandon closes the files and writes nothing more, as a crash would.
+func (l *Log) Abandon() error {
+	l.writing.Lock()
+	defer l.writing.Unlock()
+	if errors.Is(l.failure, ErrClosed) {
+		return nil
+	}
+	return l.closeFiles()
+}
+
+func (l *Log) closeFiles() error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	var errs []error
 	for _, f := range l.files {
 		errs = append(errs, f.Close())
 	}

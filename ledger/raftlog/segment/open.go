@@ -117,7 +117,8 @@ func (l *Log) load(i int) error {
 		if i > 0 && f.previous != l.crc {
 			return damagef(f, 0, "it does not follow the segment before it")
 		}
-		l.points, l.base, l.last, l.bytes = nil, f.header.base, f.header.base, 0
+		l.points, l.base, l.last = nil, f.header.base, f.header.base
+		l.bytes.Store(0)
 	case f.previous != l.crc || f.header.base != l.last || f.header.state != l.state:
 		return damagef(l.files[i-1], l.end, "what follows is not what segment %s continues", f.name)
 	}
@@ -179,7 +180,7 @@ func (l *Log) take(f *file, r record, payload []byte) error {
 				r.at.Index, r.at.Term, l.last.Index, l.last.Term)
 		}
 		l.indexEntry(r.at, l.end)
-		l.bytes += int64(r.length) + recordBytes
+		l.bytes.Add(int64(r.length) + recordBytes)
 	case kindState:
 		if len(payload) != stateBytes {
 			return damagef(f, l.end, "a state of %d bytes", len(payload))
@@ -192,6 +193,7 @@ func (l *Log) take(f *file, r record, payload []byte) error {
 		l.indexRewind(r.at)
 	case kindCheckpoint:
 		l.checkpoint = Checkpoint{r.at, append([]byte(nil), payload...)}
+		l.bytes.Store(0)
 	default:
 		return damagef(f, l.end, "a record of kind %d", r.kind)
 	}

@@ -36,12 +36,8 @@ func (l *Log) Checkpoint() Checkpoint {
 }
 
 // Bytes returns how many bytes of entries were appended since the last
-// truncation; after Open, how many the log holds.
-func (l *Log) Bytes() int64 {
-	l.mu.RLock()
-	defer l.mu.RUnlock()
-	return l.bytes
-}
+// truncation, also in an earlier life.
+func (l *Log) Bytes() int64 { return l.bytes.Load() }
 
 // Term returns the term of the entry at an index, or of the one before the first,
 // without reading the disk. It fails with ErrTruncated or ErrMissing.
