@@ -77,6 +77,49 @@ func TestGatewayStores(t *testing.T) {
 	}
 }
 
+// A guard keeps its records in a database, too: what a killed guard has begun is not begun again by the next, and
+// without the store no guarded tool runs.
+func TestGuardStores(t *testing.T) {
+	t.Parallel()
+	for name, start := range map[string]func(t *testing.T) *servertest.Server{
+		"postgres": func(t *testing.T) *servertest.Server { return servertest.Postgres(t) },
+		"redis":    func(t *testing.T) *servertest.Server { return servertest.Redis(t) },
+		"s3":       func(t *testing.T) *servertest.Server { return servertest.S3(t) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			server, dir := start(t), t.TempDir()
+			if name != "redis" {
+				seqledger(t, "store", "init", server.URL).expect(t, exitDone)
+			}
+			one := startGuard(t, dir, "--store", server.URL)
+			if r := one.charge("A", ""); r.isError || r.replayed {
+				t.Fatalf("the first call: %+v", r)
+			}
+			cut := make(chan toolReply, 1)
+			go func() { cut <- one.charge("B", "late") }() // ends with the guard; received below
+			awaitEffect(t, dir, "B")
+			one.kill()
+			<-cut
+
+			two := startGuard(t, dir, "--store", server.URL)
+			two.awaitCode(t, "B", "outcome-unknown")
+			if r := two.charge("A", ""); r.isError || !r.replayed {
+				t.Errorf("after the first guard's end: %+v", r)
+			}
+			server.Kill()
+			if r := two.charge("C", ""); !r.isError {
+				t.Errorf("without the store: %+v", r)
+			}
+			for order, want := range map[string]int{"A": 1, "B": 1, "C": 0} {
+				if n := effects(dir, order); n != want {
+					t.Errorf("%d effects for %s, want %d", n, order, want)
+				}
+			}
+		})
+	}
+}
+
 // settle looks at an unknown outcome in a store, and settles it.
 func settle(t *testing.T, url string) {
 	t.Helper()

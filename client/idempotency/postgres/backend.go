@@ -16,6 +16,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/seqledger/seqledger/client/idempotency"
+	"github.com/seqledger/seqledger/client/idempotency/internal/waiters"
 )
 
 // channel is the channel of notifications. Their payload is the key, in hex.
@@ -156,7 +157,7 @@ type backend struct {
 	rowName
 
 	pool     *pgxpool.Pool
-	listener *listener
+	listener *waiters.Listener
 }
 
 // Load implements idempotency.Backend. Every call of a store begins with it, so it also replaces
@@ -219,7 +220,7 @@ func (b *backend) Changed(ctx context.Context, key, version string) error {
 	if err != nil {
 		return err
 	}
-	woken, leave, err := b.listener.wait(ctx, hex.EncodeToString(name))
+	woken, leave, err := b.listener.Wait(ctx, hex.EncodeToString(name))
 	if err != nil {
 		return err
 	}

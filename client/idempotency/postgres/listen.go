@@ -5,8 +5,6 @@ import (
 	"crypto/rand"
 	"errors"
 	"log/slog"
-	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -21,85 +19,35 @@ const (
 	relistenDeaf = 30 * time.Second // after notifications did not arrive
 )
 
-// errNotListening makes a caller poll.
-var errNotListening = errors.New("notifications do not arrive")
-
-// listener wakes waiting callers on notifications. It connects when the first caller waits.
-type listener struct {
+// listening is what a store's listener connects with.
+type listening struct {
 	config *pgx.ConnConfig
 	pool   *pgxpool.Pool // sends the test of a new connection
 	log    *slog.Logger
-
-	waiters waiters.Set
-	hearing atomic.Bool // notifications arrive
-
-	mu     sync.Mutex
-	start  bool
-	closed bool
-	ctx    context.Context //nolint:containedctx // The life of the listener, which close ends.
-	cancel context.CancelFunc
-	joined sync.WaitGroup
+	warned bool // once: the callers that wait poll
 }
 
-func newListener(config *pgx.ConnConfig, pool *pgxpool.Pool, log *slog.Logger) *listener {
-	l := &listener{config: config, pool: pool, log: log}
-	l.ctx, l.cancel = context.WithCancel(context.Background())
-	return l
+func newListener(config *pgx.ConnConfig, pool *pgxpool.Pool, log *slog.Logger) *waiters.Listener {
+	return waiters.NewListener((&listening{config: config, pool: pool, log: log}).once)
 }
 
-// close ends the listener and waits for it.
-func (l *listener) close() {
-	l.mu.Lock()
-	l.closed = true
-	l.mu.Unlock()
-	l.cancel()
-	l.joined.Wait()
-	l.waiters.WakeAll()
-}
-
-// wait registers a caller for the notifications of a key; see [waiters.Set.Add].
-func (l *listener) wait(ctx context.Context, key string) (<-chan struct{}, func(), error) {
-	l.mu.Lock()
-	if !l.start && !l.closed {
-		l.start = true
-		// Ended and waited for by close.
-		l.joined.Go(l.run)
+// once listens over one connection, and returns the pause before the next.
+func (g *listening) once(ctx context.Context, l *waiters.Listener) (pause time.Duration) {
+	err := g.listen(ctx, l)
+	if ctx.Err() == nil && !g.warned {
+		g.warned = true
+		g.log.Warn("callers that wait for a key poll, because notifications do not arrive; "+
+			"behind PgBouncer's transaction mode they need the server's own address", "error", err)
 	}
-	l.mu.Unlock()
-	if !l.hearing.Load() {
-		return nil, nil, errors.Join(errNotListening, ctx.Err())
+	if errors.Is(err, waiters.ErrNotListening) {
+		return relistenDeaf
 	}
-	return l.waiters.Add(key)
-}
-
-// run listens until close, over one connection after another.
-func (l *listener) run() {
-	warned := false
-	for l.ctx.Err() == nil {
-		err := l.listen()
-		l.hearing.Store(false)
-		l.waiters.WakeAll()
-		pause := relisten
-		if errors.Is(err, errNotListening) {
-			pause = relistenDeaf
-		}
-		if l.ctx.Err() == nil && !warned {
-			warned = true // once: the callers that wait poll
-			l.log.Warn("callers that wait for a key poll, because notifications do not arrive; "+
-				"behind PgBouncer's transaction mode they need the server's own address", "error", err)
-		}
-		timer := time.NewTimer(pause)
-		select {
-		case <-timer.C:
-		case <-l.ctx.Done():
-			timer.Stop()
-		}
-	}
+	return relisten
 }
 
 // listen wakes callers until its connection breaks.
-func (l *listener) listen() error {
-	conn, err := pgx.ConnectConfig(l.ctx, l.config.Copy())
+func (g *listening) listen(ctx context.Context, l *waiters.Listener) error {
+	conn, err := pgx.ConnectConfig(ctx, g.config.Copy())
 	if err != nil {
 		return err
 	}
@@ -108,35 +56,35 @@ func (l *listener) listen() error {
 		defer cancel()
 		_ = conn.Close(ctx) // what it has not received does not matter
 	}()
-	if _, err := conn.Exec(l.ctx, "LISTEN "+channel); err != nil {
+	if _, err := conn.Exec(ctx, "LISTEN "+channel); err != nil {
 		return err
 	}
-	if err := l.test(conn); err != nil {
+	if err := g.test(ctx, conn); err != nil {
 		return err
 	}
-	l.hearing.Store(true)
+	l.Hearing()
 	for {
-		n, err := conn.WaitForNotification(l.ctx)
+		n, err := conn.WaitForNotification(ctx)
 		if err != nil {
 			return err
 		}
-		l.waiters.Wake(n.Payload)
+		l.Wake(n.Payload)
 	}
 }
 
 // test sends a notification over another connection and waits for it. A pooler takes a LISTEN, and
 // drops what comes for it later.
-func (l *listener) test(conn *pgx.Conn) error {
-	ctx, cancel := context.WithTimeout(l.ctx, helloTimeout)
+func (g *listening) test(ctx context.Context, conn *pgx.Conn) error {
+	ctx, cancel := context.WithTimeout(ctx, helloTimeout)
 	defer cancel()
 	hello := "hello " + rand.Text()
-	if _, err := l.pool.Exec(ctx, "SELECT pg_notify($1::text, $2::text)", channel, hello); err != nil {
+	if _, err := g.pool.Exec(ctx, "SELECT pg_notify($1::text, $2::text)", channel, hello); err != nil {
 		return err
 	}
 	for {
 		n, err := conn.WaitForNotification(ctx)
 		if err != nil {
-			return errors.Join(errNotListening, err)
+			return errors.Join(waiters.ErrNotListening, err)
 		}
 		if n.Payload == hello {
 			return nil

@@ -121,7 +121,7 @@ func New(ctx context.Context, pool *pgxpool.Pool, o Options) (*Store, error) {
 // fail.
 func (s *Store) Close() error {
 	s.stop()
-	s.backend.listener.close()
+	s.backend.listener.Close()
 	s.joined.Wait()
 	if s.owned != nil {
 		s.owned.Close()

@@ -13,6 +13,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/seqledger/seqledger/client/idempotency"
+	"github.com/seqledger/seqledger/client/idempotency/internal/waiters"
 )
 
 //go:embed load.lua
@@ -35,7 +36,7 @@ type backend struct {
 	minReplicas    int
 	replicaTimeout time.Duration
 
-	listener *listener
+	listener *waiters.Listener
 }
 
 // name returns the name of a record without the prefix.
@@ -141,7 +142,7 @@ const pollInterval = time.Second
 // Changed implements idempotency.Notifier. It returns after pollInterval at the latest, because a
 // notification can be lost.
 func (b *backend) Changed(ctx context.Context, key, version string) error {
-	woken, leave, err := b.listener.wait(ctx, name(key))
+	woken, leave, err := b.listener.Wait(ctx, name(key))
 	if err != nil {
 		return err
 	}

@@ -135,7 +135,7 @@ func New(ctx context.Context, client *redis.Client, o Options) (*Store, error) {
 
 // Close ends what the store runs in the background, and waits for it.
 func (s *Store) Close() error {
-	s.backend.listener.close()
+	s.backend.listener.Close()
 	if s.owned != nil {
 		return s.owned.Close()
 	}

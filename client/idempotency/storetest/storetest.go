@@ -422,7 +422,8 @@ func lostAnswerBehindATakeover(t *testing.T, store idempotency.Store) {
 
 func heartbeatsKeepTheLease(t *testing.T, store idempotency.Store) {
 	s := newSubject(t, store)
-	request := s.request(brief)
+	// Shorter than what the heartbeats make of it, and long enough for a slow machine to send the first one in.
+	request := s.request(func(r *idempotency.ReserveRequest) { r.Lease = 30 * time.Second })
 	owner := s.acquire(request)
 	beat := s.expect("Heartbeat", idempotency.OK)(s.Heartbeat(s.ctx, owner, time.Hour))
 	if in := s.reserve(s.request(), idempotency.InFlight); in.RetryAfter <= time.Minute {

@@ -1,0 +1,84 @@
+package waiters
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+// ErrNotListening makes a caller poll.
+var ErrNotListening = errors.New("notifications do not arrive")
+
+// Listener wakes waiting callers on the notifications of a database. It listens from the first caller that
+// waits until Close.
+type Listener struct {
+	listen  func(ctx context.Context, l *Listener) (pause time.Duration)
+	waiters Set
+	hearing atomic.Bool
+
+	mu      sync.Mutex
+	started bool
+	closed  bool
+	ctx     context.Context //nolint:containedctx // The life of the listener, which Close ends.
+	cancel  context.CancelFunc
+	joined  sync.WaitGroup
+}
+
+// NewListener returns a listener. listen makes one connection, calls Hearing once notifications arrive on it and
+// Wake with each of them, and returns when the connection breaks or ctx ends, with the pause before the next
+// connection. Close must be called.
+func NewListener(listen func(ctx context.Context, l *Listener) (pause time.Duration)) *Listener {
+	l := &Listener{listen: listen}
+	l.ctx, l.cancel = context.WithCancel(context.Background())
+	return l
+}
+
+// Close ends the listener, waits for it, and wakes all callers. It may be called again.
+func (l *Listener) Close() {
+	l.mu.Lock()
+	l.closed = true // under the lock, so that nothing joins any more
+	l.mu.Unlock()
+	l.cancel()
+	l.joined.Wait()
+	l.waiters.WakeAll()
+}
+
+// Wait registers a caller for the notifications of a key; see [Set.Add]. While there are none to be heard, the
+// error is ErrNotListening.
+func (l *Listener) Wait(ctx context.Context, key string) (woken <-chan struct{}, leave func(), err error) {
+	l.mu.Lock()
+	if !l.started && !l.closed {
+		l.started = true
+		// Ended and waited for by Close.
+		l.joined.Go(l.run)
+	}
+	l.mu.Unlock()
+	if !l.hearing.Load() {
+		return nil, nil, errors.Join(ErrNotListening, ctx.Err())
+	}
+	return l.waiters.Add(key)
+}
+
+// Hearing lets callers wait for notifications, until listen returns.
+func (l *Listener) Hearing() { l.hearing.Store(true) }
+
+// Wake wakes the callers that wait for a key.
+func (l *Listener) Wake(key string) { l.waiters.Wake(key) }
+
+// run listens until Close, over one connection after another.
+func (l *Listener) run() {
+	for l.ctx.Err() == nil {
+		pause := l.listen(l.ctx, l)
+		// In this order: a caller that waits from now on polls, and those before it may have missed something.
+		l.hearing.Store(false)
+		l.waiters.WakeAll()
+		timer := time.NewTimer(pause)
+		select {
+		case <-timer.C:
+		case <-l.ctx.Done():
+			timer.Stop()
+		}
+	}
+}
