@@ -18,10 +18,10 @@ import (
 // to beyond the last.
 
 func TestFault_FailedWrite(t *testing.T) { t.Parallel(); failCalls(t, "pwrite64", syscall.EIO, 90) }
-func TestFault_FailedSync(t *testing.T)  { t.Parallel(); failCalls(t, "fsync", syscall.EIO, 70) }
+func TestFault_FailedSync(t *testing.T)  { t.Parallel(); failCalls(t, "fsync", syscall.EIO, 25) }
 func TestFault_FailedSyncOfState(t *testing.T) {
 	t.Parallel()
-	failCalls(t, "fdatasync", syscall.EIO, 25)
+	failCalls(t, "fdatasync", syscall.EIO, 70) // of the log, too
 }
 func TestFault_FullDiskAtWrite(t *testing.T) {
 	t.Parallel()
