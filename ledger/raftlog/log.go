@@ -3,6 +3,7 @@ package raftlog
 import (
 	"context"
 	"sync"
+	"time"
 
 	"github.com/seqledger/seqledger/ledger/raftlog/host"
 	"github.com/seqledger/seqledger/ledger/raftlog/segment"
@@ -64,6 +65,9 @@ func (l *Log) Truncate() error {
 // BytesSinceTruncate returns about how many bytes of entries were stored since
 // the last truncation, also before Open.
 func (l *Log) BytesSinceTruncate() int64 { return l.files.Bytes() }
+
+// Writing returns how long the write to the disk that is under way has taken; 0 when there is none.
+func (l *Log) Writing() time.Duration { return l.host.Writing() }
 
 // Fail stops the log for good because of an error elsewhere, as if the log's
 // own disk had failed. Only the first failure counts. It does not wait.

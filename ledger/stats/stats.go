@@ -44,6 +44,8 @@ type Stats struct {
 	Truncations       uint64       // of the log
 	LogPendingBytes   int64        // log since it was truncated
 
+	LogWriting time.Duration // how long the write to the log that is under way has taken; 0: none is
+
 	// ScrubbedPages of the state file and ScrubbedBlockBytes of the block files were compared
 	// with their checksums, in ScrubRounds whole rounds; the present one is at byte ScrubPosition
 	// of ScrubBytes, and reads at most ScrubRate bytes a second, 0 being never. LastScrub is when the last one

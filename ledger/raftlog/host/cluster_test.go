@@ -175,7 +175,7 @@ func inCluster(t *testing.T, test func(t *testing.T, c *cluster)) {
 	})
 }
 
-// A leader whose disk or state machine hangs goes on sending heartbeats, so that nobody else is
+// A leader whose disk or state machine is slow goes on sending heartbeats, so that nobody else is
 // elected; what is not durable on it is not acknowledged by it.
 func TestHeartbeatsPassAStalledDisk(t *testing.T) {
 	inCluster(t, func(t *testing.T, c *cluster) {
@@ -184,7 +184,7 @@ func TestHeartbeatsPassAStalledDisk(t *testing.T) {
 		term := leader.Role().Term
 		release := leader.disk.stall()
 		stalled := leader.Propose([]byte("stalled"))
-		<-time.After(time.Minute)
+		<-time.After(450 * time.Millisecond) // nine ticks of the bubble's time
 		select {
 		case <-stalled.Done():
 			t.Error("acknowledged before it was durable here")
@@ -212,6 +212,42 @@ func TestHeartbeatsPassAStalledDisk(t *testing.T) {
 			if role := m.Role(); role.Leader != leader.id || role.Term != term {
 				t.Errorf("node %d: %+v, want node %d in term %d", m.id, role, leader.id, term)
 			}
+		}
+	})
+}
+
+// A leader whose disk hangs loses the leadership within three election timeouts, and says how long the
+// write has taken. When the disk comes back it follows, with all that was acknowledged.
+func TestLeaderWithAHungDiskIsReplaced(t *testing.T) {
+	inCluster(t, func(t *testing.T, c *cluster) {
+		hung, others := c.leader(1, 2, 3)
+		write(t, hung.Host, numbered(10)...)
+		if took := hung.Writing(); took != 0 {
+			t.Errorf("a write is under way for %v", took)
+		}
+		release := hung.disk.stall()
+		stalled := hung.Propose([]byte("stalled"))
+		<-time.After(1500 * time.Millisecond) // thirty ticks of the bubble's time
+		if took := hung.Writing(); took < 1400*time.Millisecond || took > 1500*time.Millisecond {
+			t.Errorf("the write is under way for %v", took)
+		}
+		next, _ := c.leader(others[0].id, others[1].id)
+		for _, m := range others {
+			if role := m.Role(); role.Leader != next.id {
+				t.Errorf("node %d follows node %d, want %d", m.id, role.Leader, next.id)
+			}
+		}
+		write(t, next.Host, "of the next leader")
+		release()
+		if _, err := stalled.Wait(); err != nil && !errors.Is(err, host.ErrOutcomeUnknown) {
+			t.Errorf("the proposal to the hung leader: %v", err)
+		}
+		must(t, hung.ReadBarrier(t.Context()))
+		if got, want := hung.machine.texts(), next.machine.texts(); !slices.Equal(got, want) || len(got) < 11 {
+			t.Errorf("it has %d entries, and the next leader %d", len(got), len(want))
+		}
+		if took := hung.Writing(); took > time.Second {
+			t.Errorf("a write is under way for %v", took)
 		}
 	})
 }

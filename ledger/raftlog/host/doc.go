@@ -17,6 +17,8 @@
 //   - The first error of the disk, of the state machine or of the consensus itself is
 //     final. Nothing is written after it, Options.OnFailure is told once, and then every
 //     waiting call ends: TestFailedSyncStopsTheHost, TestFailEndsWaits.
+//   - A leader whose disk hangs is replaced within three election timeouts, and Writing tells of it:
+//     TestLeaderWithAHungDiskIsReplaced. Shorter stalls change nothing: TestHeartbeatsPassAStalledDisk.
 //   - A sole voter answers reads after one atomic load, and only in a term in which it has
 //     applied all that was committed before; others ask a majority: TestClusterReads.
 //   - The log is dropped only up to a position that the caller names as durable in the

@@ -52,6 +52,8 @@ var errSnapshot = errors.New(
 
 func (h *Host) write(batch []core.Append) error {
 	began, size, entries := time.Now(), 0, 0
+	h.writing.Store(max(1, int64(began.Sub(h.started))))
+	defer h.writing.Store(0)
 	for i := range batch {
 		a := &batch[i]
 		if a.Snapshot != nil {
@@ -123,7 +125,13 @@ func (h *Host) apply(c *core.Committed) bool {
 	return err == nil
 }
 
-// tickLoop is the node's clock.
+// stuckTicks is how long a write may take before a leader gives up: an election timeout, so that
+// another node leads before three have gone by.
+const stuckTicks = 10
+
+// tickLoop is the node's clock. It stands still while a write is stuck: a leader whose disk hangs sends
+// nothing then, so that the others elect one of themselves, and no node stands for election that could
+// not store its vote.
 func (h *Host) tickLoop() {
 	ticker := time.NewTicker(h.o.Tick)
 	defer ticker.Stop()
@@ -132,6 +140,10 @@ func (h *Host) tickLoop() {
 		case <-ticker.C:
 		case <-h.stop:
 			return
+		}
+		stuck := h.Writing() > stuckTicks*h.o.Tick
+		if h.stuck.Store(stuck); stuck {
+			continue
 		}
 		if h.event(h.node.Tick) != nil {
 			return

@@ -115,7 +115,10 @@ type Host struct {
 
 	failed      atomic.Pointer[error] // failure, for readers without mu
 	solo        atomic.Bool           // a sole voter that is current: it reads without asking
-	appendWake  chan struct{}         // each has room for one: a second one says nothing new
+	started     time.Time
+	writing     atomic.Int64  // since started, when the write under way began, in ns; 0: none is
+	stuck       atomic.Bool   // the write under way takes longer than an election timeout
+	appendWake  chan struct{} // each has room for one: a second one says nothing new
 	applyWake   chan struct{}
 	stop        chan struct{} // ends the loops and all waiting
 	stopOnce    sync.Once
@@ -148,7 +151,7 @@ func Start(o Options) (*Host, error) {
 		return nil, fmt.Errorf("host: %w", err)
 	}
 	h := &Host{
-		o: o, node: node, covered: o.Applied,
+		o: o, node: node, covered: o.Applied, started: time.Now(),
 		proposals: map[uint64]*Proposal{}, reads: map[uint64]chan struct{}{},
 		changed: make(chan struct{}), stop: make(chan struct{}),
 		appendWake: make(chan struct{}, 1), applyWake: make(chan struct{}, 1),
@@ -209,7 +212,7 @@ func (h *Host) passOn() (appends, applies bool) {
 			close(done)
 		}
 	}
-	if len(out.Send) > 0 && h.o.Send != nil {
+	if len(out.Send) > 0 && h.o.Send != nil && !(h.stuck.Load() && h.node.Role().Leads) {
 		h.o.Send(out.Send)
 	}
 	h.noteStatus()
@@ -327,6 +330,15 @@ func (h *Host) Receive(messages ...*pb.Message) error {
 // receive.
 func (h *Host) Unreachable(id uint64) error {
 	return h.event(func() error { return h.node.Unreachable(id) })
+}
+
+// Writing returns how long the write to the log that is under way has taken; 0 when there is none.
+func (h *Host) Writing() time.Duration {
+	began := h.writing.Load()
+	if began == 0 {
+		return 0
+	}
+	return time.Since(h.started) - time.Duration(began)
 }
 
 // Covered returns the position of the last command that was applied, or Options.Applied.
