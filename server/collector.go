@@ -191,7 +191,8 @@ func (c *ledgerCollector) describeStorage() {
 		})
 	c.gauge("pending_bytes", "Changes in memory that wait for the state file.",
 		func(l *ledgerState) float64 { return float64(l.PendingBytes) })
-	c.gauge("log_write_under_way_seconds", "How long the write to the log that is under way has taken: a disk that hangs.",
+	c.gauge("log_write_under_way_seconds",
+		"How long the write to the log that is under way has taken; it grows while the disk hangs.",
 		func(l *ledgerState) float64 { return l.LogWriting.Seconds() })
 	c.gauge("log_pending_bytes", "Log since it was truncated.",
 		func(l *ledgerState) float64 { return float64(l.LogPendingBytes) })
