@@ -231,7 +231,7 @@ type gatewayReady struct {
 
 // serve answers until the process is told to stop.
 func (c *gatewayCommand) serve(
-	e *environment, listener net.Listener, g *gateway.Gateway, store *keyStore, debug *gatewayDebug,
+	e *environment, listener net.Listener, g *gateway.Gateway, store *keyStore, debug *debugServer,
 ) (err error) {
 	s := &http.Server{Handler: g, ReadHeaderTimeout: 10 * time.Second, IdleTimeout: 2 * time.Minute,
 		MaxHeaderBytes: 64 << 10, ErrorLog: slog.NewLogLogger(e.log.Handler(), slog.LevelDebug)}

@@ -22,7 +22,7 @@ func TestHelpGolden(t *testing.T) {
 		"config update", "backup",
 		"restore", "auth new-key", "auth check",
 		"verify", "upgrade", "bench", "demo", "conformance", "journal show", "mcp", "mcp guard", "version", "help",
-		"completion",
+		"completion", "outbox postgres", "outbox init", "outbox status", "outbox settle",
 	}
 	for _, command := range commands {
 		name := filepath.Join("testdata", "help",

@@ -119,6 +119,12 @@ var helpTexts = map[string]string{
 	"help_all_demo":      "Run a server and clients, break everything between them, and count what is paid twice.",
 	"help_guard_principal": "Party on whose behalf the agent calls. Default: the holder of the ledger's key; " +
 		"for others it needs the role delegate.",
+	"help_outbox_dsn": "The database, such as postgres://USER@HOST/DB, PgBouncer in any mode. A password is better " +
+		"in the variable.",
+	"help_outbox_table": "The table of rows, or SCHEMA.TABLE.",
+	"help_outbox_prefix": "What stands before a stream's name in its client id; no other program may write under " +
+		"these.",
+	"help_outbox_as":    "committed: the ledger has it; new: it does not, and the row is written as a new write.",
 	"help_key_store":    "What keeps the records: ledger, for that of --server, or as for --store of gateway.",
 	"help_key_as":       "What the work turned out to be: committed or rejected.",
 	"help_key_response": "What repeats of the request are answered with.",

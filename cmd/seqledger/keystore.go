@@ -9,15 +9,10 @@ import (
 	"strings"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus"
-	"github.com/prometheus/client_golang/prometheus/collectors"
-
 	"github.com/seqledger/seqledger/client"
 	"github.com/seqledger/seqledger/client/idempotency"
 	"github.com/seqledger/seqledger/internal/embedded"
-	"github.com/seqledger/seqledger/internal/gateway"
 	"github.com/seqledger/seqledger/internal/storeurl"
-	"github.com/seqledger/seqledger/server"
 	"github.com/seqledger/seqledger/server/auth"
 )
 
@@ -205,48 +200,4 @@ func (c *keyStoreFlags) listen(e *environment, s *keyStore) (listener net.Listen
 	s.address = listener.Addr().String()
 	e.log.Info("serving the ledger", "address", s.address)
 	return listener, nil
-}
-
-// gatewayDebug serves profiles and metrics, if configured.
-type gatewayDebug struct {
-	address string
-	stop    func()
-}
-
-// startDebug serves profiles and metrics until stop is called, which waits for the end.
-func (c *gatewayCommand) startDebug(e *environment, g *gateway.Gateway, s *keyStore) (*gatewayDebug, error) {
-	if c.DebugListen == "" {
-		return &gatewayDebug{stop: func() {}}, nil
-	}
-	metrics := prometheus.Gatherers{g.Gatherer()}
-	if s.own != nil {
-		metrics = append(metrics, s.own.Metrics())
-	} else { // which the ledger's metrics have besides
-		process := prometheus.NewRegistry()
-		process.MustRegister(collectors.NewGoCollector(),
-			collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
-		metrics = append(metrics, process)
-	}
-	listener, err := net.Listen("tcp", c.DebugListen)
-	if err != nil {
-		return nil, fail(exitFailed, "give another address, or omit --debug-listen", "--debug-listen %s: %w",
-			c.DebugListen, err)
-	}
-	d := &gatewayDebug{address: listener.Addr().String()}
-	// The signal does not end it, so that a hanging drain can be inspected.
-	ctx, cancel := context.WithCancel(context.WithoutCancel(e.ctx))
-	ended := make(chan struct{})
-	// Ends with cancel; stop waits for it.
-	go func() {
-		defer close(ended)
-		if err := server.ServeProfiles(ctx, listener, metrics); err != nil && ctx.Err() == nil {
-			e.log.Error("the debug listener failed", "address", d.address, "error", err) // the gateway goes on
-		}
-	}()
-	e.log.Info("serving profiles and metrics", "address", d.address)
-	d.stop = func() {
-		cancel()
-		<-ended
-	}
-	return d, nil
 }

@@ -40,6 +40,7 @@ type commandLine struct {
 	MCP     mcpCommand         `cmd:"" name:"mcp" help:"Give agents the ledger's tools, or stand before an MCP server."`
 	Key     keyCommand         `cmd:"" help:"Look up, purge and resolve the records of requests that have a key."`
 	Store   storeCommand       `cmd:"" help:"Prepare a store of keys in a database of yours."`
+	Outbox  outboxCommand      `cmd:"" help:"Write the rows of a table in your database to the ledger, each once."`
 	Status  statusCommand      `cmd:"" help:"Describe a running server."`
 	Update  configCommand      `cmd:"" name:"config" help:"Show and change the replicated configuration."`
 	Bench   benchCommand       `cmd:"" help:"Put a load on a running server and measure it."`
@@ -74,7 +75,8 @@ Exit codes:
     2  the command line or the configuration file is wrong
     3  refused: the ledger decided against it, or has no such thing; nothing was changed
     4  outcome unknown: the write may have been committed; repeat it with the same sequence and key
-    130, 143  stopped by SIGINT or SIGTERM before the end; watch, status --watch, serve and gateway end with 0`
+    130, 143  stopped by SIGINT or SIGTERM before the end; watch, status --watch, serve, gateway and outbox postgres
+              end with 0`
 
 // environment is what a command works with.
 type environment struct {

@@ -30,6 +30,9 @@ func TestMain(m *testing.M) {
 	if dir := os.Getenv(faultServerVariable); dir != "" {
 		os.Exit(faultServer(dir)) // this process is the MCP server of a test
 	}
+	if variable := os.Getenv(inboxVariable); variable != "" {
+		os.Exit(inbox(variable)) // this process is an inbox of a test
+	}
 	if os.Getenv(naiveVariable) != "" {
 		os.Exit(naiveClient(os.Stdin, os.Stdout)) // this process is the client of a test
 	}

@@ -1,0 +1,344 @@
+package main
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"os/signal"
+	"strconv"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/seqledger/seqledger/client"
+	"github.com/seqledger/seqledger/client/outbox"
+)
+
+// outboxCommand groups what concerns a table whose rows are written to a ledger.
+type outboxCommand struct {
+	Postgres outboxRelayCommand  `cmd:"" help:"Write the rows of a table in PostgreSQL to the ledger, each once."`
+	Init     outboxInitCommand   `cmd:"" help:"Make the tables of an outbox."`
+	Status   outboxStatusCommand `cmd:"" help:"Tell what waits, what was refused, and why a stream is stopped."`
+	Retry    outboxRetryCommand  `cmd:"" help:"Let a refused row be written again, as a new write."`
+	Skip     outboxSkipCommand   `cmd:"" help:"Leave a refused row out; its stream goes on."`
+	Settle   outboxSettleCommand `cmd:"" help:"Say what became of a row of a stopped stream, after a look into the ledger."`
+	Resume   outboxResumeCommand `cmd:"" help:"Let a stopped stream go on, once all its rows have outcomes."`
+}
+
+// databaseFlags name an outbox.
+type databaseFlags struct {
+	DSN   string `name:"dsn" help:"help_outbox_dsn" required:"" placeholder:"URL"`
+	Table string `help:"help_outbox_table" default:"seqledger_outbox"`
+}
+
+// check returns the mistakes in the flags.
+func (f *databaseFlags) check() error {
+	_, err := f.config()
+	if _, schema := outbox.Schema(f.Table); schema != nil {
+		err = errors.Join(err, usage("--table: %w", schema))
+	}
+	return err
+}
+
+// config returns the configuration of the pool. Errors do not contain the password.
+func (f *databaseFlags) config() (*pgxpool.Config, error) {
+	config, err := pgxpool.ParseConfig(f.DSN)
+	if err != nil {
+		return nil, usage("--dsn: %w", err)
+	}
+	if config.ConnConfig.DefaultQueryExecMode == pgx.QueryExecModeCacheStatement {
+		// The default of pgx, which does not work behind PgBouncer's transaction mode unless that is
+		// told to follow prepared statements.
+		config.ConnConfig.DefaultQueryExecMode = pgx.QueryExecModeExec
+	}
+	return config, nil
+}
+
+// databaseTimeout is how long a command that is no relay waits for the database.
+const databaseTimeout = 30 * time.Second
+
+// within runs do with a pool and a context that ends after databaseTimeout.
+func (f *databaseFlags) within(e *environment, do func(ctx context.Context, db *pgxpool.Pool) error) error {
+	ctx, cancel := context.WithTimeout(e.ctx, databaseTimeout)
+	defer cancel()
+	return f.withPool(ctx, func(db *pgxpool.Pool) error { return do(ctx, db) })
+}
+
+// withPool runs do with a pool and closes it.
+func (f *databaseFlags) withPool(ctx context.Context, do func(db *pgxpool.Pool) error) error {
+	if err := f.check(); err != nil {
+		return err
+	}
+	config, err := f.config()
+	if err != nil {
+		return err
+	}
+	db, err := pgxpool.NewWithConfig(ctx, config)
+	if err != nil {
+		return err
+	}
+	defer db.Close()
+	return databaseError(do(db))
+}
+
+// The codes of PostgreSQL's errors that have a hint.
+const (
+	noSuchTable = "42P01"
+	forbidden   = "42501"
+)
+
+// databaseError adds what to do about an error of the database.
+func databaseError(err error) error {
+	failed, ok := errors.AsType[*pgconn.PgError](err)
+	switch {
+	case errors.Is(err, outbox.ErrNothingToDo):
+		return fail(exitRefused, "seqledger outbox status lists the rows and the streams", "%w", err)
+	case ok && failed.Code == noSuchTable:
+		return fail(exitFailed, "seqledger outbox init makes the tables", "%w", err)
+	case ok && failed.Code == forbidden:
+		return fail(exitFailed, "seqledger outbox init --print shows what the roles need", "%w", err)
+	}
+	return err
+}
+
+// outboxInitCommand makes the tables.
+type outboxInitCommand struct {
+	databaseFlags `embed:""`
+	Application   string `help:"Role that inserts rows, for the grants that are printed." default:"app"`
+	Relay         string `help:"Role of outbox postgres, for the grants that are printed." default:"relay"`
+	Print         bool   `help:"Only print the statements, for those who run them by hand." env:"-"`
+}
+
+// Help is shown below the flags.
+func (*outboxInitCommand) Help() string {
+	return `It may be run again: what is there stays as it is. The role of --dsn owns the tables. The statements that give
+the application and the relay what they need, and no more, are printed and not run.
+
+    seqledger outbox init --dsn postgres://owner@db.example.com/shop --application shop --relay relay`
+}
+
+// Run is called by kong.
+func (c *outboxInitCommand) Run(e *environment) error {
+	if err := c.check(); err != nil {
+		return err
+	}
+	role := func(name string) string { return pgx.Identifier{name}.Sanitize() }
+	text, err := outbox.Privileges(c.Table, role(c.Application), role(c.Relay))
+	if err != nil {
+		return err
+	}
+	if c.Print {
+		schema, err := outbox.Schema(c.Table)
+		if err != nil {
+			return err
+		}
+		text = schema + "\n" + text
+	} else if err := c.within(e, func(ctx context.Context, db *pgxpool.Pool) error {
+		return outbox.Init(ctx, db, c.Table)
+	}); err != nil {
+		return err
+	}
+	if e.json {
+		return e.showObject(map[string]string{"statements": text})
+	}
+	_, err = fmt.Fprint(e.stdout, text)
+	return err
+}
+
+// outboxRelayCommand is a relay.
+type outboxRelayCommand struct {
+	databaseFlags   `embed:""`
+	scopeFlags      `embed:""`
+	connectionFlags `embed:""`
+	ClientPrefix    string        `help:"help_outbox_prefix" default:"outbox."`
+	Park            bool          `help:"Leave refused rows out and go on; otherwise a refused row stops its stream."`
+	Poll            time.Duration `help:"How often to look for new rows." default:"100ms"`
+	Concurrency     int           `help:"How many streams are worked on at once." default:"8"`
+	DeleteAfter     time.Duration `help:"How long committed rows are kept; 0 keeps them." default:"0"`
+	DebugListen     string        `help:"help_gateway_debug_listen" placeholder:"ADDRESS"`
+}
+
+// Help is shown below the flags.
+func (*outboxRelayCommand) Help() string {
+	return `An application inserts a row in the transaction that changes its own data; this relay writes the row to the ledger
+and the receipt, or the refusal, back into the row. Rows of one stream are written in order. It may be killed at any
+moment, as may the database and the ledger: the next relay goes on with the same numbers. Of several relays on one
+table, one works on a stream, and another takes over seconds after that one was killed.
+
+    seqledger outbox init --dsn postgres://owner@db.example.com/shop
+    seqledger outbox postgres --dsn postgres://relay@db.example.com/shop --scope acme/orders
+
+    INSERT INTO seqledger_outbox (stream, operations)
+      VALUES ('orders', '[{"append": {"payload": "b25l"}}]');`
+}
+
+// Run is called by kong.
+func (c *outboxRelayCommand) Run(e *environment) error {
+	scope, err := c.scope()
+	if err == nil && scope.GetVault() == "" {
+		err = usage("--scope: the rows need a vault, too: ORG/VAULT")
+	}
+	options, err2 := c.options()
+	err = errors.Join(err, err2, c.check(), checkLoopback("--debug-listen", c.DebugListen))
+	if c.Poll <= 0 || c.Concurrency <= 0 || c.DeleteAfter < 0 {
+		err = errors.Join(err, usage("--poll and --concurrency must be more than 0, and --delete-after not less"))
+	}
+	if err != nil {
+		return err
+	}
+	ledger, err := client.New(options)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = ledger.Close() }() // nothing is under way
+	return c.withPool(e.ctx, func(db *pgxpool.Pool) error {
+		relay, err := outbox.NewRelay(ledger, db, outbox.Options{
+			Scope: scope, Table: c.Table, ClientPrefix: c.ClientPrefix, Park: c.Park, Poll: c.Poll,
+			Concurrency: c.Concurrency, DeleteAfter: c.DeleteAfter, Logger: e.log,
+		})
+		if err != nil {
+			return err
+		}
+		return c.relay(e, db, relay)
+	})
+}
+
+// relay runs a relay until a signal.
+func (c *outboxRelayCommand) relay(e *environment, db *pgxpool.Pool, relay *outbox.Relay) error {
+	tuneCollector()
+	signal.Ignore(notForServers...)
+	registry := prometheus.NewRegistry()
+	registry.MustRegister(&outboxMetrics{relay: relay, db: db, table: c.Table})
+	debug, err := startDebug(e, c.DebugListen, prometheus.Gatherers{registry, processMetrics()})
+	if err != nil {
+		return err
+	}
+	defer debug.stop()
+	e.log.Info("relaying", "table", c.Table, "server", c.Server)
+	err = relay.Run(e.ctx)
+	if e.ctx.Err() == nil {
+		return err
+	}
+	done := relay.Counters()
+	e.log.Info("stopped", "committed", done.Committed, "refused", done.Refused)
+	return nil
+}
+
+// outboxStatusCommand shows an outbox.
+type outboxStatusCommand struct {
+	databaseFlags `embed:""`
+}
+
+// Help is shown below the flags.
+func (*outboxStatusCommand) Help() string {
+	return `Below the streams it lists the rows that were refused or left out, and those of stopped streams that may have been
+committed.
+
+    seqledger outbox status --dsn postgres://relay@db.example.com/shop`
+}
+
+// Run is called by kong.
+func (c *outboxStatusCommand) Run(e *environment) error {
+	return c.within(e, func(ctx context.Context, db *pgxpool.Pool) error {
+		status, err := outbox.ReadStatus(ctx, db, c.Table)
+		if err != nil {
+			return err
+		}
+		if e.json {
+			return e.showObject(status)
+		}
+		return showOutbox(e, status)
+	})
+}
+
+// showOutbox prints a status for people.
+func showOutbox(e *environment, status *outbox.Status) error {
+	count := func(n int64) string { return strconv.FormatInt(n, 10) }
+	t := newTable(e.stdout)
+	t.row("STREAM", "OPEN", "OLDEST", "REFUSED", "SKIPPED", "NEXT", "STATE", "WHY")
+	for _, s := range status.Streams {
+		oldest, state := "-", "idle"
+		if !s.Oldest.IsZero() {
+			oldest = s.Oldest.UTC().Format(time.RFC3339)
+		}
+		switch {
+		case s.Stopped != "":
+			state = "stopped"
+		case s.Owned:
+			state = "relayed"
+		case s.Open > 0:
+			state = "waiting"
+		}
+		t.row(s.Name, count(s.Open), oldest, count(s.Refused), count(s.Skipped), number(s.Next), state,
+			oneLine(cmp.Or(s.Stopped, s.LastError)))
+	}
+	if err := t.flush(); err != nil || len(status.Rows) == 0 {
+		return err
+	}
+	if _, err := fmt.Fprintln(e.stdout); err != nil {
+		return err
+	}
+	t = newTable(e.stdout)
+	t.row("ROW", "STREAM", "STATE", "SEQUENCE", "CODE", "REFUSAL")
+	for _, r := range status.Rows {
+		t.row(count(r.ID), r.Stream, r.State, cmp.Or(nonzero(r.Sequence), "-"), cmp.Or(r.Code, "-"), oneLine(r.Refusal))
+	}
+	return t.flush()
+}
+
+// outboxRetryCommand lets a row be written again.
+type outboxRetryCommand struct {
+	databaseFlags `embed:""`
+	Row           int64 `arg:"" help:"The id of the row."`
+}
+
+// Run is called by kong.
+func (c *outboxRetryCommand) Run(e *environment) error {
+	return c.within(e, func(ctx context.Context, db *pgxpool.Pool) error {
+		return outbox.Retry(ctx, db, c.Table, c.Row)
+	})
+}
+
+// outboxSkipCommand leaves a row out.
+type outboxSkipCommand struct {
+	databaseFlags `embed:""`
+	Row           int64 `arg:"" help:"The id of the row."`
+}
+
+// Run is called by kong.
+func (c *outboxSkipCommand) Run(e *environment) error {
+	return c.within(e, func(ctx context.Context, db *pgxpool.Pool) error {
+		return outbox.Skip(ctx, db, c.Table, c.Row)
+	})
+}
+
+// outboxSettleCommand says what became of a row.
+type outboxSettleCommand struct {
+	databaseFlags `embed:""`
+	Row           int64  `arg:"" help:"The id of the row."`
+	As            string `help:"help_outbox_as" required:"" enum:"committed,new" env:"-"`
+}
+
+// Run is called by kong.
+func (c *outboxSettleCommand) Run(e *environment) error {
+	return c.within(e, func(ctx context.Context, db *pgxpool.Pool) error {
+		return outbox.Settle(ctx, db, c.Table, c.Row, c.As == "committed")
+	})
+}
+
+// outboxResumeCommand lets a stream go on.
+type outboxResumeCommand struct {
+	databaseFlags `embed:""`
+	Stream        string `arg:"" help:"The name of the stream."`
+}
+
+// Run is called by kong.
+func (c *outboxResumeCommand) Run(e *environment) error {
+	return c.within(e, func(ctx context.Context, db *pgxpool.Pool) error {
+		return outbox.Resume(ctx, db, c.Table, c.Stream)
+	})
+}
