@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/seqledger/seqledger/ledger/archive"
@@ -17,11 +18,13 @@ import (
 )
 
 // An archive that is full, read-only or away stops the removal of files, and nothing else: writes go on, and the
-// counters, the log and the status say so.
+// counters, the log and the status say so. One on a file system that hangs, as a network's can, does the same: its
+// calls may never return, so that nobody waits for them without an end, and no stop.
 
-// archiver copies sealed files to the archive. copying is held by the goroutine that uses the archive.
+// archiver copies sealed files to the archive. There is something in copying while a goroutine uses the archive.
 type archiver struct {
-	copying sync.Mutex
+	copying chan struct{}    // has room for one
+	answers atomic.Uint64    // how often the archive has taken or confirmed a file, or failed
 	opened  *archive.Archive // nil until it could be opened
 	checked uint64           // number of the last file that the archive has, as this ledger has it
 
@@ -54,28 +57,73 @@ func (l *Ledger) archiveLoop() {
 	}
 }
 
+// useArchive lets f use the archive once nobody else does, and returns what is closed when f has ended; nil if ctx
+// ended before f began.
+func (l *Ledger) useArchive(ctx context.Context, f func()) (ended <-chan struct{}) {
+	select {
+	case l.archiver.copying <- struct{}{}:
+	case <-ctx.Done():
+		return nil
+	}
+	done := make(chan struct{})
+	// Ends with f, whose calls a file system that hangs may never answer: then nobody joins it. f does nothing
+	// more after such a call once its context has ended.
+	go func() {
+		defer close(done)
+		defer func() { <-l.archiver.copying }()
+		f()
+	}()
+	return done
+}
+
+// slowFactor is after how many times Options.archivePatience without an answer an archive counts as failing.
+const slowFactor = 30
+
 // archiveFiles copies what is sealed and durable.
 func (l *Ledger) archiveFiles(ctx context.Context) {
-	l.archiver.copying.Lock()
-	defer l.archiver.copying.Unlock()
-	copied, err := l.copyToArchive(ctx)
-	if ctx.Err() != nil || errors.Is(err, boltstore.ErrClosed) {
+	ended := l.useArchive(ctx, func() {
+		copied, err := l.copyToArchive(ctx)
+		if ctx.Err() != nil || errors.Is(err, boltstore.ErrClosed) {
+			return
+		}
+		l.noteArchive(err)
+		if copied > 0 {
+			signal(l.retainDue) // for files that waited for it
+		}
+	})
+	if ended == nil {
 		return
 	}
-	l.noteArchive(err)
-	if copied > 0 {
-		signal(l.retainDue) // for files that waited for it
+	slow := time.NewTicker(slowFactor * l.options.archivePatience)
+	defer slow.Stop()
+	answers := l.archiver.answers.Load()
+	for {
+		select {
+		case <-ended:
+			return
+		case <-slow.C:
+			answers = l.noteSilence(answers)
+		case <-ctx.Done():
+			select { // it ends with the piece that is being copied
+			case <-ended:
+			case <-time.After(l.options.archivePatience):
+				l.options.Logger.Warn("the archive does not answer; nothing waits for it any longer")
+			}
+			return
+		}
 	}
 }
 
+var errArchiveHangs = errors.New("the archive has not answered for minutes; does its file system hang?")
+
 // openArchive opens the archive, or makes it, once.
-func (l *Ledger) openArchive() (*archive.Archive, error) {
+func (l *Ledger) openArchive(ctx context.Context) (*archive.Archive, error) {
 	if a := l.archiver.opened; a != nil {
 		return a, nil
 	}
 	id, err := os.ReadFile(l.archiveIDPath())
 	if errors.Is(err, fs.ErrNotExist) {
-		if err = l.createArchive(); err == nil {
+		if err = l.createArchive(ctx); err == nil {
 			id, err = os.ReadFile(l.archiveIDPath())
 		}
 	}
@@ -95,7 +143,7 @@ func (l *Ledger) openArchive() (*archive.Archive, error) {
 func (l *Ledger) archiveIDPath() string { return filepath.Join(l.options.Dir, archiveIDName) }
 
 // createArchive makes the archive, or takes over the one that is there, and notes its id.
-func (l *Ledger) createArchive() error {
+func (l *Ledger) createArchive(ctx context.Context) error {
 	id := ""
 	a, err := archive.Open(l.options.Archive, "")
 	switch {
@@ -108,11 +156,14 @@ func (l *Ledger) createArchive() error {
 	default:
 		return err
 	}
+	if ctx.Err() != nil { // the data directory may be another process's by now
+		return context.Cause(ctx)
+	}
 	return l.directory.WriteFile(archiveIDName, []byte(id+"\n"))
 }
 
 func (l *Ledger) copyToArchive(ctx context.Context) (copied int, err error) {
-	a, err := l.openArchive()
+	a, err := l.openArchive(ctx)
 	if err != nil {
 		return 0, err
 	}
@@ -122,6 +173,10 @@ func (l *Ledger) copyToArchive(ctx context.Context) (copied int, err error) {
 		if err := a.Confirmed(archived); err != nil { // so that one that has gone away is noticed at once
 			return 0, err
 		}
+		l.archiver.answers.Add(1)
+	}
+	if ctx.Err() != nil {
+		return 0, context.Cause(ctx)
 	}
 	sealed := l.store.SealedBlocks()
 	if l.archiver.checked == 0 {
@@ -139,6 +194,7 @@ func (l *Ledger) copyToArchive(ctx context.Context) (copied int, err error) {
 			return copied, err
 		}
 		l.archiver.checked = f.Number
+		l.archiver.answers.Add(1)
 		copied++
 	}
 	return copied, nil
@@ -158,6 +214,7 @@ func (l *Ledger) noteArchive(failed error) {
 	s := &l.archiver.stats
 	l.archiver.mu.Lock()
 	defer l.archiver.mu.Unlock()
+	l.archiver.answers.Add(1) // so that no silence is noted behind it
 	s.Directory, s.WaitingFiles, s.WaitingBytes = l.options.Archive, 0, 0
 	if a := l.archiver.opened; a != nil {
 		s.Files, s.Bytes = 0, 0
@@ -177,6 +234,23 @@ func (l *Ledger) noteArchive(failed error) {
 		s.Problem, s.FailingSince = "", time.Time{}
 		return
 	}
+	l.setArchiveProblem(failed)
+}
+
+// noteSilence notes that the archive hangs if it has answered no more often than before, and returns how often it
+// has.
+func (l *Ledger) noteSilence(before uint64) (answers uint64) {
+	l.archiver.mu.Lock()
+	defer l.archiver.mu.Unlock()
+	if answers = l.archiver.answers.Load(); answers == before {
+		l.setArchiveProblem(errArchiveHangs)
+	}
+	return answers
+}
+
+// setArchiveProblem needs the lock of the counters.
+func (l *Ledger) setArchiveProblem(failed error) {
+	s := &l.archiver.stats
 	s.Failures++
 	if s.Problem == "" {
 		s.FailingSince = time.Now()
@@ -201,13 +275,27 @@ func (l *Ledger) archiveStats() *stats.Archive {
 }
 
 // confirmed returns how many of the first files the archive confirms at this moment; all of them where there is
-// no archive.
+// no archive, and none where it is busy or does not answer.
 func (l *Ledger) confirmed(numbers []uint64) int {
 	if l.options.Archive == "" {
 		return len(numbers)
 	}
-	l.archiver.copying.Lock()
-	defer l.archiver.copying.Unlock()
+	ctx, cancel := context.WithTimeout(l.stopping, l.options.archivePatience)
+	defer cancel()
+	answer := make(chan int, 1)
+	if l.useArchive(ctx, func() { answer <- l.confirmedNow(numbers) }) == nil {
+		return 0
+	}
+	select {
+	case n := <-answer:
+		return n
+	case <-ctx.Done():
+		return 0
+	}
+}
+
+// confirmedNow asks the archive.
+func (l *Ledger) confirmedNow(numbers []uint64) int {
 	a := l.archiver.opened
 	if a == nil {
 		return 0

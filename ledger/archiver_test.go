@@ -93,36 +93,44 @@ func TestArchiveThatCannotBeWritten(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			dir, to := t.TempDir(), filepath.Join(t.TempDir(), "archive")
+			to := filepath.Join(t.TempDir(), "archive")
 			mustDo(t, os.Mkdir(to, 0o700))
-			l := openArchiving(t, dir, to)
-			l.fill(1 << 19)
-			l.archiveAll()
-			archived := l.Stats().Archive.Files
-			fault.begin(t, to)
-			l.fill(3 << 20)
-			mustDo(t, l.flush())
-			l.archiveFiles(t.Context())
-			s := l.Stats().Archive
-			if s.Problem == "" || s.FailingSince.IsZero() || s.Failures == 0 || s.WaitingFiles == 0 ||
-				s.WaitingBytes == 0 {
-				t.Errorf("the fault is not told: %+v", s)
-			}
-			mustDo(t, l.dropHistory(t.Context()))
-			if n := l.Stats().DroppedFiles; n > archived {
-				t.Fatalf("%d files were dropped, %d are archived", n, archived)
-			}
-			fault.end(t, to)
-			l.archiveAll()
-			if s := l.Stats().Archive; !s.FailingSince.IsZero() {
-				t.Errorf("still failing: %+v", s)
-			}
-			mustDo(t, l.dropHistory(t.Context()))
-			l.await("files to be dropped", func() bool { return l.Stats().DroppedFiles > archived })
-			verifyArchive(t, to)
-			l.closeAndAudit()
+			archiveFault(t, to, fault.begin, fault.end)
 		})
 	}
+}
+
+// archiveFault expects that an archive with a fault stops the removal of files alone, and that it is told; and that
+// everything goes on once the fault has ended.
+func archiveFault(t *testing.T, to string, begin, end func(t *testing.T, to string)) {
+	t.Helper()
+	dir := t.TempDir()
+	l := openArchiving(t, dir, to)
+	l.fill(1 << 19)
+	l.archiveAll()
+	archived := l.Stats().Archive.Files
+	begin(t, to)
+	l.fill(3 << 20)
+	mustDo(t, l.flush())
+	l.archiveFiles(t.Context())
+	s := l.Stats().Archive
+	if s.Problem == "" || s.FailingSince.IsZero() || s.Failures == 0 || s.WaitingFiles == 0 ||
+		s.WaitingBytes == 0 {
+		t.Errorf("the fault is not told: %+v", s)
+	}
+	mustDo(t, l.dropHistory(t.Context()))
+	if n := l.Stats().DroppedFiles; n > archived {
+		t.Fatalf("%d files were dropped, %d are archived", n, archived)
+	}
+	end(t, to)
+	l.archiveAll()
+	if s := l.Stats().Archive; !s.FailingSince.IsZero() {
+		t.Errorf("still failing: %+v", s)
+	}
+	mustDo(t, l.dropHistory(t.Context()))
+	l.await("files to be dropped", func() bool { return l.Stats().DroppedFiles > archived })
+	verifyArchive(t, to)
+	l.closeAndAudit()
 }
 
 func mustDo(t *testing.T, err error) {

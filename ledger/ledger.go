@@ -147,6 +147,7 @@ func newLedger(o Options) *Ledger {
 		flushed:       make(chan struct{}, 1),
 		retainDue:     make(chan struct{}, 1),
 		archiveDue:    make(chan struct{}, 1),
+		archiver:      archiver{copying: make(chan struct{}, 1)},
 
 		stop: stop, stopping: stopping,
 		failed: make(chan struct{}),

@@ -57,6 +57,8 @@ type Options struct {
 	idleInterval  time.Duration // without proposals before a tick; 0 means a second
 	// retainInterval is how often files before the horizon, and sealed ones, are looked for; 0 means ten seconds.
 	retainInterval time.Duration
+	// archivePatience is how long retention and a stop wait for an archive that does not answer; 0 means ten seconds.
+	archivePatience time.Duration
 }
 
 func (o *Options) validate() error {
@@ -75,6 +77,7 @@ func (o *Options) validate() error {
 	orDefault((*int64)(&o.scrubInterval), int64(time.Hour))
 	orDefault((*int64)(&o.idleInterval), int64(time.Second))
 	orDefault((*int64)(&o.retainInterval), int64(10*time.Second))
+	orDefault((*int64)(&o.archivePatience), int64(10*time.Second))
 	if o.QueueBytes < minQueueBytes || o.CheckpointBytes < 0 || o.LogBytes < 0 {
 		return errors.New("ledger: Options: QueueBytes must be at least 16 MiB, " +
 			"CheckpointBytes and LogBytes not negative")

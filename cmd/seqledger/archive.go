@@ -2,7 +2,9 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"io/fs"
 	"time"
 
 	"github.com/seqledger/seqledger/client"
@@ -76,7 +78,11 @@ func (c *archiveVerifyCommand) Run(e *environment) error {
 		if e.ctx.Err() != nil {
 			return context.Cause(e.ctx)
 		}
-		return fail(exitFailed, "", "archive verify: %w", err)
+		hint := ""
+		if errors.Is(err, fs.ErrNotExist) || errors.Is(err, archive.ErrNone) {
+			hint = "give the directory that serve --archive has, and mount its file system first"
+		}
+		return fail(exitFailed, hint, "archive verify: %w", err)
 	}
 	for _, p := range report.Problems {
 		if e.json {

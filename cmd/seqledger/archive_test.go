@@ -56,7 +56,15 @@ func TestArchiveCommands(t *testing.T) {
 	seqledger(t, "archive", "cat", archived, "--scope", "acme/main", "--from-height", "2", "--limit", "1", "--json").
 		expect(t, exitDone, `"height":"2"`)
 	seqledger(t, "archive", "cat", archived, "--scope", "acme/other").expect(t, exitRefused, "no block")
-	seqledger(t, "archive", "verify", t.TempDir()).expect(t, exitFailed, "no INDEX")
+	seqledger(t, "archive", "verify", t.TempDir()).expect(t, exitFailed, "no INDEX", "serve --archive")
+	seqledger(t, "archive", "verify", filepath.Join(archived, "absent")).expect(t, exitFailed, "no such file",
+		"serve --archive", "mount")
+	unmade := filepath.Join(t.TempDir(), "data")
+	seqledger(t, "serve", "--data", unmade, "--archive", filepath.Join(archived, "INDEX")).expect(t, exitUsage,
+		"--archive", "not a directory")
+	if _, err := os.Stat(unmade); err == nil {
+		t.Error("a ledger was made for a command line that is wrong")
+	}
 	seqledger(t, "verify", "--archive", archived, "--backup", "x").expect(t, exitUsage)
 	name := filepath.Join(archived, "0000000001.blocks")
 	b, err := os.ReadFile(name)

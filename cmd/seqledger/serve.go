@@ -143,10 +143,32 @@ func (c *serveCommand) check(config *machine.Config) error {
 		return usage("--checkpoint-bytes: must be 0 or from %d to %d", leastCheckpointBytes, int64(mostCheckpointBytes))
 	case c.BackupRate == 0 || c.BackupRate < -1:
 		return usage("--backup-rate: must be more than 0, or -1 for as fast as it can")
+	case c.Archive != "" && isFile(c.Archive):
+		return usage("--archive: %s is not a directory", c.Archive)
 	case c.DiskReserve < -1:
 		return usage("--disk-reserve: must be 0 or more, or -1 for the default")
 	}
 	return c.checkDebug()
+}
+
+// statPatience is how long a start waits for the file system of the archive, which may hang.
+const statPatience = 5 * time.Second
+
+// isFile tells whether there is something at a path that is not a directory. A path that is not there, or does not
+// answer, may be one later: then the ledger goes on, and its status tells.
+func isFile(path string) bool {
+	answer := make(chan bool, 1)
+	// Ends when the file system answers; nobody waits for it longer.
+	go func() {
+		info, err := os.Stat(path)
+		answer <- err == nil && !info.IsDir()
+	}()
+	select {
+	case is := <-answer:
+		return is
+	case <-time.After(statPatience):
+		return false
+	}
 }
 
 // serve answers until the process is told to stop or the storage fails.

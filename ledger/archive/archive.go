@@ -18,8 +18,8 @@ import (
 // newSuffix is what a name ends with until what bears it is whole.
 const newSuffix = ".new"
 
-// Archive is an archive that is written to. It belongs to one goroutine, and to one ledger: two that wrote to
-// one archive would write over each other's index.
+// Archive is an archive that is written to. It belongs to one goroutine, and to one ledger: what another one has
+// changed since it was opened is ErrOther.
 type Archive struct {
 	dir   string
 	index *index
@@ -30,6 +30,11 @@ type Archive struct {
 
 // Create makes an archive of a directory that is there and has no index yet, and returns its id.
 func Create(dir string) (id string, err error) {
+	unlock, err := lock(dir)
+	if err != nil {
+		return "", err
+	}
+	defer func() { err = errors.Join(err, unlock()) }()
 	if _, err := readIndex(dir); !errors.Is(err, ErrNone) {
 		if err == nil {
 			err = fmt.Errorf("%s: there is an archive already", dir)
@@ -77,7 +82,18 @@ func (a *Archive) path(name string) string { return filepath.Join(a.dir, name) }
 // first may have any. One that is confirmed already must be the same. Damage of the ledger's own file is
 // machine.ErrCorrupt; an archive of another ledger is ErrOther; every other error is the archive's, and
 // leaves what was confirmed as it was.
-func (a *Archive) Add(ctx context.Context, number uint64, source blockfile.File) error {
+func (a *Archive) Add(ctx context.Context, number uint64, source blockfile.File) (err error) {
+	if err := a.unchanged(); err != nil { // before a lock is made where nothing is mounted
+		return err
+	}
+	unlock, err := lock(a.dir)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, unlock()) }()
+	if err := a.unchanged(); err != nil {
+		return err
+	}
 	if last, any := a.index.last(); any && number != last.Number+1 {
 		if number <= last.Number {
 			return a.compare(number, source)
@@ -109,6 +125,9 @@ func (a *Archive) Add(ctx context.Context, number uint64, source blockfile.File)
 		return err
 	}
 	a.at("index")
+	if err := a.unchanged(); err != nil { // where locks are none, this leaves an instant
+		return err
+	}
 	entry := Entry{Number: number, Last: info.Last, Size: info.Size, SHA256: info.SHA256}
 	if err := a.write(a.index.add(entry)); err != nil {
 		return err
@@ -162,14 +181,10 @@ func (a *Archive) follows(info *blockfile.SealedInfo) error {
 // Confirmed returns an error unless a file is in the index as it is on the disk now, with its size. It reads
 // the index again, so that an archive which has gone away, or was exchanged, confirms nothing.
 func (a *Archive) Confirmed(number uint64) error {
-	x, err := readIndex(a.dir)
-	if err != nil {
+	if err := a.unchanged(); err != nil {
 		return err
 	}
-	if x.id != a.index.id || x.chain != a.index.chain {
-		return fmt.Errorf("%s: %w: its index has changed", a.dir, ErrOther)
-	}
-	for _, e := range x.entries {
+	for _, e := range a.index.entries {
 		if e.Number != number {
 			continue
 		}
@@ -181,6 +196,15 @@ func (a *Archive) Confirmed(number uint64) error {
 		return err
 	}
 	return fmt.Errorf("%s in %s is not confirmed", blockfile.Name(number), a.dir)
+}
+
+// unchanged returns an error unless the index on the disk is the one that was read or written last.
+func (a *Archive) unchanged() error {
+	x, err := readIndex(a.dir)
+	if err == nil && (x.id != a.index.id || x.chain != a.index.chain) {
+		err = fmt.Errorf("%s: %w: its index has changed", a.dir, ErrOther)
+	}
+	return err
 }
 
 // copyFile makes a synced copy.

@@ -13,4 +13,11 @@
 //
 // INDEX is made once, by [Create], and bears a random id. A directory without it is no archive, so that the
 // empty mount point of a file system that is not there is not taken for one.
+//
+// # Two ledgers
+//
+// An archive belongs to one ledger. Whoever adds a file holds LOCK meanwhile, with flock, and finds the index as it
+// was left. So of two processes that have one archive, the one that comes second gets ErrBusy, and from
+// then on ErrOther. Some mounted file systems have no locks; there the comparison alone holds, which leaves an
+// instant.
 package archive

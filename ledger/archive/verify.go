@@ -40,7 +40,7 @@ func Verify(ctx context.Context, dir string, progress func(Report)) (report Repo
 	}
 	a := &Archive{dir: dir, index: x}
 	report.ID, report.Files = x.id, uint64(len(x.entries))
-	listed := map[string]bool{IndexName: true}
+	listed := map[string]bool{IndexName: true, lockName: true}
 	var before *blockfile.SealedInfo
 	for i := range x.entries {
 		if ctx.Err() != nil {

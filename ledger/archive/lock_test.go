@@ -1,0 +1,101 @@
+package archive
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"syscall"
+	"testing"
+
+	"github.com/seqledger/seqledger/ledger/blockfile"
+)
+
+// TestTwoWritersAreLockedOut: a second ledger is refused at every step of the first one's copy, and after it, too,
+// because the index is no longer the one that it read. The archive stays whole.
+func TestTwoWritersAreLockedOut(t *testing.T) {
+	t.Parallel()
+	l := newLedgerFiles(t, 1)
+	dir, first := newArchive(t)
+	second, err := Open(dir, first.ID())
+	if err != nil {
+		t.Fatal(err)
+	}
+	steps := 0
+	first.step = func(name string) {
+		steps++
+		want := ErrBusy
+		if name == "done" { // the new index shows first
+			want = ErrOther
+		}
+		if err := l.add(second, l.sealed[0].Number); !errors.Is(err, want) {
+			t.Errorf("at step %q: want %v, got %v", name, want, err)
+		}
+		if _, err := Create(dir); !errors.Is(err, ErrBusy) {
+			t.Errorf("at step %q: want no archive made, got %v", name, err)
+		}
+	}
+	if err := l.add(first, l.sealed[0].Number); err != nil || steps < 5 {
+		t.Fatalf("%v after %d steps", err, steps)
+	}
+	if err := l.add(second, l.sealed[0].Number); !errors.Is(err, ErrOther) {
+		t.Errorf("want the changed index noticed, got %v", err)
+	}
+	if err := second.Confirmed(l.sealed[0].Number); !errors.Is(err, ErrOther) {
+		t.Errorf("want nothing confirmed by a changed index, got %v", err)
+	}
+	first.step = nil
+	if err := l.add(first, l.sealed[1].Number); err != nil {
+		t.Errorf("the first goes on: %v", err)
+	}
+	mustBeSound(t, dir, 2)
+}
+
+// TestIndexThatChangesDuringACopy: where a file system has no locks, the index that another one wrote meanwhile is
+// not written over.
+func TestIndexThatChangesDuringACopy(t *testing.T) {
+	t.Parallel()
+	l := newLedgerFiles(t, 1)
+	dir, a := newArchive(t)
+	other, err := readIndex(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	file, err := blockfile.Directory{Path: l.dir}.OpenSealed(blockfile.Name(l.sealed[0].Number))
+	if err != nil {
+		t.Fatal(err)
+	}
+	info, err := blockfile.CheckSealed(file)
+	if err = errors.Join(err, file.Close()); err != nil {
+		t.Fatal(err)
+	}
+	changed := other.add(Entry{Number: info.Number, Last: info.Last, Size: info.Size, SHA256: info.SHA256}).encode()
+	a.step = func(name string) {
+		if name != "rename" {
+			return
+		}
+		if err := os.WriteFile(a.path(IndexName), changed, 0o600); err != nil {
+			t.Error(err)
+		}
+	}
+	if err := l.add(a, l.sealed[0].Number); !errors.Is(err, ErrOther) {
+		t.Errorf("want the changed index noticed, got %v", err)
+	}
+	if now, err := os.ReadFile(a.path(IndexName)); err != nil || string(now) != string(changed) {
+		t.Errorf("the other's index was written over: %q, %v", now, err)
+	}
+}
+
+// TestFileSystemsWithoutLocks: what says that there are no locks is told from what says that this one cannot be had.
+func TestFileSystemsWithoutLocks(t *testing.T) {
+	t.Parallel()
+	for err, want := range map[error]bool{
+		nil: false, syscall.ENOSYS: true, syscall.EOPNOTSUPP: true, syscall.ENOLCK: true,
+		&os.PathError{Op: "flock", Err: syscall.ENOLCK}: true,
+		syscall.EROFS: false, syscall.EACCES: false, syscall.EIO: false, ErrBusy: false,
+		fmt.Errorf("flock: %w", syscall.ENOSYS): true,
+	} {
+		if got := withoutLocks(err); got != want {
+			t.Errorf("%v: want %v, got %v", err, want, got)
+		}
+	}
+}
