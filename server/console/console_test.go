@@ -4,9 +4,12 @@ import (
 	"io/fs"
 	"net/http"
 	"net/http/httptest"
+	"os"
 	"regexp"
 	"strings"
 	"testing"
+
+	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 )
 
 func get(t *testing.T, h http.Handler, path string, header http.Header) *http.Response {
@@ -52,6 +55,21 @@ func TestNothingInline(t *testing.T) {
 	}
 	if foreign := regexp.MustCompile(`(?:src|href)="(?:https?:)?//`).Find(page); foreign != nil {
 		t.Errorf("the page loads from elsewhere: %s", foreign)
+	}
+}
+
+// TestAdvice: the console says what a client should do about every refusal that there is.
+func TestAdvice(t *testing.T) {
+	t.Parallel()
+	source, err := os.ReadFile("src/advice.ts")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for number, name := range seqledgerv1.WriteErrorCode_name {
+		name = strings.TrimPrefix(name, "WRITE_ERROR_CODE_")
+		if number != 0 && !strings.Contains(string(source), "\n  "+name+": \"") {
+			t.Errorf("src/advice.ts has nothing about %s", name)
+		}
 	}
 }
 

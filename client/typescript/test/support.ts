@@ -22,8 +22,13 @@ export function run(...args: string[]): string {
 /** temporary returns a directory that is removed after the test. */
 export function temporary(t: { after(f: () => void): void }): string {
   const dir = mkdtempSync(join(tmpdir(), "seqledger-web-"));
-  t.after(() => rmSync(dir, { recursive: true, force: true }));
+  t.after(() => remove(dir));
   return dir;
+}
+
+/** remove removes a directory, also while a process that is on its way out still writes into it. */
+export function remove(dir: string): void {
+  rmSync(dir, { recursive: true, force: true, maxRetries: 100, retryDelay: 10 });
 }
 
 /** A process of seqledger serve. */

@@ -17,6 +17,7 @@ const advices: Record<string, string> = {
   PERMISSION_DENIED: "use a credential that may",
   QUEUE_FULL: "repeat the same sequence later",
   TOO_MANY_STREAMS: "repeat the same sequence later, or raise max_streams",
+  TOO_MANY_KEYS: "repeat the same request later, when records of this principal have expired",
   NOT_LEADER: "repeat the same sequence at the leader",
   DRAINING: "repeat the same sequence when the server is back",
   OUTCOME_UNKNOWN: "repeat the same sequence: it may have been committed",

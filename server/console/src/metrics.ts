@@ -21,12 +21,19 @@ export function parse(text: string, at: number): Sample {
 export const label = (series: string, name: string): string =>
   new RegExp(`[{,]${name}="([^"]*)"`).exec(series)?.[1] ?? "";
 
-/** rate returns by how much a counter grew in a second. A restart of the server counts as no growth. */
-export function rate(before: Sample, now: Sample, matches: (series: string) => boolean): number {
-  let grown = 0;
+/** growth returns by how much each counter grew that did. A restart of the server counts as no growth. */
+export function growth(before: Sample, now: Sample, matches: (series: string) => boolean): [series: string, n: number][] {
+  const grown: [string, number][] = [];
   for (const [series, value] of now.values) {
-    if (matches(series)) grown += Math.max(0, value - (before.values.get(series) ?? 0));
+    const n = matches(series) ? value - (before.values.get(series) ?? 0) : 0;
+    if (n > 0) grown.push([series, n]);
   }
+  return grown;
+}
+
+/** rate returns by how much some counters together grew in a second. */
+export function rate(before: Sample, now: Sample, matches: (series: string) => boolean): number {
+  const grown = growth(before, now, matches).reduce((sum, [, n]) => sum + n, 0);
   return grown / Math.max(0.001, (now.at - before.at) / 1000);
 }
 

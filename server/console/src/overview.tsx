@@ -7,11 +7,12 @@ import { useState } from "preact/hooks";
 import { admin, fetchMetrics } from "./api";
 import { advice } from "./advice";
 import { count, seconds, size, timeOf } from "./format";
-import { label, parse, quantile, rate, type Sample } from "./metrics";
+import { growth, label, parse, quantile, rate, type Sample } from "./metrics";
 import { Facts, Plot, Problem, Table, useEvery } from "./parts";
 
 const everyMs = 1000;
 const points = 120;
+const latest = 100;
 const commits = (s: string): boolean => s.startsWith("seqledger_decisions_total{") && label(s, "code") === "COMMITTED";
 const refusals = (s: string): boolean => s.startsWith("seqledger_results_total{") &&
   label(s, "code") !== "COMMITTED" && label(s, "code") !== "REPLAYED";
@@ -30,11 +31,17 @@ export function Overview(): JSX.Element {
   const [status, setStatus] = useState<Status>();
   const [last, setLast] = useState<Sample>();
   const [history, setHistory] = useState<Point[]>([]);
+  const [refused, setRefused] = useState<string[][]>([]);
   const statusError = useEvery(everyMs, async (signal) => setStatus((await admin.getStatus({}, { signal })).status));
   const error = useEvery(everyMs, async (signal) => {
     const now = parse(await fetchMetrics(signal), performance.now());
     if (last !== undefined) {
       const value = (name: string): number => now.values.get(`seqledger_${name}`) ?? NaN;
+      const came = growth(last, now, refusals).map(([series, n]) => {
+        const code = label(series, "code");
+        return [new Date().toISOString().slice(11, 19), code, label(series, "method"), count(n), advice(code)];
+      });
+      if (came.length > 0) setRefused([...came, ...refused].slice(0, latest));
       const histogram = "seqledger_log_store_duration_seconds";
       setHistory([...history.slice(1 - points), {
         writes: rate(last, now, commits), refused: rate(last, now, refusals),
@@ -52,6 +59,10 @@ export function Overview(): JSX.Element {
       {status && <State status={status} />}
       {noMetrics ? <p>This credential may not see figures about the whole ledger.</p> : <Problem error={error} />}
       <Plots history={history} />
+      {refused.length > 0 && (
+        <Table caption={`Refused while this page is open; the newest first, at most ${latest} lines`}
+          head={["time (UTC)", "reason", "call", "writes", "what the client should do"]} rows={refused} />
+      )}
       {last && <Refusals sample={last} />}
     </>
   );

@@ -11,6 +11,7 @@ import { Field, Form, Table } from "./parts";
 export function Reservations(): JSX.Element {
   const [scope, setScope] = useState("");
   const [found, setFound] = useState<IdempotencyRecord[]>();
+  const [chosen, setChosen] = useState<IdempotencyRecord>();
   const list = async (signal: AbortSignal): Promise<void> => {
     const all: IdempotencyRecord[] = [];
     for (const state of [RecordState.INDETERMINATE, RecordState.PENDING]) {
@@ -28,20 +29,22 @@ export function Reservations(): JSX.Element {
       </Form>
       {found && (
         <Table caption={`${found.length} records, the first 200 of each state`}
-          head={["state", "namespace", "principal", "hash of the key", "attempts", "since", "lease ends"]}
+          head={["state", "namespace", "principal", "hash of the key", "attempts", "since", "lease ends", "settle"]}
           rows={found.map((r) => [
             RecordState[r.state], r.namespace || "–", r.principal || "–", <code>{hex(r.keyHash).slice(0, 16)}…</code>,
             r.attempts.toString(), timeOf(r.createdAt), timeOf(r.leaseExpiresAt),
+            <button type="button" class="link" onClick={() => setChosen(r)}>choose</button>,
           ])} />
       )}
-      <Settle scope={scope} />
+      <Settle key={chosen === undefined ? "" : hex(chosen.keyHash)} scope={scope} chosen={chosen} />
     </>
   );
 }
 
-function Settle({ scope }: { scope: string }): JSX.Element {
-  const [namespace, setNamespace] = useState("");
-  const [principal, setPrincipal] = useState("");
+/** Settle asks for the key itself: the ledger has its hash alone. */
+function Settle({ scope, chosen }: { scope: string; chosen: IdempotencyRecord | undefined }): JSX.Element {
+  const [namespace, setNamespace] = useState(chosen?.namespace ?? "");
+  const [principal, setPrincipal] = useState(chosen?.principal ?? "");
   const [key, setKey] = useState("");
   const [response, setResponse] = useState("");
   const [done, setDone] = useState(false);

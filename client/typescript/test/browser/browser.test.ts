@@ -5,7 +5,7 @@ import assert from "node:assert/strict";
 import { before, after, test, type TestContext } from "node:test";
 import type { BrowserContext, Page } from "playwright-core";
 import { Ledger, payloads, temporary } from "../support.js";
-import { launch, missing, servePage } from "./chromium.js";
+import { launchFor, missing, servePage } from "./chromium.js";
 
 let site: Awaited<ReturnType<typeof servePage>>;
 before(async () => {
@@ -24,8 +24,7 @@ interface Setup {
 async function setup(t: TestContext): Promise<Setup> {
   const ledger = await Ledger.start(temporary(t), "127.0.0.1:0", "--cors-origin", new URL(site.url).origin);
   t.after(() => ledger.kill());
-  const context = await launch(temporary(t));
-  t.after(() => context.close());
+  const context = await launchFor(t);
   const page = context.pages()[0] ?? (await context.newPage());
   await visit(page);
   return { ledger, server: `http://${ledger.address}`, context, page };

@@ -1,11 +1,14 @@
 // Debian's Chromium, and the server of the page.
 
-import { existsSync, readFileSync } from "node:fs";
+import { existsSync, mkdtempSync, readFileSync } from "node:fs";
 import { createServer, type Server } from "node:http";
 import type { AddressInfo } from "node:net";
+import { tmpdir } from "node:os";
 import { join } from "node:path";
+import type { TestContext } from "node:test";
 import { fileURLToPath } from "node:url";
 import { type BrowserContext, chromium } from "playwright-core";
+import { remove } from "../support.js";
 
 export const executablePath = process.env["CHROMIUM"] ?? "/usr/bin/chromium";
 
@@ -27,6 +30,17 @@ export async function launch(profile: string): Promise<BrowserContext> {
     ],
   });
   context.setDefaultTimeout(patienceMs);
+  return context;
+}
+
+/** launchFor starts Chromium for a test, after which it ends and its profile is removed, in this order. */
+export async function launchFor(t: TestContext): Promise<BrowserContext> {
+  const profile = mkdtempSync(join(tmpdir(), "seqledger-web-"));
+  const context = await launch(profile);
+  t.after(async () => {
+    await context.close();
+    remove(profile);
+  });
   return context;
 }
 

@@ -6,10 +6,13 @@ import { readFileSync } from "node:fs";
 import { createRequire } from "node:module";
 import { join } from "node:path";
 import { test, type TestContext } from "node:test";
+import { createClient as connectClient } from "@connectrpc/connect";
+import { createConnectTransport } from "@connectrpc/connect-web";
 import type { BrowserContext, Page } from "playwright-core";
+import { IdempotencyService, LeaseExpiry, RecordOutcome } from "../../src/gen/seqledger/v1/idempotency_pb.js";
 import { append, createClient, setEntity } from "../../src/index.js";
 import { Ledger, run, startLedger, temporary } from "../support.js";
-import { launch, missing } from "./chromium.js";
+import { launchFor, missing } from "./chromium.js";
 
 const axe = createRequire(import.meta.url).resolve("axe-core/axe.min.js");
 const scope = { organization: "acme", vault: "main" };
@@ -18,8 +21,7 @@ const scope = { organization: "acme", vault: "main" };
 async function open(
   t: TestContext, address: string,
 ): Promise<{ context: BrowserContext; page: Page; complaints: string[]; hosts: Set<string> }> {
-  const context = await launch(temporary(t));
-  t.after(() => context.close());
+  const context = await launchFor(t);
   const page = context.pages()[0] ?? (await context.newPage());
   const complaints: string[] = [];
   const hosts = new Set<string>();
@@ -144,6 +146,67 @@ browser("every page of the console does its work, and axe finds nothing", async 
   await look(page, "try");
 
   assert.deepEqual([...hosts], [ledger.address]);
+  assert.deepEqual(complaints, []);
+});
+
+browser("refused writes are listed as they come, with what their clients should do", async (t) => {
+  const ledger = await startLedger(t);
+  const { page, complaints } = await open(t, ledger.address);
+  await page.getByText("No write was refused since").waitFor();
+  await page.getByRole("img", { name: /^writes a second: \d/ }).waitFor();
+  await using client = createClient({ baseUrl: `http://${ledger.address}`, webSocket: false });
+  const writer = await client.openWriter({ scope, clientId: "till-7" });
+  const late = page.getByRole("region", { name: /^Refused while this page is open/ });
+  assert.equal(await late.count(), 0);
+  await assert.rejects(writer.write([setEntity("a", "1", { condition: { mustExist: true } })]));
+  await late.getByText("KEY_NOT_FOUND").waitFor();
+  await writer.write([setEntity("a", "1")]);
+  await assert.rejects(writer.write([setEntity("a", "1", { condition: { notExists: true } })]));
+  await late.getByText("KEY_EXISTS").waitFor();
+  const rows = (await late.locator("tbody tr").allInnerTexts()).map((row) => row.split("\t").slice(1));
+  const advice = "read again and decide; the same sequence stays free";
+  assert.deepEqual(rows, [["KEY_EXISTS", "WriteBatch", "1", advice], ["KEY_NOT_FOUND", "WriteBatch", "1", advice]]);
+  await look(page, "refused");
+  assert.deepEqual(complaints, []);
+});
+
+browser("a reservation whose owner is gone is chosen, settled, and waits no more", async (t) => {
+  const ledger = await startLedger(t);
+  const baseUrl = `http://${ledger.address}`;
+  const records = connectClient(IdempotencyService, createConnectTransport({ baseUrl, useBinaryFormat: true }));
+  const request = {
+    record: { scope, namespace: "payments", key: "order-4711" },
+    fingerprint: { algorithm: 1, digest: new Uint8Array(32) },
+    lease: { seconds: 1n }, onLeaseExpired: LeaseExpiry.INDETERMINATE,
+  };
+  const reserve = () => records.reserve({ ...request, attemptId: crypto.getRandomValues(new Uint8Array(16)) });
+  assert.equal((await reserve()).outcome, RecordOutcome.ACQUIRED);
+  const { page, complaints } = await open(t, ledger.address);
+  await visit(page, "Reservations");
+  await fill(page, "Scope", "acme/main");
+  // The lease ends without a result in a while.
+  await page.waitForFunction(() => {
+    if (document.body.innerText.includes("INDETERMINATE")) return true;
+    document.querySelector<HTMLButtonElement>("main button")!.click();
+    return false;
+  }, undefined, { polling: 500 });
+  await page.getByText("1 records").waitFor();
+  await press(page, "choose");
+  assert.equal(await page.getByLabel("Namespace", { exact: true }).inputValue(), "payments");
+  await look(page, "settle");
+  await fill(page, "Key", "order-4712");
+  await press(page, "Settle");
+  await page.getByText("NOT_FOUND").waitFor();
+  await fill(page, "Key", "order-4711");
+  await fill(page, "Response", "it was paid");
+  await page.getByLabel("The work was done").check();
+  await press(page, "Settle");
+  await page.getByText("OK", { exact: true }).waitFor();
+  await press(page, "List");
+  await page.getByText("0 records").waitFor();
+  const { outcome, record } = await reserve();
+  assert.equal(outcome, RecordOutcome.REPLAY);
+  assert.equal(new TextDecoder().decode(record!.response), "it was paid");
   assert.deepEqual(complaints, []);
 });
 

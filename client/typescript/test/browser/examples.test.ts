@@ -5,7 +5,7 @@ import assert from "node:assert/strict";
 import { after, before, test, type TestContext } from "node:test";
 import type { Page } from "playwright-core";
 import { Ledger, payloads, temporary } from "../support.js";
-import { launch, missing, servePage } from "./chromium.js";
+import { launchFor, missing, servePage } from "./chromium.js";
 
 let site: Awaited<ReturnType<typeof servePage>>;
 before(async () => {
@@ -20,8 +20,7 @@ const browser = (name: string, run: (t: TestContext) => Promise<void>): void =>
 async function setup(t: TestContext, example: string): Promise<{ ledger: Ledger; page: Page; complaints: string[] }> {
   const ledger = await Ledger.start(temporary(t), "127.0.0.1:0", ...cors());
   t.after(() => ledger.kill());
-  const context = await launch(temporary(t));
-  t.after(() => context.close());
+  const context = await launchFor(t);
   const page = context.pages()[0] ?? (await context.newPage());
   const complaints: string[] = [];
   page.on("pageerror", (e) => complaints.push(String(e)));
