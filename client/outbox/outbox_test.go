@@ -213,7 +213,8 @@ func TestEachRowOnceInOrder(t *testing.T) {
 	// A row says where the ledger has it.
 	var id string
 	var height uint64
-	err := db.QueryRow(t.Context(), "SELECT tx_id, block_height FROM seqledger_outbox ORDER BY id LIMIT 1").Scan(&id, &height)
+	const first = "SELECT tx_id, block_height FROM seqledger_outbox ORDER BY id LIMIT 1"
+	err := db.QueryRow(t.Context(), first).Scan(&id, &height)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -254,7 +255,8 @@ func TestRefusedRow(t *testing.T) {
 		if s := status.Streams[0]; s.Skipped != 3 || s.Refused != 0 || s.Stopped != "" || s.Next != 5 {
 			t.Errorf("%+v", s)
 		}
-		if r := status.Rows[0]; len(status.Rows) != 3 || r.ID != refused || r.Code != "KEY_EXISTS" || r.State != "skipped" {
+		if r := status.Rows[0]; len(status.Rows) != 3 || r.ID != refused || r.Code != "KEY_EXISTS" ||
+			r.State != "skipped" {
 			t.Errorf("%+v", status.Rows)
 		}
 		if r := status.Rows[1]; r.Code != "INVALID_ARGUMENT" || !strings.Contains(r.Refusal, "payloat") {
@@ -287,7 +289,9 @@ func TestRefusedRow(t *testing.T) {
 		if err := outbox.Retry(t.Context(), db, "", refused); err != nil {
 			t.Fatal(err)
 		}
-		status = await(t, db, func(s *outbox.Status) bool { return isStopped(s) && len(s.Rows) == 1 && s.Rows[0].ID > refused })
+		status = await(t, db, func(s *outbox.Status) bool {
+			return isStopped(s) && len(s.Rows) == 1 && s.Rows[0].ID > refused
+		})
 		if err := outbox.Skip(t.Context(), db, "", refused); !errors.Is(err, outbox.ErrNothingToDo) {
 			t.Error(err)
 		}
@@ -296,7 +300,9 @@ func TestRefusedRow(t *testing.T) {
 				t.Fatal(err)
 			}
 			rows := len(status.Rows)
-			status = await(t, db, func(s *outbox.Status) bool { return settled(s) || isStopped(s) && len(s.Rows) > rows })
+			status = await(t, db, func(s *outbox.Status) bool {
+				return settled(s) || isStopped(s) && len(s.Rows) > rows
+			})
 		}
 		await(t, db, settled)
 		same(t, payloads(t, c), map[string][]string{"s": {"1", "2", "3"}, "other": {"x"}})
@@ -402,7 +408,9 @@ func TestNothingTwiceThroughFaults(t *testing.T) {
 		_, stopOne := run(t, dial(t, proxy.Listener.Addr().String()), db, outbox.Options{Park: true})
 		_, stopTwo := run(t, dial(t, proxy.Listener.Addr().String()), db, outbox.Options{Park: true})
 		before := way.losses.Load() + way.copies.Load()
-		await(t, db, func(s *outbox.Status) bool { return settled(s) || way.losses.Load()+way.copies.Load() > before+2 })
+		await(t, db, func(s *outbox.Status) bool {
+			return settled(s) || way.losses.Load()+way.copies.Load() > before+2
+		})
 		switch life % 3 {
 		case 0:
 			l.stop()
@@ -411,8 +419,8 @@ func TestNothingTwiceThroughFaults(t *testing.T) {
 			server.Kill()
 			server.Start()
 		case 2:
-			_, err := db.Exec(t.Context(), "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE pid <> pg_backend_pid()")
-			if err != nil {
+			const all = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE pid <> pg_backend_pid()"
+			if _, err := db.Exec(t.Context(), all); err != nil {
 				t.Log(err) // the pool's other connections are among them
 			}
 		}
@@ -490,5 +498,110 @@ func TestWhatStopsAStream(t *testing.T) {
 				t.Fatal(err)
 			}
 		})
+	}
+}
+
+// A stream with much to write does not keep others waiting for its place.
+func TestStreamsTakeTurns(t *testing.T) {
+	t.Parallel()
+	l, db := newLedger(t), openDatabase(t, servertest.Postgres(t).URL)
+	_, err := db.Exec(t.Context(), `INSERT INTO seqledger_outbox (stream, operations)
+		SELECT 'a', '[{"append": {"payload": "b25l"}}]' FROM generate_series(1, 100000)`)
+	if err != nil {
+		t.Fatal(err)
+	}
+	insert(t, db, "b", op.Append([]byte("one")))
+	_, stop := run(t, dial(t, l.address), db, outbox.Options{Concurrency: 1})
+	defer stop()
+	await(t, db, func(s *outbox.Status) bool {
+		if len(s.Streams) == 2 && s.Streams[0].Open == 0 {
+			t.Fatal("all of the first stream came before the second")
+		}
+		return len(s.Streams) == 2 && s.Streams[1].Open == 0
+	})
+}
+
+// Large rows are read and sent a few at a time.
+func TestLargeRows(t *testing.T) {
+	t.Parallel()
+	l, db := newLedger(t), openDatabase(t, servertest.Postgres(t).URL)
+	want := map[string][]string{}
+	for i := range 9 {
+		text := strings.Repeat(fmt.Sprint(i), 400<<10)
+		insert(t, db, "s", op.Append([]byte(text)))
+		want["s"] = append(want["s"], text)
+	}
+	c := dial(t, l.address)
+	run(t, c, db, outbox.Options{})
+	await(t, db, settled)
+	for i, text := range payloads(t, c)["s"] {
+		if text != want["s"][i] {
+			t.Errorf("row %d has %d bytes that begin with %.10q", i, len(text), text)
+		}
+	}
+	if _, err := outbox.Insert(t.Context(), db, "", "s", op.Append(make([]byte, 13<<20))); err == nil {
+		t.Error("a row that no write can carry was taken")
+	}
+}
+
+// A relay that is started for another place than the rows of before is refused.
+func TestOtherScope(t *testing.T) {
+	t.Parallel()
+	l, db := newLedger(t), openDatabase(t, servertest.Postgres(t).URL)
+	insert(t, db, "s", op.Append([]byte("1")))
+	_, stop := run(t, dial(t, l.address), db, outbox.Options{})
+	await(t, db, settled)
+	stop()
+	for name, o := range map[string]outbox.Options{
+		"scope":  {Scope: &seqledgerv1.Scope{Organization: "shop", Vault: "other"}},
+		"prefix": {Scope: scope, ClientPrefix: "relay."},
+	} {
+		relay, err := outbox.NewRelay(dial(t, l.address), db, o)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := relay.Run(t.Context()); err == nil || !strings.Contains(err.Error(), `shop/main as client "outbox.s"`) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+// What is wrong with options, tables and rows is said before anything happens.
+func TestMistakes(t *testing.T) {
+	t.Parallel()
+	for name, o := range map[string]outbox.Options{
+		"no scope":             {},
+		"half a scope":         {Scope: &seqledgerv1.Scope{Organization: "shop"}},
+		"a negative poll":      {Scope: scope, Poll: -1},
+		"negative concurrency": {Scope: scope, Concurrency: -1},
+		"a negative age":       {Scope: scope, DeleteAfter: -1},
+		"three names":          {Scope: scope, Table: "a.b.c"},
+		"an empty name":        {Scope: scope, Table: "a."},
+		"a long name":          {Scope: scope, Table: strings.Repeat("x", 51)},
+		"a zero byte":          {Scope: scope, Table: "a\x00"},
+	} {
+		if _, err := outbox.NewRelay(nil, nil, o); err == nil || !strings.HasPrefix(err.Error(), "outbox: ") {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	text, err := outbox.Schema(`shop."; DROP TABLE x; --`)
+	if err != nil || strings.Contains(text, `shop."; DROP`) {
+		t.Errorf("a name is not quoted: %v\n%s", err, text)
+	}
+	db := openDatabase(t, servertest.Postgres(t).URL)
+	for _, stream := range []string{"", "with space", "\u00e4", strings.Repeat("x", 101)} {
+		if _, err := outbox.Insert(t.Context(), db, "", stream, op.Append(nil)); err == nil {
+			t.Errorf("a stream %q was taken", stream)
+		}
+	}
+	for name, change := range map[string]func() error{
+		"Retry":  func() error { return outbox.Retry(t.Context(), db, "", 7) },
+		"Skip":   func() error { return outbox.Skip(t.Context(), db, "", 7) },
+		"Settle": func() error { return outbox.Settle(t.Context(), db, "", 7, true) },
+		"Resume": func() error { return outbox.Resume(t.Context(), db, "", "s") },
+	} {
+		if err := change(); !errors.Is(err, outbox.ErrNothingToDo) {
+			t.Errorf("%s: %v", name, err)
+		}
 	}
 }

@@ -76,6 +76,8 @@ type Relay struct {
 	mu      sync.Mutex
 	streams map[string]*stream // that this relay owns
 
+	waiting atomic.Int32 // streams that wait for a place
+
 	committed, refused, repeated, sessions, stopped atomic.Uint64
 }
 
@@ -145,7 +147,20 @@ func (r *Relay) check(ctx context.Context) error {
 			return fmt.Errorf("outbox: %w", err)
 		}
 	}
-	return nil
+	// Rows that were perhaps sent to one scope must not be sent to another.
+	const others = `SELECT stream, organization, vault, client_id FROM {streams}
+		WHERE (organization, vault, client_id) <> ($1, $2, $3 || stream) ORDER BY stream LIMIT 1`
+	var stream, organization, vault, client string
+	err := r.db.QueryRow(ctx, r.tables.statement(others), r.options.Scope.GetOrganization(),
+		r.options.Scope.GetVault(), r.options.ClientPrefix).Scan(&stream, &organization, &vault, &client)
+	if errors.Is(err, pgx.ErrNoRows) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("outbox: %w", err)
+	}
+	return fmt.Errorf("outbox: the rows of stream %q go to scope %s/%s as client %q, and this relay writes elsewhere: "+
+		"use that scope and prefix, or another table", stream, organization, vault, client)
 }
 
 // every does something again and again, until ctx ends.
@@ -188,9 +203,13 @@ func (r *Relay) look(ctx context.Context, places chan struct{}) error {
 		if s == nil {
 			continue
 		}
+		r.waiting.Add(1)
 		select {
 		case places <- struct{}{}:
 		case <-ctx.Done():
+		}
+		r.waiting.Add(-1)
+		if ctx.Err() != nil {
 			s.busy.Store(false)
 			return nil
 		}

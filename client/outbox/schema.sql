@@ -8,7 +8,8 @@ CREATE TABLE IF NOT EXISTS {table} (
   id         bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
   -- These two are the application's. The operations are a list, in the JSON of the API.
   stream     text NOT NULL CHECK (stream ~ '^[!-~]{1,100}$'),
-  operations jsonb NOT NULL CHECK (jsonb_typeof(operations) = 'array'),
+  operations jsonb NOT NULL
+    CHECK (jsonb_typeof(operations) = 'array' AND octet_length(operations::text) <= 16777216),
   created_at timestamptz NOT NULL DEFAULT clock_timestamp(),
   -- The rest is the relay's. new: has no number; sent: has a number, and may have been sent; committed; refused;
   -- skipped: refused, and left out.

@@ -155,7 +155,8 @@ func Settle(ctx context.Context, db Beginner, table string, id int64, committed 
 // Resume lets a stopped stream go on, with the ledger and the client id as they are now: where the ledger says
 // that the stream stands. Rows without an outcome must have been settled.
 func Resume(ctx context.Context, db Beginner, table, stream string) error {
-	return change(ctx, db, table, fmt.Sprintf("stream %q is not stopped, or has rows without an outcome", stream), stream,
+	nothing := fmt.Sprintf("stream %q is not stopped, or has rows without an outcome", stream)
+	return change(ctx, db, table, nothing, stream,
 		`UPDATE {streams} SET stream = stream WHERE stream = $1`,
 		`UPDATE {streams} s SET stopped = NULL, last_error = NULL, ledger_id = '', session = 0, attempt = NULL
 			WHERE stream = $1 AND stopped IS NOT NULL

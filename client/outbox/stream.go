@@ -20,6 +20,9 @@ const (
 	maxBatchBytes = 1 << 20
 )
 
+// turn is how long a stream has its place while another one waits for it.
+const turn = 50 * time.Millisecond
+
 // stream is a stream that this relay owns, or tries to. One goroutine works on it at a time.
 type stream struct {
 	relay *Relay
@@ -33,6 +36,8 @@ type stream struct {
 	used   time.Time // when the ledger last heard of the session
 	rows   []row     // numbered and not settled, in order
 	single int       // how many rows are sent in calls of their own
+
+	refusals []refusal // of the transaction that is under way
 }
 
 // head is where a stream stands.
@@ -69,12 +74,15 @@ func stopf(format string, args ...any) error { return &stopError{fmt.Sprintf(for
 // work writes the stream's rows until there are no more, ctx ends, or the stream is lost or stopped.
 func (s *stream) work(ctx context.Context) {
 	defer s.busy.Store(false)
+	begun := time.Now()
 	for failures := 0; ctx.Err() == nil; {
 		more, err := s.step(ctx)
 		stop, isStop := errors.AsType[*stopError](err)
 		switch {
 		case err == nil && !more:
 			return
+		case err == nil && s.relay.waiting.Load() > 0 && time.Since(begun) > turn:
+			return // the next look goes on with this stream
 		case err == nil:
 			failures = 0
 			continue
@@ -310,7 +318,8 @@ func (s *stream) checkLedger(ctx context.Context) error {
 	case s.head.ledgerID == "":
 		s.head.ledgerID = id // durable with the attempt
 	case s.head.ledgerID != id:
-		return stopf("the ledger is %s, and rows were written to %s: was it restored from a backup?", id, s.head.ledgerID)
+		return stopf("the ledger is %s, and rows were written to %s: was it restored from a backup?", id,
+			s.head.ledgerID)
 	}
 	return nil
 }

@@ -78,11 +78,12 @@ func (s *stream) claim(ctx context.Context) error {
 		return err
 	}
 	const update = `UPDATE {streams} SET owner = $2, owned_until = clock_timestamp() + $3::interval
-		WHERE stream = $1 AND stopped IS NULL
+		WHERE stream = $1 AND stopped IS NULL AND organization = $4 AND vault = $5 AND client_id = $6
 		AND (owner IS NULL OR owner = $2 OR owned_until < clock_timestamp())
 		RETURNING organization, vault, client_id, ledger_id, session, attempt, next_sequence`
 	h := head{committed: s.head.committed}
-	err = r.db.QueryRow(ctx, r.tables.statement(update), s.name, r.owner, ownFor).Scan(
+	err = r.db.QueryRow(ctx, r.tables.statement(update), s.name, r.owner, ownFor, r.options.Scope.GetOrganization(),
+		r.options.Scope.GetVault(), r.options.ClientPrefix+s.name).Scan(
 		&h.organization, &h.vault, &h.clientID, &h.ledgerID, &h.session, &h.attempt, &h.next)
 	if errors.Is(err, pgx.ErrNoRows) {
 		return errLost
@@ -109,7 +110,8 @@ func (s *stream) readSent(ctx context.Context, tx pgx.Tx) error {
 	}
 	for i, r := range s.rows {
 		if want := s.head.next - uint64(len(s.rows)-i); r.sequence != want {
-			return stopf("the table was changed by hand: row %d has number %d, and %d was expected", r.id, r.sequence, want)
+			return stopf("the table was changed by hand: row %d has number %d, and %d was expected", r.id, r.sequence,
+				want)
 		}
 	}
 	return nil
@@ -181,6 +183,7 @@ func (s *stream) advance(ctx context.Context, settled []settlement) error {
 	}
 	var numbered []row
 	var refused error
+	s.refusals = nil
 	err := s.in(ctx, func(tx pgx.Tx) (err error) {
 		if err := s.settleIn(ctx, tx, settled); err != nil {
 			return err
@@ -193,6 +196,7 @@ func (s *stream) advance(ctx context.Context, settled []settlement) error {
 	}
 	s.relay.committed.Add(uint64(len(settled)))
 	s.rows, s.head.next = numbered, s.head.next+uint64(len(numbered))
+	s.tell(ctx)
 	return refused
 }
 
@@ -219,7 +223,8 @@ func (s *stream) settleIn(ctx context.Context, tx pgx.Tx, settled []settlement) 
 	case err != nil:
 		return err
 	case tag.RowsAffected() != int64(len(settled)):
-		return stopf("the table was changed by hand: of %d rows that were sent, %d are left", len(settled), tag.RowsAffected())
+		return stopf("the table was changed by hand: of %d rows that were sent, %d are left", len(settled),
+			tag.RowsAffected())
 	}
 	return nil
 }
@@ -227,8 +232,13 @@ func (s *stream) settleIn(ctx context.Context, tx pgx.Tx, settled []settlement) 
 // number gives numbers to the next rows. refused says that the first of them can never be written, and that
 // the stream has been stopped for it.
 func (s *stream) number(ctx context.Context, tx pgx.Tx) (numbered []row, refused, err error) {
-	found, err := tx.Query(ctx, s.relay.tables.statement(`SELECT id, operations FROM {table}
-		WHERE stream = $1 AND state = 'new' ORDER BY id LIMIT $2`), s.name, min(s.window, maxBatch))
+	// However many and however large the rows are, not much more than a call takes is read.
+	const next = `SELECT id, operations FROM (
+		SELECT id, operations, sum(octet_length(operations::text)) OVER (ORDER BY id) AS bytes,
+			row_number() OVER (ORDER BY id) AS place
+		FROM (SELECT id, operations FROM {table} WHERE stream = $1 AND state = 'new' ORDER BY id LIMIT $2) AS few
+		) AS sized WHERE bytes <= $3 OR place = 1 ORDER BY id`
+	found, err := tx.Query(ctx, s.relay.tables.statement(next), s.name, min(s.window, maxBatch), maxBatchBytes)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -294,6 +304,7 @@ func (s *stream) saveNumbers(ctx context.Context, tx pgx.Tx, numbered []row) err
 // settleRefused notes that a row was refused for good. The numbers of the rows behind it are free, too.
 func (s *stream) settleRefused(ctx context.Context, r row, code, message string) error {
 	var stopped error
+	s.refusals = nil
 	err := s.in(ctx, func(tx pgx.Tx) (err error) {
 		const free = `UPDATE {table} SET state = 'new', sequence = NULL, idempotency_key = NULL, request = NULL
 			WHERE stream = $1 AND state = 'sent'`
@@ -311,12 +322,12 @@ func (s *stream) settleRefused(ctx context.Context, r row, code, message string)
 		return err
 	}
 	s.rows, s.head.next = nil, r.sequence
+	s.tell(ctx)
 	return stopped
 }
 
 // refuseIn notes that a row, which has no number, was refused. stopped says that its stream was stopped for it.
 func (s *stream) refuseIn(ctx context.Context, tx pgx.Tx, id int64, code, message string) (stopped, err error) {
-	s.relay.refused.Add(1)
 	state := "refused"
 	if s.relay.options.Park {
 		state = "skipped"
@@ -326,7 +337,7 @@ func (s *stream) refuseIn(ctx context.Context, tx pgx.Tx, id int64, code, messag
 	if _, err := tx.Exec(ctx, s.relay.tables.statement(update), id, state, code, printable(message)); err != nil {
 		return nil, err
 	}
-	s.relay.log.WarnContext(ctx, "a row of the outbox was refused", "stream", s.name, "row", id, "code", code)
+	s.refusals = append(s.refusals, refusal{id, code})
 	if s.relay.options.Park {
 		return nil, nil
 	}
@@ -336,6 +347,23 @@ func (s *stream) refuseIn(ctx context.Context, tx pgx.Tx, id int64, code, messag
 	if err != nil {
 		return nil, err
 	}
-	s.stopped(ctx, reason)
 	return errStopped, nil
+}
+
+// refusal is a row that was refused in a transaction.
+type refusal struct {
+	id   int64
+	code string
+}
+
+// tell counts and logs what was refused in a transaction that has committed.
+func (s *stream) tell(ctx context.Context) {
+	for _, r := range s.refusals {
+		s.relay.refused.Add(1)
+		s.relay.log.WarnContext(ctx, "a row of the outbox was refused", "stream", s.name, "row", r.id, "code", r.code)
+		if !s.relay.options.Park {
+			s.stopped(ctx, fmt.Sprintf("row %d was refused", r.id))
+		}
+	}
+	s.refusals = nil
 }
