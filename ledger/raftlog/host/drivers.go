@@ -10,7 +10,7 @@ import (
 // appendLoop writes what the node wants in the log, with one sync for all that waits.
 func (h *Host) appendLoop() {
 	for {
-		batch := take(h, &h.appends, h.appendWake)
+		batch := h.takeAppends()
 		if batch == nil {
 			return
 		}
@@ -19,28 +19,68 @@ func (h *Host) appendLoop() {
 			return
 		}
 		number := batch[len(batch)-1].Number
-		if h.event(func() error { return h.node.Appended(number) }) != nil {
+		if h.appended(number) != nil {
 			return // stopped; the failure is known
 		}
 	}
 }
 
-// take waits until a queue has something and takes all of it; nil means that the host has stopped.
-func take[T any](h *Host, queue *[]T, wake <-chan struct{}) []T {
+// What appended applies itself, at most: entries, and their bytes together.
+const (
+	fewEntries = 2
+	fewBytes   = 2 << 10
+)
+
+// appended tells the node that an append is durable. Of a node that decides alone, the little that is committed
+// thereby is applied at once when nothing waits to be written, because waking applyLoop for it would take as
+// long as applying it.
+func (h *Host) appended(number uint64) error {
+	h.mu.Lock()
+	if err := h.stoppedLocked(); err != nil {
+		h.mu.Unlock()
+		return err
+	}
+	err := h.node.Appended(number)
+	appends, applies := h.passOn()
+	broken := h.node.Err()
+	here := applies && broken == nil && h.o.Send == nil && len(h.appends) == 0 && isLittle(h.applies) &&
+		h.applying.TryLock()
+	h.mu.Unlock()
+	if here {
+		h.applyQueued()
+		h.applying.Unlock()
+	}
+	h.wake(appends, applies && !here)
+	if broken != nil {
+		h.Fail(broken)
+	}
+	return err
+}
+
+func isLittle(applies []core.Committed) bool {
+	size := 0
+	for i := range applies {
+		size += len(applies[i].Data)
+	}
+	return len(applies) <= fewEntries && size <= fewBytes
+}
+
+// takeAppends waits until something is to be appended and takes all of it; nil means that the host has stopped.
+func (h *Host) takeAppends() []core.Append {
 	for {
 		h.mu.Lock()
 		if h.stoppedLocked() != nil {
 			h.mu.Unlock()
 			return nil
 		}
-		batch := *queue
-		*queue = nil
+		batch := h.appends
+		h.appends = nil
 		h.mu.Unlock()
 		if len(batch) > 0 {
 			return batch
 		}
 		select {
-		case <-wake:
+		case <-h.appendWake:
 		case <-h.stop:
 			return nil
 		}
@@ -79,13 +119,38 @@ func (h *Host) write(batch []core.Append) error {
 // applyLoop hands committed entries to the state machine and answers their proposals.
 func (h *Host) applyLoop() {
 	for {
-		batch := take(h, &h.applies, h.applyWake)
-		if batch == nil {
+		select {
+		case <-h.applyWake:
+		case <-h.stop:
 			return
+		}
+		h.applying.Lock()
+		more := h.applyQueued()
+		h.applying.Unlock()
+		if !more {
+			return
+		}
+	}
+}
+
+// applyQueued applies what is queued, and reports whether the host goes on. Whoever calls it holds applying, from
+// before the queue is looked at: so entries are applied in their order.
+func (h *Host) applyQueued() bool {
+	for {
+		h.mu.Lock()
+		if h.stoppedLocked() != nil {
+			h.mu.Unlock()
+			return false
+		}
+		batch := h.applies
+		h.applies = nil
+		h.mu.Unlock()
+		if len(batch) == 0 {
+			return true
 		}
 		for i := range batch {
 			if !h.apply(&batch[i]) {
-				return
+				return false
 			}
 			batch[i].Data = nil // the rest of a large batch keeps no memory of what is done
 		}

@@ -120,6 +120,7 @@ type Host struct {
 	stuck       atomic.Bool   // the write under way takes longer than an election timeout
 	appendWake  chan struct{} // each has room for one: a second one says nothing new
 	applyWake   chan struct{}
+	applying    sync.Mutex    // held by whoever takes from applies, until what it took is applied; before mu
 	stop        chan struct{} // ends the loops and all waiting
 	stopOnce    sync.Once
 	closeOnce   sync.Once
@@ -183,17 +184,21 @@ func (h *Host) event(do func() error) error {
 	appends, applies := h.passOn()
 	broken := h.node.Err()
 	h.mu.Unlock()
-	// Not under the lock, which the woken goroutine takes first.
+	h.wake(appends, applies)
+	if broken != nil {
+		h.Fail(broken)
+	}
+	return err
+}
+
+// wake wakes the loops. It is not called under the lock, which a woken goroutine takes first.
+func (h *Host) wake(appends, applies bool) {
 	if appends {
 		signal(h.appendWake)
 	}
 	if applies {
 		signal(h.applyWake)
 	}
-	if broken != nil {
-		h.Fail(broken)
-	}
-	return err
 }
 
 // passOn takes the node's effects and tells whether there is something to append and to apply.
