@@ -8,7 +8,8 @@
 //
 // One goroutine appends and syncs, another one applies, and none of them holds the
 // node's lock meanwhile: messages and ticks pass a slow disk and a slow state machine
-// (TestHeartbeatsPassAStalledDisk).
+// (TestHeartbeatsPassAStalledDisk). A node that decides alone applies what is small on the
+// goroutine that has written it, because waking the other one would take longer.
 //
 // # What holds
 //
