@@ -15,8 +15,8 @@
 //   - node (node_test.go, crash_test.go): the host of the real parts. The state
 //     machine is the real one, and so are the decisions of package decide: what
 //     fits in an entry, where ledger time begins, which retry is answered
-//     without the log. Goroutines and hashicorp/raft are not deterministic, so
-//     their work is done here by steps, and between any two the node may die.
+//     without the log. Goroutines are not deterministic, so their work is done
+//     here by steps, and between any two the node may die.
 //   - logDisk, stateDisk: what survives. In one episode of eight the state is a
 //     real boltstore in a file.
 //   - network_test.go: datagrams that are lost, doubled, delayed and reordered,

@@ -1,0 +1,107 @@
+package host_test
+
+import (
+	"errors"
+	"runtime/debug"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"testing"
+
+	"github.com/seqledger/seqledger/ledger/raftlog/host"
+	"github.com/seqledger/seqledger/ledger/raftlog/simdisk"
+)
+
+// Two goroutines apply: what is small, the one that has written it. Entries come one at a time and in their order,
+// whoever applies them.
+func TestWhoeverAppliesKeepsTheOrder(t *testing.T) {
+	t.Parallel()
+	var applying atomic.Bool
+	var beside, apart int // applied by the goroutine that writes, and by the other one
+	m := &recorder{onApply: func(string) {
+		if !applying.CompareAndSwap(false, true) {
+			t.Error("two entries are applied at the same time")
+		}
+		if strings.Contains(string(debug.Stack()), "appendLoop") {
+			beside++
+		} else {
+			apart++
+		}
+		applying.Store(false)
+	}}
+	r := started(t, simdisk.New(), m, nil)
+	var texts []string
+	for i, text := range numbered(400) {
+		if i%3 == 0 { // more than the goroutine that writes applies itself
+			text += strings.Repeat("x", 4<<10)
+		}
+		texts = append(texts, text)
+	}
+	// One at a time, then many at once.
+	for _, text := range texts[:100] {
+		write(t, r.Host, text)
+	}
+	var last *host.Proposal
+	for _, text := range texts[100:] {
+		last = r.Propose([]byte(text))
+	}
+	if result, err := last.Wait(); err != nil || result != "result of "+texts[len(texts)-1] {
+		t.Error(result, err)
+	}
+	must(t, r.Close())
+	if got := m.texts(); !slices.Equal(got, texts) {
+		t.Errorf("%d entries, want %d in their order", len(got), len(texts))
+	}
+	if beside == 0 || apart == 0 {
+		t.Errorf("%d entries were applied by the goroutine that writes, %d by the other one", beside, apart)
+	}
+}
+
+// A failure inside of a small entry's Apply ends the host like any other.
+func TestFailureBesideTheWrite(t *testing.T) {
+	t.Parallel()
+	m := &recorder{}
+	r := started(t, simdisk.New(), m, nil)
+	write(t, r.Host, "good")
+	m.onApply = func(string) { r.Fail(errDisk) }
+	for _, text := range []string{"bad", "later"} {
+		if _, err := r.Propose([]byte(text)).Wait(); !errors.Is(err, errDisk) {
+			t.Errorf("%s: %v", text, err)
+		}
+	}
+	if err := r.Close(); !errors.Is(err, errDisk) {
+		t.Error(err)
+	}
+	if got := m.texts(); len(got) > 2 {
+		t.Errorf("%q was applied behind a failure", got)
+	}
+}
+
+// Close waits for an entry that the goroutine that writes is applying, and what was proposed meanwhile.
+func TestCloseBesideTheWrite(t *testing.T) {
+	t.Parallel()
+	m, applies, goOn := &recorder{}, make(chan struct{}), make(chan struct{})
+	r := started(t, simdisk.New(), m, nil)
+	m.onApply = func(text string) {
+		if text == "first" {
+			close(applies)
+			<-goOn
+		}
+	}
+	first := r.Propose([]byte("first"))
+	<-applies
+	second := r.Propose([]byte("second"))
+	closed := make(chan error)
+	// Ends with Close; received from below.
+	go func() { closed <- r.Close() }()
+	close(goOn)
+	must(t, <-closed)
+	for text, p := range map[string]*host.Proposal{"first": first, "second": second} {
+		if result, err := p.Wait(); err != nil || result != "result of "+text {
+			t.Errorf("%s: %v, %v", text, result, err)
+		}
+	}
+	if got := m.texts(); !slices.Equal(got, []string{"first", "second"}) {
+		t.Errorf("%q", got)
+	}
+}
