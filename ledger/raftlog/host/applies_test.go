@@ -7,6 +7,7 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/seqledger/seqledger/ledger/raftlog/host"
 	"github.com/seqledger/seqledger/ledger/raftlog/simdisk"
@@ -103,5 +104,43 @@ func TestCloseBesideTheWrite(t *testing.T) {
 	}
 	if got := m.texts(); !slices.Equal(got, []string{"first", "second"}) {
 		t.Errorf("%q", got)
+	}
+}
+
+// A small entry that is durable while a large one before it is being applied waits for that.
+func TestSmallBehindLarge(t *testing.T) {
+	t.Parallel()
+	large := strings.Repeat("x", 4<<10)
+	applies, goOn, stored := make(chan struct{}), make(chan struct{}), make(chan struct{}, 8)
+	var order []string
+	m := &recorder{onApply: func(text string) {
+		if text == large {
+			close(applies)
+			<-goOn
+		}
+		order = append(order, text[:1]) // one at a time, or the race detector finds it
+	}}
+	r := started(t, simdisk.New(), m, func(o *host.Options) {
+		o.Stored = func(int, time.Duration) { stored <- struct{}{} }
+	})
+	for len(stored) > 0 {
+		<-stored // of the beginning of the term
+	}
+	first := r.Propose([]byte(large))
+	<-applies
+	<-stored
+	small := r.Propose([]byte("s"))
+	<-stored
+	// By the time that this one is stored, the goroutine that writes has had the small one.
+	last := r.Propose([]byte("t"))
+	<-stored
+	close(goOn)
+	for _, p := range []*host.Proposal{first, small, last} {
+		if _, err := p.Wait(); err != nil {
+			t.Error(err)
+		}
+	}
+	if got := strings.Join(order, ""); got != "xst" {
+		t.Errorf("applied in the order %s", got)
 	}
 }
