@@ -14,6 +14,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/jackc/pgx/v5/pgxpool"
 
@@ -125,12 +126,14 @@ func run(t *testing.T, c *client.Client, db *pgxpool.Pool, o outbox.Options) (re
 // await reads the status until it is as wanted.
 func await(t *testing.T, db *pgxpool.Pool, wanted func(s *outbox.Status) bool) *outbox.Status {
 	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
+	defer cancel()
 	for {
-		s, err := outbox.ReadStatus(t.Context(), db, "")
+		s, err := outbox.ReadStatus(ctx, db, "")
 		if err == nil && wanted(s) {
 			return s
 		}
-		if t.Context().Err() != nil {
+		if ctx.Err() != nil || t.Failed() {
 			t.Fatalf("%+v %v", s, err)
 		}
 	}
@@ -563,6 +566,26 @@ func TestOtherScope(t *testing.T) {
 		if err := relay.Run(t.Context()); err == nil || !strings.Contains(err.Error(), `shop/main as client "outbox.s"`) {
 			t.Errorf("%s: %v", name, err)
 		}
+	}
+}
+
+// A relay waits for a database that is not there yet, and does not wait for tables that nobody makes.
+func TestStartWithoutTheDatabase(t *testing.T) {
+	t.Parallel()
+	l, server := newLedger(t), servertest.Postgres(t)
+	db := openDatabase(t, server.URL)
+	insert(t, db, "s", op.Append([]byte("1")))
+	server.Kill()
+	_, stop := run(t, dial(t, l.address), db, outbox.Options{})
+	server.Start()
+	await(t, db, settled)
+	stop()
+	relay, err := outbox.NewRelay(dial(t, l.address), db, outbox.Options{Scope: scope, Table: "nowhere"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := relay.Run(t.Context()); err == nil || !strings.Contains(err.Error(), "nowhere") {
+		t.Error(err)
 	}
 }
 

@@ -7,11 +7,13 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/seqledger/seqledger/client"
@@ -116,8 +118,8 @@ func (r *Relay) Counters() Counters {
 }
 
 // Run writes rows until ctx ends, and returns its error. It goes on after failures of the ledger and of the
-// database, except that it returns an error at once if the tables are not there or may not be used. Run may be
-// called once.
+// database, except that it returns an error at once if the tables are not there or may not be used, or if their
+// rows go elsewhere. Run may be called once.
 func (r *Relay) Run(ctx context.Context) error {
 	if err := r.check(ctx); err != nil {
 		return err
@@ -139,28 +141,57 @@ func (r *Relay) Run(ctx context.Context) error {
 	return ctx.Err()
 }
 
-// check tells early what no repeat would mend.
+// check tells early what no repeat would mend, and waits for a database that is not there yet.
 func (r *Relay) check(ctx context.Context) error {
-	for _, table := range []string{"{table}", "{streams}"} {
-		_, err := r.db.Exec(ctx, r.tables.statement("SELECT FROM "+table+" LIMIT 0"))
-		if err != nil {
+	for failures := 0; ; failures++ {
+		err := r.checkOnce(ctx)
+		if err == nil || ctx.Err() != nil {
+			return err
+		}
+		_, elsewhere := errors.AsType[*elsewhereError](err)
+		refusal, refused := errors.AsType[*pgconn.PgError](err)
+		if elsewhere || refused && !passes(refusal) {
 			return fmt.Errorf("outbox: %w", err)
+		}
+		r.log.WarnContext(ctx, "the outbox's database does not answer; it is tried again", "error", err)
+		pause(ctx, failures)
+	}
+}
+
+// passes reports whether a refusal of the database may be over a moment later: connections, rollbacks, resources, a
+// shutdown.
+func passes(e *pgconn.PgError) bool {
+	return slices.Contains([]string{"08", "40", "53", "57"}, e.Code[:min(2, len(e.Code))])
+}
+
+// elsewhereError says that the rows of a stream go to another place than this relay's.
+type elsewhereError struct{ stream, organization, vault, client string }
+
+// Error implements error.
+func (e *elsewhereError) Error() string {
+	return fmt.Sprintf("the rows of stream %q go to scope %s/%s as client %q, and this relay writes elsewhere: "+
+		"use that scope and prefix, or another table", e.stream, e.organization, e.vault, e.client)
+}
+
+func (r *Relay) checkOnce(ctx context.Context) error {
+	for _, table := range []string{"{table}", "{streams}"} {
+		if _, err := r.db.Exec(ctx, r.tables.statement("SELECT FROM "+table+" LIMIT 0")); err != nil {
+			return err
 		}
 	}
 	// Rows that were perhaps sent to one scope must not be sent to another.
 	const others = `SELECT stream, organization, vault, client_id FROM {streams}
 		WHERE (organization, vault, client_id) <> ($1, $2, $3 || stream) ORDER BY stream LIMIT 1`
-	var stream, organization, vault, client string
+	var e elsewhereError
 	err := r.db.QueryRow(ctx, r.tables.statement(others), r.options.Scope.GetOrganization(),
-		r.options.Scope.GetVault(), r.options.ClientPrefix).Scan(&stream, &organization, &vault, &client)
-	if errors.Is(err, pgx.ErrNoRows) {
+		r.options.Scope.GetVault(), r.options.ClientPrefix).Scan(&e.stream, &e.organization, &e.vault, &e.client)
+	switch {
+	case errors.Is(err, pgx.ErrNoRows):
 		return nil
+	case err != nil:
+		return err
 	}
-	if err != nil {
-		return fmt.Errorf("outbox: %w", err)
-	}
-	return fmt.Errorf("outbox: the rows of stream %q go to scope %s/%s as client %q, and this relay writes elsewhere: "+
-		"use that scope and prefix, or another table", stream, organization, vault, client)
+	return &e
 }
 
 // every does something again and again, until ctx ends.
