@@ -10,6 +10,8 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"net/http/httputil"
+	"net/url"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -373,6 +375,49 @@ func (u *unreliable) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	w.WriteHeader(response.StatusCode)
 	_, _ = io.Copy(w, response.Body)
+}
+
+// A copy of a call with a refused row may arrive when the row behind it has committed under the number that was
+// freed. It must find another session.
+func TestLateCopyOfARefusedRow(t *testing.T) {
+	t.Parallel()
+	l, db := newLedger(t), openDatabase(t, servertest.Postgres(t).URL)
+	var mu sync.Mutex
+	var copies []*http.Request
+	toLedger := httputil.NewSingleHostReverseProxy(&url.URL{Scheme: "http", Host: l.address})
+	proxy := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		body, err := io.ReadAll(r.Body)
+		if err != nil {
+			panic(http.ErrAbortHandler)
+		}
+		r.Body = io.NopCloser(bytes.NewReader(body))
+		if strings.HasSuffix(r.URL.Path, "/WriteBatch") {
+			again := r.Clone(context.WithoutCancel(r.Context()))
+			again.RequestURI, again.URL.Scheme, again.URL.Host = "", "http", l.address
+			again.Body = io.NopCloser(bytes.NewReader(body))
+			mu.Lock()
+			copies = append(copies, again)
+			mu.Unlock()
+		}
+		toLedger.ServeHTTP(w, r)
+	}))
+	t.Cleanup(proxy.Close)
+	insert(t, db, "s", op.Set("k", nil, op.IfPresent()))
+	insert(t, db, "s", op.Append([]byte("once")))
+	_, stop := run(t, dial(t, proxy.Listener.Addr().String()), db, outbox.Options{Park: true})
+	await(t, db, settled)
+	stop()
+	if len(copies) < 2 {
+		t.Fatalf("%d calls were made", len(copies))
+	}
+	for _, late := range copies {
+		response, err := http.DefaultTransport.RoundTrip(late)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_ = response.Body.Close()
+	}
+	same(t, payloads(t, dial(t, l.address)), map[string][]string{"s": {"once"}})
 }
 
 // Relays are stopped in the middle and started again, two at a time; the ledger and the database are
