@@ -384,7 +384,9 @@ func TestLateCopyOfARefusedRow(t *testing.T) {
 	l, db := newLedger(t), openDatabase(t, servertest.Postgres(t).URL)
 	var mu sync.Mutex
 	var copies []*http.Request
-	toLedger := httputil.NewSingleHostReverseProxy(&url.URL{Scheme: "http", Host: l.address})
+	to := &url.URL{Scheme: "http", Host: l.address}
+	// Without X-Forwarded-For, which a ledger without access control refuses.
+	toLedger := &httputil.ReverseProxy{Rewrite: func(r *httputil.ProxyRequest) { r.SetURL(to) }}
 	proxy := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		body, err := io.ReadAll(r.Body)
 		if err != nil {
