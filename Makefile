@@ -86,7 +86,7 @@ sim: ## Simulate COMMANDS commands (default a million) from SEED; a failure prin
 .PHONY: damage
 damage: ## Damage small files of a ledger in every bit, cut and sector, and kill a restore at every step
 	@if [ -w /dev/shm ]; then export TMPDIR=/dev/shm; fi; \
-	GOGC=800 SEQLEDGER_DAMAGE_ALL=1 SEQLEDGER_FAULT_ALL=1 $(GO) test -count=1 -v -timeout 30m -run '^(TestDamage_.*|TestFault_FlippedBit|TestRestoreSurvivesKills)$$' \
+	GOGC=800 GOMEMLIMIT=3GiB SEQLEDGER_DAMAGE_ALL=1 SEQLEDGER_FAULT_ALL=1 $(GO) test -count=1 -v -timeout 30m -run '^(TestDamage_.*|TestFault_FlippedBit|TestRestoreSurvivesKills)$$' \
 	  ./ledger ./ledger/raftlog ./ledger/raftlog/legacy ./ledger/raftlog/segment ./ledger/blockfile ./ledger/internal/boltpage >damage.log 2>&1 || { cat damage.log; rm -f damage.log; exit 1; }
 	@grep -E '^ +[a-z]+_test.go:[0-9]+: |^ok ' damage.log; rm -f damage.log
 
