@@ -26,8 +26,8 @@ func (p *provider) find(key string) (id string, found bool) {
 	return fmt.Sprintf("ch_%d", len(p.charges)), found
 }
 
-// A card is charged once for an order. When nobody knows whether the provider did it, no repeat asks for it
-// again: somebody, or a program, looks it up and settles the record.
+// A card is charged once for an order. When it is not known whether the provider did it, no repeat asks for it
+// again: the charge is looked up at the provider, and the record settled.
 func Example_chargeACardOnce() {
 	ctx, bank := context.Background(), &provider{map[string]int{}}
 	store, ok := idempotency.Memory().(idempotency.Resolver) // in earnest a ledger, or a database

@@ -53,6 +53,8 @@ type Options struct {
 const (
 	ownFor = 15 * time.Second
 	renew  = 5 * time.Second
+	// ownIdle is how long a stream without rows is kept, with its session, for the next ones.
+	ownIdle = time.Minute
 )
 
 // Counters say what a relay has done since it was made.
@@ -219,7 +221,7 @@ const openStreams = `WITH RECURSIVE found AS (
 	WHERE found.stream IS NOT NULL AND s.stopped IS NULL
 	AND (s.owner IS NULL OR s.owner = $1 OR s.owned_until < clock_timestamp())`
 
-// look begins work on the streams that have rows to write and that nobody works on.
+// look starts work on the streams that have rows to write and are not being worked on.
 func (r *Relay) look(ctx context.Context, places chan struct{}) error {
 	rows, err := r.db.Query(ctx, r.tables.statement(openStreams), r.owner)
 	if err != nil {
@@ -253,7 +255,7 @@ func (r *Relay) look(ctx context.Context, places chan struct{}) error {
 	return nil
 }
 
-// take returns a stream that nobody works on, marked as worked on, or nil.
+// take marks a stream as being worked on and returns it, or nil if it is already.
 func (r *Relay) take(name string) *stream {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -275,10 +277,45 @@ func (r *Relay) forget(s *stream) {
 	delete(r.streams, s.name)
 }
 
+// renewOwnership keeps the streams that this relay works on, and gives up those that had nothing to write for long:
+// the names of streams have no bound, and what is owned has one.
 func (r *Relay) renewOwnership(ctx context.Context) error {
-	_, err := r.db.Exec(ctx, r.tables.statement(`UPDATE {streams}
-		SET owned_until = clock_timestamp() + $2::interval WHERE owner = $1`), r.owner, ownFor)
+	idle := r.takeIdle()
+	_, err := r.db.Exec(ctx, r.tables.statement(`UPDATE {streams} SET
+		owner = CASE WHEN stream = ANY($3::text[]) THEN NULL ELSE owner END,
+		owned_until = clock_timestamp() + $2::interval WHERE owner = $1`), r.owner, ownFor, streamNames(idle))
+	for _, s := range idle {
+		if err == nil {
+			r.forget(s)
+		}
+		s.busy.Store(false)
+	}
 	return err
+}
+
+// takeIdle returns the streams that had nothing to write for long, marked as worked on.
+func (r *Relay) takeIdle() (idle []*stream) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, s := range r.streams {
+		if !s.busy.CompareAndSwap(false, true) {
+			continue
+		}
+		if time.Since(s.used) > ownIdle {
+			idle = append(idle, s)
+		} else {
+			s.busy.Store(false)
+		}
+	}
+	return idle
+}
+
+func streamNames(streams []*stream) []string {
+	names := make([]string, len(streams))
+	for i, s := range streams {
+		names[i] = s.name
+	}
+	return names
 }
 
 // giveUp lets the next relay begin at once.

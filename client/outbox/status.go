@@ -23,7 +23,7 @@ type Stream struct {
 	LastError string    `json:"last_error,omitempty"`
 }
 
-// Row is a row that was refused or left out, or whose outcome somebody has to find out.
+// Row is a row that was refused or left out, or whose outcome an operator has to find out.
 type Row struct {
 	ID       int64     `json:"id"`
 	Stream   string    `json:"stream"`
@@ -140,8 +140,8 @@ func Skip(ctx context.Context, db Beginner, table string, id int64) error {
 		`UPDATE {table} SET state = 'skipped' WHERE id = $1 AND state = 'refused'`, goOn)
 }
 
-// Settle says what became of a row without an outcome, in a stream that is stopped: whoever calls it has
-// looked into the ledger. A row that was not committed will be written again, as a new write.
+// Settle says what became of a row without an outcome, in a stream that is stopped: the caller has
+// looked it up in the ledger. A row that was not committed will be written again, as a new write.
 func Settle(ctx context.Context, db Beginner, table string, id int64, committed bool) error {
 	update := `UPDATE {table} t SET state = 'new', sequence = NULL, idempotency_key = NULL, request = NULL`
 	if committed {

@@ -64,7 +64,7 @@ var (
 	errStopped = errors.New("the stream is stopped")
 )
 
-// stopError stops a stream until somebody has looked at it.
+// stopError stops a stream until an operator lets it go on.
 type stopError struct{ reason string }
 
 func (e *stopError) Error() string { return e.reason }
@@ -196,7 +196,7 @@ func (s *stream) judge(rows []row, results []client.BatchResult) (settled []sett
 		case result.Err == nil:
 			settled = append(settled, settlement{rows[i], result.Receipt})
 		case errors.Is(result.Err, failure.ErrAlreadyCommitted):
-			// The session was opened on the condition that nobody else writes to the stream, so the
+			// The session was opened on the condition that no other program writes to the stream, so the
 			// number's write is the row's.
 			settled = append(settled, settlement{row: rows[i]})
 		default:

@@ -147,7 +147,7 @@ func printable(text string) string {
 	return strings.ToValidUTF8(strings.ReplaceAll(text, "\x00", "\uFFFD"), "\uFFFD")
 }
 
-// stop stops the stream until somebody has looked at it.
+// stop stops the stream until an operator lets it go on.
 func (s *stream) stop(ctx context.Context, reason string) error {
 	err := s.exec(ctx, `UPDATE {streams} SET stopped = $2, owner = NULL WHERE stream = $1`, printable(reason))
 	if err == nil {

@@ -133,8 +133,8 @@ func (h *Host) applyLoop() {
 	}
 }
 
-// applyQueued applies what is queued, and reports whether the host goes on. Whoever calls it holds applying, from
-// before the queue is looked at: so entries are applied in their order.
+// applyQueued applies what is queued, and reports whether the host goes on. The caller holds applying, from
+// before the queue is read, so that entries are applied in their order.
 func (h *Host) applyQueued() bool {
 	for {
 		h.mu.Lock()

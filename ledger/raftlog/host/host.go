@@ -120,7 +120,7 @@ type Host struct {
 	stuck       atomic.Bool   // the write under way takes longer than an election timeout
 	appendWake  chan struct{} // each has room for one: a second one says nothing new
 	applyWake   chan struct{}
-	applying    sync.Mutex    // held by whoever takes from applies, until what it took is applied; before mu
+	applying    sync.Mutex    // held while entries are taken from applies and applied; locked before mu
 	stop        chan struct{} // ends the loops and all waiting
 	stopOnce    sync.Once
 	closeOnce   sync.Once

@@ -1,0 +1,55 @@
+package outbox
+
+import (
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/seqledger/seqledger/internal/servertest"
+	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
+)
+
+// A stream that had nothing to write for long is given up, in the table and in memory; one that is worked on, or
+// was a moment ago, is kept.
+func TestIdleStreamsAreGivenUp(t *testing.T) {
+	t.Parallel()
+	db, err := pgxpool.New(t.Context(), servertest.Postgres(t).URL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(db.Close)
+	if err := Init(t.Context(), db, ""); err != nil {
+		t.Fatal(err)
+	}
+	scope := &seqledgerv1.Scope{Organization: "shop", Vault: "main"}
+	r, err := NewRelay(nil, db, Options{Scope: scope})
+	if err != nil {
+		t.Fatal(err)
+	}
+	long := time.Now().Add(-2 * ownIdle)
+	for name, used := range map[string]time.Time{"idle": long, "busy": long, "fresh": time.Now()} {
+		s := r.take(name)
+		if err := s.claim(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		s.used = used
+		s.busy.Store(name == "busy")
+	}
+	if err := r.renewOwnership(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	for name, owned := range map[string]bool{"idle": false, "busy": true, "fresh": true} {
+		var owner *string
+		const ask = "SELECT owner FROM seqledger_outbox_streams WHERE stream = $1"
+		if err := db.QueryRow(t.Context(), ask, name).Scan(&owner); err != nil {
+			t.Fatal(err)
+		}
+		if (owner != nil) != owned || (r.streams[name] != nil) != owned {
+			t.Errorf("%s: owner %v, in memory %v", name, owner, r.streams[name] != nil)
+		}
+	}
+	if r.streams["fresh"].busy.Load() || !r.streams["busy"].busy.Load() {
+		t.Error("who works on the streams has changed")
+	}
+}
