@@ -261,6 +261,9 @@ func (l *Ledger) refusal() error {
 	if l.draining.Load() {
 		return ErrDraining
 	}
+	if l.members.term.Load() == 0 {
+		return l.notLeading()
+	}
 	return nil
 }
 
@@ -295,6 +298,8 @@ func (l *Ledger) proposeNext() bool {
 		return false
 	}
 	entry := make([]byte, 0, size+entryHeaderBytes)
+	// Read before all that goes by it: in a later term, nothing is proposed.
+	term := l.members.term.Load()
 	// Read before the time, so that the check is that of an entry in front.
 	header := machine.EntryHeader{Check: l.standing.get(), UnixNanos: l.clock.now()}
 	l.lastProposed.Store(header.UnixNanos)
@@ -302,7 +307,7 @@ func (l *Ledger) proposeNext() bool {
 	for _, p := range spans {
 		entry = append(entry, p.submission.frames[p.submission.start(p.from):p.submission.commands[p.to-1].end]...)
 	}
-	l.inFlight <- inflightEntry{l.log.Propose(entry), spans}
+	l.inFlight <- inflightEntry{l.log.ProposeIn(term, entry), spans}
 	if spans[0].submission.exclusive {
 		l.awaitApplied()
 	}
@@ -393,8 +398,7 @@ func (l *Ledger) proposalError(err error) error {
 		return unknown(failure)
 	}
 	if errors.Is(err, raftlog.ErrNotLeader) {
-		_, leader, _ := l.log.Leader()
-		return &NotLeaderError{Leader: leader}
+		return l.notLeading()
 	}
 	return unknown(err)
 }

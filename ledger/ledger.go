@@ -32,6 +32,7 @@ type Ledger struct {
 	clock     clock
 	standing  standing
 	watchers  waiters[machine.Scope]
+	members   membership
 	keys      waiters[string] // that wait for a reservation to end, by its key in the state
 	counters  counters
 
@@ -83,7 +84,7 @@ type failure struct{ err error }
 
 // Open opens the ledger in a data directory, or creates it. When it returns,
 // the ledger leads, has replayed its log and answers. It holds the directory
-// until Close.
+// until Close. A node that has others in its cluster does not wait for them: see Leader.
 func Open(ctx context.Context, o Options) (*Ledger, error) {
 	if err := o.validate(); err != nil {
 		return nil, err
@@ -113,7 +114,12 @@ func (l *Ledger) open(ctx context.Context) (err error) {
 	if err := l.run(ctx); err != nil {
 		return err
 	}
-	return l.create(ctx)
+	if l.members.term.Load() != 0 {
+		if err := l.create(ctx); err != nil {
+			return err
+		}
+	}
+	return l.startCluster()
 }
 
 // run replays the log and takes commands from then on.
@@ -122,8 +128,11 @@ func (l *Ledger) run(ctx context.Context) error {
 	l.loops.Add(1)
 	// Ends with stopping; joined by release.
 	go l.checkpointLoop()
-	if err := l.awaitReplay(ctx); err != nil {
-		return err
+	if l.decidesAlone() {
+		if err := l.awaitReplay(ctx); err != nil {
+			return err
+		}
+		l.replayed.Store(true)
 	}
 	l.startLoops()
 	return nil
@@ -152,6 +161,7 @@ func newLedger(o Options) *Ledger {
 		stop: stop, stopping: stopping,
 		failed: make(chan struct{}),
 	}
+	l.members.changed = make(chan struct{})
 	l.keys.perKey, l.keys.total = maxKeyWaiters, maxWaiters
 	l.counters.begin()
 	l.keyedCounters.reservations.begin()
@@ -202,7 +212,7 @@ func logFileBytes(logBytes int64, most int) int {
 func (l *Ledger) openLog() (err error) {
 	at := l.store.Checkpoint()
 	o := raftlog.Options{
-		Dir: l.directory.Log(), Identity: l.directory.Identity(),
+		Dir: l.directory.Log(), Identity: l.directory.Identity(), Node: l.node(),
 		Create: l.directory.Fresh(), Checkpoint: raftlog.Position{Index: at.Index, Term: at.Term},
 		Machine: (*applier)(l), Logger: l.options.Logger, OnFailure: l.fail,
 		SegmentBytes: logFileBytes(l.options.LogBytes, segmentBytes),
@@ -210,6 +220,9 @@ func (l *Ledger) openLog() (err error) {
 			l.counters.stored.Observe(int64(took))
 			l.syncs.observe(took)
 		},
+	}
+	if c := l.options.Cluster; c != nil {
+		o.Cluster = &raftlog.Cluster{Send: l.send, Tick: c.Tick}
 	}
 	switch {
 	case l.directory.HasOldLog():
@@ -230,7 +243,7 @@ func (l *Ledger) openLog() (err error) {
 	return nil
 }
 
-// awaitReplay waits until this node leads and everything in the log has been
+// awaitReplay waits until this node, which decides alone, leads and everything in the log has been
 // applied, and begins its term.
 func (l *Ledger) awaitReplay(ctx context.Context) error {
 	began := time.Now()
@@ -240,23 +253,52 @@ func (l *Ledger) awaitReplay(ctx context.Context) error {
 	if err := l.Err(); err != nil {
 		return err
 	}
+	if err := l.endReplay(); err != nil {
+		return err
+	}
+	err := l.store.View(func(r machine.Reader) error {
+		_, err := l.keyedCounters.records.step(l.machine.View(r), countStep) // all of them in a small ledger
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	term, _ := l.log.IsReady()
+	if err := l.beginTerm(term); err != nil {
+		return err
+	}
+	l.noteLeader()
+	l.counters.recovered(time.Since(began))
+	l.options.Logger.Info("log replayed", "entries", l.counters.entries.Load(), "took", time.Since(began))
+	return nil
+}
+
+// endReplay is called once everything that was in the log at the start has been applied.
+func (l *Ledger) endReplay() error {
 	if err := l.store.EndReplay(); err != nil {
 		// Nothing is written any more: what the disk has helps to find the cause.
 		l.fail(err)
 		return l.Err()
 	}
+	l.store.Presort(machine.TableKeyed)
+	return l.store.View(func(r machine.Reader) error {
+		view := l.machine.View(r)
+		if view.Created() { // nothing has been applied that would have told the configuration
+			l.entryCommands.Store(decide.EntryCommands(view.Config()))
+		}
+		return nil
+	})
+}
+
+// beginTerm lets this node propose in a term in which it leads and has applied everything of before.
+func (l *Ledger) beginTerm(term uint64) error {
 	var last int64
 	var longest time.Duration
-	l.store.Presort(machine.TableKeyed)
 	err := l.store.View(func(r machine.Reader) error {
 		view := l.machine.View(r)
 		last, longest = view.Time(), time.Duration(view.LongestPause())
 		l.standing.set(l.machine.Check())
-		if view.Created() { // nothing has been applied that would have told the configuration
-			l.entryCommands.Store(decide.EntryCommands(view.Config()))
-		}
-		_, err := l.keyedCounters.records.step(view, countStep) // all of them in a small ledger
-		return err
+		return nil
 	})
 	if err != nil {
 		return err
@@ -271,8 +313,7 @@ func (l *Ledger) awaitReplay(ctx context.Context) error {
 		l.options.Logger.Warn("ledger time jumps forward: a restart after a pause, or a wrong clock; "+
 			"streams and entities may expire at once", "by", jump)
 	}
-	l.counters.recovered(time.Since(began))
-	l.options.Logger.Info("log replayed", "entries", l.counters.entries.Load(), "took", time.Since(began))
+	l.members.term.Store(term)
 	return nil
 }
 
@@ -292,7 +333,6 @@ func (l *Ledger) startLoops() {
 	go l.retainLoop()
 	// Ends with stopping, or at once without an archive; joined by release.
 	go l.archiveLoop()
-	l.replayed.Store(true)
 	signal(l.checkpointDue) // the log may be long enough to be truncated
 }
 
@@ -362,6 +402,7 @@ func (l *Ledger) Close() error {
 		l.draining.Store(true)
 		// A failure answers everything, so that this ends in any case.
 		_ = l.Drain(context.Background())
+		l.handOver()
 		l.closeErr = l.release()
 	})
 	return l.closeErr
@@ -382,6 +423,7 @@ func (l *Ledger) release() error {
 		}
 		errs = append(errs, l.log.Close())
 	}
+	errs = append(errs, l.closeTransport())
 	if l.store != nil {
 		errs = append(errs, l.store.Close())
 	}

@@ -1,6 +1,7 @@
 package ledger
 
 import (
+	"cmp"
 	"errors"
 	"log/slog"
 	"time"
@@ -48,6 +49,9 @@ type Options struct {
 	// Archive is the directory of an archive (see package archive), which must be there. Sealed block files are
 	// copied to it, and none is removed by retention that it has not confirmed. Empty for none.
 	Archive string
+	// Cluster lets this node have others beside it. Nil: it is alone, and a directory that belongs to
+	// a node with others is refused.
+	Cluster *Cluster
 	// ObserveApply, unless it is nil, is called before each log entry is applied, and what it
 	// returns after it, both by the goroutine that applies. It is for measurements: all writes
 	// wait for it.
@@ -81,6 +85,14 @@ func (o *Options) validate() error {
 	if o.QueueBytes < minQueueBytes || o.CheckpointBytes < 0 || o.LogBytes < 0 {
 		return errors.New("ledger: Options: QueueBytes must be at least 16 MiB, " +
 			"CheckpointBytes and LogBytes not negative")
+	}
+	if o.Cluster != nil {
+		c := *o.Cluster
+		if c.Listener == nil {
+			return errors.New("ledger: Options.Cluster.Listener is nil")
+		}
+		c.Peer = cmp.Or(c.Peer, c.Listener.Addr().String())
+		o.Cluster = &c
 	}
 	if o.Logger == nil {
 		o.Logger = slog.Default()

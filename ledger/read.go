@@ -210,8 +210,7 @@ func (l *Ledger) fresh(ctx context.Context) error {
 	case err == nil:
 		return nil
 	case errors.Is(err, raftlog.ErrNotLeader):
-		_, leader, _ := l.log.Leader()
-		return &NotLeaderError{Leader: leader}
+		return l.notLeading()
 	case errors.Is(err, raftlog.ErrClosed):
 		return ErrClosed
 	}

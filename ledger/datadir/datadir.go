@@ -85,6 +85,7 @@ type Directory struct {
 	path     string
 	lock     *flock.Flock
 	identity []byte // identityBytes that its parts bear
+	node     uint64 // number in the cluster; 0: the first
 	fresh    bool   // being created
 	format   int    // formatVersion, or that of the marker
 }
@@ -93,6 +94,9 @@ type marker struct {
 	Format    int    `json:"format"`
 	Directory string `json:"directory"` // identity in hex
 	Node      string `json:"node"`
+	// ID is the number of the node in its cluster. A directory without one is that of node 1, as those
+	// of before are.
+	ID uint64 `json:"id,omitempty"`
 }
 
 // Open locks a data directory to use it. It makes the directory if need be, and
@@ -268,7 +272,7 @@ func (d *Directory) readMarker() error {
 		return fmt.Errorf("%s has format version %d and this program reads versions %d and %d; "+
 			"use the seqledger that wrote it", d.path, m.Format, oldLogVersion, formatVersion)
 	}
-	d.format = m.Format
+	d.format, d.node = m.Format, m.ID
 	d.identity, err = hex.DecodeString(m.Directory)
 	if err != nil || len(d.identity) != identityBytes {
 		return fmt.Errorf("%s is damaged: %q is no directory id; restore the directory from a backup",
@@ -284,7 +288,9 @@ func (d *Directory) readMarker() error {
 
 // marker returns the one form of this directory's marker.
 func (d *Directory) marker() ([]byte, error) {
-	b, err := json.Marshal(marker{Format: d.format, Directory: hex.EncodeToString(d.identity), Node: d.NodeID()})
+	b, err := json.Marshal(marker{
+		Format: d.format, Directory: hex.EncodeToString(d.identity), Node: d.NodeID(), ID: d.node,
+	})
 	return append(b, '\n'), err
 }
 
@@ -309,7 +315,7 @@ func (d *Directory) HasOldLog() bool { return d.format == oldLogVersion }
 // LogConverted notes durably that the log has the form of this program. Programs of before refuse
 // the directory from then on.
 func (d *Directory) LogConverted() error {
-	now := &Directory{path: d.path, identity: d.identity, format: formatVersion}
+	now := &Directory{path: d.path, identity: d.identity, node: d.node, format: formatVersion}
 	b, err := now.marker()
 	if err != nil {
 		return err
@@ -332,6 +338,16 @@ func (d *Directory) Identity() []byte { return d.identity }
 
 // NodeID returns the name of this node among the voters.
 func (d *Directory) NodeID() string { return hex.EncodeToString(d.identity) }
+
+// Node returns the number of this node in its cluster.
+func (d *Directory) Node() uint64 { return max(1, d.node) }
+
+// SetNode says which node of a cluster a directory is made for that is being created.
+func (d *Directory) SetNode(id uint64) {
+	if d.node = id; id == 1 {
+		d.node = 0 // one form of each marker
+	}
+}
 
 // State returns the path of the state file.
 func (d *Directory) State() string { return d.file(StateName) }

@@ -95,7 +95,7 @@ func wantConverted(t *testing.T, dir string, want *oldLog) {
 			t.Fatalf("entry %s was at %s", at, want.Entries[i].Position)
 		}
 	}
-	if _, _, term := l.Leader(); term <= want.Term {
+	if term := l.Role().Term; term <= want.Term {
 		t.Errorf("the term is %d, behind %d", term, want.Term)
 	}
 	write(t, l, "more")

@@ -20,9 +20,15 @@ var (
 	// ErrClosed means that the log was closed before the call; a proposal that
 	// ends with it was never in the log.
 	ErrClosed = host.ErrClosed
+	// ErrNeedsCluster refuses to open the log of a node that has others without Options.Cluster.
+	ErrNeedsCluster = errors.New("the node belongs to a cluster")
 	// ErrEntryTooLarge refuses an entry over MaxEntryBytes; it was never proposed.
 	ErrEntryTooLarge = host.ErrEntryTooLarge
 )
+
+// BehindError is the failure of a node that needs the state of another one, because the others
+// have dropped what it would need of the log.
+type BehindError = host.BehindError
 
 // DamageError refuses a log that is not the one the state store was written
 // with. Its message says what was found and what an operator does.

@@ -27,13 +27,6 @@ type Proposal = host.Proposal
 // empty, has at most MaxEntryBytes, and must not be changed afterwards.
 func (l *Log) Propose(entry []byte) *Proposal { return l.host.Propose(entry) }
 
-// Leader tells whether this node is the leader, where the leader is as far as
-// known (empty when it is not), and in which term.
-func (l *Log) Leader() (isLeader bool, address string, term uint64) {
-	role := l.host.Role()
-	return role.Leads, "", role.Term
-}
-
 // Ready waits until this node is the leader and has applied everything that was
 // ever committed. It returns the failure of a failed log, ErrClosed, or the
 // context's error.

@@ -19,9 +19,8 @@ func TestLogLives(t *testing.T) {
 	l := created(t, dir, m)
 	texts := numbered(60)
 	write(t, l, texts[:20]...)
-	leads, _, term := l.Leader()
-	if !leads || term == 0 {
-		t.Errorf("leads %t in term %d", leads, term)
+	if role := l.Role(); !role.Leads || role.Term == 0 {
+		t.Errorf("the role is %+v", role)
 	}
 	if err := l.ReadBarrier(t.Context()); err != nil {
 		t.Error(err)

@@ -6,6 +6,10 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
+	"time"
+
+	pb "go.etcd.io/raft/v3/raftpb"
 
 	"github.com/seqledger/seqledger/ledger/raftlog/core"
 	"github.com/seqledger/seqledger/ledger/raftlog/host"
@@ -36,9 +40,18 @@ func Open(o Options) (*Log, error) {
 	if err != nil {
 		return nil, err
 	}
+	if o.Cluster == nil && !isSole(&members, o.Node) {
+		return nil, errors.Join(fmt.Errorf("raftlog: %w: this is node %d, and its log names the voters %d",
+			ErrNeedsCluster, o.Node, members.Voters), files.Abandon())
+	}
 	l := &Log{options: o, files: files}
+	var send func([]*pb.Message)
+	var tick time.Duration
+	if o.Cluster != nil {
+		send, tick = o.Cluster.Send, o.Cluster.Tick
+	}
 	l.host, err = host.Start(host.Options{
-		ID: members.Voters[0], Log: files, Applied: segment.Position(o.Checkpoint), Members: members,
+		ID: o.Node, Send: send, Tick: tick, Snapshot: l.snapshot, Log: files, Applied: segment.Position(o.Checkpoint), Members: members,
 		Apply: func(at segment.Position, entry []byte) any {
 			return o.Machine.Apply(Position(at), entry)
 		},
@@ -135,13 +148,15 @@ func check(o *Options, files *segment.Log) (members core.Members, err error) {
 		members = members.After(e)
 		return nil
 	})
-	switch {
-	case err != nil:
+	if err != nil {
 		return members, refusal(o.Dir, err, "its entries cannot be read")
-	case len(members.Voters) != 1 || len(members.Outgoing) > 0:
-		return members, refusal(o.Dir, nil, "it names the members %+v, and this program runs one node", members)
 	}
 	return members, nil
+}
+
+// isSole tells whether a node decides alone.
+func isSole(m *core.Members, node uint64) bool {
+	return slices.Equal(m.Voters, []uint64{node}) && len(m.Outgoing) == 0
 }
 
 // readBytes is about how much of the log is read at once.

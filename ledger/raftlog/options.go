@@ -6,6 +6,8 @@ import (
 	"log/slog"
 	"time"
 
+	pb "go.etcd.io/raft/v3/raftpb"
+
 	"github.com/seqledger/seqledger/ledger/raftlog/host"
 	"github.com/seqledger/seqledger/ledger/raftlog/segment"
 )
@@ -53,6 +55,12 @@ type Options struct {
 	// durably; zero for none.
 	Checkpoint Position
 
+	// Node is the id of this node; 0 means 1, that of the node which made the ledger.
+	Node uint64
+	// Cluster lets other nodes join. Nil: this node is the sole voter; a log with other
+	// members is refused.
+	Cluster *Cluster
+
 	Machine   Machine
 	Logger    *slog.Logger // nil: slog.Default()
 	OnFailure func(error)  // told the first storage error, once; must not block; may be nil
@@ -68,6 +76,16 @@ type Options struct {
 	// disk lets a test fail the files of the log, and step a conversion between its steps.
 	disk func(path string) segment.Disk
 	step func() error
+}
+
+// Cluster says how a log reaches the other nodes.
+type Cluster struct {
+	// Send takes messages for other nodes, in order; it must neither block nor call the
+	// log, and may lose them.
+	Send func([]*pb.Message)
+	// Tick is the time between two heartbeats; an election begins after ten to twenty
+	// without one. 0: 50 ms.
+	Tick time.Duration
 }
 
 func (o *Options) validate() error {
@@ -86,6 +104,9 @@ func (o *Options) validate() error {
 }
 
 func (o *Options) setDefaults() {
+	if o.Node == 0 {
+		o.Node = firstNode
+	}
 	if o.Logger == nil {
 		o.Logger = slog.Default()
 	}

@@ -26,6 +26,8 @@ type Members struct {
 	// Highest is the highest id that any node ever had. No id is used twice: a node that
 	// comes back empty under its old id would have forgotten what it had acknowledged.
 	Highest uint64
+	// Addresses says where nodes are reached, in the order of their ids. A member need not be in it.
+	Addresses []Address
 }
 
 // membership is the members as of an index.
@@ -45,7 +47,6 @@ func (m *Members) Has(id uint64) bool {
 
 func (m *Members) validate() error {
 	if len(m.Voters) == 0 && m.Highest > 0 { // else of a new node, which gets a snapshot
-
 		return errors.New("core: a cluster without voters")
 	}
 	for _, list := range m.lists() {
@@ -58,13 +59,24 @@ func (m *Members) validate() error {
 			}
 		}
 	}
-	return nil
+	return m.validateAddresses()
 }
 
+// The versions of encoded members. The first has no addresses, and is what a node has that never
+// had a cluster.
+const (
+	membersAlone     = 1
+	membersAddressed = 2
+)
+
 // Encode returns the members for a checkpoint of the log: a version, the highest id, whether
-// AutoLeave is set, and four lists, each behind its length.
+// AutoLeave is set, four lists, each behind its length, and the addresses if there are any.
 func (m *Members) Encode() []byte {
-	b := binary.BigEndian.AppendUint64([]byte{1}, m.Highest)
+	version := byte(membersAlone)
+	if len(m.Addresses) > 0 {
+		version = membersAddressed
+	}
+	b := binary.BigEndian.AppendUint64([]byte{version}, m.Highest)
 	leave := byte(0)
 	if m.AutoLeave {
 		leave = 1
@@ -76,15 +88,22 @@ func (m *Members) Encode() []byte {
 			b = binary.BigEndian.AppendUint64(b, id)
 		}
 	}
+	if version == membersAddressed {
+		b = append(b, byte(len(m.Addresses)))
+		for i := range m.Addresses {
+			b = m.Addresses[i].append(b)
+		}
+	}
 	return b
 }
 
 // DecodeMembers reads members and returns what follows them.
 func DecodeMembers(b []byte) (m Members, rest []byte, err error) {
 	const head = 10
-	if len(b) < head || b[0] != 1 || b[9] > 1 {
+	if len(b) < head || b[0] != membersAlone && b[0] != membersAddressed || b[9] > 1 {
 		return m, nil, fmt.Errorf("core: no members in %d bytes", len(b))
 	}
+	addressed := b[0] == membersAddressed
 	m.Highest, m.AutoLeave = binary.BigEndian.Uint64(b[1:]), b[9] == 1
 	b = b[head:]
 	for _, list := range m.lists() {
@@ -95,6 +114,11 @@ func DecodeMembers(b []byte) (m Members, rest []byte, err error) {
 		for b = b[1:]; count > 0; count-- {
 			*list = append(*list, binary.BigEndian.Uint64(b))
 			b = b[8:]
+		}
+	}
+	if addressed {
+		if m.Addresses, b, err = decodeAddresses(b); err != nil {
+			return m, nil, err
 		}
 	}
 	return m, b, m.validate()
@@ -116,6 +140,9 @@ func (m *Members) after(change *pb.ConfChangeV2) (next Members, err error) {
 	}()
 	next.Highest = m.Highest
 	for _, c := range change.GetChanges() {
+		if c.GetType() == pb.ConfChangeUpdateNode && !m.Has(c.GetNodeId()) {
+			return next, fmt.Errorf("core: node %d is no member, and has no address to change", c.GetNodeId())
+		}
 		if c.GetType() != pb.ConfChangeRemoveNode && !m.Has(c.GetNodeId()) {
 			if c.GetNodeId() <= m.Highest {
 				return next, fmt.Errorf("core: id %d was used before; a new one must be above %d",
@@ -146,6 +173,9 @@ func (m *Members) after(change *pb.ConfChangeV2) (next Members, err error) {
 	s := progress.ConfState()
 	next.Voters, next.Outgoing, next.AutoLeave = s.GetVoters(), s.GetVotersOutgoing(), s.GetAutoLeave()
 	next.Learners, next.LearnersNext = s.GetLearners(), s.GetLearnersNext()
+	if next.Addresses, err = m.addressesAfter(change, &next); err != nil {
+		return next, err
+	}
 	return next, next.validate()
 }
 

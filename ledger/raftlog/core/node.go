@@ -7,6 +7,7 @@ import (
 
 	"go.etcd.io/raft/v3"
 	pb "go.etcd.io/raft/v3/raftpb"
+	"go.etcd.io/raft/v3/tracker"
 
 	"github.com/seqledger/seqledger/ledger/raftlog/segment"
 )
@@ -418,6 +419,30 @@ func (n *Node) Truncated(first uint64) error {
 		return nil
 	})
 }
+
+// Progress is how far another node is, as the leader knows.
+type Progress struct {
+	Matched uint64 // its log is the leader's up to here
+	Active  bool   // it was heard of within the last election timeout
+}
+
+// Progress returns how far each member is; nil when this node does not lead.
+func (n *Node) Progress() map[uint64]Progress {
+	if !n.role.Leads || n.failure != nil {
+		return nil
+	}
+	found := map[uint64]Progress{}
+	n.raft.WithProgress(func(id uint64, _ raft.ProgressType, p tracker.Progress) {
+		found[id] = Progress{Matched: p.Match, Active: p.RecentActive || id == n.o.ID}
+	})
+	return found
+}
+
+// Committed returns up to where this node knows that the log is committed.
+func (n *Node) Committed() uint64 { return max(n.commit, n.applied.Index) }
+
+// MembersChanged returns the index at which the members changed last, as of what was applied.
+func (n *Node) MembersChanged() uint64 { return n.members[len(n.members)-1].index }
 
 // Transfer hands the leadership to another voter. Proposals fail meanwhile.
 func (n *Node) Transfer(to uint64) error {

@@ -1,10 +1,11 @@
 package host
 
 import (
-	"errors"
+	"fmt"
 	"time"
 
 	"github.com/seqledger/seqledger/ledger/raftlog/core"
+	"github.com/seqledger/seqledger/ledger/raftlog/segment"
 )
 
 // appendLoop writes what the node wants in the log, with one sync for all that waits.
@@ -87,8 +88,17 @@ func (h *Host) takeAppends() []core.Append {
 	}
 }
 
-var errSnapshot = errors.New(
-	"host: this node is too far behind to follow the log: start it from a backup of another node")
+// BehindError is the failure of a node that is so far behind that the others have dropped what it
+// would need of the log. Its state and its log are whole, and of before.
+type BehindError struct {
+	At segment.Position // the state that the leader offers; a later one will do
+}
+
+// Error says what an operator does when nothing else does it.
+func (e *BehindError) Error() string {
+	return fmt.Sprintf("host: this node is too far behind to follow the log: it needs the state of another node "+
+		"at index %d or later", e.At.Index)
+}
 
 func (h *Host) write(batch []core.Append) error {
 	began, size, entries := time.Now(), 0, 0
@@ -97,7 +107,7 @@ func (h *Host) write(batch []core.Append) error {
 	for i := range batch {
 		a := &batch[i]
 		if a.Snapshot != nil {
-			return errSnapshot
+			return &BehindError{a.Snapshot.Position}
 		}
 		if err := h.o.Log.Append(a.State, a.Entries); err != nil {
 			return err

@@ -52,6 +52,9 @@ type Options struct {
 	// Tick is the time between two heartbeats; an election begins after ten to twenty
 	// without one. 0: 50 ms. Unused without Send.
 	Tick time.Duration
+	// Snapshot returns a position and its members from which a node that is too far behind can
+	// begin; see core.Options.Snapshot. It must not block or call the host. Nil: never.
+	Snapshot func(atLeast uint64) (core.Snapshot, error)
 
 	Logger    *slog.Logger // nil: slog.Default()
 	OnFailure func(error)  // told the first failure, once; must not block; may be nil
@@ -108,6 +111,7 @@ type Host struct {
 	appends   []core.Append
 	applies   []core.Committed
 	covered   segment.Position // the last command that was applied
+	applied   []appliedWaiter
 	changed   chan struct{}    // closed when was changes
 	was       status
 	closing   bool
@@ -131,7 +135,8 @@ type Host struct {
 type status struct {
 	role    core.Role
 	ready   bool
-	settled bool // closing, and no proposal waits
+	members uint64 // index at which they changed last
+	settled bool   // closing, and no proposal waits
 }
 
 // Start runs a node that continues behind what is durable. A sole voter stands for election
@@ -146,7 +151,7 @@ func Start(o Options) (*Host, error) {
 	}
 	node, err := core.New(core.Options{
 		ID: o.ID, Applied: o.Applied, Members: o.Members, Log: o.Log, State: o.Log.State(),
-		Nonce: binary.BigEndian.Uint64(nonce[:]),
+		Nonce: binary.BigEndian.Uint64(nonce[:]), Snapshot: o.Snapshot,
 	})
 	if err != nil {
 		return nil, fmt.Errorf("host: %w", err)
@@ -221,12 +226,26 @@ func (h *Host) passOn() (appends, applies bool) {
 		h.o.Send(out.Send)
 	}
 	h.noteStatus()
-	return len(out.Append) > 0, len(out.Apply) > 0
+	h.wakeApplied()
+	appends, applies = len(out.Append) > 0, len(out.Apply) > 0
+	for _, m := range out.Send {
+		if m.GetType() == pb.MsgSnap {
+			// It is a few bytes. The node fetches the state by itself and is asked again and again
+			// meanwhile where its log ends.
+			_ = h.node.SnapshotSent(m.GetTo(), true) // a failure is the node's, and seen by the caller
+			more, others := h.passOn()
+			appends, applies = appends || more, applies || others
+		}
+	}
+	return appends, applies
 }
 
 // noteStatus wakes whoever waits for a change.
 func (h *Host) noteStatus() {
-	now := status{h.node.Role(), h.node.Ready(), h.closing && len(h.proposals) == 0}
+	now := status{
+		role: h.node.Role(), ready: h.node.Ready(), members: h.node.MembersChanged(),
+		settled: h.closing && len(h.proposals) == 0,
+	}
 	members := h.node.Members()
 	h.solo.Store(now.ready && !h.closing && isSole(&members, h.o.ID))
 	if now != h.was {
@@ -346,6 +365,36 @@ func (h *Host) Writing() time.Duration {
 	return time.Since(h.started) - time.Duration(began)
 }
 
+// Progress is a node's place in the log, and what it knows of the others.
+type Progress struct {
+	Applied, Committed, Last uint64 // indexes
+	Others                   map[uint64]core.Progress
+}
+
+// Progress returns how far this node is and, if it leads, the others are.
+func (h *Host) Progress() Progress {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return Progress{h.node.Applied().Index, h.node.Committed(), h.o.Log.Last().Index, h.node.Progress()}
+}
+
+// Changed returns a channel that is closed when the role of this node, the members or Ready's answer
+// change next. Take it before looking at them.
+func (h *Host) Changed() <-chan struct{} {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.changed
+}
+
+// Stopped is closed once there are no more events.
+func (h *Host) Stopped() <-chan struct{} { return h.stop }
+
+// Transfer begins to hand the leadership to another voter. Proposals fail meanwhile; after an election
+// timeout without success this node goes on to lead.
+func (h *Host) Transfer(to uint64) error {
+	return h.event(func() error { return h.node.Transfer(to) })
+}
+
 // Covered returns the position of the last command that was applied, or Options.Applied.
 func (h *Host) Covered() segment.Position {
 	h.mu.Lock()
@@ -358,6 +407,20 @@ func (h *Host) Members() core.Members {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return h.node.Members()
+}
+
+// MembersChanged returns the index at which the members changed last, as of what was applied.
+func (h *Host) MembersChanged() uint64 {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.node.MembersChanged()
+}
+
+// MembersAt returns the members as of an index that was applied and not truncated.
+func (h *Host) MembersAt(index uint64) core.Members {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.node.MembersAt(index)
 }
 
 // Truncate drops the log up to a position that Covered has returned and that the state store holds

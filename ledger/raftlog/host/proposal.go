@@ -5,6 +5,8 @@ import (
 	"fmt"
 
 	pb "go.etcd.io/raft/v3/raftpb"
+
+	"github.com/seqledger/seqledger/ledger/raftlog/core"
 )
 
 // Proposal is an entry on its way through the log.
@@ -40,6 +42,20 @@ func (h *Host) Propose(entry []byte) *Proposal {
 		return refused(fmt.Errorf("%w: %d bytes, at most %d", ErrEntryTooLarge, len(entry), MaxEntryBytes))
 	}
 	return h.propose(func(number uint64) error { return h.node.Propose(number, entry) })
+}
+
+// ProposeIn is Propose in a term of this node's leadership. In any other term nothing is proposed: what
+// the entry was made from, its time above all, may be out of date.
+func (h *Host) ProposeIn(term uint64, entry []byte) *Proposal {
+	if len(entry) > MaxEntryBytes {
+		return refused(fmt.Errorf("%w: %d bytes, at most %d", ErrEntryTooLarge, len(entry), MaxEntryBytes))
+	}
+	return h.propose(func(number uint64) error {
+		if role := h.node.Role(); role.Term != term {
+			return fmt.Errorf("%w: the term is %d and not %d", core.ErrNotLeader, role.Term, term)
+		}
+		return h.node.Propose(number, entry)
+	})
 }
 
 // Change proposes other members, as core.Node.Change does. Its result is nil.

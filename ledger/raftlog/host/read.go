@@ -2,6 +2,7 @@ package host
 
 import (
 	"context"
+	"slices"
 
 	"github.com/seqledger/seqledger/ledger/raftlog/core"
 )
@@ -11,6 +12,59 @@ func (h *Host) Role() core.Role {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return h.node.Role()
+}
+
+// IsReady reports whether this node leads and has applied everything that was committed in the terms
+// before, and in which term.
+func (h *Host) IsReady() (term uint64, ready bool) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.node.Role().Term, h.node.Ready() && h.unusableLocked() == nil
+}
+
+// AwaitApplied waits until this node has applied the log up to an index. It fails with the failure of a
+// failed host, ErrClosed, or the context's error.
+func (h *Host) AwaitApplied(ctx context.Context, index uint64) error {
+	for {
+		h.mu.Lock()
+		err, done := h.stoppedLocked(), h.node.Applied().Index >= index
+		wait := make(chan struct{})
+		if err == nil && !done {
+			h.applied = append(h.applied, appliedWaiter{index, wait})
+		}
+		h.mu.Unlock()
+		if err != nil || done {
+			return err
+		}
+		select {
+		case <-wait:
+		case <-h.stop:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+}
+
+// appliedWaiter waits until an index has been applied.
+type appliedWaiter struct {
+	index uint64
+	done  chan struct{}
+}
+
+// wakeApplied wakes those that wait for what has been applied now. One whose caller has left stays
+// until its index comes, which is bounded by the callers of AwaitApplied: one for each start, and changes of members.
+func (h *Host) wakeApplied() {
+	if len(h.applied) == 0 {
+		return
+	}
+	at := h.node.Applied().Index
+	h.applied = slices.DeleteFunc(h.applied, func(w appliedWaiter) bool {
+		if w.index > at {
+			return false
+		}
+		close(w.done)
+		return true
+	})
 }
 
 // Ready waits until this node leads and has applied everything that was ever committed. It

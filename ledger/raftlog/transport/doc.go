@@ -1,5 +1,5 @@
 // Package transport carries the messages of the consensus between the nodes of one ledger. Each pair
-// of nodes has one HTTP/2 stream that both send on. Nothing in the ledger uses it yet.
+// of nodes has one HTTP/2 stream that both send on.
 //
 // # How to read it
 //

@@ -49,6 +49,9 @@ func refusef(format string, args ...any) error {
 // handler accepts the streams of nodes with lower ids.
 func (t *Transport) handler() http.Handler {
 	mux := http.NewServeMux()
+	if t.o.Handler != nil {
+		mux.Handle("/", t.o.Handler)
+	}
 	mux.Handle(procedure, connect.NewBidiStreamHandler(procedure, t.accept, options()))
 	return mux
 }

@@ -30,6 +30,8 @@ const (
 	firstRetry   = 50 * time.Millisecond
 	longestRetry = time.Second
 	dialTimeout  = 2 * time.Second
+
+	maxIdleUpgrades = 16
 )
 
 // ErrNotEncrypted refuses an address that other machines can reach when there is no TLS.
@@ -50,7 +52,9 @@ type Options struct {
 	TLS *tls.Config
 	// Insecure allows addresses without TLS that are not loopback.
 	Insecure bool
-	Logger   *slog.Logger // nil: slog.Default()
+	// Handler answers the requests of nodes that are no streams of the consensus; nil refuses them.
+	Handler http.Handler
+	Logger  *slog.Logger // nil: slog.Default()
 }
 
 func (o *Options) validate() error {
@@ -75,9 +79,10 @@ func (o *Options) validate() error {
 
 // Transport is the messages from and to this node. Its methods may be called from any goroutine.
 type Transport struct {
-	o      Options
-	client *http.Client
-	server *http.Server
+	o        Options
+	client   *http.Client
+	upgrades *http.Transport // HTTP/1.1, which alone can be upgraded
+	server   *http.Server
 
 	ctx   context.Context //nolint:containedctx // It lives from New to Close.
 	stop  context.CancelFunc
@@ -97,6 +102,9 @@ func New(o Options) (*Transport, error) {
 	protocols := new(http.Protocols)
 	protocols.SetHTTP2(o.TLS != nil)
 	protocols.SetUnencryptedHTTP2(o.TLS == nil)
+	served := new(http.Protocols)
+	*served = *protocols
+	served.SetHTTP1(true) // for calls that other nodes forward
 	http2 := &http.HTTP2Config{
 		SendPingTimeout: pingAfter, PingTimeout: pingTimeout,
 		MaxReceiveBufferPerStream: 4 << 20, MaxReceiveBufferPerConnection: 4 << 20,
@@ -110,8 +118,15 @@ func New(o Options) (*Transport, error) {
 		TLSClientConfig: ours, Protocols: protocols, HTTP2: http2, DisableCompression: true,
 		DialContext: (&net.Dialer{Timeout: dialTimeout}).DialContext, TLSHandshakeTimeout: dialTimeout,
 	}}
+	upgrades := new(http.Protocols)
+	upgrades.SetHTTP1(true)
+	t.upgrades = &http.Transport{
+		TLSClientConfig: ours.Clone(), Protocols: upgrades, DisableCompression: true,
+		DialContext: (&net.Dialer{Timeout: dialTimeout}).DialContext, TLSHandshakeTimeout: dialTimeout,
+		MaxIdleConns: maxIdleUpgrades, IdleConnTimeout: time.Minute,
+	}
 	t.server = &http.Server{
-		TLSConfig: theirs, Protocols: protocols, HTTP2: http2, Handler: t.handler(),
+		TLSConfig: theirs, Protocols: served, HTTP2: http2, Handler: t.handler(),
 		ReadHeaderTimeout: dialTimeout, MaxHeaderBytes: 16 << 10,
 		ErrorLog: slog.NewLogLogger(o.Logger.Handler(), slog.LevelDebug),
 	}
@@ -228,6 +243,21 @@ func (t *Transport) Close() error {
 	t.mu.Unlock()
 	err := t.server.Close()
 	t.client.CloseIdleConnections()
+	t.upgrades.CloseIdleConnections()
 	t.loops.Wait()
 	return err
+}
+
+// RoundTripper sends requests to other nodes as this one, by HTTP/2, or by HTTP/1.1 those that ask for
+// another protocol.
+func (t *Transport) RoundTripper() http.RoundTripper { return roundTripper{t} }
+
+type roundTripper struct{ t *Transport }
+
+// RoundTrip implements http.RoundTripper.
+func (r roundTripper) RoundTrip(q *http.Request) (*http.Response, error) {
+	if q.Header.Get("Upgrade") != "" {
+		return r.t.upgrades.RoundTrip(q)
+	}
+	return r.t.client.Transport.RoundTrip(q)
 }

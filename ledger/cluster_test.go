@@ -1,0 +1,223 @@
+package ledger_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/seqledger/seqledger/ledger"
+	"github.com/seqledger/seqledger/ledger/machine"
+)
+
+// clusterNode is a node of a cluster in this process.
+type clusterNode struct {
+	*ledger.Ledger
+	dir, address string
+}
+
+// startNode opens the node in a directory; address may name the port of its life before.
+func startNode(t *testing.T, dir, address string) *clusterNode {
+	t.Helper()
+	listener, err := net.Listen("tcp", address)
+	if err != nil {
+		t.Fatal(err)
+	}
+	l, err := ledger.Open(t.Context(), ledger.Options{
+		Dir: dir, CacheBytes: -1, ScrubBytes: -1,
+		Logger:  slog.New(slog.NewTextHandler(testWriter{t}, &slog.HandlerOptions{Level: slog.LevelWarn})),
+		Cluster: &ledger.Cluster{Listener: listener, Tick: 20 * time.Millisecond},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	l.ServePeers(l.JoinHandler())
+	n := &clusterNode{l, dir, listener.Addr().String()}
+	t.Cleanup(func() { _ = n.Close() }) // a test that closes it looks at the error
+	return n
+}
+
+// testWriter writes to a test's log.
+type testWriter struct{ t *testing.T }
+
+func (w testWriter) Write(b []byte) (int, error) {
+	w.t.Log(strings.TrimSpace(string(b)))
+	return len(b), nil
+}
+
+// copyNode makes the directory of another node from that of a closed one.
+func copyNode(t *testing.T, from string, id uint64) string {
+	t.Helper()
+	to := filepath.Join(t.TempDir(), fmt.Sprint("node", id))
+	if err := os.CopyFS(to, os.DirFS(from)); err != nil {
+		t.Fatal(err)
+	}
+	name := filepath.Join(to, "LEDGER")
+	marker, err := fs.ReadFile(os.DirFS(from), "LEDGER")
+	if err != nil {
+		t.Fatal(err)
+	}
+	numbered := strings.Replace(string(marker), "}", fmt.Sprintf(`,"id":%d}`, id), 1)
+	if err := os.WriteFile(name, []byte(numbered), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return to
+}
+
+// awaitLeader waits until one of the nodes leads, and returns it.
+func awaitLeader(t *testing.T, nodes ...*clusterNode) *clusterNode {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	found := make(chan *clusterNode, len(nodes))
+	for _, n := range nodes {
+		go func() { // ends with the context
+			for {
+				leader, changed := n.Leader()
+				if leader.Self {
+					found <- n
+					return
+				}
+				select {
+				case <-changed:
+				case <-ctx.Done():
+					return
+				}
+			}
+		}()
+	}
+	select {
+	case n := <-found:
+		return n
+	case <-ctx.Done():
+		t.Fatal("no node leads")
+		return nil
+	}
+}
+
+// startCluster makes a cluster of three nodes, which all vote.
+func startCluster(t *testing.T) []*clusterNode {
+	t.Helper()
+	dir := filepath.Join(t.TempDir(), "node1")
+	first := startNode(t, dir, "127.0.0.1:0")
+	awaitAddress(t, first)
+	if err := first.Close(); err != nil {
+		t.Fatal(err)
+	}
+	second, third := copyNode(t, dir, 2), copyNode(t, dir, 3)
+	nodes := []*clusterNode{startNode(t, dir, first.address)}
+	for i, dir := range []string{second, third} {
+		n := startNode(t, dir, "127.0.0.1:0")
+		nodes = append(nodes, n)
+		q := ledger.JoinRequest{Nonce: [16]byte{byte(2 + i)}, Peer: n.address}
+		a, err := nodes[0].Admit(t.Context(), q)
+		if err != nil || a.ID != uint64(2+i) {
+			t.Fatal(a, err)
+		}
+		if again, err := nodes[0].Admit(t.Context(), q); err != nil || again.ID != a.ID {
+			t.Fatal("asked again, the node got", again, err)
+		}
+	}
+	awaitStatus(t, nodes[0], "three voters", func(s ledger.ClusterStatus) bool {
+		voters := 0
+		for _, m := range s.Members {
+			if m.Voter && m.Active {
+				voters++
+			}
+		}
+		return voters == 3
+	})
+	return nodes
+}
+
+func awaitAddress(t *testing.T, n *clusterNode) {
+	t.Helper()
+	awaitStatus(t, n, "its own address", func(s ledger.ClusterStatus) bool {
+		return len(s.Members) > 0 && s.Members[0].Peer == n.address
+	})
+}
+
+// awaitStatus waits until a node sees the cluster in a state.
+func awaitStatus(t *testing.T, n *clusterNode, what string, is func(ledger.ClusterStatus) bool) {
+	t.Helper()
+	deadline := time.NewTimer(time.Minute)
+	defer deadline.Stop()
+	ticker := time.NewTicker(5 * time.Millisecond)
+	defer ticker.Stop()
+	for !is(n.ClusterStatus()) {
+		select {
+		case <-ticker.C:
+		case <-deadline.C:
+			t.Fatalf("node %d never saw %s: %+v", n.ClusterStatus().Self, what, n.ClusterStatus())
+		}
+	}
+}
+
+// Three nodes take writes, the leader goes, the two that are left go on with all of them, and the one that
+// comes back has the same.
+func TestClusterSurvivesItsLeader(t *testing.T) {
+	t.Parallel()
+	nodes := startCluster(t)
+	next := uint64(0)
+	write := func(among []*clusterNode) {
+		t.Helper()
+		for {
+			leader := awaitLeader(t, among...)
+			w := appendWrite("c", next+1, fmt.Append(nil, "write ", next+1))
+			o, err := leader.Write(t.Context(), w)
+			var elsewhere *ledger.NotLeaderError
+			if errors.As(err, &elsewhere) || errors.Is(err, ledger.ErrOutcomeUnknown) {
+				continue
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			if o.Code != machine.Committed && o.Code != machine.Replayed {
+				t.Fatalf("%+v", o)
+			}
+			next++
+			return
+		}
+	}
+	for range 50 {
+		write(nodes)
+	}
+	leader := awaitLeader(t, nodes...)
+	if err := leader.Close(); err != nil {
+		t.Fatal(err)
+	}
+	var rest []*clusterNode
+	for _, n := range nodes {
+		if n != leader {
+			rest = append(rest, n)
+		}
+	}
+	for range 50 {
+		write(rest)
+	}
+	back := startNode(t, leader.dir, leader.address)
+	for range 10 {
+		write(rest)
+	}
+	all := append(rest, back)
+	var digests []string
+	for _, n := range all {
+		err := n.View(t.Context(), func(v machine.View) error {
+			digests = append(digests, fmt.Sprint(v.Index(), v.Digest()))
+			return nil
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	if digests[0] != digests[1] || digests[0] != digests[2] {
+		t.Errorf("the nodes have %v", digests)
+	}
+}

@@ -1,0 +1,231 @@
+package ledger
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+
+	pb "go.etcd.io/raft/v3/raftpb"
+
+	"github.com/seqledger/seqledger/ledger/machine"
+	"github.com/seqledger/seqledger/ledger/raftlog/core"
+)
+
+// JoinPath is where a node asks the others to take it in; see Join and Ledger.Admit.
+const JoinPath = "/seqledger.peer.v1/Join"
+
+// JoinRequest asks the leader to take in a node, or to note that its addresses are others now.
+type JoinRequest struct {
+	// Nonce is 16 random bytes that the node keeps, so that one which asks again gets the same id.
+	Nonce [16]byte `json:"nonce"`
+	// ID is 0, or that of a member whose addresses have changed.
+	ID     uint64 `json:"id,omitempty"`
+	Peer   string `json:"peer"`
+	Client string `json:"client,omitempty"`
+}
+
+// JoinAnswer is what a node that joins begins with.
+type JoinAnswer struct {
+	ID     uint64           `json:"id"`     // of the node, from now on
+	Ledger machine.LedgerID `json:"ledger"` // what it joins
+	// AtLeast is the log index that the state which it fetches must have reached.
+	AtLeast uint64 `json:"atLeast"`
+	Leader  string `json:"leader"` // where other nodes reach the leader
+}
+
+// Admit takes in a node as a learner, which becomes a voter once it has caught up. It returns when the
+// change is applied here. Repeated, it does nothing more and gives the same answer. This node leads, or
+// the error is a *NotLeaderError; the error of a bad request is a *machine.FieldError.
+func (l *Ledger) Admit(ctx context.Context, q JoinRequest) (JoinAnswer, error) {
+	if err := q.validate(); err != nil {
+		return JoinAnswer{}, err
+	}
+	l.members.changing.Lock()
+	defer l.members.changing.Unlock()
+	if err := l.mustLead(); err != nil {
+		return JoinAnswer{}, err
+	}
+	members := l.log.Members()
+	change, id, err := q.change(&members)
+	if err == nil && change != nil {
+		err = l.change(ctx, change)
+	}
+	if err == nil {
+		// A state stands for the last command before it. This one makes a state possible behind the change.
+		_, err = l.one(ctx, origin{}, machine.AppendTick(nil))
+	}
+	if err != nil {
+		return JoinAnswer{}, err
+	}
+	leader, _ := l.Leader()
+	a := JoinAnswer{ID: id, AtLeast: l.log.MembersChanged(), Leader: leader.Peer}
+	err = l.store.View(func(r machine.Reader) error {
+		a.Ledger = l.machine.View(r).LedgerID()
+		return nil
+	})
+	return a, err
+}
+
+func (q *JoinRequest) validate() error {
+	a := core.Address{ID: 1, Peer: q.Peer, Client: q.Client}
+	switch {
+	case q.Nonce == [16]byte{} && q.ID == 0:
+		return &machine.FieldError{Field: "nonce", Problem: "must not be zero"}
+	case q.Peer == "":
+		return &machine.FieldError{Field: "peer", Problem: "must be the node's address for other nodes"}
+	}
+	if err := a.Validate(); err != nil {
+		return &machine.FieldError{Field: "peer", Problem: err.Error()}
+	}
+	return nil
+}
+
+// change returns the change of the members that a request needs, if any, and the id of the node.
+func (q *JoinRequest) change(m *core.Members) (*pb.ConfChangeV2, uint64, error) {
+	address := core.Address{ID: q.ID, Nonce: q.Nonce, Peer: q.Peer, Client: q.Client}
+	kind := pb.ConfChangeUpdateNode
+	known, found := m.Address(q.ID)
+	for _, a := range m.Addresses {
+		if q.ID == 0 && a.Nonce == q.Nonce {
+			known, found, address.ID = a, true, a.ID
+		}
+	}
+	switch {
+	case q.ID != 0 && !m.Has(q.ID):
+		return nil, 0, fmt.Errorf("%w: node %d is no member of this cluster", ErrNoSuchNode, q.ID)
+	case q.ID != 0:
+		address.Nonce = known.Nonce
+	case !found:
+		kind, address.ID = pb.ConfChangeAddLearnerNode, m.Highest+1
+	}
+	if found && known == address {
+		return nil, address.ID, nil
+	}
+	for _, a := range m.Addresses {
+		if a.Peer == q.Peer && a.ID != address.ID {
+			return nil, 0, &machine.FieldError{
+				Field:   "peer",
+				Problem: fmt.Sprintf("%s is the address of node %d already: remove that one first", q.Peer, a.ID),
+			}
+		}
+	}
+	change := single(kind, address.ID)
+	address.AppendTo(change)
+	return change, address.ID, nil
+}
+
+// announce tells the others the addresses of this node when they know none or others.
+func (l *Ledger) announce() {
+	c := l.options.Cluster
+	members := l.log.Members()
+	known, _ := members.Address(l.node())
+	if !members.Has(l.node()) || known.Peer == c.Peer && known.Client == c.Client {
+		return
+	}
+	ctx, cancel := context.WithTimeout(l.stopping, changePatience)
+	defer cancel()
+	q := JoinRequest{ID: l.node(), Peer: c.Peer, Client: c.Client}
+	var err error
+	if leader, _ := l.Leader(); leader.Self {
+		_, err = l.Admit(ctx, q)
+	} else if leader.Peer != "" {
+		_, err = AskToJoin(ctx, l.PeerTransport(), peerURL(c.TLS != nil, leader.Peer), "", q)
+	}
+	if err != nil && ctx.Err() == nil {
+		l.options.Logger.Warn("the other nodes do not know the address of this one yet; it is tried again", "error", err)
+	}
+}
+
+func peerURL(encrypted bool, address string) string {
+	if encrypted {
+		return "https://" + address
+	}
+	return "http://" + address
+}
+
+// JoinRefusal is the answer of a node that does not take another one in.
+type JoinRefusal struct {
+	Message string `json:"error"`
+	Leader  string `json:"leader,omitempty"` // where to ask instead, if this node does not lead
+}
+
+// Error returns the node's message.
+func (e *JoinRefusal) Error() string { return e.Message }
+
+// maxJoinBytes bounds a request to join, and its answer.
+const maxJoinBytes = 16 << 10
+
+// AskToJoin asks the node at a URL to take this one in. A node that does not lead answers with a
+// *JoinRefusal that names the leader. The token may be empty.
+func AskToJoin(ctx context.Context, t http.RoundTripper, url, token string, q JoinRequest) (a JoinAnswer, err error) {
+	body, err := json.Marshal(q)
+	if err != nil {
+		return a, err
+	}
+	r, err := http.NewRequestWithContext(ctx, http.MethodPost, url+JoinPath, bytes.NewReader(body))
+	if err != nil {
+		return a, err
+	}
+	r.Header.Set("Content-Type", "application/json")
+	if token != "" {
+		r.Header.Set("Authorization", "Bearer "+token)
+	}
+	response, err := (&http.Client{Transport: t}).Do(r)
+	if err != nil {
+		return a, fmt.Errorf("join at %s: %w", url, err)
+	}
+	defer func() { err = errors.Join(err, response.Body.Close()) }()
+	answer, err := io.ReadAll(io.LimitReader(response.Body, maxJoinBytes))
+	if err != nil {
+		return a, fmt.Errorf("join at %s: %w", url, err)
+	}
+	if response.StatusCode != http.StatusOK {
+		refusal := &JoinRefusal{}
+		if json.Unmarshal(answer, refusal) != nil || refusal.Message == "" {
+			return a, fmt.Errorf("join at %s: %s: %.200q", url, response.Status, answer)
+		}
+		return a, refusal
+	}
+	if err := json.Unmarshal(answer, &a); err != nil {
+		return a, fmt.Errorf("join at %s: %w", url, err)
+	}
+	return a, nil
+}
+
+// JoinHandler answers the nodes that ask to join. Without a token, only who has come as far as the
+// listener for other nodes is let in: see Cluster.
+func (l *Ledger) JoinHandler() http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		var q JoinRequest
+		err := json.NewDecoder(http.MaxBytesReader(w, r.Body, maxJoinBytes)).Decode(&q)
+		if err != nil {
+			writeJSON(w, http.StatusBadRequest, JoinRefusal{Message: "the request is no JSON of a join: " + err.Error()})
+			return
+		}
+		a, err := l.Admit(r.Context(), q)
+		_, elsewhere := errors.AsType[*NotLeaderError](err)
+		_, wrong := errors.AsType[*machine.FieldError](err)
+		switch {
+		case elsewhere:
+			leader, _ := l.Leader()
+			writeJSON(w, http.StatusMisdirectedRequest, JoinRefusal{err.Error(), leader.Peer})
+		case wrong || errors.Is(err, ErrNoSuchNode):
+			writeJSON(w, http.StatusBadRequest, JoinRefusal{Message: err.Error()})
+		case err != nil:
+			writeJSON(w, http.StatusServiceUnavailable, JoinRefusal{Message: err.Error()})
+		default:
+			l.options.Logger.Info("a node has joined the cluster", "node", a.ID, "address", q.Peer)
+			writeJSON(w, http.StatusOK, a)
+		}
+	})
+}
+
+func writeJSON(w http.ResponseWriter, status int, body any) {
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(status)
+	_ = json.NewEncoder(w).Encode(body) // the node asks again
+}

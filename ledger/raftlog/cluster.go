@@ -1,0 +1,93 @@
+package raftlog
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	pb "go.etcd.io/raft/v3/raftpb"
+
+	"github.com/seqledger/seqledger/ledger/raftlog/core"
+	"github.com/seqledger/seqledger/ledger/raftlog/host"
+	"github.com/seqledger/seqledger/ledger/raftlog/segment"
+)
+
+// Role is who leads, as far as a node knows.
+type Role = core.Role
+
+// Members are the nodes of a cluster.
+type Members = core.Members
+
+// Progress is a node's place in the log, and what a leader knows of the others.
+type Progress = host.Progress
+
+// Role returns who leads.
+func (l *Log) Role() Role { return l.host.Role() }
+
+// Changed returns a channel that is closed when the role, the members or Ready's answer change
+// next. Take it before looking at them.
+func (l *Log) Changed() <-chan struct{} { return l.host.Changed() }
+
+// Stopped is closed when the log has failed or is closed.
+func (l *Log) Stopped() <-chan struct{} { return l.host.Stopped() }
+
+// Members returns the members as of what was applied.
+func (l *Log) Members() Members { return l.host.Members() }
+
+// MembersAt returns the members as of a position that was applied and not truncated.
+func (l *Log) MembersAt(index uint64) Members { return l.host.MembersAt(index) }
+
+// MembersChanged returns the index at which the members changed last.
+func (l *Log) MembersChanged() uint64 { return l.host.MembersChanged() }
+
+// Progress returns how far this node is and, if it leads, the others are.
+func (l *Log) Progress() Progress { return l.host.Progress() }
+
+// IsReady reports whether this node leads and has applied everything that was committed in the
+// terms before, and in which term.
+func (l *Log) IsReady() (term uint64, ready bool) { return l.host.IsReady() }
+
+// ProposeIn is Propose in a term of this node's leadership: in any other nothing is proposed, and it
+// ends with ErrNotLeader.
+func (l *Log) ProposeIn(term uint64, entry []byte) *Proposal { return l.host.ProposeIn(term, entry) }
+
+// Change proposes other members and waits until the change is applied here. The errors are those
+// of Proposal.Wait.
+func (l *Log) Change(ctx context.Context, change *pb.ConfChangeV2) error {
+	p := l.host.Change(change)
+	select {
+	case <-p.Done():
+		_, err := p.Wait()
+		return err
+	case <-ctx.Done():
+		return fmt.Errorf("%w: %w", ErrOutcomeUnknown, ctx.Err())
+	}
+}
+
+// Transfer begins to hand the leadership to another voter.
+func (l *Log) Transfer(to uint64) error { return l.host.Transfer(to) }
+
+// Receive takes messages of other nodes. It fails once the log has stopped.
+func (l *Log) Receive(messages []*pb.Message) error { return l.host.Receive(messages...) }
+
+// Unreachable says that messages to a node were lost.
+func (l *Log) Unreachable(id uint64) error { return l.host.Unreachable(id) }
+
+// AwaitApplied waits until this node has applied the log up to an index.
+func (l *Log) AwaitApplied(ctx context.Context, index uint64) error {
+	return l.host.AwaitApplied(ctx, index)
+}
+
+// Last returns the last index in this node's log.
+func (l *Log) Last() uint64 { return l.files.Last().Index }
+
+// snapshot is from where on this node has the log: a node that is further behind needs the state,
+// which it fetches by itself.
+func (l *Log) snapshot(atLeast uint64) (core.Snapshot, error) {
+	c := l.files.Checkpoint()
+	if c.Index < atLeast {
+		return core.Snapshot{}, errors.New("raftlog: the log was not truncated since the members changed")
+	}
+	members, _, err := core.DecodeMembers(c.Data)
+	return core.Snapshot{Position: segment.Position(c.Position), Members: members}, err
+}
