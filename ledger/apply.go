@@ -57,7 +57,7 @@ func (l *Ledger) checkpointIsDue() bool {
 		return true
 	}
 	log := l.opened.Load()
-	return log != nil && log.BytesSinceTruncate() >= l.options.LogBytes
+	return log != nil && l.logIsDue(log)
 }
 
 func (l *Ledger) count(outcomes []machine.Outcome, size int) {

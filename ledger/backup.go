@@ -32,6 +32,9 @@ type BackupOptions struct {
 	// Begin is told what the backup holds before its first byte; may be nil.
 	// Its error ends the backup.
 	Begin func(backupfile.Info) error
+
+	// snapshot is shown what the backup is made of, before Begin.
+	snapshot func(*boltstore.Snapshot, backupfile.Info) error
 }
 
 // Backup writes a backup to w while the ledger goes on. It holds everything
@@ -51,6 +54,11 @@ func (l *Ledger) Backup(ctx context.Context, w io.Writer, o BackupOptions) (info
 		return info, errBackupRunning
 	}
 	defer func() { <-l.backups }()
+	return l.backup(ctx, w, o)
+}
+
+// backup makes a backup. The caller has the place for it.
+func (l *Ledger) backup(ctx context.Context, w io.Writer, o BackupOptions) (info backupfile.Info, err error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	defer context.AfterFunc(l.stopping, func() { cancel(ErrClosed) })()
@@ -66,6 +74,11 @@ func (l *Ledger) Backup(ctx context.Context, w io.Writer, o BackupOptions) (info
 	defer func() { err = errors.Join(err, snapshot.Close()) }()
 	if info, err = describe(snapshot); err != nil {
 		return info, l.readFailed(err)
+	}
+	if o.snapshot != nil {
+		if err := o.snapshot(snapshot, info); err != nil {
+			return info, err
+		}
 	}
 	if o.Begin != nil {
 		if err := o.Begin(info); err != nil {

@@ -29,7 +29,7 @@ func (l *Ledger) checkpointLoop() {
 
 func (l *Ledger) checkpoint() error {
 	// While the log is replayed this node does not lead, and the log is being read.
-	if l.replayed.Load() && l.log.BytesSinceTruncate() >= l.options.LogBytes {
+	if l.replayed.Load() && l.logIsDue(l.log) {
 		l.counters.truncates.Add(1)
 		return l.log.Truncate() // calls applier.Checkpoint
 	}

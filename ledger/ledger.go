@@ -33,6 +33,7 @@ type Ledger struct {
 	standing  standing
 	watchers  waiters[machine.Scope]
 	members   membership
+	seeding   seeding
 	keys      waiters[string] // that wait for a reservation to end, by its key in the state
 	counters  counters
 

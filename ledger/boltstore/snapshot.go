@@ -29,7 +29,11 @@ type Snapshot struct {
 	tx    *bbolt.Tx
 	mark  blockfile.Mark // where its blocks end
 	first uint64
+	at    Position
 }
+
+// Applied returns the position of the log up to which the snapshot has everything.
+func (sn *Snapshot) Applied() Position { return sn.at }
 
 // FirstBlocks returns the number of the first block file of the snapshot. No block file may be dropped while it
 // is open.
@@ -51,7 +55,7 @@ func (s *Store) Snapshot() (*Snapshot, error) {
 	if err != nil {
 		return nil, errors.Join(s.fail(err), tx.Rollback())
 	}
-	return &Snapshot{s, tx, c.mark, max(c.start.Number, 1)}, nil
+	return &Snapshot{s, tx, c.mark, max(c.start.Number, 1), c.applied}, nil
 }
 
 // Close gives the pages free.
@@ -142,35 +146,45 @@ func (s *Store) checkRoom() error {
 // Adopt gives the state file of another data directory, which no process has open,
 // to the directory with this identity. Its log begins anew: the file says that
 // nothing of it has been applied. That is durable when Adopt returns.
-func Adopt(path string, identity []byte) (err error) {
+func Adopt(path string, identity []byte) error {
+	_, err := adopt(path, identity, func(tx *bbolt.Tx) error { return putApplied(tx, Position{}) })
+	return err
+}
+
+// AdoptAt is Adopt for a node of the same ledger, whose log goes on behind what the file has applied. It
+// returns that position.
+func AdoptAt(path string, identity []byte) (Position, error) {
+	return adopt(path, identity, func(*bbolt.Tx) error { return nil })
+}
+
+func adopt(path string, identity []byte, more func(*bbolt.Tx) error) (at Position, err error) {
 	if _, err := checkFile(path); err != nil {
-		return err
+		return at, err
 	}
 	s := &Store{path: path, active: new(overlay)}
 	if err := s.openBolt(Options{}); err != nil {
-		return err
+		return at, err
 	}
 	defer func() { err = errors.Join(err, s.Close()) }()
 	if _, err := s.checkPages(nil); err != nil {
-		return err
+		return at, err
 	}
 	// The checksums of its pages go with the identity that it had: the next Open makes them anew.
 	if err := os.Remove(SumsPath(path)); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return fmt.Errorf("remove the page checksums: %w", err)
+		return at, fmt.Errorf("remove the page checksums: %w", err)
 	}
-	if err := s.adopt(identity); err != nil {
-		return fmt.Errorf("%s: %w", path, err)
-	}
-	return nil
-}
-
-func (s *Store) adopt(identity []byte) error {
-	return s.change(func(tx *bbolt.Tx) error {
-		if _, err := readControl(tx, nil); err != nil {
+	err = s.change(func(tx *bbolt.Tx) error {
+		c, err := readControl(tx, nil)
+		if err != nil {
 			return err
 		}
-		return errors.Join(putControl(tx, keyIdentity, identity), putApplied(tx, Position{}))
+		at = c.applied
+		return errors.Join(putControl(tx, keyIdentity, identity), more(tx))
 	})
+	if err != nil {
+		return at, fmt.Errorf("%s: %w", path, err)
+	}
+	return at, nil
 }
 
 // reserve is how much of the address space the map of a file takes: room to

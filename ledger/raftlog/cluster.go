@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 
 	pb "go.etcd.io/raft/v3/raftpb"
 
@@ -80,6 +81,40 @@ func (l *Log) AwaitApplied(ctx context.Context, index uint64) error {
 
 // Last returns the last index in this node's log.
 func (l *Log) Last() uint64 { return l.files.Last().Index }
+
+// Truncated returns the index up to which the log was dropped.
+func (l *Log) Truncated() uint64 { return l.files.Checkpoint().Index }
+
+// CreateAt makes a log for a node that begins with the state of another one: it has nothing up to a
+// position, as of which the members are given, and goes on behind it. Term and Vote are those of the node's log
+// of before, if it had one, and must not be lost.
+func CreateAt(o Options, at Position, members []byte, state segment.State) error {
+	decoded, rest, err := core.DecodeMembers(members)
+	if err != nil || len(rest) > 0 || decoded.Highest == 0 {
+		return fmt.Errorf("raftlog: the members of the log to make cannot be read: %w", errors.Join(err,
+			fmt.Errorf("%d bytes, %d left over", len(members), len(rest))))
+	}
+	if state.Term < at.Term {
+		state = segment.State{Term: at.Term}
+	}
+	state.Commit = max(state.Commit, at.Index)
+	o.setDefaults()
+	return makeLog(&o, segment.Checkpoint{Position: segment.Position(at), Data: members}, state)
+}
+
+// State is what a log has of Raft beside its entries.
+type State = segment.State
+
+// ReadState returns the state of a log that no process has open.
+func ReadState(dir string, identity []byte) (State, error) {
+	o := Options{Dir: dir, Identity: identity, Logger: slog.New(slog.DiscardHandler)}
+	o.setDefaults()
+	files, err := segment.Open(o.segments(true))
+	if err != nil {
+		return State{}, refusal(dir, err, "it cannot be opened")
+	}
+	return files.State(), files.Abandon()
+}
 
 // snapshot is from where on this node has the log: a node that is further behind needs the state,
 // which it fetches by itself.

@@ -72,7 +72,9 @@ func (o *Options) segments(readOnly bool) segment.Options {
 
 // create makes a log with one member. It is built beside its final place and renamed, so
 // that a crash leaves either no log or a whole one.
-func create(o *Options) error {
+func create(o *Options) error { return makeLog(o, checkpointAt(Position{}), segment.State{}) }
+
+func makeLog(o *Options, checkpoint segment.Checkpoint, state segment.State) error {
 	if err := os.MkdirAll(o.Dir, 0o755); err != nil {
 		return fmt.Errorf("raftlog: %w", err)
 	}
@@ -87,7 +89,7 @@ func create(o *Options) error {
 	}
 	made := o.segments(false)
 	made.Disk = o.disk(tmp)
-	if err := segment.Create(made, checkpointAt(Position{}), segment.State{}); err != nil {
+	if err := segment.Create(made, checkpoint, state); err != nil {
 		return fmt.Errorf("raftlog: create a log in %s: %w", o.Dir, err)
 	}
 	if err := os.Rename(tmp, filepath.Join(o.Dir, segmentsDir)); err != nil {

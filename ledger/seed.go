@@ -1,0 +1,94 @@
+package ledger
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"sync/atomic"
+	"time"
+
+	"github.com/seqledger/seqledger/ledger/backupfile"
+	"github.com/seqledger/seqledger/ledger/boltstore"
+	"github.com/seqledger/seqledger/ledger/raftlog"
+)
+
+// SeedInfo is what the state of one node is for another one that begins with it.
+type SeedInfo struct {
+	Backup  backupfile.Info
+	At      raftlog.Position // up to which the state has everything in the log
+	Members []byte           // as of there, as raftlog.Members.Encode writes them
+}
+
+// ErrSeedTooOld refuses a state that does not reach the index that was asked for yet.
+var ErrSeedTooOld = errors.New("this node has not applied the log that far yet; ask again")
+
+// Seed writes the state of this node to w for another node of the cluster, as Backup does and in its turn
+// with it; begin is told what comes before the first byte. The state has applied the log up to atLeast.
+// While a seed is under way, and for a while after it, the log is kept for the node that begins with it.
+func (l *Ledger) Seed(
+	ctx context.Context, w io.Writer, atLeast uint64, rate int64, begin func(SeedInfo) error,
+) error {
+	if l.options.Cluster == nil {
+		return ErrAlone
+	}
+	select {
+	case l.backups <- struct{}{}:
+	case <-l.stopping.Done():
+		return ErrClosed
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+	defer func() { <-l.backups }()
+	defer l.seeding.hold()()
+	_, err := l.backup(ctx, w, BackupOptions{
+		RateBytes: rate,
+		snapshot: func(s *boltstore.Snapshot, info backupfile.Info) error {
+			at := raftlog.Position(s.Applied())
+			if at.Index < atLeast {
+				return fmt.Errorf("%w: it is at %d, and %d is asked for", ErrSeedTooOld, at.Index, atLeast)
+			}
+			members := l.log.MembersAt(at.Index)
+			if l.log.Truncated() > at.Index {
+				return fmt.Errorf("%w: the log was truncated meanwhile", ErrSeedTooOld)
+			}
+			return begin(SeedInfo{info, at, members.Encode()})
+		},
+	})
+	return err
+}
+
+// seeding keeps the log from being truncated while nodes begin with a state of before.
+type seeding struct {
+	active atomic.Int64
+	until  atomic.Int64 // Unix nanoseconds
+}
+
+const (
+	// seedGrace is how long the log is kept behind the end of a seed: the node must open it and connect.
+	seedGrace = time.Minute
+	// seedLogFactor bounds how much longer the log may become meanwhile than Options.LogBytes.
+	seedLogFactor = 16
+)
+
+// hold keeps the log until the function that it returns is called, and for seedGrace after that.
+func (s *seeding) hold() (release func()) {
+	s.active.Add(1)
+	return func() {
+		s.until.Store(time.Now().Add(seedGrace).UnixNano())
+		s.active.Add(-1)
+	}
+}
+
+func (s *seeding) held() bool {
+	return s.active.Load() > 0 || time.Now().UnixNano() < s.until.Load()
+}
+
+// logIsDue reports whether the log has become so long that it is truncated.
+func (l *Ledger) logIsDue(log *raftlog.Log) bool {
+	due := l.options.LogBytes
+	if l.seeding.held() {
+		due *= seedLogFactor
+	}
+	return log.BytesSinceTruncate() >= due
+}
