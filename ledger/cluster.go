@@ -58,6 +58,8 @@ type Leader struct {
 	Term   uint64 // Raft's
 	Peer   string // host and port on which the node listens for other nodes; may be empty
 	Client string // the same for clients, as the node was told to advertise it; may be empty
+	// Encrypted reports whether nodes talk to each other by TLS.
+	Encrypted bool
 }
 
 // Member is a node of the cluster.
@@ -110,6 +112,7 @@ func (l *Ledger) noteLeader() {
 	if a, found := members.Address(role.Leader); found {
 		now.Peer, now.Client = a.Peer, a.Client
 	}
+	now.Encrypted = l.options.Cluster != nil && l.options.Cluster.TLS != nil
 	m := &l.members
 	m.mu.Lock()
 	defer m.mu.Unlock()

@@ -3,6 +3,7 @@ package ledger
 import (
 	"bytes"
 	"context"
+	"crypto/subtle"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -151,6 +152,7 @@ func peerURL(encrypted bool, address string) string {
 type JoinRefusal struct {
 	Message string `json:"error"`
 	Leader  string `json:"leader,omitempty"` // where to ask instead, if this node does not lead
+	Final   bool   `json:"final,omitempty"`  // the same request is refused again
 }
 
 // Error returns the node's message.
@@ -203,7 +205,9 @@ func (l *Ledger) JoinHandler() http.Handler {
 		var q JoinRequest
 		err := json.NewDecoder(http.MaxBytesReader(w, r.Body, maxJoinBytes)).Decode(&q)
 		if err != nil {
-			writeJSON(w, http.StatusBadRequest, JoinRefusal{Message: "the request is no JSON of a join: " + err.Error()})
+			writeJSON(w, http.StatusBadRequest, JoinRefusal{
+				Message: "the request is no JSON of a join: " + err.Error(), Final: true,
+			})
 			return
 		}
 		a, err := l.Admit(r.Context(), q)
@@ -212,9 +216,9 @@ func (l *Ledger) JoinHandler() http.Handler {
 		switch {
 		case elsewhere:
 			leader, _ := l.Leader()
-			writeJSON(w, http.StatusMisdirectedRequest, JoinRefusal{err.Error(), leader.Peer})
+			writeJSON(w, http.StatusMisdirectedRequest, JoinRefusal{Message: err.Error(), Leader: leader.Peer})
 		case wrong || errors.Is(err, ErrNoSuchNode):
-			writeJSON(w, http.StatusBadRequest, JoinRefusal{Message: err.Error()})
+			writeJSON(w, http.StatusBadRequest, JoinRefusal{Message: err.Error(), Final: true})
 		case err != nil:
 			writeJSON(w, http.StatusServiceUnavailable, JoinRefusal{Message: err.Error()})
 		default:
@@ -228,4 +232,10 @@ func writeJSON(w http.ResponseWriter, status int, body any) {
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(status)
 	_ = json.NewEncoder(w).Encode(body) // the node asks again
+}
+
+// HasToken reports whether a request of another node has the join token of this one, which may be empty.
+func HasToken(r *http.Request, token string) bool {
+	got := r.Header.Get("Authorization")
+	return token == "" || subtle.ConstantTimeCompare([]byte(got), []byte("Bearer "+token)) == 1
 }

@@ -53,6 +53,7 @@ func (s *Server) mount(mux *http.ServeMux) {
 
 	s.mountWriteBatch(mux)
 	stream := seqledgerv1connect.LedgerServiceWriteStreamProcedure
+	s.writes[stream] = true
 	// Never compressed, because results are hashes and ids, which do not
 	// compress, and there are many.
 	uncompressed := connect.WithCompressMinBytes(math.MaxInt)
@@ -126,6 +127,7 @@ func unary[P wire.Message[T], T, R any](
 		}
 		return connect.NewResponse(answer), nil
 	}
+	s.writes[procedure] = level == writing
 	mounted := http.Handler(connect.NewUnaryHandler(procedure, handler, s.handlerOptions(level)...))
 	switch {
 	case procedure == seqledgerv1connect.LedgerServiceWriteProcedure:

@@ -23,6 +23,8 @@ type Server struct {
 	options   Options
 	metrics   *metrics
 	handler   http.Handler
+	local     http.Handler    // handler, but for what goes to the leader
+	writes    map[string]bool // the paths of the calls that only a leader can answer
 	admission *admission.Controller
 	// admission.StallTimeout, admission.BodyTimeout and upgrade.PingEvery, except in tests.
 	stall, late, pingEvery time.Duration
@@ -53,6 +55,7 @@ func New(o Options) (*Server, error) {
 	s.draining, s.startDrain = context.WithCancel(context.Background())
 	s.closed, s.close = context.WithCancel(context.Background())
 	s.metrics = newMetrics(s)
+	s.writes = map[string]bool{}
 	mux := http.NewServeMux()
 	s.mount(mux)
 	s.mountReflection(mux)
@@ -72,7 +75,10 @@ func New(o Options) (*Server, error) {
 	s.mountHealth(outer)
 	outer.Handle("GET /metrics", s.admitting(s.admission.OwnRequest,
 		s.admission.Probe(s.observing(s.metrics.handler()))))
-	s.handler = s.drainWith(s.admission.BeforeAuth(s.checkHost(noStore(s.crossOrigin(outer)))))
+	s.local = s.drainWith(s.admission.BeforeAuth(s.checkHost(noStore(s.crossOrigin(outer)))))
+	if s.handler = s.local; o.Ledger.PeerTransport() != nil {
+		s.handler = newRouter(s, s.local)
+	}
 	return s, nil
 }
 

@@ -34,6 +34,7 @@ type serveCommand struct {
 	MCP             bool          `name:"mcp" help:"Offer tools to agents over streamable HTTP, at /mcp of the same port and with the same credentials."`
 	NoConsole       bool          `help:"Do not serve the console, a web page at /console/ on which a person looks at the ledger."`
 	accessFlags     `embed:""`
+	peerFlags       `embed:""`
 
 	EvictionInterval uint64        `help:"help_serve_eviction_interval" default:"1000"`
 	ClientTTL        time.Duration `name:"client-ttl" help:"help_serve_client_ttl" default:"24h"`
@@ -101,10 +102,11 @@ func (c *serveCommand) Run(e *environment) (err error) {
 		}
 		return fail(exitFailed, hint, "--listen %s: %w", c.Listen, err)
 	}
-	l, err := ledger.Open(e.ctx, ledger.Options{
-		Dir: c.Data, Config: config, Logger: e.log, CheckpointBytes: c.CheckpointBytes, AcceptClock: c.AcceptClock,
-		ScrubBytes: c.ScrubBytes, Archive: c.Archive,
-	})
+	cluster, err := c.cluster(e, listener)
+	if err != nil {
+		return errors.Join(err, listener.Close())
+	}
+	l, err := c.open(e, config, cluster)
 	if err != nil && e.ctx.Err() != nil {
 		return listener.Close() // told to stop before it was up, which is no failure
 	}
@@ -119,6 +121,19 @@ func (c *serveCommand) Run(e *environment) (err error) {
 		return fail(exitFailed, storageHint(failure, c.Data), "%w", failure)
 	}
 	return errors.Join(serveErr, closeErr)
+}
+
+// open opens the ledger, of which a node that joins fetches the state first.
+func (c *serveCommand) open(e *environment, config machine.Config, cluster *ledger.Cluster) (*ledger.Ledger, error) {
+	if len(c.Join) > 0 {
+		if err := c.join(e, cluster); err != nil {
+			return nil, errors.Join(err, cluster.Listener.Close())
+		}
+	}
+	return ledger.Open(e.ctx, ledger.Options{
+		Dir: c.Data, Config: config, Logger: e.log, CheckpointBytes: c.CheckpointBytes, AcceptClock: c.AcceptClock,
+		ScrubBytes: c.ScrubBytes, Archive: c.Archive, Cluster: cluster,
+	})
 }
 
 // Bounded because a checkpoint below the least would be written at every other write; one beyond
@@ -186,6 +201,9 @@ func (c *serveCommand) serve(e *environment, l *ledger.Ledger, listener net.List
 	}
 	s, err := server.New(o)
 	if err != nil {
+		return errors.Join(err, listener.Close())
+	}
+	if err := c.servePeers(l, s); err != nil {
 		return errors.Join(err, listener.Close())
 	}
 	// Not asked of the server, because it does not answer yet.

@@ -67,6 +67,8 @@ var (
 	ErrInUse = errors.New("the data directory is in use by another process")
 	// ErrRestoring says that a restore into the data directory did not reach its end.
 	ErrRestoring = errors.New("a restore into the data directory was interrupted: run it again before anything else")
+	// ErrJoining says that a directory is being made for a node that joins a cluster.
+	ErrJoining = errors.New("the node has not joined its cluster yet: start it with --join again, or empty the directory")
 	// ErrClock says that the clock is too far ahead of the directory's last command to be right.
 	ErrClock = errors.New("the clock is too far ahead of the ledger to be right")
 )
@@ -78,16 +80,29 @@ type Origin string
 const (
 	Created  Origin = ""
 	Restored Origin = "restore\n"
+	// Joined is a directory that is made from the state of another node. Behind it, CREATING has
+	// the nonce with which the node asks to join, in hex.
+	Joined Origin = "join\n"
 )
+
+// originOf tells what the directory was to be made from whose CREATING has this content.
+func originOf(creating []byte) (from Origin, known bool) {
+	if strings.HasPrefix(string(creating), string(Joined)) {
+		return Joined, true
+	}
+	from = Origin(creating)
+	return from, from == Created || from == Restored
+}
 
 // Directory is a data directory that this process has locked until Close.
 type Directory struct {
 	path     string
 	lock     *flock.Flock
-	identity []byte // identityBytes that its parts bear
-	node     uint64 // number in the cluster; 0: the first
-	fresh    bool   // being created
-	format   int    // formatVersion, or that of the marker
+	identity []byte   // identityBytes that its parts bear
+	nonce    [16]byte // of a node that joins
+	node     uint64   // number in the cluster; 0: the first
+	fresh    bool     // being created
+	format   int      // formatVersion, or that of the marker
 }
 
 type marker struct {
@@ -213,14 +228,40 @@ func (d *Directory) inspect(from Origin) error {
 	}
 	d.fresh, d.format = true, formatVersion
 	begun, err := os.ReadFile(d.file(creatingName))
+	was, known := originOf(begun)
 	switch {
-	case err != nil, Origin(begun) != Created && Origin(begun) != Restored:
+	case err != nil, !known:
 		return d.mustBeEmpty()
-	case Origin(begun) == Restored && from != Restored:
+	case was == Restored && from != Restored:
 		return fmt.Errorf("%w: %s", ErrRestoring, d.path)
+	case was == Joined && from != Joined:
+		return fmt.Errorf("%w: %s", ErrJoining, d.path)
 	}
 	return nil
 }
+
+// joinContent returns what CREATING has of a node that joins: the nonce that is there already, or a new one,
+// so that a start which was interrupted asks for the same place.
+func (d *Directory) joinContent() ([]byte, error) {
+	content, err := os.ReadFile(d.file(creatingName))
+	was, _ := originOf(content)
+	if err != nil || was != Joined {
+		if _, err := rand.Read(d.nonce[:]); err != nil {
+			return nil, fmt.Errorf("random nonce: %w", err)
+		}
+		return fmt.Appendf([]byte(Joined), "%x\n", d.nonce), nil
+	}
+	text := strings.TrimSuffix(strings.TrimPrefix(string(content), string(Joined)), "\n")
+	nonce, err := hex.DecodeString(text)
+	if err != nil || len(nonce) != len(d.nonce) {
+		return nil, fmt.Errorf("%s is damaged: empty the directory and join again", d.file(creatingName))
+	}
+	copy(d.nonce[:], nonce)
+	return content, nil
+}
+
+// Nonce returns what a node that joins asks with. It is the same until the directory is made.
+func (d *Directory) Nonce() [16]byte { return d.nonce }
 
 // prepare removes what a crash has left in a locked directory, and begins the
 // creation of a new one.
@@ -237,7 +278,14 @@ func (d *Directory) prepare(from Origin) error {
 	if _, err := rand.Read(d.identity); err != nil {
 		return fmt.Errorf("random identity: %w", err)
 	}
-	return d.writeFile(creatingName, []byte(from))
+	content := []byte(from)
+	if from == Joined {
+		var err error
+		if content, err = d.joinContent(); err != nil {
+			return err
+		}
+	}
+	return d.writeFile(creatingName, content)
 }
 
 // mustBeEmpty keeps a mistyped path from being filled with a ledger, and a
@@ -397,6 +445,10 @@ func (d *Directory) MakeState(
 	}
 	return d.sync()
 }
+
+// DropState removes what MakeState and the log have put into a directory that is not a ledger yet, so that it
+// can be made again.
+func (d *Directory) DropState() error { return d.remove(StateName, SumsName, BlocksName, LogName) }
 
 // stateWriter makes the files of a state, one after another.
 type stateWriter struct {

@@ -19,6 +19,9 @@ type Role = core.Role
 // Members are the nodes of a cluster.
 type Members = core.Members
 
+// DecodeMembers reads members that Members.Encode has written, and returns what follows them.
+func DecodeMembers(b []byte) (Members, []byte, error) { return core.DecodeMembers(b) }
+
 // Progress is a node's place in the log, and what a leader knows of the others.
 type Progress = host.Progress
 

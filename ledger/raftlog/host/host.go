@@ -112,7 +112,7 @@ type Host struct {
 	applies   []core.Committed
 	covered   segment.Position // the last command that was applied
 	applied   []appliedWaiter
-	changed   chan struct{}    // closed when was changes
+	changed   chan struct{} // closed when was changes
 	was       status
 	closing   bool
 	failure   error

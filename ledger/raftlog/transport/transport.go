@@ -248,6 +248,19 @@ func (t *Transport) Close() error {
 	return err
 }
 
+// NewRoundTripper sends requests to nodes of a cluster from one that has no transport yet, because it does not
+// belong to the cluster.
+func NewRoundTripper(config *tls.Config) http.RoundTripper {
+	protocols := new(http.Protocols)
+	protocols.SetHTTP2(config != nil)
+	protocols.SetUnencryptedHTTP2(config == nil)
+	return &http.Transport{
+		TLSClientConfig: config.Clone(), Protocols: protocols, DisableCompression: true,
+		DialContext: (&net.Dialer{Timeout: dialTimeout}).DialContext, TLSHandshakeTimeout: dialTimeout,
+		IdleConnTimeout: time.Minute,
+	}
+}
+
 // RoundTripper sends requests to other nodes as this one, by HTTP/2, or by HTTP/1.1 those that ask for
 // another protocol.
 func (t *Transport) RoundTripper() http.RoundTripper { return roundTripper{t} }
