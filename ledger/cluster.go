@@ -486,10 +486,26 @@ func (l *Ledger) handOver() {
 
 const handOverPatience = 2 * time.Second
 
-// decidesAlone reports whether this node is the only voter.
-func (l *Ledger) decidesAlone() bool {
-	members := l.log.Members()
-	return slices.Equal(members.Voters, []uint64{l.node()}) && len(members.Outgoing) == 0
+// awaitAlone waits until it is known whether this node is the only voter. The members may have changed in
+// what the log has beyond the state; a node that finds no others in it leads.
+func (l *Ledger) awaitAlone(ctx context.Context) (bool, error) {
+	for {
+		changed := l.log.Changed()
+		members := l.log.Members()
+		if !slices.Equal(members.Voters, []uint64{l.node()}) || len(members.Outgoing) > 0 {
+			return false, nil
+		}
+		if _, ready := l.log.IsReady(); ready {
+			return true, nil
+		}
+		select {
+		case <-changed:
+		case <-l.log.Stopped():
+			return true, nil // awaitReplay tells why
+		case <-ctx.Done():
+			return false, fmt.Errorf("replay of the log: %w", ctx.Err())
+		}
+	}
 }
 
 // startCluster connects this node to the others, and lets it lead when it is elected. It does nothing

@@ -129,7 +129,11 @@ func (l *Ledger) run(ctx context.Context) error {
 	l.loops.Add(1)
 	// Ends with stopping; joined by release.
 	go l.checkpointLoop()
-	if l.decidesAlone() {
+	alone, err := l.awaitAlone(ctx)
+	if err != nil {
+		return err
+	}
+	if alone {
 		if err := l.awaitReplay(ctx); err != nil {
 			return err
 		}
