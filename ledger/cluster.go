@@ -46,6 +46,8 @@ type Cluster struct {
 	TLS *tls.Config
 	// Insecure allows addresses without TLS that are not loopback.
 	Insecure bool
+	// Token is what this node shows to the others, if they ask for it; see HasToken. May be empty.
+	Token string
 	// Tick is the time between two heartbeats; an election begins after ten to twenty without one.
 	// 0: 50 ms.
 	Tick time.Duration
@@ -89,11 +91,11 @@ type membership struct {
 	handler   atomic.Pointer[http.Handler] // see ServePeers
 	changing  sync.Mutex                   // one change of the members at a time
 	serving   sync.WaitGroup
+	complain  sync.Once
 
 	mu      sync.Mutex
 	leader  Leader
 	changed chan struct{} // closed when leader changes
-	peers   map[uint64]string
 }
 
 // Leader returns who leads, and a channel that is closed when that changes.
@@ -204,7 +206,7 @@ func (l *Ledger) openTransport() error {
 			l.fail(fmt.Errorf("listen for other nodes: %w", err))
 		}
 	})
-	return l.connectMembers()
+	return nil
 }
 
 // send passes messages on to other nodes. Before there is a transport they are lost.
@@ -298,7 +300,13 @@ func (l *Ledger) follow() error {
 		}
 	}
 	l.noteLeader()
-	return l.connectMembers()
+	// An address that cannot be used keeps nobody else away.
+	if err := l.connectMembers(); err != nil {
+		l.members.complain.Do(func() {
+			l.options.Logger.Error("the address of a node of the cluster cannot be used", "error", err)
+		})
+	}
+	return nil
 }
 
 // refuseToLead lets another node lead, because the clock of this one is out.

@@ -50,6 +50,11 @@ func (l *Ledger) Admit(ctx context.Context, q JoinRequest) (JoinAnswer, error) {
 	if err := l.mustLead(); err != nil {
 		return JoinAnswer{}, err
 	}
+	if t := l.members.transport.Load(); t != nil {
+		if err := t.Allowed(q.Peer); err != nil {
+			return JoinAnswer{}, &machine.FieldError{Field: "peer", Problem: err.Error()}
+		}
+	}
 	members := l.log.Members()
 	change, id, err := q.change(&members)
 	if err == nil && change != nil {
@@ -134,7 +139,7 @@ func (l *Ledger) announce() {
 	if leader, _ := l.Leader(); leader.Self {
 		_, err = l.Admit(ctx, q)
 	} else if leader.Peer != "" {
-		_, err = AskToJoin(ctx, l.PeerTransport(), peerURL(c.TLS != nil, leader.Peer), "", q)
+		_, err = AskToJoin(ctx, l.PeerTransport(), peerURL(c.TLS != nil, leader.Peer), c.Token, q)
 	}
 	if err != nil && ctx.Err() == nil {
 		l.options.Logger.Warn("the other nodes do not know the address of this one yet; it is tried again", "error", err)

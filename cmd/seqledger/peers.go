@@ -35,6 +35,10 @@ func (f *peerFlags) cluster(e *environment, clients net.Listener) (*ledger.Clust
 	if err != nil || f.PeerListen == "" {
 		return nil, err
 	}
+	token, err := f.token()
+	if err != nil {
+		return nil, err
+	}
 	listener, err := net.Listen("tcp", f.PeerListen)
 	if err != nil {
 		hint := ""
@@ -47,6 +51,7 @@ func (f *peerFlags) cluster(e *environment, clients net.Listener) (*ledger.Clust
 		Listener: listener, TLS: config, Insecure: f.PeerInsecure,
 		Peer:   reachable(f.PeerAdvertise, listener),
 		Client: reachable(f.Advertise, clients),
+		Token:  token,
 	}, nil
 }
 
@@ -148,13 +153,9 @@ func (f *peerFlags) token() (string, error) {
 
 // join makes the data directory of a node that joins a cluster, unless it belongs to a node already.
 func (c *serveCommand) join(e *environment, cluster *ledger.Cluster) error {
-	token, err := c.token()
-	if err != nil {
-		return err
-	}
-	err = seed.Join(e.ctx, seed.Options{
+	err := seed.Join(e.ctx, seed.Options{
 		Dir: c.Data, Nodes: c.Join, RoundTripper: transport.NewRoundTripper(cluster.TLS), Encrypted: cluster.TLS != nil,
-		Token: token, Peer: cluster.Peer, Client: cluster.Client, Logger: e.log,
+		Token: cluster.Token, Peer: cluster.Peer, Client: cluster.Client, Logger: e.log,
 	})
 	if errors.Is(err, seed.ErrJoined) {
 		return nil

@@ -135,7 +135,7 @@ func New(o Options) (*Transport, error) {
 
 // Serve accepts streams of other nodes until Close, and closes the listener.
 func (t *Transport) Serve(l net.Listener) error {
-	if err := t.allowed(l.Addr().String()); err != nil {
+	if err := t.Allowed(l.Addr().String()); err != nil {
 		return errors.Join(err, l.Close())
 	}
 	var err error
@@ -150,8 +150,9 @@ func (t *Transport) Serve(l net.Listener) error {
 	return err
 }
 
-// allowed refuses what must not cross a network in clear.
-func (t *Transport) allowed(address string) error {
+// Allowed returns why a node is not to be reached at an address: what goes there must not cross a network in
+// clear.
+func (t *Transport) Allowed(address string) error {
 	if t.o.TLS != nil || t.o.Insecure {
 		return nil
 	}
@@ -166,16 +167,21 @@ func (t *Transport) allowed(address string) error {
 }
 
 // SetPeers says which other nodes are members, and their addresses, host and port. The streams of
-// all others end, and they are refused from then on.
+// all others end, and they are refused from then on. So are those whose address is not Allowed, which is the error.
 func (t *Transport) SetPeers(addresses map[uint64]string) error {
+	var refused error
+	usable := make(map[uint64]string, len(addresses))
 	for id, address := range addresses {
 		if id == t.o.ID || id == 0 {
 			return fmt.Errorf("transport: node %d cannot be a peer of node %d", id, t.o.ID)
 		}
-		if err := t.allowed(address); err != nil {
-			return fmt.Errorf("node %d: %w", id, err)
+		if err := t.Allowed(address); err != nil {
+			refused = errors.Join(refused, fmt.Errorf("node %d: %w", id, err))
+			continue
 		}
+		usable[id] = address
 	}
+	addresses = usable
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.ctx.Err() != nil {
@@ -192,7 +198,7 @@ func (t *Transport) SetPeers(addresses map[uint64]string) error {
 			t.peers[id] = t.newPeer(id, address)
 		}
 	}
-	return nil
+	return refused
 }
 
 // peer returns the peer with an id, or nil.

@@ -481,7 +481,7 @@ func TestNotEncrypted(t *testing.T) {
 		t.Errorf("a listener for everybody: %v", err)
 	}
 	insecure := start(t, 1, func(o *Options) { o.Insecure = true })
-	if err := insecure.allowed("192.0.2.7:7451"); err != nil {
+	if err := insecure.Allowed("192.0.2.7:7451"); err != nil {
 		t.Error(err)
 	}
 }

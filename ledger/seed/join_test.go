@@ -1,0 +1,169 @@
+package seed
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/seqledger/seqledger/ledger"
+	"github.com/seqledger/seqledger/ledger/machine"
+	"github.com/seqledger/seqledger/ledger/raftlog/transport"
+)
+
+var quiet = slog.New(slog.DiscardHandler)
+
+// node is a node of a cluster in this process.
+type node struct {
+	*ledger.Ledger
+	address string
+}
+
+// serve opens the ledger in a directory and answers other nodes.
+func serve(t *testing.T, dir string, listener net.Listener) *node {
+	t.Helper()
+	l, err := ledger.Open(t.Context(), ledger.Options{
+		Dir: dir, CacheBytes: -1, ScrubBytes: -1, Logger: quiet,
+		Cluster: &ledger.Cluster{Listener: listener, Tick: 20 * time.Millisecond},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	mux := http.NewServeMux()
+	mux.Handle(ledger.JoinPath, l.JoinHandler())
+	mux.Handle(Path, Handler(l, -1))
+	l.ServePeers(mux)
+	t.Cleanup(func() { _ = l.Close() }) // a test that closes it looks at the error
+	return &node{l, listener.Addr().String()}
+}
+
+func listen(t *testing.T) net.Listener {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return l
+}
+
+func options(dir, own string, nodes ...string) Options {
+	return Options{
+		Dir: dir, Nodes: nodes, RoundTripper: transport.NewRoundTripper(nil), Peer: own, Logger: quiet,
+		retry: 10 * time.Millisecond,
+	}
+}
+
+var scope = machine.Scope{Organization: "acme", Vault: "main"}
+
+func write(t *testing.T, n *node, sequence uint64) {
+	t.Helper()
+	o, err := n.Write(t.Context(), &machine.Write{
+		Scope: scope, ClientID: "c", Actor: "system:test", Sequence: sequence,
+		Operations: []machine.Operation{{Kind: machine.OpAppend, Value: fmt.Append(nil, "write ", sequence)}},
+	})
+	if err != nil || o.Code != machine.Committed {
+		t.Fatal(o.Code, err)
+	}
+}
+
+// standing returns where a node stands, as of every write that was acknowledged.
+func standing(t *testing.T, n *node) string {
+	t.Helper()
+	var s string
+	err := n.View(t.Context(), func(v machine.View) error {
+		s = fmt.Sprint(v.LedgerID(), v.Index(), v.Digest())
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+// A node joins a ledger that has been in use, one that joins by a follower is sent on to the leader, and each has
+// what the first one has. An interrupted join goes on with the same id.
+func TestJoin(t *testing.T) {
+	t.Parallel()
+	first := serve(t, filepath.Join(t.TempDir(), "1"), listen(t))
+	for sequence := uint64(1); sequence <= 200; sequence++ {
+		write(t, first, sequence)
+	}
+	ask := first.address
+	for id := 2; id <= 3; id++ {
+		listener, dir := listen(t), filepath.Join(t.TempDir(), fmt.Sprint(id))
+		own := listener.Addr().String()
+		// Interrupted: it has asked, and got no state.
+		ctx, cancel := context.WithCancel(t.Context())
+		cut := options(dir, own, ask)
+		cut.RoundTripper = roundTrip(func(q *http.Request) (*http.Response, error) {
+			if q.URL.Path == Path {
+				cancel()
+				return nil, errors.New("cut")
+			}
+			return transport.NewRoundTripper(nil).RoundTrip(q)
+		})
+		if err := Join(ctx, cut); !errors.Is(err, context.Canceled) {
+			t.Fatal(err)
+		}
+		if _, err := ledger.Open(t.Context(), ledger.Options{Dir: dir, Logger: quiet}); err == nil ||
+			!strings.Contains(err.Error(), "--join") {
+			t.Fatalf("the directory of a node that has not joined was opened: %v", err)
+		}
+		if err := Join(t.Context(), options(dir, own, ask)); err != nil {
+			t.Fatal(err)
+		}
+		if err := Join(t.Context(), options(dir, own, ask)); !errors.Is(err, ErrJoined) {
+			t.Errorf("joined again: %v", err)
+		}
+		n := serve(t, dir, listener)
+		if got := n.ClusterStatus(); got.Self != uint64(id) || len(got.Members) != id {
+			t.Fatalf("node %d sees %+v", id, got)
+		}
+		write(t, first, uint64(199+id))
+		if got, want := standing(t, n), standing(t, first); got != want {
+			t.Errorf("node %d is at %s, and the first one at %s", id, got, want)
+		}
+		ask = own
+	}
+}
+
+type roundTrip func(*http.Request) (*http.Response, error)
+
+// RoundTrip implements http.RoundTripper.
+func (f roundTrip) RoundTrip(q *http.Request) (*http.Response, error) { return f(q) }
+
+// What can never succeed is told at once.
+func TestJoinRefusals(t *testing.T) {
+	t.Parallel()
+	first := serve(t, filepath.Join(t.TempDir(), "1"), listen(t))
+	dir := filepath.Join(t.TempDir(), "2")
+	err := Join(t.Context(), options(dir, "db.example:7451", first.address))
+	if err == nil || !strings.Contains(err.Error(), "peer: ") || !strings.Contains(err.Error(), "TLS") {
+		t.Errorf("an address that is not loopback, without TLS: %v", err)
+	}
+	awaitAddress(t, first)
+	err = Join(t.Context(), options(dir, first.address, first.address))
+	if err == nil || !strings.Contains(err.Error(), "is the address of node 1 already") {
+		t.Errorf("the address of another node: %v", err)
+	}
+}
+
+func awaitAddress(t *testing.T, n *node) {
+	t.Helper()
+	for {
+		if members := n.ClusterStatus().Members; len(members) > 0 && members[0].Peer == n.address {
+			return
+		}
+		select {
+		case <-time.After(time.Millisecond):
+		case <-t.Context().Done():
+			t.Fatal("the node never knew its own address")
+		}
+	}
+}
