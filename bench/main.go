@@ -4,6 +4,7 @@
 //	go run ./bench -only stream -duration 10s
 //	go run ./bench -quick              # a fraction of a second each: does it run?
 //	go run ./bench gateway             # seqledger gateway beside a bare proxy and a bare service
+//	go run ./bench outbox              # rows of a PostgreSQL, and what they cost the application
 //	go run ./bench scale               # large ledgers, about ten minutes
 //	go run ./bench abuse               # clients that mean no good, about ten minutes
 //	go run ./bench scale -fraction 0.1 -json out.json
@@ -85,6 +86,7 @@ var tables = map[string]table{
 	"scale":   {"scale", findingColumns, scaleRows},
 	"abuse":   {"abuse", findingColumns, abuseRows},
 	"gateway": {"gateway", findingColumns, gatewayRows},
+	"outbox":  {"outbox", findingColumns, outboxRows},
 }
 
 func run(ctx context.Context, arguments []string, stdout io.Writer) error {
@@ -97,8 +99,8 @@ func run(ctx context.Context, arguments []string, stdout io.Writer) error {
 	}
 	t, ok := tables[kind]
 	if !ok {
-		return fmt.Errorf("unknown kind %q: gateway, scale, abuse, growth, apply, allocs, check, or nothing for the "+
-			"table of rates", kind)
+		return fmt.Errorf("unknown kind %q: gateway, outbox, scale, abuse, growth, apply, allocs, check, or nothing "+
+			"for the table of rates", kind)
 	}
 	var o options
 	var s serverOptions
@@ -116,7 +118,7 @@ func run(ctx context.Context, arguments []string, stdout io.Writer) error {
 	flags.StringVar(&o.json, "json", "", "write the report to this file, too")
 	flags.Int64Var(&o.checkpointBytes, "checkpoint-bytes", 0,
 		"how many bytes of changes a server gathers before it writes them; 0 lets it find out")
-	flags.Float64Var(&o.fraction, "fraction", 1, "scale, abuse and gateway: of the full size")
+	flags.Float64Var(&o.fraction, "fraction", 1, "scale, abuse, gateway and outbox: of the full size")
 	if err := flags.Parse(arguments); err != nil {
 		if errors.Is(err, flag.ErrHelp) {
 			return nil

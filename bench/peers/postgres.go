@@ -6,12 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"os/exec"
-	"os/user"
 	"path/filepath"
-	"slices"
-	"strconv"
-	"strings"
 	"syscall"
 
 	"github.com/jackc/pgx/v5"
@@ -33,7 +28,7 @@ const (
 type postgres struct {
 	child
 
-	credential *syscall.Credential
+	installed *harness.Postgres
 }
 
 func newPostgres() system {
@@ -42,57 +37,24 @@ func newPostgres() system {
 	return p
 }
 
-// postgresBinary finds a program of the newest PostgreSQL. Debian keeps them
-// away from the path.
-func postgresBinary(name string) (string, error) {
-	if found, _ := filepath.Glob("/usr/lib/postgresql/*/bin/" +
-		name); len(found) > 0 { // an error is a bad pattern alone
-		return slices.Max(found), nil
-	}
-	path, err := exec.LookPath(name)
-	if err != nil {
-		return "", errors.New("not found; on Debian: apt-get install postgresql")
-	}
-	return path, nil
-}
-
 func findPostgres() (string, error) {
-	path, err := postgresBinary("postgres")
+	installed, err := harness.FindPostgres()
 	if err != nil {
 		return "", err
 	}
-	if _, err := postgresBinary("initdb"); err != nil {
-		return "", err
-	}
-	if _, err := unprivileged(); err != nil {
-		return "", err
-	}
-	out, err := exec.Command(path, "--version").Output()
-	return strings.TrimSpace(string(out)), err
+	return installed.Version()
 }
 
 func (p *postgres) start(ctx context.Context, dir string) (err error) {
-	if p.credential, err = unprivileged(); err != nil {
+	if p.installed, err = harness.FindPostgres(); err != nil {
 		return err
 	}
-	if p.credential != nil {
-		// It must reach its directory through ours.
-		err := errors.Join(os.Chmod(filepath.Dir(dir), 0o711),
-			os.Chown(dir, int(p.credential.Uid), int(p.credential.Gid)))
-		if err != nil {
-			return err
-		}
-	}
-	initdb, err := postgresBinary("initdb")
-	if err != nil {
+	// Its user must reach its directory through ours.
+	if err := os.Chmod(filepath.Dir(dir), 0o711); err != nil {
 		return err
 	}
-	command := exec.CommandContext(ctx, initdb, "-D", dir+"/data", "-A", "trust",
-		"-U", "bench", "-E", "UTF8", "--locale=C")
-	command.Dir = dir
-	command.SysProcAttr = &syscall.SysProcAttr{Credential: p.credential}
-	if out, err := command.CombinedOutput(); err != nil {
-		return fmt.Errorf("initdb: %w: %s", err, out)
+	if err := p.installed.Init(ctx, dir, "bench"); err != nil {
+		return err
 	}
 	if err := p.child.start(ctx, dir); err != nil {
 		return err
@@ -112,20 +74,9 @@ func (p *postgres) run(ctx context.Context) error {
 		return err
 	}
 	p.address = fmt.Sprintf("postgres://bench@127.0.0.1:%d/postgres?sslmode=disable", port)
-	path, err := postgresBinary("postgres")
-	if err != nil {
-		return err
-	}
-	arguments := []string{"-D", p.dir + "/data", "-p", fmt.Sprint(port), "-h", "127.0.0.1", "-k", ""}
-	for _, setting := range []string{
-		"fsync=on", "synchronous_commit=on", "full_page_writes=on", "shared_buffers=512MB",
-		"max_wal_size=4GB", "max_connections=300",
-	} {
-		arguments = append(arguments, "-c", setting)
-	}
-	command := exec.Command(path, arguments...)
-	command.Dir = p.dir
-	if p.process, err = harness.Launch(command, p.dir+".log", p.credential); err != nil {
+	command := p.installed.Command(p.dir, fmt.Sprint(port), "fsync=on", "synchronous_commit=on",
+		"full_page_writes=on", "shared_buffers=512MB", "max_wal_size=4GB", "max_connections=300")
+	if p.process, err = harness.Launch(command, p.dir+".log", p.installed.User); err != nil {
 		return err
 	}
 	p.process.Signal = syscall.SIGINT // fast: does not wait for its clients
@@ -136,24 +87,6 @@ func (p *postgres) run(ctx context.Context) error {
 		}
 		return c.Close(ctx)
 	})
-}
-
-// unprivileged returns a user for servers that refuse to run as root, nil when
-// we are not root.
-func unprivileged() (*syscall.Credential, error) {
-	if os.Geteuid() != 0 {
-		return nil, nil
-	}
-	for _, name := range []string{"postgres", "nobody"} {
-		u, err := user.Lookup(name)
-		if err != nil {
-			continue
-		}
-		uid, errUser := strconv.ParseUint(u.Uid, 10, 32)
-		gid, errGroup := strconv.ParseUint(u.Gid, 10, 32)
-		return &syscall.Credential{Uid: uint32(uid), Gid: uint32(gid)}, errors.Join(errUser, errGroup)
-	}
-	return nil, errors.New("PostgreSQL does not run as root, and there is neither a user postgres nor nobody")
 }
 
 func (p *postgres) connect(ctx context.Context, at placement) (conn, error) {

@@ -2,44 +2,36 @@ package servertest
 
 import (
 	"context"
+	"errors"
 	"os"
 	"os/exec"
 	"path/filepath"
-	"syscall"
 	"testing"
 
 	"github.com/jackc/pgx/v5"
-)
 
-const installPostgres = "apt-get install postgresql"
+	"github.com/seqledger/seqledger/bench/harness"
+)
 
 // Postgres starts a PostgreSQL of its own with an empty database. settings are of the form name=value.
 func Postgres(t testing.TB, settings ...string) *Server {
 	t.Helper()
-	server, initdb := find("postgres", "/usr/lib/postgresql/*/bin/postgres"),
-		find("initdb", "/usr/lib/postgresql/*/bin/initdb")
-	if server == "" || initdb == "" {
-		missing(t, "PostgreSQL", installPostgres)
+	postgres, err := harness.FindPostgres()
+	if errors.Is(err, harness.ErrNotInstalled) {
+		missing(t, "PostgreSQL", "apt-get install postgresql")
 	}
-	s := newServer(t, "postgres", unprivileged(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := newServer(t, "postgres", postgres.User)
 	s.children = true
-	command := exec.CommandContext(t.Context(), initdb, "-D", filepath.Join(s.Dir, "data"), "-A", "trust", "-U", "test",
-		"-E", "UTF8", "--locale=C", "--no-sync")
-	command.Dir = s.Dir
-	command.SysProcAttr = &syscall.SysProcAttr{Credential: s.user}
-	if out, err := command.CombinedOutput(); err != nil {
-		t.Fatalf("initdb: %v: %s", err, out)
+	if err := postgres.Init(t.Context(), s.Dir, "test", "--no-sync"); err != nil {
+		t.Fatal(err)
 	}
 	s.URL = "postgres://test@" + s.Address + "/postgres?sslmode=disable"
 	s.command = func() *exec.Cmd {
-		arguments := []string{"-D", filepath.Join(s.Dir, "data"), "-p", s.port(), "-h", "127.0.0.1", "-k", "",
-			"-c", "shared_buffers=32MB", "-c", "max_connections=200"}
-		for _, setting := range settings {
-			arguments = append(arguments, "-c", setting)
-		}
-		c := exec.Command(server, arguments...)
-		c.Dir = s.Dir
-		return c
+		return postgres.Command(s.Dir, s.port(), append([]string{"shared_buffers=32MB", "max_connections=200"},
+			settings...)...)
 	}
 	s.answers = func(ctx context.Context) error {
 		conn, err := pgx.Connect(ctx, s.URL)
@@ -55,7 +47,7 @@ func Postgres(t testing.TB, settings ...string) *Server {
 // PgBouncer starts a PgBouncer in transaction mode before a PostgreSQL.
 func PgBouncer(t testing.TB, postgres *Server) *Server {
 	t.Helper()
-	path := find("pgbouncer", "/usr/sbin/pgbouncer")
+	path := harness.Find("pgbouncer", "/usr/sbin/pgbouncer")
 	if path == "" {
 		missing(t, "PgBouncer", "apt-get install pgbouncer")
 	}

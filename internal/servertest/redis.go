@@ -6,15 +6,17 @@ import (
 	"testing"
 
 	"github.com/redis/go-redis/v9"
+
+	"github.com/seqledger/seqledger/bench/harness"
 )
 
 // Redis starts a Redis of its own that syncs every command. settings are further arguments, such as
 // --appendfsync everysec.
 func Redis(t testing.TB, settings ...string) *Server {
 	t.Helper()
-	path := find("redis-server", "")
+	path := harness.Find("redis-server", "")
 	if path == "" {
-		path = find("valkey-server", "")
+		path = harness.Find("valkey-server", "")
 	}
 	if path == "" {
 		missing(t, "Redis", "apt-get install redis-server")

@@ -11,6 +11,8 @@ import (
 	"github.com/aws/aws-sdk-go-v2/credentials"
 	"github.com/aws/aws-sdk-go-v2/service/s3"
 	"golang.org/x/sys/unix"
+
+	"github.com/seqledger/seqledger/bench/harness"
 )
 
 // What a server of S3 takes. The credentials are those of its only user.
@@ -26,7 +28,7 @@ const (
 func S3(t testing.TB) *Server {
 	t.Helper()
 	_, file, _, _ := runtime.Caller(0)
-	path := find("versitygw", filepath.Join(filepath.Dir(file), "../../bin/tools/versitygw"))
+	path := harness.Find("versitygw", filepath.Join(filepath.Dir(file), "../../bin/tools/versitygw"))
 	if path == "" {
 		missing(t, "versitygw", "make test-stores builds it")
 	}

@@ -2,15 +2,11 @@ package servertest
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"net"
 	"os"
 	"os/exec"
-	"os/user"
 	"path/filepath"
-	"slices"
-	"strconv"
 	"syscall"
 	"testing"
 	"time"
@@ -59,7 +55,9 @@ func newServer(t testing.TB, name string, credential *syscall.Credential) *Serve
 		}
 	}
 	s := &Server{Dir: dir, t: t, user: credential}
-	s.Address = freeAddress(t)
+	if s.Address, err = harness.FreeAddress(); err != nil {
+		t.Fatal(err)
+	}
 	t.Cleanup(func() {
 		if s.process != nil {
 			s.end()
@@ -79,17 +77,6 @@ func (s *Server) end() {
 		return
 	}
 	_ = s.process.Kill()
-}
-
-// freeAddress returns an address of loopback on which nothing listens.
-func freeAddress(t testing.TB) string {
-	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = l.Close() }()
-	return l.Addr().String()
 }
 
 func (s *Server) port() string {
@@ -141,40 +128,6 @@ func (s *Server) signal(signal syscall.Signal) {
 	if err := syscall.Kill(s.process.Pid, signal); err != nil {
 		s.t.Fatal(err)
 	}
-}
-
-// unprivileged returns a user for servers that refuse to run as root; nil when we are not root.
-func unprivileged(t testing.TB) *syscall.Credential {
-	t.Helper()
-	if os.Geteuid() != 0 {
-		return nil
-	}
-	for _, name := range []string{"postgres", "nobody"} {
-		u, err := user.Lookup(name)
-		if err != nil {
-			continue
-		}
-		uid, errUser := strconv.ParseUint(u.Uid, 10, 32)
-		gid, errGroup := strconv.ParseUint(u.Gid, 10, 32)
-		if err := errors.Join(errUser, errGroup); err != nil {
-			t.Fatal(err)
-		}
-		return &syscall.Credential{Uid: uint32(uid), Gid: uint32(gid)}
-	}
-	missing(t, "user postgres", "apt-get install postgresql")
-	return nil
-}
-
-// find returns the path of a program, "" if it is not there. pattern is where it may be besides the path.
-func find(name, pattern string) string {
-	if found, _ := filepath.Glob(pattern); len(found) > 0 { // an error is a bad pattern alone
-		return slices.Max(found)
-	}
-	path, err := exec.LookPath(name)
-	if err != nil {
-		return ""
-	}
-	return path
 }
 
 // dials is an answers function for servers that are ready when they accept connections.

@@ -1,0 +1,122 @@
+package harness
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"os/user"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+)
+
+// Find returns the path of an installed program, "" if it is not there. pattern, which may be empty, is where it
+// may be besides the path; the last of several, in the order of their names, is taken.
+func Find(name, pattern string) string {
+	if found, _ := filepath.Glob(pattern); len(found) > 0 { // an error is a bad pattern alone
+		return slices.Max(found)
+	}
+	path, err := exec.LookPath(name)
+	if err != nil {
+		return ""
+	}
+	return path
+}
+
+// FreeAddress returns a host and port of loopback on which nothing listens. Another process may take it before it
+// is used; then the server does not start and says so.
+func FreeAddress() (string, error) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return "", err
+	}
+	return l.Addr().String(), l.Close()
+}
+
+// ErrNotInstalled is wrapped by the errors of programs that are not on this machine. Their texts say which package
+// has them.
+var ErrNotInstalled = errors.New("not installed")
+
+// Unprivileged returns a user for servers that refuse to run as root, nil when this process is not root's.
+func Unprivileged() (*syscall.Credential, error) {
+	if os.Geteuid() != 0 {
+		return nil, nil
+	}
+	for _, name := range []string{"postgres", "nobody"} {
+		u, err := user.Lookup(name)
+		if err != nil {
+			continue
+		}
+		uid, errUser := strconv.ParseUint(u.Uid, 10, 32)
+		gid, errGroup := strconv.ParseUint(u.Gid, 10, 32)
+		return &syscall.Credential{Uid: uint32(uid), Gid: uint32(gid)}, errors.Join(errUser, errGroup)
+	}
+	return nil, fmt.Errorf("%w: neither a user postgres nor nobody, and root may not; apt-get install postgresql",
+		ErrNotInstalled)
+}
+
+// Postgres is an installed PostgreSQL, the newest one.
+type Postgres struct {
+	// User is whose processes its servers are; nil is the user of this process.
+	User *syscall.Credential
+
+	server, initdb string
+}
+
+// FindPostgres looks where Debian keeps PostgreSQL, away from the path, and then in the path. The error
+// wraps [ErrNotInstalled] if there is none.
+func FindPostgres() (*Postgres, error) {
+	p := &Postgres{
+		server: Find("postgres", "/usr/lib/postgresql/*/bin/postgres"),
+		initdb: Find("initdb", "/usr/lib/postgresql/*/bin/initdb"),
+	}
+	if p.server == "" || p.initdb == "" {
+		return nil, fmt.Errorf("%w: PostgreSQL; apt-get install postgresql", ErrNotInstalled)
+	}
+	var err error
+	p.User, err = Unprivileged()
+	return p, err
+}
+
+// Version returns what the program says of itself.
+func (p *Postgres) Version() (string, error) {
+	out, err := exec.Command(p.server, "--version").Output()
+	return strings.TrimSpace(string(out)), err
+}
+
+// Init makes the files of a server, with a database postgres, in the directory data below dir. dir becomes p.User's,
+// who must be able to reach it. more are further arguments of initdb.
+func (p *Postgres) Init(ctx context.Context, dir, superuser string, more ...string) error {
+	if p.User != nil {
+		if err := os.Chown(dir, int(p.User.Uid), int(p.User.Gid)); err != nil {
+			return err
+		}
+	}
+	command := exec.CommandContext(ctx, p.initdb, append([]string{
+		"-D", filepath.Join(dir, "data"), "-A", "trust",
+		"-U", superuser, "-E", "UTF8", "--locale=C",
+	}, more...)...)
+	command.Dir = dir
+	command.SysProcAttr = &syscall.SysProcAttr{Credential: p.User}
+	if out, err := command.CombinedOutput(); err != nil {
+		return fmt.Errorf("initdb: %w: %s", err, out)
+	}
+	return nil
+}
+
+// Command is a server on the files that Init has made in dir, at a port of loopback, to be launched as p.User.
+// settings are of the form name=value.
+func (p *Postgres) Command(dir, port string, settings ...string) *exec.Cmd {
+	arguments := []string{"-D", filepath.Join(dir, "data"), "-p", port, "-h", "127.0.0.1", "-k", ""}
+	for _, setting := range settings {
+		arguments = append(arguments, "-c", setting)
+	}
+	command := exec.Command(p.server, arguments...)
+	command.Dir = dir
+	return command
+}

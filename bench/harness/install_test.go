@@ -1,0 +1,83 @@
+package harness
+
+import (
+	"errors"
+	"net"
+	"os"
+	"path/filepath"
+	"slices"
+	"testing"
+)
+
+// The newest of those that the pattern finds comes before the path.
+func TestFind(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	for _, version := range []string{"13", "15"} {
+		bin := filepath.Join(dir, version)
+		if err := os.Mkdir(bin, 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(filepath.Join(bin, "sh"), nil, 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if got, want := Find("sh", filepath.Join(dir, "*", "sh")), filepath.Join(dir, "15", "sh"); got != want {
+		t.Errorf("want %s, got %s", want, got)
+	}
+	if got := Find("sh", filepath.Join(dir, "*", "other")); filepath.Base(got) != "sh" {
+		t.Errorf("want the one of the path, got %q", got)
+	}
+	if got := Find("no such program", ""); got != "" {
+		t.Errorf("found %s", got)
+	}
+}
+
+// A server of PostgreSQL gets the directory, the port and the settings that it was asked for.
+func TestPostgresCommand(t *testing.T) {
+	t.Parallel()
+	p := &Postgres{server: "/bin/postgres"}
+	command := p.Command("/some", "5432", "fsync=on", "max_connections=7")
+	want := []string{"/bin/postgres", "-D", "/some/data", "-p", "5432", "-h", "127.0.0.1", "-k", "",
+		"-c", "fsync=on", "-c", "max_connections=7"}
+	if !slices.Equal(command.Args, want) || command.Dir != "/some" {
+		t.Errorf("in %s: %q", command.Dir, command.Args)
+	}
+}
+
+// What is not installed is told apart from what does not work.
+func TestFindPostgres(t *testing.T) {
+	t.Parallel()
+	p, err := FindPostgres()
+	if errors.Is(err, ErrNotInstalled) {
+		t.Skip(err)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	if version, err := p.Version(); err != nil || version == "" {
+		t.Errorf("version %q, %v", version, err)
+	}
+	if os.Geteuid() == 0 && (p.User == nil || p.User.Uid == 0) {
+		t.Error("PostgreSQL would run as root")
+	}
+	dir := filepath.Join(t.TempDir(), "taken")
+	if err := os.WriteFile(dir, nil, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if err := p.Init(t.Context(), dir, "test"); err == nil {
+		t.Error("a file became a directory of PostgreSQL")
+	}
+}
+
+// Two servers that ask one after the other may listen at once.
+func TestFreeAddress(t *testing.T) {
+	t.Parallel()
+	a, err := FreeAddress()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if host, port, err := net.SplitHostPort(a); err != nil || host != "127.0.0.1" || port == "0" {
+		t.Error(a)
+	}
+}
