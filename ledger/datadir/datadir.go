@@ -11,6 +11,7 @@
 //	state.sum the checksums of its pages (package pagesum)
 //	blocks/   the block files that belong to it (package blockfile)
 //	log/      the replicated log (package raftlog)
+//	incoming/ there only while the state of another node takes the place of this one
 //
 // Creation is CREATING, state.db with its sums and blocks, log, LEDGER, then CREATING is removed. A
 // crash in between leaves CREATING without LEDGER: nothing can have been
@@ -19,6 +20,10 @@
 // A restore does the same, and CREATING says so: only another restore begins
 // that again. A start that did would put an empty ledger in the place of the
 // one that was to be restored.
+//
+// A node that is too far behind to follow the log gets the state of another node in incoming/. The
+// file WHOLE in there is written last. Without it a start removes incoming/, and what was in use goes
+// on; with it a start moves its parts into their places.
 package datadir
 
 import (
@@ -152,6 +157,14 @@ func OpenLedger(path string) (*Directory, error) {
 	if err := d.mustBeLedger(); err != nil {
 		return nil, errors.Join(err, d.Close())
 	}
+	// With the lock: a replacement may have gone on until now.
+	whole, err := d.incomingIsWhole()
+	if err == nil && whole {
+		err = fmt.Errorf("%w: %s", ErrReplacing, path)
+	}
+	if err != nil {
+		return nil, errors.Join(err, d.Close())
+	}
 	return d, nil
 }
 
@@ -267,6 +280,9 @@ func (d *Directory) Nonce() [16]byte { return d.nonce }
 // creation of a new one.
 func (d *Directory) prepare(from Origin) error {
 	if !d.fresh {
+		if err := d.recoverIncoming(); err != nil {
+			return err
+		}
 		return d.removeLeftovers(creatingName) // of a crash between the last two steps
 	}
 	// CREATING itself stays until the new one takes its place: a restore that
