@@ -171,6 +171,10 @@ func (l *Ledger) node() uint64 { return l.directory.Node() }
 func (l *Ledger) ServePeers(h http.Handler) { l.members.handler.Store(&h) }
 
 func (l *Ledger) servePeer(w http.ResponseWriter, r *http.Request) {
+	if r.URL.Path == clockPath {
+		l.tellClock(w)
+		return
+	}
 	h := l.members.handler.Load()
 	if h == nil {
 		http.Error(w, "this node is starting", http.StatusServiceUnavailable)
@@ -290,12 +294,16 @@ func (l *Ledger) follow() error {
 	case !ready:
 		l.members.term.Store(0)
 	case l.members.term.Load() != term:
-		err := l.beginTerm(term)
-		if errors.Is(err, datadir.ErrClock) {
-			l.refuseToLead(err)
-			err = nil
+		err := l.checkClock()
+		if err == nil {
+			err = l.beginTerm(term)
 		}
-		if err != nil {
+		switch {
+		case errors.Is(err, errTooFewClocks):
+			l.options.Logger.Warn("this node was elected and does not lead yet", "error", err)
+		case errors.Is(err, datadir.ErrClock), errors.Is(err, errSkew):
+			l.refuseToLead(err)
+		case err != nil:
 			return err
 		}
 	}

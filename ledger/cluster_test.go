@@ -26,12 +26,18 @@ type clusterNode struct {
 // startNode opens the node in a directory; address may name the port of its life before.
 func startNode(t *testing.T, dir, address string) *clusterNode {
 	t.Helper()
+	return startNodeAt(t, dir, address, time.Now)
+}
+
+// startNodeAt is startNode with another clock.
+func startNodeAt(t *testing.T, dir, address string, clock func() time.Time) *clusterNode {
+	t.Helper()
 	listener, err := net.Listen("tcp", address)
 	if err != nil {
 		t.Fatal(err)
 	}
 	l, err := ledger.Open(t.Context(), ledger.Options{
-		Dir: dir, CacheBytes: -1, ScrubBytes: -1,
+		Dir: dir, CacheBytes: -1, ScrubBytes: -1, Clock: clock,
 		Logger:  slog.New(slog.NewTextHandler(testWriter{t}, &slog.HandlerOptions{Level: slog.LevelWarn})),
 		Cluster: &ledger.Cluster{Listener: listener, Tick: 20 * time.Millisecond},
 	})
@@ -219,5 +225,49 @@ func TestClusterSurvivesItsLeader(t *testing.T) {
 	}
 	if digests[0] != digests[1] || digests[0] != digests[2] {
 		t.Errorf("the nodes have %v", digests)
+	}
+}
+
+// A node whose clock is a minute ahead does not lead: ledger time would run ahead with it.
+func TestNodeWithAWrongClockDoesNotLead(t *testing.T) {
+	t.Parallel()
+	nodes := startCluster(t)
+	wrong := awaitLeader(t, nodes...)
+	if err := wrong.Close(); err != nil {
+		t.Fatal(err)
+	}
+	var right []*clusterNode
+	for _, n := range nodes {
+		if n != wrong {
+			right = append(right, n)
+		}
+	}
+	leader := awaitLeader(t, right...)
+	ahead := startNodeAt(t, wrong.dir, wrong.address, func() time.Time { return time.Now().Add(time.Minute) })
+	self := ahead.ClusterStatus().Self
+	awaitStatus(t, leader, "the node that came back", func(s ledger.ClusterStatus) bool {
+		for _, m := range s.Members {
+			if m.ID == self && m.Active && m.Matched == s.Last {
+				return true
+			}
+		}
+		return false
+	})
+	// It is elected, and hands over without a write of its own.
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	if err := leader.TransferLeadership(ctx, self); err != nil {
+		t.Fatal(err)
+	}
+	next := awaitLeader(t, right...)
+	o, err := next.Write(t.Context(), appendWrite("c", 1, []byte("x")))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if at := time.Unix(0, o.Receipt.CommittedAt); time.Until(at) > 30*time.Second {
+		t.Errorf("the write is of %s", at)
+	}
+	if leader, _ := ahead.Leader(); leader.Self {
+		t.Error("the node whose clock is ahead leads")
 	}
 }

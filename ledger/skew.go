@@ -1,0 +1,107 @@
+package ledger
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"strconv"
+	"strings"
+	"time"
+)
+
+const (
+	// maxClockSkew is how far the wall clock of a leader may be from those of a majority.
+	maxClockSkew = 10 * time.Second
+	// skewPatience is how long a leader waits for the clocks of the others before it asks again.
+	skewPatience = time.Second
+	// clockPath is where a node tells its wall clock, in nanoseconds since 1970.
+	clockPath = "/seqledger.peer.v1/Clock"
+)
+
+// errSkew says that a node must not lead, because its clock is not that of a majority.
+var errSkew = errors.New("the clock of this node is not that of a majority")
+
+// errTooFewClocks says that a majority has not told its clocks yet.
+var errTooFewClocks = errors.New("too few nodes told their clocks")
+
+// checkClock compares the wall clock of this node, which was elected, with those of the other voters. The base of
+// ledger time is taken from it, and what expires by a wrong one is gone.
+func (l *Ledger) checkClock() error {
+	var others []Member
+	voters := 1
+	for _, m := range l.ClusterStatus().Members {
+		if m.Voter && m.ID != l.node() {
+			others, voters = append(others, m), voters+1
+		}
+	}
+	if len(others) == 0 {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(l.stopping, skewPatience)
+	defer cancel()
+	skews := make(chan time.Duration, len(others))
+	failures := make(chan error, len(others))
+	for _, m := range others {
+		// Ends with ctx; the channels have room for it.
+		go func() {
+			skew, err := l.askClock(ctx, m.Peer)
+			if err != nil {
+				failures <- err
+				return
+			}
+			skews <- skew
+		}()
+	}
+	near, far := 1, 0 // its own
+	var err error
+	for range others {
+		select {
+		case skew := <-skews:
+			if skew.Abs() <= maxClockSkew {
+				near++
+			} else {
+				far++
+			}
+		case failure := <-failures:
+			err = failure
+		}
+		switch majority := voters/2 + 1; {
+		case near >= majority:
+			return nil
+		case far > voters-majority:
+			return fmt.Errorf("%w: %d of %d nodes are more than %s away", errSkew, far, voters, maxClockSkew)
+		}
+	}
+	return fmt.Errorf("%w: %d agree and %d do not, of %d: %w", errTooFewClocks, near, far, voters, err)
+}
+
+// askClock returns how far this node's clock is ahead of another one's, give or take half of the way there and back.
+func (l *Ledger) askClock(ctx context.Context, peer string) (time.Duration, error) {
+	r, err := http.NewRequestWithContext(ctx, http.MethodGet, peerURL(l.options.Cluster.TLS != nil, peer)+clockPath,
+		http.NoBody)
+	if err != nil {
+		return 0, err
+	}
+	began, wall := time.Now(), l.options.Clock()
+	response, err := (&http.Client{Transport: l.PeerTransport()}).Do(r)
+	if err != nil {
+		return 0, fmt.Errorf("clock of the node at %s: %w", peer, err)
+	}
+	defer func() { _ = response.Body.Close() }() // it was only read
+	text, err := io.ReadAll(io.LimitReader(response.Body, 64))
+	if err != nil || response.StatusCode != http.StatusOK {
+		return 0, fmt.Errorf("clock of the node at %s: %s: %w", peer, response.Status, err)
+	}
+	nanos, err := strconv.ParseInt(strings.TrimSpace(string(text)), 10, 64)
+	if err != nil {
+		return 0, fmt.Errorf("clock of the node at %s: %w", peer, err)
+	}
+	return wall.Add(time.Since(began) / 2).Sub(time.Unix(0, nanos)), nil
+}
+
+// tellClock answers a leader's askClock.
+func (l *Ledger) tellClock(w http.ResponseWriter) {
+	_, _ = fmt.Fprintln(w, l.options.Clock().UnixNano()) // the leader asks again
+}
