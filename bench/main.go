@@ -11,6 +11,7 @@
 //	go run ./bench check               # against the branch main, pair by pair
 //	go run ./bench allocs              # allocations per write against allocs.json
 //	go run ./bench growth              # how costs grow with streams and with time
+//	go run ./bench chaos               # a cluster of real processes under faults, checked
 //	go run ./bench apply               # search for the commands that apply slowest
 //
 // The engine is measured in this process. The server runs as a process of its
@@ -32,6 +33,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/seqledger/seqledger/bench/chaos"
 	"github.com/seqledger/seqledger/bench/harness"
 )
 
@@ -66,6 +68,7 @@ var commands = map[string]func(ctx context.Context, arguments []string, stdout i
 	"check":  check,
 	"growth": growth,
 	"apply":  worstApply,
+	"chaos":  chaos.Run,
 }
 
 // table is rows that are measured one after the other, and what is told of them.
@@ -99,7 +102,7 @@ func run(ctx context.Context, arguments []string, stdout io.Writer) error {
 	}
 	t, ok := tables[kind]
 	if !ok {
-		return fmt.Errorf("unknown kind %q: gateway, outbox, scale, abuse, growth, apply, allocs, check, or nothing "+
+		return fmt.Errorf("unknown kind %q: gateway, outbox, scale, abuse, growth, apply, chaos, allocs, check, or nothing "+
 			"for the table of rates", kind)
 	}
 	var o options

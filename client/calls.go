@@ -25,6 +25,8 @@ var (
 	rpcGetStatus         = rpc.Admin(seqledgerv1connect.AdminServiceClient.GetStatus)
 	rpcListClients       = rpc.Admin(seqledgerv1connect.AdminServiceClient.ListClients)
 	rpcUpdateConfig      = rpc.Admin(seqledgerv1connect.AdminServiceClient.UpdateConfig)
+	rpcGetCluster        = rpc.Admin(seqledgerv1connect.AdminServiceClient.GetCluster)
+	rpcChangeCluster     = rpc.Admin(seqledgerv1connect.AdminServiceClient.ChangeCluster)
 )
 
 // Write commits one write, numbered by the caller, exactly once. When the answer is lost it
@@ -228,6 +230,20 @@ func (c *Client) GetBlock(ctx context.Context, request *seqledgerv1.GetBlockRequ
 func (c *Client) Status(ctx context.Context) (*seqledgerv1.Status, error) {
 	response, err := rpc.Call(ctx, c.core, rpcGetStatus, &seqledgerv1.GetStatusRequest{}, nil)
 	return response.GetStatus(), err
+}
+
+// GetCluster describes the nodes that keep the ledger.
+func (c *Client) GetCluster(ctx context.Context) (*seqledgerv1.Cluster, error) {
+	response, err := rpc.Call(ctx, c.core, rpcGetCluster, &seqledgerv1.GetClusterRequest{}, nil)
+	return response.GetCluster(), err
+}
+
+// ChangeCluster makes one change of the nodes that keep the ledger, and returns them as they are then.
+func (c *Client) ChangeCluster(
+	ctx context.Context, request *seqledgerv1.ChangeClusterRequest,
+) (*seqledgerv1.Cluster, error) {
+	response, err := rpc.Call(ctx, c.core, rpcChangeCluster, request, nil)
+	return response.GetCluster(), err
 }
 
 // UpdateConfig changes the fields that are set in the request. Repeating it is safe because it

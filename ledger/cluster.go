@@ -29,6 +29,8 @@ var (
 		"start it with an empty data directory")
 	// ErrNoSuchNode refuses a change that names a node which is no member, or has no vote where that is needed.
 	ErrNoSuchNode = errors.New("no such node")
+	// ErrNoChange refuses a change of the members; they are as they were. It wraps the reason.
+	ErrNoChange = errors.New("the members of the cluster cannot be changed like this")
 )
 
 // BehindError is the failure of a node that needs the state of another one, because the others have
@@ -379,6 +381,8 @@ func (l *Ledger) change(ctx context.Context, change *pb.ConfChangeV2) error {
 		return l.notLeading()
 	case errors.Is(err, raftlog.ErrOutcomeUnknown):
 		return fmt.Errorf("it is not known whether the members have changed: %w", err)
+	case errors.Is(err, raftlog.ErrNotLeader):
+		return fmt.Errorf("%w: %w", ErrNoChange, err)
 	case err != nil:
 		return fmt.Errorf("change of the members: %w", err)
 	}

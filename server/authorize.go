@@ -60,6 +60,8 @@ var permissions = map[string]permission{
 	seqledgerv1connect.AdminServiceListClientsProcedure:        administer,
 	seqledgerv1connect.AdminServiceUpdateConfigProcedure:       administer,
 	seqledgerv1connect.AdminServiceBackupProcedure:             administer,
+	seqledgerv1connect.AdminServiceGetClusterProcedure:         administer,
+	seqledgerv1connect.AdminServiceChangeClusterProcedure:      administer,
 
 	seqledgerv1connect.IdempotencyServiceReserveProcedure:       actAs,
 	seqledgerv1connect.IdempotencyServiceCompleteProcedure:      actAs,

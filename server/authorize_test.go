@@ -159,6 +159,9 @@ func attempts(t *testing.T, l seqledgerv1connect.LedgerServiceClient,
 		"ListClients": call(t, a.ListClients, &seqledgerv1.ListClientsRequest{Scope: scope()}),
 		"UpdateConfig": call(t, a.UpdateConfig, &seqledgerv1.UpdateConfigRequest{
 			MaxStreamsSet: &seqledgerv1.UpdateConfigRequest_MaxStreams{MaxStreams: 1_000}}),
+		"GetCluster": call(t, a.GetCluster, &seqledgerv1.GetClusterRequest{}),
+		"ChangeCluster": call(t, a.ChangeCluster, &seqledgerv1.ChangeClusterRequest{
+			Change: &seqledgerv1.ChangeClusterRequest_Remove{Remove: 7}}),
 	}
 }
 
@@ -167,7 +170,7 @@ func TestWhoMayCallWhat(t *testing.T) {
 	t.Parallel()
 	const read = "GetEntity ListEntities ListRelationships GetTransaction GetBlock ListBlocks GetStatus "
 	const write = "Write OpenSession GetClientState "
-	const admin = "ListClients UpdateConfig "
+	const admin = "ListClients UpdateConfig GetCluster ChangeCluster "
 	allowed := map[string]string{
 		"reader": read, "inspector": read + "GetClientState ", "writer": read + write, "elsewhere": "GetStatus ",
 		"foreman": read + write, "operations": read + admin, "root": read + write + admin, "": "",

@@ -40,6 +40,9 @@ func (s *Server) mount(mux *http.ServeMux) {
 	unary(s, mux, seqledgerv1connect.AdminServiceGetStatusProcedure, reading, s.getStatus)
 	unary(s, mux, seqledgerv1connect.AdminServiceListClientsProcedure, reading, s.listClients)
 	unary(s, mux, seqledgerv1connect.AdminServiceUpdateConfigProcedure, writing, s.updateConfig)
+	// Not one that reads, because only the leader knows how the others are.
+	unary(s, mux, seqledgerv1connect.AdminServiceGetClusterProcedure, writing, s.getCluster)
+	unary(s, mux, seqledgerv1connect.AdminServiceChangeClusterProcedure, writing, s.changeCluster)
 	unary(s, mux, seqledgerv1connect.IdempotencyServiceReserveProcedure, writing, s.reserve)
 	unary(s, mux, seqledgerv1connect.IdempotencyServiceCompleteProcedure, writing, s.complete)
 	unary(s, mux, seqledgerv1connect.IdempotencyServiceRejectProcedure, writing, s.reject)

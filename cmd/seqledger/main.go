@@ -43,6 +43,7 @@ type commandLine struct {
 	Outbox  outboxCommand      `cmd:"" help:"Write the rows of a table in your database to the ledger, each once."`
 	Status  statusCommand      `cmd:"" help:"Describe a running server."`
 	Update  configCommand      `cmd:"" name:"config" help:"Show and change the replicated configuration."`
+	Cluster clusterCommand     `cmd:"" help:"Describe and change the nodes that keep the ledger."`
 	Bench   benchCommand       `cmd:"" help:"Put a load on a running server and measure it."`
 	Auth    authCommand        `cmd:"" help:"Make API keys and check auth files."`
 	Backup  backupCommand      `cmd:"" help:"Make a backup of a running server's ledger."`

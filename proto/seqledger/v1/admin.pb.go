@@ -22,6 +22,426 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
+// GetClusterRequest has no fields.
+type GetClusterRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *GetClusterRequest) Reset() {
+	*x = GetClusterRequest{}
+	mi := &file_seqledger_v1_admin_proto_msgTypes[0]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *GetClusterRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*GetClusterRequest) ProtoMessage() {}
+
+func (x *GetClusterRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_seqledger_v1_admin_proto_msgTypes[0]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use GetClusterRequest.ProtoReflect.Descriptor instead.
+func (*GetClusterRequest) Descriptor() ([]byte, []int) {
+	return file_seqledger_v1_admin_proto_rawDescGZIP(), []int{0}
+}
+
+// GetClusterResponse holds the cluster.
+type GetClusterResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The cluster.
+	Cluster       *Cluster `protobuf:"bytes,1,opt,name=cluster,proto3" json:"cluster,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *GetClusterResponse) Reset() {
+	*x = GetClusterResponse{}
+	mi := &file_seqledger_v1_admin_proto_msgTypes[1]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *GetClusterResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*GetClusterResponse) ProtoMessage() {}
+
+func (x *GetClusterResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_seqledger_v1_admin_proto_msgTypes[1]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use GetClusterResponse.ProtoReflect.Descriptor instead.
+func (*GetClusterResponse) Descriptor() ([]byte, []int) {
+	return file_seqledger_v1_admin_proto_rawDescGZIP(), []int{1}
+}
+
+func (x *GetClusterResponse) GetCluster() *Cluster {
+	if x != nil {
+		return x.Cluster
+	}
+	return nil
+}
+
+// ChangeClusterRequest names one change. Its nodes have the ids of
+// ClusterMember.
+type ChangeClusterRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// What to change. A node joins by itself: see serve --join.
+	//
+	// Types that are valid to be assigned to Change:
+	//
+	//	*ChangeClusterRequest_Remove
+	//	*ChangeClusterRequest_Promote
+	//	*ChangeClusterRequest_Transfer
+	Change        isChangeClusterRequest_Change `protobuf_oneof:"change"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ChangeClusterRequest) Reset() {
+	*x = ChangeClusterRequest{}
+	mi := &file_seqledger_v1_admin_proto_msgTypes[2]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ChangeClusterRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ChangeClusterRequest) ProtoMessage() {}
+
+func (x *ChangeClusterRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_seqledger_v1_admin_proto_msgTypes[2]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ChangeClusterRequest.ProtoReflect.Descriptor instead.
+func (*ChangeClusterRequest) Descriptor() ([]byte, []int) {
+	return file_seqledger_v1_admin_proto_rawDescGZIP(), []int{2}
+}
+
+func (x *ChangeClusterRequest) GetChange() isChangeClusterRequest_Change {
+	if x != nil {
+		return x.Change
+	}
+	return nil
+}
+
+func (x *ChangeClusterRequest) GetRemove() uint64 {
+	if x != nil {
+		if x, ok := x.Change.(*ChangeClusterRequest_Remove); ok {
+			return x.Remove
+		}
+	}
+	return 0
+}
+
+func (x *ChangeClusterRequest) GetPromote() uint64 {
+	if x != nil {
+		if x, ok := x.Change.(*ChangeClusterRequest_Promote); ok {
+			return x.Promote
+		}
+	}
+	return 0
+}
+
+func (x *ChangeClusterRequest) GetTransfer() uint64 {
+	if x != nil {
+		if x, ok := x.Change.(*ChangeClusterRequest_Transfer); ok {
+			return x.Transfer
+		}
+	}
+	return 0
+}
+
+type isChangeClusterRequest_Change interface {
+	isChangeClusterRequest_Change()
+}
+
+type ChangeClusterRequest_Remove struct {
+	// Takes a node out of the cluster, also one that is dead. Its id is never
+	// used again. The leader cannot be removed: transfer the leadership first.
+	Remove uint64 `protobuf:"varint,1,opt,name=remove,proto3,oneof"`
+}
+
+type ChangeClusterRequest_Promote struct {
+	// Makes a learner a voter, which the leader does by itself once the
+	// learner has caught up.
+	Promote uint64 `protobuf:"varint,2,opt,name=promote,proto3,oneof"`
+}
+
+type ChangeClusterRequest_Transfer struct {
+	// Hands the leadership to a voter; 0 to the one whose log is longest.
+	Transfer uint64 `protobuf:"varint,3,opt,name=transfer,proto3,oneof"`
+}
+
+func (*ChangeClusterRequest_Remove) isChangeClusterRequest_Change() {}
+
+func (*ChangeClusterRequest_Promote) isChangeClusterRequest_Change() {}
+
+func (*ChangeClusterRequest_Transfer) isChangeClusterRequest_Change() {}
+
+// ChangeClusterResponse holds the cluster as it is now.
+type ChangeClusterResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The cluster.
+	Cluster       *Cluster `protobuf:"bytes,1,opt,name=cluster,proto3" json:"cluster,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ChangeClusterResponse) Reset() {
+	*x = ChangeClusterResponse{}
+	mi := &file_seqledger_v1_admin_proto_msgTypes[3]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ChangeClusterResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ChangeClusterResponse) ProtoMessage() {}
+
+func (x *ChangeClusterResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_seqledger_v1_admin_proto_msgTypes[3]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ChangeClusterResponse.ProtoReflect.Descriptor instead.
+func (*ChangeClusterResponse) Descriptor() ([]byte, []int) {
+	return file_seqledger_v1_admin_proto_rawDescGZIP(), []int{3}
+}
+
+func (x *ChangeClusterResponse) GetCluster() *Cluster {
+	if x != nil {
+		return x.Cluster
+	}
+	return nil
+}
+
+// Cluster is the nodes that keep a ledger.
+type Cluster struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The node that answers.
+	Self uint64 `protobuf:"varint,1,opt,name=self,proto3" json:"self,omitempty"`
+	// The node that leads; 0 while there is none.
+	Leader uint64 `protobuf:"varint,2,opt,name=leader,proto3" json:"leader,omitempty"`
+	// The term of the consensus.
+	Term uint64 `protobuf:"varint,3,opt,name=term,proto3" json:"term,omitempty"`
+	// Up to which index the node that answers has applied the log. Indexes of
+	// the log count the consensus' own entries, too: they are not ledger indexes.
+	AppliedIndex uint64 `protobuf:"varint,4,opt,name=applied_index,json=appliedIndex,proto3" json:"applied_index,omitempty"`
+	// Up to which index it knows that the log is committed.
+	CommittedIndex uint64 `protobuf:"varint,5,opt,name=committed_index,json=committedIndex,proto3" json:"committed_index,omitempty"`
+	// In the order of their ids. One node alone is a cluster of one.
+	Members       []*ClusterMember `protobuf:"bytes,6,rep,name=members,proto3" json:"members,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Cluster) Reset() {
+	*x = Cluster{}
+	mi := &file_seqledger_v1_admin_proto_msgTypes[4]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Cluster) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Cluster) ProtoMessage() {}
+
+func (x *Cluster) ProtoReflect() protoreflect.Message {
+	mi := &file_seqledger_v1_admin_proto_msgTypes[4]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Cluster.ProtoReflect.Descriptor instead.
+func (*Cluster) Descriptor() ([]byte, []int) {
+	return file_seqledger_v1_admin_proto_rawDescGZIP(), []int{4}
+}
+
+func (x *Cluster) GetSelf() uint64 {
+	if x != nil {
+		return x.Self
+	}
+	return 0
+}
+
+func (x *Cluster) GetLeader() uint64 {
+	if x != nil {
+		return x.Leader
+	}
+	return 0
+}
+
+func (x *Cluster) GetTerm() uint64 {
+	if x != nil {
+		return x.Term
+	}
+	return 0
+}
+
+func (x *Cluster) GetAppliedIndex() uint64 {
+	if x != nil {
+		return x.AppliedIndex
+	}
+	return 0
+}
+
+func (x *Cluster) GetCommittedIndex() uint64 {
+	if x != nil {
+		return x.CommittedIndex
+	}
+	return 0
+}
+
+func (x *Cluster) GetMembers() []*ClusterMember {
+	if x != nil {
+		return x.Members
+	}
+	return nil
+}
+
+// ClusterMember is a node.
+type ClusterMember struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// From 1 on, in the order in which nodes joined; never used again.
+	Id uint64 `protobuf:"varint,1,opt,name=id,proto3" json:"id,omitempty"`
+	// Whether it votes. A learner gets the log and does not.
+	Voter bool `protobuf:"varint,2,opt,name=voter,proto3" json:"voter,omitempty"`
+	// Host and port for other nodes.
+	PeerAddress string `protobuf:"bytes,3,opt,name=peer_address,json=peerAddress,proto3" json:"peer_address,omitempty"`
+	// Host and port for clients, if it advertises any.
+	ClientAddress string `protobuf:"bytes,4,opt,name=client_address,json=clientAddress,proto3" json:"client_address,omitempty"`
+	// Whether the leader has heard of it within an election timeout. Only a
+	// leader knows.
+	Active bool `protobuf:"varint,5,opt,name=active,proto3" json:"active,omitempty"`
+	// Up to which index its log is that of the leader. Only a leader knows.
+	MatchedIndex  uint64 `protobuf:"varint,6,opt,name=matched_index,json=matchedIndex,proto3" json:"matched_index,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ClusterMember) Reset() {
+	*x = ClusterMember{}
+	mi := &file_seqledger_v1_admin_proto_msgTypes[5]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ClusterMember) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ClusterMember) ProtoMessage() {}
+
+func (x *ClusterMember) ProtoReflect() protoreflect.Message {
+	mi := &file_seqledger_v1_admin_proto_msgTypes[5]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ClusterMember.ProtoReflect.Descriptor instead.
+func (*ClusterMember) Descriptor() ([]byte, []int) {
+	return file_seqledger_v1_admin_proto_rawDescGZIP(), []int{5}
+}
+
+func (x *ClusterMember) GetId() uint64 {
+	if x != nil {
+		return x.Id
+	}
+	return 0
+}
+
+func (x *ClusterMember) GetVoter() bool {
+	if x != nil {
+		return x.Voter
+	}
+	return false
+}
+
+func (x *ClusterMember) GetPeerAddress() string {
+	if x != nil {
+		return x.PeerAddress
+	}
+	return ""
+}
+
+func (x *ClusterMember) GetClientAddress() string {
+	if x != nil {
+		return x.ClientAddress
+	}
+	return ""
+}
+
+func (x *ClusterMember) GetActive() bool {
+	if x != nil {
+		return x.Active
+	}
+	return false
+}
+
+func (x *ClusterMember) GetMatchedIndex() uint64 {
+	if x != nil {
+		return x.MatchedIndex
+	}
+	return 0
+}
+
 // GetStatusRequest has no fields.
 type GetStatusRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -31,7 +451,7 @@ type GetStatusRequest struct {
 
 func (x *GetStatusRequest) Reset() {
 	*x = GetStatusRequest{}
-	mi := &file_seqledger_v1_admin_proto_msgTypes[0]
+	mi := &file_seqledger_v1_admin_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -43,7 +463,7 @@ func (x *GetStatusRequest) String() string {
 func (*GetStatusRequest) ProtoMessage() {}
 
 func (x *GetStatusRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_seqledger_v1_admin_proto_msgTypes[0]
+	mi := &file_seqledger_v1_admin_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -56,7 +476,7 @@ func (x *GetStatusRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetStatusRequest.ProtoReflect.Descriptor instead.
 func (*GetStatusRequest) Descriptor() ([]byte, []int) {
-	return file_seqledger_v1_admin_proto_rawDescGZIP(), []int{0}
+	return file_seqledger_v1_admin_proto_rawDescGZIP(), []int{6}
 }
 
 // GetStatusResponse holds the status.
@@ -70,7 +490,7 @@ type GetStatusResponse struct {
 
 func (x *GetStatusResponse) Reset() {
 	*x = GetStatusResponse{}
-	mi := &file_seqledger_v1_admin_proto_msgTypes[1]
+	mi := &file_seqledger_v1_admin_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -82,7 +502,7 @@ func (x *GetStatusResponse) String() string {
 func (*GetStatusResponse) ProtoMessage() {}
 
 func (x *GetStatusResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_seqledger_v1_admin_proto_msgTypes[1]
+	mi := &file_seqledger_v1_admin_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -95,7 +515,7 @@ func (x *GetStatusResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetStatusResponse.ProtoReflect.Descriptor instead.
 func (*GetStatusResponse) Descriptor() ([]byte, []int) {
-	return file_seqledger_v1_admin_proto_rawDescGZIP(), []int{1}
+	return file_seqledger_v1_admin_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *GetStatusResponse) GetStatus() *Status {
@@ -120,7 +540,7 @@ type ListClientsRequest struct {
 
 func (x *ListClientsRequest) Reset() {
 	*x = ListClientsRequest{}
-	mi := &file_seqledger_v1_admin_proto_msgTypes[2]
+	mi := &file_seqledger_v1_admin_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -132,7 +552,7 @@ func (x *ListClientsRequest) String() string {
 func (*ListClientsRequest) ProtoMessage() {}
 
 func (x *ListClientsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_seqledger_v1_admin_proto_msgTypes[2]
+	mi := &file_seqledger_v1_admin_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -145,7 +565,7 @@ func (x *ListClientsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListClientsRequest.ProtoReflect.Descriptor instead.
 func (*ListClientsRequest) Descriptor() ([]byte, []int) {
-	return file_seqledger_v1_admin_proto_rawDescGZIP(), []int{2}
+	return file_seqledger_v1_admin_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *ListClientsRequest) GetScope() *Scope {
@@ -183,7 +603,7 @@ type ListClientsResponse struct {
 
 func (x *ListClientsResponse) Reset() {
 	*x = ListClientsResponse{}
-	mi := &file_seqledger_v1_admin_proto_msgTypes[3]
+	mi := &file_seqledger_v1_admin_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -195,7 +615,7 @@ func (x *ListClientsResponse) String() string {
 func (*ListClientsResponse) ProtoMessage() {}
 
 func (x *ListClientsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_seqledger_v1_admin_proto_msgTypes[3]
+	mi := &file_seqledger_v1_admin_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -208,7 +628,7 @@ func (x *ListClientsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListClientsResponse.ProtoReflect.Descriptor instead.
 func (*ListClientsResponse) Descriptor() ([]byte, []int) {
-	return file_seqledger_v1_admin_proto_rawDescGZIP(), []int{3}
+	return file_seqledger_v1_admin_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *ListClientsResponse) GetClients() []*ClientEntry {
@@ -270,7 +690,7 @@ type UpdateConfigRequest struct {
 
 func (x *UpdateConfigRequest) Reset() {
 	*x = UpdateConfigRequest{}
-	mi := &file_seqledger_v1_admin_proto_msgTypes[4]
+	mi := &file_seqledger_v1_admin_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -282,7 +702,7 @@ func (x *UpdateConfigRequest) String() string {
 func (*UpdateConfigRequest) ProtoMessage() {}
 
 func (x *UpdateConfigRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_seqledger_v1_admin_proto_msgTypes[4]
+	mi := &file_seqledger_v1_admin_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -295,7 +715,7 @@ func (x *UpdateConfigRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UpdateConfigRequest.ProtoReflect.Descriptor instead.
 func (*UpdateConfigRequest) Descriptor() ([]byte, []int) {
-	return file_seqledger_v1_admin_proto_rawDescGZIP(), []int{4}
+	return file_seqledger_v1_admin_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *UpdateConfigRequest) GetEvictionIntervalSet() isUpdateConfigRequest_EvictionIntervalSet {
@@ -458,7 +878,7 @@ type UpdateConfigResponse struct {
 
 func (x *UpdateConfigResponse) Reset() {
 	*x = UpdateConfigResponse{}
-	mi := &file_seqledger_v1_admin_proto_msgTypes[5]
+	mi := &file_seqledger_v1_admin_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -470,7 +890,7 @@ func (x *UpdateConfigResponse) String() string {
 func (*UpdateConfigResponse) ProtoMessage() {}
 
 func (x *UpdateConfigResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_seqledger_v1_admin_proto_msgTypes[5]
+	mi := &file_seqledger_v1_admin_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -483,7 +903,7 @@ func (x *UpdateConfigResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UpdateConfigResponse.ProtoReflect.Descriptor instead.
 func (*UpdateConfigResponse) Descriptor() ([]byte, []int) {
-	return file_seqledger_v1_admin_proto_rawDescGZIP(), []int{5}
+	return file_seqledger_v1_admin_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *UpdateConfigResponse) GetConfig() *Config {
@@ -502,7 +922,7 @@ type BackupRequest struct {
 
 func (x *BackupRequest) Reset() {
 	*x = BackupRequest{}
-	mi := &file_seqledger_v1_admin_proto_msgTypes[6]
+	mi := &file_seqledger_v1_admin_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -514,7 +934,7 @@ func (x *BackupRequest) String() string {
 func (*BackupRequest) ProtoMessage() {}
 
 func (x *BackupRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_seqledger_v1_admin_proto_msgTypes[6]
+	mi := &file_seqledger_v1_admin_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -527,7 +947,7 @@ func (x *BackupRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BackupRequest.ProtoReflect.Descriptor instead.
 func (*BackupRequest) Descriptor() ([]byte, []int) {
-	return file_seqledger_v1_admin_proto_rawDescGZIP(), []int{6}
+	return file_seqledger_v1_admin_proto_rawDescGZIP(), []int{12}
 }
 
 // BackupResponse is a part of a backup.
@@ -547,7 +967,7 @@ type BackupResponse struct {
 
 func (x *BackupResponse) Reset() {
 	*x = BackupResponse{}
-	mi := &file_seqledger_v1_admin_proto_msgTypes[7]
+	mi := &file_seqledger_v1_admin_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -559,7 +979,7 @@ func (x *BackupResponse) String() string {
 func (*BackupResponse) ProtoMessage() {}
 
 func (x *BackupResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_seqledger_v1_admin_proto_msgTypes[7]
+	mi := &file_seqledger_v1_admin_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -572,7 +992,7 @@ func (x *BackupResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BackupResponse.ProtoReflect.Descriptor instead.
 func (*BackupResponse) Descriptor() ([]byte, []int) {
-	return file_seqledger_v1_admin_proto_rawDescGZIP(), []int{7}
+	return file_seqledger_v1_admin_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *BackupResponse) GetPart() isBackupResponse_Part {
@@ -653,7 +1073,7 @@ type BackupHeader struct {
 
 func (x *BackupHeader) Reset() {
 	*x = BackupHeader{}
-	mi := &file_seqledger_v1_admin_proto_msgTypes[8]
+	mi := &file_seqledger_v1_admin_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -665,7 +1085,7 @@ func (x *BackupHeader) String() string {
 func (*BackupHeader) ProtoMessage() {}
 
 func (x *BackupHeader) ProtoReflect() protoreflect.Message {
-	mi := &file_seqledger_v1_admin_proto_msgTypes[8]
+	mi := &file_seqledger_v1_admin_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -678,7 +1098,7 @@ func (x *BackupHeader) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BackupHeader.ProtoReflect.Descriptor instead.
 func (*BackupHeader) Descriptor() ([]byte, []int) {
-	return file_seqledger_v1_admin_proto_rawDescGZIP(), []int{8}
+	return file_seqledger_v1_admin_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *BackupHeader) GetLedgerId() string {
@@ -729,7 +1149,7 @@ type BackupTrailer struct {
 
 func (x *BackupTrailer) Reset() {
 	*x = BackupTrailer{}
-	mi := &file_seqledger_v1_admin_proto_msgTypes[9]
+	mi := &file_seqledger_v1_admin_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -741,7 +1161,7 @@ func (x *BackupTrailer) String() string {
 func (*BackupTrailer) ProtoMessage() {}
 
 func (x *BackupTrailer) ProtoReflect() protoreflect.Message {
-	mi := &file_seqledger_v1_admin_proto_msgTypes[9]
+	mi := &file_seqledger_v1_admin_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -754,7 +1174,7 @@ func (x *BackupTrailer) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BackupTrailer.ProtoReflect.Descriptor instead.
 func (*BackupTrailer) Descriptor() ([]byte, []int) {
-	return file_seqledger_v1_admin_proto_rawDescGZIP(), []int{9}
+	return file_seqledger_v1_admin_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *BackupTrailer) GetTotalSize() uint64 {
@@ -775,7 +1195,31 @@ var File_seqledger_v1_admin_proto protoreflect.FileDescriptor
 
 const file_seqledger_v1_admin_proto_rawDesc = "" +
 	"\n" +
-	"\x18seqledger/v1/admin.proto\x12\fseqledger.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x19seqledger/v1/ledger.proto\x1a\x18seqledger/v1/types.proto\"\x12\n" +
+	"\x18seqledger/v1/admin.proto\x12\fseqledger.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x19seqledger/v1/ledger.proto\x1a\x18seqledger/v1/types.proto\"\x13\n" +
+	"\x11GetClusterRequest\"E\n" +
+	"\x12GetClusterResponse\x12/\n" +
+	"\acluster\x18\x01 \x01(\v2\x15.seqledger.v1.ClusterR\acluster\"t\n" +
+	"\x14ChangeClusterRequest\x12\x18\n" +
+	"\x06remove\x18\x01 \x01(\x04H\x00R\x06remove\x12\x1a\n" +
+	"\apromote\x18\x02 \x01(\x04H\x00R\apromote\x12\x1c\n" +
+	"\btransfer\x18\x03 \x01(\x04H\x00R\btransferB\b\n" +
+	"\x06change\"H\n" +
+	"\x15ChangeClusterResponse\x12/\n" +
+	"\acluster\x18\x01 \x01(\v2\x15.seqledger.v1.ClusterR\acluster\"\xce\x01\n" +
+	"\aCluster\x12\x12\n" +
+	"\x04self\x18\x01 \x01(\x04R\x04self\x12\x16\n" +
+	"\x06leader\x18\x02 \x01(\x04R\x06leader\x12\x12\n" +
+	"\x04term\x18\x03 \x01(\x04R\x04term\x12#\n" +
+	"\rapplied_index\x18\x04 \x01(\x04R\fappliedIndex\x12'\n" +
+	"\x0fcommitted_index\x18\x05 \x01(\x04R\x0ecommittedIndex\x125\n" +
+	"\amembers\x18\x06 \x03(\v2\x1b.seqledger.v1.ClusterMemberR\amembers\"\xbc\x01\n" +
+	"\rClusterMember\x12\x0e\n" +
+	"\x02id\x18\x01 \x01(\x04R\x02id\x12\x14\n" +
+	"\x05voter\x18\x02 \x01(\bR\x05voter\x12!\n" +
+	"\fpeer_address\x18\x03 \x01(\tR\vpeerAddress\x12%\n" +
+	"\x0eclient_address\x18\x04 \x01(\tR\rclientAddress\x12\x16\n" +
+	"\x06active\x18\x05 \x01(\bR\x06active\x12#\n" +
+	"\rmatched_index\x18\x06 \x01(\x04R\fmatchedIndex\"\x12\n" +
 	"\x10GetStatusRequest\"A\n" +
 	"\x11GetStatusResponse\x12,\n" +
 	"\x06status\x18\x01 \x01(\v2\x14.seqledger.v1.StatusR\x06status\"{\n" +
@@ -819,12 +1263,15 @@ const file_seqledger_v1_admin_proto_rawDesc = "" +
 	"\rBackupTrailer\x12\x1d\n" +
 	"\n" +
 	"total_size\x18\x01 \x01(\x04R\ttotalSize\x12\x16\n" +
-	"\x06sha256\x18\x02 \x01(\fR\x06sha2562\xd8\x02\n" +
+	"\x06sha256\x18\x02 \x01(\fR\x06sha2562\x83\x04\n" +
 	"\fAdminService\x12Q\n" +
 	"\tGetStatus\x12\x1e.seqledger.v1.GetStatusRequest\x1a\x1f.seqledger.v1.GetStatusResponse\"\x03\x90\x02\x01\x12W\n" +
 	"\vListClients\x12 .seqledger.v1.ListClientsRequest\x1a!.seqledger.v1.ListClientsResponse\"\x03\x90\x02\x01\x12U\n" +
 	"\fUpdateConfig\x12!.seqledger.v1.UpdateConfigRequest\x1a\".seqledger.v1.UpdateConfigResponse\x12E\n" +
-	"\x06Backup\x12\x1b.seqledger.v1.BackupRequest\x1a\x1c.seqledger.v1.BackupResponse0\x01B?Z=github.com/seqledger/seqledger/proto/seqledger/v1;seqledgerv1b\x06proto3"
+	"\x06Backup\x12\x1b.seqledger.v1.BackupRequest\x1a\x1c.seqledger.v1.BackupResponse0\x01\x12O\n" +
+	"\n" +
+	"GetCluster\x12\x1f.seqledger.v1.GetClusterRequest\x1a .seqledger.v1.GetClusterResponse\x12X\n" +
+	"\rChangeCluster\x12\".seqledger.v1.ChangeClusterRequest\x1a#.seqledger.v1.ChangeClusterResponseB?Z=github.com/seqledger/seqledger/proto/seqledger/v1;seqledgerv1b\x06proto3"
 
 var (
 	file_seqledger_v1_admin_proto_rawDescOnce sync.Once
@@ -838,46 +1285,59 @@ func file_seqledger_v1_admin_proto_rawDescGZIP() []byte {
 	return file_seqledger_v1_admin_proto_rawDescData
 }
 
-var file_seqledger_v1_admin_proto_msgTypes = make([]protoimpl.MessageInfo, 10)
+var file_seqledger_v1_admin_proto_msgTypes = make([]protoimpl.MessageInfo, 16)
 var file_seqledger_v1_admin_proto_goTypes = []any{
-	(*GetStatusRequest)(nil),     // 0: seqledger.v1.GetStatusRequest
-	(*GetStatusResponse)(nil),    // 1: seqledger.v1.GetStatusResponse
-	(*ListClientsRequest)(nil),   // 2: seqledger.v1.ListClientsRequest
-	(*ListClientsResponse)(nil),  // 3: seqledger.v1.ListClientsResponse
-	(*UpdateConfigRequest)(nil),  // 4: seqledger.v1.UpdateConfigRequest
-	(*UpdateConfigResponse)(nil), // 5: seqledger.v1.UpdateConfigResponse
-	(*BackupRequest)(nil),        // 6: seqledger.v1.BackupRequest
-	(*BackupResponse)(nil),       // 7: seqledger.v1.BackupResponse
-	(*BackupHeader)(nil),         // 8: seqledger.v1.BackupHeader
-	(*BackupTrailer)(nil),        // 9: seqledger.v1.BackupTrailer
-	(*Status)(nil),               // 10: seqledger.v1.Status
-	(*Scope)(nil),                // 11: seqledger.v1.Scope
-	(*ClientEntry)(nil),          // 12: seqledger.v1.ClientEntry
-	(*durationpb.Duration)(nil),  // 13: google.protobuf.Duration
-	(*Config)(nil),               // 14: seqledger.v1.Config
+	(*GetClusterRequest)(nil),     // 0: seqledger.v1.GetClusterRequest
+	(*GetClusterResponse)(nil),    // 1: seqledger.v1.GetClusterResponse
+	(*ChangeClusterRequest)(nil),  // 2: seqledger.v1.ChangeClusterRequest
+	(*ChangeClusterResponse)(nil), // 3: seqledger.v1.ChangeClusterResponse
+	(*Cluster)(nil),               // 4: seqledger.v1.Cluster
+	(*ClusterMember)(nil),         // 5: seqledger.v1.ClusterMember
+	(*GetStatusRequest)(nil),      // 6: seqledger.v1.GetStatusRequest
+	(*GetStatusResponse)(nil),     // 7: seqledger.v1.GetStatusResponse
+	(*ListClientsRequest)(nil),    // 8: seqledger.v1.ListClientsRequest
+	(*ListClientsResponse)(nil),   // 9: seqledger.v1.ListClientsResponse
+	(*UpdateConfigRequest)(nil),   // 10: seqledger.v1.UpdateConfigRequest
+	(*UpdateConfigResponse)(nil),  // 11: seqledger.v1.UpdateConfigResponse
+	(*BackupRequest)(nil),         // 12: seqledger.v1.BackupRequest
+	(*BackupResponse)(nil),        // 13: seqledger.v1.BackupResponse
+	(*BackupHeader)(nil),          // 14: seqledger.v1.BackupHeader
+	(*BackupTrailer)(nil),         // 15: seqledger.v1.BackupTrailer
+	(*Status)(nil),                // 16: seqledger.v1.Status
+	(*Scope)(nil),                 // 17: seqledger.v1.Scope
+	(*ClientEntry)(nil),           // 18: seqledger.v1.ClientEntry
+	(*durationpb.Duration)(nil),   // 19: google.protobuf.Duration
+	(*Config)(nil),                // 20: seqledger.v1.Config
 }
 var file_seqledger_v1_admin_proto_depIdxs = []int32{
-	10, // 0: seqledger.v1.GetStatusResponse.status:type_name -> seqledger.v1.Status
-	11, // 1: seqledger.v1.ListClientsRequest.scope:type_name -> seqledger.v1.Scope
-	12, // 2: seqledger.v1.ListClientsResponse.clients:type_name -> seqledger.v1.ClientEntry
-	13, // 3: seqledger.v1.UpdateConfigRequest.client_ttl:type_name -> google.protobuf.Duration
-	13, // 4: seqledger.v1.UpdateConfigRequest.retain_blocks:type_name -> google.protobuf.Duration
-	14, // 5: seqledger.v1.UpdateConfigResponse.config:type_name -> seqledger.v1.Config
-	8,  // 6: seqledger.v1.BackupResponse.header:type_name -> seqledger.v1.BackupHeader
-	9,  // 7: seqledger.v1.BackupResponse.trailer:type_name -> seqledger.v1.BackupTrailer
-	0,  // 8: seqledger.v1.AdminService.GetStatus:input_type -> seqledger.v1.GetStatusRequest
-	2,  // 9: seqledger.v1.AdminService.ListClients:input_type -> seqledger.v1.ListClientsRequest
-	4,  // 10: seqledger.v1.AdminService.UpdateConfig:input_type -> seqledger.v1.UpdateConfigRequest
-	6,  // 11: seqledger.v1.AdminService.Backup:input_type -> seqledger.v1.BackupRequest
-	1,  // 12: seqledger.v1.AdminService.GetStatus:output_type -> seqledger.v1.GetStatusResponse
-	3,  // 13: seqledger.v1.AdminService.ListClients:output_type -> seqledger.v1.ListClientsResponse
-	5,  // 14: seqledger.v1.AdminService.UpdateConfig:output_type -> seqledger.v1.UpdateConfigResponse
-	7,  // 15: seqledger.v1.AdminService.Backup:output_type -> seqledger.v1.BackupResponse
-	12, // [12:16] is the sub-list for method output_type
-	8,  // [8:12] is the sub-list for method input_type
-	8,  // [8:8] is the sub-list for extension type_name
-	8,  // [8:8] is the sub-list for extension extendee
-	0,  // [0:8] is the sub-list for field type_name
+	4,  // 0: seqledger.v1.GetClusterResponse.cluster:type_name -> seqledger.v1.Cluster
+	4,  // 1: seqledger.v1.ChangeClusterResponse.cluster:type_name -> seqledger.v1.Cluster
+	5,  // 2: seqledger.v1.Cluster.members:type_name -> seqledger.v1.ClusterMember
+	16, // 3: seqledger.v1.GetStatusResponse.status:type_name -> seqledger.v1.Status
+	17, // 4: seqledger.v1.ListClientsRequest.scope:type_name -> seqledger.v1.Scope
+	18, // 5: seqledger.v1.ListClientsResponse.clients:type_name -> seqledger.v1.ClientEntry
+	19, // 6: seqledger.v1.UpdateConfigRequest.client_ttl:type_name -> google.protobuf.Duration
+	19, // 7: seqledger.v1.UpdateConfigRequest.retain_blocks:type_name -> google.protobuf.Duration
+	20, // 8: seqledger.v1.UpdateConfigResponse.config:type_name -> seqledger.v1.Config
+	14, // 9: seqledger.v1.BackupResponse.header:type_name -> seqledger.v1.BackupHeader
+	15, // 10: seqledger.v1.BackupResponse.trailer:type_name -> seqledger.v1.BackupTrailer
+	6,  // 11: seqledger.v1.AdminService.GetStatus:input_type -> seqledger.v1.GetStatusRequest
+	8,  // 12: seqledger.v1.AdminService.ListClients:input_type -> seqledger.v1.ListClientsRequest
+	10, // 13: seqledger.v1.AdminService.UpdateConfig:input_type -> seqledger.v1.UpdateConfigRequest
+	12, // 14: seqledger.v1.AdminService.Backup:input_type -> seqledger.v1.BackupRequest
+	0,  // 15: seqledger.v1.AdminService.GetCluster:input_type -> seqledger.v1.GetClusterRequest
+	2,  // 16: seqledger.v1.AdminService.ChangeCluster:input_type -> seqledger.v1.ChangeClusterRequest
+	7,  // 17: seqledger.v1.AdminService.GetStatus:output_type -> seqledger.v1.GetStatusResponse
+	9,  // 18: seqledger.v1.AdminService.ListClients:output_type -> seqledger.v1.ListClientsResponse
+	11, // 19: seqledger.v1.AdminService.UpdateConfig:output_type -> seqledger.v1.UpdateConfigResponse
+	13, // 20: seqledger.v1.AdminService.Backup:output_type -> seqledger.v1.BackupResponse
+	1,  // 21: seqledger.v1.AdminService.GetCluster:output_type -> seqledger.v1.GetClusterResponse
+	3,  // 22: seqledger.v1.AdminService.ChangeCluster:output_type -> seqledger.v1.ChangeClusterResponse
+	17, // [17:23] is the sub-list for method output_type
+	11, // [11:17] is the sub-list for method input_type
+	11, // [11:11] is the sub-list for extension type_name
+	11, // [11:11] is the sub-list for extension extendee
+	0,  // [0:11] is the sub-list for field type_name
 }
 
 func init() { file_seqledger_v1_admin_proto_init() }
@@ -887,14 +1347,19 @@ func file_seqledger_v1_admin_proto_init() {
 	}
 	file_seqledger_v1_ledger_proto_init()
 	file_seqledger_v1_types_proto_init()
-	file_seqledger_v1_admin_proto_msgTypes[4].OneofWrappers = []any{
+	file_seqledger_v1_admin_proto_msgTypes[2].OneofWrappers = []any{
+		(*ChangeClusterRequest_Remove)(nil),
+		(*ChangeClusterRequest_Promote)(nil),
+		(*ChangeClusterRequest_Transfer)(nil),
+	}
+	file_seqledger_v1_admin_proto_msgTypes[10].OneofWrappers = []any{
 		(*UpdateConfigRequest_EvictionInterval)(nil),
 		(*UpdateConfigRequest_EvictionLimit)(nil),
 		(*UpdateConfigRequest_ReceiptWindow)(nil),
 		(*UpdateConfigRequest_MaxStreams)(nil),
 		(*UpdateConfigRequest_RetainBytes)(nil),
 	}
-	file_seqledger_v1_admin_proto_msgTypes[7].OneofWrappers = []any{
+	file_seqledger_v1_admin_proto_msgTypes[13].OneofWrappers = []any{
 		(*BackupResponse_Header)(nil),
 		(*BackupResponse_Chunk)(nil),
 		(*BackupResponse_Trailer)(nil),
@@ -905,7 +1370,7 @@ func file_seqledger_v1_admin_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_seqledger_v1_admin_proto_rawDesc), len(file_seqledger_v1_admin_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   10,
+			NumMessages:   16,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

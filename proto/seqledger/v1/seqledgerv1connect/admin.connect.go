@@ -43,6 +43,11 @@ const (
 	AdminServiceUpdateConfigProcedure = "/seqledger.v1.AdminService/UpdateConfig"
 	// AdminServiceBackupProcedure is the fully-qualified name of the AdminService's Backup RPC.
 	AdminServiceBackupProcedure = "/seqledger.v1.AdminService/Backup"
+	// AdminServiceGetClusterProcedure is the fully-qualified name of the AdminService's GetCluster RPC.
+	AdminServiceGetClusterProcedure = "/seqledger.v1.AdminService/GetCluster"
+	// AdminServiceChangeClusterProcedure is the fully-qualified name of the AdminService's
+	// ChangeCluster RPC.
+	AdminServiceChangeClusterProcedure = "/seqledger.v1.AdminService/ChangeCluster"
 )
 
 // AdminServiceClient is a client for the seqledger.v1.AdminService service.
@@ -58,6 +63,13 @@ type AdminServiceClient interface {
 	// chunks, one after the other, are the file that seqledger restore reads.
 	// Only one backup at a time; another is resource_exhausted.
 	Backup(context.Context, *connect.Request[v1.BackupRequest]) (*connect.ServerStreamForClient[v1.BackupResponse], error)
+	// GetCluster describes the nodes that keep the ledger, as the leader sees
+	// them, or as this node does while there is no leader.
+	GetCluster(context.Context, *connect.Request[v1.GetClusterRequest]) (*connect.Response[v1.GetClusterResponse], error)
+	// ChangeCluster changes the nodes that keep the ledger, or which one leads.
+	// One that is repeated because its answer was lost may find the change made:
+	// then it is failed_precondition for a node that is gone, and else no error.
+	ChangeCluster(context.Context, *connect.Request[v1.ChangeClusterRequest]) (*connect.Response[v1.ChangeClusterResponse], error)
 }
 
 // NewAdminServiceClient constructs a client for the seqledger.v1.AdminService service. By default,
@@ -97,15 +109,29 @@ func NewAdminServiceClient(httpClient connect.HTTPClient, baseURL string, opts .
 			connect.WithSchema(adminServiceMethods.ByName("Backup")),
 			connect.WithClientOptions(opts...),
 		),
+		getCluster: connect.NewClient[v1.GetClusterRequest, v1.GetClusterResponse](
+			httpClient,
+			baseURL+AdminServiceGetClusterProcedure,
+			connect.WithSchema(adminServiceMethods.ByName("GetCluster")),
+			connect.WithClientOptions(opts...),
+		),
+		changeCluster: connect.NewClient[v1.ChangeClusterRequest, v1.ChangeClusterResponse](
+			httpClient,
+			baseURL+AdminServiceChangeClusterProcedure,
+			connect.WithSchema(adminServiceMethods.ByName("ChangeCluster")),
+			connect.WithClientOptions(opts...),
+		),
 	}
 }
 
 // adminServiceClient implements AdminServiceClient.
 type adminServiceClient struct {
-	getStatus    *connect.Client[v1.GetStatusRequest, v1.GetStatusResponse]
-	listClients  *connect.Client[v1.ListClientsRequest, v1.ListClientsResponse]
-	updateConfig *connect.Client[v1.UpdateConfigRequest, v1.UpdateConfigResponse]
-	backup       *connect.Client[v1.BackupRequest, v1.BackupResponse]
+	getStatus     *connect.Client[v1.GetStatusRequest, v1.GetStatusResponse]
+	listClients   *connect.Client[v1.ListClientsRequest, v1.ListClientsResponse]
+	updateConfig  *connect.Client[v1.UpdateConfigRequest, v1.UpdateConfigResponse]
+	backup        *connect.Client[v1.BackupRequest, v1.BackupResponse]
+	getCluster    *connect.Client[v1.GetClusterRequest, v1.GetClusterResponse]
+	changeCluster *connect.Client[v1.ChangeClusterRequest, v1.ChangeClusterResponse]
 }
 
 // GetStatus calls seqledger.v1.AdminService.GetStatus.
@@ -128,6 +154,16 @@ func (c *adminServiceClient) Backup(ctx context.Context, req *connect.Request[v1
 	return c.backup.CallServerStream(ctx, req)
 }
 
+// GetCluster calls seqledger.v1.AdminService.GetCluster.
+func (c *adminServiceClient) GetCluster(ctx context.Context, req *connect.Request[v1.GetClusterRequest]) (*connect.Response[v1.GetClusterResponse], error) {
+	return c.getCluster.CallUnary(ctx, req)
+}
+
+// ChangeCluster calls seqledger.v1.AdminService.ChangeCluster.
+func (c *adminServiceClient) ChangeCluster(ctx context.Context, req *connect.Request[v1.ChangeClusterRequest]) (*connect.Response[v1.ChangeClusterResponse], error) {
+	return c.changeCluster.CallUnary(ctx, req)
+}
+
 // AdminServiceHandler is an implementation of the seqledger.v1.AdminService service.
 type AdminServiceHandler interface {
 	// GetStatus describes the server.
@@ -141,6 +177,13 @@ type AdminServiceHandler interface {
 	// chunks, one after the other, are the file that seqledger restore reads.
 	// Only one backup at a time; another is resource_exhausted.
 	Backup(context.Context, *connect.Request[v1.BackupRequest], *connect.ServerStream[v1.BackupResponse]) error
+	// GetCluster describes the nodes that keep the ledger, as the leader sees
+	// them, or as this node does while there is no leader.
+	GetCluster(context.Context, *connect.Request[v1.GetClusterRequest]) (*connect.Response[v1.GetClusterResponse], error)
+	// ChangeCluster changes the nodes that keep the ledger, or which one leads.
+	// One that is repeated because its answer was lost may find the change made:
+	// then it is failed_precondition for a node that is gone, and else no error.
+	ChangeCluster(context.Context, *connect.Request[v1.ChangeClusterRequest]) (*connect.Response[v1.ChangeClusterResponse], error)
 }
 
 // NewAdminServiceHandler builds an HTTP handler from the service implementation. It returns the
@@ -176,6 +219,18 @@ func NewAdminServiceHandler(svc AdminServiceHandler, opts ...connect.HandlerOpti
 		connect.WithSchema(adminServiceMethods.ByName("Backup")),
 		connect.WithHandlerOptions(opts...),
 	)
+	adminServiceGetClusterHandler := connect.NewUnaryHandler(
+		AdminServiceGetClusterProcedure,
+		svc.GetCluster,
+		connect.WithSchema(adminServiceMethods.ByName("GetCluster")),
+		connect.WithHandlerOptions(opts...),
+	)
+	adminServiceChangeClusterHandler := connect.NewUnaryHandler(
+		AdminServiceChangeClusterProcedure,
+		svc.ChangeCluster,
+		connect.WithSchema(adminServiceMethods.ByName("ChangeCluster")),
+		connect.WithHandlerOptions(opts...),
+	)
 	return "/seqledger.v1.AdminService/", http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		switch r.URL.Path {
 		case AdminServiceGetStatusProcedure:
@@ -186,6 +241,10 @@ func NewAdminServiceHandler(svc AdminServiceHandler, opts ...connect.HandlerOpti
 			adminServiceUpdateConfigHandler.ServeHTTP(w, r)
 		case AdminServiceBackupProcedure:
 			adminServiceBackupHandler.ServeHTTP(w, r)
+		case AdminServiceGetClusterProcedure:
+			adminServiceGetClusterHandler.ServeHTTP(w, r)
+		case AdminServiceChangeClusterProcedure:
+			adminServiceChangeClusterHandler.ServeHTTP(w, r)
 		default:
 			http.NotFound(w, r)
 		}
@@ -209,4 +268,12 @@ func (UnimplementedAdminServiceHandler) UpdateConfig(context.Context, *connect.R
 
 func (UnimplementedAdminServiceHandler) Backup(context.Context, *connect.Request[v1.BackupRequest], *connect.ServerStream[v1.BackupResponse]) error {
 	return connect.NewError(connect.CodeUnimplemented, errors.New("seqledger.v1.AdminService.Backup is not implemented"))
+}
+
+func (UnimplementedAdminServiceHandler) GetCluster(context.Context, *connect.Request[v1.GetClusterRequest]) (*connect.Response[v1.GetClusterResponse], error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("seqledger.v1.AdminService.GetCluster is not implemented"))
+}
+
+func (UnimplementedAdminServiceHandler) ChangeCluster(context.Context, *connect.Request[v1.ChangeClusterRequest]) (*connect.Response[v1.ChangeClusterResponse], error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("seqledger.v1.AdminService.ChangeCluster is not implemented"))
 }

@@ -16,7 +16,226 @@ import type { Message } from "@bufbuild/protobuf";
  * Describes the file seqledger/v1/admin.proto.
  */
 export const file_seqledger_v1_admin: GenFile = /*@__PURE__*/
-  fileDesc("ChhzZXFsZWRnZXIvdjEvYWRtaW4ucHJvdG8SDHNlcWxlZGdlci52MSISChBHZXRTdGF0dXNSZXF1ZXN0IjkKEUdldFN0YXR1c1Jlc3BvbnNlEiQKBnN0YXR1cxgBIAEoCzIULnNlcWxlZGdlci52MS5TdGF0dXMiXwoSTGlzdENsaWVudHNSZXF1ZXN0EiIKBXNjb3BlGAEgASgLMhMuc2VxbGVkZ2VyLnYxLlNjb3BlEhEKCXBhZ2Vfc2l6ZRgCIAEoDRISCgpwYWdlX3Rva2VuGAMgASgJIloKE0xpc3RDbGllbnRzUmVzcG9uc2USKgoHY2xpZW50cxgBIAMoCzIZLnNlcWxlZGdlci52MS5DbGllbnRFbnRyeRIXCg9uZXh0X3BhZ2VfdG9rZW4YAiABKAki4gIKE1VwZGF0ZUNvbmZpZ1JlcXVlc3QSGwoRZXZpY3Rpb25faW50ZXJ2YWwYASABKARIABItCgpjbGllbnRfdHRsGAIgASgLMhkuZ29vZ2xlLnByb3RvYnVmLkR1cmF0aW9uEhgKDmV2aWN0aW9uX2xpbWl0GAMgASgESAESGAoOcmVjZWlwdF93aW5kb3cYBCABKARIAhIVCgttYXhfc3RyZWFtcxgFIAEoBEgDEjAKDXJldGFpbl9ibG9ja3MYBiABKAsyGS5nb29nbGUucHJvdG9idWYuRHVyYXRpb24SFgoMcmV0YWluX2J5dGVzGAcgASgESARCFwoVZXZpY3Rpb25faW50ZXJ2YWxfc2V0QhQKEmV2aWN0aW9uX2xpbWl0X3NldEIUChJyZWNlaXB0X3dpbmRvd19zZXRCEQoPbWF4X3N0cmVhbXNfc2V0QhIKEHJldGFpbl9ieXRlc19zZXQiPAoUVXBkYXRlQ29uZmlnUmVzcG9uc2USJAoGY29uZmlnGAEgASgLMhQuc2VxbGVkZ2VyLnYxLkNvbmZpZyIPCg1CYWNrdXBSZXF1ZXN0IocBCg5CYWNrdXBSZXNwb25zZRIsCgZoZWFkZXIYASABKAsyGi5zZXFsZWRnZXIudjEuQmFja3VwSGVhZGVySAASDwoFY2h1bmsYAiABKAxIABIuCgd0cmFpbGVyGAMgASgLMhsuc2VxbGVkZ2VyLnYxLkJhY2t1cFRyYWlsZXJIAEIGCgRwYXJ0Im8KDEJhY2t1cEhlYWRlchIRCglsZWRnZXJfaWQYASABKAkSDQoFaW5kZXgYAiABKAQSDgoGZGlnZXN0GAMgASgJEhUKDXNpemVfZXN0aW1hdGUYBCABKAQSFgoOZm9ybWF0X3ZlcnNpb24YBSABKA0iMwoNQmFja3VwVHJhaWxlchISCgp0b3RhbF9zaXplGAEgASgEEg4KBnNoYTI1NhgCIAEoDDLYAgoMQWRtaW5TZXJ2aWNlElEKCUdldFN0YXR1cxIeLnNlcWxlZGdlci52MS5HZXRTdGF0dXNSZXF1ZXN0Gh8uc2VxbGVkZ2VyLnYxLkdldFN0YXR1c1Jlc3BvbnNlIgOQAgESVwoLTGlzdENsaWVudHMSIC5zZXFsZWRnZXIudjEuTGlzdENsaWVudHNSZXF1ZXN0GiEuc2VxbGVkZ2VyLnYxLkxpc3RDbGllbnRzUmVzcG9uc2UiA5ACARJVCgxVcGRhdGVDb25maWcSIS5zZXFsZWRnZXIudjEuVXBkYXRlQ29uZmlnUmVxdWVzdBoiLnNlcWxlZGdlci52MS5VcGRhdGVDb25maWdSZXNwb25zZRJFCgZCYWNrdXASGy5zZXFsZWRnZXIudjEuQmFja3VwUmVxdWVzdBocLnNlcWxlZGdlci52MS5CYWNrdXBSZXNwb25zZTABQj9aPWdpdGh1Yi5jb20vc2VxbGVkZ2VyL3NlcWxlZGdlci9wcm90by9zZXFsZWRnZXIvdjE7c2VxbGVkZ2VydjFiBnByb3RvMw", [file_google_protobuf_duration, file_seqledger_v1_ledger, file_seqledger_v1_types]);
+  fileDesc("ChhzZXFsZWRnZXIvdjEvYWRtaW4ucHJvdG8SDHNlcWxlZGdlci52MSITChFHZXRDbHVzdGVyUmVxdWVzdCI8ChJHZXRDbHVzdGVyUmVzcG9uc2USJgoHY2x1c3RlchgBIAEoCzIVLnNlcWxlZGdlci52MS5DbHVzdGVyIlkKFENoYW5nZUNsdXN0ZXJSZXF1ZXN0EhAKBnJlbW92ZRgBIAEoBEgAEhEKB3Byb21vdGUYAiABKARIABISCgh0cmFuc2ZlchgDIAEoBEgAQggKBmNoYW5nZSI/ChVDaGFuZ2VDbHVzdGVyUmVzcG9uc2USJgoHY2x1c3RlchgBIAEoCzIVLnNlcWxlZGdlci52MS5DbHVzdGVyIpMBCgdDbHVzdGVyEgwKBHNlbGYYASABKAQSDgoGbGVhZGVyGAIgASgEEgwKBHRlcm0YAyABKAQSFQoNYXBwbGllZF9pbmRleBgEIAEoBBIXCg9jb21taXR0ZWRfaW5kZXgYBSABKAQSLAoHbWVtYmVycxgGIAMoCzIbLnNlcWxlZGdlci52MS5DbHVzdGVyTWVtYmVyIn8KDUNsdXN0ZXJNZW1iZXISCgoCaWQYASABKAQSDQoFdm90ZXIYAiABKAgSFAoMcGVlcl9hZGRyZXNzGAMgASgJEhYKDmNsaWVudF9hZGRyZXNzGAQgASgJEg4KBmFjdGl2ZRgFIAEoCBIVCg1tYXRjaGVkX2luZGV4GAYgASgEIhIKEEdldFN0YXR1c1JlcXVlc3QiOQoRR2V0U3RhdHVzUmVzcG9uc2USJAoGc3RhdHVzGAEgASgLMhQuc2VxbGVkZ2VyLnYxLlN0YXR1cyJfChJMaXN0Q2xpZW50c1JlcXVlc3QSIgoFc2NvcGUYASABKAsyEy5zZXFsZWRnZXIudjEuU2NvcGUSEQoJcGFnZV9zaXplGAIgASgNEhIKCnBhZ2VfdG9rZW4YAyABKAkiWgoTTGlzdENsaWVudHNSZXNwb25zZRIqCgdjbGllbnRzGAEgAygLMhkuc2VxbGVkZ2VyLnYxLkNsaWVudEVudHJ5EhcKD25leHRfcGFnZV90b2tlbhgCIAEoCSLiAgoTVXBkYXRlQ29uZmlnUmVxdWVzdBIbChFldmljdGlvbl9pbnRlcnZhbBgBIAEoBEgAEi0KCmNsaWVudF90dGwYAiABKAsyGS5nb29nbGUucHJvdG9idWYuRHVyYXRpb24SGAoOZXZpY3Rpb25fbGltaXQYAyABKARIARIYCg5yZWNlaXB0X3dpbmRvdxgEIAEoBEgCEhUKC21heF9zdHJlYW1zGAUgASgESAMSMAoNcmV0YWluX2Jsb2NrcxgGIAEoCzIZLmdvb2dsZS5wcm90b2J1Zi5EdXJhdGlvbhIWCgxyZXRhaW5fYnl0ZXMYByABKARIBEIXChVldmljdGlvbl9pbnRlcnZhbF9zZXRCFAoSZXZpY3Rpb25fbGltaXRfc2V0QhQKEnJlY2VpcHRfd2luZG93X3NldEIRCg9tYXhfc3RyZWFtc19zZXRCEgoQcmV0YWluX2J5dGVzX3NldCI8ChRVcGRhdGVDb25maWdSZXNwb25zZRIkCgZjb25maWcYASABKAsyFC5zZXFsZWRnZXIudjEuQ29uZmlnIg8KDUJhY2t1cFJlcXVlc3QihwEKDkJhY2t1cFJlc3BvbnNlEiwKBmhlYWRlchgBIAEoCzIaLnNlcWxlZGdlci52MS5CYWNrdXBIZWFkZXJIABIPCgVjaHVuaxgCIAEoDEgAEi4KB3RyYWlsZXIYAyABKAsyGy5zZXFsZWRnZXIudjEuQmFja3VwVHJhaWxlckgAQgYKBHBhcnQibwoMQmFja3VwSGVhZGVyEhEKCWxlZGdlcl9pZBgBIAEoCRINCgVpbmRleBgCIAEoBBIOCgZkaWdlc3QYAyABKAkSFQoNc2l6ZV9lc3RpbWF0ZRgEIAEoBBIWCg5mb3JtYXRfdmVyc2lvbhgFIAEoDSIzCg1CYWNrdXBUcmFpbGVyEhIKCnRvdGFsX3NpemUYASABKAQSDgoGc2hhMjU2GAIgASgMMoMECgxBZG1pblNlcnZpY2USUQoJR2V0U3RhdHVzEh4uc2VxbGVkZ2VyLnYxLkdldFN0YXR1c1JlcXVlc3QaHy5zZXFsZWRnZXIudjEuR2V0U3RhdHVzUmVzcG9uc2UiA5ACARJXCgtMaXN0Q2xpZW50cxIgLnNlcWxlZGdlci52MS5MaXN0Q2xpZW50c1JlcXVlc3QaIS5zZXFsZWRnZXIudjEuTGlzdENsaWVudHNSZXNwb25zZSIDkAIBElUKDFVwZGF0ZUNvbmZpZxIhLnNlcWxlZGdlci52MS5VcGRhdGVDb25maWdSZXF1ZXN0GiIuc2VxbGVkZ2VyLnYxLlVwZGF0ZUNvbmZpZ1Jlc3BvbnNlEkUKBkJhY2t1cBIbLnNlcWxlZGdlci52MS5CYWNrdXBSZXF1ZXN0Ghwuc2VxbGVkZ2VyLnYxLkJhY2t1cFJlc3BvbnNlMAESTwoKR2V0Q2x1c3RlchIfLnNlcWxlZGdlci52MS5HZXRDbHVzdGVyUmVxdWVzdBogLnNlcWxlZGdlci52MS5HZXRDbHVzdGVyUmVzcG9uc2USWAoNQ2hhbmdlQ2x1c3RlchIiLnNlcWxlZGdlci52MS5DaGFuZ2VDbHVzdGVyUmVxdWVzdBojLnNlcWxlZGdlci52MS5DaGFuZ2VDbHVzdGVyUmVzcG9uc2VCP1o9Z2l0aHViLmNvbS9zZXFsZWRnZXIvc2VxbGVkZ2VyL3Byb3RvL3NlcWxlZGdlci92MTtzZXFsZWRnZXJ2MWIGcHJvdG8z", [file_google_protobuf_duration, file_seqledger_v1_ledger, file_seqledger_v1_types]);
+
+/**
+ * GetClusterRequest has no fields.
+ *
+ * @generated from message seqledger.v1.GetClusterRequest
+ */
+export type GetClusterRequest = Message<"seqledger.v1.GetClusterRequest"> & {
+};
+
+/**
+ * Describes the message seqledger.v1.GetClusterRequest.
+ * Use `create(GetClusterRequestSchema)` to create a new message.
+ */
+export const GetClusterRequestSchema: GenMessage<GetClusterRequest> = /*@__PURE__*/
+  messageDesc(file_seqledger_v1_admin, 0);
+
+/**
+ * GetClusterResponse holds the cluster.
+ *
+ * @generated from message seqledger.v1.GetClusterResponse
+ */
+export type GetClusterResponse = Message<"seqledger.v1.GetClusterResponse"> & {
+  /**
+   * The cluster.
+   *
+   * @generated from field: seqledger.v1.Cluster cluster = 1;
+   */
+  cluster?: Cluster | undefined;
+};
+
+/**
+ * Describes the message seqledger.v1.GetClusterResponse.
+ * Use `create(GetClusterResponseSchema)` to create a new message.
+ */
+export const GetClusterResponseSchema: GenMessage<GetClusterResponse> = /*@__PURE__*/
+  messageDesc(file_seqledger_v1_admin, 1);
+
+/**
+ * ChangeClusterRequest names one change. Its nodes have the ids of
+ * ClusterMember.
+ *
+ * @generated from message seqledger.v1.ChangeClusterRequest
+ */
+export type ChangeClusterRequest = Message<"seqledger.v1.ChangeClusterRequest"> & {
+  /**
+   * What to change. A node joins by itself: see serve --join.
+   *
+   * @generated from oneof seqledger.v1.ChangeClusterRequest.change
+   */
+  change: {
+    /**
+     * Takes a node out of the cluster, also one that is dead. Its id is never
+     * used again. The leader cannot be removed: transfer the leadership first.
+     *
+     * @generated from field: uint64 remove = 1;
+     */
+    value: bigint;
+    case: "remove";
+  } | {
+    /**
+     * Makes a learner a voter, which the leader does by itself once the
+     * learner has caught up.
+     *
+     * @generated from field: uint64 promote = 2;
+     */
+    value: bigint;
+    case: "promote";
+  } | {
+    /**
+     * Hands the leadership to a voter; 0 to the one whose log is longest.
+     *
+     * @generated from field: uint64 transfer = 3;
+     */
+    value: bigint;
+    case: "transfer";
+  } | { case: undefined; value?: undefined };
+};
+
+/**
+ * Describes the message seqledger.v1.ChangeClusterRequest.
+ * Use `create(ChangeClusterRequestSchema)` to create a new message.
+ */
+export const ChangeClusterRequestSchema: GenMessage<ChangeClusterRequest> = /*@__PURE__*/
+  messageDesc(file_seqledger_v1_admin, 2);
+
+/**
+ * ChangeClusterResponse holds the cluster as it is now.
+ *
+ * @generated from message seqledger.v1.ChangeClusterResponse
+ */
+export type ChangeClusterResponse = Message<"seqledger.v1.ChangeClusterResponse"> & {
+  /**
+   * The cluster.
+   *
+   * @generated from field: seqledger.v1.Cluster cluster = 1;
+   */
+  cluster?: Cluster | undefined;
+};
+
+/**
+ * Describes the message seqledger.v1.ChangeClusterResponse.
+ * Use `create(ChangeClusterResponseSchema)` to create a new message.
+ */
+export const ChangeClusterResponseSchema: GenMessage<ChangeClusterResponse> = /*@__PURE__*/
+  messageDesc(file_seqledger_v1_admin, 3);
+
+/**
+ * Cluster is the nodes that keep a ledger.
+ *
+ * @generated from message seqledger.v1.Cluster
+ */
+export type Cluster = Message<"seqledger.v1.Cluster"> & {
+  /**
+   * The node that answers.
+   *
+   * @generated from field: uint64 self = 1;
+   */
+  self: bigint;
+
+  /**
+   * The node that leads; 0 while there is none.
+   *
+   * @generated from field: uint64 leader = 2;
+   */
+  leader: bigint;
+
+  /**
+   * The term of the consensus.
+   *
+   * @generated from field: uint64 term = 3;
+   */
+  term: bigint;
+
+  /**
+   * Up to which index the node that answers has applied the log. Indexes of
+   * the log count the consensus' own entries, too: they are not ledger indexes.
+   *
+   * @generated from field: uint64 applied_index = 4;
+   */
+  appliedIndex: bigint;
+
+  /**
+   * Up to which index it knows that the log is committed.
+   *
+   * @generated from field: uint64 committed_index = 5;
+   */
+  committedIndex: bigint;
+
+  /**
+   * In the order of their ids. One node alone is a cluster of one.
+   *
+   * @generated from field: repeated seqledger.v1.ClusterMember members = 6;
+   */
+  members: ClusterMember[];
+};
+
+/**
+ * Describes the message seqledger.v1.Cluster.
+ * Use `create(ClusterSchema)` to create a new message.
+ */
+export const ClusterSchema: GenMessage<Cluster> = /*@__PURE__*/
+  messageDesc(file_seqledger_v1_admin, 4);
+
+/**
+ * ClusterMember is a node.
+ *
+ * @generated from message seqledger.v1.ClusterMember
+ */
+export type ClusterMember = Message<"seqledger.v1.ClusterMember"> & {
+  /**
+   * From 1 on, in the order in which nodes joined; never used again.
+   *
+   * @generated from field: uint64 id = 1;
+   */
+  id: bigint;
+
+  /**
+   * Whether it votes. A learner gets the log and does not.
+   *
+   * @generated from field: bool voter = 2;
+   */
+  voter: boolean;
+
+  /**
+   * Host and port for other nodes.
+   *
+   * @generated from field: string peer_address = 3;
+   */
+  peerAddress: string;
+
+  /**
+   * Host and port for clients, if it advertises any.
+   *
+   * @generated from field: string client_address = 4;
+   */
+  clientAddress: string;
+
+  /**
+   * Whether the leader has heard of it within an election timeout. Only a
+   * leader knows.
+   *
+   * @generated from field: bool active = 5;
+   */
+  active: boolean;
+
+  /**
+   * Up to which index its log is that of the leader. Only a leader knows.
+   *
+   * @generated from field: uint64 matched_index = 6;
+   */
+  matchedIndex: bigint;
+};
+
+/**
+ * Describes the message seqledger.v1.ClusterMember.
+ * Use `create(ClusterMemberSchema)` to create a new message.
+ */
+export const ClusterMemberSchema: GenMessage<ClusterMember> = /*@__PURE__*/
+  messageDesc(file_seqledger_v1_admin, 5);
 
 /**
  * GetStatusRequest has no fields.
@@ -31,7 +250,7 @@ export type GetStatusRequest = Message<"seqledger.v1.GetStatusRequest"> & {
  * Use `create(GetStatusRequestSchema)` to create a new message.
  */
 export const GetStatusRequestSchema: GenMessage<GetStatusRequest> = /*@__PURE__*/
-  messageDesc(file_seqledger_v1_admin, 0);
+  messageDesc(file_seqledger_v1_admin, 6);
 
 /**
  * GetStatusResponse holds the status.
@@ -52,7 +271,7 @@ export type GetStatusResponse = Message<"seqledger.v1.GetStatusResponse"> & {
  * Use `create(GetStatusResponseSchema)` to create a new message.
  */
 export const GetStatusResponseSchema: GenMessage<GetStatusResponse> = /*@__PURE__*/
-  messageDesc(file_seqledger_v1_admin, 1);
+  messageDesc(file_seqledger_v1_admin, 7);
 
 /**
  * ListClientsRequest asks for a page of streams.
@@ -87,7 +306,7 @@ export type ListClientsRequest = Message<"seqledger.v1.ListClientsRequest"> & {
  * Use `create(ListClientsRequestSchema)` to create a new message.
  */
 export const ListClientsRequestSchema: GenMessage<ListClientsRequest> = /*@__PURE__*/
-  messageDesc(file_seqledger_v1_admin, 2);
+  messageDesc(file_seqledger_v1_admin, 8);
 
 /**
  * ListClientsResponse is a page of streams.
@@ -116,7 +335,7 @@ export type ListClientsResponse = Message<"seqledger.v1.ListClientsResponse"> & 
  * Use `create(ListClientsResponseSchema)` to create a new message.
  */
 export const ListClientsResponseSchema: GenMessage<ListClientsResponse> = /*@__PURE__*/
-  messageDesc(file_seqledger_v1_admin, 3);
+  messageDesc(file_seqledger_v1_admin, 9);
 
 /**
  * UpdateConfigRequest changes the fields that are set and leaves the others.
@@ -221,7 +440,7 @@ export type UpdateConfigRequest = Message<"seqledger.v1.UpdateConfigRequest"> & 
  * Use `create(UpdateConfigRequestSchema)` to create a new message.
  */
 export const UpdateConfigRequestSchema: GenMessage<UpdateConfigRequest> = /*@__PURE__*/
-  messageDesc(file_seqledger_v1_admin, 4);
+  messageDesc(file_seqledger_v1_admin, 10);
 
 /**
  * UpdateConfigResponse holds the configuration as it is now.
@@ -242,7 +461,7 @@ export type UpdateConfigResponse = Message<"seqledger.v1.UpdateConfigResponse"> 
  * Use `create(UpdateConfigResponseSchema)` to create a new message.
  */
 export const UpdateConfigResponseSchema: GenMessage<UpdateConfigResponse> = /*@__PURE__*/
-  messageDesc(file_seqledger_v1_admin, 5);
+  messageDesc(file_seqledger_v1_admin, 11);
 
 /**
  * BackupRequest has no fields.
@@ -257,7 +476,7 @@ export type BackupRequest = Message<"seqledger.v1.BackupRequest"> & {
  * Use `create(BackupRequestSchema)` to create a new message.
  */
 export const BackupRequestSchema: GenMessage<BackupRequest> = /*@__PURE__*/
-  messageDesc(file_seqledger_v1_admin, 6);
+  messageDesc(file_seqledger_v1_admin, 12);
 
 /**
  * BackupResponse is a part of a backup.
@@ -302,7 +521,7 @@ export type BackupResponse = Message<"seqledger.v1.BackupResponse"> & {
  * Use `create(BackupResponseSchema)` to create a new message.
  */
 export const BackupResponseSchema: GenMessage<BackupResponse> = /*@__PURE__*/
-  messageDesc(file_seqledger_v1_admin, 7);
+  messageDesc(file_seqledger_v1_admin, 13);
 
 /**
  * BackupHeader tells what a backup holds.
@@ -351,7 +570,7 @@ export type BackupHeader = Message<"seqledger.v1.BackupHeader"> & {
  * Use `create(BackupHeaderSchema)` to create a new message.
  */
 export const BackupHeaderSchema: GenMessage<BackupHeader> = /*@__PURE__*/
-  messageDesc(file_seqledger_v1_admin, 8);
+  messageDesc(file_seqledger_v1_admin, 14);
 
 /**
  * BackupTrailer lets the receiver check what it got.
@@ -379,7 +598,7 @@ export type BackupTrailer = Message<"seqledger.v1.BackupTrailer"> & {
  * Use `create(BackupTrailerSchema)` to create a new message.
  */
 export const BackupTrailerSchema: GenMessage<BackupTrailer> = /*@__PURE__*/
-  messageDesc(file_seqledger_v1_admin, 9);
+  messageDesc(file_seqledger_v1_admin, 15);
 
 /**
  * AdminService is for those who run a ledger.
@@ -429,6 +648,29 @@ export const AdminService: GenService<{
     methodKind: "server_streaming";
     input: typeof BackupRequestSchema;
     output: typeof BackupResponseSchema;
+  },
+  /**
+   * GetCluster describes the nodes that keep the ledger, as the leader sees
+   * them, or as this node does while there is no leader.
+   *
+   * @generated from rpc seqledger.v1.AdminService.GetCluster
+   */
+  getCluster: {
+    methodKind: "unary";
+    input: typeof GetClusterRequestSchema;
+    output: typeof GetClusterResponseSchema;
+  },
+  /**
+   * ChangeCluster changes the nodes that keep the ledger, or which one leads.
+   * One that is repeated because its answer was lost may find the change made:
+   * then it is failed_precondition for a node that is gone, and else no error.
+   *
+   * @generated from rpc seqledger.v1.AdminService.ChangeCluster
+   */
+  changeCluster: {
+    methodKind: "unary";
+    input: typeof ChangeClusterRequestSchema;
+    output: typeof ChangeClusterResponseSchema;
   },
 }> = /*@__PURE__*/
   serviceDesc(file_seqledger_v1_admin, 0);

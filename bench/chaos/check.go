@@ -1,0 +1,212 @@
+package chaos
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os/exec"
+	"slices"
+	"time"
+
+	"github.com/anishathalye/porcupine"
+
+	"github.com/seqledger/seqledger/bench/harness"
+	"github.com/seqledger/seqledger/client"
+	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
+)
+
+// describe asks any node for the cluster as its leader sees it.
+func (c *cluster) describe(ctx context.Context) (*seqledgerv1.Cluster, error) {
+	var cluster *seqledgerv1.Cluster
+	err := c.ask(ctx, c.servers(), func(ctx context.Context, conn *client.Client) (err error) {
+		cluster, err = conn.GetCluster(ctx)
+		return err
+	})
+	return cluster, err
+}
+
+// remove takes a node out of the cluster.
+func (c *cluster) remove(ctx context.Context, id uint64) error {
+	return c.ask(ctx, c.servers(), func(ctx context.Context, conn *client.Client) error {
+		cluster, err := conn.GetCluster(ctx)
+		if err == nil && !slices.ContainsFunc(cluster.Members, func(m *seqledgerv1.ClusterMember) bool { return m.Id == id }) {
+			return nil // an attempt before this one did it
+		}
+		_, err = conn.ChangeCluster(ctx, &seqledgerv1.ChangeClusterRequest{
+			Change: &seqledgerv1.ChangeClusterRequest_Remove{Remove: id},
+		})
+		return err
+	})
+}
+
+// askPatience is how long a question is asked again.
+const askPatience = 20 * time.Second
+
+// ask repeats a question until it is answered.
+func (c *cluster) ask(ctx context.Context, servers string, question func(context.Context, *client.Client) error) error {
+	ctx, cancel := context.WithTimeout(ctx, askPatience)
+	defer cancel()
+	conn, err := client.New(client.Options{Server: servers})
+	if err != nil {
+		return err
+	}
+	defer conn.Close() //nolint:errcheck // It has its answer.
+	for {
+		attempt, stop := context.WithTimeout(ctx, 2*time.Second)
+		err := question(attempt, conn)
+		stop()
+		if err == nil || ctx.Err() != nil {
+			return err
+		}
+		harness.Pause(ctx, 50*time.Millisecond)
+	}
+}
+
+// findings is the judgment.
+type findings struct {
+	transactions, duplicates, lost, never int
+	linearizable                          porcupine.CheckResult
+	digests                               []string
+	problems                              []error
+}
+
+func (f *findings) err() error {
+	errs := slices.Clone(f.problems)
+	if f.duplicates+f.lost+f.never > 0 {
+		errs = append(errs, fmt.Errorf("%d duplicates, %d lost, %d that nobody meant", f.duplicates, f.lost, f.never))
+	}
+	if f.linearizable != porcupine.Ok {
+		errs = append(errs, fmt.Errorf("the registers are not linearizable: %s", f.linearizable))
+	}
+	for _, d := range f.digests {
+		if d != f.digests[0] {
+			errs = append(errs, fmt.Errorf("the nodes differ: %v", f.digests))
+			break
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// judge compares what the clients saw with what each node has. pictures is where Porcupine draws what it finds.
+func (l *load) judge(ctx context.Context, pictures string) *findings {
+	f := &findings{problems: l.problems}
+	f.linearizable = l.checkRegisters(f, pictures)
+	for _, d := range l.c.nodes {
+		err := l.c.ask(ctx, d.client, func(ctx context.Context, conn *client.Client) error {
+			// A read that has confirmed itself with a majority: the node is as far as all acknowledgements.
+			status, err := conn.Status(ctx)
+			if err == nil {
+				f.digests = append(f.digests, fmt.Sprint(status.Index, " ", status.Digest))
+			}
+			return err
+		})
+		if err != nil {
+			f.problems = append(f.problems, fmt.Errorf("node %d: %w", d.number, err))
+		}
+	}
+	if err := l.audit(ctx, f); err != nil {
+		f.problems = append(f.problems, err)
+	}
+	for _, d := range l.c.nodes {
+		if err := d.stop(); err != nil {
+			f.problems = append(f.problems, fmt.Errorf("node %d: stop: %w", d.number, err))
+		}
+		if out, err := exec.CommandContext(ctx, l.c.binary, "verify", "--data", d.dir).CombinedOutput(); err != nil {
+			f.problems = append(f.problems, fmt.Errorf("node %d: verify: %w\n%s", d.number, err, out))
+		}
+	}
+	return f
+}
+
+// audit counts each payload in the blocks of one node.
+func (l *load) audit(ctx context.Context, f *findings) error {
+	conn, err := client.New(client.Options{Server: l.c.nodes[len(l.c.nodes)-1].client})
+	if err != nil {
+		return err
+	}
+	defer conn.Close() //nolint:errcheck // It only reads.
+	last := uint64(0)
+	for b, err := range conn.ListBlocks(ctx, &seqledgerv1.ListBlocksRequest{Scope: scope, PageSize: 1000}) {
+		if err != nil {
+			return err
+		}
+		last = max(last, b.Header.Height)
+	}
+	found := map[string]int{}
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	for b, err := range conn.Watch(ctx, &seqledgerv1.WatchRequest{
+		Scope: scope, FromHeight: 1, Content: seqledgerv1.BlockContent_BLOCK_CONTENT_PARTS,
+	}) {
+		if err != nil {
+			return err
+		}
+		for _, tx := range b.Transactions {
+			for _, operation := range tx.Operations {
+				if payload := operation.GetAppend().GetPayload(); payload != nil {
+					found[string(payload)]++
+					f.transactions++
+				}
+			}
+		}
+		if b.Header.Height >= last {
+			break
+		}
+	}
+	for payload, n := range found {
+		f.duplicates += n - 1
+		if !l.attempted[payload] {
+			f.never++
+		}
+	}
+	for payload := range l.acked {
+		if found[payload] == 0 {
+			f.lost++
+		}
+	}
+	return nil
+}
+
+// register is what a key should do.
+var register = porcupine.Model{
+	Partition: func(history []porcupine.Operation) [][]porcupine.Operation {
+		byKey := map[string][]porcupine.Operation{}
+		for _, o := range history {
+			key := o.Input.(input).key //nolint:forcetypeassert // It is what load records.
+			byKey[key] = append(byKey[key], o)
+		}
+		var parts [][]porcupine.Operation
+		for _, part := range byKey {
+			parts = append(parts, part)
+		}
+		return parts
+	},
+	Init: func() any { return "" },
+	Step: func(state, in, out any) (bool, any) {
+		i, o := in.(input), out.(output) //nolint:forcetypeassert // It is what load records.
+		switch {
+		case i.kind == kindRead:
+			return o.value == state, state
+		case i.kind == kindPut:
+			return true, i.new
+		case o.done:
+			return state == i.old, i.new
+		default:
+			return state != i.old, state
+		}
+	},
+	DescribeOperation: func(in, out any) string { return fmt.Sprintf("%+v: %+v", in, out) },
+}
+
+// checkPatience bounds how long Porcupine looks.
+const checkPatience = 5 * time.Minute
+
+func (l *load) checkRegisters(f *findings, pictures string) porcupine.CheckResult {
+	result, info := porcupine.CheckOperationsVerbose(register, l.operations, checkPatience)
+	if result != porcupine.Ok && pictures != "" {
+		if err := porcupine.VisualizePath(register, info, pictures); err != nil {
+			f.problems = append(f.problems, err)
+		}
+	}
+	return result
+}

@@ -1,0 +1,10 @@
+// Package chaos runs a cluster of real processes under load, kills, stops and cuts off its nodes, and checks what
+// the clients saw: each write that was acknowledged is there, once; registers are linearizable (Porcupine); the nodes
+// end with one digest, and their directories pass seqledger verify.
+//
+// chaos.go runs it, nodes.go has the processes, faults.go what is done to them, load.go the clients, check.go the
+// judgment. A fault is a row of the table in faults.go.
+//
+//	go run ./bench chaos -nodes 3 -duration 10m -seed 7
+//	go run ./bench chaos -duration 30s -plain    # clients that repeat under new numbers: must fail
+package chaos

@@ -1,0 +1,141 @@
+package chaos
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"os"
+	"syscall"
+	"time"
+
+	"github.com/seqledger/seqledger/bench/harness"
+)
+
+// fault is something that is done to a cluster and undone.
+type fault struct {
+	name   string
+	weight int
+	do     func(context.Context, *adversary) error
+}
+
+// faults are drawn by their weights. Each leaves the cluster whole.
+var faults = []fault{
+	{"kill the leader", 4, func(ctx context.Context, a *adversary) error { return a.killAndStart(ctx, a.leader(ctx)) }},
+	{"kill any node", 2, func(ctx context.Context, a *adversary) error { return a.killAndStart(ctx, a.any()) }},
+	{"stop a node in order", 2, func(ctx context.Context, a *adversary) error {
+		d := a.leader(ctx)
+		return errors.Join(d.stop(), a.c.start(ctx, d))
+	}},
+	{"freeze the leader", 3, func(ctx context.Context, a *adversary) error { return a.freeze(ctx, a.leader(ctx)) }},
+	{"freeze any node", 1, func(ctx context.Context, a *adversary) error { return a.freeze(ctx, a.any()) }},
+	{"cut a node off", 3, cutOff},
+	{"kill all nodes", 1, killAll},
+	{"a node loses its disk", 1, wipe},
+}
+
+// adversary draws faults from a seed.
+type adversary struct {
+	c      *cluster
+	random *rand.Rand
+	log    io.Writer
+	counts map[string]int
+}
+
+// run makes faults until ctx ends, with pauses in which the cluster works.
+func (a *adversary) run(ctx context.Context, until time.Time) error {
+	total := 0
+	for _, f := range faults {
+		total += f.weight
+	}
+	for time.Now().Before(until) && ctx.Err() == nil {
+		drawn := a.random.IntN(total)
+		for _, f := range faults {
+			if drawn -= f.weight; drawn >= 0 {
+				continue
+			}
+			began := time.Now()
+			if err := f.do(ctx, a); err != nil {
+				return fmt.Errorf("%s: %w", f.name, err)
+			}
+			a.counts[f.name]++
+			fmt.Fprintf(a.log, "%s for %s\n", f.name, time.Since(began).Round(time.Millisecond))
+			break
+		}
+		harness.Pause(ctx, a.between(500*time.Millisecond, 2*time.Second))
+	}
+	return nil
+}
+
+func (a *adversary) between(least, most time.Duration) time.Duration {
+	return least + time.Duration(a.random.Int64N(int64(most-least)))
+}
+
+func (a *adversary) any() *node { return a.c.nodes[a.random.IntN(len(a.c.nodes))] }
+
+// leader returns the node that leads, or any if none can be asked.
+func (a *adversary) leader(ctx context.Context) *node {
+	cluster, err := a.c.describe(ctx)
+	for _, m := range cluster.GetMembers() {
+		for _, d := range a.c.nodes {
+			if err == nil && m.Id == cluster.Leader && m.PeerAddress == d.name {
+				return d
+			}
+		}
+	}
+	return a.any()
+}
+
+func (a *adversary) killAndStart(ctx context.Context, d *node) error {
+	err := d.kill()
+	harness.Pause(ctx, a.between(0, 2*time.Second))
+	return errors.Join(err, a.c.start(ctx, d))
+}
+
+func (a *adversary) freeze(ctx context.Context, d *node) error {
+	err := d.signal(syscall.SIGSTOP)
+	harness.Pause(ctx, a.between(time.Second, 4*time.Second))
+	return errors.Join(err, d.signal(syscall.SIGCONT))
+}
+
+func cutOff(ctx context.Context, a *adversary) error {
+	d := a.any()
+	d.link.setCut(true)
+	harness.Pause(ctx, a.between(time.Second, 4*time.Second))
+	d.link.setCut(false)
+	return nil
+}
+
+func killAll(ctx context.Context, a *adversary) error {
+	var errs []error
+	for _, d := range a.c.nodes {
+		errs = append(errs, d.kill())
+	}
+	for _, d := range a.c.nodes {
+		errs = append(errs, a.c.start(ctx, d))
+	}
+	return errors.Join(errs...)
+}
+
+// wipe takes a node out of the cluster, removes its directory and lets it join anew. The others are a majority.
+func wipe(ctx context.Context, a *adversary) error {
+	leader := a.leader(ctx)
+	d := a.any()
+	for d == leader {
+		d = a.any()
+	}
+	cluster, err := a.c.describe(ctx)
+	if err != nil {
+		return err
+	}
+	for _, m := range cluster.Members {
+		if m.PeerAddress == d.name {
+			err = errors.Join(d.kill(), a.c.remove(ctx, m.Id), os.RemoveAll(d.dir))
+		}
+	}
+	if err != nil {
+		return err
+	}
+	return a.c.start(ctx, d)
+}

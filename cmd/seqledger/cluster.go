@@ -1,0 +1,135 @@
+package main
+
+import (
+	"context"
+
+	"github.com/seqledger/seqledger/client"
+	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
+)
+
+// clusterCommand groups what is done with the nodes that keep a ledger.
+type clusterCommand struct {
+	Status   clusterStatusCommand   `cmd:"" default:"withargs" help:"Describe the nodes of the cluster."`
+	Remove   clusterRemoveCommand   `cmd:"" help:"Take a node out of the cluster, also a dead one."`
+	Promote  clusterPromoteCommand  `cmd:"" help:"Make a learner a voter."`
+	Transfer clusterTransferCommand `cmd:"" help:"Hand the leadership to another node."`
+}
+
+// Help is shown below the flags.
+func (*clusterCommand) Help() string {
+	return `A node joins by itself: start it with an empty data directory and serve --join, and it becomes a voter once it
+has the log. Ask any node; the answer is the leader's while there is one.
+
+    seqledger serve --data n2 --listen 127.0.0.1:7460 --peer-listen 127.0.0.1:7461 --join 127.0.0.1:7451
+    seqledger cluster status --json
+    seqledger cluster transfer 2
+    seqledger cluster remove 3`
+}
+
+// clusterStatusCommand describes the cluster.
+type clusterStatusCommand struct {
+	clientFlags `embed:""`
+}
+
+// Run is called by kong.
+func (c *clusterStatusCommand) Run(e *environment) error {
+	return c.call(e, func(ctx context.Context, conn *client.Client) error {
+		cluster, err := conn.GetCluster(ctx)
+		if err != nil {
+			return err
+		}
+		return e.show(cluster, func(t *table) { showCluster(t, cluster) })
+	})
+}
+
+// showCluster prints one line for each node.
+func showCluster(t *table, c *seqledgerv1.Cluster) {
+	leader := "none: an election goes on, or most voters are away"
+	if c.Leader != 0 {
+		leader = number(c.Leader)
+	}
+	t.row("leader", leader)
+	t.row("term", number(c.Term))
+	t.row("log", number(c.AppliedIndex)+" applied, "+number(c.CommittedIndex)+" committed")
+	t.row("")
+	t.row("NODE", "ROLE", "STATE", "BEHIND", "FOR NODES", "FOR CLIENTS")
+	for _, m := range c.Members {
+		role, state, behind := "learner", "?", "?"
+		if m.Voter {
+			role = "voter"
+		}
+		if m.Id == c.Leader {
+			role = "leader"
+		}
+		if c.Self == c.Leader { // else it is not known
+			state, behind = "away", number(c.CommittedIndex-min(c.CommittedIndex, m.MatchedIndex))
+			if m.Active {
+				state = "alive"
+			}
+		}
+		t.row(number(m.Id), role, state, behind, m.PeerAddress, m.ClientAddress)
+	}
+}
+
+// clusterRemoveCommand takes a node out of the cluster.
+type clusterRemoveCommand struct {
+	ID          uint64 `arg:"" help:"Number of the node, as cluster status shows it."`
+	clientFlags `embed:""`
+}
+
+// Help is shown below the flags.
+func (*clusterRemoveCommand) Help() string {
+	return `The node stops by itself if it is alive. Its number is never used again; to let the machine join again, empty its
+data directory. The leader is not removed: transfer the leadership first. Remove a dead node before you replace it,
+because while it is a voter it counts for the majority.
+
+    seqledger cluster remove 3`
+}
+
+// Run is called by kong.
+func (c *clusterRemoveCommand) Run(e *environment) error {
+	return c.change(e, &seqledgerv1.ChangeClusterRequest{Change: &seqledgerv1.ChangeClusterRequest_Remove{Remove: c.ID}})
+}
+
+// clusterPromoteCommand makes a learner a voter.
+type clusterPromoteCommand struct {
+	ID          uint64 `arg:"" help:"Number of the node, as cluster status shows it."`
+	clientFlags `embed:""`
+}
+
+// Run is called by kong.
+func (c *clusterPromoteCommand) Run(e *environment) error {
+	return c.change(e, &seqledgerv1.ChangeClusterRequest{Change: &seqledgerv1.ChangeClusterRequest_Promote{Promote: c.ID}})
+}
+
+// clusterTransferCommand hands over the leadership.
+type clusterTransferCommand struct {
+	ID          uint64 `arg:"" optional:"" help:"Number of the voter that takes over; without it the one that has most of the log."`
+	clientFlags `embed:""`
+}
+
+// Help is shown below the flags.
+func (*clusterTransferCommand) Help() string {
+	return `A node that is stopped with SIGTERM hands over by itself.
+
+    seqledger cluster transfer
+    seqledger cluster transfer 2`
+}
+
+// Run is called by kong.
+func (c *clusterTransferCommand) Run(e *environment) error {
+	return c.change(e, &seqledgerv1.ChangeClusterRequest{
+		Change: &seqledgerv1.ChangeClusterRequest_Transfer{Transfer: c.ID},
+	})
+}
+
+// change makes a change and prints the cluster as it is then.
+func (f *clientFlags) change(e *environment, request *seqledgerv1.ChangeClusterRequest) error {
+	return f.call(e, func(ctx context.Context, conn *client.Client) error {
+		cluster, err := conn.ChangeCluster(ctx, request)
+		if err != nil {
+			return err
+		}
+		return e.show(cluster, func(t *table) { showCluster(t, cluster) })
+	})
+}

@@ -1,0 +1,61 @@
+package server
+
+import (
+	"context"
+	"errors"
+
+	"connectrpc.com/connect"
+
+	"github.com/seqledger/seqledger/ledger"
+	"github.com/seqledger/seqledger/ledger/machine"
+	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
+)
+
+// getCluster describes the nodes that keep the ledger.
+func (s *Server) getCluster(
+	context.Context, *seqledgerv1.GetClusterRequest,
+) (*seqledgerv1.GetClusterResponse, error) {
+	return &seqledgerv1.GetClusterResponse{Cluster: s.cluster()}, nil
+}
+
+// changeCluster makes one change of the nodes.
+func (s *Server) changeCluster(
+	ctx context.Context, m *seqledgerv1.ChangeClusterRequest,
+) (*seqledgerv1.ChangeClusterResponse, error) {
+	if s.isDraining() {
+		return nil, ledger.ErrDraining
+	}
+	var err error
+	switch change := m.Change.(type) {
+	case *seqledgerv1.ChangeClusterRequest_Remove:
+		err = s.options.Ledger.RemoveNode(ctx, change.Remove)
+	case *seqledgerv1.ChangeClusterRequest_Promote:
+		err = s.options.Ledger.PromoteNode(ctx, change.Promote)
+	case *seqledgerv1.ChangeClusterRequest_Transfer:
+		err = s.options.Ledger.TransferLeadership(ctx, change.Transfer)
+	default:
+		return nil, &machine.FieldError{Field: "change", Problem: "must be one of remove, promote and transfer"}
+	}
+	if errors.Is(err, ledger.ErrAlone) || errors.Is(err, ledger.ErrNoSuchNode) || errors.Is(err, ledger.ErrNoChange) {
+		return nil, connect.NewError(connect.CodeFailedPrecondition, err)
+	}
+	if err != nil {
+		return nil, err
+	}
+	return &seqledgerv1.ChangeClusterResponse{Cluster: s.cluster()}, nil
+}
+
+func (s *Server) cluster() *seqledgerv1.Cluster {
+	status := s.options.Ledger.ClusterStatus()
+	c := &seqledgerv1.Cluster{
+		Self: status.Self, Leader: status.Leader.ID, Term: status.Leader.Term,
+		AppliedIndex: status.Applied, CommittedIndex: status.Committed,
+	}
+	for _, m := range status.Members {
+		c.Members = append(c.Members, &seqledgerv1.ClusterMember{
+			Id: m.ID, Voter: m.Voter, PeerAddress: m.Peer, ClientAddress: m.Client, Active: m.Active,
+			MatchedIndex: m.Matched,
+		})
+	}
+	return c
+}
