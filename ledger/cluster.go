@@ -513,6 +513,10 @@ func (l *Ledger) awaitAlone(ctx context.Context) (bool, error) {
 		changed := l.log.Changed()
 		members := l.log.Members()
 		if !slices.Equal(members.Voters, []uint64{l.node()}) || len(members.Outgoing) > 0 {
+			if l.options.Cluster == nil {
+				return false, fmt.Errorf("%w: this is node %d, and the log names the voters %d",
+					raftlog.ErrNeedsCluster, l.node(), members.Voters)
+			}
 			return false, nil
 		}
 		if _, ready := l.log.IsReady(); ready {

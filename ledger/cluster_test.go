@@ -271,3 +271,26 @@ func TestNodeWithAWrongClockDoesNotLead(t *testing.T) {
 		t.Error("the node whose clock is ahead leads")
 	}
 }
+
+// A node of a cluster is not opened alone: it would wait for the others for ever. That holds whether its state or
+// its log alone names them.
+func TestNodeOfAClusterIsNotOpenedAlone(t *testing.T) {
+	t.Parallel()
+	nodes := startCluster(t)
+	crashed := filepath.Join(t.TempDir(), "crashed")
+	if err := os.CopyFS(crashed, os.DirFS(nodes[0].dir)); err != nil {
+		t.Fatal(err)
+	}
+	if err := nodes[0].Close(); err != nil {
+		t.Fatal(err)
+	}
+	for _, dir := range []string{nodes[0].dir, crashed} {
+		l, err := ledger.Open(t.Context(), ledger.Options{Dir: dir, Logger: slog.New(slog.DiscardHandler)})
+		if err == nil || !strings.Contains(err.Error(), "--peer-listen") {
+			t.Errorf("%s: %v", dir, err)
+		}
+		if err == nil {
+			_ = l.Close()
+		}
+	}
+}

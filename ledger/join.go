@@ -142,7 +142,8 @@ func (l *Ledger) announce() {
 		_, err = AskToJoin(ctx, l.PeerTransport(), peerURL(c.TLS != nil, leader.Peer), c.Token, q)
 	}
 	if err != nil && ctx.Err() == nil {
-		l.options.Logger.Warn("the other nodes do not know the address of this one yet; it is tried again", "error", err)
+		l.options.Logger.Warn("the other nodes do not know the address of this one yet; it is tried again", "error",
+			err)
 	}
 }
 

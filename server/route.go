@@ -128,7 +128,8 @@ func (s *Server) PeerHandler() http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		address := r.Header.Get(clientHeader)
 		if _, err := netip.ParseAddrPort(address); err != nil {
-			http.Error(w, "this is the address for other nodes of the cluster, not for clients", http.StatusMisdirectedRequest)
+			http.Error(w, "this is the address for other nodes of the cluster, not for clients",
+				http.StatusMisdirectedRequest)
 			return
 		}
 		r = r.Clone(r.Context())

@@ -31,7 +31,8 @@ func Run(ctx context.Context, arguments []string, stdout io.Writer) error {
 	flags.IntVar(&o.callers, "callers", 4, "how many clients read and write registers")
 	flags.DurationVar(&o.duration, "duration", 30*time.Second, "how long there are faults")
 	flags.Uint64Var(&o.seed, "seed", uint64(time.Now().UnixNano()), "of the faults and the clients")
-	flags.StringVar(&o.dir, "dir", "", "make the data directories below this one (default: the system's temporary directory)")
+	flags.StringVar(&o.dir, "dir", "",
+		"make the data directories below this one (default: the system's temporary directory)")
 	flags.StringVar(&o.binary, "binary", "", "this seqledger (default: built from this tree)")
 	flags.BoolVar(&o.plain, "plain", false, "the control: clients that repeat under new numbers, which must fail")
 	flags.BoolVar(&o.keep, "keep", false, "leave directories and logs, also when nothing was found")
@@ -57,7 +58,7 @@ func (o *options) run(ctx context.Context, stdout io.Writer) (err error) {
 			err = os.RemoveAll(dir)
 			return
 		}
-		fmt.Fprintln(stdout, "directories and logs are in", dir)
+		say(stdout, "directories and logs are in %s\n", dir)
 	}()
 	binary := o.binary
 	if binary == "" {
@@ -67,7 +68,7 @@ func (o *options) run(ctx context.Context, stdout io.Writer) (err error) {
 			return fmt.Errorf("build: %w\n%s", err, out)
 		}
 	}
-	fmt.Fprintf(stdout, "%d nodes, %d appenders, %d callers, %s; repeat with -seed %d\n", o.nodes, o.appenders,
+	say(stdout, "%d nodes, %d appenders, %d callers, %s; repeat with -seed %d\n", o.nodes, o.appenders,
 		o.callers, o.duration, o.seed)
 	c, err := startCluster(ctx, binary, dir, o.nodes)
 	defer func() { err = errors.Join(err, c.close()) }()
@@ -96,13 +97,16 @@ func (o *options) run(ctx context.Context, stdout io.Writer) (err error) {
 }
 
 func (o *options) report(w io.Writer, a *adversary, l *load, f *findings) {
-	fmt.Fprintln(w)
+	say(w, "\n")
 	for _, fault := range faults {
-		fmt.Fprintf(w, "%-24s %d\n", fault.name, a.counts[fault.name])
+		say(w, "%-24s %d\n", fault.name, a.counts[fault.name])
 	}
-	fmt.Fprintf(w, "%-24s %d\n%-24s %d\n%-24s %d\n%-24s %s\n%-24s %d\n%-24s %d\n%-24s %d\n%-24s %d, %s\n%-24s %d alike\n",
+	say(w, "%-24s %d\n%-24s %d\n%-24s %d\n%-24s %s\n%-24s %d\n%-24s %d\n%-24s %d\n%-24s %d, %s\n%-24s %d alike\n",
 		"writes meant", len(l.attempted), "acknowledged", len(l.acked), "found", f.transactions,
 		"longest wait", l.slowest.Round(time.Millisecond),
 		"duplicates", f.duplicates, "lost", f.lost, "never meant", f.never,
 		"calls on registers", len(l.operations), f.linearizable, "nodes", len(f.digests))
 }
+
+// say prints to a terminal; who has closed it reads nothing.
+func say(w io.Writer, format string, args ...any) { _, _ = fmt.Fprintf(w, format, args...) }

@@ -29,7 +29,8 @@ func (c *cluster) describe(ctx context.Context) (*seqledgerv1.Cluster, error) {
 func (c *cluster) remove(ctx context.Context, id uint64) error {
 	return c.ask(ctx, c.servers(), func(ctx context.Context, conn *client.Client) error {
 		cluster, err := conn.GetCluster(ctx)
-		if err == nil && !slices.ContainsFunc(cluster.Members, func(m *seqledgerv1.ClusterMember) bool { return m.Id == id }) {
+		isNode := func(m *seqledgerv1.ClusterMember) bool { return m.Id == id }
+		if err == nil && !slices.ContainsFunc(cluster.Members, isNode) {
 			return nil // an attempt before this one did it
 		}
 		_, err = conn.ChangeCluster(ctx, &seqledgerv1.ChangeClusterRequest{

@@ -60,7 +60,7 @@ func (a *adversary) run(ctx context.Context, until time.Time) error {
 				return fmt.Errorf("%s: %w", f.name, err)
 			}
 			a.counts[f.name]++
-			fmt.Fprintf(a.log, "%s for %s\n", f.name, time.Since(began).Round(time.Millisecond))
+			say(a.log, "%s for %s\n", f.name, time.Since(began).Round(time.Millisecond))
 			break
 		}
 		harness.Pause(ctx, a.between(500*time.Millisecond, 2*time.Second))

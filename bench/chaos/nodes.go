@@ -36,7 +36,8 @@ func startCluster(ctx context.Context, binary, dir string, n int) (*cluster, err
 	c := &cluster{binary: binary}
 	for i := 1; i <= n; i++ {
 		d := &node{
-			number: i, dir: filepath.Join(dir, fmt.Sprint("node", i)), log: filepath.Join(dir, fmt.Sprint("node", i, ".log")),
+			number: i, dir: filepath.Join(dir, fmt.Sprint("node", i)),
+			log: filepath.Join(dir, fmt.Sprint("node", i, ".log")),
 		}
 		for _, address := range []*string{&d.client, &d.peer} {
 			var err error

@@ -88,7 +88,9 @@ because while it is a voter it counts for the majority.
 
 // Run is called by kong.
 func (c *clusterRemoveCommand) Run(e *environment) error {
-	return c.change(e, &seqledgerv1.ChangeClusterRequest{Change: &seqledgerv1.ChangeClusterRequest_Remove{Remove: c.ID}})
+	return c.change(e, &seqledgerv1.ChangeClusterRequest{
+		Change: &seqledgerv1.ChangeClusterRequest_Remove{Remove: c.ID},
+	})
 }
 
 // clusterPromoteCommand makes a learner a voter.
@@ -99,12 +101,14 @@ type clusterPromoteCommand struct {
 
 // Run is called by kong.
 func (c *clusterPromoteCommand) Run(e *environment) error {
-	return c.change(e, &seqledgerv1.ChangeClusterRequest{Change: &seqledgerv1.ChangeClusterRequest_Promote{Promote: c.ID}})
+	return c.change(e, &seqledgerv1.ChangeClusterRequest{
+		Change: &seqledgerv1.ChangeClusterRequest_Promote{Promote: c.ID},
+	})
 }
 
 // clusterTransferCommand hands over the leadership.
 type clusterTransferCommand struct {
-	ID          uint64 `arg:"" optional:"" help:"Number of the voter that takes over; without it the one that has most of the log."`
+	ID          uint64 `arg:"" optional:"" help:"help_cluster_transfer_id"`
 	clientFlags `embed:""`
 }
 

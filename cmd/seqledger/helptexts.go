@@ -136,19 +136,21 @@ var helpTexts = map[string]string{
 		"earlier than it was. Default: as it was.",
 	"help_scope_scope": "Organization, or organization/vault. One slash at most: with more, use --organization " +
 		"and --vault.",
-	"help_stream_client_id": "Who numbers the writes: 1 to 256 bytes of printable ASCII.",
-	"help_peer_listen": "Address on which other nodes of a cluster reach this one; port 0 takes a free one. Without it the " +
-		"node stays alone.",
+	"help_stream_client_id":    "Who numbers the writes: 1 to 256 bytes of printable ASCII.",
+	"help_cluster_transfer_id": "Number of the voter that takes over; without it the one that has most of the log.",
+	"help_peer_listen": "Address on which other nodes of a cluster reach this one; port 0 takes a free one. Without " +
+		"it the node stays alone.",
 	"help_peer_advertise": "Address under which the other nodes reach this one, if it is not that of --peer-listen.",
-	"help_peer_client": "Address under which clients reach this node, if it is not that of --listen. The other nodes tell it to " +
-		"clients.",
+	"help_peer_client": "Address under which clients reach this node, if it is not that of --listen. The other nodes " +
+		"tell it to clients.",
 	"help_peer_join": "Join the cluster of the node that has this --peer-listen; repeatable. Ignored once the data " +
 		"directory belongs to a cluster.",
 	"help_peer_cert": "Certificate (PEM) that this node shows to the others, for both directions.",
 	"help_peer_ca":   "Certificates (PEM) of the authority that signs those of the nodes, and nothing else.",
 	"help_peer_insecure": "Talk to other nodes without TLS on addresses that are not loopback. Needs " +
 		"--join-token-file.",
-	"help_peer_token": "File with a secret of at least 16 characters that all nodes have. Without TLS it lets a node join.",
+	"help_peer_token": "File with a secret of at least 16 characters that all nodes have. Without TLS it lets a node " +
+		"join.",
 	"help_serve_listen": "Address to listen on; port 0 takes a free one. Others than loopback need --auth and " +
 		"TLS.",
 	"help_serve_data": "Data directory; an absent or empty one becomes a new ledger.",

@@ -86,7 +86,8 @@ func (f *peerFlags) check(e *environment) (*tls.Config, error) {
 	}
 	for _, address := range f.Join {
 		if _, _, err := net.SplitHostPort(address); err != nil {
-			return nil, usage("--join %s: must be the host and the port of another node's --peer-listen: %w", address, err)
+			return nil, usage("--join %s: must be the host and the port of another node's --peer-listen: %w", address,
+				err)
 		}
 	}
 	files := 0
@@ -100,17 +101,19 @@ func (f *peerFlags) check(e *environment) (*tls.Config, error) {
 	case err != nil:
 		return nil, err
 	case files != 0 && files != 3:
-		return nil, usage("--peer-cert, --peer-key and --peer-ca belong together: each node proves to the others who it is")
+		return nil, usage("--peer-cert, --peer-key and --peer-ca belong together: each node proves to the others " +
+			"who it is")
 	case files == 3:
 		return f.tls(e)
 	case loopbackName(host):
 		return nil, nil
 	case !f.PeerInsecure:
-		return nil, fail(exitUsage, "give --peer-cert, --peer-key and --peer-ca; on a trusted network give --peer-insecure "+
-			"and --join-token-file",
+		return nil, fail(exitUsage, "give --peer-cert, --peer-key and --peer-ca; on a trusted network give "+
+			"--peer-insecure and --join-token-file",
 			"--peer-listen %s: is not a loopback address, and there is no TLS between the nodes", f.PeerListen)
 	case token == "":
-		return nil, usage("--peer-insecure needs --join-token-file: anyone who can connect could join and read everything")
+		return nil, usage("--peer-insecure needs --join-token-file: anyone who can connect could join and read " +
+			"everything")
 	}
 	e.log.Warn("INSECURE: the network between the nodes can read and change everything; --peer-cert, --peer-key and "+
 		"--peer-ca would prevent it", "listen", f.PeerListen)

@@ -73,7 +73,8 @@ var (
 	// ErrRestoring says that a restore into the data directory did not reach its end.
 	ErrRestoring = errors.New("a restore into the data directory was interrupted: run it again before anything else")
 	// ErrJoining says that a directory is being made for a node that joins a cluster.
-	ErrJoining = errors.New("the node has not joined its cluster yet: start it with --join again, or empty the directory")
+	ErrJoining = errors.New("the node has not joined its cluster yet: start it with --join again, " +
+		"or empty the directory")
 	// ErrClock says that the clock is too far ahead of the directory's last command to be right.
 	ErrClock = errors.New("the clock is too far ahead of the ledger to be right")
 )

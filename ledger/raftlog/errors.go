@@ -21,7 +21,7 @@ var (
 	// ends with it was never in the log.
 	ErrClosed = host.ErrClosed
 	// ErrNeedsCluster refuses to open the log of a node that has others without Options.Cluster.
-	ErrNeedsCluster = errors.New("the node belongs to a cluster")
+	ErrNeedsCluster = errors.New("the node belongs to a cluster: start it with --peer-listen")
 	// ErrEntryTooLarge refuses an entry over MaxEntryBytes; it was never proposed.
 	ErrEntryTooLarge = host.ErrEntryTooLarge
 )

@@ -51,7 +51,8 @@ func Open(o Options) (*Log, error) {
 		send, tick = o.Cluster.Send, o.Cluster.Tick
 	}
 	l.host, err = host.Start(host.Options{
-		ID: o.Node, Send: send, Tick: tick, Snapshot: l.snapshot, Log: files, Applied: segment.Position(o.Checkpoint), Members: members,
+		ID: o.Node, Log: files, Applied: segment.Position(o.Checkpoint), Members: members,
+		Send: send, Tick: tick, Snapshot: l.snapshot,
 		Apply: func(at segment.Position, entry []byte) any {
 			return o.Machine.Apply(Position(at), entry)
 		},
