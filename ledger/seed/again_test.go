@@ -209,7 +209,7 @@ func TestAgainKeepsTermAndVote(t *testing.T) {
 // step returns how far apart the places are at which a test damages n bytes, of which there are about count.
 func step(n, count int) int {
 	if testing.Short() {
-		count /= 4
+		count /= 8
 	}
 	return max(1, n/count)
 }
