@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 
 	pb "go.etcd.io/raft/v3/raftpb"
 
@@ -107,17 +106,6 @@ func CreateAt(o Options, at Position, members []byte, state segment.State) error
 
 // State is what a log has of Raft beside its entries.
 type State = segment.State
-
-// ReadState returns the state of a log that no process has open.
-func ReadState(dir string, identity []byte) (State, error) {
-	o := Options{Dir: dir, Identity: identity, Logger: slog.New(slog.DiscardHandler)}
-	o.setDefaults()
-	files, err := segment.Open(o.segments(true))
-	if err != nil {
-		return State{}, refusal(dir, err, "it cannot be opened")
-	}
-	return files.State(), files.Abandon()
-}
 
 // snapshot is from where on this node has the log: a node that is further behind needs the state,
 // which it fetches by itself.

@@ -1,9 +1,12 @@
 package seed
 
 import (
+	"context"
 	"errors"
+	"fmt"
 	"net/http"
 	"strconv"
+	"time"
 
 	"github.com/seqledger/seqledger/ledger"
 )
@@ -14,30 +17,91 @@ const Path = "/seqledger.peer.v1/Seed"
 // errorTrailer tells why a seed ended early.
 const errorTrailer = "Seqledger-Seed-Error"
 
+// beginTimeout is how long a seed waits for its turn, before which there is nothing to send. It is less than
+// stallTimeout, so that the other node is told why.
+const beginTimeout = 20 * time.Second
+
+var errBusy = errors.New("a backup or another seed is being made: ask again")
+
 // Handler gives the state of this node to others of the cluster, at no more than rate bytes a second; see
-// ledger.BackupOptions.
+// ledger.BackupOptions. One that takes nothing for half a minute is cut off, because the state file grows
+// as long as it is read.
 func Handler(l *ledger.Ledger, rate int64) http.Handler {
-	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		atLeast, err := strconv.ParseUint(r.URL.Query().Get("at_least"), 10, 64)
-		if err != nil {
-			http.Error(w, "at_least: must be an index of the log", http.StatusBadRequest)
-			return
+	return handler{
+		seed: func(ctx context.Context, w *patientWriter, atLeast uint64, begin func(ledger.SeedInfo) error) error {
+			return l.Seed(ctx, w, atLeast, rate, begin)
+		},
+		wait: beginTimeout, stall: stallTimeout,
+	}
+}
+
+type handler struct {
+	seed        func(ctx context.Context, w *patientWriter, atLeast uint64, begin func(ledger.SeedInfo) error) error
+	wait, stall time.Duration
+}
+
+// ServeHTTP implements http.Handler.
+func (h handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	atLeast, err := strconv.ParseUint(r.URL.Query().Get("at_least"), 10, 64)
+	if err != nil {
+		http.Error(w, "at_least: must be an index of the log", http.StatusBadRequest)
+		return
+	}
+	w.Header().Set("Content-Type", "application/octet-stream")
+	w.Header().Set("Trailer", errorTrailer)
+	ctx, cancel := context.WithCancelCause(r.Context())
+	defer cancel(nil)
+	waiting := time.AfterFunc(h.wait, func() { cancel(errBusy) })
+	defer waiting.Stop()
+	out := &patientWriter{w: w, control: http.NewResponseController(w), stall: h.stall}
+	begun := false
+	err = h.seed(ctx, out, atLeast, func(info ledger.SeedInfo) error {
+		if !waiting.Stop() {
+			return errBusy // ctx has ended, or is about to
 		}
-		w.Header().Set("Content-Type", "application/octet-stream")
-		w.Header().Set("Trailer", errorTrailer)
-		begun := false
-		err = l.Seed(r.Context(), w, atLeast, rate, func(info ledger.SeedInfo) error {
-			begun = true
-			return writeHeader(w, &info)
-		})
-		switch {
-		case err == nil:
-		case begun: // the receiver finds the end missing
-			w.Header().Set(errorTrailer, err.Error())
-		case errors.Is(err, ledger.ErrSeedTooOld):
-			http.Error(w, err.Error(), http.StatusServiceUnavailable)
-		default:
-			http.Error(w, err.Error(), http.StatusInternalServerError)
-		}
+		begun = true
+		return writeHeader(out, &info)
 	})
+	switch {
+	case err == nil:
+		err = out.end()
+	case begun: // the receiver finds the end missing
+		w.Header().Set(errorTrailer, err.Error())
+		err = out.end()
+	case errors.Is(err, ledger.ErrSeedTooOld), errors.Is(err, ledger.ErrBackupRefused), errors.Is(err, errBusy):
+		http.Error(w, err.Error(), http.StatusServiceUnavailable)
+		err = nil
+	default:
+		http.Error(w, err.Error(), http.StatusInternalServerError)
+		err = nil
+	}
+	if err != nil {
+		panic(http.ErrAbortHandler) // the connection is of no use any more
+	}
+}
+
+// patientWriter gives each write some time, and ends the response when it is over.
+type patientWriter struct {
+	w       http.ResponseWriter
+	control *http.ResponseController
+	stall   time.Duration
+}
+
+// Write implements io.Writer.
+func (p *patientWriter) Write(b []byte) (int, error) {
+	if err := p.deadline(time.Now().Add(p.stall)); err != nil {
+		return 0, err
+	}
+	return p.w.Write(b)
+}
+
+// end lets the connection be used for other requests.
+func (p *patientWriter) end() error { return p.deadline(time.Time{}) }
+
+func (p *patientWriter) deadline(at time.Time) error {
+	// A response in memory has no connection that could stall.
+	if err := p.control.SetWriteDeadline(at); err != nil && !errors.Is(err, http.ErrNotSupported) {
+		return fmt.Errorf("deadline of the response: %w", err)
+	}
+	return nil
 }

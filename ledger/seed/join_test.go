@@ -26,12 +26,16 @@ type node struct {
 }
 
 // serve opens the ledger in a directory and answers other nodes.
-func serve(t *testing.T, dir string, listener net.Listener) *node {
+func serve(t *testing.T, dir string, listener net.Listener, change ...func(*ledger.Options)) *node {
 	t.Helper()
-	l, err := ledger.Open(t.Context(), ledger.Options{
+	o := ledger.Options{
 		Dir: dir, CacheBytes: -1, ScrubBytes: -1, Logger: quiet,
 		Cluster: &ledger.Cluster{Listener: listener, Tick: 20 * time.Millisecond},
-	})
+	}
+	for _, c := range change {
+		c(&o)
+	}
+	l, err := ledger.Open(t.Context(), o)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -1,0 +1,55 @@
+package raftlog
+
+import (
+	"errors"
+	"log/slog"
+
+	"github.com/seqledger/seqledger/ledger/raftlog/core"
+	"github.com/seqledger/seqledger/ledger/raftlog/segment"
+)
+
+// Outline is what a node that begins with the state of another one must know of its log of before.
+type Outline struct {
+	// State has the term and the vote, which a log that takes the place of this one must keep: a node that
+	// forgets its vote may elect two leaders in one term.
+	State State
+	// Members are those as of the end of the log. Its last entries need not be committed, so that
+	// they only tell where other nodes may be reached.
+	Members Members
+
+	files *segment.Log // whose index is in memory
+}
+
+// ReadOutline reads a log that no process has open, and changes nothing.
+func ReadOutline(dir string, identity []byte) (out Outline, err error) {
+	o := Options{Dir: dir, Identity: identity, Logger: slog.New(slog.DiscardHandler)}
+	o.setDefaults()
+	if out.files, err = segment.Open(o.segments(true)); err != nil {
+		return Outline{}, refusal(dir, err, "it cannot be opened")
+	}
+	defer func() { err = errors.Join(err, out.files.Abandon()) }()
+	out.State = out.files.State()
+	checkpoint := out.files.Checkpoint()
+	if out.Members, _, err = core.DecodeMembers(checkpoint.Data); err != nil {
+		return out, refusal(dir, err, "its checkpoint does not name the members")
+	}
+	err = visit(out.files, checkpoint.Index+1, out.files.Last().Index, func(e *segment.Entry) error {
+		out.Members = out.Members.After(e)
+		return nil
+	})
+	if err != nil {
+		return out, refusal(dir, err, "its entries cannot be read")
+	}
+	return out, nil
+}
+
+// Ahead reports whether the log has a position that is committed, and entries behind it. Others may count on this
+// node for those, and it must not drop them. Where the log has another term at the position, what
+// is behind it was never committed.
+func (o *Outline) Ahead(at Position) bool {
+	if o.files.Last().Index <= at.Index {
+		return false
+	}
+	term, err := o.files.Term(at.Index)
+	return err != nil || term == at.Term // the error says that it begins behind the position
+}

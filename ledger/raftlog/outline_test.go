@@ -1,0 +1,117 @@
+package raftlog
+
+import (
+	"os"
+	"path/filepath"
+	"reflect"
+	"testing"
+
+	"github.com/seqledger/seqledger/ledger/raftlog/core"
+	"github.com/seqledger/seqledger/ledger/raftlog/segment"
+)
+
+// An outline tells what a node must not forget, and changes nothing.
+func TestReadOutline(t *testing.T) {
+	t.Parallel()
+	dir := filepath.Join(t.TempDir(), "log")
+	members := core.Members{
+		Voters: []uint64{1, 2}, Highest: 2, Addresses: []core.Address{{ID: 1, Peer: "127.0.0.1:7451"}},
+	}
+	o := options(dir, new(recorder))
+	base := Position{Index: 10, Term: 3}
+	if err := CreateAt(o, base, members.Encode(), State{Term: 7, Vote: 2}); err != nil {
+		t.Fatal(err)
+	}
+	files, err := segment.Open(openOptions(o))
+	if err != nil {
+		t.Fatal(err)
+	}
+	err = files.Append(&State{Term: 8, Vote: 1, Commit: 10}, []segment.Entry{
+		{Index: 11, Term: 3, Kind: core.KindCommand, Data: []byte("a")},
+		{Index: 12, Term: 8, Kind: core.KindCommand, Data: []byte("b")},
+		{Index: 13, Term: 8, Kind: core.KindCommand, Data: []byte("c")},
+	})
+	if err == nil {
+		err = files.Sync()
+	}
+	if err == nil {
+		err = files.Abandon() // as a kill would leave it
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	name := filepath.Join(dir, segmentsDir, "0000000000000001.log")
+	before, err := os.ReadFile(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	out, err := ReadOutline(dir, o.Identity)
+	if err != nil || out.State != (State{Term: 8, Vote: 1, Commit: 10}) || !reflect.DeepEqual(out.Members, members) {
+		t.Fatalf("%+v, %v", out, err)
+	}
+	for _, test := range []struct {
+		at   Position
+		want bool
+	}{
+		{Position{9, 3}, true}, // the log begins behind it
+		{Position{10, 3}, true},
+		{Position{11, 3}, true},
+		{Position{12, 8}, true},
+		{Position{12, 9}, false}, // another leader's entry is committed there
+		{Position{13, 8}, false}, // nothing is behind it
+		{Position{14, 9}, false},
+	} {
+		if got := out.Ahead(test.at); got != test.want {
+			t.Errorf("ahead of %s: %v", test.at, got)
+		}
+	}
+	if after, err := os.ReadFile(name); err != nil || string(after) != string(before) {
+		t.Errorf("the log was changed: %v", err)
+	}
+	if _, err := ReadOutline(dir, []byte("another")); !IsDamage(err) {
+		t.Errorf("the log of another directory: %v", err)
+	}
+	if _, err := ReadOutline(t.TempDir(), o.Identity); err == nil {
+		t.Error("a log that is not there has an outline")
+	}
+}
+
+// A log that begins behind the state of another node is of that state's term at least.
+func TestCreateAtKeepsTermAndVote(t *testing.T) {
+	t.Parallel()
+	members := core.Members{Voters: []uint64{1, 2}, Highest: 2}
+	at := Position{Index: 10, Term: 3}
+	for _, test := range []struct{ before, want State }{
+		{State{}, State{Term: 3, Commit: 10}},
+		{State{Term: 2, Vote: 1, Commit: 4}, State{Term: 3, Commit: 10}},
+		{State{Term: 3, Vote: 1}, State{Term: 3, Vote: 1, Commit: 10}},
+		{State{Term: 9, Vote: 2, Commit: 12}, State{Term: 9, Vote: 2, Commit: 12}},
+	} {
+		dir := filepath.Join(t.TempDir(), "log")
+		o := options(dir, new(recorder))
+		if err := CreateAt(o, at, members.Encode(), test.before); err != nil {
+			t.Fatal(err)
+		}
+		out, err := ReadOutline(dir, o.Identity)
+		if err != nil || out.State != test.want || !reflect.DeepEqual(out.Members, members) {
+			t.Errorf("of %+v it made %+v, %v", test.before, out, err)
+		}
+		if err := CreateAt(o, at, members.Encode(), test.before); err == nil {
+			t.Error("a log was made where one is")
+		}
+	}
+	o := options(filepath.Join(t.TempDir(), "log"), new(recorder))
+	for name, encoded := range map[string][]byte{
+		"none": nil, "too many bytes": append(members.Encode(), 0), "no node": new(core.Members).Encode(),
+	} {
+		if err := CreateAt(o, at, encoded, State{}); err == nil {
+			t.Errorf("members with %s were taken", name)
+		}
+	}
+}
+
+// openOptions returns the options of the log's files.
+func openOptions(o Options) segment.Options {
+	o.setDefaults()
+	return o.segments(false)
+}

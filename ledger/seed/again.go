@@ -1,0 +1,140 @@
+package seed
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+
+	"github.com/seqledger/seqledger/ledger/boltstore"
+	"github.com/seqledger/seqledger/ledger/datadir"
+	"github.com/seqledger/seqledger/ledger/machine"
+	"github.com/seqledger/seqledger/ledger/raftlog"
+)
+
+// Again gives the state of another node to one that is too far behind to follow the log: see
+// ledger.BehindError, whose index is atLeast. Of the options it uses Dir, RoundTripper, Encrypted, Token, Logger and
+// Nodes, beside which it asks the members that the node knows of. No process may have the directory open.
+//
+// It goes on trying until ctx ends. The state and the log of the node stay in use until those that take their place
+// are whole and checked. The node keeps its id, its term and its vote. A state that is older than its own is refused.
+// It returns at once if the directory has reached atLeast, because a call that was interrupted had come so far. The
+// error is ledger.ErrRemoved if the node is no member any more.
+func Again(ctx context.Context, o Options, atLeast uint64) error {
+	o.setDefaults()
+	d, err := datadir.Open(o.Dir, datadir.Created)
+	if err != nil {
+		return err
+	}
+	return errors.Join(again(ctx, &o, d, atLeast), d.Close())
+}
+
+func again(ctx context.Context, o *Options, d *datadir.Directory, atLeast uint64) error {
+	if d.Fresh() {
+		return fmt.Errorf("%s holds no ledger: there is nothing to replace", d.Path())
+	}
+	b, err := readBehind(d)
+	if err != nil {
+		return err
+	}
+	if b.at.Index >= atLeast {
+		return nil
+	}
+	b.o, b.atLeast = o, atLeast
+	return o.persist(ctx, "fetch the state of another node", b.attempt)
+}
+
+// behind is a node that needs a newer state.
+type behind struct {
+	o       *Options
+	d       *datadir.Directory
+	atLeast uint64
+	ledger  machine.LedgerID
+	at      raftlog.Position // of its state
+	log     raftlog.Outline
+}
+
+// readBehind reads what a node has of its own.
+func readBehind(d *datadir.Directory) (b *behind, err error) {
+	s, err := boltstore.OpenReadOnly(d.State(), d.Identity())
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, s.Close()) }()
+	b = &behind{d: d, at: raftlog.Position(s.Checkpoint())}
+	err = s.View(func(r machine.Reader) error {
+		m, err := machine.Open(r)
+		if err == nil {
+			b.ledger = m.View(r).LedgerID()
+		}
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	b.log, err = raftlog.ReadOutline(d.Log(), d.Identity())
+	return b, err
+}
+
+// nodes returns where other nodes may be reached.
+func (b *behind) nodes() []string {
+	nodes := slices.Clone(b.o.Nodes)
+	for _, a := range b.log.Members.Addresses {
+		if a.ID != b.d.Node() && a.Peer != "" && !slices.Contains(nodes, a.Peer) {
+			nodes = append(nodes, a.Peer)
+		}
+	}
+	return nodes
+}
+
+// attempt asks one node after another.
+func (b *behind) attempt(ctx context.Context) error {
+	err := errors.New("no other node is known: give the address of one")
+	for i, node := range b.nodes() {
+		problem := b.o.fetch(ctx, node, b.atLeast, b.receive)
+		if _, final := errors.AsType[finalError](problem); problem == nil || final {
+			return problem
+		}
+		if i == 0 {
+			err = nil
+		}
+		err = errors.Join(err, fmt.Errorf("node at %s: %w", node, problem))
+	}
+	return err
+}
+
+// receive makes the directory that takes the place of this one, and lets it do so.
+func (b *behind) receive(ctx context.Context, r io.Reader) error {
+	in, err := b.d.Incoming()
+	if err != nil {
+		return finalError{err}
+	}
+	take := receiver{
+		o: b.o, d: in, node: b.d.Node(), again: true, ledger: b.ledger, atLeast: b.atLeast, state: b.promised,
+	}
+	at, err := take.receive(ctx, r)
+	if err != nil {
+		return errors.Join(err, b.d.RemoveIncoming())
+	}
+	if err := b.o.step("replace"); err != nil {
+		return finalError{err}
+	}
+	// What fails from here on, the next start finishes.
+	if err := b.d.Replace(); err != nil {
+		return finalError{err}
+	}
+	b.o.Logger.Info("this node has the state of another one in place of its own", "before", b.at.Index,
+		"now", at.Index)
+	return nil
+}
+
+// promised returns the state of Raft that a log behind a position must keep, or why there must be none.
+func (b *behind) promised(at raftlog.Position) (raftlog.State, error) {
+	// The receiver has seen that the position is behind that of this node's own state: see again.
+	if b.log.Ahead(at) {
+		return raftlog.State{}, finalError{fmt.Errorf("this node has the log up to %s and entries behind it, which it "+
+			"must keep: start it, and it follows the log", at)}
+	}
+	return b.log.State, nil
+}

@@ -1,0 +1,325 @@
+package seed
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"net/http"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/seqledger/seqledger/ledger"
+	"github.com/seqledger/seqledger/ledger/datadir"
+	"github.com/seqledger/seqledger/ledger/machine"
+	"github.com/seqledger/seqledger/ledger/raftlog"
+	"github.com/seqledger/seqledger/ledger/verify"
+)
+
+// image is a node as a kill left it, and what another node would give it.
+type image struct {
+	dir     string // its state is older than its log
+	seed    []byte // of a position behind the end of that log
+	at      raftlog.Position
+	members string
+	ledger  machine.LedgerID
+}
+
+// joined makes a cluster of two nodes with some writes in it. The second one has the id 2.
+func joined(t *testing.T) (first, second *node, dir string) {
+	t.Helper()
+	first = serve(t, filepath.Join(t.TempDir(), "1"), listen(t))
+	for sequence := uint64(1); sequence <= 50; sequence++ {
+		write(t, first, sequence)
+	}
+	listener := listen(t)
+	dir = filepath.Join(t.TempDir(), "2")
+	if err := Join(t.Context(), options(dir, listener.Addr().String(), first.address)); err != nil {
+		t.Fatal(err)
+	}
+	second = serve(t, dir, listener)
+	return first, second, dir
+}
+
+// seedOf returns what a node gives to others.
+func seedOf(t *testing.T, n *node) (content []byte, info ledger.SeedInfo) {
+	t.Helper()
+	var b bytes.Buffer
+	err := n.Seed(t.Context(), &b, 0, -1, func(i ledger.SeedInfo) error {
+		info = i
+		return writeHeader(&b, &i)
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return b.Bytes(), info
+}
+
+// killed returns a copy of a node's directory as a kill would leave it, once the node has applied everything.
+func killed(t *testing.T, n *node, dir string) string {
+	t.Helper()
+	standing(t, n)
+	return copied(t, dir)
+}
+
+func copied(t *testing.T, dir string) string {
+	t.Helper()
+	to := filepath.Join(t.TempDir(), "copy")
+	if err := os.CopyFS(to, os.DirFS(dir)); err != nil {
+		t.Fatal(err)
+	}
+	return to
+}
+
+// newImage makes a node that is behind. The order of the steps makes it so.
+func newImage(t *testing.T) *image {
+	t.Helper()
+	first, second, dir := joined(t)
+	write(t, first, 51)
+	m := &image{dir: killed(t, second, dir)}
+	write(t, first, 52)
+	var info ledger.SeedInfo
+	m.seed, info = seedOf(t, first)
+	m.at, m.members, m.ledger = info.At, string(info.Members), info.Backup.LedgerID
+	if err := errors.Join(second.Close(), first.Close()); err != nil {
+		t.Fatal(err)
+	}
+	return m
+}
+
+// content returns what is in a directory that counts: all but the lock, whose content says nothing.
+func content(t *testing.T, dir string) string {
+	t.Helper()
+	h := sha256.New()
+	err := fs.WalkDir(os.DirFS(dir), ".", func(path string, e fs.DirEntry, err error) error {
+		if err != nil || path == "LOCK" {
+			return err
+		}
+		fmt.Fprintln(h, path, e.IsDir())
+		if e.IsDir() {
+			return nil
+		}
+		b, err := fs.ReadFile(os.DirFS(dir), path)
+		h.Write(b)
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return fmt.Sprintf("%x", h.Sum(nil))
+}
+
+// from answers each request with a body, and ends ctx at the second one.
+func from(t *testing.T, dir string, body func() io.Reader) (context.Context, Options) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(t.Context())
+	t.Cleanup(cancel)
+	o := options(dir, "127.0.0.1:1", "127.0.0.1:2")
+	requests := 0
+	o.RoundTripper = roundTrip(func(q *http.Request) (*http.Response, error) {
+		if requests++; requests > 1 {
+			cancel()
+			return nil, errors.New("asked again")
+		}
+		return &http.Response{StatusCode: http.StatusOK, Status: "200 OK", Body: io.NopCloser(body()), Request: q}, nil
+	})
+	return ctx, o
+}
+
+func whole(b []byte) func() io.Reader { return func() io.Reader { return bytes.NewReader(b) } }
+
+// mustHaveTaken expects the state of the image's seed in a directory, checked as verify does it.
+func (m *image) mustHaveTaken(t *testing.T, dir string, node uint64) {
+	t.Helper()
+	report, err := verify.Directory(t.Context(), dir, verify.Options{})
+	if err != nil || len(report.Problems) > 0 || report.LedgerID != m.ledger {
+		t.Fatalf("verify: %+v, %v", report, err)
+	}
+	d, err := datadir.Open(dir, datadir.Created)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer d.Close()
+	b, err := readBehind(d)
+	if err != nil || b.at != m.at || d.Node() != node || d.Fresh() {
+		t.Errorf("node %d has the state of %+v, %v, want node %d at %s", d.Node(), b, err, node, m.at)
+	}
+	if got := string(b.log.Members.Encode()); got != m.members {
+		t.Errorf("the log has the members %+v", b.log.Members)
+	}
+}
+
+// A node takes the state of another one in place of its own, and is the same node of the same cluster.
+func TestAgain(t *testing.T) {
+	t.Parallel()
+	m := newImage(t)
+	ctx, o := from(t, m.dir, whole(m.seed))
+	if err := Again(ctx, o, m.at.Index); err != nil {
+		t.Fatal(err)
+	}
+	m.mustHaveTaken(t, m.dir, 2)
+	// Interrupted behind the replacement, it has nothing more to do.
+	o.RoundTripper = nil
+	if err := Again(ctx, o, m.at.Index); err != nil {
+		t.Errorf("called again: %v", err)
+	}
+}
+
+// The log that is made keeps term and vote of the one before: a node that votes twice in a term elects two leaders.
+func TestAgainKeepsTermAndVote(t *testing.T) {
+	t.Parallel()
+	m := newImage(t)
+	for _, test := range []struct{ before, want raftlog.State }{
+		{raftlog.State{Term: 99, Vote: 1}, raftlog.State{Term: 99, Vote: 1, Commit: m.at.Index}},
+		{raftlog.State{Term: m.at.Term, Vote: 2}, raftlog.State{Term: m.at.Term, Vote: 2, Commit: m.at.Index}},
+	} {
+		dir := copied(t, m.dir)
+		d, err := datadir.Open(dir, datadir.Created)
+		if err != nil {
+			t.Fatal(err)
+		}
+		b, err := readBehind(d)
+		if err == nil {
+			err = os.RemoveAll(d.Log())
+		}
+		if err == nil {
+			err = raftlog.CreateAt(raftlog.Options{Dir: d.Log(), Identity: d.Identity(), SegmentBytes: newSegmentBytes},
+				b.at, b.log.Members.Encode(), test.before)
+		}
+		if err := errors.Join(err, d.Close()); err != nil {
+			t.Fatal(err)
+		}
+		ctx, o := from(t, dir, whole(m.seed))
+		if err := Again(ctx, o, m.at.Index); err != nil {
+			t.Fatal(err)
+		}
+		out, err := raftlog.ReadOutline(filepath.Join(dir, "log"), d.Identity())
+		if err != nil || out.State != test.want {
+			t.Errorf("the log has %+v, %v, want %+v", out.State, err, test.want)
+		}
+	}
+}
+
+// step returns how far apart the places are at which a test damages n bytes, of which there are about count.
+func step(n, count int) int {
+	if testing.Short() {
+		count /= 8
+	}
+	return max(1, n/count)
+}
+
+// A stream that is cut or changed anywhere leaves the directory as it was, whatever was received before.
+func TestAgainRefusesDamage(t *testing.T) {
+	t.Parallel()
+	m := newImage(t)
+	before := content(t, m.dir)
+	damaged := map[string][]byte{
+		"nothing":              nil,
+		"what follows the end": append(slices.Clone(m.seed), 0),
+	}
+	header := len(m.seed) - int(backupBytes(t, m.seed))
+	for i := 0; i < len(m.seed); i += step(len(m.seed), 40) {
+		damaged[fmt.Sprint("cut at ", i)] = m.seed[:i]
+	}
+	for i := 0; i < header; i += step(header, 40) { // what is behind it package backupfile tests byte for byte
+		flipped := slices.Clone(m.seed)
+		flipped[i] ^= 1 << (i % 8)
+		damaged[fmt.Sprint("a bit of byte ", i)] = flipped
+	}
+	for what, stream := range damaged {
+		ctx, o := from(t, m.dir, whole(stream))
+		if err := Again(ctx, o, m.at.Index); !errors.Is(err, context.Canceled) {
+			t.Errorf("%s: %v, want another attempt", what, err)
+		}
+		if content(t, m.dir) != before {
+			t.Fatalf("%s: the directory has changed", what)
+		}
+	}
+	ctx, o := from(t, m.dir, whole(m.seed))
+	if err := Again(ctx, o, m.at.Index); err != nil {
+		t.Fatal(err)
+	}
+	m.mustHaveTaken(t, m.dir, 2)
+}
+
+// backupBytes returns the length of the backup in a seed.
+func backupBytes(t *testing.T, seed []byte) int64 {
+	t.Helper()
+	r := bytes.NewReader(seed)
+	if _, _, err := readHeader(r); err != nil {
+		t.Fatal(err)
+	}
+	return int64(r.Len())
+}
+
+// What is of another ledger, too old, of a cluster without this node, or of a place that its own log has with more
+// behind it is refused, and nothing changes.
+func TestAgainRefusals(t *testing.T) {
+	t.Parallel()
+	m := newImage(t)
+	before := content(t, m.dir)
+	other := newImage(t)
+	ours, theirs := len(m.seed)-int(backupBytes(t, m.seed)), len(other.seed)-int(backupBytes(t, other.seed))
+	h := func(change func(*ledger.SeedInfo)) []byte {
+		info := ledger.SeedInfo{At: m.at, Members: []byte(m.members)}
+		change(&info)
+		var b bytes.Buffer
+		if err := writeHeader(&b, &info); err != nil {
+			t.Fatal(err)
+		}
+		return append(b.Bytes(), m.seed[ours:]...)
+	}
+	removed := raftlog.Members{Voters: []uint64{1}, Highest: 2}
+	younger := raftlog.Members{Voters: []uint64{1}, Highest: 1}
+	for _, test := range []struct {
+		name, message string
+		seed          []byte
+		atLeast       uint64
+	}{
+		{"another ledger", "it is of ledger " + other.ledger.String(),
+			append(slices.Clone(m.seed[:ours]), other.seed[theirs:]...), m.at.Index},
+		{"a state that is too old", fmt.Sprintf("one of %d or later", m.at.Index+1), m.seed, m.at.Index + 1},
+		{"another position", "announced", h(func(i *ledger.SeedInfo) { i.At.Index++ }), m.at.Index},
+		{"another term", "announced", h(func(i *ledger.SeedInfo) { i.At.Term++ }), m.at.Index},
+		{"members of before", "not among the members",
+			h(func(i *ledger.SeedInfo) { i.Members = younger.Encode() }), m.at.Index},
+		{"a cluster without it", ledger.ErrRemoved.Error(),
+			h(func(i *ledger.SeedInfo) { i.Members = removed.Encode() }), m.at.Index},
+		{"no members", "damaged", h(func(i *ledger.SeedInfo) { i.Members = nil }), m.at.Index},
+	} {
+		ctx, o := from(t, m.dir, whole(test.seed))
+		if err := Again(ctx, o, test.atLeast); err == nil || !strings.Contains(err.Error(), test.message) {
+			t.Errorf("%s: %v", test.name, err)
+		}
+		if content(t, m.dir) != before {
+			t.Fatalf("%s: the directory has changed", test.name)
+		}
+	}
+	empty := t.TempDir()
+	ctx, o := from(t, empty, whole(m.seed))
+	if err := Again(ctx, o, m.at.Index); err == nil || !strings.Contains(err.Error(), "holds no ledger") {
+		t.Errorf("an empty directory: %v", err)
+	}
+}
+
+// Entries that a node has acknowledged are never dropped for a state before them: they may be committed by its word.
+func TestAgainKeepsWhatIsAhead(t *testing.T) {
+	t.Parallel()
+	first, second, dir := joined(t)
+	write(t, first, 51) // behind the state that the node has begun with
+	seed, info := seedOf(t, first)
+	write(t, first, 52)
+	image := killed(t, second, dir)
+	before := content(t, image)
+	ctx, o := from(t, image, whole(seed))
+	err := Again(ctx, o, info.At.Index)
+	if err == nil || !strings.Contains(err.Error(), "must keep") || content(t, image) != before {
+		t.Errorf("the log has more than the state of %s: %v", info.At, err)
+	}
+}

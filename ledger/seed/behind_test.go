@@ -1,0 +1,141 @@
+package seed
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/seqledger/seqledger/ledger"
+	"github.com/seqledger/seqledger/ledger/machine"
+)
+
+// await waits until something holds.
+func await(t *testing.T, what string, holds func() bool) {
+	t.Helper()
+	deadline := time.NewTimer(2 * time.Minute)
+	defer deadline.Stop()
+	ticker := time.NewTicker(5 * time.Millisecond)
+	defer ticker.Stop()
+	for !holds() {
+		select {
+		case <-ticker.C:
+		case <-deadline.C:
+			t.Fatalf("never: %s", what)
+		}
+	}
+}
+
+// writeAny writes to the node that leads, whichever it is.
+func writeAny(t *testing.T, sequence uint64, payload []byte, nodes ...*node) {
+	t.Helper()
+	await(t, fmt.Sprint("write ", sequence), func() bool {
+		for _, n := range nodes {
+			o, err := n.Write(t.Context(), &machine.Write{
+				Scope: scope, ClientID: "c", Actor: "system:test", Sequence: sequence,
+				Operations: []machine.Operation{{Kind: machine.OpAppend, Value: payload}},
+			})
+			var elsewhere *ledger.NotLeaderError
+			switch {
+			case err == nil && (o.Code == machine.Committed || o.Code == machine.Replayed):
+				return true
+			case err == nil:
+				t.Fatalf("write %d: %s", sequence, o.Code)
+			case !errors.As(err, &elsewhere) && !errors.Is(err, ledger.ErrOutcomeUnknown):
+				t.Fatal(err)
+			}
+		}
+		return false
+	})
+}
+
+// listenAgain listens where a node did that has closed its listener.
+func listenAgain(t *testing.T, address string) (l net.Listener) {
+	t.Helper()
+	await(t, "listening again on "+address, func() bool {
+		var err error
+		l, err = net.Listen("tcp", address)
+		return err == nil
+	})
+	return l
+}
+
+// A node was away while the others dropped the log that it needs. It fails, takes the state of another one, and
+// follows again under its own id.
+func TestNodeThatIsBehind(t *testing.T) {
+	t.Parallel()
+	shortLog := func(o *ledger.Options) { o.LogBytes = 64 << 10 } // a seed multiplies it
+	var nodes []*node
+	var listeners []net.Listener
+	var dirs []string
+	for id := 1; id <= 3; id++ {
+		listeners, dirs = append(listeners, listen(t)), append(dirs, filepath.Join(t.TempDir(), fmt.Sprint(id)))
+		if id > 1 {
+			o := options(dirs[id-1], listeners[id-1].Addr().String(), nodes[0].address)
+			if err := Join(t.Context(), o); err != nil {
+				t.Fatal(err)
+			}
+		}
+		nodes = append(nodes, serve(t, dirs[id-1], listeners[id-1], shortLog))
+	}
+	await(t, "three voters", func() bool {
+		for _, n := range nodes {
+			s := n.ClusterStatus()
+			voters := 0
+			for _, m := range s.Members {
+				if m.Voter {
+					voters++
+				}
+			}
+			if voters != 3 {
+				return false
+			}
+		}
+		return true
+	})
+	writeAny(t, 1, []byte("all of them have it"), nodes...)
+	if err := nodes[2].Close(); err != nil {
+		t.Fatal(err)
+	}
+	sequence := uint64(2)
+	await(t, "the others have dropped the beginning of their logs", func() bool {
+		writeAny(t, sequence, bytes.Repeat([]byte{byte(sequence)}, 256<<10), nodes[:2]...)
+		sequence++
+		for _, dir := range dirs[:2] {
+			if _, err := os.Stat(filepath.Join(dir, "log", "segments", "0000000000000001.log")); err == nil {
+				return false
+			}
+		}
+		return true
+	})
+	reopened := serve(t, dirs[2], listenAgain(t, nodes[2].address), shortLog)
+	select {
+	case <-reopened.Failed():
+	case <-time.After(2 * time.Minute):
+		t.Fatal("the node never found out that it is behind")
+	}
+	behind, is := errors.AsType[*ledger.BehindError](reopened.Err())
+	if !is {
+		t.Fatal(reopened.Err())
+	}
+	_ = reopened.Close()                     // with the failure
+	o := options(dirs[2], "", "127.0.0.1:1") // no node is there; the log knows the others
+	if err := Again(t.Context(), o, behind.At.Index); err != nil {
+		t.Fatal(err)
+	}
+	back := serve(t, dirs[2], listenAgain(t, nodes[2].address), shortLog)
+	writeAny(t, sequence, []byte("all of them again"), nodes[0], nodes[1], back)
+	want := standing(t, nodes[0])
+	for _, n := range []*node{nodes[1], back} {
+		if got := standing(t, n); got != want {
+			t.Errorf("node %d is at %s, and the first one at %s", n.ClusterStatus().Self, got, want)
+		}
+	}
+	if back.ClusterStatus().Self != 3 {
+		t.Errorf("it is node %d", back.ClusterStatus().Self)
+	}
+}

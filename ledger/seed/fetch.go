@@ -1,0 +1,104 @@
+package seed
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"time"
+)
+
+// stallTimeout is how long a state may send nothing before its connection is given up, on either side.
+const stallTimeout = 30 * time.Second
+
+var errStalled = errors.New("the node sends nothing")
+
+// finalError is not tried again.
+type finalError struct{ error }
+
+// Unwrap returns the error.
+func (e finalError) Unwrap() error { return e.error }
+
+// persist repeats attempt until it succeeds, fails with a finalError, or ctx ends.
+func (o *Options) persist(ctx context.Context, what string, attempt func(context.Context) error) error {
+	said := "" // the last problem that was logged
+	for {
+		err := attempt(ctx)
+		if err == nil {
+			return nil
+		}
+		if final, is := errors.AsType[finalError](err); is {
+			return final.error
+		}
+		if ctx.Err() != nil {
+			return fmt.Errorf("%s: %w: %w", what, context.Cause(ctx), err)
+		}
+		if text := err.Error(); text != said {
+			said = text // not again for each attempt
+			o.Logger.Warn("it did not succeed yet and is tried again: "+what, "error", err)
+		}
+		timer := time.NewTimer(o.retry)
+		select {
+		case <-timer.C:
+		case <-ctx.Done():
+			timer.Stop()
+		}
+	}
+}
+
+func (o *Options) url(node string) string {
+	if o.Encrypted {
+		return "https://" + node
+	}
+	return "http://" + node
+}
+
+// fetch takes the state of a node, which must have applied the log up to atLeast.
+func (o *Options) fetch(
+	ctx context.Context, node string, atLeast uint64, receive func(ctx context.Context, r io.Reader) error,
+) error {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	stalled := time.AfterFunc(o.stall, func() { cancel(errStalled) })
+	defer stalled.Stop()
+	url := fmt.Sprintf("%s%s?at_least=%d", o.url(node), Path, atLeast)
+	q, err := http.NewRequestWithContext(ctx, http.MethodGet, url, http.NoBody)
+	if err != nil {
+		return err
+	}
+	if o.Token != "" {
+		q.Header.Set("Authorization", "Bearer "+o.Token)
+	}
+	response, err := (&http.Client{Transport: o.RoundTripper}).Do(q)
+	if err != nil {
+		return fmt.Errorf("fetch the state: %w", errors.Join(err, context.Cause(ctx)))
+	}
+	defer func() { _ = response.Body.Close() }() // it was only read
+	if response.StatusCode != http.StatusOK {
+		text, _ := io.ReadAll(io.LimitReader(response.Body, 1<<10)) // what there is of it helps
+		return fmt.Errorf("fetch the state: %s: %q", response.Status, text)
+	}
+	body := readerFunc(func(b []byte) (int, error) {
+		// The time that the disk takes between two reads is not the other node's.
+		stalled.Reset(o.stall)
+		n, err := response.Body.Read(b)
+		stalled.Stop()
+		return n, err
+	})
+	if err := receive(ctx, body); err != nil {
+		if why := response.Trailer.Get(errorTrailer); why != "" {
+			err = fmt.Errorf("%w: the other node says: %s", err, why)
+		}
+		if ctx.Err() != nil {
+			err = fmt.Errorf("%w: %w", err, context.Cause(ctx))
+		}
+		return fmt.Errorf("fetch the state: %w", err)
+	}
+	return nil
+}
+
+type readerFunc func([]byte) (int, error)
+
+// Read implements io.Reader.
+func (f readerFunc) Read(b []byte) (int, error) { return f(b) }

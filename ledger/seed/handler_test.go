@@ -1,0 +1,169 @@
+package seed
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/seqledger/seqledger/ledger"
+)
+
+type seeder = func(context.Context, *patientWriter, uint64, func(ledger.SeedInfo) error) error
+
+// give serves what a seeder gives, and returns the error of fetching it.
+func give(t *testing.T, h handler, o Options) error {
+	t.Helper()
+	s := httptest.NewServer(h)
+	t.Cleanup(s.Close)
+	o.setDefaults()
+	o.RoundTripper = http.DefaultTransport
+	return o.fetch(t.Context(), strings.TrimPrefix(s.URL, "http://"), 7, func(_ context.Context, r io.Reader) error {
+		_, err := io.Copy(io.Discard, r)
+		if err == nil {
+			err = ErrDamaged // as a backup finds that has no end
+		}
+		return err
+	})
+}
+
+// Each failure of a node that gives its state is told to the one that takes it.
+func TestHandlerTellsItsErrors(t *testing.T) {
+	t.Parallel()
+	broken := errors.New("the disk broke")
+	for _, test := range []struct {
+		name, message string
+		seed          seeder
+	}{
+		{"too old", "503", func(
+			_ context.Context, _ *patientWriter, atLeast uint64, _ func(ledger.SeedInfo) error,
+		) error {
+			if atLeast != 7 {
+				t.Errorf("asked for %d", atLeast)
+			}
+			return ledger.ErrSeedTooOld
+		}},
+		{"refused", "503", func(context.Context, *patientWriter, uint64, func(ledger.SeedInfo) error) error {
+			return ledger.ErrBackupRefused
+		}},
+		{"broken", "500", func(context.Context, *patientWriter, uint64, func(ledger.SeedInfo) error) error {
+			return broken
+		}},
+		{"broken later", "the other node says: " + broken.Error(),
+			func(_ context.Context, _ *patientWriter, _ uint64, begin func(ledger.SeedInfo) error) error {
+				return errors.Join(begin(ledger.SeedInfo{}), broken)
+			}},
+	} {
+		h := handler{seed: test.seed, wait: time.Hour, stall: time.Hour}
+		if err := give(t, h, Options{}); err == nil || !strings.Contains(err.Error(), test.message) {
+			t.Errorf("%s: %v, want %q", test.name, err, test.message)
+		}
+	}
+	for _, query := range []string{"", "?at_least=", "?at_least=-1", "?at_least=x"} {
+		w := httptest.NewRecorder()
+		handler{}.ServeHTTP(w, httptest.NewRequest(http.MethodGet, Path+query, http.NoBody))
+		if w.Code != http.StatusBadRequest {
+			t.Errorf("%q: status %d", query, w.Code)
+		}
+	}
+}
+
+// A node that cannot begin, because a backup is being made, says so before the other one loses patience.
+func TestHandlerDoesNotWaitForEver(t *testing.T) {
+	t.Parallel()
+	h := handler{wait: time.Millisecond, stall: time.Hour, seed: func(
+		ctx context.Context, _ *patientWriter, _ uint64, begin func(ledger.SeedInfo) error,
+	) error {
+		<-ctx.Done()
+		if err := begin(ledger.SeedInfo{}); err == nil {
+			t.Error("it began when its time was over")
+		}
+		return context.Cause(ctx)
+	}}
+	if err := give(t, h, Options{}); err == nil || !strings.Contains(err.Error(), "503") ||
+		!strings.Contains(err.Error(), errBusy.Error()) {
+		t.Error(err)
+	}
+	if beginTimeout >= stallTimeout {
+		t.Error("the other node has lost patience by then")
+	}
+}
+
+// A node that takes nothing is cut off, and one that gives nothing is left: neither keeps the other for ever.
+func TestStalledSeedEnds(t *testing.T) {
+	t.Parallel()
+	released, ended := make(chan struct{}), make(chan error, 1)
+	h := handler{wait: time.Hour, stall: 10 * time.Millisecond, seed: func(
+		ctx context.Context, w *patientWriter, _ uint64, begin func(ledger.SeedInfo) error,
+	) error {
+		err := begin(ledger.SeedInfo{})
+		for chunk := make([]byte, 1<<20); err == nil; { // more than any buffer between the two holds
+			_, err = w.Write(chunk)
+		}
+		ended <- err
+		return err
+	}}
+	s := httptest.NewServer(h)
+	t.Cleanup(s.Close)
+	o := Options{RoundTripper: http.DefaultTransport}
+	o.setDefaults()
+	go func() { // ends with released
+		_ = o.fetch(t.Context(), strings.TrimPrefix(s.URL, "http://"), 0, func(context.Context, io.Reader) error {
+			<-released
+			return errors.New("it took nothing")
+		})
+	}()
+	if err := <-ended; err == nil {
+		t.Error("a writer that nothing is taken of came to its end")
+	}
+	close(released)
+
+	silent := handler{wait: time.Hour, stall: time.Hour, seed: func(
+		ctx context.Context, _ *patientWriter, _ uint64, begin func(ledger.SeedInfo) error,
+	) error {
+		<-ctx.Done()
+		return context.Cause(ctx)
+	}}
+	if err := give(t, silent, Options{stall: 10 * time.Millisecond}); !errors.Is(err, errStalled) {
+		t.Errorf("a node that sends nothing: %v", err)
+	}
+}
+
+// One node asks another one while a backup is being made of it, and gets the state when that has ended.
+func TestSeedBesideBackup(t *testing.T) {
+	t.Parallel()
+	first := serve(t, filepath.Join(t.TempDir(), "1"), listen(t))
+	begun, release := make(chan struct{}), make(chan struct{})
+	done := make(chan error, 1)
+	go func() { // ends with release
+		_, err := first.Backup(context.Background(), writerFunc(func(b []byte) (int, error) {
+			select {
+			case <-begun:
+			default:
+				close(begun)
+				<-release
+			}
+			return len(b), nil
+		}), ledger.BackupOptions{RateBytes: -1})
+		done <- err
+	}()
+	<-begun
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	err := first.Seed(ctx, io.Discard, 0, -1, func(ledger.SeedInfo) error { return nil })
+	if !errors.Is(err, context.Canceled) {
+		t.Errorf("a seed beside a backup: %v", err)
+	}
+	close(release)
+	if err := <-done; err != nil {
+		t.Error(err)
+	}
+	if _, info := seedOf(t, first); info.At.Index == 0 {
+		t.Errorf("behind the backup: %+v", info)
+	}
+}

@@ -1,0 +1,162 @@
+package seed
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"time"
+
+	"github.com/seqledger/seqledger/ledger"
+	"github.com/seqledger/seqledger/ledger/backupfile"
+	"github.com/seqledger/seqledger/ledger/boltstore"
+	"github.com/seqledger/seqledger/ledger/datadir"
+	"github.com/seqledger/seqledger/ledger/machine"
+	"github.com/seqledger/seqledger/ledger/raftlog"
+)
+
+// receiver puts the state of another node into a directory, with a log that goes on behind it.
+type receiver struct {
+	o       *Options
+	d       *datadir.Directory
+	node    uint64           // whose directory it is
+	again   bool             // it has been a member; else it asks for another place when it is none
+	ledger  machine.LedgerID // that the state must be of
+	atLeast uint64           // log index that it must have reached
+	// state returns what the node has promised in its log of before. The log that is made keeps it.
+	state func(at raftlog.Position) (raftlog.State, error)
+}
+
+// progressEvery is how often the state's progress is logged.
+const progressEvery = 5 * time.Second
+
+// newSegmentBytes is the size of the first file of a log that is made. The next ones have the ledger's own.
+const newSegmentBytes = 1 << 20
+
+// receive makes state and log. All of it is checked and durable when it returns without an error; it
+// may leave parts behind otherwise.
+func (v *receiver) receive(ctx context.Context, r io.Reader) (at raftlog.Position, err error) {
+	h, at, err := readHeader(r)
+	if err != nil {
+		return at, err
+	}
+	if at.Index < v.atLeast {
+		return at, fmt.Errorf("the state is of index %d, and one of %d or later is needed", at.Index, v.atLeast)
+	}
+	if err := v.checkMembers(h.Members); err != nil {
+		return at, err
+	}
+	// Before anything is fetched: what is refused here would be refused at the end.
+	state, err := v.state(at)
+	if err != nil {
+		return at, err
+	}
+	info, err := v.makeState(ctx, r, at)
+	if err != nil {
+		return at, err
+	}
+	if err := v.o.step("check the state"); err != nil {
+		return at, finalError{err}
+	}
+	if err := v.checkState(info, at); err != nil {
+		return at, err
+	}
+	if err := v.o.step("make the log"); err != nil {
+		return at, finalError{err}
+	}
+	err = raftlog.CreateAt(raftlog.Options{
+		Dir: v.d.Log(), Identity: v.d.Identity(), Logger: v.o.Logger, SegmentBytes: newSegmentBytes,
+	}, at, h.Members, state)
+	if err != nil {
+		return at, finalError{err}
+	}
+	return at, nil
+}
+
+// checkMembers expects members among which this node is.
+func (v *receiver) checkMembers(encoded []byte) error {
+	members, _, err := raftlog.DecodeMembers(encoded)
+	switch {
+	case err != nil:
+		return fmt.Errorf("%w: %w", ErrDamaged, err)
+	case members.Has(v.node):
+		return nil
+	case v.again && v.node <= members.Highest:
+		return finalError{ledger.ErrRemoved}
+	}
+	return fmt.Errorf("node %d is not among the members of the state", v.node)
+}
+
+// makeState writes the files of the state.
+func (v *receiver) makeState(
+	ctx context.Context, r io.Reader, at raftlog.Position,
+) (info backupfile.Info, err error) {
+	next := time.Now().Add(progressEvery)
+	progress := func(done, total int64) {
+		if now := time.Now(); now.After(next) {
+			next = now.Add(progressEvery)
+			v.o.Logger.Info("fetching the state", "bytes", done, "of", total)
+		}
+	}
+	var disk error // the first error of it, which no other node can help with
+	fill := func(open func(file uint64) (io.Writer, error)) (err error) {
+		info, err = backupfile.Read(ctx, r, func(file uint64) (io.Writer, error) {
+			w, err := open(file)
+			if err != nil {
+				disk = err
+				return nil, err
+			}
+			w = v.o.disk(w)
+			return writerFunc(func(b []byte) (int, error) {
+				n, err := w.Write(b)
+				disk = err
+				return n, err
+			}), nil
+		}, progress)
+		if err == nil && info.LedgerID != v.ledger {
+			err = fmt.Errorf("it is of ledger %s, and this node is of ledger %s", info.LedgerID, v.ledger)
+		}
+		return err
+	}
+	err = v.d.MakeState(fill, func(path string) error {
+		if err := v.o.step("adopt the state"); err != nil {
+			return finalError{err}
+		}
+		has, err := boltstore.AdoptAt(path, v.d.Identity())
+		if err == nil && raftlog.Position(has) != at {
+			err = fmt.Errorf("%w: it was announced for %s and is at %s", ErrDamaged, at, raftlog.Position(has))
+		}
+		return err
+	})
+	if disk != nil {
+		return info, finalError{fmt.Errorf("write the state that is received: %w", disk)}
+	}
+	return info, err
+}
+
+type writerFunc func([]byte) (int, error)
+
+// Write implements io.Writer.
+func (f writerFunc) Write(b []byte) (int, error) { return f(b) }
+
+// checkState opens the state once, as each start does, which also makes the checksums of its pages. It must be
+// the one that was announced.
+func (v *receiver) checkState(info backupfile.Info, at raftlog.Position) (err error) {
+	s, err := boltstore.Open(v.d.State(), boltstore.Options{Identity: v.d.Identity()})
+	if err != nil {
+		return fmt.Errorf("the state that was received: %w", err)
+	}
+	defer func() { err = errors.Join(err, s.Close()) }()
+	return s.View(func(r machine.Reader) error {
+		m, err := machine.Open(r)
+		if err != nil {
+			return err
+		}
+		view := m.View(r)
+		if !view.Created() || view.LedgerID() != info.LedgerID || view.Index() != info.Index ||
+			view.Digest() != info.Digest || raftlog.Position(s.Checkpoint()) != at {
+			return fmt.Errorf("%w: it is not the state that was announced", ErrDamaged)
+		}
+		return nil
+	})
+}
