@@ -34,6 +34,12 @@ const pieceTime = 200 * time.Microsecond
 // readsAtOnce returns how many Views may run at once, and how many reads of blocks.
 func readsAtOnce() int { return max(1, runtime.GOMAXPROCS(0)/2) }
 
+// ViewLocal calls read with the state as this node has it, which may be behind what was acknowledged. It
+// waits for no other node.
+func (l *Ledger) ViewLocal(read func(v machine.View) error) error {
+	return l.readFailed(l.store.View(func(r machine.Reader) error { return read(l.machine.View(r)) }))
+}
+
 // View calls read with a consistent view of the state that is as fresh as
 // every write acknowledged before the call. Applying waits while read runs, so
 // it must be short: read what is in blocks afterwards. read must not call View.

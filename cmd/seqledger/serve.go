@@ -208,7 +208,8 @@ func (c *serveCommand) serve(e *environment, l *ledger.Ledger, listener net.List
 	}
 	// Not asked of the server, because it does not answer yet.
 	var id machine.LedgerID
-	err = l.View(e.ctx, func(v machine.View) error {
+	// Not as fresh as can be, because the other nodes may not be up yet.
+	err = l.ViewLocal(func(v machine.View) error {
 		id = v.LedgerID()
 		return nil
 	})

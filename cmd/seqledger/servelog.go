@@ -19,7 +19,7 @@ import (
 func (c *serveCommand) logServing(e *environment, l *ledger.Ledger, address net.Addr, id machine.LedgerID) {
 	stats := l.Stats()
 	var index, streams uint64
-	err := l.View(e.ctx, func(v machine.View) error {
+	err := l.ViewLocal(func(v machine.View) error {
 		index, streams = v.Index(), v.Streams()
 		return nil
 	})
