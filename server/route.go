@@ -2,22 +2,42 @@ package server
 
 import (
 	"context"
+	"errors"
+	"fmt"
+	"io"
 	"log/slog"
+	"net"
 	"net/http"
 	"net/http/httputil"
 	"net/netip"
+	"net/url"
+	"sync/atomic"
 	"time"
 
+	"connectrpc.com/connect"
+
+	"github.com/seqledger/seqledger/internal/upgrade"
 	"github.com/seqledger/seqledger/ledger"
+	"github.com/seqledger/seqledger/proto/seqledger/v1/seqledgerv1connect"
 )
 
 const (
 	// clientHeader has the address of the caller of a forwarded call. Only the listener for other nodes
 	// believes it.
 	clientHeader = "Seqledger-Client-Address"
+	// leaderHeader tells the caller of a forwarded call where the leader is, so that it can go there itself.
+	leaderHeader = "Seqledger-Leader"
 	// electionPatience is how long a call waits for the nodes to elect a leader: longer than an election
 	// takes with the default ticks.
 	electionPatience = 2 * time.Second
+	// upgradePatience is the same for a request to upgrade. It is shorter, because a client that has no
+	// answer within a second takes it that the server does not upgrade at all.
+	upgradePatience = 600 * time.Millisecond
+	// redialEvery is how often a leader that cannot be reached is tried again meanwhile.
+	redialEvery = 100 * time.Millisecond
+	// forwardGrace is how long a call may still wait for a leader that is none any more. One that hands
+	// over answers at once; one that is stopped or cut off would hold the call for ever.
+	forwardGrace = 500 * time.Millisecond
 	// maxForwarded bounds the calls that wait for the leader at once. What they send is not kept here.
 	maxForwarded = 4096
 )
@@ -26,31 +46,43 @@ const (
 // as if it had been called.
 type router struct {
 	server *Server
+	nodes  nodes
 	local  http.Handler
 	proxy  *httputil.ReverseProxy
 	places chan struct{}
 }
 
-// leaderKey finds the leader that a call is forwarded to in its context.
-type leaderKey struct{}
+// nodes is what a router needs of its ledger.
+type nodes interface {
+	Leader() (ledger.Leader, <-chan struct{})
+	PeerTransport() http.RoundTripper
+}
 
-func newRouter(s *Server, local http.Handler) *router {
-	r := &router{server: s, local: local, places: make(chan struct{}, maxForwarded)}
+func newRouter(s *Server, n nodes, local http.Handler) *router {
+	r := &router{server: s, nodes: n, local: local, places: make(chan struct{}, maxForwarded)}
 	r.proxy = &httputil.ReverseProxy{
-		Rewrite: rewrite,
-		// Asked for at each call, because there is none before the ledger has others.
-		Transport: roundTripperFunc(func(q *http.Request) (*http.Response, error) {
-			return s.options.Ledger.PeerTransport().RoundTrip(q)
-		}),
-		FlushInterval: -1, // both sides of a stream talk at once
-		ErrorLog:      slog.NewLogLogger(s.options.Logger.Handler(), slog.LevelDebug),
-		// The call may have been executed. An answer without a WriteError says just that: the caller repeats it.
-		ErrorHandler: func(w http.ResponseWriter, q *http.Request, err error) {
-			s.options.Logger.Debug("a call could not be forwarded to the leader", "path", q.URL.Path, "error", err)
-			http.Error(w, "the leader did not answer; repeat the call", http.StatusServiceUnavailable)
-		},
+		Rewrite:        rewrite,
+		Transport:      roundTripperFunc(r.roundTrip),
+		FlushInterval:  -1, // both sides of a stream talk at once
+		ModifyResponse: nameLeader,
+		ErrorLog:       slog.NewLogLogger(s.options.Logger.Handler(), slog.LevelDebug),
+		ErrorHandler:   r.failed,
 	}
 	return r
+}
+
+// forward is a call on its way to the leader.
+type forward struct {
+	call   *http.Request // as it came
+	leader ledger.Leader
+}
+
+// forwardKey finds the forward of a call in its context.
+type forwardKey struct{}
+
+func forwardOf(q *http.Request) *forward {
+	f, _ := q.Context().Value(forwardKey{}).(*forward)
+	return f
 }
 
 type roundTripperFunc func(*http.Request) (*http.Response, error)
@@ -58,13 +90,62 @@ type roundTripperFunc func(*http.Request) (*http.Response, error)
 // RoundTrip implements http.RoundTripper.
 func (f roundTripperFunc) RoundTrip(q *http.Request) (*http.Response, error) { return f(q) }
 
-// rewrite addresses a call to the leader and leaves everything else as the caller sent it.
-func rewrite(q *httputil.ProxyRequest) {
-	leader, _ := q.In.Context().Value(leaderKey{}).(ledger.Leader)
-	q.Out.URL.Scheme, q.Out.URL.Host = "http", leader.Peer
-	if leader.Encrypted {
-		q.Out.URL.Scheme = "https"
+// ServeHTTP implements http.Handler.
+func (r *router) ServeHTTP(w http.ResponseWriter, q *http.Request) {
+	if !r.server.writes[q.URL.Path] || r.server.isDraining() {
+		r.local.ServeHTTP(w, q)
+		return
 	}
+	limited, cancel := context.WithTimeout(q.Context(), patienceFor(q))
+	leader, found := r.leader(limited)
+	cancel()
+	if leader.Self || !found {
+		r.local.ServeHTTP(w, q) // which refuses it in the caller's protocol, when nobody leads
+		return
+	}
+	select {
+	case r.places <- struct{}{}:
+	default:
+		r.local.ServeHTTP(w, q) // which refuses it and names the leader
+		return
+	}
+	defer func() { <-r.places }()
+	ctx, cancel := context.WithCancel(q.Context())
+	defer cancel()
+	f := &forward{call: q, leader: leader}
+	r.proxy.ServeHTTP(w, q.WithContext(context.WithValue(ctx, forwardKey{}, f)))
+}
+
+// patienceFor returns how long a call waits for a leader.
+func patienceFor(q *http.Request) time.Duration {
+	if upgrade.IsRequested(q) {
+		return upgradePatience
+	}
+	return electionPatience
+}
+
+// leader returns who leads, waiting for an election. It is not found while there is none.
+func (r *router) leader(ctx context.Context) (leader ledger.Leader, found bool) {
+	for {
+		leader, changed := r.nodes.Leader()
+		if known(leader) {
+			return leader, true
+		}
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			return leader, false
+		case <-r.server.draining.Done():
+			return leader, false
+		}
+	}
+}
+
+func known(l ledger.Leader) bool { return l.Self || l.Peer != "" }
+
+// rewrite leaves a call as the caller sent it, and says who that is. The proxy has removed what is between
+// the caller and this node only.
+func rewrite(q *httputil.ProxyRequest) {
 	q.Out.Host = q.In.Host // the leader holds it against its own rules
 	// What a proxy before this node has added is one of the reasons to refuse a call.
 	for _, name := range []string{"Forwarded", "X-Forwarded-For", "X-Forwarded-Host", "X-Forwarded-Proto"} {
@@ -75,51 +156,157 @@ func rewrite(q *httputil.ProxyRequest) {
 	q.Out.Header.Set(clientHeader, q.In.RemoteAddr)
 }
 
-// ServeHTTP implements http.Handler.
-func (r *router) ServeHTTP(w http.ResponseWriter, q *http.Request) {
-	if !r.server.writes[q.URL.Path] {
-		r.local.ServeHTTP(w, q)
-		return
+// nameLeader tells the caller where the leader is.
+func nameLeader(answer *http.Response) error {
+	if f := forwardOf(answer.Request); f.leader.Client != "" {
+		answer.Header.Set(leaderHeader, f.leader.Client)
 	}
-	leader, found := r.leader(q.Context())
-	if leader.Self || !found {
-		r.local.ServeHTTP(w, q) // which refuses it in the caller's protocol, when nobody leads
-		return
-	}
-	select {
-	case r.places <- struct{}{}:
-	default:
-		http.Error(w, "this node forwards too many calls; repeat the call", http.StatusServiceUnavailable)
-		return
-	}
-	defer func() { <-r.places }()
-	r.proxy.ServeHTTP(w, q.WithContext(context.WithValue(q.Context(), leaderKey{}, leader)))
+	return nil
 }
 
-// leader returns who leads, waiting for an election. It is not found while there is none.
-func (r *router) leader(ctx context.Context) (leader ledger.Leader, found bool) {
-	leader, changed := r.server.options.Ledger.Leader()
-	if known(leader) {
-		return leader, true
-	}
-	patience := time.NewTimer(electionPatience)
-	defer patience.Stop()
-	for !known(leader) {
+// errUnsent means that the leader has got nothing of a call, so that it was not executed.
+var errUnsent = errors.New("the leader was not reached")
+
+// roundTrip sends a call to the leader. While nothing of it has been sent, it goes on to the next leader, so
+// that a caller who comes in the middle of an election does not notice it. errUnsent means that this node must
+// answer: it leads now, or nobody does.
+func (r *router) roundTrip(q *http.Request) (*http.Response, error) {
+	f := forwardOf(q)
+	limited, cancel := context.WithTimeout(q.Context(), patienceFor(f.call))
+	defer cancel()
+	for {
+		answer, unsent, err := r.attempt(q, f.leader)
+		if err == nil || !unsent {
+			return answer, err
+		}
+		_, changed := r.nodes.Leader()
+		again := time.NewTimer(redialEvery)
 		select {
 		case <-changed:
-		case <-patience.C:
-			return leader, false
-		case <-ctx.Done():
-			return leader, false
-		case <-r.server.draining.Done():
-			return leader, false
+		case <-again.C:
+		case <-limited.Done():
 		}
-		leader, changed = r.server.options.Ledger.Leader()
+		again.Stop()
+		leader, found := r.leader(limited)
+		if !found || leader.Self || limited.Err() != nil {
+			return nil, fmt.Errorf("%w: %w", errUnsent, err)
+		}
+		f.leader = leader
 	}
-	return leader, true
 }
 
-func known(l ledger.Leader) bool { return l.Self || l.Peer != "" }
+// attempt sends a call to a node. unsent reports whether a call that failed was not sent.
+func (r *router) attempt(q *http.Request, to ledger.Leader) (answer *http.Response, unsent bool, err error) {
+	ctx, cancel := context.WithCancel(q.Context())
+	q = q.WithContext(ctx)
+	q.URL = &url.URL{Scheme: "http", Host: to.Peer, Path: q.URL.Path, RawPath: q.URL.RawPath, RawQuery: q.URL.RawQuery}
+	if to.Encrypted {
+		q.URL.Scheme = "https"
+	}
+	var body *forwardedBody
+	if q.Body != nil {
+		body = &forwardedBody{ReadCloser: q.Body}
+		q.Body = body
+	}
+	// Ends with the call.
+	go r.endWith(ctx, cancel, to, isEndless(q))
+	if answer, err = r.nodes.PeerTransport().RoundTrip(q); err == nil {
+		return answer, false, nil
+	}
+	cancel()
+	dial, isDial := errors.AsType[*net.OpError](err)
+	return nil, body != nil && body.seal() || isDial && dial.Op == "dial" || upgrade.IsRequested(q), err
+}
+
+// isEndless reports whether a call goes on until a side ends it.
+func isEndless(q *http.Request) bool {
+	return q.URL.Path == seqledgerv1connect.LedgerServiceWriteStreamProcedure
+}
+
+// endWith cancels a call when the node that it went to leads no more, and an endless one when this server
+// drains. What was on its way may have been executed; the caller repeats it.
+func (r *router) endWith(ctx context.Context, cancel context.CancelFunc, to ledger.Leader, endless bool) {
+	var draining <-chan struct{}
+	if endless {
+		draining = r.server.draining.Done()
+	}
+	for over := false; !over; {
+		now, changed := r.nodes.Leader()
+		if known(now) && now.ID != to.ID {
+			break
+		}
+		select {
+		case <-changed:
+		case <-draining:
+			over = true
+		case <-r.server.closed.Done():
+			cancel()
+			return
+		case <-ctx.Done():
+			return
+		}
+	}
+	grace := time.NewTimer(forwardGrace)
+	defer grace.Stop()
+	select {
+	case <-grace.C:
+		cancel()
+	case <-ctx.Done():
+	}
+}
+
+// failed answers a call that has no answer of the leader.
+func (r *router) failed(w http.ResponseWriter, q *http.Request, err error) {
+	f := forwardOf(q)
+	if errors.Is(err, errUnsent) {
+		r.local.ServeHTTP(w, f.call)
+		return
+	}
+	r.server.options.Logger.DebugContext(q.Context(), "the leader did not answer a call",
+		"path", q.URL.Path, "leader", f.leader.ID, "error", err)
+	// The leader may have executed it, and may yet.
+	failed := connectError(q.Context(), r.server.options.Logger, fmt.Errorf("%w: %w", ledger.ErrOutcomeUnknown, err))
+	if writer := connect.NewErrorWriter(); writer.IsSupported(f.call) {
+		_ = writer.Write(w, f.call, failed)
+		return
+	}
+	http.Error(w, failed.Message(), http.StatusServiceUnavailable)
+}
+
+// forwardedBody is the body of an attempt to send a call. It knows whether any of it may have been sent.
+type forwardedBody struct {
+	io.ReadCloser
+
+	state atomic.Uint32 // one of the three below
+}
+
+const (
+	forwardUnread uint32 = iota
+	forwardRead
+	forwardSealed // not read, and will not be
+)
+
+// seal reports whether nothing was read. Then nothing will be: a transport may still be at work on a request
+// that has failed.
+func (b *forwardedBody) seal() bool {
+	return b.state.CompareAndSwap(forwardUnread, forwardSealed) || b.state.Load() == forwardSealed
+}
+
+// Read implements io.Reader.
+func (b *forwardedBody) Read(p []byte) (int, error) {
+	if !b.state.CompareAndSwap(forwardUnread, forwardRead) && b.state.Load() == forwardSealed {
+		return 0, errUnsent
+	}
+	return b.ReadCloser.Read(p)
+}
+
+// Close implements io.Closer. A body that was not read is left for another attempt.
+func (b *forwardedBody) Close() error {
+	if b.seal() {
+		return nil
+	}
+	return b.ReadCloser.Close()
+}
 
 // PeerHandler answers the calls that other nodes forward. It forwards none itself: a call that finds
 // no leader here is refused, so that it never goes round in circles. Only the listener for other
@@ -128,7 +315,8 @@ func (s *Server) PeerHandler() http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		address := r.Header.Get(clientHeader)
 		if _, err := netip.ParseAddrPort(address); err != nil {
-			http.Error(w, "this is the address for other nodes of the cluster, not for clients", http.StatusMisdirectedRequest)
+			http.Error(w, "this is the address for other nodes of the cluster, not for clients",
+				http.StatusMisdirectedRequest)
 			return
 		}
 		r = r.Clone(r.Context())

@@ -77,7 +77,7 @@ func New(o Options) (*Server, error) {
 		s.admission.Probe(s.observing(s.metrics.handler()))))
 	s.local = s.drainWith(s.admission.BeforeAuth(s.checkHost(noStore(s.crossOrigin(outer)))))
 	if s.handler = s.local; o.Ledger.PeerTransport() != nil {
-		s.handler = newRouter(s, s.local)
+		s.handler = newRouter(s, o.Ledger, s.local)
 	}
 	return s, nil
 }

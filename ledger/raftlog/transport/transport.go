@@ -32,6 +32,11 @@ const (
 	dialTimeout  = 2 * time.Second
 
 	maxIdleUpgrades = 16
+
+	// streamWindow bounds what a stream sends before it is read. A connection has room for many that nobody
+	// reads, so that forwarded calls which wait do not hold back the others on it.
+	streamWindow     = 4 << 20
+	connectionWindow = 256 << 20
 )
 
 // ErrNotEncrypted refuses an address that other machines can reach when there is no TLS.
@@ -81,7 +86,10 @@ func (o *Options) validate() error {
 type Transport struct {
 	o        Options
 	client   *http.Client
-	upgrades *http.Transport // HTTP/1.1, which alone can be upgraded
+	// requests are those of RoundTripper. They have connections of their own, so that no answer that waits for
+	// its caller holds back messages of the consensus.
+	requests *http.Transport
+	upgrades *http.Transport // the same, in HTTP/1.1, which alone can be upgraded
 	server   *http.Server
 
 	ctx   context.Context //nolint:containedctx // It lives from New to Close.
@@ -107,17 +115,20 @@ func New(o Options) (*Transport, error) {
 	served.SetHTTP1(true) // for calls that other nodes forward
 	http2 := &http.HTTP2Config{
 		SendPingTimeout: pingAfter, PingTimeout: pingTimeout,
-		MaxReceiveBufferPerStream: 4 << 20, MaxReceiveBufferPerConnection: 4 << 20,
+		MaxReceiveBufferPerStream: streamWindow, MaxReceiveBufferPerConnection: connectionWindow,
 	}
 	ours, theirs := o.TLS.Clone(), o.TLS.Clone() // nil stays nil
 	if o.TLS != nil {
 		theirs.ClientAuth = tls.RequireAndVerifyClientCert
 		ours.MinVersion, theirs.MinVersion = tls.VersionTLS13, tls.VersionTLS13
 	}
-	t.client = &http.Client{Transport: &http.Transport{
+	messages := &http.Transport{
 		TLSClientConfig: ours, Protocols: protocols, HTTP2: http2, DisableCompression: true,
 		DialContext: (&net.Dialer{Timeout: dialTimeout}).DialContext, TLSHandshakeTimeout: dialTimeout,
-	}}
+	}
+	t.requests = messages.Clone()
+	t.requests.IdleConnTimeout = time.Minute
+	t.client = &http.Client{Transport: messages}
 	upgrades := new(http.Protocols)
 	upgrades.SetHTTP1(true)
 	t.upgrades = &http.Transport{
@@ -249,6 +260,7 @@ func (t *Transport) Close() error {
 	t.mu.Unlock()
 	err := t.server.Close()
 	t.client.CloseIdleConnections()
+	t.requests.CloseIdleConnections()
 	t.upgrades.CloseIdleConnections()
 	t.loops.Wait()
 	return err
@@ -278,5 +290,5 @@ func (r roundTripper) RoundTrip(q *http.Request) (*http.Response, error) {
 	if q.Header.Get("Upgrade") != "" {
 		return r.t.upgrades.RoundTrip(q)
 	}
-	return r.t.client.Transport.RoundTrip(q)
+	return r.t.requests.RoundTrip(q)
 }
