@@ -50,6 +50,8 @@ type router struct {
 	local  http.Handler
 	proxy  *httputil.ReverseProxy
 	places chan struct{}
+	// electionPatience, except in tests.
+	patience time.Duration
 }
 
 // nodes is what a router needs of its ledger.
@@ -59,7 +61,9 @@ type nodes interface {
 }
 
 func newRouter(s *Server, n nodes, local http.Handler) *router {
-	r := &router{server: s, nodes: n, local: local, places: make(chan struct{}, maxForwarded)}
+	r := &router{
+		server: s, nodes: n, local: local, places: make(chan struct{}, maxForwarded), patience: electionPatience,
+	}
 	r.proxy = &httputil.ReverseProxy{
 		Rewrite:        rewrite,
 		Transport:      roundTripperFunc(r.roundTrip),
@@ -96,7 +100,7 @@ func (r *router) ServeHTTP(w http.ResponseWriter, q *http.Request) {
 		r.local.ServeHTTP(w, q)
 		return
 	}
-	limited, cancel := context.WithTimeout(q.Context(), patienceFor(q))
+	limited, cancel := context.WithTimeout(q.Context(), r.patienceFor(q))
 	leader, found := r.leader(limited)
 	cancel()
 	if leader.Self || !found {
@@ -117,11 +121,11 @@ func (r *router) ServeHTTP(w http.ResponseWriter, q *http.Request) {
 }
 
 // patienceFor returns how long a call waits for a leader.
-func patienceFor(q *http.Request) time.Duration {
+func (r *router) patienceFor(q *http.Request) time.Duration {
 	if upgrade.IsRequested(q) {
-		return upgradePatience
+		return min(r.patience, upgradePatience)
 	}
-	return electionPatience
+	return r.patience
 }
 
 // leader returns who leads, waiting for an election. It is not found while there is none.
@@ -172,7 +176,7 @@ var errUnsent = errors.New("the leader was not reached")
 // answer: it leads now, or nobody does.
 func (r *router) roundTrip(q *http.Request) (*http.Response, error) {
 	f := forwardOf(q)
-	limited, cancel := context.WithTimeout(q.Context(), patienceFor(f.call))
+	limited, cancel := context.WithTimeout(q.Context(), r.patienceFor(f.call))
 	defer cancel()
 	for {
 		answer, unsent, err := r.attempt(q, f.leader)

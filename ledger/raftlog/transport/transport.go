@@ -84,8 +84,8 @@ func (o *Options) validate() error {
 
 // Transport is the messages from and to this node. Its methods may be called from any goroutine.
 type Transport struct {
-	o        Options
-	client   *http.Client
+	o      Options
+	client *http.Client
 	// requests are those of RoundTripper. They have connections of their own, so that no answer that waits for
 	// its caller holds back messages of the consensus.
 	requests *http.Transport

@@ -1,0 +1,90 @@
+package transport
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net/http"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	pb "go.etcd.io/raft/v3/raftpb"
+)
+
+// endless is a body without an end, which counts what was taken of it.
+type endless struct{ taken *atomic.Int64 }
+
+func (e endless) Read(b []byte) (int, error) {
+	e.taken.Add(int64(len(b)))
+	return len(b), nil
+}
+
+// Requests whose answers nobody takes, and those that nobody reads, hold back neither the messages of the consensus
+// nor other requests, in either direction.
+func TestRequestsHoldBackNothing(t *testing.T) {
+	t.Parallel()
+	var sent, answered atomic.Int64
+	one := start(t, 1, nil)
+	two := start(t, 2, func(o *Options) {
+		o.Handler = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			switch r.URL.Path {
+			case "/answer":
+				w.WriteHeader(http.StatusOK)
+				_, _ = io.Copy(w, endless{&answered}) // ends with the connection
+			case "/ignore":
+				<-r.Context().Done()
+			default:
+				_, _ = fmt.Fprint(w, "here")
+			}
+		})
+	})
+	join(t, one, two)
+	reach(t, one, two)
+	reach(t, two, one)
+	ctx, cancel := context.WithCancel(t.Context())
+	t.Cleanup(cancel)
+	ask := func(path string, body io.Reader) (*http.Response, error) {
+		q, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://"+two.address+path, body)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return one.RoundTripper().RoundTrip(q)
+	}
+	for range 4 {
+		r, err := ask("/answer", nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = r.Body.Close() })
+		go func() { // ends with ctx
+			if r, err := ask("/ignore", endless{&sent}); err == nil {
+				_ = r.Body.Close()
+			}
+		}()
+	}
+	// As much as a whole connection of the consensus may have on its way.
+	const much = 4<<20 - 256<<10
+	for deadline := time.After(time.Minute); sent.Load() < much || answered.Load() < much; {
+		select {
+		case <-time.After(time.Millisecond):
+		case <-deadline:
+			t.Fatalf("%d bytes were sent and %d answered", sent.Load(), answered.Load())
+		}
+	}
+	for _, way := range [][2]*node{{one, two}, {two, one}} {
+		from, to := way[0], way[1]
+		from.Send([]*pb.Message{message(from.o.ID, to.o.ID, 1000, pb.MsgApp, 2<<20)})
+		for m := to.get(t); m.GetIndex() != 1000; m = to.get(t) {
+			continue // sent to reach it
+		}
+	}
+	r, err := ask("/", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if b, err := io.ReadAll(r.Body); string(b) != "here" || err != nil {
+		t.Errorf("got %q, %v", b, err)
+	}
+	_ = r.Body.Close()
+}

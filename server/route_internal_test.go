@@ -1,0 +1,363 @@
+package server
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/seqledger/seqledger/ledger"
+	"github.com/seqledger/seqledger/proto/seqledger/v1/seqledgerv1connect"
+)
+
+// fakeNodes is a cluster in which the test says who leads.
+type fakeNodes struct {
+	mu      sync.Mutex
+	leader  ledger.Leader
+	changed chan struct{}
+	dialled func() // called once when a call has failed
+}
+
+func (n *fakeNodes) Leader() (ledger.Leader, <-chan struct{}) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.leader, n.changed
+}
+
+func (n *fakeNodes) PeerTransport() http.RoundTripper { return n }
+
+// RoundTrip implements http.RoundTripper.
+func (n *fakeNodes) RoundTrip(q *http.Request) (*http.Response, error) {
+	answer, err := http.DefaultTransport.RoundTrip(q)
+	n.mu.Lock()
+	then := n.dialled
+	n.dialled = nil
+	n.mu.Unlock()
+	if err != nil && then != nil {
+		then()
+	}
+	return answer, err
+}
+
+func (n *fakeNodes) elect(l ledger.Leader) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.leader = l
+	close(n.changed)
+	n.changed = make(chan struct{})
+}
+
+// routed is a node that does not lead.
+type routed struct {
+	*fakeNodes
+
+	server *Server
+	router *router
+	url    string
+	local  chan string // the bodies of the calls that the node answered itself
+}
+
+func startRouted(t *testing.T) *routed {
+	t.Helper()
+	r := &routed{fakeNodes: &fakeNodes{changed: make(chan struct{})}, local: make(chan string, 10)}
+	s := &Server{options: Options{Logger: slog.New(slog.DiscardHandler)}, writes: map[string]bool{
+		seqledgerv1connect.LedgerServiceWriteProcedure:       true,
+		seqledgerv1connect.LedgerServiceWriteStreamProcedure: true,
+	}}
+	s.draining, s.startDrain = context.WithCancel(t.Context())
+	s.closed, s.close = context.WithCancel(t.Context())
+	r.server = s
+	here := http.HandlerFunc(func(_ http.ResponseWriter, q *http.Request) {
+		b, err := io.ReadAll(q.Body)
+		r.local <- fmt.Sprint(string(b), err)
+	})
+	r.router = newRouter(s, r.fakeNodes, here)
+	hs := httptest.NewServer(r.router)
+	t.Cleanup(hs.Close)
+	t.Cleanup(s.close)
+	r.url = hs.URL
+	return r
+}
+
+// call posts a body as a Write and returns the answer.
+func (r *routed) call(t *testing.T, procedure, body string) (status int, header http.Header, answer string) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	q, err := http.NewRequestWithContext(ctx, http.MethodPost, r.url+procedure, strings.NewReader(body))
+	if err != nil {
+		t.Fatal(err)
+	}
+	q.Host = "ledger.example.com"
+	q.Header.Set("Content-Type", "application/json")
+	q.Header.Set("Authorization", "Bearer key")
+	q.Header.Set("X-Forwarded-For", "192.0.2.7")
+	q.Header.Set(clientHeader, "192.0.2.1:1") // forged
+	response, err := http.DefaultClient.Do(q)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = response.Body.Close() }()
+	b, err := io.ReadAll(response.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return response.StatusCode, response.Header, string(b)
+}
+
+func (r *routed) write(t *testing.T) (status int, header http.Header, answer string) {
+	t.Helper()
+	return r.call(t, seqledgerv1connect.LedgerServiceWriteProcedure, "a write")
+}
+
+// leads returns a node with a handler that can be elected.
+func leads(t *testing.T, id uint64, h http.HandlerFunc) ledger.Leader {
+	t.Helper()
+	hs := httptest.NewServer(h)
+	t.Cleanup(hs.Close)
+	t.Cleanup(hs.CloseClientConnections) // before Close, which waits for the calls
+	return ledger.Leader{ID: id, Term: id, Peer: strings.TrimPrefix(hs.URL, "http://"), Client: fmt.Sprint("node", id)}
+}
+
+// dead returns a node at whose address nobody listens.
+func dead(t *testing.T, id uint64) ledger.Leader {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = l.Close() }()
+	return ledger.Leader{ID: id, Term: id, Peer: l.Addr().String()}
+}
+
+// accepts is a leader that answers with what it has got.
+func accepts(w http.ResponseWriter, q *http.Request) {
+	b, _ := io.ReadAll(q.Body)
+	fmt.Fprintf(w, "got %s for %s from %v by %v", b, q.Host, q.Header["Authorization"], q.Header["X-Forwarded-For"])
+}
+
+func wantUnknown(t *testing.T, when string, status int, answer string) {
+	t.Helper()
+	var e struct {
+		Code    string
+		Details []struct{ Debug struct{ Code string } }
+	}
+	if err := json.Unmarshal([]byte(answer), &e); err != nil || len(e.Details) != 1 {
+		t.Fatalf("%s: got %d %s, want an error in the caller's protocol: %v", when, status, answer, err)
+	}
+	if status != http.StatusServiceUnavailable || e.Code != "unavailable" ||
+		e.Details[0].Debug.Code != "WRITE_ERROR_CODE_OUTCOME_UNKNOWN" {
+		t.Errorf("%s: got %d %s, want OUTCOME_UNKNOWN", when, status, answer)
+	}
+}
+
+// The leader gets a call as the caller sent it, and who that is; the caller learns who leads.
+func TestForwardedCallIsAsItWasSent(t *testing.T) {
+	t.Parallel()
+	r := startRouted(t)
+	client := make(chan string, 1)
+	r.elect(leads(t, 2, func(w http.ResponseWriter, q *http.Request) {
+		client <- q.Header.Get(clientHeader)
+		accepts(w, q)
+	}))
+	status, header, answer := r.write(t)
+	if want := "got a write for ledger.example.com from [Bearer key] by [192.0.2.7]"; status != 200 || answer != want {
+		t.Errorf("got %d %s, want %s", status, answer, want)
+	}
+	if from := <-client; !strings.HasPrefix(from, "127.0.0.1:") {
+		t.Errorf("the leader takes %q for the caller", from)
+	}
+	if header.Get(leaderHeader) != "node2" {
+		t.Errorf("the caller is told %v", header)
+	}
+	if _, _, _ = r.call(t, "/a/read", "x"); <-r.local != "x<nil>" {
+		t.Error("what changes nothing must stay here")
+	}
+}
+
+// Of a leader that is not there nothing was asked, so the next one is: the caller does not notice.
+func TestUnsentCallGoesToTheNextLeader(t *testing.T) {
+	t.Parallel()
+	for name, next := range map[string]func(*testing.T) ledger.Leader{
+		"another node": func(t *testing.T) ledger.Leader { return leads(t, 3, accepts) },
+		"this node":    func(*testing.T) ledger.Leader { return ledger.Leader{ID: 1, Term: 9, Self: true} },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			r := startRouted(t)
+			r.elect(dead(t, 2))
+			then := next(t)
+			r.dialled = func() {
+				r.elect(ledger.Leader{Term: 3}) // an election
+				r.elect(then)
+			}
+			status, _, answer := r.write(t)
+			if then.Self {
+				if got := <-r.local; got != "a write<nil>" {
+					t.Errorf("this node got %q", got)
+				}
+			} else if !strings.HasPrefix(answer, "got a write") {
+				t.Errorf("got %d %s", status, answer)
+			}
+		})
+	}
+}
+
+// A node that cannot be reached may come back under the same term.
+func TestUnsentCallIsTriedAgain(t *testing.T) {
+	t.Parallel()
+	r := startRouted(t)
+	at := dead(t, 2)
+	r.elect(at)
+	answered := make(chan string, 1)
+	go func() { // ends with the answer
+		_, _, answer := r.write(t)
+		answered <- answer
+	}()
+	l, err := net.Listen("tcp", at.Peer)
+	if err != nil {
+		t.Skip("the port was taken meanwhile:", err)
+	}
+	hs := &http.Server{Handler: http.HandlerFunc(accepts), ReadHeaderTimeout: time.Minute}
+	go func() { _ = hs.Serve(l) }() // ends with Close
+	defer func() { _ = hs.Close() }()
+	if answer := <-answered; !strings.HasPrefix(answer, "got a write") {
+		t.Error(answer)
+	}
+}
+
+// Without a leader the node itself refuses the call, which it has whole.
+func TestNoLeaderIsRefusedHere(t *testing.T) {
+	t.Parallel()
+	for name, leader := range map[string]ledger.Leader{
+		"none is known": {Term: 5}, "it is not there": dead(t, 2),
+	} {
+		r := startRouted(t)
+		r.router.patience = 50 * time.Millisecond
+		r.elect(leader)
+		r.write(t)
+		if got := <-r.local; got != "a write<nil>" {
+			t.Errorf("%s: this node got %q", name, got)
+		}
+	}
+	r := startRouted(t)
+	r.elect(leads(t, 2, accepts))
+	r.server.startDrain()
+	r.write(t)
+	if got := <-r.local; got != "a write<nil>" {
+		t.Errorf("draining, this node got %q", got)
+	}
+}
+
+// A leader that has got the call and goes may have executed it. It is not sent again from here.
+func TestBrokenForwardIsOfUnknownOutcome(t *testing.T) {
+	t.Parallel()
+	got := make(chan string, 1)
+	for name, goes := range map[string]func(r *routed){
+		"connection broken": func(*routed) { panic(http.ErrAbortHandler) },
+		"leader replaced": func(r *routed) {
+			r.elect(leads(t, 3, func(http.ResponseWriter, *http.Request) { t.Error("it was sent again") }))
+			select { // the old one hangs
+			case <-r.server.closed.Done():
+			case <-t.Context().Done():
+			}
+		},
+		"server closed": func(r *routed) {
+			r.server.close()
+			<-t.Context().Done()
+		},
+	} {
+		r := startRouted(t)
+		r.elect(leads(t, 2, func(w http.ResponseWriter, q *http.Request) {
+			b, _ := io.ReadAll(q.Body)
+			got <- string(b)
+			goes(r)
+		}))
+		status, _, answer := r.write(t)
+		wantUnknown(t, name, status, answer)
+		if <-got != "a write" {
+			t.Error(name, "the leader did not get the call")
+		}
+	}
+}
+
+// A forwarded stream would never end by itself when this node stops.
+func TestDrainEndsForwardedStreams(t *testing.T) {
+	t.Parallel()
+	r := startRouted(t)
+	r.elect(leads(t, 2, func(w http.ResponseWriter, q *http.Request) {
+		_, _ = io.ReadAll(q.Body)
+		w.WriteHeader(http.StatusOK)
+		_ = http.NewResponseController(w).Flush()
+		r.server.startDrain()
+		<-q.Context().Done()
+	}))
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	q, err := http.NewRequestWithContext(ctx, http.MethodPost,
+		r.url+seqledgerv1connect.LedgerServiceWriteStreamProcedure, bytes.NewReader([]byte("frames")))
+	if err != nil {
+		t.Fatal(err)
+	}
+	response, err := http.DefaultClient.Do(q)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = response.Body.Close() }()
+	if _, err := io.ReadAll(response.Body); err == nil || ctx.Err() != nil {
+		t.Errorf("the stream must break, as its last answers are missing; got %v", err)
+	}
+}
+
+// A body of which a transport may have read is not given to a second one, and one that is given up not read.
+func TestForwardedBody(t *testing.T) {
+	t.Parallel()
+	under := io.NopCloser(strings.NewReader("body"))
+	b := &forwardedBody{ReadCloser: under}
+	if !b.seal() || b.Close() != nil || !b.seal() {
+		t.Error("an unread body must be sealed")
+	}
+	if _, err := b.Read(make([]byte, 4)); err == nil {
+		t.Error("a sealed body was read")
+	}
+	b = &forwardedBody{ReadCloser: under}
+	if all, err := io.ReadAll(b); string(all) != "body" || err != nil {
+		t.Error(string(all), err)
+	}
+	if b.seal() {
+		t.Error("a body that was read must not be sent again")
+	}
+}
+
+// Only nodes may say who a caller is, and what they forward is not forwarded again.
+func TestPeerHandler(t *testing.T) {
+	t.Parallel()
+	var from string
+	s := &Server{local: http.HandlerFunc(func(_ http.ResponseWriter, q *http.Request) {
+		from = q.RemoteAddr + q.Header.Get(clientHeader)
+	})}
+	for address, want := range map[string]int{
+		"": http.StatusMisdirectedRequest, "somebody": http.StatusMisdirectedRequest, "192.0.2.1:5": http.StatusOK,
+	} {
+		w, q := httptest.NewRecorder(), httptest.NewRequest(http.MethodPost, "/x", http.NoBody)
+		if address != "" {
+			q.Header.Set(clientHeader, address)
+		}
+		s.PeerHandler().ServeHTTP(w, q)
+		if w.Code != want {
+			t.Errorf("with the caller %q: got %d, want %d", address, w.Code, want)
+		}
+	}
+	if from != "192.0.2.1:5" {
+		t.Errorf("the caller is %q", from)
+	}
+}

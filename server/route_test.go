@@ -1,0 +1,228 @@
+package server_test
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"connectrpc.com/connect"
+
+	"github.com/seqledger/seqledger/ledger"
+	peers "github.com/seqledger/seqledger/ledger/raftlog/transport"
+	"github.com/seqledger/seqledger/ledger/seed"
+	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
+	"github.com/seqledger/seqledger/proto/seqledger/v1/seqledgerv1connect"
+	"github.com/seqledger/seqledger/server"
+)
+
+// startNode starts a node, which joins the one at an address for other nodes if there is one.
+func startNode(t *testing.T, join string, o server.Options) (h *harness, peer string) {
+	t.Helper()
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir, peer := filepath.Join(t.TempDir(), "node"), listener.Addr().String()
+	logger := slog.New(slog.DiscardHandler)
+	if join != "" {
+		err := seed.Join(within(t), seed.Options{
+			Dir: dir, Nodes: []string{join}, RoundTripper: peers.NewRoundTripper(nil), Peer: peer, Logger: logger,
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	l, err := ledger.Open(within(t), ledger.Options{
+		Dir: dir, LogBytes: 8 << 20, CacheBytes: -1, ScrubBytes: -1, Logger: logger,
+		Cluster: &ledger.Cluster{Listener: listener, Client: "client-of-" + peer, Tick: 20 * time.Millisecond},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = l.Close() }) // some tests close it
+	o.Ledger = l
+	h = startWith(t, o)
+	mux := http.NewServeMux()
+	mux.Handle("POST "+ledger.JoinPath, l.JoinHandler())
+	mux.Handle("GET "+seed.Path, seed.Handler(l, -1))
+	mux.Handle("/", h.server.PeerHandler())
+	l.ServePeers(mux)
+	return h, peer
+}
+
+// startNodes starts a cluster of three, all with a vote.
+func startNodes(t *testing.T, o server.Options) []*harness {
+	t.Helper()
+	first, peer := startNode(t, "", o)
+	second, _ := startNode(t, peer, o)
+	third, _ := startNode(t, peer, o)
+	nodes := []*harness{first, second, third}
+	for _, n := range nodes {
+		await(t, func() bool {
+			voters := 0
+			for _, m := range n.ledger.ClusterStatus().Members {
+				if m.Voter {
+					voters++
+				}
+			}
+			leader, _ := n.ledger.Leader()
+			return voters == len(nodes) && leader.Peer != ""
+		})
+	}
+	return nodes
+}
+
+// await waits until something is so.
+func await(t *testing.T, is func() bool) {
+	t.Helper()
+	ctx := within(t)
+	for !is() {
+		select {
+		case <-time.After(5 * time.Millisecond):
+		case <-ctx.Done():
+			t.Fatal("it never was")
+		}
+	}
+}
+
+// Every node takes every call, in every protocol, as if it were the leader, whoever that is; and the two that are
+// left when it stops go on.
+func TestAnyNodeTakesAnyCall(t *testing.T) {
+	t.Parallel()
+	nodes := startNodes(t, server.Options{})
+	for i, h := range nodes {
+		writeEveryWay(t, h, fmt.Sprint("before", i))
+		refuseOtherHosts(t, h)
+	}
+	leader := leads(t, nodes)
+	if !testing.Short() {
+		before, _ := leader.ledger.Leader()
+		if err := leader.ledger.TransferLeadership(within(t), 0); err != nil {
+			t.Fatal(err)
+		}
+		for i, h := range nodes {
+			await(t, func() bool {
+				now, _ := h.ledger.Leader()
+				return now.ID != before.ID && now.Peer != ""
+			})
+			writeEveryWay(t, h, fmt.Sprint("after", i))
+		}
+		leader = leads(t, nodes)
+	}
+	leader.h1.CloseIdleConnections()
+	leader.h2.CloseIdleConnections()
+	if err := errors.Join(leader.stop(), leader.ledger.Close()); err != nil {
+		t.Fatal(err)
+	}
+	next := uint64(0)
+	for _, h := range nodes {
+		for range 10 {
+			if h != leader {
+				next++
+				h.persist(t, writeOf("c", next, appendOp("x")))
+			}
+		}
+	}
+}
+
+// leads returns the node that leads.
+func leads(t *testing.T, nodes []*harness) (leader *harness) {
+	t.Helper()
+	await(t, func() bool {
+		for _, h := range nodes {
+			if l, _ := h.ledger.Leader(); l.Self {
+				leader = h
+			}
+		}
+		return leader != nil
+	})
+	return leader
+}
+
+// persist repeats a write while it has no outcome, as every client does.
+func (h *harness) persist(t *testing.T, m *seqledgerv1.WriteRequest) {
+	t.Helper()
+	ctx := within(t)
+	for {
+		r, err := h.client.Write(ctx, connect.NewRequest(m))
+		if err == nil && r.Msg.GetReceipt().GetSequence() == m.GetSequence() {
+			return
+		}
+		switch detail(err).GetCode() {
+		case seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_NOT_LEADER,
+			seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_OUTCOME_UNKNOWN:
+		default:
+			t.Fatal(m.GetSequence(), r, err)
+		}
+	}
+}
+
+func writeEveryWay(t *testing.T, h *harness, prefix string) {
+	t.Helper()
+	ctx := within(t)
+	for name, c := range map[string]seqledgerv1connect.LedgerServiceClient{
+		"connect, HTTP/1.1": seqledgerv1connect.NewLedgerServiceClient(h.h1, h.url),
+		"connect, HTTP/2":   seqledgerv1connect.NewLedgerServiceClient(h.h2, h.url),
+		"gRPC":              seqledgerv1connect.NewLedgerServiceClient(h.h2, h.url, connect.WithGRPC()),
+		"gRPC-Web":          seqledgerv1connect.NewLedgerServiceClient(h.h1, h.url, connect.WithGRPCWeb()),
+		"JSON":              seqledgerv1connect.NewLedgerServiceClient(h.h1, h.url, connect.WithProtoJSON()),
+	} {
+		client := prefix + name
+		r, err := c.Write(ctx, connect.NewRequest(writeOf(client, 1, appendOp("x"))))
+		if err != nil || r.Msg.GetReceipt().GetSequence() != 1 {
+			t.Fatalf("%s %s: %v, %v", prefix, name, r, err)
+		}
+		_, err = c.Write(ctx, connect.NewRequest(writeOf(client, 3, appendOp("x"))))
+		mustRefuse(t, err, connect.CodeFailedPrecondition, seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_SEQUENCE_GAP)
+		state, err := c.GetClientState(ctx, connect.NewRequest(&seqledgerv1.GetClientStateRequest{
+			Scope: scope(), ClientId: client,
+		}))
+		if err != nil || state.Msg.GetState().GetLastCommittedSequence() != 1 {
+			t.Fatalf("%s %s: a read after the write: %v, %v", prefix, name, state, err)
+		}
+	}
+	for name, c := range map[string]seqledgerv1connect.LedgerServiceClient{
+		"stream": h.client, "gRPC stream": seqledgerv1connect.NewLedgerServiceClient(h.h2, h.url, connect.WithGRPC()),
+	} {
+		stream := c.WriteStream(ctx)
+		for i := range uint64(3) { // one by one: both sides talk at once
+			if err := stream.Send(frameOf(writeOf(prefix+name, i+1, appendOp("x")))); err != nil {
+				t.Fatal(name, err)
+			}
+			if got := receive(t, stream, 1)[0].GetReceipt().GetSequence(); got != i+1 {
+				t.Fatalf("%s %s: write %d has the receipt of %d", prefix, name, i+1, got)
+			}
+		}
+		end(t, stream)
+	}
+	upgraded := mustOpenUpgraded(t, h)
+	for i := range uint64(3) {
+		r := ask(t, upgraded, writeOf(prefix+"upgraded", i+1, appendOp("x")))
+		if r[0].GetReceipt().GetSequence() != i+1 {
+			t.Fatal(prefix, "upgraded", r)
+		}
+	}
+	_ = upgraded.Close()
+}
+
+// refuseOtherHosts: without credentials on loopback only requests to a loopback host are taken. The leader knows
+// to which one a caller of another node spoke.
+func refuseOtherHosts(t *testing.T, h *harness) {
+	t.Helper()
+	q, err := http.NewRequestWithContext(within(t), http.MethodPost,
+		h.url+seqledgerv1connect.LedgerServiceWriteProcedure, strings.NewReader(`{}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	q.Header.Set("Content-Type", "application/json")
+	q.Host = "rebound.example.com"
+	if status, _, text := h.do(t, q); status != http.StatusMisdirectedRequest && status != http.StatusForbidden {
+		t.Errorf("got %d %s, want the host refused", status, text)
+	}
+}
