@@ -14,7 +14,8 @@ type Options struct {
 	// Server is host:port, or an http:// or https:// URL; without a scheme it is cleartext.
 	// Several servers of one ledger are separated by commas: calls and the write stream use one
 	// of them, and move on when it cannot be reached, drains, or names another one as the
-	// leader.
+	// leader. One that passes calls on to the leader is left for it, if the leader is in the list
+	// under the address that it advertises.
 	Server string
 	// Token returns the API key or session token that is sent as the bearer token of every call
 	// and every new write stream; nil sends none. [StaticToken] returns a fixed token. Because Token is

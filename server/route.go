@@ -17,6 +17,7 @@ import (
 	"connectrpc.com/connect"
 
 	"github.com/seqledger/seqledger/internal/upgrade"
+	"github.com/seqledger/seqledger/internal/wire/message"
 	"github.com/seqledger/seqledger/ledger"
 	"github.com/seqledger/seqledger/proto/seqledger/v1/seqledgerv1connect"
 )
@@ -25,8 +26,6 @@ const (
 	// clientHeader has the address of the caller of a forwarded call. Only the listener for other nodes
 	// believes it.
 	clientHeader = "Seqledger-Client-Address"
-	// leaderHeader tells the caller of a forwarded call where the leader is, so that it can go there itself.
-	leaderHeader = "Seqledger-Leader"
 	// electionPatience is how long a call waits for the nodes to elect a leader: longer than an election
 	// takes with the default ticks.
 	electionPatience = 2 * time.Second
@@ -163,7 +162,7 @@ func rewrite(q *httputil.ProxyRequest) {
 // nameLeader tells the caller where the leader is.
 func nameLeader(answer *http.Response) error {
 	if f := forwardOf(answer.Request); f.leader.Client != "" {
-		answer.Header.Set(leaderHeader, f.leader.Client)
+		answer.Header.Set(message.LeaderHeader, f.leader.Client)
 	}
 	return nil
 }

@@ -15,6 +15,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/seqledger/seqledger/internal/wire/message"
 	"github.com/seqledger/seqledger/ledger"
 	"github.com/seqledger/seqledger/proto/seqledger/v1/seqledgerv1connect"
 )
@@ -176,7 +177,7 @@ func TestForwardedCallIsAsItWasSent(t *testing.T) {
 	if from := <-client; !strings.HasPrefix(from, "127.0.0.1:") {
 		t.Errorf("the leader takes %q for the caller", from)
 	}
-	if header.Get(leaderHeader) != "node2" {
+	if header.Get(message.LeaderHeader) != "node2" {
 		t.Errorf("the caller is told %v", header)
 	}
 	if _, _, _ = r.call(t, "/a/read", "x"); <-r.local != "x<nil>" {

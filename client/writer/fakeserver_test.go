@@ -17,6 +17,7 @@ import (
 	"github.com/seqledger/seqledger/client/proof"
 	"github.com/seqledger/seqledger/client/writer"
 	"github.com/seqledger/seqledger/internal/upgrade"
+	"github.com/seqledger/seqledger/internal/wire/message"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 	"github.com/seqledger/seqledger/proto/seqledger/v1/seqledgerv1connect"
 )
@@ -51,6 +52,8 @@ type fakeServer struct {
 	stop                  func() // of some
 
 	mu sync.Mutex
+	// leader is the address that every answer names as the leader's.
+	leader string
 	// onWrite says what happens to a write on the stream; nil: nothing.
 	onWrite func(*seqledgerv1.WriteRequest) fault
 	// onAnswer may replace an answer on the stream.
@@ -523,8 +526,17 @@ func (s *fakeServer) serve(listener net.Listener) func() {
 	protocols := new(http.Protocols)
 	protocols.SetUnencryptedHTTP2(true)
 	protocols.SetHTTP1(!s.http2Only)
+	named := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		s.mu.Lock()
+		leader := s.leader
+		s.mu.Unlock()
+		if leader != "" {
+			w.Header().Set(message.LeaderHeader, leader)
+		}
+		mux.ServeHTTP(w, r)
+	})
 	server := &http.Server{
-		Handler: mux, Protocols: protocols,
+		Handler: named, Protocols: protocols,
 		// Large, so that a stuck connection and not the window stops a sender.
 		HTTP2: &http.HTTP2Config{MaxReceiveBufferPerConnection: 4<<20 - 1, MaxReceiveBufferPerStream: 4<<20 - 1},
 	}

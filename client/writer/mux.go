@@ -194,6 +194,9 @@ func (h *mux) run(ctx context.Context) {
 		if ctx.Err() != nil {
 			return
 		}
+		if errors.Is(err, errLeaderKnown) {
+			continue
+		}
 		e, _ := errors.AsType[*failure.Error](err)
 		h.mu.Lock()
 		h.lastErr = err
@@ -206,9 +209,7 @@ func (h *mux) run(ctx context.Context) {
 		if h.retire != nil {
 			e = h.retire
 		}
-		// The wait grows with each round over the servers and not with each server, because one
-		// that is away says nothing about the others.
-		wait := rpc.Backoff(failures/h.client.Servers(), h.retryAfter)
+		wait := h.client.Backoff(failures, h.retryAfter)
 		h.progress, h.retire, h.retryAfter = false, nil, 0
 		h.unlock()
 		h.client.Options.Logger.WarnContext(ctx, "the write stream has ended",
@@ -283,6 +284,12 @@ func (h *mux) serve(ctx context.Context, server *rpc.Endpoint) error {
 	stream, err := server.OpenStream(ctx)
 	if err != nil {
 		return err
+	}
+	if h.client.Endpoint() != server {
+		cancel()
+		_ = stream.CloseRequest()
+		_ = stream.CloseResponse()
+		return errLeaderKnown
 	}
 	h.client.Counters.Streams.Add(1)
 	h.mu.Lock()
@@ -530,5 +537,8 @@ func (h *mux) deliver(results []*seqledgerv1.WriteResult) error {
 	}
 	return nil
 }
+
+// errLeaderKnown ends a stream on which nothing was sent, because the server has named the leader.
+var errLeaderKnown = errors.New("the leader is another server")
 
 var errRetired = errors.New("the server asked to try again later")

@@ -2,6 +2,7 @@ package writer_test
 
 import (
 	"errors"
+	"fmt"
 	"net"
 	"strings"
 	"sync/atomic"
@@ -167,4 +168,60 @@ func TestARefusalBySecondServer(t *testing.T) {
 	if len(all[1].unary) != 1 || len(all[2].unary) != 0 {
 		t.Errorf("the servers got %d and %d calls", len(all[1].unary), len(all[2].unary))
 	}
+}
+
+// TestTheLeaderIsLearnt from the answers of a node that passes calls on: the next call, and the writes of a stream, go
+// to the leader itself. Where it cannot be reached, they stay with the node that reaches it.
+func TestTheLeaderIsLearnt(t *testing.T) {
+	t.Parallel()
+	for name, options := range map[string]func(*client.Options){
+		"": func(*client.Options) {}, "HTTP/2": func(o *client.Options) { o.HTTP2 = true },
+	} {
+		t.Run("leader"+name, func(t *testing.T) {
+			t.Parallel()
+			all := nodes(t, 2)
+			c := dialAll(t, all, options)
+			all[0].set(func(s *fakeServer) { s.leader = all[1].address })
+			for i := range uint64(3) {
+				if _, err := c.Write(t.Context(), numbered(i+1)); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if n, m := len(all[0].unary), len(all[1].unary); n != 1 || m != 2 {
+				t.Errorf("the follower got %d calls and the leader %d, want 1 and 2", n, m)
+			}
+		})
+	}
+	t.Run("stream", func(t *testing.T) {
+		t.Parallel()
+		all := nodes(t, 2)
+		all[0].set(func(s *fakeServer) {
+			s.afterOpen = func(*seqledgerv1.OpenSessionRequest) error { // so that the stream's answer is the first
+				s.set(func(s *fakeServer) { s.leader = all[1].address })
+				return nil
+			}
+			s.onWrite = func(*seqledgerv1.WriteRequest) fault {
+				t.Error("a write went to the follower")
+				return faultNone
+			}
+		})
+		c := dialAll(t, all)
+		wantCommitted(t, burst(t, newWriter(t, c, "w"), payload("x"))[0], 1)
+	})
+	t.Run("not reached", func(t *testing.T) {
+		t.Parallel()
+		all := nodes(t, 2)
+		all[1].stop()
+		all[0].set(func(s *fakeServer) { s.leader = all[1].address })
+		c := dialAll(t, all)
+		for i := range uint64(3) {
+			if _, err := c.Write(t.Context(), numbered(i+1)); err != nil {
+				t.Fatal(err)
+			}
+			wantCommitted(t, burst(t, newWriter(t, c, fmt.Sprint("w", i)), payload("x"))[0], 1)
+		}
+		if n := len(all[0].unary); n != 3 {
+			t.Errorf("the node got %d calls", n)
+		}
+	})
 }

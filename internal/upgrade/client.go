@@ -71,6 +71,7 @@ type ClientConn struct {
 	// silent is set once the stream was ended because of a silent server.
 	silent atomic.Bool
 	close  context.CancelFunc // ends watch
+	header http.Header
 
 	sending sync.Mutex // guards out
 	out     []byte
@@ -120,11 +121,15 @@ func Dial(ctx context.Context, transport http.RoundTripper, url string,
 	ws.SetReadLimit(maxMessageBytes)
 	c.messages = messages{ws: ws, limit: maxMessageBytes}
 	c.reader = bufio.NewReaderSize(&c.messages, readBytes)
+	c.header = response.Header
 	closed, cancel := context.WithCancel(ctx)
 	c.close = cancel
 	go c.watch(closed) // ends with Close, or with ctx
 	return c, nil
 }
+
+// Header returns the header with which the server has agreed.
+func (c *ClientConn) Header() http.Header { return c.header }
 
 // handshake is the transport of one request, below whose answer it puts a clientWire.
 type handshake struct {

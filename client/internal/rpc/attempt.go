@@ -65,12 +65,16 @@ func (b attemptBody) Read(p []byte) (int, error) {
 // attempts is the connect.HTTPClient of a Client. It records what each attempt sends. It does
 // not follow redirects, so that a token reaches only the configured server.
 type attempts struct {
-	do func(*http.Request) (*http.Response, error)
+	do    func(*http.Request) (*http.Response, error)
+	learn func(http.Header) // gets the header of each answer
 }
 
 // Do implements connect.HTTPClient.
 func (t attempts) Do(r *http.Request) (*http.Response, error) {
 	answer, err := t.send(r)
+	if err == nil {
+		t.learn(answer.Header)
+	}
 	if err == nil && isStream(answer.Header) {
 		answer.Body = &upgrade.StreamBody{ReadCloser: answer.Body}
 	}

@@ -86,9 +86,6 @@ func (c *Client) Go(do func()) { c.background.Go(do) }
 // Endpoint returns the server to send to.
 func (c *Client) Endpoint() *Endpoint { return c.endpoints.use() }
 
-// Servers returns how many servers were given.
-func (c *Client) Servers() int { return len(c.endpoints.all) }
-
 // MoveOn chooses another server because from cannot take a call. leader is the leader's address
 // in its answer, or empty.
 func (c *Client) MoveOn(from *Endpoint, leader string) { c.endpoints.moveOn(from, leader) }

@@ -40,6 +40,11 @@ type Endpoint struct {
 	writeHeader string
 
 	mu sync.Mutex
+	// moveTo takes in which server a server has named as the leader.
+	moveTo func(leader string)
+
+	// left is when the Client went away from the server. The mutex of endpoints guards it.
+	left time.Time
 	// noHTTP1 and noUpgrade are the times until which the server is assumed not to speak
 	// HTTP/1.1, and not to upgrade a connection for a write stream.
 	noHTTP1, noUpgrade time.Time
@@ -49,10 +54,15 @@ type Endpoint struct {
 // refused.
 const refusalMemory = 5 * time.Minute
 
+// leftMemory is how long the Client does not go back to a server that it has left because another one calls it the
+// leader: that one may reach it where the Client does not.
+const leftMemory = time.Minute
+
 // newEndpoint returns an endpoint that shares the transports of its Client.
 func (c *Client) newEndpoint(base *url.URL) *Endpoint {
 	e := &Endpoint{base: base, options: &c.Options}
-	do := attempts{e.roundTrip}
+	e.moveTo = func(leader string) { c.endpoints.learn(e, leader) }
+	do := attempts{e.roundTrip, e.learn}
 	if c.Options.HTTPClient != nil {
 		do.do = c.Options.HTTPClient.Do
 	} else {
@@ -179,12 +189,44 @@ func (s *endpoints) moveOn(from *Endpoint, leader string) {
 	if s.current != from {
 		return
 	}
+	from.left = time.Now()
 	if to := s.find(from, leader); to != nil {
 		s.current = to
 		return
 	}
 	// A server that is not in the list is followed by the first one.
 	s.current = s.all[(slices.Index(s.all, from)+1)%len(s.all)]
+}
+
+// learn goes to the leader that a server has named in an answer, to save the way by that server. It must be
+// in the list: the address is the one for clients in general, and this one may have been given others for a
+// reason.
+func (s *endpoints) learn(from *Endpoint, leader string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, e := range s.all {
+		if s.current == from && e != from && e.isAt(from.base.Scheme, leader) && time.Since(e.left) >= leftMemory {
+			from.left = time.Now()
+			s.current = e
+			return
+		}
+	}
+}
+
+// isAt reports whether a server has an address that another one gave.
+func (e *Endpoint) isAt(scheme, leader string) bool {
+	if !strings.Contains(leader, "://") {
+		leader = scheme + "://" + leader
+	}
+	base, err := parseServer(leader)
+	return err == nil && base.Scheme == e.base.Scheme && address.Of(e.base) == address.Of(base)
+}
+
+// learn looks for the leader in the header of an answer.
+func (e *Endpoint) learn(header http.Header) {
+	if leader := header.Get(message.LeaderHeader); leader != "" {
+		e.moveTo(leader)
+	}
 }
 
 // find returns the server at an address that another server gave, or nil if it may not be used.
@@ -236,6 +278,7 @@ func (e *Endpoint) OpenStream(ctx context.Context) (Stream, error) {
 		stream, err := e.openUpgraded(ctx, header)
 		switch dial, isDial := errors.AsType[*net.OpError](err); {
 		case err == nil:
+			e.learn(stream.Header())
 			return UpgradedStream{stream}, nil
 		case ctx.Err() != nil:
 			return nil, ctx.Err()

@@ -15,6 +15,10 @@ import (
 const (
 	backoffFirst = 10 * time.Millisecond
 	backoffMax   = 2 * time.Second
+	// backoffShort is the last round with a short wait, of 80 to 160 ms, where there are several servers. It is
+	// repeated shortRounds times before the waits grow.
+	backoffShort = 4
+	shortRounds  = 20
 	// A longer retry_after is reduced to this, so that one bad answer cannot stop a Writer for a
 	// day.
 	retryAfterMax = time.Minute
@@ -32,6 +36,19 @@ func Backoff(attempt int, retryAfter time.Duration) time.Duration {
 	}
 	wait = wait/2 + rand.N(wait/2+1)
 	return max(wait, min(retryAfter, retryAfterMax))
+}
+
+// Backoff is the function of the same name for the servers of a Client, after a number of attempts that they did not
+// take. The wait grows with each round over the servers and not with each server, because one that is away says nothing
+// about the others. Where there are others, one of them will soon take over: the first rounds, which last several
+// times as long as that takes, have short waits.
+func (c *Client) Backoff(attempts int, retryAfter time.Duration) time.Duration {
+	servers := len(c.endpoints.all)
+	round := attempts / servers
+	if servers > 1 {
+		round = min(round, max(backoffShort, round-shortRounds))
+	}
+	return Backoff(round, retryAfter)
 }
 
 // Sleep waits for d or the end of ctx, whichever is first.
@@ -130,7 +147,7 @@ func (c *Client) Pause(ctx context.Context, e *Endpoint, n int, last *failure.Er
 	waiting, cancel := context.WithCancel(ctx)
 	defer cancel()
 	defer context.AfterFunc(c.ctx, cancel)()
-	_ = Sleep(waiting, Backoff(n/servers, last.RetryAfter))
+	_ = Sleep(waiting, c.Backoff(n, last.RetryAfter))
 	return c.mayCall(ctx, last)
 }
 

@@ -21,3 +21,29 @@ func TestBackoffGrowsWithinItsBounds(t *testing.T) {
 		t.Errorf("a retry_after of a day became %v, want %v", d, retryAfterMax)
 	}
 }
+
+// TestBackoffAmongServers stays short for as long as an election takes many times over, and grows after that: a
+// ledger that is away for long is not to be pressed by all of its clients.
+func TestBackoffAmongServers(t *testing.T) {
+	t.Parallel()
+	for servers := range 4 {
+		c := &Client{endpoints: &endpoints{all: make([]*Endpoint, servers+1)}}
+		var waited time.Duration
+		attempts := 0
+		for ; waited < 5*time.Second; attempts++ {
+			wait := c.Backoff(attempts, 0)
+			if waited += wait; servers > 0 && wait > 250*time.Millisecond {
+				t.Fatalf("of %d servers, attempt %d waits %v", servers+1, attempts, wait)
+			}
+		}
+		if servers == 0 && attempts > 15 {
+			t.Errorf("one server gets %d attempts in %v", attempts, waited)
+		}
+		if wait := c.Backoff(1000, 0); wait < backoffMax/2 {
+			t.Errorf("after 1,000 attempts, one of %d servers waits %v", servers+1, wait)
+		}
+		if wait := c.Backoff(0, 7*time.Second); wait != 7*time.Second {
+			t.Errorf("the wait that the server asks for became %v", wait)
+		}
+	}
+}

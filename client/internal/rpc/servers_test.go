@@ -109,6 +109,43 @@ func TestMovingBetweenServers(t *testing.T) {
 	})
 }
 
+// TestLearningTheLeader goes to it if it is in the list, once, and not back to one that was left a moment ago.
+func TestLearningTheLeader(t *testing.T) {
+	t.Parallel()
+	o := &Options{}
+	var bases []*url.URL
+	for _, name := range []string{"a:1", "b:1", "https://c:1"} {
+		base, err := parseServer(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		bases = append(bases, base)
+	}
+	s := newEndpoints(bases, func(base *url.URL) *Endpoint { return &Endpoint{base: base, options: o} })
+	a, b := s.all[0], s.all[1]
+	learn := func(from *Endpoint, leader string, want *Endpoint) {
+		t.Helper()
+		if s.learn(from, leader); s.use() != want {
+			t.Errorf("%s names %q: in use is %s, want %s", from.Host(), leader, s.use().Host(), want.Host())
+		}
+	}
+	for _, leader := range []string{"", "a:1", "x:1", "c:1", "::", "ftp://b:1"} {
+		learn(a, leader, a) // unknown, itself, or reached in another way
+	}
+	learn(b, "b:1", a) // an answer that comes late, of a server that is not in use
+	learn(a, "http://b:1", b)
+	learn(b, "a:1", b) // they contradict each other
+	s.moveOn(b, "")    // c
+	s.moveOn(s.use(), "")
+	learn(a, "b:1", a) // it could not be reached just now
+	b.left = b.left.Add(-leftMemory)
+	learn(a, "b:1", b)
+	s.moveOn(b, "a:1") // a refusal that names the leader is followed at once
+	if s.use() != a {
+		t.Errorf("in use is %s", s.use().Host())
+	}
+}
+
 // scripted answers calls of GetStatus with what a test says.
 type scripted struct {
 	seqledgerv1connect.UnimplementedAdminServiceHandler

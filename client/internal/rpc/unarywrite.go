@@ -43,13 +43,16 @@ func (e *Endpoint) write(
 	w.attempt, _ = ctx.Value(attemptKey{}).(*Attempt)
 	answer, err := e.pool.do(ctx, postRequest, w) //nolint:bodyclose // Connect's client closes it.
 	if errors.Is(err, errNotHTTP1) {              // nothing was sent
-		return e.writeWith(ctx, attempts{e.overHTTP2}, request)
+		return e.writeWith(ctx, attempts{e.overHTTP2, e.learn}, request)
 	}
 	if err == nil && answer == nil {
 		return connect.NewResponse(w.receipt), nil
 	}
-	if err == nil && w.attempt != nil {
-		w.attempt.status.Store(int32(answer.StatusCode))
+	if err == nil {
+		e.learn(answer.Header)
+		if w.attempt != nil {
+			w.attempt.status.Store(int32(answer.StatusCode))
+		}
 	}
 	// Connect's client reads the answer, or maps the error.
 	return e.writeWith(ctx, answered{answer, err}, request)
@@ -187,11 +190,11 @@ func cutField(line []byte) (name, value []byte) {
 	return name, bytes.Trim(value, " ")
 }
 
-// isHarmless reports whether a field says nothing about the form of an answer, or about its
-// connection. All fields that do are in the list.
+// isHarmless reports whether a field says nothing about the form of an answer, about its
+// connection, or about the leader. All fields that do are in the list.
 func isHarmless(name []byte) bool {
 	for _, other := range []string{
-		"Connection", "Content-Encoding", "Trailer", "Transfer-Encoding", "Upgrade",
+		"Connection", "Content-Encoding", "Trailer", "Transfer-Encoding", "Upgrade", message.LeaderHeader,
 	} {
 		if len(name) == len(other) && strings.EqualFold(string(name), other) {
 			return false
