@@ -39,7 +39,12 @@
 //
 // Each change of a stream's rows by a relay is a transaction that first locks the stream's row and looks whether
 // the relay still owns the stream. A relay owns a stream for some seconds and renews that. Ownership keeps two
-// relays from fencing each other for ever; correctness does not depend on it, nor on any clock.
+// relays from fencing each other for ever; correctness does not depend on it, nor on any clock. A relay that falls
+// silent within such a transaction holds the lock; PostgreSQL ends the transaction when it has heard nothing for as
+// long as a relay owns a stream (idle_in_transaction_session_timeout, set for the transaction alone).
+//
+// What can happen between two changes has names, in step.go: the tests kill the relay at each of these steps, restart
+// the database and the ledger there, and let another relay overtake one that waits there.
 //
 // # What stops a stream
 //

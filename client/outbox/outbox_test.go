@@ -109,6 +109,12 @@ func run(t *testing.T, c *client.Client, db *pgxpool.Pool, o outbox.Options) (re
 	if err != nil {
 		t.Fatal(err)
 	}
+	return relay, runRelay(t, relay)
+}
+
+// runRelay runs a relay until stop is called, or the test ends.
+func runRelay(t *testing.T, relay *outbox.Relay) (stop func()) {
+	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
 	var running sync.WaitGroup
 	// Ends with stop, which waits for it.
@@ -122,16 +128,24 @@ func run(t *testing.T, c *client.Client, db *pgxpool.Pool, o outbox.Options) (re
 		running.Wait()
 	})
 	t.Cleanup(stop)
-	return relay, stop
+	return stop
 }
 
 // await reads the status until it is as wanted.
 func await(t *testing.T, db *pgxpool.Pool, wanted func(s *outbox.Status) bool) *outbox.Status {
 	t.Helper()
+	return awaitTable(t, db, "", wanted)
+}
+
+// awaitTable is await for an outbox with another table.
+func awaitTable(
+	t *testing.T, db *pgxpool.Pool, table string, wanted func(s *outbox.Status) bool,
+) *outbox.Status {
+	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
 	defer cancel()
 	for {
-		s, err := outbox.ReadStatus(ctx, db, "")
+		s, err := outbox.ReadStatus(ctx, db, table)
 		if err == nil && wanted(s) {
 			return s
 		}
@@ -159,6 +173,16 @@ func stopped(s *outbox.Status) bool {
 		}
 	}
 	return len(s.Streams) > 0
+}
+
+// transaction returns the transaction with an id.
+func transaction(t *testing.T, c *client.Client, id string) *seqledgerv1.Transaction {
+	t.Helper()
+	answer, err := c.GetTransaction(t.Context(), &seqledgerv1.GetTransactionRequest{TxId: id})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return answer.GetTransaction()
 }
 
 // payloads returns what the client ids of the streams have appended, in the order of the ledger.

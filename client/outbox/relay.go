@@ -39,7 +39,8 @@ type Options struct {
 	ClientPrefix string
 	// Park leaves a refused row out and goes on with the row behind it; otherwise its stream stops.
 	Park bool
-	// Poll is how often the table is looked at for new rows; 0 means DefaultPoll.
+	// Poll is how often the table is looked at for new rows; 0 means DefaultPoll. While a stream has few rows, they
+	// are gathered for a fifth of it.
 	Poll time.Duration
 	// Concurrency is how many streams are worked on at once; 0 means DefaultConcurrency.
 	Concurrency int
@@ -82,6 +83,11 @@ type Relay struct {
 
 	waiting atomic.Int32 // streams that wait for a place
 
+	// at is called at each step of a stream's work. Only tests set it, to make something fail there.
+	at func(stream string, step step)
+	// silence is after how long without a statement PostgreSQL ends a transaction of this relay.
+	silence time.Duration
+
 	committed, refused, repeated, sessions, stopped atomic.Uint64
 }
 
@@ -105,7 +111,7 @@ func NewRelay(ledger *client.Client, db *pgxpool.Pool, o Options) (*Relay, error
 	}
 	return &Relay{
 		ledger: ledger, db: db, options: o, tables: t, log: o.Logger, owner: rand.Text(),
-		streams: map[string]*stream{},
+		streams: map[string]*stream{}, at: func(string, step) {}, silence: ownFor,
 	}, nil
 }
 

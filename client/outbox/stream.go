@@ -35,7 +35,9 @@ type stream struct {
 	ttl    time.Duration
 	used   time.Time // when the ledger last heard of the session
 	rows   []row     // numbered and not settled, in order
-	single int       // how many rows are sent in calls of their own
+	// numbered is when rows got numbers last.
+	numbered time.Time
+	single   int // how many rows are sent in calls of their own
 
 	refusals []refusal // of the transaction that is under way
 }
@@ -137,12 +139,15 @@ func (s *stream) step(ctx context.Context) (more bool, err error) {
 		return false, nil
 	}
 	batch := s.batch()
+	s.at(stepSending)
 	results := s.relay.ledger.WriteBatch(ctx, s.requests(batch))
+	s.at(stepAnswered)
 	settled, failed := s.judge(batch, results)
 	if len(settled) > 0 {
 		s.used = time.Now()
 	}
 	if failed == nil {
+		s.gather(ctx, len(batch))
 		return true, s.advance(ctx, settled)
 	}
 	// What is behind the first row without a receipt is not looked at: it is sent again.
@@ -150,6 +155,27 @@ func (s *stream) step(ctx context.Context) (more bool, err error) {
 		return false, err
 	}
 	return true, s.failed(ctx, batch[len(settled)], len(batch), failed)
+}
+
+// A batch of fewer rows than this waits, so that a call and a transaction are worth their price. The application's
+// transactions pay it: they use the same database. It waits for a fifth of the time after which an idle stream is
+// looked at, which Options.Poll sets.
+const (
+	fewRows    = 32
+	pollGather = 5
+)
+
+// gather waits, before the rows after a small batch get numbers, until it is a while since those before got theirs.
+func (s *stream) gather(ctx context.Context, sent int) {
+	if sent >= fewRows {
+		return
+	}
+	timer := time.NewTimer(time.Until(s.numbered.Add(s.relay.options.Poll / pollGather)))
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+	case <-ctx.Done():
+	}
 }
 
 // batch returns the rows of the next call: as many as the window and a message allow.
@@ -255,9 +281,11 @@ func (s *stream) failed(ctx context.Context, r row, sent int, err error) error {
 func (s *stream) refuse(
 	ctx context.Context, r row, code seqledgerv1.WriteErrorCode, refusal *failure.Error,
 ) error {
+	s.at(stepRefusalSeen)
 	if err := s.openSession(ctx); err != nil {
 		return err
 	}
+	s.at(stepRefusalFenced)
 	if s.head.committed >= r.sequence {
 		return nil // a copy of it has committed: it is sent again for the receipt
 	}
@@ -270,6 +298,7 @@ func (s *stream) openSession(ctx context.Context) error {
 	if err := s.claim(ctx); err != nil {
 		return err
 	}
+	s.at(stepClaimed)
 	if err := s.checkLedger(ctx); err != nil {
 		return err
 	}
@@ -280,6 +309,7 @@ func (s *stream) openSession(ctx context.Context) error {
 			if err := s.saveAttempt(ctx, attempt); err != nil {
 				return err
 			}
+			s.at(stepAttemptSaved)
 		}
 		answer, err := s.relay.ledger.OpenSession(ctx, &seqledgerv1.OpenSessionRequest{
 			Scope:    &seqledgerv1.Scope{Organization: s.head.organization, Vault: s.head.vault},
@@ -287,6 +317,7 @@ func (s *stream) openSession(ctx context.Context) error {
 		})
 		switch {
 		case err == nil:
+			s.at(stepSessionOpened)
 			return s.opened(ctx, answer.GetState())
 		case errors.Is(err, failure.ErrExpired) && len(s.rows) == 0 && s.head.session != 0:
 			// The ledger forgot the stream, of which nothing is open: it begins anew.
@@ -340,6 +371,7 @@ func (s *stream) opened(ctx context.Context, state *seqledgerv1.ClientState) err
 	if err := s.saveSession(ctx, state.GetSession(), next); err != nil {
 		return err
 	}
+	s.at(stepSessionSaved)
 	s.head.committed = last
 	s.window = int(max(1, state.GetReceiptWindow()))
 	s.ttl, s.used, s.open = ttlOf(state), time.Now(), true

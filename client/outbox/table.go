@@ -5,6 +5,7 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
+	"strconv"
 	"strings"
 	"time"
 
@@ -42,13 +43,16 @@ func codeName(code seqledgerv1.WriteErrorCode) string {
 	return strings.TrimPrefix(code.String(), "WRITE_ERROR_CODE_")
 }
 
-// in runs do in a transaction that begins with the proof that this relay owns the stream.
+// in runs do in a transaction that begins with the proof that this relay owns the stream. The proof is a lock, which
+// no other relay may have to wait for as long as the network takes to find out that this machine is gone: PostgreSQL
+// ends a transaction from which it hears nothing for as long as a relay owns a stream.
 func (s *stream) in(ctx context.Context, do func(tx pgx.Tx) error) error {
 	return pgx.BeginFunc(ctx, s.relay.db, func(tx pgx.Tx) error {
-		var one int
+		var set string
 		err := tx.QueryRow(ctx, s.relay.tables.statement(
-			`SELECT 1 FROM {streams} WHERE stream = $1 AND owner = $2 AND stopped IS NULL FOR UPDATE`),
-			s.name, s.relay.owner).Scan(&one)
+			`SELECT set_config('idle_in_transaction_session_timeout', $3, true)
+				FROM {streams} WHERE stream = $1 AND owner = $2 AND stopped IS NULL FOR UPDATE`),
+			s.name, s.relay.owner, strconv.FormatInt(s.relay.silence.Milliseconds(), 10)).Scan(&set)
 		if errors.Is(err, pgx.ErrNoRows) {
 			return errLost
 		}
@@ -166,8 +170,13 @@ func (s *stream) settle(ctx context.Context, settled []settlement) error {
 	if len(settled) == 0 {
 		return nil
 	}
-	err := s.in(ctx, func(tx pgx.Tx) error { return s.settleIn(ctx, tx, settled) })
+	err := s.in(ctx, func(tx pgx.Tx) error {
+		err := s.settleIn(ctx, tx, settled)
+		s.at(stepSettling)
+		return err
+	})
 	if err == nil {
+		s.at(stepSettled)
 		s.relay.committed.Add(uint64(len(settled)))
 		s.rows = s.rows[len(settled):]
 	}
@@ -189,13 +198,15 @@ func (s *stream) advance(ctx context.Context, settled []settlement) error {
 			return err
 		}
 		numbered, refused, err = s.number(ctx, tx)
+		s.at(stepNumbering)
 		return err
 	})
 	if err != nil {
 		return err
 	}
+	s.at(stepNumbered)
 	s.relay.committed.Add(uint64(len(settled)))
-	s.rows, s.head.next = numbered, s.head.next+uint64(len(numbered))
+	s.rows, s.head.next, s.numbered = numbered, s.head.next+uint64(len(numbered)), time.Now()
 	s.tell(ctx)
 	return refused
 }
@@ -316,11 +327,13 @@ func (s *stream) settleRefused(ctx context.Context, r row, code, message string)
 		}
 		_, err = tx.Exec(ctx, s.relay.tables.statement(`UPDATE {streams} SET next_sequence = $2 WHERE stream = $1`),
 			s.name, r.sequence)
+		s.at(stepRefusing)
 		return err
 	})
 	if err != nil {
 		return err
 	}
+	s.at(stepRefused)
 	s.rows, s.head.next = nil, r.sequence
 	s.tell(ctx)
 	return stopped

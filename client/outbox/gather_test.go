@@ -1,0 +1,42 @@
+package outbox
+
+import (
+	"context"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+// Rows are gathered behind a small batch, for a part of the poll's time since the last numbering, and no longer than
+// the relay runs. A batch that is worth its price is not followed by a wait.
+func TestGather(t *testing.T) {
+	t.Parallel()
+	const whole = DefaultPoll / pollGather
+	for name, test := range map[string]struct {
+		sent int
+		ago  time.Duration // since rows got numbers
+		ends time.Duration // when the relay ends
+		want time.Duration
+	}{
+		"one row":        {1, 0, time.Hour, whole},
+		"few rows":       {fewRows - 1, 0, time.Hour, whole},
+		"many rows":      {fewRows, 0, time.Hour, 0},
+		"a slow ledger":  {1, whole / 4, time.Hour, whole * 3 / 4},
+		"a slower one":   {1, 2 * whole, time.Hour, 0},
+		"the relay ends": {1, 0, whole / 2, whole / 2},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				ctx, cancel := context.WithTimeout(t.Context(), test.ends)
+				defer cancel()
+				s := &stream{relay: &Relay{options: Options{Poll: DefaultPoll}}, numbered: time.Now().Add(-test.ago)}
+				began := time.Now()
+				s.gather(ctx, test.sent)
+				if got := time.Since(began); got != test.want {
+					t.Errorf("it took %v, want %v", got, test.want)
+				}
+			})
+		})
+	}
+}
