@@ -11,6 +11,7 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	"github.com/seqledger/seqledger/client"
+	"github.com/seqledger/seqledger/client/idempotency"
 	"github.com/seqledger/seqledger/cmd/seqledger/operation"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 )
@@ -46,12 +47,12 @@ func recordState(s seqledgerv1.RecordState) string {
 
 // keyListCommand lists records.
 type keyListCommand struct {
-	scopeFlags  `embed:""`
-	clientFlags `embed:""`
-	Namespace   string `help:"Only those of this namespace." env:"-" placeholder:"TEXT"`
-	Principal   string `help:"help_key_principal" env:"-" placeholder:"TEXT" xor:"principal"`
-	All         bool   `help:"The records of all principals; needs the role admin." env:"-" xor:"principal"`
-	State       string `help:"help_key_state" env:"-" default:"any" enum:"any,${record_states}" placeholder:"STATE"`
+	scopeFlags `embed:""`
+	keyFlags   `embed:""`
+	Namespace  string `help:"Only those of this namespace." env:"-" placeholder:"TEXT"`
+	Principal  string `help:"help_key_principal" env:"-" placeholder:"TEXT" xor:"principal"`
+	All        bool   `help:"The records of all principals; needs the role admin." env:"-" xor:"principal"`
+	State      string `help:"help_key_state" env:"-" default:"any" enum:"any,${record_states}" placeholder:"STATE"`
 }
 
 // Help is shown below the flags.
@@ -59,7 +60,8 @@ func (*keyListCommand) Help() string {
 	return `Only the hash of a key is stored; get takes the key itself.
 
     seqledger key list --scope acme/main --namespace charge
-    seqledger key list --scope acme/main --all --state indeterminate`
+    seqledger key list --scope acme/main --all --state indeterminate
+    seqledger key list --scope acme/main --all --store postgres://app@db.example.com/shop`
 }
 
 // Run is called by kong.
@@ -72,20 +74,33 @@ func (c *keyListCommand) Run(e *environment) error {
 		Scope: scope, Principal: c.Principal, EveryPrincipal: c.All, Namespace: c.Namespace, PageSize: listPage,
 		State: seqledgerv1.RecordState(seqledgerv1.RecordState_value["RECORD_STATE_"+strings.ToUpper(c.State)]),
 	}
+	heading := []string{"STATE", "NAMESPACE", "PRINCIPAL", "KEY SHA-256", "TOKEN", "CREATED", "EXPIRES"}
+	show := func(e *environment, t *table, r *seqledgerv1.IdempotencyRecord) error {
+		if e.json {
+			return e.showJSON(r)
+		}
+		t.row(recordState(r.GetState()), quoted(r.GetNamespace()), quoted(r.GetPrincipal()),
+			hex.EncodeToString(r.GetKeyHash()),
+			number(r.GetToken()), timestamp(r.GetCreatedAt()), timestamp(r.GetExpiresAt()))
+		return nil
+	}
+	if c.foreign() {
+		return c.store(e, func(_ context.Context, s idempotency.Store) error {
+			lister, ok := s.(idempotency.Lister)
+			if !ok {
+				return fail(exitRefused, "seqledger key get shows the record of a key",
+					"--store: this store has no list of its records")
+			}
+			of := func(ctx context.Context) iter.Seq2[*seqledgerv1.IdempotencyRecord, error] {
+				return listStore(ctx, lister, request)
+			}
+			return printList(e, &c.clientFlags, of, heading, show)
+		})
+	}
 	items := func(ctx context.Context, conn *client.Client) iter.Seq2[*seqledgerv1.IdempotencyRecord, error] {
 		return conn.ListRecords(ctx, request)
 	}
-	return list(e, &c.clientFlags, items, []string{"STATE", "NAMESPACE", "PRINCIPAL", "KEY SHA-256", "TOKEN", "CREATED",
-		"EXPIRES"},
-		func(e *environment, t *table, r *seqledgerv1.IdempotencyRecord) error {
-			if e.json {
-				return e.showJSON(r)
-			}
-			t.row(recordState(r.GetState()), quoted(r.GetNamespace()), quoted(r.GetPrincipal()),
-				hex.EncodeToString(r.GetKeyHash()),
-				number(r.GetToken()), timestamp(r.GetCreatedAt()), timestamp(r.GetExpiresAt()))
-			return nil
-		})
+	return list(e, &c.clientFlags, items, heading, show)
 }
 
 // keyGetCommand shows a record.

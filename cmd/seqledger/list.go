@@ -32,33 +32,41 @@ func list[T any](e *environment, flags *clientFlags,
 		return err
 	}
 	return flags.connected(e, func(c *client.Client) error {
-		return flags.withinEach(e, func(ctx context.Context, progress func()) error {
-			t, n := newTable(e.stdout), 0
-			for item, err := range items(ctx, c) {
-				if err != nil && context.Cause(ctx) != nil {
-					return fmt.Errorf("%w: %v", context.Cause(ctx),
-						err) //nolint:errorlint // This replaces the error of the cancellation.
-				}
-				if err != nil {
-					return err
-				}
-				progress()
-				if n == 0 && !e.json {
-					t.row(heading...)
-				}
-				if err := show(e, t, item); err != nil {
-					return err
-				}
-				// Print page by page, because a list may not fit into memory.
-				if n++; n%listPage == 0 {
-					if err := t.flush(); err != nil {
-						return err
-					}
-					t = newTable(e.stdout)
-				}
+		of := func(ctx context.Context) iter.Seq2[T, error] { return items(ctx, c) }
+		return printList(e, flags, of, heading, show)
+	})
+}
+
+// printList is list for items that are not a ledger's.
+func printList[T any](e *environment, flags *clientFlags, items func(ctx context.Context) iter.Seq2[T, error],
+	heading []string, show func(e *environment, t *table, item T) error,
+) error {
+	return flags.withinEach(e, func(ctx context.Context, progress func()) error {
+		t, n := newTable(e.stdout), 0
+		for item, err := range items(ctx) {
+			if err != nil && context.Cause(ctx) != nil {
+				return fmt.Errorf("%w: %v", context.Cause(ctx),
+					err) //nolint:errorlint // This replaces the error of the cancellation.
 			}
-			return t.flush()
-		})
+			if err != nil {
+				return err
+			}
+			progress()
+			if n == 0 && !e.json {
+				t.row(heading...)
+			}
+			if err := show(e, t, item); err != nil {
+				return err
+			}
+			// Print page by page, because a list may not fit into memory.
+			if n++; n%listPage == 0 {
+				if err := t.flush(); err != nil {
+					return err
+				}
+				t = newTable(e.stdout)
+			}
+		}
+		return t.flush()
 	})
 }
 

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"crypto/sha256"
 	"errors"
 	"fmt"
 	"io"
@@ -140,6 +141,20 @@ func settle(t *testing.T, url string) {
 	run := func(command string, args ...string) result {
 		return seqledger(t, append([]string{"key", command, "k", "--store", url, "--scope", "acme/main", "--namespace",
 			"charge"}, args...)...)
+	}
+	list := func(args ...string) result {
+		return seqledger(t, append([]string{"key", "list", "--store", url, "--scope", "acme/main"}, args...)...)
+	}
+	if _, ok := s.(idempotency.Lister); ok {
+		hash := fmt.Sprintf("%x", sha256.Sum256([]byte("k")))
+		list("--state", "indeterminate").expect(t, exitDone, "indeterminate", "charge", hash)
+		list("--json", "--namespace", "charge").expect(t, exitDone, `"RECORD_STATE_INDETERMINATE"`)
+		list("--state", "committed").expect(t, exitDone)
+		if r := list("--state", "committed"); strings.Contains(r.stdout, hash) {
+			t.Errorf("it is not committed: %s", r.stdout)
+		}
+	} else {
+		list().expect(t, exitRefused, "has no list")
 	}
 	run("get").expect(t, exitDone, "indeterminate")
 	run("purge").expect(t, exitRefused, "still open")

@@ -5,6 +5,7 @@ import (
 	"crypto/sha256"
 	"errors"
 	"fmt"
+	"iter"
 	"time"
 
 	"connectrpc.com/connect"
@@ -30,11 +31,11 @@ type keyFlags struct {
 	Store       string `help:"help_key_store" default:"ledger" placeholder:"URL"`
 }
 
-// records makes calls about a record.
-func (f *keyFlags) records(e *environment, do func(ctx context.Context, calls recordCalls) error) error {
-	if f.Store == "" || f.Store == "ledger" {
-		return f.call(e, func(ctx context.Context, c *client.Client) error { return do(ctx, c) })
-	}
+// foreign reports whether the records are not in a ledger.
+func (f *keyFlags) foreign() bool { return f.Store != "" && f.Store != "ledger" }
+
+// store opens a store that is no ledger. ctx is for its opening and for calls about one record.
+func (f *keyFlags) store(e *environment, do func(ctx context.Context, s idempotency.Store) error) error {
 	if err := errors.Join(f.check(), storeurl.Check(f.Store)); err != nil {
 		return usage("--store: %w", err)
 	}
@@ -44,11 +45,78 @@ func (f *keyFlags) records(e *environment, do func(ctx context.Context, calls re
 	if err != nil {
 		return fail(exitFailed, "", "--store: %w", err)
 	}
-	resolver, ok := s.(idempotency.Resolver)
-	if !ok {
-		return errors.Join(fail(exitFailed, "", "--store: its records cannot be looked up"), closing())
+	return errors.Join(do(ctx, s), closing())
+}
+
+// records makes calls about a record.
+func (f *keyFlags) records(e *environment, do func(ctx context.Context, calls recordCalls) error) error {
+	if !f.foreign() {
+		return f.call(e, func(ctx context.Context, c *client.Client) error { return do(ctx, c) })
 	}
-	return errors.Join(do(ctx, &storeRecords{resolver}), closing())
+	return f.store(e, func(ctx context.Context, s idempotency.Store) error {
+		resolver, ok := s.(idempotency.Resolver)
+		if !ok {
+			return fail(exitFailed, "", "--store: its records cannot be looked up")
+		}
+		return do(ctx, &storeRecords{resolver})
+	})
+}
+
+// listStore lists the records of a store that is no ledger.
+func listStore(
+	ctx context.Context, s idempotency.Lister, request *seqledgerv1.ListRecordsRequest,
+) iter.Seq2[*seqledgerv1.IdempotencyRecord, error] {
+	scope := request.GetScope()
+	listed := s.List(ctx, &idempotency.ListRequest{
+		Scope:     idempotency.Scope{Organization: scope.GetOrganization(), Vault: scope.GetVault()},
+		Namespace: request.GetNamespace(), Principal: request.GetPrincipal(),
+		EveryPrincipal: request.GetEveryPrincipal(),
+		State:          storeState(request.GetState()),
+	})
+	return func(yield func(*seqledgerv1.IdempotencyRecord, error) bool) {
+		for r, err := range listed {
+			if err != nil {
+				yield(nil, err)
+				return
+			}
+			if !yield(apiRecord(scope, r, r.Record), nil) {
+				return
+			}
+		}
+	}
+}
+
+// storeState returns a state of the API as stores name it, and 0 for none.
+func storeState(s seqledgerv1.RecordState) idempotency.State {
+	for state := idempotency.Pending; state <= idempotency.Written; state++ {
+		if apiState(state) == s {
+			return state
+		}
+	}
+	return 0
+}
+
+// apiState returns a store's state as the API names it.
+func apiState(s idempotency.State) seqledgerv1.RecordState {
+	return seqledgerv1.RecordState(seqledgerv1.RecordState_value["RECORD_STATE_"+s.String()])
+}
+
+// apiRecord returns a record of a store as a ledger's API has it.
+func apiRecord(
+	scope *seqledgerv1.Scope, of *idempotency.ListedRecord, r *idempotency.Record,
+) *seqledgerv1.IdempotencyRecord {
+	at := func(t time.Time) *timestamppb.Timestamp {
+		if t.IsZero() {
+			return nil
+		}
+		return timestamppb.New(t)
+	}
+	return &seqledgerv1.IdempotencyRecord{
+		Scope: scope, Namespace: of.Namespace, Principal: of.Principal, KeyHash: of.KeyHash[:],
+		State: apiState(r.State),
+		Token: r.Token, Attempts: r.Attempts, LeaseExpiresAt: at(r.LeaseExpires), CreatedAt: at(r.Created),
+		CompletedAt: at(r.Completed), ExpiresAt: at(r.Expires), Response: r.Response, Checkpoint: r.Checkpoint,
+	}
 }
 
 // storeRecords makes calls about the records of a store that is no ledger.
@@ -74,19 +142,9 @@ func (s *storeRecords) GetRecord(
 	if err != nil {
 		return nil, err
 	}
-	hash := sha256.Sum256([]byte(key.GetKey()))
-	at := func(t time.Time) *timestamppb.Timestamp {
-		if t.IsZero() {
-			return nil
-		}
-		return timestamppb.New(t)
-	}
-	return &seqledgerv1.IdempotencyRecord{
-		Scope: key.GetScope(), Namespace: key.GetNamespace(), Principal: key.GetPrincipal(), KeyHash: hash[:],
-		State: seqledgerv1.RecordState(seqledgerv1.RecordState_value["RECORD_STATE_"+r.State.String()]),
-		Token: r.Token, Attempts: r.Attempts, LeaseExpiresAt: at(r.LeaseExpires), CreatedAt: at(r.Created),
-		CompletedAt: at(r.Completed), ExpiresAt: at(r.Expires), Response: r.Response, Checkpoint: r.Checkpoint,
-	}, nil
+	return apiRecord(key.GetScope(), &idempotency.ListedRecord{
+		Namespace: key.GetNamespace(), Principal: key.GetPrincipal(), KeyHash: sha256.Sum256([]byte(key.GetKey())),
+	}, r), nil
 }
 
 // storeOutcome returns the outcome of a call that settles a record.

@@ -102,7 +102,6 @@ func insert(ctx context.Context, q querier, name string, record []byte, keepUnti
 	if err := json.Unmarshal([]byte(name[rowKeyLength:]), &d); err != nil {
 		return false, err
 	}
-	text := func(s string) string { return strings.ReplaceAll(s, "\x00", "\uFFFD") } // which PostgreSQL refuses
 	tag, err := q.Exec(ctx, insertRecord, key, record, keepUntil, text(d.Organization), text(d.Vault),
 		text(d.Namespace), text(d.Principal), d.KeyHash[:])
 	return err == nil && tag.RowsAffected() == 1, err
@@ -158,6 +157,7 @@ type backend struct {
 
 	pool     *pgxpool.Pool
 	listener *waiters.Listener
+	maxOpen  int // Options.MaxOpen
 }
 
 // Load implements idempotency.Backend. Every call of a store begins with it, so it also replaces
@@ -189,7 +189,11 @@ func broken(err error) bool {
 func (b *backend) CompareAndSwap(
 	ctx context.Context, key, version string, record []byte, keepUntil time.Time,
 ) (bool, error) {
-	swapped, err := swap(ctx, b.pool, key, version, record, keepUntil)
+	swapped := false
+	err := admit(ctx, b.pool, key, record, b.maxOpen)
+	if err == nil {
+		swapped, err = swap(ctx, b.pool, key, version, record, keepUntil)
+	}
 	if overtaken(err) {
 		return false, nil
 	}

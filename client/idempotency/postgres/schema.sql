@@ -28,3 +28,7 @@ CREATE TABLE IF NOT EXISTS idempotency_records (
 ALTER TABLE idempotency_records ALTER COLUMN record SET STORAGE EXTERNAL;
 
 CREATE INDEX IF NOT EXISTS idempotency_records_keep_until ON idempotency_records (keep_until);
+
+-- For lists of what is open, and for the quota. Principals have few of them.
+CREATE INDEX IF NOT EXISTS idempotency_records_open ON idempotency_records (organization, vault, principal)
+  WHERE state IN (2, 5);

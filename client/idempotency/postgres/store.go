@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"strconv"
 	"sync"
 	"time"
 
@@ -39,6 +40,11 @@ type Options struct {
 	// CleanupInterval is how often expired records are deleted, a thousand in each statement; 0 means 10 s,
 	// and a negative value that another process does it.
 	CleanupInterval time.Duration
+	// MaxOpen is how many keys of one principal, in one scope, may be pending or have an unknown outcome; 0 means
+	// any number. A reservation beyond it is refused with an [idempotency.QuotaError]. It costs each reservation a
+	// round trip. Reservations that are made at the same moment do not see each other, and neither do those
+	// WithTx makes count: the bound may be exceeded by as many as there are.
+	MaxOpen int
 	// Logger may be nil. It never gets a key or a principal.
 	Logger *slog.Logger
 }
@@ -54,11 +60,17 @@ type Store struct {
 }
 
 // Open connects to a database. The parameters of the URL are those of libpq and of pgxpool
-// (pool_max_conns=16). An error does not contain the password.
+// (pool_max_conns=16), and max_open, which sets Options.MaxOpen. An error does not contain the password.
 func Open(ctx context.Context, url string, o Options) (*Store, error) {
 	config, err := parse(url)
 	if err != nil {
 		return nil, err
+	}
+	if text, ok := config.ConnConfig.RuntimeParams[maxOpenParameter]; ok {
+		if o.MaxOpen, err = strconv.Atoi(text); err != nil {
+			return nil, fmt.Errorf("%s: %w", maxOpenParameter, err)
+		}
+		delete(config.ConnConfig.RuntimeParams, maxOpenParameter)
 	}
 	pool, err := pgxpool.NewWithConfig(ctx, config)
 	if err != nil {
@@ -72,6 +84,9 @@ func Open(ctx context.Context, url string, o Options) (*Store, error) {
 	s.owned = pool
 	return s, nil
 }
+
+// maxOpenParameter is a parameter of URLs. Others that pgx does not know are settings of the server.
+const maxOpenParameter = "max_open"
 
 // parse returns the configuration of a URL.
 func parse(url string) (*pgxpool.Config, error) {
@@ -89,6 +104,9 @@ func parse(url string) (*pgxpool.Config, error) {
 
 // New returns a store that uses the caller's pool, which the caller closes after the store.
 func New(ctx context.Context, pool *pgxpool.Pool, o Options) (*Store, error) {
+	if o.MaxOpen < 0 {
+		return nil, errors.New("Options.MaxOpen must not be negative")
+	}
 	if o.Logger == nil {
 		o.Logger = slog.New(slog.DiscardHandler)
 	}
@@ -103,7 +121,7 @@ func New(ctx context.Context, pool *pgxpool.Pool, o Options) (*Store, error) {
 	if err := check(ctx, pool); err != nil {
 		return nil, err
 	}
-	b := &backend{pool: pool}
+	b := &backend{pool: pool, maxOpen: o.MaxOpen}
 	b.listener = newListener(listen, pool, o.Logger)
 	running, stop := context.WithCancel(context.WithoutCancel(ctx))
 	s := &Store{Resolver: idempotency.NewStore(b), backend: b, stop: stop}
@@ -135,6 +153,7 @@ func Init(ctx context.Context, url string) error {
 	if err != nil {
 		return err
 	}
+	delete(config.ConnConfig.RuntimeParams, maxOpenParameter)
 	conn, err := pgx.ConnectConfig(ctx, config.ConnConfig)
 	if err != nil {
 		return err

@@ -1,0 +1,52 @@
+package postgres
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/seqledger/seqledger/client/idempotency"
+)
+
+// The states of a row that count: see schema.sql.
+const statePending = 2
+
+// openKeys counts the other keys of a principal without a result, as far as the quota goes. A key that is pending
+// already answers nothing, because it has been counted: its owner must be able to extend its lease.
+const openKeys = `SELECT count(*) FROM (SELECT FROM idempotency_records
+		WHERE organization = $2::text AND vault = $3::text AND principal = $4::text AND state IN (2, 5)
+		LIMIT $5::bigint) AS counted
+	HAVING NOT EXISTS (SELECT FROM idempotency_records WHERE key = $1::bytea AND state IN (2, 5))`
+
+// errOpenKeys is the cause of a refusal by the quota.
+var errOpenKeys = errors.New("too many keys of this principal are pending, or have an unknown outcome")
+
+// admit returns an [*idempotency.QuotaError] if a record would be one open key too many of its principal.
+func admit(ctx context.Context, q querier, name string, record []byte, most int) error {
+	const stateAt = 1 // as the generated column has it
+	if most <= 0 || len(record) <= stateAt || record[stateAt] != statePending {
+		return nil
+	}
+	key, err := rowKey(name)
+	if err != nil {
+		return err
+	}
+	var d description
+	if err := json.Unmarshal([]byte(name[rowKeyLength:]), &d); err != nil {
+		return err
+	}
+	var open int
+	err = q.QueryRow(ctx, openKeys, key, text(d.Organization), text(d.Vault), text(d.Principal), most).Scan(&open)
+	switch {
+	case errors.Is(err, pgx.ErrNoRows):
+		return nil
+	case err != nil:
+		return err
+	case open >= most:
+		return &idempotency.QuotaError{Cause: fmt.Errorf("%w: %d", errOpenKeys, most)}
+	}
+	return nil
+}
