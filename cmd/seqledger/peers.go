@@ -156,14 +156,40 @@ func (f *peerFlags) token() (string, error) {
 
 // join makes the data directory of a node that joins a cluster, unless it belongs to a node already.
 func (c *serveCommand) join(e *environment, cluster *ledger.Cluster) error {
-	err := seed.Join(e.ctx, seed.Options{
-		Dir: c.Data, Nodes: c.Join, RoundTripper: transport.NewRoundTripper(cluster.TLS), Encrypted: cluster.TLS != nil,
-		Token: cluster.Token, Peer: cluster.Peer, Client: cluster.Client, Logger: e.log,
-	})
+	o := c.seedOptions(e, cluster.TLS, cluster.Token)
+	o.Peer, o.Client = cluster.Peer, cluster.Client
+	err := seed.Join(e.ctx, o)
 	if errors.Is(err, seed.ErrJoined) {
 		return nil
 	}
 	return err
+}
+
+// seedOptions say how the state of another node is fetched.
+func (c *serveCommand) seedOptions(e *environment, config *tls.Config, token string) seed.Options {
+	return seed.Options{
+		Dir: c.Data, Nodes: c.Join, RoundTripper: transport.NewRoundTripper(config), Encrypted: config != nil,
+		Token: token, Logger: e.log,
+	}
+}
+
+// again gives the state of another node to this one, which is too far behind to follow the log. Its ledger is closed.
+func (c *serveCommand) again(e *environment, behind *ledger.BehindError) error {
+	e.log.Warn("this node is too far behind to follow the log and fetches the state of another one; it answers no "+
+		"calls until it has it", "log index", behind.At.Index)
+	config, err := c.peerFlags.check(e)
+	if err != nil {
+		return err
+	}
+	token, err := c.token()
+	if err != nil {
+		return err
+	}
+	err = seed.Again(e.ctx, c.seedOptions(e, config, token), behind.At.Index)
+	if err != nil && e.ctx.Err() == nil {
+		return fail(exitFailed, storageHint(err, c.Data), "fetch the state of another node: %w", err)
+	}
+	return nil
 }
 
 // servePeers answers what other nodes ask.

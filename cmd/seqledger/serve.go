@@ -93,6 +93,21 @@ func (c *serveCommand) Run(e *environment) (err error) {
 		return err
 	}
 	defer access.close()
+	for said := false; ; {
+		err := c.run(e, config, access, &said)
+		behind, is := errors.AsType[*ledger.BehindError](err)
+		if !is {
+			return err
+		}
+		if err := c.again(e, behind); err != nil || e.ctx.Err() != nil {
+			return err
+		}
+	}
+}
+
+// run opens the ledger and serves it until it is told to stop, or fails. It says where it listens unless that was
+// said, because it stays the same.
+func (c *serveCommand) run(e *environment, config machine.Config, access *access, said *bool) error {
 	// Listening comes first, because a port in use must not create a ledger.
 	listener, err := net.Listen("tcp", c.Listen)
 	if err != nil {
@@ -106,6 +121,9 @@ func (c *serveCommand) Run(e *environment) (err error) {
 	if err != nil {
 		return errors.Join(err, listener.Close())
 	}
+	if cluster != nil { // a port that the system has chosen is used again
+		c.Listen, c.PeerListen = listener.Addr().String(), cluster.Listener.Addr().String()
+	}
 	l, err := c.open(e, config, cluster)
 	if err != nil && e.ctx.Err() != nil {
 		return listener.Close() // told to stop before it was up, which is no failure
@@ -113,7 +131,7 @@ func (c *serveCommand) Run(e *environment) (err error) {
 	if err != nil {
 		return errors.Join(fail(exitFailed, storageHint(err, c.Data), "--data %s: %w", c.Data, err), listener.Close())
 	}
-	serveErr := c.serve(e, l, listener, access)
+	serveErr := c.serve(e, l, listener, access, said)
 	// Closed before the failure is looked at, because closing writes too.
 	closeErr := l.Close()
 	logStopped(e, l)
@@ -187,7 +205,9 @@ func isFile(path string) bool {
 }
 
 // serve answers until the process is told to stop or the storage fails.
-func (c *serveCommand) serve(e *environment, l *ledger.Ledger, listener net.Listener, access *access) (err error) {
+func (c *serveCommand) serve(
+	e *environment, l *ledger.Ledger, listener net.Listener, access *access, said *bool,
+) (err error) {
 	o := server.Options{
 		Ledger: l, Version: buildVersion().Version, Logger: e.log, DrainTimeout: c.DrainTimeout,
 		BackupRate: c.BackupRate, DiskReserve: c.DiskReserve, StoredFile: filepath.Join(c.Data, storedName),
@@ -223,14 +243,17 @@ func (c *serveCommand) serve(e *environment, l *ledger.Ledger, listener net.List
 	defer func() { err = errors.Join(err, stopDebug()) }()
 	c.logServing(e, l, listener.Addr(), id)
 	// Because the listener already accepts connections, a program that reads this line may call.
-	if e.json {
+	switch {
+	case *said:
+	case e.json:
 		err = e.showObject(serveReady{listener.Addr().String(), c.Data, id.String()})
-	} else {
+	default:
 		_, err = fmt.Fprintf(e.stdout, "serving on %s, data in %s, ledger %s\n", listener.Addr(), c.Data, id)
 	}
 	if err != nil && !errors.Is(err, syscall.EPIPE) {
 		return errors.Join(err, listener.Close())
 	}
+	*said = true
 	stop := context.AfterFunc(e.ctx, func() {
 		e.log.Info("stopping: answering what is under way", "reason", context.Cause(e.ctx), "at most", c.DrainTimeout)
 	})

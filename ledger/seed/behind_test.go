@@ -7,6 +7,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"runtime"
 	"testing"
 	"time"
 
@@ -53,6 +54,19 @@ func writeAny(t *testing.T, sequence uint64, payload []byte, nodes ...*node) {
 	})
 }
 
+// listenAlone listens where no other test takes the port when it is closed.
+func listenAlone(t *testing.T) net.Listener {
+	t.Helper()
+	if runtime.GOOS != "linux" {
+		return listen(t) // most systems have one address of this machine alone
+	}
+	l, err := net.Listen("tcp", "127.0.0.3:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return l
+}
+
 // listenAgain listens where a node did that has closed its listener.
 func listenAgain(t *testing.T, address string) (l net.Listener) {
 	t.Helper()
@@ -73,7 +87,7 @@ func TestNodeThatIsBehind(t *testing.T) {
 	var listeners []net.Listener
 	var dirs []string
 	for id := 1; id <= 3; id++ {
-		listeners, dirs = append(listeners, listen(t)), append(dirs, filepath.Join(t.TempDir(), fmt.Sprint(id)))
+		listeners, dirs = append(listeners, listenAlone(t)), append(dirs, filepath.Join(t.TempDir(), fmt.Sprint(id)))
 		if id > 1 {
 			o := options(dirs[id-1], listeners[id-1].Addr().String(), nodes[0].address)
 			if err := Join(t.Context(), o); err != nil {
