@@ -1,0 +1,205 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/seqledger/seqledger/bench/harness"
+	"github.com/seqledger/seqledger/client"
+	"github.com/seqledger/seqledger/client/op"
+	"github.com/seqledger/seqledger/client/writer"
+	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
+)
+
+// testCluster is some servers of one ledger, as processes.
+type testCluster struct {
+	nodes []*clusterServer
+}
+
+// clusterServer is one of them, through all of its lives.
+type clusterServer struct {
+	*testServer
+
+	peer string   // its address for the other nodes
+	args []string // of each of its starts
+}
+
+// serveCluster starts n nodes, and returns once all of them vote.
+func serveCluster(t *testing.T, n int) *testCluster {
+	t.Helper()
+	c := new(testCluster)
+	for i := range n {
+		peer, err := harness.FreeAddress()
+		if err != nil {
+			t.Fatal(err)
+		}
+		args := []string{"--peer-listen", peer, "--no-console"}
+		if i > 0 {
+			args = append(args, "--join", c.nodes[0].peer)
+		}
+		s := serveOn(t, filepath.Join(t.TempDir(), fmt.Sprint("node", i+1)), "127.0.0.1:0", args...)
+		c.nodes = append(c.nodes, &clusterServer{s, peer, args})
+	}
+	c.await(t, c.client(t), "all nodes vote", func(s *seqledgerv1.Cluster) bool {
+		return len(s.GetMembers()) == n && !slices.ContainsFunc(s.GetMembers(), func(m *seqledgerv1.ClusterMember) bool {
+			return !m.GetVoter() || !m.GetActive()
+		})
+	})
+	return c
+}
+
+// client returns a client of all nodes.
+func (c *testCluster) client(t *testing.T) *client.Client {
+	t.Helper()
+	var servers []string
+	for _, n := range c.nodes {
+		servers = append(servers, n.address)
+	}
+	conn, err := client.New(client.Options{Server: strings.Join(servers, ",")})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = conn.Close() })
+	return conn
+}
+
+// await asks the leader until the cluster is as it should be.
+func (c *testCluster) await(t *testing.T, conn *client.Client, what string, is func(*seqledgerv1.Cluster) bool) (
+	s *seqledgerv1.Cluster,
+) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), hangs)
+	defer cancel()
+	for {
+		var err error
+		if s, err = conn.GetCluster(ctx); err != nil {
+			t.Fatalf("until %s: %v", what, err)
+		}
+		if s.GetSelf() == s.GetLeader() && is(s) {
+			return s
+		}
+		select {
+		case <-time.After(10 * time.Millisecond):
+		case <-ctx.Done():
+			t.Fatalf("never: %s, but %v", what, s)
+		}
+	}
+}
+
+// leader returns the node that leads.
+func (c *testCluster) leader(t *testing.T, conn *client.Client) *clusterServer {
+	t.Helper()
+	s := c.await(t, conn, "a node leads", func(*seqledgerv1.Cluster) bool { return true })
+	for _, m := range s.GetMembers() {
+		for _, n := range c.nodes {
+			if m.GetId() == s.GetLeader() && m.GetPeerAddress() == n.peer {
+				return n
+			}
+		}
+	}
+	t.Fatalf("the leader is none of the nodes: %v", s)
+	return nil
+}
+
+// restart starts a node that was killed, and returns once it follows.
+func (c *testCluster) restart(t *testing.T, conn *client.Client, n *clusterServer) {
+	t.Helper()
+	n.testServer = serveOn(t, n.data, n.address, n.args...)
+	c.await(t, conn, "the node is back", func(s *seqledgerv1.Cluster) bool {
+		return !slices.ContainsFunc(s.GetMembers(), func(m *seqledgerv1.ClusterMember) bool { return !m.GetActive() })
+	})
+}
+
+// TestFailover kills the leader of three nodes with SIGKILL under the load of Writers that know nothing of it.
+// Each acknowledged write is there once, under its own number and with its receipt, and all nodes have the same. With
+// FAILOVER_KILLS=50 it is the measurement of how long a failover takes.
+func TestFailover(t *testing.T) {
+	t.Parallel()
+	kills := 5
+	if testing.Short() {
+		kills = 1
+	}
+	if text := os.Getenv("FAILOVER_KILLS"); text != "" {
+		kills, _ = strconv.Atoi(text)
+	}
+	const writers = 4
+	c := serveCluster(t, 3)
+	conn, watching := c.client(t), c.client(t)
+	load := killLoad{received: make([]map[uint64]*seqledgerv1.Receipt, writers), progress: make(chan struct{}, 1)}
+	stop := make(chan struct{})
+	var running sync.WaitGroup
+	for i := range writers {
+		load.received[i] = map[uint64]*seqledgerv1.Receipt{}
+		w, err := writer.Open(t.Context(), conn, writer.Options{Scope: killScope(), ClientID: fmt.Sprint("writer-", i)})
+		if err != nil {
+			t.Fatal(err)
+		}
+		running.Go(func() { load.write(t, w, i, stop) }) // ends with stop
+	}
+	probe, err := writer.Open(t.Context(), c.client(t), writer.Options{
+		Scope: &seqledgerv1.Scope{Organization: "acme", Vault: "probe"}, ClientID: "probe",
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var took []time.Duration
+	for range kills {
+		for range 50 { // so that each leader has something to lose
+			<-load.progress
+		}
+		leader := c.leader(t, watching)
+		leader.kill()
+		began := time.Now()
+		if _, err := probe.Write(t.Context(), op.Append([]byte("after the leader"))); err != nil {
+			t.Fatal(err)
+		}
+		took = append(took, time.Since(began))
+		c.restart(t, watching, leader)
+	}
+	close(stop)
+	running.Wait()
+	load.audit(t, conn)
+	c.alike(t)
+	slices.Sort(took)
+	t.Logf("from SIGKILL to the next acknowledged write, %d times: median %v, longest %v", kills,
+		took[len(took)/2].Round(time.Millisecond), took[len(took)-1].Round(time.Millisecond))
+}
+
+// alike compares what the nodes have at one index. The ledger writes by itself now and then, so it asks until they
+// have the same one.
+func (c *testCluster) alike(t *testing.T) {
+	t.Helper()
+	digests := map[uint64]string{}
+	asked := make([]map[uint64]bool, len(c.nodes))
+	for deadline := time.Now().Add(hangs); ; {
+		for i, n := range c.nodes {
+			s, err := n.client(t).Status(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			index := s.GetIndex()
+			if known, found := digests[index]; found && known != s.GetDigest() {
+				t.Fatalf("at index %d node %d has %s, and another one %s", index, i+1, s.GetDigest(), known)
+			}
+			digests[index] = s.GetDigest()
+			if asked[i] == nil {
+				asked[i] = map[uint64]bool{}
+			}
+			asked[i][index] = true
+			if !slices.ContainsFunc(asked, func(m map[uint64]bool) bool { return !m[index] }) {
+				return
+			}
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("the nodes never had the same index: %v", asked)
+		}
+	}
+}
