@@ -1,0 +1,145 @@
+package chaos
+
+import (
+	"fmt"
+	"io"
+	"net"
+	"strings"
+	"testing"
+
+	"github.com/anishathalye/porcupine"
+)
+
+// The model takes what registers may do and refuses a read of a value that was overwritten before it began.
+func TestRegisters(t *testing.T) {
+	t.Parallel()
+	put := func(key, value string, from, to int64) porcupine.Operation {
+		return porcupine.Operation{
+			Input: input{kind: kindPut, key: key, new: value}, Output: output{done: true}, Call: from, Return: to,
+		}
+	}
+	read := func(key, value string, from, to int64) porcupine.Operation {
+		return porcupine.Operation{
+			ClientId: 1, Input: input{kind: kindRead, key: key}, Output: output{value: value}, Call: from, Return: to,
+		}
+	}
+	swap := func(key, before, after string, done bool, from, to int64) porcupine.Operation {
+		return porcupine.Operation{
+			ClientId: 2, Input: input{kind: kindSwap, key: key, old: before, new: after}, Output: output{done: done},
+			Call: from, Return: to,
+		}
+	}
+	for name, test := range map[string]struct {
+		history []porcupine.Operation
+		want    porcupine.CheckResult
+	}{
+		"in order":        {[]porcupine.Operation{put("a", "1", 0, 1), read("a", "1", 2, 3)}, porcupine.Ok},
+		"at once, either": {[]porcupine.Operation{put("a", "1", 0, 9), read("a", "", 2, 3)}, porcupine.Ok},
+		"stale":           {[]porcupine.Operation{put("a", "1", 0, 1), read("a", "", 2, 3)}, porcupine.Illegal},
+		"another key":     {[]porcupine.Operation{put("a", "1", 0, 1), read("b", "", 2, 3)}, porcupine.Ok},
+		"swapped": {
+			[]porcupine.Operation{put("a", "1", 0, 1), swap("a", "1", "2", true, 2, 3), read("a", "2", 4, 5)}, porcupine.Ok,
+		},
+		"swapped from nothing": {
+			[]porcupine.Operation{put("a", "1", 0, 1), swap("a", "0", "2", true, 2, 3)}, porcupine.Illegal,
+		},
+		"refused without cause": {
+			[]porcupine.Operation{put("a", "1", 0, 1), swap("a", "1", "2", false, 2, 3)}, porcupine.Illegal,
+		},
+		"refused": {
+			[]porcupine.Operation{put("a", "1", 0, 1), swap("a", "0", "2", false, 2, 3), read("a", "1", 4, 5)}, porcupine.Ok,
+		},
+	} {
+		l := &load{operations: test.history}
+		f := new(findings)
+		if got := l.checkRegisters(f, ""); got != test.want || len(f.problems) > 0 {
+			t.Errorf("%s: %s, want %s; %v", name, got, test.want, f.problems)
+		}
+	}
+}
+
+// Each way to fall short is an error of its own.
+func TestFindings(t *testing.T) {
+	t.Parallel()
+	good := findings{linearizable: porcupine.Ok, digests: []string{"a", "a", "a"}}
+	if err := good.err(); err != nil {
+		t.Error(err)
+	}
+	for want, spoil := range map[string]func(*findings){
+		"1 duplicates":     func(f *findings) { f.duplicates = 1 },
+		"1 lost":           func(f *findings) { f.lost = 1 },
+		"1 that nobody":    func(f *findings) { f.never = 1 },
+		"not linearizable": func(f *findings) { f.linearizable = porcupine.Illegal },
+		"the nodes differ": func(f *findings) { f.digests = []string{"a", "b", "a"} },
+		"refused":          func(f *findings) { f.problems = []error{fmt.Errorf("refused")} },
+	} {
+		f := good
+		spoil(&f)
+		if err := f.err(); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v", want, err)
+		}
+	}
+}
+
+// A link carries both ways, ends what it carries when it is cut, and carries again afterwards.
+func TestLink(t *testing.T) {
+	t.Parallel()
+	echo, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer echo.Close() //nolint:errcheck // The test is over.
+	go func() {        // ends with the listener
+		for {
+			conn, err := echo.Accept()
+			if err != nil {
+				return
+			}
+			go func() { _, _ = io.Copy(conn, conn) }() // ends with the connection
+		}
+	}()
+	l, err := newLink(echo.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.close()
+	carries := func() (net.Conn, error) {
+		conn, err := net.Dial("tcp", l.address())
+		if err != nil {
+			return nil, err
+		}
+		b := make([]byte, 2)
+		if _, err = conn.Write([]byte("hi")); err == nil {
+			_, err = io.ReadFull(conn, b)
+		}
+		if err == nil && string(b) != "hi" {
+			err = fmt.Errorf("it carried %q", b)
+		}
+		return conn, err
+	}
+	open, err := carries()
+	if err != nil {
+		t.Fatal(err)
+	}
+	l.setCut(true)
+	if _, err := open.Read(make([]byte, 1)); err == nil {
+		t.Error("a connection lives on through a cut")
+	}
+	if _, err := carries(); err == nil {
+		t.Error("a cut link carries")
+	}
+	l.setCut(false)
+	if _, err := carries(); err != nil {
+		t.Error(err)
+	}
+}
+
+// Flags that make no cluster are refused by name.
+func TestFlags(t *testing.T) {
+	t.Parallel()
+	for _, arguments := range [][]string{{"-nodes", "2"}, {"fast"}} {
+		if err := Run(t.Context(), arguments, io.Discard); err == nil || !strings.Contains(err.Error(), "-nodes") {
+			t.Errorf("%v: %v", arguments, err)
+		}
+	}
+}
