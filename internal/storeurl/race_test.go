@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"context"
 	"fmt"
+	"io"
 	"log/slog"
 	"math/rand/v2"
 	"os"
@@ -24,18 +25,27 @@ const (
 	workerURL     = "STOREURL_WORKER_URL"
 	workerEffects = "STOREURL_WORKER_EFFECTS" // a file; each effect appends its key
 	workerKeys    = "STOREURL_WORKER_KEYS"
+	workerForever = "STOREURL_WORKER_FOREVER" // set: until the standard input ends
 )
 
 func TestMain(m *testing.M) {
 	if url := os.Getenv(workerURL); url != "" {
 		os.Exit(worker(url))
 	}
+	for _, variable := range servertest.S3Environment() { // for the tests that open a bucket in this process
+		name, value, _ := strings.Cut(variable, "=")
+		if err := os.Setenv(name, value); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+	}
 	os.Exit(m.Run())
 }
 
 // worker does the work of every key, in an order of its own, until it is done or killed.
 func worker(url string) int {
-	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
+	// Long enough for any test; the processes of one that has failed end at last.
+	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Minute)
 	defer cancel()
 	keys, err := strconv.Atoi(os.Getenv(workerKeys))
 	if err != nil {
@@ -48,6 +58,10 @@ func worker(url string) int {
 		return 1
 	}
 	defer func() { _ = closing() }()
+	if os.Getenv(workerForever) != "" {
+		workForever(ctx, s, keys)
+		return 0
+	}
 	fmt.Println("ready")
 	if _, err := bufio.NewReader(os.Stdin).ReadString('\n'); err != nil { // the start of the race
 		return 1
@@ -57,6 +71,25 @@ func worker(url string) int {
 		}
 	}
 	return 0
+}
+
+// workForever does the work of keys until the standard input ends. Every five seconds they are others.
+func workForever(ctx context.Context, s idempotency.Store, keys int) {
+	ctx, cancel := context.WithCancel(ctx)
+	// Ends with the standard input, or the process.
+	go func() {
+		_, _ = io.Copy(io.Discard, os.Stdin)
+		cancel()
+	}()
+	for ctx.Err() == nil {
+		generation := int(time.Now().Unix()/5) * keys
+		for _, n := range rand.Perm(keys) {
+			if ctx.Err() != nil || int(time.Now().Unix()/5)*keys != generation {
+				break
+			}
+			workOnce(ctx, s, generation+n)
+		}
+	}
 }
 
 // workOnce does the work of a key, and reports whether it is done or given up.
@@ -156,6 +189,80 @@ func race(t *testing.T, url string) {
 	// A worker that is killed leaves the outcome of one key unknown.
 	if most := keys - (racers+2)/3; len(done) < most {
 		t.Errorf("the work of %d keys was done, of at least %d", len(done), most)
+	}
+}
+
+// raceForVariable is for how long TestRaceFor runs, such as 1m.
+const raceForVariable = "RACE_FOR"
+
+// Processes work on a thousand keys, others every five seconds, and one after the other is killed (kill -9) and
+// replaced: no work is done twice.
+func TestRaceFor(t *testing.T) {
+	t.Parallel()
+	text := os.Getenv(raceForVariable)
+	if text == "" {
+		t.Skip("skipped: " + raceForVariable + "=1m runs it for so long on each store")
+	}
+	howLong, err := time.ParseDuration(text)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{"postgres", "redis", "s3"} {
+		t.Run(name, func(t *testing.T) { raceFor(t, startStore[name](t), howLong) })
+	}
+}
+
+func raceFor(t *testing.T, url string, howLong time.Duration) {
+	const keys, atOnce, everyKill = 1000, 8, 100 * time.Millisecond
+	effects := filepath.Join(t.TempDir(), "effects")
+	start := func() (kill, end func()) {
+		cmd := exec.CommandContext(t.Context(), os.Args[0])
+		cmd.Env = append(os.Environ(), workerURL+"="+url, workerEffects+"="+effects, workerForever+"=1",
+			workerKeys+"="+strconv.Itoa(keys))
+		cmd.Stderr = os.Stderr
+		in, err := cmd.StdinPipe()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := cmd.Start(); err != nil {
+			t.Fatal(err)
+		}
+		kill = func() {
+			_ = cmd.Process.Kill() // it has not ended
+			_ = cmd.Wait()
+		}
+		return kill, func() {
+			_ = in.Close()
+			if err := cmd.Wait(); err != nil {
+				t.Error(err)
+			}
+		}
+	}
+	var kills, ends [atOnce]func()
+	for i := range atOnce {
+		kills[i], ends[i] = start()
+	}
+	killed := 0
+	tick := time.NewTicker(everyKill)
+	defer tick.Stop()
+	for began := time.Now(); time.Since(began) < howLong; killed++ {
+		<-tick.C
+		i := killed % atOnce
+		kills[i]()
+		kills[i], ends[i] = start()
+	}
+	for _, end := range ends {
+		end()
+	}
+	done := count(t, effects)
+	for n, times := range done {
+		if times != 1 {
+			t.Errorf("the work of key %s was done %d times", n, times)
+		}
+	}
+	t.Logf("the work of %d keys was done, with %d kills", len(done), killed)
+	if len(done) < killed {
+		t.Error("hardly any work was done")
 	}
 }
 
