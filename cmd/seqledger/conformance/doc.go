@@ -7,6 +7,6 @@
 // plays the application: it says what to write, kills the client, starts it again, and keeps the
 // books of what the client said (books.go). At the end of a case it reads the ledger, past the
 // proxy, and compares (audit.go). cases.go has the cases, bed.go what they are made of. The proxy
-// is proxy.go for single calls and relay.go for streams. [Drive] is the client program for the
+// is proxy.go for single calls and relay.go for streams, over package faultproxy. [Drive] is the client program for the
 // Writer of package client/writer.
 package conformance

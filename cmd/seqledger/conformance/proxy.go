@@ -5,15 +5,14 @@ import (
 	"context"
 	"errors"
 	"io"
-	"log"
 	"maps"
-	"net"
 	"net/http"
 	"path"
 	"strings"
 	"sync"
 	"time"
 
+	"github.com/seqledger/seqledger/cmd/seqledger/faultproxy"
 	"github.com/seqledger/seqledger/internal/upgrade"
 )
 
@@ -39,24 +38,20 @@ type fault struct {
 	before, after func()
 }
 
-// maxMessage is more than the server takes.
-const maxMessage = 8 << 20
-
 // errCut says that the proxy has broken a connection on purpose.
 var errCut = errors.New("the connection is cut")
 
 // proxy stands between the client and the server. It speaks HTTP/1.1, cleartext HTTP/2 and
 // WebSocket with the client.
 type proxy struct {
+	front   *faultproxy.Front
 	address string // where the client finds it
 	backend string // host:port of the server
 	unary   *http.Transport
 	streams *http.Transport
-	server  *http.Server
 	ctx     context.Context //nolint:containedctx // It bounds the copies, which outlive their requests.
 	cancel  context.CancelFunc
-	served  chan struct{} // closed when the server has ended
-	open    sync.WaitGroup
+	open    sync.WaitGroup // the streams to the server, some of which outlive their requests
 
 	mu sync.Mutex
 	// plan decides about each message; it is called by one goroutine at a time.
@@ -68,49 +63,33 @@ type proxy struct {
 
 // startProxy listens on a free port of the loopback.
 func startProxy(backend string) (*proxy, error) {
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		return nil, err
-	}
 	p := &proxy{
-		address: listener.Addr().String(), backend: backend, served: make(chan struct{}),
-		unary:   &http.Transport{Protocols: protocols(true, false), DisableCompression: true},
-		streams: &http.Transport{Protocols: protocols(false, true), DisableCompression: true},
+		backend: backend,
+		unary:   faultproxy.NewTransport(faultproxy.Protocols(true, false)),
+		streams: faultproxy.NewTransport(faultproxy.Protocols(false, true)),
 		seen:    make(map[string]int),
 	}
 	p.ctx, p.cancel = context.WithCancel(context.Background())
 	stream := http.HandlerFunc(p.serveStream)
-	upgraded := upgrade.Handler(
-		upgrade.Options{Closed: p.ctx, MaxMessageBytes: maxMessage, PingEvery: 5 * time.Second}, stream)
-	p.server = &http.Server{
-		Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-			p.open.Add(1)
-			defer p.open.Done()
-			switch {
-			case upgrade.IsRequested(r):
-				upgraded.ServeHTTP(w, r)
-			case isStream(r.Header.Get("Content-Type")):
-				stream.ServeHTTP(w, r)
-			default:
-				p.serveCall(w, r)
-			}
-		}),
-		Protocols: protocols(true, true), ReadHeaderTimeout: time.Minute,
-		ErrorLog: log.New(io.Discard, "", 0), // broken connections are expected
+	upgraded := upgrade.Handler(upgrade.Options{
+		Closed: p.ctx, MaxMessageBytes: faultproxy.MaxMessageBytes, PingEvery: 5 * time.Second}, stream)
+	handler := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		switch {
+		case upgrade.IsRequested(r):
+			upgraded.ServeHTTP(w, r)
+		case isStream(r.Header.Get("Content-Type")):
+			stream.ServeHTTP(w, r)
+		default:
+			p.serveCall(w, r)
+		}
+	})
+	var err error
+	if p.front, err = faultproxy.Listen(handler, faultproxy.Protocols(true, true)); err != nil {
+		p.cancel()
+		return nil, err
 	}
-	// Ended by close, which waits for it.
-	go func() {
-		defer close(p.served)
-		_ = p.server.Serve(listener)
-	}()
+	p.address = p.front.Address
 	return p, nil
-}
-
-func protocols(http1, http2 bool) *http.Protocols {
-	p := new(http.Protocols)
-	p.SetHTTP1(http1)
-	p.SetUnencryptedHTTP2(http2)
-	return p
 }
 
 // isStream reports whether a request's body has envelopes: a stream of Connect, or gRPC.
@@ -122,8 +101,7 @@ func isStream(contentType string) bool {
 // close ends everything and waits for it.
 func (p *proxy) close() {
 	p.cancel()
-	_ = p.server.Close()
-	<-p.served
+	p.front.Close()
 	p.open.Wait()
 	p.unary.CloseIdleConnections()
 	p.streams.CloseIdleConnections()
@@ -182,27 +160,17 @@ func (p *proxy) release(ctx context.Context) (int, error) {
 	return len(held), nil
 }
 
-// abort ends a request so that it looks like a broken connection to the client.
-func abort() { panic(http.ErrAbortHandler) }
-
 func call(f func()) {
 	if f != nil {
 		f()
 	}
 }
 
-// reply is the answer to a call.
-type reply struct {
-	status int
-	header http.Header
-	body   []byte
-}
-
 // serveCall relays a call that has one request and one answer.
 func (p *proxy) serveCall(w http.ResponseWriter, r *http.Request) {
-	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxMessage))
+	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, faultproxy.MaxMessageBytes))
 	if err != nil {
-		abort()
+		faultproxy.Abort()
 	}
 	f := p.decide(r)
 	call(f.before)
@@ -212,69 +180,40 @@ func (p *proxy) serveCall(w http.ResponseWriter, r *http.Request) {
 	}
 	switch f.kind {
 	case drop:
-		abort()
+		faultproxy.Abort()
 	case hold:
 		p.keep(again)
-		abort()
+		faultproxy.Abort()
 	case answer:
 		http.Error(w, "<html>not the ledger</html>", f.status)
 		return
 	}
 	got, err := p.exchange(r.Context(), r, body)
 	if err != nil {
-		abort()
+		faultproxy.Abort()
 	}
 	call(f.after)
 	if f.kind == twice {
 		p.keep(again)
 	}
 	if f.kind == lose {
-		abort()
+		faultproxy.Abort()
 	}
-	maps.Copy(w.Header(), got.header)
-	w.WriteHeader(got.status)
+	maps.Copy(w.Header(), got.Header)
+	w.WriteHeader(got.Status)
 	if f.kind == mangle {
-		_, _ = w.Write(got.body[:len(got.body)/2])
+		_, _ = w.Write(got.Body[:len(got.Body)/2])
 		_ = http.NewResponseController(w).Flush()
-		abort()
+		faultproxy.Abort()
 	}
-	_, _ = w.Write(got.body) // the client may be gone
-}
-
-// forward is a client's request with another body, for the server.
-func (p *proxy) forward(ctx context.Context, r *http.Request, body io.Reader) (*http.Request, error) {
-	target := *r.URL
-	target.Scheme, target.Host = "http", p.backend
-	request, err := http.NewRequestWithContext(ctx, r.Method, target.String(), body)
-	if err != nil {
-		return nil, err
-	}
-	request.Header = r.Header.Clone()
-	// The body's own length is the right one, and the other headers are about the client's connection.
-	for _, name := range []string{"Content-Length", "Connection", "Upgrade", "Te"} {
-		request.Header.Del(name)
-	}
-	for name := range request.Header {
-		if strings.HasPrefix(name, "Sec-Websocket-") {
-			request.Header.Del(name)
-		}
-	}
-	return request, nil
+	_, _ = w.Write(got.Body) // the client may be gone
 }
 
 // exchange sends a whole call and returns the whole answer.
-func (p *proxy) exchange(ctx context.Context, r *http.Request, body []byte) (reply, error) {
-	request, err := p.forward(ctx, r, bytes.NewReader(body))
+func (p *proxy) exchange(ctx context.Context, r *http.Request, body []byte) (faultproxy.Reply, error) {
+	request, err := faultproxy.Forward(ctx, r, p.backend, bytes.NewReader(body))
 	if err != nil {
-		return reply{}, err
+		return faultproxy.Reply{}, err
 	}
-	response, err := p.unary.RoundTrip(request)
-	if err != nil {
-		return reply{}, err
-	}
-	got, err := io.ReadAll(response.Body)
-	if err = errors.Join(err, response.Body.Close()); err != nil {
-		return reply{}, err
-	}
-	return reply{response.StatusCode, response.Header, got}, nil
+	return faultproxy.Send(p.unary, request)
 }

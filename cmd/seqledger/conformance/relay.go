@@ -2,7 +2,6 @@ package conformance
 
 import (
 	"context"
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"io"
@@ -10,28 +9,9 @@ import (
 	"net/http"
 	"sync"
 	"time"
+
+	"github.com/seqledger/seqledger/cmd/seqledger/faultproxy"
 )
-
-// envelopeHeader is a byte of flags and four of length, before each message of a stream.
-const envelopeHeader = 5
-
-// readEnvelope reads one message of a stream, header and all. io.EOF says that there is no more.
-func readEnvelope(r io.Reader) ([]byte, error) {
-	header := make([]byte, envelopeHeader)
-	if _, err := io.ReadFull(r, header); err != nil {
-		return nil, err
-	}
-	length := binary.BigEndian.Uint32(header[1:])
-	if length > maxMessage {
-		return nil, fmt.Errorf("a message of %d bytes, at most %d are expected", length, maxMessage)
-	}
-	envelope := append(header, make([]byte, length)...)
-	_, err := io.ReadFull(r, envelope[envelopeHeader:])
-	if errors.Is(err, io.EOF) {
-		err = io.ErrUnexpectedEOF // a truncated message is not the end
-	}
-	return envelope, err
-}
 
 // upstream is a stream from the proxy to the server. It may outlive the client's stream.
 type upstream struct {
@@ -52,7 +32,7 @@ type sink interface {
 func (p *proxy) connect(r *http.Request, to sink) (*upstream, error) {
 	ctx, cancel := context.WithCancel(p.ctx)
 	body, feed := io.Pipe()
-	request, err := p.forward(ctx, r, body)
+	request, err := faultproxy.Forward(ctx, r, p.backend, body)
 	if err != nil {
 		cancel()
 		return nil, err
@@ -82,7 +62,7 @@ func (p *proxy) answers(request *http.Request, to sink) error {
 		}
 	}
 	for {
-		envelope, err := readEnvelope(response.Body)
+		envelope, err := faultproxy.ReadEnvelope(response.Body)
 		switch {
 		case errors.Is(err, io.EOF):
 			if to != nil {
@@ -131,7 +111,7 @@ func (p *proxy) serveStream(w http.ResponseWriter, r *http.Request) {
 	s := &stream{proxy: p, r: r, w: w}
 	up, err := p.connect(r, s)
 	if err != nil {
-		abort()
+		faultproxy.Abort()
 	}
 	requested := make(chan error, 1)
 	// Ends with the request's body, which is ended below and waited for there.
@@ -154,7 +134,7 @@ func (p *proxy) serveStream(w http.ResponseWriter, r *http.Request) {
 		up.close()
 	}
 	if err != nil {
-		abort()
+		faultproxy.Abort()
 	}
 }
 
@@ -164,7 +144,7 @@ var errHeld = fmt.Errorf("%w, and its last message is held", errCut)
 // requests hands the client's messages to the server. It returns nil at their end.
 func (s *stream) requests(up *upstream) error {
 	for {
-		envelope, err := readEnvelope(s.r.Body)
+		envelope, err := faultproxy.ReadEnvelope(s.r.Body)
 		if errors.Is(err, io.EOF) || err == nil && envelope[0]&2 != 0 {
 			return up.feed.Close()
 		}

@@ -1,14 +1,12 @@
 package demo
 
 import (
-	"bytes"
 	"encoding/binary"
-	"errors"
-	"io"
 	"testing"
 
 	"google.golang.org/protobuf/proto"
 
+	"github.com/seqledger/seqledger/cmd/seqledger/faultproxy"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 )
 
@@ -19,43 +17,10 @@ func envelope(t *testing.T, flags byte, m proto.Message) []byte {
 	if err != nil {
 		t.Fatal(err)
 	}
-	frame := make([]byte, frameHeader, frameHeader+len(body))
+	frame := make([]byte, faultproxy.HeaderBytes, faultproxy.HeaderBytes+len(body))
 	frame[0] = flags
 	binary.BigEndian.PutUint32(frame[1:], uint32(len(body)))
 	return append(frame, body...)
-}
-
-func TestReadFrame(t *testing.T) {
-	t.Parallel()
-	frame := envelope(t, 0, write("a", 1))
-	tooLong := []byte{0, 0xff, 0xff, 0xff, 0xff}
-	for _, test := range []struct {
-		name  string
-		input []byte
-		whole int // frames before the end
-		end   error
-	}{
-		{"nothing", nil, 0, io.EOF},
-		{"two", append(bytes.Clone(frame), frame...), 2, io.EOF},
-		{"cut in the header", frame[:3], 0, io.ErrUnexpectedEOF},
-		{"cut behind the header", frame[:frameHeader], 0, io.ErrUnexpectedEOF},
-		{"cut in the message", frame[:len(frame)-1], 0, io.ErrUnexpectedEOF},
-		{"too long", tooLong, 0, nil},
-	} {
-		t.Run(test.name, func(t *testing.T) {
-			t.Parallel()
-			input := bytes.NewReader(test.input)
-			for range test.whole {
-				if got, err := readFrame(input); err != nil || !bytes.Equal(got, frame) {
-					t.Fatalf("want %x, got %x (%v)", frame, got, err)
-				}
-			}
-			_, err := readFrame(input)
-			if err == nil || test.end != nil && !errors.Is(err, test.end) {
-				t.Errorf("want the error %v, got %v", test.end, err)
-			}
-		})
-	}
 }
 
 func TestDecodeFrame(t *testing.T) {

@@ -3,11 +3,8 @@ package demo
 import (
 	"bytes"
 	"context"
-	"errors"
 	"io"
-	"log"
 	"maps"
-	"net"
 	"net/http"
 	"strings"
 	"sync"
@@ -15,6 +12,7 @@ import (
 
 	"google.golang.org/protobuf/proto"
 
+	"github.com/seqledger/seqledger/cmd/seqledger/faultproxy"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 	"github.com/seqledger/seqledger/proto/seqledger/v1/seqledgerv1connect"
 )
@@ -25,10 +23,10 @@ const maxCopies = 64
 // proxy stands between the clients and the server and does to whole requests
 // what networks do to them. It speaks cleartext HTTP/2 on both sides.
 type proxy struct {
+	front     *faultproxy.Front
 	address   string // where clients find it
 	backend   string // host:port of the server
 	transport *http.Transport
-	server    *http.Server
 	schedule  *schedule
 	tally     *tally
 
@@ -36,40 +34,28 @@ type proxy struct {
 	cancel context.CancelFunc
 	copies sync.WaitGroup
 	slots  chan struct{} // one for each pending copy
-	served chan struct{} // closed when the server has ended
 }
 
 // startProxy listens on a free port of the loopback.
 func startProxy(backend string, d *schedule, t *tally) (*proxy, error) {
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		return nil, err
-	}
-	protocols := new(http.Protocols)
-	protocols.SetUnencryptedHTTP2(true)
 	p := &proxy{
-		address: listener.Addr().String(), backend: backend, schedule: d, tally: t,
-		transport: &http.Transport{Protocols: protocols, DisableCompression: true},
-		slots:     make(chan struct{}, maxCopies), served: make(chan struct{}),
+		backend: backend, schedule: d, tally: t, transport: faultproxy.NewTransport(faultproxy.Protocols(false, true)),
+		slots: make(chan struct{}, maxCopies),
 	}
 	p.ctx, p.cancel = context.WithCancel(context.Background())
-	p.server = &http.Server{
-		Handler: p, Protocols: protocols, ReadHeaderTimeout: time.Minute,
-		ErrorLog: log.New(io.Discard, "", 0), // broken connections are expected
+	var err error
+	if p.front, err = faultproxy.Listen(p, faultproxy.Protocols(false, true)); err != nil {
+		p.cancel()
+		return nil, err
 	}
-	// Ended by close, which waits for it.
-	go func() {
-		defer close(p.served)
-		_ = p.server.Serve(listener)
-	}()
+	p.address = p.front.Address
 	return p, nil
 }
 
 // close ends everything and waits for it.
 func (p *proxy) close() {
 	p.cancel()
-	_ = p.server.Close()
-	<-p.served
+	p.front.Close()
 	p.copies.Wait()
 	p.transport.CloseIdleConnections()
 }
@@ -88,9 +74,9 @@ func (p *proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 
 // single relays a call that has one request and one answer.
 func (p *proxy) single(w http.ResponseWriter, r *http.Request) {
-	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxFrame))
+	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, faultproxy.MaxMessageBytes))
 	if err != nil {
-		abort()
+		faultproxy.Abort()
 	}
 	if r.URL.Path == seqledgerv1connect.LedgerServiceWriteProcedure {
 		write := new(seqledgerv1.WriteRequest)
@@ -100,26 +86,23 @@ func (p *proxy) single(w http.ResponseWriter, r *http.Request) {
 	}
 	kind, wait := p.schedule.next()
 	if !p.before(r.Context(), kind, wait) {
-		abort()
+		faultproxy.Abort()
 	}
-	top, answer, err := p.exchange(r.Context(), r, body)
+	answer, err := p.exchange(r.Context(), r, body)
 	if err != nil {
-		abort()
+		faultproxy.Abort()
 	}
 	switch kind {
 	case faultLoseAnswer:
 		p.tally.add(func(c *Counts) { c.LostAnswers++ })
-		abort()
+		faultproxy.Abort()
 	case faultTwice:
 		p.copyLater(r, body, wait)
 	}
-	maps.Copy(w.Header(), top.header)
-	w.WriteHeader(top.status)
-	_, _ = w.Write(answer) // the client may be gone
+	maps.Copy(w.Header(), answer.Header)
+	w.WriteHeader(answer.Status)
+	_, _ = w.Write(answer.Body) // the client may be gone
 }
-
-// abort ends a request so that it looks like a broken connection to the client.
-func abort() { panic(http.ErrAbortHandler) }
 
 // before applies a fault to a request before the server gets it. It returns false if the
 // request is lost.
@@ -147,45 +130,30 @@ func pause(ctx context.Context, wait time.Duration) bool {
 	}
 }
 
-// head is what comes before the body of an answer.
-type head struct {
-	status int
-	header http.Header
-}
-
 // forward is a client's request with another body, for the server.
 func (p *proxy) forward(ctx context.Context, r *http.Request, body io.Reader) (*http.Request, error) {
-	target := *r.URL
-	target.Scheme, target.Host = "http", p.backend
-	request, err := http.NewRequestWithContext(ctx, r.Method, target.String(), body)
+	request, err := faultproxy.Forward(ctx, r, p.backend, body)
 	if err != nil {
 		return nil, err
 	}
-	request.Header = r.Header.Clone()
 	// Without compression, so that the proxy can read the answers.
 	request.Header.Del("Accept-Encoding")
 	request.Header.Del("Connect-Accept-Encoding")
-	// The body's own length is the right one.
-	request.Header.Del("Content-Length")
 	return request, nil
 }
 
 // exchange sends a whole request and returns the whole answer.
-func (p *proxy) exchange(ctx context.Context, r *http.Request, body []byte) (head, []byte, error) {
+func (p *proxy) exchange(ctx context.Context, r *http.Request, body []byte) (faultproxy.Reply, error) {
 	request, err := p.forward(ctx, r, bytes.NewReader(body))
 	if err != nil {
-		return head{}, nil, err
+		return faultproxy.Reply{}, err
 	}
-	response, err := p.transport.RoundTrip(request)
+	answer, err := faultproxy.Send(p.transport, request)
 	if err != nil {
-		return head{}, nil, err
+		return faultproxy.Reply{}, err
 	}
-	answer, err := io.ReadAll(response.Body)
-	if err = errors.Join(err, response.Body.Close()); err != nil {
-		return head{}, nil, err
-	}
-	p.count(response.Header.Get("Content-Type"), r.URL.Path, answer)
-	return head{response.StatusCode, response.Header}, answer, nil
+	p.count(answer.Header.Get("Content-Type"), r.URL.Path, answer.Body)
+	return answer, nil
 }
 
 // count looks at an answer.
@@ -194,7 +162,7 @@ func (p *proxy) count(contentType, path string, answer []byte) {
 	case strings.HasPrefix(contentType, "application/connect+"):
 		frames := bytes.NewReader(answer)
 		for {
-			frame, err := readFrame(frames)
+			frame, err := faultproxy.ReadEnvelope(frames)
 			if err != nil {
 				return
 			}
@@ -235,7 +203,7 @@ func (p *proxy) copyLater(r *http.Request, body []byte, wait time.Duration) {
 		if !pause(p.ctx, wait) {
 			return
 		}
-		if _, _, err := p.exchange(p.ctx, r, body); err == nil {
+		if _, err := p.exchange(p.ctx, r, body); err == nil {
 			p.tally.add(func(c *Counts) { c.Twice++ })
 		}
 	})

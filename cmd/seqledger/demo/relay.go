@@ -9,6 +9,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/seqledger/seqledger/cmd/seqledger/faultproxy"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 )
 
@@ -60,14 +61,14 @@ func (s *relay) run(w http.ResponseWriter, r *http.Request) {
 	_ = body.CloseWithError(errCut)
 	<-pumped
 	if err != nil {
-		abort()
+		faultproxy.Abort()
 	}
 }
 
 // requests hands the client's frames to the server.
 func (s *relay) requests(ctx context.Context, from io.Reader, to io.Writer) error {
 	for {
-		frame, err := readFrame(from)
+		frame, err := faultproxy.ReadEnvelope(from)
 		if errors.Is(err, io.EOF) {
 			return nil
 		}
@@ -119,7 +120,7 @@ func (s *relay) answers(ctx context.Context, w http.ResponseWriter, r *http.Requ
 		if err := controls.Flush(); err != nil {
 			return err
 		}
-		frame, err := readFrame(response.Body)
+		frame, err := faultproxy.ReadEnvelope(response.Body)
 		if errors.Is(err, io.EOF) {
 			return nil
 		}

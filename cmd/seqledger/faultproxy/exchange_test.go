@@ -1,0 +1,96 @@
+package faultproxy_test
+
+import (
+	"bytes"
+	"io"
+	"net/http"
+	"strings"
+	"testing"
+
+	"github.com/seqledger/seqledger/cmd/seqledger/faultproxy"
+)
+
+// received is what the server got of a forwarded request.
+type received struct {
+	path, body string
+	length     int64
+	header     http.Header
+}
+
+// TestForwardAndSend: the server gets the path, the query, the new body and the client's headers, without those that
+// are about the client's connection; the answer comes back whole, also when it is an error's.
+func TestForwardAndSend(t *testing.T) {
+	t.Parallel()
+	got := make(chan received, 1)
+	server := listen(t, func(w http.ResponseWriter, r *http.Request) {
+		body, err := io.ReadAll(r.Body)
+		if err != nil {
+			t.Error(err)
+		}
+		got <- received{r.URL.String(), string(body), r.ContentLength, r.Header}
+		w.Header().Set("Kept", "yes")
+		w.WriteHeader(http.StatusTeapot)
+		_, _ = io.WriteString(w, "answer")
+	})
+	original, err := http.NewRequestWithContext(t.Context(), http.MethodPost, "http://client.example/a/b?c=d",
+		strings.NewReader("the client's body"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, value := range map[string]string{
+		"Authorization": "Bearer key", "Content-Type": "application/proto",
+		"Content-Length": "17", "Connection": "Upgrade", "Upgrade": "websocket", "Te": "trailers",
+		"Sec-Websocket-Key": "x", "Sec-Websocket-Version": "13",
+	} {
+		original.Header.Set(name, value)
+	}
+	transport := faultproxy.NewTransport(faultproxy.Protocols(true, false))
+	t.Cleanup(transport.CloseIdleConnections)
+	request, err := faultproxy.Forward(t.Context(), original, server.Address, bytes.NewReader([]byte("other")))
+	if err != nil {
+		t.Fatal(err)
+	}
+	reply, err := faultproxy.Send(transport, request)
+	if err != nil || reply.Status != http.StatusTeapot || reply.Header.Get("Kept") != "yes" ||
+		string(reply.Body) != "answer" {
+		t.Errorf("want the whole answer, got %+v (%v)", reply, err)
+	}
+	r := <-got
+	if r.path != "/a/b?c=d" || r.body != "other" || r.length != 5 || r.header.Get("Authorization") != "Bearer key" ||
+		r.header.Get("Content-Type") != "application/proto" {
+		t.Errorf("want the request as it was, with its new body, got %+v", r)
+	}
+	for _, name := range []string{"Connection", "Upgrade", "Te", "Sec-Websocket-Key", "Sec-Websocket-Version"} {
+		if r.header.Get(name) != "" {
+			t.Errorf("want no header %s, got %q", name, r.header.Get(name))
+		}
+	}
+	if original.Header.Get("Upgrade") == "" {
+		t.Error("Forward changed the client's request, which is sent again for a copy")
+	}
+}
+
+// TestSendFails: an answer that breaks off is an error, and not a short answer.
+func TestSendFails(t *testing.T) {
+	t.Parallel()
+	server := listen(t, func(w http.ResponseWriter, _ *http.Request) {
+		_, _ = io.WriteString(w, "half")
+		_ = http.NewResponseController(w).Flush()
+		faultproxy.Abort()
+	})
+	transport := faultproxy.NewTransport(faultproxy.Protocols(true, false))
+	t.Cleanup(transport.CloseIdleConnections)
+	for _, backend := range []string{server.Address, "127.0.0.1:1"} {
+		original, err := http.NewRequestWithContext(t.Context(), http.MethodPost, "/", nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		request, err := faultproxy.Forward(t.Context(), original, backend, http.NoBody)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if reply, err := faultproxy.Send(transport, request); err == nil || reply.Status != 0 || reply.Body != nil {
+			t.Errorf("%s: want an error, got %+v", backend, reply)
+		}
+	}
+}
