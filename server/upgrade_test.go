@@ -301,7 +301,7 @@ func TestAShutdownTellsAnUpgradedStream(t *testing.T) {
 func TestASlowDiskIsNoSilence(t *testing.T) {
 	t.Parallel()
 	h := start(t)
-	h.server.SetPingEvery(20 * time.Millisecond)
+	h.server.SetPingEvery(200 * time.Millisecond)
 	release := h.stall(t)
 	pings := make(chan struct{}, 1000)
 	ws := h.page(t, &websocket.DialOptions{OnPingReceived: func(context.Context, []byte) bool {
