@@ -294,3 +294,27 @@ func TestNodeOfAClusterIsNotOpenedAlone(t *testing.T) {
 		}
 	}
 }
+
+// A node that comes back under another address tells the others, also one to which the others connect.
+func TestNodeComesBackElsewhere(t *testing.T) {
+	t.Parallel()
+	nodes := startCluster(t)
+	leader := awaitLeader(t, nodes...)
+	moved := nodes[2]
+	if moved == leader {
+		moved = nodes[1]
+	}
+	self := moved.ClusterStatus().Self
+	if err := moved.Close(); err != nil {
+		t.Fatal(err)
+	}
+	back := startNode(t, moved.dir, "127.0.0.1:0")
+	awaitStatus(t, leader, "the node at its new address", func(s ledger.ClusterStatus) bool {
+		for _, m := range s.Members {
+			if m.ID == self && m.Peer == back.address && m.Active && m.Matched == s.Last {
+				return true
+			}
+		}
+		return false
+	})
+}

@@ -13,6 +13,7 @@ import (
 	pb "go.etcd.io/raft/v3/raftpb"
 
 	"github.com/seqledger/seqledger/ledger/machine"
+	"github.com/seqledger/seqledger/ledger/raftlog"
 	"github.com/seqledger/seqledger/ledger/raftlog/core"
 )
 
@@ -138,13 +139,39 @@ func (l *Ledger) announce() {
 	var err error
 	if leader, _ := l.Leader(); leader.Self {
 		_, err = l.Admit(ctx, q)
-	} else if leader.Peer != "" {
-		_, err = AskToJoin(ctx, l.PeerTransport(), peerURL(c.TLS != nil, leader.Peer), c.Token, q)
+	} else {
+		err = l.announceTo(ctx, &members, q)
 	}
 	if err != nil && ctx.Err() == nil {
 		l.options.Logger.Warn("the other nodes do not know the address of this one yet; it is tried again", "error",
 			err)
 	}
+}
+
+// announceTo tells one of the others the addresses of this node. It asks all that it knows, because the
+// leader does not reach a node that has come back elsewhere.
+func (l *Ledger) announceTo(ctx context.Context, members *raftlog.Members, q JoinRequest) error {
+	c := l.options.Cluster
+	var asked []string
+	for _, a := range members.Addresses {
+		if a.ID != l.node() {
+			asked = append(asked, a.Peer)
+		}
+	}
+	var problems error
+	const mostHops = 3 // a leader that is gone may be named for a while
+	for i, hops := 0, 0; i < len(asked); i++ {
+		_, err := AskToJoin(ctx, l.PeerTransport(), peerURL(c.TLS != nil, asked[i]), c.Token, q)
+		if err == nil {
+			return nil
+		}
+		problems = errors.Join(problems, err)
+		if refusal, is := errors.AsType[*JoinRefusal](err); is && refusal.Leader != "" && hops < mostHops {
+			hops++
+			asked = append(asked, refusal.Leader)
+		}
+	}
+	return problems
 }
 
 func peerURL(encrypted bool, address string) string {
