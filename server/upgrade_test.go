@@ -361,6 +361,7 @@ func (h *harness) page(t *testing.T, o *websocket.DialOptions) *websocket.Conn {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = ws.CloseNow() })
+	ws.SetReadLimit(-1) // a browser has none: all answers that wait may come in one message
 	return ws
 }
 

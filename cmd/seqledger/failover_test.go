@@ -166,11 +166,11 @@ func TestFailover(t *testing.T) {
 	}
 	close(stop)
 	running.Wait()
-	load.audit(t, conn)
-	c.alike(t)
 	slices.Sort(took)
 	t.Logf("from SIGKILL to the next acknowledged write, %d times: median %v, longest %v", kills,
 		took[len(took)/2].Round(time.Millisecond), took[len(took)-1].Round(time.Millisecond))
+	load.audit(t, conn)
+	c.alike(t)
 }
 
 // alike compares what the nodes have at one index. The ledger writes by itself now and then, so it asks until they

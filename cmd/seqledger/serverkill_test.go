@@ -100,12 +100,12 @@ func (l *killLoad) write(t *testing.T, w *writer.Writer, id int, stop chan struc
 func (l *killLoad) audit(t *testing.T, c *client.Client) {
 	t.Helper()
 	acknowledged, found := 0, map[string]*seqledgerv1.Transaction{}
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
-	defer cancel()
 	want := 0
 	for _, m := range l.received {
 		want += len(m)
 	}
+	ctx, cancel := context.WithTimeout(t.Context(), hangs+time.Duration(want)*time.Millisecond)
+	defer cancel()
 	for block, err := range c.Watch(ctx, &seqledgerv1.WatchRequest{Scope: killScope()}) {
 		if err != nil {
 			t.Fatalf("after %d of %d transactions: %v", len(found), want, err)
