@@ -306,24 +306,22 @@ func TestClusterChangesAreRepeated(t *testing.T) {
 		}
 	}
 	var left *clusterNode
-	for range 3 {
-		err := repeat(func(leader *clusterNode) error {
-			left = leader
-			return leader.RemoveNode(t.Context(), leader.ClusterStatus().Self)
-		})
-		if !errors.Is(err, ledger.ErrNoChange) {
-			t.Fatal("the leader was asked to remove itself, and said", err)
-		}
-		id := left.ClusterStatus().Self%2 + 1 // 1 or 2, and another than the leader
-		for range 2 {
-			err := repeat(func(leader *clusterNode) error { return leader.TransferLeadership(t.Context(), id) })
-			if err != nil {
-				t.Fatal(err)
-			}
+	err := repeat(func(leader *clusterNode) error {
+		left = leader
+		return leader.RemoveNode(t.Context(), leader.ClusterStatus().Self)
+	})
+	if !errors.Is(err, ledger.ErrNoChange) {
+		t.Fatal("the leader was asked to remove itself, and said", err)
+	}
+	id := left.ClusterStatus().Self%2 + 1 // 1 or 2, and another than the leader
+	for range 2 {
+		err := repeat(func(leader *clusterNode) error { return leader.TransferLeadership(t.Context(), id) })
+		if err != nil {
+			t.Fatal(err)
 		}
 	}
 	var removed uint64
-	err := repeat(func(leader *clusterNode) error {
+	err = repeat(func(leader *clusterNode) error {
 		removed = 3
 		if leader.ClusterStatus().Self == removed {
 			removed = 2
