@@ -291,6 +291,9 @@ func TestNodeOfAClusterIsNotOpenedAlone(t *testing.T) {
 		}
 		if err == nil {
 			_ = l.Close()
+		}
+	}
+}
 
 // A caller whose answer was lost asks again, and is told that it is done; the leader is not removed.
 func TestClusterChangesAreRepeated(t *testing.T) {
