@@ -430,10 +430,20 @@ func (l *Ledger) member(id uint64) (Member, error) {
 }
 
 // RemoveNode takes a node out of the cluster; see PromoteNode. Its id is never used again. The leader
-// is not removed: the leadership must be transferred first.
+// is not removed: the leadership must be transferred first. A node that was removed before stays it.
 func (l *Ledger) RemoveNode(ctx context.Context, id uint64) error {
 	l.members.changing.Lock()
 	defer l.members.changing.Unlock()
+	if err := l.mustLead(); err != nil {
+		return err
+	}
+	if id == l.node() {
+		return fmt.Errorf("%w: node %d leads; transfer the leadership first", ErrNoChange, id)
+	}
+	members := l.log.Members()
+	if !members.Has(id) && id != 0 && id <= members.Highest {
+		return nil // a repeat, because the first answer was lost
+	}
 	if _, err := l.member(id); err != nil {
 		return err
 	}
@@ -441,10 +451,13 @@ func (l *Ledger) RemoveNode(ctx context.Context, id uint64) error {
 }
 
 // TransferLeadership hands the leadership to a voter, or, with 0, to the one whose log is longest. It
-// returns when another node leads.
+// returns when another node leads, and at once when the voter to take over is this one.
 func (l *Ledger) TransferLeadership(ctx context.Context, to uint64) error {
 	if err := l.mustLead(); err != nil {
 		return err
+	}
+	if to == l.node() {
+		return nil // a repeat that has come to the new leader, because the first answer was lost
 	}
 	to, err := l.successor(to)
 	if err != nil {

@@ -318,3 +318,55 @@ func TestNodeComesBackElsewhere(t *testing.T) {
 		return false
 	})
 }
+
+// A caller whose answer was lost asks again, and is told that it is done; the leader is not removed.
+func TestClusterChangesAreRepeated(t *testing.T) {
+	t.Parallel()
+	nodes := startCluster(t)
+	// repeat asks whoever leads until it gets an answer: elections may come between on a slow machine.
+	repeat := func(change func(*clusterNode) error) error {
+		for {
+			err := change(awaitLeader(t, nodes...))
+			if _, elsewhere := errors.AsType[*ledger.NotLeaderError](err); !elsewhere {
+				return err
+			}
+		}
+	}
+	var left *clusterNode
+	err := repeat(func(leader *clusterNode) error {
+		left = leader
+		return leader.RemoveNode(t.Context(), leader.ClusterStatus().Self)
+	})
+	if !errors.Is(err, ledger.ErrNoChange) {
+		t.Fatal("the leader was asked to remove itself, and said", err)
+	}
+	id := left.ClusterStatus().Self%2 + 1 // 1 or 2, and another than the leader
+	for range 2 {
+		err := repeat(func(leader *clusterNode) error { return leader.TransferLeadership(t.Context(), id) })
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	var removed uint64
+	err = repeat(func(leader *clusterNode) error {
+		removed = 3
+		if leader.ClusterStatus().Self == removed {
+			removed = 2
+		}
+		return leader.RemoveNode(t.Context(), removed)
+	})
+	for _, again := range []uint64{removed, removed} {
+		err = errors.Join(err, repeat(func(leader *clusterNode) error {
+			return leader.RemoveNode(t.Context(), again)
+		}))
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, unknown := range []uint64{0, 9} {
+		err := repeat(func(leader *clusterNode) error { return leader.RemoveNode(t.Context(), unknown) })
+		if !errors.Is(err, ledger.ErrNoSuchNode) {
+			t.Errorf("node %d: %v", unknown, err)
+		}
+	}
+}

@@ -1,0 +1,243 @@
+package main
+
+import (
+	"bufio"
+	"encoding/json"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"regexp"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// pageCluster runs the commands of the operations page about a cluster, in a directory of its own and on a
+// loopback address that no other process has, so that the ports of the page are free.
+type pageCluster struct {
+	t           *testing.T
+	dir, host   string
+	environment []string
+	nodes       map[string]*process // by the directory that the page gives them
+}
+
+var (
+	pageWord    = regexp.MustCompile(`"[^"]*"|\S+`)
+	pageSection = regexp.MustCompile(`(?m)^### (.*)\n`)
+)
+
+// clusterSections returns the command lines of each part of the page's section about clusters.
+func clusterSections(t *testing.T) map[string][]string {
+	t.Helper()
+	content, err := os.ReadFile("../../docs/operations.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, page, found := strings.Cut(string(content), "\n## A cluster\n")
+	if !found {
+		t.Fatal("docs/operations.md has no section about a cluster")
+	}
+	page, _, _ = strings.Cut(page, "\n## ")
+	sections := map[string][]string{}
+	titles := pageSection.FindAllStringSubmatch(page, -1)
+	for i, text := range pageSection.Split(page, -1)[1:] {
+		for line := range strings.Lines(text) {
+			if command, found := strings.CutPrefix(strings.TrimSpace(line), "seqledger "); found &&
+				strings.HasPrefix(line, "    ") {
+				sections[titles[i][1]] = append(sections[titles[i][1]], command)
+			} else if strings.HasPrefix(line, "    export ") {
+				sections[titles[i][1]] = append(sections[titles[i][1]], strings.TrimSpace(line))
+			}
+		}
+	}
+	return sections
+}
+
+// run runs a line of the page to its end, or until it serves.
+func (c *pageCluster) run(line string) {
+	c.t.Helper()
+	line = strings.ReplaceAll(line, "127.0.0.1", c.host)
+	if variable, found := strings.CutPrefix(line, "export "); found {
+		c.environment = append(c.environment, variable)
+		return
+	}
+	words := pageWord.FindAllString(line, -1)
+	for i := range words {
+		words[i] = strings.Trim(words[i], `"`)
+	}
+	if words[0] == "serve" {
+		c.serve(words)
+		return
+	}
+	c.client(words...)
+}
+
+// client runs a command until it succeeds. One that changes the cluster may be repeated; it fails for a moment
+// where the leader changes meanwhile, which a slow machine can bring about by itself.
+func (c *pageCluster) client(words ...string) string {
+	c.t.Helper()
+	const tries = 5
+	var out []byte
+	var err error
+	for range tries {
+		cmd := exec.CommandContext(c.t.Context(), binary, words...)
+		cmd.Dir, cmd.Env = c.dir, append(os.Environ(), c.environment...)
+		var stderr strings.Builder
+		cmd.Stderr = &stderr
+		if out, err = cmd.Output(); err == nil {
+			return string(out)
+		}
+		err = fmt.Errorf("%w: %s", err, stderr.String())
+	}
+	c.t.Fatalf("seqledger %v: %v\n%s", words, err, c.logs())
+	return ""
+}
+
+func (c *pageCluster) logs() string {
+	var all strings.Builder
+	for name, p := range c.nodes {
+		fmt.Fprintf(&all, "== %s\n%s", name, p.stderr.String())
+	}
+	return all.String()
+}
+
+func (c *pageCluster) serve(words []string) {
+	c.t.Helper()
+	p := &process{cmd: exec.Command(binary, words...), ended: make(chan struct{})}
+	p.cmd.Dir, p.cmd.Stderr = c.dir, &p.stderr
+	out, err := p.cmd.StdoutPipe()
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	if err := p.cmd.Start(); err != nil {
+		c.t.Fatal(err)
+	}
+	c.nodes[words[2]] = p
+	said, err := bufio.NewReader(out).ReadString('\n')
+	// Ends with the process, which the cleanup kills; the cleanup waits for it.
+	go func() {
+		defer close(p.ended)
+		_, _ = io.Copy(io.Discard, out)
+		_ = p.cmd.Wait()
+	}()
+	c.t.Cleanup(p.kill)
+	if err != nil || !strings.HasPrefix(said, "serving on ") {
+		c.t.Fatalf("seqledger %v said %q (%v)\n%s", words, said, err, c.logs())
+	}
+}
+
+// awaitVoters waits until the leader hears of these voters and no others.
+func (c *pageCluster) awaitVoters(want ...uint64) {
+	c.t.Helper()
+	ticker := time.NewTicker(50 * time.Millisecond)
+	defer ticker.Stop()
+	deadline := time.NewTimer(hangs)
+	defer deadline.Stop()
+	for {
+		said := c.client("cluster", "status", "--json")
+		// Numbers of 64 bits are texts in this JSON.
+		var cluster struct {
+			Members []struct {
+				ID     uint64 `json:"id,string"`
+				Voter  bool   `json:"voter"`
+				Active bool   `json:"active"`
+			} `json:"members"`
+		}
+		if err := json.Unmarshal([]byte(said), &cluster); err != nil {
+			c.t.Fatalf("%v in %s", err, said)
+		}
+		var got []uint64
+		for _, m := range cluster.Members {
+			if m.Voter && m.Active {
+				got = append(got, m.ID)
+			}
+		}
+		if len(cluster.Members) == len(want) && fmt.Sprint(got) == fmt.Sprint(want) {
+			return
+		}
+		select {
+		case <-ticker.C:
+		case <-deadline.C:
+			c.t.Fatalf("want the voters %v, got %s\n%s", want, said, c.logs())
+		}
+	}
+}
+
+// write commits a write of its own stream, which shows that the cluster takes them.
+func (c *pageCluster) write(client string) {
+	c.t.Helper()
+	c.client("write", "--scope", "acme", "--client-id", client, "--set", client+"=1")
+}
+
+// stop sends a node a signal and waits for its end.
+func (c *pageCluster) stop(name string, signal syscall.Signal) {
+	c.t.Helper()
+	p := c.nodes[name]
+	if err := p.cmd.Process.Signal(signal); err != nil {
+		c.t.Fatal(err)
+	}
+	if code := p.wait(c.t); signal == syscall.SIGTERM && code != exitDone {
+		c.t.Fatalf("%s ended with %d\n%s", name, code, p.stderr.String())
+	}
+}
+
+// TestClusterProcedures runs what the operations page says about a cluster, as it is written there.
+func TestClusterProcedures(t *testing.T) {
+	t.Parallel()
+	sections := clusterSections(t)
+	pid := os.Getpid()
+	c := &pageCluster{
+		t: t, dir: t.TempDir(), nodes: map[string]*process{},
+		host: fmt.Sprintf("127.%d.%d.%d", 64+pid>>16&63, pid>>8&255, pid&255),
+	}
+	part := func(title string) {
+		t.Helper()
+		if len(sections[title]) < 2 {
+			t.Fatalf("docs/operations.md has no commands in %q", title)
+		}
+		for _, line := range sections[title] {
+			c.run(line)
+		}
+		delete(sections, title)
+	}
+	part("Three nodes")
+	c.awaitVoters(1, 2, 3)
+	if testing.Short() {
+		return // the rest takes some ten seconds
+	}
+	c.stop("n2", syscall.SIGTERM)
+	c.write("without-2")
+	part("A planned stop")
+	c.awaitVoters(1, 2, 3)
+	c.stop("n3", syscall.SIGKILL)
+	c.write("without-3")
+	part("A dead node")
+	c.awaitVoters(1, 2, 4)
+	part("Taking a node out")
+	c.environment = append(c.environment, "SEQLEDGER_SERVER="+c.host+":7460,"+c.host+":7480")
+	c.awaitVoters(2, 4)
+	if code := c.nodes["n1"].wait(t); code != exitFailed {
+		t.Errorf("the node that was removed ended with %d", code)
+	}
+	c.write("without-1")
+	// The nodes end before the restore, as the page asks for.
+	backup := sections["Backup of a cluster"]
+	sections["Backup of a cluster"] = backup[:2]
+	part("Backup of a cluster")
+	c.stop("n2", syscall.SIGTERM)
+	c.stop("n4", syscall.SIGTERM)
+	c.environment = append(c.environment, "SEQLEDGER_SERVER="+c.host+":7450,"+c.host+":7460")
+	sections["Restore"] = backup[2:]
+	part("Restore")
+	c.awaitVoters(1, 2)
+	for _, client := range []string{"without-2", "without-3", "without-1"} {
+		if said := c.client("get", client, "--scope", "acme", "--server", c.host+":7460"); !strings.Contains(said, "1") {
+			t.Errorf("%s: %s", client, said)
+		}
+	}
+	for title := range sections {
+		t.Errorf("%q of docs/operations.md is run by no test", title)
+	}
+}
