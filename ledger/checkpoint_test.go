@@ -73,7 +73,7 @@ func TestEntryBoundAfterRestart(t *testing.T) {
 	}
 }
 
-// Whoever only waited for another's flush does not count it again.
+// A caller that only waited for another's flush does not count it again.
 func TestFlushIsCountedOnce(t *testing.T) {
 	t.Parallel()
 	l, err := Open(t.Context(), Options{Dir: t.TempDir(), Logger: slog.New(slog.DiscardHandler)})

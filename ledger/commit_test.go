@@ -354,7 +354,7 @@ func TestSubmissionLimits(t *testing.T) {
 	}
 }
 
-// Scopes that nobody waits for any more are forgotten.
+// Scopes without a waiter are dropped.
 func TestWatchersAreBounded(t *testing.T) {
 	t.Parallel()
 	l := openTest(t, Options{})

@@ -36,7 +36,7 @@ func (s *Server) reserve(ctx context.Context, m *seqledgerv1.ReserveRequest) (*s
 	if err != nil {
 		return nil, err
 	}
-	// The wait may have been long, and the answer may hold somebody's response.
+	// The wait may have been long, and the answer may hold a response that the caller may no longer read.
 	if err := s.caller(ctx).Check(); err != nil {
 		return nil, err
 	}

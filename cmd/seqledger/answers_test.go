@@ -61,7 +61,7 @@ func TestEmptyBlockHash(t *testing.T) {
 }
 
 // TestCommittedAndNotShown: the write is committed, and only its receipt
-// cannot be printed. Whoever reads the answer must not take it for not done.
+// cannot be printed. A reader of the answer must not take it for not done.
 func TestCommittedAndNotShown(t *testing.T) {
 	t.Parallel()
 	full, err := os.OpenFile("/dev/full", os.O_WRONLY, 0)

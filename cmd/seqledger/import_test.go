@@ -109,7 +109,7 @@ func TestImportNotTheSame(t *testing.T) {
 	elsewhere := serve(t)
 	elsewhere.do(t, importArgs(input)...).expect(t, exitRefused, "ledger "+state.LedgerID)
 
-	// Somebody else takes the stream, and even writes.
+	// Another process takes the stream, and even writes.
 	opened := s.do(t, "session", "open", "--scope", "acme/main", "--client-id", "loader", "--json").expect(t, exitDone)
 	session := opened.field(t, "state").(map[string]any)["session"].(string)
 	refused("SESSION_FENCED", importArgs(input)...)

@@ -190,7 +190,7 @@ func TestRule6KeysWithEqualMarks(t *testing.T) {
 }
 
 // Rules 7 and 8 at their edges. The stream is put near the end of its numbers
-// by hand, since nobody can write that many.
+// by hand, since no test can write that many.
 func TestRules7And8ExhaustionAndGaps(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t, testConfig())

@@ -94,8 +94,8 @@ func (f *fixture) sameApartFromHead(before *Memory) {
 	}
 }
 
-// write applies a write. Whoever answers retries from the state, without the
-// log, must have said the same just before.
+// write applies a write. The shortcut, which answers retries from the state without the
+// log, must have given the same answer just before.
 func (f *fixture) write(w *Write) Outcome {
 	f.Helper()
 	answer, answered := shortcut(f, f.view(), w)

@@ -111,7 +111,7 @@ func storedFile(lines string) []byte {
 	return []byte(accountsFormat + hex.EncodeToString(digest[:]) + "\n" + lines)
 }
 
-// Nobody waits beyond the bound of waiters, and each that leaves makes room.
+// No request waits beyond the bound of waiters, and each that leaves makes room.
 func TestWaitersOfACredential(t *testing.T) {
 	t.Parallel()
 	c := newController(t, Options{Shares: true})
@@ -120,7 +120,7 @@ func TestWaitersOfACredential(t *testing.T) {
 	for range 2 {
 		done, ok := c.Waiter(p)
 		if !ok {
-			t.Fatal("there is room, and nobody may wait")
+			t.Fatal("there is room, and no request may wait")
 		}
 		leave = append(leave, done)
 	}

@@ -121,7 +121,7 @@ func FuzzClaims(f *testing.F) {
 			c.Actor() != "user:"+said.Claims["sub"].(string) {
 			t.Errorf("%q and %q let in as %s", header, claims, c.Actor())
 		}
-		// Whoever is let in now must be so for a moment, or its streams would end
+		// A credential that is valid now must be so for a moment, or its streams would end
 		// as they begin.
 		if c.grant.Role == 0 || len(c.grant.scopes) == 0 || c.expires.Before(time.Now().Add(-time.Minute)) {
 			t.Errorf("%q let in with role %v, %d scopes, until %v", claims, c.grant.Role, len(c.grant.scopes),

@@ -135,7 +135,7 @@ func runAll(ctx context.Context, o *Options, dir string, tell func(Result)) erro
 	results := make([]chan ran, len(selected))
 	for i, c := range selected {
 		results[i] = make(chan ran, 1)
-		// Ends with its case, or without it when all is canceled; then nobody reads results[i].
+		// Ends with its case, or without it when all is canceled; then results[i] is not read.
 		running.Go(func() {
 			select {
 			case turns <- struct{}{}:

@@ -84,7 +84,7 @@ func TestProxyCountsRetries(t *testing.T) {
 // returns how many were answered before the stream broke.
 func frames(t *testing.T, service seqledgerv1connect.LedgerServiceClient, count int) (int, error) {
 	t.Helper()
-	// Whoever lets a frame vanish in silence would keep the client waiting.
+	// A proxy that dropped a frame and kept the stream would keep the client waiting.
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	stream := service.WriteStream(ctx)
