@@ -22,20 +22,25 @@ func (w *world) audit() {
 		w.fail(nil, "the node does not come back")
 	}
 	w.auditApps()
-	err := w.node.state.view(func(r machine.Reader) error {
-		v := w.node.m.View(r)
+	w.auditState(w.node.m, w.node.state)
+	w.mark(w.oracle.model.Index)
+}
+
+// auditState compares the state of a node with the model.
+func (w *world) auditState(m *machine.Machine, state stateDisk) {
+	err := state.view(func(r machine.Reader) error {
+		v := m.View(r)
 		w.auditHead(v)
 		w.auditStreams(v)
 		w.auditEntities(v)
 		w.auditTransactions(v)
-		_, err := w.node.m.Audit(r, func(p machine.Problem) { w.fail(nil, "the audit of the state: %+v", p) }, nil)
+		_, err := m.Audit(r, func(p machine.Problem) { w.fail(nil, "the audit of the state: %+v", p) }, nil)
 		if err == nil && w.plan.replays {
 			w.auditReplays(r)
 		}
 		return err
 	})
 	w.must(err, "reading the state")
-	w.mark(w.oracle.model.Index)
 }
 
 // auditApps is invariants 1 and 2 from end to end.

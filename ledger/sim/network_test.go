@@ -72,7 +72,22 @@ type answer struct {
 	out  machine.Outcome // when decided
 }
 
-// request is some commands on their way to the node.
+// server is what clients talk to: the only node, or one of a cluster.
+type server interface {
+	receive(r request)
+	// readStream answers as soon as the server may read, or never.
+	readStream(at name, answered func(got streamRead))
+}
+
+// endpoint returns whom a client turns to next. In a cluster it may be any node.
+func (w *world) endpoint() server {
+	if w.cluster != nil {
+		return w.cluster.nodes[w.rng.IntN(len(w.cluster.nodes))]
+	}
+	return w.node
+}
+
+// request is some commands on their way to a server.
 type request struct {
 	commands []*command
 	reply    func(i int, a answer)
@@ -83,7 +98,8 @@ func (w *world) datagrams(commands []*command, answered func(i int, a answer)) {
 	reply := func(i int, a answer) {
 		w.transmit(func() { answered(i, a) })
 	}
-	w.transmit(func() { w.node.receive(request{commands, reply}) })
+	to := w.endpoint()
+	w.transmit(func() { to.receive(request{commands, reply}) })
 }
 
 // transmit delivers a message as often as the network likes.
@@ -109,12 +125,13 @@ func (w *world) transmit(deliver func()) {
 // still arrive, much later.
 type conn struct {
 	w        *world
+	to       server
 	broken   bool
 	up, down int64 // when the last message arrives
 	onBreak  func()
 }
 
-func (w *world) connect(onBreak func()) *conn { return &conn{w: w, onBreak: onBreak} }
+func (w *world) connect(onBreak func()) *conn { return &conn{w: w, to: w.endpoint(), onBreak: onBreak} }
 
 func (c *conn) send(commands []*command, answered func(i int, a answer)) {
 	w := c.w
@@ -136,11 +153,11 @@ func (c *conn) send(commands []*command, answered func(i int, a answer)) {
 	c.up = max(c.up, w.now+w.upTo(w.plan.latency))
 	w.after(c.up-w.now, func() {
 		if !c.broken {
-			w.node.receive(request{commands, reply})
+			c.to.receive(request{commands, reply})
 			return
 		}
 		if w.chance(2) { // it was in a buffer somewhere
-			w.after(w.upTo(3*second), func() { w.node.receive(request{commands, reply}) })
+			w.after(w.upTo(3*second), func() { c.to.receive(request{commands, reply}) })
 		}
 	})
 }

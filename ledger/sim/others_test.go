@@ -232,26 +232,30 @@ type streamRead struct {
 
 // readStream reads as the engine does: from a state that has every
 // acknowledged write.
-func (n *node) readStream(at name) (got streamRead, ok bool) {
+func (n *node) readStream(at name, answered func(got streamRead)) {
 	if !n.ready {
-		return got, false
+		return
 	}
-	err := n.state.view(func(r machine.Reader) error {
-		v := n.m.View(n.reader(r))
-		var err error
-		if got.stream, _, err = v.Stream(at.Scope, at.ID); err != nil {
-			return err
-		}
-		e, err := v.Entity(at.Scope, string(ownKey(at)))
-		got.version = e.Version
-		if errors.Is(err, machine.ErrNotFound) {
-			return nil
-		}
+	var got streamRead
+	err := n.state.view(func(r machine.Reader) (err error) {
+		got, err = readStream(n.m.View(n.reader(r)), at)
 		return err
 	})
 	n.w.must(err, "reading a stream")
 	if s := n.w.oracle.model.Streams[at]; s != nil && got.stream != s.StreamState {
 		n.w.fail(&at, "the state has the stream at %+v, the model at %+v", got.stream, *s)
 	}
-	return got, true
+	answered(got)
+}
+
+func readStream(v machine.View, at name) (got streamRead, err error) {
+	if got.stream, _, err = v.Stream(at.Scope, at.ID); err != nil {
+		return got, err
+	}
+	e, err := v.Entity(at.Scope, string(ownKey(at)))
+	got.version = e.Version
+	if errors.Is(err, machine.ErrNotFound) {
+		err = nil
+	}
+	return got, err
 }

@@ -68,6 +68,15 @@ func (w *world) build(dir string) {
 		memory.torn, memory.noSync = w.bugs.tornCheckpoint, w.bugs.blocksUnsynced
 	}
 	w.node = newNode(w, state)
+	w.people()
+	w.node.birth()
+	for _, a := range w.actors {
+		a.start()
+	}
+}
+
+// people makes the clients.
+func (w *world) people() {
 	for i := range w.plan.writers {
 		w.actors = append(w.actors, w.newWriter(name{Scope: scopes[i%len(scopes)],
 			ID: fmt.Sprintf("writer-%d", i)}, false))
@@ -83,10 +92,6 @@ func (w *world) build(dir string) {
 		w.actors = append(w.actors, &buggy{w: w, clients: []string{"buggy-1", "buggy-2"}})
 	}
 	w.actors = append(w.actors, &stale{w: w}, &operator{w: w})
-	w.node.birth()
-	for _, a := range w.actors {
-		a.start()
-	}
 }
 
 func (w *world) newWriter(n name, contended bool) *writer {
@@ -145,6 +150,10 @@ func (w *world) explain(v violation) error {
 		for _, line := range w.oracle.history(v.stream) {
 			fmt.Fprintf(&b, "  %s\n", line)
 		}
+	}
+	if w.cluster != nil {
+		fmt.Fprintf(&b, "repeat with: make sim-cluster SEED=%d SEEDS=1", w.seed)
+		return errors.New(b.String())
 	}
 	fmt.Fprintf(&b, "repeat with: make sim SEED=%d COMMANDS=%d", w.seed, w.plan.commands)
 	return errors.New(b.String())

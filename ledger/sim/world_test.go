@@ -32,7 +32,8 @@ type world struct {
 	trace   uint64 // a hash of everything that has happened
 	calm    bool   // no more faults, no new writes: what is open gets settled
 
-	node    *node
+	node    *node    // nil in a cluster
+	cluster *cluster // nil for one node
 	oracle  *oracle
 	actors  []actor
 	counted map[string]int // how often things have happened

@@ -211,11 +211,8 @@ func (r *writer) read() {
 	if s := r.w.oracle.model.Streams[r.name]; s != nil {
 		before[s.CreatedIndex] = known[s.CreatedIndex]
 	}
-	r.w.transmit(func() {
-		got, ok := r.w.node.readStream(r.name)
-		if !ok {
-			return
-		}
+	to := r.w.endpoint()
+	check := func(got streamRead) {
 		r.w.transmit(func() {
 			if last, asked := before[got.stream.CreatedIndex]; asked && got.stream.Last < last {
 				r.w.fail(&r.name, "invariant 9: the state of session %d says last is %d, %d was acknowledged before",
@@ -226,5 +223,6 @@ func (r *writer) read() {
 					ownKey(r.name), got.version, version)
 			}
 		})
-	})
+	}
+	r.w.transmit(func() { to.readStream(r.name, check) })
 }

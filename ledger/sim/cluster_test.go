@@ -1,0 +1,442 @@
+package sim
+
+import (
+	"bytes"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"slices"
+
+	pb "go.etcd.io/raft/v3/raftpb"
+
+	"github.com/seqledger/seqledger/ledger/blockfile"
+	"github.com/seqledger/seqledger/ledger/boltstore"
+	"github.com/seqledger/seqledger/ledger/machine"
+	"github.com/seqledger/seqledger/ledger/raftlog/core"
+	"github.com/seqledger/seqledger/ledger/raftlog/segment"
+)
+
+// tick is a step of the consensus' clock.
+const tick = 20 * millisecond
+
+// cluster is the nodes, the network between them, and what is known from outside
+// about what they have agreed on.
+type cluster struct {
+	w       *world
+	plan    clusterPlan
+	mutant  string
+	source  *rand.ChaCha8 // of election timeouts and of names of files
+	nodes   []*member
+	cut     map[[2]uint64]bool
+	wallOff map[uint64]int64
+
+	numbers   uint64
+	proposals map[uint64][]waiting // by number, until they are committed
+	history   []committedEntry     // by index, from first on
+	acked     uint64               // the last index whose commands were answered
+	time      int64                // ledger time of the last entry
+	leaders   map[uint64]uint64    // by term
+	written   map[segment.Position]segment.Entry
+	votes     map[[2]uint64]uint64 // of a node in a term
+	changes   map[uint64][]byte    // the members as of some checkpoints
+	snapshots []*memoryDisk
+}
+
+type committedEntry struct {
+	core.Committed
+	number  uint64
+	ordinal uint64 // among the entries with commands, 0: it has none
+}
+
+// clusterPlan is what a cluster is like; all of it comes from the seed.
+type clusterPlan struct {
+	nodes     int
+	crash     int // one step of a node in so many ends with a crash
+	keepLog   int
+	rivals    int64 // how long there are none, at most
+	partition int64 // how long a network stays as it is, at most
+	change    int64 // the same for the members
+}
+
+// met counts that a fault, or what follows from one, has happened.
+func (c *cluster) met(what string) { c.w.counted["cluster: "+what]++ }
+
+func (c *cluster) number() uint64 {
+	c.numbers++
+	return c.numbers
+}
+
+func (c *cluster) node(id uint64) *member {
+	for _, n := range c.nodes {
+		if n.id == id {
+			return n
+		}
+	}
+	return nil
+}
+
+// leader returns a node that leads as far as it knows.
+func (c *cluster) leader() *member {
+	for _, n := range c.nodes {
+		if n.up && n.role.Leads {
+			return n
+		}
+	}
+	return nil
+}
+
+func (c *cluster) inOrder(flights map[uint64][]waiting) []uint64 {
+	return slices.Sorted(maps.Keys(flights))
+}
+
+func (c *cluster) propose(parts []waiting) uint64 {
+	number := c.number()
+	c.proposals[number] = parts
+	return number
+}
+
+func (c *cluster) forget(number uint64) { delete(c.proposals, number) }
+
+func (c *cluster) last() uint64 { return first.Index + uint64(len(c.history)) }
+
+// committed checks an entry that a node applies against what others have applied in its place. It
+// returns the number of its proposal and, of an entry with commands, what the oracle knows it by.
+func (c *cluster) committed(n *member, e core.Committed) (number uint64, entry record) {
+	c.w.mark(12, n.id, e.Index, e.Term)
+	if e.Index > c.last()+1 {
+		c.w.fail(nil, "node %d applies entry %d, and nobody has applied entry %d", n.id, e.Index, c.last()+1)
+	}
+	if e.Index == c.last()+1 {
+		c.commit(e)
+	}
+	was := c.history[e.Index-first.Index-1]
+	if was.Term != e.Term || was.Kind != e.Kind || !bytes.Equal(was.Data, e.Data) {
+		c.w.fail(nil, "invariant 2: node %d applies an entry %d of term %d, where one of term %d was committed",
+			n.id, e.Index, e.Term, was.Term)
+	}
+	if was.ordinal == 0 {
+		return 0, record{}
+	}
+	return was.number, record{was.ordinal, e.Term, e.Data[8:]}
+}
+
+// commit takes note of an entry that is applied for the first time.
+func (c *cluster) commit(e core.Committed) {
+	entry := committedEntry{Committed: e}
+	if e.Kind == core.KindCommand && len(e.Data) > 0 {
+		entry.number = binary.BigEndian.Uint64(e.Data)
+		header, _, err := machine.DecodeEntry(e.Data[8:])
+		c.w.must(err, "decoding an entry")
+		if header.UnixNanos < c.time {
+			c.w.fail(nil, "time: entry %d bears %d, and one before it %d", e.Index, header.UnixNanos, c.time)
+		}
+		c.time = header.UnixNanos
+		parts := c.proposals[entry.number]
+		if parts == nil {
+			c.w.fail(nil, "entry %d is of proposal %d, which was not made or has been committed", e.Index, entry.number)
+		}
+		c.forget(entry.number)
+		entry.ordinal = uint64(len(c.w.oracle.entries)) + 1
+		c.w.oracle.proposed(record{entry.ordinal, e.Term, e.Data[8:]}, parts)
+	}
+	c.history = append(c.history, entry)
+}
+
+// elected checks that one node leads a term, and has all that was committed.
+func (c *cluster) elected(n *member) {
+	c.met("elections")
+	if other, ok := c.leaders[n.role.Term]; ok && other != n.id {
+		c.w.fail(nil, "nodes %d and %d lead in term %d", other, n.id, n.role.Term)
+	}
+	c.leaders[n.role.Term] = n.id
+	for i := max(n.log.First(), first.Index+1); i <= c.last(); i++ {
+		want := c.history[i-first.Index-1].Term
+		if term, err := n.log.Term(i); err != nil || term != want {
+			c.w.fail(nil, "invariant 2: node %d leads in term %d with an entry %d of term %d (%v), and one of term %d "+
+				"was committed", n.id, n.role.Term, i, term, err, want)
+		}
+	}
+}
+
+// appended checks that two logs with the same index and term have the same entry.
+func (c *cluster) appended(n *member, a core.Append) {
+	for _, e := range a.Entries {
+		at := segment.Position{Index: e.Index, Term: e.Term}
+		if was, ok := c.written[at]; ok && (was.Kind != e.Kind || !bytes.Equal(was.Data, e.Data)) {
+			c.w.fail(nil, "node %d has another entry %d of term %d", n.id, e.Index, e.Term)
+		}
+		c.written[at] = e
+	}
+}
+
+// sent checks a message: a node votes once a term.
+func (c *cluster) sent(n *member, m *pb.Message) {
+	w := c.w
+	w.mark(14, m.GetFrom(), m.GetTo(), uint64(m.GetType()), m.GetTerm(), m.GetIndex())
+	switch {
+	case m.GetType() == pb.MsgVoteResp && !m.GetReject():
+		at := [2]uint64{n.id, m.GetTerm()}
+		if other, ok := c.votes[at]; ok && other != m.GetTo() {
+			w.fail(nil, "node %d votes for %d and for %d in term %d", n.id, other, m.GetTo(), m.GetTerm())
+		}
+		c.votes[at] = m.GetTo()
+		if !w.calm && w.chance(4) {
+			c.met("crashes behind a vote")
+			n.safely(w.upTo(300*microsecond), n.crash)
+		}
+	case m.GetType() == pb.MsgApp && len(m.GetEntries()) > 0 && c.mutant == "acknowledge before a majority":
+		forged := &pb.Message{
+			Type: pb.MsgAppResp.Enum(), From: new(m.GetTo()), To: new(n.id),
+			Term: new(m.GetTerm()), Index: new(m.GetIndex() + uint64(len(m.GetEntries()))),
+		}
+		n.safely(1, func() { n.must(n.core.Receive(forged), "receiving"); n.effects() })
+	}
+}
+
+// sameMembers checks that nodes agree on the members at an index.
+func (c *cluster) sameMembers(n *member, index uint64) {
+	members := n.members[index]
+	b := members.Encode()
+	if was, ok := c.changes[index]; ok && !bytes.Equal(was, b) {
+		c.w.fail(nil, "node %d has other members at index %d: %+v", n.id, index, members)
+	}
+	c.changes[index] = b
+}
+
+func (c *cluster) transmit(m *pb.Message, copies int, delay int64) {
+	encoded, err := core.AppendMessage(nil, m)
+	c.w.must(err, "encoding a message")
+	for range copies {
+		c.w.after(delay, func() { c.deliver(encoded) })
+		delay += c.w.upTo(millisecond)
+	}
+}
+
+func (c *cluster) deliver(encoded []byte) {
+	messages, err := core.DecodeMessages(encoded)
+	c.w.must(err, "decoding a message")
+	m := messages[0]
+	to := c.node(m.GetTo())
+	if to == nil || !to.up || c.cut[[2]uint64{m.GetFrom(), m.GetTo()}] {
+		return
+	}
+	if s := m.GetSnapshot(); m.GetType() == pb.MsgSnap {
+		late := s.GetMetadata().GetIndex() < to.state.applied().Index
+		if late {
+			c.met("late snapshots")
+		}
+		if late && c.mutant == "late snapshot accepted" {
+			to.replaceState(c.snapshots[len(c.snapshots)-1])
+		}
+	}
+	to.must(to.core.Receive(m), "receiving")
+	to.effects()
+}
+
+// snapshot returns a copy of the checkpoint, for a node that is too far behind.
+func (n *member) snapshot(atLeast uint64) (core.Snapshot, error) {
+	at := position(n.state.checkpoint())
+	if at.Index < atLeast {
+		n.c.met("snapshots too old")
+		n.step(0, func() {
+			if n.state.applied().Index >= atLeast {
+				n.flush(true)
+			}
+		})
+		return core.Snapshot{}, errors.New("later")
+	}
+	n.c.met("snapshots sent")
+	number := len(n.c.snapshots)
+	n.c.snapshots = append(n.c.snapshots, n.state.copyCheckpoint(n.w))
+	return core.Snapshot{
+		Position: at, Members: n.members[at.Index], Data: binary.BigEndian.AppendUint64(nil, uint64(number)),
+	}, nil
+}
+
+// install makes the state of a snapshot durable, and then empties the log. It tells whether the
+// node has survived it.
+func (n *member) install(s *core.Snapshot) bool {
+	n.c.met("snapshots installed")
+	if at := n.state.applied().Index; s.Index <= at {
+		n.w.fail(nil, "node %d is at %d and installs a state at %d", n.id, at, s.Index)
+	}
+	if n.log.Last().Index >= s.Index {
+		n.c.met("snapshots over a tail")
+	}
+	if n.c.mutant == "log emptied before the state is durable" {
+		if n.log.Reset(segment.Checkpoint{Position: s.Position, Data: s.Members.Encode()}, n.log.State()) != nil ||
+			n.w.chance(3) {
+			return false
+		}
+	}
+	n.members[s.Index] = s.Members
+	n.replaceState(n.c.snapshots[binary.BigEndian.Uint64(s.Data)])
+	if !n.w.calm && n.w.chance(4) {
+		n.c.met("crashes between state and log of a snapshot")
+		return false
+	}
+	return n.resetLog() == nil
+}
+
+// replaceState puts a copy of another node's state in the place of this one's.
+func (n *member) replaceState(from *memoryDisk) {
+	n.w.must(n.state.close(), "closing the state")
+	n.state = from.copyCheckpoint(n.w)
+	n.applies, n.flushing, n.installed, n.reached, n.replayed = nil, false, true, 0, true
+	var err error
+	n.m, err = machine.Open(n.state)
+	n.must(err, "opening a state that was installed")
+}
+
+// resetLog empties the log behind the state.
+func (n *member) resetLog() error {
+	at := position(n.state.checkpoint())
+	members, state := n.members[at.Index], n.log.State()
+	state.Term = max(state.Term, at.Term)
+	return n.log.Reset(segment.Checkpoint{Position: at, Data: members.Encode()}, state)
+}
+
+// copyCheckpoint returns a disk that has what is durable on this one, and nothing else.
+func (d *memoryDisk) copyCheckpoint(w *world) *memoryDisk {
+	to := newMemoryDisk()
+	to.torn = d.torn
+	for table := range machine.Table(machine.TableCount) {
+		if table == machine.TableBlocks {
+			continue
+		}
+		w.must(d.durable.Ascend(table, nil, func(k, v []byte) bool {
+			k, v = bytes.Clone(k), append([]byte{}, v...)
+			w.must(errors.Join(to.durable.Put(table, k, v), to.now.Put(table, k, v)), "copying a state")
+			return true
+		}), "reading a checkpoint")
+	}
+	m, err := machine.Open(d.durable)
+	w.must(err, "opening a checkpoint")
+	last := m.View(d.durable).Index()
+	r := d.blocks.OwnReader()
+	defer r.Close()
+	w.must(r.Ascend(0, func(x blockfile.Record) bool {
+		if x.Last <= last {
+			w.must(to.blocks.Append(x.Last, x.Data), "copying blocks")
+		}
+		return x.Last < last
+	}), "reading blocks")
+	_, err = to.blocks.Sync()
+	w.must(err, "syncing blocks")
+	to.mark, to.at, to.durableAt = to.blocks.Mark(), d.durableAt, d.durableAt
+	return to
+}
+
+// again does something every so often, for as long as there are faults.
+func (c *cluster) again(most int64, do func()) {
+	c.w.after(c.w.upTo(most), func() {
+		if !c.w.calm {
+			do()
+			c.again(most, do)
+		}
+	})
+}
+
+func (c *cluster) any() *member { return c.nodes[c.w.rng.IntN(len(c.nodes))] }
+
+// partition cuts some ways, and mends those of before.
+func (c *cluster) partition() {
+	clear(c.cut)
+	a, b := c.any().id, c.any().id
+	switch c.w.rng.IntN(6) {
+	case 0:
+		c.met("ways cut in one direction")
+		c.cut[[2]uint64{a, b}] = true
+	case 1:
+		c.met("ways cut in both directions")
+		c.cut[[2]uint64{a, b}], c.cut[[2]uint64{b, a}] = true, true
+	case 2:
+		c.met("nodes cut off")
+		for _, n := range c.nodes {
+			c.cut[[2]uint64{a, n.id}] = true
+			if c.w.chance(2) {
+				c.cut[[2]uint64{n.id, a}] = true
+			}
+		}
+	}
+}
+
+// change proposes other members, and starts the node that joins.
+func (c *cluster) change() {
+	n := c.leader()
+	if n == nil {
+		return
+	}
+	m := n.core.Members()
+	change := new(pb.ConfChangeV2)
+	add := func(kind pb.ConfChangeType, id uint64) {
+		change.Changes = append(change.Changes, &pb.ConfChangeSingle{Type: kind.Enum(), NodeId: &id})
+	}
+	switch {
+	case len(m.Learners) > 0: // promoted, and another one removed in the same step
+		add(pb.ConfChangeAddNode, m.Learners[0])
+		if len(m.Voters) > 2 && c.w.chance(2) {
+			c.met("joint changes proposed")
+			add(pb.ConfChangeRemoveNode, m.Voters[c.w.rng.IntN(len(m.Voters))])
+		}
+	case len(m.Voters) > 3 && c.w.chance(2):
+		add(pb.ConfChangeRemoveNode, m.Voters[c.w.rng.IntN(len(m.Voters))])
+	case len(c.nodes) < 9:
+		id := m.Highest + 1
+		add(pb.ConfChangeAddLearnerNode, id)
+		if c.node(id) == nil {
+			c.add(id, core.Members{})
+		}
+	default:
+		return
+	}
+	if n.core.Change(c.number(), change) == nil { // a refusal is an answer
+		c.met("changes of members proposed")
+	}
+	n.effects()
+}
+
+// rivals lets two nodes ask for votes at about the same time.
+func (c *cluster) rivals() {
+	c.met("rival elections")
+	for range 2 {
+		if n := c.any(); n.up {
+			n.safely(c.w.upTo(10*millisecond), func() { n.must(n.core.Campaign(), "an election"); n.effects() })
+		}
+	}
+}
+
+func (c *cluster) transfer() {
+	if n := c.leader(); n != nil {
+		c.met("transfers")
+		n.must(n.core.Transfer(c.any().id), "a transfer")
+		n.effects()
+	}
+}
+
+// atRest tells whether the members have applied everything.
+func (c *cluster) atRest() bool {
+	n := c.leader()
+	if n == nil || !n.serving || n.core.Applied().Index < c.last() || len(n.flights) > 0 {
+		return false
+	}
+	m := n.core.Members()
+	for _, other := range c.nodes {
+		if m.Has(other.id) && (!other.up || other.core.Applied() != n.core.Applied() ||
+			other.state.applied() != boltstore.Position(n.core.Applied())) {
+			return false
+		}
+	}
+	return true
+}
+
+func (c *cluster) describe() (s string) {
+	for _, n := range c.nodes {
+		at := n.state.applied()
+		s += fmt.Sprintf("node %d up %t %+v serving %t applied %d of %d; ", n.id, n.up, n.role, n.serving, at.Index,
+			c.last())
+	}
+	return s
+}

@@ -1,0 +1,55 @@
+package sim
+
+import (
+	"strings"
+	"testing"
+)
+
+// The controls of the cluster: each breaks one rule, and has to be found by the check that it is about
+// within the first seeds.
+func TestClusterControlsAreCaught(t *testing.T) {
+	t.Parallel()
+	const seeds = 60
+	for _, control := range []struct {
+		mutant string
+		bugs   bugs
+		from   uint64 // the first seed: one that is known to find it
+		says   string // a part of what the check that is meant says
+		soon   bool   // by one of the first seeds
+	}{
+		{mutant: "acknowledge before the sync", soon: true},
+		{mutant: "acknowledge before a majority", says: "the consensus stopped: tocommit", soon: true},
+		{mutant: "vote not stored", says: "votes for"},
+		{mutant: "late snapshot accepted", says: "applies entry"},
+		{mutant: "log emptied before the state is durable", from: 2, says: "starting the consensus"},
+		{mutant: "log truncated before the checkpoint", says: "starting the consensus"},
+		{mutant: "a leader reads without a majority", from: 13, says: "invariant 9"},
+		{mutant: "deduplication off", bugs: bugs{noDeduplication: true}, says: "invariant 1", soon: true},
+		{mutant: "fencing off", bugs: bugs{noFencing: true}, from: 4, says: "invariant 7"},
+		{mutant: "eviction by the wall clock", bugs: bugs{wallEviction: true}, from: 6, says: "invariant 8"},
+		{mutant: "ledger time from the wall clock", bugs: bugs{wallStamp: true}, from: 1, says: "time: "},
+		{mutant: "position apart from data", bugs: bugs{tornCheckpoint: true}, from: 24, says: "invariant 8"},
+		{mutant: "refusal reported too early", bugs: bugs{hastyClient: true}, from: 2, says: "as not executed"},
+		{mutant: "recovery without expected_session", bugs: bugs{blindRecovery: true}, from: 1, says: "open under session"},
+	} {
+		t.Run(control.mutant, func(t *testing.T) {
+			t.Parallel()
+			if (testing.Short() || raceDetector) && !control.soon {
+				t.Skip("takes seconds")
+			}
+			for seed := control.from; seed < control.from+seeds; seed++ {
+				r := runCluster(seed, 1_500, control.bugs, control.mutant)
+				if r.err == nil {
+					continue
+				}
+				if !strings.Contains(r.err.Error(), control.says) {
+					t.Logf("seed %d: %s", seed, firstLine(r.err))
+					continue
+				}
+				t.Logf("caught by seed %d after %d commands: %s", seed, r.commands, firstLine(r.err))
+				return
+			}
+			t.Errorf("%q does not come within %d seeds", control.says, seeds)
+		})
+	}
+}

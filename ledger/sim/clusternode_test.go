@@ -1,0 +1,606 @@
+package sim
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"log/slog"
+	"time"
+
+	pb "go.etcd.io/raft/v3/raftpb"
+
+	"github.com/seqledger/seqledger/ledger/boltstore"
+	"github.com/seqledger/seqledger/ledger/internal/decide"
+	"github.com/seqledger/seqledger/ledger/machine"
+	"github.com/seqledger/seqledger/ledger/raftlog/core"
+	"github.com/seqledger/seqledger/ledger/raftlog/segment"
+	"github.com/seqledger/seqledger/ledger/raftlog/simdisk"
+)
+
+// member is one node of a cluster: the real consensus, log and state machine on
+// simulated disks. What the drivers of package host do in goroutines is here a
+// chain of steps, and between any two of them the node may die.
+type member struct {
+	w    *world
+	c    *cluster
+	id   uint64
+	life int // steps of an earlier life do nothing
+
+	// What a crash leaves, or a part of it.
+	disk      *simdisk.Disk
+	state     *memoryDisk
+	members   map[uint64]core.Members // as of the checkpoints of state, by index
+	installed bool                    // state is from a snapshot, and the log may be the one of before
+	reached   uint64                  // the highest index that state ever had, which its blocks may have
+
+	up        bool
+	log       *segment.Log
+	core      *core.Node
+	m         *machine.Machine
+	appends   []core.Append
+	appending bool
+	applies   []core.Committed
+	applying  bool
+	flushing  bool
+	replayed  bool // state has reached what it had before the crash
+
+	role        core.Role
+	serving     bool  // it leads, and may stamp entries
+	base, began int64 // of ledger time; the reading of the monotonic clock that base belongs to
+	queue       []waiting
+	flights     map[uint64][]waiting // by proposal
+	limit       int64                // commands of an entry
+	proposing   bool
+	forwarded   int64 // when the last request that was forwarded arrives
+	reads       map[uint64]clusterRead
+	tamper      tamper
+}
+
+// clusterRead is a read that waits until the state is recent enough.
+type clusterRead struct {
+	asked    uint64 // everything up to this index was acknowledged before
+	at       name
+	answered func(got streamRead)
+}
+
+// first is where the log of a new cluster begins: behind an entry that no node
+// has, so that a node that joins needs a snapshot, and gets the members with it.
+var first = segment.Position{Index: 1, Term: 1}
+
+// add makes a node that has never run. Without members it joins.
+func (c *cluster) add(id uint64, members core.Members) {
+	n := &member{
+		w: c.w, c: c, id: id, disk: simdisk.New(), state: newMemoryDisk(), members: map[uint64]core.Members{},
+		tamper: tamper{w: c.w},
+	}
+	n.state.torn = c.w.bugs.tornCheckpoint
+	var at segment.Position
+	if len(members.Voters) > 0 {
+		at = first
+		n.state.at = boltstore.Position{Index: at.Index, Term: at.Term}
+		n.state.durableAt = n.state.at
+	}
+	n.members[at.Index] = members
+	checkpoint := segment.Checkpoint{Position: at, Data: members.Encode()}
+	c.w.must(segment.Create(n.options(), checkpoint, segment.State{Term: at.Term}), "creating a log")
+	c.nodes = append(c.nodes, n)
+	n.start()
+}
+
+func (n *member) options() segment.Options {
+	return segment.Options{
+		Disk: n.disk, Identity: fmt.Append(nil, "node ", n.id), SegmentBytes: 16 << 10,
+		Random: n.c.source, Logger: slog.New(slog.DiscardHandler),
+	}
+}
+
+func (n *member) must(err error, what string) {
+	if err != nil {
+		n.w.must(err, fmt.Sprintf("node %d: %s", n.id, what))
+	}
+}
+
+// step does something later, unless the node dies before it.
+func (n *member) step(delay int64, do func()) {
+	n.safely(delay, func() {
+		if !n.w.calm && n.w.chance(n.c.plan.crash) {
+			n.crash()
+			return
+		}
+		do()
+	})
+}
+
+// safely is a step before which the node does not die by chance.
+func (n *member) safely(delay int64, do func()) {
+	life := n.life
+	n.w.after(delay, func() {
+		if n.life == life {
+			do()
+		}
+	})
+}
+
+func position(p boltstore.Position) segment.Position {
+	return segment.Position{Index: p.Index, Term: p.Term}
+}
+
+// start opens what the disks have.
+func (n *member) start() {
+	n.life++
+	n.up, n.appends, n.appending, n.applies, n.applying, n.flushing = true, nil, false, nil, false, false
+	n.role, n.serving, n.queue, n.proposing, n.replayed = core.Role{}, false, nil, false, false
+	n.flights, n.reads = map[uint64][]waiting{}, map[uint64]clusterRead{}
+	n.limit = decide.EntryCommands(n.w.plan.config)
+	var err error
+	n.log, err = segment.Open(n.options())
+	n.must(err, "opening the log")
+	n.m, err = machine.Open(n.state)
+	n.must(err, "opening the state")
+	at := position(n.state.checkpoint())
+	if term, err := n.log.Term(at.Index); n.installed && (err != nil || term != at.Term) {
+		n.c.met("log behind an installed state")
+		n.must(n.resetLog(), "emptying the log behind an installed state")
+	}
+	n.core, err = core.New(core.Options{
+		ID: n.id, Applied: at, Members: n.members[at.Index], Log: n.log, State: n.log.State(),
+		Nonce: n.w.rng.Uint64(), Snapshot: n.snapshot,
+	})
+	n.must(err, "starting the consensus")
+	n.safely(n.w.upTo(tick), n.tick)
+}
+
+func (n *member) tick() {
+	n.must(n.core.Tick(), "a tick")
+	n.safely(tick*9/10+n.w.upTo(tick/5), n.tick) // clocks differ
+	n.effects()
+}
+
+// effects does what the consensus wants, or begins it.
+func (n *member) effects() {
+	out := n.core.Effects()
+	if out.Role != nil {
+		n.changeRole(*out.Role)
+	}
+	for _, m := range out.Send {
+		n.send(m)
+	}
+	for _, a := range out.Append {
+		n.c.appended(n, a)
+	}
+	n.appends = append(n.appends, out.Append...)
+	n.applies = append(n.applies, out.Apply...)
+	for _, number := range out.Lost {
+		n.c.met("proposals lost")
+		for _, p := range n.flights[number] {
+			p.reply(answer{kind: unknown})
+		}
+		delete(n.flights, number)
+	}
+	for _, read := range out.Reads {
+		n.read(read)
+	}
+	n.write()
+	n.apply()
+	if n.role.Leads && !n.serving && n.core.Ready() {
+		n.begin()
+	}
+}
+
+func (n *member) changeRole(r core.Role) {
+	n.w.mark(11, n.id, r.Leader, r.Term)
+	n.role = r
+	if r.Leads {
+		n.c.elected(n)
+		return
+	}
+	n.serving = false
+	for _, p := range n.queue {
+		p.reply(answer{kind: neverQueued})
+	}
+	n.queue = nil
+}
+
+// write takes all that waits to the disk, and syncs it.
+func (n *member) write() {
+	if n.appending || len(n.appends) == 0 {
+		return
+	}
+	n.appending = true
+	batch := n.appends
+	n.appends = nil
+	number := batch[len(batch)-1].Number
+	early := n.c.mutant == "acknowledge before the sync"
+	if early {
+		n.safely(1, func() { n.must(n.core.Appended(number), "appended"); n.effects() })
+	}
+	n.step(n.w.upTo(200*microsecond), func() { n.writeBatch(batch, early) })
+}
+
+func (n *member) writeBatch(batch []core.Append, early bool) {
+	for i, a := range batch {
+		if a.Snapshot != nil && n.applying {
+			n.step(n.w.upTo(100*microsecond), func() { n.writeBatch(batch[i:], early) })
+			return // the applier ends before its state is replaced
+		}
+		if !n.writeOne(a) {
+			n.crash()
+			return
+		}
+	}
+	took := n.w.upTo(n.w.plan.syncTime)
+	if !n.w.calm && n.w.chance(400) {
+		took = n.w.upTo(300 * millisecond)
+		n.c.met("slow syncs")
+	}
+	n.step(took, func() {
+		if n.log.Sync() != nil {
+			n.c.met("failed syncs")
+			n.crash()
+			return
+		}
+		n.appending = false
+		if !early {
+			n.must(n.core.Appended(batch[len(batch)-1].Number), "appended")
+		}
+		n.effects()
+	})
+}
+
+// writeOne tells whether the node goes on: the first error of its disk is final.
+func (n *member) writeOne(a core.Append) bool {
+	if !n.w.calm && n.w.chance(3000) {
+		n.disk.FailAt(1+n.w.rng.IntN(3), errors.New("input/output error"))
+	}
+	if a.Snapshot != nil && !n.install(a.Snapshot) {
+		return false
+	}
+	if n.c.mutant == "vote not stored" && a.State != nil {
+		a.State = &segment.State{Term: a.State.Term, Commit: a.State.Commit}
+	}
+	return n.log.Append(a.State, a.Entries) == nil
+}
+
+// apply applies what is committed, a part at a time.
+func (n *member) apply() {
+	if n.applying || len(n.applies) == 0 {
+		return
+	}
+	n.applying = true
+	took := n.w.upTo(50 * microsecond)
+	if !n.w.calm && n.w.chance(200) {
+		took = n.w.upTo(100 * millisecond)
+		n.c.met("slow applies")
+	}
+	n.step(took, func() {
+		n.applying = false
+		if len(n.applies) == 0 {
+			return // a snapshot has them
+		}
+		count := 1 + n.w.rng.IntN(len(n.applies))
+		part := n.applies[:count:count]
+		n.applies = n.applies[count:]
+		for _, c := range part {
+			n.applyOne(c)
+		}
+		n.must(n.core.Done(n.state.applied().Index), "applied")
+		n.effects()
+		n.propose()
+		n.flush(n.w.chance(300))
+	})
+}
+
+func (n *member) applyOne(e core.Committed) {
+	at := n.state.applied()
+	if e.Index <= at.Index {
+		return // a snapshot has it
+	}
+	if e.Index != at.Index+1 {
+		n.w.fail(nil, "node %d applies entry %d behind %d", n.id, e.Index, at.Index)
+	}
+	number, entry := n.c.committed(n, e)
+	to := boltstore.Position{Index: e.Index, Term: e.Term}
+	parts := n.flights[e.Proposal]
+	delete(n.flights, e.Proposal)
+	if entry.index == 0 {
+		n.must(n.state.update(to, func(machine.Tx) error { return nil }), "passing an entry over")
+	} else {
+		if e.Proposal != 0 && e.Proposal != number {
+			n.w.fail(nil, "node %d: proposal %d is answered with entry %d", n.id, e.Proposal, number)
+		}
+		outcomes := n.decide(to, entry)
+		for i := range parts {
+			n.c.acked = max(n.c.acked, e.Index)
+			parts[i].reply(answer{out: outcomes[i]})
+		}
+	}
+	n.reached = max(n.reached, e.Index)
+	if !n.replayed && e.Index >= n.reached {
+		n.replayed = true
+		n.must(n.state.endReplay(), "looking for blocks that the log has not made")
+	}
+}
+
+// decide feeds an entry to the machine.
+func (n *member) decide(to boltstore.Position, entry record) (outcomes []machine.Outcome) {
+	var digest machine.Hash
+	wall := n.w.wallOff
+	defer func() { n.w.wallOff = wall }()
+	n.w.wallOff = n.c.wallOff[n.id] // for a machine that asks this node's clock, a control
+	data := n.tamper.entry(n.w, entry)
+	err := n.state.update(to, func(tx machine.Tx) (err error) {
+		if n.tamper.on() {
+			tx = tamperedTx{tx, &n.tamper}
+		}
+		outcomes, err = n.m.Apply(tx, data)
+		v := n.m.View(tx)
+		n.limit, digest = decide.EntryCommands(v.Config()), v.Digest()
+		return err
+	})
+	n.must(err, "applying an entry")
+	n.w.oracle.applied(entry, outcomes, digest)
+	return outcomes
+}
+
+// flush writes a checkpoint beside everything else, and truncates the log behind it when it has
+// become long.
+func (n *member) flush(now bool) {
+	if n.flushing || n.state.pending() < n.w.plan.flushEvery && !now {
+		return
+	}
+	n.flushing = true
+	n.installed = false // the log has been emptied
+	n.state.beginFlush()
+	n.members[n.state.frozenAt.Index] = n.core.Members()
+	n.c.sameMembers(n, n.state.frozenAt.Index)
+	if n.c.mutant == "log truncated before the checkpoint" {
+		n.truncate(n.state.frozenAt)
+	}
+	state := n.state
+	n.step(n.w.upTo(10*n.w.plan.syncTime), func() {
+		if n.state != state {
+			return // another one was installed
+		}
+		n.must(n.state.endFlush(), "writing a checkpoint")
+		n.c.met("checkpoints")
+		n.flushing = false
+		if covered := n.state.checkpoint(); int(covered.Index-n.log.First()) > n.c.plan.keepLog {
+			n.truncate(covered)
+		}
+	})
+}
+
+func (n *member) truncate(at boltstore.Position) {
+	if n.appending && n.log.Last().Index < at.Index {
+		return
+	}
+	members := n.members[at.Index]
+	if n.log.Truncate(segment.Checkpoint{Position: position(at), Data: members.Encode()}) != nil {
+		n.crash()
+		return
+	}
+	n.c.met("truncations")
+	n.must(n.core.Truncated(n.log.First()), "truncated")
+}
+
+// crash ends the node; it comes back later.
+func (n *member) crash() {
+	if !n.up {
+		return
+	}
+	n.w.faults++
+	n.w.mark(13, n.id)
+	power, tell := n.w.chance(2), n.w.chance(2)
+	for _, number := range n.c.inOrder(n.flights) {
+		for _, p := range n.flights[number] {
+			if tell && !power {
+				p.reply(answer{kind: unknown})
+			}
+		}
+	}
+	if n.role.Leads {
+		n.c.met("leaders died")
+	}
+	n.up, n.serving, n.role = false, false, core.Role{}
+	n.life++
+	if power {
+		n.c.met("power losses")
+		n.disk.PowerLoss(n.w.rng)
+	} else {
+		n.c.met("kills")
+		n.disk.Kill()
+	}
+	n.must(n.state.crash(n.w, power), "opening the checkpoint")
+	pause := n.w.upTo(400 * millisecond)
+	switch n.w.rng.IntN(4) {
+	case 0, 1:
+		pause = n.w.upTo(5 * millisecond)
+	case 2:
+		pause = n.w.upTo(3 * second)
+	}
+	n.safely(pause, n.start)
+}
+
+// send gives a message to the network, which may lose, double and delay it.
+func (n *member) send(m *pb.Message) {
+	n.c.sent(n, m)
+	copies, delay := 1, 20*microsecond+n.w.upTo(200*microsecond)
+	if !n.w.calm {
+		switch p := n.w.rng.IntN(1000); {
+		case p < 20:
+			copies = 0
+			n.c.met("messages lost")
+		case p < 30:
+			copies = 2
+			n.c.met("messages doubled")
+		case p < 60:
+			delay += n.w.upTo(100 * millisecond)
+			n.c.met("messages delayed")
+		}
+	}
+	if m.GetType() == pb.MsgSnap { // the sender knows only whether it could send
+		arrived := n.w.calm || !n.w.chance(4)
+		n.safely(delay+millisecond, func() {
+			n.must(n.core.SnapshotSent(m.GetTo(), arrived), "snapshot sent")
+			n.effects()
+		})
+	} else if copies == 0 && n.w.chance(2) {
+		n.safely(delay, func() { n.must(n.core.Unreachable(m.GetTo()), "unreachable"); n.effects() })
+	}
+	n.c.transmit(m, copies, delay)
+}
+
+// begin starts a term: this node leads and has applied everything of the terms before.
+func (n *member) begin() {
+	v := n.m.View(n.state)
+	base, err := decide.TermBase(v.Time(), 0, time.Unix(0, n.wall()), false)
+	n.must(err, "beginning a term")
+	n.base, n.began, n.serving = base, n.w.now, true
+	if v.Index() == 0 {
+		config := n.w.plan.config
+		c := &command{create: &config, encoded: machine.AppendCreate(nil, ledgerID, 77, config)}
+		n.queue = append(n.queue, waiting{c, func(answer) {}})
+	}
+	n.propose()
+}
+
+func (n *member) wall() int64 { return n.w.now + n.c.wallOff[n.id] }
+
+// stamp returns the time of an entry.
+func (n *member) stamp() int64 {
+	if n.w.bugs.wallStamp {
+		return n.wall()
+	}
+	return n.base + n.w.now - n.began
+}
+
+// receive takes commands for the log, or forwards them to the node that leads, once.
+func (n *member) receive(r request) {
+	switch {
+	case n.up && n.serving:
+		n.take(r)
+	case n.up && !n.role.Leads && n.role.Leader != 0 && n.c.node(n.role.Leader) != nil:
+		leader := n.c.node(n.role.Leader)
+		n.forwarded = max(n.forwarded, n.w.now+n.w.upTo(millisecond)) // in order, like the connection that they came by
+		n.w.after(n.forwarded-n.w.now, func() {
+			if !leader.up || !leader.serving || n.c.cut[[2]uint64{n.id, leader.id}] {
+				refuse(r)
+				return
+			}
+			n.c.met("requests forwarded")
+			leader.take(r)
+		})
+	default:
+		refuse(r)
+	}
+}
+
+func refuse(r request) {
+	for i := range r.commands {
+		r.reply(i, answer{kind: notConnected})
+	}
+}
+
+func (n *member) take(r request) {
+	for i, c := range r.commands {
+		reply := func(a answer) { r.reply(i, a) }
+		if len(n.queue) >= n.w.plan.queue {
+			n.w.counted["queue full"]++
+			reply(answer{kind: neverQueued})
+			continue
+		}
+		n.queue = append(n.queue, waiting{c, reply})
+	}
+	n.propose()
+}
+
+// propose cuts the next entry off the queue.
+func (n *member) propose() {
+	if n.proposing || len(n.queue) == 0 || len(n.flights) >= maxFlights || !n.serving {
+		return
+	}
+	n.proposing = true
+	n.step(n.w.upTo(50*microsecond), func() {
+		n.proposing = false
+		if !n.serving || len(n.queue) == 0 {
+			return
+		}
+		number, parts, data := n.cut()
+		if len(parts) == 0 {
+			return
+		}
+		if err := n.core.Propose(number, data); err != nil {
+			if !errors.Is(err, core.ErrNotLeader) && !errors.Is(err, core.ErrNotProposed) {
+				n.must(err, "proposing")
+			}
+			n.c.met("proposals refused")
+			n.c.forget(number)
+			for _, p := range parts {
+				p.reply(answer{kind: neverQueued})
+			}
+		} else {
+			n.flights[number] = parts
+		}
+		n.effects()
+		n.propose()
+	})
+}
+
+// cut takes the next entry off the queue and stamps it.
+func (n *member) cut() (number uint64, parts []waiting, data []byte) {
+	limit := int(n.limit)
+	if n.w.bugs.singly() {
+		limit = 1
+	}
+	entry := decide.NewEntry(limit)
+	var commands [][]byte
+	for entry.Commands < len(n.queue) && !entry.Full() {
+		c := n.queue[entry.Commands].command
+		work := 1
+		if c.write != nil {
+			work = decide.CommandWork(&c.retry)
+		}
+		if !entry.Take(len(machine.AppendFramed(nil, c.encoded)), work) {
+			break
+		}
+		commands = append(commands, c.encoded)
+	}
+	parts = n.queue[:len(commands):len(commands)]
+	n.queue = n.queue[len(commands):]
+	number = n.c.propose(parts)
+	data = binary.BigEndian.AppendUint64(nil, number)
+	data = machine.AppendEntryHeader(data, machine.EntryHeader{UnixNanos: n.stamp(), Check: n.m.Check()}, len(commands))
+	for _, c := range commands {
+		data = machine.AppendFramed(data, c)
+	}
+	return number, parts, data
+}
+
+// readStream reads from a state that has every write acknowledged before it was asked.
+func (n *member) readStream(at name, answered func(got streamRead)) {
+	if !n.up {
+		return
+	}
+	number := n.c.number()
+	n.reads[number] = clusterRead{n.c.acked, at, answered}
+	if n.c.mutant == "a leader reads without a majority" && n.role.Leads {
+		n.read(number)
+		return
+	}
+	n.must(n.core.Read(number), "reading")
+	n.effects()
+}
+
+func (n *member) read(number uint64) {
+	r := n.reads[number]
+	delete(n.reads, number)
+	if !n.role.Leads {
+		n.c.met("reads by followers")
+	}
+	if at := n.state.applied().Index; at < r.asked {
+		n.w.fail(nil, "invariant 9: node %d reads at entry %d, and entry %d was acknowledged before", n.id, at, r.asked)
+	}
+	got, err := readStream(n.m.View(n.state), r.at)
+	n.must(err, "reading a stream")
+	r.answered(got)
+}

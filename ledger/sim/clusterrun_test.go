@@ -1,0 +1,218 @@
+package sim
+
+import (
+	crand "crypto/rand"
+	"encoding/binary"
+	"fmt"
+	"io"
+	"maps"
+	"math/rand/v2"
+	"os"
+	"runtime/debug"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+
+	"github.com/seqledger/seqledger/ledger/raftlog/core"
+	"github.com/seqledger/seqledger/ledger/raftlog/segment"
+)
+
+// The consensus draws its election timeouts from crypto/rand.Reader. While a cluster is simulated,
+// they come from its seed instead; one is at a time.
+type router struct {
+	mu      sync.Mutex
+	current atomic.Pointer[rand.ChaCha8]
+	real    io.Reader
+}
+
+var random = &router{real: crand.Reader}
+
+// Read implements io.Reader.
+func (r *router) Read(b []byte) (int, error) {
+	if source := r.current.Load(); source != nil {
+		return source.Read(b)
+	}
+	return r.real.Read(b)
+}
+
+func TestMain(m *testing.M) {
+	crand.Reader = random
+	os.Exit(m.Run())
+}
+
+// newClusterPlan draws an episode of a cluster.
+func newClusterPlan(seed uint64) (plan, clusterPlan) {
+	p := newPlan(seed)
+	p.commands = 1_000 + p.commands/8
+	p.real, p.epochs, p.crash = false, false, 0
+	p.replays = true
+	p.latency = min(p.latency, 20*millisecond)
+	w := &world{rng: rand.New(rand.NewPCG(seed, 3))}
+	return p, clusterPlan{
+		nodes: pick(w, 3, 3, 4, 5), crash: pick(w, 0, 2_000, 10_000), keepLog: pick(w, 20, 100, 500),
+		rivals: pick(w, 500*millisecond, 5*second), partition: pick(w, 300*millisecond, second, 4*second),
+		change: pick(w, second, 5*second),
+	}
+}
+
+// runCluster simulates one episode of a cluster.
+func runCluster(seed uint64, limit int, b bugs, mutant string) (res result) {
+	random.mu.Lock()
+	defer random.mu.Unlock()
+	var key [32]byte
+	binary.LittleEndian.PutUint64(key[:], seed)
+	source := rand.NewChaCha8(key)
+	random.current.Store(source)
+	defer random.current.Store(nil)
+
+	p, cp := newClusterPlan(seed)
+	p.commands = min(p.commands, limit)
+	w := &world{seed: seed, rng: rand.New(rand.NewPCG(seed, 4)), plan: p, bugs: b, wallOff: epochStart,
+		counted: map[string]int{}}
+	w.oracle = newOracle(w)
+	w.cluster = &cluster{
+		w: w, plan: cp, mutant: mutant, source: source, cut: map[[2]uint64]bool{}, wallOff: map[uint64]int64{},
+		proposals: map[uint64][]waiting{}, leaders: map[uint64]uint64{}, written: map[segment.Position]segment.Entry{},
+		votes: map[[2]uint64]uint64{}, changes: map[uint64][]byte{},
+	}
+	defer func() {
+		switch v := recover().(type) {
+		case nil:
+		case violation:
+			res.err = w.explain(v)
+		default: // a control may drive the machine or the model where they never get
+			res.err = w.explain(violation{what: fmt.Sprintf("panic: %v\n%s", v, debug.Stack())})
+		}
+		res.seed, res.commands, res.trace, res.faults, res.counted = seed, w.oracle.decisions, w.trace, w.faults,
+			w.counted
+		for k, n := range w.oracle.model.Fired {
+			res.counted[k] += n
+		}
+	}()
+	w.cluster.build()
+	w.cluster.live()
+	w.cluster.settleDown()
+	w.cluster.audit()
+	return res
+}
+
+func (c *cluster) build() {
+	w := c.w
+	var members core.Members
+	for id := uint64(1); id <= uint64(c.plan.nodes); id++ {
+		members.Voters, members.Highest = append(members.Voters, id), id
+	}
+	for id := range uint64(16) {
+		c.wallOff[id] = epochStart + w.upTo(second)
+	}
+	for _, id := range members.Voters {
+		c.add(id, members)
+	}
+	w.people()
+	for _, a := range w.actors {
+		a.start()
+	}
+	c.again(c.plan.partition, c.partition)
+	c.again(c.plan.change, c.change)
+	c.again(2*second, func() { c.any().crash() })
+	c.again(3*second, c.transfer)
+	c.again(c.plan.rivals, c.rivals)
+	c.again(40*millisecond, func() { c.any().readStream(name{Scope: scopes[0], ID: "writer-0"}, func(streamRead) {}) })
+	if w.plan.wallJump > 0 {
+		c.again(2*second, func() {
+			c.met("clocks jumped")
+			c.wallOff[c.any().id] += w.upTo(2*w.plan.wallJump) - w.plan.wallJump
+		})
+	}
+}
+
+// live runs until enough commands are applied.
+func (c *cluster) live() {
+	const patience = 3_600 * second
+	for c.w.oracle.decisions < c.w.plan.commands {
+		if c.w.now > patience {
+			c.w.fail(nil, "only %d commands in an hour: %s", c.w.oracle.decisions, c.describe())
+		}
+		c.w.next()
+	}
+}
+
+// settleDown ends the faults and lets everything that is open come to an end.
+func (c *cluster) settleDown() {
+	c.w.calm = true
+	clear(c.cut)
+	c.rest(300 * second)
+	end := c.w.now + 25*second // what the network has forgotten comes out of it
+	for c.w.now < end {
+		c.w.next()
+	}
+	c.rest(60 * second)
+}
+
+// rest waits until nothing is open.
+func (c *cluster) rest(patience int64) {
+	for end := c.w.now + patience; !c.atRest() || len(c.w.stillOpen()) > 0; c.w.next() {
+		if c.w.now > end {
+			c.w.fail(nil, "not at rest: %s; %s", strings.Join(c.w.stillOpen(), "; "), c.describe())
+		}
+	}
+}
+
+// audit looks at what an episode has left behind, after the power has failed everywhere.
+func (c *cluster) audit() {
+	for _, n := range c.nodes {
+		n.crash()
+	}
+	c.rest(60 * second)
+	c.w.auditApps()
+	members := c.leader().core.Members()
+	for _, n := range c.nodes {
+		if members.Has(n.id) {
+			c.w.auditState(n.m, n.state)
+			c.w.plan.replays = false // of one is enough: the others are equal
+		}
+	}
+	c.w.mark(c.w.oracle.model.Index)
+}
+
+// TestCluster simulates clusters under faults, with new seeds each time. `make sim-cluster SEED=…
+// SEEDS=…` sets its two variables.
+func TestCluster(t *testing.T) {
+	t.Parallel()
+	count := uint64(12)
+	if raceDetector || testing.Short() {
+		count = 1 // one thread has no races
+	}
+	count = variable(t, "SIM_SEEDS", count)
+	seed := variable(t, "SIM_SEED", rand.Uint64N(1<<40))
+	met, commands := map[string]int{}, 0
+	for i := range count {
+		r := runCluster(seed+i, 1<<30, bugs{}, "")
+		if r.err != nil {
+			t.Fatal(r.err)
+		}
+		commands += r.commands
+		for what, n := range r.counted {
+			met[what] += n
+		}
+		t.Logf("seed %d: %d commands, %d faults, trace %x", r.seed, r.commands, r.faults, r.trace)
+	}
+	for _, what := range slices.Sorted(maps.Keys(met)) {
+		t.Logf("%9d %s", met[what], what)
+	}
+}
+
+// One seed means one run of a cluster, to the last step.
+func TestOneSeedIsOneCluster(t *testing.T) {
+	t.Parallel()
+	const commands = 300
+	a, b := runCluster(11, commands, bugs{}, ""), runCluster(11, commands, bugs{}, "")
+	if a.err != nil || a.trace != b.trace || !maps.Equal(a.counted, b.counted) {
+		t.Fatalf("%v: trace %x, then %x", a.err, a.trace, b.trace)
+	}
+	if c := runCluster(12, commands, bugs{}, ""); c.err != nil || c.trace == a.trace {
+		t.Fatalf("%v: another seed gives the same trace %x", c.err, c.trace)
+	}
+}
