@@ -255,9 +255,6 @@ func (n *member) writeOne(a core.Append) bool {
 	if a.Snapshot != nil && !n.install(a.Snapshot) {
 		return false
 	}
-	if n.c.mutant == "vote not stored" && a.State != nil {
-		a.State = &segment.State{Term: a.State.Term, Commit: a.State.Commit}
-	}
 	return n.log.Append(a.State, a.Entries) == nil
 }
 

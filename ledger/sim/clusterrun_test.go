@@ -202,6 +202,23 @@ func TestCluster(t *testing.T) {
 	for _, what := range slices.Sorted(maps.Keys(met)) {
 		t.Logf("%9d %s", met[what], what)
 	}
+	const enough = 100 // make sim-cluster's; fewer may miss what is rare
+	for _, what := range clusterMustMeet {
+		if count >= enough && met["cluster: "+what] == 0 {
+			t.Errorf("in %d clusters there was never: %s; the simulation has become tamer than it was", count, what)
+		}
+	}
+}
+
+// clusterMustMeet is what a simulation of clusters that is worth its time meets.
+var clusterMustMeet = []string{
+	"elections", "rival elections", "leaders died", "kills", "power losses", "slow syncs", "failed syncs",
+	"slow applies", "crashes behind a vote", "messages lost", "messages doubled", "messages delayed",
+	"ways cut in one direction", "ways cut in both directions", "nodes cut off", "changes of members proposed",
+	"joint changes proposed", "transfers", "checkpoints", "truncations", "snapshots sent", "snapshots too old",
+	"snapshots installed", "snapshots over a tail", "late snapshots",
+	"crashes between state and log of a snapshot", "log behind an installed state", "clocks jumped",
+	"proposals lost", "proposals refused", "requests forwarded", "reads by followers",
 }
 
 // One seed means one run of a cluster, to the last step.

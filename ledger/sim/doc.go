@@ -28,6 +28,31 @@
 //   - audit_test.go: what is checked once an episode has come to rest.
 //   - bugs (tamper_test.go): the controls. Each must be caught.
 //
+// # A cluster
+//
+//	make sim-cluster SEEDS=100            # new seeds; SEED=17 SEEDS=1 repeats one
+//
+// The same clients, oracle, model and audit, over three nodes and more:
+//
+//   - member (clusternode_test.go): a node. The consensus (raftlog/core), its
+//     log (raftlog/segment) and the state machine are the real ones; the state
+//     file is stateDisk's simulated one, with real block files. What the drivers
+//     of raftlog/host do in goroutines is here done by steps.
+//   - cluster (cluster_test.go): the network between the nodes, the changes of
+//     members, the snapshots, and what is checked as it goes: one node leads a
+//     term and has all that was committed, equal positions hold equal entries, a
+//     node votes once a term, what was applied at an index stays, members are
+//     equal at equal indexes, ledger time never runs backwards, and a read sees
+//     what was acknowledged before it. That outcomes and digests are equal on all
+//     nodes is checked by the oracle, for which a follower's apply is a replay.
+//   - clusterrun_test.go draws the plan and the order of faults, and audits the
+//     state of every member after the power has failed everywhere.
+//   - clustermutants_test.go has the controls.
+//
+// Not simulated there: answers from the state without the log, the comparison of
+// clocks before a term, restores, upgrades, the transfer of a snapshot piece by
+// piece (its state arrives whole or not at all), and the real state file.
+//
 // ledger/DESIGN.md tells what is simulated, what is not, and what each control
 // shows.
 package sim
