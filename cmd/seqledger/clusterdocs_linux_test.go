@@ -233,7 +233,8 @@ func TestClusterProcedures(t *testing.T) {
 	part("Restore")
 	c.awaitVoters(1, 2)
 	for _, client := range []string{"without-2", "without-3", "without-1"} {
-		if said := c.client("get", client, "--scope", "acme", "--server", c.host+":7460"); !strings.Contains(said, "1") {
+		said := c.client("get", client, "--scope", "acme", "--server", c.host+":7460")
+		if !strings.Contains(said, "1") {
 			t.Errorf("%s: %s", client, said)
 		}
 	}
