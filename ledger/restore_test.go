@@ -28,7 +28,7 @@ import (
 
 const (
 	restoreChildEnv  = "SEQLEDGER_RESTORE_TEST_DIR"
-	restoreBackupEnv = "SEQLEDGER_RESTORE_TEST_BACKUP" // a file, or a data directory
+	restoreBackupEnv = "SEQLEDGER_RESTORE_TEST_BACKUP" // a file, several in a list like PATH, or a data directory
 	restoreStepEnv   = "SEQLEDGER_RESTORE_TEST_STEP"
 )
 
@@ -51,6 +51,17 @@ func (s *suicide) step() {
 func (s *suicide) Read(b []byte) (int, error) {
 	s.step()
 	return s.backup.Read(b[:min(len(b), 64<<10)])
+}
+
+// stepping is a backup whose reads are steps.
+type stepping struct {
+	*suicide
+	file *os.File
+}
+
+func (s stepping) ReadAt(b []byte, at int64) (int, error) {
+	s.step()
+	return s.file.ReadAt(b, at)
 }
 
 func (s *suicide) Enabled(context.Context, slog.Level) bool { return true }
@@ -79,6 +90,17 @@ func restoreChild(dir string) error {
 		_, err = restore.Directory(context.Background(), source, o)
 		return err
 	}
+	if paths := filepath.SplitList(source); len(paths) > 1 {
+		chain, err := openChain(paths)
+		if err != nil {
+			return err
+		}
+		for i := range chain {
+			chain[i].Content = stepping{s, chain[i].Content.(*os.File)}
+		}
+		_, err = restore.Chain(context.Background(), chain, o)
+		return err
+	}
 	backup, err := os.Open(source)
 	if err != nil {
 		return err
@@ -86,6 +108,22 @@ func restoreChild(dir string) error {
 	s.backup = backup
 	_, err = restore.Backup(context.Background(), s, o)
 	return err
+}
+
+// openChain opens backups. They are closed with the process.
+func openChain(paths []string) (chain []backupfile.File, err error) {
+	for _, path := range paths {
+		f, err := os.Open(path)
+		if err != nil {
+			return nil, err
+		}
+		stat, err := f.Stat()
+		if err != nil {
+			return nil, err
+		}
+		chain = append(chain, backupfile.File{Name: path, Content: f, Size: stat.Size()})
+	}
+	return chain, nil
 }
 
 // killRestore restores in a process that kills itself at a step, and tells
@@ -109,7 +147,7 @@ func killRestore(t *testing.T, backup, dir string, step int) bool {
 	return true
 }
 
-// TestRestoreSurvivesKills kills a restore at every step of it, one of a backup
+// TestRestoreSurvivesKills kills a restore at every step of it, one of a backup, one of a chain of two
 // and one of a data directory. Whatever it leaves is either half made, and says
 // so, or the whole ledger.
 func TestRestoreSurvivesKills(t *testing.T) {
@@ -117,12 +155,26 @@ func TestRestoreSurvivesKills(t *testing.T) {
 	source := written(t)
 	l := open(t, ledger.Options{Dir: source})
 	backup, info := backUp(t, l)
-	closeLedger(t, l)
-	path := filepath.Join(t.TempDir(), "backup")
-	if err := os.WriteFile(path, backup, 0o600); err != nil {
+	dir := t.TempDir()
+	path, since := filepath.Join(dir, "backup"), filepath.Join(dir, "since")
+	base, err := os.Create(path)
+	if err == nil {
+		_, err = base.Write(backup)
+	}
+	if err != nil {
 		t.Fatal(err)
 	}
-	for name, from := range map[string]string{"backup": path, "directory": source} {
+	defer base.Close()
+	mustWrite(t, l, appendWrite("later", 1, []byte("since")), machine.Committed)
+	incremental := backUpSince(t, l, since, &backupfile.File{Name: path, Content: base, Size: int64(len(backup))})
+	b, err := io.ReadAll(io.NewSectionReader(incremental.Content, 0, incremental.Size))
+	if err := errors.Join(err, os.WriteFile(since, b, 0o600)); err != nil {
+		t.Fatal(err)
+	}
+	closeLedger(t, l)
+	for name, from := range map[string]string{
+		"backup": path, "directory": source, "chain": path + string(os.PathListSeparator) + since,
+	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			killEachStep(t, from, info)
@@ -132,7 +184,7 @@ func TestRestoreSurvivesKills(t *testing.T) {
 
 // killEachStep kills a restore at each step.
 func killEachStep(t *testing.T, from string, info backupfile.Info) {
-	halfMade, whole := 0, 0
+	halfMade, whole := 0, 0 // a directory that was not begun counts as a whole one
 	for step := 0; ; step++ {
 		dir := filepath.Join(t.TempDir(), "restored")
 		if !killRestore(t, from, dir, step) {
@@ -156,6 +208,12 @@ func killedRestore(t *testing.T, from, dir string, step int, info backupfile.Inf
 	t.Helper()
 	look := func() (*ledger.Ledger, error) {
 		return ledger.Open(t.Context(), ledger.Options{Dir: dir, Logger: slog.New(slog.DiscardHandler)})
+	}
+	if _, err := os.Stat(dir); errors.Is(err, os.ErrNotExist) {
+		// Killed while it looked at the heads of a chain: a start would make an empty ledger, as in any empty place.
+		if err := restoreFrom(t, from, dir); err != nil {
+			t.Fatalf("step %d: restored again: %v", step, err)
+		}
 	}
 	l, err := look()
 	if errors.Is(err, datadir.ErrRestoring) && step%2 == 0 {
@@ -188,6 +246,13 @@ func restoreFrom(t *testing.T, from, dir string) error {
 	t.Helper()
 	if info, err := os.Stat(from); err == nil && info.IsDir() {
 		_, err = restore.Directory(t.Context(), from, restoreTo(dir))
+		return err
+	}
+	if paths := filepath.SplitList(from); len(paths) > 1 {
+		chain, err := openChain(paths)
+		if err == nil {
+			_, err = restore.Chain(t.Context(), chain, restoreTo(dir))
+		}
 		return err
 	}
 	backup, err := os.Open(from)
