@@ -184,10 +184,12 @@ func partsOf(s *boltstore.Snapshot, info *backupfile.Info) (parts []boltstore.Sn
 func sameLedger(v machine.View, since *backupfile.Base) error {
 	own, at := v.LedgerID(), machine.NewTxID(since.LedgerID, since.Index)
 	switch {
+	case since.Sum == machine.Hash{}:
+		return fmt.Errorf("%w: the hash in its trailer is not known", ErrBackupBase)
 	case since.LedgerID == own && since.Index <= v.Index():
 		return nil
 	case since.LedgerID == own:
-		return fmt.Errorf("%w: it is of ledger index %d, and this ledger is at %d: it has lost what was in the backup, "+
+		return fmt.Errorf("%w: it is of ledger index %d, and this ledger is at %d: it has lost what the backup has, "+
 			"or is another copy", ErrBackupBase, since.Index, v.Index())
 	case since.Index > 0 && since.Index <= v.Index() && v.TxIDAt(since.Index) == at:
 		return fmt.Errorf("%w: it is of ledger %s, the epoch before a restore; since the restore this is ledger %s",

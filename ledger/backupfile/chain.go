@@ -127,7 +127,8 @@ func readHeads(chain []File) ([]Info, error) {
 		case info.Incremental() && (i == 0 || info.Since.Sum != heads[i-1].Sum):
 			return nil, missing(chain[i].Name, &info.Since, named)
 		case i > 0 && (info.Since.Index != heads[i-1].Index || info.Since.Last != heads[i-1].Last()):
-			return nil, chain[i].damage(int64(len(magic)), "it says something else of "+chain[i-1].Name+" than is there")
+			return nil, chain[i].damage(int64(len(magic)),
+				"it says something else of "+chain[i-1].Name+" than is there")
 		}
 	}
 	return heads, nil

@@ -178,10 +178,10 @@ func TestReadChainRefuses(t *testing.T) {
 		"one between":         {chainOf(full, more), "backup-1 was made since a backup of ledger index 11"},
 		"not in order":        {chainOf(full, more, same), "not in order: backup-1 was made since backup-2"},
 		"the full one last":   {chainOf(same, full), "not in order: backup-0 was made since backup-1"},
-		"two of one":          {chainOf(full, same, other), "backup-2 was made since backup-0, which must come directly"},
+		"two of one":          {chainOf(full, same, other), "backup-2 was made since backup-0, which must come"},
 		"the same one twice":  {chainOf(full, same, same), "backup-1 and backup-2 are the same backup"},
-		"two full ones":       {chainOf(full, makeBackup(t, 40, 1, 9, nil)), "backup-1 is a full backup and needs none"},
-		"another ledger":      {chainOf(foreign, same), "backup-0 is of ledger 0000000000000008, and backup-1 of ledger"},
+		"two full ones":       {chainOf(full, makeBackup(t, 40, 1, 9, nil)), "backup-1 is a full backup and needs"},
+		"another ledger":      {chainOf(foreign, same), "backup-0 is of ledger 0000000000000008, and backup-1"},
 		"another base's mark": {chainOf(full, &liar), "says something else of backup-0"},
 	} {
 		opened := false
@@ -219,7 +219,7 @@ func TestChainDamage(t *testing.T) {
 		head := headerBytes + len(m.info.Sizes)*sizeBytes + 4
 		for at := range whole {
 			inside := at >= head+64 && at < len(whole)-trailerBytes-64
-			if inside && at%4_999 != 0 {
+			if inside && at%4_999 != 0 || testing.Short() && at%7 != 0 {
 				continue
 			}
 			changed := bytes.Clone(whole)
@@ -245,7 +245,7 @@ func TestIncrementalHeaders(t *testing.T) {
 		"it begins too early":         func(i *Info) { i.From-- },
 		"it begins too late":          func(i *Info) { i.From++ },
 		"it is before its base":       func(i *Info) { i.Since.Index = i.Index + 1 },
-		"its base is further":         func(i *Info) { i.Since.Last = 9; i.From = 9; i.First = 9; i.Sizes = i.Sizes[:1] },
+		"its base is further":         func(i *Info) { i.Since.Last, i.From, i.First, i.Sizes = 9, 9, 9, i.Sizes[:1] },
 		"a full one with a base":      func(i *Info) { i.Since.Sum = machine.Hash{}; i.From = i.First },
 		"a full one that is not full": func(i *Info) { i.Since = Since{} },
 	} {
