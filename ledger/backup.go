@@ -104,6 +104,7 @@ func (l *Ledger) backup(ctx context.Context, w io.Writer, o BackupOptions) (info
 	}
 	if err == nil {
 		info.SHA256, err = out.Finish()
+		info.Sum = out.Sum()
 	}
 	if errors.Is(err, boltstore.ErrNoRoom) {
 		err = fmt.Errorf("%w: %w", ErrBackupRefused, err)

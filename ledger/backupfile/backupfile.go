@@ -157,7 +157,11 @@ type Writer struct {
 	sent  int64     // of the state
 	chunk []byte    // being gathered, behind its length
 	pause func(n int) error
+	sum   machine.Hash // in the trailer
 }
+
+// Sum returns the hash in the trailer, as in Info, once Finish has returned.
+func (b *Writer) Sum() machine.Hash { return b.sum }
 
 // NewWriter writes the header. The writer calls pause before it writes n bytes;
 // an error of it ends the backup.
@@ -165,6 +169,7 @@ func NewWriter(w io.Writer, info *Info, pause func(n int) error) (*Writer, error
 	b := &Writer{
 		w: w, hash: sha256.New(), pause: pause, chunk: make([]byte, 4, 4+chunkBytes+4),
 	}
+	info.Version = Version
 	return b, b.send(info.header())
 }
 
@@ -212,6 +217,7 @@ func (b *Writer) Finish() (whole machine.Hash, err error) {
 	end := binary.BigEndian.AppendUint64(make([]byte, 4), uint64(b.sent))
 	_, _ = b.hash.Write(end) // never fails
 	sum := b.hash.Sum(nil)
+	copy(b.sum[:], sum)
 	_, _ = b.hash.Write(sum)
 	b.hash.Sum(whole[:0])
 	_, err = b.w.Write(append(end, sum...))
