@@ -21,6 +21,18 @@ type BackupInfo struct {
 	Digest   string // running digest at that index, in hex
 	Bytes    uint64 // of the whole backup; an estimate until the backup has ended
 	SHA256   []byte // of the whole backup; nil until it has ended
+	// SinceIndex is the ledger index of the backup that an incremental one was made since; 0 for a full one.
+	SinceIndex uint64
+}
+
+// BackupBase is the backup that an incremental one is made since. backupfile.Head of package ledger/backupfile reads
+// what it needs from the file.
+type BackupBase struct {
+	LedgerID  string   // in its header
+	Index     uint64   // ledger index of the last command in it
+	BlockFile uint64   // number of its last block file; 0 for none
+	BlockHash [32]byte // hash of the block file before that one
+	Sum       [32]byte // the hash in its trailer
 }
 
 // Backup writes a backup of the whole ledger to w. The backup contains everything that was
@@ -32,18 +44,38 @@ type BackupInfo struct {
 // begin ends the call. begin may be nil. A server makes one backup at a time and refuses others
 // with the Connect code resource_exhausted.
 func (c *Client) Backup(ctx context.Context, w io.Writer, begin func(BackupInfo) error) (BackupInfo, error) {
-	info, err := c.backup(ctx, w, begin)
+	return c.backup(ctx, &seqledgerv1.BackupRequest{}, w, begin)
+}
+
+// BackupSince is Backup for an incremental backup, which leaves out the block files that an earlier backup, or those
+// that this one was made since in its turn, have whole. To restore it needs all of them. A server whose ledger has
+// not the history of that backup refuses it with the Connect code failed_precondition.
+func (c *Client) BackupSince(
+	ctx context.Context, since *BackupBase, w io.Writer, begin func(BackupInfo) error,
+) (BackupInfo, error) {
+	return c.backup(ctx, &seqledgerv1.BackupRequest{Since: &seqledgerv1.BackupBase{
+		LedgerId: since.LedgerID, Index: since.Index, BlockFile: since.BlockFile,
+		BlockHash: since.BlockHash[:], Sum: since.Sum[:],
+	}}, w, begin)
+}
+
+func (c *Client) backup(
+	ctx context.Context, m *seqledgerv1.BackupRequest, w io.Writer, begin func(BackupInfo) error,
+) (BackupInfo, error) {
+	info, err := c.receiveBackup(ctx, m, w, begin)
 	if err != nil {
 		return info, fmt.Errorf("backup: %w", err)
 	}
 	return info, nil
 }
 
-func (c *Client) backup(ctx context.Context, w io.Writer, begin func(BackupInfo) error) (info BackupInfo, err error) {
+func (c *Client) receiveBackup(
+	ctx context.Context, m *seqledgerv1.BackupRequest, w io.Writer, begin func(BackupInfo) error,
+) (info BackupInfo, err error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	defer context.AfterFunc(c.core.Context(), cancel)()
-	request := connect.NewRequest(&seqledgerv1.BackupRequest{})
+	request := connect.NewRequest(m)
 	if _, err := c.core.Options.Authorize(ctx, request.Header()); err != nil {
 		return info, err
 	}
@@ -62,7 +94,12 @@ func (c *Client) backup(ctx context.Context, w io.Writer, begin func(BackupInfo)
 	}
 	info = BackupInfo{
 		LedgerID: header.GetLedgerId(), Index: header.GetIndex(), Digest: header.GetDigest(),
-		Bytes: header.GetSizeEstimate(),
+		Bytes: header.GetSizeEstimate(), SinceIndex: header.GetSinceIndex(),
+	}
+	// A server that does not know incremental backups refuses the request; this is for one that forgets what it knew.
+	if since := m.GetSince(); since != nil && since.GetIndex() != info.SinceIndex {
+		return info, rpc.ProtocolError("a backup since index %d was asked for, and one since index %d comes",
+			since.GetIndex(), info.SinceIndex)
 	}
 	if begin != nil {
 		if err := begin(info); err != nil {

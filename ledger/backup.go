@@ -24,11 +24,18 @@ var ErrBackupRefused = errors.New("no backup can be made now")
 var errBackupRunning = fmt.Errorf("%w: another backup of this ledger, or a copy of its state for another node, is "+
 	"being made: wait until it has ended", ErrBackupRefused)
 
+// ErrBackupBase says that no backup can be made since the given one, because that is not of this ledger's history.
+// The error's text says what does not fit. A full backup can be made.
+var ErrBackupBase = errors.New("no backup can be made since this one")
+
 // BackupOptions say how to make a backup. The zero value is useful.
 type BackupOptions struct {
 	// RateBytes bounds how many bytes are read in a second. Default:
 	// 32 MiB; negative means no bound.
 	RateBytes int64
+	// Since makes the backup incremental: it leaves out the block files that this backup, or those before
+	// it, have whole. The state file is in every backup. Nil makes a full one. See ErrBackupBase.
+	Since *backupfile.Base
 	// Begin is told what the backup holds before its first byte; may be nil.
 	// Its error ends the backup.
 	Begin func(backupfile.Info) error
@@ -72,7 +79,10 @@ func (l *Ledger) backup(ctx context.Context, w io.Writer, o BackupOptions) (info
 		return info, err
 	}
 	defer func() { err = errors.Join(err, snapshot.Close()) }()
-	if info, err = describe(snapshot); err != nil {
+	if info, err = describe(snapshot, o.Since); err != nil {
+		if errors.Is(err, ErrBackupBase) {
+			return info, err
+		}
 		return info, l.readFailed(err)
 	}
 	if o.snapshot != nil {
@@ -87,13 +97,14 @@ func (l *Ledger) backup(ctx context.Context, w io.Writer, o BackupOptions) (info
 	}
 	pace := pacer{rate: o.RateBytes}
 	out, err := backupfile.NewWriter(w, &info, func(n int) error { return pace.wait(ctx, n) })
-	for _, file := range snapshot.Files() {
+	for _, file := range partsOf(snapshot, &info) {
 		if err == nil {
 			err = file.CopyTo(out)
 		}
 	}
 	if err == nil {
 		info.SHA256, err = out.Finish()
+		info.Sum = out.Sum()
 	}
 	if errors.Is(err, boltstore.ErrNoRoom) {
 		err = fmt.Errorf("%w: %w", ErrBackupRefused, err)
@@ -120,8 +131,9 @@ func (l *Ledger) snapshot(ctx context.Context) (*boltstore.Snapshot, error) {
 	return snapshot, l.readFailed(err)
 }
 
-// describe reads what a snapshot holds.
-func describe(s *boltstore.Snapshot) (info backupfile.Info, err error) {
+// describe reads what a snapshot holds, and says what of it a backup has that is made since another one; nil for a
+// full one.
+func describe(s *boltstore.Snapshot, since *backupfile.Base) (info backupfile.Info, err error) {
 	err = s.View(func(r machine.Reader) error {
 		m, err := machine.Open(r)
 		if err != nil {
@@ -132,16 +144,78 @@ func describe(s *boltstore.Snapshot) (info backupfile.Info, err error) {
 			return errors.New("the ledger has no id yet")
 		}
 		info = backupfile.Info{
-			LedgerID: v.LedgerID(), Index: v.Index(), Digest: v.Digest(), First: s.FirstBlocks(),
+			LedgerID: v.LedgerID(), Index: v.Index(), Digest: v.Digest(), First: s.FirstBlocks(), From: s.FirstBlocks(),
 		}
-		var sizes []int64
-		for _, file := range s.Files() {
-			sizes = append(sizes, file.Size)
+		if since == nil {
+			return nil
 		}
-		info.SetSizes(sizes)
-		return nil
+		if err := sameLedger(v, since); err != nil {
+			return err
+		}
+		info.Since, info.From = since.Since, since.From(info.First)
+		return sameHistory(s, since)
 	})
-	return info, err
+	if err != nil {
+		return info, err
+	}
+	if last := s.LastBlocks(); last > 0 {
+		if info.Sealed, err = s.HashBefore(last); err != nil {
+			return info, err
+		}
+	}
+	var sizes []int64
+	for _, file := range partsOf(s, &info) {
+		sizes = append(sizes, file.Size)
+	}
+	info.SetSizes(sizes)
+	return info, nil
+}
+
+// partsOf returns the files of a snapshot that go into a backup.
+func partsOf(s *boltstore.Snapshot, info *backupfile.Info) (parts []boltstore.SnapshotFile) {
+	for _, file := range s.Files() {
+		if file.Number == 0 || file.Number >= info.From {
+			parts = append(parts, file)
+		}
+	}
+	return parts
+}
+
+// sameLedger refuses a backup of another ledger, of another epoch, or of a later index.
+func sameLedger(v machine.View, since *backupfile.Base) error {
+	own, at := v.LedgerID(), machine.NewTxID(since.LedgerID, since.Index)
+	switch {
+	case since.Sum == machine.Hash{}:
+		return fmt.Errorf("%w: the hash in its trailer is not known", ErrBackupBase)
+	case since.LedgerID == own && since.Index <= v.Index():
+		return nil
+	case since.LedgerID == own:
+		return fmt.Errorf("%w: it is of ledger index %d, and this ledger is at %d: it has lost what the backup has, "+
+			"or is another copy", ErrBackupBase, since.Index, v.Index())
+	case since.Index > 0 && since.Index <= v.Index() && v.TxIDAt(since.Index) == at:
+		return fmt.Errorf("%w: it is of ledger %s, the epoch before a restore; since the restore this is ledger %s",
+			ErrBackupBase, since.LedgerID, own)
+	default:
+		return fmt.Errorf("%w: it is of ledger %s, and this is ledger %s", ErrBackupBase, since.LedgerID, own)
+	}
+}
+
+// sameHistory refuses a backup whose block files are not those of the snapshot. The nodes of a cluster may have cut
+// the same blocks into other files, and only the hash tells. What retention has dropped is not looked at: nothing of
+// it is taken from the backup.
+func sameHistory(s *boltstore.Snapshot, since *backupfile.Base) error {
+	if since.Last > s.LastBlocks() {
+		return fmt.Errorf("%w: it has block file %d, and this node has %d", ErrBackupBase, since.Last, s.LastBlocks())
+	}
+	if since.Last <= s.FirstBlocks() {
+		return nil
+	}
+	hash, err := s.HashBefore(since.Last)
+	if err == nil && hash != since.Sealed {
+		err = fmt.Errorf("%w: its block files are others than those of this node; name the node that it was made of",
+			ErrBackupBase)
+	}
+	return err
 }
 
 // pacer keeps a rate. It saves nothing up: what was slow for a while is not

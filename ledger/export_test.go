@@ -27,7 +27,7 @@ func (l *Ledger) BackupNow(w io.Writer) (info backupfile.Info, err error) {
 		return info, err
 	}
 	defer func() { err = errors.Join(err, snapshot.Close()) }()
-	if info, err = describe(snapshot); err != nil {
+	if info, err = describe(snapshot, nil); err != nil {
 		return info, err
 	}
 	out, err := backupfile.NewWriter(w, &info, func(int) error { return nil })

@@ -28,7 +28,7 @@ import (
 
 const (
 	restoreChildEnv  = "SEQLEDGER_RESTORE_TEST_DIR"
-	restoreBackupEnv = "SEQLEDGER_RESTORE_TEST_BACKUP" // a file, or a data directory
+	restoreBackupEnv = "SEQLEDGER_RESTORE_TEST_BACKUP" // a file, several in a list like PATH, or a data directory
 	restoreStepEnv   = "SEQLEDGER_RESTORE_TEST_STEP"
 )
 
@@ -51,6 +51,19 @@ func (s *suicide) step() {
 func (s *suicide) Read(b []byte) (int, error) {
 	s.step()
 	return s.backup.Read(b[:min(len(b), 64<<10)])
+}
+
+// stepping is a backup whose reads of chunks are steps. Those of heads come before anything is made.
+type stepping struct {
+	*suicide
+	file *os.File
+}
+
+func (s stepping) ReadAt(b []byte, at int64) (int, error) {
+	if len(b) > 1<<10 {
+		s.step()
+	}
+	return s.file.ReadAt(b, at)
 }
 
 func (s *suicide) Enabled(context.Context, slog.Level) bool { return true }
@@ -79,6 +92,17 @@ func restoreChild(dir string) error {
 		_, err = restore.Directory(context.Background(), source, o)
 		return err
 	}
+	if paths := filepath.SplitList(source); len(paths) > 1 {
+		chain, err := openChain(paths)
+		if err != nil {
+			return err
+		}
+		for i := range chain {
+			chain[i].Content = stepping{s, chain[i].Content.(*os.File)}
+		}
+		_, err = restore.Chain(context.Background(), chain, o)
+		return err
+	}
 	backup, err := os.Open(source)
 	if err != nil {
 		return err
@@ -86,6 +110,28 @@ func restoreChild(dir string) error {
 	s.backup = backup
 	_, err = restore.Backup(context.Background(), s, o)
 	return err
+}
+
+// writeBackup writes a backup to the file of its name.
+func writeBackup(f *backupfile.File) error {
+	b, err := io.ReadAll(io.NewSectionReader(f.Content, 0, f.Size))
+	return errors.Join(err, os.WriteFile(f.Name, b, 0o600))
+}
+
+// openChain opens backups. They are closed with the process.
+func openChain(paths []string) (chain []backupfile.File, err error) {
+	for _, path := range paths {
+		f, err := os.Open(path)
+		if err != nil {
+			return nil, err
+		}
+		stat, err := f.Stat()
+		if err != nil {
+			return nil, err
+		}
+		chain = append(chain, backupfile.File{Name: path, Content: f, Size: stat.Size()})
+	}
+	return chain, nil
 }
 
 // killRestore restores in a process that kills itself at a step, and tells
@@ -109,7 +155,7 @@ func killRestore(t *testing.T, backup, dir string, step int) bool {
 	return true
 }
 
-// TestRestoreSurvivesKills kills a restore at every step of it, one of a backup
+// TestRestoreSurvivesKills kills a restore at every step of it, one of a backup, one of a chain of two
 // and one of a data directory. Whatever it leaves is either half made, and says
 // so, or the whole ledger.
 func TestRestoreSurvivesKills(t *testing.T) {
@@ -117,12 +163,20 @@ func TestRestoreSurvivesKills(t *testing.T) {
 	source := written(t)
 	l := open(t, ledger.Options{Dir: source})
 	backup, info := backUp(t, l)
-	closeLedger(t, l)
-	path := filepath.Join(t.TempDir(), "backup")
-	if err := os.WriteFile(path, backup, 0o600); err != nil {
+	dir := t.TempDir()
+	path, full, since := filepath.Join(dir, "backup"), filepath.Join(dir, "full"), filepath.Join(dir, "since")
+	next := fill(t, l, 1, 8)
+	base := backUpSince(t, l, full, nil)
+	fill(t, l, next, 4)
+	err := errors.Join(os.WriteFile(path, backup, 0o600), writeBackup(base),
+		writeBackup(backUpSince(t, l, since, base)))
+	if err != nil {
 		t.Fatal(err)
 	}
-	for name, from := range map[string]string{"backup": path, "directory": source} {
+	closeLedger(t, l)
+	for name, from := range map[string]string{
+		"backup": path, "directory": source, "chain": full + string(os.PathListSeparator) + since,
+	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			killEachStep(t, from, info)
@@ -188,6 +242,13 @@ func restoreFrom(t *testing.T, from, dir string) error {
 	t.Helper()
 	if info, err := os.Stat(from); err == nil && info.IsDir() {
 		_, err = restore.Directory(t.Context(), from, restoreTo(dir))
+		return err
+	}
+	if paths := filepath.SplitList(from); len(paths) > 1 {
+		chain, err := openChain(paths)
+		if err == nil {
+			_, err = restore.Chain(t.Context(), chain, restoreTo(dir))
+		}
 		return err
 	}
 	backup, err := os.Open(from)

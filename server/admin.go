@@ -2,6 +2,7 @@ package server
 
 import (
 	"context"
+	"strconv"
 
 	"connectrpc.com/connect"
 	"google.golang.org/protobuf/types/known/durationpb"
@@ -256,7 +257,12 @@ func (s *Server) backup(
 	controls := admission.StreamControlsOf(ctx)
 	controls.Whole()
 	controls.Release()
-	if _, err := r.Msg.Get(); err != nil {
+	request, err := r.Msg.Get()
+	if err != nil {
+		return err
+	}
+	since, err := backupBase(request.GetSince())
+	if err != nil {
 		return err
 	}
 	if s.isDraining() {
@@ -269,13 +275,36 @@ func (s *Server) backup(
 	defer s.untilCallerEnds(ctx, cancel)()
 	out := &backupSender{stream: stream, controls: controls}
 	info, err := s.options.Ledger.Backup(ctx, out,
-		ledger.BackupOptions{RateBytes: s.options.BackupRate, Begin: out.begin})
+		ledger.BackupOptions{RateBytes: s.options.BackupRate, Begin: out.begin, Since: since})
 	if err != nil {
 		return err
 	}
 	return out.send(&seqledgerv1.BackupResponse{Part: &seqledgerv1.BackupResponse_Trailer{
 		Trailer: &seqledgerv1.BackupTrailer{TotalSize: uint64(info.Bytes), Sha256: info.SHA256[:]},
 	}})
+}
+
+// backupBase reads what a request says of the backup that another one is made since; nil for a full one.
+func backupBase(m *seqledgerv1.BackupBase) (*backupfile.Base, error) {
+	if m == nil {
+		return nil, nil
+	}
+	id, err := strconv.ParseUint(m.GetLedgerId(), 16, 64)
+	if err != nil {
+		return nil, &machine.FieldError{Field: "since.ledger_id", Problem: "must be a ledger's id, as in Status"}
+	}
+	base := &backupfile.Base{
+		LedgerID: machine.LedgerID(id), Since: backupfile.Since{Index: m.GetIndex(), Last: m.GetBlockFile()},
+	}
+	if len(m.GetBlockHash()) != len(base.Sealed) {
+		return nil, &machine.FieldError{Field: "since.block_hash", Problem: "must have 32 bytes"}
+	}
+	copy(base.Sealed[:], m.GetBlockHash())
+	copy(base.Sum[:], m.GetSum())
+	if len(m.GetSum()) != len(base.Sum) || base.Sum == (machine.Hash{}) {
+		return nil, &machine.FieldError{Field: "since.sum", Problem: "must have 32 bytes that are not all zero"}
+	}
+	return base, nil
 }
 
 // backupSender sends what is written to it.
@@ -287,7 +316,7 @@ type backupSender struct {
 func (b *backupSender) begin(info backupfile.Info) error {
 	header := &seqledgerv1.BackupHeader{
 		LedgerId: info.LedgerID.String(), Index: info.Index, Digest: info.Digest.String(),
-		SizeEstimate: uint64(info.Bytes), FormatVersion: backupfile.Version,
+		SizeEstimate: uint64(info.Bytes), FormatVersion: backupfile.Version, SinceIndex: info.Since.Index,
 	}
 	return b.send(&seqledgerv1.BackupResponse{Part: &seqledgerv1.BackupResponse_Header{Header: header}})
 }

@@ -158,3 +158,79 @@ func TestBackupRefusesUnknownField(t *testing.T) {
 		t.Errorf("GET is answered with %d", status)
 	}
 }
+
+// receiveBackup returns the bytes of a backup, or the error that it ends with.
+func (h *harness) receiveBackup(t testing.TB, since *seqledgerv1.BackupBase) (*backupfile.File, uint64, error) {
+	t.Helper()
+	stream, err := h.admin.Backup(within(t), connect.NewRequest(&seqledgerv1.BackupRequest{Since: since}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = stream.Close() }()
+	var b bytes.Buffer
+	index := uint64(0)
+	for stream.Receive() {
+		b.Write(stream.Msg().GetChunk())
+		index = max(index, stream.Msg().GetHeader().GetSinceIndex())
+	}
+	return &backupfile.File{Name: "a backup", Content: bytes.NewReader(b.Bytes()), Size: int64(b.Len())}, index,
+		stream.Err()
+}
+
+// A backup is made since another one, and restored with it. What is wrong with the other one is said with a code.
+func TestBackupSince(t *testing.T) {
+	t.Parallel()
+	h := startWith(t, server.Options{BackupRate: -1})
+	h.mustWrite(t, writeOf("c", 1, appendOp("x")))
+	full, since, err := h.receiveBackup(t, nil)
+	if err != nil || since != 0 {
+		t.Fatalf("a full backup since index %d: %v", since, err)
+	}
+	head, err := backupfile.Head(full)
+	if err != nil {
+		t.Fatal(err)
+	}
+	base := func() *seqledgerv1.BackupBase {
+		b := head.Base()
+		return &seqledgerv1.BackupBase{
+			LedgerId: b.LedgerID.String(), Index: b.Index, BlockFile: b.Last, BlockHash: b.Sealed[:], Sum: b.Sum[:],
+		}
+	}
+	receipt := h.mustWrite(t, writeOf("c", 2, appendOp("y")))
+	next, since, err := h.receiveBackup(t, base())
+	if err != nil || since != head.Index {
+		t.Fatalf("a backup since index %d, want %d: %v", since, head.Index, err)
+	}
+	info, err := restore.Chain(t.Context(), []backupfile.File{*full, *next},
+		restore.Options{Dir: t.TempDir(), Logger: slog.New(slog.DiscardHandler)})
+	if err != nil || info.Backup.Index != receipt.GetIndex() {
+		t.Errorf("restore: %+v %v", info, err)
+	}
+	for name, c := range map[string]struct {
+		change func(*seqledgerv1.BackupBase)
+		code   connect.Code
+		want   string
+	}{
+		"another ledger": {func(b *seqledgerv1.BackupBase) { b.LedgerId = "00000000000000ff" },
+			connect.CodeFailedPrecondition, "it is of ledger 00000000000000ff"},
+		"a later index": {func(b *seqledgerv1.BackupBase) { b.Index = 1 << 40 },
+			connect.CodeFailedPrecondition, "it is of ledger index 1099511627776"},
+		"no id": {func(b *seqledgerv1.BackupBase) { b.LedgerId = "main" },
+			connect.CodeInvalidArgument, "ledger_id"},
+		"a short sum": {func(b *seqledgerv1.BackupBase) { b.Sum = b.Sum[:31] },
+			connect.CodeInvalidArgument, "since.sum"},
+		"a sum of zeros": {func(b *seqledgerv1.BackupBase) { b.Sum = make([]byte, 32) },
+			connect.CodeInvalidArgument, "zero"},
+		"no hash": {func(b *seqledgerv1.BackupBase) { b.BlockHash = nil },
+			connect.CodeInvalidArgument, "block_hash"},
+		"nothing in base": {func(b *seqledgerv1.BackupBase) { b.Reset() },
+			connect.CodeInvalidArgument, "ledger_id"},
+	} {
+		changed := base()
+		c.change(changed)
+		got, _, err := h.receiveBackup(t, changed)
+		if connect.CodeOf(err) != c.code || !strings.Contains(err.Error(), c.want) || got.Size > 0 {
+			t.Errorf("%s: %v, want %v and %q; %d bytes came", name, err, c.code, c.want, got.Size)
+		}
+	}
+}

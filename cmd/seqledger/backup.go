@@ -13,6 +13,7 @@ import (
 
 	"github.com/seqledger/seqledger/client"
 	"github.com/seqledger/seqledger/client/failure"
+	"github.com/seqledger/seqledger/ledger/backupfile"
 )
 
 // backupCommand makes a backup of a running server's ledger.
@@ -20,6 +21,9 @@ type backupCommand struct {
 	// Not clientFlags, because a large backup takes hours and must not time out.
 	connectionFlags `embed:""`
 	File            string `arg:"" help:"File to make, which must not exist; - writes to standard output." type:"path"`
+	Since           string `help:"help_backup_since" type:"path" placeholder:"FILE" env:"-"`
+
+	since *client.BackupBase // nil for a full backup
 }
 
 // Help is shown below the flags.
@@ -28,9 +32,14 @@ func (*backupCommand) Help() string {
 checked while it arrives, and the file appears under its name only when it is whole and on disk. One backup can
 be made at a time.
 
+With --since it is incremental: it has the state, and only those block files that the other backup has not whole. To
+restore it takes that backup too, and those that it was made since, back to the full one: keep all of them. Nothing of
+the other backup is read but how it begins and ends. Make a full one now and then, so that the chain stays short.
+
 Bring it to another place, and try it now and then: seqledger verify --backup FILE checks all of it.
 
     seqledger backup /mnt/backup/ledger-2026-07-01.seqledger
+    seqledger backup --since /mnt/backup/ledger-2026-07-01.seqledger /mnt/backup/ledger-2026-07-02.seqledger
     seqledger backup - | ssh elsewhere 'cat > ledger.seqledger'   # check the exit code of both
     seqledger backup ledger.seqledger --json`
 }
@@ -43,10 +52,14 @@ type backupResult struct {
 	Digest   string `json:"digest"`
 	Bytes    uint64 `json:"bytes,string"`
 	SHA256   string `json:"sha256"`
+	Since    uint64 `json:"sinceIndex,string,omitempty"`
 }
 
 // Run is called by kong.
-func (c *backupCommand) Run(e *environment) error {
+func (c *backupCommand) Run(e *environment) (err error) {
+	if c.since, err = c.base(); err != nil {
+		return err
+	}
 	if c.File == "-" {
 		info, err := c.receive(e, e.stdout)
 		if err != nil {
@@ -69,7 +82,7 @@ func (c *backupCommand) Run(e *environment) error {
 	if e.json {
 		return e.showObject(backupResult{
 			File: c.File, LedgerID: info.LedgerID, Index: info.Index, Digest: info.Digest,
-			Bytes: info.Bytes, SHA256: hex.EncodeToString(info.SHA256),
+			Bytes: info.Bytes, SHA256: hex.EncodeToString(info.SHA256), Since: info.SinceIndex,
 		})
 	}
 	_, err = fmt.Fprintf(e.stdout, "%s: %s\n", c.File, harmless(summary(&info)))
@@ -77,8 +90,37 @@ func (c *backupCommand) Run(e *environment) error {
 }
 
 func summary(info *client.BackupInfo) string {
-	return fmt.Sprintf("ledger %s up to index %d, %d bytes, SHA-256 %x",
-		info.LedgerID, info.Index, info.Bytes, info.SHA256)
+	since := ""
+	if info.SinceIndex > 0 {
+		since = fmt.Sprintf(" since the backup of index %d", info.SinceIndex)
+	}
+	return fmt.Sprintf("ledger %s up to index %d%s, %d bytes, SHA-256 %x",
+		info.LedgerID, info.Index, since, info.Bytes, info.SHA256)
+}
+
+// base reads what the server must know of the backup that this one is made since; nil for a full one.
+func (c *backupCommand) base() (*client.BackupBase, error) {
+	if c.Since == "" {
+		return nil, nil
+	}
+	chain, done, err := openChain([]string{c.Since})
+	if err != nil {
+		return nil, err
+	}
+	defer done()
+	head, err := backupfile.Head(&chain[0])
+	if err != nil {
+		return nil, fail(exitFailed, "name another backup, or make a full one without --since", "--since %s: %w",
+			c.Since, err)
+	}
+	if head.Version < backupfile.Version {
+		return nil, fail(exitFailed, "make a full backup, without --since", "--since %s: it has format version %d, "+
+			"which an older program has made and which tells too little of its block files", c.Since, head.Version)
+	}
+	base := head.Base()
+	return &client.BackupBase{
+		LedgerID: base.LedgerID.String(), Index: base.Index, BlockFile: base.Last, BlockHash: base.Sealed, Sum: base.Sum,
+	}, nil
 }
 
 func errFileThere(path string) error {
@@ -124,22 +166,34 @@ func (c *backupCommand) receive(e *environment, w io.Writer) (info client.Backup
 	defer func() { told.end() }()
 	err = c.connected(e, func(conn *client.Client) error {
 		var done int64
-		info, err = conn.Backup(e.ctx, writerFunc(func(b []byte) (int, error) {
+		to := writerFunc(func(b []byte) (int, error) {
 			n, err := w.Write(b)
 			done += int64(n)
 			told.to(done)
 			return n, err
-		}), func(i client.BackupInfo) error {
+		})
+		begin := func(i client.BackupInfo) error {
 			told = newTransfer(e, "backing up", int64(i.Bytes))
 			return nil
-		})
+		}
+		if c.since != nil {
+			info, err = conn.BackupSince(e.ctx, c.since, to, begin)
+		} else {
+			info, err = conn.Backup(e.ctx, to, begin)
+		}
 		return err
 	})
 	if err != nil && e.ctx.Err() != nil {
 		return info, context.Cause(e.ctx)
 	}
-	if refusal, ok := errors.AsType[*failure.Error](err); ok && refusal.ConnectCode == connect.CodeResourceExhausted {
-		return info, fail(exitFailed, "nothing was backed up; run it again later", "%w", err)
+	if refusal, ok := errors.AsType[*failure.Error](err); ok {
+		switch refusal.ConnectCode {
+		case connect.CodeResourceExhausted:
+			return info, fail(exitFailed, "nothing was backed up; run it again later", "%w", err)
+		case connect.CodeFailedPrecondition:
+			return info, fail(exitFailed, "nothing was backed up; make a full backup, without --since", "--since %s: %w",
+				c.Since, err)
+		}
 	}
 	return info, err
 }

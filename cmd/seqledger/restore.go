@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"strings"
 	"syscall"
 	"time"
 
@@ -19,16 +20,19 @@ import (
 // restoreCommand makes a data directory from a backup, or from another data
 // directory.
 type restoreCommand struct {
-	File          string `arg:"" optional:"" help:"Backup to restore; - reads standard input." type:"path"`
-	FromDirectory string `help:"help_restore_from_directory" type:"path" env:"-" placeholder:"DIR"`
-	Data          string `help:"help_restore_data" default:"./seqledger-data" type:"path"`
-	LedgerTime    string `help:"help_restore_ledger_time" env:"-" placeholder:"RFC3339"`
+	Files         []string `arg:"" optional:"" help:"help_restore_files" name:"file" type:"path"`
+	FromDirectory string   `help:"help_restore_from_directory" type:"path" env:"-" placeholder:"DIR"`
+	Data          string   `help:"help_restore_data" default:"./seqledger-data" type:"path"`
+	LedgerTime    string   `help:"help_restore_ledger_time" env:"-" placeholder:"RFC3339"`
 }
 
 // Help is shown below the flags.
 func (*restoreCommand) Help() string {
 	return `Everything in the backup is checked before the directory becomes a ledger. Killed at any moment, run the
 same command again: no server starts on a directory whose restore did not reach its end.
+
+An incremental backup is restored with those that it was made since, the full one first and each directly behind the
+one before it. What the last one holds is restored.
 
 The restored ledger begins a new epoch: a new ledger id for what is written from now on, and every session from
 before has expired, because nothing tells what was committed after the backup. Writes from after the backup are
@@ -43,6 +47,7 @@ A ledger that was once started with a clock far ahead is repaired by a restore w
 expired under the wrong time stays expired; everything else keeps its time to live again.
 
     seqledger restore ledger.seqledger --data /var/lib/seqledger
+    seqledger restore full.seqledger monday.seqledger tuesday.seqledger --data /var/lib/seqledger
     seqledger restore --from-directory /mnt/copy/seqledger --data /var/lib/seqledger
     seqledger restore --from-directory /var/lib/ahead --data /var/lib/seqledger --ledger-time now
     seqledger verify --data /var/lib/seqledger
@@ -102,18 +107,23 @@ func (c *restoreCommand) source(e *environment) (
 	name string, run func(restore.Options) (restore.Info, error), done func(), err error,
 ) {
 	switch {
-	case c.File != "" && c.FromDirectory != "":
-		return "", nil, nil, usage("the backup %s and --from-directory: give one of them", c.File)
+	case len(c.Files) > 0 && c.FromDirectory != "":
+		return "", nil, nil, usage("the backup %s and --from-directory: give one of them", c.Files[0])
 	case c.FromDirectory != "":
 		return c.FromDirectory, func(o restore.Options) (restore.Info, error) {
 			return restore.Directory(e.ctx, c.FromDirectory, o)
 		}, func() {}, nil
-	case c.File == "":
+	case len(c.Files) == 0:
 		return "", nil, nil, usage("nothing to restore: name a backup, or a data directory with --from-directory")
+	case len(c.Files) == 1:
+		backup, done, err := openBackup(e, c.Files[0])
+		return c.Files[0], func(o restore.Options) (restore.Info, error) {
+			return restore.Backup(e.ctx, backup, o)
+		}, done, err
 	}
-	backup, done, err := openBackup(e, c.File)
-	return c.File, func(o restore.Options) (restore.Info, error) {
-		return restore.Backup(e.ctx, backup, o)
+	chain, done, err := openChain(c.Files)
+	return strings.Join(c.Files, ", "), func(o restore.Options) (restore.Info, error) {
+		return restore.Chain(e.ctx, chain, o)
 	}, done, err
 }
 
@@ -135,14 +145,52 @@ func (c *restoreCommand) ledgerTime() (time.Time, error) {
 	return at.AsTime(), nil
 }
 
+// openChain opens backups that belong together.
+func openChain(paths []string) (chain []backupfile.File, done func(), err error) {
+	var files []io.Closer
+	done = func() {
+		for _, f := range files {
+			_ = f.Close() // it was only read
+		}
+	}
+	for _, path := range paths {
+		if path == "-" {
+			done()
+			return nil, nil, usage("an incremental backup is read more than once, which standard input cannot be: " +
+				"write it to a file")
+		}
+		f, size, err := openFile(path)
+		if err != nil {
+			done()
+			return nil, nil, err
+		}
+		files = append(files, f)
+		chain = append(chain, backupfile.File{Name: path, Content: f, Size: size})
+	}
+	return chain, done, nil
+}
+
 // openBackup opens a backup to read.
 func openBackup(e *environment, path string) (backup io.Reader, done func(), err error) {
 	if path == "-" {
 		return e.stdin, func() {}, nil
 	}
-	f, err := os.Open(path)
+	f, size, err := openFile(path)
 	if err != nil {
-		return nil, nil, usage("%w", err)
+		return nil, nil, err
+	}
+	// An incremental one is refused before anything is made. What cannot be read twice is looked at as it is read.
+	err = backupfile.CheckChain([]backupfile.File{{Name: path, Content: f, Size: size}})
+	if errors.Is(err, backupfile.ErrChain) {
+		return nil, nil, errors.Join(fail(exitFailed, "name the full backup first, then each that was made since, and "+
+			"this one last", "%w", err), f.Close())
+	}
+	return f, func() { _ = f.Close() }, nil // it was only read
+}
+
+func openFile(path string) (f *os.File, size int64, err error) {
+	if f, err = os.Open(path); err != nil {
+		return nil, 0, usage("%w", err)
 	}
 	info, err := f.Stat()
 	if err == nil && info.IsDir() {
@@ -151,9 +199,9 @@ func openBackup(e *environment, path string) (backup io.Reader, done func(), err
 			"%s is a directory, not a backup", path)
 	}
 	if err != nil {
-		return nil, nil, errors.Join(err, f.Close())
+		return nil, 0, errors.Join(err, f.Close())
 	}
-	return f, func() { _ = f.Close() }, nil // it was only read
+	return f, info.Size(), nil
 }
 
 // hint says what to do about a failed restore.
@@ -162,6 +210,8 @@ func (c *restoreCommand) hint(err error) string {
 		return "the directory is not a ledger; restore another copy of the backup, or an older one, into it"
 	}
 	switch {
+	case errors.Is(err, backupfile.ErrIncremental):
+		return "seqledger restore FULL NEXT … THIS --data " + c.Data
 	case errors.Is(err, datadir.ErrInUse):
 		return "stop the process that has it open, or name another directory"
 	case errors.Is(err, syscall.ENOSPC), errors.Is(err, syscall.EDQUOT):

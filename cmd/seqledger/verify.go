@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/seqledger/seqledger/ledger/machine"
@@ -12,9 +13,9 @@ import (
 
 // verifyCommand checks a data directory or a backup.
 type verifyCommand struct {
-	Data    string `help:"Data directory." default:"./seqledger-data" type:"path"`
-	Archive string `help:"Check it together with the blocks in this archive." type:"path" placeholder:"DIR" env:"-"`
-	Backup  string `help:"Check this backup instead; - reads standard input." type:"path" placeholder:"FILE" env:"-"`
+	Data    string   `help:"Data directory." default:"./seqledger-data" type:"path"`
+	Archive string   `help:"Check it together with the blocks in this archive." type:"path" placeholder:"DIR" env:"-"`
+	Backup  []string `help:"help_verify_backup" type:"path" sep:"none" placeholder:"FILE" env:"-"`
 }
 
 // Help is shown below the flags.
@@ -26,11 +27,13 @@ What retention has dropped cannot be recomputed: it is taken from the state, and
 --archive the whole history is.
 
 A backup is unpacked into the directory for temporary files ($TMPDIR), which needs as much room as it takes, and
-then checked in the same way.
+then checked in the same way. An incremental one is checked with those that it was made since: --backup for each, the
+full one first.
 
     seqledger verify --data ./seqledger-data
     seqledger verify --data ./seqledger-data --archive /mnt/archive
     seqledger verify --backup ledger.seqledger
+    seqledger verify --backup full.seqledger --backup monday.seqledger
     seqledger verify --data ./seqledger-data --json`
 }
 
@@ -63,7 +66,7 @@ const progressEvery = 5 * time.Second
 
 // Run is called by kong.
 func (c *verifyCommand) Run(e *environment) error {
-	if c.Archive != "" && c.Backup != "" {
+	if c.Archive != "" && len(c.Backup) > 0 {
 		return usage("--archive and --backup do not go together")
 	}
 	told := time.Now()
@@ -75,8 +78,8 @@ func (c *verifyCommand) Run(e *environment) error {
 	}}
 	what, hint := c.Data, "stop using this directory and restore it from a backup; keep the damaged one to find "+
 		"the cause"
-	if c.Backup != "" {
-		what, hint = c.Backup, "make a new backup, and keep older ones until it is verified"
+	if len(c.Backup) > 0 {
+		what, hint = strings.Join(c.Backup, ", "), "make a new backup, and keep older ones until it is verified"
 	}
 	found, err := c.check(e, options)
 	if own, ok := errors.AsType[*exitError](err); ok {
@@ -111,10 +114,19 @@ func (c *verifyCommand) Run(e *environment) error {
 
 // check verifies the data directory or the backup.
 func (c *verifyCommand) check(e *environment, options verify.Options) (*verify.Report, error) {
-	if c.Backup == "" {
+	switch len(c.Backup) {
+	case 0:
 		return verify.Directory(e.ctx, c.Data, options)
+	case 1:
+	default:
+		chain, done, err := openChain(c.Backup)
+		if err != nil {
+			return nil, err
+		}
+		defer done()
+		return verify.Chain(e.ctx, chain, options)
 	}
-	backup, done, err := openBackup(e, c.Backup)
+	backup, done, err := openBackup(e, c.Backup[0])
 	if err != nil {
 		return nil, err
 	}

@@ -199,9 +199,11 @@ func TestReadEndsWithItsContext(t *testing.T) {
 // forged is a header of the given version and sizes, all of whose checksums are right.
 func forged(version uint32, sizes ...uint64) []byte {
 	b := binary.BigEndian.AppendUint32([]byte(magic), version)
-	b = append(b, make([]byte, headerBytes-len(b)-8-firstBytes)...)
+	b = append(b, make([]byte, plainBytes-len(b)-4)...)
 	b = binary.BigEndian.AppendUint32(b, uint32(len(sizes)))
 	b = binary.BigEndian.AppendUint64(b, testFirst)
+	b = binary.BigEndian.AppendUint64(b, testFirst)
+	b = append(b, make([]byte, sinceBytes-8)...)
 	b = binary.BigEndian.AppendUint32(b, crc32.Checksum(b, castagnoli))
 	for _, size := range sizes {
 		b = binary.BigEndian.AppendUint64(b, size)
@@ -213,14 +215,14 @@ func forged(version uint32, sizes ...uint64) []byte {
 func TestReadRefusesHeaders(t *testing.T) {
 	t.Parallel()
 	many := forged(Version, 1)
-	binary.BigEndian.PutUint32(many[headerBytes-8-firstBytes:], maxFiles+1)
+	binary.BigEndian.PutUint32(many[plainBytes-4:], maxFiles+1)
 	binary.BigEndian.PutUint32(many[headerBytes-4:], crc32.Checksum(many[:headerBytes-4], castagnoli))
 	for name, test := range map[string]struct {
 		b    []byte
 		want string
 	}{
-		"an older version": {forged(1, 5), "format version 1 and this program reads versions 2 and 3"},
-		"a newer version":  {forged(Version+1, 5), "format version 4"},
+		"an older version": {forged(1, 5), "format version 1 and this program reads versions 2 to 4"},
+		"a newer version":  {forged(Version+1, 5), "format version 5"},
 		"no files":         {forged(Version), "0 files"},
 		"too many files":   {many, "1048577 files"},
 		"an empty file":    {forged(Version, 5, 0), "a file of 0 bytes"},

@@ -59,18 +59,31 @@ func (f *Files) Before(ledgerIndex uint64, m Mark) (s Start, ok bool, err error)
 	if n == 0 {
 		return s, false, nil
 	}
-	s.Number = v.sealed[n-1].number + 1
-	header, err := readFileHeader(f.disk, s.Number)
-	if err != nil {
-		return s, false, fmt.Errorf("block file %s: %w; "+adviceRestore, Name(s.Number), err)
+	last := v.sealed[n-1]
+	if s, err = f.StartAt(last.number + 1); err != nil {
+		return s, false, err
 	}
-	if last := v.sealed[n-1]; header.id != f.id || header.number != s.Number || header.after != last.last ||
-		header.base != last.base+uint64(last.size) {
-		return s, false, fmt.Errorf("%w: block file %s has another header than it had; "+adviceRestore,
-			machine.ErrCorrupt, Name(s.Number))
+	if s.After != last.last || s.Base != last.base+uint64(last.size) {
+		return s, false, otherHeader(s.Number)
 	}
-	s.Base, s.After, s.Previous = header.base, header.after, header.previous
 	return s, true, nil
+}
+
+// StartAt returns where the files would begin with one of them, by its header. The hash in it is of all files before.
+func (f *Files) StartAt(number uint64) (s Start, err error) {
+	header, err := readFileHeader(f.disk, number)
+	if err != nil {
+		return s, fmt.Errorf("block file %s: %w; "+adviceRestore, Name(number), err)
+	}
+	if header.id != f.id || header.number != number {
+		return s, otherHeader(number)
+	}
+	return Start{Number: number, Base: header.base, After: header.after, Previous: header.previous}, nil
+}
+
+func otherHeader(number uint64) error {
+	return fmt.Errorf("%w: block file %s has another header than it had; "+adviceRestore,
+		machine.ErrCorrupt, Name(number))
 }
 
 func readFileHeader(d Disk, number uint64) (h fileHeader, err error) {

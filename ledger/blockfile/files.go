@@ -520,9 +520,10 @@ func (f *Files) cut() error {
 
 // Part is a file up to a mark, whose bytes do not change any more.
 type Part struct {
-	Name string
-	Size int64 // bytes
-	disk Disk
+	Number uint64
+	Name   string
+	Size   int64 // bytes
+	disk   Disk
 }
 
 // Parts returns the files up to a mark of before, in order.
@@ -531,11 +532,11 @@ func (f *Files) Parts(m Mark) []Part {
 	var parts []Part
 	for _, s := range v.sealed {
 		if s.number < m.Number {
-			parts = append(parts, Part{Name(s.number), s.size, f.disk})
+			parts = append(parts, Part{s.number, Name(s.number), s.size, f.disk})
 		}
 	}
 	if m.Number > 0 {
-		parts = append(parts, Part{Name(m.Number), m.Length, f.disk})
+		parts = append(parts, Part{m.Number, Name(m.Number), m.Length, f.disk})
 	}
 	return parts
 }

@@ -39,6 +39,16 @@ func (sn *Snapshot) Applied() Position { return sn.at }
 // is open.
 func (sn *Snapshot) FirstBlocks() uint64 { return sn.first }
 
+// LastBlocks returns the number of the last block file of the snapshot; 0 for none.
+func (sn *Snapshot) LastBlocks() uint64 { return sn.mark.Number }
+
+// HashBefore returns the hash of the block file before one of the snapshot's, which proves all files before that one.
+// It is zero before the first file of all.
+func (sn *Snapshot) HashBefore(number uint64) (machine.Hash, error) {
+	start, err := sn.store.blocks.StartAt(number)
+	return start.Previous, err
+}
+
 // Snapshot opens a snapshot of the last flush. The store must not be closed
 // before it: Close would wait for it.
 func (s *Store) Snapshot() (*Snapshot, error) {
@@ -64,6 +74,7 @@ func (sn *Snapshot) Close() error { return sn.tx.Rollback() }
 // SnapshotFile is a file of a snapshot.
 type SnapshotFile struct {
 	Name   string // relative to the data directory, with slashes
+	Number uint64 // of a block file; 0 for the state file
 	Size   int64  // bytes
 	CopyTo func(w io.Writer) error
 }
@@ -71,9 +82,9 @@ type SnapshotFile struct {
 // Files returns what makes up the snapshot: the state file first, then the block
 // files in order.
 func (sn *Snapshot) Files() []SnapshotFile {
-	files := []SnapshotFile{{filepath.Base(sn.store.path), sn.tx.Size(), sn.copyState}}
+	files := []SnapshotFile{{filepath.Base(sn.store.path), 0, sn.tx.Size(), sn.copyState}}
 	for _, part := range sn.store.blocks.Parts(sn.mark) {
-		files = append(files, SnapshotFile{BlocksName + "/" + part.Name, part.Size, part.CopyTo})
+		files = append(files, SnapshotFile{BlocksName + "/" + part.Name, part.Number, part.Size, part.CopyTo})
 	}
 	return files
 }

@@ -65,7 +65,22 @@ type Info struct {
 // stands still meanwhile: no clock is looked at.
 func Backup(ctx context.Context, backup io.Reader, o Options) (Info, error) {
 	return restore(ctx, &o, func(d *datadir.Directory) (backupfile.Info, error) {
-		return receiveBackup(ctx, d, backup, &o)
+		return receiveBackup(d, &o, func(open opener) (backupfile.Info, error) {
+			return backupfile.Read(ctx, backup, open, o.Progress)
+		})
+	})
+}
+
+// Chain is Backup with a full backup and the incremental ones that were made since it, each since the one before: it
+// restores what the last one holds. Before anything is made, backupfile.ErrChain refuses those that do not go together.
+func Chain(ctx context.Context, chain []backupfile.File, o Options) (Info, error) {
+	if err := backupfile.CheckChain(chain); err != nil {
+		return Info{}, err
+	}
+	return restore(ctx, &o, func(d *datadir.Directory) (backupfile.Info, error) {
+		return receiveBackup(d, &o, func(open opener) (backupfile.Info, error) {
+			return backupfile.ReadChain(ctx, chain, open, o.Progress)
+		})
 	})
 }
 
@@ -123,12 +138,15 @@ func (o *Options) validate() error {
 	return nil
 }
 
-// receiveBackup puts the state of a backup into a directory that is being restored.
+// opener opens a file of a state: 0 is the state file, and every other number that of a block file.
+type opener = func(file uint64) (io.Writer, error)
+
+// receiveBackup puts the state that is read into a directory that is being restored.
 func receiveBackup(
-	ctx context.Context, d *datadir.Directory, backup io.Reader, o *Options,
+	d *datadir.Directory, o *Options, read func(open opener) (backupfile.Info, error),
 ) (info backupfile.Info, err error) {
-	fill := func(open func(file uint64) (io.Writer, error)) (err error) {
-		info, err = backupfile.Read(ctx, backup, o.opener(open), o.Progress)
+	fill := func(open opener) (err error) {
+		info, err = read(o.opener(open))
 		return err
 	}
 	return info, d.MakeState(fill, func(path string) error {
@@ -144,7 +162,7 @@ func receiveBackup(
 func receiveDirectory(
 	ctx context.Context, d, from *datadir.Directory, o *Options,
 ) (info backupfile.Info, err error) {
-	fill := func(open func(file uint64) (io.Writer, error)) (err error) {
+	fill := func(open opener) (err error) {
 		info.Sizes, info.StateBytes, err = copyState(ctx, from, o.opener(open), o.Progress)
 		return err
 	}
@@ -165,7 +183,7 @@ func receiveDirectory(
 }
 
 // opener opens a file and returns what writes to the disk below it.
-func (o *Options) opener(open func(file uint64) (io.Writer, error)) func(file uint64) (io.Writer, error) {
+func (o *Options) opener(open opener) opener {
 	return func(file uint64) (io.Writer, error) {
 		w, err := open(file)
 		if err == nil && o.disk != nil {
@@ -178,8 +196,7 @@ func (o *Options) opener(open func(file uint64) (io.Writer, error)) func(file ui
 // copyState copies the state file and the block files of a directory, and returns how
 // many bytes each of them has, and all.
 func copyState(
-	ctx context.Context, from *datadir.Directory, open func(file uint64) (io.Writer, error),
-	progress func(done, total int64),
+	ctx context.Context, from *datadir.Directory, open opener, progress func(done, total int64),
 ) (sizes []int64, total int64, err error) {
 	paths := []string{from.State()}
 	numbers, err := blockfile.List(blockfile.Directory{Path: from.Blocks()})

@@ -90,11 +90,29 @@ func State(ctx context.Context, d *datadir.Directory, path string, o Options) (r
 	return report, report.audit(ctx, store, m, o.Progress)
 }
 
-// Backup checks a backup: its checksums first, then the state in it, as Directory
+// Backup checks a full backup: its checksums first, then the state in it, as Directory
 // does that of a directory. It puts the state into the system's directory for
 // temporary files, because an audit reads at random; that takes as much room as the
 // backup. Damage of either kind is in the report.
-func Backup(ctx context.Context, backup io.Reader, o Options) (report *Report, err error) {
+func Backup(ctx context.Context, backup io.Reader, o Options) (*Report, error) {
+	return unpack(ctx, o, func(open func(file uint64) (io.Writer, error)) (backupfile.Info, error) {
+		return backupfile.Read(ctx, backup, open, nil)
+	})
+}
+
+// Chain is Backup with a full backup and the incremental ones that were made since it, each since the one before. It
+// checks every byte of all of them, and the state of the last one. backupfile.ErrChain refuses those that do not go
+// together.
+func Chain(ctx context.Context, chain []backupfile.File, o Options) (*Report, error) {
+	return unpack(ctx, o, func(open func(file uint64) (io.Writer, error)) (backupfile.Info, error) {
+		return backupfile.ReadChain(ctx, chain, open, nil)
+	})
+}
+
+// unpack checks a state that read puts into files.
+func unpack(
+	ctx context.Context, o Options, read func(open func(file uint64) (io.Writer, error)) (backupfile.Info, error),
+) (report *Report, err error) {
 	dir, err := os.MkdirTemp("", "seqledger-backup-*")
 	if err != nil {
 		return nil, fmt.Errorf("verify: %w", err)
@@ -102,15 +120,17 @@ func Backup(ctx context.Context, backup io.Reader, o Options) (report *Report, e
 	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
 	report = new(Report)
 	files := &backupFiles{dir: dir}
-	info, err := backupfile.Read(ctx, backup, files.open, nil)
+	info, err := read(files.open)
 	if err = errors.Join(err, files.close()); err != nil {
 		damage, damaged := errors.AsType[*backupfile.DamageError](err)
 		if !damaged {
 			return nil, err
 		}
-		report.addProblem(machine.Problem{
-			Where: fmt.Sprintf("byte %d of the backup", damage.Offset), What: damage.What,
-		})
+		where := fmt.Sprintf("byte %d of the backup", damage.Offset)
+		if damage.Backup != "" {
+			where = fmt.Sprintf("byte %d of %s", damage.Offset, damage.Backup)
+		}
+		report.addProblem(machine.Problem{Where: where, What: damage.What})
 		return report, nil
 	}
 	return report, report.auditFile(ctx, filepath.Join(dir, datadir.StateName), &info, o.Progress)

@@ -913,9 +913,12 @@ func (x *UpdateConfigResponse) GetConfig() *Config {
 	return nil
 }
 
-// BackupRequest has no fields.
+// BackupRequest asks for a backup.
 type BackupRequest struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Makes it incremental: it leaves out the block files that this backup, or those before it, have whole. Unset
+	// means a full one. failed_precondition if that backup is not of this ledger's history.
+	Since         *BackupBase `protobuf:"bytes,1,opt,name=since,proto3" json:"since,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -950,6 +953,95 @@ func (*BackupRequest) Descriptor() ([]byte, []int) {
 	return file_seqledger_v1_admin_proto_rawDescGZIP(), []int{12}
 }
 
+func (x *BackupRequest) GetSince() *BackupBase {
+	if x != nil {
+		return x.Since
+	}
+	return nil
+}
+
+// BackupBase is the backup that an incremental one is made since, by its header and trailer.
+type BackupBase struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The ledger's id in it.
+	LedgerId string `protobuf:"bytes,1,opt,name=ledger_id,json=ledgerId,proto3" json:"ledger_id,omitempty"`
+	// Ledger index of the last command in it.
+	Index uint64 `protobuf:"varint,2,opt,name=index,proto3" json:"index,omitempty"`
+	// Number of its last block file; 0 for none.
+	BlockFile uint64 `protobuf:"varint,3,opt,name=block_file,json=blockFile,proto3" json:"block_file,omitempty"`
+	// Hash of the block file before that one, 32 bytes, as its header has it.
+	BlockHash []byte `protobuf:"bytes,4,opt,name=block_hash,json=blockHash,proto3" json:"block_hash,omitempty"`
+	// The hash in its trailer, 32 bytes.
+	Sum           []byte `protobuf:"bytes,5,opt,name=sum,proto3" json:"sum,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *BackupBase) Reset() {
+	*x = BackupBase{}
+	mi := &file_seqledger_v1_admin_proto_msgTypes[13]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *BackupBase) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*BackupBase) ProtoMessage() {}
+
+func (x *BackupBase) ProtoReflect() protoreflect.Message {
+	mi := &file_seqledger_v1_admin_proto_msgTypes[13]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use BackupBase.ProtoReflect.Descriptor instead.
+func (*BackupBase) Descriptor() ([]byte, []int) {
+	return file_seqledger_v1_admin_proto_rawDescGZIP(), []int{13}
+}
+
+func (x *BackupBase) GetLedgerId() string {
+	if x != nil {
+		return x.LedgerId
+	}
+	return ""
+}
+
+func (x *BackupBase) GetIndex() uint64 {
+	if x != nil {
+		return x.Index
+	}
+	return 0
+}
+
+func (x *BackupBase) GetBlockFile() uint64 {
+	if x != nil {
+		return x.BlockFile
+	}
+	return 0
+}
+
+func (x *BackupBase) GetBlockHash() []byte {
+	if x != nil {
+		return x.BlockHash
+	}
+	return nil
+}
+
+func (x *BackupBase) GetSum() []byte {
+	if x != nil {
+		return x.Sum
+	}
+	return nil
+}
+
 // BackupResponse is a part of a backup.
 type BackupResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -967,7 +1059,7 @@ type BackupResponse struct {
 
 func (x *BackupResponse) Reset() {
 	*x = BackupResponse{}
-	mi := &file_seqledger_v1_admin_proto_msgTypes[13]
+	mi := &file_seqledger_v1_admin_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -979,7 +1071,7 @@ func (x *BackupResponse) String() string {
 func (*BackupResponse) ProtoMessage() {}
 
 func (x *BackupResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_seqledger_v1_admin_proto_msgTypes[13]
+	mi := &file_seqledger_v1_admin_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -992,7 +1084,7 @@ func (x *BackupResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BackupResponse.ProtoReflect.Descriptor instead.
 func (*BackupResponse) Descriptor() ([]byte, []int) {
-	return file_seqledger_v1_admin_proto_rawDescGZIP(), []int{13}
+	return file_seqledger_v1_admin_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *BackupResponse) GetPart() isBackupResponse_Part {
@@ -1067,13 +1159,15 @@ type BackupHeader struct {
 	SizeEstimate uint64 `protobuf:"varint,4,opt,name=size_estimate,json=sizeEstimate,proto3" json:"size_estimate,omitempty"`
 	// Version of the backup's format.
 	FormatVersion uint32 `protobuf:"varint,5,opt,name=format_version,json=formatVersion,proto3" json:"format_version,omitempty"`
+	// Set in an incremental backup alone: the ledger index of the one that it was made since.
+	SinceIndex    uint64 `protobuf:"varint,6,opt,name=since_index,json=sinceIndex,proto3" json:"since_index,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *BackupHeader) Reset() {
 	*x = BackupHeader{}
-	mi := &file_seqledger_v1_admin_proto_msgTypes[14]
+	mi := &file_seqledger_v1_admin_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1085,7 +1179,7 @@ func (x *BackupHeader) String() string {
 func (*BackupHeader) ProtoMessage() {}
 
 func (x *BackupHeader) ProtoReflect() protoreflect.Message {
-	mi := &file_seqledger_v1_admin_proto_msgTypes[14]
+	mi := &file_seqledger_v1_admin_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1098,7 +1192,7 @@ func (x *BackupHeader) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BackupHeader.ProtoReflect.Descriptor instead.
 func (*BackupHeader) Descriptor() ([]byte, []int) {
-	return file_seqledger_v1_admin_proto_rawDescGZIP(), []int{14}
+	return file_seqledger_v1_admin_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *BackupHeader) GetLedgerId() string {
@@ -1136,6 +1230,13 @@ func (x *BackupHeader) GetFormatVersion() uint32 {
 	return 0
 }
 
+func (x *BackupHeader) GetSinceIndex() uint64 {
+	if x != nil {
+		return x.SinceIndex
+	}
+	return 0
+}
+
 // BackupTrailer lets the receiver check what it got.
 type BackupTrailer struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -1149,7 +1250,7 @@ type BackupTrailer struct {
 
 func (x *BackupTrailer) Reset() {
 	*x = BackupTrailer{}
-	mi := &file_seqledger_v1_admin_proto_msgTypes[15]
+	mi := &file_seqledger_v1_admin_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1161,7 +1262,7 @@ func (x *BackupTrailer) String() string {
 func (*BackupTrailer) ProtoMessage() {}
 
 func (x *BackupTrailer) ProtoReflect() protoreflect.Message {
-	mi := &file_seqledger_v1_admin_proto_msgTypes[15]
+	mi := &file_seqledger_v1_admin_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1174,7 +1275,7 @@ func (x *BackupTrailer) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BackupTrailer.ProtoReflect.Descriptor instead.
 func (*BackupTrailer) Descriptor() ([]byte, []int) {
-	return file_seqledger_v1_admin_proto_rawDescGZIP(), []int{15}
+	return file_seqledger_v1_admin_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *BackupTrailer) GetTotalSize() uint64 {
@@ -1247,19 +1348,31 @@ const file_seqledger_v1_admin_proto_rawDesc = "" +
 	"\x0fmax_streams_setB\x12\n" +
 	"\x10retain_bytes_set\"D\n" +
 	"\x14UpdateConfigResponse\x12,\n" +
-	"\x06config\x18\x01 \x01(\v2\x14.seqledger.v1.ConfigR\x06config\"\x0f\n" +
-	"\rBackupRequest\"\x9f\x01\n" +
+	"\x06config\x18\x01 \x01(\v2\x14.seqledger.v1.ConfigR\x06config\"?\n" +
+	"\rBackupRequest\x12.\n" +
+	"\x05since\x18\x01 \x01(\v2\x18.seqledger.v1.BackupBaseR\x05since\"\x8f\x01\n" +
+	"\n" +
+	"BackupBase\x12\x1b\n" +
+	"\tledger_id\x18\x01 \x01(\tR\bledgerId\x12\x14\n" +
+	"\x05index\x18\x02 \x01(\x04R\x05index\x12\x1d\n" +
+	"\n" +
+	"block_file\x18\x03 \x01(\x04R\tblockFile\x12\x1d\n" +
+	"\n" +
+	"block_hash\x18\x04 \x01(\fR\tblockHash\x12\x10\n" +
+	"\x03sum\x18\x05 \x01(\fR\x03sum\"\x9f\x01\n" +
 	"\x0eBackupResponse\x124\n" +
 	"\x06header\x18\x01 \x01(\v2\x1a.seqledger.v1.BackupHeaderH\x00R\x06header\x12\x16\n" +
 	"\x05chunk\x18\x02 \x01(\fH\x00R\x05chunk\x127\n" +
 	"\atrailer\x18\x03 \x01(\v2\x1b.seqledger.v1.BackupTrailerH\x00R\atrailerB\x06\n" +
-	"\x04part\"\xa5\x01\n" +
+	"\x04part\"\xc6\x01\n" +
 	"\fBackupHeader\x12\x1b\n" +
 	"\tledger_id\x18\x01 \x01(\tR\bledgerId\x12\x14\n" +
 	"\x05index\x18\x02 \x01(\x04R\x05index\x12\x16\n" +
 	"\x06digest\x18\x03 \x01(\tR\x06digest\x12#\n" +
 	"\rsize_estimate\x18\x04 \x01(\x04R\fsizeEstimate\x12%\n" +
-	"\x0eformat_version\x18\x05 \x01(\rR\rformatVersion\"F\n" +
+	"\x0eformat_version\x18\x05 \x01(\rR\rformatVersion\x12\x1f\n" +
+	"\vsince_index\x18\x06 \x01(\x04R\n" +
+	"sinceIndex\"F\n" +
 	"\rBackupTrailer\x12\x1d\n" +
 	"\n" +
 	"total_size\x18\x01 \x01(\x04R\ttotalSize\x12\x16\n" +
@@ -1285,7 +1398,7 @@ func file_seqledger_v1_admin_proto_rawDescGZIP() []byte {
 	return file_seqledger_v1_admin_proto_rawDescData
 }
 
-var file_seqledger_v1_admin_proto_msgTypes = make([]protoimpl.MessageInfo, 16)
+var file_seqledger_v1_admin_proto_msgTypes = make([]protoimpl.MessageInfo, 17)
 var file_seqledger_v1_admin_proto_goTypes = []any{
 	(*GetClusterRequest)(nil),     // 0: seqledger.v1.GetClusterRequest
 	(*GetClusterResponse)(nil),    // 1: seqledger.v1.GetClusterResponse
@@ -1300,44 +1413,46 @@ var file_seqledger_v1_admin_proto_goTypes = []any{
 	(*UpdateConfigRequest)(nil),   // 10: seqledger.v1.UpdateConfigRequest
 	(*UpdateConfigResponse)(nil),  // 11: seqledger.v1.UpdateConfigResponse
 	(*BackupRequest)(nil),         // 12: seqledger.v1.BackupRequest
-	(*BackupResponse)(nil),        // 13: seqledger.v1.BackupResponse
-	(*BackupHeader)(nil),          // 14: seqledger.v1.BackupHeader
-	(*BackupTrailer)(nil),         // 15: seqledger.v1.BackupTrailer
-	(*Status)(nil),                // 16: seqledger.v1.Status
-	(*Scope)(nil),                 // 17: seqledger.v1.Scope
-	(*ClientEntry)(nil),           // 18: seqledger.v1.ClientEntry
-	(*durationpb.Duration)(nil),   // 19: google.protobuf.Duration
-	(*Config)(nil),                // 20: seqledger.v1.Config
+	(*BackupBase)(nil),            // 13: seqledger.v1.BackupBase
+	(*BackupResponse)(nil),        // 14: seqledger.v1.BackupResponse
+	(*BackupHeader)(nil),          // 15: seqledger.v1.BackupHeader
+	(*BackupTrailer)(nil),         // 16: seqledger.v1.BackupTrailer
+	(*Status)(nil),                // 17: seqledger.v1.Status
+	(*Scope)(nil),                 // 18: seqledger.v1.Scope
+	(*ClientEntry)(nil),           // 19: seqledger.v1.ClientEntry
+	(*durationpb.Duration)(nil),   // 20: google.protobuf.Duration
+	(*Config)(nil),                // 21: seqledger.v1.Config
 }
 var file_seqledger_v1_admin_proto_depIdxs = []int32{
 	4,  // 0: seqledger.v1.GetClusterResponse.cluster:type_name -> seqledger.v1.Cluster
 	4,  // 1: seqledger.v1.ChangeClusterResponse.cluster:type_name -> seqledger.v1.Cluster
 	5,  // 2: seqledger.v1.Cluster.members:type_name -> seqledger.v1.ClusterMember
-	16, // 3: seqledger.v1.GetStatusResponse.status:type_name -> seqledger.v1.Status
-	17, // 4: seqledger.v1.ListClientsRequest.scope:type_name -> seqledger.v1.Scope
-	18, // 5: seqledger.v1.ListClientsResponse.clients:type_name -> seqledger.v1.ClientEntry
-	19, // 6: seqledger.v1.UpdateConfigRequest.client_ttl:type_name -> google.protobuf.Duration
-	19, // 7: seqledger.v1.UpdateConfigRequest.retain_blocks:type_name -> google.protobuf.Duration
-	20, // 8: seqledger.v1.UpdateConfigResponse.config:type_name -> seqledger.v1.Config
-	14, // 9: seqledger.v1.BackupResponse.header:type_name -> seqledger.v1.BackupHeader
-	15, // 10: seqledger.v1.BackupResponse.trailer:type_name -> seqledger.v1.BackupTrailer
-	6,  // 11: seqledger.v1.AdminService.GetStatus:input_type -> seqledger.v1.GetStatusRequest
-	8,  // 12: seqledger.v1.AdminService.ListClients:input_type -> seqledger.v1.ListClientsRequest
-	10, // 13: seqledger.v1.AdminService.UpdateConfig:input_type -> seqledger.v1.UpdateConfigRequest
-	12, // 14: seqledger.v1.AdminService.Backup:input_type -> seqledger.v1.BackupRequest
-	0,  // 15: seqledger.v1.AdminService.GetCluster:input_type -> seqledger.v1.GetClusterRequest
-	2,  // 16: seqledger.v1.AdminService.ChangeCluster:input_type -> seqledger.v1.ChangeClusterRequest
-	7,  // 17: seqledger.v1.AdminService.GetStatus:output_type -> seqledger.v1.GetStatusResponse
-	9,  // 18: seqledger.v1.AdminService.ListClients:output_type -> seqledger.v1.ListClientsResponse
-	11, // 19: seqledger.v1.AdminService.UpdateConfig:output_type -> seqledger.v1.UpdateConfigResponse
-	13, // 20: seqledger.v1.AdminService.Backup:output_type -> seqledger.v1.BackupResponse
-	1,  // 21: seqledger.v1.AdminService.GetCluster:output_type -> seqledger.v1.GetClusterResponse
-	3,  // 22: seqledger.v1.AdminService.ChangeCluster:output_type -> seqledger.v1.ChangeClusterResponse
-	17, // [17:23] is the sub-list for method output_type
-	11, // [11:17] is the sub-list for method input_type
-	11, // [11:11] is the sub-list for extension type_name
-	11, // [11:11] is the sub-list for extension extendee
-	0,  // [0:11] is the sub-list for field type_name
+	17, // 3: seqledger.v1.GetStatusResponse.status:type_name -> seqledger.v1.Status
+	18, // 4: seqledger.v1.ListClientsRequest.scope:type_name -> seqledger.v1.Scope
+	19, // 5: seqledger.v1.ListClientsResponse.clients:type_name -> seqledger.v1.ClientEntry
+	20, // 6: seqledger.v1.UpdateConfigRequest.client_ttl:type_name -> google.protobuf.Duration
+	20, // 7: seqledger.v1.UpdateConfigRequest.retain_blocks:type_name -> google.protobuf.Duration
+	21, // 8: seqledger.v1.UpdateConfigResponse.config:type_name -> seqledger.v1.Config
+	13, // 9: seqledger.v1.BackupRequest.since:type_name -> seqledger.v1.BackupBase
+	15, // 10: seqledger.v1.BackupResponse.header:type_name -> seqledger.v1.BackupHeader
+	16, // 11: seqledger.v1.BackupResponse.trailer:type_name -> seqledger.v1.BackupTrailer
+	6,  // 12: seqledger.v1.AdminService.GetStatus:input_type -> seqledger.v1.GetStatusRequest
+	8,  // 13: seqledger.v1.AdminService.ListClients:input_type -> seqledger.v1.ListClientsRequest
+	10, // 14: seqledger.v1.AdminService.UpdateConfig:input_type -> seqledger.v1.UpdateConfigRequest
+	12, // 15: seqledger.v1.AdminService.Backup:input_type -> seqledger.v1.BackupRequest
+	0,  // 16: seqledger.v1.AdminService.GetCluster:input_type -> seqledger.v1.GetClusterRequest
+	2,  // 17: seqledger.v1.AdminService.ChangeCluster:input_type -> seqledger.v1.ChangeClusterRequest
+	7,  // 18: seqledger.v1.AdminService.GetStatus:output_type -> seqledger.v1.GetStatusResponse
+	9,  // 19: seqledger.v1.AdminService.ListClients:output_type -> seqledger.v1.ListClientsResponse
+	11, // 20: seqledger.v1.AdminService.UpdateConfig:output_type -> seqledger.v1.UpdateConfigResponse
+	14, // 21: seqledger.v1.AdminService.Backup:output_type -> seqledger.v1.BackupResponse
+	1,  // 22: seqledger.v1.AdminService.GetCluster:output_type -> seqledger.v1.GetClusterResponse
+	3,  // 23: seqledger.v1.AdminService.ChangeCluster:output_type -> seqledger.v1.ChangeClusterResponse
+	18, // [18:24] is the sub-list for method output_type
+	12, // [12:18] is the sub-list for method input_type
+	12, // [12:12] is the sub-list for extension type_name
+	12, // [12:12] is the sub-list for extension extendee
+	0,  // [0:12] is the sub-list for field type_name
 }
 
 func init() { file_seqledger_v1_admin_proto_init() }
@@ -1359,7 +1474,7 @@ func file_seqledger_v1_admin_proto_init() {
 		(*UpdateConfigRequest_MaxStreams)(nil),
 		(*UpdateConfigRequest_RetainBytes)(nil),
 	}
-	file_seqledger_v1_admin_proto_msgTypes[13].OneofWrappers = []any{
+	file_seqledger_v1_admin_proto_msgTypes[14].OneofWrappers = []any{
 		(*BackupResponse_Header)(nil),
 		(*BackupResponse_Chunk)(nil),
 		(*BackupResponse_Trailer)(nil),
@@ -1370,7 +1485,7 @@ func file_seqledger_v1_admin_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_seqledger_v1_admin_proto_rawDesc), len(file_seqledger_v1_admin_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   16,
+			NumMessages:   17,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

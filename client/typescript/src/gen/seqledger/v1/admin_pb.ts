@@ -16,7 +16,7 @@ import type { Message } from "@bufbuild/protobuf";
  * Describes the file seqledger/v1/admin.proto.
  */
 export const file_seqledger_v1_admin: GenFile = /*@__PURE__*/
-  fileDesc("ChhzZXFsZWRnZXIvdjEvYWRtaW4ucHJvdG8SDHNlcWxlZGdlci52MSITChFHZXRDbHVzdGVyUmVxdWVzdCI8ChJHZXRDbHVzdGVyUmVzcG9uc2USJgoHY2x1c3RlchgBIAEoCzIVLnNlcWxlZGdlci52MS5DbHVzdGVyIlkKFENoYW5nZUNsdXN0ZXJSZXF1ZXN0EhAKBnJlbW92ZRgBIAEoBEgAEhEKB3Byb21vdGUYAiABKARIABISCgh0cmFuc2ZlchgDIAEoBEgAQggKBmNoYW5nZSI/ChVDaGFuZ2VDbHVzdGVyUmVzcG9uc2USJgoHY2x1c3RlchgBIAEoCzIVLnNlcWxlZGdlci52MS5DbHVzdGVyIpMBCgdDbHVzdGVyEgwKBHNlbGYYASABKAQSDgoGbGVhZGVyGAIgASgEEgwKBHRlcm0YAyABKAQSFQoNYXBwbGllZF9pbmRleBgEIAEoBBIXCg9jb21taXR0ZWRfaW5kZXgYBSABKAQSLAoHbWVtYmVycxgGIAMoCzIbLnNlcWxlZGdlci52MS5DbHVzdGVyTWVtYmVyIn8KDUNsdXN0ZXJNZW1iZXISCgoCaWQYASABKAQSDQoFdm90ZXIYAiABKAgSFAoMcGVlcl9hZGRyZXNzGAMgASgJEhYKDmNsaWVudF9hZGRyZXNzGAQgASgJEg4KBmFjdGl2ZRgFIAEoCBIVCg1tYXRjaGVkX2luZGV4GAYgASgEIhIKEEdldFN0YXR1c1JlcXVlc3QiOQoRR2V0U3RhdHVzUmVzcG9uc2USJAoGc3RhdHVzGAEgASgLMhQuc2VxbGVkZ2VyLnYxLlN0YXR1cyJfChJMaXN0Q2xpZW50c1JlcXVlc3QSIgoFc2NvcGUYASABKAsyEy5zZXFsZWRnZXIudjEuU2NvcGUSEQoJcGFnZV9zaXplGAIgASgNEhIKCnBhZ2VfdG9rZW4YAyABKAkiWgoTTGlzdENsaWVudHNSZXNwb25zZRIqCgdjbGllbnRzGAEgAygLMhkuc2VxbGVkZ2VyLnYxLkNsaWVudEVudHJ5EhcKD25leHRfcGFnZV90b2tlbhgCIAEoCSLiAgoTVXBkYXRlQ29uZmlnUmVxdWVzdBIbChFldmljdGlvbl9pbnRlcnZhbBgBIAEoBEgAEi0KCmNsaWVudF90dGwYAiABKAsyGS5nb29nbGUucHJvdG9idWYuRHVyYXRpb24SGAoOZXZpY3Rpb25fbGltaXQYAyABKARIARIYCg5yZWNlaXB0X3dpbmRvdxgEIAEoBEgCEhUKC21heF9zdHJlYW1zGAUgASgESAMSMAoNcmV0YWluX2Jsb2NrcxgGIAEoCzIZLmdvb2dsZS5wcm90b2J1Zi5EdXJhdGlvbhIWCgxyZXRhaW5fYnl0ZXMYByABKARIBEIXChVldmljdGlvbl9pbnRlcnZhbF9zZXRCFAoSZXZpY3Rpb25fbGltaXRfc2V0QhQKEnJlY2VpcHRfd2luZG93X3NldEIRCg9tYXhfc3RyZWFtc19zZXRCEgoQcmV0YWluX2J5dGVzX3NldCI8ChRVcGRhdGVDb25maWdSZXNwb25zZRIkCgZjb25maWcYASABKAsyFC5zZXFsZWRnZXIudjEuQ29uZmlnIg8KDUJhY2t1cFJlcXVlc3QihwEKDkJhY2t1cFJlc3BvbnNlEiwKBmhlYWRlchgBIAEoCzIaLnNlcWxlZGdlci52MS5CYWNrdXBIZWFkZXJIABIPCgVjaHVuaxgCIAEoDEgAEi4KB3RyYWlsZXIYAyABKAsyGy5zZXFsZWRnZXIudjEuQmFja3VwVHJhaWxlckgAQgYKBHBhcnQibwoMQmFja3VwSGVhZGVyEhEKCWxlZGdlcl9pZBgBIAEoCRINCgVpbmRleBgCIAEoBBIOCgZkaWdlc3QYAyABKAkSFQoNc2l6ZV9lc3RpbWF0ZRgEIAEoBBIWCg5mb3JtYXRfdmVyc2lvbhgFIAEoDSIzCg1CYWNrdXBUcmFpbGVyEhIKCnRvdGFsX3NpemUYASABKAQSDgoGc2hhMjU2GAIgASgMMoMECgxBZG1pblNlcnZpY2USUQoJR2V0U3RhdHVzEh4uc2VxbGVkZ2VyLnYxLkdldFN0YXR1c1JlcXVlc3QaHy5zZXFsZWRnZXIudjEuR2V0U3RhdHVzUmVzcG9uc2UiA5ACARJXCgtMaXN0Q2xpZW50cxIgLnNlcWxlZGdlci52MS5MaXN0Q2xpZW50c1JlcXVlc3QaIS5zZXFsZWRnZXIudjEuTGlzdENsaWVudHNSZXNwb25zZSIDkAIBElUKDFVwZGF0ZUNvbmZpZxIhLnNlcWxlZGdlci52MS5VcGRhdGVDb25maWdSZXF1ZXN0GiIuc2VxbGVkZ2VyLnYxLlVwZGF0ZUNvbmZpZ1Jlc3BvbnNlEkUKBkJhY2t1cBIbLnNlcWxlZGdlci52MS5CYWNrdXBSZXF1ZXN0Ghwuc2VxbGVkZ2VyLnYxLkJhY2t1cFJlc3BvbnNlMAESTwoKR2V0Q2x1c3RlchIfLnNlcWxlZGdlci52MS5HZXRDbHVzdGVyUmVxdWVzdBogLnNlcWxlZGdlci52MS5HZXRDbHVzdGVyUmVzcG9uc2USWAoNQ2hhbmdlQ2x1c3RlchIiLnNlcWxlZGdlci52MS5DaGFuZ2VDbHVzdGVyUmVxdWVzdBojLnNlcWxlZGdlci52MS5DaGFuZ2VDbHVzdGVyUmVzcG9uc2VCP1o9Z2l0aHViLmNvbS9zZXFsZWRnZXIvc2VxbGVkZ2VyL3Byb3RvL3NlcWxlZGdlci92MTtzZXFsZWRnZXJ2MWIGcHJvdG8z", [file_google_protobuf_duration, file_seqledger_v1_ledger, file_seqledger_v1_types]);
+  fileDesc("ChhzZXFsZWRnZXIvdjEvYWRtaW4ucHJvdG8SDHNlcWxlZGdlci52MSITChFHZXRDbHVzdGVyUmVxdWVzdCI8ChJHZXRDbHVzdGVyUmVzcG9uc2USJgoHY2x1c3RlchgBIAEoCzIVLnNlcWxlZGdlci52MS5DbHVzdGVyIlkKFENoYW5nZUNsdXN0ZXJSZXF1ZXN0EhAKBnJlbW92ZRgBIAEoBEgAEhEKB3Byb21vdGUYAiABKARIABISCgh0cmFuc2ZlchgDIAEoBEgAQggKBmNoYW5nZSI/ChVDaGFuZ2VDbHVzdGVyUmVzcG9uc2USJgoHY2x1c3RlchgBIAEoCzIVLnNlcWxlZGdlci52MS5DbHVzdGVyIpMBCgdDbHVzdGVyEgwKBHNlbGYYASABKAQSDgoGbGVhZGVyGAIgASgEEgwKBHRlcm0YAyABKAQSFQoNYXBwbGllZF9pbmRleBgEIAEoBBIXCg9jb21taXR0ZWRfaW5kZXgYBSABKAQSLAoHbWVtYmVycxgGIAMoCzIbLnNlcWxlZGdlci52MS5DbHVzdGVyTWVtYmVyIn8KDUNsdXN0ZXJNZW1iZXISCgoCaWQYASABKAQSDQoFdm90ZXIYAiABKAgSFAoMcGVlcl9hZGRyZXNzGAMgASgJEhYKDmNsaWVudF9hZGRyZXNzGAQgASgJEg4KBmFjdGl2ZRgFIAEoCBIVCg1tYXRjaGVkX2luZGV4GAYgASgEIhIKEEdldFN0YXR1c1JlcXVlc3QiOQoRR2V0U3RhdHVzUmVzcG9uc2USJAoGc3RhdHVzGAEgASgLMhQuc2VxbGVkZ2VyLnYxLlN0YXR1cyJfChJMaXN0Q2xpZW50c1JlcXVlc3QSIgoFc2NvcGUYASABKAsyEy5zZXFsZWRnZXIudjEuU2NvcGUSEQoJcGFnZV9zaXplGAIgASgNEhIKCnBhZ2VfdG9rZW4YAyABKAkiWgoTTGlzdENsaWVudHNSZXNwb25zZRIqCgdjbGllbnRzGAEgAygLMhkuc2VxbGVkZ2VyLnYxLkNsaWVudEVudHJ5EhcKD25leHRfcGFnZV90b2tlbhgCIAEoCSLiAgoTVXBkYXRlQ29uZmlnUmVxdWVzdBIbChFldmljdGlvbl9pbnRlcnZhbBgBIAEoBEgAEi0KCmNsaWVudF90dGwYAiABKAsyGS5nb29nbGUucHJvdG9idWYuRHVyYXRpb24SGAoOZXZpY3Rpb25fbGltaXQYAyABKARIARIYCg5yZWNlaXB0X3dpbmRvdxgEIAEoBEgCEhUKC21heF9zdHJlYW1zGAUgASgESAMSMAoNcmV0YWluX2Jsb2NrcxgGIAEoCzIZLmdvb2dsZS5wcm90b2J1Zi5EdXJhdGlvbhIWCgxyZXRhaW5fYnl0ZXMYByABKARIBEIXChVldmljdGlvbl9pbnRlcnZhbF9zZXRCFAoSZXZpY3Rpb25fbGltaXRfc2V0QhQKEnJlY2VpcHRfd2luZG93X3NldEIRCg9tYXhfc3RyZWFtc19zZXRCEgoQcmV0YWluX2J5dGVzX3NldCI8ChRVcGRhdGVDb25maWdSZXNwb25zZRIkCgZjb25maWcYASABKAsyFC5zZXFsZWRnZXIudjEuQ29uZmlnIjgKDUJhY2t1cFJlcXVlc3QSJwoFc2luY2UYASABKAsyGC5zZXFsZWRnZXIudjEuQmFja3VwQmFzZSJjCgpCYWNrdXBCYXNlEhEKCWxlZGdlcl9pZBgBIAEoCRINCgVpbmRleBgCIAEoBBISCgpibG9ja19maWxlGAMgASgEEhIKCmJsb2NrX2hhc2gYBCABKAwSCwoDc3VtGAUgASgMIocBCg5CYWNrdXBSZXNwb25zZRIsCgZoZWFkZXIYASABKAsyGi5zZXFsZWRnZXIudjEuQmFja3VwSGVhZGVySAASDwoFY2h1bmsYAiABKAxIABIuCgd0cmFpbGVyGAMgASgLMhsuc2VxbGVkZ2VyLnYxLkJhY2t1cFRyYWlsZXJIAEIGCgRwYXJ0IoQBCgxCYWNrdXBIZWFkZXISEQoJbGVkZ2VyX2lkGAEgASgJEg0KBWluZGV4GAIgASgEEg4KBmRpZ2VzdBgDIAEoCRIVCg1zaXplX2VzdGltYXRlGAQgASgEEhYKDmZvcm1hdF92ZXJzaW9uGAUgASgNEhMKC3NpbmNlX2luZGV4GAYgASgEIjMKDUJhY2t1cFRyYWlsZXISEgoKdG90YWxfc2l6ZRgBIAEoBBIOCgZzaGEyNTYYAiABKAwygwQKDEFkbWluU2VydmljZRJRCglHZXRTdGF0dXMSHi5zZXFsZWRnZXIudjEuR2V0U3RhdHVzUmVxdWVzdBofLnNlcWxlZGdlci52MS5HZXRTdGF0dXNSZXNwb25zZSIDkAIBElcKC0xpc3RDbGllbnRzEiAuc2VxbGVkZ2VyLnYxLkxpc3RDbGllbnRzUmVxdWVzdBohLnNlcWxlZGdlci52MS5MaXN0Q2xpZW50c1Jlc3BvbnNlIgOQAgESVQoMVXBkYXRlQ29uZmlnEiEuc2VxbGVkZ2VyLnYxLlVwZGF0ZUNvbmZpZ1JlcXVlc3QaIi5zZXFsZWRnZXIudjEuVXBkYXRlQ29uZmlnUmVzcG9uc2USRQoGQmFja3VwEhsuc2VxbGVkZ2VyLnYxLkJhY2t1cFJlcXVlc3QaHC5zZXFsZWRnZXIudjEuQmFja3VwUmVzcG9uc2UwARJPCgpHZXRDbHVzdGVyEh8uc2VxbGVkZ2VyLnYxLkdldENsdXN0ZXJSZXF1ZXN0GiAuc2VxbGVkZ2VyLnYxLkdldENsdXN0ZXJSZXNwb25zZRJYCg1DaGFuZ2VDbHVzdGVyEiIuc2VxbGVkZ2VyLnYxLkNoYW5nZUNsdXN0ZXJSZXF1ZXN0GiMuc2VxbGVkZ2VyLnYxLkNoYW5nZUNsdXN0ZXJSZXNwb25zZUI/Wj1naXRodWIuY29tL3NlcWxlZGdlci9zZXFsZWRnZXIvcHJvdG8vc2VxbGVkZ2VyL3YxO3NlcWxlZGdlcnYxYgZwcm90bzM", [file_google_protobuf_duration, file_seqledger_v1_ledger, file_seqledger_v1_types]);
 
 /**
  * GetClusterRequest has no fields.
@@ -464,11 +464,18 @@ export const UpdateConfigResponseSchema: GenMessage<UpdateConfigResponse> = /*@_
   messageDesc(file_seqledger_v1_admin, 11);
 
 /**
- * BackupRequest has no fields.
+ * BackupRequest asks for a backup.
  *
  * @generated from message seqledger.v1.BackupRequest
  */
 export type BackupRequest = Message<"seqledger.v1.BackupRequest"> & {
+  /**
+   * Makes it incremental: it leaves out the block files that this backup, or those before it, have whole. Unset
+   * means a full one. failed_precondition if that backup is not of this ledger's history.
+   *
+   * @generated from field: seqledger.v1.BackupBase since = 1;
+   */
+  since?: BackupBase | undefined;
 };
 
 /**
@@ -477,6 +484,55 @@ export type BackupRequest = Message<"seqledger.v1.BackupRequest"> & {
  */
 export const BackupRequestSchema: GenMessage<BackupRequest> = /*@__PURE__*/
   messageDesc(file_seqledger_v1_admin, 12);
+
+/**
+ * BackupBase is the backup that an incremental one is made since, by its header and trailer.
+ *
+ * @generated from message seqledger.v1.BackupBase
+ */
+export type BackupBase = Message<"seqledger.v1.BackupBase"> & {
+  /**
+   * The ledger's id in it.
+   *
+   * @generated from field: string ledger_id = 1;
+   */
+  ledgerId: string;
+
+  /**
+   * Ledger index of the last command in it.
+   *
+   * @generated from field: uint64 index = 2;
+   */
+  index: bigint;
+
+  /**
+   * Number of its last block file; 0 for none.
+   *
+   * @generated from field: uint64 block_file = 3;
+   */
+  blockFile: bigint;
+
+  /**
+   * Hash of the block file before that one, 32 bytes, as its header has it.
+   *
+   * @generated from field: bytes block_hash = 4;
+   */
+  blockHash: Uint8Array;
+
+  /**
+   * The hash in its trailer, 32 bytes.
+   *
+   * @generated from field: bytes sum = 5;
+   */
+  sum: Uint8Array;
+};
+
+/**
+ * Describes the message seqledger.v1.BackupBase.
+ * Use `create(BackupBaseSchema)` to create a new message.
+ */
+export const BackupBaseSchema: GenMessage<BackupBase> = /*@__PURE__*/
+  messageDesc(file_seqledger_v1_admin, 13);
 
 /**
  * BackupResponse is a part of a backup.
@@ -521,7 +577,7 @@ export type BackupResponse = Message<"seqledger.v1.BackupResponse"> & {
  * Use `create(BackupResponseSchema)` to create a new message.
  */
 export const BackupResponseSchema: GenMessage<BackupResponse> = /*@__PURE__*/
-  messageDesc(file_seqledger_v1_admin, 13);
+  messageDesc(file_seqledger_v1_admin, 14);
 
 /**
  * BackupHeader tells what a backup holds.
@@ -563,6 +619,13 @@ export type BackupHeader = Message<"seqledger.v1.BackupHeader"> & {
    * @generated from field: uint32 format_version = 5;
    */
   formatVersion: number;
+
+  /**
+   * Set in an incremental backup alone: the ledger index of the one that it was made since.
+   *
+   * @generated from field: uint64 since_index = 6;
+   */
+  sinceIndex: bigint;
 };
 
 /**
@@ -570,7 +633,7 @@ export type BackupHeader = Message<"seqledger.v1.BackupHeader"> & {
  * Use `create(BackupHeaderSchema)` to create a new message.
  */
 export const BackupHeaderSchema: GenMessage<BackupHeader> = /*@__PURE__*/
-  messageDesc(file_seqledger_v1_admin, 14);
+  messageDesc(file_seqledger_v1_admin, 15);
 
 /**
  * BackupTrailer lets the receiver check what it got.
@@ -598,7 +661,7 @@ export type BackupTrailer = Message<"seqledger.v1.BackupTrailer"> & {
  * Use `create(BackupTrailerSchema)` to create a new message.
  */
 export const BackupTrailerSchema: GenMessage<BackupTrailer> = /*@__PURE__*/
-  messageDesc(file_seqledger_v1_admin, 15);
+  messageDesc(file_seqledger_v1_admin, 16);
 
 /**
  * AdminService is for those who run a ledger.
