@@ -241,10 +241,14 @@ func (l *Ledger) connectMembers() error {
 // PeerTransport reaches other nodes at their Member.Peer: with TLS when the cluster has it. It is nil
 // without Options.Cluster.
 func (l *Ledger) PeerTransport() http.RoundTripper {
-	if t := l.members.transport.Load(); t != nil {
-		return t.RoundTripper()
+	t := l.members.transport.Load()
+	if t == nil {
+		return nil
 	}
-	return nil
+	if token := l.options.Cluster.Token; token != "" {
+		return tokenBearer{t.RoundTripper(), token}
+	}
+	return t.RoundTripper()
 }
 
 // closeTransport ends the connections to other nodes.

@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"strings"
 
 	pb "go.etcd.io/raft/v3/raftpb"
 
@@ -267,8 +268,29 @@ func writeJSON(w http.ResponseWriter, status int, body any) {
 	_ = json.NewEncoder(w).Encode(body) // the node asks again
 }
 
-// HasToken reports whether a request of another node has the join token of this one, which may be empty.
+// tokenHeader has the join token of a forwarded call, whose Authorization is the caller's.
+const tokenHeader = "Seqledger-Join-Token"
+
+// tokenBearer shows the join token to other nodes.
+type tokenBearer struct {
+	http.RoundTripper
+	token string
+}
+
+// RoundTrip implements http.RoundTripper.
+func (b tokenBearer) RoundTrip(r *http.Request) (*http.Response, error) {
+	r = r.Clone(r.Context())
+	r.Header.Set(tokenHeader, b.token)
+	return b.RoundTripper.RoundTrip(r)
+}
+
+// HasToken reports whether a request of another node has the join token of this one, which may be empty, and
+// takes it out of the request.
 func HasToken(r *http.Request, token string) bool {
-	got := r.Header.Get("Authorization")
-	return token == "" || subtle.ConstantTimeCompare([]byte(got), []byte("Bearer "+token)) == 1
+	got := r.Header.Get(tokenHeader)
+	r.Header.Del(tokenHeader)
+	if got == "" {
+		got = strings.TrimPrefix(r.Header.Get("Authorization"), "Bearer ")
+	}
+	return token == "" || subtle.ConstantTimeCompare([]byte(got), []byte(token)) == 1
 }

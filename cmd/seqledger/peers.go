@@ -201,7 +201,7 @@ func (c *serveCommand) servePeers(l *ledger.Ledger, s *server.Server) error {
 	mux := http.NewServeMux()
 	mux.Handle("POST "+ledger.JoinPath, withToken(token, l.JoinHandler()))
 	mux.Handle("GET "+seed.Path, withToken(token, seed.Handler(l, c.BackupRate)))
-	mux.Handle("/", s.PeerHandler())
+	mux.Handle("/", withToken(token, s.PeerHandler()))
 	l.ServePeers(mux)
 	return nil
 }

@@ -171,3 +171,31 @@ func awaitAddress(t *testing.T, n *node) {
 		}
 	}
 }
+
+// The join token lets a request of another node in, by either header, and nothing else does.
+func TestToken(t *testing.T) {
+	t.Parallel()
+	const token = "a secret of the nodes"
+	for name, test := range map[string]struct {
+		header, value string
+		want          bool
+	}{
+		"none":       {"X-Other", token, false},
+		"joining":    {"Authorization", "Bearer " + token, true},
+		"forwarding": {"Seqledger-Join-Token", token, true},
+		"wrong":      {"Seqledger-Join-Token", token + "s", false},
+		"a caller's": {"Authorization", "Bearer key", false},
+	} {
+		r := &http.Request{Header: http.Header{}}
+		r.Header.Set(test.header, test.value)
+		if got := ledger.HasToken(r, token); got != test.want {
+			t.Errorf("%s: %t", name, got)
+		}
+		if r.Header.Get("Seqledger-Join-Token") != "" {
+			t.Errorf("%s: the token goes on to what answers the call", name)
+		}
+		if !ledger.HasToken(r, "") {
+			t.Errorf("%s: refused by a node without a token", name)
+		}
+	}
+}
