@@ -370,3 +370,21 @@ func TestClusterChangesAreRepeated(t *testing.T) {
 		}
 	}
 }
+
+// A node that is too far behind can be offered a state as soon as the members have changed.
+func TestChangedMembersAreOfferedAState(t *testing.T) {
+	t.Parallel()
+	nodes := startCluster(t)
+	leader := awaitLeader(t, nodes...)
+	for _, n := range nodes {
+		if id := n.ClusterStatus().Self; n != leader {
+			if err := leader.RemoveNode(t.Context(), id); err != nil {
+				t.Fatal(err)
+			}
+			break
+		}
+	}
+	if truncated, changed := ledger.LogBegins(leader.Ledger); changed == 0 || truncated < changed {
+		t.Errorf("the log begins behind %d, and the members changed at %d", truncated, changed)
+	}
+}

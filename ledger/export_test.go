@@ -42,3 +42,6 @@ func (l *Ledger) BackupNow(w io.Writer) (info backupfile.Info, err error) {
 	_, err = out.Finish()
 	return info, err
 }
+
+// LogBegins returns up to where the log of a node was truncated, and where the members changed last.
+func LogBegins(l *Ledger) (truncated, changed uint64) { return l.log.Truncated(), l.log.MembersChanged() }
