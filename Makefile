@@ -19,6 +19,17 @@ help: ## Show the targets
 run: ## Start a server on 127.0.0.1:7450 with its data in ./seqledger-data
 	$(GO) run ./cmd/seqledger serve
 
+# Each node ends by the signal that the terminal sends to all, so that the shell only waits.
+.PHONY: cluster
+cluster: ## Run three nodes on this machine, for trying out, with their data in ./seqledger-cluster; Ctrl-C ends them
+	$(GO) build -o bin/seqledger ./cmd/seqledger
+	@trap : INT; trap 'kill $$nodes' TERM; \
+	for n in 1 2 3; do \
+		join=; [ $$n = 1 ] || join="--join 127.0.0.1:7451"; \
+		bin/seqledger serve --data seqledger-cluster/n$$n --listen 127.0.0.1:74$$((4 + n))0 \
+			--peer-listen 127.0.0.1:74$$((4 + n))1 $$join & nodes="$$nodes $$!"; \
+	done; wait; wait
+
 # What the tests of stores in databases need besides Go, and CI has.
 .PHONY: test-servers
 test-servers: ## Tell which database servers are missing here, whose tests are skipped
