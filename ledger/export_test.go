@@ -44,4 +44,6 @@ func (l *Ledger) BackupNow(w io.Writer) (info backupfile.Info, err error) {
 }
 
 // LogBegins returns up to where the log of a node was truncated, and where the members changed last.
-func LogBegins(l *Ledger) (truncated, changed uint64) { return l.log.Truncated(), l.log.MembersChanged() }
+func LogBegins(l *Ledger) (truncated, changed uint64) {
+	return l.log.Truncated(), l.log.MembersChanged()
+}

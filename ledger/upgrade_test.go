@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/seqledger/seqledger/ledger"
 	"github.com/seqledger/seqledger/ledger/machine"
@@ -64,6 +65,10 @@ func oldDirectory(t *testing.T, name string) (dir string, writes int, index uint
 		}
 	}
 }
+
+// standing is a clock with which ledger time goes on where it was: by today's, the streams of an old directory
+// would have expired.
+func standing() time.Time { return time.Time{} }
 
 // oldWrite is write i of an old directory.
 func oldWrite(i int) *machine.Write {
@@ -124,7 +129,7 @@ func TestOldDirectories(t *testing.T) {
 				t.Errorf("it verifies at index %d with digest %s, want %d with %s", r.Index, r.Digest, index, digest)
 			}
 			for restart := range 2 {
-				l := open(t, ledger.Options{Dir: dir})
+				l := open(t, ledger.Options{Dir: dir, Clock: standing})
 				const window, clients = 8, 7
 				for i := range writes {
 					want := machine.Replayed
@@ -283,7 +288,7 @@ func TestOldLogIsConverted(t *testing.T) {
 			if err := os.CopyFS(left, os.DirFS(filepath.Join(dir, "log"))); err != nil {
 				return err
 			}
-			l, err := ledger.Open(t.Context(), ledger.Options{Dir: dir})
+			l, err := ledger.Open(t.Context(), ledger.Options{Dir: dir, Clock: standing})
 			if err == nil {
 				err = l.Close()
 			}
@@ -296,7 +301,7 @@ func TestOldLogIsConverted(t *testing.T) {
 			dir, writes := startedBefore(t, "format3/killed")
 			must(t, interrupted(dir))
 			for range 2 {
-				l := open(t, ledger.Options{Dir: dir})
+				l := open(t, ledger.Options{Dir: dir, Clock: standing})
 				const window, clients = 8, 7
 				for i := range writes {
 					want := machine.Replayed
@@ -334,7 +339,7 @@ func TestDamagedOldLogIsRefused(t *testing.T) {
 	content[len(trimZeros(content))/2] ^= 1
 	must(t, os.WriteFile(path, content, 0o600))
 	for range 2 {
-		l, err := ledger.Open(t.Context(), ledger.Options{Dir: dir})
+		l, err := ledger.Open(t.Context(), ledger.Options{Dir: dir, Clock: standing})
 		if err == nil {
 			t.Fatalf("a damaged log was opened: %v", l.Close())
 		}
