@@ -38,7 +38,8 @@ func TestRegisters(t *testing.T) {
 		"stale":           {[]porcupine.Operation{put("a", "1", 0, 1), read("a", "", 2, 3)}, porcupine.Illegal},
 		"another key":     {[]porcupine.Operation{put("a", "1", 0, 1), read("b", "", 2, 3)}, porcupine.Ok},
 		"swapped": {
-			[]porcupine.Operation{put("a", "1", 0, 1), swap("a", "1", "2", true, 2, 3), read("a", "2", 4, 5)}, porcupine.Ok,
+			[]porcupine.Operation{put("a", "1", 0, 1), swap("a", "1", "2", true, 2, 3), read("a", "2", 4, 5)},
+			porcupine.Ok,
 		},
 		"swapped from nothing": {
 			[]porcupine.Operation{put("a", "1", 0, 1), swap("a", "0", "2", true, 2, 3)}, porcupine.Illegal,
@@ -47,7 +48,8 @@ func TestRegisters(t *testing.T) {
 			[]porcupine.Operation{put("a", "1", 0, 1), swap("a", "1", "2", false, 2, 3)}, porcupine.Illegal,
 		},
 		"refused": {
-			[]porcupine.Operation{put("a", "1", 0, 1), swap("a", "0", "2", false, 2, 3), read("a", "1", 4, 5)}, porcupine.Ok,
+			[]porcupine.Operation{put("a", "1", 0, 1), swap("a", "0", "2", false, 2, 3), read("a", "1", 4, 5)},
+			porcupine.Ok,
 		},
 	} {
 		l := &load{operations: test.history}
@@ -88,7 +90,7 @@ func TestLink(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer echo.Close() //nolint:errcheck // The test is over.
+	defer echo.Close()
 	go func() {        // ends with the listener
 		for {
 			conn, err := echo.Accept()

@@ -119,7 +119,8 @@ func (c *backupCommand) base() (*client.BackupBase, error) {
 	}
 	base := head.Base()
 	return &client.BackupBase{
-		LedgerID: base.LedgerID.String(), Index: base.Index, BlockFile: base.Last, BlockHash: base.Sealed, Sum: base.Sum,
+		LedgerID: base.LedgerID.String(), Index: base.Index,
+		BlockFile: base.Last, BlockHash: base.Sealed, Sum: base.Sum,
 	}, nil
 }
 
@@ -191,7 +192,8 @@ func (c *backupCommand) receive(e *environment, w io.Writer) (info client.Backup
 		case connect.CodeResourceExhausted:
 			return info, fail(exitFailed, "nothing was backed up; run it again later", "%w", err)
 		case connect.CodeFailedPrecondition:
-			return info, fail(exitFailed, "nothing was backed up; make a full backup, without --since", "--since %s: %w",
+			return info, fail(exitFailed, "nothing was backed up; make a full backup, without --since",
+				"--since %s: %w",
 				c.Since, err)
 		}
 	}

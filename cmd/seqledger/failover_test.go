@@ -49,7 +49,8 @@ func serveCluster(t *testing.T, n int) *testCluster {
 		c.nodes = append(c.nodes, &clusterServer{s, peer, args})
 	}
 	c.await(t, c.client(t), "all nodes vote", func(s *seqledgerv1.Cluster) bool {
-		return len(s.GetMembers()) == n && !slices.ContainsFunc(s.GetMembers(), func(m *seqledgerv1.ClusterMember) bool {
+		members := s.GetMembers()
+		return len(members) == n && !slices.ContainsFunc(members, func(m *seqledgerv1.ClusterMember) bool {
 			return !m.GetVoter() || !m.GetActive()
 		})
 	})

@@ -132,10 +132,10 @@ var helpTexts = map[string]string{
 	"help_restore_from_directory": "Restore this data directory, or copy of one, in place of a backup; no server " +
 		"may have it open.",
 	"help_backup_since": "Leave out the blocks that this backup has, or those that it was made since.",
-	"help_restore_files": "Backup to restore, or a full one and those that were made since, in order; - reads one from " +
-		"standard input.",
-	"help_verify_backup": "Check this backup instead, and with those before it if it is incremental; - reads one from " +
-		"standard input.",
+	"help_restore_files": "Backup to restore, or a full one and those that were made since, in order; - reads one " +
+		"from standard input.",
+	"help_verify_backup": "Check this backup instead, and with those before it if it is incremental; - reads one " +
+		"from standard input.",
 	"help_restore_data": "Data directory to make; it must be absent or empty.",
 	"help_restore_ledger_time": "Ledger time to go on with, now or such as 2027-01-31T00:00:00Z; it may be " +
 		"earlier than it was. Default: as it was.",
