@@ -91,7 +91,7 @@ func TestLink(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer echo.Close()
-	go func() {        // ends with the listener
+	go func() { // ends with the listener
 		for {
 			conn, err := echo.Accept()
 			if err != nil {

@@ -193,8 +193,7 @@ func (c *backupCommand) receive(e *environment, w io.Writer) (info client.Backup
 			return info, fail(exitFailed, "nothing was backed up; run it again later", "%w", err)
 		case connect.CodeFailedPrecondition:
 			return info, fail(exitFailed, "nothing was backed up; make a full backup, without --since",
-				"--since %s: %w",
-				c.Since, err)
+				"--since %s: %w", c.Since, err)
 		}
 	}
 	return info, err
