@@ -236,6 +236,11 @@ func TestEachRowOnceInOrder(t *testing.T) {
 	relay, _ := run(t, c, db, outbox.Options{})
 	await(t, db, settled)
 	same(t, payloads(t, c), want)
+	// The table says so a moment before the counters do.
+	counted := func(n uint64) func(*outbox.Status) bool {
+		return func(*outbox.Status) bool { return relay.Counters().Committed >= n }
+	}
+	await(t, db, counted(500))
 	if got := relay.Counters(); got.Committed != 500 || got.Sessions != 3 || got.Owned != 3 || got.Refused != 0 {
 		t.Errorf("%+v", got)
 	}
@@ -254,6 +259,7 @@ func TestEachRowOnceInOrder(t *testing.T) {
 	// What comes later goes on with the same session.
 	insert(t, db, "s0", op.Append([]byte("later")))
 	await(t, db, settled)
+	await(t, db, counted(501))
 	if got := relay.Counters(); got.Committed != 501 || got.Sessions != 3 {
 		t.Errorf("%+v", got)
 	}
