@@ -394,16 +394,11 @@ func (l *Ledger) change(ctx context.Context, change *pb.ConfChangeV2) error {
 	return nil
 }
 
-// offerState truncates the log behind a change of the members. A node that is too far behind is offered the state
-// from which the log goes on, and only one that knows the members as they are: otherwise it would have to wait
-// until the log is long enough to be truncated anyway, which may take days.
+// offerState puts a command behind a change of the members. A node that is too far behind is offered the state as of the
+// last command, and that must know the members as they are: otherwise it would have to wait for the next write.
 func (l *Ledger) offerState(ctx context.Context) {
-	_, err := l.one(ctx, origin{}, machine.AppendTick(nil)) // a state stands for the last command before it
-	if err == nil {
-		err = l.log.Truncate()
-	}
-	if err != nil {
-		l.options.Logger.Warn("the log was not truncated behind a change of the members", "error", err)
+	if _, err := l.one(ctx, origin{}, machine.AppendTick(nil)); err != nil {
+		l.options.Logger.Warn("no command came behind a change of the members", "error", err)
 	}
 }
 

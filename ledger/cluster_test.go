@@ -384,7 +384,7 @@ func TestChangedMembersAreOfferedAState(t *testing.T) {
 			break
 		}
 	}
-	if truncated, changed := ledger.LogBegins(leader.Ledger); changed == 0 || truncated < changed {
-		t.Errorf("the log begins behind %d, and the members changed at %d", truncated, changed)
+	if offered, changed := ledger.OfferedState(leader.Ledger); changed == 0 || offered < changed {
+		t.Errorf("the state at %d is offered, and the members changed at %d", offered, changed)
 	}
 }

@@ -43,7 +43,8 @@ func (l *Ledger) BackupNow(w io.Writer) (info backupfile.Info, err error) {
 	return info, err
 }
 
-// LogBegins returns up to where the log of a node was truncated, and where the members changed last.
-func LogBegins(l *Ledger) (truncated, changed uint64) {
-	return l.log.Truncated(), l.log.MembersChanged()
+// OfferedState returns the position that a node offers to one that is too far behind, and where the members changed
+// last.
+func OfferedState(l *Ledger) (offered, changed uint64) {
+	return l.log.Covered().Index, l.log.MembersChanged()
 }

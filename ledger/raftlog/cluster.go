@@ -84,6 +84,9 @@ func (l *Log) AwaitApplied(ctx context.Context, index uint64) error {
 // Last returns the last index in this node's log.
 func (l *Log) Last() uint64 { return l.files.Last().Index }
 
+// Covered returns the position of the last command that was applied.
+func (l *Log) Covered() Position { return Position(l.host.Covered()) }
+
 // Truncated returns the index up to which the log was dropped.
 func (l *Log) Truncated() uint64 { return l.files.Checkpoint().Index }
 
@@ -106,14 +109,3 @@ func CreateAt(o Options, at Position, members []byte, state segment.State) error
 
 // State is what a log has of Raft beside its entries.
 type State = segment.State
-
-// snapshot is from where on this node has the log: a node that is further behind needs the state,
-// which it fetches by itself.
-func (l *Log) snapshot(atLeast uint64) (core.Snapshot, error) {
-	c := l.files.Checkpoint()
-	if c.Index < atLeast {
-		return core.Snapshot{}, errors.New("raftlog: the log was not truncated since the members changed")
-	}
-	members, _, err := core.DecodeMembers(c.Data)
-	return core.Snapshot{Position: segment.Position(c.Position), Members: members}, err
-}

@@ -52,7 +52,7 @@ func Open(o Options) (*Log, error) {
 	}
 	l.host, err = host.Start(host.Options{
 		ID: o.Node, Log: files, Applied: segment.Position(o.Checkpoint), Members: members,
-		Send: send, Tick: tick, Snapshot: l.snapshot,
+		Send: send, Tick: tick,
 		Apply: func(at segment.Position, entry []byte) any {
 			return o.Machine.Apply(Position(at), entry)
 		},

@@ -51,11 +51,7 @@ type Options struct {
 	Send func([]*pb.Message)
 	// Tick is the time between two heartbeats; an election begins after ten to twenty
 	// without one. 0: 50 ms. Unused without Send.
-	Tick time.Duration
-	// Snapshot returns a position and its members from which a node that is too far behind can
-	// begin; see core.Options.Snapshot. It must not block or call the host. Nil: never.
-	Snapshot func(atLeast uint64) (core.Snapshot, error)
-
+	Tick      time.Duration
 	Logger    *slog.Logger // nil: slog.Default()
 	OnFailure func(error)  // told the first failure, once; must not block; may be nil
 	// Stored is told of each write of entries: their bytes and how long it took, the sync
@@ -149,19 +145,20 @@ func Start(o Options) (*Host, error) {
 	if _, err := rand.Read(nonce[:]); err != nil {
 		return nil, fmt.Errorf("host: %w", err)
 	}
-	node, err := core.New(core.Options{
-		ID: o.ID, Applied: o.Applied, Members: o.Members, Log: o.Log, State: o.Log.State(),
-		Nonce: binary.BigEndian.Uint64(nonce[:]), Snapshot: o.Snapshot,
-	})
-	if err != nil {
-		return nil, fmt.Errorf("host: %w", err)
-	}
 	h := &Host{
-		o: o, node: node, covered: o.Applied, started: time.Now(),
+		o: o, covered: o.Applied, started: time.Now(),
 		proposals: map[uint64]*Proposal{}, reads: map[uint64]chan struct{}{},
 		changed: make(chan struct{}), stop: make(chan struct{}),
 		appendWake: make(chan struct{}, 1), applyWake: make(chan struct{}, 1),
 	}
+	node, err := core.New(core.Options{
+		ID: o.ID, Applied: o.Applied, Members: o.Members, Log: o.Log, State: o.Log.State(),
+		Nonce: binary.BigEndian.Uint64(nonce[:]), Snapshot: h.offer,
+	})
+	if err != nil {
+		return nil, fmt.Errorf("host: %w", err)
+	}
+	h.node = node
 	// The three end with stop; joined by Close.
 	h.loops.Go(h.appendLoop)
 	h.loops.Go(h.applyLoop)
@@ -175,6 +172,18 @@ func Start(o Options) (*Host, error) {
 		return nil, errors.Join(fmt.Errorf("host: %w", err), h.Close())
 	}
 	return h, nil
+}
+
+// errChanged says that no state has the members as they are, because no command came behind their change.
+var errChanged = errors.New("host: the members changed behind the last command")
+
+// offer is the state that a node gets which is too far behind: where this one is. Only the position is sent, and the
+// node fetches the state by itself. The node calls it in an event, under mu.
+func (h *Host) offer(atLeast uint64) (core.Snapshot, error) {
+	if h.covered.Index < atLeast {
+		return core.Snapshot{}, errChanged
+	}
+	return core.Snapshot{Position: h.covered, Members: h.node.MembersAt(h.covered.Index)}, nil
 }
 
 // event runs one event of the node and passes on its effects. It fails with the failure of a
