@@ -530,31 +530,17 @@ func onlyGaps(ctx context.Context, _ *options, t *target) (string, error) {
 // answers stay with the server, and a function that closes its connections,
 // used or not.
 func smallWindow() (c *http.Client, disconnect func()) {
-	var mu sync.Mutex
-	var connections []net.Conn
+	var opened connections
 	protocols := new(http.Protocols)
 	protocols.SetUnencryptedHTTP2(true)
 	c = &http.Client{Transport: &http.Transport{
 		Protocols: protocols, DisableCompression: true,
 		HTTP2: &http.HTTP2Config{MaxReceiveBufferPerStream: 64 << 10, MaxReceiveBufferPerConnection: 1 << 20},
-		DialContext: func(ctx context.Context, _, address string) (net.Conn, error) {
-			tcp, err := dial(ctx, address, int(smallWindows.Add(1)))
-			if err != nil {
-				return nil, err
-			}
-			mu.Lock()
-			defer mu.Unlock()
-			connections = append(connections, tcp)
-			return tcp, nil
-		},
+		DialContext: opened.of(func(ctx context.Context, _, address string) (net.Conn, error) {
+			return dial(ctx, address, int(smallWindows.Add(1)))
+		}),
 	}}
-	return c, func() {
-		mu.Lock()
-		defer mu.Unlock()
-		for _, tcp := range connections {
-			_ = tcp.Close() // the server is looked at afterwards
-		}
-	}
+	return c, opened.close
 }
 
 // smallWindows numbers the connections of smallWindow.

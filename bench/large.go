@@ -6,7 +6,9 @@ import (
 	"fmt"
 	"io"
 	"math/rand/v2"
+	"net"
 	"net/http"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -22,12 +24,47 @@ import (
 // every request that begins before the first connection is open, and leaves the rest unused. A
 // server closes the oldest unused connections of an address that has more than 256 of them, and
 // on a busy machine those may be connections whose first request is on its way.
-func newHTTP2() *http.Client {
+//
+// The function closes the connection even if net/http has not noticed yet that its last stream is over:
+// CloseIdleConnections would leave such a one open for good.
+func newHTTP2() (c *http.Client, disconnect func()) {
 	protocols := new(http.Protocols)
 	protocols.SetUnencryptedHTTP2(true)
+	var opened connections
 	return &http.Client{Transport: &http.Transport{
 		Protocols: protocols, DisableCompression: true, MaxConnsPerHost: 1,
-	}}
+		DialContext: opened.of(new(net.Dialer).DialContext),
+	}}, opened.close
+}
+
+// connections are those that a client has opened.
+type connections struct {
+	mu   sync.Mutex
+	list []net.Conn
+}
+
+// of returns dial, and keeps what it opens.
+func (c *connections) of(dial func(ctx context.Context, network, address string) (net.Conn, error)) func(
+	ctx context.Context, network, address string) (net.Conn, error) {
+	return func(ctx context.Context, network, address string) (net.Conn, error) {
+		conn, err := dial(ctx, network, address)
+		if err != nil {
+			return nil, err
+		}
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		c.list = append(c.list, conn)
+		return conn, nil
+	}
+}
+
+// close closes them all, used or not.
+func (c *connections) close() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, conn := range c.list {
+		_ = conn.Close() // the server is looked at afterwards
+	}
 }
 
 // lane is a WriteStream with one message outstanding at a time. It is used
@@ -42,16 +79,20 @@ func openLanes(ctx context.Context, address string, n int) []*lane {
 	const onOneConnection = 16
 	lanes := make([]*lane, n)
 	var client *http.Client
+	var disconnect func()
 	for i := range lanes {
 		if i%onOneConnection == 0 {
-			client = newHTTP2()
+			client, disconnect = newHTTP2()
 		}
-		shared := client
-		stream := seqledgerv1connect.NewLedgerServiceClient(shared, "http://"+address).WriteStream(ctx)
+		end := func() {} // the others of the connection may be in use
+		if i%onOneConnection == onOneConnection-1 || i == n-1 {
+			end = disconnect
+		}
+		stream := seqledgerv1connect.NewLedgerServiceClient(client, "http://"+address).WriteStream(ctx)
 		lanes[i] = &lane{stream: stream, close: func() {
 			_ = stream.CloseRequest() // the answers are all here
 			_ = stream.CloseResponse()
-			shared.CloseIdleConnections()
+			end()
 		}}
 	}
 	return lanes

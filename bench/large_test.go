@@ -40,7 +40,7 @@ func TestPauses(t *testing.T) {
 func TestOneConnection(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		c := newHTTP2()
+		c, _ := newHTTP2()
 		var dials atomic.Int32
 		release := make(chan struct{})
 		transport, _ := c.Transport.(*http.Transport)

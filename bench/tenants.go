@@ -185,8 +185,8 @@ func (b bearer) RoundTrip(r *http.Request) (*http.Response, error) {
 
 // api returns a client with the key of a caller, on a connection of its own.
 func (t *target) api(id string) (l seqledgerv1connect.LedgerServiceClient, disconnect func()) {
-	c := newHTTP2()
-	return seqledgerv1connect.NewLedgerServiceClient(t.as(id, c), "http://"+t.address), c.CloseIdleConnections
+	c, disconnect := newHTTP2()
+	return seqledgerv1connect.NewLedgerServiceClient(t.as(id, c), "http://"+t.address), disconnect
 }
 
 // as returns a client that calls with the key of a caller, "" without one.
@@ -329,7 +329,9 @@ func largeBlocks(ctx context.Context, o *options, t *target) error {
 
 // wideWindow makes a stream whose window has 1,024 receipts, each in a large block.
 func wideWindow(ctx context.Context, o *options, t *target) error {
-	admin := seqledgerv1connect.NewAdminServiceClient(t.as("root", newHTTP2()), "http://"+t.address)
+	c, disconnect := newHTTP2()
+	defer disconnect()
+	admin := seqledgerv1connect.NewAdminServiceClient(t.as("root", c), "http://"+t.address)
 	request := connect.NewRequest(&seqledgerv1.UpdateConfigRequest{
 		ReceiptWindowSet: &seqledgerv1.UpdateConfigRequest_ReceiptWindow{ReceiptWindow: 1_024},
 	})
