@@ -190,7 +190,7 @@ func (h *mux) run(ctx context.Context) {
 	var denied patience
 	for h.awaitWork(ctx) {
 		server := h.client.Endpoint()
-		err := h.serve(ctx, server)
+		err := h.serve(ctx, server, failures)
 		if ctx.Err() != nil {
 			return
 		}
@@ -276,9 +276,9 @@ func (h *mux) abandon(cause error) {
 	}
 }
 
-// serve opens a stream and sends on it until it breaks or retires. When it
-// returns nothing is in flight.
-func (h *mux) serve(ctx context.Context, server *rpc.Endpoint) error {
+// serve opens a stream and sends on it until it breaks or retires. failures is how many streams broke before it
+// without an answer. When it returns nothing is in flight.
+func (h *mux) serve(ctx context.Context, server *rpc.Endpoint, failures int) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	stream, err := server.OpenStream(ctx)
@@ -303,6 +303,8 @@ func (h *mux) serve(ctx context.Context, server *rpc.Endpoint) error {
 		// Because without a receiver a full window would block the sender for ever, end the stream.
 		cancel()
 	}()
+	silent := make(chan bool, 1)
+	go func() { silent <- h.watch(ctx, cancel, server, failures) }() // ends with ctx, by the cancel below
 	err = h.send(ctx, stream)
 	if err != nil && !errors.Is(err, errRetired) {
 		// The reason may still be on its way to the receiver, which ends the wait.
@@ -313,6 +315,9 @@ func (h *mux) serve(ctx context.Context, server *rpc.Endpoint) error {
 	// not notice that the context has ended.
 	_ = stream.CloseRequest()
 	received := <-failed
+	if <-silent {
+		received = rpc.ErrorOfSilence()
+	}
 	_ = stream.CloseResponse()
 	// Wait for a caller in sendInline: it must not read its writes while they change.
 	h.sending.Lock()
@@ -331,6 +336,35 @@ func (h *mux) serve(ctx context.Context, server *rpc.Endpoint) error {
 	}
 	// The sender only sees that the stream has ended; the receiver has the reason.
 	return received
+}
+
+// watch ends a stream on which writes wait for a server that is silent, if there are others, and reports whether
+// it did. It returns with ctx.
+func (h *mux) watch(ctx context.Context, end func(), server *rpc.Endpoint, failures int) bool {
+	if !h.client.MayLeave() {
+		return false
+	}
+	for waiting := uint64(0); ; {
+		if rpc.Sleep(ctx, rpc.SilenceAfter/2) != nil { // so that a frame that is seen twice is about as old
+			return false
+		}
+		now := h.waitsFor()
+		if now != 0 && now == waiting && server.IsSilent(ctx, failures) && h.waitsFor() == now {
+			end()
+			return true
+		}
+		waiting = now
+	}
+}
+
+// waitsFor returns the number of the oldest frame that has no answer, 0 if there is none.
+func (h *mux) waitsFor() uint64 {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.inFlight.len() == 0 {
+		return 0
+	}
+	return h.inFlight.at(0).frame
 }
 
 // frameRefused handles the end of a stream because of a message that the server does not

@@ -9,6 +9,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -170,6 +171,61 @@ func TestFailover(t *testing.T) {
 	slices.Sort(took)
 	t.Logf("from SIGKILL to the next acknowledged write, %d times: median %v, longest %v", kills,
 		took[len(took)/2].Round(time.Millisecond), took[len(took)-1].Round(time.Millisecond))
+	load.audit(t, conn)
+	c.alike(t)
+}
+
+// TestStoppedLeader: a leader that is stopped keeps its connections, and says nothing on them. Writes and calls of a
+// client that knows the other nodes go on there, each once, and it follows when it goes on.
+func TestStoppedLeader(t *testing.T) {
+	t.Parallel()
+	const writers = 2
+	c := serveCluster(t, 3)
+	conn, watching := c.client(t), c.client(t)
+	load := killLoad{received: make([]map[uint64]*seqledgerv1.Receipt, writers), progress: make(chan struct{}, 1)}
+	stop := make(chan struct{})
+	var running sync.WaitGroup
+	for i := range writers {
+		load.received[i] = map[uint64]*seqledgerv1.Receipt{}
+		w, err := writer.Open(t.Context(), conn, writer.Options{Scope: killScope(), ClientID: fmt.Sprint("writer-", i)})
+		if err != nil {
+			t.Fatal(err)
+		}
+		running.Go(func() { load.write(t, w, i, stop) }) // ends with stop
+	}
+	unary := c.client(t)
+	call := func(sequence uint64) {
+		t.Helper()
+		limited, cancel := context.WithTimeout(t.Context(), hangs)
+		defer cancel()
+		receipt, err := unary.Write(limited, &seqledgerv1.WriteRequest{
+			Scope: &seqledgerv1.Scope{Organization: "acme", Vault: "calls"}, ClientId: "unary", Sequence: sequence, IdempotencyKey: fmt.Sprintf("00000000-0000-4000-8000-%012d", sequence),
+			Operations: []*seqledgerv1.Operation{op.Append([]byte("x"))},
+		})
+		if err != nil || receipt.GetSequence() != sequence {
+			t.Fatalf("write %d by a call: %v, %v", sequence, receipt, err)
+		}
+	}
+	call(1)
+	<-load.progress
+	leader := c.leader(t, watching)
+	t.Cleanup(func() { _ = leader.cmd.Process.Signal(syscall.SIGCONT) }) // so that it can be ended
+	if err := leader.cmd.Process.Signal(syscall.SIGSTOP); err != nil {
+		t.Fatal(err)
+	}
+	began := time.Now()
+	call(2)
+	t.Logf("from SIGSTOP to a call's answer: %v", time.Since(began).Round(time.Millisecond))
+	for range 3 { // the first may be from before
+		<-load.progress
+	}
+	t.Logf("and to the third acknowledged write of a Writer: %v", time.Since(began).Round(time.Millisecond))
+	if err := leader.cmd.Process.Signal(syscall.SIGCONT); err != nil {
+		t.Fatal(err)
+	}
+	call(3)
+	close(stop)
+	running.Wait()
 	load.audit(t, conn)
 	c.alike(t)
 }

@@ -38,6 +38,9 @@ type Endpoint struct {
 	upgrade *http.Transport
 	// writeHeader begins every request of write.
 	writeHeader string
+	// ask sends a request that needs no place in the pool, where calls may fill all of them.
+	ask     func(*http.Request) (*http.Response, error)
+	hearing hearing
 
 	mu sync.Mutex
 	// moveTo takes in which server a server has named as the leader.
@@ -60,13 +63,13 @@ const leftMemory = time.Minute
 
 // newEndpoint returns an endpoint that shares the transports of its Client.
 func (c *Client) newEndpoint(base *url.URL) *Endpoint {
-	e := &Endpoint{base: base, options: &c.Options}
+	e := &Endpoint{base: base, options: &c.Options, hearing: hearing{turn: make(chan struct{}, 1)}}
 	e.moveTo = func(leader string) { c.endpoints.learn(e, leader) }
 	do := attempts{e.roundTrip, e.learn}
 	if c.Options.HTTPClient != nil {
-		do.do = c.Options.HTTPClient.Do
+		do.do, e.ask = c.Options.HTTPClient.Do, c.Options.HTTPClient.Do
 	} else {
-		e.http2 = c.http2
+		e.http2, e.ask = c.http2, c.http2.RoundTrip
 		if !c.Options.HTTP2 && !viaProxy(base) {
 			e.pool = newPool(c.conns.dial, address.Of(base), callTLS(base, c.Options.TLS))
 		}

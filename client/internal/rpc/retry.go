@@ -83,11 +83,13 @@ func Call[Req, Res any](
 		if err != nil {
 			return nil, err
 		}
-		response, err := method(WithAttempt(ctx, a), e, message)
-		if err == nil {
+		guarded, silent := c.guard(ctx, e, n)
+		response, err := method(WithAttempt(guarded, a), e, message)
+		if left := silent(); err == nil {
 			return response.Msg, nil
+		} else if last = FromCall(err, a); left {
+			last = ErrorOfSilence()
 		}
-		last = FromCall(err, a)
 		if each != nil {
 			each(a.sent(), last)
 		}
