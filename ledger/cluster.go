@@ -394,8 +394,9 @@ func (l *Ledger) change(ctx context.Context, change *pb.ConfChangeV2) error {
 	return nil
 }
 
-// offerState puts a command behind a change of the members. A node that is too far behind is offered the state as of the
-// last command, and that must know the members as they are: otherwise it would have to wait for the next write.
+// offerState puts a command behind a change of the members. A node that is too far behind is offered the state as
+// of the last command, and that must know the members as they are: otherwise it would have to wait for the next
+// write.
 func (l *Ledger) offerState(ctx context.Context) {
 	if _, err := l.one(ctx, origin{}, machine.AppendTick(nil)); err != nil {
 		l.options.Logger.Warn("no command came behind a change of the members", "error", err)

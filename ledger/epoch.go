@@ -27,6 +27,19 @@ import (
 func BeginEpoch(
 	ctx context.Context, d *datadir.Directory, restored backupfile.Info, at time.Time, logger *slog.Logger,
 ) (id machine.LedgerID, index uint64, digest machine.Hash, err error) {
+	l, err := newEpoch(d, logger)
+	if err != nil {
+		return 0, 0, digest, err
+	}
+	id, index, digest, err = l.beginEpoch(ctx, restored, at)
+	if err != nil {
+		return 0, 0, digest, errors.Join(err, l.release())
+	}
+	return id, index, digest, l.Close()
+}
+
+// newEpoch returns a ledger that is to begin an epoch in a directory. It closes the directory when it fails.
+func newEpoch(d *datadir.Directory, logger *slog.Logger) (*Ledger, error) {
 	o := Options{
 		Dir: d.Path(), Logger: logger, CacheBytes: -1,
 		// Before the year 1970, so that ledger time goes on where it was. The
@@ -36,15 +49,11 @@ func BeginEpoch(
 		idleInterval: math.MaxInt64,
 	}
 	if err := o.validate(); err != nil {
-		return 0, 0, digest, errors.Join(err, d.Close())
+		return nil, errors.Join(err, d.Close())
 	}
 	l := newLedger(o)
 	l.directory = d
-	id, index, digest, err = l.beginEpoch(ctx, restored, at)
-	if err != nil {
-		return 0, 0, digest, errors.Join(err, l.release())
-	}
-	return id, index, digest, l.Close()
+	return l, nil
 }
 
 func (l *Ledger) beginEpoch(
@@ -62,12 +71,24 @@ func (l *Ledger) beginEpoch(
 	if err := l.run(ctx); err != nil {
 		return 0, 0, digest, err
 	}
+	l.options.Logger.Info("the state is restored; a new epoch begins", "before", restored.LedgerID)
+	if id, index, digest, err = l.appendEpoch(ctx, at); err != nil {
+		return 0, 0, digest, err
+	}
+	err = l.directory.Finish()
+	l.options.Logger.Debug("the directory has its marker", "ledger", id, "error", err)
+	return id, index, digest, err
+}
+
+// appendEpoch commits an EPOCH with a random ledger id, and returns that, its index and the digest behind it.
+func (l *Ledger) appendEpoch(
+	ctx context.Context, at time.Time,
+) (id machine.LedgerID, index uint64, digest machine.Hash, err error) {
 	var random [8]byte
 	if _, err := rand.Read(random[:]); err != nil {
 		return 0, 0, digest, fmt.Errorf("random ledger id: %w", err)
 	}
 	id = machine.LedgerID(binary.BigEndian.Uint64(random[:]))
-	l.options.Logger.Info("the state is restored; a new epoch begins", "ledger", id, "before", restored.LedgerID)
 	var nanos int64
 	if !at.IsZero() {
 		nanos = at.UnixNano()
@@ -80,11 +101,6 @@ func (l *Ledger) beginEpoch(
 		digest = l.machine.View(r).Digest()
 		return nil
 	})
-	if err != nil {
-		return 0, 0, digest, err
-	}
-	err = l.directory.Finish()
-	l.options.Logger.Debug("the directory has its marker", "ledger", id, "error", err)
 	return id, out.Index, digest, err
 }
 

@@ -16,6 +16,9 @@ func SetSealBytes(n int64) { sealBytes = n }
 // LogFileBytes is logFileBytes.
 var LogFileBytes = logFileBytes
 
+// RecoverWith is Recover with steps.
+var RecoverWith = recoverWith
+
 // Flush writes a checkpoint.
 func (l *Ledger) Flush() error { return l.flush() }
 

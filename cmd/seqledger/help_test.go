@@ -20,7 +20,7 @@ func TestHelpGolden(t *testing.T) {
 		"", "serve", "write", "import", "get", "list entities", "list relationships", "list blocks", "list clients",
 		"tx", "block", "watch", "state", "session open", "status", "config", "config set", "config get", "config list",
 		"config update", "backup",
-		"restore", "auth new-key", "auth check",
+		"restore", "recover", "auth new-key", "auth check",
 		"verify", "upgrade", "bench", "demo", "conformance", "journal show", "mcp", "mcp guard", "version", "help",
 		"completion", "outbox postgres", "outbox init", "outbox status", "outbox settle",
 	}

@@ -129,6 +129,8 @@ var helpTexts = map[string]string{
 	"help_key_as":       "What the work turned out to be: committed or rejected.",
 	"help_key_response": "What repeats of the request are answered with.",
 	"help_key_ttl":      "How long the record is known; unset keeps what was asked for when the key was reserved.",
+	"help_recover_accept_lost_writes": "Recover, though writes that only the lost nodes had are gone then, also " +
+		"acknowledged ones.",
 	"help_restore_from_directory": "Restore this data directory, or copy of one, in place of a backup; no server " +
 		"may have it open.",
 	"help_backup_since": "Leave out the blocks that this backup has, or those that it was made since.",

@@ -48,6 +48,7 @@ type commandLine struct {
 	Auth    authCommand        `cmd:"" help:"Make API keys and check auth files."`
 	Backup  backupCommand      `cmd:"" help:"Make a backup of a running server's ledger."`
 	Restore restoreCommand     `cmd:"" help:"Make a data directory from a backup."`
+	Recover recoverCommand     `cmd:"" help:"Make a ledger of one node of a cluster that has lost its majority."`
 	Verify  verifyCommand      `cmd:"" help:"Check a data directory that no server has open, or a backup."`
 	Archive archiveCommand     `cmd:"" help:"Look into the archive of a ledger's history."`
 	Upgrade upgradeCommand     `cmd:"" help:"Convert a data directory of an older version."`

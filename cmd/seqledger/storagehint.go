@@ -32,6 +32,8 @@ func storageHint(err error, path string) string {
 		return "another process has " + path + " open; stop it, or name another directory with --data"
 	case errors.Is(err, datadir.ErrRestoring):
 		return "run seqledger restore FILE --data " + path + " again, with the same backup or another"
+	case errors.Is(err, datadir.ErrRecovering):
+		return "run seqledger recover --data " + path + " --accept-lost-writes again"
 	case is(syscall.ENOSPC, syscall.EDQUOT):
 		return "the disk is full: make room on the file system of " + path +
 			", but remove nothing inside that directory, " + lossless

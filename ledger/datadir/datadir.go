@@ -11,6 +11,7 @@
 //	state.sum the checksums of its pages (package pagesum)
 //	blocks/   the block files that belong to it (package blockfile)
 //	log/      the replicated log (package raftlog)
+//	RECOVERING there only while a node of a lost majority becomes a ledger of its own
 //	incoming/ there only while the state of another node takes the place of this one
 //
 // Creation is CREATING, state.db with its sums and blocks, log, LEDGER, then CREATING is removed. A
@@ -56,7 +57,9 @@ const (
 	lockName     = "LOCK"
 	markerName   = "LEDGER"
 	creatingName = "CREATING"
-	newSuffix    = ".new-" // of a state file that is not whole
+
+	recoveringName = "RECOVERING"
+	newSuffix      = ".new-" // of a state file that is not whole
 
 	// formatVersion is the version of everything in the directory. See
 	// FORMAT.md.
@@ -75,6 +78,9 @@ var (
 	// ErrJoining says that a directory is being made for a node that joins a cluster.
 	ErrJoining = errors.New("the node has not joined its cluster yet: start it with --join again, " +
 		"or empty the directory")
+	// ErrRecovering says that a node of a lost majority did not become a ledger of its own yet.
+	ErrRecovering = errors.New("a recovery of the data directory was interrupted: run seqledger recover again before " +
+		"anything else")
 	// ErrClock says that the clock is too far ahead of the directory's last command to be right.
 	ErrClock = errors.New("the clock is too far ahead of the ledger to be right")
 )
@@ -155,18 +161,62 @@ func OpenLedger(path string) (*Directory, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := d.mustBeLedger(); err != nil {
-		return nil, errors.Join(err, d.Close())
-	}
-	// With the lock: a replacement may have gone on until now.
-	whole, err := d.incomingIsWhole()
-	if err == nil && whole {
-		err = fmt.Errorf("%w: %s", ErrReplacing, path)
+	err = d.mustBeWhole()
+	if err == nil {
+		err = d.mustNotRecover()
 	}
 	if err != nil {
 		return nil, errors.Join(err, d.Close())
 	}
 	return d, nil
+}
+
+// OpenSurvivor is OpenLedger for a directory that is recovered, or is looked at before. It takes one whose
+// recovery was interrupted, too; see Recovering.
+func OpenSurvivor(path string) (*Directory, error) {
+	// Before the lock, because that would leave a file in a directory that is refused.
+	if err := (&Directory{path: path}).mustBeLedger(); err != nil {
+		return nil, err
+	}
+	d, err := lockIn(path)
+	if err != nil {
+		return nil, err
+	}
+	if err := d.mustBeWhole(); err != nil {
+		return nil, errors.Join(err, d.Close())
+	}
+	return d, nil
+}
+
+// mustBeWhole reads the marker of a locked directory, and refuses one that another state is taking over. A
+// replacement may have gone on until the lock was free.
+func (d *Directory) mustBeWhole() error {
+	if err := d.mustBeLedger(); err != nil {
+		return err
+	}
+	whole, err := d.incomingIsWhole()
+	if err == nil && whole {
+		err = fmt.Errorf("%w: %s", ErrReplacing, d.path)
+	}
+	return err
+}
+
+// Recovering reports whether a recovery was begun that did not come to its end.
+func (d *Directory) Recovering() (bool, error) { return exists(d.file(recoveringName)) }
+
+// BeginRecovery notes durably that the directory is being recovered: until EndRecovery it can neither be started nor
+// read.
+func (d *Directory) BeginRecovery() error { return d.writeFile(recoveringName, nil) }
+
+// EndRecovery notes durably that the recovery has come to its end.
+func (d *Directory) EndRecovery() error { return d.remove(recoveringName) }
+
+func (d *Directory) mustNotRecover() error {
+	recovering, err := d.Recovering()
+	if err == nil && recovering {
+		err = fmt.Errorf("%w: %s", ErrRecovering, d.path)
+	}
+	return err
 }
 
 // makeDirectory is os.MkdirAll that makes the new names durable, because a directory
@@ -235,6 +285,9 @@ func (d *Directory) inspect(from Origin) error {
 	if _, err := os.Stat(d.file(markerName)); err == nil {
 		if from == Restored {
 			return fmt.Errorf("%s holds a ledger already; restore into an absent or empty directory", d.path)
+		}
+		if err := d.mustNotRecover(); err != nil {
+			return err
 		}
 		return d.readMarker()
 	} else if !errors.Is(err, os.ErrNotExist) {
@@ -547,8 +600,8 @@ func (d *Directory) removeLeftovers(names ...string) error {
 		return fmt.Errorf("data directory: %w", err)
 	}
 	for _, e := range entries {
-		for _, prefix := range []string{"." + creatingName + "-", "." + markerName + "-", StateName + newSuffix,
-			SumsName + newSuffix} {
+		for _, prefix := range []string{"." + creatingName + "-", "." + markerName + "-", "." + recoveringName + "-",
+			StateName + newSuffix, SumsName + newSuffix} {
 			if strings.HasPrefix(e.Name(), prefix) {
 				names = append(names, e.Name())
 			}

@@ -32,6 +32,7 @@
 //
 //	Dir/segments/*.log    the log; package segment says what is in them
 //	Dir/segments.tmp/     a creation or a conversion that was interrupted; never read
+//	Dir/segments.before/  the log of a cluster that is being given to one node; see Alone
 //	Dir/wal.copy/         a conversion that was interrupted; never read
 //	Dir/wal/, snapshots/  a log that is not converted yet, or what is left of it
 //

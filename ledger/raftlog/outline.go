@@ -43,6 +43,9 @@ func ReadOutline(dir string, identity []byte) (out Outline, err error) {
 	return out, nil
 }
 
+// Last returns the last position in the log.
+func (o *Outline) Last() Position { return Position(o.files.Last()) }
+
 // Ahead reports whether the log has a position that is committed, and entries behind it. Others may count on this
 // node for those, and it must not drop them. Where the log has another term at the position, what
 // is behind it was never committed.

@@ -1,0 +1,145 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/seqledger/seqledger/ledger"
+	"github.com/seqledger/seqledger/ledger/datadir"
+)
+
+// recoverCommand makes a ledger of one node of a cluster that has lost its majority.
+type recoverCommand struct {
+	Data             string `help:"Data directory of the node that is left." default:"./seqledger-data" type:"path"`
+	AcceptLostWrites bool   `help:"help_recover_accept_lost_writes" env:"-"`
+}
+
+// Help is shown below the flags.
+func (*recoverCommand) Help() string {
+	return `For the day on which most voters of a cluster are lost for good, and not for one on which they are only away:
+start those that can be started, and the cluster goes on by itself with nothing lost.
+
+Without --accept-lost-writes it describes the node and changes nothing. Do that on every node that is left, and take
+the one whose log ends in the highest term, and among those of one term at the highest index: it has everything that
+the others have. What only the lost nodes had is gone, also if it was acknowledged, and what was never acknowledged
+may be there.
+
+With the flag the node becomes a ledger with one node. It begins a new epoch, as a restored backup does: a new ledger id
+for what is written from now on, and every session from before has expired. Clients find out with seqledger state
+which of their writes are there. The other nodes of the old cluster never belong to it again: empty their
+directories and let them join. Killed at any moment, run the same command again; no server starts on the
+directory before it has come to its end.
+
+    seqledger recover --data /var/lib/seqledger
+    seqledger recover --data /var/lib/seqledger --accept-lost-writes
+    seqledger verify --data /var/lib/seqledger
+    seqledger serve --data /var/lib/seqledger --peer-listen 10.0.0.1:7451`
+}
+
+// survivorResult describes a node with --json.
+type survivorResult struct {
+	Data           string           `json:"data"`
+	Node           uint64           `json:"node,string"`
+	LedgerID       string           `json:"ledgerId"`
+	LastTerm       uint64           `json:"lastTerm,string"`
+	LastIndex      uint64           `json:"lastIndex,string"`
+	CommittedIndex uint64           `json:"committedIndex,string"`
+	LastTime       time.Time        `json:"lastTime"`
+	Members        []survivorMember `json:"members"`
+}
+
+type survivorMember struct {
+	ID            uint64 `json:"id,string"`
+	Voter         bool   `json:"voter"`
+	PeerAddress   string `json:"peerAddress,omitempty"`
+	ClientAddress string `json:"clientAddress,omitempty"`
+}
+
+// recoverResult is the one object that is printed with --json.
+type recoverResult struct {
+	Data     string `json:"data"`
+	Node     uint64 `json:"node,string"`
+	LedgerID string `json:"ledgerId"`
+	Index    uint64 `json:"index,string"`
+	Digest   string `json:"digest"`
+}
+
+// Run is called by kong.
+func (c *recoverCommand) Run(e *environment) error {
+	s, err := ledger.InspectSurvivor(c.Data)
+	interrupted := errors.Is(err, datadir.ErrRecovering)
+	if err != nil && !(interrupted && c.AcceptLostWrites) {
+		return c.failed(err)
+	}
+	if !c.AcceptLostWrites {
+		if err := c.describe(e, &s); err != nil {
+			return err
+		}
+		if len(s.Members) == 1 {
+			return c.failed(ledger.ErrNothingToRecover)
+		}
+		return fail(exitRefused, "compare this with every other node that is left; then seqledger recover --data "+
+			c.Data+" --accept-lost-writes on the one whose log goes furthest",
+			"nothing was changed: writes that were acknowledged may be missing in this node, and are gone after a "+
+				"recovery")
+	}
+	if !interrupted {
+		e.notice("recovering node %d of %d with its log up to index %d of term %d: what only the others had is lost, "+
+			"and none of them must be started again", s.Node, len(s.Members), s.Last.Index, s.Last.Term)
+	}
+	r, err := ledger.Recover(e.ctx, c.Data, e.log)
+	if err != nil {
+		return c.failed(err)
+	}
+	if e.json {
+		return e.showObject(recoverResult{
+			Data: c.Data, Node: r.Before.Node, LedgerID: r.LedgerID.String(), Index: r.Index, Digest: r.Digest.String(),
+		})
+	}
+	_, err = fmt.Fprintf(e.stdout, "recovered %s: node %d is the only one now; it goes on as ledger %s from index %d\n",
+		c.Data, r.Before.Node, r.LedgerID, r.Index)
+	return err
+}
+
+// describe prints what a node has.
+func (c *recoverCommand) describe(e *environment, s *ledger.Survivor) error {
+	if e.json {
+		shown := survivorResult{
+			Data: c.Data, Node: s.Node, LedgerID: s.LedgerID.String(), LastTerm: s.Last.Term, LastIndex: s.Last.Index,
+			CommittedIndex: s.Committed, LastTime: s.Time.UTC(),
+		}
+		for _, m := range s.Members {
+			shown.Members = append(shown.Members, survivorMember{m.ID, m.Voter, m.Peer, m.Client})
+		}
+		return e.showObject(shown)
+	}
+	t := newTable(e.stdout)
+	t.row("node", number(s.Node))
+	t.row("ledger", s.LedgerID.String())
+	t.row("log ends", fmt.Sprintf("in term %d at index %d", s.Last.Term, s.Last.Index))
+	t.row("committed", fmt.Sprintf("up to index %d as far as this node knew", s.Committed))
+	t.row("last command", s.Time.UTC().Format(time.RFC3339Nano))
+	t.row("")
+	t.row("NODE", "ROLE", "FOR NODES", "FOR CLIENTS")
+	for _, m := range s.Members {
+		role := "learner"
+		if m.Voter {
+			role = "voter"
+		}
+		t.row(number(m.ID), role, m.Peer, m.Client)
+	}
+	return t.flush()
+}
+
+// failed adds what to do.
+func (c *recoverCommand) failed(err error) error {
+	switch {
+	case errors.Is(err, context.Canceled):
+		return fail(exitFailed, "run it again", "%w", err)
+	case errors.Is(err, ledger.ErrNothingToRecover):
+		return fail(exitRefused, "seqledger serve --data "+c.Data, "recovery of %s: %w", c.Data, err)
+	}
+	return fail(exitFailed, storageHint(err, c.Data), "recovery of %s: %w", c.Data, err)
+}

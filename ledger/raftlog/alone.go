@@ -1,0 +1,140 @@
+package raftlog
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+
+	"github.com/seqledger/seqledger/ledger/raftlog/core"
+	"github.com/seqledger/seqledger/ledger/raftlog/segment"
+)
+
+// beforeDir is where the log of a cluster waits while one of a single node takes its place.
+const beforeDir = "segments.before"
+
+// Alone gives the log of a cluster to this node alone: no other one is a member any more, and everything in the log
+// counts as committed, what never was included. Entries that only the others had are lost. It is for a node whose
+// majority is gone for good. Of o it uses Dir, Identity, Checkpoint, Node, SegmentBytes and Logger.
+//
+// The new log is made beside the old one, which is not changed before the new one is whole; interrupted anywhere,
+// Alone is called again. A log that has no other member stays as it is. One that does not fit the state store is
+// refused with a *DamageError.
+func Alone(o Options) error {
+	o.setDefaults()
+	tmp, final := filepath.Join(o.Dir, newSegmentsDir), filepath.Join(o.Dir, segmentsDir)
+	before := filepath.Join(o.Dir, beforeDir)
+	var sole bool
+	steps := []func() error{
+		func() error { return settleAlone(final, before) },
+		func() error { return os.RemoveAll(tmp) },
+		func() error { return syncDir(o.Dir) },
+		func() (err error) { sole, err = writeAlone(&o, tmp); return err },
+		func() error { return os.Rename(final, before) },
+		func() error { return syncDir(o.Dir) },
+		func() error { return os.Rename(tmp, final) },
+		func() error { return syncDir(o.Dir) },
+		func() error { return os.RemoveAll(before) },
+		func() error { return syncDir(o.Dir) },
+	}
+	for _, step := range steps {
+		err := o.step()
+		if err == nil {
+			err = step()
+		}
+		if err != nil {
+			return fmt.Errorf("make a log of one node: %w", err)
+		}
+		if sole {
+			return nil
+		}
+	}
+	return nil
+}
+
+// settleAlone finishes what an interrupted call has begun. The new log got its name when it was whole, and not before:
+// where it has it, the old one goes, and else the old one takes its name back.
+func settleAlone(final, before string) error {
+	if _, err := os.Stat(before); errors.Is(err, os.ErrNotExist) {
+		return nil
+	} else if err != nil {
+		return err
+	}
+	if _, err := os.Stat(final); errors.Is(err, os.ErrNotExist) {
+		return os.Rename(before, final)
+	} else if err != nil {
+		return err
+	}
+	return os.RemoveAll(before)
+}
+
+// writeAlone writes the log of one node, durably, with the entries behind the state store's checkpoint. It does nothing
+// when there is no other member.
+func writeAlone(o *Options, path string) (sole bool, err error) {
+	old, members, err := openSegments(o, true)
+	if err != nil {
+		return false, err
+	}
+	defer func() { err = errors.Join(err, old.Abandon()) }()
+	last, changed := members, false
+	err = visit(old, o.Checkpoint.Index+1, old.Last().Index, func(e *segment.Entry) error {
+		last, changed = last.After(e), changed || e.Kind == core.KindChange
+		return nil
+	})
+	switch {
+	case err != nil:
+		return false, refusal(o.Dir, err, "its entries cannot be read")
+	case !changed && isSole(&members, o.Node):
+		return true, nil
+	case !members.Has(o.Node) && !last.Has(o.Node):
+		return false, fmt.Errorf("node %d is no member of the cluster that its log describes", o.Node)
+	}
+	alone := core.Members{Voters: []uint64{o.Node}, Highest: last.Highest}
+	if a, found := last.Address(o.Node); found {
+		alone.Addresses = []core.Address{a}
+	}
+	if err := os.Mkdir(path, 0o755); err != nil {
+		return false, err
+	}
+	s := o.segments(false)
+	s.Disk = o.disk(path)
+	checkpoint := segment.Checkpoint{Position: segment.Position(o.Checkpoint), Data: alone.Encode()}
+	if err := segment.Create(s, checkpoint, segment.State{}); err != nil {
+		return false, err
+	}
+	files, err := segment.Open(s)
+	if err != nil {
+		return false, err
+	}
+	if err := copyCommands(files, old, o.Checkpoint.Index); err != nil {
+		return false, errors.Join(err, files.Abandon())
+	}
+	return false, files.Close()
+}
+
+// copyCommands writes what a log has behind an index into another one, durably. Changes of the members become entries
+// without a command, so that positions stay as they are.
+func copyCommands(to, from *segment.Log, after uint64) error {
+	var batch []segment.Entry
+	size := 0
+	err := visit(from, after+1, from.Last().Index, func(e *segment.Entry) error {
+		entry := *e
+		if entry.Kind == core.KindChange {
+			entry.Kind, entry.Data = core.KindCommand, nil
+		}
+		batch = append(batch, entry)
+		if size += len(entry.Data); size < batchBytes {
+			return nil
+		}
+		err := to.Append(nil, batch)
+		batch, size = batch[:0], 0
+		return err
+	})
+	if err == nil {
+		// The term and the vote of before, so that no later election is held in a term of before.
+		state := from.State()
+		state.Commit = from.Last().Index
+		err = to.Append(&state, batch)
+	}
+	return errors.Join(err, to.Sync())
+}

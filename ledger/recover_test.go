@@ -1,0 +1,152 @@
+package ledger_test
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"slices"
+	"testing"
+
+	"github.com/seqledger/seqledger/ledger"
+	"github.com/seqledger/seqledger/ledger/datadir"
+	"github.com/seqledger/seqledger/ledger/machine"
+	"github.com/seqledger/seqledger/ledger/verify"
+)
+
+// survivor returns a copy of a follower's directory, taken while the cluster ran, as a kill leaves it, with what the
+// cluster has acknowledged until then.
+func survivor(t *testing.T) (dir string, receipts []machine.Receipt, clients []string) {
+	t.Helper()
+	nodes := startCluster(t)
+	leader := awaitLeader(t, nodes...)
+	for i := range 20 {
+		client := fmt.Sprint("client-", i%3)
+		o := mustWrite(t, leader.Ledger, appendWrite(client, uint64(1+i/3), fmt.Append(nil, i)), machine.Committed)
+		receipts, clients = append(receipts, o.Receipt), append(clients, client)
+	}
+	follower := nodes[1]
+	if follower == leader {
+		follower = nodes[2]
+	}
+	// It has the log on its disk, and need not know that it is committed.
+	awaitStatus(t, leader, "a follower with the whole log", func(s ledger.ClusterStatus) bool {
+		return slices.ContainsFunc(s.Members, func(m ledger.Member) bool {
+			return m.ID == follower.ClusterStatus().Self && m.Matched >= s.Last
+		})
+	})
+	dir = filepath.Join(t.TempDir(), "survivor")
+	copySparse(t, dir, follower.dir)
+	for _, n := range nodes {
+		closeLedger(t, n.Ledger)
+	}
+	return dir, receipts, clients
+}
+
+// TestRecover makes a ledger of one of three nodes, kills that behind each step of it, and begins again. Everything
+// that the node had is there, under another ledger id, and it takes others in under new numbers.
+func TestRecover(t *testing.T) {
+	t.Parallel()
+	source, receipts, clients := survivor(t)
+	quiet := slog.New(slog.DiscardHandler)
+	found, err := ledger.InspectSurvivor(source)
+	if err != nil || found.Node == 0 || len(found.Members) != 3 || found.Last.Index < uint64(len(receipts)) ||
+		found.Committed > found.Last.Index || found.Time.Unix() < 1e9 || found.Members[0].Peer == "" {
+		t.Fatalf("%+v, %v", found, err)
+	}
+	var killed []string
+	var steps []string
+	dir := filepath.Join(t.TempDir(), "whole")
+	copySparse(t, dir, source)
+	whole, err := ledger.RecoverWith(t.Context(), dir, quiet, func(what string) error {
+		left := filepath.Join(t.TempDir(), "before-"+what) // what a kill would leave before the step
+		copySparse(t, left, dir)
+		killed, steps = append(killed, left), append(steps, what)
+		return nil
+	})
+	if err != nil || whole.LedgerID == found.LedgerID || whole.Before.Last != found.Last {
+		t.Fatalf("%+v, %v", whole, err)
+	}
+	wantRecovered(t, dir, whole, receipts, clients)
+	if len(steps) < 6 {
+		t.Fatalf("the steps are %q", steps)
+	}
+	for i, dir := range killed {
+		_, err := ledger.Open(t.Context(), ledger.Options{Dir: dir, Logger: quiet})
+		_, look := ledger.InspectSurvivor(dir)
+		_, reads := verify.Directory(t.Context(), dir, verify.Options{})
+		for _, err := range []error{err, look, reads} {
+			if i > 0 && !errors.Is(err, datadir.ErrRecovering) {
+				t.Errorf("killed before %q: %v", steps[i], err)
+			}
+		}
+		if testing.Short() && i%2 == 0 {
+			continue
+		}
+		again, err := ledger.Recover(t.Context(), dir, quiet)
+		if err != nil || again.Before.Interrupted != (i > 0) {
+			t.Fatalf("killed before %q and run again: %+v, %v", steps[i], again, err)
+		}
+		if testing.Short() || steps[i] == "open" || steps[i] == "end" { // each start takes a while
+			wantRecovered(t, dir, again, receipts, clients)
+		}
+	}
+}
+
+// wantRecovered opens a ledger that was recovered.
+func wantRecovered(t *testing.T, dir string, r ledger.Recovery, receipts []machine.Receipt, clients []string) {
+	t.Helper()
+	if report, err := verify.Directory(t.Context(), dir, verify.Options{}); err != nil || len(report.Problems) > 0 ||
+		report.Index != r.Index || report.Digest != r.Digest || report.LedgerID != r.LedgerID {
+		t.Errorf("%+v, %v, want %+v", report, err, r)
+	}
+	if _, err := ledger.Recover(t.Context(), dir, slog.New(slog.DiscardHandler)); !errors.Is(err,
+		ledger.ErrNothingToRecover) {
+		t.Errorf("recovered twice: %v", err)
+	}
+	n := startNode(t, dir, "127.0.0.1:0")
+	mustHoldReceipts(t, n.Ledger, receipts, clients)
+	if s := n.ClusterStatus(); len(s.Members) != 1 || s.Members[0].ID != r.Before.Node || !s.Leader.Self {
+		t.Errorf("its cluster is %+v", s)
+	}
+	o := mustWrite(t, n.Ledger, appendWrite("new", 1, []byte("x")), machine.Committed)
+	if o.Receipt.LedgerID != r.LedgerID || o.Receipt.Index <= r.Index {
+		t.Errorf("a new write got %+v, and the epoch begins at %d", o.Receipt, r.Index)
+	}
+	awaitAddress(t, n)
+	a, err := n.Admit(t.Context(), ledger.JoinRequest{Nonce: [16]byte{9}, Peer: "127.0.0.1:9"})
+	if err != nil || a.ID != 4 || a.Ledger != r.LedgerID {
+		t.Errorf("a node that joins is told %+v, %v", a, err)
+	}
+	closeLedger(t, n.Ledger)
+}
+
+// TestRecoverRefuses what is no node of a cluster, or is in use, and leaves it as it is.
+func TestRecoverRefuses(t *testing.T) {
+	t.Parallel()
+	quiet := slog.New(slog.DiscardHandler)
+	single := t.TempDir()
+	l := open(t, ledger.Options{Dir: single})
+	if _, err := ledger.Recover(t.Context(), single, quiet); !errors.Is(err, datadir.ErrInUse) {
+		t.Errorf("a ledger that is open: %v", err)
+	}
+	closeLedger(t, l)
+	before := contents(t, single)
+	if _, err := ledger.Recover(t.Context(), single, quiet); !errors.Is(err, ledger.ErrNothingToRecover) {
+		t.Errorf("a ledger of one node: %v", err)
+	}
+	if s, err := ledger.InspectSurvivor(single); err != nil || len(s.Members) != 1 || s.Node != 1 {
+		t.Errorf("it is %+v, %v", s, err)
+	}
+	if after := contents(t, single); after != before {
+		t.Errorf("it was changed from\n%sto\n%s", before, after)
+	}
+	empty := t.TempDir()
+	if _, err := ledger.Recover(t.Context(), empty, quiet); err == nil {
+		t.Error("an empty directory was recovered")
+	}
+	if entries, err := os.ReadDir(empty); err != nil || len(entries) > 0 {
+		t.Errorf("it left %v, %v", entries, err)
+	}
+}
