@@ -117,7 +117,6 @@ func TestRefusals(t *testing.T) {
 	healthy := servertest.Redis(t)
 	replica := replicate(t, healthy)
 	for name, c := range map[string]struct{ url, want string }{
-		"cluster":      {servertest.Redis(t, "--cluster-enabled", "yes").URL, "cluster"},
 		"evicts":       {server.URL, "noeviction"},
 		"replica":      {replica.URL, "replica"},
 		"few replicas": {healthy.URL + "?min_replicas=2", "min_replicas"},
