@@ -211,7 +211,8 @@ func TestClusterRefusals(t *testing.T) {
 	if n := strings.Count(log.String(), "everysec"); n != 1 {
 		t.Errorf("the log has %d warnings: %q", n, log.String())
 	}
-	if err := connect(t, cluster.Masters[2]).ConfigSet(t.Context(), "maxmemory-policy", "allkeys-lru").Err(); err != nil {
+	last := connect(t, cluster.Masters[2])
+	if err := last.ConfigSet(t.Context(), "maxmemory-policy", "allkeys-lru").Err(); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := redis.Open(t.Context(), cluster.URL, redis.Options{}); err == nil ||

@@ -17,9 +17,9 @@
 // Tokens and versions come from one counter, which is never behind the server's clock in microseconds.
 // So they grow even if Redis forgets the counter's last values, unless the clock is set back as far.
 //
-// A record is a hash with the fields version, record (as internal/keyed encodes it) and description (in JSON: organization,
-// vault, namespace, principal, and the SHA-256 of the client's key; for people and lists). The open keys of a principal
-// are a sorted set besides, for Options.MaxOpen.
+// A record is a hash with the fields version, record (as internal/keyed encodes it) and description (in JSON:
+// organization, vault, namespace, principal, and the SHA-256 of the client's key; for people and lists). The open keys
+// of a principal are a sorted set besides, for Options.MaxOpen.
 //
 // In a cluster all keys of a store are in one slot, of one master: a cluster makes a store survive the loss of a node,
 // and no faster. Stores with different prefixes are on different masters. While the slot moves to another node, calls

@@ -252,7 +252,7 @@ func TestPrefixes(t *testing.T) {
 	reserve(t, open(t, server.URL, redis.Options{}), "k")
 	reserve(t, open(t, server.URL+"?prefix=shop", redis.Options{}), "k")
 	names, err := connect(t, server).Keys(t.Context(), "*").Result()
-	if err != nil || len(names) != 4 {
+	if err != nil || len(names) != 6 {
 		t.Errorf("%v, %v", names, err)
 	}
 	for _, n := range names {

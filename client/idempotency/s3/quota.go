@@ -34,7 +34,7 @@ type quota struct {
 
 const (
 	markSettles  = 5 * time.Minute
-	marksChecked = 16 // marks that a refusal looks at
+	marksChecked = 16   // marks that a refusal looks at
 	listMost     = 1000 // objects in an answer of S3
 )
 

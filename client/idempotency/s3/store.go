@@ -47,8 +47,8 @@ type Store struct {
 
 // Open connects to a bucket. The URL is of the form s3://BUCKET/PREFIX. Its parameters are region; endpoint,
 // the URL of a store other than Amazon's; path_style=true, for one without names for buckets; and max_ttl,
-// max_open and store_keys, which set the options. Credentials come from where the AWS SDK looks for them: the environment,
-// ~/.aws, or the role of the machine.
+// max_open and store_keys, which set the options. Credentials come from where the AWS SDK looks for them: the
+// environment, ~/.aws, or the role of the machine.
 func Open(ctx context.Context, address string, o Options) (*Store, error) {
 	objects, o, err := connect(ctx, address, o)
 	if err != nil {

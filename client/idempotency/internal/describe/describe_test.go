@@ -87,7 +87,9 @@ func TestMatches(t *testing.T) {
 		}
 	}
 	record := &idempotency.Record{State: idempotency.Pending}
-	for state, want := range map[idempotency.State]bool{0: true, idempotency.Pending: true, idempotency.Committed: false} {
+	for state, want := range map[idempotency.State]bool{
+		0: true, idempotency.Pending: true, idempotency.Committed: false,
+	} {
 		listed := d.Listed(&idempotency.ListRequest{State: state}, record)
 		if (listed != nil) != want {
 			t.Errorf("state %v: %+v", state, listed)
