@@ -16,7 +16,7 @@ import (
 )
 
 // Forms are the URLs that [Open] takes, for help texts.
-const Forms = "postgres://…, redis://…, rediss://…, s3://BUCKET/PREFIX, memory:"
+const Forms = "postgres://…, redis://…, rediss://…, redis-cluster://…, rediss-cluster://…, s3://BUCKET/PREFIX, memory:"
 
 // UnknownError is returned for a URL of no store.
 type UnknownError struct{ Scheme string }
@@ -33,12 +33,14 @@ type kind struct {
 }
 
 var kinds = map[string]kind{
-	"memory":     {open: openMemory},
-	"postgres":   {openPostgres, initPostgres, postgresStatements},
-	"postgresql": {openPostgres, initPostgres, postgresStatements},
-	"redis":      {open: openRedis},
-	"rediss":     {open: openRedis},
-	"s3":         {open: openS3, init: initS3},
+	"memory":         {open: openMemory},
+	"postgres":       {openPostgres, initPostgres, postgresStatements},
+	"postgresql":     {openPostgres, initPostgres, postgresStatements},
+	"redis":          {open: openRedis},
+	"rediss":         {open: openRedis},
+	"redis-cluster":  {open: openRedis},
+	"rediss-cluster": {open: openRedis},
+	"s3":             {open: openS3, init: initS3},
 }
 
 // find returns the kind of a URL. Its error has no more of the URL than the scheme, because the rest may have a

@@ -33,7 +33,9 @@ func TestMistakes(t *testing.T) {
 		"redis://app:secret@db:port/0", "redis://app:secret@127.0.0.1:1/x",
 		"redis://app:secret@127.0.0.1:1/0?unknown=1",
 		"redis://app:secret@127.0.0.1:1/0?min_replicas=x", "postgres://app:secret@127.0.0.1:1/shop?sslmode=disable",
-		"redis://app:secret@127.0.0.1:1/0",
+		"redis://app:secret@127.0.0.1:1/0", "redis-cluster://app:secret@127.0.0.1:1,127.0.0.1:2",
+		"redis-cluster://app:secret@db:port,127.0.0.1:2", "rediss-cluster://app:secret@,127.0.0.1:2",
+		"redis-cluster://app:secret@127.0.0.1:1/0?unknown=1", "redis-cluster://app:secret@127.0.0.1:1,?max_open=x",
 	} {
 		_, _, err := Open(t.Context(), url, slog.New(slog.DiscardHandler))
 		if err == nil || strings.Contains(err.Error(), "secret") {

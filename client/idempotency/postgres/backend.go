@@ -2,11 +2,8 @@ package postgres
 
 import (
 	"context"
-	"crypto/sha256"
 	"encoding/hex"
-	"encoding/json"
 	"errors"
-	"fmt"
 	"strconv"
 	"strings"
 	"time"
@@ -15,7 +12,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 
-	"github.com/seqledger/seqledger/client/idempotency"
+	"github.com/seqledger/seqledger/client/idempotency/internal/describe"
 	"github.com/seqledger/seqledger/client/idempotency/internal/waiters"
 )
 
@@ -58,52 +55,37 @@ type querier interface {
 	QueryRow(ctx context.Context, sql string, arguments ...any) pgx.Row
 }
 
-// description is what a row says of its record to people.
-type description struct {
-	Organization, Vault, Namespace, Principal string
-	KeyHash                                   [32]byte
-}
-
-// rowName is an idempotency.Namer. The name of a record is the key of its row in hex, and its
-// description.
-type rowName struct{}
-
-// Name implements idempotency.Namer.
-func (rowName) Name(key *idempotency.RecordKey, hash string) string {
-	// Of the description, bytes that are no text are replaced.
-	d, err := json.Marshal(description{
-		key.Scope.Organization, key.Scope.Vault, key.Namespace, key.Principal, sha256.Sum256([]byte(key.Key)),
-	})
-	if err != nil {
-		panic(err) // strings and numbers have JSON
-	}
-	return strings.TrimPrefix(hash, "records/") + string(d)
-}
-
-// rowKeyLength is the length of a key in hex.
-const rowKeyLength = 2 * sha256.Size
-
 // rowKey returns the key of a row.
 func rowKey(name string) ([]byte, error) {
-	b, err := hex.DecodeString(name[:min(rowKeyLength, len(name))])
-	if err != nil || len(b) != sha256.Size {
-		return nil, fmt.Errorf("%q is not the name of a record", name)
+	hash, _, err := describe.Split(name)
+	if err != nil {
+		return nil, err
 	}
-	return b, nil
+	return hex.DecodeString(hash)
+}
+
+// described returns the key of a row, and what the row says of its record to people.
+func described(name string) ([]byte, *describe.Description, error) {
+	key, err := rowKey(name)
+	if err != nil {
+		return nil, nil, err
+	}
+	_, text, err := describe.Split(name)
+	if err != nil {
+		return nil, nil, err
+	}
+	d, err := describe.Parse(text)
+	return key, d, err
 }
 
 // insert writes the first record of a key.
 func insert(ctx context.Context, q querier, name string, record []byte, keepUntil time.Time) (bool, error) {
-	key, err := rowKey(name)
+	key, d, err := described(name)
 	if err != nil {
 		return false, err
 	}
-	var d description
-	if err := json.Unmarshal([]byte(name[rowKeyLength:]), &d); err != nil {
-		return false, err
-	}
 	tag, err := q.Exec(ctx, insertRecord, key, record, keepUntil, text(d.Organization), text(d.Vault),
-		text(d.Namespace), text(d.Principal), d.KeyHash[:])
+		text(d.Namespace), text(d.Principal), d.KeyHash)
 	return err == nil && tag.RowsAffected() == 1, err
 }
 
@@ -153,7 +135,7 @@ func nextToken(ctx context.Context, q querier) (uint64, error) {
 
 // backend is an idempotency.Backend in which every call is a transaction of its own.
 type backend struct {
-	rowName
+	describe.Namer
 
 	pool     *pgxpool.Pool
 	listener *waiters.Listener

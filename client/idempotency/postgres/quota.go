@@ -2,7 +2,6 @@ package postgres
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 
@@ -30,12 +29,8 @@ func admit(ctx context.Context, q querier, name string, record []byte, most int)
 	if most <= 0 || len(record) <= stateAt || record[stateAt] != statePending {
 		return nil
 	}
-	key, err := rowKey(name)
+	key, d, err := described(name)
 	if err != nil {
-		return err
-	}
-	var d description
-	if err := json.Unmarshal([]byte(name[rowKeyLength:]), &d); err != nil {
 		return err
 	}
 	var open int

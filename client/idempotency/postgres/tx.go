@@ -9,6 +9,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/seqledger/seqledger/client/idempotency"
+	"github.com/seqledger/seqledger/client/idempotency/internal/describe"
 )
 
 // WithTx returns a store within a transaction, which the caller begins and ends. A reservation, the
@@ -82,7 +83,7 @@ func (s *txStore) Heartbeat(
 // txBackend is an idempotency.Backend within a transaction. It announces no wait and hears no
 // notifications: an announcement would lock the record that another owner wants to finish.
 type txBackend struct {
-	rowName
+	describe.Namer
 
 	tx pgx.Tx
 	// changed are the records that this transaction has changed, and so has locked until its end.

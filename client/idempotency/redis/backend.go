@@ -13,6 +13,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/seqledger/seqledger/client/idempotency"
+	"github.com/seqledger/seqledger/client/idempotency/internal/describe"
 	"github.com/seqledger/seqledger/client/idempotency/internal/waiters"
 )
 
@@ -30,17 +31,40 @@ var loadScript, swapScript, tokenScript = redis.NewScript(loadText), redis.NewSc
 
 // backend is an idempotency.Backend.
 type backend struct {
-	client                    *redis.Client
-	records, counter, channel string // names of keys; the first is a prefix
+	describe.Namer
+
+	client redis.UniversalClient // a *redis.Client or *redis.ClusterClient
+	// Names of keys. The first two are prefixes.
+	records, open, counter, channel string
 
 	minReplicas    int
 	replicaTimeout time.Duration
+	maxOpen        int // Options.MaxOpen
 
 	listener *waiters.Listener
 }
 
-// name returns the name of a record without the prefix.
-func name(key string) string { return strings.TrimPrefix(key, "records/") }
+// node returns a client of the one server that has all keys of the store. Of a cluster it is that of this moment.
+func (b *backend) node(ctx context.Context) (*redis.Client, error) {
+	if cluster, ok := b.client.(*redis.ClusterClient); ok {
+		return cluster.MasterForKey(ctx, b.counter)
+	}
+	return b.client.(*redis.Client), nil
+}
+
+// findMaster makes the next calls ask a cluster for the node of the keys, which may have changed when one fails. The
+// cluster's client does so by itself every ten seconds.
+func (b *backend) findMaster(ctx context.Context) {
+	if cluster, ok := b.client.(*redis.ClusterClient); ok {
+		cluster.ReloadState(ctx)
+	}
+}
+
+// name returns the name of a record without the prefix and the description.
+func name(key string) string {
+	hash, _, _ := describe.Split(key) // our own
+	return hash
+}
 
 // loadAttempts is how often Load tries when connections break: those of a pool break together, and
 // it is the first call of every command.
@@ -55,6 +79,7 @@ func (b *backend) Load(ctx context.Context, key string) ([]byte, string, time.Ti
 		}
 		if _, isNet := errors.AsType[net.Error](err); ctx.Err() != nil || attempt == loadAttempts ||
 			!isNet && !strings.HasSuffix(err.Error(), "EOF") {
+			b.findMaster(ctx)
 			return nil, "", time.Time{}, err
 		}
 	}
@@ -95,27 +120,55 @@ func (b *backend) CompareAndSwap(
 	if !keepUntil.IsZero() {
 		keep = strconv.FormatInt(keepUntil.UnixMilli()+1, 10) // never before
 	}
-	keys := []string{b.records + name(key), b.counter}
-	arguments := []any{version, record, keep, b.channel, name(key)}
+	hash, text, err := describe.Split(key)
+	if err != nil {
+		return false, err
+	}
+	d, err := describe.Parse(text)
+	if err != nil {
+		return false, err
+	}
+	keys := []string{b.records + hash, b.counter, b.openOf(d)}
+	arguments := []any{version, record, keep, b.channel, hash, text, openState(record), b.maxOpen}
 	if b.minReplicas == 0 {
 		n, err := swapScript.Run(ctx, b.client, keys, arguments...).Int()
-		return n == 1, quota(err)
+		return swapped(n, err, b.maxOpen)
+	}
+	return b.swapAndWait(ctx, keys, arguments)
+}
+
+// swapAndWait swaps, and waits for the replicas.
+func (b *backend) swapAndWait(ctx context.Context, keys []string, arguments []any) (bool, error) {
+	node, err := b.node(ctx)
+	if err != nil {
+		return false, err
 	}
 	// WAIT is about what its own connection has written, which a pipeline uses for all its commands. The
 	// text is sent each time, because a missing script would be known too late.
-	pipeline := b.client.Pipeline()
+	pipeline := node.Pipeline()
 	swap := pipeline.Eval(ctx, swapText, keys, arguments...)
 	wait := pipeline.Do(ctx, "WAIT", b.minReplicas, b.replicaTimeout.Milliseconds())
 	_, _ = pipeline.Exec(ctx) // each command has its own error
 	n, err := swap.Int()
-	if err != nil || n != 1 {
-		return false, quota(err)
+	if err != nil {
+		b.findMaster(ctx)
+	}
+	if done, err := swapped(n, err, b.maxOpen); err != nil || !done {
+		return false, err
 	}
 	reached, err := wait.Int64()
 	if err == nil && reached < int64(b.minReplicas) {
 		err = fmt.Errorf("a change has reached %d replicas within %v, of %d", reached, b.replicaTimeout, b.minReplicas)
 	}
 	return err == nil, err
+}
+
+// swapped returns what swap.lua answered.
+func swapped(n int, err error, maxOpen int) (bool, error) {
+	if err == nil && n == overQuota {
+		return false, &idempotency.QuotaError{Cause: fmt.Errorf("%w: %d", errOpenKeys, maxOpen)}
+	}
+	return n == 1, quota(err)
 }
 
 // quota returns the error of a write to a server whose memory is full as a QuotaError. Nothing was

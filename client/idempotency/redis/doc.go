@@ -17,6 +17,14 @@
 // Tokens and versions come from one counter, which is never behind the server's clock in microseconds.
 // So they grow even if Redis forgets the counter's last values, unless the clock is set back as far.
 //
+// A record is a hash with the fields version, record (as internal/keyed encodes it) and description (in JSON:
+// organization, vault, namespace, principal, and the SHA-256 of the client's key; for people and lists). The open keys
+// of a principal are a sorted set besides, for Options.MaxOpen.
+//
+// In a cluster all keys of a store are in one slot, of one master: a cluster makes a store survive the loss of a node,
+// and no faster. Stores with different prefixes are on different masters. While the slot moves to another node, calls
+// may fail, and are repeated with the same attempt.
+//
 // # What can be lost
 //
 // A store is as durable as its Redis, and Redis acknowledges writes that it can lose. A lost record is a
@@ -33,6 +41,6 @@
 // its memory is full (a maxmemory-policy other than noeviction), and a replica. Where running twice is not
 // acceptable, use the ledger or PostgreSQL.
 //
-// There is no quota of keys for each principal. A server whose memory is full refuses new keys with an
+// A server whose memory is full refuses new keys with an
 // [*idempotency.QuotaError]; it then refuses results, too, which the middleware's journal keeps.
 package redis

@@ -13,7 +13,7 @@ import (
 const relisten = time.Second
 
 // newListener returns a listener to a channel.
-func newListener(client *redis.Client, channel string) *waiters.Listener {
+func newListener(client redis.UniversalClient, channel string) *waiters.Listener {
 	return waiters.NewListener(func(ctx context.Context, l *waiters.Listener) time.Duration {
 		listen(ctx, client, channel, l)
 		return relisten
@@ -22,7 +22,7 @@ func newListener(client *redis.Client, channel string) *waiters.Listener {
 
 // listen wakes callers until its connection breaks. Callers poll meanwhile and afterwards, so that its
 // errors need no report.
-func listen(ctx context.Context, client *redis.Client, channel string, l *waiters.Listener) {
+func listen(ctx context.Context, client redis.UniversalClient, channel string, l *waiters.Listener) {
 	subscription := client.Subscribe(ctx, channel)
 	// A receive does not end with its context.
 	stop := context.AfterFunc(ctx, func() { _ = subscription.Close() })

@@ -3,10 +3,7 @@ package redis
 import (
 	"context"
 	"errors"
-	"fmt"
 	"log/slog"
-	"net/url"
-	"strconv"
 	"strings"
 	"time"
 
@@ -35,6 +32,10 @@ type Options struct {
 	// ReplicaTimeout is at least a millisecond; 0 means 1 s. A client that is given to New must wait longer
 	// for an answer.
 	ReplicaTimeout time.Duration
+	// MaxOpen is how many keys of one principal, in one scope, may be pending or have an unknown outcome; 0 means
+	// any number. A reservation beyond it is refused with an [idempotency.QuotaError]. The script that stores a
+	// reservation counts, so that the bound is exact, whoever else reserves, and costs no round trip.
+	MaxOpen int
 	// Logger may be nil. It never gets a key or a principal.
 	Logger *slog.Logger
 }
@@ -44,21 +45,18 @@ type Store struct {
 	idempotency.Resolver
 
 	backend *backend
-	owned   *redis.Client // nil for the caller's
+	owned   redis.UniversalClient // nil for the caller's
 }
 
-// Open connects to a server. The URL is of the form redis://USER:PASSWORD@HOST:PORT/DB, or rediss:// for
-// TLS. Its parameters are those of go-redis, and prefix, min_replicas and replica_timeout, which set
+// Open connects to a server, or a cluster. The URL is of the form redis://USER:PASSWORD@HOST:PORT/DB, or
+// redis-cluster://USER:PASSWORD@HOST:PORT,HOST:PORT with some of a cluster's nodes; rediss and rediss-cluster are for
+// TLS. Its parameters are those of go-redis, and prefix, min_replicas, replica_timeout and max_open, which set
 // the options of these names. An error does not contain the password.
 func Open(ctx context.Context, address string, o Options) (*Store, error) {
-	options, o, err := parse(address, o)
+	client, o, err := connect(address, o)
 	if err != nil {
 		return nil, err
 	}
-	if options.ReadTimeout == 0 {
-		options.ReadTimeout = readTimeout + max(o.ReplicaTimeout, DefaultReplicaTimeout)
-	}
-	client := redis.NewClient(options)
 	s, err := New(ctx, client, o)
 	if err != nil {
 		return nil, errors.Join(err, client.Close())
@@ -67,45 +65,10 @@ func Open(ctx context.Context, address string, o Options) (*Store, error) {
 	return s, nil
 }
 
-// parse returns the options of a URL.
-func parse(address string, o Options) (*redis.Options, Options, error) {
-	u, err := url.Parse(address)
-	if err != nil {
-		return nil, o, errors.New("the URL of the Redis does not parse") // err contains the password
-	}
-	query := u.Query()
-	if v := query.Get("prefix"); v != "" {
-		o.Prefix = v
-	}
-	if v := query.Get("min_replicas"); v != "" {
-		if o.MinReplicas, err = strconv.Atoi(v); err != nil {
-			return nil, o, fmt.Errorf("min_replicas: %w", err)
-		}
-	}
-	if v := query.Get("replica_timeout"); v != "" {
-		if o.ReplicaTimeout, err = time.ParseDuration(v); err != nil {
-			return nil, o, fmt.Errorf("replica_timeout: %w", err)
-		}
-	}
-	for _, own := range []string{"prefix", "min_replicas", "replica_timeout"} {
-		query.Del(own)
-	}
-	u.RawQuery = query.Encode()
-	options, err := redis.ParseURL(u.String())
-	if err != nil {
-		return nil, o, err
-	}
-	if options.MaxRetries == 0 {
-		// The store repeats what may be repeated. A swap that go-redis repeats finds its own
-		// version, and the call would be decided again.
-		options.MaxRetries = -1
-	}
-	return options, o, nil
-}
-
-// New returns a store that uses the caller's client, which the caller closes after the store. A client of
-// Sentinel ([redis.NewFailoverClient]) is one, too.
-func New(ctx context.Context, client *redis.Client, o Options) (*Store, error) {
+// New returns a store that uses the caller's client, which the caller closes after the store. It is a
+// [*redis.Client], that of Sentinel ([redis.NewFailoverClient]), too, or a [*redis.ClusterClient]. What goes on while
+// a cluster's keys move or its nodes fail is that client's matter: it must not read from replicas.
+func New(ctx context.Context, client redis.UniversalClient, o Options) (*Store, error) {
 	if o.Prefix == "" {
 		o.Prefix = DefaultPrefix
 	}
@@ -115,8 +78,8 @@ func New(ctx context.Context, client *redis.Client, o Options) (*Store, error) {
 	if o.ReplicaTimeout == 0 {
 		o.ReplicaTimeout = DefaultReplicaTimeout
 	}
-	if o.MinReplicas < 0 || o.ReplicaTimeout < time.Millisecond {
-		return nil, errors.New("min_replicas must not be negative, and replica_timeout at least 1ms")
+	if o.MinReplicas < 0 || o.MaxOpen < 0 || o.ReplicaTimeout < time.Millisecond {
+		return nil, errors.New("min_replicas and max_open must not be negative, and replica_timeout at least 1ms")
 	}
 	if o.Logger == nil {
 		o.Logger = slog.New(slog.DiscardHandler)
@@ -126,8 +89,8 @@ func New(ctx context.Context, client *redis.Client, o Options) (*Store, error) {
 	}
 	tag := "{" + o.Prefix + "}:"
 	b := &backend{
-		client: client, records: tag + "record:", counter: tag + "tokens", channel: tag + "changed",
-		minReplicas: o.MinReplicas, replicaTimeout: o.ReplicaTimeout,
+		client: client, records: tag + "record:", open: tag + "open:", counter: tag + "tokens",
+		channel: tag + "changed", minReplicas: o.MinReplicas, replicaTimeout: o.ReplicaTimeout, maxOpen: o.MaxOpen,
 	}
 	b.listener = newListener(client, b.channel)
 	return &Store{Resolver: idempotency.NewStore(b), backend: b}, nil
@@ -138,50 +101,6 @@ func (s *Store) Close() error {
 	s.backend.listener.Close()
 	if s.owned != nil {
 		return s.owned.Close()
-	}
-	return nil
-}
-
-// check refuses a server that cannot keep a store's promises, and logs what it may lose.
-func check(ctx context.Context, client *redis.Client, o Options) error {
-	text, err := client.Info(ctx).Result()
-	if err != nil {
-		return err
-	}
-	info := map[string]string{}
-	for line := range strings.Lines(text) {
-		if name, value, ok := strings.Cut(strings.TrimSpace(line), ":"); ok {
-			info[name] = value
-		}
-	}
-	var major, minor int
-	_, _ = fmt.Sscanf(info["redis_version"], "%d.%d", &major, &minor)
-	replicas, _ := strconv.Atoi(info["connected_slaves"])
-	switch {
-	case major < 6 || major == 6 && minor < 2:
-		return fmt.Errorf("redis %s is too old: 6.2 and later", info["redis_version"])
-	case info["role"] != "master":
-		return errors.New("the server is a replica, which cannot store anything")
-	case info["redis_mode"] == "cluster":
-		return errors.New("the server is part of a cluster, whose nodes a store does not follow")
-	case info["maxmemory_policy"] != "noeviction":
-		return fmt.Errorf("the server forgets keys when its memory is full (maxmemory-policy %s), so that work would "+
-			"run twice: it must be noeviction", info["maxmemory_policy"])
-	case replicas < o.MinReplicas:
-		return fmt.Errorf("the server has %d replicas, and min_replicas is %d", replicas, o.MinReplicas)
-	}
-	if info["aof_enabled"] != "1" {
-		o.Logger.Warn("the Redis has no append-only file: a crash loses keys since its last snapshot, whose work " +
-			"may run again; set appendonly yes and appendfsync always")
-		return nil
-	}
-	switch policy, err := client.ConfigGet(ctx, "appendfsync").Result(); {
-	case err != nil: // managed services forbid the command
-		o.Logger.Warn("whether the Redis syncs what it acknowledges is not known; with appendfsync everysec a loss " +
-			"of power loses keys of the last two seconds, whose work may run again")
-	case policy["appendfsync"] != "always":
-		o.Logger.Warn("a loss of power loses the last keys, whose work may run again; set appendfsync always",
-			"appendfsync", policy["appendfsync"])
 	}
 	return nil
 }

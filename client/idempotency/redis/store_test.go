@@ -117,7 +117,6 @@ func TestRefusals(t *testing.T) {
 	healthy := servertest.Redis(t)
 	replica := replicate(t, healthy)
 	for name, c := range map[string]struct{ url, want string }{
-		"cluster":      {servertest.Redis(t, "--cluster-enabled", "yes").URL, "cluster"},
 		"evicts":       {server.URL, "noeviction"},
 		"replica":      {replica.URL, "replica"},
 		"few replicas": {healthy.URL + "?min_replicas=2", "min_replicas"},
@@ -253,7 +252,7 @@ func TestPrefixes(t *testing.T) {
 	reserve(t, open(t, server.URL, redis.Options{}), "k")
 	reserve(t, open(t, server.URL+"?prefix=shop", redis.Options{}), "k")
 	names, err := connect(t, server).Keys(t.Context(), "*").Result()
-	if err != nil || len(names) != 4 {
+	if err != nil || len(names) != 6 {
 		t.Errorf("%v, %v", names, err)
 	}
 	for _, n := range names {

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/seqledger/seqledger/client/idempotency"
+	"github.com/seqledger/seqledger/client/idempotency/internal/describe"
 	"github.com/seqledger/seqledger/client/idempotency/s3/internal/bucket"
 	"github.com/seqledger/seqledger/internal/keyed"
 )
@@ -21,6 +22,9 @@ type object struct {
 	Scope          string     `json:"scope"`
 	KeyHash        string     `json:"key_hash"`
 	Key            string     `json:"key,omitempty"`
+	Namespace      string     `json:"namespace"`
+	Principal      string     `json:"principal"`
+	ClientKeyHash  string     `json:"client_key_hash"`
 	Status         string     `json:"status"`
 	State          string     `json:"state"`
 	Token          uint64     `json:"token"`
@@ -45,40 +49,62 @@ func instant(nanoseconds int64) *time.Time {
 type backend struct {
 	objects   *bucket.Objects
 	tokens    *tokens
+	quota     *quota
 	maxTTL    time.Duration
 	storeKeys bool
 }
 
-// keySeparator stands in a record's name before the client's key, where that is stored. It is in no other part of
-// a name.
-const keySeparator = " "
+// nameSeparator stands in a record's name between the object's name, the client's key, where that is stored, and
+// the description. It is in neither of the first two.
+const nameSeparator = " "
 
 // Name implements idempotency.Namer.
 func (b *backend) Name(key *idempotency.RecordKey, hash string) string {
-	scope := bucket.Escape(key.Scope.Organization)
-	if key.Scope.Vault != "" {
-		scope += "/" + bucket.Escape(key.Scope.Vault)
-	}
+	scope := scopeName(key.Scope)
 	sum := sha256.Sum256([]byte(scope + ":" + strings.TrimPrefix(hash, "records/")))
-	name := "idempotency/" + scope + "/" + hex.EncodeToString(sum[:]) + ".json"
-	if b.storeKeys {
-		name += keySeparator + key.Key
+	_, description, err := describe.Split(describe.Namer{}.Name(key, hash))
+	if err != nil {
+		panic(err) // NewStore names records by hashes
 	}
-	return name
+	stored := ""
+	if b.storeKeys {
+		stored = key.Key
+	}
+	return recordsName + scope + "/" + hex.EncodeToString(sum[:]) + ".json" + nameSeparator + stored + nameSeparator +
+		description
+}
+
+// recordsName is the beginning of the names of records.
+const recordsName = "idempotency/"
+
+// scopeName returns a scope as it is in names.
+func scopeName(scope idempotency.Scope) string {
+	if scope.Vault == "" {
+		return bucket.Escape(scope.Organization)
+	}
+	return bucket.Escape(scope.Organization) + "/" + bucket.Escape(scope.Vault)
 }
 
 // Load implements idempotency.Backend.
 func (b *backend) Load(ctx context.Context, name string) ([]byte, string, time.Time, error) {
-	name, _, _ = strings.Cut(name, keySeparator)
+	name, _, _ = strings.Cut(name, nameSeparator)
+	o, etag, now, err := b.read(ctx, name)
+	if err != nil || o == nil {
+		return nil, "", now, err
+	}
+	return o.Record, etag, now, nil
+}
+
+// read reads an object, nil for an absent one. now is the time of the store.
+func (b *backend) read(ctx context.Context, name string) (o *object, etag string, now time.Time, err error) {
 	body, etag, now, err := b.objects.Get(ctx, name)
 	if err != nil || etag == "" {
 		return nil, "", now, err
 	}
-	var o object
-	if err := json.Unmarshal(body, &o); err != nil || len(o.Record) == 0 {
+	if err := json.Unmarshal(body, &o); err != nil || o == nil || len(o.Record) == 0 {
 		return nil, "", time.Time{}, fmt.Errorf("%w: the object %s", idempotency.ErrDamaged, name)
 	}
-	return o.Record, etag, now, nil
+	return o, etag, now, nil
 }
 
 // CompareAndSwap implements idempotency.Backend. The lifecycle rule of the bucket keeps an object for longer
@@ -94,11 +120,17 @@ func (b *backend) CompareAndSwap(ctx context.Context, name, etag string, value [
 			Problem: fmt.Sprintf("must be at most %v in this store, is %v", b.maxTTL, time.Duration(record.TTL)),
 		}
 	}
-	name, key, _ := strings.Cut(name, keySeparator)
+	name, rest, _ := strings.Cut(name, nameSeparator)
+	key, text, _ := strings.Cut(rest, nameSeparator)
+	d, err := describe.Parse(text)
+	if err != nil {
+		return false, err
+	}
 	o := object{
-		Scope:   strings.TrimPrefix(path.Dir(name), "idempotency/"),
+		Scope:   strings.TrimPrefix(path.Dir(name), recordsName),
 		KeyHash: strings.TrimSuffix(path.Base(name), ".json"),
-		Key:     key, Status: "creating", State: record.State.String(), Token: record.Token, Attempts: record.Attempts,
+		Key:     key, Namespace: d.Namespace, Principal: d.Principal, ClientKeyHash: hex.EncodeToString(d.KeyHash),
+		Status: "creating", State: record.State.String(), Token: record.Token, Attempts: record.Attempts,
 		CreatedAt: instant(record.Created), LeaseExpiresAt: instant(record.LeaseEnd),
 		CompletedAt: instant(record.Completed), ExpiresAt: instant(record.Expires),
 		Revision: rand.Text(), Record: value,
@@ -110,7 +142,13 @@ func (b *backend) CompareAndSwap(ctx context.Context, name, etag string, value [
 	if err != nil {
 		return false, err
 	}
+	if err := b.quota.admit(ctx, name, d, record); err != nil {
+		return false, err
+	}
 	written, _, err := b.objects.Put(ctx, name, etag, body)
+	if written {
+		b.quota.settled(ctx, name, d, record)
+	}
 	return written, err
 }
 

@@ -21,6 +21,8 @@
 //	token, attempts    the fencing token, and how many ownerships there were
 //	created_at, lease_expires_at, completed_at, expires_at
 //	                   times (RFC 3339); the last two are absent while there are none
+//	namespace, principal, client_key_hash
+//	                   for lists; the last is the SHA-256, in hex, of the client's key
 //	key                the key of the client, only with Options.StoreKeys: a key may be a secret
 //	revision           random, so that no two revisions of an object have the same ETag
 //	record             the record itself, as internal/keyed encodes it, in base64; the store reads this alone
@@ -46,6 +48,9 @@
 // # What it promises
 //
 // What the bucket has acknowledged, which S3 keeps in three zones. Expired records are deleted by a
-// lifecycle rule of the bucket, see [Lifecycle]; without one they stay, and are harmless. There is no quota
-// of keys for each principal.
+// lifecycle rule of the bucket, see [Lifecycle]; without one they stay, and are harmless.
+//
+// With Options.MaxOpen, an open key has a mark beside its record, PREFIX/idempotency-open/{scope}/{SHA-256 of the
+// principal}/{key_hash}.json. Marks are counted before a key is reserved. A crash may leave one too many, which a
+// refusal looks for.
 package s3

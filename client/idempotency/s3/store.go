@@ -2,7 +2,9 @@ package s3
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"strconv"
 	"time"
 
 	"github.com/aws/aws-sdk-go-v2/service/s3"
@@ -26,17 +28,27 @@ type Options struct {
 	// MaxTTL is the longest TTL of a request; a longer one is refused, because the lifecycle rule
 	// would delete its record too early. 0 means DefaultMaxTTL. See [Lifecycle].
 	MaxTTL time.Duration
+	// MaxOpen is how many keys of one principal, in one scope, may be pending or have an unknown outcome; 0 means
+	// any number. A reservation beyond it is refused with an [idempotency.QuotaError]. It costs a reservation two
+	// requests and a result one. Keys count that were reserved with this option: give it to all processes. Near the
+	// bound, reservations of the same moment may all be refused. The role needs s3:DeleteObject on
+	// PREFIX/idempotency-open/* then.
+	MaxOpen int
 	// StoreKeys makes objects have the client's key in clear.
 	StoreKeys bool
 }
 
 // Store keeps records in a bucket. It is safe for concurrent use.
-type Store struct{ idempotency.Resolver }
+type Store struct {
+	idempotency.Resolver
+
+	backend *backend
+}
 
 // Open connects to a bucket. The URL is of the form s3://BUCKET/PREFIX. Its parameters are region; endpoint,
-// the URL of a store other than Amazon's; path_style=true, for one without names for buckets; and max_ttl and
-// store_keys, which set the options. Credentials come from where the AWS SDK looks for them: the environment,
-// ~/.aws, or the role of the machine.
+// the URL of a store other than Amazon's; path_style=true, for one without names for buckets; and max_ttl,
+// max_open and store_keys, which set the options. Credentials come from where the AWS SDK looks for them: the
+// environment, ~/.aws, or the role of the machine.
 func Open(ctx context.Context, address string, o Options) (*Store, error) {
 	objects, o, err := connect(ctx, address, o)
 	if err != nil {
@@ -47,7 +59,7 @@ func Open(ctx context.Context, address string, o Options) (*Store, error) {
 
 // connect returns the bucket of a URL.
 func connect(ctx context.Context, address string, o Options) (*bucket.Objects, Options, error) {
-	objects, query, err := bucket.Connect(ctx, address, "max_ttl", "store_keys")
+	objects, query, err := bucket.Connect(ctx, address, "max_ttl", "store_keys", "max_open")
 	if err != nil {
 		return nil, o, err
 	}
@@ -55,6 +67,11 @@ func connect(ctx context.Context, address string, o Options) (*bucket.Objects, O
 	if text := query.Get("max_ttl"); text != "" {
 		if o.MaxTTL, err = time.ParseDuration(text); err != nil {
 			return nil, o, fmt.Errorf("max_ttl: %w", err)
+		}
+	}
+	if text := query.Get("max_open"); text != "" {
+		if o.MaxOpen, err = strconv.Atoi(text); err != nil {
+			return nil, o, fmt.Errorf("max_open: %w", err)
 		}
 	}
 	o.StoreKeys = o.StoreKeys || query.Get("store_keys") == "true"
@@ -69,15 +86,19 @@ func New(ctx context.Context, client *s3.Client, o Options) (*Store, error) {
 	if o.Bucket == "" || o.MaxTTL < idempotency.MinTTL || o.MaxTTL > idempotency.MaxTTL {
 		return nil, fmt.Errorf("a bucket is required, and a MaxTTL of %v to %v", idempotency.MinTTL, idempotency.MaxTTL)
 	}
+	if o.MaxOpen < 0 {
+		return nil, errors.New("Options.MaxOpen must not be negative")
+	}
 	b := &backend{
 		objects: &bucket.Objects{Client: client, Bucket: o.Bucket, Prefix: o.Prefix},
 		maxTTL:  o.MaxTTL, storeKeys: o.StoreKeys,
 	}
 	b.tokens = newTokens(b.objects)
+	b.quota = &quota{b.objects, b.read, o.MaxOpen, markSettles}
 	if err := b.objects.CheckConditions(ctx); err != nil {
 		return nil, err
 	}
-	return &Store{idempotency.NewStore(b)}, nil
+	return &Store{idempotency.NewStore(b), b}, nil
 }
 
 // Close does nothing, because nothing runs in the background. It is there for symmetry with other stores.

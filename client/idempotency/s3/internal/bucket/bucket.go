@@ -7,6 +7,7 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
+	"iter"
 	"net/http"
 	"net/url"
 	"slices"
@@ -91,6 +92,52 @@ func (o *Objects) Get(ctx context.Context, name string) (body []byte, etag strin
 	return buffer.Bytes(), *answer.ETag, now, nil
 }
 
+// Page is a part of a list of objects.
+type Page struct {
+	Objects []Listed
+	Now     time.Time // of the store, in whole seconds
+}
+
+// Listed is an object in a list.
+type Listed struct {
+	Name    string    // relative to the prefix
+	Written time.Time // by the store's clock
+}
+
+// List returns the objects in a folder, most of them in one request, and those of folders in it not. An error is the
+// last item.
+func (o *Objects) List(ctx context.Context, folder string, most int) iter.Seq2[Page, error] {
+	whole, delimiter := *o.name(folder), "/"
+	return func(yield func(Page, error) bool) {
+		pages := s3.NewListObjectsV2Paginator(o.Client, &s3.ListObjectsV2Input{
+			Bucket: &o.Bucket, Prefix: &whole, Delimiter: &delimiter, MaxKeys: aws.Int32(int32(most)),
+		})
+		for pages.HasMorePages() {
+			answer, err := pages.NextPage(ctx)
+			if err != nil {
+				yield(Page{}, err)
+				return
+			}
+			page := Page{}
+			page.Now, _ = awsmiddleware.GetServerTime(answer.ResultMetadata)
+			for _, content := range answer.Contents {
+				page.Objects = append(page.Objects, Listed{
+					folder + strings.TrimPrefix(aws.ToString(content.Key), whole), aws.ToTime(content.LastModified),
+				})
+			}
+			if !yield(page, nil) {
+				return
+			}
+		}
+	}
+}
+
+// Delete deletes an object, which may be absent.
+func (o *Objects) Delete(ctx context.Context, name string) error {
+	_, err := o.Client.DeleteObject(ctx, &s3.DeleteObjectInput{Bucket: &o.Bucket, Key: o.name(name)})
+	return err
+}
+
 // isNoBucket reports whether an error says that the bucket does not exist, which is no absent object.
 func isNoBucket(err error) bool {
 	failure, ok := errors.AsType[smithy.APIError](err)
@@ -139,8 +186,7 @@ func (o *Objects) CheckConditions(ctx context.Context) (err error) {
 		return fmt.Errorf("%w: a new object is refused", ErrNoConditions)
 	}
 	defer func() {
-		_, deleted := o.Client.DeleteObject(ctx, &s3.DeleteObjectInput{Bucket: &o.Bucket, Key: o.name(name)})
-		_ = deleted // a probe that stays is harmless, and the right to delete is not needed otherwise
+		_ = o.Delete(ctx, name) // a probe that stays is harmless, and the right to delete is not needed otherwise
 	}()
 	written, second, err := o.Put(ctx, name, first, []byte(`{"probe":2}`))
 	switch {

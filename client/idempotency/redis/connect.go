@@ -1,0 +1,136 @@
+package redis
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"net/url"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+)
+
+// clusterSchemes are the schemes of URLs of clusters, and those that go-redis has for their nodes.
+var clusterSchemes = map[string]string{"redis-cluster": "redis", "rediss-cluster": "rediss"}
+
+var errURL = errors.New("the URL of the Redis does not parse") // the parser's own error contains the password
+
+// connect returns the client of a URL, which connects when it is used, and the options.
+func connect(address string, o Options) (redis.UniversalClient, Options, error) {
+	scheme, rest, _ := strings.Cut(address, "://")
+	nodeScheme, isCluster := clusterSchemes[scheme]
+	var more []string
+	if isCluster {
+		var first string
+		if first, more = splitNodes(rest); first == "" {
+			return nil, o, errors.New("the URL of the cluster names no node")
+		}
+		address = nodeScheme + "://" + first
+	}
+	u, err := url.Parse(address)
+	if err != nil {
+		return nil, o, errURL
+	}
+	if o, err = own(u, o); err != nil {
+		return nil, o, err
+	}
+	timeout := readTimeout + max(o.ReplicaTimeout, DefaultReplicaTimeout)
+	if !isCluster {
+		client, err := newClient(u, timeout)
+		return client, o, err
+	}
+	client, err := newCluster(u, more, timeout)
+	return client, o, err
+}
+
+// own takes the parameters of a URL that are this package's.
+func own(u *url.URL, o Options) (Options, error) {
+	query := u.Query()
+	for name, option := range map[string]*int{"min_replicas": &o.MinReplicas, "max_open": &o.MaxOpen} {
+		if !query.Has(name) {
+			continue
+		}
+		n, err := strconv.Atoi(query.Get(name))
+		if err != nil {
+			return o, fmt.Errorf("%s: %w", name, err)
+		}
+		*option = n
+	}
+	if text := query.Get("replica_timeout"); text != "" {
+		timeout, err := time.ParseDuration(text)
+		if err != nil {
+			return o, fmt.Errorf("replica_timeout: %w", err)
+		}
+		o.ReplicaTimeout = timeout
+	}
+	if prefix := query.Get("prefix"); prefix != "" {
+		o.Prefix = prefix
+	}
+	for _, name := range []string{"prefix", "min_replicas", "replica_timeout", "max_open"} {
+		query.Del(name)
+	}
+	u.RawQuery = query.Encode()
+	return o, nil
+}
+
+// newClient returns the client of one server.
+func newClient(u *url.URL, timeout time.Duration) (redis.UniversalClient, error) {
+	options, err := redis.ParseURL(u.String())
+	if err != nil {
+		return nil, err
+	}
+	if options.MaxRetries == 0 {
+		// The store repeats what may be repeated. A swap that go-redis repeats finds its own
+		// version, and the call would be decided again.
+		options.MaxRetries = -1
+	}
+	if options.ReadTimeout == 0 {
+		options.ReadTimeout = timeout
+	}
+	return redis.NewClient(options), nil
+}
+
+// newCluster returns the client of a cluster. It repeats what broke with a node at other nodes: a swap that was
+// made finds its own version then, and the call is decided again, which its attempt makes harmless.
+func newCluster(u *url.URL, more []string, timeout time.Duration) (redis.UniversalClient, error) {
+	if path := strings.Trim(u.Path, "/"); path != "" && path != "0" {
+		return nil, errors.New("a cluster has the database 0 alone")
+	}
+	query := u.Query()
+	for _, node := range more {
+		query.Add("addr", node)
+	}
+	u.RawQuery = query.Encode()
+	options, err := redis.ParseClusterURL(u.String())
+	if err != nil {
+		return nil, err
+	}
+	if options.ReadTimeout == 0 {
+		options.ReadTimeout = timeout
+	}
+	return redis.NewClusterClient(options), nil
+}
+
+// splitNodes takes all nodes but the first one out of the rest of a URL behind its scheme, and gives them ports. The
+// first is "" if there is none.
+func splitNodes(rest string) (first string, more []string) {
+	end := strings.IndexAny(rest, "/?#")
+	if end < 0 {
+		end = len(rest)
+	}
+	authority, tail := rest[:end], rest[end:]
+	at := strings.LastIndex(authority, "@") + 1
+	nodes := strings.Split(authority[at:], ",")
+	for _, node := range nodes[1:] {
+		if _, _, err := net.SplitHostPort(node); err != nil {
+			node = net.JoinHostPort(strings.Trim(node, "[]"), "6379")
+		}
+		more = append(more, node)
+	}
+	if nodes[0] == "" {
+		return "", nil
+	}
+	return authority[:at] + nodes[0] + tail, more
+}

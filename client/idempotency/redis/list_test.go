@@ -1,0 +1,89 @@
+package redis_test
+
+import (
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/seqledger/seqledger/client/idempotency"
+	"github.com/seqledger/seqledger/client/idempotency/redis"
+	"github.com/seqledger/seqledger/client/idempotency/storetest"
+	"github.com/seqledger/seqledger/internal/servertest"
+)
+
+// A list has the records of its scope, also where other keys and stores are in the same database, whose prefixes the
+// pattern of the scan must not match.
+func TestList(t *testing.T) {
+	t.Parallel()
+	server := servertest.Redis(t)
+	if err := connect(t, server).Set(t.Context(), "other", "value", 0).Err(); err != nil {
+		t.Fatal(err)
+	}
+	for _, prefix := range []string{"plain", "p*", "[p]", `\p`} {
+		storetest.RunList(t, open(t, server.URL, redis.Options{Prefix: prefix}))
+	}
+}
+
+// A list has more records than the server scans in a step, each once.
+func TestListOfMany(t *testing.T) {
+	t.Parallel()
+	const many = 1500
+	s := open(t, servertest.Redis(t, "--appendfsync", "no").URL, redis.Options{})
+	for i := range many {
+		reserve(t, s, fmt.Sprintf("k%d", i))
+	}
+	seen := map[[32]byte]bool{}
+	for r, err := range s.List(t.Context(), &idempotency.ListRequest{Scope: key("").Scope}) {
+		if err != nil {
+			t.Fatal(err)
+		}
+		if seen[r.KeyHash] {
+			t.Errorf("%x is listed twice", r.KeyHash)
+		}
+		seen[r.KeyHash] = true
+	}
+	if len(seen) != many {
+		t.Errorf("%d records are listed, of %d", len(seen), many)
+	}
+}
+
+// What is no record is told, and so is a server that is away.
+func TestListFails(t *testing.T) {
+	t.Parallel()
+	server := servertest.Redis(t)
+	s := open(t, server.URL, redis.Options{})
+	reserve(t, s, "k")
+	client := connect(t, server)
+	names, err := client.Keys(t.Context(), "{idempotency}:record:*").Result()
+	if err != nil || len(names) != 1 {
+		t.Fatal(names, err)
+	}
+	list := func() (last error) {
+		for _, err := range s.List(t.Context(), &idempotency.ListRequest{Scope: key("").Scope}) {
+			last = err
+		}
+		return last
+	}
+	if err := list(); err != nil {
+		t.Fatal(err)
+	}
+	hash := fmt.Sprintf("%x", sha256.Sum256([]byte("k")))
+	if err := client.HSet(t.Context(), names[0], "record", "damaged").Err(); err != nil {
+		t.Fatal(err)
+	}
+	if err := list(); !errors.Is(err, idempotency.ErrDamaged) || !strings.Contains(err.Error(), hash) {
+		t.Errorf("want the damaged record, got %v", err)
+	}
+	if err := client.HSet(t.Context(), names[0], "description", "{}").Err(); err != nil {
+		t.Fatal(err)
+	}
+	if err := list(); !errors.Is(err, idempotency.ErrDamaged) {
+		t.Errorf("want the damaged description, got %v", err)
+	}
+	server.Kill()
+	if list() == nil {
+		t.Error("a list without a server has no error")
+	}
+}

@@ -1,0 +1,42 @@
+package redis
+
+import (
+	"crypto/sha256"
+	"encoding/binary"
+	"encoding/hex"
+	"errors"
+
+	"github.com/seqledger/seqledger/client/idempotency"
+	"github.com/seqledger/seqledger/client/idempotency/internal/describe"
+)
+
+// overQuota is what swap.lua answers for a key too many.
+const overQuota = -1
+
+// errOpenKeys is the cause of a refusal by the quota.
+var errOpenKeys = errors.New("too many keys of this principal are pending, or have an unknown outcome")
+
+// openOf returns the name of the sorted set of the open keys of a principal. Its members are the names of records,
+// and their scores the times, in ms, at which these expire.
+func (b *backend) openOf(d *describe.Description) string {
+	h := sha256.New()
+	for _, part := range []string{d.Organization, d.Vault, d.Principal} {
+		h.Write(binary.BigEndian.AppendUint64(nil, uint64(len(part))))
+		h.Write([]byte(part))
+	}
+	return b.open + hex.EncodeToString(h.Sum(nil))
+}
+
+// openState says to swap.lua whether a record counts.
+func openState(record []byte) string {
+	const stateAt = 1 // as internal/keyed encodes it
+	if len(record) > stateAt {
+		switch idempotency.State(record[stateAt]) {
+		case idempotency.Pending:
+			return "pending"
+		case idempotency.Indeterminate:
+			return "unknown"
+		}
+	}
+	return ""
+}

@@ -1,0 +1,112 @@
+package redis_test
+
+import (
+	"errors"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/seqledger/seqledger/client/idempotency"
+	"github.com/seqledger/seqledger/client/idempotency/redis"
+	"github.com/seqledger/seqledger/client/idempotency/storetest"
+	"github.com/seqledger/seqledger/internal/servertest"
+)
+
+func TestQuota(t *testing.T) {
+	t.Parallel()
+	storetest.RunQuota(t, open(t, servertest.Redis(t).URL+"?max_open=2", redis.Options{}))
+}
+
+// The suite over a store that counts, and counts nothing too many.
+func TestSuiteWithQuota(t *testing.T) {
+	t.Parallel()
+	shared := open(t, servertest.Redis(t).URL, redis.Options{MaxOpen: 1_000_000})
+	storetest.Run(t, func(*testing.T) idempotency.Store { return shared })
+}
+
+// Reservations of the same moment see each other: the script that stores them counts.
+func TestQuotaIsExact(t *testing.T) {
+	t.Parallel()
+	const most, callers = 5, 32
+	s := open(t, servertest.Redis(t).URL, redis.Options{MaxOpen: most})
+	var acquired atomic.Int32
+	var group sync.WaitGroup
+	for range callers {
+		// Ends with its call; the Wait below joins it.
+		group.Go(func() {
+			r, err := s.Reserve(t.Context(), &idempotency.ReserveRequest{
+				Key: key(idempotency.NewKey("k", 1)), AttemptID: idempotency.NewAttemptID(),
+			})
+			_, refused := errors.AsType[*idempotency.QuotaError](err)
+			switch {
+			case err == nil && r.Outcome == idempotency.Acquired:
+				acquired.Add(1)
+			case !refused:
+				t.Errorf("%+v, %v", r, err)
+			}
+		})
+	}
+	group.Wait()
+	if n := acquired.Load(); n != most {
+		t.Errorf("%d keys are open, of %d", n, most)
+	}
+}
+
+// Keys that were reserved by a process without a quota count for one that has it.
+func TestQuotaOfOthers(t *testing.T) {
+	t.Parallel()
+	server := servertest.Redis(t)
+	without := open(t, server.URL, redis.Options{})
+	owner := reserve(t, without, "a")
+	reserve(t, without, "b")
+	with := open(t, server.URL, redis.Options{MaxOpen: 2})
+	request := &idempotency.ReserveRequest{Key: key("c"), AttemptID: idempotency.NewAttemptID()}
+	_, err := with.Reserve(t.Context(), request)
+	if _, refused := errors.AsType[*idempotency.QuotaError](err); !refused {
+		t.Fatalf("want a refusal by the quota, got %v", err)
+	}
+	if a, err := without.Complete(t.Context(), owner, idempotency.Result{}); err != nil || a.Outcome != idempotency.OK {
+		t.Fatalf("%+v, %v", a, err)
+	}
+	if r, err := with.Reserve(t.Context(), request); err != nil || r.Outcome != idempotency.Acquired {
+		t.Errorf("%+v, %v", r, err)
+	}
+}
+
+// What Redis has deleted by itself does not count any more, and the set of the open keys goes with the last of them.
+func TestQuotaExpires(t *testing.T) {
+	t.Parallel()
+	server := servertest.Redis(t)
+	s := open(t, server.URL, redis.Options{MaxOpen: 2})
+	reserve(t, s, "a")
+	client := connect(t, server)
+	sets, err := client.Keys(t.Context(), "{idempotency}:open:*").Result()
+	if err != nil || len(sets) != 1 {
+		t.Fatal(sets, err)
+	}
+	records, err := client.Keys(t.Context(), "{idempotency}:record:*").Result()
+	if err != nil || len(records) != 1 {
+		t.Fatal(records, err)
+	}
+	set, record := client.PExpireTime(t.Context(), sets[0]), client.PExpireTime(t.Context(), records[0])
+	if set.Err() != nil || set.Val() != record.Val() || set.Val() <= 0 {
+		t.Errorf("the set is kept until %v, and the record until %v", set, record)
+	}
+	reserve(t, s, "b")
+	// Weeks later: the times of the members are in the past.
+	members, err := client.ZRange(t.Context(), sets[0], 0, -1).Result()
+	if err != nil || len(members) != 2 {
+		t.Fatal(members, err)
+	}
+	past := float64(time.Now().Add(-time.Minute).UnixMilli())
+	for _, member := range members {
+		if err := client.Do(t.Context(), "ZADD", sets[0], past, member).Err(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	reserve(t, s, "c")
+	if n := client.ZCard(t.Context(), sets[0]).Val(); n != 1 {
+		t.Errorf("%d keys are counted, of 1", n)
+	}
+}
