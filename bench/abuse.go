@@ -240,8 +240,11 @@ func (p *process) looksHealthy(ctx context.Context) error {
 		// while rather than closing them.
 		"seqledger_connections_open": 10,
 	} {
-		if n, err := p.metric(name); err != nil || n > most {
-			return errors.Join(fmt.Errorf("%s is %g, want at most %g", name, n, most), err)
+		switch n, err := p.metric(name); {
+		case err != nil:
+			return err
+		case n > most:
+			return fmt.Errorf("%s is %g, want at most %g", name, n, most)
 		}
 	}
 	return nil

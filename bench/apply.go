@@ -193,8 +193,15 @@ func parseAttack(text string) (a applyAttack, err error) {
 	if !slices.Contains(attackKinds, a.Kind) {
 		return a, fmt.Errorf("-attack: Kind is %q, want one of %q", a.Kind, attackKinds)
 	}
+	if _, err := d.Token(); !errors.Is(err, io.EOF) {
+		return a, errors.New("-attack: there is something behind the attack")
+	}
 	if a.Scopes < 1 || a.Limit < 1 || a.Interval < 1 || a.Window < 1 {
 		return a, errors.New("-attack: Interval, Limit, Window and Scopes must be at least 1")
+	}
+	if min(a.Streams, a.Entities, a.KeyBytes, a.ValueBytes, a.Tombstones, a.Keys, a.Operations, a.Commands) < 0 {
+		return a, errors.New("-attack: Streams, Entities, KeyBytes, ValueBytes, Tombstones, Keys, Operations and " +
+			"Commands must not be negative")
 	}
 	return a, nil
 }

@@ -129,7 +129,7 @@ func (p *Process) Ready(ctx context.Context, answers func(ctx context.Context) e
 		select {
 		case <-tick.C:
 		case <-p.ended:
-			return fmt.Errorf("%s ended: %w; %s", p.command.Path, p.err, p.Tail())
+			return fmt.Errorf("%s ended: %s; %s", p.command.Path, p.command.ProcessState, p.Tail())
 		case <-ctx.Done():
 			return fmt.Errorf("%s does not answer: %w; %s", p.command.Path, err, p.Tail())
 		}
@@ -251,7 +251,8 @@ func ProcField(pid int, file, name string) (int64, error) {
 	}
 	for line := range strings.Lines(string(b)) {
 		if rest, ok := strings.CutPrefix(line, name+":"); ok {
-			return strconv.ParseInt(strings.Fields(rest)[0], 10, 64)
+			number, _, _ := strings.Cut(strings.TrimSpace(rest), " ")
+			return strconv.ParseInt(number, 10, 64)
 		}
 	}
 	return 0, fmt.Errorf("/proc/%d/%s has no %s", pid, file, name)

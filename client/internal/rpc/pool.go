@@ -338,6 +338,8 @@ func (p *pool) exchange(ctx context.Context, c *callConn, r *http.Request, x exc
 	}
 	c.limit.N, c.answered = math.MaxInt64, true
 	body := &pooledBody{ReadCloser: answer.Body, pool: p, conn: c, stop: stop, written: written, last: answer.Close}
+	// A peer that switches protocols, which nobody asked it to, does not take the next request for one.
+	body.last = body.last || answer.StatusCode == http.StatusSwitchingProtocols
 	if answer.ContentLength == 0 {
 		body.finish(true)
 	} else {

@@ -1,0 +1,192 @@
+package harness
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+)
+
+// launch starts a shell script that says when it is there.
+func launch(t *testing.T, script string) *Process {
+	t.Helper()
+	p, line, err := LaunchServer(t.Context(), exec.Command("sh", "-c", script), filepath.Join(t.TempDir(), "log"))
+	if err != nil || line != "here" {
+		t.Fatalf("%q, %v", line, err)
+	}
+	t.Cleanup(func() {
+		select {
+		case <-p.ended:
+		default:
+			_ = p.Kill()
+		}
+	})
+	return p
+}
+
+// TestReady: a server is asked until it answers, and one that ends meanwhile is told apart, with what it said.
+func TestReady(t *testing.T) {
+	t.Parallel()
+	p := launch(t, "echo here; cat")
+	asked := 0
+	if err := p.Ready(t.Context(), func(context.Context) error {
+		if asked++; asked < 3 {
+			return errors.New("not yet")
+		}
+		return nil
+	}); err != nil || asked != 3 {
+		t.Errorf("%v after %d questions", err, asked)
+	}
+	never := func(context.Context) error { return errors.New("connection refused") }
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if err := p.Ready(ctx, never); err == nil || !strings.Contains(err.Error(), "connection refused") {
+		t.Errorf("the last answer is lost: %v", err)
+	}
+	for code, says := range map[int]string{0: "exit status 0", 3: "exit status 3"} {
+		ended := launch(t, fmt.Sprintf("echo here; echo no room >&2; exit %d", code))
+		err := ended.Ready(t.Context(), never)
+		if err == nil || !strings.Contains(err.Error(), says) || !strings.Contains(err.Error(), "no room") ||
+			strings.Contains(err.Error(), "%!") {
+			t.Errorf("it ended with %d: %v", code, err)
+		}
+	}
+}
+
+// TestTail shows the end of a long output, and says where the output is if there is no file.
+func TestTail(t *testing.T) {
+	t.Parallel()
+	log := filepath.Join(t.TempDir(), "log")
+	if err := os.WriteFile(log, []byte("the beginning"+strings.Repeat(".", 5000)+"the end"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	tail := (&Process{log: log}).Tail()
+	if !strings.HasSuffix(tail, "the end") || strings.Contains(tail, "beginning") || len(tail) > 1000 {
+		t.Errorf("%d bytes: %s", len(tail), tail)
+	}
+	if tail := new(Process).Tail(); tail != "its output is above" {
+		t.Error(tail)
+	}
+}
+
+// TestStopWithASignal: for servers that do not end with their input.
+func TestStopWithASignal(t *testing.T) {
+	t.Parallel()
+	p := launch(t, `trap 'kill $!; exit 0' TERM; sleep 600 & echo here; wait`)
+	p.Signal = syscall.SIGTERM
+	for range 2 {
+		if err := p.Stop(); err != nil {
+			t.Error(err)
+		}
+	}
+	p = launch(t, "echo here; exec cat") // which the signal ends: that is no failure
+	p.Signal = syscall.SIGTERM
+	if err := p.Stop(); err != nil {
+		t.Error(err)
+	}
+	if err := (*Process)(nil).Stop(); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestWhatDoesNotStart leaves no process, and says why.
+func TestWhatDoesNotStart(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	if _, err := Launch(exec.Command(filepath.Join(dir, "none")), "", nil); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("a program that is not there: %v", err)
+	}
+	if _, err := Launch(exec.Command("true"), filepath.Join(dir, "no", "log"), nil); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("a log that cannot be made: %v", err)
+	}
+	if _, _, err := LaunchServer(t.Context(), exec.Command(filepath.Join(dir, "none")), ""); err == nil {
+		t.Error("a server that is not there has started")
+	}
+	ctx, cancel := context.WithCancelCause(t.Context())
+	over := errors.New("the test is over")
+	cancel(over)
+	_, _, err := LaunchServer(ctx, exec.Command("cat"), filepath.Join(dir, "log")) // it says nothing
+	if !errors.Is(err, over) || !strings.Contains(err.Error(), "did not start") {
+		t.Errorf("a server that was not waited for: %v", err)
+	}
+}
+
+// TestTree finds the processes below one.
+func TestTree(t *testing.T) {
+	t.Parallel()
+	if _, err := os.Stat(fmt.Sprintf("/proc/self/task/%d/children", os.Getpid())); err != nil {
+		t.Skip("this kernel does not tell the children of a process")
+	}
+	p := launch(t, "sleep 600 & echo here; cat; kill $!")
+	tree := p.Tree()
+	if len(tree) < 2 || tree[0] != p.Pid || slices.Contains(tree[1:], p.Pid) {
+		t.Errorf("%v, of %d", tree, p.Pid)
+	}
+	if Resident(tree...) <= Resident(p.Pid) {
+		t.Errorf("together they have %d bytes, and the first one %d", Resident(tree...), Resident(p.Pid))
+	}
+	if err := p.Stop(); err != nil {
+		t.Error(err)
+	}
+	if Resident(p.Pid) != 0 {
+		t.Error("a process that has ended has memory")
+	}
+}
+
+// TestProcessorTimeOfAnOddName: the name of a program may look like the fields behind it.
+func TestProcessorTimeOfAnOddName(t *testing.T) {
+	t.Parallel()
+	shell, err := exec.LookPath("sh")
+	if err != nil {
+		t.Fatal(err)
+	}
+	odd := filepath.Join(t.TempDir(), "a) R 1 1 (b")
+	if err := os.Symlink(shell, odd); err != nil {
+		t.Fatal(err)
+	}
+	p, _, err := LaunchServer(t.Context(), exec.Command(odd, "-c", "echo here; while read -r line; do :; done"), "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	used, err := processorTime(p.Pid)
+	if err != nil || used < 0 || used.Hours() > 1 {
+		t.Errorf("it has used %v, %v", used, err)
+	}
+	if err := p.Stop(); err != nil {
+		t.Error(err)
+	}
+	if _, err := processorTime(p.Pid); !gone(err) {
+		t.Errorf("of one that has ended: %v", err)
+	}
+}
+
+// TestProcField reads numbers alone, and names what is not there.
+func TestProcField(t *testing.T) {
+	t.Parallel()
+	pid := os.Getpid()
+	if n, err := ProcField(pid, "status", "VmRSS"); err != nil || n <= 0 {
+		t.Errorf("%d, %v", n, err)
+	}
+	if n, err := ProcField(pid, "status", "Pid"); err != nil || n != int64(pid) {
+		t.Errorf("%d, %v; want %d", n, err, pid)
+	}
+	for field, says := range map[string]string{"None": "no None", "State": "invalid syntax", "VmRS": "no VmRS"} {
+		if _, err := ProcField(pid, "status", field); err == nil || !strings.Contains(err.Error(), says) {
+			t.Errorf("%s: %v", field, err)
+		}
+	}
+	if _, err := ProcField(1<<30, "status", "VmRSS"); !gone(err) {
+		t.Errorf("of a process that is not there: %v", err)
+	}
+	dir := filepath.Join(t.TempDir(), "none")
+	if _, err := Usage(dir, pid)(); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("the disk of a directory that is not there: %v", err)
+	}
+}

@@ -1,0 +1,357 @@
+package harness
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"math"
+	"math/bits"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"pgregory.net/rapid"
+)
+
+// TestIntervalByCounting: the coverage is that of counting, over all ways in which so many values may lie below and
+// above the true median; and no narrower interval would do.
+func TestIntervalByCounting(t *testing.T) {
+	t.Parallel()
+	for n := 1; n <= 14; n++ {
+		values := make([]float64, n)
+		for i := range values {
+			values[i] = float64((i*7 + 3) % n) // in another order
+			if n%7 == 0 {
+				values[i] = float64(n - i)
+			}
+		}
+		slices.Sort(values)
+		low, high, coverage := Interval(values)
+		k := slices.Index(values, low)
+		// enclosed counts the ways in which the median is not outside of the kth value from both ends.
+		enclosed := func(k int) float64 {
+			ways := 0
+			for mask := range 1 << n {
+				if below := bits.OnesCount(uint(mask)); below > k && n-below > k {
+					ways++
+				}
+			}
+			return float64(ways) / float64(int(1)<<n)
+		}
+		if values[n-1-k] != high || math.Abs(coverage-enclosed(k)) > 1e-9 {
+			t.Errorf("of %d: %v to %v with %v, by counting %v", n, low, high, coverage, enclosed(k))
+		}
+		if k > 0 && coverage < 0.93 || 2*(k+1) < n && enclosed(k+1) >= 0.93 {
+			t.Errorf("of %d: %d values from the ends are left out, with %v; one more would have %v", n, k, coverage,
+				enclosed(k+1))
+		}
+	}
+}
+
+// TestMedianByItsDefinition: as many values are below it as are above, and the order does not matter.
+func TestMedianByItsDefinition(t *testing.T) {
+	t.Parallel()
+	rapid.Check(t, func(t *rapid.T) {
+		list := rapid.SliceOfN(rapid.Float64Range(-1e6, 1e6), 1, 20).Draw(t, "values")
+		was := slices.Clone(list)
+		m := Median(list)
+		if !slices.Equal(list, was) {
+			t.Fatal("the values were sorted in place")
+		}
+		below, above := 0, 0
+		for _, v := range list {
+			if v < m {
+				below++
+			}
+			if v > m {
+				above++
+			}
+		}
+		if 2*below > len(list) || 2*above > len(list) {
+			t.Fatalf("%d of %d are below %v, and %d above", below, len(list), m, above)
+		}
+		slices.Reverse(list)
+		if Median(list) != m {
+			t.Fatalf("backwards it is %v, not %v", Median(list), m)
+		}
+	})
+	if m := Median(nil); m != 0 {
+		t.Errorf("of nothing: %v", m)
+	}
+}
+
+// TestRatiosAreOfPairs: what one side has more rounds of is left out.
+func TestRatiosAreOfPairs(t *testing.T) {
+	t.Parallel()
+	for name, test := range map[string]struct{ ours, theirs, want []float64 }{
+		"pairs":        {[]float64{2, 9}, []float64{1, 3}, []float64{2, 3}},
+		"more of ours": {[]float64{2, 9, 5}, []float64{1}, []float64{2}},
+		"none":         {nil, []float64{1}, []float64{}},
+	} {
+		if got := Ratios(test.ours, test.theirs); !slices.Equal(got, test.want) {
+			t.Errorf("%s: %v, want %v", name, got, test.want)
+		}
+	}
+}
+
+// TestTurnsAreFair: every side has every round once, and is first and last as often as another, within one.
+func TestTurnsAreFair(t *testing.T) {
+	t.Parallel()
+	for rounds := range 6 {
+		for sides := 1; sides < 5; sides++ {
+			seen, first := map[[2]int]int{}, make([]int, sides)
+			last := -1
+			err := Turns(rounds, sides, func(round, side int) error {
+				seen[[2]int{round, side}]++
+				if round != last {
+					first[side]++
+				}
+				last = round
+				return nil
+			})
+			if err != nil || len(seen) != rounds*sides {
+				t.Fatalf("%d rounds of %d: %d turns, %v", rounds, sides, len(seen), err)
+			}
+			if sides > 1 && (first[0]-first[sides-1] > 1 || first[sides-1] > first[0]) {
+				t.Errorf("%d rounds of %d: first were %v", rounds, sides, first)
+			}
+		}
+	}
+	broken, turns := errors.New("broken"), 0
+	err := Turns(5, 2, func(int, int) error { turns++; return broken })
+	if !errors.Is(err, broken) || turns != 1 {
+		t.Errorf("%v after %d turns", err, turns)
+	}
+}
+
+// TestCountOfAnyNumber: the digits are those of the number, in threes.
+func TestCountOfAnyNumber(t *testing.T) {
+	t.Parallel()
+	threes := regexp.MustCompile(`^-?\d{1,3}(,\d{3})*$`)
+	rapid.Check(t, func(t *rapid.T) {
+		n := rapid.Int64Range(-1<<53, 1<<53).Draw(t, "n")
+		text := Count(float64(n))
+		if got := strings.ReplaceAll(text, ",", ""); got != strconv.FormatInt(n, 10) || !threes.MatchString(text) {
+			t.Fatalf("%d is written %s", n, text)
+		}
+	})
+}
+
+// TestNumbersReadBack what was written, and refuse everything else with the flag's name.
+func TestNumbersReadBack(t *testing.T) {
+	t.Parallel()
+	rapid.Check(t, func(t *rapid.T) {
+		least := rapid.IntRange(-5, 5).Draw(t, "least")
+		list := rapid.SliceOf(rapid.IntRange(-10, 1000)).Draw(t, "numbers")
+		var fields []string
+		for _, n := range list {
+			fields = append(fields, strconv.Itoa(n))
+		}
+		got, err := Numbers("-sizes", strings.Join(fields, ","), least)
+		tooSmall := slices.ContainsFunc(list, func(n int) bool { return n < least })
+		if tooSmall != (err != nil) || err == nil && !slices.Equal(got, list) {
+			t.Fatalf("%v of at least %d: %v, %v", list, least, got, err)
+		}
+		if err != nil && (!strings.Contains(err.Error(), "-sizes") || got != nil) {
+			t.Fatalf("%v, %v", got, err)
+		}
+	})
+	for _, wrong := range []string{"1 ", "1;2", "0x10", "1e3", "1.0", "99999999999999999999"} {
+		if got, err := Numbers("-sizes", wrong, 0); err == nil || !strings.Contains(err.Error(), wrong) {
+			t.Errorf("%q: %v, %v", wrong, got, err)
+		}
+	}
+}
+
+// TestShort: an axis has few characters for a number.
+func TestShort(t *testing.T) {
+	t.Parallel()
+	for number, want := range map[float64]string{
+		0: "0", 7: "7", 0.25: "0.25", 999: "999", 1000: "1k", 1500: "1.5k", 20_000: "20k", 1e6: "1M", 2.5e6: "2.5M",
+		1e9: "1G", 1e12: "1000G", -1500: "-1.5k", 0.0001: "0.0001",
+	} {
+		if got := short(number); got != want {
+			t.Errorf("%v is written %s, want %s", number, got, want)
+		}
+	}
+}
+
+// TestPointsAreInThePicture, wherever their values are, and the largest value is not beyond the last line of the grid
+// by more than a step.
+func TestPointsAreInThePicture(t *testing.T) {
+	t.Parallel()
+	circle := regexp.MustCompile(`<circle cx="([-0-9.]+)" cy="([-0-9.]+)"`)
+	rapid.Check(t, func(t *rapid.T) {
+		c := &Chart{LogX: rapid.Bool().Draw(t, "log x"), LogY: rapid.Bool().Draw(t, "log y")}
+		magnitude := rapid.Float64Range(-6, 12)
+		value := func(name string) float64 { return math.Pow(10, magnitude.Draw(t, name)) }
+		n := rapid.IntRange(1, 20).Draw(t, "points")
+		for i := range n {
+			c.Add([]string{"a", "b"}[i%2], value("x"), value("y"))
+		}
+		svg := c.SVG()
+		found := circle.FindAllStringSubmatch(svg, -1)
+		if len(found) != n || len(c.Lines) != min(n, 2) {
+			t.Fatalf("%d of %d points, %d lines", len(found), n, len(c.Lines))
+		}
+		for _, f := range found {
+			x, errX := strconv.ParseFloat(f[1], 64)
+			y, errY := strconv.ParseFloat(f[2], 64)
+			outside := x < left-0.1 || x > width-right+0.1 || y < top-0.1 || y > height-bottom+0.1
+			if errX != nil || errY != nil || outside {
+				t.Fatalf("a point is at %s", f[0])
+			}
+		}
+		for _, a := range []axis{
+			c.axis(c.LogX, func(p Point) float64 { return p.X }, left, width-right),
+			c.axis(c.LogY, func(p Point) float64 { return p.Y }, height-bottom, top),
+		} {
+			ticks := a.ticks()
+			if len(ticks) < 2 || len(ticks) > 20 || !slices.IsSorted(ticks) {
+				t.Fatalf("the grid has %v", ticks)
+			}
+		}
+	})
+}
+
+// TestFilesOfReports are whole or not there.
+func TestFilesOfReports(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	file := filepath.Join(dir, "report.json")
+	report := NewReport()
+	report["findings"] = []Line{Line{"row": "a"}.With(Values{"p50_ms": 1.5})}
+	if err := WriteJSON(file, report); err != nil {
+		t.Fatal(err)
+	}
+	b, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got struct {
+		Date     time.Time
+		Commit   string
+		Machine  string
+		Findings []map[string]any
+	}
+	if err := json.Unmarshal(b, &got); err != nil {
+		t.Fatal(err)
+	}
+	if got.Date.IsZero() || got.Commit == "" || !strings.Contains(got.Machine, "cores of") ||
+		got.Findings[0]["p50_ms"] != 1.5 || !strings.HasSuffix(string(b), "}\n") {
+		t.Errorf("%s", b)
+	}
+	if err := WriteJSON(filepath.Join(dir, "none.json"), map[string]any{"x": math.NaN()}); err == nil {
+		t.Error("a report with no number in it was written")
+	}
+	if _, err := os.Stat(filepath.Join(dir, "none.json")); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("a report that failed is there: %v", err)
+	}
+	picture := &Chart{Title: "a"}
+	picture.Add("a", 1, 1)
+	if err := WritePictures(filepath.Join(dir, "none"), map[string]*Chart{"a.svg": picture}); err == nil {
+		t.Error("a picture is in a directory that is not there")
+	}
+	if err := WritePictures(dir, map[string]*Chart{"a.svg": picture, "b.svg": picture}); err != nil {
+		t.Error(err)
+	}
+	if b, err := os.ReadFile(filepath.Join(dir, "b.svg")); err != nil || string(b) != picture.SVG() {
+		t.Errorf("%d bytes, %v", len(b), err)
+	}
+}
+
+// TestCellsOfATable: numbers of any kind, texts, and what a line does not have.
+func TestCellsOfATable(t *testing.T) {
+	t.Parallel()
+	shown := &Table{Markdown: true, Columns: []Column{
+		{Head: "whole", Name: "n", Format: ","}, {Head: "text", Name: "s"}, {Head: "part", Name: "f", Format: "%.2f"},
+	}}
+	for want, line := range map[string]Line{
+		"| 1,234 | a | 0.50 |\n": {"n": 1234, "s": "a", "f": 0.5},
+		"| 5,000 |  | 2.00 |\n":  {"n": int64(5000), "f": 2},
+		"| 2 | true |  |\n":      {"n": 1.6, "s": true, "other": "x"},
+		"|  |  |  |\n":           {},
+		"| many | [1] |  |\n":    {"n": "many", "s": []int{1}},
+	} {
+		if got := shown.Line(line); got != want {
+			t.Errorf("%v is %q, want %q", line, got, want)
+		}
+	}
+}
+
+// TestOpenLoopsAreComplete: every operation that is due in the measured time is served or counted as not served, for
+// any number of workers, rate and time of an operation; none of the warm-up is counted.
+func TestOpenLoopsAreComplete(t *testing.T) {
+	t.Parallel()
+	for _, workers := range []int{1, 3, 8} {
+		for _, rate := range []float64{7, 50, 1000} {
+			for _, took := range []time.Duration{0, time.Millisecond, 400 * time.Millisecond} {
+				synctest.Test(t, func(t *testing.T) {
+					var begun atomic.Int64
+					r, err := Run(t.Context(), Load{Workers: workers, Rate: rate, Warmup: time.Second,
+						Duration: 2 * time.Second}, func(ctx context.Context, _ int) error {
+						begun.Add(1)
+						Pause(ctx, took)
+						return nil
+					})
+					what := fmt.Sprintf("%d workers, %v a second, %v each", workers, rate, took)
+					if err != nil {
+						t.Fatalf("%s: %v", what, err)
+					}
+					due := int64(math.Ceil(3*rate)) - int64(math.Ceil(rate))
+					if total := r.Operations + r.Unserved; total != due {
+						t.Errorf("%s: %d served and %d not, of %d", what, r.Operations, r.Unserved, due)
+					}
+					possible := float64(workers) * 3 / max(took.Seconds(), 1e-9)
+					if float64(begun.Load()) > possible+float64(workers) {
+						t.Errorf("%s: %d operations were begun, with one at a time for each worker", what, begun.Load())
+					}
+					if r.Unserved > 0 && rate*took.Seconds() < float64(workers)*0.9 {
+						t.Errorf("%s: %d were not served, though the workers suffice", what, r.Unserved)
+					}
+				})
+			}
+		}
+	}
+}
+
+// TestLatenciesAreKeptInTheirRange: what is too short or too long for the histogram counts as its end, and is not lost.
+func TestLatenciesAreKeptInTheirRange(t *testing.T) {
+	t.Parallel()
+	l := NewLatencies()
+	for _, d := range []time.Duration{-time.Second, 0, time.Nanosecond, time.Millisecond, time.Hour, math.MaxInt64} {
+		l.Record(d)
+	}
+	if l.TotalCount() != 6 {
+		t.Errorf("%d of 6 are there", l.TotalCount())
+	}
+	longest := time.Duration(maxLatency).Seconds() * 1e3
+	if got := l.Milliseconds(100); got < longest*0.99 || got > longest*1.01 {
+		t.Errorf("the longest is %v ms, want about %v", got, longest)
+	}
+	if got := l.Milliseconds(1); got > 0.001 {
+		t.Errorf("the shortest is %v ms", got)
+	}
+}
+
+// TestRatesOfNothing are 0, and no division by it.
+func TestRatesOfNothing(t *testing.T) {
+	t.Parallel()
+	r := Result{Operations: 5, Latency: NewLatencies()}
+	if r.PerSecond() != 0 {
+		t.Errorf("in no time: %v a second", r.PerSecond())
+	}
+	r.Elapsed = 2 * time.Second
+	r.Used = Values{"bytes": 50}
+	if v := r.Values(); v["throughput_per_s"] != 2.5 || v["bytes"] != 10 {
+		t.Errorf("%v", v)
+	}
+}

@@ -1,0 +1,231 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"io"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/seqledger/seqledger/bench/harness"
+)
+
+// TestArgumentsThatAreRefused say which one it was, before anything is measured.
+func TestArgumentsThatAreRefused(t *testing.T) {
+	t.Parallel()
+	for name, test := range map[string]struct {
+		arguments []string
+		says      string
+	}{
+		"another kind":        {[]string{"speed"}, `unknown kind "speed"`},
+		"a second kind":       {[]string{"scale", "abuse"}, `unknown argument "abuse"`},
+		"an unknown flag":     {[]string{"-fast"}, "-fast"},
+		"no expression":       {[]string{"-only", "("}, "-only"},
+		"no row":              {[]string{"-only", "^no such row$"}, "-only matches no row"},
+		"nothing of it":       {[]string{"scale", "-fraction", "0"}, "-fraction must be more than 0"},
+		"less than nothing":   {[]string{"abuse", "-fraction", "-1"}, "-fraction must be more than 0"},
+		"no duration":         {[]string{"-duration", "long"}, "-duration"},
+		"check, an argument":  {[]string{"check", "main"}, "check takes flags alone"},
+		"check, no pairs":     {[]string{"check", "-pairs", "0"}, "-pairs must be at least 1"},
+		"check, a revision":   {[]string{"check", "-baseline", "no such revision"}, "-baseline names another"},
+		"apply, no attack":    {[]string{"apply", "-attack", "{"}, "-attack"},
+		"apply, unknown kind": {[]string{"apply", "-attack", `{"Kind":"x"}`}, `Kind is "x"`},
+		"growth, no rate":     {[]string{"growth", "-rate", "0"}, "-rate"},
+		"growth, nothing":     {[]string{"growth", "-streams", "", "-marks", ""}, "both empty"},
+		"allocs, a flag":      {[]string{"allocs", "-write"}, "-write"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			var said strings.Builder
+			if err := run(t.Context(), test.arguments, &said); err == nil || !strings.Contains(err.Error(), test.says) {
+				t.Errorf("want %q, got %v", test.says, err)
+			}
+		})
+	}
+}
+
+// TestKindsAreTold: who names a kind that is not there learns all that are.
+func TestKindsAreTold(t *testing.T) {
+	t.Parallel()
+	err := run(t.Context(), []string{"unknown"}, io.Discard)
+	if err == nil {
+		t.Fatal("no error")
+	}
+	kinds := slices.Concat(slices.Collect(maps.Keys(commands)), slices.Collect(maps.Keys(tables)))
+	for _, kind := range kinds {
+		if !strings.Contains(err.Error(), kind) {
+			t.Errorf("%q is not in %q", kind, err)
+		}
+		if _, both := commands[kind]; both && tables[kind].title != "" {
+			t.Errorf("%q is a command and a table", kind)
+		}
+	}
+}
+
+// TestABedIsRemoved with all that was made on it, last to first, and errors of its end are not lost.
+func TestABedIsRemoved(t *testing.T) {
+	t.Parallel()
+	o := quickOptions(t)
+	broken, unclosed := errors.New("broken"), errors.New("unclosed")
+	var order []int
+	err := onBed(t.Context(), o, func(_ context.Context, b *bed) error {
+		for i := range 3 {
+			b.later(func() error {
+				if _, err := os.Stat(b.dir); err != nil {
+					t.Errorf("the directory has gone before closer %d: %v", i, err)
+				}
+				order = append(order, i)
+				return nil
+			})
+		}
+		b.later(func() error { return unclosed })
+		return errors.Join(os.Mkdir(b.data(), 0o700), broken)
+	})
+	if !errors.Is(err, broken) || !errors.Is(err, unclosed) || !slices.Equal(order, []int{2, 1, 0}) {
+		t.Errorf("%v, closed in the order %v", err, order)
+	}
+	if left, err := os.ReadDir(o.dir); err != nil || len(left) != 0 {
+		t.Errorf("left behind: %v, %v", left, err)
+	}
+	o.dir = filepath.Join(o.dir, "none")
+	if err := onBed(t.Context(), o, nil); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("below a directory that is not there: %v", err)
+	}
+}
+
+// TestProfiles are written where the flag says, and a place that cannot be written fails before the measurement.
+func TestProfiles(t *testing.T) {
+	t.Parallel()
+	stop, err := startProfile("")
+	if err != nil || stop() != nil {
+		t.Error("no profile is asked for, and it fails")
+	}
+	if _, err := startProfile(filepath.Join(t.TempDir(), "none", "p")); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("want an error of the file, got %v", err)
+	}
+}
+
+// TestUnits of the tables.
+func TestUnits(t *testing.T) {
+	t.Parallel()
+	for got, want := range map[string]string{
+		milliseconds(1.234): "1.23 ms", inMilliseconds(1500 * time.Microsecond): "1.50 ms", mebibytes(3 << 20): "3 MiB",
+		mebibytes(0): "0 MiB", verdict(true): "reached", verdict(false): "MISSED",
+	} {
+		if got != want {
+			t.Errorf("%q, want %q", got, want)
+		}
+	}
+	o := &options{fraction: 2}
+	if n, d := scaled(o, 10), scaledTime(o, time.Second); n != 20 || d != time.Second {
+		t.Errorf("twice the size: %d, in %v", n, d)
+	}
+}
+
+// TestTargetsAreRows: a target for a number of workers that is not measured would never be missed.
+func TestTargetsAreRows(t *testing.T) {
+	t.Parallel()
+	kinds := map[string]bool{}
+	for _, r := range rates {
+		if kinds[r.kind] {
+			t.Errorf("%s is there twice", r.kind)
+		}
+		kinds[r.kind] = true
+		for workers, target := range r.targets {
+			if !slices.Contains(r.workers, workers) || target <= 0 {
+				t.Errorf("%s: %v a second with %d workers, which are not measured", r.kind, target, workers)
+			}
+		}
+	}
+}
+
+// TestCheckReadsTheTableOfRates: what bench prints in Markdown is what bench check reads.
+func TestCheckReadsTheTableOfRates(t *testing.T) {
+	t.Parallel()
+	o := quickOptions(t)
+	o.markdown = true
+	var text strings.Builder
+	shown := table{"a title with a / in it", rateColumns, func() []row {
+		return []row{{"engine/16", func(context.Context, *bed) ([]harness.Line, error) {
+			return []harness.Line{{"throughput_per_s": 96849.4, "verdict": "reached", "must_reach": 50_000}}, nil
+		}}, {"unary/1", func(context.Context, *bed) ([]harness.Line, error) {
+			return []harness.Line{{"throughput_per_s": 12.0}}, nil
+		}}}
+	}}
+	if err := shown.measure(t.Context(), "", o, &text); err != nil {
+		t.Fatal(err)
+	}
+	found, err := parseTable(text.String())
+	if err != nil || !maps.Equal(found, map[string]float64{"engine/16": 96849, "unary/1": 12}) {
+		t.Errorf("%v, %v of\n%s", found, err, text.String())
+	}
+}
+
+// TestATableThatCannotBePrinted ends the run: hours of measurements that nobody sees are of no use.
+func TestATableThatCannotBePrinted(t *testing.T) {
+	t.Parallel()
+	full := errors.New("no space left")
+	measured := 0
+	shown := table{"a table", findingColumns, func() []row {
+		count := func(context.Context, *bed) ([]harness.Line, error) { measured++; return []harness.Line{{}}, nil }
+		return []row{{"a", count}, {"b", count}}
+	}}
+	for after := range 2 {
+		measured = 0
+		err := shown.measure(t.Context(), "", quickOptions(t), &failAfter{left: after, err: full})
+		if !errors.Is(err, full) || measured != after {
+			t.Errorf("after %d writes: %v, %d rows were measured", after, err, measured)
+		}
+	}
+}
+
+// failAfter is a writer that fails after some writes.
+type failAfter struct {
+	left int
+	err  error
+}
+
+func (w *failAfter) Write(p []byte) (int, error) {
+	if w.left == 0 {
+		return 0, w.err
+	}
+	w.left--
+	return len(p), nil
+}
+
+// TestAllocationsThatGrow: within a few hundredths is well, a row without a committed figure is not.
+func TestAllocationsThatGrow(t *testing.T) {
+	t.Parallel()
+	for name, test := range map[string]struct {
+		found, allowed map[string]float64
+		says           string
+	}{
+		"the same":        {map[string]float64{"a": 100}, map[string]float64{"a": 100}, ""},
+		"fewer":           {map[string]float64{"a": 10}, map[string]float64{"a": 100}, ""},
+		"within the rest": {map[string]float64{"a": 103.05}, map[string]float64{"a": 100}, ""},
+		"more":            {map[string]float64{"a": 103.2}, map[string]float64{"a": 100}, "a: 103.2, committed 100.0"},
+		"of none":         {map[string]float64{"a": 0.2}, map[string]float64{"a": 0}, "a: 0.2"},
+		"a new row":       {map[string]float64{"a": 1}, map[string]float64{"b": 1}, "a has no committed figure"},
+	} {
+		var text strings.Builder
+		err := judgeAllocs(&text, test.found, test.allowed)
+		if (err == nil) != (test.says == "") || err != nil && !strings.Contains(err.Error(), test.says) {
+			t.Errorf("%s: want %q, got %v", name, test.says, err)
+		}
+		if want := map[bool]string{true: "ok"}[err == nil]; !strings.Contains(text.String(), want) {
+			t.Errorf("%s: the table is %q", name, text.String())
+		}
+	}
+	full := errors.New("no space left")
+	if err := judgeAllocs(&failAfter{err: full}, map[string]float64{"a": 1}, nil); !errors.Is(err, full) {
+		t.Errorf("want %v, got %v", full, err)
+	}
+	if err := judge(&failAfter{err: full}, map[string][]float64{"a": {1}}, 0, "main"); !errors.Is(err, full) {
+		t.Errorf("want %v, got %v", full, err)
+	}
+}
