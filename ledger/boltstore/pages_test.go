@@ -81,8 +81,12 @@ func TestDamagedPagesHideNothing(t *testing.T) {
 	if branches == 0 {
 		t.Fatal("there is no inner page")
 	}
-	noticed := 0
-	for _, bit := range bits {
+	noticed, step := 0, 1
+	if testing.Short() {
+		step = 7
+	}
+	for i := 0; i < len(bits); i += step {
+		bit := bits[i]
 		b := bytes.Clone(image)
 		b[bit/8] ^= 1 << (bit % 8)
 		edit(t, path, func([]byte) []byte { return b })

@@ -91,8 +91,12 @@ func TestSumsSurviveACrashWhileTheyAreWritten(t *testing.T) {
 		t.Fatalf("%d slots were written, want a header and two of checksums at least", len(slots))
 	}
 	old := oldPage(t, before.state, after.state)
+	cuts := []int{0, 17, 2_000, sumsSlot - 1}
+	if testing.Short() {
+		cuts = []int{0, 2_000}
+	}
 	for subset := range 1 << len(slots) {
-		for _, torn := range []int{0, 17, 2_000, sumsSlot - 1} {
+		for _, torn := range cuts {
 			f := files{state: after.state, sums: append(bytes.Clone(before.sums), after.sums[len(before.sums):]...)}
 			for i, at := range slots {
 				if subset&(1<<i) != 0 {
@@ -315,7 +319,11 @@ func TestSumsFollowEveryFlush(t *testing.T) {
 // Reads, flushes and scrubs run beside each other, and no page is taken for a damaged one.
 func TestSumsBesideReaders(t *testing.T) {
 	t.Parallel()
-	const n, rounds = 5_000, 60
+	const n = 5_000
+	rounds := 60
+	if testing.Short() {
+		rounds = 15
+	}
 	s := reopen(t, filled(t, n))
 	done := make(chan struct{})
 	var readers sync.WaitGroup
