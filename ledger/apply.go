@@ -34,6 +34,9 @@ func (a *applier) Apply(at raftlog.Position, entry []byte) any {
 			l.keys.wake(l.machine.ChangedKeys)
 			l.keyedCounters.applied(l.machine.KeyedChanges)
 			l.standing.set(l.machine.Check())
+			if l.options.Cluster != nil {
+				l.digests.add(at.Index, l.machine.Check())
+			}
 			l.setHorizon(l.machine.View(tx).Horizon())
 			l.entryCommands.Store(decide.EntryCommands(l.machine.View(tx).Config()))
 			l.counters.setEvictions(l.machine.Evictions())

@@ -177,6 +177,10 @@ func (l *Ledger) servePeer(w http.ResponseWriter, r *http.Request) {
 		l.tellClock(w)
 		return
 	}
+	if r.URL.Path == digestPath {
+		l.tellDigest(w, r)
+		return
+	}
 	h := l.members.handler.Load()
 	if h == nil {
 		http.Error(w, "this node is starting", http.StatusServiceUnavailable)
@@ -568,9 +572,11 @@ func (l *Ledger) startCluster() error {
 	if err := l.openTransport(); err != nil {
 		return err
 	}
-	l.loops.Add(2)
+	l.loops.Add(3)
 	// Ends with stopping or a failure; joined by release.
 	go l.leadLoop()
+	// The same.
+	go l.compareLoop()
 	// The same.
 	go l.tendLoop()
 	if l.replayed.Load() {

@@ -111,15 +111,24 @@ func awaitLeader(t *testing.T, nodes ...*clusterNode) *clusterNode {
 // startCluster makes a cluster of three nodes, which all vote.
 func startCluster(t *testing.T) []*clusterNode {
 	t.Helper()
+	return startClusterOf(t, 3)
+}
+
+// startClusterOf makes a cluster of nodes, which all vote.
+func startClusterOf(t *testing.T, size int) []*clusterNode {
+	t.Helper()
 	dir := filepath.Join(t.TempDir(), "node1")
 	first := startNode(t, dir, "127.0.0.1:0")
 	awaitAddress(t, first)
 	if err := first.Close(); err != nil {
 		t.Fatal(err)
 	}
-	second, third := copyNode(t, dir, 2), copyNode(t, dir, 3)
+	var copies []string
+	for id := 2; id <= size; id++ {
+		copies = append(copies, copyNode(t, dir, uint64(id)))
+	}
 	nodes := []*clusterNode{startNode(t, dir, first.address)}
-	for i, dir := range []string{second, third} {
+	for i, dir := range copies {
 		n := startNode(t, dir, "127.0.0.1:0")
 		nodes = append(nodes, n)
 		q := ledger.JoinRequest{Nonce: [16]byte{byte(2 + i)}, Peer: n.address}
@@ -131,14 +140,14 @@ func startCluster(t *testing.T) []*clusterNode {
 			t.Fatal("asked again, the node got", again, err)
 		}
 	}
-	awaitStatus(t, nodes[0], "three voters", func(s ledger.ClusterStatus) bool {
+	awaitStatus(t, nodes[0], "all vote", func(s ledger.ClusterStatus) bool {
 		voters := 0
 		for _, m := range s.Members {
 			if m.Voter && m.Active {
 				voters++
 			}
 		}
-		return voters == 3
+		return voters == size
 	})
 	return nodes
 }

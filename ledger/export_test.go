@@ -1,10 +1,12 @@
 package ledger
 
 import (
+	"bytes"
 	"errors"
 	"io"
 
 	"github.com/seqledger/seqledger/ledger/backupfile"
+	"github.com/seqledger/seqledger/ledger/machine"
 )
 
 // SetSegmentBytes sets the size of log files. TestMain calls it, before anything is opened.
@@ -15,6 +17,35 @@ func SetSealBytes(n int64) { sealBytes = n }
 
 // LogFileBytes is logFileBytes.
 var LogFileBytes = logFileBytes
+
+// Alter changes the digest of a ledger's state, as a fault of a processor or of a program would. It is in memory, and
+// on the disk with the next entry.
+func Alter(l *Ledger) error {
+	return l.store.Amend(func(tx machine.Tx) error { // for its lock
+		changed, err := machine.Open(altered{tx, l.machine.View(tx).Digest()})
+		if err == nil {
+			*l.machine = *changed
+			l.machine.Differs = l.differs
+		}
+		return err
+	})
+}
+
+// altered is a state with another digest.
+type altered struct {
+	machine.Tx
+
+	digest machine.Hash
+}
+
+func (a altered) Get(table machine.Table, key []byte) ([]byte, error) {
+	value, err := a.Tx.Get(table, key)
+	if at := bytes.Index(value, a.digest[:]); at >= 0 {
+		value = bytes.Clone(value)
+		value[at] ^= 1
+	}
+	return value, err
+}
 
 // RecoverWith is Recover with steps.
 var RecoverWith = recoverWith

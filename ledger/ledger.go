@@ -34,6 +34,7 @@ type Ledger struct {
 	watchers  waiters[machine.Scope]
 	members   membership
 	seeding   seeding
+	digests   *digests
 	keys      waiters[string] // that wait for a reservation to end, by its key in the state
 	counters  counters
 
@@ -137,6 +138,9 @@ func (l *Ledger) run(ctx context.Context) error {
 		if err := l.awaitReplay(ctx); err != nil {
 			return err
 		}
+		if err := l.digests.objection(); err != nil { // which came before it was known that nobody else can tell
+			return err
+		}
 		l.replayed.Store(true)
 	}
 	l.startLoops()
@@ -166,6 +170,7 @@ func newLedger(o Options) *Ledger {
 		stop: stop, stopping: stopping,
 		failed: make(chan struct{}),
 	}
+	l.digests = &digests{wake: make(chan struct{}, 1)}
 	l.members.changed = make(chan struct{})
 	l.keys.perKey, l.keys.total = maxKeyWaiters, maxWaiters
 	l.counters.begin()
@@ -191,6 +196,9 @@ func (l *Ledger) openState() (err error) {
 	return l.store.View(func(r machine.Reader) error {
 		if l.machine, err = machine.Open(r); err != nil {
 			return err
+		}
+		if l.options.Cluster != nil {
+			l.machine.Differs = l.differs
 		}
 		l.setHorizon(l.machine.View(r).Horizon())
 		return l.machine.View(r).VisitReservations(maxReservationScan, l.keyedCounters.reservations.add)

@@ -44,6 +44,9 @@ func storageHint(err error, path string) string {
 			"read the system's log, repair the disk, mount it for writing, " + lossless
 	case is(syscall.EACCES, syscall.EPERM):
 		return "this user may not access all of " + path + ": give it back to the user who runs the server, " + lossless
+	case errors.Is(err, ledger.ErrDiffers):
+		return "keep " + path + " for the cause; take this node out with seqledger cluster remove, and let the " +
+			"machine join again with an empty directory; if the program was just replaced, put the old one back before"
 	case errors.Is(err, machine.ErrDiverged):
 		return "if the program was just replaced, put the old one back, start and stop it, and replace it then; " +
 			"otherwise keep " + path + " as it is, and restore the directory from a backup"

@@ -1,0 +1,333 @@
+package ledger
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/seqledger/seqledger/ledger/machine"
+)
+
+// ErrDiffers is the failure of a node whose state is not that of a majority, though both come of the same log.
+var ErrDiffers = errors.New("the state of this node is not that of the other nodes: to let the machine join again, " +
+	"start it with an empty data directory")
+
+const (
+	// digestPath is where a node tells where its state stood after an entry of the log.
+	digestPath = "/seqledger.peer.v1/Digest"
+	// digestsKept is for how many of the last entries a node knows that.
+	digestsKept = 1 << 14
+	// digestInterval is how often nodes compare their states while none differs.
+	digestInterval = time.Second
+	// digestRetry is how soon a comparison is repeated that is not settled.
+	digestRetry = 100 * time.Millisecond
+	// digestTimeout bounds a question to another node.
+	digestTimeout = 2 * time.Second
+	// digestPatience is how long a node that differs from the leader waits for others to tell who is right.
+	digestPatience = 10 * time.Second
+)
+
+// digests compares the state of this node with those of the others. The digest of a state is over everything
+// that ever led to it, so that one comparison speaks for all entries before.
+type digests struct {
+	mu     sync.Mutex
+	stands []stand       // a ring; made with the first one
+	count  uint64        // that were ever added
+	doubt  error         // what the log has said against this state; nil when nothing
+	wake   chan struct{} // has room for one: the next comparison does not wait
+}
+
+// stand is where the state stood after an entry of the log.
+type stand struct {
+	at    uint64 // Raft's index of the entry
+	check machine.Check
+}
+
+func (d *digests) add(at uint64, check machine.Check) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.stands == nil {
+		d.stands = make([]stand, digestsKept)
+	}
+	d.stands[d.count%digestsKept] = stand{at, check}
+	d.count++
+}
+
+// last returns where the state stands.
+func (d *digests) last() (s stand, found bool) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.count == 0 {
+		return s, false
+	}
+	return d.stands[(d.count-1)%digestsKept], true
+}
+
+// find returns where the state stood after an entry.
+func (d *digests) find(at uint64) (s stand, found bool) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for i := uint64(1); i <= min(d.count, digestsKept); i++ {
+		if s := d.stands[(d.count-i)%digestsKept]; s.at <= at {
+			return s, s.at == at
+		}
+	}
+	return s, false
+}
+
+// object notes that the log has another digest than this state. Whose is right, a comparison tells.
+func (d *digests) object(err error) {
+	d.mu.Lock()
+	d.doubt = err
+	d.mu.Unlock()
+	signal(d.wake)
+}
+
+// objection returns what the log has said against this state.
+func (d *digests) objection() error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.doubt
+}
+
+// differs is told by the machine that an entry was proposed by a node which stood elsewhere. In a cluster that
+// may be this node's fault or the other one's, so it goes on until the nodes have compared their states. Alone, it is
+// this program or this state.
+func (l *Ledger) differs(err error) error {
+	if log := l.opened.Load(); log != nil {
+		if members := log.Members(); slices.Equal(members.Voters, []uint64{l.node()}) && len(members.Outgoing) == 0 {
+			return err
+		}
+	}
+	l.digests.object(err)
+	return nil
+}
+
+// compareLoop compares the state of this node with those of the others, until the ledger stops.
+func (l *Ledger) compareLoop() {
+	defer l.loops.Done()
+	timer := time.NewTimer(digestInterval)
+	defer timer.Stop()
+	c := comparison{l: l}
+	var began time.Time
+	for {
+		select {
+		case <-timer.C:
+		case <-l.digests.wake:
+			if soon := digestRetry - time.Since(began); soon > 0 { // two that differ wake each other
+				timer.Reset(soon)
+				continue
+			}
+		case <-l.failed:
+			return
+		case <-l.stopping.Done():
+			return
+		}
+		began = time.Now()
+		settled, err := c.round()
+		if err != nil {
+			l.fail(err)
+			return
+		}
+		if settled {
+			timer.Reset(digestInterval)
+		} else {
+			timer.Reset(digestRetry)
+		}
+	}
+}
+
+// comparison is that of one state, which is repeated until it is settled.
+type comparison struct {
+	l       *Ledger
+	own     stand
+	since   time.Time // from when on this state is known to differ from the leader's; zero: it does not
+	blaming string    // the nodes that were last told to differ
+}
+
+// opinion is what the voters say of a state.
+type opinion struct {
+	voters         int
+	same, other    []uint64 // ids, this one's among the first
+	otherCheck     machine.Check
+	leaderDiffers  bool
+	silent, passed int // how many did not answer, or know nothing of that entry yet; and: know nothing of it any more
+}
+
+// round asks the voters once. It fails when this node has to stop.
+func (c *comparison) round() (settled bool, err error) {
+	l := c.l
+	if _, kept := l.digests.find(c.own.at); c.own.at == 0 || !kept {
+		last, found := l.digests.last()
+		if !found {
+			return true, nil
+		}
+		c.own = last
+	}
+	o := l.askDigests(c.own)
+	if o.leaderDiffers && c.since.IsZero() {
+		c.since = time.Now()
+	}
+	v := o.judge(!c.since.IsZero() && time.Since(c.since) > digestPatience)
+	if v == verdictStop {
+		return false, fmt.Errorf("%w: after entry %d of the log it stands at ledger index %d with a digest that "+
+			"begins with %016x; of %d voters the nodes %d stand at ledger index %d with %016x, and %d as it does: %w",
+			ErrDiffers, c.own.at, c.own.check.Index, c.own.check.Digest, o.voters, o.other, o.otherCheck.Index,
+			o.otherCheck.Digest, o.same, machine.ErrDiverged)
+	}
+	c.blame(&o)
+	if v == verdictAskAgain {
+		return len(o.other) == 0, nil // sooner when somebody differs
+	}
+	c.own, c.since = stand{}, time.Time{}
+	return true, nil
+}
+
+// blame tells the operator of nodes that differ, once.
+func (c *comparison) blame(o *opinion) {
+	now := fmt.Sprint(o.other)
+	if len(o.other) == 0 || now == c.blaming {
+		return
+	}
+	c.blaming = now
+	c.l.options.Logger.Error("the state of other nodes differs from that of this one; whoever differs from a majority "+
+		"stops", "nodes", o.other, "after entry", c.own.at,
+		"their index", o.otherCheck.Index, "their digest", fmt.Sprintf("%016x", o.otherCheck.Digest),
+		"own index", c.own.check.Index, "own digest", fmt.Sprintf("%016x", c.own.check.Digest))
+}
+
+type verdict int
+
+const (
+	verdictSettled  verdict = iota // nothing more is to be learnt of this state
+	verdictAskAgain                // of the same state
+	verdictStop                    // this node
+)
+
+// judge tells what the voters' answers mean. Waited says that this node has differed from the leader for long.
+func (o *opinion) judge(waited bool) verdict {
+	agreed := 2*len(o.same) > o.voters
+	switch {
+	case agreed:
+		return verdictSettled
+	case 2*len(o.other) > o.voters:
+		return verdictStop
+	case o.leaderDiffers && (waited || len(o.same)+len(o.other) == o.voters):
+		// Nobody else tells who is right, and what the leader decides is acknowledged.
+		return verdictStop
+	case o.silent > 0 && o.passed == 0:
+		return verdictAskAgain
+	}
+	return verdictSettled
+}
+
+// askDigests asks all voters where they stood after the same entry.
+func (l *Ledger) askDigests(own stand) opinion {
+	var o opinion
+	leader, _ := l.Leader()
+	type answer struct {
+		id    uint64
+		check machine.Check
+		err   error
+	}
+	ctx, cancel := context.WithTimeout(l.stopping, digestTimeout)
+	defer cancel()
+	members := l.ClusterStatus().Members
+	answers := make(chan answer, len(members))
+	asked := 0
+	for _, m := range members {
+		if !m.Voter {
+			continue
+		}
+		o.voters++
+		if m.ID == l.node() {
+			o.same = append(o.same, m.ID)
+			continue
+		}
+		asked++
+		// Ends with ctx; the channel has room for it.
+		go func() {
+			check, err := l.askDigest(ctx, m.Peer, own)
+			answers <- answer{m.ID, check, err}
+		}()
+	}
+	for range asked {
+		switch a := <-answers; {
+		case errors.Is(a.err, errPassed):
+			o.passed++
+		case a.err != nil:
+			o.silent++
+		case a.check == own.check:
+			o.same = append(o.same, a.id)
+		default:
+			o.other, o.otherCheck = append(o.other, a.id), a.check
+			o.leaderDiffers = o.leaderDiffers || a.id == leader.ID
+		}
+	}
+	slices.Sort(o.same)
+	slices.Sort(o.other)
+	return o
+}
+
+// errPassed says that a node does not know any more where it stood.
+var errPassed = errors.New("the node has forgotten where it stood after that entry")
+
+// askDigest asks the node at an address where it stood after an entry, and tells it where this one did.
+func (l *Ledger) askDigest(ctx context.Context, peer string, own stand) (check machine.Check, err error) {
+	query := url.Values{}
+	query.Set("after", fmt.Sprint(own.at))
+	query.Set("stand", formatCheck(own.check))
+	r, err := http.NewRequestWithContext(ctx, http.MethodGet,
+		peerURL(l.options.Cluster.TLS != nil, peer)+digestPath+"?"+query.Encode(), http.NoBody)
+	if err != nil {
+		return check, err
+	}
+	response, err := (&http.Client{Transport: l.PeerTransport()}).Do(r)
+	if err != nil {
+		return check, fmt.Errorf("digest of the node at %s: %w", peer, err)
+	}
+	defer func() { _ = response.Body.Close() }() // it was only read
+	text, err := io.ReadAll(io.LimitReader(response.Body, 128))
+	switch {
+	case err != nil:
+		return check, fmt.Errorf("digest of the node at %s: %w", peer, err)
+	case response.StatusCode == http.StatusGone:
+		return check, errPassed
+	case response.StatusCode != http.StatusOK:
+		return check, fmt.Errorf("digest of the node at %s: %s", peer, response.Status)
+	}
+	_, err = fmt.Sscanf(strings.TrimSpace(string(text)), "%d-%x", &check.Index, &check.Digest)
+	return check, err
+}
+
+func formatCheck(c machine.Check) string { return fmt.Sprintf("%d-%016x", c.Index, c.Digest) }
+
+// tellDigest answers askDigest. Whoever differs looks at once who is right.
+func (l *Ledger) tellDigest(w http.ResponseWriter, r *http.Request) {
+	var after uint64
+	if _, err := fmt.Sscan(r.FormValue("after"), &after); err != nil {
+		http.Error(w, "after: must be an index of the log", http.StatusBadRequest)
+		return
+	}
+	own, found := l.digests.find(after)
+	if !found {
+		status := http.StatusNotFound // not yet
+		if last, any := l.digests.last(); any && last.at >= after {
+			status = http.StatusGone
+		}
+		http.Error(w, "not known here", status)
+		return
+	}
+	text := formatCheck(own.check)
+	if r.FormValue("stand") != text {
+		signal(l.digests.wake)
+	}
+	_, _ = fmt.Fprintln(w, text) // it is asked again
+}
