@@ -83,6 +83,8 @@ func (m *message) isCall() bool { return m.method != "" && m.id != nil }
 // errAmbiguous is the error of a message that two readers may read differently.
 var errAmbiguous = errors.New("a member has the name of another one but for its case")
 
+var errBehind = errors.New("there is something behind the JSON value")
+
 // parseMessage reads a message. What does not have exactly one meaning is an error: invalid JSON,
 // duplicate names at any depth, and names that differ from those of JSON-RPC in their case alone,
 // because some servers do not tell these apart.
@@ -124,7 +126,8 @@ func (m *message) parseBatch(d *jsontext.Decoder) error {
 	if err != nil {
 		return err
 	}
-	return elements(whole, func(value jsontext.Value) error {
+	whole = whole.Clone() // the decoder uses its memory again
+	err = elements(whole, func(value jsontext.Value) error {
 		if value.Kind() != '{' {
 			return errors.New("a batch must have objects alone")
 		}
@@ -132,6 +135,14 @@ func (m *message) parseBatch(d *jsontext.Decoder) error {
 		m.batch = append(m.batch, one)
 		return err
 	})
+	if err != nil {
+		return err
+	}
+	// What is behind the batch would pass unread, and a server that reads values and not lines would obey it.
+	if _, err := d.ReadToken(); !errors.Is(err, io.EOF) {
+		return errBehind
+	}
+	return nil
 }
 
 // unlike returns errAmbiguous if a name is one of others in another case.
@@ -204,7 +215,7 @@ func atEnd(d *jsontext.Decoder) error {
 		return asJSON(err)
 	}
 	if _, err := d.ReadToken(); !errors.Is(err, io.EOF) {
-		return errors.New("there is something behind the JSON value")
+		return errBehind
 	}
 	return nil
 }
