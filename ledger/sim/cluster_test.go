@@ -153,7 +153,7 @@ func (c *cluster) elected(n *member) {
 	c.leaders[n.role.Term] = n.id
 	for i := max(n.log.First(), first.Index+1); i <= c.last(); i++ {
 		want := c.history[i-first.Index-1].Term
-		if term, err := n.log.Term(i); err != nil || term != want {
+		if term, err := n.term(i); err != nil || term != want {
 			c.w.fail(nil, "invariant 2: node %d leads in term %d with an entry %d of term %d (%v), and one of term %d "+
 				"was committed", n.id, n.role.Term, i, term, err, want)
 		}

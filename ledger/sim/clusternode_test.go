@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"time"
 
 	pb "go.etcd.io/raft/v3/raftpb"
@@ -38,6 +39,7 @@ type member struct {
 	core      *core.Node
 	m         *machine.Machine
 	appends   []core.Append
+	writing   []core.Append // from appends, and perhaps not in the log yet
 	appending bool
 	applies   []core.Committed
 	applying  bool
@@ -129,6 +131,7 @@ func position(p boltstore.Position) segment.Position {
 func (n *member) start() {
 	n.life++
 	n.up, n.appends, n.appending, n.applies, n.applying, n.flushing = true, nil, false, nil, false, false
+	n.writing = nil
 	n.role, n.serving, n.queue, n.proposing, n.replayed = core.Role{}, false, nil, false, false
 	n.flights, n.reads = map[uint64][]waiting{}, map[uint64]clusterRead{}
 	n.limit = decide.EntryCommands(n.w.plan.config)
@@ -159,16 +162,16 @@ func (n *member) tick() {
 // effects does what the consensus wants, or begins it.
 func (n *member) effects() {
 	out := n.core.Effects()
+	for _, a := range out.Append {
+		n.c.appended(n, a)
+	}
+	n.appends = append(n.appends, out.Append...)
 	if out.Role != nil {
 		n.changeRole(*out.Role)
 	}
 	for _, m := range out.Send {
 		n.send(m)
 	}
-	for _, a := range out.Append {
-		n.c.appended(n, a)
-	}
-	n.appends = append(n.appends, out.Append...)
 	n.applies = append(n.applies, out.Apply...)
 	for _, number := range out.Lost {
 		n.c.met("proposals lost")
@@ -201,6 +204,24 @@ func (n *member) changeRole(r core.Role) {
 	n.queue = nil
 }
 
+// term returns that of an entry as the consensus knows the log: a node may be elected with entries
+// that it holds only in memory. It counts itself among those that have them only once they are durable,
+// and if it dies before, its term ends with it.
+func (n *member) term(index uint64) (uint64, error) {
+	for _, waiting := range [][]core.Append{n.appends, n.writing} {
+		for _, a := range slices.Backward(waiting) {
+			if len(a.Entries) == 0 || index < a.Entries[0].Index {
+				continue
+			}
+			if k := index - a.Entries[0].Index; k < uint64(len(a.Entries)) {
+				return a.Entries[k].Term, nil
+			}
+			return 0, segment.ErrMissing // what was behind them is replaced
+		}
+	}
+	return n.log.Term(index)
+}
+
 // write takes all that waits to the disk, and syncs it.
 func (n *member) write() {
 	if n.appending || len(n.appends) == 0 {
@@ -208,7 +229,7 @@ func (n *member) write() {
 	}
 	n.appending = true
 	batch := n.appends
-	n.appends = nil
+	n.appends, n.writing = nil, batch
 	number := batch[len(batch)-1].Number
 	early := n.c.mutant == "acknowledge before the sync"
 	if early {
@@ -239,7 +260,7 @@ func (n *member) writeBatch(batch []core.Append, early bool) {
 			n.crash()
 			return
 		}
-		n.appending = false
+		n.appending, n.writing = false, nil
 		if !early {
 			n.must(n.core.Appended(batch[len(batch)-1].Number), "appended")
 		}
