@@ -49,9 +49,57 @@ func (s *keyedService) times(body string) int {
 	return s.executed[body]
 }
 
+// stepServer is the server of a store.
+type stepServer struct {
+	failing
+	address string
+	flags   func(address string) []string // of a gateway that reaches it there
+}
+
+// failing is a server that can be killed, started again, paused and continued.
+type failing interface {
+	Kill()
+	Start()
+	Pause()
+	Continue()
+}
+
+// failingLedger is a ledger that is killed and paused.
+type failingLedger struct {
+	*testServer
+
+	t *testing.T
+}
+
+func (l *failingLedger) Kill()     { l.kill() }
+func (l *failingLedger) Start()    { l.testServer = serveOn(l.t, l.data, l.address) }
+func (l *failingLedger) Pause()    { _ = l.cmd.Process.Signal(syscall.SIGSTOP) }
+func (l *failingLedger) Continue() { _ = l.cmd.Process.Signal(syscall.SIGCONT) }
+
+// stepServers start the server of each store.
+var stepServers = map[string]func(t *testing.T) *stepServer{
+	"ledger": func(t *testing.T) *stepServer {
+		l := &failingLedger{serve(t), t}
+		return &stepServer{l, l.address, func(address string) []string { return []string{"--ledger", address} }}
+	},
+	"postgres": func(t *testing.T) *stepServer { return newStepServer(t, servertest.Postgres(t), true) },
+	"redis":    func(t *testing.T) *stepServer { return newStepServer(t, servertest.Redis(t), false) },
+	"s3":       func(t *testing.T) *stepServer { return newStepServer(t, servertest.S3(t), true) },
+}
+
+func newStepServer(t *testing.T, s *servertest.Server, needsInit bool) *stepServer {
+	t.Helper()
+	if needsInit {
+		seqledger(t, "store", "init", s.URL).expect(t, exitDone)
+	}
+	return &stepServer{s, s.Address, func(address string) []string {
+		return []string{"--store", strings.Replace(s.URL, s.Address, address, 1)}
+	}}
+}
+
 // stepStore is a store whose traffic with one gateway is counted, message by message.
 type stepStore struct {
-	server  *servertest.Server
+	server  *stepServer
 	service *keyedService
 	witness *testGateway // reaches the store without the proxy
 }
@@ -67,21 +115,24 @@ type stepGateway struct {
 // stepFlags are those of all gateways of these tests: a lease that ends soon, and no waiting.
 var stepFlags = []string{"--lease", "1s", "--wait", "0", "--scope", "acme/main"}
 
-func newStepStore(t *testing.T, server *servertest.Server) *stepStore {
+func newStepStore(t *testing.T, server *stepServer) *stepStore {
 	t.Helper()
 	s := &stepStore{server: server, service: newKeyedService(t)}
-	s.witness = startGateway(t, t.TempDir(), s.service.URL, append(stepFlags, "--store", server.URL)...)
+	s.witness = s.startGateway(t, t.TempDir(), server.address)
 	return s
+}
+
+// startGateway starts a gateway that reaches the store at an address.
+func (s *stepStore) startGateway(t *testing.T, dir, address string) *testGateway {
+	t.Helper()
+	return startGateway(t, dir, s.service.URL, append(s.server.flags(address), stepFlags...)...)
 }
 
 // gateway starts a gateway.
 func (s *stepStore) gateway(t *testing.T) *stepGateway {
 	t.Helper()
-	proxy, dir := storefaults.Start(t, s.server.Address), t.TempDir()
-	url := strings.Replace(s.server.URL, s.server.Address, proxy.Address, 1)
-	start := func() *testGateway {
-		return startGateway(t, dir, s.service.URL, append(stepFlags, "--store", url)...)
-	}
+	proxy, dir := storefaults.Start(t, s.server.address), t.TempDir()
+	start := func() *testGateway { return s.startGateway(t, dir, proxy.Address) }
 	return &stepGateway{start(), proxy, start}
 }
 
@@ -201,18 +252,10 @@ var storeEvents = []struct {
 // a result that was handed out stays, and what a gateway has done that lives is known in the end.
 func TestGatewayStoreAtEachStep(t *testing.T) {
 	t.Parallel()
-	for name, start := range map[string]func(t *testing.T) *servertest.Server{
-		"postgres": func(t *testing.T) *servertest.Server { return servertest.Postgres(t) },
-		"redis":    func(t *testing.T) *servertest.Server { return servertest.Redis(t) },
-		"s3":       func(t *testing.T) *servertest.Server { return servertest.S3(t) },
-	} {
+	for name, start := range stepServers {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			server := start(t)
-			if name != "redis" {
-				seqledger(t, "store", "init", server.URL).expect(t, exitDone)
-			}
-			s := newStepStore(t, server)
+			s := newStepStore(t, start(t))
 			messages := s.messages(t)
 			for i, event := range storeEvents {
 				for step := 1; step <= messages+1; step++ {
