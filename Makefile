@@ -47,8 +47,8 @@ test-stores: $(TOOLS)/versitygw ## Test the stores of keys over PostgreSQL, Redi
 	SEQLEDGER_TEST_SERVERS=1 PATH="$(TOOLS):$$PATH" $(GO) test -count=1 -timeout 15m $(STORE_TESTS)
 
 .PHONY: bench-stores
-bench-stores: $(TOOLS)/versitygw ## Measure a reservation and its result on each store of keys, by 1, 16 and 64 callers
-	PATH="$(TOOLS):$$PATH" $(GO) test -run '^$$' -bench 'BenchmarkStore|BenchmarkMemory' -benchtime 3s ./client/idempotency/...
+bench-stores: $(TOOLS)/versitygw ## Measure a reservation and its result on each store of keys, beside a bare write to it
+	PATH="$(TOOLS):$$PATH" $(GO) run ./bench stores
 
 # What the program says of itself. Archives have no git: give VERSION and REVISION there.
 VERSION   ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo unknown)
