@@ -94,6 +94,7 @@ type membership struct {
 	changing  sync.Mutex                   // one change of the members at a time
 	serving   sync.WaitGroup
 	complain  sync.Once
+	old       sync.Once // for what keeps the level from being raised
 
 	mu      sync.Mutex
 	leader  Leader
@@ -177,8 +178,12 @@ func (l *Ledger) servePeer(w http.ResponseWriter, r *http.Request) {
 		l.tellClock(w)
 		return
 	}
-	if r.URL.Path == digestPath {
+	switch r.URL.Path {
+	case digestPath:
 		l.tellDigest(w, r)
+		return
+	case levelPath:
+		l.tellLevel(w)
 		return
 	}
 	h := l.members.handler.Load()
@@ -354,11 +359,17 @@ func (l *Ledger) tendLoop() {
 	}
 }
 
-// tend makes voters of learners that have caught up. Errors need no answer: it is called again.
+// tend makes voters of learners that have caught up, and raises the format level. Errors need no answer: it is called
+// again.
 func (l *Ledger) tend() {
 	leader, _ := l.Leader()
 	if !leader.Self {
 		return
+	}
+	if err := l.tendLevel(l.stopping); errors.Is(err, errOldMember) {
+		l.members.old.Do(func() {
+			l.options.Logger.Warn("not every node knows the newest format level yet", "why", err)
+		})
 	}
 	s := l.ClusterStatus()
 	for _, m := range s.Members {

@@ -32,20 +32,25 @@ func startNode(t *testing.T, dir, address string) *clusterNode {
 // startNodeAt is startNode with another clock.
 func startNodeAt(t *testing.T, dir, address string, clock func() time.Time) *clusterNode {
 	t.Helper()
+	return startNodeWith(t, address, ledger.Options{Dir: dir, Clock: clock})
+}
+
+// startNodeWith is startNode with options.
+func startNodeWith(t *testing.T, address string, o ledger.Options) *clusterNode {
+	t.Helper()
 	listener, err := net.Listen("tcp", address)
 	if err != nil {
 		t.Fatal(err)
 	}
-	l, err := ledger.Open(t.Context(), ledger.Options{
-		Dir: dir, CacheBytes: -1, ScrubBytes: -1, Clock: clock,
-		Logger:  slog.New(slog.NewTextHandler(testWriter{t}, &slog.HandlerOptions{Level: slog.LevelWarn})),
-		Cluster: &ledger.Cluster{Listener: listener, Tick: 20 * time.Millisecond},
-	})
+	o.CacheBytes, o.ScrubBytes = -1, -1
+	o.Logger = slog.New(slog.NewTextHandler(testWriter{t}, &slog.HandlerOptions{Level: slog.LevelWarn}))
+	o.Cluster = &ledger.Cluster{Listener: listener, Tick: 20 * time.Millisecond}
+	l, err := ledger.Open(t.Context(), o)
 	if err != nil {
 		t.Fatal(err)
 	}
 	l.ServePeers(l.JoinHandler())
-	n := &clusterNode{l, dir, listener.Addr().String()}
+	n := &clusterNode{l, o.Dir, listener.Addr().String()}
 	t.Cleanup(func() { _ = n.Close() }) // a test that closes it looks at the error
 	return n
 }
@@ -117,8 +122,14 @@ func startCluster(t *testing.T) []*clusterNode {
 // startClusterOf makes a cluster of nodes, which all vote.
 func startClusterOf(t *testing.T, size int) []*clusterNode {
 	t.Helper()
+	return startClusterWith(t, size, func(dir string) ledger.Options { return ledger.Options{Dir: dir} })
+}
+
+// startClusterWith is startClusterOf with options.
+func startClusterWith(t *testing.T, size int, options func(dir string) ledger.Options) []*clusterNode {
+	t.Helper()
 	dir := filepath.Join(t.TempDir(), "node1")
-	first := startNode(t, dir, "127.0.0.1:0")
+	first := startNodeWith(t, "127.0.0.1:0", options(dir))
 	awaitAddress(t, first)
 	if err := first.Close(); err != nil {
 		t.Fatal(err)
@@ -127,9 +138,9 @@ func startClusterOf(t *testing.T, size int) []*clusterNode {
 	for id := 2; id <= size; id++ {
 		copies = append(copies, copyNode(t, dir, uint64(id)))
 	}
-	nodes := []*clusterNode{startNode(t, dir, first.address)}
+	nodes := []*clusterNode{startNodeWith(t, first.address, options(dir))}
 	for i, dir := range copies {
-		n := startNode(t, dir, "127.0.0.1:0")
+		n := startNodeWith(t, "127.0.0.1:0", options(dir))
 		nodes = append(nodes, n)
 		q := ledger.JoinRequest{Nonce: [16]byte{byte(2 + i)}, Peer: n.address}
 		a, err := nodes[0].Admit(t.Context(), q)

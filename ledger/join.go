@@ -29,6 +29,8 @@ type JoinRequest struct {
 	ID     uint64 `json:"id,omitempty"`
 	Peer   string `json:"peer"`
 	Client string `json:"client,omitempty"`
+	// Level is the highest format level that the node's program knows.
+	Level uint64 `json:"level,omitempty"`
 }
 
 // JoinAnswer is what a node that joins begins with.
@@ -56,6 +58,9 @@ func (l *Ledger) Admit(ctx context.Context, q JoinRequest) (JoinAnswer, error) {
 		if err := t.Allowed(q.Peer); err != nil {
 			return JoinAnswer{}, &machine.FieldError{Field: "peer", Problem: err.Error()}
 		}
+	}
+	if err := l.mustKnowLevel(&q); err != nil {
+		return JoinAnswer{}, err
 	}
 	members := l.log.Members()
 	change, id, err := q.change(&members)

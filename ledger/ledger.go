@@ -361,28 +361,30 @@ func (l *Ledger) create(ctx context.Context) error {
 			l.options.Logger.Warn("the ledger exists and keeps its own configuration; change it with UpdateConfig",
 				"configured", configured, "kept", view.Config)
 		}
-		return l.raiseLevel(ctx, view.Level)
+		if len(l.ClusterStatus().Members) > 1 {
+			return nil // a learner's program may know less; see tendLevel
+		}
+		return l.raiseLevel(ctx, view.Level, l.options.level)
 	}
 	var random [16]byte
 	if _, err := rand.Read(random[:]); err != nil {
 		return fmt.Errorf("random ledger id: %w", err)
 	}
 	ledgerID := machine.LedgerID(binary.BigEndian.Uint64(random[:8]))
-	create := machine.AppendCreate(nil, ledgerID, binary.BigEndian.Uint64(random[8:]), l.options.Config)
+	create := l.options.create(ledgerID, binary.BigEndian.Uint64(random[8:]), l.options.Config)
 	_, err = l.one(ctx, origin{}, create)
 	return err
 }
 
-// raiseLevel brings the ledger to the level of this program. Programs of before
-// cannot open it from then on.
-func (l *Ledger) raiseLevel(ctx context.Context, level uint64) error {
-	if level >= machine.Level {
+// raiseLevel brings the ledger to a newer level. Programs of before cannot open it from then on.
+func (l *Ledger) raiseLevel(ctx context.Context, from, to uint64) error {
+	if from >= to {
 		return nil
 	}
-	_, err := l.exclusive(ctx, machine.AppendRaiseLevel(nil, machine.Level))
+	_, err := l.exclusive(ctx, machine.AppendRaiseLevel(nil, to))
 	if err == nil {
 		l.options.Logger.Info("the ledger has a newer format level; programs of before cannot open it any more",
-			"before", level, "now", machine.Level)
+			"before", from, "now", to)
 	}
 	return err
 }

@@ -18,6 +18,7 @@ import (
 
 	"github.com/seqledger/seqledger/ledger"
 	"github.com/seqledger/seqledger/ledger/datadir"
+	"github.com/seqledger/seqledger/ledger/machine"
 	"github.com/seqledger/seqledger/ledger/raftlog"
 )
 
@@ -95,7 +96,7 @@ func (j *joining) attempt(ctx context.Context) error {
 
 // ask asks one node after another, and the leader that one names.
 func (j *joining) ask(ctx context.Context) (answer ledger.JoinAnswer, err error) {
-	q := ledger.JoinRequest{Nonce: j.d.Nonce(), Peer: j.o.Peer, Client: j.o.Client}
+	q := ledger.JoinRequest{Nonce: j.d.Nonce(), Peer: j.o.Peer, Client: j.o.Client, Level: machine.Level}
 	nodes := append([]string(nil), j.o.Nodes...)
 	const mostHops = 3 // a leader that is gone may be named for a while
 	for i, hops := 0, 0; i < len(nodes); i++ {
