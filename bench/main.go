@@ -5,6 +5,7 @@
 //	go run ./bench -quick              # a fraction of a second each: does it run?
 //	go run ./bench gateway             # seqledger gateway beside a bare proxy and a bare service
 //	go run ./bench outbox              # rows of a PostgreSQL, and what they cost the application
+//	go run ./bench stores              # reservations on each store of keys, beside a bare write to it
 //	go run ./bench scale               # large ledgers, about ten minutes
 //	go run ./bench abuse               # clients that mean no good, about ten minutes
 //	go run ./bench scale -fraction 0.1 -json out.json
@@ -90,6 +91,7 @@ var tables = map[string]table{
 	"abuse":   {"abuse", findingColumns, abuseRows},
 	"gateway": {"gateway", findingColumns, gatewayRows},
 	"outbox":  {"outbox", findingColumns, outboxRows},
+	"stores":  {"stores of idempotency keys", findingColumns, storeRows},
 }
 
 func run(ctx context.Context, arguments []string, stdout io.Writer) error {
@@ -102,8 +104,8 @@ func run(ctx context.Context, arguments []string, stdout io.Writer) error {
 	}
 	t, ok := tables[kind]
 	if !ok {
-		return fmt.Errorf("unknown kind %q: gateway, outbox, scale, abuse, growth, apply, chaos, allocs, check, or "+
-			"nothing for the table of rates", kind)
+		return fmt.Errorf("unknown kind %q: gateway, outbox, stores, scale, abuse, growth, apply, chaos, allocs, "+
+			"check, or nothing for the table of rates", kind)
 	}
 	var o options
 	var s serverOptions
@@ -121,7 +123,7 @@ func run(ctx context.Context, arguments []string, stdout io.Writer) error {
 	flags.StringVar(&o.json, "json", "", "write the report to this file, too")
 	flags.Int64Var(&o.checkpointBytes, "checkpoint-bytes", 0,
 		"how many bytes of changes a server gathers before it writes them; 0 lets it find out")
-	flags.Float64Var(&o.fraction, "fraction", 1, "scale, abuse, gateway and outbox: of the full size")
+	flags.Float64Var(&o.fraction, "fraction", 1, "scale, abuse, gateway, outbox and stores: of the full size")
 	if err := flags.Parse(arguments); err != nil {
 		if errors.Is(err, flag.ErrHelp) {
 			return nil

@@ -177,7 +177,7 @@ func TestOnce(t *testing.T) {
 
 var errNo = errors.New("no")
 
-// An error of the function ends following, and leaves nothing of its block.
+// The schema may be made by many processes at once.
 func TestSchemaAtTheSameTime(t *testing.T) {
 	t.Parallel()
 	db, err := pgxpool.New(t.Context(), servertest.Postgres(t).URL+"&pool_max_conns=16")
@@ -202,6 +202,7 @@ func TestSchemaAtTheSameTime(t *testing.T) {
 	}
 }
 
+// An error of the function ends following, and leaves nothing of its block.
 func TestErrorOfFunction(t *testing.T) {
 	t.Parallel()
 	server := servertest.Postgres(t)

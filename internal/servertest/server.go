@@ -117,16 +117,22 @@ func (s *Server) Kill() {
 	_ = s.process.Kill() // it may have ended
 }
 
-// Pause stops the process without ending it, until Continue.
+// Pause stops the server without ending it, with all its processes, until Continue.
 func (s *Server) Pause() { s.signal(syscall.SIGSTOP) }
 
 // Continue ends Pause.
 func (s *Server) Continue() { s.signal(syscall.SIGCONT) }
 
+// signal sends a signal to the server, and then to its processes, which it cannot start or reap while it is stopped.
 func (s *Server) signal(signal syscall.Signal) {
 	s.t.Helper()
 	if err := syscall.Kill(s.process.Pid, signal); err != nil {
-		s.t.Fatal(err)
+		s.t.Error(err)
+	}
+	if s.children {
+		for _, child := range s.process.Tree()[1:] {
+			_ = syscall.Kill(child, signal) // it may have ended
+		}
 	}
 }
 

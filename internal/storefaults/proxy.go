@@ -30,6 +30,9 @@ type Proxy struct {
 	mu      sync.Mutex
 	mode    Mode
 	changed chan struct{} // closed when the mode changes
+	passed  int           // messages since At
+	at      int
+	do      func()
 	conns   map[net.Conn]struct{}
 	closed  bool
 }
@@ -69,6 +72,35 @@ func (p *Proxy) Set(mode Mode) {
 		for c := range p.conns {
 			_ = c.Close()
 		}
+	}
+}
+
+// At calls do before the n-th message from now on, a request or an answer, is passed on, from 1. The message waits for
+// it. It counts what was read at once as a message. With 0 it only counts. It reports whether what the last At was
+// given is called, which may not have returned yet.
+func (p *Proxy) At(n int, do func()) (called bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	called = p.at > 0 && p.passed >= p.at
+	p.passed, p.at, p.do = 0, n, do
+	return called
+}
+
+// Passed returns how many messages came since At.
+func (p *Proxy) Passed() int {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.passed
+}
+
+// count counts a message, and calls what was given to At when it is time.
+func (p *Proxy) count() {
+	p.mu.Lock()
+	p.passed++
+	now, do := p.passed == p.at, p.do
+	p.mu.Unlock()
+	if now {
+		do()
 	}
 }
 
@@ -119,6 +151,7 @@ func (p *Proxy) pass(to, from net.Conn, answers bool) {
 	for {
 		n, err := from.Read(buffer)
 		if n > 0 {
+			p.count()
 			if !p.await(answers) {
 				return
 			}
