@@ -60,24 +60,27 @@ build: ## Build ./bin/seqledger
 	$(GO) build -ldflags '$(LDFLAGS)' -o bin/seqledger ./cmd/seqledger
 
 # In memory, where there is a file system of it with room: what the tests say of syncs, they
-# say by failing them and not by their time. At its end a program with the race detector
-# sleeps for a second by default, and the tests start hundreds.
+# say by failing them and not by their time.
 IN_MEMORY := $(shell test -w /dev/shm && df -Pk /dev/shm | awk 'NR == 2 && $$4 > 4194304 {print "TMPDIR=/dev/shm"}')
-TEST_ENV  := $(IN_MEMORY) GORACE=atexit_sleep_ms=0
-
-# The simulations are one thread, in which the race detector finds nothing and takes most of
-# the time. Some seventy programs are linked: without tables for debuggers that takes two thirds
-# of the time, and stack traces are the same. make lint and make test-long vet.
+# Some seventy programs are linked: without tables for debuggers that takes two thirds of the
+# time, and stack traces are the same. make lint and make test-long vet.
 TEST_FLAGS := -short -vet=off -ldflags='-s -w' -timeout 15m
 .PHONY: test
-test: test-servers ## Run the tests, shortened (-short), with the race detector where there is a C compiler
-	@test -n "$(RACE)" || echo "no C compiler: running without the race detector"
-	@echo "make test takes five to ten minutes on two cores; make test-long runs at full length what is shortened here"
-	$(TEST_ENV) $(GO) test $(TEST_FLAGS) $(RACE) $$($(GO) list ./... | grep -vE '/ledger/(sim|raftlog/core)$$')
-	$(GO) test $(TEST_FLAGS) ./ledger/sim ./ledger/raftlog/core
+test: test-servers ## Run the tests, shortened (-short)
+	@echo "make test takes some five minutes on two cores; make test-race looks for races, and make test-long"
+	@echo "runs at full length what is shortened here"
+	$(IN_MEMORY) $(GO) test $(TEST_FLAGS) ./...
 
-# The packages whose tests make test shortens. The tests of the others have run in full there, and with the race
-# detector, which makes most of these three times as long.
+# Left out are the state machine and the simulations, which are one thread and would take most of
+# the time, and cmd/seqledger, whose tests start processes that are built without the detector. At
+# its end a program with it sleeps for a second by default, and the tests start hundreds.
+.PHONY: test-race
+test-race: test-servers ## Run the tests of packages with several goroutines with the race detector, shortened
+	@test -n "$(RACE)" || { echo "the race detector needs a C compiler"; exit 1; }
+	$(IN_MEMORY) GORACE=atexit_sleep_ms=0 $(GO) test $(TEST_FLAGS) $(RACE) \
+	  $$($(GO) list ./... | grep -vE '/(ledger/(sim|raftlog/core|machine)|cmd/seqledger)$$')
+
+# The packages whose tests make test shortens. The tests of the others have run in full there.
 LONG := grep -rlE 'testing\.Short\(\)|internal/rapidtest"' --include='*_test.go' . | xargs -n1 dirname | sort -u
 .PHONY: test-long
 test-long: ## Run at full length the tests that make test shortens, and make damage (some fourteen minutes on two cores)
