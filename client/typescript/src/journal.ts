@@ -217,7 +217,8 @@ export class Journal {
     if (cost > limit) {
       throw new JournalError("too-large", `the write needs ${cost} bytes, and a quarter of maxBytes is ${limit}`);
     }
-    const lacking = this.storage.lacksRoom?.(cost + this.buffer.length);
+    // A later rewrite stores what is live once more, before the storage frees what it replaces.
+    const lacking = this.storage.lacksRoom?.(this.buffer.length + this.live + this.tagBytes + 2 * cost);
     if (lacking !== undefined) throw new JournalError("no-space", `${this.storage.name}: ${lacking}`);
     if (this.live + cost > limit) {
       throw new JournalError("full", `${this.live} of ${limit} live bytes of the journal are taken`);
