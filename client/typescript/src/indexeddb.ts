@@ -145,6 +145,9 @@ class IndexedDbStorage implements JournalStorage {
     this.uncounted += bytes;
     try {
       await this.changeOnce(next, change);
+    } catch (e) {
+      if (isQuota(e)) throw new JournalError("no-space", `${this.name}: the browser has no room`, { cause: e });
+      throw e;
     } finally {
       this.storing = 0;
     }
@@ -245,10 +248,7 @@ function openDatabase(name: string): Promise<IDBDatabase> {
         "locked", `database ${name} did not open within ${seconds} seconds: another page holds it; close that page`,
       ));
     }, openPatienceMs);
-    request.onupgradeneeded = () => {
-      if (late) request.transaction!.abort(); // nobody will use it
-      else request.result.createObjectStore(storeName);
-    };
+    request.onupgradeneeded = () => request.result.createObjectStore(storeName);
     request.onsuccess = () => {
       clearTimeout(timer);
       // An unused connection would be in the way of the next one who deletes or upgrades.
