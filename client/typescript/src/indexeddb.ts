@@ -18,9 +18,13 @@ export interface IndexedDbOptions extends JournalOptions {
 }
 
 const storeName = "groups";
+const version = 1;
 // The browser's own estimate is coarse, and it needs room for its files.
 const marginBytes = 1 << 20;
 const estimateEveryMs = 1000;
+// A database that somebody deletes or upgrades opens once all its other connections are closed, and a
+// page that ignores "versionchange" keeps its own. The browser says nothing to those who wait.
+const openPatienceMs = 30_000;
 
 /**
  * indexedDbJournal opens the journal of a name in this origin's storage, and creates it if
@@ -75,6 +79,9 @@ class IndexedDbStorage implements JournalStorage {
   /** Bytes that the origin may still store, as far as known. */
   private room = Infinity;
   private estimatedAt = -Infinity;
+  /** Bytes given to the browser that its latest estimate may not have counted, and those under way. */
+  private uncounted = 0;
+  private storing = 0;
 
   constructor(
     private readonly journal: string,
@@ -112,7 +119,7 @@ class IndexedDbStorage implements JournalStorage {
 
   async extend(records: Uint8Array): Promise<void> {
     const next = this.last + 1;
-    await this.change(next, (store) => store.add(records, next));
+    await this.change(next, records.length, (store) => store.add(records, next));
     this.last = next;
     void this.estimate();
   }
@@ -120,7 +127,7 @@ class IndexedDbStorage implements JournalStorage {
   async replace(records: Uint8Array): Promise<void> {
     // An empty journal has an empty group, which tells it from one that was deleted.
     const next = this.last + 1;
-    await this.change(next, (store) => {
+    await this.change(next, records.length, (store) => {
       store.clear();
       store.add(records, next);
     });
@@ -133,7 +140,20 @@ class IndexedDbStorage implements JournalStorage {
    * the connection of a page in the background now and then: it is opened again, and the groups in
    * the database tell whether the change was made before.
    */
-  private async change(next: number, change: (store: IDBObjectStore) => void): Promise<void> {
+  private async change(next: number, bytes: number, change: (store: IDBObjectStore) => void): Promise<void> {
+    this.storing = bytes;
+    this.uncounted += bytes;
+    try {
+      await this.changeOnce(next, change);
+    } catch (e) {
+      if (isQuota(e)) throw new JournalError("no-space", `${this.name}: the browser has no room`, { cause: e });
+      throw e;
+    } finally {
+      this.storing = 0;
+    }
+  }
+
+  private async changeOnce(next: number, change: (store: IDBObjectStore) => void): Promise<void> {
     try {
       await this.transact(await this.open(), change);
       return;
@@ -175,10 +195,15 @@ class IndexedDbStorage implements JournalStorage {
     if (this.closed) throw new Error("it is closed");
     if (this.db !== undefined) return this.db;
     const db = await openDatabase(`seqledger journal ${this.journal}`);
+    if (this.closed) {
+      db.close();
+      throw new Error("it is closed");
+    }
     db.onclose = () => {
       if (this.db === db) this.db = undefined;
     };
-    // Somebody deletes the database. It must not wait for this page, and the next change finds out.
+    // Somebody deletes the database, or a newer version of this package upgrades it. It must not wait
+    // for this page, and the next change finds out.
     db.onversionchange = () => {
       db.close();
       if (this.db === db) this.db = undefined;
@@ -188,16 +213,18 @@ class IndexedDbStorage implements JournalStorage {
   }
 
   lacksRoom(bytes: number): string | undefined {
-    // Twice, because a rewrite is stored before the browser frees what it replaces.
-    if (2 * bytes + marginBytes <= this.room) return undefined;
+    const room = Math.max(0, this.room - this.uncounted);
+    if (bytes + marginBytes <= room) return undefined;
     void this.estimate();
-    return `the browser has room for ${this.room} bytes`;
+    return `the browser has room for ${room} bytes`;
   }
 
   private async estimate(): Promise<void> {
     const now = performance.now();
     if (now - this.estimatedAt < estimateEveryMs) return;
     this.estimatedAt = now;
+    // What is stored from here on comes too late for the answer; what is under way perhaps.
+    this.uncounted = this.storing;
     const { quota, usage } = (await navigator.storage?.estimate?.().catch(() => undefined)) ?? {};
     this.room = quota === undefined || usage === undefined ? Infinity : Math.max(0, quota - usage);
   }
@@ -209,14 +236,32 @@ class IndexedDbStorage implements JournalStorage {
   }
 }
 
+/** Opens the database, or says why that is not possible; it does not wait for other pages forever. */
 function openDatabase(name: string): Promise<IDBDatabase> {
   return new Promise((resolve, reject) => {
-    const request = indexedDB.open(name, 1);
+    const request = indexedDB.open(name, version);
+    let late = false;
+    const timer = setTimeout(() => {
+      late = true;
+      const seconds = openPatienceMs / 1000;
+      reject(new JournalError(
+        "locked", `database ${name} did not open within ${seconds} seconds: another page holds it; close that page`,
+      ));
+    }, openPatienceMs);
     request.onupgradeneeded = () => request.result.createObjectStore(storeName);
-    request.onsuccess = () => resolve(request.result);
-    request.onerror = () => reject(request.error!);
-    // A page that holds an older version back would be one without the lock.
-    request.onblocked = () => reject(new Error("another page has the database open"));
+    request.onsuccess = () => {
+      clearTimeout(timer);
+      // An unused connection would be in the way of the next one who deletes or upgrades.
+      if (late) request.result.close();
+      else resolve(request.result);
+    };
+    request.onerror = () => {
+      clearTimeout(timer);
+      const e = request.error!;
+      const newer = `database ${name} is that of a newer version of this program: load the page again`;
+      reject(e.name === "VersionError" ? new JournalError("failed", newer, { cause: e }) : e);
+    };
+    // "blocked" needs no answer: the request goes on when the other connections are closed.
   });
 }
 

@@ -36,7 +36,8 @@ export class JournalError extends Error {
    * The reasons: "full" (settling and acknowledging writes makes room), "too-large" (would not fit
    * an empty journal), "tag-in-use" (the write with this tag is under way or committed, so this is
    * not a new write), "claimed" (another Writer has the stream), "locked" (another process has the
-   * journal), "no-space" (the browser has no room for the write), "missing" (mustExist is set),
+   * journal), "no-space" (the browser has no room for the write, which has
+   * no number then; the journal goes on once there is room), "missing" (mustExist is set),
    * "damaged", and "failed" (the storage failed, so nothing
    * later is certain to be stored; open the journal again once the cause is repaired).
    */
@@ -54,7 +55,10 @@ export class JournalError extends Error {
 export interface JournalStorage {
   /** What messages call the journal. */
   readonly name: string;
-  /** Stores a group behind those before, and returns once it is durable. */
+  /**
+   * Stores a group behind those before, and returns once it is durable. A JournalError ("no-space")
+   * promises that nothing was stored, here and in replace.
+   */
   extend(records: Uint8Array): Promise<void>;
   /** Replaces everything by one group, which may be empty, and returns once that is durable. */
   replace(records: Uint8Array): Promise<void>;
@@ -73,6 +77,12 @@ const groupOverhead = 16;
 /** tagCost is more than what a remembered tag takes, in bytes. */
 const tagCost = (tag: string): number => 32 + byteLength(tag);
 
+/**
+ * Withdrawn is called when the storage had no room for the writes of a stream from an id on, before
+ * anything else is stored: the journal has forgotten them, and their numbers are free again.
+ */
+export type Withdrawn = (id: bigint, reason: JournalError) => void;
+
 /** Journal is an open journal. Any number of Writers of a program share one, and with it each sync. */
 export class Journal {
   private readonly streams = new Map<string, StreamState>();
@@ -80,7 +90,12 @@ export class Journal {
   private buffer = new RecordBuffer();
   private appended = 0;
   private durable = 0;
-  private flushing: Promise<void> | undefined;
+  private flushing: Promise<JournalError | undefined> | undefined;
+  /** The streams with writes that no flush has begun to store. */
+  private dirty = new Set<StreamState>();
+  private readonly withdrawals = new Map<StreamState, Withdrawn>();
+  /** The storage had no room, so what was to be added to it is in no group. */
+  private rewriteNext = false;
   private live = 0;
   private freed = signal();
   /** The remembered tags, the oldest first; tagBytes is their size. */
@@ -123,6 +138,7 @@ export class Journal {
       throw new JournalError("damaged", `${storage.name} is damaged: ${messageOf(e)}`, { cause: e });
     }
     await j.rewrite();
+    for (const s of j.streams.values()) s.storedId = s.head.nextId;
     return j;
   }
 
@@ -160,7 +176,7 @@ export class Journal {
   }
 
   /** Reserves a stream for a Writer, until release, and returns its state. */
-  claim(name: StreamName): { head: Head; entries: Entry[] } {
+  claim(name: StreamName, withdrawn?: Withdrawn): { head: Head; entries: Entry[] } {
     this.usable();
     let s = this.streams.get(keyOf(name));
     if (s === undefined) {
@@ -169,13 +185,16 @@ export class Journal {
     }
     if (s.claimed) throw new JournalError("claimed", `stream ${describe(name)} is in use by another Writer`);
     s.claimed = true;
+    if (withdrawn !== undefined) this.withdrawals.set(s, withdrawn);
     return { head: { ...s.head }, entries: s.entries().map((e) => ({ ...e })) };
   }
 
   /** Ends a claim. The stream's state stays in the journal. */
   release(name: StreamName): void {
     const s = this.streams.get(keyOf(name));
-    if (s !== undefined) s.claimed = false;
+    if (s === undefined) return;
+    s.claimed = false;
+    this.withdrawals.delete(s);
   }
 
   /** Adds a record of a claimed stream. It does not wait for the storage: sync does. */
@@ -209,6 +228,7 @@ export class Journal {
       s.written = true;
     }
     this.buffer.record(s.number, record);
+    if (record.kind === "write") this.dirty.add(s);
     this.appended++;
   }
 
@@ -217,7 +237,8 @@ export class Journal {
     if (cost > limit) {
       throw new JournalError("too-large", `the write needs ${cost} bytes, and a quarter of maxBytes is ${limit}`);
     }
-    const lacking = this.storage.lacksRoom?.(cost + this.buffer.length);
+    // A later rewrite stores what is live once more, before the storage frees what it replaces.
+    const lacking = this.storage.lacksRoom?.(this.buffer.length + this.live + this.tagBytes + 2 * cost);
     if (lacking !== undefined) throw new JournalError("no-space", `${this.storage.name}: ${lacking}`);
     if (this.live + cost > limit) {
       throw new JournalError("full", `${this.live} of ${limit} live bytes of the journal are taken`);
@@ -264,22 +285,27 @@ export class Journal {
 
   /**
    * Returns once everything that was appended before the call is durable. One flush serves all
-   * callers that arrive during the one before. There is no timer.
+   * callers that arrive during the one before. There is no timer. After a JournalError ("no-space")
+   * the writes among it are withdrawn, and the rest is stored by the next sync that finds room.
    */
   async sync(): Promise<void> {
     const target = this.appended;
     while (this.durable < target) {
       if (this.failure !== undefined) throw this.failure;
       this.flushing ??= this.flush().finally(() => (this.flushing = undefined));
-      await this.flushing;
+      const noSpace = await this.flushing;
+      if (noSpace !== undefined) throw noSpace;
     }
   }
 
-  private async flush(): Promise<void> {
+  private async flush(): Promise<JournalError | undefined> {
     const upTo = this.appended;
+    const stored = [...this.dirty].map((s) => [s, s.head.nextId] as const);
+    this.dirty = new Set();
     try {
       // The obsolete bytes must outweigh the result of a rewrite by enough to make rewrites rare.
-      if (this.size + this.buffer.length > this.maxBytes / 8 + 2 * Math.max(this.live, this.rewritten)) {
+      const rewriteAt = this.maxBytes / 8 + 2 * Math.max(this.live, this.rewritten);
+      if (this.rewriteNext || this.size + this.buffer.length > rewriteAt) {
         await this.rewrite();
       } else {
         const group = this.buffer.take();
@@ -287,7 +313,12 @@ export class Journal {
         await this.storage.extend(group);
       }
       this.durable = upTo;
+      for (const [s, nextId] of stored) s.storedId = nextId;
     } catch (e) {
+      if (e instanceof JournalError && e.reason === "no-space") {
+        this.withdraw(stored.map(([s]) => s), e);
+        return e;
+      }
       // It is final: it is not known what was stored, and a later sync that succeeds does not cover
       // the bytes of one that failed.
       this.failure = new JournalError(
@@ -296,6 +327,24 @@ export class Journal {
           "writes that were not answered are unsettled until it is opened again",
         { cause: e },
       );
+    }
+    return undefined;
+  }
+
+  /**
+   * Forgets the writes that are not stored: none of them was sent. It happens before another flush
+   * can store one of them, because a write that is reported as refused must not come back after a
+   * crash. Everything else goes into the next flush.
+   */
+  private withdraw(flushed: StreamState[], reason: JournalError): void {
+    this.rewriteNext = true;
+    const streams = new Set([...flushed, ...this.dirty]);
+    this.dirty = new Set();
+    for (const s of streams) {
+      const first = s.unsettled.find((e) => e.id >= s.storedId);
+      if (first === undefined) continue;
+      this.add(s, { kind: "dropped", id: first.id });
+      this.withdrawals.get(s)?.(first.id, reason);
     }
   }
 
@@ -316,6 +365,7 @@ export class Journal {
     }
     this.size = this.rewritten = groupOverhead + b.length;
     await this.storage.replace(b.take());
+    this.rewriteNext = false;
   }
 
   /**

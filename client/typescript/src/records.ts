@@ -306,6 +306,8 @@ const costOf = (e: Write & { receipt?: Uint8Array }): number =>
 export class StreamState {
   head: Head = newHead();
   claimed = false;
+  /** The writes with smaller ids are durable. */
+  storedId = 0n;
   /** The current file has the record with the stream's number. */
   written = false;
   /** The entries that wait for their acknowledgement, by id, in the order of their ids. */

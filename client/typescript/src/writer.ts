@@ -287,7 +287,7 @@ export class Writer {
         const known = e instanceof JournalError && e.reason === "tag-in-use";
         // The write that has the tag, which is the one the caller means, may be committed.
         p.finish(known ? e : new NotExecutedError(0n, e));
-        const refused = e instanceof JournalError && (e.reason === "too-large" || e.reason === "no-space");
+        const refused = isNoSpace(e) || (e instanceof JournalError && e.reason === "too-large");
         if (!known && !refused) this.failJournal(e);
         return true;
       }
@@ -330,6 +330,7 @@ export class Writer {
       try {
         await log.journal.sync();
       } catch (e) {
+        if (isNoSpace(e)) continue; // the batch was withdrawn
         this.storing = false;
         this.failJournal(e);
         return;
@@ -338,6 +339,21 @@ export class Writer {
       this.client.sender.enlist(this);
     }
     this.storing = false;
+  }
+
+  /** Refuses the writes from an id on, for which there was no room. Their numbers are free again. */
+  private withdrawn(log: StreamLog, id: bigint, reason: JournalError): void {
+    const i = this.queue.findIndex((p) => p.entry === id);
+    if (i < 0) return; // the Writer has ended, and said so
+    const gone = this.queue.splice(i);
+    this.unstored = [];
+    this.next = log.head.nextSequence = gone[0]!.sequence;
+    for (const p of gone) {
+      this.bytes -= p.size;
+      p.sequence = 0n;
+      p.finish(new NotExecutedError(0n, reason));
+    }
+    this.pump();
   }
 
   /** Ends the Writer: its next writes are not durable and could not be settled after a crash. */
@@ -399,8 +415,8 @@ export class Writer {
       organization: this.options.scope.organization, vault: this.options.scope.vault ?? "",
       clientId: this.options.clientId,
     };
-    const { head, entries } = journal.claim(name);
-    this.log = { journal, name, head };
+    const { head, entries } = journal.claim(name, (id, reason) => this.withdrawn(log, id, reason));
+    const log = (this.log = { journal, name, head });
     for (const e of entries) {
       const p = this.newPending(e.request, decodeOperations(e.request).length, e.key, e.tag);
       p.session = head.session;
@@ -417,7 +433,7 @@ export class Writer {
         this.bytes += p.size;
       }
     }
-    await this.recover(this.log);
+    await this.recover(log);
   }
 
   /**
@@ -999,6 +1015,8 @@ export class Writer {
     await this.close();
   }
 }
+
+const isNoSpace = (e: unknown): boolean => e instanceof JournalError && e.reason === "no-space";
 
 /** Refuses a session on a stream that another client has started anew after an eviction. */
 function onlyOurs(response: OpenSessionResponse): void {

@@ -16,7 +16,7 @@ export const binary = process.env["SEQLEDGER"] ?? "";
 
 /** run returns what a command of the binary prints. */
 export function run(...args: string[]): string {
-  return execFileSync(binary, args, { encoding: "utf8" });
+  return execFileSync(binary, args, { encoding: "utf8", maxBuffer: 64 << 20 });
 }
 
 /** temporary returns a directory that is removed after the test. */

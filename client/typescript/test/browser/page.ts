@@ -26,9 +26,9 @@ let pendings: Pending[] = [];
 
 /** A till, which writes what it is told, each tag once. */
 const till = {
-  async open(server: string, wait = false, token?: string): Promise<string[]> {
-    journal = await indexedDbJournal("till", { wait, maxBytes: 1 << 20 });
-    const client = createClient({ baseUrl: server, ...(token === undefined ? {} : { token: () => token }) });
+  async open(server: string, options: { wait?: boolean; mustExist?: boolean } = {}): Promise<string[]> {
+    journal = await indexedDbJournal("till", { ...options, maxBytes: 1 << 20 });
+    const client = createClient({ baseUrl: server });
     addEventListener("online", () => client.wake());
     writer = await client.openWriter({ scope: { organization: "acme", vault: "main" }, clientId: "till", journal });
     pendings = [...writer.recovered];
@@ -56,6 +56,11 @@ const till = {
     }
     pendings = [];
     return outcomes;
+  },
+  /** Where the Writer stands, and why it has ended if it has. */
+  position(): { session: string; next: string; error: string } {
+    const { session, nextSequence } = writer.position;
+    return { session: String(session), next: String(nextSequence), error: String(writer.error?.cause ?? "") };
   },
   async close(): Promise<void> {
     await writer.close();

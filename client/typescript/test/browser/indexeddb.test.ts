@@ -1,0 +1,248 @@
+// What a browser does to the database of a journal: it cuts the connection, other pages delete or
+// upgrade it, it has no room, or it deletes everything. The journal goes on with what is on disk, or it
+// stops and says so; the ledger has every write once.
+
+import assert from "node:assert/strict";
+import type { BrowserContext, CDPSession, Page } from "playwright-core";
+import {
+  browser, goOn, once, open, origin, position, settle, setup, submit, tags, visit,
+} from "./till.js";
+
+const database = "seqledger journal till";
+
+/** Returns the function that cuts all connections to databases, as browsers do to pages in the background. */
+async function scissors(context: BrowserContext): Promise<() => Promise<void>> {
+  const internals = await context.newPage();
+  await internals.goto("chrome://indexeddb-internals/");
+  const button = internals.getByText("Force close", { exact: true });
+  await button.waitFor();
+  return () => button.click();
+}
+
+/** Keeps the next transaction open, until its connection is cut. */
+const standStill = (page: Page): Promise<void> =>
+  page.evaluate(() => {
+    const { commit } = IDBTransaction.prototype;
+    Reflect.deleteProperty(window, "still");
+    IDBTransaction.prototype.commit = function () {
+      IDBTransaction.prototype.commit = commit;
+      const store = this.objectStore("groups");
+      // A transaction ends by itself when nothing is asked of it.
+      const ask = (): void => void (store.count().onsuccess = ask);
+      ask();
+      Object.assign(window, { still: true });
+    };
+  });
+
+/** Opens the database as a page does that has nothing to do with the journal, and keeps it open. */
+async function hold(page: Page): Promise<void> {
+  await page.evaluate((name) => new Promise<void>((resolve, reject) => {
+    const request = indexedDB.open(name);
+    request.onerror = () => reject(request.error);
+    request.onsuccess = () => {
+      Object.assign(window, { held: request.result });
+      resolve();
+    };
+  }), database);
+}
+
+const letGo = (page: Page): Promise<void> =>
+  page.evaluate(() => (window as unknown as { held: IDBDatabase }).held.close());
+
+/** Deletes the database, and waits for that unless somebody is in the way. */
+const remove = (page: Page): Promise<"deleted" | "blocked"> =>
+  page.evaluate((name) => new Promise((resolve) => {
+    const request = indexedDB.deleteDatabase(name);
+    request.onsuccess = () => resolve("deleted");
+    request.onblocked = () => resolve("blocked");
+  }), database);
+
+const deleteAll = (session: CDPSession): Promise<unknown> =>
+  session.send("Storage.clearDataForOrigin", { origin: origin(), storageTypes: "indexeddb" });
+
+browser("a journal whose connection is cut opens it again, and goes on", async (t) => {
+  const { ledger, server, context, page } = await setup(t);
+  await open(page, server);
+  const { session } = await position(page);
+  const cut = await scissors(context);
+  const rounds = 10;
+  for (let i = 0; i < rounds; i++) {
+    // In half the rounds the cut comes in the middle of a transaction, in the others it may.
+    if (i % 2 === 0) await standStill(page);
+    await submit(page, tags(20 * i, 10));
+    if (i % 2 === 0) await page.waitForFunction(() => "still" in window);
+    await cut();
+    await submit(page, tags(20 * i + 10, 10));
+    for (const outcome of await settle(page)) assert.match(outcome, / committed$/);
+  }
+  assert.deepEqual(await position(page), { session, next: String(20 * rounds + 1), error: "" });
+  once(ledger, tags(0, 20 * rounds));
+});
+
+browser("a journal that cannot be opened again stops, and nothing goes out that is not on disk", async (t) => {
+  const { ledger, server, context, page } = await setup(t);
+  await open(page, server);
+  await submit(page, tags(0, 5));
+  await settle(page);
+  const cut = await scissors(context);
+  await page.evaluate(() => {
+    // What WebKit says to a page whose connection it has cut for good.
+    IDBFactory.prototype.open = () => {
+      throw new DOMException("Connection to Indexed Database server lost. Refresh the page to try again");
+    };
+  });
+  await cut();
+  await submit(page, tags(5, 5));
+  for (const outcome of await settle(page)) assert.match(outcome, /OutcomeUnknownError/);
+  assert.match((await position(page)).error, /journal till failed: Connection to Indexed Database server lost/);
+  once(ledger, tags(0, 5));
+  await visit(page);
+  await goOn(page, server, tags(0, 10));
+  once(ledger, tags(0, 10));
+});
+
+browser("a page that deletes the database is not held up, and the journal finds it out", async (t) => {
+  const { ledger, server, context, page } = await setup(t);
+  await open(page, server);
+  await submit(page, tags(0, 5));
+  await settle(page);
+  const other = await context.newPage();
+  await visit(other);
+  assert.equal(await remove(other), "deleted");
+  await submit(page, ["late"]);
+  assert.match((await settle(page))[0]!, /OutcomeUnknownError/);
+  assert.match((await position(page)).error, /not those that were stored: the browser has deleted them/);
+  once(ledger, tags(0, 5));
+});
+
+browser("a newer version of the package is not held up, and the old page stops", async (t) => {
+  const { ledger, server, context, page } = await setup(t);
+  await open(page, server);
+  await submit(page, tags(0, 5));
+  await settle(page);
+  const other = await context.newPage();
+  await visit(other);
+  const upgraded = await other.evaluate((name) => new Promise((resolve) => {
+    const request = indexedDB.open(name, 2);
+    request.onblocked = () => resolve("blocked");
+    request.onsuccess = () => {
+      request.result.close();
+      resolve("upgraded");
+    };
+  }), database);
+  assert.equal(upgraded, "upgraded");
+  await submit(page, ["late"]);
+  assert.match((await settle(page))[0]!, /OutcomeUnknownError/);
+  assert.match((await position(page)).error, /that of a newer version of this program: load the page again/);
+  once(ledger, tags(0, 5));
+  await visit(page);
+  await assert.rejects(open(page, server), /that of a newer version of this program/);
+});
+
+browser("a journal behind a page that is in the way says so after a time, or goes on without it", async (t) => {
+  const { ledger, server, context, page } = await setup(t);
+  await open(page, server);
+  await submit(page, tags(0, 5));
+  await settle(page);
+  await page.evaluate(() => window.till.close());
+  // A page without a handler of "versionchange" keeps its connection; the deletion waits for it, and
+  // everybody else waits for the deletion.
+  const other = await context.newPage();
+  await visit(other);
+  await hold(other);
+  assert.equal(await remove(other), "blocked");
+  const third = await context.newPage();
+  await third.clock.install();
+  await visit(third);
+  const opened = open(third, server).then(() => "opened", String);
+  // The clock is wound once the page waits: the lock is taken just before it opens the database.
+  await other.waitForFunction(async () => (await navigator.locks.query()).held?.length === 1);
+  let told: string | undefined;
+  void opened.then((text) => (told = text));
+  while (told === undefined) await third.clock.fastForward(31_000);
+  assert.match(told, /did not open within 30 seconds: another page holds it/);
+  // A page that waits goes on when the other has gone, with a journal that was deleted.
+  const fourth = await context.newPage();
+  await visit(fourth);
+  const waiting = open(fourth, server);
+  await letGo(other);
+  assert.deepEqual(await waiting, []);
+  await submit(fourth, tags(5, 5));
+  for (const outcome of await settle(fourth)) assert.match(outcome, / committed$/);
+  once(ledger, tags(0, 10));
+  // Nor does the page that was told hold a connection that came too late.
+  await fourth.evaluate(() => window.till.close());
+  assert.equal(await remove(fourth), "deleted");
+});
+
+browser("without room in the browser a write is refused, and its number used again", async (t) => {
+  const { ledger, server, context, page } = await setup(t);
+  const session = await context.newCDPSession(page);
+  await session.send("Storage.overrideQuotaForOrigin", { origin: origin(), quotaSize: 1 << 20 });
+  const stored: string[] = [];
+  const none = /NotExecutedError.*(has room for|no room)/;
+  // Some browsers say how much room there is before a write, and all refuse to store it.
+  const probe = async (until: RegExp): Promise<void> => {
+    for (let n = 0; ; n++) {
+      const all = tags(1000 * n, 100).map((tag) => `${stored.length} ${tag}`);
+      await submit(page, all);
+      const outcomes = await settle(page);
+      for (const [i, outcome] of outcomes.entries()) {
+        if (outcome.endsWith("committed")) stored.push(all[i]!);
+        else assert.match(outcome, none);
+      }
+      if (until.test(outcomes.at(-1)!)) return;
+    }
+  };
+  await open(page, server);
+  await probe(none);
+  const before = await position(page);
+  assert.deepEqual(before, { ...before, next: String(stored.length + 1), error: "" });
+  const more = tags(0, 20);
+  await submit(page, more);
+  for (const [i, outcome] of (await settle(page)).entries()) {
+    if (outcome.endsWith("committed")) stored.push(more[i]!);
+    else assert.match(outcome, none);
+  }
+  assert.equal((await position(page)).next, String(stored.length + 1));
+  once(ledger, stored);
+  await session.send("Storage.overrideQuotaForOrigin", { origin: origin() });
+  await probe(/committed$/);
+  assert.deepEqual(await position(page), { ...before, next: String(stored.length + 1) });
+  once(ledger, stored);
+  // A page that comes later finds nothing of what was refused.
+  await visit(page);
+  const recovered = await open(page, server);
+  assert.deepEqual(recovered.filter((tag) => !stored.includes(tag)), []);
+});
+
+browser("a journal that the browser deletes while it is open stops with its next write", async (t) => {
+  const { ledger, server, context, page } = await setup(t);
+  await open(page, server);
+  await submit(page, tags(0, 5));
+  await settle(page);
+  await deleteAll(await context.newCDPSession(page));
+  await submit(page, ["late"]);
+  assert.match((await settle(page))[0]!, /OutcomeUnknownError/);
+  assert.match((await position(page)).error, /the browser has deleted them/);
+  once(ledger, tags(0, 5));
+});
+
+browser("a journal that was deleted while no page had it means a new session", async (t) => {
+  const { ledger, server, context, page } = await setup(t);
+  await open(page, server);
+  await submit(page, tags(0, 5));
+  await settle(page);
+  const before = await position(page);
+  await page.evaluate(() => window.till.close());
+  await deleteAll(await context.newCDPSession(page));
+  await visit(page);
+  await assert.rejects(open(page, server, { mustExist: true }), /journal till is missing/);
+  assert.deepEqual(await open(page, server), []);
+  const after = await position(page);
+  assert.ok(BigInt(after.session) > BigInt(before.session), `session ${after.session} after ${before.session}`);
+  assert.equal(after.next, "6", "it goes on behind what the ledger has");
+  await submit(page, tags(5, 5));
+  for (const outcome of await settle(page)) assert.match(outcome, / committed$/);
+  once(ledger, tags(0, 10));
+});

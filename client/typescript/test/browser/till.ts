@@ -1,0 +1,70 @@
+// A page with a till, which writes to a ledger of another origin and has its journal in IndexedDB.
+
+import assert from "node:assert/strict";
+import { after, before, test, type TestContext } from "node:test";
+import type { BrowserContext, Page } from "playwright-core";
+import { Ledger, payloads, temporary } from "../support.js";
+import { launchFor, missing, servePage } from "./chromium.js";
+
+let site: Awaited<ReturnType<typeof servePage>>;
+before(async () => {
+  if (missing === false) site = await servePage();
+});
+after(() => site?.server.close());
+
+/** The URL of the page, and its origin. */
+export const pageUrl = (): string => site.url;
+export const origin = (): string => new URL(site.url).origin;
+
+export interface Setup {
+  ledger: Ledger;
+  server: string;
+  context: BrowserContext;
+  page: Page;
+}
+
+/** Starts a ledger that lets the page's origin call, which is another one, and opens the page. */
+export async function setup(t: TestContext): Promise<Setup> {
+  const ledger = await Ledger.start(temporary(t), "127.0.0.1:0", "--cors-origin", origin());
+  t.after(() => ledger.kill());
+  const context = await launchFor(t);
+  const page = context.pages()[0] ?? (await context.newPage());
+  await visit(page);
+  return { ledger, server: `http://${ledger.address}`, context, page };
+}
+
+export async function visit(page: Page): Promise<void> {
+  await page.goto(pageUrl());
+  await page.waitForFunction(() => document.title === "ready");
+}
+
+export const tags = (from: number, n: number): string[] => Array.from({ length: n }, (_, i) => `pay-${from + i}`);
+
+/** Opens the till's journal and Writer, and returns the tags that were in the journal. */
+export const open = (
+  page: Page, server: string, options: { wait?: boolean; mustExist?: boolean } = {},
+): Promise<string[]> =>
+  page.evaluate(([server, options]) => window.till.open(server, options), [server, options] as const);
+
+export const submit = (page: Page, all: string[]): Promise<void> =>
+  page.evaluate((all) => window.till.submit(...all), all);
+export const settle = (page: Page): Promise<string[]> => page.evaluate(() => window.till.settle());
+
+/** Where the till's Writer stands, and why it has ended if it has. */
+export const position = (page: Page): Promise<{ session: string; next: string; error: string }> =>
+  page.evaluate(() => window.till.position());
+
+/** Submits again what the journal does not know, as a till does when it starts again. */
+export async function goOn(page: Page, server: string, all: string[]): Promise<void> {
+  const recovered = await open(page, server);
+  await submit(page, all.filter((tag) => !recovered.includes(tag)));
+  for (const outcome of await settle(page)) assert.match(outcome, / committed$|tag-in-use|is in use/, outcome);
+}
+
+/** Compares what is in the ledger with what was meant to be there. */
+export function once(ledger: Ledger, all: string[]): void {
+  assert.deepEqual(payloads(ledger.address).sort(), [...all].sort());
+}
+
+export const browser = (name: string, run: (t: TestContext) => Promise<void>): void =>
+  void test(name, { skip: missing === false ? false : missing }, run);

@@ -1,0 +1,194 @@
+// A journal whose storage has no room for a while: writes are refused, nothing of them was sent or comes
+// back after a crash, and their numbers are those of the next writes.
+
+import assert from "node:assert/strict";
+import { test, type TestContext } from "node:test";
+import { append, JournalError, NotExecutedError, type Pending, type Writer } from "../src/index.js";
+import { Journal, type JournalStorage, memoryJournal } from "../src/journal.js";
+import { decodeRecords } from "../src/records.js";
+import { clientOf, payloads, startLedger } from "./support.js";
+
+const scope = { organization: "acme", vault: "main" };
+
+/** A storage in memory, with room or without, which can stand still in the middle of a change. */
+class Storage implements JournalStorage {
+  readonly name = "the journal of the test";
+  groups: Uint8Array[] = [];
+  full = false;
+  refused = 0;
+  private gate: Promise<void> = Promise.resolve();
+
+  /** Lets no change end until the returned function is called. */
+  hold(): () => void {
+    let release = (): void => {};
+    this.gate = new Promise((resolve) => (release = resolve));
+    return release;
+  }
+
+  async extend(records: Uint8Array): Promise<void> {
+    await this.change([...this.groups, records]);
+  }
+
+  async replace(records: Uint8Array): Promise<void> {
+    await this.change([records]);
+  }
+
+  private async change(groups: Uint8Array[]): Promise<void> {
+    await this.gate;
+    if (this.full) {
+      this.refused++;
+      throw new JournalError("no-space", "no room");
+    }
+    this.groups = groups.map((g) => g.slice());
+  }
+
+  async close(): Promise<void> {}
+
+  /** What a program finds in the journal after a crash now. */
+  async reopened(): Promise<{ tags: string[]; nextSequence: bigint }> {
+    const copy = new Storage();
+    const records = this.groups.flatMap((g) => decodeRecords(g));
+    const [stream] = (await Journal.open(copy, records, {})).contents();
+    return { tags: stream?.entries.map((e) => e.tag) ?? [], nextSequence: stream?.head.nextSequence ?? 0n };
+  }
+}
+
+const submit = (w: Writer, ...tags: string[]): Pending[] => tags.map((tag) => w.submit([append(tag)], { tag }));
+
+async function refused(pendings: Pending[]): Promise<void> {
+  for (const p of pendings) {
+    await assert.rejects(p.settled, (e) => {
+      assert.ok(e instanceof NotExecutedError, String(e));
+      assert.ok(e.cause instanceof JournalError && e.cause.reason === "no-space", String(e.cause));
+      return true;
+    });
+    assert.equal(p.sequence, 0n);
+  }
+}
+
+async function settled(pendings: Pending[]): Promise<bigint[]> {
+  const receipts = await Promise.all(pendings.map((p) => p.settled));
+  for (const p of pendings) await p.acknowledge();
+  return receipts.map((r) => r.sequence);
+}
+
+async function setup(t: TestContext): Promise<{ address: string; storage: Storage; journal: Journal; writer: Writer }> {
+  const { address } = await startLedger(t);
+  const storage = new Storage();
+  const journal = await Journal.open(storage, [], {});
+  const writer = await clientOf(t, address).openWriter({ scope, clientId: "till", journal });
+  return { address, storage, journal, writer };
+}
+
+test("writes for which there is no room are refused, and their numbers are used again", async (t) => {
+  const { address, storage, writer } = await setup(t);
+  assert.deepEqual(await settled(submit(writer, "a", "b")), [1n, 2n]);
+  storage.full = true;
+  // The second comes while the storage is asked about the first.
+  const release = storage.hold();
+  const first = submit(writer, "c");
+  assert.equal(first[0]!.sequence, 3n);
+  const second = submit(writer, "d", "e");
+  release();
+  await refused([...first, ...second]);
+  assert.equal(storage.refused, 1);
+  assert.deepEqual(writer.position, { ...writer.position, nextSequence: 3n, pending: 0 });
+  await refused(submit(writer, "f"));
+  assert.equal(writer.error, undefined, "the Writer goes on");
+  storage.full = false;
+  assert.deepEqual(await settled(submit(writer, "c", "g")), [3n, 4n]);
+  assert.deepEqual(payloads(address), ["a", "b", "c", "g"]);
+});
+
+test("a write that was refused for want of room does not come back after a crash", async (t) => {
+  const { address, storage, journal, writer } = await setup(t);
+  const other = await clientOf(t, address).openWriter({ scope, clientId: "other", journal });
+  const committed = submit(writer, "a");
+  await committed[0]!.settled;
+  storage.full = true;
+  const release = storage.hold();
+  const gone = [...submit(writer, "b"), ...submit(other, "c")];
+  // This sync ends together with the Writers', and the next flush begins before they hear of it.
+  const again = journal.sync().catch(() => {
+    storage.full = false;
+    return journal.sync();
+  });
+  release();
+  await again;
+  await refused(gone);
+  assert.deepEqual(await storage.reopened(), { tags: ["a"], nextSequence: 2n });
+  assert.deepEqual(await settled(submit(other, "d")), [1n]);
+  assert.deepEqual(await settled(submit(writer, "e")), [2n]);
+  await journal.sync();
+  assert.deepEqual(await storage.reopened(), { tags: ["a"], nextSequence: 3n });
+  assert.deepEqual(payloads(address).sort(), ["a", "d", "e"]);
+});
+
+test("what is settled while there is no room is stored once there is some", async (t) => {
+  const { address, storage, journal, writer } = await setup(t);
+  const [a] = submit(writer, "a");
+  await writer.flush();
+  storage.full = true;
+  await a!.acknowledge();
+  await refused(submit(writer, "b"));
+  await assert.rejects(journal.sync(), { name: "JournalError", reason: "no-space" });
+  assert.deepEqual((await storage.reopened()).tags, ["a"], "the acknowledgement waits");
+  storage.full = false;
+  await journal.sync();
+  assert.deepEqual(await storage.reopened(), { tags: [], nextSequence: 2n });
+  // Its tag is known to have been used, that of the refused write is free.
+  await assert.rejects(submit(writer, "a")[0]!.settled, { name: "JournalError", reason: "tag-in-use" });
+  assert.deepEqual(await settled(submit(writer, "b")), [2n]);
+  assert.deepEqual(payloads(address), ["a", "b"]);
+});
+
+test("writes that wait for a number get the free ones in their order", async (t) => {
+  const { address } = await startLedger(t);
+  const storage = new Storage();
+  const journal = await Journal.open(storage, [], {});
+  const writer = await clientOf(t, address).openWriter({ scope, clientId: "till", journal, maxPending: 2 });
+  storage.full = true;
+  const release = storage.hold();
+  const gone = submit(writer, "a", "b");
+  const waiting = submit(writer, "c", "d", "e");
+  assert.deepEqual(waiting.map((p) => p.sequence), [0n, 0n, 0n]);
+  const told = refused(gone);
+  const enough = gone[1]!.settled.catch(() => (storage.full = false));
+  release();
+  await Promise.all([told, enough]);
+  assert.deepEqual(await settled(waiting), [1n, 2n, 3n]);
+  assert.deepEqual(payloads(address), ["c", "d", "e"]);
+});
+
+test("a storage that fails otherwise is not taken for one without room", async (t) => {
+  const { address, storage, writer } = await setup(t);
+  storage.extend = () => Promise.reject(new Error("the disk is on fire"));
+  await assert.rejects(submit(writer, "a")[0]!.settled, { name: "OutcomeUnknownError" });
+  assert.match(String(writer.error?.cause), /the disk is on fire; writes that were not answered are unsettled/);
+  assert.deepEqual(payloads(address), []);
+});
+
+test("a storage says how much it lacks for a write and the rewrite after it", async (t) => {
+  const { address } = await startLedger(t);
+  const asked: number[] = [];
+  const storage = Object.assign(new Storage(), {
+    lacksRoom: (bytes: number): string | undefined => {
+      asked.push(bytes);
+      return bytes > 5000 ? `${bytes} bytes are too many` : undefined;
+    },
+  });
+  const journal = await Journal.open(storage, [], {});
+  const writer = await clientOf(t, address).openWriter({ scope, clientId: "till", journal });
+  const [a] = submit(writer, "a");
+  await a!.settled;
+  const [b] = submit(writer, "b");
+  await b!.settled;
+  assert.ok(asked[1]! > asked[0]!, "what is not acknowledged is stored once more by a rewrite");
+  await assert.rejects(writer.write([append("c".repeat(2000))]), /bytes are too many/);
+  assert.deepEqual(writer.position, { ...writer.position, nextSequence: 3n, pending: 0 });
+  assert.deepEqual(payloads(address), ["a", "b"]);
+});
+
+test("a journal in memory has the bounds of the others", async () => {
+  await assert.rejects(memoryJournal({ maxBytes: 1 }), /maxBytes is 1, must be 16384 to/);
+});
