@@ -20,18 +20,26 @@ import (
 func survivor(t *testing.T) (dir string, receipts []machine.Receipt, clients []string) {
 	t.Helper()
 	nodes := startCluster(t)
-	leader := awaitLeader(t, nodes...)
+	var o machine.Outcome
 	for i := range 20 {
 		client := fmt.Sprint("client-", i%3)
-		o := mustWrite(t, leader.Ledger, appendWrite(client, uint64(1+i/3), fmt.Append(nil, i)), machine.Committed)
+		w := appendWrite(client, uint64(1+i/3), fmt.Append(nil, i))
+		err := onLeader(t, nodes, func(leader *clusterNode) (err error) {
+			o, err = leader.Write(t.Context(), w)
+			return err
+		})
+		if err != nil || o.Code != machine.Committed && o.Code != machine.Replayed {
+			t.Fatalf("%+v, %v", o, err)
+		}
+		o.Receipt.Replayed = false // the first answer may have been lost
 		receipts, clients = append(receipts, o.Receipt), append(clients, client)
 	}
 	follower := nodes[1]
-	if follower == leader {
+	if follower == awaitLeader(t, nodes...) {
 		follower = nodes[2]
 	}
 	// It has the log on its disk, and need not know that it is committed.
-	awaitStatus(t, leader, "a follower with the whole log", func(s ledger.ClusterStatus) bool {
+	awaitLeaderStatus(t, nodes, "a follower with the whole log", func(s ledger.ClusterStatus) bool {
 		return slices.ContainsFunc(s.Members, func(m ledger.Member) bool {
 			return m.ID == follower.ClusterStatus().Self && m.Matched >= s.Last
 		})
