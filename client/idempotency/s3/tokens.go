@@ -22,7 +22,8 @@ const (
 // while a swap is under way share the next one.
 type tokens struct {
 	objects *bucket.Objects
-	leader  chan struct{} // holds a value while a caller swaps
+	timeout time.Duration // of a swap
+	leader  chan struct{} // holds a value during a swap
 
 	mu      sync.Mutex
 	waiting []*tokenCall
@@ -39,7 +40,9 @@ type tokenCall struct {
 	err   error
 }
 
-func newTokens(o *bucket.Objects) *tokens { return &tokens{objects: o, leader: make(chan struct{}, 1)} }
+func newTokens(o *bucket.Objects) *tokens {
+	return &tokens{objects: o, timeout: tokensTimeout, leader: make(chan struct{}, 1)}
+}
 
 // next returns a token above all that were returned, in any process, before the call.
 func (t *tokens) next(ctx context.Context) (uint64, error) {
@@ -49,8 +52,12 @@ func (t *tokens) next(ctx context.Context) (uint64, error) {
 	t.mu.Unlock()
 	select {
 	case t.leader <- struct{}{}:
-		t.lead(ctx)
-		<-t.leader
+		// Ends with the swap, after timeout at the latest. The swap is for others, too, who would wait for a new one
+		// if it ended with this call; and this call would wait for it.
+		go func() {
+			t.lead(ctx)
+			<-t.leader
+		}()
 	case <-call.done:
 	case <-ctx.Done():
 		return 0, ctx.Err() // its token, if it gets one, is never used
@@ -72,7 +79,7 @@ func (t *tokens) lead(ctx context.Context) {
 	if len(calls) == 0 {
 		return // an earlier leader has served them
 	}
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), tokensTimeout)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), t.timeout)
 	defer cancel()
 	first, err := t.draw(ctx, uint64(len(calls)))
 	for i, call := range calls {

@@ -175,15 +175,30 @@ func (o *Objects) Put(ctx context.Context, name, etag string, body []byte) (writ
 var ErrNoConditions = errors.New("the store ignores the conditions of writes (If-None-Match, If-Match): two owners " +
 	"could run at once")
 
+// probes is how often conditions are tried before a store is refused because it refuses a write.
+const probes = 3
+
 // CheckConditions tries every condition on an object of its own.
 func (o *Objects) CheckConditions(ctx context.Context) (err error) {
+	for range probes {
+		var again bool
+		if again, err = o.probe(ctx); !again {
+			break
+		}
+	}
+	return err
+}
+
+// probe tries the conditions once. again says that a write was refused that should not be. The client repeats a
+// request whose answer is a failure, and is refused, too, if the first one was done all the same.
+func (o *Objects) probe(ctx context.Context) (again bool, err error) {
 	name := "idempotency-probes/" + rand.Text() + ".json"
 	written, first, err := o.Put(ctx, name, "", []byte(`{"probe":1}`))
 	switch {
 	case err != nil:
-		return err
+		return false, err
 	case !written || first == "":
-		return fmt.Errorf("%w: a new object is refused", ErrNoConditions)
+		return true, fmt.Errorf("%w: a new object is refused", ErrNoConditions)
 	}
 	defer func() {
 		_ = o.Delete(ctx, name) // a probe that stays is harmless, and the right to delete is not needed otherwise
@@ -191,9 +206,9 @@ func (o *Objects) CheckConditions(ctx context.Context) (err error) {
 	written, second, err := o.Put(ctx, name, first, []byte(`{"probe":2}`))
 	switch {
 	case err != nil:
-		return err
+		return false, err
 	case !written || second == first:
-		return fmt.Errorf("%w: If-Match refuses the object's own ETag", ErrNoConditions)
+		return true, fmt.Errorf("%w: If-Match refuses the object's own ETag", ErrNoConditions)
 	}
 	for condition, etag := range map[string]string{"If-None-Match": "", "If-Match": first} {
 		written, _, err := o.Put(ctx, name, etag, []byte(`{"probe":3}`))
@@ -201,14 +216,14 @@ func (o *Objects) CheckConditions(ctx context.Context) (err error) {
 			err = fmt.Errorf("%w: %s", ErrNoConditions, condition)
 		}
 		if err != nil {
-			return err
+			return false, err
 		}
 	}
 	body, etag, _, err := o.Get(ctx, name)
 	if err == nil && (string(body) != `{"probe":2}` || etag != second) {
 		err = fmt.Errorf("%w: an object is not read as it was written", ErrNoConditions)
 	}
-	return err
+	return false, err
 }
 
 // Escape makes a text part of an object's name: letters, digits, '-' and '_' stay, others have the form %XX, and
