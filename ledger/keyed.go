@@ -119,16 +119,18 @@ func (l *Ledger) decideKeyed(ctx context.Context, c *machine.KeyedCommand, admit
 	}
 }
 
-// mustPropose reports whether a look at the state would most likely be in vain: the command of an
-// owner changes a record that is pending. If the caller is not its owner, the log answers what the state
-// would have.
+// mustPropose reports whether a look at the state would be in vain, or most likely: the key has no record,
+// or the command of an owner changes a record that is pending. If the caller is not its owner, the log answers what
+// the state would have.
 func (l *Ledger) mustPropose(k *keyedCall) bool {
+	k.key = k.command.ID.AppendTableKey(k.key[:0])
 	switch k.command.Kind {
 	case keyed.Complete, keyed.Reject, keyed.Release, keyed.Heartbeat, keyed.Checkpoint:
-		k.key = k.command.ID.AppendTableKey(k.key[:0])
-		return l.keyedCounters.reservations.has(k.key)
+		if l.keyedCounters.reservations.has(k.key) {
+			return true
+		}
 	}
-	return false
+	return l.keyedCounters.records.lacks(k.key)
 }
 
 // decideOnce decides a command from the state, or else in the log.
@@ -226,18 +228,20 @@ func (l *Ledger) writeKeyed(ctx context.Context, w *machine.KeyedWrite, admit ad
 	if err := w.Validate(); err != nil {
 		return machine.Outcome{}, err
 	}
-	var receipt machine.Receipt
-	answered := false
-	hash, _ := machine.HashOperations(nil, w.Operations)
-	err := l.View(ctx, func(v machine.View) (err error) {
-		receipt, answered, err = v.AnswerKeyedWrite(w, hash, l.clock.now())
-		return err
-	})
-	if err != nil {
-		return machine.Outcome{}, err
-	}
-	if answered {
-		return machine.Outcome{Code: machine.Replayed, Receipt: receipt}, nil
+	if !l.keyedCounters.records.lacks(w.ID.TableKey()) {
+		var receipt machine.Receipt
+		answered := false
+		hash, _ := machine.HashOperations(nil, w.Operations)
+		err := l.View(ctx, func(v machine.View) (err error) {
+			receipt, answered, err = v.AnswerKeyedWrite(w, hash, l.clock.now())
+			return err
+		})
+		if err != nil {
+			return machine.Outcome{}, err
+		}
+		if answered {
+			return machine.Outcome{Code: machine.Replayed, Receipt: receipt}, nil
+		}
 	}
 	return admit.propose(ctx, func(ctx context.Context) (machine.Outcome, error) {
 		s := new(Submission)

@@ -68,15 +68,27 @@ func (c *keyedCounters) stats() stats.Keyed {
 	return s
 }
 
-// recordCounts counts the records by state. The state does not have the counts, so that a start goes
-// through all records, in the background: those up to a key are counted, and from then on each change of
-// one of them. A change of a later one is not, because the count will come to it.
+// recordCounts counts the records by state, and knows which keys have none. The state does not have the counts, so
+// that a start goes through all records, in the background: those up to a key are counted, and from then on each change
+// of one of them. A change of a later one is not, because the count will come to it.
 type recordCounts struct {
 	mu      sync.Mutex
 	byState [keyed.Written + 1]uint64
 	upTo    []byte
-	whole   bool // all are counted
+	whole   atomic.Bool // all are counted; set under mu
+	present keySet      // the keys of those that are counted; changed under mu
 }
+
+// reset forgets everything; it must be called before anything else. mu is held, or nobody else knows it.
+func (r *recordCounts) reset() {
+	r.whole.Store(false)
+	r.byState, r.upTo = [keyed.Written + 1]uint64{}, nil
+	r.present.begin()
+}
+
+// lacks reports that a key has no record, as of every acknowledgement so far. It takes no lock, and is false where it
+// is not certain.
+func (r *recordCounts) lacks(key []byte) bool { return r.whole.Load() && r.present.lacks(key) }
 
 // What one step of the count reads, and how long it pauses then: some 40,000 records a second, of a
 // microsecond each.
@@ -89,14 +101,18 @@ const (
 func (r *recordCounts) changed(c machine.KeyedChange) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if !r.whole && bytes.Compare(c.Key, r.upTo) > 0 {
+	if !r.whole.Load() && bytes.Compare(c.Key, r.upTo) > 0 {
 		return
 	}
 	if c.Before != 0 {
 		r.byState[c.Before]--
+	} else {
+		r.present.add(c.Key)
 	}
 	if c.After != 0 {
 		r.byState[c.After]++
+	} else {
+		r.present.remove(c.Key)
 	}
 }
 
@@ -107,9 +123,11 @@ func (r *recordCounts) step(v machine.View, most int) (more bool, err error) {
 	last := bytes.Clone(r.upTo)
 	more, err = v.VisitKeyedStates(r.upTo, most, func(key []byte, s keyed.State) {
 		r.byState[s]++
+		r.present.add(key)
 		last = append(last[:0], key...)
 	})
-	r.upTo, r.whole = last, !more && err == nil
+	r.upTo = last
+	r.whole.Store(!more && err == nil)
 	return more, err
 }
 
@@ -117,7 +135,7 @@ func (r *recordCounts) step(v machine.View, most int) (more bool, err error) {
 func (r *recordCounts) counts() map[keyed.State]uint64 {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if !r.whole {
+	if !r.whole.Load() {
 		return nil
 	}
 	counts := map[keyed.State]uint64{}

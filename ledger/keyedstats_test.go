@@ -186,7 +186,7 @@ func TestCountInSteps(t *testing.T) {
 	eventually(t, func() bool { return l.Stats().Keyed.Records != nil })
 	records := &l.keyedCounters.records
 	records.mu.Lock() // as after a start
-	records.byState, records.upTo, records.whole = [keyed.Written + 1]uint64{}, nil, false
+	records.reset()
 	records.mu.Unlock()
 	for more := true; more; {
 		err := l.View(t.Context(), func(v machine.View) (err error) {

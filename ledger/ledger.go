@@ -175,6 +175,7 @@ func newLedger(o Options) *Ledger {
 	l.keys.perKey, l.keys.total = maxKeyWaiters, maxWaiters
 	l.counters.begin()
 	l.keyedCounters.reservations.begin()
+	l.keyedCounters.records.reset()
 	l.queue.wake = make(chan struct{}, 1)
 	l.entryCommands.Store(decide.EntryCommands(o.Config))
 	l.checkpointBytes.Store(cmp.Or(o.CheckpointBytes, minCheckpointBytes))
