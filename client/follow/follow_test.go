@@ -30,6 +30,19 @@ var scope = &seqledgerv1.Scope{Organization: "bank", Vault: "main"}
 // openLedger serves a ledger until stop is called, or the test ends.
 func openLedger(t *testing.T, dir string) (c *client.Client, stop func()) {
 	t.Helper()
+	address, closeLedger := serveLedger(t, dir)
+	c = dial(t, address)
+	stop = sync.OnceFunc(func() {
+		_ = c.Close()
+		closeLedger()
+	})
+	t.Cleanup(stop)
+	return c, stop
+}
+
+// serveLedger serves a ledger until stop is called, or the test ends.
+func serveLedger(t *testing.T, dir string) (address string, stop func()) {
+	t.Helper()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
@@ -38,17 +51,24 @@ func openLedger(t *testing.T, dir string) (c *client.Client, stop func()) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	c, err = client.New(client.Options{Server: listener.Addr().String()})
-	if err != nil {
-		t.Fatal(err)
-	}
 	stop = sync.OnceFunc(func() {
-		if err := errors.Join(c.Close(), l.Close()); err != nil {
+		if err := l.Close(); err != nil {
 			t.Error(err)
 		}
 	})
 	t.Cleanup(stop)
-	return c, stop
+	return listener.Addr().String(), stop
+}
+
+// dial returns a client of a ledger.
+func dial(t *testing.T, address string) *client.Client {
+	t.Helper()
+	c, err := client.New(client.Options{Server: address})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = c.Close() })
+	return c
 }
 
 // transfer commits a block that moves an amount between two accounts.
@@ -102,7 +122,14 @@ func keepBalances(ctx context.Context, tx pgx.Tx, block *seqledgerv1.Block) erro
 // await waits until the blocks to a height were applied, each once.
 func await(t *testing.T, db *pgxpool.Pool, height int) {
 	t.Helper()
+	awaitWhile(t, db, height, func() {})
+}
+
+// awaitWhile is await, and calls a function again and again.
+func awaitWhile(t *testing.T, db *pgxpool.Pool, height int, meanwhile func()) {
+	t.Helper()
 	for {
+		meanwhile()
 		var applied, distinct, highest int
 		err := db.QueryRow(t.Context(), `SELECT count(*), count(DISTINCT height), coalesce(max(height), 0)
 			FROM applied`).Scan(&applied, &distinct, &highest)
