@@ -2,6 +2,7 @@ package ledger
 
 import (
 	"context"
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -150,7 +151,7 @@ func (l *Ledger) createArchive(ctx context.Context) error {
 	case err == nil:
 		id = a.ID()
 	case errors.Is(err, archive.ErrNone):
-		if id, err = archive.Create(archive.Directory(l.options.Archive)); err != nil {
+		if id, err = archive.Create(archive.Directory(l.options.Archive), rand.Reader); err != nil {
 			return err
 		}
 	default:

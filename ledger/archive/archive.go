@@ -2,7 +2,6 @@ package archive
 
 import (
 	"context"
-	"crypto/rand"
 	"encoding/hex"
 	"errors"
 	"fmt"
@@ -25,8 +24,9 @@ type Archive struct {
 	step func(name string) // for tests; may be nil
 }
 
-// Create makes an archive of a directory that is there and has no index yet, and returns its id.
-func Create(disk Disk) (id string, err error) {
+// Create makes an archive of a directory that is there and has no index yet, and returns its id, which is drawn from
+// random (crypto/rand.Reader but in simulations).
+func Create(disk Disk, random io.Reader) (id string, err error) {
 	unlock, err := disk.Lock()
 	if err != nil {
 		return "", err
@@ -38,12 +38,13 @@ func Create(disk Disk) (id string, err error) {
 		}
 		return "", err
 	}
-	var random [16]byte
-	if _, err := rand.Read(random[:]); err != nil {
+	var drawn [16]byte
+	if _, err := io.ReadFull(random, drawn[:]); err != nil {
 		return "", err
 	}
 	a := &Archive{disk: disk}
-	return hex.EncodeToString(random[:]), a.write(&index{id: hex.EncodeToString(random[:])})
+	id = hex.EncodeToString(drawn[:])
+	return id, a.write(&index{id: id})
 }
 
 // Open opens the archive of an id; any one for an empty id.

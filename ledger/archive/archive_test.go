@@ -3,6 +3,7 @@ package archive
 import (
 	"bytes"
 	"context"
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"os"
@@ -57,7 +58,7 @@ func (l *ledgerFiles) add(a *Archive, number uint64) error {
 func newArchive(t testing.TB) (dir string, a *Archive) {
 	t.Helper()
 	dir = t.TempDir()
-	id, err := Create(Directory(dir))
+	id, err := Create(Directory(dir), rand.Reader)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -139,7 +140,10 @@ func TestRefusals(t *testing.T) {
 		"a gap":                  l.add(a, 4),
 		"a file of another":      other.add(a, 3),
 		"a confirmed one of it":  other.add(a, 2),
-		"an archive of other id": func() error { _, err := Open(Directory(dir), strings.Repeat("00", 16)); return err }(),
+		"an archive of other id": func() error {
+			_, err := Open(Directory(dir), strings.Repeat("00", 16))
+			return err
+		}(),
 	} {
 		if !errors.Is(err, ErrOther) {
 			t.Errorf("%s: %v, want ErrOther", what, err)
@@ -148,7 +152,7 @@ func TestRefusals(t *testing.T) {
 	if _, err := Open(Directory(t.TempDir()), ""); !errors.Is(err, ErrNone) {
 		t.Errorf("an empty directory: %v, want ErrNone", err)
 	}
-	if _, err := Create(Directory(dir)); err == nil {
+	if _, err := Create(Directory(dir), rand.Reader); err == nil {
 		t.Error("an archive was made over another")
 	}
 	mustBeSound(t, dir, 2)

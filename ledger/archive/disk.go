@@ -43,7 +43,9 @@ func (d Directory) path(name string) string { return filepath.Join(string(d), na
 func (d Directory) files() blockfile.Directory { return blockfile.Directory{Path: string(d)} }
 
 // Open implements [blockfile.Disk]. Nothing in an archive is written by it.
-func (d Directory) Open(name string, _ bool) (blockfile.File, error) { return d.files().Open(name, false) }
+func (d Directory) Open(name string, _ bool) (blockfile.File, error) {
+	return d.files().Open(name, false)
+}
 
 // OpenSealed implements [blockfile.Disk].
 func (d Directory) OpenSealed(name string) (blockfile.File, error) { return d.files().OpenSealed(name) }

@@ -1,6 +1,7 @@
 package archive
 
 import (
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"os"
@@ -31,7 +32,7 @@ func TestTwoWritersAreLockedOut(t *testing.T) {
 		if err := l.add(second, l.sealed[0].Number); !errors.Is(err, want) {
 			t.Errorf("at step %q: want %v, got %v", name, want, err)
 		}
-		if _, err := Create(Directory(dir)); !errors.Is(err, ErrBusy) {
+		if _, err := Create(Directory(dir), rand.Reader); !errors.Is(err, ErrBusy) {
 			t.Errorf("at step %q: want no archive made, got %v", name, err)
 		}
 	}
