@@ -137,9 +137,9 @@ func TestRefusals(t *testing.T) {
 		}
 	}
 	for what, err := range map[string]error{
-		"a gap":                  l.add(a, 4),
-		"a file of another":      other.add(a, 3),
-		"a confirmed one of it":  other.add(a, 2),
+		"a gap":                 l.add(a, 4),
+		"a file of another":     other.add(a, 3),
+		"a confirmed one of it": other.add(a, 2),
 		"an archive of other id": func() error {
 			_, err := Open(Directory(dir), strings.Repeat("00", 16))
 			return err
