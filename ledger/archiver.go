@@ -2,6 +2,7 @@ package ledger
 
 import (
 	"context"
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -130,7 +131,7 @@ func (l *Ledger) openArchive(ctx context.Context) (*archive.Archive, error) {
 	if err != nil {
 		return nil, err
 	}
-	a, err := archive.Open(l.options.Archive, strings.TrimSpace(string(id)))
+	a, err := archive.Open(archive.Directory(l.options.Archive), strings.TrimSpace(string(id)))
 	if errors.Is(err, archive.ErrOther) {
 		err = fmt.Errorf("%w; remove %s to begin with this one", err, l.archiveIDPath())
 	}
@@ -145,12 +146,12 @@ func (l *Ledger) archiveIDPath() string { return filepath.Join(l.options.Dir, ar
 // createArchive makes the archive, or takes over the one that is there, and notes its id.
 func (l *Ledger) createArchive(ctx context.Context) error {
 	id := ""
-	a, err := archive.Open(l.options.Archive, "")
+	a, err := archive.Open(archive.Directory(l.options.Archive), "")
 	switch {
 	case err == nil:
 		id = a.ID()
 	case errors.Is(err, archive.ErrNone):
-		if id, err = archive.Create(l.options.Archive); err != nil {
+		if id, err = archive.Create(archive.Directory(l.options.Archive), rand.Reader); err != nil {
 			return err
 		}
 	default:

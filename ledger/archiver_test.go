@@ -2,6 +2,7 @@ package ledger
 
 import (
 	"context"
+	"crypto/rand"
 	"errors"
 	"os"
 	"path/filepath"
@@ -30,7 +31,7 @@ func (l *retainingLedger) archiveAll() {
 
 func verifyArchive(t *testing.T, dir string) archive.Report {
 	t.Helper()
-	report, err := archive.Verify(t.Context(), dir, nil)
+	report, err := archive.Verify(t.Context(), archive.Directory(dir), nil)
 	if err != nil || len(report.Problems) != 0 {
 		t.Fatalf("the archive: %+v, %v", report, err)
 	}
@@ -81,7 +82,7 @@ func TestArchiveThatCannotBeWritten(t *testing.T) {
 		"exchanged": {
 			func(t *testing.T, to string) {
 				mustDo(t, errors.Join(os.Rename(to, to+".away"), os.Mkdir(to, 0o700)))
-				_, err := archive.Create(to)
+				_, err := archive.Create(archive.Directory(to), rand.Reader)
 				mustDo(t, err)
 			},
 			func(t *testing.T, to string) { mustDo(t, errors.Join(os.RemoveAll(to), os.Rename(to+".away", to))) },

@@ -102,7 +102,7 @@ func TestKillWhileHistoryIsDroppedAndArchived(t *testing.T) {
 		runAndKill(t, retainChildEnv, dir, 100+random.IntN(600), acknowledged)
 	}
 	data := filepath.Join(dir, "data")
-	report, err := archive.Verify(t.Context(), archiveOf(dir), nil)
+	report, err := archive.Verify(t.Context(), archive.Directory(archiveOf(dir)), nil)
 	if err != nil || len(report.Problems) != 0 || report.Files == 0 {
 		t.Fatalf("the archive: %v %+v", err, report)
 	}
@@ -120,7 +120,9 @@ func TestKillWhileHistoryIsDroppedAndArchived(t *testing.T) {
 func auditRetained(t *testing.T, dir string, acknowledged map[[2]uint64]uint64, archivedUpTo uint64) {
 	t.Helper()
 	archived := map[uint64]uint64{} // ledger index → sequence
-	err := archive.VisitScope(archiveOf(dir), scope, 1, func(_ machine.BlockHeader, txs []machine.Transaction) bool {
+	err := archive.VisitScope(archive.Directory(archiveOf(dir)), scope, 1, func(
+		_ machine.BlockHeader, txs []machine.Transaction,
+	) bool {
 		for i := range txs {
 			archived[txs[i].Index] = txs[i].Sequence
 		}

@@ -67,7 +67,7 @@ type archiveVerifyResult struct {
 func (c *archiveVerifyCommand) Run(e *environment) error {
 	told := time.Now()
 	checked := uint64(0)
-	report, err := archive.Verify(e.ctx, c.Dir, func(r archive.Report) {
+	report, err := archive.Verify(e.ctx, archive.Directory(c.Dir), func(r archive.Report) {
 		checked++
 		if now := time.Now(); !e.json && now.Sub(told) >= progressEvery {
 			told = now
@@ -144,7 +144,8 @@ func (c *archiveCatCommand) Run(e *environment) error {
 	scope := machine.Scope{Organization: m.GetOrganization(), Vault: m.GetVault()}
 	var failed error
 	seen := uint64(0)
-	err = archive.VisitScope(c.Dir, scope, c.FromHeight, func(h machine.BlockHeader, txs []machine.Transaction) bool {
+	disk := archive.Directory(c.Dir)
+	err = archive.VisitScope(disk, scope, c.FromHeight, func(h machine.BlockHeader, txs []machine.Transaction) bool {
 		block, part := wire.RenderBlock(&h), wire.NewPart(1<<40)
 		for i := range txs {
 			part.Add(&txs[i], 0)

@@ -2,14 +2,10 @@ package archive
 
 import (
 	"context"
-	"crypto/rand"
 	"encoding/hex"
 	"errors"
 	"fmt"
 	"io"
-	"io/fs"
-	"os"
-	"path/filepath"
 
 	"github.com/seqledger/seqledger/ledger/blockfile"
 	"github.com/seqledger/seqledger/ledger/machine"
@@ -21,44 +17,46 @@ const newSuffix = ".new"
 // Archive is an archive that is written to. It belongs to one goroutine, and to one ledger: what another one has
 // changed since it was opened is ErrOther.
 type Archive struct {
-	dir   string
+	disk  Disk
 	index *index
 	last  *blockfile.SealedInfo // of the last file; nil until it has been read
 
 	step func(name string) // for tests; may be nil
 }
 
-// Create makes an archive of a directory that is there and has no index yet, and returns its id.
-func Create(dir string) (id string, err error) {
-	unlock, err := lock(dir)
+// Create makes an archive of a directory that is there and has no index yet, and returns its id, which is drawn from
+// random (crypto/rand.Reader but in simulations).
+func Create(disk Disk, random io.Reader) (id string, err error) {
+	unlock, err := disk.Lock()
 	if err != nil {
 		return "", err
 	}
 	defer func() { err = errors.Join(err, unlock()) }()
-	if _, err := readIndex(dir); !errors.Is(err, ErrNone) {
+	if _, err := readIndex(disk); !errors.Is(err, ErrNone) {
 		if err == nil {
-			err = fmt.Errorf("%s: there is an archive already", dir)
+			err = fmt.Errorf("%s: there is an archive already", disk)
 		}
 		return "", err
 	}
-	var random [16]byte
-	if _, err := rand.Read(random[:]); err != nil {
+	var drawn [16]byte
+	if _, err := io.ReadFull(random, drawn[:]); err != nil {
 		return "", err
 	}
-	a := &Archive{dir: dir}
-	return hex.EncodeToString(random[:]), a.write(&index{id: hex.EncodeToString(random[:])})
+	a := &Archive{disk: disk}
+	id = hex.EncodeToString(drawn[:])
+	return id, a.write(&index{id: id})
 }
 
 // Open opens the archive of an id; any one for an empty id.
-func Open(dir, id string) (*Archive, error) {
-	x, err := readIndex(dir)
+func Open(disk Disk, id string) (*Archive, error) {
+	x, err := readIndex(disk)
 	if err != nil {
 		return nil, err
 	}
 	if id != "" && x.id != id {
-		return nil, fmt.Errorf("%s: %w: it has id %s, and %s was expected", dir, ErrOther, x.id, id)
+		return nil, fmt.Errorf("%s: %w: it has id %s, and %s was expected", disk, ErrOther, x.id, id)
 	}
-	return &Archive{dir: dir, index: x}, nil
+	return &Archive{disk: disk, index: x}, nil
 }
 
 // ID returns the random id that the archive got when it was made.
@@ -67,16 +65,14 @@ func (a *Archive) ID() string { return a.index.id }
 // Entries returns the confirmed files in order.
 func (a *Archive) Entries() []Entry { return a.index.entries }
 
-// Disk returns the directory as block files are read from it.
-func (a *Archive) Disk() blockfile.Disk { return blockfile.Directory{Path: a.dir} }
+// Disk returns where the archive is.
+func (a *Archive) Disk() Disk { return a.disk }
 
 func (a *Archive) at(step string) {
 	if a.step != nil {
 		a.step(step)
 	}
 }
-
-func (a *Archive) path(name string) string { return filepath.Join(a.dir, name) }
 
 // Add copies a sealed file of the ledger, and confirms it. The files must come in the order of their numbers; the
 // first may have any. One that is confirmed already must be the same. Damage of the ledger's own file is
@@ -86,7 +82,7 @@ func (a *Archive) Add(ctx context.Context, number uint64, source blockfile.File)
 	if err := a.unchanged(); err != nil { // before a lock is made where nothing is mounted
 		return err
 	}
-	unlock, err := lock(a.dir)
+	unlock, err := a.disk.Lock()
 	if err != nil {
 		return err
 	}
@@ -99,7 +95,7 @@ func (a *Archive) Add(ctx context.Context, number uint64, source blockfile.File)
 			return a.compare(number, source)
 		}
 		return fmt.Errorf("%s: %w: it ends with %s, and %s is missing in it",
-			a.dir, ErrOther, blockfile.Name(last.Number), blockfile.Name(last.Number+1))
+			a.disk, ErrOther, blockfile.Name(last.Number), blockfile.Name(last.Number+1))
 	}
 	name := blockfile.Name(number)
 	a.at("copy")
@@ -112,16 +108,16 @@ func (a *Archive) Add(ctx context.Context, number uint64, source blockfile.File)
 		err = fmt.Errorf("%w: it has the header of %s", machine.ErrCorrupt, blockfile.Name(info.Number))
 	}
 	if err != nil {
-		return fmt.Errorf("copy of %s in %s: %w", name, a.dir, errors.Join(err, sourceError(source)))
+		return fmt.Errorf("copy of %s in %s: %w", name, a.disk, errors.Join(err, sourceError(source)))
 	}
 	if err := a.follows(&info); err != nil {
 		return err
 	}
 	a.at("rename")
-	if err := os.Rename(a.path(name+newSuffix), a.path(name)); err != nil {
+	if err := a.disk.Rename(name+newSuffix, name); err != nil {
 		return err
 	}
-	if err := syncDirectory(a.dir); err != nil {
+	if err := a.disk.Sync(); err != nil {
 		return err
 	}
 	a.at("index")
@@ -156,7 +152,7 @@ func (a *Archive) compare(number uint64, source blockfile.File) error {
 			return nil
 		}
 	}
-	return fmt.Errorf("%s: %w: it has another %s", a.dir, ErrOther, blockfile.Name(number))
+	return fmt.Errorf("%s: %w: it has another %s", a.disk, ErrOther, blockfile.Name(number))
 }
 
 // follows compares a new file with the last one that is confirmed.
@@ -168,12 +164,12 @@ func (a *Archive) follows(info *blockfile.SealedInfo) error {
 	if a.last == nil || a.last.Number != last.Number {
 		before, err := a.check(blockfile.Name(last.Number))
 		if err != nil {
-			return fmt.Errorf("%s in %s: %w", blockfile.Name(last.Number), a.dir, err)
+			return fmt.Errorf("%s in %s: %w", blockfile.Name(last.Number), a.disk, err)
 		}
 		a.last = &before
 	}
 	if err := info.Follows(a.last); err != nil {
-		return fmt.Errorf("%s: %w: %w", a.dir, ErrOther, err)
+		return fmt.Errorf("%s: %w: %w", a.disk, ErrOther, err)
 	}
 	return nil
 }
@@ -188,21 +184,29 @@ func (a *Archive) Confirmed(number uint64) error {
 		if e.Number != number {
 			continue
 		}
-		info, err := os.Stat(a.path(blockfile.Name(number)))
-		if err == nil && info.Size() != e.Size {
-			err = fmt.Errorf("%s in %s has %d bytes and must have %d",
-				blockfile.Name(number), a.dir, info.Size(), e.Size)
+		size, err := a.sizeOf(blockfile.Name(number))
+		if err == nil && size != e.Size {
+			err = fmt.Errorf("%s in %s has %d bytes and must have %d", blockfile.Name(number), a.disk, size, e.Size)
 		}
 		return err
 	}
-	return fmt.Errorf("%s in %s is not confirmed", blockfile.Name(number), a.dir)
+	return fmt.Errorf("%s in %s is not confirmed", blockfile.Name(number), a.disk)
+}
+
+func (a *Archive) sizeOf(name string) (size int64, err error) {
+	file, err := a.disk.OpenSealed(name)
+	if err != nil {
+		return 0, err
+	}
+	size, err = file.Size()
+	return size, errors.Join(err, file.Close())
 }
 
 // unchanged returns an error unless the index on the disk is the one that was read or written last.
 func (a *Archive) unchanged() error {
-	x, err := readIndex(a.dir)
+	x, err := readIndex(a.disk)
 	if err == nil && (x.id != a.index.id || x.chain != a.index.chain) {
-		err = fmt.Errorf("%s: %w: its index has changed", a.dir, ErrOther)
+		err = fmt.Errorf("%s: %w: its index has changed", a.disk, ErrOther)
 	}
 	return err
 }
@@ -213,13 +217,13 @@ func (a *Archive) copyFile(ctx context.Context, name string, source blockfile.Fi
 	if err != nil {
 		return err
 	}
-	to, err := os.OpenFile(a.path(name), os.O_CREATE|os.O_TRUNC|os.O_WRONLY, 0o600)
+	to, err := a.disk.Create(name)
 	if err != nil {
 		return err
 	}
 	defer func() {
 		if err != nil { // so that a full archive has room for something
-			_ = os.Remove(a.path(name))
+			_ = a.disk.Remove(name)
 		}
 	}()
 	in := readerWith{ctx, io.NewSectionReader(source, 0, size)}
@@ -244,7 +248,7 @@ func (r readerWith) Read(b []byte) (int, error) {
 
 // check reads all of a file in the archive.
 func (a *Archive) check(name string) (info blockfile.SealedInfo, err error) {
-	file, err := blockfile.Directory{Path: a.dir}.OpenSealed(name)
+	file, err := a.disk.OpenSealed(name)
 	if err != nil {
 		return info, err
 	}
@@ -255,7 +259,7 @@ func (a *Archive) check(name string) (info blockfile.SealedInfo, err error) {
 // write makes an index the one of the archive.
 func (a *Archive) write(x *index) (err error) {
 	content := x.encode()
-	f, err := os.OpenFile(a.path(IndexName+newSuffix), os.O_CREATE|os.O_TRUNC|os.O_WRONLY, 0o600)
+	f, err := a.disk.Create(IndexName + newSuffix)
 	if err != nil {
 		return err
 	}
@@ -267,30 +271,16 @@ func (a *Archive) write(x *index) (err error) {
 		return err
 	}
 	a.at("index written")
-	if err := os.Rename(a.path(IndexName+newSuffix), a.path(IndexName)); err != nil {
+	if err := a.disk.Rename(IndexName+newSuffix, IndexName); err != nil {
 		return err
 	}
-	if err := syncDirectory(a.dir); err != nil {
+	if err := a.disk.Sync(); err != nil {
 		return err
 	}
-	written, err := readIndex(a.dir)
+	written, err := readIndex(a.disk)
 	if err != nil {
 		return err
 	}
 	a.index = written
 	return nil
-}
-
-// syncDirectory makes names durable. Not every file system that is mounted from elsewhere knows how; then its
-// renames are durable when they return.
-func syncDirectory(path string) error {
-	d, err := os.Open(path)
-	if err != nil {
-		return err
-	}
-	err = d.Sync()
-	if errors.Is(err, errors.ErrUnsupported) || errors.Is(err, fs.ErrInvalid) || isInvalid(err) {
-		err = nil
-	}
-	return errors.Join(err, d.Close())
 }

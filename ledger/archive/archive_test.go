@@ -3,6 +3,7 @@ package archive
 import (
 	"bytes"
 	"context"
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"os"
@@ -57,11 +58,11 @@ func (l *ledgerFiles) add(a *Archive, number uint64) error {
 func newArchive(t testing.TB) (dir string, a *Archive) {
 	t.Helper()
 	dir = t.TempDir()
-	id, err := Create(dir)
+	id, err := Create(Directory(dir), rand.Reader)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if a, err = Open(dir, id); err != nil {
+	if a, err = Open(Directory(dir), id); err != nil {
 		t.Fatal(err)
 	}
 	return dir, a
@@ -82,7 +83,7 @@ func full(t testing.TB) (dir string, l *ledgerFiles) {
 
 func mustBeSound(t testing.TB, dir string, files int) {
 	t.Helper()
-	report, err := Verify(context.Background(), dir, nil)
+	report, err := Verify(context.Background(), Directory(dir), nil)
 	if err != nil || len(report.Problems) != 0 || report.Files != uint64(files) {
 		t.Errorf("verify: %+v, %v, want %d files", report, err, files)
 	}
@@ -93,7 +94,7 @@ func TestArchive(t *testing.T) {
 	t.Parallel()
 	dir, l := full(t)
 	mustBeSound(t, dir, len(l.sealed))
-	a, err := Open(dir, "")
+	a, err := Open(Directory(dir), "")
 	if err != nil || len(a.Entries()) != len(l.sealed) {
 		t.Fatal(a, err)
 	}
@@ -136,19 +137,22 @@ func TestRefusals(t *testing.T) {
 		}
 	}
 	for what, err := range map[string]error{
-		"a gap":                  l.add(a, 4),
-		"a file of another":      other.add(a, 3),
-		"a confirmed one of it":  other.add(a, 2),
-		"an archive of other id": func() error { _, err := Open(dir, strings.Repeat("00", 16)); return err }(),
+		"a gap":                 l.add(a, 4),
+		"a file of another":     other.add(a, 3),
+		"a confirmed one of it": other.add(a, 2),
+		"an archive of other id": func() error {
+			_, err := Open(Directory(dir), strings.Repeat("00", 16))
+			return err
+		}(),
 	} {
 		if !errors.Is(err, ErrOther) {
 			t.Errorf("%s: %v, want ErrOther", what, err)
 		}
 	}
-	if _, err := Open(t.TempDir(), ""); !errors.Is(err, ErrNone) {
+	if _, err := Open(Directory(t.TempDir()), ""); !errors.Is(err, ErrNone) {
 		t.Errorf("an empty directory: %v, want ErrNone", err)
 	}
-	if _, err := Create(dir); err == nil {
+	if _, err := Create(Directory(dir), rand.Reader); err == nil {
 		t.Error("an archive was made over another")
 	}
 	mustBeSound(t, dir, 2)
@@ -181,7 +185,7 @@ func TestCrashAtEachStep(t *testing.T) {
 			_ = l.add(a, 2)
 			t.Errorf("step %q was not come to", crash)
 		}()
-		again, err := Open(dir, "")
+		again, err := Open(Directory(dir), "")
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -236,7 +240,7 @@ func TestVerifyFindsDamage(t *testing.T) {
 	names = slices.DeleteFunc(names, func(n os.DirEntry) bool { return n.Name() == lockName }) // it holds nothing
 	found := func(what string) {
 		t.Helper()
-		report, err := Verify(context.Background(), dir, nil)
+		report, err := Verify(context.Background(), Directory(dir), nil)
 		if err == nil && len(report.Problems) == 0 {
 			t.Errorf("%s is not found", what)
 		}
@@ -288,7 +292,7 @@ func TestVerifyFindsDamage(t *testing.T) {
 func TestOlderIndex(t *testing.T) {
 	t.Parallel()
 	dir, l := full(t)
-	a, err := Open(dir, "")
+	a, err := Open(Directory(dir), "")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -302,7 +306,7 @@ func TestOlderIndex(t *testing.T) {
 	if err := a.Confirmed(1); !errors.Is(err, ErrOther) {
 		t.Errorf("with an older index: %v", err)
 	}
-	again, err := Open(dir, "")
+	again, err := Open(Directory(dir), "")
 	if err != nil || len(again.Entries()) != len(l.sealed)-1 {
 		t.Fatal(again, err)
 	}

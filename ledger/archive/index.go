@@ -6,9 +6,9 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
-	"os"
-	"path/filepath"
+	"math"
 	"strconv"
 	"strings"
 
@@ -81,17 +81,21 @@ func (x *index) last() (e Entry, ok bool) {
 }
 
 // readIndex reads INDEX and checks its chain. Damage is machine.ErrCorrupt.
-func readIndex(dir string) (*index, error) {
-	b, err := os.ReadFile(filepath.Join(dir, IndexName))
+func readIndex(disk Disk) (x *index, err error) {
+	file, err := disk.OpenSealed(IndexName)
 	if errors.Is(err, fs.ErrNotExist) {
-		return nil, fmt.Errorf("%s: %w; is its file system mounted?", dir, ErrNone)
+		return nil, fmt.Errorf("%s: %w; is its file system mounted?", disk, ErrNone)
 	}
 	if err != nil {
 		return nil, err
 	}
-	x, err := decodeIndex(b)
+	defer func() { err = errors.Join(err, file.Close()) }()
+	b, err := io.ReadAll(io.NewSectionReader(file, 0, math.MaxInt64))
 	if err != nil {
-		return nil, fmt.Errorf("%s: %w", filepath.Join(dir, IndexName), err)
+		return nil, err
+	}
+	if x, err = decodeIndex(b); err != nil {
+		return nil, fmt.Errorf("%s in %s: %w", IndexName, disk, err)
 	}
 	return x, nil
 }

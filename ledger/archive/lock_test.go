@@ -1,9 +1,11 @@
 package archive
 
 import (
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"os"
+	"path/filepath"
 	"syscall"
 	"testing"
 
@@ -16,7 +18,7 @@ func TestTwoWritersAreLockedOut(t *testing.T) {
 	t.Parallel()
 	l := newLedgerFiles(t, 1)
 	dir, first := newArchive(t)
-	second, err := Open(dir, first.ID())
+	second, err := Open(Directory(dir), first.ID())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -30,7 +32,7 @@ func TestTwoWritersAreLockedOut(t *testing.T) {
 		if err := l.add(second, l.sealed[0].Number); !errors.Is(err, want) {
 			t.Errorf("at step %q: want %v, got %v", name, want, err)
 		}
-		if _, err := Create(dir); !errors.Is(err, ErrBusy) {
+		if _, err := Create(Directory(dir), rand.Reader); !errors.Is(err, ErrBusy) {
 			t.Errorf("at step %q: want no archive made, got %v", name, err)
 		}
 	}
@@ -56,7 +58,7 @@ func TestIndexThatChangesDuringACopy(t *testing.T) {
 	t.Parallel()
 	l := newLedgerFiles(t, 1)
 	dir, a := newArchive(t)
-	other, err := readIndex(dir)
+	other, err := readIndex(Directory(dir))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -73,14 +75,14 @@ func TestIndexThatChangesDuringACopy(t *testing.T) {
 		if name != "rename" {
 			return
 		}
-		if err := os.WriteFile(a.path(IndexName), changed, 0o600); err != nil {
+		if err := os.WriteFile(filepath.Join(dir, IndexName), changed, 0o600); err != nil {
 			t.Error(err)
 		}
 	}
 	if err := l.add(a, l.sealed[0].Number); !errors.Is(err, ErrOther) {
 		t.Errorf("want the changed index noticed, got %v", err)
 	}
-	if now, err := os.ReadFile(a.path(IndexName)); err != nil || string(now) != string(changed) {
+	if now, err := os.ReadFile(filepath.Join(dir, IndexName)); err != nil || string(now) != string(changed) {
 		t.Errorf("the other's index was written over: %q, %v", now, err)
 	}
 }

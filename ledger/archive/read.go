@@ -12,14 +12,14 @@ import (
 // VisitScope calls visit for the blocks of a scope from a height on, in order, until it returns false. Each block
 // is checked against its transactions and the block before it; damage is machine.ErrCorrupt.
 func VisitScope(
-	dir string, scope machine.Scope, from uint64, visit func(h machine.BlockHeader, txs []machine.Transaction) bool,
+	disk Disk, scope machine.Scope, from uint64, visit func(h machine.BlockHeader, txs []machine.Transaction) bool,
 ) (err error) {
-	a, err := Open(dir, "")
+	a, err := Open(disk, "")
 	if err != nil || len(a.Entries()) == 0 {
 		return err
 	}
 	entries := a.Entries()
-	files, err := blockfile.OpenAllSealed(a.Disk(), entries[0].Number, entries[len(entries)-1].Number)
+	files, err := blockfile.OpenAllSealed(disk, entries[0].Number, entries[len(entries)-1].Number)
 	if err != nil {
 		return err
 	}

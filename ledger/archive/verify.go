@@ -25,12 +25,12 @@ type Report struct {
 // Verify checks an archive: the chain of its index, and every byte of every file, which must be what the index
 // says and follow the file before it. It needs no ledger. progress is told after each file; may be nil.
 // The error tells that the check itself could not be done.
-func Verify(ctx context.Context, dir string, progress func(Report)) (report Report, err error) {
-	names, err := os.ReadDir(dir)
+func Verify(ctx context.Context, disk Disk, progress func(Report)) (report Report, err error) {
+	names, err := disk.List()
 	if err != nil {
 		return report, err
 	}
-	x, err := readIndex(dir)
+	x, err := readIndex(disk)
 	if errors.Is(err, machine.ErrCorrupt) {
 		report.add(IndexName, err)
 		return report, nil
@@ -38,7 +38,7 @@ func Verify(ctx context.Context, dir string, progress func(Report)) (report Repo
 	if err != nil {
 		return report, err
 	}
-	a := &Archive{dir: dir, index: x}
+	a := &Archive{disk: disk, index: x}
 	report.ID, report.Files = x.id, uint64(len(x.entries))
 	listed := map[string]bool{IndexName: true, lockName: true}
 	var before *blockfile.SealedInfo
@@ -68,8 +68,8 @@ func Verify(ctx context.Context, dir string, progress func(Report)) (report Repo
 		}
 	}
 	for _, n := range names {
-		if !listed[n.Name()] {
-			report.Unlisted = append(report.Unlisted, n.Name())
+		if !listed[n] {
+			report.Unlisted = append(report.Unlisted, n)
 		}
 	}
 	return report, nil
@@ -91,8 +91,8 @@ func sameAs(info *blockfile.SealedInfo, e *Entry, before *blockfile.SealedInfo) 
 }
 
 // With returns a disk that has the block files of an archive beside those of a ledger, whose own come first.
-func With(own blockfile.Disk, dir string) blockfile.Disk {
-	return joined{own, blockfile.Directory{Path: dir}}
+func With(own, archive blockfile.Disk) blockfile.Disk {
+	return joined{own, archive}
 }
 
 // joined reads a file from the archive if the ledger does not have it.

@@ -129,6 +129,9 @@ func readHeads(chain []File) ([]Info, error) {
 		case i > 0 && (info.Since.Index != heads[i-1].Index || info.Since.Last != heads[i-1].Last()):
 			return nil, chain[i].damage(int64(len(magic)),
 				"it says something else of "+chain[i-1].Name+" than is there")
+		case i > 0 && info.First < heads[i-1].First: // a file that was dropped would be missing
+			return nil, chain[i].damage(int64(len(magic)), fmt.Sprintf("its ledger begins with block file %d, and in "+
+				"%s with %d", info.First, chain[i-1].Name, heads[i-1].First))
 		}
 	}
 	return heads, nil

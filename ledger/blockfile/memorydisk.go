@@ -34,8 +34,9 @@ func (d *MemoryDisk) FailAfter(n int, failure error) {
 // diskFile is a file of a MemoryDisk.
 type diskFile struct {
 	memoryFile
-	disk   *MemoryDisk
-	synced []byte
+	disk    *MemoryDisk
+	synced  []byte
+	renamed bool // since the names were synced
 }
 
 // Open implements [Disk].
@@ -71,11 +72,27 @@ func (d *MemoryDisk) Remove(name string) error {
 	return nil
 }
 
+// Rename gives a file another name, in place of the file that has it.
+func (d *MemoryDisk) Rename(from, to string) error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	f := d.files[from]
+	if f == nil {
+		return fs.ErrNotExist
+	}
+	delete(d.files, from)
+	d.files[to], f.renamed = f, true
+	return nil
+}
+
 // Sync implements [Disk].
 func (d *MemoryDisk) Sync() error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.durable = maps.Clone(d.files)
+	for _, f := range d.files {
+		f.renamed = false
+	}
 	return nil
 }
 
@@ -101,7 +118,8 @@ func (f *diskFile) Sync() error {
 }
 
 // Crash is a loss of power: of what was not synced any part survives, in pieces of a
-// few bytes, in any order, and names are there or not. intN draws a number below n.
+// few bytes, in any order, and names are there or not, or lead to the file that they led to before. intN draws a
+// number below n.
 func (d *MemoryDisk) Crash(intN func(n int) int) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -112,6 +130,10 @@ func (d *MemoryDisk) Crash(intN func(n int) int) {
 		if d.durable[name] == nil && intN(2) == 0 {
 			delete(d.files, name)
 			continue
+		}
+		if before := d.durable[name]; f.renamed && before != nil && intN(2) == 0 { // the renaming was not synced
+			f = before
+			d.files[name] = f
 		}
 		f.crash(intN)
 	}

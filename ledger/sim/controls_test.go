@@ -28,6 +28,10 @@ func TestControlsAreCaught(t *testing.T) {
 		{"position apart from data", bugs{tornCheckpoint: true}, "invariant 8"},
 		{"checkpoint before its blocks", bugs{blocksUnsynced: true}, "block file"},
 		{"truncation before the checkpoint", bugs{truncateEarly: true}, "lost"},
+		{"removal before the archive confirms", bugs{dropUnconfirmed: true}, "the archive does not have it"},
+		{"removal before the horizon is durable", bugs{horizonVolatile: true}, "the horizon of the checkpoint is"},
+		{"values that are alive removed with their blocks", bugs{valuesLeft: true}, "no value of it that was carried"},
+		{"archive that confirms before its sync", bugs{archiveUnsynced: true}, "the archive:"},
 		{"refusal reported too early", bugs{hastyClient: true}, "as not executed"},
 		{"recovery without expected_session", bugs{blindRecovery: true}, "open under session"},
 	} {

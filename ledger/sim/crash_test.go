@@ -42,6 +42,7 @@ func (n *node) load() {
 	}
 	n.w.oracle.found(n.log.records, covered)
 	n.mustHideBlocks()
+	n.mustHaveHistory()
 	if n.log.last() == 0 {
 		n.create()
 		return
@@ -77,6 +78,25 @@ func (n *node) mustHideBlocks() {
 	n.w.must(err, "looking for blocks behind the checkpoint")
 }
 
+// mustHaveHistory looks on both sides of the horizon of the checkpoint: a replay reads from there on, and files before
+// it may be gone.
+func (n *node) mustHaveHistory() {
+	began := n.state.began()
+	if began > 0 {
+		n.w.counted["starts with files removed"]++
+	}
+	err := n.state.view(func(r machine.Reader) error {
+		v := n.m.View(r)
+		if horizon := v.Horizon().Index(); began >= max(horizon, 1) {
+			n.w.fail(nil, "the block files begin behind ledger index %d, and the horizon of the checkpoint is %d",
+				began, horizon)
+		}
+		n.w.auditAround(v, v.Horizon().Index(), v.Index())
+		return nil
+	})
+	n.w.must(err, "looking around the horizon")
+}
+
 // create proposes the first command of a ledger.
 func (n *node) create() {
 	config := n.w.plan.config
@@ -101,6 +121,12 @@ func (n *node) stop(power bool) {
 			if tell {
 				p.reply(answer{kind: unknown})
 			}
+		}
+	}
+	if n.w.archive != nil {
+		n.w.archive.revive()
+		if power && n.w.chance(2) { // of the same machine
+			n.w.archive.own.Crash(n.w.rng.IntN)
 		}
 	}
 	if power {

@@ -19,9 +19,12 @@
 //     here by steps, and between any two the node may die.
 //   - logDisk, stateDisk: what survives. In one episode of eight the state is a
 //     real boltstore in a file.
+//   - retain_test.go: the removal of block files and the copies to the archive,
+//     which is the real one on an archiveDisk. A mount takes that away, fills it,
+//     exchanges it, or cuts its power.
 //   - network_test.go: datagrams that are lost, doubled, delayed and reordered,
 //     and connections that deliver in order until they break.
-//   - writer, simple, buggy, stale, operator: the clients. A writer follows the
+//   - writer, simple, buggy, stale, operator, historian: the clients. A writer follows the
 //     client's rules to the letter, with a journal, and dies like the node.
 //   - oracle and model: what was applied, acknowledged and promised,
 //     and what every command ought to have been answered.

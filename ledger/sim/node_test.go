@@ -23,11 +23,13 @@ type node struct {
 	queue       []waiting
 	bytes       int // commands in queue and flights
 	flights     []*flight
-	limit       int64 // commands of an entry
+	limit       int64  // commands of an entry
+	seen        uint64 // the horizon
 	proposing   bool
 	syncing     bool
 	applying    bool
 	flushing    bool
+	retain      retention
 	receipts    receipts
 	buffer      decide.Buffer
 	tamper      tamper
@@ -268,15 +270,20 @@ func (n *node) applyRecord(r record) []machine.Outcome {
 	entry := n.tamper.entry(n.w, r)
 	var outcomes []machine.Outcome
 	var digest machine.Hash
+	var horizon uint64
 	err := n.state.update(boltstore.Position{Index: r.index, Term: r.term}, func(tx machine.Tx) (err error) {
 		tx = n.writer(tx)
 		outcomes, err = n.m.Apply(tx, entry)
 		v := n.m.View(tx)
-		n.limit, digest = decide.EntryCommands(v.Config()), v.Digest()
+		n.limit, digest, horizon = decide.EntryCommands(v.Config()), v.Digest(), v.Horizon().Index()
 		return err
 	})
 	n.w.must(err, "applying an entry")
 	n.w.oracle.applied(r, outcomes, digest)
+	if horizon != n.seen {
+		n.seen = horizon
+		n.dropHistory()
+	}
 	switch {
 	case n.state.pending() >= n.w.plan.flushEvery:
 		n.flush()
@@ -306,6 +313,11 @@ func (n *node) flush() {
 	if n.flushing {
 		return
 	}
+	n.writeCheckpoint(func() {})
+}
+
+// writeCheckpoint does something once it is written.
+func (n *node) writeCheckpoint(do func()) {
 	n.flushing = true
 	n.state.beginFlush()
 	if n.w.bugs.truncateEarly {
@@ -326,6 +338,8 @@ func (n *node) flush() {
 				n.w.counted["truncations"]++
 			}
 			n.propose()
+			n.archiveFiles()
+			do()
 		})
 	})
 }
@@ -343,6 +357,8 @@ func (n *node) begin() {
 	n.began = n.w.now
 	n.w.oracle.term()
 	n.ready = true
+	n.archiveFiles()
+	n.dropHistory()
 }
 
 // receipts is the cache of the simulation: the first so many, until one is

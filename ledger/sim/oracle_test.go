@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"slices"
 
+	"github.com/seqledger/seqledger/ledger/archive"
+	"github.com/seqledger/seqledger/ledger/blockfile"
 	"github.com/seqledger/seqledger/ledger/machine"
 	"github.com/seqledger/seqledger/ledger/machine/machinetest"
 )
@@ -139,6 +141,22 @@ func (o *oracle) again(r record, outcomes []machine.Outcome, digest machine.Hash
 	}
 	if digest != e.digest {
 		o.w.fail(nil, "invariant 8: the replay of entry %d gives digest %s, it was %s", r.index, digest, e.digest)
+	}
+}
+
+// removing is told of the block files that are about to be removed: whatever the node takes for confirmed, the archive
+// must have them.
+func (o *oracle) removing(files []blockfile.SealedFile) {
+	if o.w.archive == nil {
+		return
+	}
+	a, err := archive.Open(&archiveDisk{own: o.w.archive.own, left: -1}, o.w.archiveID)
+	for _, f := range files {
+		if err != nil || !slices.ContainsFunc(a.Entries(), func(e archive.Entry) bool {
+			return e.Number == f.Number && e.Last == f.Last && e.Size == f.Size
+		}) {
+			o.w.fail(nil, "block file %d is removed, and the archive does not have it (%v)", f.Number, err)
+		}
 	}
 }
 

@@ -224,6 +224,32 @@ func (o *operator) act() {
 	w.after(w.upTo(2*second), o.act)
 }
 
+// historian reads what was committed, most often near the horizon.
+type historian struct{ w *world }
+
+func (h *historian) start()            { h.w.after(h.w.upTo(second), h.act) }
+func (h *historian) unsettled() string { return "" }
+
+func (h *historian) act() {
+	w := h.w
+	if w.calm {
+		return
+	}
+	if n := w.node; n != nil && n.ready {
+		m := w.oracle.model
+		at := m.Horizon
+		if w.chance(3) {
+			at = w.rng.Uint64N(m.Index + 1)
+		}
+		err := n.state.view(func(r machine.Reader) error {
+			w.auditAround(n.m.View(n.reader(r)), at, m.Index)
+			return nil
+		})
+		w.must(err, "reading the history")
+	}
+	w.after(w.upTo(200*millisecond), h.act)
+}
+
 // streamRead is what a reader gets.
 type streamRead struct {
 	stream  machine.StreamState

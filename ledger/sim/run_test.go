@@ -25,7 +25,7 @@ type result struct {
 // is less. Dir is for the files of those that use real ones.
 func run(seed uint64, limit int, b bugs, dir string) (res result) {
 	p := newPlan(seed)
-	p.commands = min(p.commands, limit)
+	p.commands, p.config.RetainBlocks = min(p.commands, limit), p.retain
 	w := &world{seed: seed, rng: rand.New(rand.NewPCG(seed, 2)), plan: p, bugs: b, wallOff: epochStart,
 		counted: map[string]int{}}
 	w.oracle = newOracle(w)
@@ -67,8 +67,13 @@ func (w *world) build(dir string) {
 		memory := state.(*memoryDisk)
 		memory.torn, memory.noSync = w.bugs.tornCheckpoint, w.bugs.blocksUnsynced
 	}
+	if w.plan.archive {
+		w.archive = newArchiveDisk(w.bugs)
+		w.actors = append(w.actors, &mount{w})
+	}
 	w.node = newNode(w, state)
 	w.people()
+	w.actors = append(w.actors, &historian{w})
 	w.node.birth()
 	for _, a := range w.actors {
 		a.start()

@@ -3,9 +3,12 @@ package sim
 import (
 	"bytes"
 	"encoding/binary"
+	"errors"
 	"fmt"
+	"math"
 	"slices"
 
+	"github.com/seqledger/seqledger/ledger/archive"
 	"github.com/seqledger/seqledger/ledger/blockfile"
 	"github.com/seqledger/seqledger/ledger/boltstore"
 	"github.com/seqledger/seqledger/ledger/machine"
@@ -24,6 +27,20 @@ type stateDisk interface {
 	syncBlocks() error
 	// endReplay returns an error if blocks are left that the log has not made again.
 	endReplay() error
+	// amend changes tables that are a matter of this node.
+	amend(fn func(tx machine.Tx) error) error
+	// sealed returns the sealed block files that the checkpoint covers, droppable those before a ledger index.
+	sealed() []blockfile.SealedFile
+	droppable(ledgerIndex uint64) []blockfile.SealedFile
+	sealedFile(number uint64) (blockfile.File, error)
+	// recordStart makes durable that the files before a ledger index are dropped, and removeFiles removes them.
+	recordStart(ledgerIndex uint64) error
+	removeFiles() error
+	// began returns the ledger index behind which the block files begin.
+	began() uint64
+	// whole reads the state with the block files of an archive (nil for none) beside its own. Everything is in the
+	// checkpoint.
+	whole(archive blockfile.Disk, fn func(r machine.Reader) error) error
 	// crash drops what is in memory and opens the checkpoint again; with power, also what
 	// was not synced. A flush that was under way has happened or not.
 	crash(w *world, power bool) error
@@ -47,7 +64,8 @@ type memoryDisk struct {
 	blocks     *blockfile.Files
 	frozenMark blockfile.Mark
 	mark       blockfile.Mark // of the checkpoint
-	noSync     bool           // a control: a checkpoint does not wait for its blocks
+	start      blockfile.Start
+	noSync     bool // a control: a checkpoint does not wait for its blocks
 }
 
 type stateKey struct {
@@ -72,7 +90,7 @@ func newMemoryDisk() *memoryDisk {
 }
 
 func (d *memoryDisk) openBlocks() error {
-	blocks, err := blockfile.Open(blockfile.Options{Disk: d.disk, Mark: d.mark})
+	blocks, err := blockfile.Open(blockfile.Options{Disk: d.disk, Mark: d.mark, Start: d.start})
 	if err == nil {
 		d.blocks = blocks
 	}
@@ -97,22 +115,19 @@ func (d *memoryDisk) Get(table machine.Table, key []byte) (value []byte, err err
 	if table != machine.TableBlocks {
 		return d.now.Get(table, key)
 	}
-	err = d.Ascend(table, key, func(k, v []byte) bool {
-		if bytes.Equal(k, key) {
-			value = v
-		}
-		return false
-	})
-	return value, err
+	return getBlocks(d, key)
 }
 
 func (d *memoryDisk) Ascend(table machine.Table, from []byte, visit func(k, v []byte) bool) error {
 	if table != machine.TableBlocks {
 		return d.now.Ascend(table, from, visit)
 	}
+	return ascendBlocks(d.blocks.OwnReader(), from, visit)
+}
+
+func ascendBlocks(r *blockfile.Reader, from []byte, visit func(k, v []byte) bool) error {
 	var key [8]byte
 	copy(key[:], from)
-	r := d.blocks.OwnReader()
 	defer r.Close()
 	return r.Ascend(binary.BigEndian.Uint64(key[:]), func(x blockfile.Record) bool {
 		return visit(binary.BigEndian.AppendUint64(nil, x.Last), x.Data)
@@ -154,6 +169,87 @@ func (d *memoryDisk) endReplay() error {
 		err = fmt.Errorf("invariant 2: there is a block of ledger index %d, and the log ends before it", behind)
 	}
 	return err
+}
+
+func (d *memoryDisk) amend(fn func(tx machine.Tx) error) error { return fn(d) }
+
+func (d *memoryDisk) sealed() []blockfile.SealedFile {
+	d.blocks.Publish()
+	return d.blocks.Sealed(d.mark.Number)
+}
+
+func (d *memoryDisk) droppable(ledgerIndex uint64) []blockfile.SealedFile {
+	d.blocks.Publish()
+	return before(d.blocks.Sealed(math.MaxUint64), ledgerIndex)
+}
+
+// before returns the files in which every record lies before a ledger index.
+func before(files []blockfile.SealedFile, ledgerIndex uint64) []blockfile.SealedFile {
+	n := 0
+	for n < len(files) && files[n].Last < ledgerIndex {
+		n++
+	}
+	return files[:n]
+}
+
+func (d *memoryDisk) sealedFile(number uint64) (blockfile.File, error) {
+	return d.disk.OpenSealed(blockfile.Name(number))
+}
+
+func (d *memoryDisk) recordStart(ledgerIndex uint64) error {
+	start, some, err := d.blocks.Before(ledgerIndex, d.mark)
+	if err == nil && some {
+		d.start = start // a transaction of the state file by itself
+		d.blocks.Forget(start)
+	}
+	return err
+}
+
+func (d *memoryDisk) removeFiles() error { return d.blocks.RemoveDropped() }
+func (d *memoryDisk) began() uint64      { return d.start.After }
+
+func (d *memoryDisk) whole(archived blockfile.Disk, fn func(r machine.Reader) error) error {
+	options := blockfile.Options{Disk: d.disk, Mark: d.mark, Start: d.start, ReadOnly: true}
+	if archived != nil {
+		options.Disk, options.Start = archive.With(d.disk, archived), blockfile.Start{}
+	}
+	blocks, err := blockfile.Open(options)
+	if err != nil {
+		return err
+	}
+	return errors.Join(fn(withBlocks{d.now, blocks}), blocks.Close())
+}
+
+// withBlocks is a state with block files of its own.
+type withBlocks struct {
+	machine.Reader
+	blocks *blockfile.Files
+}
+
+// Ascend implements machine.Reader.
+func (r withBlocks) Ascend(table machine.Table, from []byte, visit func(k, v []byte) bool) error {
+	if table != machine.TableBlocks {
+		return r.Reader.Ascend(table, from, visit)
+	}
+	return ascendBlocks(r.blocks.Reader(), from, visit)
+}
+
+// Get implements machine.Reader.
+func (r withBlocks) Get(table machine.Table, key []byte) (value []byte, err error) {
+	if table != machine.TableBlocks {
+		return r.Reader.Get(table, key)
+	}
+	return getBlocks(r, key)
+}
+
+func getBlocks(r machine.Reader, key []byte) (value []byte, err error) {
+	err = r.Ascend(machine.TableBlocks, key, func(k, v []byte) bool {
+		if bytes.Equal(k, key) {
+			value = v
+		}
+		return false
+	})
+	return value, err
 }
 
 func (d *memoryDisk) beginFlush() {
@@ -265,9 +361,46 @@ func (d *fileDisk) endFlush() error                            { return d.Flush(
 func (d *fileDisk) close() error                               { return d.Close() }
 func (d *fileDisk) syncBlocks() error                          { _, err := d.SyncBlocks(); return err }
 func (d *fileDisk) endReplay() error                           { return d.EndReplay() }
+func (d *fileDisk) amend(fn func(tx machine.Tx) error) error   { return d.Amend(fn) }
+func (d *fileDisk) sealed() []blockfile.SealedFile             { return d.SealedBlocks() }
+func (d *fileDisk) removeFiles() error                         { return nil }
+func (d *fileDisk) began() uint64                              { return 0 } // it does not tell
+
+func (d *fileDisk) droppable(ledgerIndex uint64) []blockfile.SealedFile {
+	return d.Droppable(ledgerIndex)
+}
+
+func (d *fileDisk) sealedFile(number uint64) (blockfile.File, error) {
+	return d.SealedBlockFile(number)
+}
+
+// recordStart also removes the files.
+func (d *fileDisk) recordStart(ledgerIndex uint64) error {
+	_, err := d.DropBlocks(ledgerIndex)
+	return err
+}
+
+func (d *fileDisk) whole(archived blockfile.Disk, fn func(r machine.Reader) error) error {
+	if archived == nil {
+		return d.View(fn)
+	}
+	if err := d.Close(); err != nil {
+		return err
+	}
+	store, err := boltstore.OpenWithArchive(d.path, fileIdentity, func(own blockfile.Disk) blockfile.Disk {
+		return archive.With(own, archived)
+	})
+	if err != nil {
+		return err
+	}
+	if err := errors.Join(store.View(fn), store.Close()); err != nil {
+		return err
+	}
+	return d.crash(nil, false) // opens it again
+}
 
 func (d *fileDisk) crash(*world, bool) error {
-	if err := d.Close(); err != nil {
+	if err := d.Close(); err != nil && !errors.Is(err, boltstore.ErrClosed) {
 		return err
 	}
 	again, err := openFile(d.path)

@@ -23,6 +23,10 @@ type bugs struct {
 	tornCheckpoint  bool // data and position of a checkpoint are two writes
 	blocksUnsynced  bool // a checkpoint is taken before its blocks are synced
 	truncateEarly   bool // the log is truncated before the checkpoint is durable
+	dropUnconfirmed bool // files are removed before the archive has them
+	horizonVolatile bool // files are removed before a checkpoint has the horizon
+	valuesLeft      bool // values that are alive are removed with their files
+	archiveUnsynced bool // the archive confirms what it has not synced
 	hastyClient     bool // a writer reports every refusal as final
 	blindRecovery   bool // a writer recovers without expected_session
 }

@@ -38,7 +38,10 @@ type world struct {
 	actors  []actor
 	counted map[string]int // how often things have happened
 	dir     string         // of the real state file; "" for a simulated one
-	faults  int
+
+	archive   *archiveDisk // nil for none
+	archiveID string       // that the ledger has noted
+	faults    int
 }
 
 // actor is somebody who has something to do in the world.
@@ -143,6 +146,10 @@ type plan struct {
 
 	writers, pairs, simple, buggy int
 	epochs                        bool // a restore now and then
+
+	retain      int64 // Config.RetainBlocks at the beginning, but in a cluster
+	archive     bool
+	archiveTime int64 // that the archive takes for a file, at most
 }
 
 // newPlan draws an episode. Its length is part of it, so that a seed means the
@@ -166,6 +173,8 @@ func newPlan(seed uint64) plan {
 		writers: 3 + w.rng.IntN(10), pairs: w.rng.IntN(4), simple: 2 + w.rng.IntN(8), buggy: w.rng.IntN(4),
 		epochs: w.chance(5),
 	}
+	p.archive, p.archiveTime = w.chance(2), pick(w, millisecond, 100*millisecond, 5*second)
+	p.retain = pick[int64](w, 0, 1, 1, 5, 20) * second
 	p.replays = p.replays || p.real
 	return p
 }

@@ -67,7 +67,7 @@ func State(ctx context.Context, d *datadir.Directory, path string, o Options) (r
 	if o.Archive != "" {
 		open = func(path string, identity []byte) (*boltstore.Store, error) {
 			return boltstore.OpenWithArchive(path, identity, func(own blockfile.Disk) blockfile.Disk {
-				return archive.With(own, o.Archive)
+				return archive.With(own, archive.Directory(o.Archive))
 			})
 		}
 	}

@@ -1,0 +1,76 @@
+package blockfile
+
+import (
+	"errors"
+	"io/fs"
+	"math/rand/v2"
+	"testing"
+)
+
+// writeWhole makes a synced file of a MemoryDisk.
+func writeWhole(t *testing.T, d *MemoryDisk, name, content string) {
+	t.Helper()
+	f, err := d.Open(name, true)
+	if err == nil {
+		_, err = f.WriteAt([]byte(content), 0)
+	}
+	if err = errors.Join(err, f.Sync()); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func readWhole(t *testing.T, d *MemoryDisk, name string) string {
+	t.Helper()
+	f, err := d.OpenSealed(name)
+	if errors.Is(err, fs.ErrNotExist) {
+		return "none"
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	size, _ := f.Size() // memory has no errors
+	b := make([]byte, size)
+	if _, err := f.ReadAt(b, 0); err != nil {
+		t.Fatal(err)
+	}
+	return string(b)
+}
+
+// TestMemoryDiskRename: what a crash leaves of a renaming is all of it or nothing, and once it was synced all of it.
+func TestMemoryDiskRename(t *testing.T) {
+	t.Parallel()
+	met := map[string]int{}
+	for seed := range uint64(64) {
+		for _, synced := range []bool{false, true} {
+			d := NewMemoryDisk()
+			writeWhole(t, d, "INDEX", "before")
+			if err := d.Sync(); err != nil {
+				t.Fatal(err)
+			}
+			writeWhole(t, d, "INDEX.new", "after")
+			if err := d.Rename("INDEX.new", "INDEX"); err != nil {
+				t.Fatal(err)
+			}
+			if synced {
+				if err := d.Sync(); err != nil {
+					t.Fatal(err)
+				}
+			}
+			d.Crash(rand.New(rand.NewPCG(seed, 1)).IntN)
+			left := readWhole(t, d, "INDEX")
+			if synced && left != "after" || left != "before" && left != "after" {
+				t.Errorf("seed %d, synced %v: a crash leaves %q", seed, synced, left)
+			}
+			if other := readWhole(t, d, "INDEX.new"); other != "none" {
+				t.Errorf("seed %d, synced %v: a crash leaves the old name with %q", seed, synced, other)
+			}
+			met[left]++
+		}
+	}
+	if met["before"] == 0 || met["after"] <= 64 {
+		t.Errorf("without a sync both must come: %v", met)
+	}
+	if err := NewMemoryDisk().Rename("a", "b"); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("a file that is not there is renamed: %v", err)
+	}
+}

@@ -1,0 +1,209 @@
+package sim
+
+import (
+	"errors"
+	"io"
+
+	"github.com/seqledger/seqledger/ledger/archive"
+	"github.com/seqledger/seqledger/ledger/blockfile"
+)
+
+// archiveDisk is the directory of an archive: another disk than the ledger's, whose file system may be away, full, or
+// exchanged for another one, and which may stop answering in the middle of anything, with the process that uses it.
+type archiveDisk struct {
+	own   *blockfile.MemoryDisk
+	other *blockfile.MemoryDisk // what is mounted in its place; nil for itself
+	gone  bool                  // every call fails
+	left  int                   // calls until the process dies; negative for never
+	died  bool                  // the process has died in the middle of a call, and none reaches the disk any more
+
+	unsynced bool // a control: what is copied is not synced
+}
+
+func newArchiveDisk(b bugs) *archiveDisk {
+	return &archiveDisk{own: blockfile.NewMemoryDisk(), left: -1, unsynced: b.archiveUnsynced}
+}
+
+var (
+	errGone = errors.New("the archive's file system: input/output error")
+	errFull = errors.New("the archive's file system: no space left on device")
+	errDied = errors.New("the process has died")
+)
+
+// now returns what is mounted, if it answers.
+func (d *archiveDisk) now() (*blockfile.MemoryDisk, error) {
+	if d.left == 0 {
+		d.died = true
+	}
+	d.left--
+	switch {
+	case d.died:
+		return nil, errDied
+	case d.gone:
+		return nil, errGone
+	case d.other != nil:
+		return d.other, nil
+	}
+	return d.own, nil
+}
+
+// revive is the start of the next process.
+func (d *archiveDisk) revive() { d.died, d.left = false, -1 }
+
+// mend ends the faults of the file system.
+func (d *archiveDisk) mend() {
+	d.other, d.gone = nil, false
+	d.own.FailAfter(-1, nil)
+}
+
+// String implements archive.Disk.
+func (*archiveDisk) String() string { return "the archive" }
+
+// Open implements blockfile.Disk.
+func (d *archiveDisk) Open(name string, create bool) (blockfile.File, error) {
+	disk, err := d.now()
+	if err != nil {
+		return nil, err
+	}
+	return disk.Open(name, create)
+}
+
+// OpenSealed implements blockfile.Disk.
+func (d *archiveDisk) OpenSealed(name string) (blockfile.File, error) { return d.Open(name, false) }
+
+// List implements blockfile.Disk.
+func (d *archiveDisk) List() ([]string, error) {
+	disk, err := d.now()
+	if err != nil {
+		return nil, err
+	}
+	return disk.List()
+}
+
+// Create implements archive.Disk.
+func (d *archiveDisk) Create(name string) (archive.Writer, error) {
+	file, err := d.Open(name, true)
+	if err != nil {
+		return nil, err
+	}
+	return &archiveWriter{disk: d, file: file}, file.Truncate(0)
+}
+
+// Rename implements archive.Disk.
+func (d *archiveDisk) Rename(from, to string) error {
+	disk, err := d.now()
+	if err != nil {
+		return err
+	}
+	return disk.Rename(from, to)
+}
+
+// Remove implements blockfile.Disk.
+func (d *archiveDisk) Remove(name string) error {
+	disk, err := d.now()
+	if err != nil {
+		return err
+	}
+	return disk.Remove(name)
+}
+
+// Sync implements blockfile.Disk.
+func (d *archiveDisk) Sync() error {
+	disk, err := d.now()
+	if err != nil {
+		return err
+	}
+	return disk.Sync()
+}
+
+// Lock implements archive.Disk. There is only one process.
+func (d *archiveDisk) Lock() (unlock func() error, err error) {
+	_, err = d.now()
+	return func() error { return nil }, err
+}
+
+// archiveWriter writes a file of an archiveDisk from its beginning to its end.
+type archiveWriter struct {
+	disk *archiveDisk
+	file blockfile.File
+	at   int64
+}
+
+// Write implements io.Writer. The process may die with half of it written.
+func (w *archiveWriter) Write(b []byte) (n int, err error) {
+	if _, err = w.disk.now(); err != nil {
+		b = b[:len(b)/2]
+	}
+	n, failed := w.file.WriteAt(b, w.at)
+	w.at += int64(n)
+	return n, errors.Join(err, failed)
+}
+
+// Sync implements archive.Writer.
+func (w *archiveWriter) Sync() error {
+	if _, err := w.disk.now(); err != nil || w.disk.unsynced {
+		return err
+	}
+	return w.file.Sync()
+}
+
+// Close implements io.Closer.
+func (w *archiveWriter) Close() error { return w.file.Close() }
+
+// mount is what happens to the file system of the archive.
+type mount struct{ w *world }
+
+func (m *mount) start()            { m.w.after(m.w.upTo(second), m.act) }
+func (m *mount) unsettled() string { return "" }
+
+func (m *mount) act() {
+	w, d := m.w, m.w.archive
+	d.mend()
+	if w.calm {
+		return
+	}
+	if w.archiveID != "" { // before that, the ledger takes whatever is there for its archive
+		switch w.rng.IntN(8) {
+		case 0:
+			w.counted["archive: away"]++
+			d.other = blockfile.NewMemoryDisk()
+		case 1:
+			w.counted["archive: exchanged"]++
+			d.other = m.another()
+		case 2:
+			w.counted["archive: gone"]++
+			d.gone = true
+		case 3:
+			w.counted["archive: full"]++
+			d.own.FailAfter(w.rng.IntN(4), errFull)
+		case 4:
+			w.counted["archive: power losses"]++
+			d.own.Crash(w.rng.IntN)
+		}
+	}
+	w.after(w.upTo(3*second), m.act)
+}
+
+// another returns the archive of another ledger.
+func (m *mount) another() *blockfile.MemoryDisk {
+	d := newArchiveDisk(bugs{})
+	_, err := archive.Create(d, seeded{m.w})
+	m.w.must(err, "making another archive")
+	return d.own
+}
+
+// seeded is a source of random bytes that follows the seed.
+type seeded struct{ w *world }
+
+// Read implements io.Reader.
+func (s seeded) Read(b []byte) (int, error) {
+	for i := range b {
+		b[i] = byte(s.w.rng.Uint32())
+	}
+	return len(b), nil
+}
+
+var (
+	_ archive.Disk = (*archiveDisk)(nil)
+	_ io.Reader    = seeded{}
+)
