@@ -42,6 +42,10 @@ func (j *blockJoiner) add(part *seqledgerv1.Block) (*seqledgerv1.Block, error) {
 		return nil, rpc.ProtocolError("got a part of block %d with the hash %x, want one of block %d with the hash %x",
 			height, part.GetHash(), block.GetHeader().GetHeight(), block.GetHash())
 	}
+	if block.GetNext() != nil && len(part.GetTransactions()) == 0 {
+		return nil, rpc.ProtocolError("a part of block %d has nothing of what is missing from transaction %d, "+
+			"operation %d on", height, block.GetNext().GetTransaction(), block.GetNext().GetOperation())
+	}
 	if err := appendTransactions(block, part.GetTransactions()); err != nil {
 		return nil, err
 	}

@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
 	"strings"
 	"sync"
@@ -85,6 +86,8 @@ func Drive(ctx context.Context, in io.Reader, out io.Writer) error {
 
 func (d *driver) obey(c command) error {
 	switch c.Do {
+	default:
+		return fmt.Errorf("no such command %q", c.Do)
 	case "open":
 		return d.open(c)
 	case "submit":
@@ -93,8 +96,14 @@ func (d *driver) obey(c command) error {
 		d.mu.Lock()
 		p := d.pending[c.ID]
 		d.mu.Unlock()
+		if p == nil {
+			return fmt.Errorf("acknowledge: %q was never submitted", c.ID)
+		}
 		return p.Acknowledge()
 	case "resume":
+		if d.writer == nil {
+			return errors.New("resume before open")
+		}
 		if err := d.writer.Resume(d.ctx); err != nil {
 			return err
 		}

@@ -1,0 +1,313 @@
+package simdisk_test
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io/fs"
+	"math/rand/v2"
+	"slices"
+	"syscall"
+	"testing"
+
+	"github.com/seqledger/seqledger/ledger/raftlog/segment"
+	"github.com/seqledger/seqledger/ledger/raftlog/simdisk"
+)
+
+var errFault = errors.New("input/output error")
+
+// create makes a durable file of zeros.
+func create(t *testing.T, d segment.Disk, name string, size int64) segment.File {
+	t.Helper()
+	f, err := d.Create(name, size)
+	if err = errors.Join(err, d.Sync()); err != nil {
+		t.Fatal(err)
+	}
+	return f
+}
+
+func write(t *testing.T, f segment.File, at int64, text []byte) {
+	t.Helper()
+	if n, err := f.WriteAt(text, at); n != len(text) || err != nil {
+		t.Fatalf("%d of %d bytes were written: %v", n, len(text), err)
+	}
+}
+
+// read returns the whole content of a file, as a process that has just begun sees it.
+func read(t *testing.T, d segment.Disk, name string) []byte {
+	t.Helper()
+	f, err := d.Open(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = f.Close() }()
+	size, err := f.Size()
+	if err != nil {
+		t.Fatal(err)
+	}
+	b := make([]byte, size)
+	if n, err := f.ReadAt(b, 0); n != len(b) || err != nil {
+		t.Fatalf("%d of %d bytes were read: %v", n, len(b), err)
+	}
+	return b
+}
+
+// TestADiskIsLikeTheSystems: without a fault, what a log may do with a disk has the same effect on this one and on a
+// directory of the system.
+func TestADiskIsLikeTheSystems(t *testing.T) {
+	t.Parallel()
+	for seed := range uint64(4) {
+		random := rand.New(rand.NewPCG(seed, 1))
+		disks := [2]segment.Disk{simdisk.New(), segment.OpenDirectory(t.TempDir())}
+		names := []string{"a", "b", "c"}
+		var there []string
+		for step := range 100 {
+			name, to := names[random.IntN(len(names))], names[random.IntN(len(names))]
+			size, at := 1+random.Int64N(2000), random.Int64N(100)
+			text := bytes.Repeat([]byte{byte(step)}, random.IntN(100))
+			what := random.IntN(4)
+			var errs [2]error
+			for i, d := range disks {
+				switch {
+				case what == 0:
+					var f segment.File
+					if f, errs[i] = d.Create(name, size); errs[i] == nil {
+						errs[i] = f.Close()
+					}
+				case what == 1 && name != to:
+					errs[i] = d.Rename(name, to)
+				case what == 2 && slices.Contains(there, name):
+					errs[i] = d.Remove(name)
+				default:
+					var f segment.File
+					if f, errs[i] = d.Open(name); errs[i] == nil {
+						length, err := f.Size()
+						_, written := f.WriteAt(text[:max(0, min(int64(len(text)), length-at))], min(at, length))
+						errs[i] = errors.Join(err, written, f.Sync(), f.Close(), d.Sync())
+					}
+				}
+			}
+			if (errs[0] == nil) != (errs[1] == nil) ||
+				errors.Is(errs[0], fs.ErrNotExist) != errors.Is(errs[1], fs.ErrNotExist) {
+				t.Fatalf("seed %d, step %d, kind %d: %v, and the system says %v", seed, step, what, errs[0], errs[1])
+			}
+			ours, err := disks[0].List()
+			theirs, err2 := disks[1].List()
+			slices.Sort(theirs)
+			if err != nil || err2 != nil || !slices.Equal(ours, theirs) {
+				t.Fatalf("seed %d, step %d: it has %v, %v, and the system %v, %v", seed, step, ours, err, theirs, err2)
+			}
+			there = ours
+			for _, name := range there {
+				if !bytes.Equal(read(t, disks[0], name), read(t, disks[1], name)) {
+					t.Fatalf("seed %d, step %d: %s has another content than in the system", seed, step, name)
+				}
+			}
+		}
+	}
+}
+
+// TestWhatIsSyncedStays, whatever the power takes; of the rest every sector is there or not, as a whole.
+func TestWhatIsSyncedStays(t *testing.T) {
+	t.Parallel()
+	const sectors = 8
+	kept, lost := 0, 0
+	for seed := range uint64(64) {
+		d, random := simdisk.New(), rand.New(rand.NewPCG(seed, 2))
+		f := create(t, d, "log", sectors*simdisk.SectorBytes)
+		before := bytes.Repeat([]byte{1}, sectors*simdisk.SectorBytes)
+		write(t, f, 0, before)
+		if err := f.Sync(); err != nil {
+			t.Fatal(err)
+		}
+		// Not at the bound of a sector, and over several.
+		from, to := 1+random.IntN(600), 2000+random.IntN(2000)
+		write(t, f, int64(from), bytes.Repeat([]byte{2}, to-from))
+		d.PowerLoss(random)
+		after := read(t, d, "log")
+		if !bytes.Equal(after[:from], before[:from]) || !bytes.Equal(after[to:], before[to:]) {
+			t.Fatalf("seed %d: what was synced and not written since has changed", seed)
+		}
+		for at := 0; at < len(after); at += simdisk.SectorBytes {
+			changed := after[max(at, min(from, at+simdisk.SectorBytes)):max(at, min(to, at+simdisk.SectorBytes))]
+			switch n := bytes.Count(changed, []byte{2}); {
+			case len(changed) == 0:
+			case n == len(changed):
+				kept++
+			case n == 0:
+				lost++
+			default:
+				t.Fatalf("seed %d: %d of %d bytes of the sector at %d are new", seed, n, len(changed), at)
+			}
+		}
+	}
+	if kept == 0 || lost == 0 {
+		t.Errorf("%d sectors were kept and %d lost: it never loses, or never keeps", kept, lost)
+	}
+}
+
+// TestNamesNeedASync of their directory: before it the power may take them, or bring them back, and after it not.
+func TestNamesNeedASync(t *testing.T) {
+	t.Parallel()
+	for _, synced := range []bool{false, true} {
+		seen := map[string]bool{}
+		for seed := range uint64(32) {
+			d := simdisk.New()
+			create(t, d, "old", 10)
+			create(t, d, "gone", 10)
+			_, err := d.Create("new", 10)
+			if err = errors.Join(err, d.Rename("old", "renamed"), d.Remove("gone")); err != nil {
+				t.Fatal(err)
+			}
+			if synced {
+				if err := d.Sync(); err != nil {
+					t.Fatal(err)
+				}
+			}
+			d.PowerLoss(rand.New(rand.NewPCG(seed, 3)))
+			names, err := d.List()
+			if err != nil {
+				t.Fatal(err)
+			}
+			seen[fmt.Sprint(names)] = true
+		}
+		if before, after := seen["[gone old]"], seen["[new renamed]"]; !after || before == synced || len(seen) > 2 {
+			t.Errorf("synced %v: the names were %v", synced, seen)
+		}
+	}
+}
+
+// TestAKillLosesNothing that was written; what the process had open is of no use to the next one.
+func TestAKillLosesNothing(t *testing.T) {
+	t.Parallel()
+	d := simdisk.New()
+	f := create(t, d, "log", 10)
+	write(t, f, 2, []byte("abc"))
+	d.FailAt(1, errFault)
+	d.Kill()
+	if got := read(t, d, "log"); string(got) != "\x00\x00abc\x00\x00\x00\x00\x00" {
+		t.Errorf("after the kill it is %q", got)
+	}
+	_, readErr := f.ReadAt(make([]byte, 1), 0)
+	_, writeErr := f.WriteAt([]byte("x"), 0)
+	for what, err := range map[string]error{"read": readErr, "write": writeErr, "sync": f.Sync()} {
+		if !errors.Is(err, simdisk.ErrCrashed) {
+			t.Errorf("a %s of the process that was killed: %v", what, err)
+		}
+	}
+	if err := d.Sync(); err != nil {
+		t.Errorf("the fault has outlived its process: %v", err)
+	}
+}
+
+// TestFaults: every change after the fuse fails, and none before; half of the write that fails is there.
+func TestFaults(t *testing.T) {
+	t.Parallel()
+	// Steps of the life below: create, sync of names, write, sync, rename, remove.
+	for at := 1; at <= 7; at++ {
+		d := simdisk.New()
+		d.FailAt(at, errFault)
+		f, err := d.Create("log", 8)
+		errs := []error{err, d.Sync()}
+		if f != nil {
+			_, err = f.WriteAt([]byte("abcd"), 0)
+			errs = append(errs, err, f.Sync(), d.Rename("log", "moved"), d.Remove("moved"))
+			if d.Steps() != len(errs) {
+				t.Errorf("%d steps are counted as %d", len(errs), d.Steps())
+			}
+		}
+		for i, err := range errs {
+			if errors.Is(err, errFault) != (i+1 >= at) {
+				t.Errorf("the fault is due at step %d, and step %d says %v", at, i+1, err)
+			}
+		}
+		want := map[int]string{2: "ab\x00\x00", 3: "ab\x00\x00", 4: "abcd", 5: "abcd"}
+		if text, due := want[at]; due && string(d.Bytes("log")[:4]) != text {
+			t.Errorf("the fault is due at step %d, and the file is %q", at, d.Bytes("log"))
+		}
+	}
+}
+
+// TestASyncThatFailsForgets: the system takes the pages for clean then, so that a later sync does not write them.
+func TestASyncThatFailsForgets(t *testing.T) {
+	t.Parallel()
+	d := simdisk.New()
+	f := create(t, d, "log", 4)
+	write(t, f, 0, []byte("abcd"))
+	d.FailAt(1, errFault)
+	if err := f.Sync(); !errors.Is(err, errFault) {
+		t.Fatal(err)
+	}
+	d.FailAt(1000, nil)
+	if err := f.Sync(); err != nil || string(d.Bytes("log")) != "abcd" {
+		t.Errorf("the cache has %q, %v", d.Bytes("log"), err)
+	}
+	d.PowerLoss(rand.New(rand.NewPCG(1, 4)))
+	if got := read(t, d, "log"); string(got) != "\x00\x00\x00\x00" {
+		t.Errorf("the disk has %q, which no sync has written", got)
+	}
+}
+
+// TestAFullDisk refuses new files alone, until one is removed.
+func TestAFullDisk(t *testing.T) {
+	t.Parallel()
+	d := simdisk.New()
+	d.SetFree(100)
+	f := create(t, d, "a", 60)
+	if _, err := d.Create("b", 41); !errors.Is(err, syscall.ENOSPC) {
+		t.Errorf("a file of 41 bytes where 40 are free: %v", err)
+	}
+	if names, _ := d.List(); !slices.Equal(names, []string{"a"}) {
+		t.Errorf("the file that did not fit is there: %v", names)
+	}
+	write(t, f, 0, []byte("its blocks are allocated"))
+	create(t, d, "b", 40)
+	if err := d.Remove("a"); err != nil {
+		t.Fatal(err)
+	}
+	create(t, d, "c", 60)
+	d.SetFree(-1)
+	create(t, d, "d", 1<<20)
+}
+
+// TestClonesAndDamage: a clone shares nothing with its disk, and damage at rest is durable.
+func TestClonesAndDamage(t *testing.T) {
+	t.Parallel()
+	d := simdisk.New()
+	write(t, create(t, d, "log", 4), 0, []byte("abcd")) // not synced
+	c := d.Clone()
+	c.PowerLoss(rand.New(rand.NewPCG(1, 5)))
+	if got := read(t, c, "log"); string(got) != "abcd" {
+		t.Errorf("a clone has lost what its disk had in the cache: %q", got)
+	}
+	c.SetBytes("log", []byte("damaged"))
+	c.SetBytes("other", []byte("new"))
+	c.PowerLoss(rand.New(rand.NewPCG(2, 5)))
+	if string(c.Bytes("log")) != "damaged" || string(c.Bytes("other")) != "new" {
+		t.Errorf("damage at rest is gone: %q, %q", c.Bytes("log"), c.Bytes("other"))
+	}
+	if string(d.Bytes("log")) != "abcd" || d.Bytes("other") != nil {
+		t.Errorf("the disk was damaged with its clone: %q, %q", d.Bytes("log"), d.Bytes("other"))
+	}
+}
+
+// TestBounds: a log that reads or writes behind the end of a file has lost its way, and must not get zeros for it.
+func TestBounds(t *testing.T) {
+	t.Parallel()
+	d := simdisk.New()
+	f := create(t, d, "log", 4)
+	for _, at := range []int64{1, 4, 100} {
+		if _, err := f.ReadAt(make([]byte, 4), at); err == nil {
+			t.Errorf("4 bytes at %d of 4 were read", at)
+		}
+		if _, err := f.WriteAt(make([]byte, 4), at); err == nil {
+			t.Errorf("4 bytes at %d of 4 were written", at)
+		}
+	}
+	if _, err := d.Open("none"); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("a file that is not there: %v", err)
+	}
+	if err := d.Rename("none", "some"); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("a name that is not there: %v", err)
+	}
+}

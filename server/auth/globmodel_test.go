@@ -1,0 +1,114 @@
+package auth
+
+import (
+	"math/rand/v2"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/seqledger/seqledger/ledger/machine"
+)
+
+// texts returns all texts of these letters with up to so many of them.
+func texts(letters string, length int) []string {
+	all, last := []string{""}, []string{""}
+	for range length {
+		var next []string
+		for _, text := range last {
+			for _, letter := range letters {
+				next = append(next, text+string(letter))
+			}
+		}
+		all, last = append(all, next...), next
+	}
+	return all
+}
+
+// TestGlobIsLikeAnExpression: every short pattern matches just what the regular expression does that has ".*" for a
+// star. A pattern that matches more would open scopes to a credential that is not for them.
+func TestGlobIsLikeAnExpression(t *testing.T) {
+	t.Parallel()
+	subjects := texts("ab", 5)
+	for _, pattern := range texts("ab*", 5) {
+		parts := strings.Split(pattern, "*")
+		for i := range parts {
+			parts[i] = regexp.QuoteMeta(parts[i])
+		}
+		want := regexp.MustCompile("^" + strings.Join(parts, ".*") + "$")
+		g := newGlob(pattern)
+		for _, text := range subjects {
+			if got := g.match(text); got != want.MatchString(text) {
+				t.Fatalf("%q and %q: %v", pattern, text, got)
+			}
+		}
+	}
+}
+
+// TestAPatternIsForItsOwnScope: the names of an organization and a vault, written as a pattern without stars, match
+// this scope and no other, whatever slashes are in the names.
+func TestAPatternIsForItsOwnScope(t *testing.T) {
+	t.Parallel()
+	names := []string{"a", "b", "a/b", "b/a", "a/", "/a", "/", "2F", "a/2F", "ab"}
+	var scopes []machine.Scope
+	for _, organization := range names {
+		for _, vault := range append([]string{""}, names...) {
+			scopes = append(scopes, machine.Scope{Organization: organization, Vault: vault})
+		}
+	}
+	escape := strings.NewReplacer("/", "%2F")
+	for i, scope := range scopes {
+		text := escape.Replace(scope.Organization)
+		if scope.Vault != "" {
+			text += "/" + escape.Replace(scope.Vault)
+		}
+		p, err := newScopePattern(text)
+		if err != nil {
+			if scope.Validate("") == nil {
+				t.Errorf("%q is no pattern for %+v: %v", text, scope, err)
+			}
+			continue
+		}
+		for k, other := range scopes {
+			if p.match(other) != (i == k) {
+				t.Errorf("%q, written for %+v, matches %+v: %v", text, scope, other, p.match(other))
+			}
+		}
+	}
+}
+
+// TestMoreStarsMatchMore: a star in place of a part of a pattern never takes a scope away, and but for the pattern of
+// all scopes no pattern matches both an organization and a vault.
+func TestMoreStarsMatchMore(t *testing.T) {
+	t.Parallel()
+	for seed := range uint64(2000) {
+		random := rand.New(rand.NewPCG(seed, 1))
+		word := func(letters string) string {
+			b := make([]byte, 1+random.IntN(4))
+			for i := range b {
+				b[i] = letters[random.IntN(len(letters))]
+			}
+			return string(b)
+		}
+		organization, vault := word("ab*"), word("ab*")
+		if organization == everyScope {
+			organization = "a"
+		}
+		scope := machine.Scope{Organization: word("ab"), Vault: word("ab")}
+		at := random.IntN(len(organization))
+		wider := organization[:at] + "*" + organization[at+1:]
+		match := func(pattern string, s machine.Scope) bool {
+			p, err := newScopePattern(pattern)
+			if err != nil {
+				t.Fatalf("seed %d: %q: %v", seed, pattern, err)
+			}
+			return p.match(s)
+		}
+		if match(organization+"/"+vault, scope) && !match(wider+"/"+vault, scope) {
+			t.Errorf("seed %d: %s/%s matches %+v, and %s/%s does not", seed, organization, vault, scope, wider, vault)
+		}
+		alone := machine.Scope{Organization: scope.Organization}
+		if match(organization, scope) || match(organization+"/"+vault, alone) {
+			t.Errorf("seed %d: %s or %s/%s matches the other kind of scope", seed, organization, organization, vault)
+		}
+	}
+}
