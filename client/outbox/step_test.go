@@ -21,6 +21,7 @@ import (
 	"github.com/seqledger/seqledger/client/op"
 	"github.com/seqledger/seqledger/client/outbox"
 	"github.com/seqledger/seqledger/internal/servertest"
+	"github.com/seqledger/seqledger/internal/storefaults"
 )
 
 // dyingVariable makes the test binary a relay that kills itself. It has the database's URL, the ledger's address, the
@@ -128,7 +129,15 @@ func (b *stepBed) add(t *testing.T, stream, text string) {
 // run starts a relay of the stream's table, for which something happens at each step.
 func (b *stepBed) run(t *testing.T, stream string, at func(stream, step string)) (stop func()) {
 	t.Helper()
-	relay, err := outbox.NewRelay(dial(t, b.address), b.db, outbox.Options{
+	return b.runOver(t, b.db, stream, at)
+}
+
+// runOver is run for a relay that reaches the database in its own way.
+func (b *stepBed) runOver(
+	t *testing.T, db *pgxpool.Pool, stream string, at func(stream, step string),
+) (stop func()) {
+	t.Helper()
+	relay, err := outbox.NewRelay(dial(t, b.address), db, outbox.Options{
 		Scope: scope, Table: tableOf(stream), Park: true,
 	})
 	if err != nil {
@@ -279,6 +288,43 @@ func TestRelayOvertakenAtEachStep(t *testing.T) {
 			awaitTable(t, b.db, tableOf(stream), settled)
 			stopSecond()
 			goOn()
+			b.finish(t, stream)
+			stop()
+		})
+	}
+}
+
+// The database is not heard of from each step on: what the relay asks of it is under way. Another relay takes
+// everything over and finishes; then all of that arrives.
+func TestStallAtEachStep(t *testing.T) {
+	t.Parallel()
+	if testing.Short() {
+		t.Skip("-short: PostgreSQL ends a transaction for each step")
+	}
+	b := newStepBed(t)
+	for _, where := range everyStep() {
+		t.Run(fmt.Sprintf("%s/%d", where.step, where.times), func(t *testing.T) {
+			proxy := storefaults.Start(t, b.server.Address)
+			db, err := pgxpool.New(t.Context(), strings.Replace(b.server.URL, b.server.Address, proxy.Address, 1))
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(db.Close)
+			stream, here := b.begin(t), make(chan struct{})
+			stop := b.runOver(t, db, stream, once(where.step, where.times, func() {
+				proxy.Set(storefaults.Stall)
+				close(here)
+			}))
+			select {
+			case <-here:
+			case <-time.After(3 * time.Minute):
+				t.Fatal("the step is not reached")
+			}
+			b.disown(t, stream)
+			stopSecond := b.run(t, stream, func(string, string) {})
+			awaitTable(t, b.db, tableOf(stream), settled)
+			stopSecond()
+			proxy.Set(storefaults.Pass)
 			b.finish(t, stream)
 			stop()
 		})
