@@ -23,7 +23,8 @@ type backupCommand struct {
 	File            string `arg:"" help:"File to make, which must not exist; - writes to standard output." type:"path"`
 	Since           string `help:"help_backup_since" type:"path" placeholder:"FILE" env:"-"`
 
-	since *client.BackupBase // nil for a full backup
+	since      *client.BackupBase // nil for a full backup
+	sinceFirst uint64             // number of the first block file that the base's ledger had
 }
 
 // Help is shown below the flags.
@@ -118,6 +119,7 @@ func (c *backupCommand) base() (*client.BackupBase, error) {
 			"which an older program has made and which tells too little of its block files", c.Since, head.Version)
 	}
 	base := head.Base()
+	c.sinceFirst = head.First
 	return &client.BackupBase{
 		LedgerID: base.LedgerID.String(), Index: base.Index,
 		BlockFile: base.Last, BlockHash: base.Sealed, Sum: base.Sum,
@@ -139,6 +141,9 @@ func (c *backupCommand) make(e *environment) (info client.BackupInfo, err error)
 	defer func() { _ = os.Remove(f.Name()) }()
 	info, err = c.receive(e, f)
 	if err == nil {
+		err = c.follows(f, int64(info.Bytes))
+	}
+	if err == nil {
 		err = f.Sync()
 	}
 	if err = errors.Join(err, f.Close()); err != nil {
@@ -159,6 +164,21 @@ func (c *backupCommand) make(e *environment) (info client.BackupInfo, err error)
 		return info, err
 	}
 	return info, errors.Join(dir.Sync(), dir.Close())
+}
+
+// follows refuses a backup that needs block files which no backup before it has: the node that the other one was made
+// of had removed them, and this one has not yet.
+func (c *backupCommand) follows(f io.ReaderAt, size int64) error {
+	if c.since == nil {
+		return nil
+	}
+	head, err := backupfile.Head(&backupfile.File{Name: "the backup", Content: f, Size: size})
+	if err == nil && head.First < c.sinceFirst {
+		err = fail(exitFailed, "make a full backup, or name the node that the other one was made of",
+			"--since %s: its node had no block files before %d, and this node has them from %d on", c.Since,
+			c.sinceFirst, head.First)
+	}
+	return err
 }
 
 // receive writes the backup to w. A nil error means that w has all of it.

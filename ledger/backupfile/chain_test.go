@@ -163,6 +163,7 @@ func TestReadChainRefuses(t *testing.T) {
 	h := history(t)
 	full, same, more := h[0], h[1], h[2]
 	other := makeBackup(t, 12, 1, 3, full)
+	fewer := makeBackup(t, 10, 2, 3, nil)
 	foreign := makeBackup(t, 10, 1, 3, nil)
 	foreign.info.LedgerID = 8
 	foreign.b = reheaded(&foreign.info, foreign.b)
@@ -183,6 +184,8 @@ func TestReadChainRefuses(t *testing.T) {
 		"two full ones":       {chainOf(full, makeBackup(t, 40, 1, 9, nil)), "backup-1 is a full backup and needs"},
 		"another ledger":      {chainOf(foreign, same), "backup-0 is of ledger 0000000000000008, and backup-1"},
 		"another base's mark": {chainOf(full, &liar), "says something else of backup-0"},
+		"files of a node that has dropped fewer": {chainOf(fewer, makeBackup(t, 11, 1, 3, fewer)),
+			"its ledger begins with block file 1, and in backup-0 with 2"},
 	} {
 		opened := false
 		_, err := ReadChain(t.Context(), test.chain, func(uint64) (io.Writer, error) {
