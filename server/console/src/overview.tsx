@@ -6,6 +6,7 @@ import type { JSX } from "preact";
 import { useState } from "preact/hooks";
 import { admin, fetchMetrics } from "./api";
 import { advice } from "./advice";
+import { Members } from "./cluster";
 import { count, seconds, size, timeOf } from "./format";
 import { growth, label, parse, quantile, rate, type Sample } from "./metrics";
 import { Facts, Plot, Problem, Table, useEvery } from "./parts";
@@ -59,6 +60,7 @@ export function Overview(): JSX.Element {
       {status && <State status={status} />}
       {noMetrics ? <p>This credential may not see figures about the whole ledger.</p> : <Problem error={error} />}
       <Plots history={history} />
+      <Members />
       {refused.length > 0 && (
         <Table caption={`Refused while this page is open; the newest first, at most ${latest} lines`}
           head={["time (UTC)", "reason", "call", "writes", "what the client should do"]} rows={refused} />

@@ -6,6 +6,7 @@ import { readFileSync } from "node:fs";
 import { createRequire } from "node:module";
 import { join } from "node:path";
 import { test, type TestContext } from "node:test";
+import { setTimeout } from "node:timers/promises";
 import { createClient as connectClient } from "@connectrpc/connect";
 import { createConnectTransport } from "@connectrpc/connect-web";
 import type { BrowserContext, Page } from "playwright-core";
@@ -81,6 +82,9 @@ browser("every page of the console does its work, and axe finds nothing", async 
   await page.getByText("Takes writes.").waitFor();
   await page.getByText("read again and decide").waitFor();
   await page.getByRole("img", { name: /^writes a second: \d/ }).waitFor();
+  await page.waitForResponse((r) => r.url().endsWith("/GetCluster") && r.ok());
+  await page.getByText("Takes writes.").waitFor();
+  assert.equal(await page.getByText(/Nodes of the cluster|behind/).count(), 0, "a node that is alone has no others");
   await look(page, "overview");
 
   await visit(page, "Streams");
@@ -147,6 +151,56 @@ browser("every page of the console does its work, and axe finds nothing", async 
 
   assert.deepEqual([...hosts], [ledger.address]);
   assert.deepEqual(complaints, []);
+});
+
+/** Starts three nodes, and returns them when all vote. The first leads. */
+async function startCluster(t: TestContext): Promise<Ledger[]> {
+  const alone = ["--peer-listen", "127.0.0.1:0"];
+  const first = await startLedger(t, ...alone);
+  const members = (): { id: string; voter?: boolean; peerAddress?: string }[] =>
+    JSON.parse(run("cluster", "status", "--server", first.address, "--json")).members;
+  // Its address is in the log a moment after it takes calls.
+  let peer: string | undefined;
+  while ((peer = members()[0]!.peerAddress) === undefined) await setTimeout(50);
+  const joined = ["--join", peer];
+  const nodes = [first, await startLedger(t, ...alone, ...joined), await startLedger(t, ...alone, ...joined)];
+  while (members().filter((m) => m.voter).length < nodes.length) await setTimeout(50);
+  return nodes;
+}
+
+browser("the nodes of a cluster are shown, with who is away and how far behind", async (t) => {
+  const [first, second, third] = await startCluster(t);
+  // The page of any node shows what the leader knows.
+  const { page, complaints, hosts } = await open(t, second!.address);
+  const table = page.getByRole("region", { name: /^Nodes of the cluster; node 1 leads \(term \d+\)$/ });
+  await table.waitFor();
+  const row = async (i: number): Promise<string[]> => (await table.locator("tbody tr").nth(i).innerText()).split("\t");
+  for (const [i, node] of [first!, second!, third!].entries()) {
+    const [id, role, , , , client] = await row(i);
+    assert.deepEqual([id, role, client], [String(i + 1), i === 0 ? "leader" : "voter", node.address]);
+  }
+  await table.getByText("alive").nth(2).waitFor();
+  await page.getByRole("img", { name: "node 2 behind: 0" }).waitFor();
+  assert.equal(await page.getByRole("img", { name: /^node 1 behind/ }).count(), 0, "a leader is not behind itself");
+  await look(page, "cluster");
+
+  await third!.kill();
+  await table.getByText("away").waitFor();
+  assert.deepEqual((await row(2)).slice(0, 3), ["3", "voter", "away"]);
+  await using client = createClient({ baseUrl: `http://${second!.address}` });
+  const writer = await client.openWriter({ scope, clientId: "till-7" });
+  await writer.write([append("without node 3")]);
+  await page.getByRole("img", { name: /^node 3 behind: [1-9]/ }).waitFor();
+  await look(page, "cluster-away");
+  assert.deepEqual(complaints, []);
+
+  // Without a majority nobody knows more than the names.
+  await first!.kill();
+  await page.getByText("No node leads: an election goes on, or most voters are away.").waitFor();
+  const rest = page.getByRole("region", { name: /^Nodes of the cluster \(term \d+\)$/ });
+  assert.equal(await rest.getByText("unknown").count(), 6, "the state of three nodes, and how far they are behind");
+  await look(page, "cluster-without-leader");
+  assert.deepEqual([...hosts], [second!.address]);
 });
 
 browser("refused writes are listed as they come, with what their clients should do", async (t) => {

@@ -1,0 +1,61 @@
+// The nodes that keep the ledger, when there are several.
+
+import { Code } from "@connectrpc/connect";
+import type { Cluster, ClusterMember } from "@seqledger/gen/admin_pb";
+import type { JSX } from "preact";
+import { useState } from "preact/hooks";
+import { admin } from "./api";
+import { count } from "./format";
+import { Plot, Problem, Table, useEvery } from "./parts";
+
+const everyMs = 1000;
+const points = 120;
+// A node without a majority looks for a leader before it answers by itself.
+const timeoutMs = 15_000;
+
+/** Members shows the nodes and how far each is behind, and nothing for a node that is alone. */
+export function Members(): JSX.Element | null {
+  const [cluster, setCluster] = useState<Cluster>();
+  const [history, setHistory] = useState<Map<bigint, number>[]>([]);
+  const error = useEvery(everyMs, async (signal) => {
+    const now = (await admin.getCluster({}, { signal, timeoutMs })).cluster!;
+    setCluster(now);
+    setHistory((before) => [...before.slice(1 - points), new Map(now.members.map((m) => [m.id, behind(now, m)]))]);
+  });
+  if (cluster === undefined || cluster.members.length < 2) return null;
+  const caption = cluster.leader === 0n ? "Nodes of the cluster" : `Nodes of the cluster; node ${cluster.leader} leads`;
+  return (
+    <>
+      {cluster.leader === 0n &&
+        <p class="problem" role="status">No node leads: an election goes on, or most voters are away.</p>}
+      {(error as { code?: Code } | undefined)?.code !== Code.PermissionDenied && <Problem error={error} />}
+      <Table caption={`${caption} (term ${cluster.term})`}
+        head={["node", "role", "state", "entries behind", "for nodes", "for clients"]}
+        rows={cluster.members.map((m) => [
+          m.id.toString(), role(cluster, m), state(cluster, m), text(behind(cluster, m)),
+          m.peerAddress, m.clientAddress || "–",
+        ])} />
+      <div class="plots">
+        {cluster.members.filter((m) => m.id !== cluster.leader).map((m) => (
+          <Plot key={m.id.toString()} name={`node ${m.id} behind`} text={text(behind(cluster, m))} points={points}
+            values={history.map((h) => h.get(m.id) ?? NaN)} />
+        ))}
+      </div>
+    </>
+  );
+}
+
+const role = (c: Cluster, m: ClusterMember): string => m.id === c.leader ? "leader" : m.voter ? "voter" : "learner";
+
+/** How many committed entries of the log a node lacks; NaN unless a leader has answered, because no other knows. */
+function behind(c: Cluster, m: ClusterMember): number {
+  if (c.self !== c.leader) return NaN;
+  return c.committedIndex > m.matchedIndex ? Number(c.committedIndex - m.matchedIndex) : 0;
+}
+
+function state(c: Cluster, m: ClusterMember): JSX.Element | string {
+  if (c.self !== c.leader) return "unknown";
+  return m.active ? "alive" : <span class="problem">away</span>;
+}
+
+const text = (n: number): string => Number.isFinite(n) ? count(n) : "unknown";
